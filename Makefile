@@ -1,0 +1,75 @@
+# Everything there is to do with this project. `make` lists it.
+SHELL := /bin/bash
+BIN   := $(CURDIR)/.bin
+PACKAGES := ./...
+export PATH := $(BIN):$(PATH)
+
+# Tools, pinned. Each is built from its module into .bin.
+BUF                 := github.com/bufbuild/buf/cmd/buf@v1.57.0
+PROTOC_GEN_GO       := google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
+PROTOC_GEN_GO_GRPC  := google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.0
+PROTOC_GEN_GATEWAY  := github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-grpc-gateway@v2.29.0
+STATICCHECK         := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+GRPCURL             := github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## build .bin/berth
+	CGO_ENABLED=0 go build -o $(BIN)/berth ./cmd/berth
+
+.PHONY: demo
+demo: build ## schedule a generated GPU fleet and keep serving; EXIT=1 ends by itself
+	$(BIN)/berth demo $(if $(EXIT),--exit)
+
+.PHONY: test
+test: grpcurl ## run every test; needs only Go, a C compiler and the module proxy
+	go test -race -timeout 20m $(PACKAGES)
+
+.PHONY: lint
+lint: tools lint-go lint-proto ## gofmt, vet, staticcheck, buf lint, and whether generated code is current
+
+.PHONY: lint-go
+lint-go: tools
+	@unformatted=$$(git ls-files '*.go' | grep -v '^internal/gen/' | xargs gofmt -l); \
+	  if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
+	go vet $(PACKAGES)
+	$(BIN)/staticcheck $(PACKAGES)
+
+.PHONY: lint-proto
+lint-proto: tools
+	$(BIN)/buf lint
+	@rm -rf .bin/drift && mkdir -p .bin/drift && $(BIN)/buf generate -o .bin/drift
+	@diff -r .bin/drift/internal/gen internal/gen || { echo "generated code is not current: run make generate"; exit 1; }
+
+.PHONY: generate
+generate: tools ## generate internal/gen from the protos
+	rm -rf internal/gen && $(BIN)/buf generate
+
+.PHONY: bench
+bench: ## benchmarks of the engine and the state machine
+	go test -run '^$$' -bench . -benchmem ./internal/engine ./internal/cluster
+
+.PHONY: bench-kube
+bench-kube: build ## kube-scheduler, Berth and a null binder on a real API server: 5,000 nodes, 10,000 pods; BENCHFLAGS=…
+	go run ./test/benchkube --berth $(BIN)/berth $(BENCHFLAGS)
+
+.PHONY: clean
+clean: ## remove what was built here
+	rm -rf $(BIN)
+
+# A stamp holds the versions, so that a changed version is installed.
+TOOLS := $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(PROTOC_GEN_GATEWAY) $(STATICCHECK)
+.PHONY: tools
+tools:
+	@mkdir -p $(BIN); if [ "$$(cat $(BIN)/.tools 2>/dev/null)" != "$(TOOLS)" ]; then \
+	  for t in $(TOOLS); do echo "go install $$t"; CGO_ENABLED=0 GOBIN=$(BIN) go install $$t || exit 1; done; \
+	  echo "$(TOOLS)" > $(BIN)/.tools; fi
+
+.PHONY: grpcurl
+grpcurl:
+	@mkdir -p $(BIN); if [ "$$(cat $(BIN)/.grpcurl 2>/dev/null)" != "$(GRPCURL)" ]; then \
+	  echo "go install $(GRPCURL)"; CGO_ENABLED=0 GOBIN=$(BIN) go install $(GRPCURL) && echo "$(GRPCURL)" > $(BIN)/.grpcurl; fi
