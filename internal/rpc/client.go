@@ -1,0 +1,145 @@
+package rpc
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/retry"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/timeout"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/otel/propagation"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+)
+
+// Attempts and pauses of a call marked [Idempotent].
+const (
+	maxAttempts     = 4 // the first included
+	firstRetryPause = 50 * time.Millisecond
+	maxRetryPause   = time.Second
+)
+
+// Idempotent marks a unary call that may be made twice: it is tried again, up to four times in all and within its
+// deadline, when the answer is UNAVAILABLE. Calls without the mark, and streams, are never retried.
+// Where there are several servers to ask, asking another one is better than this.
+func Idempotent() grpc.CallOption { return retry.WithMax(maxAttempts) }
+
+// Clients keeps one connection per address, for all roles of a process. Every call on them has metrics, debug logs
+// and, if unary and its context has none, a deadline of [DefaultClientDeadline]. A call to an address that cannot be
+// reached fails with UNAVAILABLE at once instead of waiting; connecting is tried again in the background, with
+// pauses that grow to about 2 seconds. It is safe for concurrent use.
+type Clients struct {
+	net     Network
+	options []grpc.DialOption
+
+	mu     sync.Mutex
+	conns  map[string]*grpc.ClientConn
+	closed bool
+}
+
+var errClientsClosed = errors.New("clients are closed")
+
+// NewClients returns clients without connections. Close them.
+func NewClients(cfg Config) *Clients {
+	cfg = cfg.withDefaults()
+	return &Clients{net: cfg.Net, options: dialOptions(cfg), conns: make(map[string]*grpc.ClientConn)}
+}
+
+func dialOptions(cfg Config) []grpc.DialOption {
+	metrics := clientMetrics(cfg.Metrics)
+	logger, logOptions := callLogger(cfg.Log), callLogging(clientLevel)
+	logged := selector.MatchFunc(onlyAt(cfg.Log, slog.LevelDebug))
+
+	// Outermost first: one deadline for all attempts, then each attempt with its own metrics and log line.
+	options := []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(
+			selector.UnaryClientInterceptor(timeout.UnaryClientInterceptor(DefaultClientDeadline), selector.MatchFunc(withoutDeadline)),
+			retry.UnaryClientInterceptor(
+				retry.WithCodes(codes.Unavailable),
+				retry.WithBackoff(retry.BackoffExponentialWithJitterBounded(firstRetryPause, 0.2, maxRetryPause)),
+			),
+			metrics.UnaryClientInterceptor(),
+			selector.UnaryClientInterceptor(logging.UnaryClientInterceptor(logger, logOptions...), logged),
+			cutUnary,
+		),
+		grpc.WithChainStreamInterceptor(
+			metrics.StreamClientInterceptor(),
+			selector.StreamClientInterceptor(logging.StreamClientInterceptor(logger, logOptions...), logged),
+			cutStream,
+		),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MessageLimit), grpc.MaxCallSendMsgSize(MessageLimit)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{
+			Time: clientPingEvery, Timeout: clientPingWait, PermitWithoutStream: true,
+		}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+	}
+	if cfg.Trace != nil {
+		options = append(options, grpc.WithStatsHandler(otelgrpc.NewClientHandler(
+			otelgrpc.WithTracerProvider(cfg.Trace), otelgrpc.WithPropagators(propagation.TraceContext{}))))
+	}
+	return options
+}
+
+// Conn returns the connection to address, and creates it on first use without waiting for it to connect.
+// It belongs to c: callers do not close it. It fails if the address is malformed or c is closed.
+func (c *Clients) Conn(address string) (*grpc.ClientConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errClientsClosed
+	}
+	if conn, ok := c.conns[address]; ok {
+		return conn, nil
+	}
+	conn, err := c.net.Dial(address, c.options...)
+	if err != nil {
+		return nil, err
+	}
+	c.conns[address] = conn
+	return conn, nil
+}
+
+// Retain closes the connections to all other addresses. Calls in flight on them fail with UNAVAILABLE and
+// [ReasonCallCut].
+func (c *Clients) Retain(addresses []string) {
+	keep := make(map[string]bool, len(addresses))
+	for _, address := range addresses {
+		keep[address] = true
+	}
+	_ = c.closeUnless(func(address string) bool { return keep[address] }) // closing fails only for a closed one
+}
+
+// Close closes all connections; Conn fails from then on. It may be called again.
+func (c *Clients) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	return c.closeUnless(func(string) bool { return false })
+}
+
+// closeUnless closes outside the lock, since closing waits for the connection's goroutines.
+func (c *Clients) closeUnless(keep func(address string) bool) error {
+	var closing []*grpc.ClientConn
+	c.mu.Lock()
+	for address, conn := range c.conns {
+		if !keep(address) {
+			delete(c.conns, address)
+			closing = append(closing, conn)
+		}
+	}
+	c.mu.Unlock()
+	var errs []error
+	for _, conn := range closing {
+		errs = append(errs, conn.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,182 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// callLogger adapts log to the logging interceptors.
+func callLogger(log *slog.Logger) logging.Logger {
+	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
+		log.Log(ctx, slog.Level(level), message, fields...)
+	})
+}
+
+// callLogging returns the options of both sides: one line per finished call.
+func callLogging(level logging.CodeToLevel) []logging.Option {
+	return []logging.Option{
+		logging.WithLogOnEvents(logging.FinishCall),
+		logging.WithLevels(level),
+		logging.WithDisableLoggingFields(logging.SystemTag[0]),
+		logging.WithDurationField(func(d time.Duration) logging.Fields { return logging.Fields{"took", d} }),
+		logging.WithErrorFields(func(err error) logging.Fields {
+			if reason := ReasonOf(err); reason != "" {
+				return logging.Fields{"reason", string(reason)}
+			}
+			return nil
+		}),
+	}
+}
+
+// serverLevel is how loud the end of a call is. Answers that are part of the ordinary conversation are quiet:
+// success, the end of a stream by cancellation, nothing found, "run it again at a newer version", "load a snapshot".
+func serverLevel(code codes.Code) logging.Level {
+	switch code {
+	case codes.OK, codes.Canceled, codes.NotFound, codes.AlreadyExists, codes.Aborted, codes.OutOfRange:
+		return logging.LevelDebug
+	case codes.Internal, codes.Unknown, codes.DataLoss:
+		return logging.LevelError
+	default:
+		return logging.LevelWarn
+	}
+}
+
+func clientLevel(codes.Code) logging.Level { return logging.LevelDebug }
+
+// onlyAt matches calls while log writes at level, so that a silent log costs nothing per call.
+func onlyAt(log *slog.Logger, level slog.Level) func(context.Context, interceptors.CallMeta) bool {
+	return func(ctx context.Context, _ interceptors.CallMeta) bool { return log.Enabled(ctx, level) }
+}
+
+func withoutDeadline(ctx context.Context, _ interceptors.CallMeta) bool {
+	_, ok := ctx.Deadline()
+	return !ok
+}
+
+// recovered returns the handler of panics. The panic and its stack go to the line that is logged for the call.
+func recovered(panics prometheus.Counter) func(context.Context, any) error {
+	return func(ctx context.Context, p any) error {
+		panics.Inc()
+		logging.AddFields(ctx, logging.Fields{"panic", p, "stack", string(debug.Stack())})
+		return errInternal()
+	}
+}
+
+// answer converts a handler's error for the client, and keeps what the client is not told for the log.
+func answer(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	told, hidden := statusOf(err)
+	if hidden {
+		logging.AddFields(ctx, logging.Fields{"cause", err.Error()})
+	}
+	return told
+}
+
+func answerUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	resp, err := handler(ctx, req)
+	return resp, answer(ctx, err)
+}
+
+func answerStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return answer(stream.Context(), handler(srv, stream))
+}
+
+// boundUnary gives a unary call without a deadline one.
+func boundUnary(deadline time.Duration) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if _, ok := ctx.Deadline(); ok {
+			return handler(ctx, req)
+		}
+		ctx, cancel := context.WithTimeout(ctx, deadline)
+		defer cancel()
+		return handler(ctx, req)
+	}
+}
+
+// errDraining is the cause of the end of a stream's context when its server stops.
+var errDraining = errors.New("the server is draining")
+
+// endStreams ends the context of every stream when draining ends: a stream that follows something has no end of its
+// own, and would hold up each stop until it is cut. Its client is told UNAVAILABLE, which means "go on elsewhere".
+func endStreams(draining context.Context) grpc.StreamServerInterceptor {
+	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		ctx, cancel := context.WithCancelCause(stream.Context())
+		defer cancel(nil)
+		stop := context.AfterFunc(draining, func() { cancel(errDraining) })
+		defer stop()
+		err := handler(srv, &serverStream{ServerStream: stream, ctx: ctx})
+		if err != nil && errors.Is(context.Cause(ctx), errDraining) && status.Code(err) == codes.Canceled {
+			return Error(codes.Unavailable, ReasonDraining, "%v", errDraining)
+		}
+		return err
+	}
+}
+
+// serverStream has a context that also ends when the server drains, and says CANCELLED when the client is gone.
+type serverStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *serverStream) Context() context.Context { return s.ctx }
+func (s *serverStream) SendMsg(m any) error      { return clientGone(s.ServerStream.SendMsg(m)) }
+func (s *serverStream) RecvMsg(m any) error      { return clientGone(s.ServerStream.RecvMsg(m)) }
+
+// clientGone makes the loss of the connection an ordinary end of the stream. gRPC reports it as UNAVAILABLE or
+// CANCELLED, depending on what it notices first, and a handler that returns the first would seem to have failed.
+func clientGone(err error) error {
+	if status.Code(err) == codes.Unavailable {
+		return status.Error(codes.Canceled, "the client is gone")
+	}
+	return err
+}
+
+// whoEnded tells a call that the caller cancelled from one that was cut: because this process closed the connection,
+// or because the server gave up. gRPC says CANCELLED for both, and only the first means that nobody wants the answer.
+func whoEnded(ctx context.Context, err error) error {
+	if status.Code(err) == codes.Canceled && ctx.Err() == nil {
+		return Error(codes.Unavailable, ReasonCallCut, "%s", status.Convert(err).Message())
+	}
+	return err
+}
+
+func cutUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return whoEnded(ctx, invoke(ctx, method, req, reply, cc, opts...))
+}
+
+func cutStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := open(ctx, desc, cc, method, opts...)
+	if err != nil {
+		return nil, whoEnded(ctx, err)
+	}
+	return &cutClientStream{ClientStream: stream, ctx: ctx}, nil
+}
+
+// cutClientStream holds the caller's context, since the stream's own also ends with the connection.
+type cutClientStream struct {
+	grpc.ClientStream
+	ctx context.Context
+}
+
+func (s *cutClientStream) RecvMsg(m any) error {
+	if err := s.ClientStream.RecvMsg(m); err != nil {
+		if errors.Is(err, io.EOF) {
+			return err
+		}
+		return whoEnded(s.ctx, err)
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/otel/propagation"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+)
+
+// Server is a gRPC server with health and reflection. Build it with [NewServer], register services, Serve once.
+//
+// A handler may return an error from [Error] or [Invalid], which reaches the client as it is, or a plain error:
+// context.Canceled and context.DeadlineExceeded get their codes, anything else becomes INTERNAL without detail,
+// and the detail is logged. A unary handler always has a deadline. The context of a stream ends when the server
+// starts to drain; its handler should then return ctx.Err().
+type Server struct {
+	grpc     *grpc.Server
+	health   *Health
+	log      *slog.Logger
+	name     string
+	drainFor time.Duration
+
+	draining   context.Context // ends when streams should
+	endStreams context.CancelFunc
+}
+
+// Option changes a server from what the inner roles need.
+type Option func(*options)
+
+type options struct {
+	requestLimit     int
+	deadline         time.Duration
+	drainFor         time.Duration
+	connAge, ageLeft time.Duration
+}
+
+// WithRequestLimit sets the largest request, in bytes; by default it is [MessageLimit].
+// A larger one is answered RESOURCE_EXHAUSTED.
+func WithRequestLimit(bytes int) Option { return func(o *options) { o.requestLimit = bytes } }
+
+// WithDeadline sets the deadline of a unary call whose client set none; by default it is [DefaultServerDeadline].
+func WithDeadline(d time.Duration) Option { return func(o *options) { o.deadline = d } }
+
+// WithDrain sets how long a stopping server waits for calls in flight; by default it is [DefaultDrain].
+func WithDrain(d time.Duration) Option { return func(o *options) { o.drainFor = d } }
+
+// WithConnectionAge asks clients to connect anew after about age, and cuts streams that are still open grace later.
+// It is for servers behind DNS, where a client that never reconnects never sees new replicas. By default
+// connections live as long as both sides want.
+func WithConnectionAge(age, grace time.Duration) Option {
+	return func(o *options) { o.connAge, o.ageLeft = age, grace }
+}
+
+// NewServer returns a server that is not serving yet. The name is the role, for logs and metrics.
+func NewServer(cfg Config, name string, opts ...Option) *Server {
+	cfg = cfg.withDefaults()
+	o := options{requestLimit: MessageLimit, deadline: DefaultServerDeadline, drainFor: DefaultDrain}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	s := &Server{health: newHealth(), log: cfg.Log.With("role", name), name: name, drainFor: o.drainFor}
+	s.draining, s.endStreams = context.WithCancel(context.Background())
+
+	metrics := serverMetrics(cfg.Metrics)
+	logger, logOptions := callLogger(s.log), callLogging(serverLevel)
+	recoverHandler := recovery.WithRecoveryHandlerContext(recovered(panicMetrics(cfg.Metrics).WithLabelValues(name)))
+
+	// Outermost first. Metrics count what the client was told; logs have what it was not; recovery is close to the
+	// handler, so that a panic is counted and logged like any other failure.
+	serverOptions := []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(
+			metrics.UnaryServerInterceptor(),
+			logging.UnaryServerInterceptor(logger, logOptions...),
+			answerUnary,
+			recovery.UnaryServerInterceptor(recoverHandler),
+			boundUnary(o.deadline),
+		),
+		grpc.ChainStreamInterceptor(
+			metrics.StreamServerInterceptor(),
+			endStreams(s.draining),
+			logging.StreamServerInterceptor(logger, logOptions...),
+			answerStream,
+			recovery.StreamServerInterceptor(recoverHandler),
+		),
+		grpc.MaxRecvMsgSize(o.requestLimit),
+		grpc.MaxSendMsgSize(MessageLimit),
+		grpc.MaxConcurrentStreams(maxStreamsPerConnection),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: serverPingFloor, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time:                  serverPingEvery,
+			Timeout:               serverPingWait,
+			MaxConnectionAge:      o.connAge, // 0 means forever
+			MaxConnectionAgeGrace: o.ageLeft,
+		}),
+		grpc.WaitForHandlers(true), // so that Serve owns every handler's goroutine
+	}
+	if cfg.Trace != nil {
+		serverOptions = append(serverOptions, grpc.StatsHandler(otelgrpc.NewServerHandler(
+			otelgrpc.WithTracerProvider(cfg.Trace), otelgrpc.WithPropagators(propagation.TraceContext{}))))
+	}
+	s.grpc = grpc.NewServer(serverOptions...)
+	grpc_health_v1.RegisterHealthServer(s.grpc, s.health.server)
+	reflection.Register(s.grpc)
+	return s
+}
+
+// Registrar is where services are registered. It must not be used once Serve was called.
+func (s *Server) Registrar() grpc.ServiceRegistrar { return s.grpc }
+
+// Health is what the server says of itself.
+func (s *Server) Health() *Health { return s.health }
+
+// Serve answers calls on l, which it closes, until ctx ends. Then health says not serving, streams are ended, new
+// calls are refused, calls in flight get time to finish (see [WithDrain]), what is left is cut, and Serve returns nil.
+// An error means that the listener broke, or that a handler outlived both its context and another such time.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	defer s.endStreams()
+	for service := range s.grpc.GetServiceInfo() {
+		s.health.follow(service)
+	}
+	address := l.Addr().String()
+	served := make(chan error, 1)
+	go func() { served <- s.grpc.Serve(l) }()
+	s.log.Info("serving", "address", address)
+
+	select {
+	case err := <-served:
+		s.health.drain("stopped")
+		s.endStreams()
+		return errors.Join(fmt.Errorf("serve %s on %s: %w", s.name, address, err), s.stop())
+	case <-ctx.Done():
+	}
+	s.health.drain("draining")
+	s.endStreams()
+	if err := s.stop(); err != nil {
+		return err // gRPC's Serve waits for the same handler
+	}
+	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve %s on %s: %w", s.name, address, err)
+	}
+	s.log.Info("stopped serving", "address", address)
+	return nil
+}
+
+// stop ends the server: gently for drainFor, then by force, for at most as long again.
+func (s *Server) stop() error {
+	gentle := make(chan struct{})
+	go func() {
+		defer close(gentle)
+		s.grpc.GracefulStop()
+	}()
+	if ended(gentle, s.drainFor) {
+		return nil
+	}
+	s.log.Warn("calls in flight are cut", "after", s.drainFor)
+	forced := make(chan struct{})
+	go func() {
+		defer close(forced)
+		s.grpc.Stop()
+	}()
+	if ended(forced, s.drainFor) {
+		<-gentle
+		return nil
+	}
+	return fmt.Errorf("stop %s: a handler did not return within %v of its context's end", s.name, s.drainFor)
+}
+
+// ended waits for done, at most for limit, and returns whether it came.
+func ended(done <-chan struct{}, limit time.Duration) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
