@@ -1,0 +1,221 @@
+package coord
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+)
+
+// Version is a position in Berth's log: the epoch of the binder that wrote it and the position within that epoch.
+type Version struct{ Epoch, Seq int64 }
+
+// String returns "epoch/seq".
+func (v Version) String() string { return fmt.Sprintf("%d/%d", v.Epoch, v.Seq) }
+
+const (
+	defaultPrefix  = "/berth/"
+	defaultTimeout = 5 * time.Second
+
+	// A connection that answers neither data nor pings for keepAliveTime + keepAliveTimeout is given up.
+	// etcd closes connections that ping more often than every 5 s; gRPC itself allows no less than 10 s.
+	keepAliveTime    = 10 * time.Second
+	keepAliveTimeout = 4 * time.Second
+
+	// maxReconnectDelay bounds the wait between two attempts to connect, so that etcd's return is seen soon.
+	maxReconnectDelay = 2 * time.Second
+)
+
+// Config says how to reach etcd. Only Endpoints is required.
+type Config struct {
+	Endpoints      []string      // "host:port", "http://host:port" or "https://host:port"; https for all or for none
+	Prefix         string        // every key starts with it; "" means /berth/; a missing slash at the end is added
+	TLS            *tls.Config   // for https endpoints; nil means the system's roots and no client certificate
+	Log            *slog.Logger  // nil means no log
+	DialTimeout    time.Duration // how long one attempt to connect may take; 0 means 5 s
+	RequestTimeout time.Duration // how long one request may take; 0 means 5 s
+}
+
+// Client talks to etcd. Its methods are safe for concurrent use.
+type Client struct {
+	etcd           *clientv3.Client
+	kv             pb.KVClient    // for errors that keep their reason: clientv3 reduces them to "deadline exceeded"
+	leases         pb.LeaseClient // as above
+	endpoints      string
+	prefix         string
+	requestTimeout time.Duration
+	log            *slog.Logger
+
+	// ctx ends when Close is called; work counts the goroutines that end with it.
+	ctx    context.Context
+	cancel context.CancelFunc
+	mu     sync.Mutex // guards closed, so that no goroutine is added to work once Close waits for it
+	closed bool
+	work   sync.WaitGroup
+}
+
+// Connect returns a client. It does not wait for etcd, which may come later; see Client.Ready.
+// An error names the field of cfg that makes no sense.
+func Connect(cfg Config) (*Client, error) {
+	endpoints, err := cfg.endpoints()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range []struct {
+		field string
+		value *time.Duration
+	}{{"DialTimeout", &cfg.DialTimeout}, {"RequestTimeout", &cfg.RequestTimeout}} {
+		if *d.value < 0 {
+			return nil, fmt.Errorf("etcd %s: %v is negative", d.field, *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = defaultTimeout
+		}
+	}
+	if cfg.Prefix == "" {
+		cfg.Prefix = defaultPrefix
+	}
+	if !strings.HasSuffix(cfg.Prefix, "/") {
+		cfg.Prefix += "/"
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	reconnect := backoff.DefaultConfig
+	reconnect.BaseDelay = 100 * time.Millisecond
+	reconnect.MaxDelay = maxReconnectDelay
+	etcd, err := clientv3.New(clientv3.Config{
+		Endpoints:            endpoints,
+		TLS:                  cfg.TLS,
+		DialTimeout:          cfg.DialTimeout,
+		DialKeepAliveTime:    keepAliveTime,
+		DialKeepAliveTimeout: keepAliveTimeout,
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: cfg.DialTimeout}),
+		},
+		Logger: zap.NewNop(), // whatever it would say is in the errors that calls return
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ","), err)
+	}
+	c := &Client{
+		etcd:           etcd,
+		kv:             pb.NewKVClient(etcd.ActiveConnection()),
+		leases:         pb.NewLeaseClient(etcd.ActiveConnection()),
+		endpoints:      strings.Join(endpoints, ","),
+		prefix:         cfg.Prefix,
+		requestTimeout: cfg.RequestTimeout,
+		log:            cfg.Log,
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	return c, nil
+}
+
+// endpoints checks the endpoints and returns them in the form that etcd's client takes.
+func (cfg Config) endpoints() ([]string, error) {
+	if len(cfg.Endpoints) == 0 {
+		return nil, errors.New("etcd Endpoints: empty, want at least one host:port")
+	}
+	schemes := map[string]bool{}
+	out := make([]string, 0, len(cfg.Endpoints))
+	for i, endpoint := range cfg.Endpoints {
+		bad := func(why string) error {
+			return fmt.Errorf("etcd Endpoints[%d]: %q: %s; want host:port, http://host:port or https://host:port", i, endpoint, why)
+		}
+		scheme, hostport, found := strings.Cut(endpoint, "://")
+		if !found {
+			scheme, hostport = "http", endpoint
+		}
+		if scheme != "http" && scheme != "https" {
+			return nil, bad("unknown scheme")
+		}
+		hostport = strings.TrimSuffix(hostport, "/")
+		host, port, err := net.SplitHostPort(hostport)
+		if err != nil {
+			return nil, bad(err.Error())
+		}
+		if _, err := url.Parse(scheme + "://" + hostport); err != nil || host == "" || strings.ContainsAny(host, "/?#@ ") {
+			return nil, bad("not a host name or address")
+		}
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return nil, bad("the port is not a number from 1 to 65535")
+		}
+		schemes[scheme] = true
+		out = append(out, scheme+"://"+hostport)
+	}
+	if len(schemes) > 1 {
+		return nil, fmt.Errorf("etcd Endpoints: %q mixes http and https", cfg.Endpoints)
+	}
+	return out, nil
+}
+
+// Ready makes one linearizable read, which needs a majority of etcd's members, and returns why it did not succeed.
+// It takes no longer than the request timeout, and returns at once when no endpoint accepts a connection.
+func (c *Client) Ready(ctx context.Context) error {
+	ctx, cancel := c.request(ctx)
+	defer cancel()
+	_, err := c.kv.Range(ctx, &pb.RangeRequest{Key: []byte(c.leaderKey()), CountOnly: true}, grpc.WaitForReady(false))
+	if err != nil {
+		return fmt.Errorf("read from etcd at %s: %w", c.endpoints, err)
+	}
+	return nil
+}
+
+// Close ends the requests, sessions and watches of the client, waits for the latter, and closes its connections.
+// Leases are not revoked; close sessions first to give them up at once.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	closed := c.closed
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel()
+	c.work.Wait()
+	if closed {
+		return nil
+	}
+	if err := c.etcd.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("close connection to etcd at %s: %w", c.endpoints, err)
+	}
+	return nil
+}
+
+// start runs work until it returns, with a context that ends with ctx and with the client.
+// It reports false, and runs nothing, when the client is closed.
+func (c *Client) start(ctx context.Context, work func(ctx context.Context)) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.ctx, cancel)
+	c.work.Go(func() {
+		defer cancel()
+		defer stop()
+		work(ctx)
+	})
+	return true
+}
+
+// request returns the context of one request to etcd, which ends with the client as well.
+func (c *Client) request(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, c.requestTimeout)
+	stop := context.AfterFunc(c.ctx, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}

@@ -1,0 +1,159 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// EmbeddedConfig says where an embedded etcd keeps its data.
+type EmbeddedConfig struct {
+	Dir           string       // data directory, created if needed, kept over restarts; one process at a time; required
+	Log           *slog.Logger // etcd's warnings and errors; nil means no log
+	UnsafeNoFsync bool         // do not wait for the disk: faster, and data is lost when the machine (not the process) dies
+}
+
+// Embedded is an etcd of one member in this process. It listens on loopback ports that change with every start,
+// without authentication: whoever can open a connection on this machine can read and write it.
+type Embedded struct {
+	etcd     *embed.Etcd
+	lock     *fileutil.LockedFile
+	endpoint string
+
+	closing   chan struct{} // closed when Close begins
+	closeOnce sync.Once
+	closeErr  error
+}
+
+const (
+	embeddedName = "berth"
+	// loopback makes the kernel choose a free port. The peer port is never used, but etcd insists on one. Both
+	// are advertised as they stand here, so that the member looks the same after a restart.
+	loopback = "http://127.0.0.1:0"
+	// One member elects itself and sends no heartbeats over a network: it need not wait a second for an election.
+	tickMillis     = 50
+	electionMillis = 500
+	// keepRevisions bounds what etcd keeps of the past; every five minutes older revisions are dropped.
+	keepRevisions = "100000"
+	quotaBytes    = 8 << 30 // the largest size that etcd recommends
+)
+
+// StartEmbedded starts etcd and waits until it serves, or until ctx ends.
+// A directory that another process uses is an error at once. After an error that says that etcd cannot use its data,
+// the process should exit: etcd leaves its files open then, and would wait for itself at a second start.
+func StartEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
+	if cfg.Dir == "" {
+		return nil, errors.New("start embedded etcd: Dir: empty")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	e, err := startEmbedded(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("start embedded etcd in %s: %w", cfg.Dir, err)
+	}
+	return e, nil
+}
+
+func startEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	// etcd locks its own files, but waits for them without end.
+	lock, err := fileutil.TryLockFile(filepath.Join(cfg.Dir, "lock"), os.O_WRONLY|os.O_CREATE, 0o600)
+	if errors.Is(err, fileutil.ErrLocked) {
+		return nil, errors.New("the directory is in use by another process")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock directory: %w", err)
+	}
+	e := &Embedded{lock: lock, closing: make(chan struct{})}
+	if e.etcd, err = launch(cfg); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	select {
+	case <-e.etcd.Server.ReadyNotify():
+	case <-e.etcd.Server.StopNotify():
+		err = errors.New("etcd stopped before it was ready")
+	case err = <-e.etcd.Err():
+	case <-ctx.Done():
+		err = fmt.Errorf("wait until ready: %w", context.Cause(ctx))
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	e.endpoint = e.etcd.Clients[0].Addr().String()
+	return e, nil
+}
+
+// launch starts etcd. etcd panics, or would end the process, when it cannot read its data; launch returns an error.
+func launch(cfg EmbeddedConfig) (etcd *embed.Etcd, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			etcd, err = nil, fmt.Errorf("etcd cannot use its data: %v", p)
+		}
+	}()
+	listen, err := url.Parse(loopback)
+	if err != nil {
+		return nil, err
+	}
+	c := embed.NewConfig()
+	c.Name = embeddedName
+	c.Dir = cfg.Dir
+	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{*listen}, []url.URL{*listen}
+	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{*listen}, []url.URL{*listen}
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	c.TickMs, c.ElectionMs = tickMillis, electionMillis
+	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModeRevision, keepRevisions
+	c.QuotaBackendBytes = quotaBytes
+	c.EnableGRPCGateway = false
+	c.UnsafeNoFsync = cfg.UnsafeNoFsync
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZapLogger(cfg.Log))
+	return embed.StartEtcd(c)
+}
+
+// Endpoints returns where to connect, for Config.Endpoints.
+func (e *Embedded) Endpoints() []string { return []string{e.endpoint} }
+
+// Wait returns nil when ctx ends or Close is called, and an error when etcd stops by itself, which it does not survive.
+func (e *Embedded) Wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-e.closing:
+		return nil
+	case err := <-e.etcd.Err():
+		return e.stopped(err)
+	case <-e.etcd.Server.StopNotify():
+		return e.stopped(errors.New("no reason given"))
+	}
+}
+
+func (e *Embedded) stopped(err error) error {
+	select {
+	case <-e.closing:
+		return nil
+	default:
+		return fmt.Errorf("embedded etcd has stopped: %w", err)
+	}
+}
+
+// Close stops etcd and waits until it has. Close clients first: it waits some seconds for their watches to end.
+func (e *Embedded) Close() error {
+	e.closeOnce.Do(func() {
+		close(e.closing)
+		e.etcd.Close()
+		if err := e.lock.Close(); err != nil {
+			e.closeErr = fmt.Errorf("unlock directory of embedded etcd: %w", err)
+		}
+	})
+	return e.closeErr
+}

@@ -1,0 +1,113 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSecondEmbeddedOnADirectoryFailsAtOnce(t *testing.T) {
+	s := startEmbeddedServer(t)
+	began := time.Now()
+	second, err := StartEmbedded(within(t), s.cfg)
+	if err == nil {
+		closeEmbedded(t, second)
+		t.Fatal("the second etcd has started")
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+	for _, want := range []string{s.cfg.Dir, "in use by another process"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not say %q", err, want)
+		}
+	}
+}
+
+func TestBrokenDataDirectoryIsAnError(t *testing.T) {
+	s := startEmbeddedServer(t)
+	closeEmbedded(t, s.e)
+	logs, err := filepath.Glob(filepath.Join(s.cfg.Dir, "member", "wal", "*.wal"))
+	if err != nil || len(logs) == 0 {
+		t.Fatalf("find the log: %v, %v", logs, err)
+	}
+	for _, log := range logs {
+		if err := os.WriteFile(log, []byte(strings.Repeat("nonsense", 1000)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// etcd leaves goroutines behind when it gives up, hence a process of its own.
+	child := exec.CommandContext(within(t), os.Args[0], "-test.run=^TestStartInBrokenDirectory$")
+	child.Env = append(os.Environ(), brokenDir+"="+s.cfg.Dir)
+	out, err := child.CombinedOutput()
+	if err != nil {
+		t.Fatalf("start in a process of its own: %v\n%s", err, out)
+	}
+	for _, want := range []string{s.cfg.Dir, "cannot use its data"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("%q does not say %q", out, want)
+		}
+	}
+}
+
+// brokenDir is the variable that tells TestStartInBrokenDirectory where to start.
+const brokenDir = "BERTH_TEST_BROKEN_DIR"
+
+// TestStartInBrokenDirectory is the other process of TestBrokenDataDirectoryIsAnError.
+func TestStartInBrokenDirectory(t *testing.T) {
+	dir := os.Getenv(brokenDir)
+	if dir == "" {
+		return
+	}
+	if _, err := StartEmbedded(within(t), EmbeddedConfig{Dir: dir}); err != nil {
+		fmt.Println(err)
+		os.Exit(0)
+	}
+	t.Error("etcd has started")
+}
+
+func TestWaitEndsWithItsContextAndWithClose(t *testing.T) {
+	s := startEmbeddedServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := make(chan error, 2)
+	go func() { waits <- s.e.Wait(ctx) }()
+	cancel()
+	if err := next(t, waits); err != nil {
+		t.Errorf("Wait whose context ends: %v", err)
+	}
+	go func() { waits <- s.e.Wait(t.Context()) }()
+	closeEmbedded(t, s.e)
+	if err := next(t, waits); err != nil {
+		t.Errorf("Wait when etcd is closed: %v", err)
+	}
+}
+
+func TestEmbeddedKeepsItsDataOverARestart(t *testing.T) {
+	s := startEmbeddedServer(t)
+	put := func(key, value string) {
+		t.Helper()
+		c := connect(t, s)
+		if ok, _, err := c.Txn(within(t), []Cond{IfAbsent(key)}, []Op{Put(key, []byte(value))}); err != nil || !ok {
+			t.Fatalf("Txn: %v, %v", ok, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("a", "1")
+	s.Restart()
+	put("b", "2")
+	s.Restart()
+	kvs, _, err := connect(t, s).List(within(t), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(kvs) != 2 || string(kvs[0].Value) != "1" || string(kvs[1].Value) != "2" {
+		t.Errorf("List = %v", kvs)
+	}
+}

@@ -1,0 +1,251 @@
+// Package etcdtest runs a real etcd in a process of its own, for tests that need to kill, pause or restart it.
+// It builds etcd from the module's own requirements, once per version, into the user's cache directory.
+// It talks to etcd over plain HTTP only; use package coord for everything else.
+package etcdtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	module = "go.etcd.io/etcd/server/v3"
+
+	buildTimeout = 10 * time.Minute
+	startTimeout = 30 * time.Second
+	startTries   = 3 // a free port can be taken by another process before etcd listens on it
+)
+
+// Process is an etcd of one member. It is killed when the test ends.
+// Its methods are for the test's own goroutine; they fail the test when they cannot do what they say.
+type Process struct {
+	t      testing.TB
+	binary string
+	dir    string
+	client string // host:port
+	peer   string
+
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when cmd has been waited for
+	output *buffer
+}
+
+// Start builds etcd if needed, starts it on free loopback ports and waits until it is healthy.
+func Start(t testing.TB) *Process {
+	t.Helper()
+	p := &Process{t: t, binary: build(t), dir: t.TempDir()}
+	t.Cleanup(p.kill)
+	for try := 1; ; try++ {
+		p.client, p.peer = freeAddress(t), freeAddress(t)
+		err := p.run()
+		if err == nil {
+			return p
+		}
+		if try == startTries {
+			t.Fatalf("start etcd: %v\n%s", err, p.output)
+		}
+		p.kill()
+	}
+}
+
+// Endpoints returns where clients connect; it does not change over restarts.
+func (p *Process) Endpoints() []string { return []string{p.client} }
+
+// Kill ends the process at once, paused or not, and waits for it. The data stays.
+func (p *Process) Kill() {
+	p.t.Helper()
+	p.kill()
+}
+
+// Pause stops the process where it is; its connections stay open and nothing answers.
+func (p *Process) Pause() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+}
+
+// Continue lets a paused process go on.
+func (p *Process) Continue() {
+	p.t.Helper()
+	p.signal(syscall.SIGCONT)
+}
+
+// Restart kills the process if it runs, starts it again on its data and waits until it is healthy.
+func (p *Process) Restart() {
+	p.t.Helper()
+	p.kill()
+	if err := p.run(); err != nil {
+		p.t.Fatalf("restart etcd: %v\n%s", err, p.output)
+	}
+}
+
+func (p *Process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatalf("send %v to etcd: %v", s, err)
+	}
+}
+
+func (p *Process) kill() {
+	if p.cmd == nil {
+		return
+	}
+	_ = p.cmd.Process.Kill() // the only error is that it has already exited
+	<-p.exited
+	p.cmd = nil
+}
+
+// run starts the process and waits until it is healthy.
+func (p *Process) run() error {
+	p.output = &buffer{}
+	cmd := exec.Command(p.binary,
+		"--name=test", "--data-dir="+filepath.Join(p.dir, "data"), "--log-level=warn",
+		"--listen-client-urls=http://"+p.client, "--advertise-client-urls=http://"+p.client,
+		"--listen-peer-urls=http://"+p.peer, "--initial-advertise-peer-urls=http://"+p.peer,
+		"--initial-cluster=test=http://"+p.peer,
+		"--heartbeat-interval=50", "--election-timeout=500",
+		"--unsafe-no-fsync", // the tests kill the process, not the machine
+	)
+	cmd.Stdout, cmd.Stderr = p.output, p.output
+	started := make(chan error, 1)
+	exited := make(chan struct{})
+	go func() {
+		// The kernel ends etcd together with the thread that started it, so that a test binary that is killed leaves
+		// none behind; the thread has to stay for as long.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(exited)
+		dieWithParent(cmd)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // how it ended is in its output
+		}
+	}()
+	if err := <-started; err != nil {
+		return err
+	}
+	p.cmd, p.exited = cmd, exited
+	return p.awaitHealth()
+}
+
+func (p *Process) awaitHealth() error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	transport := &http.Transport{DisableKeepAlives: true}
+	client := &http.Client{Transport: transport, Timeout: 2 * time.Second}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	last := fmt.Errorf("not asked yet")
+	for {
+		select {
+		case <-tick.C:
+		case <-p.exited:
+			return fmt.Errorf("etcd has exited")
+		case <-ctx.Done():
+			return fmt.Errorf("etcd is not healthy after %v: %w", startTimeout, last)
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.client+"/health", nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			last = err
+			continue
+		}
+		body, err := io.ReadAll(io.LimitReader(response.Body, 1024))
+		response.Body.Close()
+		if err == nil && response.StatusCode == http.StatusOK {
+			return nil
+		}
+		last = fmt.Errorf("%s: %s", response.Status, body)
+	}
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("find a free port: %v", err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// build returns the path of an etcd binary of the required version.
+func build(t testing.TB) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
+	defer cancel()
+	root := filepath.Dir(run(ctx, t, "", "go", "env", "GOMOD"))
+	version := run(ctx, t, root, "go", "list", "-m", "-f", "{{.Version}}", module)
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatalf("find the cache directory: %v", err)
+	}
+	dir := filepath.Join(cache, "berth")
+	binary := filepath.Join(dir, fmt.Sprintf("etcd-%s-%s-%s-%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH))
+	if _, err := os.Stat(binary); err == nil {
+		return binary
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatalf("create the cache directory: %v", err)
+	}
+	// Tests of other packages may build it at the same time: each builds its own file, and the last one stays.
+	own := fmt.Sprintf("%s.%d", binary, os.Getpid())
+	run(ctx, t, root, "go", "build", "-o", own, module)
+	if err := os.Rename(own, binary); err != nil {
+		t.Fatalf("install etcd: %v", err)
+	}
+	return binary
+}
+
+func run(ctx context.Context, t testing.TB, dir, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, stderr.Bytes())
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// buffer keeps the last output of a process; it may be written and read at the same time.
+type buffer struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+const maxOutput = 64 << 10
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text = append(b.text, p...)
+	if extra := len(b.text) - maxOutput; extra > 0 {
+		b.text = append(b.text[:0], b.text[extra:]...)
+	}
+	return len(p), nil
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(b.text)
+}

@@ -1,0 +1,248 @@
+package coord
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Intent says that a pod is to be bound to a node.
+type Intent struct{ PodUID, Namespace, Name, Node string }
+
+// Batch is the intents of one commit. IDs are positive and unique among the batches that are not finished, whatever
+// epoch they are of: a new leader counts on from the highest ID that ReadRecord returns.
+type Batch struct {
+	ID      int64
+	Intents []Intent
+}
+
+// StoredBatch is a batch that is not finished, with the epoch that recorded it.
+type StoredBatch struct {
+	Epoch int64
+	Batch Batch
+}
+
+// Record is what a new leader takes over: the last version and the batches that are not finished, by ID.
+// The zero version means that nothing has been recorded.
+type Record struct {
+	Version Version
+	Batches []StoredBatch
+}
+
+// batchValue keeps an intent in four strings without names: a batch is one key, and etcd limits its size.
+type batchValue struct {
+	Epoch   int64       `json:"epoch"`
+	Intents [][4]string `json:"intents"` // UID, namespace, name, node
+}
+
+const (
+	versionName   = "version"
+	intentsPrefix = "intents/"
+)
+
+func (c *Client) versionKey() string { return c.coordPrefix() + versionName }
+
+func (c *Client) batchKey(id int64) string {
+	return fmt.Sprintf("%s%s%019d", c.coordPrefix(), intentsPrefix, id)
+}
+
+// encodeVersion has a fixed width, so that versions compare as their encodings do.
+func encodeVersion(v Version) string { return fmt.Sprintf("%019d-%019d", v.Epoch, v.Seq) }
+
+func decodeVersion(s string) (Version, error) {
+	epoch, seq, _ := strings.Cut(s, "-")
+	e, err1 := strconv.ParseInt(epoch, 10, 64)
+	q, err2 := strconv.ParseInt(seq, 10, 64)
+	if err := errors.Join(err1, err2); err != nil {
+		return Version{}, fmt.Errorf("decode version %q: %w", s, err)
+	}
+	return Version{Epoch: e, Seq: q}, nil
+}
+
+// Record stores the version and a batch's intents, and removes the intents of finished batches, of this epoch or of
+// earlier ones. The version and the batch, which may be nil, go in one transaction that fails with ErrFenced unless the
+// term still holds; so do the last finished batches, and those that are too many for one transaction are removed
+// before it, under the same guard.
+//
+// One Record runs at a time. Versions are of the term's epoch and never fall, and a batch is finished at a later version
+// than it was recorded at: the version is what keeps a delayed duplicate of a Record whose outcome was unknown from
+// undoing later ones. After an error that wraps ErrUnknown, call Record again with the same arguments until the outcome
+// is known, or give up the term.
+func (t *Term) Record(ctx context.Context, v Version, b *Batch, finished []int64) error {
+	if err := t.record(ctx, v, b, finished); err != nil {
+		return fmt.Errorf("record version %v: %w", v, err)
+	}
+	return nil
+}
+
+func (t *Term) record(ctx context.Context, v Version, b *Batch, finished []int64) error {
+	if v.Epoch != t.epoch || v.Seq < 0 {
+		return fmt.Errorf("not a version of epoch %d", t.epoch)
+	}
+	if t.session.over() {
+		return fmt.Errorf("session is over: %w", ErrFenced)
+	}
+	c := t.client
+	puts := []clientv3.Op{clientv3.OpPut(c.versionKey(), encodeVersion(v))}
+	var batchKey, batch string
+	if b != nil {
+		var err error
+		if batch, err = t.encodeBatch(b); err != nil {
+			return err
+		}
+		if slices.Contains(finished, b.ID) {
+			return fmt.Errorf("batch %d is both new and finished", b.ID)
+		}
+		batchKey = c.batchKey(b.ID)
+		puts = append(puts, clientv3.OpPut(batchKey, batch))
+	}
+	deletes := t.deletes(finished)
+
+	// 1. Remove what does not fit beside the puts.
+	for len(puts)+len(deletes) > MaxTxnOps {
+		n := min(MaxTxnOps, len(deletes))
+		r, err := c.commit(ctx, []clientv3.Cmp{t.holds()}, deletes[:n], nil)
+		if err != nil {
+			return err
+		}
+		if !r.Succeeded {
+			return ErrFenced
+		}
+		deletes = deletes[n:]
+	}
+
+	// 2. Record. etcd's comparison of values fails for a key that does not exist: the first version ever needs another.
+	notLater := clientv3.Compare(clientv3.Value(c.versionKey()), "<", encodeVersion(Version{v.Epoch, v.Seq + 1}))
+	first := clientv3.Compare(clientv3.CreateRevision(c.versionKey()), "=", 0)
+	for _, version := range []clientv3.Cmp{notLater, first} {
+		conds := []clientv3.Cmp{t.holds(), version}
+		look := []clientv3.Op{clientv3.OpGet(c.leaderKey(), clientv3.WithKeysOnly()), clientv3.OpGet(c.versionKey())}
+		if b != nil {
+			conds = append(conds, clientv3.Compare(clientv3.CreateRevision(batchKey), "=", 0))
+			look = append(look, clientv3.OpGet(batchKey))
+		}
+		r, err := c.commit(ctx, conds, slices.Concat(puts, deletes), look)
+		if err != nil {
+			return err
+		}
+		if r.Succeeded {
+			return nil
+		}
+
+		// 3. See which condition failed.
+		if !t.isHeldBy(r.Responses[0].GetResponseRange().Kvs) {
+			return ErrFenced
+		}
+		storedVersion := valueOf(r.Responses[1].GetResponseRange().Kvs)
+		storedBatch := ""
+		if b != nil {
+			storedBatch = valueOf(r.Responses[2].GetResponseRange().Kvs)
+		}
+		switch {
+		case storedBatch != "" && storedBatch == batch && storedVersion == encodeVersion(v):
+			return nil // an earlier attempt has succeeded and its answer was lost
+		case storedBatch != "":
+			return fmt.Errorf("batch %d is already recorded: %w", b.ID, ErrOutOfOrder)
+		case storedVersion > encodeVersion(v):
+			return fmt.Errorf("version %s is already recorded: %w", storedVersion, ErrOutOfOrder)
+		}
+	}
+	return fmt.Errorf("version changed while it was recorded: %w", ErrOutOfOrder)
+}
+
+func valueOf(kvs []*mvccpb.KeyValue) string {
+	if len(kvs) == 0 {
+		return ""
+	}
+	return string(kvs[0].Value)
+}
+
+func (t *Term) encodeBatch(b *Batch) (string, error) {
+	if b.ID <= 0 {
+		return "", fmt.Errorf("batch ID %d is not positive", b.ID)
+	}
+	value := batchValue{Epoch: t.epoch, Intents: make([][4]string, len(b.Intents))}
+	for i, in := range b.Intents {
+		value.Intents[i] = [4]string{in.PodUID, in.Namespace, in.Name, in.Node}
+	}
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return "", fmt.Errorf("encode batch %d: %w", b.ID, err)
+	}
+	if len(encoded) > maxTxnBytes-MaxTxnOps*(opBytes+len(t.client.batchKey(b.ID))) {
+		return "", fmt.Errorf("batch %d of %d intents: %w", b.ID, len(b.Intents), ErrTooLarge)
+	}
+	return string(encoded), nil
+}
+
+// deletes returns one operation per finished batch; etcd refuses to write a key twice in a transaction.
+func (t *Term) deletes(finished []int64) []clientv3.Op {
+	ids := slices.Compact(slices.Sorted(slices.Values(finished)))
+	ops := make([]clientv3.Op, len(ids))
+	for i, id := range ids {
+		ops[i] = clientv3.OpDelete(t.client.batchKey(id))
+	}
+	return ops
+}
+
+// ReadRecord returns the version and the batches that are not finished as they were at one revision.
+func (c *Client) ReadRecord(ctx context.Context) (Record, error) {
+	rec, err := c.readRecord(ctx)
+	if err != nil {
+		return Record{}, fmt.Errorf("read record: %w", err)
+	}
+	return rec, nil
+}
+
+func (c *Client) readRecord(ctx context.Context) (Record, error) {
+	var rec Record
+	for try := 1; ; try++ {
+		kvs, revision, err := c.list(ctx, c.coordPrefix(), intentsPrefix)
+		if err != nil {
+			return Record{}, err
+		}
+		page, err := c.page(ctx, c.versionKey(), c.versionKey()+"\x00", revision)
+		if errors.Is(err, ErrCompacted) && try < listTries {
+			continue
+		}
+		if err != nil {
+			return Record{}, err
+		}
+		if s := valueOf(page.Kvs); s != "" {
+			if rec.Version, err = decodeVersion(s); err != nil {
+				return Record{}, err
+			}
+		}
+		for _, kv := range kvs {
+			b, err := decodeBatch(kv)
+			if err != nil {
+				return Record{}, err
+			}
+			rec.Batches = append(rec.Batches, b)
+		}
+		return rec, nil
+	}
+}
+
+func decodeBatch(kv KV) (StoredBatch, error) {
+	id, err := strconv.ParseInt(strings.TrimPrefix(kv.Key, intentsPrefix), 10, 64)
+	if err != nil {
+		return StoredBatch{}, fmt.Errorf("decode batch: key %q: %w", kv.Key, err)
+	}
+	var value batchValue
+	if err := json.Unmarshal(kv.Value, &value); err != nil {
+		return StoredBatch{}, fmt.Errorf("decode batch %d: %w", id, err)
+	}
+	b := Batch{ID: id, Intents: make([]Intent, len(value.Intents))}
+	for i, in := range value.Intents {
+		b.Intents[i] = Intent{PodUID: in[0], Namespace: in[1], Name: in[2], Node: in[3]}
+	}
+	return StoredBatch{Epoch: value.Epoch, Batch: b}, nil
+}

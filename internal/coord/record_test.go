@@ -1,0 +1,195 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-scheduler/berth/internal/coord/etcdtest"
+)
+
+// lead returns a term that ends with the test.
+func lead(t *testing.T, c *Client) *Term {
+	t.Helper()
+	session := newSession(t, c, 10*time.Second)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patient)
+		defer cancel()
+		if err := session.Close(ctx); err != nil {
+			t.Errorf("close session: %v", err)
+		}
+	})
+	return elect(t, c, session, "one")
+}
+
+func batch(id int64) Batch {
+	var b = Batch{ID: id}
+	for i := range 3 {
+		b.Intents = append(b.Intents, Intent{fmt.Sprintf("uid-%d-%d", id, i), "ns", fmt.Sprintf("pod-%d", i), "node"})
+	}
+	return b
+}
+
+func checkRecord(t *testing.T, c *Client, want Record) {
+	t.Helper()
+	got, err := c.ReadRecord(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ReadRecord (-want +got):\n%s", diff)
+	}
+}
+
+func TestRecordIsReadBack(t *testing.T) {
+	onEveryEtcd(t, func(t *testing.T, s server) {
+		c := connect(t, s)
+		checkRecord(t, c, Record{})
+		term := lead(t, c)
+		e := term.Epoch()
+		var want Record
+		const n = 300 // more than two transactions can delete
+		for id := int64(1); id <= n; id++ {
+			b := batch(id)
+			if err := term.Record(within(t), Version{e, id}, &b, nil); err != nil {
+				t.Fatal(err)
+			}
+			want.Batches = append(want.Batches, StoredBatch{e, b})
+		}
+		want.Version = Version{e, n}
+		checkRecord(t, c, want)
+
+		if err := term.Record(within(t), Version{e, n + 1}, nil, []int64{2, 2, 9999}); err != nil {
+			t.Fatal(err)
+		}
+		want.Version = Version{e, n + 1}
+		want.Batches = append(want.Batches[:1:1], want.Batches[2:]...)
+		checkRecord(t, c, want)
+
+		var finished []int64
+		for id := int64(1); id < n; id++ {
+			finished = append(finished, id)
+		}
+		last := batch(n + 1)
+		if err := term.Record(within(t), Version{e, n + 2}, &last, finished); err != nil {
+			t.Fatal(err)
+		}
+		checkRecord(t, c, Record{Version{e, n + 2}, []StoredBatch{{e, batch(n)}, {e, last}}})
+	})
+}
+
+func TestRecordOutlivesItsEpochAndIsFinishedByTheNext(t *testing.T) {
+	onEveryEtcd(t, func(t *testing.T, s server) {
+		c := connect(t, s)
+		first := lead(t, c)
+		b1, b2 := batch(1), batch(2)
+		if err := first.Record(within(t), Version{first.Epoch(), 5}, &b1, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Resign(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		second := lead(t, c)
+		checkRecord(t, c, Record{Version{first.Epoch(), 5}, []StoredBatch{{first.Epoch(), b1}}})
+		reused := batch(1)
+		reused.Intents[0].Node = "other"
+		if err := second.Record(within(t), Version{second.Epoch(), 0}, &reused, nil); !errors.Is(err, ErrOutOfOrder) {
+			t.Errorf("Record under the ID of a batch that is not finished: %v", err)
+		}
+		if err := second.Record(within(t), Version{second.Epoch(), 0}, &b2, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := second.Record(within(t), Version{second.Epoch(), 1}, nil, []int64{1}); err != nil {
+			t.Fatal(err)
+		}
+		checkRecord(t, c, Record{Version{second.Epoch(), 1}, []StoredBatch{{second.Epoch(), b2}}})
+	})
+}
+
+func TestRecordCanBeRepeatedButNotUndone(t *testing.T) {
+	onEveryEtcd(t, func(t *testing.T, s server) {
+		c := connect(t, s)
+		term := lead(t, c)
+		e := term.Epoch()
+		b := batch(1)
+		for range 3 {
+			if err := term.Record(within(t), Version{e, 1}, &b, []int64{7}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		checkRecord(t, c, Record{Version{e, 1}, []StoredBatch{{e, b}}})
+		for range 3 {
+			if err := term.Record(within(t), Version{e, 2}, nil, []int64{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// As when the first Record had timed out and is applied only now.
+		if err := term.Record(within(t), Version{e, 1}, &b, nil); !errors.Is(err, ErrOutOfOrder) {
+			t.Errorf("Record of an earlier version: %v", err)
+		}
+		checkRecord(t, c, Record{Version: Version{e, 2}})
+	})
+}
+
+func TestRecordThatMakesNoSenseIsRefused(t *testing.T) {
+	c := connect(t, startEmbeddedServer(t))
+	term := lead(t, c)
+	e := term.Epoch()
+	huge := &Batch{ID: 1, Intents: []Intent{{Name: strings.Repeat("x", 2<<20)}}}
+	for name, err := range map[string]error{
+		"version of another epoch": term.Record(within(t), Version{e + 1, 1}, nil, nil),
+		"negative version":         term.Record(within(t), Version{e, -1}, nil, nil),
+		"batch without an ID":      term.Record(within(t), Version{e, 1}, &Batch{}, nil),
+		"batch that is finished":   term.Record(within(t), Version{e, 1}, &Batch{ID: 1}, []int64{1}),
+		"batch too large for etcd": term.Record(within(t), Version{e, 1}, huge, nil),
+	} {
+		if err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+		if name == "batch too large for etcd" && !errors.Is(err, ErrTooLarge) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	checkRecord(t, c, Record{})
+}
+
+func TestRecordWithoutAnAnswerIsUnknownAndCanBeRepeated(t *testing.T) {
+	etcd := etcdtest.Start(t)
+	c := connect(t, etcd)
+	term := lead(t, c)
+	b := batch(1)
+	v := Version{term.Epoch(), 1}
+	etcd.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := term.Record(ctx, v, &b, nil); !errors.Is(err, ErrUnknown) || errors.Is(err, ErrFenced) {
+		t.Errorf("Record while etcd is paused: %v", err)
+	}
+	etcd.Continue() // etcd may or may not apply the first one now
+	if err := term.Record(within(t), v, &b, nil); err != nil {
+		t.Errorf("Record again: %v", err)
+	}
+	checkRecord(t, c, Record{v, []StoredBatch{{term.Epoch(), b}}})
+}
+
+func TestVersionsCompareAsTheirEncodingsDo(t *testing.T) {
+	ascending := []Version{{0, 0}, {0, 9}, {0, 10}, {1, 0}, {9, 1 << 62}, {10, 0}, {10, 1}, {1 << 62, 3}}
+	for i, v := range ascending {
+		if got, err := decodeVersion(encodeVersion(v)); err != nil || got != v {
+			t.Errorf("decode of %v = %v, %v", v, got, err)
+		}
+		if i > 0 && encodeVersion(ascending[i-1]) >= encodeVersion(v) {
+			t.Errorf("%v does not come before %v", ascending[i-1], v)
+		}
+	}
+	for _, s := range []string{"", "1", "a-b", "1-2-3"} {
+		if v, err := decodeVersion(s); err == nil {
+			t.Errorf("%q decodes to %v", s, v)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-scheduler/berth/internal/coord/etcdtest"
+)
+
+func TestMembersVanishWhenTheirLeaseEnds(t *testing.T) {
+	onEveryEtcd(t, func(t *testing.T, s server) {
+		c := connect(t, s)
+		watch := connect(t, s).WatchMembers(t.Context())
+		if got := next(t, watch); len(got) != 0 {
+			t.Fatalf("members at the start: %v", got)
+		}
+		dies, leaves, stays := newSession(t, c, time.Second), newSession(t, c, time.Second), newSession(t, c, time.Second)
+		defer closeSession(t, stays)
+		members := []Member{
+			{RoleFilterWorker, "a", "host:1"}, {RoleFilterWorker, "b", "host:2"}, {RoleQueue, "a", "host:3"},
+		}
+		for i, session := range []*Session{leaves, stays, dies} {
+			if err := session.Register(within(t), members[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		is := func(want ...Member) func([]Member) bool {
+			return func(got []Member) bool { return cmp.Equal(want, got) }
+		}
+		until(t, watch, is(members...))
+		closeSession(t, leaves)
+		until(t, watch, is(members[1:]...))
+		vanish(dies)
+		until(t, watch, is(members[1]))
+		if err := dies.Register(within(t), members[2]); !errors.Is(err, ErrSessionLost) {
+			t.Errorf("Register in a session that is over: %v", err)
+		}
+	})
+}
+
+func TestRegisteringAgainReplacesTheAddressAndTheLease(t *testing.T) {
+	onEveryEtcd(t, func(t *testing.T, s server) {
+		c := connect(t, s)
+		before, after := newSession(t, c, time.Second), newSession(t, c, time.Second)
+		defer closeSession(t, after)
+		if err := before.Register(within(t), Member{RoleBinder, "a", "host:1"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := after.Register(within(t), Member{RoleBinder, "a", "host:2"}); err != nil {
+			t.Fatal(err)
+		}
+		closeSession(t, before)
+		want := []Member{{RoleBinder, "a", "host:2"}}
+		if diff := cmp.Diff(want, next(t, c.WatchMembers(t.Context()))); diff != "" {
+			t.Errorf("members (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestMalformedMembersAreRefused(t *testing.T) {
+	s := startEmbeddedServer(t)
+	session := newSession(t, connect(t, s), time.Second)
+	defer closeSession(t, session)
+	for _, m := range []Member{{"", "a", "x"}, {RoleQueue, "", "x"}, {RoleQueue, "a/b", "x"}, {"a/b", "c", "x"}, {RoleQueue, "a", ""}} {
+		if err := session.Register(within(t), m); err == nil {
+			t.Errorf("%+v is accepted", m)
+		}
+	}
+}
+
+func TestSessionLivesLongerThanItsTTLWhileEtcdAnswers(t *testing.T) {
+	onEveryEtcd(t, func(t *testing.T, s server) {
+		c := connect(t, s)
+		session := newSession(t, c, time.Second)
+		select {
+		case <-session.Done():
+			t.Error("session is over")
+		case <-time.After(3500 * time.Millisecond): // the lease, rounded up by etcd, is 1 or 2 s
+		}
+		closeSession(t, session)
+		select {
+		case <-session.Done():
+		default:
+			t.Error("Done is open after Close")
+		}
+		closeSession(t, session) // again
+	})
+}
+
+func TestSessionIsOverBeforeItsLeaseCanExpireWhileEtcdIsPaused(t *testing.T) {
+	etcd := etcdtest.Start(t)
+	c := connect(t, etcd)
+	const ttl = 2 * time.Second
+	session := newSession(t, c, ttl)
+	if err := session.Register(within(t), Member{RoleQueue, "a", "x"}); err != nil {
+		t.Fatal(err)
+	}
+	etcd.Pause()
+	paused := time.Now()
+	select {
+	case <-session.Done():
+	case <-time.After(patient):
+		t.Fatal("session outlives etcd")
+	}
+	// The last keepalive was sent before the pause.
+	if took := time.Since(paused); took > ttl {
+		t.Errorf("Done closed %v after the pause, the ttl is %v", took, ttl)
+	}
+	etcd.Continue()
+}
+
+func TestSessionSurvivesAShortPauseAndARestart(t *testing.T) {
+	etcd := etcdtest.Start(t)
+	c := connect(t, etcd)
+	session := newSession(t, c, 10*time.Second)
+	etcd.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	if err := c.Ready(ctx); err == nil {
+		t.Error("etcd is ready while paused")
+	}
+	cancel()
+	etcd.Continue()
+	etcd.Restart()
+	if err := session.Register(within(t), Member{RoleQueue, "a", "x"}); err != nil {
+		t.Errorf("register after the restart: %v", err)
+	}
+	if session.over() {
+		t.Error("session is over")
+	}
+	closeSession(t, session)
+}
+
+func TestSessionIsOverWhenEtcdHasEndedItsLease(t *testing.T) {
+	onEveryEtcd(t, func(t *testing.T, s server) {
+		c := connect(t, s)
+		session := newSession(t, c, 3*time.Second)
+		began := time.Now()
+		if _, err := c.etcd.Revoke(within(t), session.lease); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-session.Done():
+		case <-time.After(patient):
+			t.Fatal("session outlives its lease")
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("noticed after %v; a keepalive is due every second", took)
+		}
+	})
+}
+
+func TestNewSessionWaitsForEtcd(t *testing.T) {
+	etcd := etcdtest.Start(t)
+	etcd.Kill()
+	c := connect(t, etcd)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := c.NewSession(ctx, time.Second); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("NewSession without etcd: %v", err)
+	}
+	type result struct {
+		session *Session
+		err     error
+	}
+	started := make(chan result, 1)
+	go func() {
+		session, err := c.NewSession(within(t), time.Second)
+		started <- result{session, err}
+	}()
+	etcd.Restart()
+	r := next(t, started)
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	closeSession(t, r.session)
+	if _, err := c.NewSession(t.Context(), time.Millisecond); err == nil {
+		t.Error("a ttl of a millisecond is accepted")
+	}
+}
