@@ -76,7 +76,7 @@ func startEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 		return nil, fmt.Errorf("lock directory: %w", err)
 	}
 	e := &Embedded{lock: lock, closing: make(chan struct{})}
-	if e.etcd, err = launch(cfg); err != nil {
+	if e.etcd, err = launch(cfg, e.closing); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	select {
@@ -95,7 +95,7 @@ func startEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 }
 
 // launch starts etcd. etcd panics, or would end the process, when it cannot read its data; launch returns an error.
-func launch(cfg EmbeddedConfig) (etcd *embed.Etcd, err error) {
+func launch(cfg EmbeddedConfig, closing <-chan struct{}) (etcd *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			etcd, err = nil, fmt.Errorf("etcd cannot use its data: %v", p)
@@ -116,7 +116,7 @@ func launch(cfg EmbeddedConfig) (etcd *embed.Etcd, err error) {
 	c.QuotaBackendBytes = quotaBytes
 	c.EnableGRPCGateway = false
 	c.UnsafeNoFsync = cfg.UnsafeNoFsync
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZapLogger(cfg.Log))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZapLogger(cfg.Log, closing))
 	return embed.StartEtcd(c)
 }
 

@@ -9,17 +9,21 @@ import (
 )
 
 // newZapLogger returns a zap logger, which the embedded etcd insists on, that writes warnings and worse to log.
-// Where etcd would end the process it panics instead, so that a broken data directory can become an error.
-func newZapLogger(log *slog.Logger) *zap.Logger {
-	return zap.New(zapToSlog{log: log}, zap.WithFatalHook(zapcore.WriteThenPanic))
+// Where etcd would end the process it panics instead, so that a broken data directory can become an error. Once closing
+// is closed nothing is written: etcd reports each listener that it closes itself as an error.
+func newZapLogger(log *slog.Logger, closing <-chan struct{}) *zap.Logger {
+	return zap.New(zapToSlog{log, closing}, zap.WithFatalHook(zapcore.WriteThenPanic))
 }
 
-type zapToSlog struct{ log *slog.Logger }
+type zapToSlog struct {
+	log     *slog.Logger
+	closing <-chan struct{}
+}
 
 func (z zapToSlog) Enabled(level zapcore.Level) bool { return level >= zapcore.WarnLevel }
 
 func (z zapToSlog) With(fields []zapcore.Field) zapcore.Core {
-	return zapToSlog{log: z.log.With(attrs(fields)...)}
+	return zapToSlog{z.log.With(attrs(fields)...), z.closing}
 }
 
 func (z zapToSlog) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -30,6 +34,11 @@ func (z zapToSlog) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Che
 }
 
 func (z zapToSlog) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	select {
+	case <-z.closing:
+		return nil
+	default:
+	}
 	level := slog.LevelWarn
 	if e.Level >= zapcore.ErrorLevel {
 		level = slog.LevelError
