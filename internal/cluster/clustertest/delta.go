@@ -1,0 +1,227 @@
+package clustertest
+
+import (
+	"fmt"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// Intn returns a number in [0, n). Methods of rand.Rand are of this type.
+type Intn func(n int) int
+
+func (intn Intn) one(outOf int) bool { return intn(outOf) == 0 }
+
+func pick[T any](intn Intn, from []T) T { return from[intn(len(from))] }
+
+// some returns up to n different elements in their order.
+func some[T any](intn Intn, n int, from []T) []T {
+	var out []T
+	for _, it := range from {
+		if len(out) < n && intn(len(from)) < n {
+			out = append(out, it)
+		}
+	}
+	return out
+}
+
+// Names are few, so that things collide, come back and refer to each other.
+var (
+	nodeNames  = []string{"node-a", "node-b", "node-c", "node-d", "node-e", "node-f", "node-g", "node-h"}
+	namespaces = []string{"default", "dev", "prod"}
+	resources  = []string{"cpu", "ephemeral-storage", "example.com/gpu", "memory", "pods"}
+	imageNames = []string{"alpine:1", "nginx:1", "nginx@sha256:1", "redis:7"}
+	effects    = []string{"NoSchedule", "PreferNoSchedule", "NoExecute", "Odd"}
+	ports      = []cluster.HostPort{
+		{IP: "0.0.0.0", Protocol: "TCP", Port: 80}, {IP: "127.0.0.1", Protocol: "TCP", Port: 80},
+		{IP: "127.0.0.2", Protocol: "TCP", Port: 80}, {IP: "0.0.0.0", Protocol: "UDP", Port: 53},
+	}
+)
+
+// Delta returns a random delta that st accepts.
+func Delta(intn Intn, st *cluster.State) cluster.Delta {
+	if st.Settings.Shards == 0 || intn(60) == 0 {
+		return settings(intn)
+	}
+	nodes, pods := nodesOf(st), podsOf(st)
+	for {
+		switch intn(16) {
+		case 0:
+			return cluster.ClassDefined{ID: cluster.ClassID(st.Version().Seq + 1), Spec: Class(intn)}
+		case 1, 2, 3:
+			return nodeSet(intn, st)
+		case 4:
+			if len(nodes) > 0 {
+				return cluster.NodeRemoved{Index: pick(intn, nodes)}
+			}
+		case 5:
+			if intn.one(3) {
+				return cluster.NamespaceRemoved{Name: pick(intn, namespaces)}
+			}
+			return cluster.NamespaceSet{Name: pick(intn, namespaces), Labels: labels(intn)}
+		case 6, 7, 8:
+			if d, ok := newPod(intn, st); ok {
+				return d
+			}
+		case 9:
+			if all := pods(cluster.Pending, cluster.Assumed, cluster.Bound); len(all) > 0 {
+				return changedPod(intn, st, pick(intn, all))
+			}
+		case 10, 11, 12:
+			if pending := pods(cluster.Pending); len(pending) > 0 && len(nodes) > 0 {
+				return cluster.PodAssumed{ID: pick(intn, pending), Node: pick(intn, nodes), Attempt: int32(1 + intn(3))}
+			}
+		case 13:
+			if assumed := pods(cluster.Assumed); len(assumed) > 0 {
+				return cluster.PodBound{ID: pick(intn, assumed)}
+			}
+		case 14:
+			if assumed := pods(cluster.Assumed); len(assumed) > 0 {
+				return cluster.PodForgotten{ID: pick(intn, assumed), Reason: "conflict"}
+			}
+		case 15:
+			if all := pods(cluster.Pending, cluster.Assumed, cluster.Bound); len(all) > 0 {
+				return cluster.PodRemoved{ID: pick(intn, all)}
+			}
+		}
+	}
+}
+
+func nodesOf(st *cluster.State) []cluster.NodeIndex {
+	var nodes []cluster.NodeIndex
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		if st.Nodes.Live.Has(i) {
+			nodes = append(nodes, i)
+		}
+	}
+	return nodes
+}
+
+func podsOf(st *cluster.State) func(phases ...cluster.Phase) []cluster.PodID {
+	return func(phases ...cluster.Phase) []cluster.PodID {
+		var ids []cluster.PodID
+		for id, p := range st.Pods() {
+			for _, phase := range phases {
+				if p.Phase == phase {
+					ids = append(ids, id)
+				}
+			}
+		}
+		return ids
+	}
+}
+
+func settings(intn Intn) cluster.Delta {
+	return cluster.SettingsSet{Settings: cluster.Settings{
+		Shards: int32(1 + intn(4)), Seed: uint64(intn(100)),
+		Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")},
+	}}
+}
+
+func labels(intn Intn) []cluster.Label {
+	var out []cluster.Label
+	for _, key := range some(intn, 2, []string{"disk", "tier", "zone"}) {
+		out = append(out, cluster.Label{Key: key, Value: pick(intn, []string{"a", "b", ""})})
+	}
+	return out
+}
+
+func quantities(intn Intn) []cluster.Quantity {
+	var out []cluster.Quantity
+	for _, name := range some(intn, 3, resources) {
+		out = append(out, cluster.Quantity{Name: name, Value: int64(1 + intn(1000))})
+	}
+	return out
+}
+
+// Node returns a random node of that name.
+func Node(intn Intn, name string) cluster.Node {
+	n := cluster.Node{Name: name, Labels: labels(intn), Unschedulable: intn.one(5), Allocatable: quantities(intn)}
+	for range intn(3) {
+		n.Taints = append(n.Taints, cluster.Taint{Key: pick(intn, []string{"k", "l"}), Value: "v", Effect: pick(intn, effects)})
+	}
+	for range intn(3) {
+		n.Images = append(n.Images, cluster.Image{Names: some(intn, 2, imageNames), Size: int64(1 + intn(5))})
+	}
+	return n
+}
+
+// nodeSet changes a node, or adds one at the next index or a few further on.
+func nodeSet(intn Intn, st *cluster.State) cluster.Delta {
+	name := pick(intn, nodeNames)
+	at := st.Nodes.ByName(name)
+	if at == cluster.NoNode {
+		at = st.Nodes.Free()
+		if intn.one(4) {
+			at = cluster.NodeIndex(st.Nodes.Len() + intn(70))
+		}
+	}
+	return cluster.NodeSet{Index: at, Node: Node(intn, name)}
+}
+
+// Class returns a random class.
+func Class(intn Intn) cluster.ClassSpec {
+	c := cluster.ClassSpec{
+		SchedulerName: "default-scheduler", Requests: quantities(intn), ScoreRequests: quantities(intn),
+		NonZeroCPU: int64(intn(200)), NonZeroMemory: int64(intn(200)), NodeSelector: labels(intn),
+		HostPorts: some(intn, 2, ports), Images: some(intn, 2, imageNames), ImageContainers: int32(1 + intn(2)),
+	}
+	if len(c.HostPorts) > 0 && intn.one(3) {
+		c.HostPorts = append(c.HostPorts, c.HostPorts[0]) // two containers of the pod want the same
+	}
+	if intn.one(3) {
+		c.Tolerations = []cluster.Toleration{{Key: "k", Operator: "Exists"}}
+	}
+	if intn.one(4) {
+		c.HasRequired = true
+		c.Required = []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: "zone", Operator: "In", Values: []string{"a"}}}}}
+	}
+	return c
+}
+
+// newPod adds a pod under the next id or a few further on. False: there is no class for it.
+func newPod(intn Intn, st *cluster.State) (cluster.Delta, bool) {
+	classes := st.Classes()
+	if len(classes) == 0 {
+		return nil, false
+	}
+	id := st.FreePod()
+	if intn.one(6) {
+		for id += cluster.PodID(intn(4)); st.Pod(id) != nil; {
+			id++
+		}
+	}
+	seq := st.Version().Seq + 1
+	p := cluster.Pod{
+		UID: fmt.Sprintf("uid-%d", seq), Namespace: pick(intn, namespaces), Name: fmt.Sprintf("pod-%d", seq),
+		Class: pick(intn, classes).ID, Priority: int32(intn(3) - 1), Created: int64(seq),
+	}
+	if intn.one(4) {
+		p.NodeName = pick(intn, nodeNames) // which need not exist
+	}
+	if intn.one(6) {
+		p.Pin = pick(intn, nodeNames)
+	}
+	if intn.one(6) {
+		p.Gates = []string{"example.com/gate"}
+	}
+	return cluster.PodSet{ID: id, Pod: p}, true
+}
+
+func changedPod(intn Intn, st *cluster.State, id cluster.PodID) cluster.Delta {
+	row := st.Pod(id)
+	p := row.Pod
+	if row.Phase != cluster.Bound {
+		p.NodeName = ""
+	}
+	switch intn(4) {
+	case 0:
+		p.Deleting = true
+	case 1:
+		p.Class = pick(intn, st.Classes()).ID
+	case 2:
+		p.Gates = nil
+	case 3:
+		p.NodeName = pick(intn, nodeNames)
+	}
+	return cluster.PodSet{ID: id, Pod: p}
+}

@@ -1,0 +1,100 @@
+package clustertest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// Dump describes everything that can be read of a state, but for its version and digest, when nodes changed, and how
+// it numbers symbols and resources. Two states are equal if their dumps are.
+func Dump(st *cluster.State) string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	if s := st.Settings; s.Shards > 0 {
+		line("settings: %d shards, seed %d, profiles %+v", s.Shards, s.Seed, s.Profiles)
+	}
+	for _, c := range st.Classes() {
+		line("class %d: %d pods, hash %016x, %+v", c.ID, c.Pods, c.Hash, c.Spec)
+		if c.Key != c.Spec.Key() || c.Hash != c.Spec.Hash() {
+			line("class %d: key or hash is not its spec's", c.ID)
+		}
+	}
+	for _, name := range namespaceNames(st) {
+		l, _ := st.Namespace(name)
+		line("namespace %s: %v", name, l)
+	}
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		if st.Nodes.Live.Has(i) {
+			for _, l := range node(st, i) {
+				line("%s", l)
+			}
+		}
+	}
+	for id, p := range st.Pods() {
+		line("pod %d: %v at %d, %+v", id, p.Phase, p.Node, p.Pod)
+	}
+	line("pods: %d pending, %d assumed, %d bound; nodes: %d",
+		st.Count(cluster.Pending), st.Count(cluster.Assumed), st.Count(cluster.Bound), st.Nodes.Count())
+	return b.String()
+}
+
+func namespaceNames(st *cluster.State) []string {
+	names := slices.Clone(namespaces)
+	for _, p := range st.Pods() {
+		names = append(names, p.Namespace)
+	}
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { _, known := st.Namespace(name); return !known })
+}
+
+func node(st *cluster.State, i cluster.NodeIndex) []string {
+	n := &st.Nodes
+	lines := []string{fmt.Sprintf("node %d: %+v", i, n.Spec[i])}
+	add := func(format string, args ...any) { lines = append(lines, "  "+fmt.Sprintf(format, args...)) }
+	add("by name %d, unschedulable %v, allowed pods %d", n.ByName(n.Spec[i].Name), n.Unschedulable.Has(i), n.AllowedPods[i])
+	add("pods %d, non-zero cpu %d, memory %d", n.PodCount[i], n.NonZeroCPU[i], n.NonZeroMemory[i])
+	add("allocatable %v", column(st, n.Allocatable, i))
+	add("requested %v", column(st, n.Requested, i))
+	var labels, taints, images, ports []string
+	for _, l := range n.Labels[i] {
+		labels = append(labels, st.Symbols.Text(l.Key)+"="+st.Symbols.Text(l.Value))
+	}
+	for _, t := range n.Taints[i] {
+		taints = append(taints, fmt.Sprintf("%s=%s:%d", st.Symbols.Text(t.Key), st.Symbols.Text(t.Value), t.Effect))
+	}
+	for _, sym := range n.Images[i] {
+		images = append(images, fmt.Sprintf("%s %+v", st.Symbols.Text(sym), st.Image(sym)))
+	}
+	for _, p := range n.Ports[i] {
+		ports = append(ports, fmt.Sprintf("%+v", p))
+	}
+	slices.Sort(labels) // within a node they are by symbol
+	slices.Sort(images)
+	slices.Sort(ports)
+	add("labels %v", labels)
+	add("taints %v", taints)
+	add("images %v", images)
+	add("ports %v", ports)
+	var ids []cluster.PodID
+	for id := range st.PodsOn(i) {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	add("pod ids %v", ids)
+	return lines
+}
+
+// column returns what is not zero, by the resource's name.
+func column(st *cluster.State, of [][]int64, i cluster.NodeIndex) []string {
+	var out []string
+	for r := range of {
+		if v := of[r][i]; v != 0 {
+			out = append(out, fmt.Sprintf("%s=%d", st.ResourceName(cluster.ResourceID(r)), v))
+		}
+	}
+	slices.Sort(out)
+	return out
+}

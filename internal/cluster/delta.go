@@ -1,0 +1,69 @@
+package cluster
+
+// Delta is one change of the ledger. Each advances the version by one; a delta that Apply refuses changes nothing.
+type Delta interface{ delta() }
+
+type (
+	// SettingsSet says the settings of the epoch. It comes before every other delta.
+	SettingsSet struct{ Settings Settings }
+	// ClassDefined introduces a class, before the first pod of it. A class without pods is dropped.
+	ClassDefined struct {
+		ID   ClassID
+		Spec ClassSpec
+	}
+	// NodeSet is a new node, or the new content of the node at Index (whose name never changes).
+	NodeSet struct {
+		Index NodeIndex
+		Node  Node
+	}
+	// NodeRemoved takes a node away. Pods placed on it stay known, and count again if it comes back.
+	NodeRemoved struct{ Index NodeIndex }
+	// NamespaceSet is a new namespace, or its new labels.
+	NamespaceSet struct {
+		Name   string
+		Labels []Label
+	}
+	// NamespaceRemoved takes a namespace away.
+	NamespaceRemoved struct{ Name string }
+	// PodSet is a new pod, or the new content of the pod with ID. A pod that is assumed stays so while Pod.NodeName
+	// is empty; with a NodeName it is bound there, whatever it was before, whether the node is known or not.
+	PodSet struct {
+		ID  PodID
+		Pod Pod
+		// Assumed says that the pod is assumed on Pod.NodeName rather than bound; only in snapshots.
+		Assumed bool
+	}
+	// PodAssumed places a pending pod on a node.
+	PodAssumed struct {
+		ID      PodID
+		Node    NodeIndex
+		Attempt int32
+	}
+	// PodBound says that the bind of an assumed pod succeeded.
+	PodBound struct{ ID PodID }
+	// PodForgotten makes an assumed pod pending again: its bind failed.
+	PodForgotten struct {
+		ID     PodID
+		Reason string
+	}
+	// PodRemoved takes a pod away.
+	PodRemoved struct{ ID PodID }
+	// ImageSized pins the size of an image name before nodes show it; only in snapshots.
+	ImageSized struct {
+		Name string
+		Size int64
+	}
+)
+
+func (SettingsSet) delta()      {}
+func (ClassDefined) delta()     {}
+func (NodeSet) delta()          {}
+func (NodeRemoved) delta()      {}
+func (NamespaceSet) delta()     {}
+func (NamespaceRemoved) delta() {}
+func (PodSet) delta()           {}
+func (PodAssumed) delta()       {}
+func (PodBound) delta()         {}
+func (PodForgotten) delta()     {}
+func (PodRemoved) delta()       {}
+func (ImageSized) delta()       {}

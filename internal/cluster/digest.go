@@ -1,0 +1,85 @@
+package cluster
+
+// The digest is the sum of one hash per thing, so that it changes in constant time and does not depend on the order
+// in which things came. The numbers below keep hashes of different kinds of things apart.
+const (
+	kindSettings = iota + 1
+	kindNamespace
+	kindImage
+	kindSums
+	kindPod
+	kindClass
+	kindNode
+	kindOrphan
+)
+
+func hashSettings(settings Settings) uint64 {
+	if settings.Shards == 0 {
+		return 0 // not said yet
+	}
+	var e encoder
+	e.int(kindSettings)
+	e.int(int64(settings.Shards))
+	e.int(int64(settings.Seed))
+	list(&e, settings.Profiles, encodeProfile)
+	e.text(settings.Source)
+	return hashBytes(e.b)
+}
+
+func hashNamespace(name string, labels []Label) uint64 {
+	var e encoder
+	e.int(kindNamespace)
+	e.text(name)
+	list(&e, labels, encodeLabel)
+	return hashBytes(e.b)
+}
+
+func hashImage(name string, size int64) uint64 {
+	return fold(hashText(kindImage, name), size)
+}
+
+// nodeSums hashes what the pods of a node add up to. Resources of which the node has none requested do not count, so
+// that it does not matter in which order resources were first seen.
+func (s *State) nodeSums(i NodeIndex) uint64 {
+	n := &s.Nodes
+	h := fold(kindSums, int64(i), int64(n.PodCount[i]), n.NonZeroCPU[i], n.NonZeroMemory[i])
+	sum := uint64(0)
+	for r := range n.Requested {
+		if v := n.Requested[r][i]; v != 0 {
+			sum += fold(s.resourceHash[r], int64(i), v)
+		}
+	}
+	for _, p := range n.Ports[i] {
+		sum += fold(hashText(kindSums, p.IP, p.Protocol), int64(i), int64(p.Port), int64(p.Count))
+	}
+	return h + sum
+}
+
+func (p *PodRow) digest(id PodID) uint64 {
+	deleting := int64(0)
+	if p.Deleting {
+		deleting = 1
+	}
+	h := fold(p.hash, int64(id), int64(p.Phase), int64(p.Node), int64(p.Attempt), deleting)
+	if p.Node == NoNode && p.NodeName != "" {
+		h += fold(hashText(kindOrphan, p.NodeName), int64(id)) // of others the index says the name
+	}
+	return h
+}
+
+// hashPod hashes what does not change from phase to phase.
+func hashPod(p *Pod) uint64 {
+	var e encoder
+	e.int(kindPod)
+	e.text(p.UID)
+	e.text(p.Namespace)
+	e.text(p.Name)
+	e.int(int64(p.Class))
+	e.int(int64(p.Priority))
+	e.text(p.Pin)
+	e.int(p.Created)
+	list(&e, p.Gates, encodeText)
+	return hashBytes(e.b)
+}
+
+func (c *Class) digest() uint64 { return fold(kindClass, int64(c.ID), int64(c.Hash)) }

@@ -1,0 +1,185 @@
+package cluster
+
+// ResourceID is a resource's column. The first three are fixed; others are numbered as they are first seen.
+type ResourceID int32
+
+// The resources every node has a column of. The number of pods is not among them.
+const (
+	CPU ResourceID = iota
+	Memory
+	EphemeralStorage
+)
+
+// NodeLabel is a label of a node in symbols.
+type NodeLabel struct{ Key, Value Symbol }
+
+// NodeTaint is a taint of a node in symbols.
+type NodeTaint struct {
+	Key, Value Symbol
+	Effect     Effect
+}
+
+// Effect is a taint's effect.
+type Effect uint8
+
+// The effects of taints. Others are kept as NoEffect and repel nobody.
+const (
+	NoEffect Effect = iota
+	NoSchedule
+	PreferNoSchedule
+	NoExecute
+)
+
+// ParseEffect returns the effect of that name, NoEffect for any other.
+func ParseEffect(name string) Effect {
+	switch name {
+	case "NoSchedule":
+		return NoSchedule
+	case "PreferNoSchedule":
+		return PreferNoSchedule
+	case "NoExecute":
+		return NoExecute
+	}
+	return NoEffect
+}
+
+// UsedPort is a host port in use on a node, and by how many of its pods.
+type UsedPort struct {
+	HostPort
+	Count int32
+}
+
+// ImageState is what is known of one image name over all nodes.
+type ImageState struct {
+	Size  int64 // in bytes, of the node that showed it first
+	Nodes int32 // how many nodes have it
+}
+
+// Nodes are the nodes in columns, by NodeIndex. Readers must not change them. An index that is not in Live has no
+// node; its columns are zero.
+type Nodes struct {
+	Live          Bitmap
+	Unschedulable Bitmap
+	Spec          []Node        // the nodes as they were set
+	Labels        [][]NodeLabel // by Key
+	Taints        [][]NodeTaint
+	Images        [][]Symbol
+	Ports         [][]UsedPort
+	AllowedPods   []int64 // allocatable of "pods"
+	PodCount      []int32
+	NonZeroCPU    []int64 // see ClassSpec.NonZeroCPU
+	NonZeroMemory []int64
+
+	// Allocatable and Requested are in the units of Quantity: first by ResourceID, then by node.
+	Allocatable [][]int64
+	Requested   [][]int64
+
+	// Modified is the seq of the last delta that changed the node's columns, and ModifiedWord the largest of 64
+	// nodes each, so that the nodes that changed since a version are found without looking at all.
+	Modified     []Seq
+	ModifiedWord []Seq
+
+	firstPod []PodID
+	count    int
+	byName   map[string]NodeIndex
+	hash     []uint64 // of the spec, and of the sums: what the node adds to the digest
+}
+
+// Len returns one more than the largest index ever used.
+func (n *Nodes) Len() int { return len(n.Spec) }
+
+// Count returns the number of nodes.
+func (n *Nodes) Count() int { return n.count }
+
+// ByName returns the index of the node of that name, or NoNode.
+func (n *Nodes) ByName(name string) NodeIndex {
+	if i, ok := n.byName[name]; ok {
+		return i
+	}
+	return NoNode
+}
+
+// Free returns the lowest index without a node.
+func (n *Nodes) Free() NodeIndex {
+	if n.count == n.Len() {
+		return NodeIndex(n.Len())
+	}
+	for i := range n.Spec {
+		if !n.Live.Has(NodeIndex(i)) {
+			return NodeIndex(i)
+		}
+	}
+	return NodeIndex(n.Len())
+}
+
+// ChangedSince calls visit for every index of the range whose columns changed after seq, in order. Indexes without a
+// node are included.
+func (n *Nodes) ChangedSince(seq Seq, r Range, visit func(NodeIndex)) {
+	r = r.Clip(n.Len())
+	for i := r.First; i < r.End; {
+		if i&63 == 0 && n.ModifiedWord[i>>6] <= seq {
+			i += 64
+			continue
+		}
+		if n.Modified[i] > seq {
+			visit(i)
+		}
+		i++
+	}
+}
+
+func (n *Nodes) touch(i NodeIndex, seq Seq) {
+	n.Modified[i] = seq
+	n.ModifiedWord[i>>6] = seq
+}
+
+// grow makes room for index i, which is at most one past the end in practice.
+func (n *Nodes) grow(i NodeIndex) {
+	for n.Len() <= int(i) {
+		n.Spec = append(n.Spec, Node{})
+		n.Labels = append(n.Labels, nil)
+		n.Taints = append(n.Taints, nil)
+		n.Images = append(n.Images, nil)
+		n.Ports = append(n.Ports, nil)
+		n.AllowedPods = append(n.AllowedPods, 0)
+		n.PodCount = append(n.PodCount, 0)
+		n.NonZeroCPU = append(n.NonZeroCPU, 0)
+		n.NonZeroMemory = append(n.NonZeroMemory, 0)
+		n.Modified = append(n.Modified, 0)
+		n.firstPod = append(n.firstPod, noPod)
+		n.hash = append(n.hash, 0)
+		if n.Len() > len(n.ModifiedWord)*64 {
+			n.ModifiedWord = append(n.ModifiedWord, 0)
+		}
+		for r := range n.Allocatable {
+			n.Allocatable[r] = append(n.Allocatable[r], 0)
+			n.Requested[r] = append(n.Requested[r], 0)
+		}
+	}
+	n.Live = n.Live.Grow(n.Len())
+	n.Unschedulable = n.Unschedulable.Grow(n.Len())
+}
+
+func (n *Nodes) addResource() {
+	n.Allocatable = append(n.Allocatable, make([]int64, n.Len(), cap(n.Spec)))
+	n.Requested = append(n.Requested, make([]int64, n.Len(), cap(n.Spec)))
+}
+
+func (n *Nodes) addPorts(i NodeIndex, ports []HostPort, by int32) {
+next:
+	for _, p := range ports {
+		used := n.Ports[i]
+		for k := range used {
+			if used[k].HostPort != p {
+				continue
+			}
+			used[k].Count += by
+			if used[k].Count == 0 {
+				used[k] = used[len(used)-1]
+				n.Ports[i] = used[:len(used)-1]
+			}
+			continue next
+		}
+		n.Ports[i] = append(used, UsedPort{HostPort: p, Count: by})
+	}
+}

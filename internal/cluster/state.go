@@ -1,0 +1,357 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+)
+
+const noPod PodID = -1
+
+// MaxIndex bounds node indexes and pod ids, so that a broken delta cannot make a replica allocate without end.
+const MaxIndex = 1 << 26
+
+// PodRow is a pod in the ledger. Readers must not change it.
+type PodRow struct {
+	Pod             // Pod.NodeName is also set while the pod is Assumed
+	Phase Phase     // how far it has come
+	Node  NodeIndex // where it is; NoNode if it is pending, or if its node is not known
+
+	live       bool
+	next, prev PodID  // of the same node; if not live, of the ids without a pod
+	hash       uint64 // of what does not change from phase to phase
+}
+
+// Placed reports whether the pod is assumed or bound.
+func (p *PodRow) Placed() bool { return p.Phase != Pending }
+
+// Class is a class in the ledger.
+type Class struct {
+	ID   ClassID
+	Spec ClassSpec
+	Key  string // Spec.Key()
+	Hash uint64 // Spec.Hash()
+	Pods int    // how many pods are of it
+
+	requests []resourceAmount // Spec.Requests but "pods", in columns
+}
+
+type resourceAmount struct {
+	resource ResourceID
+	value    int64
+}
+
+// State is the ledger at a version. It is not safe for concurrent use; any number of readers may share it while
+// nobody applies.
+type State struct {
+	Nodes    Nodes
+	Symbols  Symbols
+	Settings Settings
+
+	// ImagesModified is the seq of the last delta that changed the images of nodes or the number of nodes: what
+	// ImageLocality reads besides the node itself.
+	ImagesModified Seq
+
+	version      Version
+	digest       uint64
+	resources    []string // by ResourceID
+	resourceHash []uint64
+	resourceID   map[string]ResourceID
+	images       map[Symbol]ImageState
+	pinned       map[Symbol]int64 // sizes of images no node shows yet; only while a snapshot is loaded
+	namespaces   map[string][]Label
+	classes      map[ClassID]*Class
+	pods         []PodRow
+	freePod      PodID // the first of the ids without a pod, which are linked like the pods of a node; noPod if there is none
+	podByUID     map[string]PodID
+	orphans      map[string][]PodID // pods on nodes that are not known, by node name
+	counts       [3]int             // pods by phase
+}
+
+// New returns the empty state at a version.
+func New(v Version) *State {
+	s := &State{
+		version:    v,
+		freePod:    noPod,
+		resourceID: make(map[string]ResourceID),
+		images:     make(map[Symbol]ImageState),
+		pinned:     make(map[Symbol]int64),
+		namespaces: make(map[string][]Label),
+		classes:    make(map[ClassID]*Class),
+		podByUID:   make(map[string]PodID),
+		orphans:    make(map[string][]PodID),
+	}
+	s.Nodes.byName = make(map[string]NodeIndex)
+	for _, name := range []string{"cpu", "memory", "ephemeral-storage"} {
+		s.resource(name)
+	}
+	return s
+}
+
+// Version returns the version of the last applied delta.
+func (s *State) Version() Version { return s.version }
+
+// Digest returns a hash of the whole state. Equal states have equal digests; it costs nothing to read.
+func (s *State) Digest() uint64 { return s.digest }
+
+// Resource returns the column of a resource. False: no node and no class has named it.
+func (s *State) Resource(name string) (ResourceID, bool) {
+	id, ok := s.resourceID[name]
+	return id, ok
+}
+
+// ResourceName returns the name of a column.
+func (s *State) ResourceName(r ResourceID) string { return s.resources[r] }
+
+// Resources returns the number of columns.
+func (s *State) Resources() int { return len(s.resources) }
+
+// Image returns what is known of an image name.
+func (s *State) Image(name Symbol) ImageState { return s.images[name] }
+
+// Class returns a class, or nil.
+func (s *State) Class(id ClassID) *Class { return s.classes[id] }
+
+// Classes returns all classes, by id.
+func (s *State) Classes() []*Class {
+	return slices.SortedFunc(maps.Values(s.classes), func(a, b *Class) int { return int(a.ID - b.ID) })
+}
+
+// Namespace returns a namespace's labels.
+func (s *State) Namespace(name string) ([]Label, bool) {
+	l, ok := s.namespaces[name]
+	return l, ok
+}
+
+// Profile returns the profile for a scheduler name, or nil.
+func (s *State) Profile(schedulerName string) *Profile {
+	for i := range s.Settings.Profiles {
+		if s.Settings.Profiles[i].SchedulerName == schedulerName {
+			return &s.Settings.Profiles[i]
+		}
+	}
+	return nil
+}
+
+// Pod returns the pod with that id, or nil.
+func (s *State) Pod(id PodID) *PodRow {
+	if id < 0 || int(id) >= len(s.pods) || !s.pods[id].live {
+		return nil
+	}
+	return &s.pods[id]
+}
+
+// PodByUID returns the id of the pod with that uid.
+func (s *State) PodByUID(uid string) (PodID, bool) {
+	id, ok := s.podByUID[uid]
+	return id, ok
+}
+
+// Pods yields all pods, by id.
+func (s *State) Pods() iter.Seq2[PodID, *PodRow] {
+	return func(yield func(PodID, *PodRow) bool) {
+		for i := range s.pods {
+			if s.pods[i].live && !yield(PodID(i), &s.pods[i]) {
+				return
+			}
+		}
+	}
+}
+
+// PodsOn yields the pods on a node, assumed ones included, in no order that matters.
+func (s *State) PodsOn(n NodeIndex) iter.Seq2[PodID, *PodRow] {
+	return func(yield func(PodID, *PodRow) bool) {
+		if !s.Nodes.Live.Has(n) {
+			return
+		}
+		for id := s.Nodes.firstPod[n]; id != noPod; id = s.pods[id].next {
+			if !yield(id, &s.pods[id]) {
+				return
+			}
+		}
+	}
+}
+
+// Count returns the number of pods in a phase.
+func (s *State) Count(p Phase) int { return s.counts[p] }
+
+// FreePod returns an id without a pod.
+func (s *State) FreePod() PodID {
+	if s.freePod != noPod {
+		return s.freePod
+	}
+	return PodID(len(s.pods))
+}
+
+// ErrRefused is wrapped by every error of Apply: the delta does not belong to this state.
+var ErrRefused = errors.New("delta does not apply")
+
+func refuse(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrRefused, fmt.Sprintf(format, args...))
+}
+
+// Apply changes the state by one delta and advances its version by one. On an error, which wraps ErrRefused, the
+// state is as before.
+func (s *State) Apply(d Delta) error {
+	if err := s.check(d); err != nil {
+		return err
+	}
+	s.version.Seq++
+	switch d := d.(type) {
+	case SettingsSet:
+		s.setSettings(d.Settings)
+	case ClassDefined:
+		s.defineClass(d)
+	case NodeSet:
+		s.setNode(d)
+	case NodeRemoved:
+		s.removeNode(d.Index)
+	case NamespaceSet:
+		s.removeNamespace(d.Name)
+		s.namespaces[d.Name] = d.Labels
+		s.digest += hashNamespace(d.Name, d.Labels)
+	case NamespaceRemoved:
+		s.removeNamespace(d.Name)
+	case PodSet:
+		s.setPod(d)
+	case PodAssumed:
+		s.place(d.ID, Assumed, d.Node, s.Nodes.Spec[d.Node].Name, d.Attempt)
+	case PodBound:
+		p := &s.pods[d.ID]
+		s.place(d.ID, Bound, p.Node, p.NodeName, p.Attempt)
+	case PodForgotten:
+		s.place(d.ID, Pending, NoNode, "", s.pods[d.ID].Attempt)
+	case PodRemoved:
+		s.removePod(d.ID)
+	case ImageSized:
+		s.pinned[s.Symbols.intern(d.Name)] = d.Size
+	}
+	return nil
+}
+
+// check refuses what Apply could not do whole.
+func (s *State) check(d Delta) error {
+	switch d := d.(type) {
+	case SettingsSet:
+		if d.Settings.Shards < 1 {
+			return refuse("settings with %d shards", d.Settings.Shards)
+		}
+	case ClassDefined:
+		if s.classes[d.ID] != nil {
+			return refuse("class %d is defined already", d.ID)
+		}
+	case NodeSet:
+		if d.Index < 0 || d.Index >= MaxIndex {
+			return refuse("node %q at index %d", d.Node.Name, d.Index)
+		}
+		if at := s.Nodes.ByName(d.Node.Name); at != NoNode && at != d.Index {
+			return refuse("node %q is at index %d, not %d", d.Node.Name, at, d.Index)
+		}
+		if s.Nodes.Live.Has(d.Index) && s.Nodes.Spec[d.Index].Name != d.Node.Name {
+			return refuse("index %d of node %q is taken by %q", d.Index, d.Node.Name, s.Nodes.Spec[d.Index].Name)
+		}
+	case NodeRemoved:
+		if !s.Nodes.Live.Has(d.Index) {
+			return refuse("no node at index %d", d.Index)
+		}
+	case PodSet:
+		return s.checkPodSet(d)
+	case PodAssumed:
+		if err := s.checkPhase(d.ID, Pending); err != nil {
+			return err
+		}
+		if !s.Nodes.Live.Has(d.Node) {
+			return refuse("pod %d assumed on index %d without a node", d.ID, d.Node)
+		}
+	case PodBound:
+		return s.checkPhase(d.ID, Assumed)
+	case PodForgotten:
+		return s.checkPhase(d.ID, Assumed)
+	case PodRemoved:
+		if s.Pod(d.ID) == nil {
+			return refuse("no pod %d", d.ID)
+		}
+	case NamespaceSet, NamespaceRemoved, ImageSized:
+	default:
+		return refuse("unknown delta %T", d)
+	}
+	return nil
+}
+
+func (s *State) checkPodSet(d PodSet) error {
+	if d.ID < 0 || d.ID >= MaxIndex {
+		return refuse("pod %q with id %d", d.Pod.UID, d.ID)
+	}
+	if s.classes[d.Pod.Class] == nil {
+		return refuse("pod %q of unknown class %d", d.Pod.UID, d.Pod.Class)
+	}
+	if id, ok := s.podByUID[d.Pod.UID]; ok && id != d.ID {
+		return refuse("pod %q has id %d, not %d", d.Pod.UID, id, d.ID)
+	}
+	if p := s.Pod(d.ID); p != nil && p.UID != d.Pod.UID {
+		return refuse("id %d of pod %q is taken by %q", d.ID, d.Pod.UID, p.UID)
+	}
+	if d.Assumed && d.Pod.NodeName == "" {
+		return refuse("pod %q assumed on no node", d.Pod.UID)
+	}
+	return nil
+}
+
+func (s *State) checkPhase(id PodID, want Phase) error {
+	p := s.Pod(id)
+	if p == nil {
+		return refuse("no pod %d", id)
+	}
+	if p.Phase != want {
+		return refuse("pod %d is %v, not %v", id, p.Phase, want)
+	}
+	return nil
+}
+
+func (s *State) setSettings(settings Settings) {
+	s.digest -= hashSettings(s.Settings)
+	s.Settings = settings
+	s.digest += hashSettings(settings)
+}
+
+func (s *State) defineClass(d ClassDefined) {
+	c := &Class{ID: d.ID, Spec: d.Spec, Key: d.Spec.Key(), Hash: d.Spec.Hash()}
+	for _, q := range d.Spec.Requests {
+		if q.Name != "pods" {
+			c.requests = append(c.requests, resourceAmount{s.resource(q.Name), q.Value})
+		}
+	}
+	s.classes[d.ID] = c
+	s.digest += c.digest()
+}
+
+// retain and release count the pods of a class; the last one takes the class along.
+func (s *State) retain(id ClassID) { s.classes[id].Pods++ }
+func (s *State) release(id ClassID) {
+	c := s.classes[id]
+	if c.Pods--; c.Pods == 0 {
+		delete(s.classes, id)
+		s.digest -= c.digest()
+	}
+}
+
+func (s *State) removeNamespace(name string) {
+	if labels, ok := s.namespaces[name]; ok {
+		s.digest -= hashNamespace(name, labels)
+		delete(s.namespaces, name)
+	}
+}
+
+func (s *State) resource(name string) ResourceID {
+	if id, ok := s.resourceID[name]; ok {
+		return id
+	}
+	id := ResourceID(len(s.resources))
+	s.resources = append(s.resources, name)
+	s.resourceHash = append(s.resourceHash, hashText(0, name))
+	s.resourceID[name] = id
+	s.Nodes.addResource()
+	return id
+}

@@ -1,0 +1,127 @@
+package cluster
+
+import "slices"
+
+func (s *State) setNode(d NodeSet) {
+	n := &s.Nodes
+	i := d.Index
+	n.grow(i)
+	fresh := !n.Live.Has(i)
+	imagesBefore := n.Images[i]
+	if !fresh {
+		s.digest -= n.hash[i] + s.nodeSums(i)
+		s.dropImages(i)
+	} else {
+		n.Live.Set(i)
+		n.count++
+		n.byName[d.Node.Name] = i
+	}
+	n.Spec[i] = d.Node
+	n.Unschedulable.Put(i, d.Node.Unschedulable)
+
+	n.Labels[i] = make([]NodeLabel, 0, len(d.Node.Labels))
+	for _, l := range d.Node.Labels {
+		n.Labels[i] = append(n.Labels[i], NodeLabel{s.Symbols.intern(l.Key), s.Symbols.intern(l.Value)})
+	}
+	slices.SortFunc(n.Labels[i], func(a, b NodeLabel) int { return int(a.Key - b.Key) })
+	n.Taints[i] = nil
+	for _, t := range d.Node.Taints {
+		n.Taints[i] = append(n.Taints[i], NodeTaint{s.Symbols.intern(t.Key), s.Symbols.intern(t.Value), ParseEffect(t.Effect)})
+	}
+	for r := range n.Allocatable {
+		n.Allocatable[r][i] = 0
+	}
+	n.AllowedPods[i] = 0
+	for _, q := range d.Node.Allocatable {
+		if q.Name == "pods" {
+			n.AllowedPods[i] = q.Value
+		} else {
+			n.Allocatable[s.resource(q.Name)][i] = q.Value
+		}
+	}
+	s.addImages(i, d.Node.Images)
+	if fresh || !slices.Equal(imagesBefore, n.Images[i]) {
+		s.ImagesModified = s.version.Seq
+	}
+
+	var e encoder
+	e.int(kindNode)
+	e.int(int64(i))
+	encodeNode(&e, &d.Node)
+	n.hash[i] = hashBytes(e.b)
+	s.digest += n.hash[i] + s.nodeSums(i)
+	n.touch(i, s.version.Seq)
+
+	if fresh {
+		waiting := s.orphans[d.Node.Name]
+		delete(s.orphans, d.Node.Name)
+		for _, id := range waiting {
+			s.attach(id, i)
+		}
+	}
+}
+
+func (s *State) removeNode(i NodeIndex) {
+	n := &s.Nodes
+	name := n.Spec[i].Name
+	for n.firstPod[i] != noPod {
+		id := n.firstPod[i]
+		s.detach(id)
+		s.orphans[name] = append(s.orphans[name], id)
+		s.rehashPod(id, func() { s.pods[id].Node = NoNode })
+	}
+	s.digest -= n.hash[i] + s.nodeSums(i)
+	s.dropImages(i)
+	delete(n.byName, name)
+	n.Live.Clear(i)
+	n.Unschedulable.Clear(i)
+	n.count--
+	n.Spec[i], n.Labels[i], n.Taints[i], n.Images[i], n.Ports[i] = Node{}, nil, nil, nil, nil
+	n.AllowedPods[i], n.hash[i] = 0, 0
+	for r := range n.Allocatable {
+		n.Allocatable[r][i] = 0
+	}
+	n.touch(i, s.version.Seq)
+	s.ImagesModified = s.version.Seq
+}
+
+// addImages and dropImages keep the image states: a name has the size of the node that showed it first, until no node
+// shows it.
+func (s *State) addImages(i NodeIndex, images []Image) {
+	var names []Symbol
+	for _, image := range images {
+		for _, name := range image.Names {
+			sym := s.Symbols.intern(name)
+			if slices.Contains(names, sym) {
+				continue
+			}
+			names = append(names, sym)
+			st := s.images[sym]
+			if st.Nodes == 0 {
+				st.Size = image.Size
+				if size, ok := s.pinned[sym]; ok {
+					st.Size = size
+					delete(s.pinned, sym)
+				}
+				s.digest += hashImage(name, st.Size)
+			}
+			st.Nodes++
+			s.images[sym] = st
+		}
+	}
+	slices.Sort(names)
+	s.Nodes.Images[i] = names
+}
+
+func (s *State) dropImages(i NodeIndex) {
+	for _, sym := range s.Nodes.Images[i] {
+		st := s.images[sym]
+		if st.Nodes--; st.Nodes == 0 {
+			delete(s.images, sym)
+			s.digest -= hashImage(s.Symbols.Text(sym), st.Size)
+		} else {
+			s.images[sym] = st
+		}
+	}
+	s.Nodes.Images[i] = nil
+}

@@ -1,0 +1,170 @@
+package cluster
+
+func (s *State) setPod(d PodSet) {
+	for int(d.ID) >= len(s.pods) {
+		s.pods = append(s.pods, PodRow{})
+		s.clearRow(PodID(len(s.pods) - 1))
+	}
+	p := &s.pods[d.ID]
+	phase, node, nodeName, attempt := Pending, NoNode, "", d.Pod.Attempt
+	switch {
+	case d.Pod.NodeName != "":
+		phase, node, nodeName = Bound, s.Nodes.ByName(d.Pod.NodeName), d.Pod.NodeName
+		if d.Assumed {
+			phase = Assumed
+		}
+	case p.live && p.Phase == Assumed:
+		phase, node, nodeName = Assumed, p.Node, p.NodeName
+	}
+	s.retain(d.Pod.Class)
+	if p.live {
+		attempt = max(attempt, p.Attempt)
+		s.leave(d.ID)
+		s.counts[p.Phase]--
+		s.digest -= p.digest(d.ID)
+		s.release(p.Class)
+	} else {
+		s.takeRow(d.ID)
+		s.podByUID[d.Pod.UID] = d.ID
+	}
+	*p = PodRow{Pod: d.Pod, Phase: phase, Node: NoNode, live: true, next: noPod, prev: noPod, hash: hashPod(&d.Pod)}
+	p.NodeName, p.Attempt = nodeName, attempt
+	s.counts[phase]++
+	s.digest += p.digest(d.ID)
+	s.enter(d.ID, node)
+}
+
+func (s *State) removePod(id PodID) {
+	p := &s.pods[id]
+	s.leave(id)
+	s.counts[p.Phase]--
+	s.digest -= p.digest(id)
+	s.release(p.Class)
+	delete(s.podByUID, p.UID)
+	s.clearRow(id)
+}
+
+// clearRow makes the id one without a pod.
+func (s *State) clearRow(id PodID) {
+	s.pods[id] = PodRow{Node: NoNode, next: s.freePod, prev: noPod}
+	if s.freePod != noPod {
+		s.pods[s.freePod].prev = id
+	}
+	s.freePod = id
+}
+
+// takeRow undoes clearRow.
+func (s *State) takeRow(id PodID) {
+	p := &s.pods[id]
+	if p.prev == noPod {
+		s.freePod = p.next
+	} else {
+		s.pods[p.prev].next = p.next
+	}
+	if p.next != noPod {
+		s.pods[p.next].prev = p.prev
+	}
+}
+
+// place moves a pod to a phase and a node.
+func (s *State) place(id PodID, phase Phase, node NodeIndex, nodeName string, attempt int32) {
+	p := &s.pods[id]
+	moves := p.NodeName != nodeName
+	if moves {
+		s.leave(id)
+	}
+	s.counts[p.Phase]--
+	s.counts[phase]++
+	s.rehashPod(id, func() { p.Phase, p.NodeName, p.Attempt = phase, nodeName, attempt })
+	if moves {
+		s.enter(id, node)
+	}
+}
+
+// enter makes a pod with a NodeName count on its node, or wait for it as an orphan.
+func (s *State) enter(id PodID, node NodeIndex) {
+	p := &s.pods[id]
+	switch {
+	case p.NodeName == "":
+	case node == NoNode:
+		s.orphans[p.NodeName] = append(s.orphans[p.NodeName], id)
+	default:
+		s.attach(id, node)
+	}
+}
+
+// leave undoes enter.
+func (s *State) leave(id PodID) {
+	p := &s.pods[id]
+	switch {
+	case p.NodeName == "":
+	case p.Node == NoNode:
+		waiting := s.orphans[p.NodeName]
+		for k, other := range waiting {
+			if other == id {
+				waiting = append(waiting[:k], waiting[k+1:]...)
+				break
+			}
+		}
+		if len(waiting) == 0 {
+			delete(s.orphans, p.NodeName)
+		} else {
+			s.orphans[p.NodeName] = waiting
+		}
+	default:
+		s.detach(id)
+		s.rehashPod(id, func() { p.Node = NoNode })
+	}
+}
+
+// attach adds the pod to the node's list and sums.
+func (s *State) attach(id PodID, i NodeIndex) {
+	p := &s.pods[id]
+	s.rehashPod(id, func() { p.Node = i })
+	first := s.Nodes.firstPod[i]
+	p.prev, p.next = noPod, first
+	if first != noPod {
+		s.pods[first].prev = id
+	}
+	s.Nodes.firstPod[i] = id
+	s.addSums(i, s.classes[p.Class], 1)
+}
+
+// detach takes the pod from its node's list and sums; p.Node is left to the caller.
+func (s *State) detach(id PodID) {
+	p := &s.pods[id]
+	i := p.Node
+	if p.prev == noPod {
+		s.Nodes.firstPod[i] = p.next
+	} else {
+		s.pods[p.prev].next = p.next
+	}
+	if p.next != noPod {
+		s.pods[p.next].prev = p.prev
+	}
+	p.prev, p.next = noPod, noPod
+	s.addSums(i, s.classes[p.Class], -1)
+}
+
+func (s *State) addSums(i NodeIndex, c *Class, sign int64) {
+	n := &s.Nodes
+	s.digest -= s.nodeSums(i)
+	for _, r := range c.requests {
+		n.Requested[r.resource][i] += sign * r.value
+	}
+	n.NonZeroCPU[i] += sign * c.Spec.NonZeroCPU
+	n.NonZeroMemory[i] += sign * c.Spec.NonZeroMemory
+	n.PodCount[i] += int32(sign)
+	if len(c.Spec.HostPorts) > 0 {
+		n.addPorts(i, c.Spec.HostPorts, int32(sign))
+	}
+	s.digest += s.nodeSums(i)
+	n.touch(i, s.version.Seq)
+}
+
+func (s *State) rehashPod(id PodID, change func()) {
+	p := &s.pods[id]
+	s.digest -= p.digest(id)
+	change()
+	s.digest += p.digest(id)
+}
