@@ -1,0 +1,108 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+var benchSizes = []int{5000, 1000000}
+
+func benchmarkSizes(b *testing.B, run func(b *testing.B, st *cluster.State, e *Evaluator)) {
+	for _, n := range benchSizes {
+		st := fleet(b, n)
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			run(b, st, NewEvaluator(EvaluatorConfig{Parallelism: 1}))
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/node")
+		})
+	}
+}
+
+func BenchmarkFilterCold(b *testing.B) {
+	benchmarkSizes(b, func(b *testing.B, st *cluster.State, e *Evaluator) {
+		e.Filter(st, testClass, everything(st))
+		for b.Loop() {
+			clear(e.classes[testClass].known)
+			e.Filter(st, testClass, everything(st))
+		}
+	})
+}
+
+// BenchmarkFilterIncremental filters again after one node has changed.
+func BenchmarkFilterIncremental(b *testing.B) {
+	benchmarkSizes(b, func(b *testing.B, st *cluster.State, e *Evaluator) {
+		e.Filter(st, testClass, everything(st))
+		id := st.FreePod()
+		for k := 0; b.Loop(); k++ {
+			node := st.Nodes.Spec[k*7919%st.Nodes.Len()].Name
+			apply(b, st, cluster.PodSet{ID: id, Pod: cluster.Pod{UID: "p", Class: testClass, NodeName: node}})
+			e.Filter(st, testClass, everything(st))
+		}
+	})
+}
+
+func BenchmarkScoreCold(b *testing.B) { benchmarkScore(b, true) }
+
+// BenchmarkScoreKnown selects the best 256 of nodes whose scores are known.
+func BenchmarkScoreKnown(b *testing.B) { benchmarkScore(b, false) }
+
+func benchmarkScore(b *testing.B, cold bool) {
+	benchmarkSizes(b, func(b *testing.B, st *cluster.State, e *Evaluator) {
+		f, _ := e.Filter(st, testClass, everything(st))
+		e.Score(st, testClass, everything(st), f.Feasible, 256)
+		for b.Loop() {
+			if cold {
+				clear(e.classes[testClass].scored)
+			}
+			e.Score(st, testClass, everything(st), f.Feasible, 256)
+		}
+	})
+}
+
+// BenchmarkPlace places batches of 256 pods, each assumed before the next; evaluating the candidates is not counted.
+func BenchmarkPlace(b *testing.B) {
+	const size = 256
+	benchmarkSizes(b, func(b *testing.B, st *cluster.State, e *Evaluator) {
+		var pods [size]cluster.PodID
+		for k := range pods {
+			pods[k] = st.FreePod()
+			apply(b, st, cluster.PodSet{ID: pods[k], Pod: cluster.Pod{UID: fmt.Sprint(k), Class: testClass}})
+		}
+		var p *Placer
+		var st0 *cluster.State
+		placed := 0
+		for k := size; b.Loop(); k++ {
+			if k == size {
+				b.StopTimer()
+				for _, id := range pods {
+					if st.Pod(id).Phase == cluster.Assumed {
+						apply(b, st, cluster.PodForgotten{ID: id})
+					}
+				}
+				f, _ := e.Filter(st, testClass, everything(st))
+				groups, _ := e.Score(st, testClass, everything(st), f.Feasible, size)
+				p, st0, k = NewPlacer(e, st, st.Version().Seq, []Candidates{{testClass, groups}}), st, 0
+				b.StartTimer()
+			}
+			if node, placement := p.Place(0); placement == Placed {
+				placed++
+				apply(b, st0, cluster.PodAssumed{ID: pods[k], Node: node, Attempt: 1})
+			}
+		}
+		if placed != b.N {
+			b.Errorf("placed %d of %d pods", placed, b.N)
+		}
+	})
+}
+
+// BenchmarkChangedSince is what finding the nodes that others have changed costs a Placer.
+func BenchmarkChangedSince(b *testing.B) {
+	benchmarkSizes(b, func(b *testing.B, st *cluster.State, _ *Evaluator) {
+		changed := 0
+		for b.Loop() {
+			st.Nodes.ChangedSince(st.Version().Seq, everything(st), func(cluster.NodeIndex) { changed++ })
+		}
+	})
+}

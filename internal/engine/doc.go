@@ -1,0 +1,15 @@
+// Package engine judges where pods can go and how good each place is: kube-scheduler's filters and scores, evaluated
+// per class over the columns of a cluster.State.
+//
+// A class is compiled once into a program: its strings become symbols, its requests become columns. An Evaluator keeps
+// per class what it found for each node, so that a class is evaluated again only on the nodes that changed since. A
+// Placer places the pods of one batch, in order, on the live ledger, and proves each choice to be the best one or says
+// that it cannot.
+//
+// Each plugin is one file, named as kube-scheduler names it, with its formula and its reason texts. To add one: write
+// its file, give it a place in program.filter or program.score, a code in verdict.go if it filters, and a line in the
+// tests' oracle.
+//
+// The package is pure: no clock, no I/O, no gRPC. It never changes a State; cutting nodes into ranges, merging answers
+// of several workers over the network and applying placements are the callers' work.
+package engine

@@ -1,0 +1,409 @@
+package engine
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// oracle is the slow and simple evaluation: one pod, one node, from the specs of nodes and pods, by Kubernetes' own
+// functions where there are any.
+type oracle struct {
+	st   *cluster.State
+	spec *cluster.ClassSpec
+}
+
+type failure struct {
+	plugin       string
+	reasons      []string
+	unresolvable bool
+}
+
+func amount(of []cluster.Quantity, name string) int64 {
+	for _, q := range of {
+		if q.Name == name {
+			return q.Value
+		}
+	}
+	return 0
+}
+
+func (o oracle) podsOn(i cluster.NodeIndex) []*cluster.ClassSpec {
+	var out []*cluster.ClassSpec
+	for _, row := range o.st.PodsOn(i) {
+		out = append(out, &o.st.Class(row.Class).Spec)
+	}
+	return out
+}
+
+func (o oracle) requested(i cluster.NodeIndex, name string) int64 {
+	sum := int64(0)
+	for _, p := range o.podsOn(i) {
+		sum += amount(p.Requests, name)
+	}
+	return sum
+}
+
+func v1Node(n *cluster.Node) *v1.Node {
+	out := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{}}}
+	for _, l := range n.Labels {
+		out.Labels[l.Key] = l.Value
+	}
+	for _, t := range n.Taints {
+		out.Spec.Taints = append(out.Spec.Taints, v1.Taint{Key: t.Key, Value: t.Value, Effect: v1.TaintEffect(t.Effect)})
+	}
+	return out
+}
+
+func v1Term(t *cluster.NodeSelectorTerm) v1.NodeSelectorTerm {
+	var out v1.NodeSelectorTerm
+	for _, r := range t.Expressions {
+		out.MatchExpressions = append(out.MatchExpressions, v1.NodeSelectorRequirement{Key: r.Key, Operator: v1.NodeSelectorOperator(r.Operator), Values: r.Values})
+	}
+	for _, r := range t.Fields {
+		out.MatchFields = append(out.MatchFields, v1.NodeSelectorRequirement{Key: r.Key, Operator: v1.NodeSelectorOperator(r.Operator), Values: r.Values})
+	}
+	return out
+}
+
+func v1Pod(s *cluster.ClassSpec) *v1.Pod {
+	pod := &v1.Pod{}
+	for _, t := range s.Tolerations {
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Key: t.Key, Operator: v1.TolerationOperator(t.Operator), Value: t.Value, Effect: v1.TaintEffect(t.Effect)})
+	}
+	for _, l := range s.NodeSelector {
+		if pod.Spec.NodeSelector == nil {
+			pod.Spec.NodeSelector = map[string]string{}
+		}
+		pod.Spec.NodeSelector[l.Key] = l.Value
+	}
+	affinity := &v1.NodeAffinity{}
+	if s.HasRequired {
+		affinity.RequiredDuringSchedulingIgnoredDuringExecution = &v1.NodeSelector{}
+		for k := range s.Required {
+			affinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms = append(
+				affinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, v1Term(&s.Required[k]))
+		}
+	}
+	for k := range s.Preferred {
+		affinity.PreferredDuringSchedulingIgnoredDuringExecution = append(
+			affinity.PreferredDuringSchedulingIgnoredDuringExecution,
+			v1.PreferredSchedulingTerm{Weight: s.Preferred[k].Weight, Preference: v1Term(&s.Preferred[k].Term)})
+	}
+	pod.Spec.Affinity = &v1.Affinity{NodeAffinity: affinity}
+	return pod
+}
+
+// allowedNames is the PreFilter of NodeAffinity; nil means all nodes.
+func (o oracle) allowedNames() map[string]bool {
+	if !o.spec.HasRequired || len(o.spec.Required) == 0 {
+		return nil
+	}
+	all := map[string]bool{}
+	for _, t := range o.spec.Required {
+		var names map[string]bool
+		for _, r := range t.Fields {
+			if r.Key == "metadata.name" && r.Operator == "In" {
+				now := map[string]bool{}
+				for _, v := range r.Values {
+					if names == nil || names[v] {
+						now[v] = true
+					}
+				}
+				names = now
+			}
+		}
+		if names == nil {
+			return nil
+		}
+		for v := range names {
+			all[v] = true
+		}
+	}
+	return all
+}
+
+// filter returns nil if the node is feasible.
+func (o oracle) filter(i cluster.NodeIndex) *failure {
+	spec, node := o.spec, &o.st.Nodes.Spec[i]
+	if spec.Unsupported != "" {
+		return &failure{spec.UnsupportedPlugin, []string{spec.Unsupported}, true}
+	}
+	if names := o.allowedNames(); names != nil && len(names) == 0 {
+		return &failure{"NodeAffinity", []string{"pod affinity terms conflict"}, true}
+	} else if names != nil && !names[node.Name] {
+		return &failure{"NodeAffinity", []string{"node(s) didn't satisfy plugin(s) [NodeAffinity]"}, true}
+	}
+	pod, kube := v1Pod(spec), v1Node(node)
+	cordon := v1.Taint{Key: "node.kubernetes.io/unschedulable", Effect: v1.TaintEffectNoSchedule}
+	if node.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Background(), pod.Spec.Tolerations, &cordon, false) {
+		return &failure{"NodeUnschedulable", []string{"node(s) were unschedulable"}, true}
+	}
+	if spec.NodeName != "" && spec.NodeName != node.Name {
+		return &failure{"NodeName", []string{"node(s) didn't match the requested node name"}, true}
+	}
+	hard := func(t *v1.Taint) bool {
+		return t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute
+	}
+	if _, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), kube.Spec.Taints, pod.Spec.Tolerations, hard, false); untolerated {
+		return &failure{"TaintToleration", []string{"node(s) had untolerated taint(s)"}, true}
+	}
+	if match, _ := nodeaffinity.GetRequiredNodeAffinity(pod).Match(kube); !match {
+		return &failure{"NodeAffinity", []string{"node(s) didn't match Pod's node affinity/selector"}, true}
+	}
+	for _, other := range o.podsOn(i) {
+		for _, a := range other.HostPorts {
+			for _, b := range spec.HostPorts {
+				if a.Port == b.Port && a.Protocol == b.Protocol && (a.IP == b.IP || a.IP == "0.0.0.0" || b.IP == "0.0.0.0") {
+					return &failure{"NodePorts", []string{"node(s) didn't have free ports for the requested pod ports"}, false}
+				}
+			}
+		}
+	}
+	f := &failure{plugin: "NodeResourcesFit"}
+	if int64(len(o.podsOn(i)))+1 > amount(node.Allocatable, "pods") {
+		f.reasons = append(f.reasons, "Too many pods")
+	}
+	for _, q := range spec.Requests {
+		allocatable := amount(node.Allocatable, q.Name)
+		if q.Name != "odd" && q.Value > allocatable-o.requested(i, q.Name) {
+			f.reasons = append(f.reasons, "Insufficient "+q.Name)
+			f.unresolvable = f.unresolvable || q.Value > allocatable
+		}
+	}
+	if f.reasons == nil {
+		return nil
+	}
+	return f
+}
+
+func (o oracle) profile() cluster.Profile {
+	if p := o.st.Profile(o.spec.SchedulerName); p != nil {
+		return *p
+	}
+	return cluster.DefaultProfile("")
+}
+
+func (o oracle) weight(plugin string) int64 {
+	for _, w := range o.profile().Weights {
+		if w.Name == plugin {
+			return w.Weight
+		}
+	}
+	return 0
+}
+
+func (o oracle) raw(i cluster.NodeIndex) Raw {
+	var r Raw
+	pod, kube := v1Pod(o.spec), v1Node(&o.st.Nodes.Spec[i])
+	if o.weight("TaintToleration") != 0 {
+		for _, t := range kube.Spec.Taints {
+			if t.Effect == v1.TaintEffectPreferNoSchedule && !corev1helpers.TolerationsTolerateTaint(klog.Background(), pod.Spec.Tolerations, &t, false) {
+				r.TaintToleration++
+			}
+		}
+	}
+	if o.weight("NodeAffinity") != 0 {
+		terms, err := nodeaffinity.NewPreferredSchedulingTerms(pod.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+		if err == nil {
+			r.NodeAffinity = terms.Score(kube)
+		}
+	}
+	return r
+}
+
+func clamp(s int64) int32 { return int32(min(max(s, 0), 100)) }
+
+func (o oracle) scores(i cluster.NodeIndex) [3]int32 {
+	out := [3]int32{-1, -1, -1}
+	if o.weight("NodeResourcesFit") != 0 {
+		out[0] = clamp(o.fit(i))
+	}
+	asks := false
+	for _, name := range o.profile().BalancedResources {
+		asks = asks || amount(o.spec.Requests, name) != 0
+	}
+	if o.weight("NodeResourcesBalancedAllocation") != 0 && asks {
+		out[1] = clamp(50 + (50+o.balance(i, 1)-o.balance(i, 0))/2)
+	}
+	if o.weight("ImageLocality") != 0 {
+		out[2] = clamp(o.images(i))
+	}
+	return out
+}
+
+func (o oracle) fit(i cluster.NodeIndex) int64 {
+	p := o.profile()
+	var sum, weights int64
+	for _, r := range p.FitResources {
+		capacity, asked := amount(o.st.Nodes.Spec[i].Allocatable, r.Name), amount(o.spec.ScoreRequests, r.Name)
+		if capacity == 0 || strings.Contains(r.Name, "/") && asked == 0 {
+			continue
+		}
+		used := o.requested(i, r.Name)
+		if r.Name == "cpu" || r.Name == "memory" {
+			used = 0
+			for _, other := range o.podsOn(i) {
+				used += map[string]int64{"cpu": other.NonZeroCPU, "memory": other.NonZeroMemory}[r.Name]
+			}
+		}
+		used += asked
+		var s int64
+		switch p.FitStrategy {
+		case cluster.LeastAllocated:
+			if s = (capacity - used) * 100 / capacity; used > capacity {
+				s = 0
+			}
+		case cluster.MostAllocated:
+			s = min(used, capacity) * 100 / capacity
+		default:
+			u := used * 100 / capacity
+			if used > capacity {
+				u = 100
+			}
+			s = lineThrough(p.Shape, u)
+			if s <= 0 {
+				continue
+			}
+		}
+		sum, weights = sum+s*r.Weight, weights+r.Weight
+	}
+	if weights == 0 {
+		return 0
+	}
+	if p.FitStrategy == cluster.RequestedToCapacityRatio {
+		return int64(math.Round(float64(sum) / float64(weights)))
+	}
+	return sum / weights
+}
+
+func lineThrough(shape []cluster.ShapePoint, u int64) int64 {
+	at := func(k int) (int64, int64) { return int64(shape[k].Utilization), int64(shape[k].Score) * 10 }
+	if x, y := at(0); u <= x {
+		return y
+	}
+	for k := 1; k < len(shape); k++ {
+		x0, y0 := at(k - 1)
+		if x, y := at(k); u <= x {
+			return y0 + (y-y0)*(u-x0)/(x-x0)
+		}
+	}
+	_, y := at(len(shape) - 1)
+	return y
+}
+
+func (o oracle) balance(i cluster.NodeIndex, pods int64) int64 {
+	var fractions []float64
+	total := 0.0
+	for _, name := range o.profile().BalancedResources {
+		capacity, asked := amount(o.st.Nodes.Spec[i].Allocatable, name), amount(o.spec.Requests, name)
+		if capacity == 0 || strings.Contains(name, "/") && asked == 0 {
+			continue
+		}
+		f := min(1, float64(o.requested(i, name)+pods*asked)/float64(capacity))
+		fractions = append(fractions, f)
+		total += f
+	}
+	std := 0.0
+	if len(fractions) == 2 {
+		std = math.Abs((fractions[0] - fractions[1]) / 2)
+	} else if len(fractions) > 2 {
+		mean, sum := total/float64(len(fractions)), 0.0
+		for _, f := range fractions {
+			sum += (f - mean) * (f - mean)
+		}
+		std = math.Sqrt(sum / float64(len(fractions)))
+	}
+	return int64((1 - std) * 100)
+}
+
+func (o oracle) images(i cluster.NodeIndex) int64 {
+	has := map[string]bool{}
+	for _, image := range o.st.Nodes.Spec[i].Images {
+		has[image.Names[0]] = true
+	}
+	sum := int64(0)
+	for _, name := range o.spec.Images {
+		if has[name] {
+			nodes, all := 0, 0
+			for k := range o.st.Nodes.Spec {
+				if o.st.Nodes.Live.Has(cluster.NodeIndex(k)) {
+					all++
+					if slices.ContainsFunc(o.st.Nodes.Spec[k].Images, func(im cluster.Image) bool { return im.Names[0] == name }) {
+						nodes++
+					}
+				}
+			}
+			size := o.st.Image(o.st.Symbols.Lookup(name)).Size // which node showed it first is the state's knowledge
+			sum += int64(float64(size) * (float64(nodes) / float64(all)))
+		}
+	}
+	least, most := int64(23<<20), int64(1000<<20)*int64(o.spec.ImageContainers)
+	return 100 * (max(least, min(sum, most)) - least) / (most - least)
+}
+
+// groups returns all feasible nodes, grouped and in order.
+func (o oracle) groups() []Group {
+	byRaw := map[Raw][]Scored{}
+	for i := range cluster.NodeIndex(o.st.Nodes.Len()) {
+		if !o.st.Nodes.Live.Has(i) || o.filter(i) != nil {
+			continue
+		}
+		s := Scored{Node: i, Scores: o.scores(i)}
+		for k, plugin := range []string{"NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality"} {
+			s.Fixed += o.weight(plugin) * int64(max(s.Scores[k], 0))
+		}
+		raw := o.raw(i)
+		byRaw[raw] = append(byRaw[raw], s)
+	}
+	out := []Group{}
+	for raw, nodes := range byRaw {
+		slices.SortFunc(nodes, func(a, b Scored) int {
+			return cmp.Or(cmp.Compare(b.Fixed, a.Fixed), cmp.Compare(o.tie(a.Node), o.tie(b.Node)))
+		})
+		out = append(out, Group{Raw: raw, Count: int32(len(nodes)), Nodes: nodes})
+	}
+	slices.SortFunc(out, func(a, b Group) int {
+		return cmp.Or(cmp.Compare(a.Raw.TaintToleration, b.Raw.TaintToleration), cmp.Compare(b.Raw.NodeAffinity, a.Raw.NodeAffinity))
+	})
+	return out
+}
+
+func (o oracle) tie(i cluster.NodeIndex) uint64 {
+	return cluster.Mix(uint64(i) ^ o.st.Settings.Seed)
+}
+
+// best returns the node a pod of the class goes to, NoNode if none is feasible.
+func (o oracle) best() cluster.NodeIndex {
+	groups := o.groups()
+	var maxTaints, maxAffinity int64
+	for _, g := range groups {
+		maxTaints, maxAffinity = max(maxTaints, g.Raw.TaintToleration), max(maxAffinity, g.Raw.NodeAffinity)
+	}
+	best, bestTotal := cluster.NoNode, int64(0)
+	for _, g := range groups {
+		taints, affinity := int64(100), int64(0)
+		if maxTaints > 0 {
+			taints = 100 - 100*g.Raw.TaintToleration/maxTaints
+		}
+		if maxAffinity > 0 {
+			affinity = 100 * g.Raw.NodeAffinity / maxAffinity
+		}
+		for _, s := range g.Nodes {
+			total := s.Fixed + o.weight("TaintToleration")*taints + o.weight("NodeAffinity")*affinity
+			if best == cluster.NoNode || total > bestTotal || total == bestTotal && o.tie(s.Node) < o.tie(best) {
+				best, bestTotal = s.Node, total
+			}
+		}
+	}
+	return best
+}

@@ -1,0 +1,242 @@
+package engine
+
+import (
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// Candidates are what the score-workers found for a class, merged over all ranges by MergeGroups.
+type Candidates struct {
+	Class  cluster.ClassID
+	Groups []Group
+}
+
+// Placement is what became of a pod.
+type Placement int
+
+// The placements.
+const (
+	Retry  Placement = iota // what is left of the candidates does not prove which node is best
+	Placed                  // on the feasible node of the largest total score
+	NoFit                   // no node is feasible
+)
+
+func (p Placement) String() string {
+	switch p {
+	case Placed:
+		return "placed"
+	case NoFit:
+		return "no fit"
+	}
+	return "retry"
+}
+
+// Placer places the pods of one batch, in order, on the live state. A pod goes to the node that kube-scheduler's
+// filters and scores prefer of all nodes as they are at that moment, or the Placer says that it cannot prove which one
+// that is.
+//
+// The candidates say what holds for nodes that have not changed since they were evaluated. All others, whoever changed
+// them, are filtered and scored again here, once per class and change. A group of candidates that is truncated has
+// nodes of which only a bound is known, namely its last listed node; a choice is proven if it is no worse than all
+// such bounds.
+//
+// A Placer is for one goroutine, which may change the state between calls, by any delta.
+type Placer struct {
+	e         *Evaluator
+	st        *cluster.State
+	evaluated cluster.Seq
+	classes   []contest
+
+	seen    cluster.Seq // the journal is complete up to this seq
+	journal []change
+	placed  cluster.NodeIndex // chosen by the last call, if it placed
+}
+
+// change says that a node changed at a seq.
+type change struct {
+	node cluster.NodeIndex
+	seq  cluster.Seq
+}
+
+// NewPlacer returns a Placer for one batch. Evaluated is the seq of the oldest answer that went into the candidates,
+// of the state's epoch; classes are what Place's index counts. Candidates are checked, not trusted: one that is not
+// feasible is never chosen.
+func NewPlacer(e *Evaluator, st *cluster.State, evaluated cluster.Seq, classes []Candidates) *Placer {
+	p := &Placer{e: e, st: st, evaluated: evaluated, seen: evaluated, placed: cluster.NoNode}
+	p.classes = make([]contest, len(classes))
+	for k := range classes {
+		p.classes[k] = newContest(&classes[k])
+	}
+	return p
+}
+
+// Place chooses the node for the next pod of a class, by its index among the candidates. If it returns Placed, the
+// caller applies PodAssumed to the state before it calls again.
+func (p *Placer) Place(classIndex int) (cluster.NodeIndex, Placement) {
+	p.observe()
+	p.placed = cluster.NoNode
+	if classIndex < 0 || classIndex >= len(p.classes) {
+		return cluster.NoNode, Retry
+	}
+	c := &p.classes[classIndex]
+	if !p.refresh(c) || p.imagesMoved(c.program) {
+		return cluster.NoNode, Retry
+	}
+	p.catchUp(c)
+	node, placement := p.choose(c)
+	p.placed = node
+	return node, placement
+}
+
+// PlacePinned checks the only node that a pod may go to.
+func (p *Placer) PlacePinned(class cluster.ClassID, node cluster.NodeIndex) Placement {
+	p.observe()
+	p.placed = cluster.NoNode
+	program := p.e.compiled(p.st, class)
+	switch {
+	case program == nil:
+		return Retry
+	case !p.st.Nodes.Live.Has(node) || !program.filter(p.st, node).Feasible():
+		return NoFit
+	}
+	p.placed = node
+	return Placed
+}
+
+// observe writes down which nodes have changed since it was last called.
+func (p *Placer) observe() {
+	n, seq := &p.st.Nodes, p.st.Version().Seq
+	switch {
+	case seq == p.seen:
+		return
+	case p.placed != cluster.NoNode && seq == p.seen+1 && n.Modified[p.placed] == seq:
+		// The one delta since then has placed the pod; a million nodes need not be looked through for that.
+		p.journal = append(p.journal, change{p.placed, seq})
+	default:
+		n.ChangedSince(p.seen, cluster.Range{First: 0, End: cluster.NodeIndex(n.Len())}, func(i cluster.NodeIndex) {
+			p.journal = append(p.journal, change{i, n.Modified[i]})
+		})
+	}
+	p.seen = seq
+}
+
+// refresh makes the class's program current; false: the state has no such class any more.
+func (p *Placer) refresh(c *contest) bool {
+	defined := p.st.Class(c.class)
+	if defined == nil {
+		return false
+	}
+	if c.program == nil || c.program.stale(p.st, &defined.Spec) {
+		c.program = p.e.compiled(p.st, c.class)
+	}
+	return c.program != nil
+}
+
+// imagesMoved reports whether ImageLocality may score nodes otherwise than when the candidates were evaluated, though
+// the nodes themselves have not changed. Only an image that some node has can: a node that has lost one has changed.
+func (p *Placer) imagesMoved(program *program) bool {
+	return p.st.ImagesModified > p.evaluated && len(program.images.images) > 0
+}
+
+// catchUp evaluates the nodes that have changed since the class was last placed, each as it is now.
+func (p *Placer) catchUp(c *contest) {
+	st := p.st
+	for ; c.caughtUp < len(p.journal); c.caughtUp++ {
+		ch := p.journal[c.caughtUp]
+		if st.Nodes.Modified[ch.node] != ch.seq || !st.Nodes.Live.Has(ch.node) {
+			continue // it comes again further on, or is gone
+		}
+		if !c.program.filter(st, ch.node).Feasible() {
+			continue
+		}
+		total := c.program.weights.sum(c.program.fixed(st, ch.node))
+		c.group(c.program.raw(st, ch.node)).pushChanged(changedNode{
+			rankedNode{rank{total, tie(st.Settings.Seed, ch.node)}, ch.node}, ch.seq,
+		})
+	}
+}
+
+// choose finds the best node over all groups of the class and proves it.
+func (p *Placer) choose(c *contest) (cluster.NodeIndex, Placement) {
+	// 1. The best node that is known, group by group, and the maxima that normalisation needs: over the groups that
+	// certainly have a feasible node.
+	var largest Raw
+	certain, unknown := false, false
+	for k := range c.groups {
+		g := &c.groups[k]
+		g.best, g.certain = p.best(c, g)
+		if g.certain {
+			certain = true
+			largest = largest.max(g.raw)
+		}
+		unknown = unknown || g.hidden()
+	}
+	switch {
+	case !certain && unknown:
+		return cluster.NoNode, Retry
+	case !certain:
+		return cluster.NoNode, NoFit
+	}
+	// 2. The best of all groups, by total.
+	best := rankedNode{node: cluster.NoNode}
+	for k := range c.groups {
+		g := &c.groups[k]
+		if !g.certain {
+			continue
+		}
+		candidate := g.best
+		candidate.total += c.program.weights.normalized(g.raw.normalize(largest))
+		if best.node == cluster.NoNode || candidate.before(best.rank) {
+			best = candidate
+		}
+	}
+	// 3. Nodes of which only a bound is known must change neither the maxima nor the choice.
+	for k := range c.groups {
+		g := &c.groups[k]
+		if !g.hidden() {
+			continue
+		}
+		if !g.certain && largest.max(g.raw) != largest {
+			return cluster.NoNode, Retry
+		}
+		bound, ok := g.bound(p.st.Settings.Seed)
+		if !ok {
+			return cluster.NoNode, Retry
+		}
+		bound.total += c.program.weights.normalized(g.raw.normalize(largest))
+		if bound.before(best.rank) {
+			return cluster.NoNode, Retry
+		}
+	}
+	return best.node, Placed
+}
+
+// best returns the best known node of a group, ranked by its fixed score.
+func (p *Placer) best(c *contest, g *contestGroup) (rankedNode, bool) {
+	best, found := rankedNode{}, false
+	for ; g.next < len(g.listed); g.next++ {
+		s := &g.listed[g.next]
+		if s.Node < 0 || int(s.Node) >= p.st.Nodes.Len() || p.st.Nodes.Modified[s.Node] > p.evaluated {
+			continue
+		}
+		if g.checked != g.next+1 { // once per listed node: it does not change while it is unmodified
+			if !p.st.Nodes.Live.Has(s.Node) || !c.program.filter(p.st, s.Node).Feasible() {
+				continue
+			}
+			g.checked = g.next + 1
+		}
+		best, found = rankedNode{rankOf(p.st.Settings.Seed, s), s.Node}, true
+		break
+	}
+	for len(g.changed) > 0 {
+		top := &g.changed[0]
+		if p.st.Nodes.Modified[top.node] != top.seq {
+			g.popChanged()
+			continue
+		}
+		if !found || top.before(best.rank) {
+			best, found = top.rankedNode, true
+		}
+		break
+	}
+	return best, found
+}

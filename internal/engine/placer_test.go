@@ -1,0 +1,184 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// batch places pods of testClass in a scene, and applies what is placed.
+type batch struct {
+	t    *testing.T
+	st   *cluster.State
+	p    *Placer
+	pods cluster.PodID
+}
+
+func newBatch(t *testing.T, s scene, limit int) *batch {
+	st := s.state(t)
+	e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
+	f, _ := e.Filter(st, testClass, everything(st))
+	groups, _ := e.Score(st, testClass, everything(st), f.Feasible, limit)
+	return &batch{t, st, NewPlacer(e, st, st.Version().Seq, []Candidates{{testClass, groups}}), 1000}
+}
+
+func (b *batch) place() (cluster.NodeIndex, Placement) {
+	b.t.Helper()
+	node, placement := b.p.Place(0)
+	if placement == Placed {
+		b.assume(node)
+	}
+	return node, placement
+}
+
+func (b *batch) assume(node cluster.NodeIndex) {
+	b.pods++
+	apply(b.t, b.st, cluster.PodSet{ID: b.pods, Pod: cluster.Pod{UID: string(rune(b.pods)), Class: testClass}},
+		cluster.PodAssumed{ID: b.pods, Node: node, Attempt: 1})
+}
+
+func identicalNodes(names ...string) []cluster.Node {
+	var out []cluster.Node
+	for _, name := range names {
+		out = append(out, cluster.Node{Name: name, Allocatable: requests(4000, 4000)})
+	}
+	return out
+}
+
+var smallPod = cluster.ClassSpec{Requests: requests(1000, 1000), ScoreRequests: requests(1000, 1000), NonZeroCPU: 1000, NonZeroMemory: 1000}
+
+func TestPodsSpreadOverEqualNodesAndThenDoNotFit(t *testing.T) {
+	b := newBatch(t, scene{nodes: identicalNodes("a", "b"), class: smallPod}, 10)
+	count := map[cluster.NodeIndex]int{}
+	for k := range 8 {
+		node, placement := b.place()
+		if placement != Placed {
+			t.Fatalf("pod %d: %v, want placed", k, placement)
+		}
+		if count[node]++; k%2 == 1 && count[0] != count[1] {
+			t.Errorf("after %d pods %v are on the nodes, want as many on each", k+1, count)
+		}
+	}
+	if node, placement := b.place(); placement != NoFit {
+		t.Errorf("pod 8: %v on %d, want no fit", placement, node)
+	}
+}
+
+func TestAUsedUpListIsRetriedUnlessAKnownNodeIsAsGoodAsTheRest(t *testing.T) {
+	b := newBatch(t, scene{nodes: identicalNodes("a", "b", "c"), class: smallPod}, 1)
+	if _, placement := b.place(); placement != Placed {
+		t.Fatalf("first pod: %v, want placed", placement)
+	}
+	if node, placement := b.place(); placement != Retry {
+		t.Errorf("with the list used up and empty nodes unlisted: %v on %d, want retry", placement, node)
+	}
+
+	packing := cluster.DefaultProfile("test")
+	packing.FitStrategy = cluster.MostAllocated
+	b = newBatch(t, scene{nodes: identicalNodes("a", "b", "c"), class: smallPod, profile: &packing}, 1)
+	first, _ := b.place()
+	for k := 1; k < 4; k++ {
+		if node, placement := b.place(); placement != Placed || node != first {
+			t.Errorf("packing pod %d: %v on %d, want placed on %d, which is fuller than any unlisted node", k, placement, node, first)
+		}
+	}
+	if node, placement := b.place(); placement != Retry {
+		t.Errorf("with the only known node full: %v on %d, want retry", placement, node)
+	}
+}
+
+func TestAnUnknownGroupThatCouldChangeNormalisationIsRetried(t *testing.T) {
+	taints := func(n int) (out []cluster.Taint) {
+		for k := range n {
+			out = append(out, cluster.Taint{Key: string(rune('a' + k)), Effect: "PreferNoSchedule"})
+		}
+		return out
+	}
+	// The roomy node scores 90 for its room, the clean one 50, and 100 for having no taint. The roomy one's taint costs
+	// it all 100 if no feasible node has more, and 20 if one has five: then it is the best.
+	nodes := identicalNodes("clean", "roomy", "dirty-1", "dirty-2")
+	nodes[0].Allocatable = requests(2000, 2000)
+	nodes[1].Allocatable, nodes[1].Taints = requests(10000, 10000), taints(1)
+	nodes[2].Taints, nodes[3].Taints = taints(5), taints(5)
+	profile := cluster.DefaultProfile("test")
+	profile.Weights = []cluster.PluginWeight{{Name: TaintToleration, Weight: 1}, {Name: NodeResourcesFit, Weight: 1}}
+	dirty := scene{nodes: nodes, class: smallPod, profile: &profile}
+	clean := scene{nodes: nodes[:2], class: smallPod, profile: &profile}
+
+	if node, placement := newBatch(t, clean, 1).place(); placement != Placed || node != 0 {
+		t.Errorf("without dirty nodes: %v on %d, want placed on 0", placement, node)
+	}
+	if node, placement := newBatch(t, dirty, 1).place(); placement != Placed || node != 1 {
+		t.Errorf("with dirty nodes: %v on %d, want placed on 1", placement, node)
+	}
+	b := newBatch(t, dirty, 1)
+	for _, g := range b.p.classes[0].groups {
+		if g.raw.TaintToleration == 5 {
+			listed := g.listed[0].Node
+			cordoned := b.st.Nodes.Spec[listed]
+			cordoned.Unschedulable = true
+			apply(t, b.st, cluster.NodeSet{Index: listed, Node: cordoned})
+		}
+	}
+	if node, placement := b.place(); placement != Retry {
+		t.Errorf("with the only listed dirty node cordoned: %v on %d, want retry", placement, node)
+	}
+}
+
+func TestChangesOfImagesAreRetriedIfTheyCouldMoveScores(t *testing.T) {
+	wants := smallPod
+	wants.Images, wants.ImageContainers = []string{"app:1"}, 1
+	nodes := identicalNodes("a", "b")
+	nodes[0].Images = []cluster.Image{{Names: []string{"app:1"}, Size: 500 * mib}}
+	third := cluster.NodeSet{Index: 2, Node: identicalNodes("c")[0]}
+
+	b := newBatch(t, scene{nodes: nodes, class: wants}, 10)
+	apply(t, b.st, third)
+	if node, placement := b.place(); placement != Retry {
+		t.Errorf("a pod with an image that nodes have, after a node came: %v on %d, want retry", placement, node)
+	}
+	b = newBatch(t, scene{nodes: nodes, class: smallPod}, 10)
+	apply(t, b.st, third)
+	if node, placement := b.place(); placement != Placed {
+		t.Errorf("a pod without images, after a node came: %v on %d, want placed", placement, node)
+	}
+}
+
+func TestCandidatesThatAreNotFeasibleAreNeverChosen(t *testing.T) {
+	nodes := identicalNodes("a", "b", "c")
+	nodes[0].Unschedulable = true
+	st := scene{nodes: nodes, class: smallPod}.state(t)
+	apply(t, st, cluster.NodeRemoved{Index: 1})
+	e := NewEvaluator(EvaluatorConfig{})
+	lies := []Scored{scored(900, 0), scored(800, 1), scored(700, -1), scored(600, 3), scored(500, 1<<30), scored(100, 2)}
+	p := NewPlacer(e, st, st.Version().Seq, []Candidates{
+		{testClass, []Group{{Count: 6, Nodes: lies}, {Count: 6, Nodes: lies}, {Count: -1}}}, {99, nil},
+	})
+	if node, placement := p.Place(0); placement == Placed && node != 2 {
+		t.Errorf("Place: %v on %d, want node 2 or retry", placement, node)
+	}
+	for _, k := range []int{-1, 1, 2} {
+		if node, placement := p.Place(k); placement != Retry || node != cluster.NoNode {
+			t.Errorf("Place(%d) of no class: %v on %d, want retry", k, placement, node)
+		}
+	}
+	for node, want := range map[cluster.NodeIndex]Placement{0: NoFit, 1: NoFit, -1: NoFit, 1 << 30: NoFit, 2: Placed} {
+		if got := p.PlacePinned(testClass, node); got != want {
+			t.Errorf("PlacePinned(%d): %v, want %v", node, got, want)
+		}
+	}
+	if got := p.PlacePinned(99, 2); got != Retry {
+		t.Errorf("PlacePinned of no class: %v, want retry", got)
+	}
+}
+
+func TestWhatOthersPlaceMeanwhileCounts(t *testing.T) {
+	b := newBatch(t, scene{nodes: identicalNodes("a", "b"), class: smallPod}, 10)
+	first, _ := b.place()
+	// Two more pods of somebody else on the other node make the first the emptier one.
+	b.assume(1 - first)
+	b.assume(1 - first)
+	if node, placement := b.place(); placement != Placed || node != first {
+		t.Errorf("%v on %d, want placed on %d", placement, node, first)
+	}
+}

@@ -1,0 +1,222 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// maxScore is the largest score of a plugin.
+const maxScore = 100
+
+// Raw are the scores of a node that must be normalised over all feasible nodes before they count.
+type Raw struct{ TaintToleration, NodeAffinity int64 }
+
+// The places in Scored.Scores.
+const (
+	scoreFit = iota
+	scoreBalanced
+	scoreImage
+	fixedScores
+)
+
+// NotScored stands in Scored.Scores for a plugin that does not score the class.
+const NotScored = -1
+
+// weights are the profile's weights of the score plugins; 0: the plugin does not score.
+type weights struct {
+	taintToleration, nodeAffinity int64
+	fixed                         [fixedScores]int64
+}
+
+// program is a class compiled against the symbols and columns of a state. It never changes.
+type program struct {
+	unsupported, unsupportedPlugin string
+
+	unschedulable nodeUnschedulable
+	name          nodeName
+	taints        taintToleration
+	affinity      nodeAffinity
+	ports         nodePorts
+	fit           nodeResourcesFit
+	balanced      nodeResourcesBalancedAllocation
+	images        imageLocality
+
+	weights weights
+	// scored says which of the not normalised plugins score the class.
+	scored [fixedScores]bool
+
+	// What it was compiled against; see stale.
+	profile   *cluster.Profile
+	symbols   int         // number of symbols, if one was missing, else -1
+	resources int         // number of columns, if one was missing, else -1
+	imagesOf  cluster.Seq // ImagesModified, if ImageLocality scores the class, else -1
+}
+
+// compiler looks up what a class names, and remembers whether something was missing.
+type compiler struct {
+	st                              *cluster.State
+	missingSymbol, missingResources bool
+}
+
+func (c *compiler) symbol(text string) cluster.Symbol {
+	s := c.st.Symbols.Lookup(text)
+	c.missingSymbol = c.missingSymbol || s == cluster.NoSymbol
+	return s
+}
+
+func (c *compiler) resource(name string) (cluster.ResourceID, bool) {
+	id, ok := c.st.Resource(name)
+	c.missingResources = c.missingResources || !ok
+	return id, ok
+}
+
+func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
+	c := compiler{st: st}
+	p := &program{
+		unsupported: spec.Unsupported, unsupportedPlugin: spec.UnsupportedPlugin,
+		profile: st.Profile(spec.SchedulerName), symbols: -1, resources: -1, imagesOf: -1,
+	}
+	profile := p.profile
+	if profile == nil {
+		d := cluster.DefaultProfile(spec.SchedulerName)
+		profile = &d
+	}
+	p.weights = weightsOf(profile)
+
+	var err error
+	p.unschedulable = compileNodeUnschedulable(spec)
+	p.name = nodeName{spec.NodeName}
+	p.taints = c.taintToleration(spec)
+	p.affinity, err = c.nodeAffinity(spec)
+	p.ports = compileNodePorts(spec)
+	p.fit = c.nodeResourcesFit(spec, profile)
+	p.balanced, p.scored[scoreBalanced] = c.nodeResourcesBalancedAllocation(spec, profile)
+	p.scored[scoreFit] = p.weights.fixed[scoreFit] != 0
+	p.scored[scoreBalanced] = p.scored[scoreBalanced] && p.weights.fixed[scoreBalanced] != 0
+	if p.scored[scoreImage] = p.weights.fixed[scoreImage] != 0; p.scored[scoreImage] {
+		p.images = c.imageLocality(spec)
+		p.imagesOf = st.ImagesModified
+	}
+
+	switch {
+	case p.unsupported != "":
+	case err != nil:
+		p.unsupported, p.unsupportedPlugin = err.Error(), NodeAffinity
+	case len(p.fit.names) > maxFitResources:
+		p.unsupported, p.unsupportedPlugin = "pod requests too many different resources", NodeResourcesFit
+	}
+	if c.missingSymbol {
+		p.symbols = st.Symbols.Len()
+	}
+	if c.missingResources {
+		p.resources = st.Resources()
+	}
+	return p
+}
+
+func weightsOf(profile *cluster.Profile) weights {
+	var w weights
+	for _, p := range profile.Weights {
+		switch p.Name {
+		case TaintToleration:
+			w.taintToleration = p.Weight
+		case NodeAffinity:
+			w.nodeAffinity = p.Weight
+		case NodeResourcesFit:
+			w.fixed[scoreFit] = p.Weight
+		case NodeResourcesBalancedAllocation:
+			w.fixed[scoreBalanced] = p.Weight
+		case ImageLocality:
+			w.fixed[scoreImage] = p.Weight
+		}
+	}
+	return w
+}
+
+// stale reports whether compiling again could give another program. What was missing can only matter on nodes that
+// have changed since, so a new program of an unchanged profile keeps what is known of all other nodes (sameScores
+// tells whether that holds for their scores too).
+func (p *program) stale(st *cluster.State, spec *cluster.ClassSpec) bool {
+	return p.symbols >= 0 && p.symbols != st.Symbols.Len() ||
+		p.resources >= 0 && p.resources != st.Resources() ||
+		p.imagesOf >= 0 && p.imagesOf != st.ImagesModified ||
+		p.profile != st.Profile(spec.SchedulerName)
+}
+
+// sameScores reports whether a node that has not changed scores the same in both programs.
+func (p *program) sameScores(q *program) bool {
+	return p.profile == q.profile && slices.Equal(p.images.images, q.images.images)
+}
+
+// filter returns the verdict of the first plugin that a live node fails, in kube-scheduler's order.
+func (p *program) filter(st *cluster.State, i cluster.NodeIndex) Verdict {
+	if p.unsupported != "" {
+		return codeUnsupported | unresolvable
+	}
+	n := &st.Nodes
+	if v := p.affinity.narrow(n, i); v != codeFeasible {
+		return v
+	}
+	if v := p.unschedulable.filter(n, i); v != codeFeasible {
+		return v
+	}
+	if v := p.name.filter(n, i); v != codeFeasible {
+		return v
+	}
+	if v := p.taints.filter(n, i); v != codeFeasible {
+		return v
+	}
+	if v := p.affinity.filter(st, i); v != codeFeasible {
+		return v
+	}
+	if v := p.ports.filter(n, i); v != codeFeasible {
+		return v
+	}
+	return p.fit.filter(n, i)
+}
+
+// raw scores a live node with the plugins that normalise.
+func (p *program) raw(st *cluster.State, i cluster.NodeIndex) Raw {
+	var r Raw
+	if p.weights.taintToleration != 0 {
+		r.TaintToleration = p.taints.score(&st.Nodes, i)
+	}
+	if p.weights.nodeAffinity != 0 {
+		r.NodeAffinity = p.affinity.score(st, i)
+	}
+	return r
+}
+
+// nodeScores are the scores that are not normalised, 0 to 100 or NotScored.
+type nodeScores [fixedScores]int8
+
+// fixed scores a live node with the plugins that do not normalise.
+func (p *program) fixed(st *cluster.State, i cluster.NodeIndex) nodeScores {
+	out := nodeScores{NotScored, NotScored, NotScored}
+	if p.scored[scoreFit] {
+		out[scoreFit] = inRange(p.fit.score(&st.Nodes, i))
+	}
+	if p.scored[scoreBalanced] {
+		out[scoreBalanced] = inRange(p.balanced.score(&st.Nodes, i))
+	}
+	if p.scored[scoreImage] {
+		out[scoreImage] = inRange(p.images.score(&st.Nodes, i))
+	}
+	return out
+}
+
+// inRange holds a score between 0 and 100. Only quantities so large that int64 overflows lead outside; kube-scheduler
+// fails the cycle of such a pod with an error, again and again.
+func inRange(score int64) int8 { return int8(min(max(score, 0), maxScore)) }
+
+// sum returns the weighted sum of the scores.
+func (w *weights) sum(s nodeScores) int64 {
+	sum := int64(0)
+	for k, score := range s {
+		if score > 0 {
+			sum += w.fixed[k] * int64(score)
+		}
+	}
+	return sum
+}
