@@ -1,0 +1,119 @@
+package wire_test
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	scorev1 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
+	"github.com/berth-scheduler/berth/internal/wire"
+)
+
+func sorted(names []string) []string {
+	slices.Sort(names)
+	return names
+}
+
+func TestBitmapSurvivesTheRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		words := rapid.IntRange(0, 5).Draw(t, "words")
+		set := make(cluster.Bitmap, words)
+		for i := range set {
+			set[i] = rapid.Uint64().Draw(t, "word") & rapid.SampledFrom([]uint64{0, 0xff, ^uint64(0)}).Draw(t, "mask")
+		}
+		b := wire.FromBitmap(set)
+		if len(b) > 0 && b[len(b)-1] == 0 {
+			t.Fatalf("FromBitmap(%x) = %x ends in zero", set, b)
+		}
+		for i := range cluster.NodeIndex(64 * words) {
+			has := int(i/8) < len(b) && b[i/8]&(1<<(i%8)) != 0
+			if has != set.Has(i) {
+				t.Fatalf("index %d: %v on the wire, %v in the set", i, has, set.Has(i))
+			}
+		}
+		back, err := wire.Bitmap(b, words)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(set, back); diff != "" {
+			t.Fatalf("Bitmap(FromBitmap(set)) (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestBitmapLongerThanItsRangeIsRefused(t *testing.T) {
+	if set, err := wire.Bitmap(bytes.Repeat([]byte{0}, 9), 1); err == nil {
+		t.Errorf("Bitmap of 9 bytes in one word: %v, want an error", set)
+	}
+	if set, err := wire.Bitmap([]byte{1}, -1); err == nil {
+		t.Errorf("Bitmap of -1 words: %v, want an error", set)
+	}
+}
+
+func TestGroupsSurviveTheRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		groups := rapid.SliceOf(rapid.MakeCustom[engine.Group](good)).Draw(t, "groups")
+		for i := range groups {
+			groups[i].Count = max(groups[i].Count, int32(len(groups[i].Nodes)))
+		}
+		back, err := wire.Groups(wire.ToGroups(groups))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(groups, back, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("Groups(ToGroups(groups)) (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestGroupsWithListsOfOtherLengthsAreRefused(t *testing.T) {
+	whole := &scorev1.Group{Count: 2, Nodes: []int32{4, 5}, Fixed: []int64{7, 8}, Raw: []int32{1, 2, 3, 4, 5, 6}}
+	if _, err := wire.Groups([]*scorev1.Group{whole}); err != nil {
+		t.Fatalf("Groups of a good group: %v", err)
+	}
+	for _, c := range []struct {
+		want  string
+		spoil func(*scorev1.Group)
+	}{
+		{"fixed: 1 scores of 2 nodes", func(g *scorev1.Group) { g.Fixed = g.Fixed[:1] }},
+		{"raw: 5 scores of 2 nodes", func(g *scorev1.Group) { g.Raw = g.Raw[:5] }},
+		{"fixed: 2 scores of 0 nodes", func(g *scorev1.Group) { g.Nodes = nil }},
+		{"count: 1 of 2 nodes", func(g *scorev1.Group) { g.Count = 1 }},
+		{"count: -1 of 0 nodes", func(g *scorev1.Group) { g.Count, g.Nodes, g.Fixed, g.Raw = -1, nil, nil, nil }},
+		{"nodes: -4", func(g *scorev1.Group) { g.Nodes = []int32{-4, 5} }},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			spoiled := proto.CloneOf(whole)
+			c.spoil(spoiled)
+			_, err := wire.Groups([]*scorev1.Group{whole, spoiled})
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "group 1") {
+				t.Errorf("Groups: %v, want an error with %q of group 1", err, c.want)
+			}
+		})
+	}
+}
+
+func TestVerdictsSurviveTheRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		counts := rapid.SliceOf(rapid.MakeCustom[engine.VerdictCount](good)).Draw(t, "counts")
+		back, err := wire.Verdicts(wire.ToVerdicts(counts))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(counts, back, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("Verdicts(ToVerdicts(counts)) (-want +got):\n%s", diff)
+		}
+	})
+	if _, err := wire.Verdicts([]*filterv1.VerdictCount{{Count: -1}}); err == nil {
+		t.Error("Verdicts took a negative count")
+	}
+}

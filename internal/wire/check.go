@@ -1,0 +1,74 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
+)
+
+var errNoChange = errors.New("no change in it that this version of Berth knows")
+
+// check says what is out of bounds in a delta. Both ends ask it, so that nothing is sent that would not be taken.
+func check(m *logv1.Delta) error {
+	switch m := m.GetChange().(type) {
+	case *logv1.Delta_Settings:
+		return least("settings.shards", m.Settings.GetShards(), 1)
+	case *logv1.Delta_ClassDefined:
+		return checkClass(m.ClassDefined)
+	case *logv1.Delta_NodeSet:
+		return index("node_set.index", m.NodeSet.GetIndex())
+	case *logv1.Delta_NodeRemoved:
+		return index("node_removed.index", m.NodeRemoved.GetIndex())
+	case *logv1.Delta_NamespaceSet, *logv1.Delta_NamespaceRemoved, *logv1.Delta_ImageSized:
+		return nil
+	case *logv1.Delta_PodSet:
+		return errors.Join(
+			index("pod_set.id", m.PodSet.GetId()),
+			least("pod_set.class", m.PodSet.GetClass(), 0),
+			least("pod_set.attempt", m.PodSet.GetAttempt(), 0))
+	case *logv1.Delta_PodAssumed:
+		return errors.Join(
+			index("pod_assumed.id", m.PodAssumed.GetId()),
+			index("pod_assumed.node", m.PodAssumed.GetNode()),
+			least("pod_assumed.attempt", m.PodAssumed.GetAttempt(), 0))
+	case *logv1.Delta_PodBound:
+		return index("pod_bound.id", m.PodBound.GetId())
+	case *logv1.Delta_PodForgotten:
+		return index("pod_forgotten.id", m.PodForgotten.GetId())
+	case *logv1.Delta_PodRemoved:
+		return index("pod_removed.id", m.PodRemoved.GetId())
+	}
+	return errNoChange
+}
+
+func checkClass(m *logv1.ClassDefined) error {
+	if err := least("class_defined.id", m.GetId(), 0); err != nil {
+		return err
+	}
+	if m.GetSpec() == nil {
+		return errors.New("class_defined.spec: missing")
+	}
+	for i, p := range m.GetSpec().GetHostPorts() {
+		if p.GetPort() < 1 || p.GetPort() > 65535 {
+			return fmt.Errorf("class_defined.spec.host_ports[%d].port: %d is not a port", i, p.GetPort())
+		}
+	}
+	return least("class_defined.spec.image_containers", m.GetSpec().GetImageContainers(), 0)
+}
+
+// index checks a node index or a pod id.
+func index(field string, i int32) error {
+	if i < 0 || i >= cluster.MaxIndex {
+		return fmt.Errorf("%s: %d is not within [0, %d)", field, i, cluster.MaxIndex)
+	}
+	return nil
+}
+
+func least(field string, v, atLeast int32) error {
+	if v < atLeast {
+		return fmt.Errorf("%s: %d, want at least %d", field, v, atLeast)
+	}
+	return nil
+}

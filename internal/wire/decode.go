@@ -1,0 +1,173 @@
+package wire
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
+)
+
+// Decode returns the delta that Encode was given. It fails, and never panics, on bytes that are no delta, on a change
+// it does not know, and on numbers out of bounds.
+func Decode(b []byte) (cluster.Delta, error) {
+	var m logv1.Delta
+	if err := proto.Unmarshal(b, &m); err != nil {
+		return nil, fmt.Errorf("decode delta of %d bytes: %w", len(b), err)
+	}
+	if err := check(&m); err != nil {
+		return nil, fmt.Errorf("decode delta of %d bytes: %w", len(b), err)
+	}
+	return delta(&m), nil
+}
+
+// Version returns m as a version, the zero one if m is nil.
+func Version(m *logv1.Version) cluster.Version {
+	return cluster.Version{Epoch: cluster.Epoch(m.GetEpoch()), Seq: cluster.Seq(m.GetSeq())}
+}
+
+// delta translates a message that check has found good.
+func delta(m *logv1.Delta) cluster.Delta {
+	switch m := m.GetChange().(type) {
+	case *logv1.Delta_Settings:
+		return cluster.SettingsSet{Settings: cluster.Settings{
+			Shards: m.Settings.GetShards(), Seed: m.Settings.GetSeed(), Profiles: each(m.Settings.GetProfiles(), profile), Source: m.Settings.GetSource(),
+		}}
+	case *logv1.Delta_ClassDefined:
+		return cluster.ClassDefined{ID: cluster.ClassID(m.ClassDefined.GetId()), Spec: classSpec(m.ClassDefined.GetSpec())}
+	case *logv1.Delta_NodeSet:
+		return cluster.NodeSet{Index: cluster.NodeIndex(m.NodeSet.GetIndex()), Node: node(m.NodeSet)}
+	case *logv1.Delta_NodeRemoved:
+		return cluster.NodeRemoved{Index: cluster.NodeIndex(m.NodeRemoved.GetIndex())}
+	case *logv1.Delta_NamespaceSet:
+		return cluster.NamespaceSet{Name: m.NamespaceSet.GetName(), Labels: each(m.NamespaceSet.GetLabels(), label)}
+	case *logv1.Delta_NamespaceRemoved:
+		return cluster.NamespaceRemoved{Name: m.NamespaceRemoved.GetName()}
+	case *logv1.Delta_PodSet:
+		return cluster.PodSet{ID: cluster.PodID(m.PodSet.GetId()), Pod: pod(m.PodSet), Assumed: m.PodSet.GetAssumed()}
+	case *logv1.Delta_PodAssumed:
+		return cluster.PodAssumed{
+			ID: cluster.PodID(m.PodAssumed.GetId()), Node: cluster.NodeIndex(m.PodAssumed.GetNode()), Attempt: m.PodAssumed.GetAttempt(),
+		}
+	case *logv1.Delta_PodBound:
+		return cluster.PodBound{ID: cluster.PodID(m.PodBound.GetId())}
+	case *logv1.Delta_PodForgotten:
+		return cluster.PodForgotten{ID: cluster.PodID(m.PodForgotten.GetId()), Reason: m.PodForgotten.GetReason()}
+	case *logv1.Delta_PodRemoved:
+		return cluster.PodRemoved{ID: cluster.PodID(m.PodRemoved.GetId())}
+	case *logv1.Delta_ImageSized:
+		return cluster.ImageSized{Name: m.ImageSized.GetName(), Size: m.ImageSized.GetSize()}
+	}
+	return nil
+}
+
+func classSpec(m *logv1.ClassSpec) cluster.ClassSpec {
+	return cluster.ClassSpec{
+		SchedulerName:     m.GetSchedulerName(),
+		Requests:          each(m.GetRequests(), quantity),
+		ScoreRequests:     each(m.GetScoreRequests(), quantity),
+		NonZeroCPU:        m.GetNonZeroCpu(),
+		NonZeroMemory:     m.GetNonZeroMemory(),
+		Tolerations:       each(m.GetTolerations(), toleration),
+		NodeSelector:      each(m.GetNodeSelector(), label),
+		Required:          each(m.GetRequired(), term),
+		HasRequired:       m.GetHasRequired(),
+		Preferred:         each(m.GetPreferred(), preferred),
+		HostPorts:         each(m.GetHostPorts(), hostPort),
+		Images:            m.GetImages(),
+		ImageContainers:   m.GetImageContainers(),
+		NodeName:          m.GetNodeName(),
+		Unsupported:       m.GetUnsupported(),
+		UnsupportedPlugin: m.GetUnsupportedPlugin(),
+	}
+}
+
+func node(m *logv1.NodeSet) cluster.Node {
+	return cluster.Node{
+		Name:          m.GetName(),
+		Labels:        each(m.GetLabels(), label),
+		Taints:        each(m.GetTaints(), taint),
+		Unschedulable: m.GetUnschedulable(),
+		Allocatable:   each(m.GetAllocatable(), quantity),
+		Images:        each(m.GetImages(), image),
+	}
+}
+
+func pod(m *logv1.PodSet) cluster.Pod {
+	return cluster.Pod{
+		UID:       m.GetUid(),
+		Namespace: m.GetNamespace(),
+		Name:      m.GetName(),
+		Class:     cluster.ClassID(m.GetClass()),
+		Priority:  m.GetPriority(),
+		Pin:       m.GetPin(),
+		Created:   m.GetCreated(),
+		Gates:     m.GetGates(),
+		Deleting:  m.GetDeleting(),
+		NodeName:  m.GetNodeName(),
+		Attempt:   m.GetAttempt(),
+	}
+}
+
+func label(m *logv1.Label) cluster.Label {
+	return cluster.Label{Key: m.GetKey(), Value: m.GetValue()}
+}
+
+func quantity(m *logv1.Quantity) cluster.Quantity {
+	return cluster.Quantity{Name: m.GetName(), Value: m.GetValue()}
+}
+
+func taint(m *logv1.Taint) cluster.Taint {
+	return cluster.Taint{Key: m.GetKey(), Value: m.GetValue(), Effect: m.GetEffect()}
+}
+
+func image(m *logv1.Image) cluster.Image {
+	return cluster.Image{Names: m.GetNames(), Size: m.GetSize()}
+}
+
+func toleration(m *logv1.Toleration) cluster.Toleration {
+	return cluster.Toleration{Key: m.GetKey(), Operator: m.GetOperator(), Value: m.GetValue(), Effect: m.GetEffect()}
+}
+
+func requirement(m *logv1.Requirement) cluster.Requirement {
+	return cluster.Requirement{Key: m.GetKey(), Operator: m.GetOperator(), Values: m.GetValues()}
+}
+
+func term(m *logv1.NodeSelectorTerm) cluster.NodeSelectorTerm {
+	return cluster.NodeSelectorTerm{Expressions: each(m.GetExpressions(), requirement), Fields: each(m.GetFields(), requirement)}
+}
+
+func preferred(m *logv1.PreferredTerm) cluster.PreferredTerm {
+	return cluster.PreferredTerm{Weight: m.GetWeight(), Term: term(m.GetTerm())}
+}
+
+func hostPort(m *logv1.HostPort) cluster.HostPort {
+	p := cluster.HostPort{IP: m.GetIp(), Protocol: m.GetProtocol(), Port: m.GetPort()}
+	if p.IP == "" {
+		p.IP = anyIP
+	}
+	if p.Protocol == "" {
+		p.Protocol = defaultProtocol
+	}
+	return p
+}
+
+func weight(m *logv1.PluginWeight) cluster.PluginWeight {
+	return cluster.PluginWeight{Name: m.GetName(), Weight: m.GetWeight()}
+}
+
+func point(m *logv1.ShapePoint) cluster.ShapePoint {
+	return cluster.ShapePoint{Utilization: m.GetUtilization(), Score: m.GetScore()}
+}
+
+func profile(m *logv1.Profile) cluster.Profile {
+	return cluster.Profile{
+		SchedulerName:     m.GetSchedulerName(),
+		Weights:           each(m.GetWeights(), weight),
+		FitStrategy:       m.GetFitStrategy(),
+		FitResources:      each(m.GetFitResources(), weight),
+		Shape:             each(m.GetShape(), point),
+		BalancedResources: m.GetBalancedResources(),
+	}
+}

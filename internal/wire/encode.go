@@ -1,0 +1,200 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
+)
+
+// What a host port is on when it does not say. The wire leaves these out.
+const (
+	anyIP           = "0.0.0.0"
+	defaultProtocol = "TCP"
+)
+
+// Encode returns d as an encoded berth.log.v1.Delta. It fails on what Decode would not take: a nil or unknown d, a
+// number out of bounds, a host port without its IP or protocol, a string that is not valid UTF-8.
+func Encode(d cluster.Delta) ([]byte, error) {
+	m, err := toDelta(d)
+	if err != nil {
+		return nil, fmt.Errorf("encode delta %T: %w", d, err)
+	}
+	if err := check(m); err != nil {
+		return nil, fmt.Errorf("encode delta %T: %w", d, err)
+	}
+	b, err := proto.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("encode delta %T: %w", d, err)
+	}
+	return b, nil
+}
+
+// ToVersion returns v as a message, nil if v is zero.
+func ToVersion(v cluster.Version) *logv1.Version {
+	if v.IsZero() {
+		return nil
+	}
+	return &logv1.Version{Epoch: int64(v.Epoch), Seq: int64(v.Seq)}
+}
+
+func toDelta(d cluster.Delta) (*logv1.Delta, error) {
+	switch d := d.(type) {
+	case cluster.SettingsSet:
+		return &logv1.Delta{Change: &logv1.Delta_Settings{Settings: &logv1.Settings{
+			Shards: d.Settings.Shards, Seed: d.Settings.Seed, Profiles: each(d.Settings.Profiles, toProfile), Source: d.Settings.Source,
+		}}}, nil
+	case cluster.ClassDefined:
+		spec, err := toClassSpec(&d.Spec)
+		if err != nil {
+			return nil, fmt.Errorf("class %d: %w", d.ID, err)
+		}
+		return &logv1.Delta{Change: &logv1.Delta_ClassDefined{ClassDefined: &logv1.ClassDefined{Id: int32(d.ID), Spec: spec}}}, nil
+	case cluster.NodeSet:
+		return &logv1.Delta{Change: &logv1.Delta_NodeSet{NodeSet: &logv1.NodeSet{
+			Index:         int32(d.Index),
+			Name:          d.Node.Name,
+			Labels:        each(d.Node.Labels, toLabel),
+			Taints:        each(d.Node.Taints, toTaint),
+			Unschedulable: d.Node.Unschedulable,
+			Allocatable:   each(d.Node.Allocatable, toQuantity),
+			Images:        each(d.Node.Images, toImage),
+		}}}, nil
+	case cluster.NodeRemoved:
+		return &logv1.Delta{Change: &logv1.Delta_NodeRemoved{NodeRemoved: &logv1.NodeRemoved{Index: int32(d.Index)}}}, nil
+	case cluster.NamespaceSet:
+		return &logv1.Delta{Change: &logv1.Delta_NamespaceSet{NamespaceSet: &logv1.NamespaceSet{
+			Name: d.Name, Labels: each(d.Labels, toLabel),
+		}}}, nil
+	case cluster.NamespaceRemoved:
+		return &logv1.Delta{Change: &logv1.Delta_NamespaceRemoved{NamespaceRemoved: &logv1.NamespaceRemoved{Name: d.Name}}}, nil
+	case cluster.PodSet:
+		return &logv1.Delta{Change: &logv1.Delta_PodSet{PodSet: &logv1.PodSet{
+			Id:        int32(d.ID),
+			Uid:       d.Pod.UID,
+			Namespace: d.Pod.Namespace,
+			Name:      d.Pod.Name,
+			Class:     int32(d.Pod.Class),
+			Priority:  d.Pod.Priority,
+			Pin:       d.Pod.Pin,
+			Created:   d.Pod.Created,
+			Gates:     d.Pod.Gates,
+			Deleting:  d.Pod.Deleting,
+			NodeName:  d.Pod.NodeName,
+			Assumed:   d.Assumed,
+			Attempt:   d.Pod.Attempt,
+		}}}, nil
+	case cluster.PodAssumed:
+		return &logv1.Delta{Change: &logv1.Delta_PodAssumed{PodAssumed: &logv1.PodAssumed{
+			Id: int32(d.ID), Node: int32(d.Node), Attempt: d.Attempt,
+		}}}, nil
+	case cluster.PodBound:
+		return &logv1.Delta{Change: &logv1.Delta_PodBound{PodBound: &logv1.PodBound{Id: int32(d.ID)}}}, nil
+	case cluster.PodForgotten:
+		return &logv1.Delta{Change: &logv1.Delta_PodForgotten{PodForgotten: &logv1.PodForgotten{Id: int32(d.ID), Reason: d.Reason}}}, nil
+	case cluster.PodRemoved:
+		return &logv1.Delta{Change: &logv1.Delta_PodRemoved{PodRemoved: &logv1.PodRemoved{Id: int32(d.ID)}}}, nil
+	case cluster.ImageSized:
+		return &logv1.Delta{Change: &logv1.Delta_ImageSized{ImageSized: &logv1.ImageSized{Name: d.Name, Size: d.Size}}}, nil
+	}
+	return nil, errors.New("unknown type")
+}
+
+func toClassSpec(s *cluster.ClassSpec) (*logv1.ClassSpec, error) {
+	for i, p := range s.HostPorts {
+		if p.IP == "" || p.Protocol == "" {
+			return nil, fmt.Errorf("host port %d: IP %q and protocol %q must be written out", i, p.IP, p.Protocol)
+		}
+	}
+	return &logv1.ClassSpec{
+		SchedulerName:     s.SchedulerName,
+		Requests:          each(s.Requests, toQuantity),
+		ScoreRequests:     each(s.ScoreRequests, toQuantity),
+		NonZeroCpu:        s.NonZeroCPU,
+		NonZeroMemory:     s.NonZeroMemory,
+		Tolerations:       each(s.Tolerations, toToleration),
+		NodeSelector:      each(s.NodeSelector, toLabel),
+		Required:          each(s.Required, toTerm),
+		HasRequired:       s.HasRequired,
+		Preferred:         each(s.Preferred, toPreferred),
+		HostPorts:         each(s.HostPorts, toHostPort),
+		Images:            s.Images,
+		ImageContainers:   s.ImageContainers,
+		NodeName:          s.NodeName,
+		Unsupported:       s.Unsupported,
+		UnsupportedPlugin: s.UnsupportedPlugin,
+	}, nil
+}
+
+// each translates a list. An empty one becomes nil.
+func each[From, To any](items []From, one func(From) To) []To {
+	if len(items) == 0 {
+		return nil
+	}
+	out := make([]To, len(items))
+	for i, it := range items {
+		out[i] = one(it)
+	}
+	return out
+}
+
+func toLabel(l cluster.Label) *logv1.Label { return &logv1.Label{Key: l.Key, Value: l.Value} }
+
+func toQuantity(q cluster.Quantity) *logv1.Quantity {
+	return &logv1.Quantity{Name: q.Name, Value: q.Value}
+}
+
+func toTaint(t cluster.Taint) *logv1.Taint {
+	return &logv1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}
+}
+
+func toImage(i cluster.Image) *logv1.Image { return &logv1.Image{Names: i.Names, Size: i.Size} }
+
+func toToleration(t cluster.Toleration) *logv1.Toleration {
+	return &logv1.Toleration{Key: t.Key, Operator: t.Operator, Value: t.Value, Effect: t.Effect}
+}
+
+func toRequirement(r cluster.Requirement) *logv1.Requirement {
+	return &logv1.Requirement{Key: r.Key, Operator: r.Operator, Values: r.Values}
+}
+
+func toTerm(t cluster.NodeSelectorTerm) *logv1.NodeSelectorTerm {
+	return &logv1.NodeSelectorTerm{Expressions: each(t.Expressions, toRequirement), Fields: each(t.Fields, toRequirement)}
+}
+
+func toPreferred(t cluster.PreferredTerm) *logv1.PreferredTerm {
+	return &logv1.PreferredTerm{Weight: t.Weight, Term: toTerm(t.Term)}
+}
+
+func toHostPort(p cluster.HostPort) *logv1.HostPort {
+	out := &logv1.HostPort{Port: p.Port}
+	if p.IP != anyIP {
+		out.Ip = p.IP
+	}
+	if p.Protocol != defaultProtocol {
+		out.Protocol = p.Protocol
+	}
+	return out
+}
+
+func toWeight(w cluster.PluginWeight) *logv1.PluginWeight {
+	return &logv1.PluginWeight{Name: w.Name, Weight: w.Weight}
+}
+
+func toPoint(p cluster.ShapePoint) *logv1.ShapePoint {
+	return &logv1.ShapePoint{Utilization: p.Utilization, Score: p.Score}
+}
+
+func toProfile(p cluster.Profile) *logv1.Profile {
+	return &logv1.Profile{
+		SchedulerName:     p.SchedulerName,
+		Weights:           each(p.Weights, toWeight),
+		FitStrategy:       p.FitStrategy,
+		FitResources:      each(p.FitResources, toWeight),
+		Shape:             each(p.Shape, toPoint),
+		BalancedResources: p.BalancedResources,
+	}
+}
