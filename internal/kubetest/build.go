@@ -1,0 +1,163 @@
+package kubetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The programs that Build knows.
+const (
+	Etcd          = "etcd"
+	APIServer     = "kube-apiserver"
+	KubeScheduler = "kube-scheduler"
+)
+
+// mainModule is the module whose go.mod names the version of etcd; test/kube inside it names those of Kubernetes.
+const mainModule = "github.com/berth-scheduler/berth"
+
+// lockPoll is how often a build that waits for another process' build looks again.
+const lockPoll = 100 * time.Millisecond
+
+// program says where a binary comes from.
+type program struct {
+	dir     string // the module to build in
+	module  string // the module whose version it has
+	version string
+	path    string // the package that is its main
+}
+
+// Versions returns the version of each program that Build knows, by name, as the go.mod files pin them.
+func Versions(ctx context.Context) (map[string]string, error) {
+	programs, err := programs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	versions := map[string]string{}
+	for name, p := range programs {
+		versions[name] = p.version
+	}
+	return versions, nil
+}
+
+// Build returns the path of each of the named programs, building those that are not in the user's cache directory
+// (os.UserCacheDir, berth/kube-…) yet: minutes for the first kube-apiserver on a small machine, milliseconds from then on. Processes that build the
+// same program at the same time build it once: the others wait for the first, or for ctx to end.
+func Build(ctx context.Context, what ...string) (map[string]string, error) {
+	programs, err := programs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, fmt.Errorf("find cache directory: %w", err)
+	}
+	// The Go version is a part of the name: another toolchain makes another program.
+	dir := filepath.Join(cache, "berth", fmt.Sprintf("kube-%s-etcd-%s-%s-%s",
+		programs[APIServer].version, programs[Etcd].version, runtime.Version(), runtime.GOARCH))
+	paths := map[string]string{}
+	for _, name := range what {
+		p, ok := programs[name]
+		if !ok {
+			return nil, fmt.Errorf("build %q: no such program", name)
+		}
+		paths[name] = filepath.Join(dir, name)
+		if err := p.buildTo(ctx, paths[name]); err != nil {
+			return nil, fmt.Errorf("build %s %s: %w", name, p.version, err)
+		}
+	}
+	return paths, nil
+}
+
+// programs returns the programs by name, with the versions that the go.mod files pin.
+func programs(ctx context.Context) (map[string]program, error) {
+	root, err := goTool(ctx, "", "list", "-m", "-f", "{{.Dir}}", mainModule)
+	if err != nil {
+		return nil, fmt.Errorf("find module %s: %w", mainModule, err)
+	}
+	kube := filepath.Join(root, "test", "kube")
+	programs := map[string]program{
+		Etcd:          {dir: root, module: "go.etcd.io/etcd/server/v3", path: "go.etcd.io/etcd/server/v3"},
+		APIServer:     {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-apiserver"},
+		KubeScheduler: {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-scheduler"},
+	}
+	for name, p := range programs {
+		if p.version, err = goTool(ctx, p.dir, "list", "-m", "-f", "{{.Version}}", p.module); err != nil {
+			return nil, fmt.Errorf("find version of %s: %w", p.module, err)
+		}
+		programs[name] = p
+	}
+	return programs, nil
+}
+
+// buildTo builds p unless file exists. The file appears whole or not at all.
+func (p program) buildTo(ctx context.Context, file string) error {
+	if _, err := os.Stat(file); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return fmt.Errorf("make cache directory: %w", err)
+	}
+	unlock, err := lockFile(ctx, file+".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := os.Stat(file); err == nil {
+		return nil // built by whoever held the lock
+	}
+	partial := file + ".partial"
+	if _, err := goTool(ctx, p.dir, "build", "-ldflags=-s -w", "-o", partial, p.path); err != nil {
+		return err
+	}
+	return os.Rename(partial, file)
+}
+
+// lockFile takes the exclusive lock of the file at path, which it creates. The lock ends with unlock or with this process.
+func lockFile(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// goTool runs the go command in dir and returns its output, trimmed.
+func goTool(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	// Static binaries, whatever the caller is built with (go test -race sets CGO_ENABLED), and no workspace, which
+	// would merge the two modules.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, errs.Bytes())
+	}
+	return strings.TrimSpace(out.String()), nil
+}

@@ -1,0 +1,62 @@
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestLockKeepsOthersOutUntilItIsReleased(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	unlock, err := lockFile(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*lockPoll)
+	defer cancel()
+	if _, err := lockFile(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("second lock = %v, want to wait until the deadline", err)
+	}
+
+	locked := make(chan error, 1)
+	go func() {
+		unlock, err := lockFile(t.Context(), path)
+		if err == nil {
+			unlock()
+		}
+		locked <- err
+	}()
+	unlock()
+	select {
+	case err := <-locked:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the lock was not handed on")
+	}
+}
+
+func TestVersionsAreThoseOfTheModules(t *testing.T) {
+	versions, err := Versions(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, prefix := range map[string]string{Etcd: "v3.", APIServer: "v1.", KubeScheduler: "v1."} {
+		if !strings.HasPrefix(versions[name], prefix) {
+			t.Errorf("version of %s = %q, want %s…", name, versions[name], prefix)
+		}
+	}
+	if versions[APIServer] != versions[KubeScheduler] {
+		t.Errorf("versions of the API server and the scheduler differ: %v", versions)
+	}
+}
+
+func TestUnknownProgramIsAnError(t *testing.T) {
+	if _, err := Build(t.Context(), "kubelet"); err == nil || !strings.Contains(err.Error(), `"kubelet"`) {
+		t.Errorf("Build of an unknown program = %v, want an error that names it", err)
+	}
+}

@@ -1,0 +1,11 @@
+// Package kubetest runs a real Kubernetes control plane, etcd and kube-apiserver, for tests and measurements, and
+// checks what a scheduler did to it.
+//
+// It has four parts: Build compiles the programs from their Go modules and caches them; Start and StartT run them on
+// loopback; CreateNodes and CreatePods fill the cluster quickly; Check and Watch tell, from the API server alone,
+// whether a node is over its allocatable or a pod was bound twice.
+//
+// It runs no kubelet and no controllers: nodes are objects that are always ready, bound pods stay Pending in phase, and
+// nothing is garbage collected. It is test code: no server imports it. It needs a Unix system, and Linux for Process.Usage
+// and for children that die with their parent however it ends.
+package kubetest

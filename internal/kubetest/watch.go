@@ -1,0 +1,147 @@
+package kubetest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Watcher follows all pods and remembers where each was bound, by UID, also after it is gone. It notices a binding that a
+// later one has overwritten, which Check cannot see. Its methods may be called concurrently.
+type Watcher struct {
+	stop context.CancelFunc
+	done chan struct{} // closed when the watch has ended
+
+	mu      sync.Mutex
+	nodes   map[types.UID]string // of the bound pods
+	twice   []Rebinding
+	seen    int // pods whose binding was seen to happen
+	first   time.Time
+	last    time.Time
+	waiters map[chan<- struct{}]int // each is closed when seen reaches its number
+}
+
+// Rebinding is a pod that changed its node.
+type Rebinding struct {
+	Pod      types.NamespacedName
+	UID      types.UID
+	From, To string
+}
+
+// Watch starts a Watcher, and returns when it has seen the pods that exist. It ends with ctx or Stop.
+func Watch(ctx context.Context, kubeconfig string) (*Watcher, error) {
+	client, err := NewClient(kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("watch pods: %w", err)
+	}
+	watching, stop := context.WithCancel(ctx)
+	w := &Watcher{stop: stop, done: make(chan struct{}), nodes: map[types.UID]string{}, waiters: map[chan<- struct{}]int{}}
+	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(
+			cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.Everything()), client),
+		ObjectType: &corev1.Pod{},
+		Transform:  trim,
+		Handler: cache.ResourceEventHandlerDetailedFuncs{
+			AddFunc:    func(obj any, initial bool) { w.observe(obj, initial) },
+			UpdateFunc: func(_, obj any) { w.observe(obj, false) },
+		},
+	})
+	go func() {
+		defer close(w.done)
+		controller.RunWithContext(watching)
+	}()
+	if !cache.WaitForCacheSync(watching.Done(), controller.HasSynced) {
+		w.Stop()
+		return nil, fmt.Errorf("watch pods: %w", ctx.Err())
+	}
+	return w, nil
+}
+
+// trim drops what a Watcher does not read, so that it holds 100,000 pods in little memory.
+func trim(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	small := &corev1.Pod{}
+	small.Namespace, small.Name, small.UID, small.ResourceVersion = pod.Namespace, pod.Name, pod.UID, pod.ResourceVersion
+	small.Spec.NodeName = pod.Spec.NodeName
+	return small, nil
+}
+
+// observe notes where a pod is. A pod of the initial list may have been bound at any time before.
+func (w *Watcher) observe(obj any, initial bool) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" {
+		return
+	}
+	now := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	from, bound := w.nodes[pod.UID]
+	switch {
+	case bound && from != pod.Spec.NodeName:
+		w.twice = append(w.twice, Rebinding{nameOf(pod), pod.UID, from, pod.Spec.NodeName})
+	case bound || initial:
+	default:
+		if w.seen == 0 {
+			w.first = now
+		}
+		w.last = now
+		w.seen++
+		for ch, n := range w.waiters {
+			if w.seen >= n {
+				close(ch)
+				delete(w.waiters, ch)
+			}
+		}
+	}
+	w.nodes[pod.UID] = pod.Spec.NodeName
+}
+
+// Bound returns how many pods were seen to be bound since Watch returned, and when the first and the last of them were.
+func (w *Watcher) Bound() (n int, first, last time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.seen, w.first, w.last
+}
+
+// BoundTwice returns the pods whose node was changed after they had one, in the order in which this was seen.
+func (w *Watcher) BoundTwice() []Rebinding {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]Rebinding(nil), w.twice...)
+}
+
+// AwaitBound returns nil when at least n pods were seen to be bound since Watch returned, or an error when ctx ends first.
+func (w *Watcher) AwaitBound(ctx context.Context, n int) error {
+	reached := make(chan struct{})
+	w.mu.Lock()
+	if w.seen >= n {
+		w.mu.Unlock()
+		return nil
+	}
+	w.waiters[reached] = n
+	w.mu.Unlock()
+	select {
+	case <-reached:
+		return nil
+	case <-ctx.Done():
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.waiters, reached)
+		return fmt.Errorf("wait for %d bound pods, %d so far: %w", n, w.seen, ctx.Err())
+	}
+}
+
+// Stop ends the watch and waits for its end. What was seen can still be read.
+func (w *Watcher) Stop() {
+	w.stop()
+	<-w.done
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// berthSplit is Berth with each role in processes of its own.
+const berthSplit = "berth-split"
+
+// contender is a scheduler to be measured.
+type contender struct {
+	name  string
+	berth bool // it needs the berth binary
+	blind bool // it does not look at what fits, so an overcommitted node is no fault of it
+	etcd  bool // it needs an etcd beside the API server's, which counts as one of its processes
+	// commands returns the processes to start, in order, after writing the files they need.
+	commands func(e environment) ([]command, error)
+}
+
+// command is a process of a contender. Names are unique in a contender.
+type command struct {
+	name string
+	argv []string
+}
+
+// environment is what command lines are made of.
+type environment struct {
+	config
+	dir           string // for files and logs
+	kubeconfig    string
+	kubeScheduler string // paths of binaries
+	self          string
+	etcd          string // endpoint of the contender's own etcd, if it has one
+	http          string // address of a free loopback port, for the gateway's JSON
+}
+
+// contenders returns all contenders. This is the only place that knows their command lines.
+func contenders() []contender {
+	return []contender{
+		{name: "kube-scheduler", commands: kubeSchedulerCommands},
+		{name: "null", blind: true, commands: nullCommands},
+		{name: "berth-all", berth: true, commands: berthAllCommands},
+		{name: berthSplit, berth: true, etcd: true, commands: berthSplitCommands},
+	}
+}
+
+func contenderNames() []string {
+	var names []string
+	for _, c := range contenders() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+func contenderNamed(name string) (contender, error) {
+	for _, c := range contenders() {
+		if c.name == name {
+			return c, nil
+		}
+	}
+	return contender{}, fmt.Errorf("no contender %q; there are %s", name, strings.Join(contenderNames(), ", "))
+}
+
+// kubeSchedulerCommands runs kube-scheduler with its defaults, but with a client that is not rate-limited and without
+// waiting for an election.
+func kubeSchedulerCommands(e environment) ([]command, error) {
+	file := filepath.Join(e.dir, "kube-scheduler.yaml")
+	err := os.WriteFile(file, fmt.Appendf(nil, `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection:
+  kubeconfig: %s
+  qps: %d
+  burst: %d
+leaderElection:
+  leaderElect: false
+`, e.kubeconfig, e.kubeQPS, e.kubeQPS), 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("write scheduler configuration: %w", err)
+	}
+	return []command{{"kube-scheduler", []string{e.kubeScheduler, "--config", file, "--secure-port", "0"}}}, nil
+}
+
+// nullCommands runs the null binder of this program.
+func nullCommands(e environment) ([]command, error) {
+	return []command{{"null-binder", []string{e.self, nullBinderCommand,
+		"--kubeconfig", e.kubeconfig, "--concurrency", strconv.Itoa(e.bindConcurrency)}}}, nil
+}
+
+// berthAllCommands runs every role of Berth, and its etcd, in one process.
+func berthAllCommands(e environment) ([]command, error) {
+	argv := append([]string{e.berth, "all", "--data-dir", filepath.Join(e.dir, "berth"),
+		"--listen", "127.0.0.1:0", "--http-listen", ""}, berthClusterFlags(e)...)
+	return []command{{"all", argv}}, nil
+}
+
+// berthClusterFlags are the flags of the binders, and of berth all. The API client has the same limits as kube-scheduler's.
+func berthClusterFlags(e environment) []string {
+	qps := strconv.Itoa(e.kubeQPS)
+	return []string{"--kubeconfig", e.kubeconfig, "--kube-qps", qps, "--kube-burst", qps, "--seed", strconv.FormatUint(e.seed, 10)}
+}
+
+// berthSplitCommands runs 2 binders, 2 queues, 3 filter-workers, 2 score-workers and a gateway.
+func berthSplitCommands(e environment) ([]command, error) {
+	var commands []command
+	add := func(role string, count int, flags ...string) {
+		for i := range count {
+			id := fmt.Sprintf("%s-%d", role, i)
+			argv := []string{e.berth, role, "--id", id, "--etcd-endpoints", e.etcd,
+				"--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"}
+			commands = append(commands, command{id, append(argv, flags...)})
+		}
+	}
+	add("binder", 2, berthClusterFlags(e)...)
+	add("queue", 2)
+	add("filter-worker", 3)
+	add("score-worker", 2)
+	add("gateway", 1, "--http-listen", e.http)
+	return commands, nil
+}

@@ -1,0 +1,183 @@
+// Benchkube compares schedulers on a real control plane: it is the program behind make bench-kube.
+//
+// For each contender it starts a fresh etcd and kube-apiserver, creates nodes and pending pods, starts the contender,
+// and measures until all pods are bound and the contender has stopped writing. Then it reads the cluster back and fails
+// if a node is over its allocatable, if a pod was bound twice, or if a pod is not bound. With --kill it also kills parts
+// of Berth on the way.
+//
+// It measures one workload, pods that only request resources, and runs everything on this machine: the API server, etcd
+// and the contender share its cores, so the figures compare contenders and are no more than that.
+//
+// Two subcommands serve the program itself and make: "benchkube null-binder" is the contender that binds blindly, and
+// "benchkube build" fills the cache of control plane programs and prints their paths.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/kubetest"
+)
+
+// config is what the command line says.
+type config struct {
+	nodes, pods, classes, repetitions int
+	nodeCPU                           int
+	seed                              uint64
+	contenders                        []contender
+	berth                             string // path of the berth binary
+	kubeQPS                           int
+	bindConcurrency                   int
+	timeout                           time.Duration
+	kill, keep                        bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := dispatch(ctx, os.Args[1:])
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "benchkube:", err)
+		os.Exit(1)
+	}
+}
+
+func dispatch(ctx context.Context, args []string) error {
+	if len(args) > 0 {
+		switch args[0] {
+		case nullBinderCommand:
+			return runNullBinder(ctx, args[1:])
+		case "build":
+			return buildPrograms(ctx)
+		}
+	}
+	cfg, err := parse(args)
+	if err != nil {
+		return err
+	}
+	return compare(ctx, cfg)
+}
+
+// parse reads the command line and refuses what makes no sense.
+func parse(args []string) (config, error) {
+	var cfg config
+	var names string
+	f := flag.NewFlagSet("benchkube", flag.ContinueOnError)
+	f.IntVar(&cfg.nodes, "nodes", 5000, "`number` of nodes")
+	f.IntVar(&cfg.pods, "pods", 10000, "`number` of pods, all pending before the contender starts")
+	f.IntVar(&cfg.classes, "classes", 16, "`number` of different pods, by their requests, 1 to 16; 1: all request 100m and 500Mi")
+	f.IntVar(&cfg.nodeCPU, "node-cpu", 4, "`CPUs` of each node")
+	f.Uint64Var(&cfg.seed, "seed", 1, "`seed` of the workload, which pod is of which class, and of Berth's choice among equal nodes")
+	f.StringVar(&names, "contenders", strings.Join(contenderNames(), ","), "comma-separated `names`, in the order of their runs")
+	f.StringVar(&cfg.berth, "berth", filepath.Join(".bin", "berth"), "`path` of the berth binary")
+	f.IntVar(&cfg.repetitions, "repetitions", 1, "`times` that each contender runs")
+	f.IntVar(&cfg.kubeQPS, "kube-qps", 5000, "QPS and burst of kube-scheduler's and Berth's clients, in `requests` per second")
+	f.IntVar(&cfg.bindConcurrency, "bind-concurrency", 64, "binds that the null binder has in flight at `most`")
+	f.DurationVar(&cfg.timeout, "timeout", 10*time.Minute, "`time` within which a contender must have bound all pods")
+	f.BoolVar(&cfg.kill, "kill", false, "kill one filter-worker, one score-worker, one queue and the active binder of "+berthSplit+", one after the other")
+	f.BoolVar(&cfg.keep, "keep", false, "keep the directories with logs and etcd's data, and print their names")
+	if err := f.Parse(args); err != nil {
+		return cfg, flag.ErrHelp // f has said what is wrong
+	}
+	if f.NArg() > 0 {
+		return cfg, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	for name, n := range map[string]int{
+		"nodes": cfg.nodes, "pods": cfg.pods, "node-cpu": cfg.nodeCPU, "repetitions": cfg.repetitions,
+		"kube-qps": cfg.kubeQPS, "bind-concurrency": cfg.bindConcurrency,
+	} {
+		if n < 1 {
+			return cfg, fmt.Errorf("--%s: %d is not positive", name, n)
+		}
+	}
+	if cfg.classes < 1 || cfg.classes > maxClasses {
+		return cfg, fmt.Errorf("--classes: %d is not between 1 and %d", cfg.classes, maxClasses)
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		c, err := contenderNamed(name)
+		if err != nil {
+			return cfg, fmt.Errorf("--contenders: %w", err)
+		}
+		cfg.contenders = append(cfg.contenders, c)
+	}
+	if needs := func(c contender) bool { return c.berth }; slices.ContainsFunc(cfg.contenders, needs) {
+		if _, err := os.Stat(cfg.berth); err != nil {
+			return cfg, fmt.Errorf("--berth: %w", err)
+		}
+	}
+	if cfg.kill && !slices.ContainsFunc(cfg.contenders, func(c contender) bool { return c.name == berthSplit }) {
+		return cfg, fmt.Errorf("--kill: %s is not among the contenders", berthSplit)
+	}
+	return cfg, nil
+}
+
+// compare runs every contender and prints the table. It returns an error if a run could not be made or went wrong.
+func compare(ctx context.Context, cfg config) error {
+	began := time.Now()
+	bin, err := kubetest.Build(ctx, kubetest.Etcd, kubetest.APIServer, kubetest.KubeScheduler)
+	if err != nil {
+		return err
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		progress("built the control plane in %v", took.Round(time.Second))
+	}
+	versions, err := kubetest.Versions(ctx)
+	if err != nil {
+		return err
+	}
+	var results []result
+	for repetition := range cfg.repetitions {
+		for _, c := range cfg.contenders {
+			progress("%s: run %d of %d", c.name, repetition+1, cfg.repetitions)
+			r, err := runOnce(ctx, cfg, c, bin[kubetest.KubeScheduler])
+			if err != nil {
+				return fmt.Errorf("run %s: %w", c.name, err)
+			}
+			results = append(results, r)
+		}
+	}
+	fmt.Printf("%d nodes of %d CPUs, %d pods of %d classes, seed %d · %d cores, %s/%s, %s · Kubernetes %s, etcd %s\n\n",
+		cfg.nodes, cfg.nodeCPU, cfg.pods, cfg.classes, cfg.seed, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(),
+		versions[kubetest.APIServer], versions[kubetest.Etcd])
+	if err := printTable(os.Stdout, results); err != nil {
+		return fmt.Errorf("print table: %w", err)
+	}
+	var failed []string
+	for _, r := range results {
+		if len(r.problems) > 0 {
+			failed = append(failed, r.contender)
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("check failed: %s", strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// buildPrograms builds what is not in the cache.
+func buildPrograms(ctx context.Context) error {
+	paths, err := kubetest.Build(ctx, kubetest.Etcd, kubetest.APIServer, kubetest.KubeScheduler)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{kubetest.Etcd, kubetest.APIServer, kubetest.KubeScheduler} {
+		fmt.Println(paths[name])
+	}
+	return nil
+}
+
+// progress tells a waiting person what happens; the table on standard output stays clean.
+func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-scheduler/berth/internal/kubetest"
+)
+
+// statusServerCommand makes this test binary answer as a gateway does: its arguments are the address and the leader.
+const statusServerCommand = "status-server"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case nullBinderCommand:
+			if err := dispatch(context.Background(), os.Args[1:]); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			return
+		case statusServerCommand:
+			fmt.Fprintln(os.Stderr, http.ListenAndServe(os.Args[2], statusHandler(func() string { return os.Args[3] })))
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// statusHandler answers GET /v1/status.
+func statusHandler(leader func() string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		if err := json.NewEncoder(w).Encode(map[string]any{"leader": leader(), "nodes": 3}); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	})
+	return mux
+}
+
+// small is a comparison that takes seconds.
+func small() config {
+	return config{nodes: 5, pods: 40, classes: 1, nodeCPU: 4, seed: 1, bindConcurrency: 4, timeout: time.Minute}
+}
+
+// run runs a contender and returns what came of it. What it leaves in the directory for temporary files ends with the test.
+func run(t *testing.T, cfg config, c contender) result {
+	t.Helper()
+	t.Setenv("TMPDIR", t.TempDir())
+	r, err := runOnce(t.Context(), cfg, c, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestNullBinderBindsEachPodWithOneWrite(t *testing.T) {
+	null, err := contenderNamed("null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, small(), null)
+	if len(r.problems) > 0 {
+		t.Errorf("problems = %q, want none", r.problems)
+	}
+	if r.bound != 40 || r.writes != (writes{binds: 40}) {
+		t.Errorf("bound = %d with %+v, want 40 with one bind each", r.bound, r.writes)
+	}
+	if r.binding <= 0 || r.total <= r.binding {
+		t.Errorf("binding took %v of %v in all", r.binding, r.total)
+	}
+	if len(r.usage) != 1 || r.usage[0].CPU <= 0 || r.usage[0].PeakRSS < 1<<20 {
+		t.Errorf("usage = %+v, want time and memory of one process", r.usage)
+	}
+	if left, err := filepath.Glob(filepath.Join(os.TempDir(), "*")); err != nil || len(left) > 0 {
+		t.Errorf("a good run left %v behind (%v)", left, err)
+	}
+}
+
+func TestOvercommitFailsAContenderThatIsNotBlind(t *testing.T) {
+	cfg := small()
+	cfg.nodes, cfg.pods, cfg.nodeCPU = 1, 11, 1 // of 100m each
+	r := run(t, cfg, contender{name: "careless", commands: nullCommands})
+	if diff := cmp.Diff([]string{"node node-00000: 1100m of cpu requested, 1 allocatable"}, r.problems); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+}
+
+func TestContenderThatEndsFailsBeforeTheTimeout(t *testing.T) {
+	cfg := small()
+	cfg.timeout = time.Hour
+	r := run(t, cfg, contender{name: "quitter", commands: func(environment) ([]command, error) {
+		return []command{{"quitter", []string{"sh", "-c", "echo enough; exit 3"}}}, nil
+	}})
+	if len(r.problems) != 2 || !strings.Contains(r.problems[0], "quitter ended: exit status 3") || r.problems[1] != "0 of 40 pods are bound, 40 pending" {
+		t.Errorf("problems = %q, want the end and the pending pods", r.problems)
+	}
+}
+
+func TestKillsAreSpreadOverTheRunAndCountTheirVictimsUsage(t *testing.T) {
+	cfg := small()
+	cfg.kill = true
+	sleeper := func(name string) command { return command{name, []string{"sleep", "3600"}} }
+	r := run(t, cfg, contender{name: berthSplit, etcd: true, commands: func(e environment) ([]command, error) {
+		return []command{
+			sleeper("binder-0"), sleeper("binder-1"), sleeper("queue-0"), sleeper("filter-worker-0"), sleeper("score-worker-0"),
+			{"gateway-0", []string{e.self, statusServerCommand, e.http, "binder-1"}},
+			{"binds", []string{e.self, nullBinderCommand, "--kubeconfig", e.kubeconfig, "--concurrency", strconv.Itoa(1)}},
+		}, nil
+	}})
+	if len(r.problems) > 0 {
+		t.Errorf("problems = %q, want none: what is killed is expected to end", r.problems)
+	}
+	if diff := cmp.Diff([]string{"filter-worker-0", "score-worker-0", "queue-0", "binder-1"}, r.killed); diff != "" {
+		t.Errorf("killed (-want +got):\n%s", diff)
+	}
+	for _, u := range r.usage {
+		if u.PeakRSS == 0 {
+			t.Errorf("peak memory of %s is unknown", u.name)
+		}
+	}
+}
+
+func TestActiveBinderIsAwaited(t *testing.T) {
+	asked := 0
+	server := httptest.NewServer(statusHandler(func() string {
+		if asked++; asked < 3 {
+			return "" // no election yet
+		}
+		return "binder-1"
+	}))
+	defer server.Close()
+	got, err := activeBinder(t.Context(), strings.TrimPrefix(server.URL, "http://"))
+	if err != nil || got != "binder-1" {
+		t.Errorf("activeBinder = %q, %v, want binder-1", got, err)
+	}
+}
+
+func TestWritesAreCountedByWhatTheyAreFor(t *testing.T) {
+	line := func(verb, resource, subresource, code, n string) string {
+		return fmt.Sprintf(`apiserver_request_total{code=%q,component="apiserver",dry_run="",group="",resource=%q,scope="resource",subresource=%q,verb=%q,version="v1"} %s`+"\n",
+			code, resource, subresource, verb, n)
+	}
+	got, err := parseWrites([]byte("# TYPE apiserver_request_total counter\n" +
+		line("POST", "pods", "binding", "201", "1.2e+06") +
+		line("POST", "pods", "binding", "409", "3") +
+		line("POST", "events", "", "201", "5") + line("PATCH", "events", "", "200", "6") +
+		line("PATCH", "pods", "status", "200", "7") +
+		line("DELETE", "pods", "", "200", "8") +
+		line("PUT", "leases", "", "200", "1000") + line("GET", "pods", "", "200", "1000") + line("WATCH", "pods", "", "200", "1000") +
+		`apiserver_request_terminations_total{verb="POST",resource="pods"} 1000` + "\n"))
+	want := writes{binds: 1_200_003, refused: 3, events: 11, status: 7, other: 8}
+	if err != nil || got != want {
+		t.Errorf("writes = %+v, %v, want %+v", got, err, want)
+	}
+}
+
+func TestWorkloadDependsOnItsSeedOnly(t *testing.T) {
+	cfg := config{pods: 1000, classes: maxClasses, nodeCPU: 2, seed: 1}
+	a, b := newWorkload(cfg), newWorkload(cfg)
+	cfg.seed = 2
+	c := newWorkload(cfg)
+	if !slices.Equal(a.classOf, b.classOf) || slices.Equal(a.classOf, c.classOf) {
+		t.Error("the same seed gave two workloads, or two seeds gave the same")
+	}
+	requests := map[string]bool{}
+	for i := range cfg.pods {
+		r := a.pod(i).Spec.Containers[0].Resources.Requests
+		requests[r.Cpu().String()+" "+r.Memory().String()] = true
+	}
+	if len(requests) != maxClasses {
+		t.Errorf("%d different requests, want %d", len(requests), maxClasses)
+	}
+	if cpu := a.node(0).Status.Allocatable.Cpu().Value(); cpu != 2 {
+		t.Errorf("allocatable CPUs = %d, want 2", cpu)
+	}
+}
+
+func TestCommandLineThatMakesNoSenseIsRefused(t *testing.T) {
+	for args, want := range map[string]string{
+		"--nodes 0":                      "--nodes",
+		"--classes 17":                   "--classes",
+		"--contenders null,other":        `no contender "other"`,
+		"--contenders null --kill":       "--kill: berth-split is not among the contenders",
+		"--berth /does/not/exist":        "--berth",
+		"--contenders null more":         `unexpected argument "more"`,
+		"--contenders null --kube-qps 0": "--kube-qps",
+	} {
+		if _, err := parse(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("parse %q = %v, want an error about %s", args, err, want)
+		}
+	}
+	if cfg, err := parse([]string{"--contenders", "null,kube-scheduler"}); err != nil || len(cfg.contenders) != 2 {
+		t.Errorf("parse of two contenders = %v, %v", cfg.contenders, err)
+	}
+}
+
+func TestBerthSplitIsTenProcessesWithTheirOwnNames(t *testing.T) {
+	commands, err := berthSplitCommands(environment{config: config{berth: "berth"}, kubeconfig: "K", etcd: "E", http: "H"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, c := range commands {
+		names = append(names, c.name)
+		if at := slices.Index(c.argv, "--id"); at < 0 || c.argv[at+1] != c.name {
+			t.Errorf("command line of %s gives another id: %q", c.name, c.argv)
+		}
+		if binder := c.argv[1] == "binder"; binder != slices.Contains(c.argv, "--kubeconfig") {
+			t.Errorf("command line of %s: %q: only binders talk to the API server", c.name, c.argv)
+		}
+	}
+	want := []string{"binder-0", "binder-1", "queue-0", "queue-1", "filter-worker-0", "filter-worker-1", "filter-worker-2", "score-worker-0", "score-worker-1", "gateway-0"}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("processes (-want +got):\n%s", diff)
+	}
+}
+
+func TestTableShowsRatesAndProblems(t *testing.T) {
+	var out strings.Builder
+	err := printTable(&out, []result{
+		{contender: "good", pods: 100, bound: 100, binding: 2 * time.Second, total: 4 * time.Second, writes: writes{binds: 100, events: 50},
+			usage: []processUsage{{"p", kubetest.Usage{CPU: 3 * time.Second, PeakRSS: 64 << 20}}}},
+		{contender: "bad", pods: 100, problems: []string{"nothing was bound"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := strings.Split(out.String(), "\n")
+	want := [][]string{
+		{"good", "100", "50", "25", "3.0", "30.00", "64", "1.50", "1.00", "0.50", "0.00", "0.00", "0", "0", "ok"},
+		{"bad", "0", "-", "-", "0.0", "0.00", "0", "0.00", "0.00", "0.00", "0.00", "0.00", "0", "0", "1", "wrong"},
+	}
+	if diff := cmp.Diff(want, [][]string{strings.Fields(rows[1]), strings.Fields(rows[2])}); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+	if len(rows[0]) != len(rows[1]) || len(rows[1]) != len(rows[2]) {
+		t.Error("the columns are not aligned")
+	}
+	if !strings.Contains(out.String(), "bad: nothing was bound\n") {
+		t.Error("the problem is not shown")
+	}
+}
