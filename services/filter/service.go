@@ -1,0 +1,187 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	"github.com/berth-scheduler/berth/internal/replica"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/wire"
+)
+
+// Bounds of a request, as the proto says them.
+const (
+	maxClasses = 1_000
+	maxPins    = 10_000
+)
+
+// busyFor is how long a caller that was turned away should wait.
+const busyFor = 20 * time.Millisecond
+
+// Replica is this worker's copy of the ledger, as internal/replica keeps it.
+type Replica interface {
+	// Read calls fn with the state, at version least or later, while nobody changes it.
+	Read(ctx context.Context, least cluster.Version, fn func(*cluster.State) error) error
+	// Ready returns why the state is not good, or nil.
+	Ready() error
+}
+
+// Evaluator judges nodes, as engine.Evaluator does.
+type Evaluator interface {
+	Filter(st *cluster.State, class cluster.ClassID, r cluster.Range) (engine.Feasibility, bool)
+	Node(st *cluster.State, class cluster.ClassID, node cluster.NodeIndex) (engine.Verdict, bool)
+	Explain(st *cluster.State, class cluster.ClassID, verdict engine.Verdict, node cluster.NodeIndex) []engine.VerdictCount
+}
+
+// Config is everything a Service needs.
+type Config struct {
+	Replica       Replica      // required
+	Evaluator     Evaluator    // required
+	MaxConcurrent int          // requests that are evaluated at the same time; 0 means twice GOMAXPROCS
+	MaxWaiting    int          // requests that may wait for their turn, beyond which they are refused; 0 means 256
+	Log           *slog.Logger // nil discards
+}
+
+// Service implements FilterService. It is safe for concurrent use.
+type Service struct {
+	filterv1.UnimplementedFilterServiceServer
+
+	cfg      Config
+	admitted chan struct{} // one value per request that runs or waits
+	running  chan struct{} // one value per request that runs
+}
+
+// New returns a service.
+func New(cfg Config) (*Service, error) {
+	if cfg.Replica == nil || cfg.Evaluator == nil {
+		return nil, errors.New("create filter-worker: Replica and Evaluator are required")
+	}
+	if cfg.MaxConcurrent < 0 || cfg.MaxWaiting < 0 {
+		return nil, fmt.Errorf("create filter-worker: MaxConcurrent %d, MaxWaiting %d: negative", cfg.MaxConcurrent, cfg.MaxWaiting)
+	}
+	if cfg.MaxConcurrent == 0 {
+		cfg.MaxConcurrent = 2 * runtime.GOMAXPROCS(0)
+	}
+	if cfg.MaxWaiting == 0 {
+		cfg.MaxWaiting = 256
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Service{
+		cfg:      cfg,
+		admitted: make(chan struct{}, cfg.MaxConcurrent+cfg.MaxWaiting),
+		running:  make(chan struct{}, cfg.MaxConcurrent),
+	}, nil
+}
+
+// Register makes the service answer on a server.
+func (s *Service) Register(r grpc.ServiceRegistrar) { filterv1.RegisterFilterServiceServer(r, s) }
+
+// Ready returns why this worker cannot answer, or nil.
+func (s *Service) Ready() error { return s.cfg.Replica.Ready() }
+
+// Filter returns which nodes of a range can run each class.
+func (s *Service) Filter(ctx context.Context, request *filterv1.FilterRequest) (*filterv1.FilterResponse, error) {
+	if err := validate(request); err != nil {
+		return nil, err
+	}
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	response := &filterv1.FilterResponse{}
+	err = s.cfg.Replica.Read(ctx, wire.Version(request.GetMinVersion()), func(st *cluster.State) error {
+		return s.evaluate(ctx, st, request, response)
+	})
+	if err != nil {
+		return nil, replica.Status(err)
+	}
+	return response, nil
+}
+
+// enter waits for a turn. It refuses when too many wait already.
+func (s *Service) enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case s.admitted <- struct{}{}:
+	default:
+		s.cfg.Log.Debug("request refused: too many wait", "bound", cap(s.admitted))
+		err := rpc.Error(codes.ResourceExhausted, rpc.ReasonQueueFull, "%d requests run or wait", cap(s.admitted))
+		return nil, rpc.WithRetry(err, busyFor)
+	}
+	select {
+	case s.running <- struct{}{}:
+		return func() { <-s.running; <-s.admitted }, nil
+	case <-ctx.Done():
+		<-s.admitted
+		return nil, ctx.Err()
+	}
+}
+
+func (s *Service) evaluate(ctx context.Context, st *cluster.State, request *filterv1.FilterRequest, response *filterv1.FilterResponse) error {
+	response.Version = wire.ToVersion(st.Version())
+	r := cluster.Range{First: cluster.NodeIndex(request.GetFirst()), End: cluster.NodeIndex(request.GetEnd())}
+	for _, class := range request.GetClasses() {
+		if ctx.Err() != nil {
+			return ctx.Err() // nobody waits for the rest
+		}
+		answer := &filterv1.ClassFeasibility{}
+		if f, ok := s.cfg.Evaluator.Filter(st, cluster.ClassID(class), r); ok {
+			answer.Feasible = wire.FromBitmap(f.Feasible)
+			answer.FeasibleCount, answer.Nodes = f.FeasibleCount, f.Nodes
+			answer.Verdicts = wire.ToVerdicts(f.Verdicts)
+		}
+		response.Classes = append(response.Classes, answer)
+	}
+	for _, pin := range request.GetPins() {
+		class, node := cluster.ClassID(pin.GetClass()), cluster.NodeIndex(pin.GetNode())
+		answer := &filterv1.PinFeasibility{}
+		if verdict, ok := s.cfg.Evaluator.Node(st, class, node); ok {
+			answer.Known, answer.Feasible = true, verdict.Feasible()
+			answer.Verdicts = wire.ToVerdicts(s.cfg.Evaluator.Explain(st, class, verdict, node))
+		}
+		response.Pins = append(response.Pins, answer)
+	}
+	return nil
+}
+
+// validate returns INVALID_ARGUMENT with what is wrong with a request.
+func validate(request *filterv1.FilterRequest) error {
+	var violations []rpc.Violation
+	bad := func(field, format string, args ...any) {
+		violations = append(violations, rpc.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+	}
+	first, end := request.GetFirst(), request.GetEnd()
+	if first < 0 || first%64 != 0 {
+		bad("first", "%d is not a multiple of 64", first)
+	}
+	if end <= first {
+		bad("end", "%d is not above first, %d", end, first)
+	} else if end%64 != 0 && end < cluster.MaxIndex {
+		bad("end", "%d is neither a multiple of 64 nor above every index", end)
+	}
+	if n := len(request.GetClasses()); n > maxClasses {
+		bad("classes", "%d of them, at most %d are possible", n, maxClasses)
+	}
+	if n := len(request.GetPins()); n > maxPins {
+		bad("pins", "%d of them, at most %d are possible", n, maxPins)
+	} else {
+		for i, pin := range request.GetPins() {
+			if pin.GetNode() < first || pin.GetNode() >= end {
+				bad(fmt.Sprintf("pins[%d].node", i), "%d is not within [%d, %d)", pin.GetNode(), first, end)
+			}
+		}
+	}
+	return rpc.Invalid(violations...)
+}

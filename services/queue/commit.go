@@ -1,0 +1,186 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/wire"
+)
+
+const (
+	// retryCommit is how long to wait before a commit is sent again when nobody said how long.
+	retryCommit = 50 * time.Millisecond
+	// mostMisfits is how often in a row the binder may find no node where workers found some, before the pod backs off.
+	mostMisfits = 3
+)
+
+var errNoOutcome = errors.New("the binder's answer does not match the request")
+
+// commit hands the pods that can go somewhere to the binder, in queue order.
+func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) error {
+	// 1. Write the request.
+	request := &binderv1.CommitRequest{Shard: d.sh.number, ShardRevision: d.sh.revision, Version: wire.ToVersion(b.oldest())}
+	index := make(map[cluster.ClassID]int32)
+	var sent []int
+	for i, a := range b.attempts {
+		w := b.classes[a.Class]
+		pod := &binderv1.PodAttempt{Id: int32(a.ID), Uid: a.UID, Attempt: a.Number, ClassIndex: -1}
+		switch {
+		case !open[i]:
+			continue
+		case a.Pin != "":
+			if !b.pinOf[i].feasible {
+				continue
+			}
+		case len(w.groups) == 0:
+			continue // gone before it could be scored
+		default:
+			at, ok := index[a.Class]
+			if !ok {
+				at = int32(len(request.Classes))
+				index[a.Class] = at
+				request.Classes = append(request.Classes, &binderv1.ClassCandidates{Class: int32(a.Class), Groups: wire.ToGroups(w.groups)})
+			}
+			pod.ClassIndex = at
+		}
+		sent = append(sent, i)
+		request.Pods = append(request.Pods, pod)
+	}
+	if len(sent) == 0 {
+		return nil
+	}
+	// 2. Send it until the outcome is known.
+	response, err := d.send(ctx, request)
+	switch {
+	case err == nil && len(response.GetOutcomes()) != len(sent):
+		err = errNoOutcome
+	case status.Code(err) == codes.Aborted:
+		d.s.metrics.retries.WithLabelValues("aborted").Add(float64(len(sent)))
+		d.log.Info("commit aborted, its pods are tried again", "pods", len(sent), "err", err)
+		return nil
+	case errors.Is(err, errShardLost) || ctx.Err() != nil:
+		return err
+	}
+	if err != nil {
+		d.log.Error("binder refuses the commit", "pods", len(sent), "err", err)
+		left := make(map[int]bool, len(sent))
+		for _, i := range sent {
+			left[i] = true
+			delete(open, i)
+		}
+		d.fail(b, left, fmt.Sprintf("commit: %v", err))
+		return nil
+	}
+	// 3. Take the outcomes in.
+	d.settle(b, open, sent, response)
+	return nil
+}
+
+// settle gives every pod of a commit its outcome.
+func (d *driver) settle(b *batch, open map[int]bool, sent []int, response *binderv1.CommitResponse) {
+	version := wire.Version(response.GetVersion())
+	if d.committed.Less(version) {
+		d.committed = version
+	}
+	misfits := make(map[string]int)
+	d.sh.with(func(q *Queue, now time.Time) {
+		for k, i := range sent {
+			a := b.attempts[i]
+			switch result := response.GetOutcomes()[k].GetResult(); result {
+			case binderv1.Outcome_RESULT_ASSUMED, binderv1.Outcome_RESULT_PLACED:
+				d.progress++
+				q.Await(now, a, version)
+				delete(open, i)
+			case binderv1.Outcome_RESULT_GONE:
+				q.Await(now, a, version)
+				delete(open, i)
+			case binderv1.Outcome_RESULT_NO_FIT:
+				// The next cycle asks the workers again, at this version or later, and then knows why.
+				misfits[a.UID] = d.misfits[a.UID] + 1
+				if misfits[a.UID] >= mostMisfits {
+					delete(misfits, a.UID)
+					q.Fail(now, a, "no node was left when the pod's turn came")
+					d.progress++
+					delete(open, i)
+					continue
+				}
+				d.s.metrics.retries.WithLabelValues("no_fit").Inc()
+			default:
+				d.s.metrics.retries.WithLabelValues("retry").Inc()
+			}
+		}
+	})
+	d.misfits = misfits
+}
+
+// send sends a commit to whoever is the active binder until it is known what became of it. To send it twice is safe:
+// the binder knows attempts by pod and number.
+func (d *driver) send(ctx context.Context, request *binderv1.CommitRequest) (*binderv1.CommitResponse, error) {
+	for {
+		now, _ := d.s.directory.get()
+		if !now.hasLeader() {
+			d.s.directory.awaitLeader(ctx, now.leader, 0)
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			continue
+		}
+		response, err := d.sendOnce(ctx, now.leader.Address, request)
+		if err == nil {
+			return response, nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		pause := retryCommit
+		switch code := status.Code(err); code {
+		case codes.ResourceExhausted:
+			if after, ok := rpc.RetryAfter(err); ok {
+				pause = after
+			}
+		case codes.FailedPrecondition:
+			if rpc.ReasonOf(err) != rpc.ReasonEpochLost {
+				return nil, fmt.Errorf("%w: %w", errShardLost, err)
+			}
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+			d.log.Warn("commit has no answer, sending it again", "pods", len(request.GetPods()), "binder", now.leader.ID, "err", err)
+		default:
+			return nil, err
+		}
+		d.s.metrics.retries.WithLabelValues("commit_" + snake(status.Code(err))).Add(float64(len(request.GetPods())))
+		d.s.directory.awaitLeader(ctx, now.leader, max(pause, time.Millisecond))
+	}
+}
+
+func (d *driver) sendOnce(ctx context.Context, address string, request *binderv1.CommitRequest) (*binderv1.CommitResponse, error) {
+	conn, err := d.s.cfg.Clients.Conn(address)
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "connect to %s: %v", address, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.s.cfg.CommitTimeout)
+	defer cancel()
+	return binderv1.NewBinderServiceClient(conn).Commit(ctx, request)
+}
+
+// snake returns the label of a code.
+func snake(code codes.Code) string {
+	switch code {
+	case codes.Unavailable:
+		return "unavailable"
+	case codes.DeadlineExceeded:
+		return "deadline_exceeded"
+	case codes.ResourceExhausted:
+		return "resource_exhausted"
+	case codes.FailedPrecondition:
+		return "failed_precondition"
+	}
+	return "other"
+}

@@ -1,0 +1,298 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	scorev1 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
+	"github.com/berth-scheduler/berth/internal/wire"
+)
+
+// slack is how many more candidates are asked for than the batch has pods, for those that other shards take meanwhile.
+const slack = 16
+
+// cycle takes a batch through filter, score and commit. Pods that get no outcome are active again. An error means that
+// the shard is lost or ctx has ended.
+func (d *driver) cycle(ctx context.Context, b *batch, now view) error {
+	d.s.metrics.batch.Observe(float64(len(b.attempts)))
+	d.progress = 0
+	open := make(map[int]bool, len(b.attempts)) // without an outcome
+	for i := range b.attempts {
+		open[i] = true
+	}
+	defer d.giveBack(b, open)
+
+	// 1. Where can they go?
+	if b.nodes > 0 {
+		if err := d.stage("filter", func() error { return d.filter(ctx, b, now) }); err != nil {
+			return d.refused(ctx, b, open, "filter", err)
+		}
+	}
+	// 2. Park the pods that can go nowhere; wait for the log where the workers know better than this replica.
+	if err := d.stage("park", func() error { return d.park(ctx, b, open) }); err != nil {
+		return err
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	// 3. Where best?
+	if err := d.stage("score", func() error { return d.score(ctx, b, now, open) }); err != nil {
+		return d.refused(ctx, b, open, "score", err)
+	}
+	// 4. Let the binder place them.
+	return d.stage("commit", func() error { return d.commit(ctx, b, open) })
+}
+
+// giveBack makes the pods without an outcome active again.
+func (d *driver) giveBack(b *batch, open map[int]bool) {
+	if len(open) == 0 {
+		return
+	}
+	d.sh.with(func(q *Queue, now time.Time) {
+		for i := range b.attempts {
+			if open[i] {
+				q.Retry(now, b.attempts[i])
+			}
+		}
+	})
+}
+
+func (d *driver) stage(name string, run func() error) error {
+	start := time.Now()
+	err := run()
+	d.s.metrics.stage.WithLabelValues(name).Observe(time.Since(start).Seconds())
+	return err
+}
+
+// refused handles a stage that workers did not answer: the pods are tried again at once, but if the question was wrong
+// they back off.
+func (d *driver) refused(ctx context.Context, b *batch, open map[int]bool, stage string, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	d.s.metrics.retries.WithLabelValues(stage).Add(float64(len(open)))
+	if refused := (refusedError{}); !errors.As(err, &refused) {
+		d.log.Warn("no worker answered, trying again", "stage", stage, "pods", len(open), "err", err)
+		return nil
+	}
+	d.log.Error("workers refuse the request", "stage", stage, "pods", len(open), "err", err)
+	d.fail(b, open, fmt.Sprintf("%s: %v", stage, err))
+	return nil
+}
+
+// fail puts all pods without an outcome in backoff.
+func (d *driver) fail(b *batch, open map[int]bool, message string) {
+	d.sh.with(func(q *Queue, now time.Time) {
+		for i := range b.attempts {
+			if open[i] {
+				q.Fail(now, b.attempts[i], message)
+				d.progress++
+				d.reports.add(b.attempts[i], reasonError, message)
+				delete(open, i)
+			}
+		}
+	})
+}
+
+// filter asks the filter-workers about all classes and pins of the batch.
+func (d *driver) filter(ctx context.Context, b *batch, now view) error {
+	first, last := d.s.directory.split(now.filters)
+	classes := make([]int32, len(b.order))
+	for i, class := range b.order {
+		classes[i] = int32(class)
+	}
+	var cuts []cluster.Range
+	var pinned [][]*pinWork
+	var questions []question[*filterv1.FilterRequest, *filterv1.FilterResponse]
+	for _, r := range ranges(b.length, len(first)) {
+		request := &filterv1.FilterRequest{
+			MinVersion: wire.ToVersion(b.least), First: int32(r.First), End: int32(r.End), Classes: classes,
+		}
+		var pins []*pinWork
+		for _, p := range b.pins {
+			if p.node != cluster.NoNode && r.First <= p.node && p.node < r.End {
+				pins = append(pins, p)
+				request.Pins = append(request.Pins, &filterv1.Pin{Class: int32(p.class), Node: int32(p.node)})
+			}
+		}
+		if len(classes)+len(pins) == 0 {
+			continue
+		}
+		cuts, pinned = append(cuts, r), append(pinned, pins)
+		questions = append(questions, question[*filterv1.FilterRequest, *filterv1.FilterResponse]{
+			request: request,
+			call: func(ctx context.Context, conn grpc.ClientConnInterface, request *filterv1.FilterRequest) (*filterv1.FilterResponse, error) {
+				return filterv1.NewFilterServiceClient(conn).Filter(ctx, request)
+			},
+		})
+	}
+	answers, err := askAll(ctx, d.s, first, last, questions)
+	if err != nil {
+		return err
+	}
+	for i, answer := range answers {
+		if err := b.addFilter(cuts[i], pinned[i], answer); err != nil {
+			return fmt.Errorf("range [%d, %d): %w", cuts[i].First, cuts[i].End, err)
+		}
+	}
+	return nil
+}
+
+// addFilter merges the answer about one range; ranges come in order.
+func (b *batch) addFilter(r cluster.Range, pins []*pinWork, answer *filterv1.FilterResponse) error {
+	if len(answer.GetClasses()) != len(b.order) || len(answer.GetPins()) != len(pins) {
+		return refusedError{fmt.Errorf("answer about %d classes and %d pins, asked for %d and %d",
+			len(answer.GetClasses()), len(answer.GetPins()), len(b.order), len(pins))}
+	}
+	b.answered(wire.Version(answer.GetVersion()))
+	for i, c := range answer.GetClasses() {
+		w := b.classes[b.order[i]]
+		bits, err := wire.Bitmap(c.GetFeasible(), min((len(c.GetFeasible())+7)/8, r.Len()/64))
+		if err != nil {
+			return refusedError{err}
+		}
+		if len(bits) > 0 {
+			w.feasible = w.feasible.Grow(int(r.First) + len(bits)*64)
+			copy(w.feasible[r.First/64:], bits)
+		}
+		verdicts, err := wire.Verdicts(c.GetVerdicts())
+		if err != nil {
+			return refusedError{err}
+		}
+		w.nodes += int(c.GetNodes())
+		w.verdicts = engine.MergeVerdicts(w.verdicts, verdicts)
+	}
+	for i, answered := range answer.GetPins() {
+		verdicts, err := wire.Verdicts(answered.GetVerdicts())
+		if err != nil {
+			return refusedError{err}
+		}
+		pins[i].known, pins[i].feasible, pins[i].verdicts = answered.GetKnown(), answered.GetFeasible(), verdicts
+	}
+	return nil
+}
+
+// park gives an outcome to the pods that can go nowhere.
+func (d *driver) park(ctx context.Context, b *batch, open map[int]bool) error {
+	var parked, unknown []int
+	parkings := make(map[int]Parking)
+	for i, a := range b.attempts {
+		w := b.classes[a.Class]
+		if p, ok := b.parking(i); ok {
+			parked, parkings[i] = append(parked, i), p
+		} else if a.Pin == "" && w.nodes == 0 {
+			unknown = append(unknown, i)
+		}
+	}
+	if len(parked)+len(unknown) == 0 {
+		return nil
+	}
+	err := d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
+		d.sh.with(func(q *Queue, now time.Time) {
+			for _, i := range unknown {
+				q.Await(now, b.attempts[i], b.newest)
+				delete(open, i)
+			}
+			for _, i := range parked {
+				if pin := b.pinOf[i]; pin != nil && st.Nodes.ByName(pin.name) != pin.node {
+					continue // what was said was perhaps about another node
+				}
+				q.Park(now, st, b.attempts[i], parkings[i])
+				d.progress++
+				delete(d.misfits, b.attempts[i].UID)
+				delete(open, i)
+			}
+		})
+		return nil
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return nil // the replica has no state at the moment: they are tried again
+	}
+	for _, i := range parked {
+		if !open[i] {
+			d.reports.add(b.attempts[i], reasonUnschedulable, parkings[i].Message)
+		}
+	}
+	return nil
+}
+
+// score asks the score-workers for the best nodes of the classes that have some.
+func (d *driver) score(ctx context.Context, b *batch, now view, open map[int]bool) error {
+	first, last := d.s.directory.split(now.scores)
+	limit := len(b.attempts) + slack
+	wanted := make(map[cluster.ClassID]bool)
+	words := 0
+	for i, a := range b.attempts {
+		if w := b.classes[a.Class]; open[i] && a.Pin == "" && w.feasible.Count() > 0 {
+			wanted[a.Class] = true
+			words = max(words, len(w.feasible))
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	var asked [][]cluster.ClassID
+	var questions []question[*scorev1.ScoreRequest, *scorev1.ScoreResponse]
+	for _, r := range cluster.Ranges(words*64, len(first), leastRange) {
+		request := &scorev1.ScoreRequest{MinVersion: wire.ToVersion(b.newest), First: int32(r.First), End: int32(r.End)}
+		var about []cluster.ClassID
+		for _, class := range b.order {
+			feasible := b.classes[class].feasible
+			if !wanted[class] || len(feasible) <= int(r.First/64) {
+				continue
+			}
+			part := wire.FromBitmap(feasible[r.First/64 : min(int(r.End/64), len(feasible))])
+			if len(part) > 0 {
+				about = append(about, class)
+				request.Classes = append(request.Classes, &scorev1.ClassQuery{Class: int32(class), Feasible: part, Limit: int32(limit)})
+			}
+		}
+		if len(about) == 0 {
+			continue
+		}
+		asked = append(asked, about)
+		questions = append(questions, question[*scorev1.ScoreRequest, *scorev1.ScoreResponse]{
+			request: request,
+			call: func(ctx context.Context, conn grpc.ClientConnInterface, request *scorev1.ScoreRequest) (*scorev1.ScoreResponse, error) {
+				return scorev1.NewScoreServiceClient(conn).Score(ctx, request)
+			},
+		})
+	}
+	answers, err := askAll(ctx, d.s, first, last, questions)
+	if err != nil {
+		return err
+	}
+	return b.addScores(asked, answers, limit)
+}
+
+// addScores merges the answers about all ranges.
+func (b *batch) addScores(asked [][]cluster.ClassID, answers []*scorev1.ScoreResponse, limit int) error {
+	parts := make(map[cluster.ClassID][][]engine.Group)
+	for i, answer := range answers {
+		if len(answer.GetClasses()) != len(asked[i]) {
+			return refusedError{fmt.Errorf("answer about %d classes, asked for %d", len(answer.GetClasses()), len(asked[i]))}
+		}
+		b.answered(wire.Version(answer.GetVersion()))
+		for k, c := range answer.GetClasses() {
+			groups, err := wire.Groups(c.GetGroups())
+			if err != nil {
+				return refusedError{err}
+			}
+			parts[asked[i][k]] = append(parts[asked[i][k]], groups)
+		}
+	}
+	for class, groups := range parts {
+		b.classes[class].groups = engine.MergeGroups(b.seed, limit, groups...)
+	}
+	return nil
+}

@@ -1,0 +1,12 @@
+// Package queue holds the pods that wait to be scheduled, in shards, and drives their cycles: pop a batch, ask the
+// filter-workers, ask the score-workers, hand the candidates to the binder.
+//
+// [Queue] is one shard's pods, a pure fold over the log: no clock, no goroutine, no I/O. A pod in it is gated, active,
+// in backoff, unschedulable or in flight, and in exactly one of these. It leaves when the log says that it is placed,
+// gone or being deleted.
+//
+// [Service] owns shards under an etcd lease, one driver goroutine each, and answers what they hold.
+//
+// The package never decides where a pod goes: workers say where it can, the binder says where it does. It keeps
+// nothing that its next owner could not rebuild from the log, except how often a pod has failed.
+package queue

@@ -1,0 +1,363 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/engine"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/replica"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/wire"
+)
+
+const epoch = 5
+
+// ledger is a state with followers: every role of a test shares it, so that none is ever behind, unless the test
+// holds one back.
+type ledger struct {
+	mu   sync.RWMutex
+	st   *cluster.State
+	subs []replica.Subscriber
+	keep int // number of the next class
+}
+
+func newLedger(shards int32) *ledger {
+	l := &ledger{st: cluster.New(cluster.Version{Epoch: epoch})}
+	l.apply(cluster.SettingsSet{Settings: cluster.Settings{
+		Shards: shards, Seed: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")},
+	}})
+	return l
+}
+
+func (l *ledger) apply(deltas ...cluster.Delta) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.applyLocked(deltas...)
+}
+
+func (l *ledger) applyLocked(deltas ...cluster.Delta) {
+	for _, d := range deltas {
+		if err := l.st.Apply(d); err != nil {
+			panic(err) // a broken test
+		}
+		for _, s := range l.subs {
+			s.Applied(l.st, d)
+		}
+	}
+}
+
+func (l *ledger) Read(_ context.Context, least cluster.Version, fn func(*cluster.State) error) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if have := l.st.Version(); !least.IsZero() && (have.Epoch != least.Epoch || have.Seq < least.Seq) {
+		return &replica.BehindError{Have: have, Want: least}
+	}
+	return fn(l.st)
+}
+
+func (l *ledger) Subscribe(s replica.Subscriber) (cancel func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.subs = append(l.subs, s)
+	s.Reset(l.st)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.subs = slices.DeleteFunc(l.subs, func(other replica.Subscriber) bool { return other == s })
+	}
+}
+
+func (l *ledger) Ready() error { return nil }
+
+func quantities(milli int64) []cluster.Quantity {
+	return []cluster.Quantity{{Name: "cpu", Value: milli}, {Name: "pods", Value: 110}}
+}
+
+// node adds or changes a node.
+func (l *ledger) node(name string, milli int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.st.Nodes.ByName(name)
+	if at == cluster.NoNode {
+		at = l.st.Nodes.Free()
+	}
+	l.applyLocked(cluster.NodeSet{Index: at, Node: cluster.Node{Name: name, Allocatable: quantities(milli)}})
+}
+
+// pod adds a pod that asks for CPU; change may make it special.
+func (l *ledger) pod(name string, milli int64, change func(*cluster.Pod, *cluster.ClassSpec)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	asks := []cluster.Quantity{{Name: "cpu", Value: milli}}
+	spec := cluster.ClassSpec{SchedulerName: "default-scheduler", Requests: asks, ScoreRequests: asks, NonZeroCPU: milli}
+	pod := cluster.Pod{UID: "uid-" + name, Namespace: "default", Name: name, Created: time.Now().UnixNano()}
+	if change != nil {
+		change(&pod, &spec)
+	}
+	pod.Class = -1
+	for _, c := range l.st.Classes() {
+		if c.Key == spec.Key() {
+			pod.Class = c.ID
+		}
+	}
+	if pod.Class < 0 {
+		pod.Class = cluster.ClassID(l.keep)
+		l.keep++
+		l.applyLocked(cluster.ClassDefined{ID: pod.Class, Spec: spec})
+	}
+	l.applyLocked(cluster.PodSet{ID: l.st.FreePod(), Pod: pod})
+}
+
+// nodeOf returns where a pod is, "" if it is pending or not known.
+func (l *ledger) nodeOf(name string) string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	id, ok := l.st.PodByUID("uid-" + name)
+	if !ok {
+		return ""
+	}
+	return l.st.Pod(id).NodeName
+}
+
+// etcd is what the service sees of it: members, the leader, and shards with their owners.
+type etcd struct {
+	mu       sync.Mutex
+	members  []coord.Member
+	leader   coord.Leader
+	owners   map[int]*session
+	revision int64
+	changed  chan struct{}
+}
+
+func newEtcd() *etcd {
+	return &etcd{owners: make(map[int]*session), revision: 100, changed: make(chan struct{})}
+}
+
+func (e *etcd) change(fn func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	fn()
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+func watch[T any](ctx context.Context, e *etcd, get func() T) <-chan T {
+	out := make(chan T)
+	go func() {
+		defer close(out)
+		for {
+			e.mu.Lock()
+			v, changed := get(), e.changed
+			e.mu.Unlock()
+			select {
+			case out <- v:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+func (e *etcd) WatchMembers(ctx context.Context) <-chan []coord.Member {
+	return watch(ctx, e, func() []coord.Member { return slices.Clone(e.members) })
+}
+
+func (e *etcd) WatchLeader(ctx context.Context) <-chan coord.Leader {
+	return watch(ctx, e, func() coord.Leader { return e.leader })
+}
+
+func (e *etcd) WatchShards(ctx context.Context) <-chan []coord.ShardOwner {
+	return watch(ctx, e, func() []coord.ShardOwner { return nil }) // the service reads no more than that it has changed
+}
+
+func (e *etcd) join(role coord.Role, id string) {
+	e.change(func() { e.members = append(e.members, coord.Member{Role: role, ID: id, Address: id}) })
+}
+
+func (e *etcd) leave(id string) {
+	e.change(func() {
+		e.members = slices.DeleteFunc(e.members, func(m coord.Member) bool { return m.ID == id })
+	})
+}
+
+func (e *etcd) ownersOf() map[int]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	owners := make(map[int]string)
+	for shard, s := range e.owners {
+		owners[shard] = s.owner
+	}
+	return owners
+}
+
+// session is a lease of one member.
+type session struct {
+	etcd  *etcd
+	owner string
+	once  sync.Once
+	done  chan struct{}
+}
+
+func (s *session) ClaimShard(_ context.Context, shard int, owner string) (int64, error) {
+	var revision int64
+	var err error
+	s.etcd.change(func() {
+		select {
+		case <-s.done:
+			err = coord.ErrSessionLost
+			return
+		default:
+		}
+		if holder := s.etcd.owners[shard]; holder != nil && holder != s {
+			err = fmt.Errorf("shard %d: %w", shard, coord.ErrTaken)
+			return
+		}
+		s.etcd.revision++
+		s.owner, revision = owner, s.etcd.revision
+		s.etcd.owners[shard] = s
+	})
+	return revision, err
+}
+
+func (s *session) ReleaseShard(_ context.Context, shard int) error {
+	s.etcd.change(func() {
+		if s.etcd.owners[shard] == s {
+			delete(s.etcd.owners, shard)
+		}
+	})
+	return nil
+}
+
+func (s *session) Done() <-chan struct{} { return s.done }
+
+func (s *session) Close(context.Context) error { s.lose(); return nil }
+
+// lose ends the lease.
+func (s *session) lose() {
+	s.once.Do(func() { close(s.done) })
+	s.etcd.change(func() { maps.DeleteFunc(s.etcd.owners, func(_ int, holder *session) bool { return holder == s }) })
+}
+
+// binder places pods on the shared ledger, as the real one does, without any API server behind it.
+type binder struct {
+	binderv1.UnimplementedBinderServiceServer
+	ledger    *ledger
+	evaluator *engine.Evaluator
+
+	mu      sync.Mutex
+	commits []*binderv1.CommitRequest
+	reports map[string]string // message by uid
+	// before and after let a test interfere with the n-th commit, from 1.
+	before func(n int, request *binderv1.CommitRequest) error
+	after  func(n int, response *binderv1.CommitResponse) error
+}
+
+func (b *binder) Commit(_ context.Context, request *binderv1.CommitRequest) (*binderv1.CommitResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.commits = append(b.commits, request)
+	if b.before != nil {
+		if err := b.before(len(b.commits), request); err != nil {
+			return nil, err
+		}
+	}
+	response, err := b.place(request)
+	if err == nil && b.after != nil {
+		err = b.after(len(b.commits), response)
+	}
+	return response, err
+}
+
+func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitResponse, error) {
+	b.ledger.mu.Lock()
+	defer b.ledger.mu.Unlock()
+	st := b.ledger.st
+	if wire.Version(request.GetVersion()).Epoch != st.Version().Epoch {
+		return nil, rpc.Error(codes.Aborted, "OTHER_EPOCH", "epoch %d", st.Version().Epoch)
+	}
+	var candidates []engine.Candidates
+	for _, c := range request.GetClasses() {
+		groups, err := wire.Groups(c.GetGroups())
+		if err != nil {
+			return nil, err
+		}
+		candidates = append(candidates, engine.Candidates{Class: cluster.ClassID(c.GetClass()), Groups: groups})
+	}
+	placer := engine.NewPlacer(b.evaluator, st, wire.Version(request.GetVersion()).Seq, candidates)
+	response := &binderv1.CommitResponse{}
+	for _, p := range request.GetPods() {
+		outcome := &binderv1.Outcome{Result: binderv1.Outcome_RESULT_GONE}
+		response.Outcomes = append(response.Outcomes, outcome)
+		id := cluster.PodID(p.GetId())
+		row := st.Pod(id)
+		if row == nil || row.UID != p.GetUid() {
+			continue
+		}
+		if row.Placed() {
+			outcome.Result = binderv1.Outcome_RESULT_PLACED
+			continue
+		}
+		node, placement := st.Nodes.ByName(row.Pin), engine.NoFit
+		if row.Pin != "" {
+			placement = placer.PlacePinned(row.Class, node)
+		} else {
+			node, placement = placer.Place(int(p.GetClassIndex()))
+		}
+		switch placement {
+		case engine.Placed:
+			b.ledger.applyLocked(cluster.PodAssumed{ID: id, Node: node, Attempt: p.GetAttempt()})
+			outcome.Result, outcome.Node = binderv1.Outcome_RESULT_ASSUMED, int32(node)
+		case engine.NoFit:
+			outcome.Result = binderv1.Outcome_RESULT_NO_FIT
+		default:
+			outcome.Result = binderv1.Outcome_RESULT_RETRY
+		}
+	}
+	response.Version = wire.ToVersion(st.Version())
+	return response, nil
+}
+
+func (b *binder) Report(_ context.Context, request *binderv1.ReportRequest) (*binderv1.ReportResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range request.GetReports() {
+		b.reports[r.GetUid()] = r.GetMessage()
+	}
+	return &binderv1.ReportResponse{}, nil
+}
+
+func (b *binder) report(name string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.reports["uid-"+name]
+}
+
+// sent returns what every commit so far was of: pod and attempt.
+func (b *binder) sent() [][]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all [][]string
+	for _, request := range b.commits {
+		var pods []string
+		for _, p := range request.GetPods() {
+			pods = append(pods, fmt.Sprintf("%s/%d", p.GetUid()[len("uid-"):], p.GetAttempt()))
+		}
+		all = append(all, pods)
+	}
+	return all
+}

@@ -1,0 +1,284 @@
+package queue
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// ShardOf returns the shard of a class, and false if the state does not know the class or has no settings yet.
+func ShardOf(st *cluster.State, class cluster.ClassID) (int32, bool) {
+	c := st.Class(class)
+	if c == nil || st.Settings.Shards < 1 {
+		return 0, false
+	}
+	return int32(c.Hash % uint64(st.Settings.Shards)), true
+}
+
+// holds reports whether a pod of the state belongs in the queue.
+func (q *Queue) holds(st *cluster.State, row *cluster.PodRow) bool {
+	if row.Placed() || row.Deleting {
+		return false
+	}
+	shard, ok := ShardOf(st, row.Class)
+	return ok && shard == q.shard && st.Profile(st.Class(row.Class).Spec.SchedulerName) != nil
+}
+
+// Reset builds the queue from a state. Attempts that are running are void and their pods active again. Of the pods
+// that it held before it remembers how often they failed.
+func (q *Queue) Reset(now time.Time, st *cluster.State) {
+	before := make(map[string]*entry, len(q.pods))
+	for _, e := range q.pods {
+		before[e.pod.UID] = e
+	}
+	q.clear()
+	q.version = st.Version()
+
+	var ids []cluster.PodID
+	for id, row := range st.Pods() {
+		was := before[row.UID]
+		if q.holds(st, row) || row.Phase == cluster.Assumed && was != nil && q.ofShard(st, row) {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b cluster.PodID) int {
+		return cmp.Or(cmp.Compare(st.Pod(a).Created, st.Pod(b).Created), cmp.Compare(a, b))
+	})
+	for _, id := range ids {
+		row := st.Pod(id)
+		e := q.add(now, id, &row.Pod)
+		if was := before[row.UID]; was != nil {
+			e.entered, e.failures, e.errors = was.entered, was.failures, was.errors
+			e.message, e.verdicts = was.message, was.verdicts
+			e.attempts = max(e.attempts, was.attempts)
+		}
+		if row.Placed() {
+			q.move(now, e, assumed)
+		} else {
+			q.requeue(now, e)
+		}
+	}
+}
+
+func (q *Queue) ofShard(st *cluster.State, row *cluster.PodRow) bool {
+	shard, ok := ShardOf(st, row.Class)
+	return ok && shard == q.shard
+}
+
+// Apply folds one delta; st is the state after it.
+func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
+	q.version = st.Version()
+	switch d := d.(type) {
+	case cluster.SettingsSet:
+		q.Reset(now, st) // the shards, or the profiles, may be others
+	case cluster.PodSet:
+		q.set(now, st, d.ID)
+		q.wake(now, st)
+	case cluster.PodAssumed:
+		if e := q.pods[d.ID]; e != nil {
+			e.attempts = max(e.attempts, d.Attempt)
+			q.move(now, e, assumed)
+		}
+	case cluster.PodBound:
+		q.drop(d.ID)
+	case cluster.PodForgotten:
+		q.forget(now, st, d)
+		q.wake(now, st)
+	case cluster.PodRemoved:
+		q.drop(d.ID)
+		q.wake(now, st)
+	case cluster.NodeSet:
+		q.wake(now, st)
+	}
+	q.resolve(now)
+}
+
+// set follows the content of a pod.
+func (q *Queue) set(now time.Time, st *cluster.State, id cluster.PodID) {
+	row := st.Pod(id)
+	e := q.pods[id]
+	if !q.holds(st, row) {
+		if e == nil || e.place != assumed || row.Phase != cluster.Assumed {
+			q.drop(id)
+		}
+		return
+	}
+	if e == nil {
+		q.requeue(now, q.add(now, id, &row.Pod))
+		return
+	}
+	other := e.pod.Class != row.Class || e.pod.Pin != row.Pin
+	q.unlink(e)
+	e.pod = row.Pod
+	e.changed = e.changed || other
+	q.link(e)
+	gated := len(row.Gates) > 0
+	switch {
+	case gated && e.place != Gated:
+		q.move(now, e, Gated)
+	case !gated && e.place == Gated, other && e.place == Unschedulable:
+		q.requeue(now, e)
+	}
+}
+
+// forget brings back a pod whose bind failed.
+func (q *Queue) forget(now time.Time, st *cluster.State, d cluster.PodForgotten) {
+	row := st.Pod(d.ID)
+	if !q.holds(st, row) {
+		q.drop(d.ID)
+		return
+	}
+	e := q.pods[d.ID]
+	if e == nil {
+		e = q.add(now, d.ID, &row.Pod)
+	}
+	q.unlink(e)
+	e.pod = row.Pod
+	q.link(e)
+	q.failed(now, e, d.Reason)
+}
+
+// add makes an entry, not yet in a place that counts: the caller moves it.
+func (q *Queue) add(now time.Time, id cluster.PodID, pod *cluster.Pod) *entry {
+	q.arrivals++
+	e := &entry{id: id, pod: *pod, arrival: q.arrivals, place: assumed, since: now, entered: now, attempts: pod.Attempt}
+	if pod.Created != 0 {
+		e.entered = time.Unix(0, pod.Created)
+	}
+	q.pods[id] = e
+	q.link(e)
+	return e
+}
+
+// drop forgets a pod.
+func (q *Queue) drop(id cluster.PodID) {
+	if e := q.pods[id]; e != nil {
+		q.unlink(e)
+		delete(q.pods, id)
+	}
+}
+
+// wake brings back the pods that the last delta could help: those whose class is feasible on a node it changed.
+func (q *Queue) wake(now time.Time, st *cluster.State) {
+	if st.Nodes.Count() > 0 {
+		q.requeueAll(now, q.nodeless)
+	}
+	if len(q.parked) == 0 {
+		return
+	}
+	st.Nodes.ChangedSince(st.Version().Seq-1, everyNode, func(n cluster.NodeIndex) {
+		if !st.Nodes.Live.Has(n) {
+			return
+		}
+		name := st.Nodes.Spec[n].Name
+		for class, pods := range q.parked {
+			if len(pods.free)+len(pods.pinned[name]) > 0 && q.feasible(st, class, n) {
+				q.requeueAll(now, pods.free)
+				q.requeueAll(now, pods.pinned[name])
+			}
+		}
+	})
+}
+
+func (q *Queue) requeueAll(now time.Time, pods map[cluster.PodID]*entry) {
+	for _, e := range pods {
+		q.requeue(now, e)
+	}
+}
+
+// link and unlink keep the count and the index of the place that a pod is in.
+func (q *Queue) link(e *entry) {
+	q.counts[e.place]++
+	if h := q.heap(e); h != nil {
+		h.add(e)
+	}
+	if e.place != Unschedulable || e.wake == WhenChanged {
+		return
+	}
+	if e.wake == WhenAnyNode {
+		q.nodeless[e.id] = e
+		return
+	}
+	pods := q.parked[e.pod.Class]
+	if pods == nil {
+		pods = &parkedClass{free: make(map[cluster.PodID]*entry), pinned: make(map[string]map[cluster.PodID]*entry)}
+		q.parked[e.pod.Class] = pods
+	}
+	if e.pod.Pin == "" {
+		pods.free[e.id] = e
+		return
+	}
+	if pods.pinned[e.pod.Pin] == nil {
+		pods.pinned[e.pod.Pin] = make(map[cluster.PodID]*entry)
+	}
+	pods.pinned[e.pod.Pin][e.id] = e
+}
+
+func (q *Queue) unlink(e *entry) {
+	q.counts[e.place]--
+	if h := q.heap(e); h != nil {
+		h.remove(e)
+	}
+	if e.place != Unschedulable {
+		return
+	}
+	delete(q.nodeless, e.id)
+	pods := q.parked[e.pod.Class]
+	if pods == nil {
+		return
+	}
+	delete(pods.free, e.id)
+	delete(pods.pinned[e.pod.Pin], e.id)
+	if len(pods.pinned[e.pod.Pin]) == 0 {
+		delete(pods.pinned, e.pod.Pin)
+	}
+	if len(pods.free)+len(pods.pinned) == 0 {
+		delete(q.parked, e.pod.Class)
+	}
+}
+
+// Entries yields every pod of the queue, in no order.
+func (q *Queue) Entries() iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		for _, e := range q.pods {
+			if e.place != assumed && !yield(e.view()) {
+				return
+			}
+		}
+	}
+}
+
+// Entry returns what the queue knows of a pod. False: it does not hold it.
+func (q *Queue) Entry(id cluster.PodID) (Entry, bool) {
+	e := q.pods[id]
+	if e == nil || e.place == assumed {
+		return Entry{}, false
+	}
+	return e.view(), true
+}
+
+func (e *entry) view() Entry {
+	v := Entry{ID: e.id, Pod: e.pod, Place: e.place, Since: e.since, Attempts: e.attempts, Message: e.message, Verdicts: e.verdicts}
+	if e.place == Backoff {
+		v.BackoffUntil = e.ready()
+	}
+	return v
+}
+
+// Positions returns for every active pod how many are ahead of it.
+func (q *Queue) Positions() map[cluster.PodID]int {
+	ordered := slices.SortedFunc(slices.Values(q.active.entries), func(a, b *entry) int {
+		if before(a, b) {
+			return -1
+		}
+		return 1
+	})
+	positions := make(map[cluster.PodID]int, len(ordered))
+	for i, e := range ordered {
+		positions[e.id] = i
+	}
+	return positions
+}

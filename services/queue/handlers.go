@@ -1,0 +1,186 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/wire"
+)
+
+// Bounds of the requests, as the proto says them.
+const (
+	standardPage = 100
+	maxPage      = 1000
+	maxUIDs      = 1000
+)
+
+// listed is a pod on its way to an answer.
+type listed struct {
+	shard int32
+	Entry
+}
+
+// key orders the pods of a list.
+func (l *listed) key() [3]string { return [3]string{l.Pod.Namespace, l.Pod.Name, l.Pod.UID} }
+
+func compareKeys(a, b [3]string) int {
+	return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]), cmp.Compare(a[2], b[2]))
+}
+
+// ListPending pages through the pods of the owned shards, by namespace and name.
+func (s *Service) ListPending(_ context.Context, request *queuev1.ListPendingRequest) (*queuev1.ListPendingResponse, error) {
+	size, after, err := page(request)
+	if err != nil {
+		return nil, err
+	}
+	var pods []listed
+	for _, sh := range s.owned() {
+		sh.mu.Lock()
+		for e := range sh.queue.Entries() {
+			l := listed{shard: sh.number, Entry: e}
+			if after == nil || compareKeys(l.key(), *after) > 0 {
+				pods = append(pods, l)
+			}
+		}
+		sh.mu.Unlock()
+	}
+	slices.SortFunc(pods, func(a, b listed) int { return compareKeys(a.key(), b.key()) })
+	response := &queuev1.ListPendingResponse{}
+	if len(pods) > size {
+		pods = pods[:size]
+		response.NextPageToken = token(pods[size-1].key())
+	}
+	response.Pods = s.answer(pods)
+	return response, nil
+}
+
+// GetPending returns what the owned shards know of pods.
+func (s *Service) GetPending(_ context.Context, request *queuev1.GetPendingRequest) (*queuev1.GetPendingResponse, error) {
+	var violations []rpc.Violation
+	if n := len(request.GetUids()); n > maxUIDs {
+		violations = append(violations, rpc.Violation{Field: "uids", Description: fmt.Sprintf("%d of them, at most %d are possible", n, maxUIDs)})
+	}
+	wanted := make(map[string]int, len(request.GetUids())) // to the place in the request
+	for i, uid := range request.GetUids() {
+		if uid == "" {
+			violations = append(violations, rpc.Violation{Field: fmt.Sprintf("uids[%d]", i), Description: "empty"})
+		}
+		wanted[uid] = i
+	}
+	if err := rpc.Invalid(violations...); err != nil {
+		return nil, err
+	}
+	found := make(map[string]listed)
+	for _, sh := range s.owned() {
+		sh.mu.Lock()
+		for e := range sh.queue.Entries() {
+			if _, ok := wanted[e.Pod.UID]; ok {
+				found[e.Pod.UID] = listed{shard: sh.number, Entry: e}
+			}
+		}
+		sh.mu.Unlock()
+	}
+	var pods []listed
+	for _, uid := range request.GetUids() {
+		if l, ok := found[uid]; ok {
+			pods = append(pods, l)
+		}
+	}
+	return &queuev1.GetPendingResponse{Pods: s.answer(pods)}, nil
+}
+
+// GetShards returns the owned shards with their depths.
+func (s *Service) GetShards(context.Context, *queuev1.GetShardsRequest) (*queuev1.GetShardsResponse, error) {
+	response := &queuev1.GetShardsResponse{}
+	for shard, n := range s.depths() {
+		response.Shards = append(response.Shards, &queuev1.Shard{
+			Shard: shard, Gated: int32(n[Gated]), Active: int32(n[Active]), Backoff: int32(n[Backoff]),
+			Unschedulable: int32(n[Unschedulable]), InFlight: int32(n[InFlight]),
+		})
+	}
+	slices.SortFunc(response.Shards, func(a, b *queuev1.Shard) int { return cmp.Compare(a.Shard, b.Shard) })
+	return response, nil
+}
+
+// page validates a request for a page.
+func page(request *queuev1.ListPendingRequest) (size int, after *[3]string, err error) {
+	var violations []rpc.Violation
+	size = int(request.GetPageSize())
+	switch {
+	case size < 0:
+		violations = append(violations, rpc.Violation{Field: "page_size", Description: fmt.Sprintf("%d is negative", size)})
+	case size == 0:
+		size = standardPage
+	}
+	if t := request.GetPageToken(); t != "" {
+		b, err := base64.RawURLEncoding.DecodeString(t)
+		parts := strings.Split(string(b), "\x00")
+		if err != nil || len(parts) != 3 {
+			violations = append(violations, rpc.Violation{Field: "page_token", Description: "not a token of an earlier page"})
+		} else {
+			after = (*[3]string)(parts)
+		}
+	}
+	return min(size, maxPage), after, rpc.Invalid(violations...)
+}
+
+func token(key [3]string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strings.Join(key[:], "\x00")))
+}
+
+// answer writes pods as messages, with the positions of active ones.
+func (s *Service) answer(pods []listed) []*queuev1.PendingPod {
+	positions := make(map[int32]map[cluster.PodID]int)
+	for i := range pods {
+		if pods[i].Place == Active {
+			positions[pods[i].shard] = nil
+		}
+	}
+	for _, sh := range s.owned() {
+		if _, ok := positions[sh.number]; ok {
+			sh.mu.Lock()
+			positions[sh.number] = sh.queue.Positions()
+			sh.mu.Unlock()
+		}
+	}
+	out := make([]*queuev1.PendingPod, 0, len(pods))
+	for _, l := range pods {
+		p := &queuev1.PendingPod{
+			Uid: l.Pod.UID, Namespace: l.Pod.Namespace, Name: l.Pod.Name, State: state(l.Place), Since: timestamppb.New(l.Since),
+			Attempts: l.Attempts, Message: l.Message, Verdicts: wire.ToVerdicts(l.Verdicts), Shard: l.shard, Priority: l.Pod.Priority,
+		}
+		if l.Place == Active {
+			p.Position = int32(positions[l.shard][l.ID])
+		}
+		if !l.BackoffUntil.IsZero() {
+			p.BackoffUntil = timestamppb.New(l.BackoffUntil)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func state(p Place) queuev1.State {
+	switch p {
+	case Gated:
+		return queuev1.State_STATE_GATED
+	case Active:
+		return queuev1.State_STATE_ACTIVE
+	case Backoff:
+		return queuev1.State_STATE_BACKOFF
+	case Unschedulable:
+		return queuev1.State_STATE_UNSCHEDULABLE
+	case InFlight:
+		return queuev1.State_STATE_IN_FLIGHT
+	}
+	return queuev1.State_STATE_UNSPECIFIED
+}

@@ -1,0 +1,185 @@
+package queue_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/services/queue"
+)
+
+func TestPendingPodsArePagedByNamespaceAndName(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 3) // without workers: nothing is popped
+	q, _ := w.queueMember("q1")
+	var want []string
+	for k := range 25 {
+		namespace := string(rune('a' + k%3))
+		name := fmt.Sprintf("p%02d", k)
+		w.ledger.pod(name, int64(100+k), func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Namespace = namespace })
+		want = append(want, namespace+"/"+name)
+	}
+	slices.Sort(want)
+	until(t, "all are held", func() bool { return len(pending(t, q)) == 25 })
+	var got []string
+	var sizes []int
+	token := ""
+	for {
+		response, err := q.ListPending(t.Context(), &queuev1.ListPendingRequest{PageSize: 10, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range response.GetPods() {
+			got = append(got, p.GetNamespace()+"/"+p.GetName())
+		}
+		sizes = append(sizes, len(response.GetPods()))
+		if token = response.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("pods (-want +got):\n%s", diff)
+	}
+	if want := []int{10, 10, 5}; !slices.Equal(sizes, want) {
+		t.Errorf("pages of %v pods, want %v", sizes, want)
+	}
+}
+
+func TestPositionCountsThePodsAhead(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	q, _ := w.queueMember("q1")
+	for k, priority := range []int32{0, 5, 0, 9} {
+		w.ledger.pod(fmt.Sprintf("p%d", k), 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Priority = priority })
+	}
+	until(t, "all are held", func() bool { return len(pending(t, q)) == 4 })
+	got := map[string]int32{}
+	for name, p := range pending(t, q) {
+		got[name] = p.GetPosition()
+	}
+	if diff := cmp.Diff(map[string]int32{"p3": 0, "p1": 1, "p0": 2, "p2": 3}, got); diff != "" {
+		t.Errorf("positions (-want +got):\n%s", diff)
+	}
+}
+
+func TestGetPendingAnswersInRequestOrderAndLeavesOutTheUnknown(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 2)
+	q, _ := w.queueMember("q1")
+	for k := range 4 {
+		w.ledger.pod(fmt.Sprintf("p%d", k), int64(100+k), nil)
+	}
+	until(t, "all are held", func() bool { return len(pending(t, q)) == 4 })
+	response, err := q.GetPending(t.Context(), &queuev1.GetPendingRequest{Uids: []string{"uid-p3", "uid-x", "uid-p0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range response.GetPods() {
+		got = append(got, p.GetName())
+	}
+	if want := []string{"p3", "p0"}; !slices.Equal(got, want) {
+		t.Errorf("pods %v, want %v", got, want)
+	}
+}
+
+func TestBadRequestsAreAnsweredWithTheirFields(t *testing.T) {
+	q, err := queue.New(queue.Config{
+		ID: "q1", Replica: newLedger(1), Evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), Coord: newEtcd(),
+		NewSession: newWorld(t, 1).noSession, Clients: rpc.NewClients(rpc.Config{}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func(r *queuev1.ListPendingRequest) error { _, err := q.ListPending(t.Context(), r); return err }
+	get := func(uids ...string) error {
+		_, err := q.GetPending(t.Context(), &queuev1.GetPendingRequest{Uids: uids})
+		return err
+	}
+	for name, c := range map[string]struct {
+		err    error
+		fields []string
+	}{
+		"negative page":     {list(&queuev1.ListPendingRequest{PageSize: -1}), []string{"page_size"}},
+		"token of nothing":  {list(&queuev1.ListPendingRequest{PageToken: "!"}), []string{"page_token"}},
+		"token of two":      {list(&queuev1.ListPendingRequest{PageToken: "YWI"}), []string{"page_token"}},
+		"both":              {list(&queuev1.ListPendingRequest{PageSize: -1, PageToken: "!"}), []string{"page_size", "page_token"}},
+		"too many uids":     {get(slices.Repeat([]string{"u"}, 1001)...), []string{"uids"}},
+		"an empty uid":      {get("a", ""), []string{"uids[1]"}},
+		"nothing is asked":  {get(), nil},
+		"a page of default": {list(&queuev1.ListPendingRequest{}), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var fields []string
+			for _, v := range rpc.Violations(c.err) {
+				fields = append(fields, v.Field)
+			}
+			want := codes.OK
+			if c.fields != nil {
+				want = codes.InvalidArgument
+			}
+			if !slices.Equal(fields, c.fields) || status.Code(c.err) != want {
+				t.Errorf("%v with fields %v, want %v with %v", status.Code(c.err), fields, want, c.fields)
+			}
+		})
+	}
+}
+
+func TestMetricsShowTheDepthOfEveryShard(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	registry := prometheus.NewRegistry()
+	w.metrics = registry
+	q, _ := w.queueMember("q1")
+	w.ledger.pod("p", 100, nil)
+	w.ledger.pod("gated", 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Gates = []string{"wait"} })
+	until(t, "both are held", func() bool { return len(pending(t, q)) == 2 })
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() != "berth_queue_pods" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			got[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = m.GetGauge().GetValue()
+		}
+	}
+	want := map[string]float64{"0 active": 1, "0 gated": 1, "0 backoff": 0, "0 unschedulable": 0, "0 in_flight": 0}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("berth_queue_pods (-want +got):\n%s", diff)
+	}
+}
+
+func TestConfigThatMakesNoSenseIsRefused(t *testing.T) {
+	good := queue.Config{
+		ID: "q1", Replica: newLedger(1), Evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), Coord: newEtcd(),
+		NewSession: newWorld(t, 1).noSession, Clients: rpc.NewClients(rpc.Config{}),
+	}
+	for name, spoil := range map[string]func(*queue.Config){
+		"no id":           func(c *queue.Config) { c.ID = "" },
+		"no replica":      func(c *queue.Config) { c.Replica = nil },
+		"too large batch": func(c *queue.Config) { c.BatchSize = 1001 },
+		"negative time":   func(c *queue.Config) { c.WorkerTimeout = -1 },
+	} {
+		bad := good
+		spoil(&bad)
+		if _, err := queue.New(bad); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if _, err := queue.New(good); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,422 @@
+package queue
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+const testScheduler = "default-scheduler"
+
+// cpuFits is a judge that anybody can follow: a class fits a node that has enough free CPU.
+func cpuFits(st *cluster.State, class cluster.ClassID, node cluster.NodeIndex) bool {
+	asked := st.Class(class).Spec.Requests[0].Value
+	return st.Nodes.Live.Has(node) && st.Nodes.Allocatable[cluster.CPU][node]-st.Nodes.Requested[cluster.CPU][node] >= asked
+}
+
+func cpu(milli int64) []cluster.Quantity { return []cluster.Quantity{{Name: "cpu", Value: milli}} }
+
+func settings(shards int32) cluster.SettingsSet {
+	return cluster.SettingsSet{Settings: cluster.Settings{
+		Shards: shards, Seed: 7, Profiles: []cluster.Profile{cluster.DefaultProfile(testScheduler)},
+	}}
+}
+
+func cpuClass(milli int64) cluster.ClassSpec {
+	return cluster.ClassSpec{SchedulerName: testScheduler, Requests: cpu(milli), ScoreRequests: cpu(milli), NonZeroCPU: milli}
+}
+
+// modelPod is what the model knows of a pod.
+type modelPod struct {
+	id        cluster.PodID
+	arrival   int
+	place     Place
+	entered   time.Time
+	attempts  int32
+	failures  int
+	errors    int
+	changed   bool
+	attempt   Attempt
+	feasible  bool            // somewhere, when it was popped
+	popped    cluster.Version // the version then
+	awaitedAt cluster.Version // zero unless its outcome is in the log up to there
+}
+
+// model is the queue again, without any index: it looks at every pod whenever it needs one.
+type model struct {
+	st       *cluster.State
+	queue    *Queue
+	now      time.Time
+	arrivals int
+	pods     map[cluster.PodID]*modelPod
+	nextPod  int
+	classes  []cluster.ClassID
+}
+
+func newModel(t *rapid.T) *model {
+	m := &model{
+		st: cluster.New(cluster.Version{Epoch: 3}), queue: NewQueue(0, cpuFits),
+		now: time.Unix(1_000_000, 0), pods: make(map[cluster.PodID]*modelPod),
+	}
+	m.queue.Reset(m.now, m.st)
+	m.apply(t, settings(1))
+	// A pod of each class is kept, bound elsewhere, so that the classes stay.
+	for k, milli := range []int64{100, 300, 500, 900} {
+		m.classes = append(m.classes, cluster.ClassID(k))
+		m.apply(t, cluster.ClassDefined{ID: cluster.ClassID(k), Spec: cpuClass(milli)})
+		m.apply(t, cluster.PodSet{ID: m.st.FreePod(), Pod: cluster.Pod{
+			UID: fmt.Sprintf("keeper-%d", k), Class: cluster.ClassID(k), NodeName: "elsewhere"}})
+	}
+	for range 6 {
+		m.addPod(t)
+	}
+	return m
+}
+
+func (m *model) apply(t *rapid.T, d cluster.Delta) {
+	if err := m.st.Apply(d); err != nil {
+		t.Fatalf("apply %+v: %v", d, err)
+	}
+	m.queue.Apply(m.now, m.st, d)
+	for _, p := range m.sorted(func(p *modelPod) bool {
+		return p.place == InFlight && !p.awaitedAt.IsZero() && !m.st.Version().Less(p.awaitedAt)
+	}) {
+		p.place, p.awaitedAt = Active, cluster.Version{}
+	}
+}
+
+func (m *model) sorted(want func(*modelPod) bool) []*modelPod {
+	var out []*modelPod
+	for _, p := range m.pods {
+		if want(p) {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b *modelPod) int {
+		return cmp.Or(cmp.Compare(m.st.Pod(b.id).Priority, m.st.Pod(a.id).Priority), a.entered.Compare(b.entered), cmp.Compare(a.arrival, b.arrival))
+	})
+	return out
+}
+
+func (m *model) pick(t *rapid.T, want func(*modelPod) bool) *modelPod {
+	var ids []cluster.PodID
+	for id, p := range m.pods {
+		if want(p) {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		t.Skip("no such pod")
+	}
+	slices.Sort(ids)
+	return m.pods[rapid.SampledFrom(ids).Draw(t, "pod")]
+}
+
+// anyFits reports whether a pod fits somewhere now.
+func (m *model) anyFits(id cluster.PodID) bool {
+	row := m.st.Pod(id)
+	for i := range m.st.Nodes.Len() {
+		n := cluster.NodeIndex(i)
+		if m.st.Nodes.Live.Has(n) && (row.Pin == "" || row.Pin == m.st.Nodes.Spec[n].Name) && cpuFits(m.st, row.Class, n) {
+			return true
+		}
+	}
+	return false
+}
+
+// expiry and passed are kube-scheduler's arithmetic, in whole seconds.
+func (p *modelPod) expiry() int64 {
+	count := p.failures
+	if p.errors > 0 {
+		count = p.errors
+	}
+	seconds := []int64{0, 1, 2, 4, 8, 10}[min(count, 5)]
+	return p.entered.Unix() + seconds
+}
+
+func (p *modelPod) passed(now time.Time) bool {
+	return p.failures+p.errors == 0 || p.expiry() < now.Unix()
+}
+
+func (m *model) comeBack(p *modelPod) {
+	switch {
+	case len(m.st.Pod(p.id).Gates) > 0:
+		p.place = Gated
+	case p.passed(m.now):
+		p.place = Active
+	default:
+		p.place = Backoff
+	}
+}
+
+// wake brings back every parked pod that fits somewhere. That is more than the rule says, unless parked pods fit
+// nowhere, which is what the rule is for.
+func (m *model) wake() {
+	for _, p := range m.pods {
+		if p.place == Unschedulable && m.anyFits(p.id) {
+			m.comeBack(p)
+		}
+	}
+}
+
+// The operations.
+
+func (m *model) addPod(t *rapid.T) {
+	m.nextPod++
+	pod := cluster.Pod{
+		UID: fmt.Sprintf("uid-%d", m.nextPod), Name: fmt.Sprintf("pod-%d", m.nextPod), Class: rapid.SampledFrom(m.classes).Draw(t, "class"),
+		Priority: rapid.Int32Range(0, 2).Draw(t, "priority"), Created: m.now.Unix() * 1e9,
+		Pin: rapid.SampledFrom([]string{"", "", "", "n1", "n2"}).Draw(t, "pin"),
+	}
+	if rapid.IntRange(0, 4).Draw(t, "gated") == 0 {
+		pod.Gates = []string{"wait"}
+	}
+	id := m.st.FreePod()
+	m.arrivals++
+	p := &modelPod{id: id, arrival: m.arrivals, entered: time.Unix(m.now.Unix(), 0)}
+	m.apply(t, cluster.PodSet{ID: id, Pod: pod})
+	m.pods[id] = p
+	m.comeBack(p)
+}
+
+func (m *model) setPod(t *rapid.T, p *modelPod, change func(*cluster.Pod)) {
+	pod := m.st.Pod(p.id).Pod
+	before := pod
+	change(&pod)
+	m.apply(t, cluster.PodSet{ID: p.id, Pod: pod})
+	other := pod.Class != before.Class
+	p.changed = p.changed || other
+	switch {
+	case pod.Deleting:
+		delete(m.pods, p.id)
+	case len(pod.Gates) > 0 && p.place != assumed:
+		p.place = Gated
+	case p.place == Gated, other && p.place == Unschedulable:
+		m.comeBack(p)
+	}
+}
+
+func (m *model) pop(t *rapid.T, limit int) {
+	for _, p := range m.pods {
+		if p.place == Backoff && p.passed(m.now) {
+			p.place = Active
+		}
+	}
+	want := m.sorted(func(p *modelPod) bool { return p.place == Active })
+	early := m.sorted(func(p *modelPod) bool { return p.place == Backoff && p.errors == 0 })
+	slices.SortStableFunc(early, func(a, b *modelPod) int { return cmp.Compare(a.expiry(), b.expiry()) })
+	want = append(want, early...)
+	want = want[:min(limit, len(want))]
+	got := m.queue.Pop(m.now, limit)
+	var wantIDs, gotIDs []cluster.PodID
+	for _, p := range want {
+		wantIDs = append(wantIDs, p.id)
+	}
+	for _, a := range got {
+		gotIDs = append(gotIDs, a.ID)
+	}
+	if diff := gocmp.Diff(wantIDs, gotIDs); diff != "" {
+		t.Fatalf("Pop (-want +got):\n%s", diff)
+	}
+	for k, p := range want {
+		p.place, p.attempts, p.changed, p.attempt = InFlight, p.attempts+1, false, got[k]
+		p.awaitedAt = cluster.Version{}
+		p.feasible, p.popped = m.anyFits(p.id), m.st.Version()
+	}
+}
+
+func (m *model) setNode(t *rapid.T) {
+	name := rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(t, "node")
+	at := m.st.Nodes.ByName(name)
+	if at == cluster.NoNode {
+		at = m.st.Nodes.Free()
+	}
+	m.apply(t, cluster.NodeSet{Index: at, Node: cluster.Node{
+		Name: name, Allocatable: cpu(rapid.SampledFrom([]int64{0, 200, 400, 1000}).Draw(t, "cpu"))}})
+	m.wake()
+}
+
+func (m *model) park(p *modelPod) {
+	m.queue.Park(m.now, m.st, p.attempt, Parking{Message: "no node fits", Version: p.popped})
+	p.failures++
+	p.errors = 0
+	p.entered = m.now
+	if p.changed || m.anyFits(p.id) {
+		m.comeBack(p)
+	} else {
+		p.place = Unschedulable
+	}
+}
+
+func running(p *modelPod) bool { return p.place == InFlight && p.awaitedAt.IsZero() }
+
+func (m *model) check(t *rapid.T) {
+	want := make(map[cluster.PodID]string)
+	got := make(map[cluster.PodID]string)
+	for id, p := range m.pods {
+		if p.place != assumed {
+			want[id] = fmt.Sprintf("%v after %d attempts", p.place, p.attempts)
+		}
+	}
+	sum := 0
+	for e := range m.queue.Entries() {
+		got[e.ID] = fmt.Sprintf("%v after %d attempts", e.Place, e.Attempts)
+		sum++
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Fatalf("places (-want +got):\n%s", diff)
+	}
+	for p := range Place(places) {
+		sum -= m.queue.Count(p)
+	}
+	if sum != 0 {
+		t.Fatalf("the counts of the places differ from the pods by %d", sum)
+	}
+	for id, p := range m.pods {
+		if p.place == Unschedulable && m.anyFits(id) {
+			t.Fatalf("pod %d is unschedulable and fits: its wake-up was lost", id)
+		}
+	}
+}
+
+func TestQueueIsTheModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"":    m.check,
+			"pod": m.addPod,
+			"pop": func(t *rapid.T) { m.pop(t, rapid.IntRange(1, 4).Draw(t, "limit")) },
+			"a whole cycle parks what does not fit": func(t *rapid.T) {
+				m.pop(t, 100)
+				for _, p := range m.sorted(func(p *modelPod) bool { return running(p) && !p.feasible }) {
+					m.park(p)
+				}
+			},
+			"a node grows and shrinks during a cycle": func(t *rapid.T) {
+				m.pop(t, 100)
+				m.setNode(t)
+				m.setNode(t)
+				for _, p := range m.sorted(func(p *modelPod) bool { return running(p) && !p.feasible }) {
+					m.park(p)
+				}
+			},
+			"second": func(t *rapid.T) {
+				m.now = m.now.Add(time.Duration(rapid.IntRange(100, 3000).Draw(t, "ms")) * time.Millisecond)
+			},
+			"node": m.setNode,
+			"node goes": func(t *rapid.T) {
+				at := m.st.Nodes.ByName(rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(t, "node"))
+				if at == cluster.NoNode {
+					t.Skip("no such node")
+				}
+				m.apply(t, cluster.NodeRemoved{Index: at})
+			},
+			"gate or ungate": func(t *rapid.T) {
+				p := m.pick(t, func(p *modelPod) bool { return p.place != assumed })
+				m.setPod(t, p, func(pod *cluster.Pod) {
+					if len(pod.Gates) > 0 {
+						pod.Gates = nil
+					} else {
+						pod.Gates = []string{"wait"}
+					}
+				})
+			},
+			"class": func(t *rapid.T) {
+				p := m.pick(t, func(p *modelPod) bool { return p.place != assumed })
+				class := rapid.SampledFrom(m.classes).Draw(t, "class")
+				m.setPod(t, p, func(pod *cluster.Pod) { pod.Class = class })
+			},
+			"deleting": func(t *rapid.T) {
+				p := m.pick(t, func(p *modelPod) bool { return p.place != assumed })
+				m.setPod(t, p, func(pod *cluster.Pod) { pod.Deleting = true })
+			},
+			"pod goes": func(t *rapid.T) {
+				p := m.pick(t, func(*modelPod) bool { return true })
+				m.apply(t, cluster.PodRemoved{ID: p.id})
+				delete(m.pods, p.id)
+				m.wake()
+			},
+			"assumed": func(t *rapid.T) {
+				p := m.pick(t, func(p *modelPod) bool { return p.place == InFlight })
+				at := m.st.Nodes.ByName("n1")
+				if at == cluster.NoNode {
+					t.Skip("no node")
+				}
+				p.place, p.awaitedAt = assumed, cluster.Version{}
+				m.apply(t, cluster.PodAssumed{ID: p.id, Node: at, Attempt: p.attempt.Number})
+			},
+			"bound": func(t *rapid.T) {
+				p := m.pick(t, func(p *modelPod) bool { return p.place == assumed })
+				m.apply(t, cluster.PodBound{ID: p.id})
+				delete(m.pods, p.id)
+			},
+			"forgotten": func(t *rapid.T) {
+				p := m.pick(t, func(p *modelPod) bool { return p.place == assumed })
+				m.apply(t, cluster.PodForgotten{ID: p.id, Reason: "bind failed"})
+				p.errors++
+				p.entered = m.now
+				m.comeBack(p)
+				m.wake()
+			},
+			"retry": func(t *rapid.T) {
+				p := m.pick(t, running)
+				m.queue.Retry(m.now, p.attempt)
+				p.place = Active
+			},
+			"fail": func(t *rapid.T) {
+				p := m.pick(t, running)
+				m.queue.Fail(m.now, p.attempt, "broken")
+				p.errors++
+				p.entered = m.now
+				m.comeBack(p)
+			},
+			"await": func(t *rapid.T) {
+				p := m.pick(t, running)
+				v := m.st.Version()
+				v.Seq += cluster.Seq(rapid.IntRange(0, 3).Draw(t, "later"))
+				m.queue.Await(m.now, p.attempt, v)
+				if p.awaitedAt = v; v == m.st.Version() {
+					p.place, p.awaitedAt = Active, cluster.Version{}
+				}
+			},
+			"park": func(t *rapid.T) {
+				m.park(m.pick(t, func(p *modelPod) bool { return running(p) && !p.feasible }))
+			},
+			"void attempts do nothing": func(t *rapid.T) {
+				p := m.pick(t, func(p *modelPod) bool { return p.place != InFlight && p.attempts > 0 })
+				m.queue.Park(m.now, m.st, p.attempt, Parking{})
+				m.queue.Fail(m.now, p.attempt, "late")
+				m.queue.Retry(m.now, p.attempt)
+			},
+			"another state": func(t *rapid.T) {
+				m.queue.Reset(m.now, m.st)
+				for _, p := range m.sortedByCreation() {
+					m.arrivals++
+					p.arrival = m.arrivals // those of the same time are ordered by creation and id from here on
+					p.awaitedAt = cluster.Version{}
+					if p.place != assumed {
+						m.comeBack(p)
+					}
+				}
+			},
+		})
+	})
+}
+
+func (m *model) sortedByCreation() []*modelPod {
+	var out []*modelPod
+	for _, p := range m.pods {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b *modelPod) int {
+		return cmp.Or(cmp.Compare(m.st.Pod(a.id).Created, m.st.Pod(b.id).Created), cmp.Compare(a.id, b.id))
+	})
+	return out
+}

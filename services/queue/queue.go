@@ -1,0 +1,359 @@
+package queue
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// Place is where a pod is in the queue.
+type Place uint8
+
+// The places. A pod is in exactly one.
+const (
+	Gated         Place = iota // it has scheduling gates
+	Active                     // it waits for its turn
+	Backoff                    // it waits for its backoff to end, or for an idle moment
+	Unschedulable              // no node fits; it waits for a change that could help
+	InFlight                   // an attempt is running, or its outcome is on its way through the log
+
+	places = iota
+
+	// assumed is not a place in the queue: the pod is placed, and remembered for what it counts if its bind fails.
+	assumed Place = places
+)
+
+func (p Place) String() string {
+	switch p {
+	case Gated:
+		return "gated"
+	case Active:
+		return "active"
+	case Backoff:
+		return "backoff"
+	case Unschedulable:
+		return "unschedulable"
+	case InFlight:
+		return "in_flight"
+	}
+	return "assumed"
+}
+
+// Backoff of a pod that failed: doubles from the first to the last, as in kube-scheduler.
+const (
+	firstBackoff = time.Second
+	lastBackoff  = 10 * time.Second
+)
+
+// Wake says what can bring a parked pod back.
+type Wake uint8
+
+// What can bring a parked pod back. A change of its own class or pin always can.
+const (
+	WhenFeasible Wake = iota // a node has changed, and the pod's class is feasible there
+	WhenAnyNode              // the cluster has a node
+	WhenChanged              // nothing else
+)
+
+// Feasible reports whether a class can run on a node, in a state.
+type Feasible func(st *cluster.State, class cluster.ClassID, node cluster.NodeIndex) bool
+
+// Attempt is one try to place one pod, handed out by Pop. It is void once the pod is no longer in flight with it; the
+// methods of Queue that take a void attempt do nothing.
+type Attempt struct {
+	ID     cluster.PodID
+	UID    string
+	Class  cluster.ClassID
+	Pin    string // the only node it may go to; "": any
+	Number int32  // from 1; grows with every attempt of the pod
+}
+
+// Parking is why an attempt placed nothing, and how the pod may come back.
+type Parking struct {
+	Verdicts []engine.VerdictCount
+	Message  string          // as kube-scheduler words it
+	Version  cluster.Version // the oldest version that any node was evaluated at
+	Wake     Wake
+}
+
+// Entry is what the queue knows of a pod.
+type Entry struct {
+	ID           cluster.PodID
+	Pod          cluster.Pod
+	Place        Place
+	Since        time.Time // since when it is there
+	Attempts     int32
+	Message      string // why the last attempt placed nothing
+	Verdicts     []engine.VerdictCount
+	BackoffUntil time.Time // zero unless in backoff
+}
+
+// entry is a pod in the queue.
+type entry struct {
+	id      cluster.PodID
+	pod     cluster.Pod
+	arrival int64 // orders pods that entered at the same time
+	place   Place
+	since   time.Time
+	entered time.Time // creation, or the last failed attempt
+
+	attempts int32
+	failures int // attempts that found no node, in all
+	errors   int // attempts that ended in an error, since one that did not; if any, the backoff is never cut short
+	expiry   time.Time
+
+	verdicts []engine.VerdictCount
+	message  string
+	wake     Wake
+
+	changed bool // its class or pin, since it is in flight
+	index   int  // in its heap
+}
+
+// Queue is one shard's pods. It is not safe for concurrent use.
+//
+// The log comes in through Reset and Apply, the outcomes of attempts through Retry, Await, Fail and Park.
+type Queue struct {
+	shard    int32
+	feasible Feasible
+
+	version  cluster.Version // of the state that was folded last
+	arrivals int64
+	pods     map[cluster.PodID]*entry
+	counts   [places + 1]int
+
+	active   orderedPods
+	backoff  orderedPods // after an attempt that found no node
+	errors   orderedPods // after an error
+	parked   map[cluster.ClassID]*parkedClass
+	nodeless map[cluster.PodID]*entry // parked until there is a node
+	awaited  []awaited                // by version
+}
+
+// parkedClass are the unschedulable pods of a class: those that may go anywhere, and those pinned to a node, by name.
+type parkedClass struct {
+	free   map[cluster.PodID]*entry
+	pinned map[string]map[cluster.PodID]*entry
+}
+
+// awaited is an attempt whose outcome the log tells, at the latest at version.
+type awaited struct {
+	attempt Attempt
+	version cluster.Version
+}
+
+// NewQueue returns the queue of a shard, empty until Reset.
+func NewQueue(shard int32, feasible Feasible) *Queue {
+	q := &Queue{shard: shard, feasible: feasible}
+	q.clear()
+	return q
+}
+
+func (q *Queue) clear() {
+	q.pods = make(map[cluster.PodID]*entry)
+	q.counts = [places + 1]int{}
+	q.active = orderedPods{less: before}
+	q.backoff = orderedPods{less: expiresBefore}
+	q.errors = orderedPods{less: expiresBefore}
+	q.parked = make(map[cluster.ClassID]*parkedClass)
+	q.nodeless = make(map[cluster.PodID]*entry)
+	q.awaited = nil
+}
+
+// Version returns the version of the state that was folded last.
+func (q *Queue) Version() cluster.Version { return q.version }
+
+// Count returns the number of pods in a place.
+func (q *Queue) Count(p Place) int { return q.counts[p] }
+
+// Pop returns up to limit pods that are ready at now, in queue order, and puts them in flight. When no pod is active,
+// pods leave their backoff early, but not a backoff after an error. It never blocks and returns nil when none is ready.
+func (q *Queue) Pop(now time.Time, limit int) []Attempt {
+	q.endBackoffs(now)
+	var batch []Attempt
+	for len(batch) < limit {
+		e := q.active.head()
+		if e == nil {
+			e = q.backoff.head()
+		}
+		if e == nil {
+			break
+		}
+		q.move(now, e, InFlight)
+		e.attempts++
+		batch = append(batch, Attempt{ID: e.id, UID: e.pod.UID, Class: e.pod.Class, Pin: e.pod.Pin, Number: e.attempts})
+	}
+	return batch
+}
+
+// Next returns when Pop will return a pod if nothing else happens: a time that has passed if it would now.
+// False: not by time alone.
+func (q *Queue) Next() (at time.Time, ok bool) {
+	if q.active.Len() > 0 || q.backoff.Len() > 0 {
+		return time.Time{}, true
+	}
+	if e := q.errors.head(); e != nil {
+		return e.ready(), true
+	}
+	return time.Time{}, false
+}
+
+// Retry puts an attempt's pod back where it was popped from in the order of active pods: nothing is known against it.
+func (q *Queue) Retry(now time.Time, a Attempt) {
+	if e := q.inFlight(a); e != nil {
+		q.move(now, e, Active)
+	}
+}
+
+// Await leaves an attempt's pod in flight until the log up to version has been folded, which says what became of it.
+// If it says nothing, the pod is active again.
+func (q *Queue) Await(now time.Time, a Attempt, version cluster.Version) {
+	at, _ := slices.BinarySearchFunc(q.awaited, version, func(w awaited, v cluster.Version) int {
+		return cmp.Or(w.version.Compare(v), -1) // behind its equals
+	})
+	q.awaited = slices.Insert(q.awaited, at, awaited{a, version})
+	q.resolve(now)
+}
+
+// resolve ends the waits that the folded version answers.
+func (q *Queue) resolve(now time.Time) {
+	for len(q.awaited) > 0 && !q.version.Less(q.awaited[0].version) {
+		a := q.awaited[0].attempt
+		q.awaited = q.awaited[1:]
+		q.Retry(now, a)
+	}
+}
+
+// Fail puts an attempt's pod in backoff after an error. message is for people.
+func (q *Queue) Fail(now time.Time, a Attempt, message string) {
+	if e := q.inFlight(a); e != nil {
+		q.failed(now, e, message)
+	}
+}
+
+func (q *Queue) failed(now time.Time, e *entry, message string) {
+	e.errors++
+	e.entered = now
+	e.message, e.verdicts = message, nil
+	q.requeue(now, e)
+}
+
+// Park makes an attempt's pod unschedulable, with st the folded state. If a node that has changed since the evaluated
+// version can run the pod, or the pod itself has changed, it goes on to its backoff instead, so that no wake-up is lost.
+func (q *Queue) Park(now time.Time, st *cluster.State, a Attempt, p Parking) {
+	e := q.inFlight(a)
+	if e == nil {
+		return
+	}
+	e.failures++
+	e.errors = 0
+	e.entered = now
+	e.verdicts, e.message, e.wake = p.Verdicts, p.Message, p.Wake
+	if e.changed || q.helped(st, e, p.Version) {
+		q.requeue(now, e)
+		return
+	}
+	q.move(now, e, Unschedulable)
+}
+
+// helped reports whether a change after version could let the pod be placed. The state remembers for each node when it
+// changed last, so this needs no list of changes and cannot overflow.
+func (q *Queue) helped(st *cluster.State, e *entry, version cluster.Version) bool {
+	switch e.wake {
+	case WhenChanged:
+		return false
+	case WhenAnyNode:
+		return st.Nodes.Count() > 0
+	}
+	since := version.Seq
+	if version.Epoch != st.Version().Epoch {
+		since = -1 // of another log: everything may have changed
+	}
+	if e.pod.Pin != "" {
+		n := st.Nodes.ByName(e.pod.Pin)
+		return n != cluster.NoNode && st.Nodes.Modified[n] > since && q.feasible(st, e.pod.Class, n)
+	}
+	found := false
+	st.Nodes.ChangedSince(since, everyNode, func(n cluster.NodeIndex) {
+		found = found || st.Nodes.Live.Has(n) && q.feasible(st, e.pod.Class, n)
+	})
+	return found
+}
+
+var everyNode = cluster.Range{End: cluster.MaxIndex}
+
+// inFlight returns the entry of an attempt, or nil if it is void.
+func (q *Queue) inFlight(a Attempt) *entry {
+	e := q.pods[a.ID]
+	if e == nil || e.place != InFlight || e.pod.UID != a.UID || e.attempts != a.Number {
+		return nil
+	}
+	return e
+}
+
+// requeue makes a pod active, or puts it in backoff if that has not passed.
+func (q *Queue) requeue(now time.Time, e *entry) {
+	e.expiry = e.entered.Add(e.pause()).Truncate(time.Second)
+	switch {
+	case len(e.pod.Gates) > 0:
+		q.move(now, e, Gated)
+	case e.pause() > 0 && e.backingOff(now):
+		q.move(now, e, Backoff)
+	default:
+		q.move(now, e, Active)
+	}
+}
+
+// pause is how long the pod backs off.
+func (e *entry) pause() time.Duration {
+	count := e.failures
+	if e.errors > 0 {
+		count = e.errors
+	}
+	if count == 0 {
+		return 0
+	}
+	if count > 4 { // 1 s, 2 s, 4 s, 8 s, and 10 s from then on
+		return lastBackoff
+	}
+	return firstBackoff << (count - 1)
+}
+
+// backingOff follows kube-scheduler, which counts whole seconds: a backoff ends in the second after its expiry.
+func (e *entry) backingOff(now time.Time) bool { return !e.expiry.Before(now.Truncate(time.Second)) }
+
+// ready is when the backoff ends.
+func (e *entry) ready() time.Time { return e.expiry.Add(time.Second) }
+
+func (q *Queue) endBackoffs(now time.Time) {
+	for _, h := range []*orderedPods{&q.backoff, &q.errors} {
+		for e := h.head(); e != nil && !e.backingOff(now); e = h.head() {
+			q.move(now, e, Active)
+		}
+	}
+}
+
+// move takes a pod from where it is to a place.
+func (q *Queue) move(now time.Time, e *entry, to Place) {
+	q.unlink(e)
+	e.place, e.since = to, now
+	if to == InFlight {
+		e.changed = false
+	}
+	q.link(e)
+}
+
+func (q *Queue) heap(e *entry) *orderedPods {
+	switch {
+	case e.place == Active:
+		return &q.active
+	case e.place == Backoff && e.errors > 0:
+		return &q.errors
+	case e.place == Backoff:
+		return &q.backoff
+	}
+	return nil
+}

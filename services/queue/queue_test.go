@@ -1,0 +1,235 @@
+package queue
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// onePod returns a queue with one pod of 500m CPU, popped, and a node that is too small for it.
+func onePod(t *testing.T, now time.Time) (*Queue, *cluster.State, Attempt) {
+	t.Helper()
+	st := cluster.New(cluster.Version{Epoch: 1})
+	q := NewQueue(0, cpuFits)
+	apply(t, q, st, now,
+		settings(1),
+		cluster.ClassDefined{ID: 0, Spec: cpuClass(500)},
+		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(100)}},
+		cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Created: now.UnixNano()}})
+	return q, st, pop(t, q, now)
+}
+
+func apply(t *testing.T, q *Queue, st *cluster.State, now time.Time, deltas ...cluster.Delta) {
+	t.Helper()
+	for _, d := range deltas {
+		if err := st.Apply(d); err != nil {
+			t.Fatal(err)
+		}
+		q.Apply(now, st, d)
+	}
+}
+
+func pop(t *testing.T, q *Queue, now time.Time) Attempt {
+	t.Helper()
+	batch := q.Pop(now, 1)
+	if len(batch) != 1 {
+		t.Fatalf("Pop at %v returned %d pods, want 1", now, len(batch))
+	}
+	return batch[0]
+}
+
+func place(t *testing.T, q *Queue) Place {
+	t.Helper()
+	e, ok := q.Entry(0)
+	if !ok {
+		t.Fatal("the pod is not in the queue")
+	}
+	return e.Place
+}
+
+func TestErrorBackoffDoublesToTenSecondsInWholeSeconds(t *testing.T) {
+	start := time.Unix(1000, 300e6) // failing 0.3 s into a second
+	q, _, a := onePod(t, start)
+	var waits []string
+	now := start
+	for range 6 {
+		q.Fail(now, a, "broken")
+		failed := now
+		for len(q.Pop(now, 1)) == 0 {
+			now = now.Add(100 * time.Millisecond)
+		}
+		waits = append(waits, now.Sub(failed).String())
+		e, _ := q.Entry(0)
+		a = Attempt{ID: 0, UID: "u", Number: e.Attempts}
+		now = now.Add(300 * time.Millisecond) // into the next second again
+	}
+	// The expiry is cut to the second and has to be over: 1.3 → 1, over at 2.
+	want := []string{"1.7s", "2.7s", "4.7s", "8.7s", "10.7s", "10.7s"}
+	if diff := gocmp.Diff(want, waits); diff != "" {
+		t.Errorf("waits (-want +got):\n%s", diff)
+	}
+}
+
+func TestNextSaysWhenAnErrorBackoffEnds(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, _, a := onePod(t, now)
+	if _, ok := q.Next(); ok {
+		t.Error("Next says that time alone brings a pod that is in flight")
+	}
+	q.Fail(now, a, "broken")
+	at, ok := q.Next()
+	if !ok || !at.Equal(time.Unix(1002, 0)) {
+		t.Fatalf("Next = %v, %v; want 1002 s", at, ok)
+	}
+	if got := q.Pop(at.Add(-time.Millisecond), 1); got != nil {
+		t.Errorf("Pop before that returned %v", got)
+	}
+	pop(t, q, at)
+}
+
+func TestSuccessfulAttemptBetweenErrorsResetsTheErrorBackoff(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st, a := onePod(t, now)
+	for range 3 {
+		q.Fail(now, a, "broken")
+		now = now.Add(time.Minute)
+		a = pop(t, q, now)
+	}
+	q.Park(now, st, a, Parking{Version: st.Version()})
+	apply(t, q, st, now, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(1000)}})
+	e, _ := q.Entry(0)
+	if want := now.Add(2 * time.Second); e.Place != Backoff || !e.BackoffUntil.Equal(want) {
+		t.Errorf("%v until %v, want backoff until %v: one failure, no error", e.Place, e.BackoffUntil, want)
+	}
+}
+
+func TestUnsupportedPodIsWokenByItsOwnChangeOnly(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st, a := onePod(t, now)
+	q.Park(now, st, a, Parking{Version: st.Version(), Wake: WhenChanged})
+	apply(t, q, st, now, cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Allocatable: cpu(1000)}})
+	if got := place(t, q); got != Unschedulable {
+		t.Fatalf("after a node came: %v, want unschedulable", got)
+	}
+	apply(t, q, st, now,
+		cluster.ClassDefined{ID: 1, Spec: cpuClass(200)},
+		cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Class: 1}})
+	if got := place(t, q); got != Backoff {
+		t.Errorf("after its class changed: %v, want backoff", got)
+	}
+}
+
+func TestPodParkedForWantOfNodesWakesWithTheFirstNode(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st, a := onePod(t, now)
+	apply(t, q, st, now, cluster.NodeRemoved{Index: 0})
+	q.Park(now, st, a, Parking{Version: st.Version(), Wake: WhenAnyNode})
+	if got := place(t, q); got != Unschedulable {
+		t.Fatalf("without nodes: %v, want unschedulable", got)
+	}
+	// It does not fit, but only another attempt can say so.
+	apply(t, q, st, now, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(100)}})
+	if got := place(t, q); got != Backoff {
+		t.Errorf("with a node: %v, want backoff", got)
+	}
+}
+
+func TestAwaitedPodIsActiveAgainIfTheLogDoesNotMentionIt(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st, a := onePod(t, now)
+	v := st.Version()
+	v.Seq += 2
+	q.Await(now, a, v)
+	for step, want := range []Place{InFlight, Active} {
+		apply(t, q, st, now, cluster.NamespaceSet{Name: fmt.Sprint(step)})
+		if got := place(t, q); got != want {
+			t.Errorf("%d deltas later: %v, want %v", step+1, got, want)
+		}
+	}
+}
+
+func TestPodOfAnotherShardOrSchedulerNeverEnters(t *testing.T) {
+	now := time.Unix(1000, 0)
+	st := cluster.New(cluster.Version{Epoch: 1})
+	other := cpuClass(100)
+	other.SchedulerName = "other"
+	queues := []*Queue{NewQueue(0, cpuFits), NewQueue(1, cpuFits)}
+	all := []cluster.Delta{settings(2), cluster.ClassDefined{ID: 100, Spec: other}, cluster.PodSet{ID: 100, Pod: cluster.Pod{UID: "other", Class: 100}}}
+	for k := range 20 {
+		id := cluster.PodID(k)
+		all = append(all, cluster.ClassDefined{ID: cluster.ClassID(k), Spec: cpuClass(int64(100 + k))},
+			cluster.PodSet{ID: id, Pod: cluster.Pod{UID: fmt.Sprint(k), Class: cluster.ClassID(k)}})
+	}
+	for _, d := range all {
+		if err := st.Apply(d); err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range queues {
+			q.Apply(now, st, d)
+		}
+	}
+	first, second := queues[0].Count(Active), queues[1].Count(Active)
+	if first+second != 20 || first == 0 || second == 0 {
+		t.Errorf("the shards hold %d and %d pods, want 20 in all and some in each", first, second)
+	}
+	for _, q := range queues {
+		if _, ok := q.Entry(100); ok {
+			t.Error("a pod of another scheduler is in the queue")
+		}
+	}
+}
+
+func TestPodWhoseClassChangesShardMovesToTheOtherQueue(t *testing.T) {
+	now := time.Unix(1000, 0)
+	st := cluster.New(cluster.Version{Epoch: 1})
+	queues := []*Queue{NewQueue(0, cpuFits), NewQueue(1, cpuFits)}
+	do := func(d cluster.Delta) {
+		if err := st.Apply(d); err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range queues {
+			q.Apply(now, st, d)
+		}
+	}
+	do(settings(2))
+	class := map[int32]cluster.ClassID{} // one of each shard
+	for k := range 20 {
+		do(cluster.ClassDefined{ID: cluster.ClassID(k), Spec: cpuClass(int64(100 + k))})
+		shard, _ := ShardOf(st, cluster.ClassID(k))
+		class[shard] = cluster.ClassID(k)
+		do(cluster.PodSet{ID: cluster.PodID(k + 1), Pod: cluster.Pod{UID: fmt.Sprint(k), Class: cluster.ClassID(k), NodeName: "elsewhere"}})
+	}
+	for _, shard := range []int32{0, 1, 0} {
+		do(cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Class: class[shard]}})
+		if _, ok := queues[shard].Entry(0); !ok {
+			t.Errorf("the pod is not in shard %d", shard)
+		}
+		if _, ok := queues[1-shard].Entry(0); ok {
+			t.Errorf("the pod is still in shard %d", 1-shard)
+		}
+	}
+}
+
+func TestRendezvousMovesOnlyTheShardsOfTheMemberThatLeft(t *testing.T) {
+	members := []string{"a", "b", "c"}
+	owned := map[string]int{}
+	for shard := range int32(300) {
+		before := owner(shard, members)
+		owned[before]++
+		if after := owner(shard, []string{"a", "c"}); before != "b" && after != before {
+			t.Errorf("shard %d moved from %s to %s when b left", shard, before, after)
+		}
+	}
+	for _, id := range members {
+		if owned[id] < 60 {
+			t.Errorf("%s owns %d of 300 shards: %v", id, owned[id], owned)
+		}
+	}
+	if got := owner(1, nil); got != "" {
+		t.Errorf("owner without members = %q", got)
+	}
+}

@@ -1,0 +1,138 @@
+package queue
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+// Reasons of the PodScheduled condition.
+const (
+	reasonUnschedulable = "Unschedulable"
+	reasonError         = "SchedulerError"
+)
+
+const (
+	maxReports   = 10_000 // that wait to be handed in; of more, the oldest are dropped
+	reportBatch  = 1_000
+	reportPeriod = 5 * time.Second // how long handing in a batch may take
+	reportRetry  = 100 * time.Millisecond
+)
+
+// reporter hands the outcomes of attempts that placed nothing to the binder, which writes them as events and
+// conditions. It does its best: a pod that fails again replaces its report, and what the bound has no room for is
+// dropped.
+type reporter struct {
+	s     *Service
+	shard int32
+	log   *slog.Logger
+
+	mu      sync.Mutex
+	reports map[cluster.PodID]*binderv1.PodReport
+	order   []cluster.PodID // of reports, oldest first
+	filled  chan struct{}   // holds one value while there may be reports
+}
+
+func newReporter(s *Service, shard int32, log *slog.Logger) *reporter {
+	return &reporter{s: s, shard: shard, log: log, reports: make(map[cluster.PodID]*binderv1.PodReport), filled: make(chan struct{}, 1)}
+}
+
+// add never blocks.
+func (r *reporter) add(a Attempt, reason, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.reports[a.ID]; !ok {
+		if len(r.order) >= maxReports {
+			delete(r.reports, r.order[0])
+			r.order = r.order[1:]
+			r.s.metrics.reportsDropped.Inc()
+		}
+		r.order = append(r.order, a.ID)
+	}
+	r.reports[a.ID] = &binderv1.PodReport{Id: int32(a.ID), Uid: a.UID, Reason: reason, Message: message}
+	select {
+	case r.filled <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the oldest reports.
+func (r *reporter) take() []*binderv1.PodReport {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := min(len(r.order), reportBatch)
+	taken := make([]*binderv1.PodReport, 0, n)
+	for _, id := range r.order[:n] {
+		taken = append(taken, r.reports[id])
+		delete(r.reports, id)
+	}
+	r.order = r.order[n:]
+	return taken
+}
+
+// run hands in reports until ctx ends.
+func (r *reporter) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.filled:
+		}
+		for reports := r.take(); len(reports) > 0; reports = r.take() {
+			if !r.hand(ctx, reports) {
+				return
+			}
+		}
+	}
+}
+
+// hand hands in one batch, waiting for the binder as long as it takes. It reports false if ctx ends.
+func (r *reporter) hand(ctx context.Context, reports []*binderv1.PodReport) bool {
+	for {
+		now, _ := r.s.directory.get()
+		err := errNoBinder
+		if now.hasLeader() {
+			err = r.send(ctx, now.leader.Address, reports)
+		}
+		if err == nil {
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		pause := reportRetry
+		switch code := status.Code(err); code {
+		case codes.ResourceExhausted:
+			if after, ok := rpc.RetryAfter(err); ok {
+				pause = max(after, time.Millisecond)
+			}
+		case codes.Unavailable, codes.DeadlineExceeded, codes.FailedPrecondition:
+		default:
+			r.log.Error("reports not taken by the binder, dropped", "reports", len(reports), "err", err)
+			r.s.metrics.reportsDropped.Add(float64(len(reports)))
+			return true
+		}
+		r.s.directory.awaitLeader(ctx, now.leader, pause)
+	}
+}
+
+var errNoBinder = status.Error(codes.Unavailable, "no active binder")
+
+func (r *reporter) send(ctx context.Context, address string, reports []*binderv1.PodReport) error {
+	conn, err := r.s.cfg.Clients.Conn(address)
+	if err != nil {
+		return status.Errorf(codes.Unavailable, "connect to %s: %v", address, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, reportPeriod)
+	defer cancel()
+	_, err = binderv1.NewBinderServiceClient(conn).Report(ctx, &binderv1.ReportRequest{Shard: r.shard, Reports: reports})
+	return err
+}

@@ -1,0 +1,205 @@
+package queue
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the scenarios print into their files")
+
+// TestScenarios runs the scripts of testdata. Each line is a command; what is indented below it is what it prints.
+func TestScenarios(t *testing.T) {
+	for _, file := range []string{"testdata/shard.txt"} {
+		t.Run(file, func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := newScenario(t).run(string(want))
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := gocmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
+				t.Errorf("%s (-want +got):\n%s\nrun with -rewrite and read the difference", file, diff)
+			}
+		})
+	}
+}
+
+type scenario struct {
+	t        *testing.T
+	st       *cluster.State
+	queue    *Queue
+	start    time.Time
+	now      time.Time
+	attempts map[string]Attempt // by pod, the latest
+	popped   map[string]cluster.Version
+	classes  map[int64]cluster.ClassID
+}
+
+func newScenario(t *testing.T) *scenario {
+	start := time.Unix(1_700_000_000, 0)
+	s := &scenario{
+		t: t, st: cluster.New(cluster.Version{Epoch: 1}), queue: NewQueue(0, cpuFits), start: start, now: start,
+		attempts: make(map[string]Attempt), popped: make(map[string]cluster.Version), classes: make(map[int64]cluster.ClassID),
+	}
+	s.apply(settings(1))
+	return s
+}
+
+func (s *scenario) apply(d cluster.Delta) {
+	s.t.Helper()
+	if err := s.st.Apply(d); err != nil {
+		s.t.Fatal(err)
+	}
+	s.queue.Apply(s.now, s.st, d)
+}
+
+func (s *scenario) run(script string) string {
+	var out strings.Builder
+	for line := range strings.Lines(strings.TrimRight(script, "\n") + "\n") {
+		if strings.HasPrefix(line, "    ") {
+			continue
+		}
+		out.WriteString(line)
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		for _, printed := range s.command(strings.Fields(line)) {
+			out.WriteString("    " + printed + "\n")
+		}
+	}
+	return out.String()
+}
+
+func (s *scenario) command(words []string) []string {
+	s.t.Helper()
+	name := ""
+	if len(words) > 1 {
+		name = words[1]
+	}
+	args := make(map[string]string)
+	for _, w := range words[min(2, len(words)):] {
+		key, value, _ := strings.Cut(w, "=")
+		args[key] = value
+	}
+	switch words[0] {
+	case "at":
+		d, err := time.ParseDuration(name)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.now = s.start.Add(d)
+	case "node":
+		at := s.st.Nodes.ByName(name)
+		if at == cluster.NoNode {
+			at = s.st.Nodes.Free()
+		}
+		s.apply(cluster.NodeSet{Index: at, Node: cluster.Node{Name: name, Allocatable: cpu(number(s.t, args["cpu"]))}})
+	case "pod":
+		s.setPod(name, args)
+	case "gone":
+		s.apply(cluster.PodRemoved{ID: s.pod(name)})
+	case "pop":
+		var names []string
+		for _, a := range s.queue.Pop(s.now, int(number(s.t, name))) {
+			pod := s.st.Pod(a.ID).Name
+			s.attempts[pod], s.popped[pod] = a, s.st.Version()
+			names = append(names, fmt.Sprintf("%s, attempt %d", pod, a.Number))
+		}
+		if names == nil {
+			names = []string{"nothing is ready"}
+		}
+		return names
+	case "park":
+		s.queue.Park(s.now, s.st, s.attempts[name], Parking{Version: s.popped[name]})
+	case "retry":
+		s.queue.Retry(s.now, s.attempts[name])
+	case "error":
+		s.queue.Fail(s.now, s.attempts[name], "an error")
+	case "assumed":
+		s.apply(cluster.PodAssumed{ID: s.pod(name), Node: s.st.Nodes.ByName(args["node"]), Attempt: s.attempts[name].Number})
+	case "bound":
+		s.apply(cluster.PodBound{ID: s.pod(name)})
+	case "forgotten":
+		s.apply(cluster.PodForgotten{ID: s.pod(name), Reason: "bind refused"})
+	case "rebuild":
+		s.queue = NewQueue(0, cpuFits)
+		s.queue.Reset(s.now, s.st)
+	case "show":
+		return s.show()
+	default:
+		s.t.Fatalf("unknown command %q", words[0])
+	}
+	return nil
+}
+
+func (s *scenario) pod(name string) cluster.PodID {
+	id, ok := s.st.PodByUID(name)
+	if !ok {
+		s.t.Fatalf("no pod %q", name)
+	}
+	return id
+}
+
+func (s *scenario) setPod(name string, args map[string]string) {
+	milli := number(s.t, args["cpu"])
+	class, ok := s.classes[milli]
+	if !ok {
+		class = cluster.ClassID(len(s.classes))
+		s.classes[milli] = class
+		s.apply(cluster.ClassDefined{ID: class, Spec: cpuClass(milli)})
+	}
+	pod := cluster.Pod{UID: name, Name: name, Class: class, Pin: args["pin"], Created: s.now.UnixNano()}
+	if args["priority"] != "" {
+		pod.Priority = int32(number(s.t, args["priority"]))
+	}
+	if args["gate"] != "" {
+		pod.Gates = []string{args["gate"]}
+	}
+	id, known := s.st.PodByUID(name)
+	if known {
+		pod.Created = s.st.Pod(id).Created
+	} else {
+		id = s.st.FreePod()
+	}
+	s.apply(cluster.PodSet{ID: id, Pod: pod})
+}
+
+func (s *scenario) show() []string {
+	var lines []string
+	for e := range s.queue.Entries() {
+		line := fmt.Sprintf("%s: %v", e.Pod.Name, e.Place)
+		if !e.BackoffUntil.IsZero() {
+			line += fmt.Sprintf(" until %v", e.BackoffUntil.Sub(s.start))
+		}
+		lines = append(lines, line)
+	}
+	if lines == nil {
+		return []string{"empty"}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func number(t *testing.T, text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

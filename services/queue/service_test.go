@@ -1,0 +1,471 @@
+package queue_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+// checkLeaks is called first, so that it looks last.
+func checkLeaks(t *testing.T) {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+}
+
+func TestPodsGoThroughFilterScoreAndCommit(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 2)
+	w.filterWorker("f1", nil)
+	w.filterWorker("f2", nil)
+	w.scoreWorker("s1")
+	w.scoreWorker("s2")
+	for k := range 1500 { // enough for two ranges
+		w.ledger.node(fmt.Sprintf("n%d", k), 1000)
+	}
+	w.queueMember("q1")
+	w.queueMember("q2")
+	var names []string
+	for k := range 60 {
+		name := fmt.Sprintf("p%d", k)
+		w.ledger.pod(name, int64(100+k%7*100), nil)
+		names = append(names, name)
+	}
+	w.ledger.pod("daemon", 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Pin = "n1400" })
+	w.untilPlaced(append(names, "daemon")...)
+	if got := w.ledger.nodeOf("daemon"); got != "n1400" {
+		t.Errorf("daemon is on %s, want n1400", got)
+	}
+}
+
+func TestRangeOfADeadWorkerGoesToAnother(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	_, kill := w.filterWorker("f1", nil)
+	alive, _ := w.filterWorker("f2", nil)
+	killScore := w.scoreWorker("s1")
+	w.scoreWorker("s2")
+	for k := range 1100 {
+		w.ledger.node(fmt.Sprintf("n%d", k), 0)
+	}
+	w.ledger.node("n3", 1000) // in the dead worker's range
+	kill()
+	killScore()
+	w.queueMember("q1")
+	w.ledger.pod("p", 500, nil)
+	w.untilPlaced("p")
+	if n := alive.calls.Load(); n != 2 {
+		t.Errorf("the live worker was asked %d times, want 2: for its range and for that of the dead one", n)
+	}
+}
+
+func TestRetryKeepsTheOrder(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	w.binder.after = func(n int, response *binderv1.CommitResponse) error {
+		if n == 1 {
+			// While b is tried again, c comes; it is younger.
+			w.ledger.pod("c", 100, nil)
+		}
+		return nil
+	}
+	w.binder.before = func(n int, request *binderv1.CommitRequest) error {
+		if n == 1 {
+			request.Pods[1].ClassIndex = 0
+			request.Classes[0].Groups[0].Nodes, request.Classes[0].Groups[0].Fixed, request.Classes[0].Groups[0].Raw = nil, nil, nil
+		}
+		return nil
+	}
+	w.ledger.pod("a", 100, nil)
+	w.ledger.pod("b", 100, nil)
+	w.queueMember("q1")
+	w.untilPlaced("a", "b", "c")
+	sent := w.binder.sent()
+	if want := []string{"a/1", "b/1"}; !slices.Equal(sent[0], want) {
+		t.Fatalf("first commit %v, want %v", sent[0], want)
+	}
+	if want := []string{"a/2", "b/2", "c/1"}; !slices.Equal(sent[1], want) {
+		t.Errorf("second commit %v, want %v", sent[1], want)
+	}
+}
+
+func TestHelpfulDeltaBetweenEvaluationAndParkingWakesThePod(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", func(call int64) {
+		if call == 1 {
+			w.ledger.node("n1", 1000) // after the worker has looked at it
+		}
+	})
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 100)
+	w.ledger.pod("p", 500, nil)
+	w.queueMember("q1")
+	w.untilPlaced("p")
+}
+
+func TestParkedPodIsReportedAndWakesWithTheDeltaThatHelps(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	filters, _ := w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 100)
+	w.ledger.node("n2", 200)
+	w.ledger.pod("p", 500, nil)
+	q, _ := w.queueMember("q1")
+	p := untilState(t, q, "p", queuev1.State_STATE_UNSCHEDULABLE)
+	const want = "0/2 nodes are available: 2 Insufficient cpu."
+	if p.GetMessage() != want || len(p.GetVerdicts()) != 1 || p.GetVerdicts()[0].GetPlugin() != "NodeResourcesFit" || p.GetVerdicts()[0].GetCount() != 2 {
+		t.Errorf("message %q and verdicts %v, want %q and 2 nodes of NodeResourcesFit", p.GetMessage(), p.GetVerdicts(), want)
+	}
+	until(t, "the report is handed in", func() bool { return w.binder.report("p") == want })
+	w.ledger.node("n2", 300) // does not help
+	if n := filters.calls.Load(); n != 1 {
+		t.Errorf("filter-worker asked %d times, want once", n)
+	}
+	w.ledger.node("n1", 600)
+	w.untilPlaced("p")
+}
+
+func TestUnsupportedPodIsParkedWithItsVerdict(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	w.ledger.node("n2", 1000)
+	w.ledger.pod("p", 100, func(_ *cluster.Pod, c *cluster.ClassSpec) {
+		c.Unsupported, c.UnsupportedPlugin = "inter-pod affinity is not judged yet", "InterPodAffinity"
+	})
+	w.ledger.pod("ordinary", 100, nil)
+	q, _ := w.queueMember("q1")
+	p := untilState(t, q, "p", queuev1.State_STATE_UNSCHEDULABLE)
+	if want := "0/2 nodes are available: 2 inter-pod affinity is not judged yet."; p.GetMessage() != want {
+		t.Errorf("message %q, want %q", p.GetMessage(), want)
+	}
+	if v := p.GetVerdicts(); len(v) != 1 || v[0].GetPlugin() != "InterPodAffinity" || v[0].GetCount() != 2 || !v[0].GetUnresolvable() {
+		t.Errorf("verdicts %v", v)
+	}
+	w.untilPlaced("ordinary")
+	w.ledger.node("n3", 1000)
+	if got := pending(t, q)["p"].GetState(); got != queuev1.State_STATE_UNSCHEDULABLE {
+		t.Errorf("after a node came: %v", got)
+	}
+}
+
+func TestPinnedPodIsToldAboutItsNodeAndTheOthers(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	for k := range 3 {
+		w.ledger.node(fmt.Sprintf("n%d", k), 100)
+	}
+	pin := func(node string) func(*cluster.Pod, *cluster.ClassSpec) {
+		return func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Pin = node }
+	}
+	w.ledger.pod("full", 500, pin("n1"))
+	w.ledger.pod("absent", 50, pin("n7"))
+	q, _ := w.queueMember("q1")
+	for name, want := range map[string]string{
+		"full":   "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [NodeAffinity].",
+		"absent": "0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [NodeAffinity].",
+	} {
+		if got := untilState(t, q, name, queuev1.State_STATE_UNSCHEDULABLE).GetMessage(); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	w.ledger.node("n7", 100)
+	w.untilPlaced("absent")
+}
+
+func TestPodsWithoutNodesWaitForTheFirst(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.pod("p", 100, nil)
+	q, _ := w.queueMember("q1")
+	p := untilState(t, q, "p", queuev1.State_STATE_UNSCHEDULABLE)
+	if want := "no nodes available to schedule pods"; p.GetMessage() != want {
+		t.Errorf("message %q, want %q", p.GetMessage(), want)
+	}
+	w.ledger.node("n1", 1000)
+	w.untilPlaced("p")
+}
+
+func TestReadyNamesWhoIsMissing(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.ledger.node("n1", 1000)
+	w.ledger.pod("p", 100, nil)
+	q, _ := w.queueMember("q1")
+	says := func(want string) {
+		t.Helper()
+		until(t, "Ready says "+want, func() bool { err := q.Ready(); return err != nil && strings.Contains(err.Error(), want) })
+	}
+	says("no live filter-worker")
+	w.filterWorker("f1", nil)
+	says("no live score-worker")
+	w.etcd.change(func() { w.etcd.leader = coord.Leader{} })
+	w.scoreWorker("s1")
+	says("no active binder")
+	if p := pending(t, q)["p"]; p.GetState() != queuev1.State_STATE_ACTIVE || p.GetAttempts() != 0 {
+		t.Errorf("meanwhile the pod is %v after %d attempts, want active after none", p.GetState(), p.GetAttempts())
+	}
+	w.etcd.change(func() { w.etcd.leader = coord.Leader{Epoch: epoch, ID: "binder", Address: "binder"} })
+	w.untilPlaced("p")
+	if err := q.Ready(); err != nil {
+		t.Errorf("Ready with everybody there: %v", err)
+	}
+}
+
+func TestCommitOfUnknownOutcomeIsSentAgainWithTheSameAttempt(t *testing.T) {
+	for name, lost := range map[string]error{
+		"unavailable": status.Error(codes.Unavailable, "the connection broke"),
+		"deadline":    status.Error(codes.DeadlineExceeded, "too late"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkLeaks(t)
+			w := newWorld(t, 1)
+			w.filterWorker("f1", nil)
+			w.scoreWorker("s1")
+			w.ledger.node("n1", 1000)
+			// The first commit is done, but nobody hears of it.
+			w.binder.after = func(n int, _ *binderv1.CommitResponse) error {
+				if n == 1 {
+					return lost
+				}
+				return nil
+			}
+			w.ledger.pod("p", 100, nil)
+			q, _ := w.queueMember("q1")
+			until(t, "two commits", func() bool { return len(w.binder.sent()) == 2 })
+			if diff := cmp.Diff([][]string{{"p/1"}, {"p/1"}}, w.binder.sent()); diff != "" {
+				t.Errorf("commits (-want +got):\n%s", diff)
+			}
+			until(t, "the pod is out of the queue", func() bool { return len(pending(t, q)) == 0 })
+		})
+	}
+}
+
+func TestCommitWaitsAsLongAsTheBinderAsks(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	var refused, came atomic.Int64
+	w.binder.before = func(n int, _ *binderv1.CommitRequest) error {
+		if n == 1 {
+			refused.Store(time.Now().UnixNano())
+			return rpc.WithRetry(rpc.Error(codes.ResourceExhausted, "TOO_MANY_UNBOUND", "later"), 200*time.Millisecond)
+		}
+		came.Store(time.Now().UnixNano())
+		return nil
+	}
+	w.ledger.pod("p", 100, nil)
+	w.queueMember("q1")
+	w.untilPlaced("p")
+	if waited := time.Duration(came.Load() - refused.Load()); waited < 200*time.Millisecond {
+		t.Errorf("sent again after %v, want 200 ms at least", waited)
+	}
+}
+
+func TestAbortedCommitIsRunAgain(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	filters, _ := w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	w.binder.before = func(n int, _ *binderv1.CommitRequest) error {
+		if n == 1 {
+			return rpc.Error(codes.Aborted, rpc.ReasonStale, "too old")
+		}
+		return nil
+	}
+	w.ledger.pod("p", 100, nil)
+	w.queueMember("q1")
+	w.untilPlaced("p")
+	if n := filters.calls.Load(); n != 2 {
+		t.Errorf("filter-worker asked %d times, want twice", n)
+	}
+}
+
+func TestShardThatTheBinderSaysIsLostIsClaimedAgain(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	var first atomic.Int64
+	w.binder.before = func(n int, request *binderv1.CommitRequest) error {
+		if n == 1 {
+			first.Store(request.GetShardRevision())
+			return rpc.Error(codes.FailedPrecondition, rpc.ReasonShardLost, "owned by another")
+		}
+		if request.GetShardRevision() <= first.Load() {
+			return rpc.Error(codes.FailedPrecondition, rpc.ReasonShardLost, "still owned by another")
+		}
+		return nil
+	}
+	w.ledger.pod("p", 100, nil)
+	w.queueMember("q1")
+	w.untilPlaced("p")
+}
+
+func TestPodThatTheBinderCallsGoneIsTriedAgainIfTheLogKeepsIt(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	w.binder.before = func(n int, request *binderv1.CommitRequest) error {
+		if n == 1 {
+			request.Pods[0].Uid = "uid-somebody else"
+		}
+		return nil
+	}
+	w.ledger.pod("p", 100, nil)
+	w.queueMember("q1")
+	w.untilPlaced("p")
+}
+
+func TestBindThatFailsBringsThePodBack(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	w.ledger.pod("p", 100, nil)
+	q, _ := w.queueMember("q1")
+	w.untilPlaced("p")
+	w.ledger.apply(cluster.PodForgotten{ID: 0, Reason: "bind refused"})
+	p := untilState(t, q, "p", queuev1.State_STATE_BACKOFF)
+	if p.GetMessage() != "bind refused" || p.GetBackoffUntil() == nil {
+		t.Errorf("message %q, backoff until %v", p.GetMessage(), p.GetBackoffUntil())
+	}
+	w.untilPlaced("p")
+	if want := [][]string{{"p/1"}, {"p/2"}}; !cmp.Equal(want, w.binder.sent()) {
+		t.Errorf("commits %v, want %v", w.binder.sent(), want)
+	}
+}
+
+func TestLostSessionDropsItsShardsAtOnceAndANewOneTakesThemAgain(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 4)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	q, _ := w.queueMember("q1")
+	shards := func() int {
+		r, err := q.GetShards(t.Context(), &queuev1.GetShardsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(r.GetShards())
+	}
+	until(t, "4 shards are owned", func() bool { return shards() == 4 })
+	lost := w.lastSession("q1")
+	w.etcd.mu.Lock() // no claim can be made
+	lost.once.Do(func() { close(lost.done) })
+	until(t, "no shard is owned", func() bool { return shards() == 0 })
+	w.etcd.mu.Unlock()
+	lost.lose()
+	until(t, "4 shards are owned again", func() bool { return shards() == 4 })
+	w.ledger.node("n1", 1000)
+	w.ledger.pod("p", 100, nil)
+	w.untilPlaced("p")
+}
+
+func TestShardIsRebuiltAfterItsOwnerDies(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 3)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 100)
+	q1, stop := w.queueMember("q1")
+	q2, _ := w.queueMember("q2")
+	for k := range 12 {
+		w.ledger.pod(fmt.Sprintf("p%d", k), int64(500+k), nil)
+	}
+	until(t, "12 pods are parked by both", func() bool {
+		a, b := pending(t, q1), pending(t, q2)
+		return len(a)+len(b) == 12 && len(a) > 0 && len(b) > 0 && len(w.etcd.ownersOf()) == 3
+	})
+	stop()
+	until(t, "q2 holds all", func() bool { return len(pending(t, q2)) == 12 })
+	w.ledger.node("n1", 100_000)
+	for k := range 12 {
+		w.untilPlaced(fmt.Sprintf("p%d", k))
+	}
+}
+
+func TestShardsMoveToAMemberThatJoins(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 8)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.queueMember("q1")
+	until(t, "q1 owns all", func() bool { return len(w.etcd.ownersOf()) == 8 })
+	w.queueMember("q2")
+	until(t, "both own some", func() bool {
+		count := map[string]int{}
+		for _, id := range w.etcd.ownersOf() {
+			count[id]++
+		}
+		return count["q1"]+count["q2"] == 8 && count["q1"] > 0 && count["q2"] > 0
+	})
+}
+
+func TestNewEpochVoidsTheAttemptsOfTheOldOne(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	// The binder dies with the first commit; the next one begins its epoch without it.
+	w.binder.before = func(n int, _ *binderv1.CommitRequest) error {
+		if n > 1 {
+			return nil
+		}
+		l := w.ledger
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		next := cluster.New(cluster.Version{})
+		for d := range l.st.Snapshot() {
+			if err := next.Apply(d); err != nil {
+				return err
+			}
+		}
+		next.Restore(cluster.Version{Epoch: epoch + 1})
+		l.st = next
+		for _, s := range l.subs {
+			s.Reset(l.st)
+		}
+		return status.Error(codes.Unavailable, "not active any more")
+	}
+	w.ledger.pod("p", 100, nil)
+	w.queueMember("q1")
+	w.untilPlaced("p")
+	sent := w.binder.sent()
+	if want := [][]string{{"p/1"}, {"p/1"}, {"p/2"}}; !cmp.Equal(want, sent) {
+		t.Errorf("commits %v, want %v: one lost, one of the old epoch, one of the new", sent, want)
+	}
+}

@@ -1,0 +1,69 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// shard is a queue that this member owns, with its driver.
+type shard struct {
+	number   int32
+	revision int64 // of the claim in etcd
+
+	mu    sync.Mutex
+	queue *Queue
+
+	woken    chan struct{} // holds one value while the queue may have changed since the driver looked
+	draining chan struct{} // closed: start no further cycle
+	once     sync.Once
+	cancel   context.CancelFunc // ends the driver
+	done     chan struct{}      // closed when the driver has ended
+	lost     bool               // the binder says that another owns the shard; read after done
+}
+
+func newShard(number int32, revision int64, feasible Feasible, cancel context.CancelFunc) *shard {
+	return &shard{
+		number: number, revision: revision, queue: NewQueue(number, feasible),
+		woken: make(chan struct{}, 1), draining: make(chan struct{}), cancel: cancel, done: make(chan struct{}),
+	}
+}
+
+// with calls fn with the queue locked, and lets the driver look at what has changed.
+func (sh *shard) with(fn func(q *Queue, now time.Time)) {
+	sh.mu.Lock()
+	fn(sh.queue, time.Now())
+	sh.mu.Unlock()
+	select {
+	case sh.woken <- struct{}{}:
+	default:
+	}
+}
+
+func (sh *shard) reset(st *cluster.State) {
+	sh.with(func(q *Queue, now time.Time) { q.Reset(now, st) })
+}
+
+func (sh *shard) apply(st *cluster.State, d cluster.Delta) {
+	sh.with(func(q *Queue, now time.Time) { q.Apply(now, st, d) })
+}
+
+// drain lets the cycle that is running end, for at most so long, and starts no other.
+func (sh *shard) drain(atMost time.Duration) {
+	sh.once.Do(func() {
+		close(sh.draining)
+		time.AfterFunc(atMost, sh.cancel)
+	})
+}
+
+// owned returns the owned shards by number.
+func (s *Service) owned() []*shard {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.shards), func(a, b *shard) int { return cmp.Compare(a.number, b.number) })
+}

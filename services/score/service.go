@@ -1,0 +1,185 @@
+package score
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	scorev1 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
+	"github.com/berth-scheduler/berth/internal/replica"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/wire"
+)
+
+// Bounds of a request, as the proto says them.
+const (
+	maxClasses = 1_000
+	maxLimit   = 10_000
+)
+
+// busyFor is how long a caller that was turned away should wait.
+const busyFor = 20 * time.Millisecond
+
+// Replica is this worker's copy of the ledger, as internal/replica keeps it.
+type Replica interface {
+	// Read calls fn with the state, at version least or later, while nobody changes it.
+	Read(ctx context.Context, least cluster.Version, fn func(*cluster.State) error) error
+	// Ready returns why the state is not good, or nil.
+	Ready() error
+}
+
+// Evaluator scores nodes, as engine.Evaluator does.
+type Evaluator interface {
+	Score(st *cluster.State, class cluster.ClassID, r cluster.Range, feasible cluster.Bitmap, limit int) ([]engine.Group, bool)
+}
+
+// Config is everything a Service needs.
+type Config struct {
+	Replica       Replica      // required
+	Evaluator     Evaluator    // required
+	MaxConcurrent int          // requests that are evaluated at the same time; 0 means twice GOMAXPROCS
+	MaxWaiting    int          // requests that may wait for their turn, beyond which they are refused; 0 means 256
+	Log           *slog.Logger // nil discards
+}
+
+// Service implements ScoreService. It is safe for concurrent use.
+type Service struct {
+	scorev1.UnimplementedScoreServiceServer
+
+	cfg      Config
+	admitted chan struct{} // one value per request that runs or waits
+	running  chan struct{} // one value per request that runs
+}
+
+// New returns a service.
+func New(cfg Config) (*Service, error) {
+	if cfg.Replica == nil || cfg.Evaluator == nil {
+		return nil, errors.New("create score-worker: Replica and Evaluator are required")
+	}
+	if cfg.MaxConcurrent < 0 || cfg.MaxWaiting < 0 {
+		return nil, fmt.Errorf("create score-worker: MaxConcurrent %d, MaxWaiting %d: negative", cfg.MaxConcurrent, cfg.MaxWaiting)
+	}
+	if cfg.MaxConcurrent == 0 {
+		cfg.MaxConcurrent = 2 * runtime.GOMAXPROCS(0)
+	}
+	if cfg.MaxWaiting == 0 {
+		cfg.MaxWaiting = 256
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Service{
+		cfg:      cfg,
+		admitted: make(chan struct{}, cfg.MaxConcurrent+cfg.MaxWaiting),
+		running:  make(chan struct{}, cfg.MaxConcurrent),
+	}, nil
+}
+
+// Register makes the service answer on a server.
+func (s *Service) Register(r grpc.ServiceRegistrar) { scorev1.RegisterScoreServiceServer(r, s) }
+
+// Ready returns why this worker cannot answer, or nil.
+func (s *Service) Ready() error { return s.cfg.Replica.Ready() }
+
+// Score returns the best nodes among the feasible ones of a range, for each class.
+func (s *Service) Score(ctx context.Context, request *scorev1.ScoreRequest) (*scorev1.ScoreResponse, error) {
+	feasible, err := validate(request)
+	if err != nil {
+		return nil, err
+	}
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	response := &scorev1.ScoreResponse{}
+	err = s.cfg.Replica.Read(ctx, wire.Version(request.GetMinVersion()), func(st *cluster.State) error {
+		return s.evaluate(ctx, st, request, feasible, response)
+	})
+	if err != nil {
+		return nil, replica.Status(err)
+	}
+	return response, nil
+}
+
+// enter waits for a turn. It refuses when too many wait already.
+func (s *Service) enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case s.admitted <- struct{}{}:
+	default:
+		s.cfg.Log.Debug("request refused: too many wait", "bound", cap(s.admitted))
+		err := rpc.Error(codes.ResourceExhausted, rpc.ReasonQueueFull, "%d requests run or wait", cap(s.admitted))
+		return nil, rpc.WithRetry(err, busyFor)
+	}
+	select {
+	case s.running <- struct{}{}:
+		return func() { <-s.running; <-s.admitted }, nil
+	case <-ctx.Done():
+		<-s.admitted
+		return nil, ctx.Err()
+	}
+}
+
+func (s *Service) evaluate(ctx context.Context, st *cluster.State, request *scorev1.ScoreRequest, feasible []cluster.Bitmap, response *scorev1.ScoreResponse) error {
+	response.Version = wire.ToVersion(st.Version())
+	r := cluster.Range{First: cluster.NodeIndex(request.GetFirst()), End: cluster.NodeIndex(request.GetEnd())}
+	for i, query := range request.GetClasses() {
+		if ctx.Err() != nil {
+			return ctx.Err() // nobody waits for the rest
+		}
+		limit := min(max(int(query.GetLimit()), 1), maxLimit)
+		answer := &scorev1.ClassScores{}
+		if groups, ok := s.cfg.Evaluator.Score(st, cluster.ClassID(query.GetClass()), r, feasible[i], limit); ok {
+			answer.Groups = wire.ToGroups(groups)
+		}
+		response.Classes = append(response.Classes, answer)
+	}
+	return nil
+}
+
+// validate returns the feasible nodes of each class, or INVALID_ARGUMENT with what is wrong with the request.
+func validate(request *scorev1.ScoreRequest) ([]cluster.Bitmap, error) {
+	var violations []rpc.Violation
+	bad := func(field, format string, args ...any) {
+		violations = append(violations, rpc.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+	}
+	first, end := request.GetFirst(), request.GetEnd()
+	if first < 0 || first%64 != 0 {
+		bad("first", "%d is not a multiple of 64", first)
+	}
+	if end <= first {
+		bad("end", "%d is not above first, %d", end, first)
+	} else if end%64 != 0 && end < cluster.MaxIndex {
+		bad("end", "%d is neither a multiple of 64 nor above every index", end)
+	}
+	if n := len(request.GetClasses()); n > maxClasses {
+		bad("classes", "%d of them, at most %d are possible", n, maxClasses)
+		return nil, rpc.Invalid(violations...)
+	}
+	feasible := make([]cluster.Bitmap, len(request.GetClasses()))
+	for i, query := range request.GetClasses() {
+		if query.GetLimit() < 0 {
+			bad(fmt.Sprintf("classes[%d].limit", i), "%d is negative", query.GetLimit())
+		}
+		words := (len(query.GetFeasible()) + 7) / 8
+		if int64(words)*64 > int64(end)-int64(first)+63 {
+			bad(fmt.Sprintf("classes[%d].feasible", i), "%d bytes are longer than the range", len(query.GetFeasible()))
+			continue
+		}
+		set, err := wire.Bitmap(query.GetFeasible(), words)
+		if err != nil {
+			bad(fmt.Sprintf("classes[%d].feasible", i), "%v", err)
+			continue
+		}
+		feasible[i] = set
+	}
+	return feasible, rpc.Invalid(violations...)
+}
