@@ -1,0 +1,111 @@
+package manifest
+
+import (
+	"cmp"
+	"maps"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// defaultPods is how many pods a node takes that does not say: kubelet's default.
+const defaultPods = 110
+
+// systemPriorities are the priorities of the classes that every cluster has.
+var systemPriorities = map[string]int32{
+	"system-cluster-critical": 2000000000,
+	"system-node-critical":    2000001000,
+}
+
+// defaultNode takes what is not said to be allocatable from the capacity.
+func defaultNode(node *v1.Node) {
+	if len(node.Status.Allocatable) == 0 {
+		node.Status.Allocatable = maps.Clone(node.Status.Capacity)
+	}
+	if _, ok := node.Status.Allocatable[v1.ResourcePods]; !ok && len(node.Status.Allocatable) > 0 {
+		node.Status.Allocatable[v1.ResourcePods] = *resource.NewQuantity(defaultPods, resource.DecimalSI)
+	}
+}
+
+// defaultPod fills in what the API server would, as far as scheduling reads it. Of the status it keeps whether the pod
+// has ended.
+func defaultPod(pod *v1.Pod) {
+	pod.Namespace = cmp.Or(pod.Namespace, metav1.NamespaceDefault)
+	phase := pod.Status.Phase
+	pod.Status = v1.PodStatus{}
+	if phase == v1.PodSucceeded || phase == v1.PodFailed {
+		pod.Status.Phase = phase
+	}
+
+	spec := &pod.Spec
+	spec.SchedulerName = cmp.Or(spec.SchedulerName, v1.DefaultSchedulerName)
+	if priority, ok := systemPriorities[spec.PriorityClassName]; ok && spec.Priority == nil {
+		spec.Priority = &priority
+	}
+	for _, containers := range [][]v1.Container{spec.Containers, spec.InitContainers} {
+		for i := range containers {
+			defaultContainer(&containers[i], spec.HostNetwork)
+		}
+	}
+	defaultPodResources(pod)
+}
+
+func defaultContainer(c *v1.Container, hostNetwork bool) {
+	for name, limit := range c.Resources.Limits {
+		if _, ok := c.Resources.Requests[name]; !ok {
+			if c.Resources.Requests == nil {
+				c.Resources.Requests = v1.ResourceList{}
+			}
+			c.Resources.Requests[name] = limit.DeepCopy()
+		}
+	}
+	for i := range c.Ports {
+		port := &c.Ports[i]
+		port.Protocol = cmp.Or(port.Protocol, v1.ProtocolTCP)
+		if hostNetwork && port.HostPort == 0 {
+			port.HostPort = port.ContainerPort
+		}
+	}
+}
+
+// defaultPodResources completes pod-level requests where there are pod-level limits: what the containers request
+// together, and otherwise the limit. Huge pages cannot be overcommitted and are never taken from the containers' requests.
+func defaultPodResources(pod *v1.Pod) {
+	level := pod.Spec.Resources
+	if level == nil || len(level.Limits)+len(level.Requests) == 0 {
+		return
+	}
+	for name, limit := range resourcehelper.AggregateContainerLimits(pod, resourcehelper.PodResourcesOptions{}) {
+		_, requested := level.Requests[name]
+		_, limited := level.Limits[name]
+		if isHugePage(name) && !requested && !limited {
+			if level.Limits == nil {
+				level.Limits = v1.ResourceList{}
+			}
+			level.Limits[name] = limit
+		}
+	}
+	if len(level.Limits) == 0 {
+		return
+	}
+	if level.Requests == nil {
+		level.Requests = v1.ResourceList{}
+	}
+	for name, request := range resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{}) {
+		if _, ok := level.Requests[name]; !ok && resourcehelper.IsSupportedPodLevelResource(name) && !isHugePage(name) {
+			level.Requests[name] = request
+		}
+	}
+	for name, limit := range level.Limits {
+		if _, ok := level.Requests[name]; !ok && resourcehelper.IsSupportedPodLevelResource(name) {
+			level.Requests[name] = limit.DeepCopy()
+		}
+	}
+}
+
+func isHugePage(name v1.ResourceName) bool {
+	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
+}

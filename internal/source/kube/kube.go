@@ -1,0 +1,256 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	defaultConcurrency = 64
+	defaultTimeout     = 10 * time.Second
+	dialTimeout        = 5 * time.Second
+	keepAlive          = 30 * time.Second
+
+	maxBatch = 256
+)
+
+// Config says which cluster, for which schedulers, and how hard it may be worked. Only SchedulerNames is required.
+type Config struct {
+	// Kubeconfig is the path of a kubeconfig file. "" means the service account of the pod this process runs in.
+	Kubeconfig string
+	// SchedulerNames are the spec.schedulerName of the pods to be scheduled.
+	SchedulerNames []string
+	// QPS and Burst limit the requests of each lane (binds, events, conditions) by itself. QPS 0 means no limit; Burst 0
+	// means QPS.
+	QPS   float32
+	Burst int
+	// BindConcurrency is how many binds are on their way at a time; 0 means 64.
+	BindConcurrency int
+	// RequestTimeout bounds every request but watches; 0 means 10 s.
+	RequestTimeout time.Duration
+	// Instance is who reports events, reportingInstance; "" means the host's name.
+	Instance string
+	Log      *slog.Logger          // nil means no log
+	Metrics  prometheus.Registerer // nil means none
+	Now      func() time.Time      // for the times of events and conditions; nil means time.Now
+}
+
+// withDefaults checks the configuration and fills in what is not said.
+func (cfg Config) withDefaults() (Config, error) {
+	if len(cfg.SchedulerNames) == 0 {
+		return cfg, errors.New("no scheduler names are given, at least one is needed")
+	}
+	for i, name := range cfg.SchedulerNames {
+		if name == "" {
+			return cfg, fmt.Errorf("scheduler name %d is empty", i)
+		}
+	}
+	switch {
+	case cfg.QPS < 0:
+		return cfg, fmt.Errorf("requests per second: %v is negative", cfg.QPS)
+	case cfg.Burst < 0:
+		return cfg, fmt.Errorf("burst: %d is negative", cfg.Burst)
+	case cfg.BindConcurrency < 0:
+		return cfg, fmt.Errorf("bind concurrency: %d is negative", cfg.BindConcurrency)
+	case cfg.RequestTimeout < 0:
+		return cfg, fmt.Errorf("request timeout: %v is negative", cfg.RequestTimeout)
+	}
+	if cfg.Burst == 0 {
+		cfg.Burst = max(1, int(cfg.QPS))
+	}
+	cfg.BindConcurrency = cmp.Or(cfg.BindConcurrency, defaultConcurrency)
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, defaultTimeout)
+	if cfg.Instance == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return cfg, fmt.Errorf("find the name of this host for events: %w", err)
+		}
+		cfg.Instance = host
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return cfg, nil
+}
+
+// Source is a cluster behind an API server. Watch runs at most once at a time.
+type Source struct {
+	cfg        Config
+	host       string // the API server's, for people
+	schedulers map[string]bool
+
+	reads, binds, events, conditions kubernetes.Interface // each with its own connections
+	bindSlots                        chan struct{}        // one token per bind on its way
+	series                           *series
+	lastEvent                        atomic.Int64 // makes the names of events different
+	latency                          *prometheus.HistogramVec
+
+	mu      sync.Mutex
+	pods    *mirror          // the pods that the running Watch has seen; nil before the first
+	pending map[string]error // by resource: what Watch waits for
+}
+
+var _ source.Source = (*Source)(nil)
+
+// New returns the cluster that cfg names. It does not connect: that is Watch's to do, and Ready says how it goes.
+// An error names the field of cfg, or the file, that makes no sense.
+func New(cfg Config) (*Source, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes source: %w", err)
+	}
+	base, err := restConfig(cfg.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{
+		cfg:        cfg,
+		host:       base.Host,
+		schedulers: map[string]bool{},
+		bindSlots:  make(chan struct{}, cfg.BindConcurrency),
+		series:     newSeries(),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "berth_kube_request_duration_seconds",
+			Help:    "How long writes to the API server took, by lane (bind, event, condition) and HTTP status, 0 for none.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+		}, []string{"lane", "code"}),
+	}
+	for _, name := range cfg.SchedulerNames {
+		s.schedulers[name] = true
+	}
+	s.start()
+	for _, lane := range []struct {
+		client  *kubernetes.Interface
+		limited bool
+	}{{&s.reads, false}, {&s.binds, true}, {&s.events, true}, {&s.conditions, true}} {
+		client, err := newClient(base, cfg, lane.limited)
+		if err != nil {
+			return nil, err
+		}
+		*lane.client = client
+	}
+	if cfg.Metrics != nil {
+		if err := cfg.Metrics.Register(s.latency); err != nil {
+			return nil, fmt.Errorf("register metrics of the kubernetes source: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("read the service account of this pod: %w", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", kubeconfig, err)
+	}
+	return config, nil
+}
+
+// newClient returns a client with connections and a rate limit of its own.
+func newClient(base *rest.Config, cfg Config, limited bool) (kubernetes.Interface, error) {
+	config := rest.CopyConfig(base)
+	rest.AddUserAgent(config, "berth")
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	config.QPS = -1
+	if limited && cfg.QPS > 0 {
+		config.QPS, config.Burst = cfg.QPS, cfg.Burst
+	}
+	// client-go shares connections between clients whose configurations look alike; a dialer of its own sets one apart.
+	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for %s: %w", base.Host, err)
+	}
+	return client, nil
+}
+
+// Name returns "kube".
+func (s *Source) Name() string { return "kube" }
+
+// MaxBatch returns how many bindings one Bind takes. They are bound concurrently, one request each.
+func (s *Source) MaxBatch() int { return maxBatch }
+
+// Ready says which resources Watch is not following at the moment, and why.
+func (s *Source) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, resource := range resources {
+		if err := s.pending[resource]; err != nil {
+			return fmt.Errorf("waiting for the API server at %s: %s: %w", s.host, resource, err)
+		}
+	}
+	return nil
+}
+
+// start makes all resources wait to be listed.
+func (s *Source) start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending = map[string]error{}
+	for _, resource := range resources {
+		s.pending[resource] = errors.New("not listed yet")
+	}
+}
+
+func (s *Source) waitFor(resource string, err error) {
+	s.mu.Lock()
+	before := s.pending[resource]
+	s.pending[resource] = err
+	s.mu.Unlock()
+	switch {
+	case err != nil && (before == nil || before.Error() != err.Error()):
+		s.cfg.Log.Warn("API server not answering, still trying", "resource", resource, "host", s.host, "err", err)
+	case err == nil && before != nil:
+		s.cfg.Log.Info("following the API server", "resource", resource, "host", s.host)
+	}
+}
+
+// Lookup reads the pod from the API server, which answers with the newest state there is.
+func (s *Source) Lookup(ctx context.Context, namespace, name string) (uid, node string, found bool, err error) {
+	pod, err := s.get(ctx, namespace, name)
+	if err != nil || pod == nil {
+		return "", "", false, err
+	}
+	return string(pod.UID), pod.Spec.NodeName, true, nil
+}
+
+// watched returns the pods that the running Watch has seen, nil before the first.
+func (s *Source) watched() *mirror {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pods
+}
+
+// request returns the context of one request.
+func (s *Source) request(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.cfg.RequestTimeout)
+}
+
+// observe records how long a request of a lane took.
+func (s *Source) observe(lane string, began time.Time, err error) {
+	s.latency.WithLabelValues(lane, statusCode(err)).Observe(time.Since(began).Seconds())
+}

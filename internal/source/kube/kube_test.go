@@ -1,0 +1,458 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/source/sourcetest"
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestContract(t *testing.T) { sourcetest.Run(t, startCluster(t)) }
+
+func TestDifferencesAreToldWhenTheAPIServerIsBack(t *testing.T) {
+	c := startCluster(t)
+	c.SetNode(t, sourcetest.Node("stays"))
+	c.SetNode(t, sourcetest.Node("goes"))
+	c.SetPod(t, sourcetest.Pod("goes"))
+	first := c.SetPod(t, sourcetest.Pod("replaced"))
+	stays := c.SetPod(t, sourcetest.Pod("stays"))
+	s := newSource(t, c.config())
+	r := sourcetest.Record(t, s).Synced()
+	awaitReady(t, s)
+
+	c.plane.StopAPIServer()
+	awaitUnready(t, s, c.plane.URL(), "connection refused")
+	var told int
+	r.View(func(v sourcetest.View) { told = len(v.Events) })
+	out := s.Bind(within(t), coord.Cond{}, []source.Binding{{UID: stays, Namespace: "default", Name: "stays", Node: "stays"}})
+	if out[0].Result != source.BindUnknown {
+		t.Errorf("Bind without an API server: %+v, want BindUnknown", out[0])
+	}
+	if _, _, _, err := s.Lookup(within(t), "default", "stays"); err == nil {
+		t.Error("Lookup without an API server: no error")
+	}
+	if err := c.plane.StartAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	c.DeleteNode(t, "goes")
+	c.DeletePod(t, "default", "goes")
+	c.DeletePod(t, "default", "replaced")
+	second := c.SetPod(t, sourcetest.Pod("replaced"))
+	c.SetPod(t, sourcetest.Pod("new"))
+
+	r.Await("the difference", func(v sourcetest.View) bool {
+		_, node := v.Nodes["goes"]
+		_, pod := v.Pods["default/goes"]
+		return !node && !pod && v.Pods["default/replaced"].UID == second && v.Pods["default/new"].UID != ""
+	})
+	awaitReady(t, s)
+	r.View(func(v sourcetest.View) {
+		for _, e := range v.Events[told:] {
+			if e.Pod.UID == stays || e.Node.Name == "stays" {
+				t.Errorf("an object that did not change was told again: kind %d, %s%s", e.Kind, e.Pod.Name, e.Node.Name)
+			}
+		}
+	})
+	if first == second {
+		t.Error("the pod that took the other's place has the same uid")
+	}
+}
+
+func TestWatchWaitsForTheAPIServerAndSaysSo(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	writeKubeconfig(t, kubeconfig, "http://127.0.0.1:1")
+	s := newSource(t, Config{Kubeconfig: kubeconfig, SchedulerNames: []string{"berth"}})
+	r := sourcetest.Record(t, s)
+	awaitUnready(t, s, "http://127.0.0.1:1", "connection refused")
+	r.View(func(v sourcetest.View) {
+		if len(v.Events) > 0 {
+			t.Errorf("told without an API server: %d events", len(v.Events))
+		}
+	})
+}
+
+func awaitReady(t testing.TB, s *Source) {
+	t.Helper()
+	await(t, func() string {
+		if err := s.Ready(); err != nil {
+			return "Ready: " + err.Error()
+		}
+		return ""
+	})
+}
+
+func awaitUnready(t testing.TB, s *Source, parts ...string) {
+	t.Helper()
+	await(t, func() string {
+		err := s.Ready()
+		for _, part := range parts {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				return fmt.Sprintf("Ready: %v, want %q in it", err, part)
+			}
+		}
+		return ""
+	})
+}
+
+// await waits until wrong returns "".
+func await(t testing.TB, wrong func() string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		text := wrong()
+		if text == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(text)
+		}
+	}
+}
+
+func writeKubeconfig(t testing.TB, path, server string) {
+	t.Helper()
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: x}}]\n", server)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEventsAndConditionsReadAsKubeSchedulersDo(t *testing.T) {
+	c := startCluster(t)
+	c.SetNode(t, sourcetest.Node("one"))
+	uid := c.SetPod(t, sourcetest.Pod("told"))
+	cfg := c.config()
+	now := atomic.Pointer[time.Time]{}
+	start := time.Now()
+	now.Store(&start)
+	cfg.Now = func() time.Time { return *now.Load() }
+	registry := prometheus.NewRegistry()
+	cfg.Metrics = registry
+	s := newSource(t, cfg)
+	r := sourcetest.Record(t, s).Synced()
+	r.Pod("default", "told", "")
+
+	report := source.Report{UID: uid, Namespace: "default", Name: "told", Reason: "Unschedulable", Message: strings.Repeat("0/9 nodes; ", 200)}
+	fail := func(after time.Duration) {
+		t.Helper()
+		at := start.Add(after)
+		now.Store(&at)
+		if err := s.Unschedulable(within(t), report); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fail(0)
+	fail(time.Minute)
+	if got := writes(t, registry); got["event"] != 1 || got["condition"] != 1 {
+		t.Errorf("requests after two equal reports: %v, want 1 of each lane", got)
+	}
+	events := c.events(t, uid)
+	if len(events) != 1 {
+		t.Fatalf("%d events after two equal reports, want 1", len(events))
+	}
+	e := events[0]
+	if e.Type != "Warning" || e.Reason != "FailedScheduling" || e.Action != "Scheduling" || e.ReportingController != "berth" ||
+		e.ReportingInstance != "test-host" || e.Regarding.Kind != "Pod" || e.Regarding.Name != "told" || e.Series != nil {
+		t.Errorf("event: %+v", e)
+	}
+	if want := report.Message[:1020] + " ..."; e.Note != want {
+		t.Errorf("note of %d bytes %q, want the first 1020 bytes and an ellipsis", len(e.Note), e.Note)
+	}
+	pod := c.pod(t, "default", "told")
+	condition := scheduled(pod)
+	if condition == nil || condition.Status != v1.ConditionFalse || condition.Reason != "Unschedulable" ||
+		condition.Message != report.Message || condition.ObservedGeneration != pod.Generation || condition.LastTransitionTime.IsZero() {
+		t.Errorf("condition: %+v, pod generation %d", condition, pod.Generation)
+	}
+
+	fail(6 * time.Minute)
+	if events = c.events(t, uid); len(events) != 1 || events[0].Series == nil || events[0].Series.Count != 3 {
+		t.Errorf("after a third report six minutes later: %+v, want one event with a series of 3", events)
+	}
+	report.Message = "another reason"
+	fail(7 * time.Minute)
+	if events = c.events(t, uid); len(events) != 2 {
+		t.Errorf("%d events after a report of another message, want 2", len(events))
+	}
+
+	if err := s.Scheduled(within(t), source.Binding{UID: uid, Namespace: "default", Name: "told", Node: "one"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range c.events(t, uid) {
+		if e.Reason == "Scheduled" && (e.Type != "Normal" || e.Action != "Binding" || e.Note != "Successfully assigned default/told to one") {
+			t.Errorf("event: %+v", e)
+		}
+	}
+}
+
+// writes returns the number of requests by lane.
+func writes(t *testing.T, registry *prometheus.Registry) map[string]uint64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]uint64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "lane" {
+					out[label.GetValue()] += metric.GetHistogram().GetSampleCount()
+				}
+			}
+		}
+	}
+	return out
+}
+
+func TestAReportThatIsLateIsNotWrittenToThePodThatTookItsPlace(t *testing.T) {
+	c := startCluster(t)
+	uid := c.SetPod(t, sourcetest.Pod("p"))
+	s := newSource(t, c.config())
+	r := sourcetest.Record(t, s).Synced()
+	r.Pod("default", "p", "")
+	r.Stop() // what follows is not seen
+	c.DeletePod(t, "default", "p")
+	c.SetPod(t, sourcetest.Pod("p"))
+	err := s.Unschedulable(within(t), source.Report{UID: uid, Namespace: "default", Name: "p", Reason: "Unschedulable", Message: "late"})
+	if err != nil {
+		t.Error(err)
+	}
+	if got := scheduled(c.pod(t, "default", "p")); got != nil {
+		t.Errorf("condition of the second pod: %+v", got)
+	}
+}
+
+func scheduled(pod *v1.Pod) *v1.PodCondition {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1.PodScheduled {
+			return &c
+		}
+	}
+	return nil
+}
+
+func TestAPodOfAnotherSchedulerIsToldOnceItIsOnANode(t *testing.T) {
+	c := startCluster(t)
+	c.SetNode(t, sourcetest.Node("one"))
+	pod := sourcetest.Pod("theirs")
+	pod.Spec.SchedulerName = "somebody-else"
+	uid := c.SetPod(t, pod)
+	s := newSource(t, c.config())
+	r := sourcetest.Record(t, s).Synced()
+	r.View(func(v sourcetest.View) {
+		if _, ok := v.Pods["default/theirs"]; ok {
+			t.Error("a pod that waits for another scheduler was told")
+		}
+	})
+	if err := s.Unschedulable(within(t), source.Report{UID: uid, Namespace: "default", Name: "theirs", Reason: "Unschedulable", Message: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := scheduled(c.pod(t, "default", "theirs")); got != nil {
+		t.Errorf("a condition was written to another scheduler's pod: %+v", got)
+	}
+	err := c.client.CoreV1().Pods("default").Bind(within(t), &v1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Target: v1.ObjectReference{Kind: "Node", Name: "one"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Pod("default", "theirs", "one")
+	c.DeletePod(t, "default", "theirs")
+	r.PodGone("default", "theirs")
+}
+
+func TestAPodBeingDeletedOrGatedIsNotBound(t *testing.T) {
+	c := startCluster(t)
+	c.SetNode(t, sourcetest.Node("one"))
+	deleting := sourcetest.Pod("deleting")
+	deleting.Finalizers = []string{"example.com/stays"}
+	b := source.Binding{UID: c.SetPod(t, deleting), Namespace: "default", Name: "deleting", Node: "one"}
+	c.DeletePod(t, "default", "deleting")
+	s := newSource(t, c.config())
+	if out := s.Bind(within(t), coord.Cond{}, []source.Binding{b}); out[0].Result != source.BindGone {
+		t.Errorf("Bind of a pod that is being deleted: %+v, want BindGone", out[0])
+	}
+	gated := sourcetest.Pod("gated")
+	gated.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/hold"}}
+	b = source.Binding{UID: c.SetPod(t, gated), Namespace: "default", Name: "gated", Node: "one"}
+	if out := s.Bind(within(t), coord.Cond{}, []source.Binding{b}); out[0].Result != source.BindUnknown {
+		t.Errorf("Bind of a gated pod: %+v, want BindUnknown", out[0])
+	}
+	b.Name = "Not A Name"
+	if out := s.Bind(within(t), coord.Cond{}, []source.Binding{b}); out[0].Result == source.BindDone {
+		t.Errorf("Bind of a pod that cannot be: %+v", out[0])
+	}
+}
+
+func TestOutcomesFollowTheAPIServersAnswer(t *testing.T) {
+	for _, test := range []struct {
+		code int
+		want source.Result
+	}{
+		{http.StatusBadRequest, source.BindRefused},
+		{http.StatusUnauthorized, source.BindUnknown},
+		{http.StatusForbidden, source.BindRefused},
+		{http.StatusNotFound, source.BindGone},
+		{http.StatusRequestTimeout, source.BindUnknown},
+		{http.StatusUnprocessableEntity, source.BindRefused},
+		{http.StatusTooManyRequests, source.BindUnknown},
+		{http.StatusInternalServerError, source.BindUnknown},
+		{http.StatusServiceUnavailable, source.BindUnknown},
+		{http.StatusGatewayTimeout, source.BindUnknown},
+		{http.StatusConflict, source.BindUnknown}, // the pod cannot be read either
+		{0, source.BindUnknown},                   // no answer in time
+	} {
+		t.Run(fmt.Sprint(test.code), func(t *testing.T) {
+			release := make(chan struct{})
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if test.code == 0 {
+					<-release
+					return
+				}
+				w.Header().Set("Content-Type", "application/json")
+				code := test.code
+				if r.Method == http.MethodGet {
+					code = http.StatusInternalServerError
+				}
+				w.WriteHeader(code)
+				fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"message":"no"}`, code)
+			}))
+			defer server.Close()
+			defer close(release)
+			kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+			writeKubeconfig(t, kubeconfig, server.URL)
+			s := newSource(t, Config{Kubeconfig: kubeconfig, SchedulerNames: []string{"berth"}, RequestTimeout: 200 * time.Millisecond})
+			b := source.Binding{UID: "u", Namespace: "default", Name: "p", Node: "n"}
+			if out := s.Bind(within(t), coord.Cond{}, []source.Binding{b}); out[0].Result != test.want || out[0].Err == nil {
+				t.Errorf("Bind answered with %d: %+v, want result %d", test.code, out[0], test.want)
+			}
+		})
+	}
+}
+
+func TestABindDoesNotWaitForEvents(t *testing.T) {
+	c := startCluster(t)
+	c.SetNode(t, sourcetest.Node("one"))
+	uid := c.SetPod(t, sourcetest.Pod("quick"))
+	cfg := c.config()
+	cfg.QPS, cfg.Burst = 0.001, 1
+	s := newSource(t, cfg)
+	b := source.Binding{UID: uid, Namespace: "default", Name: "quick", Node: "one"}
+	if err := s.Scheduled(within(t), b); err != nil { // takes the only event there may be in a quarter of an hour
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	if err := s.Scheduled(ctx, b); err == nil {
+		t.Error("an event over the limit was written")
+	}
+	if out := s.Bind(within(t), coord.Cond{}, []source.Binding{b}); out[0].Result != source.BindDone {
+		t.Errorf("Bind while events have to wait: %+v", out[0])
+	}
+}
+
+func TestBadConfigurationIsRefused(t *testing.T) {
+	good := filepath.Join(t.TempDir(), "kubeconfig")
+	writeKubeconfig(t, good, "http://127.0.0.1:1")
+	for want, cfg := range map[string]Config{
+		"scheduler names":     {Kubeconfig: good},
+		"scheduler name 1":    {Kubeconfig: good, SchedulerNames: []string{"a", ""}},
+		"requests per second": {Kubeconfig: good, SchedulerNames: []string{"a"}, QPS: -1},
+		"burst":               {Kubeconfig: good, SchedulerNames: []string{"a"}, Burst: -1},
+		"bind concurrency":    {Kubeconfig: good, SchedulerNames: []string{"a"}, BindConcurrency: -1},
+		"request timeout":     {Kubeconfig: good, SchedulerNames: []string{"a"}, RequestTimeout: -1},
+		"/nowhere/kubeconfig": {Kubeconfig: "/nowhere/kubeconfig", SchedulerNames: []string{"a"}},
+		"service account":     {SchedulerNames: []string{"a"}},
+	} {
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New(%+v): %v, want an error about %s", cfg, err, want)
+		}
+	}
+	if _, err := New(Config{Kubeconfig: good, SchedulerNames: []string{"a"}}); err != nil {
+		t.Errorf("New of a good configuration: %v", err)
+	}
+}
+
+func TestAMirrorTellsTheDifference(t *testing.T) {
+	var got []string
+	s := &Source{schedulers: map[string]bool{"berth": true}}
+	m := newMirror(&teller{left: 1, sink: func(e source.Event) {
+		got = append(got, fmt.Sprintf("%d %s %s", e.Kind, e.Pod.Name, e.Pod.UID))
+	}}, s.reducePod, func() {})
+	version := 0
+	pod := func(name, uid string) *v1.Pod {
+		version++
+		p := sourcetest.Pod(name)
+		p.UID, p.ResourceVersion = types.UID(uid), fmt.Sprint(version)
+		return p
+	}
+	step := func(err error, want ...string) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Join(got, ", ") != strings.Join(want, ", ") {
+			t.Errorf("told %q, want %q", got, want)
+		}
+		got = nil
+	}
+	a, b := pod("a", "1"), pod("b", "2")
+	step(m.Replace([]any{a, b}, ""), "3 a 1", "3 b 2", "7  ")
+	step(m.Replace([]any{a, b}, ""))
+	step(m.Update(pod("a", "3")), "4 a 1", "3 a 3") // another pod, and nobody saw the first one go
+	theirs := pod("c", "4")
+	theirs.Spec.SchedulerName = "other"
+	step(m.Add(theirs))
+	step(m.Delete(theirs))
+	ended := pod("b", "2")
+	ended.Status.Phase = v1.PodFailed
+	step(m.Update(ended), "4 b 2")
+	step(m.Delete(ended))
+	step(m.Replace([]any{pod("a", "5")}, ""), "4 a 3", "3 a 5")
+	step(m.Replace(nil, ""), "4 a 5")
+}
+
+func TestSeriesForgetsThePodReportedLongestAgo(t *testing.T) {
+	s := newSeries()
+	s.limit = 3
+	now := time.Unix(0, 0)
+	for _, uid := range []string{"a", "b", "c"} {
+		s.wrote(uid, "m", "event-"+uid, now)
+	}
+	s.repeat("a", "m", now)
+	s.wrote("d", "m", "event-d", now)
+	if event, _, _ := s.repeat("b", "m", now); event != "" {
+		t.Errorf("b is remembered by %q", event)
+	}
+	if event, count, due := s.repeat("a", "m", now.Add(seriesEvery)); event != "event-a" || count != 3 || !due {
+		t.Errorf("a: %q, %d times, due %v", event, count, due)
+	}
+	if event, _, _ := s.repeat("a", "another", now); event != "" {
+		t.Errorf("another message is taken for the same: %q", event)
+	}
+	s.forget("a")
+	if event, _, _ := s.repeat("a", "m", now); event != "" {
+		t.Errorf("a is remembered after forget: %q", event)
+	}
+	for i := range 1000 {
+		s.wrote(fmt.Sprint(rand.IntN(500)), "m", fmt.Sprint(i), now)
+		if s.oldest.Len() > s.limit || len(s.byUID) != s.oldest.Len() {
+			t.Fatalf("%d in order, %d by uid, at most %d", s.oldest.Len(), len(s.byUID), s.limit)
+		}
+	}
+}

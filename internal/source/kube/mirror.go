@@ -1,0 +1,265 @@
+package kube
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/berth-scheduler/berth/internal/source"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// record is an object, reduced as it arrives.
+type record struct {
+	metav1.ObjectMeta              // only namespace, name, uid and resource version
+	set               source.Event // what tells the object; without a kind if it is not to be told
+	gone              source.Event // what tells its end
+	scheduler         string       // spec.schedulerName of a pod
+	status            *podStatus   // of a pod that has no node
+}
+
+// podStatus is what is kept of a pod that has no node, to know what need not be written.
+type podStatus struct {
+	generation int64
+	scheduled  *v1.PodCondition // the PodScheduled condition, nil if it has none
+}
+
+func identity(meta *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion}
+}
+
+func reduceNode(obj any) *record {
+	node, ok := obj.(*v1.Node)
+	if !ok {
+		return nil
+	}
+	r := &record{ObjectMeta: identity(&node.ObjectMeta)}
+	r.set = source.Event{Kind: source.NodeSet, Node: source.ReduceNode(node)}
+	r.gone.Kind, r.gone.Node.Name = source.NodeGone, node.Name
+	return r
+}
+
+func reduceNamespace(obj any) *record {
+	namespace, ok := obj.(*v1.Namespace)
+	if !ok {
+		return nil
+	}
+	r := &record{ObjectMeta: identity(&namespace.ObjectMeta)}
+	r.set.Kind = source.NamespaceSet
+	r.set.Namespace, r.set.Labels = source.ReduceNamespace(namespace)
+	r.gone.Kind, r.gone.Namespace = source.NamespaceGone, namespace.Name
+	return r
+}
+
+// reducePod tells pods on a node, and those that wait for one of our schedulers. Of others only the identity is kept,
+// for the day they are on a node.
+func (s *Source) reducePod(obj any) *record {
+	pod, ok := obj.(*v1.Pod)
+	if !ok {
+		return nil
+	}
+	r := &record{ObjectMeta: identity(&pod.ObjectMeta), scheduler: pod.Spec.SchedulerName}
+	r.gone.Kind = source.PodGone
+	r.gone.Pod.UID, r.gone.Pod.Namespace, r.gone.Pod.Name = string(pod.UID), pod.Namespace, pod.Name
+	if source.Terminal(pod) || pod.Spec.NodeName == "" && !s.schedulers[pod.Spec.SchedulerName] {
+		return r
+	}
+	r.set = source.Event{Kind: source.PodSet, Pod: source.ReducePod(pod)}
+	if pod.Spec.NodeName == "" {
+		r.status = &podStatus{generation: pod.Generation}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == v1.PodScheduled {
+				r.status.scheduled = &c
+			}
+		}
+	}
+	return r
+}
+
+// teller passes the events of all resources to the sink, one at a time.
+type teller struct {
+	mu   sync.Mutex
+	sink func(source.Event)
+	left int // how many resources have not been told for the first time
+}
+
+func (t *teller) tell(e source.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sink(e)
+}
+
+// listed counts a resource that has been told for the first time.
+func (t *teller) listed() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left--; t.left == 0 {
+		t.sink(source.Event{Kind: source.Synced})
+	}
+}
+
+// seen is what is kept of an object.
+type seen struct {
+	uid       types.UID
+	version   string // resource version
+	told      bool
+	gone      source.Event
+	scheduler string
+	status    *podStatus
+}
+
+// mirror is the store that a reflector keeps like its resource. It tells what changes.
+type mirror struct {
+	teller   *teller
+	reduce   func(any) *record
+	replaced func() // called after all that there is was told
+
+	// objects is written by the reflector only, which works from one goroutine at a time.
+	mu      sync.Mutex
+	objects map[types.NamespacedName]*seen
+	listed  bool
+}
+
+var _ cache.TransformingStore = (*mirror)(nil)
+
+func newMirror(t *teller, reduce func(any) *record, replaced func()) *mirror {
+	return &mirror{teller: t, reduce: reduce, replaced: replaced, objects: map[types.NamespacedName]*seen{}}
+}
+
+// Transformer reduces objects as soon as they are decoded, also those of a list that is still arriving.
+func (m *mirror) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return m.record(obj) }
+}
+
+func (m *mirror) record(obj any) (*record, error) {
+	if r, ok := obj.(*record); ok {
+		return r, nil
+	}
+	if r := m.reduce(obj); r != nil {
+		return r, nil
+	}
+	return nil, fmt.Errorf("keep object: unexpected type %T", obj)
+}
+
+// Add tells an object that is new, or has changed.
+func (m *mirror) Add(obj any) error {
+	r, err := m.record(obj)
+	if err != nil {
+		return err
+	}
+	name := types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
+	old := m.get(name)
+	if old != nil && old.uid == r.UID && old.version == r.ResourceVersion {
+		return nil
+	}
+	if old != nil && old.told && (old.uid != r.UID || r.set.Kind == 0) {
+		m.put(name, nil)
+		m.teller.tell(old.gone)
+	}
+	m.put(name, &seen{
+		uid: r.UID, version: r.ResourceVersion, told: r.set.Kind != 0, gone: r.gone, scheduler: r.scheduler, status: r.status,
+	})
+	if r.set.Kind != 0 {
+		m.teller.tell(r.set)
+	}
+	return nil
+}
+
+// Update tells an object that has changed.
+func (m *mirror) Update(obj any) error { return m.Add(obj) }
+
+// Delete tells an object that is gone.
+func (m *mirror) Delete(obj any) error {
+	r, err := m.record(obj)
+	if err != nil {
+		return err
+	}
+	m.forget(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
+	return nil
+}
+
+// Replace tells the difference between what was told and all there is.
+func (m *mirror) Replace(objs []any, _ string) error {
+	records := make([]*record, 0, len(objs))
+	there := make(map[types.NamespacedName]bool, len(objs))
+	for _, obj := range objs {
+		r, err := m.record(obj)
+		if err != nil {
+			return err
+		}
+		records = append(records, r)
+		there[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}] = true
+	}
+	for name := range m.objects {
+		if !there[name] {
+			m.forget(name)
+		}
+	}
+	for _, r := range records {
+		if err := m.Add(r); err != nil {
+			return err
+		}
+	}
+	if !m.listed {
+		m.listed = true
+		m.teller.listed()
+	}
+	m.replaced()
+	return nil
+}
+
+// Resync does nothing: nothing is kept that could be told again.
+func (m *mirror) Resync() error { return nil }
+
+func (m *mirror) forget(name types.NamespacedName) {
+	old := m.get(name)
+	m.put(name, nil)
+	if old != nil && old.told {
+		m.teller.tell(old.gone)
+	}
+}
+
+func (m *mirror) get(name types.NamespacedName) *seen {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.objects[name]
+}
+
+func (m *mirror) put(name types.NamespacedName, s *seen) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s == nil {
+		delete(m.objects, name)
+	} else {
+		m.objects[name] = s
+	}
+}
+
+// schedulerOf returns the scheduler name of a pod, "" if there is no such pod.
+func (m *mirror) schedulerOf(name types.NamespacedName, uid types.UID) string {
+	if s := m.get(name); s != nil && s.uid == uid {
+		return s.scheduler
+	}
+	return ""
+}
+
+// waiting returns the status of a pod that has no node, nil if there is no such pod.
+func (m *mirror) waiting(name types.NamespacedName, uid types.UID) *podStatus {
+	if s := m.get(name); s != nil && s.uid == uid {
+		return s.status
+	}
+	return nil
+}
+
+// written remembers a condition that was written, until the watch shows it.
+func (m *mirror) written(name types.NamespacedName, uid types.UID, c *v1.PodCondition) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.objects[name]; s != nil && s.uid == uid && s.status != nil {
+		changed := *s
+		changed.status = &podStatus{generation: s.status.generation, scheduled: c}
+		m.objects[name] = &changed
+	}
+}

@@ -1,0 +1,211 @@
+package local
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/source"
+	v1 "k8s.io/api/core/v1"
+)
+
+const (
+	root          = "local/"
+	nodeKeys      = root + "nodes/"
+	namespaceKeys = root + "namespaces/"
+	podKeys       = root + "pods/"
+	placementKeys = root + "placements/"
+	conditionKeys = root + "conditions/"
+)
+
+// maxBatch leaves room in a transaction for the fence: each binding has two conditions.
+const maxBatch = (coord.MaxTxnOps - 1) / 2
+
+// ErrNotFound: there is no object of the kind and name.
+var ErrNotFound = errors.New("not found")
+
+// errUnread is what Watch waits for at first.
+var errUnread = errors.New("waiting for the manifests in etcd to be read")
+
+// Config is what a Source and a Store need besides etcd. The zero value is good.
+type Config struct {
+	Log *slog.Logger     // nil means no log
+	Now func() time.Time // for the times that are written; nil means time.Now
+}
+
+func (cfg Config) withDefaults() Config {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return cfg
+}
+
+// placement is the value of a placement's key.
+type placement struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	Node      string    `json:"node"`
+	Time      time.Time `json:"time"`
+}
+
+// condition is the value of a condition's key.
+type condition struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	Reason    string    `json:"reason"`
+	Message   string    `json:"message"`
+	Time      time.Time `json:"time"`
+}
+
+func podKey(namespace, name string) string { return podKeys + namespace + "/" + name }
+
+// Source is the cluster of manifests as the binder sees it. Watch runs at most once at a time.
+type Source struct {
+	etcd *coord.Client
+	cfg  Config
+
+	mu      sync.Mutex
+	known   map[string]knownPod // by uid: what the running Watch has told
+	waiting error               // what Watch waits for
+}
+
+// knownPod is what Bind needs to place a pod without reading it first.
+type knownPod struct {
+	key            string
+	createRevision int64
+	node           string
+}
+
+var _ source.Source = (*Source)(nil)
+
+// New returns the cluster of manifests that is kept in etcd.
+func New(etcd *coord.Client, cfg Config) *Source {
+	return &Source{
+		etcd: etcd, cfg: cfg.withDefaults(), known: map[string]knownPod{},
+		waiting: errUnread,
+	}
+}
+
+// Name returns "local".
+func (s *Source) Name() string { return "local" }
+
+// MaxBatch returns how many placements fit one transaction.
+func (s *Source) MaxBatch() int { return maxBatch }
+
+// Ready says that the manifests have not been read yet, and why. Once they have, etcd's own absence is not said here:
+// whoever uses etcd knows.
+func (s *Source) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting
+}
+
+// Lookup reads the pod and its placement.
+func (s *Source) Lookup(ctx context.Context, namespace, name string) (uid, node string, found bool, err error) {
+	p, err := s.read(ctx, namespace, name)
+	if err != nil || p == nil {
+		return "", "", false, err
+	}
+	return p.uid, p.node, true, nil
+}
+
+// storedPod is a pod as etcd has it.
+type storedPod struct {
+	uid, node      string
+	createRevision int64
+}
+
+// read returns the pod of the name, or nil.
+func (s *Source) read(ctx context.Context, namespace, name string) (*storedPod, error) {
+	key := podKey(namespace, name)
+	kv, _, err := s.etcd.Get(ctx, key)
+	if err != nil {
+		return nil, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
+	}
+	if kv == nil {
+		return nil, nil
+	}
+	var pod v1.Pod
+	if err := json.Unmarshal(kv.Value, &pod); err != nil {
+		return nil, fmt.Errorf("decode pod %s/%s: %w", namespace, name, err)
+	}
+	p := &storedPod{uid: string(pod.UID), node: pod.Spec.NodeName, createRevision: kv.CreateRevision}
+	placed, _, err := s.etcd.Get(ctx, placementKeys+p.uid)
+	if err != nil {
+		return nil, fmt.Errorf("read placement of pod %s/%s: %w", namespace, name, err)
+	}
+	if placed != nil {
+		var at placement
+		if err := json.Unmarshal(placed.Value, &at); err != nil {
+			return nil, fmt.Errorf("decode placement of pod %s/%s: %w", namespace, name, err)
+		}
+		p.node = cmp.Or(p.node, at.Node)
+	}
+	return p, nil
+}
+
+// Scheduled does nothing: the placement is itself the record.
+func (s *Source) Scheduled(context.Context, source.Binding) error { return nil }
+
+// Unschedulable writes the pod's condition if it differs from the one that is stored, and nothing if the pod is gone.
+func (s *Source) Unschedulable(ctx context.Context, r source.Report) error {
+	key := conditionKeys + r.UID
+	old, _, err := s.etcd.Get(ctx, key)
+	if err != nil {
+		return fmt.Errorf("read condition of pod %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	if old != nil {
+		var c condition
+		if json.Unmarshal(old.Value, &c) == nil && c.Reason == r.Reason && c.Message == r.Message {
+			return nil
+		}
+	}
+	createRevision := s.lookup(r.UID).createRevision
+	if createRevision == 0 {
+		p, err := s.read(ctx, r.Namespace, r.Name)
+		if err != nil {
+			return err
+		}
+		if p == nil || p.uid != r.UID {
+			return nil
+		}
+		createRevision = p.createRevision
+	}
+	value, err := json.Marshal(condition{
+		Namespace: r.Namespace, Name: r.Name, Reason: r.Reason, Message: r.Message, Time: s.cfg.Now().UTC(),
+	})
+	if err != nil {
+		return fmt.Errorf("encode condition of pod %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	conds := []coord.Cond{coord.IfCreateRevision(podKey(r.Namespace, r.Name), createRevision)}
+	if _, _, err := s.etcd.Txn(ctx, conds, []coord.Op{coord.Put(key, value)}); err != nil {
+		return fmt.Errorf("write condition of pod %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	return nil
+}
+
+func (s *Source) lookup(uid string) knownPod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known[uid]
+}
+
+// kindOf splits a key into what it is of and the rest.
+func kindOf(key string) (prefix, rest string) {
+	for _, prefix := range []string{podKeys, placementKeys, nodeKeys, namespaceKeys} {
+		if rest, ok := strings.CutPrefix(key, prefix); ok {
+			return prefix, rest
+		}
+	}
+	return "", key
+}

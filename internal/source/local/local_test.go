@@ -1,0 +1,332 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/manifest"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/source/sourcetest"
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func startEtcd(t testing.TB, dir string) *coord.Embedded {
+	t.Helper()
+	e, err := coord.StartEmbedded(within(t), coord.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+func connect(t testing.TB, endpoints []string) *coord.Client {
+	t.Helper()
+	c, err := coord.Connect(coord.Config{Endpoints: endpoints})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// testCluster is the cluster of manifests behind the contract.
+type testCluster struct {
+	etcd  *coord.Client
+	store *Store
+	term  *coord.Term
+}
+
+func startCluster(t testing.TB) *testCluster {
+	t.Helper()
+	etcd := connect(t, startEtcd(t, t.TempDir()).Endpoints())
+	c := &testCluster{etcd: etcd, store: NewStore(etcd, Config{})}
+	c.term = elect(t, etcd, "binder-1")
+	c.apply(t, manifest.Object{Namespace: parse(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: default}")[0].Namespace})
+	return c
+}
+
+// elect makes id the binder and returns its term.
+func elect(t testing.TB, etcd *coord.Client, id string) *coord.Term {
+	t.Helper()
+	session, err := etcd.NewSession(within(t), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := session.Close(within(t)); err != nil {
+			t.Error(err)
+		}
+	})
+	term, err := etcd.Campaign(within(t), session, id, "nowhere:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return term
+}
+
+func parse(t testing.TB, text string) []manifest.Object {
+	t.Helper()
+	objects, err := manifest.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+func (c *testCluster) apply(t testing.TB, objects ...manifest.Object) []Applied {
+	t.Helper()
+	applied, err := c.store.Apply(within(t), objects, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return applied
+}
+
+func (c *testCluster) delete(t testing.TB, kind, namespace, name string) {
+	t.Helper()
+	if err := c.store.Delete(within(t), kind, namespace, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *testCluster) Source(testing.TB) source.Source { return New(c.etcd, Config{}) }
+func (c *testCluster) Fence(testing.TB) coord.Cond     { return c.term.Guard() }
+
+func (c *testCluster) SetNode(t testing.TB, node *v1.Node) {
+	c.apply(t, manifest.Object{Node: node})
+}
+func (c *testCluster) DeleteNode(t testing.TB, name string) {
+	c.delete(t, manifest.KindNode, "", name)
+}
+func (c *testCluster) SetPod(t testing.TB, pod *v1.Pod) string {
+	t.Helper()
+	c.apply(t, manifest.Object{Pod: pod})
+	return c.stored(t, pod.Namespace, pod.Name).uid
+}
+func (c *testCluster) DeletePod(t testing.TB, namespace, name string) {
+	c.delete(t, manifest.KindPod, namespace, name)
+}
+func (c *testCluster) SetNamespace(t testing.TB, namespace *v1.Namespace) {
+	c.apply(t, manifest.Object{Namespace: namespace})
+}
+
+func (c *testCluster) EndPod(t testing.TB, namespace, name string) {
+	t.Helper()
+	kv, _, err := c.etcd.Get(within(t), podKey(namespace, name))
+	if err != nil || kv == nil {
+		t.Fatal(kv, err)
+	}
+	var pod v1.Pod
+	if err := json.Unmarshal(kv.Value, &pod); err != nil {
+		t.Fatal(err)
+	}
+	pod.Status.Phase = v1.PodSucceeded
+	c.apply(t, manifest.Object{Pod: &pod})
+}
+
+func (c *testCluster) Reported(t testing.TB, _, _, uid string) (int64, string) {
+	t.Helper()
+	kv, _, err := c.etcd.Get(within(t), conditionKeys+uid)
+	if err != nil || kv == nil {
+		t.Fatal(kv, err)
+	}
+	var stored condition
+	if err := json.Unmarshal(kv.Value, &stored); err != nil {
+		t.Fatal(err)
+	}
+	return kv.ModRevision, stored.Message
+}
+
+func (c *testCluster) stored(t testing.TB, namespace, name string) storedPod {
+	t.Helper()
+	p, err := New(c.etcd, Config{}).read(within(t), namespace, name)
+	if err != nil || p == nil {
+		t.Fatalf("read pod %s/%s: %v, %v", namespace, name, p, err)
+	}
+	return *p
+}
+
+func TestContract(t *testing.T) { sourcetest.Run(t, startCluster(t)) }
+
+func TestAFencedBinderPlacesNothing(t *testing.T) {
+	c := startCluster(t)
+	var batch []source.Binding
+	for i := range 3 {
+		name := fmt.Sprintf("pod-%d", i)
+		batch = append(batch, source.Binding{UID: c.SetPod(t, sourcetest.Pod(name)), Namespace: "default", Name: name, Node: "one"})
+	}
+	old := New(c.etcd, Config{})
+	sourcetest.Record(t, old).Synced()
+	guard := c.term.Guard()
+	if err := c.term.Resign(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	next := elect(t, c.etcd, "binder-2")
+
+	for _, s := range []source.Source{old, New(c.etcd, Config{})} { // one that knows the pods, one that has to read them
+		for i, o := range s.Bind(within(t), guard, batch) {
+			if o.Result != source.BindRefused || !errors.Is(o.Err, coord.ErrFenced) {
+				t.Errorf("binding %d of a deposed binder: %+v, want BindRefused with ErrFenced", i, o)
+			}
+		}
+	}
+	for i := range batch {
+		if node := c.stored(t, "default", batch[i].Name).node; node != "" {
+			t.Errorf("%s is on %s", batch[i].Name, node)
+		}
+	}
+	for i, o := range old.Bind(within(t), next.Guard(), batch) {
+		if o.Result != source.BindDone {
+			t.Errorf("binding %d of the next binder: %+v", i, o)
+		}
+	}
+}
+
+func TestABatchIsOneTransaction(t *testing.T) {
+	c := startCluster(t)
+	s := New(c.etcd, Config{})
+	var batch []source.Binding
+	for i := range s.MaxBatch() {
+		name := fmt.Sprintf("pod-%02d", i)
+		batch = append(batch, source.Binding{UID: c.SetPod(t, sourcetest.Pod(name)), Namespace: "default", Name: name, Node: "one"})
+	}
+	sourcetest.Record(t, s).Synced()
+	for i, o := range s.Bind(within(t), c.Fence(t), batch) {
+		if o.Result != source.BindDone {
+			t.Fatalf("binding %d: %+v", i, o)
+		}
+	}
+	placed, _, err := c.etcd.List(within(t), placementKeys)
+	if err != nil || len(placed) != len(batch) {
+		t.Fatalf("%d placements, %v", len(placed), err)
+	}
+	for _, kv := range placed {
+		if kv.ModRevision != placed[0].ModRevision {
+			t.Fatal("the placements of a batch were written at different revisions")
+		}
+	}
+}
+
+func TestEverythingSurvivesARestart(t *testing.T) {
+	dir := t.TempDir()
+	first, err := coord.StartEmbedded(within(t), coord.EmbeddedConfig{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd, err := coord.Connect(coord.Config{Endpoints: first.Endpoints()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &testCluster{etcd: etcd, store: NewStore(etcd, Config{})}
+	c.SetNode(t, sourcetest.Node("one"))
+	uid := c.SetPod(t, sourcetest.Pod("lives"))
+	out := New(etcd, Config{}).Bind(within(t), coord.IfAbsent("nothing"), []source.Binding{{UID: uid, Namespace: "default", Name: "lives", Node: "one"}})
+	if out[0].Result != source.BindDone {
+		t.Fatal(out[0])
+	}
+	if err := errors.Join(etcd.Close(), first.Close()); err != nil {
+		t.Fatal(err)
+	}
+
+	again := connect(t, startEtcd(t, dir).Endpoints())
+	r := sourcetest.Record(t, New(again, Config{})).Synced()
+	if pod := r.Pod("default", "lives", "one"); pod.UID != uid {
+		t.Errorf("the pod has uid %s after the restart, %s before", pod.UID, uid)
+	}
+	r.View(func(v sourcetest.View) {
+		if v.Nodes["one"].Name == "" {
+			t.Error("the node is gone after the restart")
+		}
+	})
+}
+
+func TestWatchWaitsForEtcdAndSaysSo(t *testing.T) {
+	etcd, err := coord.Connect(coord.Config{Endpoints: []string{"127.0.0.1:1"}, RequestTimeout: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(etcd, Config{})
+	r := sourcetest.Record(t, s)
+	deadline := time.Now().Add(10 * time.Second)
+	for !strings.Contains(s.Ready().Error(), "127.0.0.1:1") {
+		if time.Now().After(deadline) {
+			t.Fatalf("Ready: %v, want the endpoint that does not answer", s.Ready())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.Stop()
+	if err := etcd.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
+	c := startCluster(t)
+	s := New(c.etcd, Config{})
+	var got []string
+	v := &view{
+		source: s, pods: map[string]*podEntry{}, keys: map[string]string{}, placements: map[string]string{},
+		nodes: map[string]int64{}, namespaces: map[string]int64{},
+		sink: func(e source.Event) {
+			got = append(got, fmt.Sprintf("%d %s%s%s %s", e.Kind, e.Node.Name, e.Pod.Name, e.Namespace, e.Pod.NodeName))
+		},
+	}
+	list := func() []string {
+		t.Helper()
+		kvs, _, err := c.etcd.List(within(t), root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = nil
+		v.list(kvs)
+		return got
+	}
+	c.SetNode(t, sourcetest.Node("stays"))
+	c.SetNode(t, sourcetest.Node("goes"))
+	placed := c.SetPod(t, sourcetest.Pod("placed"))
+	c.SetPod(t, sourcetest.Pod("goes"))
+	c.SetPod(t, sourcetest.Pod("replaced"))
+	c.SetPod(t, sourcetest.Pod("stays"))
+	want := []string{"5 default ", "1 goes ", "1 stays ", "3 goes ", "3 placed ", "3 replaced ", "3 stays "}
+	if got := list(); !slices.Equal(got, want) {
+		t.Fatalf("first list told %q, want %q", got, want)
+	}
+
+	c.DeleteNode(t, "goes")
+	c.DeletePod(t, "default", "goes")
+	c.DeletePod(t, "default", "replaced")
+	c.SetPod(t, sourcetest.Pod("replaced"))
+	s.Bind(within(t), c.Fence(t), []source.Binding{{UID: placed, Namespace: "default", Name: "placed", Node: "stays"}})
+	want = []string{"4 goes ", "2 goes ", "4 replaced ", "3 replaced ", "3 placed stays"}
+	if got := list(); !slices.Equal(got, want) {
+		t.Errorf("second list told %q, want %q", got, want)
+	}
+	if got := list(); len(got) != 0 {
+		t.Errorf("third list, of the same keys, told %q", got)
+	}
+}

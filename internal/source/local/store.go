@@ -1,0 +1,354 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/manifest"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/google/uuid"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// maxTxnBytes keeps a transaction well below the size that etcd refuses.
+	maxTxnBytes = 1 << 20
+	// listAbove is how many objects are read by listing all keys rather than one by one.
+	listAbove = 64
+	// storeTries is how often an object is read and written when it keeps changing between the two.
+	storeTries = 5
+)
+
+// ErrConflict: the object kept changing while it was being written.
+var ErrConflict = errors.New("changed by someone else meanwhile")
+
+// Result is what Apply did, or with dryRun would do, to an object.
+type Result string
+
+// The results of Apply.
+const (
+	Created    Result = "created"
+	Configured Result = "configured"
+	Unchanged  Result = "unchanged"
+)
+
+// Applied is one object that was applied.
+type Applied struct {
+	Kind, Namespace, Name string
+	Result                Result
+}
+
+// Store gets manifests in and out of etcd. Its methods may be called concurrently, by several processes too.
+type Store struct {
+	etcd *coord.Client
+	cfg  Config
+}
+
+// NewStore returns the store of the manifests that are kept in etcd.
+func NewStore(etcd *coord.Client, cfg Config) *Store {
+	return &Store{etcd: etcd, cfg: cfg.withDefaults()}
+}
+
+// write is an object on its way into etcd.
+type write struct {
+	object  manifest.Object
+	key     string
+	stored  *coord.KV // what it replaces, nil if nothing
+	value   []byte
+	result  Result
+	applied *Applied
+}
+
+// Apply makes the stored objects equal to the given ones, which must be valid and of different names, and answers for
+// each in order. With dryRun it writes nothing. Of a stored pod only labels, annotations, the phase, fewer scheduling gates and more
+// tolerations can be applied; if anything else differs the error is a *manifest.Error and nothing is written.
+//
+// Objects are written in transactions of many, not in one. After any other error those before it may have been written
+// and applying all again is safe.
+func (s *Store) Apply(ctx context.Context, objects []manifest.Object, dryRun bool) ([]Applied, error) {
+	// 1. What is there, and what has to be written?
+	stored, err := s.read(ctx, objects)
+	if err != nil {
+		return nil, err
+	}
+	applied := make([]Applied, len(objects))
+	writes := make([]*write, len(objects))
+	var violations []manifest.Violation
+	for i, o := range objects {
+		applied[i] = Applied{Kind: o.Kind(), Namespace: o.NamespaceName(), Name: o.Name()}
+		key := objectKey(o)
+		w := &write{object: o, key: key, stored: stored[key], applied: &applied[i]}
+		wrong, err := s.plan(w)
+		if err != nil {
+			return nil, err
+		}
+		violations = append(violations, wrong...)
+		writes[i] = w
+	}
+	if len(violations) > 0 {
+		return nil, &manifest.Error{Violations: violations}
+	}
+	if dryRun {
+		for _, w := range writes {
+			w.applied.Result = w.result
+		}
+		return applied, nil
+	}
+
+	// 2. Write, many at a time.
+	var batch []*write
+	size := 0
+	for _, w := range writes {
+		w.applied.Result = w.result
+		if w.result == Unchanged {
+			continue
+		}
+		if len(batch) == coord.MaxTxnOps || len(batch) > 0 && size+len(w.value) > maxTxnBytes {
+			if err := s.writeBatch(ctx, batch); err != nil {
+				return nil, err
+			}
+			batch, size = nil, 0
+		}
+		batch = append(batch, w)
+		size += len(w.value) + len(w.key)
+	}
+	if err := s.writeBatch(ctx, batch); err != nil {
+		return nil, err
+	}
+	return applied, nil
+}
+
+// read returns the stored objects of the same names, by key.
+func (s *Store) read(ctx context.Context, objects []manifest.Object) (map[string]*coord.KV, error) {
+	stored := make(map[string]*coord.KV, len(objects))
+	if len(objects) <= listAbove {
+		for _, o := range objects {
+			kv, _, err := s.etcd.Get(ctx, objectKey(o))
+			if err != nil {
+				return nil, fmt.Errorf("read %s: %w", o, err)
+			}
+			if kv != nil {
+				stored[kv.Key] = kv
+			}
+		}
+		return stored, nil
+	}
+	wanted := make(map[string]bool, len(objects))
+	prefixes := map[string]bool{}
+	for _, o := range objects {
+		key := objectKey(o)
+		prefix, _ := kindOf(key)
+		wanted[key], prefixes[prefix] = true, true
+	}
+	for prefix := range prefixes {
+		kvs, _, err := s.etcd.List(ctx, prefix)
+		if err != nil {
+			return nil, fmt.Errorf("read stored objects: %w", err)
+		}
+		for i := range kvs {
+			if wanted[kvs[i].Key] {
+				stored[kvs[i].Key] = &kvs[i]
+			}
+		}
+	}
+	return stored, nil
+}
+
+// writeBatch writes all in one transaction, and one by one if something has changed since it was read.
+func (s *Store) writeBatch(ctx context.Context, batch []*write) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	conds := make([]coord.Cond, len(batch))
+	ops := make([]coord.Op, len(batch))
+	for i, w := range batch {
+		conds[i], ops[i] = w.unchanged(), coord.Put(w.key, w.value)
+	}
+	ok, _, err := s.etcd.Txn(ctx, conds, ops)
+	if err != nil {
+		return fmt.Errorf("write %s and %d more: %w", batch[0].object, len(batch)-1, err)
+	}
+	if ok {
+		return nil
+	}
+	for _, w := range batch {
+		if err := s.writeOne(ctx, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) writeOne(ctx context.Context, w *write) error {
+	for range storeTries {
+		kv, _, err := s.etcd.Get(ctx, w.key)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", w.object, err)
+		}
+		w.stored = kv
+		wrong, err := s.plan(w)
+		if err != nil {
+			return err
+		}
+		if len(wrong) > 0 {
+			return &manifest.Error{Violations: wrong}
+		}
+		w.applied.Result = w.result
+		if w.result == Unchanged {
+			return nil
+		}
+		ok, _, err := s.etcd.Txn(ctx, []coord.Cond{w.unchanged()}, []coord.Op{coord.Put(w.key, w.value)})
+		if err != nil {
+			return fmt.Errorf("write %s: %w", w.object, err)
+		}
+		if ok {
+			return nil
+		}
+	}
+	return fmt.Errorf("write %s: %w", w.object, ErrConflict)
+}
+
+// unchanged holds while the stored object is the one that was read.
+func (w *write) unchanged() coord.Cond {
+	if w.stored == nil {
+		return coord.IfAbsent(w.key)
+	}
+	return coord.IfModRevision(w.key, w.stored.ModRevision)
+}
+
+// plan finds what has to be written, given what is stored. It returns what may not be applied.
+func (s *Store) plan(w *write) ([]manifest.Violation, error) {
+	var object any
+	var meta *metav1.ObjectMeta
+	switch o := w.object; {
+	case o.Node != nil:
+		node := o.Node.DeepCopy()
+		object, meta = node, &node.ObjectMeta
+		node.Status = v1.NodeStatus{Capacity: node.Status.Capacity, Allocatable: node.Status.Allocatable, Images: node.Status.Images}
+	case o.Pod != nil:
+		pod := o.Pod.DeepCopy()
+		object, meta = pod, &pod.ObjectMeta
+		if pod.Status = (v1.PodStatus{Phase: pod.Status.Phase}); !source.Terminal(pod) {
+			pod.Status = v1.PodStatus{}
+		}
+	case o.Namespace != nil:
+		namespace := o.Namespace.DeepCopy()
+		object, meta = namespace, &namespace.ObjectMeta
+	default:
+		return nil, errors.New("apply object: it is neither a node nor a pod nor a namespace")
+	}
+	// What a server sets is not the manifest's to say.
+	*meta = metav1.ObjectMeta{Name: meta.Name, Namespace: meta.Namespace, Labels: meta.Labels, Annotations: meta.Annotations}
+
+	if w.stored == nil {
+		w.result = Created
+		meta.UID = types.UID(uuid.NewString())
+		meta.CreationTimestamp = metav1.NewTime(s.cfg.Now().UTC())
+	} else {
+		w.result = Configured
+		same, wrong, err := s.compare(w, object, meta)
+		if err != nil || len(wrong) > 0 {
+			return wrong, err
+		}
+		if same {
+			w.result = Unchanged
+			return nil, nil
+		}
+	}
+	var err error
+	if w.value, err = json.Marshal(object); err != nil {
+		return nil, fmt.Errorf("encode %s: %w", w.object, err)
+	}
+	return nil, nil
+}
+
+// compare gives object the identity of the stored one and reports whether they are the same.
+func (s *Store) compare(w *write, object any, meta *metav1.ObjectMeta) (same bool, wrong []manifest.Violation, err error) {
+	var stored any
+	var identity *metav1.ObjectMeta
+	switch object.(type) {
+	case *v1.Node:
+		old := &v1.Node{}
+		stored, identity = old, &old.ObjectMeta
+	case *v1.Pod:
+		old := &v1.Pod{}
+		stored, identity = old, &old.ObjectMeta
+	case *v1.Namespace:
+		old := &v1.Namespace{}
+		stored, identity = old, &old.ObjectMeta
+	}
+	if err := json.Unmarshal(w.stored.Value, stored); err != nil {
+		return false, nil, fmt.Errorf("decode stored %s: %w", w.object, err)
+	}
+	meta.UID, meta.CreationTimestamp = identity.UID, identity.CreationTimestamp
+	if pod, ok := object.(*v1.Pod); ok {
+		wrong, err = podChange(w.object, stored.(*v1.Pod), pod)
+		if err != nil || len(wrong) > 0 {
+			return false, wrong, err
+		}
+	}
+	return equality.Semantic.DeepEqual(stored, object), nil, nil
+}
+
+// Delete removes an object, a pod with its placement and its condition. The pods on a node that is removed, or in a
+// namespace, stay. It returns ErrNotFound if there is no such object. Kind is one of package manifest's.
+func (s *Store) Delete(ctx context.Context, kind, namespace, name string) error {
+	var key string
+	switch kind {
+	case manifest.KindNode:
+		key, namespace = nodeKeys+name, ""
+	case manifest.KindNamespace:
+		key, namespace = namespaceKeys+name, ""
+	case manifest.KindPod:
+		key = podKey(namespace, name)
+	default:
+		return fmt.Errorf("delete %q %s/%s: unknown kind", kind, namespace, name)
+	}
+	what := name
+	if namespace != "" {
+		what = namespace + "/" + name
+	}
+	for range storeTries {
+		kv, _, err := s.etcd.Get(ctx, key)
+		if err != nil {
+			return fmt.Errorf("delete %s %s: %w", kind, what, err)
+		}
+		if kv == nil {
+			return fmt.Errorf("delete %s %s: %w", kind, what, ErrNotFound)
+		}
+		ops := []coord.Op{coord.Delete(key)}
+		if kind == manifest.KindPod {
+			var pod metav1.PartialObjectMetadata
+			if err := json.Unmarshal(kv.Value, &pod); err != nil {
+				return fmt.Errorf("delete %s %s: decode: %w", kind, what, err)
+			}
+			// The order counts: see view.update.
+			ops = append(ops, coord.Delete(placementKeys+string(pod.UID)), coord.Delete(conditionKeys+string(pod.UID)))
+		}
+		ok, _, err := s.etcd.Txn(ctx, []coord.Cond{coord.IfCreateRevision(key, kv.CreateRevision)}, ops)
+		if err != nil {
+			return fmt.Errorf("delete %s %s: %w", kind, what, err)
+		}
+		if ok {
+			return nil
+		}
+	}
+	return fmt.Errorf("delete %s %s: %w", kind, what, ErrConflict)
+}
+
+func objectKey(o manifest.Object) string {
+	switch {
+	case o.Node != nil:
+		return nodeKeys + o.Node.Name
+	case o.Pod != nil:
+		return podKey(o.Pod.Namespace, o.Pod.Name)
+	default:
+		return namespaceKeys + o.Name()
+	}
+}

@@ -1,0 +1,278 @@
+package local
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/source"
+	v1 "k8s.io/api/core/v1"
+)
+
+// retryDelay is the pause before manifests are listed again after an error.
+const retryDelay = 500 * time.Millisecond
+
+// Watch lists everything at one revision, tells it, and follows the changes from there. Where changes have been
+// compacted away it lists again and tells the difference.
+func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
+	v := &view{
+		source: s, sink: sink,
+		pods: map[string]*podEntry{}, keys: map[string]string{}, placements: map[string]string{},
+		nodes: map[string]int64{}, namespaces: map[string]int64{},
+	}
+	s.mu.Lock()
+	s.known, s.waiting = map[string]knownPod{}, errUnread
+	s.mu.Unlock()
+	synced := false
+	for {
+		kvs, revision, err := s.etcd.List(ctx, root)
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			s.waitFor(fmt.Errorf("%w: %w", errUnread, err))
+			s.cfg.Log.Warn("manifests not listed, still trying", "err", err)
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(retryDelay):
+			}
+			continue
+		}
+		v.list(kvs)
+		if !synced {
+			synced = true
+			sink(source.Event{Kind: source.Synced})
+		}
+		s.waitFor(nil)
+		for u := range s.etcd.Watch(ctx, root, revision+1) {
+			if u.Err != nil {
+				if !errors.Is(u.Err, coord.ErrCompacted) {
+					s.cfg.Log.Warn("manifests are listed again", "why", u.Err)
+				}
+				break
+			}
+			v.update(u.Events)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		// The channel also closes when etcd's client is closed under us; do not spin then.
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retryDelay):
+		}
+	}
+}
+
+func (s *Source) waitFor(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = err
+}
+
+// view is what one Watch has told.
+type view struct {
+	source *Source
+	sink   func(source.Event)
+
+	pods       map[string]*podEntry // by key
+	keys       map[string]string    // key of a pod by its uid
+	placements map[string]string    // node by pod uid
+	nodes      map[string]int64     // mod revision by name
+	namespaces map[string]int64     // mod revision by name
+}
+
+type podEntry struct {
+	modRevision    int64
+	createRevision int64
+	specNode       string // spec.nodeName
+	pod            source.Pod
+}
+
+// list tells the difference between the view and all the keys there are.
+func (v *view) list(kvs []coord.KV) {
+	listed := make(map[string]bool, len(kvs))
+	placements := map[string]string{}
+	for _, kv := range kvs {
+		listed[kv.Key] = true
+		if prefix, uid := kindOf(kv.Key); prefix == placementKeys {
+			placements[uid] = v.placedOn(kv)
+		}
+	}
+	v.placements = placements
+
+	for key := range v.pods {
+		if !listed[key] {
+			v.podGone(key)
+		}
+	}
+	for name := range v.nodes {
+		if !listed[nodeKeys+name] {
+			v.nodeGone(name)
+		}
+	}
+	for name := range v.namespaces {
+		if !listed[namespaceKeys+name] {
+			v.namespaceGone(name)
+		}
+	}
+	// Pods come last: whoever is told one that is placed knows its node.
+	for _, want := range []string{namespaceKeys, nodeKeys, podKeys} {
+		for _, kv := range kvs {
+			if prefix, _ := kindOf(kv.Key); prefix == want {
+				v.set(kv)
+			}
+		}
+	}
+	for _, entry := range v.pods {
+		if entry.pod.NodeName != v.nodeOf(entry) {
+			v.tellPod(entry)
+		}
+	}
+}
+
+// update tells the events of a watch, which come in the order in which a transaction wrote them: Delete removes a pod
+// before its placement, so that the pod is not told without its node on its way out.
+func (v *view) update(events []coord.Event) {
+	for _, e := range events {
+		prefix, rest := kindOf(e.KV.Key)
+		switch {
+		case prefix == placementKeys:
+			if e.Deleted {
+				delete(v.placements, rest)
+			} else {
+				v.placements[rest] = v.placedOn(e.KV)
+			}
+			if key, ok := v.keys[rest]; ok {
+				v.tellPod(v.pods[key])
+			}
+		case !e.Deleted:
+			v.set(e.KV)
+		case prefix == podKeys:
+			v.podGone(e.KV.Key)
+		case prefix == nodeKeys:
+			v.nodeGone(rest)
+		case prefix == namespaceKeys:
+			v.namespaceGone(rest)
+		}
+	}
+}
+
+// set tells an object that was written, unless it has been told as it is.
+func (v *view) set(kv coord.KV) {
+	prefix, name := kindOf(kv.Key)
+	switch prefix {
+	case namespaceKeys:
+		if v.namespaces[name] == kv.ModRevision {
+			return
+		}
+		var namespace v1.Namespace
+		if !v.decode(kv, &namespace) {
+			return
+		}
+		v.namespaces[name] = kv.ModRevision
+		e := source.Event{Kind: source.NamespaceSet}
+		e.Namespace, e.Labels = source.ReduceNamespace(&namespace)
+		v.sink(e)
+	case nodeKeys:
+		if v.nodes[name] == kv.ModRevision {
+			return
+		}
+		var node v1.Node
+		if !v.decode(kv, &node) {
+			return
+		}
+		v.nodes[name] = kv.ModRevision
+		v.sink(source.Event{Kind: source.NodeSet, Node: source.ReduceNode(&node)})
+	case podKeys:
+		if old := v.pods[kv.Key]; old != nil && old.modRevision == kv.ModRevision {
+			return
+		}
+		var pod v1.Pod
+		if !v.decode(kv, &pod) {
+			return
+		}
+		if old := v.pods[kv.Key]; old != nil && (old.pod.UID != string(pod.UID) || source.Terminal(&pod)) {
+			v.podGone(kv.Key)
+		}
+		if source.Terminal(&pod) {
+			return
+		}
+		entry := &podEntry{
+			modRevision: kv.ModRevision, createRevision: kv.CreateRevision,
+			specNode: pod.Spec.NodeName, pod: source.ReducePod(&pod),
+		}
+		v.pods[kv.Key] = entry
+		v.keys[entry.pod.UID] = kv.Key
+		v.tellPod(entry)
+	}
+}
+
+// tellPod tells a pod with the node it is on.
+func (v *view) tellPod(entry *podEntry) {
+	entry.pod.NodeName = v.nodeOf(entry)
+	v.source.mu.Lock()
+	v.source.known[entry.pod.UID] = knownPod{
+		key: v.keys[entry.pod.UID], createRevision: entry.createRevision, node: entry.pod.NodeName,
+	}
+	v.source.mu.Unlock()
+	v.sink(source.Event{Kind: source.PodSet, Pod: entry.pod})
+}
+
+func (v *view) nodeOf(entry *podEntry) string {
+	return cmp.Or(entry.specNode, v.placements[entry.pod.UID])
+}
+
+func (v *view) podGone(key string) {
+	entry := v.pods[key]
+	if entry == nil {
+		return
+	}
+	delete(v.pods, key)
+	delete(v.keys, entry.pod.UID)
+	v.source.mu.Lock()
+	delete(v.source.known, entry.pod.UID)
+	v.source.mu.Unlock()
+	gone := source.Event{Kind: source.PodGone}
+	gone.Pod.UID, gone.Pod.Namespace, gone.Pod.Name = entry.pod.UID, entry.pod.Namespace, entry.pod.Name
+	v.sink(gone)
+}
+
+func (v *view) nodeGone(name string) {
+	if _, ok := v.nodes[name]; !ok {
+		return
+	}
+	delete(v.nodes, name)
+	gone := source.Event{Kind: source.NodeGone}
+	gone.Node.Name = name
+	v.sink(gone)
+}
+
+func (v *view) namespaceGone(name string) {
+	if _, ok := v.namespaces[name]; !ok {
+		return
+	}
+	delete(v.namespaces, name)
+	v.sink(source.Event{Kind: source.NamespaceGone, Namespace: name})
+}
+
+// decode reports false, and says so in the log, when a value is not what Store writes.
+func (v *view) decode(kv coord.KV, into any) bool {
+	if err := json.Unmarshal(kv.Value, into); err != nil {
+		v.source.cfg.Log.Error("stored object skipped: it cannot be decoded", "key", kv.Key, "err", err)
+		return false
+	}
+	return true
+}
+
+func (v *view) placedOn(kv coord.KV) string {
+	var p placement
+	v.decode(kv, &p)
+	return p.Node
+}

@@ -1,0 +1,238 @@
+package source
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// What kube-scheduler takes a container to request, where it scores, if the container does not name the resource.
+const (
+	defaultMilliCPU = 100
+	defaultMemory   = 200 * 1024 * 1024
+)
+
+// ReduceNode reads of a node what scheduling reads. Nodes that differ only in heartbeats, conditions, annotations or the
+// like are equal once reduced.
+func ReduceNode(node *v1.Node) cluster.Node {
+	n := cluster.Node{
+		Name:          node.Name,
+		Labels:        sortedLabels(node.Labels),
+		Unschedulable: node.Spec.Unschedulable,
+		Allocatable:   quantities(node.Status.Allocatable),
+	}
+	for _, t := range node.Spec.Taints {
+		n.Taints = append(n.Taints, cluster.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
+	}
+	for _, image := range node.Status.Images {
+		n.Images = append(n.Images, cluster.Image{Names: slices.Clone(image.Names), Size: image.SizeBytes})
+	}
+	return n
+}
+
+// ReduceNamespace returns the name of a namespace and its labels by key.
+func ReduceNamespace(namespace *v1.Namespace) (string, []cluster.Label) {
+	return namespace.Name, sortedLabels(namespace.Labels)
+}
+
+// ReducePod reads of a pod what scheduling reads, as kube-scheduler 1.36 reads it with its default feature gates.
+// Pods that ask for the same are of equal Class, whatever their names, labels and annotations.
+func ReducePod(pod *v1.Pod) Pod {
+	p := Pod{
+		Pod: cluster.Pod{
+			UID:       string(pod.UID),
+			Namespace: pod.Namespace,
+			Name:      pod.Name,
+			Deleting:  pod.DeletionTimestamp != nil,
+			NodeName:  pod.Spec.NodeName,
+		},
+		Class: cluster.ClassSpec{
+			SchedulerName:   pod.Spec.SchedulerName,
+			NodeSelector:    sortedLabels(pod.Spec.NodeSelector),
+			HostPorts:       hostPorts(&pod.Spec),
+			Images:          images(&pod.Spec),
+			ImageContainers: int32(len(pod.Spec.InitContainers) + len(pod.Spec.Containers)),
+		},
+	}
+	if pod.Spec.Priority != nil {
+		p.Priority = *pod.Spec.Priority
+	}
+	if !pod.CreationTimestamp.IsZero() {
+		p.Created = pod.CreationTimestamp.UnixNano()
+	}
+	for _, gate := range pod.Spec.SchedulingGates {
+		p.Gates = append(p.Gates, gate.Name)
+	}
+	for _, t := range pod.Spec.Tolerations {
+		p.Class.Tolerations = append(p.Class.Tolerations, cluster.Toleration{
+			Key: t.Key, Operator: string(t.Operator), Value: t.Value, Effect: string(t.Effect),
+		})
+	}
+	reduceRequests(pod, &p.Class)
+	p.Pin = reduceNodeAffinity(&pod.Spec, &p.Class)
+	if plugin, why := unsupported(pod, p.Class.Requests); plugin != "" {
+		p.Class.UnsupportedPlugin, p.Class.Unsupported = plugin, why
+	}
+	return p
+}
+
+// Terminal reports whether the pod has succeeded or failed: it takes nothing from its node any more.
+func Terminal(pod *v1.Pod) bool {
+	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
+}
+
+// reduceRequests fills what the class requests and what it scores with.
+//
+// kube-scheduler sums them in three ways. A node is charged with pod-level resources and, once the pod is on the node,
+// with what its status says is allocated while it is resized; the same with a default for each container that names no
+// CPU or memory is charged as non-zero request, where only what the pod level does not name has a default; and the
+// incoming pod is scored by NodeResourcesFit without pod-level resources, with defaults always.
+func reduceRequests(pod *v1.Pod, class *cluster.ClassSpec) {
+	assigned := pod.Spec.NodeName != ""
+	options := resourcehelper.PodResourcesOptions{
+		UseStatusResources: assigned,
+		InPlacePodLevelResourcesVerticalScalingEnabled: assigned,
+	}
+	requests := resourcehelper.PodRequests(pod, options)
+	class.Requests = requestQuantities(requests)
+
+	defaults := v1.ResourceList{
+		v1.ResourceCPU:    *resource.NewMilliQuantity(defaultMilliCPU, resource.DecimalSI),
+		v1.ResourceMemory: *resource.NewQuantity(defaultMemory, resource.BinarySI),
+	}
+	score := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{
+		SkipPodLevelResources: true, NonMissingContainerRequests: defaults,
+	})
+	class.ScoreRequests = requestQuantities(score)
+
+	if resourcehelper.IsPodLevelRequestsSet(pod) {
+		maps.DeleteFunc(defaults, func(name v1.ResourceName, _ resource.Quantity) bool {
+			_, named := requests[name]
+			return named
+		})
+	}
+	nonZero := requests
+	if len(defaults) > 0 {
+		options.NonMissingContainerRequests = defaults
+		nonZero = resourcehelper.PodRequests(pod, options)
+	}
+	class.NonZeroCPU = nonZero.Cpu().MilliValue()
+	class.NonZeroMemory = nonZero.Memory().Value()
+}
+
+// requestQuantities is quantities without "pods", which a node has but a pod cannot ask for.
+func requestQuantities(list v1.ResourceList) []cluster.Quantity {
+	return slices.DeleteFunc(quantities(list), func(q cluster.Quantity) bool { return q.Name == string(v1.ResourcePods) })
+}
+
+// quantities returns the amounts that kube-scheduler counts, by name, without zeros.
+func quantities(list v1.ResourceList) []cluster.Quantity {
+	var out []cluster.Quantity
+	for name, quantity := range list {
+		value := quantity.Value()
+		switch name {
+		case v1.ResourceCPU:
+			value = quantity.MilliValue()
+		case v1.ResourceMemory, v1.ResourceEphemeralStorage, v1.ResourcePods:
+		default:
+			if !isScalar(name) {
+				continue
+			}
+		}
+		if value != 0 {
+			out = append(out, cluster.Quantity{Name: string(name), Value: value})
+		}
+	}
+	slices.SortFunc(out, func(a, b cluster.Quantity) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// isScalar reports whether kube-scheduler counts the resource besides cpu, memory, ephemeral-storage and pods: extended
+// resources, huge pages, attachable volumes and names in a domain of Kubernetes.
+func isScalar(name v1.ResourceName) bool {
+	s := string(name)
+	if strings.HasPrefix(s, v1.ResourceHugePagesPrefix) || strings.HasPrefix(s, v1.ResourceAttachableVolumesPrefix) ||
+		strings.Contains(s, v1.ResourceDefaultNamespacePrefix) {
+		return true
+	}
+	return isExtended(name)
+}
+
+// isExtended reports whether the resource is of a domain other than those of Kubernetes, such as nvidia.com/gpu.
+func isExtended(name v1.ResourceName) bool {
+	s := string(name)
+	return strings.Contains(s, "/") && !strings.Contains(s, v1.ResourceDefaultNamespacePrefix) &&
+		!strings.HasPrefix(s, v1.DefaultResourceRequestsPrefix) &&
+		len(validation.IsQualifiedName(v1.DefaultResourceRequestsPrefix+s)) == 0
+}
+
+// hostPorts returns the host ports of containers and of init containers that keep running, each once, in order.
+func hostPorts(spec *v1.PodSpec) []cluster.HostPort {
+	var out []cluster.HostPort
+	add := func(c *v1.Container) {
+		for _, p := range c.Ports {
+			if p.HostPort > 0 {
+				out = append(out, cluster.HostPort{
+					IP: cmp.Or(p.HostIP, "0.0.0.0"), Protocol: cmp.Or(string(p.Protocol), string(v1.ProtocolTCP)), Port: p.HostPort,
+				})
+			}
+		}
+	}
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+			add(c)
+		}
+	}
+	for i := range spec.Containers {
+		add(&spec.Containers[i])
+	}
+	slices.SortFunc(out, func(a, b cluster.HostPort) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.IP, b.IP))
+	})
+	return slices.Compact(out)
+}
+
+// images returns the images of init containers, containers and image volumes.
+func images(spec *v1.PodSpec) []string {
+	var out []string
+	for i := range spec.InitContainers {
+		out = append(out, imageName(spec.InitContainers[i].Image))
+	}
+	for i := range spec.Containers {
+		out = append(out, imageName(spec.Containers[i].Image))
+	}
+	for i := range spec.Volumes {
+		if image := spec.Volumes[i].Image; image != nil {
+			out = append(out, imageName(image.Reference))
+		}
+	}
+	return out
+}
+
+// imageName adds the tag that an image without one has.
+func imageName(name string) string {
+	if strings.LastIndex(name, ":") <= strings.LastIndex(name, "/") {
+		return name + ":latest"
+	}
+	return name
+}
+
+// sortedLabels returns labels by key.
+func sortedLabels(labels map[string]string) []cluster.Label {
+	if len(labels) == 0 {
+		return nil
+	}
+	out := make([]cluster.Label, 0, len(labels))
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		out = append(out, cluster.Label{Key: key, Value: labels[key]})
+	}
+	return out
+}

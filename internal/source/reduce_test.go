@@ -1,0 +1,366 @@
+package source_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const mi = 1 << 20
+
+// spec returns a pod with the given spec in YAML.
+func spec(t *testing.T, text string) *v1.Pod {
+	t.Helper()
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"}}
+	if err := yaml.UnmarshalStrict([]byte(text), &pod.Spec); err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+func quantities(pairs ...any) []cluster.Quantity {
+	var out []cluster.Quantity
+	for i := 0; i < len(pairs); i += 2 {
+		out = append(out, cluster.Quantity{Name: pairs[i].(string), Value: int64(pairs[i+1].(int))})
+	}
+	return out
+}
+
+func TestRequestsAreSummedAsKubeSchedulerDoes(t *testing.T) {
+	for _, test := range []struct {
+		name            string
+		spec            string
+		requests, score []cluster.Quantity
+		nonZero         [2]int64 // milli-CPU, MiB
+	}{
+		{
+			name:  "a container that asks for nothing counts by defaults",
+			spec:  `containers: [{name: a}]`,
+			score: quantities("cpu", 100, "memory", 200*mi), nonZero: [2]int64{100, 200},
+		}, {
+			name:     "containers add up, and each that names no memory counts by default",
+			spec:     `containers: [{name: a, resources: {requests: {cpu: 1500m, memory: 1Gi}}}, {name: b, resources: {requests: {cpu: "2"}}}]`,
+			requests: quantities("cpu", 3500, "memory", 1024*mi),
+			score:    quantities("cpu", 3500, "memory", 1224*mi), nonZero: [2]int64{3500, 1224},
+		}, {
+			name:  "an explicit zero is not a default",
+			spec:  `containers: [{name: a, resources: {requests: {cpu: 0, memory: 0}}}]`,
+			score: nil, nonZero: [2]int64{0, 0},
+		}, {
+			name: "the largest init container counts if it exceeds the containers' sum",
+			spec: `
+initContainers: [{name: i, resources: {requests: {cpu: "4", memory: 100Mi}}}, {name: j, resources: {requests: {cpu: "2", memory: 900Mi}}}]
+containers: [{name: a, resources: {requests: {cpu: "1", memory: 300Mi}}}, {name: b, resources: {requests: {cpu: "1", memory: 300Mi}}}]`,
+			requests: quantities("cpu", 4000, "memory", 900*mi),
+			score:    quantities("cpu", 4000, "memory", 900*mi), nonZero: [2]int64{4000, 900},
+		}, {
+			name: "restartable init containers add to the containers and to the init containers behind them",
+			spec: `
+initContainers:
+- {name: side, restartPolicy: Always, resources: {requests: {cpu: "1", memory: 100Mi}}}
+- {name: i, resources: {requests: {cpu: "3", memory: 50Mi}}}
+containers: [{name: a, resources: {requests: {cpu: "2", memory: 500Mi}}}]`,
+			// containers 2+1 = 3; while i runs 3+1 = 4
+			requests: quantities("cpu", 4000, "memory", 600*mi),
+			score:    quantities("cpu", 4000, "memory", 600*mi), nonZero: [2]int64{4000, 600},
+		}, {
+			name: "overhead is added",
+			spec: `
+overhead: {cpu: 250m, memory: 64Mi}
+containers: [{name: a, resources: {requests: {cpu: "1"}}}]`,
+			requests: quantities("cpu", 1250, "memory", 64*mi),
+			score:    quantities("cpu", 1250, "memory", 264*mi), nonZero: [2]int64{1250, 264},
+		}, {
+			name: "pod-level resources replace the containers' but for the score",
+			spec: `
+resources: {requests: {cpu: "5", memory: 2Gi}}
+containers: [{name: a, resources: {requests: {cpu: "1"}}}, {name: b}]`,
+			requests: quantities("cpu", 5000, "memory", 2048*mi),
+			score:    quantities("cpu", 1100, "memory", 400*mi), nonZero: [2]int64{5000, 2048},
+		}, {
+			name: "what the pod level does not name counts by default per container",
+			spec: `
+resources: {requests: {cpu: "5"}}
+containers: [{name: a}, {name: b}]`,
+			requests: quantities("cpu", 5000),
+			score:    quantities("cpu", 200, "memory", 400*mi), nonZero: [2]int64{5000, 400},
+		}, {
+			name: "what one container names is no default for the other if there is a pod level",
+			spec: `
+resources: {requests: {cpu: "5"}}
+containers: [{name: a, resources: {requests: {memory: 10Mi}}}, {name: b}]`,
+			requests: quantities("cpu", 5000, "memory", 10*mi),
+			score:    quantities("cpu", 200, "memory", 210*mi), nonZero: [2]int64{5000, 10},
+		}, {
+			name: "kinds of resources are counted in their units and in order",
+			spec: `
+containers: [{name: a, resources: {requests: {nvidia.com/gpu: 2, hugepages-2Mi: 4Mi, ephemeral-storage: 1Gi, example.com/none: 0, cpu: 1m, memory: 1500m, storage: 5, attachable-volumes-x: 3}}}]`,
+			requests: quantities("attachable-volumes-x", 3, "cpu", 1, "ephemeral-storage", 1024*mi, "hugepages-2Mi", 4*mi, "memory", 2, "nvidia.com/gpu", 2),
+			score:    quantities("attachable-volumes-x", 3, "cpu", 1, "ephemeral-storage", 1024*mi, "hugepages-2Mi", 4*mi, "memory", 2, "nvidia.com/gpu", 2),
+			nonZero:  [2]int64{1, 0},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			class := source.ReducePod(spec(t, test.spec)).Class
+			if diff := cmp.Diff(test.requests, class.Requests); diff != "" {
+				t.Errorf("requests (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.score, class.ScoreRequests); diff != "" {
+				t.Errorf("score requests (-want +got):\n%s", diff)
+			}
+			if got := [2]int64{class.NonZeroCPU, class.NonZeroMemory / mi}; got != test.nonZero {
+				t.Errorf("non-zero CPU and MiB: %v, want %v", got, test.nonZero)
+			}
+		})
+	}
+}
+
+func TestAPodBeingResizedCountsByItsStatusOnceItIsOnANode(t *testing.T) {
+	pod := spec(t, `containers: [{name: a, resources: {requests: {cpu: "1"}}}]`)
+	pod.Status.ContainerStatuses = []v1.ContainerStatus{{
+		Name: "a", AllocatedResources: v1.ResourceList{v1.ResourceCPU: resource.MustParse("3")},
+		Resources: &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}},
+	}}
+	if diff := cmp.Diff(quantities("cpu", 1000), source.ReducePod(pod).Class.Requests); diff != "" {
+		t.Errorf("while it waits (-want +got):\n%s", diff)
+	}
+	pod.Spec.NodeName = "n"
+	got := source.ReducePod(pod)
+	if diff := cmp.Diff(quantities("cpu", 3000), got.Class.Requests); diff != "" {
+		t.Errorf("on a node (-want +got):\n%s", diff)
+	}
+	if got.NodeName != "n" || got.Class.NodeName != "" {
+		t.Errorf("on %q, class for %q; want n and none", got.NodeName, got.Class.NodeName)
+	}
+}
+
+func TestAPinIsTakenOutOfTheClass(t *testing.T) {
+	name := func(n string) string { return fmt.Sprintf("{key: metadata.name, operator: In, values: [%s]}", n) }
+	zone := "{key: zone, operator: In, values: [a]}"
+	for _, test := range []struct {
+		what  string
+		terms string // of the required affinity
+		pin   string
+		want  []cluster.NodeSelectorTerm // what is left
+		none  bool                       // nothing is left
+	}{
+		{what: "a name alone", terms: "{matchFields: [" + name("n1") + "]}", pin: "n1", none: true},
+		{
+			what: "a name and an expression", terms: "{matchFields: [" + name("n1") + "], matchExpressions: [" + zone + "]}", pin: "n1",
+			want: []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: "zone", Operator: "In", Values: []string{"a"}}}}},
+		},
+		{
+			what: "the same name twice, once with an expression", pin: "n1", none: true,
+			terms: "{matchFields: [" + name("n1") + "]}, {matchFields: [" + name("n1") + "], matchExpressions: [" + zone + "]}",
+		},
+		{
+			what: "two names", terms: "{matchFields: [" + name("n1") + "]}, {matchFields: [" + name("n2") + "]}",
+			want: []cluster.NodeSelectorTerm{
+				{Fields: []cluster.Requirement{{Key: "metadata.name", Operator: "In", Values: []string{"n1"}}}},
+				{Fields: []cluster.Requirement{{Key: "metadata.name", Operator: "In", Values: []string{"n2"}}}},
+			},
+		},
+		{
+			what: "a name or an expression", terms: "{matchFields: [" + name("n1") + "]}, {matchExpressions: [" + zone + "]}",
+			want: []cluster.NodeSelectorTerm{
+				{Fields: []cluster.Requirement{{Key: "metadata.name", Operator: "In", Values: []string{"n1"}}}},
+				{Expressions: []cluster.Requirement{{Key: "zone", Operator: "In", Values: []string{"a"}}}},
+			},
+		},
+		{
+			what: "not a name", terms: "{matchFields: [{key: metadata.name, operator: NotIn, values: [n1]}]}",
+			want: []cluster.NodeSelectorTerm{{Fields: []cluster.Requirement{{Key: "metadata.name", Operator: "NotIn", Values: []string{"n1"}}}}},
+		},
+		{
+			what: "two fields", terms: "{matchFields: [" + name("n1") + ", " + name("n1") + "]}",
+			want: []cluster.NodeSelectorTerm{{Fields: []cluster.Requirement{
+				{Key: "metadata.name", Operator: "In", Values: []string{"n1"}}, {Key: "metadata.name", Operator: "In", Values: []string{"n1"}},
+			}}},
+		},
+		{what: "no term", terms: "", want: nil},
+		{
+			what: "a name or an invalid term", terms: "{matchFields: [" + name("n1") + "]}, {matchExpressions: [{key: zone, operator: Gt, values: [x]}]}",
+			want: []cluster.NodeSelectorTerm{{Fields: []cluster.Requirement{{Key: "metadata.name", Operator: "In", Values: []string{"n1"}}}}, {}},
+		},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			pod := source.ReducePod(spec(t, `
+containers: [{name: a}]
+affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [`+test.terms+`]}}}`))
+			if pod.Pin != test.pin {
+				t.Errorf("pin %q, want %q", pod.Pin, test.pin)
+			}
+			if diff := cmp.Diff(test.want, pod.Class.Required); diff != "" {
+				t.Errorf("required terms (-want +got):\n%s", diff)
+			}
+			if pod.Class.HasRequired == test.none {
+				t.Errorf("HasRequired: %v", pod.Class.HasRequired)
+			}
+			if pod.Class.Unsupported != "" {
+				t.Errorf("unsupported: %s", pod.Class.Unsupported)
+			}
+		})
+	}
+}
+
+func TestPodsOfADaemonSetAreOfOneClass(t *testing.T) {
+	pod := func(node string) source.Pod {
+		p := spec(t, `
+containers: [{name: a}]
+affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [`+node+`]}]}]}}}`)
+		p.Name, p.UID = "p-"+node, "u-"+"node"
+		p.Labels = map[string]string{"node": node}
+		p.Annotations = map[string]string{"node": node}
+		return source.ReducePod(p)
+	}
+	a, b := pod("a"), pod("b")
+	if diff := cmp.Diff(a.Class, b.Class); diff != "" {
+		t.Errorf("classes differ:\n%s", diff)
+	}
+	if a.Pin != "a" || b.Pin != "b" {
+		t.Errorf("pins %q and %q", a.Pin, b.Pin)
+	}
+}
+
+func TestTheRestOfAPodIsReadAsItStands(t *testing.T) {
+	pod := spec(t, `
+schedulerName: berth
+priority: 7
+schedulingGates: [{name: g2}, {name: g1}]
+nodeSelector: {z: "1", a: "2"}
+tolerations: [{operator: Exists, effect: NoExecute, tolerationSeconds: 300}, {key: k, value: v}]
+affinity:
+  nodeAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+    - {weight: 5, preference: {matchExpressions: [{key: zone, operator: Gt, values: ["3"]}]}}
+initContainers:
+- {name: i, image: "example.com:5000/init", ports: [{containerPort: 1, hostPort: 99}]}
+- {name: side, image: side, restartPolicy: Always, ports: [{containerPort: 1, hostPort: 53, protocol: UDP}]}
+containers:
+- {name: a, image: "app:1", ports: [{containerPort: 80, hostPort: 8080, hostIP: 10.0.0.1}, {containerPort: 81}, {containerPort: 82, hostPort: 53, protocol: UDP}]}
+- {name: b, image: "app@sha256:abc", ports: [{containerPort: 80, hostPort: 80}]}
+volumes: [{name: v, image: {reference: model}}, {name: w, emptyDir: {}}]
+`)
+	now := metav1.NewTime(time.Unix(1700000000, 0))
+	pod.CreationTimestamp, pod.DeletionTimestamp = now, &now
+	want := source.Pod{
+		Pod: cluster.Pod{
+			UID: "u", Namespace: "default", Name: "p", Priority: 7, Created: 1700000000e9, Gates: []string{"g2", "g1"}, Deleting: true,
+		},
+		Class: cluster.ClassSpec{
+			SchedulerName: "berth",
+			ScoreRequests: quantities("cpu", 300, "memory", 600*mi), // 2 containers and a sidecar
+			NonZeroCPU:    300, NonZeroMemory: 600 * mi,
+			Tolerations:  []cluster.Toleration{{Operator: "Exists", Effect: "NoExecute"}, {Key: "k", Value: "v"}},
+			NodeSelector: []cluster.Label{{Key: "a", Value: "2"}, {Key: "z", Value: "1"}},
+			Preferred: []cluster.PreferredTerm{{Weight: 5, Term: cluster.NodeSelectorTerm{
+				Expressions: []cluster.Requirement{{Key: "zone", Operator: "Gt", Values: []string{"3"}}},
+			}}},
+			HostPorts: []cluster.HostPort{
+				{IP: "0.0.0.0", Protocol: "UDP", Port: 53}, {IP: "0.0.0.0", Protocol: "TCP", Port: 80}, {IP: "10.0.0.1", Protocol: "TCP", Port: 8080},
+			},
+			Images:          []string{"example.com:5000/init:latest", "side:latest", "app:1", "app@sha256:abc", "model:latest"},
+			ImageContainers: 4,
+		},
+	}
+	if diff := cmp.Diff(want, source.ReducePod(pod)); diff != "" {
+		t.Errorf("ReducePod (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatBerthCannotJudgeIsSaid(t *testing.T) {
+	extended := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "example.com/r%02d: 1, ", i)
+		}
+		return `containers: [{name: a, resources: {requests: {cpu: 1, ` + b.String() + `}}}]`
+	}
+	one := "containers: [{name: a}]\n"
+	for _, test := range []struct{ spec, plugin, text string }{
+		{one, "", ""},
+		{one + "affinity: {podAffinity: {}, podAntiAffinity: {}}", "", ""},
+		{one + "volumes: [{name: v, configMap: {name: c}}, {name: w, csi: {driver: d}}, {name: x, nfs: {server: s, path: p}}]", "", ""},
+		{one + "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: k}]}}", "InterPodAffinity", "inter-pod affinity"},
+		{one + "affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: k}}]}}", "InterPodAffinity", "inter-pod affinity"},
+		{one + "affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: k}]}}", "InterPodAffinity", "anti-affinity"},
+		{one + "affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: k}}]}}", "InterPodAffinity", "anti-affinity"},
+		{one + "topologySpreadConstraints: [{topologyKey: k, maxSkew: 1, whenUnsatisfiable: ScheduleAnyway}]", "PodTopologySpread", "topology spread constraints"},
+		{one + "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", "VolumeBinding", "persistent volume claims"},
+		{one + "volumes: [{name: v, ephemeral: {}}]", "VolumeBinding", "ephemeral volumes"},
+		{one + "volumes: [{name: v, gcePersistentDisk: {pdName: d}}]", "VolumeRestrictions", "gcePersistentDisk"},
+		{one + "volumes: [{name: v, awsElasticBlockStore: {volumeID: d}}]", "VolumeRestrictions", "awsElasticBlockStore"},
+		{one + "volumes: [{name: v, iscsi: {targetPortal: p, iqn: q, lun: 0}}]", "VolumeRestrictions", "iscsi"},
+		{one + "volumes: [{name: v, rbd: {monitors: [m], image: i}}]", "VolumeRestrictions", "rbd"},
+		{one + "volumes: [{name: v, azureDisk: {diskName: d, diskURI: u}}]", "NodeVolumeLimits", "azureDisk"},
+		{one + "resourceClaims: [{name: c}]", "DynamicResources", "resource claims"},
+		{"containers: [{name: a, restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}]}]", "NodeDeclaredFeatures", "RestartAllContainers"},
+		{extended(50), "", ""},
+		{extended(51), "NodeResourcesFit", "51"},
+		{one + "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: k, operator: Gt, values: [x]}]}]}}}", "NodeAffinity", "required node affinity is invalid"},
+		{one + "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, preference: {matchExpressions: [{key: k, operator: In}]}}]}}", "NodeAffinity", "preferred node affinity is invalid"},
+	} {
+		class := source.ReducePod(spec(t, test.spec)).Class
+		if class.UnsupportedPlugin != test.plugin || !strings.Contains(class.Unsupported, test.text) || (class.Unsupported == "") != (test.plugin == "") {
+			t.Errorf("%.120s:\n plugin %q says %q, want %q to speak of %q", test.spec, class.UnsupportedPlugin, class.Unsupported, test.plugin, test.text)
+		}
+	}
+	placed := spec(t, "containers: [{name: a, resources: {requests: {cpu: 1}}}]\nvolumes: [{name: v, persistentVolumeClaim: {claimName: c}}]")
+	placed.Spec.NodeName = "n"
+	if got := source.ReducePod(placed).Class.Requests; !cmp.Equal(got, quantities("cpu", 1000)) {
+		t.Errorf("a placed pod with a claim requests %v", got)
+	}
+}
+
+func TestANodeIsReadAsKubeSchedulerDoes(t *testing.T) {
+	node := func(beat int) *v1.Node {
+		list := v1.ResourceList{}
+		for name, q := range map[v1.ResourceName]string{
+			"cpu": "3920m", "memory": "15Gi", "pods": "110", "ephemeral-storage": "47093746742", "nvidia.com/gpu": "8",
+			"hugepages-1Gi": "0", "example.com/half": "500m", "unknown": "3",
+		} {
+			list[name] = resource.MustParse(q)
+		}
+		return &v1.Node{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "n", Labels: map[string]string{"b": "2", "a": "1"}, ResourceVersion: fmt.Sprint(beat),
+				Annotations: map[string]string{"beat": fmt.Sprint(beat)},
+			},
+			Spec: v1.NodeSpec{
+				Unschedulable: true, PodCIDR: fmt.Sprint(beat),
+				Taints: []v1.Taint{{Key: "t2", Effect: "NoSchedule", TimeAdded: &metav1.Time{Time: time.Unix(int64(beat), 0)}}, {Key: "t1", Value: "v", Effect: "NoExecute"}},
+			},
+			Status: v1.NodeStatus{
+				Allocatable: list, Capacity: v1.ResourceList{"cpu": resource.MustParse("4")},
+				Images:     []v1.ContainerImage{{Names: []string{"a:1", "a@sha256:x"}, SizeBytes: 7}},
+				Conditions: []v1.NodeCondition{{Type: v1.NodeReady, LastHeartbeatTime: metav1.NewTime(time.Unix(int64(beat), 0))}},
+			},
+		}
+	}
+	want := cluster.Node{
+		Name: "n", Unschedulable: true,
+		Labels: []cluster.Label{{Key: "a", Value: "1"}, {Key: "b", Value: "2"}},
+		Taints: []cluster.Taint{{Key: "t2", Effect: "NoSchedule"}, {Key: "t1", Value: "v", Effect: "NoExecute"}},
+		Allocatable: quantities("cpu", 3920, "ephemeral-storage", 47093746742, "example.com/half", 1, "memory", 15*1024*mi,
+			"nvidia.com/gpu", 8, "pods", 110),
+		Images: []cluster.Image{{Names: []string{"a:1", "a@sha256:x"}, Size: 7}},
+	}
+	for beat := range 3 {
+		if diff := cmp.Diff(want, source.ReduceNode(node(beat))); diff != "" {
+			t.Errorf("ReduceNode after beat %d (-want +got):\n%s", beat, diff)
+		}
+	}
+	name, labels := source.ReduceNamespace(&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: map[string]string{"y": "2", "x": "1"}}})
+	if name != "ns" || !cmp.Equal(labels, []cluster.Label{{Key: "x", Value: "1"}, {Key: "y", Value: "2"}}) {
+		t.Errorf("ReduceNamespace: %q, %v", name, labels)
+	}
+}

@@ -1,0 +1,98 @@
+// Package source is where a cluster comes from and where placements go to: a Kubernetes API server (package kube) or
+// manifests kept in etcd (package local). It holds what the two share: the interface the binder uses, and the
+// reduction of Kubernetes objects to what scheduling reads.
+package source
+
+import (
+	"context"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+)
+
+// Kind tells the events of a source apart.
+type Kind int
+
+// The kinds of events.
+const (
+	NodeSet       Kind = iota + 1 // a node is new or was updated
+	NodeGone                      // a node was deleted
+	PodSet                        // a pod is new or was updated
+	PodGone                       // a pod was deleted, or has succeeded or failed
+	NamespaceSet                  // a namespace is new or was updated
+	NamespaceGone                 // a namespace was deleted
+	Synced                        // everything that existed when Watch began has been told
+)
+
+// Event is one thing a source saw. Only the fields of its kind are set; *Gone events carry the name (and a pod's uid).
+type Event struct {
+	Kind      Kind
+	Node      cluster.Node
+	Pod       Pod
+	Namespace string
+	Labels    []cluster.Label // of the namespace
+}
+
+// Pod is a pod as a source sees it: cluster.Pod.Class is unset, Class is what it asks for. A pod that is replaced by
+// another of the same name is told gone before the other is told.
+type Pod struct {
+	cluster.Pod
+	Class cluster.ClassSpec
+}
+
+// Binding is one placement to be written.
+type Binding struct {
+	UID, Namespace, Name, Node string
+}
+
+// Result is what became of one binding.
+type Result int
+
+// The results of a bind.
+const (
+	// BindUnknown: no answer, or one that does not tell. The binding may or may not happen; ask Lookup, or bind again.
+	BindUnknown Result = iota
+	// BindDone: the pod is on the node.
+	BindDone
+	// BindGone: there is no pod of this uid any more, or it is being deleted.
+	BindGone
+	// BindElsewhere: the pod is on another node.
+	BindElsewhere
+	// BindRefused: the binding is not allowed and will not be later.
+	BindRefused
+)
+
+// Outcome is the result of one binding, with the error behind any result but BindDone.
+type Outcome struct {
+	Result Result
+	Err    error
+}
+
+// Report is why an attempt placed nothing, for the pod's events and its PodScheduled condition.
+type Report struct {
+	UID, Namespace, Name string
+	Reason               string // Unschedulable or SchedulerError
+	Message              string
+}
+
+// Source is what the binder needs of a cluster. Every method but Watch may be called concurrently.
+type Source interface {
+	// Name is "kube" or "local".
+	Name() string
+	// Watch tells sink everything there is, at least as new as what had been written when Watch was called; then
+	// Synced; then every change, in order per object. sink may block: the source waits. It returns ctx's error when
+	// ctx ends, and otherwise goes on over every failure of the connection, telling the difference when it is back.
+	Watch(ctx context.Context, sink func(Event)) error
+	// Ready says what Watch waits for, nil if nothing.
+	Ready() error
+	// MaxBatch is how many bindings one Bind takes.
+	MaxBatch() int
+	// Bind writes placements and answers for each, in order. fence is the guard of the binder's term.
+	Bind(ctx context.Context, fence coord.Cond, bindings []Binding) []Outcome
+	// Lookup reads, consistently, the uid and the node ("" if none) of a pod. found is false if there is none of the name.
+	Lookup(ctx context.Context, namespace, name string) (uid, node string, found bool, err error)
+	// Scheduled records that a pod was placed, for people: an event.
+	Scheduled(ctx context.Context, b Binding) error
+	// Unschedulable records why a pod was not placed: an event, and the PodScheduled condition if it differs.
+	Unschedulable(ctx context.Context, r Report) error
+}
