@@ -1,0 +1,10 @@
+// Package binder owns the ledger. Of all binders one is active: it has been elected in etcd, folds what its source
+// tells into the ledger, publishes the log, and is the only one that places pods.
+//
+// A placement is made in four steps: assumed in the ledger (and so in the log); recorded in etcd, with its intent, in
+// a transaction that fails if another binder has been elected; written to the source; bound in the ledger. A binder
+// that finds itself deposed drops everything it has and starts over as a candidate.
+//
+// The binder does not choose among all nodes: it takes the candidates that queue shards bring, brings them up to date
+// with the live ledger, and places each pod on the best.
+package binder

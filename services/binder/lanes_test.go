@@ -1,0 +1,303 @@
+package binder
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+func TestABindOfUnknownOutcomeKeepsItsRoomUntilItIsKnown(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	src.setNode(node("a", 1000))
+	src.setPod(pod("p", 900))
+	src.setPod(pod("greedy", 900))
+	var known atomic.Bool
+	src.answers(func(source.Binding) source.Outcome {
+		if known.Load() {
+			return source.Outcome{Result: source.BindDone}
+		}
+		return source.Outcome{Result: source.BindUnknown, Err: errFake}
+	})
+	b := start(t, etcd, src)
+	b.active()
+	b.commit(b.request(1, "p"))
+	eventually(t, "the bind was tried three times", func() bool { return len(src.tried("p")) >= 3 })
+	if got := b.phase("p"); got != "assumed on a" {
+		t.Errorf("p is %s", got)
+	}
+	if got := b.commit(b.request(1, "greedy")); got[0] != "no fit" {
+		t.Errorf("a pod that needs the room is %s", got[0])
+	}
+	if got := intents(t, connect(t, etcd, prefix))["p"]; got != "a" {
+		t.Errorf("the intent in etcd is %q", got)
+	}
+	known.Store(true)
+	b.awaitPhase("p", "bound on a")
+	eventually(t, "nothing counts as unbound", func() bool { return b.term.Load().unbound.count() == 0 })
+	eventually(t, "its event is written", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return len(src.scheduled) == 1
+	})
+}
+
+func TestTheWatchDecidesABindOfUnknownOutcome(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	src.setNode(node("a", 1000))
+	for _, uid := range []string{"done", "deleted"} {
+		src.setPod(pod(uid, 100))
+	}
+	src.answers(func(source.Binding) source.Outcome {
+		return source.Outcome{Result: source.BindUnknown, Err: errFake}
+	})
+	b := start(t, etcd, src)
+	b.active()
+	b.commit(b.request(1, "done", "deleted"))
+	eventually(t, "both were tried", func() bool { return len(src.tried("done")) > 0 && len(src.tried("deleted")) > 0 })
+	src.setPod(on(pod("done", 100), "a")) // the bind was done, only the answer was lost
+	src.deletePod("deleted")
+	b.awaitPhase("done", "bound on a")
+	b.awaitPhase("deleted", "gone")
+	eventually(t, "nothing counts as unbound", func() bool { return b.term.Load().unbound.count() == 0 })
+	other := connect(t, etcd, prefix)
+	eventually(t, "no intent is left", func() bool { return len(intents(t, other)) == 0 })
+	before := len(src.tried(""))
+	never(t, "a decided bind is tried again", func() bool { return len(src.tried("")) > before })
+}
+
+func TestAPodWhoseBindNeverGetsAnAnswerHoldsUpNoOther(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	src.setNode(node("a", 1000))
+	uids := []string{"stuck"}
+	for i := range 20 {
+		uids = append(uids, fmt.Sprintf("p%d", i))
+	}
+	for _, uid := range uids {
+		src.setPod(pod(uid, 10))
+	}
+	src.answers(func(b source.Binding) source.Outcome {
+		if b.UID == "stuck" {
+			return source.Outcome{Result: source.BindUnknown, Err: errFake}
+		}
+		return source.Outcome{Result: source.BindDone}
+	})
+	b := start(t, etcd, src, func(c *Config) { c.BindWorkers = 1 })
+	b.active()
+	b.commit(b.request(1, "stuck"))
+	eventually(t, "its delay has grown", func() bool { return len(src.tried("stuck")) >= 3 })
+	b.commit(b.request(1, uids[1:]...))
+	for _, uid := range uids[1:] {
+		b.awaitPhase(uid, "bound on a")
+	}
+	if got := b.phase("stuck"); got != "assumed on a" {
+		t.Errorf("stuck is %s", got)
+	}
+}
+
+func TestARefusedBindIsForgottenWithAReport(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	src.setNode(node("a", 1000))
+	src.setPod(pod("p", 900))
+	src.setPod(pod("greedy", 900))
+	src.answers(func(b source.Binding) source.Outcome {
+		if b.UID == "p" {
+			return source.Outcome{Result: source.BindRefused, Err: errFake}
+		}
+		return source.Outcome{Result: source.BindDone}
+	})
+	b := start(t, etcd, src)
+	b.active()
+	b.commit(b.request(1, "p"))
+	eventually(t, "the report is written", func() bool { return len(src.reported("p")) == 1 })
+	want := source.Report{
+		UID: "p", Namespace: "default", Name: "p", Reason: "SchedulerError",
+		Message: "binding to a was refused: the fake source says so",
+	}
+	if got := src.reported("p")[0]; got != want {
+		t.Errorf("report is %+v", got)
+	}
+	if got := b.phase("p"); got != "pending" {
+		t.Errorf("p is %s", got)
+	}
+	b.commit(b.request(1, "greedy"))
+	b.awaitPhase("greedy", "bound on a")
+	if n := len(src.tried("p")); n != 1 {
+		t.Errorf("%d binds of the refused pod, want 1", n)
+	}
+	eventually(t, "nothing counts as unbound", func() bool { return b.term.Load().unbound.count() == 0 })
+}
+
+func TestAPodBoundElsewhereCountsHereUntilTheWatchTells(t *testing.T) {
+	src := newFakeSource()
+	term := pureTerm(t, src)
+	observe(t, term, node("a", 1000), node("b", 1000), pod("p", 100))
+	in := assume(t, term, "p", "a")
+	src.answers(func(source.Binding) source.Outcome {
+		return source.Outcome{Result: source.BindElsewhere, Err: errFake}
+	})
+	if err := term.bind(t.Context(), []intent{in}); err != nil {
+		t.Fatal(err)
+	}
+	if got := where(term, "p"); got != "assumed on a" {
+		t.Errorf("p is %s", got)
+	}
+	if n := term.unbound.count(); n != 0 {
+		t.Errorf("%d count as unbound", n)
+	}
+	observe(t, term, on(pod("p", 100), "b"))
+	if got := where(term, "p"); got != "bound on b" {
+		t.Errorf("p is %s", got)
+	}
+}
+
+func TestAPodThatVanishesBeforeItsBindLeavesNothing(t *testing.T) {
+	src := newFakeSource() // it has no such pod
+	term := pureTerm(t, src)
+	observe(t, term, node("a", 1000), pod("p", 100))
+	in := assume(t, term, "p", "a")
+	if err := term.bind(t.Context(), []intent{in}); err != nil {
+		t.Fatal(err)
+	}
+	if got := where(term, "p"); got != "pending" { // until the watch tells
+		t.Errorf("p is %s", got)
+	}
+	if n := term.unbound.count(); n != 0 {
+		t.Errorf("%d count as unbound", n)
+	}
+	if got := term.recorder.finished; !slices.Equal(got, []int64{in.batch}) {
+		t.Errorf("finished batches: %v", got)
+	}
+}
+
+func TestAFencedBindEndsTheTermAndTakesNothingBack(t *testing.T) {
+	src := newFakeSource()
+	term := pureTerm(t, src)
+	observe(t, term, node("a", 1000), pod("p", 100))
+	in := assume(t, term, "p", "a")
+	src.answers(func(source.Binding) source.Outcome {
+		return source.Outcome{Result: source.BindRefused, Err: fmt.Errorf("place: %w", coord.ErrFenced)}
+	})
+	if err := term.bind(t.Context(), []intent{in}); err == nil || !strings.Contains(err.Error(), coord.ErrFenced.Error()) {
+		t.Errorf("bind returned %v", err)
+	}
+	if got := where(term, "p"); got != "assumed on a" {
+		t.Errorf("p is %s", got)
+	}
+	if got := len(term.events.reports); got != 0 {
+		t.Errorf("%d reports", got)
+	}
+}
+
+func report(st *running, uid, reason, message string) *binderv1.PodReport {
+	id := st.request(1, uid).Pods[0].Id
+	return &binderv1.PodReport{Id: id, Uid: uid, Reason: reason, Message: message}
+}
+
+func TestReportsAreWrittenOfPodsThatAreNotPlaced(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	src.setNode(node("a", 1000))
+	for _, uid := range []string{"waits", "placed", "placed meanwhile"} {
+		src.setPod(pod(uid, 100))
+	}
+	b := start(t, etcd, src)
+	b.active()
+	b.commit(b.request(1, "placed"))
+	b.awaitPhase("placed", "bound on a")
+	eventually(t, "its event is written", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return len(src.scheduled) == 1
+	})
+
+	block := make(chan struct{})
+	src.change(func() { src.block = block })
+	send := func(reports ...*binderv1.PodReport) {
+		t.Helper()
+		if _, err := b.Report(t.Context(), &binderv1.ReportRequest{Reports: reports}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// All workers of the lane are busy with a first report each; what comes behind waits.
+	for i := range eventWorkers {
+		uid := fmt.Sprintf("busy%d", i)
+		src.setPod(pod(uid, 10))
+		send(report(b, uid, "Unschedulable", "busy"))
+	}
+	eventually(t, "all workers are busy", func() bool {
+		lane := b.term.Load().events
+		lane.mu.Lock()
+		defer lane.mu.Unlock()
+		return len(lane.reports) == 0
+	})
+	stranger := report(b, "waits", "Unschedulable", "of another pod")
+	stranger.Uid = "someone"
+	send(
+		report(b, "waits", "Unschedulable", "old"), report(b, "waits", "Unschedulable", "new"),
+		report(b, "placed", "Unschedulable", "it is not so"), report(b, "placed meanwhile", "Unschedulable", "not any more"), stranger,
+	)
+	b.commit(b.request(1, "placed meanwhile"))
+	close(block)
+	eventually(t, "the report is written", func() bool { return len(src.reported("waits")) > 0 })
+	if got := src.reported("waits"); len(got) != 1 || got[0].Message != "new" {
+		t.Errorf("reports: %+v", got)
+	}
+	eventually(t, "both placements have events", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return len(src.scheduled) == 2
+	})
+	if got := append(src.reported("placed"), src.reported("placed meanwhile")...); len(got) > 0 {
+		t.Errorf("reports of placed pods: %+v", got)
+	}
+}
+
+func TestReportsAreRefusedWhenTheLaneIsFull(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	block := make(chan struct{})
+	src.block = block
+	var uids []string
+	for i := range 10 {
+		uids = append(uids, fmt.Sprintf("p%d", i))
+		src.setPod(pod(uids[i], 100))
+	}
+	b := start(t, etcd, src, func(c *Config) { c.EventLimit = 2 })
+	b.active()
+	var refused error
+	eventually(t, "a report is refused", func() bool {
+		for _, uid := range uids {
+			_, err := b.Report(t.Context(), &binderv1.ReportRequest{Reports: []*binderv1.PodReport{report(b, uid, "Unschedulable", "m")}})
+			if err != nil {
+				refused = err
+				return true
+			}
+		}
+		return false
+	})
+	wantError(t, refused, codes.ResourceExhausted, "REPORTS_FULL")
+	if after, ok := rpc.RetryAfter(refused); !ok || after <= 0 {
+		t.Errorf("RetryInfo is %v, %v", after, ok)
+	}
+	close(block)
+	eventually(t, "reports are taken again", func() bool {
+		_, err := b.Report(t.Context(), &binderv1.ReportRequest{Reports: []*binderv1.PodReport{report(b, uids[9], "Unschedulable", "last")}})
+		return err == nil
+	})
+	eventually(t, "the last one is written", func() bool {
+		got := src.reported(uids[9])
+		return len(got) > 0 && got[len(got)-1].Message == "last"
+	})
+	_, err := b.Report(t.Context(), &binderv1.ReportRequest{Reports: []*binderv1.PodReport{{Reason: "Because"}}})
+	wantError(t, err, codes.InvalidArgument, rpc.ReasonInvalid)
+	if v := rpc.Violations(err); len(v) != 1 || v[0].Field != "reports[0].reason" {
+		t.Errorf("violations: %v", v)
+	}
+}

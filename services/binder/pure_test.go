@@ -1,0 +1,87 @@
+package binder
+
+import (
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/replica"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// pureTerm returns a term without etcd, of which nothing runs.
+func pureTerm(t testing.TB, src source.Source) *term {
+	t.Helper()
+	feed := replica.NewFeed(replica.FeedConfig{})
+	l, err := newLedger(1, settings(), feed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := &term{
+		epoch: 1, shardsOf: settings().Shards, source: src, ledger: l, feed: feed,
+		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}),
+		binds:     make(chan intent, 100), unbound: &bound{limit: 1000},
+		metrics: newMetrics(nil), log: testLog(t),
+		spawn: func(func() error) {}, fail: func(err error) { t.Errorf("the term failed: %v", err) },
+	}
+	term.events = newEventLane(src, 100, l.unplaced, term.metrics, func(error) {})
+	term.recorder = newRecorder(nil, 1, l.version, term.binds, nil, term.log)
+	l.open()
+	return term
+}
+
+// gone is a pod that was deleted.
+type gone string
+
+// observe tells the ledger of nodes, pods and pods that are gone, and returns how many deltas that took.
+func observe(t testing.TB, term *term, things ...any) int {
+	t.Helper()
+	before := term.ledger.version().Seq
+	for _, thing := range things {
+		var e source.Event
+		switch thing := thing.(type) {
+		case cluster.Node:
+			e = source.Event{Kind: source.NodeSet, Node: thing}
+		case source.Pod:
+			e = source.Event{Kind: source.PodSet, Pod: thing}
+		case gone:
+			e.Kind, e.Pod.UID = source.PodGone, string(thing)
+		case source.Event:
+			e = thing
+		}
+		if err := term.ledger.observe(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return int(term.ledger.version().Seq - before)
+}
+
+// assume places a pod as a commit does, and returns its intent.
+func assume(t testing.TB, term *term, uid, on string) intent {
+	t.Helper()
+	l := term.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id, ok := l.state.PodByUID(uid)
+	if !ok {
+		t.Fatalf("no pod %s", uid)
+	}
+	row := l.state.Pod(id)
+	if err := l.apply(cluster.PodAssumed{ID: id, Node: l.state.Nodes.ByName(on), Attempt: row.Attempt + 1}); err != nil {
+		t.Fatal(err)
+	}
+	term.unbound.take(1)
+	term.recorder.adopt(term.recorder.nextID, 1)
+	return intent{
+		Binding: source.Binding{UID: uid, Namespace: row.Namespace, Name: row.Name, Node: on},
+		batch:   term.recorder.nextID - 1,
+	}
+}
+
+func where(term *term, uid string) (phase string) {
+	term.ledger.Snapshot(func(st *cluster.State) { phase = phaseOf(st, uid) })
+	return phase
+}
+
+var _ termRecord = (*coord.Term)(nil)

@@ -1,0 +1,243 @@
+package binder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
+	"github.com/berth-scheduler/berth/internal/replica"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// Config is everything a Service needs.
+type Config struct {
+	ID       string           // the member's id; required
+	Address  string           // where followers and shards reach it; required
+	Coord    *coord.Client    // required
+	Source   source.Source    // required
+	Settings cluster.Settings // what it says at the start of its epochs; required
+
+	LeaseTTL    time.Duration         // how long the term outlives a silent binder; 0 means 5 s
+	MaxUnbound  int                   // placements waiting for their bind, beyond which commits are refused; 0 means 10,000
+	BindWorkers int                   // concurrent Bind calls; 0 means 32
+	EventLimit  int                   // events that may wait, and as many conditions; 0 means 50,000
+	Parallelism int                   // goroutines of one evaluation; 0 means GOMAXPROCS
+	Log         *slog.Logger          // required
+	Metrics     prometheus.Registerer // nil keeps none
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.ID == "":
+		return errors.New("binder: ID is required")
+	case c.Address == "":
+		return errors.New("binder: Address is required")
+	case c.Coord == nil || c.Source == nil || c.Log == nil:
+		return errors.New("binder: Coord, Source and Log are required")
+	case c.Settings.Shards < 1:
+		return fmt.Errorf("binder: Settings.Shards is %d; want at least 1", c.Settings.Shards)
+	case len(c.Settings.Profiles) == 0:
+		return errors.New("binder: Settings.Profiles is empty")
+	case c.LeaseTTL != 0 && c.LeaseTTL < time.Second:
+		return fmt.Errorf("binder: LeaseTTL is %v; want at least 1s", c.LeaseTTL)
+	case c.MaxUnbound < 0 || c.BindWorkers < 0 || c.EventLimit < 0 || c.Parallelism < 0:
+		return fmt.Errorf("binder: MaxUnbound %d, BindWorkers %d, EventLimit %d, Parallelism %d: negative",
+			c.MaxUnbound, c.BindWorkers, c.EventLimit, c.Parallelism)
+	}
+	if c.LeaseTTL == 0 {
+		c.LeaseTTL = 5 * time.Second
+	}
+	if c.MaxUnbound == 0 {
+		c.MaxUnbound = 10_000
+	}
+	if c.BindWorkers == 0 {
+		c.BindWorkers = 32
+	}
+	if c.EventLimit == 0 {
+		c.EventLimit = 50_000
+	}
+	return nil
+}
+
+// Service is a binder: a candidate, and while elected the active one.
+type Service struct {
+	binderv1.UnimplementedBinderServiceServer
+	logv1.UnimplementedLogServiceServer
+
+	cfg     Config
+	metrics *metrics
+	feed    *replica.Feed        // the log of the open term; closed while there is none
+	term    atomic.Pointer[term] // the open term; nil while there is none
+	waits   atomic.Pointer[string]
+}
+
+// New returns a binder that does nothing until Run.
+func New(cfg Config) (*Service, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	s := &Service{
+		cfg:     cfg,
+		metrics: newMetrics(cfg.Metrics),
+		feed:    replica.NewFeed(replica.FeedConfig{Log: cfg.Log, Metrics: cfg.Metrics}),
+	}
+	s.wait("starting")
+	return s, nil
+}
+
+// Register adds the binder's services to a server.
+func (s *Service) Register(r grpc.ServiceRegistrar) {
+	binderv1.RegisterBinderServiceServer(r, s)
+	logv1.RegisterLogServiceServer(r, s)
+}
+
+// Run competes for the term, holds it, and competes again after losing it, until ctx ends. It then waits for
+// everything it started, and gives the term up so that another can follow at once. It is called once, and returns nil.
+func (s *Service) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := s.candidate(ctx); err != nil && ctx.Err() == nil {
+			s.cfg.Log.Error("not the active binder any more, competing again", "err", err)
+			s.wait(fmt.Sprintf("competing again soon, after: %v", err))
+			select { // whatever it was, do not spin on it
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}
+	return nil
+}
+
+// candidate waits to be elected and serves one term.
+func (s *Service) candidate(ctx context.Context) error {
+	s.wait("waiting for etcd")
+	session, err := s.cfg.Coord.NewSession(ctx, s.cfg.LeaseTTL)
+	if err != nil {
+		return fmt.Errorf("open session: %w", err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		if err := session.Close(ctx); err != nil {
+			s.cfg.Log.Warn("session not closed; its lease will expire", "err", err)
+		}
+	}()
+	s.wait("standing by until elected")
+	held, err := s.cfg.Coord.Campaign(ctx, session, s.cfg.ID, s.cfg.Address)
+	if err != nil {
+		return fmt.Errorf("campaign: %w", err)
+	}
+	s.cfg.Log.Info("elected", "epoch", held.Epoch())
+	s.metrics.terms.Inc()
+	return s.serve(ctx, held)
+}
+
+// open returns the open term, nil while there is none.
+func (s *Service) open() *term {
+	if t := s.term.Load(); t != nil && !t.ended() {
+		return t
+	}
+	return nil
+}
+
+// Ready returns nil while this binder is active, its epoch is open and its source is heard, else why it is not so.
+func (s *Service) Ready() error {
+	if t := s.open(); t != nil {
+		if err := t.source.Ready(); err != nil {
+			return fmt.Errorf("active, but the source is not followed: %w", err)
+		}
+		return nil
+	}
+	return errors.New(*s.waits.Load())
+}
+
+func (s *Service) wait(why string) { s.waits.Store(&why) }
+
+// Version returns the ledger's version, zero while not active.
+func (s *Service) Version() cluster.Version {
+	if t := s.open(); t != nil {
+		return t.ledger.version()
+	}
+	return cluster.Version{}
+}
+
+// Digest returns the ledger's digest, 0 while not active.
+func (s *Service) Digest() uint64 {
+	if t := s.open(); t != nil {
+		return t.ledger.digest()
+	}
+	return 0
+}
+
+func (s *Service) active() (*term, error) {
+	if t := s.open(); t != nil {
+		return t, nil
+	}
+	return nil, errNotActive(*s.waits.Load())
+}
+
+func errNotActive(why string) error {
+	return rpc.Error(codes.Unavailable, "NOT_ACTIVE", "this binder is not active: %s", why)
+}
+
+// Follow implements LogService.
+func (s *Service) Follow(req *logv1.FollowRequest, stream logv1.LogService_FollowServer) error {
+	t, err := s.active()
+	if err != nil {
+		return err
+	}
+	return t.feed.Follow(req, stream, t.ledger)
+}
+
+// Commit implements BinderService.
+func (s *Service) Commit(_ context.Context, req *binderv1.CommitRequest) (*binderv1.CommitResponse, error) {
+	t, err := s.active()
+	if err != nil {
+		return nil, err
+	}
+	return t.commit(req)
+}
+
+// Report implements BinderService.
+func (s *Service) Report(_ context.Context, req *binderv1.ReportRequest) (*binderv1.ReportResponse, error) {
+	t, err := s.active()
+	if err != nil {
+		return nil, err
+	}
+	if err := validateReports(req); err != nil {
+		return nil, err
+	}
+	if !t.events.report(t.reports(req)...) {
+		err := rpc.Error(codes.ResourceExhausted, "REPORTS_FULL", "the event lane is full")
+		return nil, rpc.WithRetry(err, time.Second)
+	}
+	return &binderv1.ReportResponse{}, nil
+}
+
+// reports returns those of a request whose pod is still there. Whether it still waits is seen when one is written.
+func (t *term) reports(req *binderv1.ReportRequest) []source.Report {
+	out := make([]source.Report, 0, len(req.GetReports()))
+	t.ledger.mu.Lock()
+	defer t.ledger.mu.Unlock()
+	for _, r := range req.GetReports() {
+		row := t.ledger.state.Pod(cluster.PodID(r.GetId()))
+		if row == nil || row.UID != r.GetUid() {
+			continue
+		}
+		out = append(out, source.Report{
+			UID: row.UID, Namespace: row.Namespace, Name: row.Name, Reason: r.GetReason(), Message: r.GetMessage(),
+		})
+	}
+	return out
+}

@@ -1,0 +1,254 @@
+package binder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/replica"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+const eventWorkers = 4
+
+// term is everything a binder holds while it is active. Nothing of it outlives the term.
+type term struct {
+	epoch     int64
+	shardsOf  int32           // Settings.Shards
+	lease     <-chan struct{} // closed when the lease may have expired
+	done      <-chan struct{} // closed when the term ends, for whatever reason
+	fence     coord.Cond
+	source    source.Source
+	ledger    *ledger
+	feed      *replica.Feed
+	evaluator *engine.Evaluator
+	recorder  *recorder
+	binds     chan intent
+	events    *eventLane
+	unbound   *bound
+	shards    shardGuard
+	metrics   *metrics
+	log       *slog.Logger
+	spawn     func(func() error)      // runs what the term waits for when it ends
+	fail      context.CancelCauseFunc // ends the term
+}
+
+var errDeposed = errors.New("deposed: the lease may have expired")
+
+func (s *Service) newTerm(held *coord.Term) (*term, error) {
+	log := s.cfg.Log.With("epoch", held.Epoch())
+	t := &term{
+		epoch:     held.Epoch(),
+		shardsOf:  s.cfg.Settings.Shards,
+		lease:     held.Done(),
+		fence:     held.Guard(),
+		source:    s.cfg.Source,
+		feed:      s.feed,
+		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: s.cfg.Parallelism}),
+		// As large as the most that can be recorded and not bound: the recorder hardly ever waits for the lane.
+		binds:   make(chan intent, s.cfg.MaxUnbound),
+		unbound: &bound{limit: s.cfg.MaxUnbound},
+		metrics: s.metrics,
+		log:     log,
+	}
+	var err error
+	if t.ledger, err = newLedger(cluster.Epoch(held.Epoch()), s.cfg.Settings, s.feed); err != nil {
+		return nil, err
+	}
+	t.events = newEventLane(s.cfg.Source, s.cfg.EventLimit, t.ledger.unplaced, s.metrics, func(err error) {
+		s.metrics.eventsFailed.Inc()
+		log.Warn("event not written", "err", err)
+	})
+	t.recorder = newRecorder(held, 1, t.ledger.version, t.binds,
+		func(took time.Duration) { s.metrics.recordSeconds.Observe(took.Seconds()) }, log)
+	return t, nil
+}
+
+// ended reports whether the term is over or its lease may be. It is asked where waiting for the goroutine that ends
+// the term would be too late.
+func (t *term) ended() bool {
+	select {
+	case <-t.lease:
+		return true
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// serve runs one term: take over, open the epoch, work, until ctx ends or the term is lost.
+func (s *Service) serve(ctx context.Context, held *coord.Term) error {
+	t, err := s.newTerm(held)
+	if err != nil {
+		return err
+	}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	g, ctx := errgroup.WithContext(ctx)
+	t.done, t.spawn, t.fail = ctx.Done(), g.Go, fail
+	// 1. The term dies with its lease.
+	g.Go(func() error {
+		select {
+		case <-t.lease:
+			return errDeposed
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	// 2. The source fills the ledger; everything it tells before Synced is older than the epoch.
+	synced := make(chan struct{})
+	g.Go(func() error { return t.watchSource(ctx, synced) })
+	owners := s.cfg.Coord.WatchShards(ctx)
+	// 3. Take over what earlier epochs have recorded and not finished.
+	adopted, err := s.takeOver(ctx, t, synced, owners)
+	if err != nil {
+		fail(fmt.Errorf("take over: %w", err))
+		return g.Wait()
+	}
+	// 4. Open the epoch.
+	v := t.ledger.open()
+	t.log.Info("epoch open", "version", v.String(), "adopted", len(adopted))
+	// 5. Work.
+	g.Go(func() error { return t.learnShards(owners) })
+	g.Go(func() error { return t.recorder.run(ctx) })
+	for range s.cfg.BindWorkers {
+		g.Go(func() error { return t.bindLane(ctx) })
+	}
+	for range eventWorkers {
+		g.Go(func() error { return t.events.run(ctx) })
+	}
+	g.Go(func() error { return t.bindAdopted(ctx, adopted) })
+	s.wait("the term has ended")
+	s.term.Store(t)
+	<-ctx.Done()
+	s.term.Store(nil)
+	s.feed.Close()
+	return g.Wait()
+}
+
+// takeOver waits until the ledger is what the source has, and then assumes again what earlier epochs meant to bind.
+func (s *Service) takeOver(ctx context.Context, t *term, synced <-chan struct{}, owners <-chan []coord.ShardOwner) ([]intent, error) {
+	if err := t.awaitSync(ctx, synced, s.wait); err != nil {
+		return nil, err
+	}
+	s.wait("waiting for etcd to tell the owners of the shards")
+	select {
+	case now := <-owners:
+		t.shards.learn(now)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	s.wait("taking over the recorded intents")
+	record, err := s.cfg.Coord.ReadRecord(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return t.adopt(record.Batches)
+}
+
+// bindAdopted hands the lane what was taken over.
+func (t *term) bindAdopted(ctx context.Context, adopted []intent) error {
+	for _, in := range adopted {
+		select {
+		case t.binds <- in:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	t.recorder.signal() // batches of which nothing was left to bind are finished
+	return nil
+}
+
+// learnShards keeps the guard of the shards at what etcd says.
+func (t *term) learnShards(owners <-chan []coord.ShardOwner) error {
+	for now := range owners {
+		t.shards.learn(now)
+	}
+	return nil
+}
+
+// watchSource folds what the source tells, and closes synced when everything there was has been told.
+func (t *term) watchSource(ctx context.Context, synced chan<- struct{}) error {
+	isSynced := false
+	err := t.source.Watch(ctx, func(e source.Event) {
+		if e.Kind == source.Synced {
+			if !isSynced {
+				isSynced = true
+				close(synced)
+			}
+			return
+		}
+		if err := t.ledger.observe(e); err != nil {
+			t.fail(err)
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("watch source: %w", err)
+	}
+	return nil
+}
+
+// awaitSync waits for the source and keeps readiness honest about what it waits for.
+func (t *term) awaitSync(ctx context.Context, synced <-chan struct{}, say func(string)) error {
+	const loading = "loading the cluster from its source"
+	say(loading)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-synced:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		if err := t.source.Ready(); err != nil {
+			say(loading + ": " + err.Error())
+		} else {
+			say(loading)
+		}
+	}
+}
+
+// adopt assumes again what earlier epochs meant to bind and the source does not show yet. The same pod on the same
+// node can be bound any number of times, so nothing is bound twice and no room is given away in between.
+func (t *term) adopt(batches []coord.StoredBatch) ([]intent, error) {
+	// 1. A pod whose bind was refused and that was placed again has two intents as long as others of the first batch
+	// are not decided. The newer one counts: it may be on its way, and its room must not be given away.
+	newest := make(map[string]int64) // batch by pod uid
+	for _, b := range batches {
+		for _, in := range b.Batch.Intents {
+			newest[in.PodUID] = max(newest[in.PodUID], b.Batch.ID)
+		}
+	}
+	// 2. Assume them.
+	var adopted []intent
+	for _, b := range batches {
+		open := 0
+		for _, in := range b.Batch.Intents {
+			if newest[in.PodUID] != b.Batch.ID {
+				continue
+			}
+			binding := source.Binding{UID: in.PodUID, Namespace: in.Namespace, Name: in.Name, Node: in.Node}
+			ok, err := t.ledger.adopt(binding)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				open++
+				adopted = append(adopted, intent{Binding: binding, batch: b.Batch.ID})
+			}
+		}
+		t.recorder.adopt(b.Batch.ID, open)
+	}
+	t.unbound.take(len(adopted)) // nothing is taken yet: it succeeds
+	return adopted, nil
+}
