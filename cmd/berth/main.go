@@ -1,0 +1,91 @@
+// Command berth is Berth: every role of it, alone or together, and the client.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-scheduler/berth/internal/cli"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "berth:", err)
+		os.Exit(1)
+	}
+}
+
+// command assembles the command line.
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "berth",
+		Short:         "A Kubernetes scheduler built as gRPC microservices",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddGroup(&cobra.Group{ID: "server", Title: "Server commands:"}, &cobra.Group{ID: "client", Title: "Client commands:"})
+	server := []*cobra.Command{allCommand(), binderCommand(), queueCommand(), filterWorkerCommand(), scoreWorkerCommand(), gatewayCommand(), demoCommand()}
+	for _, c := range server {
+		c.GroupID = "server"
+		c.Args = cobra.NoArgs
+		root.AddCommand(c)
+	}
+	defaultServer := "127.0.0.1:7070"
+	if s := os.Getenv("BERTH_SERVER"); s != "" {
+		defaultServer = s
+	}
+	for _, c := range cli.Commands(cli.Options{DefaultServer: defaultServer, In: os.Stdin, Out: os.Stdout, Err: os.Stderr}) {
+		c.GroupID = "client"
+		root.AddCommand(c)
+	}
+	return root
+}
+
+// newLogger returns the process's logger, writing to stderr.
+func newLogger(format, level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %q: want debug, info, warn or error", level)
+	}
+	options := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "json":
+		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+	case "text":
+		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+	}
+	return nil, fmt.Errorf("--log-format: %q: want json or text", format)
+}
+
+// run runs a role with what every role needs, and flushes traces at the end.
+func (f *commonFlags) run(ctx context.Context, role string, run func(ctx context.Context) error) error {
+	log, err := newLogger(f.logFormat, f.logLevel)
+	if err != nil {
+		return err
+	}
+	provider, shutdown, err := rpc.NewTracerProvider(ctx, "berth-"+role, os.Getenv)
+	if err != nil {
+		return fmt.Errorf("set up tracing: %w", err)
+	}
+	f.common.Log, f.common.Trace = log, provider
+	klog.SetSlogLogger(log) // parts of client-go still log there
+	err = run(ctx)
+	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if flushErr := shutdown(flush); flushErr != nil {
+		log.Warn("traces not flushed", "err", flushErr)
+	}
+	return err
+}

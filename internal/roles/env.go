@@ -1,0 +1,213 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/member"
+	"github.com/berth-scheduler/berth/internal/replica"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+// Common is what every role needs to be told.
+type Common struct {
+	ID            string   // the member's id; several roles of one process append their role
+	Listen        string   // where to serve: host:port; port 0 picks one
+	Advertise     string   // host, or host:port, under which others reach it; "" means Listen's
+	EtcdEndpoints []string // required but for All, which embeds an etcd when it is empty
+	EtcdPrefix    string   // of all keys; "" means /berth/
+	OpsListen     string   // where to serve /metrics and readiness over HTTP; "" means nowhere
+	LeaseTTL      time.Duration
+	Trace         trace.TracerProvider // nil: none
+	Log           *slog.Logger
+}
+
+// env is what the roles of one process share.
+type env struct {
+	Common
+	net      rpc.Network
+	rpc      rpc.Config
+	clients  *rpc.Clients
+	coord    *coord.Client
+	registry *prometheus.Registry
+	checks   []func() rpc.Check // of the roles, for readiness; complete before serving begins
+}
+
+// withEnv connects what roles share, runs them, and closes it after them.
+func withEnv(ctx context.Context, c Common, network rpc.Network, run func(ctx context.Context, e *env, g *errgroup.Group) error) error {
+	if len(c.EtcdEndpoints) == 0 {
+		return errors.New("etcd endpoints: none; name at least one")
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	e := &env{Common: c, net: network, registry: registry}
+	e.rpc = rpc.Config{Net: network, Log: c.Log, Metrics: registry, Trace: c.Trace}
+	e.clients = rpc.NewClients(e.rpc)
+	defer e.clients.Close()
+	var err error
+	if e.coord, err = coord.Connect(coord.Config{Endpoints: c.EtcdEndpoints, Prefix: c.EtcdPrefix, Log: c.Log}); err != nil {
+		return err
+	}
+	defer e.coord.Close()
+
+	g, ctx := errgroup.WithContext(ctx)
+	if err := run(ctx, e, g); err != nil {
+		g.Go(func() error { return err })
+	} else if c.OpsListen != "" {
+		g.Go(func() error { return e.serveOps(ctx) })
+	}
+	return g.Wait()
+}
+
+// metrics is where one member registers its metrics: a process may run several of a role.
+func (e *env) metrics(id string) prometheus.Registerer {
+	return prometheus.WrapRegistererWith(prometheus.Labels{"member": id}, e.registry)
+}
+
+func (e *env) serveOps(ctx context.Context) error {
+	l, err := net.Listen("tcp", e.OpsListen)
+	if err != nil {
+		return fmt.Errorf("listen for metrics and readiness: %w", err)
+	}
+	e.Log.Info("serving metrics and readiness", "address", l.Addr().String())
+	return rpc.ServeOps(ctx, l, e.registry, func() []rpc.Check {
+		var out []rpc.Check
+		for _, c := range e.checks {
+			out = append(out, c())
+		}
+		return out
+	})
+}
+
+// newReplica starts a replica that follows the active binder.
+func (e *env) newReplica(ctx context.Context, g *errgroup.Group) (*replica.Replica, error) {
+	r, err := replica.New(replica.Config{
+		Member: e.ID, Leaders: e.coord, Conns: e.clients, Log: e.Log, Metrics: e.registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.Go(func() error { return r.Run(ctx) })
+	return r, nil
+}
+
+// role is one role of a process, as others see it.
+type role struct {
+	role     coord.Role
+	id       string
+	address  string // as advertised
+	listener net.Listener
+	register func(grpc.ServiceRegistrar)
+	ready    func() error
+	version  func() cluster.Version
+	head     func() cluster.Version
+	digest   func() uint64
+	options  []rpc.Option
+}
+
+// listen opens the role's listener.
+func (e *env) listen(r *role, address string) error {
+	l, err := e.net.Listen(address)
+	if err != nil {
+		return fmt.Errorf("listen for %s: %w", r.role, err)
+	}
+	if e.Advertise != "" {
+		address = e.Advertise
+	}
+	r.listener, r.address = l, e.net.Advertise(l, address)
+	return nil
+}
+
+// follows fills in what a role with a replica says of itself.
+func (r *role) follows(rep *replica.Replica) {
+	r.version, r.head, r.digest = rep.Version, rep.Head, rep.Digest
+}
+
+// serve serves the role until ctx ends, and keeps it registered as a member and its health true.
+func (e *env) serve(ctx context.Context, g *errgroup.Group, r role) error {
+	m, err := member.New(member.Config{
+		ID: r.id, Role: string(r.role), Version: r.version, Head: r.head, Digest: r.digest, Ready: r.ready,
+	})
+	if err != nil {
+		return err
+	}
+	server := rpc.NewServer(e.rpc, string(r.role), r.options...)
+	r.register(server.Registrar())
+	m.Register(server.Registrar())
+	e.checks = append(e.checks, func() rpc.Check { return rpc.Check{Name: r.id, Err: r.ready()} })
+	e.Log.Info("serving", "role", r.role, "id", r.id, "address", r.address)
+	g.Go(func() error { return server.Serve(ctx, r.listener) })
+	g.Go(func() error { return e.keepHealth(ctx, server.Health(), r) })
+	g.Go(func() error { return e.keepRegistered(ctx, r) })
+	return nil
+}
+
+// keepHealth publishes readiness by gRPC health.
+func (e *env) keepHealth(ctx context.Context, h *rpc.Health, r role) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	var last string
+	for {
+		err := r.ready()
+		why := ""
+		if err != nil {
+			why = err.Error()
+		}
+		h.Set("", err == nil, why)
+		if why != last {
+			if err == nil {
+				e.Log.Info("ready", "id", r.id)
+			} else {
+				e.Log.Info("not ready", "id", r.id, "why", why)
+			}
+			last = why
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// keepRegistered holds the member's key under a lease, and takes a new lease whenever one is lost.
+func (e *env) keepRegistered(ctx context.Context, r role) error {
+	for ctx.Err() == nil {
+		s, err := e.coord.NewSession(ctx, e.LeaseTTL)
+		if err != nil {
+			continue // only when ctx ends
+		}
+		err = s.Register(ctx, coord.Member{Role: r.role, ID: r.id, Address: r.address})
+		if err == nil {
+			select {
+			case <-ctx.Done():
+			case <-s.Done():
+				e.Log.Warn("membership lease lost, registering again", "id", r.id)
+			}
+		} else if ctx.Err() == nil {
+			e.Log.Warn("member not registered, trying again", "id", r.id, "err", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		if err := s.Close(closing); err != nil {
+			e.Log.Warn("session not closed; its lease will expire", "id", r.id, "err", err)
+		}
+		cancel()
+	}
+	return nil
+}

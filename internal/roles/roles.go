@@ -1,0 +1,341 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-scheduler/berth/gateway"
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/replica"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/source/kube"
+	"github.com/berth-scheduler/berth/internal/source/local"
+	"github.com/berth-scheduler/berth/services/binder"
+	"github.com/berth-scheduler/berth/services/filter"
+	"github.com/berth-scheduler/berth/services/queue"
+	"github.com/berth-scheduler/berth/services/score"
+)
+
+// Cluster says where the cluster comes from and how its pods are scheduled. Only binders need it.
+type Cluster struct {
+	Source     string // "kube" or "local"
+	Kubeconfig string // of the kube source; "" means the service account of the pod Berth runs in
+	KubeQPS    float32
+	KubeBurst  int
+	Settings   cluster.Settings
+}
+
+// Public is where the gateway serves people.
+type Public struct {
+	HTTPListen string // JSON; "" means nowhere
+}
+
+// Queue is what queue members need to be told.
+type Queue struct {
+	BatchSize int // pods a shard attempts at once; 0 means the service's default
+}
+
+// Binder runs a binder until ctx ends.
+func Binder(ctx context.Context, c Common, cl Cluster) error {
+	return withEnv(ctx, c, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+		return e.binder(ctx, g, c.ID, c.Listen, cl)
+	})
+}
+
+// QueueMember runs a queue member until ctx ends.
+func QueueMember(ctx context.Context, c Common, q Queue) error {
+	return withEnv(ctx, c, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+		rep, err := e.newReplica(ctx, g)
+		if err != nil {
+			return err
+		}
+		return e.queue(ctx, g, c.ID, c.Listen, rep, q)
+	})
+}
+
+// FilterWorker runs a filter-worker until ctx ends.
+func FilterWorker(ctx context.Context, c Common) error {
+	return withEnv(ctx, c, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+		rep, err := e.newReplica(ctx, g)
+		if err != nil {
+			return err
+		}
+		return e.filterWorker(ctx, g, c.ID, c.Listen, rep)
+	})
+}
+
+// ScoreWorker runs a score-worker until ctx ends.
+func ScoreWorker(ctx context.Context, c Common) error {
+	return withEnv(ctx, c, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+		rep, err := e.newReplica(ctx, g)
+		if err != nil {
+			return err
+		}
+		return e.scoreWorker(ctx, g, c.ID, c.Listen, rep)
+	})
+}
+
+// Gateway runs a gateway until ctx ends.
+func Gateway(ctx context.Context, c Common, p Public) error {
+	return withEnv(ctx, c, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+		rep, err := e.newReplica(ctx, g)
+		if err != nil {
+			return err
+		}
+		return e.gateway(ctx, g, c.ID, c.Listen, rep, p)
+	})
+}
+
+// AllOptions says how many of each role one process runs, and where an embedded etcd keeps its data.
+type AllOptions struct {
+	Cluster
+	Public
+	Queue
+	DataDir       string // of the embedded etcd
+	UnsafeNoFsync bool   // the embedded etcd does not wait for the disk: for tests and the demo
+	Queues        int    // 0 means 1
+	FilterWorkers int    // 0 means 1
+	ScoreWorkers  int    // 0 means 1
+	// Serving, if not nil, is called with the addresses of the public API once it listens.
+	Serving func(grpcAddress, httpAddress string)
+}
+
+// All runs every role in this process, over in-memory gRPC; only the gateway listens on TCP, at c.Listen. All but the
+// binder share one replica.
+func All(ctx context.Context, c Common, o AllOptions) error {
+	var etcd *coord.Embedded
+	if len(c.EtcdEndpoints) == 0 {
+		if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
+			return fmt.Errorf("make data directory: %w", err)
+		}
+		var err error
+		etcd, err = coord.StartEmbedded(ctx, coord.EmbeddedConfig{
+			Dir: filepath.Join(o.DataDir, "etcd"), Log: c.Log, UnsafeNoFsync: o.UnsafeNoFsync,
+		})
+		if err != nil {
+			return fmt.Errorf("start the embedded etcd: %w", err)
+		}
+		defer etcd.Close()
+		c.EtcdEndpoints = etcd.Endpoints()
+	}
+	return withEnv(ctx, c, rpc.Memory(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+		if etcd != nil {
+			g.Go(func() error { return etcd.Wait(ctx) })
+		}
+		return e.all(ctx, g, o)
+	})
+}
+
+func (e *env) all(ctx context.Context, g *errgroup.Group, o AllOptions) error {
+	rep, err := e.newReplica(ctx, g)
+	if err != nil {
+		return err
+	}
+	// In memory, a member's address is its id.
+	start := func(name string, n int, one func(id string) error) error {
+		for i := range max(n, 1) {
+			id := fmt.Sprintf("%s-%s-%d", e.ID, name, i)
+			if err := one(id); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return errors.Join(
+		start("binder", 1, func(id string) error { return e.binder(ctx, g, id, id, o.Cluster) }),
+		start("filter", o.FilterWorkers, func(id string) error { return e.filterWorker(ctx, g, id, id, rep) }),
+		start("score", o.ScoreWorkers, func(id string) error { return e.scoreWorker(ctx, g, id, id, rep) }),
+		start("queue", o.Queues, func(id string) error { return e.queue(ctx, g, id, id, rep, o.Queue) }),
+		start("gateway", 1, func(id string) error { return e.gatewayOfAll(ctx, g, id, rep, o) }),
+	)
+}
+
+func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, cl Cluster) error {
+	r := role{role: coord.RoleBinder, id: id}
+	if err := e.listen(&r, listen); err != nil {
+		return err
+	}
+	cl.Settings.Source = cl.Source
+	src, err := e.source(cl)
+	if err != nil {
+		return err
+	}
+	s, err := binder.New(binder.Config{
+		ID: id, Address: r.address, Coord: e.coord, Source: src, Settings: cl.Settings, LeaseTTL: e.LeaseTTL,
+		Log: e.Log, Metrics: e.metrics(id),
+	})
+	if err != nil {
+		return err
+	}
+	r.register, r.ready, r.version, r.head, r.digest = s.Register, s.Ready, s.Version, s.Version, s.Digest
+	g.Go(func() error { return s.Run(ctx) })
+	return e.serve(ctx, g, r)
+}
+
+func (e *env) source(cl Cluster) (source.Source, error) {
+	switch cl.Source {
+	case "local":
+		return local.New(e.coord, local.Config{Log: e.Log}), nil
+	case "kube":
+		names := make([]string, len(cl.Settings.Profiles))
+		for i, p := range cl.Settings.Profiles {
+			names[i] = p.SchedulerName
+		}
+		return kube.New(kube.Config{
+			Kubeconfig: cl.Kubeconfig, SchedulerNames: names, QPS: cl.KubeQPS, Burst: cl.KubeBurst, Log: e.Log,
+		})
+	}
+	return nil, fmt.Errorf("source %q: want kube or local", cl.Source)
+}
+
+func (e *env) queue(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, q Queue) error {
+	r := role{role: coord.RoleQueue, id: id}
+	if err := e.listen(&r, listen); err != nil {
+		return err
+	}
+	s, err := queue.New(queue.Config{
+		ID: id, Replica: rep, Evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), Coord: e.coord, Clients: e.clients,
+		NewSession: func(ctx context.Context) (queue.Session, error) { return e.coord.NewSession(ctx, e.LeaseTTL) },
+		BatchSize:  q.BatchSize, Log: e.Log, Metrics: e.metrics(id),
+	})
+	if err != nil {
+		return err
+	}
+	r.register, r.ready = s.Register, s.Ready
+	r.follows(rep)
+	g.Go(func() error { return s.Run(ctx) })
+	return e.serve(ctx, g, r)
+}
+
+func (e *env) filterWorker(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica) error {
+	r := role{role: coord.RoleFilterWorker, id: id}
+	if err := e.listen(&r, listen); err != nil {
+		return err
+	}
+	s, err := filter.New(filter.Config{Replica: rep, Evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), Log: e.Log})
+	if err != nil {
+		return err
+	}
+	r.register, r.ready = s.Register, s.Ready
+	r.follows(rep)
+	return e.serve(ctx, g, r)
+}
+
+func (e *env) scoreWorker(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica) error {
+	r := role{role: coord.RoleScoreWorker, id: id}
+	if err := e.listen(&r, listen); err != nil {
+		return err
+	}
+	s, err := score.New(score.Config{Replica: rep, Evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), Log: e.Log})
+	if err != nil {
+		return err
+	}
+	r.register, r.ready = s.Register, s.Ready
+	r.follows(rep)
+	return e.serve(ctx, g, r)
+}
+
+// publicOptions are those of a server that is open to people.
+func publicOptions() []rpc.Option {
+	return []rpc.Option{
+		rpc.WithRequestLimit(rpc.PublicRequestLimit),
+		rpc.WithConnectionAge(5*time.Minute, time.Minute),
+	}
+}
+
+func (e *env) newGateway(ctx context.Context, g *errgroup.Group, rep *replica.Replica) (*gateway.Service, error) {
+	s, err := gateway.New(gateway.Config{
+		Replica: rep, Coord: e.coord, Conns: e.clients, Manifests: local.NewStore(e.coord, local.Config{Log: e.Log}), Log: e.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.Go(func() error { return s.Run(ctx) })
+	return s, nil
+}
+
+func (e *env) gateway(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, p Public) error {
+	r := role{role: coord.RoleGateway, id: id, options: publicOptions()}
+	if err := e.listen(&r, listen); err != nil {
+		return err
+	}
+	s, err := e.newGateway(ctx, g, rep)
+	if err != nil {
+		return err
+	}
+	r.register, r.ready = s.Register, s.Ready
+	r.follows(rep)
+	if err := e.serve(ctx, g, r); err != nil {
+		return err
+	}
+	if p.HTTPListen == "" {
+		return nil
+	}
+	_, err = e.serveJSON(ctx, g, r.address, p.HTTPListen)
+	return err
+}
+
+// gatewayOfAll is a gateway that other roles reach in memory, and people over TCP.
+func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, rep *replica.Replica, o AllOptions) error {
+	r := role{role: coord.RoleGateway, id: id}
+	if err := e.listen(&r, id); err != nil {
+		return err
+	}
+	s, err := e.newGateway(ctx, g, rep)
+	if err != nil {
+		return err
+	}
+	r.register, r.ready = s.Register, s.Ready
+	r.follows(rep)
+	if err := e.serve(ctx, g, r); err != nil {
+		return err
+	}
+
+	l, err := net.Listen("tcp", e.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for the public API: %w", err)
+	}
+	public := rpc.NewServer(e.rpc, "public", publicOptions()...)
+	s.Register(public.Registrar())
+	g.Go(func() error { return public.Serve(ctx, l) })
+	g.Go(func() error { return e.keepHealth(ctx, public.Health(), r) })
+	address := ""
+	if o.HTTPListen != "" {
+		if address, err = e.serveJSON(ctx, g, r.address, o.HTTPListen); err != nil {
+			return err
+		}
+	}
+	e.Log.Info("public API", "grpc", l.Addr().String(), "http", address)
+	if o.Serving != nil {
+		o.Serving(l.Addr().String(), address)
+	}
+	return nil
+}
+
+// serveJSON serves the public API as JSON, through the gRPC server at target. It returns the address it listens on.
+func (e *env) serveJSON(ctx context.Context, g *errgroup.Group, target, listen string) (string, error) {
+	conn, err := e.clients.Conn(target)
+	if err != nil {
+		return "", err
+	}
+	handler, err := gateway.Handler(conn)
+	if err != nil {
+		return "", err
+	}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return "", fmt.Errorf("listen for JSON: %w", err)
+	}
+	g.Go(func() error { return gateway.ServeHTTP(ctx, l, handler) })
+	return l.Addr().String(), nil
+}
