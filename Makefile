@@ -51,7 +51,7 @@ generate: tools ## generate internal/gen from the protos
 
 .PHONY: bench
 bench: ## benchmarks of the engine and the state machine
-	go test -run '^$$' -bench . -benchmem ./internal/engine ./internal/cluster
+	go test -run '^$$' -bench . -benchmem ./internal/engine ./internal/cluster ./services/binder
 
 .PHONY: bench-kube
 bench-kube: build ## kube-scheduler, Berth and a null binder on a real API server: 5,000 nodes, 10,000 pods; BENCHFLAGS=…
