@@ -1,0 +1,402 @@
+package rules
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	composeFile   = "docker-compose.yaml"
+	kubernetesDir = "deploy/kubernetes"
+)
+
+// documents returns the YAML documents of a file.
+func documents(t *testing.T, name string) [][]byte {
+	t.Helper()
+	var all [][]byte
+	for r := yamlutil.NewYAMLReader(bufio.NewReader(strings.NewReader(readFile(t, name)))); ; {
+		document, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if len(bytes.TrimSpace(document)) > 0 {
+			all = append(all, document)
+		}
+	}
+}
+
+func TestEveryYAMLFileParses(t *testing.T) {
+	found := 0
+	for _, name := range must(t, files) {
+		if ext := filepath.Ext(name); ext != ".yaml" && ext != ".yml" || strings.Contains(name, "testdata/") {
+			continue
+		}
+		found++
+		for i, document := range documents(t, name) {
+			var content map[string]any
+			if err := yaml.UnmarshalStrict(document, &content); err != nil {
+				t.Errorf("%s, document %d: %v", name, i+1, err)
+			}
+		}
+	}
+	if found < 5 {
+		t.Errorf("found %d YAML files, want the compose file, manifests and buf's", found)
+	}
+}
+
+// objects returns the Kubernetes objects of deploy/kubernetes, decoded strictly.
+func objects(t *testing.T) []runtime.Object {
+	t.Helper()
+	decoder := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, json.SerializerOptions{Yaml: true, Strict: true})
+	var all []runtime.Object
+	for _, name := range must(t, files) {
+		if filepath.ToSlash(filepath.Dir(name)) != kubernetesDir || filepath.Base(name) == "kustomization.yaml" {
+			continue
+		}
+		for i, document := range documents(t, name) {
+			o, _, err := decoder.Decode(document, nil, nil)
+			if err != nil {
+				t.Errorf("%s, document %d: %v", name, i+1, err)
+				continue
+			}
+			all = append(all, o)
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("%s has no objects", kubernetesDir)
+	}
+	return all
+}
+
+// workload is what makes pods.
+type workload struct {
+	name     string
+	selector map[string]string
+	template v1.PodTemplateSpec
+}
+
+func workloads(t *testing.T) []workload {
+	t.Helper()
+	var all []workload
+	for _, o := range objects(t) {
+		switch o := o.(type) {
+		case *appsv1.Deployment:
+			all = append(all, workload{o.Name, o.Spec.Selector.MatchLabels, o.Spec.Template})
+		case *appsv1.StatefulSet:
+			all = append(all, workload{o.Name, o.Spec.Selector.MatchLabels, o.Spec.Template})
+		}
+	}
+	return all
+}
+
+func TestKustomizationListsEveryManifest(t *testing.T) {
+	var k struct {
+		Resources []string `json:"resources"`
+	}
+	if err := yaml.Unmarshal([]byte(readFile(t, kubernetesDir+"/kustomization.yaml")), &k); err != nil {
+		t.Fatal(err)
+	}
+	var there []string
+	for _, name := range must(t, files) {
+		if filepath.ToSlash(filepath.Dir(name)) == kubernetesDir && filepath.Base(name) != "kustomization.yaml" {
+			there = append(there, filepath.Base(name))
+		}
+	}
+	slices.Sort(k.Resources)
+	slices.Sort(there)
+	if !slices.Equal(k.Resources, there) {
+		t.Errorf("the kustomization lists %v, the directory has %v", k.Resources, there)
+	}
+}
+
+func TestWorkloadsReferOnlyToWhatTheyHave(t *testing.T) {
+	all := workloads(t)
+	if len(all) < 6 {
+		t.Errorf("found %d workloads, want etcd and five roles", len(all))
+	}
+	for _, w := range all {
+		if !labels.SelectorFromSet(w.selector).Matches(labels.Set(w.template.Labels)) {
+			t.Errorf("%s selects %v, its pods have %v", w.name, w.selector, w.template.Labels)
+		}
+		for _, c := range w.template.Spec.Containers {
+			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() {
+				t.Errorf("%s: container %s requests no CPU or no memory: a scheduler should know better", w.name, c.Name)
+			}
+			for what, p := range map[string]*v1.Probe{"startup": c.StartupProbe, "readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
+				switch {
+				case p == nil && what == "liveness":
+					t.Errorf("%s: container %s has no liveness probe", w.name, c.Name)
+				case p == nil:
+				case p.GRPC != nil && !hasPort(c, intstr.FromInt32(p.GRPC.Port)), p.HTTPGet != nil && !hasPort(c, p.HTTPGet.Port):
+					t.Errorf("%s: the %s probe of %s asks a port that the container does not name", w.name, what, c.Name)
+				}
+			}
+			for _, m := range c.VolumeMounts {
+				if w.name != "etcd" || m.Name != "data" {
+					t.Errorf("%s: container %s mounts %s; only etcd keeps anything", w.name, c.Name, m.Name)
+				}
+			}
+		}
+	}
+	for _, o := range objects(t) {
+		service, ok := o.(*v1.Service)
+		if !ok {
+			continue
+		}
+		backed := false
+		for _, w := range all {
+			if !labels.SelectorFromSet(service.Spec.Selector).Matches(labels.Set(w.template.Labels)) {
+				continue
+			}
+			backed = true
+			for _, p := range service.Spec.Ports {
+				target := p.TargetPort
+				if target == (intstr.IntOrString{}) {
+					target = intstr.FromInt32(p.Port)
+				}
+				if !hasPort(w.template.Spec.Containers[0], target) {
+					t.Errorf("service %s sends port %d to %s, which %s does not name", service.Name, p.Port, target.String(), w.name)
+				}
+			}
+		}
+		if !backed {
+			t.Errorf("service %s selects no workload", service.Name)
+		}
+	}
+}
+
+func hasPort(c v1.Container, port intstr.IntOrString) bool {
+	return slices.ContainsFunc(c.Ports, func(p v1.ContainerPort) bool {
+		return port.Type == intstr.String && p.Name == port.StrVal || port.Type == intstr.Int && p.ContainerPort == port.IntVal
+	})
+}
+
+func TestOnlyBindersMayUseTheAPIServerAndNoMoreThanTheyNeed(t *testing.T) {
+	want := map[string]bool{}
+	for _, rule := range []struct{ group, resources, verbs string }{
+		{"", "pods nodes namespaces", "get list watch"}, // the ledger
+		{"", "pods/binding", "create"},                  // placements
+		{"", "pods/status", "patch"},                    // the PodScheduled condition
+		{"events.k8s.io", "events", "create patch"},     // Scheduled, FailedScheduling, and their series
+	} {
+		for resource := range strings.FieldsSeq(rule.resources) {
+			for verb := range strings.FieldsSeq(rule.verbs) {
+				want[verb+" "+resource+"."+rule.group] = true
+			}
+		}
+	}
+	const account = "berth-binder"
+	for _, o := range objects(t) {
+		switch o := o.(type) {
+		case *rbacv1.ClusterRole:
+			for _, r := range o.Rules {
+				for _, group := range r.APIGroups {
+					for _, resource := range r.Resources {
+						for _, verb := range r.Verbs {
+							right := verb + " " + resource + "." + group
+							if !want[right] {
+								t.Errorf("%s may %s, which nothing needs", o.Name, right)
+							}
+							delete(want, right)
+						}
+					}
+				}
+			}
+		case *rbacv1.ClusterRoleBinding:
+			if len(o.Subjects) != 1 || o.Subjects[0].Name != account || o.Subjects[0].Namespace != "berth" {
+				t.Errorf("%s binds %v, want the service account %s", o.Name, o.Subjects, account)
+			}
+		}
+	}
+	for right := range want {
+		t.Errorf("no role may %s", right)
+	}
+	for _, w := range workloads(t) {
+		spec := w.template.Spec
+		switch binder := w.name == "binder"; {
+		case binder && spec.ServiceAccountName != account:
+			t.Errorf("binder runs as %q, want %s", spec.ServiceAccountName, account)
+		case !binder && (spec.ServiceAccountName != "" || spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken):
+			t.Errorf("%s has a token of the API server, which it has no use for", w.name)
+		}
+	}
+}
+
+// compose is what the tests read of the compose file.
+type compose struct {
+	Services map[string]struct {
+		Image       string            `json:"image"`
+		Build       *struct{}         `json:"build"`
+		Command     []string          `json:"command"`
+		Environment map[string]string `json:"environment"`
+		Ports       []string          `json:"ports"`
+		Volumes     []string          `json:"volumes"`
+	} `json:"services"`
+	Volumes map[string]any `json:"volumes"`
+	Version *string        `json:"version"`
+}
+
+func readCompose(t *testing.T) compose {
+	t.Helper()
+	var c compose
+	if err := yaml.Unmarshal([]byte(readFile(t, composeFile)), &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestComposeIsAWholeBerthOnTheLoopbackInterface(t *testing.T) {
+	c := readCompose(t)
+	roles := map[string]int{}
+	for name, s := range c.Services {
+		for _, p := range s.Ports {
+			if !strings.HasPrefix(p, "127.0.0.1:") {
+				t.Errorf("%s publishes %s: nothing is encrypted, so nothing leaves the machine", name, p)
+			}
+		}
+		for _, v := range s.Volumes {
+			if from, _, _ := strings.Cut(v, ":"); !has(c.Volumes, from) {
+				t.Errorf("%s mounts %s, which is not declared", name, from)
+			}
+		}
+		if len(s.Command) == 0 {
+			t.Errorf("%s has no command", name)
+			continue
+		}
+		if s.Build == nil {
+			continue // etcd
+		}
+		roles[s.Command[0]]++
+		flags := flagsOf(s.Command)
+		if flags["advertise"] != name {
+			t.Errorf("%s advertises %q; others find it by its name", name, flags["advertise"])
+		}
+		for endpoint := range strings.SplitSeq(flags["etcd-endpoints"], ",") {
+			u, err := url.Parse(endpoint)
+			if err != nil || !has(c.Services, u.Hostname()) || c.Services[u.Hostname()].Environment["ETCD_ADVERTISE_CLIENT_URLS"] != endpoint {
+				t.Errorf("%s looks for etcd at %q, where none is", name, endpoint)
+			}
+		}
+	}
+	for role, least := range map[string]int{"binder": 2, "queue": 2, "filter-worker": 2, "score-worker": 2, "gateway": 1} {
+		if roles[role] < least {
+			t.Errorf("there are %d of %s, want %d", roles[role], role, least)
+		}
+	}
+	if c.Version != nil {
+		t.Error("there is a version: Compose v2 warns of it")
+	}
+}
+
+func has[V any](m map[string]V, key string) bool {
+	_, ok := m[key]
+	return ok
+}
+
+// flagsOf returns the flags of a command line, by name.
+func flagsOf(command []string) map[string]string {
+	flags := make(map[string]string)
+	for _, arg := range command {
+		if name, value, ok := strings.Cut(strings.TrimPrefix(arg, "--"), "="); ok && strings.HasPrefix(arg, "--") {
+			flags[name] = value
+		}
+	}
+	return flags
+}
+
+// commandLine is a use of berth that some file shows.
+type commandLine struct {
+	from string
+	args []string
+}
+
+// commandLines returns every use of berth in manifests, the compose file, the Makefile and pages.
+func commandLines(t *testing.T) []commandLine {
+	t.Helper()
+	var all []commandLine
+	for name, s := range readCompose(t).Services {
+		if s.Build != nil {
+			all = append(all, commandLine{composeFile + ", " + name, s.Command})
+		}
+	}
+	for _, w := range workloads(t) {
+		for _, c := range w.template.Spec.Containers {
+			if c.Image == "berth" {
+				all = append(all, commandLine{kubernetesDir + ", " + w.name, c.Args})
+			}
+		}
+	}
+	shown := regexp.MustCompile(`(?m)^(?:\.bin/)?berth ([^\n#|<>]*)$`)
+	for _, name := range pages(t) {
+		for _, text := range code(readFile(t, name)) {
+			for _, m := range shown.FindAllStringSubmatch(text, -1) {
+				all = append(all, commandLine{name, strings.Fields(m[1])})
+			}
+		}
+	}
+	return all
+}
+
+func TestEveryCommandLineIsOneThatBerthTakes(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "berth")
+	if _, err := run(rootDir(t), "go", "build", "-o", binary, "./cmd/berth"); err != nil {
+		t.Fatal(err)
+	}
+	// With --help, flags are parsed with their values, and nothing is started.
+	if _, err := run("", binary, "binder", "--no-such-flag=1", "--help"); err == nil {
+		t.Fatal("berth takes a flag that does not exist: this test would find nothing")
+	}
+	roles := map[string]int{}
+	for _, line := range commandLines(t) {
+		args := slices.Clone(line.args)
+		for i := range args {
+			args[i] = strings.NewReplacer("$(POD_NAME)", "binder-1", "$(POD_IP)", "10.0.0.1").Replace(args[i])
+		}
+		out, err := run("", binary, append(args, "--help")...)
+		if err != nil {
+			t.Errorf("%s: %v", line.from, err)
+			continue
+		}
+		// A name that is no command gets the help of berth itself.
+		if usage := "berth " + args[0]; !strings.Contains(string(out), "\n  "+usage) {
+			t.Errorf("%s: %q is no command of berth", line.from, args[0])
+		}
+		roles[args[0]]++
+		for name, value := range flagsOf(args) {
+			if !strings.HasSuffix(name, "listen") {
+				continue
+			}
+			if _, _, err := net.SplitHostPort(value); err != nil {
+				t.Errorf("%s: --%s: %v", line.from, name, err)
+			}
+		}
+	}
+	for _, role := range []string{"all", "binder", "queue", "filter-worker", "score-worker", "gateway"} {
+		if roles[role] == 0 {
+			t.Errorf("no file shows how to run %s", role)
+		}
+	}
+}

@@ -1,0 +1,3 @@
+// Package system tests whole Berths: in one process, as separate processes, and on a real API server. It holds tests
+// only.
+package system
