@@ -27,6 +27,7 @@ demo: build ## schedule a generated GPU fleet and keep serving; EXIT=1 ends by i
 
 .PHONY: test
 test: grpcurl ## run every test; needs only Go, a C compiler and the module proxy
+	go run ./test/benchkube build # the control plane, once: minutes that no test should have to wait for
 	go test -race -timeout 20m $(PACKAGES)
 
 .PHONY: lint
