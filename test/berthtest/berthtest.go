@@ -30,7 +30,7 @@ type Options struct {
 	DataDir                             string // of the embedded etcd; "" means one of the test
 	Kubeconfig                          string // use the kube source
 	EtcdEndpoints                       []string
-	LeaseTTL                            time.Duration // 0 means 2 s
+	LeaseTTL                            time.Duration // 0 means 5 s
 }
 
 // Berth is a running Berth, seen through its public API.
@@ -67,7 +67,7 @@ func Start(t testing.TB, o Options) *Berth {
 		ID: "t", Listen: "127.0.0.1:0", EtcdEndpoints: o.EtcdEndpoints, LeaseTTL: o.LeaseTTL, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}
 	if common.LeaseTTL == 0 {
-		common.LeaseTTL = 2 * time.Second
+		common.LeaseTTL = 5 * time.Second
 	}
 	go func() {
 		ended <- roles.All(ctx, common, roles.AllOptions{
