@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
-	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -24,9 +21,6 @@ const (
 	maxClasses = 1_000
 	maxPins    = 10_000
 )
-
-// busyFor is how long a caller that was turned away should wait.
-const busyFor = 20 * time.Millisecond
 
 // Replica is this worker's copy of the ledger, as internal/replica keeps it.
 type Replica interface {
@@ -56,9 +50,8 @@ type Config struct {
 type Service struct {
 	filterv1.UnimplementedFilterServiceServer
 
-	cfg      Config
-	admitted chan struct{} // one value per request that runs or waits
-	running  chan struct{} // one value per request that runs
+	cfg  Config
+	gate *rpc.Gate
 }
 
 // New returns a service.
@@ -69,20 +62,10 @@ func New(cfg Config) (*Service, error) {
 	if cfg.MaxConcurrent < 0 || cfg.MaxWaiting < 0 {
 		return nil, fmt.Errorf("create filter-worker: MaxConcurrent %d, MaxWaiting %d: negative", cfg.MaxConcurrent, cfg.MaxWaiting)
 	}
-	if cfg.MaxConcurrent == 0 {
-		cfg.MaxConcurrent = 2 * runtime.GOMAXPROCS(0)
-	}
-	if cfg.MaxWaiting == 0 {
-		cfg.MaxWaiting = 256
-	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Service{
-		cfg:      cfg,
-		admitted: make(chan struct{}, cfg.MaxConcurrent+cfg.MaxWaiting),
-		running:  make(chan struct{}, cfg.MaxConcurrent),
-	}, nil
+	return &Service{cfg: cfg, gate: rpc.NewGate(cfg.MaxConcurrent, cfg.MaxWaiting)}, nil
 }
 
 // Register makes the service answer on a server.
@@ -96,7 +79,7 @@ func (s *Service) Filter(ctx context.Context, request *filterv1.FilterRequest) (
 	if err := validate(request); err != nil {
 		return nil, err
 	}
-	leave, err := s.enter(ctx)
+	leave, err := s.gate.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -109,24 +92,6 @@ func (s *Service) Filter(ctx context.Context, request *filterv1.FilterRequest) (
 		return nil, replica.Status(err)
 	}
 	return response, nil
-}
-
-// enter waits for a turn. It refuses when too many wait already.
-func (s *Service) enter(ctx context.Context) (leave func(), err error) {
-	select {
-	case s.admitted <- struct{}{}:
-	default:
-		s.cfg.Log.Debug("request refused: too many wait", "bound", cap(s.admitted))
-		err := rpc.Error(codes.ResourceExhausted, rpc.ReasonQueueFull, "%d requests run or wait", cap(s.admitted))
-		return nil, rpc.WithRetry(err, busyFor)
-	}
-	select {
-	case s.running <- struct{}{}:
-		return func() { <-s.running; <-s.admitted }, nil
-	case <-ctx.Done():
-		<-s.admitted
-		return nil, ctx.Err()
-	}
 }
 
 func (s *Service) evaluate(ctx context.Context, st *cluster.State, request *filterv1.FilterRequest, response *filterv1.FilterResponse) error {

@@ -158,17 +158,3 @@ func TestTooManyRequestsAreRefusedAndToldWhenToComeBack(t *testing.T) {
 		}
 	}
 }
-
-func TestWaitingRequestLeavesWhenItsCallerDoes(t *testing.T) {
-	hold := make(chan struct{})
-	s := service(t, Config{Replica: fixed{st: three(t), hold: hold}, MaxConcurrent: 1, MaxWaiting: 1})
-	s.running <- struct{}{} // somebody runs
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := s.Filter(ctx, &filterv1.FilterRequest{End: 64}); status.FromContextError(err).Code() != codes.Canceled {
-		t.Errorf("error %v, want cancelled", err)
-	}
-	if len(s.admitted) != 0 {
-		t.Error("it still counts as waiting")
-	}
-}
