@@ -194,7 +194,7 @@ func TestNothingIsPlacedWhileEtcdIsAwayForLongerThanTheLease(t *testing.T) {
 	}
 	_, err := b.Commit(t.Context(), late)
 	wantError(t, err, codes.Unavailable, "NOT_ACTIVE")
-	never(t, "a bind without its record", func() bool { return len(src.tried("p"))+len(src.tried("q")) > 0 })
+	never(t, "a bind while nothing can be recorded", func() bool { return len(src.tried("p"))+len(src.tried("q")) > 0 })
 
 	// 3. When etcd is back, so is the binder.
 	etcd.Continue()

@@ -70,10 +70,13 @@ func (p *Process) Kill() {
 	p.kill()
 }
 
-// Pause stops the process where it is; its connections stay open and nothing answers.
+// Pause stops the process where it is; its connections stay open and nothing answers when Pause has returned.
 func (p *Process) Pause() {
 	p.t.Helper()
 	p.signal(syscall.SIGSTOP)
+	if err := awaitStopped(p.cmd.Process.Pid); err != nil {
+		p.t.Fatalf("wait for etcd to stop: %v", err)
+	}
 }
 
 // Continue lets a paused process go on.
