@@ -123,7 +123,7 @@ func All(ctx context.Context, c Common, o AllOptions) error {
 			Dir: filepath.Join(o.DataDir, "etcd"), Log: c.Log, UnsafeNoFsync: o.UnsafeNoFsync,
 		})
 		if err != nil {
-			return fmt.Errorf("start the embedded etcd: %w", err)
+			return err
 		}
 		defer etcd.Close()
 		c.EtcdEndpoints = etcd.Endpoints()
