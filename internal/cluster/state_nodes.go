@@ -7,7 +7,7 @@ func (s *State) setNode(d NodeSet) {
 	i := d.Index
 	n.grow(i)
 	fresh := !n.Live.Has(i)
-	imagesBefore := n.Images[i]
+	imagesBefore, sizesBefore := n.Images[i], s.imageSizes(i)
 	if !fresh {
 		s.digest -= n.hash[i] + s.nodeSums(i)
 		s.dropImages(i)
@@ -40,7 +40,7 @@ func (s *State) setNode(d NodeSet) {
 		}
 	}
 	s.addImages(i, d.Node.Images)
-	if fresh || !slices.Equal(imagesBefore, n.Images[i]) {
+	if fresh || !slices.Equal(imagesBefore, n.Images[i]) || !slices.Equal(sizesBefore, s.imageSizes(i)) {
 		s.ImagesModified = s.version.Seq
 	}
 
@@ -111,6 +111,15 @@ func (s *State) addImages(i NodeIndex, images []Image) {
 	}
 	slices.Sort(names)
 	s.Nodes.Images[i] = names
+}
+
+// imageSizes returns the sizes that the node's images count with, in their order.
+func (s *State) imageSizes(i NodeIndex) []int64 {
+	sizes := make([]int64, 0, len(s.Nodes.Images[i]))
+	for _, sym := range s.Nodes.Images[i] {
+		sizes = append(sizes, s.images[sym].Size)
+	}
+	return sizes
 }
 
 func (s *State) dropImages(i NodeIndex) {
