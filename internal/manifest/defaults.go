@@ -28,6 +28,7 @@ func defaultNode(node *v1.Node) {
 	if _, ok := node.Status.Allocatable[v1.ResourcePods]; !ok && len(node.Status.Allocatable) > 0 {
 		node.Status.Allocatable[v1.ResourcePods] = *resource.NewQuantity(defaultPods, resource.DecimalSI)
 	}
+	roundUp(node.Status.Allocatable)
 }
 
 // defaultPod fills in what the API server would, as far as scheduling reads it. Of the status it keeps whether the pod
@@ -51,6 +52,26 @@ func defaultPod(pod *v1.Pod) {
 		}
 	}
 	defaultPodResources(pod)
+
+	roundUp(spec.Overhead)
+	if spec.Resources != nil {
+		roundUp(spec.Resources.Limits, spec.Resources.Requests)
+	}
+	for _, containers := range [][]v1.Container{spec.Containers, spec.InitContainers} {
+		for i := range containers {
+			roundUp(containers[i].Resources.Limits, containers[i].Resources.Requests)
+		}
+	}
+}
+
+// roundUp takes away what is finer than a thousandth, upwards.
+func roundUp(lists ...v1.ResourceList) {
+	for _, list := range lists {
+		for name, quantity := range list {
+			quantity.RoundUp(resource.Milli)
+			list[name] = quantity
+		}
+	}
 }
 
 func defaultContainer(c *v1.Container, hostNetwork bool) {
