@@ -10,7 +10,7 @@ import (
 )
 
 // reduceNodeAffinity fills the class's node affinity and returns the pin taken out of it, if there is one.
-// A selector that cannot be parsed makes the class unsupported.
+// A preferred term that cannot be parsed makes the class unsupported; a required one matches nothing, as in kube-scheduler.
 func reduceNodeAffinity(spec *v1.PodSpec, class *cluster.ClassSpec) (pin string) {
 	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil {
 		return ""
@@ -18,22 +18,8 @@ func reduceNodeAffinity(spec *v1.PodSpec, class *cluster.ClassSpec) (pin string)
 	affinity := spec.Affinity.NodeAffinity
 	if required := affinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
 		class.HasRequired = true
-		var invalid error
-		valid := false
 		for _, t := range required.NodeSelectorTerms {
-			// kube-scheduler ignores a term it cannot parse as long as another one matches: to it, such a term matches nothing.
-			one := &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{t}}
-			if _, err := nodeaffinity.NewNodeSelector(one); err != nil {
-				invalid = err
-				t = v1.NodeSelectorTerm{}
-			} else {
-				valid = true
-			}
 			class.Required = append(class.Required, reduceTerm(t))
-		}
-		if invalid != nil && !valid {
-			class.UnsupportedPlugin = "NodeAffinity"
-			class.Unsupported = "the pod's required node affinity is invalid: " + invalid.Error()
 		}
 		pin = takePin(class)
 	}

@@ -189,7 +189,7 @@ func TestAPinIsTakenOutOfTheClass(t *testing.T) {
 		{what: "no term", terms: "", want: nil},
 		{
 			what: "a name or an invalid term", terms: "{matchFields: [" + name("n1") + "]}, {matchExpressions: [{key: zone, operator: Gt, values: [x]}]}",
-			want: []cluster.NodeSelectorTerm{{Fields: []cluster.Requirement{{Key: "metadata.name", Operator: "In", Values: []string{"n1"}}}}, {}},
+			want: []cluster.NodeSelectorTerm{{Fields: []cluster.Requirement{{Key: "metadata.name", Operator: "In", Values: []string{"n1"}}}}, {Expressions: []cluster.Requirement{{Key: "zone", Operator: "Gt", Values: []string{"x"}}}}},
 		},
 	} {
 		t.Run(test.what, func(t *testing.T) {
@@ -306,7 +306,6 @@ func TestWhatBerthCannotJudgeIsSaid(t *testing.T) {
 		{"containers: [{name: a, restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}]}]", "NodeDeclaredFeatures", "RestartAllContainers"},
 		{extended(50), "", ""},
 		{extended(51), "NodeResourcesFit", "51"},
-		{one + "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: k, operator: Gt, values: [x]}]}]}}}", "NodeAffinity", "required node affinity is invalid"},
 		{one + "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, preference: {matchExpressions: [{key: k, operator: In}]}}]}}", "NodeAffinity", "preferred node affinity is invalid"},
 	} {
 		class := source.ReducePod(spec(t, test.spec)).Class
