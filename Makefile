@@ -29,6 +29,11 @@ demo: build ## schedule a generated GPU fleet and keep serving; EXIT=1 ends by i
 test: grpcurl ## run every test; needs only Go, a C compiler and the module proxy
 	go run ./test/benchkube build # the control plane, once: minutes that no test should have to wait for
 	go test -race -timeout 20m $(PACKAGES)
+	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
+
+.PHONY: oracle
+oracle: ## compare decisions with kube-scheduler's own plugins, at length, and count them; CHECKS=…
+	cd test/oracle && CGO_ENABLED=0 go test -v -count=1 -timeout 0 -rapid.checks $(or $(CHECKS),12000) .
 
 .PHONY: lint
 lint: tools lint-go lint-proto ## gofmt, vet, staticcheck, buf lint, and whether generated code is current
@@ -37,8 +42,8 @@ lint: tools lint-go lint-proto ## gofmt, vet, staticcheck, buf lint, and whether
 lint-go: tools
 	@unformatted=$$(git ls-files '*.go' | grep -v '^internal/gen/' | xargs gofmt -l); \
 	  if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
-	go vet $(PACKAGES)
-	$(BIN)/staticcheck $(PACKAGES)
+	go vet $(PACKAGES) && cd test/oracle && go vet ./...
+	$(BIN)/staticcheck $(PACKAGES) && cd test/oracle && $(BIN)/staticcheck ./...
 
 .PHONY: lint-proto
 lint-proto: tools

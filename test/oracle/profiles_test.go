@@ -1,0 +1,129 @@
+package oracle
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"pgregory.net/rapid"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// scorers are the score plugins that Berth has, filters the others, both in kube-scheduler's default order.
+var (
+	scorers = []string{
+		names.TaintToleration, names.NodeAffinity, names.NodeResourcesFit, names.NodeResourcesBalancedAllocation, names.ImageLocality,
+	}
+	filters = []string{names.NodeUnschedulable, names.NodeName, names.NodePorts}
+	// A framework does not start without these.
+	frame = []string{names.PrioritySort, names.DefaultBinder}
+)
+
+// defaultProfile is kube-scheduler's default profile without the plugins that Berth does not have.
+func defaultProfile(t interface{ Fatalf(string, ...any) }) config.KubeSchedulerProfile {
+	cfg, err := latest.Default()
+	if err != nil {
+		t.Fatalf("read kube-scheduler's default configuration: %v", err)
+	}
+	p := cfg.Profiles[0]
+	p.Plugins.MultiPoint.Enabled = slices.DeleteFunc(p.Plugins.MultiPoint.Enabled, func(plugin config.Plugin) bool {
+		return !slices.Contains(slices.Concat(scorers, filters, frame), plugin.Name)
+	})
+	return p
+}
+
+// drawProfiles draws the profiles of a cluster: the default one and one of any weights, strategy and resources.
+func drawProfiles(t *rapid.T) []config.KubeSchedulerProfile {
+	p := defaultProfile(t)
+	p.SchedulerName = "custom"
+	for i := range p.Plugins.MultiPoint.Enabled {
+		if p.Plugins.MultiPoint.Enabled[i].Weight != 0 {
+			p.Plugins.MultiPoint.Enabled[i].Weight = rapid.Int32Range(1, 100).Draw(t, "weight")
+		}
+	}
+	for _, name := range scorers {
+		if oneIn(t, 8, "score is disabled") {
+			p.Plugins.Score.Disabled = append(p.Plugins.Score.Disabled, config.Plugin{Name: name})
+		}
+	}
+	for i := range p.PluginConfig {
+		switch args := p.PluginConfig[i].Args.(type) {
+		case *config.NodeResourcesFitArgs:
+			args.ScoringStrategy = drawStrategy(t)
+		case *config.NodeResourcesBalancedAllocationArgs:
+			args.Resources = drawResources(t, 1)
+		}
+	}
+	return []config.KubeSchedulerProfile{defaultProfile(t), p}
+}
+
+func drawStrategy(t *rapid.T) *config.ScoringStrategy {
+	s := &config.ScoringStrategy{
+		Type:      rapid.SampledFrom([]config.ScoringStrategyType{config.LeastAllocated, config.MostAllocated, config.RequestedToCapacityRatio}).Draw(t, "strategy"),
+		Resources: drawResources(t, 100),
+	}
+	if s.Type == config.RequestedToCapacityRatio {
+		shape := []config.UtilizationShapePoint{}
+		for u := rapid.Int32Range(0, 40).Draw(t, "utilization"); u <= 100 && len(shape) < 4; u += rapid.Int32Range(1, 60).Draw(t, "step") {
+			shape = append(shape, config.UtilizationShapePoint{Utilization: u, Score: rapid.Int32Range(0, 10).Draw(t, "shape score")})
+		}
+		s.RequestedToCapacityRatio = &config.RequestedToCapacityRatioParam{Shape: shape}
+	}
+	return s
+}
+
+// drawResources draws the resources to score with, each once.
+func drawResources(t *rapid.T, maxWeight int64) []config.ResourceSpec {
+	all := []string{"cpu", "memory", gpu, "ephemeral-storage", fpga, hugePages, "pods", "example.com/never-seen"}
+	var out []config.ResourceSpec
+	for _, name := range all {
+		if rapid.Bool().Draw(t, "score with "+name) {
+			out = append(out, config.ResourceSpec{Name: name, Weight: rapid.Int64Range(1, maxWeight).Draw(t, "weight")})
+		}
+	}
+	if out == nil {
+		out = []config.ResourceSpec{{Name: gpu, Weight: 1}}
+	}
+	return out
+}
+
+// berthProfile says the same as a profile of kube-scheduler.
+func berthProfile(p *config.KubeSchedulerProfile) cluster.Profile {
+	out := cluster.Profile{SchedulerName: p.SchedulerName}
+	for _, plugin := range p.Plugins.MultiPoint.Enabled {
+		disabled := slices.ContainsFunc(p.Plugins.Score.Disabled, func(d config.Plugin) bool { return d.Name == plugin.Name })
+		if plugin.Weight != 0 && !disabled {
+			out.Weights = append(out.Weights, cluster.PluginWeight{Name: plugin.Name, Weight: int64(plugin.Weight)})
+		}
+	}
+	for i := range p.PluginConfig {
+		switch args := p.PluginConfig[i].Args.(type) {
+		case *config.NodeResourcesFitArgs:
+			out.FitStrategy = string(args.ScoringStrategy.Type)
+			for _, r := range args.ScoringStrategy.Resources {
+				out.FitResources = append(out.FitResources, cluster.PluginWeight{Name: r.Name, Weight: r.Weight})
+			}
+			if ratio := args.ScoringStrategy.RequestedToCapacityRatio; ratio != nil {
+				for _, point := range ratio.Shape {
+					out.Shape = append(out.Shape, cluster.ShapePoint{Utilization: point.Utilization, Score: point.Score})
+				}
+			}
+		case *config.NodeResourcesBalancedAllocationArgs:
+			for _, r := range args.Resources {
+				out.BalancedResources = append(out.BalancedResources, r.Name)
+			}
+		}
+	}
+	return out
+}
+
+func TestBerthsDefaultProfileIsKubeSchedulers(t *testing.T) {
+	p := defaultProfile(t)
+	if diff := cmp.Diff(berthProfile(&p), cluster.DefaultProfile(p.SchedulerName)); diff != "" {
+		t.Errorf("DefaultProfile (-kube-scheduler +Berth):\n%s", diff)
+	}
+}
