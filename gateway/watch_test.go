@@ -208,9 +208,14 @@ func TestWatcherThatNeverReadsIsCutOffAndHurtsNobody(t *testing.T) {
 
 func TestWatchersEndWhenTheGatewayStops(t *testing.T) {
 	const pods = 6000
-	b := start(t, withState(stateOf(t, 7, crowd(pods)...)), with(func(cfg *gateway.Config) { cfg.Stall = time.Hour }))
+	b := start(t, withState(stateOf(t, 7, crowd(pods)...)), with(func(cfg *gateway.Config) {
+		cfg.Stall, cfg.Heartbeat = time.Hour, 20*time.Millisecond
+	}))
 	from := &schedulingv1.Version{Epoch: 7}
 	waiting, stuck := b.watch(nil), b.watch(from)
+	if _, err := waiting.Recv(); err != nil { // a heartbeat: what comes from here on is for it
+		t.Fatal(err)
+	}
 	for i := range pods {
 		b.ledger.apply(t, assumed(i, 0))
 	}

@@ -339,8 +339,8 @@ func TestQueueIsTheModel(t *testing.T) {
 			},
 			"pod goes": func(t *rapid.T) {
 				p := m.pick(t, func(*modelPod) bool { return true })
-				m.apply(t, cluster.PodRemoved{ID: p.id})
 				delete(m.pods, p.id)
+				m.apply(t, cluster.PodRemoved{ID: p.id})
 				m.wake()
 			},
 			"assumed": func(t *rapid.T) {
