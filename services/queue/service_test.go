@@ -216,6 +216,7 @@ func TestReadyNamesWhoIsMissing(t *testing.T) {
 	w := newWorld(t, 1)
 	w.ledger.node("n1", 1000)
 	w.ledger.pod("p", 100, nil)
+	w.etcd.change(func() { w.etcd.leader = coord.Leader{} })
 	q, _ := w.queueMember("q1")
 	says := func(want string) {
 		t.Helper()
@@ -224,7 +225,6 @@ func TestReadyNamesWhoIsMissing(t *testing.T) {
 	says("no live filter-worker")
 	w.filterWorker("f1", nil)
 	says("no live score-worker")
-	w.etcd.change(func() { w.etcd.leader = coord.Leader{} })
 	w.scoreWorker("s1")
 	says("no active binder")
 	if p := pending(t, q)["p"]; p.GetState() != queuev1.State_STATE_ACTIVE || p.GetAttempts() != 0 {
