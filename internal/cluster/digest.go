@@ -23,6 +23,8 @@ func hashSettings(settings Settings) uint64 {
 	e.int(int64(settings.Seed))
 	list(&e, settings.Profiles, encodeProfile)
 	e.text(settings.Source)
+	e.int(settings.InitialBackoffSeconds)
+	e.int(settings.MaxBackoffSeconds)
 	return hashBytes(e.b)
 }
 

@@ -65,11 +65,18 @@ func encodePort(e *encoder, p HostPort) {
 func encodePoint(e *encoder, p ShapePoint) { e.int(int64(p.Utilization)); e.int(int64(p.Score)) }
 func encodeProfile(e *encoder, p Profile) {
 	e.text(p.SchedulerName)
+	list(e, p.PreFilters, encodeText)
+	list(e, p.Filters, encodeText)
 	list(e, p.Weights, encodeWeight)
 	e.text(p.FitStrategy)
 	list(e, p.FitResources, encodeWeight)
 	list(e, p.Shape, encodePoint)
 	list(e, p.BalancedResources, encodeText)
+	list(e, p.IgnoredResources, encodeText)
+	list(e, p.IgnoredResourceGroups, encodeText)
+	list(e, p.AddedRequired, encodeTerm)
+	e.bool(p.HasAddedRequired)
+	list(e, p.AddedPreferred, encodePreferred)
 }
 func encodeNode(e *encoder, n *Node) {
 	e.text(n.Name)

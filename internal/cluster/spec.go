@@ -148,14 +148,24 @@ const (
 	RequestedToCapacityRatio = "RequestedToCapacityRatio"
 )
 
-// Profile says how pods of one spec.schedulerName are scored.
+// Profile says how pods of one spec.schedulerName are filtered and scored.
 type Profile struct {
-	SchedulerName     string
-	Weights           []PluginWeight // of score plugins; one that is absent does not score
-	FitStrategy       string
-	FitResources      []PluginWeight
-	Shape             []ShapePoint // by increasing utilization
-	BalancedResources []string
+	SchedulerName string
+	// PreFilters and Filters are the plugins that run at these points, in order: a node's verdict is that of the first
+	// filter it fails. A plugin that is absent does not run; one that Berth does not have is skipped.
+	PreFilters, Filters []string
+	Weights             []PluginWeight // of score plugins; one that is absent does not score
+	FitStrategy         string
+	FitResources        []PluginWeight
+	Shape               []ShapePoint // by increasing utilization
+	BalancedResources   []string
+	// IgnoredResources are extended resources that NodeResourcesFit does not check, IgnoredResourceGroups what stands
+	// before the slash in the names of others. Both still count where resources are scored.
+	IgnoredResources, IgnoredResourceGroups []string
+	// AddedRequired are node affinity terms, ORed, that all pods need besides their own, if HasAddedRequired.
+	AddedRequired    []NodeSelectorTerm
+	HasAddedRequired bool
+	AddedPreferred   []PreferredTerm // of all pods, besides their own
 }
 
 // Settings are what all roles must agree on; the binder says them at the start of an epoch.
@@ -164,12 +174,19 @@ type Settings struct {
 	Seed     uint64 // of the order in which nodes of equal score are preferred
 	Profiles []Profile
 	Source   string // where the cluster comes from: "kube" or "local"
+	// InitialBackoffSeconds is how long a pod backs off after its first failed attempt; it doubles with each further one
+	// up to MaxBackoffSeconds. 0 means 1 and 10.
+	InitialBackoffSeconds, MaxBackoffSeconds int64
 }
 
 // DefaultProfile is kube-scheduler's default profile, of the plugins Berth has.
 func DefaultProfile(schedulerName string) Profile {
 	return Profile{
 		SchedulerName: schedulerName,
+		PreFilters:    []string{"NodeAffinity", "NodePorts", "NodeResourcesFit"},
+		Filters: []string{
+			"NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit",
+		},
 		Weights: []PluginWeight{
 			{"TaintToleration", 3}, {"NodeAffinity", 2}, {"NodeResourcesFit", 1},
 			{"NodeResourcesBalancedAllocation", 1}, {"ImageLocality", 1},

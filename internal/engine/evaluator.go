@@ -94,6 +94,9 @@ func (e *Evaluator) class(st *cluster.State, id cluster.ClassID) *class {
 		c.program = compile(st, &defined.Spec)
 	} else if c.program.stale(st, &defined.Spec) {
 		p := compile(st, &defined.Spec)
+		if !p.sameVerdicts(c.program) {
+			clear(c.known)
+		}
 		if !p.sameScores(c.program) {
 			clear(c.scored)
 		}

@@ -131,7 +131,7 @@ func TestOnlyChangedNodesAreEvaluatedAgain(t *testing.T) {
 }
 
 func TestALabelThatNoNodeHadCountsOnceANodeHasIt(t *testing.T) {
-	profile := cluster.Profile{} // so that new nodes matter for nothing else
+	profile := cluster.Profile{Filters: []string{NodeAffinity}} // so that new nodes matter for nothing else
 	class := cluster.ClassSpec{NodeSelector: []cluster.Label{{Key: "late", Value: "yes"}}}
 	st := scene{nodes: []cluster.Node{{Name: "a"}}, profile: &profile, class: class}.state(t)
 	e := NewEvaluator(EvaluatorConfig{})

@@ -16,6 +16,9 @@ import (
 // If every required term names its nodes (matchFields metadata.name In), the other nodes are set aside before any
 // filter runs, with a reason of their own; if the names contradict each other, all are.
 //
+// A profile can add an affinity of its own, which all its pods need besides theirs, and preferred terms, whose weights
+// are added to theirs.
+//
 // Its raw score is the sum of the weights of the preferred terms that match, without empty terms and terms of weight 0.
 // It is normalised over the feasible nodes: 100·raw/max, and 0 everywhere if max is 0.
 const NodeAffinity = "NodeAffinity"
@@ -23,6 +26,7 @@ const NodeAffinity = "NodeAffinity"
 // NodeAffinity's reasons.
 const (
 	ReasonNodeAffinity         = "node(s) didn't match Pod's node affinity/selector"
+	ReasonNodeAffinityEnforced = "node(s) didn't match scheduler-enforced node affinity"
 	ReasonNodeAffinityOutside  = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 	ReasonNodeAffinityConflict = "pod affinity terms conflict"
 )
@@ -33,9 +37,11 @@ type nodeAffinity struct {
 	selector    []cluster.NodeLabel
 	hasRequired bool
 	required    []affinityTerm
-	preferred   []preferredTerm
-	narrowed    bool     // only names can be feasible
-	names       []string // sorted
+	hasEnforced bool
+	enforced    []affinityTerm  // of the profile
+	preferred   []preferredTerm // of the pod and the profile
+	narrowed    bool            // only names can be feasible
+	names       []string        // sorted
 }
 
 type preferredTerm struct {
@@ -62,21 +68,26 @@ type fieldRequirement struct {
 }
 
 // nodeAffinity compiles the plugin. The error is what kube-scheduler's PreScore fails the pod with.
-func (c *compiler) nodeAffinity(spec *cluster.ClassSpec) (nodeAffinity, error) {
+func (c *compiler) nodeAffinity(spec *cluster.ClassSpec, profile *cluster.Profile) (nodeAffinity, error) {
 	var p nodeAffinity
 	for _, l := range spec.NodeSelector {
 		p.selector = append(p.selector, cluster.NodeLabel{Key: c.symbol(l.Key), Value: c.symbol(l.Value)})
 	}
 	if p.hasRequired = spec.HasRequired; p.hasRequired {
-		for k := range spec.Required {
-			if t, err := c.affinityTerm(&spec.Required[k]); err == nil && !isEmptyTerm(&spec.Required[k]) {
-				p.required = append(p.required, t)
-			}
+		p.required = c.affinityTerms(spec.Required)
+		if slices.Contains(profile.PreFilters, NodeAffinity) {
+			p.names, p.narrowed = namedNodes(spec.Required)
 		}
-		p.names, p.narrowed = namedNodes(spec.Required)
 	}
-	for k := range spec.Preferred {
-		pref := &spec.Preferred[k]
+	if p.hasEnforced = profile.HasAddedRequired; p.hasEnforced {
+		p.enforced = c.affinityTerms(profile.AddedRequired)
+	}
+	if !scores(profile, NodeAffinity) {
+		return p, nil
+	}
+	preferred := slices.Concat(spec.Preferred, profile.AddedPreferred)
+	for k := range preferred {
+		pref := &preferred[k]
 		if pref.Weight == 0 || isEmptyTerm(&pref.Term) {
 			continue
 		}
@@ -87,6 +98,17 @@ func (c *compiler) nodeAffinity(spec *cluster.ClassSpec) (nodeAffinity, error) {
 		p.preferred = append(p.preferred, preferredTerm{int64(pref.Weight), t})
 	}
 	return p, nil
+}
+
+// affinityTerms compiles terms that are ORed, without those that cannot match.
+func (c *compiler) affinityTerms(terms []cluster.NodeSelectorTerm) []affinityTerm {
+	var out []affinityTerm
+	for k := range terms {
+		if t, err := c.affinityTerm(&terms[k]); err == nil && !isEmptyTerm(&terms[k]) {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 func isEmptyTerm(t *cluster.NodeSelectorTerm) bool {
@@ -173,20 +195,27 @@ func (p *nodeAffinity) narrow(n *cluster.Nodes, i cluster.NodeIndex) Verdict {
 }
 
 func (p *nodeAffinity) filter(st *cluster.State, i cluster.NodeIndex) Verdict {
+	if p.hasEnforced && !anyMatches(p.enforced, st, i) {
+		return codeNodeAffinityEnforced | unresolvable
+	}
 	for _, want := range p.selector {
 		if got, ok := labelOf(st.Nodes.Labels[i], want.Key); !ok || got != want.Value {
 			return codeNodeAffinity | unresolvable
 		}
 	}
-	if !p.hasRequired {
-		return codeFeasible
+	if p.hasRequired && !anyMatches(p.required, st, i) {
+		return codeNodeAffinity | unresolvable
 	}
-	for k := range p.required {
-		if p.required[k].matches(st, i) {
-			return codeFeasible
+	return codeFeasible
+}
+
+func anyMatches(terms []affinityTerm, st *cluster.State, i cluster.NodeIndex) bool {
+	for k := range terms {
+		if terms[k].matches(st, i) {
+			return true
 		}
 	}
-	return codeNodeAffinity | unresolvable
+	return false
 }
 
 func (p *nodeAffinity) score(st *cluster.State, i cluster.NodeIndex) int64 {

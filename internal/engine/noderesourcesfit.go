@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -12,6 +13,8 @@ import (
 // NodeResourcesFit keeps pods off nodes that do not have what they request: for each resource of which the pod
 // requests more than 0, request > allocatable - requested fails, and so does one pod too many. All that is
 // insufficient is reported. It fails unresolvably if some insufficient request is more than the node's allocatable.
+// Extended resources that the profile ignores, by name or by what stands before the slash, are not checked; they are
+// scored all the same.
 //
 // Its score looks at the resources of the profile. With used = what the node's pods request plus what the pod requests,
 // where cpu and memory count 100m and 200 MiB for each container that names none:
@@ -74,6 +77,19 @@ func isScalar(name string) bool {
 		len(validation.IsQualifiedName("requests."+name)) == 0
 }
 
+// isExtended reports whether a profile can ignore the resource.
+func isExtended(name string) bool {
+	return strings.Contains(name, "/") && !strings.Contains(name, "kubernetes.io/") && isScalar(name)
+}
+
+func ignored(profile *cluster.Profile, name string) bool {
+	if len(profile.IgnoredResources)+len(profile.IgnoredResourceGroups) == 0 || !isExtended(name) {
+		return false
+	}
+	group, _, _ := strings.Cut(name, "/")
+	return slices.Contains(profile.IgnoredResources, name) || slices.Contains(profile.IgnoredResourceGroups, group)
+}
+
 func isBasic(name string) bool {
 	return name == "cpu" || name == "memory" || name == "ephemeral-storage"
 }
@@ -81,7 +97,7 @@ func isBasic(name string) bool {
 func (c *compiler) nodeResourcesFit(spec *cluster.ClassSpec, profile *cluster.Profile) nodeResourcesFit {
 	p := nodeResourcesFit{names: []string{ReasonTooManyPods}}
 	for _, q := range spec.Requests {
-		if q.Value <= 0 || !isBasic(q.Name) && !isScalar(q.Name) {
+		if q.Value <= 0 || !isBasic(q.Name) && !isScalar(q.Name) || ignored(profile, q.Name) {
 			continue
 		}
 		id, ok := c.st.Resource(q.Name)

@@ -134,50 +134,83 @@ func (o oracle) allowedNames() map[string]bool {
 
 // filter returns nil if the node is feasible.
 func (o oracle) filter(i cluster.NodeIndex) *failure {
-	spec, node := o.spec, &o.st.Nodes.Spec[i]
+	spec, node, profile := o.spec, &o.st.Nodes.Spec[i], o.profile()
 	if spec.Unsupported != "" {
 		return &failure{spec.UnsupportedPlugin, []string{spec.Unsupported}, true}
 	}
-	if names := o.allowedNames(); names != nil && len(names) == 0 {
-		return &failure{"NodeAffinity", []string{"pod affinity terms conflict"}, true}
-	} else if names != nil && !names[node.Name] {
-		return &failure{"NodeAffinity", []string{"node(s) didn't satisfy plugin(s) [NodeAffinity]"}, true}
+	if names := o.allowedNames(); names != nil && slices.Contains(profile.PreFilters, "NodeAffinity") {
+		if len(names) == 0 {
+			return &failure{"NodeAffinity", []string{"pod affinity terms conflict"}, true}
+		} else if !names[node.Name] {
+			return &failure{"NodeAffinity", []string{"node(s) didn't satisfy plugin(s) [NodeAffinity]"}, true}
+		}
 	}
+	for _, plugin := range profile.Filters {
+		if f := o.filterOf(plugin, profile, i); f != nil {
+			f.plugin = plugin
+			return f
+		}
+	}
+	return nil
+}
+
+// filterOf is the filter of one plugin.
+func (o oracle) filterOf(plugin string, profile cluster.Profile, i cluster.NodeIndex) *failure {
+	spec, node := o.spec, &o.st.Nodes.Spec[i]
 	pod, kube := v1Pod(spec), v1Node(node)
-	cordon := v1.Taint{Key: "node.kubernetes.io/unschedulable", Effect: v1.TaintEffectNoSchedule}
-	if node.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Background(), pod.Spec.Tolerations, &cordon, false) {
-		return &failure{"NodeUnschedulable", []string{"node(s) were unschedulable"}, true}
+	f := &failure{unresolvable: true}
+	fail := func(bad bool, reason string) {
+		if bad && len(f.reasons) == 0 {
+			f.reasons = []string{reason}
+		}
 	}
-	if spec.NodeName != "" && spec.NodeName != node.Name {
-		return &failure{"NodeName", []string{"node(s) didn't match the requested node name"}, true}
-	}
-	hard := func(t *v1.Taint) bool {
-		return t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute
-	}
-	if _, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), kube.Spec.Taints, pod.Spec.Tolerations, hard, false); untolerated {
-		return &failure{"TaintToleration", []string{"node(s) had untolerated taint(s)"}, true}
-	}
-	if match, _ := nodeaffinity.GetRequiredNodeAffinity(pod).Match(kube); !match {
-		return &failure{"NodeAffinity", []string{"node(s) didn't match Pod's node affinity/selector"}, true}
-	}
-	for _, other := range o.podsOn(i) {
-		for _, a := range other.HostPorts {
-			for _, b := range spec.HostPorts {
-				if a.Port == b.Port && a.Protocol == b.Protocol && (a.IP == b.IP || a.IP == "0.0.0.0" || b.IP == "0.0.0.0") {
-					return &failure{"NodePorts", []string{"node(s) didn't have free ports for the requested pod ports"}, false}
+	switch plugin {
+	case "NodeUnschedulable":
+		cordon := v1.Taint{Key: "node.kubernetes.io/unschedulable", Effect: v1.TaintEffectNoSchedule}
+		fail(node.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Background(), pod.Spec.Tolerations, &cordon, false),
+			"node(s) were unschedulable")
+	case "NodeName":
+		fail(spec.NodeName != "" && spec.NodeName != node.Name, "node(s) didn't match the requested node name")
+	case "TaintToleration":
+		hard := func(t *v1.Taint) bool {
+			return t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute
+		}
+		_, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), kube.Spec.Taints, pod.Spec.Tolerations, hard, false)
+		fail(untolerated, "node(s) had untolerated taint(s)")
+	case "NodeAffinity":
+		if profile.HasAddedRequired {
+			enforced := v1Pod(&cluster.ClassSpec{HasRequired: true, Required: profile.AddedRequired})
+			match, _ := nodeaffinity.GetRequiredNodeAffinity(enforced).Match(kube)
+			fail(!match, "node(s) didn't match scheduler-enforced node affinity")
+		}
+		match, _ := nodeaffinity.GetRequiredNodeAffinity(pod).Match(kube)
+		fail(!match, "node(s) didn't match Pod's node affinity/selector")
+	case "NodePorts":
+		f.unresolvable = false
+		for _, other := range o.podsOn(i) {
+			for _, a := range other.HostPorts {
+				for _, b := range spec.HostPorts {
+					fail(a.Port == b.Port && a.Protocol == b.Protocol && (a.IP == b.IP || a.IP == "0.0.0.0" || b.IP == "0.0.0.0"),
+						"node(s) didn't have free ports for the requested pod ports")
 				}
 			}
 		}
-	}
-	f := &failure{plugin: "NodeResourcesFit"}
-	if int64(len(o.podsOn(i)))+1 > amount(node.Allocatable, "pods") {
-		f.reasons = append(f.reasons, "Too many pods")
-	}
-	for _, q := range spec.Requests {
-		allocatable := amount(node.Allocatable, q.Name)
-		if q.Name != "odd" && q.Value > allocatable-o.requested(i, q.Name) {
-			f.reasons = append(f.reasons, "Insufficient "+q.Name)
-			f.unresolvable = f.unresolvable || q.Value > allocatable
+	case "NodeResourcesFit":
+		f.unresolvable = false
+		if int64(len(o.podsOn(i)))+1 > amount(node.Allocatable, "pods") {
+			f.reasons = append(f.reasons, "Too many pods")
+		}
+		for _, q := range spec.Requests {
+			group, _, extended := strings.Cut(q.Name, "/")
+			if q.Name == "odd" || slices.Contains(profile.IgnoredResources, q.Name) && extended ||
+				slices.Contains(profile.IgnoredResourceGroups, group) && extended {
+				continue
+			}
+			allocatable := amount(node.Allocatable, q.Name)
+			if q.Value > allocatable-o.requested(i, q.Name) {
+				f.reasons = append(f.reasons, "Insufficient "+q.Name)
+				f.unresolvable = f.unresolvable || q.Value > allocatable
+			}
 		}
 	}
 	if f.reasons == nil {
@@ -213,7 +246,8 @@ func (o oracle) raw(i cluster.NodeIndex) Raw {
 		}
 	}
 	if o.weight("NodeAffinity") != 0 {
-		terms, err := nodeaffinity.NewPreferredSchedulingTerms(pod.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+		both := v1Pod(&cluster.ClassSpec{Preferred: slices.Concat(o.spec.Preferred, o.profile().AddedPreferred)})
+		terms, err := nodeaffinity.NewPreferredSchedulingTerms(both.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
 		if err == nil {
 			r.NodeAffinity = terms.Score(kube)
 		}

@@ -42,6 +42,8 @@ type program struct {
 	balanced      nodeResourcesBalancedAllocation
 	images        imageLocality
 
+	// filters is what runs on each node, in the profile's order, without what lets all pods of the class pass.
+	filters []filterPlugin
 	weights weights
 	// scored says which of the not normalised plugins score the class.
 	scored [fixedScores]bool
@@ -52,6 +54,18 @@ type program struct {
 	resources int         // number of columns, if one was missing, else -1
 	imagesOf  cluster.Seq // ImagesModified, if ImageLocality scores the class, else -1
 }
+
+// filterPlugin names a filter in program.filters.
+type filterPlugin uint8
+
+const (
+	filterNodeUnschedulable filterPlugin = iota
+	filterNodeName
+	filterTaintToleration
+	filterNodeAffinity
+	filterNodePorts
+	filterNodeResourcesFit
+)
 
 // compiler looks up what a class names, and remembers whether something was missing.
 type compiler struct {
@@ -88,10 +102,11 @@ func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
 	p.unschedulable = compileNodeUnschedulable(spec)
 	p.name = nodeName{spec.NodeName}
 	p.taints = c.taintToleration(spec)
-	p.affinity, err = c.nodeAffinity(spec)
+	p.affinity, err = c.nodeAffinity(spec, profile)
 	p.ports = compileNodePorts(spec)
 	p.fit = c.nodeResourcesFit(spec, profile)
 	p.balanced, p.scored[scoreBalanced] = c.nodeResourcesBalancedAllocation(spec, profile)
+	p.filters = p.filtersOf(profile)
 	p.scored[scoreFit] = p.weights.fixed[scoreFit] != 0
 	p.scored[scoreBalanced] = p.scored[scoreBalanced] && p.weights.fixed[scoreBalanced] != 0
 	if p.scored[scoreImage] = p.weights.fixed[scoreImage] != 0; p.scored[scoreImage] {
@@ -113,6 +128,39 @@ func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
 		p.resources = st.Resources()
 	}
 	return p
+}
+
+// filtersOf returns what the profile runs at Filter and has something to say about the class.
+func (p *program) filtersOf(profile *cluster.Profile) []filterPlugin {
+	var out []filterPlugin
+	for _, name := range profile.Filters {
+		switch name {
+		case NodeUnschedulable:
+			out = append(out, filterNodeUnschedulable)
+		case NodeName:
+			if p.name.name != "" {
+				out = append(out, filterNodeName)
+			}
+		case TaintToleration:
+			out = append(out, filterTaintToleration)
+		case NodeAffinity:
+			if p.affinity.hasEnforced || p.affinity.hasRequired || len(p.affinity.selector) > 0 {
+				out = append(out, filterNodeAffinity)
+			}
+		case NodePorts:
+			if len(p.ports.wanted) > 0 {
+				out = append(out, filterNodePorts)
+			}
+		case NodeResourcesFit:
+			out = append(out, filterNodeResourcesFit)
+		}
+	}
+	return out
+}
+
+// scores reports whether a plugin scores in a profile.
+func scores(profile *cluster.Profile, plugin string) bool {
+	return slices.ContainsFunc(profile.Weights, func(w cluster.PluginWeight) bool { return w.Name == plugin && w.Weight != 0 })
 }
 
 func weightsOf(profile *cluster.Profile) weights {
@@ -144,12 +192,15 @@ func (p *program) stale(st *cluster.State, spec *cluster.ClassSpec) bool {
 		p.profile != st.Profile(spec.SchedulerName)
 }
 
+// sameVerdicts reports whether a node that has not changed is judged the same by both programs.
+func (p *program) sameVerdicts(q *program) bool { return p.profile == q.profile }
+
 // sameScores reports whether a node that has not changed scores the same in both programs.
 func (p *program) sameScores(q *program) bool {
 	return p.profile == q.profile && slices.Equal(p.images.images, q.images.images)
 }
 
-// filter returns the verdict of the first plugin that a live node fails, in kube-scheduler's order.
+// filter returns the verdict of the first plugin that a live node fails, in the profile's order.
 func (p *program) filter(st *cluster.State, i cluster.NodeIndex) Verdict {
 	if p.unsupported != "" {
 		return codeUnsupported | unresolvable
@@ -158,22 +209,27 @@ func (p *program) filter(st *cluster.State, i cluster.NodeIndex) Verdict {
 	if v := p.affinity.narrow(n, i); v != codeFeasible {
 		return v
 	}
-	if v := p.unschedulable.filter(n, i); v != codeFeasible {
-		return v
+	for _, plugin := range p.filters {
+		v := codeFeasible
+		switch plugin {
+		case filterNodeUnschedulable:
+			v = p.unschedulable.filter(n, i)
+		case filterNodeName:
+			v = p.name.filter(n, i)
+		case filterTaintToleration:
+			v = p.taints.filter(n, i)
+		case filterNodeAffinity:
+			v = p.affinity.filter(st, i)
+		case filterNodePorts:
+			v = p.ports.filter(n, i)
+		case filterNodeResourcesFit:
+			v = p.fit.filter(n, i)
+		}
+		if v != codeFeasible {
+			return v
+		}
 	}
-	if v := p.name.filter(n, i); v != codeFeasible {
-		return v
-	}
-	if v := p.taints.filter(n, i); v != codeFeasible {
-		return v
-	}
-	if v := p.affinity.filter(st, i); v != codeFeasible {
-		return v
-	}
-	if v := p.ports.filter(n, i); v != codeFeasible {
-		return v
-	}
-	return p.fit.filter(n, i)
+	return codeFeasible
 }
 
 // raw scores a live node with the plugins that normalise.

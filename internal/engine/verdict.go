@@ -22,6 +22,7 @@ const (
 	codeNodeName
 	codeTaintToleration
 	codeNodeAffinity
+	codeNodeAffinityEnforced
 	codeNodeAffinityOutside
 	codeNodeAffinityConflict
 	codeNodePorts
@@ -173,6 +174,8 @@ func (p *program) reason(slot int) (plugin, reason string) {
 		return TaintToleration, ReasonUntoleratedTaint
 	case codeNodeAffinity:
 		return NodeAffinity, ReasonNodeAffinity
+	case codeNodeAffinityEnforced:
+		return NodeAffinity, ReasonNodeAffinityEnforced
 	case codeNodeAffinityOutside:
 		return NodeAffinity, ReasonNodeAffinityOutside
 	case codeNodeAffinityConflict:

@@ -35,6 +35,8 @@ var testProfiles = []cluster.Profile{
 	cluster.DefaultProfile("default"),
 	{
 		SchedulerName: "most",
+		PreFilters:    []string{NodeResourcesFit, NodeAffinity},
+		Filters:       []string{NodePorts, "VolumeZone", NodeResourcesFit, NodeAffinity, TaintToleration, NodeName, NodeUnschedulable},
 		Weights: []cluster.PluginWeight{
 			{Name: TaintToleration, Weight: 1}, {Name: NodeAffinity, Weight: 7}, {Name: NodeResourcesFit, Weight: 5},
 			{Name: NodeResourcesBalancedAllocation, Weight: 2},
@@ -48,6 +50,7 @@ var testProfiles = []cluster.Profile{
 	},
 	{
 		SchedulerName: "ratio",
+		Filters:       []string{TaintToleration, NodeAffinity, NodeResourcesFit},
 		Weights: []cluster.PluginWeight{
 			{Name: NodeResourcesFit, Weight: 2}, {Name: ImageLocality, Weight: 3},
 			{Name: TaintToleration, Weight: 2}, {Name: NodeResourcesBalancedAllocation, Weight: 1},
@@ -56,6 +59,26 @@ var testProfiles = []cluster.Profile{
 		FitResources:      []cluster.PluginWeight{{Name: "memory", Weight: 2}, {Name: "example.com/gpu", Weight: 3}},
 		Shape:             []cluster.ShapePoint{{Utilization: 10, Score: 0}, {Utilization: 60, Score: 7}, {Utilization: 90, Score: 2}},
 		BalancedResources: []string{"example.com/gpu"},
+		IgnoredResources:  []string{"example.com/gpu", "cpu"},
+		HasAddedRequired:  true,
+		AddedRequired: []cluster.NodeSelectorTerm{
+			{Expressions: []cluster.Requirement{{Key: "disk", Operator: "Exists"}}}, {},
+			{Expressions: []cluster.Requirement{{Key: "zone", Operator: "In", Values: []string{"a", "b"}}}},
+		},
+		AddedPreferred: []cluster.PreferredTerm{
+			{Weight: 20, Term: cluster.NodeSelectorTerm{Expressions: []cluster.Requirement{{Key: "size", Operator: "In", Values: []string{"a"}}}}},
+		},
+	},
+	{
+		SchedulerName:         "bare",
+		PreFilters:            []string{NodeAffinity},
+		Filters:               []string{NodeResourcesFit},
+		Weights:               []cluster.PluginWeight{{Name: NodeAffinity, Weight: 1}},
+		IgnoredResourceGroups: []string{"example.com", "hugepages-2Mi"},
+		HasAddedRequired:      true, // though NodeAffinity does not filter
+		AddedPreferred: []cluster.PreferredTerm{
+			{Weight: 5, Term: cluster.NodeSelectorTerm{Expressions: []cluster.Requirement{{Key: "zone", Operator: "Exists"}}}},
+		},
 	},
 }
 
@@ -145,7 +168,7 @@ func (w *world) term(mayBreak bool) cluster.NodeSelectorTerm {
 
 func (w *world) spec() cluster.ClassSpec {
 	s := cluster.ClassSpec{
-		SchedulerName:   pick(w, "default", "default", "most", "ratio", "unknown"),
+		SchedulerName:   pick(w, "default", "default", "most", "ratio", "bare", "unknown"),
 		ImageContainers: int32(1 + w.rng.IntN(2)),
 		NonZeroCPU:      pick[int64](w, 100, 500), NonZeroMemory: pick[int64](w, 200<<20, 1<<30),
 		Requests: w.quantities(map[string][]int64{

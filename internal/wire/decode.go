@@ -33,6 +33,7 @@ func delta(m *logv1.Delta) cluster.Delta {
 	case *logv1.Delta_Settings:
 		return cluster.SettingsSet{Settings: cluster.Settings{
 			Shards: m.Settings.GetShards(), Seed: m.Settings.GetSeed(), Profiles: each(m.Settings.GetProfiles(), profile), Source: m.Settings.GetSource(),
+			InitialBackoffSeconds: m.Settings.GetInitialBackoffSeconds(), MaxBackoffSeconds: m.Settings.GetMaxBackoffSeconds(),
 		}}
 	case *logv1.Delta_ClassDefined:
 		return cluster.ClassDefined{ID: cluster.ClassID(m.ClassDefined.GetId()), Spec: classSpec(m.ClassDefined.GetSpec())}
@@ -163,11 +164,18 @@ func point(m *logv1.ShapePoint) cluster.ShapePoint {
 
 func profile(m *logv1.Profile) cluster.Profile {
 	return cluster.Profile{
-		SchedulerName:     m.GetSchedulerName(),
-		Weights:           each(m.GetWeights(), weight),
-		FitStrategy:       m.GetFitStrategy(),
-		FitResources:      each(m.GetFitResources(), weight),
-		Shape:             each(m.GetShape(), point),
-		BalancedResources: m.GetBalancedResources(),
+		SchedulerName:         m.GetSchedulerName(),
+		PreFilters:            m.GetPreFilters(),
+		Filters:               m.GetFilters(),
+		Weights:               each(m.GetWeights(), weight),
+		FitStrategy:           m.GetFitStrategy(),
+		FitResources:          each(m.GetFitResources(), weight),
+		Shape:                 each(m.GetShape(), point),
+		BalancedResources:     m.GetBalancedResources(),
+		IgnoredResources:      m.GetIgnoredResources(),
+		IgnoredResourceGroups: m.GetIgnoredResourceGroups(),
+		AddedRequired:         each(m.GetAddedRequired(), term),
+		HasAddedRequired:      m.GetHasAddedRequired(),
+		AddedPreferred:        each(m.GetAddedPreferred(), preferred),
 	}
 }

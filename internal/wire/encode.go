@@ -46,6 +46,7 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 	case cluster.SettingsSet:
 		return &logv1.Delta{Change: &logv1.Delta_Settings{Settings: &logv1.Settings{
 			Shards: d.Settings.Shards, Seed: d.Settings.Seed, Profiles: each(d.Settings.Profiles, toProfile), Source: d.Settings.Source,
+			InitialBackoffSeconds: d.Settings.InitialBackoffSeconds, MaxBackoffSeconds: d.Settings.MaxBackoffSeconds,
 		}}}, nil
 	case cluster.ClassDefined:
 		spec, err := toClassSpec(&d.Spec)
@@ -190,11 +191,18 @@ func toPoint(p cluster.ShapePoint) *logv1.ShapePoint {
 
 func toProfile(p cluster.Profile) *logv1.Profile {
 	return &logv1.Profile{
-		SchedulerName:     p.SchedulerName,
-		Weights:           each(p.Weights, toWeight),
-		FitStrategy:       p.FitStrategy,
-		FitResources:      each(p.FitResources, toWeight),
-		Shape:             each(p.Shape, toPoint),
-		BalancedResources: p.BalancedResources,
+		SchedulerName:         p.SchedulerName,
+		PreFilters:            p.PreFilters,
+		Filters:               p.Filters,
+		Weights:               each(p.Weights, toWeight),
+		FitStrategy:           p.FitStrategy,
+		FitResources:          each(p.FitResources, toWeight),
+		Shape:                 each(p.Shape, toPoint),
+		BalancedResources:     p.BalancedResources,
+		IgnoredResources:      p.IgnoredResources,
+		IgnoredResourceGroups: p.IgnoredResourceGroups,
+		AddedRequired:         each(p.AddedRequired, toTerm),
+		HasAddedRequired:      p.HasAddedRequired,
+		AddedPreferred:        each(p.AddedPreferred, toPreferred),
 	}
 }

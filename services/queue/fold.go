@@ -27,6 +27,20 @@ func (q *Queue) holds(st *cluster.State, row *cluster.PodRow) bool {
 	return ok && shard == q.shard && st.Profile(st.Class(row.Class).Spec.SchedulerName) != nil
 }
 
+// setBackoffs takes the backoffs from the settings. A change of settings comes with a Reset.
+func (q *Queue) setBackoffs(s *cluster.Settings) {
+	q.first, q.last = firstBackoff, lastBackoff
+	if s.InitialBackoffSeconds > 0 {
+		q.first = seconds(s.InitialBackoffSeconds)
+	}
+	if s.MaxBackoffSeconds > 0 {
+		q.last = seconds(s.MaxBackoffSeconds)
+	}
+}
+
+// seconds holds what a duration cannot to a century.
+func seconds(n int64) time.Duration { return time.Duration(min(n, maxBackoffSeconds)) * time.Second }
+
 // Reset builds the queue from a state. Attempts that are running are void and their pods active again. Of the pods
 // that it held before it remembers how often they failed.
 func (q *Queue) Reset(now time.Time, st *cluster.State) {
@@ -36,6 +50,7 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 	}
 	q.clear()
 	q.version = st.Version()
+	q.setBackoffs(&st.Settings)
 
 	var ids []cluster.PodID
 	for id, row := range st.Pods() {

@@ -42,10 +42,13 @@ func (p Place) String() string {
 	return "assumed"
 }
 
-// Backoff of a pod that failed: doubles from the first to the last, as in kube-scheduler.
+// Backoff of a pod that failed, unless the settings say otherwise: doubles from the first to the last, as in
+// kube-scheduler.
 const (
 	firstBackoff = time.Second
 	lastBackoff  = 10 * time.Second
+
+	maxBackoffSeconds = 100 * 365 * 24 * 3600
 )
 
 // Wake says what can bring a parked pod back.
@@ -120,6 +123,8 @@ type Queue struct {
 	shard    int32
 	feasible Feasible
 
+	first, last time.Duration // backoffs, of the settings
+
 	version  cluster.Version // of the state that was folded last
 	arrivals int64
 	pods     map[cluster.PodID]*entry
@@ -147,7 +152,7 @@ type awaited struct {
 
 // NewQueue returns the queue of a shard, empty until Reset.
 func NewQueue(shard int32, feasible Feasible) *Queue {
-	q := &Queue{shard: shard, feasible: feasible}
+	q := &Queue{shard: shard, feasible: feasible, first: firstBackoff, last: lastBackoff}
 	q.clear()
 	return q
 }
@@ -296,11 +301,11 @@ func (q *Queue) inFlight(a Attempt) *entry {
 
 // requeue makes a pod active, or puts it in backoff if that has not passed.
 func (q *Queue) requeue(now time.Time, e *entry) {
-	e.expiry = e.entered.Add(e.pause()).Truncate(time.Second)
+	e.expiry = e.entered.Add(q.pause(e)).Truncate(time.Second)
 	switch {
 	case len(e.pod.Gates) > 0:
 		q.move(now, e, Gated)
-	case e.pause() > 0 && e.backingOff(now):
+	case q.pause(e) > 0 && e.backingOff(now):
 		q.move(now, e, Backoff)
 	default:
 		q.move(now, e, Active)
@@ -308,7 +313,7 @@ func (q *Queue) requeue(now time.Time, e *entry) {
 }
 
 // pause is how long the pod backs off.
-func (e *entry) pause() time.Duration {
+func (q *Queue) pause(e *entry) time.Duration {
 	count := e.failures
 	if e.errors > 0 {
 		count = e.errors
@@ -316,10 +321,10 @@ func (e *entry) pause() time.Duration {
 	if count == 0 {
 		return 0
 	}
-	if count > 4 { // 1 s, 2 s, 4 s, 8 s, and 10 s from then on
-		return lastBackoff
+	if q.first > q.last>>(count-1) { // 1 s, 2 s, 4 s, 8 s, and 10 s from then on
+		return q.last
 	}
-	return firstBackoff << (count - 1)
+	return q.first << (count - 1)
 }
 
 // backingOff follows kube-scheduler, which counts whole seconds: a backoff ends in the second after its expiry.

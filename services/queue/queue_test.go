@@ -74,6 +74,24 @@ func TestErrorBackoffDoublesToTenSecondsInWholeSeconds(t *testing.T) {
 	}
 }
 
+func TestBackoffsAreThoseOfTheSettings(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st, _ := onePod(t, now)
+	set := settings(1)
+	set.Settings.InitialBackoffSeconds, set.Settings.MaxBackoffSeconds = 3, 7
+	apply(t, q, st, now, set)
+	a := pop(t, q, now)
+	for _, want := range []time.Duration{3, 6, 7, 7} {
+		q.Fail(now, a, "broken")
+		e, _ := q.Entry(0)
+		if until := now.Add((want + 1) * time.Second); !e.BackoffUntil.Equal(until) {
+			t.Errorf("backoff until %v, want %v: %d s, and the second that has begun", e.BackoffUntil, until, want)
+		}
+		now = now.Add(time.Minute)
+		a = pop(t, q, now)
+	}
+}
+
 func TestNextSaysWhenAnErrorBackoffEnds(t *testing.T) {
 	now := time.Unix(1000, 0)
 	q, _, a := onePod(t, now)

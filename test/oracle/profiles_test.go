@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,6 +20,10 @@ var (
 		names.TaintToleration, names.NodeAffinity, names.NodeResourcesFit, names.NodeResourcesBalancedAllocation, names.ImageLocality,
 	}
 	filters = []string{names.NodeUnschedulable, names.NodeName, names.NodePorts}
+	// atFilter are all that filter, of both lists, in the same order.
+	atFilter = []string{
+		names.NodeUnschedulable, names.NodeName, names.TaintToleration, names.NodeAffinity, names.NodePorts, names.NodeResourcesFit,
+	}
 	// A framework does not start without these.
 	frame = []string{names.PrioritySort, names.DefaultBinder}
 )
@@ -50,10 +55,21 @@ func drawProfiles(t *rapid.T) []config.KubeSchedulerProfile {
 			p.Plugins.Score.Disabled = append(p.Plugins.Score.Disabled, config.Plugin{Name: name})
 		}
 	}
+	for _, name := range atFilter {
+		if oneIn(t, 12, "filter is disabled") {
+			p.Plugins.Filter.Disabled = append(p.Plugins.Filter.Disabled, config.Plugin{Name: name})
+		}
+	}
 	for i := range p.PluginConfig {
 		switch args := p.PluginConfig[i].Args.(type) {
 		case *config.NodeResourcesFitArgs:
 			args.ScoringStrategy = drawStrategy(t)
+			if oneIn(t, 4, "a resource is ignored") {
+				args.IgnoredResources = []string{gpu}
+			}
+			if oneIn(t, 4, "a group is ignored") {
+				args.IgnoredResourceGroups = []string{strings.SplitN(fpga, "/", 2)[0]}
+			}
 		case *config.NodeResourcesBalancedAllocationArgs:
 			args.Resources = drawResources(t, 1)
 		}
@@ -94,9 +110,17 @@ func drawResources(t *rapid.T, maxWeight int64) []config.ResourceSpec {
 // berthProfile says the same as a profile of kube-scheduler.
 func berthProfile(p *config.KubeSchedulerProfile) cluster.Profile {
 	out := cluster.Profile{SchedulerName: p.SchedulerName}
+	disabled := func(set config.PluginSet, name string) bool {
+		return slices.ContainsFunc(set.Disabled, func(d config.Plugin) bool { return d.Name == name })
+	}
 	for _, plugin := range p.Plugins.MultiPoint.Enabled {
-		disabled := slices.ContainsFunc(p.Plugins.Score.Disabled, func(d config.Plugin) bool { return d.Name == plugin.Name })
-		if plugin.Weight != 0 && !disabled {
+		if slices.Contains([]string{"NodeAffinity", "NodePorts", "NodeResourcesFit"}, plugin.Name) {
+			out.PreFilters = append(out.PreFilters, plugin.Name)
+		}
+		if slices.Contains(atFilter, plugin.Name) && !disabled(p.Plugins.Filter, plugin.Name) {
+			out.Filters = append(out.Filters, plugin.Name)
+		}
+		if plugin.Weight != 0 && !disabled(p.Plugins.Score, plugin.Name) {
 			out.Weights = append(out.Weights, cluster.PluginWeight{Name: plugin.Name, Weight: int64(plugin.Weight)})
 		}
 	}
@@ -104,6 +128,7 @@ func berthProfile(p *config.KubeSchedulerProfile) cluster.Profile {
 		switch args := p.PluginConfig[i].Args.(type) {
 		case *config.NodeResourcesFitArgs:
 			out.FitStrategy = string(args.ScoringStrategy.Type)
+			out.IgnoredResources, out.IgnoredResourceGroups = args.IgnoredResources, args.IgnoredResourceGroups
 			for _, r := range args.ScoringStrategy.Resources {
 				out.FitResources = append(out.FitResources, cluster.PluginWeight{Name: r.Name, Weight: r.Weight})
 			}

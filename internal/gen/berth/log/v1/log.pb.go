@@ -559,9 +559,13 @@ type Settings struct {
 	// The scheduler profiles, by scheduler name; at least one.
 	Profiles []*Profile `protobuf:"bytes,3,rep,name=profiles,proto3" json:"profiles,omitempty"`
 	// Where the cluster comes from: kube or local.
-	Source        string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Source string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	// Seconds a pod backs off after its first failed attempt; it doubles with each further one. 0 means 1.
+	InitialBackoffSeconds int64 `protobuf:"varint,5,opt,name=initial_backoff_seconds,json=initialBackoffSeconds,proto3" json:"initial_backoff_seconds,omitempty"`
+	// The most seconds a pod backs off. 0 means 10.
+	MaxBackoffSeconds int64 `protobuf:"varint,6,opt,name=max_backoff_seconds,json=maxBackoffSeconds,proto3" json:"max_backoff_seconds,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Settings) Reset() {
@@ -622,6 +626,20 @@ func (x *Settings) GetSource() string {
 	return ""
 }
 
+func (x *Settings) GetInitialBackoffSeconds() int64 {
+	if x != nil {
+		return x.InitialBackoffSeconds
+	}
+	return 0
+}
+
+func (x *Settings) GetMaxBackoffSeconds() int64 {
+	if x != nil {
+		return x.MaxBackoffSeconds
+	}
+	return 0
+}
+
 // Profile is how pods of one spec.schedulerName are filtered and scored.
 type Profile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -637,8 +655,22 @@ type Profile struct {
 	Shape []*ShapePoint `protobuf:"bytes,5,rep,name=shape,proto3" json:"shape,omitempty"`
 	// The resources NodeResourcesBalancedAllocation compares.
 	BalancedResources []string `protobuf:"bytes,6,rep,name=balanced_resources,json=balancedResources,proto3" json:"balanced_resources,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The plugins that run at PreFilter, in order.
+	PreFilters []string `protobuf:"bytes,7,rep,name=pre_filters,json=preFilters,proto3" json:"pre_filters,omitempty"`
+	// The plugins that run at Filter, in order: a node's verdict is that of the first it fails.
+	Filters []string `protobuf:"bytes,8,rep,name=filters,proto3" json:"filters,omitempty"`
+	// Extended resources that NodeResourcesFit does not check.
+	IgnoredResources []string `protobuf:"bytes,9,rep,name=ignored_resources,json=ignoredResources,proto3" json:"ignored_resources,omitempty"`
+	// The same by group: what stands before the slash in a resource's name.
+	IgnoredResourceGroups []string `protobuf:"bytes,10,rep,name=ignored_resource_groups,json=ignoredResourceGroups,proto3" json:"ignored_resource_groups,omitempty"`
+	// Node affinity terms, ORed, that all pods need besides their own. Absent and has_added_required: matches nothing.
+	AddedRequired []*NodeSelectorTerm `protobuf:"bytes,11,rep,name=added_required,json=addedRequired,proto3" json:"added_required,omitempty"`
+	// True if added_required is in force.
+	HasAddedRequired bool `protobuf:"varint,12,opt,name=has_added_required,json=hasAddedRequired,proto3" json:"has_added_required,omitempty"`
+	// Preferred node affinity terms of all pods, besides their own.
+	AddedPreferred []*PreferredTerm `protobuf:"bytes,13,rep,name=added_preferred,json=addedPreferred,proto3" json:"added_preferred,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Profile) Reset() {
@@ -709,6 +741,55 @@ func (x *Profile) GetShape() []*ShapePoint {
 func (x *Profile) GetBalancedResources() []string {
 	if x != nil {
 		return x.BalancedResources
+	}
+	return nil
+}
+
+func (x *Profile) GetPreFilters() []string {
+	if x != nil {
+		return x.PreFilters
+	}
+	return nil
+}
+
+func (x *Profile) GetFilters() []string {
+	if x != nil {
+		return x.Filters
+	}
+	return nil
+}
+
+func (x *Profile) GetIgnoredResources() []string {
+	if x != nil {
+		return x.IgnoredResources
+	}
+	return nil
+}
+
+func (x *Profile) GetIgnoredResourceGroups() []string {
+	if x != nil {
+		return x.IgnoredResourceGroups
+	}
+	return nil
+}
+
+func (x *Profile) GetAddedRequired() []*NodeSelectorTerm {
+	if x != nil {
+		return x.AddedRequired
+	}
+	return nil
+}
+
+func (x *Profile) GetHasAddedRequired() bool {
+	if x != nil {
+		return x.HasAddedRequired
+	}
+	return false
+}
+
+func (x *Profile) GetAddedPreferred() []*PreferredTerm {
+	if x != nil {
+		return x.AddedPreferred
 	}
 	return nil
 }
@@ -2309,19 +2390,30 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"podRemoved\x12;\n" +
 	"\vimage_sized\x18\f \x01(\v2\x18.berth.log.v1.ImageSizedH\x00R\n" +
 	"imageSizedB\b\n" +
-	"\x06change\"\x81\x01\n" +
+	"\x06change\"\xe9\x01\n" +
 	"\bSettings\x12\x16\n" +
 	"\x06shards\x18\x01 \x01(\x05R\x06shards\x12\x12\n" +
 	"\x04seed\x18\x02 \x01(\x04R\x04seed\x121\n" +
 	"\bprofiles\x18\x03 \x03(\v2\x15.berth.log.v1.ProfileR\bprofiles\x12\x16\n" +
-	"\x06source\x18\x04 \x01(\tR\x06source\"\xa9\x02\n" +
+	"\x06source\x18\x04 \x01(\tR\x06source\x126\n" +
+	"\x17initial_backoff_seconds\x18\x05 \x01(\x03R\x15initialBackoffSeconds\x12.\n" +
+	"\x13max_backoff_seconds\x18\x06 \x01(\x03R\x11maxBackoffSeconds\"\x84\x05\n" +
 	"\aProfile\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x124\n" +
 	"\aweights\x18\x02 \x03(\v2\x1a.berth.log.v1.PluginWeightR\aweights\x12!\n" +
 	"\ffit_strategy\x18\x03 \x01(\tR\vfitStrategy\x12?\n" +
 	"\rfit_resources\x18\x04 \x03(\v2\x1a.berth.log.v1.PluginWeightR\ffitResources\x12.\n" +
 	"\x05shape\x18\x05 \x03(\v2\x18.berth.log.v1.ShapePointR\x05shape\x12-\n" +
-	"\x12balanced_resources\x18\x06 \x03(\tR\x11balancedResources\":\n" +
+	"\x12balanced_resources\x18\x06 \x03(\tR\x11balancedResources\x12\x1f\n" +
+	"\vpre_filters\x18\a \x03(\tR\n" +
+	"preFilters\x12\x18\n" +
+	"\afilters\x18\b \x03(\tR\afilters\x12+\n" +
+	"\x11ignored_resources\x18\t \x03(\tR\x10ignoredResources\x126\n" +
+	"\x17ignored_resource_groups\x18\n" +
+	" \x03(\tR\x15ignoredResourceGroups\x12E\n" +
+	"\x0eadded_required\x18\v \x03(\v2\x1e.berth.log.v1.NodeSelectorTermR\raddedRequired\x12,\n" +
+	"\x12has_added_required\x18\f \x01(\bR\x10hasAddedRequired\x12D\n" +
+	"\x0fadded_preferred\x18\r \x03(\v2\x1b.berth.log.v1.PreferredTermR\x0eaddedPreferred\":\n" +
 	"\fPluginWeight\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x03R\x06weight\"D\n" +
@@ -2504,29 +2596,31 @@ var file_berth_log_v1_log_proto_depIdxs = []int32{
 	7,  // 17: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
 	7,  // 18: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
 	8,  // 19: berth.log.v1.Profile.shape:type_name -> berth.log.v1.ShapePoint
-	10, // 20: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
-	11, // 21: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
-	11, // 22: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
-	13, // 23: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
-	12, // 24: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
-	15, // 25: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
-	17, // 26: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
-	18, // 27: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
-	16, // 28: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
-	16, // 29: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
-	15, // 30: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
-	12, // 31: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
-	14, // 32: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
-	11, // 33: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
-	20, // 34: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
-	12, // 35: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
-	2,  // 36: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
-	3,  // 37: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
-	37, // [37:38] is the sub-list for method output_type
-	36, // [36:37] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	15, // 20: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
+	17, // 21: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
+	10, // 22: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
+	11, // 23: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
+	11, // 24: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
+	13, // 25: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
+	12, // 26: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
+	15, // 27: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
+	17, // 28: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
+	18, // 29: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
+	16, // 30: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
+	16, // 31: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
+	15, // 32: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
+	12, // 33: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
+	14, // 34: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
+	11, // 35: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
+	20, // 36: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
+	12, // 37: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
+	2,  // 38: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
+	3,  // 39: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
+	39, // [39:40] is the sub-list for method output_type
+	38, // [38:39] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_berth_log_v1_log_proto_init() }
