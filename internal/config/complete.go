@@ -1,0 +1,177 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// Completed is a configuration that Berth can run by.
+type Completed struct {
+	// Config has all defaults, and of the arguments those of plugins that run, by plugin.
+	Config   *configv1.KubeSchedulerConfiguration
+	Profiles []cluster.Profile // in the configuration's order
+	// Notes say what is set in the configuration and means nothing to Berth.
+	Notes []string
+}
+
+// Complete fills in what cfg leaves out and checks it. cfg is not changed. The error names every field that is wrong, and
+// every plugin that the configuration names and Berth does not have.
+func Complete(cfg *configv1.KubeSchedulerConfiguration) (Completed, error) {
+	written := cfg
+	cfg = cfg.DeepCopy()
+	setDefaults(cfg)
+	if err := validate(cfg); err != nil {
+		return Completed{}, fmt.Errorf("check configuration: %w", err)
+	}
+	out := Completed{Config: cfg, Notes: notes(written)}
+	var errs []error
+	if len(cfg.Extenders) > 0 {
+		errs = append(errs, field.Forbidden(field.NewPath("extenders"), "Berth does not have extenders yet"))
+	}
+	for i := range cfg.Profiles {
+		p, path := &cfg.Profiles[i], field.NewPath("profiles").Index(i)
+		r := resolve(p.Plugins)
+		bad := unrunnable(path.Child("plugins"), r)
+		if i < len(written.Profiles) {
+			bad = slices.Concat(unbuilt(path, &written.Profiles[i]), bad)
+		}
+		for _, err := range bad {
+			errs = append(errs, err)
+		}
+		out.Profiles = append(out.Profiles, profileOf(p, r))
+		keepUsedArgs(p)
+	}
+	if err := utilerrors.Flatten(utilerrors.NewAggregate(errs)); err != nil {
+		return Completed{}, fmt.Errorf("check configuration: %w", err)
+	}
+	return out, nil
+}
+
+// unbuilt finds what a profile, as written, says about plugins that Berth does not have or nobody has. That they stand in the default
+// profile says nothing; nor does a profile that has been completed before, where all defaults are written out.
+func unbuilt(path *field.Path, p *configv1.KubeSchedulerProfile) (errs field.ErrorList) {
+	refuse := func(at *field.Path, name string) {
+		errs = append(errs, field.Forbidden(at, fmt.Sprintf("Berth does not have %s yet", name)))
+	}
+	if p.Plugins != nil {
+		errs = checkEntries(path.Child("plugins"), p.Plugins)
+		completed := isCompleted(&p.Plugins.MultiPoint)
+		for _, s := range pluginSets(p.Plugins) {
+			for i, e := range s.set.Enabled {
+				known := lookUp(e.Name)
+				if known == nil || known.built || completed && s.point == multiPoint && weightOf(e) == known.weight {
+					continue
+				}
+				refuse(path.Child("plugins", s.point, "enabled").Index(i), e.Name)
+			}
+		}
+	}
+	for i := range p.PluginConfig {
+		c, at := &p.PluginConfig[i], path.Child("pluginConfig").Index(i)
+		known := lookUp(c.Name)
+		if known == nil {
+			if !removed[c.Name] {
+				errs = append(errs, field.Invalid(at.Child("name"), c.Name, noSuchPlugin))
+			}
+			continue
+		}
+		standard := newArgs(c.Name)
+		if known.built || standard == nil || c.Args.Object == nil {
+			continue
+		}
+		args := c.Args.Object.DeepCopyObject()
+		setArgsDefaults(args)
+		args.GetObjectKind().SetGroupVersionKind(standard.GetObjectKind().GroupVersionKind())
+		if !apiequality.Semantic.DeepEqual(standard, args) {
+			refuse(at.Child("args"), "the plugin "+c.Name)
+		}
+	}
+	return errs
+}
+
+// weightOf returns the weight of an entry; 0 if it has none.
+func weightOf(e configv1.Plugin) int32 {
+	if e.Weight == nil {
+		return 0
+	}
+	return *e.Weight
+}
+
+// isCompleted reports whether each default plugin is either enabled or disabled by name.
+func isCompleted(s *configv1.PluginSet) bool {
+	for i := range inTree {
+		is := func(p configv1.Plugin) bool { return p.Name == inTree[i].name }
+		if inTree[i].byDefault && !slices.ContainsFunc(s.Enabled, is) && !slices.ContainsFunc(s.Disabled, is) {
+			return false
+		}
+	}
+	return true
+}
+
+// unrunnable finds combinations that Berth, and mostly kube-scheduler too, cannot run.
+func unrunnable(path *field.Path, r resolved) (errs field.ErrorList) {
+	if got := r.at["queueSort"]; len(got) != 1 || got[0] != prioritySort {
+		errs = append(errs, field.Invalid(path.Child("queueSort"), got, "exactly one queue sort plugin is required, and Berth has "+prioritySort))
+	}
+	if !slices.Contains(r.at["bind"], defaultBinder) {
+		errs = append(errs, field.Invalid(path.Child("bind"), r.at["bind"], "at least one bind plugin is needed, and Berth has "+defaultBinder))
+	}
+	if !slices.Contains(r.at["preEnqueue"], schedulingGates) {
+		errs = append(errs, field.Invalid(path.Child("preEnqueue"), r.at["preEnqueue"], "Berth cannot do without "+schedulingGates+": the API server binds no gated pod"))
+	}
+	needs := func(name, point, other string) {
+		if slices.Contains(r.at[point], name) && !slices.Contains(r.at[other], name) {
+			errs = append(errs, field.Invalid(path.Child(other), r.at[other], fmt.Sprintf("%s cannot run at %s without %s", name, point, other)))
+		}
+	}
+	needs(nodePorts, "filter", "preFilter")
+	needs(nodeResourcesFit, "filter", "preFilter")
+	needs(taintToleration, "score", "preScore")
+	needs(balancedAllocation, "score", "preScore")
+	return errs
+}
+
+// keepUsedArgs drops the arguments of plugins that do not run, and sorts the others.
+func keepUsedArgs(p *configv1.KubeSchedulerProfile) {
+	used := enabledNames(p.Plugins)
+	p.PluginConfig = slices.DeleteFunc(p.PluginConfig, func(c configv1.PluginConfig) bool { return !slices.Contains(used, c.Name) })
+	slices.SortFunc(p.PluginConfig, func(a, b configv1.PluginConfig) int {
+		return slices.Index(used, a.Name) - slices.Index(used, b.Name)
+	})
+}
+
+// notes says what is written and ignored.
+func notes(cfg *configv1.KubeSchedulerConfiguration) []string {
+	var standard configv1.KubeSchedulerConfiguration
+	setDefaults(&standard)
+	completed := cfg.DeepCopy()
+	setDefaults(completed)
+	var out []string
+	ignored := func(is bool, what string) {
+		if is {
+			out = append(out, what)
+		}
+	}
+	ignored(*completed.Parallelism != *standard.Parallelism,
+		"parallelism is ignored: each worker uses all its processors")
+	ignored(!apiequality.Semantic.DeepEqual(completed.LeaderElection, standard.LeaderElection),
+		"leaderElection is ignored: binders elect their leader in etcd, see --lease-ttl")
+	ignored(completed.ClientConnection.ContentType != standard.ClientConnection.ContentType || completed.ClientConnection.AcceptContentTypes != "",
+		"clientConnection.contentType and acceptContentTypes are ignored: Berth speaks protobuf and accepts JSON")
+	ignored(!*completed.EnableProfiling || completed.EnableContentionProfiling == nil || !*completed.EnableContentionProfiling,
+		"enableProfiling and enableContentionProfiling are ignored: Berth serves no profiles")
+	ignored(completed.DelayCacheUntilActive, "delayCacheUntilActive is ignored: a binder lists the cluster when it becomes active")
+	sampled := *completed.PercentageOfNodesToScore != 0
+	for _, p := range cfg.Profiles {
+		sampled = sampled || p.PercentageOfNodesToScore != nil && *p.PercentageOfNodesToScore != 0
+	}
+	ignored(sampled, "percentageOfNodesToScore is ignored: Berth considers all nodes")
+	return out
+}

@@ -1,0 +1,121 @@
+package config_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/config"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
+
+// Each file of testdata has its conversion beside it: what is reported, as comments, and the result.
+func TestConversions(t *testing.T) {
+	files, err := filepath.Glob("testdata/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	converted := 0
+	for _, file := range files {
+		if filepath.Ext(file) == ".golden" {
+			continue
+		}
+		converted++
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, report, err := config.Convert(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b strings.Builder
+			for _, line := range report {
+				b.WriteString("# " + line + "\n")
+			}
+			b.Write(out)
+			again, _, err := config.Convert(out)
+			if err != nil {
+				t.Fatalf("convert the result: %v", err)
+			}
+			if diff := cmp.Diff(string(out), string(again)); diff != "" {
+				t.Errorf("v1 does not come back as it is (-want +got):\n%s", diff)
+			}
+			golden := strings.TrimSuffix(file, filepath.Ext(file)) + ".golden"
+			if *rewrite {
+				if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), b.String()); diff != "" {
+				t.Errorf("%s (-want +got), -rewrite to accept:\n%s", golden, diff)
+			}
+		})
+	}
+	if converted < 8 {
+		t.Errorf("%d files were converted, want at least 8", converted)
+	}
+}
+
+func TestAConvertedPolicyFiltersAndScoresWhatItNamed(t *testing.T) {
+	out, _, err := config.Convert([]byte(`{"kind": "Policy", "apiVersion": "v1",
+		"predicates": [{"name": "PodFitsResources"}, {"name": "PodFitsHostPorts"}],
+		"priorities": [{"name": "LeastRequestedPriority", "weight": 2}, {"name": "NodeAffinityPriority", "weight": 3}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Decode(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Complete(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := cluster.DefaultProfile("default-scheduler")
+	want.PreFilters = []string{"NodePorts", "NodeResourcesFit"}
+	want.Filters = []string{"NodeUnschedulable", "TaintToleration", "NodePorts", "NodeResourcesFit"}
+	want.Weights = []cluster.PluginWeight{{Name: "NodeAffinity", Weight: 3}, {Name: "NodeResourcesFit", Weight: 2}}
+	if diff := cmp.Diff([]cluster.Profile{want}, c.Profiles); diff != "" {
+		t.Errorf("profiles (-want +got):\n%s", diff)
+	}
+}
+
+func TestConvertRefusesWhatItDoesNotKnow(t *testing.T) {
+	const beta = "apiVersion: kubescheduler.config.k8s.io/v1beta3\nkind: KubeSchedulerConfiguration\n"
+	const alpha = "apiVersion: kubescheduler.config.k8s.io/v1alpha1\nkind: KubeSchedulerConfiguration\n"
+	for _, tt := range []struct{ file, want string }{
+		{"", "want KubeSchedulerConfiguration or Policy"},
+		{"[1]", "want an object"},
+		{"a: 1\na: 2", `key "a" already set in map`},
+		{"kind: Deployment", `kind "Deployment": want KubeSchedulerConfiguration or Policy`},
+		{"apiVersion: kubescheduler.config.k8s.io/v9\nkind: KubeSchedulerConfiguration", `apiVersion "kubescheduler.config.k8s.io/v9": want`},
+		{beta + "nonsense: 1", `neither version has this: decode configuration: strict decoding error: unknown field "nonsense"`},
+		{beta + "profiles: 3", "profiles: want a list of objects"},
+		{beta + "profiles: [1]", "profiles: want a list of objects"},
+		{beta + "profiles: [{plugins: {score: {enabled: 1}}}]", "profiles.plugins.score.enabled: want a list of objects"},
+		{beta + "profiles: [{plugins: {score: 1}}]", "neither version has this"},
+		{alpha + "hardPodAffinitySymmetricWeight: '10'", "hardPodAffinitySymmetricWeight: want number"},
+		{alpha + "algorithmSource: {provider: Mine}", `algorithmSource.provider: "Mine": want`},
+		{alpha + "algorithmSource: {configMap: {}}", "algorithmSource.configMap: unknown field"},
+		{`{"kind": "Policy", "predicates": [{"name": "Mine"}]}`, `unknown predicate "Mine"`},
+		{`{"kind": "Policy", "priorities": [{"name": "Mine", "weight": 1}]}`, `unknown priority "Mine"`},
+		{`{"kind": "Policy", "nonsense": 1}`, `policy: unknown field "nonsense"`},
+		{`{"kind": "Policy", "extenders": [{"httpTimeout": "5s"}]}`, "extenders[0].httpTimeout: 5s: want nanoseconds"},
+	} {
+		if out, _, err := config.Convert([]byte(tt.file)); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("Convert(%q): %s, %v\nwant %s", tt.file, out, err, tt.want)
+		}
+	}
+}

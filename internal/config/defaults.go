@@ -1,0 +1,147 @@
+package config
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/component-base/config/v1alpha1"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+)
+
+// orDefault sets what is not set.
+func orDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func pointTo[T any](v T) *T { return &v }
+
+func orPointTo[T any](field **T, value T) {
+	if *field == nil {
+		*field = pointTo(value)
+	}
+}
+
+// setDefaults fills in what a configuration leaves out, as kube-scheduler 1.36 does with its default feature gates.
+func setDefaults(cfg *configv1.KubeSchedulerConfiguration) {
+	orPointTo(&cfg.Parallelism, 16)
+	if len(cfg.Profiles) == 0 {
+		cfg.Profiles = []configv1.KubeSchedulerProfile{{}}
+	}
+	if len(cfg.Profiles) == 1 { // with several, each has to be named
+		orPointTo(&cfg.Profiles[0].SchedulerName, corev1.DefaultSchedulerName)
+	}
+	for i := range cfg.Profiles {
+		setProfileDefaults(&cfg.Profiles[i])
+	}
+	orPointTo(&cfg.PercentageOfNodesToScore, 0)
+
+	orDefault(&cfg.LeaderElection.ResourceLock, "leases")
+	orDefault(&cfg.LeaderElection.ResourceNamespace, configv1.SchedulerDefaultLockObjectNamespace)
+	orDefault(&cfg.LeaderElection.ResourceName, configv1.SchedulerDefaultLockObjectName)
+	v1alpha1.RecommendedDefaultLeaderElectionConfiguration(&cfg.LeaderElection)
+	v1alpha1.RecommendedDefaultClientConnectionConfiguration(&cfg.ClientConnection)
+
+	orPointTo(&cfg.PodInitialBackoffSeconds, 1)
+	orPointTo(&cfg.PodMaxBackoffSeconds, 10)
+	orPointTo(&cfg.EnableProfiling, true)
+	if *cfg.EnableProfiling {
+		orPointTo(&cfg.EnableContentionProfiling, true)
+	}
+}
+
+func setProfileDefaults(p *configv1.KubeSchedulerProfile) {
+	p.Plugins = mergePlugins(p.Plugins)
+	has := make(map[string]bool)
+	for i := range p.PluginConfig {
+		has[p.PluginConfig[i].Name] = true
+		setArgsDefaults(p.PluginConfig[i].Args.Object)
+	}
+	for _, name := range enabledNames(p.Plugins) {
+		if args := newArgs(name); args != nil && !has[name] {
+			p.PluginConfig = append(p.PluginConfig, configv1.PluginConfig{Name: name, Args: runtime.RawExtension{Object: args}})
+		}
+	}
+}
+
+// newArgs returns the default arguments of a plugin, nil if it takes none.
+func newArgs(plugin string) runtime.Object {
+	var args runtime.Object
+	switch plugin {
+	case "DefaultPreemption":
+		args = &configv1.DefaultPreemptionArgs{}
+	case "DynamicResources":
+		args = &configv1.DynamicResourcesArgs{}
+	case "InterPodAffinity":
+		args = &configv1.InterPodAffinityArgs{}
+	case nodeAffinity:
+		args = &configv1.NodeAffinityArgs{}
+	case balancedAllocation:
+		args = &configv1.NodeResourcesBalancedAllocationArgs{}
+	case nodeResourcesFit:
+		args = &configv1.NodeResourcesFitArgs{}
+	case "PodTopologySpread":
+		args = &configv1.PodTopologySpreadArgs{}
+	case "VolumeBinding":
+		args = &configv1.VolumeBindingArgs{}
+	default:
+		return nil
+	}
+	args.GetObjectKind().SetGroupVersionKind(configv1.SchemeGroupVersion.WithKind(plugin + "Args"))
+	setArgsDefaults(args)
+	return args
+}
+
+func defaultResources() []configv1.ResourceSpec {
+	return []configv1.ResourceSpec{{Name: "cpu", Weight: 1}, {Name: "memory", Weight: 1}}
+}
+
+func setArgsDefaults(args runtime.Object) {
+	switch a := args.(type) {
+	case *configv1.DefaultPreemptionArgs:
+		orPointTo(&a.MinCandidateNodesPercentage, 10)
+		orPointTo(&a.MinCandidateNodesAbsolute, 100)
+	case *configv1.DynamicResourcesArgs:
+		orPointTo(&a.FilterTimeout, metav1.Duration{Duration: configv1.DynamicResourcesFilterTimeoutDefault})
+		orPointTo(&a.BindingTimeout, metav1.Duration{Duration: configv1.DynamicResourcesBindingTimeoutDefault})
+	case *configv1.InterPodAffinityArgs:
+		orPointTo(&a.HardPodAffinityWeight, 1)
+	case *configv1.NodeResourcesBalancedAllocationArgs:
+		setResourceDefaults(&a.Resources)
+	case *configv1.NodeResourcesFitArgs:
+		if a.ScoringStrategy == nil {
+			a.ScoringStrategy = &configv1.ScoringStrategy{Type: configv1.LeastAllocated}
+		}
+		setResourceDefaults(&a.ScoringStrategy.Resources)
+	case *configv1.PodTopologySpreadArgs:
+		orDefault(&a.DefaultingType, configv1.SystemDefaulting)
+	case *configv1.VolumeBindingArgs:
+		orPointTo(&a.BindTimeoutSeconds, int64(10*time.Minute/time.Second))
+	}
+}
+
+func setResourceDefaults(resources *[]configv1.ResourceSpec) {
+	if len(*resources) == 0 {
+		*resources = defaultResources()
+	}
+	for i := range *resources {
+		orDefault(&(*resources)[i].Weight, 1)
+	}
+}
+
+// enabledNames returns the plugins that are enabled at some point, by name.
+func enabledNames(p *configv1.Plugins) []string {
+	var names []string
+	for _, s := range pluginSets(p) {
+		for _, plugin := range s.set.Enabled {
+			names = append(names, plugin.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

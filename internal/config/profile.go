@@ -1,0 +1,86 @@
+package config
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// profileOf makes of a profile what the roles are told. The profile has its defaults.
+func profileOf(p *configv1.KubeSchedulerProfile, r resolved) cluster.Profile {
+	out := cluster.Profile{SchedulerName: *p.SchedulerName, PreFilters: built(r.at["preFilter"]), Filters: built(r.at["filter"])}
+	for _, name := range built(r.at["score"]) {
+		out.Weights = append(out.Weights, cluster.PluginWeight{Name: name, Weight: r.weights[name]})
+	}
+	for _, name := range []string{nodeResourcesFit, balancedAllocation, nodeAffinity} {
+		args := newArgs(name) // of a plugin that does not run
+		for i := range p.PluginConfig {
+			if p.PluginConfig[i].Name == name {
+				args = p.PluginConfig[i].Args.Object
+			}
+		}
+		switch a := args.(type) {
+		case *configv1.NodeResourcesFitArgs:
+			setFit(&out, a)
+		case *configv1.NodeResourcesBalancedAllocationArgs:
+			for _, resource := range a.Resources {
+				out.BalancedResources = append(out.BalancedResources, resource.Name)
+			}
+		case *configv1.NodeAffinityArgs:
+			setAddedAffinity(&out, a.AddedAffinity)
+		}
+	}
+	return out
+}
+
+// built leaves out what Berth does not have.
+func built(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		known := lookUp(name)
+		return known == nil || !known.built
+	})
+}
+
+func setFit(out *cluster.Profile, a *configv1.NodeResourcesFitArgs) {
+	out.IgnoredResources, out.IgnoredResourceGroups = a.IgnoredResources, a.IgnoredResourceGroups
+	s := a.ScoringStrategy
+	out.FitStrategy = string(s.Type)
+	for _, r := range s.Resources {
+		out.FitResources = append(out.FitResources, cluster.PluginWeight{Name: r.Name, Weight: r.Weight})
+	}
+	if s.RequestedToCapacityRatio != nil {
+		for _, p := range s.RequestedToCapacityRatio.Shape {
+			out.Shape = append(out.Shape, cluster.ShapePoint{Utilization: p.Utilization, Score: p.Score})
+		}
+	}
+}
+
+func setAddedAffinity(out *cluster.Profile, affinity *corev1.NodeAffinity) {
+	if affinity == nil {
+		return
+	}
+	if required := affinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+		out.HasAddedRequired = true
+		for _, t := range required.NodeSelectorTerms {
+			out.AddedRequired = append(out.AddedRequired, term(t))
+		}
+	}
+	for _, p := range affinity.PreferredDuringSchedulingIgnoredDuringExecution {
+		out.AddedPreferred = append(out.AddedPreferred, cluster.PreferredTerm{Weight: p.Weight, Term: term(p.Preference)})
+	}
+}
+
+func term(t corev1.NodeSelectorTerm) cluster.NodeSelectorTerm {
+	return cluster.NodeSelectorTerm{Expressions: requirements(t.MatchExpressions), Fields: requirements(t.MatchFields)}
+}
+
+func requirements(from []corev1.NodeSelectorRequirement) []cluster.Requirement {
+	var out []cluster.Requirement
+	for _, r := range from {
+		out = append(out, cluster.Requirement{Key: r.Key, Operator: string(r.Operator), Values: r.Values})
+	}
+	return out
+}
