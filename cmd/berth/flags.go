@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/roles"
 )
 
@@ -59,112 +58,6 @@ func (f *commonFlags) finish(role string, needEtcd bool) error {
 	return nil
 }
 
-// clusterFlags are the flags of binders.
-type clusterFlags struct {
-	cluster       roles.Cluster
-	schedulerName string
-	strategy      string
-	shape         []string
-	fitResources  []string
-	shards        int32
-	seed          uint64
-}
-
-func (f *clusterFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.cluster.Source, "source", "", "where the cluster comes from: kube (an API server) or local (manifests kept in etcd) (default: kube if --kubeconfig is given, else local)")
-	fs.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "how to reach the API server; with --source=kube and no kubeconfig, the service account of the pod Berth runs in")
-	fs.Float32Var(&f.cluster.KubeQPS, "kube-qps", 5000, "requests per second to the API server, for binds; events and conditions have their own")
-	fs.IntVar(&f.cluster.KubeBurst, "kube-burst", 5000, "burst of the same")
-	fs.StringVar(&f.schedulerName, "scheduler-name", "default-scheduler", "spec.schedulerName of the pods to schedule")
-	fs.StringVar(&f.strategy, "fit-strategy", cluster.LeastAllocated, "how NodeResourcesFit scores: LeastAllocated, MostAllocated or RequestedToCapacityRatio")
-	fs.StringSliceVar(&f.shape, "fit-shape", []string{"0:0", "100:10"}, "the function of RequestedToCapacityRatio, as utilization:score points")
-	fs.StringSliceVar(&f.fitResources, "fit-resources", []string{"cpu:1", "memory:1"}, "what NodeResourcesFit scores, as resource:weight")
-	fs.Int32Var(&f.shards, "shards", 4, "parts the queue is cut into, 1 to 256")
-	fs.Uint64Var(&f.seed, "seed", 0, "of the order in which nodes of equal score are preferred")
-}
-
-// finish checks the flags and makes the settings of them.
-func (f *clusterFlags) finish() error {
-	if f.cluster.Source == "" {
-		f.cluster.Source = "local"
-		if f.cluster.Kubeconfig != "" {
-			f.cluster.Source = "kube"
-		}
-	}
-	switch {
-	case f.cluster.Source != "kube" && f.cluster.Source != "local":
-		return fmt.Errorf("--source: %q: want kube or local", f.cluster.Source)
-	case f.cluster.Source == "local" && f.cluster.Kubeconfig != "":
-		return errors.New("--source=local and --kubeconfig exclude each other")
-	case f.shards < 1 || f.shards > 256:
-		return fmt.Errorf("--shards: %d: want 1 to 256", f.shards)
-	case f.schedulerName == "":
-		return errors.New("--scheduler-name: must not be empty")
-	case f.cluster.KubeQPS <= 0 || f.cluster.KubeBurst <= 0:
-		return errors.New("--kube-qps and --kube-burst: must be above 0")
-	}
-	profile := cluster.DefaultProfile(f.schedulerName)
-	switch f.strategy {
-	case cluster.LeastAllocated, cluster.MostAllocated:
-	case cluster.RequestedToCapacityRatio:
-		shape, err := parseShape(f.shape)
-		if err != nil {
-			return err
-		}
-		profile.Shape = shape
-	default:
-		return fmt.Errorf("--fit-strategy: %q: want LeastAllocated, MostAllocated or RequestedToCapacityRatio", f.strategy)
-	}
-	profile.FitStrategy = f.strategy
-	var err error
-	if profile.FitResources, err = parseWeights(f.fitResources); err != nil {
-		return err
-	}
-	f.cluster.Settings = cluster.Settings{Shards: f.shards, Seed: f.seed, Profiles: []cluster.Profile{profile}}
-	return nil
-}
-
-func parseWeights(items []string) ([]cluster.PluginWeight, error) {
-	var out []cluster.PluginWeight
-	seen := make(map[string]bool)
-	for _, item := range items {
-		cut := strings.LastIndex(item, ":")
-		var w cluster.PluginWeight
-		if cut > 0 {
-			w.Name = item[:cut]
-			if _, err := fmt.Sscanf(item[cut+1:], "%d", &w.Weight); err != nil {
-				w.Weight = 0
-			}
-		}
-		if w.Weight < 1 || w.Weight > 100 || seen[w.Name] {
-			return nil, fmt.Errorf("--fit-resources: %q: want resource:weight, each resource once, weights 1 to 100", item)
-		}
-		seen[w.Name] = true
-		out = append(out, w)
-	}
-	if len(out) == 0 {
-		return nil, errors.New("--fit-resources: must not be empty")
-	}
-	return out, nil
-}
-
-func parseShape(items []string) ([]cluster.ShapePoint, error) {
-	var out []cluster.ShapePoint
-	for _, item := range items {
-		var p cluster.ShapePoint
-		n, err := fmt.Sscanf(item, "%d:%d", &p.Utilization, &p.Score)
-		increasing := len(out) == 0 || p.Utilization > out[len(out)-1].Utilization
-		if err != nil || n != 2 || p.Utilization < 0 || p.Utilization > 100 || p.Score < 0 || p.Score > 10 || !increasing {
-			return nil, fmt.Errorf("--fit-shape: %q: want utilization:score with utilizations 0 to 100, increasing, and scores 0 to 10", item)
-		}
-		out = append(out, p)
-	}
-	if len(out) == 0 {
-		return nil, errors.New("--fit-shape: must not be empty")
-	}
-	return out, nil
-}
-
 func defaultDataDir() string {
 	if dir, err := os.UserHomeDir(); err == nil {
 		return filepath.Join(dir, ".berth")
@@ -196,19 +89,26 @@ func allCommand() *cobra.Command {
 		Use:   "all",
 		Short: "Run every role in this process; without --etcd-endpoints, an etcd too",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(f.finish("berth", false), cl.finish(), checkBatch(o.Queue)); err != nil {
+			if err := errors.Join(f.finish("berth", false), cl.finish(cmd.Flags()), checkBatch(o.Queue)); err != nil {
 				return err
+			}
+			if cl.writeTo != "" {
+				return cl.write()
 			}
 			if o.Queues < 1 || o.FilterWorkers < 1 || o.ScoreWorkers < 1 {
 				return errors.New("--queues, --filter-workers and --score-workers: want at least 1 each")
 			}
 			o.Cluster = cl.cluster
-			return f.run(cmd.Context(), "all", func(ctx context.Context) error { return roles.All(ctx, f.common, o) })
+			return f.run(cmd.Context(), "all", func(ctx context.Context) error {
+				cl.logNotes(f.common.Log)
+				return roles.All(ctx, f.common, o)
+			})
 		},
 	}
 	fs := c.Flags()
 	f.add(fs, "127.0.0.1:7070")
 	cl.add(fs)
+	cl.addConfig(fs)
 	addHTTP(fs, &o.Public)
 	addBatch(fs, &o.Queue)
 	fs.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "where the embedded etcd keeps its data")
@@ -237,9 +137,28 @@ func roleCommand(name, short, listen string, extra func(*pflag.FlagSet), check f
 }
 
 func binderCommand() *cobra.Command {
+	var f commonFlags
 	var cl clusterFlags
-	return roleCommand("binder", "Run a binder: the one that is elected owns the ledger", "127.0.0.1:0", cl.add, cl.finish,
-		func(ctx context.Context, c roles.Common) error { return roles.Binder(ctx, c, cl.cluster) })
+	c := &cobra.Command{
+		Use:   "binder",
+		Short: "Run a binder: the one that is elected owns the ledger",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := errors.Join(f.finish("binder", cl.writeTo == ""), cl.finish(cmd.Flags())); err != nil {
+				return err
+			}
+			if cl.writeTo != "" {
+				return cl.write()
+			}
+			return f.run(cmd.Context(), "binder", func(ctx context.Context) error {
+				cl.logNotes(f.common.Log)
+				return roles.Binder(ctx, f.common, cl.cluster)
+			})
+		},
+	}
+	f.add(c.Flags(), "127.0.0.1:0")
+	cl.add(c.Flags())
+	cl.addConfig(c.Flags())
+	return c
 }
 
 func queueCommand() *cobra.Command {

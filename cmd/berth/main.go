@@ -36,7 +36,7 @@ func command() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.AddGroup(&cobra.Group{ID: "server", Title: "Server commands:"}, &cobra.Group{ID: "client", Title: "Client commands:"})
-	server := []*cobra.Command{allCommand(), binderCommand(), queueCommand(), filterWorkerCommand(), scoreWorkerCommand(), gatewayCommand(), demoCommand()}
+	server := []*cobra.Command{allCommand(), binderCommand(), queueCommand(), filterWorkerCommand(), scoreWorkerCommand(), gatewayCommand(), demoCommand(), configCommand()}
 	for _, c := range server {
 		c.GroupID = "server"
 		c.Args = cobra.NoArgs

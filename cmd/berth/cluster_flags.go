@@ -1,0 +1,221 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/config"
+	"github.com/berth-scheduler/berth/internal/roles"
+)
+
+// clusterFlags are the flags of binders.
+type clusterFlags struct {
+	cluster       roles.Cluster
+	configFile    string
+	writeTo       string
+	schedulerName string
+	strategy      string
+	shape         []string
+	fitResources  []string
+	shards        int32
+	seed          uint64
+
+	completed config.Completed
+}
+
+func (f *clusterFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.cluster.Source, "source", "", "where the cluster comes from: kube (an API server) or local (manifests kept in etcd) (default: kube if a kubeconfig is given, else local)")
+	fs.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "how to reach the API server; with --source=kube and no kubeconfig, the service account of the pod Berth runs in")
+	fs.Float32Var(&f.cluster.KubeQPS, "kube-qps", 5000, "requests per second to the API server, for binds; events and conditions have their own")
+	fs.IntVar(&f.cluster.KubeBurst, "kube-burst", 5000, "burst of the same")
+	fs.StringVar(&f.schedulerName, "scheduler-name", "default-scheduler", "spec.schedulerName of the pods to schedule")
+	fs.StringVar(&f.strategy, "fit-strategy", cluster.LeastAllocated, "how NodeResourcesFit scores: LeastAllocated, MostAllocated or RequestedToCapacityRatio")
+	fs.StringSliceVar(&f.shape, "fit-shape", []string{"0:0", "100:10"}, "the function of RequestedToCapacityRatio, as utilization:score points")
+	fs.StringSliceVar(&f.fitResources, "fit-resources", []string{"cpu:1", "memory:1"}, "what NodeResourcesFit scores, as resource:weight")
+	fs.Int32Var(&f.shards, "shards", 4, "parts the queue is cut into, 1 to 256")
+	fs.Uint64Var(&f.seed, "seed", 0, "of the order in which nodes of equal score are preferred")
+}
+
+func (f *clusterFlags) addConfig(fs *pflag.FlagSet) {
+	fs.StringVar(&f.configFile, "config", "", "a file with a KubeSchedulerConfiguration ("+configv1.SchemeGroupVersion.String()+"); --kubeconfig, --kube-qps and --kube-burst override its clientConnection")
+	fs.StringVar(&f.writeTo, "write-config-to", "", "write the configuration, with all defaults, to this file, and exit")
+}
+
+// profileFlags say what a file says in its profiles.
+var profileFlags = []string{"scheduler-name", "fit-strategy", "fit-shape", "fit-resources"}
+
+// finish checks the flags and makes the settings of them and of the file. fs says which flags are given.
+func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
+	var cfg *configv1.KubeSchedulerConfiguration
+	var err error
+	if f.configFile != "" {
+		cfg, err = f.fromFile(fs)
+	} else {
+		cfg, err = f.fromFlags()
+	}
+	if err != nil {
+		return err
+	}
+	f.connection(fs, cfg)
+	if f.cluster.Source == "" {
+		f.cluster.Source = "local"
+		if f.cluster.Kubeconfig != "" {
+			f.cluster.Source = "kube"
+		}
+	}
+	switch {
+	case f.cluster.Source != "kube" && f.cluster.Source != "local":
+		return fmt.Errorf("--source: %q: want kube or local", f.cluster.Source)
+	case f.cluster.Source == "local" && f.cluster.Kubeconfig != "":
+		return errors.New("--source=local and --kubeconfig exclude each other")
+	case f.shards < 1 || f.shards > 256:
+		return fmt.Errorf("--shards: %d: want 1 to 256", f.shards)
+	}
+	if f.completed, err = config.Complete(cfg); err != nil {
+		if f.configFile != "" {
+			return fmt.Errorf("--config: %s: %w", f.configFile, err)
+		}
+		return err
+	}
+	if f.cluster.KubeQPS <= 0 || f.cluster.KubeBurst <= 0 {
+		return errors.New("--kube-qps and --kube-burst, or clientConnection's qps and burst: must be above 0")
+	}
+	f.cluster.Settings = cluster.Settings{
+		Shards: f.shards, Seed: f.seed, Profiles: f.completed.Profiles,
+		InitialBackoffSeconds: *f.completed.Config.PodInitialBackoffSeconds,
+		MaxBackoffSeconds:     *f.completed.Config.PodMaxBackoffSeconds,
+	}
+	return nil
+}
+
+// fromFile reads the configuration of --config.
+func (f *clusterFlags) fromFile(fs *pflag.FlagSet) (*configv1.KubeSchedulerConfiguration, error) {
+	for _, name := range profileFlags {
+		if fs.Changed(name) {
+			return nil, fmt.Errorf("--config and --%s exclude each other: say it in the file's profiles", name)
+		}
+	}
+	data, err := os.ReadFile(f.configFile)
+	if err != nil {
+		return nil, fmt.Errorf("--config: %w", err)
+	}
+	cfg, err := config.Decode(data)
+	if err != nil {
+		return nil, fmt.Errorf("--config: %s: %w", f.configFile, err)
+	}
+	return cfg, nil
+}
+
+// fromFlags makes a configuration of the flags.
+func (f *clusterFlags) fromFlags() (*configv1.KubeSchedulerConfiguration, error) {
+	if f.schedulerName == "" {
+		return nil, errors.New("--scheduler-name: must not be empty")
+	}
+	strategy := configv1.ScoringStrategy{Type: configv1.ScoringStrategyType(f.strategy)}
+	switch f.strategy {
+	case cluster.LeastAllocated, cluster.MostAllocated:
+	case cluster.RequestedToCapacityRatio:
+		shape, err := parseShape(f.shape)
+		if err != nil {
+			return nil, err
+		}
+		strategy.RequestedToCapacityRatio = &configv1.RequestedToCapacityRatioParam{Shape: shape}
+	default:
+		return nil, fmt.Errorf("--fit-strategy: %q: want LeastAllocated, MostAllocated or RequestedToCapacityRatio", f.strategy)
+	}
+	var err error
+	if strategy.Resources, err = parseWeights(f.fitResources); err != nil {
+		return nil, err
+	}
+	return &configv1.KubeSchedulerConfiguration{Profiles: []configv1.KubeSchedulerProfile{{
+		SchedulerName: &f.schedulerName,
+		PluginConfig: []configv1.PluginConfig{{
+			Name: "NodeResourcesFit",
+			Args: runtime.RawExtension{Object: &configv1.NodeResourcesFitArgs{ScoringStrategy: &strategy}},
+		}},
+	}}}, nil
+}
+
+// connection settles how the API server is reached: flags that are given, then the file, then the flags' defaults, which
+// are higher than kube-scheduler's. The configuration then says it too.
+func (f *clusterFlags) connection(fs *pflag.FlagSet, cfg *configv1.KubeSchedulerConfiguration) {
+	c := &cfg.ClientConnection
+	if fs.Changed("kubeconfig") || c.Kubeconfig == "" {
+		c.Kubeconfig = f.cluster.Kubeconfig
+	}
+	if fs.Changed("kube-qps") || c.QPS == 0 {
+		c.QPS = f.cluster.KubeQPS
+	}
+	if fs.Changed("kube-burst") || c.Burst == 0 {
+		c.Burst = int32(min(f.cluster.KubeBurst, 1<<31-1))
+	}
+	f.cluster.Kubeconfig, f.cluster.KubeQPS, f.cluster.KubeBurst = c.Kubeconfig, c.QPS, int(c.Burst)
+}
+
+// write writes the configuration that Berth would run by.
+func (f *clusterFlags) write() error {
+	data, err := config.Encode(f.completed.Config)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(f.writeTo, data, 0o644); err != nil {
+		return fmt.Errorf("--write-config-to: %w", err)
+	}
+	return nil
+}
+
+// logNotes says what the file sets and Berth ignores.
+func (f *clusterFlags) logNotes(log *slog.Logger) {
+	for _, note := range f.completed.Notes {
+		log.Warn("configuration", "file", f.configFile, "note", note)
+	}
+}
+
+func parseWeights(items []string) ([]configv1.ResourceSpec, error) {
+	var out []configv1.ResourceSpec
+	seen := make(map[string]bool)
+	for _, item := range items {
+		cut := strings.LastIndex(item, ":")
+		var w configv1.ResourceSpec
+		if cut > 0 {
+			w.Name = item[:cut]
+			if _, err := fmt.Sscanf(item[cut+1:], "%d", &w.Weight); err != nil {
+				w.Weight = 0
+			}
+		}
+		if w.Weight < 1 || w.Weight > 100 || seen[w.Name] {
+			return nil, fmt.Errorf("--fit-resources: %q: want resource:weight, each resource once, weights 1 to 100", item)
+		}
+		seen[w.Name] = true
+		out = append(out, w)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("--fit-resources: must not be empty")
+	}
+	return out, nil
+}
+
+func parseShape(items []string) ([]configv1.UtilizationShapePoint, error) {
+	var out []configv1.UtilizationShapePoint
+	for _, item := range items {
+		var p configv1.UtilizationShapePoint
+		n, err := fmt.Sscanf(item, "%d:%d", &p.Utilization, &p.Score)
+		increasing := len(out) == 0 || p.Utilization > out[len(out)-1].Utilization
+		if err != nil || n != 2 || p.Utilization < 0 || p.Utilization > 100 || p.Score < 0 || p.Score > 10 || !increasing {
+			return nil, fmt.Errorf("--fit-shape: %q: want utilization:score with utilizations 0 to 100, increasing, and scores 0 to 10", item)
+		}
+		out = append(out, p)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("--fit-shape: must not be empty")
+	}
+	return out, nil
+}
