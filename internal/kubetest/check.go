@@ -25,6 +25,11 @@ type Report struct {
 	PortCollisions []PortCollision
 	Homeless       []Placement // pods on a node that does not exist
 	ScheduledTwice []ScheduledTwice
+	Violations     []Violation // in order of their rules
+
+	// How pods are spread, which is what preferences are about.
+	UsedNodes int            // nodes with a bound pod
+	Zones     map[string]int // bound pods by the zone of their node, for each zone that a node names
 }
 
 // Placement is a pod and the node it is on.
@@ -80,11 +85,15 @@ func (r Report) Problems() []string {
 			problems = append(problems, fmt.Sprintf("pod %s: on node %q, but its events say %s", s.Pod, s.Node, strings.Join(s.Nodes, ", ")))
 		}
 	}
+	for _, v := range r.Violations {
+		problems = append(problems, fmt.Sprintf("pod %s: on node %s against its %s: %s", v.Pod, v.Node, v.Rule, v.Why))
+	}
 	return problems
 }
 
-// Check reads the nodes, pods and Scheduled events of the whole cluster and judges them. It reads nothing else, so it
-// believes no scheduler. It makes sense when nothing is being bound: the lists are not of the same moment.
+// Check reads the nodes, pods, namespaces and Scheduled events of the whole cluster and judges them. It reads nothing else,
+// so it believes no scheduler. It makes sense when nothing is being bound: the lists are not of the same moment. What it
+// says about required constraints takes for granted that pods came one by one and stayed, on nodes that did not change.
 func Check(ctx context.Context, kubeconfig string) (Report, error) {
 	client, err := NewClient(kubeconfig)
 	if err != nil {
@@ -102,16 +111,38 @@ func Check(ctx context.Context, kubeconfig string) (Report, error) {
 	if err != nil {
 		return Report{}, fmt.Errorf("list events: %w", err)
 	}
-	return check(nodes.Items, pods.Items, events.Items), nil
+	namespaces, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return Report{}, fmt.Errorf("list namespaces: %w", err)
+	}
+	return check(objects{nodes.Items, pods.Items, events.Items, namespaces.Items}), nil
+}
+
+// objects is what there is to judge.
+type objects struct {
+	nodes      []corev1.Node
+	pods       []corev1.Pod
+	events     []corev1.Event
+	namespaces []corev1.Namespace
 }
 
 // check judges the objects.
-func check(nodes []corev1.Node, pods []corev1.Pod, events []corev1.Event) Report {
-	r := Report{Nodes: len(nodes)}
-	loads := map[string]*load{}
-	for i := range nodes {
-		loads[nodes[i].Name] = &load{allocatable: nodes[i].Status.Allocatable, requested: corev1.ResourceList{}}
+func check(o objects) Report {
+	r := Report{Nodes: len(o.nodes)}
+	nodes, loads := map[string]*corev1.Node{}, map[string]*load{}
+	for i := range o.nodes {
+		node := &o.nodes[i]
+		nodes[node.Name] = node
+		loads[node.Name] = &load{allocatable: node.Status.Allocatable, requested: corev1.ResourceList{}}
+		if zone, ok := node.Labels[corev1.LabelTopologyZone]; ok {
+			if r.Zones == nil {
+				r.Zones = map[string]int{}
+			}
+			r.Zones[zone] += 0
+		}
 	}
+	pods := o.pods
+	var placed []*corev1.Pod
 	slices.SortFunc(pods, func(a, b corev1.Pod) int {
 		return strings.Compare(nameOf(&a).String(), nameOf(&b).String())
 	})
@@ -124,18 +155,27 @@ func check(nodes []corev1.Node, pods []corev1.Pod, events []corev1.Event) Report
 			r.Pending++
 		default:
 			r.Bound++
-			if l := loads[pod.Spec.NodeName]; l != nil {
-				l.add(pod)
-			} else {
+			node := nodes[pod.Spec.NodeName]
+			if node == nil {
 				r.Homeless = append(r.Homeless, Placement{nameOf(pod), pod.Spec.NodeName})
+				continue
+			}
+			loads[node.Name].add(pod)
+			placed = append(placed, pod)
+			if zone, ok := node.Labels[corev1.LabelTopologyZone]; ok {
+				r.Zones[zone]++
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(loads)) {
 		r.Overcommitted = append(r.Overcommitted, loads[name].overcommits(name)...)
 		r.PortCollisions = append(r.PortCollisions, loads[name].collisions(name)...)
+		if !loads[name].requested.Pods().IsZero() {
+			r.UsedNodes++
+		}
 	}
-	r.ScheduledTwice = scheduledTwice(pods, events)
+	r.ScheduledTwice = scheduledTwice(pods, o.events)
+	r.Violations = violations(nodes, placed, o.namespaces)
 	return r
 }
 

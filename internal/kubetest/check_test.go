@@ -31,12 +31,12 @@ func TestCheckCountsPodsAgainstTheRoomForPods(t *testing.T) {
 	ended := func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }
 
 	pods := []corev1.Pod{placed(0, node.Name, nil), placed(1, node.Name, ended)}
-	if diff := cmp.Diff(Report{Nodes: 1, Bound: 1, Ended: 1}, check([]corev1.Node{node}, pods, nil)); diff != "" {
+	if diff := cmp.Diff(Report{Nodes: 1, Bound: 1, Ended: 1, UsedNodes: 1, Zones: map[string]int{"zone-0": 1}}, check(objects{nodes: []corev1.Node{node}, pods: pods})); diff != "" {
 		t.Errorf("one running pod and one that has ended (-want +got):\n%s", diff)
 	}
 
 	pods = append(pods, placed(2, node.Name, nil))
-	over := check([]corev1.Node{node}, pods, nil).Overcommitted
+	over := check(objects{nodes: []corev1.Node{node}, pods: pods}).Overcommitted
 	if len(over) != 1 || over[0].Resource != corev1.ResourcePods || over[0].Requested.Value() != 2 {
 		t.Errorf("overcommits with two running pods = %v, want 2 pods of 1", over)
 	}
@@ -46,14 +46,14 @@ func TestCheckFindsAResourceTheNodeDoesNotHave(t *testing.T) {
 	gpu := placed(0, "node-00000", func(pod *corev1.Pod) {
 		pod.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
 	})
-	problems := check([]corev1.Node{*PlainNode(0)}, []corev1.Pod{gpu}, nil).Problems()
+	problems := check(objects{nodes: []corev1.Node{*PlainNode(0)}, pods: []corev1.Pod{gpu}}).Problems()
 	if diff := cmp.Diff([]string{"node node-00000: 1 of example.com/gpu requested, 0 allocatable"}, problems); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)
 	}
 }
 
 func TestCheckFindsAPodOnANodeThatDoesNotExist(t *testing.T) {
-	got := check(nil, []corev1.Pod{placed(0, "gone", nil)}, nil).Homeless
+	got := check(objects{pods: []corev1.Pod{placed(0, "gone", nil)}}).Homeless
 	if diff := cmp.Diff([]Placement{{named(0), "gone"}}, got); diff != "" {
 		t.Errorf("homeless (-want +got):\n%s", diff)
 	}
@@ -93,11 +93,11 @@ func TestHostPortsCollide(t *testing.T) {
 			if test.want {
 				want = []PortCollision{{"node-00000", 80, corev1.ProtocolTCP, named(0), named(1)}}
 			}
-			if diff := cmp.Diff(want, check([]corev1.Node{*PlainNode(0)}, pods, nil).PortCollisions); diff != "" {
+			if diff := cmp.Diff(want, check(objects{nodes: []corev1.Node{*PlainNode(0)}, pods: pods}).PortCollisions); diff != "" {
 				t.Errorf("collisions (-want +got):\n%s", diff)
 			}
 			pods[1].Spec.NodeName = "node-00001"
-			if got := check([]corev1.Node{*PlainNode(0), *PlainNode(1)}, pods, nil).PortCollisions; got != nil {
+			if got := check(objects{nodes: []corev1.Node{*PlainNode(0), *PlainNode(1)}, pods: pods}).PortCollisions; got != nil {
 				t.Errorf("collisions on two nodes = %v, want none", got)
 			}
 		})
@@ -125,7 +125,7 @@ func TestScheduledEventsAreComparedWithThePodsNode(t *testing.T) {
 		event(3, "node-00001", 1),
 		event(4, "node-00001", 9), // the pod is gone
 	}
-	got := check([]corev1.Node{*PlainNode(0)}, pods, events)
+	got := check(objects{nodes: []corev1.Node{*PlainNode(0)}, pods: pods, events: events})
 	want := []ScheduledTwice{
 		{named(1), "node-00000", 2, []string{"node-00000"}},
 		{named(2), "node-00000", 2, []string{"node-00000", "node-00001"}},

@@ -3,7 +3,7 @@
 //
 // It has four parts: Build compiles the programs from their Go modules and caches them; Start and StartT run them on
 // loopback; CreateNodes and CreatePods fill the cluster quickly; Check and Watch tell, from the API server alone,
-// whether a node is over its allocatable or a pod was bound twice.
+// whether a node is over its allocatable, a pod was bound twice, or a pod is where its constraints forbid it to be.
 //
 // It runs no kubelet and no controllers: nodes are objects that are always ready, bound pods stay Pending in phase, and
 // nothing is garbage collected. It is test code: no server imports it. It needs a Unix system, and Linux for Process.Usage

@@ -48,16 +48,49 @@ func TestCheckerFindsAnOvercommitThatWasPlanted(t *testing.T) {
 	}
 	bind(t, c, "pod-000000", "node-00001")
 	bind(t, c, "pod-000001", "node-00001")
-	if diff := cmp.Diff(Report{Nodes: 3, Bound: 2, Pending: 2}, report(t, c)); diff != "" {
+	if diff := cmp.Diff(Report{Nodes: 3, Bound: 2, Pending: 2, UsedNodes: 1, Zones: map[string]int{"zone-0": 0, "zone-1": 2, "zone-2": 0}}, report(t, c)); diff != "" {
 		t.Errorf("report of a full node (-want +got):\n%s", diff)
 	}
 
 	bind(t, c, "pod-000002", "node-00001")
 	want := Report{Nodes: 3, Bound: 3, Pending: 1, Overcommitted: []Overcommit{{
 		Node: "node-00001", Resource: corev1.ResourceCPU, Requested: resource.MustParse("6"), Allocatable: resource.MustParse("4"),
-	}}}
+	}}, UsedNodes: 1, Zones: map[string]int{"zone-0": 0, "zone-1": 3, "zone-2": 0}}
 	if diff := cmp.Diff(want, report(t, c)); diff != "" {
 		t.Errorf("report of an overcommitted node (-want +got):\n%s", diff)
+	}
+}
+
+func TestCheckerFindsBrokenConstraintsThatWerePlanted(t *testing.T) {
+	c := StartT(t, Options{})
+	if err := c.CreateNodes(t.Context(), 3, PlainNode); err != nil {
+		t.Fatal(err)
+	}
+	inDefault := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: metav1.NamespaceDefault}}
+	choosy := without(corev1.PodAffinityTerm{LabelSelector: colored("green"), NamespaceSelector: inDefault, TopologyKey: hostname})
+	template := []change{
+		all(color("green"), choosy),
+		all(color("green"), with(near("green", zone)), spread(apart("green", zone, 1)), func(pod *corev1.Pod) {
+			pod.Spec.NodeSelector = map[string]string{zone: "zone-2"}
+		}),
+		color("green"),
+	}
+	if err := c.CreatePods(t.Context(), len(template), func(i int) *corev1.Pod {
+		pod := PlainPod(i)
+		template[i](pod)
+		return pod
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i, node := range []string{"node-00000", "node-00001", "node-00000"} {
+		bind(t, c, PlainPod(i).Name, node)
+	}
+	want := []Violation{
+		{RuleNodeAffinity, Placement{named(1), "node-00001"}, "its required node affinity or node selector does not match the node"},
+		{RulePodAntiAffinity, Placement{named(0), "node-00000"}, "default/pod-000002 is in kubernetes.io/hostname=node-00000 too, on node node-00000"},
+	}
+	if diff := cmp.Diff(want, report(t, c).Violations); diff != "" {
+		t.Errorf("violations (-want +got):\n%s", diff)
 	}
 }
 

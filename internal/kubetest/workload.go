@@ -13,8 +13,11 @@ import (
 // creators is how many objects are created at once. More do not make a small machine's API server faster.
 const creators = 32
 
-// zones is how many zones PlainNode spreads nodes over.
-const zones = 10
+// Zones is how many zones PlainNode spreads nodes over, in turn.
+const Zones = 10
+
+// ZoneName returns the value of the label topology.kubernetes.io/zone in zone i.
+func ZoneName(i int) string { return fmt.Sprintf("zone-%d", i) }
 
 // CreateNodes creates the nodes shape(0) … shape(n-1), many at once and in no order. Their status, and with it the
 // allocatable, is kept.
@@ -67,7 +70,7 @@ func PlainNode(i int) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 			corev1.LabelHostname:     name,
-			corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%zones),
+			corev1.LabelTopologyZone: ZoneName(i % Zones),
 		}},
 		Status: corev1.NodeStatus{
 			Capacity: resources, Allocatable: resources,

@@ -8,14 +8,18 @@ import (
 	"strings"
 )
 
-// berthSplit is Berth with each role in processes of its own.
-const berthSplit = "berth-split"
+// The contenders that are known by name elsewhere.
+const (
+	kubeScheduler = "kube-scheduler"
+	berthAll      = "berth-all"   // Berth in one process
+	berthSplit    = "berth-split" // Berth with each role in processes of its own
+)
 
 // contender is a scheduler to be measured.
 type contender struct {
 	name  string
 	berth bool // it needs the berth binary
-	blind bool // it does not look at what fits, so an overcommitted node is no fault of it
+	blind bool // it does not look at where pods may go, so an overcommitted node or a broken constraint is no fault of it
 	etcd  bool // it needs an etcd beside the API server's, which counts as one of its processes
 	// commands returns the processes to start, in order, after writing the files they need.
 	commands func(e environment) ([]command, error)
@@ -41,12 +45,15 @@ type environment struct {
 // contenders returns all contenders. This is the only place that knows their command lines.
 func contenders() []contender {
 	return []contender{
-		{name: "kube-scheduler", commands: kubeSchedulerCommands},
+		{name: kubeScheduler, commands: kubeSchedulerCommands},
 		{name: "null", blind: true, commands: nullCommands},
-		{name: "berth-all", berth: true, commands: berthAllCommands},
+		{name: berthAll, berth: true, commands: berthAllCommands},
 		{name: berthSplit, berth: true, etcd: true, commands: berthSplitCommands},
 	}
 }
+
+// judges names one contender of each scheduler that judges nodes.
+func judges() []string { return []string{kubeScheduler, berthAll} }
 
 func contenderNames() []string {
 	var names []string
@@ -81,7 +88,7 @@ leaderElection:
 	if err != nil {
 		return nil, fmt.Errorf("write scheduler configuration: %w", err)
 	}
-	return []command{{"kube-scheduler", []string{e.kubeScheduler, "--config", file, "--secure-port", "0"}}}, nil
+	return []command{{kubeScheduler, []string{e.kubeScheduler, "--config", file, "--secure-port", "0"}}}, nil
 }
 
 // nullCommands runs the null binder of this program.

@@ -1,12 +1,13 @@
 // Benchkube compares schedulers on a real control plane: it is the program behind make bench-kube.
 //
-// For each contender it starts a fresh etcd and kube-apiserver, creates nodes and pending pods, starts the contender,
-// and measures until all pods are bound and the contender has stopped writing. Then it reads the cluster back and fails
-// if a node is over its allocatable, if a pod was bound twice, or if a pod is not bound. With --kill it also kills parts
-// of Berth on the way.
+// For each workload and contender it starts a fresh etcd and kube-apiserver, creates nodes and pending pods, starts the
+// contender, and measures until all pods are bound and the contender has stopped writing. Then it reads the cluster back
+// and fails if a node is over its allocatable, if a pod was bound twice, if one is where a required constraint forbids it
+// to be, or if one is not bound. With --kill it also kills parts of Berth on the way.
 //
-// It measures one workload, pods that only request resources, and runs everything on this machine: the API server, etcd
-// and the contender share its cores, so the figures compare contenders and are no more than that.
+// A workload is a kind of pods: plain ones only request resources, the others have one kind of constraint each. Everything
+// runs on this machine: the API server, etcd and the contender share its cores, so the figures compare contenders and are
+// no more than that.
 //
 // Two subcommands serve the program itself and make: "benchkube null-binder" is the contender that binds blindly, and
 // "benchkube build" fills the cache of control plane programs and prints their paths.
@@ -31,11 +32,12 @@ import (
 
 // config is what the command line says.
 type config struct {
-	nodes, pods, classes, repetitions int
+	nodes, pods, classes, repetitions int // 0 pods: as many as the workload says
 	nodeCPU                           int
 	seed                              uint64
-	contenders                        []contender
-	berth                             string // path of the berth binary
+	workloads                         []workload
+	contenders                        []contender // empty: as many as make sense for the workload
+	berth                             string      // path of the berth binary
 	kubeQPS                           int
 	bindConcurrency                   int
 	timeout                           time.Duration
@@ -74,14 +76,16 @@ func dispatch(ctx context.Context, args []string) error {
 // parse reads the command line and refuses what makes no sense.
 func parse(args []string) (config, error) {
 	var cfg config
-	var names string
+	var workloads, contenders string
 	f := flag.NewFlagSet("benchkube", flag.ContinueOnError)
 	f.IntVar(&cfg.nodes, "nodes", 5000, "`number` of nodes")
-	f.IntVar(&cfg.pods, "pods", 10000, "`number` of pods, all pending before the contender starts")
-	f.IntVar(&cfg.classes, "classes", 16, "`number` of different pods, by their requests, 1 to 16; 1: all request 100m and 500Mi")
+	f.StringVar(&workloads, "workload", "plain", "comma-separated `names`, or all:\n"+describeWorkloads())
+	f.IntVar(&cfg.pods, "pods", 0, fmt.Sprintf("`number` of pods, all pending before the contender starts; 0: %d plain ones, %d of other workloads", plainPods, constrainedPods))
+	f.IntVar(&cfg.classes, "classes", 16, "`number` of different plain pods, by their requests, 1 to 16; 1: all request 100m and 500Mi, as those of other workloads do")
 	f.IntVar(&cfg.nodeCPU, "node-cpu", 4, "`CPUs` of each node")
 	f.Uint64Var(&cfg.seed, "seed", 1, "`seed` of the workload, which pod is of which class, and of Berth's choice among equal nodes")
-	f.StringVar(&names, "contenders", strings.Join(contenderNames(), ","), "comma-separated `names`, in the order of their runs")
+	f.StringVar(&contenders, "contenders", "", fmt.Sprintf("comma-separated `names`, in the order of their runs, of %s; empty: all for plain pods, %s for other workloads",
+		strings.Join(contenderNames(), ", "), strings.Join(judges(), " and ")))
 	f.StringVar(&cfg.berth, "berth", filepath.Join(".bin", "berth"), "`path` of the berth binary")
 	f.IntVar(&cfg.repetitions, "repetitions", 1, "`times` that each contender runs")
 	f.IntVar(&cfg.kubeQPS, "kube-qps", 5000, "QPS and burst of kube-scheduler's and Berth's clients, in `requests` per second")
@@ -95,8 +99,11 @@ func parse(args []string) (config, error) {
 	if f.NArg() > 0 {
 		return cfg, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
+	if cfg.pods < 0 {
+		return cfg, fmt.Errorf("--pods: %d is negative", cfg.pods)
+	}
 	for name, n := range map[string]int{
-		"nodes": cfg.nodes, "pods": cfg.pods, "node-cpu": cfg.nodeCPU, "repetitions": cfg.repetitions,
+		"nodes": cfg.nodes, "node-cpu": cfg.nodeCPU, "repetitions": cfg.repetitions,
 		"kube-qps": cfg.kubeQPS, "bind-concurrency": cfg.bindConcurrency,
 	} {
 		if n < 1 {
@@ -106,22 +113,58 @@ func parse(args []string) (config, error) {
 	if cfg.classes < 1 || cfg.classes > maxClasses {
 		return cfg, fmt.Errorf("--classes: %d is not between 1 and %d", cfg.classes, maxClasses)
 	}
-	for name := range strings.SplitSeq(names, ",") {
-		c, err := contenderNamed(name)
-		if err != nil {
-			return cfg, fmt.Errorf("--contenders: %w", err)
-		}
-		cfg.contenders = append(cfg.contenders, c)
+	err := cfg.choose(workloads, contenders)
+	return cfg, err
+}
+
+// choose looks up what is named, and checks that it can run.
+func (cfg *config) choose(workloads, contenders string) error {
+	var err error
+	if cfg.workloads, err = workloadsNamed(workloads); err != nil {
+		return fmt.Errorf("--workload: %w", err)
 	}
-	if needs := func(c contender) bool { return c.berth }; slices.ContainsFunc(cfg.contenders, needs) {
+	if contenders != "" {
+		for name := range strings.SplitSeq(contenders, ",") {
+			c, err := contenderNamed(name)
+			if err != nil {
+				return fmt.Errorf("--contenders: %w", err)
+			}
+			cfg.contenders = append(cfg.contenders, c)
+		}
+	}
+	for _, w := range cfg.workloads {
+		if err := w.checkRoom(cfg.of(w)); err != nil {
+			return fmt.Errorf("--pods: %w", err)
+		}
+		chosen := cfg.contendersFor(w)
+		if cfg.kill && !slices.ContainsFunc(chosen, func(c contender) bool { return c.name == berthSplit }) {
+			return fmt.Errorf("--kill: %s is not among the contenders", berthSplit)
+		}
+		if !slices.ContainsFunc(chosen, func(c contender) bool { return c.berth }) {
+			continue
+		}
 		if _, err := os.Stat(cfg.berth); err != nil {
-			return cfg, fmt.Errorf("--berth: %w", err)
+			return fmt.Errorf("--berth: %w", err)
 		}
 	}
-	if cfg.kill && !slices.ContainsFunc(cfg.contenders, func(c contender) bool { return c.name == berthSplit }) {
-		return cfg, fmt.Errorf("--kill: %s is not among the contenders", berthSplit)
+	return nil
+}
+
+// of returns the configuration for a workload.
+func (cfg config) of(w workload) config {
+	if cfg.pods == 0 {
+		cfg.pods = w.pods
 	}
-	return cfg, nil
+	return cfg
+}
+
+// contendersFor returns who runs a workload. Unless the command line says, a workload with constraints is only for one
+// contender of each scheduler: the others tell nothing new, and time passes.
+func (cfg config) contendersFor(w workload) []contender {
+	if len(cfg.contenders) > 0 {
+		return cfg.contenders
+	}
+	return slices.DeleteFunc(contenders(), func(c contender) bool { return w.constrain != nil && !slices.Contains(judges(), c.name) })
 }
 
 // compare runs every contender and prints the table. It returns an error if a run could not be made or went wrong.
@@ -140,17 +183,19 @@ func compare(ctx context.Context, cfg config) error {
 	}
 	var results []result
 	for repetition := range cfg.repetitions {
-		for _, c := range cfg.contenders {
-			progress("%s: run %d of %d", c.name, repetition+1, cfg.repetitions)
-			r, err := runOnce(ctx, cfg, c, bin[kubetest.KubeScheduler])
-			if err != nil {
-				return fmt.Errorf("run %s: %w", c.name, err)
+		for _, w := range cfg.workloads {
+			for _, c := range cfg.contendersFor(w) {
+				progress("%s, %s: run %d of %d", w.name, c.name, repetition+1, cfg.repetitions)
+				r, err := runOnce(ctx, cfg.of(w), w, c, bin[kubetest.KubeScheduler])
+				if err != nil {
+					return fmt.Errorf("run %s, %s: %w", w.name, c.name, err)
+				}
+				results = append(results, r)
 			}
-			results = append(results, r)
 		}
 	}
-	fmt.Printf("%d nodes of %d CPUs, %d pods of %d classes, seed %d · %d cores, %s/%s, %s · Kubernetes %s, etcd %s\n\n",
-		cfg.nodes, cfg.nodeCPU, cfg.pods, cfg.classes, cfg.seed, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(),
+	fmt.Printf("%d nodes of %d CPUs, plain pods of %d classes, seed %d · %d cores, %s/%s, %s · Kubernetes %s, etcd %s\n\n",
+		cfg.nodes, cfg.nodeCPU, cfg.classes, cfg.seed, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(),
 		versions[kubetest.APIServer], versions[kubetest.Etcd])
 	if err := printTable(os.Stdout, results); err != nil {
 		return fmt.Errorf("print table: %w", err)
@@ -158,7 +203,7 @@ func compare(ctx context.Context, cfg config) error {
 	var failed []string
 	for _, r := range results {
 		if len(r.problems) > 0 {
-			failed = append(failed, r.contender)
+			failed = append(failed, r.title())
 		}
 	}
 	if len(failed) > 0 {

@@ -55,11 +55,17 @@ func small() config {
 	return config{nodes: 5, pods: 40, classes: 1, nodeCPU: 4, seed: 1, bindConcurrency: 4, timeout: time.Minute}
 }
 
-// run runs a contender and returns what came of it. What it leaves in the directory for temporary files ends with the test.
+// run runs a contender with plain pods and returns what came of it. What it leaves in the directory for temporary files ends
+// with the test.
 func run(t *testing.T, cfg config, c contender) result {
 	t.Helper()
+	return runWith(t, cfg, workloads()[0], c)
+}
+
+func runWith(t *testing.T, cfg config, w workload, c contender) result {
+	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
-	r, err := runOnce(t.Context(), cfg, c, "")
+	r, err := runOnce(t.Context(), cfg, w, c, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,9 +175,10 @@ func TestWritesAreCountedByWhatTheyAreFor(t *testing.T) {
 
 func TestWorkloadDependsOnItsSeedOnly(t *testing.T) {
 	cfg := config{pods: 1000, classes: maxClasses, nodeCPU: 2, seed: 1}
-	a, b := newWorkload(cfg), newWorkload(cfg)
+	plain := workloads()[0]
+	a, b := newLoad(cfg, plain), newLoad(cfg, plain)
 	cfg.seed = 2
-	c := newWorkload(cfg)
+	c := newLoad(cfg, plain)
 	if !slices.Equal(a.classOf, b.classOf) || slices.Equal(a.classOf, c.classOf) {
 		t.Error("the same seed gave two workloads, or two seeds gave the same")
 	}
@@ -190,13 +197,18 @@ func TestWorkloadDependsOnItsSeedOnly(t *testing.T) {
 
 func TestCommandLineThatMakesNoSenseIsRefused(t *testing.T) {
 	for args, want := range map[string]string{
-		"--nodes 0":                      "--nodes",
-		"--classes 17":                   "--classes",
-		"--contenders null,other":        `no contender "other"`,
-		"--contenders null --kill":       "--kill: berth-split is not among the contenders",
-		"--berth /does/not/exist":        "--berth",
-		"--contenders null more":         `unexpected argument "more"`,
-		"--contenders null --kube-qps 0": "--kube-qps",
+		"--nodes 0":                                               "--nodes",
+		"--classes 17":                                            "--classes",
+		"--contenders null,other":                                 `no contender "other"`,
+		"--contenders null --kill":                                "--kill: berth-split is not among the contenders",
+		"--berth /does/not/exist":                                 "--berth",
+		"--contenders null more":                                  `unexpected argument "more"`,
+		"--contenders null --kube-qps 0":                          "--kube-qps",
+		"--contenders null --pods -1":                             "--pods: -1 is negative",
+		"--contenders null --workload a":                          `--workload: no workload "a"; there are plain, anti-affinity,`,
+		"--contenders null --workload plain,":                     `no workload ""`,
+		"--contenders null --workload anti-affinity --nodes 1999": "--pods: 2000 pods of workload anti-affinity are more than the 1999",
+		"--workload all --kill --contenders kube-scheduler":       "--kill: berth-split is not among the contenders",
 	} {
 		if _, err := parse(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("parse %q = %v, want an error about %s", args, err, want)
@@ -204,6 +216,37 @@ func TestCommandLineThatMakesNoSenseIsRefused(t *testing.T) {
 	}
 	if cfg, err := parse([]string{"--contenders", "null,kube-scheduler"}); err != nil || len(cfg.contenders) != 2 {
 		t.Errorf("parse of two contenders = %v, %v", cfg.contenders, err)
+	}
+}
+
+func TestWithoutFlagsAllContendersBindPlainPods(t *testing.T) {
+	names := func(args ...string) []string {
+		cfg, err := parse(append([]string{"--berth", os.Args[0]}, args...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, w := range cfg.workloads {
+			for _, c := range cfg.contendersFor(w) {
+				out = append(out, fmt.Sprint(w.name, " ", c.name, " ", cfg.of(w).pods))
+			}
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, []string{"plain kube-scheduler 10000", "plain null 10000", "plain berth-all 10000", "plain berth-split 10000"}},
+		{[]string{"--workload", "spread-hard,affinity"}, []string{"spread-hard kube-scheduler 2000", "spread-hard berth-all 2000", "affinity kube-scheduler 2000", "affinity berth-all 2000"}},
+		{[]string{"--workload", "affinity", "--contenders", "berth-split", "--pods", "7"}, []string{"affinity berth-split 7"}},
+	} {
+		if diff := cmp.Diff(tt.want, names(tt.args...)); diff != "" {
+			t.Errorf("%q runs (-want +got):\n%s", tt.args, diff)
+		}
+	}
+	if all := names("--workload", "all"); len(all) != 4+6*2 {
+		t.Errorf("--workload all runs %q, want plain pods and six others", all)
 	}
 }
 
@@ -231,17 +274,17 @@ func TestBerthSplitIsTenProcessesWithTheirOwnNames(t *testing.T) {
 func TestTableShowsRatesAndProblems(t *testing.T) {
 	var out strings.Builder
 	err := printTable(&out, []result{
-		{contender: "good", pods: 100, bound: 100, binding: 2 * time.Second, total: 4 * time.Second, writes: writes{binds: 100, events: 50},
+		{workload: "plain", contender: "good", pods: 100, usedNodes: 7, fewest: 3, most: 12, bound: 100, binding: 2 * time.Second, total: 4 * time.Second, writes: writes{binds: 100, events: 50},
 			usage: []processUsage{{"p", kubetest.Usage{CPU: 3 * time.Second, PeakRSS: 64 << 20}}}},
-		{contender: "bad", pods: 100, problems: []string{"nothing was bound"}},
+		{workload: "affinity", contender: "bad", pods: 100, broken: 4, problems: []string{"nothing was bound"}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	rows := strings.Split(out.String(), "\n")
 	want := [][]string{
-		{"good", "100", "50", "25", "3.0", "30.00", "64", "1.50", "1.00", "0.50", "0.00", "0.00", "0", "0", "ok"},
-		{"bad", "0", "-", "-", "0.0", "0.00", "0", "0.00", "0.00", "0.00", "0.00", "0.00", "0", "0", "1", "wrong"},
+		{"plain", "good", "100", "100", "50", "25", "3.0", "30.00", "64", "1.50", "1.00", "0.50", "0.00", "0.00", "0", "0", "7", "3-12", "0", "ok"},
+		{"affinity", "bad", "100", "0", "-", "-", "0.0", "0.00", "0", "0.00", "0.00", "0.00", "0.00", "0.00", "0", "0", "0", "0-0", "4", "1", "wrong"},
 	}
 	if diff := cmp.Diff(want, [][]string{strings.Fields(rows[1]), strings.Fields(rows[2])}); diff != "" {
 		t.Errorf("rows (-want +got):\n%s", diff)
@@ -249,7 +292,7 @@ func TestTableShowsRatesAndProblems(t *testing.T) {
 	if len(rows[0]) != len(rows[1]) || len(rows[1]) != len(rows[2]) {
 		t.Error("the columns are not aligned")
 	}
-	if !strings.Contains(out.String(), "bad: nothing was bound\n") {
+	if !strings.Contains(out.String(), "affinity, bad: nothing was bound\n") {
 		t.Error("the problem is not shown")
 	}
 }

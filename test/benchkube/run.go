@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/kubetest"
@@ -16,6 +18,7 @@ const progressEvery = 10 * time.Second
 
 // result is what one run of a contender gave.
 type result struct {
+	workload  string
 	contender string
 	pods      int
 	bound     int           // pods whose binding was seen
@@ -25,22 +28,29 @@ type result struct {
 	writes    writes
 	killed    []string // names of processes, in order
 	repeated  int      // pods with more than one Scheduled event, all naming the right node
+	usedNodes int      // nodes with a pod
+	fewest    int      // pods in the zone with the fewest
+	most      int      // and in that with the most
+	broken    int      // pods, or domains of pods, that are against a required constraint
 	problems  []string // empty in a good run
 }
 
-// runOnce measures one contender on a control plane of its own. An error means that there is nothing to report; what the
+// title names the run.
+func (r *result) title() string { return r.workload + ", " + r.contender }
+
+// runOnce measures one contender with one workload, on a control plane of its own; bin is kube-scheduler's. An error means that there is nothing to report; what the
 // contender did wrong is in the result.
-func runOnce(ctx context.Context, cfg config, c contender, kubeScheduler string) (result, error) {
-	r := result{contender: c.name, pods: cfg.pods}
-	dir, err := os.MkdirTemp("", "benchkube-"+c.name+"-")
+func runOnce(ctx context.Context, cfg config, w workload, c contender, bin string) (result, error) {
+	r := result{workload: w.name, contender: c.name, pods: cfg.pods}
+	dir, err := os.MkdirTemp("", "benchkube-"+w.name+"-"+c.name+"-")
 	if err != nil {
 		return r, fmt.Errorf("make directory: %w", err)
 	}
 	defer func() {
 		if cfg.keep || len(r.problems) > 0 {
-			progress("%s: logs are in %s", c.name, dir)
+			progress("%s: logs are in %s", r.title(), dir)
 		} else if err := os.RemoveAll(dir); err != nil {
-			progress("%s: remove directory: %v", c.name, err)
+			progress("%s: remove directory: %v", r.title(), err)
 		}
 	}()
 
@@ -50,7 +60,7 @@ func runOnce(ctx context.Context, cfg config, c contender, kubeScheduler string)
 		return r, err
 	}
 	defer plane.Stop()
-	load := newWorkload(cfg)
+	load := newLoad(cfg, w)
 	began := time.Now()
 	if err := plane.CreateNodes(ctx, cfg.nodes, load.node); err != nil {
 		return r, err
@@ -58,7 +68,7 @@ func runOnce(ctx context.Context, cfg config, c contender, kubeScheduler string)
 	if err := plane.CreatePods(ctx, cfg.pods, load.pod); err != nil {
 		return r, err
 	}
-	progress("%s: created %d nodes and %d pods in %v", c.name, cfg.nodes, cfg.pods, time.Since(began).Round(100*time.Millisecond))
+	progress("%s: created %d nodes and %d pods in %v", r.title(), cfg.nodes, cfg.pods, time.Since(began).Round(100*time.Millisecond))
 
 	// 2. What is measured against: the writes until now, and a watch that sees every binding.
 	before, err := awaitQuiet(ctx, plane.Client())
@@ -72,7 +82,7 @@ func runOnce(ctx context.Context, cfg config, c contender, kubeScheduler string)
 	defer watcher.Stop()
 
 	// 3. The contender, until all pods are bound, and then until it has nothing more to write.
-	env := environment{config: cfg, dir: dir, kubeconfig: plane.Kubeconfig(), kubeScheduler: kubeScheduler}
+	env := environment{config: cfg, dir: dir, kubeconfig: plane.Kubeconfig(), kubeScheduler: bin}
 	if env.self, err = os.Executable(); err != nil {
 		return r, fmt.Errorf("find own program: %w", err)
 	}
@@ -89,7 +99,7 @@ func runOnce(ctx context.Context, cfg config, c contender, kubeScheduler string)
 	}
 	if err != nil {
 		r.problems = append(r.problems, err.Error())
-		progress("%s: %v\n%s", c.name, err, crew.logTails())
+		progress("%s: %v\n%s", r.title(), err, crew.logTails())
 	}
 	after, err := awaitQuiet(ctx, plane.Client())
 	if err != nil {
@@ -130,7 +140,7 @@ func awaitBound(ctx context.Context, c contender, cfg config, watcher *kubetest.
 				return
 			case <-tick.C:
 				n, _, _ := watcher.Bound()
-				progress("%s: %d of %d pods bound", c.name, n, cfg.pods)
+				progress("%s: %d of %d pods bound", r.title(), n, cfg.pods)
 			}
 		}
 	}()
@@ -153,7 +163,7 @@ func awaitBound(ctx context.Context, c contender, cfg config, watcher *kubetest.
 			}
 			r.killed = append(r.killed, victim)
 			n, _, _ := watcher.Bound()
-			progress("%s: killed %s with %d of %d pods bound", c.name, victim, n, cfg.pods)
+			progress("%s: killed %s with %d of %d pods bound", r.title(), victim, n, cfg.pods)
 		}
 	}
 	if err := watcher.AwaitBound(ctx, cfg.pods); err != nil {
@@ -172,8 +182,13 @@ func cause(ctx context.Context) error {
 
 // judge adds the problems that the API server knows of.
 func (r *result) judge(c contender, report kubetest.Report, twice []kubetest.Rebinding) {
+	r.usedNodes, r.broken = report.UsedNodes, len(report.Violations)
+	if len(report.Zones) > 0 {
+		pods := slices.Collect(maps.Values(report.Zones))
+		r.fewest, r.most = slices.Min(pods), slices.Max(pods)
+	}
 	if c.blind {
-		report.Overcommitted = nil
+		report.Overcommitted, report.Violations = nil, nil
 	}
 	for _, s := range report.ScheduledTwice {
 		if !s.Wrong() {

@@ -1,45 +1,169 @@
 package main
 
 import (
-	"math/rand/v2"
+	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
-// maxClasses is the number of combinations of what pods request.
-const maxClasses = 16
-
-// workload is the seeded choice of nodes and pods: the same for every contender.
+// workload is what pods of a run ask for.
 type workload struct {
-	nodeCPU int64
-	classOf []int // by pod
+	name  string
+	about string // in one line
+	pods  int    // how many, unless the command line says
+	// constrain makes of a pod that requests 100m of CPU and 500 MiB one of the workload. nil: pods differ in their requests
+	// and have no constraints.
+	constrain func(*corev1.Pod)
+	// room is how many pods can be bound, whichever choices are made, given how many a node can run. nil: not known.
+	room func(zones zoneSizes, perNode int) int
 }
 
-func newWorkload(cfg config) workload {
-	random := rand.New(rand.NewPCG(cfg.seed, 0))
-	w := workload{nodeCPU: int64(cfg.nodeCPU), classOf: make([]int, cfg.pods)}
-	for i := range w.classOf {
-		w.classOf[i] = random.IntN(cfg.classes)
+const (
+	plainPods       = 10000
+	constrainedPods = 2000
+)
+
+// workloads returns all workloads. Those with constraints have the shapes of kube-scheduler's scheduler_perf, but all pods in
+// one namespace and on nodes that are empty at first.
+func workloads() []workload {
+	return []workload{
+		{"plain", "pods of 16 requests, without constraints", plainPods, nil, nil},
+		{"anti-affinity", "required anti-affinity to each other on hostname", constrainedPods, constrained("green", func(pod *corev1.Pod) {
+			pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{podTerm("green", corev1.LabelHostname)},
+			}}
+		}), func(zones zoneSizes, _ int) int { return zones.first(len(zones)) }},
+		{"affinity", "required affinity to each other on zone", constrainedPods, constrained("blue", func(pod *corev1.Pod) {
+			pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{podTerm("blue", corev1.LabelTopologyZone)},
+			}}
+		}), func(zones zoneSizes, perNode int) int { return zones.smallest() * perNode }},
+		{"preferred", "preferred affinity to each other on hostname, of weight 1", constrainedPods, constrained("red", func(pod *corev1.Pod) {
+			pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+				PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: podTerm("red", corev1.LabelHostname)}},
+			}}
+		}), anywhere},
+		{"spread-hard", "at most 1 pod more in a zone than in any other", constrainedPods,
+			constrained("blue", spread(1, corev1.DoNotSchedule)), func(zones zoneSizes, perNode int) int { return len(zones) * zones.smallest() * perNode }},
+		{"spread-soft", "preferably at most 5 pods more in a zone than in any other", constrainedPods, constrained("blue", spread(5, corev1.ScheduleAnyway)), anywhere},
+		{"node-affinity", "required node affinity to 2 of 10 zones", constrainedPods, constrained("", func(pod *corev1.Pod) {
+			pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{
+						Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{kubetest.ZoneName(0), kubetest.ZoneName(1)},
+					}},
+				}}},
+			}}
+		}), func(zones zoneSizes, perNode int) int { return zones.first(2) * perNode }},
 	}
-	return w
 }
 
-func (w workload) node(i int) *corev1.Node {
-	node := kubetest.PlainNode(i)
-	cpu := *resource.NewQuantity(w.nodeCPU, resource.DecimalSI)
-	node.Status.Capacity[corev1.ResourceCPU], node.Status.Allocatable[corev1.ResourceCPU] = cpu, cpu
-	return node
+func anywhere(zones zoneSizes, perNode int) int { return zones.first(len(zones)) * perNode }
+
+// constrained gives pods a color, if there is one, and a constraint.
+func constrained(color string, constrain func(*corev1.Pod)) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Labels = nil
+		if color != "" {
+			pod.Labels = map[string]string{"color": color}
+		}
+		constrain(pod)
+	}
 }
 
-func (w workload) pod(i int) *corev1.Pod {
-	class := w.classOf[i]
-	cpu := []string{"100m", "250m", "500m", "1"}[class%4]
-	memory := []string{"500Mi", "1Gi", "2Gi", "4Gi"}[class/4]
-	pod := kubetest.PlainPod(i)
-	requests := pod.Spec.Containers[0].Resources.Requests
-	requests[corev1.ResourceCPU], requests[corev1.ResourceMemory] = resource.MustParse(cpu), resource.MustParse(memory)
-	return pod
+func colored(color string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"color": color}}
+}
+
+func podTerm(color, key string) corev1.PodAffinityTerm {
+	return corev1.PodAffinityTerm{LabelSelector: colored(color), TopologyKey: key}
+}
+
+// spread keeps blue pods apart by zone.
+func spread(maxSkew int32, action corev1.UnsatisfiableConstraintAction) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: maxSkew, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: action, LabelSelector: colored("blue"),
+		}}
+	}
+}
+
+// allWorkloads stands for all of them on the command line.
+const allWorkloads = "all"
+
+func workloadNames() []string {
+	var names []string
+	for _, w := range workloads() {
+		names = append(names, w.name)
+	}
+	return names
+}
+
+// describeWorkloads returns a line for each workload.
+func describeWorkloads() string {
+	var lines []string
+	for _, w := range workloads() {
+		lines = append(lines, fmt.Sprintf("%-14s %s", w.name, w.about))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// workloadsNamed returns the workloads of a comma-separated list of names.
+func workloadsNamed(names string) ([]workload, error) {
+	known := workloads()
+	if names == allWorkloads {
+		return known, nil
+	}
+	var out []workload
+next:
+	for name := range strings.SplitSeq(names, ",") {
+		for _, w := range known {
+			if w.name == name {
+				out = append(out, w)
+				continue next
+			}
+		}
+		return nil, fmt.Errorf("no workload %q; there are %s and %s", name, strings.Join(workloadNames(), ", "), allWorkloads)
+	}
+	return out, nil
+}
+
+// zoneSizes is the number of nodes in each zone that has any.
+type zoneSizes []int
+
+func zonesOf(nodes int) zoneSizes {
+	z := make(zoneSizes, min(nodes, kubetest.Zones))
+	for i := range nodes {
+		z[i%len(z)]++
+	}
+	return z
+}
+
+// first returns the number of nodes in the first n zones.
+func (z zoneSizes) first(n int) int {
+	sum := 0
+	for _, nodes := range z[:min(n, len(z))] {
+		sum += nodes
+	}
+	return sum
+}
+
+// smallest returns the number of nodes in the last zone, which has the fewest.
+func (z zoneSizes) smallest() int { return z[len(z)-1] }
+
+// checkRoom refuses more pods than can be bound, which would be waited for in vain.
+func (w workload) checkRoom(cfg config) error {
+	if w.room == nil {
+		return nil
+	}
+	pod, node := kubetest.PlainPod(0).Spec.Containers[0].Resources.Requests, kubetest.PlainNode(0).Status.Allocatable
+	perNode := min(int64(cfg.nodeCPU)*1000/pod.Cpu().MilliValue(), node.Memory().Value()/pod.Memory().Value(), node.Pods().Value())
+	if room := w.room(zonesOf(cfg.nodes), int(perNode)); cfg.pods > room {
+		return fmt.Errorf("%d pods of workload %s are more than the %d that %d nodes surely have room for", cfg.pods, w.name, room, cfg.nodes)
+	}
+	return nil
 }
