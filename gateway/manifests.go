@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -71,19 +72,17 @@ func (s *Service) Delete(ctx context.Context, req *schedulingv1.DeleteRequest) (
 	violations := checkName("namespace", req.GetNamespace(), false, maxNamespace)
 	violations = append(violations, checkName("name", req.GetName(), true, maxObject)...)
 	namespace := req.GetNamespace()
-	switch req.GetKind() {
-	case manifest.KindPod:
-		namespace = cmp.Or(namespace, "default")
-	case manifest.KindNode, manifest.KindNamespace:
-		if namespace != "" {
-			violations = append(violations, rpc.Violation{Field: "namespace", Description: "only pods have one"})
-		}
-	case "":
+	switch kind := req.GetKind(); {
+	case kind == "":
 		violations = append(violations, rpc.Violation{Field: "kind", Description: "required"})
-	default:
+	case !slices.Contains(manifest.Kinds(), kind):
 		violations = append(violations, rpc.Violation{
-			Field: "kind", Description: fmt.Sprintf("%q is not Namespace, Node or Pod", req.GetKind()),
+			Field: "kind", Description: fmt.Sprintf("%q is none of %s", kind, strings.Join(manifest.Kinds(), ", ")),
 		})
+	case manifest.Namespaced(kind):
+		namespace = cmp.Or(namespace, "default")
+	case namespace != "":
+		violations = append(violations, rpc.Violation{Field: "namespace", Description: "a " + strings.ToLower(kind) + " is in none"})
 	}
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err

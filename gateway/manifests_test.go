@@ -107,7 +107,9 @@ func TestStoreErrorsSayWhatToDoNext(t *testing.T) {
 }
 
 func TestDeleteRemovesWhatIsThere(t *testing.T) {
-	b := start(t, withState(from(t, "local")), withObjects(&objects{there: map[string]bool{"Pod default/web": true, "Node /n1": true}}))
+	b := start(t, withState(from(t, "local")), withObjects(&objects{there: map[string]bool{
+		"Pod default/web": true, "Node /n1": true, "Service default/web": true, "StatefulSet shop/db": true,
+	}}))
 	for _, test := range []struct {
 		req  *schedulingv1.DeleteRequest
 		want codes.Code
@@ -118,6 +120,11 @@ func TestDeleteRemovesWhatIsThere(t *testing.T) {
 		{&schedulingv1.DeleteRequest{Kind: "Node", Name: "n1"}, codes.OK},
 		{&schedulingv1.DeleteRequest{Kind: "Node", Name: "n2"}, codes.NotFound},
 		{&schedulingv1.DeleteRequest{Kind: "Node", Namespace: "default", Name: "n1"}, codes.InvalidArgument},
+		{&schedulingv1.DeleteRequest{Kind: "Service", Name: "web"}, codes.OK},
+		{&schedulingv1.DeleteRequest{Kind: "ReplicaSet", Name: "web"}, codes.NotFound},
+		{&schedulingv1.DeleteRequest{Kind: "StatefulSet", Namespace: "shop", Name: "db"}, codes.OK},
+		{&schedulingv1.DeleteRequest{Kind: "Deployment", Name: "web"}, codes.InvalidArgument},
+		{&schedulingv1.DeleteRequest{Name: "web"}, codes.InvalidArgument},
 	} {
 		if _, err := b.client.Delete(b.ctx, test.req); status.Code(err) != test.want {
 			t.Errorf("Delete(%v): %v, want %v", test.req, err, test.want)

@@ -85,7 +85,8 @@ func TestTheFileSaysProfilesBackoffsAndConnection(t *testing.T) {
 clientConnection: {kubeconfig: /from/file, qps: 70, burst: 80}
 podInitialBackoffSeconds: 3
 podMaxBackoffSeconds: 30
-profiles: [{schedulerName: a}, {schedulerName: b}]
+percentageOfNodesToScore: 40
+profiles: [{schedulerName: a}, {schedulerName: b, percentageOfNodesToScore: 60}]
 `)
 	f, err := parsed("--config", path)
 	if err != nil {
@@ -94,6 +95,9 @@ profiles: [{schedulerName: a}, {schedulerName: b}]
 	s := f.cluster.Settings
 	if len(s.Profiles) != 2 || s.Profiles[0].SchedulerName != "a" || s.Profiles[1].SchedulerName != "b" || s.InitialBackoffSeconds != 3 || s.MaxBackoffSeconds != 30 {
 		t.Errorf("settings: %+v", s)
+	}
+	if a, b := s.Profiles[0].PercentageOfNodesToScore, s.Profiles[1].PercentageOfNodesToScore; a != 40 || b != 60 {
+		t.Errorf("percentages of nodes: %d and %d, want 40 and 60", a, b)
 	}
 	if c := f.cluster; c.Source != "kube" || c.Kubeconfig != "/from/file" || c.KubeQPS != 70 || c.KubeBurst != 80 {
 		t.Errorf("cluster: %+v", c)
@@ -130,7 +134,15 @@ func TestConfigFlagsThatMakeNoSenseAreNamed(t *testing.T) {
 }
 
 func TestWriteConfigToWritesWhatBerthWouldRunByAndExits(t *testing.T) {
-	from := file(t, "config.yaml", configHeader+"profiles: [{schedulerName: a, plugins: {score: {disabled: [{name: ImageLocality}]}}}]")
+	from := file(t, "config.yaml", configHeader+`
+profiles:
+- schedulerName: a
+  percentageOfNodesToScore: 70
+  plugins: {score: {disabled: [{name: ImageLocality}]}}
+  pluginConfig:
+  - {name: InterPodAffinity, args: {hardPodAffinityWeight: 9}}
+  - {name: PodTopologySpread, args: {defaultingType: List, defaultConstraints: [{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]}}
+`)
 	for _, role := range []string{"binder", "all"} {
 		to := filepath.Join(t.TempDir(), "completed.yaml")
 		if _, _, err := berth("", role, "--config", from, "--kube-qps", "77", "--write-config-to", to); err != nil {

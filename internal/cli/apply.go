@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,9 +23,10 @@ func applyCommand(opt Options) *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Create or update nodes, pods and namespaces of the local source",
-		Long: "Apply sends manifests (YAML or JSON; Namespace, Node and Pod objects, or a List of them) to Berth.\n" +
-			"All of them are checked before any of them is written.",
+		Short: "Create or update nodes, pods, services and the like of the local source",
+		Long: "Apply sends manifests (YAML or JSON; Namespace, Node, Pod, Service, ReplicationController, ReplicaSet and\n" +
+			"StatefulSet objects, or a List of them) to Berth. All of them are checked before any of them is written.\n" +
+			"Of services and controllers only the selectors count: nothing makes pods of a ReplicaSet.",
 		Example: "  berth apply -f cluster.yaml\n  kubectl get nodes -o json | berth apply -f - --dry-run",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -103,7 +105,7 @@ func (r request) locate(field string) string {
 	return r.documents[i].String() + ": " + path
 }
 
-// title is kind and name as kubectl prints them, with the namespace of a pod.
+// title is kind and name as kubectl prints them, with the namespace if there is one.
 func title(kind, namespace, name string) string {
 	if namespace != "" {
 		return strings.ToLower(kind) + "/" + namespace + "/" + name
@@ -118,7 +120,7 @@ func deleteCommand(opt Options) *cobra.Command {
 	var ignoreNotFound bool
 	cmd := &cobra.Command{
 		Use:     "delete (KIND NAME | -f FILE)",
-		Short:   "Remove nodes, pods and namespaces of the local source",
+		Short:   "Remove nodes, pods, services and the like of the local source",
 		Example: "  berth delete pod web-1 -n shop\n  berth delete -f cluster.yaml",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
@@ -144,7 +146,7 @@ func deleteCommand(opt Options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if kind != "Pod" {
+				if !namespaced(kind) {
 					namespace = ""
 				}
 				targets = []*schedulingv1.DeleteRequest{{Kind: kind, Namespace: namespace, Name: args[1]}}
@@ -154,7 +156,7 @@ func deleteCommand(opt Options) *cobra.Command {
 	}
 	c.add(cmd, opt)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, `file with manifests of what to delete, "-" for standard input; may be repeated`)
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of a pod; empty means default")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the object; empty means default")
 	cmd.Flags().BoolVar(&ignoreNotFound, "ignore-not-found", false, "what is not there is no error")
 	return cmd
 }
@@ -227,20 +229,36 @@ func (h head) target(d document) (*schedulingv1.DeleteRequest, error) {
 		return nil, fmt.Errorf("%v: metadata.name: required", d)
 	}
 	namespace := h.Metadata.Namespace
-	if kind != "Pod" {
+	if !namespaced(kind) {
 		namespace = ""
 	}
 	return &schedulingv1.DeleteRequest{Kind: kind, Namespace: namespace, Name: h.Metadata.Name}, nil
 }
 
+// kinds are the kinds of the objects that Berth keeps, with the names that kubectl knows them by.
+var kinds = []struct {
+	kind  string
+	names []string
+}{
+	{"Pod", []string{"pod", "pods", "po"}},
+	{"Node", []string{"node", "nodes", "no"}},
+	{"Namespace", []string{"namespace", "namespaces", "ns"}},
+	{"Service", []string{"service", "services", "svc"}},
+	{"ReplicationController", []string{"replicationcontroller", "replicationcontrollers", "rc"}},
+	{"ReplicaSet", []string{"replicaset", "replicasets", "rs"}},
+	{"StatefulSet", []string{"statefulset", "statefulsets", "sts"}},
+}
+
+func namespaced(kind string) bool { return kind != "Node" && kind != "Namespace" }
+
 func parseKind(name string) (string, error) {
-	switch strings.ToLower(name) {
-	case "pod", "pods", "po":
-		return "Pod", nil
-	case "node", "nodes", "no":
-		return "Node", nil
-	case "namespace", "namespaces", "ns":
-		return "Namespace", nil
+	var known []string
+	for _, k := range kinds {
+		if slices.Contains(k.names, strings.ToLower(name)) {
+			return k.kind, nil
+		}
+		known = append(known, k.names[0])
 	}
-	return "", fmt.Errorf("%q is not a kind that Berth keeps: want pod, node or namespace", name)
+	last := len(known) - 1
+	return "", fmt.Errorf("%q is not a kind that Berth keeps: want %s or %s", name, strings.Join(known[:last], ", "), known[last])
 }

@@ -262,7 +262,7 @@ func TestAnswersLookLikeTheGoldenFiles(t *testing.T) {
 		{"bad-version", "watch --from yesterday"},
 		{"no-file", "apply"},
 		{"delete-nothing", "delete pod"},
-		{"delete-kind", "delete service x"},
+		{"delete-kind", "delete deployment x"},
 		{"no-server", "get status --server elsewhere"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

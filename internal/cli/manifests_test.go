@@ -176,6 +176,27 @@ func TestDeleteGoesOnOverWhatIsMissing(t *testing.T) {
 	}
 }
 
+func TestEveryKindIsDeletedByItsNames(t *testing.T) {
+	g := &gateway{}
+	h := start(t, g)
+	want := map[string]string{
+		"po p": "Pod shop/p", "no n": "Node /n", "ns n": "Namespace /n", "svc s": "Service shop/s", "Services s": "Service shop/s",
+		"rc r": "ReplicationController shop/r", "rs r": "ReplicaSet shop/r", "replicaset r": "ReplicaSet shop/r", "sts s": "StatefulSet shop/s",
+	}
+	for args, deleted := range want {
+		if _, _, err := h.run("", append(strings.Fields("delete "+args), "-n", "shop")...); err != nil {
+			t.Errorf("delete %s: %v", args, err)
+		}
+		if last := g.deleted[len(g.deleted)-1]; last != deleted {
+			t.Errorf("delete %s deleted %q, want %q", args, last, deleted)
+		}
+	}
+	file := `{"kind":"Service","metadata":{"name":"web","namespace":"shop"}}`
+	if _, _, err := h.run(file, "delete", "-f", "-"); err != nil || g.deleted[len(g.deleted)-1] != "Service shop/web" {
+		t.Errorf("delete of a file deleted %q, %v; want Service shop/web", g.deleted[len(g.deleted)-1], err)
+	}
+}
+
 func TestListIsDeletedItemByItem(t *testing.T) {
 	g := &gateway{}
 	h := start(t, g)
@@ -194,7 +215,7 @@ func TestInputThatCannotBeReadIsNamed(t *testing.T) {
 		{"apply -f /does/not/exist.yaml", "", "/does/not/exist.yaml"},
 		{"apply -f -", "# nothing\n---\n", "no document"},
 		{"delete -f -", "{", "standard input, line 1"},
-		{"delete -f -", "kind: Service\nmetadata: {name: x}", `"Service" is not a kind`},
+		{"delete -f -", "kind: Deployment\nmetadata: {name: x}", `"Deployment" is not a kind`},
 		{"delete -f -", "kind: Pod", "metadata.name: required"},
 	} {
 		if _, _, err := h.run(test.stdin, strings.Fields(test.args)...); err == nil || !strings.Contains(err.Error(), test.want) {

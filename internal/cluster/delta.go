@@ -11,6 +11,18 @@ type (
 		ID   ClassID
 		Spec ClassSpec
 	}
+	// LabelsDefined introduces a label set, before the first pod of it. One without pods is dropped.
+	LabelsDefined struct {
+		ID  LabelsID
+		Set LabelSet
+	}
+	// SelectorSet is a new service or controller, or its new selector.
+	SelectorSet struct {
+		Kind, Namespace, Name string
+		Selector              LabelSelector
+	}
+	// SelectorRemoved takes a service or controller away.
+	SelectorRemoved struct{ Kind, Namespace, Name string }
 	// NodeSet is a new node, or the new content of the node at Index (whose name never changes).
 	NodeSet struct {
 		Index NodeIndex
@@ -57,6 +69,9 @@ type (
 
 func (SettingsSet) delta()      {}
 func (ClassDefined) delta()     {}
+func (LabelsDefined) delta()    {}
+func (SelectorSet) delta()      {}
+func (SelectorRemoved) delta()  {}
 func (NodeSet) delta()          {}
 func (NodeRemoved) delta()      {}
 func (NamespaceSet) delta()     {}

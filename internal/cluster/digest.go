@@ -11,6 +11,8 @@ const (
 	kindClass
 	kindNode
 	kindOrphan
+	kindLabels
+	kindSelector
 )
 
 func hashSettings(settings Settings) uint64 {
@@ -81,7 +83,21 @@ func hashPod(p *Pod) uint64 {
 	e.text(p.Pin)
 	e.int(p.Created)
 	list(&e, p.Gates, encodeText)
+	e.int(int64(p.Labels))
+	e.text(p.Nominated)
 	return hashBytes(e.b)
 }
 
 func (c *Class) digest() uint64 { return fold(kindClass, int64(c.ID), int64(c.Hash)) }
+
+func (l *Labels) digest() uint64 { return fold(kindLabels, int64(l.ID), int64(l.hash)) }
+
+func hashSelector(key selectorKey, s LabelSelector) uint64 {
+	var e encoder
+	e.int(kindSelector)
+	e.text(key.kind)
+	e.text(key.namespace)
+	e.text(key.name)
+	encodeSelector(&e, s)
+	return hashBytes(e.b)
+}

@@ -57,6 +57,29 @@ func encodePreferred(e *encoder, t PreferredTerm) {
 	e.int(int64(t.Weight))
 	encodeTerm(e, t.Term)
 }
+func encodeSelector(e *encoder, s LabelSelector) {
+	e.bool(s.Nothing)
+	list(e, s.Requirements, encodeRequirement)
+}
+func encodePodTerm(e *encoder, t PodTerm) {
+	e.text(t.TopologyKey)
+	list(e, t.Namespaces, encodeText)
+	encodeSelector(e, t.NamespaceSelector)
+	encodeSelector(e, t.Selector)
+}
+func encodeWeightedPodTerm(e *encoder, t WeightedPodTerm) {
+	e.int(int64(t.Weight))
+	encodePodTerm(e, t.Term)
+}
+func encodeSpread(e *encoder, c SpreadConstraint) {
+	e.text(c.TopologyKey)
+	e.int(int64(c.MaxSkew))
+	e.int(int64(c.MinDomains))
+	e.bool(c.Hard)
+	e.bool(c.HonorAffinity)
+	e.bool(c.HonorTaints)
+	encodeSelector(e, c.Selector)
+}
 func encodePort(e *encoder, p HostPort) {
 	e.text(p.IP)
 	e.text(p.Protocol)
@@ -77,6 +100,11 @@ func encodeProfile(e *encoder, p Profile) {
 	list(e, p.AddedRequired, encodeTerm)
 	e.bool(p.HasAddedRequired)
 	list(e, p.AddedPreferred, encodePreferred)
+	e.int(int64(p.HardPodAffinityWeight))
+	e.bool(p.IgnorePreferredTerms)
+	list(e, p.DefaultSpread, encodeSpread)
+	e.bool(p.SystemSpread)
+	e.int(int64(p.PercentageOfNodesToScore))
 }
 func encodeNode(e *encoder, n *Node) {
 	e.text(n.Name)
@@ -85,6 +113,7 @@ func encodeNode(e *encoder, n *Node) {
 	e.bool(n.Unschedulable)
 	list(e, n.Allocatable, encodeQuantity)
 	list(e, n.Images, encodeImage)
+	list(e, n.Features, encodeText)
 }
 
 // Key returns a string that is equal for equal specs only. Equal specs have equal keys in every process.
@@ -103,9 +132,25 @@ func (s *ClassSpec) Key() string {
 	list(&e, s.HostPorts, encodePort)
 	list(&e, s.Images, encodeText)
 	e.int(int64(s.ImageContainers))
+	list(&e, s.Affinity, encodePodTerm)
+	list(&e, s.AntiAffinity, encodePodTerm)
+	list(&e, s.PreferredAffinity, encodeWeightedPodTerm)
+	list(&e, s.PreferredAntiAffinity, encodeWeightedPodTerm)
+	list(&e, s.Spread, encodeSpread)
+	list(&e, s.Features, encodeText)
 	e.text(s.NodeName)
 	e.text(s.Unsupported)
 	e.text(s.UnsupportedPlugin)
+	return string(e.b)
+}
+
+// Key returns a string that is equal for equal sets only. Equal sets have equal keys in every process.
+func (s *LabelSet) Key() string {
+	var e encoder
+	e.text(s.Namespace)
+	list(&e, s.Labels, encodeLabel)
+	e.text(s.Controller.Kind)
+	e.text(s.Controller.Name)
 	return string(e.b)
 }
 

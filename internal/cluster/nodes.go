@@ -78,6 +78,8 @@ type Nodes struct {
 	// nodes each, so that the nodes that changed since a version are found without looking at all.
 	Modified     []Seq
 	ModifiedWord []Seq
+	// SpecModified is the seq of the last delta that set or removed the node.
+	SpecModified []Seq
 
 	firstPod []PodID
 	count    int
@@ -146,7 +148,8 @@ func (n *Nodes) grow(i NodeIndex) {
 		n.NonZeroCPU = append(n.NonZeroCPU, 0)
 		n.NonZeroMemory = append(n.NonZeroMemory, 0)
 		n.Modified = append(n.Modified, 0)
-		n.firstPod = append(n.firstPod, noPod)
+		n.SpecModified = append(n.SpecModified, 0)
+		n.firstPod = append(n.firstPod, NoPod)
 		n.hash = append(n.hash, 0)
 		if n.Len() > len(n.ModifiedWord)*64 {
 			n.ModifiedWord = append(n.ModifiedWord, 0)

@@ -127,7 +127,8 @@ func TestEveryFieldCountsInTheDigest(t *testing.T) {
 	digest := func(t *testing.T, d cluster.Delta) uint64 {
 		st := cluster.New(start)
 		for _, d := range []cluster.Delta{
-			cluster.ClassDefined{ID: 1}, cluster.ClassDefined{ID: 2}, cluster.NodeSet{Index: 5, Node: cluster.Node{Name: "there"}}, d,
+			cluster.ClassDefined{ID: 1}, cluster.ClassDefined{ID: 2}, cluster.LabelsDefined{ID: 1},
+			cluster.NodeSet{Index: 5, Node: cluster.Node{Name: "there"}}, d,
 		} {
 			if err := st.Apply(d); err != nil {
 				t.Fatal(err)
@@ -135,15 +136,28 @@ func TestEveryFieldCountsInTheDigest(t *testing.T) {
 		}
 		return st.Digest()
 	}
+	selector := cluster.LabelSelector{Requirements: []cluster.Requirement{{Values: []string{""}}}}
+	// The deltas share no memory, so that a field that is changed is changed once.
+	podTerm := func() cluster.PodTerm {
+		return cluster.PodTerm{Namespaces: []string{""}, NamespaceSelector: clone(selector), Selector: clone(selector)}
+	}
 	for _, d := range []cluster.Delta{
 		cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("a")}}},
 		cluster.ClassDefined{ID: 9, Spec: cluster.ClassSpec{
 			Requests: []cluster.Quantity{{}}, ScoreRequests: []cluster.Quantity{{}}, Tolerations: []cluster.Toleration{{}},
 			NodeSelector: []cluster.Label{{}}, Required: []cluster.NodeSelectorTerm{{Fields: []cluster.Requirement{{Values: []string{""}}}}},
 			Preferred: []cluster.PreferredTerm{{}}, HostPorts: []cluster.HostPort{{}}, Images: []string{""},
+			Affinity: []cluster.PodTerm{podTerm()}, AntiAffinity: []cluster.PodTerm{podTerm()},
+			PreferredAffinity:     []cluster.WeightedPodTerm{{Term: podTerm()}},
+			PreferredAntiAffinity: []cluster.WeightedPodTerm{{Term: podTerm()}},
+			Spread:                []cluster.SpreadConstraint{{Selector: clone(selector)}}, Features: []string{""},
 		}},
+		cluster.LabelsDefined{ID: 9, Set: cluster.LabelSet{Labels: []cluster.Label{{}}}},
+		cluster.SelectorSet{Kind: cluster.KindService, Selector: clone(selector)},
+		cluster.SelectorSet{Kind: cluster.KindReplicaSet, Selector: clone(selector)},
 		cluster.NodeSet{Index: 1, Node: cluster.Node{
 			Labels: []cluster.Label{{}}, Taints: []cluster.Taint{{}}, Allocatable: []cluster.Quantity{{}}, Images: []cluster.Image{{Names: []string{""}}},
+			Features: []string{""},
 		}},
 		cluster.NamespaceSet{Labels: []cluster.Label{{}}},
 		cluster.PodSet{ID: 3, Pod: cluster.Pod{Class: 1, Gates: []string{""}}},                      // pending
@@ -160,6 +174,10 @@ func TestEveryFieldCountsInTheDigest(t *testing.T) {
 			if pod, ok := changed.(cluster.PodSet); ok && pod.Assumed && pod.Pod.NodeName == "" {
 				return // refused
 			}
+			if s, ok := changed.(cluster.SelectorSet); ok && path == "cluster.SelectorSet.Kind" {
+				s.Kind = cluster.KindStatefulSet // another one that is not refused
+				changed = s
+			}
 			if digest(t, changed) == plain {
 				t.Errorf("%s does not count in the digest", path)
 			}
@@ -168,6 +186,14 @@ func TestEveryFieldCountsInTheDigest(t *testing.T) {
 			t.Errorf("%T: %d fields changed", d, leaves)
 		}
 	}
+}
+
+func clone(s cluster.LabelSelector) cluster.LabelSelector {
+	s.Requirements = slices.Clone(s.Requirements)
+	for i := range s.Requirements {
+		s.Requirements[i].Values = slices.Clone(s.Requirements[i].Values)
+	}
+	return s
 }
 
 // eachLeaf calls visit with one leaf of v changed at a time.
@@ -206,82 +232,6 @@ func eachLeaf(t *testing.T, path string, v reflect.Value, visit func(path string
 	v.Set(before)
 }
 
-// touched returns the indexes whose columns d changes.
-func touched(st *cluster.State, d cluster.Delta, podNode func(cluster.PodID) cluster.NodeIndex) []cluster.NodeIndex {
-	switch d := d.(type) {
-	case cluster.NodeSet:
-		return []cluster.NodeIndex{d.Index}
-	case cluster.NodeRemoved:
-		return []cluster.NodeIndex{d.Index}
-	case cluster.PodAssumed:
-		return []cluster.NodeIndex{d.Node}
-	case cluster.PodForgotten:
-		return []cluster.NodeIndex{podNode(d.ID)}
-	case cluster.PodRemoved:
-		return []cluster.NodeIndex{podNode(d.ID)}
-	case cluster.PodSet:
-		return []cluster.NodeIndex{podNode(d.ID), st.Pod(d.ID).Node}
-	}
-	return nil
-}
-
-func TestChangedSinceReportsExactlyTheChangedNodes(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		changed := make(map[cluster.NodeIndex]cluster.Seq) // when each was last changed
-		where := func(st *cluster.State) map[cluster.PodID]cluster.NodeIndex {
-			nodes := make(map[cluster.PodID]cluster.NodeIndex)
-			for id, p := range st.Pods() {
-				nodes[id] = p.Node
-			}
-			return nodes
-		}
-		walk(t, where, func(st *cluster.State, d cluster.Delta, nodes map[cluster.PodID]cluster.NodeIndex) {
-			for _, i := range touched(st, d, func(id cluster.PodID) cluster.NodeIndex {
-				if at, ok := nodes[id]; ok {
-					return at
-				}
-				return cluster.NoNode
-			}) {
-				if i != cluster.NoNode {
-					changed[i] = st.Version().Seq
-				}
-			}
-			since := cluster.Seq(rapid.IntRange(0, int(st.Version().Seq)).Draw(t, "since"))
-			first := cluster.NodeIndex(rapid.IntRange(0, st.Nodes.Len()+64).Draw(t, "first"))
-			r := cluster.Range{First: first, End: first + cluster.NodeIndex(rapid.IntRange(0, st.Nodes.Len()+64).Draw(t, "len"))}
-			var got, want []cluster.NodeIndex
-			st.Nodes.ChangedSince(since, r, func(i cluster.NodeIndex) { got = append(got, i) })
-			for i := r.First; i < r.End; i++ {
-				if changed[i] > since {
-					want = append(want, i)
-				}
-			}
-			if !slices.Equal(got, want) {
-				t.Fatalf("after %+v, changed since %d within %v: %v, want %v", d, since, r, got, want)
-			}
-		})
-	})
-}
-
-func TestRestoredNodesAllCountAsChangedAtTheSnapshot(t *testing.T) {
-	st := cluster.New(start)
-	for _, d := range []cluster.Delta{
-		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "a"}}, cluster.NodeSet{Index: 130, Node: cluster.Node{Name: "b"}}, cluster.NamespaceSet{Name: "x"},
-	} {
-		if err := st.Apply(d); err != nil {
-			t.Fatal(err)
-		}
-	}
-	other := restored(t, st)
-	for since, want := range map[cluster.Seq]int{2: 131, 3: 0} {
-		n := 0
-		other.Nodes.ChangedSince(since, cluster.Range{End: 1000}, func(cluster.NodeIndex) { n++ })
-		if n != want {
-			t.Errorf("changed since %d: %d indexes, want %d", since, n, want)
-		}
-	}
-}
-
 // refused returns deltas that st must refuse.
 func refused(st *cluster.State) []cluster.Delta {
 	bad := []cluster.Delta{
@@ -293,11 +243,17 @@ func refused(st *cluster.State) []cluster.Delta {
 		cluster.NodeRemoved{Index: cluster.NodeIndex(st.Nodes.Len())},
 		cluster.PodSet{ID: -1}, cluster.PodSet{ID: cluster.MaxIndex},
 		cluster.PodSet{ID: st.FreePod(), Pod: cluster.Pod{UID: "new", Class: -7}},
+		cluster.LabelsDefined{ID: cluster.NoLabels},
+		cluster.SelectorSet{Name: "new"}, cluster.SelectorSet{Kind: "Deployment", Namespace: "default", Name: "new"},
 		cluster.PodAssumed{ID: st.FreePod()}, cluster.PodBound{ID: st.FreePod()}, cluster.PodForgotten{ID: -1}, cluster.PodRemoved{ID: st.FreePod()},
 	}
 	for _, c := range st.Classes() {
 		bad = append(bad, cluster.ClassDefined{ID: c.ID},
-			cluster.PodSet{ID: st.FreePod(), Pod: cluster.Pod{UID: "new", Class: c.ID}, Assumed: true})
+			cluster.PodSet{ID: st.FreePod(), Pod: cluster.Pod{UID: "new", Class: c.ID}, Assumed: true},
+			cluster.PodSet{ID: st.FreePod(), Pod: cluster.Pod{UID: "new", Class: c.ID, Labels: -7}})
+	}
+	for _, l := range st.LabelSets() {
+		bad = append(bad, cluster.LabelsDefined{ID: l.ID, Set: cluster.LabelSet{Namespace: "other"}})
 	}
 	for i := range cluster.NodeIndex(st.Nodes.Len()) {
 		if st.Nodes.Live.Has(i) {
@@ -310,6 +266,7 @@ func refused(st *cluster.State) []cluster.Delta {
 	for id, p := range st.Pods() {
 		bad = append(bad,
 			cluster.PodSet{ID: id, Pod: cluster.Pod{UID: "other", Class: p.Class}},
+			cluster.PodSet{ID: id, Pod: cluster.Pod{UID: p.UID, Class: p.Class, Labels: -7, Nominated: "elsewhere"}},
 			cluster.PodSet{ID: st.FreePod(), Pod: cluster.Pod{UID: p.UID, Class: p.Class}},
 			cluster.PodAssumed{ID: id, Node: cluster.NodeIndex(st.Nodes.Len())})
 		if p.Phase != cluster.Pending {

@@ -131,10 +131,7 @@ func (s *scenario) delta(words []string) cluster.Delta {
 		return cluster.ClassDefined{ID: cluster.ClassID(a.id), Spec: c}
 	case "node":
 		n := cluster.Node{Name: a.name, Unschedulable: a.take("cordoned", "no") == "yes"}
-		for _, word := range a.all("label") {
-			key, value, _ := strings.Cut(word, ":")
-			n.Labels = append(n.Labels, cluster.Label{Key: key, Value: value})
-		}
+		n.Labels = a.labels()
 		for _, word := range a.all("taint") {
 			parts := strings.SplitN(word, ":", 3)
 			n.Taints = append(n.Taints, cluster.Taint{Key: parts[0], Value: parts[1], Effect: parts[2]})
@@ -152,10 +149,23 @@ func (s *scenario) delta(words []string) cluster.Delta {
 		return cluster.NamespaceSet{Name: words[1], Labels: []cluster.Label{{Key: key, Value: value}}}
 	case "namespace-removed":
 		return cluster.NamespaceRemoved{Name: words[1]}
+	case "labels":
+		set := cluster.LabelSet{Namespace: "default", Labels: a.labels()}
+		set.Controller.Kind, set.Controller.Name, _ = strings.Cut(a.take("controller", ""), ":")
+		return cluster.LabelsDefined{ID: cluster.LabelsID(a.id), Set: set}
+	case "selector":
+		d := cluster.SelectorSet{Kind: words[1], Namespace: "default", Name: a.name}
+		for _, l := range a.labels() {
+			d.Selector.Requirements = append(d.Selector.Requirements, cluster.Requirement{Key: l.Key, Operator: "In", Values: []string{l.Value}})
+		}
+		return d
+	case "selector-removed":
+		return cluster.SelectorRemoved{Kind: words[1], Namespace: "default", Name: a.name}
 	case "pod":
 		return cluster.PodSet{ID: cluster.PodID(a.id), Assumed: a.take("assumed", "no") == "yes", Pod: cluster.Pod{
 			UID: a.name, Namespace: "default", Name: a.name, Class: cluster.ClassID(s.number(a.take("class", "1"))),
 			NodeName: a.take("on", ""), Deleting: a.take("deleting", "no") == "yes",
+			Labels: cluster.LabelsID(s.number(a.take("labels", "0"))), Nominated: a.take("nominated", ""),
 		}}
 	case "assumed":
 		return cluster.PodAssumed{ID: cluster.PodID(a.id), Node: cluster.NodeIndex(s.number(a.take("at", "0"))), Attempt: int32(s.number(a.take("attempt", "1")))}
@@ -186,7 +196,7 @@ func (s *scenario) arguments(words []string) *arguments {
 		case paired:
 			a.pairs = append(a.pairs, [2]string{key, value})
 		case word == "is":
-		case i == 0 && !strings.HasPrefix(words[0], "namespace"):
+		case i == 0 && !strings.HasPrefix(words[0], "namespace") && !strings.HasPrefix(words[0], "selector"):
 			a.id = s.number(word)
 		default:
 			a.name = word
@@ -212,6 +222,16 @@ func (a *arguments) take(key, unset string) string {
 		return values[0]
 	}
 	return unset
+}
+
+// labels are the values of label=key:value.
+func (a *arguments) labels() []cluster.Label {
+	var labels []cluster.Label
+	for _, word := range a.all("label") {
+		key, value, _ := strings.Cut(word, ":")
+		labels = append(labels, cluster.Label{Key: key, Value: value})
+	}
+	return labels
 }
 
 // quantities are all pairs that are left.
@@ -253,6 +273,21 @@ func (s *scenario) show(what string) []string {
 			if labels, known := st.Namespace(name); known {
 				add("%s %v", name, labels)
 			}
+		}
+	case "labels":
+		for _, l := range st.LabelSets() {
+			add("label set %d %v has %d pods", l.ID, l.Labels, l.Pods)
+		}
+	case "selectors":
+		for d := range st.Snapshot() {
+			if d, ok := d.(cluster.SelectorSet); ok {
+				add("%s %s selects %v", d.Kind, d.Name, d.Selector.Requirements)
+			}
+		}
+		add("last changed at %d", st.SelectorsModified("default"))
+	case "nominations":
+		for _, node := range slices.Sorted(st.NominatedNodes()) {
+			add("nominated to %s: pods %v", node, st.NominatedOn(node))
 		}
 	case "pods":
 		for id, p := range st.Pods() {

@@ -22,6 +22,16 @@ func (s *State) Snapshot() iter.Seq[Delta] {
 				return
 			}
 		}
+		for _, l := range s.LabelSets() {
+			if !yield(LabelsDefined{ID: l.ID, Set: l.LabelSet}) {
+				return
+			}
+		}
+		for d := range s.selectorsSet() {
+			if !yield(d) {
+				return
+			}
+		}
 		for _, name := range slices.Sorted(maps.Keys(s.namespaces)) {
 			if !yield(NamespaceSet{Name: name, Labels: s.namespaces[name]}) {
 				return
@@ -52,6 +62,11 @@ func (s *State) Restore(v Version) {
 	for i := range s.Nodes.ModifiedWord {
 		s.Nodes.ModifiedWord[i] = v.Seq
 	}
-	s.ImagesModified = v.Seq
+	s.ImagesModified, s.NamespacesModified, s.TermsModified = v.Seq, v.Seq, v.Seq
+	for i := range s.Nodes.SpecModified {
+		s.Nodes.SpecModified[i] = v.Seq
+	}
+	s.restored = v.Seq
+	clear(s.selectorsModified)
 	clear(s.pinned)
 }

@@ -9,6 +9,9 @@ const NoNode NodeIndex = -1
 // PodID is a pod's place in the pod table. It is dense, and used again after the pod is removed.
 type PodID int32
 
+// NoPod is the id of no pod.
+const NoPod PodID = -1
+
 // ClassID names a class within an epoch. It is never used again in the epoch.
 type ClassID int32
 
@@ -18,8 +21,34 @@ type Quantity struct {
 	Value int64
 }
 
+// LabelsID names a label set within an epoch. It is never used again in the epoch.
+type LabelsID int32
+
+// NoLabels is the label set of a pod that no selector sees.
+const NoLabels LabelsID = 0
+
 // Label is a key with a value.
 type Label struct{ Key, Value string }
+
+// LabelSet is what selectors see of a pod: pods that selectors treat alike share one.
+type LabelSet struct {
+	Namespace string
+	Labels    []Label // by key
+	// Controller is the object that controls the pod, if it is of a kind whose selector PodTopologySpread's default
+	// constraints use, else zero.
+	Controller Controller
+}
+
+// The kinds of objects whose selectors PodTopologySpread's default constraints use.
+const (
+	KindService               = "Service"
+	KindReplicationController = "ReplicationController"
+	KindReplicaSet            = "ReplicaSet"
+	KindStatefulSet           = "StatefulSet"
+)
+
+// Controller names a pod's controller, of the pod's namespace. Kind is one of the constants, but not KindService.
+type Controller struct{ Kind, Name string }
 
 // Taint is a node's taint.
 type Taint struct{ Key, Value, Effect string }
@@ -38,6 +67,7 @@ type Node struct {
 	Unschedulable bool
 	Allocatable   []Quantity // by name; "pods" included; without zeros
 	Images        []Image    // in the node's order
+	Features      []string   // status.declaredFeatures, in alphabetical order
 }
 
 // Toleration is a pod's toleration.
@@ -60,6 +90,34 @@ type NodeSelectorTerm struct {
 type PreferredTerm struct {
 	Weight int32
 	Term   NodeSelectorTerm
+}
+
+// PodTerm says which pods a pod wants near it, or not near it: those of some namespaces that Selector matches, on nodes
+// with the same value of the label TopologyKey.
+type PodTerm struct {
+	TopologyKey string
+	// Namespaces are named; a pod's own is written out if the term names none. In alphabetical order.
+	Namespaces []string
+	// NamespaceSelector matches further ones by their labels.
+	NamespaceSelector LabelSelector
+	Selector          LabelSelector
+}
+
+// WeightedPodTerm is a preferred PodTerm.
+type WeightedPodTerm struct {
+	Weight int32 // 1 to 100
+	Term   PodTerm
+}
+
+// SpreadConstraint is a topology spread constraint: Selector counts pods of the pod's own namespace.
+type SpreadConstraint struct {
+	TopologyKey   string
+	MaxSkew       int32
+	MinDomains    int32 // at least 1
+	Hard          bool  // DoNotSchedule; else ScheduleAnyway
+	HonorAffinity bool  // nodes that the pod's node affinity and selector exclude do not count
+	HonorTaints   bool  // nodes with taints that the pod does not tolerate do not count
+	Selector      LabelSelector
 }
 
 // HostPort is a port a pod takes on its node. IP and Protocol are never empty: 0.0.0.0 and TCP are written out.
@@ -90,6 +148,13 @@ type ClassSpec struct {
 	Images []string
 	// ImageContainers is the number of init containers and containers.
 	ImageContainers int32
+	// Affinity and AntiAffinity are the required terms of pod affinity and anti-affinity; all of them hold.
+	Affinity, AntiAffinity []PodTerm
+	// PreferredAffinity and PreferredAntiAffinity are the preferred ones.
+	PreferredAffinity, PreferredAntiAffinity []WeightedPodTerm
+	Spread                                   []SpreadConstraint
+	// Features are the features that a node must declare, in alphabetical order.
+	Features []string
 	// NodeName is spec.nodeName of a pod that is to be judged as if it were pending.
 	NodeName string
 	// Unsupported says why Berth cannot judge such a pod, and UnsupportedPlugin which plugin would have to. Empty if
@@ -123,12 +188,14 @@ func (p Phase) String() string {
 type Pod struct {
 	UID, Namespace, Name string
 	Class                ClassID
+	Labels               LabelsID
 	Priority             int32
 	Pin                  string   // the only node it may go to, by a metadata.name affinity; "": any
 	Created              int64    // metadata.creationTimestamp in Unix nanoseconds
 	Gates                []string // spec.schedulingGates
 	Deleting             bool     // it has a deletionTimestamp
 	NodeName             string   // the node it is bound to; "" while Pending or Assumed
+	Nominated            string   // status.nominatedNodeName
 	Attempt              int32    // the last attempt that was assumed
 }
 
@@ -166,6 +233,17 @@ type Profile struct {
 	AddedRequired    []NodeSelectorTerm
 	HasAddedRequired bool
 	AddedPreferred   []PreferredTerm // of all pods, besides their own
+	// HardPodAffinityWeight is what a required affinity term of a placed pod weighs where InterPodAffinity scores.
+	HardPodAffinityWeight int32
+	// IgnorePreferredTerms says that InterPodAffinity scores only pods that have preferred terms themselves.
+	IgnorePreferredTerms bool
+	// DefaultSpread are the constraints of pods that have none of their own; their selectors come from the pod's
+	// services and controller. SystemSpread says that they are kube-scheduler's, which score nodes without the
+	// topology's label too.
+	DefaultSpread []SpreadConstraint
+	SystemSpread  bool
+	// PercentageOfNodesToScore bounds how many feasible nodes are scored, in percent of all; 0: all are.
+	PercentageOfNodesToScore int32
 }
 
 // Settings are what all roles must agree on; the binder says them at the start of an epoch.
@@ -183,16 +261,30 @@ type Settings struct {
 func DefaultProfile(schedulerName string) Profile {
 	return Profile{
 		SchedulerName: schedulerName,
-		PreFilters:    []string{"NodeAffinity", "NodePorts", "NodeResourcesFit"},
+		PreFilters: []string{
+			"NodeAffinity", "NodePorts", "NodeResourcesFit", "PodTopologySpread", "InterPodAffinity", "NodeDeclaredFeatures",
+		},
 		Filters: []string{
 			"NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit",
+			"PodTopologySpread", "InterPodAffinity", "NodeDeclaredFeatures",
 		},
 		Weights: []PluginWeight{
-			{"TaintToleration", 3}, {"NodeAffinity", 2}, {"NodeResourcesFit", 1},
-			{"NodeResourcesBalancedAllocation", 1}, {"ImageLocality", 1},
+			{"TaintToleration", 3}, {"NodeAffinity", 2}, {"NodeResourcesFit", 1}, {"PodTopologySpread", 2},
+			{"InterPodAffinity", 2}, {"NodeResourcesBalancedAllocation", 1}, {"ImageLocality", 1},
 		},
-		FitStrategy:       LeastAllocated,
-		FitResources:      []PluginWeight{{"cpu", 1}, {"memory", 1}},
-		BalancedResources: []string{"cpu", "memory"},
+		FitStrategy:           LeastAllocated,
+		FitResources:          []PluginWeight{{"cpu", 1}, {"memory", 1}},
+		BalancedResources:     []string{"cpu", "memory"},
+		HardPodAffinityWeight: 1,
+		DefaultSpread:         SystemSpread(),
+		SystemSpread:          true,
+	}
+}
+
+// SystemSpread are kube-scheduler's default constraints.
+func SystemSpread() []SpreadConstraint {
+	return []SpreadConstraint{
+		{TopologyKey: "kubernetes.io/hostname", MaxSkew: 3, MinDomains: 1, HonorAffinity: true},
+		{TopologyKey: "topology.kubernetes.io/zone", MaxSkew: 5, MinDomains: 1, HonorAffinity: true},
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"slices"
 )
 
-const noPod PodID = -1
-
 // MaxIndex bounds node indexes and pod ids, so that a broken delta cannot make a replica allocate without end.
 const MaxIndex = 1 << 26
 
@@ -53,6 +51,9 @@ type State struct {
 	// ImagesModified is the seq of the last delta that changed the images of nodes or the number of nodes: what
 	// ImageLocality reads besides the node itself.
 	ImagesModified Seq
+	// NamespacesModified is the seq of the last delta that changed a namespace, and TermsModified of the last that
+	// changed TermClasses.
+	NamespacesModified, TermsModified Seq
 
 	version      Version
 	digest       uint64
@@ -63,25 +64,39 @@ type State struct {
 	pinned       map[Symbol]int64 // sizes of images no node shows yet; only while a snapshot is loaded
 	namespaces   map[string][]Label
 	classes      map[ClassID]*Class
-	pods         []PodRow
-	freePod      PodID // the first of the ids without a pod, which are linked like the pods of a node; noPod if there is none
-	podByUID     map[string]PodID
-	orphans      map[string][]PodID // pods on nodes that are not known, by node name
-	counts       [3]int             // pods by phase
+	termClasses  []ClassID // by id
+	labels       map[LabelsID]*Labels
+	services     map[string]map[string]LabelSelector // by namespace and name
+	controllers  map[selectorKey]LabelSelector
+	nominated    map[string][]PodID // pending pods by the node they are nominated to
+
+	selectorsModified map[string]Seq // by namespace
+	restored          Seq            // of the snapshot that this state began with
+
+	pods     []PodRow
+	freePod  PodID // the first of the ids without a pod, which are linked like the pods of a node; NoPod if there is none
+	podByUID map[string]PodID
+	orphans  map[string][]PodID // pods on nodes that are not known, by node name
+	counts   [3]int             // pods by phase
 }
 
 // New returns the empty state at a version.
 func New(v Version) *State {
 	s := &State{
-		version:    v,
-		freePod:    noPod,
-		resourceID: make(map[string]ResourceID),
-		images:     make(map[Symbol]ImageState),
-		pinned:     make(map[Symbol]int64),
-		namespaces: make(map[string][]Label),
-		classes:    make(map[ClassID]*Class),
-		podByUID:   make(map[string]PodID),
-		orphans:    make(map[string][]PodID),
+		version:           v,
+		freePod:           NoPod,
+		resourceID:        make(map[string]ResourceID),
+		images:            make(map[Symbol]ImageState),
+		pinned:            make(map[Symbol]int64),
+		namespaces:        make(map[string][]Label),
+		classes:           make(map[ClassID]*Class),
+		labels:            make(map[LabelsID]*Labels),
+		services:          make(map[string]map[string]LabelSelector),
+		controllers:       make(map[selectorKey]LabelSelector),
+		nominated:         make(map[string][]PodID),
+		selectorsModified: make(map[string]Seq),
+		podByUID:          make(map[string]PodID),
+		orphans:           make(map[string][]PodID),
 	}
 	s.Nodes.byName = make(map[string]NodeIndex)
 	for _, name := range []string{"cpu", "memory", "ephemeral-storage"} {
@@ -166,7 +181,7 @@ func (s *State) PodsOn(n NodeIndex) iter.Seq2[PodID, *PodRow] {
 		if !s.Nodes.Live.Has(n) {
 			return
 		}
-		for id := s.Nodes.firstPod[n]; id != noPod; id = s.pods[id].next {
+		for id := s.Nodes.firstPod[n]; id != NoPod; id = s.pods[id].next {
 			if !yield(id, &s.pods[id]) {
 				return
 			}
@@ -179,7 +194,7 @@ func (s *State) Count(p Phase) int { return s.counts[p] }
 
 // FreePod returns an id without a pod.
 func (s *State) FreePod() PodID {
-	if s.freePod != noPod {
+	if s.freePod != NoPod {
 		return s.freePod
 	}
 	return PodID(len(s.pods))
@@ -208,12 +223,20 @@ func (s *State) Apply(d Delta) error {
 		s.setNode(d)
 	case NodeRemoved:
 		s.removeNode(d.Index)
+	case LabelsDefined:
+		s.defineLabels(d)
+	case SelectorSet:
+		s.setSelector(d)
+	case SelectorRemoved:
+		s.removeSelector(selectorKey{d.Kind, d.Namespace, d.Name})
 	case NamespaceSet:
 		s.removeNamespace(d.Name)
+		s.NamespacesModified = s.version.Seq
 		s.namespaces[d.Name] = d.Labels
 		s.digest += hashNamespace(d.Name, d.Labels)
 	case NamespaceRemoved:
 		s.removeNamespace(d.Name)
+		s.NamespacesModified = s.version.Seq
 	case PodSet:
 		s.setPod(d)
 	case PodAssumed:
@@ -241,6 +264,14 @@ func (s *State) check(d Delta) error {
 	case ClassDefined:
 		if s.classes[d.ID] != nil {
 			return refuse("class %d is defined already", d.ID)
+		}
+	case LabelsDefined:
+		if d.ID == NoLabels || s.labels[d.ID] != nil {
+			return refuse("label set %d is defined already", d.ID)
+		}
+	case SelectorSet:
+		if d.Kind != KindService && d.Kind != KindReplicationController && d.Kind != KindReplicaSet && d.Kind != KindStatefulSet {
+			return refuse("selector of a %q", d.Kind)
 		}
 	case NodeSet:
 		if d.Index < 0 || d.Index >= MaxIndex {
@@ -273,7 +304,7 @@ func (s *State) check(d Delta) error {
 		if s.Pod(d.ID) == nil {
 			return refuse("no pod %d", d.ID)
 		}
-	case NamespaceSet, NamespaceRemoved, ImageSized:
+	case NamespaceSet, NamespaceRemoved, SelectorRemoved, ImageSized:
 	default:
 		return refuse("unknown delta %T", d)
 	}
@@ -286,6 +317,9 @@ func (s *State) checkPodSet(d PodSet) error {
 	}
 	if s.classes[d.Pod.Class] == nil {
 		return refuse("pod %q of unknown class %d", d.Pod.UID, d.Pod.Class)
+	}
+	if d.Pod.Labels != NoLabels && s.labels[d.Pod.Labels] == nil {
+		return refuse("pod %q of unknown label set %d", d.Pod.UID, d.Pod.Labels)
 	}
 	if id, ok := s.podByUID[d.Pod.UID]; ok && id != d.ID {
 		return refuse("pod %q has id %d, not %d", d.Pod.UID, id, d.ID)
@@ -325,6 +359,11 @@ func (s *State) defineClass(d ClassDefined) {
 	}
 	s.classes[d.ID] = c
 	s.digest += c.digest()
+	if d.Spec.hasTerms() {
+		k, _ := slices.BinarySearch(s.termClasses, d.ID)
+		s.termClasses = slices.Insert(slices.Clip(s.termClasses), k, d.ID)
+		s.TermsModified = s.version.Seq
+	}
 }
 
 // retain and release count the pods of a class; the last one takes the class along.
@@ -334,6 +373,10 @@ func (s *State) release(id ClassID) {
 	if c.Pods--; c.Pods == 0 {
 		delete(s.classes, id)
 		s.digest -= c.digest()
+		if k, ok := slices.BinarySearch(s.termClasses, id); ok {
+			s.termClasses = slices.Delete(slices.Clone(s.termClasses), k, k+1)
+			s.TermsModified = s.version.Seq
+		}
 	}
 }
 

@@ -51,6 +51,7 @@ func (s *State) setNode(d NodeSet) {
 	n.hash[i] = hashBytes(e.b)
 	s.digest += n.hash[i] + s.nodeSums(i)
 	n.touch(i, s.version.Seq)
+	n.SpecModified[i] = s.version.Seq
 
 	if fresh {
 		waiting := s.orphans[d.Node.Name]
@@ -64,7 +65,7 @@ func (s *State) setNode(d NodeSet) {
 func (s *State) removeNode(i NodeIndex) {
 	n := &s.Nodes
 	name := n.Spec[i].Name
-	for n.firstPod[i] != noPod {
+	for n.firstPod[i] != NoPod {
 		id := n.firstPod[i]
 		s.detach(id)
 		s.orphans[name] = append(s.orphans[name], id)
@@ -82,6 +83,7 @@ func (s *State) removeNode(i NodeIndex) {
 		n.Allocatable[r][i] = 0
 	}
 	n.touch(i, s.version.Seq)
+	n.SpecModified[i] = s.version.Seq
 	s.ImagesModified = s.version.Seq
 }
 

@@ -17,37 +17,43 @@ func (s *State) setPod(d PodSet) {
 		phase, node, nodeName = Assumed, p.Node, p.NodeName
 	}
 	s.retain(d.Pod.Class)
+	s.retainLabels(d.Pod.Labels)
 	if p.live {
 		attempt = max(attempt, p.Attempt)
+		s.unnominate(d.ID)
 		s.leave(d.ID)
 		s.counts[p.Phase]--
 		s.digest -= p.digest(d.ID)
 		s.release(p.Class)
+		s.releaseLabels(p.Labels)
 	} else {
 		s.takeRow(d.ID)
 		s.podByUID[d.Pod.UID] = d.ID
 	}
-	*p = PodRow{Pod: d.Pod, Phase: phase, Node: NoNode, live: true, next: noPod, prev: noPod, hash: hashPod(&d.Pod)}
+	*p = PodRow{Pod: d.Pod, Phase: phase, Node: NoNode, live: true, next: NoPod, prev: NoPod, hash: hashPod(&d.Pod)}
 	p.NodeName, p.Attempt = nodeName, attempt
 	s.counts[phase]++
 	s.digest += p.digest(d.ID)
 	s.enter(d.ID, node)
+	s.nominate(d.ID)
 }
 
 func (s *State) removePod(id PodID) {
 	p := &s.pods[id]
+	s.unnominate(id)
 	s.leave(id)
 	s.counts[p.Phase]--
 	s.digest -= p.digest(id)
 	s.release(p.Class)
+	s.releaseLabels(p.Labels)
 	delete(s.podByUID, p.UID)
 	s.clearRow(id)
 }
 
 // clearRow makes the id one without a pod.
 func (s *State) clearRow(id PodID) {
-	s.pods[id] = PodRow{Node: NoNode, next: s.freePod, prev: noPod}
-	if s.freePod != noPod {
+	s.pods[id] = PodRow{Node: NoNode, next: s.freePod, prev: NoPod}
+	if s.freePod != NoPod {
 		s.pods[s.freePod].prev = id
 	}
 	s.freePod = id
@@ -56,12 +62,12 @@ func (s *State) clearRow(id PodID) {
 // takeRow undoes clearRow.
 func (s *State) takeRow(id PodID) {
 	p := &s.pods[id]
-	if p.prev == noPod {
+	if p.prev == NoPod {
 		s.freePod = p.next
 	} else {
 		s.pods[p.prev].next = p.next
 	}
-	if p.next != noPod {
+	if p.next != NoPod {
 		s.pods[p.next].prev = p.prev
 	}
 }
@@ -70,6 +76,7 @@ func (s *State) takeRow(id PodID) {
 func (s *State) place(id PodID, phase Phase, node NodeIndex, nodeName string, attempt int32) {
 	p := &s.pods[id]
 	moves := p.NodeName != nodeName
+	s.unnominate(id)
 	if moves {
 		s.leave(id)
 	}
@@ -79,6 +86,7 @@ func (s *State) place(id PodID, phase Phase, node NodeIndex, nodeName string, at
 	if moves {
 		s.enter(id, node)
 	}
+	s.nominate(id)
 }
 
 // enter makes a pod with a NodeName count on its node, or wait for it as an orphan.
@@ -122,8 +130,8 @@ func (s *State) attach(id PodID, i NodeIndex) {
 	p := &s.pods[id]
 	s.rehashPod(id, func() { p.Node = i })
 	first := s.Nodes.firstPod[i]
-	p.prev, p.next = noPod, first
-	if first != noPod {
+	p.prev, p.next = NoPod, first
+	if first != NoPod {
 		s.pods[first].prev = id
 	}
 	s.Nodes.firstPod[i] = id
@@ -134,15 +142,15 @@ func (s *State) attach(id PodID, i NodeIndex) {
 func (s *State) detach(id PodID) {
 	p := &s.pods[id]
 	i := p.Node
-	if p.prev == noPod {
+	if p.prev == NoPod {
 		s.Nodes.firstPod[i] = p.next
 	} else {
 		s.pods[p.prev].next = p.next
 	}
-	if p.next != noPod {
+	if p.next != NoPod {
 		s.pods[p.next].prev = p.prev
 	}
-	p.prev, p.next = noPod, noPod
+	p.prev, p.next = NoPod, NoPod
 	s.addSums(i, s.classes[p.Class], -1)
 }
 

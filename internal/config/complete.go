@@ -45,7 +45,7 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration) (Completed, error) {
 		for _, err := range bad {
 			errs = append(errs, err)
 		}
-		out.Profiles = append(out.Profiles, profileOf(p, r))
+		out.Profiles = append(out.Profiles, profileOf(cfg, p, r))
 		keepUsedArgs(p)
 	}
 	if err := utilerrors.Flatten(utilerrors.NewAggregate(errs)); err != nil {
@@ -97,12 +97,7 @@ func unbuilt(path *field.Path, p *configv1.KubeSchedulerProfile) (errs field.Err
 }
 
 // weightOf returns the weight of an entry; 0 if it has none.
-func weightOf(e configv1.Plugin) int32 {
-	if e.Weight == nil {
-		return 0
-	}
-	return *e.Weight
-}
+func weightOf(e configv1.Plugin) int32 { return valueOr(e.Weight, 0) }
 
 // isCompleted reports whether each default plugin is either enabled or disabled by name.
 func isCompleted(s *configv1.PluginSet) bool {
@@ -131,10 +126,12 @@ func unrunnable(path *field.Path, r resolved) (errs field.ErrorList) {
 			errs = append(errs, field.Invalid(path.Child(other), r.at[other], fmt.Sprintf("%s cannot run at %s without %s", name, point, other)))
 		}
 	}
-	needs(nodePorts, "filter", "preFilter")
-	needs(nodeResourcesFit, "filter", "preFilter")
-	needs(taintToleration, "score", "preScore")
-	needs(balancedAllocation, "score", "preScore")
+	for _, name := range []string{nodePorts, nodeResourcesFit, podTopologySpread, interPodAffinity, declaredFeatures} {
+		needs(name, "filter", "preFilter")
+	}
+	for _, name := range []string{taintToleration, balancedAllocation, podTopologySpread, interPodAffinity} {
+		needs(name, "score", "preScore")
+	}
 	return errs
 }
 
@@ -168,10 +165,5 @@ func notes(cfg *configv1.KubeSchedulerConfiguration) []string {
 	ignored(!*completed.EnableProfiling || completed.EnableContentionProfiling == nil || !*completed.EnableContentionProfiling,
 		"enableProfiling and enableContentionProfiling are ignored: Berth serves no profiles")
 	ignored(completed.DelayCacheUntilActive, "delayCacheUntilActive is ignored: a binder lists the cluster when it becomes active")
-	sampled := *completed.PercentageOfNodesToScore != 0
-	for _, p := range cfg.Profiles {
-		sampled = sampled || p.PercentageOfNodesToScore != nil && *p.PercentageOfNodesToScore != 0
-	}
-	ignored(sampled, "percentageOfNodesToScore is ignored: Berth considers all nodes")
 	return out
 }

@@ -96,7 +96,9 @@ func TestDefaultsAreKubeSchedulers(t *testing.T) {
 func TestACompletedConfigurationCompletesToItself(t *testing.T) {
 	for _, body := range []string{
 		"",
-		profile("{multiPoint: {disabled: [{name: InterPodAffinity}]}}", ""),
+		profile("{multiPoint: {disabled: [{name: InterPodAffinity}]}}", "[{name: InterPodAffinity, args: {hardPodAffinityWeight: 5}}]"),
+		profile("", "[{name: PodTopologySpread, args: {defaultingType: List, defaultConstraints: [{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule, minDomains: 3}]}}]"),
+		"percentageOfNodesToScore: 30",
 		profile("{multiPoint: {disabled: [{name: '*'}], enabled: [{name: PrioritySort}, {name: SchedulingGates}, {name: DefaultBinder}, {name: NodeName}]}}", ""),
 		profile("{score: {disabled: [{name: '*'}], enabled: [{name: NodeAffinity, weight: 9}]}}",
 			"[{name: NodeAffinity, args: {addedAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}}]"),
@@ -148,34 +150,39 @@ func weights(p cluster.Profile) string {
 
 func TestPluginsMergeAsInKubeScheduler(t *testing.T) {
 	const (
-		filters  = "NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit"
-		prefs    = "NodeAffinity NodePorts NodeResourcesFit"
-		standard = "TaintToleration:3 NodeAffinity:2 NodeResourcesFit:1 NodeResourcesBalancedAllocation:1 ImageLocality:1"
+		between  = "PodTopologySpread InterPodAffinity NodeDeclaredFeatures"
+		filters  = "NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit " + between
+		prefs    = "NodeAffinity NodePorts NodeResourcesFit " + between
+		behind   = "NodeResourcesFit:1 PodTopologySpread:2 InterPodAffinity:2 NodeResourcesBalancedAllocation:1 ImageLocality:1"
+		standard = "TaintToleration:3 NodeAffinity:2 " + behind
 		needed   = "{name: PrioritySort}, {name: SchedulingGates}, {name: DefaultBinder}"
 	)
 	for _, tt := range []struct{ name, plugins, preFilters, filters, weights string }{
 		{"nothing said", "{}", prefs, filters, standard},
 		{"one disabled at a point", "{filter: {disabled: [{name: NodeName}]}}", prefs,
-			"NodeUnschedulable TaintToleration NodeAffinity NodePorts NodeResourcesFit", standard},
-		{"one disabled at all points", "{multiPoint: {disabled: [{name: NodeAffinity}]}}", "NodePorts NodeResourcesFit",
-			"NodeUnschedulable NodeName TaintToleration NodePorts NodeResourcesFit",
-			"TaintToleration:3 NodeResourcesFit:1 NodeResourcesBalancedAllocation:1 ImageLocality:1"},
+			"NodeUnschedulable TaintToleration NodeAffinity NodePorts NodeResourcesFit " + between, standard},
+		{"one disabled at all points", "{multiPoint: {disabled: [{name: NodeAffinity}]}}", "NodePorts NodeResourcesFit " + between,
+			"NodeUnschedulable NodeName TaintToleration NodePorts NodeResourcesFit " + between, "TaintToleration:3 " + behind},
+		{"those that look at other pods, disabled", "{multiPoint: {disabled: [{name: PodTopologySpread}, {name: InterPodAffinity}]}}",
+			"NodeAffinity NodePorts NodeResourcesFit NodeDeclaredFeatures",
+			"NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit NodeDeclaredFeatures",
+			"TaintToleration:3 NodeAffinity:2 NodeResourcesFit:1 NodeResourcesBalancedAllocation:1 ImageLocality:1"},
 		{"all disabled at a point", "{score: {disabled: [{name: '*'}]}}", prefs, filters, ""},
 		{"all disabled at a point but one", "{score: {disabled: [{name: '*'}], enabled: [{name: ImageLocality}]}}", prefs, filters, "ImageLocality:1"},
 		{"all disabled everywhere but some", "{multiPoint: {disabled: [{name: '*'}], enabled: [" + needed + ", {name: NodeResourcesFit, weight: 4}, {name: NodeName}]}}",
 			"NodeResourcesFit", "NodeResourcesFit NodeName", "NodeResourcesFit:4"},
 		{"a weight at the point", "{score: {enabled: [{name: ImageLocality, weight: 7}]}}", prefs, filters,
-			"ImageLocality:7 TaintToleration:3 NodeAffinity:2 NodeResourcesFit:1 NodeResourcesBalancedAllocation:1"},
+			"ImageLocality:7 TaintToleration:3 NodeAffinity:2 NodeResourcesFit:1 PodTopologySpread:2 InterPodAffinity:2 NodeResourcesBalancedAllocation:1"},
 		{"a weight at all points, where it stood", "{multiPoint: {enabled: [{name: NodeAffinity, weight: 5}]}}", prefs, filters,
-			"TaintToleration:3 NodeAffinity:5 NodeResourcesFit:1 NodeResourcesBalancedAllocation:1 ImageLocality:1"},
+			"TaintToleration:3 NodeAffinity:5 " + behind},
 		{"a weight at the point before that at all points", "{multiPoint: {enabled: [{name: NodeAffinity, weight: 5}]}, score: {enabled: [{name: NodeAffinity, weight: 6}]}}", prefs, filters,
-			"NodeAffinity:6 TaintToleration:3 NodeResourcesFit:1 NodeResourcesBalancedAllocation:1 ImageLocality:1"},
+			"NodeAffinity:6 TaintToleration:3 " + behind},
 		{"weight 0 is 1", "{multiPoint: {enabled: [{name: TaintToleration, weight: 0}]}}", prefs, filters,
-			"TaintToleration:1 NodeAffinity:2 NodeResourcesFit:1 NodeResourcesBalancedAllocation:1 ImageLocality:1"},
+			"TaintToleration:1 NodeAffinity:2 " + behind},
 		{"enabled at a point comes first", "{filter: {enabled: [{name: NodeResourcesFit}, {name: NodePorts}]}}", prefs,
-			"NodeResourcesFit NodePorts NodeUnschedulable NodeName TaintToleration NodeAffinity", standard},
+			"NodeResourcesFit NodePorts NodeUnschedulable NodeName TaintToleration NodeAffinity " + between, standard},
 		{"enabled and disabled at a point: runs, behind", "{filter: {enabled: [{name: NodeName}], disabled: [{name: NodeName}]}}", prefs,
-			"NodeUnschedulable TaintToleration NodeAffinity NodePorts NodeResourcesFit NodeName", standard},
+			"NodeUnschedulable TaintToleration NodeAffinity NodePorts NodeResourcesFit " + between + " NodeName", standard},
 		{"a plugin that Berth does not have, disabled", "{multiPoint: {disabled: [{name: VolumeBinding}]}, postFilter: {disabled: [{name: '*'}]}}", prefs, filters, standard},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -227,6 +234,79 @@ func TestArgumentsReachTheProfile(t *testing.T) {
 	}
 }
 
+func TestArgumentsOfInterPodAffinityReachTheProfile(t *testing.T) {
+	for _, tt := range []struct {
+		name, args string
+		weight     int32
+		ignore     bool
+	}{
+		{"none", "{}", 1, false},
+		{"a weight", "{hardPodAffinityWeight: 100}", 100, false},
+		{"no weight", "{hardPodAffinityWeight: 0}", 0, false},
+		{"preferred terms", "{ignorePreferredTermsOfExistingPods: true}", 1, true},
+	} {
+		want := cluster.DefaultProfile("default-scheduler")
+		want.HardPodAffinityWeight, want.IgnorePreferredTerms = tt.weight, tt.ignore
+		got := mustComplete(t, args("InterPodAffinity", tt.args)).Profiles[0]
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: profile (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	got := mustComplete(t, profile("{multiPoint: {disabled: [{name: InterPodAffinity}]}}", "[{name: InterPodAffinity, args: {hardPodAffinityWeight: 5}}]"))
+	if w := got.Profiles[0].HardPodAffinityWeight; w != 1 {
+		t.Errorf("weight of a plugin that does not run: %d, want the default", w)
+	}
+}
+
+func TestArgumentsOfPodTopologySpreadReachTheProfile(t *testing.T) {
+	for _, tt := range []struct {
+		name, args string
+		want       []cluster.SpreadConstraint
+		system     bool
+	}{
+		{"none", "{}", cluster.SystemSpread(), true},
+		{"kube-scheduler's own", "{defaultingType: System}", cluster.SystemSpread(), true},
+		{"an empty list", "{defaultingType: List}", nil, false},
+		{"a list, in its order", `{defaultingType: List, defaultConstraints: [
+			{maxSkew: 2, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway},
+			{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]}`,
+			[]cluster.SpreadConstraint{
+				{TopologyKey: "zone", MaxSkew: 2, MinDomains: 1, HonorAffinity: true},
+				{TopologyKey: "rack", MaxSkew: 1, MinDomains: 1, HonorAffinity: true, Hard: true},
+			}, false},
+		{"all of a constraint", `{defaultingType: List, defaultConstraints: [
+			{maxSkew: 4, topologyKey: zone, whenUnsatisfiable: DoNotSchedule, minDomains: 3, nodeAffinityPolicy: Ignore, nodeTaintsPolicy: Honor, matchLabelKeys: [a]}]}`,
+			[]cluster.SpreadConstraint{{TopologyKey: "zone", MaxSkew: 4, MinDomains: 3, HonorTaints: true, Hard: true}}, false},
+		{"policies written out", `{defaultingType: List, defaultConstraints: [
+			{maxSkew: 4, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway, minDomains: -3, nodeAffinityPolicy: Honor, nodeTaintsPolicy: Ignore}]}`,
+			[]cluster.SpreadConstraint{{TopologyKey: "zone", MaxSkew: 4, MinDomains: 1, HonorAffinity: true}}, false},
+	} {
+		want := cluster.DefaultProfile("default-scheduler")
+		want.DefaultSpread, want.SystemSpread = tt.want, tt.system
+		got := mustComplete(t, args("PodTopologySpread", tt.args)).Profiles[0]
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: profile (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+func TestAProfilesPercentageOfNodesComesBeforeThatOfAll(t *testing.T) {
+	c := mustComplete(t, `
+percentageOfNodesToScore: 30
+profiles: [{schedulerName: a}, {schedulerName: b, percentageOfNodesToScore: 70}, {schedulerName: c, percentageOfNodesToScore: 0}]
+`)
+	got := make(map[string]int32)
+	for _, p := range c.Profiles {
+		got[p.SchedulerName] = p.PercentageOfNodesToScore
+	}
+	if diff := cmp.Diff(map[string]int32{"a": 30, "b": 70, "c": 0}, got); diff != "" {
+		t.Errorf("percentages (-want +got):\n%s", diff)
+	}
+	if c.Notes != nil {
+		t.Errorf("notes: %q", c.Notes)
+	}
+}
+
 func TestSeveralProfilesStandSideBySide(t *testing.T) {
 	c := mustComplete(t, `
 podInitialBackoffSeconds: 2
@@ -252,8 +332,6 @@ func TestWhatMeansNothingToBerthIsNoted(t *testing.T) {
 		{"leaderElection: {leaderElect: false}", "leaderElection"},
 		{"enableProfiling: false", "enableProfiling"},
 		{"delayCacheUntilActive: true", "delayCacheUntilActive"},
-		{"percentageOfNodesToScore: 30", "percentageOfNodesToScore"},
-		{"profiles: [{percentageOfNodesToScore: 30}]", "percentageOfNodesToScore"},
 		{"clientConnection: {contentType: application/json}", "contentType"},
 	} {
 		c := mustComplete(t, tt.body)

@@ -226,7 +226,7 @@ func (c *converter) alpha1(from object) error {
 		}
 	}
 	if v, ok := take(from, "hardPodAffinitySymmetricWeight").(float64); ok && v != 1 {
-		setArg(profile, "InterPodAffinity", "hardPodAffinityWeight", v)
+		setArg(profile, interPodAffinity, "hardPodAffinityWeight", v)
 	}
 	if take(from, "disablePreemption") == true {
 		disable(profile, "postFilter", "DefaultPreemption")

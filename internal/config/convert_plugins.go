@@ -15,6 +15,9 @@ var strategies = map[string]configv1.ScoringStrategyType{
 	"RequestedToCapacityRatio":    configv1.RequestedToCapacityRatio,
 }
 
+// selectorSpread is the plugin that spread the pods of services and controllers, under both its names.
+var selectorSpread = map[string]bool{"SelectorSpread": true, "DefaultPodTopologySpread": true}
+
 // gone are plugins that v1 does not have, with what there is instead.
 var gone = map[string]string{
 	"SelectorSpread":           "PodTopologySpread spreads the pods of services, softly, by default",
@@ -80,6 +83,10 @@ func (c *converter) point(path string, p object, point string) {
 			enabled = append(enabled, e)
 		case strategy != "":
 			// Its other points are those of NodeResourcesFit, which are there by default.
+		case selectorSpread[name] && (point == "preScore" || point == "score") && !stands(p, point, podTopologySpread):
+			c.say("%s.plugins.%s.enabled: %s is %s in v1, which spreads by the constraints of pods too", path, point, name, podTopologySpread)
+			e["name"] = podTopologySpread
+			enabled = append(enabled, e)
 		case why != "":
 			c.say("%s.plugins.%s.enabled: %s is left out: v1 does not have it; %s", path, point, name, why)
 		default:
@@ -91,6 +98,8 @@ func (c *converter) point(path string, p object, point string) {
 		switch {
 		case strategies[name] != "":
 			disabledStrategies++
+		case selectorSpread[name]:
+			c.say("%s.plugins.%s.disabled: %s is left out: v1 does not have it; %s", path, point, name, gone[name])
 		case gone[name] != "": // nothing is left to disable
 		default:
 			disabled = append(disabled, d)
@@ -101,6 +110,23 @@ func (c *converter) point(path string, p object, point string) {
 	}
 	setIn(p, point, "enabled", enabled)
 	setIn(p, point, "disabled", disabled)
+}
+
+// stands reports whether a plugin of the default profile runs at a point, by what the profile says as far as it is converted.
+func stands(p object, point, plugin string) bool {
+	for _, at := range []string{point, multiPoint} {
+		set, _ := child(p, "plugins")[at].(object)
+		has := func(which, name string) bool {
+			return slices.ContainsFunc(list(set, which), func(o object) bool { return text(o["name"]) == name })
+		}
+		switch {
+		case has("enabled", plugin):
+			return true
+		case has("disabled", plugin) || has("disabled", all):
+			return false
+		}
+	}
+	return true
 }
 
 // pluginConfig converts the arguments of plugins.
@@ -116,6 +142,9 @@ func (c *converter) pluginConfig(path string, p object) {
 			if args, ok := entry["args"].(object); ok && strings.HasPrefix(text(args["apiVersion"]), group) {
 				delete(args, "apiVersion")
 				delete(args, "kind")
+			}
+			if args, ok := entry["args"].(object); ok && name == podTopologySpread && len(list(args, "defaultConstraints")) > 0 && args["defaultingType"] == nil {
+				args["defaultingType"] = string(configv1.ListDefaulting) // the only one there was at first
 			}
 			kept = append(kept, entry)
 		}

@@ -17,8 +17,8 @@ var predicates = map[string][]string{
 	"PodFitsPorts":          {nodePorts},
 	"HostName":              {"NodeName"},
 	"MatchNodeSelector":     {nodeAffinity},
-	"MatchInterPodAffinity": {"InterPodAffinity"},
-	"EvenPodsSpread":        {"PodTopologySpread"},
+	"MatchInterPodAffinity": {interPodAffinity},
+	"EvenPodsSpread":        {podTopologySpread},
 	"NoDiskConflict":        {"VolumeRestrictions"},
 	"NoVolumeZoneConflict":  {"VolumeZone"},
 	"MaxCSIVolumeCountPred": {"NodeVolumeLimits"},
@@ -37,25 +37,26 @@ var volumeCounts = map[string]bool{
 var priorities = map[string]string{
 	"BalancedResourceAllocation":       balancedAllocation,
 	"ImageLocalityPriority":            "ImageLocality",
-	"InterPodAffinityPriority":         "InterPodAffinity",
+	"InterPodAffinityPriority":         interPodAffinity,
 	"NodeAffinityPriority":             nodeAffinity,
 	"TaintTolerationPriority":          taintToleration,
-	"EvenPodsSpreadPriority":           "PodTopologySpread",
+	"EvenPodsSpreadPriority":           podTopologySpread,
 	"LeastRequestedPriority":           nodeResourcesFit,
 	"MostRequestedPriority":            nodeResourcesFit,
 	"RequestedToCapacityRatioPriority": nodeResourcesFit,
 }
 
+// spreadPriorities spread the pods of services and controllers, as PodTopologySpread's default constraints do now.
+var spreadPriorities = map[string]bool{"SelectorSpreadPriority": true, "ServiceSpreadingPriority": true}
+
 var goneOfPolicies = map[string]string{
-	"SelectorSpreadPriority":      gone["SelectorSpread"],
-	"ServiceSpreadingPriority":    gone["SelectorSpread"],
 	"NodePreferAvoidPodsPriority": gone["NodePreferAvoidPods"],
 	"ResourceLimitsPriority":      gone["NodeResourceLimits"],
 	"EqualPriority":               "it made no difference",
 }
 
 // later are default plugins that came after policies: a policy says nothing about them.
-var later = []string{"DynamicResources", "NodeDeclaredFeatures"}
+var later = []string{"DynamicResources", declaredFeatures}
 
 // policy converts a policy: what it named runs, with its weights, and of filters and scores nothing else does.
 func (c *converter) policy(from object) (object, error) {
@@ -94,7 +95,7 @@ func (c *converter) policy(from object) (object, error) {
 		}
 	}
 	if v, ok := take(from, "hardPodAffinitySymmetricWeight").(float64); ok && v != 1 {
-		setArg(profile, "InterPodAffinity", "hardPodAffinityWeight", v)
+		setArg(profile, interPodAffinity, "hardPodAffinityWeight", v)
 	}
 	if take(from, "alwaysCheckAllPredicates") == true {
 		c.say("alwaysCheckAllPredicates is left out: a node's verdict is that of the first filter it fails")
@@ -177,10 +178,15 @@ func (c *converter) priorities(profile, from object) (map[string]float64, error)
 			c.say("priority %s (serviceAntiAffinity) is left out: v1 does not have it; %s", name, gone["SelectorSpread"])
 		case why != "":
 			c.say("priority %s is left out: v1 does not have it; %s", name, why)
-		case plugin == "":
+		case plugin == "" && !spreadPriorities[name]:
 			return nil, fmt.Errorf("policy: unknown priority %q", name)
 		case weight == 0:
 			c.say("priority %s is left out: its weight is 0", name)
+		case spreadPriorities[name]:
+			c.say("priority %s is %s in v1, which spreads by the constraints of pods too", name, podTopologySpread)
+			if _, ok := weights[podTopologySpread]; !ok { // it may be named itself
+				weights[podTopologySpread] = weight
+			}
 		case plugin == nodeResourcesFit && strategy != "":
 			c.say("priority %s is left out: a profile has one strategy of NodeResourcesFit, and %s came first", name, strategy)
 		case plugin == nodeResourcesFit:

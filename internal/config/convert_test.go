@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -84,11 +85,57 @@ func TestAConvertedPolicyFiltersAndScoresWhatItNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := cluster.DefaultProfile("default-scheduler")
-	want.PreFilters = []string{"NodePorts", "NodeResourcesFit"}
-	want.Filters = []string{"NodeUnschedulable", "TaintToleration", "NodePorts", "NodeResourcesFit"}
+	want.PreFilters = []string{"NodePorts", "NodeResourcesFit", "NodeDeclaredFeatures"} // the last is younger than policies
+	want.Filters = []string{"NodeUnschedulable", "TaintToleration", "NodePorts", "NodeResourcesFit", "NodeDeclaredFeatures"}
 	want.Weights = []cluster.PluginWeight{{Name: "NodeAffinity", Weight: 3}, {Name: "NodeResourcesFit", Weight: 2}}
 	if diff := cmp.Diff([]cluster.Profile{want}, c.Profiles); diff != "" {
 		t.Errorf("profiles (-want +got):\n%s", diff)
+	}
+}
+
+func TestAConvertedPolicyLooksAtOtherPodsIfItNamedThat(t *testing.T) {
+	const named = `"predicates": [{"name": "PodFitsResources"}, {"name": "EvenPodsSpread"}, {"name": "MatchInterPodAffinity"}], `
+	for _, tt := range []struct{ name, policy, filters, weights string }{
+		{"filters", named + `"priorities": []`, "PodTopologySpread InterPodAffinity", ""},
+		{"scores", `"predicates": [], "priorities": [{"name": "EvenPodsSpreadPriority", "weight": 4}, {"name": "InterPodAffinityPriority", "weight": 3}]`,
+			"", "PodTopologySpread:4 InterPodAffinity:3"},
+		{"services", `"predicates": [], "priorities": [{"name": "SelectorSpreadPriority", "weight": 3}]`, "", "PodTopologySpread:3"},
+		{"services by the older name", `"predicates": [], "priorities": [{"name": "ServiceSpreadingPriority", "weight": 2}]`, "", "PodTopologySpread:2"},
+		{"services, and pods before", `"predicates": [], "priorities": [{"name": "EvenPodsSpreadPriority", "weight": 4}, {"name": "SelectorSpreadPriority", "weight": 3}]`,
+			"", "PodTopologySpread:4"},
+		{"services, and pods behind", `"predicates": [], "priorities": [{"name": "SelectorSpreadPriority", "weight": 3}, {"name": "EvenPodsSpreadPriority", "weight": 4}]`,
+			"", "PodTopologySpread:4"},
+		{"neither", `"predicates": [], "priorities": []`, "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			out, _, err := config.Convert([]byte(`{"kind": "Policy", "hardPodAffinitySymmetricWeight": 7, ` + tt.policy + "}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg, err := config.Decode(out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := config.Complete(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := c.Profiles[0]
+			others := func(name string) bool { return name != "PodTopologySpread" && name != "InterPodAffinity" }
+			if got := strings.Join(slices.DeleteFunc(p.Filters, others), " "); got != tt.filters {
+				t.Errorf("filters %q, want %q", got, tt.filters)
+			}
+			if got := weights(p); got != tt.weights {
+				t.Errorf("weights %q, want %q", got, tt.weights)
+			}
+			wantHard := int32(1) // does not run
+			if strings.Contains(tt.filters+tt.weights, "InterPodAffinity") {
+				wantHard = 7
+			}
+			if p.HardPodAffinityWeight != wantHard {
+				t.Errorf("hard weight %d, want %d", p.HardPodAffinityWeight, wantHard)
+			}
+		})
 	}
 }
 

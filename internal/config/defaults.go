@@ -21,6 +21,14 @@ func orDefault[T comparable](field *T, value T) {
 
 func pointTo[T any](v T) *T { return &v }
 
+// valueOr returns what p points to, or value if it is nil.
+func valueOr[T any](p *T, value T) T {
+	if p == nil {
+		return value
+	}
+	return *p
+}
+
 func orPointTo[T any](field **T, value T) {
 	if *field == nil {
 		*field = pointTo(value)
@@ -77,7 +85,7 @@ func newArgs(plugin string) runtime.Object {
 		args = &configv1.DefaultPreemptionArgs{}
 	case "DynamicResources":
 		args = &configv1.DynamicResourcesArgs{}
-	case "InterPodAffinity":
+	case interPodAffinity:
 		args = &configv1.InterPodAffinityArgs{}
 	case nodeAffinity:
 		args = &configv1.NodeAffinityArgs{}
@@ -85,7 +93,7 @@ func newArgs(plugin string) runtime.Object {
 		args = &configv1.NodeResourcesBalancedAllocationArgs{}
 	case nodeResourcesFit:
 		args = &configv1.NodeResourcesFitArgs{}
-	case "PodTopologySpread":
+	case podTopologySpread:
 		args = &configv1.PodTopologySpreadArgs{}
 	case "VolumeBinding":
 		args = &configv1.VolumeBindingArgs{}

@@ -40,6 +40,10 @@ func TestDecodingIsStrict(t *testing.T) {
 
 func fit(args string) string { return profile("", "[{name: NodeResourcesFit, args: "+args+"}]") }
 
+func spread(constraint string) string {
+	return args("PodTopologySpread", "{defaultingType: List, defaultConstraints: ["+constraint+"]}")
+}
+
 func args(plugin, args string) string {
 	return profile("", "[{name: "+plugin+", args: "+args+"}]")
 }
@@ -80,9 +84,16 @@ func TestValidationIsKubeSchedulers(t *testing.T) {
 		{"added preference", args("NodeAffinity", "{addedAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, preference: {matchExpressions: [{key: a, operator: Gt, values: [b]}]}}]}}"),
 			at + "addedAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].matchExpressions[0].values[0]: Invalid value: "},
 		{"affinity weight", args("InterPodAffinity", "{hardPodAffinityWeight: 101}"), at + "hardPodAffinityWeight: Invalid value: 101: not in valid range [0, 100]"},
+		{"affinity weight below", args("InterPodAffinity", "{hardPodAffinityWeight: -1}"), at + "hardPodAffinityWeight: Invalid value: -1: not in valid range [0, 100]"},
 		{"preemption", args("DefaultPreemption", "{minCandidateNodesPercentage: 0, minCandidateNodesAbsolute: 0}"), at + "minCandidateNodesAbsolute: Invalid value: 0: cannot be zero at the same time as minCandidateNodesPercentage"},
 		{"spread type", args("PodTopologySpread", "{defaultConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}]}"), at + `defaultingType: Invalid value: "System": when .defaultConstraints are not empty`},
-		{"spread", args("PodTopologySpread", "{defaultingType: List, defaultConstraints: [{maxSkew: 0, topologyKey: '', whenUnsatisfiable: Never, labelSelector: {}}]}"), at + "defaultConstraints[0].labelSelector: Forbidden: constraint must not define a selector, as they deduced for each pod"},
+		{"kind of spread", args("PodTopologySpread", "{defaultingType: Maybe}"), at + `defaultingType: Unsupported value: "Maybe": supported values: "System", "List"`},
+		{"spread by what", spread("{maxSkew: 1, topologyKey: a, whenUnsatisfiable: ScheduleAnyway, labelSelector: {}}"), at + "defaultConstraints[0].labelSelector: Forbidden: constraint must not define a selector, as they deduced for each pod"},
+		{"skew of spread", spread("{maxSkew: 0, topologyKey: a, whenUnsatisfiable: ScheduleAnyway}"), at + "defaultConstraints[0].maxSkew: Invalid value: 0: not in valid range (0, inf)"},
+		{"key of spread", spread("{maxSkew: 1, topologyKey: '', whenUnsatisfiable: ScheduleAnyway}"), at + "defaultConstraints[0].topologyKey: Required value: can not be empty"},
+		{"key of spread, no label", spread("{maxSkew: 1, topologyKey: 'a b', whenUnsatisfiable: ScheduleAnyway}"), at + `defaultConstraints[0].topologyKey: Invalid value: "a b": name part must consist of`},
+		{"action of spread", spread("{maxSkew: 1, topologyKey: a, whenUnsatisfiable: Never}"), at + `defaultConstraints[0].whenUnsatisfiable: Unsupported value: "Never": supported values: "DoNotSchedule", "ScheduleAnyway"`},
+		{"no action of spread", spread("{maxSkew: 1, topologyKey: a}"), at + "defaultConstraints[0].whenUnsatisfiable: Required value: can not be empty"},
 		{"spread twice", args("PodTopologySpread", "{defaultingType: List, defaultConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}, {maxSkew: 2, topologyKey: a, whenUnsatisfiable: DoNotSchedule}]}"), at + `defaultConstraints[1]: Duplicate value: "{a, DoNotSchedule}"`},
 		{"volume binding", args("VolumeBinding", "{bindTimeoutSeconds: -1}"), at + "bindTimeoutSeconds: Invalid value: -1: invalid BindTimeoutSeconds, should not be a negative value"},
 		{"volume shape", args("VolumeBinding", "{shape: [{utilization: 0, score: 0}]}"), "unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring"},
@@ -103,11 +114,11 @@ func TestValidationIsKubeSchedulers(t *testing.T) {
 func TestWhatBerthDoesNotHaveIsNamed(t *testing.T) {
 	const notYet = "Forbidden: Berth does not have "
 	for _, tt := range []struct{ name, body, want string }{
-		{"enabled at a point", profile("{score: {enabled: [{name: InterPodAffinity, weight: 2}]}}", ""), "profiles[0].plugins.score.enabled[0]: " + notYet + "InterPodAffinity yet"},
-		{"enabled everywhere", profile("{multiPoint: {enabled: [{name: PodTopologySpread, weight: 2}]}}", ""), "profiles[0].plugins.multiPoint.enabled[0]: " + notYet + "PodTopologySpread yet"},
+		{"enabled at a point", profile("{score: {enabled: [{name: DynamicResources, weight: 2}]}}", ""), "profiles[0].plugins.score.enabled[0]: " + notYet + "DynamicResources yet"},
+		{"enabled everywhere", profile("{multiPoint: {enabled: [{name: VolumeRestrictions}]}}", ""), "profiles[0].plugins.multiPoint.enabled[0]: " + notYet + "VolumeRestrictions yet"},
 		{"enabled after all are disabled", profile("{filter: {disabled: [{name: '*'}], enabled: [{name: NodeName}, {name: VolumeZone}]}}", ""), "profiles[0].plugins.filter.enabled[1]: " + notYet + "VolumeZone yet"},
 		{"behind a feature gate", profile("{permit: {enabled: [{name: GangScheduling}]}}", ""), notYet + "GangScheduling yet"},
-		{"arguments", args("InterPodAffinity", "{hardPodAffinityWeight: 5}"), "profiles[0].pluginConfig[0].args: " + notYet + "the plugin InterPodAffinity yet"},
+		{"arguments", args("VolumeBinding", "{bindTimeoutSeconds: 5}"), "profiles[0].pluginConfig[0].args: " + notYet + "the plugin VolumeBinding yet"},
 		{"arguments of preemption", args("DefaultPreemption", "{minCandidateNodesAbsolute: 5}"), notYet + "the plugin DefaultPreemption yet"},
 		{"extenders", "extenders: [{urlPrefix: 'http://x', filterVerb: f}]", "extenders: " + notYet + "extenders yet"},
 		{"unknown plugin", profile("{score: {enabled: [{name: Mine}]}}", ""), `profiles[0].plugins.score.enabled[0].name: Invalid value: "Mine": does not exist`},
@@ -121,6 +132,11 @@ func TestWhatBerthDoesNotHaveIsNamed(t *testing.T) {
 		{"no gates", profile("{preEnqueue: {disabled: [{name: SchedulingGates}]}}", ""), "Berth cannot do without SchedulingGates"},
 		{"filter without preFilter", profile("{preFilter: {disabled: [{name: NodeResourcesFit}]}}", ""), "NodeResourcesFit cannot run at filter without preFilter"},
 		{"score without preScore", profile("{preScore: {disabled: [{name: '*'}]}}", ""), "TaintToleration cannot run at score without preScore"},
+		{"spread without preFilter", profile("{preFilter: {disabled: [{name: PodTopologySpread}]}}", ""), "PodTopologySpread cannot run at filter without preFilter"},
+		{"spread without preScore", profile("{preScore: {disabled: [{name: PodTopologySpread}]}}", ""), "PodTopologySpread cannot run at score without preScore"},
+		{"affinity without preFilter", profile("{preFilter: {disabled: [{name: InterPodAffinity}]}}", ""), "InterPodAffinity cannot run at filter without preFilter"},
+		{"affinity without preScore", profile("{preScore: {disabled: [{name: InterPodAffinity}]}}", ""), "InterPodAffinity cannot run at score without preScore"},
+		{"features without preFilter", profile("{preFilter: {disabled: [{name: NodeDeclaredFeatures}]}}", ""), "NodeDeclaredFeatures cannot run at filter without preFilter"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, err := complete(tt.body); err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -132,10 +148,10 @@ func TestWhatBerthDoesNotHaveIsNamed(t *testing.T) {
 
 func TestWhatStandsByDefaultIsAccepted(t *testing.T) {
 	for _, tt := range []struct{ name, body string }{
-		{"default arguments", args("InterPodAffinity", "{hardPodAffinityWeight: 1}")},
+		{"default arguments", args("VolumeBinding", "{bindTimeoutSeconds: 600}")},
 		{"empty arguments", args("DefaultPreemption", "{}")},
-		{"arguments that name their kind", args("PodTopologySpread", "{apiVersion: kubescheduler.config.k8s.io/v1, kind: PodTopologySpreadArgs, defaultingType: System}")},
-		{"disabled", profile("{multiPoint: {disabled: [{name: InterPodAffinity}]}, score: {disabled: [{name: PodTopologySpread}]}}", "")},
+		{"arguments that name their kind", args("DynamicResources", "{apiVersion: kubescheduler.config.k8s.io/v1, kind: DynamicResourcesArgs, filterTimeout: 10s}")},
+		{"disabled", profile("{multiPoint: {disabled: [{name: VolumeBinding}]}, score: {disabled: [{name: DynamicResources}]}}", "")},
 		{"an unknown name, disabled", profile("{score: {disabled: [{name: SelectorSpread}]}}", "")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

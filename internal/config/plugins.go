@@ -14,6 +14,9 @@ const (
 	nodeResourcesFit   = "NodeResourcesFit"
 	balancedAllocation = "NodeResourcesBalancedAllocation"
 	taintToleration    = "TaintToleration"
+	podTopologySpread  = "PodTopologySpread"
+	interPodAffinity   = "InterPodAffinity"
+	declaredFeatures   = "NodeDeclaredFeatures"
 	schedulingGates    = "SchedulingGates"
 	prioritySort       = "PrioritySort"
 	defaultBinder      = "DefaultBinder"
@@ -47,14 +50,14 @@ var inTree = []plugin{
 	{"NodeVolumeLimits", []string{"preFilter", "filter"}, true, 0, false},
 	{"VolumeBinding", []string{"preFilter", "filter", "reserve", "preScore", "score", "preBind"}, true, 0, false},
 	{"VolumeZone", []string{"preFilter", "filter"}, true, 0, false},
-	{"PodTopologySpread", []string{"preFilter", "filter", "preScore", "score"}, true, 2, false},
-	{"InterPodAffinity", []string{"preFilter", "filter", "preScore", "score"}, true, 2, false},
+	{podTopologySpread, []string{"preFilter", "filter", "preScore", "score"}, true, 2, true},
+	{interPodAffinity, []string{"preFilter", "filter", "preScore", "score"}, true, 2, true},
 	{"DynamicResources", []string{"preEnqueue", "preFilter", "filter", "postFilter", "score", "reserve", "preBind"}, true, 2, false},
 	{"DefaultPreemption", []string{"preEnqueue", "postFilter"}, true, 0, false},
 	{balancedAllocation, []string{"preScore", "score"}, true, 1, true},
 	{"ImageLocality", []string{"score"}, true, 1, true},
 	{defaultBinder, []string{"bind"}, true, 0, true},
-	{"NodeDeclaredFeatures", []string{"preFilter", "filter"}, true, 0, false},
+	{declaredFeatures, []string{"preFilter", "filter"}, true, 0, true},
 	// Behind feature gates that are off.
 	{"GangScheduling", []string{"preEnqueue", "permit"}, false, 0, false},
 	{"TopologyPlacementGenerator", []string{"placementGenerate"}, false, 0, false},

@@ -9,16 +9,23 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
-// profileOf makes of a profile what the roles are told. The profile has its defaults.
-func profileOf(p *configv1.KubeSchedulerProfile, r resolved) cluster.Profile {
-	out := cluster.Profile{SchedulerName: *p.SchedulerName, PreFilters: built(r.at["preFilter"]), Filters: built(r.at["filter"])}
+// profileOf makes of a profile of cfg what the roles are told. Both have their defaults.
+func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedulerProfile, r resolved) cluster.Profile {
+	out := cluster.Profile{
+		SchedulerName: *p.SchedulerName, PreFilters: built(r.at["preFilter"]), Filters: built(r.at["filter"]),
+		PercentageOfNodesToScore: *cfg.PercentageOfNodesToScore,
+	}
+	if p.PercentageOfNodesToScore != nil { // 0, too, is said
+		out.PercentageOfNodesToScore = *p.PercentageOfNodesToScore
+	}
 	for _, name := range built(r.at["score"]) {
 		out.Weights = append(out.Weights, cluster.PluginWeight{Name: name, Weight: r.weights[name]})
 	}
-	for _, name := range []string{nodeResourcesFit, balancedAllocation, nodeAffinity} {
+	used := enabledNames(p.Plugins)
+	for _, name := range []string{nodeResourcesFit, balancedAllocation, nodeAffinity, podTopologySpread, interPodAffinity} {
 		args := newArgs(name) // of a plugin that does not run
 		for i := range p.PluginConfig {
-			if p.PluginConfig[i].Name == name {
+			if p.PluginConfig[i].Name == name && slices.Contains(used, name) {
 				args = p.PluginConfig[i].Args.Object
 			}
 		}
@@ -31,6 +38,10 @@ func profileOf(p *configv1.KubeSchedulerProfile, r resolved) cluster.Profile {
 			}
 		case *configv1.NodeAffinityArgs:
 			setAddedAffinity(&out, a.AddedAffinity)
+		case *configv1.PodTopologySpreadArgs:
+			setDefaultSpread(&out, a)
+		case *configv1.InterPodAffinityArgs:
+			out.HardPodAffinityWeight, out.IgnorePreferredTerms = *a.HardPodAffinityWeight, a.IgnorePreferredTermsOfExistingPods
 		}
 	}
 	return out
@@ -83,4 +94,23 @@ func requirements(from []corev1.NodeSelectorRequirement) []cluster.Requirement {
 		out = append(out, cluster.Requirement{Key: r.Key, Operator: string(r.Operator), Values: r.Values})
 	}
 	return out
+}
+
+func setDefaultSpread(out *cluster.Profile, a *configv1.PodTopologySpreadArgs) {
+	if a.DefaultingType == configv1.SystemDefaulting {
+		out.DefaultSpread, out.SystemSpread = cluster.SystemSpread(), true
+		return
+	}
+	for _, c := range a.DefaultConstraints {
+		// kube-scheduler reads the rest of a constraint no stricter: what is not Honor is Ignore, less than one domain is
+		// asked for like one, and matchLabelKeys fall with the selector that each pod's own replaces.
+		out.DefaultSpread = append(out.DefaultSpread, cluster.SpreadConstraint{
+			TopologyKey:   c.TopologyKey,
+			MaxSkew:       c.MaxSkew,
+			MinDomains:    max(1, valueOr(c.MinDomains, 1)),
+			Hard:          c.WhenUnsatisfiable == corev1.DoNotSchedule,
+			HonorAffinity: valueOr(c.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor) == corev1.NodeInclusionPolicyHonor,
+			HonorTaints:   valueOr(c.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore) == corev1.NodeInclusionPolicyHonor,
+		})
+	}
 }

@@ -22,10 +22,10 @@ func benchmarkSizes(b *testing.B, run func(b *testing.B, st *cluster.State, e *E
 
 func BenchmarkFilterCold(b *testing.B) {
 	benchmarkSizes(b, func(b *testing.B, st *cluster.State, e *Evaluator) {
-		e.Filter(st, testClass, everything(st))
+		e.Filter(st, of(testClass), everything(st))
 		for b.Loop() {
-			clear(e.classes[testClass].known)
-			e.Filter(st, testClass, everything(st))
+			clear(e.classes[Kind{class: testClass}].known)
+			e.Filter(st, of(testClass), everything(st))
 		}
 	})
 }
@@ -33,12 +33,12 @@ func BenchmarkFilterCold(b *testing.B) {
 // BenchmarkFilterIncremental filters again after one node has changed.
 func BenchmarkFilterIncremental(b *testing.B) {
 	benchmarkSizes(b, func(b *testing.B, st *cluster.State, e *Evaluator) {
-		e.Filter(st, testClass, everything(st))
+		e.Filter(st, of(testClass), everything(st))
 		id := st.FreePod()
 		for k := 0; b.Loop(); k++ {
 			node := st.Nodes.Spec[k*7919%st.Nodes.Len()].Name
 			apply(b, st, cluster.PodSet{ID: id, Pod: cluster.Pod{UID: "p", Class: testClass, NodeName: node}})
-			e.Filter(st, testClass, everything(st))
+			e.Filter(st, of(testClass), everything(st))
 		}
 	})
 }
@@ -50,13 +50,13 @@ func BenchmarkScoreKnown(b *testing.B) { benchmarkScore(b, false) }
 
 func benchmarkScore(b *testing.B, cold bool) {
 	benchmarkSizes(b, func(b *testing.B, st *cluster.State, e *Evaluator) {
-		f, _ := e.Filter(st, testClass, everything(st))
-		e.Score(st, testClass, everything(st), f.Feasible, 256)
+		f, _ := e.Filter(st, of(testClass), everything(st))
+		e.Score(st, of(testClass), everything(st), f.Eligible, 256)
 		for b.Loop() {
 			if cold {
-				clear(e.classes[testClass].scored)
+				clear(e.classes[Kind{class: testClass}].scored)
 			}
-			e.Score(st, testClass, everything(st), f.Feasible, 256)
+			e.Score(st, of(testClass), everything(st), f.Eligible, 256)
 		}
 	})
 }
@@ -81,9 +81,9 @@ func BenchmarkPlace(b *testing.B) {
 						apply(b, st, cluster.PodForgotten{ID: id})
 					}
 				}
-				f, _ := e.Filter(st, testClass, everything(st))
-				groups, _ := e.Score(st, testClass, everything(st), f.Feasible, size)
-				p, st0, k = NewPlacer(e, st, st.Version().Seq, []Candidates{{testClass, groups}}), st, 0
+				f, _ := e.Filter(st, of(testClass), everything(st))
+				groups, _ := e.Score(st, of(testClass), everything(st), f.Eligible, size)
+				p, st0, k = NewPlacer(e, st, st.Version().Seq, []Candidates{{of(testClass), groups}}), st, 0
 				b.StartTimer()
 			}
 			if node, placement := p.Place(0); placement == Placed {

@@ -4,8 +4,10 @@ import "github.com/berth-scheduler/berth/internal/cluster"
 
 // contest is what a Placer knows about the nodes of one class.
 type contest struct {
-	class    cluster.ClassID
-	program  *program
+	subject  Subject
+	kind     Kind // of the subject when the first pod was placed
+	begun    bool // there was a first pod
+	class    *class
 	groups   []contestGroup
 	byRaw    map[Raw]int
 	caughtUp int // how much of the Placer's journal has been evaluated
@@ -21,8 +23,11 @@ type contestGroup struct {
 	truncated bool     // there are nodes behind the last listed one
 	changed   []changedNode
 
-	best    rankedNode // of Placer.choose
-	certain bool
+	// Of Placer.choose.
+	best    rankedNode
+	certain bool // there is a feasible node
+	closed  bool // pods on other nodes exclude all
+	worth   worth
 }
 
 // changedNode is a node as it was evaluated at a seq. It is out of date once the node has changed again.
@@ -32,7 +37,7 @@ type changedNode struct {
 }
 
 func newContest(c *Candidates) contest {
-	out := contest{class: c.Class, byRaw: make(map[Raw]int, len(c.Groups))}
+	out := contest{subject: c.Subject, byRaw: make(map[Raw]int, len(c.Groups))}
 	for k := range c.Groups {
 		g := &c.Groups[k]
 		group := out.group(g.Raw)

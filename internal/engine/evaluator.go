@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"math/bits"
 	"runtime"
 	"sync"
@@ -34,16 +35,23 @@ type Evaluator struct {
 	st      *cluster.State
 	epoch   cluster.Epoch
 	clock   uint64 // counts uses
-	classes map[cluster.ClassID]*class
+	classes map[Kind]*class
+
+	relations map[subjectKey]*relations
 }
 
-// class is what an Evaluator knows of one class. Bit i of known says that verdicts[i] and feasible hold for node i as
+// class is what an Evaluator knows of one kind of pods. Bit i of known says that verdicts[i] and feasible hold for node i as
 // it is now; bit i of scored says it of groups[i] and scores[i].
 type class struct {
+	kind Kind
 	used uint64 // of Evaluator.clock; guarded by Evaluator.mu
 
 	mu       sync.Mutex
 	program  *program
+	relation *relations
+	topology *topology // nil if other pods do not matter
+	overflow bool      // or if they matter in too many ways
+	census   census
 	synced   cluster.Seq // known and scored hold for the nodes as they were at this seq
 	known    cluster.Bitmap
 	feasible cluster.Bitmap
@@ -52,6 +60,7 @@ type class struct {
 	groups   []groupID
 	scores   []nodeScores
 	raws     interner
+	grouped  uint64 // groups are of cells as of that rebuild of the topology
 }
 
 // NewEvaluator returns an Evaluator that knows nothing yet.
@@ -65,24 +74,31 @@ func NewEvaluator(config EvaluatorConfig) *Evaluator {
 	return &Evaluator{config: config, spanNodes: spanNodes}
 }
 
-// class returns the entry of a class, its lock held and its program current; nil if the state has no such class.
-func (e *Evaluator) class(st *cluster.State, id cluster.ClassID) *class {
-	e.mu.Lock()
+// follow drops everything if the state is another one. The Evaluator's lock is held.
+func (e *Evaluator) follow(st *cluster.State) {
 	if e.st != st || e.epoch != st.Version().Epoch {
-		e.st, e.epoch, e.classes = st, st.Version().Epoch, make(map[cluster.ClassID]*class)
+		e.st, e.epoch, e.classes, e.relations = st, st.Version().Epoch, make(map[Kind]*class), nil
 	}
-	defined := st.Class(id)
-	if defined == nil {
-		delete(e.classes, id)
+}
+
+// class returns the entry of a subject's kind, its lock held, its program current and its counts up to date; nil if
+// the state has no such class.
+func (e *Evaluator) class(st *cluster.State, s Subject) *class {
+	e.mu.Lock()
+	e.follow(st)
+	id, r := e.kind(st, s)
+	if r == nil {
+		maps.DeleteFunc(e.classes, func(k Kind, _ *class) bool { return k.class == s.Class })
 		e.mu.Unlock()
 		return nil
 	}
+	defined := st.Class(s.Class)
 	c := e.classes[id]
 	if c == nil {
 		if len(e.classes) >= e.config.MaxClasses {
 			e.evict()
 		}
-		c = new(class)
+		c = &class{kind: id}
 		e.classes[id] = c
 	}
 	e.clock++
@@ -102,11 +118,32 @@ func (e *Evaluator) class(st *cluster.State, id cluster.ClassID) *class {
 		}
 		c.program = p
 	}
+	c.relate(st, &defined.Spec, r)
+	if c.overflow && c.program.unsupported == "" {
+		p := *c.program
+		p.unsupported, p.unsupportedPlugin = "pod has too many topology constraints and affinity terms", PodTopologySpread
+		c.program = &p
+		clear(c.known)
+	}
+	if c.topology != nil {
+		c.topology.sync(st, c.program)
+	}
 	return c
 }
 
+// relate makes what other pods matter to the class, unless it is there and still holds.
+func (c *class) relate(st *cluster.State, spec *cluster.ClassSpec, r *relations) {
+	if was := c.relation; was != nil && was.profile == r.profile && (was.namespaces == r.namespaces || !c.topology.resolves()) {
+		return
+	}
+	c.relation = r
+	c.topology, c.overflow = newTopology(st, spec, r, c.program, c.kind.priority)
+	c.census = census{}
+	clear(c.scored) // the groups are of other cells
+}
+
 func (e *Evaluator) evict() {
-	var oldest cluster.ClassID
+	var oldest Kind
 	least := ^uint64(0)
 	for id, c := range e.classes {
 		if c.used < least {
@@ -114,16 +151,6 @@ func (e *Evaluator) evict() {
 		}
 	}
 	delete(e.classes, oldest)
-}
-
-// compiled returns the program of a class, nil if the state has no such class.
-func (e *Evaluator) compiled(st *cluster.State, id cluster.ClassID) *program {
-	c := e.class(st, id)
-	if c == nil {
-		return nil
-	}
-	defer c.mu.Unlock()
-	return c.program
 }
 
 // sync forgets what was found of nodes that have changed since the last call.
@@ -204,8 +231,9 @@ func each(spans []words, work func(k int, span words)) {
 
 // Feasibility is which nodes of a range can run a class.
 type Feasibility struct {
-	// Feasible is a copy. Its bit 0 is the range's first index.
-	Feasible      cluster.Bitmap
+	// Eligible are the nodes that are feasible as far as their own pods, labels and resources go: the feasible ones, and
+	// those that only pods on other nodes exclude. It is a copy. Its bit 0 is the range's first index.
+	Eligible      cluster.Bitmap
 	FeasibleCount int32
 	Nodes         int32          // how many nodes the range has
 	Verdicts      []VerdictCount // of the others, by plugin in kube-scheduler's order, then by reason
@@ -214,22 +242,22 @@ type Feasibility struct {
 // Filter returns which nodes of a range can run a class, evaluating only nodes that have changed since it was last
 // asked. r.First must be a multiple of 64; if not, the range begins at the multiple below. False: the state has no such
 // class.
-func (e *Evaluator) Filter(st *cluster.State, id cluster.ClassID, r cluster.Range) (Feasibility, bool) {
-	c := e.class(st, id)
+func (e *Evaluator) Filter(st *cluster.State, s Subject, r cluster.Range) (Feasibility, bool) {
+	c := e.class(st, s)
 	if c == nil {
 		return Feasibility{}, false
 	}
 	defer c.mu.Unlock()
 	c.sync(st)
 	ws, r := align(r, st.Nodes.Len())
-	whole := (st.Nodes.Len() + 63) / 64
-	c.known, c.feasible = grow(c.known, whole), grow(c.feasible, whole)
-	c.verdicts = grow(c.verdicts, whole*64)
-
-	out := Feasibility{Feasible: make(cluster.Bitmap, ws.end-ws.first)}
+	c.reserve(st)
+	out := Feasibility{Eligible: make(cluster.Bitmap, ws.end-ws.first)}
 	spans := e.split(ws)
 	parts := make([]filterPart, len(spans))
-	each(spans, func(k int, span words) { parts[k] = c.filter(st, span, r, out.Feasible[span.first-ws.first:]) })
+	if c.topology != nil {
+		c.topology.judgeAll()
+	}
+	each(spans, func(k int, span words) { parts[k] = c.filter(st, span, r, out.Eligible[span.first-ws.first:]) })
 	verdicts := make([][]VerdictCount, len(parts))
 	for k := range parts {
 		out.Nodes += parts[k].nodes
@@ -238,6 +266,23 @@ func (e *Evaluator) Filter(st *cluster.State, id cluster.ClassID, r cluster.Rang
 	}
 	out.Verdicts = MergeVerdicts(verdicts...)
 	return out, true
+}
+
+// reserve makes room for verdicts on all nodes.
+func (c *class) reserve(st *cluster.State) {
+	whole := (st.Nodes.Len() + 63) / 64
+	c.known, c.feasible = grow(c.known, whole), grow(c.feasible, whole)
+	c.verdicts = grow(c.verdicts, whole*64)
+}
+
+// eligible reports whether a live node is, judging it if need be. The class is synced and has reserved room.
+func (c *class) eligible(st *cluster.State, i cluster.NodeIndex) bool {
+	if !c.known.Has(i) {
+		c.verdicts[i] = c.program.filter(st, i, c.kind.priority, cluster.NoPod)
+		c.feasible.Put(i, c.verdicts[i].Feasible())
+		c.known.Set(i)
+	}
+	return c.feasible.Has(i)
 }
 
 type filterPart struct {
@@ -253,42 +298,109 @@ func (c *class) filter(st *cluster.State, span words, r cluster.Range, out clust
 		live := st.Nodes.Live[w] & mask(w, r)
 		for todo := live &^ c.known[w]; todo != 0; todo &= todo - 1 {
 			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(todo))
-			c.verdicts[i] = c.program.filter(st, i)
+			c.verdicts[i] = c.program.filter(st, i, c.kind.priority, cluster.NoPod)
 			c.feasible.Put(i, c.verdicts[i].Feasible())
 		}
 		c.known[w] |= live
-		feasible := live & c.feasible[w]
-		out[w-span.first] = feasible
+		eligible := live & c.feasible[w]
+		out[w-span.first] = eligible
 		part.nodes += int32(bits.OnesCount64(live))
-		part.feasible += int32(bits.OnesCount64(feasible))
-		for bad := live &^ feasible; bad != 0; bad &= bad - 1 {
-			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(bad))
-			t.add(c.verdicts[i], i)
+		if c.topology == nil {
+			part.feasible += int32(bits.OnesCount64(eligible))
+			for bad := live &^ eligible; bad != 0; bad &= bad - 1 {
+				i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(bad))
+				t.add(c.verdicts[i], i)
+			}
+			continue
+		}
+		for all := live; all != 0; all &= all - 1 {
+			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(all))
+			if v := c.program.combine(c.verdicts[i], c.topology.cellOf(i)); v.Feasible() {
+				part.feasible++
+			} else {
+				t.add(v, i)
+			}
 		}
 	}
 	part.verdicts = t.verdicts(st, c.program)
 	return part
 }
 
-// Node returns the verdict on one node as it is now. False: there is no such class, or no such node.
-func (e *Evaluator) Node(st *cluster.State, id cluster.ClassID, i cluster.NodeIndex) (Verdict, bool) {
-	p := e.compiled(st, id)
-	if p == nil || !st.Nodes.Live.Has(i) {
+// Node returns the verdict on one node as it is now. Self is the pod itself, if it may be nominated to the node, else
+// cluster.NoPod. False: there is no such class, or no such node.
+func (e *Evaluator) Node(st *cluster.State, s Subject, self cluster.PodID, i cluster.NodeIndex) (Verdict, bool) {
+	c := e.class(st, s)
+	if c == nil {
 		return 0, false
 	}
-	return p.filter(st, i), true
+	defer c.mu.Unlock()
+	if !st.Nodes.Live.Has(i) {
+		return 0, false
+	}
+	return c.verdict(st, i, self), true
+}
+
+// verdict judges one live node. The class has just been synced.
+func (c *class) verdict(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) Verdict {
+	v := c.program.filter(st, i, c.kind.priority, self)
+	if c.topology == nil {
+		return v
+	}
+	return c.program.combine(v, c.topology.cellFor(st, i, self))
 }
 
 // Explain spells out a verdict that Node returned for a class and a node. It is empty for a feasible node, and if
 // the class is gone.
-func (e *Evaluator) Explain(st *cluster.State, id cluster.ClassID, v Verdict, i cluster.NodeIndex) []VerdictCount {
-	p := e.compiled(st, id)
-	if p == nil || v.Feasible() || !st.Nodes.Live.Has(i) || !p.explains(v) {
+func (e *Evaluator) Explain(st *cluster.State, s Subject, v Verdict, i cluster.NodeIndex) []VerdictCount {
+	c := e.class(st, s)
+	if c == nil {
+		return nil
+	}
+	defer c.mu.Unlock()
+	if v.Feasible() || !st.Nodes.Live.Has(i) || !c.program.explains(v) {
 		return nil
 	}
 	var t tally
 	t.add(v, i)
-	return MergeVerdicts(t.verdicts(st, p))
+	return MergeVerdicts(t.verdicts(st, c.program))
+}
+
+// CrossNode reports whether what happens on one node can make another feasible.
+func (e *Evaluator) CrossNode(st *cluster.State, s Subject) bool {
+	c := e.class(st, s)
+	if c == nil {
+		return false
+	}
+	defer c.mu.Unlock()
+	return c.topology.filters()
+}
+
+// Possible reports whether some node is feasible now. It costs little if few nodes have changed since it was last asked.
+func (e *Evaluator) Possible(st *cluster.State, s Subject) bool {
+	c := e.class(st, s)
+	if c == nil {
+		return false
+	}
+	defer c.mu.Unlock()
+	if c.topology == nil {
+		return c.anyFeasible(st)
+	}
+	possible := false
+	c.count(st)
+	c.feasibleCells(func(*cell, int64) { possible = true })
+	return possible
+}
+
+// anyFeasible looks for a feasible node, of a class to which other pods do not matter.
+func (c *class) anyFeasible(st *cluster.State) bool {
+	c.sync(st)
+	c.reserve(st)
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		if st.Nodes.Live.Has(i) && c.eligible(st, i) {
+			return true
+		}
+	}
+	return false
 }
 
 // explains reports whether the verdict can be of this program.

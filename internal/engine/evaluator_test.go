@@ -57,7 +57,7 @@ func everything(st *cluster.State) cluster.Range {
 
 // unknown returns the nodes that the evaluator would filter, and those it would score, if it were asked now.
 func unknown(e *Evaluator, st *cluster.State, id cluster.ClassID) (filter, score []int) {
-	c := e.class(st, id)
+	c := e.class(st, of(id))
 	defer c.mu.Unlock()
 	c.sync(st)
 	for w := range st.Nodes.Live {
@@ -82,8 +82,8 @@ func TestOnlyChangedNodesAreEvaluatedAgain(t *testing.T) {
 	st := fleet(t, 300)
 	e := NewEvaluator(EvaluatorConfig{})
 	scoreAll := func() {
-		e.Filter(st, testClass, everything(st))
-		e.Score(st, testClass, everything(st), st.Nodes.Live, 1)
+		e.Filter(st, of(testClass), everything(st))
+		e.Score(st, of(testClass), everything(st), st.Nodes.Live, 1)
 	}
 	check := func(when string, wantFilter, wantScore []int) {
 		t.Helper()
@@ -97,8 +97,8 @@ func TestOnlyChangedNodesAreEvaluatedAgain(t *testing.T) {
 	}
 	scoreAll()
 	check("after all was evaluated", nil, nil)
-	e.classes[testClass].verdicts[3] = codeNodePorts // not what filtering again would find
-	if f, _ := e.Filter(st, testClass, everything(st)); !strings.Contains(texts(f.Verdicts), ReasonNodePorts) {
+	e.classes[Kind{class: testClass}].verdicts[3] = codeNodePorts // not what filtering again would find
+	if f, _ := e.Filter(st, of(testClass), everything(st)); !strings.Contains(texts(f.Verdicts), ReasonNodePorts) {
 		t.Errorf("Filter evaluated a node that has not changed: %q", texts(f.Verdicts))
 	}
 
@@ -106,7 +106,7 @@ func TestOnlyChangedNodesAreEvaluatedAgain(t *testing.T) {
 		cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "a", Class: testClass, NodeName: "node-70"}},
 		cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "b", Class: testClass, NodeName: "node-299"}})
 	check("after pods were bound", []int{70, 299}, []int{70, 299})
-	e.Filter(st, testClass, cluster.Range{First: 64, End: 128})
+	e.Filter(st, of(testClass), cluster.Range{First: 64, End: 128})
 	check("after one range was filtered", []int{299}, []int{70, 299})
 	scoreAll()
 
@@ -135,13 +135,13 @@ func TestALabelThatNoNodeHadCountsOnceANodeHasIt(t *testing.T) {
 	class := cluster.ClassSpec{NodeSelector: []cluster.Label{{Key: "late", Value: "yes"}}}
 	st := scene{nodes: []cluster.Node{{Name: "a"}}, profile: &profile, class: class}.state(t)
 	e := NewEvaluator(EvaluatorConfig{})
-	if f, _ := e.Filter(st, testClass, everything(st)); f.FeasibleCount != 0 {
+	if f, _ := e.Filter(st, of(testClass), everything(st)); f.FeasibleCount != 0 {
 		t.Errorf("%d feasible nodes, want 0", f.FeasibleCount)
 	}
 	late := cluster.Node{Name: "b", Labels: class.NodeSelector, Allocatable: []cluster.Quantity{quantity("pods", 1)}}
 	apply(t, st, cluster.NodeSet{Index: 1, Node: late})
-	if f, _ := e.Filter(st, testClass, everything(st)); !f.Feasible.Has(1) || f.FeasibleCount != 1 {
-		t.Errorf("feasible: %b, want node 1", f.Feasible)
+	if f, _ := e.Filter(st, of(testClass), everything(st)); !f.Eligible.Has(1) || f.FeasibleCount != 1 {
+		t.Errorf("feasible: %b, want node 1", f.Eligible)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestScoresFollowNewResourcesAndSettings(t *testing.T) {
 	e := NewEvaluator(EvaluatorConfig{})
 	check := func(when string, want int32) {
 		t.Helper()
-		groups, _ := e.Score(st, testClass, everything(st), st.Nodes.Live, 1)
+		groups, _ := e.Score(st, of(testClass), everything(st), st.Nodes.Live, 1)
 		if len(groups) != 1 || groups[0].Nodes[0].Scores[scoreFit] != want {
 			t.Errorf("%s: %+v, want %d", when, groups, want)
 		}
@@ -172,7 +172,7 @@ func TestEvaluatorForgetsAnotherStateOrEpoch(t *testing.T) {
 	a, b := fleet(t, 10), fleet(t, 70)
 	e := NewEvaluator(EvaluatorConfig{})
 	for _, st := range []*cluster.State{a, b, a} {
-		f, ok := e.Filter(st, testClass, everything(st))
+		f, ok := e.Filter(st, of(testClass), everything(st))
 		if want := int32(st.Nodes.Count()); !ok || f.Nodes != want {
 			t.Errorf("Filter: %d nodes, %v, want %d", f.Nodes, ok, want)
 		}
@@ -190,9 +190,9 @@ func TestEvaluatorKeepsTheClassesUsedLast(t *testing.T) {
 	}
 	e := NewEvaluator(EvaluatorConfig{MaxClasses: 2})
 	for _, id := range []cluster.ClassID{1, 2, 3, 2, 4} {
-		e.Filter(st, id, everything(st))
+		e.Filter(st, of(id), everything(st))
 	}
-	if e.classes[2] == nil || e.classes[4] == nil || len(e.classes) != 2 {
+	if e.classes[Kind{class: 2}] == nil || e.classes[Kind{class: 4}] == nil || len(e.classes) != 2 {
 		t.Errorf("kept %v, want classes 2 and 4", e.classes)
 	}
 }
@@ -200,21 +200,21 @@ func TestEvaluatorKeepsTheClassesUsedLast(t *testing.T) {
 func TestUnknownClassesAndNodes(t *testing.T) {
 	st := fleet(t, 10)
 	e := NewEvaluator(EvaluatorConfig{})
-	if _, ok := e.Filter(st, 99, everything(st)); ok {
+	if _, ok := e.Filter(st, of(99), everything(st)); ok {
 		t.Error("Filter knows class 99")
 	}
-	if _, ok := e.Score(st, 99, everything(st), st.Nodes.Live, 1); ok {
+	if _, ok := e.Score(st, of(99), everything(st), st.Nodes.Live, 1); ok {
 		t.Error("Score knows class 99")
 	}
 	for _, i := range []cluster.NodeIndex{-1, 10, 1 << 20} {
-		if _, ok := e.Node(st, testClass, i); ok {
+		if _, ok := e.Node(st, of(testClass), cluster.NoPod, i); ok {
 			t.Errorf("Node knows node %d", i)
 		}
 	}
-	e.Filter(st, testClass, everything(st))
+	e.Filter(st, of(testClass), everything(st))
 	apply(t, st,
 		cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "a", Class: testClass}}, cluster.PodRemoved{ID: 0})
-	if _, ok := e.Filter(st, testClass, everything(st)); ok {
+	if _, ok := e.Filter(st, of(testClass), everything(st)); ok {
 		t.Error("Filter knows a class whose last pod is gone")
 	}
 	if len(e.classes) != 0 {
@@ -232,13 +232,13 @@ func TestOddRangesAndBitmapsAreAnswered(t *testing.T) {
 		{cluster.Range{First: -64, End: 64}, 64}, {cluster.Range{First: 64, End: 1 << 30}, 36}, {cluster.Range{First: 70, End: 80}, 16},
 		{cluster.Range{First: 128, End: 192}, 0}, {cluster.Range{First: 64, End: 0}, 0}, {cluster.Range{First: 0, End: -5}, 0}, {cluster.Range{First: 0, End: 1}, 1},
 	} {
-		f, ok := e.Filter(st, testClass, tt.r)
+		f, ok := e.Filter(st, of(testClass), tt.r)
 		if !ok || f.Nodes != tt.nodes {
 			t.Errorf("Filter(%v): %d nodes, %v, want %d", tt.r, f.Nodes, ok, tt.nodes)
 		}
 		full := cluster.Bitmap{^uint64(0), ^uint64(0), ^uint64(0)}
 		for _, feasible := range []cluster.Bitmap{nil, full[:1], full} {
-			groups, ok := e.Score(st, testClass, tt.r, feasible, 0)
+			groups, ok := e.Score(st, of(testClass), tt.r, feasible, 0)
 			count := int32(0)
 			for _, g := range groups {
 				count += g.Count
@@ -255,7 +255,7 @@ func TestOddRangesAndBitmapsAreAnswered(t *testing.T) {
 
 func TestReadersOfOneStateMayEvaluateAtTheSameTime(t *testing.T) {
 	st := fleet(t, 2000)
-	want, _ := NewEvaluator(EvaluatorConfig{Parallelism: 1}).Filter(st, testClass, everything(st))
+	want, _ := NewEvaluator(EvaluatorConfig{Parallelism: 1}).Filter(st, of(testClass), everything(st))
 	e := NewEvaluator(EvaluatorConfig{Parallelism: 4, MaxClasses: 1})
 	e.spanNodes = 64
 	apply(t, st, cluster.ClassDefined{ID: otherClass, Spec: fleetClass()})
@@ -263,12 +263,12 @@ func TestReadersOfOneStateMayEvaluateAtTheSameTime(t *testing.T) {
 	for k := range 8 {
 		wg.Go(func() {
 			id := testClass + cluster.ClassID(k%2)
-			f, _ := e.Filter(st, id, everything(st))
+			f, _ := e.Filter(st, of(id), everything(st))
 			if diff := cmp.Diff(want, f); diff != "" {
 				t.Errorf("Filter (-want +got):\n%s", diff)
 			}
-			e.Score(st, id, everything(st), f.Feasible, 10)
-			e.Node(st, id, 3)
+			e.Score(st, of(id), everything(st), f.Eligible, 10)
+			e.Node(st, of(id), cluster.NoPod, 3)
 		})
 	}
 	wg.Wait()
@@ -278,7 +278,7 @@ func TestExplainIgnoresVerdictsOfAnotherClass(t *testing.T) {
 	st := fleet(t, 1)
 	e := NewEvaluator(EvaluatorConfig{})
 	for _, v := range []Verdict{0, unresolvable, codeFit | 1<<62, codeFit + 1, ^Verdict(0)} {
-		if got := e.Explain(st, testClass, v, 0); got != nil {
+		if got := e.Explain(st, of(testClass), v, 0); got != nil {
 			t.Errorf("Explain(%x) = %v, want nothing", uint64(v), got)
 		}
 	}
@@ -291,7 +291,7 @@ func TestAPodThatRequestsMoreResourcesThanAVerdictHoldsIsNotPlaced(t *testing.T)
 	}
 	for n, want := range map[int]string{maxFitResources - 1: "Insufficient", maxFitResources: "too many"} {
 		st := scene{nodes: []cluster.Node{{Name: "a"}}, class: cluster.ClassSpec{Requests: many[:n]}}.state(t)
-		f, _ := NewEvaluator(EvaluatorConfig{}).Filter(st, testClass, everything(st))
+		f, _ := NewEvaluator(EvaluatorConfig{}).Filter(st, of(testClass), everything(st))
 		if got := texts(f.Verdicts); !strings.Contains(got, want) || f.FeasibleCount != 0 {
 			t.Errorf("%d resources: %q, want one with %q", n, got, want)
 		}
@@ -304,18 +304,18 @@ func TestEvaluationDoesNotAllocatePerNode(t *testing.T) {
 		e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
 		r := everything(st)
 		forget := func() {
-			if c := e.classes[testClass]; c != nil {
+			if c := e.classes[Kind{class: testClass}]; c != nil {
 				clear(c.known)
 				clear(c.scored)
 			}
 		}
 		filter = testing.AllocsPerRun(10, func() {
 			forget()
-			e.Filter(st, testClass, r)
+			e.Filter(st, of(testClass), r)
 		})
 		score = testing.AllocsPerRun(10, func() {
 			forget()
-			e.Score(st, testClass, r, st.Nodes.Live, 16)
+			e.Score(st, of(testClass), r, st.Nodes.Live, 16)
 		})
 		return filter, score
 	}

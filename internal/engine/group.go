@@ -51,6 +51,7 @@ func compareGroups(a, b Group) int {
 	return cmp.Or(
 		cmp.Compare(a.Raw.TaintToleration, b.Raw.TaintToleration),
 		cmp.Compare(b.Raw.NodeAffinity, a.Raw.NodeAffinity),
+		cmp.Compare(a.Raw.Cell, b.Raw.Cell),
 	)
 }
 
@@ -108,61 +109,9 @@ func mergeGroup(seed uint64, limit int, raw Raw, groups []*Group) Group {
 	return out
 }
 
-// Normalize returns the normalised scores, 0 to 100 and without weights, of each group, over all groups that have
-// nodes: TaintToleration in reverse.
-func Normalize(groups []Group) []Raw {
-	var m Raw
-	for k := range groups {
-		if groups[k].Count > 0 {
-			m = m.max(groups[k].Raw)
-		}
-	}
-	out := make([]Raw, len(groups))
-	for k := range groups {
-		out[k] = groups[k].Raw.normalize(m)
-	}
-	return out
-}
-
-func (r Raw) max(s Raw) Raw {
-	return Raw{max(r.TaintToleration, s.TaintToleration), max(r.NodeAffinity, s.NodeAffinity)}
-}
-
-// normalize scales to 100 the raw scores of a node, given the largest over all feasible nodes.
-func (r Raw) normalize(largest Raw) Raw {
-	out := Raw{TaintToleration: maxScore, NodeAffinity: r.NodeAffinity}
-	if m := largest.TaintToleration; m != 0 {
-		out.TaintToleration = maxScore - maxScore*r.TaintToleration/m
-	}
-	if m := largest.NodeAffinity; m != 0 {
-		out.NodeAffinity = maxScore * r.NodeAffinity / m
-	}
-	return out
-}
-
-// Totals returns the total score of every node of the groups, in their order, for the pods of a profile; nil stands
-// for the default profile. The groups must be all groups of the class, over all ranges.
-func Totals(profile *cluster.Profile, groups []Group) [][]int64 {
-	if profile == nil {
-		d := cluster.DefaultProfile("")
-		profile = &d
-	}
-	w := weightsOf(profile)
-	normalized := Normalize(groups)
-	out := make([][]int64, len(groups))
-	for k := range groups {
-		out[k] = make([]int64, len(groups[k].Nodes))
-		for j := range groups[k].Nodes {
-			out[k][j] = w.normalized(normalized[k]) + groups[k].Nodes[j].Fixed
-		}
-	}
-	return out
-}
-
-// normalized returns the weighted sum of normalised scores.
-func (w *weights) normalized(r Raw) int64 {
-	return w.taintToleration*r.TaintToleration + w.nodeAffinity*r.NodeAffinity
-}
+// Normalized are the scores of a node between 0 and 100, without weights, of the plugins that normalise over all
+// feasible nodes.
+type Normalized struct{ TaintToleration, NodeAffinity, PodTopologySpread, InterPodAffinity int64 }
 
 // groupID numbers the distinct raw score vectors of a class.
 type groupID uint32

@@ -195,18 +195,23 @@ func (p *nodeAffinity) narrow(n *cluster.Nodes, i cluster.NodeIndex) Verdict {
 }
 
 func (p *nodeAffinity) filter(st *cluster.State, i cluster.NodeIndex) Verdict {
-	if p.hasEnforced && !anyMatches(p.enforced, st, i) {
+	switch {
+	case p.hasEnforced && !anyMatches(p.enforced, st, i):
 		return codeNodeAffinityEnforced | unresolvable
-	}
-	for _, want := range p.selector {
-		if got, ok := labelOf(st.Nodes.Labels[i], want.Key); !ok || got != want.Value {
-			return codeNodeAffinity | unresolvable
-		}
-	}
-	if p.hasRequired && !anyMatches(p.required, st, i) {
+	case !p.selects(st, i):
 		return codeNodeAffinity | unresolvable
 	}
 	return codeFeasible
+}
+
+// selects reports whether the pod's own node selector and required terms match a node.
+func (p *nodeAffinity) selects(st *cluster.State, i cluster.NodeIndex) bool {
+	for _, want := range p.selector {
+		if got, ok := labelOf(st.Nodes.Labels[i], want.Key); !ok || got != want.Value {
+			return false
+		}
+	}
+	return !p.hasRequired || anyMatches(p.required, st, i)
 }
 
 func anyMatches(terms []affinityTerm, st *cluster.State, i cluster.NodeIndex) bool {

@@ -23,16 +23,26 @@ func compileNodePorts(spec *cluster.ClassSpec) nodePorts {
 	return p
 }
 
-func (p *nodePorts) filter(n *cluster.Nodes, i cluster.NodeIndex) Verdict {
+func (p *nodePorts) filter(n *cluster.Nodes, i cluster.NodeIndex, nominees *nominees) Verdict {
 	for k := range p.wanted {
 		w := &p.wanted[k]
 		for u := range n.Ports[i] {
-			used := &n.Ports[i][u]
-			if used.Port == w.Port && used.Protocol == w.Protocol &&
-				(used.IP == w.IP || used.IP == allIPs || w.IP == allIPs) {
+			if conflict(w, &n.Ports[i][u].HostPort) {
+				return codeNodePorts
+			}
+		}
+		if nominees == nil {
+			continue
+		}
+		for u := range nominees.ports {
+			if conflict(w, &nominees.ports[u]) {
 				return codeNodePorts
 			}
 		}
 	}
 	return codeFeasible
+}
+
+func conflict(a, b *cluster.HostPort) bool {
+	return a.Port == b.Port && a.Protocol == b.Protocol && (a.IP == b.IP || a.IP == allIPs || b.IP == allIPs)
 }

@@ -6,8 +6,8 @@ import (
 
 // Candidates are what the score-workers found for a class, merged over all ranges by MergeGroups.
 type Candidates struct {
-	Class  cluster.ClassID
-	Groups []Group
+	Subject Subject
+	Groups  []Group
 }
 
 // Placement is what became of a pod.
@@ -49,6 +49,8 @@ type Placer struct {
 	seen    cluster.Seq // the journal is complete up to this seq
 	journal []change
 	placed  cluster.NodeIndex // chosen by the last call, if it placed
+
+	nominations bool // there were some when last seen
 }
 
 // change says that a node changed at a seq.
@@ -61,7 +63,7 @@ type change struct {
 // of the state's epoch; classes are what Place's index counts. Candidates are checked, not trusted: one that is not
 // feasible is never chosen.
 func NewPlacer(e *Evaluator, st *cluster.State, evaluated cluster.Seq, classes []Candidates) *Placer {
-	p := &Placer{e: e, st: st, evaluated: evaluated, seen: evaluated, placed: cluster.NoNode}
+	p := &Placer{e: e, st: st, evaluated: evaluated, seen: evaluated, placed: cluster.NoNode, nominations: st.Nominations() > 0}
 	p.classes = make([]contest, len(classes))
 	for k := range classes {
 		p.classes[k] = newContest(&classes[k])
@@ -78,7 +80,15 @@ func (p *Placer) Place(classIndex int) (cluster.NodeIndex, Placement) {
 		return cluster.NoNode, Retry
 	}
 	c := &p.classes[classIndex]
-	if !p.refresh(c) || p.imagesMoved(c.program) {
+	c.class = p.e.class(p.st, c.subject)
+	if c.class == nil {
+		return cluster.NoNode, Retry
+	}
+	defer c.class.mu.Unlock()
+	if !c.begun {
+		c.begun, c.kind = true, c.class.kind
+	}
+	if c.kind != c.class.kind || p.imagesMoved(c.class.program) {
 		return cluster.NoNode, Retry
 	}
 	p.catchUp(c)
@@ -87,15 +97,15 @@ func (p *Placer) Place(classIndex int) (cluster.NodeIndex, Placement) {
 	return node, placement
 }
 
-// PlacePinned checks the only node that a pod may go to.
-func (p *Placer) PlacePinned(class cluster.ClassID, node cluster.NodeIndex) Placement {
+// PlacePinned checks one node, which a pod is pinned or nominated to. Self is the pod, or cluster.NoPod.
+func (p *Placer) PlacePinned(s Subject, self cluster.PodID, node cluster.NodeIndex) Placement {
 	p.observe()
 	p.placed = cluster.NoNode
-	program := p.e.compiled(p.st, class)
+	verdict, known := p.e.Node(p.st, s, self, node)
 	switch {
-	case program == nil:
+	case p.st.Class(s.Class) == nil:
 		return Retry
-	case !p.st.Nodes.Live.Has(node) || !program.filter(p.st, node).Feasible():
+	case !known || !verdict.Feasible():
 		return NoFit
 	}
 	p.placed = node
@@ -108,27 +118,16 @@ func (p *Placer) observe() {
 	switch {
 	case seq == p.seen:
 		return
-	case p.placed != cluster.NoNode && seq == p.seen+1 && n.Modified[p.placed] == seq:
-		// The one delta since then has placed the pod; a million nodes need not be looked through for that.
+	case p.placed != cluster.NoNode && seq == p.seen+1 && n.Modified[p.placed] == seq && !p.nominations:
+		// The one delta since then has placed the pod; a million nodes need not be looked through for that. One that was
+		// nominated to another node would have changed that too.
 		p.journal = append(p.journal, change{p.placed, seq})
 	default:
 		n.ChangedSince(p.seen, cluster.Range{First: 0, End: cluster.NodeIndex(n.Len())}, func(i cluster.NodeIndex) {
 			p.journal = append(p.journal, change{i, n.Modified[i]})
 		})
 	}
-	p.seen = seq
-}
-
-// refresh makes the class's program current; false: the state has no such class any more.
-func (p *Placer) refresh(c *contest) bool {
-	defined := p.st.Class(c.class)
-	if defined == nil {
-		return false
-	}
-	if c.program == nil || c.program.stale(p.st, &defined.Spec) {
-		c.program = p.e.compiled(p.st, c.class)
-	}
-	return c.program != nil
+	p.seen, p.nominations = seq, p.st.Nominations() > 0
 }
 
 // imagesMoved reports whether ImageLocality may score nodes otherwise than when the candidates were evaluated, though
@@ -145,11 +144,11 @@ func (p *Placer) catchUp(c *contest) {
 		if st.Nodes.Modified[ch.node] != ch.seq || !st.Nodes.Live.Has(ch.node) {
 			continue // it comes again further on, or is gone
 		}
-		if !c.program.filter(st, ch.node).Feasible() {
+		if !c.class.program.filter(st, ch.node, c.class.kind.priority, cluster.NoPod).Feasible() {
 			continue
 		}
-		total := c.program.weights.sum(c.program.fixed(st, ch.node))
-		c.group(c.program.raw(st, ch.node)).pushChanged(changedNode{
+		total := c.class.program.weights.sum(c.class.program.fixed(st, ch.node))
+		c.group(c.class.raw(st, ch.node)).pushChanged(changedNode{
 			rankedNode{rank{total, tie(st.Settings.Seed, ch.node)}, ch.node}, ch.seq,
 		})
 	}
@@ -157,52 +156,61 @@ func (p *Placer) catchUp(c *contest) {
 
 // choose finds the best node over all groups of the class and proves it.
 func (p *Placer) choose(c *contest) (cluster.NodeIndex, Placement) {
-	// 1. The best node that is known, group by group, and the maxima that normalisation needs: over the groups that
+	// 1. The best node that is known, group by group, and the extremes that normalisation needs: over the groups that
 	// certainly have a feasible node.
-	var largest Raw
-	certain, unknown := false, false
+	j := c.class.judgement(p.st)
+	var x extremes
+	unknown := false
 	for k := range c.groups {
 		g := &c.groups[k]
+		cl, ok := j.cell(&g.raw)
+		if !ok {
+			return cluster.NoNode, Retry // it has been found among other pods than there are now
+		}
+		if g.closed = cl != nil && !cl.verdict.Feasible(); g.closed {
+			continue
+		}
 		g.best, g.certain = p.best(c, g)
+		g.worth = j.worth(&g.raw, cl)
 		if g.certain {
-			certain = true
-			largest = largest.max(g.raw)
+			x = x.with(g.worth)
 		}
 		unknown = unknown || g.hidden()
 	}
 	switch {
-	case !certain && unknown:
+	case !x.some && unknown:
 		return cluster.NoNode, Retry
-	case !certain:
+	case !x.some:
 		return cluster.NoNode, NoFit
 	}
 	// 2. The best of all groups, by total.
+	weights := &c.class.program.weights
 	best := rankedNode{node: cluster.NoNode}
 	for k := range c.groups {
 		g := &c.groups[k]
-		if !g.certain {
+		if g.closed || !g.certain {
 			continue
 		}
 		candidate := g.best
-		candidate.total += c.program.weights.normalized(g.raw.normalize(largest))
+		candidate.total += weights.normalized(x.normalize(g.worth, j.spread()))
 		if best.node == cluster.NoNode || candidate.before(best.rank) {
 			best = candidate
 		}
 	}
-	// 3. Nodes of which only a bound is known must change neither the maxima nor the choice.
+	// 3. Nodes of which only a bound is known must change neither the extremes nor the choice.
 	for k := range c.groups {
 		g := &c.groups[k]
-		if !g.hidden() {
+		if g.closed || !g.hidden() {
 			continue
 		}
-		if !g.certain && largest.max(g.raw) != largest {
+		if !g.certain && x.with(g.worth) != x {
 			return cluster.NoNode, Retry
 		}
 		bound, ok := g.bound(p.st.Settings.Seed)
 		if !ok {
 			return cluster.NoNode, Retry
 		}
-		bound.total += c.program.weights.normalized(g.raw.normalize(largest))
+		bound.total += weights.normalized(x.normalize(g.worth, j.spread()))
 		if bound.before(best.rank) {
 			return cluster.NoNode, Retry
 		}
@@ -219,7 +227,7 @@ func (p *Placer) best(c *contest, g *contestGroup) (rankedNode, bool) {
 			continue
 		}
 		if g.checked != g.next+1 { // once per listed node: it does not change while it is unmodified
-			if !p.st.Nodes.Live.Has(s.Node) || !c.program.filter(p.st, s.Node).Feasible() {
+			if !p.st.Nodes.Live.Has(s.Node) || !c.class.program.filter(p.st, s.Node, c.class.kind.priority, cluster.NoPod).Feasible() {
 				continue
 			}
 			g.checked = g.next + 1

@@ -17,9 +17,9 @@ type batch struct {
 func newBatch(t *testing.T, s scene, limit int) *batch {
 	st := s.state(t)
 	e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
-	f, _ := e.Filter(st, testClass, everything(st))
-	groups, _ := e.Score(st, testClass, everything(st), f.Feasible, limit)
-	return &batch{t, st, NewPlacer(e, st, st.Version().Seq, []Candidates{{testClass, groups}}), 1000}
+	f, _ := e.Filter(st, of(testClass), everything(st))
+	groups, _ := e.Score(st, of(testClass), everything(st), f.Eligible, limit)
+	return &batch{t, st, NewPlacer(e, st, st.Version().Seq, []Candidates{{of(testClass), groups}}), 1000}
 }
 
 func (b *batch) place() (cluster.NodeIndex, Placement) {
@@ -152,7 +152,7 @@ func TestCandidatesThatAreNotFeasibleAreNeverChosen(t *testing.T) {
 	e := NewEvaluator(EvaluatorConfig{})
 	lies := []Scored{scored(900, 0), scored(800, 1), scored(700, -1), scored(600, 3), scored(500, 1<<30), scored(100, 2)}
 	p := NewPlacer(e, st, st.Version().Seq, []Candidates{
-		{testClass, []Group{{Count: 6, Nodes: lies}, {Count: 6, Nodes: lies}, {Count: -1}}}, {99, nil},
+		{of(testClass), []Group{{Count: 6, Nodes: lies}, {Count: 6, Nodes: lies}, {Count: -1}}}, {of(99), nil},
 	})
 	if node, placement := p.Place(0); placement == Placed && node != 2 {
 		t.Errorf("Place: %v on %d, want node 2 or retry", placement, node)
@@ -163,11 +163,11 @@ func TestCandidatesThatAreNotFeasibleAreNeverChosen(t *testing.T) {
 		}
 	}
 	for node, want := range map[cluster.NodeIndex]Placement{0: NoFit, 1: NoFit, -1: NoFit, 1 << 30: NoFit, 2: Placed} {
-		if got := p.PlacePinned(testClass, node); got != want {
+		if got := p.PlacePinned(of(testClass), cluster.NoPod, node); got != want {
 			t.Errorf("PlacePinned(%d): %v, want %v", node, got, want)
 		}
 	}
-	if got := p.PlacePinned(99, 2); got != Retry {
+	if got := p.PlacePinned(of(99), cluster.NoPod, 2); got != Retry {
 		t.Errorf("PlacePinned of no class: %v, want retry", got)
 	}
 }

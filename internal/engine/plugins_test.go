@@ -173,18 +173,18 @@ func TestFilters(t *testing.T) {
 			}
 			st := b.state(t)
 			e := NewEvaluator(EvaluatorConfig{})
-			f, ok := e.Filter(st, testClass, cluster.Range{First: 0, End: 64})
+			f, ok := e.Filter(st, of(testClass), cluster.Range{First: 0, End: 64})
 			if !ok {
 				t.Fatal("Filter does not know the class")
 			}
 			if got := texts(f.Verdicts); got != tt.want {
 				t.Errorf("Filter: %q, want %q", got, tt.want)
 			}
-			if want := tt.want == fits; f.Feasible.Has(0) != want || f.FeasibleCount == 1 != want || f.Nodes != 1 {
+			if want := tt.want == fits; f.Eligible.Has(0) != want || f.FeasibleCount == 1 != want || f.Nodes != 1 {
 				t.Errorf("Filter: %+v, want feasible %v of 1 node", f, want)
 			}
-			v, ok := e.Node(st, testClass, 0)
-			if got := texts(e.Explain(st, testClass, v, 0)); !ok || got != tt.want {
+			v, ok := e.Node(st, of(testClass), cluster.NoPod, 0)
+			if got := texts(e.Explain(st, of(testClass), v, 0)); !ok || got != tt.want {
 				t.Errorf("Node: %q, %v, want %q", got, ok, tt.want)
 			}
 		})
@@ -288,7 +288,7 @@ func TestScores(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			st := tt.b.state(t)
-			groups, ok := NewEvaluator(EvaluatorConfig{}).Score(st, testClass, cluster.Range{First: 0, End: 64}, st.Nodes.Live, 100)
+			groups, ok := NewEvaluator(EvaluatorConfig{}).Score(st, of(testClass), cluster.Range{First: 0, End: 64}, st.Nodes.Live, 100)
 			if !ok || len(groups) != 1 {
 				t.Fatalf("Score: %v, %v, want one group", groups, ok)
 			}
@@ -327,23 +327,25 @@ func TestRawScoresAreNormalisedOverAllGroups(t *testing.T) {
 		},
 	}
 	st := b.state(t)
-	groups, _ := NewEvaluator(EvaluatorConfig{}).Score(st, testClass, cluster.Range{First: 0, End: 64}, st.Nodes.Live, 1)
+	groups, _ := NewEvaluator(EvaluatorConfig{}).Score(st, of(testClass), cluster.Range{First: 0, End: 64}, st.Nodes.Live, 1)
 	var raws []Raw
 	for _, g := range groups {
 		raws = append(raws, g.Raw)
 	}
-	if diff := cmp.Diff([]Raw{{0, 0}, {1, 30}, {3, 80}}, raws); diff != "" {
+	if diff := cmp.Diff([]Raw{{0, 0, ""}, {1, 30, ""}, {3, 80, ""}}, raws); diff != "" {
 		t.Fatalf("raw scores (-want +got):\n%s", diff)
 	}
 	if groups[0].Count != 2 || len(groups[0].Nodes) != 1 {
 		t.Errorf("first group has %d nodes, lists %d, want 2 and 1", groups[0].Count, len(groups[0].Nodes))
 	}
 	// Taints: 100, 100-33 = 67, 0. Affinity: 0, 3000/80 = 37, 100.
-	if diff := cmp.Diff([]Raw{{100, 0}, {67, 37}, {0, 100}}, Normalize(groups)); diff != "" {
-		t.Errorf("normalised (-want +got):\n%s", diff)
+	want := []GroupScores{ // in total 3·taints + 2·affinity: nothing else scores
+		{true, Normalized{TaintToleration: 100}, []int64{300}},
+		{true, Normalized{TaintToleration: 67, NodeAffinity: 37}, []int64{275}},
+		{true, Normalized{NodeAffinity: 100}, []int64{200}},
 	}
-	// 3·taints + 2·affinity; nothing else scores.
-	if diff := cmp.Diff([][]int64{{300}, {275}, {200}}, Totals(nil, groups)); diff != "" {
+	got, _ := NewEvaluator(EvaluatorConfig{}).Totals(st, of(testClass), groups)
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("totals (-want +got):\n%s", diff)
 	}
 }

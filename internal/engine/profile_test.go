@@ -14,7 +14,7 @@ import (
 func verdictOf(t *testing.T, b scene) []string {
 	t.Helper()
 	st := b.state(t)
-	f, _ := NewEvaluator(EvaluatorConfig{}).Filter(st, testClass, everything(st))
+	f, _ := NewEvaluator(EvaluatorConfig{}).Filter(st, of(testClass), everything(st))
 	var out []string
 	for _, v := range f.Verdicts {
 		out = append(out, fmt.Sprintf("%s: %s", v.Plugin, v.Reason))
@@ -30,12 +30,16 @@ func TestDisabledPluginsDoNotFilter(t *testing.T) {
 	port := []cluster.HostPort{{IP: "0.0.0.0", Protocol: "TCP", Port: 80}}
 	class := cluster.ClassSpec{
 		NodeName: "elsewhere", NodeSelector: []cluster.Label{{Key: "a", Value: "b"}}, HostPorts: port, Requests: requests(1000, 0),
+		Features: []string{"Feature"},
 	}
 	reasons := map[string]string{
 		NodeUnschedulable: ReasonUnschedulable, NodeName: ReasonNodeName, TaintToleration: ReasonUntoleratedTaint,
 		NodeAffinity: ReasonNodeAffinity, NodePorts: ReasonNodePorts, NodeResourcesFit: ReasonInsufficient + "cpu",
+		NodeDeclaredFeatures: ReasonFeatures,
 	}
-	all := cluster.DefaultProfile("").Filters
+	all := slices.DeleteFunc(cluster.DefaultProfile("").Filters, func(name string) bool {
+		return name == PodTopologySpread || name == InterPodAffinity // of which the scene has no pods
+	})
 	if len(all) != len(reasons) {
 		t.Fatalf("%d default filters, and reasons of %d", len(all), len(reasons))
 	}
@@ -118,7 +122,7 @@ func TestAddedPreferencesAddToThePodsOwn(t *testing.T) {
 	profile.AddedPreferred = []cluster.PreferredTerm{{Weight: 30, Term: expressions("zone", "Exists")}}
 	class := cluster.ClassSpec{Preferred: []cluster.PreferredTerm{{Weight: 12, Term: expressions("zone", "In", "a")}}}
 	st := scene{nodes: []cluster.Node{{Labels: []cluster.Label{{Key: "zone", Value: "a"}}}}, class: class, profile: &profile}.state(t)
-	groups, _ := NewEvaluator(EvaluatorConfig{}).Score(st, testClass, everything(st), st.Nodes.Live, 1)
+	groups, _ := NewEvaluator(EvaluatorConfig{}).Score(st, of(testClass), everything(st), st.Nodes.Live, 1)
 	if len(groups) != 1 || groups[0].Raw.NodeAffinity != 42 {
 		t.Errorf("%+v, want a raw score of 42", groups)
 	}
@@ -156,12 +160,12 @@ func TestVerdictsFollowNewSettings(t *testing.T) {
 	profile := cluster.DefaultProfile("test")
 	st := scene{nodes: []cluster.Node{{Unschedulable: true}}, profile: &profile}.state(t)
 	e := NewEvaluator(EvaluatorConfig{})
-	if f, _ := e.Filter(st, testClass, everything(st)); f.FeasibleCount != 0 {
+	if f, _ := e.Filter(st, of(testClass), everything(st)); f.FeasibleCount != 0 {
 		t.Errorf("a cordoned node is feasible")
 	}
 	profile.Filters = []string{NodeName}
 	apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{profile}}})
-	if f, _ := e.Filter(st, testClass, everything(st)); f.FeasibleCount != 1 {
+	if f, _ := e.Filter(st, of(testClass), everything(st)); f.FeasibleCount != 1 {
 		t.Errorf("a cordoned node is not feasible, though nothing filters cordoned nodes any more")
 	}
 }

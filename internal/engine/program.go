@@ -9,8 +9,14 @@ import (
 // maxScore is the largest score of a plugin.
 const maxScore = 100
 
-// Raw are the scores of a node that must be normalised over all feasible nodes before they count.
-type Raw struct{ TaintToleration, NodeAffinity int64 }
+// Raw are the scores of a node that must be normalised over all feasible nodes before they count. Those of
+// PodTopologySpread and InterPodAffinity depend on other nodes' pods; Cell stands for them.
+type Raw struct {
+	TaintToleration, NodeAffinity int64
+	// Cell is what those two plugins see of a node, in an encoding that is the same in every replica: nodes of one cell
+	// are feasible together and score alike. "" if they do not judge the pod.
+	Cell string
+}
 
 // The places in Scored.Scores.
 const (
@@ -25,8 +31,8 @@ const NotScored = -1
 
 // weights are the profile's weights of the score plugins; 0: the plugin does not score.
 type weights struct {
-	taintToleration, nodeAffinity int64
-	fixed                         [fixedScores]int64
+	taintToleration, nodeAffinity, spread, interPod int64
+	fixed                                           [fixedScores]int64
 }
 
 // program is a class compiled against the symbols and columns of a state. It never changes.
@@ -41,9 +47,11 @@ type program struct {
 	fit           nodeResourcesFit
 	balanced      nodeResourcesBalancedAllocation
 	images        imageLocality
+	features      nodeDeclaredFeatures
 
 	// filters is what runs on each node, in the profile's order, without what lets all pods of the class pass.
 	filters []filterPlugin
+	at      [filterPlugins]int // where each of the profile's filters comes in its order
 	weights weights
 	// scored says which of the not normalised plugins score the class.
 	scored [fixedScores]bool
@@ -65,6 +73,10 @@ const (
 	filterNodeAffinity
 	filterNodePorts
 	filterNodeResourcesFit
+	filterNodeDeclaredFeatures
+	filterPodTopologySpread
+	filterInterPodAffinity
+	filterPlugins
 )
 
 // compiler looks up what a class names, and remembers whether something was missing.
@@ -104,6 +116,7 @@ func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
 	p.taints = c.taintToleration(spec)
 	p.affinity, err = c.nodeAffinity(spec, profile)
 	p.ports = compileNodePorts(spec)
+	p.features = compileNodeDeclaredFeatures(spec)
 	p.fit = c.nodeResourcesFit(spec, profile)
 	p.balanced, p.scored[scoreBalanced] = c.nodeResourcesBalancedAllocation(spec, profile)
 	p.filters = p.filtersOf(profile)
@@ -133,7 +146,10 @@ func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
 // filtersOf returns what the profile runs at Filter and has something to say about the class.
 func (p *program) filtersOf(profile *cluster.Profile) []filterPlugin {
 	var out []filterPlugin
-	for _, name := range profile.Filters {
+	for at, name := range profile.Filters {
+		if plugin := slices.Index(filterNames[:], name); plugin >= 0 {
+			p.at[plugin] = at
+		}
 		switch name {
 		case NodeUnschedulable:
 			out = append(out, filterNodeUnschedulable)
@@ -153,9 +169,19 @@ func (p *program) filtersOf(profile *cluster.Profile) []filterPlugin {
 			}
 		case NodeResourcesFit:
 			out = append(out, filterNodeResourcesFit)
+		case NodeDeclaredFeatures:
+			if len(p.features.required) > 0 {
+				out = append(out, filterNodeDeclaredFeatures)
+			}
 		}
 	}
 	return out
+}
+
+// filterNames are the names by filterPlugin.
+var filterNames = [filterPlugins]string{
+	NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, NodeDeclaredFeatures,
+	PodTopologySpread, InterPodAffinity,
 }
 
 // scores reports whether a plugin scores in a profile.
@@ -171,6 +197,10 @@ func weightsOf(profile *cluster.Profile) weights {
 			w.taintToleration = p.Weight
 		case NodeAffinity:
 			w.nodeAffinity = p.Weight
+		case PodTopologySpread:
+			w.spread = p.Weight
+		case InterPodAffinity:
+			w.interPod = p.Weight
 		case NodeResourcesFit:
 			w.fixed[scoreFit] = p.Weight
 		case NodeResourcesBalancedAllocation:
@@ -200,15 +230,26 @@ func (p *program) sameScores(q *program) bool {
 	return p.profile == q.profile && slices.Equal(p.images.images, q.images.images)
 }
 
-// filter returns the verdict of the first plugin that a live node fails, in the profile's order.
-func (p *program) filter(st *cluster.State, i cluster.NodeIndex) Verdict {
+// filter returns the verdict of the first plugin that a live node fails, in the profile's order, as far as the node
+// alone decides. Pods nominated to it, but self, count as if they were there if their priority is not lower.
+func (p *program) filter(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) Verdict {
 	if p.unsupported != "" {
 		return codeUnsupported | unresolvable
 	}
-	n := &st.Nodes
-	if v := p.affinity.narrow(n, i); v != codeFeasible {
+	if v := p.affinity.narrow(&st.Nodes, i); v != codeFeasible {
 		return v
 	}
+	if nominees := nomineesOf(st, i, priority, self); nominees != nil {
+		if v := p.pass(st, i, nominees); v != codeFeasible {
+			return v
+		}
+	}
+	return p.pass(st, i, nil)
+}
+
+// pass runs the filters once.
+func (p *program) pass(st *cluster.State, i cluster.NodeIndex, nominees *nominees) Verdict {
+	n := &st.Nodes
 	for _, plugin := range p.filters {
 		v := codeFeasible
 		switch plugin {
@@ -221,9 +262,13 @@ func (p *program) filter(st *cluster.State, i cluster.NodeIndex) Verdict {
 		case filterNodeAffinity:
 			v = p.affinity.filter(st, i)
 		case filterNodePorts:
-			v = p.ports.filter(n, i)
+			v = p.ports.filter(n, i, nominees)
 		case filterNodeResourcesFit:
-			v = p.fit.filter(n, i)
+			v = p.fit.filter(n, i, nominees)
+		case filterNodeDeclaredFeatures:
+			if !p.features.filter(n, i) {
+				v = codeFeatures | unresolvable
+			}
 		}
 		if v != codeFeasible {
 			return v
@@ -232,7 +277,47 @@ func (p *program) filter(st *cluster.State, i cluster.NodeIndex) Verdict {
 	return codeFeasible
 }
 
-// raw scores a live node with the plugins that normalise.
+// combine returns the verdict on an eligible or other node of a cell: that of the filter which comes first.
+func (p *program) combine(v Verdict, c *cell) Verdict {
+	switch w := c.verdict; {
+	case w.Feasible():
+		return v
+	case v.Feasible():
+		return w
+	case !c.first:
+		return v // the node fails already with the pods nominated to it
+	case p.place(w) < p.place(v):
+		return w
+	}
+	return v
+}
+
+// place returns where the filter of a verdict that is not feasible comes in the profile's order.
+func (p *program) place(v Verdict) int {
+	switch v.code() {
+	case codeNodeUnschedulable:
+		return p.at[filterNodeUnschedulable]
+	case codeNodeName:
+		return p.at[filterNodeName]
+	case codeTaintToleration:
+		return p.at[filterTaintToleration]
+	case codeNodeAffinity, codeNodeAffinityEnforced:
+		return p.at[filterNodeAffinity]
+	case codeNodePorts:
+		return p.at[filterNodePorts]
+	case codeFit:
+		return p.at[filterNodeResourcesFit]
+	case codeFeatures:
+		return p.at[filterNodeDeclaredFeatures]
+	case codeSpread, codeSpreadMissing:
+		return p.at[filterPodTopologySpread]
+	case codeAffinity, codeAntiAffinity, codeExistingAntiAffinity:
+		return p.at[filterInterPodAffinity]
+	}
+	return -1 // before any filter runs
+}
+
+// raw scores a live node with the plugins that normalise, but for what its cell says.
 func (p *program) raw(st *cluster.State, i cluster.NodeIndex) Raw {
 	var r Raw
 	if p.weights.taintToleration != 0 {

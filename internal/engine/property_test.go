@@ -28,19 +28,19 @@ func cuts(w *world) []cluster.Range {
 
 // evaluate asks for the whole table by random ranges.
 func evaluate(t fataler, e *Evaluator, w *world, id cluster.ClassID, limit int) (Feasibility, []Group) {
-	all := Feasibility{Feasible: cluster.NewBitmap(w.st.Nodes.Len())}
+	all := Feasibility{Eligible: cluster.NewBitmap(w.st.Nodes.Len())}
 	var verdicts [][]VerdictCount
 	var groups [][]Group
 	for _, r := range cuts(w) {
-		f, ok := e.Filter(w.st, id, r)
+		f, ok := e.Filter(w.st, of(id), r)
 		if !ok {
 			t.Fatalf("Filter: class %d is not known", id)
 		}
-		shift(all.Feasible, f.Feasible, r.First)
+		shift(all.Eligible, f.Eligible, r.First)
 		all.FeasibleCount += f.FeasibleCount
 		all.Nodes += f.Nodes
 		verdicts = append(verdicts, f.Verdicts)
-		g, ok := e.Score(w.st, id, r, f.Feasible, limit)
+		g, ok := e.Score(w.st, of(id), r, f.Eligible, limit)
 		if !ok {
 			t.Fatalf("Score: class %d is not known", id)
 		}
@@ -52,7 +52,7 @@ func evaluate(t fataler, e *Evaluator, w *world, id cluster.ClassID, limit int) 
 
 // expected is what the oracle finds.
 func expected(o oracle, limit int) (Feasibility, []Group) {
-	all := Feasibility{Feasible: cluster.NewBitmap(o.st.Nodes.Len())}
+	all := Feasibility{Eligible: cluster.NewBitmap(o.st.Nodes.Len())}
 	var verdicts []VerdictCount
 	for i := range cluster.NodeIndex(o.st.Nodes.Len()) {
 		if !o.st.Nodes.Live.Has(i) {
@@ -61,7 +61,7 @@ func expected(o oracle, limit int) (Feasibility, []Group) {
 		all.Nodes++
 		f := o.filter(i)
 		if f == nil {
-			all.Feasible.Set(i)
+			all.Eligible.Set(i)
 			all.FeasibleCount++
 			continue
 		}
@@ -136,7 +136,7 @@ func TestPlacerChoosesTheBestNodeOfTheLiveState(t *testing.T) {
 		var candidates []Candidates
 		for _, id := range w.classes {
 			_, groups := evaluate(t, e, w, id, limit)
-			candidates = append(candidates, Candidates{Class: id, Groups: groups})
+			candidates = append(candidates, Candidates{Subject: of(id), Groups: groups})
 			if w.chance(30) {
 				w.step(t, nodesChange) // the next class is evaluated at a later version
 			}
@@ -178,7 +178,7 @@ func TestPlacerChoosesTheBestNodeOfTheLiveState(t *testing.T) {
 				if (oracle{w.st, o.spec}).filter(pin) != nil {
 					want = NoFit
 				}
-				if got := p.PlacePinned(w.classes[k], pin); got != want {
+				if got := p.PlacePinned(of(w.classes[k]), cluster.NoPod, pin); got != want {
 					t.Fatalf("class %+v pinned to %d: %v, want %v", o.spec, pin, got, want)
 				}
 			}

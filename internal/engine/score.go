@@ -7,18 +7,22 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
-// Score returns the best nodes among the feasible ones of a range, at most limit (at least 1) of each group, scoring
-// only nodes that have changed since they were last scored. Bit 0 of feasible is r.First, which must be a multiple of
+// Score returns the best nodes among the eligible ones of a range, at most limit (at least 1) of each group, scoring
+// only nodes that have changed since they were last scored. Bit 0 of eligible is r.First, which must be a multiple of
 // 64. Indexes without a node are left out. False: the state has no such class.
-func (e *Evaluator) Score(st *cluster.State, id cluster.ClassID, r cluster.Range, feasible cluster.Bitmap, limit int) ([]Group, bool) {
-	c := e.class(st, id)
+func (e *Evaluator) Score(st *cluster.State, s Subject, r cluster.Range, eligible cluster.Bitmap, limit int) ([]Group, bool) {
+	c := e.class(st, s)
 	if c == nil {
 		return nil, false
 	}
 	defer c.mu.Unlock()
 	c.sync(st)
 	ws, r := align(r, st.Nodes.Len())
-	ws.end = min(ws.end, ws.first+len(feasible))
+	ws.end = min(ws.end, ws.first+len(eligible))
+	if t := c.topology; t != nil && c.grouped != t.rebuilt {
+		clear(c.scored)
+		c.grouped = t.rebuilt
+	}
 	whole := (st.Nodes.Len() + 63) / 64
 	c.scored = grow(c.scored, whole)
 	c.groups, c.scores = grow(c.groups, whole*64), grow(c.scores, whole*64)
@@ -27,13 +31,22 @@ func (e *Evaluator) Score(st *cluster.State, id cluster.ClassID, r cluster.Range
 	spans := e.split(ws)
 	parts := make([][]Group, len(spans))
 	each(spans, func(k int, span words) {
-		parts[k] = c.score(st, span, r, feasible[span.first-ws.first:], max(limit, 1))
+		parts[k] = c.score(st, span, r, eligible[span.first-ws.first:], max(limit, 1))
 	})
 	if len(parts) == 1 {
 		slices.SortFunc(parts[0], compareGroups)
 		return parts[0], true
 	}
 	return MergeGroups(seed, limit, parts...), true
+}
+
+// raw returns the to-be-normalised scores of a live node, and its cell.
+func (c *class) raw(st *cluster.State, i cluster.NodeIndex) Raw {
+	r := c.program.raw(st, i)
+	if c.topology != nil {
+		r.Cell = c.topology.cellOf(i).text
+	}
+	return r
 }
 
 // score evaluates what is not known of a span and selects. Spans of one class may run at the same time.
@@ -49,7 +62,7 @@ func (c *class) score(st *cluster.State, span words, r cluster.Range, feasible c
 			bit := bits.TrailingZeros64(in)
 			i := cluster.NodeIndex(w*64 + bit)
 			if todo&(1<<bit) != 0 {
-				c.groups[i] = ids.intern(c.program.raw(st, i))
+				c.groups[i] = ids.intern(c.raw(st, i))
 				c.scores[i] = c.program.fixed(st, i)
 			}
 			g := int(c.groups[i])

@@ -27,6 +27,12 @@ const (
 	codeNodeAffinityConflict
 	codeNodePorts
 	codeUnsupported
+	codeSpread
+	codeSpreadMissing
+	codeAffinity
+	codeAntiAffinity
+	codeExistingAntiAffinity
+	codeFeatures
 	codeFit // the last: tally counts its resources behind it
 )
 
@@ -65,8 +71,8 @@ type VerdictCount struct {
 // pluginOrder is kube-scheduler's default order of filter plugins.
 var pluginOrder = []string{
 	NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, "VolumeRestrictions",
-	"NodeVolumeLimits", "VolumeBinding", "VolumeZone", "PodTopologySpread", "InterPodAffinity", "DynamicResources",
-	"NodeDeclaredFeatures",
+	"NodeVolumeLimits", "VolumeBinding", "VolumeZone", PodTopologySpread, InterPodAffinity, "DynamicResources",
+	NodeDeclaredFeatures,
 }
 
 func pluginRank(name string) int {
@@ -182,6 +188,18 @@ func (p *program) reason(slot int) (plugin, reason string) {
 		return NodeAffinity, ReasonNodeAffinityConflict
 	case codeNodePorts:
 		return NodePorts, ReasonNodePorts
+	case codeSpread:
+		return PodTopologySpread, ReasonSpread
+	case codeSpreadMissing:
+		return PodTopologySpread, ReasonSpreadMissing
+	case codeAffinity:
+		return InterPodAffinity, ReasonAffinity
+	case codeAntiAffinity:
+		return InterPodAffinity, ReasonAntiAffinity
+	case codeExistingAntiAffinity:
+		return InterPodAffinity, ReasonExistingAntiAffinity
+	case codeFeatures:
+		return NodeDeclaredFeatures, ReasonFeatures
 	case codeUnsupported:
 		return p.unsupportedPlugin, p.unsupported
 	}

@@ -289,3 +289,6 @@ func describe(groups []Group) string {
 	}
 	return b.String()
 }
+
+// of returns the subject of pods that no selector sees.
+func of(class cluster.ClassID) Subject { return Subject{Class: class} }

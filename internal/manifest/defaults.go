@@ -7,7 +7,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
@@ -31,15 +30,25 @@ func defaultNode(node *v1.Node) {
 	roundUp(node.Status.Allocatable)
 }
 
-// defaultPod fills in what the API server would, as far as scheduling reads it. Of the status it keeps whether the pod
-// has ended.
-func defaultPod(pod *v1.Pod) {
-	pod.Namespace = cmp.Or(pod.Namespace, metav1.NamespaceDefault)
-	phase := pod.Status.Phase
-	pod.Status = v1.PodStatus{}
-	if phase == v1.PodSucceeded || phase == v1.PodFailed {
-		pod.Status.Phase = phase
+// defaultReplicationController takes a selector that is not said from the template's labels.
+func defaultReplicationController(controller *v1.ReplicationController) {
+	if template := controller.Spec.Template; len(controller.Spec.Selector) == 0 && template != nil {
+		controller.Spec.Selector = maps.Clone(template.Labels)
 	}
+}
+
+// defaultPod fills in what the API server would, as far as scheduling reads it. Of the status it keeps whether the pod
+// has ended, and the node that a pod without one is nominated to.
+func defaultPod(pod *v1.Pod) {
+	status := pod.Status
+	pod.Status = v1.PodStatus{}
+	switch {
+	case status.Phase == v1.PodSucceeded || status.Phase == v1.PodFailed:
+		pod.Status.Phase = status.Phase
+	case pod.Spec.NodeName == "":
+		pod.Status.NominatedNodeName = status.NominatedNodeName
+	}
+	mergeLabelKeys(pod)
 
 	spec := &pod.Spec
 	spec.SchedulerName = cmp.Or(spec.SchedulerName, v1.DefaultSchedulerName)

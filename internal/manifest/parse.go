@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	strictjson "sigs.k8s.io/json"
@@ -155,40 +155,20 @@ func (p *parser) object(w place, h head, raw []byte) {
 		p.fail(w, "", fmt.Sprintf("it has %d bytes, at most %d are possible", len(raw), MaxObjectBytes))
 		return
 	}
-	if h.APIVersion != "v1" {
-		p.fail(w, "apiVersion", fmt.Sprintf("%q is not supported, want \"v1\"", h.APIVersion))
+	o, ok := New(h.Kind)
+	if !ok {
+		p.fail(w, "kind", fmt.Sprintf("%q is not supported, want %s or List", h.Kind, strings.Join(kinds, ", ")))
 		return
 	}
-	o := Object{Document: w.document}
-	var into any
-	switch h.Kind {
-	case KindNode:
-		o.Node = &v1.Node{}
-		into = o.Node
-	case KindPod:
-		o.Pod = &v1.Pod{}
-		into = o.Pod
-	case KindNamespace:
-		o.Namespace = &v1.Namespace{}
-		into = o.Namespace
-	default:
-		p.fail(w, "kind", fmt.Sprintf("%q is not supported, want Node, Pod, Namespace or List", h.Kind))
+	if want := apiVersion(h.Kind); h.APIVersion != want {
+		p.fail(w, "apiVersion", fmt.Sprintf("%q is not supported, want %q", h.APIVersion, want))
 		return
 	}
-	if !p.decode(w, raw, into) {
+	o.Document = w.document
+	if !p.decode(w, raw, o.Value()) {
 		return
 	}
-	var errs field.ErrorList
-	switch {
-	case o.Node != nil:
-		defaultNode(o.Node)
-		errs = validateNode(o.Node)
-	case o.Pod != nil:
-		defaultPod(o.Pod)
-		errs = validatePod(o.Pod)
-	case o.Namespace != nil:
-		errs = validateNamespace(o.Namespace)
-	}
+	errs := complete(o)
 	w.object = o.String()
 	for _, err := range errs {
 		p.fail(w, err.Field, err.ErrorBody())
@@ -201,6 +181,32 @@ func (p *parser) object(w place, h head, raw []byte) {
 		}
 	}
 	p.objects = append(p.objects, o)
+}
+
+// complete fills in the defaults of an object and returns what is wrong with it.
+func complete(o Object) field.ErrorList {
+	if meta := o.Meta(); Namespaced(o.Kind()) {
+		meta.Namespace = cmp.Or(meta.Namespace, metav1.NamespaceDefault)
+	}
+	switch {
+	case o.Node != nil:
+		defaultNode(o.Node)
+		return validateNode(o.Node)
+	case o.Pod != nil:
+		defaultPod(o.Pod)
+		return validatePod(o.Pod)
+	case o.Namespace != nil:
+		return validateNamespace(o.Namespace)
+	case o.Service != nil:
+		return validateService(o.Service)
+	case o.ReplicationController != nil:
+		defaultReplicationController(o.ReplicationController)
+		return validateReplicationController(o.ReplicationController)
+	case o.ReplicaSet != nil:
+		return validateController(&o.ReplicaSet.ObjectMeta, o.ReplicaSet.Spec.Selector)
+	default:
+		return validateController(&o.StatefulSet.ObjectMeta, o.StatefulSet.Spec.Selector)
+	}
 }
 
 // largeExponent finds what may be a number whose exponent alone would take long to compute with.

@@ -78,6 +78,40 @@ func validateMeta(meta *metav1.ObjectMeta, nameErrors func(string) []string) fie
 	return errs
 }
 
+// validateNamespaced is validateMeta for an object in a namespace.
+func validateNamespaced(meta *metav1.ObjectMeta, nameErrors func(string) []string) field.ErrorList {
+	errs := validateMeta(meta, nameErrors)
+	for _, e := range validation.IsDNS1123Label(meta.Namespace) {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "namespace"), meta.Namespace, e))
+	}
+	return errs
+}
+
+// validateOwners checks references as far as they are read: who controls the object.
+func validateOwners(owners []metav1.OwnerReference, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	controlled := false
+	for i, owner := range owners {
+		p := path.Index(i)
+		if owner.APIVersion == "" {
+			errs = append(errs, field.Required(p.Child("apiVersion"), ""))
+		}
+		if owner.Kind == "" {
+			errs = append(errs, field.Required(p.Child("kind"), ""))
+		}
+		if owner.Name == "" {
+			errs = append(errs, field.Required(p.Child("name"), ""))
+		}
+		if owner.Controller != nil && *owner.Controller {
+			if controlled {
+				errs = append(errs, field.Invalid(p.Child("controller"), true, "only one owner can be the controller"))
+			}
+			controlled = true
+		}
+	}
+	return errs
+}
+
 // validateLabels checks keys and values, in order.
 func validateLabels(labels map[string]string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList

@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"slices"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
@@ -100,47 +99,6 @@ func validateTerm(term v1.NodeSelectorTerm, path *field.Path) field.ErrorList {
 		for _, e := range validation.IsDNS1123Subdomain(r.Values[0]) {
 			errs = append(errs, field.Invalid(p.Child("values").Index(0), r.Values[0], e))
 		}
-	}
-	return errs
-}
-
-func validatePodTerms(required []v1.PodAffinityTerm, preferred []v1.WeightedPodAffinityTerm, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for i, term := range required {
-		errs = append(errs, validatePodTerm(term, path.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i))...)
-	}
-	for i, term := range preferred {
-		p := path.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i)
-		errs = append(errs, validateWeight(term.Weight, p.Child("weight"))...)
-		errs = append(errs, validatePodTerm(term.PodAffinityTerm, p.Child("podAffinityTerm"))...)
-	}
-	return errs
-}
-
-func validatePodTerm(term v1.PodAffinityTerm, path *field.Path) field.ErrorList {
-	errs := metavalidation.ValidateLabelName(term.TopologyKey, path.Child("topologyKey"))
-	options := metavalidation.LabelSelectorValidationOptions{}
-	errs = append(errs, metavalidation.ValidateLabelSelector(term.LabelSelector, options, path.Child("labelSelector"))...)
-	return append(errs, metavalidation.ValidateLabelSelector(term.NamespaceSelector, options, path.Child("namespaceSelector"))...)
-}
-
-var spreadActions = []v1.UnsatisfiableConstraintAction{v1.DoNotSchedule, v1.ScheduleAnyway}
-
-func validateSpread(constraints []v1.TopologySpreadConstraint, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for i, c := range constraints {
-		p := path.Index(i)
-		if c.MaxSkew < 1 {
-			errs = append(errs, field.Invalid(p.Child("maxSkew"), c.MaxSkew, "must be at least 1"))
-		}
-		errs = append(errs, metavalidation.ValidateLabelName(c.TopologyKey, p.Child("topologyKey"))...)
-		if !slices.Contains(spreadActions, c.WhenUnsatisfiable) {
-			errs = append(errs, field.NotSupported(p.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, spreadActions))
-		}
-		if c.MinDomains != nil && *c.MinDomains < 1 {
-			errs = append(errs, field.Invalid(p.Child("minDomains"), *c.MinDomains, "must be at least 1"))
-		}
-		errs = append(errs, metavalidation.ValidateLabelSelector(c.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, p.Child("labelSelector"))...)
 	}
 	return errs
 }

@@ -13,9 +13,12 @@ import (
 )
 
 func validatePod(pod *v1.Pod) field.ErrorList {
-	errs := validateMeta(&pod.ObjectMeta, validation.IsDNS1123Subdomain)
-	for _, e := range validation.IsDNS1123Label(pod.Namespace) {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "namespace"), pod.Namespace, e))
+	errs := validateNamespaced(&pod.ObjectMeta, validation.IsDNS1123Subdomain)
+	errs = append(errs, validateOwners(pod.OwnerReferences, field.NewPath("metadata", "ownerReferences"))...)
+	if node := pod.Status.NominatedNodeName; node != "" {
+		for _, e := range validation.IsDNS1123Subdomain(node) {
+			errs = append(errs, field.Invalid(field.NewPath("status", "nominatedNodeName"), node, e))
+		}
 	}
 	spec, path := &pod.Spec, field.NewPath("spec")
 	errs = append(errs, validateContainers(spec, path)...)

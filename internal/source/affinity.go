@@ -21,19 +21,28 @@ func reduceNodeAffinity(spec *v1.PodSpec, class *cluster.ClassSpec) (pin string)
 		for _, t := range required.NodeSelectorTerms {
 			class.Required = append(class.Required, reduceTerm(t))
 		}
-		pin = takePin(class)
+		if !countsOwnNodes(spec) {
+			pin = takePin(class)
+		}
 	}
 
 	preferred := affinity.PreferredDuringSchedulingIgnoredDuringExecution
 	if _, err := nodeaffinity.NewPreferredSchedulingTerms(preferred); err != nil {
-		class.UnsupportedPlugin = "NodeAffinity"
-		class.Unsupported = "the pod's preferred node affinity is invalid: " + err.Error()
+		refuse(class, "NodeAffinity", "the pod's preferred node affinity is invalid: "+err.Error())
 		return pin
 	}
 	for _, t := range preferred {
 		class.Preferred = append(class.Preferred, cluster.PreferredTerm{Weight: t.Weight, Term: reduceTerm(t.Preference)})
 	}
 	return pin
+}
+
+// countsOwnNodes reports whether a hard spread constraint counts only nodes that the pod's node affinity selects, so that
+// the name must stay in it.
+func countsOwnNodes(spec *v1.PodSpec) bool {
+	return slices.ContainsFunc(spec.TopologySpreadConstraints, func(c v1.TopologySpreadConstraint) bool {
+		return c.WhenUnsatisfiable == v1.DoNotSchedule && (c.NodeAffinityPolicy == nil || *c.NodeAffinityPolicy == v1.NodeInclusionPolicyHonor)
+	})
 }
 
 // takePin moves the node's name out of the required terms if every one of them asks for the same name and for no other
@@ -64,6 +73,32 @@ func takePin(class *cluster.ClassSpec) string {
 		class.Required, class.HasRequired = nil, false
 	}
 	return pin
+}
+
+// Unpin returns the pod with its pin back in its node affinity: for a profile that does not keep pods to the nodes that
+// their affinity names before it does anything else, and for one whose own constraints read the affinity.
+func Unpin(p Pod) Pod {
+	if p.Pin == "" {
+		return p
+	}
+	name := []cluster.Requirement{{Key: metav1.ObjectNameField, Operator: string(v1.NodeSelectorOpIn), Values: []string{p.Pin}}}
+	p.Class.Required = slices.Clone(p.Class.Required)
+	for i := range p.Class.Required {
+		p.Class.Required[i].Fields = name
+	}
+	if !p.Class.HasRequired {
+		p.Class.Required, p.Class.HasRequired = []cluster.NodeSelectorTerm{{Fields: name}}, true
+	}
+	p.Pin = ""
+	return p
+}
+
+// Pins reports whether a pod of the profile may be known by its pin: it goes to that node or to none, and nothing else
+// asks for its node affinity.
+func Pins(profile *cluster.Profile) bool {
+	return slices.Contains(profile.PreFilters, "NodeAffinity") && !slices.ContainsFunc(profile.DefaultSpread, func(c cluster.SpreadConstraint) bool {
+		return c.Hard && c.HonorAffinity
+	})
 }
 
 func reduceTerm(t v1.NodeSelectorTerm) cluster.NodeSelectorTerm {

@@ -27,6 +27,7 @@ func ReduceNode(node *v1.Node) cluster.Node {
 		Labels:        sortedLabels(node.Labels),
 		Unschedulable: node.Spec.Unschedulable,
 		Allocatable:   quantities(node.Status.Allocatable),
+		Features:      slices.Sorted(slices.Values(node.Status.DeclaredFeatures)),
 	}
 	for _, t := range node.Spec.Taints {
 		n.Taints = append(n.Taints, cluster.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
@@ -43,7 +44,8 @@ func ReduceNamespace(namespace *v1.Namespace) (string, []cluster.Label) {
 }
 
 // ReducePod reads of a pod what scheduling reads, as kube-scheduler 1.36 reads it with its default feature gates.
-// Pods that ask for the same are of equal Class, whatever their names, labels and annotations.
+// Pods that ask for the same are of equal Class, whatever their names, labels and annotations: labels are in Labels, but for
+// those that spread constraints name in matchLabelKeys.
 func ReducePod(pod *v1.Pod) Pod {
 	p := Pod{
 		Pod: cluster.Pod{
@@ -52,6 +54,7 @@ func ReducePod(pod *v1.Pod) Pod {
 			Name:      pod.Name,
 			Deleting:  pod.DeletionTimestamp != nil,
 			NodeName:  pod.Spec.NodeName,
+			Nominated: pod.Status.NominatedNodeName,
 		},
 		Class: cluster.ClassSpec{
 			SchedulerName:   pod.Spec.SchedulerName,
@@ -60,6 +63,7 @@ func ReducePod(pod *v1.Pod) Pod {
 			Images:          images(&pod.Spec),
 			ImageContainers: int32(len(pod.Spec.InitContainers) + len(pod.Spec.Containers)),
 		},
+		Labels: cluster.LabelSet{Namespace: pod.Namespace, Labels: sortedLabels(pod.Labels), Controller: controllerOf(pod)},
 	}
 	if pod.Spec.Priority != nil {
 		p.Priority = *pod.Spec.Priority
@@ -76,11 +80,18 @@ func ReducePod(pod *v1.Pod) Pod {
 		})
 	}
 	reduceRequests(pod, &p.Class)
+	// Of several reasons why the pod cannot be judged the last one stands.
 	p.Pin = reduceNodeAffinity(&pod.Spec, &p.Class)
-	if plugin, why := unsupported(pod, p.Class.Requests); plugin != "" {
-		p.Class.UnsupportedPlugin, p.Class.Unsupported = plugin, why
-	}
+	reduceFeatures(pod, &p.Class)
+	reducePodAffinity(pod, &p.Class)
+	reduceSpread(pod, &p.Class)
+	refuseUnsupported(pod, &p.Class)
 	return p
+}
+
+// refuse makes pods of the class ones that Berth cannot judge.
+func refuse(class *cluster.ClassSpec, plugin, why string) {
+	class.UnsupportedPlugin, class.Unsupported = plugin, why
 }
 
 // Terminal reports whether the pod has succeeded or failed: it takes nothing from its node any more.

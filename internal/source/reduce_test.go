@@ -35,114 +35,6 @@ func quantities(pairs ...any) []cluster.Quantity {
 	return out
 }
 
-func TestRequestsAreSummedAsKubeSchedulerDoes(t *testing.T) {
-	for _, test := range []struct {
-		name            string
-		spec            string
-		requests, score []cluster.Quantity
-		nonZero         [2]int64 // milli-CPU, MiB
-	}{
-		{
-			name:  "a container that asks for nothing counts by defaults",
-			spec:  `containers: [{name: a}]`,
-			score: quantities("cpu", 100, "memory", 200*mi), nonZero: [2]int64{100, 200},
-		}, {
-			name:     "containers add up, and each that names no memory counts by default",
-			spec:     `containers: [{name: a, resources: {requests: {cpu: 1500m, memory: 1Gi}}}, {name: b, resources: {requests: {cpu: "2"}}}]`,
-			requests: quantities("cpu", 3500, "memory", 1024*mi),
-			score:    quantities("cpu", 3500, "memory", 1224*mi), nonZero: [2]int64{3500, 1224},
-		}, {
-			name:  "an explicit zero is not a default",
-			spec:  `containers: [{name: a, resources: {requests: {cpu: 0, memory: 0}}}]`,
-			score: nil, nonZero: [2]int64{0, 0},
-		}, {
-			name: "the largest init container counts if it exceeds the containers' sum",
-			spec: `
-initContainers: [{name: i, resources: {requests: {cpu: "4", memory: 100Mi}}}, {name: j, resources: {requests: {cpu: "2", memory: 900Mi}}}]
-containers: [{name: a, resources: {requests: {cpu: "1", memory: 300Mi}}}, {name: b, resources: {requests: {cpu: "1", memory: 300Mi}}}]`,
-			requests: quantities("cpu", 4000, "memory", 900*mi),
-			score:    quantities("cpu", 4000, "memory", 900*mi), nonZero: [2]int64{4000, 900},
-		}, {
-			name: "restartable init containers add to the containers and to the init containers behind them",
-			spec: `
-initContainers:
-- {name: side, restartPolicy: Always, resources: {requests: {cpu: "1", memory: 100Mi}}}
-- {name: i, resources: {requests: {cpu: "3", memory: 50Mi}}}
-containers: [{name: a, resources: {requests: {cpu: "2", memory: 500Mi}}}]`,
-			// containers 2+1 = 3; while i runs 3+1 = 4
-			requests: quantities("cpu", 4000, "memory", 600*mi),
-			score:    quantities("cpu", 4000, "memory", 600*mi), nonZero: [2]int64{4000, 600},
-		}, {
-			name: "overhead is added",
-			spec: `
-overhead: {cpu: 250m, memory: 64Mi}
-containers: [{name: a, resources: {requests: {cpu: "1"}}}]`,
-			requests: quantities("cpu", 1250, "memory", 64*mi),
-			score:    quantities("cpu", 1250, "memory", 264*mi), nonZero: [2]int64{1250, 264},
-		}, {
-			name: "pod-level resources replace the containers' but for the score",
-			spec: `
-resources: {requests: {cpu: "5", memory: 2Gi}}
-containers: [{name: a, resources: {requests: {cpu: "1"}}}, {name: b}]`,
-			requests: quantities("cpu", 5000, "memory", 2048*mi),
-			score:    quantities("cpu", 1100, "memory", 400*mi), nonZero: [2]int64{5000, 2048},
-		}, {
-			name: "what the pod level does not name counts by default per container",
-			spec: `
-resources: {requests: {cpu: "5"}}
-containers: [{name: a}, {name: b}]`,
-			requests: quantities("cpu", 5000),
-			score:    quantities("cpu", 200, "memory", 400*mi), nonZero: [2]int64{5000, 400},
-		}, {
-			name: "what one container names is no default for the other if there is a pod level",
-			spec: `
-resources: {requests: {cpu: "5"}}
-containers: [{name: a, resources: {requests: {memory: 10Mi}}}, {name: b}]`,
-			requests: quantities("cpu", 5000, "memory", 10*mi),
-			score:    quantities("cpu", 200, "memory", 210*mi), nonZero: [2]int64{5000, 10},
-		}, {
-			name: "kinds of resources are counted in their units and in order",
-			spec: `
-containers: [{name: a, resources: {requests: {nvidia.com/gpu: 2, hugepages-2Mi: 4Mi, ephemeral-storage: 1Gi, example.com/none: 0, cpu: 1m, memory: 1500m, storage: 5, attachable-volumes-x: 3}}}]`,
-			requests: quantities("attachable-volumes-x", 3, "cpu", 1, "ephemeral-storage", 1024*mi, "hugepages-2Mi", 4*mi, "memory", 2, "nvidia.com/gpu", 2),
-			score:    quantities("attachable-volumes-x", 3, "cpu", 1, "ephemeral-storage", 1024*mi, "hugepages-2Mi", 4*mi, "memory", 2, "nvidia.com/gpu", 2),
-			nonZero:  [2]int64{1, 0},
-		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			class := source.ReducePod(spec(t, test.spec)).Class
-			if diff := cmp.Diff(test.requests, class.Requests); diff != "" {
-				t.Errorf("requests (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(test.score, class.ScoreRequests); diff != "" {
-				t.Errorf("score requests (-want +got):\n%s", diff)
-			}
-			if got := [2]int64{class.NonZeroCPU, class.NonZeroMemory / mi}; got != test.nonZero {
-				t.Errorf("non-zero CPU and MiB: %v, want %v", got, test.nonZero)
-			}
-		})
-	}
-}
-
-func TestAPodBeingResizedCountsByItsStatusOnceItIsOnANode(t *testing.T) {
-	pod := spec(t, `containers: [{name: a, resources: {requests: {cpu: "1"}}}]`)
-	pod.Status.ContainerStatuses = []v1.ContainerStatus{{
-		Name: "a", AllocatedResources: v1.ResourceList{v1.ResourceCPU: resource.MustParse("3")},
-		Resources: &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}},
-	}}
-	if diff := cmp.Diff(quantities("cpu", 1000), source.ReducePod(pod).Class.Requests); diff != "" {
-		t.Errorf("while it waits (-want +got):\n%s", diff)
-	}
-	pod.Spec.NodeName = "n"
-	got := source.ReducePod(pod)
-	if diff := cmp.Diff(quantities("cpu", 3000), got.Class.Requests); diff != "" {
-		t.Errorf("on a node (-want +got):\n%s", diff)
-	}
-	if got.NodeName != "n" || got.Class.NodeName != "" {
-		t.Errorf("on %q, class for %q; want n and none", got.NodeName, got.Class.NodeName)
-	}
-}
-
 func TestAPinIsTakenOutOfTheClass(t *testing.T) {
 	name := func(n string) string { return fmt.Sprintf("{key: metadata.name, operator: In, values: [%s]}", n) }
 	zone := "{key: zone, operator: In, values: [a]}"
@@ -271,6 +163,7 @@ volumes: [{name: v, image: {reference: model}}, {name: w, emptyDir: {}}]
 			Images:          []string{"example.com:5000/init:latest", "side:latest", "app:1", "app@sha256:abc", "model:latest"},
 			ImageContainers: 4,
 		},
+		Labels: cluster.LabelSet{Namespace: "default"},
 	}
 	if diff := cmp.Diff(want, source.ReducePod(pod)); diff != "" {
 		t.Errorf("ReducePod (-want +got):\n%s", diff)
@@ -290,11 +183,6 @@ func TestWhatBerthCannotJudgeIsSaid(t *testing.T) {
 		{one, "", ""},
 		{one + "affinity: {podAffinity: {}, podAntiAffinity: {}}", "", ""},
 		{one + "volumes: [{name: v, configMap: {name: c}}, {name: w, csi: {driver: d}}, {name: x, nfs: {server: s, path: p}}]", "", ""},
-		{one + "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: k}]}}", "InterPodAffinity", "inter-pod affinity"},
-		{one + "affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: k}}]}}", "InterPodAffinity", "inter-pod affinity"},
-		{one + "affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: k}]}}", "InterPodAffinity", "anti-affinity"},
-		{one + "affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: k}}]}}", "InterPodAffinity", "anti-affinity"},
-		{one + "topologySpreadConstraints: [{topologyKey: k, maxSkew: 1, whenUnsatisfiable: ScheduleAnyway}]", "PodTopologySpread", "topology spread constraints"},
 		{one + "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", "VolumeBinding", "persistent volume claims"},
 		{one + "volumes: [{name: v, ephemeral: {}}]", "VolumeBinding", "ephemeral volumes"},
 		{one + "volumes: [{name: v, gcePersistentDisk: {pdName: d}}]", "VolumeRestrictions", "gcePersistentDisk"},
@@ -303,7 +191,6 @@ func TestWhatBerthCannotJudgeIsSaid(t *testing.T) {
 		{one + "volumes: [{name: v, rbd: {monitors: [m], image: i}}]", "VolumeRestrictions", "rbd"},
 		{one + "volumes: [{name: v, azureDisk: {diskName: d, diskURI: u}}]", "NodeVolumeLimits", "azureDisk"},
 		{one + "resourceClaims: [{name: c}]", "DynamicResources", "resource claims"},
-		{"containers: [{name: a, restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}]}]", "NodeDeclaredFeatures", "RestartAllContainers"},
 		{extended(50), "", ""},
 		{extended(51), "NodeResourcesFit", "51"},
 		{one + "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, preference: {matchExpressions: [{key: k, operator: In}]}}]}}", "NodeAffinity", "preferred node affinity is invalid"},
@@ -340,8 +227,9 @@ func TestANodeIsReadAsKubeSchedulerDoes(t *testing.T) {
 			},
 			Status: v1.NodeStatus{
 				Allocatable: list, Capacity: v1.ResourceList{"cpu": resource.MustParse("4")},
-				Images:     []v1.ContainerImage{{Names: []string{"a:1", "a@sha256:x"}, SizeBytes: 7}},
-				Conditions: []v1.NodeCondition{{Type: v1.NodeReady, LastHeartbeatTime: metav1.NewTime(time.Unix(int64(beat), 0))}},
+				Images:           []v1.ContainerImage{{Names: []string{"a:1", "a@sha256:x"}, SizeBytes: 7}},
+				Conditions:       []v1.NodeCondition{{Type: v1.NodeReady, LastHeartbeatTime: metav1.NewTime(time.Unix(int64(beat), 0))}},
+				DeclaredFeatures: []string{"Two", "One"},
 			},
 		}
 	}
@@ -351,7 +239,8 @@ func TestANodeIsReadAsKubeSchedulerDoes(t *testing.T) {
 		Taints: []cluster.Taint{{Key: "t2", Effect: "NoSchedule"}, {Key: "t1", Value: "v", Effect: "NoExecute"}},
 		Allocatable: quantities("cpu", 3920, "ephemeral-storage", 47093746742, "example.com/half", 1, "memory", 15*1024*mi,
 			"nvidia.com/gpu", 8, "pods", 110),
-		Images: []cluster.Image{{Names: []string{"a:1", "a@sha256:x"}, Size: 7}},
+		Images:   []cluster.Image{{Names: []string{"a:1", "a@sha256:x"}, Size: 7}},
+		Features: []string{"One", "Two"},
 	}
 	for beat := range 3 {
 		if diff := cmp.Diff(want, source.ReduceNode(node(beat))); diff != "" {
@@ -361,5 +250,63 @@ func TestANodeIsReadAsKubeSchedulerDoes(t *testing.T) {
 	name, labels := source.ReduceNamespace(&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: map[string]string{"y": "2", "x": "1"}}})
 	if name != "ns" || !cmp.Equal(labels, []cluster.Label{{Key: "x", Value: "1"}, {Key: "y", Value: "2"}}) {
 		t.Errorf("ReduceNamespace: %q, %v", name, labels)
+	}
+}
+
+func TestAPodWhoseSpreadCountsOnlyItsOwnNodeKeepsTheName(t *testing.T) {
+	pod := func(when v1.UnsatisfiableConstraintAction, policy v1.NodeInclusionPolicy) *v1.Pod {
+		return &v1.Pod{Spec: v1.PodSpec{
+			TopologySpreadConstraints: []v1.TopologySpreadConstraint{{
+				MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: when, NodeAffinityPolicy: &policy, LabelSelector: &metav1.LabelSelector{},
+			}},
+			Affinity: &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{
+				NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchFields: []v1.NodeSelectorRequirement{
+					{Key: "metadata.name", Operator: v1.NodeSelectorOpIn, Values: []string{"a"}},
+				}}},
+			}}},
+		}}
+	}
+	for _, test := range []struct {
+		when   v1.UnsatisfiableConstraintAction
+		policy v1.NodeInclusionPolicy
+		pin    string
+	}{
+		{v1.DoNotSchedule, v1.NodeInclusionPolicyHonor, ""},
+		{v1.DoNotSchedule, v1.NodeInclusionPolicyIgnore, "a"},
+		{v1.ScheduleAnyway, v1.NodeInclusionPolicyHonor, "a"}, // its score does not matter where there is one node
+	} {
+		got := source.ReducePod(pod(test.when, test.policy))
+		if got.Pin != test.pin || got.Class.HasRequired == (test.pin != "") {
+			t.Errorf("%s, %s: pin %q and required terms %v, want pin %q", test.when, test.policy, got.Pin, got.Class.Required, test.pin)
+		}
+	}
+}
+
+func TestUnpinningUndoesPinning(t *testing.T) {
+	name := []v1.NodeSelectorRequirement{{Key: "metadata.name", Operator: v1.NodeSelectorOpIn, Values: []string{"a"}}}
+	zone := []v1.NodeSelectorRequirement{{Key: "zone", Operator: v1.NodeSelectorOpExists}}
+	for want, terms := range map[string][]v1.NodeSelectorTerm{
+		"only the name":      {{MatchFields: name}},
+		"name and label":     {{MatchFields: name, MatchExpressions: zone}, {MatchFields: name, MatchExpressions: zone}},
+		"one of two is name": {{MatchFields: name, MatchExpressions: zone}, {MatchFields: name}},
+	} {
+		pod := source.ReducePod(&v1.Pod{Spec: v1.PodSpec{Affinity: &v1.Affinity{NodeAffinity: &v1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{NodeSelectorTerms: terms},
+		}}}})
+		if pod.Pin != "a" {
+			t.Fatalf("%s: pin %q", want, pod.Pin)
+		}
+		got := source.Unpin(pod)
+		if got.Pin != "" || !got.Class.HasRequired || len(got.Class.Required) == 0 {
+			t.Errorf("%s: %+v", want, got.Class)
+		}
+		for _, term := range got.Class.Required {
+			if len(term.Fields) != 1 || term.Fields[0].Values[0] != "a" {
+				t.Errorf("%s: a term without the name: %+v", want, term)
+			}
+		}
+		if pod.Class.HasRequired && len(pod.Class.Required[0].Fields) != 0 {
+			t.Errorf("%s: the pod that was given has changed: %+v", want, pod.Class.Required)
+		}
 	}
 }

@@ -21,6 +21,8 @@ const (
 	PodGone                       // a pod was deleted, or has succeeded or failed
 	NamespaceSet                  // a namespace is new or was updated
 	NamespaceGone                 // a namespace was deleted
+	SelectorSet                   // a service or a controller is new or was updated, perhaps in another field than its selector
+	SelectorGone                  // a service or a controller was deleted, or has no selector any more
 	Synced                        // everything that existed when Watch began has been told
 )
 
@@ -31,13 +33,22 @@ type Event struct {
 	Pod       Pod
 	Namespace string
 	Labels    []cluster.Label // of the namespace
+	Selector  Selector
 }
 
-// Pod is a pod as a source sees it: cluster.Pod.Class is unset, Class is what it asks for. A pod that is replaced by
-// another of the same name is told gone before the other is told.
+// Selector is a service, ReplicationController, ReplicaSet or StatefulSet, reduced to its selector.
+type Selector struct {
+	Kind, Namespace, Name string // Kind is one of cluster's
+	Selector              cluster.LabelSelector
+}
+
+// Pod is a pod as a source sees it: cluster.Pod.Class and cluster.Pod.Labels are unset, Class is what it asks for and
+// Labels what selectors see of it. A pod that is replaced by another of the same name is told gone before the other is
+// told.
 type Pod struct {
 	cluster.Pod
-	Class cluster.ClassSpec
+	Class  cluster.ClassSpec
+	Labels cluster.LabelSet
 }
 
 // Binding is one placement to be written.

@@ -13,7 +13,23 @@ import (
 // scoresPerNode is the length of engine.Scored.Scores.
 const scoresPerNode = len(engine.Scored{}.Scores)
 
+// maxCell bounds engine.Raw.Cell, in bytes.
+const maxCell = 1 << 16
+
 var errNegativeCount = errors.New("negative count")
+
+// ToSubject returns the subject as a message.
+func ToSubject(s engine.Subject) *filterv1.Subject {
+	return &filterv1.Subject{Class: int32(s.Class), Labels: int32(s.Labels), Priority: s.Priority}
+}
+
+// Subject returns what ToSubject was given. It takes every number, since nothing is known of a class or a label set
+// that does not exist; no message is the zero subject.
+func Subject(m *filterv1.Subject) engine.Subject {
+	return engine.Subject{
+		Class: cluster.ClassID(m.GetClass()), Labels: cluster.LabelsID(m.GetLabels()), Priority: m.GetPriority(),
+	}
+}
 
 // ToGroups returns the groups as messages, in order.
 func ToGroups(groups []engine.Group) []*scorev1.Group {
@@ -22,6 +38,7 @@ func ToGroups(groups []engine.Group) []*scorev1.Group {
 			TaintToleration: g.Raw.TaintToleration,
 			NodeAffinity:    g.Raw.NodeAffinity,
 			Count:           g.Count,
+			Cell:            []byte(g.Raw.Cell),
 		}
 		if len(g.Nodes) == 0 {
 			return m
@@ -39,7 +56,7 @@ func ToGroups(groups []engine.Group) []*scorev1.Group {
 }
 
 // Groups returns what ToGroups was given. It fails if the lists of a group do not have lengths that belong together,
-// if there are more nodes than the group counts, or if a node index is out of bounds.
+// if there are more nodes than the group counts, if a node index is out of bounds, or if a cell is too long.
 func Groups(ms []*scorev1.Group) ([]engine.Group, error) {
 	if len(ms) == 0 {
 		return nil, nil
@@ -51,7 +68,9 @@ func Groups(ms []*scorev1.Group) ([]engine.Group, error) {
 			return nil, fmt.Errorf("decode group %d: %w", i, err)
 		}
 		groups[i] = engine.Group{
-			Raw:   engine.Raw{TaintToleration: m.GetTaintToleration(), NodeAffinity: m.GetNodeAffinity()},
+			Raw: engine.Raw{
+				TaintToleration: m.GetTaintToleration(), NodeAffinity: m.GetNodeAffinity(), Cell: string(m.GetCell()),
+			},
 			Count: m.GetCount(),
 			Nodes: nodes,
 		}
@@ -62,6 +81,8 @@ func Groups(ms []*scorev1.Group) ([]engine.Group, error) {
 func scored(m *scorev1.Group) ([]engine.Scored, error) {
 	n := len(m.GetNodes())
 	switch {
+	case len(m.GetCell()) > maxCell:
+		return nil, fmt.Errorf("cell: %d bytes, want at most %d", len(m.GetCell()), maxCell)
 	case len(m.GetFixed()) != n:
 		return nil, fmt.Errorf("fixed: %d scores of %d nodes", len(m.GetFixed()), n)
 	case len(m.GetRaw()) != n*scoresPerNode:

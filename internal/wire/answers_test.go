@@ -75,8 +75,20 @@ func TestGroupsSurviveTheRoundTrip(t *testing.T) {
 	})
 }
 
-func TestGroupsWithListsOfOtherLengthsAreRefused(t *testing.T) {
-	whole := &scorev1.Group{Count: 2, Nodes: []int32{4, 5}, Fixed: []int64{7, 8}, Raw: []int32{1, 2, 3, 4, 5, 6}}
+func TestSubjectSurvivesTheRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := rapid.Make[engine.Subject]().Draw(t, "subject")
+		if back := wire.Subject(wire.ToSubject(s)); back != s {
+			t.Fatalf("Subject(ToSubject(%+v)) = %+v", s, back)
+		}
+	})
+	if s := wire.Subject(nil); s != (engine.Subject{}) {
+		t.Errorf("no message is %+v, want the zero subject", s)
+	}
+}
+
+func TestGroupsWithListsOfWrongLengthsAreRefused(t *testing.T) {
+	whole := &scorev1.Group{Count: 2, Nodes: []int32{4, 5}, Fixed: []int64{7, 8}, Raw: []int32{1, 2, 3, 4, 5, 6}, Cell: make([]byte, 1<<16)}
 	if _, err := wire.Groups([]*scorev1.Group{whole}); err != nil {
 		t.Fatalf("Groups of a good group: %v", err)
 	}
@@ -89,6 +101,7 @@ func TestGroupsWithListsOfOtherLengthsAreRefused(t *testing.T) {
 		{"fixed: 2 scores of 0 nodes", func(g *scorev1.Group) { g.Nodes = nil }},
 		{"count: 1 of 2 nodes", func(g *scorev1.Group) { g.Count = 1 }},
 		{"count: -1 of 0 nodes", func(g *scorev1.Group) { g.Count, g.Nodes, g.Fixed, g.Raw = -1, nil, nil, nil }},
+		{"cell: 65537 bytes", func(g *scorev1.Group) { g.Cell = make([]byte, 1<<16+1) }},
 		{"nodes: -4", func(g *scorev1.Group) { g.Nodes = []int32{-4, 5} }},
 	} {
 		t.Run(c.want, func(t *testing.T) {

@@ -17,6 +17,12 @@ func check(m *logv1.Delta) error {
 		return least("settings.shards", m.Settings.GetShards(), 1)
 	case *logv1.Delta_ClassDefined:
 		return checkClass(m.ClassDefined)
+	case *logv1.Delta_LabelsDefined:
+		return checkLabels(m.LabelsDefined)
+	case *logv1.Delta_SelectorSet:
+		return kind("selector_set.kind", m.SelectorSet.GetKind())
+	case *logv1.Delta_SelectorRemoved:
+		return kind("selector_removed.kind", m.SelectorRemoved.GetKind())
 	case *logv1.Delta_NodeSet:
 		return index("node_set.index", m.NodeSet.GetIndex())
 	case *logv1.Delta_NodeRemoved:
@@ -27,6 +33,7 @@ func check(m *logv1.Delta) error {
 		return errors.Join(
 			index("pod_set.id", m.PodSet.GetId()),
 			least("pod_set.class", m.PodSet.GetClass(), 0),
+			least("pod_set.labels", m.PodSet.GetLabels(), 0),
 			least("pod_set.attempt", m.PodSet.GetAttempt(), 0))
 	case *logv1.Delta_PodAssumed:
 		return errors.Join(
@@ -56,6 +63,31 @@ func checkClass(m *logv1.ClassDefined) error {
 		}
 	}
 	return least("class_defined.spec.image_containers", m.GetSpec().GetImageContainers(), 0)
+}
+
+func checkLabels(m *logv1.LabelsDefined) error {
+	if err := least("labels_defined.id", m.GetId(), 1); err != nil {
+		return err
+	}
+	switch k := m.GetControllerKind(); {
+	case k == "" && m.GetControllerName() != "":
+		return fmt.Errorf("labels_defined.controller_name: %q without a kind", m.GetControllerName())
+	case k != "" && !isController(k):
+		return fmt.Errorf("labels_defined.controller_kind: %q is not a kind of controllers", k)
+	}
+	return nil
+}
+
+// kind checks the kind of an object with a selector.
+func kind(field, k string) error {
+	if k != cluster.KindService && !isController(k) {
+		return fmt.Errorf("%s: %q is not a kind with a selector", field, k)
+	}
+	return nil
+}
+
+func isController(k string) bool {
+	return k == cluster.KindReplicationController || k == cluster.KindReplicaSet || k == cluster.KindStatefulSet
 }
 
 // index checks a node index or a pod id.

@@ -37,6 +37,17 @@ func delta(m *logv1.Delta) cluster.Delta {
 		}}
 	case *logv1.Delta_ClassDefined:
 		return cluster.ClassDefined{ID: cluster.ClassID(m.ClassDefined.GetId()), Spec: classSpec(m.ClassDefined.GetSpec())}
+	case *logv1.Delta_LabelsDefined:
+		return cluster.LabelsDefined{ID: cluster.LabelsID(m.LabelsDefined.GetId()), Set: labelSet(m.LabelsDefined)}
+	case *logv1.Delta_SelectorSet:
+		return cluster.SelectorSet{
+			Kind: m.SelectorSet.GetKind(), Namespace: m.SelectorSet.GetNamespace(), Name: m.SelectorSet.GetName(),
+			Selector: selector(m.SelectorSet.GetSelector()),
+		}
+	case *logv1.Delta_SelectorRemoved:
+		return cluster.SelectorRemoved{
+			Kind: m.SelectorRemoved.GetKind(), Namespace: m.SelectorRemoved.GetNamespace(), Name: m.SelectorRemoved.GetName(),
+		}
 	case *logv1.Delta_NodeSet:
 		return cluster.NodeSet{Index: cluster.NodeIndex(m.NodeSet.GetIndex()), Node: node(m.NodeSet)}
 	case *logv1.Delta_NodeRemoved:
@@ -65,22 +76,28 @@ func delta(m *logv1.Delta) cluster.Delta {
 
 func classSpec(m *logv1.ClassSpec) cluster.ClassSpec {
 	return cluster.ClassSpec{
-		SchedulerName:     m.GetSchedulerName(),
-		Requests:          each(m.GetRequests(), quantity),
-		ScoreRequests:     each(m.GetScoreRequests(), quantity),
-		NonZeroCPU:        m.GetNonZeroCpu(),
-		NonZeroMemory:     m.GetNonZeroMemory(),
-		Tolerations:       each(m.GetTolerations(), toleration),
-		NodeSelector:      each(m.GetNodeSelector(), label),
-		Required:          each(m.GetRequired(), term),
-		HasRequired:       m.GetHasRequired(),
-		Preferred:         each(m.GetPreferred(), preferred),
-		HostPorts:         each(m.GetHostPorts(), hostPort),
-		Images:            m.GetImages(),
-		ImageContainers:   m.GetImageContainers(),
-		NodeName:          m.GetNodeName(),
-		Unsupported:       m.GetUnsupported(),
-		UnsupportedPlugin: m.GetUnsupportedPlugin(),
+		SchedulerName:         m.GetSchedulerName(),
+		Requests:              each(m.GetRequests(), quantity),
+		ScoreRequests:         each(m.GetScoreRequests(), quantity),
+		NonZeroCPU:            m.GetNonZeroCpu(),
+		NonZeroMemory:         m.GetNonZeroMemory(),
+		Tolerations:           each(m.GetTolerations(), toleration),
+		NodeSelector:          each(m.GetNodeSelector(), label),
+		Required:              each(m.GetRequired(), term),
+		HasRequired:           m.GetHasRequired(),
+		Preferred:             each(m.GetPreferred(), preferred),
+		HostPorts:             each(m.GetHostPorts(), hostPort),
+		Images:                m.GetImages(),
+		ImageContainers:       m.GetImageContainers(),
+		Affinity:              each(m.GetAffinity(), podTerm),
+		AntiAffinity:          each(m.GetAntiAffinity(), podTerm),
+		PreferredAffinity:     each(m.GetPreferredAffinity(), weightedPodTerm),
+		PreferredAntiAffinity: each(m.GetPreferredAntiAffinity(), weightedPodTerm),
+		Spread:                each(m.GetSpread(), spread),
+		Features:              m.GetFeatures(),
+		NodeName:              m.GetNodeName(),
+		Unsupported:           m.GetUnsupported(),
+		UnsupportedPlugin:     m.GetUnsupportedPlugin(),
 	}
 }
 
@@ -92,6 +109,15 @@ func node(m *logv1.NodeSet) cluster.Node {
 		Unschedulable: m.GetUnschedulable(),
 		Allocatable:   each(m.GetAllocatable(), quantity),
 		Images:        each(m.GetImages(), image),
+		Features:      m.GetFeatures(),
+	}
+}
+
+func labelSet(m *logv1.LabelsDefined) cluster.LabelSet {
+	return cluster.LabelSet{
+		Namespace:  m.GetNamespace(),
+		Labels:     each(m.GetLabels(), label),
+		Controller: cluster.Controller{Kind: m.GetControllerKind(), Name: m.GetControllerName()},
 	}
 }
 
@@ -108,6 +134,8 @@ func pod(m *logv1.PodSet) cluster.Pod {
 		Deleting:  m.GetDeleting(),
 		NodeName:  m.GetNodeName(),
 		Attempt:   m.GetAttempt(),
+		Labels:    cluster.LabelsID(m.GetLabels()),
+		Nominated: m.GetNominated(),
 	}
 }
 
@@ -143,6 +171,35 @@ func preferred(m *logv1.PreferredTerm) cluster.PreferredTerm {
 	return cluster.PreferredTerm{Weight: m.GetWeight(), Term: term(m.GetTerm())}
 }
 
+func selector(m *logv1.LabelSelector) cluster.LabelSelector {
+	return cluster.LabelSelector{Requirements: each(m.GetRequirements(), requirement), Nothing: m.GetNothing()}
+}
+
+func podTerm(m *logv1.PodTerm) cluster.PodTerm {
+	return cluster.PodTerm{
+		TopologyKey:       m.GetTopologyKey(),
+		Namespaces:        m.GetNamespaces(),
+		NamespaceSelector: selector(m.GetNamespaceSelector()),
+		Selector:          selector(m.GetSelector()),
+	}
+}
+
+func weightedPodTerm(m *logv1.WeightedPodTerm) cluster.WeightedPodTerm {
+	return cluster.WeightedPodTerm{Weight: m.GetWeight(), Term: podTerm(m.GetTerm())}
+}
+
+func spread(m *logv1.SpreadConstraint) cluster.SpreadConstraint {
+	return cluster.SpreadConstraint{
+		TopologyKey:   m.GetTopologyKey(),
+		MaxSkew:       m.GetMaxSkew(),
+		MinDomains:    m.GetMinDomains(),
+		Hard:          m.GetHard(),
+		HonorAffinity: m.GetHonorAffinity(),
+		HonorTaints:   m.GetHonorTaints(),
+		Selector:      selector(m.GetSelector()),
+	}
+}
+
 func hostPort(m *logv1.HostPort) cluster.HostPort {
 	p := cluster.HostPort{IP: m.GetIp(), Protocol: m.GetProtocol(), Port: m.GetPort()}
 	if p.IP == "" {
@@ -164,18 +221,23 @@ func point(m *logv1.ShapePoint) cluster.ShapePoint {
 
 func profile(m *logv1.Profile) cluster.Profile {
 	return cluster.Profile{
-		SchedulerName:         m.GetSchedulerName(),
-		PreFilters:            m.GetPreFilters(),
-		Filters:               m.GetFilters(),
-		Weights:               each(m.GetWeights(), weight),
-		FitStrategy:           m.GetFitStrategy(),
-		FitResources:          each(m.GetFitResources(), weight),
-		Shape:                 each(m.GetShape(), point),
-		BalancedResources:     m.GetBalancedResources(),
-		IgnoredResources:      m.GetIgnoredResources(),
-		IgnoredResourceGroups: m.GetIgnoredResourceGroups(),
-		AddedRequired:         each(m.GetAddedRequired(), term),
-		HasAddedRequired:      m.GetHasAddedRequired(),
-		AddedPreferred:        each(m.GetAddedPreferred(), preferred),
+		SchedulerName:            m.GetSchedulerName(),
+		PreFilters:               m.GetPreFilters(),
+		Filters:                  m.GetFilters(),
+		Weights:                  each(m.GetWeights(), weight),
+		FitStrategy:              m.GetFitStrategy(),
+		FitResources:             each(m.GetFitResources(), weight),
+		Shape:                    each(m.GetShape(), point),
+		BalancedResources:        m.GetBalancedResources(),
+		IgnoredResources:         m.GetIgnoredResources(),
+		IgnoredResourceGroups:    m.GetIgnoredResourceGroups(),
+		AddedRequired:            each(m.GetAddedRequired(), term),
+		HasAddedRequired:         m.GetHasAddedRequired(),
+		AddedPreferred:           each(m.GetAddedPreferred(), preferred),
+		HardPodAffinityWeight:    m.GetHardPodAffinityWeight(),
+		IgnorePreferredTerms:     m.GetIgnorePreferredTerms(),
+		DefaultSpread:            each(m.GetDefaultSpread(), spread),
+		SystemSpread:             m.GetSystemSpread(),
+		PercentageOfNodesToScore: m.GetPercentageOfNodesToScore(),
 	}
 }

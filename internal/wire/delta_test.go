@@ -17,18 +17,42 @@ import (
 	"github.com/berth-scheduler/berth/internal/wire"
 )
 
-// good makes deltas that a binder could write: ids are not negative, and host ports are ports with everything said.
+var (
+	// What has a selector, and what controls pods.
+	kinds       = []string{cluster.KindService, cluster.KindReplicationController, cluster.KindReplicaSet, cluster.KindStatefulSet}
+	controllers = []cluster.Controller{
+		{}, {Kind: cluster.KindReplicationController, Name: "web"}, {Kind: cluster.KindReplicaSet, Name: ""}, {Kind: cluster.KindStatefulSet, Name: "db"},
+	}
+)
+
+// good makes deltas that a binder could write: ids are not negative, host ports are ports with everything said, and
+// kinds are such that there are.
 var good = rapid.MakeConfig{
 	Kinds: map[reflect.Kind]*rapid.Generator[any]{
 		reflect.Int32: rapid.Int32Range(1, 65535).AsAny(),
+	},
+	Types: map[reflect.Type]*rapid.Generator[any]{ // they are deep down, where few do
+		reflect.TypeFor[[]cluster.Requirement](): rapid.SliceOfN(rapid.Make[cluster.Requirement](), 0, 2).AsAny(),
 	},
 	Fields: map[reflect.Type]map[string]*rapid.Generator[any]{
 		reflect.TypeFor[cluster.HostPort](): {
 			"IP":       rapid.SampledFrom([]string{"0.0.0.0", "::", "127.0.0.1"}).AsAny(),
 			"Protocol": rapid.SampledFrom([]string{"TCP", "UDP", "SCTP"}).AsAny(),
 		},
-		reflect.TypeFor[cluster.Pod]():           {"Priority": rapid.Int32().AsAny()},
-		reflect.TypeFor[cluster.PreferredTerm](): {"Weight": rapid.Int32().AsAny()},
+		reflect.TypeFor[cluster.Pod](): {
+			"Priority": rapid.Int32().AsAny(),
+			"Labels": rapid.Custom(func(t *rapid.T) cluster.LabelsID {
+				return cluster.LabelsID(rapid.Int32Range(0, math.MaxInt32).Draw(t, "labels"))
+			}).AsAny(),
+		},
+		reflect.TypeFor[cluster.PreferredTerm]():   {"Weight": rapid.Int32().AsAny()},
+		reflect.TypeFor[cluster.WeightedPodTerm](): {"Weight": rapid.Int32().AsAny()},
+		reflect.TypeFor[cluster.Profile](): {
+			"HardPodAffinityWeight": rapid.Int32().AsAny(), "PercentageOfNodesToScore": rapid.Int32().AsAny(),
+		},
+		reflect.TypeFor[cluster.LabelSet]():        {"Controller": rapid.SampledFrom(controllers).AsAny()},
+		reflect.TypeFor[cluster.SelectorSet]():     {"Kind": rapid.SampledFrom(kinds).AsAny()},
+		reflect.TypeFor[cluster.SelectorRemoved](): {"Kind": rapid.SampledFrom(kinds).AsAny()},
 	},
 }
 
@@ -50,6 +74,9 @@ var deltas = map[string]*rapid.Generator[cluster.Delta]{
 	"pod_forgotten":     of[cluster.PodForgotten](),
 	"pod_removed":       of[cluster.PodRemoved](),
 	"image_sized":       of[cluster.ImageSized](),
+	"labels_defined":    of[cluster.LabelsDefined](),
+	"selector_set":      of[cluster.SelectorSet](),
+	"selector_removed":  of[cluster.SelectorRemoved](),
 }
 
 func roundTrip(t interface {
@@ -91,11 +118,15 @@ func TestEveryChangeOfTheProtocolIsCovered(t *testing.T) {
 // TestNoFieldIsForgotten sets every field, however deep, to a value of its own: a field that is added to a type of
 // package cluster and forgotten here comes back as zero.
 func TestNoFieldIsForgotten(t *testing.T) {
-	for _, zero := range []cluster.Delta{
-		cluster.SettingsSet{}, cluster.ClassDefined{}, cluster.NodeSet{}, cluster.NodeRemoved{}, cluster.NamespaceSet{},
-		cluster.NamespaceRemoved{}, cluster.PodSet{}, cluster.PodAssumed{}, cluster.PodBound{}, cluster.PodForgotten{},
-		cluster.PodRemoved{}, cluster.ImageSized{},
-	} {
+	all := []cluster.Delta{
+		cluster.SettingsSet{}, cluster.ClassDefined{}, cluster.LabelsDefined{}, cluster.SelectorSet{}, cluster.SelectorRemoved{},
+		cluster.NodeSet{}, cluster.NodeRemoved{}, cluster.NamespaceSet{}, cluster.NamespaceRemoved{}, cluster.PodSet{},
+		cluster.PodAssumed{}, cluster.PodBound{}, cluster.PodForgotten{}, cluster.PodRemoved{}, cluster.ImageSized{},
+	}
+	if len(all) != len(deltas) {
+		t.Errorf("%d deltas of %d are filled", len(all), len(deltas))
+	}
+	for _, zero := range all {
 		t.Run(fmt.Sprintf("%T", zero), func(t *testing.T) {
 			v := reflect.New(reflect.TypeOf(zero)).Elem()
 			n := 0
@@ -107,6 +138,10 @@ func TestNoFieldIsForgotten(t *testing.T) {
 
 func fill(t *testing.T, v reflect.Value, n *int) {
 	*n++
+	switch v.Type() {
+	case reflect.TypeFor[cluster.SelectorSet](), reflect.TypeFor[cluster.SelectorRemoved](), reflect.TypeFor[cluster.Controller]():
+		defer func() { v.FieldByName("Kind").SetString(cluster.KindStatefulSet) }() // others are refused
+	}
 	switch v.Kind() {
 	case reflect.String:
 		v.SetString(fmt.Sprintf("value-%d", *n))
@@ -151,6 +186,9 @@ func TestEncodeRefusesWhatDecodeWouldNotTake(t *testing.T) {
 	port := func(p cluster.HostPort) cluster.Delta {
 		return cluster.ClassDefined{Spec: cluster.ClassSpec{HostPorts: []cluster.HostPort{p}}}
 	}
+	controlledBy := func(kind, name string) cluster.Delta {
+		return cluster.LabelsDefined{ID: 1, Set: cluster.LabelSet{Controller: cluster.Controller{Kind: kind, Name: name}}}
+	}
 	for _, c := range []struct {
 		name string
 		d    cluster.Delta
@@ -164,10 +202,18 @@ func TestEncodeRefusesWhatDecodeWouldNotTake(t *testing.T) {
 		{"port without protocol", port(cluster.HostPort{IP: "::", Port: 1}), "host port 0"},
 		{"port 0", port(cluster.HostPort{IP: "::", Protocol: "TCP"}), "host_ports[0].port: 0"},
 		{"port 65536", port(cluster.HostPort{IP: "::", Protocol: "TCP", Port: 65536}), "host_ports[0].port: 65536"},
+		{"label set 0", cluster.LabelsDefined{}, "labels_defined.id: 0"},
+		{"controller without kind", controlledBy("", "web"), `labels_defined.controller_name: "web"`},
+		{"controlled by a service", controlledBy("Service", "web"), `labels_defined.controller_kind: "Service"`},
+		{"controlled by a Job", controlledBy("Job", "once"), `labels_defined.controller_kind: "Job"`},
+		{"selector of nothing", cluster.SelectorSet{}, `selector_set.kind: ""`},
+		{"selector of a Deployment", cluster.SelectorSet{Kind: "Deployment"}, `selector_set.kind: "Deployment"`},
+		{"no selector of a Job", cluster.SelectorRemoved{Kind: "Job"}, `selector_removed.kind: "Job"`},
 		{"no node", cluster.NodeSet{Index: cluster.NoNode}, "node_set.index: -1"},
 		{"node out of bounds", cluster.NodeRemoved{Index: cluster.MaxIndex}, "node_removed.index: 67108864"},
 		{"negative pod", cluster.PodSet{ID: -1}, "pod_set.id: -1"},
 		{"pod of negative class", cluster.PodSet{Pod: cluster.Pod{Class: -1}}, "pod_set.class: -1"},
+		{"pod with negative label set", cluster.PodSet{Pod: cluster.Pod{Labels: -1}}, "pod_set.labels: -1"},
 		{"pod with negative attempt", cluster.PodSet{Pod: cluster.Pod{Attempt: -1}}, "pod_set.attempt: -1"},
 		{"assumed on no node", cluster.PodAssumed{Node: cluster.NoNode}, "pod_assumed.node: -1"},
 		{"assumed by negative attempt", cluster.PodAssumed{Attempt: -1}, "pod_assumed.attempt: -1"},
@@ -194,6 +240,11 @@ func TestDecodeRefusesMessagesOutOfBounds(t *testing.T) {
 		{"no spec", &logv1.Delta{Change: &logv1.Delta_ClassDefined{ClassDefined: &logv1.ClassDefined{}}}, "class_defined.spec"},
 		{"no shards", &logv1.Delta{Change: &logv1.Delta_Settings{Settings: &logv1.Settings{}}}, "settings.shards"},
 		{"negative index", &logv1.Delta{Change: &logv1.Delta_NodeSet{NodeSet: &logv1.NodeSet{Index: -5}}}, "node_set.index: -5"},
+		{"negative label set", &logv1.Delta{Change: &logv1.Delta_LabelsDefined{LabelsDefined: &logv1.LabelsDefined{Id: -3}}}, "labels_defined.id: -3"},
+		{"unknown controller", &logv1.Delta{Change: &logv1.Delta_LabelsDefined{LabelsDefined: &logv1.LabelsDefined{
+			Id: 1, ControllerKind: "Job", ControllerName: "once",
+		}}}, `labels_defined.controller_kind: "Job"`},
+		{"unknown kind", &logv1.Delta{Change: &logv1.Delta_SelectorSet{SelectorSet: &logv1.SelectorSet{Kind: "Job"}}}, `selector_set.kind: "Job"`},
 		{"large id", &logv1.Delta{Change: &logv1.Delta_PodSet{PodSet: &logv1.PodSet{Id: math.MaxInt32}}}, "pod_set.id: 2147483647"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

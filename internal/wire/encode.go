@@ -54,6 +54,22 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 			return nil, fmt.Errorf("class %d: %w", d.ID, err)
 		}
 		return &logv1.Delta{Change: &logv1.Delta_ClassDefined{ClassDefined: &logv1.ClassDefined{Id: int32(d.ID), Spec: spec}}}, nil
+	case cluster.LabelsDefined:
+		return &logv1.Delta{Change: &logv1.Delta_LabelsDefined{LabelsDefined: &logv1.LabelsDefined{
+			Id:             int32(d.ID),
+			Namespace:      d.Set.Namespace,
+			Labels:         each(d.Set.Labels, toLabel),
+			ControllerKind: d.Set.Controller.Kind,
+			ControllerName: d.Set.Controller.Name,
+		}}}, nil
+	case cluster.SelectorSet:
+		return &logv1.Delta{Change: &logv1.Delta_SelectorSet{SelectorSet: &logv1.SelectorSet{
+			Kind: d.Kind, Namespace: d.Namespace, Name: d.Name, Selector: toSelector(d.Selector),
+		}}}, nil
+	case cluster.SelectorRemoved:
+		return &logv1.Delta{Change: &logv1.Delta_SelectorRemoved{SelectorRemoved: &logv1.SelectorRemoved{
+			Kind: d.Kind, Namespace: d.Namespace, Name: d.Name,
+		}}}, nil
 	case cluster.NodeSet:
 		return &logv1.Delta{Change: &logv1.Delta_NodeSet{NodeSet: &logv1.NodeSet{
 			Index:         int32(d.Index),
@@ -63,6 +79,7 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 			Unschedulable: d.Node.Unschedulable,
 			Allocatable:   each(d.Node.Allocatable, toQuantity),
 			Images:        each(d.Node.Images, toImage),
+			Features:      d.Node.Features,
 		}}}, nil
 	case cluster.NodeRemoved:
 		return &logv1.Delta{Change: &logv1.Delta_NodeRemoved{NodeRemoved: &logv1.NodeRemoved{Index: int32(d.Index)}}}, nil
@@ -87,6 +104,8 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 			NodeName:  d.Pod.NodeName,
 			Assumed:   d.Assumed,
 			Attempt:   d.Pod.Attempt,
+			Labels:    int32(d.Pod.Labels),
+			Nominated: d.Pod.Nominated,
 		}}}, nil
 	case cluster.PodAssumed:
 		return &logv1.Delta{Change: &logv1.Delta_PodAssumed{PodAssumed: &logv1.PodAssumed{
@@ -111,22 +130,28 @@ func toClassSpec(s *cluster.ClassSpec) (*logv1.ClassSpec, error) {
 		}
 	}
 	return &logv1.ClassSpec{
-		SchedulerName:     s.SchedulerName,
-		Requests:          each(s.Requests, toQuantity),
-		ScoreRequests:     each(s.ScoreRequests, toQuantity),
-		NonZeroCpu:        s.NonZeroCPU,
-		NonZeroMemory:     s.NonZeroMemory,
-		Tolerations:       each(s.Tolerations, toToleration),
-		NodeSelector:      each(s.NodeSelector, toLabel),
-		Required:          each(s.Required, toTerm),
-		HasRequired:       s.HasRequired,
-		Preferred:         each(s.Preferred, toPreferred),
-		HostPorts:         each(s.HostPorts, toHostPort),
-		Images:            s.Images,
-		ImageContainers:   s.ImageContainers,
-		NodeName:          s.NodeName,
-		Unsupported:       s.Unsupported,
-		UnsupportedPlugin: s.UnsupportedPlugin,
+		SchedulerName:         s.SchedulerName,
+		Requests:              each(s.Requests, toQuantity),
+		ScoreRequests:         each(s.ScoreRequests, toQuantity),
+		NonZeroCpu:            s.NonZeroCPU,
+		NonZeroMemory:         s.NonZeroMemory,
+		Tolerations:           each(s.Tolerations, toToleration),
+		NodeSelector:          each(s.NodeSelector, toLabel),
+		Required:              each(s.Required, toTerm),
+		HasRequired:           s.HasRequired,
+		Preferred:             each(s.Preferred, toPreferred),
+		HostPorts:             each(s.HostPorts, toHostPort),
+		Images:                s.Images,
+		ImageContainers:       s.ImageContainers,
+		Affinity:              each(s.Affinity, toPodTerm),
+		AntiAffinity:          each(s.AntiAffinity, toPodTerm),
+		PreferredAffinity:     each(s.PreferredAffinity, toWeightedPodTerm),
+		PreferredAntiAffinity: each(s.PreferredAntiAffinity, toWeightedPodTerm),
+		Spread:                each(s.Spread, toSpread),
+		Features:              s.Features,
+		NodeName:              s.NodeName,
+		Unsupported:           s.Unsupported,
+		UnsupportedPlugin:     s.UnsupportedPlugin,
 	}, nil
 }
 
@@ -170,6 +195,35 @@ func toPreferred(t cluster.PreferredTerm) *logv1.PreferredTerm {
 	return &logv1.PreferredTerm{Weight: t.Weight, Term: toTerm(t.Term)}
 }
 
+func toSelector(s cluster.LabelSelector) *logv1.LabelSelector {
+	return &logv1.LabelSelector{Requirements: each(s.Requirements, toRequirement), Nothing: s.Nothing}
+}
+
+func toPodTerm(t cluster.PodTerm) *logv1.PodTerm {
+	return &logv1.PodTerm{
+		TopologyKey:       t.TopologyKey,
+		Namespaces:        t.Namespaces,
+		NamespaceSelector: toSelector(t.NamespaceSelector),
+		Selector:          toSelector(t.Selector),
+	}
+}
+
+func toWeightedPodTerm(t cluster.WeightedPodTerm) *logv1.WeightedPodTerm {
+	return &logv1.WeightedPodTerm{Weight: t.Weight, Term: toPodTerm(t.Term)}
+}
+
+func toSpread(c cluster.SpreadConstraint) *logv1.SpreadConstraint {
+	return &logv1.SpreadConstraint{
+		TopologyKey:   c.TopologyKey,
+		MaxSkew:       c.MaxSkew,
+		MinDomains:    c.MinDomains,
+		Hard:          c.Hard,
+		HonorAffinity: c.HonorAffinity,
+		HonorTaints:   c.HonorTaints,
+		Selector:      toSelector(c.Selector),
+	}
+}
+
 func toHostPort(p cluster.HostPort) *logv1.HostPort {
 	out := &logv1.HostPort{Port: p.Port}
 	if p.IP != anyIP {
@@ -191,18 +245,23 @@ func toPoint(p cluster.ShapePoint) *logv1.ShapePoint {
 
 func toProfile(p cluster.Profile) *logv1.Profile {
 	return &logv1.Profile{
-		SchedulerName:         p.SchedulerName,
-		PreFilters:            p.PreFilters,
-		Filters:               p.Filters,
-		Weights:               each(p.Weights, toWeight),
-		FitStrategy:           p.FitStrategy,
-		FitResources:          each(p.FitResources, toWeight),
-		Shape:                 each(p.Shape, toPoint),
-		BalancedResources:     p.BalancedResources,
-		IgnoredResources:      p.IgnoredResources,
-		IgnoredResourceGroups: p.IgnoredResourceGroups,
-		AddedRequired:         each(p.AddedRequired, toTerm),
-		HasAddedRequired:      p.HasAddedRequired,
-		AddedPreferred:        each(p.AddedPreferred, toPreferred),
+		SchedulerName:            p.SchedulerName,
+		PreFilters:               p.PreFilters,
+		Filters:                  p.Filters,
+		Weights:                  each(p.Weights, toWeight),
+		FitStrategy:              p.FitStrategy,
+		FitResources:             each(p.FitResources, toWeight),
+		Shape:                    each(p.Shape, toPoint),
+		BalancedResources:        p.BalancedResources,
+		IgnoredResources:         p.IgnoredResources,
+		IgnoredResourceGroups:    p.IgnoredResourceGroups,
+		AddedRequired:            each(p.AddedRequired, toTerm),
+		HasAddedRequired:         p.HasAddedRequired,
+		AddedPreferred:           each(p.AddedPreferred, toPreferred),
+		HardPodAffinityWeight:    p.HardPodAffinityWeight,
+		IgnorePreferredTerms:     p.IgnorePreferredTerms,
+		DefaultSpread:            each(p.DefaultSpread, toSpread),
+		SystemSpread:             p.SystemSpread,
+		PercentageOfNodesToScore: p.PercentageOfNodesToScore,
 	}
 }

@@ -22,9 +22,9 @@ const (
 
 // The bounds of requests, as the protos say.
 const (
-	maxPods    = 10_000
-	maxClasses = 1_000
-	maxReports = 10_000
+	maxPods     = 10_000
+	maxSubjects = 1_000
+	maxReports  = 10_000
 )
 
 // violations collects what is wrong with a request, but not more than a caller can use.
@@ -36,7 +36,7 @@ func (v *violations) note(field, format string, args ...any) {
 	}
 }
 
-// validate returns the classes' candidates of a request that makes sense.
+// validate returns the subjects' candidates of a request that makes sense.
 func (t *term) validate(req *binderv1.CommitRequest) ([]engine.Candidates, error) {
 	var bad violations
 	if s := req.GetShard(); s < 0 || s >= t.shardsOf {
@@ -50,24 +50,24 @@ func (t *term) validate(req *binderv1.CommitRequest) ([]engine.Candidates, error
 	if n := len(req.GetPods()); n == 0 || n > maxPods {
 		bad.note("pods", "%d pods; want 1 to %d", n, maxPods)
 	}
-	if n := len(req.GetClasses()); n > maxClasses {
-		bad.note("classes", "%d classes; want at most %d", n, maxClasses)
+	if n := len(req.GetSubjects()); n > maxSubjects {
+		bad.note("subjects", "%d subjects; want at most %d", n, maxSubjects)
 	}
 	for i, p := range req.GetPods() {
 		if p.GetAttempt() < 1 {
 			bad.note(fmt.Sprintf("pods[%d].attempt", i), "%d; attempts count from 1", p.GetAttempt())
 		}
-		if c := p.GetClassIndex(); c < -1 || int(c) >= len(req.GetClasses()) {
-			bad.note(fmt.Sprintf("pods[%d].class_index", i), "%d of %d classes", c, len(req.GetClasses()))
+		if k := p.GetSubjectIndex(); k < -1 || int(k) >= len(req.GetSubjects()) {
+			bad.note(fmt.Sprintf("pods[%d].subject_index", i), "%d of %d subjects", k, len(req.GetSubjects()))
 		}
 	}
-	candidates := make([]engine.Candidates, len(req.GetClasses()))
-	for i, c := range req.GetClasses() {
+	candidates := make([]engine.Candidates, len(req.GetSubjects()))
+	for i, c := range req.GetSubjects() {
 		groups, err := wire.Groups(c.GetGroups())
 		if err != nil {
-			bad.note(fmt.Sprintf("classes[%d].groups", i), "%v", err)
+			bad.note(fmt.Sprintf("subjects[%d].groups", i), "%v", err)
 		}
-		candidates[i] = engine.Candidates{Class: cluster.ClassID(c.GetClass()), Groups: groups}
+		candidates[i] = engine.Candidates{Subject: wire.Subject(c.GetSubject()), Groups: groups}
 	}
 	if len(bad) > 0 {
 		return nil, rpc.Invalid(bad...)
@@ -151,19 +151,14 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 		case row.Placed():
 			out.Result, out.Node = binderv1.Outcome_RESULT_PLACED, int32(row.Node)
 			continue
-		case row.Deleting || len(row.Gates) > 0 || !sameClass(row, req, p):
+		case row.Deleting || len(row.Gates) > 0 || !candidatesFor(row, candidates, p):
 			out.Result = binderv1.Outcome_RESULT_GONE
 			continue
 		case ended || row.Attempt >= p.GetAttempt(): // an attempt that was placed and forgotten is over
 			out.Result = binderv1.Outcome_RESULT_RETRY
 			continue
 		}
-		node, placement := cluster.NoNode, engine.NoFit
-		if row.Pin == "" {
-			node, placement = placer.Place(int(p.GetClassIndex()))
-		} else if node = st.Nodes.ByName(row.Pin); node != cluster.NoNode {
-			placement = placer.PlacePinned(row.Class, node)
-		}
+		node, placement := t.choose(placer, id, row, candidates, int(p.GetSubjectIndex()))
 		switch placement {
 		case engine.Placed:
 			if err := l.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: p.GetAttempt()}); err != nil {
@@ -187,11 +182,41 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 	return resp, placed, nil
 }
 
-// sameClass reports whether the candidates are of the pod's class, and pinned exactly if the pod is.
-func sameClass(row *cluster.PodRow, req *binderv1.CommitRequest, p *binderv1.PodAttempt) bool {
-	i := p.GetClassIndex()
-	if (i < 0) != (row.Pin != "") {
-		return false
+// choose finds the node for a pod. Like kube-scheduler it takes the node that the pod is nominated to if it fits there,
+// without a look at scores, and the best of all only if it does not.
+func (t *term) choose(placer *engine.Placer, id cluster.PodID, row *cluster.PodRow, candidates []engine.Candidates, index int) (cluster.NodeIndex, engine.Placement) {
+	st, subject := t.ledger.state, engine.SubjectOf(&row.Pod)
+	if row.Pin != "" {
+		node := st.Nodes.ByName(row.Pin)
+		if node == cluster.NoNode {
+			return node, engine.NoFit
+		}
+		return node, placer.PlacePinned(subject, id, node)
 	}
-	return i < 0 || cluster.ClassID(req.GetClasses()[i].GetClass()) == row.Class
+	if row.Nominated != "" {
+		if node := st.Nodes.ByName(row.Nominated); node != cluster.NoNode && placer.PlacePinned(subject, id, node) == engine.Placed {
+			return node, engine.Placed
+		}
+	}
+	// Candidates of another kind prove nothing about this pod. They were of its own when they were found, but what tells
+	// kinds apart may have come since.
+	if index < 0 || !t.sameKind(subject, candidates[index].Subject) {
+		return cluster.NoNode, engine.Retry
+	}
+	return placer.Place(index)
+}
+
+// sameKind reports whether filters and scores treat two subjects alike on the live ledger.
+func (t *term) sameKind(a, b engine.Subject) bool {
+	st := t.ledger.state
+	return a == b || t.evaluator.Kind(st, a) == t.evaluator.Kind(st, b)
+}
+
+// candidatesFor reports whether the pod is still what the attempt was made for: of the class that its candidates are
+// of, or without any and with one node that matters by itself; and pinned exactly if it was.
+func candidatesFor(row *cluster.PodRow, candidates []engine.Candidates, p *binderv1.PodAttempt) bool {
+	if k := p.GetSubjectIndex(); k >= 0 {
+		return row.Pin == "" && candidates[k].Subject.Class == row.Class
+	}
+	return row.Pin != "" || row.Nominated != ""
 }

@@ -190,12 +190,12 @@ func TestCommitsThatMayNotBeAreRefused(t *testing.T) {
 		"garbage": {
 			change: func(r *binderv1.CommitRequest) {
 				r.Shard = 4
-				r.Pods = append(r.Pods, &binderv1.PodAttempt{ClassIndex: 1}, nil, &binderv1.PodAttempt{Attempt: 1, ClassIndex: -2})
-				r.Classes = append(r.Classes[:1:1], &binderv1.ClassCandidates{Groups: []*scorev1.Group{{Nodes: []int32{1, 2}, Count: 2}}})
+				r.Pods = append(r.Pods, &binderv1.PodAttempt{SubjectIndex: 1}, nil, &binderv1.PodAttempt{Attempt: 1, SubjectIndex: -2})
+				r.Subjects = append(r.Subjects[:1:1], &binderv1.SubjectCandidates{Groups: []*scorev1.Group{{Nodes: []int32{1, 2}, Count: 2}}})
 				r.Version.Seq = -1
 			},
 			code: codes.InvalidArgument, reason: rpc.ReasonInvalid,
-			fields: []string{"shard", "version", "pods[1].attempt", "pods[2].attempt", "pods[3].class_index", "classes[1].groups"},
+			fields: []string{"shard", "version", "pods[1].attempt", "pods[2].attempt", "pods[3].subject_index", "subjects[1].groups"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

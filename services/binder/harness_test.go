@@ -217,17 +217,26 @@ func (b *running) request(attempt int32, uids ...string) (req *binderv1.CommitRe
 // offer is what workers say at a version.
 type offer struct {
 	version cluster.Version
-	groups  map[cluster.ClassID][]engine.Group
+	first   map[engine.Subject]engine.Subject // of its kind
+	groups  map[engine.Subject][]engine.Group // of the first of a kind
 }
 
 // evaluate offers at most limit nodes of each group.
 func evaluate(st *cluster.State, limit int) offer {
-	o := offer{version: st.Version(), groups: make(map[cluster.ClassID][]engine.Group)}
+	o := offer{version: st.Version(), first: make(map[engine.Subject]engine.Subject), groups: make(map[engine.Subject][]engine.Group)}
 	e := engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1})
 	all := cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())}
-	for _, c := range st.Classes() {
-		feasible, _ := e.Filter(st, c.ID, all)
-		o.groups[c.ID], _ = e.Score(st, c.ID, all, feasible.Feasible, limit)
+	byKind := make(map[engine.Kind]engine.Subject)
+	for _, row := range st.Pods() {
+		s := engine.SubjectOf(&row.Pod)
+		first, ok := byKind[e.Kind(st, s)]
+		if !ok {
+			first = s
+			byKind[e.Kind(st, s)] = s
+			f, _ := e.Filter(st, s, all)
+			o.groups[s], _ = e.Score(st, s, all, f.Eligible, limit)
+		}
+		o.first[s] = first
 	}
 	return o
 }
@@ -235,18 +244,22 @@ func evaluate(st *cluster.State, limit int) offer {
 // requestOf asks for pods that the state knows.
 func requestOf(st *cluster.State, o offer, attempt int32, uids ...string) *binderv1.CommitRequest {
 	req := &binderv1.CommitRequest{ShardRevision: 1, Version: wire.ToVersion(o.version)}
-	index := make(map[cluster.ClassID]int32)
+	index := make(map[engine.Subject]int32)
 	for _, uid := range uids {
 		id, ok := st.PodByUID(uid)
-		p := &binderv1.PodAttempt{Id: int32(id), Uid: uid, Attempt: attempt, ClassIndex: -1}
+		p := &binderv1.PodAttempt{Id: int32(id), Uid: uid, Attempt: attempt, SubjectIndex: -1}
 		if row := st.Pod(id); ok && row.Pin == "" {
-			at, seen := index[row.Class]
-			if !seen {
-				at = int32(len(req.Classes))
-				index[row.Class] = at
-				req.Classes = append(req.Classes, &binderv1.ClassCandidates{Class: int32(row.Class), Groups: wire.ToGroups(o.groups[row.Class])})
+			s := engine.SubjectOf(&row.Pod)
+			if first, offered := o.first[s]; offered {
+				s = first
 			}
-			p.ClassIndex = at
+			at, seen := index[s]
+			if !seen {
+				at = int32(len(req.Subjects))
+				index[s] = at
+				req.Subjects = append(req.Subjects, &binderv1.SubjectCandidates{Subject: wire.ToSubject(s), Groups: wire.ToGroups(o.groups[s])})
+			}
+			p.SubjectIndex = at
 		}
 		req.Pods = append(req.Pods, p)
 	}

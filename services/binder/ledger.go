@@ -15,19 +15,23 @@ import (
 type ledger struct {
 	feed *replica.Feed
 
-	mu        sync.Mutex
-	state     *cluster.State
-	opened    bool
-	classID   map[string]cluster.ClassID // by ClassSpec.Key
-	nextClass cluster.ClassID
-	broken    error // the first delta the state refused: a broken invariant
+	mu         sync.Mutex
+	state      *cluster.State
+	opened     bool
+	classID    map[string]cluster.ClassID // by ClassSpec.Key
+	nextClass  cluster.ClassID
+	labelsID   map[string]cluster.LabelsID // by LabelSet.Key
+	nextLabels cluster.LabelsID
+	broken     error // the first delta the state refused: a broken invariant
 }
 
 func newLedger(epoch cluster.Epoch, settings cluster.Settings, feed *replica.Feed) (*ledger, error) {
 	l := &ledger{
-		feed:    feed,
-		state:   cluster.New(cluster.Version{Epoch: epoch}),
-		classID: make(map[string]cluster.ClassID),
+		feed:       feed,
+		state:      cluster.New(cluster.Version{Epoch: epoch}),
+		classID:    make(map[string]cluster.ClassID),
+		labelsID:   make(map[string]cluster.LabelsID),
+		nextLabels: cluster.NoLabels + 1,
 	}
 	return l, l.apply(cluster.SettingsSet{Settings: settings})
 }
@@ -102,6 +106,17 @@ func (l *ledger) observe(e source.Event) error {
 		if _, ok := l.state.Namespace(e.Namespace); ok {
 			return l.apply(cluster.NamespaceRemoved{Name: e.Namespace})
 		}
+	case source.SelectorSet:
+		seen := &e.Selector
+		if known, ok := l.state.Selector(seen.Kind, seen.Namespace, seen.Name); ok && sameSelector(&known, &seen.Selector) {
+			return nil
+		}
+		return l.apply(cluster.SelectorSet{Kind: seen.Kind, Namespace: seen.Namespace, Name: seen.Name, Selector: seen.Selector})
+	case source.SelectorGone:
+		seen := &e.Selector
+		if _, ok := l.state.Selector(seen.Kind, seen.Namespace, seen.Name); ok {
+			return l.apply(cluster.SelectorRemoved{Kind: seen.Kind, Namespace: seen.Namespace, Name: seen.Name})
+		}
 	case source.PodSet:
 		return l.observePod(e.Pod)
 	case source.PodGone:
@@ -113,11 +128,14 @@ func (l *ledger) observe(e source.Event) error {
 }
 
 func (l *ledger) observePod(seen source.Pod) error {
+	if p := l.state.Profile(seen.Class.SchedulerName); p != nil && !source.Pins(p) {
+		seen = source.Unpin(seen)
+	}
 	pod := seen.Pod
 	id, known := l.state.PodByUID(pod.UID)
 	if !known {
 		id = l.state.FreePod()
-		if err := l.define(&pod, seen.Class); err != nil {
+		if err := l.define(&pod, &seen); err != nil {
 			return err
 		}
 		return l.apply(cluster.PodSet{ID: id, Pod: pod})
@@ -126,7 +144,7 @@ func (l *ledger) observePod(seen source.Pod) error {
 	if row.Phase == cluster.Bound && pod.NodeName == "" {
 		pod.NodeName = row.NodeName // told before our bind was seen; a bound pod never becomes unbound
 	}
-	if err := l.define(&pod, seen.Class); err != nil {
+	if err := l.define(&pod, &seen); err != nil {
 		return err
 	}
 	pod.Attempt = row.Attempt
@@ -143,30 +161,45 @@ func (l *ledger) observePod(seen source.Pod) error {
 	return l.change(id, cluster.PodSet{ID: id, Pod: pod})
 }
 
-// define gives the pod the class of that content, appending it to the log if it is new.
-func (l *ledger) define(pod *cluster.Pod, spec cluster.ClassSpec) error {
-	key := spec.Key()
-	id, ok := l.classID[key]
+// define gives the pod the class and the label set of what was seen of it, appending to the log what is new.
+func (l *ledger) define(pod *cluster.Pod, seen *source.Pod) error {
+	key := seen.Class.Key()
+	class, ok := l.classID[key]
 	if !ok {
-		id = l.nextClass
-		if err := l.apply(cluster.ClassDefined{ID: id, Spec: spec}); err != nil {
+		class = l.nextClass
+		if err := l.apply(cluster.ClassDefined{ID: class, Spec: seen.Class}); err != nil {
 			return err
 		}
 		l.nextClass++
-		l.classID[key] = id
+		l.classID[key] = class
 	}
-	pod.Class = id
+	key = seen.Labels.Key()
+	labels, ok := l.labelsID[key]
+	if !ok {
+		labels = l.nextLabels
+		if err := l.apply(cluster.LabelsDefined{ID: labels, Set: seen.Labels}); err != nil {
+			return err
+		}
+		l.nextLabels++
+		l.labelsID[key] = labels
+	}
+	pod.Class, pod.Labels = class, labels
 	return nil
 }
 
-// change applies a delta that may take a pod out of its class, and forgets the class if it was the last one.
+// change applies a delta that may take a pod out of its class and its label set, and forgets each of which it was the
+// last one.
 func (l *ledger) change(id cluster.PodID, d cluster.Delta) error {
-	class := l.state.Class(l.state.Pod(id).Class)
+	row := l.state.Pod(id)
+	class, labels := l.state.Class(row.Class), l.state.Labels(row.Labels)
 	if err := l.apply(d); err != nil {
 		return err
 	}
 	if l.state.Class(class.ID) == nil {
 		delete(l.classID, class.Key)
+	}
+	if l.state.Labels(labels.ID) == nil {
+		delete(l.labelsID, labels.Key)
 	}
 	return nil
 }

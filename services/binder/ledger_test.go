@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -14,24 +15,34 @@ func TestWhatChangesNothingAppendsNoDelta(t *testing.T) {
 	full.Labels = []cluster.Label{{Key: "zone", Value: "x"}}
 	full.Taints = []cluster.Taint{{Key: "k", Effect: "NoSchedule"}}
 	full.Images = []cluster.Image{{Names: []string{"nginx:1"}, Size: 7}}
+	full.Features = []string{"FeatureA"}
 	namespace := source.Event{Kind: source.NamespaceSet, Namespace: "default", Labels: []cluster.Label{{Key: "team", Value: "x"}}}
 	bare := source.Event{Kind: source.NamespaceSet, Namespace: "bare"}
-	observe(t, term, full, node("b", 10), namespace, bare, pod("p", 100), on(pod("q", 100), "a"), pod("assumed", 10))
+	web := selector(cluster.KindService, "web", "app", "web")
+	everything := selector(cluster.KindReplicaSet, "all", "", "")
+	nominated := pod("nominated", 100)
+	nominated.Nominated = "b"
+	observe(t, term, full, node("b", 10), namespace, bare, web, everything, pod("p", 100), on(pod("q", 100), "a"), pod("assumed", 10),
+		labelled("r", "web"), nominated)
 	assume(t, term, "assumed", "a")
 
 	same := full // the same in other memory
 	same.Labels = append([]cluster.Label{}, full.Labels...)
 	same.Images = []cluster.Image{{Names: append([]string{}, "nginx:1"), Size: 7}}
 	empty := node("b", 10) // absent and empty are the same
-	empty.Labels, empty.Taints, empty.Images = []cluster.Label{}, []cluster.Taint{}, []cluster.Image{}
+	empty.Labels, empty.Taints, empty.Images, empty.Features = []cluster.Label{}, []cluster.Taint{}, []cluster.Image{}, []string{}
 	bare.Labels = []cluster.Label{}
 	ungated := pod("p", 100)
 	ungated.Gates = []string{}
 	ungated.Class.Tolerations = []cluster.Toleration{}
+	ungated.Labels.Labels = []cluster.Label{}
+	everything.Selector.Selector.Requirements = []cluster.Requirement{}
 	for _, thing := range []any{
-		same, empty, namespace, bare, ungated, on(pod("q", 100), "a"), pod("assumed", 10),
+		same, empty, namespace, bare, ungated, on(pod("q", 100), "a"), pod("assumed", 10), labelled("r", "web"), nominated,
+		selector(cluster.KindService, "web", "app", "web"), everything,
 		gone("unknown"), source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: "unknown"}},
 		source.Event{Kind: source.NamespaceGone, Namespace: "unknown"},
+		source.Event{Kind: source.SelectorGone, Selector: source.Selector{Kind: cluster.KindReplicaSet, Namespace: "default", Name: "web"}},
 	} {
 		if n := observe(t, term, thing); n != 0 {
 			t.Errorf("%+v took %d deltas", thing, n)
@@ -40,11 +51,15 @@ func TestWhatChangesNothingAppendsNoDelta(t *testing.T) {
 }
 
 // Every field counts: what is not compared would never reach the log.
-func TestEveryFieldOfANodeAndAPodIsCompared(t *testing.T) {
+func TestEveryFieldOfWhatASourceTellsIsCompared(t *testing.T) {
 	eachChange(t, cluster.Pod{}, func(a, b cluster.Pod) bool { return samePod(&a, &b) })
 	eachChange(t, cluster.Node{}, func(a, b cluster.Node) bool { return sameNode(&a, &b) })
 	eachChange(t, cluster.Image{}, func(a, b cluster.Image) bool {
 		return sameNode(&cluster.Node{Images: []cluster.Image{a}}, &cluster.Node{Images: []cluster.Image{b}})
+	})
+	eachChange(t, cluster.LabelSelector{}, func(a, b cluster.LabelSelector) bool { return sameSelector(&a, &b) })
+	eachChange(t, cluster.Requirement{}, func(a, b cluster.Requirement) bool {
+		return sameSelector(&cluster.LabelSelector{Requirements: []cluster.Requirement{a}}, &cluster.LabelSelector{Requirements: []cluster.Requirement{b}})
 	})
 }
 
@@ -148,20 +163,161 @@ func TestThePodThatReplacesAnotherHasNothingOfIt(t *testing.T) {
 	}
 }
 
-func TestClassesWithoutPodsAreForgotten(t *testing.T) {
+func TestClassesAndLabelSetsWithoutPodsAreForgotten(t *testing.T) {
 	term := pureTerm(t, nil)
-	observe(t, term, pod("p", 100), pod("q", 100), pod("r", 300))
-	if n := len(term.ledger.classID); n != 2 {
-		t.Fatalf("%d classes, want 2", n)
+	known := func(classes, labels int) {
+		t.Helper()
+		l := term.ledger
+		if len(l.classID) != classes || len(l.labelsID) != labels {
+			t.Errorf("%d classes and %d label sets are known, want %d and %d", len(l.classID), len(l.labelsID), classes, labels)
+		}
+		if c, s := len(l.state.Classes()), len(l.state.LabelSets()); c != classes || s != labels {
+			t.Errorf("%d classes and %d label sets are in the state, want %d and %d", c, s, classes, labels)
+		}
 	}
-	observe(t, term, gone("p"), gone("q"), pod("r", 500))
-	if n := len(term.ledger.classID); n != 1 {
-		t.Errorf("%d classes are known, want 1", n)
-	}
+	r := labelled("r", "web")
+	r.Class = pod("r", 300).Class
+	observe(t, term, pod("p", 100), pod("q", 100), r)
+	known(2, 2)
+	r.Class = pod("r", 500).Class
+	observe(t, term, gone("p"), gone("q"), r)
+	known(1, 1)
 	observe(t, term, pod("p", 100))
+	known(2, 2)
+	// One change can end both.
+	both := labelled("r", "api")
+	both.Class = pod("r", 700).Class
+	observe(t, term, both)
+	known(2, 2)
+	observe(t, term, gone("p"), gone("r"))
+	known(0, 0)
+}
+
+func TestAnIDOfALabelSetIsNeverUsedAgain(t *testing.T) {
+	term := pureTerm(t, nil)
+	idOf := func(uid string) (labels cluster.LabelsID) {
+		term.ledger.Snapshot(func(st *cluster.State) {
+			id, _ := st.PodByUID(uid)
+			labels = st.Pod(id).Labels
+		})
+		return labels
+	}
+	if n := observe(t, term, labelled("p", "web")); n != 3 { // its class, its label set, and the pod
+		t.Errorf("the first pod took %d deltas", n)
+	}
+	if n := observe(t, term, labelled("q", "web")); n != 1 {
+		t.Errorf("another pod with the same labels took %d deltas", n)
+	}
+	if n := observe(t, term, labelled("r", "api")); n != 2 {
+		t.Errorf("a pod with other labels took %d deltas", n)
+	}
+	if p, q, r := idOf("p"), idOf("q"), idOf("r"); p != 1 || q != 1 || r != 2 {
+		t.Errorf("p, q and r have label sets %d, %d and %d", p, q, r)
+	}
+	observe(t, term, gone("p"), gone("q"))
+	if n := observe(t, term, labelled("p", "web")); n != 2 || idOf("p") != 3 {
+		t.Errorf("the labels came back in %d deltas as label set %d, want 2 and 3", n, idOf("p"))
+	}
+	elsewhere := labelled("s", "web")
+	elsewhere.Labels.Namespace = "prod"
+	owned := labelled("t", "web")
+	owned.Labels.Controller = cluster.Controller{Kind: cluster.KindReplicaSet, Name: "web"}
+	observe(t, term, elsewhere, owned)
+	if s, u := idOf("s"), idOf("t"); s != 4 || u != 5 {
+		t.Errorf("the same labels of another namespace and controller are label sets %d and %d, want 4 and 5", s, u)
+	}
+}
+
+func TestWhatSelectorsSeeOfAPodReachesTheLog(t *testing.T) {
+	term := pureTerm(t, nil)
+	observe(t, term, node("a", 1000), labelled("p", "web"), labelled("q", "web"), labelled("assumed", "web"))
+	assume(t, term, "assumed", "a")
+	nominated := labelled("q", "web")
+	nominated.Nominated = "a"
+	for _, c := range []struct {
+		name  string
+		thing any
+		want  int
+	}{
+		{"new labels", labelled("p", "api"), 2}, // the label set, and the pod
+		{"new labels of an assumed pod", labelled("assumed", "api"), 1},
+		{"a nomination", nominated, 1},
+		{"the end of a nomination", labelled("q", "web"), 1},
+		{"a service", selector(cluster.KindService, "web", "app", "web"), 1},
+		{"its new selector", selector(cluster.KindService, "web", "app", "api"), 1},
+		{"a controller of the same name", selector(cluster.KindStatefulSet, "web", "app", "api"), 1},
+		{"the service is gone", source.Event{Kind: source.SelectorGone, Selector: selector(cluster.KindService, "web", "", "").Selector}, 1},
+	} {
+		if n := observe(t, term, c.thing); n != c.want {
+			t.Errorf("%s took %d deltas, want %d", c.name, n, c.want)
+		}
+	}
 	term.ledger.Snapshot(func(st *cluster.State) {
-		if n := len(st.Classes()); n != 2 {
-			t.Errorf("%d classes in the state, want 2", n)
+		_, service := st.Selector(cluster.KindService, "default", "web")
+		set, controller := st.Selector(cluster.KindStatefulSet, "default", "web")
+		if service || !controller || !set.Matches([]cluster.Label{{Key: "app", Value: "api"}}) {
+			t.Errorf("the service is there: %v; the controller: %v, %+v", service, controller, set)
+		}
+		if n := st.Nominations(); n != 0 {
+			t.Errorf("%d nominations are left", n)
 		}
 	})
+	if got := where(term, "assumed"); got != "assumed on a" {
+		t.Errorf("the pod with new labels is %s", got)
+	}
+}
+
+func TestTheEndOfANominationThatComesWithTheNodeSettlesAnAssumedPod(t *testing.T) {
+	term := pureTerm(t, nil)
+	p := pod("p", 100)
+	p.Nominated = "a"
+	observe(t, term, node("a", 1000), p)
+	assume(t, term, "p", "a")
+	if n := observe(t, term, on(pod("p", 100), "a")); n != 1 || where(term, "p") != "bound on a" {
+		t.Errorf("p is %s after %d deltas", where(term, "p"), n)
+	}
+}
+
+// labelled returns a pending pod with a label app.
+func labelled(name, app string) source.Pod {
+	p := pod(name, 100)
+	p.Labels.Labels = []cluster.Label{{Key: "app", Value: app}}
+	return p
+}
+
+// selector tells of a service or a controller that selects a label, or everything if the key is empty.
+func selector(kind, name, key, value string) source.Event {
+	s := source.Selector{Kind: kind, Namespace: "default", Name: name}
+	if key != "" {
+		s.Selector.Requirements = []cluster.Requirement{{Key: key, Operator: "In", Values: []string{value}}}
+	}
+	return source.Event{Kind: source.SelectorSet, Selector: s}
+}
+
+func TestPinsAreKeptOnlyWhereNothingElseReadsNodeAffinity(t *testing.T) {
+	hard := cluster.SystemSpread()
+	hard[0].Hard = true
+	for name, tt := range map[string]struct {
+		change func(*cluster.Profile)
+		want   string
+	}{
+		"default":                  {func(*cluster.Profile) {}, "a"},
+		"without NodeAffinity":     {func(p *cluster.Profile) { p.PreFilters = nil }, ""},
+		"with hard default spread": {func(p *cluster.Profile) { p.DefaultSpread = hard }, ""},
+	} {
+		s := settings()
+		tt.change(&s.Profiles[0])
+		l, err := newLedger(1, s, replica.NewFeed(replica.FeedConfig{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.observe(source.Event{Kind: source.PodSet, Pod: pinned(pod("p", 1), "a")}); err != nil {
+			t.Fatal(err)
+		}
+		id, _ := l.state.PodByUID("p")
+		row := l.state.Pod(id)
+		if named := l.state.Class(row.Class).Spec.HasRequired; row.Pin != tt.want || named != (tt.want == "") {
+			t.Errorf("%s: the pin is %q and the class names the node: %v", name, row.Pin, named)
+		}
+	}
 }

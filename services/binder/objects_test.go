@@ -22,6 +22,7 @@ func pod(name string, milliCPU int64) source.Pod {
 			ScoreRequests: []cluster.Quantity{{Name: "cpu", Value: milliCPU}, {Name: "memory", Value: 200 << 20}},
 			NonZeroCPU:    milliCPU, NonZeroMemory: 200 << 20, ImageContainers: 1,
 		},
+		Labels: cluster.LabelSet{Namespace: "default"},
 	}
 }
 

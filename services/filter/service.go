@@ -18,8 +18,8 @@ import (
 
 // Bounds of a request, as the proto says them.
 const (
-	maxClasses = 1_000
-	maxPins    = 10_000
+	maxSubjects = 1_000
+	maxPins     = 10_000
 )
 
 // Replica is this worker's copy of the ledger, as internal/replica keeps it.
@@ -32,9 +32,9 @@ type Replica interface {
 
 // Evaluator judges nodes, as engine.Evaluator does.
 type Evaluator interface {
-	Filter(st *cluster.State, class cluster.ClassID, r cluster.Range) (engine.Feasibility, bool)
-	Node(st *cluster.State, class cluster.ClassID, node cluster.NodeIndex) (engine.Verdict, bool)
-	Explain(st *cluster.State, class cluster.ClassID, verdict engine.Verdict, node cluster.NodeIndex) []engine.VerdictCount
+	Filter(st *cluster.State, s engine.Subject, r cluster.Range) (engine.Feasibility, bool)
+	Node(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) (engine.Verdict, bool)
+	Explain(st *cluster.State, s engine.Subject, verdict engine.Verdict, node cluster.NodeIndex) []engine.VerdictCount
 }
 
 // Config is everything a Service needs.
@@ -74,7 +74,7 @@ func (s *Service) Register(r grpc.ServiceRegistrar) { filterv1.RegisterFilterSer
 // Ready returns why this worker cannot answer, or nil.
 func (s *Service) Ready() error { return s.cfg.Replica.Ready() }
 
-// Filter returns which nodes of a range can run each class.
+// Filter returns which nodes of a range can run each subject.
 func (s *Service) Filter(ctx context.Context, request *filterv1.FilterRequest) (*filterv1.FilterResponse, error) {
 	if err := validate(request); err != nil {
 		return nil, err
@@ -97,24 +97,24 @@ func (s *Service) Filter(ctx context.Context, request *filterv1.FilterRequest) (
 func (s *Service) evaluate(ctx context.Context, st *cluster.State, request *filterv1.FilterRequest, response *filterv1.FilterResponse) error {
 	response.Version = wire.ToVersion(st.Version())
 	r := cluster.Range{First: cluster.NodeIndex(request.GetFirst()), End: cluster.NodeIndex(request.GetEnd())}
-	for _, class := range request.GetClasses() {
+	for _, subject := range request.GetSubjects() {
 		if ctx.Err() != nil {
 			return ctx.Err() // nobody waits for the rest
 		}
-		answer := &filterv1.ClassFeasibility{}
-		if f, ok := s.cfg.Evaluator.Filter(st, cluster.ClassID(class), r); ok {
-			answer.Feasible = wire.FromBitmap(f.Feasible)
+		answer := &filterv1.SubjectFeasibility{}
+		if f, ok := s.cfg.Evaluator.Filter(st, wire.Subject(subject), r); ok {
+			answer.Eligible = wire.FromBitmap(f.Eligible)
 			answer.FeasibleCount, answer.Nodes = f.FeasibleCount, f.Nodes
 			answer.Verdicts = wire.ToVerdicts(f.Verdicts)
 		}
-		response.Classes = append(response.Classes, answer)
+		response.Subjects = append(response.Subjects, answer)
 	}
 	for _, pin := range request.GetPins() {
-		class, node := cluster.ClassID(pin.GetClass()), cluster.NodeIndex(pin.GetNode())
+		subject, node := wire.Subject(pin.GetSubject()), cluster.NodeIndex(pin.GetNode())
 		answer := &filterv1.PinFeasibility{}
-		if verdict, ok := s.cfg.Evaluator.Node(st, class, node); ok {
+		if verdict, ok := s.cfg.Evaluator.Node(st, subject, cluster.PodID(pin.GetSelf()), node); ok {
 			answer.Known, answer.Feasible = true, verdict.Feasible()
-			answer.Verdicts = wire.ToVerdicts(s.cfg.Evaluator.Explain(st, class, verdict, node))
+			answer.Verdicts = wire.ToVerdicts(s.cfg.Evaluator.Explain(st, subject, verdict, node))
 		}
 		response.Pins = append(response.Pins, answer)
 	}
@@ -136,8 +136,8 @@ func validate(request *filterv1.FilterRequest) error {
 	} else if end%64 != 0 && end < cluster.MaxIndex {
 		bad("end", "%d is neither a multiple of 64 nor above every index", end)
 	}
-	if n := len(request.GetClasses()); n > maxClasses {
-		bad("classes", "%d of them, at most %d are possible", n, maxClasses)
+	if n := len(request.GetSubjects()); n > maxSubjects {
+		bad("subjects", "%d of them, at most %d are possible", n, maxSubjects)
 	}
 	if n := len(request.GetPins()); n > maxPins {
 		bad("pins", "%d of them, at most %d are possible", n, maxPins)

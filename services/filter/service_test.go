@@ -71,10 +71,10 @@ func service(t *testing.T, cfg Config) *Service {
 }
 
 func TestAnswerTellsFeasibleNodesVerdictsAndPins(t *testing.T) {
-	st := three(t)
+	st, seven := three(t), &filterv1.Subject{Class: 7}
 	got, err := service(t, Config{Replica: fixed{st: st}}).Filter(t.Context(), &filterv1.FilterRequest{
-		MinVersion: wire.ToVersion(st.Version()), First: 0, End: 64, Classes: []int32{7, 99},
-		Pins: []*filterv1.Pin{{Class: 7, Node: 1}, {Class: 7, Node: 0}, {Class: 7, Node: 5}},
+		MinVersion: wire.ToVersion(st.Version()), First: 0, End: 64, Subjects: []*filterv1.Subject{{Class: 7}, {Class: 99}},
+		Pins: []*filterv1.Pin{{Subject: seven, Node: 1}, {Subject: seven, Node: 0, Self: -1}, {Subject: seven, Node: 5}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -83,12 +83,58 @@ func TestAnswerTellsFeasibleNodesVerdictsAndPins(t *testing.T) {
 		Plugin: "NodeResourcesFit", Reason: "Insufficient cpu", Unresolvable: true, Count: 1, Examples: []string{"a"},
 	}}
 	want := &filterv1.FilterResponse{
-		Version: wire.ToVersion(st.Version()),
-		Classes: []*filterv1.ClassFeasibility{{Feasible: []byte{2}, FeasibleCount: 1, Nodes: 2, Verdicts: small}, {}},
-		Pins:    []*filterv1.PinFeasibility{{Known: true, Feasible: true}, {Known: true, Verdicts: small}, {}},
+		Version:  wire.ToVersion(st.Version()),
+		Subjects: []*filterv1.SubjectFeasibility{{Eligible: []byte{2}, FeasibleCount: 1, Nodes: 2, Verdicts: small}, {}},
+		Pins:     []*filterv1.PinFeasibility{{Known: true, Feasible: true}, {Known: true, Verdicts: small}, {}},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("answer (-want +got):\n%s", diff)
+	}
+}
+
+func TestNodesThatOnlyPodsOnOtherNodesExcludeAreEligibleButNotFeasible(t *testing.T) {
+	st := three(t)
+	asks := []cluster.Quantity{{Name: "cpu", Value: 500}}
+	friend := cluster.PodTerm{
+		TopologyKey: "zone", Namespaces: []string{"default"}, NamespaceSelector: cluster.LabelSelector{Nothing: true},
+		Selector: cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "In", Values: []string{"friend"}}}},
+	}
+	d := cluster.ClassDefined{ID: 8, Spec: cluster.ClassSpec{
+		SchedulerName: "default-scheduler", Requests: asks, ScoreRequests: asks, Affinity: []cluster.PodTerm{friend}}}
+	if err := st.Apply(d); err != nil {
+		t.Fatal(err)
+	}
+	node := st.Nodes.Spec[1]
+	node.Labels = []cluster.Label{{Key: "zone", Value: "z"}}
+	if err := st.Apply(cluster.NodeSet{Index: 1, Node: node}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := service(t, Config{Replica: fixed{st: st}}).Filter(t.Context(), &filterv1.FilterRequest{
+		MinVersion: wire.ToVersion(st.Version()), First: 0, End: 64, Subjects: []*filterv1.Subject{{Class: 8}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := got.GetSubjects()[0]; f.GetFeasibleCount() != 0 || !slices.Equal(f.GetEligible(), []byte{2}) {
+		t.Errorf("%d feasible nodes and %v eligible, want none and node 1", f.GetFeasibleCount(), f.GetEligible())
+	}
+}
+
+func TestOwnNominationDoesNotCountAgainstAPinnedPod(t *testing.T) {
+	st := three(t)
+	if err := st.Apply(cluster.PodSet{ID: 3, Pod: cluster.Pod{UID: "u", Class: 7, Nominated: "b"}}); err != nil {
+		t.Fatal(err)
+	}
+	seven := &filterv1.Subject{Class: 7}
+	got, err := service(t, Config{Replica: fixed{st: st}}).Filter(t.Context(), &filterv1.FilterRequest{
+		MinVersion: wire.ToVersion(st.Version()), First: 0, End: 64,
+		Pins: []*filterv1.Pin{{Subject: seven, Node: 1, Self: 3}, {Subject: seven, Node: 1, Self: -1}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if self, other := got.GetPins()[0].GetFeasible(), got.GetPins()[1].GetFeasible(); !self || other {
+		t.Errorf("the node is feasible for the pod itself: %v, for another: %v; want true and false", self, other)
 	}
 }
 
@@ -113,7 +159,7 @@ func TestBadRequestsAreAnsweredWithTheirFields(t *testing.T) {
 		"empty":              {&filterv1.FilterRequest{First: 64, End: 64}, []string{"end"}},
 		"end not aligned":    {&filterv1.FilterRequest{End: 65}, []string{"end"}},
 		"end beyond all":     {&filterv1.FilterRequest{End: cluster.MaxIndex + 1}, nil},
-		"too many classes":   {&filterv1.FilterRequest{End: 64, Classes: make([]int32, 1001)}, []string{"classes"}},
+		"too many subjects":  {&filterv1.FilterRequest{End: 64, Subjects: make([]*filterv1.Subject, 1001)}, []string{"subjects"}},
 		"too many pins":      {&filterv1.FilterRequest{End: 64, Pins: make([]*filterv1.Pin, 10_001)}, []string{"pins"}},
 		"pin out of range":   {&filterv1.FilterRequest{First: 64, End: 128, Pins: []*filterv1.Pin{{Node: 64}, {Node: 128}, {Node: 63}}}, []string{"pins[1].node", "pins[2].node"}},
 		"nothing is missing": {&filterv1.FilterRequest{End: 64}, nil},

@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"slices"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 )
@@ -14,27 +16,34 @@ type batch struct {
 	nodes    int // that exist
 	length   int // one more than the largest index
 
-	classes map[cluster.ClassID]*classWork
-	order   []cluster.ClassID // of classes that workers are asked about, as they first appear
-	pins    []*pinWork
-	pinOf   map[int]*pinWork // by index of attempts
+	kindOf []*kindWork // by index of attempts
+	asked  []*kindWork // those that workers are asked about, as they first appear
+	pins   []*pinWork
+	pinOf  map[int]*pinWork // by index of attempts
+	goes   map[int]bool     // to the binder; by index of attempts
 
 	// evaluated is the oldest version of all answers, newest the newest.
 	evaluated, newest cluster.Version
 }
 
-// classWork is a class of the batch.
-type classWork struct {
-	unsupported *engine.VerdictCount // why the class cannot be judged
-	nodes       int                  // seen by filter-workers
-	feasible    cluster.Bitmap
-	verdicts    []engine.VerdictCount
-	groups      []engine.Group
+// kindWork is the pods of the batch that filters and scores treat alike.
+type kindWork struct {
+	subject     engine.Subject       // of the first of them; workers are asked about it
+	unsupported *engine.VerdictCount // why they cannot be judged
+	percentage  int32                // of the nodes that are to be scored, by the profile
+	asked       bool                 // about the kind as a whole
+
+	nodes    int // seen by filter-workers
+	feasible int // how many of them
+	eligible cluster.Bitmap
+	verdicts []engine.VerdictCount
+	groups   []engine.Group
 }
 
-// pinWork is a pod that may go to one node only.
+// pinWork is a pod with one node that matters by itself: the only one that it may go to, or the one it is nominated to.
 type pinWork struct {
-	class    cluster.ClassID
+	subject  engine.Subject
+	self     cluster.PodID
 	name     string
 	node     cluster.NodeIndex // NoNode: there is none of that name
 	known    bool              // the node exists
@@ -43,43 +52,63 @@ type pinWork struct {
 }
 
 // newBatch looks up what the cycle needs of the state the attempts were popped at. It keeps nothing of the state.
-func newBatch(st *cluster.State, attempts []Attempt, committed cluster.Version) *batch {
+func newBatch(st *cluster.State, e Evaluator, attempts []Attempt, committed cluster.Version) *batch {
 	b := &batch{
 		attempts: attempts, version: st.Version(), least: st.Version(), seed: st.Settings.Seed,
 		nodes: st.Nodes.Count(), length: st.Nodes.Len(),
-		classes: make(map[cluster.ClassID]*classWork), pinOf: make(map[int]*pinWork),
+		kindOf: make([]*kindWork, len(attempts)), pinOf: make(map[int]*pinWork), goes: make(map[int]bool),
 	}
 	if committed.Epoch == b.least.Epoch && b.least.Less(committed) {
 		b.least = committed // the classes of another epoch have other ids
 	}
 	b.evaluated, b.newest = cluster.Version{}, b.least
+	bySubject := make(map[engine.Subject]*kindWork)
+	byKind := make(map[engine.Kind]*kindWork)
 	for i, a := range attempts {
-		w := b.classes[a.Class]
+		w := bySubject[a.Subject]
 		if w == nil {
-			w = &classWork{}
-			b.classes[a.Class] = w
-			if c := st.Class(a.Class); c != nil && c.Spec.Unsupported != "" {
-				w.unsupported = &engine.VerdictCount{
-					Plugin: c.Spec.UnsupportedPlugin, Reason: c.Spec.Unsupported, Unresolvable: true, Count: int32(b.nodes),
-				}
+			kind := e.Kind(st, a.Subject)
+			if w = byKind[kind]; w == nil {
+				w = newKindWork(st, a.Subject)
+				byKind[kind] = w
+			}
+			bySubject[a.Subject] = w
+		}
+		b.kindOf[i] = w
+		if w.unsupported != nil {
+			continue
+		}
+		if name := a.node(); name != "" {
+			p := &pinWork{subject: a.Subject, self: a.ID, name: name, node: st.Nodes.ByName(name)}
+			if p.node != cluster.NoNode || a.Pin != "" {
+				b.pins = append(b.pins, p)
+				b.pinOf[i] = p
 			}
 		}
-		switch {
-		case w.unsupported != nil:
-		case a.Pin != "":
-			p := &pinWork{class: a.Class, name: a.Pin, node: st.Nodes.ByName(a.Pin)}
-			b.pins = append(b.pins, p)
-			b.pinOf[i] = p
-		case !w.asked():
-			w.feasible = cluster.Bitmap{}
-			b.order = append(b.order, a.Class)
+		if a.Pin == "" && !w.asked {
+			w.asked = true
+			b.asked = append(b.asked, w)
 		}
 	}
 	return b
 }
 
-// asked reports whether workers are asked about the class as a whole.
-func (w *classWork) asked() bool { return w.feasible != nil }
+func newKindWork(st *cluster.State, s engine.Subject) *kindWork {
+	w := &kindWork{subject: s}
+	c := st.Class(s.Class)
+	if c == nil {
+		return w
+	}
+	if c.Spec.Unsupported != "" {
+		w.unsupported = &engine.VerdictCount{
+			Plugin: c.Spec.UnsupportedPlugin, Reason: c.Spec.Unsupported, Unresolvable: true, Count: int32(st.Nodes.Count()),
+		}
+	}
+	if p := st.Profile(c.Spec.SchedulerName); p != nil {
+		w.percentage = p.PercentageOfNodesToScore
+	}
+	return w
+}
 
 // answered notes the version of an answer.
 func (b *batch) answered(v cluster.Version) {
@@ -99,6 +128,64 @@ func (b *batch) oldest() cluster.Version {
 	return b.evaluated
 }
 
+// outlook is what the filter-workers' answers mean for a pod.
+type outlook uint8
+
+const (
+	placeable outlook = iota // some node can run it
+	hopeful                  // no node can, but only because of pods on other nodes: what is placed ahead of it may change that
+	hopeless                 // no node can
+	unknown                  // the workers do not know its class
+)
+
+// outlook returns what the answers mean for the i-th attempt.
+func (b *batch) outlook(i int) outlook {
+	w, pin := b.kindOf[i], b.pinOf[i]
+	switch {
+	case b.nodes == 0 || w.unsupported != nil:
+		return hopeless
+	case pin != nil && pin.feasible:
+		return placeable
+	case b.attempts[i].Pin != "":
+		if crossNode(pin.verdicts) {
+			return hopeful
+		}
+		return hopeless
+	case w.nodes == 0:
+		return unknown
+	case w.feasible > 0:
+		return placeable
+	case w.eligible.Count() > 0:
+		return hopeful
+	}
+	return hopeless
+}
+
+// parking returns why the i-th attempt can go nowhere.
+func (b *batch) parking(i int) Parking {
+	w := b.kindOf[i]
+	p := Parking{Version: b.oldest()}
+	nodes := b.nodes
+	switch {
+	case b.nodes == 0:
+		p.Wake = WhenAnyNode
+	case w.unsupported != nil:
+		p.Wake = WhenChanged
+		p.Verdicts = []engine.VerdictCount{*w.unsupported}
+	case b.attempts[i].Pin != "":
+		if pin := b.pinOf[i]; pin.known {
+			p.Verdicts = engine.MergeVerdicts(pin.verdicts, outside(nodes-1))
+		} else {
+			p.Verdicts = outside(nodes)
+		}
+	default:
+		nodes, p.Verdicts = w.nodes, w.verdicts
+	}
+	p.CrossNode = crossNode(p.Verdicts)
+	p.Message = engine.FitMessage(nodes, p.Verdicts)
+	return p
+}
+
 // outside is what NodeAffinity says of all nodes but the one that a pod is pinned to.
 func outside(nodes int) []engine.VerdictCount {
 	if nodes <= 0 {
@@ -109,33 +196,10 @@ func outside(nodes int) []engine.VerdictCount {
 	}}
 }
 
-// parking returns why the i-th attempt can go nowhere, or false if it can, or if workers did not know its class.
-func (b *batch) parking(i int) (Parking, bool) {
-	a := b.attempts[i]
-	w := b.classes[a.Class]
-	p := Parking{Version: b.oldest()}
-	nodes := b.nodes
-	switch {
-	case b.nodes == 0:
-		p.Wake = WhenAnyNode
-	case w.unsupported != nil:
-		p.Wake = WhenChanged
-		p.Verdicts = []engine.VerdictCount{*w.unsupported}
-	case a.Pin != "":
-		pin := b.pinOf[i]
-		switch {
-		case pin.feasible:
-			return Parking{}, false
-		case pin.known:
-			p.Verdicts = engine.MergeVerdicts(pin.verdicts, outside(nodes-1))
-		default:
-			p.Verdicts = outside(nodes)
-		}
-	case w.nodes == 0 || w.feasible.Count() > 0:
-		return Parking{}, false
-	default:
-		nodes, p.Verdicts = w.nodes, w.verdicts
-	}
-	p.Message = engine.FitMessage(nodes, p.Verdicts)
-	return p, true
+// crossNode reports whether pods on other nodes may be the only reason against some node. If they are, the verdict is
+// of one of these plugins.
+func crossNode(verdicts []engine.VerdictCount) bool {
+	return slices.ContainsFunc(verdicts, func(v engine.VerdictCount) bool {
+		return v.Plugin == engine.PodTopologySpread || v.Plugin == engine.InterPodAffinity
+	})
 }

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/berth-scheduler/berth/internal/cluster"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
@@ -28,28 +27,28 @@ var errNoOutcome = errors.New("the binder's answer does not match the request")
 func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) error {
 	// 1. Write the request.
 	request := &binderv1.CommitRequest{Shard: d.sh.number, ShardRevision: d.sh.revision, Version: wire.ToVersion(b.oldest())}
-	index := make(map[cluster.ClassID]int32)
+	index := make(map[*kindWork]int32)
 	var sent []int
 	for i, a := range b.attempts {
-		w := b.classes[a.Class]
-		pod := &binderv1.PodAttempt{Id: int32(a.ID), Uid: a.UID, Attempt: a.Number, ClassIndex: -1}
-		switch {
-		case !open[i]:
+		if !open[i] || !b.goes[i] {
 			continue
+		}
+		w, pin := b.kindOf[i], b.pinOf[i]
+		pod := &binderv1.PodAttempt{Id: int32(a.ID), Uid: a.UID, Attempt: a.Number, SubjectIndex: -1}
+		switch {
 		case a.Pin != "":
-			if !b.pinOf[i].feasible {
-				continue
-			}
-		case len(w.groups) == 0:
-			continue // gone before it could be scored
-		default:
-			at, ok := index[a.Class]
+		case len(w.groups) > 0:
+			at, ok := index[w]
 			if !ok {
-				at = int32(len(request.Classes))
-				index[a.Class] = at
-				request.Classes = append(request.Classes, &binderv1.ClassCandidates{Class: int32(a.Class), Groups: wire.ToGroups(w.groups)})
+				at = int32(len(request.Subjects))
+				index[w] = at
+				request.Subjects = append(request.Subjects, &binderv1.SubjectCandidates{
+					Subject: wire.ToSubject(w.subject), Groups: wire.ToGroups(w.groups),
+				})
 			}
-			pod.ClassIndex = at
+			pod.SubjectIndex = at
+		case pin == nil || !pin.feasible:
+			continue // its nodes were gone before they could be scored
 		}
 		sent = append(sent, i)
 		request.Pods = append(request.Pods, pod)
@@ -80,12 +79,12 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) error 
 		return nil
 	}
 	// 3. Take the outcomes in.
-	d.settle(b, open, sent, response)
-	return nil
+	return d.shelve(ctx, b, open, d.settle(b, open, sent, response))
 }
 
-// settle gives every pod of a commit its outcome.
-func (d *driver) settle(b *batch, open map[int]bool, sent []int, response *binderv1.CommitResponse) {
+// settle gives every pod of a commit its outcome, but for those it returns: the pods ahead of them have not changed that
+// no node fits, which the filter-workers had said.
+func (d *driver) settle(b *batch, open map[int]bool, sent []int, response *binderv1.CommitResponse) (unchanged []int) {
 	version := wire.Version(response.GetVersion())
 	if d.committed.Less(version) {
 		d.committed = version
@@ -103,6 +102,10 @@ func (d *driver) settle(b *batch, open map[int]bool, sent []int, response *binde
 				q.Await(now, a, version)
 				delete(open, i)
 			case binderv1.Outcome_RESULT_NO_FIT:
+				if b.outlook(i) == hopeful {
+					unchanged = append(unchanged, i)
+					continue
+				}
 				// The next cycle asks the workers again, at this version or later, and then knows why.
 				misfits[a.UID] = d.misfits[a.UID] + 1
 				if misfits[a.UID] >= mostMisfits {
@@ -119,6 +122,7 @@ func (d *driver) settle(b *batch, open map[int]bool, sent []int, response *binde
 		}
 	})
 	d.misfits = misfits
+	return unchanged
 }
 
 // send sends a commit to whoever is the active binder until it is known what became of it. To send it twice is safe:

@@ -101,28 +101,30 @@ func (d *driver) fail(b *batch, open map[int]bool, message string) {
 	})
 }
 
-// filter asks the filter-workers about all classes and pins of the batch.
+// filter asks the filter-workers about all kinds and pins of the batch.
 func (d *driver) filter(ctx context.Context, b *batch, now view) error {
 	first, last := d.s.directory.split(now.filters)
-	classes := make([]int32, len(b.order))
-	for i, class := range b.order {
-		classes[i] = int32(class)
+	subjects := make([]*filterv1.Subject, len(b.asked))
+	for i, w := range b.asked {
+		subjects[i] = wire.ToSubject(w.subject)
 	}
 	var cuts []cluster.Range
 	var pinned [][]*pinWork
 	var questions []question[*filterv1.FilterRequest, *filterv1.FilterResponse]
 	for _, r := range ranges(b.length, len(first)) {
 		request := &filterv1.FilterRequest{
-			MinVersion: wire.ToVersion(b.least), First: int32(r.First), End: int32(r.End), Classes: classes,
+			MinVersion: wire.ToVersion(b.least), First: int32(r.First), End: int32(r.End), Subjects: subjects,
 		}
 		var pins []*pinWork
 		for _, p := range b.pins {
 			if p.node != cluster.NoNode && r.First <= p.node && p.node < r.End {
 				pins = append(pins, p)
-				request.Pins = append(request.Pins, &filterv1.Pin{Class: int32(p.class), Node: int32(p.node)})
+				request.Pins = append(request.Pins, &filterv1.Pin{
+					Subject: wire.ToSubject(p.subject), Node: int32(p.node), Self: int32(p.self),
+				})
 			}
 		}
-		if len(classes)+len(pins) == 0 {
+		if len(subjects)+len(pins) == 0 {
 			continue
 		}
 		cuts, pinned = append(cuts, r), append(pinned, pins)
@@ -147,26 +149,27 @@ func (d *driver) filter(ctx context.Context, b *batch, now view) error {
 
 // addFilter merges the answer about one range; ranges come in order.
 func (b *batch) addFilter(r cluster.Range, pins []*pinWork, answer *filterv1.FilterResponse) error {
-	if len(answer.GetClasses()) != len(b.order) || len(answer.GetPins()) != len(pins) {
-		return refusedError{fmt.Errorf("answer about %d classes and %d pins, asked for %d and %d",
-			len(answer.GetClasses()), len(answer.GetPins()), len(b.order), len(pins))}
+	if len(answer.GetSubjects()) != len(b.asked) || len(answer.GetPins()) != len(pins) {
+		return refusedError{fmt.Errorf("answer about %d subjects and %d pins, asked for %d and %d",
+			len(answer.GetSubjects()), len(answer.GetPins()), len(b.asked), len(pins))}
 	}
 	b.answered(wire.Version(answer.GetVersion()))
-	for i, c := range answer.GetClasses() {
-		w := b.classes[b.order[i]]
-		bits, err := wire.Bitmap(c.GetFeasible(), min((len(c.GetFeasible())+7)/8, r.Len()/64))
+	for i, f := range answer.GetSubjects() {
+		w := b.asked[i]
+		bits, err := wire.Bitmap(f.GetEligible(), min((len(f.GetEligible())+7)/8, r.Len()/64))
 		if err != nil {
 			return refusedError{err}
 		}
 		if len(bits) > 0 {
-			w.feasible = w.feasible.Grow(int(r.First) + len(bits)*64)
-			copy(w.feasible[r.First/64:], bits)
+			w.eligible = w.eligible.Grow(int(r.First) + len(bits)*64)
+			copy(w.eligible[r.First/64:], bits)
 		}
-		verdicts, err := wire.Verdicts(c.GetVerdicts())
+		verdicts, err := wire.Verdicts(f.GetVerdicts())
 		if err != nil {
 			return refusedError{err}
 		}
-		w.nodes += int(c.GetNodes())
+		w.nodes += int(f.GetNodes())
+		w.feasible += int(f.GetFeasibleCount())
 		w.verdicts = engine.MergeVerdicts(w.verdicts, verdicts)
 	}
 	for i, answered := range answer.GetPins() {
@@ -179,32 +182,53 @@ func (b *batch) addFilter(r cluster.Range, pins []*pinWork, answer *filterv1.Fil
 	return nil
 }
 
-// park gives an outcome to the pods that can go nowhere.
+// park gives an outcome to the pods that can go nowhere, and decides which go to the binder. Those that only pods on
+// other nodes keep from going somewhere go with the pods ahead of them, which may be the ones they want near.
 func (d *driver) park(ctx context.Context, b *batch, open map[int]bool) error {
-	var parked, unknown []int
-	parkings := make(map[int]Parking)
-	for i, a := range b.attempts {
-		w := b.classes[a.Class]
-		if p, ok := b.parking(i); ok {
-			parked, parkings[i] = append(parked, i), p
-		} else if a.Pin == "" && w.nodes == 0 {
-			unknown = append(unknown, i)
+	var parked, lost []int
+	for i := range b.attempts {
+		switch b.outlook(i) {
+		case placeable:
+			b.goes[i] = true
+		case hopeful:
+			if len(b.goes) > 0 {
+				b.goes[i] = true
+			} else {
+				parked = append(parked, i)
+			}
+		case hopeless:
+			parked = append(parked, i)
+		case unknown:
+			lost = append(lost, i)
 		}
 	}
-	if len(parked)+len(unknown) == 0 {
-		return nil
-	}
-	err := d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
+	if len(lost) > 0 {
 		d.sh.with(func(q *Queue, now time.Time) {
-			for _, i := range unknown {
+			for _, i := range lost {
 				q.Await(now, b.attempts[i], b.newest)
 				delete(open, i)
 			}
-			for _, i := range parked {
+		})
+	}
+	return d.shelve(ctx, b, open, parked)
+}
+
+// shelve parks pods with the verdicts of the filter-workers.
+func (d *driver) shelve(ctx context.Context, b *batch, open map[int]bool, pods []int) error {
+	if len(pods) == 0 {
+		return nil
+	}
+	parkings := make([]Parking, len(pods))
+	for k, i := range pods {
+		parkings[k] = b.parking(i)
+	}
+	err := d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
+		d.sh.with(func(q *Queue, now time.Time) {
+			for k, i := range pods {
 				if pin := b.pinOf[i]; pin != nil && st.Nodes.ByName(pin.name) != pin.node {
 					continue // what was said was perhaps about another node
 				}
-				q.Park(now, st, b.attempts[i], parkings[i])
+				q.Park(now, st, b.attempts[i], parkings[k])
 				d.progress++
 				delete(d.misfits, b.attempts[i].UID)
 				delete(open, i)
@@ -218,43 +242,47 @@ func (d *driver) park(ctx context.Context, b *batch, open map[int]bool) error {
 		}
 		return nil // the replica has no state at the moment: they are tried again
 	}
-	for _, i := range parked {
+	for k, i := range pods {
 		if !open[i] {
-			d.reports.add(b.attempts[i], reasonUnschedulable, parkings[i].Message)
+			d.reports.add(b.attempts[i], reasonUnschedulable, parkings[k].Message)
 		}
 	}
 	return nil
 }
 
-// score asks the score-workers for the best nodes of the classes that have some.
+// score asks the score-workers for the best nodes of the kinds that have some and a pod that goes to the binder.
 func (d *driver) score(ctx context.Context, b *batch, now view, open map[int]bool) error {
 	first, last := d.s.directory.split(now.scores)
 	limit := len(b.attempts) + slack
-	wanted := make(map[cluster.ClassID]bool)
+	wanted := make(map[*kindWork]cluster.Bitmap)
 	words := 0
 	for i, a := range b.attempts {
-		if w := b.classes[a.Class]; open[i] && a.Pin == "" && w.feasible.Count() > 0 {
-			wanted[a.Class] = true
-			words = max(words, len(w.feasible))
+		w := b.kindOf[i]
+		if _, seen := wanted[w]; seen || !open[i] || !b.goes[i] || a.Pin != "" || w.eligible.Count() == 0 {
+			continue
 		}
+		wanted[w], d.next = w.sample(d.next, len(b.attempts))
+		words = max(words, len(w.eligible))
 	}
 	if len(wanted) == 0 {
 		return nil
 	}
-	var asked [][]cluster.ClassID
+	var asked [][]*kindWork
 	var questions []question[*scorev1.ScoreRequest, *scorev1.ScoreResponse]
 	for _, r := range cluster.Ranges(words*64, len(first), leastRange) {
 		request := &scorev1.ScoreRequest{MinVersion: wire.ToVersion(b.newest), First: int32(r.First), End: int32(r.End)}
-		var about []cluster.ClassID
-		for _, class := range b.order {
-			feasible := b.classes[class].feasible
-			if !wanted[class] || len(feasible) <= int(r.First/64) {
+		var about []*kindWork
+		for _, w := range b.asked {
+			eligible := wanted[w]
+			if len(eligible) <= int(r.First/64) {
 				continue
 			}
-			part := wire.FromBitmap(feasible[r.First/64 : min(int(r.End/64), len(feasible))])
+			part := wire.FromBitmap(eligible[r.First/64 : min(int(r.End/64), len(eligible))])
 			if len(part) > 0 {
-				about = append(about, class)
-				request.Classes = append(request.Classes, &scorev1.ClassQuery{Class: int32(class), Feasible: part, Limit: int32(limit)})
+				about = append(about, w)
+				request.Subjects = append(request.Subjects, &scorev1.SubjectQuery{
+					Subject: wire.ToSubject(w.subject), Eligible: part, Limit: int32(limit),
+				})
 			}
 		}
 		if len(about) == 0 {
@@ -276,14 +304,14 @@ func (d *driver) score(ctx context.Context, b *batch, now view, open map[int]boo
 }
 
 // addScores merges the answers about all ranges.
-func (b *batch) addScores(asked [][]cluster.ClassID, answers []*scorev1.ScoreResponse, limit int) error {
-	parts := make(map[cluster.ClassID][][]engine.Group)
+func (b *batch) addScores(asked [][]*kindWork, answers []*scorev1.ScoreResponse, limit int) error {
+	parts := make(map[*kindWork][][]engine.Group)
 	for i, answer := range answers {
-		if len(answer.GetClasses()) != len(asked[i]) {
-			return refusedError{fmt.Errorf("answer about %d classes, asked for %d", len(answer.GetClasses()), len(asked[i]))}
+		if len(answer.GetSubjects()) != len(asked[i]) {
+			return refusedError{fmt.Errorf("answer about %d subjects, asked for %d", len(answer.GetSubjects()), len(asked[i]))}
 		}
 		b.answered(wire.Version(answer.GetVersion()))
-		for k, c := range answer.GetClasses() {
+		for k, c := range answer.GetSubjects() {
 			groups, err := wire.Groups(c.GetGroups())
 			if err != nil {
 				return refusedError{err}
@@ -291,8 +319,8 @@ func (b *batch) addScores(asked [][]cluster.ClassID, answers []*scorev1.ScoreRes
 			parts[asked[i][k]] = append(parts[asked[i][k]], groups)
 		}
 	}
-	for class, groups := range parts {
-		b.classes[class].groups = engine.MergeGroups(b.seed, limit, groups...)
+	for w, groups := range parts {
+		w.groups = engine.MergeGroups(b.seed, limit, groups...)
 	}
 	return nil
 }

@@ -27,9 +27,10 @@ type driver struct {
 	log     *slog.Logger
 	reports *reporter
 
-	committed cluster.Version // the newest version that a commit has answered
-	misfits   map[string]int  // by pod uid: how often in a row the binder found no node where workers had found some
-	progress  int             // pods of this cycle that are placed, parked or in backoff
+	committed cluster.Version   // the newest version that a commit has answered
+	next      cluster.NodeIndex // where the next sample of nodes to score starts
+	misfits   map[string]int    // by pod uid: how often in a row the binder found no node where workers had found some
+	progress  int               // pods of this cycle that are placed, parked or in backoff
 	pause     time.Duration
 }
 
@@ -166,9 +167,11 @@ func (d *driver) pop(ctx context.Context) (*batch, time.Time, error) {
 	err := d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
 		d.sh.mu.Lock()
 		defer d.sh.mu.Unlock()
-		attempts := d.sh.queue.Pop(time.Now(), d.s.cfg.BatchSize)
+		now := time.Now()
+		d.sh.queue.Recheck(now, st)
+		attempts := d.sh.queue.Pop(now, d.s.cfg.BatchSize)
 		if len(attempts) > 0 {
-			b = newBatch(st, attempts, d.committed)
+			b = newBatch(st, d.s.cfg.Evaluator, attempts, d.committed)
 			return nil
 		}
 		next, _ = d.sh.queue.Next()

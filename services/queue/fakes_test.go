@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -27,7 +28,8 @@ type ledger struct {
 	mu   sync.RWMutex
 	st   *cluster.State
 	subs []replica.Subscriber
-	keep int // number of the next class
+	keep int              // number of the next class
+	sets cluster.LabelsID // how many label sets there are
 }
 
 func newLedger(shards int32) *ledger {
@@ -91,6 +93,17 @@ func (l *ledger) node(name string, milli int64) {
 		at = l.st.Nodes.Free()
 	}
 	l.applyLocked(cluster.NodeSet{Index: at, Node: cluster.Node{Name: name, Allocatable: quantities(milli)}})
+}
+
+// labels defines a set with one label.
+func (l *ledger) labels(key, value string) cluster.LabelsID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sets++
+	l.applyLocked(cluster.LabelsDefined{ID: l.sets, Set: cluster.LabelSet{
+		Namespace: "default", Labels: []cluster.Label{{Key: key, Value: value}},
+	}})
+	return l.sets
 }
 
 // pod adds a pod that asks for CPU; change may make it special.
@@ -291,12 +304,12 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 		return nil, rpc.Error(codes.Aborted, "OTHER_EPOCH", "epoch %d", st.Version().Epoch)
 	}
 	var candidates []engine.Candidates
-	for _, c := range request.GetClasses() {
+	for _, c := range request.GetSubjects() {
 		groups, err := wire.Groups(c.GetGroups())
 		if err != nil {
 			return nil, err
 		}
-		candidates = append(candidates, engine.Candidates{Class: cluster.ClassID(c.GetClass()), Groups: groups})
+		candidates = append(candidates, engine.Candidates{Subject: wire.Subject(c.GetSubject()), Groups: groups})
 	}
 	placer := engine.NewPlacer(b.evaluator, st, wire.Version(request.GetVersion()).Seq, candidates)
 	response := &binderv1.CommitResponse{}
@@ -312,11 +325,12 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 			outcome.Result = binderv1.Outcome_RESULT_PLACED
 			continue
 		}
-		node, placement := st.Nodes.ByName(row.Pin), engine.NoFit
-		if row.Pin != "" {
-			placement = placer.PlacePinned(row.Class, node)
+		// Unlike the real one it tries a nominated pod nowhere else.
+		node, placement := st.Nodes.ByName(cmp.Or(row.Pin, row.Nominated)), engine.NoFit
+		if row.Pin != "" || row.Nominated != "" {
+			placement = placer.PlacePinned(engine.SubjectOf(&row.Pod), id, node)
 		} else {
-			node, placement = placer.Place(int(p.GetClassIndex()))
+			node, placement = placer.Place(int(p.GetSubjectIndex()))
 		}
 		switch placement {
 		case engine.Placed:

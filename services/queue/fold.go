@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 // ShardOf returns the shard of a class, and false if the state does not know the class or has no settings yet.
@@ -97,6 +98,10 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 			e.attempts = max(e.attempts, d.Attempt)
 			q.move(now, e, assumed)
 		}
+		if st.Pod(d.ID).Nominated != "" {
+			q.wake(now, st) // a node is rid of a nomination
+		}
+		q.doubtful = true // others may want it near
 	case cluster.PodBound:
 		q.drop(d.ID)
 	case cluster.PodForgotten:
@@ -107,6 +112,13 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.wake(now, st)
 	case cluster.NodeSet:
 		q.wake(now, st)
+	case cluster.NodeRemoved:
+		q.doubtful = true // the nodes that are left are as they were
+	case cluster.NamespaceSet, cluster.NamespaceRemoved, cluster.SelectorSet, cluster.SelectorRemoved:
+		q.depend(st)
+	}
+	if st.TermsModified == q.version.Seq {
+		q.depend(st)
 	}
 	q.resolve(now)
 }
@@ -125,11 +137,14 @@ func (q *Queue) set(now time.Time, st *cluster.State, id cluster.PodID) {
 		q.requeue(now, q.add(now, id, &row.Pod))
 		return
 	}
-	other := e.pod.Class != row.Class || e.pod.Pin != row.Pin
-	q.unlink(e)
-	e.pod = row.Pod
-	e.changed = e.changed || other
-	q.link(e)
+	other := engine.SubjectOf(&e.pod) != engine.SubjectOf(&row.Pod) || e.pod.Pin != row.Pin || e.pod.Nominated != row.Nominated
+	if other {
+		q.unlink(e)
+		e.pod, e.changed = row.Pod, true
+		q.link(e)
+	} else {
+		e.pod = row.Pod
+	}
 	gated := len(row.Gates) > 0
 	switch {
 	case gated && e.place != Gated:
@@ -173,85 +188,6 @@ func (q *Queue) drop(id cluster.PodID) {
 	if e := q.pods[id]; e != nil {
 		q.unlink(e)
 		delete(q.pods, id)
-	}
-}
-
-// wake brings back the pods that the last delta could help: those whose class is feasible on a node it changed.
-func (q *Queue) wake(now time.Time, st *cluster.State) {
-	if st.Nodes.Count() > 0 {
-		q.requeueAll(now, q.nodeless)
-	}
-	if len(q.parked) == 0 {
-		return
-	}
-	st.Nodes.ChangedSince(st.Version().Seq-1, everyNode, func(n cluster.NodeIndex) {
-		if !st.Nodes.Live.Has(n) {
-			return
-		}
-		name := st.Nodes.Spec[n].Name
-		for class, pods := range q.parked {
-			if len(pods.free)+len(pods.pinned[name]) > 0 && q.feasible(st, class, n) {
-				q.requeueAll(now, pods.free)
-				q.requeueAll(now, pods.pinned[name])
-			}
-		}
-	})
-}
-
-func (q *Queue) requeueAll(now time.Time, pods map[cluster.PodID]*entry) {
-	for _, e := range pods {
-		q.requeue(now, e)
-	}
-}
-
-// link and unlink keep the count and the index of the place that a pod is in.
-func (q *Queue) link(e *entry) {
-	q.counts[e.place]++
-	if h := q.heap(e); h != nil {
-		h.add(e)
-	}
-	if e.place != Unschedulable || e.wake == WhenChanged {
-		return
-	}
-	if e.wake == WhenAnyNode {
-		q.nodeless[e.id] = e
-		return
-	}
-	pods := q.parked[e.pod.Class]
-	if pods == nil {
-		pods = &parkedClass{free: make(map[cluster.PodID]*entry), pinned: make(map[string]map[cluster.PodID]*entry)}
-		q.parked[e.pod.Class] = pods
-	}
-	if e.pod.Pin == "" {
-		pods.free[e.id] = e
-		return
-	}
-	if pods.pinned[e.pod.Pin] == nil {
-		pods.pinned[e.pod.Pin] = make(map[cluster.PodID]*entry)
-	}
-	pods.pinned[e.pod.Pin][e.id] = e
-}
-
-func (q *Queue) unlink(e *entry) {
-	q.counts[e.place]--
-	if h := q.heap(e); h != nil {
-		h.remove(e)
-	}
-	if e.place != Unschedulable {
-		return
-	}
-	delete(q.nodeless, e.id)
-	pods := q.parked[e.pod.Class]
-	if pods == nil {
-		return
-	}
-	delete(pods.free, e.id)
-	delete(pods.pinned[e.pod.Pin], e.id)
-	if len(pods.pinned[e.pod.Pin]) == 0 {
-		delete(pods.pinned, e.pod.Pin)
-	}
-	if len(pods.free)+len(pods.pinned) == 0 {
-		delete(q.parked, e.pod.Class)
 	}
 }
 

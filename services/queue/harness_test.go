@@ -86,9 +86,15 @@ type filterServer struct {
 	*filter.Service
 	calls    atomic.Int64
 	answered func(call int64)
+
+	mu       sync.Mutex
+	requests []*filterv1.FilterRequest
 }
 
 func (f *filterServer) Filter(ctx context.Context, request *filterv1.FilterRequest) (*filterv1.FilterResponse, error) {
+	f.mu.Lock()
+	f.requests = append(f.requests, request)
+	f.mu.Unlock()
 	response, err := f.Service.Filter(ctx, request)
 	if n := f.calls.Add(1); f.answered != nil {
 		f.answered(n)

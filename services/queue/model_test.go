@@ -11,15 +11,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 const testScheduler = "default-scheduler"
-
-// cpuFits is a judge that anybody can follow: a class fits a node that has enough free CPU.
-func cpuFits(st *cluster.State, class cluster.ClassID, node cluster.NodeIndex) bool {
-	asked := st.Class(class).Spec.Requests[0].Value
-	return st.Nodes.Live.Has(node) && st.Nodes.Allocatable[cluster.CPU][node]-st.Nodes.Requested[cluster.CPU][node] >= asked
-}
 
 func cpu(milli int64) []cluster.Quantity { return []cluster.Quantity{{Name: "cpu", Value: milli}} }
 
@@ -45,32 +40,35 @@ type modelPod struct {
 	changed   bool
 	attempt   Attempt
 	feasible  bool            // somewhere, when it was popped
+	eligible  bool            // some node was, as far as that node itself goes
 	popped    cluster.Version // the version then
 	awaitedAt cluster.Version // zero unless its outcome is in the log up to there
 }
 
 // model is the queue again, without any index: it looks at every pod whenever it needs one.
 type model struct {
-	st       *cluster.State
-	queue    *Queue
-	now      time.Time
-	arrivals int
-	pods     map[cluster.PodID]*modelPod
-	nextPod  int
-	classes  []cluster.ClassID
+	st        *cluster.State
+	queue     *Queue
+	judge     cpuJudge
+	now       time.Time
+	arrivals  int
+	pods      map[cluster.PodID]*modelPod
+	nextPod   int
+	classes   []cluster.ClassID
+	repellers int // that have come
 }
 
 func newModel(t *rapid.T) *model {
 	m := &model{
-		st: cluster.New(cluster.Version{Epoch: 3}), queue: NewQueue(0, cpuFits),
+		st: cluster.New(cluster.Version{Epoch: 3}), queue: NewQueue(0, newCPUJudge()), judge: newCPUJudge(),
 		now: time.Unix(1_000_000, 0), pods: make(map[cluster.PodID]*modelPod),
 	}
 	m.queue.Reset(m.now, m.st)
 	m.apply(t, settings(1))
 	// A pod of each class is kept, bound elsewhere, so that the classes stay.
-	for k, milli := range []int64{100, 300, 500, 900} {
+	for k, spec := range []cluster.ClassSpec{cpuClass(100), cpuClass(300), withAffinity(cpuClass(500)), wary(cpuClass(200)), cpuClass(900)} {
 		m.classes = append(m.classes, cluster.ClassID(k))
-		m.apply(t, cluster.ClassDefined{ID: cluster.ClassID(k), Spec: cpuClass(milli)})
+		m.apply(t, cluster.ClassDefined{ID: cluster.ClassID(k), Spec: spec})
 		m.apply(t, cluster.PodSet{ID: m.st.FreePod(), Pod: cluster.Pod{
 			UID: fmt.Sprintf("keeper-%d", k), Class: cluster.ClassID(k), NodeName: "elsewhere"}})
 	}
@@ -89,6 +87,18 @@ func (m *model) apply(t *rapid.T, d cluster.Delta) {
 		return p.place == InFlight && !p.awaitedAt.IsZero() && !m.st.Version().Less(p.awaitedAt)
 	}) {
 		p.place, p.awaitedAt = Active, cluster.Version{}
+	}
+	m.recheck()
+}
+
+// recheck brings back every parked pod that fits somewhere. That is more than the rule says, unless parked pods fit
+// nowhere, which is what the rule is for.
+func (m *model) recheck() {
+	m.queue.Recheck(m.now, m.st)
+	for id, p := range m.pods {
+		if p.place == Unschedulable && m.anyFits(id) {
+			m.comeBack(p)
+		}
 	}
 }
 
@@ -121,10 +131,14 @@ func (m *model) pick(t *rapid.T, want func(*modelPod) bool) *modelPod {
 
 // anyFits reports whether a pod fits somewhere now.
 func (m *model) anyFits(id cluster.PodID) bool {
+	return m.anyEligible(id) && m.judge.allowed(m.st, m.st.Pod(id).Class)
+}
+
+// anyEligible reports whether it does as far as each node itself goes.
+func (m *model) anyEligible(id cluster.PodID) bool {
 	row := m.st.Pod(id)
-	for i := range m.st.Nodes.Len() {
-		n := cluster.NodeIndex(i)
-		if m.st.Nodes.Live.Has(n) && (row.Pin == "" || row.Pin == m.st.Nodes.Spec[n].Name) && cpuFits(m.st, row.Class, n) {
+	for n := range cluster.NodeIndex(m.st.Nodes.Len()) {
+		if (row.Pin == "" || row.Pin == m.st.Nodes.Spec[n].Name) && m.judge.eligible(m.st, engine.SubjectOf(&row.Pod), id, n) {
 			return true
 		}
 	}
@@ -156,16 +170,6 @@ func (m *model) comeBack(p *modelPod) {
 	}
 }
 
-// wake brings back every parked pod that fits somewhere. That is more than the rule says, unless parked pods fit
-// nowhere, which is what the rule is for.
-func (m *model) wake() {
-	for _, p := range m.pods {
-		if p.place == Unschedulable && m.anyFits(p.id) {
-			m.comeBack(p)
-		}
-	}
-}
-
 // The operations.
 
 func (m *model) addPod(t *rapid.T) {
@@ -191,7 +195,7 @@ func (m *model) setPod(t *rapid.T, p *modelPod, change func(*cluster.Pod)) {
 	before := pod
 	change(&pod)
 	m.apply(t, cluster.PodSet{ID: p.id, Pod: pod})
-	other := pod.Class != before.Class
+	other := pod.Class != before.Class || pod.Nominated != before.Nominated || pod.Priority != before.Priority || pod.Labels != before.Labels
 	p.changed = p.changed || other
 	switch {
 	case pod.Deleting:
@@ -228,7 +232,7 @@ func (m *model) pop(t *rapid.T, limit int) {
 	for k, p := range want {
 		p.place, p.attempts, p.changed, p.attempt = InFlight, p.attempts+1, false, got[k]
 		p.awaitedAt = cluster.Version{}
-		p.feasible, p.popped = m.anyFits(p.id), m.st.Version()
+		p.feasible, p.eligible, p.popped = m.anyFits(p.id), m.anyEligible(p.id), m.st.Version()
 	}
 }
 
@@ -240,11 +244,10 @@ func (m *model) setNode(t *rapid.T) {
 	}
 	m.apply(t, cluster.NodeSet{Index: at, Node: cluster.Node{
 		Name: name, Allocatable: cpu(rapid.SampledFrom([]int64{0, 200, 400, 1000}).Draw(t, "cpu"))}})
-	m.wake()
 }
 
 func (m *model) park(p *modelPod) {
-	m.queue.Park(m.now, m.st, p.attempt, Parking{Message: "no node fits", Version: p.popped})
+	m.queue.Park(m.now, m.st, p.attempt, Parking{Message: "no node fits", Version: p.popped, CrossNode: p.eligible})
 	p.failures++
 	p.errors = 0
 	p.entered = m.now
@@ -253,6 +256,7 @@ func (m *model) park(p *modelPod) {
 	} else {
 		p.place = Unschedulable
 	}
+	m.recheck()
 }
 
 func running(p *modelPod) bool { return p.place == InFlight && p.awaitedAt.IsZero() }
@@ -333,6 +337,33 @@ func TestQueueIsTheModel(t *testing.T) {
 				class := rapid.SampledFrom(m.classes).Draw(t, "class")
 				m.setPod(t, p, func(pod *cluster.Pod) { pod.Class = class })
 			},
+			"priority": func(t *rapid.T) {
+				p := m.pick(t, func(p *modelPod) bool { return p.place != assumed })
+				m.setPod(t, p, func(pod *cluster.Pod) { pod.Priority++ })
+			},
+			"nominate": func(t *rapid.T) {
+				p := m.pick(t, func(p *modelPod) bool { return p.place != assumed })
+				node := rapid.SampledFrom([]string{"", "n1", "n2"}).Draw(t, "node")
+				m.setPod(t, p, func(pod *cluster.Pod) { pod.Nominated = node })
+			},
+			"a pod with anti-affinity comes": func(t *rapid.T) {
+				m.repellers++
+				id := cluster.ClassID(100 + m.repellers)
+				m.apply(t, cluster.ClassDefined{ID: id, Spec: withAntiAffinity(cpuClass(10))})
+				m.apply(t, cluster.PodSet{ID: m.st.FreePod(), Pod: cluster.Pod{UID: fmt.Sprintf("repels-%d", id), Class: id, NodeName: "n1"}})
+			},
+			"a pod that is on a node goes": func(t *rapid.T) {
+				var ids []cluster.PodID
+				for id, row := range m.st.Pods() {
+					if row.Phase == cluster.Bound && row.Node != cluster.NoNode {
+						ids = append(ids, id)
+					}
+				}
+				if len(ids) == 0 {
+					t.Skip("no such pod")
+				}
+				m.apply(t, cluster.PodRemoved{ID: rapid.SampledFrom(ids).Draw(t, "pod")})
+			},
 			"deleting": func(t *rapid.T) {
 				p := m.pick(t, func(p *modelPod) bool { return p.place != assumed })
 				m.setPod(t, p, func(pod *cluster.Pod) { pod.Deleting = true })
@@ -341,7 +372,6 @@ func TestQueueIsTheModel(t *testing.T) {
 				p := m.pick(t, func(*modelPod) bool { return true })
 				delete(m.pods, p.id)
 				m.apply(t, cluster.PodRemoved{ID: p.id})
-				m.wake()
 			},
 			"assumed": func(t *rapid.T) {
 				p := m.pick(t, func(p *modelPod) bool { return p.place == InFlight })
@@ -363,7 +393,6 @@ func TestQueueIsTheModel(t *testing.T) {
 				p.errors++
 				p.entered = m.now
 				m.comeBack(p)
-				m.wake()
 			},
 			"retry": func(t *rapid.T) {
 				p := m.pick(t, running)

@@ -218,7 +218,7 @@ func owner(shard int32, members []string) string {
 // start runs the driver of a shard that has been claimed.
 func (o *ownership) start(ctx context.Context, n int32, revision int64) {
 	ctx, cancel := context.WithCancel(ctx)
-	sh := newShard(n, revision, o.s.feasible, cancel)
+	sh := newShard(n, revision, judge{o.s.cfg.Evaluator}, cancel)
 	o.running[n] = sh
 	o.drivers.Go(func() {
 		defer func() {
@@ -232,12 +232,6 @@ func (o *ownership) start(ctx context.Context, n int32, revision int64) {
 		o.s.log.Info("shard claimed", "shard", n, "revision", revision)
 		sh.lost = o.s.drive(ctx, sh)
 	})
-}
-
-// feasible reports whether a class can run on a node.
-func (s *Service) feasible(st *cluster.State, class cluster.ClassID, node cluster.NodeIndex) bool {
-	verdict, known := s.cfg.Evaluator.Node(st, class, node)
-	return known && verdict.Feasible()
 }
 
 // wait waits for d, and reports false if ctx ends first.

@@ -51,28 +51,19 @@ const (
 	maxBackoffSeconds = 100 * 365 * 24 * 3600
 )
 
-// Wake says what can bring a parked pod back.
-type Wake uint8
-
-// What can bring a parked pod back. A change of its own class or pin always can.
-const (
-	WhenFeasible Wake = iota // a node has changed, and the pod's class is feasible there
-	WhenAnyNode              // the cluster has a node
-	WhenChanged              // nothing else
-)
-
-// Feasible reports whether a class can run on a node, in a state.
-type Feasible func(st *cluster.State, class cluster.ClassID, node cluster.NodeIndex) bool
-
 // Attempt is one try to place one pod, handed out by Pop. It is void once the pod is no longer in flight with it; the
 // methods of Queue that take a void attempt do nothing.
 type Attempt struct {
-	ID     cluster.PodID
-	UID    string
-	Class  cluster.ClassID
-	Pin    string // the only node it may go to; "": any
-	Number int32  // from 1; grows with every attempt of the pod
+	ID        cluster.PodID
+	UID       string
+	Subject   engine.Subject
+	Pin       string // the only node it may go to; "": any
+	Nominated string // the node it is nominated to; "": none
+	Number    int32  // from 1; grows with every attempt of the pod
 }
+
+// node returns the name of the node that matters by itself for the pod, "" if there is none.
+func (a *Attempt) node() string { return cmp.Or(a.Pin, a.Nominated) }
 
 // Parking is why an attempt placed nothing, and how the pod may come back.
 type Parking struct {
@@ -80,6 +71,8 @@ type Parking struct {
 	Message  string          // as kube-scheduler words it
 	Version  cluster.Version // the oldest version that any node was evaluated at
 	Wake     Wake
+	// CrossNode says that pods on other nodes may be the only reason against some node.
+	CrossNode bool
 }
 
 // Entry is what the queue knows of a pod.
@@ -111,8 +104,10 @@ type entry struct {
 	verdicts []engine.VerdictCount
 	message  string
 	wake     Wake
+	// crossNode says, while it is parked, that what is on one node may decide whether another is feasible.
+	crossNode bool
 
-	changed bool // its class or pin, since it is in flight
+	changed bool // of what it is judged by, since it is in flight
 	index   int  // in its heap
 }
 
@@ -120,8 +115,8 @@ type entry struct {
 //
 // The log comes in through Reset and Apply, the outcomes of attempts through Retry, Await, Fail and Park.
 type Queue struct {
-	shard    int32
-	feasible Feasible
+	shard int32
+	judge Judge
 
 	first, last time.Duration // backoffs, of the settings
 
@@ -131,17 +126,15 @@ type Queue struct {
 	counts   [places + 1]int
 
 	active   orderedPods
-	backoff  orderedPods // after an attempt that found no node
-	errors   orderedPods // after an error
-	parked   map[cluster.ClassID]*parkedClass
+	backoff  orderedPods              // after an attempt that found no node
+	errors   orderedPods              // after an error
 	nodeless map[cluster.PodID]*entry // parked until there is a node
-	awaited  []awaited                // by version
-}
-
-// parkedClass are the unschedulable pods of a class: those that may go anywhere, and those pinned to a node, by name.
-type parkedClass struct {
-	free   map[cluster.PodID]*entry
-	pinned map[string]map[cluster.PodID]*entry
+	// local are parked because of what each node is itself, whatever their labels: only a change of a node makes that node
+	// feasible. crossNode are all others. Judge.CrossNode alone does not tell them apart: pods that were in the way on
+	// other nodes may be gone, but what they hid is not known.
+	local, crossNode map[engine.Subject]*parkedPods
+	doubtful         bool      // something has changed since it was known that none of crossNode is feasible
+	awaited          []awaited // by version
 }
 
 // awaited is an attempt whose outcome the log tells, at the latest at version.
@@ -151,8 +144,8 @@ type awaited struct {
 }
 
 // NewQueue returns the queue of a shard, empty until Reset.
-func NewQueue(shard int32, feasible Feasible) *Queue {
-	q := &Queue{shard: shard, feasible: feasible, first: firstBackoff, last: lastBackoff}
+func NewQueue(shard int32, judge Judge) *Queue {
+	q := &Queue{shard: shard, judge: judge, first: firstBackoff, last: lastBackoff}
 	q.clear()
 	return q
 }
@@ -163,7 +156,8 @@ func (q *Queue) clear() {
 	q.active = orderedPods{less: before}
 	q.backoff = orderedPods{less: expiresBefore}
 	q.errors = orderedPods{less: expiresBefore}
-	q.parked = make(map[cluster.ClassID]*parkedClass)
+	q.local, q.crossNode = make(map[engine.Subject]*parkedPods), make(map[engine.Subject]*parkedPods)
+	q.doubtful = false
 	q.nodeless = make(map[cluster.PodID]*entry)
 	q.awaited = nil
 }
@@ -189,7 +183,9 @@ func (q *Queue) Pop(now time.Time, limit int) []Attempt {
 		}
 		q.move(now, e, InFlight)
 		e.attempts++
-		batch = append(batch, Attempt{ID: e.id, UID: e.pod.UID, Class: e.pod.Class, Pin: e.pod.Pin, Number: e.attempts})
+		batch = append(batch, Attempt{
+			ID: e.id, UID: e.pod.UID, Subject: engine.SubjectOf(&e.pod), Pin: e.pod.Pin, Nominated: e.pod.Nominated, Number: e.attempts,
+		})
 	}
 	return batch
 }
@@ -257,38 +253,15 @@ func (q *Queue) Park(now time.Time, st *cluster.State, a Attempt, p Parking) {
 	e.errors = 0
 	e.entered = now
 	e.verdicts, e.message, e.wake = p.Verdicts, p.Message, p.Wake
-	if e.changed || q.helped(st, e, p.Version) {
+	if e.changed || q.helped(st, e, p) {
 		q.requeue(now, e)
 		return
 	}
+	// A node that only pods on other nodes exclude may be feasible without having changed.
+	e.crossNode = p.CrossNode || q.judge.CrossNode(st, engine.SubjectOf(&e.pod))
+	q.doubtful = q.doubtful || p.CrossNode && p.Version.Less(st.Version())
 	q.move(now, e, Unschedulable)
 }
-
-// helped reports whether a change after version could let the pod be placed. The state remembers for each node when it
-// changed last, so this needs no list of changes and cannot overflow.
-func (q *Queue) helped(st *cluster.State, e *entry, version cluster.Version) bool {
-	switch e.wake {
-	case WhenChanged:
-		return false
-	case WhenAnyNode:
-		return st.Nodes.Count() > 0
-	}
-	since := version.Seq
-	if version.Epoch != st.Version().Epoch {
-		since = -1 // of another log: everything may have changed
-	}
-	if e.pod.Pin != "" {
-		n := st.Nodes.ByName(e.pod.Pin)
-		return n != cluster.NoNode && st.Nodes.Modified[n] > since && q.feasible(st, e.pod.Class, n)
-	}
-	found := false
-	st.Nodes.ChangedSince(since, everyNode, func(n cluster.NodeIndex) {
-		found = found || st.Nodes.Live.Has(n) && q.feasible(st, e.pod.Class, n)
-	})
-	return found
-}
-
-var everyNode = cluster.Range{End: cluster.MaxIndex}
 
 // inFlight returns the entry of an attempt, or nil if it is void.
 func (q *Queue) inFlight(a Attempt) *entry {

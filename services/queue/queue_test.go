@@ -14,7 +14,7 @@ import (
 func onePod(t *testing.T, now time.Time) (*Queue, *cluster.State, Attempt) {
 	t.Helper()
 	st := cluster.New(cluster.Version{Epoch: 1})
-	q := NewQueue(0, cpuFits)
+	q := NewQueue(0, newCPUJudge())
 	apply(t, q, st, now,
 		settings(1),
 		cluster.ClassDefined{ID: 0, Spec: cpuClass(500)},
@@ -175,7 +175,7 @@ func TestPodOfAnotherShardOrSchedulerNeverEnters(t *testing.T) {
 	st := cluster.New(cluster.Version{Epoch: 1})
 	other := cpuClass(100)
 	other.SchedulerName = "other"
-	queues := []*Queue{NewQueue(0, cpuFits), NewQueue(1, cpuFits)}
+	queues := []*Queue{NewQueue(0, newCPUJudge()), NewQueue(1, newCPUJudge())}
 	all := []cluster.Delta{settings(2), cluster.ClassDefined{ID: 100, Spec: other}, cluster.PodSet{ID: 100, Pod: cluster.Pod{UID: "other", Class: 100}}}
 	for k := range 20 {
 		id := cluster.PodID(k)
@@ -204,7 +204,7 @@ func TestPodOfAnotherShardOrSchedulerNeverEnters(t *testing.T) {
 func TestPodWhoseClassChangesShardMovesToTheOtherQueue(t *testing.T) {
 	now := time.Unix(1000, 0)
 	st := cluster.New(cluster.Version{Epoch: 1})
-	queues := []*Queue{NewQueue(0, cpuFits), NewQueue(1, cpuFits)}
+	queues := []*Queue{NewQueue(0, newCPUJudge()), NewQueue(1, newCPUJudge())}
 	do := func(d cluster.Delta) {
 		if err := st.Apply(d); err != nil {
 			t.Fatal(err)

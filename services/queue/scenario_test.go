@@ -53,7 +53,7 @@ type scenario struct {
 func newScenario(t *testing.T) *scenario {
 	start := time.Unix(1_700_000_000, 0)
 	s := &scenario{
-		t: t, st: cluster.New(cluster.Version{Epoch: 1}), queue: NewQueue(0, cpuFits), start: start, now: start,
+		t: t, st: cluster.New(cluster.Version{Epoch: 1}), queue: NewQueue(0, newCPUJudge()), start: start, now: start,
 		attempts: make(map[string]Attempt), popped: make(map[string]cluster.Version), classes: make(map[int64]cluster.ClassID),
 	}
 	s.apply(settings(1))
@@ -115,6 +115,7 @@ func (s *scenario) command(words []string) []string {
 	case "gone":
 		s.apply(cluster.PodRemoved{ID: s.pod(name)})
 	case "pop":
+		s.queue.Recheck(s.now, s.st)
 		var names []string
 		for _, a := range s.queue.Pop(s.now, int(number(s.t, name))) {
 			pod := s.st.Pod(a.ID).Name
@@ -138,7 +139,7 @@ func (s *scenario) command(words []string) []string {
 	case "forgotten":
 		s.apply(cluster.PodForgotten{ID: s.pod(name), Reason: "bind refused"})
 	case "rebuild":
-		s.queue = NewQueue(0, cpuFits)
+		s.queue = NewQueue(0, newCPUJudge())
 		s.queue.Reset(s.now, s.st)
 	case "show":
 		return s.show()

@@ -29,9 +29,20 @@ type Replica interface {
 	Ready() error
 }
 
-// Evaluator judges one node for one class, as engine.Evaluator does.
+// Evaluator judges nodes for pods, as engine.Evaluator does.
 type Evaluator interface {
-	Node(st *cluster.State, class cluster.ClassID, node cluster.NodeIndex) (engine.Verdict, bool)
+	Node(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) (engine.Verdict, bool)
+	Kind(st *cluster.State, s engine.Subject) engine.Kind
+	Possible(st *cluster.State, s engine.Subject) bool
+	CrossNode(st *cluster.State, s engine.Subject) bool
+}
+
+// judge makes an Evaluator the Judge of a queue.
+type judge struct{ Evaluator }
+
+func (j judge) Feasible(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) bool {
+	verdict, known := j.Node(st, s, self, node)
+	return known && verdict.Feasible()
 }
 
 // Coord says who is alive, as coord.Client does. The channels are closed when ctx ends.
@@ -74,7 +85,7 @@ type Config struct {
 	Log     *slog.Logger          // nil discards
 }
 
-// maxBatch keeps the number of classes within what a worker accepts.
+// maxBatch keeps the number of subjects within what a worker accepts.
 const maxBatch = 1000
 
 func (c Config) withDefaults() (Config, error) {

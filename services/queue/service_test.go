@@ -88,8 +88,8 @@ func TestRetryKeepsTheOrder(t *testing.T) {
 	}
 	w.binder.before = func(n int, request *binderv1.CommitRequest) error {
 		if n == 1 {
-			request.Pods[1].ClassIndex = 0
-			request.Classes[0].Groups[0].Nodes, request.Classes[0].Groups[0].Fixed, request.Classes[0].Groups[0].Raw = nil, nil, nil
+			request.Pods[1].SubjectIndex = 0
+			request.Subjects[0].Groups[0].Nodes, request.Subjects[0].Groups[0].Fixed, request.Subjects[0].Groups[0].Raw = nil, nil, nil
 		}
 		return nil
 	}

@@ -27,9 +27,9 @@ type shard struct {
 	lost     bool               // the binder says that another owns the shard; read after done
 }
 
-func newShard(number int32, revision int64, feasible Feasible, cancel context.CancelFunc) *shard {
+func newShard(number int32, revision int64, judge Judge, cancel context.CancelFunc) *shard {
 	return &shard{
-		number: number, revision: revision, queue: NewQueue(number, feasible),
+		number: number, revision: revision, queue: NewQueue(number, judge),
 		woken: make(chan struct{}, 1), draining: make(chan struct{}), cancel: cancel, done: make(chan struct{}),
 	}
 }

@@ -18,8 +18,8 @@ import (
 
 // Bounds of a request, as the proto says them.
 const (
-	maxClasses = 1_000
-	maxLimit   = 10_000
+	maxSubjects = 1_000
+	maxLimit    = 10_000
 )
 
 // Replica is this worker's copy of the ledger, as internal/replica keeps it.
@@ -32,7 +32,7 @@ type Replica interface {
 
 // Evaluator scores nodes, as engine.Evaluator does.
 type Evaluator interface {
-	Score(st *cluster.State, class cluster.ClassID, r cluster.Range, feasible cluster.Bitmap, limit int) ([]engine.Group, bool)
+	Score(st *cluster.State, s engine.Subject, r cluster.Range, eligible cluster.Bitmap, limit int) ([]engine.Group, bool)
 }
 
 // Config is everything a Service needs.
@@ -72,9 +72,9 @@ func (s *Service) Register(r grpc.ServiceRegistrar) { scorev1.RegisterScoreServi
 // Ready returns why this worker cannot answer, or nil.
 func (s *Service) Ready() error { return s.cfg.Replica.Ready() }
 
-// Score returns the best nodes among the feasible ones of a range, for each class.
+// Score returns the best nodes among the eligible ones of a range, for each subject.
 func (s *Service) Score(ctx context.Context, request *scorev1.ScoreRequest) (*scorev1.ScoreResponse, error) {
-	feasible, err := validate(request)
+	eligible, err := validate(request)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (s *Service) Score(ctx context.Context, request *scorev1.ScoreRequest) (*sc
 	defer leave()
 	response := &scorev1.ScoreResponse{}
 	err = s.cfg.Replica.Read(ctx, wire.Version(request.GetMinVersion()), func(st *cluster.State) error {
-		return s.evaluate(ctx, st, request, feasible, response)
+		return s.evaluate(ctx, st, request, eligible, response)
 	})
 	if err != nil {
 		return nil, replica.Status(err)
@@ -93,24 +93,24 @@ func (s *Service) Score(ctx context.Context, request *scorev1.ScoreRequest) (*sc
 	return response, nil
 }
 
-func (s *Service) evaluate(ctx context.Context, st *cluster.State, request *scorev1.ScoreRequest, feasible []cluster.Bitmap, response *scorev1.ScoreResponse) error {
+func (s *Service) evaluate(ctx context.Context, st *cluster.State, request *scorev1.ScoreRequest, eligible []cluster.Bitmap, response *scorev1.ScoreResponse) error {
 	response.Version = wire.ToVersion(st.Version())
 	r := cluster.Range{First: cluster.NodeIndex(request.GetFirst()), End: cluster.NodeIndex(request.GetEnd())}
-	for i, query := range request.GetClasses() {
+	for i, query := range request.GetSubjects() {
 		if ctx.Err() != nil {
 			return ctx.Err() // nobody waits for the rest
 		}
 		limit := min(max(int(query.GetLimit()), 1), maxLimit)
-		answer := &scorev1.ClassScores{}
-		if groups, ok := s.cfg.Evaluator.Score(st, cluster.ClassID(query.GetClass()), r, feasible[i], limit); ok {
+		answer := &scorev1.SubjectScores{}
+		if groups, ok := s.cfg.Evaluator.Score(st, wire.Subject(query.GetSubject()), r, eligible[i], limit); ok {
 			answer.Groups = wire.ToGroups(groups)
 		}
-		response.Classes = append(response.Classes, answer)
+		response.Subjects = append(response.Subjects, answer)
 	}
 	return nil
 }
 
-// validate returns the feasible nodes of each class, or INVALID_ARGUMENT with what is wrong with the request.
+// validate returns the eligible nodes of each subject, or INVALID_ARGUMENT with what is wrong with the request.
 func validate(request *scorev1.ScoreRequest) ([]cluster.Bitmap, error) {
 	var violations []rpc.Violation
 	bad := func(field, format string, args ...any) {
@@ -125,26 +125,26 @@ func validate(request *scorev1.ScoreRequest) ([]cluster.Bitmap, error) {
 	} else if end%64 != 0 && end < cluster.MaxIndex {
 		bad("end", "%d is neither a multiple of 64 nor above every index", end)
 	}
-	if n := len(request.GetClasses()); n > maxClasses {
-		bad("classes", "%d of them, at most %d are possible", n, maxClasses)
+	if n := len(request.GetSubjects()); n > maxSubjects {
+		bad("subjects", "%d of them, at most %d are possible", n, maxSubjects)
 		return nil, rpc.Invalid(violations...)
 	}
-	feasible := make([]cluster.Bitmap, len(request.GetClasses()))
-	for i, query := range request.GetClasses() {
+	eligible := make([]cluster.Bitmap, len(request.GetSubjects()))
+	for i, query := range request.GetSubjects() {
 		if query.GetLimit() < 0 {
-			bad(fmt.Sprintf("classes[%d].limit", i), "%d is negative", query.GetLimit())
+			bad(fmt.Sprintf("subjects[%d].limit", i), "%d is negative", query.GetLimit())
 		}
-		words := (len(query.GetFeasible()) + 7) / 8
+		words := (len(query.GetEligible()) + 7) / 8
 		if int64(words)*64 > int64(end)-int64(first)+63 {
-			bad(fmt.Sprintf("classes[%d].feasible", i), "%d bytes are longer than the range", len(query.GetFeasible()))
+			bad(fmt.Sprintf("subjects[%d].eligible", i), "%d bytes are longer than the range", len(query.GetEligible()))
 			continue
 		}
-		set, err := wire.Bitmap(query.GetFeasible(), words)
+		set, err := wire.Bitmap(query.GetEligible(), words)
 		if err != nil {
-			bad(fmt.Sprintf("classes[%d].feasible", i), "%v", err)
+			bad(fmt.Sprintf("subjects[%d].eligible", i), "%v", err)
 			continue
 		}
-		feasible[i] = set
+		eligible[i] = set
 	}
-	return feasible, rpc.Invalid(violations...)
+	return eligible, rpc.Invalid(violations...)
 }

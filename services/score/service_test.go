@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	scorev1 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -69,22 +70,25 @@ func service(t *testing.T, cfg Config) *Service {
 	return s
 }
 
-func TestAnswerHasTheBestOfTheFeasibleNodesOnly(t *testing.T) {
+func TestAnswerHasTheBestOfTheEligibleNodesOnly(t *testing.T) {
 	st := four(t)
 	s := service(t, Config{Replica: fixed{st: st}})
 	for limit, want := range map[int32][]int32{0: {66}, 2: {66, 65}, 1_000_000: {66, 65, 64}} {
 		got, err := s.Score(t.Context(), &scorev1.ScoreRequest{
 			MinVersion: wire.ToVersion(st.Version()), First: 64, End: 128,
-			Classes: []*scorev1.ClassQuery{{Class: 7, Feasible: []byte{0b0111}, Limit: limit}, {Class: 99, Feasible: []byte{1}}},
+			Subjects: []*scorev1.SubjectQuery{
+				{Subject: &filterv1.Subject{Class: 7}, Eligible: []byte{0b0111}, Limit: limit},
+				{Subject: &filterv1.Subject{Class: 99}, Eligible: []byte{1}},
+			},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		groups := got.GetClasses()[0].GetGroups()
+		groups := got.GetSubjects()[0].GetGroups()
 		if len(groups) != 1 || groups[0].GetCount() != 3 || !slices.Equal(groups[0].GetNodes(), want) {
 			t.Errorf("limit %d: groups %v, want one of 3 nodes that lists %v", limit, groups, want)
 		}
-		if n := len(got.GetClasses()[1].GetGroups()); n != 0 {
+		if n := len(got.GetSubjects()[1].GetGroups()); n != 0 {
 			t.Errorf("a class that is not known has %d groups", n)
 		}
 	}
@@ -102,7 +106,7 @@ func TestReplicaThatIsBehindSendsTheCallerElsewhere(t *testing.T) {
 
 func TestBadRequestsAreAnsweredWithTheirFields(t *testing.T) {
 	s := service(t, Config{Replica: fixed{st: four(t)}})
-	query := func(q ...*scorev1.ClassQuery) []*scorev1.ClassQuery { return q }
+	query := func(q ...*scorev1.SubjectQuery) []*scorev1.SubjectQuery { return q }
 	for name, c := range map[string]struct {
 		request *scorev1.ScoreRequest
 		fields  []string
@@ -110,10 +114,10 @@ func TestBadRequestsAreAnsweredWithTheirFields(t *testing.T) {
 		"not aligned":        {&scorev1.ScoreRequest{First: 1, End: 64}, []string{"first"}},
 		"empty":              {&scorev1.ScoreRequest{First: 64, End: 64}, []string{"end"}},
 		"end not aligned":    {&scorev1.ScoreRequest{End: 100}, []string{"end"}},
-		"too many classes":   {&scorev1.ScoreRequest{End: 64, Classes: make([]*scorev1.ClassQuery, 1001)}, []string{"classes"}},
-		"bitmap too long":    {&scorev1.ScoreRequest{End: 64, Classes: query(&scorev1.ClassQuery{}, &scorev1.ClassQuery{Feasible: make([]byte, 9)})}, []string{"classes[1].feasible"}},
-		"bitmap just fits":   {&scorev1.ScoreRequest{End: 64, Classes: query(&scorev1.ClassQuery{Feasible: make([]byte, 8)})}, nil},
-		"negative limit":     {&scorev1.ScoreRequest{End: 64, Classes: query(&scorev1.ClassQuery{Limit: -1})}, []string{"classes[0].limit"}},
+		"too many subjects":  {&scorev1.ScoreRequest{End: 64, Subjects: make([]*scorev1.SubjectQuery, 1001)}, []string{"subjects"}},
+		"bitmap too long":    {&scorev1.ScoreRequest{End: 64, Subjects: query(&scorev1.SubjectQuery{}, &scorev1.SubjectQuery{Eligible: make([]byte, 9)})}, []string{"subjects[1].eligible"}},
+		"bitmap just fits":   {&scorev1.ScoreRequest{End: 64, Subjects: query(&scorev1.SubjectQuery{Eligible: make([]byte, 8)})}, nil},
+		"negative limit":     {&scorev1.ScoreRequest{End: 64, Subjects: query(&scorev1.SubjectQuery{Limit: -1})}, []string{"subjects[0].limit"}},
 		"nothing is missing": {&scorev1.ScoreRequest{End: 64}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,9 +1,10 @@
 package oracle
 
 import (
+	"fmt"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -16,34 +17,35 @@ func (w *world) drawRanges() []cluster.Range {
 	return cluster.Ranges(w.state.Nodes.Len(), rapid.IntRange(1, max(words, 1)).Draw(w.t, "ranges"), 0)
 }
 
-// answer is what the workers say of a class, merged.
+// answer is what the workers say of a subject, merged.
 type answer struct {
-	nodes    int
-	feasible cluster.Bitmap
-	verdicts []engine.VerdictCount
-	groups   []engine.Group
+	nodes, feasible int
+	eligible        cluster.Bitmap
+	verdicts        []engine.VerdictCount
+	groups          []engine.Group
 }
 
-// ask asks about a class range by range and merges, as a queue shard does. Up to limit nodes of each group are listed,
+// ask asks about a subject range by range and merges, as a queue shard does. Up to limit nodes of each group are listed,
 // by each worker and merged, but for those that a short worker leaves out.
-func (w *world) ask(class cluster.ClassID, ranges []cluster.Range, limit int, short bool) answer {
-	a := answer{feasible: make(cluster.Bitmap, (w.state.Nodes.Len()+63)/64)}
+func (w *world) ask(subject engine.Subject, ranges []cluster.Range, limit int, short bool) answer {
+	a := answer{eligible: make(cluster.Bitmap, (w.state.Nodes.Len()+63)/64)}
 	var parts [][]engine.Group
 	for _, r := range ranges {
-		f, ok := w.evaluator.Filter(w.state, class, r)
+		f, ok := w.evaluator.Filter(w.state, subject, r)
 		if !ok {
-			w.t.Fatalf("Filter does not know class %d", class)
+			w.breaks("Filter does not know %+v", subject)
 		}
-		copy(a.feasible[r.First/64:], f.Feasible)
+		copy(a.eligible[r.First/64:], f.Eligible)
 		a.nodes += int(f.Nodes)
+		a.feasible += int(f.FeasibleCount)
 		a.verdicts = engine.MergeVerdicts(a.verdicts, f.Verdicts)
 		listed := limit
 		if short {
 			listed = rapid.IntRange(1, limit).Draw(w.t, "listed")
 		}
-		groups, ok := w.evaluator.Score(w.state, class, r, f.Feasible, listed)
+		groups, ok := w.evaluator.Score(w.state, subject, r, f.Eligible, listed)
 		if !ok {
-			w.t.Fatalf("Score does not know class %d", class)
+			w.breaks("Score does not know %+v", subject)
 		}
 		parts = append(parts, groups)
 	}
@@ -53,27 +55,67 @@ func (w *world) ask(class cluster.ClassID, ranges []cluster.Range, limit int, sh
 
 // judge is Berth's decision about a pending pod of its ledger.
 func (w *world) judge(id cluster.PodID, ranges []cluster.Range) *decision {
+	w.judged = w.pending[id]
 	row := w.state.Pod(id)
-	if row.Pin != "" {
-		return w.judgePinned(row)
-	}
+	subject := engine.SubjectOf(&row.Pod)
 	d := newDecision()
-	a := w.ask(row.Class, ranges, w.state.Nodes.Len()+1, false)
+	nominated := w.state.Nodes.ByName(row.Nominated)
+	if nominated != cluster.NoNode && w.explain(subject, id, nominated).Reasons == nil {
+		d.Nominated = row.Nominated
+	}
+	if row.Pin != "" {
+		w.judgePinned(d, id, row)
+		return d
+	}
+	a := w.ask(subject, ranges, w.state.Nodes.Len()+1, false)
 	for i := range cluster.NodeIndex(w.state.Nodes.Len()) {
-		if w.state.Nodes.Live.Has(i) && !a.feasible.Has(i) {
-			d.Verdicts[w.state.Nodes.Spec[i].Name] = w.explain(row.Class, i)
-		} else if w.state.Nodes.Live.Has(i) && w.explain(row.Class, i).Reasons != nil {
-			w.t.Fatalf("Filter and Node differ about node %s", w.state.Nodes.Spec[i].Name)
+		if !w.state.Nodes.Live.Has(i) {
+			continue
+		}
+		name := w.state.Nodes.Spec[i].Name
+		if v := w.explain(subject, id, i); v.Reasons != nil {
+			d.Verdicts[name] = v
+		}
+		if v := w.explain(subject, cluster.NoPod, i); v.Reasons != nil {
+			a.feasible++
+		} else if !a.eligible.Has(i) {
+			w.breaks("Filter says that node %s is not eligible, Node that it is feasible", name)
 		}
 	}
+	if a.feasible != a.nodes {
+		w.breaks("Filter and Node count %d nodes, feasible or not, of %d", a.feasible, a.nodes)
+	}
+	if nominated != cluster.NoNode {
+		d.unscored = w.correct(&a, subject, id, nominated)
+	}
 	w.finish(d, a.nodes, a.verdicts)
-	w.addScores(d, row.Class, a.groups)
+	w.addScores(d, subject, a.groups)
 	return d
 }
 
+// correct replaces what workers say about the node that a pod is nominated to, for they count the pod itself among
+// those that will be there. It reports whether they say that the node is not feasible, though it is.
+func (w *world) correct(a *answer, subject engine.Subject, id cluster.PodID, nominated cluster.NodeIndex) bool {
+	seen, _ := w.evaluator.Node(w.state, subject, cluster.NoPod, nominated)
+	own, _ := w.evaluator.Node(w.state, subject, id, nominated)
+	if seen == own {
+		return false
+	}
+	for _, wrong := range w.evaluator.Explain(w.state, subject, seen, nominated) {
+		for k := range a.verdicts {
+			if v := &a.verdicts[k]; v.Plugin == wrong.Plugin && v.Reason == wrong.Reason && v.Unresolvable == wrong.Unresolvable {
+				v.Count--
+			}
+		}
+	}
+	a.verdicts = slices.DeleteFunc(a.verdicts, func(v engine.VerdictCount) bool { return v.Count == 0 })
+	a.verdicts = engine.MergeVerdicts(a.verdicts, w.evaluator.Explain(w.state, subject, own, nominated))
+	return seen.Feasible() != own.Feasible()
+}
+
 // judgePinned judges a pod that may go to one node only, by name; its class does not know the name.
-func (w *world) judgePinned(row *cluster.PodRow) *decision {
-	d := newDecision()
+func (w *world) judgePinned(d *decision, id cluster.PodID, row *cluster.PodRow) {
+	subject := engine.SubjectOf(&row.Pod)
 	var verdicts []engine.VerdictCount
 	aside := engine.VerdictCount{Plugin: engine.NodeAffinity, Reason: engine.ReasonNodeAffinityOutside, Unresolvable: true}
 	for i := range cluster.NodeIndex(w.state.Nodes.Len()) {
@@ -83,9 +125,9 @@ func (w *world) judgePinned(row *cluster.PodRow) *decision {
 			d.Verdicts[name] = verdict{Plugin: aside.Plugin, Unresolvable: true, Reasons: []string{aside.Reason}}
 			aside.Count++
 		default:
-			v, _ := w.evaluator.Node(w.state, row.Class, i)
-			if verdicts = w.evaluator.Explain(w.state, row.Class, v, i); !v.Feasible() {
-				d.Verdicts[name] = w.explain(row.Class, i)
+			v, _ := w.evaluator.Node(w.state, subject, id, i)
+			if verdicts = w.evaluator.Explain(w.state, subject, v, i); !v.Feasible() {
+				d.Verdicts[name] = w.explain(subject, id, i)
 			}
 		}
 	}
@@ -93,22 +135,24 @@ func (w *world) judgePinned(row *cluster.PodRow) *decision {
 		verdicts = engine.MergeVerdicts(verdicts, []engine.VerdictCount{aside})
 	}
 	w.finish(d, w.state.Nodes.Count(), verdicts)
-	return d
 }
 
-// explain returns why the class does not fit a node.
-func (w *world) explain(class cluster.ClassID, i cluster.NodeIndex) verdict {
-	v, ok := w.evaluator.Node(w.state, class, i)
+// explain returns why a pod of the subject does not fit a node.
+func (w *world) explain(subject engine.Subject, self cluster.PodID, i cluster.NodeIndex) verdict {
+	v, ok := w.evaluator.Node(w.state, subject, self, i)
 	if !ok {
-		w.t.Fatalf("no verdict for class %d on node %d", class, i)
+		w.breaks("no verdict for %+v on node %d", subject, i)
 	}
 	out := verdict{Unresolvable: v.Unresolvable()}
-	for _, count := range w.evaluator.Explain(w.state, class, v, i) {
+	for _, count := range w.evaluator.Explain(w.state, subject, v, i) {
 		out.Plugin = count.Plugin
 		out.Reasons = append(out.Reasons, count.Reason)
 		if count.Unresolvable != out.Unresolvable || count.Count != 1 {
-			w.t.Fatalf("verdict %#x is explained by %+v", v, count)
+			w.breaks("verdict %#x is explained by %+v", v, count)
 		}
+	}
+	if v.Feasible() != (out.Reasons == nil) {
+		w.breaks("verdict %#x is explained by %q", v, out.Reasons)
 	}
 	slices.Sort(out.Reasons)
 	return out
@@ -123,50 +167,58 @@ func (w *world) finish(d *decision, nodes int, verdicts []engine.VerdictCount) {
 	}
 }
 
-// addScores reads the groups, which list every feasible node.
-func (w *world) addScores(d *decision, class cluster.ClassID, groups []engine.Group) {
-	profile := w.state.Profile(w.state.Class(class).Spec.SchedulerName)
+// addScores reads the groups, which list every eligible node.
+func (w *world) addScores(d *decision, subject engine.Subject, groups []engine.Group) {
+	profile := w.state.Profile(w.state.Class(subject.Class).Spec.SchedulerName)
 	weight := make(map[string]int64)
 	for _, p := range profile.Weights {
 		weight[p.Name] = p.Weight
 	}
-	totals, normalized := engine.Totals(profile, groups), engine.Normalize(groups)
+	scores, ok := w.evaluator.Totals(w.state, subject, groups)
+	if !ok {
+		w.breaks("Totals does not know the groups that Score has just told of %+v", subject)
+	}
 	for k, g := range groups {
 		if int(g.Count) != len(g.Nodes) {
-			w.t.Fatalf("group %+v has %d nodes and lists %d", g.Raw, g.Count, len(g.Nodes))
+			w.breaks("group %+v has %d nodes and lists %d", g.Raw, g.Count, len(g.Nodes))
+		}
+		if !scores[k].Feasible {
+			continue
 		}
 		for j, n := range g.Nodes {
-			s := score{
-				RawTaints: g.Raw.TaintToleration, RawAffinity: g.Raw.NodeAffinity,
-				Weighted: make(map[string]int64), Total: totals[k][j],
-			}
+			s := newScore(scores[k].Totals[j])
 			put := func(plugin string, value int64) {
 				if w, ok := weight[plugin]; ok && value != engine.NotScored {
-					s.Weighted[plugin] = w * value
+					s.weigh(plugin, w*value)
 				} else if !ok && value > 0 && plugin != engine.TaintToleration {
-					s.Weighted[plugin] = value // of a plugin that must not score
+					s.weigh(plugin, value) // of a plugin that must not score
 				}
 			}
-			put(engine.TaintToleration, normalized[k].TaintToleration)
-			put(engine.NodeAffinity, normalized[k].NodeAffinity)
+			put(engine.TaintToleration, scores[k].Normalized.TaintToleration)
+			put(engine.NodeAffinity, scores[k].Normalized.NodeAffinity)
+			put(names.PodTopologySpread, scores[k].Normalized.PodTopologySpread)
+			put(names.InterPodAffinity, scores[k].Normalized.InterPodAffinity)
 			put(engine.NodeResourcesFit, int64(n.Scores[0]))
 			put(engine.NodeResourcesBalancedAllocation, int64(n.Scores[1]))
 			put(engine.ImageLocality, int64(n.Scores[2]))
+			s.rate(engine.TaintToleration, g.Raw.TaintToleration)
+			s.rate(engine.NodeAffinity, g.Raw.NodeAffinity)
 			name := w.state.Nodes.Spec[n.Node].Name
 			if _, twice := d.Scores[name]; twice {
-				w.t.Fatalf("node %s is in two groups", name)
+				w.breaks("node %s is in two groups", name)
 			}
 			d.Scores[name] = s
 		}
 	}
 }
 
+// breaks fails the test because Berth contradicts itself.
+func (w *world) breaks(format string, args ...any) {
+	w.broken = fmt.Sprintf(format, args...)
+	w.fail(w.judged, "%s", w.broken)
+}
+
 // unjudged reports whether Berth says that it cannot judge the pod.
 func (w *world) unjudged(id cluster.PodID) bool {
 	return w.state.Class(w.state.Pod(id).Class).Spec.Unsupported != ""
 }
-
-// enter puts a pending pod in Berth's ledger. kube-scheduler's cache holds none.
-func (w *world) enter(pod *v1.Pod) cluster.PodID { return w.tell(pod, true) }
-
-func (w *world) leave(id cluster.PodID) { w.apply(cluster.PodRemoved{ID: id}) }

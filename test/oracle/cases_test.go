@@ -24,7 +24,7 @@ func plain(name string, imageBytes int64) *v1.Node {
 
 func TestAnImageThatHasGrownCountsAsItIs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t, 3)
+		w := drawWorld(t, 3, new(tally))
 		sizes := rapid.SliceOfN(rapid.SampledFrom([]int64{300 << 20, 50 << 20, 900 << 20}), 1, 3).Draw(t, "sizes")
 		pod := named(&v1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default"},
@@ -32,8 +32,8 @@ func TestAnImageThatHasGrownCountsAsItIs(t *testing.T) {
 		}, "p")
 		id := w.enter(pod)
 		for _, size := range sizes { // of the same image of the same node
-			w.setNode(plain("n0", size))
-			w.compare(id, pod, []cluster.Range{{First: 0, End: cluster.NodeIndex(w.state.Nodes.Len())}}, new(tally))
+			w.setNode(plain("n0", size), 0)
+			w.compare(id, []cluster.Range{{First: 0, End: cluster.NodeIndex(w.state.Nodes.Len())}})
 		}
 	})
 }

@@ -7,8 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	corev1defaults "k8s.io/kubernetes/pkg/apis/core/v1"
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 )
 
@@ -24,6 +24,18 @@ func oneIn(t *rapid.T, n int, what string) bool {
 }
 
 func pick[T any](t *rapid.T, what string, from ...T) T { return rapid.SampledFrom(from).Draw(t, what) }
+
+// evenly draws one of eight values, each as often: integers are mostly drawn small.
+func evenly[T any](t *rapid.T, what string, from [8]T) T {
+	k := 0
+	for range 3 {
+		k *= 2
+		if rapid.Bool().Draw(t, what) {
+			k++
+		}
+	}
+	return from[k]
+}
 
 // several draws up to limit values.
 func several[T any](t *rapid.T, limit int, what string, draw func() T) []T {
@@ -56,13 +68,13 @@ func (a amounts) draw(t *rapid.T, what string) v1.ResourceList {
 
 var (
 	allocatable = amounts{
-		{"cpu", []string{"64", "8", "2500m"}, []string{"0", "", "1"}},
-		{"memory", []string{"64Gi", "8Gi", "4000000000500m"}, []string{"0", "", "512Mi"}},
+		{"cpu", []string{"64", "8", "64", "2500m"}, []string{"0", "", "1"}},
+		{"memory", []string{"64Gi", "8Gi", "64Gi", "4000000000500m"}, []string{"0", "", "512Mi"}},
 		{"ephemeral-storage", []string{"100Gi", "20Gi"}, []string{"", "0", "1Gi"}},
 		{gpu, []string{"", "8"}, []string{"1", "0"}},
 		{fpga, []string{"", "2"}, []string{"1"}},
 		{hugePages, []string{"", "64Mi"}, []string{"0", "2Mi"}},
-		{"pods", []string{"110", "8"}, []string{"3", "1", "0", ""}},
+		{"pods", []string{"110", "8", "110"}, []string{"3", "1", "0", ""}},
 		{"unknown", []string{""}, []string{"3"}},
 	}
 	requests = amounts{
@@ -87,11 +99,11 @@ var (
 func nodeName(i int) string { return fmt.Sprintf("n%d", i) }
 
 func drawNode(t *rapid.T, name string) *v1.Node {
-	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}}}
-	for _, key := range []string{"zone", "disk", "size"} {
-		if !oneIn(t, 4, "no label "+key) {
-			n.Labels[key] = pick(t, key, "a", "b", "5", "10", "", "5.5", "1_0", "9223372036854775807", "9223372036854775808")
-		}
+	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: drawLabels(t, topologyValues, 5)}}
+	if oneIn(t, 24, "no label at all") {
+		n.Labels = nil
+	} else {
+		drawNodeLabels(t, n)
 	}
 	n.Spec.Unschedulable = oneIn(t, 16, "unschedulable")
 	n.Spec.Taints = several(t, 3, "taints", func() v1.Taint {
@@ -109,6 +121,7 @@ func drawNode(t *rapid.T, name string) *v1.Node {
 		n.Status.Allocatable["cpu"] = resource.MustParse(pick(t, "huge", "9223372036854775", "100T", "200T"))
 		n.Status.Allocatable["memory"] = resource.MustParse(pick(t, "huge", "9223372036854775807", "100P", "200P"))
 	}
+	n.Status.DeclaredFeatures = drawFeatures(t)
 	for range rapid.IntRange(0, 4).Draw(t, "images") {
 		names := []string{pick(t, "image", nodeImages...)}
 		if oneIn(t, 2, "another name") {
@@ -119,6 +132,28 @@ func drawNode(t *rapid.T, name string) *v1.Node {
 		})
 	}
 	return n
+}
+
+// drawNodeLabels adds the labels that are not only for topologies. The hostname is mostly the node's own.
+func drawNodeLabels(t *rapid.T, n *v1.Node) {
+	if n.Labels == nil {
+		n.Labels = make(map[string]string)
+	}
+	switch rapid.IntRange(0, 15).Draw(t, "hostname") {
+	case 15:
+	case 14:
+		n.Labels[v1.LabelHostname] = "shared"
+	default:
+		n.Labels[v1.LabelHostname] = n.Name
+	}
+	if rapid.Bool().Draw(t, "serial") {
+		n.Labels[serialKey] = n.Name
+	}
+	for _, key := range []string{"zone", "disk", "size"} {
+		if !oneIn(t, 4, "no label "+key) {
+			n.Labels[key] = pick(t, key, "a", "b", "5", "10", "", "5.5", "1_0", "9223372036854775807", "9223372036854775808")
+		}
+	}
 }
 
 const digest = "app@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -137,8 +172,17 @@ func drawPod(t *rapid.T, width int) *v1.Pod {
 
 // drawSpec draws a pod as somebody may write it.
 func drawSpec(t *rapid.T, width int) *v1.Pod {
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: drawLabels(t, podLabels, 3)}}
+	if oneIn(t, 5, "another namespace") {
+		p.Namespace = rapid.SampledFrom(namespaceNames).Draw(t, "namespace")
+	}
+	if oneIn(t, 3, "controlled") {
+		p.OwnerReferences = drawOwnerReferences(t)
+	}
 	s := &p.Spec
+	if oneIn(t, 4, "priority") {
+		s.Priority = ptr.To(pick[int32](t, "priority", 10, 0, -5))
+	}
 	s.SchedulerName = pick(t, "scheduler", v1.DefaultSchedulerName, "custom")
 	for i := range rapid.IntRange(1, 3).Draw(t, "containers") {
 		s.Containers = append(s.Containers, drawContainer(t, fmt.Sprintf("c%d", i)))
@@ -163,6 +207,7 @@ func drawSpec(t *rapid.T, width int) *v1.Pod {
 		}
 	}
 	s.HostNetwork = oneIn(t, 20, "host network")
+	drawNeeds(t, s)
 	s.Tolerations = several(t, 3, "tolerations", func() v1.Toleration {
 		return v1.Toleration{
 			Key:      pick(t, "tolerated", "dedicated", "", "spot", "node.kubernetes.io/unschedulable", "never-seen"),
@@ -171,11 +216,16 @@ func drawSpec(t *rapid.T, width int) *v1.Pod {
 			Effect:   pick(t, "tolerated effect", "", v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectNoExecute),
 		}
 	})
-	if oneIn(t, 10, "node selector") {
+	if oneIn(t, 16, "node selector") {
 		s.NodeSelector = map[string]string{pick(t, "key", "zone", "disk", "never-seen"): pick(t, "value", "a", "b", "never-seen")}
 	}
+	s.Affinity = &v1.Affinity{}
 	if oneIn(t, 2, "node affinity") {
-		s.Affinity = &v1.Affinity{NodeAffinity: drawNodeAffinity(t, width)}
+		s.Affinity.NodeAffinity = drawNodeAffinity(t, width)
+	}
+	drawPodAffinity(t, s.Affinity)
+	if oneIn(t, 3, "spread") {
+		s.TopologySpreadConstraints = drawSpread(t)
 	}
 	if oneIn(t, 10, "image volume") {
 		s.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: pick(t, "image", "model:7", "model", "app:1")}}}}
@@ -186,7 +236,7 @@ func drawSpec(t *rapid.T, width int) *v1.Pod {
 func drawContainer(t *rapid.T, name string) v1.Container {
 	c := v1.Container{Name: name, Image: pick(t, "image", podImages...)}
 	list := requests.draw(t, "container")
-	if oneIn(t, 6, "more resources") {
+	if oneIn(t, 10, "more resources") {
 		maps.Copy(list, moreRequests.draw(t, "container"))
 	}
 	if oneIn(t, 40, "huge") {
@@ -195,7 +245,7 @@ func drawContainer(t *rapid.T, name string) v1.Container {
 	if c.Resources.Requests = list; oneIn(t, 4, "limits only") {
 		c.Resources = v1.ResourceRequirements{Limits: list}
 	}
-	if oneIn(t, 5, "ports") {
+	if oneIn(t, 14, "ports") {
 		for range rapid.IntRange(1, 2).Draw(t, "ports") {
 			c.Ports = append(c.Ports, v1.ContainerPort{
 				ContainerPort: 80, HostPort: pick[int32](t, "host port", 80, 0, 443),
@@ -208,7 +258,7 @@ func drawContainer(t *rapid.T, name string) v1.Container {
 
 func drawNodeAffinity(t *rapid.T, width int) *v1.NodeAffinity {
 	a := &v1.NodeAffinity{}
-	if oneIn(t, 3, "required") {
+	if oneIn(t, 5, "required") {
 		named := oneIn(t, 3, "every term names a node")
 		a.RequiredDuringSchedulingIgnoredDuringExecution = &v1.NodeSelector{
 			NodeSelectorTerms: several(t, 3, "terms", func() v1.NodeSelectorTerm { return drawTerm(t, width, named, 12) }),
@@ -254,44 +304,33 @@ func drawTerm(t *rapid.T, width int, named bool, invalid int) v1.NodeSelectorTer
 	return term
 }
 
-// named is the pod under a name of its own.
-func named(p *v1.Pod, name string) *v1.Pod {
-	p = p.DeepCopy()
-	p.Name, p.UID = name, types.UID("uid-"+name)
-	return p
-}
-
-// onNode is the pod as it runs on a node; status is what the node's kubelet says of it.
-func onNode(p *v1.Pod, node string, status v1.PodStatus) *v1.Pod {
-	p = p.DeepCopy()
-	p.Spec.NodeName, p.Status = node, status
-	return p
-}
-
-// drawStatus draws what a kubelet says of a running pod, now and then in the middle of a resize.
-func drawStatus(t *rapid.T, p *v1.Pod) v1.PodStatus {
-	s := v1.PodStatus{Phase: v1.PodRunning}
-	if !oneIn(t, 4, "resize") {
-		return s
+// drawFleet draws nodes of a few kinds, most of them of one that has room, in topologies of their own.
+func drawFleet(t *rapid.T, width int) []*v1.Node {
+	var kinds []*v1.Node
+	for range rapid.IntRange(1, 5).Draw(t, "kinds of nodes") {
+		kinds = append(kinds, drawNode(t, ""))
 	}
-	status := func(c *v1.Container) v1.ContainerStatus {
-		out := v1.ContainerStatus{Name: c.Name, AllocatedResources: resized.draw(t, "allocated")}
-		if !oneIn(t, 4, "not actuated") {
-			out.Resources = &v1.ResourceRequirements{Requests: resized.draw(t, "actuated")}
+	kinds[0].Spec = v1.NodeSpec{}
+	maps.Copy(kinds[0].Status.Allocatable, v1.ResourceList{
+		"cpu": resource.MustParse("128"), "memory": resource.MustParse("256Gi"), "pods": resource.MustParse("110"),
+	})
+	var fleet []*v1.Node
+	for i := range width {
+		kind := kinds[0]
+		if rapid.Bool().Draw(t, "another kind") {
+			kind = rapid.SampledFrom(kinds).Draw(t, "kind")
 		}
-		return out
+		node := kind.DeepCopy()
+		node.Name = nodeName(i)
+		if node.Labels == nil {
+			node.Labels = make(map[string]string)
+		}
+		node.Labels[v1.LabelHostname] = node.Name
+		if _, ok := node.Labels[serialKey]; ok {
+			node.Labels[serialKey] = node.Name
+		}
+		maps.Copy(node.Labels, drawLabels(t, topologyValues, 3))
+		fleet = append(fleet, node)
 	}
-	for i := range p.Spec.Containers {
-		s.ContainerStatuses = append(s.ContainerStatuses, status(&p.Spec.Containers[i]))
-	}
-	for i := range p.Spec.InitContainers {
-		s.InitContainerStatuses = append(s.InitContainerStatuses, status(&p.Spec.InitContainers[i]))
-	}
-	if oneIn(t, 2, "pod level") {
-		s.AllocatedResources, s.Resources = resized.draw(t, "allocated"), &v1.ResourceRequirements{Requests: resized.draw(t, "actuated")}
-	}
-	if reason := pick(t, "resize", "", v1.PodReasonDeferred, v1.PodReasonInfeasible); reason != "" {
-		s.Conditions = []v1.PodCondition{{Type: v1.PodResizePending, Status: v1.ConditionTrue, Reason: reason}}
-	}
-	return s
+	return fleet
 }

@@ -6,9 +6,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -17,15 +19,22 @@ import (
 // scorers are the score plugins that Berth has, filters the others, both in kube-scheduler's default order.
 var (
 	scorers = []string{
-		names.TaintToleration, names.NodeAffinity, names.NodeResourcesFit, names.NodeResourcesBalancedAllocation, names.ImageLocality,
+		names.TaintToleration, names.NodeAffinity, names.NodeResourcesFit, names.PodTopologySpread, names.InterPodAffinity,
+		names.NodeResourcesBalancedAllocation, names.ImageLocality,
 	}
-	filters = []string{names.NodeUnschedulable, names.NodeName, names.NodePorts}
-	// atFilter are all that filter, of both lists, in the same order.
+	filters = []string{names.NodeUnschedulable, names.NodeName, names.NodePorts, names.NodeDeclaredFeatures}
+	// rated are the scorers whose raw scores are compared besides the normalised ones.
+	rated = []string{names.TaintToleration, names.NodeAffinity}
+	// atFilter are all that filter, of both lists, in the same order; atPreFilter those that have a PreFilter too.
 	atFilter = []string{
 		names.NodeUnschedulable, names.NodeName, names.TaintToleration, names.NodeAffinity, names.NodePorts, names.NodeResourcesFit,
+		names.PodTopologySpread, names.InterPodAffinity, names.NodeDeclaredFeatures,
 	}
-	// A framework does not start without these.
-	frame = []string{names.PrioritySort, names.DefaultBinder}
+	atPreFilter = []string{
+		names.NodeAffinity, names.NodePorts, names.NodeResourcesFit, names.PodTopologySpread, names.InterPodAffinity, names.NodeDeclaredFeatures,
+	}
+	// A framework does not start, or a queue does not gate pods, without these.
+	frame = []string{names.PrioritySort, names.DefaultBinder, names.SchedulingGates}
 )
 
 // defaultProfile is kube-scheduler's default profile without the plugins that Berth does not have.
@@ -58,7 +67,13 @@ func drawProfiles(t *rapid.T) []config.KubeSchedulerProfile {
 	for _, name := range atFilter {
 		if oneIn(t, 12, "filter is disabled") {
 			p.Plugins.Filter.Disabled = append(p.Plugins.Filter.Disabled, config.Plugin{Name: name})
+			if slices.Contains(atPreFilter, name) && rapid.Bool().Draw(t, "at PreFilter too") {
+				p.Plugins.PreFilter.Disabled = append(p.Plugins.PreFilter.Disabled, config.Plugin{Name: name})
+			}
 		}
+	}
+	if oneIn(t, 4, "another order") {
+		p.Plugins.MultiPoint.Enabled = rapid.Permutation(p.Plugins.MultiPoint.Enabled).Draw(t, "order")
 	}
 	for i := range p.PluginConfig {
 		switch args := p.PluginConfig[i].Args.(type) {
@@ -72,6 +87,13 @@ func drawProfiles(t *rapid.T) []config.KubeSchedulerProfile {
 			}
 		case *config.NodeResourcesBalancedAllocationArgs:
 			args.Resources = drawResources(t, 1)
+		case *config.InterPodAffinityArgs:
+			args.HardPodAffinityWeight = pick[int32](t, "hard affinity weighs", 1, 0, 7, 100)
+			args.IgnorePreferredTermsOfExistingPods = oneIn(t, 4, "terms of existing pods do not count")
+		case *config.PodTopologySpreadArgs:
+			if oneIn(t, 2, "default constraints") {
+				args.DefaultingType, args.DefaultConstraints = config.ListDefaulting, drawDefaultConstraints(t)
+			}
 		}
 	}
 	return []config.KubeSchedulerProfile{defaultProfile(t), p}
@@ -114,7 +136,7 @@ func berthProfile(p *config.KubeSchedulerProfile) cluster.Profile {
 		return slices.ContainsFunc(set.Disabled, func(d config.Plugin) bool { return d.Name == name })
 	}
 	for _, plugin := range p.Plugins.MultiPoint.Enabled {
-		if slices.Contains([]string{"NodeAffinity", "NodePorts", "NodeResourcesFit"}, plugin.Name) {
+		if slices.Contains(atPreFilter, plugin.Name) && !disabled(p.Plugins.PreFilter, plugin.Name) {
 			out.PreFilters = append(out.PreFilters, plugin.Name)
 		}
 		if slices.Contains(atFilter, plugin.Name) && !disabled(p.Plugins.Filter, plugin.Name) {
@@ -141,9 +163,27 @@ func berthProfile(p *config.KubeSchedulerProfile) cluster.Profile {
 			for _, r := range args.Resources {
 				out.BalancedResources = append(out.BalancedResources, r.Name)
 			}
+		case *config.InterPodAffinityArgs:
+			out.HardPodAffinityWeight, out.IgnorePreferredTerms = args.HardPodAffinityWeight, args.IgnorePreferredTermsOfExistingPods
+		case *config.PodTopologySpreadArgs:
+			if out.SystemSpread = args.DefaultingType == config.SystemDefaulting; out.SystemSpread {
+				out.DefaultSpread = cluster.SystemSpread()
+			}
+			for _, c := range args.DefaultConstraints {
+				out.DefaultSpread = append(out.DefaultSpread, berthConstraint(c))
+			}
 		}
 	}
 	return out
+}
+
+// berthConstraint says the same as a default constraint.
+func berthConstraint(c v1.TopologySpreadConstraint) cluster.SpreadConstraint {
+	return cluster.SpreadConstraint{
+		TopologyKey: c.TopologyKey, MaxSkew: c.MaxSkew, MinDomains: ptr.Deref(c.MinDomains, 1), Hard: c.WhenUnsatisfiable == v1.DoNotSchedule,
+		HonorAffinity: ptr.Deref(c.NodeAffinityPolicy, v1.NodeInclusionPolicyHonor) == v1.NodeInclusionPolicyHonor,
+		HonorTaints:   ptr.Deref(c.NodeTaintsPolicy, v1.NodeInclusionPolicyIgnore) == v1.NodeInclusionPolicyHonor,
+	}
 }
 
 func TestBerthsDefaultProfileIsKubeSchedulers(t *testing.T) {

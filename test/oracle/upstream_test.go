@@ -3,7 +3,6 @@ package oracle
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,25 +11,40 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	internalcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	internalqueue "k8s.io/kubernetes/pkg/scheduler/backend/queue"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
-	"pgregory.net/rapid"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
-// upstream is kube-scheduler as far as it decides: its cache and, per scheduler name, its framework with its plugins.
+// failer is what a test and a random case have in common.
+type failer interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Cleanup(func())
+}
+
+// upstream is kube-scheduler as far as it decides: its cache, its queue as far as that knows of nominations, what its
+// informers tell the plugins and, per scheduler name, its framework with its plugins.
 type upstream struct {
+	t          failer
 	ctx        context.Context
 	logger     klog.Logger
 	cache      internalcache.Cache
 	lister     *snapshotLister
+	informers  informers.SharedInformerFactory // never started: its stores are filled by hand
+	queue      internalqueue.SchedulingQueue
 	frameworks map[string]*profile
 }
 
@@ -44,6 +58,9 @@ type profile struct {
 // snapshotLister shows the plugins the snapshot of the current cycle.
 type snapshotLister struct{ fwk.SharedLister }
 
+// nominator is the queue, once there is one: frameworks are made before it.
+type nominator struct{ fwk.PodNominator }
+
 // noDRA is a cluster without dynamic resources: no device class stands for an extended resource.
 type noDRA struct{ fwk.SharedDRAManager }
 
@@ -53,22 +70,35 @@ func (noDRA) GetDeviceClass(v1.ResourceName) *resourcev1.DeviceClass { return ni
 // initMetrics makes the metrics that the framework writes to; kube-scheduler keeps them in globals.
 var initMetrics = sync.OnceFunc(metrics.InitMetrics)
 
-func newUpstream(t *rapid.T, profiles []config.KubeSchedulerProfile) *upstream {
+func newUpstream(t failer, profiles []config.KubeSchedulerProfile) *upstream {
 	initMetrics()
 	ctx, cancel := context.WithCancel(context.Background())
 	u := &upstream{
-		ctx: ctx, logger: klog.FromContext(ctx), lister: &snapshotLister{}, frameworks: make(map[string]*profile),
-		cache: internalcache.New(ctx, nil, false),
+		t: t, ctx: ctx, logger: klog.FromContext(ctx), lister: &snapshotLister{}, frameworks: make(map[string]*profile),
+		cache:     internalcache.New(ctx, nil, false),
+		informers: informers.NewSharedInformerFactory(nil, 0),
 	}
+	nominations := &nominator{}
+	gates := make(map[string]map[string]fwk.PreEnqueuePlugin)
+	hints := make(internalqueue.QueueingHintMapPerProfile)
 	for i := range profiles {
-		u.frameworks[profiles[i].SchedulerName] = u.newProfile(t, &profiles[i])
+		p := u.newProfile(&profiles[i], nominations)
+		u.frameworks[profiles[i].SchedulerName] = p
+		gates[profiles[i].SchedulerName] = map[string]fwk.PreEnqueuePlugin{
+			names.SchedulingGates: p.plugins[names.SchedulingGates].(fwk.PreEnqueuePlugin),
+		}
+		hints[profiles[i].SchedulerName] = make(internalqueue.QueueingHintMap)
 	}
+	less := u.frameworks[profiles[0].SchedulerName].QueueSortFunc()
+	u.queue = internalqueue.NewSchedulingQueue(less, u.informers, internalqueue.WithPreEnqueuePluginMap(gates),
+		internalqueue.WithQueueingHintMapPerProfile(hints))
+	nominations.PodNominator = u.queue
 	t.Cleanup(cancel)
 	return u
 }
 
 // newProfile builds the framework of a profile and keeps hold of its plugins, whose raw scores the framework hides.
-func (u *upstream) newProfile(t *rapid.T, cfg *config.KubeSchedulerProfile) *profile {
+func (u *upstream) newProfile(cfg *config.KubeSchedulerProfile, nominations fwk.PodNominator) *profile {
 	p := &profile{plugins: make(map[string]fwk.Plugin), scoring: sets.New(scorers...)}
 	for _, disabled := range cfg.Plugins.Score.Disabled {
 		p.scoring.Delete(disabled.Name)
@@ -82,26 +112,65 @@ func (u *upstream) newProfile(t *rapid.T, cfg *config.KubeSchedulerProfile) *pro
 		}
 	}
 	f, err := frameworkruntime.NewFramework(u.ctx, registry, cfg,
-		frameworkruntime.WithSnapshotSharedLister(u.lister), frameworkruntime.WithSharedDRAManager(noDRA{}))
+		frameworkruntime.WithSnapshotSharedLister(u.lister), frameworkruntime.WithSharedDRAManager(noDRA{}),
+		frameworkruntime.WithInformerFactory(u.informers), frameworkruntime.WithPodNominator(nominations),
+		frameworkruntime.WithParallelism(1))
 	if err != nil {
-		t.Fatalf("build kube-scheduler's framework: %v", err)
+		u.t.Fatalf("build kube-scheduler's framework: %v", err)
 	}
 	p.Framework = f
 	return p
 }
 
+// Stores of what the plugins read besides the cache.
+func (u *upstream) namespaces() cache.Store {
+	return u.informers.Core().V1().Namespaces().Informer().GetStore()
+}
+func (u *upstream) pending() cache.Store { return u.informers.Core().V1().Pods().Informer().GetStore() }
+func (u *upstream) owners(kind string) cache.Store {
+	switch kind {
+	case cluster.KindService:
+		return u.informers.Core().V1().Services().Informer().GetStore()
+	case cluster.KindReplicationController:
+		return u.informers.Core().V1().ReplicationControllers().Informer().GetStore()
+	case cluster.KindReplicaSet:
+		return u.informers.Apps().V1().ReplicaSets().Informer().GetStore()
+	}
+	return u.informers.Apps().V1().StatefulSets().Informer().GetStore()
+}
+
+// enqueue and dequeue tell the queue of a pod without a node, which it nominates if the pod's status says so.
+func (u *upstream) enqueue(pod *v1.Pod) {
+	u.must("add pod to the lister", u.pending().Add(pod))
+	u.queue.Add(u.ctx, pod)
+}
+
+func (u *upstream) requeue(before, after *v1.Pod) {
+	u.must("update pod in the lister", u.pending().Update(after))
+	u.queue.Update(u.ctx, before, after)
+}
+
+func (u *upstream) dequeue(pod *v1.Pod) {
+	u.queue.Delete(pod)
+	u.must("delete pod from the lister", u.pending().Delete(pod))
+}
+
+// must fails the test if a part of kube-scheduler refuses what it is told.
+func (u *upstream) must(what string, err error) {
+	if err != nil {
+		u.t.Helper()
+		u.t.Fatalf("kube-scheduler: %s: %v", what, err)
+	}
+}
+
 // judge runs a pod's scheduling cycle, as far as the choice of its node, over all nodes.
-func (u *upstream) judge(t *rapid.T, pod *v1.Pod) *decision {
+func (u *upstream) judge(pod *v1.Pod) *decision {
 	d := newDecision()
 	snapshot := internalcache.NewEmptySnapshot()
-	if err := u.cache.UpdateSnapshot(u.logger, snapshot); err != nil {
-		t.Fatalf("update kube-scheduler's snapshot: %v", err)
-	}
+	u.must("update the snapshot", u.cache.UpdateSnapshot(u.logger, snapshot))
 	u.lister.SharedLister = snapshot
 	nodes, err := snapshot.NodeInfos().List()
-	if err != nil {
-		t.Fatalf("list kube-scheduler's nodes: %v", err)
-	}
+	u.must("list nodes", err)
 	if len(nodes) == 0 {
 		d.Message = scheduler.ErrNoNodesAvailable.Error()
 		return d
@@ -109,11 +178,11 @@ func (u *upstream) judge(t *rapid.T, pod *v1.Pod) *decision {
 	p := u.frameworks[pod.Spec.SchedulerName]
 	state := framework.NewCycleState()
 	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}
-	feasible := u.filter(t, p, state, pod, nodes, &diagnosis)
-	diagnosis.NodeToStatus.ForEachExplicitNode(func(node string, s *fwk.Status) { d.reject(t, node, s) })
+	feasible := u.filter(p, state, pod, nodes, &diagnosis, d)
+	diagnosis.NodeToStatus.ForEachExplicitNode(func(node string, s *fwk.Status) { d.reject(u.t, node, s) })
 	for _, n := range nodes {
 		if name := n.Node().Name; !slices.ContainsFunc(feasible, func(f fwk.NodeInfo) bool { return f == n }) {
-			d.reject(t, name, diagnosis.NodeToStatus.Get(name))
+			d.reject(u.t, name, diagnosis.NodeToStatus.Get(name))
 		}
 	}
 	if len(feasible) == 0 {
@@ -125,16 +194,24 @@ func (u *upstream) judge(t *rapid.T, pod *v1.Pod) *decision {
 }
 
 // filter returns the feasible nodes and notes the status of the others, which is also told for those that a
-// PreFilter plugin has set aside.
-func (u *upstream) filter(t *rapid.T, p *profile, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, diagnosis *framework.Diagnosis) []fwk.NodeInfo {
+// PreFilter plugin has set aside. It goes on where kube-scheduler stops because the nominated node is feasible, and
+// notes that.
+func (u *upstream) filter(p *profile, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, diagnosis *framework.Diagnosis, d *decision) []fwk.NodeInfo {
 	narrowed, status, narrowing := p.RunPreFilterPlugins(u.ctx, state, pod)
 	if !status.IsSuccess() {
 		if !status.IsRejected() {
-			t.Fatalf("kube-scheduler's PreFilter: %v", status.AsError())
+			u.t.Fatalf("kube-scheduler's PreFilter: %v", status.AsError())
 		}
 		diagnosis.NodeToStatus.SetAbsentNodesStatus(status)
 		diagnosis.PreFilterMsg = status.Message()
 		return nil
+	}
+	if nominated, err := u.lister.NodeInfos().Get(pod.Status.NominatedNodeName); err == nil {
+		if s := p.RunFilterPluginsWithNominatedPods(u.ctx, state, pod, nominated); s.IsSuccess() {
+			d.Nominated = nominated.Node().Name
+		} else {
+			diagnosis.NodeToStatus.Set(nominated.Node().Name, s)
+		}
 	}
 	if !narrowed.AllNodes() {
 		by := sets.List(narrowing)
@@ -145,7 +222,7 @@ func (u *upstream) filter(t *rapid.T, p *profile, state fwk.CycleState, pod *v1.
 	}
 	var feasible []fwk.NodeInfo
 	for _, n := range nodes {
-		if s := p.RunFilterPlugins(u.ctx, state, pod, n); s.IsSuccess() {
+		if s := p.RunFilterPluginsWithNominatedPods(u.ctx, state, pod, n); s.IsSuccess() {
 			feasible = append(feasible, n)
 		} else {
 			diagnosis.NodeToStatus.Set(n.Node().Name, s)
@@ -166,77 +243,17 @@ func (u *upstream) score(p *profile, state fwk.CycleState, pod *v1.Pod, feasible
 		return
 	}
 	for i, node := range scores {
-		out := score{Weighted: make(map[string]int64), Total: node.TotalScore}
+		out := newScore(node.TotalScore)
 		for _, s := range node.Scores {
-			out.Weighted[s.Name] = s.Score
+			out.weigh(s.Name, s.Score)
 		}
-		raw := func(name string) int64 {
-			if !p.scoring.Has(name) || state.GetSkipScorePlugins().Has(name) {
-				return 0
+		for _, name := range rated {
+			if p.scoring.Has(name) && !state.GetSkipScorePlugins().Has(name) {
+				value, s := p.plugins[name].(fwk.ScorePlugin).Score(u.ctx, state, pod, feasible[i])
+				u.must("score with "+name, s.AsError())
+				out.rate(name, value)
 			}
-			value, _ := p.plugins[name].(fwk.ScorePlugin).Score(u.ctx, state, pod, feasible[i])
-			return value
-		}
-		out.RawTaints, out.RawAffinity = raw(names.TaintToleration), raw(names.NodeAffinity)
-		if p.scoring.Has(names.NodeAffinity) {
-			out.Weighted[names.NodeAffinity] += 0 // skipped without preferred terms, which is a score of 0
 		}
 		d.Scores[node.Name] = out
 	}
-}
-
-// decision is what a scheduler makes of one pod on one cluster.
-type decision struct {
-	Verdicts map[string]verdict // by node, of those that are not feasible
-	Scores   map[string]score   // by feasible node
-	Counts   map[string]int     // nodes by reason
-	Message  string             // of the pod's condition; "" if a node is feasible
-
-	scoreError error // of kube-scheduler: there are no scores
-}
-
-// verdict is why a node is not feasible.
-type verdict struct {
-	Plugin       string
-	Unresolvable bool     // UnschedulableAndUnresolvable
-	Reasons      []string // sorted
-}
-
-// score is what a node is worth.
-type score struct {
-	RawTaints, RawAffinity int64
-	Weighted               map[string]int64 // by plugin that scores the pod
-	Total                  int64
-}
-
-func newDecision() *decision {
-	return &decision{Verdicts: make(map[string]verdict), Scores: make(map[string]score), Counts: make(map[string]int)}
-}
-
-func (d *decision) reject(t *rapid.T, node string, s *fwk.Status) {
-	if !s.IsRejected() || s.IsSuccess() {
-		t.Fatalf("kube-scheduler's status of node %s: %v", node, s)
-	}
-	if _, again := d.Verdicts[node]; again {
-		return
-	}
-	v := verdict{Plugin: s.Plugin(), Unresolvable: s.Code() == fwk.UnschedulableAndUnresolvable, Reasons: slices.Sorted(slices.Values(s.Reasons()))}
-	d.Verdicts[node] = v
-	for _, r := range v.Reasons {
-		d.Counts[r]++
-	}
-}
-
-// feasible returns the feasible nodes, whether or not they have scores.
-func (d *decision) feasible(nodes []string) []string {
-	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { _, not := d.Verdicts[n]; return not })
-}
-
-// best returns the nodes of the largest total.
-func (d *decision) best() []string {
-	top := int64(-1)
-	for _, s := range d.Scores {
-		top = max(top, s.Total)
-	}
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(d.Scores)), func(n string) bool { return d.Scores[n].Total != top })
 }

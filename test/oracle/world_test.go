@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -14,34 +15,53 @@ import (
 
 // world is one cluster as both schedulers see it.
 type world struct {
-	t     *rapid.T
-	width int // of the names of nodes
-	kube  *upstream
+	failer
+	t        *rapid.T // what is drawn comes from here; nil where nothing is drawn
+	width    int      // of the names of nodes
+	profiles []config.KubeSchedulerProfile
+	kube     *upstream
 
-	state     *cluster.State
-	evaluator *engine.Evaluator
-	classes   map[string]cluster.ClassID
-	nextClass cluster.ClassID
+	state      *cluster.State
+	evaluator  *engine.Evaluator
+	classes    map[string]cluster.ClassID
+	nextClass  cluster.ClassID
+	labels     map[string]cluster.LabelsID
+	nextLabels cluster.LabelsID
 
 	nodes   map[string]*v1.Node
 	pods    []*v1.Pod // with a node, assumed ones included
 	assumed map[string]bool
+	pending map[cluster.PodID]*v1.Pod // as they are now
+	objects objects
 	names   int
+
+	n      *tally
+	judged *v1.Pod // the last one
+	broken string  // what Berth said of itself that cannot be
 }
 
 // spread is how many node indexes there are for each node: nodes lie far apart, so that small clusters have many ranges.
 const spread = 24
 
-func newWorld(t *rapid.T, width int) *world {
-	profiles := drawProfiles(t)
+// drawWorld draws a cluster without nodes and pods.
+func drawWorld(t *rapid.T, width int, n *tally) *world {
+	w := newWorld(t, drawProfiles(t), rapid.Uint64().Draw(t, "seed"), n)
+	w.t, w.width = t, width
+	w.drawObjects()
+	return w
+}
+
+// newWorld is an empty cluster.
+func newWorld(t failer, profiles []config.KubeSchedulerProfile, seed uint64, n *tally) *world {
 	w := &world{
-		t: t, width: width, kube: newUpstream(t, profiles),
+		failer: t, n: n, profiles: profiles, kube: newUpstream(t, profiles),
 		state:     cluster.New(cluster.Version{Epoch: 1}),
 		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}),
-		classes:   make(map[string]cluster.ClassID),
-		nodes:     make(map[string]*v1.Node), assumed: make(map[string]bool),
+		classes:   make(map[string]cluster.ClassID), labels: make(map[string]cluster.LabelsID),
+		nodes: make(map[string]*v1.Node), assumed: make(map[string]bool), pending: make(map[cluster.PodID]*v1.Pod),
+		objects: newObjects(),
 	}
-	settings := cluster.Settings{Shards: 1, Seed: rapid.Uint64().Draw(t, "seed")}
+	settings := cluster.Settings{Shards: 1, Seed: seed}
 	for i := range profiles {
 		settings.Profiles = append(settings.Profiles, berthProfile(&profiles[i]))
 	}
@@ -52,7 +72,7 @@ func newWorld(t *rapid.T, width int) *world {
 func (w *world) apply(deltas ...cluster.Delta) {
 	for _, d := range deltas {
 		if err := w.state.Apply(d); err != nil {
-			w.t.Fatalf("Apply(%#v): %v", d, err)
+			w.Fatalf("Apply(%#v): %v", d, err)
 		}
 	}
 }
@@ -63,23 +83,21 @@ func (w *world) name() string {
 }
 
 // nodeNames returns the names of the nodes, sorted.
-func (w *world) nodeNames() []string {
-	names := make([]string, 0, len(w.nodes))
-	for name := range w.nodes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+func (w *world) nodeNames() []string { return sortedKeys(w.nodes) }
+
+// drawPlace draws the index that a new node gets.
+func (w *world) drawPlace() cluster.NodeIndex {
+	return cluster.NodeIndex(rapid.IntRange(0, w.width*spread).Draw(w.t, "index"))
 }
 
-// setNode adds a node, or changes one.
-func (w *world) setNode(node *v1.Node) {
+// setNode adds a node at the index, or the next that is free, or changes one.
+func (w *world) setNode(node *v1.Node, index cluster.NodeIndex) {
 	i := w.state.Nodes.ByName(node.Name)
 	if old := w.nodes[node.Name]; old != nil {
 		w.kube.cache.UpdateNode(w.kube.logger, old, node)
 	} else {
 		w.kube.cache.AddNode(w.kube.logger, node)
-		for i = cluster.NodeIndex(rapid.IntRange(0, w.width*spread).Draw(w.t, "index")); w.state.Nodes.Live.Has(i); i++ {
+		for i = index; w.state.Nodes.Live.Has(i); i++ {
 		}
 	}
 	w.nodes[node.Name] = node
@@ -87,9 +105,7 @@ func (w *world) setNode(node *v1.Node) {
 }
 
 func (w *world) removeNode(name string) {
-	if err := w.kube.cache.RemoveNode(w.kube.logger, w.nodes[name]); err != nil {
-		w.t.Fatalf("kube-scheduler's cache: remove node %s: %v", name, err)
-	}
+	w.kube.must("remove node", w.kube.cache.RemoveNode(w.kube.logger, w.nodes[name]))
 	w.apply(cluster.NodeRemoved{Index: w.state.Nodes.ByName(name)})
 	delete(w.nodes, name)
 }
@@ -107,6 +123,19 @@ func (w *world) class(spec cluster.ClassSpec) cluster.ClassID {
 	return id
 }
 
+// labelSet returns the id of a label set, which it defines if it is new.
+func (w *world) labelSet(set cluster.LabelSet) cluster.LabelsID {
+	key := set.Key()
+	id, ok := w.labels[key]
+	if !ok || w.state.Labels(id) == nil {
+		w.nextLabels++
+		id = w.nextLabels
+		w.labels[key] = id
+		w.apply(cluster.LabelsDefined{ID: id, Set: set})
+	}
+	return id
+}
+
 // tell puts a pod in Berth's ledger, or changes it there. A pending pod that names its node is judged as such.
 func (w *world) tell(pod *v1.Pod, pending bool) cluster.PodID {
 	name := pod.Spec.NodeName
@@ -115,6 +144,9 @@ func (w *world) tell(pod *v1.Pod, pending bool) cluster.PodID {
 		pod.Spec.NodeName = ""
 	}
 	reduced := source.ReducePod(pod)
+	if p := w.state.Profile(pod.Spec.SchedulerName); p != nil && !source.Pins(p) {
+		reduced = source.Unpin(reduced)
+	}
 	if pending {
 		reduced.Class.NodeName = name
 	}
@@ -123,8 +155,37 @@ func (w *world) tell(pod *v1.Pod, pending bool) cluster.PodID {
 		id = w.state.FreePod()
 	}
 	reduced.Pod.Class = w.class(reduced.Class)
+	reduced.Pod.Labels = w.labelSet(reduced.Labels)
 	w.apply(cluster.PodSet{ID: id, Pod: reduced.Pod})
 	return id
+}
+
+// enter puts a pending pod in both queues.
+func (w *world) enter(pod *v1.Pod) cluster.PodID {
+	if pod.Spec.NodeName == "" {
+		w.kube.enqueue(pod)
+	}
+	id := w.tell(pod, true)
+	w.pending[id] = pod
+	return id
+}
+
+// amend changes a pending pod.
+func (w *world) amend(id cluster.PodID, pod *v1.Pod) {
+	if pod.Spec.NodeName == "" {
+		w.kube.requeue(w.pending[id], pod)
+	}
+	w.tell(pod, true)
+	w.pending[id] = pod
+}
+
+// leave takes a pending pod away.
+func (w *world) leave(id cluster.PodID) {
+	if pod := w.pending[id]; pod.Spec.NodeName == "" {
+		w.kube.dequeue(pod)
+	}
+	w.apply(cluster.PodRemoved{ID: id})
+	delete(w.pending, id)
 }
 
 // hostPorts returns the host ports of a pod as Berth reads them.
@@ -146,76 +207,108 @@ func (w *world) run(pod *v1.Pod) {
 			}
 		}
 	}
-	if err := w.kube.cache.AddPod(w.kube.logger, pod); err != nil {
-		w.t.Fatalf("kube-scheduler's cache: add pod %s: %v", pod.Name, err)
-	}
+	w.kube.must("add pod", w.kube.cache.AddPod(w.kube.logger, pod))
 	w.tell(pod, false)
 	w.pods = append(w.pods, pod)
 }
 
 // place assumes a pending pod on a node.
-func (w *world) place(id cluster.PodID, pod *v1.Pod, node string) {
-	pod = onNode(pod, node, v1.PodStatus{})
-	if err := w.kube.cache.AssumePod(w.kube.logger, pod); err != nil {
-		w.t.Fatalf("kube-scheduler's cache: assume pod %s: %v", pod.Name, err)
-	}
+func (w *world) place(id cluster.PodID, node string) {
+	pending := w.pending[id]
+	pod := onNode(pending, node, v1.PodStatus{})
+	w.kube.must("assume pod", w.kube.cache.AssumePod(w.kube.logger, pod))
+	w.kube.dequeue(pending)
 	w.apply(cluster.PodAssumed{ID: id, Node: w.state.Nodes.ByName(node), Attempt: 1})
 	w.pods = append(w.pods, pod)
-	w.assumed[pod.Name] = true
+	w.assumed[string(pod.UID)] = true
+	delete(w.pending, id)
 }
 
 // confirm tells both of an assumed pod's node, as the API server would.
 func (w *world) confirm(k int) {
 	pod := onNode(w.pods[k], w.pods[k].Spec.NodeName, v1.PodStatus{Phase: v1.PodRunning})
-	if err := w.kube.cache.AddPod(w.kube.logger, pod); err != nil {
-		w.t.Fatalf("kube-scheduler's cache: add pod %s: %v", pod.Name, err)
-	}
+	w.kube.must("add pod", w.kube.cache.AddPod(w.kube.logger, pod))
 	w.tell(pod, false)
 	w.pods[k] = pod
-	delete(w.assumed, pod.Name)
+	delete(w.assumed, string(pod.UID))
 }
 
-func (w *world) resize(k int) {
-	pod := onNode(w.pods[k], w.pods[k].Spec.NodeName, drawStatus(w.t, w.pods[k]))
-	if err := w.kube.cache.UpdatePod(w.kube.logger, w.pods[k], pod); err != nil {
-		w.t.Fatalf("kube-scheduler's cache: update pod %s: %v", pod.Name, err)
-	}
+// update changes a pod that has its node.
+func (w *world) update(k int, pod *v1.Pod) {
+	w.kube.must("update pod", w.kube.cache.UpdatePod(w.kube.logger, w.pods[k], pod))
 	w.tell(pod, false)
 	w.pods[k] = pod
 }
 
 func (w *world) remove(k int) {
 	pod := w.pods[k]
-	if err := w.kube.cache.RemovePod(w.kube.logger, pod); err != nil {
-		w.t.Fatalf("kube-scheduler's cache: remove pod %s: %v", pod.Name, err)
-	}
+	w.kube.must("remove pod", w.kube.cache.RemovePod(w.kube.logger, pod))
 	id, _ := w.state.PodByUID(string(pod.UID))
 	w.apply(cluster.PodRemoved{ID: id})
 	w.pods = slices.Delete(w.pods, k, k+1)
-	delete(w.assumed, pod.Name)
+	delete(w.assumed, string(pod.UID))
 }
 
 // change lets something happen to the cluster that neither scheduler has done.
 func (w *world) change() {
 	t := w.t
-	switch kind := rapid.IntRange(0, 5).Draw(t, "change"); {
+	switch kind := rapid.IntRange(0, 9).Draw(t, "change"); {
 	case kind == 0:
-		w.setNode(drawNode(t, nodeName(rapid.IntRange(0, w.width-1).Draw(t, "node"))))
+		w.setNode(drawNode(t, nodeName(rapid.IntRange(0, w.width-1).Draw(t, "node"))), w.drawPlace())
 	case kind == 1 && len(w.nodes) > 0:
 		w.removeNode(rapid.SampledFrom(w.nodeNames()).Draw(t, "node"))
 	case kind <= 2:
-		node := nodeName(rapid.IntRange(0, w.width-1).Draw(t, "node")) // perhaps one that is not there yet
-		pod := named(drawPod(t, w.width), w.name())
-		w.run(onNode(pod, node, drawStatus(t, pod)))
+		w.runDrawn()
+	case kind == 3:
+		w.changeObject()
+	case kind <= 5 && len(w.pending) > 0:
+		w.changePending(rapid.SampledFrom(sortedKeys(w.pending)).Draw(t, "pending"))
 	case len(w.pods) > 0:
-		k := rapid.IntRange(0, len(w.pods)-1).Draw(t, "pod")
-		switch {
-		case w.assumed[w.pods[k].Name]:
-			w.confirm(k)
-		case kind == 3:
-			w.remove(k)
-		default:
-			w.resize(k)
-		}
+		w.changePod(rapid.IntRange(0, len(w.pods)-1).Draw(t, "pod"))
 	}
+}
+
+// runDrawn adds a pod to a node, perhaps one that is not there yet.
+func (w *world) runDrawn() {
+	pod := named(drawPod(w.t, w.width), w.name())
+	pod = onNode(pod, nodeName(rapid.IntRange(0, w.width).Draw(w.t, "node")), drawStatus(w.t, pod))
+	if oneIn(w.t, 6, "terminating") {
+		pod.DeletionTimestamp = &deleted
+	}
+	w.run(pod)
+}
+
+// changePod lets something happen to a pod that has its node.
+func (w *world) changePod(k int) {
+	t, pod := w.t, w.pods[k].DeepCopy()
+	switch kind := rapid.IntRange(0, 3).Draw(t, "what happens to the pod"); {
+	case w.assumed[string(pod.UID)]:
+		w.confirm(k)
+	case kind == 0:
+		w.remove(k)
+	case kind == 1:
+		pod.Labels = drawLabels(t, podLabels, 3)
+		w.update(k, pod)
+	case kind == 2:
+		pod.DeletionTimestamp = &deleted
+		w.update(k, pod)
+	default:
+		pod.Status = drawStatus(t, pod)
+		w.update(k, pod)
+	}
+}
+
+// changePending lets something happen to a pod that has no node, and no gate: an update makes kube-scheduler count the
+// nomination of a gated pod, which it does not count otherwise.
+func (w *world) changePending(id cluster.PodID) {
+	pod := w.pending[id].DeepCopy()
+	if len(pod.Spec.SchedulingGates) > 0 {
+		return
+	}
+	if rapid.Bool().Draw(w.t, "relabelled") {
+		pod.Labels = drawLabels(w.t, podLabels, 3)
+	} else {
+		pod.Status.NominatedNodeName = drawNomination(w.t, pod, w.width)
+	}
+	w.amend(id, pod)
 }

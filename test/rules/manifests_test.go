@@ -198,9 +198,12 @@ func TestOnlyBindersMayUseTheAPIServerAndNoMoreThanTheyNeed(t *testing.T) {
 	want := map[string]bool{}
 	for _, rule := range []struct{ group, resources, verbs string }{
 		{"", "pods nodes namespaces", "get list watch"}, // the ledger
-		{"", "pods/binding", "create"},                  // placements
-		{"", "pods/status", "patch"},                    // the PodScheduled condition
-		{"events.k8s.io", "events", "create patch"},     // Scheduled, FailedScheduling, and their series
+		// the selectors of default spread constraints
+		{"", "services replicationcontrollers", "list watch"},
+		{"apps", "replicasets statefulsets", "list watch"},
+		{"", "pods/binding", "create"},              // placements
+		{"", "pods/status", "patch"},                // the PodScheduled condition
+		{"events.k8s.io", "events", "create patch"}, // Scheduled, FailedScheduling, and their series
 	} {
 		for resource := range strings.FieldsSeq(rule.resources) {
 			for verb := range strings.FieldsSeq(rule.verbs) {

@@ -134,12 +134,10 @@ func TestGatedPodsWaitForTheirGates(t *testing.T) {
 func TestWhatBerthCannotJudgeIsParkedWithAVerdict(t *testing.T) {
 	b := berthtest.Start(t, berthtest.Options{Nodes: 2})
 	asks := map[string]string{
-		"affinity": "affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {a: b}}}]}}, ",
-		"spread":   "topologySpreadConstraints: [{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {a: b}}}], ",
-		"volume":   "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}], ",
-		"claim":    "resourceClaims: [{name: gpu, resourceClaimName: c}], ",
+		"volume": "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}], ",
+		"claim":  "resourceClaims: [{name: gpu, resourceClaimName: c}], ",
 	}
-	plugins := map[string]string{"affinity": "InterPodAffinity", "spread": "PodTopologySpread", "volume": "VolumeBinding", "claim": "DynamicResources"}
+	plugins := map[string]string{"volume": "VolumeBinding", "claim": "DynamicResources"}
 	for name, ask := range asks {
 		b.Apply(berthtest.Pod(name, "1", "1Gi", ask))
 	}

@@ -31,6 +31,10 @@ var (
 	resources  = []string{"cpu", "ephemeral-storage", "example.com/gpu", "memory", "pods"}
 	imageNames = []string{"alpine:1", "nginx:1", "nginx@sha256:1", "redis:7"}
 	effects    = []string{"NoSchedule", "PreferNoSchedule", "NoExecute", "Odd"}
+	labelKeys  = []string{"disk", "tier", "zone"}
+	features   = []string{"FeatureA", "FeatureB"}
+	kinds      = []string{cluster.KindService, cluster.KindReplicationController, cluster.KindReplicaSet, cluster.KindStatefulSet}
+	selectors  = []string{"api", "web"} // the names of services and controllers
 	ports      = []cluster.HostPort{
 		{IP: "0.0.0.0", Protocol: "TCP", Port: 80}, {IP: "127.0.0.1", Protocol: "TCP", Port: 80},
 		{IP: "127.0.0.2", Protocol: "TCP", Port: 80}, {IP: "0.0.0.0", Protocol: "UDP", Port: 53},
@@ -44,7 +48,7 @@ func Delta(intn Intn, st *cluster.State) cluster.Delta {
 	}
 	nodes, pods := nodesOf(st), podsOf(st)
 	for {
-		switch intn(16) {
+		switch intn(20) {
 		case 0:
 			return cluster.ClassDefined{ID: cluster.ClassID(st.Version().Seq + 1), Spec: Class(intn)}
 		case 1, 2, 3:
@@ -82,6 +86,12 @@ func Delta(intn Intn, st *cluster.State) cluster.Delta {
 			if all := pods(cluster.Pending, cluster.Assumed, cluster.Bound); len(all) > 0 {
 				return cluster.PodRemoved{ID: pick(intn, all)}
 			}
+		case 16, 17:
+			return cluster.LabelsDefined{ID: cluster.LabelsID(st.Version().Seq + 1), Set: LabelSet(intn)}
+		case 18:
+			return cluster.SelectorSet{Kind: pick(intn, kinds), Namespace: pick(intn, namespaces), Name: pick(intn, selectors), Selector: Selector(intn)}
+		case 19: // which need not exist
+			return cluster.SelectorRemoved{Kind: pick(intn, kinds), Namespace: pick(intn, namespaces), Name: pick(intn, selectors)}
 		}
 	}
 }
@@ -111,15 +121,21 @@ func podsOf(st *cluster.State) func(phases ...cluster.Phase) []cluster.PodID {
 }
 
 func settings(intn Intn) cluster.Delta {
+	profile := cluster.DefaultProfile("default-scheduler")
+	profile.HardPodAffinityWeight = int32(intn(3))
+	profile.IgnorePreferredTerms = intn.one(3)
+	profile.PercentageOfNodesToScore = int32(intn(101))
+	if intn.one(3) {
+		profile.DefaultSpread, profile.SystemSpread = spread(intn), false
+	}
 	return cluster.SettingsSet{Settings: cluster.Settings{
-		Shards: int32(1 + intn(4)), Seed: uint64(intn(100)),
-		Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")},
+		Shards: int32(1 + intn(4)), Seed: uint64(intn(100)), Profiles: []cluster.Profile{profile},
 	}}
 }
 
 func labels(intn Intn) []cluster.Label {
 	var out []cluster.Label
-	for _, key := range some(intn, 2, []string{"disk", "tier", "zone"}) {
+	for _, key := range some(intn, 2, labelKeys) {
 		out = append(out, cluster.Label{Key: key, Value: pick(intn, []string{"a", "b", ""})})
 	}
 	return out
@@ -135,7 +151,7 @@ func quantities(intn Intn) []cluster.Quantity {
 
 // Node returns a random node of that name.
 func Node(intn Intn, name string) cluster.Node {
-	n := cluster.Node{Name: name, Labels: labels(intn), Unschedulable: intn.one(5), Allocatable: quantities(intn)}
+	n := cluster.Node{Name: name, Labels: labels(intn), Unschedulable: intn.one(5), Allocatable: quantities(intn), Features: some(intn, 1, features)}
 	for range intn(3) {
 		n.Taints = append(n.Taints, cluster.Taint{Key: pick(intn, []string{"k", "l"}), Value: "v", Effect: pick(intn, effects)})
 	}
@@ -175,6 +191,15 @@ func Class(intn Intn) cluster.ClassSpec {
 		c.HasRequired = true
 		c.Required = []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: "zone", Operator: "In", Values: []string{"a"}}}}}
 	}
+	if intn.one(3) {
+		terms(intn, &c)
+	}
+	if intn.one(4) {
+		c.Spread = spread(intn)
+	}
+	if intn.one(4) {
+		c.Features = some(intn, 1, features)
+	}
 	return c
 }
 
@@ -204,6 +229,11 @@ func newPod(intn Intn, st *cluster.State) (cluster.Delta, bool) {
 	if intn.one(6) {
 		p.Gates = []string{"example.com/gate"}
 	}
+	p.Labels = labelsOf(intn, st, p.Namespace)
+	if intn.one(3) {
+		p.Nominated = pick(intn, nodeNames) // which need not exist either
+	}
+	p.Deleting = intn.one(8)
 	return cluster.PodSet{ID: id, Pod: p}, true
 }
 
@@ -213,7 +243,7 @@ func changedPod(intn Intn, st *cluster.State, id cluster.PodID) cluster.Delta {
 	if row.Phase != cluster.Bound {
 		p.NodeName = ""
 	}
-	switch intn(4) {
+	switch intn(6) {
 	case 0:
 		p.Deleting = true
 	case 1:
@@ -222,6 +252,10 @@ func changedPod(intn Intn, st *cluster.State, id cluster.PodID) cluster.Delta {
 		p.Gates = nil
 	case 3:
 		p.NodeName = pick(intn, nodeNames)
+	case 4:
+		p.Labels = labelsOf(intn, st, p.Namespace)
+	case 5:
+		p.Nominated = pick(intn, append([]string{""}, nodeNames...))
 	}
 	return cluster.PodSet{ID: id, Pod: p}
 }

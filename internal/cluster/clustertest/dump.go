@@ -22,6 +22,19 @@ func Dump(st *cluster.State) string {
 			line("class %d: key or hash is not its spec's", c.ID)
 		}
 	}
+	for _, l := range st.LabelSets() {
+		line("labels %d: %d pods, %+v", l.ID, l.Pods, l.LabelSet)
+		if l.Key != l.LabelSet.Key() {
+			line("labels %d: the key is not that of the set", l.ID)
+		}
+	}
+	line("classes with terms: %v", st.TermClasses())
+	for _, name := range slices.Sorted(st.NominatedNodes()) {
+		line("nominated to %s: %v", name, st.NominatedOn(name))
+	}
+	for _, l := range selectorLines(st) {
+		line("%s", l)
+	}
 	for _, name := range namespaceNames(st) {
 		l, _ := st.Namespace(name)
 		line("namespace %s: %v", name, l)
@@ -39,6 +52,25 @@ func Dump(st *cluster.State) string {
 	line("pods: %d pending, %d assumed, %d bound; nodes: %d",
 		st.Count(cluster.Pending), st.Count(cluster.Assumed), st.Count(cluster.Bound), st.Nodes.Count())
 	return b.String()
+}
+
+// selectorLines describes the services and controllers with the names that Delta gives.
+func selectorLines(st *cluster.State) []string {
+	var lines []string
+	for _, namespace := range namespaces {
+		for _, kind := range kinds {
+			for _, name := range selectors {
+				if s, ok := st.Selector(kind, namespace, name); ok {
+					lines = append(lines, fmt.Sprintf("%s %s/%s: %+v", kind, namespace, name, s))
+				}
+			}
+		}
+		for name, s := range st.Services(namespace) {
+			lines = append(lines, fmt.Sprintf("one of the services of %s, %s: %+v", namespace, name, s))
+		}
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 func namespaceNames(st *cluster.State) []string {

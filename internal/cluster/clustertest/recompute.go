@@ -24,11 +24,12 @@ func Recompute(st *cluster.State) error {
 		byNode[i] = &sums{requested: make(map[string]int64), ports: make(map[cluster.HostPort]int32)}
 	}
 	var phases [3]int
-	classes := make(map[cluster.ClassID]int)
+	classes, labels := make(map[cluster.ClassID]int), make(map[cluster.LabelsID]int)
 	on := make(map[cluster.NodeIndex][]cluster.PodID)
 	for id, p := range st.Pods() {
 		phases[p.Phase]++
 		classes[p.Class]++
+		labels[p.Labels]++
 		if at, ok := st.PodByUID(p.UID); !ok || at != id {
 			return fmt.Errorf("pod %d: its uid leads to %d, %v", id, at, ok)
 		}
@@ -72,7 +73,12 @@ func Recompute(st *cluster.State) error {
 	if p := st.Pod(st.FreePod()); p != nil {
 		return fmt.Errorf("free pod id %d is that of %q", st.FreePod(), p.UID)
 	}
-	return recomputeImages(st)
+	for _, recompute := range []func(*cluster.State) error{recomputeImages, recomputeTerms, recomputeNominations, recomputeServices} {
+		if err := recompute(st); err != nil {
+			return err
+		}
+	}
+	return recomputeLabels(st, labels)
 }
 
 func (s *sums) add(c *cluster.ClassSpec) {

@@ -2,14 +2,17 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/kubetest"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/source/sourcetest"
+	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -124,6 +127,91 @@ func (c *testCluster) EndPod(t testing.TB, namespace, name string) {
 func (c *testCluster) SetNamespace(t testing.TB, namespace *v1.Namespace) {
 	t.Helper()
 	if _, err := c.client.CoreV1().Namespaces().Create(within(t), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *testCluster) Nominate(t testing.TB, namespace, name, node string) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"status":{"nominatedNodeName":%q}}`, node)
+	_, err := c.client.CoreV1().Pods(namespace).Patch(within(t), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *testCluster) SetSelector(t testing.TB, kind, namespace, name string, labels map[string]string) {
+	t.Helper()
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
+	template := v1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels},
+		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "main", Image: "example.com/app:1"}}},
+	}
+	selector := &metav1.LabelSelector{MatchLabels: labels}
+	core, apps := c.client.CoreV1(), c.client.AppsV1()
+	var err error
+	switch kind {
+	case cluster.KindService:
+		service := &v1.Service{ObjectMeta: meta, Spec: v1.ServiceSpec{Selector: labels, Ports: []v1.ServicePort{{Port: 80}}}}
+		if _, err = core.Services(namespace).Create(within(t), service, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+			_, err = core.Services(namespace).Patch(within(t), name, types.JSONPatchType, replaceSelector(t, labels), metav1.PatchOptions{})
+		}
+	case cluster.KindReplicationController:
+		controller := &v1.ReplicationController{ObjectMeta: meta, Spec: v1.ReplicationControllerSpec{Selector: labels, Template: &template}}
+		controllers := core.ReplicationControllers(namespace)
+		if _, err = controllers.Create(within(t), controller, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+			var old *v1.ReplicationController
+			if old, err = controllers.Get(within(t), name, metav1.GetOptions{}); err == nil {
+				old.Spec.Selector, old.Spec.Template = labels, &template
+				_, err = controllers.Update(within(t), old, metav1.UpdateOptions{})
+			}
+		}
+	case cluster.KindReplicaSet:
+		set := &appsv1.ReplicaSet{ObjectMeta: meta, Spec: appsv1.ReplicaSetSpec{Selector: selector, Template: template}}
+		_, err = apps.ReplicaSets(namespace).Create(within(t), set, metav1.CreateOptions{})
+	case cluster.KindStatefulSet:
+		set := &appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template}}
+		_, err = apps.StatefulSets(namespace).Create(within(t), set, metav1.CreateOptions{})
+	default:
+		t.Fatalf("set selector of a %s", kind)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// replaceSelector returns the JSON patch that makes labels the selector of a service, which may have none.
+func replaceSelector(t testing.TB, labels map[string]string) []byte {
+	t.Helper()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/spec/selector", "value": labels}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return patch
+}
+
+func (c *testCluster) DeleteSelector(t testing.TB, kind, namespace, name string) {
+	t.Helper()
+	core, apps := c.client.CoreV1(), c.client.AppsV1()
+	background := metav1.DeletePropagationBackground // nobody here would take the pods of a replication controller off it
+	options := metav1.DeleteOptions{PropagationPolicy: &background}
+	var err error
+	switch kind {
+	case cluster.KindService:
+		err = core.Services(namespace).Delete(within(t), name, options)
+	case cluster.KindReplicationController:
+		err = core.ReplicationControllers(namespace).Delete(within(t), name, options)
+	case cluster.KindReplicaSet:
+		err = apps.ReplicaSets(namespace).Delete(within(t), name, options)
+	case cluster.KindStatefulSet:
+		err = apps.StatefulSets(namespace).Delete(within(t), name, options)
+	default:
+		t.Fatalf("delete selector of a %s", kind)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package kube is a Kubernetes cluster as the binder sees it: it watches nodes, pods and namespaces through an API
-// server, binds pods, and writes their events and conditions. It implements [source.Source].
+// Package kube is a Kubernetes cluster as the binder sees it: it watches nodes, pods, namespaces, services and
+// controllers through an API server, binds pods, and writes their events and conditions. It implements [source.Source].
 //
 // It watches with client-go's reflectors, the part of informers that lists, watches, resumes and lists again, but
 // keeps no objects: each is reduced where it arrives and told at once, and only its identity is kept, so that a change

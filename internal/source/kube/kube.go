@@ -97,6 +97,7 @@ type Source struct {
 	schedulers map[string]bool
 
 	reads, binds, events, conditions kubernetes.Interface // each with its own connections
+	resources                        []resource           // what Watch follows, in the order in which Ready looks
 	bindSlots                        chan struct{}        // one token per bind on its way
 	series                           *series
 	lastEvent                        atomic.Int64 // makes the names of events different
@@ -135,7 +136,6 @@ func New(cfg Config) (*Source, error) {
 	for _, name := range cfg.SchedulerNames {
 		s.schedulers[name] = true
 	}
-	s.start()
 	for _, lane := range []struct {
 		client  *kubernetes.Interface
 		limited bool
@@ -146,6 +146,8 @@ func New(cfg Config) (*Source, error) {
 		}
 		*lane.client = client
 	}
+	s.resources = followed(s.reads, s.schedulers)
+	s.start()
 	if cfg.Metrics != nil {
 		if err := cfg.Metrics.Register(s.latency); err != nil {
 			return nil, fmt.Errorf("register metrics of the kubernetes source: %w", err)
@@ -198,9 +200,9 @@ func (s *Source) MaxBatch() int { return maxBatch }
 func (s *Source) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, resource := range resources {
-		if err := s.pending[resource]; err != nil {
-			return fmt.Errorf("waiting for the API server at %s: %s: %w", s.host, resource, err)
+	for _, r := range s.resources {
+		if err := s.pending[r.name]; err != nil {
+			return fmt.Errorf("waiting for the API server at %s: %s: %w", s.host, r.name, err)
 		}
 	}
 	return nil
@@ -211,8 +213,8 @@ func (s *Source) start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending = map[string]error{}
-	for _, resource := range resources {
-		s.pending[resource] = errors.New("not listed yet")
+	for _, r := range s.resources {
+		s.pending[r.name] = errors.New("not listed yet")
 	}
 }
 

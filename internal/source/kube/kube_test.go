@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/source/sourcetest"
@@ -31,6 +32,9 @@ func TestDifferencesAreToldWhenTheAPIServerIsBack(t *testing.T) {
 	c.SetPod(t, sourcetest.Pod("goes"))
 	first := c.SetPod(t, sourcetest.Pod("replaced"))
 	stays := c.SetPod(t, sourcetest.Pod("stays"))
+	app := map[string]string{"app": "x"}
+	c.SetSelector(t, cluster.KindReplicaSet, "default", "stays", app)
+	c.SetSelector(t, cluster.KindService, "default", "goes", app)
 	s := newSource(t, c.config())
 	r := sourcetest.Record(t, s).Synced()
 	awaitReady(t, s)
@@ -54,17 +58,21 @@ func TestDifferencesAreToldWhenTheAPIServerIsBack(t *testing.T) {
 	c.DeletePod(t, "default", "replaced")
 	second := c.SetPod(t, sourcetest.Pod("replaced"))
 	c.SetPod(t, sourcetest.Pod("new"))
+	c.DeleteSelector(t, cluster.KindService, "default", "goes")
+	c.SetSelector(t, cluster.KindStatefulSet, "default", "new", app)
 
 	r.Await("the difference", func(v sourcetest.View) bool {
 		_, node := v.Nodes["goes"]
 		_, pod := v.Pods["default/goes"]
-		return !node && !pod && v.Pods["default/replaced"].UID == second && v.Pods["default/new"].UID != ""
+		_, service := v.Selectors[sourcetest.SelectorName{Kind: cluster.KindService, Namespace: "default", Name: "goes"}]
+		_, set := v.Selectors[sourcetest.SelectorName{Kind: cluster.KindStatefulSet, Namespace: "default", Name: "new"}]
+		return !node && !pod && !service && set && v.Pods["default/replaced"].UID == second && v.Pods["default/new"].UID != ""
 	})
 	awaitReady(t, s)
 	r.View(func(v sourcetest.View) {
 		for _, e := range v.Events[told:] {
-			if e.Pod.UID == stays || e.Node.Name == "stays" {
-				t.Errorf("an object that did not change was told again: kind %d, %s%s", e.Kind, e.Pod.Name, e.Node.Name)
+			if e.Pod.UID == stays || e.Node.Name == "stays" || e.Selector.Name == "stays" {
+				t.Errorf("an object that did not change was told again: kind %d, %s%s%s", e.Kind, e.Pod.Name, e.Node.Name, e.Selector.Name)
 			}
 		}
 	})
@@ -390,10 +398,9 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 
 func TestAMirrorTellsTheDifference(t *testing.T) {
 	var got []string
-	s := &Source{schedulers: map[string]bool{"berth": true}}
 	m := newMirror(&teller{left: 1, sink: func(e source.Event) {
 		got = append(got, fmt.Sprintf("%d %s %s", e.Kind, e.Pod.Name, e.Pod.UID))
-	}}, s.reducePod, func() {})
+	}}, podKind(map[string]bool{"berth": true}), func() {})
 	version := 0
 	pod := func(name, uid string) *v1.Pod {
 		version++
@@ -412,7 +419,7 @@ func TestAMirrorTellsTheDifference(t *testing.T) {
 		got = nil
 	}
 	a, b := pod("a", "1"), pod("b", "2")
-	step(m.Replace([]any{a, b}, ""), "3 a 1", "3 b 2", "7  ")
+	step(m.Replace([]any{a, b}, ""), "3 a 1", "3 b 2", "9  ")
 	step(m.Replace([]any{a, b}, ""))
 	step(m.Update(pod("a", "3")), "4 a 1", "3 a 3") // another pod, and nobody saw the first one go
 	theirs := pod("c", "4")

@@ -6,77 +6,9 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
-
-// record is an object, reduced as it arrives.
-type record struct {
-	metav1.ObjectMeta              // only namespace, name, uid and resource version
-	set               source.Event // what tells the object; without a kind if it is not to be told
-	gone              source.Event // what tells its end
-	scheduler         string       // spec.schedulerName of a pod
-	status            *podStatus   // of a pod that has no node
-}
-
-// podStatus is what is kept of a pod that has no node, to know what need not be written.
-type podStatus struct {
-	generation int64
-	scheduled  *v1.PodCondition // the PodScheduled condition, nil if it has none
-}
-
-func identity(meta *metav1.ObjectMeta) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion}
-}
-
-func reduceNode(obj any) *record {
-	node, ok := obj.(*v1.Node)
-	if !ok {
-		return nil
-	}
-	r := &record{ObjectMeta: identity(&node.ObjectMeta)}
-	r.set = source.Event{Kind: source.NodeSet, Node: source.ReduceNode(node)}
-	r.gone.Kind, r.gone.Node.Name = source.NodeGone, node.Name
-	return r
-}
-
-func reduceNamespace(obj any) *record {
-	namespace, ok := obj.(*v1.Namespace)
-	if !ok {
-		return nil
-	}
-	r := &record{ObjectMeta: identity(&namespace.ObjectMeta)}
-	r.set.Kind = source.NamespaceSet
-	r.set.Namespace, r.set.Labels = source.ReduceNamespace(namespace)
-	r.gone.Kind, r.gone.Namespace = source.NamespaceGone, namespace.Name
-	return r
-}
-
-// reducePod tells pods on a node, and those that wait for one of our schedulers. Of others only the identity is kept,
-// for the day they are on a node.
-func (s *Source) reducePod(obj any) *record {
-	pod, ok := obj.(*v1.Pod)
-	if !ok {
-		return nil
-	}
-	r := &record{ObjectMeta: identity(&pod.ObjectMeta), scheduler: pod.Spec.SchedulerName}
-	r.gone.Kind = source.PodGone
-	r.gone.Pod.UID, r.gone.Pod.Namespace, r.gone.Pod.Name = string(pod.UID), pod.Namespace, pod.Name
-	if source.Terminal(pod) || pod.Spec.NodeName == "" && !s.schedulers[pod.Spec.SchedulerName] {
-		return r
-	}
-	r.set = source.Event{Kind: source.PodSet, Pod: source.ReducePod(pod)}
-	if pod.Spec.NodeName == "" {
-		r.status = &podStatus{generation: pod.Generation}
-		for _, c := range pod.Status.Conditions {
-			if c.Type == v1.PodScheduled {
-				r.status.scheduled = &c
-			}
-		}
-	}
-	return r
-}
 
 // teller passes the events of all resources to the sink, one at a time.
 type teller struct {
@@ -105,7 +37,6 @@ type seen struct {
 	uid       types.UID
 	version   string // resource version
 	told      bool
-	gone      source.Event
 	scheduler string
 	status    *podStatus
 }
@@ -113,7 +44,7 @@ type seen struct {
 // mirror is the store that a reflector keeps like its resource. It tells what changes.
 type mirror struct {
 	teller   *teller
-	reduce   func(any) *record
+	kind     kind
 	replaced func() // called after all that there is was told
 
 	// objects is written by the reflector only, which works from one goroutine at a time.
@@ -124,8 +55,8 @@ type mirror struct {
 
 var _ cache.TransformingStore = (*mirror)(nil)
 
-func newMirror(t *teller, reduce func(any) *record, replaced func()) *mirror {
-	return &mirror{teller: t, reduce: reduce, replaced: replaced, objects: map[types.NamespacedName]*seen{}}
+func newMirror(t *teller, k kind, replaced func()) *mirror {
+	return &mirror{teller: t, kind: k, replaced: replaced, objects: map[types.NamespacedName]*seen{}}
 }
 
 // Transformer reduces objects as soon as they are decoded, also those of a list that is still arriving.
@@ -137,7 +68,7 @@ func (m *mirror) record(obj any) (*record, error) {
 	if r, ok := obj.(*record); ok {
 		return r, nil
 	}
-	if r := m.reduce(obj); r != nil {
+	if r := m.kind.reduce(obj); r != nil {
 		return r, nil
 	}
 	return nil, fmt.Errorf("keep object: unexpected type %T", obj)
@@ -154,15 +85,12 @@ func (m *mirror) Add(obj any) error {
 	if old != nil && old.uid == r.UID && old.version == r.ResourceVersion {
 		return nil
 	}
-	if old != nil && old.told && (old.uid != r.UID || r.set.Kind == 0) {
-		m.put(name, nil)
-		m.teller.tell(old.gone)
+	if old != nil && old.told && (old.uid != r.UID || r.set == nil) {
+		m.forget(name)
 	}
-	m.put(name, &seen{
-		uid: r.UID, version: r.ResourceVersion, told: r.set.Kind != 0, gone: r.gone, scheduler: r.scheduler, status: r.status,
-	})
-	if r.set.Kind != 0 {
-		m.teller.tell(r.set)
+	m.put(name, &seen{uid: r.UID, version: r.ResourceVersion, told: r.set != nil, scheduler: r.scheduler, status: r.status})
+	if r.set != nil {
+		m.teller.tell(r.set())
 	}
 	return nil
 }
@@ -217,7 +145,7 @@ func (m *mirror) forget(name types.NamespacedName) {
 	old := m.get(name)
 	m.put(name, nil)
 	if old != nil && old.told {
-		m.teller.tell(old.gone)
+		m.teller.tell(m.kind.gone(name, old.uid))
 	}
 }
 

@@ -5,21 +5,22 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
 
 const (
-	nodesResource      = "nodes"
-	namespacesResource = "namespaces"
-	podsResource       = "pods"
+	podsResource = "pods"
 
 	// livePods selects the pods that take, or will take, something from a node.
 	livePods = "status.phase!=Succeeded,status.phase!=Failed"
@@ -34,58 +35,29 @@ const (
 	settled = 10 * time.Second
 )
 
-// resources are what is watched. The order is that in which Ready looks.
-var resources = [...]string{nodesResource, namespacesResource, podsResource}
-
-// resource is how one of them is listed, watched and reduced.
+// resource is something that is followed: how it is listed, watched and told.
 type resource struct {
 	name    string
 	example runtime.Object
 	list    func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	reduce  func(any) *record
+	fields  string // field selector
+	kind    kind
 }
 
-// Watch follows nodes, namespaces and pods until ctx ends.
+// listing makes lists of one type lists of any.
+func listing[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) }
+}
+
+// Watch follows nodes, namespaces, pods, services and controllers until ctx ends.
 func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	s.start()
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(s.cfg.Log.Handler()))
-	core := s.reads.CoreV1()
-	t := &teller{sink: sink, left: len(resources)}
+	t := &teller{sink: sink, left: len(s.resources)}
 	var running sync.WaitGroup
-	for _, r := range []resource{
-		{
-			nodesResource, &v1.Node{},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return core.Nodes().List(ctx, o)
-			},
-			func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				return core.Nodes().Watch(ctx, o)
-			},
-			reduceNode,
-		}, {
-			namespacesResource, &v1.Namespace{},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return core.Namespaces().List(ctx, o)
-			},
-			func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				return core.Namespaces().Watch(ctx, o)
-			},
-			reduceNamespace,
-		}, {
-			podsResource, &v1.Pod{},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				o.FieldSelector = livePods
-				return core.Pods(metav1.NamespaceAll).List(ctx, o)
-			},
-			func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				o.FieldSelector = livePods
-				return core.Pods(metav1.NamespaceAll).Watch(ctx, o)
-			},
-			s.reducePod,
-		},
-	} {
-		m := newMirror(t, r.reduce, func() { s.waitFor(r.name, nil) })
+	for _, r := range s.resources {
+		m := newMirror(t, r.kind, func() { s.waitFor(r.name, nil) })
 		if r.name == podsResource {
 			s.mu.Lock()
 			s.pods = m
@@ -97,6 +69,40 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	return ctx.Err()
 }
 
+// followed returns all that is followed, by way of client.
+func followed(client kubernetes.Interface, schedulers map[string]bool) []resource {
+	const everywhere = metav1.NamespaceAll
+	core, apps := client.CoreV1(), client.AppsV1()
+	return []resource{
+		{
+			name: "nodes", example: &v1.Node{}, kind: nodeKind(),
+			list: listing(core.Nodes().List), watch: core.Nodes().Watch,
+		}, {
+			name: "namespaces", example: &v1.Namespace{}, kind: namespaceKind(),
+			list: listing(core.Namespaces().List), watch: core.Namespaces().Watch,
+		}, {
+			name: podsResource, example: &v1.Pod{}, kind: podKind(schedulers), fields: livePods,
+			list: listing(core.Pods(everywhere).List), watch: core.Pods(everywhere).Watch,
+		}, {
+			name: "services", example: &v1.Service{},
+			kind: selectorKind(cluster.KindService, source.ReduceService),
+			list: listing(core.Services(everywhere).List), watch: core.Services(everywhere).Watch,
+		}, {
+			name: "replicationcontrollers", example: &v1.ReplicationController{},
+			kind: selectorKind(cluster.KindReplicationController, source.ReduceReplicationController),
+			list: listing(core.ReplicationControllers(everywhere).List), watch: core.ReplicationControllers(everywhere).Watch,
+		}, {
+			name: "replicasets", example: &appsv1.ReplicaSet{},
+			kind: selectorKind(cluster.KindReplicaSet, source.ReduceReplicaSet),
+			list: listing(apps.ReplicaSets(everywhere).List), watch: apps.ReplicaSets(everywhere).Watch,
+		}, {
+			name: "statefulsets", example: &appsv1.StatefulSet{},
+			kind: selectorKind(cluster.KindStatefulSet, source.ReduceStatefulSet),
+			list: listing(apps.StatefulSets(everywhere).List), watch: apps.StatefulSets(everywhere).Watch,
+		},
+	}
+}
+
 // follow keeps m like the resource until ctx ends.
 func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 	lw := &cache.ListWatch{
@@ -104,6 +110,7 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 			if o.ResourceVersion == "0" {
 				o.ResourceVersion = "" // a reflector is content with a list of any age; Watch promises the newest
 			}
+			o.FieldSelector = r.fields
 			ctx, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
 			list, err := r.list(ctx, o)
@@ -113,6 +120,7 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = r.fields
 			w, err := r.watch(ctx, o)
 			switch {
 			case err != nil && ctx.Err() == nil:

@@ -12,18 +12,57 @@ import (
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/manifest"
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
 )
 
 const (
-	root          = "local/"
-	nodeKeys      = root + "nodes/"
-	namespaceKeys = root + "namespaces/"
-	podKeys       = root + "pods/"
-	placementKeys = root + "placements/"
-	conditionKeys = root + "conditions/"
+	root           = "local/"
+	nodeKeys       = root + "nodes/"
+	namespaceKeys  = root + "namespaces/"
+	podKeys        = root + "pods/"
+	serviceKeys    = root + "services/"
+	controllerKeys = root + "replicationcontrollers/"
+	replicaSetKeys = root + "replicasets/"
+	statefulKeys   = root + "statefulsets/"
+	placementKeys  = root + "placements/"
+	conditionKeys  = root + "conditions/"
 )
+
+// objectKeys are the kinds of objects, of package manifest, by the prefix of their keys.
+var objectKeys = map[string]string{
+	nodeKeys:       manifest.KindNode,
+	namespaceKeys:  manifest.KindNamespace,
+	podKeys:        manifest.KindPod,
+	serviceKeys:    manifest.KindService,
+	controllerKeys: manifest.KindReplicationController,
+	replicaSetKeys: manifest.KindReplicaSet,
+	statefulKeys:   manifest.KindStatefulSet,
+}
+
+// keyOf returns the key of an object, false if there is no such kind. The namespace of a kind that is in none is passed over.
+func keyOf(kind, namespace, name string) (string, bool) {
+	for prefix, k := range objectKeys {
+		switch {
+		case k != kind:
+		case manifest.Namespaced(kind):
+			return prefix + namespace + "/" + name, true
+		default:
+			return prefix + name, true
+		}
+	}
+	return "", false
+}
+
+// split takes the prefix, up to the second slash, off a key.
+func split(key string) (prefix, rest string) {
+	if i := strings.IndexByte(key[min(len(root), len(key)):], '/'); i >= 0 {
+		i += len(root) + 1
+		return key[:i], key[i:]
+	}
+	return "", key
+}
 
 // maxBatch leaves room in a transaction for the fence: each binding has two conditions.
 const maxBatch = (coord.MaxTxnOps - 1) / 2
@@ -198,14 +237,4 @@ func (s *Source) lookup(uid string) knownPod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.known[uid]
-}
-
-// kindOf splits a key into what it is of and the rest.
-func kindOf(key string) (prefix, rest string) {
-	for _, prefix := range []string{podKeys, placementKeys, nodeKeys, namespaceKeys} {
-		if rest, ok := strings.CutPrefix(key, prefix); ok {
-			return prefix, rest
-		}
-	}
-	return "", key
 }

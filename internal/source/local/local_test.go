@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/manifest"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -147,6 +148,41 @@ func (c *testCluster) EndPod(t testing.TB, namespace, name string) {
 	}
 	pod.Status.Phase = v1.PodSucceeded
 	c.apply(t, manifest.Object{Pod: &pod})
+}
+
+func (c *testCluster) Nominate(t testing.TB, namespace, name, node string) {
+	t.Helper()
+	kv, _, err := c.etcd.Get(within(t), podKey(namespace, name))
+	if err != nil || kv == nil {
+		t.Fatal(kv, err)
+	}
+	var pod v1.Pod
+	if err := json.Unmarshal(kv.Value, &pod); err != nil {
+		t.Fatal(err)
+	}
+	pod.Status.NominatedNodeName = node
+	c.apply(t, manifest.Object{Pod: &pod})
+}
+
+func (c *testCluster) SetSelector(t testing.TB, kind, namespace, name string, labels map[string]string) {
+	t.Helper()
+	version, selector := "v1", any(labels)
+	if kind == cluster.KindReplicaSet || kind == cluster.KindStatefulSet {
+		version, selector = "apps/v1", map[string]any{"matchLabels": labels}
+	}
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": version, "kind": kind,
+		"metadata": map[string]any{"namespace": namespace, "name": name}, "spec": map[string]any{"selector": selector},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.apply(t, parse(t, string(text))...)
+}
+
+func (c *testCluster) DeleteSelector(t testing.TB, kind, namespace, name string) {
+	t.Helper()
+	c.delete(t, kind, namespace, name)
 }
 
 func (c *testCluster) Reported(t testing.TB, _, _, uid string) (int64, string) {
@@ -289,13 +325,9 @@ func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
 	c := startCluster(t)
 	s := New(c.etcd, Config{})
 	var got []string
-	v := &view{
-		source: s, pods: map[string]*podEntry{}, keys: map[string]string{}, placements: map[string]string{},
-		nodes: map[string]int64{}, namespaces: map[string]int64{},
-		sink: func(e source.Event) {
-			got = append(got, fmt.Sprintf("%d %s%s%s %s", e.Kind, e.Node.Name, e.Pod.Name, e.Namespace, e.Pod.NodeName))
-		},
-	}
+	v := newView(s, func(e source.Event) {
+		got = append(got, fmt.Sprintf("%d %s%s%s%s %s", e.Kind, e.Node.Name, e.Pod.Name, e.Namespace, e.Selector.Name, e.Pod.NodeName))
+	})
 	list := func() []string {
 		t.Helper()
 		kvs, _, err := c.etcd.List(within(t), root)
@@ -312,7 +344,11 @@ func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
 	c.SetPod(t, sourcetest.Pod("goes"))
 	c.SetPod(t, sourcetest.Pod("replaced"))
 	c.SetPod(t, sourcetest.Pod("stays"))
-	want := []string{"5 default ", "1 goes ", "1 stays ", "3 goes ", "3 placed ", "3 replaced ", "3 stays "}
+	app := map[string]string{"app": "x"}
+	c.SetSelector(t, cluster.KindReplicaSet, "default", "goes", app)
+	c.SetSelector(t, cluster.KindService, "default", "empties", app)
+	c.SetSelector(t, cluster.KindService, "default", "stays", app)
+	want := []string{"5 default ", "1 goes ", "1 stays ", "7 goes ", "7 empties ", "7 stays ", "3 goes ", "3 placed ", "3 replaced ", "3 stays "}
 	if got := list(); !slices.Equal(got, want) {
 		t.Fatalf("first list told %q, want %q", got, want)
 	}
@@ -322,7 +358,9 @@ func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
 	c.DeletePod(t, "default", "replaced")
 	c.SetPod(t, sourcetest.Pod("replaced"))
 	s.Bind(within(t), c.Fence(t), []source.Binding{{UID: placed, Namespace: "default", Name: "placed", Node: "stays"}})
-	want = []string{"4 goes ", "2 goes ", "4 replaced ", "3 replaced ", "3 placed stays"}
+	c.DeleteSelector(t, cluster.KindReplicaSet, "default", "goes")
+	c.SetSelector(t, cluster.KindService, "default", "empties", nil)
+	want = []string{"4 goes ", "2 goes ", "8 goes ", "8 empties ", "4 replaced ", "3 replaced ", "3 placed stays"}
 	if got := list(); !slices.Equal(got, want) {
 		t.Errorf("second list told %q, want %q", got, want)
 	}

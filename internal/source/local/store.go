@@ -10,6 +10,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/manifest"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/google/uuid"
+	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,30 +67,34 @@ type write struct {
 }
 
 // Apply makes the stored objects equal to the given ones, which must be valid and of different names, and answers for
-// each in order. With dryRun it writes nothing. Of a stored pod only labels, annotations, the phase, fewer scheduling gates and more
-// tolerations can be applied; if anything else differs the error is a *manifest.Error and nothing is written.
+// each in order. With dryRun it writes nothing. Of a stored pod only labels, annotations, owners, the phase, the nominated
+// node, fewer scheduling gates and more tolerations can be applied; if anything else differs the error is a *manifest.Error
+// and nothing is written. A label that a matchLabelKeys or mismatchLabelKeys names is in the spec too, and cannot be changed.
 //
 // Objects are written in transactions of many, not in one. After any other error those before it may have been written
 // and applying all again is safe.
 func (s *Store) Apply(ctx context.Context, objects []manifest.Object, dryRun bool) ([]Applied, error) {
 	// 1. What is there, and what has to be written?
-	stored, err := s.read(ctx, objects)
-	if err != nil {
-		return nil, err
-	}
 	applied := make([]Applied, len(objects))
 	writes := make([]*write, len(objects))
-	var violations []manifest.Violation
 	for i, o := range objects {
 		applied[i] = Applied{Kind: o.Kind(), Namespace: o.NamespaceName(), Name: o.Name()}
-		key := objectKey(o)
-		w := &write{object: o, key: key, stored: stored[key], applied: &applied[i]}
+		key, ok := keyOf(o.Kind(), o.NamespaceName(), o.Name())
+		if !ok {
+			return nil, fmt.Errorf("apply object %d: it is of no kind", i)
+		}
+		writes[i] = &write{object: o, key: key, applied: &applied[i]}
+	}
+	if err := s.read(ctx, writes); err != nil {
+		return nil, err
+	}
+	var violations []manifest.Violation
+	for _, w := range writes {
 		wrong, err := s.plan(w)
 		if err != nil {
 			return nil, err
 		}
 		violations = append(violations, wrong...)
-		writes[i] = w
 	}
 	if len(violations) > 0 {
 		return nil, &manifest.Error{Violations: violations}
@@ -124,40 +129,36 @@ func (s *Store) Apply(ctx context.Context, objects []manifest.Object, dryRun boo
 	return applied, nil
 }
 
-// read returns the stored objects of the same names, by key.
-func (s *Store) read(ctx context.Context, objects []manifest.Object) (map[string]*coord.KV, error) {
-	stored := make(map[string]*coord.KV, len(objects))
-	if len(objects) <= listAbove {
-		for _, o := range objects {
-			kv, _, err := s.etcd.Get(ctx, objectKey(o))
+// read finds what each of the writes would replace.
+func (s *Store) read(ctx context.Context, writes []*write) error {
+	if len(writes) <= listAbove {
+		for _, w := range writes {
+			kv, _, err := s.etcd.Get(ctx, w.key)
 			if err != nil {
-				return nil, fmt.Errorf("read %s: %w", o, err)
+				return fmt.Errorf("read %s: %w", w.object, err)
 			}
-			if kv != nil {
-				stored[kv.Key] = kv
-			}
+			w.stored = kv
 		}
-		return stored, nil
+		return nil
 	}
-	wanted := make(map[string]bool, len(objects))
+	byKey := make(map[string]*write, len(writes))
 	prefixes := map[string]bool{}
-	for _, o := range objects {
-		key := objectKey(o)
-		prefix, _ := kindOf(key)
-		wanted[key], prefixes[prefix] = true, true
+	for _, w := range writes {
+		prefix, _ := split(w.key)
+		byKey[w.key], prefixes[prefix] = w, true
 	}
 	for prefix := range prefixes {
 		kvs, _, err := s.etcd.List(ctx, prefix)
 		if err != nil {
-			return nil, fmt.Errorf("read stored objects: %w", err)
+			return fmt.Errorf("read stored objects: %w", err)
 		}
 		for i := range kvs {
-			if wanted[kvs[i].Key] {
-				stored[kvs[i].Key] = &kvs[i]
+			if w := byKey[kvs[i].Key]; w != nil {
+				w.stored = &kvs[i]
 			}
 		}
 	}
-	return stored, nil
+	return nil
 }
 
 // writeBatch writes all in one transaction, and one by one if something has changed since it was read.
@@ -224,35 +225,15 @@ func (w *write) unchanged() coord.Cond {
 
 // plan finds what has to be written, given what is stored. It returns what may not be applied.
 func (s *Store) plan(w *write) ([]manifest.Violation, error) {
-	var object any
-	var meta *metav1.ObjectMeta
-	switch o := w.object; {
-	case o.Node != nil:
-		node := o.Node.DeepCopy()
-		object, meta = node, &node.ObjectMeta
-		node.Status = v1.NodeStatus{Capacity: node.Status.Capacity, Allocatable: node.Status.Allocatable, Images: node.Status.Images}
-	case o.Pod != nil:
-		pod := o.Pod.DeepCopy()
-		object, meta = pod, &pod.ObjectMeta
-		if pod.Status = (v1.PodStatus{Phase: pod.Status.Phase}); !source.Terminal(pod) {
-			pod.Status = v1.PodStatus{}
-		}
-	case o.Namespace != nil:
-		namespace := o.Namespace.DeepCopy()
-		object, meta = namespace, &namespace.ObjectMeta
-	default:
-		return nil, errors.New("apply object: it is neither a node nor a pod nor a namespace")
-	}
-	// What a server sets is not the manifest's to say.
-	*meta = metav1.ObjectMeta{Name: meta.Name, Namespace: meta.Namespace, Labels: meta.Labels, Annotations: meta.Annotations}
-
+	object := kept(w.object)
+	meta := object.Meta()
 	if w.stored == nil {
 		w.result = Created
 		meta.UID = types.UID(uuid.NewString())
 		meta.CreationTimestamp = metav1.NewTime(s.cfg.Now().UTC())
 	} else {
 		w.result = Configured
-		same, wrong, err := s.compare(w, object, meta)
+		same, wrong, err := compare(w, object)
 		if err != nil || len(wrong) > 0 {
 			return wrong, err
 		}
@@ -262,53 +243,85 @@ func (s *Store) plan(w *write) ([]manifest.Violation, error) {
 		}
 	}
 	var err error
-	if w.value, err = json.Marshal(object); err != nil {
+	if w.value, err = json.Marshal(object.Value()); err != nil {
 		return nil, fmt.Errorf("encode %s: %w", w.object, err)
 	}
 	return nil, nil
 }
 
-// compare gives object the identity of the stored one and reports whether they are the same.
-func (s *Store) compare(w *write, object any, meta *metav1.ObjectMeta) (same bool, wrong []manifest.Violation, err error) {
-	var stored any
-	var identity *metav1.ObjectMeta
-	switch object.(type) {
-	case *v1.Node:
-		old := &v1.Node{}
-		stored, identity = old, &old.ObjectMeta
-	case *v1.Pod:
-		old := &v1.Pod{}
-		stored, identity = old, &old.ObjectMeta
-	case *v1.Namespace:
-		old := &v1.Namespace{}
-		stored, identity = old, &old.ObjectMeta
+// kept returns a copy of an object with only what is kept of it. The two share what they have in common.
+func kept(o manifest.Object) manifest.Object {
+	var out manifest.Object
+	var owners []metav1.OwnerReference
+	switch {
+	case o.Node != nil:
+		node := *o.Node
+		node.Status = v1.NodeStatus{
+			Capacity: node.Status.Capacity, Allocatable: node.Status.Allocatable,
+			Images: node.Status.Images, DeclaredFeatures: node.Status.DeclaredFeatures,
+		}
+		out.Node = &node
+	case o.Pod != nil:
+		pod := *o.Pod
+		if source.Terminal(&pod) {
+			pod.Status = v1.PodStatus{Phase: pod.Status.Phase}
+		} else {
+			pod.Status = v1.PodStatus{NominatedNodeName: pod.Status.NominatedNodeName}
+		}
+		out.Pod, owners = &pod, pod.OwnerReferences
+	case o.Namespace != nil:
+		namespace := *o.Namespace
+		out.Namespace = &namespace
+	case o.Service != nil:
+		out.Service = &v1.Service{TypeMeta: o.Service.TypeMeta, Spec: v1.ServiceSpec{Selector: o.Service.Spec.Selector}}
+	case o.ReplicationController != nil:
+		c := o.ReplicationController
+		out.ReplicationController = &v1.ReplicationController{
+			TypeMeta: c.TypeMeta, Spec: v1.ReplicationControllerSpec{Selector: c.Spec.Selector},
+		}
+	case o.ReplicaSet != nil:
+		out.ReplicaSet = &appsv1.ReplicaSet{
+			TypeMeta: o.ReplicaSet.TypeMeta, Spec: appsv1.ReplicaSetSpec{Selector: o.ReplicaSet.Spec.Selector},
+		}
+	case o.StatefulSet != nil:
+		out.StatefulSet = &appsv1.StatefulSet{
+			TypeMeta: o.StatefulSet.TypeMeta, Spec: appsv1.StatefulSetSpec{Selector: o.StatefulSet.Spec.Selector},
+		}
 	}
-	if err := json.Unmarshal(w.stored.Value, stored); err != nil {
+	// What a server sets is not the manifest's to say.
+	meta := o.Meta()
+	*out.Meta() = metav1.ObjectMeta{
+		Name: meta.Name, Namespace: meta.Namespace, Labels: meta.Labels, Annotations: meta.Annotations, OwnerReferences: owners,
+	}
+	return out
+}
+
+// compare gives object the identity of the stored one and reports whether they are the same.
+func compare(w *write, object manifest.Object) (same bool, wrong []manifest.Violation, err error) {
+	stored, _ := manifest.New(object.Kind())
+	if err := json.Unmarshal(w.stored.Value, stored.Value()); err != nil {
 		return false, nil, fmt.Errorf("decode stored %s: %w", w.object, err)
 	}
+	meta, identity := object.Meta(), stored.Meta()
 	meta.UID, meta.CreationTimestamp = identity.UID, identity.CreationTimestamp
-	if pod, ok := object.(*v1.Pod); ok {
-		wrong, err = podChange(w.object, stored.(*v1.Pod), pod)
+	if object.Pod != nil {
+		wrong, err = podChange(w.object, stored.Pod, object.Pod)
 		if err != nil || len(wrong) > 0 {
 			return false, wrong, err
 		}
 	}
-	return equality.Semantic.DeepEqual(stored, object), nil, nil
+	return equality.Semantic.DeepEqual(stored.Value(), object.Value()), nil, nil
 }
 
 // Delete removes an object, a pod with its placement and its condition. The pods on a node that is removed, or in a
 // namespace, stay. It returns ErrNotFound if there is no such object. Kind is one of package manifest's.
 func (s *Store) Delete(ctx context.Context, kind, namespace, name string) error {
-	var key string
-	switch kind {
-	case manifest.KindNode:
-		key, namespace = nodeKeys+name, ""
-	case manifest.KindNamespace:
-		key, namespace = namespaceKeys+name, ""
-	case manifest.KindPod:
-		key = podKey(namespace, name)
-	default:
+	key, ok := keyOf(kind, namespace, name)
+	if !ok {
 		return fmt.Errorf("delete %q %s/%s: unknown kind", kind, namespace, name)
+	}
+	if !manifest.Namespaced(kind) {
+		namespace = ""
 	}
 	what := name
 	if namespace != "" {
@@ -340,15 +353,4 @@ func (s *Store) Delete(ctx context.Context, kind, namespace, name string) error 
 		}
 	}
 	return fmt.Errorf("delete %s %s: %w", kind, what, ErrConflict)
-}
-
-func objectKey(o manifest.Object) string {
-	switch {
-	case o.Node != nil:
-		return nodeKeys + o.Node.Name
-	case o.Pod != nil:
-		return podKey(o.Pod.Namespace, o.Pod.Name)
-	default:
-		return namespaceKeys + o.Name()
-	}
 }

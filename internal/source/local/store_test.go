@@ -155,7 +155,7 @@ func TestDeletingAPodDeletesAllThatIsItsAndANodeNothingElse(t *testing.T) {
 			t.Errorf("delete %v: %v, want ErrNotFound", gone, err)
 		}
 	}
-	if err := c.store.Delete(within(t), "Service", "", "x"); err == nil || errors.Is(err, ErrNotFound) {
+	if err := c.store.Delete(within(t), "Deployment", "", "x"); err == nil || errors.Is(err, ErrNotFound) {
 		t.Errorf("delete of an unknown kind: %v", err)
 	}
 }

@@ -19,11 +19,7 @@ const retryDelay = 500 * time.Millisecond
 // Watch lists everything at one revision, tells it, and follows the changes from there. Where changes have been
 // compacted away it lists again and tells the difference.
 func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
-	v := &view{
-		source: s, sink: sink,
-		pods: map[string]*podEntry{}, keys: map[string]string{}, placements: map[string]string{},
-		nodes: map[string]int64{}, namespaces: map[string]int64{},
-	}
+	v := newView(s, sink)
 	s.mu.Lock()
 	s.known, s.waiting = map[string]knownPod{}, errUnread
 	s.mu.Unlock()
@@ -81,11 +77,20 @@ type view struct {
 	source *Source
 	sink   func(source.Event)
 
-	pods       map[string]*podEntry // by key
-	keys       map[string]string    // key of a pod by its uid
-	placements map[string]string    // node by pod uid
-	nodes      map[string]int64     // mod revision by name
-	namespaces map[string]int64     // mod revision by name
+	pods       map[string]*podEntry     // by key
+	keys       map[string]string        // key of a pod by its uid
+	placements map[string]string        // node by pod uid
+	nodes      map[string]int64         // mod revision by name
+	namespaces map[string]int64         // mod revision by name
+	selectors  map[string]selectorEntry // by key
+}
+
+func newView(s *Source, sink func(source.Event)) *view {
+	return &view{
+		source: s, sink: sink,
+		pods: map[string]*podEntry{}, keys: map[string]string{}, placements: map[string]string{},
+		nodes: map[string]int64{}, namespaces: map[string]int64{}, selectors: map[string]selectorEntry{},
+	}
 }
 
 type podEntry struct {
@@ -101,7 +106,7 @@ func (v *view) list(kvs []coord.KV) {
 	placements := map[string]string{}
 	for _, kv := range kvs {
 		listed[kv.Key] = true
-		if prefix, uid := kindOf(kv.Key); prefix == placementKeys {
+		if prefix, uid := split(kv.Key); prefix == placementKeys {
 			placements[uid] = v.placedOn(kv)
 		}
 	}
@@ -122,10 +127,15 @@ func (v *view) list(kvs []coord.KV) {
 			v.namespaceGone(name)
 		}
 	}
+	for key := range v.selectors {
+		if !listed[key] {
+			v.selectorGone(key)
+		}
+	}
 	// Pods come last: whoever is told one that is placed knows its node.
-	for _, want := range []string{namespaceKeys, nodeKeys, podKeys} {
+	for _, pods := range []bool{false, true} {
 		for _, kv := range kvs {
-			if prefix, _ := kindOf(kv.Key); prefix == want {
+			if prefix, _ := split(kv.Key); (prefix == podKeys) == pods {
 				v.set(kv)
 			}
 		}
@@ -141,7 +151,7 @@ func (v *view) list(kvs []coord.KV) {
 // before its placement, so that the pod is not told without its node on its way out.
 func (v *view) update(events []coord.Event) {
 	for _, e := range events {
-		prefix, rest := kindOf(e.KV.Key)
+		prefix, rest := split(e.KV.Key)
 		switch {
 		case prefix == placementKeys:
 			if e.Deleted {
@@ -160,13 +170,15 @@ func (v *view) update(events []coord.Event) {
 			v.nodeGone(rest)
 		case prefix == namespaceKeys:
 			v.namespaceGone(rest)
+		case isSelector(prefix):
+			v.selectorGone(e.KV.Key)
 		}
 	}
 }
 
 // set tells an object that was written, unless it has been told as it is.
 func (v *view) set(kv coord.KV) {
-	prefix, name := kindOf(kv.Key)
+	prefix, name := split(kv.Key)
 	switch prefix {
 	case namespaceKeys:
 		if v.namespaces[name] == kv.ModRevision {
@@ -211,6 +223,10 @@ func (v *view) set(kv coord.KV) {
 		v.pods[kv.Key] = entry
 		v.keys[entry.pod.UID] = kv.Key
 		v.tellPod(entry)
+	default:
+		if isSelector(prefix) {
+			v.setSelector(kv)
+		}
 	}
 }
 
@@ -222,7 +238,11 @@ func (v *view) tellPod(entry *podEntry) {
 		key: v.keys[entry.pod.UID], createRevision: entry.createRevision, node: entry.pod.NodeName,
 	}
 	v.source.mu.Unlock()
-	v.sink(source.Event{Kind: source.PodSet, Pod: entry.pod})
+	told := entry.pod
+	if told.NodeName != "" {
+		told.Nominated = "" // as the API server has it once a pod is bound
+	}
+	v.sink(source.Event{Kind: source.PodSet, Pod: told})
 }
 
 func (v *view) nodeOf(entry *podEntry) string {

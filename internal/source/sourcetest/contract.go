@@ -41,6 +41,12 @@ type Cluster interface {
 	// EndPod makes a pod succeed.
 	EndPod(t testing.TB, namespace, name string)
 	SetNamespace(t testing.TB, namespace *v1.Namespace)
+	// Nominate sets status.nominatedNodeName of a pod.
+	Nominate(t testing.TB, namespace, name, node string)
+	// SetSelector creates or updates a service or controller, of one of cluster's kinds, that selects these labels. There
+	// are services of no labels.
+	SetSelector(t testing.TB, kind, namespace, name string, labels map[string]string)
+	DeleteSelector(t testing.TB, kind, namespace, name string)
 	// Reported returns how many writes the reports on a pod have made, and the message that stands there.
 	Reported(t testing.TB, namespace, name, uid string) (writes int64, message string)
 }
@@ -86,7 +92,10 @@ func Run(t *testing.T, c Cluster) {
 	}{
 		{"EverythingThereIsIsToldBeforeSynced", everythingBeforeSynced},
 		{"ChangesOfPodsAreTold", podChanges},
+		{"LabelsControllerAndNominationOfPodsAreTold", podRelations},
 		{"ChangesOfNodesAndNamespacesAreTold", nodeChanges},
+		{"ServicesAndControllersAreTold", selectors},
+		{"AServiceThatSelectsNothingIsNotTold", emptyService},
 		{"AHeartbeatLeavesTheReducedNodeEqual", heartbeat},
 		{"APodThatEndsIsGone", podEnds},
 		{"ABoundPodIsToldOnItsNode", bound},

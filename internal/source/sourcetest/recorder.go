@@ -21,8 +21,12 @@ type View struct {
 	Pods       map[string]source.Pod // by namespace/name
 	Nodes      map[string]cluster.Node
 	Namespaces map[string][]cluster.Label
+	Selectors  map[SelectorName]cluster.LabelSelector
 	Events     []source.Event
 }
+
+// SelectorName names a service or a controller.
+type SelectorName struct{ Kind, Namespace, Name string }
 
 // Recorder runs Watch and folds what it tells. Watch's rules are checked on the way.
 type Recorder struct {
@@ -41,7 +45,10 @@ func Record(t testing.TB, s source.Source) *Recorder {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Recorder{
 		t: t, cancel: cancel, done: make(chan error, 1), changed: make(chan struct{}),
-		view: View{Pods: map[string]source.Pod{}, Nodes: map[string]cluster.Node{}, Namespaces: map[string][]cluster.Label{}},
+		view: View{
+			Pods: map[string]source.Pod{}, Nodes: map[string]cluster.Node{}, Namespaces: map[string][]cluster.Label{},
+			Selectors: map[SelectorName]cluster.LabelSelector{},
+		},
 	}
 	go func() { r.done <- s.Watch(ctx, r.sink) }()
 	t.Cleanup(func() { r.Stop() })
@@ -68,6 +75,7 @@ func (r *Recorder) sink(e source.Event) {
 	defer r.mu.Unlock()
 	v := &r.view
 	key := e.Pod.Namespace + "/" + e.Pod.Name
+	selector := SelectorName{e.Selector.Kind, e.Selector.Namespace, e.Selector.Name}
 	switch e.Kind {
 	case source.Synced:
 		if v.Synced {
@@ -95,6 +103,13 @@ func (r *Recorder) sink(e source.Event) {
 		v.Namespaces[e.Namespace] = e.Labels
 	case source.NamespaceGone:
 		delete(v.Namespaces, e.Namespace)
+	case source.SelectorSet:
+		v.Selectors[selector] = e.Selector.Selector
+	case source.SelectorGone:
+		if _, ok := v.Selectors[selector]; !ok {
+			r.t.Errorf("%+v was told gone and is not known", selector)
+		}
+		delete(v.Selectors, selector)
 	default:
 		r.t.Errorf("event of kind %d was told", e.Kind)
 	}
@@ -162,7 +177,7 @@ func (r *Recorder) View(look func(View)) {
 func tail(events []source.Event) string {
 	out := ""
 	for _, e := range events[max(0, len(events)-10):] {
-		out += fmt.Sprintf("\n  kind %d: node %q pod %s/%s on %q namespace %q", e.Kind, e.Node.Name, e.Pod.Namespace, e.Pod.Name, e.Pod.NodeName, e.Namespace)
+		out += fmt.Sprintf("\n  kind %d: node %q pod %s/%s on %q namespace %q selector %+v", e.Kind, e.Node.Name, e.Pod.Namespace, e.Pod.Name, e.Pod.NodeName, e.Namespace, e.Selector)
 	}
 	return out
 }

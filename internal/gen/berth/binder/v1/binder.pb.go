@@ -9,8 +9,9 @@
 package binderv1
 
 import (
+	v11 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	v1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
-	v11 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
+	v12 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -35,7 +36,8 @@ const (
 	Outcome_RESULT_ASSUMED Outcome_Result = 1
 	// Already placed, by an earlier commit of this or another attempt, or bound by somebody else.
 	Outcome_RESULT_PLACED Outcome_Result = 2
-	// Not placed: what is left of the candidates does not prove the best node. Run it again at `version`.
+	// Not placed: what is left of the candidates does not prove the best node, or they are not of the pod's kind any
+	// more. Run it again at `version`.
 	Outcome_RESULT_RETRY Outcome_Result = 3
 	// Not placed: no node fits it at `version`.
 	Outcome_RESULT_NO_FIT Outcome_Result = 4
@@ -99,8 +101,8 @@ type CommitRequest struct {
 	ShardRevision int64 `protobuf:"varint,2,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
 	// The version at which the candidates' nodes were last evaluated: the oldest of all answers of this batch.
 	Version *v1.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
-	// The classes of the batch with their candidates.
-	Classes []*ClassCandidates `protobuf:"bytes,4,rep,name=classes,proto3" json:"classes,omitempty"`
+	// The subjects of the batch with their candidates, at most 1000: one for all pods of its kind.
+	Subjects []*SubjectCandidates `protobuf:"bytes,4,rep,name=subjects,proto3" json:"subjects,omitempty"`
 	// The pods in queue order, at most 10,000.
 	Pods          []*PodAttempt `protobuf:"bytes,5,rep,name=pods,proto3" json:"pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -158,9 +160,9 @@ func (x *CommitRequest) GetVersion() *v1.Version {
 	return nil
 }
 
-func (x *CommitRequest) GetClasses() []*ClassCandidates {
+func (x *CommitRequest) GetSubjects() []*SubjectCandidates {
 	if x != nil {
-		return x.Classes
+		return x.Subjects
 	}
 	return nil
 }
@@ -172,32 +174,32 @@ func (x *CommitRequest) GetPods() []*PodAttempt {
 	return nil
 }
 
-// ClassCandidates are the merged answers of the score-workers for a class.
-type ClassCandidates struct {
+// SubjectCandidates are the merged answers of the score-workers for a subject.
+type SubjectCandidates struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The class.
-	Class int32 `protobuf:"varint,1,opt,name=class,proto3" json:"class,omitempty"`
+	// The subject.
+	Subject *v11.Subject `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Groups over all ranges; in each the best nodes, best first. count > the number of nodes says that there are
-	// more feasible nodes than those listed.
-	Groups        []*v11.Group `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
+	// more eligible nodes than those listed.
+	Groups        []*v12.Group `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ClassCandidates) Reset() {
-	*x = ClassCandidates{}
+func (x *SubjectCandidates) Reset() {
+	*x = SubjectCandidates{}
 	mi := &file_berth_binder_v1_binder_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ClassCandidates) String() string {
+func (x *SubjectCandidates) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ClassCandidates) ProtoMessage() {}
+func (*SubjectCandidates) ProtoMessage() {}
 
-func (x *ClassCandidates) ProtoReflect() protoreflect.Message {
+func (x *SubjectCandidates) ProtoReflect() protoreflect.Message {
 	mi := &file_berth_binder_v1_binder_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -209,19 +211,19 @@ func (x *ClassCandidates) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ClassCandidates.ProtoReflect.Descriptor instead.
-func (*ClassCandidates) Descriptor() ([]byte, []int) {
+// Deprecated: Use SubjectCandidates.ProtoReflect.Descriptor instead.
+func (*SubjectCandidates) Descriptor() ([]byte, []int) {
 	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *ClassCandidates) GetClass() int32 {
+func (x *SubjectCandidates) GetSubject() *v11.Subject {
 	if x != nil {
-		return x.Class
+		return x.Subject
 	}
-	return 0
+	return nil
 }
 
-func (x *ClassCandidates) GetGroups() []*v11.Group {
+func (x *SubjectCandidates) GetGroups() []*v12.Group {
 	if x != nil {
 		return x.Groups
 	}
@@ -237,8 +239,9 @@ type PodAttempt struct {
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	// The number of this attempt, from 1.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Index into classes. -1 for a pod that is pinned: its only candidate is its node.
-	ClassIndex    int32 `protobuf:"varint,4,opt,name=class_index,json=classIndex,proto3" json:"class_index,omitempty"`
+	// Index into subjects, of one of the pod's kind. -1 for a pod that has one candidate: the node that it is pinned to, or
+	// the node that it is nominated to if workers found no other. A pod that is nominated goes to that node if it fits.
+	SubjectIndex  int32 `protobuf:"varint,4,opt,name=subject_index,json=subjectIndex,proto3" json:"subject_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -294,9 +297,9 @@ func (x *PodAttempt) GetAttempt() int32 {
 	return 0
 }
 
-func (x *PodAttempt) GetClassIndex() int32 {
+func (x *PodAttempt) GetSubjectIndex() int32 {
 	if x != nil {
-		return x.ClassIndex
+		return x.SubjectIndex
 	}
 	return 0
 }
@@ -580,23 +583,22 @@ var File_berth_binder_v1_binder_proto protoreflect.FileDescriptor
 
 const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\n" +
-	"\x1cberth/binder/v1/binder.proto\x12\x0fberth.binder.v1\x1a\x16berth/log/v1/log.proto\x1a\x1aberth/score/v1/score.proto\"\xea\x01\n" +
+	"\x1cberth/binder/v1/binder.proto\x12\x0fberth.binder.v1\x1a\x1cberth/filter/v1/filter.proto\x1a\x16berth/log/v1/log.proto\x1a\x1aberth/score/v1/score.proto\"\xee\x01\n" +
 	"\rCommitRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
 	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +
-	"\aversion\x18\x03 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12:\n" +
-	"\aclasses\x18\x04 \x03(\v2 .berth.binder.v1.ClassCandidatesR\aclasses\x12/\n" +
-	"\x04pods\x18\x05 \x03(\v2\x1b.berth.binder.v1.PodAttemptR\x04pods\"V\n" +
-	"\x0fClassCandidates\x12\x14\n" +
-	"\x05class\x18\x01 \x01(\x05R\x05class\x12-\n" +
-	"\x06groups\x18\x02 \x03(\v2\x15.berth.score.v1.GroupR\x06groups\"i\n" +
+	"\aversion\x18\x03 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12>\n" +
+	"\bsubjects\x18\x04 \x03(\v2\".berth.binder.v1.SubjectCandidatesR\bsubjects\x12/\n" +
+	"\x04pods\x18\x05 \x03(\v2\x1b.berth.binder.v1.PodAttemptR\x04pods\"v\n" +
+	"\x11SubjectCandidates\x122\n" +
+	"\asubject\x18\x01 \x01(\v2\x18.berth.filter.v1.SubjectR\asubject\x12-\n" +
+	"\x06groups\x18\x02 \x03(\v2\x15.berth.score.v1.GroupR\x06groups\"m\n" +
 	"\n" +
 	"PodAttempt\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12\x1f\n" +
-	"\vclass_index\x18\x04 \x01(\x05R\n" +
-	"classIndex\"w\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12#\n" +
+	"\rsubject_index\x18\x04 \x01(\x05R\fsubjectIndex\"w\n" +
 	"\x0eCommitResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x124\n" +
 	"\boutcomes\x18\x02 \x03(\v2\x18.berth.binder.v1.OutcomeR\boutcomes\"\xd5\x01\n" +
@@ -639,36 +641,38 @@ func file_berth_binder_v1_binder_proto_rawDescGZIP() []byte {
 var file_berth_binder_v1_binder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_berth_binder_v1_binder_proto_goTypes = []any{
-	(Outcome_Result)(0),     // 0: berth.binder.v1.Outcome.Result
-	(*CommitRequest)(nil),   // 1: berth.binder.v1.CommitRequest
-	(*ClassCandidates)(nil), // 2: berth.binder.v1.ClassCandidates
-	(*PodAttempt)(nil),      // 3: berth.binder.v1.PodAttempt
-	(*CommitResponse)(nil),  // 4: berth.binder.v1.CommitResponse
-	(*Outcome)(nil),         // 5: berth.binder.v1.Outcome
-	(*ReportRequest)(nil),   // 6: berth.binder.v1.ReportRequest
-	(*PodReport)(nil),       // 7: berth.binder.v1.PodReport
-	(*ReportResponse)(nil),  // 8: berth.binder.v1.ReportResponse
-	(*v1.Version)(nil),      // 9: berth.log.v1.Version
-	(*v11.Group)(nil),       // 10: berth.score.v1.Group
+	(Outcome_Result)(0),       // 0: berth.binder.v1.Outcome.Result
+	(*CommitRequest)(nil),     // 1: berth.binder.v1.CommitRequest
+	(*SubjectCandidates)(nil), // 2: berth.binder.v1.SubjectCandidates
+	(*PodAttempt)(nil),        // 3: berth.binder.v1.PodAttempt
+	(*CommitResponse)(nil),    // 4: berth.binder.v1.CommitResponse
+	(*Outcome)(nil),           // 5: berth.binder.v1.Outcome
+	(*ReportRequest)(nil),     // 6: berth.binder.v1.ReportRequest
+	(*PodReport)(nil),         // 7: berth.binder.v1.PodReport
+	(*ReportResponse)(nil),    // 8: berth.binder.v1.ReportResponse
+	(*v1.Version)(nil),        // 9: berth.log.v1.Version
+	(*v11.Subject)(nil),       // 10: berth.filter.v1.Subject
+	(*v12.Group)(nil),         // 11: berth.score.v1.Group
 }
 var file_berth_binder_v1_binder_proto_depIdxs = []int32{
 	9,  // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
-	2,  // 1: berth.binder.v1.CommitRequest.classes:type_name -> berth.binder.v1.ClassCandidates
+	2,  // 1: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
 	3,  // 2: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
-	10, // 3: berth.binder.v1.ClassCandidates.groups:type_name -> berth.score.v1.Group
-	9,  // 4: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
-	5,  // 5: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
-	0,  // 6: berth.binder.v1.Outcome.result:type_name -> berth.binder.v1.Outcome.Result
-	7,  // 7: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
-	1,  // 8: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
-	6,  // 9: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
-	4,  // 10: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
-	8,  // 11: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
-	10, // [10:12] is the sub-list for method output_type
-	8,  // [8:10] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	10, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
+	11, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
+	9,  // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
+	5,  // 6: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
+	0,  // 7: berth.binder.v1.Outcome.result:type_name -> berth.binder.v1.Outcome.Result
+	7,  // 8: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
+	1,  // 9: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
+	6,  // 10: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
+	4,  // 11: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
+	8,  // 12: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
+	11, // [11:13] is the sub-list for method output_type
+	9,  // [9:11] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_berth_binder_v1_binder_proto_init() }

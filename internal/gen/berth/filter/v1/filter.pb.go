@@ -24,7 +24,71 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// FilterRequest asks about several classes over one range.
+// Subject is what filters and scores see of a pod: pods of equal subjects are treated alike.
+type Subject struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pod's class.
+	Class int32 `protobuf:"varint,1,opt,name=class,proto3" json:"class,omitempty"`
+	// Its label set. 0: no selector sees its labels.
+	Labels int32 `protobuf:"varint,2,opt,name=labels,proto3" json:"labels,omitempty"`
+	// spec.priority.
+	Priority      int32 `protobuf:"varint,3,opt,name=priority,proto3" json:"priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Subject) Reset() {
+	*x = Subject{}
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Subject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Subject) ProtoMessage() {}
+
+func (x *Subject) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Subject.ProtoReflect.Descriptor instead.
+func (*Subject) Descriptor() ([]byte, []int) {
+	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Subject) GetClass() int32 {
+	if x != nil {
+		return x.Class
+	}
+	return 0
+}
+
+func (x *Subject) GetLabels() int32 {
+	if x != nil {
+		return x.Labels
+	}
+	return 0
+}
+
+func (x *Subject) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+// FilterRequest asks about several subjects over one range.
 type FilterRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The replica must have at least this version, of the same epoch.
@@ -33,9 +97,10 @@ type FilterRequest struct {
 	First int32 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
 	// One past the last node index; a multiple of 64, or larger than any index.
 	End int32 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
-	// The classes, at most 1000.
-	Classes []int32 `protobuf:"varint,4,rep,packed,name=classes,proto3" json:"classes,omitempty"`
-	// Pods that may only go to one node of this range, at most 10,000.
+	// The subjects, at most 1000.
+	Subjects []*Subject `protobuf:"bytes,4,rep,name=subjects,proto3" json:"subjects,omitempty"`
+	// Pods with one node of this range that matters by itself: the only one they may go to, or the one they are
+	// nominated to. At most 10,000.
 	Pins          []*Pin `protobuf:"bytes,5,rep,name=pins,proto3" json:"pins,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -43,7 +108,7 @@ type FilterRequest struct {
 
 func (x *FilterRequest) Reset() {
 	*x = FilterRequest{}
-	mi := &file_berth_filter_v1_filter_proto_msgTypes[0]
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -55,7 +120,7 @@ func (x *FilterRequest) String() string {
 func (*FilterRequest) ProtoMessage() {}
 
 func (x *FilterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_filter_v1_filter_proto_msgTypes[0]
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -68,7 +133,7 @@ func (x *FilterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilterRequest.ProtoReflect.Descriptor instead.
 func (*FilterRequest) Descriptor() ([]byte, []int) {
-	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{0}
+	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *FilterRequest) GetMinVersion() *v1.Version {
@@ -92,9 +157,9 @@ func (x *FilterRequest) GetEnd() int32 {
 	return 0
 }
 
-func (x *FilterRequest) GetClasses() []int32 {
+func (x *FilterRequest) GetSubjects() []*Subject {
 	if x != nil {
-		return x.Classes
+		return x.Subjects
 	}
 	return nil
 }
@@ -106,20 +171,22 @@ func (x *FilterRequest) GetPins() []*Pin {
 	return nil
 }
 
-// Pin asks about one class on one node.
+// Pin asks about one pod on one node.
 type Pin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The class.
-	Class int32 `protobuf:"varint,1,opt,name=class,proto3" json:"class,omitempty"`
+	// The pod's subject.
+	Subject *Subject `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
 	// The node.
-	Node          int32 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	Node int32 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	// The pod's id in the log, so that its own nomination does not count against it. -1: it has none.
+	Self          int32 `protobuf:"varint,3,opt,name=self,proto3" json:"self,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_berth_filter_v1_filter_proto_msgTypes[1]
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -131,7 +198,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_filter_v1_filter_proto_msgTypes[1]
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -144,14 +211,14 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{1}
+	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *Pin) GetClass() int32 {
+func (x *Pin) GetSubject() *Subject {
 	if x != nil {
-		return x.Class
+		return x.Subject
 	}
-	return 0
+	return nil
 }
 
 func (x *Pin) GetNode() int32 {
@@ -161,13 +228,20 @@ func (x *Pin) GetNode() int32 {
 	return 0
 }
 
-// FilterResponse answers for each class and each pin, in request order.
+func (x *Pin) GetSelf() int32 {
+	if x != nil {
+		return x.Self
+	}
+	return 0
+}
+
+// FilterResponse answers for each subject and each pin, in request order.
 type FilterResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version everything in the answer is of.
 	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Per class. A class the worker does not know (no pod of it is left) has nodes = 0.
-	Classes []*ClassFeasibility `protobuf:"bytes,2,rep,name=classes,proto3" json:"classes,omitempty"`
+	// Per subject. One whose class the worker does not know (no pod of it is left) has nodes = 0.
+	Subjects []*SubjectFeasibility `protobuf:"bytes,2,rep,name=subjects,proto3" json:"subjects,omitempty"`
 	// Per pin: the verdicts of that node, none if it is feasible. One node without verdicts and with known = false if
 	// the node does not exist.
 	Pins          []*PinFeasibility `protobuf:"bytes,3,rep,name=pins,proto3" json:"pins,omitempty"`
@@ -177,7 +251,7 @@ type FilterResponse struct {
 
 func (x *FilterResponse) Reset() {
 	*x = FilterResponse{}
-	mi := &file_berth_filter_v1_filter_proto_msgTypes[2]
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -189,7 +263,7 @@ func (x *FilterResponse) String() string {
 func (*FilterResponse) ProtoMessage() {}
 
 func (x *FilterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_filter_v1_filter_proto_msgTypes[2]
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -202,7 +276,7 @@ func (x *FilterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilterResponse.ProtoReflect.Descriptor instead.
 func (*FilterResponse) Descriptor() ([]byte, []int) {
-	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{2}
+	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *FilterResponse) GetVersion() *v1.Version {
@@ -212,9 +286,9 @@ func (x *FilterResponse) GetVersion() *v1.Version {
 	return nil
 }
 
-func (x *FilterResponse) GetClasses() []*ClassFeasibility {
+func (x *FilterResponse) GetSubjects() []*SubjectFeasibility {
 	if x != nil {
-		return x.Classes
+		return x.Subjects
 	}
 	return nil
 }
@@ -226,36 +300,37 @@ func (x *FilterResponse) GetPins() []*PinFeasibility {
 	return nil
 }
 
-// ClassFeasibility is a class over the range.
-type ClassFeasibility struct {
+// SubjectFeasibility is a subject over the range.
+type SubjectFeasibility struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Bit i of byte j: node first + 8j + i is feasible. Trailing zero bytes are left out.
-	Feasible []byte `protobuf:"bytes,1,opt,name=feasible,proto3" json:"feasible,omitempty"`
-	// Number of feasible nodes.
+	// Bit i of byte j: node first + 8j + i is feasible as far as its own pods, labels and resources go. These are the
+	// feasible nodes, and those that only pods on other nodes exclude. Trailing zero bytes are left out.
+	Eligible []byte `protobuf:"bytes,1,opt,name=eligible,proto3" json:"eligible,omitempty"`
+	// Number of nodes that are feasible by everything.
 	FeasibleCount int32 `protobuf:"varint,2,opt,name=feasible_count,json=feasibleCount,proto3" json:"feasible_count,omitempty"`
 	// Number of nodes that exist in the range.
 	Nodes int32 `protobuf:"varint,3,opt,name=nodes,proto3" json:"nodes,omitempty"`
-	// Why the others are not: each node counts once per reason it has.
+	// Why the others are not feasible: each node counts once per reason it has.
 	Verdicts      []*VerdictCount `protobuf:"bytes,4,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ClassFeasibility) Reset() {
-	*x = ClassFeasibility{}
-	mi := &file_berth_filter_v1_filter_proto_msgTypes[3]
+func (x *SubjectFeasibility) Reset() {
+	*x = SubjectFeasibility{}
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ClassFeasibility) String() string {
+func (x *SubjectFeasibility) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ClassFeasibility) ProtoMessage() {}
+func (*SubjectFeasibility) ProtoMessage() {}
 
-func (x *ClassFeasibility) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_filter_v1_filter_proto_msgTypes[3]
+func (x *SubjectFeasibility) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -266,40 +341,40 @@ func (x *ClassFeasibility) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ClassFeasibility.ProtoReflect.Descriptor instead.
-func (*ClassFeasibility) Descriptor() ([]byte, []int) {
-	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{3}
+// Deprecated: Use SubjectFeasibility.ProtoReflect.Descriptor instead.
+func (*SubjectFeasibility) Descriptor() ([]byte, []int) {
+	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *ClassFeasibility) GetFeasible() []byte {
+func (x *SubjectFeasibility) GetEligible() []byte {
 	if x != nil {
-		return x.Feasible
+		return x.Eligible
 	}
 	return nil
 }
 
-func (x *ClassFeasibility) GetFeasibleCount() int32 {
+func (x *SubjectFeasibility) GetFeasibleCount() int32 {
 	if x != nil {
 		return x.FeasibleCount
 	}
 	return 0
 }
 
-func (x *ClassFeasibility) GetNodes() int32 {
+func (x *SubjectFeasibility) GetNodes() int32 {
 	if x != nil {
 		return x.Nodes
 	}
 	return 0
 }
 
-func (x *ClassFeasibility) GetVerdicts() []*VerdictCount {
+func (x *SubjectFeasibility) GetVerdicts() []*VerdictCount {
 	if x != nil {
 		return x.Verdicts
 	}
 	return nil
 }
 
-// PinFeasibility is one class on one node.
+// PinFeasibility is one pod on one node.
 type PinFeasibility struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node exists.
@@ -314,7 +389,7 @@ type PinFeasibility struct {
 
 func (x *PinFeasibility) Reset() {
 	*x = PinFeasibility{}
-	mi := &file_berth_filter_v1_filter_proto_msgTypes[4]
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -326,7 +401,7 @@ func (x *PinFeasibility) String() string {
 func (*PinFeasibility) ProtoMessage() {}
 
 func (x *PinFeasibility) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_filter_v1_filter_proto_msgTypes[4]
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -339,7 +414,7 @@ func (x *PinFeasibility) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinFeasibility.ProtoReflect.Descriptor instead.
 func (*PinFeasibility) Descriptor() ([]byte, []int) {
-	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{4}
+	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PinFeasibility) GetKnown() bool {
@@ -382,7 +457,7 @@ type VerdictCount struct {
 
 func (x *VerdictCount) Reset() {
 	*x = VerdictCount{}
-	mi := &file_berth_filter_v1_filter_proto_msgTypes[5]
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -394,7 +469,7 @@ func (x *VerdictCount) String() string {
 func (*VerdictCount) ProtoMessage() {}
 
 func (x *VerdictCount) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_filter_v1_filter_proto_msgTypes[5]
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -407,7 +482,7 @@ func (x *VerdictCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerdictCount.ProtoReflect.Descriptor instead.
 func (*VerdictCount) Descriptor() ([]byte, []int) {
-	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{5}
+	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *VerdictCount) GetPlugin() string {
@@ -449,23 +524,28 @@ var File_berth_filter_v1_filter_proto protoreflect.FileDescriptor
 
 const file_berth_filter_v1_filter_proto_rawDesc = "" +
 	"\n" +
-	"\x1cberth/filter/v1/filter.proto\x12\x0fberth.filter.v1\x1a\x16berth/log/v1/log.proto\"\xb3\x01\n" +
+	"\x1cberth/filter/v1/filter.proto\x12\x0fberth.filter.v1\x1a\x16berth/log/v1/log.proto\"S\n" +
+	"\aSubject\x12\x14\n" +
+	"\x05class\x18\x01 \x01(\x05R\x05class\x12\x16\n" +
+	"\x06labels\x18\x02 \x01(\x05R\x06labels\x12\x1a\n" +
+	"\bpriority\x18\x03 \x01(\x05R\bpriority\"\xcf\x01\n" +
 	"\rFilterRequest\x126\n" +
 	"\vmin_version\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\n" +
 	"minVersion\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x05R\x05first\x12\x10\n" +
-	"\x03end\x18\x03 \x01(\x05R\x03end\x12\x18\n" +
-	"\aclasses\x18\x04 \x03(\x05R\aclasses\x12(\n" +
-	"\x04pins\x18\x05 \x03(\v2\x14.berth.filter.v1.PinR\x04pins\"/\n" +
-	"\x03Pin\x12\x14\n" +
-	"\x05class\x18\x01 \x01(\x05R\x05class\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\x05R\x04node\"\xb3\x01\n" +
+	"\x03end\x18\x03 \x01(\x05R\x03end\x124\n" +
+	"\bsubjects\x18\x04 \x03(\v2\x18.berth.filter.v1.SubjectR\bsubjects\x12(\n" +
+	"\x04pins\x18\x05 \x03(\v2\x14.berth.filter.v1.PinR\x04pins\"a\n" +
+	"\x03Pin\x122\n" +
+	"\asubject\x18\x01 \x01(\v2\x18.berth.filter.v1.SubjectR\asubject\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\x05R\x04node\x12\x12\n" +
+	"\x04self\x18\x03 \x01(\x05R\x04self\"\xb7\x01\n" +
 	"\x0eFilterResponse\x12/\n" +
-	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12;\n" +
-	"\aclasses\x18\x02 \x03(\v2!.berth.filter.v1.ClassFeasibilityR\aclasses\x123\n" +
-	"\x04pins\x18\x03 \x03(\v2\x1f.berth.filter.v1.PinFeasibilityR\x04pins\"\xa6\x01\n" +
-	"\x10ClassFeasibility\x12\x1a\n" +
-	"\bfeasible\x18\x01 \x01(\fR\bfeasible\x12%\n" +
+	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12?\n" +
+	"\bsubjects\x18\x02 \x03(\v2#.berth.filter.v1.SubjectFeasibilityR\bsubjects\x123\n" +
+	"\x04pins\x18\x03 \x03(\v2\x1f.berth.filter.v1.PinFeasibilityR\x04pins\"\xa8\x01\n" +
+	"\x12SubjectFeasibility\x12\x1a\n" +
+	"\beligible\x18\x01 \x01(\fR\beligible\x12%\n" +
 	"\x0efeasible_count\x18\x02 \x01(\x05R\rfeasibleCount\x12\x14\n" +
 	"\x05nodes\x18\x03 \x01(\x05R\x05nodes\x129\n" +
 	"\bverdicts\x18\x04 \x03(\v2\x1d.berth.filter.v1.VerdictCountR\bverdicts\"}\n" +
@@ -495,31 +575,34 @@ func file_berth_filter_v1_filter_proto_rawDescGZIP() []byte {
 	return file_berth_filter_v1_filter_proto_rawDescData
 }
 
-var file_berth_filter_v1_filter_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_berth_filter_v1_filter_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_berth_filter_v1_filter_proto_goTypes = []any{
-	(*FilterRequest)(nil),    // 0: berth.filter.v1.FilterRequest
-	(*Pin)(nil),              // 1: berth.filter.v1.Pin
-	(*FilterResponse)(nil),   // 2: berth.filter.v1.FilterResponse
-	(*ClassFeasibility)(nil), // 3: berth.filter.v1.ClassFeasibility
-	(*PinFeasibility)(nil),   // 4: berth.filter.v1.PinFeasibility
-	(*VerdictCount)(nil),     // 5: berth.filter.v1.VerdictCount
-	(*v1.Version)(nil),       // 6: berth.log.v1.Version
+	(*Subject)(nil),            // 0: berth.filter.v1.Subject
+	(*FilterRequest)(nil),      // 1: berth.filter.v1.FilterRequest
+	(*Pin)(nil),                // 2: berth.filter.v1.Pin
+	(*FilterResponse)(nil),     // 3: berth.filter.v1.FilterResponse
+	(*SubjectFeasibility)(nil), // 4: berth.filter.v1.SubjectFeasibility
+	(*PinFeasibility)(nil),     // 5: berth.filter.v1.PinFeasibility
+	(*VerdictCount)(nil),       // 6: berth.filter.v1.VerdictCount
+	(*v1.Version)(nil),         // 7: berth.log.v1.Version
 }
 var file_berth_filter_v1_filter_proto_depIdxs = []int32{
-	6, // 0: berth.filter.v1.FilterRequest.min_version:type_name -> berth.log.v1.Version
-	1, // 1: berth.filter.v1.FilterRequest.pins:type_name -> berth.filter.v1.Pin
-	6, // 2: berth.filter.v1.FilterResponse.version:type_name -> berth.log.v1.Version
-	3, // 3: berth.filter.v1.FilterResponse.classes:type_name -> berth.filter.v1.ClassFeasibility
-	4, // 4: berth.filter.v1.FilterResponse.pins:type_name -> berth.filter.v1.PinFeasibility
-	5, // 5: berth.filter.v1.ClassFeasibility.verdicts:type_name -> berth.filter.v1.VerdictCount
-	5, // 6: berth.filter.v1.PinFeasibility.verdicts:type_name -> berth.filter.v1.VerdictCount
-	0, // 7: berth.filter.v1.FilterService.Filter:input_type -> berth.filter.v1.FilterRequest
-	2, // 8: berth.filter.v1.FilterService.Filter:output_type -> berth.filter.v1.FilterResponse
-	8, // [8:9] is the sub-list for method output_type
-	7, // [7:8] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	7,  // 0: berth.filter.v1.FilterRequest.min_version:type_name -> berth.log.v1.Version
+	0,  // 1: berth.filter.v1.FilterRequest.subjects:type_name -> berth.filter.v1.Subject
+	2,  // 2: berth.filter.v1.FilterRequest.pins:type_name -> berth.filter.v1.Pin
+	0,  // 3: berth.filter.v1.Pin.subject:type_name -> berth.filter.v1.Subject
+	7,  // 4: berth.filter.v1.FilterResponse.version:type_name -> berth.log.v1.Version
+	4,  // 5: berth.filter.v1.FilterResponse.subjects:type_name -> berth.filter.v1.SubjectFeasibility
+	5,  // 6: berth.filter.v1.FilterResponse.pins:type_name -> berth.filter.v1.PinFeasibility
+	6,  // 7: berth.filter.v1.SubjectFeasibility.verdicts:type_name -> berth.filter.v1.VerdictCount
+	6,  // 8: berth.filter.v1.PinFeasibility.verdicts:type_name -> berth.filter.v1.VerdictCount
+	1,  // 9: berth.filter.v1.FilterService.Filter:input_type -> berth.filter.v1.FilterRequest
+	3,  // 10: berth.filter.v1.FilterService.Filter:output_type -> berth.filter.v1.FilterResponse
+	10, // [10:11] is the sub-list for method output_type
+	9,  // [9:10] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_berth_filter_v1_filter_proto_init() }
@@ -533,7 +616,7 @@ func file_berth_filter_v1_filter_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_filter_v1_filter_proto_rawDesc), len(file_berth_filter_v1_filter_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,11 +28,11 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// FilterService is served by every filter-worker, for any range of any class: each worker has the whole replica.
+// FilterService is served by every filter-worker, for any range and subject: each worker has the whole replica.
 type FilterServiceClient interface {
-	// Filter returns which nodes of a range can run each class, at min_version or later.
+	// Filter returns which nodes of a range can run each subject, at min_version or later.
 	// UNAVAILABLE (REPLICA_BEHIND): this worker's replica is older than min_version, or of another epoch; ask another.
-	// INVALID_ARGUMENT: a range that is not aligned, or too many classes.
+	// INVALID_ARGUMENT: a range that is not aligned, or too many subjects.
 	Filter(ctx context.Context, in *FilterRequest, opts ...grpc.CallOption) (*FilterResponse, error)
 }
 
@@ -58,11 +58,11 @@ func (c *filterServiceClient) Filter(ctx context.Context, in *FilterRequest, opt
 // All implementations must embed UnimplementedFilterServiceServer
 // for forward compatibility.
 //
-// FilterService is served by every filter-worker, for any range of any class: each worker has the whole replica.
+// FilterService is served by every filter-worker, for any range and subject: each worker has the whole replica.
 type FilterServiceServer interface {
-	// Filter returns which nodes of a range can run each class, at min_version or later.
+	// Filter returns which nodes of a range can run each subject, at min_version or later.
 	// UNAVAILABLE (REPLICA_BEHIND): this worker's replica is older than min_version, or of another epoch; ask another.
-	// INVALID_ARGUMENT: a range that is not aligned, or too many classes.
+	// INVALID_ARGUMENT: a range that is not aligned, or too many subjects.
 	Filter(context.Context, *FilterRequest) (*FilterResponse, error)
 	mustEmbedUnimplementedFilterServiceServer()
 }

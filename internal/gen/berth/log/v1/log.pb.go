@@ -311,6 +311,9 @@ type Delta struct {
 	//	*Delta_PodForgotten
 	//	*Delta_PodRemoved
 	//	*Delta_ImageSized
+	//	*Delta_LabelsDefined
+	//	*Delta_SelectorSet
+	//	*Delta_SelectorRemoved
 	Change        isDelta_Change `protobuf_oneof:"change"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -461,6 +464,33 @@ func (x *Delta) GetImageSized() *ImageSized {
 	return nil
 }
 
+func (x *Delta) GetLabelsDefined() *LabelsDefined {
+	if x != nil {
+		if x, ok := x.Change.(*Delta_LabelsDefined); ok {
+			return x.LabelsDefined
+		}
+	}
+	return nil
+}
+
+func (x *Delta) GetSelectorSet() *SelectorSet {
+	if x != nil {
+		if x, ok := x.Change.(*Delta_SelectorSet); ok {
+			return x.SelectorSet
+		}
+	}
+	return nil
+}
+
+func (x *Delta) GetSelectorRemoved() *SelectorRemoved {
+	if x != nil {
+		if x, ok := x.Change.(*Delta_SelectorRemoved); ok {
+			return x.SelectorRemoved
+		}
+	}
+	return nil
+}
+
 type isDelta_Change interface {
 	isDelta_Change()
 }
@@ -525,6 +555,21 @@ type Delta_ImageSized struct {
 	ImageSized *ImageSized `protobuf:"bytes,12,opt,name=image_sized,json=imageSized,proto3,oneof"`
 }
 
+type Delta_LabelsDefined struct {
+	// A label set that a following pod refers to.
+	LabelsDefined *LabelsDefined `protobuf:"bytes,13,opt,name=labels_defined,json=labelsDefined,proto3,oneof"`
+}
+
+type Delta_SelectorSet struct {
+	// A service or a controller is new or its selector differs.
+	SelectorSet *SelectorSet `protobuf:"bytes,14,opt,name=selector_set,json=selectorSet,proto3,oneof"`
+}
+
+type Delta_SelectorRemoved struct {
+	// A service or a controller is gone.
+	SelectorRemoved *SelectorRemoved `protobuf:"bytes,15,opt,name=selector_removed,json=selectorRemoved,proto3,oneof"`
+}
+
 func (*Delta_Settings) isDelta_Change() {}
 
 func (*Delta_ClassDefined) isDelta_Change() {}
@@ -548,6 +593,12 @@ func (*Delta_PodForgotten) isDelta_Change() {}
 func (*Delta_PodRemoved) isDelta_Change() {}
 
 func (*Delta_ImageSized) isDelta_Change() {}
+
+func (*Delta_LabelsDefined) isDelta_Change() {}
+
+func (*Delta_SelectorSet) isDelta_Change() {}
+
+func (*Delta_SelectorRemoved) isDelta_Change() {}
 
 // Settings are what all roles of an epoch must agree on. The binder says them once, at the start.
 type Settings struct {
@@ -669,8 +720,19 @@ type Profile struct {
 	HasAddedRequired bool `protobuf:"varint,12,opt,name=has_added_required,json=hasAddedRequired,proto3" json:"has_added_required,omitempty"`
 	// Preferred node affinity terms of all pods, besides their own.
 	AddedPreferred []*PreferredTerm `protobuf:"bytes,13,rep,name=added_preferred,json=addedPreferred,proto3" json:"added_preferred,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What a required affinity term of a placed pod weighs where InterPodAffinity scores, 0 to 100. 0: it does not count.
+	HardPodAffinityWeight int32 `protobuf:"varint,14,opt,name=hard_pod_affinity_weight,json=hardPodAffinityWeight,proto3" json:"hard_pod_affinity_weight,omitempty"`
+	// InterPodAffinity scores only pods that have preferred terms themselves.
+	IgnorePreferredTerms bool `protobuf:"varint,15,opt,name=ignore_preferred_terms,json=ignorePreferredTerms,proto3" json:"ignore_preferred_terms,omitempty"`
+	// The spread constraints of pods that have none of their own. Their selectors are not used: they come from the pod's
+	// services and controller.
+	DefaultSpread []*SpreadConstraint `protobuf:"bytes,16,rep,name=default_spread,json=defaultSpread,proto3" json:"default_spread,omitempty"`
+	// default_spread is kube-scheduler's own, with which nodes without the label of a topology are scored too.
+	SystemSpread bool `protobuf:"varint,17,opt,name=system_spread,json=systemSpread,proto3" json:"system_spread,omitempty"`
+	// How many feasible nodes are scored at most, in percent of all nodes. 0: all are.
+	PercentageOfNodesToScore int32 `protobuf:"varint,18,opt,name=percentage_of_nodes_to_score,json=percentageOfNodesToScore,proto3" json:"percentage_of_nodes_to_score,omitempty"`
+	unknownFields            protoimpl.UnknownFields
+	sizeCache                protoimpl.SizeCache
 }
 
 func (x *Profile) Reset() {
@@ -792,6 +854,41 @@ func (x *Profile) GetAddedPreferred() []*PreferredTerm {
 		return x.AddedPreferred
 	}
 	return nil
+}
+
+func (x *Profile) GetHardPodAffinityWeight() int32 {
+	if x != nil {
+		return x.HardPodAffinityWeight
+	}
+	return 0
+}
+
+func (x *Profile) GetIgnorePreferredTerms() bool {
+	if x != nil {
+		return x.IgnorePreferredTerms
+	}
+	return false
+}
+
+func (x *Profile) GetDefaultSpread() []*SpreadConstraint {
+	if x != nil {
+		return x.DefaultSpread
+	}
+	return nil
+}
+
+func (x *Profile) GetSystemSpread() bool {
+	if x != nil {
+		return x.SystemSpread
+	}
+	return false
+}
+
+func (x *Profile) GetPercentageOfNodesToScore() int32 {
+	if x != nil {
+		return x.PercentageOfNodesToScore
+	}
+	return 0
 }
 
 // PluginWeight is a name with a weight: of a plugin, or of a resource.
@@ -995,8 +1092,20 @@ type ClassSpec struct {
 	Unsupported string `protobuf:"bytes,15,opt,name=unsupported,proto3" json:"unsupported,omitempty"`
 	// The plugin that would have to judge them.
 	UnsupportedPlugin string `protobuf:"bytes,16,opt,name=unsupported_plugin,json=unsupportedPlugin,proto3" json:"unsupported_plugin,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Required pod affinity: all terms hold.
+	Affinity []*PodTerm `protobuf:"bytes,17,rep,name=affinity,proto3" json:"affinity,omitempty"`
+	// Required pod anti-affinity: none of the pods of these terms is near.
+	AntiAffinity []*PodTerm `protobuf:"bytes,18,rep,name=anti_affinity,json=antiAffinity,proto3" json:"anti_affinity,omitempty"`
+	// Preferred pod affinity terms.
+	PreferredAffinity []*WeightedPodTerm `protobuf:"bytes,19,rep,name=preferred_affinity,json=preferredAffinity,proto3" json:"preferred_affinity,omitempty"`
+	// Preferred pod anti-affinity terms.
+	PreferredAntiAffinity []*WeightedPodTerm `protobuf:"bytes,20,rep,name=preferred_anti_affinity,json=preferredAntiAffinity,proto3" json:"preferred_anti_affinity,omitempty"`
+	// spec.topologySpreadConstraints, in order.
+	Spread []*SpreadConstraint `protobuf:"bytes,21,rep,name=spread,proto3" json:"spread,omitempty"`
+	// The features that a node must declare, in alphabetical order.
+	Features      []string `protobuf:"bytes,22,rep,name=features,proto3" json:"features,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClassSpec) Reset() {
@@ -1141,6 +1250,550 @@ func (x *ClassSpec) GetUnsupportedPlugin() string {
 	return ""
 }
 
+func (x *ClassSpec) GetAffinity() []*PodTerm {
+	if x != nil {
+		return x.Affinity
+	}
+	return nil
+}
+
+func (x *ClassSpec) GetAntiAffinity() []*PodTerm {
+	if x != nil {
+		return x.AntiAffinity
+	}
+	return nil
+}
+
+func (x *ClassSpec) GetPreferredAffinity() []*WeightedPodTerm {
+	if x != nil {
+		return x.PreferredAffinity
+	}
+	return nil
+}
+
+func (x *ClassSpec) GetPreferredAntiAffinity() []*WeightedPodTerm {
+	if x != nil {
+		return x.PreferredAntiAffinity
+	}
+	return nil
+}
+
+func (x *ClassSpec) GetSpread() []*SpreadConstraint {
+	if x != nil {
+		return x.Spread
+	}
+	return nil
+}
+
+func (x *ClassSpec) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
+// LabelSelector matches labels that meet all requirements. Without any it matches everything.
+type LabelSelector struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// On labels; In, NotIn, Exists or DoesNotExist. By key.
+	Requirements []*Requirement `protobuf:"bytes,1,rep,name=requirements,proto3" json:"requirements,omitempty"`
+	// It matches nothing, whatever the requirements.
+	Nothing       bool `protobuf:"varint,2,opt,name=nothing,proto3" json:"nothing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LabelSelector) Reset() {
+	*x = LabelSelector{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LabelSelector) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LabelSelector) ProtoMessage() {}
+
+func (x *LabelSelector) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LabelSelector.ProtoReflect.Descriptor instead.
+func (*LabelSelector) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *LabelSelector) GetRequirements() []*Requirement {
+	if x != nil {
+		return x.Requirements
+	}
+	return nil
+}
+
+func (x *LabelSelector) GetNothing() bool {
+	if x != nil {
+		return x.Nothing
+	}
+	return false
+}
+
+// PodTerm is a term of pod affinity or anti-affinity.
+type PodTerm struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The label of nodes: nodes with the same value of it are near each other.
+	TopologyKey string `protobuf:"bytes,1,opt,name=topology_key,json=topologyKey,proto3" json:"topology_key,omitempty"`
+	// The namespaces of the pods that count, in alphabetical order; a pod's own is written out.
+	Namespaces []string `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// Further namespaces, by their labels. Unset matches every one.
+	NamespaceSelector *LabelSelector `protobuf:"bytes,3,opt,name=namespace_selector,json=namespaceSelector,proto3" json:"namespace_selector,omitempty"`
+	// The pods that count, by their labels. Unset matches every one.
+	Selector      *LabelSelector `protobuf:"bytes,4,opt,name=selector,proto3" json:"selector,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodTerm) Reset() {
+	*x = PodTerm{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodTerm) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodTerm) ProtoMessage() {}
+
+func (x *PodTerm) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodTerm.ProtoReflect.Descriptor instead.
+func (*PodTerm) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PodTerm) GetTopologyKey() string {
+	if x != nil {
+		return x.TopologyKey
+	}
+	return ""
+}
+
+func (x *PodTerm) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *PodTerm) GetNamespaceSelector() *LabelSelector {
+	if x != nil {
+		return x.NamespaceSelector
+	}
+	return nil
+}
+
+func (x *PodTerm) GetSelector() *LabelSelector {
+	if x != nil {
+		return x.Selector
+	}
+	return nil
+}
+
+// WeightedPodTerm is a preferred PodTerm.
+type WeightedPodTerm struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 100.
+	Weight int32 `protobuf:"varint,1,opt,name=weight,proto3" json:"weight,omitempty"`
+	// The term.
+	Term          *PodTerm `protobuf:"bytes,2,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WeightedPodTerm) Reset() {
+	*x = WeightedPodTerm{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WeightedPodTerm) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WeightedPodTerm) ProtoMessage() {}
+
+func (x *WeightedPodTerm) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WeightedPodTerm.ProtoReflect.Descriptor instead.
+func (*WeightedPodTerm) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *WeightedPodTerm) GetWeight() int32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *WeightedPodTerm) GetTerm() *PodTerm {
+	if x != nil {
+		return x.Term
+	}
+	return nil
+}
+
+// SpreadConstraint is a topology spread constraint.
+type SpreadConstraint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The label of nodes: nodes with the same value of it are one domain.
+	TopologyKey string `protobuf:"bytes,1,opt,name=topology_key,json=topologyKey,proto3" json:"topology_key,omitempty"`
+	// By how many pods domains may differ, at least 1.
+	MaxSkew int32 `protobuf:"varint,2,opt,name=max_skew,json=maxSkew,proto3" json:"max_skew,omitempty"`
+	// With fewer domains than this the least full one counts as empty. At least 1.
+	MinDomains int32 `protobuf:"varint,3,opt,name=min_domains,json=minDomains,proto3" json:"min_domains,omitempty"`
+	// DoNotSchedule; else ScheduleAnyway.
+	Hard bool `protobuf:"varint,4,opt,name=hard,proto3" json:"hard,omitempty"`
+	// Nodes that the pod's node affinity and selector exclude do not count.
+	HonorAffinity bool `protobuf:"varint,5,opt,name=honor_affinity,json=honorAffinity,proto3" json:"honor_affinity,omitempty"`
+	// Nodes with taints that the pod does not tolerate do not count.
+	HonorTaints bool `protobuf:"varint,6,opt,name=honor_taints,json=honorTaints,proto3" json:"honor_taints,omitempty"`
+	// The pods that count, of the pod's namespace, by their labels. Unset matches every one.
+	Selector      *LabelSelector `protobuf:"bytes,7,opt,name=selector,proto3" json:"selector,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SpreadConstraint) Reset() {
+	*x = SpreadConstraint{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SpreadConstraint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SpreadConstraint) ProtoMessage() {}
+
+func (x *SpreadConstraint) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SpreadConstraint.ProtoReflect.Descriptor instead.
+func (*SpreadConstraint) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SpreadConstraint) GetTopologyKey() string {
+	if x != nil {
+		return x.TopologyKey
+	}
+	return ""
+}
+
+func (x *SpreadConstraint) GetMaxSkew() int32 {
+	if x != nil {
+		return x.MaxSkew
+	}
+	return 0
+}
+
+func (x *SpreadConstraint) GetMinDomains() int32 {
+	if x != nil {
+		return x.MinDomains
+	}
+	return 0
+}
+
+func (x *SpreadConstraint) GetHard() bool {
+	if x != nil {
+		return x.Hard
+	}
+	return false
+}
+
+func (x *SpreadConstraint) GetHonorAffinity() bool {
+	if x != nil {
+		return x.HonorAffinity
+	}
+	return false
+}
+
+func (x *SpreadConstraint) GetHonorTaints() bool {
+	if x != nil {
+		return x.HonorTaints
+	}
+	return false
+}
+
+func (x *SpreadConstraint) GetSelector() *LabelSelector {
+	if x != nil {
+		return x.Selector
+	}
+	return nil
+}
+
+// LabelsDefined introduces a label set: what selectors see of a pod.
+type LabelsDefined struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The label set's id: from 1, never used again in the epoch.
+	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// metadata.namespace of its pods.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// metadata.labels of its pods, by key.
+	Labels []*Label `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty"`
+	// The kind of its pods' controller: ReplicationController, ReplicaSet or StatefulSet. Empty: none of these.
+	ControllerKind string `protobuf:"bytes,4,opt,name=controller_kind,json=controllerKind,proto3" json:"controller_kind,omitempty"`
+	// The controller's name, of the same namespace. Empty if controller_kind is.
+	ControllerName string `protobuf:"bytes,5,opt,name=controller_name,json=controllerName,proto3" json:"controller_name,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *LabelsDefined) Reset() {
+	*x = LabelsDefined{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LabelsDefined) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LabelsDefined) ProtoMessage() {}
+
+func (x *LabelsDefined) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LabelsDefined.ProtoReflect.Descriptor instead.
+func (*LabelsDefined) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *LabelsDefined) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *LabelsDefined) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *LabelsDefined) GetLabels() []*Label {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *LabelsDefined) GetControllerKind() string {
+	if x != nil {
+		return x.ControllerKind
+	}
+	return ""
+}
+
+func (x *LabelsDefined) GetControllerName() string {
+	if x != nil {
+		return x.ControllerName
+	}
+	return ""
+}
+
+// SelectorSet is a service or a controller, whole.
+type SelectorSet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Service, ReplicationController, ReplicaSet or StatefulSet.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// metadata.namespace.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// metadata.name.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// spec.selector. Unset matches every pod of the namespace.
+	Selector      *LabelSelector `protobuf:"bytes,4,opt,name=selector,proto3" json:"selector,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SelectorSet) Reset() {
+	*x = SelectorSet{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SelectorSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SelectorSet) ProtoMessage() {}
+
+func (x *SelectorSet) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SelectorSet.ProtoReflect.Descriptor instead.
+func (*SelectorSet) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SelectorSet) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *SelectorSet) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *SelectorSet) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SelectorSet) GetSelector() *LabelSelector {
+	if x != nil {
+		return x.Selector
+	}
+	return nil
+}
+
+// SelectorRemoved: a service or a controller is gone.
+type SelectorRemoved struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Service, ReplicationController, ReplicaSet or StatefulSet.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// metadata.namespace.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// metadata.name.
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SelectorRemoved) Reset() {
+	*x = SelectorRemoved{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SelectorRemoved) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SelectorRemoved) ProtoMessage() {}
+
+func (x *SelectorRemoved) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SelectorRemoved.ProtoReflect.Descriptor instead.
+func (*SelectorRemoved) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SelectorRemoved) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *SelectorRemoved) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *SelectorRemoved) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // Quantity is an amount of a resource.
 type Quantity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1154,7 +1807,7 @@ type Quantity struct {
 
 func (x *Quantity) Reset() {
 	*x = Quantity{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[10]
+	mi := &file_berth_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1166,7 +1819,7 @@ func (x *Quantity) String() string {
 func (*Quantity) ProtoMessage() {}
 
 func (x *Quantity) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[10]
+	mi := &file_berth_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1179,7 +1832,7 @@ func (x *Quantity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quantity.ProtoReflect.Descriptor instead.
 func (*Quantity) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Quantity) GetName() string {
@@ -1209,7 +1862,7 @@ type Label struct {
 
 func (x *Label) Reset() {
 	*x = Label{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[11]
+	mi := &file_berth_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1221,7 +1874,7 @@ func (x *Label) String() string {
 func (*Label) ProtoMessage() {}
 
 func (x *Label) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[11]
+	mi := &file_berth_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1234,7 +1887,7 @@ func (x *Label) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Label.ProtoReflect.Descriptor instead.
 func (*Label) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Label) GetKey() string {
@@ -1268,7 +1921,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[12]
+	mi := &file_berth_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1280,7 +1933,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[12]
+	mi := &file_berth_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1293,7 +1946,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1339,7 +1992,7 @@ type Taint struct {
 
 func (x *Taint) Reset() {
 	*x = Taint{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[13]
+	mi := &file_berth_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1351,7 +2004,7 @@ func (x *Taint) String() string {
 func (*Taint) ProtoMessage() {}
 
 func (x *Taint) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[13]
+	mi := &file_berth_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1364,7 +2017,7 @@ func (x *Taint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taint.ProtoReflect.Descriptor instead.
 func (*Taint) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Taint) GetKey() string {
@@ -1401,7 +2054,7 @@ type NodeSelectorTerm struct {
 
 func (x *NodeSelectorTerm) Reset() {
 	*x = NodeSelectorTerm{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[14]
+	mi := &file_berth_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +2066,7 @@ func (x *NodeSelectorTerm) String() string {
 func (*NodeSelectorTerm) ProtoMessage() {}
 
 func (x *NodeSelectorTerm) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[14]
+	mi := &file_berth_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +2079,7 @@ func (x *NodeSelectorTerm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSelectorTerm.ProtoReflect.Descriptor instead.
 func (*NodeSelectorTerm) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *NodeSelectorTerm) GetExpressions() []*Requirement {
@@ -1458,7 +2111,7 @@ type Requirement struct {
 
 func (x *Requirement) Reset() {
 	*x = Requirement{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[15]
+	mi := &file_berth_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +2123,7 @@ func (x *Requirement) String() string {
 func (*Requirement) ProtoMessage() {}
 
 func (x *Requirement) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[15]
+	mi := &file_berth_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +2136,7 @@ func (x *Requirement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Requirement.ProtoReflect.Descriptor instead.
 func (*Requirement) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Requirement) GetKey() string {
@@ -1520,7 +2173,7 @@ type PreferredTerm struct {
 
 func (x *PreferredTerm) Reset() {
 	*x = PreferredTerm{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[16]
+	mi := &file_berth_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +2185,7 @@ func (x *PreferredTerm) String() string {
 func (*PreferredTerm) ProtoMessage() {}
 
 func (x *PreferredTerm) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[16]
+	mi := &file_berth_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,7 +2198,7 @@ func (x *PreferredTerm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreferredTerm.ProtoReflect.Descriptor instead.
 func (*PreferredTerm) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PreferredTerm) GetWeight() int32 {
@@ -1577,7 +2230,7 @@ type HostPort struct {
 
 func (x *HostPort) Reset() {
 	*x = HostPort{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[17]
+	mi := &file_berth_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +2242,7 @@ func (x *HostPort) String() string {
 func (*HostPort) ProtoMessage() {}
 
 func (x *HostPort) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[17]
+	mi := &file_berth_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +2255,7 @@ func (x *HostPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostPort.ProtoReflect.Descriptor instead.
 func (*HostPort) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *HostPort) GetIp() string {
@@ -1642,14 +2295,16 @@ type NodeSet struct {
 	// status.allocatable, by name; `pods` included.
 	Allocatable []*Quantity `protobuf:"bytes,6,rep,name=allocatable,proto3" json:"allocatable,omitempty"`
 	// status.images.
-	Images        []*Image `protobuf:"bytes,7,rep,name=images,proto3" json:"images,omitempty"`
+	Images []*Image `protobuf:"bytes,7,rep,name=images,proto3" json:"images,omitempty"`
+	// status.declaredFeatures, in alphabetical order.
+	Features      []string `protobuf:"bytes,8,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeSet) Reset() {
 	*x = NodeSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[18]
+	mi := &file_berth_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +2316,7 @@ func (x *NodeSet) String() string {
 func (*NodeSet) ProtoMessage() {}
 
 func (x *NodeSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[18]
+	mi := &file_berth_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +2329,7 @@ func (x *NodeSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSet.ProtoReflect.Descriptor instead.
 func (*NodeSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NodeSet) GetIndex() int32 {
@@ -1726,6 +2381,13 @@ func (x *NodeSet) GetImages() []*Image {
 	return nil
 }
 
+func (x *NodeSet) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
 // Image is a container image on a node.
 type Image struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1739,7 +2401,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[19]
+	mi := &file_berth_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1751,7 +2413,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[19]
+	mi := &file_berth_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1764,7 +2426,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Image) GetNames() []string {
@@ -1792,7 +2454,7 @@ type NodeRemoved struct {
 
 func (x *NodeRemoved) Reset() {
 	*x = NodeRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[20]
+	mi := &file_berth_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1804,7 +2466,7 @@ func (x *NodeRemoved) String() string {
 func (*NodeRemoved) ProtoMessage() {}
 
 func (x *NodeRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[20]
+	mi := &file_berth_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1817,7 +2479,7 @@ func (x *NodeRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRemoved.ProtoReflect.Descriptor instead.
 func (*NodeRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NodeRemoved) GetIndex() int32 {
@@ -1840,7 +2502,7 @@ type NamespaceSet struct {
 
 func (x *NamespaceSet) Reset() {
 	*x = NamespaceSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[21]
+	mi := &file_berth_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +2514,7 @@ func (x *NamespaceSet) String() string {
 func (*NamespaceSet) ProtoMessage() {}
 
 func (x *NamespaceSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[21]
+	mi := &file_berth_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +2527,7 @@ func (x *NamespaceSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceSet.ProtoReflect.Descriptor instead.
 func (*NamespaceSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *NamespaceSet) GetName() string {
@@ -1893,7 +2555,7 @@ type NamespaceRemoved struct {
 
 func (x *NamespaceRemoved) Reset() {
 	*x = NamespaceRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[22]
+	mi := &file_berth_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +2567,7 @@ func (x *NamespaceRemoved) String() string {
 func (*NamespaceRemoved) ProtoMessage() {}
 
 func (x *NamespaceRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[22]
+	mi := &file_berth_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +2580,7 @@ func (x *NamespaceRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceRemoved.ProtoReflect.Descriptor instead.
 func (*NamespaceRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NamespaceRemoved) GetName() string {
@@ -1956,14 +2618,18 @@ type PodSet struct {
 	// Snapshots only: it is assumed on node_name, not bound.
 	Assumed bool `protobuf:"varint,12,opt,name=assumed,proto3" json:"assumed,omitempty"`
 	// The last attempt that the ledger has seen; 0: none.
-	Attempt       int32 `protobuf:"varint,13,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Attempt int32 `protobuf:"varint,13,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Its label set. 0: no selector sees the pod.
+	Labels int32 `protobuf:"varint,14,opt,name=labels,proto3" json:"labels,omitempty"`
+	// status.nominatedNodeName. The node need not be known.
+	Nominated     string `protobuf:"bytes,15,opt,name=nominated,proto3" json:"nominated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PodSet) Reset() {
 	*x = PodSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[23]
+	mi := &file_berth_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2641,7 @@ func (x *PodSet) String() string {
 func (*PodSet) ProtoMessage() {}
 
 func (x *PodSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[23]
+	mi := &file_berth_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2654,7 @@ func (x *PodSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodSet.ProtoReflect.Descriptor instead.
 func (*PodSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PodSet) GetId() int32 {
@@ -2082,6 +2748,20 @@ func (x *PodSet) GetAttempt() int32 {
 	return 0
 }
 
+func (x *PodSet) GetLabels() int32 {
+	if x != nil {
+		return x.Labels
+	}
+	return 0
+}
+
+func (x *PodSet) GetNominated() string {
+	if x != nil {
+		return x.Nominated
+	}
+	return ""
+}
+
 // PodAssumed: from here on the pod takes its requests on the node.
 type PodAssumed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2097,7 +2777,7 @@ type PodAssumed struct {
 
 func (x *PodAssumed) Reset() {
 	*x = PodAssumed{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[24]
+	mi := &file_berth_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2789,7 @@ func (x *PodAssumed) String() string {
 func (*PodAssumed) ProtoMessage() {}
 
 func (x *PodAssumed) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[24]
+	mi := &file_berth_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2802,7 @@ func (x *PodAssumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodAssumed.ProtoReflect.Descriptor instead.
 func (*PodAssumed) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PodAssumed) GetId() int32 {
@@ -2157,7 +2837,7 @@ type PodBound struct {
 
 func (x *PodBound) Reset() {
 	*x = PodBound{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[25]
+	mi := &file_berth_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2169,7 +2849,7 @@ func (x *PodBound) String() string {
 func (*PodBound) ProtoMessage() {}
 
 func (x *PodBound) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[25]
+	mi := &file_berth_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2182,7 +2862,7 @@ func (x *PodBound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodBound.ProtoReflect.Descriptor instead.
 func (*PodBound) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PodBound) GetId() int32 {
@@ -2205,7 +2885,7 @@ type PodForgotten struct {
 
 func (x *PodForgotten) Reset() {
 	*x = PodForgotten{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[26]
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2897,7 @@ func (x *PodForgotten) String() string {
 func (*PodForgotten) ProtoMessage() {}
 
 func (x *PodForgotten) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[26]
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,7 +2910,7 @@ func (x *PodForgotten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodForgotten.ProtoReflect.Descriptor instead.
 func (*PodForgotten) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PodForgotten) GetId() int32 {
@@ -2258,7 +2938,7 @@ type PodRemoved struct {
 
 func (x *PodRemoved) Reset() {
 	*x = PodRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[27]
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2270,7 +2950,7 @@ func (x *PodRemoved) String() string {
 func (*PodRemoved) ProtoMessage() {}
 
 func (x *PodRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[27]
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2283,7 +2963,7 @@ func (x *PodRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodRemoved.ProtoReflect.Descriptor instead.
 func (*PodRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PodRemoved) GetId() int32 {
@@ -2306,7 +2986,7 @@ type ImageSized struct {
 
 func (x *ImageSized) Reset() {
 	*x = ImageSized{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[28]
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2998,7 @@ func (x *ImageSized) String() string {
 func (*ImageSized) ProtoMessage() {}
 
 func (x *ImageSized) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[28]
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +3011,7 @@ func (x *ImageSized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageSized.ProtoReflect.Descriptor instead.
 func (*ImageSized) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ImageSized) GetName() string {
@@ -2372,7 +3052,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x13KIND_SNAPSHOT_FIRST\x10\x02\x12\x16\n" +
 	"\x12KIND_SNAPSHOT_MORE\x10\x03\x12\x16\n" +
 	"\x12KIND_SNAPSHOT_LAST\x10\x04\x12\x12\n" +
-	"\x0eKIND_HEARTBEAT\x10\x05\"\xf2\x05\n" +
+	"\x0eKIND_HEARTBEAT\x10\x05\"\xc4\a\n" +
 	"\x05Delta\x124\n" +
 	"\bsettings\x18\x01 \x01(\v2\x16.berth.log.v1.SettingsH\x00R\bsettings\x12A\n" +
 	"\rclass_defined\x18\x02 \x01(\v2\x1a.berth.log.v1.ClassDefinedH\x00R\fclassDefined\x122\n" +
@@ -2389,7 +3069,10 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\vpod_removed\x18\v \x01(\v2\x18.berth.log.v1.PodRemovedH\x00R\n" +
 	"podRemoved\x12;\n" +
 	"\vimage_sized\x18\f \x01(\v2\x18.berth.log.v1.ImageSizedH\x00R\n" +
-	"imageSizedB\b\n" +
+	"imageSized\x12D\n" +
+	"\x0elabels_defined\x18\r \x01(\v2\x1b.berth.log.v1.LabelsDefinedH\x00R\rlabelsDefined\x12>\n" +
+	"\fselector_set\x18\x0e \x01(\v2\x19.berth.log.v1.SelectorSetH\x00R\vselectorSet\x12J\n" +
+	"\x10selector_removed\x18\x0f \x01(\v2\x1d.berth.log.v1.SelectorRemovedH\x00R\x0fselectorRemovedB\b\n" +
 	"\x06change\"\xe9\x01\n" +
 	"\bSettings\x12\x16\n" +
 	"\x06shards\x18\x01 \x01(\x05R\x06shards\x12\x12\n" +
@@ -2397,7 +3080,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\bprofiles\x18\x03 \x03(\v2\x15.berth.log.v1.ProfileR\bprofiles\x12\x16\n" +
 	"\x06source\x18\x04 \x01(\tR\x06source\x126\n" +
 	"\x17initial_backoff_seconds\x18\x05 \x01(\x03R\x15initialBackoffSeconds\x12.\n" +
-	"\x13max_backoff_seconds\x18\x06 \x01(\x03R\x11maxBackoffSeconds\"\x84\x05\n" +
+	"\x13max_backoff_seconds\x18\x06 \x01(\x03R\x11maxBackoffSeconds\"\x9f\a\n" +
 	"\aProfile\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x124\n" +
 	"\aweights\x18\x02 \x03(\v2\x1a.berth.log.v1.PluginWeightR\aweights\x12!\n" +
@@ -2413,7 +3096,12 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	" \x03(\tR\x15ignoredResourceGroups\x12E\n" +
 	"\x0eadded_required\x18\v \x03(\v2\x1e.berth.log.v1.NodeSelectorTermR\raddedRequired\x12,\n" +
 	"\x12has_added_required\x18\f \x01(\bR\x10hasAddedRequired\x12D\n" +
-	"\x0fadded_preferred\x18\r \x03(\v2\x1b.berth.log.v1.PreferredTermR\x0eaddedPreferred\":\n" +
+	"\x0fadded_preferred\x18\r \x03(\v2\x1b.berth.log.v1.PreferredTermR\x0eaddedPreferred\x127\n" +
+	"\x18hard_pod_affinity_weight\x18\x0e \x01(\x05R\x15hardPodAffinityWeight\x124\n" +
+	"\x16ignore_preferred_terms\x18\x0f \x01(\bR\x14ignorePreferredTerms\x12E\n" +
+	"\x0edefault_spread\x18\x10 \x03(\v2\x1e.berth.log.v1.SpreadConstraintR\rdefaultSpread\x12#\n" +
+	"\rsystem_spread\x18\x11 \x01(\bR\fsystemSpread\x12>\n" +
+	"\x1cpercentage_of_nodes_to_score\x18\x12 \x01(\x05R\x18percentageOfNodesToScore\":\n" +
 	"\fPluginWeight\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x03R\x06weight\"D\n" +
@@ -2423,7 +3111,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x05score\x18\x02 \x01(\x05R\x05score\"K\n" +
 	"\fClassDefined\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12+\n" +
-	"\x04spec\x18\x02 \x01(\v2\x17.berth.log.v1.ClassSpecR\x04spec\"\xe7\x05\n" +
+	"\x04spec\x18\x02 \x01(\v2\x17.berth.log.v1.ClassSpecR\x04spec\"\xcf\b\n" +
 	"\tClassSpec\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x122\n" +
 	"\brequests\x18\x02 \x03(\v2\x16.berth.log.v1.QuantityR\brequests\x12=\n" +
@@ -2443,7 +3131,50 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x10image_containers\x18\r \x01(\x05R\x0fimageContainers\x12\x1b\n" +
 	"\tnode_name\x18\x0e \x01(\tR\bnodeName\x12 \n" +
 	"\vunsupported\x18\x0f \x01(\tR\vunsupported\x12-\n" +
-	"\x12unsupported_plugin\x18\x10 \x01(\tR\x11unsupportedPlugin\"4\n" +
+	"\x12unsupported_plugin\x18\x10 \x01(\tR\x11unsupportedPlugin\x121\n" +
+	"\baffinity\x18\x11 \x03(\v2\x15.berth.log.v1.PodTermR\baffinity\x12:\n" +
+	"\ranti_affinity\x18\x12 \x03(\v2\x15.berth.log.v1.PodTermR\fantiAffinity\x12L\n" +
+	"\x12preferred_affinity\x18\x13 \x03(\v2\x1d.berth.log.v1.WeightedPodTermR\x11preferredAffinity\x12U\n" +
+	"\x17preferred_anti_affinity\x18\x14 \x03(\v2\x1d.berth.log.v1.WeightedPodTermR\x15preferredAntiAffinity\x126\n" +
+	"\x06spread\x18\x15 \x03(\v2\x1e.berth.log.v1.SpreadConstraintR\x06spread\x12\x1a\n" +
+	"\bfeatures\x18\x16 \x03(\tR\bfeatures\"h\n" +
+	"\rLabelSelector\x12=\n" +
+	"\frequirements\x18\x01 \x03(\v2\x19.berth.log.v1.RequirementR\frequirements\x12\x18\n" +
+	"\anothing\x18\x02 \x01(\bR\anothing\"\xd1\x01\n" +
+	"\aPodTerm\x12!\n" +
+	"\ftopology_key\x18\x01 \x01(\tR\vtopologyKey\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x02 \x03(\tR\n" +
+	"namespaces\x12J\n" +
+	"\x12namespace_selector\x18\x03 \x01(\v2\x1b.berth.log.v1.LabelSelectorR\x11namespaceSelector\x127\n" +
+	"\bselector\x18\x04 \x01(\v2\x1b.berth.log.v1.LabelSelectorR\bselector\"T\n" +
+	"\x0fWeightedPodTerm\x12\x16\n" +
+	"\x06weight\x18\x01 \x01(\x05R\x06weight\x12)\n" +
+	"\x04term\x18\x02 \x01(\v2\x15.berth.log.v1.PodTermR\x04term\"\x88\x02\n" +
+	"\x10SpreadConstraint\x12!\n" +
+	"\ftopology_key\x18\x01 \x01(\tR\vtopologyKey\x12\x19\n" +
+	"\bmax_skew\x18\x02 \x01(\x05R\amaxSkew\x12\x1f\n" +
+	"\vmin_domains\x18\x03 \x01(\x05R\n" +
+	"minDomains\x12\x12\n" +
+	"\x04hard\x18\x04 \x01(\bR\x04hard\x12%\n" +
+	"\x0ehonor_affinity\x18\x05 \x01(\bR\rhonorAffinity\x12!\n" +
+	"\fhonor_taints\x18\x06 \x01(\bR\vhonorTaints\x127\n" +
+	"\bselector\x18\a \x01(\v2\x1b.berth.log.v1.LabelSelectorR\bselector\"\xbc\x01\n" +
+	"\rLabelsDefined\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12+\n" +
+	"\x06labels\x18\x03 \x03(\v2\x13.berth.log.v1.LabelR\x06labels\x12'\n" +
+	"\x0fcontroller_kind\x18\x04 \x01(\tR\x0econtrollerKind\x12'\n" +
+	"\x0fcontroller_name\x18\x05 \x01(\tR\x0econtrollerName\"\x8c\x01\n" +
+	"\vSelectorSet\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x127\n" +
+	"\bselector\x18\x04 \x01(\v2\x1b.berth.log.v1.LabelSelectorR\bselector\"W\n" +
+	"\x0fSelectorRemoved\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"4\n" +
 	"\bQuantity\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value\"/\n" +
@@ -2473,7 +3204,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\bHostPort\x12\x0e\n" +
 	"\x02ip\x18\x01 \x01(\tR\x02ip\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x12\n" +
-	"\x04port\x18\x03 \x01(\x05R\x04port\"\x9a\x02\n" +
+	"\x04port\x18\x03 \x01(\x05R\x04port\"\xb6\x02\n" +
 	"\aNodeSet\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12+\n" +
@@ -2481,7 +3212,8 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x06taints\x18\x04 \x03(\v2\x13.berth.log.v1.TaintR\x06taints\x12$\n" +
 	"\runschedulable\x18\x05 \x01(\bR\runschedulable\x128\n" +
 	"\vallocatable\x18\x06 \x03(\v2\x16.berth.log.v1.QuantityR\vallocatable\x12+\n" +
-	"\x06images\x18\a \x03(\v2\x13.berth.log.v1.ImageR\x06images\"1\n" +
+	"\x06images\x18\a \x03(\v2\x13.berth.log.v1.ImageR\x06images\x12\x1a\n" +
+	"\bfeatures\x18\b \x03(\tR\bfeatures\"1\n" +
 	"\x05Image\x12\x14\n" +
 	"\x05names\x18\x01 \x03(\tR\x05names\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\"#\n" +
@@ -2491,7 +3223,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x06labels\x18\x02 \x03(\v2\x13.berth.log.v1.LabelR\x06labels\"&\n" +
 	"\x10NamespaceRemoved\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xbd\x02\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xf3\x02\n" +
 	"\x06PodSet\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
@@ -2506,7 +3238,9 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	" \x01(\bR\bdeleting\x12\x1b\n" +
 	"\tnode_name\x18\v \x01(\tR\bnodeName\x12\x18\n" +
 	"\aassumed\x18\f \x01(\bR\aassumed\x12\x18\n" +
-	"\aattempt\x18\r \x01(\x05R\aattempt\"J\n" +
+	"\aattempt\x18\r \x01(\x05R\aattempt\x12\x16\n" +
+	"\x06labels\x18\x0e \x01(\x05R\x06labels\x12\x1c\n" +
+	"\tnominated\x18\x0f \x01(\tR\tnominated\"J\n" +
 	"\n" +
 	"PodAssumed\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x12\n" +
@@ -2542,7 +3276,7 @@ func file_berth_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_berth_log_v1_log_proto_goTypes = []any{
 	(FollowResponse_Kind)(0), // 0: berth.log.v1.FollowResponse.Kind
 	(*Version)(nil),          // 1: berth.log.v1.Version
@@ -2555,25 +3289,32 @@ var file_berth_log_v1_log_proto_goTypes = []any{
 	(*ShapePoint)(nil),       // 8: berth.log.v1.ShapePoint
 	(*ClassDefined)(nil),     // 9: berth.log.v1.ClassDefined
 	(*ClassSpec)(nil),        // 10: berth.log.v1.ClassSpec
-	(*Quantity)(nil),         // 11: berth.log.v1.Quantity
-	(*Label)(nil),            // 12: berth.log.v1.Label
-	(*Toleration)(nil),       // 13: berth.log.v1.Toleration
-	(*Taint)(nil),            // 14: berth.log.v1.Taint
-	(*NodeSelectorTerm)(nil), // 15: berth.log.v1.NodeSelectorTerm
-	(*Requirement)(nil),      // 16: berth.log.v1.Requirement
-	(*PreferredTerm)(nil),    // 17: berth.log.v1.PreferredTerm
-	(*HostPort)(nil),         // 18: berth.log.v1.HostPort
-	(*NodeSet)(nil),          // 19: berth.log.v1.NodeSet
-	(*Image)(nil),            // 20: berth.log.v1.Image
-	(*NodeRemoved)(nil),      // 21: berth.log.v1.NodeRemoved
-	(*NamespaceSet)(nil),     // 22: berth.log.v1.NamespaceSet
-	(*NamespaceRemoved)(nil), // 23: berth.log.v1.NamespaceRemoved
-	(*PodSet)(nil),           // 24: berth.log.v1.PodSet
-	(*PodAssumed)(nil),       // 25: berth.log.v1.PodAssumed
-	(*PodBound)(nil),         // 26: berth.log.v1.PodBound
-	(*PodForgotten)(nil),     // 27: berth.log.v1.PodForgotten
-	(*PodRemoved)(nil),       // 28: berth.log.v1.PodRemoved
-	(*ImageSized)(nil),       // 29: berth.log.v1.ImageSized
+	(*LabelSelector)(nil),    // 11: berth.log.v1.LabelSelector
+	(*PodTerm)(nil),          // 12: berth.log.v1.PodTerm
+	(*WeightedPodTerm)(nil),  // 13: berth.log.v1.WeightedPodTerm
+	(*SpreadConstraint)(nil), // 14: berth.log.v1.SpreadConstraint
+	(*LabelsDefined)(nil),    // 15: berth.log.v1.LabelsDefined
+	(*SelectorSet)(nil),      // 16: berth.log.v1.SelectorSet
+	(*SelectorRemoved)(nil),  // 17: berth.log.v1.SelectorRemoved
+	(*Quantity)(nil),         // 18: berth.log.v1.Quantity
+	(*Label)(nil),            // 19: berth.log.v1.Label
+	(*Toleration)(nil),       // 20: berth.log.v1.Toleration
+	(*Taint)(nil),            // 21: berth.log.v1.Taint
+	(*NodeSelectorTerm)(nil), // 22: berth.log.v1.NodeSelectorTerm
+	(*Requirement)(nil),      // 23: berth.log.v1.Requirement
+	(*PreferredTerm)(nil),    // 24: berth.log.v1.PreferredTerm
+	(*HostPort)(nil),         // 25: berth.log.v1.HostPort
+	(*NodeSet)(nil),          // 26: berth.log.v1.NodeSet
+	(*Image)(nil),            // 27: berth.log.v1.Image
+	(*NodeRemoved)(nil),      // 28: berth.log.v1.NodeRemoved
+	(*NamespaceSet)(nil),     // 29: berth.log.v1.NamespaceSet
+	(*NamespaceRemoved)(nil), // 30: berth.log.v1.NamespaceRemoved
+	(*PodSet)(nil),           // 31: berth.log.v1.PodSet
+	(*PodAssumed)(nil),       // 32: berth.log.v1.PodAssumed
+	(*PodBound)(nil),         // 33: berth.log.v1.PodBound
+	(*PodForgotten)(nil),     // 34: berth.log.v1.PodForgotten
+	(*PodRemoved)(nil),       // 35: berth.log.v1.PodRemoved
+	(*ImageSized)(nil),       // 36: berth.log.v1.ImageSized
 }
 var file_berth_log_v1_log_proto_depIdxs = []int32{
 	1,  // 0: berth.log.v1.FollowRequest.from:type_name -> berth.log.v1.Version
@@ -2582,45 +3323,61 @@ var file_berth_log_v1_log_proto_depIdxs = []int32{
 	1,  // 3: berth.log.v1.FollowResponse.head:type_name -> berth.log.v1.Version
 	5,  // 4: berth.log.v1.Delta.settings:type_name -> berth.log.v1.Settings
 	9,  // 5: berth.log.v1.Delta.class_defined:type_name -> berth.log.v1.ClassDefined
-	19, // 6: berth.log.v1.Delta.node_set:type_name -> berth.log.v1.NodeSet
-	21, // 7: berth.log.v1.Delta.node_removed:type_name -> berth.log.v1.NodeRemoved
-	22, // 8: berth.log.v1.Delta.namespace_set:type_name -> berth.log.v1.NamespaceSet
-	23, // 9: berth.log.v1.Delta.namespace_removed:type_name -> berth.log.v1.NamespaceRemoved
-	24, // 10: berth.log.v1.Delta.pod_set:type_name -> berth.log.v1.PodSet
-	25, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
-	26, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
-	27, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
-	28, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
-	29, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
-	6,  // 16: berth.log.v1.Settings.profiles:type_name -> berth.log.v1.Profile
-	7,  // 17: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
-	7,  // 18: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
-	8,  // 19: berth.log.v1.Profile.shape:type_name -> berth.log.v1.ShapePoint
-	15, // 20: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
-	17, // 21: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
-	10, // 22: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
-	11, // 23: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
-	11, // 24: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
-	13, // 25: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
-	12, // 26: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
-	15, // 27: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
-	17, // 28: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
-	18, // 29: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
-	16, // 30: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
-	16, // 31: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
-	15, // 32: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
-	12, // 33: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
-	14, // 34: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
-	11, // 35: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
-	20, // 36: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
-	12, // 37: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
-	2,  // 38: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
-	3,  // 39: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
-	39, // [39:40] is the sub-list for method output_type
-	38, // [38:39] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	26, // 6: berth.log.v1.Delta.node_set:type_name -> berth.log.v1.NodeSet
+	28, // 7: berth.log.v1.Delta.node_removed:type_name -> berth.log.v1.NodeRemoved
+	29, // 8: berth.log.v1.Delta.namespace_set:type_name -> berth.log.v1.NamespaceSet
+	30, // 9: berth.log.v1.Delta.namespace_removed:type_name -> berth.log.v1.NamespaceRemoved
+	31, // 10: berth.log.v1.Delta.pod_set:type_name -> berth.log.v1.PodSet
+	32, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
+	33, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
+	34, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
+	35, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
+	36, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
+	15, // 16: berth.log.v1.Delta.labels_defined:type_name -> berth.log.v1.LabelsDefined
+	16, // 17: berth.log.v1.Delta.selector_set:type_name -> berth.log.v1.SelectorSet
+	17, // 18: berth.log.v1.Delta.selector_removed:type_name -> berth.log.v1.SelectorRemoved
+	6,  // 19: berth.log.v1.Settings.profiles:type_name -> berth.log.v1.Profile
+	7,  // 20: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
+	7,  // 21: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
+	8,  // 22: berth.log.v1.Profile.shape:type_name -> berth.log.v1.ShapePoint
+	22, // 23: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
+	24, // 24: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
+	14, // 25: berth.log.v1.Profile.default_spread:type_name -> berth.log.v1.SpreadConstraint
+	10, // 26: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
+	18, // 27: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
+	18, // 28: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
+	20, // 29: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
+	19, // 30: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
+	22, // 31: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
+	24, // 32: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
+	25, // 33: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
+	12, // 34: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
+	12, // 35: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
+	13, // 36: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	13, // 37: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	14, // 38: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
+	23, // 39: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
+	11, // 40: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
+	11, // 41: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
+	12, // 42: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
+	11, // 43: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
+	19, // 44: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
+	11, // 45: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
+	23, // 46: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
+	23, // 47: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
+	22, // 48: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
+	19, // 49: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
+	21, // 50: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
+	18, // 51: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
+	27, // 52: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
+	19, // 53: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
+	2,  // 54: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
+	3,  // 55: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
+	55, // [55:56] is the sub-list for method output_type
+	54, // [54:55] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_berth_log_v1_log_proto_init() }
@@ -2641,6 +3398,9 @@ func file_berth_log_v1_log_proto_init() {
 		(*Delta_PodForgotten)(nil),
 		(*Delta_PodRemoved)(nil),
 		(*Delta_ImageSized)(nil),
+		(*Delta_LabelsDefined)(nil),
+		(*Delta_SelectorSet)(nil),
+		(*Delta_SelectorRemoved)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2648,7 +3408,7 @@ func file_berth_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_log_v1_log_proto_rawDesc), len(file_berth_log_v1_log_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   29,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1735,7 +1735,7 @@ func (x *ApplyResponse) GetObjects() []*Applied {
 // Applied is what was done with one object.
 type Applied struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace, Node or Pod.
+	// Its kind.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Its namespace; empty for nodes.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -1808,9 +1808,9 @@ func (x *Applied) GetResult() string {
 // DeleteRequest names an object.
 type DeleteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace, Node or Pod; required.
+	// Namespace, Node, Pod, Service, ReplicationController, ReplicaSet or StatefulSet; required.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The namespace of a pod; empty means default.
+	// Its namespace; empty means default, and none for nodes and namespaces.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Its name; required.
 	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`

@@ -53,7 +53,8 @@ type SchedulingServiceClient interface {
 	// OUT_OF_RANGE: the version is too old, or of another epoch: list the pods, and watch from the version listed.
 	// RESOURCE_EXHAUSTED: the client read too slowly.
 	WatchPlacements(ctx context.Context, in *WatchPlacementsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPlacementsResponse], error)
-	// Apply creates or updates nodes, pods and namespaces of the local source. Documents are checked before any of them is written.
+	// Apply creates or updates objects of the local source: nodes, pods, namespaces, and services, replication controllers,
+	// replica sets and stateful sets, of which it keeps the selectors. Documents are checked before any of them is written.
 	// INVALID_ARGUMENT: a document is wrong; the violations name the fields.
 	// FAILED_PRECONDITION: the cluster of this Berth is Kubernetes: use kubectl.
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
@@ -182,7 +183,8 @@ type SchedulingServiceServer interface {
 	// OUT_OF_RANGE: the version is too old, or of another epoch: list the pods, and watch from the version listed.
 	// RESOURCE_EXHAUSTED: the client read too slowly.
 	WatchPlacements(*WatchPlacementsRequest, grpc.ServerStreamingServer[WatchPlacementsResponse]) error
-	// Apply creates or updates nodes, pods and namespaces of the local source. Documents are checked before any of them is written.
+	// Apply creates or updates objects of the local source: nodes, pods, namespaces, and services, replication controllers,
+	// replica sets and stateful sets, of which it keeps the selectors. Documents are checked before any of them is written.
 	// INVALID_ARGUMENT: a document is wrong; the violations name the fields.
 	// FAILED_PRECONDITION: the cluster of this Berth is Kubernetes: use kubectl.
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)

@@ -9,6 +9,7 @@
 package scorev1
 
 import (
+	v11 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	v1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
@@ -24,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ScoreRequest asks about several classes over one range.
+// ScoreRequest asks about several subjects over one range.
 type ScoreRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The replica must have at least this version, of the same epoch.
@@ -33,8 +34,8 @@ type ScoreRequest struct {
 	First int32 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
 	// One past the last node index; a multiple of 64, or larger than any index.
 	End int32 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
-	// The classes, at most 1000.
-	Classes       []*ClassQuery `protobuf:"bytes,4,rep,name=classes,proto3" json:"classes,omitempty"`
+	// The subjects, at most 1000.
+	Subjects      []*SubjectQuery `protobuf:"bytes,4,rep,name=subjects,proto3" json:"subjects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -90,40 +91,40 @@ func (x *ScoreRequest) GetEnd() int32 {
 	return 0
 }
 
-func (x *ScoreRequest) GetClasses() []*ClassQuery {
+func (x *ScoreRequest) GetSubjects() []*SubjectQuery {
 	if x != nil {
-		return x.Classes
+		return x.Subjects
 	}
 	return nil
 }
 
-// ClassQuery is a class with its feasible nodes.
-type ClassQuery struct {
+// SubjectQuery is a subject with its eligible nodes.
+type SubjectQuery struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The class.
-	Class int32 `protobuf:"varint,1,opt,name=class,proto3" json:"class,omitempty"`
-	// The feasible nodes, as in FilterResponse.
-	Feasible []byte `protobuf:"bytes,2,opt,name=feasible,proto3" json:"feasible,omitempty"`
+	// The subject.
+	Subject *v11.Subject `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// The nodes to score, of those that are eligible, as in FilterResponse.
+	Eligible []byte `protobuf:"bytes,2,opt,name=eligible,proto3" json:"eligible,omitempty"`
 	// How many nodes to return of each group. 0 means 1; values above 10,000 act as 10,000.
 	Limit         int32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ClassQuery) Reset() {
-	*x = ClassQuery{}
+func (x *SubjectQuery) Reset() {
+	*x = SubjectQuery{}
 	mi := &file_berth_score_v1_score_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ClassQuery) String() string {
+func (x *SubjectQuery) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ClassQuery) ProtoMessage() {}
+func (*SubjectQuery) ProtoMessage() {}
 
-func (x *ClassQuery) ProtoReflect() protoreflect.Message {
+func (x *SubjectQuery) ProtoReflect() protoreflect.Message {
 	mi := &file_berth_score_v1_score_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -135,39 +136,39 @@ func (x *ClassQuery) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ClassQuery.ProtoReflect.Descriptor instead.
-func (*ClassQuery) Descriptor() ([]byte, []int) {
+// Deprecated: Use SubjectQuery.ProtoReflect.Descriptor instead.
+func (*SubjectQuery) Descriptor() ([]byte, []int) {
 	return file_berth_score_v1_score_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *ClassQuery) GetClass() int32 {
+func (x *SubjectQuery) GetSubject() *v11.Subject {
 	if x != nil {
-		return x.Class
-	}
-	return 0
-}
-
-func (x *ClassQuery) GetFeasible() []byte {
-	if x != nil {
-		return x.Feasible
+		return x.Subject
 	}
 	return nil
 }
 
-func (x *ClassQuery) GetLimit() int32 {
+func (x *SubjectQuery) GetEligible() []byte {
+	if x != nil {
+		return x.Eligible
+	}
+	return nil
+}
+
+func (x *SubjectQuery) GetLimit() int32 {
 	if x != nil {
 		return x.Limit
 	}
 	return 0
 }
 
-// ScoreResponse answers for each class, in request order.
+// ScoreResponse answers for each subject, in request order.
 type ScoreResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version the scores are of.
 	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Per class.
-	Classes       []*ClassScores `protobuf:"bytes,2,rep,name=classes,proto3" json:"classes,omitempty"`
+	// Per subject. One whose class the worker does not know has no groups.
+	Subjects      []*SubjectScores `protobuf:"bytes,2,rep,name=subjects,proto3" json:"subjects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -209,16 +210,16 @@ func (x *ScoreResponse) GetVersion() *v1.Version {
 	return nil
 }
 
-func (x *ScoreResponse) GetClasses() []*ClassScores {
+func (x *ScoreResponse) GetSubjects() []*SubjectScores {
 	if x != nil {
-		return x.Classes
+		return x.Subjects
 	}
 	return nil
 }
 
-// ClassScores is a class over the range, its feasible nodes grouped by their raw scores of the plugins that
+// SubjectScores is a subject over the range, its eligible nodes grouped by their raw scores of the plugins that
 // normalise. Within a group the order of totals does not depend on normalisation.
-type ClassScores struct {
+type SubjectScores struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The groups, in no order.
 	Groups        []*Group `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
@@ -226,20 +227,20 @@ type ClassScores struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ClassScores) Reset() {
-	*x = ClassScores{}
+func (x *SubjectScores) Reset() {
+	*x = SubjectScores{}
 	mi := &file_berth_score_v1_score_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ClassScores) String() string {
+func (x *SubjectScores) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ClassScores) ProtoMessage() {}
+func (*SubjectScores) ProtoMessage() {}
 
-func (x *ClassScores) ProtoReflect() protoreflect.Message {
+func (x *SubjectScores) ProtoReflect() protoreflect.Message {
 	mi := &file_berth_score_v1_score_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -251,34 +252,38 @@ func (x *ClassScores) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ClassScores.ProtoReflect.Descriptor instead.
-func (*ClassScores) Descriptor() ([]byte, []int) {
+// Deprecated: Use SubjectScores.ProtoReflect.Descriptor instead.
+func (*SubjectScores) Descriptor() ([]byte, []int) {
 	return file_berth_score_v1_score_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *ClassScores) GetGroups() []*Group {
+func (x *SubjectScores) GetGroups() []*Group {
 	if x != nil {
 		return x.Groups
 	}
 	return nil
 }
 
-// Group is the set of feasible nodes with one vector of to-be-normalised raw scores.
+// Group is the set of eligible nodes with one vector of to-be-normalised raw scores.
 type Group struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// TaintToleration's raw score: untolerated PreferNoSchedule taints.
 	TaintToleration int64 `protobuf:"varint,1,opt,name=taint_toleration,json=taintToleration,proto3" json:"taint_toleration,omitempty"`
 	// NodeAffinity's raw score: the sum of matching preferences' weights.
 	NodeAffinity int64 `protobuf:"varint,2,opt,name=node_affinity,json=nodeAffinity,proto3" json:"node_affinity,omitempty"`
-	// How many feasible nodes of the range are in the group.
+	// How many eligible nodes of the range are in the group.
 	Count int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	// The best of them, best first: by fixed score, then by the seeded order of nodes.
 	Nodes []int32 `protobuf:"varint,4,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
 	// Per node: the weighted sum of the scores that are not normalised.
 	Fixed []int64 `protobuf:"varint,5,rep,packed,name=fixed,proto3" json:"fixed,omitempty"`
 	// Per node: the raw score of each plugin that is not normalised, three per node: NodeResourcesFit,
-	// NodeResourcesBalancedAllocation, ImageLocality; -1: the plugin does not score this class.
-	Raw           []int32 `protobuf:"varint,6,rep,packed,name=raw,proto3" json:"raw,omitempty"`
+	// NodeResourcesBalancedAllocation, ImageLocality; -1: the plugin does not score this subject.
+	Raw []int32 `protobuf:"varint,6,rep,packed,name=raw,proto3" json:"raw,omitempty"`
+	// What the group's nodes have in common for PodTopologySpread and InterPodAffinity, which depend on pods on other
+	// nodes. Opaque, and a part of the group's identity like the raw scores. At most 65,536 bytes; empty if neither plugin
+	// judges the subject.
+	Cell          []byte `protobuf:"bytes,7,opt,name=cell,proto3" json:"cell,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -355,34 +360,41 @@ func (x *Group) GetRaw() []int32 {
 	return nil
 }
 
+func (x *Group) GetCell() []byte {
+	if x != nil {
+		return x.Cell
+	}
+	return nil
+}
+
 var File_berth_score_v1_score_proto protoreflect.FileDescriptor
 
 const file_berth_score_v1_score_proto_rawDesc = "" +
 	"\n" +
-	"\x1aberth/score/v1/score.proto\x12\x0eberth.score.v1\x1a\x16berth/log/v1/log.proto\"\xa4\x01\n" +
+	"\x1aberth/score/v1/score.proto\x12\x0eberth.score.v1\x1a\x1cberth/filter/v1/filter.proto\x1a\x16berth/log/v1/log.proto\"\xa8\x01\n" +
 	"\fScoreRequest\x126\n" +
 	"\vmin_version\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\n" +
 	"minVersion\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x05R\x05first\x12\x10\n" +
-	"\x03end\x18\x03 \x01(\x05R\x03end\x124\n" +
-	"\aclasses\x18\x04 \x03(\v2\x1a.berth.score.v1.ClassQueryR\aclasses\"T\n" +
-	"\n" +
-	"ClassQuery\x12\x14\n" +
-	"\x05class\x18\x01 \x01(\x05R\x05class\x12\x1a\n" +
-	"\bfeasible\x18\x02 \x01(\fR\bfeasible\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\x05R\x05limit\"w\n" +
+	"\x03end\x18\x03 \x01(\x05R\x03end\x128\n" +
+	"\bsubjects\x18\x04 \x03(\v2\x1c.berth.score.v1.SubjectQueryR\bsubjects\"t\n" +
+	"\fSubjectQuery\x122\n" +
+	"\asubject\x18\x01 \x01(\v2\x18.berth.filter.v1.SubjectR\asubject\x12\x1a\n" +
+	"\beligible\x18\x02 \x01(\fR\beligible\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x05R\x05limit\"{\n" +
 	"\rScoreResponse\x12/\n" +
-	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x125\n" +
-	"\aclasses\x18\x02 \x03(\v2\x1b.berth.score.v1.ClassScoresR\aclasses\"<\n" +
-	"\vClassScores\x12-\n" +
-	"\x06groups\x18\x01 \x03(\v2\x15.berth.score.v1.GroupR\x06groups\"\xab\x01\n" +
+	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x129\n" +
+	"\bsubjects\x18\x02 \x03(\v2\x1d.berth.score.v1.SubjectScoresR\bsubjects\">\n" +
+	"\rSubjectScores\x12-\n" +
+	"\x06groups\x18\x01 \x03(\v2\x15.berth.score.v1.GroupR\x06groups\"\xbf\x01\n" +
 	"\x05Group\x12)\n" +
 	"\x10taint_toleration\x18\x01 \x01(\x03R\x0ftaintToleration\x12#\n" +
 	"\rnode_affinity\x18\x02 \x01(\x03R\fnodeAffinity\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x05R\x05count\x12\x14\n" +
 	"\x05nodes\x18\x04 \x03(\x05R\x05nodes\x12\x14\n" +
 	"\x05fixed\x18\x05 \x03(\x03R\x05fixed\x12\x10\n" +
-	"\x03raw\x18\x06 \x03(\x05R\x03raw2T\n" +
+	"\x03raw\x18\x06 \x03(\x05R\x03raw\x12\x12\n" +
+	"\x04cell\x18\a \x01(\fR\x04cell2T\n" +
 	"\fScoreService\x12D\n" +
 	"\x05Score\x12\x1c.berth.score.v1.ScoreRequest\x1a\x1d.berth.score.v1.ScoreResponseB\xc0\x01\n" +
 	"\x12com.berth.score.v1B\n" +
@@ -403,25 +415,27 @@ func file_berth_score_v1_score_proto_rawDescGZIP() []byte {
 var file_berth_score_v1_score_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_berth_score_v1_score_proto_goTypes = []any{
 	(*ScoreRequest)(nil),  // 0: berth.score.v1.ScoreRequest
-	(*ClassQuery)(nil),    // 1: berth.score.v1.ClassQuery
+	(*SubjectQuery)(nil),  // 1: berth.score.v1.SubjectQuery
 	(*ScoreResponse)(nil), // 2: berth.score.v1.ScoreResponse
-	(*ClassScores)(nil),   // 3: berth.score.v1.ClassScores
+	(*SubjectScores)(nil), // 3: berth.score.v1.SubjectScores
 	(*Group)(nil),         // 4: berth.score.v1.Group
 	(*v1.Version)(nil),    // 5: berth.log.v1.Version
+	(*v11.Subject)(nil),   // 6: berth.filter.v1.Subject
 }
 var file_berth_score_v1_score_proto_depIdxs = []int32{
 	5, // 0: berth.score.v1.ScoreRequest.min_version:type_name -> berth.log.v1.Version
-	1, // 1: berth.score.v1.ScoreRequest.classes:type_name -> berth.score.v1.ClassQuery
-	5, // 2: berth.score.v1.ScoreResponse.version:type_name -> berth.log.v1.Version
-	3, // 3: berth.score.v1.ScoreResponse.classes:type_name -> berth.score.v1.ClassScores
-	4, // 4: berth.score.v1.ClassScores.groups:type_name -> berth.score.v1.Group
-	0, // 5: berth.score.v1.ScoreService.Score:input_type -> berth.score.v1.ScoreRequest
-	2, // 6: berth.score.v1.ScoreService.Score:output_type -> berth.score.v1.ScoreResponse
-	6, // [6:7] is the sub-list for method output_type
-	5, // [5:6] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	1, // 1: berth.score.v1.ScoreRequest.subjects:type_name -> berth.score.v1.SubjectQuery
+	6, // 2: berth.score.v1.SubjectQuery.subject:type_name -> berth.filter.v1.Subject
+	5, // 3: berth.score.v1.ScoreResponse.version:type_name -> berth.log.v1.Version
+	3, // 4: berth.score.v1.ScoreResponse.subjects:type_name -> berth.score.v1.SubjectScores
+	4, // 5: berth.score.v1.SubjectScores.groups:type_name -> berth.score.v1.Group
+	0, // 6: berth.score.v1.ScoreService.Score:input_type -> berth.score.v1.ScoreRequest
+	2, // 7: berth.score.v1.ScoreService.Score:output_type -> berth.score.v1.ScoreResponse
+	7, // [7:8] is the sub-list for method output_type
+	6, // [6:7] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_berth_score_v1_score_proto_init() }

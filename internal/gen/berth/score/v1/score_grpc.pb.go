@@ -28,11 +28,11 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ScoreService is served by every score-worker, for any range of any class.
+// ScoreService is served by every score-worker, for any range and subject.
 type ScoreServiceClient interface {
-	// Score returns the best nodes among the feasible ones of a range, at min_version or later.
+	// Score returns the best nodes among the eligible ones of a range, at min_version or later.
 	// UNAVAILABLE (REPLICA_BEHIND): this worker's replica is older than min_version, or of another epoch; ask another.
-	// INVALID_ARGUMENT: a range that is not aligned, too many classes, or a bitmap longer than the range.
+	// INVALID_ARGUMENT: a range that is not aligned, too many subjects, or a bitmap longer than the range.
 	Score(ctx context.Context, in *ScoreRequest, opts ...grpc.CallOption) (*ScoreResponse, error)
 }
 
@@ -58,11 +58,11 @@ func (c *scoreServiceClient) Score(ctx context.Context, in *ScoreRequest, opts .
 // All implementations must embed UnimplementedScoreServiceServer
 // for forward compatibility.
 //
-// ScoreService is served by every score-worker, for any range of any class.
+// ScoreService is served by every score-worker, for any range and subject.
 type ScoreServiceServer interface {
-	// Score returns the best nodes among the feasible ones of a range, at min_version or later.
+	// Score returns the best nodes among the eligible ones of a range, at min_version or later.
 	// UNAVAILABLE (REPLICA_BEHIND): this worker's replica is older than min_version, or of another epoch; ask another.
-	// INVALID_ARGUMENT: a range that is not aligned, too many classes, or a bitmap longer than the range.
+	// INVALID_ARGUMENT: a range that is not aligned, too many subjects, or a bitmap longer than the range.
 	Score(context.Context, *ScoreRequest) (*ScoreResponse, error)
 	mustEmbedUnimplementedScoreServiceServer()
 }

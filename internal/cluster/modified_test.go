@@ -1,0 +1,265 @@
+package cluster_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// whereabouts is the node that each pod is on, and the one that it is nominated to while it is pending.
+type whereabouts map[cluster.PodID][]cluster.NodeIndex
+
+func whereaboutsOf(st *cluster.State) whereabouts {
+	w := make(whereabouts)
+	for id, p := range st.Pods() {
+		w[id] = podNodes(st, p)
+	}
+	return w
+}
+
+func podNodes(st *cluster.State, p *cluster.PodRow) []cluster.NodeIndex {
+	nodes := []cluster.NodeIndex{p.Node}
+	if p.Phase == cluster.Pending && p.Nominated != "" {
+		nodes = append(nodes, st.Nodes.ByName(p.Nominated))
+	}
+	return nodes
+}
+
+// touched returns the indexes that d changes, NoNode among them: of a pod, where it was and is, and where it was and is
+// nominated to.
+func touched(st *cluster.State, d cluster.Delta, before whereabouts) []cluster.NodeIndex {
+	var id cluster.PodID
+	switch d := d.(type) {
+	case cluster.NodeSet:
+		return []cluster.NodeIndex{d.Index}
+	case cluster.NodeRemoved:
+		return []cluster.NodeIndex{d.Index}
+	case cluster.PodSet:
+		id = d.ID
+	case cluster.PodAssumed:
+		id = d.ID
+	case cluster.PodForgotten:
+		id = d.ID
+	case cluster.PodRemoved:
+		return before[d.ID]
+	default:
+		return nil
+	}
+	return append(podNodes(st, st.Pod(id)), before[id]...)
+}
+
+func TestChangedSinceReportsExactlyTheChangedNodes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		changed := make(map[cluster.NodeIndex]cluster.Seq) // when each was last changed
+		walk(t, whereaboutsOf, func(st *cluster.State, d cluster.Delta, before whereabouts) {
+			for _, i := range touched(st, d, before) {
+				if i != cluster.NoNode {
+					changed[i] = st.Version().Seq
+				}
+			}
+			since := cluster.Seq(rapid.IntRange(0, int(st.Version().Seq)).Draw(t, "since"))
+			first := cluster.NodeIndex(rapid.IntRange(0, st.Nodes.Len()+64).Draw(t, "first"))
+			r := cluster.Range{First: first, End: first + cluster.NodeIndex(rapid.IntRange(0, st.Nodes.Len()+64).Draw(t, "len"))}
+			var got, want []cluster.NodeIndex
+			st.Nodes.ChangedSince(since, r, func(i cluster.NodeIndex) { got = append(got, i) })
+			for i := r.First; i < r.End; i++ {
+				if changed[i] > since {
+					want = append(want, i)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("after %+v, changed since %d within %v: %v, want %v", d, since, r, got, want)
+			}
+		})
+	})
+}
+
+// marks are the seqs that a state keeps of its last changes, and what they are of.
+type marks struct {
+	spec                 []cluster.Seq
+	namespaces, terms    cluster.Seq
+	selectors            map[string]cluster.Seq
+	termClasses          []cluster.ClassID
+	classPods, labelPods map[int32]int
+}
+
+func marksOf(st *cluster.State) marks {
+	m := marks{
+		spec: slices.Clone(st.Nodes.SpecModified), namespaces: st.NamespacesModified, terms: st.TermsModified,
+		selectors: make(map[string]cluster.Seq), termClasses: slices.Clone(st.TermClasses()),
+		classPods: make(map[int32]int), labelPods: make(map[int32]int),
+	}
+	for _, namespace := range []string{"default", "dev", "prod", "never-seen"} {
+		m.selectors[namespace] = st.SelectorsModified(namespace)
+	}
+	for _, c := range st.Classes() {
+		m.classPods[int32(c.ID)] = c.Pods
+	}
+	for _, l := range st.LabelSets() {
+		m.labelPods[int32(l.ID)] = l.Pods
+	}
+	return m
+}
+
+func TestMarksMoveOnlyWithWhatTheyAreOf(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		known := make(map[[3]string]bool) // services and controllers
+		walk(t, marksOf, func(st *cluster.State, d cluster.Delta, want marks) {
+			now := st.Version().Seq
+			want.spec = append(want.spec, make([]cluster.Seq, st.Nodes.Len()-len(want.spec))...)
+			switch d := d.(type) {
+			case cluster.NodeSet:
+				want.spec[d.Index] = now
+			case cluster.NodeRemoved:
+				want.spec[d.Index] = now
+			case cluster.NamespaceSet, cluster.NamespaceRemoved:
+				want.namespaces = now
+			case cluster.SelectorSet:
+				want.selectors[d.Namespace] = now
+				known[[3]string{d.Kind, d.Namespace, d.Name}] = true
+			case cluster.SelectorRemoved:
+				if key := [3]string{d.Kind, d.Namespace, d.Name}; known[key] {
+					want.selectors[d.Namespace] = now
+					delete(known, key)
+				}
+			}
+			if !slices.Equal(want.termClasses, st.TermClasses()) {
+				want.terms = now
+			}
+			got := marksOf(st)
+			for _, m := range []struct {
+				of        string
+				want, got any
+			}{
+				{"specs of nodes", want.spec, got.spec},
+				{"namespaces", want.namespaces, got.namespaces},
+				{"classes with terms", want.terms, got.terms},
+				{"selectors", want.selectors, got.selectors},
+			} {
+				if diff := cmp.Diff(m.want, m.got); diff != "" {
+					t.Fatalf("%s last changed, after %+v (-want +got):\n%s", m.of, d, diff)
+				}
+			}
+		})
+	})
+}
+
+func TestClassesAndLabelSetsGoWithTheirLastPod(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		walk(t, marksOf, func(st *cluster.State, d cluster.Delta, before marks) {
+			for id, pods := range before.classPods {
+				if c := st.Class(cluster.ClassID(id)); (c == nil || c.Pods == 0) && pods > 0 != (c == nil) {
+					t.Fatalf("class %d had %d pods, and is %+v after %+v", id, pods, c, d)
+				}
+			}
+			for id, pods := range before.labelPods {
+				if l := st.Labels(cluster.LabelsID(id)); (l == nil || l.Pods == 0) && pods > 0 != (l == nil) {
+					t.Fatalf("label set %d had %d pods, and is %+v after %+v", id, pods, l, d)
+				}
+			}
+		})
+	})
+}
+
+// apply applies deltas, all of which must be good.
+func apply(t *testing.T, st *cluster.State, deltas ...cluster.Delta) {
+	t.Helper()
+	for _, d := range deltas {
+		if err := st.Apply(d); err != nil {
+			t.Fatalf("Apply(%+v): %v", d, err)
+		}
+	}
+}
+
+// What selectors see of a pod, and where it is nominated to, is in no column of a node, and yet decides what fits there.
+func TestAChangeOfAPodThatSelectorsOrFiltersSeeTouchesItsNodes(t *testing.T) {
+	pod := func(change func(*cluster.Pod)) cluster.PodSet {
+		p := cluster.Pod{UID: "p", Class: 1, Labels: 1}
+		change(&p)
+		return cluster.PodSet{ID: 0, Pod: p}
+	}
+	unchanged := func(*cluster.Pod) {}
+	onA := func(p *cluster.Pod) { p.NodeName = "a" }
+	toA := func(p *cluster.Pod) { p.Nominated = "a" }
+	for _, c := range []struct {
+		name   string
+		before []cluster.Delta
+		change cluster.Delta
+		want   []cluster.NodeIndex // a is 0, b is 1
+	}{
+		{"new labels of a bound pod", []cluster.Delta{pod(onA)}, pod(func(p *cluster.Pod) { p.NodeName, p.Labels = "a", 2 }), []cluster.NodeIndex{0}},
+		{"no labels any more", []cluster.Delta{pod(onA)}, pod(func(p *cluster.Pod) { p.NodeName, p.Labels = "a", cluster.NoLabels }), []cluster.NodeIndex{0}},
+		{"deletion of a bound pod", []cluster.Delta{pod(onA)}, pod(func(p *cluster.Pod) { p.NodeName, p.Deleting = "a", true }), []cluster.NodeIndex{0}},
+		{
+			"deletion of an assumed pod", []cluster.Delta{pod(unchanged), cluster.PodAssumed{ID: 0, Node: 0, Attempt: 1}},
+			pod(func(p *cluster.Pod) { p.Deleting = true }), []cluster.NodeIndex{0},
+		},
+		{"deletion of a pending pod", []cluster.Delta{pod(unchanged)}, pod(func(p *cluster.Pod) { p.Deleting = true }), nil},
+		{"nomination", []cluster.Delta{pod(unchanged)}, pod(toA), []cluster.NodeIndex{0}},
+		{"nomination to another node", []cluster.Delta{pod(toA)}, pod(func(p *cluster.Pod) { p.Nominated = "b" }), []cluster.NodeIndex{0, 1}},
+		{"nomination to a node that is not known", []cluster.Delta{pod(toA)}, pod(func(p *cluster.Pod) { p.Nominated = "c" }), []cluster.NodeIndex{0}},
+		{"end of a nomination", []cluster.Delta{pod(toA)}, pod(unchanged), []cluster.NodeIndex{0}},
+		{"priority of a nominated pod", []cluster.Delta{pod(toA)}, pod(func(p *cluster.Pod) { p.Nominated, p.Priority = "a", 7 }), []cluster.NodeIndex{0}},
+		{"the nominated pod is placed elsewhere", []cluster.Delta{pod(toA)}, cluster.PodAssumed{ID: 0, Node: 1, Attempt: 1}, []cluster.NodeIndex{0, 1}},
+		{
+			"the nominated pod is pending again", []cluster.Delta{pod(toA), cluster.PodAssumed{ID: 0, Node: 1, Attempt: 1}},
+			cluster.PodForgotten{ID: 0}, []cluster.NodeIndex{0, 1},
+		},
+		{"the nominated pod goes", []cluster.Delta{pod(toA)}, cluster.PodRemoved{ID: 0}, []cluster.NodeIndex{0}},
+		{"nomination of a bound pod", []cluster.Delta{pod(onA)}, pod(func(p *cluster.Pod) { p.NodeName, p.Nominated = "a", "b" }), []cluster.NodeIndex{0}},
+		{"a selector", nil, cluster.SelectorSet{Kind: cluster.KindService, Namespace: "default", Name: "web"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			st := cluster.New(start)
+			apply(t, st,
+				cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "a"}}, cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "b"}},
+				cluster.ClassDefined{ID: 1}, cluster.LabelsDefined{ID: 1}, cluster.LabelsDefined{ID: 2})
+			specs := slices.Clone(st.Nodes.SpecModified)
+			apply(t, st, c.before...)
+			before := st.Version().Seq
+			apply(t, st, c.change)
+			var got []cluster.NodeIndex
+			st.Nodes.ChangedSince(before, cluster.Range{End: 1000}, func(i cluster.NodeIndex) { got = append(got, i) })
+			if !slices.Equal(got, c.want) {
+				t.Errorf("changed: %v, want %v", got, c.want)
+			}
+			if !slices.Equal(st.Nodes.SpecModified, specs) {
+				t.Errorf("specs count as changed at %v, want %v", st.Nodes.SpecModified, specs)
+			}
+		})
+	}
+}
+
+func TestEverythingCountsAsChangedAtTheRestoredSnapshot(t *testing.T) {
+	st := cluster.New(start)
+	apply(t, st,
+		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "a"}}, cluster.NodeSet{Index: 130, Node: cluster.Node{Name: "b"}}, cluster.NamespaceSet{Name: "x"},
+		cluster.SelectorSet{Kind: cluster.KindReplicaSet, Namespace: "x", Name: "web"}, cluster.SelectorSet{Kind: cluster.KindService, Namespace: "y", Name: "web"},
+		cluster.SelectorRemoved{Kind: cluster.KindService, Namespace: "y", Name: "web"})
+	other := restored(t, st)
+	for since, want := range map[cluster.Seq]int{5: 131, 6: 0} {
+		n := 0
+		other.Nodes.ChangedSince(since, cluster.Range{End: 1000}, func(cluster.NodeIndex) { n++ })
+		if n != want {
+			t.Errorf("changed since %d: %d indexes, want %d", since, n, want)
+		}
+	}
+	got := map[string]cluster.Seq{
+		"images": other.ImagesModified, "namespaces": other.NamespacesModified, "classes with terms": other.TermsModified,
+		"a node's spec": other.Nodes.SpecModified[130], "selectors of x": other.SelectorsModified("x"),
+		"selectors of y, which are gone": other.SelectorsModified("y"),
+	}
+	for of, seq := range got {
+		if seq != 6 {
+			t.Errorf("%s count as changed at %d, want 6", of, seq)
+		}
+	}
+	apply(t, other, cluster.SelectorSet{Kind: cluster.KindService, Namespace: "y", Name: "web"})
+	if x, y := other.SelectorsModified("x"), other.SelectorsModified("y"); x != 6 || y != 7 {
+		t.Errorf("behind the snapshot selectors of x count as changed at %d and of y at %d, want 6 and 7", x, y)
+	}
+}

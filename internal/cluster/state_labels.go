@@ -1,0 +1,184 @@
+package cluster
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+)
+
+// Labels is a label set in the ledger. Readers must not change it.
+type Labels struct {
+	LabelSet
+	ID   LabelsID
+	Key  string // LabelSet.Key()
+	Pods int    // how many pods have it
+
+	hash uint64
+}
+
+// selectorKey names a service or controller.
+type selectorKey struct{ kind, namespace, name string }
+
+// Labels returns a label set, or nil.
+func (s *State) Labels(id LabelsID) *Labels { return s.labels[id] }
+
+// LabelSets returns all label sets, by id.
+func (s *State) LabelSets() []*Labels {
+	return slices.SortedFunc(maps.Values(s.labels), func(a, b *Labels) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// Services yields the selectors of a namespace's services, in no order.
+func (s *State) Services(namespace string) iter.Seq2[string, LabelSelector] {
+	return maps.All(s.services[namespace])
+}
+
+// Selector returns the selector of a controller.
+func (s *State) Selector(kind, namespace, name string) (LabelSelector, bool) {
+	if kind == KindService {
+		selector, ok := s.services[namespace][name]
+		return selector, ok
+	}
+	selector, ok := s.controllers[selectorKey{kind, namespace, name}]
+	return selector, ok
+}
+
+// SelectorsModified returns the seq of the last delta that changed a service or a controller of a namespace.
+func (s *State) SelectorsModified(namespace string) Seq {
+	return max(s.restored, s.selectorsModified[namespace])
+}
+
+// Namespaces yields the labels of all namespaces, in no order.
+func (s *State) Namespaces() iter.Seq2[string, []Label] { return maps.All(s.namespaces) }
+
+// TermClasses returns the classes whose pods have pod affinity or anti-affinity terms, required or preferred, by id.
+// The caller must not change the slice.
+func (s *State) TermClasses() []ClassID { return s.termClasses }
+
+// NominatedOn returns the pending pods that are nominated to a node, by id. The caller must not change the slice.
+func (s *State) NominatedOn(node string) []PodID { return s.nominated[node] }
+
+// NominatedNodes yields the names of the nodes that pending pods are nominated to, in no order. A name need not be that
+// of a node.
+func (s *State) NominatedNodes() iter.Seq[string] { return maps.Keys(s.nominated) }
+
+// Nominations returns the number of names that NominatedNodes yields.
+func (s *State) Nominations() int { return len(s.nominated) }
+
+func (s *State) defineLabels(d LabelsDefined) {
+	l := &Labels{LabelSet: d.Set, ID: d.ID, Key: d.Set.Key()}
+	l.hash = hashText(kindLabels, l.Key)
+	s.labels[d.ID] = l
+	s.digest += l.digest()
+}
+
+// retainLabels and releaseLabels count the pods of a label set; the last one takes it along.
+func (s *State) retainLabels(id LabelsID) {
+	if l := s.labels[id]; l != nil {
+		l.Pods++
+	}
+}
+func (s *State) releaseLabels(id LabelsID) {
+	l := s.labels[id]
+	if l == nil {
+		return // NoLabels
+	}
+	if l.Pods--; l.Pods == 0 {
+		delete(s.labels, id)
+		s.digest -= l.digest()
+	}
+}
+
+func (s *State) setSelector(d SelectorSet) {
+	key := selectorKey{d.Kind, d.Namespace, d.Name}
+	s.removeSelector(key)
+	if d.Kind == KindService {
+		if s.services[d.Namespace] == nil {
+			s.services[d.Namespace] = make(map[string]LabelSelector)
+		}
+		s.services[d.Namespace][d.Name] = d.Selector
+	} else {
+		s.controllers[key] = d.Selector
+	}
+	s.digest += hashSelector(key, d.Selector)
+	s.selectorsModified[d.Namespace] = s.version.Seq
+}
+
+func (s *State) removeSelector(key selectorKey) {
+	old, ok := s.Selector(key.kind, key.namespace, key.name)
+	if !ok {
+		return
+	}
+	s.digest -= hashSelector(key, old)
+	s.selectorsModified[key.namespace] = s.version.Seq
+	if key.kind != KindService {
+		delete(s.controllers, key)
+		return
+	}
+	delete(s.services[key.namespace], key.name)
+	if len(s.services[key.namespace]) == 0 {
+		delete(s.services, key.namespace)
+	}
+}
+
+// selectorsSet yields the deltas that set all services and controllers, in order.
+func (s *State) selectorsSet() iter.Seq[SelectorSet] {
+	return func(yield func(SelectorSet) bool) {
+		for _, namespace := range slices.Sorted(maps.Keys(s.services)) {
+			for _, name := range slices.Sorted(maps.Keys(s.services[namespace])) {
+				if !yield(SelectorSet{KindService, namespace, name, s.services[namespace][name]}) {
+					return
+				}
+			}
+		}
+		keys := slices.SortedFunc(maps.Keys(s.controllers), func(a, b selectorKey) int {
+			return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name))
+		})
+		for _, k := range keys {
+			if !yield(SelectorSet{k.kind, k.namespace, k.name, s.controllers[k]}) {
+				return
+			}
+		}
+	}
+}
+
+// hasTerms reports whether pods of the class have pod affinity or anti-affinity terms.
+func (c *ClassSpec) hasTerms() bool {
+	return len(c.Affinity)+len(c.AntiAffinity)+len(c.PreferredAffinity)+len(c.PreferredAntiAffinity) > 0
+}
+
+// nominate and unnominate keep the index of nominations: pods that are pending and nominated.
+func (s *State) nominate(id PodID) {
+	p := &s.pods[id]
+	if p.Nominated == "" || p.Placed() {
+		return
+	}
+	list := s.nominated[p.Nominated]
+	k, _ := slices.BinarySearch(list, id)
+	s.nominated[p.Nominated] = slices.Insert(list, k, id)
+	s.touchNamed(p.Nominated)
+}
+
+func (s *State) unnominate(id PodID) {
+	p := &s.pods[id]
+	if p.Nominated == "" || p.Placed() {
+		return
+	}
+	list := s.nominated[p.Nominated]
+	if k, ok := slices.BinarySearch(list, id); ok {
+		list = slices.Delete(list, k, k+1)
+	}
+	if len(list) == 0 {
+		delete(s.nominated, p.Nominated)
+	} else {
+		s.nominated[p.Nominated] = list
+	}
+	s.touchNamed(p.Nominated)
+}
+
+// touchNamed makes the node count as changed, if there is one of that name.
+func (s *State) touchNamed(node string) {
+	if i := s.Nodes.ByName(node); i != NoNode {
+		s.Nodes.touch(i, s.version.Seq)
+	}
+}

@@ -1,0 +1,277 @@
+package engine
+
+import (
+	"encoding/binary"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// cellID numbers the cells of a topology, until its next rebuild.
+type cellID int32
+
+const (
+	noCell cellID = -1
+
+	noDomain  int32 = -1 // the node lacks the key
+	ownDomain int32 = -2 // the node is alone in its domain
+)
+
+// cell is what PodTopologySpread and InterPodAffinity see of a node: nodes of a cell are judged and scored alike,
+// whatever the counts are.
+type cell struct {
+	text    string
+	domains []int32 // by key
+	own     []int64 // by slot: what the node's pods add, if that is all that counts
+	extra   []int64 // by slot: what the pods add that are nominated to the node; nil if none does
+
+	verdict Verdict // as of topology.judged
+	first   bool    // the verdict is that of the pass with the nominated pods
+}
+
+func (c *cell) lacks(key int) bool { return c.domains[key] == noDomain }
+
+// domain returns the domain of a key, that of the empty value for a node that lacks it.
+func (c *cell) domain(key int) int32 {
+	if d := c.domains[key]; d != noDomain {
+		return d
+	}
+	return 0
+}
+
+func (c *cell) extraOf(slot int) int64 {
+	if c.extra == nil {
+		return 0
+	}
+	return c.extra[slot]
+}
+
+// count returns what a slot counts for the nodes of a cell.
+func (t *topology) count(s int, c *cell, nominees bool) int64 {
+	extra := int64(0)
+	if nominees {
+		extra = c.extraOf(s)
+	}
+	sl := &t.slots[s]
+	d := c.domain(sl.key)
+	if sl.local || d == ownDomain {
+		return c.own[s] + extra
+	}
+	if int(d) < len(sl.sums) {
+		return sl.sums[d] + extra
+	}
+	return extra
+}
+
+// The marks that a cell's text has for each key, and before the nominees.
+const (
+	markMissing  = iota
+	markShared   // and the value
+	markApart    // the value does not matter
+	markNominees // at the end
+)
+
+// place finds the cell of a node.
+func (t *topology) place(st *cluster.State, i cluster.NodeIndex) {
+	r := &t.rows[i]
+	if !r.live {
+		r.cell = noCell
+		return
+	}
+	t.scratch = t.describe(st, i, cluster.NoPod, t.scratch[:0])
+	id, known := t.cellIDs[string(t.scratch)]
+	if !known {
+		text := string(t.scratch)
+		c, ok := t.parse(text)
+		if !ok {
+			panic("engine: a cell that cannot be read back") // describe and parse are of one mind
+		}
+		id = t.add(c)
+	}
+	r.cell = id
+}
+
+func (t *topology) add(c *cell) cellID {
+	id := cellID(len(t.cells))
+	t.cells = append(t.cells, c)
+	t.cellIDs[c.text] = id
+	t.judge(c)
+	return id
+}
+
+// describe writes a node's cell. Self is a pod whose nomination does not count.
+func (t *topology) describe(st *cluster.State, i cluster.NodeIndex, self cluster.PodID, b []byte) []byte {
+	r := &t.rows[i]
+	b = append(b, t.prefix...)
+	for k := range t.keys {
+		key := &t.keys[k]
+		switch {
+		case r.domain[k] == noDomain:
+			b = append(b, markMissing)
+		case key.apart || !key.valued:
+			b = append(b, markApart)
+		default:
+			value, _ := labelOf(st.Nodes.Labels[i], key.symbol)
+			text := st.Symbols.Text(value)
+			b = append(b, markShared)
+			b = binary.AppendUvarint(b, uint64(len(text)))
+			b = append(b, text...)
+		}
+		for s := range t.slots {
+			if t.slots[s].key == k && (t.slots[s].local || key.apart && r.domain[k] != noDomain) {
+				b = binary.AppendVarint(b, r.adds[s])
+			}
+		}
+	}
+	if extra := t.nominees(st, i, self); extra != nil {
+		b = append(b, markNominees)
+		for _, n := range extra {
+			b = binary.AppendVarint(b, n)
+		}
+	}
+	return b
+}
+
+// nominees returns what the pods nominated to a node would add to each slot, nil if nothing.
+func (t *topology) nominees(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) []int64 {
+	var extra []int64
+	add := func(increments []increment) {
+		for _, inc := range increments {
+			if t.rows[i].in&(1<<inc.slot) == 0 {
+				continue
+			}
+			if extra == nil {
+				extra = make([]int64, len(t.slots))
+			}
+			extra[inc.slot] += inc.by
+		}
+	}
+	for pod := range nominatedTo(st, i, t.priority, self) {
+		add(t.carried[pod.Class])
+		if pod.Labels != cluster.NoLabels {
+			add(t.additionsOf(st, pod.Labels).nominated)
+		}
+	}
+	return extra
+}
+
+// parse reads a cell's text. False: it is none of this kind of pods, or of a time when other domains had one node.
+func (t *topology) parse(text string) (*cell, bool) {
+	c := &cell{text: text, domains: make([]int32, len(t.keys)), own: make([]int64, len(t.slots))}
+	if !strings.HasPrefix(text, t.prefix) {
+		return nil, false
+	}
+	b := []byte(text[len(t.prefix):])
+	for k := range t.keys {
+		if len(b) == 0 {
+			return nil, false
+		}
+		key, mark := &t.keys[k], b[0]
+		b = b[1:]
+		switch {
+		case mark == markMissing:
+			c.domains[k] = noDomain
+		case mark == markApart && (key.apart || !key.valued):
+			c.domains[k] = ownDomain
+		case mark == markShared && !key.apart && key.valued:
+			n, used := binary.Uvarint(b)
+			if used <= 0 || uint64(len(b)-used) < n {
+				return nil, false
+			}
+			c.domains[k] = key.domainOf(string(b[used : used+int(n)]))
+			b = b[used+int(n):]
+		default:
+			return nil, false
+		}
+		for s := range t.slots {
+			if t.slots[s].key == k && (t.slots[s].local || key.apart && c.domains[k] != noDomain) {
+				n, used := binary.Varint(b)
+				if used <= 0 {
+					return nil, false
+				}
+				c.own[s] = n
+				b = b[used:]
+			}
+		}
+	}
+	if len(b) == 0 {
+		return c, true
+	}
+	if b[0] != markNominees {
+		return nil, false
+	}
+	b = b[1:]
+	c.extra = make([]int64, len(t.slots))
+	for s := range c.extra {
+		n, used := binary.Varint(b)
+		if used <= 0 {
+			return nil, false
+		}
+		c.extra[s] = n
+		b = b[used:]
+	}
+	return c, len(b) == 0
+}
+
+// find returns the cell of a text that another replica has written. False: it does not make sense here.
+func (t *topology) find(text string) (*cell, bool) {
+	if id, ok := t.cellIDs[text]; ok {
+		return t.cells[id], true
+	}
+	c, ok := t.parse(text)
+	if !ok {
+		return nil, false
+	}
+	t.add(c)
+	return c, true
+}
+
+// cellOf returns the cell of a live node.
+func (t *topology) cellOf(i cluster.NodeIndex) *cell { return t.cells[t.rows[i].cell] }
+
+// cellFor returns the cell of a live node as a pod sees it that may be nominated there, its verdict made.
+func (t *topology) cellFor(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) *cell {
+	c := t.cellOf(i)
+	if self != cluster.NoPod && c.extra != nil {
+		if other, ok := t.parse(string(t.describe(st, i, self, nil))); ok {
+			c = other
+		}
+	}
+	t.judge(c)
+	return c
+}
+
+// judge makes the verdict on a cell: of the pass with the pods nominated to its nodes if that fails, else of the pass
+// without them.
+func (t *topology) judge(c *cell) { c.verdict, c.first = t.verdictOn(c) }
+
+func (t *topology) verdictOn(c *cell) (v Verdict, first bool) {
+	if c.extra != nil {
+		if v := t.pass(c, true); v != codeFeasible {
+			return v, true
+		}
+	}
+	return t.pass(c, false), c.extra == nil
+}
+
+func (t *topology) pass(c *cell, nominees bool) Verdict {
+	v, w := t.spread.filter(t, c, nominees), codeFeasible
+	if v == codeFeasible || t.interPodFirst {
+		w = t.interPod.filter(t, c, nominees)
+	}
+	if w != codeFeasible && (v == codeFeasible || t.interPodFirst) {
+		return w
+	}
+	return v
+}
+
+// judgeAll makes the verdicts on all cells again, if something has changed.
+func (t *topology) judgeAll() {
+	if t.judged == t.changes {
+		return
+	}
+	for _, c := range t.cells {
+		t.judge(c)
+	}
+	t.judged = t.changes
+}

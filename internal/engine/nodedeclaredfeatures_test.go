@@ -1,0 +1,33 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+func TestANodeHasToDeclareEveryFeatureThatAPodNeeds(t *testing.T) {
+	for _, tt := range []struct {
+		name               string
+		required, declared []string
+		want               bool
+	}{
+		{"nothing needed, nothing declared", nil, nil, true},
+		{"nothing needed", nil, []string{"A"}, true},
+		{"nothing declared", []string{"A"}, nil, false},
+		{"the same", []string{"A", "C"}, []string{"A", "C"}, true},
+		{"more is declared, before, between and behind", []string{"B", "D"}, []string{"A", "B", "C", "D", "E"}, true},
+		{"the first is missing", []string{"A", "C"}, []string{"B", "C"}, false},
+		{"one between is missing", []string{"A", "B", "C"}, []string{"A", "C"}, false},
+		{"the last is missing", []string{"A", "C"}, []string{"A", "B"}, false},
+		{"a longer name is another feature", []string{"A"}, []string{"AB"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := compileNodeDeclaredFeatures(&cluster.ClassSpec{Features: tt.required})
+			n := &cluster.Nodes{Spec: []cluster.Node{{Features: []string{"other"}}, {Features: tt.declared}}}
+			if got := p.filter(n, 1); got != tt.want {
+				t.Errorf("pod that needs %q on node with %q: %t, want %t", tt.required, tt.declared, got, tt.want)
+			}
+		})
+	}
+}

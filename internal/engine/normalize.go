@@ -1,0 +1,148 @@
+package engine
+
+import "github.com/berth-scheduler/berth/internal/cluster"
+
+// worth is what the nodes of a group score before normalisation.
+type worth struct {
+	taints, affinity, spread, interPod int64
+	ignored                            bool // PodTopologySpread ignores the nodes
+}
+
+// extremes are the scores of all feasible nodes, as far as normalisation needs them. The zero value is of no node.
+type extremes struct {
+	some, someSpread            bool
+	mostTaints, mostAffinity    int64
+	leastSpread, mostSpread     int64
+	leastInterPod, mostInterPod int64
+}
+
+// with returns the extremes if nodes of that worth are among the feasible.
+func (x extremes) with(w worth) extremes {
+	if !x.some {
+		x.leastInterPod, x.mostInterPod = w.interPod, w.interPod
+	}
+	x.some = true
+	x.mostTaints, x.mostAffinity = max(x.mostTaints, w.taints), max(x.mostAffinity, w.affinity)
+	x.leastInterPod, x.mostInterPod = min(x.leastInterPod, w.interPod), max(x.mostInterPod, w.interPod)
+	if w.ignored {
+		return x
+	}
+	if !x.someSpread {
+		x.leastSpread = w.spread
+	}
+	x.someSpread = true
+	x.leastSpread, x.mostSpread = min(x.leastSpread, w.spread), max(x.mostSpread, w.spread)
+	return x
+}
+
+// normalize scales to 100. Spread says whether PodTopologySpread scores at all.
+func (x *extremes) normalize(w worth, spread bool) Normalized {
+	out := Normalized{TaintToleration: maxScore, NodeAffinity: w.affinity}
+	if m := x.mostTaints; m != 0 {
+		out.TaintToleration = maxScore - maxScore*w.taints/m
+	}
+	if m := x.mostAffinity; m != 0 {
+		out.NodeAffinity = maxScore * w.affinity / m
+	}
+	if spread && !w.ignored {
+		out.PodTopologySpread = normalizeSpread(w.spread, x.leastSpread, x.mostSpread)
+	}
+	out.InterPodAffinity = normalizeInterPod(w.interPod, x.leastInterPod, x.mostInterPod)
+	return out
+}
+
+// normalized returns the weighted sum of normalised scores.
+func (w *weights) normalized(n Normalized) int64 {
+	return w.taintToleration*n.TaintToleration + w.nodeAffinity*n.NodeAffinity + w.spread*n.PodTopologySpread +
+		w.interPod*n.InterPodAffinity
+}
+
+// judgement is how one pod of a class sees groups on the state as it is.
+type judgement struct {
+	c       *class
+	weights []float64 // of soft spread constraints
+}
+
+// judgement prepares the scoring of groups. The class is synced.
+func (c *class) judgement(st *cluster.State) judgement {
+	j := judgement{c: c}
+	if c.topology == nil {
+		return j
+	}
+	if len(c.topology.spread.soft) > 0 {
+		c.count(st)
+		j.weights = c.topology.spread.weights(c.topology, c.feasibleCells)
+	}
+	c.topology.judgeAll()
+	return j
+}
+
+// spread reports whether PodTopologySpread scores the class.
+func (j *judgement) spread() bool { return len(j.weights) > 0 }
+
+// cell returns a group's cell, nil if other pods do not matter. False: it makes no sense on this state.
+func (j *judgement) cell(raw *Raw) (*cell, bool) {
+	if j.c.topology == nil {
+		return nil, raw.Cell == ""
+	}
+	return j.c.topology.find(raw.Cell)
+}
+
+// worth resolves the counts of a group's cell.
+func (j *judgement) worth(raw *Raw, cl *cell) worth {
+	w := worth{taints: raw.TaintToleration, affinity: raw.NodeAffinity}
+	if cl == nil {
+		return w
+	}
+	t := j.c.topology
+	w.interPod = t.interPod.raw(t, cl)
+	if !j.spread() {
+		return w
+	}
+	if w.ignored = t.spread.ignores(t, cl); !w.ignored {
+		w.spread = t.spread.raw(t, cl, j.weights)
+	}
+	return w
+}
+
+// GroupScores is what normalisation makes of a group.
+type GroupScores struct {
+	Feasible   bool // by what pods on other nodes decide; if not, the rest is zero
+	Normalized Normalized
+	Totals     []int64 // of the group's nodes, in their order
+}
+
+// Totals returns the scores of all groups of a subject on the state: the groups must be all there are, over all ranges,
+// and of this version. False: they are not of this subject and state.
+func (e *Evaluator) Totals(st *cluster.State, s Subject, groups []Group) ([]GroupScores, bool) {
+	c := e.class(st, s)
+	if c == nil {
+		return nil, false
+	}
+	defer c.mu.Unlock()
+	j := c.judgement(st)
+	out := make([]GroupScores, len(groups))
+	worths := make([]worth, len(groups))
+	var x extremes
+	for k := range groups {
+		cl, ok := j.cell(&groups[k].Raw)
+		if !ok {
+			return nil, false
+		}
+		if out[k].Feasible = groups[k].Count > 0 && (cl == nil || cl.verdict.Feasible()); out[k].Feasible {
+			worths[k] = j.worth(&groups[k].Raw, cl)
+			x = x.with(worths[k])
+		}
+	}
+	for k := range groups {
+		if !out[k].Feasible {
+			continue
+		}
+		out[k].Normalized = x.normalize(worths[k], j.spread())
+		sum := c.program.weights.normalized(out[k].Normalized)
+		for n := range groups[k].Nodes {
+			out[k].Totals = append(out[k].Totals, sum+groups[k].Nodes[n].Fixed)
+		}
+	}
+	return out, true
+}

@@ -1,0 +1,254 @@
+package engine
+
+import (
+	"math"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// PodTopologySpread spreads the pods that a constraint's selector matches, of the pod's namespace and not terminating,
+// over the domains of a topology key. Domains are the values of the key on nodes that have the keys of all constraints
+// of the same kind and that the constraint's inclusion policies let in.
+//
+// A hard constraint fails on a node without the key, unresolvably, and where the domain's count, plus one if the selector
+// matches the pod itself, exceeds the least count of all domains by more than maxSkew; the least count is taken to be 0
+// if there are fewer domains than minDomains.
+//
+// Soft constraints score: raw is the rounded sum over them of count·ln(size+2) + maxSkew-1, where size is the number of
+// domains among the feasible nodes; for kubernetes.io/hostname, the number of those nodes, and count is the node's
+// own. It is normalised over the feasible nodes: 100·(max+min-raw)/max, and 100 everywhere if max is 0. Nodes that
+// lack a key score 0 and do not count, unless the constraints are kube-scheduler's default ones.
+//
+// As in kube-scheduler, an empty selector counts no pod, but matches the pod itself.
+const PodTopologySpread = "PodTopologySpread"
+
+// PodTopologySpread's reasons.
+const (
+	ReasonSpread        = "node(s) didn't match pod topology spread constraints"
+	ReasonSpreadMissing = "node(s) didn't match pod topology spread constraints (missing required label)"
+)
+
+const hostname = "kubernetes.io/hostname"
+
+// podTopologySpread judges cells. Each constraint has a slot of its own.
+type podTopologySpread struct {
+	namespace  string
+	hard, soft []spreadConstraint
+	// requireAll says that nodes without the key of a soft constraint neither count nor score.
+	requireAll bool
+	// countsNodes says that a soft constraint's weight depends on the number of feasible nodes.
+	countsNodes bool
+}
+
+type spreadConstraint struct {
+	*cluster.SpreadConstraint
+	slot int
+	self int64 // 1 if the pod matches its own selector
+}
+
+func (t *topology) compilePodTopologySpread(r *relations) {
+	p := &t.spread
+	p.namespace, p.requireAll = r.namespace, r.requireAll
+	for k := range r.spread {
+		c := spreadConstraint{SpreadConstraint: &r.spread[k]}
+		if c.Selector.Matches(r.labels.Labels) {
+			c.self = 1
+		}
+		s := slot{key: t.key(c.TopologyKey), spread: c.SpreadConstraint}
+		if c.Hard {
+			s.domains = new(domains)
+		} else {
+			s.local = c.TopologyKey == hostname
+			s.emptyCounts = !p.requireAll
+			p.countsNodes = p.countsNodes || s.local
+		}
+		c.slot = t.addSlot(s)
+		if c.Hard {
+			p.hard = append(p.hard, c)
+		} else {
+			p.soft = append(p.soft, c)
+		}
+	}
+}
+
+// increments adds what a placed pod with these labels counts; with nominee, what a pod nominated to the node adds to
+// hard constraints.
+func (p *podTopologySpread) increments(pod *cluster.LabelSet, nominee bool, out []increment) []increment {
+	if pod.Namespace != p.namespace {
+		return out
+	}
+	for _, c := range p.hard {
+		if (nominee || !c.Selector.Empty()) && c.Selector.Matches(pod.Labels) {
+			out = append(out, increment{c.slot, 1, !nominee})
+		}
+	}
+	if nominee {
+		return out
+	}
+	for _, c := range p.soft {
+		if !c.Selector.Empty() && c.Selector.Matches(pod.Labels) {
+			out = append(out, increment{c.slot, 1, true})
+		}
+	}
+	return out
+}
+
+// counts reports for which slots a node counts, as a mask, given which topology keys it lacks.
+func (p *podTopologySpread) counts(st *cluster.State, program *program, i cluster.NodeIndex, lacks func(slot int) bool) uint64 {
+	mask := uint64(0)
+	add := func(constraints []spreadConstraint, requireAll bool) {
+		for _, c := range constraints {
+			if requireAll && lacks(c.slot) {
+				return
+			}
+		}
+		for _, c := range constraints {
+			if c.HonorAffinity && !program.affinity.selects(st, i) || c.HonorTaints && program.taints.filter(&st.Nodes, i) != codeFeasible {
+				continue
+			}
+			mask |= 1 << c.slot
+		}
+	}
+	add(p.hard, true)
+	add(p.soft, p.requireAll)
+	return mask
+}
+
+// filter judges a cell. With nominees, the pods nominated to its nodes count too.
+func (p *podTopologySpread) filter(t *topology, cl *cell, nominees bool) Verdict {
+	for k := range p.hard {
+		c := &p.hard[k]
+		s := &t.slots[c.slot]
+		if cl.lacks(s.key) {
+			return codeSpreadMissing | unresolvable
+		}
+		count, least := t.count(c.slot, cl, false), s.domains.least()
+		if extra := cl.extraOf(c.slot); nominees && extra > 0 {
+			least = s.domains.leastIf(count, count+extra)
+			count += extra
+		}
+		if s.domains.count < int64(c.MinDomains) {
+			least = 0
+		}
+		if count+c.self-least > int64(c.MaxSkew) {
+			return codeSpread
+		}
+	}
+	return codeFeasible
+}
+
+// ignores reports whether the nodes of a cell do not score.
+func (p *podTopologySpread) ignores(t *topology, cl *cell) bool {
+	if p.requireAll {
+		for k := range p.soft {
+			if cl.lacks(t.slots[p.soft[k].slot].key) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// raw scores a cell that is not ignored, given the weight of each soft constraint.
+func (p *podTopologySpread) raw(t *topology, cl *cell, weights []float64) int64 {
+	score := float64(0)
+	for k := range p.soft {
+		c := &p.soft[k]
+		if !cl.lacks(t.slots[c.slot].key) {
+			score += float64(t.count(c.slot, cl, false))*weights[k] + float64(c.MaxSkew-1)
+		}
+	}
+	return int64(math.Round(score))
+}
+
+// weights returns the weight of each soft constraint, given the cells that have feasible nodes and how many.
+func (p *podTopologySpread) weights(t *topology, feasible func(visit func(*cell, int64))) []float64 {
+	if len(p.soft) == 0 {
+		return nil
+	}
+	nodes := int64(0)
+	alone := make([]int64, len(p.soft)) // domains of one node each
+	seen := make([]map[int32]bool, len(p.soft))
+	feasible(func(cl *cell, n int64) {
+		if p.ignores(t, cl) {
+			return
+		}
+		nodes += n
+		for k := range p.soft {
+			s := &t.slots[p.soft[k].slot]
+			switch d := cl.domain(s.key); {
+			case s.local:
+			case d == ownDomain:
+				alone[k] += n
+			default:
+				if seen[k] == nil {
+					seen[k] = make(map[int32]bool)
+				}
+				seen[k][d] = true
+			}
+		}
+	})
+	out := make([]float64, len(p.soft))
+	for k := range p.soft {
+		size := int64(len(seen[k])) + alone[k]
+		if t.slots[p.soft[k].slot].local {
+			size = nodes
+		}
+		out[k] = math.Log(float64(size + 2))
+	}
+	return out
+}
+
+// normalizeSpread scales a raw score, given the least and the largest of all feasible nodes that are not ignored.
+func normalizeSpread(raw, least, largest int64) int64 {
+	if largest == 0 {
+		return maxScore
+	}
+	return maxScore * (largest + least - raw) / largest
+}
+
+// domains are the counts of the domains of a hard constraint, by count.
+type domains struct {
+	nodes  []int32 // by domain: nodes that count
+	count  int64   // of domains with such nodes
+	levels []int32 // how many domains have each count
+	lowest int64   // no domain has less
+}
+
+func (d *domains) enter(count int64) {
+	d.levels = grow(d.levels, int(count)+1)
+	d.levels[count]++
+	d.count++
+	d.lowest = min(d.lowest, count)
+}
+
+func (d *domains) leave(count int64) {
+	d.levels[count]--
+	d.count--
+}
+
+// least returns the least count of all domains, 0 if there is none.
+func (d *domains) least() int64 {
+	if d.count == 0 {
+		d.lowest = 0
+		return 0
+	}
+	for d.levels[d.lowest] == 0 {
+		d.lowest++
+	}
+	return d.lowest
+}
+
+// leastIf returns what the least count would be if that of one domain were another, larger one.
+func (d *domains) leastIf(from, to int64) int64 {
+	least := d.least()
+	if from != least || d.levels[least] > 1 {
+		return least
+	}
+	for k := least + 1; k < min(to, int64(len(d.levels))); k++ {
+		if d.levels[k] > 0 {
+			return k
+		}
+	}
+	return to
+}

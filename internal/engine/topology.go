@@ -1,0 +1,384 @@
+package engine
+
+import (
+	"encoding/binary"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// maxSlots bounds what one kind of pods counts: masks have a bit per slot.
+const maxSlots = 64
+
+// topology counts, for one kind of pods, what PodTopologySpread and InterPodAffinity read of all nodes of a state, per
+// domain of each topology key. It is a fold over the nodes: sync brings it to the state's version by reading again the
+// nodes that have changed.
+//
+// What is counted is numbered in slots. A node's row says in which domains it is and what its pods add to each slot;
+// what the two plugins see of a node, and what nodes have in common, is its cell.
+type topology struct {
+	spread   podTopologySpread
+	interPod interPodAffinity
+	priority int32 // of the pods: lower nominees do not count
+	// interPodFirst says that the profile filters with InterPodAffinity before PodTopologySpread.
+	interPodFirst bool
+
+	keys    []topologyKey
+	slots   []slot
+	carried map[cluster.ClassID][]increment // what a pod adds by its class
+	labeled map[cluster.LabelsID]*additions // what a pod adds by its labels; filled as they are met
+
+	synced  cluster.Seq // the rows are those of nodes at this seq; -1: there is none yet
+	rows    []row
+	cells   []*cell
+	cellIDs map[string]cellID
+	scratch []byte
+	prefix  string
+
+	changes uint64 // grows with every change of a sum or of a domain: verdicts on cells are then to be made again
+	judged  uint64 // cells' verdicts are of that change
+	rebuilt uint64 // grows when cells get new ids
+}
+
+// topologyKey is a node label whose values are domains.
+type topologyKey struct {
+	name    string
+	symbol  cluster.Symbol
+	missing bool             // no node has had the label when it was last looked up
+	domains map[string]int32 // by value; the domain of "" is 0
+	bySym   map[cluster.Symbol]int32
+	nodes   []int32 // that have the label, by domain
+	shared  int     // domains with several nodes
+	apart   bool    // every domain is one node: cells of nodes do not name theirs, but say what it counts
+	valued  bool    // some slot needs the value
+}
+
+// slot is one thing that is counted per domain of a key.
+type slot struct {
+	key    int
+	sums   []int64 // by domain
+	spread *cluster.SpreadConstraint
+	// positive is how many domains have a sum above 0.
+	positive int
+	// domains is kept for hard spread constraints.
+	domains *domains
+	// local: only what is on the node itself counts, whatever other nodes have.
+	local bool
+	// emptyCounts: nodes without the key are of the domain of the empty value.
+	emptyCounts bool
+}
+
+// increment is what one pod adds to a slot.
+type increment struct {
+	slot  int
+	by    int64
+	alive bool // only if the pod is not terminating
+}
+
+// additions are what pods with a label set add.
+type additions struct{ placed, nominated []increment }
+
+// row is what a node adds.
+type row struct {
+	live   bool
+	domain []int32 // by key; noDomain if the node lacks it
+	adds   []int64 // by slot
+	in     uint64  // slots that the node counts for
+	cell   cellID
+}
+
+// newTopology returns what the pods of a kind need, or nil if no other pods matter to them. The error says that they
+// need too much.
+// newTopology returns what the pods of a kind need, or nil if other pods do not matter to them. True: they matter in
+// too many ways to be judged.
+func newTopology(st *cluster.State, spec *cluster.ClassSpec, r *relations, p *program, priority int32) (*topology, bool) {
+	t := &topology{
+		priority: priority, synced: -1, interPodFirst: p.at[filterInterPodAffinity] < p.at[filterPodTopologySpread],
+		carried: make(map[cluster.ClassID][]increment), labeled: make(map[cluster.LabelsID]*additions),
+		cellIDs: make(map[string]cellID),
+	}
+	t.compilePodTopologySpread(r)
+	t.compileInterPodAffinity(st, spec, r)
+	if len(t.slots) == 0 || len(t.slots) > maxSlots {
+		return nil, len(t.slots) > maxSlots
+	}
+	for k := range t.slots {
+		s := &t.slots[k]
+		t.keys[s.key].valued = t.keys[s.key].valued || !s.local
+	}
+	t.prefix = t.fingerprint(r)
+	return t, false
+}
+
+// fingerprint returns what the texts of cells begin with: it differs where the same pods would count differently.
+func (t *topology) fingerprint(r *relations) string {
+	var key kindKey
+	key.text(r.kind.matches)
+	write := func(m *podMatcher) {
+		if m.resolved {
+			for _, name := range m.namespaces {
+				key.text(name)
+			}
+			key.int(len(m.namespaces))
+		}
+	}
+	for _, ms := range []podMatchers{t.interPod.terms, t.interPod.anti} {
+		for k := range ms {
+			write(&ms[k])
+		}
+	}
+	for k := range t.interPod.preferred {
+		write(&t.interPod.preferred[k].podMatcher)
+	}
+	h := uint64(14695981039346656037) // FNV-1a
+	for _, b := range key.b {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	return string(binary.BigEndian.AppendUint64(nil, cluster.Mix(h)))
+}
+
+// resolves reports whether what is counted depends on the labels of namespaces.
+func (t *topology) resolves() bool {
+	return t != nil && t.interPod.resolves
+}
+
+// filters reports whether feasibility depends on other pods, and not the score alone.
+func (t *topology) filters() bool {
+	return t != nil && len(t.spread.hard)+len(t.interPod.affinity)+len(t.interPod.antiAffinity)+len(t.interPod.existing) > 0
+}
+
+func (t *topology) key(name string) int {
+	for k := range t.keys {
+		if t.keys[k].name == name {
+			return k
+		}
+	}
+	t.keys = append(t.keys, topologyKey{
+		name: name, missing: true, symbol: cluster.NoSymbol, apart: true,
+		domains: map[string]int32{"": 0}, bySym: make(map[cluster.Symbol]int32), nodes: []int32{0},
+	})
+	return len(t.keys) - 1
+}
+
+func (t *topology) addSlot(s slot) int {
+	s.sums = []int64{0}
+	t.slots = append(t.slots, s)
+	return len(t.slots) - 1
+}
+
+// domainOf returns the domain of a value.
+func (k *topologyKey) domainOf(value string) int32 {
+	if d, ok := k.domains[value]; ok {
+		return d
+	}
+	d := int32(len(k.domains))
+	k.domains[value] = d
+	k.nodes = grow(k.nodes, int(d)+1)
+	return d
+}
+
+// sync brings the counts to the state's version.
+func (t *topology) sync(st *cluster.State, p *program) {
+	seq := st.Version().Seq
+	if seq == t.synced {
+		return
+	}
+	if t.bloated(st) {
+		t.clear()
+	}
+	for k := range t.keys {
+		if key := &t.keys[k]; key.missing {
+			key.symbol = st.Symbols.Lookup(key.name)
+			key.missing = key.symbol == cluster.NoSymbol
+		}
+	}
+	for len(t.rows) < st.Nodes.Len() {
+		t.rows = append(t.rows, row{domain: make([]int32, len(t.keys)), adds: make([]int64, len(t.slots))})
+	}
+	var changed []cluster.NodeIndex
+	st.Nodes.ChangedSince(t.synced, cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())}, func(i cluster.NodeIndex) {
+		t.leave(i)
+		t.read(st, p, i)
+		t.enter(i)
+		changed = append(changed, i)
+	})
+	t.synced = seq
+	if t.regroup() {
+		t.cells, t.cellIDs = nil, make(map[string]cellID)
+		t.rebuilt++
+		for i := range t.rows {
+			t.place(st, cluster.NodeIndex(i))
+		}
+		return
+	}
+	for _, i := range changed {
+		t.place(st, i)
+	}
+}
+
+// bloated reports whether so many domains and cells are of nodes that are gone that it is better to begin anew.
+func (t *topology) bloated(st *cluster.State) bool {
+	most := 4*st.Nodes.Len() + 1024
+	for k := range t.keys {
+		if len(t.keys[k].domains) > most {
+			return true
+		}
+	}
+	return len(t.cells) > most || len(t.labeled) > 4*len(t.rows)+1<<16
+}
+
+func (t *topology) clear() {
+	for k := range t.keys {
+		key := &t.keys[k]
+		key.domains, key.nodes, key.shared, key.apart = map[string]int32{"": 0}, []int32{0}, 0, true
+		clear(key.bySym)
+	}
+	for k := range t.slots {
+		s := &t.slots[k]
+		s.sums, s.positive = []int64{0}, 0
+		if s.domains != nil {
+			s.domains = new(domains)
+		}
+	}
+	clear(t.labeled)
+	t.rows, t.cells, t.cellIDs = nil, nil, make(map[string]cellID)
+	t.synced = -1
+	t.changes++
+	t.rebuilt++
+}
+
+// regroup decides which keys name their domains in cells, and reports whether that has changed.
+func (t *topology) regroup() bool {
+	changed := false
+	for k := range t.keys {
+		key := &t.keys[k]
+		apart := key.shared == 0
+		for s := range t.slots {
+			apart = apart && !(t.slots[s].key == k && t.slots[s].emptyCounts && !t.slots[s].local)
+		}
+		changed = changed || apart != key.apart
+		key.apart = apart
+	}
+	return changed
+}
+
+// read makes the row of a node.
+func (t *topology) read(st *cluster.State, p *program, i cluster.NodeIndex) {
+	r := &t.rows[i]
+	clear(r.adds)
+	r.in = 0
+	if r.live = st.Nodes.Live.Has(i); !r.live {
+		return
+	}
+	for k := range t.keys {
+		key := &t.keys[k]
+		r.domain[k] = noDomain
+		if value, ok := labelOf(st.Nodes.Labels[i], key.symbol); ok && !key.missing {
+			d, known := key.bySym[value]
+			if !known {
+				d = key.domainOf(st.Symbols.Text(value))
+				key.bySym[value] = d
+			}
+			r.domain[k] = d
+		}
+	}
+	// 1. For which slots does the node count?
+	lacks := func(s int) bool { return r.domain[t.slots[s].key] == noDomain }
+	for s := range t.slots {
+		if t.slots[s].local || t.slots[s].spread == nil && !lacks(s) {
+			r.in |= 1 << s
+		}
+	}
+	r.in |= t.spread.counts(st, p, i, lacks)
+	// 2. What do its pods add?
+	for _, pod := range st.PodsOn(i) {
+		for _, inc := range t.carried[pod.Class] {
+			r.adds[inc.slot] += inc.by
+		}
+		if pod.Labels == cluster.NoLabels {
+			continue
+		}
+		for _, inc := range t.additionsOf(st, pod.Labels).placed {
+			if !inc.alive || !pod.Deleting {
+				r.adds[inc.slot] += inc.by
+			}
+		}
+	}
+	for s := range r.adds {
+		if r.in&(1<<s) == 0 {
+			r.adds[s] = 0
+		}
+	}
+}
+
+func (t *topology) additionsOf(st *cluster.State, id cluster.LabelsID) *additions {
+	if a := t.labeled[id]; a != nil {
+		return a
+	}
+	a := new(additions)
+	if l := st.Labels(id); l != nil {
+		shared := t.interPod.increments(t, &l.LabelSet, nil)
+		a.placed = t.spread.increments(&l.LabelSet, false, shared)
+		a.nominated = t.spread.increments(&l.LabelSet, true, t.interPod.increments(t, &l.LabelSet, nil))
+	}
+	t.labeled[id] = a
+	return a
+}
+
+// enter and leave add a row to the sums of its domains, and take it away.
+func (t *topology) enter(i cluster.NodeIndex) { t.move(i, 1) }
+func (t *topology) leave(i cluster.NodeIndex) { t.move(i, -1) }
+
+func (t *topology) move(i cluster.NodeIndex, sign int64) {
+	r := &t.rows[i]
+	if !r.live {
+		return
+	}
+	for k, d := range r.domain {
+		if d == noDomain {
+			continue
+		}
+		key := &t.keys[k]
+		before := key.nodes[d]
+		key.nodes[d] += int32(sign)
+		if max(before, key.nodes[d]) == 2 {
+			key.shared += int(sign)
+		}
+	}
+	for k := range t.slots {
+		s := &t.slots[k]
+		if s.local || r.in&(1<<k) == 0 {
+			continue
+		}
+		d := r.domain[s.key]
+		if d == noDomain {
+			d = 0 // of the empty value: emptyCounts
+		}
+		s.add(d, sign*r.adds[k], int32(sign))
+		if r.adds[k] != 0 || s.domains != nil {
+			t.changes++
+		}
+	}
+}
+
+// add changes the sum of a domain, and the number of nodes that count for it.
+func (s *slot) add(d int32, by int64, nodes int32) {
+	s.sums = grow(s.sums, int(d)+1)
+	before := s.sums[d]
+	s.sums[d] += by
+	switch {
+	case before <= 0 && s.sums[d] > 0:
+		s.positive++
+	case before > 0 && s.sums[d] <= 0:
+		s.positive--
+	}
+	if s.domains == nil {
+		return
+	}
+	s.domains.nodes = grow(s.domains.nodes, int(d)+1)
+	if s.domains.nodes[d] > 0 {
+		s.domains.leave(before)
+	}
+	if s.domains.nodes[d] += nodes; s.domains.nodes[d] > 0 {
+		s.domains.enter(s.sums[d])
+	}
+}

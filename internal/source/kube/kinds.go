@@ -1,0 +1,114 @@
+package kube
+
+import (
+	"github.com/berth-scheduler/berth/internal/source"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// kind is how the objects of a resource are reduced, and their end told.
+type kind struct {
+	reduce func(any) *record // nil for an object of another type
+	gone   func(types.NamespacedName, types.UID) source.Event
+}
+
+// record is an object, reduced as it arrives.
+type record struct {
+	metav1.ObjectMeta                     // only namespace, name, uid and resource version
+	set               func() source.Event // returns what tells the object; nil if it is not to be told
+	scheduler         string              // spec.schedulerName of a pod
+	status            *podStatus          // of a pod that has no node
+}
+
+// podStatus is what is kept of a pod that has no node, to know what need not be written.
+type podStatus struct {
+	generation int64
+	scheduled  *v1.PodCondition // the PodScheduled condition, nil if it has none
+}
+
+// reducing returns a reduction of objects of one type; fill says what there is besides the object's identity.
+func reducing[O metav1.Object](fill func(O, *record)) func(any) *record {
+	return func(obj any) *record {
+		o, ok := obj.(O)
+		if !ok {
+			return nil
+		}
+		r := &record{ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+		}}
+		fill(o, r)
+		return r
+	}
+}
+
+func nodeKind() kind {
+	return kind{
+		reduce: reducing(func(o *v1.Node, r *record) {
+			node := source.ReduceNode(o)
+			r.set = func() source.Event { return source.Event{Kind: source.NodeSet, Node: node} }
+		}),
+		gone: func(name types.NamespacedName, _ types.UID) source.Event {
+			e := source.Event{Kind: source.NodeGone}
+			e.Node.Name = name.Name
+			return e
+		},
+	}
+}
+
+func namespaceKind() kind {
+	return kind{
+		reduce: reducing(func(o *v1.Namespace, r *record) {
+			name, labels := source.ReduceNamespace(o)
+			r.set = func() source.Event { return source.Event{Kind: source.NamespaceSet, Namespace: name, Labels: labels} }
+		}),
+		gone: func(name types.NamespacedName, _ types.UID) source.Event {
+			return source.Event{Kind: source.NamespaceGone, Namespace: name.Name}
+		},
+	}
+}
+
+// podKind tells pods on a node, and those that wait for one of the schedulers. Of others only the identity is kept, for
+// the day they are on a node.
+func podKind(schedulers map[string]bool) kind {
+	return kind{
+		reduce: reducing(func(o *v1.Pod, r *record) {
+			r.scheduler = o.Spec.SchedulerName
+			if source.Terminal(o) || o.Spec.NodeName == "" && !schedulers[o.Spec.SchedulerName] {
+				return
+			}
+			pod := source.ReducePod(o)
+			r.set = func() source.Event { return source.Event{Kind: source.PodSet, Pod: pod} }
+			if o.Spec.NodeName == "" {
+				r.status = &podStatus{generation: o.Generation}
+				for _, c := range o.Status.Conditions {
+					if c.Type == v1.PodScheduled {
+						r.status.scheduled = &c
+					}
+				}
+			}
+		}),
+		gone: func(name types.NamespacedName, uid types.UID) source.Event {
+			e := source.Event{Kind: source.PodGone}
+			e.Pod.UID, e.Pod.Namespace, e.Pod.Name = string(uid), name.Namespace, name.Name
+			return e
+		},
+	}
+}
+
+// selectorKind tells services or controllers of one kind, which is the constant of package cluster. reduce returns false
+// for those that are not to be told.
+func selectorKind[O metav1.Object](name string, reduce func(O) (source.Selector, bool)) kind {
+	return kind{
+		reduce: reducing(func(o O, r *record) {
+			if selector, ok := reduce(o); ok {
+				r.set = func() source.Event { return source.Event{Kind: source.SelectorSet, Selector: selector} }
+			}
+		}),
+		gone: func(object types.NamespacedName, _ types.UID) source.Event {
+			return source.Event{Kind: source.SelectorGone, Selector: source.Selector{
+				Kind: name, Namespace: object.Namespace, Name: object.Name,
+			}}
+		},
+	}
+}

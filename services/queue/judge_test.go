@@ -1,0 +1,246 @@
+package queue
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// cpuJudge is a judge that anybody can follow. A pod fits a node that has enough free CPU and that no other pod of its
+// priority or a higher one is nominated to. Besides, a pod with affinity needs some pod of 100m on any node, and a wary pod needs that no pod with
+// anti-affinity is on any.
+type cpuJudge struct{ *engine.Evaluator }
+
+func newCPUJudge() cpuJudge { return cpuJudge{engine.NewEvaluator(engine.EvaluatorConfig{})} }
+
+func withAffinity(c cluster.ClassSpec) cluster.ClassSpec {
+	c.Affinity = []cluster.PodTerm{{TopologyKey: "zone"}}
+	return c
+}
+
+func withAntiAffinity(c cluster.ClassSpec) cluster.ClassSpec {
+	c.AntiAffinity = []cluster.PodTerm{{TopologyKey: "zone"}}
+	return c
+}
+
+func wary(c cluster.ClassSpec) cluster.ClassSpec {
+	c.Features = []string{"wary"}
+	return c
+}
+
+func isWary(c *cluster.ClassSpec) bool { return len(c.Features) > 0 }
+
+// eligible is what a node itself says.
+func (cpuJudge) eligible(st *cluster.State, s engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
+	return st.Nodes.Live.Has(n) &&
+		st.Nodes.Allocatable[cluster.CPU][n]-st.Nodes.Requested[cluster.CPU][n] >= st.Class(s.Class).Spec.Requests[0].Value &&
+		!slices.ContainsFunc(st.NominatedOn(st.Nodes.Spec[n].Name), func(id cluster.PodID) bool {
+			return id != self && st.Pod(id).Priority >= s.Priority
+		})
+}
+
+// allowed is what all nodes say together.
+func (cpuJudge) allowed(st *cluster.State, class cluster.ClassID) bool {
+	near, repelled := false, false
+	for _, row := range st.Pods() {
+		if row.Node != cluster.NoNode {
+			other := &st.Class(row.Class).Spec
+			near = near || other.Requests[0].Value == 100
+			repelled = repelled || len(other.AntiAffinity) > 0
+		}
+	}
+	spec := &st.Class(class).Spec
+	return (near || len(spec.Affinity) == 0) && (!repelled || !isWary(spec))
+}
+
+func (j cpuJudge) Feasible(st *cluster.State, s engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
+	return j.eligible(st, s, self, n) && j.allowed(st, s.Class)
+}
+
+func (j cpuJudge) Possible(st *cluster.State, s engine.Subject) bool {
+	for n := range cluster.NodeIndex(st.Nodes.Len()) {
+		if j.Feasible(st, s, cluster.NoPod, n) {
+			return true
+		}
+	}
+	return false
+}
+
+func (j cpuJudge) CrossNode(st *cluster.State, s engine.Subject) bool {
+	spec := &st.Class(s.Class).Spec
+	return len(spec.Affinity) > 0 || isWary(spec) && slices.ContainsFunc(st.TermClasses(), func(id cluster.ClassID) bool {
+		return len(st.Class(id).Spec.AntiAffinity) > 0
+	})
+}
+
+// parkedPod returns a queue with one pod of a class, id 0, that has been parked on nodes n1 and n2, with what had been
+// placed before.
+func parkedPod(t *testing.T, now time.Time, class cluster.ClassSpec, n1, n2 int64, before ...cluster.Delta) (*Queue, *cluster.State) {
+	t.Helper()
+	st := cluster.New(cluster.Version{Epoch: 1})
+	q := NewQueue(0, newCPUJudge())
+	apply(t, q, st, now,
+		settings(1),
+		cluster.ClassDefined{ID: 0, Spec: class},
+		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(n1)}},
+		cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Allocatable: cpu(n2)}})
+	apply(t, q, st, now, before...)
+	apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Created: now.UnixNano()}})
+	a := pop(t, q, now)
+	if newCPUJudge().Possible(st, a.Subject) {
+		t.Fatal("the pod fits from the beginning")
+	}
+	crossNode := newCPUJudge().eligible(st, a.Subject, 0, 0) || newCPUJudge().eligible(st, a.Subject, 0, 1)
+	q.Park(now, st, a, Parking{Version: st.Version(), CrossNode: crossNode})
+	if got := place(t, q); got != Unschedulable {
+		t.Fatalf("when it is parked: %v, want unschedulable", got)
+	}
+	return q, st
+}
+
+// placed are the deltas that place a pod of a class of its own.
+func placed(id cluster.PodID, class cluster.ClassSpec, node string) []cluster.Delta {
+	return []cluster.Delta{
+		cluster.ClassDefined{ID: cluster.ClassID(id), Spec: class},
+		cluster.PodSet{ID: id, Pod: cluster.Pod{UID: string(rune('a' + id)), Class: cluster.ClassID(id), NodeName: node}},
+	}
+}
+
+func TestParkedPodWakesWhenAChangeOnAnotherNodeMakesItPossible(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := parkedPod(t, now, withAffinity(cpuClass(500)), 50, 1000)
+	apply(t, q, st, now, placed(1, cpuClass(200), "n1")...)
+	if q.Recheck(now, st); place(t, q) != Unschedulable {
+		t.Fatalf("when another pod came: %v, want unschedulable", place(t, q))
+	}
+	apply(t, q, st, now, cluster.ClassDefined{ID: 2, Spec: cpuClass(100)}, cluster.PodSet{ID: 2, Pod: cluster.Pod{UID: "friend", Class: 2}})
+	apply(t, q, st, now, cluster.PodAssumed{ID: 2, Node: 0, Attempt: 1}) // on n1, where the parked pod has no room
+	if q.Recheck(now, st); place(t, q) != Backoff {
+		t.Errorf("when the pod it wants near was placed: %v, want backoff", place(t, q))
+	}
+}
+
+func TestPodIsNotParkedForGoodWhenAnotherNodeChangedDuringItsAttempt(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := parkedPod(t, now, withAffinity(cpuClass(500)), 50, 1000)
+	apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Priority: 1}})
+	a, evaluated := pop(t, q, now), st.Version()
+	apply(t, q, st, now, placed(1, cpuClass(100), "n1")...)
+	q.Recheck(now, st)
+	q.Park(now, st, a, Parking{Version: evaluated, CrossNode: true})
+	if q.Recheck(now, st); place(t, q) != Backoff {
+		t.Errorf("the pod is %v, want backoff", place(t, q))
+	}
+}
+
+func TestParkedPodWakesWhenThePodInItsWayHasComeAndGone(t *testing.T) {
+	now := time.Unix(1000, 0)
+	grow := cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Allocatable: cpu(1000)}}
+	gone := cluster.PodRemoved{ID: 1}
+	repel := placed(1, withAntiAffinity(cpuClass(10)), "n1")
+	for name, c := range map[string]struct {
+		n2     int64
+		before []cluster.Delta
+		after  []cluster.Delta
+	}{
+		"it was there first": {1000, repel, []cluster.Delta{gone}},
+		// While it is there a node grows, unseen. When it goes, that node does not change.
+		"it came later":              {100, nil, append(slices.Clone(repel), grow, gone)},
+		"it came after the node did": {100, repel, []cluster.Delta{grow, gone}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, always := range []bool{false, true} {
+				q, st := parkedPod(t, now, wary(cpuClass(500)), 50, c.n2, c.before...)
+				for _, d := range c.after {
+					apply(t, q, st, now, d)
+					if always {
+						q.Recheck(now, st)
+					}
+				}
+				if q.Recheck(now, st); place(t, q) != Backoff {
+					t.Errorf("looking after each change: %v: the pod is %v, want backoff", always, place(t, q))
+				}
+			}
+		})
+	}
+}
+
+func TestParkedPodIsCheckedAgainWhenAnyOtherThingChangesThatItIsJudgedBy(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for name, d := range map[string]cluster.Delta{
+		"node gone":      cluster.NodeRemoved{Index: 0},
+		"namespace":      cluster.NamespaceSet{Name: "team"},
+		"namespace gone": cluster.NamespaceRemoved{Name: "other"},
+		"selector":       cluster.SelectorSet{Kind: cluster.KindService, Namespace: "team", Name: "web"},
+		"selector gone":  cluster.SelectorRemoved{Kind: cluster.KindService, Namespace: "other", Name: "web"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, st := parkedPod(t, now, withAffinity(cpuClass(500)), 50, 1000, cluster.NamespaceSet{Name: "other"},
+				cluster.SelectorSet{Kind: cluster.KindService, Namespace: "other", Name: "web"})
+			q.Recheck(now, st)
+			q.judge = always{newCPUJudge()} // say, by this change
+			if q.Recheck(now, st); place(t, q) != Unschedulable {
+				t.Fatalf("without a change: %v", place(t, q))
+			}
+			apply(t, q, st, now, d)
+			if q.Recheck(now, st); place(t, q) != Backoff {
+				t.Errorf("the pod is %v, want backoff", place(t, q))
+			}
+		})
+	}
+}
+
+// always finds everything possible.
+type always struct{ cpuJudge }
+
+func (always) Possible(*cluster.State, engine.Subject) bool { return true }
+
+func TestParkedPodIsTriedAgainWhenItsLabelsPriorityOrNominationChange(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for name, change := range map[string]func(*cluster.Pod){
+		"labels":     func(p *cluster.Pod) { p.Labels = 3 },
+		"priority":   func(p *cluster.Pod) { p.Priority = 7 },
+		"nomination": func(p *cluster.Pod) { p.Nominated = "n1" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, st := parkedPod(t, now, cpuClass(500), 50, 100)
+			apply(t, q, st, now, cluster.LabelsDefined{ID: 3, Set: cluster.LabelSet{Namespace: "default"}})
+			pod := st.Pod(0).Pod
+			apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: pod})
+			if got := place(t, q); got != Unschedulable {
+				t.Fatalf("after a change of nothing: %v", got)
+			}
+			change(&pod)
+			apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: pod})
+			if got := place(t, q); got != Backoff {
+				t.Errorf("the pod is %v, want backoff", got)
+			}
+		})
+	}
+}
+
+func TestNominatedPodWakesWhenItsNodeFitsButForItsOwnNomination(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := parkedPod(t, now, cpuClass(500), 50, 100)
+	apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Nominated: "n2"}})
+	a := pop(t, q, now)
+	if a.Nominated != "n2" {
+		t.Errorf("the attempt is of a pod that is nominated to %q, want n2", a.Nominated)
+	}
+	q.Park(now, st, a, Parking{Version: st.Version()})
+	apply(t, q, st, now,
+		cluster.ClassDefined{ID: 1, Spec: cpuClass(800)},
+		cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "other", Class: 1, Nominated: "n2"}},
+		cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Allocatable: cpu(1000)}})
+	if got := place(t, q); got != Unschedulable {
+		t.Fatalf("while another is nominated too: %v, want unschedulable", got)
+	}
+	// The node is free for it alone: what is nominated there is itself.
+	apply(t, q, st, now, cluster.PodAssumed{ID: 1, Node: 0, Attempt: 1})
+	if got := place(t, q); got != Backoff {
+		t.Errorf("when the other went elsewhere: %v, want backoff", got)
+	}
+}

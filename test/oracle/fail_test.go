@@ -1,0 +1,71 @@
+package oracle
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// fail notes the cluster for tally.explain, and says how the schedulers differ about the pod.
+func (w *world) fail(pod *v1.Pod, format string, args ...any) {
+	w.n.failed = w.scene(pod)
+	w.Fatalf("pod %s: %s", pod.Name, fmt.Sprintf(format, args...))
+}
+
+// explain prints the cluster of a test that has failed, as small as it can be made.
+func (n *tally) explain(t *testing.T) {
+	if n.failed == nil {
+		return
+	}
+	again := n.failed.difference()
+	if again == "" {
+		t.Logf("the difference shows only after what happened before; afterwards the cluster was\n%s", n.failed)
+		return
+	}
+	n.failed.minimize()
+	t.Logf("the smallest cluster found\n%s%s", n.failed, n.failed.difference())
+}
+
+// noise is what the API server fills in and scheduling does not read.
+var noise = map[string]bool{
+	"terminationMessagePath": true, "terminationMessagePolicy": true, "imagePullPolicy": true, "dnsPolicy": true,
+	"enableServiceLinks": true, "restartPolicy": true, "securityContext": true, "terminationGracePeriodSeconds": true,
+	"nodeInfo": true, "daemonEndpoints": true, "uid": true,
+}
+
+// printed returns an object as YAML, without noise. That init containers restart is none.
+func printed(object any) (string, error) {
+	text, err := json.Marshal(object)
+	if err != nil {
+		return "", err
+	}
+	var tree any
+	if err := json.Unmarshal(text, &tree); err != nil {
+		return "", err
+	}
+	out, err := yaml.Marshal(quiet(tree, false))
+	return string(out), err
+}
+
+func quiet(tree any, initContainers bool) any {
+	switch tree := tree.(type) {
+	case map[string]any:
+		for key, value := range tree {
+			empty, isMap := value.(map[string]any)
+			switch {
+			case value == nil, noise[key] && !(initContainers && key == "restartPolicy"), key == "status" && isMap && len(empty) == 0:
+				delete(tree, key)
+			default:
+				tree[key] = quiet(value, key == "initContainers")
+			}
+		}
+	case []any:
+		for i := range tree {
+			tree[i] = quiet(tree[i], initContainers)
+		}
+	}
+	return tree
+}

@@ -1,0 +1,106 @@
+package oracle
+
+import (
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// deleted is when pods that terminate were told to.
+var deleted = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+
+// objects are the namespaces of a world, and the services and controllers.
+type objects struct {
+	namespaces map[string]*v1.Namespace
+	owners     map[string]metav1.Object // by kind, namespace and name
+}
+
+func newObjects() objects {
+	return objects{namespaces: make(map[string]*v1.Namespace), owners: make(map[string]metav1.Object)}
+}
+
+func ownerKey(o metav1.Object) string { return kindOf(o) + "/" + o.GetNamespace() + "/" + o.GetName() }
+
+// reduceOwner reads the selector of a service or controller; false if it has none.
+func reduceOwner(o metav1.Object) (source.Selector, bool) {
+	switch o := o.(type) {
+	case *v1.Service:
+		return source.ReduceService(o)
+	case *v1.ReplicationController:
+		return source.ReduceReplicationController(o)
+	case *appsv1.ReplicaSet:
+		return source.ReduceReplicaSet(o)
+	default:
+		return source.ReduceStatefulSet(o.(*appsv1.StatefulSet))
+	}
+}
+
+// drawObjects draws what there is at first. The default namespace always is.
+func (w *world) drawObjects() {
+	w.setNamespace(&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceNames[0], Labels: drawLabels(w.t, namespaceLabels, 4)}})
+	for range rapid.IntRange(0, 2).Draw(w.t, "namespaces") {
+		w.setNamespace(drawNamespace(w.t))
+	}
+	for range rapid.IntRange(0, 3).Draw(w.t, "owners") {
+		w.setOwner(drawOwner(w.t))
+	}
+}
+
+// changeObject changes one of the objects, or takes one away.
+func (w *world) changeObject() {
+	t := w.t
+	switch kind := rapid.IntRange(0, 5).Draw(t, "object"); {
+	case kind == 0 && len(w.objects.namespaces) > 0:
+		w.removeNamespace(rapid.SampledFrom(sortedKeys(w.objects.namespaces)).Draw(t, "namespace"))
+	case kind <= 2:
+		w.setNamespace(drawNamespace(t))
+	case kind == 3 && len(w.objects.owners) > 0:
+		w.removeOwner(rapid.SampledFrom(sortedKeys(w.objects.owners)).Draw(t, "owner"))
+	default:
+		w.setOwner(drawOwner(t))
+	}
+}
+
+func (w *world) setNamespace(n *v1.Namespace) {
+	w.kube.must("set namespace", w.kube.namespaces().Update(n))
+	w.objects.namespaces[n.Name] = n
+	name, labels := source.ReduceNamespace(n)
+	w.apply(cluster.NamespaceSet{Name: name, Labels: labels})
+}
+
+func (w *world) removeNamespace(name string) {
+	w.kube.must("remove namespace", w.kube.namespaces().Delete(w.objects.namespaces[name]))
+	delete(w.objects.namespaces, name)
+	w.apply(cluster.NamespaceRemoved{Name: name})
+}
+
+// setOwner adds a service or a controller, or changes one.
+func (w *world) setOwner(o metav1.Object) {
+	w.kube.must("set owner", w.kube.owners(kindOf(o)).Update(o))
+	w.objects.owners[ownerKey(o)] = o
+	if s, ok := reduceOwner(o); ok {
+		w.apply(cluster.SelectorSet{Kind: s.Kind, Namespace: s.Namespace, Name: s.Name, Selector: s.Selector})
+	} else {
+		w.forgetSelector(o)
+	}
+}
+
+func (w *world) removeOwner(key string) {
+	o := w.objects.owners[key]
+	w.kube.must("remove owner", w.kube.owners(kindOf(o)).Delete(o))
+	delete(w.objects.owners, key)
+	w.forgetSelector(o)
+}
+
+// forgetSelector takes the selector of an object out of Berth's ledger, if there is one.
+func (w *world) forgetSelector(o metav1.Object) {
+	if _, ok := w.state.Selector(kindOf(o), o.GetNamespace(), o.GetName()); ok {
+		w.apply(cluster.SelectorRemoved{Kind: kindOf(o), Namespace: o.GetNamespace(), Name: o.GetName()})
+	}
+}

@@ -1,0 +1,257 @@
+package oracle
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// replay plays a log of Berth to kube-scheduler, and asks it about every placement on the state before it.
+type replay struct {
+	failer
+	n        *tally
+	kube     *upstream
+	script   *script // what the log's reduced objects were
+	profiles []config.KubeSchedulerProfile
+
+	classes map[cluster.ClassID]string // by key
+	labels  map[cluster.LabelsID]string
+	nodes   map[cluster.NodeIndex]*v1.Node
+	pods    map[cluster.PodID]*v1.Pod // as they are at this point of the log
+	phases  map[cluster.PodID]cluster.Phase
+	objects objects
+}
+
+func newReplay(t failer, n *tally, s *script, profiles []config.KubeSchedulerProfile) *replay {
+	return &replay{
+		failer: t, n: n, kube: newUpstream(t, profiles), script: s, profiles: profiles,
+		classes: make(map[cluster.ClassID]string), labels: make(map[cluster.LabelsID]string),
+		nodes: make(map[cluster.NodeIndex]*v1.Node), pods: make(map[cluster.PodID]*v1.Pod), phases: make(map[cluster.PodID]cluster.Phase),
+		objects: newObjects(),
+	}
+}
+
+// play plays one delta.
+func (r *replay) play(d cluster.Delta) {
+	switch d := d.(type) {
+	case cluster.ClassDefined:
+		r.classes[d.ID] = d.Spec.Key()
+	case cluster.LabelsDefined:
+		r.labels[d.ID] = d.Set.Key()
+	case cluster.NodeSet:
+		r.setNode(d)
+	case cluster.NodeRemoved:
+		r.kube.must("remove node", r.kube.cache.RemoveNode(r.kube.logger, r.nodes[d.Index]))
+		delete(r.nodes, d.Index)
+	case cluster.NamespaceSet:
+		n := version(r, "namespace "+d.Name, r.script.namespaces[d.Name], func(n *v1.Namespace) bool {
+			_, labels := source.ReduceNamespace(n)
+			return slices.Equal(labels, d.Labels)
+		})
+		r.kube.must("set namespace", r.kube.namespaces().Update(n))
+		r.objects.namespaces[n.Name] = n
+	case cluster.NamespaceRemoved:
+		r.kube.must("remove namespace", r.kube.namespaces().Delete(r.objects.namespaces[d.Name]))
+		delete(r.objects.namespaces, d.Name)
+	case cluster.SelectorSet:
+		r.setOwner(d)
+	case cluster.SelectorRemoved:
+		key := d.Kind + "/" + d.Namespace + "/" + d.Name
+		r.kube.must("remove owner", r.kube.owners(d.Kind).Delete(r.objects.owners[key]))
+		delete(r.objects.owners, key)
+	case cluster.PodSet:
+		r.setPod(d)
+	case cluster.PodAssumed:
+		r.assume(d)
+	case cluster.PodBound:
+		r.confirm(d.ID, onNode(r.pods[d.ID], r.pods[d.ID].Spec.NodeName, v1.PodStatus{Phase: v1.PodRunning}))
+	case cluster.PodForgotten:
+		r.forget(d.ID)
+		pending := onNode(r.pods[d.ID], "", v1.PodStatus{})
+		r.kube.enqueue(pending)
+		r.pods[d.ID], r.phases[d.ID] = pending, cluster.Pending
+	case cluster.PodRemoved:
+		r.removePod(d.ID)
+	default:
+		r.Fatalf("the log has a %T", d)
+	}
+}
+
+// version returns the latest of an object's forms that the log can mean.
+func version[T any](r *replay, what string, of []T, is func(T) bool) T {
+	for _, v := range slices.Backward(of) {
+		if is(v) {
+			return v
+		}
+	}
+	r.Helper()
+	r.Fatalf("the log tells of a %s that nobody has told the binder", what)
+	panic("unreachable")
+}
+
+func (r *replay) setNode(d cluster.NodeSet) {
+	node := version(r, "node "+d.Node.Name, r.script.nodes[d.Node.Name], func(n *v1.Node) bool {
+		return cmp.Equal(source.ReduceNode(n), d.Node, cmpopts.EquateEmpty())
+	})
+	if old := r.nodes[d.Index]; old != nil {
+		r.kube.cache.UpdateNode(r.kube.logger, old, node)
+	} else {
+		r.kube.cache.AddNode(r.kube.logger, node)
+	}
+	r.nodes[d.Index] = node
+}
+
+func (r *replay) setOwner(d cluster.SelectorSet) {
+	key := d.Kind + "/" + d.Namespace + "/" + d.Name
+	o := version(r, key, r.script.owners[key], func(o metav1.Object) bool {
+		s, ok := reduceOwner(o)
+		return ok && cmp.Equal(s.Selector, d.Selector, cmpopts.EquateEmpty())
+	})
+	r.kube.must("set owner", r.kube.owners(d.Kind).Update(o))
+	r.objects.owners[key] = o
+}
+
+// setPod plays a pod that is new or has changed.
+func (r *replay) setPod(d cluster.PodSet) {
+	pod := version(r, "pod "+d.Pod.UID, r.script.pods[d.Pod.UID], func(p *v1.Pod) bool {
+		reduced := source.ReducePod(p)
+		return reduced.Class.Key() == r.classes[d.Pod.Class] && reduced.Labels.Key() == r.labels[d.Pod.Labels] &&
+			reduced.Deleting == d.Pod.Deleting && reduced.Priority == d.Pod.Priority && reduced.Pin == d.Pod.Pin &&
+			slices.Equal(reduced.Gates, d.Pod.Gates) && reduced.Nominated == d.Pod.Nominated &&
+			(reduced.NodeName == d.Pod.NodeName || reduced.NodeName == "")
+	})
+	if node := d.Pod.NodeName; node != "" {
+		r.confirm(d.ID, onNode(pod, node, pod.Status))
+		return
+	}
+	old := r.pods[d.ID]
+	switch {
+	case old == nil:
+		r.kube.enqueue(pod)
+	case r.phases[d.ID] == cluster.Pending:
+		r.kube.requeue(old, pod)
+	case r.phases[d.ID] == cluster.Assumed:
+		r.forget(d.ID)
+		pod = onNode(pod, old.Spec.NodeName, v1.PodStatus{})
+		r.kube.must("assume pod", r.kube.cache.AssumePod(r.kube.logger, pod))
+	default:
+		r.Fatalf("the log takes pod %s from its node", pod.Name)
+	}
+	r.pods[d.ID] = pod
+}
+
+// confirm plays a pod that is bound.
+func (r *replay) confirm(id cluster.PodID, pod *v1.Pod) {
+	old := r.pods[id]
+	if old != nil && r.phases[id] == cluster.Pending {
+		r.kube.dequeue(old)
+	}
+	if r.phases[id] == cluster.Bound {
+		r.kube.must("update pod", r.kube.cache.UpdatePod(r.kube.logger, old, pod))
+	} else {
+		r.kube.must("add pod", r.kube.cache.AddPod(r.kube.logger, pod))
+	}
+	r.pods[id], r.phases[id] = pod, cluster.Bound
+}
+
+func (r *replay) forget(id cluster.PodID) {
+	r.kube.must("forget pod", r.kube.cache.ForgetPod(r.kube.logger, r.pods[id]))
+}
+
+func (r *replay) removePod(id cluster.PodID) {
+	switch r.phases[id] {
+	case cluster.Pending:
+		r.kube.dequeue(r.pods[id])
+	case cluster.Assumed:
+		r.forget(id)
+	default:
+		r.kube.must("remove pod", r.kube.cache.RemovePod(r.kube.logger, r.pods[id]))
+	}
+	delete(r.pods, id)
+	delete(r.phases, id)
+}
+
+// assume checks a placement.
+func (r *replay) assume(d cluster.PodAssumed) {
+	pod := r.pods[d.ID]
+	node := r.nodes[d.Node]
+	if pod == nil || node == nil || r.phases[d.ID] != cluster.Pending {
+		r.Fatalf("the log places pod %d, which is %v, on node %d", d.ID, r.phases[d.ID], d.Node)
+	}
+	want := r.kube.judge(pod)
+	r.n.count(want, len(want.feasible(r.nodeNames())))
+	r.n.placements++
+	if why := want.refuses(node.Name, r.nodeNames()); why != "" {
+		r.fail(pod, why)
+	}
+	r.n.proven++
+	if want.Nominated != "" {
+		r.n.nominated++
+	}
+	placed := onNode(pod, node.Name, v1.PodStatus{})
+	r.kube.must("assume pod", r.kube.cache.AssumePod(r.kube.logger, placed))
+	r.kube.dequeue(pod)
+	r.pods[d.ID], r.phases[d.ID] = placed, cluster.Assumed
+}
+
+// end checks that what is left has nowhere to go.
+func (r *replay) end() {
+	for _, id := range sortedKeys(r.pods) {
+		pod := r.pods[id]
+		if r.phases[id] != cluster.Pending || len(pod.Spec.SchedulingGates) > 0 || pod.DeletionTimestamp != nil {
+			continue
+		}
+		want := r.kube.judge(pod)
+		feasible := want.feasible(r.nodeNames())
+		r.n.count(want, len(feasible))
+		r.n.noFit++
+		unjudged := source.ReducePod(pod).Class.Unsupported != ""
+		if len(feasible) > 0 && !(unjudged && want.scoreError != nil) {
+			r.fail(pod, fmt.Sprintf("Berth leaves the pod, kube-scheduler finds %v", feasible))
+		}
+	}
+}
+
+// nodeNames returns the names of the nodes, sorted.
+func (r *replay) nodeNames() []string {
+	var names []string
+	for _, n := range r.nodes {
+		names = append(names, n.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// fail notes the cluster for tally.explain, and says how the schedulers differ about the pod.
+func (r *replay) fail(pod *v1.Pod, why string) {
+	s := &scene{profiles: r.profiles, pod: pod}
+	for _, i := range sortedKeys(r.nodes) {
+		s.nodes = append(s.nodes, r.nodes[i])
+	}
+	for _, id := range sortedKeys(r.pods) {
+		switch p := r.pods[id]; {
+		case r.phases[id] != cluster.Pending:
+			s.pods = append(s.pods, p)
+		case p.UID != pod.UID && p.Status.NominatedNodeName != "":
+			s.waiting = append(s.waiting, p)
+		}
+	}
+	for _, name := range sortedKeys(r.objects.namespaces) {
+		s.namespaces = append(s.namespaces, r.objects.namespaces[name])
+	}
+	for _, key := range sortedKeys(r.objects.owners) {
+		s.owners = append(s.owners, r.objects.owners[key])
+	}
+	slices.SortFunc(s.nodes, func(a, b *v1.Node) int { return strings.Compare(a.Name, b.Name) })
+	r.n.failed = s
+	r.Fatalf("pod %s: %s", pod.Name, why)
+}

@@ -1,0 +1,219 @@
+package oracle
+
+import (
+	"context"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// script is a cluster as a source tells it: what a test says, and the bindings, which all succeed. It remembers every
+// object in every form that it has had, for those who see only what Berth has reduced them to.
+type script struct {
+	mu     sync.Mutex
+	events []source.Event
+	told   int
+	more   chan struct{} // closed and replaced when there are more events
+
+	nodes      map[string][]*v1.Node
+	pods       map[string][]*v1.Pod // by uid
+	namespaces map[string][]*v1.Namespace
+	owners     map[string][]metav1.Object
+	placed     map[string]bool // pods that have a node, by uid
+	gone       map[string]bool // pods that were deleted, by uid
+}
+
+func newScript() *script {
+	return &script{
+		more: make(chan struct{}), nodes: make(map[string][]*v1.Node), pods: make(map[string][]*v1.Pod),
+		namespaces: make(map[string][]*v1.Namespace), owners: make(map[string][]metav1.Object), placed: make(map[string]bool),
+		gone: make(map[string]bool),
+	}
+}
+
+// tell appends events; the lock is held.
+func (s *script) tell(events ...source.Event) {
+	s.events = append(s.events, events...)
+	close(s.more)
+	s.more = make(chan struct{})
+}
+
+func (s *script) setNode(n *v1.Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nodes[n.Name] = append(s.nodes[n.Name], n)
+	s.tell(source.Event{Kind: source.NodeSet, Node: source.ReduceNode(n)})
+}
+
+func (s *script) removeNode(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell(source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: name}})
+}
+
+func (s *script) setNamespace(n *v1.Namespace) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.namespaces[n.Name] = append(s.namespaces[n.Name], n)
+	name, labels := source.ReduceNamespace(n)
+	s.tell(source.Event{Kind: source.NamespaceSet, Namespace: name, Labels: labels})
+}
+
+
+// setOwner tells the selector of a service or controller, or that it has none.
+func (s *script) setOwner(o metav1.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.owners[ownerKey(o)] = append(s.owners[ownerKey(o)], o)
+	selector, ok := reduceOwner(o)
+	kind := source.SelectorSet
+	if !ok {
+		kind = source.SelectorGone
+	}
+	s.tell(source.Event{Kind: kind, Selector: selector})
+}
+
+func (s *script) removeOwner(o metav1.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell(source.Event{Kind: source.SelectorGone, Selector: source.Selector{Kind: kindOf(o), Namespace: o.GetNamespace(), Name: o.GetName()}})
+}
+
+// setPod adds a pod, or changes one as change says. A pod that has got a node meanwhile keeps it.
+func (s *script) setPod(p *v1.Pod, change func(*v1.Pod)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone[string(p.UID)] {
+		return
+	}
+	if last := s.last(string(p.UID)); last != nil {
+		p = last
+	}
+	if change != nil {
+		p = p.DeepCopy()
+		change(p)
+	}
+	s.say(p)
+}
+
+// say tells a pod; the lock is held.
+func (s *script) say(p *v1.Pod) {
+	uid := string(p.UID)
+	s.pods[uid] = append(s.pods[uid], p)
+	if p.Spec.NodeName != "" {
+		s.placed[uid] = true
+	}
+	s.tell(source.Event{Kind: source.PodSet, Pod: source.ReducePod(p)})
+}
+
+func (s *script) removePod(p *v1.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gone := source.Pod{Pod: cluster.Pod{UID: string(p.UID), Namespace: p.Namespace, Name: p.Name}}
+	s.gone[string(p.UID)] = true
+	s.tell(source.Event{Kind: source.PodGone, Pod: gone})
+}
+
+// running returns the pods that have a node, by uid.
+func (s *script) running() []*v1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []*v1.Pod
+	for _, uid := range sortedKeys(s.pods) {
+		if s.placed[uid] && !s.gone[uid] {
+			out = append(out, s.last(uid))
+		}
+	}
+	return out
+}
+
+// last returns a pod as it is now, nil if there never was one; the lock is held.
+func (s *script) last(uid string) *v1.Pod {
+	versions := s.pods[uid]
+	if len(versions) == 0 {
+		return nil
+	}
+	return versions[len(versions)-1]
+}
+
+// untold returns how many events the binder has not taken yet.
+func (s *script) untold() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.events) - s.told
+}
+
+// Name returns "local": nothing of this cluster is anywhere else.
+func (s *script) Name() string { return "local" }
+
+// Ready returns nil: nothing has to be loaded.
+func (s *script) Ready() error { return nil }
+
+// MaxBatch returns how many bindings one call takes.
+func (s *script) MaxBatch() int { return 20 }
+
+// Watch tells that there is nothing, and then event by event what there is.
+func (s *script) Watch(ctx context.Context, sink func(source.Event)) error {
+	sink(source.Event{Kind: source.Synced})
+	for {
+		s.mu.Lock()
+		next, more := s.events[s.told:], s.more
+		s.mu.Unlock()
+		for _, e := range next {
+			sink(e)
+			s.mu.Lock()
+			s.told++
+			s.mu.Unlock()
+		}
+		if len(next) > 0 {
+			continue
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Bind gives pods their nodes, and tells so.
+func (s *script) Bind(_ context.Context, _ coord.Cond, bindings []source.Binding) []source.Outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]source.Outcome, len(bindings))
+	for i, b := range bindings {
+		switch last := s.last(b.UID); {
+		case last == nil || s.gone[b.UID] || last.DeletionTimestamp != nil:
+			out[i].Result = source.BindGone
+		case last.Spec.NodeName == "":
+			s.say(onNode(last, b.Node, v1.PodStatus{Phase: v1.PodRunning}))
+			out[i].Result = source.BindDone
+		case last.Spec.NodeName == b.Node:
+			out[i].Result = source.BindDone
+		default:
+			out[i].Result = source.BindElsewhere
+		}
+	}
+	return out
+}
+
+// Lookup reads a pod.
+func (s *script) Lookup(_ context.Context, namespace, name string) (uid, node string, found bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for uid := range s.pods {
+		if p := s.last(uid); p.Namespace == namespace && p.Name == name && !s.gone[uid] {
+			return uid, p.Spec.NodeName, true, nil
+		}
+	}
+	return "", "", false, nil
+}
+
+// Scheduled and Unschedulable record nothing: the log tells of placements, and the test asks for what is left.
+func (s *script) Scheduled(context.Context, source.Binding) error    { return nil }
+func (s *script) Unschedulable(context.Context, source.Report) error { return nil }

@@ -1,0 +1,214 @@
+package oracle
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"pgregory.net/rapid"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// sequenceLength is how many pods a sequence places.
+const sequenceLength = 500
+
+// plan is what happens in one sequence.
+type plan struct {
+	profiles []config.KubeSchedulerProfile
+	settings cluster.Settings
+	crew     crew
+	before   []func(*script) // the cluster without the pods to be placed
+	after    []stage         // pods, and what else happens meanwhile
+}
+
+// stage is a part of a sequence.
+type stage struct {
+	pods   []*v1.Pod
+	change func(*script) // after the pods are there, while they are placed
+	settle bool          // what comes next waits until Berth has nothing more to do
+}
+
+// drawPlan draws a sequence: a fleet with pods, then more pods in portions, among changes.
+func drawPlan(t *rapid.T) *plan {
+	p := &plan{profiles: drawProfiles(t)}
+	p.settings = cluster.Settings{Shards: rapid.Int32Range(1, 4).Draw(t, "shards"), Seed: rapid.Uint64().Draw(t, "seed")}
+	for i := range p.profiles {
+		p.settings.Profiles = append(p.settings.Profiles, berthProfile(&p.profiles[i]))
+	}
+	p.crew = crew{
+		queues: rapid.IntRange(1, 3).Draw(t, "queues"), filters: rapid.IntRange(1, 3).Draw(t, "filter-workers"),
+		scores: rapid.IntRange(1, 3).Draw(t, "score-workers"), batch: pick(t, "batch", 64, 1, 16, 256),
+	}
+	width := evenly(t, "width", [8]int{6, 8, 12, 16, 20, 30, 40, 60})
+	p.drawCluster(t, width)
+	var templates []*v1.Pod
+	for range rapid.IntRange(2, 10).Draw(t, "kinds of pods") {
+		templates = append(templates, drawPod(t, width))
+	}
+	portion := pick(t, "portion", 100, 500, 10, 25)
+	for n := 0; n < sequenceLength; {
+		var s stage
+		for ; len(s.pods) < portion && n < sequenceLength; n++ {
+			pod := named(rapid.SampledFrom(templates).Draw(t, "kind"), fmt.Sprintf("p%d", n))
+			if oneIn(t, 4, "labels of its own") {
+				pod.Labels = drawLabels(t, podLabels, 3)
+			}
+			if oneIn(t, 8, "nominated") {
+				pod.Status.NominatedNodeName = drawNomination(t, pod, width)
+			}
+			s.pods = append(s.pods, pod)
+		}
+		if rapid.Bool().Draw(t, "something happens") {
+			s.change = drawChange(t, width)
+		}
+		s.settle = oneIn(t, 4, "settle")
+		p.after = append(p.after, s)
+	}
+	return p
+}
+
+// fillers is how many nodes there are for a while, so that those that stay lie far apart and are in several ranges.
+const fillers = 1600
+
+// drawCluster draws nodes, namespaces, services and controllers, and pods that have their nodes.
+func (p *plan) drawCluster(t *rapid.T, width int) {
+	tell := func(what func(*script)) { p.before = append(p.before, what) }
+	apart := 1
+	if oneIn(t, 3, "several ranges") {
+		apart = fillers / width
+	}
+	var filling []string
+	for i, node := range drawFleet(t, width) {
+		tell(func(s *script) { s.setNode(node) })
+		for k := range apart - 1 {
+			filler := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("filler-%d-%d", i, k)}}
+			filling = append(filling, filler.Name)
+			tell(func(s *script) { s.setNode(filler) })
+		}
+	}
+	for _, name := range filling {
+		tell(func(s *script) { s.removeNode(name) })
+	}
+	first := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceNames[0], Labels: drawLabels(t, namespaceLabels, 4)}}
+	tell(func(s *script) { s.setNamespace(first) })
+	for range rapid.IntRange(0, 2).Draw(t, "namespaces") {
+		n := drawNamespace(t)
+		tell(func(s *script) { s.setNamespace(n) })
+	}
+	for range rapid.IntRange(0, 4).Draw(t, "owners") {
+		o := drawOwner(t)
+		tell(func(s *script) { s.setOwner(o) })
+	}
+	for i := range evenly(t, "pods", [8]int{0, 2, 4, 8, 16, 32, 48, 64}) {
+		pod := drawRunning(t, fmt.Sprintf("running-%d", i), width)
+		tell(func(s *script) { s.setPod(pod, nil) })
+	}
+}
+
+// drawRunning draws a pod that has its node, without ports: see the package's comment.
+func drawRunning(t *rapid.T, name string, width int) *v1.Pod {
+	pod := named(drawPod(t, width), name)
+	pod = onNode(pod, nodeName(rapid.IntRange(0, width).Draw(t, "node")), drawStatus(t, pod))
+	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			containers[i].Ports = nil
+		}
+	}
+	if oneIn(t, 6, "terminating") {
+		pod.DeletionTimestamp = &deleted
+	}
+	return pod
+}
+
+// drawChange draws what happens while pods are placed. Which pod it happens to is decided when it does.
+func drawChange(t *rapid.T, width int) func(*script) {
+	which := rapid.IntRange(0, sequenceLength).Draw(t, "which")
+	one := func(s *script, of []*v1.Pod, what func(*v1.Pod)) {
+		if len(of) > 0 {
+			what(of[which%len(of)])
+		}
+	}
+	switch rapid.IntRange(0, 8).Draw(t, "change") {
+	case 0:
+		node := drawNode(t, nodeName(rapid.IntRange(0, width-1).Draw(t, "node")))
+		return func(s *script) { s.setNode(node) }
+	case 1:
+		name := nodeName(rapid.IntRange(0, width-1).Draw(t, "node"))
+		return func(s *script) { s.removeNode(name) }
+	case 2:
+		n := drawNamespace(t)
+		return func(s *script) { s.setNamespace(n) }
+	case 3:
+		o := drawOwner(t)
+		return func(s *script) { s.setOwner(o) }
+	case 4:
+		o := drawOwner(t)
+		return func(s *script) { s.removeOwner(o) }
+	case 5:
+		return func(s *script) { one(s, s.running(), s.removePod) }
+	case 6:
+		labels := drawLabels(t, podLabels, 3)
+		return func(s *script) {
+			one(s, s.running(), func(p *v1.Pod) { s.setPod(p, func(p *v1.Pod) { p.Labels = labels }) })
+		}
+	case 7:
+		return func(s *script) {
+			one(s, s.running(), func(p *v1.Pod) { s.setPod(p, func(p *v1.Pod) { p.DeletionTimestamp = &deleted }) })
+		}
+	}
+	pod := drawRunning(t, "late-"+strconv.Itoa(rapid.Int().Draw(t, "name")), width)
+	return func(s *script) { s.setPod(pod, nil) }
+}
+
+// runSequence has Berth place the pods of a plan, and returns the log.
+func runSequence(t *testing.T, endpoints []string, prefix string, plan *plan) (*script, []cluster.Delta) {
+	p := startPipeline(t, endpoints, prefix, plan.settings, plan.crew)
+	for _, tell := range plan.before {
+		tell(p.source)
+	}
+	for _, s := range plan.after {
+		for _, pod := range s.pods {
+			p.source.setPod(pod, nil)
+		}
+		if s.change != nil {
+			s.change(p.source)
+		}
+		if s.settle {
+			p.await(t, "the pods to be bound or parked", p.settled)
+		}
+	}
+	p.await(t, "the pods to be bound or parked", p.settled)
+	p.stop(t)
+	log, err := p.record.all()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.source, log
+}
+
+// TestEachPlacementOfAWholeBerthIsOneOfTheBest has whole Berths, of several workers, ranges and shards, place pods, and
+// asks kube-scheduler about each placement on the state before it, in the order of the log. In the end what is not
+// placed has nowhere to go.
+func TestEachPlacementOfAWholeBerthIsOneOfTheBest(t *testing.T) {
+	var n tally
+	endpoints := startEtcd(t)
+	for i := range *sequences {
+		seed := *firstSequence + i
+		t.Run(strconv.Itoa(seed), func(t *testing.T) {
+			defer n.explain(t)
+			plan := rapid.Custom(drawPlan).Example(seed)
+			script, log := runSequence(t, endpoints, fmt.Sprintf("/%d/", seed), plan)
+			r := newReplay(t, &n, script, plan.profiles)
+			for _, d := range log {
+				r.play(d)
+			}
+			r.end()
+			n.sequences++
+		})
+	}
+	n.report(t)
+}

@@ -1,0 +1,49 @@
+package oracle
+
+import "testing"
+
+// tally is how much has been compared.
+type tally struct {
+	decisions, verdicts, scores, infeasible, unscored, unjudged int
+	sequences, placements, proven, nominated, noFit, retries    int
+
+	byPlugin map[string]int // verdicts by plugin, and scores that are not 0
+	failed   *scene         // the last one that the schedulers differ about
+}
+
+func (n *tally) report(t *testing.T) {
+	t.Helper()
+	t.Logf("%d decisions compared (%d of them without a feasible node), with %d verdicts on nodes that are not feasible and the scores of %d that are; differences: 0", n.decisions, n.infeasible, n.verdicts, n.scores)
+	t.Logf("besides %d whose scores kube-scheduler fails on, %d that Berth says it cannot judge", n.unscored, n.unjudged)
+	t.Logf("verdicts, and scores other than 0, by plugin: %v", n.byPlugin)
+	if n.decisions >= 1000 && n.infeasible > n.decisions*3/4 {
+		t.Error("the clusters are too full to compare scores")
+	}
+	if n.sequences > 0 {
+		t.Logf("%d sequences, %d attempts: %d placed on one of kube-scheduler's best nodes (%d of them where they were nominated), %d fit none, %d sent to the next batch", n.sequences, n.placements, n.proven, n.nominated, n.noFit, n.retries)
+	}
+}
+
+// count counts a decision of kube-scheduler that has been compared.
+func (n *tally) count(d *decision, feasible int) {
+	n.decisions++
+	n.verdicts += len(d.Verdicts)
+	n.scores += len(d.Scores)
+	if feasible == 0 {
+		n.infeasible++
+	}
+	if d.scoreError != nil {
+		n.unscored++
+	}
+	if n.byPlugin == nil {
+		n.byPlugin = make(map[string]int)
+	}
+	for _, v := range d.Verdicts {
+		n.byPlugin[v.Plugin]++
+	}
+	for _, s := range d.Scores {
+		for plugin := range s.Weighted {
+			n.byPlugin["scored by "+plugin]++
+		}
+	}
+}
