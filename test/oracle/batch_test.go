@@ -10,6 +10,7 @@ import (
 func (w *world) placeBatch(batch []cluster.PodID) (again []cluster.PodID) {
 	// 1. What the workers say of each kind of pods.
 	t, n := w.t, w.n
+	n.batches++
 	ranges := w.drawRanges()
 	limit, short := pick(t, "limit", len(batch)+16, len(batch), 1, 2), oneIn(t, 4, "short")
 	evaluated := w.state.Version().Seq
@@ -29,7 +30,7 @@ func (w *world) placeBatch(batch []cluster.PodID) (again []cluster.PodID) {
 	// 2. Placement, in order, on the live state.
 	placer := engine.NewPlacer(w.evaluator, w.state, evaluated, candidates)
 	for k, id := range batch {
-		n.placements++
+		n.attempts++
 		if w.unjudged(id) {
 			w.compare(id, ranges)
 			w.leave(id)

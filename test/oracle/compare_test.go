@@ -1,9 +1,7 @@
 package oracle
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -51,27 +49,6 @@ func (w *world) difference(id cluster.PodID, ranges []cluster.Range) (*decision,
 	return want, ""
 }
 
-var (
-	sequences     = flag.Int("sequences", 4, "how many sequences a whole Berth places")
-	firstSequence = flag.Int("sequence", 0, "the number of the first of them")
-)
-
-// shortRun is the number of random cases per test, if -rapid.checks does not say otherwise.
-const shortRun = "1000"
-
-func TestMain(m *testing.M) {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
-	if !given {
-		if err := flag.Set("rapid.checks", shortRun); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(2)
-		}
-	}
-	os.Exit(m.Run())
-}
-
 func TestOneDecisionIsTheSame(t *testing.T) {
 	var n tally
 	defer n.explain(t)
@@ -116,10 +93,10 @@ func TestOneDecisionIsTheSame(t *testing.T) {
 
 // TestEachPlacementIsOneOfTheBest places pods in batches, as a shard and the binder do, while the cluster changes.
 func TestEachPlacementIsOneOfTheBest(t *testing.T) {
+	fewer(t, 4)
 	var n tally
 	defer n.explain(t)
 	rapid.Check(t, func(t *rapid.T) {
-		n.sequences++
 		w := drawWorld(t, evenly(t, "width", [8]int{4, 6, 8, 10, 12, 16, 20, 24}), &n)
 		for _, node := range drawFleet(t, w.width) {
 			w.setNode(node, w.drawPlace())

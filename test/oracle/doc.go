@@ -1,20 +1,31 @@
-// Package oracle compares Berth's decisions with kube-scheduler's own code: its cache, its framework and its plugins,
-// at the version in go.mod. It is all tests, and a module of its own, so that nobody who builds Berth has to download
-// k8s.io/kubernetes.
+// Package oracle compares Berth's decisions with kube-scheduler's own code: its cache, its queue's nominations, its
+// framework and its plugins, at the version in go.mod. It is all tests, and a module of its own, so that nobody who
+// builds Berth has to download k8s.io/kubernetes.
 //
-// Random clusters and pods of real Kubernetes objects go two ways: into kube-scheduler's cache and through its
-// framework; and through source.ReduceNode and ReducePod into deltas, a cluster.State, an engine.Evaluator asked about
-// several ranges, merged, and an engine.Placer. Compared are, for every pod and node: whether the node is feasible and,
-// if not, plugin, code and reasons; the raw scores that are normalised, the weighted score of every plugin, the total;
-// the histogram of reasons and the text of the condition; and, pod by pod, that the node a Placer chooses is one of
-// kube-scheduler's maxima on the state before it. A failure is shrunk to a small cluster, and printed as YAML with the
-// difference.
+// Three things are compared:
+//
+//   - Single decisions. Random clusters of real Kubernetes objects go two ways: into kube-scheduler's cache, queue and
+//     informers and through its framework; and through package source into deltas, a cluster.State, an engine.Evaluator
+//     asked about several ranges, merged, and an engine.Placer. Compared are, for every pod and node: whether the node is
+//     feasible and, if not, plugin, code and reasons; the weighted score of every plugin, the raw scores of those that
+//     are normalised node by node, the total; the histogram of reasons and the text of the condition; whether the node
+//     that the pod is nominated to takes it; and, pod by pod, that the node a Placer chooses is one of kube-scheduler's
+//     maxima on the state before it. The same pods are judged again and again while pods, nodes, labels, namespaces,
+//     services, controllers and nominations change.
+//   - Situations: small clusters in testdata, each about one rule of a plugin, built up object by object.
+//   - Sequences. Whole Berths (a binder, queues with several shards, filter-workers and score-workers, each with a
+//     replica of its own, over gRPC and etcd) place 500 pods each, among changes. Afterwards their log is played to
+//     kube-scheduler, which is asked about every placement on the state before it, and in the end whether what is left
+//     has really nowhere to go.
+//
+// A difference is shrunk, printed with the flag that repeats it, and then with the smallest cluster that shows it, as
+// YAML.
 //
 // The short run is `go test .`; a longer one is
 //
-//	go test -v -count 1 -timeout 0 -rapid.checks 5000 .
+//	go test -v -count 1 -timeout 0 . -rapid.checks=5000 -sequences=50
 //
-// which also prints how much was compared. A difference prints the flag that repeats it.
+// which also prints how much was compared; -sequence=N -sequences=1 repeats one sequence.
 //
 // # What is meant to differ
 //
@@ -27,8 +38,15 @@
 //     compared all the same.
 //   - Preferred node affinity that cannot be parsed (Gt with a value that is no number, which the API server lets pass)
 //     fails kube-scheduler's cycle unless exactly one node is feasible. Berth never places such a pod and says why.
+//   - A pod whose required node affinity names one node in every term is pinned there, even if the profile does without
+//     NodeAffinity. No generated profile does without it at PreFilter.
+//   - If such a pod is nominated to another node, kube-scheduler gives that node the reason of the first filter it
+//     fails, and Berth the one of all nodes outside. No generated pod is.
+//   - An update of a gated pod makes kube-scheduler count its nomination, which it does not count otherwise. Berth never
+//     counts it. No generated gated pod is updated.
 //   - Two pods of a node have the same host port only if somebody has bound them there without a scheduler. Berth keeps
 //     the port until both are gone; kube-scheduler frees it with the first that goes or changes. No generated node has
 //     two such pods.
-//   - kube-scheduler does not score when one node is feasible; here it does, so that there is more to compare.
+//   - kube-scheduler does not score when one node is feasible, or the one that the pod is nominated to; here it does, so
+//     that there is more to compare.
 package oracle

@@ -187,6 +187,12 @@ func drawSpec(t *rapid.T, width int) *v1.Pod {
 	for i := range rapid.IntRange(1, 3).Draw(t, "containers") {
 		s.Containers = append(s.Containers, drawContainer(t, fmt.Sprintf("c%d", i)))
 	}
+	if oneIn(t, 60, "huge") {
+		s.Containers[0].Resources = v1.ResourceRequirements{Requests: v1.ResourceList{
+			"cpu":    resource.MustParse(pick(t, "huge", "4611686018427387", "50T")),
+			"memory": resource.MustParse(pick(t, "huge", "7Ei", "30P")),
+		}}
+	}
 	if oneIn(t, 3, "init containers") {
 		for i := range rapid.IntRange(1, 3).Draw(t, "init containers") {
 			c := drawContainer(t, fmt.Sprintf("i%d", i))
@@ -238,9 +244,6 @@ func drawContainer(t *rapid.T, name string) v1.Container {
 	list := requests.draw(t, "container")
 	if oneIn(t, 10, "more resources") {
 		maps.Copy(list, moreRequests.draw(t, "container"))
-	}
-	if oneIn(t, 40, "huge") {
-		list["cpu"], list["memory"] = resource.MustParse(pick(t, "huge", "4611686018427387", "50T")), resource.MustParse(pick(t, "huge", "7Ei", "30P"))
 	}
 	if c.Resources.Requests = list; oneIn(t, 4, "limits only") {
 		c.Resources = v1.ResourceRequirements{Limits: list}
@@ -317,7 +320,7 @@ func drawFleet(t *rapid.T, width int) []*v1.Node {
 	var fleet []*v1.Node
 	for i := range width {
 		kind := kinds[0]
-		if rapid.Bool().Draw(t, "another kind") {
+		if oneIn(t, 4, "another kind") {
 			kind = rapid.SampledFrom(kinds).Draw(t, "kind")
 		}
 		node := kind.DeepCopy()

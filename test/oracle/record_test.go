@@ -18,7 +18,9 @@ type record struct {
 	assumed map[cluster.PodID]bool
 }
 
-func newRecord() *record { return &record{pending: make(map[cluster.PodID]bool), assumed: make(map[cluster.PodID]bool)} }
+func newRecord() *record {
+	return &record{pending: make(map[cluster.PodID]bool), assumed: make(map[cluster.PodID]bool)}
+}
 
 // Reset notes that a snapshot was loaded: one, of an empty cluster.
 func (r *record) Reset(st *cluster.State) {

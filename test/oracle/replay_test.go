@@ -189,7 +189,7 @@ func (r *replay) assume(d cluster.PodAssumed) {
 	}
 	want := r.kube.judge(pod)
 	r.n.count(want, len(want.feasible(r.nodeNames())))
-	r.n.placements++
+	r.n.attempts++
 	if why := want.refuses(node.Name, r.nodeNames()); why != "" {
 		r.fail(pod, why)
 	}
@@ -213,6 +213,7 @@ func (r *replay) end() {
 		want := r.kube.judge(pod)
 		feasible := want.feasible(r.nodeNames())
 		r.n.count(want, len(feasible))
+		r.n.attempts++
 		r.n.noFit++
 		unjudged := source.ReducePod(pod).Class.Unsupported != ""
 		if len(feasible) > 0 && !(unjudged && want.scoreError != nil) {

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -93,12 +94,11 @@ func (t *trial) end() {
 	}
 }
 
-// minimizing bounds how long minimize takes.
-const minimizing = 30 * time.Second
+var minimizing = flag.Duration("minimize", 20*time.Second, "how long to look for a smaller cluster after a difference")
 
 // minimize takes out of the scene what the difference does not need.
 func (s *scene) minimize() {
-	deadline := time.Now().Add(minimizing)
+	deadline := time.Now().Add(*minimizing)
 	differs := func() bool { return time.Now().Before(deadline) && s.difference() != "" }
 	for changed := true; changed; {
 		changed = without(&s.waiting, differs)

@@ -64,7 +64,6 @@ func (s *script) setNamespace(n *v1.Namespace) {
 	s.tell(source.Event{Kind: source.NamespaceSet, Namespace: name, Labels: labels})
 }
 
-
 // setOwner tells the selector of a service or controller, or that it has none.
 func (s *script) setOwner(o metav1.Object) {
 	s.mu.Lock()

@@ -2,10 +2,12 @@ package oracle
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"pgregory.net/rapid"
@@ -21,6 +23,7 @@ type plan struct {
 	profiles []config.KubeSchedulerProfile
 	settings cluster.Settings
 	crew     crew
+	apart    int             // node indexes per node
 	before   []func(*script) // the cluster without the pods to be placed
 	after    []stage         // pods, and what else happens meanwhile
 }
@@ -35,21 +38,27 @@ type stage struct {
 // drawPlan draws a sequence: a fleet with pods, then more pods in portions, among changes.
 func drawPlan(t *rapid.T) *plan {
 	p := &plan{profiles: drawProfiles(t)}
-	p.settings = cluster.Settings{Shards: rapid.Int32Range(1, 4).Draw(t, "shards"), Seed: rapid.Uint64().Draw(t, "seed")}
+	p.settings = cluster.Settings{Shards: evenly(t, "shards", [8]int32{1, 2, 3, 4, 2, 3, 4, 1}), Seed: rapid.Uint64().Draw(t, "seed")}
 	for i := range p.profiles {
 		p.settings.Profiles = append(p.settings.Profiles, berthProfile(&p.profiles[i]))
 	}
 	p.crew = crew{
-		queues: rapid.IntRange(1, 3).Draw(t, "queues"), filters: rapid.IntRange(1, 3).Draw(t, "filter-workers"),
-		scores: rapid.IntRange(1, 3).Draw(t, "score-workers"), batch: pick(t, "batch", 64, 1, 16, 256),
+		queues:  evenly(t, "queues", [8]int{1, 2, 3, 1, 2, 3, 1, 2}),
+		filters: evenly(t, "filter-workers", [8]int{1, 2, 3, 1, 2, 3, 3, 2}),
+		scores:  evenly(t, "score-workers", [8]int{1, 2, 3, 1, 2, 3, 3, 2}),
+		batch:   evenly(t, "batch", [8]int{1, 8, 16, 64, 64, 100, 256, 256}),
 	}
 	width := evenly(t, "width", [8]int{6, 8, 12, 16, 20, 30, 40, 60})
 	p.drawCluster(t, width)
 	var templates []*v1.Pod
 	for range rapid.IntRange(2, 10).Draw(t, "kinds of pods") {
-		templates = append(templates, drawPod(t, width))
+		pod := drawPod(t, width)
+		if !oneIn(t, 5, "wild") {
+			tame(pod)
+		}
+		templates = append(templates, pod)
 	}
-	portion := pick(t, "portion", 100, 500, 10, 25)
+	portion := evenly(t, "portion", [8]int{500, 500, 250, 100, 50, 25, 25, 10})
 	for n := 0; n < sequenceLength; {
 		var s stage
 		for ; len(s.pods) < portion && n < sequenceLength; n++ {
@@ -71,20 +80,38 @@ func drawPlan(t *rapid.T) *plan {
 	return p
 }
 
+// tame takes from a pod what few nodes have, so that many such pods can be placed: what it wants of other pods stays.
+func tame(pod *v1.Pod) {
+	s := &pod.Spec
+	s.NodeSelector, s.Resources = nil, nil
+	if a := s.Affinity.NodeAffinity; a != nil {
+		a.RequiredDuringSchedulingIgnoredDuringExecution = nil
+	}
+	for _, containers := range [][]v1.Container{s.InitContainers, s.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			c.Ports, c.RestartPolicyRules = nil, nil
+			maps.DeleteFunc(c.Resources.Requests, func(name v1.ResourceName, q resource.Quantity) bool {
+				return name != v1.ResourceCPU && name != v1.ResourceMemory || q.Cmp(resource.MustParse("6Gi")) > 0
+			})
+			c.Resources.Limits = nil
+		}
+	}
+}
+
 // fillers is how many nodes there are for a while, so that those that stay lie far apart and are in several ranges.
 const fillers = 1600
 
 // drawCluster draws nodes, namespaces, services and controllers, and pods that have their nodes.
 func (p *plan) drawCluster(t *rapid.T, width int) {
 	tell := func(what func(*script)) { p.before = append(p.before, what) }
-	apart := 1
-	if oneIn(t, 3, "several ranges") {
-		apart = fillers / width
+	if p.apart = 1; rapid.Bool().Draw(t, "several ranges") {
+		p.apart = fillers / width
 	}
 	var filling []string
 	for i, node := range drawFleet(t, width) {
 		tell(func(s *script) { s.setNode(node) })
-		for k := range apart - 1 {
+		for k := range p.apart - 1 {
 			filler := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("filler-%d-%d", i, k)}}
 			filling = append(filling, filler.Name)
 			tell(func(s *script) { s.setNode(filler) })
@@ -208,6 +235,12 @@ func TestEachPlacementOfAWholeBerthIsOneOfTheBest(t *testing.T) {
 			}
 			r.end()
 			n.sequences++
+			if plan.settings.Shards > 1 {
+				n.severalShards++
+			}
+			if plan.apart > 1 && plan.crew.filters > 1 {
+				n.severalRanges++
+			}
 		})
 	}
 	n.report(t)

@@ -1,28 +1,22 @@
 package oracle
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // tally is how much has been compared.
 type tally struct {
 	decisions, verdicts, scores, infeasible, unscored, unjudged int
-	sequences, placements, proven, nominated, noFit, retries    int
+	batches, attempts, proven, nominated, noFit, retries        int
+	sequences, severalShards, severalRanges                     int
 
 	byPlugin map[string]int // verdicts by plugin, and scores that are not 0
 	failed   *scene         // the last one that the schedulers differ about
 }
 
-func (n *tally) report(t *testing.T) {
-	t.Helper()
-	t.Logf("%d decisions compared (%d of them without a feasible node), with %d verdicts on nodes that are not feasible and the scores of %d that are; differences: 0", n.decisions, n.infeasible, n.verdicts, n.scores)
-	t.Logf("besides %d whose scores kube-scheduler fails on, %d that Berth says it cannot judge", n.unscored, n.unjudged)
-	t.Logf("verdicts, and scores other than 0, by plugin: %v", n.byPlugin)
-	if n.decisions >= 1000 && n.infeasible > n.decisions*3/4 {
-		t.Error("the clusters are too full to compare scores")
-	}
-	if n.sequences > 0 {
-		t.Logf("%d sequences, %d attempts: %d placed on one of kube-scheduler's best nodes (%d of them where they were nominated), %d fit none, %d sent to the next batch", n.sequences, n.placements, n.proven, n.nominated, n.noFit, n.retries)
-	}
-}
+// sum is the tally of all tests.
+var sum tally
 
 // count counts a decision of kube-scheduler that has been compared.
 func (n *tally) count(d *decision, feasible int) {
@@ -46,4 +40,34 @@ func (n *tally) count(d *decision, feasible int) {
 			n.byPlugin["scored by "+plugin]++
 		}
 	}
+}
+
+// report says how much a test has compared, and fails if that was not worth much.
+func (n *tally) report(t *testing.T) {
+	t.Helper()
+	t.Logf("%d decisions compared (%d of them without a feasible node), with %d verdicts on nodes that are not feasible and the scores of %d that are", n.decisions, n.infeasible, n.verdicts, n.scores)
+	t.Logf("besides %d whose scores kube-scheduler fails on, %d that Berth says it cannot judge", n.unscored, n.unjudged)
+	t.Logf("verdicts, and scores other than 0, by plugin: %v", n.byPlugin)
+	if n.decisions >= 1000 && n.infeasible > n.decisions*3/4 {
+		t.Error("the clusters are too full to compare scores")
+	}
+	if n.attempts > 0 {
+		t.Logf("%d attempts in %d batches: %d placed on one of kube-scheduler's best nodes (%d of them where they were nominated), %d fit none, %d sent to the next batch", n.attempts, n.batches, n.proven, n.nominated, n.noFit, n.retries)
+	}
+	if n.sequences > 0 {
+		t.Logf("%d sequences, %d of them over several shards, %d over several ranges", n.sequences, n.severalShards, n.severalRanges)
+	}
+	sum.decisions += n.decisions
+	sum.proven += n.proven
+	sum.sequences += n.sequences
+}
+
+// print says how much all tests have compared.
+func (n *tally) print(code int) {
+	if code != 0 {
+		fmt.Println("oracle: differences, see above")
+		return
+	}
+	fmt.Printf("oracle: %d decisions, %d sequences by whole Berths of %d pods each, %d placements: 0 differences\n",
+		n.decisions, n.sequences, sequenceLength, n.proven)
 }
