@@ -21,14 +21,15 @@ import (
 
 // Options say what to start. The zero value is one of each role, on an empty cluster of the local source.
 type Options struct {
-	Nodes                               int    // nodes to create, node-0000 and so on, 8 CPU, 32 GiB and 110 pods each
-	Queues, FilterWorkers, ScoreWorkers int    // 0 means 1
-	Shards                              int32  // 0 means 1
-	Seed                                uint64 // of ties
-	BatchSize                           int    // 0 means the default
-	MinRange                            int    // nodes of the smallest range; 0 means the default
-	DataDir                             string // of the embedded etcd; "" means one of the test
-	Kubeconfig                          string // use the kube source
+	Nodes                               int               // nodes to create, node-0000 and so on, 8 CPU, 32 GiB and 110 pods each
+	Queues, FilterWorkers, ScoreWorkers int               // 0 means 1
+	Shards                              int32             // 0 means 1
+	Seed                                uint64            // of ties
+	Profiles                            []cluster.Profile // nil means the default one
+	BatchSize                           int               // 0 means the default
+	MinRange                            int               // nodes of the smallest range; 0 means the default
+	DataDir                             string            // of the embedded etcd; "" means one of the test
+	Kubeconfig                          string            // use the kube source
 	EtcdEndpoints                       []string
 	LeaseTTL                            time.Duration // 0 means 5 s
 }
@@ -58,7 +59,10 @@ func Start(t testing.TB, o Options) *Berth {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	serving, ended := make(chan [2]string, 1), make(chan error, 1)
-	settings := cluster.Settings{Shards: max(o.Shards, 1), Seed: o.Seed, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}
+	if o.Profiles == nil {
+		o.Profiles = []cluster.Profile{cluster.DefaultProfile("default-scheduler")}
+	}
+	settings := cluster.Settings{Shards: max(o.Shards, 1), Seed: o.Seed, Profiles: o.Profiles}
 	source := "local"
 	if o.Kubeconfig != "" {
 		source = "kube"

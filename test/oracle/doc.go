@@ -38,10 +38,8 @@
 //     compared all the same.
 //   - Preferred node affinity that cannot be parsed (Gt with a value that is no number, which the API server lets pass)
 //     fails kube-scheduler's cycle unless exactly one node is feasible. Berth never places such a pod and says why.
-//   - A pod whose required node affinity names one node in every term is pinned there, even if the profile does without
-//     NodeAffinity. No generated profile does without it at PreFilter.
-//   - If such a pod is nominated to another node, kube-scheduler gives that node the reason of the first filter it
-//     fails, and Berth the one of all nodes outside. No generated pod is.
+//   - If a pod whose required node affinity names one node in every term is nominated to another node, kube-scheduler
+//     gives that node the reason of the first filter it fails, and Berth the one of all nodes outside. No generated pod is.
 //   - An update of a gated pod makes kube-scheduler count its nomination, which it does not count otherwise. Berth never
 //     counts it. No generated gated pod is updated.
 //   - Two pods of a node have the same host port only if somebody has bound them there without a scheduler. Berth keeps

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/source"
 )
 
 // scorers are the score plugins that Berth has, filters the others, both in kube-scheduler's default order.
@@ -87,6 +88,10 @@ func drawProfiles(t *rapid.T) []config.KubeSchedulerProfile {
 			}
 		case *config.NodeResourcesBalancedAllocationArgs:
 			args.Resources = drawResources(t, 1)
+		case *config.NodeAffinityArgs:
+			if oneIn(t, 8, "added affinity") {
+				args.AddedAffinity = drawAddedAffinity(t)
+			}
 		case *config.InterPodAffinityArgs:
 			args.HardPodAffinityWeight = pick[int32](t, "hard affinity weighs", 1, 0, 7, 100)
 			args.IgnorePreferredTermsOfExistingPods = oneIn(t, 4, "terms of existing pods do not count")
@@ -97,6 +102,25 @@ func drawProfiles(t *rapid.T) []config.KubeSchedulerProfile {
 		}
 	}
 	return []config.KubeSchedulerProfile{defaultProfile(t), p}
+}
+
+// drawAddedAffinity draws node affinity that all pods of a profile have besides their own. It is valid: a profile does not
+// start otherwise.
+func drawAddedAffinity(t *rapid.T) *v1.NodeAffinity {
+	term := func() v1.NodeSelectorTerm {
+		return v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{{
+			Key:      pick(t, "key", "disk", "zone"),
+			Operator: pick(t, "operator", v1.NodeSelectorOpNotIn, v1.NodeSelectorOpIn), Values: []string{pick(t, "value", "b", "a", "5")},
+		}}}
+	}
+	a := &v1.NodeAffinity{}
+	if rapid.Bool().Draw(t, "required") {
+		a.RequiredDuringSchedulingIgnoredDuringExecution = &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{term()}}
+	}
+	if rapid.Bool().Draw(t, "preferred") {
+		a.PreferredDuringSchedulingIgnoredDuringExecution = []v1.PreferredSchedulingTerm{{Weight: pick[int32](t, "weight", 1, 50), Preference: term()}}
+	}
+	return a
 }
 
 func drawStrategy(t *rapid.T) *config.ScoringStrategy {
@@ -162,6 +186,12 @@ func berthProfile(p *config.KubeSchedulerProfile) cluster.Profile {
 		case *config.NodeResourcesBalancedAllocationArgs:
 			for _, r := range args.Resources {
 				out.BalancedResources = append(out.BalancedResources, r.Name)
+			}
+		case *config.NodeAffinityArgs:
+			if a := args.AddedAffinity; a != nil {
+				// A class reads them in the same words.
+				class := source.ReducePod(&v1.Pod{Spec: v1.PodSpec{Affinity: &v1.Affinity{NodeAffinity: a}}}).Class
+				out.AddedRequired, out.HasAddedRequired, out.AddedPreferred = class.Required, class.HasRequired, class.Preferred
 			}
 		case *config.InterPodAffinityArgs:
 			out.HardPodAffinityWeight, out.IgnorePreferredTerms = args.HardPodAffinityWeight, args.IgnorePreferredTermsOfExistingPods

@@ -22,22 +22,30 @@ type replay struct {
 	kube     *upstream
 	script   *script // what the log's reduced objects were
 	profiles []config.KubeSchedulerProfile
+	settings map[string]*cluster.Profile // what Berth makes of the profiles, by scheduler name
 
 	classes map[cluster.ClassID]string // by key
 	labels  map[cluster.LabelsID]string
 	nodes   map[cluster.NodeIndex]*v1.Node
 	pods    map[cluster.PodID]*v1.Pod // as they are at this point of the log
 	phases  map[cluster.PodID]cluster.Phase
+	unbound map[cluster.PodID]*v1.Pod // pods that are assumed, as they are without a node
 	objects objects
 }
 
 func newReplay(t failer, n *tally, s *script, profiles []config.KubeSchedulerProfile) *replay {
-	return &replay{
-		failer: t, n: n, kube: newUpstream(t, profiles), script: s, profiles: profiles,
+	r := &replay{
+		failer: t, n: n, kube: newUpstream(t, profiles), script: s, profiles: profiles, settings: make(map[string]*cluster.Profile),
 		classes: make(map[cluster.ClassID]string), labels: make(map[cluster.LabelsID]string),
 		nodes: make(map[cluster.NodeIndex]*v1.Node), pods: make(map[cluster.PodID]*v1.Pod), phases: make(map[cluster.PodID]cluster.Phase),
+		unbound: make(map[cluster.PodID]*v1.Pod),
 		objects: newObjects(),
 	}
+	for i := range profiles {
+		p := berthProfile(&profiles[i])
+		r.settings[p.SchedulerName] = &p
+	}
+	return r
 }
 
 // play plays one delta.
@@ -76,9 +84,8 @@ func (r *replay) play(d cluster.Delta) {
 		r.confirm(d.ID, onNode(r.pods[d.ID], r.pods[d.ID].Spec.NodeName, v1.PodStatus{Phase: v1.PodRunning}))
 	case cluster.PodForgotten:
 		r.forget(d.ID)
-		pending := onNode(r.pods[d.ID], "", v1.PodStatus{})
-		r.kube.enqueue(pending)
-		r.pods[d.ID], r.phases[d.ID] = pending, cluster.Pending
+		r.kube.enqueue(r.unbound[d.ID])
+		r.pods[d.ID], r.phases[d.ID] = r.unbound[d.ID], cluster.Pending
 	case cluster.PodRemoved:
 		r.removePod(d.ID)
 	default:
@@ -123,7 +130,7 @@ func (r *replay) setOwner(d cluster.SelectorSet) {
 // setPod plays a pod that is new or has changed.
 func (r *replay) setPod(d cluster.PodSet) {
 	pod := version(r, "pod "+d.Pod.UID, r.script.pods[d.Pod.UID], func(p *v1.Pod) bool {
-		reduced := source.ReducePod(p)
+		reduced := reduce(p, r.settings[p.Spec.SchedulerName])
 		return reduced.Class.Key() == r.classes[d.Pod.Class] && reduced.Labels.Key() == r.labels[d.Pod.Labels] &&
 			reduced.Deleting == d.Pod.Deleting && reduced.Priority == d.Pod.Priority && reduced.Pin == d.Pod.Pin &&
 			slices.Equal(reduced.Gates, d.Pod.Gates) && reduced.Nominated == d.Pod.Nominated &&
@@ -141,6 +148,7 @@ func (r *replay) setPod(d cluster.PodSet) {
 		r.kube.requeue(old, pod)
 	case r.phases[d.ID] == cluster.Assumed:
 		r.forget(d.ID)
+		r.unbound[d.ID] = pod
 		pod = onNode(pod, old.Spec.NodeName, v1.PodStatus{})
 		r.kube.must("assume pod", r.kube.cache.AssumePod(r.kube.logger, pod))
 	default:
@@ -200,7 +208,7 @@ func (r *replay) assume(d cluster.PodAssumed) {
 	placed := onNode(pod, node.Name, v1.PodStatus{})
 	r.kube.must("assume pod", r.kube.cache.AssumePod(r.kube.logger, placed))
 	r.kube.dequeue(pod)
-	r.pods[d.ID], r.phases[d.ID] = placed, cluster.Assumed
+	r.pods[d.ID], r.phases[d.ID], r.unbound[d.ID] = placed, cluster.Assumed, pod
 }
 
 // end checks that what is left has nowhere to go.

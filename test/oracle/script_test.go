@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,7 +13,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
-// script is a cluster as a source tells it: what a test says, and the bindings, which all succeed. It remembers every
+// script is a cluster as a source tells it: what a test says, and the bindings. It remembers every
 // object in every form that it has had, for those who see only what Berth has reduced them to.
 type script struct {
 	mu     sync.Mutex
@@ -26,13 +27,16 @@ type script struct {
 	owners     map[string][]metav1.Object
 	placed     map[string]bool // pods that have a node, by uid
 	gone       map[string]bool // pods that were deleted, by uid
+
+	refuse   int             // the first binding of one in so many pods is refused; 0: of none
+	refusals map[string]bool // by uid
 }
 
 func newScript() *script {
 	return &script{
 		more: make(chan struct{}), nodes: make(map[string][]*v1.Node), pods: make(map[string][]*v1.Pod),
 		namespaces: make(map[string][]*v1.Namespace), owners: make(map[string][]metav1.Object), placed: make(map[string]bool),
-		gone: make(map[string]bool),
+		gone: make(map[string]bool), refusals: make(map[string]bool),
 	}
 }
 
@@ -189,6 +193,9 @@ func (s *script) Bind(_ context.Context, _ coord.Cond, bindings []source.Binding
 		switch last := s.last(b.UID); {
 		case last == nil || s.gone[b.UID] || last.DeletionTimestamp != nil:
 			out[i].Result = source.BindGone
+		case last.Spec.NodeName == "" && s.refuse > 0 && !s.refusals[b.UID] && len(s.events)%s.refuse == 0:
+			s.refusals[b.UID] = true
+			out[i] = source.Outcome{Result: source.BindRefused, Err: errors.New("a webhook says no")}
 		case last.Spec.NodeName == "":
 			s.say(onNode(last, b.Node, v1.PodStatus{Phase: v1.PodRunning}))
 			out[i].Result = source.BindDone

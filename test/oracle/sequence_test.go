@@ -24,6 +24,7 @@ type plan struct {
 	settings cluster.Settings
 	crew     crew
 	apart    int             // node indexes per node
+	refuse   int             // the first binding of one in so many pods is refused; 0: of none
 	before   []func(*script) // the cluster without the pods to be placed
 	after    []stage         // pods, and what else happens meanwhile
 }
@@ -47,6 +48,9 @@ func drawPlan(t *rapid.T) *plan {
 		filters: evenly(t, "filter-workers", [8]int{1, 2, 3, 1, 2, 3, 3, 2}),
 		scores:  evenly(t, "score-workers", [8]int{1, 2, 3, 1, 2, 3, 3, 2}),
 		batch:   evenly(t, "batch", [8]int{1, 8, 16, 64, 64, 100, 256, 256}),
+	}
+	if oneIn(t, 8, "refusals") {
+		p.refuse = 20
 	}
 	width := evenly(t, "width", [8]int{6, 8, 12, 16, 20, 30, 40, 60})
 	p.drawCluster(t, width)
@@ -194,6 +198,7 @@ func drawChange(t *rapid.T, width int) func(*script) {
 // runSequence has Berth place the pods of a plan, and returns the log.
 func runSequence(t *testing.T, endpoints []string, prefix string, plan *plan) (*script, []cluster.Delta) {
 	p := startPipeline(t, endpoints, prefix, plan.settings, plan.crew)
+	p.source.refuse = plan.refuse
 	for _, tell := range plan.before {
 		tell(p.source)
 	}

@@ -136,6 +136,15 @@ func (w *world) labelSet(set cluster.LabelSet) cluster.LabelsID {
 	return id
 }
 
+// reduce reads a pod as the binder does for a profile.
+func reduce(pod *v1.Pod, profile *cluster.Profile) source.Pod {
+	reduced := source.ReducePod(pod)
+	if profile != nil && !source.Pins(profile) {
+		reduced = source.Unpin(reduced)
+	}
+	return reduced
+}
+
 // tell puts a pod in Berth's ledger, or changes it there. A pending pod that names its node is judged as such.
 func (w *world) tell(pod *v1.Pod, pending bool) cluster.PodID {
 	name := pod.Spec.NodeName

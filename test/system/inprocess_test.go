@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/demo"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/test/berthtest"
@@ -151,6 +152,40 @@ func TestWhatBerthCannotJudgeIsParkedWithAVerdict(t *testing.T) {
 		if len(p.GetVerdicts()) != 1 || p.GetVerdicts()[0].GetPlugin() != plugin || p.GetVerdicts()[0].GetNodes() != 2 || p.GetMessage() == "" {
 			t.Errorf("%s: verdicts %v, message %q; want one of %s on 2 nodes", name, p.GetVerdicts(), p.GetMessage(), plugin)
 		}
+	}
+}
+
+func TestProfilesRunSideBySide(t *testing.T) {
+	packing := cluster.DefaultProfile("packing")
+	packing.FitStrategy = cluster.MostAllocated
+	packing.Weights = []cluster.PluginWeight{{Name: "NodeResourcesFit", Weight: 1}}
+	b := berthtest.Start(t, berthtest.Options{Nodes: 6, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler"), packing}})
+	bound := func(want int) {
+		berthtest.Await(t, 30*time.Second, "the pods to be bound", func(context.Context) error {
+			if n := len(b.Placements()); n != want {
+				return fmt.Errorf("%d are, want %d", n, want)
+			}
+			return nil
+		})
+	}
+	for i := range 6 {
+		b.Apply(berthtest.Pod(fmt.Sprintf("other%d", i), "1", "1Gi", "schedulerName: somebody-else, "), berthtest.Pod(fmt.Sprintf("spread%d", i), "1", "1Gi", ""))
+	}
+	bound(6)
+	for i := range 6 {
+		b.Apply(berthtest.Pod(fmt.Sprintf("pack%d", i), "500m", "1Gi", "schedulerName: packing, "))
+	}
+	bound(12)
+	nodes := map[string]map[string]bool{}
+	for pod, node := range b.Placements() {
+		kind := strings.TrimRight(strings.TrimPrefix(pod, "default/"), "0123456789")
+		if nodes[kind] == nil {
+			nodes[kind] = map[string]bool{}
+		}
+		nodes[kind][node] = true
+	}
+	if len(nodes["spread"]) != 6 || len(nodes["pack"]) != 1 || nodes["other"] != nil {
+		t.Errorf("nodes by profile %v: want six of the default one, one of the packing one, and none of another scheduler's", nodes)
 	}
 }
 
