@@ -33,7 +33,7 @@ test: grpcurl ## run every test; needs only Go, a C compiler and the module prox
 
 .PHONY: oracle
 oracle: ## compare decisions with kube-scheduler's own plugins, at length, and count them; CHECKS=… SEQUENCES=…
-	cd test/oracle && CGO_ENABLED=0 go test -v -count=1 -timeout 0 . -rapid.checks=$(or $(CHECKS),40000) -sequences=$(or $(SEQUENCES),400)
+	cd test/oracle && CGO_ENABLED=0 go test -v -count=1 -timeout 0 . -rapid.checks=$(or $(CHECKS),24000) -sequences=$(or $(SEQUENCES),300)
 
 .PHONY: lint
 lint: tools lint-go lint-proto ## gofmt, vet, staticcheck, buf lint, and whether generated code is current

@@ -28,7 +28,7 @@ type script struct {
 	placed     map[string]bool // pods that have a node, by uid
 	gone       map[string]bool // pods that were deleted, by uid
 
-	refuse   int             // the first binding of one in so many pods is refused; 0: of none
+	refuse   int             // how many pods' first bindings are refused
 	refusals map[string]bool // by uid
 }
 
@@ -193,7 +193,7 @@ func (s *script) Bind(_ context.Context, _ coord.Cond, bindings []source.Binding
 		switch last := s.last(b.UID); {
 		case last == nil || s.gone[b.UID] || last.DeletionTimestamp != nil:
 			out[i].Result = source.BindGone
-		case last.Spec.NodeName == "" && s.refuse > 0 && !s.refusals[b.UID] && len(s.events)%s.refuse == 0:
+		case last.Spec.NodeName == "" && len(s.refusals) < s.refuse && !s.refusals[b.UID] && len(s.events)%8 == 0:
 			s.refusals[b.UID] = true
 			out[i] = source.Outcome{Result: source.BindRefused, Err: errors.New("a webhook says no")}
 		case last.Spec.NodeName == "":

@@ -24,7 +24,7 @@ type plan struct {
 	settings cluster.Settings
 	crew     crew
 	apart    int             // node indexes per node
-	refuse   int             // the first binding of one in so many pods is refused; 0: of none
+	refuse   int             // how many pods' first bindings are refused
 	before   []func(*script) // the cluster without the pods to be placed
 	after    []stage         // pods, and what else happens meanwhile
 }
@@ -50,7 +50,7 @@ func drawPlan(t *rapid.T) *plan {
 		batch:   evenly(t, "batch", [8]int{1, 8, 16, 64, 64, 100, 256, 256}),
 	}
 	if oneIn(t, 8, "refusals") {
-		p.refuse = 20
+		p.refuse = 3
 	}
 	width := evenly(t, "width", [8]int{6, 8, 12, 16, 20, 30, 40, 60})
 	p.drawCluster(t, width)
