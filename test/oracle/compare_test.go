@@ -72,10 +72,10 @@ func TestOneDecisionIsTheSame(t *testing.T) {
 		}
 		// The same pods are judged again after each change, from what the evaluator has kept.
 		for range rapid.IntRange(1, 4).Draw(t, "judged") {
-			pod := named(drawPod(t, w.width), w.name())
+			pod := named(w.drawPod(), w.name())
 			if oneIn(t, 32, "names its node") {
 				pod.Spec.NodeName = nodeName(rapid.IntRange(0, w.width).Draw(t, "its node"))
-			} else if pod.Status.NominatedNodeName = drawNomination(t, pod, w.width); oneIn(t, 12, "gated") {
+			} else if pod.Status.NominatedNodeName = w.drawNomination(pod); oneIn(t, 12, "gated") {
 				pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/later"}}
 			}
 			w.enter(pod)
@@ -103,7 +103,7 @@ func TestEachPlacementIsOneOfTheBest(t *testing.T) {
 		}
 		var templates []*v1.Pod
 		for range rapid.IntRange(1, 5).Draw(t, "kinds of pods") {
-			templates = append(templates, drawPod(t, w.width))
+			templates = append(templates, w.drawPod())
 		}
 		var queue []cluster.PodID
 		length := rapid.IntRange(50, 80).Draw(t, "pods")
@@ -116,7 +116,7 @@ func TestEachPlacementIsOneOfTheBest(t *testing.T) {
 				pod.Labels = drawLabels(t, podLabels, 3)
 			}
 			if oneIn(t, 8, "nominated") {
-				pod.Status.NominatedNodeName = drawNomination(t, pod, w.width)
+				pod.Status.NominatedNodeName = w.drawNomination(pod)
 			}
 			queue = append(queue, w.enter(pod))
 		}

@@ -96,6 +96,9 @@ var (
 	resized   = amounts{{"cpu", []string{"500m", "", "1500m"}, []string{"0", "3"}}, {"memory", []string{"128Mi", ""}, []string{"6Gi"}}}
 )
 
+// Requests that no node has room for, but that can be added up.
+var hugeCPU, hugeMemory = resource.MustParse("50T"), resource.MustParse("30P")
+
 func nodeName(i int) string { return fmt.Sprintf("n%d", i) }
 
 func drawNode(t *rapid.T, name string) *v1.Node {
@@ -188,10 +191,11 @@ func drawSpec(t *rapid.T, width int) *v1.Pod {
 		s.Containers = append(s.Containers, drawContainer(t, fmt.Sprintf("c%d", i)))
 	}
 	if oneIn(t, 60, "huge") {
-		s.Containers[0].Resources = v1.ResourceRequirements{Requests: v1.ResourceList{
-			"cpu":    resource.MustParse(pick(t, "huge", "4611686018427387", "50T")),
-			"memory": resource.MustParse(pick(t, "huge", "7Ei", "30P")),
-		}}
+		list := v1.ResourceList{"cpu": hugeCPU, "memory": hugeMemory}
+		if rapid.Bool().Draw(t, "two of them overflow") {
+			list = v1.ResourceList{"cpu": resource.MustParse("4611686018427387"), "memory": resource.MustParse("7Ei")}
+		}
+		s.Containers[0].Resources = v1.ResourceRequirements{Requests: list}
 	}
 	if oneIn(t, 3, "init containers") {
 		for i := range rapid.IntRange(1, 3).Draw(t, "init containers") {

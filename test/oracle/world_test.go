@@ -34,6 +34,8 @@ type world struct {
 	pending map[cluster.PodID]*v1.Pod // as they are now
 	objects objects
 	names   int
+	// nominating says that pods can be nominated to nodes: then no sums of requests overflow. See the package's comment.
+	nominating bool
 
 	n      *tally
 	judged *v1.Pod // the last one
@@ -46,7 +48,7 @@ const spread = 24
 // drawWorld draws a cluster without nodes and pods.
 func drawWorld(t *rapid.T, width int, n *tally) *world {
 	w := newWorld(t, drawProfiles(t), rapid.Uint64().Draw(t, "seed"), n)
-	w.t, w.width = t, width
+	w.t, w.width, w.nominating = t, width, rapid.Bool().Draw(t, "nominations")
 	w.drawObjects()
 	return w
 }
@@ -277,9 +279,26 @@ func (w *world) change() {
 	}
 }
 
+// drawPod draws a pod for this cluster.
+func (w *world) drawPod() *v1.Pod {
+	pod := drawPod(w.t, w.width)
+	if requests := pod.Spec.Containers[0].Resources.Requests; w.nominating && requests.Cpu().Cmp(hugeCPU) > 0 {
+		requests[v1.ResourceCPU], requests[v1.ResourceMemory] = hugeCPU, hugeMemory
+	}
+	return pod
+}
+
+// drawNomination draws the node that a pending pod is nominated to, mostly none.
+func (w *world) drawNomination(pod *v1.Pod) string {
+	if !w.nominating {
+		return ""
+	}
+	return drawNomination(w.t, pod, w.width)
+}
+
 // runDrawn adds a pod to a node, perhaps one that is not there yet.
 func (w *world) runDrawn() {
-	pod := named(drawPod(w.t, w.width), w.name())
+	pod := named(w.drawPod(), w.name())
 	pod = onNode(pod, nodeName(rapid.IntRange(0, w.width).Draw(w.t, "node")), drawStatus(w.t, pod))
 	if oneIn(w.t, 6, "terminating") {
 		pod.DeletionTimestamp = &deleted
@@ -317,7 +336,7 @@ func (w *world) changePending(id cluster.PodID) {
 	if rapid.Bool().Draw(w.t, "relabelled") {
 		pod.Labels = drawLabels(w.t, podLabels, 3)
 	} else {
-		pod.Status.NominatedNodeName = drawNomination(w.t, pod, w.width)
+		pod.Status.NominatedNodeName = w.drawNomination(pod)
 	}
 	w.amend(id, pod)
 }
