@@ -42,9 +42,33 @@ type (
 	PodSet struct {
 		ID  PodID
 		Pod Pod
-		// Assumed says that the pod is assumed on Pod.NodeName rather than bound; only in snapshots.
-		Assumed bool
+		// Assumed says that the pod is assumed on Pod.NodeName rather than bound; Preempting and Victim are what PodRow
+		// says. Only in snapshots: else the pod stays what it is.
+		Assumed, Preempting, Victim bool
 	}
+	// PodNominated says which node a pending pod is nominated to, "" for none, before its source does.
+	PodNominated struct {
+		ID   PodID
+		Node string
+	}
+	// PreemptionStarted nominates a pending pod to a node, marks pods of the node as its victims, and holds the pod back
+	// until PreemptionEnded.
+	PreemptionStarted struct {
+		ID      PodID
+		Node    NodeIndex
+		Victims []PodID // the most important first
+	}
+	// PreemptionEnded says that the victims' evictions have been asked for, or that this has failed. The spared ones stay
+	// where they are.
+	PreemptionEnded struct {
+		ID     PodID
+		Failed bool
+		Spared []PodID
+	}
+	// BudgetSet is a new PodDisruptionBudget, or its new content.
+	BudgetSet struct{ Budget Budget }
+	// BudgetRemoved takes a PodDisruptionBudget away.
+	BudgetRemoved struct{ Namespace, Name string }
 	// PodAssumed places a pending pod on a node.
 	PodAssumed struct {
 		ID      PodID
@@ -67,18 +91,23 @@ type (
 	}
 )
 
-func (SettingsSet) delta()      {}
-func (ClassDefined) delta()     {}
-func (LabelsDefined) delta()    {}
-func (SelectorSet) delta()      {}
-func (SelectorRemoved) delta()  {}
-func (NodeSet) delta()          {}
-func (NodeRemoved) delta()      {}
-func (NamespaceSet) delta()     {}
-func (NamespaceRemoved) delta() {}
-func (PodSet) delta()           {}
-func (PodAssumed) delta()       {}
-func (PodBound) delta()         {}
-func (PodForgotten) delta()     {}
-func (PodRemoved) delta()       {}
-func (ImageSized) delta()       {}
+func (SettingsSet) delta()       {}
+func (ClassDefined) delta()      {}
+func (LabelsDefined) delta()     {}
+func (SelectorSet) delta()       {}
+func (SelectorRemoved) delta()   {}
+func (NodeSet) delta()           {}
+func (NodeRemoved) delta()       {}
+func (NamespaceSet) delta()      {}
+func (NamespaceRemoved) delta()  {}
+func (PodSet) delta()            {}
+func (PodAssumed) delta()        {}
+func (PodBound) delta()          {}
+func (PodForgotten) delta()      {}
+func (PodRemoved) delta()        {}
+func (PodNominated) delta()      {}
+func (PreemptionStarted) delta() {}
+func (PreemptionEnded) delta()   {}
+func (BudgetSet) delta()         {}
+func (BudgetRemoved) delta()     {}
+func (ImageSized) delta()        {}

@@ -13,6 +13,7 @@ const (
 	kindOrphan
 	kindLabels
 	kindSelector
+	kindBudget
 )
 
 func hashSettings(settings Settings) uint64 {
@@ -27,6 +28,7 @@ func hashSettings(settings Settings) uint64 {
 	e.text(settings.Source)
 	e.int(settings.InitialBackoffSeconds)
 	e.int(settings.MaxBackoffSeconds)
+	e.int(settings.MaxUnschedulableSeconds)
 	return hashBytes(e.b)
 }
 
@@ -60,11 +62,13 @@ func (s *State) nodeSums(i NodeIndex) uint64 {
 }
 
 func (p *PodRow) digest(id PodID) uint64 {
-	deleting := int64(0)
-	if p.Deleting {
-		deleting = 1
+	flags := int64(0)
+	for k, flag := range []bool{p.Deleting, p.Preempted, p.Preempting, p.Victim} {
+		if flag {
+			flags |= 1 << k
+		}
 	}
-	h := fold(p.hash, int64(id), int64(p.Phase), int64(p.Node), int64(p.Attempt), deleting)
+	h := fold(p.hash, int64(id), int64(p.Phase), int64(p.Node), int64(p.Attempt), flags)
 	if p.Node == NoNode && p.NodeName != "" {
 		h += fold(hashText(kindOrphan, p.NodeName), int64(id)) // of others the index says the name
 	}
@@ -85,12 +89,25 @@ func hashPod(p *Pod) uint64 {
 	list(&e, p.Gates, encodeText)
 	e.int(int64(p.Labels))
 	e.text(p.Nominated)
+	e.int(p.Started)
+	e.bool(p.NeverPreempts)
 	return hashBytes(e.b)
 }
 
 func (c *Class) digest() uint64 { return fold(kindClass, int64(c.ID), int64(c.Hash)) }
 
 func (l *Labels) digest() uint64 { return fold(kindLabels, int64(l.ID), int64(l.hash)) }
+
+func hashBudget(b *Budget) uint64 {
+	var e encoder
+	e.int(kindBudget)
+	e.text(b.Namespace)
+	e.text(b.Name)
+	encodeSelector(&e, b.Selector)
+	e.int(int64(b.Allowed))
+	list(&e, b.Disrupted, encodeText)
+	return hashBytes(e.b)
+}
 
 func hashSelector(key selectorKey, s LabelSelector) uint64 {
 	var e encoder

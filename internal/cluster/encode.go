@@ -105,6 +105,7 @@ func encodeProfile(e *encoder, p Profile) {
 	list(e, p.DefaultSpread, encodeSpread)
 	e.bool(p.SystemSpread)
 	e.int(int64(p.PercentageOfNodesToScore))
+	list(e, p.PostFilters, encodeText)
 }
 func encodeNode(e *encoder, n *Node) {
 	e.text(n.Name)

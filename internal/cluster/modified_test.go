@@ -44,6 +44,10 @@ func touched(st *cluster.State, d cluster.Delta, before whereabouts) []cluster.N
 		id = d.ID
 	case cluster.PodForgotten:
 		id = d.ID
+	case cluster.PodNominated:
+		id = d.ID
+	case cluster.PreemptionStarted:
+		id = d.ID
 	case cluster.PodRemoved:
 		return before[d.ID]
 	default:

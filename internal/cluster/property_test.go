@@ -160,6 +160,7 @@ func TestEveryFieldCountsInTheDigest(t *testing.T) {
 			Features: []string{""},
 		}},
 		cluster.NamespaceSet{Labels: []cluster.Label{{}}},
+		cluster.BudgetSet{Budget: cluster.Budget{Selector: clone(selector), Disrupted: []string{""}}},
 		cluster.PodSet{ID: 3, Pod: cluster.Pod{Class: 1, Gates: []string{""}}},                      // pending
 		cluster.PodSet{ID: 3, Pod: cluster.Pod{Class: 1, Gates: []string{""}, NodeName: "missing"}}, // bound, its node unknown
 		cluster.PodSet{ID: 3, Pod: cluster.Pod{Class: 1, Gates: []string{""}, NodeName: "there"}},
@@ -173,6 +174,9 @@ func TestEveryFieldCountsInTheDigest(t *testing.T) {
 			changed := v.Interface().(cluster.Delta)
 			if pod, ok := changed.(cluster.PodSet); ok && pod.Assumed && pod.Pod.NodeName == "" {
 				return // refused
+			}
+			if pod, ok := changed.(cluster.PodSet); ok && (pod.Preempting && pod.Pod.NodeName != "" || pod.Victim && pod.Pod.NodeName == "") {
+				return // such a pod is neither
 			}
 			if s, ok := changed.(cluster.SelectorSet); ok && path == "cluster.SelectorSet.Kind" {
 				s.Kind = cluster.KindStatefulSet // another one that is not refused
@@ -246,6 +250,8 @@ func refused(st *cluster.State) []cluster.Delta {
 		cluster.LabelsDefined{ID: cluster.NoLabels},
 		cluster.SelectorSet{Name: "new"}, cluster.SelectorSet{Kind: "Deployment", Namespace: "default", Name: "new"},
 		cluster.PodAssumed{ID: st.FreePod()}, cluster.PodBound{ID: st.FreePod()}, cluster.PodForgotten{ID: -1}, cluster.PodRemoved{ID: st.FreePod()},
+		cluster.PodNominated{ID: st.FreePod(), Node: "node-a"}, cluster.PreemptionEnded{ID: st.FreePod()},
+		cluster.PreemptionStarted{ID: st.FreePod(), Victims: []cluster.PodID{0}},
 	}
 	for _, c := range st.Classes() {
 		bad = append(bad, cluster.ClassDefined{ID: c.ID},
@@ -270,7 +276,15 @@ func refused(st *cluster.State) []cluster.Delta {
 			cluster.PodSet{ID: st.FreePod(), Pod: cluster.Pod{UID: p.UID, Class: p.Class}},
 			cluster.PodAssumed{ID: id, Node: cluster.NodeIndex(st.Nodes.Len())})
 		if p.Phase != cluster.Pending {
-			bad = append(bad, cluster.PodAssumed{ID: id, Node: max(p.Node, 0)})
+			bad = append(bad, cluster.PodAssumed{ID: id, Node: max(p.Node, 0)}, cluster.PodNominated{ID: id, Node: "node-a"})
+		}
+		if !p.Preempting {
+			bad = append(bad, cluster.PreemptionEnded{ID: id})
+		}
+		bad = append(bad, cluster.PreemptionStarted{ID: id, Node: max(p.Node, 0)}, // no victims
+			cluster.PreemptionStarted{ID: id, Node: max(p.Node, 0), Victims: []cluster.PodID{st.FreePod()}})
+		if p.Phase != cluster.Pending || p.Preempting {
+			bad = append(bad, cluster.PreemptionStarted{ID: id, Node: max(p.Node, 0), Victims: []cluster.PodID{id}})
 		}
 		if p.Phase != cluster.Assumed {
 			bad = append(bad, cluster.PodBound{ID: id}, cluster.PodForgotten{ID: id})

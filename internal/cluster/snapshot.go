@@ -32,6 +32,11 @@ func (s *State) Snapshot() iter.Seq[Delta] {
 				return
 			}
 		}
+		for _, b := range s.AllBudgets() {
+			if !yield(BudgetSet{*b}) {
+				return
+			}
+		}
 		for _, name := range slices.Sorted(maps.Keys(s.namespaces)) {
 			if !yield(NamespaceSet{Name: name, Labels: s.namespaces[name]}) {
 				return
@@ -46,7 +51,7 @@ func (s *State) Snapshot() iter.Seq[Delta] {
 			}
 		}
 		for id, row := range s.Pods() {
-			if !yield(PodSet{ID: id, Pod: row.Pod, Assumed: row.Phase == Assumed}) {
+			if !yield(PodSet{ID: id, Pod: row.Pod, Assumed: row.Phase == Assumed, Preempting: row.Preempting, Victim: row.Victim}) {
 				return
 			}
 		}
@@ -62,7 +67,7 @@ func (s *State) Restore(v Version) {
 	for i := range s.Nodes.ModifiedWord {
 		s.Nodes.ModifiedWord[i] = v.Seq
 	}
-	s.ImagesModified, s.NamespacesModified, s.TermsModified = v.Seq, v.Seq, v.Seq
+	s.ImagesModified, s.NamespacesModified, s.TermsModified, s.BudgetsModified = v.Seq, v.Seq, v.Seq, v.Seq
 	for i := range s.Nodes.SpecModified {
 		s.Nodes.SpecModified[i] = v.Seq
 	}

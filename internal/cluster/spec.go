@@ -1,5 +1,7 @@
 package cluster
 
+import "slices"
+
 // NodeIndex is a node's place in the columns. It is dense, and used again after the node is removed.
 type NodeIndex int32
 
@@ -195,8 +197,33 @@ type Pod struct {
 	Gates                []string // spec.schedulingGates
 	Deleting             bool     // it has a deletionTimestamp
 	NodeName             string   // the node it is bound to; "" while Pending or Assumed
-	Nominated            string   // status.nominatedNodeName
-	Attempt              int32    // the last attempt that was assumed
+	// Nominated is the node it is nominated to: status.nominatedNodeName, or what PodNominated or PreemptionStarted have
+	// said since.
+	Nominated     string
+	Attempt       int32 // the last attempt that was assumed
+	Started       int64 // status.startTime in Unix nanoseconds; 0: it has not started
+	NeverPreempts bool  // spec.preemptionPolicy is Never
+	// Preempted says that it is deleting because a scheduler has preempted it: its condition DisruptionTarget has the
+	// reason PreemptionByScheduler.
+	Preempted bool
+}
+
+// Budget is a PodDisruptionBudget, reduced to what preemption reads.
+type Budget struct {
+	Namespace, Name string
+	// Selector finds the pods of the namespace that are protected. One without requirements protects none.
+	Selector  LabelSelector
+	Allowed   int32    // status.disruptionsAllowed
+	Disrupted []string // the names in status.disruptedPods, in alphabetical order: these have been counted already
+}
+
+// Protects reports whether one more disruption of the pod, with its labels, counts against the budget.
+func (b *Budget) Protects(pod string, labels *LabelSet) bool {
+	if b.Namespace != labels.Namespace || b.Selector.Empty() || !b.Selector.Matches(labels.Labels) {
+		return false
+	}
+	_, counted := slices.BinarySearch(b.Disrupted, pod)
+	return !counted
 }
 
 // PluginWeight is a plugin, or a resource, with its weight.
@@ -244,6 +271,8 @@ type Profile struct {
 	SystemSpread  bool
 	// PercentageOfNodesToScore bounds how many feasible nodes are scored, in percent of all; 0: all are.
 	PercentageOfNodesToScore int32
+	// PostFilters are the plugins that run at PostFilter, in order: what is tried for a pod that fits nowhere.
+	PostFilters []string
 }
 
 // Settings are what all roles must agree on; the binder says them at the start of an epoch.
@@ -255,6 +284,9 @@ type Settings struct {
 	// InitialBackoffSeconds is how long a pod backs off after its first failed attempt; it doubles with each further one
 	// up to MaxBackoffSeconds. 0 means 1 and 10.
 	InitialBackoffSeconds, MaxBackoffSeconds int64
+	// MaxUnschedulableSeconds is after how long an unschedulable pod is tried again though nothing has happened that could
+	// help it. 0 means 300.
+	MaxUnschedulableSeconds int64
 }
 
 // DefaultProfile is kube-scheduler's default profile, of the plugins Berth has.
@@ -278,6 +310,7 @@ func DefaultProfile(schedulerName string) Profile {
 		HardPodAffinityWeight: 1,
 		DefaultSpread:         SystemSpread(),
 		SystemSpread:          true,
+		PostFilters:           []string{"DynamicResources", "DefaultPreemption"},
 	}
 }
 

@@ -16,6 +16,10 @@ type PodRow struct {
 	Pod             // Pod.NodeName is also set while the pod is Assumed
 	Phase Phase     // how far it has come
 	Node  NodeIndex // where it is; NoNode if it is pending, or if its node is not known
+	// Preempting says that it is pending and that pods are being evicted for it.
+	Preempting bool
+	// Victim says that it is placed and is being evicted so that another pod finds room.
+	Victim bool
 
 	live       bool
 	next, prev PodID  // of the same node; if not live, of the ids without a pod
@@ -54,6 +58,8 @@ type State struct {
 	// NamespacesModified is the seq of the last delta that changed a namespace, and TermsModified of the last that
 	// changed TermClasses.
 	NamespacesModified, TermsModified Seq
+	// BudgetsModified is the seq of the last delta that changed a PodDisruptionBudget.
+	BudgetsModified Seq
 
 	version      Version
 	digest       uint64
@@ -68,7 +74,8 @@ type State struct {
 	labels       map[LabelsID]*Labels
 	services     map[string]map[string]LabelSelector // by namespace and name
 	controllers  map[selectorKey]LabelSelector
-	nominated    map[string][]PodID // pending pods by the node they are nominated to
+	nominated    map[string][]PodID            // pending pods by the node they are nominated to
+	budgets      map[string]map[string]*Budget // by namespace and name
 
 	selectorsModified map[string]Seq // by namespace
 	restored          Seq            // of the snapshot that this state began with
@@ -94,6 +101,7 @@ func New(v Version) *State {
 		services:          make(map[string]map[string]LabelSelector),
 		controllers:       make(map[selectorKey]LabelSelector),
 		nominated:         make(map[string][]PodID),
+		budgets:           make(map[string]map[string]*Budget),
 		selectorsModified: make(map[string]Seq),
 		podByUID:          make(map[string]PodID),
 		orphans:           make(map[string][]PodID),
@@ -248,6 +256,16 @@ func (s *State) Apply(d Delta) error {
 		s.place(d.ID, Pending, NoNode, "", s.pods[d.ID].Attempt)
 	case PodRemoved:
 		s.removePod(d.ID)
+	case PodNominated:
+		s.renominate(d.ID, d.Node)
+	case PreemptionStarted:
+		s.startPreemption(d)
+	case PreemptionEnded:
+		s.endPreemption(d)
+	case BudgetSet:
+		s.setBudget(d.Budget)
+	case BudgetRemoved:
+		s.removeBudget(d.Namespace, d.Name)
 	case ImageSized:
 		s.pinned[s.Symbols.intern(d.Name)] = d.Size
 	}
@@ -304,7 +322,15 @@ func (s *State) check(d Delta) error {
 		if s.Pod(d.ID) == nil {
 			return refuse("no pod %d", d.ID)
 		}
-	case NamespaceSet, NamespaceRemoved, SelectorRemoved, ImageSized:
+	case PodNominated:
+		return s.checkPhase(d.ID, Pending)
+	case PreemptionStarted:
+		return s.checkPreemption(d)
+	case PreemptionEnded:
+		if p := s.Pod(d.ID); p == nil || !p.Preempting {
+			return refuse("no pod %d for which others are evicted", d.ID)
+		}
+	case NamespaceSet, NamespaceRemoved, SelectorRemoved, BudgetSet, BudgetRemoved, ImageSized:
 	default:
 		return refuse("unknown delta %T", d)
 	}

@@ -7,6 +7,7 @@ func (s *State) setPod(d PodSet) {
 	}
 	p := &s.pods[d.ID]
 	phase, node, nodeName, attempt := Pending, NoNode, "", d.Pod.Attempt
+	preempting, victim := d.Preempting || p.Preempting, d.Victim || p.Victim
 	switch {
 	case d.Pod.NodeName != "":
 		phase, node, nodeName = Bound, s.Nodes.ByName(d.Pod.NodeName), d.Pod.NodeName
@@ -32,6 +33,7 @@ func (s *State) setPod(d PodSet) {
 	}
 	*p = PodRow{Pod: d.Pod, Phase: phase, Node: NoNode, live: true, next: NoPod, prev: NoPod, hash: hashPod(&d.Pod)}
 	p.NodeName, p.Attempt = nodeName, attempt
+	p.Preempting, p.Victim = preempting && phase == Pending, victim && phase != Pending
 	s.counts[phase]++
 	s.digest += p.digest(d.ID)
 	s.enter(d.ID, node)
@@ -82,7 +84,10 @@ func (s *State) place(id PodID, phase Phase, node NodeIndex, nodeName string, at
 	}
 	s.counts[p.Phase]--
 	s.counts[phase]++
-	s.rehashPod(id, func() { p.Phase, p.NodeName, p.Attempt = phase, nodeName, attempt })
+	s.rehashPod(id, func() {
+		p.Phase, p.NodeName, p.Attempt = phase, nodeName, attempt
+		p.Preempting, p.Victim = p.Preempting && phase == Pending, p.Victim && phase != Pending
+	})
 	if moves {
 		s.enter(id, node)
 	}

@@ -55,6 +55,7 @@ func ReducePod(pod *v1.Pod) Pod {
 			Deleting:  pod.DeletionTimestamp != nil,
 			NodeName:  pod.Spec.NodeName,
 			Nominated: pod.Status.NominatedNodeName,
+			Preempted: preempted(pod),
 		},
 		Class: cluster.ClassSpec{
 			SchedulerName:   pod.Spec.SchedulerName,
@@ -71,6 +72,10 @@ func ReducePod(pod *v1.Pod) Pod {
 	if !pod.CreationTimestamp.IsZero() {
 		p.Created = pod.CreationTimestamp.UnixNano()
 	}
+	if start := pod.Status.StartTime; start != nil {
+		p.Started = start.UnixNano()
+	}
+	p.NeverPreempts = pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == v1.PreemptNever
 	for _, gate := range pod.Spec.SchedulingGates {
 		p.Gates = append(p.Gates, gate.Name)
 	}
@@ -87,6 +92,13 @@ func ReducePod(pod *v1.Pod) Pod {
 	reduceSpread(pod, &p.Class)
 	refuseUnsupported(pod, &p.Class)
 	return p
+}
+
+// preempted reports whether the pod is on its way out because a scheduler has preempted it.
+func preempted(pod *v1.Pod) bool {
+	return pod.DeletionTimestamp != nil && slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Reason == v1.PodReasonPreemptionByScheduler
+	})
 }
 
 // refuse makes pods of the class ones that Berth cannot judge.

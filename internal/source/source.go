@@ -23,6 +23,8 @@ const (
 	NamespaceGone                 // a namespace was deleted
 	SelectorSet                   // a service or a controller is new or was updated, perhaps in another field than its selector
 	SelectorGone                  // a service or a controller was deleted, or has no selector any more
+	BudgetSet                     // a PodDisruptionBudget is new or was updated
+	BudgetGone                    // a PodDisruptionBudget was deleted
 	Synced                        // everything that existed when Watch began has been told
 )
 
@@ -34,6 +36,7 @@ type Event struct {
 	Namespace string
 	Labels    []cluster.Label // of the namespace
 	Selector  Selector
+	Budget    cluster.Budget
 }
 
 // Selector is a service, ReplicationController, ReplicaSet or StatefulSet, reduced to its selector.
@@ -84,6 +87,19 @@ type Report struct {
 	UID, Namespace, Name string
 	Reason               string // Unschedulable or SchedulerError
 	Message              string
+	// Nominate says that status.nominatedNodeName is to become Nominated, "" for none, in the same write.
+	Nominate  bool
+	Nominated string
+}
+
+// Nomination is the node that a pod is nominated to, "" for none.
+type Nomination struct{ UID, Namespace, Name, Node string }
+
+// Eviction is a pod that has to go so that another, the preemptor, finds room on its node.
+type Eviction struct {
+	UID, Namespace, Name, Node                      string
+	PreemptorUID, PreemptorNamespace, PreemptorName string
+	PreemptorScheduler                              string // spec.schedulerName
 }
 
 // Source is what the binder needs of a cluster. Every method but Watch may be called concurrently.
@@ -104,6 +120,14 @@ type Source interface {
 	Lookup(ctx context.Context, namespace, name string) (uid, node string, found bool, err error)
 	// Scheduled records that a pod was placed, for people: an event.
 	Scheduled(ctx context.Context, b Binding) error
-	// Unschedulable records why a pod was not placed: an event, and the PodScheduled condition if it differs.
+	// Unschedulable records why a pod was not placed: an event, and in one write the PodScheduled condition and the
+	// nomination, as far as they differ.
 	Unschedulable(ctx context.Context, r Report) error
+	// Nominate writes which node a pod is nominated to. That there is no such pod any more is no error.
+	Nominate(ctx context.Context, n Nomination) error
+	// Evict makes a pod go: it says in the pod's condition DisruptionTarget why, and deletes it with its usual grace
+	// period. That there is no such pod any more is no error. fence is the guard of the binder's term.
+	Evict(ctx context.Context, fence coord.Cond, e Eviction) error
+	// Preempted records that a pod was evicted, for people: an event of the victim.
+	Preempted(ctx context.Context, e Eviction) error
 }

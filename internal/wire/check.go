@@ -27,7 +27,8 @@ func check(m *logv1.Delta) error {
 		return index("node_set.index", m.NodeSet.GetIndex())
 	case *logv1.Delta_NodeRemoved:
 		return index("node_removed.index", m.NodeRemoved.GetIndex())
-	case *logv1.Delta_NamespaceSet, *logv1.Delta_NamespaceRemoved, *logv1.Delta_ImageSized:
+	case *logv1.Delta_NamespaceSet, *logv1.Delta_NamespaceRemoved, *logv1.Delta_ImageSized, *logv1.Delta_BudgetSet,
+		*logv1.Delta_BudgetRemoved:
 		return nil
 	case *logv1.Delta_PodSet:
 		return errors.Join(
@@ -44,6 +45,17 @@ func check(m *logv1.Delta) error {
 		return index("pod_bound.id", m.PodBound.GetId())
 	case *logv1.Delta_PodForgotten:
 		return index("pod_forgotten.id", m.PodForgotten.GetId())
+	case *logv1.Delta_PodNominated:
+		return index("pod_nominated.id", m.PodNominated.GetId())
+	case *logv1.Delta_PreemptionStarted:
+		return errors.Join(
+			index("preemption_started.id", m.PreemptionStarted.GetId()),
+			index("preemption_started.node", m.PreemptionStarted.GetNode()),
+			indexes("preemption_started.victims", m.PreemptionStarted.GetVictims()))
+	case *logv1.Delta_PreemptionEnded:
+		return errors.Join(
+			index("preemption_ended.id", m.PreemptionEnded.GetId()),
+			indexes("preemption_ended.spared", m.PreemptionEnded.GetSpared()))
 	case *logv1.Delta_PodRemoved:
 		return index("pod_removed.id", m.PodRemoved.GetId())
 	}
@@ -94,6 +106,15 @@ func isController(k string) bool {
 func index(field string, i int32) error {
 	if i < 0 || i >= cluster.MaxIndex {
 		return fmt.Errorf("%s: %d is not within [0, %d)", field, i, cluster.MaxIndex)
+	}
+	return nil
+}
+
+func indexes(field string, all []int32) error {
+	for k, i := range all {
+		if err := index(fmt.Sprintf("%s[%d]", field, k), i); err != nil {
+			return err
+		}
 	}
 	return nil
 }

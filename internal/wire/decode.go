@@ -34,6 +34,7 @@ func delta(m *logv1.Delta) cluster.Delta {
 		return cluster.SettingsSet{Settings: cluster.Settings{
 			Shards: m.Settings.GetShards(), Seed: m.Settings.GetSeed(), Profiles: each(m.Settings.GetProfiles(), profile), Source: m.Settings.GetSource(),
 			InitialBackoffSeconds: m.Settings.GetInitialBackoffSeconds(), MaxBackoffSeconds: m.Settings.GetMaxBackoffSeconds(),
+			MaxUnschedulableSeconds: m.Settings.GetMaxUnschedulableSeconds(),
 		}}
 	case *logv1.Delta_ClassDefined:
 		return cluster.ClassDefined{ID: cluster.ClassID(m.ClassDefined.GetId()), Spec: classSpec(m.ClassDefined.GetSpec())}
@@ -57,7 +58,10 @@ func delta(m *logv1.Delta) cluster.Delta {
 	case *logv1.Delta_NamespaceRemoved:
 		return cluster.NamespaceRemoved{Name: m.NamespaceRemoved.GetName()}
 	case *logv1.Delta_PodSet:
-		return cluster.PodSet{ID: cluster.PodID(m.PodSet.GetId()), Pod: pod(m.PodSet), Assumed: m.PodSet.GetAssumed()}
+		return cluster.PodSet{
+			ID: cluster.PodID(m.PodSet.GetId()), Pod: pod(m.PodSet),
+			Assumed: m.PodSet.GetAssumed(), Preempting: m.PodSet.GetPreempting(), Victim: m.PodSet.GetVictim(),
+		}
 	case *logv1.Delta_PodAssumed:
 		return cluster.PodAssumed{
 			ID: cluster.PodID(m.PodAssumed.GetId()), Node: cluster.NodeIndex(m.PodAssumed.GetNode()), Attempt: m.PodAssumed.GetAttempt(),
@@ -68,6 +72,24 @@ func delta(m *logv1.Delta) cluster.Delta {
 		return cluster.PodForgotten{ID: cluster.PodID(m.PodForgotten.GetId()), Reason: m.PodForgotten.GetReason()}
 	case *logv1.Delta_PodRemoved:
 		return cluster.PodRemoved{ID: cluster.PodID(m.PodRemoved.GetId())}
+	case *logv1.Delta_PodNominated:
+		return cluster.PodNominated{ID: cluster.PodID(m.PodNominated.GetId()), Node: m.PodNominated.GetNode()}
+	case *logv1.Delta_PreemptionStarted:
+		d := m.PreemptionStarted
+		return cluster.PreemptionStarted{
+			ID: cluster.PodID(d.GetId()), Node: cluster.NodeIndex(d.GetNode()), Victims: PodIDs(d.GetVictims()),
+		}
+	case *logv1.Delta_PreemptionEnded:
+		d := m.PreemptionEnded
+		return cluster.PreemptionEnded{ID: cluster.PodID(d.GetId()), Failed: d.GetFailed(), Spared: PodIDs(d.GetSpared())}
+	case *logv1.Delta_BudgetSet:
+		d := m.BudgetSet
+		return cluster.BudgetSet{Budget: cluster.Budget{
+			Namespace: d.GetNamespace(), Name: d.GetName(), Selector: selector(d.GetSelector()),
+			Allowed: d.GetAllowed(), Disrupted: d.GetDisrupted(),
+		}}
+	case *logv1.Delta_BudgetRemoved:
+		return cluster.BudgetRemoved{Namespace: m.BudgetRemoved.GetNamespace(), Name: m.BudgetRemoved.GetName()}
 	case *logv1.Delta_ImageSized:
 		return cluster.ImageSized{Name: m.ImageSized.GetName(), Size: m.ImageSized.GetSize()}
 	}
@@ -136,7 +158,16 @@ func pod(m *logv1.PodSet) cluster.Pod {
 		Attempt:   m.GetAttempt(),
 		Labels:    cluster.LabelsID(m.GetLabels()),
 		Nominated: m.GetNominated(),
+
+		Started:       m.GetStarted(),
+		NeverPreempts: m.GetNeverPreempts(),
+		Preempted:     m.GetPreempted(),
 	}
+}
+
+// PodIDs translates what FromPodIDs returns.
+func PodIDs(ids []int32) []cluster.PodID {
+	return each(ids, func(id int32) cluster.PodID { return cluster.PodID(id) })
 }
 
 func label(m *logv1.Label) cluster.Label {
@@ -239,5 +270,6 @@ func profile(m *logv1.Profile) cluster.Profile {
 		DefaultSpread:            each(m.GetDefaultSpread(), spread),
 		SystemSpread:             m.GetSystemSpread(),
 		PercentageOfNodesToScore: m.GetPercentageOfNodesToScore(),
+		PostFilters:              m.GetPostFilters(),
 	}
 }

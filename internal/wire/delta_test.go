@@ -77,6 +77,12 @@ var deltas = map[string]*rapid.Generator[cluster.Delta]{
 	"labels_defined":    of[cluster.LabelsDefined](),
 	"selector_set":      of[cluster.SelectorSet](),
 	"selector_removed":  of[cluster.SelectorRemoved](),
+
+	"pod_nominated":      of[cluster.PodNominated](),
+	"preemption_started": of[cluster.PreemptionStarted](),
+	"preemption_ended":   of[cluster.PreemptionEnded](),
+	"budget_set":         of[cluster.BudgetSet](),
+	"budget_removed":     of[cluster.BudgetRemoved](),
 }
 
 func roundTrip(t interface {
@@ -122,6 +128,7 @@ func TestNoFieldIsForgotten(t *testing.T) {
 		cluster.SettingsSet{}, cluster.ClassDefined{}, cluster.LabelsDefined{}, cluster.SelectorSet{}, cluster.SelectorRemoved{},
 		cluster.NodeSet{}, cluster.NodeRemoved{}, cluster.NamespaceSet{}, cluster.NamespaceRemoved{}, cluster.PodSet{},
 		cluster.PodAssumed{}, cluster.PodBound{}, cluster.PodForgotten{}, cluster.PodRemoved{}, cluster.ImageSized{},
+		cluster.PodNominated{}, cluster.PreemptionStarted{}, cluster.PreemptionEnded{}, cluster.BudgetSet{}, cluster.BudgetRemoved{},
 	}
 	if len(all) != len(deltas) {
 		t.Errorf("%d deltas of %d are filled", len(all), len(deltas))

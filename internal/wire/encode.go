@@ -47,6 +47,7 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 		return &logv1.Delta{Change: &logv1.Delta_Settings{Settings: &logv1.Settings{
 			Shards: d.Settings.Shards, Seed: d.Settings.Seed, Profiles: each(d.Settings.Profiles, toProfile), Source: d.Settings.Source,
 			InitialBackoffSeconds: d.Settings.InitialBackoffSeconds, MaxBackoffSeconds: d.Settings.MaxBackoffSeconds,
+			MaxUnschedulableSeconds: d.Settings.MaxUnschedulableSeconds,
 		}}}, nil
 	case cluster.ClassDefined:
 		spec, err := toClassSpec(&d.Spec)
@@ -91,21 +92,26 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 		return &logv1.Delta{Change: &logv1.Delta_NamespaceRemoved{NamespaceRemoved: &logv1.NamespaceRemoved{Name: d.Name}}}, nil
 	case cluster.PodSet:
 		return &logv1.Delta{Change: &logv1.Delta_PodSet{PodSet: &logv1.PodSet{
-			Id:        int32(d.ID),
-			Uid:       d.Pod.UID,
-			Namespace: d.Pod.Namespace,
-			Name:      d.Pod.Name,
-			Class:     int32(d.Pod.Class),
-			Priority:  d.Pod.Priority,
-			Pin:       d.Pod.Pin,
-			Created:   d.Pod.Created,
-			Gates:     d.Pod.Gates,
-			Deleting:  d.Pod.Deleting,
-			NodeName:  d.Pod.NodeName,
-			Assumed:   d.Assumed,
-			Attempt:   d.Pod.Attempt,
-			Labels:    int32(d.Pod.Labels),
-			Nominated: d.Pod.Nominated,
+			Id:            int32(d.ID),
+			Uid:           d.Pod.UID,
+			Namespace:     d.Pod.Namespace,
+			Name:          d.Pod.Name,
+			Class:         int32(d.Pod.Class),
+			Priority:      d.Pod.Priority,
+			Pin:           d.Pod.Pin,
+			Created:       d.Pod.Created,
+			Gates:         d.Pod.Gates,
+			Deleting:      d.Pod.Deleting,
+			NodeName:      d.Pod.NodeName,
+			Assumed:       d.Assumed,
+			Attempt:       d.Pod.Attempt,
+			Labels:        int32(d.Pod.Labels),
+			Nominated:     d.Pod.Nominated,
+			Started:       d.Pod.Started,
+			NeverPreempts: d.Pod.NeverPreempts,
+			Preempted:     d.Pod.Preempted,
+			Preempting:    d.Preempting,
+			Victim:        d.Victim,
 		}}}, nil
 	case cluster.PodAssumed:
 		return &logv1.Delta{Change: &logv1.Delta_PodAssumed{PodAssumed: &logv1.PodAssumed{
@@ -117,6 +123,23 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 		return &logv1.Delta{Change: &logv1.Delta_PodForgotten{PodForgotten: &logv1.PodForgotten{Id: int32(d.ID), Reason: d.Reason}}}, nil
 	case cluster.PodRemoved:
 		return &logv1.Delta{Change: &logv1.Delta_PodRemoved{PodRemoved: &logv1.PodRemoved{Id: int32(d.ID)}}}, nil
+	case cluster.PodNominated:
+		return &logv1.Delta{Change: &logv1.Delta_PodNominated{PodNominated: &logv1.PodNominated{Id: int32(d.ID), Node: d.Node}}}, nil
+	case cluster.PreemptionStarted:
+		return &logv1.Delta{Change: &logv1.Delta_PreemptionStarted{PreemptionStarted: &logv1.PreemptionStarted{
+			Id: int32(d.ID), Node: int32(d.Node), Victims: FromPodIDs(d.Victims),
+		}}}, nil
+	case cluster.PreemptionEnded:
+		return &logv1.Delta{Change: &logv1.Delta_PreemptionEnded{PreemptionEnded: &logv1.PreemptionEnded{
+			Id: int32(d.ID), Failed: d.Failed, Spared: FromPodIDs(d.Spared),
+		}}}, nil
+	case cluster.BudgetSet:
+		return &logv1.Delta{Change: &logv1.Delta_BudgetSet{BudgetSet: &logv1.BudgetSet{
+			Namespace: d.Budget.Namespace, Name: d.Budget.Name, Selector: toSelector(d.Budget.Selector),
+			Allowed: d.Budget.Allowed, Disrupted: d.Budget.Disrupted,
+		}}}, nil
+	case cluster.BudgetRemoved:
+		return &logv1.Delta{Change: &logv1.Delta_BudgetRemoved{BudgetRemoved: &logv1.BudgetRemoved{Namespace: d.Namespace, Name: d.Name}}}, nil
 	case cluster.ImageSized:
 		return &logv1.Delta{Change: &logv1.Delta_ImageSized{ImageSized: &logv1.ImageSized{Name: d.Name, Size: d.Size}}}, nil
 	}
@@ -153,6 +176,11 @@ func toClassSpec(s *cluster.ClassSpec) (*logv1.ClassSpec, error) {
 		Unsupported:           s.Unsupported,
 		UnsupportedPlugin:     s.UnsupportedPlugin,
 	}, nil
+}
+
+// FromPodIDs and PodIDs translate lists of pods' ids.
+func FromPodIDs(ids []cluster.PodID) []int32 {
+	return each(ids, func(id cluster.PodID) int32 { return int32(id) })
 }
 
 // each translates a list. An empty one becomes nil.
@@ -263,5 +291,6 @@ func toProfile(p cluster.Profile) *logv1.Profile {
 		DefaultSpread:            each(p.DefaultSpread, toSpread),
 		SystemSpread:             p.SystemSpread,
 		PercentageOfNodesToScore: p.PercentageOfNodesToScore,
+		PostFilters:              p.PostFilters,
 	}
 }

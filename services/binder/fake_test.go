@@ -218,3 +218,9 @@ func (s *fakeSource) reported(uid string) []source.Report {
 }
 
 var _ source.Source = (*fakeSource)(nil)
+
+func (s *fakeSource) Nominate(context.Context, source.Nomination) error { return nil }
+
+func (s *fakeSource) Evict(context.Context, coord.Cond, source.Eviction) error { return nil }
+
+func (s *fakeSource) Preempted(context.Context, source.Eviction) error { return nil }

@@ -48,7 +48,7 @@ func Delta(intn Intn, st *cluster.State) cluster.Delta {
 	}
 	nodes, pods := nodesOf(st), podsOf(st)
 	for {
-		switch intn(20) {
+		switch intn(24) {
 		case 0:
 			return cluster.ClassDefined{ID: cluster.ClassID(st.Version().Seq + 1), Spec: Class(intn)}
 		case 1, 2, 3:
@@ -92,8 +92,69 @@ func Delta(intn Intn, st *cluster.State) cluster.Delta {
 			return cluster.SelectorSet{Kind: pick(intn, kinds), Namespace: pick(intn, namespaces), Name: pick(intn, selectors), Selector: Selector(intn)}
 		case 19: // which need not exist
 			return cluster.SelectorRemoved{Kind: pick(intn, kinds), Namespace: pick(intn, namespaces), Name: pick(intn, selectors)}
+		case 20:
+			if pending := pods(cluster.Pending); len(pending) > 0 {
+				return cluster.PodNominated{ID: pick(intn, pending), Node: pick(intn, append([]string{""}, nodeNames...))}
+			}
+		case 21:
+			if d, ok := preemption(intn, st, pods(cluster.Pending)); ok {
+				return d
+			}
+		case 22:
+			if d, ok := endOfPreemption(intn, st); ok {
+				return d
+			}
+		case 23:
+			return budget(intn)
 		}
 	}
+}
+
+// preemption evicts some pods of a node for a pending pod. False: there is no such pod, or no such node.
+func preemption(intn Intn, st *cluster.State, pending []cluster.PodID) (cluster.Delta, bool) {
+	d := cluster.PreemptionStarted{}
+	for _, id := range pending {
+		if !st.Pod(id).Preempting && (d.ID == 0 || intn.one(2)) {
+			d.ID = id
+		}
+	}
+	for _, i := range nodesOf(st) {
+		if len(d.Victims) > 0 && intn.one(2) {
+			break
+		}
+		d.Node, d.Victims = i, nil
+		for id := range st.PodsOn(i) {
+			d.Victims = append(d.Victims, id)
+		}
+	}
+	p := st.Pod(d.ID)
+	return d, len(d.Victims) > 0 && p != nil && !p.Placed() && !p.Preempting
+}
+
+func endOfPreemption(intn Intn, st *cluster.State) (cluster.Delta, bool) {
+	var preempting, victims []cluster.PodID
+	for id, p := range st.Pods() {
+		if p.Preempting {
+			preempting = append(preempting, id)
+		}
+		if p.Victim {
+			victims = append(victims, id)
+		}
+	}
+	if len(preempting) == 0 {
+		return nil, false
+	}
+	return cluster.PreemptionEnded{ID: pick(intn, preempting), Failed: intn.one(2), Spared: some(intn, 2, victims)}, true
+}
+
+func budget(intn Intn) cluster.Delta {
+	namespace, name := pick(intn, namespaces), pick(intn, selectors)
+	if intn.one(3) {
+		return cluster.BudgetRemoved{Namespace: namespace, Name: name} // which need not exist
+	}
+	return cluster.BudgetSet{Budget: cluster.Budget{
+		Namespace: namespace, Name: name, Selector: Selector(intn), Allowed: int32(intn(3)), Disrupted: some(intn, 2, []string{"pod-10", "pod-20"}),
+	}}
 }
 
 func nodesOf(st *cluster.State) []cluster.NodeIndex {
@@ -234,6 +295,8 @@ func newPod(intn Intn, st *cluster.State) (cluster.Delta, bool) {
 		p.Nominated = pick(intn, nodeNames) // which need not exist either
 	}
 	p.Deleting = intn.one(8)
+	p.Preempted = p.Deleting && intn.one(2)
+	p.NeverPreempts = intn.one(4)
 	return cluster.PodSet{ID: id, Pod: p}, true
 }
 
@@ -243,9 +306,11 @@ func changedPod(intn Intn, st *cluster.State, id cluster.PodID) cluster.Delta {
 	if row.Phase != cluster.Bound {
 		p.NodeName = ""
 	}
-	switch intn(6) {
+	switch intn(7) {
 	case 0:
 		p.Deleting = true
+	case 6:
+		p.Started = int64(st.Version().Seq)
 	case 1:
 		p.Class = pick(intn, st.Classes()).ID
 	case 2:

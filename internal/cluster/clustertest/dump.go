@@ -35,6 +35,9 @@ func Dump(st *cluster.State) string {
 	for _, l := range selectorLines(st) {
 		line("%s", l)
 	}
+	for _, budget := range st.AllBudgets() {
+		line("budget: %+v", *budget)
+	}
 	for _, name := range namespaceNames(st) {
 		l, _ := st.Namespace(name)
 		line("namespace %s: %v", name, l)
@@ -47,7 +50,7 @@ func Dump(st *cluster.State) string {
 		}
 	}
 	for id, p := range st.Pods() {
-		line("pod %d: %v at %d, %+v", id, p.Phase, p.Node, p.Pod)
+		line("pod %d: %v at %d, preempting %v, victim %v, %+v", id, p.Phase, p.Node, p.Preempting, p.Victim, p.Pod)
 	}
 	line("pods: %d pending, %d assumed, %d bound; nodes: %d",
 		st.Count(cluster.Pending), st.Count(cluster.Assumed), st.Count(cluster.Bound), st.Nodes.Count())

@@ -33,6 +33,9 @@ func Recompute(st *cluster.State) error {
 		if at, ok := st.PodByUID(p.UID); !ok || at != id {
 			return fmt.Errorf("pod %d: its uid leads to %d, %v", id, at, ok)
 		}
+		if p.Preempting && p.Placed() || p.Victim && !p.Placed() {
+			return fmt.Errorf("pod %d is %v, preempting %v and victim %v", id, p.Phase, p.Preempting, p.Victim)
+		}
 		if p.Placed() != (p.NodeName != "") {
 			return fmt.Errorf("pod %d is %v with node name %q", id, p.Phase, p.NodeName)
 		}

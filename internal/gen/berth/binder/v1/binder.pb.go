@@ -92,6 +92,63 @@ func (Outcome_Result) EnumDescriptor() ([]byte, []int) {
 	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{4, 0}
 }
 
+// Result tells the outcomes apart.
+type PreemptResponse_Result int32
+
+const (
+	// Never sent.
+	PreemptResponse_RESULT_UNSPECIFIED PreemptResponse_Result = 0
+	// The pod is nominated, and pods are evicted unless all of them are on their way out already.
+	PreemptResponse_RESULT_STARTED PreemptResponse_Result = 1
+	// Nothing was done: other pods would have to go than the request says. Run the pod again at `version`.
+	PreemptResponse_RESULT_RETRY PreemptResponse_Result = 2
+	// The pod is gone, deleted, placed or gated, or pods are evicted for it already: the replica will tell.
+	PreemptResponse_RESULT_GONE PreemptResponse_Result = 3
+)
+
+// Enum value maps for PreemptResponse_Result.
+var (
+	PreemptResponse_Result_name = map[int32]string{
+		0: "RESULT_UNSPECIFIED",
+		1: "RESULT_STARTED",
+		2: "RESULT_RETRY",
+		3: "RESULT_GONE",
+	}
+	PreemptResponse_Result_value = map[string]int32{
+		"RESULT_UNSPECIFIED": 0,
+		"RESULT_STARTED":     1,
+		"RESULT_RETRY":       2,
+		"RESULT_GONE":        3,
+	}
+)
+
+func (x PreemptResponse_Result) Enum() *PreemptResponse_Result {
+	p := new(PreemptResponse_Result)
+	*p = x
+	return p
+}
+
+func (x PreemptResponse_Result) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PreemptResponse_Result) Descriptor() protoreflect.EnumDescriptor {
+	return file_berth_binder_v1_binder_proto_enumTypes[1].Descriptor()
+}
+
+func (PreemptResponse_Result) Type() protoreflect.EnumType {
+	return &file_berth_binder_v1_binder_proto_enumTypes[1]
+}
+
+func (x PreemptResponse_Result) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PreemptResponse_Result.Descriptor instead.
+func (PreemptResponse_Result) EnumDescriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{9, 0}
+}
+
 // CommitRequest is one batch of a shard.
 type CommitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -479,9 +536,11 @@ type PodReport struct {
 	// The reason of the PodScheduled condition: Unschedulable or SchedulerError.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The message, as kube-scheduler words it: "0/3 nodes are available: 3 Insufficient cpu."
-	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// The pod is to be nominated to no node any more.
+	ClearNomination bool `protobuf:"varint,5,opt,name=clear_nomination,json=clearNomination,proto3" json:"clear_nomination,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *PodReport) Reset() {
@@ -542,6 +601,13 @@ func (x *PodReport) GetMessage() string {
 	return ""
 }
 
+func (x *PodReport) GetClearNomination() bool {
+	if x != nil {
+		return x.ClearNomination
+	}
+	return false
+}
+
 // ReportResponse is empty.
 type ReportResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -579,6 +645,152 @@ func (*ReportResponse) Descriptor() ([]byte, []int) {
 	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{7}
 }
 
+// PreemptRequest is one preemption.
+type PreemptRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard.
+	Shard int32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The etcd revision at which its owner claimed it.
+	ShardRevision int64 `protobuf:"varint,2,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
+	// The version at which the candidate was found.
+	Version *v1.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// The pod that needs the room: why it fits nowhere is reported with the nomination.
+	Pod *PodReport `protobuf:"bytes,4,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The number of its attempt, from 1.
+	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The node and the victims.
+	Candidate     *v11.PreemptionCandidate `protobuf:"bytes,6,opt,name=candidate,proto3" json:"candidate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreemptRequest) Reset() {
+	*x = PreemptRequest{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreemptRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreemptRequest) ProtoMessage() {}
+
+func (x *PreemptRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreemptRequest.ProtoReflect.Descriptor instead.
+func (*PreemptRequest) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PreemptRequest) GetShard() int32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *PreemptRequest) GetShardRevision() int64 {
+	if x != nil {
+		return x.ShardRevision
+	}
+	return 0
+}
+
+func (x *PreemptRequest) GetVersion() *v1.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *PreemptRequest) GetPod() *PodReport {
+	if x != nil {
+		return x.Pod
+	}
+	return nil
+}
+
+func (x *PreemptRequest) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *PreemptRequest) GetCandidate() *v11.PreemptionCandidate {
+	if x != nil {
+		return x.Candidate
+	}
+	return nil
+}
+
+// PreemptResponse is what became of a preemption.
+type PreemptResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version after it.
+	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// What.
+	Result        PreemptResponse_Result `protobuf:"varint,2,opt,name=result,proto3,enum=berth.binder.v1.PreemptResponse_Result" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreemptResponse) Reset() {
+	*x = PreemptResponse{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreemptResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreemptResponse) ProtoMessage() {}
+
+func (x *PreemptResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreemptResponse.ProtoReflect.Descriptor instead.
+func (*PreemptResponse) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PreemptResponse) GetVersion() *v1.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *PreemptResponse) GetResult() PreemptResponse_Result {
+	if x != nil {
+		return x.Result
+	}
+	return PreemptResponse_RESULT_UNSPECIFIED
+}
+
 var File_berth_binder_v1_binder_proto protoreflect.FileDescriptor
 
 const file_berth_binder_v1_binder_proto_rawDesc = "" +
@@ -614,16 +826,33 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\vRESULT_GONE\x10\x05\"[\n" +
 	"\rReportRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x124\n" +
-	"\areports\x18\x02 \x03(\v2\x1a.berth.binder.v1.PodReportR\areports\"_\n" +
+	"\areports\x18\x02 \x03(\v2\x1a.berth.binder.v1.PodReportR\areports\"\x8a\x01\n" +
 	"\tPodReport\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"\x10\n" +
-	"\x0eReportResponse2\xa5\x01\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12)\n" +
+	"\x10clear_nomination\x18\x05 \x01(\bR\x0fclearNomination\"\x10\n" +
+	"\x0eReportResponse\"\x8a\x02\n" +
+	"\x0ePreemptRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
+	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +
+	"\aversion\x18\x03 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12,\n" +
+	"\x03pod\x18\x04 \x01(\v2\x1a.berth.binder.v1.PodReportR\x03pod\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\x05R\aattempt\x12B\n" +
+	"\tcandidate\x18\x06 \x01(\v2$.berth.filter.v1.PreemptionCandidateR\tcandidate\"\xdc\x01\n" +
+	"\x0fPreemptResponse\x12/\n" +
+	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12?\n" +
+	"\x06result\x18\x02 \x01(\x0e2'.berth.binder.v1.PreemptResponse.ResultR\x06result\"W\n" +
+	"\x06Result\x12\x16\n" +
+	"\x12RESULT_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eRESULT_STARTED\x10\x01\x12\x10\n" +
+	"\fRESULT_RETRY\x10\x02\x12\x0f\n" +
+	"\vRESULT_GONE\x10\x032\xf3\x01\n" +
 	"\rBinderService\x12I\n" +
 	"\x06Commit\x12\x1e.berth.binder.v1.CommitRequest\x1a\x1f.berth.binder.v1.CommitResponse\x12I\n" +
-	"\x06Report\x12\x1e.berth.binder.v1.ReportRequest\x1a\x1f.berth.binder.v1.ReportResponseB\xc8\x01\n" +
+	"\x06Report\x12\x1e.berth.binder.v1.ReportRequest\x1a\x1f.berth.binder.v1.ReportResponse\x12L\n" +
+	"\aPreempt\x12\x1f.berth.binder.v1.PreemptRequest\x1a .berth.binder.v1.PreemptResponseB\xc8\x01\n" +
 	"\x13com.berth.binder.v1B\vBinderProtoP\x01ZFgithub.com/berth-scheduler/berth/internal/gen/berth/binder/v1;binderv1\xa2\x02\x03BBX\xaa\x02\x0fBerth.Binder.V1\xca\x02\x0fBerth\\Binder\\V1\xe2\x02\x1bBerth\\Binder\\V1\\GPBMetadata\xea\x02\x11Berth::Binder::V1b\x06proto3"
 
 var (
@@ -638,41 +867,52 @@ func file_berth_binder_v1_binder_proto_rawDescGZIP() []byte {
 	return file_berth_binder_v1_binder_proto_rawDescData
 }
 
-var file_berth_binder_v1_binder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_berth_binder_v1_binder_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_berth_binder_v1_binder_proto_goTypes = []any{
-	(Outcome_Result)(0),       // 0: berth.binder.v1.Outcome.Result
-	(*CommitRequest)(nil),     // 1: berth.binder.v1.CommitRequest
-	(*SubjectCandidates)(nil), // 2: berth.binder.v1.SubjectCandidates
-	(*PodAttempt)(nil),        // 3: berth.binder.v1.PodAttempt
-	(*CommitResponse)(nil),    // 4: berth.binder.v1.CommitResponse
-	(*Outcome)(nil),           // 5: berth.binder.v1.Outcome
-	(*ReportRequest)(nil),     // 6: berth.binder.v1.ReportRequest
-	(*PodReport)(nil),         // 7: berth.binder.v1.PodReport
-	(*ReportResponse)(nil),    // 8: berth.binder.v1.ReportResponse
-	(*v1.Version)(nil),        // 9: berth.log.v1.Version
-	(*v11.Subject)(nil),       // 10: berth.filter.v1.Subject
-	(*v12.Group)(nil),         // 11: berth.score.v1.Group
+	(Outcome_Result)(0),             // 0: berth.binder.v1.Outcome.Result
+	(PreemptResponse_Result)(0),     // 1: berth.binder.v1.PreemptResponse.Result
+	(*CommitRequest)(nil),           // 2: berth.binder.v1.CommitRequest
+	(*SubjectCandidates)(nil),       // 3: berth.binder.v1.SubjectCandidates
+	(*PodAttempt)(nil),              // 4: berth.binder.v1.PodAttempt
+	(*CommitResponse)(nil),          // 5: berth.binder.v1.CommitResponse
+	(*Outcome)(nil),                 // 6: berth.binder.v1.Outcome
+	(*ReportRequest)(nil),           // 7: berth.binder.v1.ReportRequest
+	(*PodReport)(nil),               // 8: berth.binder.v1.PodReport
+	(*ReportResponse)(nil),          // 9: berth.binder.v1.ReportResponse
+	(*PreemptRequest)(nil),          // 10: berth.binder.v1.PreemptRequest
+	(*PreemptResponse)(nil),         // 11: berth.binder.v1.PreemptResponse
+	(*v1.Version)(nil),              // 12: berth.log.v1.Version
+	(*v11.Subject)(nil),             // 13: berth.filter.v1.Subject
+	(*v12.Group)(nil),               // 14: berth.score.v1.Group
+	(*v11.PreemptionCandidate)(nil), // 15: berth.filter.v1.PreemptionCandidate
 }
 var file_berth_binder_v1_binder_proto_depIdxs = []int32{
-	9,  // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
-	2,  // 1: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
-	3,  // 2: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
-	10, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
-	11, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
-	9,  // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
-	5,  // 6: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
+	12, // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
+	3,  // 1: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
+	4,  // 2: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
+	13, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
+	14, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
+	12, // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
+	6,  // 6: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
 	0,  // 7: berth.binder.v1.Outcome.result:type_name -> berth.binder.v1.Outcome.Result
-	7,  // 8: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
-	1,  // 9: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
-	6,  // 10: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
-	4,  // 11: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
-	8,  // 12: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
-	11, // [11:13] is the sub-list for method output_type
-	9,  // [9:11] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	8,  // 8: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
+	12, // 9: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
+	8,  // 10: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
+	15, // 11: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
+	12, // 12: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
+	1,  // 13: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
+	2,  // 14: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
+	7,  // 15: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
+	10, // 16: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
+	5,  // 17: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
+	9,  // 18: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
+	11, // 19: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
+	17, // [17:20] is the sub-list for method output_type
+	14, // [14:17] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_berth_binder_v1_binder_proto_init() }
@@ -685,8 +925,8 @@ func file_berth_binder_v1_binder_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_binder_v1_binder_proto_rawDesc), len(file_berth_binder_v1_binder_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   8,
+			NumEnums:      2,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,8 +21,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	BinderService_Commit_FullMethodName = "/berth.binder.v1.BinderService/Commit"
-	BinderService_Report_FullMethodName = "/berth.binder.v1.BinderService/Report"
+	BinderService_Commit_FullMethodName  = "/berth.binder.v1.BinderService/Commit"
+	BinderService_Report_FullMethodName  = "/berth.binder.v1.BinderService/Report"
+	BinderService_Preempt_FullMethodName = "/berth.binder.v1.BinderService/Preempt"
 )
 
 // BinderServiceClient is the client API for BinderService service.
@@ -41,6 +42,11 @@ type BinderServiceClient interface {
 	// Report hands in the outcomes of attempts that placed nothing, to be written as events and conditions.
 	// RESOURCE_EXHAUSTED (REPORTS_FULL) with RetryInfo: the lanes are behind; nothing of the request was taken.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
+	// Preempt evicts pods from a node so that a pod that fits nowhere finds room there, nominates the pod to it, and holds
+	// the room for it. It checks on the live ledger that exactly these pods have to go, and answers when the ledger says
+	// so; the evictions themselves follow.
+	// It is idempotent per pod and attempt. Errors as of Commit, and of Report.
+	Preempt(ctx context.Context, in *PreemptRequest, opts ...grpc.CallOption) (*PreemptResponse, error)
 }
 
 type binderServiceClient struct {
@@ -71,6 +77,16 @@ func (c *binderServiceClient) Report(ctx context.Context, in *ReportRequest, opt
 	return out, nil
 }
 
+func (c *binderServiceClient) Preempt(ctx context.Context, in *PreemptRequest, opts ...grpc.CallOption) (*PreemptResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PreemptResponse)
+	err := c.cc.Invoke(ctx, BinderService_Preempt_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BinderServiceServer is the server API for BinderService service.
 // All implementations must embed UnimplementedBinderServiceServer
 // for forward compatibility.
@@ -87,6 +103,11 @@ type BinderServiceServer interface {
 	// Report hands in the outcomes of attempts that placed nothing, to be written as events and conditions.
 	// RESOURCE_EXHAUSTED (REPORTS_FULL) with RetryInfo: the lanes are behind; nothing of the request was taken.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
+	// Preempt evicts pods from a node so that a pod that fits nowhere finds room there, nominates the pod to it, and holds
+	// the room for it. It checks on the live ledger that exactly these pods have to go, and answers when the ledger says
+	// so; the evictions themselves follow.
+	// It is idempotent per pod and attempt. Errors as of Commit, and of Report.
+	Preempt(context.Context, *PreemptRequest) (*PreemptResponse, error)
 	mustEmbedUnimplementedBinderServiceServer()
 }
 
@@ -102,6 +123,9 @@ func (UnimplementedBinderServiceServer) Commit(context.Context, *CommitRequest) 
 }
 func (UnimplementedBinderServiceServer) Report(context.Context, *ReportRequest) (*ReportResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
+}
+func (UnimplementedBinderServiceServer) Preempt(context.Context, *PreemptRequest) (*PreemptResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Preempt not implemented")
 }
 func (UnimplementedBinderServiceServer) mustEmbedUnimplementedBinderServiceServer() {}
 func (UnimplementedBinderServiceServer) testEmbeddedByValue()                       {}
@@ -160,6 +184,24 @@ func _BinderService_Report_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _BinderService_Preempt_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PreemptRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BinderServiceServer).Preempt(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BinderService_Preempt_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BinderServiceServer).Preempt(ctx, req.(*PreemptRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // BinderService_ServiceDesc is the grpc.ServiceDesc for BinderService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -174,6 +216,10 @@ var BinderService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Report",
 			Handler:    _BinderService_Report_Handler,
+		},
+		{
+			MethodName: "Preempt",
+			Handler:    _BinderService_Preempt_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

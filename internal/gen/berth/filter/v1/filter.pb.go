@@ -520,6 +520,271 @@ func (x *VerdictCount) GetExamples() []string {
 	return nil
 }
 
+// DryRunPreemptionRequest asks about one pod over one range.
+type DryRunPreemptionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The replica must have at least this version, of the same epoch.
+	MinVersion *v1.Version `protobuf:"bytes,1,opt,name=min_version,json=minVersion,proto3" json:"min_version,omitempty"`
+	// First node index; a multiple of 64.
+	First int32 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
+	// One past the last node index; a multiple of 64, or larger than any index.
+	End int32 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
+	// The pod's subject.
+	Subject *Subject `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
+	// The pod's id in the log.
+	Pod int32 `protobuf:"varint,5,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The most candidates to return. 0 means 1; values above 100 act as 100.
+	Limit         int32 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DryRunPreemptionRequest) Reset() {
+	*x = DryRunPreemptionRequest{}
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DryRunPreemptionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DryRunPreemptionRequest) ProtoMessage() {}
+
+func (x *DryRunPreemptionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DryRunPreemptionRequest.ProtoReflect.Descriptor instead.
+func (*DryRunPreemptionRequest) Descriptor() ([]byte, []int) {
+	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DryRunPreemptionRequest) GetMinVersion() *v1.Version {
+	if x != nil {
+		return x.MinVersion
+	}
+	return nil
+}
+
+func (x *DryRunPreemptionRequest) GetFirst() int32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *DryRunPreemptionRequest) GetEnd() int32 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *DryRunPreemptionRequest) GetSubject() *Subject {
+	if x != nil {
+		return x.Subject
+	}
+	return nil
+}
+
+func (x *DryRunPreemptionRequest) GetPod() int32 {
+	if x != nil {
+		return x.Pod
+	}
+	return 0
+}
+
+func (x *DryRunPreemptionRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// DryRunPreemptionResponse holds the best candidates of the range.
+type DryRunPreemptionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version everything in the answer is of.
+	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Number of nodes that exist in the range. 0 if the worker does not know the pod or its class.
+	Nodes int32 `protobuf:"varint,2,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// The best candidates, best first.
+	Candidates []*PreemptionCandidate `protobuf:"bytes,3,rep,name=candidates,proto3" json:"candidates,omitempty"`
+	// How many candidates the range has.
+	CandidateCount int32 `protobuf:"varint,4,opt,name=candidate_count,json=candidateCount,proto3" json:"candidate_count,omitempty"`
+	// Why the other nodes are none: each node counts once per reason it has. Plugin is empty where no filter says it.
+	Verdicts      []*VerdictCount `protobuf:"bytes,5,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DryRunPreemptionResponse) Reset() {
+	*x = DryRunPreemptionResponse{}
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DryRunPreemptionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DryRunPreemptionResponse) ProtoMessage() {}
+
+func (x *DryRunPreemptionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DryRunPreemptionResponse.ProtoReflect.Descriptor instead.
+func (*DryRunPreemptionResponse) Descriptor() ([]byte, []int) {
+	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DryRunPreemptionResponse) GetVersion() *v1.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *DryRunPreemptionResponse) GetNodes() int32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *DryRunPreemptionResponse) GetCandidates() []*PreemptionCandidate {
+	if x != nil {
+		return x.Candidates
+	}
+	return nil
+}
+
+func (x *DryRunPreemptionResponse) GetCandidateCount() int32 {
+	if x != nil {
+		return x.CandidateCount
+	}
+	return 0
+}
+
+func (x *DryRunPreemptionResponse) GetVerdicts() []*VerdictCount {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+// PreemptionCandidate is a node and the pods that have to go from it.
+type PreemptionCandidate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node's index.
+	Node int32 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	// The ids of the victims, the most important first.
+	Victims []int32 `protobuf:"varint,2,rep,packed,name=victims,proto3" json:"victims,omitempty"`
+	// How many of them a PodDisruptionBudget protects.
+	Violations int32 `protobuf:"varint,3,opt,name=violations,proto3" json:"violations,omitempty"`
+	// The priority of the most important victim.
+	HighestPriority int32 `protobuf:"varint,4,opt,name=highest_priority,json=highestPriority,proto3" json:"highest_priority,omitempty"`
+	// The sum over the victims of their priority + 2^31.
+	PrioritySum int64 `protobuf:"varint,5,opt,name=priority_sum,json=prioritySum,proto3" json:"priority_sum,omitempty"`
+	// The earliest status.startTime among the victims of the highest priority, Unix nanoseconds; the largest number if none
+	// of them has started.
+	EarliestStart int64 `protobuf:"varint,6,opt,name=earliest_start,json=earliestStart,proto3" json:"earliest_start,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreemptionCandidate) Reset() {
+	*x = PreemptionCandidate{}
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreemptionCandidate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreemptionCandidate) ProtoMessage() {}
+
+func (x *PreemptionCandidate) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_filter_v1_filter_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreemptionCandidate.ProtoReflect.Descriptor instead.
+func (*PreemptionCandidate) Descriptor() ([]byte, []int) {
+	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PreemptionCandidate) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *PreemptionCandidate) GetVictims() []int32 {
+	if x != nil {
+		return x.Victims
+	}
+	return nil
+}
+
+func (x *PreemptionCandidate) GetViolations() int32 {
+	if x != nil {
+		return x.Violations
+	}
+	return 0
+}
+
+func (x *PreemptionCandidate) GetHighestPriority() int32 {
+	if x != nil {
+		return x.HighestPriority
+	}
+	return 0
+}
+
+func (x *PreemptionCandidate) GetPrioritySum() int64 {
+	if x != nil {
+		return x.PrioritySum
+	}
+	return 0
+}
+
+func (x *PreemptionCandidate) GetEarliestStart() int64 {
+	if x != nil {
+		return x.EarliestStart
+	}
+	return 0
+}
+
 var File_berth_filter_v1_filter_proto protoreflect.FileDescriptor
 
 const file_berth_filter_v1_filter_proto_rawDesc = "" +
@@ -558,9 +823,35 @@ const file_berth_filter_v1_filter_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
 	"\funresolvable\x18\x03 \x01(\bR\funresolvable\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x05R\x05count\x12\x1a\n" +
-	"\bexamples\x18\x05 \x03(\tR\bexamples2Z\n" +
+	"\bexamples\x18\x05 \x03(\tR\bexamples\"\xd5\x01\n" +
+	"\x17DryRunPreemptionRequest\x126\n" +
+	"\vmin_version\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\n" +
+	"minVersion\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\x05R\x05first\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\x05R\x03end\x122\n" +
+	"\asubject\x18\x04 \x01(\v2\x18.berth.filter.v1.SubjectR\asubject\x12\x10\n" +
+	"\x03pod\x18\x05 \x01(\x05R\x03pod\x12\x14\n" +
+	"\x05limit\x18\x06 \x01(\x05R\x05limit\"\x8b\x02\n" +
+	"\x18DryRunPreemptionResponse\x12/\n" +
+	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12\x14\n" +
+	"\x05nodes\x18\x02 \x01(\x05R\x05nodes\x12D\n" +
+	"\n" +
+	"candidates\x18\x03 \x03(\v2$.berth.filter.v1.PreemptionCandidateR\n" +
+	"candidates\x12'\n" +
+	"\x0fcandidate_count\x18\x04 \x01(\x05R\x0ecandidateCount\x129\n" +
+	"\bverdicts\x18\x05 \x03(\v2\x1d.berth.filter.v1.VerdictCountR\bverdicts\"\xd8\x01\n" +
+	"\x13PreemptionCandidate\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x18\n" +
+	"\avictims\x18\x02 \x03(\x05R\avictims\x12\x1e\n" +
+	"\n" +
+	"violations\x18\x03 \x01(\x05R\n" +
+	"violations\x12)\n" +
+	"\x10highest_priority\x18\x04 \x01(\x05R\x0fhighestPriority\x12!\n" +
+	"\fpriority_sum\x18\x05 \x01(\x03R\vprioritySum\x12%\n" +
+	"\x0eearliest_start\x18\x06 \x01(\x03R\rearliestStart2\xc3\x01\n" +
 	"\rFilterService\x12I\n" +
-	"\x06Filter\x12\x1e.berth.filter.v1.FilterRequest\x1a\x1f.berth.filter.v1.FilterResponseB\xc8\x01\n" +
+	"\x06Filter\x12\x1e.berth.filter.v1.FilterRequest\x1a\x1f.berth.filter.v1.FilterResponse\x12g\n" +
+	"\x10DryRunPreemption\x12(.berth.filter.v1.DryRunPreemptionRequest\x1a).berth.filter.v1.DryRunPreemptionResponseB\xc8\x01\n" +
 	"\x13com.berth.filter.v1B\vFilterProtoP\x01ZFgithub.com/berth-scheduler/berth/internal/gen/berth/filter/v1;filterv1\xa2\x02\x03BFX\xaa\x02\x0fBerth.Filter.V1\xca\x02\x0fBerth\\Filter\\V1\xe2\x02\x1bBerth\\Filter\\V1\\GPBMetadata\xea\x02\x11Berth::Filter::V1b\x06proto3"
 
 var (
@@ -575,34 +866,44 @@ func file_berth_filter_v1_filter_proto_rawDescGZIP() []byte {
 	return file_berth_filter_v1_filter_proto_rawDescData
 }
 
-var file_berth_filter_v1_filter_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_berth_filter_v1_filter_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_berth_filter_v1_filter_proto_goTypes = []any{
-	(*Subject)(nil),            // 0: berth.filter.v1.Subject
-	(*FilterRequest)(nil),      // 1: berth.filter.v1.FilterRequest
-	(*Pin)(nil),                // 2: berth.filter.v1.Pin
-	(*FilterResponse)(nil),     // 3: berth.filter.v1.FilterResponse
-	(*SubjectFeasibility)(nil), // 4: berth.filter.v1.SubjectFeasibility
-	(*PinFeasibility)(nil),     // 5: berth.filter.v1.PinFeasibility
-	(*VerdictCount)(nil),       // 6: berth.filter.v1.VerdictCount
-	(*v1.Version)(nil),         // 7: berth.log.v1.Version
+	(*Subject)(nil),                  // 0: berth.filter.v1.Subject
+	(*FilterRequest)(nil),            // 1: berth.filter.v1.FilterRequest
+	(*Pin)(nil),                      // 2: berth.filter.v1.Pin
+	(*FilterResponse)(nil),           // 3: berth.filter.v1.FilterResponse
+	(*SubjectFeasibility)(nil),       // 4: berth.filter.v1.SubjectFeasibility
+	(*PinFeasibility)(nil),           // 5: berth.filter.v1.PinFeasibility
+	(*VerdictCount)(nil),             // 6: berth.filter.v1.VerdictCount
+	(*DryRunPreemptionRequest)(nil),  // 7: berth.filter.v1.DryRunPreemptionRequest
+	(*DryRunPreemptionResponse)(nil), // 8: berth.filter.v1.DryRunPreemptionResponse
+	(*PreemptionCandidate)(nil),      // 9: berth.filter.v1.PreemptionCandidate
+	(*v1.Version)(nil),               // 10: berth.log.v1.Version
 }
 var file_berth_filter_v1_filter_proto_depIdxs = []int32{
-	7,  // 0: berth.filter.v1.FilterRequest.min_version:type_name -> berth.log.v1.Version
+	10, // 0: berth.filter.v1.FilterRequest.min_version:type_name -> berth.log.v1.Version
 	0,  // 1: berth.filter.v1.FilterRequest.subjects:type_name -> berth.filter.v1.Subject
 	2,  // 2: berth.filter.v1.FilterRequest.pins:type_name -> berth.filter.v1.Pin
 	0,  // 3: berth.filter.v1.Pin.subject:type_name -> berth.filter.v1.Subject
-	7,  // 4: berth.filter.v1.FilterResponse.version:type_name -> berth.log.v1.Version
+	10, // 4: berth.filter.v1.FilterResponse.version:type_name -> berth.log.v1.Version
 	4,  // 5: berth.filter.v1.FilterResponse.subjects:type_name -> berth.filter.v1.SubjectFeasibility
 	5,  // 6: berth.filter.v1.FilterResponse.pins:type_name -> berth.filter.v1.PinFeasibility
 	6,  // 7: berth.filter.v1.SubjectFeasibility.verdicts:type_name -> berth.filter.v1.VerdictCount
 	6,  // 8: berth.filter.v1.PinFeasibility.verdicts:type_name -> berth.filter.v1.VerdictCount
-	1,  // 9: berth.filter.v1.FilterService.Filter:input_type -> berth.filter.v1.FilterRequest
-	3,  // 10: berth.filter.v1.FilterService.Filter:output_type -> berth.filter.v1.FilterResponse
-	10, // [10:11] is the sub-list for method output_type
-	9,  // [9:10] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	10, // 9: berth.filter.v1.DryRunPreemptionRequest.min_version:type_name -> berth.log.v1.Version
+	0,  // 10: berth.filter.v1.DryRunPreemptionRequest.subject:type_name -> berth.filter.v1.Subject
+	10, // 11: berth.filter.v1.DryRunPreemptionResponse.version:type_name -> berth.log.v1.Version
+	9,  // 12: berth.filter.v1.DryRunPreemptionResponse.candidates:type_name -> berth.filter.v1.PreemptionCandidate
+	6,  // 13: berth.filter.v1.DryRunPreemptionResponse.verdicts:type_name -> berth.filter.v1.VerdictCount
+	1,  // 14: berth.filter.v1.FilterService.Filter:input_type -> berth.filter.v1.FilterRequest
+	7,  // 15: berth.filter.v1.FilterService.DryRunPreemption:input_type -> berth.filter.v1.DryRunPreemptionRequest
+	3,  // 16: berth.filter.v1.FilterService.Filter:output_type -> berth.filter.v1.FilterResponse
+	8,  // 17: berth.filter.v1.FilterService.DryRunPreemption:output_type -> berth.filter.v1.DryRunPreemptionResponse
+	16, // [16:18] is the sub-list for method output_type
+	14, // [14:16] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_berth_filter_v1_filter_proto_init() }
@@ -616,7 +917,7 @@ func file_berth_filter_v1_filter_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_filter_v1_filter_proto_rawDesc), len(file_berth_filter_v1_filter_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

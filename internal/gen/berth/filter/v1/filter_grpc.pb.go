@@ -21,7 +21,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	FilterService_Filter_FullMethodName = "/berth.filter.v1.FilterService/Filter"
+	FilterService_Filter_FullMethodName           = "/berth.filter.v1.FilterService/Filter"
+	FilterService_DryRunPreemption_FullMethodName = "/berth.filter.v1.FilterService/DryRunPreemption"
 )
 
 // FilterServiceClient is the client API for FilterService service.
@@ -34,6 +35,10 @@ type FilterServiceClient interface {
 	// UNAVAILABLE (REPLICA_BEHIND): this worker's replica is older than min_version, or of another epoch; ask another.
 	// INVALID_ARGUMENT: a range that is not aligned, or too many subjects.
 	Filter(ctx context.Context, in *FilterRequest, opts ...grpc.CallOption) (*FilterResponse, error)
+	// DryRunPreemption returns where in a range a pod that fits nowhere would fit if pods of lower priority were gone, and
+	// which of them would have to go, at min_version or later. It changes nothing.
+	// Errors as of Filter.
+	DryRunPreemption(ctx context.Context, in *DryRunPreemptionRequest, opts ...grpc.CallOption) (*DryRunPreemptionResponse, error)
 }
 
 type filterServiceClient struct {
@@ -54,6 +59,16 @@ func (c *filterServiceClient) Filter(ctx context.Context, in *FilterRequest, opt
 	return out, nil
 }
 
+func (c *filterServiceClient) DryRunPreemption(ctx context.Context, in *DryRunPreemptionRequest, opts ...grpc.CallOption) (*DryRunPreemptionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DryRunPreemptionResponse)
+	err := c.cc.Invoke(ctx, FilterService_DryRunPreemption_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // FilterServiceServer is the server API for FilterService service.
 // All implementations must embed UnimplementedFilterServiceServer
 // for forward compatibility.
@@ -64,6 +79,10 @@ type FilterServiceServer interface {
 	// UNAVAILABLE (REPLICA_BEHIND): this worker's replica is older than min_version, or of another epoch; ask another.
 	// INVALID_ARGUMENT: a range that is not aligned, or too many subjects.
 	Filter(context.Context, *FilterRequest) (*FilterResponse, error)
+	// DryRunPreemption returns where in a range a pod that fits nowhere would fit if pods of lower priority were gone, and
+	// which of them would have to go, at min_version or later. It changes nothing.
+	// Errors as of Filter.
+	DryRunPreemption(context.Context, *DryRunPreemptionRequest) (*DryRunPreemptionResponse, error)
 	mustEmbedUnimplementedFilterServiceServer()
 }
 
@@ -76,6 +95,9 @@ type UnimplementedFilterServiceServer struct{}
 
 func (UnimplementedFilterServiceServer) Filter(context.Context, *FilterRequest) (*FilterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Filter not implemented")
+}
+func (UnimplementedFilterServiceServer) DryRunPreemption(context.Context, *DryRunPreemptionRequest) (*DryRunPreemptionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DryRunPreemption not implemented")
 }
 func (UnimplementedFilterServiceServer) mustEmbedUnimplementedFilterServiceServer() {}
 func (UnimplementedFilterServiceServer) testEmbeddedByValue()                       {}
@@ -116,6 +138,24 @@ func _FilterService_Filter_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _FilterService_DryRunPreemption_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DryRunPreemptionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FilterServiceServer).DryRunPreemption(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FilterService_DryRunPreemption_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FilterServiceServer).DryRunPreemption(ctx, req.(*DryRunPreemptionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // FilterService_ServiceDesc is the grpc.ServiceDesc for FilterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -126,6 +166,10 @@ var FilterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Filter",
 			Handler:    _FilterService_Filter_Handler,
+		},
+		{
+			MethodName: "DryRunPreemption",
+			Handler:    _FilterService_DryRunPreemption_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -314,6 +314,11 @@ type Delta struct {
 	//	*Delta_LabelsDefined
 	//	*Delta_SelectorSet
 	//	*Delta_SelectorRemoved
+	//	*Delta_BudgetSet
+	//	*Delta_BudgetRemoved
+	//	*Delta_PodNominated
+	//	*Delta_PreemptionStarted
+	//	*Delta_PreemptionEnded
 	Change        isDelta_Change `protobuf_oneof:"change"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -491,6 +496,51 @@ func (x *Delta) GetSelectorRemoved() *SelectorRemoved {
 	return nil
 }
 
+func (x *Delta) GetBudgetSet() *BudgetSet {
+	if x != nil {
+		if x, ok := x.Change.(*Delta_BudgetSet); ok {
+			return x.BudgetSet
+		}
+	}
+	return nil
+}
+
+func (x *Delta) GetBudgetRemoved() *BudgetRemoved {
+	if x != nil {
+		if x, ok := x.Change.(*Delta_BudgetRemoved); ok {
+			return x.BudgetRemoved
+		}
+	}
+	return nil
+}
+
+func (x *Delta) GetPodNominated() *PodNominated {
+	if x != nil {
+		if x, ok := x.Change.(*Delta_PodNominated); ok {
+			return x.PodNominated
+		}
+	}
+	return nil
+}
+
+func (x *Delta) GetPreemptionStarted() *PreemptionStarted {
+	if x != nil {
+		if x, ok := x.Change.(*Delta_PreemptionStarted); ok {
+			return x.PreemptionStarted
+		}
+	}
+	return nil
+}
+
+func (x *Delta) GetPreemptionEnded() *PreemptionEnded {
+	if x != nil {
+		if x, ok := x.Change.(*Delta_PreemptionEnded); ok {
+			return x.PreemptionEnded
+		}
+	}
+	return nil
+}
+
 type isDelta_Change interface {
 	isDelta_Change()
 }
@@ -570,6 +620,31 @@ type Delta_SelectorRemoved struct {
 	SelectorRemoved *SelectorRemoved `protobuf:"bytes,15,opt,name=selector_removed,json=selectorRemoved,proto3,oneof"`
 }
 
+type Delta_BudgetSet struct {
+	// A PodDisruptionBudget is new or differs in something that preemption reads.
+	BudgetSet *BudgetSet `protobuf:"bytes,16,opt,name=budget_set,json=budgetSet,proto3,oneof"`
+}
+
+type Delta_BudgetRemoved struct {
+	// A PodDisruptionBudget is gone.
+	BudgetRemoved *BudgetRemoved `protobuf:"bytes,17,opt,name=budget_removed,json=budgetRemoved,proto3,oneof"`
+}
+
+type Delta_PodNominated struct {
+	// A pending pod is nominated to another node than its source says.
+	PodNominated *PodNominated `protobuf:"bytes,18,opt,name=pod_nominated,json=podNominated,proto3,oneof"`
+}
+
+type Delta_PreemptionStarted struct {
+	// Pods are being evicted so that a pending pod finds room.
+	PreemptionStarted *PreemptionStarted `protobuf:"bytes,19,opt,name=preemption_started,json=preemptionStarted,proto3,oneof"`
+}
+
+type Delta_PreemptionEnded struct {
+	// The evictions of a preemption have been asked for, or have failed.
+	PreemptionEnded *PreemptionEnded `protobuf:"bytes,20,opt,name=preemption_ended,json=preemptionEnded,proto3,oneof"`
+}
+
 func (*Delta_Settings) isDelta_Change() {}
 
 func (*Delta_ClassDefined) isDelta_Change() {}
@@ -600,6 +675,16 @@ func (*Delta_SelectorSet) isDelta_Change() {}
 
 func (*Delta_SelectorRemoved) isDelta_Change() {}
 
+func (*Delta_BudgetSet) isDelta_Change() {}
+
+func (*Delta_BudgetRemoved) isDelta_Change() {}
+
+func (*Delta_PodNominated) isDelta_Change() {}
+
+func (*Delta_PreemptionStarted) isDelta_Change() {}
+
+func (*Delta_PreemptionEnded) isDelta_Change() {}
+
 // Settings are what all roles of an epoch must agree on. The binder says them once, at the start.
 type Settings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -615,8 +700,10 @@ type Settings struct {
 	InitialBackoffSeconds int64 `protobuf:"varint,5,opt,name=initial_backoff_seconds,json=initialBackoffSeconds,proto3" json:"initial_backoff_seconds,omitempty"`
 	// The most seconds a pod backs off. 0 means 10.
 	MaxBackoffSeconds int64 `protobuf:"varint,6,opt,name=max_backoff_seconds,json=maxBackoffSeconds,proto3" json:"max_backoff_seconds,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Seconds after which an unschedulable pod is tried again though nothing has happened that could help it. 0 means 300.
+	MaxUnschedulableSeconds int64 `protobuf:"varint,7,opt,name=max_unschedulable_seconds,json=maxUnschedulableSeconds,proto3" json:"max_unschedulable_seconds,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
 }
 
 func (x *Settings) Reset() {
@@ -691,6 +778,13 @@ func (x *Settings) GetMaxBackoffSeconds() int64 {
 	return 0
 }
 
+func (x *Settings) GetMaxUnschedulableSeconds() int64 {
+	if x != nil {
+		return x.MaxUnschedulableSeconds
+	}
+	return 0
+}
+
 // Profile is how pods of one spec.schedulerName are filtered and scored.
 type Profile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -731,8 +825,10 @@ type Profile struct {
 	SystemSpread bool `protobuf:"varint,17,opt,name=system_spread,json=systemSpread,proto3" json:"system_spread,omitempty"`
 	// How many feasible nodes are scored at most, in percent of all nodes. 0: all are.
 	PercentageOfNodesToScore int32 `protobuf:"varint,18,opt,name=percentage_of_nodes_to_score,json=percentageOfNodesToScore,proto3" json:"percentage_of_nodes_to_score,omitempty"`
-	unknownFields            protoimpl.UnknownFields
-	sizeCache                protoimpl.SizeCache
+	// The plugins that run at PostFilter, in order: what is tried for a pod that fits nowhere.
+	PostFilters   []string `protobuf:"bytes,19,rep,name=post_filters,json=postFilters,proto3" json:"post_filters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Profile) Reset() {
@@ -889,6 +985,13 @@ func (x *Profile) GetPercentageOfNodesToScore() int32 {
 		return x.PercentageOfNodesToScore
 	}
 	return 0
+}
+
+func (x *Profile) GetPostFilters() []string {
+	if x != nil {
+		return x.PostFilters
+	}
+	return nil
 }
 
 // PluginWeight is a name with a weight: of a plugin, or of a resource.
@@ -2621,8 +2724,20 @@ type PodSet struct {
 	Attempt int32 `protobuf:"varint,13,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// Its label set. 0: no selector sees the pod.
 	Labels int32 `protobuf:"varint,14,opt,name=labels,proto3" json:"labels,omitempty"`
-	// status.nominatedNodeName. The node need not be known.
-	Nominated     string `protobuf:"bytes,15,opt,name=nominated,proto3" json:"nominated,omitempty"`
+	// The node it is nominated to: status.nominatedNodeName, or what a PodNominated or PreemptionStarted has said since. The
+	// node need not be known.
+	Nominated string `protobuf:"bytes,15,opt,name=nominated,proto3" json:"nominated,omitempty"`
+	// status.startTime, Unix nanoseconds; 0: it has not started.
+	Started int64 `protobuf:"varint,16,opt,name=started,proto3" json:"started,omitempty"`
+	// spec.preemptionPolicy is Never.
+	NeverPreempts bool `protobuf:"varint,17,opt,name=never_preempts,json=neverPreempts,proto3" json:"never_preempts,omitempty"`
+	// It is deleting because a scheduler has preempted it: its condition DisruptionTarget has the reason
+	// PreemptionByScheduler.
+	Preempted bool `protobuf:"varint,18,opt,name=preempted,proto3" json:"preempted,omitempty"`
+	// Snapshots only: pods are being evicted for it.
+	Preempting bool `protobuf:"varint,19,opt,name=preempting,proto3" json:"preempting,omitempty"`
+	// Snapshots only: it is being evicted so that another pod finds room.
+	Victim        bool `protobuf:"varint,20,opt,name=victim,proto3" json:"victim,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2762,6 +2877,361 @@ func (x *PodSet) GetNominated() string {
 	return ""
 }
 
+func (x *PodSet) GetStarted() int64 {
+	if x != nil {
+		return x.Started
+	}
+	return 0
+}
+
+func (x *PodSet) GetNeverPreempts() bool {
+	if x != nil {
+		return x.NeverPreempts
+	}
+	return false
+}
+
+func (x *PodSet) GetPreempted() bool {
+	if x != nil {
+		return x.Preempted
+	}
+	return false
+}
+
+func (x *PodSet) GetPreempting() bool {
+	if x != nil {
+		return x.Preempting
+	}
+	return false
+}
+
+func (x *PodSet) GetVictim() bool {
+	if x != nil {
+		return x.Victim
+	}
+	return false
+}
+
+// BudgetSet is a PodDisruptionBudget, whole.
+type BudgetSet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// metadata.namespace.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// metadata.name.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// spec.selector: the pods of the namespace that it protects. One without requirements protects none.
+	Selector *LabelSelector `protobuf:"bytes,3,opt,name=selector,proto3" json:"selector,omitempty"`
+	// status.disruptionsAllowed.
+	Allowed int32 `protobuf:"varint,4,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// The names in status.disruptedPods, in alphabetical order: these have been counted already.
+	Disrupted     []string `protobuf:"bytes,5,rep,name=disrupted,proto3" json:"disrupted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetSet) Reset() {
+	*x = BudgetSet{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetSet) ProtoMessage() {}
+
+func (x *BudgetSet) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetSet.ProtoReflect.Descriptor instead.
+func (*BudgetSet) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *BudgetSet) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *BudgetSet) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BudgetSet) GetSelector() *LabelSelector {
+	if x != nil {
+		return x.Selector
+	}
+	return nil
+}
+
+func (x *BudgetSet) GetAllowed() int32 {
+	if x != nil {
+		return x.Allowed
+	}
+	return 0
+}
+
+func (x *BudgetSet) GetDisrupted() []string {
+	if x != nil {
+		return x.Disrupted
+	}
+	return nil
+}
+
+// BudgetRemoved: a PodDisruptionBudget is gone.
+type BudgetRemoved struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// metadata.namespace.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// metadata.name.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetRemoved) Reset() {
+	*x = BudgetRemoved{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetRemoved) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetRemoved) ProtoMessage() {}
+
+func (x *BudgetRemoved) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetRemoved.ProtoReflect.Descriptor instead.
+func (*BudgetRemoved) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *BudgetRemoved) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *BudgetRemoved) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// PodNominated says which node a pending pod is nominated to, before its source does.
+type PodNominated struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pod's id.
+	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The node's name; empty: none any more.
+	Node          string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodNominated) Reset() {
+	*x = PodNominated{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodNominated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodNominated) ProtoMessage() {}
+
+func (x *PodNominated) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodNominated.ProtoReflect.Descriptor instead.
+func (*PodNominated) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *PodNominated) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PodNominated) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+// PreemptionStarted: pods of a node are being evicted for a pending pod, which is nominated to the node.
+type PreemptionStarted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the pod that needs the room.
+	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The node's index.
+	Node int32 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	// The ids of the pods that are evicted, the most important first. At least one, all on the node.
+	Victims       []int32 `protobuf:"varint,3,rep,packed,name=victims,proto3" json:"victims,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreemptionStarted) Reset() {
+	*x = PreemptionStarted{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreemptionStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreemptionStarted) ProtoMessage() {}
+
+func (x *PreemptionStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreemptionStarted.ProtoReflect.Descriptor instead.
+func (*PreemptionStarted) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *PreemptionStarted) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PreemptionStarted) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *PreemptionStarted) GetVictims() []int32 {
+	if x != nil {
+		return x.Victims
+	}
+	return nil
+}
+
+// PreemptionEnded: the pod is no longer held back.
+type PreemptionEnded struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the pod that needs the room.
+	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Some victim could not be evicted: the pod is to be tried again at once.
+	Failed bool `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`
+	// The ids of the victims that stay where they are.
+	Spared        []int32 `protobuf:"varint,3,rep,packed,name=spared,proto3" json:"spared,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreemptionEnded) Reset() {
+	*x = PreemptionEnded{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreemptionEnded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreemptionEnded) ProtoMessage() {}
+
+func (x *PreemptionEnded) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreemptionEnded.ProtoReflect.Descriptor instead.
+func (*PreemptionEnded) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *PreemptionEnded) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PreemptionEnded) GetFailed() bool {
+	if x != nil {
+		return x.Failed
+	}
+	return false
+}
+
+func (x *PreemptionEnded) GetSpared() []int32 {
+	if x != nil {
+		return x.Spared
+	}
+	return nil
+}
+
 // PodAssumed: from here on the pod takes its requests on the node.
 type PodAssumed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2777,7 +3247,7 @@ type PodAssumed struct {
 
 func (x *PodAssumed) Reset() {
 	*x = PodAssumed{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[31]
+	mi := &file_berth_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +3259,7 @@ func (x *PodAssumed) String() string {
 func (*PodAssumed) ProtoMessage() {}
 
 func (x *PodAssumed) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[31]
+	mi := &file_berth_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +3272,7 @@ func (x *PodAssumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodAssumed.ProtoReflect.Descriptor instead.
 func (*PodAssumed) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PodAssumed) GetId() int32 {
@@ -2837,7 +3307,7 @@ type PodBound struct {
 
 func (x *PodBound) Reset() {
 	*x = PodBound{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[32]
+	mi := &file_berth_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2849,7 +3319,7 @@ func (x *PodBound) String() string {
 func (*PodBound) ProtoMessage() {}
 
 func (x *PodBound) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[32]
+	mi := &file_berth_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2862,7 +3332,7 @@ func (x *PodBound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodBound.ProtoReflect.Descriptor instead.
 func (*PodBound) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PodBound) GetId() int32 {
@@ -2885,7 +3355,7 @@ type PodForgotten struct {
 
 func (x *PodForgotten) Reset() {
 	*x = PodForgotten{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	mi := &file_berth_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2897,7 +3367,7 @@ func (x *PodForgotten) String() string {
 func (*PodForgotten) ProtoMessage() {}
 
 func (x *PodForgotten) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	mi := &file_berth_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2910,7 +3380,7 @@ func (x *PodForgotten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodForgotten.ProtoReflect.Descriptor instead.
 func (*PodForgotten) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PodForgotten) GetId() int32 {
@@ -2938,7 +3408,7 @@ type PodRemoved struct {
 
 func (x *PodRemoved) Reset() {
 	*x = PodRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	mi := &file_berth_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2950,7 +3420,7 @@ func (x *PodRemoved) String() string {
 func (*PodRemoved) ProtoMessage() {}
 
 func (x *PodRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	mi := &file_berth_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2963,7 +3433,7 @@ func (x *PodRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodRemoved.ProtoReflect.Descriptor instead.
 func (*PodRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PodRemoved) GetId() int32 {
@@ -2986,7 +3456,7 @@ type ImageSized struct {
 
 func (x *ImageSized) Reset() {
 	*x = ImageSized{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	mi := &file_berth_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2998,7 +3468,7 @@ func (x *ImageSized) String() string {
 func (*ImageSized) ProtoMessage() {}
 
 func (x *ImageSized) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	mi := &file_berth_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3011,7 +3481,7 @@ func (x *ImageSized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageSized.ProtoReflect.Descriptor instead.
 func (*ImageSized) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ImageSized) GetName() string {
@@ -3052,7 +3522,8 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x13KIND_SNAPSHOT_FIRST\x10\x02\x12\x16\n" +
 	"\x12KIND_SNAPSHOT_MORE\x10\x03\x12\x16\n" +
 	"\x12KIND_SNAPSHOT_LAST\x10\x04\x12\x12\n" +
-	"\x0eKIND_HEARTBEAT\x10\x05\"\xc4\a\n" +
+	"\x0eKIND_HEARTBEAT\x10\x05\"\xa5\n" +
+	"\n" +
 	"\x05Delta\x124\n" +
 	"\bsettings\x18\x01 \x01(\v2\x16.berth.log.v1.SettingsH\x00R\bsettings\x12A\n" +
 	"\rclass_defined\x18\x02 \x01(\v2\x1a.berth.log.v1.ClassDefinedH\x00R\fclassDefined\x122\n" +
@@ -3072,15 +3543,22 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"imageSized\x12D\n" +
 	"\x0elabels_defined\x18\r \x01(\v2\x1b.berth.log.v1.LabelsDefinedH\x00R\rlabelsDefined\x12>\n" +
 	"\fselector_set\x18\x0e \x01(\v2\x19.berth.log.v1.SelectorSetH\x00R\vselectorSet\x12J\n" +
-	"\x10selector_removed\x18\x0f \x01(\v2\x1d.berth.log.v1.SelectorRemovedH\x00R\x0fselectorRemovedB\b\n" +
-	"\x06change\"\xe9\x01\n" +
+	"\x10selector_removed\x18\x0f \x01(\v2\x1d.berth.log.v1.SelectorRemovedH\x00R\x0fselectorRemoved\x128\n" +
+	"\n" +
+	"budget_set\x18\x10 \x01(\v2\x17.berth.log.v1.BudgetSetH\x00R\tbudgetSet\x12D\n" +
+	"\x0ebudget_removed\x18\x11 \x01(\v2\x1b.berth.log.v1.BudgetRemovedH\x00R\rbudgetRemoved\x12A\n" +
+	"\rpod_nominated\x18\x12 \x01(\v2\x1a.berth.log.v1.PodNominatedH\x00R\fpodNominated\x12P\n" +
+	"\x12preemption_started\x18\x13 \x01(\v2\x1f.berth.log.v1.PreemptionStartedH\x00R\x11preemptionStarted\x12J\n" +
+	"\x10preemption_ended\x18\x14 \x01(\v2\x1d.berth.log.v1.PreemptionEndedH\x00R\x0fpreemptionEndedB\b\n" +
+	"\x06change\"\xa5\x02\n" +
 	"\bSettings\x12\x16\n" +
 	"\x06shards\x18\x01 \x01(\x05R\x06shards\x12\x12\n" +
 	"\x04seed\x18\x02 \x01(\x04R\x04seed\x121\n" +
 	"\bprofiles\x18\x03 \x03(\v2\x15.berth.log.v1.ProfileR\bprofiles\x12\x16\n" +
 	"\x06source\x18\x04 \x01(\tR\x06source\x126\n" +
 	"\x17initial_backoff_seconds\x18\x05 \x01(\x03R\x15initialBackoffSeconds\x12.\n" +
-	"\x13max_backoff_seconds\x18\x06 \x01(\x03R\x11maxBackoffSeconds\"\x9f\a\n" +
+	"\x13max_backoff_seconds\x18\x06 \x01(\x03R\x11maxBackoffSeconds\x12:\n" +
+	"\x19max_unschedulable_seconds\x18\a \x01(\x03R\x17maxUnschedulableSeconds\"\xc2\a\n" +
 	"\aProfile\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x124\n" +
 	"\aweights\x18\x02 \x03(\v2\x1a.berth.log.v1.PluginWeightR\aweights\x12!\n" +
@@ -3101,7 +3579,8 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x16ignore_preferred_terms\x18\x0f \x01(\bR\x14ignorePreferredTerms\x12E\n" +
 	"\x0edefault_spread\x18\x10 \x03(\v2\x1e.berth.log.v1.SpreadConstraintR\rdefaultSpread\x12#\n" +
 	"\rsystem_spread\x18\x11 \x01(\bR\fsystemSpread\x12>\n" +
-	"\x1cpercentage_of_nodes_to_score\x18\x12 \x01(\x05R\x18percentageOfNodesToScore\":\n" +
+	"\x1cpercentage_of_nodes_to_score\x18\x12 \x01(\x05R\x18percentageOfNodesToScore\x12!\n" +
+	"\fpost_filters\x18\x13 \x03(\tR\vpostFilters\":\n" +
 	"\fPluginWeight\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x03R\x06weight\"D\n" +
@@ -3223,7 +3702,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x06labels\x18\x02 \x03(\v2\x13.berth.log.v1.LabelR\x06labels\"&\n" +
 	"\x10NamespaceRemoved\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xf3\x02\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x8a\x04\n" +
 	"\x06PodSet\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
@@ -3240,7 +3719,34 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\aassumed\x18\f \x01(\bR\aassumed\x12\x18\n" +
 	"\aattempt\x18\r \x01(\x05R\aattempt\x12\x16\n" +
 	"\x06labels\x18\x0e \x01(\x05R\x06labels\x12\x1c\n" +
-	"\tnominated\x18\x0f \x01(\tR\tnominated\"J\n" +
+	"\tnominated\x18\x0f \x01(\tR\tnominated\x12\x18\n" +
+	"\astarted\x18\x10 \x01(\x03R\astarted\x12%\n" +
+	"\x0enever_preempts\x18\x11 \x01(\bR\rneverPreempts\x12\x1c\n" +
+	"\tpreempted\x18\x12 \x01(\bR\tpreempted\x12\x1e\n" +
+	"\n" +
+	"preempting\x18\x13 \x01(\bR\n" +
+	"preempting\x12\x16\n" +
+	"\x06victim\x18\x14 \x01(\bR\x06victim\"\xae\x01\n" +
+	"\tBudgetSet\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x127\n" +
+	"\bselector\x18\x03 \x01(\v2\x1b.berth.log.v1.LabelSelectorR\bselector\x12\x18\n" +
+	"\aallowed\x18\x04 \x01(\x05R\aallowed\x12\x1c\n" +
+	"\tdisrupted\x18\x05 \x03(\tR\tdisrupted\"A\n" +
+	"\rBudgetRemoved\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"2\n" +
+	"\fPodNominated\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\"Q\n" +
+	"\x11PreemptionStarted\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\x05R\x04node\x12\x18\n" +
+	"\avictims\x18\x03 \x03(\x05R\avictims\"Q\n" +
+	"\x0fPreemptionEnded\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x16\n" +
+	"\x06failed\x18\x02 \x01(\bR\x06failed\x12\x16\n" +
+	"\x06spared\x18\x03 \x03(\x05R\x06spared\"J\n" +
 	"\n" +
 	"PodAssumed\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x12\n" +
@@ -3276,45 +3782,50 @@ func file_berth_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_berth_log_v1_log_proto_goTypes = []any{
-	(FollowResponse_Kind)(0), // 0: berth.log.v1.FollowResponse.Kind
-	(*Version)(nil),          // 1: berth.log.v1.Version
-	(*FollowRequest)(nil),    // 2: berth.log.v1.FollowRequest
-	(*FollowResponse)(nil),   // 3: berth.log.v1.FollowResponse
-	(*Delta)(nil),            // 4: berth.log.v1.Delta
-	(*Settings)(nil),         // 5: berth.log.v1.Settings
-	(*Profile)(nil),          // 6: berth.log.v1.Profile
-	(*PluginWeight)(nil),     // 7: berth.log.v1.PluginWeight
-	(*ShapePoint)(nil),       // 8: berth.log.v1.ShapePoint
-	(*ClassDefined)(nil),     // 9: berth.log.v1.ClassDefined
-	(*ClassSpec)(nil),        // 10: berth.log.v1.ClassSpec
-	(*LabelSelector)(nil),    // 11: berth.log.v1.LabelSelector
-	(*PodTerm)(nil),          // 12: berth.log.v1.PodTerm
-	(*WeightedPodTerm)(nil),  // 13: berth.log.v1.WeightedPodTerm
-	(*SpreadConstraint)(nil), // 14: berth.log.v1.SpreadConstraint
-	(*LabelsDefined)(nil),    // 15: berth.log.v1.LabelsDefined
-	(*SelectorSet)(nil),      // 16: berth.log.v1.SelectorSet
-	(*SelectorRemoved)(nil),  // 17: berth.log.v1.SelectorRemoved
-	(*Quantity)(nil),         // 18: berth.log.v1.Quantity
-	(*Label)(nil),            // 19: berth.log.v1.Label
-	(*Toleration)(nil),       // 20: berth.log.v1.Toleration
-	(*Taint)(nil),            // 21: berth.log.v1.Taint
-	(*NodeSelectorTerm)(nil), // 22: berth.log.v1.NodeSelectorTerm
-	(*Requirement)(nil),      // 23: berth.log.v1.Requirement
-	(*PreferredTerm)(nil),    // 24: berth.log.v1.PreferredTerm
-	(*HostPort)(nil),         // 25: berth.log.v1.HostPort
-	(*NodeSet)(nil),          // 26: berth.log.v1.NodeSet
-	(*Image)(nil),            // 27: berth.log.v1.Image
-	(*NodeRemoved)(nil),      // 28: berth.log.v1.NodeRemoved
-	(*NamespaceSet)(nil),     // 29: berth.log.v1.NamespaceSet
-	(*NamespaceRemoved)(nil), // 30: berth.log.v1.NamespaceRemoved
-	(*PodSet)(nil),           // 31: berth.log.v1.PodSet
-	(*PodAssumed)(nil),       // 32: berth.log.v1.PodAssumed
-	(*PodBound)(nil),         // 33: berth.log.v1.PodBound
-	(*PodForgotten)(nil),     // 34: berth.log.v1.PodForgotten
-	(*PodRemoved)(nil),       // 35: berth.log.v1.PodRemoved
-	(*ImageSized)(nil),       // 36: berth.log.v1.ImageSized
+	(FollowResponse_Kind)(0),  // 0: berth.log.v1.FollowResponse.Kind
+	(*Version)(nil),           // 1: berth.log.v1.Version
+	(*FollowRequest)(nil),     // 2: berth.log.v1.FollowRequest
+	(*FollowResponse)(nil),    // 3: berth.log.v1.FollowResponse
+	(*Delta)(nil),             // 4: berth.log.v1.Delta
+	(*Settings)(nil),          // 5: berth.log.v1.Settings
+	(*Profile)(nil),           // 6: berth.log.v1.Profile
+	(*PluginWeight)(nil),      // 7: berth.log.v1.PluginWeight
+	(*ShapePoint)(nil),        // 8: berth.log.v1.ShapePoint
+	(*ClassDefined)(nil),      // 9: berth.log.v1.ClassDefined
+	(*ClassSpec)(nil),         // 10: berth.log.v1.ClassSpec
+	(*LabelSelector)(nil),     // 11: berth.log.v1.LabelSelector
+	(*PodTerm)(nil),           // 12: berth.log.v1.PodTerm
+	(*WeightedPodTerm)(nil),   // 13: berth.log.v1.WeightedPodTerm
+	(*SpreadConstraint)(nil),  // 14: berth.log.v1.SpreadConstraint
+	(*LabelsDefined)(nil),     // 15: berth.log.v1.LabelsDefined
+	(*SelectorSet)(nil),       // 16: berth.log.v1.SelectorSet
+	(*SelectorRemoved)(nil),   // 17: berth.log.v1.SelectorRemoved
+	(*Quantity)(nil),          // 18: berth.log.v1.Quantity
+	(*Label)(nil),             // 19: berth.log.v1.Label
+	(*Toleration)(nil),        // 20: berth.log.v1.Toleration
+	(*Taint)(nil),             // 21: berth.log.v1.Taint
+	(*NodeSelectorTerm)(nil),  // 22: berth.log.v1.NodeSelectorTerm
+	(*Requirement)(nil),       // 23: berth.log.v1.Requirement
+	(*PreferredTerm)(nil),     // 24: berth.log.v1.PreferredTerm
+	(*HostPort)(nil),          // 25: berth.log.v1.HostPort
+	(*NodeSet)(nil),           // 26: berth.log.v1.NodeSet
+	(*Image)(nil),             // 27: berth.log.v1.Image
+	(*NodeRemoved)(nil),       // 28: berth.log.v1.NodeRemoved
+	(*NamespaceSet)(nil),      // 29: berth.log.v1.NamespaceSet
+	(*NamespaceRemoved)(nil),  // 30: berth.log.v1.NamespaceRemoved
+	(*PodSet)(nil),            // 31: berth.log.v1.PodSet
+	(*BudgetSet)(nil),         // 32: berth.log.v1.BudgetSet
+	(*BudgetRemoved)(nil),     // 33: berth.log.v1.BudgetRemoved
+	(*PodNominated)(nil),      // 34: berth.log.v1.PodNominated
+	(*PreemptionStarted)(nil), // 35: berth.log.v1.PreemptionStarted
+	(*PreemptionEnded)(nil),   // 36: berth.log.v1.PreemptionEnded
+	(*PodAssumed)(nil),        // 37: berth.log.v1.PodAssumed
+	(*PodBound)(nil),          // 38: berth.log.v1.PodBound
+	(*PodForgotten)(nil),      // 39: berth.log.v1.PodForgotten
+	(*PodRemoved)(nil),        // 40: berth.log.v1.PodRemoved
+	(*ImageSized)(nil),        // 41: berth.log.v1.ImageSized
 }
 var file_berth_log_v1_log_proto_depIdxs = []int32{
 	1,  // 0: berth.log.v1.FollowRequest.from:type_name -> berth.log.v1.Version
@@ -3328,56 +3839,62 @@ var file_berth_log_v1_log_proto_depIdxs = []int32{
 	29, // 8: berth.log.v1.Delta.namespace_set:type_name -> berth.log.v1.NamespaceSet
 	30, // 9: berth.log.v1.Delta.namespace_removed:type_name -> berth.log.v1.NamespaceRemoved
 	31, // 10: berth.log.v1.Delta.pod_set:type_name -> berth.log.v1.PodSet
-	32, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
-	33, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
-	34, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
-	35, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
-	36, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
+	37, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
+	38, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
+	39, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
+	40, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
+	41, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
 	15, // 16: berth.log.v1.Delta.labels_defined:type_name -> berth.log.v1.LabelsDefined
 	16, // 17: berth.log.v1.Delta.selector_set:type_name -> berth.log.v1.SelectorSet
 	17, // 18: berth.log.v1.Delta.selector_removed:type_name -> berth.log.v1.SelectorRemoved
-	6,  // 19: berth.log.v1.Settings.profiles:type_name -> berth.log.v1.Profile
-	7,  // 20: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
-	7,  // 21: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
-	8,  // 22: berth.log.v1.Profile.shape:type_name -> berth.log.v1.ShapePoint
-	22, // 23: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
-	24, // 24: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
-	14, // 25: berth.log.v1.Profile.default_spread:type_name -> berth.log.v1.SpreadConstraint
-	10, // 26: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
-	18, // 27: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
-	18, // 28: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
-	20, // 29: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
-	19, // 30: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
-	22, // 31: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
-	24, // 32: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
-	25, // 33: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
-	12, // 34: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
-	12, // 35: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
-	13, // 36: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
-	13, // 37: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
-	14, // 38: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
-	23, // 39: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
-	11, // 40: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
-	11, // 41: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
-	12, // 42: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
-	11, // 43: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
-	19, // 44: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
-	11, // 45: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
-	23, // 46: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
-	23, // 47: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
-	22, // 48: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
-	19, // 49: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
-	21, // 50: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
-	18, // 51: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
-	27, // 52: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
-	19, // 53: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
-	2,  // 54: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
-	3,  // 55: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
-	55, // [55:56] is the sub-list for method output_type
-	54, // [54:55] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	32, // 19: berth.log.v1.Delta.budget_set:type_name -> berth.log.v1.BudgetSet
+	33, // 20: berth.log.v1.Delta.budget_removed:type_name -> berth.log.v1.BudgetRemoved
+	34, // 21: berth.log.v1.Delta.pod_nominated:type_name -> berth.log.v1.PodNominated
+	35, // 22: berth.log.v1.Delta.preemption_started:type_name -> berth.log.v1.PreemptionStarted
+	36, // 23: berth.log.v1.Delta.preemption_ended:type_name -> berth.log.v1.PreemptionEnded
+	6,  // 24: berth.log.v1.Settings.profiles:type_name -> berth.log.v1.Profile
+	7,  // 25: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
+	7,  // 26: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
+	8,  // 27: berth.log.v1.Profile.shape:type_name -> berth.log.v1.ShapePoint
+	22, // 28: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
+	24, // 29: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
+	14, // 30: berth.log.v1.Profile.default_spread:type_name -> berth.log.v1.SpreadConstraint
+	10, // 31: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
+	18, // 32: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
+	18, // 33: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
+	20, // 34: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
+	19, // 35: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
+	22, // 36: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
+	24, // 37: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
+	25, // 38: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
+	12, // 39: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
+	12, // 40: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
+	13, // 41: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	13, // 42: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	14, // 43: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
+	23, // 44: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
+	11, // 45: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
+	11, // 46: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
+	12, // 47: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
+	11, // 48: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
+	19, // 49: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
+	11, // 50: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
+	23, // 51: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
+	23, // 52: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
+	22, // 53: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
+	19, // 54: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
+	21, // 55: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
+	18, // 56: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
+	27, // 57: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
+	19, // 58: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
+	11, // 59: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
+	2,  // 60: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
+	3,  // 61: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
+	61, // [61:62] is the sub-list for method output_type
+	60, // [60:61] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_berth_log_v1_log_proto_init() }
@@ -3401,6 +3918,11 @@ func file_berth_log_v1_log_proto_init() {
 		(*Delta_LabelsDefined)(nil),
 		(*Delta_SelectorSet)(nil),
 		(*Delta_SelectorRemoved)(nil),
+		(*Delta_BudgetSet)(nil),
+		(*Delta_BudgetRemoved)(nil),
+		(*Delta_PodNominated)(nil),
+		(*Delta_PreemptionStarted)(nil),
+		(*Delta_PreemptionEnded)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3408,7 +3930,7 @@ func file_berth_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_log_v1_log_proto_rawDesc), len(file_berth_log_v1_log_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   36,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -611,6 +611,245 @@ func (x *Shard) GetInFlight() int32 {
 	return 0
 }
 
+// WatchBandsRequest says who watches.
+type WatchBandsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The member's id, for logs.
+	Member        string `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchBandsRequest) Reset() {
+	*x = WatchBandsRequest{}
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchBandsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchBandsRequest) ProtoMessage() {}
+
+func (x *WatchBandsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchBandsRequest.ProtoReflect.Descriptor instead.
+func (*WatchBandsRequest) Descriptor() ([]byte, []int) {
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *WatchBandsRequest) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+// WatchBandsResponse is the bands of a member's shards. A shard that is not listed has none.
+type WatchBandsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By shard.
+	Bands         []*Band `protobuf:"bytes,1,rep,name=bands,proto3" json:"bands,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchBandsResponse) Reset() {
+	*x = WatchBandsResponse{}
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchBandsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchBandsResponse) ProtoMessage() {}
+
+func (x *WatchBandsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchBandsResponse.ProtoReflect.Descriptor instead.
+func (*WatchBandsResponse) Descriptor() ([]byte, []int) {
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WatchBandsResponse) GetBands() []*Band {
+	if x != nil {
+		return x.Bands
+	}
+	return nil
+}
+
+// Band is the priority that a shard is working at.
+type Band struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard.
+	Shard int32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The highest priority of its pods that are active, or in flight on their way to the binder.
+	Priority      int32 `protobuf:"varint,2,opt,name=priority,proto3" json:"priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Band) Reset() {
+	*x = Band{}
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Band) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Band) ProtoMessage() {}
+
+func (x *Band) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Band.ProtoReflect.Descriptor instead.
+func (*Band) Descriptor() ([]byte, []int) {
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Band) GetShard() int32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *Band) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+// ActivateRequest names pods.
+type ActivateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Their uids, at most 1000.
+	Uids          []string `protobuf:"bytes,1,rep,name=uids,proto3" json:"uids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ActivateRequest) Reset() {
+	*x = ActivateRequest{}
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActivateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActivateRequest) ProtoMessage() {}
+
+func (x *ActivateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActivateRequest.ProtoReflect.Descriptor instead.
+func (*ActivateRequest) Descriptor() ([]byte, []int) {
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ActivateRequest) GetUids() []string {
+	if x != nil {
+		return x.Uids
+	}
+	return nil
+}
+
+// ActivateResponse says which were activated.
+type ActivateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Their uids, in request order. One whose attempt is running is among them: it is active again if that fails.
+	Uids          []string `protobuf:"bytes,1,rep,name=uids,proto3" json:"uids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ActivateResponse) Reset() {
+	*x = ActivateResponse{}
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActivateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActivateResponse) ProtoMessage() {}
+
+func (x *ActivateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActivateResponse.ProtoReflect.Descriptor instead.
+func (*ActivateResponse) Descriptor() ([]byte, []int) {
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ActivateResponse) GetUids() []string {
+	if x != nil {
+		return x.Uids
+	}
+	return nil
+}
+
 var File_berth_queue_v1_queue_proto protoreflect.FileDescriptor
 
 const file_berth_queue_v1_queue_proto_rawDesc = "" +
@@ -651,19 +890,33 @@ const file_berth_queue_v1_queue_proto_rawDesc = "" +
 	"\x06active\x18\x03 \x01(\x05R\x06active\x12\x18\n" +
 	"\abackoff\x18\x04 \x01(\x05R\abackoff\x12$\n" +
 	"\runschedulable\x18\x05 \x01(\x05R\runschedulable\x12\x1b\n" +
-	"\tin_flight\x18\x06 \x01(\x05R\binFlight*\x82\x01\n" +
+	"\tin_flight\x18\x06 \x01(\x05R\binFlight\"+\n" +
+	"\x11WatchBandsRequest\x12\x16\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\"@\n" +
+	"\x12WatchBandsResponse\x12*\n" +
+	"\x05bands\x18\x01 \x03(\v2\x14.berth.queue.v1.BandR\x05bands\"8\n" +
+	"\x04Band\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12\x1a\n" +
+	"\bpriority\x18\x02 \x01(\x05R\bpriority\"%\n" +
+	"\x0fActivateRequest\x12\x12\n" +
+	"\x04uids\x18\x01 \x03(\tR\x04uids\"&\n" +
+	"\x10ActivateResponse\x12\x12\n" +
+	"\x04uids\x18\x01 \x03(\tR\x04uids*\x82\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_GATED\x10\x01\x12\x10\n" +
 	"\fSTATE_ACTIVE\x10\x02\x12\x11\n" +
 	"\rSTATE_BACKOFF\x10\x03\x12\x17\n" +
 	"\x13STATE_UNSCHEDULABLE\x10\x04\x12\x13\n" +
-	"\x0fSTATE_IN_FLIGHT\x10\x052\x8d\x02\n" +
+	"\x0fSTATE_IN_FLIGHT\x10\x052\xb3\x03\n" +
 	"\fQueueService\x12V\n" +
 	"\vListPending\x12\".berth.queue.v1.ListPendingRequest\x1a#.berth.queue.v1.ListPendingResponse\x12S\n" +
 	"\n" +
 	"GetPending\x12!.berth.queue.v1.GetPendingRequest\x1a\".berth.queue.v1.GetPendingResponse\x12P\n" +
-	"\tGetShards\x12 .berth.queue.v1.GetShardsRequest\x1a!.berth.queue.v1.GetShardsResponseB\xc0\x01\n" +
+	"\tGetShards\x12 .berth.queue.v1.GetShardsRequest\x1a!.berth.queue.v1.GetShardsResponse\x12U\n" +
+	"\n" +
+	"WatchBands\x12!.berth.queue.v1.WatchBandsRequest\x1a\".berth.queue.v1.WatchBandsResponse0\x01\x12M\n" +
+	"\bActivate\x12\x1f.berth.queue.v1.ActivateRequest\x1a .berth.queue.v1.ActivateResponseB\xc0\x01\n" +
 	"\x12com.berth.queue.v1B\n" +
 	"QueueProtoP\x01ZDgithub.com/berth-scheduler/berth/internal/gen/berth/queue/v1;queuev1\xa2\x02\x03BQX\xaa\x02\x0eBerth.Queue.V1\xca\x02\x0eBerth\\Queue\\V1\xe2\x02\x1aBerth\\Queue\\V1\\GPBMetadata\xea\x02\x10Berth::Queue::V1b\x06proto3"
 
@@ -680,7 +933,7 @@ func file_berth_queue_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_queue_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_queue_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_berth_queue_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_berth_queue_v1_queue_proto_goTypes = []any{
 	(State)(0),                    // 0: berth.queue.v1.State
 	(*ListPendingRequest)(nil),    // 1: berth.queue.v1.ListPendingRequest
@@ -691,28 +944,38 @@ var file_berth_queue_v1_queue_proto_goTypes = []any{
 	(*GetShardsRequest)(nil),      // 6: berth.queue.v1.GetShardsRequest
 	(*GetShardsResponse)(nil),     // 7: berth.queue.v1.GetShardsResponse
 	(*Shard)(nil),                 // 8: berth.queue.v1.Shard
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
-	(*v1.VerdictCount)(nil),       // 10: berth.filter.v1.VerdictCount
+	(*WatchBandsRequest)(nil),     // 9: berth.queue.v1.WatchBandsRequest
+	(*WatchBandsResponse)(nil),    // 10: berth.queue.v1.WatchBandsResponse
+	(*Band)(nil),                  // 11: berth.queue.v1.Band
+	(*ActivateRequest)(nil),       // 12: berth.queue.v1.ActivateRequest
+	(*ActivateResponse)(nil),      // 13: berth.queue.v1.ActivateResponse
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*v1.VerdictCount)(nil),       // 15: berth.filter.v1.VerdictCount
 }
 var file_berth_queue_v1_queue_proto_depIdxs = []int32{
 	5,  // 0: berth.queue.v1.ListPendingResponse.pods:type_name -> berth.queue.v1.PendingPod
 	5,  // 1: berth.queue.v1.GetPendingResponse.pods:type_name -> berth.queue.v1.PendingPod
 	0,  // 2: berth.queue.v1.PendingPod.state:type_name -> berth.queue.v1.State
-	9,  // 3: berth.queue.v1.PendingPod.since:type_name -> google.protobuf.Timestamp
-	10, // 4: berth.queue.v1.PendingPod.verdicts:type_name -> berth.filter.v1.VerdictCount
-	9,  // 5: berth.queue.v1.PendingPod.backoff_until:type_name -> google.protobuf.Timestamp
+	14, // 3: berth.queue.v1.PendingPod.since:type_name -> google.protobuf.Timestamp
+	15, // 4: berth.queue.v1.PendingPod.verdicts:type_name -> berth.filter.v1.VerdictCount
+	14, // 5: berth.queue.v1.PendingPod.backoff_until:type_name -> google.protobuf.Timestamp
 	8,  // 6: berth.queue.v1.GetShardsResponse.shards:type_name -> berth.queue.v1.Shard
-	1,  // 7: berth.queue.v1.QueueService.ListPending:input_type -> berth.queue.v1.ListPendingRequest
-	3,  // 8: berth.queue.v1.QueueService.GetPending:input_type -> berth.queue.v1.GetPendingRequest
-	6,  // 9: berth.queue.v1.QueueService.GetShards:input_type -> berth.queue.v1.GetShardsRequest
-	2,  // 10: berth.queue.v1.QueueService.ListPending:output_type -> berth.queue.v1.ListPendingResponse
-	4,  // 11: berth.queue.v1.QueueService.GetPending:output_type -> berth.queue.v1.GetPendingResponse
-	7,  // 12: berth.queue.v1.QueueService.GetShards:output_type -> berth.queue.v1.GetShardsResponse
-	10, // [10:13] is the sub-list for method output_type
-	7,  // [7:10] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	11, // 7: berth.queue.v1.WatchBandsResponse.bands:type_name -> berth.queue.v1.Band
+	1,  // 8: berth.queue.v1.QueueService.ListPending:input_type -> berth.queue.v1.ListPendingRequest
+	3,  // 9: berth.queue.v1.QueueService.GetPending:input_type -> berth.queue.v1.GetPendingRequest
+	6,  // 10: berth.queue.v1.QueueService.GetShards:input_type -> berth.queue.v1.GetShardsRequest
+	9,  // 11: berth.queue.v1.QueueService.WatchBands:input_type -> berth.queue.v1.WatchBandsRequest
+	12, // 12: berth.queue.v1.QueueService.Activate:input_type -> berth.queue.v1.ActivateRequest
+	2,  // 13: berth.queue.v1.QueueService.ListPending:output_type -> berth.queue.v1.ListPendingResponse
+	4,  // 14: berth.queue.v1.QueueService.GetPending:output_type -> berth.queue.v1.GetPendingResponse
+	7,  // 15: berth.queue.v1.QueueService.GetShards:output_type -> berth.queue.v1.GetShardsResponse
+	10, // 16: berth.queue.v1.QueueService.WatchBands:output_type -> berth.queue.v1.WatchBandsResponse
+	13, // 17: berth.queue.v1.QueueService.Activate:output_type -> berth.queue.v1.ActivateResponse
+	13, // [13:18] is the sub-list for method output_type
+	8,  // [8:13] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_berth_queue_v1_queue_proto_init() }
@@ -726,7 +989,7 @@ func file_berth_queue_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_queue_v1_queue_proto_rawDesc), len(file_berth_queue_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   8,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,8 @@ const (
 	QueueService_ListPending_FullMethodName = "/berth.queue.v1.QueueService/ListPending"
 	QueueService_GetPending_FullMethodName  = "/berth.queue.v1.QueueService/GetPending"
 	QueueService_GetShards_FullMethodName   = "/berth.queue.v1.QueueService/GetShards"
+	QueueService_WatchBands_FullMethodName  = "/berth.queue.v1.QueueService/WatchBands"
+	QueueService_Activate_FullMethodName    = "/berth.queue.v1.QueueService/Activate"
 )
 
 // QueueServiceClient is the client API for QueueService service.
@@ -38,6 +40,11 @@ type QueueServiceClient interface {
 	GetPending(ctx context.Context, in *GetPendingRequest, opts ...grpc.CallOption) (*GetPendingResponse, error)
 	// GetShards returns the shards this member owns, with their depths.
 	GetShards(ctx context.Context, in *GetShardsRequest, opts ...grpc.CallOption) (*GetShardsResponse, error)
+	// WatchBands streams, to other queue members, the priority that each of this member's shards is working at: at once, on
+	// every change, and every half second.
+	WatchBands(ctx context.Context, in *WatchBandsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchBandsResponse], error)
+	// Activate makes pods active that are unschedulable or in backoff, whatever they wait for. Unknown ones are left out.
+	Activate(ctx context.Context, in *ActivateRequest, opts ...grpc.CallOption) (*ActivateResponse, error)
 }
 
 type queueServiceClient struct {
@@ -78,6 +85,35 @@ func (c *queueServiceClient) GetShards(ctx context.Context, in *GetShardsRequest
 	return out, nil
 }
 
+func (c *queueServiceClient) WatchBands(ctx context.Context, in *WatchBandsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchBandsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &QueueService_ServiceDesc.Streams[0], QueueService_WatchBands_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchBandsRequest, WatchBandsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type QueueService_WatchBandsClient = grpc.ServerStreamingClient[WatchBandsResponse]
+
+func (c *queueServiceClient) Activate(ctx context.Context, in *ActivateRequest, opts ...grpc.CallOption) (*ActivateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ActivateResponse)
+	err := c.cc.Invoke(ctx, QueueService_Activate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // QueueServiceServer is the server API for QueueService service.
 // All implementations must embed UnimplementedQueueServiceServer
 // for forward compatibility.
@@ -90,6 +126,11 @@ type QueueServiceServer interface {
 	GetPending(context.Context, *GetPendingRequest) (*GetPendingResponse, error)
 	// GetShards returns the shards this member owns, with their depths.
 	GetShards(context.Context, *GetShardsRequest) (*GetShardsResponse, error)
+	// WatchBands streams, to other queue members, the priority that each of this member's shards is working at: at once, on
+	// every change, and every half second.
+	WatchBands(*WatchBandsRequest, grpc.ServerStreamingServer[WatchBandsResponse]) error
+	// Activate makes pods active that are unschedulable or in backoff, whatever they wait for. Unknown ones are left out.
+	Activate(context.Context, *ActivateRequest) (*ActivateResponse, error)
 	mustEmbedUnimplementedQueueServiceServer()
 }
 
@@ -108,6 +149,12 @@ func (UnimplementedQueueServiceServer) GetPending(context.Context, *GetPendingRe
 }
 func (UnimplementedQueueServiceServer) GetShards(context.Context, *GetShardsRequest) (*GetShardsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetShards not implemented")
+}
+func (UnimplementedQueueServiceServer) WatchBands(*WatchBandsRequest, grpc.ServerStreamingServer[WatchBandsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchBands not implemented")
+}
+func (UnimplementedQueueServiceServer) Activate(context.Context, *ActivateRequest) (*ActivateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Activate not implemented")
 }
 func (UnimplementedQueueServiceServer) mustEmbedUnimplementedQueueServiceServer() {}
 func (UnimplementedQueueServiceServer) testEmbeddedByValue()                      {}
@@ -184,6 +231,35 @@ func _QueueService_GetShards_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _QueueService_WatchBands_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchBandsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(QueueServiceServer).WatchBands(m, &grpc.GenericServerStream[WatchBandsRequest, WatchBandsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type QueueService_WatchBandsServer = grpc.ServerStreamingServer[WatchBandsResponse]
+
+func _QueueService_Activate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ActivateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).Activate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_Activate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).Activate(ctx, req.(*ActivateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // QueueService_ServiceDesc is the grpc.ServiceDesc for QueueService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -203,7 +279,17 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "GetShards",
 			Handler:    _QueueService_GetShards_Handler,
 		},
+		{
+			MethodName: "Activate",
+			Handler:    _QueueService_Activate_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchBands",
+			Handler:       _QueueService_WatchBands_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "berth/queue/v1/queue.proto",
 }
