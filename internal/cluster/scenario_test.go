@@ -167,6 +167,29 @@ func (s *scenario) delta(words []string) cluster.Delta {
 			NodeName: a.take("on", ""), Deleting: a.take("deleting", "no") == "yes",
 			Labels: cluster.LabelsID(s.number(a.take("labels", "0"))), Nominated: a.take("nominated", ""),
 		}}
+	case "nominated":
+		return cluster.PodNominated{ID: cluster.PodID(a.id), Node: a.name}
+	case "preemption":
+		d := cluster.PreemptionStarted{ID: cluster.PodID(a.id), Node: cluster.NodeIndex(s.number(a.take("at", "0")))}
+		for _, id := range a.all("victim") {
+			d.Victims = append(d.Victims, cluster.PodID(s.number(id)))
+		}
+		return d
+	case "preemption-ended":
+		d := cluster.PreemptionEnded{ID: cluster.PodID(a.id)}
+		for _, id := range a.all("spared") {
+			d.Spared = append(d.Spared, cluster.PodID(s.number(id)))
+		}
+		d.Failed = len(d.Spared) > 0
+		return d
+	case "budget":
+		b := cluster.Budget{Namespace: "default", Name: words[1], Allowed: int32(s.number(a.take("allowed", "0"))), Disrupted: a.all("disrupted")}
+		for _, l := range a.labels() {
+			b.Selector.Requirements = append(b.Selector.Requirements, cluster.Requirement{Key: l.Key, Operator: "In", Values: []string{l.Value}})
+		}
+		return cluster.BudgetSet{Budget: b}
+	case "budget-removed":
+		return cluster.BudgetRemoved{Namespace: "default", Name: words[1]}
 	case "assumed":
 		return cluster.PodAssumed{ID: cluster.PodID(a.id), Node: cluster.NodeIndex(s.number(a.take("at", "0"))), Attempt: int32(s.number(a.take("attempt", "1")))}
 	case "bound":
@@ -196,7 +219,7 @@ func (s *scenario) arguments(words []string) *arguments {
 		case paired:
 			a.pairs = append(a.pairs, [2]string{key, value})
 		case word == "is":
-		case i == 0 && !strings.HasPrefix(words[0], "namespace") && !strings.HasPrefix(words[0], "selector"):
+		case i == 0 && !strings.HasPrefix(words[0], "namespace") && !strings.HasPrefix(words[0], "selector") && !strings.HasPrefix(words[0], "budget"):
 			a.id = s.number(word)
 		default:
 			a.name = word
@@ -285,6 +308,14 @@ func (s *scenario) show(what string) []string {
 			}
 		}
 		add("last changed at %d", st.SelectorsModified("default"))
+	case "budgets":
+		for _, b := range st.AllBudgets() {
+			add("%s protects %v, %d may go", b.Name, b.Selector.Requirements, b.Allowed)
+			for _, l := range st.LabelSets() {
+				add("  pod-a with label set %d: %v", l.ID, b.Protects("pod-a", &l.LabelSet))
+			}
+		}
+		add("last changed at %d", st.BudgetsModified)
 	case "nominations":
 		for _, node := range slices.Sorted(st.NominatedNodes()) {
 			add("nominated to %s: pods %v", node, st.NominatedOn(node))
@@ -315,8 +346,13 @@ func place(p *cluster.PodRow) string {
 	if p.Attempt > 0 {
 		text += fmt.Sprintf(", attempt %d", p.Attempt)
 	}
-	if p.Deleting {
-		text += ", deleting"
+	for _, flag := range []struct {
+		set  bool
+		text string
+	}{{p.Deleting, "deleting"}, {p.Preempting, "preempting"}, {p.Victim, "a victim"}} {
+		if flag.set {
+			text += ", " + flag.text
+		}
 	}
 	return text
 }
