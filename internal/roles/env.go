@@ -41,7 +41,7 @@ type env struct {
 	rpc      rpc.Config
 	clients  *rpc.Clients
 	coord    *coord.Client
-	registry *prometheus.Registry
+	measured *memberMetrics
 	checks   []func() rpc.Check // of the roles, for readiness; complete before serving begins
 }
 
@@ -50,10 +50,10 @@ func withEnv(ctx context.Context, c Common, network rpc.Network, run func(ctx co
 	if len(c.EtcdEndpoints) == 0 {
 		return errors.New("etcd endpoints: none; name at least one")
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	e := &env{Common: c, net: network, registry: registry}
-	e.rpc = rpc.Config{Net: network, Log: c.Log, Metrics: registry, Trace: c.Trace}
+	measured := newMemberMetrics()
+	measured.common.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	e := &env{Common: c, net: network, measured: measured}
+	e.rpc = rpc.Config{Net: network, Log: c.Log, Metrics: measured.common, Trace: c.Trace}
 	e.clients = rpc.NewClients(e.rpc)
 	defer e.clients.Close()
 	var err error
@@ -71,10 +71,8 @@ func withEnv(ctx context.Context, c Common, network rpc.Network, run func(ctx co
 	return g.Wait()
 }
 
-// metrics is where one member registers its metrics: a process may run several of a role.
-func (e *env) metrics(id string) prometheus.Registerer {
-	return prometheus.WrapRegistererWith(prometheus.Labels{"member": id}, e.registry)
-}
+// metrics is where one member registers its metrics.
+func (e *env) metrics(id string) prometheus.Registerer { return e.measured.of(id) }
 
 func (e *env) serveOps(ctx context.Context) error {
 	l, err := net.Listen("tcp", e.OpsListen)
@@ -82,7 +80,7 @@ func (e *env) serveOps(ctx context.Context) error {
 		return fmt.Errorf("listen for metrics and readiness: %w", err)
 	}
 	e.Log.Info("serving metrics and readiness", "address", l.Addr().String())
-	return rpc.ServeOps(ctx, l, e.registry, func() []rpc.Check {
+	return rpc.ServeOps(ctx, l, e.measured, func() []rpc.Check {
 		var out []rpc.Check
 		for _, c := range e.checks {
 			out = append(out, c())
@@ -94,7 +92,7 @@ func (e *env) serveOps(ctx context.Context) error {
 // newReplica starts a replica that follows the active binder.
 func (e *env) newReplica(ctx context.Context, g *errgroup.Group) (*replica.Replica, error) {
 	r, err := replica.New(replica.Config{
-		Member: e.ID, Leaders: e.coord, Conns: e.clients, Log: e.Log, Metrics: e.registry,
+		Member: e.ID, Leaders: e.coord, Conns: e.clients, Log: e.Log, Metrics: e.measured.common,
 	})
 	if err != nil {
 		return nil, err

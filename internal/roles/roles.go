@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-scheduler/berth/gateway"
@@ -166,7 +167,7 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 		return err
 	}
 	cl.Settings.Source = cl.Source
-	src, err := e.source(cl)
+	src, err := e.source(cl, e.metrics(id))
 	if err != nil {
 		return err
 	}
@@ -182,7 +183,7 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	return e.serve(ctx, g, r)
 }
 
-func (e *env) source(cl Cluster) (source.Source, error) {
+func (e *env) source(cl Cluster, metrics prometheus.Registerer) (source.Source, error) {
 	switch cl.Source {
 	case "local":
 		return local.New(e.coord, local.Config{Log: e.Log}), nil
@@ -192,7 +193,7 @@ func (e *env) source(cl Cluster) (source.Source, error) {
 			names[i] = p.SchedulerName
 		}
 		return kube.New(kube.Config{
-			Kubeconfig: cl.Kubeconfig, SchedulerNames: names, QPS: cl.KubeQPS, Burst: cl.KubeBurst, Log: e.Log,
+			Kubeconfig: cl.Kubeconfig, SchedulerNames: names, QPS: cl.KubeQPS, Burst: cl.KubeBurst, Log: e.Log, Metrics: metrics,
 		})
 	}
 	return nil, fmt.Errorf("source %q: want kube or local", cl.Source)

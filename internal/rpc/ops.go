@@ -32,14 +32,14 @@ const (
 // ServeOps answers HTTP on l, which it closes, until ctx ends; then it lets requests in flight finish, for at most
 // [DefaultDrain], and returns nil. An error means that the listener broke.
 //
-//	/metrics          what registry holds; nothing if it is nil
+//	/metrics          what is gathered; nothing if metrics is nil
 //	/livez, /healthz  200 "ok" as long as the process answers
 //	/readyz           200 "ok", or 503 and one line per failing check; ?verbose lists every check
 //
 // checks is called per request, concurrently, and must not wait; nil means none.
-func ServeOps(ctx context.Context, l net.Listener, registry *prometheus.Registry, checks func() []Check) error {
+func ServeOps(ctx context.Context, l net.Listener, metrics prometheus.Gatherer, checks func() []Check) error {
 	server := &http.Server{
-		Handler:           opsHandler(registry, checks),
+		Handler:           opsHandler(metrics, checks),
 		ReadHeaderTimeout: opsHeaderTimeout,
 		ReadTimeout:       opsReadTimeout,
 		WriteTimeout:      opsWriteTimeout,
@@ -67,9 +67,9 @@ func ServeOps(ctx context.Context, l net.Listener, registry *prometheus.Registry
 	return nil
 }
 
-func opsHandler(registry *prometheus.Registry, checks func() []Check) http.Handler {
-	if registry == nil {
-		registry = prometheus.NewRegistry()
+func opsHandler(metrics prometheus.Gatherer, checks func() []Check) http.Handler {
+	if metrics == nil {
+		metrics = prometheus.NewRegistry()
 	}
 	alive := func(w http.ResponseWriter, _ *http.Request) { answerText(w, http.StatusOK, "ok") }
 	mux := http.NewServeMux()
@@ -83,9 +83,7 @@ func opsHandler(registry *prometheus.Registry, checks func() []Check) http.Handl
 		code, text := readiness(all, r.URL.Query().Has("verbose"))
 		answerText(w, code, text)
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		Registry: registry, MaxRequestsInFlight: opsScrapes,
-	}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: opsScrapes}))
 	return mux
 }
 

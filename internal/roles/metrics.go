@@ -1,0 +1,115 @@
+package roles
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// kubePrefix begins the names of the metrics that kube-scheduler has too.
+const kubePrefix = "scheduler_"
+
+// memberMetrics is what the members of one process measure, together. A process may run several members of a role, all
+// of which have the same metrics: Berth's own are told apart by the label member; those that are kube-scheduler's too
+// have kube-scheduler's labels and no other, and are summed.
+type memberMetrics struct {
+	common  *prometheus.Registry            // what is the process's and no member's
+	members map[string]*prometheus.Registry // by member; complete before anybody gathers
+}
+
+func newMemberMetrics() *memberMetrics {
+	return &memberMetrics{common: prometheus.NewRegistry(), members: make(map[string]*prometheus.Registry)}
+}
+
+// of returns where a member registers its metrics.
+func (m *memberMetrics) of(member string) *prometheus.Registry {
+	if m.members[member] == nil {
+		m.members[member] = prometheus.NewRegistry()
+	}
+	return m.members[member]
+}
+
+// Gather implements prometheus.Gatherer.
+func (m *memberMetrics) Gather() ([]*dto.MetricFamily, error) {
+	families := make(map[string]*dto.MetricFamily)
+	var errs prometheus.MultiError
+	common, err := m.common.Gather()
+	errs.Append(err)
+	for _, f := range common {
+		families[f.GetName()] = f
+	}
+	for member, registry := range m.members {
+		gathered, err := registry.Gather()
+		errs.Append(err)
+		for _, f := range gathered {
+			errs.Append(merge(families, member, f))
+		}
+	}
+	out := make([]*dto.MetricFamily, 0, len(families))
+	for _, f := range families {
+		slices.SortFunc(f.Metric, func(a, b *dto.Metric) int { return cmp.Compare(labelsKey(a), labelsKey(b)) })
+		out = append(out, f)
+	}
+	slices.SortFunc(out, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	return out, errs.MaybeUnwrap()
+}
+
+// merge adds what one member says of a family to what others say.
+func merge(families map[string]*dto.MetricFamily, member string, f *dto.MetricFamily) error {
+	whole := families[f.GetName()]
+	if whole == nil {
+		whole = &dto.MetricFamily{Name: f.Name, Help: f.Help, Type: f.Type, Unit: f.Unit}
+		families[f.GetName()] = whole
+	}
+	if whole.GetType() != f.GetType() {
+		return fmt.Errorf("metric %s is a %v of member %s and a %v elsewhere", f.GetName(), f.GetType(), member, whole.GetType())
+	}
+	for _, metric := range f.Metric {
+		if !strings.HasPrefix(f.GetName(), kubePrefix) {
+			name := "member"
+			metric.Label = append(metric.Label, &dto.LabelPair{Name: &name, Value: &member})
+			slices.SortFunc(metric.Label, func(a, b *dto.LabelPair) int { return cmp.Compare(a.GetName(), b.GetName()) })
+			whole.Metric = append(whole.Metric, metric)
+			continue
+		}
+		at := slices.IndexFunc(whole.Metric, func(other *dto.Metric) bool { return labelsKey(other) == labelsKey(metric) })
+		if at < 0 {
+			whole.Metric = append(whole.Metric, metric)
+			continue
+		}
+		add(whole.Metric[at], metric)
+	}
+	return nil
+}
+
+// labelsKey is the same for the same labels, which are sorted by name.
+func labelsKey(m *dto.Metric) string {
+	var b strings.Builder
+	for _, l := range m.Label {
+		fmt.Fprintf(&b, "%q=%q,", l.GetName(), l.GetValue())
+	}
+	return b.String()
+}
+
+// add adds a metric of the same family and labels: members count different things, so sums are what the process counts.
+func add(to, from *dto.Metric) {
+	sum := func(a, b float64) *float64 { a += b; return &a }
+	switch {
+	case to.Counter != nil:
+		to.Counter.Value = sum(to.Counter.GetValue(), from.Counter.GetValue())
+	case to.Gauge != nil:
+		to.Gauge.Value = sum(to.Gauge.GetValue(), from.Gauge.GetValue())
+	case to.Histogram != nil: // of the same buckets, since of the same code
+		a, b := to.Histogram, from.Histogram
+		count := a.GetSampleCount() + b.GetSampleCount()
+		a.SampleCount, a.SampleSum = &count, sum(a.GetSampleSum(), b.GetSampleSum())
+		for i, bucket := range a.Bucket {
+			n := bucket.GetCumulativeCount() + b.Bucket[i].GetCumulativeCount()
+			bucket.CumulativeCount = &n
+		}
+	}
+}
