@@ -204,6 +204,27 @@ func TestQueueDetailsAreAddedToPendingPods(t *testing.T) {
 	}
 }
 
+func TestPreemptorsAndTheirVictimsAreShown(t *testing.T) {
+	b := start(t, withState(stateOf(t, 7, append(crowd(3), assumed(0, 0), cluster.PodNominated{ID: 2, Node: "node-09"},
+		cluster.PreemptionStarted{ID: 1, Node: 0, Victims: []cluster.PodID{0}})...)))
+	response, err := b.client.ListPods(b.ctx, &schedulingv1.ListPodsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range response.GetPods() {
+		got = append(got, fmt.Sprintf("%s nominated to %q, preempting %v, victim %v", p.GetName(), p.GetNominatedNode(), p.GetPreempting(), p.GetVictim()))
+	}
+	want := []string{
+		`pod-0000 nominated to "", preempting false, victim true`,
+		`pod-0001 nominated to "node-00", preempting true, victim false`,
+		`pod-0002 nominated to "node-09", preempting false, victim false`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("pods (-want +got):\n%s", diff)
+	}
+}
+
 func TestSilentQueueLeavesStatesOpenAndFailsNothing(t *testing.T) {
 	b := start(t, withState(stateOf(t, 7, crowd(1)...)), with(func(cfg *gateway.Config) { cfg.PeerTimeout = 50 * time.Millisecond }))
 	b.join(&peer{role: coord.RoleQueue, id: "q-0", block: make(chan struct{})})

@@ -134,7 +134,10 @@ func podOf(st *cluster.State, p *cluster.PodRow) *schedulingv1.Pod {
 	pod := &schedulingv1.Pod{
 		Namespace: p.Namespace, Name: p.Name, Uid: p.UID,
 		Node: p.NodeName, Priority: p.Priority, Attempts: p.Attempt, Shard: -1,
-		Gates: p.Gates, Class: int32(p.Class),
+		Gates: p.Gates, Class: int32(p.Class), Preempting: p.Preempting, Victim: p.Victim,
+	}
+	if !p.Placed() {
+		pod.NominatedNode = p.Nominated
 	}
 	switch p.Phase {
 	case cluster.Assumed:

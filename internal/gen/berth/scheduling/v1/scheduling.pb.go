@@ -640,7 +640,13 @@ type Pod struct {
 	// spec.schedulingGates.
 	Gates []string `protobuf:"bytes,14,rep,name=gates,proto3" json:"gates,omitempty"`
 	// The class it belongs to.
-	Class         int32 `protobuf:"varint,15,opt,name=class,proto3" json:"class,omitempty"`
+	Class int32 `protobuf:"varint,15,opt,name=class,proto3" json:"class,omitempty"`
+	// The node it is nominated to, where room is held for it; empty if none, and when it is placed.
+	NominatedNode string `protobuf:"bytes,16,opt,name=nominated_node,json=nominatedNode,proto3" json:"nominated_node,omitempty"`
+	// Pods are being evicted so that it finds room on nominated_node.
+	Preempting bool `protobuf:"varint,17,opt,name=preempting,proto3" json:"preempting,omitempty"`
+	// It is placed, and being evicted so that another pod finds room.
+	Victim        bool `protobuf:"varint,18,opt,name=victim,proto3" json:"victim,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -778,6 +784,27 @@ func (x *Pod) GetClass() int32 {
 		return x.Class
 	}
 	return 0
+}
+
+func (x *Pod) GetNominatedNode() string {
+	if x != nil {
+		return x.NominatedNode
+	}
+	return ""
+}
+
+func (x *Pod) GetPreempting() bool {
+	if x != nil {
+		return x.Preempting
+	}
+	return false
+}
+
+func (x *Pod) GetVictim() bool {
+	if x != nil {
+		return x.Victim
+	}
+	return false
 }
 
 // Verdict is a reason against nodes.
@@ -1947,7 +1974,7 @@ const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"\x06active\x18\x02 \x01(\x05R\x06active\x12\x18\n" +
 	"\abackoff\x18\x03 \x01(\x05R\abackoff\x12$\n" +
 	"\runschedulable\x18\x04 \x01(\x05R\runschedulable\x12\x1b\n" +
-	"\tin_flight\x18\x05 \x01(\x05R\binFlight\"\xe9\x03\n" +
+	"\tin_flight\x18\x05 \x01(\x05R\binFlight\"\xc8\x04\n" +
 	"\x03Pod\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -1964,7 +1991,12 @@ const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"\bposition\x18\f \x01(\x05R\bposition\x129\n" +
 	"\brequests\x18\r \x03(\v2\x1d.berth.scheduling.v1.ResourceR\brequests\x12\x14\n" +
 	"\x05gates\x18\x0e \x03(\tR\x05gates\x12\x14\n" +
-	"\x05class\x18\x0f \x01(\x05R\x05class\"\x8f\x01\n" +
+	"\x05class\x18\x0f \x01(\x05R\x05class\x12%\n" +
+	"\x0enominated_node\x18\x10 \x01(\tR\rnominatedNode\x12\x1e\n" +
+	"\n" +
+	"preempting\x18\x11 \x01(\bR\n" +
+	"preempting\x12\x16\n" +
+	"\x06victim\x18\x12 \x01(\bR\x06victim\"\x8f\x01\n" +
 	"\aVerdict\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
