@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,6 +27,7 @@ type clusterFlags struct {
 	shape         []string
 	fitResources  []string
 	shards        int32
+	unschedulable time.Duration
 	seed          uint64
 
 	completed config.Completed
@@ -34,13 +36,14 @@ type clusterFlags struct {
 func (f *clusterFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.cluster.Source, "source", "", "where the cluster comes from: kube (an API server) or local (manifests kept in etcd) (default: kube if a kubeconfig is given, else local)")
 	fs.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "how to reach the API server; with --source=kube and no kubeconfig, the service account of the pod Berth runs in")
-	fs.Float32Var(&f.cluster.KubeQPS, "kube-qps", 5000, "requests per second to the API server, for binds; events and conditions have their own")
+	fs.Float32Var(&f.cluster.KubeQPS, "kube-qps", 5000, "requests per second to the API server, for binds; events, conditions and preemptions have their own")
 	fs.IntVar(&f.cluster.KubeBurst, "kube-burst", 5000, "burst of the same")
 	fs.StringVar(&f.schedulerName, "scheduler-name", "default-scheduler", "spec.schedulerName of the pods to schedule")
 	fs.StringVar(&f.strategy, "fit-strategy", cluster.LeastAllocated, "how NodeResourcesFit scores: LeastAllocated, MostAllocated or RequestedToCapacityRatio")
 	fs.StringSliceVar(&f.shape, "fit-shape", []string{"0:0", "100:10"}, "the function of RequestedToCapacityRatio, as utilization:score points")
 	fs.StringSliceVar(&f.fitResources, "fit-resources", []string{"cpu:1", "memory:1"}, "what NodeResourcesFit scores, as resource:weight")
 	fs.Int32Var(&f.shards, "shards", 4, "parts the queue is cut into, 1 to 256")
+	fs.DurationVar(&f.unschedulable, unschedulableFlag, 5*time.Minute, "after how long an unschedulable pod is tried again though nothing has happened that could help it; whole seconds, at least 1s")
 	fs.Uint64Var(&f.seed, "seed", 0, "of the order in which nodes of equal score are preferred")
 }
 
@@ -48,6 +51,9 @@ func (f *clusterFlags) addConfig(fs *pflag.FlagSet) {
 	fs.StringVar(&f.configFile, "config", "", "a file with a KubeSchedulerConfiguration ("+configv1.SchemeGroupVersion.String()+"); --kubeconfig, --kube-qps and --kube-burst override its clientConnection")
 	fs.StringVar(&f.writeTo, "write-config-to", "", "write the configuration, with all defaults, to this file, and exit")
 }
+
+// unschedulableFlag has kube-scheduler's name.
+const unschedulableFlag = "pod-max-in-unschedulable-pods-duration"
 
 // profileFlags say what a file says in its profiles.
 var profileFlags = []string{"scheduler-name", "fit-strategy", "fit-shape", "fit-resources"}
@@ -78,6 +84,8 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 		return errors.New("--source=local and --kubeconfig exclude each other")
 	case f.shards < 1 || f.shards > 256:
 		return fmt.Errorf("--shards: %d: want 1 to 256", f.shards)
+	case f.unschedulable < time.Second || f.unschedulable%time.Second != 0:
+		return fmt.Errorf("--%s: %v: want whole seconds, at least 1s", unschedulableFlag, f.unschedulable)
 	}
 	if f.completed, err = config.Complete(cfg); err != nil {
 		if f.configFile != "" {
@@ -90,8 +98,9 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 	}
 	f.cluster.Settings = cluster.Settings{
 		Shards: f.shards, Seed: f.seed, Profiles: f.completed.Profiles,
-		InitialBackoffSeconds: *f.completed.Config.PodInitialBackoffSeconds,
-		MaxBackoffSeconds:     *f.completed.Config.PodMaxBackoffSeconds,
+		InitialBackoffSeconds:   *f.completed.Config.PodInitialBackoffSeconds,
+		MaxBackoffSeconds:       *f.completed.Config.PodMaxBackoffSeconds,
+		MaxUnschedulableSeconds: int64(f.unschedulable / time.Second),
 	}
 	return nil
 }

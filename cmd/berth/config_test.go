@@ -57,6 +57,7 @@ func TestWithoutFlagsTheProfileIsTheDefault(t *testing.T) {
 	}
 	want := cluster.Settings{
 		Shards: 4, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}, InitialBackoffSeconds: 1, MaxBackoffSeconds: 10,
+		MaxUnschedulableSeconds: 300,
 	}
 	if diff := cmp.Diff(want, f.cluster.Settings); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
@@ -77,6 +78,19 @@ func TestStrategyFlagsReachTheProfile(t *testing.T) {
 	want.Shape = []cluster.ShapePoint{{Utilization: 0, Score: 1}, {Utilization: 50, Score: 9}}
 	if diff := cmp.Diff([]cluster.Profile{want}, f.cluster.Settings.Profiles); diff != "" {
 		t.Errorf("profiles (-want +got):\n%s", diff)
+	}
+}
+
+func TestTheTimeOfUnschedulablePodsReachesTheSettings(t *testing.T) {
+	f, err := parsed("--pod-max-in-unschedulable-pods-duration", "90s", "--config", file(t, "config.yaml", configHeader))
+	if err != nil || f.cluster.Settings.MaxUnschedulableSeconds != 90 {
+		t.Errorf("90s: %v, %+v", err, f.cluster.Settings)
+	}
+	for _, bad := range []string{"0s", "999ms", "1500ms", "-5m"} {
+		if _, err := parsed("--pod-max-in-unschedulable-pods-duration", bad); err == nil ||
+			!strings.Contains(err.Error(), "--pod-max-in-unschedulable-pods-duration: ") || !strings.Contains(err.Error(), "want whole seconds, at least 1s") {
+			t.Errorf("%s: %v, want an error that names the flag", bad, err)
+		}
 	}
 }
 

@@ -24,9 +24,10 @@ func applyCommand(opt Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Create or update nodes, pods, services and the like of the local source",
-		Long: "Apply sends manifests (YAML or JSON; Namespace, Node, Pod, Service, ReplicationController, ReplicaSet and\n" +
-			"StatefulSet objects, or a List of them) to Berth. All of them are checked before any of them is written.\n" +
-			"Of services and controllers only the selectors count: nothing makes pods of a ReplicaSet.",
+		Long: "Apply sends manifests (YAML or JSON; Namespace, Node, Pod, Service, ReplicationController, ReplicaSet,\n" +
+			"StatefulSet and PodDisruptionBudget objects, or a List of them) to Berth. All of them are checked before any\n" +
+			"of them is written. Of services and controllers only the selectors count: nothing makes pods of a ReplicaSet.\n" +
+			"Nor does anything compute how many disruptions a PodDisruptionBudget allows: status.disruptionsAllowed says it.",
 		Example: "  berth apply -f cluster.yaml\n  kubectl get nodes -o json | berth apply -f - --dry-run",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -247,6 +248,7 @@ var kinds = []struct {
 	{"ReplicationController", []string{"replicationcontroller", "replicationcontrollers", "rc"}},
 	{"ReplicaSet", []string{"replicaset", "replicasets", "rs"}},
 	{"StatefulSet", []string{"statefulset", "statefulsets", "sts"}},
+	{"PodDisruptionBudget", []string{"poddisruptionbudget", "poddisruptionbudgets", "pdb"}},
 }
 
 func namespaced(kind string) bool { return kind != "Node" && kind != "Namespace" }

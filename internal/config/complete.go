@@ -132,6 +132,7 @@ func unrunnable(path *field.Path, r resolved) (errs field.ErrorList) {
 	for _, name := range []string{taintToleration, balancedAllocation, podTopologySpread, interPodAffinity} {
 		needs(name, "score", "preScore")
 	}
+	needs(defaultPreemption, "postFilter", "preEnqueue") // where the preemptor is held back while others are evicted
 	return errs
 }
 

@@ -129,6 +129,26 @@ func TestACompletedConfigurationCompletesToItself(t *testing.T) {
 	}
 }
 
+func TestPostFilterPluginsReachTheProfile(t *testing.T) {
+	for _, tt := range []struct {
+		name, body string
+		want       []string
+	}{
+		{"the default", "", []string{"DynamicResources", "DefaultPreemption"}},
+		{"arguments", profile("", "[{name: DefaultPreemption, args: {minCandidateNodesAbsolute: 5}}]"), []string{"DynamicResources", "DefaultPreemption"}},
+		{"no preemption", profile("{postFilter: {disabled: [{name: DefaultPreemption}]}}", ""), []string{"DynamicResources"}},
+		{"nothing but preemption", profile("{postFilter: {disabled: [{name: '*'}], enabled: [{name: DefaultPreemption}]}}", ""), []string{"DefaultPreemption"}},
+		{"nothing", profile("{postFilter: {disabled: [{name: '*'}]}}", ""), nil},
+		{"preemption first", profile("{postFilter: {enabled: [{name: DefaultPreemption}]}, preEnqueue: {enabled: [{name: DefaultPreemption}]}}", ""), []string{"DefaultPreemption", "DynamicResources"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, mustComplete(t, tt.body).Profiles[0].PostFilters); diff != "" {
+				t.Errorf("post filters (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestCompleteDoesNotChangeWhatItIsGiven(t *testing.T) {
 	cfg := &configv1.KubeSchedulerConfiguration{}
 	if _, err := config.Complete(cfg); err != nil {

@@ -81,7 +81,7 @@ func setProfileDefaults(p *configv1.KubeSchedulerProfile) {
 func newArgs(plugin string) runtime.Object {
 	var args runtime.Object
 	switch plugin {
-	case "DefaultPreemption":
+	case defaultPreemption:
 		args = &configv1.DefaultPreemptionArgs{}
 	case "DynamicResources":
 		args = &configv1.DynamicResourcesArgs{}

@@ -119,7 +119,8 @@ func TestWhatBerthDoesNotHaveIsNamed(t *testing.T) {
 		{"enabled after all are disabled", profile("{filter: {disabled: [{name: '*'}], enabled: [{name: NodeName}, {name: VolumeZone}]}}", ""), "profiles[0].plugins.filter.enabled[1]: " + notYet + "VolumeZone yet"},
 		{"behind a feature gate", profile("{permit: {enabled: [{name: GangScheduling}]}}", ""), notYet + "GangScheduling yet"},
 		{"arguments", args("VolumeBinding", "{bindTimeoutSeconds: 5}"), "profiles[0].pluginConfig[0].args: " + notYet + "the plugin VolumeBinding yet"},
-		{"arguments of preemption", args("DefaultPreemption", "{minCandidateNodesAbsolute: 5}"), notYet + "the plugin DefaultPreemption yet"},
+		{"enabled at postFilter", profile("{postFilter: {enabled: [{name: DynamicResources}]}}", ""), "profiles[0].plugins.postFilter.enabled[0]: " + notYet + "DynamicResources yet"},
+		{"preemption without preEnqueue", profile("{preEnqueue: {disabled: [{name: DefaultPreemption}]}}", ""), "DefaultPreemption cannot run at postFilter without preEnqueue"},
 		{"extenders", "extenders: [{urlPrefix: 'http://x', filterVerb: f}]", "extenders: " + notYet + "extenders yet"},
 		{"unknown plugin", profile("{score: {enabled: [{name: Mine}]}}", ""), `profiles[0].plugins.score.enabled[0].name: Invalid value: "Mine": does not exist`},
 		{"unknown plugin everywhere", profile("{multiPoint: {enabled: [{name: Mine}]}}", ""), `profiles[0].plugins.multiPoint.enabled[0].name: Invalid value: "Mine": does not exist`},
@@ -149,7 +150,7 @@ func TestWhatBerthDoesNotHaveIsNamed(t *testing.T) {
 func TestWhatStandsByDefaultIsAccepted(t *testing.T) {
 	for _, tt := range []struct{ name, body string }{
 		{"default arguments", args("VolumeBinding", "{bindTimeoutSeconds: 600}")},
-		{"empty arguments", args("DefaultPreemption", "{}")},
+		{"empty arguments", args("DynamicResources", "{}")},
 		{"arguments that name their kind", args("DynamicResources", "{apiVersion: kubescheduler.config.k8s.io/v1, kind: DynamicResourcesArgs, filterTimeout: 10s}")},
 		{"disabled", profile("{multiPoint: {disabled: [{name: VolumeBinding}]}, score: {disabled: [{name: DynamicResources}]}}", "")},
 		{"an unknown name, disabled", profile("{score: {disabled: [{name: SelectorSpread}]}}", "")},

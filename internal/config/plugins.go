@@ -20,6 +20,7 @@ const (
 	schedulingGates    = "SchedulingGates"
 	prioritySort       = "PrioritySort"
 	defaultBinder      = "DefaultBinder"
+	defaultPreemption  = "DefaultPreemption"
 )
 
 const all = "*"
@@ -53,7 +54,7 @@ var inTree = []plugin{
 	{podTopologySpread, []string{"preFilter", "filter", "preScore", "score"}, true, 2, true},
 	{interPodAffinity, []string{"preFilter", "filter", "preScore", "score"}, true, 2, true},
 	{"DynamicResources", []string{"preEnqueue", "preFilter", "filter", "postFilter", "score", "reserve", "preBind"}, true, 2, false},
-	{"DefaultPreemption", []string{"preEnqueue", "postFilter"}, true, 0, false},
+	{defaultPreemption, []string{"preEnqueue", "postFilter"}, true, 0, true},
 	{balancedAllocation, []string{"preScore", "score"}, true, 1, true},
 	{"ImageLocality", []string{"score"}, true, 1, true},
 	{defaultBinder, []string{"bind"}, true, 0, true},

@@ -14,6 +14,8 @@ func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedul
 	out := cluster.Profile{
 		SchedulerName: *p.SchedulerName, PreFilters: built(r.at["preFilter"]), Filters: built(r.at["filter"]),
 		PercentageOfNodesToScore: *cfg.PercentageOfNodesToScore,
+		// With what is not built: its say is part of the text that tells why a pod fits nowhere.
+		PostFilters: r.at["postFilter"],
 	}
 	if p.PercentageOfNodesToScore != nil { // 0, too, is said
 		out.PercentageOfNodesToScore = *p.PercentageOfNodesToScore

@@ -38,7 +38,7 @@ func defaultReplicationController(controller *v1.ReplicationController) {
 }
 
 // defaultPod fills in what the API server would, as far as scheduling reads it. Of the status it keeps whether the pod
-// has ended, and the node that a pod without one is nominated to.
+// has ended; the node that a pod without one is nominated to; and since when a pod on a node runs.
 func defaultPod(pod *v1.Pod) {
 	status := pod.Status
 	pod.Status = v1.PodStatus{}
@@ -47,6 +47,8 @@ func defaultPod(pod *v1.Pod) {
 		pod.Status.Phase = status.Phase
 	case pod.Spec.NodeName == "":
 		pod.Status.NominatedNodeName = status.NominatedNodeName
+	default:
+		pod.Status.StartTime = status.StartTime
 	}
 	mergeLabelKeys(pod)
 

@@ -5,6 +5,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -17,11 +18,13 @@ const (
 	KindReplicationController = "ReplicationController"
 	KindReplicaSet            = "ReplicaSet"
 	KindStatefulSet           = "StatefulSet"
+	KindPodDisruptionBudget   = "PodDisruptionBudget"
 )
 
 // kinds are the kinds in the order in which they are listed to people.
 var kinds = []string{
 	KindNode, KindPod, KindNamespace, KindService, KindReplicationController, KindReplicaSet, KindStatefulSet,
+	KindPodDisruptionBudget,
 }
 
 // Kinds returns the kinds of objects.
@@ -37,12 +40,15 @@ func apiVersion(kind string) string {
 	switch kind {
 	case KindReplicaSet, KindStatefulSet:
 		return appsv1.SchemeGroupVersion.String()
+	case KindPodDisruptionBudget:
+		return policyv1.SchemeGroupVersion.String()
 	}
 	return v1.SchemeGroupVersion.String()
 }
 
 // Object is an object of one of the kinds: exactly one of the pointers is set. Of services and controllers only the
-// selector counts: nothing makes pods of their templates.
+// selector counts: nothing makes pods of their templates. Of a PodDisruptionBudget only the selector counts, and
+// status.disruptionsAllowed and status.disruptedPods as the manifest says them: nothing computes them from the rest.
 type Object struct {
 	Node                  *v1.Node
 	Pod                   *v1.Pod
@@ -51,6 +57,7 @@ type Object struct {
 	ReplicationController *v1.ReplicationController
 	ReplicaSet            *appsv1.ReplicaSet
 	StatefulSet           *appsv1.StatefulSet
+	PodDisruptionBudget   *policyv1.PodDisruptionBudget
 
 	// Document is the number, from 1, of the document of the input that the object is from. 0 if it is from none.
 	Document int
@@ -74,6 +81,8 @@ func New(kind string) (Object, bool) {
 		o.ReplicaSet = &appsv1.ReplicaSet{}
 	case KindStatefulSet:
 		o.StatefulSet = &appsv1.StatefulSet{}
+	case KindPodDisruptionBudget:
+		o.PodDisruptionBudget = &policyv1.PodDisruptionBudget{}
 	default:
 		return o, false
 	}
@@ -97,6 +106,8 @@ func (o Object) Value() any {
 		return o.ReplicaSet
 	case o.StatefulSet != nil:
 		return o.StatefulSet
+	case o.PodDisruptionBudget != nil:
+		return o.PodDisruptionBudget
 	}
 	return nil
 }
@@ -127,6 +138,8 @@ func (o Object) Kind() string {
 		return KindReplicaSet
 	case *appsv1.StatefulSet:
 		return KindStatefulSet
+	case *policyv1.PodDisruptionBudget:
+		return KindPodDisruptionBudget
 	}
 	return ""
 }

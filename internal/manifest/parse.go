@@ -204,8 +204,10 @@ func complete(o Object) field.ErrorList {
 		return validateReplicationController(o.ReplicationController)
 	case o.ReplicaSet != nil:
 		return validateController(&o.ReplicaSet.ObjectMeta, o.ReplicaSet.Spec.Selector)
-	default:
+	case o.StatefulSet != nil:
 		return validateController(&o.StatefulSet.ObjectMeta, o.StatefulSet.Spec.Selector)
+	default:
+		return validateBudget(o.PodDisruptionBudget)
 	}
 }
 

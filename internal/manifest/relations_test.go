@@ -78,6 +78,10 @@ func TestWhatIsWrongWithRelationsOfPodsIsNamed(t *testing.T) {
 		{"a replica set without a selector", object(KindReplicaSet, "", "replicas: 1"), []string{"spec.selector: Required value"}},
 		{"a replica set of everything", object(KindReplicaSet, "", "selector: {}"), []string{"spec.selector: Required value"}},
 		{"a stateful set's selector", object(KindStatefulSet, "", "selector: {matchExpressions: [{key: a, operator: Like}]}"), []string{`spec.selector.matchExpressions[0].operator: Invalid value: "Like"`}},
+		{"a budget's selector", object(KindPodDisruptionBudget, "", "selector: {matchExpressions: [{key: a, operator: In}]}"), []string{"spec.selector.matchExpressions[0].values: Required value"}},
+		{"a budget below nothing", object(KindPodDisruptionBudget, "namespace: A", "") + "status: {disruptionsAllowed: -1}", []string{
+			`metadata.namespace: Invalid value: "A"`, "status.disruptionsAllowed: Invalid value: -1: must not be negative"}},
+		{"a preemption policy", pod("p", "  preemptionPolicy: Sometimes"), []string{`spec.preemptionPolicy: Unsupported value: "Sometimes": supported values: "PreemptLowerPriority", "Never"`}},
 		{"an unknown field of a service", object(KindService, "", "selectors: {a: b}"), []string{"spec.selectors: unknown field"}},
 		{"a wrong type in a replica set", object(KindReplicaSet, "", "selector: {matchLabels: {a: 1}}"), []string{"spec.selector.matchLabels[a]: want text (put it in quotes), not the number 1"}},
 	} {
@@ -181,7 +185,8 @@ func TestServicesAndControllersAreRead(t *testing.T) {
 		t.Errorf("selectors (-want +got):\n%s", diff)
 	}
 	for kind, want := range map[string]bool{
-		KindNode: false, KindNamespace: false, KindPod: true, KindService: true, KindReplicationController: true, KindReplicaSet: true, KindStatefulSet: true, "Deployment": false,
+		KindNode: false, KindNamespace: false, KindPod: true, KindService: true, KindReplicationController: true, KindReplicaSet: true, KindStatefulSet: true,
+		KindPodDisruptionBudget: true, "Deployment": false,
 	} {
 		if Namespaced(kind) != want {
 			t.Errorf("%s is in a namespace: %v, want %v", kind, !want, want)
@@ -205,5 +210,33 @@ func TestANominationIsKeptWhileAPodWaits(t *testing.T) {
 		if got := objects[0].Pod.Status.NominatedNodeName; got != want {
 			t.Errorf("%s: nominated to %q, want %q", spec, got, want)
 		}
+	}
+}
+
+func TestABudgetIsReadWithWhatItsStatusSays(t *testing.T) {
+	objects, err := Parse([]byte(object(KindPodDisruptionBudget, "generation: 3", "minAvailable: 50%, selector: {matchLabels: {app: web}}, unhealthyPodEvictionPolicy: AlwaysAllow") +
+		"status: {disruptionsAllowed: 2, currentHealthy: 4, desiredHealthy: 2, expectedPods: 4, disruptedPods: {web-1: \"2026-01-01T00:00:00Z\"}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := objects[0].PodDisruptionBudget
+	if _, disrupted := b.Status.DisruptedPods["web-1"]; b.Namespace != "default" || b.Spec.Selector.MatchLabels["app"] != "web" ||
+		b.Status.DisruptionsAllowed != 2 || !disrupted {
+		t.Errorf("read: %+v", b)
+	}
+}
+
+func TestPriorityPreemptionPolicyAndStartOfAPodAreKept(t *testing.T) {
+	const status = "status: {startTime: \"2026-01-02T03:04:05Z\", phase: Running}"
+	objects, err := Parse([]byte(pod("p", "  nodeName: n1\n  priority: -7\n  preemptionPolicy: Never\n"+status) + "\n---\n" + pod("waits", status)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := objects[0].Pod
+	if *p.Spec.Priority != -7 || *p.Spec.PreemptionPolicy != v1.PreemptNever || p.Status.StartTime == nil || p.Status.StartTime.Unix() != 1767323045 {
+		t.Errorf("read: priority %d, policy %s, start %v", *p.Spec.Priority, *p.Spec.PreemptionPolicy, p.Status.StartTime)
+	}
+	if start := objects[1].Pod.Status.StartTime; start != nil {
+		t.Errorf("a pod that waits has started at %v", start)
 	}
 }

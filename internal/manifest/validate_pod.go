@@ -41,6 +41,8 @@ func validatePod(pod *v1.Pod) field.ErrorList {
 	return errs
 }
 
+var preemptionPolicies = []v1.PreemptionPolicy{v1.PreemptLowerPriority, v1.PreemptNever}
+
 // validatePlacement checks the fields that say who places the pod, when, and where.
 func validatePlacement(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
@@ -66,6 +68,9 @@ func validatePlacement(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 			errs = append(errs, field.Duplicate(p, gate.Name))
 		}
 		gates.Insert(gate.Name)
+	}
+	if policy := spec.PreemptionPolicy; policy != nil && !slices.Contains(preemptionPolicies, *policy) {
+		errs = append(errs, field.NotSupported(path.Child("preemptionPolicy"), *policy, preemptionPolicies))
 	}
 	if spec.PriorityClassName != "" && spec.Priority == nil {
 		errs = append(errs, field.Invalid(path.Child("priorityClassName"), spec.PriorityClassName,

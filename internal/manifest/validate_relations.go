@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -152,4 +153,14 @@ func validateController(meta *metav1.ObjectMeta, selector *metav1.LabelSelector)
 		return append(errs, field.Required(path, "matchLabels or matchExpressions of the controller's pods"))
 	}
 	return append(errs, validateSelector(selector, path)...)
+}
+
+// validateBudget checks what is read of a PodDisruptionBudget. One without a selector, or with an empty one, protects no pod.
+func validateBudget(budget *policyv1.PodDisruptionBudget) field.ErrorList {
+	errs := validateNamespaced(&budget.ObjectMeta, validation.IsDNS1123Subdomain)
+	errs = append(errs, validateSelector(budget.Spec.Selector, field.NewPath("spec", "selector"))...)
+	if allowed := budget.Status.DisruptionsAllowed; allowed < 0 {
+		errs = append(errs, field.Invalid(field.NewPath("status", "disruptionsAllowed"), allowed, "must not be negative"))
+	}
+	return errs
 }

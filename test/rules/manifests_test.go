@@ -201,9 +201,11 @@ func TestOnlyBindersMayUseTheAPIServerAndNoMoreThanTheyNeed(t *testing.T) {
 		// the selectors of default spread constraints
 		{"", "services replicationcontrollers", "list watch"},
 		{"apps", "replicasets statefulsets", "list watch"},
-		{"", "pods/binding", "create"},              // placements
-		{"", "pods/status", "patch"},                // the PodScheduled condition
-		{"events.k8s.io", "events", "create patch"}, // Scheduled, FailedScheduling, and their series
+		{"policy", "poddisruptionbudgets", "list watch"}, // which pods preemption spares
+		{"", "pods", "delete"},                           // their eviction
+		{"", "pods/binding", "create"},                   // placements
+		{"", "pods/status", "patch"},                     // conditions and nominations
+		{"events.k8s.io", "events", "create patch"},      // Scheduled, FailedScheduling, their series, and Preempted
 	} {
 		for resource := range strings.FieldsSeq(rule.resources) {
 			for verb := range strings.FieldsSeq(rule.verbs) {

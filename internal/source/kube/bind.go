@@ -46,7 +46,7 @@ func (s *Source) bind(ctx context.Context, b source.Binding) source.Outcome {
 		ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name, UID: types.UID(b.UID)},
 		Target:     v1.ObjectReference{Kind: "Node", Name: b.Node},
 	}, metav1.CreateOptions{})
-	s.observe("bind", began, err)
+	s.observe(s.binds, began, err)
 	switch code := httpCode(err); {
 	case err == nil:
 		return source.Outcome{Result: source.BindDone}
@@ -66,7 +66,7 @@ func (s *Source) bind(ctx context.Context, b source.Binding) source.Outcome {
 // afterConflict finds what a conflict was about: the pod is on a node, is another one, is being deleted, or was merely
 // being written by someone else.
 func (s *Source) afterConflict(ctx context.Context, b source.Binding, conflict error) source.Outcome {
-	pod, err := s.get(ctx, b.Namespace, b.Name)
+	pod, err := s.get(ctx, s.binds, b.Namespace, b.Name)
 	switch {
 	case err != nil:
 		return unknown(b, errors.Join(conflict, err))
@@ -81,11 +81,11 @@ func (s *Source) afterConflict(ctx context.Context, b source.Binding, conflict e
 	}
 }
 
-// get reads a pod, as new as there is, nil if there is none.
-func (s *Source) get(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+// get reads a pod by way of a lane, as new as there is, nil if there is none.
+func (s *Source) get(ctx context.Context, by lane, namespace, name string) (*v1.Pod, error) {
 	ctx, cancel := s.request(ctx)
 	defer cancel()
-	pod, err := s.binds.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	pod, err := by.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}

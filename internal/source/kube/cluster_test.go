@@ -15,6 +15,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -89,8 +91,13 @@ func (c *testCluster) DeleteNode(t testing.TB, name string) {
 
 func (c *testCluster) SetPod(t testing.TB, pod *v1.Pod) string {
 	t.Helper()
+	c.setPriorityClass(t, &pod.Spec)
 	pods := c.client.CoreV1().Pods(pod.Namespace)
 	created, err := pods.Create(within(t), pod, metav1.CreateOptions{})
+	if start := pod.Status.StartTime; err == nil && start != nil {
+		created.Status.StartTime = start
+		created, err = pods.UpdateStatus(within(t), created, metav1.UpdateOptions{})
+	}
 	if apierrors.IsAlreadyExists(err) {
 		err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
 			created, err = pods.Get(within(t), pod.Name, metav1.GetOptions{})
@@ -106,6 +113,21 @@ func (c *testCluster) SetPod(t testing.TB, pod *v1.Pod) string {
 		t.Fatal(err)
 	}
 	return string(created.UID)
+}
+
+// setPriorityClass makes the priority class of a pod.
+func (c *testCluster) setPriorityClass(t testing.TB, spec *v1.PodSpec) {
+	t.Helper()
+	if spec.PriorityClassName == "" {
+		return
+	}
+	class := &schedulingv1.PriorityClass{
+		ObjectMeta: metav1.ObjectMeta{Name: spec.PriorityClassName}, Value: *spec.Priority, PreemptionPolicy: spec.PreemptionPolicy,
+	}
+	_, err := c.client.SchedulingV1().PriorityClasses().Create(within(t), class, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
 }
 
 func (c *testCluster) DeletePod(t testing.TB, namespace, name string) {
@@ -212,6 +234,32 @@ func (c *testCluster) DeleteSelector(t testing.TB, kind, namespace, name string)
 		t.Fatalf("delete selector of a %s", kind)
 	}
 	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *testCluster) SetBudget(t testing.TB, budget *policyv1.PodDisruptionBudget) {
+	t.Helper()
+	budgets := c.client.PolicyV1().PodDisruptionBudgets(budget.Namespace)
+	set, err := budgets.Create(within(t), budget, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		if set, err = budgets.Get(within(t), budget.Name, metav1.GetOptions{}); err == nil {
+			set.Spec = budget.Spec
+			set, err = budgets.Update(within(t), set, metav1.UpdateOptions{})
+		}
+	}
+	if err == nil {
+		set.Status = budget.Status
+		_, err = budgets.UpdateStatus(within(t), set, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *testCluster) DeleteBudget(t testing.TB, namespace, name string) {
+	t.Helper()
+	if err := c.client.PolicyV1().PodDisruptionBudgets(namespace).Delete(within(t), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

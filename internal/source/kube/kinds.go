@@ -1,8 +1,10 @@
 package kube
 
 import (
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -25,6 +27,7 @@ type record struct {
 type podStatus struct {
 	generation int64
 	scheduled  *v1.PodCondition // the PodScheduled condition, nil if it has none
+	nominated  string           // the nominated node, "" for none
 }
 
 // reducing returns a reduction of objects of one type; fill says what there is besides the object's identity.
@@ -80,11 +83,8 @@ func podKind(schedulers map[string]bool) kind {
 			pod := source.ReducePod(o)
 			r.set = func() source.Event { return source.Event{Kind: source.PodSet, Pod: pod} }
 			if o.Spec.NodeName == "" {
-				r.status = &podStatus{generation: o.Generation}
-				for _, c := range o.Status.Conditions {
-					if c.Type == v1.PodScheduled {
-						r.status.scheduled = &c
-					}
+				r.status = &podStatus{
+					generation: o.Generation, scheduled: conditionOf(o, v1.PodScheduled), nominated: o.Status.NominatedNodeName,
 				}
 			}
 		}),
@@ -94,6 +94,16 @@ func podKind(schedulers map[string]bool) kind {
 			return e
 		},
 	}
+}
+
+// conditionOf returns a copy of a pod's condition, nil if it has none of the type.
+func conditionOf(pod *v1.Pod, is v1.PodConditionType) *v1.PodCondition {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == is {
+			return &c
+		}
+	}
+	return nil
 }
 
 // selectorKind tells services or controllers of one kind, which is the constant of package cluster. reduce returns false
@@ -109,6 +119,18 @@ func selectorKind[O metav1.Object](name string, reduce func(O) (source.Selector,
 			return source.Event{Kind: source.SelectorGone, Selector: source.Selector{
 				Kind: name, Namespace: object.Namespace, Name: object.Name,
 			}}
+		},
+	}
+}
+
+func budgetKind() kind {
+	return kind{
+		reduce: reducing(func(o *policyv1.PodDisruptionBudget, r *record) {
+			budget := source.ReduceBudget(o)
+			r.set = func() source.Event { return source.Event{Kind: source.BudgetSet, Budget: budget} }
+		}),
+		gone: func(object types.NamespacedName, _ types.UID) source.Event {
+			return source.Event{Kind: source.BudgetGone, Budget: cluster.Budget{Namespace: object.Namespace, Name: object.Name}}
 		},
 	}
 }

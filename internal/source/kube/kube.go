@@ -34,8 +34,8 @@ type Config struct {
 	Kubeconfig string
 	// SchedulerNames are the spec.schedulerName of the pods to be scheduled.
 	SchedulerNames []string
-	// QPS and Burst limit the requests of each lane (binds, events, conditions) by itself. QPS 0 means no limit; Burst 0
-	// means QPS.
+	// QPS and Burst limit the requests of each lane (binds, events, conditions, preemptions) by itself. QPS 0 means no
+	// limit; Burst 0 means QPS.
 	QPS   float32
 	Burst int
 	// BindConcurrency is how many binds are on their way at a time; 0 means 64.
@@ -90,18 +90,25 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, nil
 }
 
+// lane is a stream of writes with connections and a rate limit of its own.
+type lane struct {
+	kubernetes.Interface
+	name string // in metrics
+}
+
 // Source is a cluster behind an API server. Watch runs at most once at a time.
 type Source struct {
 	cfg        Config
 	host       string // the API server's, for people
 	schedulers map[string]bool
 
-	reads, binds, events, conditions kubernetes.Interface // each with its own connections
-	resources                        []resource           // what Watch follows, in the order in which Ready looks
-	bindSlots                        chan struct{}        // one token per bind on its way
-	series                           *series
-	lastEvent                        atomic.Int64 // makes the names of events different
-	latency                          *prometheus.HistogramVec
+	binds, events, conditions lane
+	preemptions               lane          // evictions and nominations
+	resources                 []resource    // what Watch follows, in the order in which Ready looks
+	bindSlots                 chan struct{} // one token per bind on its way
+	series                    *series
+	lastEvent                 atomic.Int64 // makes the names of events different
+	latency                   *prometheus.HistogramVec
 
 	mu      sync.Mutex
 	pods    *mirror          // the pods that the running Watch has seen; nil before the first
@@ -129,24 +136,27 @@ func New(cfg Config) (*Source, error) {
 		series:     newSeries(),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "berth_kube_request_duration_seconds",
-			Help:    "How long writes to the API server took, by lane (bind, event, condition) and HTTP status, 0 for none.",
+			Help:    "How long writes to the API server took, by lane (bind, event, condition, preemption) and HTTP status, 0 for none.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}, []string{"lane", "code"}),
 	}
 	for _, name := range cfg.SchedulerNames {
 		s.schedulers[name] = true
 	}
-	for _, lane := range []struct {
-		client  *kubernetes.Interface
-		limited bool
-	}{{&s.reads, false}, {&s.binds, true}, {&s.events, true}, {&s.conditions, true}} {
-		client, err := newClient(base, cfg, lane.limited)
+	for name, l := range map[string]*lane{
+		"bind": &s.binds, "event": &s.events, "condition": &s.conditions, "preemption": &s.preemptions,
+	} {
+		client, err := newClient(base, cfg.QPS, cfg.Burst)
 		if err != nil {
 			return nil, err
 		}
-		*lane.client = client
+		*l = lane{client, name}
 	}
-	s.resources = followed(s.reads, s.schedulers)
+	reads, err := newClient(base, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	s.resources = followed(reads, s.schedulers)
 	s.start()
 	if cfg.Metrics != nil {
 		if err := cfg.Metrics.Register(s.latency); err != nil {
@@ -171,15 +181,15 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
-// newClient returns a client with connections and a rate limit of its own.
-func newClient(base *rest.Config, cfg Config, limited bool) (kubernetes.Interface, error) {
+// newClient returns a client with connections and a rate limit of its own; qps 0 means no limit.
+func newClient(base *rest.Config, qps float32, burst int) (kubernetes.Interface, error) {
 	config := rest.CopyConfig(base)
 	rest.AddUserAgent(config, "berth")
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	config.QPS = -1
-	if limited && cfg.QPS > 0 {
-		config.QPS, config.Burst = cfg.QPS, cfg.Burst
+	if qps > 0 {
+		config.QPS, config.Burst = qps, burst
 	}
 	// client-go shares connections between clients whose configurations look alike; a dialer of its own sets one apart.
 	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
@@ -233,7 +243,7 @@ func (s *Source) waitFor(resource string, err error) {
 
 // Lookup reads the pod from the API server, which answers with the newest state there is.
 func (s *Source) Lookup(ctx context.Context, namespace, name string) (uid, node string, found bool, err error) {
-	pod, err := s.get(ctx, namespace, name)
+	pod, err := s.get(ctx, s.binds, namespace, name)
 	if err != nil || pod == nil {
 		return "", "", false, err
 	}
@@ -252,7 +262,7 @@ func (s *Source) request(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, s.cfg.RequestTimeout)
 }
 
-// observe records how long a request of a lane took.
-func (s *Source) observe(lane string, began time.Time, err error) {
-	s.latency.WithLabelValues(lane, statusCode(err)).Observe(time.Since(began).Seconds())
+// observe records how long a write of a lane took.
+func (s *Source) observe(l lane, began time.Time, err error) {
+	s.latency.WithLabelValues(l.name, statusCode(err)).Observe(time.Since(began).Seconds())
 }

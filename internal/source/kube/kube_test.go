@@ -19,6 +19,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/source/sourcetest"
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -35,6 +36,11 @@ func TestDifferencesAreToldWhenTheAPIServerIsBack(t *testing.T) {
 	app := map[string]string{"app": "x"}
 	c.SetSelector(t, cluster.KindReplicaSet, "default", "stays", app)
 	c.SetSelector(t, cluster.KindService, "default", "goes", app)
+	budget := func(name string) *policyv1.PodDisruptionBudget {
+		return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	}
+	c.SetBudget(t, budget("stays"))
+	c.SetBudget(t, budget("goes"))
 	s := newSource(t, c.config())
 	r := sourcetest.Record(t, s).Synced()
 	awaitReady(t, s)
@@ -60,19 +66,21 @@ func TestDifferencesAreToldWhenTheAPIServerIsBack(t *testing.T) {
 	c.SetPod(t, sourcetest.Pod("new"))
 	c.DeleteSelector(t, cluster.KindService, "default", "goes")
 	c.SetSelector(t, cluster.KindStatefulSet, "default", "new", app)
+	c.DeleteBudget(t, "default", "goes")
 
 	r.Await("the difference", func(v sourcetest.View) bool {
 		_, node := v.Nodes["goes"]
 		_, pod := v.Pods["default/goes"]
 		_, service := v.Selectors[sourcetest.SelectorName{Kind: cluster.KindService, Namespace: "default", Name: "goes"}]
 		_, set := v.Selectors[sourcetest.SelectorName{Kind: cluster.KindStatefulSet, Namespace: "default", Name: "new"}]
-		return !node && !pod && !service && set && v.Pods["default/replaced"].UID == second && v.Pods["default/new"].UID != ""
+		_, budget := v.Budgets["default/goes"]
+		return !node && !pod && !service && set && !budget && v.Pods["default/replaced"].UID == second && v.Pods["default/new"].UID != ""
 	})
 	awaitReady(t, s)
 	r.View(func(v sourcetest.View) {
 		for _, e := range v.Events[told:] {
-			if e.Pod.UID == stays || e.Node.Name == "stays" || e.Selector.Name == "stays" {
-				t.Errorf("an object that did not change was told again: kind %d, %s%s%s", e.Kind, e.Pod.Name, e.Node.Name, e.Selector.Name)
+			if e.Pod.UID == stays || e.Node.Name == "stays" || e.Selector.Name == "stays" || e.Budget.Name == "stays" {
+				t.Errorf("an object that did not change was told again: kind %d, %s%s%s%s", e.Kind, e.Pod.Name, e.Node.Name, e.Selector.Name, e.Budget.Name)
 			}
 		}
 	})
@@ -245,14 +253,7 @@ func TestAReportThatIsLateIsNotWrittenToThePodThatTookItsPlace(t *testing.T) {
 	}
 }
 
-func scheduled(pod *v1.Pod) *v1.PodCondition {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == v1.PodScheduled {
-			return &c
-		}
-	}
-	return nil
-}
+func scheduled(pod *v1.Pod) *v1.PodCondition { return conditionOf(pod, v1.PodScheduled) }
 
 func TestAPodOfAnotherSchedulerIsToldOnceItIsOnANode(t *testing.T) {
 	c := startCluster(t)
@@ -419,7 +420,7 @@ func TestAMirrorTellsTheDifference(t *testing.T) {
 		got = nil
 	}
 	a, b := pod("a", "1"), pod("b", "2")
-	step(m.Replace([]any{a, b}, ""), "3 a 1", "3 b 2", "9  ")
+	step(m.Replace([]any{a, b}, ""), "3 a 1", "3 b 2", fmt.Sprintf("%d  ", source.Synced))
 	step(m.Replace([]any{a, b}, ""))
 	step(m.Update(pod("a", "3")), "4 a 1", "3 a 3") // another pod, and nobody saw the first one go
 	theirs := pod("c", "4")

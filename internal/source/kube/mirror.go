@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/berth-scheduler/berth/internal/source"
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
@@ -181,13 +180,19 @@ func (m *mirror) waiting(name types.NamespacedName, uid types.UID) *podStatus {
 	return nil
 }
 
-// written remembers a condition that was written, until the watch shows it.
-func (m *mirror) written(name types.NamespacedName, uid types.UID, c *v1.PodCondition) {
+// written remembers what was written to the status of a pod that has no node, until the watch shows it.
+func (m *mirror) written(name types.NamespacedName, uid types.UID, p statusPatch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.objects[name]; s != nil && s.uid == uid && s.status != nil {
-		changed := *s
-		changed.status = &podStatus{generation: s.status.generation, scheduled: c}
+		changed, status := *s, *s.status
+		if len(p.Conditions) > 0 {
+			status.scheduled = &p.Conditions[0]
+		}
+		if p.NominatedNodeName != nil {
+			status.nominated = *p.NominatedNodeName
+		}
+		changed.status = &status
 		m.objects[name] = &changed
 	}
 }

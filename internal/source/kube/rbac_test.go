@@ -11,6 +11,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/kubetest"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/source/sourcetest"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -75,6 +76,7 @@ func TestTheDeployedRoleIsEnoughAndWhatItLacksIsWaitedFor(t *testing.T) {
 	}
 	c.SetNode(t, sourcetest.Node("one"))
 	uid := c.SetPod(t, sourcetest.Pod("p"))
+	c.SetBudget(t, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b"}})
 
 	cfg := c.config()
 	cfg.Kubeconfig = c.as(t, binding)
@@ -93,7 +95,15 @@ func TestTheDeployedRoleIsEnoughAndWhatItLacksIsWaitedFor(t *testing.T) {
 	}
 	r.Synced()
 	awaitReady(t, s)
+	r.View(func(v sourcetest.View) {
+		if _, ok := v.Budgets["default/b"]; !ok {
+			t.Error("the budget was not told")
+		}
+	})
 	if err := s.Unschedulable(within(t), source.Report{UID: uid, Namespace: "default", Name: "p", Reason: "Unschedulable", Message: "m"}); err != nil {
+		t.Error(err)
+	}
+	if err := s.Nominate(within(t), source.Nomination{UID: uid, Namespace: "default", Name: "p", Node: "one"}); err != nil {
 		t.Error(err)
 	}
 	b := source.Binding{UID: uid, Namespace: "default", Name: "p", Node: "one"}
@@ -105,5 +115,15 @@ func TestTheDeployedRoleIsEnoughAndWhatItLacksIsWaitedFor(t *testing.T) {
 	}
 	if _, node, _, err := s.Lookup(within(t), "default", "p"); node != "one" || err != nil {
 		t.Errorf("Lookup: on %q, %v", node, err)
+	}
+	e := source.Eviction{UID: uid, Namespace: "default", Name: "p", Node: "one", PreemptorUID: "u", PreemptorNamespace: "default", PreemptorName: "q", PreemptorScheduler: "berth"}
+	if err := s.Evict(within(t), coord.Cond{}, e); err != nil {
+		t.Error(err)
+	}
+	if pod := c.pod(t, "default", "p"); pod.DeletionTimestamp == nil {
+		t.Error("the pod was not deleted")
+	}
+	if err := s.Preempted(within(t), e); err != nil {
+		t.Error(err)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,9 +31,19 @@ func (s *Source) Scheduled(ctx context.Context, b source.Binding) error {
 	return s.create(ctx, event)
 }
 
-// Unschedulable writes the event that a pod was not placed, and its PodScheduled condition if it differs. A repetition
-// of the same message is counted, and shown in the event's series every few minutes. Nothing is
-// written for a pod that the watch does not show waiting, in this moment, for one of our schedulers.
+// Preempted writes the event that a pod was evicted.
+func (s *Source) Preempted(ctx context.Context, e source.Eviction) error {
+	event := s.event(e.Namespace, e.Name, e.UID, v1.EventTypeNormal, "Preempted", "Preempting",
+		fmt.Sprintf("Preempted by pod %s on node %s", e.PreemptorUID, e.Node))
+	event.ReportingController = e.PreemptorScheduler
+	preemptor := podReference(e.PreemptorNamespace, e.PreemptorName, e.PreemptorUID)
+	event.Related = &preemptor
+	return s.create(ctx, event)
+}
+
+// Unschedulable writes, in one patch, the pod's PodScheduled condition and its nomination as far as they differ, and the
+// event that it was not placed. A repetition of the same message is counted, and shown in the event's series every few
+// minutes. Nothing is written for a pod that the watch does not show waiting, in this moment, for one of our schedulers.
 func (s *Source) Unschedulable(ctx context.Context, r source.Report) error {
 	name, uid := types.NamespacedName{Namespace: r.Namespace, Name: r.Name}, types.UID(r.UID)
 	pods := s.watched()
@@ -45,11 +54,33 @@ func (s *Source) Unschedulable(ctx context.Context, r source.Report) error {
 	if status == nil {
 		return nil
 	}
-	eventErr := s.failedScheduling(ctx, r)
-	if err := s.writeCondition(ctx, pods, name, uid, status, r); err != nil {
-		return err
+	var patch statusPatch
+	if c := notScheduled(status, r, s.cfg.Now()); c != nil {
+		patch.Conditions = []v1.PodCondition{*c}
 	}
-	return eventErr
+	by := s.conditions
+	if r.Nominate && r.Nominated != status.nominated {
+		patch.NominatedNodeName = &r.Nominated
+		by = s.preemptions
+	}
+	// The status goes first: evictions wait for a nomination.
+	statusErr := s.writeStatus(ctx, by, pods, name, uid, patch)
+	return errors.Join(statusErr, s.failedScheduling(ctx, r))
+}
+
+// notScheduled returns the PodScheduled condition that says why a pod was not placed, nil if it stands there already.
+func notScheduled(status *podStatus, r source.Report, now time.Time) *v1.PodCondition {
+	c := &v1.PodCondition{
+		Type:               v1.PodScheduled,
+		Status:             v1.ConditionFalse,
+		Reason:             r.Reason,
+		Message:            r.Message,
+		ObservedGeneration: status.generation,
+	}
+	if !differs(c, status.scheduled, now) {
+		return nil
+	}
+	return c
 }
 
 // failedScheduling writes the event, or counts it in the one that was written before.
@@ -94,8 +125,12 @@ func (s *Source) event(namespace, name, uid, kind, reason, action, note string) 
 		Reason:              reason,
 		Type:                kind,
 		Note:                note,
-		Regarding:           v1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(uid)},
+		Regarding:           podReference(namespace, name, uid),
 	}
+}
+
+func podReference(namespace, name, uid string) v1.ObjectReference {
+	return v1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(uid)}
 }
 
 // unique returns the time in nanoseconds, or a little more so that no number is returned twice.
@@ -114,7 +149,7 @@ func (s *Source) create(ctx context.Context, event *eventsv1.Event) error {
 	defer cancel()
 	began := time.Now()
 	_, err := s.events.EventsV1().Events(event.Namespace).Create(ctx, event, metav1.CreateOptions{})
-	s.observe("event", began, err)
+	s.observe(s.events, began, err)
 	if err != nil {
 		return fmt.Errorf("write event %s of pod %s/%s: %w", event.Reason, event.Namespace, event.Regarding.Name, err)
 	}
@@ -132,7 +167,7 @@ func (s *Source) patchSeries(ctx context.Context, namespace, name string, count 
 	defer cancel()
 	began := time.Now()
 	_, err = s.events.EventsV1().Events(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-	s.observe("event", began, err)
+	s.observe(s.events, began, err)
 	if err != nil {
 		return fmt.Errorf("write series of event %s/%s: %w", namespace, name, err)
 	}
@@ -146,57 +181,4 @@ func cutNote(s string) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:maxNote-len(suffix)], "") + suffix
-}
-
-// writeCondition patches the pod's status unless it already says the same.
-func (s *Source) writeCondition(
-	ctx context.Context, pods *mirror, name types.NamespacedName, uid types.UID, status *podStatus, r source.Report,
-) error {
-	condition := v1.PodCondition{
-		Type:               v1.PodScheduled,
-		Status:             v1.ConditionFalse,
-		Reason:             r.Reason,
-		Message:            r.Message,
-		ObservedGeneration: status.generation,
-		LastTransitionTime: metav1.NewTime(s.cfg.Now()),
-	}
-	if old := status.scheduled; old != nil {
-		if old.Status == condition.Status && old.Reason == condition.Reason && old.Message == condition.Message &&
-			old.ObservedGeneration == condition.ObservedGeneration {
-			return nil
-		}
-		if old.Status == condition.Status {
-			condition.LastTransitionTime = old.LastTransitionTime
-		}
-	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": uid}, // refused if the pod was replaced
-		"status":   map[string]any{"conditions": []v1.PodCondition{condition}},
-	})
-	if err != nil {
-		return fmt.Errorf("encode condition of pod %s: %w", name, err)
-	}
-	ctx, cancel := s.request(ctx)
-	defer cancel()
-	began := time.Now()
-	_, err = s.conditions.CoreV1().Pods(name.Namespace).Patch(
-		ctx, name.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	s.observe("condition", began, err)
-	switch {
-	case apierrors.IsNotFound(err), isReplaced(err):
-		return nil // the pod is gone, and with it what there was to say
-	case err != nil:
-		return fmt.Errorf("write condition of pod %s: %w", name, err)
-	}
-	pods.written(name, uid, &condition)
-	return nil
-}
-
-// isReplaced reports whether a patch was refused because the object of the name has another uid.
-func isReplaced(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil {
-		return false
-	}
-	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }

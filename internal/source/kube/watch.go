@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -50,7 +51,7 @@ func listing[L runtime.Object](list func(context.Context, metav1.ListOptions) (L
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) }
 }
 
-// Watch follows nodes, namespaces, pods, services and controllers until ctx ends.
+// Watch follows nodes, namespaces, pods, services, controllers and PodDisruptionBudgets until ctx ends.
 func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	s.start()
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(s.cfg.Log.Handler()))
@@ -72,7 +73,7 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 // followed returns all that is followed, by way of client.
 func followed(client kubernetes.Interface, schedulers map[string]bool) []resource {
 	const everywhere = metav1.NamespaceAll
-	core, apps := client.CoreV1(), client.AppsV1()
+	core, apps, policy := client.CoreV1(), client.AppsV1(), client.PolicyV1()
 	return []resource{
 		{
 			name: "nodes", example: &v1.Node{}, kind: nodeKind(),
@@ -99,6 +100,9 @@ func followed(client kubernetes.Interface, schedulers map[string]bool) []resourc
 			name: "statefulsets", example: &appsv1.StatefulSet{},
 			kind: selectorKind(cluster.KindStatefulSet, source.ReduceStatefulSet),
 			list: listing(apps.StatefulSets(everywhere).List), watch: apps.StatefulSets(everywhere).Watch,
+		}, {
+			name: "poddisruptionbudgets", example: &policyv1.PodDisruptionBudget{}, kind: budgetKind(),
+			list: listing(policy.PodDisruptionBudgets(everywhere).List), watch: policy.PodDisruptionBudgets(everywhere).Watch,
 		},
 	}
 }

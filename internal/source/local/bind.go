@@ -11,10 +11,10 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
-// bindTries is how often a single placement is tried when its pod changes meanwhile.
-const bindTries = 3
+// podTries is how often a single write about a pod is tried when the pod changes meanwhile.
+const podTries = 3
 
-// errChanged: the pod was replaced or placed between being read and being written, again and again.
+// errChanged: the pod was replaced, placed or reported on between being read and being written, again and again.
 var errChanged = errors.New("the pod keeps changing")
 
 // Bind writes all placements in one transaction that holds only if the fence holds, every pod is the one that was
@@ -78,7 +78,7 @@ func (s *Source) bindOne(ctx context.Context, fence coord.Cond, b source.Binding
 	if err != nil {
 		return source.Outcome{Result: source.BindRefused, Err: err}
 	}
-	for range bindTries {
+	for range podTries {
 		pod, err := s.read(ctx, b.Namespace, b.Name)
 		switch {
 		case err != nil:

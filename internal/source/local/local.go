@@ -26,6 +26,7 @@ const (
 	controllerKeys = root + "replicationcontrollers/"
 	replicaSetKeys = root + "replicasets/"
 	statefulKeys   = root + "statefulsets/"
+	budgetKeys     = root + "poddisruptionbudgets/"
 	placementKeys  = root + "placements/"
 	conditionKeys  = root + "conditions/"
 )
@@ -39,6 +40,7 @@ var objectKeys = map[string]string{
 	controllerKeys: manifest.KindReplicationController,
 	replicaSetKeys: manifest.KindReplicaSet,
 	statefulKeys:   manifest.KindStatefulSet,
+	budgetKeys:     manifest.KindPodDisruptionBudget,
 }
 
 // keyOf returns the key of an object, false if there is no such kind. The namespace of a kind that is in none is passed over.
@@ -97,16 +99,12 @@ type placement struct {
 	Time      time.Time `json:"time"`
 }
 
-// condition is the value of a condition's key.
-type condition struct {
-	Namespace string    `json:"namespace"`
-	Name      string    `json:"name"`
-	Reason    string    `json:"reason"`
-	Message   string    `json:"message"`
-	Time      time.Time `json:"time"`
-}
-
 func podKey(namespace, name string) string { return podKeys + namespace + "/" + name }
+
+// deletePod returns the operations that delete a pod with all that is its. Their order counts: see view.update.
+func deletePod(key, uid string) []coord.Op {
+	return []coord.Op{coord.Delete(key), coord.Delete(placementKeys + uid), coord.Delete(conditionKeys + uid)}
+}
 
 // Source is the cluster of manifests as the binder sees it. Watch runs at most once at a time.
 type Source struct {
@@ -118,11 +116,12 @@ type Source struct {
 	waiting error               // what Watch waits for
 }
 
-// knownPod is what Bind needs to place a pod without reading it first.
+// knownPod is what is needed to write about a pod without reading it first.
 type knownPod struct {
 	key            string
 	createRevision int64
 	node           string
+	nominated      string // by its manifest
 }
 
 var _ source.Source = (*Source)(nil)
@@ -161,6 +160,7 @@ func (s *Source) Lookup(ctx context.Context, namespace, name string) (uid, node 
 // storedPod is a pod as etcd has it.
 type storedPod struct {
 	uid, node      string
+	nominated      string // by its manifest
 	createRevision int64
 }
 
@@ -178,7 +178,9 @@ func (s *Source) read(ctx context.Context, namespace, name string) (*storedPod, 
 	if err := json.Unmarshal(kv.Value, &pod); err != nil {
 		return nil, fmt.Errorf("decode pod %s/%s: %w", namespace, name, err)
 	}
-	p := &storedPod{uid: string(pod.UID), node: pod.Spec.NodeName, createRevision: kv.CreateRevision}
+	p := &storedPod{
+		uid: string(pod.UID), node: pod.Spec.NodeName, nominated: pod.Status.NominatedNodeName, createRevision: kv.CreateRevision,
+	}
 	placed, _, err := s.etcd.Get(ctx, placementKeys+p.uid)
 	if err != nil {
 		return nil, fmt.Errorf("read placement of pod %s/%s: %w", namespace, name, err)
@@ -195,43 +197,6 @@ func (s *Source) read(ctx context.Context, namespace, name string) (*storedPod, 
 
 // Scheduled does nothing: the placement is itself the record.
 func (s *Source) Scheduled(context.Context, source.Binding) error { return nil }
-
-// Unschedulable writes the pod's condition if it differs from the one that is stored, and nothing if the pod is gone.
-func (s *Source) Unschedulable(ctx context.Context, r source.Report) error {
-	key := conditionKeys + r.UID
-	old, _, err := s.etcd.Get(ctx, key)
-	if err != nil {
-		return fmt.Errorf("read condition of pod %s/%s: %w", r.Namespace, r.Name, err)
-	}
-	if old != nil {
-		var c condition
-		if json.Unmarshal(old.Value, &c) == nil && c.Reason == r.Reason && c.Message == r.Message {
-			return nil
-		}
-	}
-	createRevision := s.lookup(r.UID).createRevision
-	if createRevision == 0 {
-		p, err := s.read(ctx, r.Namespace, r.Name)
-		if err != nil {
-			return err
-		}
-		if p == nil || p.uid != r.UID {
-			return nil
-		}
-		createRevision = p.createRevision
-	}
-	value, err := json.Marshal(condition{
-		Namespace: r.Namespace, Name: r.Name, Reason: r.Reason, Message: r.Message, Time: s.cfg.Now().UTC(),
-	})
-	if err != nil {
-		return fmt.Errorf("encode condition of pod %s/%s: %w", r.Namespace, r.Name, err)
-	}
-	conds := []coord.Cond{coord.IfCreateRevision(podKey(r.Namespace, r.Name), createRevision)}
-	if _, _, err := s.etcd.Txn(ctx, conds, []coord.Op{coord.Put(key, value)}); err != nil {
-		return fmt.Errorf("write condition of pod %s/%s: %w", r.Namespace, r.Name, err)
-	}
-	return nil
-}
 
 func (s *Source) lookup(uid string) knownPod {
 	s.mu.Lock()

@@ -17,6 +17,8 @@ import (
 	"github.com/berth-scheduler/berth/internal/source/sourcetest"
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -185,6 +187,16 @@ func (c *testCluster) DeleteSelector(t testing.TB, kind, namespace, name string)
 	c.delete(t, kind, namespace, name)
 }
 
+func (c *testCluster) SetBudget(t testing.TB, budget *policyv1.PodDisruptionBudget) {
+	t.Helper()
+	c.apply(t, manifest.Object{PodDisruptionBudget: budget})
+}
+
+func (c *testCluster) DeleteBudget(t testing.TB, namespace, name string) {
+	t.Helper()
+	c.delete(t, manifest.KindPodDisruptionBudget, namespace, name)
+}
+
 func (c *testCluster) Reported(t testing.TB, _, _, uid string) (int64, string) {
 	t.Helper()
 	kv, _, err := c.etcd.Get(within(t), conditionKeys+uid)
@@ -326,7 +338,7 @@ func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
 	s := New(c.etcd, Config{})
 	var got []string
 	v := newView(s, func(e source.Event) {
-		got = append(got, fmt.Sprintf("%d %s%s%s%s %s", e.Kind, e.Node.Name, e.Pod.Name, e.Namespace, e.Selector.Name, e.Pod.NodeName))
+		got = append(got, fmt.Sprintf("%d %s%s%s%s %s", e.Kind, e.Node.Name, e.Pod.Name, e.Namespace, e.Selector.Name+e.Budget.Name, e.Pod.NodeName+e.Pod.Nominated))
 	})
 	list := func() []string {
 		t.Helper()
@@ -348,7 +360,10 @@ func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
 	c.SetSelector(t, cluster.KindReplicaSet, "default", "goes", app)
 	c.SetSelector(t, cluster.KindService, "default", "empties", app)
 	c.SetSelector(t, cluster.KindService, "default", "stays", app)
-	want := []string{"5 default ", "1 goes ", "1 stays ", "7 goes ", "7 empties ", "7 stays ", "3 goes ", "3 placed ", "3 replaced ", "3 stays "}
+	for _, name := range []string{"goes", "stays"} {
+		c.SetBudget(t, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}})
+	}
+	want := []string{"5 default ", "1 goes ", "1 stays ", "9 goes ", "9 stays ", "7 goes ", "7 empties ", "7 stays ", "3 goes ", "3 placed ", "3 replaced ", "3 stays "}
 	if got := list(); !slices.Equal(got, want) {
 		t.Fatalf("first list told %q, want %q", got, want)
 	}
@@ -360,8 +375,15 @@ func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
 	s.Bind(within(t), c.Fence(t), []source.Binding{{UID: placed, Namespace: "default", Name: "placed", Node: "stays"}})
 	c.DeleteSelector(t, cluster.KindReplicaSet, "default", "goes")
 	c.SetSelector(t, cluster.KindService, "default", "empties", nil)
-	want = []string{"4 goes ", "2 goes ", "8 goes ", "8 empties ", "4 replaced ", "3 replaced ", "3 placed stays"}
-	if got := list(); !slices.Equal(got, want) {
+	c.DeleteBudget(t, "default", "goes")
+	waits := c.stored(t, "default", "stays").uid
+	if err := s.Nominate(within(t), source.Nomination{UID: waits, Namespace: "default", Name: "stays", Node: "there"}); err != nil {
+		t.Fatal(err)
+	}
+	want = []string{"4 goes ", "2 goes ", "8 goes ", "10 goes ", "8 empties ", "4 replaced ", "3 replaced ", "3 placed stays", "3 stays there"}
+	got = list()
+	slices.Sort(got[len(got)-2:]) // of the pods that are told last the order is open
+	if !slices.Equal(got, want) {
 		t.Errorf("second list told %q, want %q", got, want)
 	}
 	if got := list(); len(got) != 0 {

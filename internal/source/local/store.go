@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -67,8 +68,8 @@ type write struct {
 }
 
 // Apply makes the stored objects equal to the given ones, which must be valid and of different names, and answers for
-// each in order. With dryRun it writes nothing. Of a stored pod only labels, annotations, owners, the phase, the nominated
-// node, fewer scheduling gates and more tolerations can be applied; if anything else differs the error is a *manifest.Error
+// each in order. With dryRun it writes nothing. Of a stored pod only labels, annotations, owners, the phase, the start time,
+// the nominated node, fewer scheduling gates and more tolerations can be applied; if anything else differs the error is a *manifest.Error
 // and nothing is written. A label that a matchLabelKeys or mismatchLabelKeys names is in the spec too, and cannot be changed.
 //
 // Objects are written in transactions of many, not in one. After any other error those before it may have been written
@@ -266,7 +267,7 @@ func kept(o manifest.Object) manifest.Object {
 		if source.Terminal(&pod) {
 			pod.Status = v1.PodStatus{Phase: pod.Status.Phase}
 		} else {
-			pod.Status = v1.PodStatus{NominatedNodeName: pod.Status.NominatedNodeName}
+			pod.Status = v1.PodStatus{NominatedNodeName: pod.Status.NominatedNodeName, StartTime: pod.Status.StartTime}
 		}
 		out.Pod, owners = &pod, pod.OwnerReferences
 	case o.Namespace != nil:
@@ -286,6 +287,14 @@ func kept(o manifest.Object) manifest.Object {
 	case o.StatefulSet != nil:
 		out.StatefulSet = &appsv1.StatefulSet{
 			TypeMeta: o.StatefulSet.TypeMeta, Spec: appsv1.StatefulSetSpec{Selector: o.StatefulSet.Spec.Selector},
+		}
+	case o.PodDisruptionBudget != nil:
+		b := o.PodDisruptionBudget
+		out.PodDisruptionBudget = &policyv1.PodDisruptionBudget{
+			TypeMeta: b.TypeMeta, Spec: policyv1.PodDisruptionBudgetSpec{Selector: b.Spec.Selector},
+			Status: policyv1.PodDisruptionBudgetStatus{
+				DisruptionsAllowed: b.Status.DisruptionsAllowed, DisruptedPods: b.Status.DisruptedPods,
+			},
 		}
 	}
 	// What a server sets is not the manifest's to say.
@@ -341,8 +350,7 @@ func (s *Store) Delete(ctx context.Context, kind, namespace, name string) error 
 			if err := json.Unmarshal(kv.Value, &pod); err != nil {
 				return fmt.Errorf("delete %s %s: decode: %w", kind, what, err)
 			}
-			// The order counts: see view.update.
-			ops = append(ops, coord.Delete(placementKeys+string(pod.UID)), coord.Delete(conditionKeys+string(pod.UID)))
+			ops = deletePod(key, string(pod.UID))
 		}
 		ok, _, err := s.etcd.Txn(ctx, []coord.Cond{coord.IfCreateRevision(key, kv.CreateRevision)}, ops)
 		if err != nil {

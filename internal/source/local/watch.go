@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 )
 
 // retryDelay is the pause before manifests are listed again after an error.
@@ -80,16 +83,18 @@ type view struct {
 	pods       map[string]*podEntry     // by key
 	keys       map[string]string        // key of a pod by its uid
 	placements map[string]string        // node by pod uid
+	nominated  map[string]string        // node by pod uid, "" for none: what binders have said
 	nodes      map[string]int64         // mod revision by name
 	namespaces map[string]int64         // mod revision by name
 	selectors  map[string]selectorEntry // by key
+	budgets    map[string]int64         // mod revision by key
 }
 
 func newView(s *Source, sink func(source.Event)) *view {
 	return &view{
 		source: s, sink: sink,
-		pods: map[string]*podEntry{}, keys: map[string]string{}, placements: map[string]string{},
-		nodes: map[string]int64{}, namespaces: map[string]int64{}, selectors: map[string]selectorEntry{},
+		pods: map[string]*podEntry{}, keys: map[string]string{}, placements: map[string]string{}, nominated: map[string]string{},
+		nodes: map[string]int64{}, namespaces: map[string]int64{}, selectors: map[string]selectorEntry{}, budgets: map[string]int64{},
 	}
 }
 
@@ -97,20 +102,24 @@ type podEntry struct {
 	modRevision    int64
 	createRevision int64
 	specNode       string // spec.nodeName
+	nominated      string // status.nominatedNodeName
 	pod            source.Pod
 }
 
 // list tells the difference between the view and all the keys there are.
 func (v *view) list(kvs []coord.KV) {
 	listed := make(map[string]bool, len(kvs))
-	placements := map[string]string{}
+	clear(v.placements)
+	clear(v.nominated)
 	for _, kv := range kvs {
 		listed[kv.Key] = true
-		if prefix, uid := split(kv.Key); prefix == placementKeys {
-			placements[uid] = v.placedOn(kv)
+		switch prefix, uid := split(kv.Key); prefix {
+		case placementKeys:
+			v.placements[uid] = v.placedOn(kv)
+		case conditionKeys:
+			v.setNominated(uid, kv)
 		}
 	}
-	v.placements = placements
 
 	for key := range v.pods {
 		if !listed[key] {
@@ -132,6 +141,11 @@ func (v *view) list(kvs []coord.KV) {
 			v.selectorGone(key)
 		}
 	}
+	for key := range v.budgets {
+		if !listed[key] {
+			v.budgetGone(key)
+		}
+	}
 	// Pods come last: whoever is told one that is placed knows its node.
 	for _, pods := range []bool{false, true} {
 		for _, kv := range kvs {
@@ -141,9 +155,7 @@ func (v *view) list(kvs []coord.KV) {
 		}
 	}
 	for _, entry := range v.pods {
-		if entry.pod.NodeName != v.nodeOf(entry) {
-			v.tellPod(entry)
-		}
+		v.retell(entry)
 	}
 }
 
@@ -159,9 +171,14 @@ func (v *view) update(events []coord.Event) {
 			} else {
 				v.placements[rest] = v.placedOn(e.KV)
 			}
-			if key, ok := v.keys[rest]; ok {
-				v.tellPod(v.pods[key])
+			v.retell(v.pods[v.keys[rest]])
+		case prefix == conditionKeys:
+			if e.Deleted {
+				delete(v.nominated, rest)
+			} else {
+				v.setNominated(rest, e.KV)
 			}
+			v.retell(v.pods[v.keys[rest]])
 		case !e.Deleted:
 			v.set(e.KV)
 		case prefix == podKeys:
@@ -172,6 +189,8 @@ func (v *view) update(events []coord.Event) {
 			v.namespaceGone(rest)
 		case isSelector(prefix):
 			v.selectorGone(e.KV.Key)
+		case prefix == budgetKeys:
+			v.budgetGone(e.KV.Key)
 		}
 	}
 }
@@ -218,11 +237,21 @@ func (v *view) set(kv coord.KV) {
 		}
 		entry := &podEntry{
 			modRevision: kv.ModRevision, createRevision: kv.CreateRevision,
-			specNode: pod.Spec.NodeName, pod: source.ReducePod(&pod),
+			specNode: pod.Spec.NodeName, nominated: pod.Status.NominatedNodeName, pod: source.ReducePod(&pod),
 		}
 		v.pods[kv.Key] = entry
 		v.keys[entry.pod.UID] = kv.Key
 		v.tellPod(entry)
+	case budgetKeys:
+		if v.budgets[kv.Key] == kv.ModRevision {
+			return
+		}
+		var budget policyv1.PodDisruptionBudget
+		if !v.decode(kv, &budget) {
+			return
+		}
+		v.budgets[kv.Key] = kv.ModRevision
+		v.sink(source.Event{Kind: source.BudgetSet, Budget: source.ReduceBudget(&budget)})
 	default:
 		if isSelector(prefix) {
 			v.setSelector(kv)
@@ -230,23 +259,36 @@ func (v *view) set(kv coord.KV) {
 	}
 }
 
-// tellPod tells a pod with the node it is on.
+// tellPod tells a pod with the node it is on, or is nominated to.
 func (v *view) tellPod(entry *podEntry) {
-	entry.pod.NodeName = v.nodeOf(entry)
+	entry.pod.NodeName, entry.pod.Nominated = v.nodeOf(entry)
 	v.source.mu.Lock()
 	v.source.known[entry.pod.UID] = knownPod{
-		key: v.keys[entry.pod.UID], createRevision: entry.createRevision, node: entry.pod.NodeName,
+		key: v.keys[entry.pod.UID], createRevision: entry.createRevision, node: entry.pod.NodeName, nominated: entry.nominated,
 	}
 	v.source.mu.Unlock()
-	told := entry.pod
-	if told.NodeName != "" {
-		told.Nominated = "" // as the API server has it once a pod is bound
-	}
-	v.sink(source.Event{Kind: source.PodSet, Pod: told})
+	v.sink(source.Event{Kind: source.PodSet, Pod: entry.pod})
 }
 
-func (v *view) nodeOf(entry *podEntry) string {
-	return cmp.Or(entry.specNode, v.placements[entry.pod.UID])
+// retell tells a pod again, unless it is nil, if it has been told on another node or nominated to another.
+func (v *view) retell(entry *podEntry) {
+	if entry == nil {
+		return
+	}
+	if node, nominated := v.nodeOf(entry); node != entry.pod.NodeName || nominated != entry.pod.Nominated {
+		v.tellPod(entry)
+	}
+}
+
+// nodeOf returns the node that a pod is on, or is nominated to: never both, as the API server has it once a pod is bound.
+func (v *view) nodeOf(entry *podEntry) (node, nominated string) {
+	if node = cmp.Or(entry.specNode, v.placements[entry.pod.UID]); node != "" {
+		return node, ""
+	}
+	if said, ok := v.nominated[entry.pod.UID]; ok {
+		return "", said
+	}
+	return "", entry.nominated
 }
 
 func (v *view) podGone(key string) {
@@ -280,6 +322,24 @@ func (v *view) namespaceGone(name string) {
 	}
 	delete(v.namespaces, name)
 	v.sink(source.Event{Kind: source.NamespaceGone, Namespace: name})
+}
+
+func (v *view) budgetGone(key string) {
+	if _, ok := v.budgets[key]; !ok {
+		return
+	}
+	delete(v.budgets, key)
+	_, rest := split(key)
+	namespace, name, _ := strings.Cut(rest, "/")
+	v.sink(source.Event{Kind: source.BudgetGone, Budget: cluster.Budget{Namespace: namespace, Name: name}})
+}
+
+// setNominated takes in what a condition says about the nomination of its pod.
+func (v *view) setNominated(uid string, kv coord.KV) {
+	var c condition
+	if v.decode(kv, &c) && c.Nominated != nil {
+		v.nominated[uid] = *c.Nominated
+	}
 }
 
 // decode reports false, and says so in the log, when a value is not what Store writes.

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -35,7 +36,8 @@ type Cluster interface {
 	// SetNode creates or updates a node, its status included.
 	SetNode(t testing.TB, node *v1.Node)
 	DeleteNode(t testing.TB, name string)
-	// SetPod creates a pod, or updates one in what can be updated, and returns its uid.
+	// SetPod creates a pod, its status.startTime included, or updates one in what can be updated, and returns its uid. A pod
+	// of a priority class has the class's priority and preemption policy, which SetPod makes if there is none.
 	SetPod(t testing.TB, pod *v1.Pod) (uid string)
 	DeletePod(t testing.TB, namespace, name string)
 	// EndPod makes a pod succeed.
@@ -47,6 +49,9 @@ type Cluster interface {
 	// are services of no labels.
 	SetSelector(t testing.TB, kind, namespace, name string, labels map[string]string)
 	DeleteSelector(t testing.TB, kind, namespace, name string)
+	// SetBudget creates or updates a PodDisruptionBudget, its status included.
+	SetBudget(t testing.TB, budget *policyv1.PodDisruptionBudget)
+	DeleteBudget(t testing.TB, namespace, name string)
 	// Reported returns how many writes the reports on a pod have made, and the message that stands there.
 	Reported(t testing.TB, namespace, name, uid string) (writes int64, message string)
 }
@@ -107,6 +112,14 @@ func Run(t *testing.T, c Cluster) {
 		{"BindUnderAnEndedContextIsUnknown", bindEnded},
 		{"LookupReadsUIDAndNode", lookup},
 		{"AReportIsWrittenOnce", reportOnce},
+		{"WhatPreemptionReadsOfAPodIsTold", podPreemption},
+		{"BudgetsAreTold", budgets},
+		{"ANominationIsToldAndCleared", nominate},
+		{"ANominationIsWrittenTogetherWithAReport", nominateInReport},
+		{"ANominationOfAPodThatIsGoneOrReplacedIsNotWritten", nominateGone},
+		{"AnEvictedPodGoesAndSaysWhy", evict},
+		{"OnlyThePodOfTheUIDIsEvicted", evictReplaced},
+		{"NothingIsWrittenUnderAnEndedContext", preemptEnded},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
 	}

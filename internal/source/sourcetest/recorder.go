@@ -22,6 +22,7 @@ type View struct {
 	Nodes      map[string]cluster.Node
 	Namespaces map[string][]cluster.Label
 	Selectors  map[SelectorName]cluster.LabelSelector
+	Budgets    map[string]cluster.Budget // by namespace/name
 	Events     []source.Event
 }
 
@@ -47,7 +48,7 @@ func Record(t testing.TB, s source.Source) *Recorder {
 		t: t, cancel: cancel, done: make(chan error, 1), changed: make(chan struct{}),
 		view: View{
 			Pods: map[string]source.Pod{}, Nodes: map[string]cluster.Node{}, Namespaces: map[string][]cluster.Label{},
-			Selectors: map[SelectorName]cluster.LabelSelector{},
+			Selectors: map[SelectorName]cluster.LabelSelector{}, Budgets: map[string]cluster.Budget{},
 		},
 	}
 	go func() { r.done <- s.Watch(ctx, r.sink) }()
@@ -75,6 +76,7 @@ func (r *Recorder) sink(e source.Event) {
 	defer r.mu.Unlock()
 	v := &r.view
 	key := e.Pod.Namespace + "/" + e.Pod.Name
+	budget := e.Budget.Namespace + "/" + e.Budget.Name
 	selector := SelectorName{e.Selector.Kind, e.Selector.Namespace, e.Selector.Name}
 	switch e.Kind {
 	case source.Synced:
@@ -110,6 +112,13 @@ func (r *Recorder) sink(e source.Event) {
 			r.t.Errorf("%+v was told gone and is not known", selector)
 		}
 		delete(v.Selectors, selector)
+	case source.BudgetSet:
+		v.Budgets[budget] = e.Budget
+	case source.BudgetGone:
+		if _, ok := v.Budgets[budget]; !ok {
+			r.t.Errorf("budget %s was told gone and is not known", budget)
+		}
+		delete(v.Budgets, budget)
 	default:
 		r.t.Errorf("event of kind %d was told", e.Kind)
 	}
@@ -177,7 +186,7 @@ func (r *Recorder) View(look func(View)) {
 func tail(events []source.Event) string {
 	out := ""
 	for _, e := range events[max(0, len(events)-10):] {
-		out += fmt.Sprintf("\n  kind %d: node %q pod %s/%s on %q namespace %q selector %+v", e.Kind, e.Node.Name, e.Pod.Namespace, e.Pod.Name, e.Pod.NodeName, e.Namespace, e.Selector)
+		out += fmt.Sprintf("\n  kind %d: node %q pod %s/%s on %q namespace %q selector %+v budget %+v", e.Kind, e.Node.Name, e.Pod.Namespace, e.Pod.Name, e.Pod.NodeName, e.Namespace, e.Selector, e.Budget)
 	}
 	return out
 }

@@ -1835,7 +1835,7 @@ func (x *Applied) GetResult() string {
 // DeleteRequest names an object.
 type DeleteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace, Node, Pod, Service, ReplicationController, ReplicaSet or StatefulSet; required.
+	// Namespace, Node, Pod, Service, ReplicationController, ReplicaSet, StatefulSet or PodDisruptionBudget; required.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Its namespace; empty means default, and none for nodes and namespaces.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`

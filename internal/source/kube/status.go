@@ -1,0 +1,97 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/source"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// statusPatch is what is to change of a pod's status. A condition replaces the one of its type; what is not set stays.
+type statusPatch struct {
+	Conditions        []v1.PodCondition `json:"conditions,omitempty"`
+	NominatedNodeName *string           `json:"nominatedNodeName,omitempty"`
+}
+
+// Nominate patches the pod's nominated node, unless it is that already. As with reports, nothing is written for a pod that
+// the watch does not show waiting.
+func (s *Source) Nominate(ctx context.Context, n source.Nomination) error {
+	name, uid := types.NamespacedName{Namespace: n.Namespace, Name: n.Name}, types.UID(n.UID)
+	pods := s.watched()
+	if pods == nil {
+		return nil
+	}
+	status := pods.waiting(name, uid)
+	if status == nil || status.nominated == n.Node {
+		return nil
+	}
+	return s.writeStatus(ctx, s.preemptions, pods, name, uid, statusPatch{NominatedNodeName: &n.Node})
+}
+
+// writeStatus patches the status of a pod that waits, if there is anything to patch, and remembers it. That the pod is gone
+// or replaced is no error: there is nothing to be said any more.
+func (s *Source) writeStatus(ctx context.Context, by lane, pods *mirror, name types.NamespacedName, uid types.UID, p statusPatch) error {
+	if len(p.Conditions) == 0 && p.NominatedNodeName == nil {
+		return nil
+	}
+	written, err := s.patchStatus(ctx, by, name, uid, p)
+	if err != nil {
+		return err
+	}
+	if written {
+		pods.written(name, uid, p)
+	}
+	return nil
+}
+
+// patchStatus writes to a pod's status. It returns false if there is no such pod any more.
+func (s *Source) patchStatus(ctx context.Context, by lane, name types.NamespacedName, uid types.UID, p statusPatch) (bool, error) {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": uid}, // refused if the pod was replaced
+		"status":   p,
+	})
+	if err != nil {
+		return false, fmt.Errorf("encode status of pod %s: %w", name, err)
+	}
+	ctx, cancel := s.request(ctx)
+	defer cancel()
+	began := time.Now()
+	_, err = by.CoreV1().Pods(name.Namespace).Patch(
+		ctx, name.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	s.observe(by, began, err)
+	switch {
+	case apierrors.IsNotFound(err), isReplaced(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("write status of pod %s: %w", name, err)
+	}
+	return true, nil
+}
+
+// differs reports whether a condition says something else than the one that stands, nil for none, and completes it with
+// the time of its last transition.
+func differs(c, stands *v1.PodCondition, now time.Time) bool {
+	c.LastTransitionTime = metav1.NewTime(now)
+	if stands == nil || stands.Status != c.Status {
+		return true
+	}
+	c.LastTransitionTime = stands.LastTransitionTime
+	return stands.Reason != c.Reason || stands.Message != c.Message || stands.ObservedGeneration != c.ObservedGeneration
+}
+
+// isReplaced reports whether a patch was refused because the object of the name has another uid.
+func isReplaced(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}
