@@ -48,6 +48,14 @@ func touched(st *cluster.State, d cluster.Delta, before whereabouts) []cluster.N
 		id = d.ID
 	case cluster.PreemptionStarted:
 		id = d.ID
+	case cluster.PreemptionEnded:
+		var nodes []cluster.NodeIndex
+		for _, spared := range d.Spared {
+			if p := st.Pod(spared); p != nil {
+				nodes = append(nodes, p.Node)
+			}
+		}
+		return nodes
 	case cluster.PodRemoved:
 		return before[d.ID]
 	default:

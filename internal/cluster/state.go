@@ -62,6 +62,7 @@ type State struct {
 	BudgetsModified Seq
 
 	version      Version
+	before       Before
 	digest       uint64
 	resources    []string // by ResourceID
 	resourceHash []uint64
@@ -115,6 +116,57 @@ func New(v Version) *State {
 
 // Version returns the version of the last applied delta.
 func (s *State) Version() Version { return s.version }
+
+// Before is the node or the pod that a delta is about, as it was before: for those who follow the log and have to know
+// what has changed.
+type Before struct {
+	Node Node // without a name: none
+	Pod  PodRow
+
+	Class  *Class  // of Pod; nil: there was no pod
+	Labels *Labels // of Pod; nil: none that selectors see
+}
+
+// Before returns what the last delta has changed. It is no part of the state's digest.
+func (s *State) Before() *Before { return &s.before }
+
+func (s *State) remember(d Delta) {
+	s.before = Before{}
+	switch d := d.(type) {
+	case NodeSet:
+		s.rememberNode(d.Index)
+	case NodeRemoved:
+		s.rememberNode(d.Index)
+	case PodSet:
+		s.rememberPod(d.ID)
+	case PodNominated:
+		s.rememberPod(d.ID)
+	case PreemptionStarted:
+		s.rememberPod(d.ID)
+	case PreemptionEnded:
+		s.rememberPod(d.ID)
+	case PodAssumed:
+		s.rememberPod(d.ID)
+	case PodBound:
+		s.rememberPod(d.ID)
+	case PodForgotten:
+		s.rememberPod(d.ID)
+	case PodRemoved:
+		s.rememberPod(d.ID)
+	}
+}
+
+func (s *State) rememberNode(i NodeIndex) {
+	if s.Nodes.Live.Has(i) {
+		s.before.Node = s.Nodes.Spec[i]
+	}
+}
+
+func (s *State) rememberPod(id PodID) {
+	if p := s.Pod(id); p != nil {
+		s.before = Before{Pod: *p, Class: s.classes[p.Class], Labels: s.labels[p.Labels]}
+	}
+}
 
 // Digest returns a hash of the whole state. Equal states have equal digests; it costs nothing to read.
 func (s *State) Digest() uint64 { return s.digest }
@@ -221,6 +273,7 @@ func (s *State) Apply(d Delta) error {
 	if err := s.check(d); err != nil {
 		return err
 	}
+	s.remember(d)
 	s.version.Seq++
 	switch d := d.(type) {
 	case SettingsSet:

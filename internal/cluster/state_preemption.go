@@ -90,8 +90,11 @@ func (s *State) startPreemption(d PreemptionStarted) {
 func (s *State) endPreemption(d PreemptionEnded) {
 	s.rehashPod(d.ID, func() { s.pods[d.ID].Preempting = false })
 	for _, id := range d.Spared {
-		if s.Pod(id) != nil {
-			s.rehashPod(id, func() { s.pods[id].Victim = false })
+		if p := s.Pod(id); p != nil {
+			s.rehashPod(id, func() { p.Victim = false })
+			if p.Node != NoNode {
+				s.Nodes.touch(p.Node, s.version.Seq) // it may give way to others again
+			}
 		}
 	}
 }

@@ -39,28 +39,25 @@ func (c *cell) domain(key int) int32 {
 	return 0
 }
 
-func (c *cell) extraOf(slot int) int64 {
-	if c.extra == nil {
-		return 0
-	}
-	return c.extra[slot]
-}
-
 // count returns what a slot counts for the nodes of a cell.
-func (t *topology) count(s int, c *cell, nominees bool) int64 {
-	extra := int64(0)
-	if nominees {
-		extra = c.extraOf(s)
-	}
+func (t *topology) count(s int, c *cell) int64 {
 	sl := &t.slots[s]
 	d := c.domain(sl.key)
 	if sl.local || d == ownDomain {
-		return c.own[s] + extra
+		return c.own[s]
 	}
 	if int(d) < len(sl.sums) {
-		return sl.sums[d] + extra
+		return sl.sums[d]
 	}
-	return extra
+	return 0
+}
+
+// countWith returns what a slot counts if it counted extra more, by slot, on one node of the cell. Nil is nothing.
+func (t *topology) countWith(s int, c *cell, extra []int64) int64 {
+	if extra == nil {
+		return t.count(s, c)
+	}
+	return t.count(s, c) + extra[s]
 }
 
 // The marks that a cell's text has for each key, and before the nominees.
@@ -135,6 +132,18 @@ func (t *topology) describe(st *cluster.State, i cluster.NodeIndex, self cluster
 // nominees returns what the pods nominated to a node would add to each slot, nil if nothing.
 func (t *topology) nominees(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) []int64 {
 	var extra []int64
+	for _, id := range nominatedTo(st, i) {
+		if pod := nominee(st, id, t.priority, self); pod != nil {
+			extra = t.shift(st, i, pod, 1, extra)
+		}
+	}
+	return extra
+}
+
+// shift adds to extra, by slot, what changes where a pod comes to a node, n = 1, or goes from it, n = -1. It makes extra
+// if need be. As in kube-scheduler, hard spread constraints do not ask then whether they had counted the pod: if it is
+// terminating, or if their selector is empty, they had not.
+func (t *topology) shift(st *cluster.State, i cluster.NodeIndex, pod *cluster.PodRow, n int64, extra []int64) []int64 {
 	add := func(increments []increment) {
 		for _, inc := range increments {
 			if t.rows[i].in&(1<<inc.slot) == 0 {
@@ -143,14 +152,12 @@ func (t *topology) nominees(st *cluster.State, i cluster.NodeIndex, self cluster
 			if extra == nil {
 				extra = make([]int64, len(t.slots))
 			}
-			extra[inc.slot] += inc.by
+			extra[inc.slot] += n * inc.by
 		}
 	}
-	for pod := range nominatedTo(st, i, t.priority, self) {
-		add(t.carried[pod.Class])
-		if pod.Labels != cluster.NoLabels {
-			add(t.additionsOf(st, pod.Labels).nominated)
-		}
+	add(t.carried[pod.Class])
+	if pod.Labels != cluster.NoLabels {
+		add(t.additionsOf(st, pod.Labels).moved)
 	}
 	return extra
 }
@@ -247,17 +254,18 @@ func (t *topology) judge(c *cell) { c.verdict, c.first = t.verdictOn(c) }
 
 func (t *topology) verdictOn(c *cell) (v Verdict, first bool) {
 	if c.extra != nil {
-		if v := t.pass(c, true); v != codeFeasible {
+		if v := t.pass(c, c.extra); v != codeFeasible {
 			return v, true
 		}
 	}
-	return t.pass(c, false), c.extra == nil
+	return t.pass(c, nil), c.extra == nil
 }
 
-func (t *topology) pass(c *cell, nominees bool) Verdict {
-	v, w := t.spread.filter(t, c, nominees), codeFeasible
+// pass judges a node of a cell as if extra were counted besides, by slot. Nil is nothing.
+func (t *topology) pass(c *cell, extra []int64) Verdict {
+	v, w := t.spread.filter(t, c, extra), codeFeasible
 	if v == codeFeasible || t.interPodFirst {
-		w = t.interPod.filter(t, c, nominees)
+		w = t.interPod.filter(t, c, extra)
 	}
 	if w != codeFeasible && (v == codeFeasible || t.interPodFirst) {
 		return w

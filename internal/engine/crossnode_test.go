@@ -224,24 +224,30 @@ func TestLeastCountIsThatOfAllDomains(t *testing.T) {
 			s.add(d, by, n)
 		}
 		least := func(change int32, to int64) int64 {
-			out := int64(-1)
+			var all []int64
 			for d, n := range nodes {
-				c := counts[d]
-				if d == change {
-					c = to
-				}
-				if n > 0 && (out < 0 || c < out) {
-					out = c
+				switch {
+				case n == 0:
+				case d == change:
+					all = append(all, to)
+				default:
+					all = append(all, counts[d])
 				}
 			}
-			return max(out, 0)
+			if len(all) == 0 {
+				return 0
+			}
+			return slices.Min(all)
 		}
 		if got, want := s.domains.least(), least(-1, 0); got != want {
 			t.Fatalf("least of %v on %v nodes: %d, want %d", counts, nodes, got, want)
 		}
 		for d, n := range nodes {
-			if to := counts[d] + 2; n > 0 && s.domains.leastIf(counts[d], to) != least(d, to) {
-				t.Fatalf("least of %v on %v nodes, had %d two more: %d, want %d", counts, nodes, d, s.domains.leastIf(counts[d], to), least(d, to))
+			for by := int64(-4); by <= 3; by++ {
+				to := counts[d] + by
+				if n > 0 && s.domains.leastIf(counts[d], to) != least(d, to) {
+					t.Fatalf("least of %v on %v nodes, had %d %+d: %d, want %d", counts, nodes, d, by, s.domains.leastIf(counts[d], to), least(d, to))
+				}
 			}
 		}
 	})

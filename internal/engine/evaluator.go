@@ -12,7 +12,8 @@ import (
 const (
 	// spanNodes is how many nodes a range must have for each goroutine beyond the first.
 	spanNodes = 4096
-	// defaultMaxClasses bounds the cache. A class takes about 16 bytes per node once filtered and scored.
+	// defaultMaxClasses bounds the cache. A class takes about 16 bytes per node once filtered and scored, and 24 for each
+	// priority whose pods have asked for dry runs.
 	defaultMaxClasses = 1024
 )
 
@@ -60,7 +61,8 @@ type class struct {
 	groups   []groupID
 	scores   []nodeScores
 	raws     interner
-	grouped  uint64 // groups are of cells as of that rebuild of the topology
+	dryRuns  map[int32]*dryRuns // by priority, once somebody has asked
+	grouped  uint64             // groups are of cells as of that rebuild of the topology
 }
 
 // NewEvaluator returns an Evaluator that knows nothing yet.
@@ -138,7 +140,7 @@ func (c *class) relate(st *cluster.State, spec *cluster.ClassSpec, r *relations)
 	}
 	c.relation = r
 	c.topology, c.overflow = newTopology(st, spec, r, c.program, c.kind.priority)
-	c.census = census{}
+	c.census, c.dryRuns = census{}, nil
 	clear(c.scored) // the groups are of other cells
 }
 

@@ -177,9 +177,9 @@ func (p *interPodAffinity) increments(t *topology, pod *cluster.LabelSet, out []
 	return out
 }
 
-// filter judges a cell. With nominees, the pods nominated to its nodes count too.
-func (p *interPodAffinity) filter(t *topology, c *cell, nominees bool) Verdict {
-	if nominees && p.skips(t) {
+// filter judges a node of a cell as if extra were counted besides, by slot.
+func (p *interPodAffinity) filter(t *topology, c *cell, extra []int64) Verdict {
+	if extra != nil && p.skips(t) {
 		return codeFeasible
 	}
 	near, anywhere := true, 0
@@ -187,30 +187,31 @@ func (p *interPodAffinity) filter(t *topology, c *cell, nominees bool) Verdict {
 		if c.lacks(t.slots[s].key) {
 			return codeAffinity | unresolvable
 		}
-		near = near && t.count(s, c, nominees) > 0
+		has := t.countWith(s, c, extra) > 0
+		near = near && has
 		anywhere += t.slots[s].positive
-		if nominees && c.extraOf(s) > 0 {
-			anywhere++
+		if !has && t.count(s, c) > 0 {
+			anywhere-- // the last of its domain goes
 		}
 	}
 	if !near && (anywhere > 0 || !p.matchesSelf) {
 		return codeAffinity | unresolvable
 	}
 	for _, s := range p.antiAffinity {
-		if !c.lacks(t.slots[s].key) && t.count(s, c, nominees) > 0 {
+		if !c.lacks(t.slots[s].key) && t.countWith(s, c, extra) > 0 {
 			return codeAntiAffinity
 		}
 	}
 	for _, s := range p.existing {
-		if !c.lacks(t.slots[s].key) && t.count(s, c, nominees) > 0 {
+		if !c.lacks(t.slots[s].key) && t.countWith(s, c, extra) > 0 {
 			return codeExistingAntiAffinity
 		}
 	}
 	return codeFeasible
 }
 
-// skips reports whether kube-scheduler does not run the filter at all, not even with nominated pods: the pod has no
-// required terms, and no required anti-affinity of a placed pod matches it.
+// skips reports whether kube-scheduler does not run the filter at all, whatever pods are thought to come or go: the pod has
+// no required terms, and no required anti-affinity of a placed pod matches it.
 func (p *interPodAffinity) skips(t *topology) bool {
 	for _, s := range p.existing {
 		if t.slots[s].positive > 0 {
@@ -225,7 +226,7 @@ func (p *interPodAffinity) raw(t *topology, c *cell) int64 {
 	sum := int64(0)
 	for _, s := range p.score {
 		if !c.lacks(t.slots[s].key) {
-			sum += t.count(s, c, false)
+			sum += t.count(s, c)
 		}
 	}
 	return sum

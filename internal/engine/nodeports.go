@@ -23,19 +23,20 @@ func compileNodePorts(spec *cluster.ClassSpec) nodePorts {
 	return p
 }
 
-func (p *nodePorts) filter(n *cluster.Nodes, i cluster.NodeIndex, nominees *nominees) Verdict {
+func (p *nodePorts) filter(n *cluster.Nodes, i cluster.NodeIndex, h *hypothesis) Verdict {
 	for k := range p.wanted {
 		w := &p.wanted[k]
 		for u := range n.Ports[i] {
-			if conflict(w, &n.Ports[i][u].HostPort) {
+			used := &n.Ports[i][u]
+			if conflict(w, &used.HostPort) && used.Count+h.uses(&used.HostPort) > 0 {
 				return codeNodePorts
 			}
 		}
-		if nominees == nil {
+		if h == nil {
 			continue
 		}
-		for u := range nominees.ports {
-			if conflict(w, &nominees.ports[u]) {
+		for port, pods := range h.ports {
+			if pods > 0 && conflict(w, &port) {
 				return codeNodePorts
 			}
 		}

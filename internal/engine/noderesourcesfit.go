@@ -153,15 +153,15 @@ func (s *scoredResource) used(n *cluster.Nodes, i cluster.NodeIndex) int64 {
 	return n.NonZeroMemory[i]
 }
 
-func (p *nodeResourcesFit) filter(n *cluster.Nodes, i cluster.NodeIndex, nominees *nominees) Verdict {
+func (p *nodeResourcesFit) filter(n *cluster.Nodes, i cluster.NodeIndex, h *hypothesis) Verdict {
 	v := codeFeasible
-	if int64(n.PodCount[i])+nominees.count()+1 > n.AllowedPods[i] {
+	if int64(n.PodCount[i])+h.count()+1 > n.AllowedPods[i] {
 		v = codeFit | 1<<firstResourceBit
 	}
 	for k := range p.requests {
 		r := &p.requests[k]
 		allocatable := n.Allocatable[r.resource][i]
-		if r.value > allocatable-n.Requested[r.resource][i]-nominees.request(r.resource) {
+		if r.value > allocatable-n.Requested[r.resource][i]-h.request(r.resource) {
 			v |= codeFit | 1<<(firstResourceBit+1+k)
 			if r.value > allocatable {
 				v |= unresolvable

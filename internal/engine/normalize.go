@@ -105,11 +105,14 @@ func (j *judgement) worth(raw *Raw, cl *cell) worth {
 	return w
 }
 
-// GroupScores is what normalisation makes of a group.
+// GroupScores is what a group scores among all others.
 type GroupScores struct {
-	Feasible   bool // by what pods on other nodes decide; if not, the rest is zero
-	Normalized Normalized
-	Totals     []int64 // of the group's nodes, in their order
+	Feasible bool // by what pods on other nodes decide; if not, the rest is zero
+	// PodTopologySpread and InterPodAffinity are the scores before normalisation. That of nodes which PodTopologySpread
+	// ignores is 0.
+	PodTopologySpread, InterPodAffinity int64
+	Normalized                          Normalized
+	Totals                              []int64 // of the group's nodes, in their order
 }
 
 // Totals returns the scores of all groups of a subject on the state: the groups must be all there are, over all ranges,
@@ -138,6 +141,7 @@ func (e *Evaluator) Totals(st *cluster.State, s Subject, groups []Group) ([]Grou
 		if !out[k].Feasible {
 			continue
 		}
+		out[k].PodTopologySpread, out[k].InterPodAffinity = worths[k].spread, worths[k].interPod
 		out[k].Normalized = x.normalize(worths[k], j.spread())
 		sum := c.program.weights.normalized(out[k].Normalized)
 		for n := range groups[k].Nodes {

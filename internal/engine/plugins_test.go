@@ -340,9 +340,9 @@ func TestRawScoresAreNormalisedOverAllGroups(t *testing.T) {
 	}
 	// Taints: 100, 100-33 = 67, 0. Affinity: 0, 3000/80 = 37, 100.
 	want := []GroupScores{ // in total 3·taints + 2·affinity: nothing else scores
-		{true, Normalized{TaintToleration: 100}, []int64{300}},
-		{true, Normalized{TaintToleration: 67, NodeAffinity: 37}, []int64{275}},
-		{true, Normalized{NodeAffinity: 100}, []int64{200}},
+		{Feasible: true, Normalized: Normalized{TaintToleration: 100}, Totals: []int64{300}},
+		{Feasible: true, Normalized: Normalized{TaintToleration: 67, NodeAffinity: 37}, Totals: []int64{275}},
+		{Feasible: true, Normalized: Normalized{NodeAffinity: 100}, Totals: []int64{200}},
 	}
 	got, _ := NewEvaluator(EvaluatorConfig{}).Totals(st, of(testClass), groups)
 	if diff := cmp.Diff(want, got); diff != "" {

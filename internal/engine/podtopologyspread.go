@@ -71,18 +71,17 @@ func (t *topology) compilePodTopologySpread(r *relations) {
 	}
 }
 
-// increments adds what a placed pod with these labels counts; with nominee, what a pod nominated to the node adds to
-// hard constraints.
-func (p *podTopologySpread) increments(pod *cluster.LabelSet, nominee bool, out []increment) []increment {
+// increments adds what a placed pod with these labels counts; with moved, what one changes that is thought to come or go.
+func (p *podTopologySpread) increments(pod *cluster.LabelSet, moved bool, out []increment) []increment {
 	if pod.Namespace != p.namespace {
 		return out
 	}
 	for _, c := range p.hard {
-		if (nominee || !c.Selector.Empty()) && c.Selector.Matches(pod.Labels) {
-			out = append(out, increment{c.slot, 1, !nominee})
+		if (moved || !c.Selector.Empty()) && c.Selector.Matches(pod.Labels) {
+			out = append(out, increment{c.slot, 1, !moved})
 		}
 	}
-	if nominee {
+	if moved {
 		return out
 	}
 	for _, c := range p.soft {
@@ -114,18 +113,18 @@ func (p *podTopologySpread) counts(st *cluster.State, program *program, i cluste
 	return mask
 }
 
-// filter judges a cell. With nominees, the pods nominated to its nodes count too.
-func (p *podTopologySpread) filter(t *topology, cl *cell, nominees bool) Verdict {
+// filter judges a node of a cell as if extra were counted besides, by slot.
+func (p *podTopologySpread) filter(t *topology, cl *cell, extra []int64) Verdict {
 	for k := range p.hard {
 		c := &p.hard[k]
 		s := &t.slots[c.slot]
 		if cl.lacks(s.key) {
 			return codeSpreadMissing | unresolvable
 		}
-		count, least := t.count(c.slot, cl, false), s.domains.least()
-		if extra := cl.extraOf(c.slot); nominees && extra > 0 {
-			least = s.domains.leastIf(count, count+extra)
-			count += extra
+		was, count := t.count(c.slot, cl), t.countWith(c.slot, cl, extra)
+		least := s.domains.least()
+		if count != was {
+			least = s.domains.leastIf(was, count)
 		}
 		if s.domains.count < int64(c.MinDomains) {
 			least = 0
@@ -155,7 +154,7 @@ func (p *podTopologySpread) raw(t *topology, cl *cell, weights []float64) int64 
 	for k := range p.soft {
 		c := &p.soft[k]
 		if !cl.lacks(t.slots[c.slot].key) {
-			score += float64(t.count(c.slot, cl, false))*weights[k] + float64(c.MaxSkew-1)
+			score += float64(t.count(c.slot, cl))*weights[k] + float64(c.MaxSkew-1)
 		}
 	}
 	return int64(math.Round(score))
@@ -218,7 +217,9 @@ type domains struct {
 func (d *domains) enter(count int64) {
 	d.levels = grow(d.levels, int(count)+1)
 	d.levels[count]++
-	d.count++
+	if d.count++; d.count == 1 {
+		d.lowest = count
+	}
 	d.lowest = min(d.lowest, count)
 }
 
@@ -227,10 +228,9 @@ func (d *domains) leave(count int64) {
 	d.count--
 }
 
-// least returns the least count of all domains, 0 if there is none.
+// least returns the least count of all domains, 0 if there is none. Asked again, it writes nothing.
 func (d *domains) least() int64 {
 	if d.count == 0 {
-		d.lowest = 0
 		return 0
 	}
 	for d.levels[d.lowest] == 0 {
@@ -239,10 +239,13 @@ func (d *domains) least() int64 {
 	return d.lowest
 }
 
-// leastIf returns what the least count would be if that of one domain were another, larger one.
+// leastIf returns what the least count would be if that of one domain were another. It may be negative.
 func (d *domains) leastIf(from, to int64) int64 {
 	least := d.least()
-	if from != least || d.levels[least] > 1 {
+	switch {
+	case to <= least:
+		return to
+	case from != least || d.levels[least] > 1:
 		return least
 	}
 	for k := least + 1; k < min(to, int64(len(d.levels))); k++ {

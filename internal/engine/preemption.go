@@ -2,6 +2,8 @@ package engine
 
 import (
 	"cmp"
+	"slices"
+	"strings"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -56,24 +58,137 @@ type DryRun struct {
 	Verdicts   []VerdictCount // why the others are none; of no plugin for ReasonNoVictims and ReasonNotHelpful
 }
 
-// DryRun returns the best candidates of a range for a pending pod, at most limit. False: the state has no such pod.
+// DryRun returns the best candidates of a range for a pending pod, at most limit, at least 1. It tries only nodes that
+// have changed since they were last tried for a pod of the kind and the priority; see dryRuns. Nobody may change the
+// victims' slices. r.First must be a multiple of 64; if not, the range begins at the multiple below. False: the state has
+// no such pending pod.
 func (e *Evaluator) DryRun(st *cluster.State, pod cluster.PodID, r cluster.Range, limit int) (DryRun, bool) {
-	return DryRun{}, false
+	row := st.Pod(pod)
+	if row == nil || row.Placed() {
+		return DryRun{}, false
+	}
+	c := e.class(st, SubjectOf(&row.Pod))
+	if c == nil {
+		return DryRun{}, false
+	}
+	defer c.mu.Unlock()
+	c.settle()
+	p, d := newPreemptor(st, pod, row.Priority), c.dryRunsOf(st, row.Priority)
+	ws, r := align(r, st.Nodes.Len())
+	spans := e.split(ws)
+	parts := make([]dryRunPart, len(spans))
+	each(spans, func(k int, span words) { parts[k] = c.dryRunSpan(st, d, &p, span, r, max(limit, 1)) })
+	var out DryRun
+	var best []*Preemption
+	verdicts := make([][]VerdictCount, len(parts))
+	for k := range parts {
+		out.Nodes += parts[k].nodes
+		out.Count += parts[k].candidates
+		best = append(best, parts[k].best...)
+		verdicts[k] = parts[k].verdicts
+	}
+	slices.SortFunc(best, func(a, b *Preemption) int { return a.Compare(b, st.Settings.Seed) })
+	for _, candidate := range best[:min(len(best), max(limit, 1))] {
+		out.Candidates = append(out.Candidates, *candidate)
+	}
+	out.Verdicts = MergeVerdicts(verdicts...)
+	return out, true
 }
 
-// DryRunNode returns what would have to go from one node for a pending pod. False: the node is no candidate.
+// DryRunNode returns what would have to go from one node for a pending pod, as the state is now. False: the node is no
+// candidate, or there is no such node or pending pod.
 func (e *Evaluator) DryRunNode(st *cluster.State, pod cluster.PodID, node cluster.NodeIndex) (Preemption, bool) {
-	return Preemption{}, false
+	row := st.Pod(pod)
+	if row == nil || row.Placed() || !st.Nodes.Live.Has(node) {
+		return Preemption{}, false
+	}
+	c := e.class(st, SubjectOf(&row.Pod))
+	if c == nil {
+		return Preemption{}, false
+	}
+	defer c.mu.Unlock()
+	p := newPreemptor(st, pod, row.Priority)
+	if !p.allows(node) {
+		return Preemption{}, false
+	}
+	found, _ := c.dryRun(st, node, row.Priority, pod)
+	if found == nil {
+		return Preemption{}, false
+	}
+	return *found, true
+}
+
+// Preemptable reports whether DryRunNode would find a candidate on a node for a pod that is pending with that subject,
+// and whose profile and policy let it preempt. It remembers like DryRun.
+func (e *Evaluator) Preemptable(st *cluster.State, s Subject, self cluster.PodID, node cluster.NodeIndex) bool {
+	row := st.Pod(self)
+	if row == nil || row.NeverPreempts || !st.Nodes.Live.Has(node) {
+		return false
+	}
+	c := e.class(st, s)
+	if c == nil {
+		return false
+	}
+	defer c.mu.Unlock()
+	if profile := c.program.profile; profile == nil || !slices.Contains(profile.PostFilters, DefaultPreemption) {
+		return false
+	}
+	p := newPreemptor(st, self, s.Priority)
+	found, _ := c.try(st, c.dryRunsOf(st, s.Priority), &p, node)
+	return found != nil
 }
 
 // Preempts reports whether a pending pod may preempt now. If not, why says so as kube-scheduler does; it is empty if its
 // profile does not preempt at all.
 func (e *Evaluator) Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool) {
-	return "", false
+	row := st.Pod(pod)
+	if row == nil || row.Placed() {
+		return "", false
+	}
+	profile := st.Profile(st.Class(row.Class).Spec.SchedulerName)
+	switch {
+	case profile == nil || !slices.Contains(profile.PostFilters, DefaultPreemption):
+		return "", false
+	case row.NeverPreempts:
+		return notEligibleNever, false
+	}
+	nominated := st.Nodes.ByName(row.Nominated)
+	if nominated == cluster.NoNode {
+		return "", true
+	}
+	p := newPreemptor(st, pod, row.Priority)
+	if v, known := e.Node(st, SubjectOf(&row.Pod), pod, nominated); !p.allows(nominated) || known && v.Unresolvable() {
+		return "", true // it has to look elsewhere
+	}
+	for _, other := range st.PodsOn(nominated) {
+		if other.Priority < row.Priority && (other.Victim || other.Deleting && other.Preempted) {
+			return notEligibleTerminating, false
+		}
+	}
+	return "", true
 }
+
+// Why a pod may not preempt.
+const (
+	notEligibleNever       = "not eligible due to preemptionPolicy=Never."
+	notEligibleTerminating = "not eligible due to a terminating pod on the nominated node."
+)
+
+// PreemptionMessage returns what preemption says of a pod for which no node is a candidate, given the verdicts of dry
+// runs on all nodes: "0/3 nodes are available: 3 No preemption victims found for incoming pod."
+func PreemptionMessage(nodes int, verdicts []VerdictCount) string { return FitMessage(nodes, verdicts) }
 
 // PostFilterMessage returns what PostFilter's plugins say of a pod that fits nowhere: "no new claims to deallocate,
 // preemption: " and what preemption says. It is what FailedScheduling's text ends with.
 func PostFilterMessage(profile *cluster.Profile, preemption string) string {
-	return ""
+	var says []string
+	for _, plugin := range profile.PostFilters {
+		switch {
+		case plugin == DynamicResources:
+			says = append(says, "no new claims to deallocate")
+		case plugin == DefaultPreemption && preemption != "":
+			says = append(says, "preemption: "+preemption)
+		}
+	}
+	return strings.Join(says, ", ")
 }

@@ -233,10 +233,7 @@ func (p *program) sameScores(q *program) bool {
 // filter returns the verdict of the first plugin that a live node fails, in the profile's order, as far as the node
 // alone decides. Pods nominated to it, but self, count as if they were there if their priority is not lower.
 func (p *program) filter(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) Verdict {
-	if p.unsupported != "" {
-		return codeUnsupported | unresolvable
-	}
-	if v := p.affinity.narrow(&st.Nodes, i); v != codeFeasible {
+	if v := p.preFilter(st, i); v != codeFeasible {
 		return v
 	}
 	if nominees := nomineesOf(st, i, priority, self); nominees != nil {
@@ -247,8 +244,16 @@ func (p *program) filter(st *cluster.State, i cluster.NodeIndex, priority int32,
 	return p.pass(st, i, nil)
 }
 
+// preFilter returns the verdict on a node that no filter has to look at.
+func (p *program) preFilter(st *cluster.State, i cluster.NodeIndex) Verdict {
+	if p.unsupported != "" {
+		return codeUnsupported | unresolvable
+	}
+	return p.affinity.narrow(&st.Nodes, i)
+}
+
 // pass runs the filters once.
-func (p *program) pass(st *cluster.State, i cluster.NodeIndex, nominees *nominees) Verdict {
+func (p *program) pass(st *cluster.State, i cluster.NodeIndex, h *hypothesis) Verdict {
 	n := &st.Nodes
 	for _, plugin := range p.filters {
 		v := codeFeasible
@@ -262,9 +267,9 @@ func (p *program) pass(st *cluster.State, i cluster.NodeIndex, nominees *nominee
 		case filterNodeAffinity:
 			v = p.affinity.filter(st, i)
 		case filterNodePorts:
-			v = p.ports.filter(n, i, nominees)
+			v = p.ports.filter(n, i, h)
 		case filterNodeResourcesFit:
-			v = p.fit.filter(n, i, nominees)
+			v = p.fit.filter(n, i, h)
 		case filterNodeDeclaredFeatures:
 			if !p.features.filter(n, i) {
 				v = codeFeatures | unresolvable
@@ -279,14 +284,15 @@ func (p *program) pass(st *cluster.State, i cluster.NodeIndex, nominees *nominee
 
 // combine returns the verdict on an eligible or other node of a cell: that of the filter which comes first.
 func (p *program) combine(v Verdict, c *cell) Verdict {
-	switch w := c.verdict; {
-	case w.Feasible():
-		return v
-	case v.Feasible():
-		return w
-	case !c.first:
+	if !v.Feasible() && !c.first {
 		return v // the node fails already with the pods nominated to it
-	case p.place(w) < p.place(v):
+	}
+	return p.earlier(v, c.verdict)
+}
+
+// earlier returns the verdict of the filter that comes first.
+func (p *program) earlier(v, w Verdict) Verdict {
+	if v.Feasible() || !w.Feasible() && p.place(w) < p.place(v) {
 		return w
 	}
 	return v

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -74,8 +75,9 @@ type increment struct {
 	alive bool // only if the pod is not terminating
 }
 
-// additions are what pods with a label set add.
-type additions struct{ placed, nominated []increment }
+// additions are what pods with a label set add: where they are read from a node, and where they are thought to come or
+// go; see topology.shift.
+type additions struct{ placed, moved []increment }
 
 // row is what a node adds.
 type row struct {
@@ -86,8 +88,18 @@ type row struct {
 	cell   cellID
 }
 
-// newTopology returns what the pods of a kind need, or nil if no other pods matter to them. The error says that they
-// need too much.
+// set makes the row a copy of another of the same topology.
+func (r *row) set(other *row) {
+	r.live, r.in, r.cell = other.live, other.in, other.cell
+	copy(r.domain, other.domain)
+	copy(r.adds, other.adds)
+}
+
+// equal reports whether two rows add the same.
+func (r *row) equal(other *row) bool {
+	return r.live == other.live && (!r.live || r.in == other.in && slices.Equal(r.domain, other.domain) && slices.Equal(r.adds, other.adds))
+}
+
 // newTopology returns what the pods of a kind need, or nil if other pods do not matter to them. True: they matter in
 // too many ways to be judged.
 func newTopology(st *cluster.State, spec *cluster.ClassSpec, r *relations, p *program, priority int32) (*topology, bool) {
@@ -195,10 +207,15 @@ func (t *topology) sync(st *cluster.State, p *program) {
 		t.rows = append(t.rows, row{domain: make([]int32, len(t.keys)), adds: make([]int64, len(t.slots))})
 	}
 	var changed []cluster.NodeIndex
+	before := row{domain: make([]int32, len(t.keys)), adds: make([]int64, len(t.slots))}
 	st.Nodes.ChangedSince(t.synced, cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())}, func(i cluster.NodeIndex) {
-		t.leave(i)
+		now := &t.rows[i]
+		before.set(now)
 		t.read(st, p, i)
-		t.enter(i)
+		if !before.equal(now) {
+			t.move(&before, -1)
+			t.move(now, 1)
+		}
 		changed = append(changed, i)
 	})
 	t.synced = seq
@@ -318,18 +335,14 @@ func (t *topology) additionsOf(st *cluster.State, id cluster.LabelsID) *addition
 	if l := st.Labels(id); l != nil {
 		shared := t.interPod.increments(t, &l.LabelSet, nil)
 		a.placed = t.spread.increments(&l.LabelSet, false, shared)
-		a.nominated = t.spread.increments(&l.LabelSet, true, t.interPod.increments(t, &l.LabelSet, nil))
+		a.moved = t.spread.increments(&l.LabelSet, true, t.interPod.increments(t, &l.LabelSet, nil))
 	}
 	t.labeled[id] = a
 	return a
 }
 
-// enter and leave add a row to the sums of its domains, and take it away.
-func (t *topology) enter(i cluster.NodeIndex) { t.move(i, 1) }
-func (t *topology) leave(i cluster.NodeIndex) { t.move(i, -1) }
-
-func (t *topology) move(i cluster.NodeIndex, sign int64) {
-	r := &t.rows[i]
+// move adds a row to the sums of its domains, sign = 1, or takes it away, sign = -1.
+func (t *topology) move(r *row, sign int64) {
 	if !r.live {
 		return
 	}

@@ -33,6 +33,8 @@ const (
 	codeAntiAffinity
 	codeExistingAntiAffinity
 	codeFeatures
+	codeNoVictims // these two are of dry runs
+	codeNotHelpful
 	codeFit // the last: tally counts its resources behind it
 )
 
@@ -202,6 +204,10 @@ func (p *program) reason(slot int) (plugin, reason string) {
 		return NodeDeclaredFeatures, ReasonFeatures
 	case codeUnsupported:
 		return p.unsupportedPlugin, p.unsupported
+	case codeNoVictims:
+		return "", ReasonNoVictims
+	case codeNotHelpful:
+		return "", ReasonNotHelpful
 	}
 	return NodeResourcesFit, p.fit.names[slot-int(codeFit)]
 }

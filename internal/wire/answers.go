@@ -126,3 +126,53 @@ func Verdicts(ms []*filterv1.VerdictCount) ([]engine.VerdictCount, error) {
 		}
 	}), nil
 }
+
+// ToDryRun returns the result as a message, without the version it is of.
+func ToDryRun(d engine.DryRun) *filterv1.DryRunPreemptionResponse {
+	return &filterv1.DryRunPreemptionResponse{
+		Nodes: d.Nodes, CandidateCount: d.Count, Verdicts: ToVerdicts(d.Verdicts),
+		Candidates: each(d.Candidates, func(p engine.Preemption) *filterv1.PreemptionCandidate {
+			return &filterv1.PreemptionCandidate{
+				Node: int32(p.Node), Victims: FromPodIDs(p.Victims), Violations: p.Violations,
+				HighestPriority: p.HighestPriority, PrioritySum: p.PrioritySum, EarliestStart: p.EarliestStart,
+			}
+		}),
+	}
+}
+
+// DryRun returns what ToDryRun was given. It fails if a count is negative, if there are more candidates than are counted,
+// if an index or a pod's id is out of bounds, or if a candidate has no victims or fewer than are protected.
+func DryRun(m *filterv1.DryRunPreemptionResponse) (engine.DryRun, error) {
+	verdicts, err := Verdicts(m.GetVerdicts())
+	switch {
+	case err != nil:
+		return engine.DryRun{}, err
+	case m.GetNodes() < 0:
+		return engine.DryRun{}, fmt.Errorf("nodes: %w", errNegativeCount)
+	case int(m.GetCandidateCount()) < len(m.GetCandidates()):
+		return engine.DryRun{}, fmt.Errorf("candidate_count: %d of %d candidates", m.GetCandidateCount(), len(m.GetCandidates()))
+	}
+	for i, c := range m.GetCandidates() {
+		n := len(c.GetVictims())
+		err := errors.Join(index("node", c.GetNode()), indexes("victims", c.GetVictims()))
+		switch {
+		case err != nil:
+		case n == 0:
+			err = errors.New("victims: none")
+		case c.GetViolations() < 0 || int(c.GetViolations()) > n:
+			err = fmt.Errorf("violations: %d of %d victims", c.GetViolations(), n)
+		}
+		if err != nil {
+			return engine.DryRun{}, fmt.Errorf("decode candidate %d: %w", i, err)
+		}
+	}
+	return engine.DryRun{
+		Nodes: m.GetNodes(), Count: m.GetCandidateCount(), Verdicts: verdicts,
+		Candidates: each(m.GetCandidates(), func(c *filterv1.PreemptionCandidate) engine.Preemption {
+			return engine.Preemption{
+				Node: cluster.NodeIndex(c.GetNode()), Victims: PodIDs(c.GetVictims()), Violations: c.GetViolations(),
+				HighestPriority: c.GetHighestPriority(), PrioritySum: c.GetPrioritySum(), EarliestStart: c.GetEarliestStart(),
+			}
+		}),
+	}, nil
+}

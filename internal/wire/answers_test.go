@@ -130,3 +130,52 @@ func TestVerdictsSurviveTheRoundTrip(t *testing.T) {
 		t.Error("Verdicts took a negative count")
 	}
 }
+
+func TestDryRunSurvivesTheRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := rapid.MakeCustom[engine.DryRun](good).Draw(t, "dry run")
+		want.Nodes, want.Count = max(want.Nodes, 0), int32(len(want.Candidates))
+		for k := range want.Candidates {
+			c := &want.Candidates[k]
+			c.Victims = append(c.Victims, 7)
+			c.Violations = int32(len(c.Victims))
+		}
+		back, err := wire.DryRun(wire.ToDryRun(want))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, back, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("DryRun(ToDryRun(d)) (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestDryRunsThatMakeNoSenseAreRefused(t *testing.T) {
+	whole := &filterv1.DryRunPreemptionResponse{Nodes: 3, CandidateCount: 1, Candidates: []*filterv1.PreemptionCandidate{
+		{Node: 4, Victims: []int32{1, 2}, Violations: 2},
+	}}
+	if _, err := wire.DryRun(whole); err != nil {
+		t.Fatalf("DryRun of a good one: %v", err)
+	}
+	for _, c := range []struct {
+		want  string
+		spoil func(*filterv1.DryRunPreemptionResponse)
+	}{
+		{"nodes: negative", func(m *filterv1.DryRunPreemptionResponse) { m.Nodes = -1 }},
+		{"candidate_count: 0 of 1", func(m *filterv1.DryRunPreemptionResponse) { m.CandidateCount = 0 }},
+		{"verdict 0: negative", func(m *filterv1.DryRunPreemptionResponse) { m.Verdicts = []*filterv1.VerdictCount{{Count: -1}} }},
+		{"candidate 0: node: -4", func(m *filterv1.DryRunPreemptionResponse) { m.Candidates[0].Node = -4 }},
+		{"candidate 0: victims[1]: -2", func(m *filterv1.DryRunPreemptionResponse) { m.Candidates[0].Victims[1] = -2 }},
+		{"candidate 0: victims: none", func(m *filterv1.DryRunPreemptionResponse) { m.Candidates[0].Victims = nil }},
+		{"violations: 3 of 2", func(m *filterv1.DryRunPreemptionResponse) { m.Candidates[0].Violations = 3 }},
+		{"violations: -1 of 2", func(m *filterv1.DryRunPreemptionResponse) { m.Candidates[0].Violations = -1 }},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			spoiled := proto.CloneOf(whole)
+			c.spoil(spoiled)
+			if _, err := wire.DryRun(spoiled); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("DryRun: %v, want an error with %q", err, c.want)
+			}
+		})
+	}
+}

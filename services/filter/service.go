@@ -18,8 +18,9 @@ import (
 
 // Bounds of a request, as the proto says them.
 const (
-	maxSubjects = 1_000
-	maxPins     = 10_000
+	maxSubjects   = 1_000
+	maxPins       = 10_000
+	maxCandidates = 100
 )
 
 // Replica is this worker's copy of the ledger, as internal/replica keeps it.
@@ -35,6 +36,7 @@ type Evaluator interface {
 	Filter(st *cluster.State, s engine.Subject, r cluster.Range) (engine.Feasibility, bool)
 	Node(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) (engine.Verdict, bool)
 	Explain(st *cluster.State, s engine.Subject, verdict engine.Verdict, node cluster.NodeIndex) []engine.VerdictCount
+	DryRun(st *cluster.State, pod cluster.PodID, r cluster.Range, limit int) (engine.DryRun, bool)
 }
 
 // Config is everything a Service needs.
@@ -121,32 +123,89 @@ func (s *Service) evaluate(ctx context.Context, st *cluster.State, request *filt
 	return nil
 }
 
-// validate returns INVALID_ARGUMENT with what is wrong with a request.
-func validate(request *filterv1.FilterRequest) error {
-	var violations []rpc.Violation
-	bad := func(field, format string, args ...any) {
-		violations = append(violations, rpc.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+// DryRunPreemption returns where in a range a pod would fit if pods of lower priority were gone.
+func (s *Service) DryRunPreemption(ctx context.Context, request *filterv1.DryRunPreemptionRequest) (*filterv1.DryRunPreemptionResponse, error) {
+	if err := validateDryRun(request); err != nil {
+		return nil, err
 	}
-	first, end := request.GetFirst(), request.GetEnd()
+	leave, err := s.gate.Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	var response *filterv1.DryRunPreemptionResponse
+	err = s.cfg.Replica.Read(ctx, wire.Version(request.GetMinVersion()), func(st *cluster.State) error {
+		if ctx.Err() != nil {
+			return ctx.Err() // nobody waits for it
+		}
+		response = s.dryRun(st, request)
+		return nil
+	})
+	if err != nil {
+		return nil, replica.Status(err)
+	}
+	return response, nil
+}
+
+func (s *Service) dryRun(st *cluster.State, request *filterv1.DryRunPreemptionRequest) *filterv1.DryRunPreemptionResponse {
+	var d engine.DryRun
+	id := cluster.PodID(request.GetPod())
+	if pod := st.Pod(id); pod != nil && engine.SubjectOf(&pod.Pod) == wire.Subject(request.GetSubject()) {
+		r := cluster.Range{First: cluster.NodeIndex(request.GetFirst()), End: cluster.NodeIndex(request.GetEnd())}
+		d, _ = s.cfg.Evaluator.DryRun(st, id, r, min(max(int(request.GetLimit()), 1), maxCandidates))
+	}
+	response := wire.ToDryRun(d)
+	response.Version = wire.ToVersion(st.Version())
+	return response
+}
+
+// violations are what is wrong with a request.
+type violations []rpc.Violation
+
+func (v *violations) add(field, format string, args ...any) {
+	*v = append(*v, rpc.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+}
+
+func (v *violations) checkRange(first, end int32) {
 	if first < 0 || first%64 != 0 {
-		bad("first", "%d is not a multiple of 64", first)
+		v.add("first", "%d is not a multiple of 64", first)
 	}
 	if end <= first {
-		bad("end", "%d is not above first, %d", end, first)
+		v.add("end", "%d is not above first, %d", end, first)
 	} else if end%64 != 0 && end < cluster.MaxIndex {
-		bad("end", "%d is neither a multiple of 64 nor above every index", end)
+		v.add("end", "%d is neither a multiple of 64 nor above every index", end)
 	}
+}
+
+// validateDryRun returns INVALID_ARGUMENT with what is wrong with a request.
+func validateDryRun(request *filterv1.DryRunPreemptionRequest) error {
+	var bad violations
+	bad.checkRange(request.GetFirst(), request.GetEnd())
+	if request.GetPod() < 0 {
+		bad.add("pod", "%d is no pod's id", request.GetPod())
+	}
+	if request.GetLimit() < 0 {
+		bad.add("limit", "%d is negative", request.GetLimit())
+	}
+	return rpc.Invalid(bad...)
+}
+
+// validate returns INVALID_ARGUMENT with what is wrong with a request.
+func validate(request *filterv1.FilterRequest) error {
+	var bad violations
+	first, end := request.GetFirst(), request.GetEnd()
+	bad.checkRange(first, end)
 	if n := len(request.GetSubjects()); n > maxSubjects {
-		bad("subjects", "%d of them, at most %d are possible", n, maxSubjects)
+		bad.add("subjects", "%d of them, at most %d are possible", n, maxSubjects)
 	}
 	if n := len(request.GetPins()); n > maxPins {
-		bad("pins", "%d of them, at most %d are possible", n, maxPins)
+		bad.add("pins", "%d of them, at most %d are possible", n, maxPins)
 	} else {
 		for i, pin := range request.GetPins() {
 			if pin.GetNode() < first || pin.GetNode() >= end {
-				bad(fmt.Sprintf("pins[%d].node", i), "%d is not within [%d, %d)", pin.GetNode(), first, end)
+				bad.add(fmt.Sprintf("pins[%d].node", i), "%d is not within [%d, %d)", pin.GetNode(), first, end)
 			}
 		}
 	}
-	return rpc.Invalid(violations...)
+	return rpc.Invalid(bad...)
 }

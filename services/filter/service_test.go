@@ -2,6 +2,8 @@ package filter
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
@@ -181,13 +184,146 @@ func TestBadRequestsAreAnsweredWithTheirFields(t *testing.T) {
 	}
 }
 
+func TestADryRunTellsWhoHasToGoAndWhyNobodyCould(t *testing.T) {
+	st := three(t)
+	for id, pod := range []cluster.Pod{
+		{UID: "victim", Class: 7, NodeName: "b", Priority: 1, Started: 5},
+		{UID: "important", Class: 7, NodeName: "m", Priority: 9},
+		{UID: "also", Class: 7, NodeName: "m", Priority: 9},
+		{UID: "preemptor", Class: 7, Priority: 9},
+	} {
+		if err := st.Apply(cluster.PodSet{ID: cluster.PodID(id), Pod: pod}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := service(t, Config{Replica: fixed{st: st}})
+	request := func(change func(*filterv1.DryRunPreemptionRequest)) *filterv1.DryRunPreemptionRequest {
+		m := &filterv1.DryRunPreemptionRequest{
+			MinVersion: wire.ToVersion(st.Version()), End: 128, Subject: &filterv1.Subject{Class: 7, Priority: 9}, Pod: 3,
+		}
+		change(m)
+		return m
+	}
+	all := &filterv1.DryRunPreemptionResponse{
+		Version: wire.ToVersion(st.Version()), Nodes: 3, CandidateCount: 1,
+		Candidates: []*filterv1.PreemptionCandidate{{Node: 1, Victims: []int32{0}, HighestPriority: 1, PrioritySum: 1 + 1<<31, EarliestStart: 5}},
+		Verdicts: []*filterv1.VerdictCount{
+			{Reason: engine.ReasonNoVictims, Unresolvable: true, Count: 1, Examples: []string{"m"}},
+			{Reason: engine.ReasonNotHelpful, Unresolvable: true, Count: 1, Examples: []string{"a"}},
+		},
+	}
+	nothing := &filterv1.DryRunPreemptionResponse{Version: wire.ToVersion(st.Version())}
+	for name, c := range map[string]struct {
+		change func(*filterv1.DryRunPreemptionRequest)
+		want   *filterv1.DryRunPreemptionResponse
+	}{
+		"everything":                 {func(*filterv1.DryRunPreemptionRequest) {}, all},
+		"more than there can be":     {func(m *filterv1.DryRunPreemptionRequest) { m.Limit = 1 << 30 }, all},
+		"a pod that is not known":    {func(m *filterv1.DryRunPreemptionRequest) { m.Pod = 99 }, nothing},
+		"a pod that is placed":       {func(m *filterv1.DryRunPreemptionRequest) { m.Pod, m.Subject.Priority = 0, 1 }, nothing},
+		"a pod of another subject":   {func(m *filterv1.DryRunPreemptionRequest) { m.Subject.Priority = 10 }, nothing},
+		"a subject that is not said": {func(m *filterv1.DryRunPreemptionRequest) { m.Subject = nil }, nothing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := s.DryRunPreemption(t.Context(), request(c.change))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, got, protocmp.Transform()); diff != "" {
+				t.Errorf("answer (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestADryRunKeepsTheBestHundredCandidatesAtMost(t *testing.T) {
+	st := three(t)
+	asks := []cluster.Quantity{{Name: "cpu", Value: 500}, {Name: "pods", Value: 10}}
+	id := cluster.PodID(0)
+	for i := range cluster.NodeIndex(150) {
+		name := fmt.Sprint("n", i)
+		if st.Nodes.Live.Has(i) {
+			name = st.Nodes.Spec[i].Name
+		}
+		for _, d := range []cluster.Delta{
+			cluster.NodeSet{Index: i, Node: cluster.Node{Name: name, Allocatable: asks}},
+			cluster.PodSet{ID: id, Pod: cluster.Pod{UID: name, Class: 7, NodeName: name, Priority: int32(i)}},
+		} {
+			if err := st.Apply(d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		id++
+	}
+	if err := st.Apply(cluster.PodSet{ID: id, Pod: cluster.Pod{UID: "preemptor", Class: 7, Priority: 1000}}); err != nil {
+		t.Fatal(err)
+	}
+	s := service(t, Config{Replica: fixed{st: st}})
+	for limit, want := range map[int32]int{0: 1, 1: 1, 20: 20, 100: 100, 1000: 100} {
+		got, err := s.DryRunPreemption(t.Context(), &filterv1.DryRunPreemptionRequest{
+			MinVersion: wire.ToVersion(st.Version()), End: 192, Subject: &filterv1.Subject{Class: 7, Priority: 1000}, Pod: int32(id), Limit: limit,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.GetCandidateCount() != 150 || len(got.GetCandidates()) != want {
+			t.Errorf("limit %d: %d of %d candidates, want %d of 150", limit, len(got.GetCandidates()), got.GetCandidateCount(), want)
+		}
+		for k, c := range got.GetCandidates() {
+			if c.GetNode() != int32(k) {
+				t.Fatalf("limit %d: candidate %d is node %d", limit, k, c.GetNode())
+			}
+		}
+	}
+}
+
+func TestBadDryRunsAreAnsweredWithTheirFields(t *testing.T) {
+	s := service(t, Config{Replica: fixed{st: three(t)}})
+	_, err := s.DryRunPreemption(t.Context(), &filterv1.DryRunPreemptionRequest{First: 1, End: 1, Pod: -1, Limit: -1})
+	var fields []string
+	for _, v := range rpc.Violations(err) {
+		fields = append(fields, v.Field)
+	}
+	if !slices.Equal(fields, []string{"first", "end", "pod", "limit"}) || status.Code(err) != codes.InvalidArgument {
+		t.Errorf("%v with fields %v", err, fields)
+	}
+	ahead := &logv1.Version{Epoch: 2, Seq: 1 << 40}
+	if _, err := s.DryRunPreemption(t.Context(), &filterv1.DryRunPreemptionRequest{End: 64, MinVersion: ahead}); status.Code(err) != codes.Unavailable {
+		t.Errorf("a replica that is behind: %v, want UNAVAILABLE", err)
+	}
+}
+
+// impatient is a replica whose callers go while they wait for it.
+type impatient struct {
+	fixed
+	leave context.CancelFunc
+}
+
+func (r impatient) Read(ctx context.Context, least cluster.Version, fn func(*cluster.State) error) error {
+	r.leave()
+	return r.fixed.Read(ctx, least, fn)
+}
+
+func TestNoDryRunIsMadeForACallerThatHasGone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := service(t, Config{Replica: impatient{fixed{st: three(t)}, cancel}})
+	if _, err := s.DryRunPreemption(ctx, &filterv1.DryRunPreemptionRequest{End: 64}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want that of the context", err)
+	}
+}
+
 func TestTooManyRequestsAreRefusedAndToldWhenToComeBack(t *testing.T) {
 	hold := make(chan struct{})
 	s := service(t, Config{Replica: fixed{st: three(t), hold: hold}, MaxConcurrent: 1, MaxWaiting: 1})
 	errs := make(chan error, 3)
-	for range 3 {
+	for k := range 3 {
 		go func() {
-			_, err := s.Filter(t.Context(), &filterv1.FilterRequest{End: 64})
+			var err error
+			if k == 0 {
+				_, err = s.DryRunPreemption(t.Context(), &filterv1.DryRunPreemptionRequest{End: 64})
+			} else {
+				_, err = s.Filter(t.Context(), &filterv1.FilterRequest{End: 64})
+			}
 			errs <- err
 		}()
 	}

@@ -1,0 +1,281 @@
+package engine
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// maxPriorities bounds for how many priorities a class remembers dry runs.
+const maxPriorities = 16
+
+// dryRuns is what dry runs have found for pods of a class and a priority that are not nominated to the node. An entry
+// holds as long as its node has not changed, nor what the topology counts if the class is filtered by that, nor, if it is
+// a candidate, a PodDisruptionBudget.
+type dryRuns struct {
+	nodes   []dryRun
+	changes uint64      // of the topology
+	since   cluster.Seq // entries of before are out of date
+}
+
+// dryRun is what one dry run has found: a candidate, or why the node is none.
+type dryRun struct {
+	until   cluster.Seq // one more than the seq of the state that it was made on; 0: there was none
+	verdict Verdict
+	found   *Preemption
+}
+
+// dryRunsOf returns what is known for a priority. The class has just been synced.
+func (c *class) dryRunsOf(st *cluster.State, priority int32) *dryRuns {
+	d := c.dryRuns[priority]
+	if d == nil {
+		if c.dryRuns == nil || len(c.dryRuns) >= maxPriorities {
+			c.dryRuns = make(map[int32]*dryRuns)
+		}
+		d = new(dryRuns)
+		c.dryRuns[priority] = d
+	}
+	d.nodes = grow(d.nodes, st.Nodes.Len())
+	if c.topology.filters() && d.changes != c.topology.changes {
+		d.changes, d.since = c.topology.changes, st.Version().Seq
+	}
+	return d
+}
+
+// settle makes reads of the topology write nothing, so that several goroutines can judge nodes.
+func (c *class) settle() {
+	if c.topology != nil {
+		for k := range c.topology.spread.hard {
+			c.topology.slots[c.topology.spread.hard[k].slot].domains.least()
+		}
+	}
+}
+
+// preemptor is a pod for which room is looked for.
+type preemptor struct {
+	id        cluster.PodID
+	priority  int32
+	pinned    bool
+	pin       cluster.NodeIndex // the only node it may go to, if it is pinned
+	nominated cluster.NodeIndex
+}
+
+func newPreemptor(st *cluster.State, id cluster.PodID, priority int32) preemptor {
+	row := st.Pod(id)
+	return preemptor{
+		id: id, priority: priority, pinned: row.Pin != "", pin: st.Nodes.ByName(row.Pin),
+		nominated: st.Nodes.ByName(row.Nominated),
+	}
+}
+
+// allows reports whether the pod's pin does.
+func (p *preemptor) allows(i cluster.NodeIndex) bool { return !p.pinned || p.pin == i }
+
+type dryRunPart struct {
+	nodes, candidates int32
+	best              []*Preemption // best first
+	verdicts          []VerdictCount
+}
+
+// dryRunSpan tries the nodes of a span. Spans of one class may run at the same time, once it has settled.
+func (c *class) dryRunSpan(st *cluster.State, d *dryRuns, p *preemptor, span words, r cluster.Range, limit int) dryRunPart {
+	var part dryRunPart
+	var t tally
+	compare := func(a, b *Preemption) int { return a.Compare(b, st.Settings.Seed) }
+	for w := span.first; w < span.end; w++ {
+		for all := st.Nodes.Live[w] & mask(w, r); all != 0; all &= all - 1 {
+			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(all))
+			part.nodes++
+			found, verdict := c.try(st, d, p, i)
+			if found == nil {
+				t.add(verdict, i)
+				continue
+			}
+			part.candidates++
+			at, _ := slices.BinarySearchFunc(part.best, found, compare)
+			if at < limit {
+				part.best = slices.Insert(part.best[:min(len(part.best), limit-1)], at, found)
+			}
+		}
+	}
+	part.verdicts = t.verdicts(st, c.program)
+	return part
+}
+
+// try returns what is found for a pod on one live node: a candidate, or why it is none.
+func (c *class) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.NodeIndex) (*Preemption, Verdict) {
+	switch {
+	case !p.allows(i):
+		return nil, codeNotHelpful | unresolvable
+	case p.nominated == i:
+		return c.dryRun(st, i, p.priority, p.id)
+	}
+	known := &d.nodes[i]
+	changed := max(st.Nodes.Modified[i], d.since)
+	if known.found != nil {
+		changed = max(changed, st.BudgetsModified)
+	}
+	if known.until <= changed {
+		known.found, known.verdict = c.dryRun(st, i, p.priority, cluster.NoPod)
+		known.until = st.Version().Seq + 1
+	}
+	return known.found, known.verdict
+}
+
+// dryRun looks for the pods that would have to go from a live node so that a pod of a priority fits. Self is the pod, if
+// it may be nominated to the node, else cluster.NoPod. It returns a candidate, or why the node is none.
+func (c *class) dryRun(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) (*Preemption, Verdict) {
+	// 1. It must be pods that are in the way.
+	if c.program.preFilter(st, i) != codeFeasible {
+		return nil, codeNotHelpful | unresolvable
+	}
+	room := c.room(st, i, self)
+	if v := room.verdict(); v.Feasible() || v.Unresolvable() {
+		return nil, codeNotHelpful | unresolvable
+	}
+	// 2. All pods of lower priority go. Does the pod fit then?
+	var lower []victim
+	for id, pod := range st.PodsOn(i) {
+		if pod.Priority < priority {
+			lower = append(lower, victim{id: id, PodRow: pod})
+			room.move(pod, -1)
+		}
+	}
+	if len(lower) == 0 {
+		return nil, codeNoVictims | unresolvable
+	}
+	if v := room.verdict(); !v.Feasible() {
+		return nil, v
+	}
+	// 3. Those that need not go come back: first those that budgets protect, of both kinds the most important first.
+	slices.SortFunc(lower, compareImportance)
+	protect(st, lower)
+	reprieve := func(protected bool) (victims int32) {
+		for k := range lower {
+			v := &lower[k]
+			if v.protected != protected {
+				continue
+			}
+			room.move(v.PodRow, 1)
+			if v.goes = !room.verdict().Feasible(); v.goes {
+				room.move(v.PodRow, -1)
+				victims++
+			}
+		}
+		return victims
+	}
+	violations := reprieve(true)
+	others := reprieve(false)
+	found := &Preemption{Node: i, Victims: make([]cluster.PodID, 0, violations+others), Violations: violations}
+	for k := range lower {
+		if lower[k].goes {
+			found.add(&lower[k])
+		}
+	}
+	return found, codeFeasible
+}
+
+// victim is a pod that may have to go.
+type victim struct {
+	id cluster.PodID
+	*cluster.PodRow
+	protected bool // by a PodDisruptionBudget
+	goes      bool
+}
+
+// started returns when the pod has started; one that has not is the latest of all.
+func (v *victim) started() int64 {
+	if v.Started == 0 {
+		return math.MaxInt64
+	}
+	return v.Started
+}
+
+// compareImportance orders by kube-scheduler's importance, the most important first: by priority, then by start. What is
+// equal then is ordered by id, so that everybody finds the same.
+func compareImportance(a, b victim) int {
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.started(), b.started()), cmp.Compare(a.id, b.id))
+}
+
+// protect finds out which pods PodDisruptionBudgets protect, if they were to go in this order.
+func protect(st *cluster.State, pods []victim) {
+	var left map[*cluster.Budget]int32
+	for k := range pods {
+		v := &pods[k]
+		labels := st.Labels(v.Labels)
+		if labels == nil || len(labels.Labels) == 0 {
+			continue
+		}
+		for budget := range st.Budgets(labels.Namespace) {
+			if !budget.Protects(v.Name, &labels.LabelSet) {
+				continue
+			}
+			allowed, seen := left[budget]
+			if !seen {
+				allowed = budget.Allowed
+			}
+			if left == nil {
+				left = make(map[*cluster.Budget]int32)
+			}
+			left[budget] = allowed - 1
+			v.protected = v.protected || allowed <= 0
+		}
+	}
+}
+
+// add appends a victim that is not more important than those before.
+func (p *Preemption) add(v *victim) {
+	if len(p.Victims) == 0 {
+		p.HighestPriority, p.EarliestStart = v.Priority, v.started()
+	}
+	p.Victims = append(p.Victims, v.id)
+	p.PrioritySum += int64(v.Priority) + 1<<31
+}
+
+// room is a live node from which pods are thought to go.
+type room struct {
+	st    *cluster.State
+	class *class
+	node  cluster.NodeIndex
+	// passes are what kube-scheduler filters: first, if there are any, with the pods nominated to the node, then without.
+	passes []*hypothesis
+}
+
+func (c *class) room(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) room {
+	r := room{st: st, class: c, node: i}
+	if nominees := nomineesOf(st, i, c.kind.priority, self); nominees != nil {
+		if c.topology != nil {
+			nominees.counts = c.topology.nominees(st, i, self)
+		}
+		r.passes = append(r.passes, nominees)
+	}
+	r.passes = append(r.passes, newHypothesis(st))
+	return r
+}
+
+// move makes a pod go, n = -1, or come back, n = 1.
+func (r *room) move(pod *cluster.PodRow, n int64) {
+	for _, h := range r.passes {
+		h.add(r.st, pod, n)
+		if t := r.class.topology; t != nil {
+			h.counts = t.shift(r.st, r.node, pod, n, h.counts)
+		}
+	}
+}
+
+// verdict returns that of the first filter which fails in the first pass that does.
+func (r *room) verdict() Verdict {
+	for _, h := range r.passes {
+		v := r.class.program.pass(r.st, r.node, h)
+		if t := r.class.topology; t != nil {
+			v = r.class.program.earlier(v, t.pass(t.cellOf(r.node), h.counts))
+		}
+		if !v.Feasible() {
+			return v
+		}
+	}
+	return codeFeasible
+}
