@@ -9,15 +9,10 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/wire"
-)
-
-// The reasons of the PodScheduled condition.
-const (
-	reasonUnschedulable = "Unschedulable"
-	reasonError         = "SchedulerError"
 )
 
 // The bounds of requests, as the protos say.
@@ -39,14 +34,8 @@ func (v *violations) note(field, format string, args ...any) {
 // validate returns the subjects' candidates of a request that makes sense.
 func (t *term) validate(req *binderv1.CommitRequest) ([]engine.Candidates, error) {
 	var bad violations
-	if s := req.GetShard(); s < 0 || s >= t.shardsOf {
-		bad.note("shard", "%d; there are %d shards", s, t.shardsOf)
-	}
-	if v := wire.Version(req.GetVersion()); v.Epoch < 0 || v.Seq < 0 {
-		bad.note("version", "%v is negative", v)
-	} else if now := t.ledger.version(); v.Epoch == now.Epoch && v.Seq > now.Seq {
-		bad.note("version", "%v has not been yet: the log is at %v", v, now)
-	}
+	t.checkShard(&bad, req.GetShard())
+	t.checkVersion(&bad, req.GetVersion())
 	if n := len(req.GetPods()); n == 0 || n > maxPods {
 		bad.note("pods", "%d pods; want 1 to %d", n, maxPods)
 	}
@@ -75,19 +64,35 @@ func (t *term) validate(req *binderv1.CommitRequest) ([]engine.Candidates, error
 	return candidates, nil
 }
 
-// validateReports says what is wrong with a request.
-func validateReports(req *binderv1.ReportRequest) error {
-	var bad violations
-	if n := len(req.GetReports()); n > maxReports {
-		bad.note("reports", "%d reports; want at most %d", n, maxReports)
+func (t *term) checkShard(bad *violations, shard int32) {
+	if shard < 0 || shard >= t.shardsOf {
+		bad.note("shard", "%d; there are %d shards", shard, t.shardsOf)
 	}
-	for i, r := range req.GetReports() {
-		if reason := r.GetReason(); reason != reasonUnschedulable && reason != reasonError {
-			bad.note(fmt.Sprintf("reports[%d].reason", i), "%q; want %s or %s", reason, reasonUnschedulable, reasonError)
-		}
-	}
-	return rpc.Invalid(bad...)
 }
+
+func (t *term) checkVersion(bad *violations, version *logv1.Version) {
+	if v := wire.Version(version); v.Epoch < 0 || v.Seq < 0 {
+		bad.note("version", "%v is negative", v)
+	} else if now := t.ledger.version(); v.Epoch == now.Epoch && v.Seq > now.Seq {
+		bad.note("version", "%v has not been yet: the log is at %v", v, now)
+	}
+}
+
+// admit refuses what a shard asks for so many pods if it is of another epoch or the shard is not its own any more.
+func (t *term) admit(what string, shard int32, revision int64, version *logv1.Version, pods int) error {
+	if v := wire.Version(version); int64(v.Epoch) != t.epoch {
+		t.metrics.conflicts.WithLabelValues(conflictOtherEpoch).Add(float64(pods))
+		return rpc.Error(codes.Aborted, "OTHER_EPOCH", "%s at version %v: the epoch is %d", what, v, t.epoch)
+	}
+	if !t.shards.mayCommit(shard, revision) {
+		t.metrics.conflicts.WithLabelValues(conflictShardLost).Add(float64(pods))
+		return rpc.Error(codes.FailedPrecondition, "SHARD_LOST",
+			"%s of shard %d claimed at revision %d: it has been claimed since", what, shard, revision)
+	}
+	return nil
+}
+
+func (t *term) conflict(reason string) { t.metrics.conflicts.WithLabelValues(reason).Inc() }
 
 // commit places the pods of a request in order, and hands what it placed to the recorder. The first pod whose best
 // node cannot be proven ends the batch: pods behind it are told to retry too, so that where batches are cut never
@@ -98,12 +103,8 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 		return nil, err
 	}
 	// 1. May this shard commit at all?
-	if v := wire.Version(req.GetVersion()); int64(v.Epoch) != t.epoch {
-		return nil, rpc.Error(codes.Aborted, "OTHER_EPOCH", "commit at version %v: the epoch is %d", v, t.epoch)
-	}
-	if !t.shards.mayCommit(req.GetShard(), req.GetShardRevision()) {
-		return nil, rpc.Error(codes.FailedPrecondition, "SHARD_LOST",
-			"commit of shard %d claimed at revision %d: it has been claimed since", req.GetShard(), req.GetShardRevision())
+	if err := t.admit("commit", req.GetShard(), req.GetShardRevision(), req.GetVersion(), len(req.GetPods())); err != nil {
+		return nil, err
 	}
 	// 2. Is there room for more unbound pods?
 	if !t.unbound.take(len(req.GetPods())) {
@@ -147,15 +148,18 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 		switch {
 		case row == nil || row.UID != p.GetUid():
 			out.Result = binderv1.Outcome_RESULT_GONE
+			t.conflict(conflictGone)
 			continue
 		case row.Placed():
 			out.Result, out.Node = binderv1.Outcome_RESULT_PLACED, int32(row.Node)
 			continue
 		case row.Deleting || len(row.Gates) > 0 || !candidatesFor(row, candidates, p):
 			out.Result = binderv1.Outcome_RESULT_GONE
+			t.conflict(conflictGone)
 			continue
 		case ended || row.Attempt >= p.GetAttempt(): // an attempt that was placed and forgotten is over
 			out.Result = binderv1.Outcome_RESULT_RETRY
+			t.conflict(conflictRetry)
 			continue
 		}
 		node, placement := t.choose(placer, id, row, candidates, int(p.GetSubjectIndex()))
@@ -171,11 +175,11 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 			t.metrics.placed.Inc()
 		case engine.NoFit:
 			out.Result = binderv1.Outcome_RESULT_NO_FIT
-			t.metrics.noFit.Inc()
+			t.conflict(conflictNoFit)
 		default:
 			ended = true
 			out.Result = binderv1.Outcome_RESULT_RETRY
-			t.metrics.exhausted.Inc()
+			t.conflict(conflictExhausted)
 		}
 	}
 	resp.Version = wire.ToVersion(st.Version())

@@ -5,6 +5,11 @@
 // a transaction that fails if another binder has been elected; written to the source; bound in the ledger. A binder
 // that finds itself deposed drops everything it has and starts over as a candidate.
 //
+// A preemption is checked on the live ledger, started there, and carried out in a lane of its own: see carryOut.
+//
+// Writes to the source go through lanes that do not wait for each other: binds, preemptions, events, reports. Each is
+// bounded, and each write has a deadline.
+//
 // The binder does not choose among all nodes: it takes the candidates that queue shards bring, brings them up to date
 // with the live ledger, and places each pod on the best.
 package binder

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
@@ -28,6 +29,14 @@ type fakeSource struct {
 	scheduled []source.Binding
 	reports   []source.Report
 	block     chan struct{} // if not nil, events and conditions are written when it is closed
+	took      time.Duration // of each write of an event, a condition or a nomination
+
+	// refuse, if not nil, is asked before an eviction happens; an error prevents it.
+	refuse      func(source.Eviction) error
+	graceful    bool              // pods that are evicted stay, deleting, until deletePod
+	evicted     []source.Eviction // all that were tried
+	preempted   []source.Eviction // those with an event
+	nominations []source.Nomination
 }
 
 func newFakeSource() *fakeSource {
@@ -58,12 +67,15 @@ func (s *fakeSource) setPod(p source.Pod) {
 }
 
 func (s *fakeSource) deletePod(uid string) {
-	s.change(func() {
-		gone := source.Event{Kind: source.PodGone}
-		gone.Pod.UID, gone.Pod.Namespace, gone.Pod.Name = uid, s.pods[uid].Namespace, s.pods[uid].Name
-		delete(s.pods, uid)
-		s.log = append(s.log, gone)
-	})
+	s.change(func() { s.remove(uid) })
+}
+
+// remove takes a pod away. The caller holds the lock.
+func (s *fakeSource) remove(uid string) {
+	gone := source.Event{Kind: source.PodGone}
+	gone.Pod.UID, gone.Pod.Namespace, gone.Pod.Name = uid, s.pods[uid].Namespace, s.pods[uid].Name
+	delete(s.pods, uid)
+	s.log = append(s.log, gone)
 }
 
 // goAway makes the watch tell nothing until goAway(nil).
@@ -187,10 +199,10 @@ func (s *fakeSource) Lookup(_ context.Context, namespace, name string) (uid, nod
 	return "", "", false, nil
 }
 
-// write waits until events may be written.
-func (s *fakeSource) write(ctx context.Context, fn func()) error {
+// write waits until events may be written, and then for as long as so many writes take.
+func (s *fakeSource) write(ctx context.Context, writes int, fn func()) error {
 	s.mu.Lock()
-	block := s.block
+	block, took := s.block, s.took
 	s.mu.Unlock()
 	if block != nil {
 		select {
@@ -199,16 +211,19 @@ func (s *fakeSource) write(ctx context.Context, fn func()) error {
 			return ctx.Err()
 		}
 	}
+	if took > 0 {
+		time.Sleep(time.Duration(writes) * took) // of a bubble
+	}
 	s.change(fn)
 	return nil
 }
 
 func (s *fakeSource) Scheduled(ctx context.Context, b source.Binding) error {
-	return s.write(ctx, func() { s.scheduled = append(s.scheduled, b) })
+	return s.write(ctx, 1, func() { s.scheduled = append(s.scheduled, b) })
 }
 
 func (s *fakeSource) Unschedulable(ctx context.Context, r source.Report) error {
-	return s.write(ctx, func() { s.reports = append(s.reports, r) })
+	return s.write(ctx, 2, func() { s.reports = append(s.reports, r) })
 }
 
 func (s *fakeSource) reported(uid string) []source.Report {
@@ -217,10 +232,49 @@ func (s *fakeSource) reported(uid string) []source.Report {
 	return slices.DeleteFunc(slices.Clone(s.reports), func(r source.Report) bool { return r.UID != uid })
 }
 
+func (s *fakeSource) Nominate(ctx context.Context, n source.Nomination) error {
+	return s.write(ctx, 1, func() { s.nominations = append(s.nominations, n) })
+}
+
+func (s *fakeSource) Preempted(ctx context.Context, e source.Eviction) error {
+	return s.write(ctx, 1, func() { s.preempted = append(s.preempted, e) })
+}
+
+func (s *fakeSource) Evict(_ context.Context, _ coord.Cond, e source.Eviction) error {
+	s.mu.Lock()
+	refuse := s.refuse
+	s.mu.Unlock()
+	var err error
+	if refuse != nil {
+		err = refuse(e) // without the lock: it may wait, and look
+	}
+	s.change(func() {
+		s.evicted = append(s.evicted, e)
+		p, ok := s.pods[e.UID]
+		if err != nil || !ok {
+			return
+		}
+		if s.graceful {
+			p.Deleting, p.Preempted = true, true
+			s.pods[e.UID] = p
+			s.log = append(s.log, source.Event{Kind: source.PodSet, Pod: p})
+			return
+		}
+		s.remove(e.UID)
+	})
+	return err
+}
+
+// evictions returns the names of the pods whose eviction was tried, in order of names.
+func (s *fakeSource) evictions() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for _, e := range s.evicted {
+		names = append(names, e.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
 var _ source.Source = (*fakeSource)(nil)
-
-func (s *fakeSource) Nominate(context.Context, source.Nomination) error { return nil }
-
-func (s *fakeSource) Evict(context.Context, coord.Cond, source.Eviction) error { return nil }
-
-func (s *fakeSource) Preempted(context.Context, source.Eviction) error { return nil }

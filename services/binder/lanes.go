@@ -122,13 +122,14 @@ func (t *term) again(ctx context.Context, batch []intent) {
 // settle tells the ledger, the recorder and the event lane the outcome of one bind. An error ends the term.
 func (t *term) settle(b intent, o source.Outcome) error {
 	if errors.Is(o.Err, coord.ErrFenced) {
+		t.metrics.fenced.Inc()
 		return fmt.Errorf("bind %s/%s to %s: %w", b.Namespace, b.Name, b.Node, o.Err) // the intent is the next binder's
 	}
 	var err error
 	switch o.Result {
 	case source.BindDone:
 		err = t.ledger.bound(b.Binding)
-		t.events.scheduled(b.Binding)
+		t.events.add(func(ctx context.Context) error { return t.source.Scheduled(ctx, b.Binding) })
 	case source.BindElsewhere:
 		// Where it is, and that it is not here, comes from the source's watch: until then it counts here.
 		t.log.Warn("pod bound elsewhere", "pod", b.Namespace+"/"+b.Name, "node", b.Node, "err", o.Err)
@@ -137,9 +138,11 @@ func (t *term) settle(b intent, o source.Outcome) error {
 	default:
 		reason := fmt.Sprintf("binding to %s was refused: %v", b.Node, o.Err)
 		err = t.forget(b.Binding, reason)
-		refused := source.Report{UID: b.UID, Namespace: b.Namespace, Name: b.Name, Reason: reasonError, Message: reason}
-		if !t.events.report(refused) {
-			t.metrics.eventsDropped.Inc()
+		refused := source.Report{
+			UID: b.UID, Namespace: b.Namespace, Name: b.Name, Reason: reasonError, Message: reason, Nominate: true,
+		}
+		if !t.reports.add(refused) {
+			t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
 		}
 	}
 	t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()

@@ -120,7 +120,7 @@ func TestARefusedBindIsForgottenWithAReport(t *testing.T) {
 	eventually(t, "the report is written", func() bool { return len(src.reported("p")) == 1 })
 	want := source.Report{
 		UID: "p", Namespace: "default", Name: "p", Reason: "SchedulerError",
-		Message: "binding to a was refused: the fake source says so",
+		Message: "binding to a was refused: the fake source says so", Nominate: true,
 	}
 	if got := src.reported("p")[0]; got != want {
 		t.Errorf("report is %+v", got)
@@ -192,7 +192,7 @@ func TestAFencedBindEndsTheTermAndTakesNothingBack(t *testing.T) {
 	if got := where(term, "p"); got != "assumed on a" {
 		t.Errorf("p is %s", got)
 	}
-	if got := len(term.events.reports); got != 0 {
+	if got := term.reports.depth(); got != 0 {
 		t.Errorf("%d reports", got)
 	}
 }
@@ -227,17 +227,12 @@ func TestReportsAreWrittenOfPodsThatAreNotPlaced(t *testing.T) {
 		}
 	}
 	// All workers of the lane are busy with a first report each; what comes behind waits.
-	for i := range eventWorkers {
+	for i := range reportWorkers {
 		uid := fmt.Sprintf("busy%d", i)
 		src.setPod(pod(uid, 10))
 		send(report(b, uid, "Unschedulable", "busy"))
 	}
-	eventually(t, "all workers are busy", func() bool {
-		lane := b.term.Load().events
-		lane.mu.Lock()
-		defer lane.mu.Unlock()
-		return len(lane.reports) == 0
-	})
+	eventually(t, "all workers are busy", func() bool { return b.term.Load().reports.depth() == 0 })
 	stranger := report(b, "waits", "Unschedulable", "of another pod")
 	stranger.Uid = "someone"
 	send(
@@ -265,7 +260,7 @@ func TestReportsAreRefusedWhenTheLaneIsFull(t *testing.T) {
 	block := make(chan struct{})
 	src.block = block
 	var uids []string
-	for i := range 10 {
+	for i := range reportWorkers + 10 {
 		uids = append(uids, fmt.Sprintf("p%d", i))
 		src.setPod(pod(uids[i], 100))
 	}

@@ -22,7 +22,18 @@ type ledger struct {
 	nextClass  cluster.ClassID
 	labelsID   map[string]cluster.LabelsID // by LabelSet.Key
 	nextLabels cluster.LabelsID
-	broken     error // the first delta the state refused: a broken invariant
+	// said is, of pods that the ledger itself has nominated, the nomination that the source told when it did. The
+	// ledger's stands until the source tells another one.
+	said map[string]string // by uid
+	// preempted is, of pods that have been nominated by a preemption, the last attempt that was.
+	preempted map[string]attempt // by uid
+	broken    error              // the first delta the state refused: a broken invariant
+}
+
+// attempt is an attempt of a pod. Whoever claims a shard anew may count its pods' attempts from the last assumed one.
+type attempt struct {
+	claim  int64 // the revision of the shard's claim
+	number int32
 }
 
 func newLedger(epoch cluster.Epoch, settings cluster.Settings, feed *replica.Feed) (*ledger, error) {
@@ -31,6 +42,8 @@ func newLedger(epoch cluster.Epoch, settings cluster.Settings, feed *replica.Fee
 		state:      cluster.New(cluster.Version{Epoch: epoch}),
 		classID:    make(map[string]cluster.ClassID),
 		labelsID:   make(map[string]cluster.LabelsID),
+		said:       make(map[string]string),
+		preempted:  make(map[string]attempt),
 		nextLabels: cluster.NoLabels + 1,
 	}
 	return l, l.apply(cluster.SettingsSet{Settings: settings})
@@ -117,10 +130,21 @@ func (l *ledger) observe(e source.Event) error {
 		if _, ok := l.state.Selector(seen.Kind, seen.Namespace, seen.Name); ok {
 			return l.apply(cluster.SelectorRemoved{Kind: seen.Kind, Namespace: seen.Namespace, Name: seen.Name})
 		}
+	case source.BudgetSet:
+		if known := l.state.Budget(e.Budget.Namespace, e.Budget.Name); known != nil && sameBudget(known, &e.Budget) {
+			return nil
+		}
+		return l.apply(cluster.BudgetSet{Budget: e.Budget})
+	case source.BudgetGone:
+		if l.state.Budget(e.Budget.Namespace, e.Budget.Name) != nil {
+			return l.apply(cluster.BudgetRemoved{Namespace: e.Budget.Namespace, Name: e.Budget.Name})
+		}
 	case source.PodSet:
 		return l.observePod(e.Pod)
 	case source.PodGone:
 		if id, ok := l.state.PodByUID(e.Pod.UID); ok {
+			delete(l.said, e.Pod.UID)
+			delete(l.preempted, e.Pod.UID)
 			return l.change(id, cluster.PodRemoved{ID: id})
 		}
 	}
@@ -144,6 +168,11 @@ func (l *ledger) observePod(seen source.Pod) error {
 	if row.Phase == cluster.Bound && pod.NodeName == "" {
 		pod.NodeName = row.NodeName // told before our bind was seen; a bound pod never becomes unbound
 	}
+	if said, ours := l.said[pod.UID]; ours && pod.Nominated == said && pod.NodeName == "" {
+		pod.Nominated = row.Nominated
+	} else if ours {
+		delete(l.said, pod.UID)
+	}
 	if err := l.define(&pod, &seen); err != nil {
 		return err
 	}
@@ -158,7 +187,52 @@ func (l *ledger) observePod(seen source.Pod) error {
 			return nil
 		}
 	}
-	return l.change(id, cluster.PodSet{ID: id, Pod: pod})
+	if err := l.change(id, cluster.PodSet{ID: id, Pod: pod}); err != nil {
+		return err
+	}
+	if row.Phase == cluster.Assumed && pod.Deleting {
+		// It can be bound no more: its room is free at once.
+		return l.apply(cluster.PodForgotten{ID: id, Reason: "the pod is being deleted"})
+	}
+	return nil
+}
+
+// nominate makes a pending pod nominated to a node, "" for none, whatever the source has told.
+func (l *ledger) nominate(id cluster.PodID, node string) error {
+	row := l.state.Pod(id)
+	if row.Nominated == node {
+		return nil
+	}
+	l.keepNomination(row)
+	return l.apply(cluster.PodNominated{ID: id, Node: node})
+}
+
+// keepNomination remembers what the source has told before the ledger nominates the pod itself.
+func (l *ledger) keepNomination(row *cluster.PodRow) {
+	if _, ours := l.said[row.UID]; !ours {
+		l.said[row.UID] = row.Nominated
+	}
+}
+
+// nominatedTo returns those of the pending pods nominated to a node that are meant.
+func (l *ledger) nominatedTo(node string, meant func(*cluster.PodRow) bool) []cluster.PodID {
+	var out []cluster.PodID
+	for _, id := range l.state.NominatedOn(node) {
+		if meant(l.state.Pod(id)) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// clearings returns the reports that end the nominations of pods, and say nothing else.
+func (l *ledger) clearings(ids []cluster.PodID) []source.Report {
+	out := make([]source.Report, len(ids))
+	for i, id := range ids {
+		out[i] = reportOf(l.state.Pod(id), "", "")
+		out[i].Nominate = true
+	}
+	return out
 }
 
 // define gives the pod the class and the label set of what was seen of it, appending to the log what is new.
@@ -224,7 +298,7 @@ func (l *ledger) bound(b source.Binding) error {
 	return nil
 }
 
-// forget makes an assumed pod pending again. False: it is not assumed there any more.
+// forget makes an assumed pod pending again, nominated to no node. False: it is not assumed there any more.
 func (l *ledger) forget(b source.Binding, reason string) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -232,7 +306,10 @@ func (l *ledger) forget(b source.Binding, reason string) (bool, error) {
 	if !ok {
 		return false, nil
 	}
-	return true, l.apply(cluster.PodForgotten{ID: id, Reason: reason})
+	if err := l.apply(cluster.PodForgotten{ID: id, Reason: reason}); err != nil {
+		return true, err
+	}
+	return true, l.nominate(id, "")
 }
 
 // told returns, in order, what the source has told about recorded placements: BindUnknown for those that are still
@@ -248,6 +325,8 @@ func (l *ledger) told(batch []intent) []source.Result {
 			continue
 		}
 		switch row := l.state.Pod(id); {
+		case !row.Placed(): // it is being deleted
+			results[i] = source.BindGone
 		case row.NodeName != batch[i].Node:
 			results[i] = source.BindElsewhere
 		case row.Phase == cluster.Bound:
@@ -265,13 +344,13 @@ func (l *ledger) unplaced(uid string) bool {
 	return ok && !l.state.Pod(id).Placed()
 }
 
-// adopt assumes a pod again that an earlier epoch has recorded an intent for. False: it is placed, gone, or its node
-// is not known, and there is nothing to bind.
+// adopt assumes a pod again that an earlier epoch has recorded an intent for. False: it is placed, being deleted or gone,
+// or its node is not known, and there is nothing to bind.
 func (l *ledger) adopt(b source.Binding) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id, ok := l.state.PodByUID(b.UID)
-	if !ok || l.state.Pod(id).Phase != cluster.Pending {
+	if !ok || l.state.Pod(id).Placed() || l.state.Pod(id).Deleting {
 		return false, nil
 	}
 	node := l.state.Nodes.ByName(b.Node)

@@ -57,6 +57,7 @@ func TestEveryFieldOfWhatASourceTellsIsCompared(t *testing.T) {
 	eachChange(t, cluster.Image{}, func(a, b cluster.Image) bool {
 		return sameNode(&cluster.Node{Images: []cluster.Image{a}}, &cluster.Node{Images: []cluster.Image{b}})
 	})
+	eachChange(t, cluster.Budget{}, func(a, b cluster.Budget) bool { return sameBudget(&a, &b) })
 	eachChange(t, cluster.LabelSelector{}, func(a, b cluster.LabelSelector) bool { return sameSelector(&a, &b) })
 	eachChange(t, cluster.Requirement{}, func(a, b cluster.Requirement) bool {
 		return sameSelector(&cluster.LabelSelector{Requirements: []cluster.Requirement{a}}, &cluster.LabelSelector{Requirements: []cluster.Requirement{b}})
@@ -79,6 +80,8 @@ func eachChange[T any](t *testing.T, zero T, same func(a, b T) bool) {
 			field.SetBool(true)
 		case reflect.Slice:
 			field.Set(reflect.MakeSlice(field.Type(), 1, 1))
+		case reflect.Struct:
+			field.Field(0).Set(reflect.MakeSlice(field.Field(0).Type(), 1, 1))
 		default:
 			field.SetInt(1)
 		}
@@ -120,7 +123,7 @@ func TestAnAssumedPodIsWhereTheSourceSaysItIs(t *testing.T) {
 	deleting.Deleting = true
 	observe(t, term, deleting)
 	for uid, want := range map[string]string{
-		"here": "bound on a", "there": "bound on b", "changed": "bound on a", "deleted": "assumed on a",
+		"here": "bound on a", "there": "bound on b", "changed": "bound on a", "deleted": "pending",
 	} {
 		if got := where(term, uid); got != want {
 			t.Errorf("%s is %s, want %s", uid, got, want)

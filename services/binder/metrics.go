@@ -1,40 +1,105 @@
 package binder
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Why pods of a commit or a preemption did not get what was asked for: the values of conflicts' label.
+const (
+	conflictNoFit      = "no_fit"      // no node fits any more
+	conflictExhausted  = "exhausted"   // the best node cannot be proven from the candidates
+	conflictRetry      = "retry"       // behind such a pod, or the attempt is over
+	conflictGone       = "gone"        // the pod is gone, deleted, gated or changed
+	conflictVictims    = "victims"     // other pods would have to go than the preemption says
+	conflictOtherEpoch = "other_epoch" // found in another epoch
+	conflictShardLost  = "shard_lost"  // the shard has been claimed since
+)
+
+// The lanes: the values of their metrics' label.
+const (
+	laneBinds       = "binds"
+	laneEvents      = "events"
+	laneReports     = "reports"
+	lanePreemptions = "preemptions"
+)
 
 // metrics are what only the active binder knows.
 type metrics struct {
-	terms, placed, noFit, exhausted prometheus.Counter
-	eventsDropped, eventsFailed     prometheus.Counter
-	binds                           *prometheus.CounterVec
-	recordSeconds, bindSeconds      prometheus.Histogram
+	terms, placed, fenced       prometheus.Counter
+	conflicts, binds, evictions *prometheus.CounterVec
+	laneDropped, laneFailed     *prometheus.CounterVec
+	recordSeconds, bindSeconds  prometheus.Histogram
+	preemptionVictims           prometheus.Histogram
 }
 
-// newMetrics registers the metrics; a nil registerer keeps them unregistered.
-func newMetrics(r prometheus.Registerer) *metrics {
+// newMetrics registers the metrics; a nil registerer keeps them unregistered. depths tells at any time how many wait in
+// each lane, sizes how large the ledger is, by what it holds.
+func newMetrics(r prometheus.Registerer, depths, sizes func() map[string]int) (*metrics, error) {
+	var all []prometheus.Collector
+	keep := func(c prometheus.Collector) { all = append(all, c) }
+	opts := func(name, help string) prometheus.CounterOpts {
+		return prometheus.CounterOpts{Namespace: "berth", Subsystem: "binder", Name: name, Help: help}
+	}
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "berth", Subsystem: "binder", Name: name, Help: help})
+		c := prometheus.NewCounter(opts(name, help))
+		keep(c)
+		return c
 	}
-	histogram := func(name, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "berth", Subsystem: "binder", Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
+	counters := func(label, name, help string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(opts(name, help), []string{label})
+		keep(c)
+		return c
+	}
+	histogram := func(namespace, subsystem, name string, buckets []float64, help string) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, Buckets: buckets,
 		})
+		keep(h)
+		return h
 	}
+	times := prometheus.ExponentialBuckets(0.0005, 2, 15)
 	m := &metrics{
 		terms:         counter("terms_total", "Times this binder was elected."),
 		placed:        counter("placed_total", "Pods placed by commits."),
-		noFit:         counter("no_fit_total", "Pods that no node fitted at commit."),
-		exhausted:     counter("exhausted_total", "Commits cut short because the best node could not be proven from the candidates."),
-		eventsDropped: counter("events_dropped_total", "Events of placements dropped because the event lane was full."),
-		eventsFailed:  counter("events_failed_total", "Events and conditions that could not be written."),
-		binds: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "berth", Subsystem: "binder", Name: "binds_total", Help: "Binds by outcome.",
-		}, []string{"result"}),
-		recordSeconds: histogram("record_seconds", "Time to write a version with its intents to etcd."),
-		bindSeconds:   histogram("bind_seconds", "Time of one Bind call to the source."),
+		fenced:        counter("fenced_writes_total", "Writes refused because another binder has been elected."),
+		conflicts:     counters("reason", "conflicts_total", "Pods that did not get the place a commit or preemption asked for, by reason."),
+		binds:         counters("result", "binds_total", "Binds by outcome."),
+		evictions:     counters("result", "evictions_total", "Tries of evictions, done or failed, and victims spared after all."),
+		laneDropped:   counters("lane", "lane_dropped_total", "What a lane did not take because it was full, by lane."),
+		laneFailed:    counters("lane", "lane_failed_total", "Writes of a lane that failed and are not repeated, by lane."),
+		recordSeconds: histogram("berth", "binder", "record_seconds", times, "Time to write a version with its intents to etcd."),
+		bindSeconds:   histogram("berth", "binder", "bind_seconds", times, "Time of one Bind call to the source."),
+		// kube-scheduler's name and text.
+		preemptionVictims: histogram("", "scheduler", "preemption_victims", prometheus.ExponentialBuckets(1, 2, 7),
+			"Number of selected preemption victims"),
 	}
-	if r != nil {
-		r.MustRegister(m.terms, m.placed, m.noFit, m.exhausted, m.eventsDropped, m.eventsFailed, m.binds, m.recordSeconds, m.bindSeconds)
+	keep(&gauges{depths, prometheus.NewDesc(
+		"berth_binder_lane_depth", "How many wait in a lane of the active binder.", []string{"lane"}, nil)})
+	// kube-scheduler's, too.
+	keep(&gauges{sizes, prometheus.NewDesc(
+		"scheduler_cache_size", "Number of nodes, pods, and assumed (bound) pods in the scheduler cache.", []string{"type"}, nil)})
+	if r == nil {
+		return m, nil
 	}
-	return m
+	var errs []error
+	for _, c := range all {
+		errs = append(errs, r.Register(c))
+	}
+	return m, errors.Join(errs...)
+}
+
+// gauges are read when they are asked for.
+type gauges struct {
+	read func() map[string]int // by the label's value
+	desc *prometheus.Desc
+}
+
+func (g *gauges) Describe(out chan<- *prometheus.Desc) { out <- g.desc }
+
+func (g *gauges) Collect(out chan<- prometheus.Metric) {
+	for label, n := range g.read() {
+		out <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(n), label)
+	}
 }

@@ -1,6 +1,7 @@
 package binder
 
 import (
+	"context"
 	"testing"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -18,14 +19,20 @@ func pureTerm(t testing.TB, src source.Source) *term {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m, err := newMetrics(nil, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	term := &term{
 		epoch: 1, shardsOf: settings().Shards, source: src, ledger: l, feed: feed,
 		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}),
 		binds:     make(chan intent, 100), unbound: &bound{limit: 1000},
-		metrics: newMetrics(nil), log: testLog(t),
+		preemptions: make(chan preemption, 10), preempting: &bound{limit: 10},
+		metrics: m, log: testLog(t), confirm: func(context.Context) error { return nil },
 		spawn: func(func() error) {}, fail: func(err error) { t.Errorf("the term failed: %v", err) },
 	}
-	term.events = newEventLane(src, 100, l.unplaced, term.metrics, func(error) {})
+	term.events = newEventLane(100, m.laneDropped.WithLabelValues(laneEvents).Inc, func(err error) { t.Errorf("event: %v", err) })
+	term.reports = newReportLane(src, 100, l.unplaced, func(err error) { t.Errorf("report: %v", err) })
 	term.recorder = newRecorder(nil, 1, l.version, term.binds, nil, term.log)
 	l.open()
 	return term

@@ -8,26 +8,35 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/wire"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the scenarios print into their files")
 
 // TestScenarios runs the scripts of testdata. Each line is a command; what is indented below it is what it prints.
 func TestScenarios(t *testing.T) {
-	for _, file := range []string{"testdata/commit.txt"} {
+	for _, file := range []string{"testdata/commit.txt", "testdata/preempt.txt"} {
 		t.Run(file, func(t *testing.T) {
 			want, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &scenario{t: t, term: pureTerm(t, nil)}
-			got := s.run(string(want))
+			var got string
+			synctest.Test(t, func(t *testing.T) {
+				src := newFakeSource()
+				s := &scenario{t: t, src: src, term: pureTerm(t, src)}
+				got = s.run(string(want))
+			})
 			if *rewrite {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -43,9 +52,12 @@ func TestScenarios(t *testing.T) {
 
 type scenario struct {
 	t        *testing.T
+	src      *fakeSource
 	term     *term
 	offer    offer
 	prepared *binderv1.CommitRequest
+	told     int  // evictions printed before
+	read     mark // of the log
 }
 
 func (s *scenario) run(script string) string {
@@ -88,6 +100,13 @@ func (s *scenario) command(words []string) []string {
 	case "pod":
 		p := pinned(pod(names[0], int64(s.number(args["cpu"]))), args["pin"])
 		p.Deleting = slices.Contains(names, "deleting")
+		p.NodeName, p.Nominated = args["on"], args["nominated"]
+		if value := args["app"]; value != "" {
+			p = app(p, value)
+		}
+		if priority := args["priority"]; priority != "" {
+			p.Priority = int32(s.number(priority))
+		}
 		if uid := args["uid"]; uid != "" {
 			p.UID = uid
 		}
@@ -122,6 +141,26 @@ func (s *scenario) command(words []string) []string {
 		if err != nil {
 			s.t.Fatal(err)
 		}
+	case "budget":
+		apps := cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "In", Values: []string{args["app"]}}}}
+		observe(s.t, s.term, source.Event{Kind: source.BudgetSet, Budget: cluster.Budget{Namespace: "default", Name: "b", Selector: apps}})
+	case "preempt":
+		return s.preempt(names[0], args)
+	case "refuse":
+		s.src.change(func() {
+			s.src.refuse = func(e source.Eviction) error {
+				if slices.Contains(names, e.Name) {
+					return errFake
+				}
+				return nil
+			}
+		})
+	case "evict":
+		return s.evict()
+	case "reports":
+		return s.reports()
+	case "log":
+		return s.log()
 	case "show":
 		return s.show(st)
 	default:
@@ -156,6 +195,132 @@ func (s *scenario) commit(req *binderv1.CommitRequest) []string {
 	return out
 }
 
+// preempt asks for a preemption at this version.
+func (s *scenario) preempt(name string, args map[string]string) []string {
+	s.t.Helper()
+	st := s.term.ledger.state
+	s.read = s.term.mark()
+	req := preemptOf(st, name, args["on"], strings.Split(args["victims"], ",")...)
+	if n := args["attempt"]; n != "" {
+		req.Attempt = int32(s.number(n))
+	}
+	if n := args["claim"]; n != "" {
+		req.ShardRevision = int64(s.number(n))
+	}
+	if n := args["violations"]; n != "" {
+		req.Candidate.Violations = int32(s.number(n))
+	}
+	resp, err := s.term.preempt(req)
+	if err != nil {
+		return []string{fmt.Sprintf("%v %s", status.Code(err), rpc.ReasonOf(err))}
+	}
+	return []string{strings.ToLower(strings.TrimPrefix(resp.Result.String(), "RESULT_"))}
+}
+
+// preemptOf asks for a preemption by its names at a state's version.
+func preemptOf(st *cluster.State, name, on string, victims ...string) *binderv1.PreemptRequest {
+	id := func(uid string) int32 {
+		if id, ok := st.PodByUID(uid); ok {
+			return int32(id)
+		}
+		return 1000
+	}
+	req := &binderv1.PreemptRequest{
+		ShardRevision: 1, Version: wire.ToVersion(st.Version()), Attempt: 1,
+		Pod:       &binderv1.PodReport{Id: id(name), Uid: name, Reason: "Unschedulable", Message: "no room"},
+		Candidate: &filterv1.PreemptionCandidate{Node: int32(st.Nodes.ByName(on))},
+	}
+	for _, v := range victims {
+		req.Candidate.Victims = append(req.Candidate.Victims, id(v))
+	}
+	return req
+}
+
+// evict carries out the preemptions that wait, and prints what the source was asked.
+func (s *scenario) evict() []string {
+	s.t.Helper()
+	for len(s.term.preemptions) > 0 {
+		if err := s.term.carryOut(s.t.Context(), <-s.term.preemptions); err != nil {
+			s.t.Fatal(err)
+		}
+		s.term.preempting.give(1)
+	}
+	var names []string
+	for _, e := range s.src.evicted[s.told:] {
+		names = append(names, e.Name+" for "+e.PreemptorName)
+	}
+	s.told = len(s.src.evicted)
+	slices.Sort(names)
+	var out []string
+	for i, name := range names {
+		if i > 0 && names[i-1] == name {
+			out[len(out)-1] += ", again"
+		} else {
+			out = append(out, "evicted "+name)
+		}
+	}
+	return append(out, s.log()...)
+}
+
+// reports empties the report lane.
+func (s *scenario) reports() (out []string) {
+	for {
+		r, ok := s.term.reports.next()
+		if !ok {
+			return out
+		}
+		line := r.Name + ":"
+		if r.Reason != "" {
+			line += fmt.Sprintf(" %s: %s", r.Reason, r.Message)
+		}
+		if r.Nominate {
+			line += fmt.Sprintf(" (nominated to %q)", r.Nominated)
+		}
+		out = append(out, line)
+		s.term.reports.written(r.UID)
+	}
+}
+
+// log prints what followers have been told since it was printed last.
+func (s *scenario) log() (out []string) {
+	st := s.term.ledger.state
+	name := func(id cluster.PodID) string {
+		if row := st.Pod(id); row != nil {
+			return row.Name
+		}
+		return "?"
+	}
+	names := func(ids []cluster.PodID) string {
+		var out []string
+		for _, id := range ids {
+			out = append(out, name(id))
+		}
+		return strings.Join(out, " ")
+	}
+	for _, d := range logSince(s.t, s.term, s.read) {
+		line := strings.TrimPrefix(fmt.Sprintf("%T", d), "cluster.")
+		switch d := d.(type) {
+		case cluster.PodNominated:
+			line += fmt.Sprintf(" %s to %q", name(d.ID), d.Node)
+		case cluster.PreemptionStarted:
+			line += fmt.Sprintf(" for %s on %s: %s", name(d.ID), st.Nodes.Spec[d.Node].Name, names(d.Victims))
+		case cluster.PreemptionEnded:
+			line += " for " + name(d.ID)
+			if d.Failed {
+				line += ", to be tried again"
+			}
+			if len(d.Spared) > 0 {
+				line += ", spared: " + names(d.Spared)
+			}
+		case cluster.PodSet:
+			line += " " + name(d.ID)
+		}
+		out = append(out, "log: "+line)
+	}
+	s.read = s.term.mark()
+	return out
+}
+
 func (s *scenario) show(st *cluster.State) []string {
 	var out []string
 	for i := range cluster.NodeIndex(st.Nodes.Len()) {
@@ -164,11 +329,22 @@ func (s *scenario) show(st *cluster.State) []string {
 		}
 		var pods []string
 		for _, row := range st.PodsOn(i) {
-			pods = append(pods, row.Name)
+			pod := row.Name
+			if row.Victim {
+				pod += "(victim)"
+			}
+			pods = append(pods, pod)
 		}
 		slices.Sort(pods)
 		if len(pods) == 0 {
 			pods = []string{"no pods"}
+		}
+		for _, id := range st.NominatedOn(st.Nodes.Spec[i].Name) {
+			pod := st.Pod(id).Name + "(nominated)"
+			if st.Pod(id).Preempting {
+				pod = st.Pod(id).Name + "(preempting)"
+			}
+			pods = append(pods, pod)
 		}
 		out = append(out, fmt.Sprintf("%s: %d of %d, %s", st.Nodes.Spec[i].Name,
 			st.Nodes.Requested[cluster.CPU][i], st.Nodes.Allocatable[cluster.CPU][i], strings.Join(pods, " ")))

@@ -32,7 +32,8 @@ type Config struct {
 	LeaseTTL    time.Duration         // how long the term outlives a silent binder; 0 means 5 s
 	MaxUnbound  int                   // placements waiting for their bind, beyond which commits are refused; 0 means 10,000
 	BindWorkers int                   // concurrent Bind calls; 0 means 32
-	EventLimit  int                   // events that may wait, and as many conditions; 0 means 50,000
+	EventLimit  int                   // events that may wait, and as many reports; 0 means 50,000
+	Preemptions int                   // preemptions under way, beyond which others are refused; 0 means 1,000
 	Parallelism int                   // goroutines of one evaluation; 0 means GOMAXPROCS
 	Log         *slog.Logger          // required
 	Metrics     prometheus.Registerer // nil keeps none
@@ -52,9 +53,9 @@ func (c *Config) check() error {
 		return errors.New("binder: Settings.Profiles is empty")
 	case c.LeaseTTL != 0 && c.LeaseTTL < time.Second:
 		return fmt.Errorf("binder: LeaseTTL is %v; want at least 1s", c.LeaseTTL)
-	case c.MaxUnbound < 0 || c.BindWorkers < 0 || c.EventLimit < 0 || c.Parallelism < 0:
-		return fmt.Errorf("binder: MaxUnbound %d, BindWorkers %d, EventLimit %d, Parallelism %d: negative",
-			c.MaxUnbound, c.BindWorkers, c.EventLimit, c.Parallelism)
+	case c.MaxUnbound < 0 || c.BindWorkers < 0 || c.EventLimit < 0 || c.Preemptions < 0 || c.Parallelism < 0:
+		return fmt.Errorf("binder: MaxUnbound %d, BindWorkers %d, EventLimit %d, Preemptions %d, Parallelism %d: negative",
+			c.MaxUnbound, c.BindWorkers, c.EventLimit, c.Preemptions, c.Parallelism)
 	}
 	if c.LeaseTTL == 0 {
 		c.LeaseTTL = 5 * time.Second
@@ -67,6 +68,9 @@ func (c *Config) check() error {
 	}
 	if c.EventLimit == 0 {
 		c.EventLimit = 50_000
+	}
+	if c.Preemptions == 0 {
+		c.Preemptions = 1_000
 	}
 	return nil
 }
@@ -89,12 +93,27 @@ func New(cfg Config) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg:     cfg,
-		metrics: newMetrics(cfg.Metrics),
-		feed:    replica.NewFeed(replica.FeedConfig{Log: cfg.Log, Metrics: cfg.Metrics}),
+		cfg:  cfg,
+		feed: replica.NewFeed(replica.FeedConfig{Log: cfg.Log, Metrics: cfg.Metrics}),
 	}
 	s.wait("starting")
+	var err error
+	if s.metrics, err = newMetrics(cfg.Metrics, s.depths, s.sizes); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	return s, nil
+}
+
+// depths returns how many wait in each lane.
+func (s *Service) depths() map[string]int {
+	t := s.open()
+	if t == nil {
+		return map[string]int{laneBinds: 0, laneEvents: 0, laneReports: 0, lanePreemptions: 0}
+	}
+	return map[string]int{
+		laneBinds: len(t.binds), laneEvents: len(t.events.waiting), laneReports: t.reports.depth(),
+		lanePreemptions: len(t.preemptions),
+	}
 }
 
 // Register adds the binder's services to a server.
@@ -141,6 +160,18 @@ func (s *Service) candidate(ctx context.Context) error {
 	s.cfg.Log.Info("elected", "epoch", held.Epoch())
 	s.metrics.terms.Inc()
 	return s.serve(ctx, held)
+}
+
+// sizes returns how much the ledger holds, in kube-scheduler's words: its pods are those that have a place.
+func (s *Service) sizes() map[string]int {
+	sizes := map[string]int{"nodes": 0, "pods": 0, "assumed_pods": 0}
+	if t := s.open(); t != nil {
+		t.ledger.Snapshot(func(st *cluster.State) {
+			assumed := st.Count(cluster.Assumed)
+			sizes["nodes"], sizes["assumed_pods"], sizes["pods"] = st.Nodes.Count(), assumed, assumed+st.Count(cluster.Bound)
+		})
+	}
+	return sizes
 }
 
 // open returns the open term, nil while there is none.
@@ -218,26 +249,29 @@ func (s *Service) Report(_ context.Context, req *binderv1.ReportRequest) (*binde
 	if err := validateReports(req); err != nil {
 		return nil, err
 	}
-	if !t.events.report(t.reports(req)...) {
-		err := rpc.Error(codes.ResourceExhausted, "REPORTS_FULL", "the event lane is full")
-		return nil, rpc.WithRetry(err, time.Second)
+	taken, err := t.report(req)
+	switch {
+	case t.ended(): // then the log is closed, which is also an error of report
+		return nil, errNotActive("the term has ended")
+	case err != nil:
+		t.fail(err)
+		return nil, rpc.Error(codes.Internal, "BROKEN_LEDGER", "report: the ledger is broken")
+	case !taken:
+		return nil, t.errReportsFull(len(req.GetReports()))
 	}
 	return &binderv1.ReportResponse{}, nil
 }
 
-// reports returns those of a request whose pod is still there. Whether it still waits is seen when one is written.
-func (t *term) reports(req *binderv1.ReportRequest) []source.Report {
-	out := make([]source.Report, 0, len(req.GetReports()))
-	t.ledger.mu.Lock()
-	defer t.ledger.mu.Unlock()
-	for _, r := range req.GetReports() {
-		row := t.ledger.state.Pod(cluster.PodID(r.GetId()))
-		if row == nil || row.UID != r.GetUid() {
-			continue
-		}
-		out = append(out, source.Report{
-			UID: row.UID, Namespace: row.Namespace, Name: row.Name, Reason: r.GetReason(), Message: r.GetMessage(),
-		})
+func (t *term) errReportsFull(refused int) error {
+	t.metrics.laneDropped.WithLabelValues(laneReports).Add(float64(refused))
+	return rpc.WithRetry(rpc.Error(codes.ResourceExhausted, "REPORTS_FULL", "the report lane is full"), time.Second)
+}
+
+// Preempt implements BinderService.
+func (s *Service) Preempt(_ context.Context, req *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+	t, err := s.active()
+	if err != nil {
+		return nil, err
 	}
-	return out
+	return t.preempt(req)
 }

@@ -16,8 +16,6 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
-const eventWorkers = 4
-
 // term is everything a binder holds while it is active. Nothing of it outlives the term.
 type term struct {
 	epoch     int64
@@ -25,19 +23,24 @@ type term struct {
 	lease     <-chan struct{} // closed when the lease may have expired
 	done      <-chan struct{} // closed when the term ends, for whatever reason
 	fence     coord.Cond
+	confirm   func(context.Context) error // asks etcd whether the term holds
 	source    source.Source
 	ledger    *ledger
 	feed      *replica.Feed
 	evaluator *engine.Evaluator
 	recorder  *recorder
 	binds     chan intent
-	events    *eventLane
 	unbound   *bound
-	shards    shardGuard
-	metrics   *metrics
-	log       *slog.Logger
-	spawn     func(func() error)      // runs what the term waits for when it ends
-	fail      context.CancelCauseFunc // ends the term
+	// preemptions wait to be carried out; preempting counts them and those that are being carried out.
+	preemptions chan preemption
+	preempting  *bound
+	events      *eventLane
+	reports     *reportLane
+	shards      shardGuard
+	metrics     *metrics
+	log         *slog.Logger
+	spawn       func(func() error)      // runs what the term waits for when it ends
+	fail        context.CancelCauseFunc // ends the term
 }
 
 var errDeposed = errors.New("deposed: the lease may have expired")
@@ -45,27 +48,38 @@ var errDeposed = errors.New("deposed: the lease may have expired")
 func (s *Service) newTerm(held *coord.Term) (*term, error) {
 	log := s.cfg.Log.With("epoch", held.Epoch())
 	t := &term{
-		epoch:     held.Epoch(),
-		shardsOf:  s.cfg.Settings.Shards,
-		lease:     held.Done(),
-		fence:     held.Guard(),
+		epoch:    held.Epoch(),
+		shardsOf: s.cfg.Settings.Shards,
+		lease:    held.Done(),
+		fence:    held.Guard(),
+		confirm: func(ctx context.Context) error {
+			_, _, err := s.cfg.Coord.Txn(ctx, []coord.Cond{held.Guard()}, nil)
+			return err
+		},
 		source:    s.cfg.Source,
 		feed:      s.feed,
 		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: s.cfg.Parallelism}),
 		// As large as the most that can be recorded and not bound: the recorder hardly ever waits for the lane.
 		binds:   make(chan intent, s.cfg.MaxUnbound),
 		unbound: &bound{limit: s.cfg.MaxUnbound},
-		metrics: s.metrics,
-		log:     log,
+		// As large as the most that can be started: whoever starts one does not wait.
+		preemptions: make(chan preemption, s.cfg.Preemptions),
+		preempting:  &bound{limit: s.cfg.Preemptions},
+		metrics:     s.metrics,
+		log:         log,
 	}
 	var err error
 	if t.ledger, err = newLedger(cluster.Epoch(held.Epoch()), s.cfg.Settings, s.feed); err != nil {
 		return nil, err
 	}
-	t.events = newEventLane(s.cfg.Source, s.cfg.EventLimit, t.ledger.unplaced, s.metrics, func(err error) {
-		s.metrics.eventsFailed.Inc()
-		log.Warn("event not written", "err", err)
-	})
+	failed := func(lane string) func(error) {
+		return func(err error) {
+			s.metrics.laneFailed.WithLabelValues(lane).Inc()
+			log.Warn("not written", "lane", lane, "err", err)
+		}
+	}
+	t.events = newEventLane(s.cfg.EventLimit, s.metrics.laneDropped.WithLabelValues(laneEvents).Inc, failed(laneEvents))
+	t.reports = newReportLane(s.cfg.Source, s.cfg.EventLimit, t.ledger.unplaced, failed(laneReports))
 	t.recorder = newRecorder(held, 1, t.ledger.version, t.binds,
 		func(took time.Duration) { s.metrics.recordSeconds.Observe(took.Seconds()) }, log)
 	return t, nil
@@ -118,12 +132,25 @@ func (s *Service) serve(ctx context.Context, held *coord.Term) error {
 	t.log.Info("epoch open", "version", v.String(), "adopted", len(adopted))
 	// 5. Work.
 	g.Go(func() error { return t.learnShards(owners) })
-	g.Go(func() error { return t.recorder.run(ctx) })
-	for range s.cfg.BindWorkers {
-		g.Go(func() error { return t.bindLane(ctx) })
-	}
-	for range eventWorkers {
-		g.Go(func() error { return t.events.run(ctx) })
+	g.Go(func() error {
+		err := t.recorder.run(ctx)
+		if errors.Is(err, coord.ErrFenced) {
+			t.metrics.fenced.Inc()
+		}
+		return err
+	})
+	for _, lane := range []struct {
+		workers int
+		run     func(context.Context) error
+	}{
+		{s.cfg.BindWorkers, t.bindLane},
+		{preemptionWorkers, t.preemptionLane},
+		{eventWorkers, t.events.run},
+		{reportWorkers, t.reports.run},
+	} {
+		for range lane.workers {
+			g.Go(func() error { return lane.run(ctx) })
+		}
 	}
 	g.Go(func() error { return t.bindAdopted(ctx, adopted) })
 	s.wait("the term has ended")

@@ -218,14 +218,15 @@ func TestNothingIsPlacedWhileEtcdIsAwayForLongerThanTheLease(t *testing.T) {
 func TestSettingsThatMakeNoSenseAreRefused(t *testing.T) {
 	good := Config{ID: "b", Address: "b", Coord: connect(t, []string{"127.0.0.1:1"}, prefix), Source: newFakeSource(), Settings: settings(), Log: testLog(t)}
 	for want, change := range map[string]func(*Config){
-		"ID":       func(c *Config) { c.ID = "" },
-		"Address":  func(c *Config) { c.Address = "" },
-		"Coord":    func(c *Config) { c.Coord = nil },
-		"Source":   func(c *Config) { c.Source = source.Source(nil) },
-		"Shards":   func(c *Config) { c.Settings.Shards = 0 },
-		"Profiles": func(c *Config) { c.Settings.Profiles = nil },
-		"LeaseTTL": func(c *Config) { c.LeaseTTL = time.Millisecond },
-		"negative": func(c *Config) { c.MaxUnbound = -1 },
+		"ID":             func(c *Config) { c.ID = "" },
+		"Address":        func(c *Config) { c.Address = "" },
+		"Coord":          func(c *Config) { c.Coord = nil },
+		"Source":         func(c *Config) { c.Source = source.Source(nil) },
+		"Shards":         func(c *Config) { c.Settings.Shards = 0 },
+		"Profiles":       func(c *Config) { c.Settings.Profiles = nil },
+		"LeaseTTL":       func(c *Config) { c.LeaseTTL = time.Millisecond },
+		"negative":       func(c *Config) { c.MaxUnbound = -1 },
+		"Preemptions -1": func(c *Config) { c.Preemptions = -1 },
 	} {
 		cfg := good
 		change(&cfg)

@@ -1,0 +1,229 @@
+package binder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// How many preemptions are carried out at once, and how many evictions of each.
+const (
+	preemptionWorkers = 8
+	evictionsAtOnce   = 8
+)
+
+// How often an eviction is tried, and the delay before the second try; it doubles with each further one.
+const (
+	evictionTries = 4
+	evictionDelay = 100 * time.Millisecond
+)
+
+// preemptionLane carries out preemptions. Any number may run. An error ends the term.
+func (t *term) preemptionLane(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case p := <-t.preemptions:
+			if err := t.carryOut(ctx, p); err != nil {
+				return err
+			}
+			t.preempting.give(1)
+		}
+	}
+}
+
+// errSpared stops the evictions of a preemption of which one has failed for good.
+var errSpared = errors.New("a victim is spared")
+
+// carryOut evicts the victims of a preemption and then ends it. kube-scheduler ends it before the last eviction, since it
+// misses what happens while it holds the preemptor back. The log misses nothing, and this way the end knows of every
+// failure.
+func (t *term) carryOut(ctx context.Context, p preemption) error {
+	// 1. An API server does not see the fence, so etcd is asked, as a bind's record does.
+	if err := t.holds(ctx); err != nil {
+		return err
+	}
+	// 2. Evict.
+	evicted := make([]bool, len(p.evict))
+	g, going := errgroup.WithContext(ctx)
+	g.SetLimit(evictionsAtOnce)
+	for i := range p.evict {
+		g.Go(func() (err error) {
+			evicted[i], err = t.evict(ctx, going.Done(), p.evict[i])
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil && !errors.Is(err, errSpared) {
+		return err
+	}
+	if ctx.Err() != nil {
+		return nil // what is not done is for the next term's attempt
+	}
+	// 3. End it.
+	var spared []cluster.PodID
+	for i, v := range p.evict {
+		if !evicted[i] {
+			spared = append(spared, v.id)
+			t.metrics.evictions.WithLabelValues("spared").Inc()
+		}
+	}
+	cleared, err := t.ledger.endPreemption(p, spared)
+	for _, r := range cleared {
+		if !t.reports.add(r) {
+			t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
+		}
+	}
+	return err
+}
+
+// holds waits until etcd says that the term holds. It returns nil, too, when ctx ends.
+func (t *term) holds(ctx context.Context) error {
+	for {
+		err := timely(ctx, t.confirm)
+		switch {
+		case err == nil, ctx.Err() != nil:
+			return nil
+		case errors.Is(err, coord.ErrFenced):
+			t.metrics.fenced.Inc()
+			return fmt.Errorf("preempt: %w", err)
+		}
+		t.log.Warn("etcd does not say whether the term holds, asking again", "err", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(evictionDelay):
+		}
+	}
+}
+
+// evict makes a victim go, unless it is on its way out already. False: it stays, since stop was closed or because of an
+// error. errSpared: it could not be evicted. Another error ends the term.
+func (t *term) evict(ctx context.Context, stop <-chan struct{}, v victim) (bool, error) {
+	delay := evictionDelay
+	for try := range evictionTries {
+		if try > 0 {
+			select {
+			case <-stop:
+				return false, nil
+			case <-time.After(delay):
+			}
+			delay *= 2
+		}
+		select {
+		case <-stop:
+			return false, nil
+		default:
+		}
+		if t.ended() {
+			return false, errDeposed
+		}
+		if !t.ledger.stays(v) {
+			return true, nil
+		}
+		err := timely(ctx, func(ctx context.Context) error { return t.source.Evict(ctx, t.fence, v.Eviction) })
+		switch {
+		case err == nil:
+			t.metrics.evictions.WithLabelValues("done").Inc()
+			t.events.add(func(ctx context.Context) error { return t.source.Preempted(ctx, v.Eviction) })
+			return true, nil
+		case errors.Is(err, coord.ErrFenced):
+			t.metrics.fenced.Inc()
+			return false, fmt.Errorf("evict %s/%s: %w", v.Namespace, v.Name, err)
+		case ctx.Err() != nil:
+			return false, nil
+		}
+		t.metrics.evictions.WithLabelValues("failed").Inc()
+		t.log.Warn("eviction failed", "pod", v.Namespace+"/"+v.Name, "node", v.Node, "try", try+1, "err", err)
+	}
+	return false, errSpared
+}
+
+// find returns the victim's row, nil if it is not on its node any more.
+func (l *ledger) find(v victim) *cluster.PodRow {
+	row := l.state.Pod(v.id)
+	if row == nil || row.UID != v.UID || row.NodeName != v.Node {
+		return nil
+	}
+	return row
+}
+
+// stays reports whether a victim is where it was and nobody has deleted it.
+func (l *ledger) stays(v victim) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	row := l.find(v)
+	return row != nil && !row.Deleting
+}
+
+// endPreemption ends a preemption of which some victims are spared. It has failed if a victim stays: its removal, which
+// would wake the preemptor, will not come. Other pods may have waited for the removal of a spared one, too: their
+// nominations to the node end, which wakes them. The reports that say so are returned. An error means a broken ledger.
+func (l *ledger) endPreemption(p preemption, spared []cluster.PodID) ([]source.Report, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// 1. Who is left?
+	isSpared := make(map[cluster.PodID]bool, len(spared))
+	for _, id := range spared {
+		isSpared[id] = true
+	}
+	var staying []cluster.PodID // spared, and still there
+	stays := false
+	for _, v := range p.victims {
+		row := l.find(v)
+		if row == nil || row.Deleting || row.Victim && !isSpared[v.id] {
+			continue // gone, or on its way
+		}
+		stays = true // perhaps another preemption has spared it
+		if isSpared[v.id] {
+			staying = append(staying, v.id)
+		}
+	}
+	// 2. End it, and whatever relied on those who stay.
+	if row := l.state.Pod(p.pod); row != nil && row.UID == p.uid && row.Preempting {
+		err := l.apply(cluster.PreemptionEnded{ID: p.pod, Failed: stays, Spared: staying})
+		if err != nil {
+			return nil, err
+		}
+	} else { // the preemptor is gone or placed
+		for _, id := range staying {
+			if err := l.unmark(id); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if len(staying) == 0 {
+		return nil, nil
+	}
+	others := l.nominatedTo(p.node, func(row *cluster.PodRow) bool {
+		return row.UID != p.uid && !row.Preempting
+	})
+	cleared := l.clearings(others)
+	for _, id := range others {
+		if err := l.nominate(id, ""); err != nil {
+			return nil, err
+		}
+	}
+	return cleared, nil
+}
+
+// unmark takes the mark from a victim whose preemptor is gone. Only the end of a preemption does that, so the pod leaves
+// the ledger and enters it again as it was.
+func (l *ledger) unmark(id cluster.PodID) error {
+	row := *l.state.Pod(id)
+	seen := source.Pod{Pod: row.Pod, Class: l.state.Class(row.Class).Spec, Labels: l.state.Labels(row.Labels).LabelSet}
+	if err := l.change(id, cluster.PodRemoved{ID: id}); err != nil {
+		return err
+	}
+	if err := l.define(&seen.Pod, &seen); err != nil {
+		return err
+	}
+	return l.apply(cluster.PodSet{ID: id, Pod: seen.Pod, Assumed: row.Phase == cluster.Assumed})
+}

@@ -1,0 +1,199 @@
+package binder
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// nominee returns the node that a pod is nominated to.
+func nominee(term *term, uid string) (node string) {
+	term.ledger.Snapshot(func(st *cluster.State) {
+		id, _ := st.PodByUID(uid)
+		node = st.Pod(id).Nominated
+	})
+	return node
+}
+
+func TestTheLedgersNominationStandsUntilTheSourceTellsAnother(t *testing.T) {
+	for name, c := range map[string]struct {
+		said string // by the source, when the ledger nominates the pod to b
+		then []string
+		want []string
+	}{
+		"the source repeats that there is none":         {"", []string{"", ""}, []string{"b", "b"}},
+		"the source repeats an older one":               {"a", []string{"a", "a"}, []string{"b", "b"}},
+		"what the ledger wrote comes back":              {"", []string{"b", "b"}, []string{"b", "b"}},
+		"what the ledger wrote is taken away":           {"", []string{"b", ""}, []string{"b", ""}},
+		"another nominates it":                          {"", []string{"c", "c"}, []string{"c", "c"}},
+		"another ends the older one":                    {"a", []string{"", "a"}, []string{"", "a"}},
+		"what the ledger wrote comes back behind older": {"", []string{"", "b", "c"}, []string{"b", "b", "c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			term := pureTerm(t, nil)
+			observe(t, term, nominated(pod("p", 1), c.said))
+			id, _ := term.ledger.state.PodByUID("p")
+			if err := term.ledger.nominate(id, "b"); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for i, node := range c.then {
+				seen := nominated(prior(pod("p", 1), int32(i+1)), node) // something else changes, too
+				observe(t, term, seen)
+				got = append(got, nominee(term, "p"))
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("nominated to (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLedgerNominatesAPodAnewBeforeTheSourceTellsAnything(t *testing.T) {
+	term := pureTerm(t, nil)
+	observe(t, term, pod("p", 1))
+	id, _ := term.ledger.state.PodByUID("p")
+	before := term.ledger.version().Seq
+	for _, node := range []string{"a", "b", "b"} {
+		if err := term.ledger.nominate(id, node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := term.ledger.version().Seq - before; n != 2 {
+		t.Errorf("two nominations, and the same again, took %d deltas", n)
+	}
+	observe(t, term, prior(pod("p", 1), 1))
+	if got := nominee(term, "p"); got != "b" {
+		t.Errorf("p is nominated to %q", got)
+	}
+	observe(t, term, nominated(prior(pod("p", 1), 1), "a")) // the first one comes back: the second is on its way
+	if got := nominee(term, "p"); got != "a" {
+		t.Errorf("p is nominated to %q", got)
+	}
+}
+
+func TestNominationThatTheSourceRepeatsTakesNoDelta(t *testing.T) {
+	term, req := full(t, newFakeSource(), 1)
+	begin(t, term, req)
+	if n := observe(t, term, prior(pod("high", 10), 10)); n != 0 {
+		t.Errorf("what the source told before took %d deltas", n)
+	}
+	if n := observe(t, term, nominated(prior(pod("high", 10), 10), "a")); n != 0 {
+		t.Errorf("the preemption's own nomination took %d deltas", n)
+	}
+	if n := observe(t, term, prior(pod("high", 10), 10)); n != 1 || nominee(term, "high") != "" {
+		t.Errorf("its end took %d deltas, and high is nominated to %q", n, nominee(term, "high"))
+	}
+}
+
+func TestNothingIsRememberedOfPodsThatAreGone(t *testing.T) {
+	term, req := full(t, newFakeSource(), 1)
+	p := begin(t, term, req)
+	observe(t, term, gone("v0"))
+	if err := term.carryOut(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if len(term.ledger.said) != 1 || len(term.ledger.preempted) != 1 {
+		t.Fatalf("remembered: %v, %v", term.ledger.said, term.ledger.preempted)
+	}
+	assume(t, term, "high", "a")
+	observe(t, term, on(prior(pod("high", 10), 10), "a"))
+	if len(term.ledger.said) != 0 {
+		t.Errorf("nominations of placed pods: %v", term.ledger.said)
+	}
+	observe(t, term, gone("high"))
+	if len(term.ledger.preempted) != 0 {
+		t.Errorf("attempts of pods that are gone: %v", term.ledger.preempted)
+	}
+}
+
+func TestReportCanEndANomination(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 100), nominated(pod("p", 1), "a"), nominated(pod("q", 1), "a"), nominated(pod("placed", 1), "a"))
+	assume(t, term, "placed", "a")
+	req := &binderv1.ReportRequest{}
+	for _, uid := range []string{"p", "q", "placed"} {
+		id, _ := term.ledger.state.PodByUID(uid)
+		req.Reports = append(req.Reports, &binderv1.PodReport{
+			Id: int32(id), Uid: uid, Reason: "Unschedulable", Message: "m", ClearNomination: uid != "q",
+		})
+	}
+	// A lane without room takes nothing, and nothing changes.
+	term.reports.limit = 3
+	term.reports.add(source.Report{UID: "other"})
+	before := term.ledger.version()
+	if taken, err := term.report(req); taken || err != nil || term.ledger.version() != before {
+		t.Errorf("taken: %v, %v; the log is at %v, was at %v", taken, err, term.ledger.version(), before)
+	}
+	term.reports.next()
+	if taken, err := term.report(req); !taken || err != nil {
+		t.Fatalf("taken: %v, %v", taken, err)
+	}
+	if p, q := nominee(term, "p"), nominee(term, "q"); p != "" || q != "a" {
+		t.Errorf("p is nominated to %q, q to %q", p, q)
+	}
+	var got []source.Report
+	for range 3 {
+		r, _ := term.reports.next()
+		got = append(got, r)
+	}
+	want := []source.Report{
+		{UID: "p", Namespace: "default", Name: "p", Reason: "Unschedulable", Message: "m", Nominate: true},
+		{UID: "q", Namespace: "default", Name: "q", Reason: "Unschedulable", Message: "m"},
+		{UID: "placed", Namespace: "default", Name: "placed", Reason: "Unschedulable", Message: "m"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("reports (-want +got):\n%s", diff)
+	}
+}
+
+func TestRefusedBindEndsTheNomination(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 100), nominated(pod("p", 1), "a"))
+	in := assume(t, term, "p", "a")
+	if err := term.settle(in, source.Outcome{Result: source.BindRefused, Err: errFake}); err != nil {
+		t.Fatal(err)
+	}
+	if got := nominee(term, "p"); got != "" {
+		t.Errorf("p is nominated to %q", got)
+	}
+	if r, ok := term.reports.next(); !ok || !r.Nominate || r.Nominated != "" {
+		t.Errorf("report: %+v", r)
+	}
+}
+
+func TestBudgetsReachTheLogOnce(t *testing.T) {
+	term := pureTerm(t, nil)
+	budget := func(allowed int32) source.Event {
+		return source.Event{Kind: source.BudgetSet, Budget: cluster.Budget{
+			Namespace: "default", Name: "web", Allowed: allowed, Disrupted: []string{"a"},
+			Selector: cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "Exists"}}},
+		}}
+	}
+	gone := source.Event{Kind: source.BudgetGone, Budget: cluster.Budget{Namespace: "default", Name: "web"}}
+	for _, c := range []struct {
+		name  string
+		event source.Event
+		want  int
+	}{
+		{"a new budget", budget(1), 1},
+		{"the same", budget(1), 0},
+		{"another status", budget(0), 1},
+		{"its end", gone, 1},
+		{"its end again", gone, 0},
+		{"its return", budget(0), 1},
+	} {
+		if n := observe(t, term, c.event); n != c.want {
+			t.Errorf("%s took %d deltas, want %d", c.name, n, c.want)
+		}
+	}
+	term.ledger.Snapshot(func(st *cluster.State) {
+		if b := st.Budget("default", "web"); b == nil || b.Allowed != 0 || len(b.Selector.Requirements) != 1 {
+			t.Errorf("the budget: %+v", b)
+		}
+	})
+}

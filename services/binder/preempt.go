@@ -1,0 +1,192 @@
+package binder
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/wire"
+)
+
+// preemption is what is left to be done of one that has been started.
+type preemption struct {
+	pod  cluster.PodID // the preemptor
+	uid  string
+	node string
+	// victims are all that have to go, evict those of them that nobody has asked to go yet.
+	victims, evict []victim
+}
+
+// victim is a pod that has to go.
+type victim struct {
+	id cluster.PodID
+	source.Eviction
+}
+
+// validatePreempt says what is wrong with a request.
+func (t *term) validatePreempt(req *binderv1.PreemptRequest) error {
+	var bad violations
+	t.checkShard(&bad, req.GetShard())
+	t.checkVersion(&bad, req.GetVersion())
+	bad.checkReason("pod.reason", req.GetPod().GetReason())
+	if req.GetPod().GetClearNomination() {
+		bad.note("pod.clear_nomination", "set; a preemption nominates the pod")
+	}
+	if a := req.GetAttempt(); a < 1 {
+		bad.note("attempt", "%d; attempts count from 1", a)
+	}
+	victims := req.GetCandidate().GetVictims()
+	if n := len(victims); n == 0 || n > maxPods {
+		bad.note("candidate.victims", "%d victims; want 1 to %d", n, maxPods)
+	}
+	seen := make(map[int32]bool, len(victims))
+	for i, id := range victims {
+		if seen[id] {
+			bad.note(fmt.Sprintf("candidate.victims[%d]", i), "%d is there twice", id)
+		}
+		seen[id] = true
+	}
+	if v := req.GetCandidate().GetViolations(); v < 0 || int(v) > len(victims) {
+		bad.note("candidate.violations", "%d of %d victims", v, len(victims))
+	}
+	return rpc.Invalid(bad...)
+}
+
+// preempt starts a preemption if the live ledger agrees with it.
+func (t *term) preempt(req *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+	if err := t.validatePreempt(req); err != nil {
+		return nil, err
+	}
+	// 1. May this shard preempt at all?
+	if err := t.admit("preempt", req.GetShard(), req.GetShardRevision(), req.GetVersion(), 1); err != nil {
+		return nil, err
+	}
+	// 2. Is there room for one more?
+	if !t.preempting.take(1) {
+		t.metrics.laneDropped.WithLabelValues(lanePreemptions).Inc()
+		n := t.preempting.count()
+		err := rpc.Error(codes.ResourceExhausted, "PREEMPTIONS_FULL", "%d preemptions wait for their evictions", n)
+		return nil, rpc.WithRetry(err, 50*time.Millisecond)
+	}
+	// 3. Start it.
+	resp, started, err := t.startPreemption(req)
+	if started == nil {
+		t.preempting.give(1)
+	} else {
+		t.metrics.preemptionVictims.Observe(float64(len(started.victims)))
+		t.preemptions <- *started // there is room for all that were taken
+	}
+	switch {
+	case t.ended(): // then the log is closed, which is also an error of startPreemption
+		return nil, errNotActive("the term has ended")
+	case err != nil:
+		t.fail(err)
+		return nil, rpc.Error(codes.Internal, "BROKEN_LEDGER", "preempt: the ledger is broken")
+	case resp == nil:
+		return nil, t.errReportsFull(1)
+	}
+	return resp, nil
+}
+
+// startPreemption nominates the pod and marks the victims, in one go. It returns no response if the report lane is full,
+// and no preemption if nobody is to be evicted. An error means a broken ledger.
+func (t *term) startPreemption(req *binderv1.PreemptRequest) (*binderv1.PreemptResponse, *preemption, error) {
+	l := t.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	answer := func(r binderv1.PreemptResponse_Result) *binderv1.PreemptResponse {
+		return &binderv1.PreemptResponse{Version: wire.ToVersion(l.state.Version()), Result: r}
+	}
+	// 1. Is the pod still what the attempt was made for?
+	id, this := cluster.PodID(req.GetPod().GetId()), attempt{req.GetShardRevision(), req.GetAttempt()}
+	row, last := l.state.Pod(id), l.preempted[req.GetPod().GetUid()]
+	switch {
+	case row == nil || row.UID != req.GetPod().GetUid() || row.Placed() || row.Deleting || len(row.Gates) > 0:
+		t.conflict(conflictGone)
+		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil
+	case this == last:
+		return answer(binderv1.PreemptResponse_RESULT_STARTED), nil, nil
+	case row.Preempting:
+		t.conflict(conflictGone)
+		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil
+	case row.Attempt >= this.number, last.claim == this.claim && last.number > this.number: // the attempt is over
+		t.conflict(conflictRetry)
+		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
+	}
+	// 2. Are these the pods that have to go, no others, and do no more of them violate a budget?
+	now, ok := t.judged(id, req.GetCandidate())
+	if !ok {
+		t.conflict(conflictVictims)
+		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
+	}
+	p := l.plan(id, now)
+	// 3. Have it reported; the lane may be full.
+	report := reportOf(row, req.GetPod().GetReason(), req.GetPod().GetMessage())
+	report.Nominate, report.Nominated = true, p.node
+	reports := []source.Report{report}
+	var cleared []cluster.PodID
+	if len(p.evict) > 0 { // else no room is taken from anyone
+		cleared = l.nominatedTo(p.node, func(other *cluster.PodRow) bool { return other.Priority < row.Priority })
+		reports = append(reports, l.clearings(cleared)...)
+	}
+	if !t.reports.add(reports...) {
+		return nil, nil, nil
+	}
+	// 4. Start it.
+	l.preempted[row.UID] = this
+	if len(p.evict) == 0 {
+		if err := l.nominate(id, p.node); err != nil {
+			return nil, nil, err
+		}
+		return answer(binderv1.PreemptResponse_RESULT_STARTED), nil, nil
+	}
+	for _, other := range cleared {
+		if err := l.nominate(other, ""); err != nil {
+			return nil, nil, err
+		}
+	}
+	l.keepNomination(row)
+	if err := l.apply(cluster.PreemptionStarted{ID: id, Node: now.Node, Victims: now.Victims}); err != nil {
+		return nil, nil, err
+	}
+	return answer(binderv1.PreemptResponse_RESULT_STARTED), p, nil
+}
+
+// judged returns what would have to go from the candidate of a request, if that is what the request says. The caller
+// holds the ledger's lock.
+func (t *term) judged(pod cluster.PodID, candidate *filterv1.PreemptionCandidate) (engine.Preemption, bool) {
+	now, ok := t.evaluator.DryRunNode(t.ledger.state, pod, cluster.NodeIndex(candidate.GetNode()))
+	return now, ok && now.Violations <= candidate.GetViolations() && sameSet(now.Victims, wire.PodIDs(candidate.GetVictims()))
+}
+
+// plan returns what has to be done for a pod that preempts others. The caller holds the lock.
+func (l *ledger) plan(pod cluster.PodID, now engine.Preemption) *preemption {
+	st, row := l.state, l.state.Pod(pod)
+	p := &preemption{pod: pod, uid: row.UID, node: st.Nodes.Spec[now.Node].Name}
+	for _, id := range now.Victims {
+		other := st.Pod(id)
+		v := victim{id, source.Eviction{
+			UID: other.UID, Namespace: other.Namespace, Name: other.Name, Node: p.node,
+			PreemptorUID: row.UID, PreemptorNamespace: row.Namespace, PreemptorName: row.Name,
+			PreemptorScheduler: st.Class(row.Class).Spec.SchedulerName,
+		}}
+		p.victims = append(p.victims, v)
+		if !other.Deleting && !other.Victim {
+			p.evict = append(p.evict, v)
+		}
+	}
+	return p
+}
+
+// sameSet reports whether two lists without repetitions hold the same.
+func sameSet(a, b []cluster.PodID) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}

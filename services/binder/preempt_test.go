@@ -1,0 +1,555 @@
+package binder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// full returns a term with a node that so many pods of low priority fill, and one of high priority that needs it all.
+func full(t testing.TB, src *fakeSource, victims int) (*term, *binderv1.PreemptRequest) {
+	t.Helper()
+	term := pureTerm(t, src)
+	observe(t, term, node("a", int64(10*victims)), prior(pod("high", int64(10*victims)), 10))
+	var names []string
+	for i := range victims {
+		names = append(names, fmt.Sprintf("v%d", i))
+		observe(t, term, on(pod(names[i], 10), "a"))
+	}
+	return term, preemptOf(term.ledger.state, "high", "a", names...)
+}
+
+// begin starts a preemption.
+func begin(t testing.TB, term *term, req *binderv1.PreemptRequest) preemption {
+	t.Helper()
+	resp, err := term.preempt(req)
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_STARTED || len(term.preemptions) != 1 {
+		t.Fatalf("preempt: %v, %v; %d wait", resp, err, len(term.preemptions))
+	}
+	return <-term.preemptions
+}
+
+func TestPreemptionsThatMayNotBeAreRefused(t *testing.T) {
+	term, good := full(t, newFakeSource(), 2)
+	term.shards.learn([]coord.ShardOwner{{Shard: 2, Revision: 7}})
+	for name, c := range map[string]struct {
+		change func(*binderv1.PreemptRequest)
+		code   codes.Code
+		reason rpc.Reason
+		fields []string
+	}{
+		"another epoch": {
+			change: func(r *binderv1.PreemptRequest) { r.Version.Epoch++ },
+			code:   codes.Aborted, reason: "OTHER_EPOCH",
+		},
+		"an older claim of the shard": {
+			change: func(r *binderv1.PreemptRequest) { r.Shard, r.ShardRevision = 2, 6 },
+			code:   codes.FailedPrecondition, reason: "SHARD_LOST",
+		},
+		"nothing": {
+			change: func(r *binderv1.PreemptRequest) { *r = binderv1.PreemptRequest{Version: r.Version} },
+			code:   codes.InvalidArgument, reason: rpc.ReasonInvalid,
+			fields: []string{"pod.reason", "attempt", "candidate.victims"},
+		},
+		"garbage": {
+			change: func(r *binderv1.PreemptRequest) {
+				r.Shard, r.Version, r.Attempt = 4, &logv1.Version{Epoch: 1, Seq: 1000}, -1
+				r.Pod.Reason, r.Pod.ClearNomination = "Because", true
+				r.Candidate = &filterv1.PreemptionCandidate{Victims: []int32{1, 2, 1}, Violations: 4}
+			},
+			code: codes.InvalidArgument, reason: rpc.ReasonInvalid,
+			fields: []string{
+				"shard", "version", "pod.reason", "pod.clear_nomination", "attempt", "candidate.victims[2]", "candidate.violations",
+			},
+		},
+		"too many victims": {
+			change: func(r *binderv1.PreemptRequest) {
+				r.Candidate.Victims = nil
+				for i := range int32(maxPods + 1) {
+					r.Candidate.Victims = append(r.Candidate.Victims, i)
+				}
+			},
+			code: codes.InvalidArgument, reason: rpc.ReasonInvalid, fields: []string{"candidate.victims"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := preemptOf(term.ledger.state, "high", "a", "v0", "v1")
+			c.change(req)
+			_, err := term.preempt(req)
+			wantError(t, err, c.code, c.reason)
+			var fields []string
+			for _, v := range rpc.Violations(err) {
+				fields = append(fields, v.Field)
+			}
+			if diff := cmp.Diff(c.fields, fields); diff != "" {
+				t.Errorf("fields (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if v := term.ledger.version(); v.Seq != cluster.Seq(good.Version.Seq) {
+		t.Errorf("the log went on to %v", v)
+	}
+	good.Shard, good.ShardRevision = 2, 7
+	begin(t, term, good)
+}
+
+func TestFullLaneRefusesAPreemptionBeforeAnythingIsChanged(t *testing.T) {
+	for name, c := range map[string]struct {
+		fill   func(*term)
+		empty  func(*term)
+		reason rpc.Reason
+	}{
+		"of preemptions": {
+			func(term *term) { term.preempting.take(10) }, func(term *term) { term.preempting.give(1) }, "PREEMPTIONS_FULL",
+		},
+		"of reports": {
+			func(term *term) { term.reports.limit = 1; term.reports.add(source.Report{UID: "other"}) },
+			func(term *term) { term.reports.next() }, "REPORTS_FULL",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			term, req := full(t, newFakeSource(), 2)
+			c.fill(term)
+			before, taken := term.ledger.version(), term.preempting.count()
+			_, err := term.preempt(req)
+			wantError(t, err, codes.ResourceExhausted, c.reason)
+			if after, ok := rpc.RetryAfter(err); !ok || after <= 0 {
+				t.Errorf("RetryInfo is %v, %v", after, ok)
+			}
+			if v := term.ledger.version(); v != before || term.preempting.count() != taken {
+				t.Errorf("the log went from %v to %v, and %d preemptions count, not %d", before, v, term.preempting.count(), taken)
+			}
+			c.empty(term)
+			begin(t, term, req)
+		})
+	}
+}
+
+func TestPreemptionEndsBehindItsEvictions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource()
+		term, req := full(t, src, 20)
+		p := begin(t, term, req)
+		var atOnce, most atomic.Int32
+		src.refuse = func(source.Eviction) error {
+			most.Store(max(most.Load(), atOnce.Add(1)))
+			time.Sleep(time.Second)
+			atOnce.Add(-1)
+			term.ledger.Snapshot(func(st *cluster.State) {
+				if !st.Pod(p.pod).Preempting {
+					t.Error("the preemption ended before its last eviction")
+				}
+			})
+			return nil
+		}
+		began := time.Now()
+		if err := term.carryOut(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); most.Load() != evictionsAtOnce || took != 3*time.Second {
+			t.Errorf("20 evictions of 1 s took %v, %d at once; want 3 s with %d at once", took, most.Load(), evictionsAtOnce)
+		}
+		term.ledger.Snapshot(func(st *cluster.State) {
+			if row := st.Pod(p.pod); row.Preempting || row.Nominated != "a" {
+				t.Errorf("the preemptor is held back: %v, nominated to %q", row.Preempting, row.Nominated)
+			}
+		})
+		want := source.Eviction{
+			UID: "v7", Namespace: "default", Name: "v7", Node: "a", PreemptorUID: "high", PreemptorNamespace: "default",
+			PreemptorName: "high", PreemptorScheduler: scheduler,
+		}
+		if !slices.Contains(src.evicted, want) {
+			t.Errorf("evictions: %+v", src.evicted)
+		}
+		// Each victim has its event.
+		for len(term.events.waiting) > 0 {
+			if err := (<-term.events.waiting)(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(src.preempted) != 20 || !slices.Contains(src.preempted, want) {
+			t.Errorf("%d events: %+v", len(src.preempted), src.preempted)
+		}
+	})
+}
+
+func TestFailedEvictionIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource()
+		term, req := full(t, src, 1)
+		p := begin(t, term, req)
+		src.refuse = func(source.Eviction) error {
+			if len(src.evicted) < evictionTries-1 {
+				return errFake
+			}
+			return nil
+		}
+		from, began := term.mark(), time.Now()
+		if err := term.carryOut(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); len(src.evicted) != evictionTries || took != 700*time.Millisecond {
+			t.Errorf("%d tries in %v, want %d in 700 ms", len(src.evicted), took, evictionTries)
+		}
+		if diff := cmp.Diff([]cluster.Delta{cluster.PreemptionEnded{ID: p.pod}}, logSince(t, term, from)); diff != "" {
+			t.Errorf("log (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// hangs is a source whose evictions never get an answer.
+type hangs struct{ *fakeSource }
+
+func (s hangs) Evict(ctx context.Context, _ coord.Cond, e source.Eviction) error {
+	s.change(func() { s.evicted = append(s.evicted, e) })
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestEvictionsWithoutAnswerSpareTheirVictimsAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource()
+		term, req := full(t, src, 2)
+		term.source = hangs{src}
+		p := begin(t, term, req)
+		from, began := term.mark(), time.Now()
+		if err := term.carryOut(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took != evictionTries*writeTimeout+700*time.Millisecond {
+			t.Errorf("given up after %v", took)
+		}
+		want := cluster.PreemptionEnded{ID: p.pod, Failed: true, Spared: []cluster.PodID{p.victims[0].id, p.victims[1].id}}
+		if diff := cmp.Diff([]cluster.Delta{want}, logSince(t, term, from)); diff != "" {
+			t.Errorf("log (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestOneVictimThatStaysSparesThoseThatAreNotEvictedYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource()
+		const victims = evictionsAtOnce + 12
+		term, req := full(t, src, victims)
+		p := begin(t, term, req)
+		src.refuse = func(e source.Eviction) error {
+			if e.Name == "v0" {
+				return errFake
+			}
+			time.Sleep(400 * time.Millisecond) // the first of the others are done before v0 is given up, the second are not
+			return nil
+		}
+		from := term.mark()
+		if err := term.carryOut(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		var spared []cluster.PodID
+		for _, v := range p.victims {
+			if !slices.Contains(src.evictions(), v.Name) || v.Name == "v0" {
+				spared = append(spared, v.id)
+			}
+		}
+		if len(spared) < 2 || len(spared) > victims-evictionsAtOnce {
+			t.Errorf("%d are spared", len(spared))
+		}
+		want := cluster.PreemptionEnded{ID: p.pod, Failed: true, Spared: spared}
+		if diff := cmp.Diff([]cluster.Delta{want}, logSince(t, term, from)); diff != "" {
+			t.Errorf("log (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestNobodyIsEvictedOnceTheLeaseMayHaveExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for tries := range 2 {
+			src := newFakeSource()
+			term, req := full(t, src, 1)
+			p := begin(t, term, req)
+			lease := make(chan struct{})
+			term.lease = lease
+			src.refuse = func(source.Eviction) error {
+				close(lease) // between two tries
+				return errFake
+			}
+			if tries == 0 {
+				close(lease)
+			}
+			from := term.ledger.version()
+			if err := term.carryOut(t.Context(), p); !errors.Is(err, errDeposed) {
+				t.Errorf("carryOut: %v", err)
+			}
+			if len(src.evicted) != tries || term.ledger.version() != from {
+				t.Errorf("%d evictions, want %d; the log is at %v, was at %v", len(src.evicted), tries, term.ledger.version(), from)
+			}
+		}
+	})
+}
+
+func TestFencedEvictionEndsTheTerm(t *testing.T) {
+	fenced := fmt.Errorf("evict: %w", coord.ErrFenced)
+	for name, c := range map[string]struct {
+		byEtcd  error // before the first eviction
+		evicted bool
+	}{
+		"by etcd": {fenced, false}, "by the source": {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src := newFakeSource()
+			term, req := full(t, src, 3)
+			p := begin(t, term, req)
+			term.confirm = func(context.Context) error { return c.byEtcd }
+			src.refuse = func(source.Eviction) error { return fenced }
+			from := term.ledger.version()
+			if err := term.carryOut(t.Context(), p); !errors.Is(err, coord.ErrFenced) {
+				t.Errorf("carryOut: %v", err)
+			}
+			if v := term.ledger.version(); v != from || len(src.evicted) > 0 != c.evicted {
+				t.Errorf("the log is at %v, was at %v; evictions: %v", v, from, src.evictions())
+			}
+		})
+	}
+}
+
+func TestNobodyIsEvictedBeforeEtcdSaysThatTheTermHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource()
+		term, req := full(t, src, 1)
+		p := begin(t, term, req)
+		asked := 0
+		term.confirm = func(context.Context) error {
+			if len(src.evicted) > 0 {
+				t.Error("evicted too early")
+			}
+			if asked++; asked < 5 {
+				return errFake
+			}
+			return nil
+		}
+		if err := term.carryOut(t.Context(), p); err != nil || asked != 5 || len(src.evicted) != 1 {
+			t.Errorf("carryOut: %v; etcd was asked %d times, evicted: %v", err, asked, src.evictions())
+		}
+	})
+}
+
+func TestVictimThatIsGoneOrDeletedMeanwhileIsNotEvicted(t *testing.T) {
+	src := newFakeSource()
+	term, req := full(t, src, 4)
+	p := begin(t, term, req)
+	deleting := on(pod("v1", 10), "a")
+	deleting.Deleting = true
+	replacement := on(pod("another", 10), "a")
+	replacement.Name = "v2"
+	observe(t, term, gone("v0"), deleting, gone("v2"), replacement)
+	if err := term.carryOut(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"v3"}, src.evictions()); diff != "" {
+		t.Errorf("evicted (-want +got):\n%s", diff)
+	}
+}
+
+func TestVictimThatIsDeletedThoughItsEvictionFailedIsNotSpared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource()
+		term, req := full(t, src, 1)
+		p := begin(t, term, req)
+		src.refuse = func(source.Eviction) error {
+			if len(src.evicted) == evictionTries-1 {
+				observe(t, term, deletingPod(on(pod("v0", 10), "a"))) // only the answer was lost
+			}
+			return errFake
+		}
+		from := term.mark()
+		if err := term.carryOut(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		log := logSince(t, term, from)
+		if diff := cmp.Diff(cluster.Delta(cluster.PreemptionEnded{ID: p.pod}), log[len(log)-1]); diff != "" {
+			t.Errorf("log (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestVictimSparedByAnotherPreemptionBringsItsPreemptorBack(t *testing.T) {
+	src := newFakeSource()
+	term, req := full(t, src, 2)
+	first := begin(t, term, req)
+	// The room of both victims and of a third is wanted by a more important pod: it evicts the third, and relies on the
+	// first preemption for the others.
+	observe(t, term, node("a", 30), on(pod("v2", 10), "a"), prior(pod("higher", 30), 20))
+	second := begin(t, term, preemptOf(term.ledger.state, "higher", "a", "v0", "v1", "v2"))
+	if len(second.victims) != 3 || len(second.evict) != 1 {
+		t.Fatalf("%d victims of which %d are to be evicted", len(second.victims), len(second.evict))
+	}
+	if _, err := term.ledger.endPreemption(first, []cluster.PodID{first.victims[0].id}); err != nil {
+		t.Fatal(err)
+	}
+	from := term.mark()
+	if err := term.carryOut(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	want := cluster.PreemptionEnded{ID: second.pod, Failed: true}
+	if diff := cmp.Diff([]cluster.Delta{want}, logSince(t, term, from)); diff != "" {
+		t.Errorf("log (-want +got):\n%s", diff)
+	}
+}
+
+// crowd fills a node with two pods of low priority; a third is nominated to it, and one of high priority needs it all.
+func crowd(src *fakeSource) {
+	src.setNode(node("a", 1000))
+	src.setPod(on(pod("v0", 500), "a"))
+	src.setPod(on(pod("v1", 500), "a"))
+	src.setPod(nominated(prior(pod("waits", 100), 5), "a"))
+	src.setPod(prior(pod("high", 1000), 10))
+}
+
+// preempt must succeed.
+func (b *running) preempt(attempt int32) {
+	b.t.Helper()
+	var req *binderv1.PreemptRequest
+	b.look(func(st *cluster.State) { req = preemptOf(st, "high", "a", "v0", "v1") })
+	req.Attempt = attempt
+	resp, err := b.Preempt(b.t.Context(), req)
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_STARTED {
+		b.t.Fatalf("preempt: %v, %v", resp, err)
+	}
+}
+
+// is asks the ledger about a pod.
+func (b *running) is(uid string, fn func(*cluster.PodRow) bool) (is bool) {
+	b.look(func(st *cluster.State) {
+		if id, ok := st.PodByUID(uid); ok {
+			is = fn(st.Pod(id))
+		}
+	})
+	return is
+}
+
+func preempting(row *cluster.PodRow) bool { return row.Preempting }
+
+func beingDeleted(row *cluster.PodRow) bool { return row.Deleting }
+
+func TestPreemptedPodsMakeRoomForTheirPreemptor(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	crowd(src)
+	src.graceful = true
+	b := start(t, etcd, src)
+	b.active()
+	b.preempt(1)
+	eventually(t, "the preemption has ended", func() bool { return !b.is("high", preempting) })
+	if diff := cmp.Diff([]string{"v0", "v1"}, src.evictions()); diff != "" {
+		t.Errorf("evicted (-want +got):\n%s", diff)
+	}
+	eventually(t, "no preemption counts", func() bool { return b.term.Load().preempting.count() == 0 })
+	eventually(t, "victims and preemptor have their events, and nominations are written", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return len(src.preempted) == 2 && len(src.reports) == 1 && len(src.nominations) == 1
+	})
+	want := source.Report{
+		UID: "high", Namespace: "default", Name: "high", Reason: "Unschedulable", Message: "no room", Nominate: true, Nominated: "a",
+	}
+	if got := src.reports[0]; got != want {
+		t.Errorf("report: %+v", got)
+	}
+	if got, want := src.nominations[0], (source.Nomination{UID: "waits", Namespace: "default", Name: "waits"}); got != want {
+		t.Errorf("nomination: %+v", got)
+	}
+	// They have their grace period; then there is room for the one that it was made for, and for nobody else.
+	eventually(t, "the victims are being deleted", func() bool {
+		return b.is("v1", func(row *cluster.PodRow) bool { return row.Deleting && row.Preempted })
+	})
+	if got := b.commit(b.request(1, "high", "waits")); !slices.Equal(got, []string{"no fit", "no fit"}) {
+		t.Errorf("while the victims are there: %v", got)
+	}
+	src.deletePod("v0")
+	src.deletePod("v1")
+	b.awaitPhase("v0", "gone")
+	b.awaitPhase("v1", "gone")
+	if got := b.commit(b.request(2, "waits", "high")); !slices.Equal(got, []string{"no fit", "assumed"}) {
+		t.Errorf("when they are gone: %v", got)
+	}
+	b.awaitPhase("high", "bound on a")
+}
+
+func TestADeposedBinderEvictsNobody(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	crowd(src)
+	one := start(t, etcd, src, named("one"))
+	one.active()
+	two := start(t, etcd, src, named("two"))
+	depose(t, etcd)
+	two.active()
+	one.preempt(1) // it does not know yet
+	eventually(t, "one has noticed", func() bool { return one.Ready() != nil })
+	if got := src.evictions(); len(got) > 0 {
+		t.Errorf("evicted by a deposed binder: %v", got)
+	}
+	if two.is("high", preempting) {
+		t.Error("to the binder that leads, somebody is preempted")
+	}
+}
+
+func TestNextBinderBeginsWithoutPreemptions(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	crowd(src)
+	src.graceful = true
+	held := make(chan struct{})
+	src.refuse = func(e source.Eviction) error {
+		if e.Name == "v1" {
+			<-held
+			return errFake // the request was lost
+		}
+		return nil
+	}
+	one := start(t, etcd, src, named("one"))
+	one.active()
+	one.preempt(1)
+	eventually(t, "v0 is being deleted", func() bool { return one.is("v0", beingDeleted) })
+	two := start(t, etcd, src, named("two"))
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); one.stop() }()
+	eventually(t, "one has stopped to serve", func() bool { return one.Ready() != nil })
+	close(held)
+	<-stopped
+	two.active()
+	src.mu.Lock()
+	src.refuse = nil
+	src.mu.Unlock()
+	if two.is("high", preempting) || two.is("v1", func(row *cluster.PodRow) bool { return row.Victim }) {
+		t.Error("a preemption of the last epoch goes on")
+	}
+	two.preempt(1) // the next attempt finds one of the victims on its way, and evicts the other
+	eventually(t, "both are being deleted", func() bool { return two.is("v1", beingDeleted) })
+	if diff := cmp.Diff([]string{"v0", "v1", "v1"}, src.evictions()); diff != "" {
+		t.Errorf("evictions (-want +got):\n%s", diff)
+	}
+}
+
+func TestStandbyBinderPreemptsNobody(t *testing.T) {
+	s, err := New(Config{
+		ID: "b", Address: "b", Coord: connect(t, []string{"127.0.0.1:1"}, prefix), Source: newFakeSource(),
+		Settings: settings(), Log: testLog(t),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Preempt(t.Context(), nil)
+	wantError(t, err, codes.Unavailable, "NOT_ACTIVE")
+}
