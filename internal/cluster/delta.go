@@ -61,7 +61,7 @@ type (
 	// PreemptionEnded says that the victims' evictions have been asked for, or that this has failed. The spared ones stay
 	// where they are.
 	PreemptionEnded struct {
-		ID     PodID
+		ID     PodID // NoPod if the pod they were to make room for is gone or placed
 		Failed bool
 		Spared []PodID
 	}

@@ -380,7 +380,7 @@ func (s *State) check(d Delta) error {
 	case PreemptionStarted:
 		return s.checkPreemption(d)
 	case PreemptionEnded:
-		if p := s.Pod(d.ID); p == nil || !p.Preempting {
+		if p := s.Pod(d.ID); d.ID != NoPod && (p == nil || !p.Preempting) {
 			return refuse("no pod %d for which others are evicted", d.ID)
 		}
 	case NamespaceSet, NamespaceRemoved, SelectorRemoved, BudgetSet, BudgetRemoved, ImageSized:

@@ -88,7 +88,9 @@ func (s *State) startPreemption(d PreemptionStarted) {
 }
 
 func (s *State) endPreemption(d PreemptionEnded) {
-	s.rehashPod(d.ID, func() { s.pods[d.ID].Preempting = false })
+	if d.ID != NoPod {
+		s.rehashPod(d.ID, func() { s.pods[d.ID].Preempting = false })
+	}
 	for _, id := range d.Spared {
 		if p := s.Pod(id); p != nil {
 			s.rehashPod(id, func() { p.Victim = false })

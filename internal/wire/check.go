@@ -54,7 +54,7 @@ func check(m *logv1.Delta) error {
 			indexes("preemption_started.victims", m.PreemptionStarted.GetVictims()))
 	case *logv1.Delta_PreemptionEnded:
 		return errors.Join(
-			index("preemption_ended.id", m.PreemptionEnded.GetId()),
+			least("preemption_ended.id", m.PreemptionEnded.GetId(), int32(cluster.NoPod)),
 			indexes("preemption_ended.spared", m.PreemptionEnded.GetSpared()))
 	case *logv1.Delta_PodRemoved:
 		return index("pod_removed.id", m.PodRemoved.GetId())

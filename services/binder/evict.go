@@ -187,16 +187,13 @@ func (l *ledger) endPreemption(p preemption, spared []cluster.PodID) ([]source.R
 		}
 	}
 	// 2. End it, and whatever relied on those who stay.
-	if row := l.state.Pod(p.pod); row != nil && row.UID == p.uid && row.Preempting {
-		err := l.apply(cluster.PreemptionEnded{ID: p.pod, Failed: stays, Spared: staying})
-		if err != nil {
+	ended := cluster.PreemptionEnded{ID: p.pod, Failed: stays, Spared: staying}
+	if row := l.state.Pod(p.pod); row == nil || row.UID != p.uid || !row.Preempting {
+		ended = cluster.PreemptionEnded{ID: cluster.NoPod, Spared: staying}
+	}
+	if ended.ID != cluster.NoPod || len(staying) > 0 {
+		if err := l.apply(ended); err != nil {
 			return nil, err
-		}
-	} else { // the preemptor is gone or placed
-		for _, id := range staying {
-			if err := l.unmark(id); err != nil {
-				return nil, err
-			}
 		}
 	}
 	if len(staying) == 0 {
@@ -212,18 +209,4 @@ func (l *ledger) endPreemption(p preemption, spared []cluster.PodID) ([]source.R
 		}
 	}
 	return cleared, nil
-}
-
-// unmark takes the mark from a victim whose preemptor is gone. Only the end of a preemption does that, so the pod leaves
-// the ledger and enters it again as it was.
-func (l *ledger) unmark(id cluster.PodID) error {
-	row := *l.state.Pod(id)
-	seen := source.Pod{Pod: row.Pod, Class: l.state.Class(row.Class).Spec, Labels: l.state.Labels(row.Labels).LabelSet}
-	if err := l.change(id, cluster.PodRemoved{ID: id}); err != nil {
-		return err
-	}
-	if err := l.define(&seen.Pod, &seen); err != nil {
-		return err
-	}
-	return l.apply(cluster.PodSet{ID: id, Pod: seen.Pod, Assumed: row.Phase == cluster.Assumed})
 }

@@ -101,9 +101,7 @@ func Delta(intn Intn, st *cluster.State) cluster.Delta {
 				return d
 			}
 		case 22:
-			if d, ok := endOfPreemption(intn, st); ok {
-				return d
-			}
+			return endOfPreemption(intn, st)
 		case 23:
 			return budget(intn)
 		}
@@ -131,7 +129,7 @@ func preemption(intn Intn, st *cluster.State, pending []cluster.PodID) (cluster.
 	return d, len(d.Victims) > 0 && p != nil && !p.Placed() && !p.Preempting
 }
 
-func endOfPreemption(intn Intn, st *cluster.State) (cluster.Delta, bool) {
+func endOfPreemption(intn Intn, st *cluster.State) cluster.Delta {
 	var preempting, victims []cluster.PodID
 	for id, p := range st.Pods() {
 		if p.Preempting {
@@ -141,10 +139,8 @@ func endOfPreemption(intn Intn, st *cluster.State) (cluster.Delta, bool) {
 			victims = append(victims, id)
 		}
 	}
-	if len(preempting) == 0 {
-		return nil, false
-	}
-	return cluster.PreemptionEnded{ID: pick(intn, preempting), Failed: intn.one(2), Spared: some(intn, 2, victims)}, true
+	preempting = append(preempting, cluster.NoPod)
+	return cluster.PreemptionEnded{ID: pick(intn, preempting), Failed: intn.one(2), Spared: some(intn, 2, victims)}
 }
 
 func budget(intn Intn) cluster.Delta {

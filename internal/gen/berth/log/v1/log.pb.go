@@ -3171,7 +3171,7 @@ func (x *PreemptionStarted) GetVictims() []int32 {
 // PreemptionEnded: the pod is no longer held back.
 type PreemptionEnded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The id of the pod that needs the room.
+	// The id of the pod that needs the room; -1: it is gone or placed.
 	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Some victim could not be evicted: the pod is to be tried again at once.
 	Failed bool `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`
