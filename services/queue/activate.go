@@ -15,10 +15,36 @@ type Observer interface {
 	Scheduled(attempts int32, took time.Duration, flushed bool)
 }
 
-// Band returns the highest priority of the pods that are active, or in flight on their way to the binder.
-// False: there is none.
-func (q *Queue) Band() (priority int32, ok bool) { return 0, false }
+// Observe makes the queue tell o what becomes of pods from now on; nil: nobody.
+func (q *Queue) Observe(o Observer) { q.observer = o }
+
+// Band returns the highest priority of the pods that are active, or in flight with an outcome that is not awaited from the
+// log. False: there is none.
+func (q *Queue) Band() (priority int32, ok bool) {
+	for _, h := range []*orderedPods{&q.active, &q.running} {
+		if e := h.head(); e != nil && (!ok || e.pod.Priority > priority) {
+			priority, ok = e.pod.Priority, true
+		}
+	}
+	return priority, ok
+}
 
 // Activate makes a pod active that is unschedulable or in backoff, whatever it waits for. If its attempt is running, it
-// is active again should that fail. False: the queue does not hold the pod, or it has gates.
-func (q *Queue) Activate(now time.Time, id cluster.PodID) bool { return false }
+// comes back after its backoff should that place nothing. False: the queue does not hold the pod, or it has gates, or
+// others are being evicted for it.
+func (q *Queue) Activate(now time.Time, id cluster.PodID) bool {
+	e := q.pods[id]
+	if e == nil || e.held {
+		return false
+	}
+	switch e.place {
+	case Unschedulable, Backoff:
+		q.move(now, e, Active, forceActivate)
+	case InFlight:
+		e.again = true
+	case Active:
+	default:
+		return false
+	}
+	return true
+}

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"slices"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -9,6 +10,7 @@ import (
 
 // batch is the pods of one cycle, and what is known about where they can go.
 type batch struct {
+	popped   time.Time
 	attempts []Attempt // in queue order
 	version  cluster.Version
 	least    cluster.Version // what the answers have to be of, or later
@@ -21,6 +23,7 @@ type batch struct {
 	pins   []*pinWork
 	pinOf  map[int]*pinWork // by index of attempts
 	goes   map[int]bool     // to the binder; by index of attempts
+	placed map[int]bool     // by the binder; by index of attempts
 
 	// evaluated is the oldest version of all answers, newest the newest.
 	evaluated, newest cluster.Version
@@ -30,6 +33,7 @@ type batch struct {
 type kindWork struct {
 	subject     engine.Subject       // of the first of them; workers are asked about it
 	unsupported *engine.VerdictCount // why they cannot be judged
+	profile     string               // the scheduler's name
 	percentage  int32                // of the nodes that are to be scored, by the profile
 	asked       bool                 // about the kind as a whole
 
@@ -52,11 +56,11 @@ type pinWork struct {
 }
 
 // newBatch looks up what the cycle needs of the state the attempts were popped at. It keeps nothing of the state.
-func newBatch(st *cluster.State, e Evaluator, attempts []Attempt, committed cluster.Version) *batch {
+func newBatch(now time.Time, st *cluster.State, e Evaluator, attempts []Attempt, committed cluster.Version) *batch {
 	b := &batch{
-		attempts: attempts, version: st.Version(), least: st.Version(), seed: st.Settings.Seed,
+		popped: now, attempts: attempts, version: st.Version(), least: st.Version(), seed: st.Settings.Seed,
 		nodes: st.Nodes.Count(), length: st.Nodes.Len(),
-		kindOf: make([]*kindWork, len(attempts)), pinOf: make(map[int]*pinWork), goes: make(map[int]bool),
+		kindOf: make([]*kindWork, len(attempts)), pinOf: make(map[int]*pinWork), goes: make(map[int]bool), placed: make(map[int]bool),
 	}
 	if committed.Epoch == b.least.Epoch && b.least.Less(committed) {
 		b.least = committed // the classes of another epoch have other ids
@@ -99,6 +103,7 @@ func newKindWork(st *cluster.State, s engine.Subject) *kindWork {
 	if c == nil {
 		return w
 	}
+	w.profile = c.Spec.SchedulerName
 	if c.Spec.Unsupported != "" {
 		w.unsupported = &engine.VerdictCount{
 			Plugin: c.Spec.UnsupportedPlugin, Reason: c.Spec.Unsupported, Unresolvable: true, Count: int32(st.Nodes.Count()),
@@ -108,6 +113,15 @@ func newKindWork(st *cluster.State, s engine.Subject) *kindWork {
 		w.percentage = p.PercentageOfNodesToScore
 	}
 	return w
+}
+
+// all returns the indexes of all attempts.
+func (b *batch) all() []int {
+	all := make([]int, len(b.attempts))
+	for i := range all {
+		all[i] = i
+	}
+	return all
 }
 
 // answered notes the version of an answer.
@@ -160,6 +174,9 @@ func (b *batch) outlook(i int) outlook {
 	}
 	return hopeless
 }
+
+// judged reports whether filters have said that the i-th attempt can go nowhere.
+func (b *batch) judged(i int) bool { return b.nodes > 0 && b.kindOf[i].unsupported == nil }
 
 // parking returns why the i-th attempt can go nowhere.
 func (b *batch) parking(i int) Parking {

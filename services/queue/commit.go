@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
@@ -23,8 +24,9 @@ const (
 
 var errNoOutcome = errors.New("the binder's answer does not match the request")
 
-// commit hands the pods that can go somewhere to the binder, in queue order.
-func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) error {
+// commit hands the pods that can go somewhere to the binder, in queue order. It returns those that preempt because they
+// fit nowhere after all.
+func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preemptors []int, err error) {
 	// 1. Write the request.
 	request := &binderv1.CommitRequest{Shard: d.sh.number, ShardRevision: d.sh.revision, Version: wire.ToVersion(b.oldest())}
 	index := make(map[*kindWork]int32)
@@ -54,29 +56,36 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) error 
 		request.Pods = append(request.Pods, pod)
 	}
 	if len(sent) == 0 {
-		return nil
+		return nil, nil
 	}
 	// 2. Send it until the outcome is known.
-	response, err := d.send(ctx, request)
+	for _, i := range sent {
+		d.s.binding.begin(b.attempts[i].ID, b.kindOf[i].profile, b.popped)
+	}
+	defer func() {
+		for _, i := range sent {
+			if !b.placed[i] {
+				d.s.binding.end(b.attempts[i].ID)
+			}
+		}
+	}()
+	response, err := askBinder(ctx, d, len(sent), true, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.CommitResponse, error) {
+		return binder.Commit(ctx, request)
+	})
 	switch {
 	case err == nil && len(response.GetOutcomes()) != len(sent):
 		err = errNoOutcome
 	case status.Code(err) == codes.Aborted:
 		d.s.metrics.retries.WithLabelValues("aborted").Add(float64(len(sent)))
 		d.log.Info("commit aborted, its pods are tried again", "pods", len(sent), "err", err)
-		return nil
+		return nil, nil
 	case errors.Is(err, errShardLost) || ctx.Err() != nil:
-		return err
+		return nil, err
 	}
 	if err != nil {
 		d.log.Error("binder refuses the commit", "pods", len(sent), "err", err)
-		left := make(map[int]bool, len(sent))
-		for _, i := range sent {
-			left[i] = true
-			delete(open, i)
-		}
-		d.fail(b, left, fmt.Sprintf("commit: %v", err))
-		return nil
+		d.fail(b, open, sent, fmt.Sprintf("commit: %v", err))
+		return nil, nil
 	}
 	// 3. Take the outcomes in.
 	return d.shelve(ctx, b, open, d.settle(b, open, sent, response))
@@ -85,17 +94,17 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) error 
 // settle gives every pod of a commit its outcome, but for those it returns: the pods ahead of them have not changed that
 // no node fits, which the filter-workers had said.
 func (d *driver) settle(b *batch, open map[int]bool, sent []int, response *binderv1.CommitResponse) (unchanged []int) {
+	var tooOften []int
 	version := wire.Version(response.GetVersion())
-	if d.committed.Less(version) {
-		d.committed = version
-	}
-	misfits := make(map[string]int)
+	d.answered(version)
 	d.sh.with(func(q *Queue, now time.Time) {
 		for k, i := range sent {
 			a := b.attempts[i]
 			switch result := response.GetOutcomes()[k].GetResult(); result {
 			case binderv1.Outcome_RESULT_ASSUMED, binderv1.Outcome_RESULT_PLACED:
 				d.progress++
+				d.s.metrics.algorithm.Observe(time.Since(b.popped).Seconds())
+				b.placed[i] = true
 				q.Await(now, a, version)
 				delete(open, i)
 			case binderv1.Outcome_RESULT_GONE:
@@ -107,71 +116,96 @@ func (d *driver) settle(b *batch, open map[int]bool, sent []int, response *binde
 					continue
 				}
 				// The next cycle asks the workers again, at this version or later, and then knows why.
-				misfits[a.UID] = d.misfits[a.UID] + 1
-				if misfits[a.UID] >= mostMisfits {
-					delete(misfits, a.UID)
-					q.Fail(now, a, "no node was left when the pod's turn came")
-					d.progress++
-					delete(open, i)
-					continue
+				if d.tooOften(a) {
+					tooOften = append(tooOften, i)
+				} else {
+					d.s.metrics.retries.WithLabelValues("no_fit").Inc()
 				}
-				d.s.metrics.retries.WithLabelValues("no_fit").Inc()
 			default:
 				d.s.metrics.retries.WithLabelValues("retry").Inc()
 			}
 		}
 	})
-	d.misfits = misfits
+	d.fail(b, open, tooOften, "no node was left when the pod's turn came")
 	return unchanged
 }
 
-// send sends a commit to whoever is the active binder until it is known what became of it. To send it twice is safe:
-// the binder knows attempts by pod and number.
-func (d *driver) send(ctx context.Context, request *binderv1.CommitRequest) (*binderv1.CommitResponse, error) {
+// answered notes a version that the binder has answered.
+func (d *driver) answered(version cluster.Version) {
+	if d.committed.Less(version) {
+		d.committed = version
+	}
+}
+
+// tooOften counts that the binder did not find for a pod what workers had found, and reports whether this has happened
+// so often in a row that the pod has to back off.
+func (d *driver) tooOften(a Attempt) bool {
+	n := d.misfits[a.UID] + 1
+	if n >= mostMisfits {
+		return true
+	}
+	d.again[a.UID] = n
+	return false
+}
+
+// askBinder puts a question about so many pods to whoever is the active binder until it is known what became of it. To
+// ask twice is safe: the binder knows attempts by pod and number. Unless patient it does not wait for a binder that has
+// too much to do.
+func askBinder[Res any](
+	ctx context.Context, d *driver, pods int, patient bool,
+	ask func(ctx context.Context, binder binderv1.BinderServiceClient) (Res, error),
+) (Res, error) {
+	var none Res
 	for {
 		now, _ := d.s.directory.get()
 		if !now.hasLeader() {
 			d.s.directory.awaitLeader(ctx, now.leader, 0)
 			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
+				return none, context.Cause(ctx)
 			}
 			continue
 		}
-		response, err := d.sendOnce(ctx, now.leader.Address, request)
+		response, err := askBinderOnce(ctx, d.s, now.leader.Address, ask)
 		if err == nil {
 			return response, nil
 		}
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return none, context.Cause(ctx)
 		}
 		pause := retryCommit
 		switch code := status.Code(err); code {
 		case codes.ResourceExhausted:
+			if !patient {
+				return none, err
+			}
 			if after, ok := rpc.RetryAfter(err); ok {
 				pause = after
 			}
 		case codes.FailedPrecondition:
 			if rpc.ReasonOf(err) != rpc.ReasonEpochLost {
-				return nil, fmt.Errorf("%w: %w", errShardLost, err)
+				return none, fmt.Errorf("%w: %w", errShardLost, err)
 			}
 		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-			d.log.Warn("commit has no answer, sending it again", "pods", len(request.GetPods()), "binder", now.leader.ID, "err", err)
+			d.log.Warn("no answer of the binder, asking again", "pods", pods, "binder", now.leader.ID, "err", err)
 		default:
-			return nil, err
+			return none, err
 		}
-		d.s.metrics.retries.WithLabelValues("commit_" + snake(status.Code(err))).Add(float64(len(request.GetPods())))
+		d.s.metrics.retries.WithLabelValues("binder_" + snake(status.Code(err))).Add(float64(pods))
 		d.s.directory.awaitLeader(ctx, now.leader, max(pause, time.Millisecond))
 	}
 }
 
-func (d *driver) sendOnce(ctx context.Context, address string, request *binderv1.CommitRequest) (*binderv1.CommitResponse, error) {
-	conn, err := d.s.cfg.Clients.Conn(address)
+func askBinderOnce[Res any](
+	ctx context.Context, s *Service, address string, ask func(context.Context, binderv1.BinderServiceClient) (Res, error),
+) (Res, error) {
+	conn, err := s.cfg.Clients.Conn(address)
 	if err != nil {
-		return nil, status.Errorf(codes.Unavailable, "connect to %s: %v", address, err)
+		var none Res
+		return none, status.Errorf(codes.Unavailable, "connect to %s: %v", address, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.s.cfg.CommitTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.CommitTimeout)
 	defer cancel()
-	return binderv1.NewBinderServiceClient(conn).Commit(ctx, request)
+	return ask(ctx, binderv1.NewBinderServiceClient(conn))
 }
 
 // snake returns the label of a code.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,36 +20,63 @@ import (
 // slack is how many more candidates are asked for than the batch has pods, for those that other shards take meanwhile.
 const slack = 16
 
-// cycle takes a batch through filter, score and commit. Pods that get no outcome are active again. An error means that
-// the shard is lost or ctx has ended.
+// cycle takes a batch through filter, score and commit, and then makes room for pods that fit nowhere. Pods that get no
+// outcome are active again. An error means that the shard is lost or ctx has ended.
 func (d *driver) cycle(ctx context.Context, b *batch, now view) error {
 	d.s.metrics.batch.Observe(float64(len(b.attempts)))
 	d.progress = 0
+	d.again = make(map[string]int)
 	open := make(map[int]bool, len(b.attempts)) // without an outcome
 	for i := range b.attempts {
 		open[i] = true
 	}
-	defer d.giveBack(b, open)
+	defer func() {
+		d.giveBack(b, open)
+		d.misfits = d.again
+	}()
 
 	// 1. Where can they go?
 	if b.nodes > 0 {
-		if err := d.stage("filter", func() error { return d.filter(ctx, b, now) }); err != nil {
-			return d.refused(ctx, b, open, "filter", err)
+		err := d.stage("filter", func() error { return d.filter(ctx, b, now) })
+		d.ran(pointFilter, b, b.all(), err)
+		if err != nil {
+			return d.refused(ctx, b, open, b.all(), "filter", err)
 		}
 	}
-	// 2. Park the pods that can go nowhere; wait for the log where the workers know better than this replica.
-	if err := d.stage("park", func() error { return d.park(ctx, b, open) }); err != nil {
+	// 2. Park the pods that can go nowhere and do not preempt; wait for the log where the workers know better than this
+	// replica.
+	var preemptors []int
+	if err := d.stage("park", func() (err error) { preemptors, err = d.park(ctx, b, open); return err }); err != nil {
 		return err
 	}
-	if len(open) == 0 {
+	// 3. Place the others.
+	more, err := d.place(ctx, b, now, open)
+	if err != nil {
+		return err
+	}
+	// 4. Make room, when nobody who fits waits any more.
+	preemptors = append(preemptors, more...)
+	if len(preemptors) == 0 {
 		return nil
 	}
-	// 3. Where best?
-	if err := d.stage("score", func() error { return d.score(ctx, b, now, open) }); err != nil {
-		return d.refused(ctx, b, open, "score", err)
+	slices.Sort(preemptors)
+	return d.stage("preempt", func() error { return d.preempt(ctx, b, now, open, preemptors) })
+}
+
+// place has the pods that go to the binder scored and committed. It returns those that preempt because they fit
+// nowhere after all.
+func (d *driver) place(ctx context.Context, b *batch, now view, open map[int]bool) (preemptors []int, err error) {
+	if len(b.goes) == 0 {
+		return nil, nil
 	}
-	// 4. Let the binder place them.
-	return d.stage("commit", func() error { return d.commit(ctx, b, open) })
+	goes := slices.Sorted(maps.Keys(b.goes))
+	err = d.stage("score", func() error { return d.score(ctx, b, now, open) })
+	d.ran(pointScore, b, goes, err)
+	if err != nil {
+		return nil, d.refused(ctx, b, open, goes, "score", err)
+	}
+	err = d.stage("commit", func() error { preemptors, err = d.commit(ctx, b, open); return err })
+	return preemptors, err
 }
 
 // giveBack makes the pods without an outcome active again.
@@ -64,41 +93,63 @@ func (d *driver) giveBack(b *batch, open map[int]bool) {
 	})
 }
 
+// stage runs a part of the cycle. The shard keeps others waiting while it does, but not if it hangs.
 func (d *driver) stage(name string, run func() error) error {
 	start := time.Now()
+	d.s.bands.works(d.sh.number, start.Add(stalled))
 	err := run()
-	d.s.metrics.stage.WithLabelValues(name).Observe(time.Since(start).Seconds())
+	d.took = time.Since(start)
+	d.s.metrics.stage.WithLabelValues(name).Observe(d.took.Seconds())
 	return err
 }
 
-// refused handles a stage that workers did not answer: the pods are tried again at once, but if the question was wrong
-// they back off.
-func (d *driver) refused(ctx context.Context, b *batch, open map[int]bool, stage string, err error) error {
+// ran measures the last stage for its pods as one of kube-scheduler's extension points.
+func (d *driver) ran(point string, b *batch, pods []int, err error) {
+	status := statusSuccess
+	if err != nil {
+		status = statusError
+	}
+	for _, i := range pods {
+		d.s.metrics.points.WithLabelValues(point, status, b.kindOf[i].profile).Observe(d.took.Seconds())
+	}
+}
+
+// refused handles a question about pods that workers did not answer: the pods are tried again at once, but if the
+// question was wrong they back off.
+func (d *driver) refused(ctx context.Context, b *batch, open map[int]bool, pods []int, stage string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	d.s.metrics.retries.WithLabelValues(stage).Add(float64(len(open)))
+	d.s.metrics.retries.WithLabelValues(stage).Add(float64(len(pods)))
 	if refused := (refusedError{}); !errors.As(err, &refused) {
-		d.log.Warn("no worker answered, trying again", "stage", stage, "pods", len(open), "err", err)
+		d.log.Warn("no worker answered, trying again", "stage", stage, "pods", len(pods), "err", err)
 		return nil
 	}
-	d.log.Error("workers refuse the request", "stage", stage, "pods", len(open), "err", err)
-	d.fail(b, open, fmt.Sprintf("%s: %v", stage, err))
+	d.log.Error("workers refuse the request", "stage", stage, "pods", len(pods), "err", err)
+	d.fail(b, open, pods, fmt.Sprintf("%s: %v", stage, err))
 	return nil
 }
 
-// fail puts all pods without an outcome in backoff.
-func (d *driver) fail(b *batch, open map[int]bool, message string) {
+// fail puts those of the pods that have no outcome in backoff.
+func (d *driver) fail(b *batch, open map[int]bool, pods []int, message string) {
 	d.sh.with(func(q *Queue, now time.Time) {
-		for i := range b.attempts {
+		for _, i := range pods {
 			if open[i] {
 				q.Fail(now, b.attempts[i], message)
 				d.progress++
-				d.reports.add(b.attempts[i], reasonError, message)
+				d.reports.add(b.attempts[i], reasonError, message, true)
+				d.decided(b, i, resultError)
 				delete(open, i)
 			}
 		}
 	})
+}
+
+// decided measures an attempt that has placed nothing.
+func (d *driver) decided(b *batch, i int, result string) {
+	took := time.Since(b.popped)
+	d.s.metrics.algorithm.Observe(took.Seconds())
+	d.s.metrics.attempt(result, b.kindOf[i].profile, took)
 }
 
 // filter asks the filter-workers about all kinds and pins of the batch.
@@ -182,10 +233,11 @@ func (b *batch) addFilter(r cluster.Range, pins []*pinWork, answer *filterv1.Fil
 	return nil
 }
 
-// park gives an outcome to the pods that can go nowhere, and decides which go to the binder. Those that only pods on
-// other nodes keep from going somewhere go with the pods ahead of them, which may be the ones they want near.
-func (d *driver) park(ctx context.Context, b *batch, open map[int]bool) error {
-	var parked, lost []int
+// park gives an outcome to the pods that can go nowhere, but for those that preempt, which it returns, and decides which
+// go to the binder. Those that only pods on other nodes keep from going somewhere go with the pods ahead of them, which
+// may be the ones they want near.
+func (d *driver) park(ctx context.Context, b *batch, open map[int]bool) (preemptors []int, err error) {
+	var stuck, lost []int
 	for i := range b.attempts {
 		switch b.outlook(i) {
 		case placeable:
@@ -194,10 +246,10 @@ func (d *driver) park(ctx context.Context, b *batch, open map[int]bool) error {
 			if len(b.goes) > 0 {
 				b.goes[i] = true
 			} else {
-				parked = append(parked, i)
+				stuck = append(stuck, i)
 			}
 		case hopeless:
-			parked = append(parked, i)
+			stuck = append(stuck, i)
 		case unknown:
 			lost = append(lost, i)
 		}
@@ -210,44 +262,56 @@ func (d *driver) park(ctx context.Context, b *batch, open map[int]bool) error {
 			}
 		})
 	}
-	return d.shelve(ctx, b, open, parked)
+	return d.shelve(ctx, b, open, stuck)
 }
 
-// shelve parks pods with the verdicts of the filter-workers.
-func (d *driver) shelve(ctx context.Context, b *batch, open map[int]bool, pods []int) error {
+// shelve parks pods that fit nowhere, but for those that may preempt, which it returns.
+func (d *driver) shelve(ctx context.Context, b *batch, open map[int]bool, pods []int) (preemptors []int, err error) {
 	if len(pods) == 0 {
-		return nil
+		return nil, nil
 	}
-	parkings := make([]Parking, len(pods))
-	for k, i := range pods {
-		parkings[k] = b.parking(i)
-	}
-	err := d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
+	err = d.read(ctx, func(st *cluster.State) {
 		d.sh.with(func(q *Queue, now time.Time) {
-			for k, i := range pods {
-				if pin := b.pinOf[i]; pin != nil && st.Nodes.ByName(pin.name) != pin.node {
-					continue // what was said was perhaps about another node
+			for _, i := range pods {
+				f := d.postFilter(st, b, i)
+				if f.preempts {
+					preemptors = append(preemptors, i)
+					continue
 				}
-				q.Park(now, st, b.attempts[i], parkings[k])
-				d.progress++
-				delete(d.misfits, b.attempts[i].UID)
-				delete(open, i)
+				d.parkOne(q, now, st, b, open, i, f)
 			}
 		})
-		return nil
 	})
-	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return nil // the replica has no state at the moment: they are tried again
-	}
-	for k, i := range pods {
-		if !open[i] {
-			d.reports.add(b.attempts[i], reasonUnschedulable, parkings[k].Message)
-		}
+	return preemptors, err
+}
+
+// read calls fn with the replica's state. Without one it does not: the pods are tried again. An error means that ctx
+// has ended.
+func (d *driver) read(ctx context.Context, fn func(*cluster.State)) error {
+	err := d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error { fn(st); return nil })
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
 	}
 	return nil
+}
+
+// parkOne parks a pod with the verdicts of the filter-workers and what has come of PostFilter, unless what was said was
+// perhaps about another node.
+func (d *driver) parkOne(q *Queue, now time.Time, st *cluster.State, b *batch, open map[int]bool, i int, f postFilter) {
+	a, parking := b.attempts[i], b.parking(i)
+	if pin := b.pinOf[i]; pin != nil && st.Nodes.ByName(pin.name) != pin.node {
+		return
+	}
+	if f.message != "" {
+		parking.Message += " " + f.message
+	}
+	q.Park(now, st, a, parking)
+	d.progress++
+	d.decided(b, i, resultUnschedulable)
+	delete(open, i)
+	if !f.started {
+		d.reports.add(a, reasonUnschedulable, parking.Message, f.clear)
+	}
 }
 
 // score asks the score-workers for the best nodes of the kinds that have some and a pod that goes to the binder.

@@ -24,8 +24,9 @@ type directory struct {
 
 // view is who is alive at one moment. It is not changed once it is handed out.
 type view struct {
-	queues  []string // ids
-	filters []string // addresses, by member id
+	queues  []string          // ids
+	queueAt map[string]string // addresses, by id
+	filters []string          // addresses, by member id
 	scores  []string
 	leader  coord.Leader
 }
@@ -59,11 +60,12 @@ func (d *directory) follow(ctx context.Context, c Coord) error {
 }
 
 func (v *view) setMembers(members []coord.Member) {
-	v.queues, v.filters, v.scores = nil, nil, nil
+	v.queues, v.queueAt, v.filters, v.scores = nil, make(map[string]string), nil, nil
 	for _, m := range members {
 		switch m.Role {
 		case coord.RoleQueue:
 			v.queues = append(v.queues, m.ID)
+			v.queueAt[m.ID] = m.Address
 		case coord.RoleFilterWorker:
 			v.filters = append(v.filters, m.Address)
 		case coord.RoleScoreWorker:

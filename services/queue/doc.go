@@ -1,5 +1,9 @@
 // Package queue holds the pods that wait to be scheduled, in shards, and drives their cycles: pop a batch, ask the
-// filter-workers, ask the score-workers, hand the candidates to the binder.
+// filter-workers, ask the score-workers, hand the candidates to the binder; then, for pods that fit nowhere, ask the
+// filter-workers which pods of lower priority are in the way, and have the binder preempt them.
+//
+// Order is global by priority: a shard pops no pod below the band of another, the highest priority of the other's pods
+// that are active or being tried. Members tell each other their bands; what one has said last counts for 1.5 s.
 //
 // [Queue] is one shard's pods, a pure fold over the log: no clock, no goroutine, no I/O. A pod in it is gated, active,
 // in backoff, unschedulable or in flight, and in exactly one of these. It leaves when the log says that it is placed,

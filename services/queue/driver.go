@@ -27,21 +27,31 @@ type driver struct {
 	log     *slog.Logger
 	reports *reporter
 
-	committed cluster.Version   // the newest version that a commit has answered
+	committed cluster.Version   // the newest version that the binder has answered
 	next      cluster.NodeIndex // where the next sample of nodes to score starts
-	misfits   map[string]int    // by pod uid: how often in a row the binder found no node where workers had found some
-	progress  int               // pods of this cycle that are placed, parked or in backoff
-	pause     time.Duration
+	// misfits counts by pod uid how often in a row the binder did not find what workers had found: a node, or what is to be
+	// preempted. again is what it becomes at the end of the cycle.
+	misfits, again map[string]int
+	progress       int           // pods of this cycle that are placed, parked or in backoff
+	took           time.Duration // of the last stage
+	pause          time.Duration
+
+	bands          <-chan struct{} // holds one value while the band of another shard may have changed
+	outrankedSince time.Time       // since when other shards work at higher priorities; zero: they do not
 }
 
 // drive makes the shard known, and schedules its pods until ctx ends or the shard is drained. It reports whether the
 // binder has said that another owns the shard.
 func (s *Service) drive(ctx context.Context, sh *shard) (lost bool) {
 	log := s.log.With("shard", sh.number)
-	d := &driver{s: s, sh: sh, log: log, misfits: make(map[string]int), reports: newReporter(s, sh.number, log)}
+	changed, stop := s.bands.listen()
+	defer stop()
+	d := &driver{s: s, sh: sh, log: log, reports: newReporter(s, sh.number, log), bands: changed}
 	if !d.enlist(ctx) {
 		return false
 	}
+	s.bands.works(sh.number, time.Time{})
+	defer s.bands.rests(sh.number)
 	reporting, cancel := context.WithCancel(ctx)
 	var reporter sync.WaitGroup
 	reporter.Go(func() { d.reports.run(reporting) })
@@ -92,8 +102,12 @@ func (d *driver) rest(ctx context.Context, atMost time.Duration) bool {
 }
 
 func (d *driver) run(ctx context.Context) error {
+	if !d.acquaint(ctx) {
+		return nil
+	}
 	for {
 		// 1. Nothing is popped while there is nobody to ask.
+		d.s.bands.works(d.sh.number, time.Time{})
 		now, changed := d.s.directory.get()
 		if now.missing() != nil {
 			select {
@@ -105,14 +119,21 @@ func (d *driver) run(ctx context.Context) error {
 			}
 			continue
 		}
-		// 2. Pop what is ready.
-		b, next, err := d.pop(ctx)
+		// 2. Pop what is ready and not below what other shards work at.
+		b, next, outranked, err := d.pop(ctx)
 		if err != nil {
 			if !d.rest(ctx, firstPause*10) {
 				return nil
 			}
 			continue
 		}
+		if outranked {
+			if !d.giveWay(ctx) {
+				return nil
+			}
+			continue
+		}
+		d.released()
 		if b == nil {
 			if !d.await(ctx, next) {
 				return nil
@@ -123,12 +144,14 @@ func (d *driver) run(ctx context.Context) error {
 		if err := d.cycle(ctx, b, now); err != nil || ctx.Err() != nil {
 			return err
 		}
-		// 4. Do not spin.
+		// 4. Do not spin, nor keep other shards waiting for nothing.
 		if d.progress > 0 {
 			d.pause = 0
 			continue
 		}
-		d.pause = min(max(2*d.pause, firstPause), lastPause)
+		if d.pause = min(max(2*d.pause, firstPause), lastPause); d.pause == lastPause {
+			d.s.bands.rests(d.sh.number)
+		}
 		if !d.rest(ctx, d.pause) {
 			return nil
 		}
@@ -154,28 +177,26 @@ func (d *driver) await(ctx context.Context, next time.Time) bool {
 	return true
 }
 
-// pop takes the next batch with what the cycle has to know of the state. Without one it returns when there may be:
-// the zero time if not by time alone.
-func (d *driver) pop(ctx context.Context) (*batch, time.Time, error) {
-	select {
-	case <-d.sh.draining:
-		return nil, time.Time{}, nil
-	default:
+// pop takes the next batch with what the cycle has to know of the state. Without one it returns when there may be, the
+// zero time if not by time alone, or that there is one but for what other shards work at.
+func (d *driver) pop(ctx context.Context) (b *batch, next time.Time, outranked bool, err error) {
+	if d.sh.isDraining() {
+		return nil, time.Time{}, false, nil
 	}
-	var b *batch
-	var next time.Time
-	err := d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
+	err = d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
+		floor := d.s.floor(d.sh.number) // which locks other shards
 		d.sh.mu.Lock()
 		defer d.sh.mu.Unlock()
 		now := time.Now()
 		d.sh.queue.Recheck(now, st)
-		attempts := d.sh.queue.Pop(now, d.s.cfg.BatchSize)
+		var attempts []Attempt
+		attempts, outranked = d.sh.queue.PopAbove(now, d.s.cfg.BatchSize, floor)
 		if len(attempts) > 0 {
-			b = newBatch(st, d.s.cfg.Evaluator, attempts, d.committed)
+			b, outranked = newBatch(now, st, d.s.cfg.Evaluator, attempts, d.committed), false
 			return nil
 		}
 		next, _ = d.sh.queue.Next()
 		return nil
 	})
-	return b, next, err
+	return b, next, outranked, err
 }

@@ -159,6 +159,10 @@ func (e *etcd) change(fn func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	fn()
+	e.announce()
+}
+
+func (e *etcd) announce() {
 	close(e.changed)
 	e.changed = make(chan struct{})
 }
@@ -226,25 +230,22 @@ type session struct {
 	done  chan struct{}
 }
 
+// ClaimShard, if it fails, changes nothing that somebody watches.
 func (s *session) ClaimShard(_ context.Context, shard int, owner string) (int64, error) {
-	var revision int64
-	var err error
-	s.etcd.change(func() {
-		select {
-		case <-s.done:
-			err = coord.ErrSessionLost
-			return
-		default:
-		}
-		if holder := s.etcd.owners[shard]; holder != nil && holder != s {
-			err = fmt.Errorf("shard %d: %w", shard, coord.ErrTaken)
-			return
-		}
-		s.etcd.revision++
-		s.owner, revision = owner, s.etcd.revision
-		s.etcd.owners[shard] = s
-	})
-	return revision, err
+	s.etcd.mu.Lock()
+	defer s.etcd.mu.Unlock()
+	select {
+	case <-s.done:
+		return 0, coord.ErrSessionLost
+	default:
+	}
+	if holder := s.etcd.owners[shard]; holder != nil && holder != s {
+		return 0, fmt.Errorf("shard %d: %w", shard, coord.ErrTaken)
+	}
+	s.etcd.revision++
+	s.owner, s.etcd.owners[shard] = owner, s
+	s.etcd.announce()
+	return s.etcd.revision, nil
 }
 
 func (s *session) ReleaseShard(_ context.Context, shard int) error {
@@ -272,12 +273,19 @@ type binder struct {
 	ledger    *ledger
 	evaluator *engine.Evaluator
 
-	mu      sync.Mutex
-	commits []*binderv1.CommitRequest
-	reports map[string]string // message by uid
+	mu       sync.Mutex
+	commits  []*binderv1.CommitRequest
+	preempts []*binderv1.PreemptRequest
+	asked    []string          // what preempts say
+	reports  map[string]string // message by uid
+	cleared  map[string]bool   // whose nomination is to be cleared; by uid
+	placed   []string          // names in the order they were placed
 	// before and after let a test interfere with the n-th commit, from 1.
-	before func(n int, request *binderv1.CommitRequest) error
-	after  func(n int, response *binderv1.CommitResponse) error
+	before  func(n int, request *binderv1.CommitRequest) error
+	after   func(n int, response *binderv1.CommitResponse) error
+	refuses bool // reports
+	// preempting lets a test answer the n-th preemption, from 1; nil: as the ledger has it.
+	preempting func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
 }
 
 func (b *binder) Commit(_ context.Context, request *binderv1.CommitRequest) (*binderv1.CommitResponse, error) {
@@ -335,6 +343,7 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 		switch placement {
 		case engine.Placed:
 			b.ledger.applyLocked(cluster.PodAssumed{ID: id, Node: node, Attempt: p.GetAttempt()})
+			b.placed = append(b.placed, row.Name)
 			outcome.Result, outcome.Node = binderv1.Outcome_RESULT_ASSUMED, int32(node)
 		case engine.NoFit:
 			outcome.Result = binderv1.Outcome_RESULT_NO_FIT
@@ -349,16 +358,105 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 func (b *binder) Report(_ context.Context, request *binderv1.ReportRequest) (*binderv1.ReportResponse, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.refuses {
+		return nil, rpc.WithRetry(rpc.Error(codes.ResourceExhausted, "REPORTS_FULL", "later"), 10*time.Millisecond)
+	}
 	for _, r := range request.GetReports() {
 		b.reports[r.GetUid()] = r.GetMessage()
+		b.cleared[r.GetUid()] = r.GetClearNomination()
 	}
 	return &binderv1.ReportResponse{}, nil
+}
+
+// Preempt marks the victims, which stay until the test has them evicted.
+func (b *binder) Preempt(_ context.Context, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.preempts, b.asked = append(b.preempts, request), append(b.asked, b.ledger.describe(request))
+	if b.preempting != nil {
+		if response, err := b.preempting(len(b.preempts), request); response != nil || err != nil {
+			return response, err
+		}
+	}
+	b.ledger.mu.Lock()
+	defer b.ledger.mu.Unlock()
+	st := b.ledger.st
+	response := &binderv1.PreemptResponse{Result: binderv1.PreemptResponse_RESULT_GONE}
+	id, node := cluster.PodID(request.GetPod().GetId()), cluster.NodeIndex(request.GetCandidate().GetNode())
+	if row := st.Pod(id); row != nil && row.UID == request.GetPod().GetUid() && !row.Placed() && !row.Preempting {
+		response.Result = binderv1.PreemptResponse_RESULT_RETRY
+		now, ok := b.evaluator.DryRunNode(st, id, node)
+		if ok && slices.Equal(wire.FromPodIDs(now.Victims), request.GetCandidate().GetVictims()) {
+			response.Result = binderv1.PreemptResponse_RESULT_STARTED
+			b.reports[row.UID] = request.GetPod().GetMessage()
+			b.ledger.applyLocked(cluster.PreemptionStarted{ID: id, Node: node, Victims: now.Victims})
+		}
+	}
+	response.Version = wire.ToVersion(st.Version())
+	return response, nil
+}
+
+// evict ends the n-th preemption, from 1: its victims are gone.
+func (b *binder) evict(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	request := b.preempts[n-1]
+	b.ledger.apply(cluster.PreemptionEnded{ID: cluster.PodID(request.GetPod().GetId())})
+	for _, victim := range request.GetCandidate().GetVictims() {
+		b.ledger.apply(cluster.PodRemoved{ID: cluster.PodID(victim)})
+	}
+}
+
+// preempted returns what was asked for so far: "high/1 on n1: low".
+func (b *binder) preempted() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.asked)
+}
+
+func (l *ledger) describe(r *binderv1.PreemptRequest) string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	s := fmt.Sprintf("%s/%d on %s:", r.GetPod().GetUid()[len("uid-"):], r.GetAttempt(), l.st.Nodes.Spec[r.GetCandidate().GetNode()].Name)
+	for _, victim := range r.GetCandidate().GetVictims() {
+		s += " " + l.st.Pod(cluster.PodID(victim)).Name
+	}
+	return s
+}
+
+// order returns the names of pods in the order they were placed.
+func (b *binder) order() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.placed)
 }
 
 func (b *binder) report(name string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.reports["uid-"+name]
+}
+
+// handedIn reports whether a report of a pod has come by itself, not with a preemption.
+func (b *binder) handedIn(name string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, ok := b.cleared["uid-"+name]
+	return ok
+}
+
+// refuseReports makes the binder take no reports, or take them again.
+func (b *binder) refuseReports(refuse bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refuses = refuse
+}
+
+// clears reports whether the last report of a pod clears its nomination.
+func (b *binder) clears(name string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.cleared["uid-"+name]
 }
 
 // sent returns what every commit so far was of: pod and attempt.

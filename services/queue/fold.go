@@ -28,9 +28,12 @@ func (q *Queue) holds(st *cluster.State, row *cluster.PodRow) bool {
 	return ok && shard == q.shard && st.Profile(st.Class(row.Class).Spec.SchedulerName) != nil
 }
 
-// setBackoffs takes the backoffs from the settings. A change of settings comes with a Reset.
-func (q *Queue) setBackoffs(s *cluster.Settings) {
-	q.first, q.last = firstBackoff, lastBackoff
+// setTimes takes backoffs and patience from the settings. A change of settings comes with a Reset.
+func (q *Queue) setTimes(s *cluster.Settings) {
+	q.first, q.last, q.patience = firstBackoff, lastBackoff, longestUnschedulable
+	if s.MaxUnschedulableSeconds > 0 {
+		q.patience = seconds(s.MaxUnschedulableSeconds)
+	}
 	if s.InitialBackoffSeconds > 0 {
 		q.first = seconds(s.InitialBackoffSeconds)
 	}
@@ -50,8 +53,8 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 		before[e.pod.UID] = e
 	}
 	q.clear()
-	q.version = st.Version()
-	q.setBackoffs(&st.Settings)
+	q.version, q.checked = st.Version(), st.Version().Seq
+	q.setTimes(&st.Settings)
 
 	var ids []cluster.PodID
 	for id, row := range st.Pods() {
@@ -65,16 +68,18 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 	})
 	for _, id := range ids {
 		row := st.Pod(id)
-		e := q.add(now, id, &row.Pod)
+		e, event := q.add(now, id, row), podAdd
 		if was := before[row.UID]; was != nil {
 			e.entered, e.failures, e.errors = was.entered, was.failures, was.errors
 			e.message, e.verdicts = was.message, was.verdicts
 			e.attempts = max(e.attempts, was.attempts)
+			e.first, e.flushed = was.first, was.flushed
+			event = ""
 		}
 		if row.Placed() {
-			q.move(now, e, assumed)
+			q.move(now, e, assumed, "")
 		} else {
-			q.requeue(now, e)
+			q.requeue(now, e, event)
 		}
 	}
 }
@@ -86,33 +91,47 @@ func (q *Queue) ofShard(st *cluster.State, row *cluster.PodRow) bool {
 
 // Apply folds one delta; st is the state after it.
 func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
-	q.version = st.Version()
+	q.version, q.event = st.Version(), eventOf(st, d)
 	switch d := d.(type) {
 	case cluster.SettingsSet:
 		q.Reset(now, st) // the shards, or the profiles, may be others
 	case cluster.PodSet:
 		q.set(now, st, d.ID)
+		q.hintPod(now, st, d.ID)
 		q.wake(now, st)
 	case cluster.PodAssumed:
 		if e := q.pods[d.ID]; e != nil {
 			e.attempts = max(e.attempts, d.Attempt)
-			q.move(now, e, assumed)
+			q.move(now, e, assumed, "")
 		}
-		if st.Pod(d.ID).Nominated != "" {
+		q.hintPod(now, st, d.ID)
+		if st.Before().Pod.Nominated != "" {
 			q.wake(now, st) // a node is rid of a nomination
 		}
 		q.doubtful = true // others may want it near
 	case cluster.PodBound:
-		q.drop(d.ID)
+		q.bound(now, d.ID)
 	case cluster.PodForgotten:
 		q.forget(now, st, d)
+		q.hintPod(now, st, d.ID)
 		q.wake(now, st)
 	case cluster.PodRemoved:
 		q.drop(d.ID)
+		q.hintPod(now, st, d.ID)
 		q.wake(now, st)
+	case cluster.PodNominated:
+		q.nominate(now, st, d.ID, d.Node == "" && st.Before().Pod.Nominated != "")
+		q.wake(now, st)
+	case cluster.PreemptionStarted:
+		q.nominate(now, st, d.ID, false)
+		q.wake(now, st)
+	case cluster.PreemptionEnded:
+		q.release(now, st, d)
 	case cluster.NodeSet:
+		q.hintNode(now, st, d.Index)
 		q.wake(now, st)
 	case cluster.NodeRemoved:
+		q.hintNode(now, st, d.Index)
 		q.doubtful = true // the nodes that are left are as they were
 	case cluster.NamespaceSet, cluster.NamespaceRemoved, cluster.SelectorSet, cluster.SelectorRemoved:
 		q.depend(st)
@@ -128,30 +147,80 @@ func (q *Queue) set(now time.Time, st *cluster.State, id cluster.PodID) {
 	row := st.Pod(id)
 	e := q.pods[id]
 	if !q.holds(st, row) {
-		if e == nil || e.place != assumed || row.Phase != cluster.Assumed {
+		switch {
+		case row.Phase == cluster.Bound:
+			q.bound(now, id)
+		case e == nil || e.place != assumed || row.Phase != cluster.Assumed:
 			q.drop(id)
 		}
 		return
 	}
 	if e == nil {
-		q.requeue(now, q.add(now, id, &row.Pod))
+		q.requeue(now, q.add(now, id, row), podAdd)
 		return
 	}
-	other := engine.SubjectOf(&e.pod) != engine.SubjectOf(&row.Pod) || e.pod.Pin != row.Pin || e.pod.Nominated != row.Nominated
-	if other {
-		q.unlink(e)
-		e.pod, e.changed = row.Pod, true
-		q.link(e)
-	} else {
-		e.pod = row.Pod
-	}
+	was := e.pod
+	q.follow(st, e, row)
 	gated := len(row.Gates) > 0
 	switch {
 	case gated && e.place != Gated:
-		q.move(now, e, Gated)
-	case !gated && e.place == Gated, other && e.place == Unschedulable:
-		q.requeue(now, e)
+		q.move(now, e, Gated, q.event)
+		return
+	case !gated && e.place == Gated:
+		q.requeue(now, e, q.event)
+		return
 	}
+	e.changed = e.changed || engine.SubjectOf(&was) != engine.SubjectOf(&row.Pod) || was.Pin != row.Pin
+	e.again = e.again || was.Priority < row.Priority || was.Nominated != "" && row.Nominated == ""
+	e.hinted |= ownHints(st, &row.Pod)
+	if e.place == Unschedulable && !e.held && q.turned(st, e) {
+		q.requeue(now, e, q.event)
+	}
+}
+
+// follow takes over what the state says of a pod.
+func (q *Queue) follow(st *cluster.State, e *entry, row *cluster.PodRow) {
+	q.unlink(e)
+	if s := engine.SubjectOf(&row.Pod); e.place == Unschedulable && !e.crossNode && engine.SubjectOf(&e.pod) != s {
+		e.crossNode = q.judge.CrossNode(st, s)
+	}
+	e.pod, e.held = row.Pod, row.Preempting
+	q.link(e)
+}
+
+// nominate follows what the log says of a pod's nomination, and holds it back if others are being evicted for it. That it
+// is nominated is no reason to try it again, but that it is so no more is.
+func (q *Queue) nominate(now time.Time, st *cluster.State, id cluster.PodID, cleared bool) {
+	e := q.pods[id]
+	if e == nil {
+		return
+	}
+	q.follow(st, e, st.Pod(id))
+	e.again = e.again || cleared
+	switch {
+	case e.held && (e.place == Active || e.place == Backoff):
+		q.move(now, e, Unschedulable, q.event)
+	case cleared && !e.held && e.place == Unschedulable:
+		q.requeue(now, e, q.event)
+	}
+}
+
+// release follows the end of the evictions for a pod. If they have failed it is tried again at once; else it waits like
+// others from here on, unless what it waits for has happened already.
+func (q *Queue) release(now time.Time, st *cluster.State, d cluster.PreemptionEnded) {
+	q.wake(now, st) // the spared ones may give way to others
+	e := q.pods[d.ID]
+	if e == nil {
+		return
+	}
+	q.follow(st, e, st.Pod(d.ID))
+	switch {
+	case d.Failed:
+		q.Activate(now, d.ID)
+	case e.place == Unschedulable && q.missed(st, e):
+		q.requeue(now, e, q.event)
+	}
+	q.doubtful = true // of what happened on other nodes meanwhile
 }
 
 // forget brings back a pod whose bind failed.
@@ -163,24 +232,32 @@ func (q *Queue) forget(now time.Time, st *cluster.State, d cluster.PodForgotten)
 	}
 	e := q.pods[d.ID]
 	if e == nil {
-		e = q.add(now, d.ID, &row.Pod)
+		e = q.add(now, d.ID, row)
 	}
-	q.unlink(e)
-	e.pod = row.Pod
-	q.link(e)
+	q.follow(st, e, row)
 	q.failed(now, e, d.Reason)
 }
 
 // add makes an entry, not yet in a place that counts: the caller moves it.
-func (q *Queue) add(now time.Time, id cluster.PodID, pod *cluster.Pod) *entry {
+func (q *Queue) add(now time.Time, id cluster.PodID, row *cluster.PodRow) *entry {
 	q.arrivals++
-	e := &entry{id: id, pod: *pod, arrival: q.arrivals, place: assumed, since: now, entered: now, attempts: pod.Attempt}
-	if pod.Created != 0 {
-		e.entered = time.Unix(0, pod.Created)
+	e := &entry{
+		id: id, pod: row.Pod, arrival: q.arrivals, place: assumed, since: now, entered: now, attempts: row.Attempt, held: row.Preempting,
+	}
+	if row.Created != 0 {
+		e.entered = time.Unix(0, row.Created)
 	}
 	q.pods[id] = e
 	q.link(e)
 	return e
+}
+
+// bound forgets a pod that is on its node, and tells of it if it was placed by this queue's attempt.
+func (q *Queue) bound(now time.Time, id cluster.PodID) {
+	if e := q.pods[id]; e != nil && e.place == assumed && q.observer != nil && !e.first.IsZero() {
+		q.observer.Scheduled(e.attempts, now.Sub(e.first), e.flushed)
+	}
+	q.drop(id)
 }
 
 // drop forgets a pod.

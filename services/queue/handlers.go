@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
+	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
@@ -65,25 +67,15 @@ func (s *Service) ListPending(_ context.Context, request *queuev1.ListPendingReq
 
 // GetPending returns what the owned shards know of pods.
 func (s *Service) GetPending(_ context.Context, request *queuev1.GetPendingRequest) (*queuev1.GetPendingResponse, error) {
-	var violations []rpc.Violation
-	if n := len(request.GetUids()); n > maxUIDs {
-		violations = append(violations, rpc.Violation{Field: "uids", Description: fmt.Sprintf("%d of them, at most %d are possible", n, maxUIDs)})
-	}
-	wanted := make(map[string]int, len(request.GetUids())) // to the place in the request
-	for i, uid := range request.GetUids() {
-		if uid == "" {
-			violations = append(violations, rpc.Violation{Field: fmt.Sprintf("uids[%d]", i), Description: "empty"})
-		}
-		wanted[uid] = i
-	}
-	if err := rpc.Invalid(violations...); err != nil {
+	wanted, err := checkUIDs(request.GetUids())
+	if err != nil {
 		return nil, err
 	}
 	found := make(map[string]listed)
 	for _, sh := range s.owned() {
 		sh.mu.Lock()
 		for e := range sh.queue.Entries() {
-			if _, ok := wanted[e.Pod.UID]; ok {
+			if wanted[e.Pod.UID] {
 				found[e.Pod.UID] = listed{shard: sh.number, Entry: e}
 			}
 		}
@@ -96,6 +88,52 @@ func (s *Service) GetPending(_ context.Context, request *queuev1.GetPendingReque
 		}
 	}
 	return &queuev1.GetPendingResponse{Pods: s.answer(pods)}, nil
+}
+
+// checkUIDs returns the uids of a request as a set.
+func checkUIDs(uids []string) (map[string]bool, error) {
+	var violations []rpc.Violation
+	if n := len(uids); n > maxUIDs {
+		violations = append(violations, rpc.Violation{Field: "uids", Description: fmt.Sprintf("%d of them, at most %d are possible", n, maxUIDs)})
+	}
+	set := make(map[string]bool, len(uids))
+	for i, uid := range uids {
+		if uid == "" {
+			violations = append(violations, rpc.Violation{Field: fmt.Sprintf("uids[%d]", i), Description: "empty"})
+		}
+		set[uid] = true
+	}
+	return set, rpc.Invalid(violations...)
+}
+
+// Activate makes pods of the owned shards active, whatever they wait for.
+func (s *Service) Activate(ctx context.Context, request *queuev1.ActivateRequest) (*queuev1.ActivateResponse, error) {
+	if _, err := checkUIDs(request.GetUids()); err != nil {
+		return nil, err
+	}
+	response := &queuev1.ActivateResponse{}
+	err := s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
+		owned := s.owned()
+		for _, uid := range request.GetUids() {
+			id, ok := st.PodByUID(uid)
+			if !ok {
+				continue
+			}
+			for _, sh := range owned {
+				sh.with(func(q *Queue, now time.Time) {
+					if q.Activate(now, id) {
+						response.Uids = append(response.Uids, uid)
+					}
+				})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, replica.Status(err)
+	}
+	s.bands.announce()
+	return response, nil
 }
 
 // GetShards returns the owned shards with their depths.

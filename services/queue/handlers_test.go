@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -105,6 +104,10 @@ func TestBadRequestsAreAnsweredWithTheirFields(t *testing.T) {
 		_, err := q.GetPending(t.Context(), &queuev1.GetPendingRequest{Uids: uids})
 		return err
 	}
+	activate := func(uids ...string) error {
+		_, err := q.Activate(t.Context(), &queuev1.ActivateRequest{Uids: uids})
+		return err
+	}
 	for name, c := range map[string]struct {
 		err    error
 		fields []string
@@ -115,6 +118,8 @@ func TestBadRequestsAreAnsweredWithTheirFields(t *testing.T) {
 		"both":              {list(&queuev1.ListPendingRequest{PageSize: -1, PageToken: "!"}), []string{"page_size", "page_token"}},
 		"too many uids":     {get(slices.Repeat([]string{"u"}, 1001)...), []string{"uids"}},
 		"an empty uid":      {get("a", ""), []string{"uids[1]"}},
+		"activate too many": {activate(slices.Repeat([]string{"u"}, 1001)...), []string{"uids"}},
+		"activate nobody":   {activate(""), []string{"uids[0]"}},
 		"nothing is asked":  {get(), nil},
 		"a page of default": {list(&queuev1.ListPendingRequest{}), nil},
 	} {
@@ -134,31 +139,33 @@ func TestBadRequestsAreAnsweredWithTheirFields(t *testing.T) {
 	}
 }
 
-func TestMetricsShowTheDepthOfEveryShard(t *testing.T) {
+func TestActivateTriesPodsAgainAndLeavesOutTheUnknown(t *testing.T) {
 	checkLeaks(t)
-	w := newWorld(t, 1)
-	registry := prometheus.NewRegistry()
-	w.metrics = registry
+	w := newWorld(t, 4)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 100)
+	for k := range 4 {
+		w.ledger.pod(fmt.Sprintf("p%d", k), int64(500+k), nil)
+	}
+	w.ledger.pod("gated", 10, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Gates = []string{"wait"} })
 	q, _ := w.queueMember("q1")
-	w.ledger.pod("p", 100, nil)
-	w.ledger.pod("gated", 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Gates = []string{"wait"} })
-	until(t, "both are held", func() bool { return len(pending(t, q)) == 2 })
-	families, err := registry.Gather()
+	for k := range 4 {
+		untilState(t, q, fmt.Sprintf("p%d", k), queuev1.State_STATE_UNSCHEDULABLE)
+	}
+	untilState(t, q, "gated", queuev1.State_STATE_GATED)
+	response, err := q.Activate(t.Context(), &queuev1.ActivateRequest{Uids: []string{"uid-p3", "uid-x", "uid-gated", "uid-p1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := map[string]float64{}
-	for _, f := range families {
-		if f.GetName() != "berth_queue_pods" {
-			continue
-		}
-		for _, m := range f.GetMetric() {
-			got[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = m.GetGauge().GetValue()
-		}
+	if want := []string{"uid-p3", "uid-p1"}; !slices.Equal(response.GetUids(), want) {
+		t.Errorf("activated %v, want %v", response.GetUids(), want)
 	}
-	want := map[string]float64{"0 active": 1, "0 gated": 1, "0 backoff": 0, "0 unschedulable": 0, "0 in_flight": 0}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("berth_queue_pods (-want +got):\n%s", diff)
+	for name, want := range map[string]int32{"p0": 1, "p1": 2, "p2": 1, "p3": 2} {
+		until(t, fmt.Sprintf("%s has been tried %d times", name, want), func() bool {
+			p := pending(t, q)[name]
+			return p.GetState() == queuev1.State_STATE_UNSCHEDULABLE && p.GetAttempts() == want
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,6 +35,7 @@ type world struct {
 	binder  *binder
 	clients *rpc.Clients
 	metrics prometheus.Registerer // of queue members
+	batch   int                   // of queue members; 0: the standard
 
 	mu       sync.Mutex
 	sessions map[string][]*session
@@ -46,7 +48,10 @@ func newWorld(t *testing.T, shards int32) *world {
 		t: t, ctx: ctx, log: slog.New(slog.DiscardHandler), net: rpc.Memory(), ledger: newLedger(shards), etcd: newEtcd(),
 		sessions: make(map[string][]*session),
 	}
-	w.binder = &binder{ledger: w.ledger, evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), reports: make(map[string]string)}
+	w.binder = &binder{
+		ledger: w.ledger, evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}),
+		reports: make(map[string]string), cleared: make(map[string]bool),
+	}
 	w.clients = rpc.NewClients(rpc.Config{Net: w.net})
 	t.Cleanup(func() {
 		cancel()
@@ -86,15 +91,40 @@ type filterServer struct {
 	*filter.Service
 	calls    atomic.Int64
 	answered func(call int64)
+	refuse   func(request *filterv1.FilterRequest) error // nil: nothing
+	slow     time.Duration                               // how long a dry run takes; only with fake time
 
 	mu       sync.Mutex
 	requests []*filterv1.FilterRequest
+	dryRuns  []*filterv1.DryRunPreemptionRequest
+}
+
+func (f *filterServer) DryRunPreemption(
+	ctx context.Context, request *filterv1.DryRunPreemptionRequest,
+) (*filterv1.DryRunPreemptionResponse, error) {
+	f.mu.Lock()
+	f.dryRuns = append(f.dryRuns, request)
+	f.mu.Unlock()
+	time.Sleep(f.slow)
+	return f.Service.DryRunPreemption(ctx, request)
+}
+
+// asked returns the dry runs so far.
+func (f *filterServer) asked() []*filterv1.DryRunPreemptionRequest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.dryRuns)
 }
 
 func (f *filterServer) Filter(ctx context.Context, request *filterv1.FilterRequest) (*filterv1.FilterResponse, error) {
 	f.mu.Lock()
 	f.requests = append(f.requests, request)
 	f.mu.Unlock()
+	if f.refuse != nil {
+		if err := f.refuse(request); err != nil {
+			return nil, err
+		}
+	}
 	response, err := f.Service.Filter(ctx, request)
 	if n := f.calls.Add(1); f.answered != nil {
 		f.answered(n)
@@ -138,7 +168,7 @@ func (w *world) queueMember(id string) (s *queue.Service, stop func()) {
 			w.mu.Unlock()
 			return s, nil
 		},
-		WorkerTimeout: time.Second, CommitTimeout: 300 * time.Millisecond, Log: w.log, Metrics: w.metrics,
+		BatchSize: w.batch, WorkerTimeout: time.Second, CommitTimeout: 300 * time.Millisecond, Log: w.log, Metrics: w.metrics,
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -146,9 +176,11 @@ func (w *world) queueMember(id string) (s *queue.Service, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
+	unserve := w.serve(id, s.Register)
 	w.etcd.join(coord.RoleQueue, id)
 	stop = sync.OnceFunc(func() {
 		w.etcd.leave(id)
+		unserve()
 		cancel()
 		if err := <-done; err != nil {
 			w.t.Errorf("run queue %s: %v", id, err)

@@ -52,10 +52,21 @@ func before(a, b *entry) bool {
 	return a.arrival < b.arrival
 }
 
+// outranks is the order of pods in flight.
+func outranks(a, b *entry) bool { return a.pod.Priority > b.pod.Priority }
+
 // expiresBefore is the order of backoffs.
 func expiresBefore(a, b *entry) bool {
 	if !a.expiry.Equal(b.expiry) {
 		return a.expiry.Before(b.expiry)
+	}
+	return before(a, b)
+}
+
+// triedBefore is the order in which unschedulable pods are flushed.
+func triedBefore(a, b *entry) bool {
+	if !a.entered.Equal(b.entered) {
+		return a.entered.Before(b.entered)
 	}
 	return before(a, b)
 }

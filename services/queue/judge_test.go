@@ -37,9 +37,14 @@ func isWary(c *cluster.ClassSpec) bool { return len(c.Features) > 0 }
 func (cpuJudge) eligible(st *cluster.State, s engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
 	return st.Nodes.Live.Has(n) &&
 		st.Nodes.Allocatable[cluster.CPU][n]-st.Nodes.Requested[cluster.CPU][n] >= st.Class(s.Class).Spec.Requests[0].Value &&
-		!slices.ContainsFunc(st.NominatedOn(st.Nodes.Spec[n].Name), func(id cluster.PodID) bool {
-			return id != self && st.Pod(id).Priority >= s.Priority
-		})
+		!cpuJudge{}.taken(st, s, self, n)
+}
+
+// taken says that another is nominated there.
+func (cpuJudge) taken(st *cluster.State, s engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
+	return slices.ContainsFunc(st.NominatedOn(st.Nodes.Spec[n].Name), func(id cluster.PodID) bool {
+		return id != self && st.Pod(id).Priority >= s.Priority
+	})
 }
 
 // allowed is what all nodes say together.
@@ -58,6 +63,22 @@ func (cpuJudge) allowed(st *cluster.State, class cluster.ClassID) bool {
 
 func (j cpuJudge) Feasible(st *cluster.State, s engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
 	return j.eligible(st, s, self, n) && j.allowed(st, s.Class)
+}
+
+// Preemptable says that a pod fits a node of which all pods of lower priority are gone.
+func (j cpuJudge) Preemptable(st *cluster.State, s engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
+	if !st.Nodes.Live.Has(n) || !j.allowed(st, s.Class) {
+		return false
+	}
+	free, victims := st.Nodes.Allocatable[cluster.CPU][n], false
+	for _, row := range st.PodsOn(n) {
+		if row.Priority < s.Priority && !row.Victim {
+			victims = true
+		} else {
+			free -= st.Class(row.Class).Spec.Requests[0].Value
+		}
+	}
+	return victims && free >= st.Class(s.Class).Spec.Requests[0].Value && !j.taken(st, s, self, n)
 }
 
 func (j cpuJudge) Possible(st *cluster.State, s engine.Subject) bool {
@@ -198,25 +219,30 @@ type always struct{ cpuJudge }
 
 func (always) Possible(*cluster.State, engine.Subject) bool { return true }
 
-func TestParkedPodIsTriedAgainWhenItsLabelsPriorityOrNominationChange(t *testing.T) {
+func TestParkedPodIsTriedAgainByAHigherPriorityAndWithoutItsNomination(t *testing.T) {
 	now := time.Unix(1000, 0)
-	for name, change := range map[string]func(*cluster.Pod){
-		"labels":     func(p *cluster.Pod) { p.Labels = 3 },
-		"priority":   func(p *cluster.Pod) { p.Priority = 7 },
-		"nomination": func(p *cluster.Pod) { p.Nominated = "n1" },
+	for name, c := range map[string]struct {
+		change func(*cluster.Pod)
+		want   Place
+	}{
+		"other labels":     {func(p *cluster.Pod) { p.Labels = 3 }, Unschedulable},
+		"higher priority":  {func(p *cluster.Pod) { p.Priority = 7 }, Backoff},
+		"lower priority":   {func(p *cluster.Pod) { p.Priority = -7 }, Unschedulable},
+		"nomination":       {func(p *cluster.Pod) { p.Nominated = "n2" }, Unschedulable},
+		"nomination taken": {func(p *cluster.Pod) { p.Nominated = "" }, Backoff},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, st := parkedPod(t, now, cpuClass(500), 50, 100)
-			apply(t, q, st, now, cluster.LabelsDefined{ID: 3, Set: cluster.LabelSet{Namespace: "default"}})
 			pod := st.Pod(0).Pod
-			apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: pod})
+			pod.Nominated = "n1"
+			apply(t, q, st, now, cluster.LabelsDefined{ID: 3, Set: cluster.LabelSet{Namespace: "default"}}, cluster.PodSet{ID: 0, Pod: pod})
 			if got := place(t, q); got != Unschedulable {
-				t.Fatalf("after a change of nothing: %v", got)
+				t.Fatalf("when it was nominated: %v", got)
 			}
-			change(&pod)
+			c.change(&pod)
 			apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: pod})
-			if got := place(t, q); got != Backoff {
-				t.Errorf("the pod is %v, want backoff", got)
+			if got := place(t, q); got != c.want {
+				t.Errorf("the pod is %v, want %v", got, c.want)
 			}
 		})
 	}
@@ -225,7 +251,8 @@ func TestParkedPodIsTriedAgainWhenItsLabelsPriorityOrNominationChange(t *testing
 func TestNominatedPodWakesWhenItsNodeFitsButForItsOwnNomination(t *testing.T) {
 	now := time.Unix(1000, 0)
 	q, st := parkedPod(t, now, cpuClass(500), 50, 100)
-	apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Nominated: "n2"}})
+	apply(t, q, st, now, cluster.PodNominated{ID: 0, Node: "n2"})
+	q.Activate(now, 0)
 	a := pop(t, q, now)
 	if a.Nominated != "n2" {
 		t.Errorf("the attempt is of a pod that is nominated to %q, want n2", a.Nominated)

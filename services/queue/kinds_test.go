@@ -58,7 +58,7 @@ func (l *ledger) zoneNode(name, zone string, milli int64) {
 	}})
 }
 
-const noAffinity = "0/3 nodes are available: 3 node(s) didn't match pod affinity rules."
+const noAffinity = "0/3 nodes are available: 3 node(s) didn't match pod affinity rules. no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
 
 // zones returns a world with nodes a1 and a2 in zone a, of which a1 is full with one more pod of 100m, and b in zone b.
 func zones(t *testing.T) (w *world, filters *filterServer) {
@@ -146,7 +146,8 @@ func TestPodThatOtherNodesKeepAwayIsParkedIfNothingIsAheadAndWakesByAnother(t *t
 	w, _ := zones(t)
 	w.ledger.pod("p", 500, near("friend"))
 	q, _ := w.queueMember("q1")
-	const want = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't match pod affinity rules."
+	const want = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't match pod affinity rules. " +
+		"no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
 	if got := untilState(t, q, "p", queuev1.State_STATE_UNSCHEDULABLE).GetMessage(); got != want {
 		t.Errorf("message %q, want %q", got, want)
 	}
@@ -209,7 +210,8 @@ func TestNominatedPodWhoseNodeDoesNotFitIsParkedOrGoesElsewhere(t *testing.T) {
 	w.ledger.pod("p", 2000, nominate)
 	w.ledger.pod("q", 900, nominate)
 	q, _ := w.queueMember("q1")
-	const want = "0/3 nodes are available: 3 Insufficient cpu."
+	const want = "0/3 nodes are available: 3 Insufficient cpu. no new claims to deallocate, preemption: " +
+		"0/3 nodes are available: 1 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."
 	if got := untilState(t, q, "p", queuev1.State_STATE_UNSCHEDULABLE).GetMessage(); got != want {
 		t.Errorf("message %q, want %q", got, want)
 	}

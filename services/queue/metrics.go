@@ -1,24 +1,132 @@
 package queue
 
 import (
+	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
+// Values of the label result of scheduler_schedule_attempts_total.
+const (
+	resultScheduled     = "scheduled"
+	resultUnschedulable = "unschedulable"
+	resultError         = "error"
+)
+
+// Values of the labels of scheduler_framework_extension_point_duration_seconds.
+const (
+	pointFilter     = "Filter"
+	pointScore      = "Score"
+	pointPostFilter = "PostFilter"
+
+	statusSuccess       = "Success"
+	statusUnschedulable = "Unschedulable"
+	statusError         = "Error"
+)
+
+// Values of the label result of berth_queue_preemptions_total.
+const (
+	preemptionStarted     = "started"
+	preemptionNoCandidate = "no_candidate"
+	preemptionNotEligible = "not_eligible"
+	preemptionRetry       = "retry"
+	preemptionGone        = "gone"
+	preemptionError       = "error"
+)
+
+// schedulingGates is the plugin that counts for pods with scheduling gates.
+const schedulingGates = "SchedulingGates"
+
+// metrics are what a queue member knows. Those that begin with scheduler_ have kube-scheduler's names, labels, buckets
+// and meaning; its shards are summed in them:
+//
+//	scheduler_schedule_attempts_total                      result, profile
+//	scheduler_scheduling_attempt_duration_seconds          result, profile
+//	scheduler_scheduling_algorithm_duration_seconds
+//	scheduler_framework_extension_point_duration_seconds   extension_point, status, profile
+//	scheduler_preemption_attempts_total
+//	scheduler_pod_scheduling_sli_duration_seconds          attempts
+//	scheduler_pod_scheduling_attempts
+//	scheduler_pod_scheduled_after_flush_total
+//	scheduler_queue_incoming_pods_total                    queue, event
+//	scheduler_pending_pods                                 queue
+//	scheduler_unschedulable_pods                           plugin, profile
+//	berth_queue_pods                                       shard, state
+//	berth_queue_batch_size
+//	berth_queue_stage_seconds                              stage
+//	berth_queue_retries_total                              reason
+//	berth_queue_preemptions_total                          result
+//	berth_queue_band_waits_total
+//	berth_queue_band_wait_seconds
+//	berth_queue_reports_dropped_total
+//
+// The pods of a batch share the time of a stage, so each of them counts with all of it, as what it waited for. Of
+// kube-scheduler's extension points the member runs Filter, Score and PostFilter; the binder runs the others.
 type metrics struct {
+	attempts           *prometheus.CounterVec
+	attemptSeconds     *prometheus.HistogramVec
+	algorithm          prometheus.Histogram
+	points             *prometheus.HistogramVec
+	preemptionAttempts prometheus.Counter
+	sli                *prometheus.HistogramVec
+	podAttempts        prometheus.Histogram
+	afterFlush         prometheus.Counter
+	incoming           *prometheus.CounterVec
+
 	batch          prometheus.Histogram
 	stage          *prometheus.HistogramVec
 	retries        *prometheus.CounterVec
+	preemptions    *prometheus.CounterVec
+	bandWaits      prometheus.Counter
+	bandWait       prometheus.Histogram
 	reportsDropped prometheus.Counter
 }
 
 // newMetrics registers the metrics of a queue member; nil keeps none.
-func newMetrics(registry prometheus.Registerer, depths func() map[int32][places]int) (*metrics, error) {
+func newMetrics(registry prometheus.Registerer, s *Service) (*metrics, error) {
+	exponential := prometheus.ExponentialBuckets
 	m := &metrics{
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "scheduler_schedule_attempts_total",
+			Help: "Attempts to schedule pods, by result. An unschedulable pod fits nowhere; an error is a problem of the scheduler.",
+		}, []string{"result", "profile"}),
+		attemptSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "scheduler_scheduling_attempt_duration_seconds", Help: "Duration of attempts, from the pop to the bind or the failure.",
+			Buckets: exponential(.001, 2, 15),
+		}, []string{"result", "profile"}),
+		algorithm: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "scheduler_scheduling_algorithm_duration_seconds", Help: "Duration of attempts without the bind.",
+			Buckets: exponential(.001, 2, 15),
+		}),
+		points: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "scheduler_framework_extension_point_duration_seconds", Help: "Duration of an extension point for a pod.",
+			Buckets: exponential(.0001, 2, 12),
+		}, []string{"extension_point", "status", "profile"}),
+		preemptionAttempts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "scheduler_preemption_attempts_total", Help: "Attempts to preempt, also of pods that may not.",
+		}),
+		sli: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "scheduler_pod_scheduling_sli_duration_seconds",
+			Help: "Time from when a pod first was active until it was bound, by the number of its attempts.", Buckets: exponential(.01, 2, 20),
+		}, []string{"attempts"}),
+		podAttempts: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "scheduler_pod_scheduling_attempts", Help: "Attempts of pods that were bound.", Buckets: exponential(1, 2, 5),
+		}),
+		afterFlush: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "scheduler_pod_scheduled_after_flush_total",
+			Help: "Pods that were bound after nothing but the flush of unschedulable pods had brought them back.",
+		}),
+		incoming: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "scheduler_queue_incoming_pods_total", Help: "Pods that came to a queue, by queue and event.",
+		}, []string{"queue", "event"}),
+
 		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "berth_queue_batch_size", Help: "Pods per cycle.", Buckets: prometheus.ExponentialBuckets(1, 2, 11),
+			Name: "berth_queue_batch_size", Help: "Pods per cycle.", Buckets: exponential(1, 2, 11),
 		}),
 		stage: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_queue_stage_seconds", Help: "Duration of the stages of a cycle.",
@@ -27,6 +135,16 @@ func newMetrics(registry prometheus.Registerer, depths func() map[int32][places]
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_queue_retries_total", Help: "Attempts that had to be made, or sent, again, by reason.",
 		}, []string{"reason"}),
+		preemptions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_queue_preemptions_total", Help: "Attempts to preempt, by what came of them.",
+		}, []string{"result"}),
+		bandWaits: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "berth_queue_band_waits_total", Help: "Times a shard had to wait because others worked at higher priorities.",
+		}),
+		bandWait: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "berth_queue_band_wait_seconds", Help: "How long a shard waited because others worked at higher priorities.",
+			Buckets: exponential(.001, 2, 15),
+		}),
 		reportsDropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "berth_queue_reports_dropped_total", Help: "Outcomes that were not handed to the binder.",
 		}),
@@ -34,7 +152,10 @@ func newMetrics(registry prometheus.Registerer, depths func() map[int32][places]
 	if registry == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.batch, m.stage, m.retries, m.reportsDropped, newDepthCollector(depths)} {
+	for _, c := range []prometheus.Collector{
+		m.attempts, m.attemptSeconds, m.algorithm, m.points, m.preemptionAttempts, m.sli, m.podAttempts, m.afterFlush, m.incoming,
+		m.batch, m.stage, m.retries, m.preemptions, m.bandWaits, m.bandWait, m.reportsDropped, newPodCollector(s),
+	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -42,25 +163,119 @@ func newMetrics(registry prometheus.Registerer, depths func() map[int32][places]
 	return m, nil
 }
 
-// depthCollector reads the depths of the owned shards when it is asked.
-type depthCollector struct {
-	pods   *prometheus.Desc
-	depths func() map[int32][places]int
+// attempt counts an attempt that has ended.
+func (m *metrics) attempt(result, profile string, took time.Duration) {
+	m.attempts.WithLabelValues(result, profile).Inc()
+	m.attemptSeconds.WithLabelValues(result, profile).Observe(took.Seconds())
 }
 
-func newDepthCollector(depths func() map[int32][places]int) *depthCollector {
-	return &depthCollector{
-		pods:   prometheus.NewDesc("berth_queue_pods", "Pods of the owned shards, by state.", []string{"shard", "state"}, nil),
-		depths: depths,
+// Incoming implements Observer.
+func (m *metrics) Incoming(to Place, event string) {
+	if queue := incomingQueue(to); queue != "" {
+		m.incoming.WithLabelValues(queue, event).Inc()
 	}
 }
 
-func (c *depthCollector) Describe(out chan<- *prometheus.Desc) { out <- c.pods }
+// incomingQueue returns which queue pods come to, for kube-scheduler: it keeps those with gates among the unschedulable.
+func incomingQueue(to Place) string {
+	switch to {
+	case Active, Backoff:
+		return to.String()
+	case Unschedulable, Gated:
+		return Unschedulable.String()
+	}
+	return ""
+}
 
-func (c *depthCollector) Collect(out chan<- prometheus.Metric) {
-	for shard, counts := range c.depths() {
+// Scheduled implements Observer.
+func (m *metrics) Scheduled(attempts int32, took time.Duration, flushed bool) {
+	label := "15+"
+	if attempts < 15 {
+		label = strconv.Itoa(int(attempts))
+	}
+	m.sli.WithLabelValues(label).Observe(took.Seconds())
+	m.podAttempts.Observe(float64(attempts))
+	if flushed {
+		m.afterFlush.Inc()
+	}
+}
+
+// podCollector counts the pods of the owned shards when it is asked.
+type podCollector struct {
+	s                             *Service
+	pods, pending, unschedulables *prometheus.Desc
+}
+
+func newPodCollector(s *Service) *podCollector {
+	return &podCollector{
+		s:    s,
+		pods: prometheus.NewDesc("berth_queue_pods", "Pods of the owned shards, by state.", []string{"shard", "state"}, nil),
+		pending: prometheus.NewDesc("scheduler_pending_pods",
+			"Pods that wait, by queue: active, backoff, unschedulable, or gated, which no attempt has been made for.", []string{"queue"}, nil),
+		unschedulables: prometheus.NewDesc("scheduler_unschedulable_pods",
+			"Pods whose last attempt failed, by plugin. One counts for every plugin that was against some node.",
+			[]string{"plugin", "profile"}, nil),
+	}
+}
+
+func (c *podCollector) Describe(out chan<- *prometheus.Desc) {
+	out <- c.pods
+	out <- c.pending
+	out <- c.unschedulables
+}
+
+func (c *podCollector) Collect(out chan<- prometheus.Metric) {
+	var sum [places]int
+	for shard, counts := range c.s.depths() {
 		for p, n := range counts {
 			out <- prometheus.MustNewConstMetric(c.pods, prometheus.GaugeValue, float64(n), strconv.Itoa(int(shard)), Place(p).String())
+			sum[p] += n
 		}
 	}
+	for _, p := range []Place{Active, Backoff, Unschedulable, Gated} {
+		out <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(sum[p]), p.String())
+	}
+	for key, n := range c.s.rejected() {
+		out <- prometheus.MustNewConstMetric(c.unschedulables, prometheus.GaugeValue, float64(n), key.plugin, key.profile)
+	}
+}
+
+// rejecter is a plugin that is against pods of a profile.
+type rejecter struct{ plugin, profile string }
+
+// rejected returns how many pods of the owned shards each plugin is against, by their last attempts. None if there is no
+// state at the moment.
+func (s *Service) rejected() map[rejecter]int {
+	counts := make(map[rejecter]int)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
+		for _, sh := range s.owned() {
+			sh.mu.Lock()
+			for e := range sh.queue.Entries() {
+				if class := st.Class(e.Pod.Class); class != nil {
+					for plugin := range e.rejecters() {
+						counts[rejecter{plugin, class.Spec.SchedulerName}]++
+					}
+				}
+			}
+			sh.mu.Unlock()
+		}
+		return nil
+	})
+	return counts
+}
+
+// rejecters returns the plugins that are against a pod. A pod whose attempt is running has none.
+func (e *Entry) rejecters() map[string]bool {
+	plugins := make(map[string]bool)
+	switch e.Place {
+	case Gated:
+		plugins[schedulingGates] = true
+	case Active, Backoff, Unschedulable:
+		for _, v := range e.Verdicts {
+			plugins[v.Plugin] = true
+		}
+	}
+	return plugins
 }

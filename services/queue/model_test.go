@@ -37,12 +37,17 @@ type modelPod struct {
 	attempts  int32
 	failures  int
 	errors    int
-	changed   bool
 	attempt   Attempt
-	feasible  bool            // somewhere, when it was popped
+	feasible  bool            // somewhere, or it could preempt, when it was popped
 	eligible  bool            // some node was, as far as that node itself goes
 	popped    cluster.Version // the version then
 	awaitedAt cluster.Version // zero unless its outcome is in the log up to there
+
+	// Since it was popped:
+	parked  bool
+	changed bool // its class or priority
+	smaller bool // its request
+	again   bool // it is to be tried again
 }
 
 // model is the queue again, without any index: it looks at every pod whenever it needs one.
@@ -86,20 +91,46 @@ func (m *model) apply(t *rapid.T, d cluster.Delta) {
 	for _, p := range m.sorted(func(p *modelPod) bool {
 		return p.place == InFlight && !p.awaitedAt.IsZero() && !m.st.Version().Less(p.awaitedAt)
 	}) {
-		p.place, p.awaitedAt = Active, cluster.Version{}
+		m.again(p)
 	}
 	m.recheck()
 }
 
-// recheck brings back every parked pod that fits somewhere. That is more than the rule says, unless parked pods fit
-// nowhere, which is what the rule is for.
+// recheck brings back every parked pod that fits somewhere, or could preempt on a node that the last delta has changed,
+// or has waited for five minutes. That it fits somewhere is more than the rule says, unless parked pods fit nowhere, which
+// is what the rule is for.
 func (m *model) recheck() {
 	m.queue.Recheck(m.now, m.st)
 	for id, p := range m.pods {
-		if p.place == Unschedulable && m.anyFits(id) {
+		if m.waits(p) && (m.anyFits(id) || m.couldPreempt(p, m.st.Version().Seq-1) || m.now.Sub(p.entered) > 5*time.Minute) {
 			m.comeBack(p)
 		}
 	}
+}
+
+// waits reports whether a pod is unschedulable and not held back.
+func (m *model) waits(p *modelPod) bool {
+	return p.place == Unschedulable && !m.st.Pod(p.id).Preempting
+}
+
+// couldPreempt reports whether a pod could preempt on a node that has changed since.
+func (m *model) couldPreempt(p *modelPod, since cluster.Seq) bool {
+	row := m.st.Pod(p.id)
+	if row.NeverPreempts || row.Nominated != "" {
+		return false
+	}
+	for n := range cluster.NodeIndex(m.st.Nodes.Len()) {
+		if m.st.Nodes.Modified[n] > since && (row.Pin == "" || row.Pin == m.st.Nodes.Spec[n].Name) &&
+			m.judge.Preemptable(m.st, engine.SubjectOf(&row.Pod), p.id, n) {
+			return true
+		}
+	}
+	return false
+}
+
+// missed reports whether something has happened since a parked pod was popped that would have brought it back.
+func (m *model) missed(p *modelPod) bool {
+	return p.again || !p.parked || p.smaller || m.anyFits(p.id) || m.couldPreempt(p, p.popped.Seq)
 }
 
 func (m *model) sorted(want func(*modelPod) bool) []*modelPod {
@@ -115,6 +146,18 @@ func (m *model) sorted(want func(*modelPod) bool) []*modelPod {
 	return out
 }
 
+// impossible ends an action that cannot be done as things are. To rapid, to skip means to draw another one.
+func impossible(t *rapid.T) { t.Skip("not possible now") }
+
+// node draws one of the nodes that there are.
+func (m *model) node(t *rapid.T) cluster.NodeIndex {
+	at := m.st.Nodes.ByName(rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(t, "node"))
+	if at == cluster.NoNode {
+		impossible(t)
+	}
+	return at
+}
+
 func (m *model) pick(t *rapid.T, want func(*modelPod) bool) *modelPod {
 	var ids []cluster.PodID
 	for id, p := range m.pods {
@@ -123,7 +166,7 @@ func (m *model) pick(t *rapid.T, want func(*modelPod) bool) *modelPod {
 		}
 	}
 	if len(ids) == 0 {
-		t.Skip("no such pod")
+		impossible(t)
 	}
 	slices.Sort(ids)
 	return m.pods[rapid.SampledFrom(ids).Draw(t, "pod")]
@@ -163,6 +206,8 @@ func (m *model) comeBack(p *modelPod) {
 	switch {
 	case len(m.st.Pod(p.id).Gates) > 0:
 		p.place = Gated
+	case m.st.Pod(p.id).Preempting:
+		p.place = Unschedulable
 	case p.passed(m.now):
 		p.place = Active
 	default:
@@ -177,7 +222,7 @@ func (m *model) addPod(t *rapid.T) {
 	pod := cluster.Pod{
 		UID: fmt.Sprintf("uid-%d", m.nextPod), Name: fmt.Sprintf("pod-%d", m.nextPod), Class: rapid.SampledFrom(m.classes).Draw(t, "class"),
 		Priority: rapid.Int32Range(0, 2).Draw(t, "priority"), Created: m.now.Unix() * 1e9,
-		Pin: rapid.SampledFrom([]string{"", "", "", "n1", "n2"}).Draw(t, "pin"),
+		Pin: rapid.SampledFrom([]string{"", "", "", "n1", "n2"}).Draw(t, "pin"), NeverPreempts: rapid.IntRange(0, 4).Draw(t, "never") == 0,
 	}
 	if rapid.IntRange(0, 4).Draw(t, "gated") == 0 {
 		pod.Gates = []string{"wait"}
@@ -195,14 +240,30 @@ func (m *model) setPod(t *rapid.T, p *modelPod, change func(*cluster.Pod)) {
 	before := pod
 	change(&pod)
 	m.apply(t, cluster.PodSet{ID: p.id, Pod: pod})
-	other := pod.Class != before.Class || pod.Nominated != before.Nominated || pod.Priority != before.Priority || pod.Labels != before.Labels
-	p.changed = p.changed || other
+	p.changed = p.changed || pod.Class != before.Class || pod.Priority != before.Priority
+	p.smaller = p.smaller || m.cpu(pod.Class) < m.cpu(before.Class)
+	p.again = p.again || pod.Priority > before.Priority || before.Nominated != "" && pod.Nominated == ""
 	switch {
 	case pod.Deleting:
 		delete(m.pods, p.id)
 	case len(pod.Gates) > 0 && p.place != assumed:
 		p.place = Gated
-	case p.place == Gated, other && p.place == Unschedulable:
+	case p.place == Gated, m.waits(p) && (p.again || p.smaller || p.changed && m.anyFits(p.id)):
+		m.comeBack(p)
+	}
+}
+
+func (m *model) cpu(class cluster.ClassID) int64 { return m.st.Class(class).Spec.Requests[0].Value }
+
+// nominate follows a nomination that the log tells of.
+func (m *model) nominate(p *modelPod, before string) {
+	row := m.st.Pod(p.id)
+	cleared := before != "" && row.Nominated == ""
+	p.again = p.again || cleared
+	switch {
+	case row.Preempting && (p.place == Active || p.place == Backoff):
+		p.place = Unschedulable
+	case cleared && m.waits(p):
 		m.comeBack(p)
 	}
 }
@@ -230,9 +291,10 @@ func (m *model) pop(t *rapid.T, limit int) {
 		t.Fatalf("Pop (-want +got):\n%s", diff)
 	}
 	for k, p := range want {
-		p.place, p.attempts, p.changed, p.attempt = InFlight, p.attempts+1, false, got[k]
+		p.place, p.attempts, p.attempt = InFlight, p.attempts+1, got[k]
 		p.awaitedAt = cluster.Version{}
-		p.feasible, p.eligible, p.popped = m.anyFits(p.id), m.anyEligible(p.id), m.st.Version()
+		p.feasible, p.eligible, p.popped = m.anyFits(p.id) || m.couldPreempt(p, -1), m.anyEligible(p.id), m.st.Version()
+		p.parked, p.changed, p.smaller, p.again = false, false, false, false
 	}
 }
 
@@ -247,16 +309,27 @@ func (m *model) setNode(t *rapid.T) {
 }
 
 func (m *model) park(p *modelPod) {
-	m.queue.Park(m.now, m.st, p.attempt, Parking{Message: "no node fits", Version: p.popped, CrossNode: p.eligible})
+	m.queue.Park(m.now, m.st, p.attempt, Parking{
+		Message: "no node fits", Version: p.popped, CrossNode: p.eligible,
+		Verdicts: []engine.VerdictCount{{Plugin: engine.NodeResourcesFit}},
+	})
 	p.failures++
 	p.errors = 0
-	p.entered = m.now
-	if p.changed || m.anyFits(p.id) {
+	p.entered, p.parked = m.now, true
+	if !m.st.Pod(p.id).Preempting && m.missed(p) {
 		m.comeBack(p)
 	} else {
 		p.place = Unschedulable
 	}
 	m.recheck()
+}
+
+// again puts a pod that was in flight back where it came from.
+func (m *model) again(p *modelPod) {
+	p.place, p.awaitedAt = Active, cluster.Version{}
+	if m.st.Pod(p.id).Preempting {
+		p.place = Unschedulable
+	}
 }
 
 func running(p *modelPod) bool { return p.place == InFlight && p.awaitedAt.IsZero() }
@@ -283,10 +356,18 @@ func (m *model) check(t *rapid.T) {
 	if sum != 0 {
 		t.Fatalf("the counts of the places differ from the pods by %d", sum)
 	}
+	band, held := int32(0), false
 	for id, p := range m.pods {
-		if p.place == Unschedulable && m.anyFits(id) {
+		row := m.st.Pod(id)
+		if m.waits(p) && m.anyFits(id) {
 			t.Fatalf("pod %d is unschedulable and fits: its wake-up was lost", id)
 		}
+		if (p.place == Active || running(p)) && (!held || row.Priority > band) {
+			band, held = row.Priority, true
+		}
+	}
+	if got, ok := m.queue.Band(); got != band || ok != held {
+		t.Fatalf("band %d, %v; want %d, %v", got, ok, band, held)
 	}
 }
 
@@ -313,15 +394,14 @@ func TestQueueIsTheModel(t *testing.T) {
 			},
 			"second": func(t *rapid.T) {
 				m.now = m.now.Add(time.Duration(rapid.IntRange(100, 3000).Draw(t, "ms")) * time.Millisecond)
+				m.recheck()
 			},
-			"node": m.setNode,
-			"node goes": func(t *rapid.T) {
-				at := m.st.Nodes.ByName(rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(t, "node"))
-				if at == cluster.NoNode {
-					t.Skip("no such node")
-				}
-				m.apply(t, cluster.NodeRemoved{Index: at})
+			"minutes": func(t *rapid.T) {
+				m.now = m.now.Add(time.Duration(rapid.IntRange(1, 400).Draw(t, "seconds")) * time.Second)
+				m.recheck()
 			},
+			"node":      m.setNode,
+			"node goes": func(t *rapid.T) { m.apply(t, cluster.NodeRemoved{Index: m.node(t)}) },
 			"gate or ungate": func(t *rapid.T) {
 				p := m.pick(t, func(p *modelPod) bool { return p.place != assumed })
 				m.setPod(t, p, func(pod *cluster.Pod) {
@@ -346,6 +426,61 @@ func TestQueueIsTheModel(t *testing.T) {
 				node := rapid.SampledFrom([]string{"", "n1", "n2"}).Draw(t, "node")
 				m.setPod(t, p, func(pod *cluster.Pod) { pod.Nominated = node })
 			},
+			"nominate in the log": func(t *rapid.T) {
+				p := m.pick(t, func(p *modelPod) bool { return p.place != assumed })
+				before := m.st.Pod(p.id).Nominated
+				m.apply(t, cluster.PodNominated{ID: p.id, Node: rapid.SampledFrom([]string{"", "", "n1"}).Draw(t, "node")})
+				m.nominate(p, before)
+				m.recheck()
+			},
+			"preemption starts": func(t *rapid.T) {
+				p := m.pick(t, func(p *modelPod) bool { return p.place != assumed && !m.st.Pod(p.id).Preempting })
+				at := m.node(t)
+				var victims []cluster.PodID
+				for id, row := range m.st.PodsOn(at) {
+					if row.Priority < m.st.Pod(p.id).Priority && !row.Victim {
+						victims = append(victims, id)
+					}
+				}
+				if victims == nil {
+					impossible(t)
+				}
+				m.apply(t, cluster.PreemptionStarted{ID: p.id, Node: at, Victims: victims})
+				m.nominate(p, "")
+				m.recheck()
+			},
+			"preemption ends": func(t *rapid.T) {
+				p := m.pick(t, func(p *modelPod) bool { return m.st.Pod(p.id).Preempting })
+				d := cluster.PreemptionEnded{ID: p.id, Failed: rapid.Bool().Draw(t, "failed")}
+				for id, row := range m.st.Pods() {
+					if row.Victim && rapid.Bool().Draw(t, "spared") {
+						d.Spared = append(d.Spared, id)
+					}
+				}
+				m.apply(t, d)
+				switch {
+				case d.Failed && p.place == InFlight:
+					p.again = true
+				case d.Failed && (p.place == Unschedulable || p.place == Backoff):
+					p.place = Active
+				case p.place == Unschedulable && m.missed(p):
+					m.comeBack(p)
+				}
+				m.recheck()
+			},
+			"activate": func(t *rapid.T) {
+				p := m.pick(t, func(*modelPod) bool { return true })
+				can := p.place != assumed && p.place != Gated && !m.st.Pod(p.id).Preempting
+				if got := m.queue.Activate(m.now, p.id); got != can {
+					t.Fatalf("Activate of a pod that is %v: %v", p.place, got)
+				}
+				switch {
+				case can && p.place == InFlight:
+					p.again = true
+				case can:
+					p.place = Active
+				}
+			},
 			"a pod with anti-affinity comes": func(t *rapid.T) {
 				m.repellers++
 				id := cluster.ClassID(100 + m.repellers)
@@ -360,7 +495,7 @@ func TestQueueIsTheModel(t *testing.T) {
 					}
 				}
 				if len(ids) == 0 {
-					t.Skip("no such pod")
+					impossible(t)
 				}
 				m.apply(t, cluster.PodRemoved{ID: rapid.SampledFrom(ids).Draw(t, "pod")})
 			},
@@ -375,10 +510,7 @@ func TestQueueIsTheModel(t *testing.T) {
 			},
 			"assumed": func(t *rapid.T) {
 				p := m.pick(t, func(p *modelPod) bool { return p.place == InFlight })
-				at := m.st.Nodes.ByName("n1")
-				if at == cluster.NoNode {
-					t.Skip("no node")
-				}
+				at := m.node(t)
 				p.place, p.awaitedAt = assumed, cluster.Version{}
 				m.apply(t, cluster.PodAssumed{ID: p.id, Node: at, Attempt: p.attempt.Number})
 			},
@@ -391,13 +523,13 @@ func TestQueueIsTheModel(t *testing.T) {
 				p := m.pick(t, func(p *modelPod) bool { return p.place == assumed })
 				m.apply(t, cluster.PodForgotten{ID: p.id, Reason: "bind failed"})
 				p.errors++
-				p.entered = m.now
+				p.entered, p.parked = m.now, false
 				m.comeBack(p)
 			},
 			"retry": func(t *rapid.T) {
 				p := m.pick(t, running)
 				m.queue.Retry(m.now, p.attempt)
-				p.place = Active
+				m.again(p)
 			},
 			"fail": func(t *rapid.T) {
 				p := m.pick(t, running)
@@ -412,7 +544,7 @@ func TestQueueIsTheModel(t *testing.T) {
 				v.Seq += cluster.Seq(rapid.IntRange(0, 3).Draw(t, "later"))
 				m.queue.Await(m.now, p.attempt, v)
 				if p.awaitedAt = v; v == m.st.Version() {
-					p.place, p.awaitedAt = Active, cluster.Version{}
+					m.again(p)
 				}
 			},
 			"park": func(t *rapid.T) {
@@ -429,7 +561,8 @@ func TestQueueIsTheModel(t *testing.T) {
 				for _, p := range m.sortedByCreation() {
 					m.arrivals++
 					p.arrival = m.arrivals // those of the same time are ordered by creation and id from here on
-					p.awaitedAt = cluster.Version{}
+					p.awaitedAt, p.parked = cluster.Version{}, false
+					p.again, p.smaller, p.changed = false, false, false
 					if p.place != assumed {
 						m.comeBack(p)
 					}

@@ -115,6 +115,7 @@ func (s *Service) dropAll() {
 		sh.cancel()
 	}
 	clear(s.shards)
+	s.bands.announce()
 }
 
 // settle takes one step towards the shards that this member should own. It returns when to take another even if
@@ -142,6 +143,7 @@ func (o *ownership) settle(ctx context.Context, now view) (again time.Duration) 
 		default:
 			if !want[n] {
 				sh.drain(o.s.cfg.DrainTimeout)
+				o.s.bands.announce()
 			}
 		}
 	}
@@ -219,6 +221,7 @@ func owner(shard int32, members []string) string {
 func (o *ownership) start(ctx context.Context, n int32, revision int64) {
 	ctx, cancel := context.WithCancel(ctx)
 	sh := newShard(n, revision, judge{o.s.cfg.Evaluator}, cancel)
+	sh.queue.Observe(o.s.metrics)
 	o.running[n] = sh
 	o.drivers.Go(func() {
 		defer func() {

@@ -17,7 +17,7 @@ const (
 	Gated         Place = iota // it has scheduling gates
 	Active                     // it waits for its turn
 	Backoff                    // it waits for its backoff to end, or for an idle moment
-	Unschedulable              // no node fits; it waits for a change that could help
+	Unschedulable              // no node fits, or others are being evicted for it; it waits for a change that could help
 	InFlight                   // an attempt is running, or its outcome is on its way through the log
 
 	places = iota
@@ -101,40 +101,62 @@ type entry struct {
 	errors   int // attempts that ended in an error, since one that did not; if any, the backoff is never cut short
 	expiry   time.Time
 
-	verdicts []engine.VerdictCount
-	message  string
-	wake     Wake
+	// What the last attempt said, if it was parked.
+	verdicts  []engine.VerdictCount
+	rejected  plugins // of the verdicts
+	message   string
+	wake      Wake
+	evaluated cluster.Version // the oldest that any node was evaluated at; zero: it was not parked
 	// crossNode says, while it is parked, that what is on one node may decide whether another is feasible.
 	crossNode bool
 
-	changed bool // of what it is judged by, since it is in flight
-	index   int  // in its heap
+	// What has happened since the last attempt began.
+	changed bool    // it is judged by other things
+	again   bool    // it is to be tried again, whatever that attempt says
+	hinted  plugins // that would queue it
+
+	held    bool      // others are being evicted for it: it stays where it is
+	awaited bool      // while it is in flight: the log says what has become of it
+	first   time.Time // when it first was active; zero: never
+	flushed bool      // nothing but the flush has brought it back since its last attempt
+	index   int       // in its heap
 }
 
 // Queue is one shard's pods. It is not safe for concurrent use.
 //
 // The log comes in through Reset and Apply, the outcomes of attempts through Retry, Await, Fail and Park.
 type Queue struct {
-	shard int32
-	judge Judge
+	shard    int32
+	judge    Judge
+	observer Observer // nil: nobody listens
 
 	first, last time.Duration // backoffs, of the settings
+	patience    time.Duration // how long a pod may be unschedulable, of the settings
 
 	version  cluster.Version // of the state that was folded last
+	event    string          // what kube-scheduler calls the delta that was folded last
 	arrivals int64
 	pods     map[cluster.PodID]*entry
 	counts   [places + 1]int
 
 	active   orderedPods
-	backoff  orderedPods              // after an attempt that found no node
-	errors   orderedPods              // after an error
-	nodeless map[cluster.PodID]*entry // parked until there is a node
+	running  orderedPods // in flight, not awaited; by priority
+	backoff  orderedPods // after an attempt that found no node
+	errors   orderedPods // after an error
+	aging    orderedPods // unschedulable, by when they were tried last
+	nodeless pods        // parked until there is a node
 	// local are parked because of what each node is itself, whatever their labels: only a change of a node makes that node
 	// feasible. crossNode are all others. Judge.CrossNode alone does not tell them apart: pods that were in the way on
 	// other nodes may be gone, but what they hid is not known.
 	local, crossNode map[engine.Subject]*parkedPods
-	doubtful         bool      // something has changed since it was known that none of crossNode is feasible
-	awaited          []awaited // by version
+	doubtful         bool               // something has changed since it was known that none of crossNode is feasible
+	checked          cluster.Seq        // what changed later has not been looked at for crossNode
+	listeners        map[listening]pods // in flight or parked, by what hints tell them apart by
+	awaited          []awaited          // by version
+
+	// looks are the answers that helped had in the state looked.
+	looks  map[look]bool
+	looked cluster.Version
 }
 
 // awaited is an attempt whose outcome the log tells, at the latest at version.
@@ -145,7 +167,7 @@ type awaited struct {
 
 // NewQueue returns the queue of a shard, empty until Reset.
 func NewQueue(shard int32, judge Judge) *Queue {
-	q := &Queue{shard: shard, judge: judge, first: firstBackoff, last: lastBackoff}
+	q := &Queue{shard: shard, judge: judge, first: firstBackoff, last: lastBackoff, patience: longestUnschedulable}
 	q.clear()
 	return q
 }
@@ -154,11 +176,15 @@ func (q *Queue) clear() {
 	q.pods = make(map[cluster.PodID]*entry)
 	q.counts = [places + 1]int{}
 	q.active = orderedPods{less: before}
+	q.running = orderedPods{less: outranks}
 	q.backoff = orderedPods{less: expiresBefore}
 	q.errors = orderedPods{less: expiresBefore}
 	q.local, q.crossNode = make(map[engine.Subject]*parkedPods), make(map[engine.Subject]*parkedPods)
-	q.doubtful = false
-	q.nodeless = make(map[cluster.PodID]*entry)
+	q.aging = orderedPods{less: triedBefore}
+	q.doubtful, q.checked = false, 0
+	q.nodeless = make(pods)
+	q.listeners = make(map[listening]pods)
+	q.looks, q.looked = nil, cluster.Version{}
 	q.awaited = nil
 }
 
@@ -177,11 +203,12 @@ func (q *Queue) Pop(now time.Time, limit int) []Attempt {
 		e := q.active.head()
 		if e == nil {
 			e = q.backoff.head()
+			if e == nil {
+				break
+			}
+			q.move(now, e, Active, popFromBackoff)
 		}
-		if e == nil {
-			break
-		}
-		q.move(now, e, InFlight)
+		q.move(now, e, InFlight, "")
 		e.attempts++
 		batch = append(batch, Attempt{
 			ID: e.id, UID: e.pod.UID, Subject: engine.SubjectOf(&e.pod), Pin: e.pod.Pin, Nominated: e.pod.Nominated, Number: e.attempts,
@@ -190,22 +217,25 @@ func (q *Queue) Pop(now time.Time, limit int) []Attempt {
 	return batch
 }
 
-// Next returns when Pop will return a pod if nothing else happens: a time that has passed if it would now.
+// Next returns when Pop, after Recheck, will return a pod if nothing else happens: a time that has passed if it would now.
 // False: not by time alone.
 func (q *Queue) Next() (at time.Time, ok bool) {
 	if q.active.Len() > 0 || q.backoff.Len() > 0 {
 		return time.Time{}, true
 	}
 	if e := q.errors.head(); e != nil {
-		return e.ready(), true
+		at, ok = e.ready(), true
 	}
-	return time.Time{}, false
+	if e := q.aging.head(); e != nil && (!ok || q.tooLong(e).Before(at)) {
+		at, ok = q.tooLong(e), true
+	}
+	return at, ok
 }
 
 // Retry puts an attempt's pod back where it was popped from in the order of active pods: nothing is known against it.
 func (q *Queue) Retry(now time.Time, a Attempt) {
 	if e := q.inFlight(a); e != nil {
-		q.move(now, e, Active)
+		q.move(now, e, Active, "")
 	}
 }
 
@@ -216,6 +246,11 @@ func (q *Queue) Await(now time.Time, a Attempt, version cluster.Version) {
 		return cmp.Or(w.version.Compare(v), -1) // behind its equals
 	})
 	q.awaited = slices.Insert(q.awaited, at, awaited{a, version})
+	if e := q.inFlight(a); e != nil {
+		q.unlink(e)
+		e.awaited = true
+		q.link(e)
+	}
 	q.resolve(now)
 }
 
@@ -238,12 +273,14 @@ func (q *Queue) Fail(now time.Time, a Attempt, message string) {
 func (q *Queue) failed(now time.Time, e *entry, message string) {
 	e.errors++
 	e.entered = now
-	e.message, e.verdicts = message, nil
-	q.requeue(now, e)
+	e.message, e.verdicts, e.rejected = message, nil, 0
+	e.flushed = false
+	q.requeue(now, e, attemptFailure)
 }
 
 // Park makes an attempt's pod unschedulable, with st the folded state. If a node that has changed since the evaluated
-// version can run the pod, or the pod itself has changed, it goes on to its backoff instead, so that no wake-up is lost.
+// version can run the pod, or could if others were evicted, or the pod itself has changed, or something has happened by
+// which a plugin that has rejected it queues it, it goes on to its backoff instead, so that no wake-up is lost.
 func (q *Queue) Park(now time.Time, st *cluster.State, a Attempt, p Parking) {
 	e := q.inFlight(a)
 	if e == nil {
@@ -251,16 +288,30 @@ func (q *Queue) Park(now time.Time, st *cluster.State, a Attempt, p Parking) {
 	}
 	e.failures++
 	e.errors = 0
-	e.entered = now
-	e.verdicts, e.message, e.wake = p.Verdicts, p.Message, p.Wake
-	if e.changed || q.helped(st, e, p) {
-		q.requeue(now, e)
-		return
-	}
+	e.entered, e.flushed = now, false
+	q.unlink(e)
+	e.verdicts, e.rejected, e.message = p.Verdicts, rejecting(p.Verdicts), p.Message
+	e.wake, e.evaluated = p.Wake, p.Version
 	// A node that only pods on other nodes exclude may be feasible without having changed.
 	e.crossNode = p.CrossNode || q.judge.CrossNode(st, engine.SubjectOf(&e.pod))
+	q.link(e)
+	if !e.held && q.missed(st, e) {
+		q.requeue(now, e, attemptFailure)
+		return
+	}
 	q.doubtful = q.doubtful || p.CrossNode && p.Version.Less(st.Version())
-	q.move(now, e, Unschedulable)
+	q.move(now, e, Unschedulable, attemptFailure)
+}
+
+// missed reports whether something has happened since a pod's attempt that would have brought it back. If that attempt did
+// not park it, everything would have.
+func (q *Queue) missed(st *cluster.State, e *entry) bool {
+	return e.evaluated.IsZero() || q.turned(st, e) || q.helped(st, e)
+}
+
+// turned reports whether a pod is to be tried again because of what it is itself, or of a hint.
+func (q *Queue) turned(st *cluster.State, e *entry) bool {
+	return e.again || e.hinted&e.rejected != 0 || e.changed && (e.wake == WhenChanged || q.fits(st, e))
 }
 
 // inFlight returns the entry of an attempt, or nil if it is void.
@@ -272,16 +323,16 @@ func (q *Queue) inFlight(a Attempt) *entry {
 	return e
 }
 
-// requeue makes a pod active, or puts it in backoff if that has not passed.
-func (q *Queue) requeue(now time.Time, e *entry) {
+// requeue makes a pod active because of an event, or puts it in backoff if that has not passed.
+func (q *Queue) requeue(now time.Time, e *entry, event string) {
 	e.expiry = e.entered.Add(q.pause(e)).Truncate(time.Second)
 	switch {
 	case len(e.pod.Gates) > 0:
-		q.move(now, e, Gated)
+		q.move(now, e, Gated, event)
 	case q.pause(e) > 0 && e.backingOff(now):
-		q.move(now, e, Backoff)
+		q.move(now, e, Backoff, event)
 	default:
-		q.move(now, e, Active)
+		q.move(now, e, Active, event)
 	}
 }
 
@@ -309,29 +360,42 @@ func (e *entry) ready() time.Time { return e.expiry.Add(time.Second) }
 func (q *Queue) endBackoffs(now time.Time) {
 	for _, h := range []*orderedPods{&q.backoff, &q.errors} {
 		for e := h.head(); e != nil && !e.backingOff(now); e = h.head() {
-			q.move(now, e, Active)
+			q.move(now, e, Active, backoffComplete)
 		}
 	}
 }
 
-// move takes a pod from where it is to a place.
-func (q *Queue) move(now time.Time, e *entry, to Place) {
+// move takes a pod from where it is to a place, because of an event; "": of none that an observer hears of.
+func (q *Queue) move(now time.Time, e *entry, to Place, event string) {
 	q.unlink(e)
-	e.place, e.since = to, now
+	if e.held && (to == Active || to == Backoff) {
+		to = Unschedulable
+	}
+	e.place, e.since, e.awaited = to, now, false
 	if to == InFlight {
-		e.changed = false
+		e.changed, e.again, e.hinted, e.evaluated = false, false, 0, cluster.Version{}
+	}
+	if to == Active && e.first.IsZero() {
+		e.first = now
 	}
 	q.link(e)
+	if event != "" && q.observer != nil {
+		q.observer.Incoming(to, event)
+	}
 }
 
 func (q *Queue) heap(e *entry) *orderedPods {
 	switch {
 	case e.place == Active:
 		return &q.active
+	case e.place == InFlight && !e.awaited:
+		return &q.running
 	case e.place == Backoff && e.errors > 0:
 		return &q.errors
 	case e.place == Backoff:
 		return &q.backoff
+	case e.place == Unschedulable && !e.held:
+		return &q.aging
 	}
 	return nil
 }

@@ -125,7 +125,7 @@ func TestSuccessfulAttemptBetweenErrorsResetsTheErrorBackoff(t *testing.T) {
 	}
 }
 
-func TestUnsupportedPodIsWokenByItsOwnChangeOnly(t *testing.T) {
+func TestUnsupportedPodIsWokenByAnotherClassOnly(t *testing.T) {
 	now := time.Unix(1000, 0)
 	q, st, a := onePod(t, now)
 	q.Park(now, st, a, Parking{Version: st.Version(), Wake: WhenChanged})
@@ -138,6 +138,114 @@ func TestUnsupportedPodIsWokenByItsOwnChangeOnly(t *testing.T) {
 		cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Class: 1}})
 	if got := place(t, q); got != Backoff {
 		t.Errorf("after its class changed: %v, want backoff", got)
+	}
+}
+
+func TestPodThatIsUnschedulableForTooLongIsTriedAgain(t *testing.T) {
+	for _, c := range []struct {
+		seconds int64
+		want    time.Duration
+	}{{0, 5 * time.Minute}, {60, time.Minute}, {3600, time.Hour}} {
+		for name, wake := range map[string]Wake{"when it is feasible": WhenFeasible, "when there is a node": WhenAnyNode, "when it changes": WhenChanged} {
+			t.Run(fmt.Sprintf("%v, %s", c.want, name), func(t *testing.T) {
+				now := time.Unix(1000, 0)
+				q, st, _ := onePod(t, now)
+				set := settings(1)
+				set.Settings.MaxUnschedulableSeconds = c.seconds
+				apply(t, q, st, now, set, cluster.NodeRemoved{Index: 0})
+				q.Park(now, st, pop(t, q, now), Parking{Version: st.Version(), Wake: wake})
+				at, ok := q.Next()
+				if !ok || at.Sub(now).Round(time.Second) != c.want {
+					t.Fatalf("Next is %v later, %v; want %v", at.Sub(now), ok, c.want)
+				}
+				q.Recheck(now.Add(c.want), st)
+				if got := place(t, q); got != Unschedulable {
+					t.Errorf("after %v: %v, want unschedulable: it has to be longer", c.want, got)
+				}
+				q.Recheck(at, st)
+				if got := place(t, q); got != Active {
+					t.Errorf("at the time that Next said: %v, want active", got)
+				}
+			})
+		}
+	}
+}
+
+// scheduled is an observer that counts the pods that are scheduled, and those that the flush has rescued.
+type scheduled struct{ all, flushed int }
+
+func (s *scheduled) Incoming(Place, string) {}
+
+func (s *scheduled) Scheduled(_ int32, _ time.Duration, flushed bool) {
+	s.all++
+	if flushed {
+		s.flushed++
+	}
+}
+
+func TestOnlyThePodWhoseLastAttemptTheFlushBroughtCountsAsFlushed(t *testing.T) {
+	for name, c := range map[string]struct {
+		again bool // a failed attempt after the flush
+		bound cluster.Delta
+		want  scheduled
+	}{
+		"its next attempt placed it": {false, cluster.PodBound{ID: 0}, scheduled{1, 1}},
+		"the source said so first":   {false, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", NodeName: "n1"}}, scheduled{1, 1}},
+		"a later one did":            {true, cluster.PodBound{ID: 0}, scheduled{1, 0}},
+		"it went away":               {false, cluster.PodRemoved{ID: 0}, scheduled{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Unix(1000, 0)
+			q, st, a := onePod(t, now)
+			var got scheduled
+			q.Observe(&got)
+			q.Park(now, st, a, Parking{Version: st.Version()})
+			now = now.Add(time.Hour)
+			q.Recheck(now, st)
+			a = pop(t, q, now)
+			if c.again {
+				q.Park(now, st, a, Parking{Version: st.Version()})
+				apply(t, q, st, now, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(1000)}})
+				a = pop(t, q, now)
+			}
+			apply(t, q, st, now, cluster.PodAssumed{ID: 0, Node: 0, Attempt: a.Number}, c.bound)
+			if got != c.want {
+				t.Errorf("%d scheduled, %d thanks to the flush; want %d and %d", got.all, got.flushed, c.want.all, c.want.flushed)
+			}
+		})
+	}
+}
+
+func TestPodThatIsBoundByOthersIsNotCountedAsScheduled(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st, _ := onePod(t, now)
+	var got scheduled
+	q.Observe(&got)
+	apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", NodeName: "n1"}})
+	if got.all != 0 {
+		t.Errorf("%d are counted", got.all)
+	}
+}
+
+func TestPodThatOthersAreEvictedForIsHeldBackAfterARebuildToo(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st, a := onePod(t, now)
+	apply(t, q, st, now,
+		cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "victim", NodeName: "n1", Priority: -1}},
+		cluster.PreemptionStarted{ID: 0, Node: 0, Victims: []cluster.PodID{1}})
+	q.Park(now, st, a, Parking{Version: st.Version()})
+	q = NewQueue(0, newCPUJudge())
+	q.Reset(now, st)
+	if got := place(t, q); got != Unschedulable {
+		t.Fatalf("rebuilt: %v, want unschedulable", got)
+	}
+	if _, ok := q.Next(); ok {
+		t.Error("it is to be flushed")
+	}
+	// Whatever it was parked for is not known any more.
+	apply(t, q, st, now, cluster.PreemptionEnded{ID: 0})
+	if got := place(t, q); got != Active {
+		t.Errorf("when the evictions were asked for: %v, want active", got)
 	}
 }
 

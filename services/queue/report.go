@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,8 +46,8 @@ func newReporter(s *Service, shard int32, log *slog.Logger) *reporter {
 	return &reporter{s: s, shard: shard, log: log, reports: make(map[cluster.PodID]*binderv1.PodReport), filled: make(chan struct{}, 1)}
 }
 
-// add never blocks.
-func (r *reporter) add(a Attempt, reason, message string) {
+// add never blocks. Clear says that the pod is to be nominated to no node any more.
+func (r *reporter) add(a Attempt, reason, message string, clear bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.reports[a.ID]; !ok {
@@ -57,10 +58,22 @@ func (r *reporter) add(a Attempt, reason, message string) {
 		}
 		r.order = append(r.order, a.ID)
 	}
-	r.reports[a.ID] = &binderv1.PodReport{Id: int32(a.ID), Uid: a.UID, Reason: reason, Message: message}
+	r.reports[a.ID] = &binderv1.PodReport{
+		Id: int32(a.ID), Uid: a.UID, Reason: reason, Message: message, ClearNomination: clear && a.Nominated != "",
+	}
 	select {
 	case r.filled <- struct{}{}:
 	default:
+	}
+}
+
+// withdraw drops the report of a pod that is about to be reported otherwise.
+func (r *reporter) withdraw(id cluster.PodID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.reports[id]; ok {
+		delete(r.reports, id)
+		r.order = slices.DeleteFunc(r.order, func(other cluster.PodID) bool { return other == id })
 	}
 }
 

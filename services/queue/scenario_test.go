@@ -19,7 +19,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scenarios print into t
 
 // TestScenarios runs the scripts of testdata. Each line is a command; what is indented below it is what it prints.
 func TestScenarios(t *testing.T) {
-	for _, file := range []string{"testdata/shard.txt"} {
+	for _, file := range []string{"testdata/shard.txt", "testdata/waiting.txt", "testdata/preemption.txt"} {
 		t.Run(file, func(t *testing.T) {
 			want, err := os.ReadFile(file)
 			if err != nil {
@@ -48,6 +48,19 @@ type scenario struct {
 	attempts map[string]Attempt // by pod, the latest
 	popped   map[string]cluster.Version
 	classes  map[int64]cluster.ClassID
+	heard    []string // by the observer, since it was asked last
+}
+
+func (s *scenario) Incoming(to Place, event string) {
+	s.heard = append(s.heard, fmt.Sprintf("%v: %s", to, event))
+}
+
+func (s *scenario) Scheduled(attempts int32, took time.Duration, flushed bool) {
+	line := fmt.Sprintf("scheduled: attempt %d, %v after it was active", attempts, took)
+	if flushed {
+		line += ", thanks to the flush"
+	}
+	s.heard = append(s.heard, line)
 }
 
 func newScenario(t *testing.T) *scenario {
@@ -56,6 +69,7 @@ func newScenario(t *testing.T) *scenario {
 		t: t, st: cluster.New(cluster.Version{Epoch: 1}), queue: NewQueue(0, newCPUJudge()), start: start, now: start,
 		attempts: make(map[string]Attempt), popped: make(map[string]cluster.Version), classes: make(map[int64]cluster.ClassID),
 	}
+	s.queue.Observe(s)
 	s.apply(settings(1))
 	return s
 }
@@ -128,6 +142,50 @@ func (s *scenario) command(words []string) []string {
 		return names
 	case "park":
 		s.queue.Park(s.now, s.st, s.attempts[name], Parking{Version: s.popped[name]})
+	case "activate":
+		return []string{map[bool]string{true: "yes", false: "no"}[s.queue.Activate(s.now, s.pod(name))]}
+	case "preempt":
+		at := s.st.Nodes.ByName(args["node"])
+		var victims []cluster.PodID
+		for id, row := range s.st.PodsOn(at) {
+			if row.Priority < s.st.Pod(s.pod(name)).Priority {
+				victims = append(victims, id)
+			}
+		}
+		s.apply(cluster.PreemptionStarted{ID: s.pod(name), Node: at, Victims: victims})
+	case "evicted":
+		s.apply(cluster.PreemptionEnded{ID: s.pod(name)})
+	case "spared":
+		d := cluster.PreemptionEnded{ID: s.pod(name), Failed: true}
+		for id, row := range s.st.Pods() {
+			if row.Victim {
+				d.Spared = append(d.Spared, id)
+			}
+		}
+		s.apply(d)
+	case "nominated":
+		s.apply(cluster.PodNominated{ID: s.pod(name), Node: args["node"]})
+	case "band":
+		if band, ok := s.queue.Band(); ok {
+			return []string{fmt.Sprint(band)}
+		}
+		return []string{"none"}
+	case "next":
+		at, ok := s.queue.Next()
+		switch {
+		case !ok:
+			return []string{"not by time alone"}
+		case !at.After(s.now):
+			return []string{"now"}
+		}
+		return []string{fmt.Sprint(at.Sub(s.start).Round(time.Second))}
+	case "heard":
+		heard := s.heard
+		s.heard = nil
+		if heard == nil {
+			return []string{"nothing"}
+		}
+		return heard
 	case "retry":
 		s.queue.Retry(s.now, s.attempts[name])
 	case "error":
@@ -140,6 +198,7 @@ func (s *scenario) command(words []string) []string {
 		s.apply(cluster.PodForgotten{ID: s.pod(name), Reason: "bind refused"})
 	case "rebuild":
 		s.queue = NewQueue(0, newCPUJudge())
+		s.queue.Observe(s)
 		s.queue.Reset(s.now, s.st)
 	case "show":
 		return s.show()
@@ -160,12 +219,12 @@ func (s *scenario) pod(name string) cluster.PodID {
 func (s *scenario) setPod(name string, args map[string]string) {
 	milli := number(s.t, args["cpu"])
 	class, ok := s.classes[milli]
-	if !ok {
-		class = cluster.ClassID(len(s.classes))
+	if !ok || s.st.Class(class) == nil {
+		class = cluster.ClassID(s.st.Version().Seq)
 		s.classes[milli] = class
 		s.apply(cluster.ClassDefined{ID: class, Spec: cpuClass(milli)})
 	}
-	pod := cluster.Pod{UID: name, Name: name, Class: class, Pin: args["pin"], Created: s.now.UnixNano()}
+	pod := cluster.Pod{UID: name, Name: name, Class: class, Pin: args["pin"], NodeName: args["node"], Created: s.now.UnixNano()}
 	if args["priority"] != "" {
 		pod.Priority = int32(number(s.t, args["priority"]))
 	}

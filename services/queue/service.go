@@ -35,6 +35,8 @@ type Evaluator interface {
 	Kind(st *cluster.State, s engine.Subject) engine.Kind
 	Possible(st *cluster.State, s engine.Subject) bool
 	CrossNode(st *cluster.State, s engine.Subject) bool
+	Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool)
+	Preemptable(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) bool
 }
 
 // judge makes an Evaluator the Judge of a queue.
@@ -124,6 +126,8 @@ type Service struct {
 	log       *slog.Logger
 	metrics   *metrics
 	directory *directory
+	bands     *bands
+	binding   *binding
 
 	// mu comes after the replica's lock and before that of any shard.
 	mu        sync.Mutex
@@ -138,8 +142,10 @@ func New(cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, log: cfg.Log, directory: newDirectory(), shards: make(map[int32]*shard)}
-	if s.metrics, err = newMetrics(cfg.Metrics, s.depths); err != nil {
+	s := &Service{
+		cfg: cfg, log: cfg.Log, directory: newDirectory(), bands: newBands(), binding: newBinding(), shards: make(map[int32]*shard),
+	}
+	if s.metrics, err = newMetrics(cfg.Metrics, s); err != nil {
 		return nil, fmt.Errorf("create queue: %w", err)
 	}
 	return s, nil
@@ -154,6 +160,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer unsubscribe()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.directory.follow(ctx, s.cfg.Coord) })
+	g.Go(func() error { return s.followBands(ctx) })
 	g.Go(func() error { return s.keepShards(ctx) })
 	return g.Wait()
 }
@@ -191,9 +198,11 @@ func (s *Service) Reset(st *cluster.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.setCount(st)
+	s.binding.reset()
 	for _, sh := range s.shards {
 		sh.reset(st)
 	}
+	s.bands.announce()
 }
 
 // Applied follows one delta of the log; st is the state after it. The replica calls it with its state locked.
@@ -203,9 +212,11 @@ func (s *Service) Applied(st *cluster.State, d cluster.Delta) {
 	if _, ok := d.(cluster.SettingsSet); ok {
 		s.setCount(st)
 	}
+	s.binding.apply(st, d, s.metrics)
 	for _, sh := range s.shards {
 		sh.apply(st, d)
 	}
+	s.bands.announce()
 }
 
 func (s *Service) setCount(st *cluster.State) {

@@ -131,7 +131,8 @@ func TestParkedPodIsReportedAndWakesWithTheDeltaThatHelps(t *testing.T) {
 	w.ledger.pod("p", 500, nil)
 	q, _ := w.queueMember("q1")
 	p := untilState(t, q, "p", queuev1.State_STATE_UNSCHEDULABLE)
-	const want = "0/2 nodes are available: 2 Insufficient cpu."
+	const want = "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: " +
+		"0/2 nodes are available: 2 Preemption is not helpful for scheduling."
 	if p.GetMessage() != want || len(p.GetVerdicts()) != 1 || p.GetVerdicts()[0].GetPlugin() != "NodeResourcesFit" || p.GetVerdicts()[0].GetCount() != 2 {
 		t.Errorf("message %q and verdicts %v, want %q and 2 nodes of NodeResourcesFit", p.GetMessage(), p.GetVerdicts(), want)
 	}
@@ -184,9 +185,10 @@ func TestPinnedPodIsToldAboutItsNodeAndTheOthers(t *testing.T) {
 	w.ledger.pod("full", 500, pin("n1"))
 	w.ledger.pod("absent", 50, pin("n7"))
 	q, _ := w.queueMember("q1")
+	const hopeless = " no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
 	for name, want := range map[string]string{
-		"full":   "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [NodeAffinity].",
-		"absent": "0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [NodeAffinity].",
+		"full":   "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]." + hopeless,
+		"absent": "0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [NodeAffinity]." + hopeless,
 	} {
 		if got := untilState(t, q, name, queuev1.State_STATE_UNSCHEDULABLE).GetMessage(); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)

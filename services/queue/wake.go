@@ -8,12 +8,12 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 )
 
-// Wake says what can bring a parked pod back.
+// Wake says what can bring a parked pod back, besides the flush.
 type Wake uint8
 
-// What can bring a parked pod back. A change of what it is judged by itself always can.
+// What can bring a parked pod back. A change of the pod itself can, too.
 const (
-	WhenFeasible Wake = iota // something has changed by which the pod is feasible on some node
+	WhenFeasible Wake = iota // something has changed by which it is feasible, could preempt, or has come closer to it
 	WhenAnyNode              // the cluster has a node
 	WhenChanged              // nothing else
 )
@@ -23,6 +23,9 @@ type Judge interface {
 	// Feasible reports whether a node can run pods of a subject. Self is the pod it is about, whose own nomination does
 	// not count against it, or cluster.NoPod.
 	Feasible(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) bool
+	// Preemptable reports whether a node could if pods of lower priority were gone. Self is a pending pod that stands for
+	// those it is about: it may go to the same nodes, and preempts or does not as they do.
+	Preemptable(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) bool
 	// Possible reports whether any node can.
 	Possible(st *cluster.State, s engine.Subject) bool
 	// CrossNode reports whether what is on one node can decide whether another can. Unless it does, labels play no part.
@@ -32,32 +35,61 @@ type Judge interface {
 	Kind(st *cluster.State, s engine.Subject) engine.Kind
 }
 
-// parkedPods are unschedulable pods that come back when they are feasible, of one subject.
+// parkedPods are unschedulable pods that come back when they are feasible or may preempt, of one subject.
 type parkedPods struct {
-	free map[cluster.PodID]*entry // those that may go anywhere
+	free       pods // those that may go anywhere
+	preemptors pods // of these, those that preempt if they can
 	// own are those with a node that matters by itself, by its name. A pod that is nominated is in both.
-	own map[string]map[cluster.PodID]*entry
+	own map[string]pods
 }
+
+type pods map[cluster.PodID]*entry
 
 // node returns the name of the node that matters by itself for the pod, "" if there is none.
 func (e *entry) node() string { return cmp.Or(e.pod.Pin, e.pod.Nominated) }
 
-// Recheck brings back the pods that are feasible by what has changed on other nodes than the one they fit on. Apply
-// only notes that there was a change, so that many changes cost one look. To be called before Pop, with st the folded
-// state.
+// preempts reports whether a parked pod would preempt if it could. One that is nominated has done so already: it waits for
+// its victims.
+func (e *entry) preempts() bool { return e.pod.Nominated == "" && !e.pod.NeverPreempts }
+
+// any returns one of the pods, or nil if there is none.
+func (ps pods) any() *entry {
+	for _, e := range ps {
+		return e
+	}
+	return nil
+}
+
+// Recheck brings back the pods that have been unschedulable for too long, and those that are feasible by what has changed
+// on other nodes than the one they fit on. Apply only notes that there was a change, so that many changes cost one look.
+// To be called before Pop, with st the folded state.
 func (q *Queue) Recheck(now time.Time, st *cluster.State) {
+	q.flush(now)
+	since := q.checked
+	q.checked = st.Version().Seq
 	if !q.doubtful {
 		return
 	}
 	q.doubtful = false
 	possible := q.perKind(st, q.judge.Possible)
-	for s, pods := range q.crossNode {
-		if len(pods.free) > 0 && possible(s) {
-			q.requeueAll(now, pods.free)
+	preemptable := make(map[look]bool)
+	for s, parked := range q.crossNode {
+		if len(parked.free) > 0 && possible(s) {
+			q.requeueAll(now, parked.free)
+		} else if self := parked.preemptors.any(); self != nil {
+			this := look{kind: q.judge.Kind(st, s), priority: s.Priority}
+			can, known := preemptable[this]
+			if !known {
+				can = anyChanged(st, since, func(n cluster.NodeIndex) bool { return q.judge.Preemptable(st, s, self.id, n) })
+				preemptable[this] = can
+			}
+			if can {
+				q.requeueAll(now, parked.preemptors)
+			}
 		}
-		for name := range pods.own {
+		for name := range parked.own {
 			if n := st.Nodes.ByName(name); n != cluster.NoNode {
-				q.requeueOwn(now, st, pods, n)
+				q.requeueOwn(now, st, parked, n, st.Nodes.Modified[n] > since)
 			}
 		}
 	}
@@ -77,7 +109,8 @@ func (q *Queue) perKind(st *cluster.State, ask func(*cluster.State, engine.Subje
 	}
 }
 
-// wake brings back the pods that the last delta could help: those that are feasible on a node it changed.
+// wake brings back the pods that the last delta could help: those that are feasible on a node it changed, or could preempt
+// there.
 func (q *Queue) wake(now time.Time, st *cluster.State) {
 	if st.Nodes.Count() > 0 {
 		q.requeueAll(now, q.nodeless)
@@ -87,16 +120,22 @@ func (q *Queue) wake(now time.Time, st *cluster.State) {
 	}
 	st.Nodes.ChangedSince(st.Version().Seq-1, everyNode, func(n cluster.NodeIndex) {
 		q.doubtful = true
-		if !st.Nodes.Live.Has(n) {
-			return
-		}
-		for s, pods := range q.local {
-			if len(pods.free) > 0 && q.judge.Feasible(st, s, cluster.NoPod, n) {
-				q.requeueAll(now, pods.free)
-			}
-			q.requeueOwn(now, st, pods, n)
+		if st.Nodes.Live.Has(n) {
+			q.wakeOn(now, st, n)
 		}
 	})
+}
+
+// wakeOn brings back the pods that a change of one node could help.
+func (q *Queue) wakeOn(now time.Time, st *cluster.State, n cluster.NodeIndex) {
+	for s, parked := range q.local {
+		if len(parked.free) > 0 && q.judge.Feasible(st, s, cluster.NoPod, n) {
+			q.requeueAll(now, parked.free)
+		} else if self := parked.preemptors.any(); self != nil && q.judge.Preemptable(st, s, self.id, n) {
+			q.requeueAll(now, parked.preemptors)
+		}
+		q.requeueOwn(now, st, parked, n, true)
+	}
 }
 
 // depend finds the parked pods that are now judged by more than one node: by what the last delta told of terms,
@@ -105,13 +144,13 @@ func (q *Queue) depend(st *cluster.State) {
 	q.doubtful = true
 	var found []*entry
 	crossNode := q.perKind(st, q.judge.CrossNode)
-	for _, pods := range q.local {
-		for _, e := range pods.free {
+	for _, parked := range q.local {
+		for _, e := range parked.free {
 			if crossNode(engine.SubjectOf(&e.pod)) {
 				found = append(found, e)
 			}
 		}
-		for _, own := range pods.own {
+		for _, own := range parked.own {
 			for _, e := range own {
 				if e.pod.Pin != "" && crossNode(engine.SubjectOf(&e.pod)) {
 					found = append(found, e)
@@ -126,77 +165,126 @@ func (q *Queue) depend(st *cluster.State) {
 	}
 }
 
-func (q *Queue) requeueAll(now time.Time, pods map[cluster.PodID]*entry) {
-	for _, e := range pods {
-		q.requeue(now, e)
+func (q *Queue) requeueAll(now time.Time, ps pods) {
+	for _, e := range ps {
+		q.requeue(now, e, q.event)
 	}
 }
 
-// requeueOwn brings back the pods for which a node matters by itself, if it is feasible.
-func (q *Queue) requeueOwn(now time.Time, st *cluster.State, pods *parkedPods, n cluster.NodeIndex) {
-	for id, e := range pods.own[st.Nodes.Spec[n].Name] {
-		if q.judge.Feasible(st, engine.SubjectOf(&e.pod), id, n) {
-			q.requeue(now, e)
+// requeueOwn brings back the pods for which a node matters by itself, if it is feasible, or if it has changed and they
+// could preempt there.
+func (q *Queue) requeueOwn(now time.Time, st *cluster.State, parked *parkedPods, n cluster.NodeIndex, changed bool) {
+	for _, e := range parked.own[st.Nodes.Spec[n].Name] {
+		if q.helps(st, e, n, changed) {
+			q.requeue(now, e, q.event)
 		}
 	}
 }
 
-// helped reports whether a node that has changed since the pod was evaluated can run it. The state remembers for each
-// node when it changed last, so this needs no list of changes and cannot overflow.
-func (q *Queue) helped(st *cluster.State, e *entry, p Parking) bool {
+// helps reports whether a pod fits a node, or it has changed and the pod could preempt there.
+func (q *Queue) helps(st *cluster.State, e *entry, n cluster.NodeIndex, changed bool) bool {
+	s := engine.SubjectOf(&e.pod)
+	return q.judge.Feasible(st, s, e.id, n) || changed && e.preempts() && q.judge.Preemptable(st, s, e.id, n)
+}
+
+// fits reports whether a pod is feasible on any node.
+func (q *Queue) fits(st *cluster.State, e *entry) bool {
+	s := engine.SubjectOf(&e.pod)
+	if n := st.Nodes.ByName(e.node()); n != cluster.NoNode && q.judge.Feasible(st, s, e.id, n) {
+		return true
+	}
+	return e.pod.Pin == "" && q.judge.Possible(st, s)
+}
+
+// helped reports whether a pod fits a node that has changed since it was evaluated, or could preempt there. The state
+// remembers for each node when it changed last, so this needs no list of changes and cannot overflow.
+func (q *Queue) helped(st *cluster.State, e *entry) bool {
 	switch e.wake {
 	case WhenChanged:
 		return false
 	case WhenAnyNode:
 		return st.Nodes.Count() > 0
 	}
-	since := p.Version.Seq
-	if p.Version.Epoch != st.Version().Epoch {
+	since := e.evaluated.Seq
+	if e.evaluated.Epoch != st.Version().Epoch {
 		since = -1 // of another log: everything may have changed
 	}
-	s := engine.SubjectOf(&e.pod)
-	if n := st.Nodes.ByName(e.node()); n != cluster.NoNode && st.Nodes.Modified[n] > since && q.judge.Feasible(st, s, e.id, n) {
+	if n := st.Nodes.ByName(e.node()); n != cluster.NoNode && st.Nodes.Modified[n] > since && q.helps(st, e, n, true) {
 		return true
 	}
 	if e.pod.Pin != "" {
 		return false
 	}
-	found := false
+	// One look for all pods of a kind that are parked in this state.
+	if q.looked != st.Version() {
+		q.looked, q.looks = st.Version(), make(map[look]bool)
+	}
+	s := engine.SubjectOf(&e.pod)
+	this := look{q.judge.Kind(st, s), e.pod.Priority, e.preempts(), since}
+	found, known := q.looks[this]
+	if !known {
+		found = anyChanged(st, since, func(n cluster.NodeIndex) bool {
+			return q.judge.Feasible(st, s, cluster.NoPod, n) || e.preempts() && q.judge.Preemptable(st, s, e.id, n)
+		})
+		q.looks[this] = found
+	}
+	return found
+}
+
+// anyChanged reports whether something holds for a node that has changed since.
+func anyChanged(st *cluster.State, since cluster.Seq, holds func(cluster.NodeIndex) bool) (found bool) {
 	st.Nodes.ChangedSince(since, everyNode, func(n cluster.NodeIndex) {
-		found = found || st.Nodes.Live.Has(n) && q.judge.Feasible(st, s, cluster.NoPod, n)
+		found = found || st.Nodes.Live.Has(n) && holds(n)
 	})
 	return found
 }
 
+// look is a question to the judge: can a kind run on a node that has changed since, or preempt there?
+type look struct {
+	kind     engine.Kind
+	priority int32
+	preempts bool
+	since    cluster.Seq
+}
+
 var everyNode = cluster.Range{End: cluster.MaxIndex}
 
-// link and unlink keep the count and the index of the place that a pod is in.
+// link and unlink keep the count and the indexes of the place that a pod is in.
 func (q *Queue) link(e *entry) {
 	q.counts[e.place]++
 	if h := q.heap(e); h != nil {
 		h.add(e)
 	}
-	if e.place != Unschedulable || e.wake == WhenChanged {
+	if key, ok := e.listens(); ok {
+		if q.listeners[key] == nil {
+			q.listeners[key] = make(pods)
+		}
+		q.listeners[key][e.id] = e
+	}
+	if e.place != Unschedulable || e.held || e.wake == WhenChanged {
 		return
 	}
 	if e.wake == WhenAnyNode {
 		q.nodeless[e.id] = e
 		return
 	}
-	parked, s := q.parked(e)
-	pods := parked[s]
-	if pods == nil {
-		pods = &parkedPods{free: make(map[cluster.PodID]*entry), own: make(map[string]map[cluster.PodID]*entry)}
-		parked[s] = pods
+	group, s := q.parked(e)
+	parked := group[s]
+	if parked == nil {
+		parked = &parkedPods{free: make(pods), preemptors: make(pods), own: make(map[string]pods)}
+		group[s] = parked
 	}
 	if e.pod.Pin == "" {
-		pods.free[e.id] = e
+		parked.free[e.id] = e
+		if e.preempts() {
+			parked.preemptors[e.id] = e
+		}
 	}
 	if name := e.node(); name != "" {
-		if pods.own[name] == nil {
-			pods.own[name] = make(map[cluster.PodID]*entry)
+		if parked.own[name] == nil {
+			parked.own[name] = make(pods)
 		}
-		pods.own[name][e.id] = e
+		parked.own[name][e.id] = e
 	}
 }
 
@@ -205,23 +293,30 @@ func (q *Queue) unlink(e *entry) {
 	if h := q.heap(e); h != nil {
 		h.remove(e)
 	}
+	if key, ok := e.listens(); ok {
+		delete(q.listeners[key], e.id)
+		if len(q.listeners[key]) == 0 {
+			delete(q.listeners, key)
+		}
+	}
 	if e.place != Unschedulable {
 		return
 	}
 	delete(q.nodeless, e.id)
-	parked, s := q.parked(e)
-	pods := parked[s]
-	if pods == nil {
+	group, s := q.parked(e)
+	parked := group[s]
+	if parked == nil {
 		return
 	}
-	delete(pods.free, e.id)
+	delete(parked.free, e.id)
+	delete(parked.preemptors, e.id)
 	name := e.node()
-	delete(pods.own[name], e.id)
-	if len(pods.own[name]) == 0 {
-		delete(pods.own, name)
+	delete(parked.own[name], e.id)
+	if len(parked.own[name]) == 0 {
+		delete(parked.own, name)
 	}
-	if len(pods.free)+len(pods.own) == 0 {
-		delete(parked, s)
+	if len(parked.free)+len(parked.own) == 0 {
+		delete(group, s)
 	}
 }
 

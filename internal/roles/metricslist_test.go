@@ -1,0 +1,291 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/replica"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/source/kube"
+	"github.com/berth-scheduler/berth/services/binder"
+	"github.com/berth-scheduler/berth/services/queue"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the list of metrics into docs/metrics.md")
+
+// notOurs are kube-scheduler's metrics that Berth does not have.
+var notOurs = []struct{ names, why string }{
+	{"scheduler_batch_attempts_total scheduler_batch_cache_flushed_total scheduler_get_node_hint_duration_seconds scheduler_store_schedule_results_duration_seconds",
+		"kube-scheduler's opportunistic batching, which its default configuration never uses. Berth's batches are `berth_queue_batch_size`"},
+	{"scheduler_plugin_execution_duration_seconds scheduler_plugin_evaluation_total",
+		"a plugin is a few instructions per node of a column here, not a call that could be timed"},
+	{"scheduler_queueing_hint_execution_duration_seconds scheduler_event_handling_duration_seconds scheduler_inflight_events",
+		"parked pods are judged per kind as the log is folded, and no events are kept for pods in flight"},
+	{"scheduler_goroutines scheduler_preemption_goroutines_duration_seconds scheduler_preemption_goroutines_execution_total",
+		"there are no goroutines per pod; evictions are `berth_binder_evictions_total`"},
+	{"scheduler_permit_wait_duration_seconds", "no plugin at Permit is built"},
+	{"scheduler_async_api_call_execution_total scheduler_async_api_call_execution_duration_seconds scheduler_pending_async_api_calls",
+		"kube-scheduler has them behind a feature gate that is off. Writes are `berth_kube_request_duration_seconds`"},
+	{"scheduler_resourceclaim_creates_total scheduler_dra_bindingconditions_allocations_total scheduler_dra_bindingconditions_wait_duration_seconds scheduler_volume_binder_cache_requests_total scheduler_volume_scheduling_stage_error_total",
+		"the plugins are not built"},
+	{"scheduler_podgroup_schedule_attempts_total scheduler_podgroup_scheduling_attempt_duration_seconds scheduler_podgroup_scheduling_algorithm_duration_seconds",
+		"pod groups are behind a feature gate that is off"},
+}
+
+// kubeMetrics are all that kube-scheduler 1.36 has under its own prefix.
+var kubeMetrics = strings.Fields(`
+	schedule_attempts_total scheduling_attempt_duration_seconds scheduling_algorithm_duration_seconds
+	event_handling_duration_seconds preemption_victims preemption_attempts_total pending_pods inflight_events goroutines
+	pod_scheduling_sli_duration_seconds pod_scheduling_attempts pod_scheduled_after_flush_total
+	framework_extension_point_duration_seconds plugin_execution_duration_seconds queueing_hint_execution_duration_seconds
+	queue_incoming_pods_total permit_wait_duration_seconds cache_size unschedulable_pods plugin_evaluation_total
+	preemption_goroutines_duration_seconds preemption_goroutines_execution_total batch_attempts_total
+	batch_cache_flushed_total get_node_hint_duration_seconds store_schedule_results_duration_seconds
+	async_api_call_execution_total async_api_call_execution_duration_seconds pending_async_api_calls
+	resourceclaim_creates_total dra_bindingconditions_allocations_total dra_bindingconditions_wait_duration_seconds
+	podgroup_schedule_attempts_total podgroup_scheduling_attempt_duration_seconds
+	podgroup_scheduling_algorithm_duration_seconds volume_binder_cache_requests_total volume_scheduling_stage_error_total`)
+
+// recorder is a registry that remembers what each role registers.
+type recorder struct {
+	t    *testing.T
+	role string
+	prometheus.Registerer
+	metrics map[string]*described // by name
+}
+
+// described is a metric as it is registered.
+type described struct {
+	name, help, kind string
+	labels, roles    []string
+	buckets          []float64
+}
+
+func (r *recorder) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		if err := r.Register(c); err != nil {
+			panic(err)
+		}
+	}
+}
+
+func (r *recorder) Register(c prometheus.Collector) error {
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(c); err != nil {
+		return err
+	}
+	descs := make(chan *prometheus.Desc, 100)
+	c.Describe(descs)
+	close(descs)
+	named := make(map[string]*dto.MetricFamily)
+	for d := range descs {
+		f := r.touch(c, d)
+		named[f.GetName()] = f
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		r.t.Errorf("gather what %s registers: %v", r.role, err)
+	}
+	for _, f := range families {
+		named[f.GetName()] = f
+	}
+	for _, f := range named {
+		r.note(f)
+	}
+	return nil
+}
+
+// descriptor matches what a prometheus.Desc says of itself.
+var descriptor = regexp.MustCompile(`^Desc{fqName: ("(?:[^"\\]|\\.)*"), help: ("(?:[^"\\]|\\.)*"), constLabels: {}, variableLabels: {(.*)}}$`)
+
+// touch makes a collector with labels have a metric. It returns what the descriptor says, as a gauge, which is what those
+// are that have nothing to count while nothing runs.
+func (r *recorder) touch(c prometheus.Collector, d *prometheus.Desc) *dto.MetricFamily {
+	parts := descriptor.FindStringSubmatch(d.String())
+	if parts == nil {
+		r.t.Fatalf("unexpected %v", d)
+	}
+	name, err1 := strconv.Unquote(parts[1])
+	help, err2 := strconv.Unquote(parts[2])
+	if err := errors.Join(err1, err2); err != nil {
+		r.t.Fatal(err)
+	}
+	labels := strings.FieldsFunc(parts[3], func(r rune) bool { return r == ',' })
+	slices.Sort(labels)
+	values := make([]string, len(labels))
+	switch vec := c.(type) {
+	case *prometheus.CounterVec:
+		vec.WithLabelValues(values...)
+	case *prometheus.GaugeVec:
+		vec.WithLabelValues(values...)
+	case *prometheus.HistogramVec:
+		vec.WithLabelValues(values...)
+	}
+	gauge := &dto.Metric{Gauge: &dto.Gauge{Value: new(float64)}}
+	for k := range labels {
+		gauge.Label = append(gauge.Label, &dto.LabelPair{Name: &labels[k], Value: &values[k]})
+	}
+	kind := dto.MetricType_GAUGE
+	return &dto.MetricFamily{Name: &name, Help: &help, Type: &kind, Metric: []*dto.Metric{gauge}}
+}
+
+func (r *recorder) note(f *dto.MetricFamily) {
+	d := r.metrics[f.GetName()]
+	if d == nil {
+		d = &described{name: f.GetName(), help: f.GetHelp(), kind: strings.ToLower(f.GetType().String())}
+		for _, l := range f.Metric[0].Label {
+			d.labels = append(d.labels, l.GetName())
+		}
+		for _, b := range f.Metric[0].GetHistogram().GetBucket() {
+			d.buckets = append(d.buckets, b.GetUpperBound())
+		}
+		r.metrics[f.GetName()] = d
+		problems, err := promlint.NewWithMetricFamilies([]*dto.MetricFamily{f}).Lint()
+		if err != nil {
+			r.t.Error(err)
+		}
+		for _, p := range problems {
+			r.t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+	if !slices.Contains(d.roles, r.role) {
+		d.roles = append(d.roles, r.role)
+	}
+}
+
+// metricsOfAllRoles makes every role, without running it.
+func metricsOfAllRoles(t *testing.T) map[string]*described {
+	r := &recorder{t: t, metrics: make(map[string]*described)}
+	as := func(role string) *recorder { r.role = role; return r }
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	log := slog.New(slog.DiscardHandler)
+	client, err := coord.Connect(coord.Config{Endpoints: []string{"http://127.0.0.1:1"}, Log: log})
+	must(err)
+	defer client.Close()
+	clients := rpc.NewClients(rpc.Config{Net: rpc.Memory(), Log: log})
+	defer clients.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	must(os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}],
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]}`), 0o600))
+
+	cluster := cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}
+	src, err := kube.New(kube.Config{Kubeconfig: kubeconfig, SchedulerNames: []string{"default-scheduler"}, Metrics: as("binder")})
+	must(err)
+	_, err = binder.New(binder.Config{ID: "b", Address: "b", Coord: client, Source: src, Settings: cluster, Log: log, Metrics: as("binder")})
+	must(err)
+	rep, err := replica.New(replica.Config{Member: "r", Leaders: client, Conns: clients, Log: log, Metrics: as("every role with a replica")})
+	must(err)
+	_, err = queue.New(queue.Config{
+		ID: "q", Replica: rep, Evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), Coord: client, Clients: clients,
+		NewSession: func(context.Context) (queue.Session, error) { return nil, nil }, Log: log, Metrics: as("queue"),
+	})
+	must(err)
+	return r.metrics
+}
+
+// page renders docs/metrics.md.
+func page(metrics map[string]*described) string {
+	var b strings.Builder
+	table := func(prefix string) {
+		b.WriteString("| name | type | labels | role | meaning |\n| --- | --- | --- | --- | --- |\n")
+		for _, name := range slices.Sorted(func(yield func(string) bool) {
+			for name := range metrics {
+				if strings.HasPrefix(name, kubePrefix) == (prefix == kubePrefix) && !yield(name) {
+					return
+				}
+			}
+		}) {
+			d := metrics[name]
+			kind := d.kind
+			if n := len(d.buckets); n > 1 {
+				kind += fmt.Sprintf(", %d buckets from %g to %g", n, d.buckets[0], d.buckets[n-1])
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", d.name, kind, strings.Join(d.labels, ", "), strings.Join(d.roles, ", "), d.help)
+		}
+	}
+	b.WriteString(`# Metrics
+
+Every role serves its metrics at ` + "`/metrics`" + ` of ` + "`--metrics-listen`" + `. A test holds this page against what the roles register:
+` + "`go test ./internal/roles -run Metrics`" + `; with ` + "`-rewrite`" + ` it writes the page.
+
+## Those that kube-scheduler has too
+
+They have kube-scheduler's names, labels, buckets and meaning, and no other label: dashboards and alerts go on working when they
+sum over the processes. Each role serves what it knows.
+
+`)
+	table(kubePrefix)
+	b.WriteString("\n## Berth's own\n\nThose of a member carry a label `member` besides, since a process may run several.\n\n")
+	table("")
+	b.WriteString("\nBesides, every process serves `go_*`, `process_*`, and `grpc_server_*` and `grpc_client_*` of its RPCs.\n\n## Those of kube-scheduler that Berth does not have\n\n| name | why |\n| --- | --- |\n")
+	for _, n := range notOurs {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", strings.Join(strings.Fields(n.names), "`, `"), n.why)
+	}
+	return b.String()
+}
+
+func TestMetricsAreThoseOfThePage(t *testing.T) {
+	const file = "../../docs/metrics.md"
+	metrics := metricsOfAllRoles(t)
+	got := page(metrics)
+	if *rewrite {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
+		t.Errorf("%s (-page +registered); run with -rewrite if it is right:\n%s", file, diff)
+	}
+}
+
+func TestEveryMetricOfKubeSchedulerIsThereOrSaidNotToBe(t *testing.T) {
+	metrics := metricsOfAllRoles(t)
+	left := make(map[string]bool)
+	for _, n := range notOurs {
+		for _, name := range strings.Fields(n.names) {
+			left[name] = true
+		}
+	}
+	for _, name := range kubeMetrics {
+		name = kubePrefix + name
+		if (metrics[name] != nil) == left[name] {
+			t.Errorf("%s: registered %v, said not to be there %v", name, metrics[name] != nil, left[name])
+		}
+		delete(left, name)
+	}
+	for name := range left {
+		t.Errorf("%s is said not to be there, but kube-scheduler does not have it", name)
+	}
+	for name := range metrics {
+		if short, ok := strings.CutPrefix(name, kubePrefix); ok && !slices.Contains(kubeMetrics, short) {
+			t.Errorf("%s is none of kube-scheduler's: Berth's own begin with berth_", name)
+		}
+	}
+}

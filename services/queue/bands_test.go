@@ -1,0 +1,477 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
+	"github.com/berth-scheduler/berth/services/queue"
+)
+
+// wordCounts is how long the last word of another member counts.
+const wordCounts = 1500 * time.Millisecond
+
+func priority(p int32) func(*cluster.Pod, *cluster.ClassSpec) {
+	return func(pod *cluster.Pod, _ *cluster.ClassSpec) { pod.Priority = p }
+}
+
+// neighbor is a queue member that a test speaks for.
+type neighbor struct {
+	queuev1.UnimplementedQueueServiceServer
+
+	mu      sync.Mutex
+	says    map[int32]int32 // priority by shard
+	silent  bool
+	changed chan struct{}
+	heard   map[string]int // streams by member
+}
+
+func (n *neighbor) say(bands map[int32]int32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.says = bands
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// hang makes it say nothing more, with its streams open.
+func (n *neighbor) hang() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.silent = true
+}
+
+func (n *neighbor) WatchBands(request *queuev1.WatchBandsRequest, stream queuev1.QueueService_WatchBandsServer) error {
+	n.mu.Lock()
+	n.heard[request.GetMember()]++
+	n.mu.Unlock()
+	for {
+		n.mu.Lock()
+		message, silent, changed := &queuev1.WatchBandsResponse{}, n.silent, n.changed
+		for shard, p := range n.says {
+			message.Bands = append(message.Bands, &queuev1.Band{Shard: shard, Priority: p})
+		}
+		n.mu.Unlock()
+		if !silent {
+			if err := stream.Send(message); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		case <-changed:
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// neighbor starts one that is a member; die ends its server, but it stays among the members until it leaves.
+func (w *world) neighbor(id string) (n *neighbor, die func()) {
+	n = &neighbor{changed: make(chan struct{}), heard: make(map[string]int)}
+	die = w.serve(id, func(r grpc.ServiceRegistrar) { queuev1.RegisterQueueServiceServer(r, n) })
+	w.etcd.join(coord.RoleQueue, id)
+	return n, die
+}
+
+// beside returns a world in which q1 owns the only shard, and a neighbor works at priority 10.
+func beside(t *testing.T) (w *world, n *neighbor, die func()) {
+	w = newWorld(t, 1)
+	w.metrics = prometheus.NewRegistry()
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 100_000)
+	n, die = w.neighbor("q0")
+	n.say(map[int32]int32{7: 10})
+	w.queueMember("q1")
+	time.Sleep(time.Second)
+	if owners := w.etcd.ownersOf(); !cmp.Equal(owners, map[int]string{0: "q1"}) {
+		t.Fatalf("shards are owned by %v, want 0 by q1", owners)
+	}
+	return w, n, die
+}
+
+// nodes adds so many, each for 110 pods.
+func (w *world) nodes(count int) {
+	for k := range count {
+		w.ledger.node(fmt.Sprintf("n%d", k), 1_000_000)
+	}
+}
+
+// after lets so much time pass and returns which of the pods are placed.
+func (w *world) after(d time.Duration) []string {
+	time.Sleep(d)
+	synctest.Wait()
+	return w.binder.order()
+}
+
+func TestLowerBandWaitsUntilTheHigherOneOfAnotherMemberIsDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, n, _ := beside(t)
+		w.ledger.pod("low", 100, priority(9))
+		w.ledger.pod("high", 100, priority(11))
+		w.ledger.pod("same", 100, priority(10))
+		if got, want := w.after(time.Minute), []string{"high", "same"}; !slices.Equal(got, want) {
+			t.Fatalf("while another works at 10, %v are placed, want %v", got, want)
+		}
+		n.say(map[int32]int32{7: 9})
+		if got, want := w.after(50*time.Millisecond), []string{"high", "same", "low"}; !slices.Equal(got, want) {
+			t.Errorf("50 ms after it works at 9, %v are placed, want %v", got, want)
+		}
+		measured := samples(t, w.metrics.(*prometheus.Registry))
+		if waits, ended := measured["berth_queue_band_waits_total"], measured["berth_queue_band_wait_seconds"]; waits == 0 || ended != waits {
+			t.Errorf("%v waits have begun and %v ended, want some, and all of them", waits, ended)
+		}
+	})
+}
+
+func TestMemberThatIsNotHeardHoldsNobodyForLong(t *testing.T) {
+	for name, c := range map[string]struct {
+		stop   func(w *world, n *neighbor, die func())
+		within time.Duration
+	}{
+		"hangs":  {func(_ *world, n *neighbor, _ func()) { n.hang() }, wordCounts},
+		"dies":   {func(_ *world, _ *neighbor, die func()) { die() }, wordCounts},
+		"leaves": {func(w *world, _ *neighbor, die func()) { w.etcd.leave("q0") }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, n, die := beside(t)
+				w.ledger.pod("low", 100, nil)
+				if got := w.after(time.Minute); got != nil {
+					t.Fatalf("before it %s, %v are placed", name, got)
+				}
+				c.stop(w, n, die)
+				if c.within > 0 {
+					if got := w.after(c.within - 600*time.Millisecond); got != nil {
+						t.Errorf("as soon as it %s, %v are placed, though its last word counts", name, got)
+					}
+				}
+				if got := w.after(700 * time.Millisecond); !slices.Equal(got, []string{"low"}) {
+					t.Errorf("%v after it %s, %v are placed, want low", c.within+100*time.Millisecond, name, got)
+				}
+			})
+		})
+	}
+}
+
+func TestMemberIsCalledAgainWhenItIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _, die := beside(t)
+		die()
+		time.Sleep(time.Minute)
+		back := &neighbor{changed: make(chan struct{}), heard: make(map[string]int), says: map[int32]int32{7: 10}}
+		w.serve("q0", func(r grpc.ServiceRegistrar) { queuev1.RegisterQueueServiceServer(r, back) })
+		time.Sleep(10 * time.Second)
+		w.ledger.pod("low", 100, nil)
+		if got := w.after(time.Minute); got != nil {
+			t.Errorf("%v are placed, though another works at 10 again", got)
+		}
+		back.mu.Lock()
+		defer back.mu.Unlock()
+		if want := map[string]int{"q1": 1}; !maps.Equal(back.heard, want) {
+			t.Errorf("calls %v, want %v", back.heard, want)
+		}
+	})
+}
+
+func TestNewMemberHearsTheOthersBeforeItBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.filterWorker("f1", nil)
+		w.scoreWorker("s1")
+		w.ledger.node("n1", 1000)
+		w.ledger.pod("low", 100, nil)
+		n, _ := w.neighbor("q0")
+		n.hang()
+		start := time.Now()
+		w.queueMember("q1")
+		w.untilPlaced("low")
+		if took := time.Since(start); took < wordCounts || took > wordCounts+100*time.Millisecond {
+			t.Errorf("placed after %v, want after %v: the time that the other has to speak", took, wordCounts)
+		}
+	})
+}
+
+func TestUnschedulablePodOfAHigherBandStarvesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.filterWorker("f1", nil)
+		w.scoreWorker("s1")
+		w.ledger.node("n1", 50_000)
+		q1, _ := w.queueMember("q1")
+		q2, _ := w.queueMember("q2")
+		time.Sleep(time.Second)
+		for k := range 8 {
+			w.ledger.pod(fmt.Sprintf("huge%d", k), int64(100_000+k), priority(1000))
+		}
+		var want []string
+		for k := range 20 {
+			name := fmt.Sprintf("p%02d", k)
+			w.ledger.pod(name, int64(100+k), nil)
+			want = append(want, name)
+		}
+		got := w.after(time.Second)
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("placed %v, want %v", got, want)
+		}
+		unschedulable := 0
+		for _, q := range []*queue.Service{q1, q2} {
+			for _, p := range pending(t, q) {
+				if p.GetState() == queuev1.State_STATE_UNSCHEDULABLE {
+					unschedulable++
+				}
+			}
+		}
+		if unschedulable != 8 {
+			t.Errorf("%d pods are unschedulable, want 8", unschedulable)
+		}
+	})
+}
+
+func TestShardThatGetsNowhereHoldsNobodyForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 8)
+		filters, _ := w.filterWorker("f1", nil)
+		filters.refuse = func(request *filterv1.FilterRequest) error {
+			if request.GetSubjects()[0].GetPriority() == 10 {
+				return status.Error(codes.Unavailable, "not for these")
+			}
+			return nil
+		}
+		w.scoreWorker("s1")
+		w.ledger.node("n1", 100_000)
+		q, _ := w.queueMember("q1")
+		time.Sleep(time.Second)
+		w.ledger.pod("high", 100, priority(10))
+		for k := range 8 {
+			w.ledger.pod(fmt.Sprintf("low%d", k), int64(101+k), nil)
+		}
+		if got := w.after(500 * time.Millisecond); got != nil {
+			t.Errorf("placed at once: %v, want none, since high is being tried", got)
+		}
+		w.after(3 * time.Second)
+		held := pending(t, q)
+		for name, p := range held {
+			if p.GetShard() != held["high"].GetShard() {
+				t.Errorf("%s of shard %d still waits for high of shard %d", name, p.GetShard(), held["high"].GetShard())
+			}
+		}
+		if len(held) == 9 {
+			t.Error("all pods are of one shard: nothing is tested")
+		}
+	})
+}
+
+func TestShardThatDrainsHasNoBand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		hangs := make(chan struct{})
+		w.filterWorker("f1", func(int64) { <-hangs })
+		w.scoreWorker("s1")
+		w.ledger.node("n1", 1000)
+		q, _ := w.queueMember("q1")
+		time.Sleep(time.Second)
+		stream := newBandStream(t.Context())
+		var watch sync.WaitGroup
+		watch.Go(func() { _ = q.WatchBands(&queuev1.WatchBandsRequest{Member: "q2"}, stream) })
+		defer watch.Wait()
+		defer stream.cancel()
+		defer close(hangs)
+		says := func(want ...*queuev1.Band) {
+			t.Helper()
+			if got := fmt.Sprint((<-stream.sent).GetBands()); got != fmt.Sprint(want) {
+				t.Errorf("bands %v, want %v", got, want)
+			}
+		}
+		says()
+		w.ledger.pod("p", 100, priority(10))
+		says(&queuev1.Band{Priority: 10})
+		w.etcd.join(coord.RoleQueue, "q2") // to whom rendezvous hashing gives the shard
+		says()
+		if owners := w.etcd.ownersOf(); owners[0] != "q1" {
+			t.Errorf("shards are owned by %v, want 0 still by q1, whose cycle has not ended", owners)
+		}
+	})
+}
+
+func TestOrderIsGlobalByBandOverShardsAndMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 8)
+		w.batch = 3
+		w.filterWorker("f1", nil)
+		w.scoreWorker("s1")
+		w.nodes(3)
+		w.queueMember("q1")
+		w.queueMember("q2")
+		time.Sleep(time.Second)
+		count := map[string]int{}
+		for _, owner := range w.etcd.ownersOf() {
+			count[owner]++
+		}
+		if count["q1"] == 0 || count["q2"] == 0 {
+			t.Fatalf("shards by owner: %v, want some of both", count)
+		}
+		// Nobody can begin before all pods are there.
+		leader := w.etcd.leader
+		w.etcd.change(func() { w.etcd.leader = coord.Leader{} })
+		synctest.Wait()
+		var want []int32
+		for k := range 240 {
+			p := int32(k % 6)
+			w.ledger.pod(fmt.Sprintf("%d-%03d", p, k), int64(100+k%24), priority(p))
+			want = append(want, p)
+		}
+		time.Sleep(time.Second)
+		w.etcd.change(func() { w.etcd.leader = leader })
+		var got []int32
+		for _, name := range w.after(time.Minute) {
+			var p int32
+			if _, err := fmt.Sscanf(name, "%d-", &p); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, p)
+		}
+		slices.Sort(want)
+		slices.Reverse(want)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("priorities in the order of placement (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestOwnersChangeUnderLoadAndNoPodIsLostOrTwiceOrOutOfOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 8)
+		w.batch = 4
+		w.filterWorker("f1", func(int64) { time.Sleep(3 * time.Millisecond) })
+		w.scoreWorker("s1")
+		w.nodes(12)
+		w.queueMember("q1")
+		const pods = 1200
+		var load sync.WaitGroup
+		load.Go(func() {
+			for k := range pods {
+				p := k % 3
+				w.ledger.pod(fmt.Sprintf("%d/%02d/%04d", p, k%16, k), int64(100+k%16), priority(int32(p)))
+				time.Sleep(time.Millisecond)
+			}
+		})
+		for k := range 6 {
+			time.Sleep(100 * time.Millisecond)
+			_, stop := w.queueMember(fmt.Sprintf("q%d", k+2))
+			time.Sleep(70 * time.Millisecond)
+			if k%2 == 0 {
+				stop()
+			}
+		}
+		load.Wait()
+		order := w.after(time.Minute)
+		if n := len(order); n != pods {
+			t.Errorf("%d placements, want %d", n, pods)
+		}
+		claims := map[int32]map[int64]bool{}
+		w.binder.mu.Lock()
+		for _, commit := range w.binder.commits {
+			if claims[commit.GetShard()] == nil {
+				claims[commit.GetShard()] = map[int64]bool{}
+			}
+			claims[commit.GetShard()][commit.GetShardRevision()] = true
+		}
+		w.binder.mu.Unlock()
+		for shard, revisions := range claims {
+			if len(revisions) > 1 {
+				delete(claims, shard)
+			}
+		}
+		if len(claims) > 2 {
+			t.Errorf("shards %v of 8 placed pods under one owner only: the load was not felt", slices.Sorted(maps.Keys(claims)))
+		}
+		last := map[string]string{}
+		for _, name := range order {
+			band := name[:len("p/kk")] // of one class, so of one shard
+			if name <= last[band] {
+				t.Errorf("%s is placed after %s", name, last[band])
+			}
+			last[band] = name
+		}
+	})
+}
+
+func TestWatchBandsSpeaksAtOnceOnChangeAndEveryHalfSecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1) // without workers: nothing is popped
+		q, _ := w.queueMember("q1")
+		time.Sleep(time.Second)
+		stream := newBandStream(t.Context())
+		var watch sync.WaitGroup
+		watch.Go(func() {
+			if err := q.WatchBands(&queuev1.WatchBandsRequest{Member: "q2"}, stream); err == nil {
+				t.Error("WatchBands ended without an error")
+			}
+		})
+		defer watch.Wait()
+		defer stream.cancel()
+		start := time.Now()
+		expect := func(at time.Duration, bands ...*queuev1.Band) {
+			t.Helper()
+			m := <-stream.sent
+			got, want := fmt.Sprint(m.GetBands()), fmt.Sprint(bands)
+			if since := time.Since(start); since != at || got != want {
+				t.Errorf("after %v: %v, want %v after %v", since, got, want, at)
+			}
+		}
+		expect(0)
+		time.Sleep(100 * time.Millisecond)
+		w.ledger.pod("a", 100, priority(3))
+		expect(100*time.Millisecond, &queuev1.Band{Priority: 3})
+		time.Sleep(time.Millisecond)
+		w.ledger.pod("b", 100, priority(5))
+		w.ledger.pod("c", 100, priority(7))
+		expect(105*time.Millisecond, &queuev1.Band{Priority: 7})
+		w.ledger.pod("d", 100, priority(1)) // changes no band
+		expect(605*time.Millisecond, &queuev1.Band{Priority: 7})
+		w.ledger.apply(cluster.PodRemoved{ID: 2})
+		expect(610*time.Millisecond, &queuev1.Band{Priority: 5})
+	})
+}
+
+// bandStream is the server's end of a stream.
+type bandStream struct {
+	grpc.ServerStream
+	ctx    context.Context
+	cancel context.CancelFunc
+	sent   chan *queuev1.WatchBandsResponse
+}
+
+func newBandStream(ctx context.Context) *bandStream {
+	ctx, cancel := context.WithCancel(ctx)
+	return &bandStream{ctx: ctx, cancel: cancel, sent: make(chan *queuev1.WatchBandsResponse)}
+}
+
+func (s *bandStream) Context() context.Context { return s.ctx }
+
+func (s *bandStream) Send(m *queuev1.WatchBandsResponse) error {
+	select {
+	case s.sent <- m:
+		return nil
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
+}

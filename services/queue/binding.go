@@ -1,0 +1,73 @@
+package queue
+
+import (
+	"sync"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// binding is the pods on their way from the commit to the bind, to measure the whole of their attempts. It is safe for
+// concurrent use.
+type binding struct {
+	mu   sync.Mutex
+	pods map[cluster.PodID]attemptBegun
+}
+
+// attemptBegun is an attempt that a commit was sent for.
+type attemptBegun struct {
+	profile string
+	popped  time.Time
+}
+
+func newBinding() *binding { return &binding{pods: make(map[cluster.PodID]attemptBegun)} }
+
+// begin is called before the commit is sent, since the log may tell of the bind before the commit is answered.
+func (b *binding) begin(pod cluster.PodID, profile string, popped time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pods[pod] = attemptBegun{profile, popped}
+}
+
+// end forgets a pod that was not placed.
+func (b *binding) end(pod cluster.PodID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.pods, pod)
+}
+
+// reset forgets all pods: in another log they have other ids.
+func (b *binding) reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.pods)
+}
+
+// apply ends the attempts that a delta tells the end of. st is the state after it.
+func (b *binding) apply(st *cluster.State, d cluster.Delta, m *metrics) {
+	var pod cluster.PodID
+	result := resultScheduled
+	switch d := d.(type) {
+	case cluster.PodBound:
+		pod = d.ID
+	case cluster.PodSet:
+		if row := st.Pod(d.ID); row == nil || row.Phase != cluster.Bound {
+			return
+		}
+		pod = d.ID
+	case cluster.PodForgotten:
+		pod, result = d.ID, resultError
+	case cluster.PodRemoved:
+		b.end(d.ID)
+		return
+	default:
+		return
+	}
+	b.mu.Lock()
+	begun, ok := b.pods[pod]
+	delete(b.pods, pod)
+	b.mu.Unlock()
+	if ok {
+		m.attempt(result, begun.profile, time.Since(begun.popped))
+	}
+}

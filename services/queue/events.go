@@ -1,0 +1,99 @@
+package queue
+
+import (
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// The events by which pods come to a place, as kube-scheduler names them.
+const (
+	podAdd = "UnschedulablePodAdd"
+
+	attemptFailure       = "ScheduleAttemptFailure"
+	backoffComplete      = "BackoffComplete"
+	popFromBackoff       = "PopFromBackoffQ"
+	forceActivate        = "ForceActivate"
+	unschedulableTimeout = "UnschedulableTimeout"
+)
+
+// eventOf returns what kube-scheduler calls a delta; of several names it has for one, the first. It has none for what
+// happens to namespaces, services and controllers, which bring no pod back there.
+func eventOf(st *cluster.State, d cluster.Delta) string {
+	switch d := d.(type) {
+	case cluster.PodSet:
+		return podEvent(st, st.Pod(d.ID))
+	case cluster.PodAssumed, cluster.PodBound:
+		return assignedPod.add
+	case cluster.PodForgotten, cluster.PodRemoved, cluster.PodNominated, cluster.PreemptionStarted, cluster.PreemptionEnded:
+		return "AssignedPodDelete"
+	case cluster.NodeSet:
+		return nodeEvent(st, &d.Node)
+	case cluster.NodeRemoved:
+		return "NodeDelete"
+	case cluster.NamespaceSet, cluster.NamespaceRemoved:
+		return "NamespaceUpdate"
+	}
+	return "SelectorUpdate"
+}
+
+// podEvents are the events of pods that are on a node, or of those that are not.
+type podEvents struct{ add, update, label, scaleDown, gates, toleration string }
+
+var assignedPod = podEvents{
+	add:        "AssignedPodAdd",
+	update:     "AssignedPodUpdate",
+	label:      "AssignedPodUpdatePodLabel",
+	scaleDown:  "AssignedPodUpdatePodScaleDown",
+	gates:      "AssignedPodUpdatePodSchedulingGatesEliminated",
+	toleration: "AssignedPodUpdatePodToleration",
+}
+
+var unschedulablePod = podEvents{
+	add:        podAdd,
+	update:     "UnschedulablePodUpdate",
+	label:      "UnschedulablePodUpdatePodLabel",
+	scaleDown:  "UnschedulablePodUpdatePodScaleDown",
+	gates:      "UnschedulablePodUpdatePodSchedulingGatesEliminated",
+	toleration: "UnschedulablePodUpdatePodToleration",
+}
+
+func podEvent(st *cluster.State, row *cluster.PodRow) string {
+	b, events := st.Before(), &unschedulablePod
+	if row.Placed() {
+		events = &assignedPod
+	}
+	class := st.Class(row.Class)
+	switch {
+	case b.Class == nil || !b.Pod.Placed() && row.Placed():
+		return events.add
+	case b.Pod.Labels != row.Labels:
+		return events.label
+	case less(class.Spec.Requests, b.Class.Spec.Requests):
+		return events.scaleDown
+	case len(b.Pod.Gates) > 0 && len(row.Gates) == 0:
+		return events.gates
+	case len(b.Class.Spec.Tolerations) != len(class.Spec.Tolerations):
+		return events.toleration
+	}
+	return events.update
+}
+
+func nodeEvent(st *cluster.State, is *cluster.Node) string {
+	was := &st.Before().Node
+	switch {
+	case was.Name == "":
+		return "NodeAdd"
+	case was.Unschedulable && !is.Unschedulable:
+		return "NodeUpdateNodeTaint"
+	case !slices.Equal(was.Allocatable, is.Allocatable):
+		return "NodeUpdateNodeAllocatable"
+	case !slices.Equal(was.Labels, is.Labels):
+		return "NodeUpdateNodeLabel"
+	case !slices.Equal(was.Taints, is.Taints):
+		return "NodeUpdateNodeTaint"
+	case !slices.Equal(was.Features, is.Features):
+		return "NodeUpdateNodeDeclaredFeature"
+	}
+	return "NodeUpdate"
+}

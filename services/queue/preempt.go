@@ -1,0 +1,229 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	"github.com/berth-scheduler/berth/internal/wire"
+)
+
+// preemptFor is after how long a cycle begins no further preemption, so that pods that fit need not wait for the next
+// batch. It begins at least one.
+const preemptFor = 500 * time.Millisecond
+
+// postFilter is what comes of kube-scheduler's PostFilter for a pod that fits nowhere.
+type postFilter struct {
+	preempts bool   // it may preempt: the rest is not known yet
+	started  bool   // pods are evicted for it, and the binder has reported it
+	message  string // what FailedScheduling's text ends with
+	clear    bool   // it is to be nominated to no node any more
+}
+
+// postFilter says what comes of PostFilter without a dry run.
+func (d *driver) postFilter(st *cluster.State, b *batch, i int) postFilter {
+	if !b.judged(i) {
+		return postFilter{clear: b.nodes == 0}
+	}
+	profile := st.Profile(b.kindOf[i].profile)
+	if profile == nil || len(profile.PostFilters) == 0 {
+		return postFilter{clear: true}
+	}
+	why, ok := d.s.cfg.Evaluator.Preempts(st, b.attempts[i].ID)
+	if ok {
+		return postFilter{preempts: true}
+	}
+	if why != "" {
+		d.preempted(b, i, preemptionNotEligible, statusUnschedulable, 0)
+	}
+	return postFilter{message: engine.PostFilterMessage(profile, why)}
+}
+
+// preempt makes room for pods that fit nowhere, one after the other in queue order: each dry run sees the nomination
+// that comes of the one before, which holds the room.
+func (d *driver) preempt(ctx context.Context, b *batch, now view, open map[int]bool, pods []int) error {
+	start := time.Now()
+	// What preemption says where it cannot help is the same for all pods of a subject, in this batch.
+	hopeless := make(map[engine.Subject]string)
+	for k, i := range pods {
+		if k > 0 && time.Since(start) > preemptFor || d.sh.isDraining() {
+			return nil // the others are tried again
+		}
+		d.s.bands.works(d.sh.number, time.Now().Add(stalled))
+		a, began := b.attempts[i], time.Now()
+		why, ok := hopeless[a.Subject]
+		var found dryRunFound
+		if !ok || a.node() != "" {
+			var err error
+			if found, err = d.dryRun(ctx, b, a, now); err != nil {
+				d.preempted(b, i, preemptionError, statusError, time.Since(began))
+				return d.refused(ctx, b, open, []int{i}, "preempt", err)
+			}
+			if found.nodes == 0 { // the pod, or its class, is gone
+				d.sh.with(func(q *Queue, now time.Time) { q.Await(now, a, found.version) })
+				delete(open, i)
+				continue
+			}
+			why = engine.PreemptionMessage(found.nodes, found.verdicts)
+		}
+		if found.best == nil {
+			if a.node() == "" {
+				hopeless[a.Subject] = why
+			}
+			d.preempted(b, i, preemptionNoCandidate, statusUnschedulable, time.Since(began))
+			if err := d.parkPreemptor(ctx, b, open, i, why); err != nil {
+				return err
+			}
+			continue
+		}
+		goOn, err := d.evict(ctx, b, open, i, found, began)
+		if err != nil || !goOn {
+			return err
+		}
+	}
+	return nil
+}
+
+// preempted measures a try to make room.
+func (d *driver) preempted(b *batch, i int, result, status string, took time.Duration) {
+	d.s.metrics.preemptionAttempts.Inc()
+	d.s.metrics.preemptions.WithLabelValues(result).Inc()
+	d.s.metrics.points.WithLabelValues(pointPostFilter, status, b.kindOf[i].profile).Observe(took.Seconds())
+}
+
+// parkPreemptor parks a pod for which there is no room to be made. Why says so.
+func (d *driver) parkPreemptor(ctx context.Context, b *batch, open map[int]bool, i int, why string) error {
+	return d.read(ctx, func(st *cluster.State) {
+		f := postFilter{clear: true}
+		if profile := st.Profile(b.kindOf[i].profile); profile != nil {
+			f.message = engine.PostFilterMessage(profile, why)
+		}
+		d.sh.with(func(q *Queue, now time.Time) { d.parkOne(q, now, st, b, open, i, f) })
+	})
+}
+
+// dryRunFound is the merged answer about all ranges.
+type dryRunFound struct {
+	version  cluster.Version // the oldest of the answers
+	nodes    int             // that exist
+	best     *filterv1.PreemptionCandidate
+	verdicts []engine.VerdictCount // why the nodes are no candidates
+}
+
+// dryRun asks the filter-workers where a pod would fit if pods of lower priority were gone.
+func (d *driver) dryRun(ctx context.Context, b *batch, a Attempt, now view) (dryRunFound, error) {
+	least := b.newest
+	if d.committed.Epoch == least.Epoch && least.Less(d.committed) {
+		least = d.committed
+	}
+	first, last := d.s.directory.split(now.filters)
+	var questions []question[*filterv1.DryRunPreemptionRequest, *filterv1.DryRunPreemptionResponse]
+	for _, r := range ranges(b.length, len(first)) {
+		questions = append(questions, question[*filterv1.DryRunPreemptionRequest, *filterv1.DryRunPreemptionResponse]{
+			request: &filterv1.DryRunPreemptionRequest{
+				MinVersion: wire.ToVersion(least), First: int32(r.First), End: int32(r.End),
+				Subject: wire.ToSubject(a.Subject), Pod: int32(a.ID), Limit: 1,
+			},
+			call: func(ctx context.Context, conn grpc.ClientConnInterface, request *filterv1.DryRunPreemptionRequest) (*filterv1.DryRunPreemptionResponse, error) {
+				return filterv1.NewFilterServiceClient(conn).DryRunPreemption(ctx, request)
+			},
+		})
+	}
+	answers, err := askAll(ctx, d.s, first, last, questions)
+	if err != nil {
+		return dryRunFound{}, err
+	}
+	return mergeDryRuns(answers, b.seed)
+}
+
+func mergeDryRuns(answers []*filterv1.DryRunPreemptionResponse, seed uint64) (dryRunFound, error) {
+	var found dryRunFound
+	var best *engine.Preemption
+	for k, answer := range answers {
+		d, err := wire.DryRun(answer)
+		if err != nil {
+			return dryRunFound{}, refusedError{err}
+		}
+		if v := wire.Version(answer.GetVersion()); k == 0 || v.Less(found.version) {
+			found.version = v
+		}
+		found.nodes += int(d.Nodes)
+		found.verdicts = engine.MergeVerdicts(found.verdicts, d.Verdicts)
+		for n := range d.Candidates {
+			if p := &d.Candidates[n]; best == nil || p.Compare(best, seed) < 0 {
+				best, found.best = p, answer.GetCandidates()[n]
+			}
+		}
+	}
+	return found, nil
+}
+
+// evict has the binder evict the best candidate's victims and nominate the pod. It reports false if the binder takes no further
+// preemption now.
+func (d *driver) evict(
+	ctx context.Context, b *batch, open map[int]bool, i int, found dryRunFound, began time.Time,
+) (goOn bool, err error) {
+	a := b.attempts[i]
+	d.reports.withdraw(a.ID)
+	request := &binderv1.PreemptRequest{
+		Shard: d.sh.number, ShardRevision: d.sh.revision, Version: wire.ToVersion(found.version),
+		Attempt: a.Number, Candidate: found.best,
+		Pod: &binderv1.PodReport{Id: int32(a.ID), Uid: a.UID, Reason: reasonUnschedulable, Message: b.parking(i).Message},
+	}
+	response, err := askBinder(ctx, d, 1, false, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PreemptResponse, error) {
+		return binder.Preempt(ctx, request)
+	})
+	if err != nil {
+		d.preempted(b, i, preemptionError, statusError, time.Since(began))
+	}
+	switch code := status.Code(err); {
+	case err == nil:
+	case errors.Is(err, errShardLost) || ctx.Err() != nil:
+		return false, err
+	case code == codes.Aborted || code == codes.ResourceExhausted:
+		d.s.metrics.retries.WithLabelValues("preempt_" + snake(code)).Inc()
+		d.log.Info("preemption put off", "pod", a.UID, "err", err)
+		return false, nil
+	default:
+		d.log.Error("binder refuses the preemption", "pod", a.UID, "err", err)
+		d.fail(b, open, []int{i}, fmt.Sprintf("preempt: %v", err))
+		return true, nil
+	}
+	return true, d.settlePreemption(ctx, b, open, i, response, began)
+}
+
+// settlePreemption gives the pod of a preemption its outcome.
+func (d *driver) settlePreemption(
+	ctx context.Context, b *batch, open map[int]bool, i int, response *binderv1.PreemptResponse, began time.Time,
+) error {
+	a, version := b.attempts[i], wire.Version(response.GetVersion())
+	d.answered(version)
+	switch response.GetResult() {
+	case binderv1.PreemptResponse_RESULT_STARTED:
+		d.preempted(b, i, preemptionStarted, statusSuccess, time.Since(began))
+		return d.read(ctx, func(st *cluster.State) {
+			d.sh.with(func(q *Queue, now time.Time) { d.parkOne(q, now, st, b, open, i, postFilter{started: true}) })
+		})
+	case binderv1.PreemptResponse_RESULT_GONE:
+		d.preempted(b, i, preemptionGone, statusError, time.Since(began))
+		d.sh.with(func(q *Queue, now time.Time) { q.Await(now, a, version) })
+		delete(open, i)
+	default:
+		d.preempted(b, i, preemptionRetry, statusError, time.Since(began))
+		if d.tooOften(a) {
+			d.fail(b, open, []int{i}, "the pods to be preempted had changed when it came to it")
+			return nil
+		}
+		d.s.metrics.retries.WithLabelValues("preempt").Inc()
+	}
+	return nil
+}
