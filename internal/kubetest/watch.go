@@ -3,6 +3,7 @@ package kubetest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -12,19 +13,19 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Watcher follows all pods and remembers where each was bound, by UID, also after it is gone. It notices a binding that a
+// Watcher follows all pods and remembers where each was bound, by UID, and nominated, by name, also after it is gone. It notices a binding that a
 // later one has overwritten, which Check cannot see. Its methods may be called concurrently.
 type Watcher struct {
-	stop context.CancelFunc
-	done chan struct{} // closed when the watch has ended
+	stop func()
 
-	mu      sync.Mutex
-	nodes   map[types.UID]string // of the bound pods
-	twice   []Rebinding
-	seen    int // pods whose binding was seen to happen
-	first   time.Time
-	last    time.Time
-	waiters map[chan<- struct{}]int // each is closed when seen reaches its number
+	mu        sync.Mutex
+	nodes     map[types.UID]string // of the bound pods
+	twice     []Rebinding
+	seen      int // pods whose binding was seen to happen
+	first     time.Time
+	last      time.Time
+	waiters   map[chan<- struct{}]int         // each is closed when seen reaches its number
+	nominated map[types.NamespacedName]string // the last node that each pod was nominated to
 }
 
 // Rebinding is a pod that changed its node.
@@ -40,25 +41,13 @@ func Watch(ctx context.Context, kubeconfig string) (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	watching, stop := context.WithCancel(ctx)
-	w := &Watcher{stop: stop, done: make(chan struct{}), nodes: map[types.UID]string{}, waiters: map[chan<- struct{}]int{}}
-	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(
-			cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.Everything()), client),
-		ObjectType: &corev1.Pod{},
-		Transform:  trim,
-		Handler: cache.ResourceEventHandlerDetailedFuncs{
-			AddFunc:    func(obj any, initial bool) { w.observe(obj, initial) },
-			UpdateFunc: func(_, obj any) { w.observe(obj, false) },
-		},
+	w := &Watcher{nodes: map[types.UID]string{}, waiters: map[chan<- struct{}]int{}, nominated: map[types.NamespacedName]string{}}
+	w.stop, err = follow(ctx, client, "pods", &corev1.Pod{}, fields.Everything(), trim, cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc:    func(obj any, initial bool) { w.observe(obj, initial) },
+		UpdateFunc: func(_, obj any) { w.observe(obj, false) },
 	})
-	go func() {
-		defer close(w.done)
-		controller.RunWithContext(watching)
-	}()
-	if !cache.WaitForCacheSync(watching.Done(), controller.HasSynced) {
-		w.Stop()
-		return nil, fmt.Errorf("watch pods: %w", ctx.Err())
+	if err != nil {
+		return nil, err
 	}
 	return w, nil
 }
@@ -71,19 +60,25 @@ func trim(obj any) (any, error) {
 	}
 	small := &corev1.Pod{}
 	small.Namespace, small.Name, small.UID, small.ResourceVersion = pod.Namespace, pod.Name, pod.UID, pod.ResourceVersion
-	small.Spec.NodeName = pod.Spec.NodeName
+	small.Spec.NodeName, small.Status.NominatedNodeName = pod.Spec.NodeName, pod.Status.NominatedNodeName
 	return small, nil
 }
 
-// observe notes where a pod is. A pod of the initial list may have been bound at any time before.
+// observe notes where a pod is and was meant to go. A pod of the initial list may have been bound at any time before.
 func (w *Watcher) observe(obj any, initial bool) {
 	pod, ok := obj.(*corev1.Pod)
-	if !ok || pod.Spec.NodeName == "" {
+	if !ok {
 		return
 	}
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if n := pod.Status.NominatedNodeName; n != "" {
+		w.nominated[nameOf(pod)] = n
+	}
+	if pod.Spec.NodeName == "" {
+		return
+	}
 	from, bound := w.nodes[pod.UID]
 	switch {
 	case bound && from != pod.Spec.NodeName:
@@ -119,6 +114,13 @@ func (w *Watcher) BoundTwice() []Rebinding {
 	return append([]Rebinding(nil), w.twice...)
 }
 
+// Nominated returns the last node that each pod was nominated to, if it was.
+func (w *Watcher) Nominated() map[types.NamespacedName]string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.nominated)
+}
+
 // AwaitBound returns nil when at least n pods were seen to be bound since Watch returned, or an error when ctx ends first.
 func (w *Watcher) AwaitBound(ctx context.Context, n int) error {
 	reached := make(chan struct{})
@@ -141,7 +143,4 @@ func (w *Watcher) AwaitBound(ctx context.Context, n int) error {
 }
 
 // Stop ends the watch and waits for its end. What was seen can still be read.
-func (w *Watcher) Stop() {
-	w.stop()
-	<-w.done
-}
+func (w *Watcher) Stop() { w.stop() }

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// creators is how many objects are created at once. More do not make a small machine's API server faster.
-const creators = 32
+// requestsAtOnce is how many objects are written at once. More do not make a small machine's API server faster.
+const requestsAtOnce = 32
 
 // Zones is how many zones PlainNode spreads nodes over, in turn.
 const Zones = 10
@@ -22,7 +22,7 @@ func ZoneName(i int) string { return fmt.Sprintf("zone-%d", i) }
 // CreateNodes creates the nodes shape(0) … shape(n-1), many at once and in no order. Their status, and with it the
 // allocatable, is kept.
 func (c *ControlPlane) CreateNodes(ctx context.Context, n int, shape func(i int) *corev1.Node) error {
-	return createAll(ctx, n, func(ctx context.Context, i int) error {
+	return ForEach(ctx, n, func(ctx context.Context, i int) error {
 		node := shape(i)
 		if _, err := c.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("create node %s: %w", node.Name, err)
@@ -34,7 +34,7 @@ func (c *ControlPlane) CreateNodes(ctx context.Context, n int, shape func(i int)
 // CreatePods creates the pods template(0) … template(n-1), many at once and in no order. A pod without a namespace goes
 // to default.
 func (c *ControlPlane) CreatePods(ctx context.Context, n int, template func(i int) *corev1.Pod) error {
-	return createAll(ctx, n, func(ctx context.Context, i int) error {
+	return ForEach(ctx, n, func(ctx context.Context, i int) error {
 		pod := template(i)
 		namespace := pod.Namespace
 		if namespace == "" {
@@ -47,14 +47,15 @@ func (c *ControlPlane) CreatePods(ctx context.Context, n int, template func(i in
 	})
 }
 
-func createAll(ctx context.Context, n int, create func(ctx context.Context, i int) error) error {
+// ForEach calls do with 0 … n-1, many at once, about in this order, until one returns an error.
+func ForEach(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(creators)
+	g.SetLimit(requestsAtOnce)
 	for i := range n {
 		if ctx.Err() != nil {
 			break
 		}
-		g.Go(func() error { return create(ctx, i) })
+		g.Go(func() error { return do(ctx, i) })
 	}
 	return g.Wait()
 }

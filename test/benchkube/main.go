@@ -5,8 +5,9 @@
 // and fails if a node is over its allocatable, if a pod was bound twice, if one is where a required constraint forbids it
 // to be, or if one is not bound. With --kill it also kills parts of Berth on the way.
 //
-// A workload is a kind of pods: plain ones only request resources, the others have one kind of constraint each. Everything
-// runs on this machine: the API server, etcd and the contender share its cores, so the figures compare contenders and are
+// A workload is a kind of pods: plain ones only request resources, others have one kind of constraint each. Three workloads
+// have a script besides: pods that fit nowhere, pods with gates, and pods that need the room of others. Everything runs on
+// this machine: the API server, etcd and the contender share its cores, so the figures compare contenders and are
 // no more than that.
 //
 // Two subcommands serve the program itself and make: "benchkube null-binder" is the contender that binds blindly, and
@@ -40,7 +41,7 @@ type config struct {
 	berth                             string      // path of the berth binary
 	kubeQPS                           int
 	bindConcurrency                   int
-	timeout                           time.Duration
+	timeout, idleWindow               time.Duration
 	kill, keep                        bool
 }
 
@@ -80,7 +81,7 @@ func parse(args []string) (config, error) {
 	f := flag.NewFlagSet("benchkube", flag.ContinueOnError)
 	f.IntVar(&cfg.nodes, "nodes", 5000, "`number` of nodes")
 	f.StringVar(&workloads, "workload", "plain", "comma-separated `names`, or all:\n"+describeWorkloads())
-	f.IntVar(&cfg.pods, "pods", 0, fmt.Sprintf("`number` of pods, all pending before the contender starts; 0: %d plain ones, %d of other workloads", plainPods, constrainedPods))
+	f.IntVar(&cfg.pods, "pods", 0, fmt.Sprintf("`number` of pods, all pending before the contender starts; 0: %d plain ones, %d with constraints, %d preemptors", plainPods, constrainedPods, preemptorPods))
 	f.IntVar(&cfg.classes, "classes", 16, "`number` of different plain pods, by their requests, 1 to 16; 1: all request 100m and 500Mi, as those of other workloads do")
 	f.IntVar(&cfg.nodeCPU, "node-cpu", 4, "`CPUs` of each node")
 	f.Uint64Var(&cfg.seed, "seed", 1, "`seed` of the workload, which pod is of which class, and of Berth's choice among equal nodes")
@@ -91,6 +92,7 @@ func parse(args []string) (config, error) {
 	f.IntVar(&cfg.kubeQPS, "kube-qps", 5000, "QPS and burst of kube-scheduler's and Berth's clients, in `requests` per second")
 	f.IntVar(&cfg.bindConcurrency, "bind-concurrency", 64, "binds that the null binder has in flight at `most`")
 	f.DurationVar(&cfg.timeout, "timeout", 10*time.Minute, "`time` within which a contender must have bound all pods")
+	f.DurationVar(&cfg.idleWindow, "idle-window", 20*time.Second, "`time` in which the CPU of a contender with nothing to do is measured, in a storm")
 	f.BoolVar(&cfg.kill, "kill", false, "kill one filter-worker, one score-worker, one queue and the active binder of "+berthSplit+", one after the other")
 	f.BoolVar(&cfg.keep, "keep", false, "keep the directories with logs and etcd's data, and print their names")
 	if err := f.Parse(args); err != nil {
@@ -109,6 +111,9 @@ func parse(args []string) (config, error) {
 		if n < 1 {
 			return cfg, fmt.Errorf("--%s: %d is not positive", name, n)
 		}
+	}
+	if cfg.idleWindow <= 0 {
+		return cfg, fmt.Errorf("--idle-window: %v is not positive", cfg.idleWindow)
 	}
 	if cfg.classes < 1 || cfg.classes > maxClasses {
 		return cfg, fmt.Errorf("--classes: %d is not between 1 and %d", cfg.classes, maxClasses)
@@ -137,6 +142,9 @@ func (cfg *config) choose(workloads, contenders string) error {
 			return fmt.Errorf("--pods: %w", err)
 		}
 		chosen := cfg.contendersFor(w)
+		if i := slices.IndexFunc(chosen, func(c contender) bool { return c.blind }); i >= 0 && w.newScript != nil {
+			return fmt.Errorf("--contenders: %s binds blindly, and cannot run %s", chosen[i].name, w.name)
+		}
 		if cfg.kill && !slices.ContainsFunc(chosen, func(c contender) bool { return c.name == berthSplit }) {
 			return fmt.Errorf("--kill: %s is not among the contenders", berthSplit)
 		}
@@ -158,13 +166,13 @@ func (cfg config) of(w workload) config {
 	return cfg
 }
 
-// contendersFor returns who runs a workload. Unless the command line says, a workload with constraints is only for one
-// contender of each scheduler: the others tell nothing new, and time passes.
+// contendersFor returns who runs a workload. Unless the command line says, a workload of other than plain pods is only for
+// one contender of each scheduler: the others tell nothing new, and time passes.
 func (cfg config) contendersFor(w workload) []contender {
 	if len(cfg.contenders) > 0 {
 		return cfg.contenders
 	}
-	return slices.DeleteFunc(contenders(), func(c contender) bool { return w.constrain != nil && !slices.Contains(judges(), c.name) })
+	return slices.DeleteFunc(contenders(), func(c contender) bool { return w.name != plain && !slices.Contains(judges(), c.name) })
 }
 
 // compare runs every contender and prints the table. It returns an error if a run could not be made or went wrong.

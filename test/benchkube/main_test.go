@@ -52,7 +52,7 @@ func statusHandler(leader func() string) http.Handler {
 
 // small is a comparison that takes seconds.
 func small() config {
-	return config{nodes: 5, pods: 40, classes: 1, nodeCPU: 4, seed: 1, bindConcurrency: 4, timeout: time.Minute}
+	return config{nodes: 5, pods: 40, classes: 1, nodeCPU: 4, seed: 1, bindConcurrency: 4, timeout: time.Minute, idleWindow: 100 * time.Millisecond}
 }
 
 // run runs a contender with plain pods and returns what came of it. What it leaves in the directory for temporary files ends
@@ -197,18 +197,21 @@ func TestWorkloadDependsOnItsSeedOnly(t *testing.T) {
 
 func TestCommandLineThatMakesNoSenseIsRefused(t *testing.T) {
 	for args, want := range map[string]string{
-		"--nodes 0":                                               "--nodes",
-		"--classes 17":                                            "--classes",
-		"--contenders null,other":                                 `no contender "other"`,
-		"--contenders null --kill":                                "--kill: berth-split is not among the contenders",
-		"--berth /does/not/exist":                                 "--berth",
-		"--contenders null more":                                  `unexpected argument "more"`,
-		"--contenders null --kube-qps 0":                          "--kube-qps",
-		"--contenders null --pods -1":                             "--pods: -1 is negative",
-		"--contenders null --workload a":                          `--workload: no workload "a"; there are plain, anti-affinity,`,
-		"--contenders null --workload plain,":                     `no workload ""`,
-		"--contenders null --workload anti-affinity --nodes 1999": "--pods: 2000 pods of workload anti-affinity are more than the 1999",
-		"--workload all --kill --contenders kube-scheduler":       "--kill: berth-split is not among the contenders",
+		"--nodes 0":                                                    "--nodes",
+		"--classes 17":                                                 "--classes",
+		"--contenders null,other":                                      `no contender "other"`,
+		"--contenders null --kill":                                     "--kill: berth-split is not among the contenders",
+		"--berth /does/not/exist":                                      "--berth",
+		"--contenders null more":                                       `unexpected argument "more"`,
+		"--contenders null --kube-qps 0":                               "--kube-qps",
+		"--contenders null --pods -1":                                  "--pods: -1 is negative",
+		"--contenders null --workload a":                               `--workload: no workload "a"; there are plain, anti-affinity,`,
+		"--contenders null --workload plain,":                          `no workload ""`,
+		"--contenders null --workload anti-affinity --nodes 1999":      "--pods: 2000 pods of workload anti-affinity are more than the 1999",
+		"--contenders null --idle-window 0s":                           "--idle-window: 0s is not positive",
+		"--contenders null --workload storm":                           "--contenders: null binds blindly, and cannot run storm",
+		"--contenders kube-scheduler --workload preemption --nodes 10": "--pods: 1000 pods of workload preemption are more than the 8",
+		"--workload all --kill --contenders kube-scheduler":            "--kill: berth-split is not among the contenders",
 	} {
 		if _, err := parse(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("parse %q = %v, want an error about %s", args, err, want)
@@ -239,14 +242,16 @@ func TestWithoutFlagsAllContendersBindPlainPods(t *testing.T) {
 	}{
 		{nil, []string{"plain kube-scheduler 10000", "plain null 10000", "plain berth-all 10000", "plain berth-split 10000"}},
 		{[]string{"--workload", "spread-hard,affinity"}, []string{"spread-hard kube-scheduler 2000", "spread-hard berth-all 2000", "affinity kube-scheduler 2000", "affinity berth-all 2000"}},
+		{[]string{"--workload", "storm,preemption", "--contenders", "berth-all"}, []string{"storm-baseline berth-all 10000", "storm berth-all 10000", "preemption berth-all 1000"}},
+		{[]string{"--workload", "gated-baseline,gated", "--contenders", "berth-all"}, []string{"gated-baseline berth-all 10000", "gated berth-all 10000"}},
 		{[]string{"--workload", "affinity", "--contenders", "berth-split", "--pods", "7"}, []string{"affinity berth-split 7"}},
 	} {
 		if diff := cmp.Diff(tt.want, names(tt.args...)); diff != "" {
 			t.Errorf("%q runs (-want +got):\n%s", tt.args, diff)
 		}
 	}
-	if all := names("--workload", "all"); len(all) != 4+6*2 {
-		t.Errorf("--workload all runs %q, want plain pods and six others", all)
+	if all := names("--workload", "all"); len(all) != 4+11*2 {
+		t.Errorf("--workload all runs %q, want plain pods and eleven others", all)
 	}
 }
 

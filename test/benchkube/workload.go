@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,50 +20,109 @@ type workload struct {
 	// and have no constraints.
 	constrain func(*corev1.Pod)
 	// room is how many pods can be bound, whichever choices are made, given how many a node can run. nil: not known.
-	room func(zones zoneSizes, perNode int) int
+	room func(cfg config, perNode int) int
+	// newScript returns what happens in a run. nil: the pods are bound, and that is all.
+	newScript func() script
+	// baseline names the workload that it is compared with, which runs before it. Empty: none.
+	baseline string
 }
+
+func (w workload) script() script {
+	if w.newScript == nil {
+		return bindAll{}
+	}
+	return w.newScript()
+}
+
+// plain is the workload of pods without constraints, which every contender can run.
+const plain = "plain"
 
 const (
 	plainPods       = 10000
 	constrainedPods = 2000
+	preemptorPods   = 1000
 )
 
 // workloads returns all workloads. Those with constraints have the shapes of kube-scheduler's scheduler_perf, but all pods in
 // one namespace and on nodes that are empty at first.
 func workloads() []workload {
 	return []workload{
-		{"plain", "pods of 16 requests, without constraints", plainPods, nil, nil},
-		{"anti-affinity", "required anti-affinity to each other on hostname", constrainedPods, constrained("green", func(pod *corev1.Pod) {
-			pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{podTerm("green", corev1.LabelHostname)},
-			}}
-		}), func(zones zoneSizes, _ int) int { return zones.first(len(zones)) }},
-		{"affinity", "required affinity to each other on zone", constrainedPods, constrained("blue", func(pod *corev1.Pod) {
-			pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{podTerm("blue", corev1.LabelTopologyZone)},
-			}}
-		}), func(zones zoneSizes, perNode int) int { return zones.smallest() * perNode }},
-		{"preferred", "preferred affinity to each other on hostname, of weight 1", constrainedPods, constrained("red", func(pod *corev1.Pod) {
-			pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
-				PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: podTerm("red", corev1.LabelHostname)}},
-			}}
-		}), anywhere},
-		{"spread-hard", "at most 1 pod more in a zone than in any other", constrainedPods,
-			constrained("blue", spread(1, corev1.DoNotSchedule)), func(zones zoneSizes, perNode int) int { return len(zones) * zones.smallest() * perNode }},
-		{"spread-soft", "preferably at most 5 pods more in a zone than in any other", constrainedPods, constrained("blue", spread(5, corev1.ScheduleAnyway)), anywhere},
-		{"node-affinity", "required node affinity to 2 of 10 zones", constrainedPods, constrained("", func(pod *corev1.Pod) {
-			pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-					MatchExpressions: []corev1.NodeSelectorRequirement{{
-						Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{kubetest.ZoneName(0), kubetest.ZoneName(1)},
-					}},
-				}}},
-			}}
-		}), func(zones zoneSizes, perNode int) int { return zones.first(2) * perNode }},
+		{name: plain, about: "pods of 16 requests, without constraints", pods: plainPods},
+		{
+			name: "anti-affinity", about: "required anti-affinity to each other on hostname", pods: constrainedPods,
+			constrain: constrained("green", func(pod *corev1.Pod) {
+				pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{podTerm("green", corev1.LabelHostname)},
+				}}
+			}),
+			room: func(cfg config, _ int) int { return cfg.nodes },
+		},
+		{
+			name: "affinity", about: "required affinity to each other on zone", pods: constrainedPods,
+			constrain: constrained("blue", func(pod *corev1.Pod) {
+				pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{podTerm("blue", corev1.LabelTopologyZone)},
+				}}
+			}),
+			room: func(cfg config, perNode int) int { return zonesOf(cfg.nodes).smallest() * perNode },
+		},
+		{
+			name: "preferred", about: "preferred affinity to each other on hostname, of weight 1", pods: constrainedPods,
+			constrain: constrained("red", func(pod *corev1.Pod) {
+				pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+					PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: podTerm("red", corev1.LabelHostname)}},
+				}}
+			}),
+			room: anywhere,
+		},
+		{
+			name: "spread-hard", about: "at most 1 pod more in a zone than in any other", pods: constrainedPods,
+			constrain: constrained("blue", spread(1, corev1.DoNotSchedule)),
+			room: func(cfg config, perNode int) int {
+				zones := zonesOf(cfg.nodes)
+				return len(zones) * zones.smallest() * perNode
+			},
+		},
+		{
+			name: "spread-soft", about: "preferably at most 5 pods more in a zone than in any other", pods: constrainedPods,
+			constrain: constrained("blue", spread(5, corev1.ScheduleAnyway)),
+			room:      anywhere,
+		},
+		{
+			name: "node-affinity", about: "required node affinity to 2 of 10 zones", pods: constrainedPods,
+			constrain: constrained("", func(pod *corev1.Pod) {
+				pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+						MatchExpressions: []corev1.NodeSelectorRequirement{{
+							Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{kubetest.ZoneName(0), kubetest.ZoneName(1)},
+						}},
+					}}},
+				}}
+			}),
+			room: func(cfg config, perNode int) int { return zonesOf(cfg.nodes).first(2) * perNode },
+		},
+		{name: "storm-baseline", about: "plain pods, without the others of storm", pods: plainPods},
+		{
+			name: "storm", about: "plain pods, and among them as many that fit nowhere", pods: plainPods,
+			newScript: func() script { return &storm{tellMax: tellMax} }, baseline: "storm-baseline",
+		},
+		{
+			name: "gated-baseline", about: "as gated, with pods that come when those of gated lose their gates", pods: plainPods,
+			newScript: func() script { return &gated{} },
+		},
+		{
+			name: "gated", about: "plain pods with a gate while other things happen, and then without", pods: plainPods,
+			newScript: func() script { return &gated{withGates: true} }, baseline: "gated-baseline",
+		},
+		{
+			name: "preemption", about: "high priority on a cluster full of low ones, some of them protected by a budget", pods: preemptorPods,
+			newScript: func() script { return &preemption{} },
+			room:      func(cfg config, _ int) int { return preemptionRoom(cfg.nodes, cfg.nodeCPU) },
+		},
 	}
 }
 
-func anywhere(zones zoneSizes, perNode int) int { return zones.first(len(zones)) * perNode }
+func anywhere(cfg config, perNode int) int { return cfg.nodes * perNode }
 
 // constrained gives pods a color, if there is one, and a constraint.
 func constrained(color string, constrain func(*corev1.Pod)) func(*corev1.Pod) {
@@ -112,22 +172,23 @@ func describeWorkloads() string {
 	return strings.Join(lines, "\n")
 }
 
-// workloadsNamed returns the workloads of a comma-separated list of names.
+// workloadsNamed returns the workloads of a comma-separated list of names, each after what it is compared with.
 func workloadsNamed(names string) ([]workload, error) {
 	known := workloads()
 	if names == allWorkloads {
 		return known, nil
 	}
+	named := func(name string) int { return slices.IndexFunc(known, func(w workload) bool { return w.name == name }) }
 	var out []workload
-next:
 	for name := range strings.SplitSeq(names, ",") {
-		for _, w := range known {
-			if w.name == name {
-				out = append(out, w)
-				continue next
-			}
+		at := named(name)
+		if at < 0 {
+			return nil, fmt.Errorf("no workload %q; there are %s and %s", name, strings.Join(workloadNames(), ", "), allWorkloads)
 		}
-		return nil, fmt.Errorf("no workload %q; there are %s and %s", name, strings.Join(workloadNames(), ", "), allWorkloads)
+		if b := known[at].baseline; b != "" && !slices.ContainsFunc(out, func(w workload) bool { return w.name == b }) {
+			out = append(out, known[named(b)])
+		}
+		out = append(out, known[at])
 	}
 	return out, nil
 }
@@ -162,7 +223,7 @@ func (w workload) checkRoom(cfg config) error {
 	}
 	pod, node := kubetest.PlainPod(0).Spec.Containers[0].Resources.Requests, kubetest.PlainNode(0).Status.Allocatable
 	perNode := min(int64(cfg.nodeCPU)*1000/pod.Cpu().MilliValue(), node.Memory().Value()/pod.Memory().Value(), node.Pods().Value())
-	if room := w.room(zonesOf(cfg.nodes), int(perNode)); cfg.pods > room {
+	if room := w.room(cfg, int(perNode)); cfg.pods > room {
 		return fmt.Errorf("%d pods of workload %s are more than the %d that %d nodes surely have room for", cfg.pods, w.name, room, cfg.nodes)
 	}
 	return nil

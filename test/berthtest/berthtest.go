@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
@@ -32,6 +34,7 @@ type Options struct {
 	Kubeconfig                          string            // use the kube source
 	EtcdEndpoints                       []string
 	LeaseTTL                            time.Duration // 0 means 5 s
+	OpsListen                           string        // where to serve /metrics; "" means nowhere
 }
 
 // Berth is a running Berth, seen through its public API.
@@ -68,7 +71,8 @@ func Start(t testing.TB, o Options) *Berth {
 		source = "kube"
 	}
 	common := roles.Common{
-		ID: "t", Listen: "127.0.0.1:0", EtcdEndpoints: o.EtcdEndpoints, LeaseTTL: o.LeaseTTL, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
+		ID: "t", Listen: "127.0.0.1:0", EtcdEndpoints: o.EtcdEndpoints, OpsListen: o.OpsListen, LeaseTTL: o.LeaseTTL,
+		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}
 	if common.LeaseTTL == 0 {
 		common.LeaseTTL = 5 * time.Second
@@ -263,7 +267,7 @@ func Await(t testing.TB, limit time.Duration, what string, ok func(context.Conte
 		if err == nil {
 			return
 		}
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && status.Code(err) != codes.DeadlineExceeded || last == nil { // that time is up says nothing
 			last = err
 		}
 		select {

@@ -1,0 +1,116 @@
+package system
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/test/berthtest"
+)
+
+// attemptsOf returns how often each pod was tried.
+func attemptsOf(b *berthtest.Berth) map[string]int32 {
+	out := make(map[string]int32)
+	for name, p := range b.Pods() {
+		out[name] = p.GetAttempts()
+	}
+	return out
+}
+
+// awaitQuietHeartbeats waits until two heartbeats in a row, which come every few seconds when nothing is placed, are of the
+// same version: then nothing was appended to the log in between.
+func awaitQuietHeartbeats(t *testing.T, b *berthtest.Berth) {
+	t.Helper()
+	stream, err := b.WatchPlacements(b.Context(), &schedulingv1.WatchPlacementsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last *schedulingv1.Version
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case m.GetPod() != "":
+			last = nil
+		case last != nil && last.GetEpoch() == m.GetVersion().GetEpoch() && last.GetSeq() == m.GetVersion().GetSeq():
+			return
+		default:
+			last = m.GetVersion()
+		}
+	}
+}
+
+func TestPodsThatFitNowhereHoldNobodyBackAndAreTriedOnce(t *testing.T) {
+	const pairs = 300
+	b := berthtest.Start(t, berthtest.Options{Nodes: 20, Shards: 2, FilterWorkers: 2, ScoreWorkers: 2, BatchSize: 32})
+	// Those that fit nowhere come first, with a higher priority, and are of many classes.
+	var pods []string
+	for i := range pairs {
+		pods = append(pods,
+			berthtest.Pod(fmt.Sprintf("hopeless-%03d", i), fmt.Sprintf("%dm", 9000+i), "1Gi", "priority: 10, "),
+			berthtest.Pod(fmt.Sprintf("fits-%03d", i), fmt.Sprintf("%dm", 100+i%7), "64Mi", ""))
+	}
+	b.Apply(pods...)
+	b.AwaitDecided(2 * pairs)
+	b.CheckCapacity()
+	const message = "0/20 nodes are available: 20 Insufficient cpu."
+	for name, p := range b.Pods() {
+		hopeless := p.GetPriority() == 10
+		if want := hopeless; (p.GetNode() == "") != want {
+			t.Errorf("%s is on node %q", name, p.GetNode())
+		}
+		if hopeless && (p.GetMessage() == "" || len(p.GetMessage()) < len(message) || p.GetMessage()[:len(message)] != message) {
+			t.Errorf("%s: %q, want %q at first", name, p.GetMessage(), message)
+		}
+	}
+
+	// What has been placed meanwhile, and what comes and fits now, helps none of them.
+	tried := make(map[string]int32)
+	for i := range pairs {
+		tried[fmt.Sprintf("default/hopeless-%03d", i)] = 1
+	}
+	hopeless := func() map[string]int32 {
+		all := attemptsOf(b)
+		for name := range all {
+			if _, ok := tried[name]; !ok {
+				delete(all, name)
+			}
+		}
+		return all
+	}
+	if diff := cmp.Diff(tried, hopeless()); diff != "" {
+		t.Errorf("attempts after the storm (-want +got):\n%s", diff)
+	}
+	b.Apply(berthtest.Pod("late", "100m", "64Mi", ""))
+	berthtest.Await(t, 30*time.Second, "the late pod to be bound", func(context.Context) error {
+		if b.Placements()["default/late"] == "" {
+			return fmt.Errorf("it is not")
+		}
+		return nil
+	})
+	awaitQuietHeartbeats(t, b)
+	if diff := cmp.Diff(tried, hopeless()); diff != "" {
+		t.Errorf("attempts when nothing changes (-want +got):\n%s", diff)
+	}
+
+	// A node that is large enough wakes them.
+	b.Apply(berthtest.Node("large", "10000", "10000Gi"))
+	berthtest.Await(t, 60*time.Second, "pods to be placed on the large node", func(context.Context) error {
+		n := 0
+		for _, node := range b.Placements() {
+			if node == "large" {
+				n++
+			}
+		}
+		if want := 110; n != want { // what it has room for
+			return fmt.Errorf("%d are, want %d", n, want)
+		}
+		return nil
+	})
+}
