@@ -64,7 +64,7 @@ func (w *world) judge(id cluster.PodID, ranges []cluster.Range) *decision {
 		d.Nominated = row.Nominated
 	}
 	if row.Pin != "" {
-		w.judgePinned(d, id, row)
+		w.judgePinned(d, id, row, ranges)
 		return d
 	}
 	a := w.ask(subject, ranges, w.state.Nodes.Len()+1, false)
@@ -88,7 +88,7 @@ func (w *world) judge(id cluster.PodID, ranges []cluster.Range) *decision {
 	if nominated != cluster.NoNode {
 		d.unscored = w.correct(&a, subject, id, nominated)
 	}
-	w.finish(d, a.nodes, a.verdicts)
+	w.finish(d, id, ranges, a.nodes, a.verdicts)
 	w.addScores(d, subject, a.groups)
 	return d
 }
@@ -114,7 +114,7 @@ func (w *world) correct(a *answer, subject engine.Subject, id cluster.PodID, nom
 }
 
 // judgePinned judges a pod that may go to one node only, by name; its class does not know the name.
-func (w *world) judgePinned(d *decision, id cluster.PodID, row *cluster.PodRow) {
+func (w *world) judgePinned(d *decision, id cluster.PodID, row *cluster.PodRow, ranges []cluster.Range) {
 	subject := engine.SubjectOf(&row.Pod)
 	var verdicts []engine.VerdictCount
 	aside := engine.VerdictCount{Plugin: engine.NodeAffinity, Reason: engine.ReasonNodeAffinityOutside, Unresolvable: true}
@@ -134,7 +134,7 @@ func (w *world) judgePinned(d *decision, id cluster.PodID, row *cluster.PodRow) 
 	if aside.Count > 0 {
 		verdicts = engine.MergeVerdicts(verdicts, []engine.VerdictCount{aside})
 	}
-	w.finish(d, w.state.Nodes.Count(), verdicts)
+	w.finish(d, id, ranges, w.state.Nodes.Count(), verdicts)
 }
 
 // explain returns why a pod of the subject does not fit a node.
@@ -158,12 +158,15 @@ func (w *world) explain(subject engine.Subject, self cluster.PodID, i cluster.No
 	return out
 }
 
-func (w *world) finish(d *decision, nodes int, verdicts []engine.VerdictCount) {
+func (w *world) finish(d *decision, id cluster.PodID, ranges []cluster.Range, nodes int, verdicts []engine.VerdictCount) {
 	for _, v := range verdicts {
 		d.Counts[v.Reason] += int(v.Count)
 	}
 	if len(d.Verdicts) == nodes {
 		d.Message = engine.FitMessage(nodes, verdicts)
+		if nodes > 0 && preempts(w.pending[id]) {
+			d.Preemption = w.preempt(id, ranges, d.Message)
+		}
 	}
 }
 
@@ -203,6 +206,8 @@ func (w *world) addScores(d *decision, subject engine.Subject, groups []engine.G
 			put(engine.ImageLocality, int64(n.Scores[2]))
 			s.rate(engine.TaintToleration, g.Raw.TaintToleration)
 			s.rate(engine.NodeAffinity, g.Raw.NodeAffinity)
+			s.rate(names.PodTopologySpread, scores[k].PodTopologySpread)
+			s.rate(names.InterPodAffinity, scores[k].InterPodAffinity)
 			name := w.state.Nodes.Spec[n.Node].Name
 			if _, twice := d.Scores[name]; twice {
 				w.breaks("node %s is in two groups", name)

@@ -43,8 +43,11 @@ func (w *world) difference(id cluster.PodID, ranges []cluster.Range) (*decision,
 	if want.scoreError != nil || got.unscored || w.state.Pod(id).Pin != "" {
 		want.Scores, got.Scores = nil, nil
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(decision{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(decision{}, preemption{}), cmpopts.EquateEmpty()); diff != "" {
 		return want, "the decisions differ (-kube-scheduler +Berth):\n" + diff
+	}
+	if want.Preemption != nil {
+		return want, want.Preemption.misorders(got.Preemption.order)
 	}
 	return want, ""
 }
@@ -89,6 +92,46 @@ func TestOneDecisionIsTheSame(t *testing.T) {
 		}
 	})
 	n.report(t)
+}
+
+// TestPreemptionIsTheSame looks for victims where there is little room, again and again while pods are evicted.
+func TestPreemptionIsTheSame(t *testing.T) {
+	fewer(t, 2)
+	var n tally
+	defer n.explain(t)
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t, evenly(t, "width", [8]int{1, 2, 2, 3, 3, 4, 6, 8}), &n)
+		w.drawCrowd()
+		for range rapid.IntRange(1, 4).Draw(t, "preemptors") {
+			pod := named(w.drawPreemptor(), w.name())
+			pod.Status.NominatedNodeName = w.drawNomination(pod)
+			w.enter(pod)
+		}
+		for range rapid.IntRange(1, 4).Draw(t, "rounds") {
+			ranges := w.drawRanges()
+			for _, id := range sortedKeys(w.pending) {
+				if _, waits := w.preempting[id]; waits {
+					if rapid.Bool().Draw(t, "evictions are done") {
+						w.evicted(id)
+					}
+					continue
+				}
+				if w.evicting(w.pending[id].Status.NominatedNodeName) {
+					continue // see the package's comment
+				}
+				p := w.compare(id, ranges).Preemption
+				if p != nil && len(p.Candidates) > 0 && oneIn(t, 2, "evicted") {
+					node := rapid.SampledFrom(sortedKeys(p.Candidates)).Draw(t, "evicted from")
+					w.evict(id, node, p.Candidates[node])
+				}
+			}
+			w.change()
+		}
+	})
+	n.report(t)
+	if n.preemptions >= 500 && n.candidates < n.preemptions/4 {
+		t.Error("there is hardly ever a candidate to compare")
+	}
 }
 
 // TestEachPlacementIsOneOfTheBest places pods in batches, as a shard and the binder do, while the cluster changes.

@@ -15,6 +15,8 @@ type decision struct {
 	Counts    map[string]int       // nodes by reason
 	Message   string               // of the pod's condition; "" if a node is feasible
 	Nominated string               // the node the pod is nominated to, if it is feasible: the pod goes there, whatever the scores
+	// Preemption is nil if a node is feasible, or if there is none.
+	Preemption *preemption
 
 	scoreError error // of kube-scheduler: there are no scores
 	unscored   bool  // of Berth: other nodes are not scored once the nominated one is feasible

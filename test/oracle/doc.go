@@ -2,21 +2,26 @@
 // framework and its plugins, at the version in go.mod. It is all tests, and a module of its own, so that nobody who
 // builds Berth has to download k8s.io/kubernetes.
 //
-// Three things are compared:
+// Four things are compared:
 //
 //   - Single decisions. Random clusters of real Kubernetes objects go two ways: into kube-scheduler's cache, queue and
 //     informers and through its framework; and through package source into deltas, a cluster.State, an engine.Evaluator
 //     asked about several ranges, merged, and an engine.Placer. Compared are, for every pod and node: whether the node is
 //     feasible and, if not, plugin, code and reasons; the weighted score of every plugin, the raw scores of those that
-//     are normalised node by node, the total; the histogram of reasons and the text of the condition; whether the node
+//     are normalised, the total; the histogram of reasons and the text of the condition; whether the node
 //     that the pod is nominated to takes it; and, pod by pod, that the node a Placer chooses is one of kube-scheduler's
 //     maxima on the state before it. The same pods are judged again and again while pods, nodes, labels, namespaces,
 //     services, controllers and nominations change.
+//   - Preemption, wherever no node is feasible. kube-scheduler's DefaultPreemption looks at every node, and so do dry runs
+//     over several ranges, merged, over one, and node by node. Compared are: whether the pod may preempt, and why not; the
+//     nodes that are candidates, with their victims in order and how many of them a PodDisruptionBudget protects; the
+//     histogram of reasons why others are none; that kube-scheduler's criteria could prefer the candidates in Berth's
+//     order; and the text of FailedScheduling to its end, of the whole PostFilter. Victims are evicted in between.
 //   - Situations: small clusters in testdata, each about one rule of a plugin, built up object by object.
 //   - Sequences. Whole Berths (a binder, queues with several shards, filter-workers and score-workers, each with a
 //     replica of its own, over gRPC and etcd) place 500 pods each, among changes. Afterwards their log is played to
-//     kube-scheduler, which is asked about every placement on the state before it, and in the end whether what is left
-//     has really nowhere to go.
+//     kube-scheduler, which is asked about every placement on the state before it, about the victims of every preemption,
+//     and in the end whether what is left has really nowhere to go.
 //
 // A difference is shrunk, printed with the flag that repeats it, and then with the smallest cluster that shows it, as
 // YAML.
@@ -48,6 +53,18 @@
 //   - Two pods of a node have the same host port only if somebody has bound them there without a scheduler. Berth keeps
 //     the port until both are gone; kube-scheduler frees it with the first that goes or changes. No generated node has
 //     two such pods.
+//   - Victims of the same priority that started together, or have not started, have the order in kube-scheduler that its
+//     sorting and its clock happen to give. Berth takes them by id, and so does kube-scheduler here.
+//   - kube-scheduler looks at a part of the nodes for victims, from a random one on; Berth, and kube-scheduler here, at all.
+//     What its criteria leave equal it leaves to chance.
+//   - A victim counts in Berth as if preemption had made it terminate from the moment it is chosen, before the API server
+//     says so, where the question is whether a pod that is nominated to its node may preempt again. No such pod is compared
+//     in that moment.
+//   - Of a pod whose required node affinity contradicts itself, kube-scheduler's text ends with "not found": PreFilter ends
+//     before DynamicResources', whose PostFilter then misses what that would have left. Berth says what PostFilter says of
+//     all others.
+//   - Whole Berths choose the node to preempt on before others have changed the cluster; that it is the best is therefore not
+//     asked of sequences, only that exactly its victims have to go when they do.
 //   - kube-scheduler does not score when one node is feasible, or the one that the pod is nominated to; here it does, so
 //     that there is more to compare.
 package oracle

@@ -15,18 +15,19 @@ func (w *world) fail(pod *v1.Pod, format string, args ...any) {
 	w.Fatalf("pod %s: %s", pod.Name, fmt.Sprintf(format, args...))
 }
 
-// explain prints the cluster of a test that has failed, as small as it can be made.
+// explain prints the cluster of a test that has failed, as small as it can be made, and forgets it.
 func (n *tally) explain(t *testing.T) {
-	if n.failed == nil {
+	failed := n.failed
+	if failed == nil {
 		return
 	}
-	again := n.failed.difference()
-	if again == "" {
-		t.Logf("the difference shows only after what happened before; afterwards the cluster was\n%s", n.failed)
+	n.failed = nil
+	if failed.difference() == "" {
+		t.Logf("the difference shows only after what happened before; afterwards the cluster was\n%s", failed)
 		return
 	}
-	n.failed.minimize()
-	t.Logf("the smallest cluster found\n%s%s", n.failed, n.failed.difference())
+	failed.minimize()
+	t.Logf("the smallest cluster found\n%s%s", failed, failed.difference())
 }
 
 // noise is what the API server fills in and scheduling does not read.

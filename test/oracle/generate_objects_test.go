@@ -166,7 +166,7 @@ func onNode(p *v1.Pod, node string, status v1.PodStatus) *v1.Pod {
 
 // drawStatus draws what a kubelet says of a running pod, now and then in the middle of a resize.
 func drawStatus(t *rapid.T, p *v1.Pod) v1.PodStatus {
-	s := v1.PodStatus{Phase: v1.PodRunning}
+	s := v1.PodStatus{Phase: v1.PodRunning, StartTime: drawStart(t)}
 	if !oneIn(t, 4, "resize") {
 		return s
 	}

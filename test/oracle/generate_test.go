@@ -186,6 +186,9 @@ func drawSpec(t *rapid.T, width int) *v1.Pod {
 	if oneIn(t, 4, "priority") {
 		s.Priority = ptr.To(pick[int32](t, "priority", 10, 0, -5))
 	}
+	if oneIn(t, 24, "never preempts") {
+		s.PreemptionPolicy = ptr.To(v1.PreemptNever)
+	}
 	s.SchedulerName = pick(t, "scheduler", v1.DefaultSchedulerName, "custom")
 	for i := range rapid.IntRange(1, 3).Draw(t, "containers") {
 		s.Containers = append(s.Containers, drawContainer(t, fmt.Sprintf("c%d", i)))

@@ -5,6 +5,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
@@ -15,14 +16,17 @@ import (
 // deleted is when pods that terminate were told to.
 var deleted = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 
-// objects are the namespaces of a world, and the services and controllers.
+// objects are the namespaces of a world, the services and controllers, and the budgets.
 type objects struct {
 	namespaces map[string]*v1.Namespace
-	owners     map[string]metav1.Object // by kind, namespace and name
+	owners     map[string]metav1.Object                 // by kind, namespace and name
+	budgets    map[string]*policyv1.PodDisruptionBudget // by namespace and name
 }
 
 func newObjects() objects {
-	return objects{namespaces: make(map[string]*v1.Namespace), owners: make(map[string]metav1.Object)}
+	return objects{
+		namespaces: make(map[string]*v1.Namespace), owners: make(map[string]metav1.Object), budgets: make(map[string]*policyv1.PodDisruptionBudget),
+	}
 }
 
 func ownerKey(o metav1.Object) string { return kindOf(o) + "/" + o.GetNamespace() + "/" + o.GetName() }
@@ -50,12 +54,19 @@ func (w *world) drawObjects() {
 	for range rapid.IntRange(0, 3).Draw(w.t, "owners") {
 		w.setOwner(drawOwner(w.t))
 	}
+	for range rapid.IntRange(0, 2).Draw(w.t, "budgets") {
+		w.setBudget(drawBudget(w.t, w.podNames()))
+	}
 }
 
 // changeObject changes one of the objects, or takes one away.
 func (w *world) changeObject() {
 	t := w.t
-	switch kind := rapid.IntRange(0, 5).Draw(t, "object"); {
+	switch kind := rapid.IntRange(0, 7).Draw(t, "object"); {
+	case kind == 7 && len(w.objects.budgets) > 0:
+		w.removeBudget(rapid.SampledFrom(sortedKeys(w.objects.budgets)).Draw(t, "budget"))
+	case kind >= 6:
+		w.setBudget(drawBudget(t, w.podNames()))
 	case kind == 0 && len(w.objects.namespaces) > 0:
 		w.removeNamespace(rapid.SampledFrom(sortedKeys(w.objects.namespaces)).Draw(t, "namespace"))
 	case kind <= 2:
@@ -103,4 +114,26 @@ func (w *world) forgetSelector(o metav1.Object) {
 	if _, ok := w.state.Selector(kindOf(o), o.GetNamespace(), o.GetName()); ok {
 		w.apply(cluster.SelectorRemoved{Kind: kindOf(o), Namespace: o.GetNamespace(), Name: o.GetName()})
 	}
+}
+
+func (w *world) setBudget(b *policyv1.PodDisruptionBudget) {
+	w.kube.must("set budget", w.kube.budgets().Update(b))
+	w.objects.budgets[b.Namespace+"/"+b.Name] = b
+	w.apply(cluster.BudgetSet{Budget: source.ReduceBudget(b)})
+}
+
+func (w *world) removeBudget(key string) {
+	b := w.objects.budgets[key]
+	w.kube.must("remove budget", w.kube.budgets().Delete(b))
+	delete(w.objects.budgets, key)
+	w.apply(cluster.BudgetRemoved{Namespace: b.Namespace, Name: b.Name})
+}
+
+// podNames returns the names of the pods that have a node.
+func (w *world) podNames() []string {
+	var names []string
+	for _, p := range w.pods {
+		names = append(names, p.Name)
+	}
+	return names
 }

@@ -25,7 +25,7 @@ var (
 	}
 	filters = []string{names.NodeUnschedulable, names.NodeName, names.NodePorts, names.NodeDeclaredFeatures}
 	// rated are the scorers whose raw scores are compared besides the normalised ones.
-	rated = []string{names.TaintToleration, names.NodeAffinity}
+	rated = []string{names.TaintToleration, names.NodeAffinity, names.PodTopologySpread, names.InterPodAffinity}
 	// atFilter are all that filter, of both lists, in the same order; atPreFilter those that have a PreFilter too.
 	atFilter = []string{
 		names.NodeUnschedulable, names.NodeName, names.TaintToleration, names.NodeAffinity, names.NodePorts, names.NodeResourcesFit,
@@ -34,6 +34,8 @@ var (
 	atPreFilter = []string{
 		names.NodeAffinity, names.NodePorts, names.NodeResourcesFit, names.PodTopologySpread, names.InterPodAffinity, names.NodeDeclaredFeatures,
 	}
+	// atPostFilter are those that do something for a pod that fits nowhere.
+	atPostFilter = []string{names.DynamicResources, names.DefaultPreemption}
 	// A framework does not start, or a queue does not gate pods, without these.
 	frame = []string{names.PrioritySort, names.DefaultBinder, names.SchedulingGates}
 )
@@ -46,7 +48,7 @@ func defaultProfile(t interface{ Fatalf(string, ...any) }) config.KubeSchedulerP
 	}
 	p := cfg.Profiles[0]
 	p.Plugins.MultiPoint.Enabled = slices.DeleteFunc(p.Plugins.MultiPoint.Enabled, func(plugin config.Plugin) bool {
-		return !slices.Contains(slices.Concat(scorers, filters, frame), plugin.Name)
+		return !slices.Contains(slices.Concat(scorers, filters, atPostFilter, frame), plugin.Name)
 	})
 	return p
 }
@@ -71,6 +73,11 @@ func drawProfiles(t *rapid.T) []config.KubeSchedulerProfile {
 			if slices.Contains(atPreFilter, name) && rapid.Bool().Draw(t, "at PreFilter too") {
 				p.Plugins.PreFilter.Disabled = append(p.Plugins.PreFilter.Disabled, config.Plugin{Name: name})
 			}
+		}
+	}
+	for _, name := range atPostFilter {
+		if oneIn(t, 8, "nothing is done for pods that fit nowhere") {
+			p.Plugins.PostFilter.Disabled = append(p.Plugins.PostFilter.Disabled, config.Plugin{Name: name})
 		}
 	}
 	if oneIn(t, 4, "another order") {
@@ -166,7 +173,10 @@ func berthProfile(p *config.KubeSchedulerProfile) cluster.Profile {
 		if slices.Contains(atFilter, plugin.Name) && !disabled(p.Plugins.Filter, plugin.Name) {
 			out.Filters = append(out.Filters, plugin.Name)
 		}
-		if plugin.Weight != 0 && !disabled(p.Plugins.Score, plugin.Name) {
+		if slices.Contains(atPostFilter, plugin.Name) && !disabled(p.Plugins.PostFilter, plugin.Name) {
+			out.PostFilters = append(out.PostFilters, plugin.Name)
+		}
+		if slices.Contains(scorers, plugin.Name) && plugin.Weight != 0 && !disabled(p.Plugins.Score, plugin.Name) {
 			out.Weights = append(out.Weights, cluster.PluginWeight{Name: plugin.Name, Weight: int64(plugin.Weight)})
 		}
 	}

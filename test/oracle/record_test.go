@@ -16,10 +16,15 @@ type record struct {
 	deltas  []cluster.Delta
 	pending map[cluster.PodID]bool // pods without a node
 	assumed map[cluster.PodID]bool
+	leaving map[cluster.PodID]bool // pods that terminate
+	victims map[cluster.PodID]bool // pods that are to be evicted, but do not terminate yet
 }
 
 func newRecord() *record {
-	return &record{pending: make(map[cluster.PodID]bool), assumed: make(map[cluster.PodID]bool)}
+	return &record{
+		pending: make(map[cluster.PodID]bool), assumed: make(map[cluster.PodID]bool),
+		leaving: make(map[cluster.PodID]bool), victims: make(map[cluster.PodID]bool),
+	}
 }
 
 // Reset notes that a snapshot was loaded: one, of an empty cluster.
@@ -48,7 +53,23 @@ func (r *record) Applied(st *cluster.State, d cluster.Delta) {
 	case cluster.PodRemoved:
 		delete(r.pending, d.ID)
 		delete(r.assumed, d.ID)
+		delete(r.leaving, d.ID)
+		delete(r.victims, d.ID)
+	case cluster.PreemptionStarted:
+		for _, id := range d.Victims {
+			if !r.leaving[id] {
+				r.victims[id] = true
+			}
+		}
+	case cluster.PreemptionEnded:
+		for _, id := range d.Spared {
+			delete(r.victims, id)
+		}
 	case cluster.PodSet:
+		if d.Pod.Deleting {
+			r.leaving[d.ID] = true
+			delete(r.victims, d.ID)
+		}
 		if d.Pod.NodeName != "" {
 			delete(r.pending, d.ID)
 			delete(r.assumed, d.ID)
@@ -77,6 +98,8 @@ func (r *record) settled(v cluster.Version, queued int) error {
 		return fmt.Errorf("the record is at version %v, the binder at %v", r.version, v)
 	case len(r.assumed) > 0:
 		return fmt.Errorf("%d pods are assumed and not bound", len(r.assumed))
+	case len(r.victims) > 0:
+		return fmt.Errorf("%d pods are to be evicted", len(r.victims))
 	case len(r.pending) != queued:
 		return fmt.Errorf("%d pods are pending, %d in queues", len(r.pending), queued)
 	}

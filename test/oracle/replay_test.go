@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 
@@ -28,6 +29,7 @@ type replay struct {
 	labels  map[cluster.LabelsID]string
 	nodes   map[cluster.NodeIndex]*v1.Node
 	pods    map[cluster.PodID]*v1.Pod // as they are at this point of the log
+	ids     map[string]cluster.PodID  // by uid
 	phases  map[cluster.PodID]cluster.Phase
 	unbound map[cluster.PodID]*v1.Pod // pods that are assumed, as they are without a node
 	objects objects
@@ -38,9 +40,10 @@ func newReplay(t failer, n *tally, s *script, profiles []config.KubeSchedulerPro
 		failer: t, n: n, kube: newUpstream(t, profiles), script: s, profiles: profiles, settings: make(map[string]*cluster.Profile),
 		classes: make(map[cluster.ClassID]string), labels: make(map[cluster.LabelsID]string),
 		nodes: make(map[cluster.NodeIndex]*v1.Node), pods: make(map[cluster.PodID]*v1.Pod), phases: make(map[cluster.PodID]cluster.Phase),
-		unbound: make(map[cluster.PodID]*v1.Pod),
+		unbound: make(map[cluster.PodID]*v1.Pod), ids: make(map[string]cluster.PodID),
 		objects: newObjects(),
 	}
+	r.kube.podID = func(p *v1.Pod) cluster.PodID { return r.ids[string(p.UID)] }
 	for i := range profiles {
 		p := berthProfile(&profiles[i])
 		r.settings[p.SchedulerName] = &p
@@ -76,8 +79,24 @@ func (r *replay) play(d cluster.Delta) {
 		key := d.Kind + "/" + d.Namespace + "/" + d.Name
 		r.kube.must("remove owner", r.kube.owners(d.Kind).Delete(r.objects.owners[key]))
 		delete(r.objects.owners, key)
+	case cluster.BudgetSet:
+		key := d.Budget.Namespace + "/" + d.Budget.Name
+		b := version(r, "budget "+key, r.script.budgets[key], func(b *policyv1.PodDisruptionBudget) bool {
+			return cmp.Equal(source.ReduceBudget(b), d.Budget, cmpopts.EquateEmpty())
+		})
+		r.kube.must("set budget", r.kube.budgets().Update(b))
+		r.objects.budgets[key] = b
+	case cluster.BudgetRemoved:
+		key := d.Namespace + "/" + d.Name
+		r.kube.must("remove budget", r.kube.budgets().Delete(r.objects.budgets[key]))
+		delete(r.objects.budgets, key)
 	case cluster.PodSet:
 		r.setPod(d)
+	case cluster.PodNominated:
+		r.nominate(d.ID, d.Node)
+	case cluster.PreemptionStarted:
+		r.preempt(d)
+	case cluster.PreemptionEnded: // says nothing that kube-scheduler's cache or queue knows
 	case cluster.PodAssumed:
 		r.assume(d)
 	case cluster.PodBound:
@@ -133,12 +152,16 @@ func (r *replay) setPod(d cluster.PodSet) {
 		reduced := reduce(p, r.settings[p.Spec.SchedulerName])
 		return reduced.Class.Key() == r.classes[d.Pod.Class] && reduced.Labels.Key() == r.labels[d.Pod.Labels] &&
 			reduced.Deleting == d.Pod.Deleting && reduced.Priority == d.Pod.Priority && reduced.Pin == d.Pod.Pin &&
-			slices.Equal(reduced.Gates, d.Pod.Gates) && reduced.Nominated == d.Pod.Nominated &&
+			slices.Equal(reduced.Gates, d.Pod.Gates) && reduced.Started == d.Pod.Started && reduced.Preempted == d.Pod.Preempted &&
 			(reduced.NodeName == d.Pod.NodeName || reduced.NodeName == "")
 	})
+	r.ids[d.Pod.UID] = d.ID
 	if node := d.Pod.NodeName; node != "" {
 		r.confirm(d.ID, onNode(pod, node, pod.Status))
 		return
+	}
+	if pod.Status.NominatedNodeName != d.Pod.Nominated {
+		pod = nominatedTo(pod, d.Pod.Nominated) // Berth knows before the source does
 	}
 	old := r.pods[d.ID]
 	switch {
@@ -155,6 +178,28 @@ func (r *replay) setPod(d cluster.PodSet) {
 		r.Fatalf("the log takes pod %s from its node", pod.Name)
 	}
 	r.pods[d.ID] = pod
+}
+
+// nominate plays a nomination.
+func (r *replay) nominate(id cluster.PodID, node string) {
+	pod := nominatedTo(r.pods[id], node)
+	r.kube.requeue(r.pods[id], pod)
+	r.pods[id] = pod
+}
+
+// preempt checks the victims of a preemption, and plays the nomination. What other nodes offer is not checked: others may
+// have changed them since the node was chosen.
+func (r *replay) preempt(d cluster.PreemptionStarted) {
+	pod, node := r.pods[d.ID], r.nodes[d.Node].Name
+	var names []string
+	for _, id := range d.Victims {
+		names = append(names, r.pods[id].Name)
+	}
+	if want := r.kube.victimsOn(pod, node); !slices.Equal(want.Pods, names) {
+		r.fail(pod, fmt.Sprintf("Berth evicts %v from %s, kube-scheduler would evict %v", names, node, want.Pods))
+	}
+	r.n.evictions++
+	r.nominate(d.ID, node)
 }
 
 // confirm plays a pod that is bound.
@@ -259,6 +304,9 @@ func (r *replay) fail(pod *v1.Pod, why string) {
 	}
 	for _, key := range sortedKeys(r.objects.owners) {
 		s.owners = append(s.owners, r.objects.owners[key])
+	}
+	for _, key := range sortedKeys(r.objects.budgets) {
+		s.budgets = append(s.budgets, r.objects.budgets[key])
 	}
 	slices.SortFunc(s.nodes, func(a, b *v1.Node) int { return strings.Compare(a.Name, b.Name) })
 	r.n.failed = s

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 
@@ -22,6 +23,7 @@ type scene struct {
 	waiting    []*v1.Pod // pending ones, besides the pod
 	namespaces []*v1.Namespace
 	owners     []metav1.Object // services and controllers
+	budgets    []*policyv1.PodDisruptionBudget
 	pod        *v1.Pod
 }
 
@@ -42,6 +44,9 @@ func (w *world) scene(pod *v1.Pod) *scene {
 	for _, key := range sortedKeys(w.objects.owners) {
 		s.owners = append(s.owners, w.objects.owners[key])
 	}
+	for _, key := range sortedKeys(w.objects.budgets) {
+		s.budgets = append(s.budgets, w.objects.budgets[key])
+	}
 	return s
 }
 
@@ -53,6 +58,9 @@ func (s *scene) open(t failer, n *tally) (*world, cluster.PodID) {
 	}
 	for _, o := range s.owners {
 		w.setOwner(o)
+	}
+	for _, b := range s.budgets {
+		w.setBudget(b)
 	}
 	for i, n := range s.nodes {
 		w.setNode(n, cluster.NodeIndex(i*spread))
@@ -105,6 +113,7 @@ func (s *scene) minimize() {
 		changed = without(&s.pods, differs) || changed
 		changed = without(&s.nodes, differs) || changed
 		changed = without(&s.owners, differs) || changed
+		changed = without(&s.budgets, differs) || changed
 		changed = without(&s.namespaces, differs) || changed
 		for _, list := range [][]*v1.Pod{s.pods, s.waiting} {
 			for i := range list {
@@ -114,6 +123,9 @@ func (s *scene) minimize() {
 		changed = prune(&s.pod, differs) || changed
 		for i := range s.nodes {
 			changed = prune(&s.nodes[i], differs) || changed
+		}
+		for i := range s.budgets {
+			changed = prune(&s.budgets[i], differs) || changed
 		}
 	}
 }
@@ -156,6 +168,9 @@ func (s *scene) String() string {
 	}
 	for _, o := range s.owners {
 		show(kindOf(o), o)
+	}
+	for _, b := range s.budgets {
+		show("budget", b)
 	}
 	for i := range s.profiles {
 		if p := berthProfile(&s.profiles[i]); p.SchedulerName == s.pod.Spec.SchedulerName && p.SchedulerName != v1.DefaultSchedulerName {

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -25,6 +26,7 @@ type script struct {
 	pods       map[string][]*v1.Pod // by uid
 	namespaces map[string][]*v1.Namespace
 	owners     map[string][]metav1.Object
+	budgets    map[string][]*policyv1.PodDisruptionBudget
 	placed     map[string]bool // pods that have a node, by uid
 	gone       map[string]bool // pods that were deleted, by uid
 
@@ -35,8 +37,8 @@ type script struct {
 func newScript() *script {
 	return &script{
 		more: make(chan struct{}), nodes: make(map[string][]*v1.Node), pods: make(map[string][]*v1.Pod),
-		namespaces: make(map[string][]*v1.Namespace), owners: make(map[string][]metav1.Object), placed: make(map[string]bool),
-		gone: make(map[string]bool), refusals: make(map[string]bool),
+		namespaces: make(map[string][]*v1.Namespace), owners: make(map[string][]metav1.Object),
+		budgets: make(map[string][]*policyv1.PodDisruptionBudget), placed: make(map[string]bool), gone: make(map[string]bool), refusals: make(map[string]bool),
 	}
 }
 
@@ -117,9 +119,27 @@ func (s *script) say(p *v1.Pod) {
 func (s *script) removePod(p *v1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.bury(p)
+}
+
+// bury tells that a pod is gone; the lock is held.
+func (s *script) bury(p *v1.Pod) {
 	gone := source.Pod{Pod: cluster.Pod{UID: string(p.UID), Namespace: p.Namespace, Name: p.Name}}
 	s.gone[string(p.UID)] = true
 	s.tell(source.Event{Kind: source.PodGone, Pod: gone})
+}
+
+func (s *script) setBudget(b *policyv1.PodDisruptionBudget) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.budgets[b.Namespace+"/"+b.Name] = append(s.budgets[b.Namespace+"/"+b.Name], b)
+	s.tell(source.Event{Kind: source.BudgetSet, Budget: source.ReduceBudget(b)})
+}
+
+func (s *script) removeBudget(b *policyv1.PodDisruptionBudget) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell(source.Event{Kind: source.BudgetGone, Budget: cluster.Budget{Namespace: b.Namespace, Name: b.Name}})
 }
 
 // running returns the pods that have a node, by uid.
@@ -220,6 +240,35 @@ func (s *script) Lookup(_ context.Context, namespace, name string) (uid, node st
 	return "", "", false, nil
 }
 
-// Scheduled and Unschedulable record nothing: the log tells of placements, and the test asks for what is left.
-func (s *script) Scheduled(context.Context, source.Binding) error    { return nil }
-func (s *script) Unschedulable(context.Context, source.Report) error { return nil }
+// Scheduled and Preempted record nothing: the log tells of placements and victims, and the test asks for what is left.
+func (s *script) Scheduled(context.Context, source.Binding) error  { return nil }
+func (s *script) Preempted(context.Context, source.Eviction) error { return nil }
+
+// Unschedulable records which node a pod is nominated to, if the report says so, and nothing else.
+func (s *script) Unschedulable(ctx context.Context, r source.Report) error {
+	if !r.Nominate {
+		return nil
+	}
+	return s.Nominate(ctx, source.Nomination{UID: r.UID, Namespace: r.Namespace, Name: r.Name, Node: r.Nominated})
+}
+
+// Nominate tells of a pod with another nomination.
+func (s *script) Nominate(_ context.Context, n source.Nomination) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.last(n.UID); p != nil && !s.gone[n.UID] && p.Status.NominatedNodeName != n.Node {
+		s.say(nominatedTo(p, n.Node))
+	}
+	return nil
+}
+
+// Evict tells that a pod terminates, and then that it is gone.
+func (s *script) Evict(_ context.Context, _ coord.Cond, e source.Eviction) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.last(e.UID); p != nil && !s.gone[e.UID] {
+		s.say(preempted(p))
+		s.bury(p)
+	}
+	return nil
+}

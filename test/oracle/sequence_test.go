@@ -24,6 +24,7 @@ type plan struct {
 	settings cluster.Settings
 	crew     crew
 	apart    int             // node indexes per node
+	crowded  bool            // the nodes are small, and pods preempt each other
 	refuse   int             // how many pods' first bindings are refused
 	before   []func(*script) // the cluster without the pods to be placed
 	after    []stage         // pods, and what else happens meanwhile
@@ -53,6 +54,7 @@ func drawPlan(t *rapid.T) *plan {
 		p.refuse = 3
 	}
 	width := evenly(t, "width", [8]int{6, 8, 12, 16, 20, 30, 40, 60})
+	p.crowded = rapid.Bool().Draw(t, "crowded")
 	p.drawCluster(t, width)
 	var templates []*v1.Pod
 	for range rapid.IntRange(2, 10).Draw(t, "kinds of pods") {
@@ -72,6 +74,9 @@ func drawPlan(t *rapid.T) *plan {
 			}
 			if oneIn(t, 8, "nominated") {
 				pod.Status.NominatedNodeName = drawNomination(t, pod, width)
+			}
+			if p.crowded {
+				pod.Spec.Priority = drawPriority(t)
 			}
 			s.pods = append(s.pods, pod)
 		}
@@ -114,6 +119,9 @@ func (p *plan) drawCluster(t *rapid.T, width int) {
 	}
 	var filling []string
 	for i, node := range drawFleet(t, width) {
+		if p.crowded {
+			maps.Copy(node.Status.Allocatable, v1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("16Gi")})
+		}
 		tell(func(s *script) { s.setNode(node) })
 		for k := range p.apart - 1 {
 			filler := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("filler-%d-%d", i, k)}}
@@ -134,6 +142,10 @@ func (p *plan) drawCluster(t *rapid.T, width int) {
 		o := drawOwner(t)
 		tell(func(s *script) { s.setOwner(o) })
 	}
+	for range rapid.IntRange(0, 2).Draw(t, "budgets") {
+		b := drawBudget(t, nil)
+		tell(func(s *script) { s.setBudget(b) })
+	}
 	for i := range evenly(t, "pods", [8]int{0, 2, 4, 8, 16, 32, 48, 64}) {
 		pod := drawRunning(t, fmt.Sprintf("running-%d", i), width)
 		tell(func(s *script) { s.setPod(pod, nil) })
@@ -150,7 +162,7 @@ func drawRunning(t *rapid.T, name string, width int) *v1.Pod {
 		}
 	}
 	if oneIn(t, 6, "terminating") {
-		pod.DeletionTimestamp = &deleted
+		pod = terminate(t, pod)
 	}
 	return pod
 }
@@ -163,7 +175,7 @@ func drawChange(t *rapid.T, width int) func(*script) {
 			what(of[which%len(of)])
 		}
 	}
-	switch rapid.IntRange(0, 8).Draw(t, "change") {
+	switch rapid.IntRange(0, 9).Draw(t, "change") {
 	case 0:
 		node := drawNode(t, nodeName(rapid.IntRange(0, width-1).Draw(t, "node")))
 		return func(s *script) { s.setNode(node) }
@@ -190,6 +202,12 @@ func drawChange(t *rapid.T, width int) func(*script) {
 		return func(s *script) {
 			one(s, s.running(), func(p *v1.Pod) { s.setPod(p, func(p *v1.Pod) { p.DeletionTimestamp = &deleted }) })
 		}
+	case 8:
+		b := drawBudget(t, nil)
+		if rapid.Bool().Draw(t, "removed") {
+			return func(s *script) { s.removeBudget(b) }
+		}
+		return func(s *script) { s.setBudget(b) }
 	}
 	pod := drawRunning(t, "late-"+strconv.Itoa(rapid.Int().Draw(t, "name")), width)
 	return func(s *script) { s.setPod(pod, nil) }

@@ -21,6 +21,7 @@ import (
 	internalqueue "k8s.io/kubernetes/pkg/scheduler/backend/queue"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
@@ -46,6 +47,7 @@ type upstream struct {
 	informers  informers.SharedInformerFactory // never started: its stores are filled by hand
 	queue      internalqueue.SchedulingQueue
 	frameworks map[string]*profile
+	podID      func(*v1.Pod) cluster.PodID // what Berth calls a pod
 }
 
 // profile is one of kube-scheduler's profiles.
@@ -53,6 +55,8 @@ type profile struct {
 	framework.Framework
 	plugins map[string]fwk.Plugin
 	scoring sets.Set[string] // the score plugins
+	// preempts says that DefaultPreemption runs at PostFilter.
+	preempts bool
 }
 
 // snapshotLister shows the plugins the snapshot of the current cycle.
@@ -119,6 +123,12 @@ func (u *upstream) newProfile(cfg *config.KubeSchedulerProfile, nominations fwk.
 		u.t.Fatalf("build kube-scheduler's framework: %v", err)
 	}
 	p.Framework = f
+	if plugin, ok := p.plugins[names.DefaultPreemption].(*defaultpreemption.DefaultPreemption); ok {
+		plugin.MoreImportantPod = u.moreImportant
+	}
+	p.preempts = slices.ContainsFunc(f.ListPlugins().PostFilter.Enabled, func(enabled config.Plugin) bool {
+		return enabled.Name == names.DefaultPreemption
+	})
 	return p
 }
 
@@ -127,6 +137,9 @@ func (u *upstream) namespaces() cache.Store {
 	return u.informers.Core().V1().Namespaces().Informer().GetStore()
 }
 func (u *upstream) pending() cache.Store { return u.informers.Core().V1().Pods().Informer().GetStore() }
+func (u *upstream) budgets() cache.Store {
+	return u.informers.Policy().V1().PodDisruptionBudgets().Informer().GetStore()
+}
 func (u *upstream) owners(kind string) cache.Store {
 	switch kind {
 	case cluster.KindService:
@@ -163,13 +176,18 @@ func (u *upstream) must(what string, err error) {
 	}
 }
 
-// judge runs a pod's scheduling cycle, as far as the choice of its node, over all nodes.
+// snapshot shows the plugins the cluster as it is.
+func (u *upstream) snapshot() {
+	s := internalcache.NewEmptySnapshot()
+	u.must("update the snapshot", u.cache.UpdateSnapshot(u.logger, s))
+	u.lister.SharedLister = s
+}
+
+// judge runs a pod's scheduling cycle over all nodes, as far as the choice of its node or of its victims.
 func (u *upstream) judge(pod *v1.Pod) *decision {
 	d := newDecision()
-	snapshot := internalcache.NewEmptySnapshot()
-	u.must("update the snapshot", u.cache.UpdateSnapshot(u.logger, snapshot))
-	u.lister.SharedLister = snapshot
-	nodes, err := snapshot.NodeInfos().List()
+	u.snapshot()
+	nodes, err := u.lister.NodeInfos().List()
 	u.must("list nodes", err)
 	if len(nodes) == 0 {
 		d.Message = scheduler.ErrNoNodesAvailable.Error()
@@ -186,7 +204,10 @@ func (u *upstream) judge(pod *v1.Pod) *decision {
 		}
 	}
 	if len(feasible) == 0 {
-		d.Message = (&framework.FitError{Pod: pod, NumAllNodes: len(nodes), Diagnosis: diagnosis}).Error()
+		fit := &framework.FitError{Pod: pod, NumAllNodes: len(nodes), Diagnosis: diagnosis}
+		if d.Message = fit.Error(); preempts(pod) {
+			d.Preemption = u.preempt(p, state, pod, fit)
+		}
 		return d
 	}
 	u.score(p, state, pod, feasible, d)

@@ -28,12 +28,13 @@ type world struct {
 	labels     map[string]cluster.LabelsID
 	nextLabels cluster.LabelsID
 
-	nodes   map[string]*v1.Node
-	pods    []*v1.Pod // with a node, assumed ones included
-	assumed map[string]bool
-	pending map[cluster.PodID]*v1.Pod // as they are now
-	objects objects
-	names   int
+	nodes      map[string]*v1.Node
+	pods       []*v1.Pod // with a node, assumed ones included
+	assumed    map[string]bool
+	pending    map[cluster.PodID]*v1.Pod  // as they are now
+	preempting map[cluster.PodID]eviction // pending pods whose victims are about to terminate
+	objects    objects
+	names      int
 	// nominating says that pods can be nominated to nodes: then no sums of requests overflow. See the package's comment.
 	nominating bool
 
@@ -61,7 +62,11 @@ func newWorld(t failer, profiles []config.KubeSchedulerProfile, seed uint64, n *
 		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}),
 		classes:   make(map[string]cluster.ClassID), labels: make(map[string]cluster.LabelsID),
 		nodes: make(map[string]*v1.Node), assumed: make(map[string]bool), pending: make(map[cluster.PodID]*v1.Pod),
-		objects: newObjects(),
+		preempting: make(map[cluster.PodID]eviction), objects: newObjects(),
+	}
+	w.kube.podID = func(p *v1.Pod) cluster.PodID {
+		id, _ := w.state.PodByUID(string(p.UID))
+		return id
 	}
 	settings := cluster.Settings{Shards: 1, Seed: seed}
 	for i := range profiles {
@@ -298,10 +303,15 @@ func (w *world) drawNomination(pod *v1.Pod) string {
 
 // runDrawn adds a pod to a node, perhaps one that is not there yet.
 func (w *world) runDrawn() {
-	pod := named(w.drawPod(), w.name())
-	pod = onNode(pod, nodeName(rapid.IntRange(0, w.width).Draw(w.t, "node")), drawStatus(w.t, pod))
+	w.runOn(w.drawPod(), nodeName(rapid.IntRange(0, w.width).Draw(w.t, "node")))
+}
+
+// runOn adds a pod to a node under a name of its own, in a state that is drawn.
+func (w *world) runOn(pod *v1.Pod, node string) {
+	pod = named(pod, w.name())
+	pod = onNode(pod, node, drawStatus(w.t, pod))
 	if oneIn(w.t, 6, "terminating") {
-		pod.DeletionTimestamp = &deleted
+		pod = terminate(w.t, pod)
 	}
 	w.run(pod)
 }
@@ -318,10 +328,11 @@ func (w *world) changePod(k int) {
 		pod.Labels = drawLabels(t, podLabels, 3)
 		w.update(k, pod)
 	case kind == 2:
-		pod.DeletionTimestamp = &deleted
-		w.update(k, pod)
+		w.update(k, terminate(t, pod))
 	default:
+		why := slices.DeleteFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type != v1.DisruptionTarget })
 		pod.Status = drawStatus(t, pod)
+		pod.Status.Conditions = append(pod.Status.Conditions, why...)
 		w.update(k, pod)
 	}
 }
