@@ -175,33 +175,6 @@ func (sh *shard) isDraining() bool {
 	}
 }
 
-// ready returns the pod that Pop would take first, or nil.
-func (q *Queue) ready(now time.Time) *entry {
-	q.endBackoffs(now)
-	if e := q.active.head(); e != nil {
-		return e
-	}
-	return q.backoff.head()
-}
-
-// PopAbove is Pop of pods whose priority is floor or higher. Outranked says that only the floor keeps the next pod.
-func (q *Queue) PopAbove(now time.Time, limit int, floor int32) (batch []Attempt, outranked bool) {
-	if floor == anyPriority {
-		return q.Pop(now, limit), false
-	}
-	for len(batch) < limit {
-		e := q.ready(now)
-		if e == nil {
-			return batch, false
-		}
-		if e.pod.Priority < floor {
-			return batch, true
-		}
-		batch = append(batch, q.Pop(now, 1)...)
-	}
-	return batch, false
-}
-
 // WatchBands streams the bands of this member's shards.
 func (s *Service) WatchBands(_ *queuev1.WatchBandsRequest, stream queuev1.QueueService_WatchBandsServer) error {
 	ctx := stream.Context()
@@ -385,7 +358,8 @@ func (d *driver) outranked() bool {
 	floor := d.s.floor(d.sh.number)
 	d.sh.mu.Lock()
 	defer d.sh.mu.Unlock()
-	e := d.sh.queue.ready(time.Now())
+	d.sh.queue.endBackoffs(time.Now())
+	e := d.sh.queue.head()
 	return e != nil && e.pod.Priority < floor
 }
 

@@ -115,10 +115,12 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.forget(now, st, d)
 		q.hintPod(now, st, d.ID)
 		q.wake(now, st)
+		q.desert(now, st, st.Before().Pod.NodeName)
 	case cluster.PodRemoved:
 		q.drop(d.ID)
 		q.hintPod(now, st, d.ID)
 		q.wake(now, st)
+		q.desert(now, st, st.Before().Pod.NodeName)
 	case cluster.PodNominated:
 		q.nominate(now, st, d.ID, d.Node == "" && st.Before().Pod.Nominated != "")
 		q.wake(now, st)
@@ -132,6 +134,7 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.wake(now, st)
 	case cluster.NodeRemoved:
 		q.hintNode(now, st, d.Index)
+		q.desert(now, st, st.Before().Node.Name)
 		q.doubtful = true // the nodes that are left are as they were
 	case cluster.NamespaceSet, cluster.NamespaceRemoved, cluster.SelectorSet, cluster.SelectorRemoved:
 		q.depend(st)

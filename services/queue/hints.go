@@ -13,7 +13,8 @@ import (
 // kube-scheduler asks the plugins that have rejected a pod whether an event may make it schedulable, and takes their
 // word. Berth knows more: whether the pod fits a node now, or could preempt there. What that does not tell are changes
 // that bring the pod closer to fitting somewhere; for these the hints are kube-scheduler's, of pkg/scheduler/framework/
-// plugins: PodTopologySpread and InterPodAffinity for what happens to nodes and other pods, and all for the pod itself.
+// plugins: PodTopologySpread and InterPodAffinity for what happens to nodes and other pods, NodeResourcesFit for nodes
+// that get larger, and all for the pod itself.
 type plugins uint8
 
 const (
@@ -24,7 +25,8 @@ const (
 	cordon // NodeUnschedulable
 	features
 
-	crossNodeHints = spread | affinity
+	podHints  = spread | affinity // for what happens to other pods
+	nodeHints = spread | affinity | fit
 )
 
 // rejecting returns the plugins of verdicts.
@@ -54,6 +56,7 @@ type demands struct {
 	constraints    []cluster.SpreadConstraint // the hard ones
 	anyLabels      bool                       // whatever their selectors say: they are the services'
 	near, repelled []cluster.PodTerm          // required affinity and anti-affinity
+	requests       []cluster.Quantity
 }
 
 func demandsOf(st *cluster.State, class cluster.ClassID, namespace string) demands {
@@ -61,7 +64,7 @@ func demandsOf(st *cluster.State, class cluster.ClassID, namespace string) deman
 	if c == nil {
 		return demands{}
 	}
-	d := demands{namespace: namespace, near: c.Spec.Affinity, repelled: c.Spec.AntiAffinity}
+	d := demands{namespace: namespace, near: c.Spec.Affinity, repelled: c.Spec.AntiAffinity, requests: c.Spec.Requests}
 	all := c.Spec.Spread
 	if profile := st.Profile(c.Spec.SchedulerName); len(all) == 0 && profile != nil {
 		all, d.anyLabels = profile.DefaultSpread, true
@@ -165,6 +168,9 @@ func (d *demands) afterNode(was, is *cluster.Node) (ps plugins) {
 	if is == nil {
 		return ps
 	}
+	if d.fit(is) && (was == nil || d.grows(was, is)) {
+		ps |= fit
+	}
 	for _, t := range d.near {
 		old, had := topologyOf(was, t.TopologyKey)
 		if value, has := topologyOf(is, t.TopologyKey); has && (!had || value != old) {
@@ -178,6 +184,29 @@ func (d *demands) afterNode(was, is *cluster.Node) (ps plugins) {
 		}
 	}
 	return ps
+}
+
+// fit reports whether a pod would fit a node that no pods are on.
+func (d *demands) fit(n *cluster.Node) bool {
+	return quantity(n.Allocatable, "pods") > 0 && !slices.ContainsFunc(d.requests, func(q cluster.Quantity) bool {
+		return q.Value > quantity(n.Allocatable, q.Name)
+	})
+}
+
+// grows reports whether a node has more of what a pod requests, or room for more pods.
+func (d *demands) grows(was, is *cluster.Node) bool {
+	more := func(name string) bool { return quantity(is.Allocatable, name) > quantity(was.Allocatable, name) }
+	return more("pods") || slices.ContainsFunc(d.requests, func(q cluster.Quantity) bool { return more(q.Name) })
+}
+
+// quantity returns how much of a resource there is.
+func quantity(quantities []cluster.Quantity, name string) int64 {
+	for _, q := range quantities {
+		if q.Name == name {
+			return q.Value
+		}
+	}
+	return 0
 }
 
 // keys reports whether a node has the topology keys of all constraints.
@@ -263,11 +292,25 @@ func (e *entry) listens() (listening, bool) {
 	l := listening{class: e.pod.Class, namespace: e.pod.Namespace}
 	switch e.place {
 	case InFlight:
-		l.plugins = crossNodeHints
+		l.plugins = nodeHints
 	case Unschedulable:
-		l.plugins = e.rejected & crossNodeHints
+		l.plugins = e.rejected & nodeHints
 	}
 	return l, l.plugins != 0
+}
+
+// listeners are the pods that listen as one.
+type listeners struct {
+	pods
+	demands *demands // nil until a hint is to be given
+}
+
+func (ls *listeners) demandsOf(st *cluster.State, l listening) *demands {
+	if ls.demands == nil {
+		d := demandsOf(st, l.class, l.namespace)
+		ls.demands = &d
+	}
+	return ls.demands
 }
 
 // hint tells a pod that plugins would queue it. It is queued if they have rejected it; if that is not known yet, or it is
@@ -288,10 +331,9 @@ func (q *Queue) hintNode(now time.Time, st *cluster.State, n cluster.NodeIndex) 
 	if st.Nodes.Live.Has(n) {
 		is = &st.Nodes.Spec[n]
 	}
-	for l, listeners := range q.listeners {
-		d := demandsOf(st, l.class, l.namespace)
-		if ps := d.afterNode(was, is) & l.plugins; ps != 0 {
-			q.hintAll(now, listeners, ps)
+	for l, ls := range q.listeners {
+		if ps := ls.demandsOf(st, l).afterNode(was, is) & l.plugins; ps != 0 {
+			q.hintAll(now, ls.pods, ps)
 		}
 	}
 }
@@ -302,16 +344,18 @@ func (q *Queue) hintPod(now time.Time, st *cluster.State, id cluster.PodID) {
 	if !ok {
 		return
 	}
-	for l, listeners := range q.listeners {
-		d := demandsOf(st, l.class, l.namespace)
-		if ps := d.afterMovement(m) & l.plugins; ps != 0 {
-			q.hintAll(now, listeners, ps)
+	for l, ls := range q.listeners {
+		if l.plugins&podHints == 0 {
+			continue
+		}
+		if ps := ls.demandsOf(st, l).afterMovement(m) & l.plugins; ps != 0 {
+			q.hintAll(now, ls.pods, ps)
 		}
 		if l.plugins&affinity == 0 || len(m.terms) == 0 {
 			continue
 		}
 		matches := make(map[cluster.LabelsID]bool) // the anti-affinity of a pod that has gone
-		for _, e := range listeners {
+		for _, e := range ls.pods {
 			match, known := matches[e.pod.Labels]
 			if !known {
 				match = matchesAll(m.terms, setOf(st.Labels(e.pod.Labels)))
@@ -324,8 +368,8 @@ func (q *Queue) hintPod(now time.Time, st *cluster.State, id cluster.PodID) {
 	}
 }
 
-func (q *Queue) hintAll(now time.Time, listeners pods, ps plugins) {
-	for _, e := range listeners {
+func (q *Queue) hintAll(now time.Time, all pods, ps plugins) {
+	for _, e := range all {
 		q.hint(now, e, ps)
 	}
 }

@@ -84,6 +84,15 @@ func newModel(t *rapid.T) *model {
 }
 
 func (m *model) apply(t *rapid.T, d cluster.Delta) {
+	left := "" // the node that a pod leaves, or that goes itself
+	switch d := d.(type) {
+	case cluster.PodRemoved:
+		left = m.st.Pod(d.ID).NodeName
+	case cluster.PodForgotten:
+		left = m.st.Pod(d.ID).NodeName
+	case cluster.NodeRemoved:
+		left = m.st.Nodes.Spec[d.Index].Name
+	}
 	if err := m.st.Apply(d); err != nil {
 		t.Fatalf("apply %+v: %v", d, err)
 	}
@@ -93,7 +102,26 @@ func (m *model) apply(t *rapid.T, d cluster.Delta) {
 	}) {
 		m.again(p)
 	}
+	for id, p := range m.pods {
+		if left != "" && m.st.Pod(id).Nominated == left && m.deserted(id) {
+			p.again = true
+			if m.waits(p) {
+				m.comeBack(p)
+			}
+		}
+	}
 	m.recheck()
+}
+
+// deserted reports whether nobody is on the way out of the node that a pod is nominated to.
+func (m *model) deserted(id cluster.PodID) bool {
+	pod := m.st.Pod(id)
+	for _, other := range m.st.Pods() {
+		if other.NodeName == pod.Nominated && other.Node != cluster.NoNode && other.Priority < pod.Priority && other.Victim {
+			return false
+		}
+	}
+	return true
 }
 
 // recheck brings back every parked pod that fits somewhere, or could preempt on a node that the last delta has changed,

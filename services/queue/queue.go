@@ -149,10 +149,11 @@ type Queue struct {
 	// feasible. crossNode are all others. Judge.CrossNode alone does not tell them apart: pods that were in the way on
 	// other nodes may be gone, but what they hid is not known.
 	local, crossNode map[engine.Subject]*parkedPods
-	doubtful         bool               // something has changed since it was known that none of crossNode is feasible
-	checked          cluster.Seq        // what changed later has not been looked at for crossNode
-	listeners        map[listening]pods // in flight or parked, by what hints tell them apart by
-	awaited          []awaited          // by version
+	doubtful         bool                     // something has changed since it was known that none of crossNode is feasible
+	checked          cluster.Seq              // what changed later has not been looked at for crossNode
+	listeners        map[listening]*listeners // in flight or parked, by what hints tell them apart by
+	nominees         pods                     // that are nominated to some node
+	awaited          []awaited                // by version
 
 	// looks are the answers that helped had in the state looked.
 	looks  map[look]bool
@@ -183,7 +184,8 @@ func (q *Queue) clear() {
 	q.aging = orderedPods{less: triedBefore}
 	q.doubtful, q.checked = false, 0
 	q.nodeless = make(pods)
-	q.listeners = make(map[listening]pods)
+	q.listeners = make(map[listening]*listeners)
+	q.nominees = make(pods)
 	q.looks, q.looked = nil, cluster.Version{}
 	q.awaited = nil
 }
@@ -197,15 +199,22 @@ func (q *Queue) Count(p Place) int { return q.counts[p] }
 // Pop returns up to limit pods that are ready at now, in queue order, and puts them in flight. When no pod is active,
 // pods leave their backoff early, but not a backoff after an error. It never blocks and returns nil when none is ready.
 func (q *Queue) Pop(now time.Time, limit int) []Attempt {
+	batch, _ := q.PopAbove(now, limit, anyPriority)
+	return batch
+}
+
+// PopAbove is Pop of pods whose priority is floor or higher. Outranked says that only the floor keeps the next pod.
+func (q *Queue) PopAbove(now time.Time, limit int, floor int32) (batch []Attempt, outranked bool) {
 	q.endBackoffs(now)
-	var batch []Attempt
 	for len(batch) < limit {
-		e := q.active.head()
+		e := q.head()
 		if e == nil {
-			e = q.backoff.head()
-			if e == nil {
-				break
-			}
+			break
+		}
+		if e.pod.Priority < floor {
+			return batch, true
+		}
+		if e.place == Backoff {
 			q.move(now, e, Active, popFromBackoff)
 		}
 		q.move(now, e, InFlight, "")
@@ -214,7 +223,15 @@ func (q *Queue) Pop(now time.Time, limit int) []Attempt {
 			ID: e.id, UID: e.pod.UID, Subject: engine.SubjectOf(&e.pod), Pin: e.pod.Pin, Nominated: e.pod.Nominated, Number: e.attempts,
 		})
 	}
-	return batch
+	return batch, false
+}
+
+// head returns the pod that Pop would take first, once it has ended the backoffs; nil if there is none.
+func (q *Queue) head() *entry {
+	if e := q.active.head(); e != nil {
+		return e
+	}
+	return q.backoff.head()
 }
 
 // Next returns when Pop, after Recheck, will return a pod if nothing else happens: a time that has passed if it would now.

@@ -181,6 +181,30 @@ func (q *Queue) requeueOwn(now time.Time, st *cluster.State, parked *parkedPods,
 	}
 }
 
+// desert brings back the pods that are nominated to a node which a pod has left, if nobody is on the way out of it any more:
+// what they waited for has happened, and they may not fit all the same. Others have taken the room, or it was never enough.
+func (q *Queue) desert(now time.Time, st *cluster.State, node string) {
+	for _, e := range q.nominees {
+		if e.pod.Nominated != node || !deserted(st, e) {
+			continue
+		}
+		e.again = true // if its attempt is running, or it is held back
+		if e.place == Unschedulable && !e.held {
+			q.requeue(now, e, q.event)
+		}
+	}
+}
+
+// deserted reports whether no pod of lower priority is on the way out of the node that a pod is nominated to.
+func deserted(st *cluster.State, e *entry) bool {
+	for _, other := range st.PodsOn(st.Nodes.ByName(e.pod.Nominated)) {
+		if other.Priority < e.pod.Priority && (other.Victim || other.Deleting && other.Preempted) {
+			return false
+		}
+	}
+	return true
+}
+
 // helps reports whether a pod fits a node, or it has changed and the pod could preempt there.
 func (q *Queue) helps(st *cluster.State, e *entry, n cluster.NodeIndex, changed bool) bool {
 	s := engine.SubjectOf(&e.pod)
@@ -257,9 +281,12 @@ func (q *Queue) link(e *entry) {
 	}
 	if key, ok := e.listens(); ok {
 		if q.listeners[key] == nil {
-			q.listeners[key] = make(pods)
+			q.listeners[key] = &listeners{pods: make(pods)}
 		}
-		q.listeners[key][e.id] = e
+		q.listeners[key].pods[e.id] = e
+	}
+	if e.pod.Nominated != "" {
+		q.nominees[e.id] = e
 	}
 	if e.place != Unschedulable || e.held || e.wake == WhenChanged {
 		return
@@ -294,11 +321,13 @@ func (q *Queue) unlink(e *entry) {
 		h.remove(e)
 	}
 	if key, ok := e.listens(); ok {
-		delete(q.listeners[key], e.id)
-		if len(q.listeners[key]) == 0 {
-			delete(q.listeners, key)
+		if ls := q.listeners[key]; ls != nil {
+			if delete(ls.pods, e.id); len(ls.pods) == 0 {
+				delete(q.listeners, key)
+			}
 		}
 	}
+	delete(q.nominees, e.id)
 	if e.place != Unschedulable {
 		return
 	}
