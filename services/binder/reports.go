@@ -23,6 +23,7 @@ const (
 type reportLane struct {
 	source   source.Source
 	limit    int                   // of pods whose report waits
+	binds    *bound                // that it gives way to
 	unplaced func(uid string) bool // whether what a report says is still so
 	failed   func(error)
 	wake     chan struct{}
@@ -33,9 +34,9 @@ type reportLane struct {
 	writing map[string]bool          // by uid
 }
 
-func newReportLane(src source.Source, limit int, unplaced func(uid string) bool, failed func(error)) *reportLane {
+func newReportLane(src source.Source, limit int, binds *bound, unplaced func(uid string) bool, failed func(error)) *reportLane {
 	return &reportLane{
-		source: src, limit: limit, unplaced: unplaced, failed: failed, wake: make(chan struct{}, 1),
+		source: src, limit: limit, binds: binds, unplaced: unplaced, failed: failed, wake: make(chan struct{}, 1),
 		waiting: make(map[string]source.Report), writing: make(map[string]bool),
 	}
 }
@@ -127,6 +128,9 @@ func pop[T any](list *[]T) T {
 // run is one worker of the lane; any number may run.
 func (l *reportLane) run(ctx context.Context) error {
 	for ctx.Err() == nil {
+		if n := l.depth(); n > 0 && n <= l.limit/2 {
+			l.binds.awaitIdle(ctx, courtesy) // before it takes one, which a newer one may replace meanwhile
+		}
 		r, ok := l.next()
 		if !ok {
 			select {

@@ -35,7 +35,7 @@ func TestReportsOfAPodThatWaitAreOne(t *testing.T) {
 		"the end of a nomination":          {reported("old", true, "a"), reported("", true, ""), reported("old", true, "")},
 		"a nomination replaces a lone one": {reported("", true, "a"), reported("", true, ""), reported("", true, "")},
 	} {
-		l := newReportLane(nil, 10, nil, nil)
+		l := newReportLane(nil, 10, new(bound), nil, nil)
 		other := source.Report{UID: "q", Reason: "Unschedulable"}
 		l.add(c.older, other)
 		l.add(c.newer)
@@ -56,7 +56,7 @@ func TestReportsOfAPodThatWaitAreOne(t *testing.T) {
 }
 
 func TestReportsOfAPodAreWrittenOneAfterTheOther(t *testing.T) {
-	l := newReportLane(nil, 10, nil, nil)
+	l := newReportLane(nil, 10, new(bound), nil, nil)
 	l.add(reported("first", false, ""))
 	first, _ := l.next()
 	l.add(reported("second", true, "a"))
@@ -92,13 +92,60 @@ func runLanes(t *testing.T, term *term) (stop func()) {
 	return func() { cancel(); running.Wait() }
 }
 
+func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource()
+		term := pureTerm(t, src)
+		term.reports.unplaced = func(string) bool { return true }
+		written := func() (events, reports int) {
+			synctest.Wait()
+			src.mu.Lock()
+			defer src.mu.Unlock()
+			return len(src.scheduled), len(src.reports)
+		}
+		add := func(name string) {
+			b := source.Binding{UID: name}
+			term.events.add(func(ctx context.Context) error { return src.Scheduled(ctx, b) })
+			term.reports.add(source.Report{UID: name, Reason: "Unschedulable"})
+		}
+		defer runLanes(t, term)()
+
+		// While a bind is under way they wait, until it has ended.
+		term.unbound.take(1)
+		add("a")
+		time.Sleep(courtesy / 2)
+		if events, reports := written(); events+reports > 0 {
+			t.Errorf("during a bind %d events and %d reports were written", events, reports)
+		}
+		term.unbound.give(1)
+		if events, reports := written(); events != 1 || reports != 1 {
+			t.Errorf("after the bind there are %d events and %d reports", events, reports)
+		}
+		// Binds that do not end do not hold them up for ever.
+		term.unbound.take(1)
+		add("b")
+		time.Sleep(courtesy)
+		if events, reports := written(); events != 2 || reports != 2 {
+			t.Errorf("beside a long bind there are %d events and %d reports", events, reports)
+		}
+		// A lane that is more than half full does not wait.
+		for i := range 100 {
+			add(fmt.Sprintf("c%d", i))
+		}
+		time.Sleep(courtesy) // of those workers that began before it was
+		if events, reports := written(); events < 2+40 || reports < 2+40 {
+			t.Errorf("of full lanes %d events and %d reports were written", events, reports)
+		}
+	})
+}
+
 func TestBurstOfPlacementsAndReportsIsDeliveredWithin30Seconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pods = 10_000
 		src := newFakeSource()
 		src.took = 20 * time.Millisecond // of each write, of which a report has two
 		term := pureTerm(t, src)
-		term.events = newEventLane(50_000, func() { t.Error("an event was dropped") }, func(error) {})
+		term.events = newEventLane(50_000, term.unbound, func() { t.Error("an event was dropped") }, func(error) {})
 		term.reports.limit = 50_000
 		term.reports.unplaced = func(string) bool { return true }
 		began := time.Now()
@@ -148,8 +195,8 @@ func TestEventsAndReportsNeverWaitForEachOther(t *testing.T) {
 			term := pureTerm(t, src.fakeSource)
 			var failed atomic.Int32
 			fails := func(error) { failed.Add(1) }
-			term.events = newEventLane(100, func() {}, fails)
-			term.reports = newReportLane(src, 100, func(string) bool { return true }, fails)
+			term.events = newEventLane(100, term.unbound, func() {}, fails)
+			term.reports = newReportLane(src, 100, term.unbound, func(string) bool { return true }, fails)
 			for i := range 100 {
 				b := source.Binding{UID: fmt.Sprintf("placed%d", i)}
 				term.events.add(func(ctx context.Context) error { return src.Scheduled(ctx, b) })
@@ -174,7 +221,7 @@ func TestEventsAndReportsNeverWaitForEachOther(t *testing.T) {
 
 func TestEventsBeyondTheBoundAreDropped(t *testing.T) {
 	dropped := 0
-	l := newEventLane(2, func() { dropped++ }, nil)
+	l := newEventLane(2, new(bound), func() { dropped++ }, nil)
 	for range 5 {
 		l.add(func(context.Context) error { return nil })
 	}

@@ -1,7 +1,9 @@
 package binder
 
 import (
+	"context"
 	"sync"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/coord"
 )
@@ -36,6 +38,7 @@ type bound struct {
 	mu    sync.Mutex
 	limit int
 	taken int
+	idle  chan struct{} // closed when nothing is taken any more; nil while nothing is
 }
 
 // take reserves n, or nothing. A single request larger than the whole bound passes when nothing else is taken.
@@ -45,14 +48,43 @@ func (b *bound) take(n int) bool {
 	if b.taken+n > b.limit && b.taken > 0 {
 		return false
 	}
-	b.taken += n
+	b.set(b.taken + n)
 	return true
 }
 
 func (b *bound) give(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.taken -= n
+	b.set(b.taken - n)
+}
+
+// set changes what is taken, under the lock.
+func (b *bound) set(taken int) {
+	b.taken = taken
+	switch {
+	case taken > 0 && b.idle == nil:
+		b.idle = make(chan struct{})
+	case taken <= 0 && b.idle != nil:
+		close(b.idle)
+		b.idle = nil
+	}
+}
+
+// awaitIdle waits until nothing is taken, but no longer than until ctx ends or for so long.
+func (b *bound) awaitIdle(ctx context.Context, atMost time.Duration) {
+	b.mu.Lock()
+	idle := b.idle
+	b.mu.Unlock()
+	if idle == nil {
+		return
+	}
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 func (b *bound) count() int {
