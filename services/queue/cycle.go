@@ -305,6 +305,7 @@ func (d *driver) parkOne(q *Queue, now time.Time, st *cluster.State, b *batch, o
 	if f.message != "" {
 		parking.Message += " " + f.message
 	}
+	parking.Resigns = f.clear
 	q.Park(now, st, a, parking)
 	d.progress++
 	d.decided(b, i, resultUnschedulable)

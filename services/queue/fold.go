@@ -199,6 +199,7 @@ func (q *Queue) nominate(now time.Time, st *cluster.State, id cluster.PodID, cle
 		return
 	}
 	q.follow(st, e, st.Pod(id))
+	cleared, e.resigns = cleared && !e.resigns, false
 	e.again = e.again || cleared
 	switch {
 	case e.held && (e.place == Active || e.place == Backoff):

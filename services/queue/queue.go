@@ -73,6 +73,8 @@ type Parking struct {
 	Wake     Wake
 	// CrossNode says that pods on other nodes may be the only reason against some node.
 	CrossNode bool
+	// Resigns says that the pod's nomination is about to end because the attempt found no use for it.
+	Resigns bool
 }
 
 // Entry is what the queue knows of a pod.
@@ -113,6 +115,7 @@ type entry struct {
 	// What has happened since the last attempt began.
 	changed bool    // it is judged by other things
 	again   bool    // it is to be tried again, whatever that attempt says
+	resigns bool    // its nomination is about to end by its own attempt's word, which is no news
 	hinted  plugins // that would queue it
 
 	held    bool      // others are being evicted for it: it stays where it is
@@ -309,6 +312,7 @@ func (q *Queue) Park(now time.Time, st *cluster.State, a Attempt, p Parking) {
 	q.unlink(e)
 	e.verdicts, e.rejected, e.message = p.Verdicts, rejecting(p.Verdicts), p.Message
 	e.wake, e.evaluated = p.Wake, p.Version
+	e.resigns = p.Resigns && e.pod.Nominated != ""
 	// A node that only pods on other nodes exclude may be feasible without having changed.
 	e.crossNode = p.CrossNode || q.judge.CrossNode(st, engine.SubjectOf(&e.pod))
 	q.link(e)
@@ -390,7 +394,7 @@ func (q *Queue) move(now time.Time, e *entry, to Place, event string) {
 	}
 	e.place, e.since, e.awaited = to, now, false
 	if to == InFlight {
-		e.changed, e.again, e.hinted, e.evaluated = false, false, 0, cluster.Version{}
+		e.changed, e.again, e.resigns, e.hinted, e.evaluated = false, false, false, 0, cluster.Version{}
 	}
 	if to == Active && e.first.IsZero() {
 		e.first = now

@@ -359,3 +359,31 @@ func TestRendezvousMovesOnlyTheShardsOfTheMemberThatLeft(t *testing.T) {
 		t.Errorf("owner without members = %q", got)
 	}
 }
+
+func TestNominationThatEndsByThePodsOwnAttemptIsNoNews(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, c := range []struct {
+		name    string
+		resigns bool
+		want    Place
+	}{
+		{"its own attempt has ended it", true, Unschedulable},
+		{"another has", false, Backoff},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			q, st := parkedPod(t, now, cpuClass(500), 100, 100)
+			apply(t, q, st, now, cluster.PodNominated{ID: 0, Node: "n1"})
+			q.Activate(now, 0)
+			q.Park(now, st, pop(t, q, now), Parking{Version: st.Version(), Resigns: c.resigns})
+			apply(t, q, st, now, cluster.PodNominated{ID: 0})
+			if got := place(t, q); got != c.want {
+				t.Errorf("the pod is %v, want %v", got, c.want)
+			}
+			// The next nomination and its end are another's doing.
+			apply(t, q, st, now, cluster.PodNominated{ID: 0, Node: "n2"}, cluster.PodNominated{ID: 0})
+			if got := place(t, q); got != Backoff {
+				t.Errorf("when another had ended the next nomination: %v, want backoff", got)
+			}
+		})
+	}
+}
