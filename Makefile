@@ -60,7 +60,7 @@ bench: ## benchmarks of the engine and the state machine
 	go test -run '^$$' -bench . -benchmem ./internal/engine ./internal/cluster ./services/binder
 
 .PHONY: bench-kube
-bench-kube: build ## kube-scheduler, Berth and a null binder on a real API server: 5,000 nodes, 10,000 plain pods; BENCHFLAGS='--workload all' for constraints
+bench-kube: build ## kube-scheduler, Berth and a null binder on a real API server: 5,000 nodes, 10,000 plain pods; BENCHFLAGS='--workload all' for others
 	go run ./test/benchkube --berth $(BIN)/berth $(BENCHFLAGS)
 
 .PHONY: clean
