@@ -121,9 +121,9 @@ func (t *term) startPreemption(req *binderv1.PreemptRequest) (*binderv1.PreemptR
 		t.conflict(conflictRetry)
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
 	}
-	// 2. Are these the pods that have to go, no others, and do no more of them violate a budget?
+	// 2. Must any go? And are these the pods, no others, and do no more of them violate a budget?
 	now, ok := t.judged(id, req.GetCandidate())
-	if !ok {
+	if !ok || t.fits(id, row) {
 		t.conflict(conflictVictims)
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
 	}
@@ -165,6 +165,17 @@ func (t *term) startPreemption(req *binderv1.PreemptRequest) (*binderv1.PreemptR
 func (t *term) judged(pod cluster.PodID, candidate *filterv1.PreemptionCandidate) (engine.Preemption, bool) {
 	now, ok := t.evaluator.DryRunNode(t.ledger.state, pod, cluster.NodeIndex(candidate.GetNode()))
 	return now, ok && now.Violations <= candidate.GetViolations() && sameSet(now.Victims, wire.PodIDs(candidate.GetVictims()))
+}
+
+// fits reports whether a pod fits somewhere by now, without anybody going. The caller holds the ledger's lock.
+func (t *term) fits(id cluster.PodID, row *cluster.PodRow) bool {
+	st, subject := t.ledger.state, engine.SubjectOf(&row.Pod)
+	for _, name := range []string{row.Pin, row.Nominated} { // its own nomination does not count against it
+		if verdict, known := t.evaluator.Node(st, subject, id, st.Nodes.ByName(name)); known && verdict.Feasible() {
+			return true
+		}
+	}
+	return row.Pin == "" && t.evaluator.Possible(st, subject)
 }
 
 // plan returns what has to be done for a pod that preempts others. The caller holds the lock.
