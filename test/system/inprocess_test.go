@@ -55,7 +55,8 @@ func TestFullClusterSaysWhyAndWakesWhenANodeComes(t *testing.T) {
 	if left == nil {
 		t.Fatal("all five pods were placed on room for four")
 	}
-	const want = "0/2 nodes are available: 2 Insufficient cpu."
+	const want = "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, " +
+		"preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
 	if left.GetMessage() != want || left.GetState() != schedulingv1.PodState_POD_STATE_UNSCHEDULABLE || left.GetAttempts() < 1 {
 		t.Errorf("unplaced pod: message %q, state %v, attempts %d; want %q, unschedulable", left.GetMessage(), left.GetState(), left.GetAttempts(), want)
 	}

@@ -78,7 +78,8 @@ func TestPodsOfARealAPIServerAreBoundWithEventsAndConditions(t *testing.T) {
 	}
 
 	// The pod that fits nowhere says so as kube-scheduler would.
-	const message = "0/20 nodes are available: 20 Insufficient cpu."
+	const message = "0/20 nodes are available: 20 Insufficient cpu. no new claims to deallocate, " +
+		"preemption: 0/20 nodes are available: 20 Preemption is not helpful for scheduling."
 	berthtest.Await(t, 30*time.Second, "the condition of the pod that does not fit", func(ctx context.Context) error {
 		p, err := cp.Client().CoreV1().Pods("default").Get(ctx, "huge", metav1.GetOptions{})
 		if err != nil {
