@@ -15,7 +15,7 @@ const (
 
 // courtesy is how long a write of these lanes gives way to binds: they share the API server, and a bind is what somebody
 // waits for. A lane that is more than half full gives way no more.
-const courtesy = 150 * time.Millisecond
+const courtesy = 400 * time.Millisecond
 
 // eventLane writes events of what has happened, for people: placements and evictions. What comes while it is full is
 // dropped and counted: the placement itself is in the API.
