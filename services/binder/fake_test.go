@@ -212,7 +212,7 @@ func (s *fakeSource) write(ctx context.Context, writes int, fn func()) error {
 		}
 	}
 	if took > 0 {
-		time.Sleep(time.Duration(writes) * took) // of a bubble
+		elapse(time.Duration(writes) * took)
 	}
 	s.change(fn)
 	return nil

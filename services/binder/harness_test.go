@@ -307,3 +307,7 @@ func wantError(t testing.TB, err error, code codes.Code, reason rpc.Reason) {
 func clone(req *binderv1.CommitRequest) *binderv1.CommitRequest {
 	return proto.Clone(req).(*binderv1.CommitRequest)
 }
+
+// elapse lets fake time pass. Its callers run under testing/synctest, where a sleep takes no real time, and ends when all
+// other goroutines of the test have nothing left to do before that moment.
+func elapse(d time.Duration) { time.Sleep(d) }

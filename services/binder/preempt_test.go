@@ -149,7 +149,7 @@ func TestPreemptionEndsBehindItsEvictions(t *testing.T) {
 		var atOnce, most atomic.Int32
 		src.refuse = func(source.Eviction) error {
 			most.Store(max(most.Load(), atOnce.Add(1)))
-			time.Sleep(time.Second)
+			elapse(time.Second)
 			atOnce.Add(-1)
 			term.ledger.Snapshot(func(st *cluster.State) {
 				if !st.Pod(p.pod).Preempting {
@@ -252,7 +252,7 @@ func TestOneVictimThatStaysSparesThoseThatAreNotEvictedYet(t *testing.T) {
 			if e.Name == "v0" {
 				return errFake
 			}
-			time.Sleep(400 * time.Millisecond) // the first of the others are done before v0 is given up, the second are not
+			elapse(400 * time.Millisecond) // the first of the others are done before v0 is given up, the second are not
 			return nil
 		}
 		from := term.mark()

@@ -113,7 +113,7 @@ func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
 		// While a bind is under way they wait, until it has ended.
 		term.unbound.take(1)
 		add("a")
-		time.Sleep(courtesy / 2)
+		elapse(courtesy / 2)
 		if events, reports := written(); events+reports > 0 {
 			t.Errorf("during a bind %d events and %d reports were written", events, reports)
 		}
@@ -124,7 +124,7 @@ func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
 		// Binds that do not end do not hold them up for ever.
 		term.unbound.take(1)
 		add("b")
-		time.Sleep(courtesy)
+		elapse(courtesy)
 		if events, reports := written(); events != 2 || reports != 2 {
 			t.Errorf("beside a long bind there are %d events and %d reports", events, reports)
 		}
@@ -132,7 +132,7 @@ func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
 		for i := range 100 {
 			add(fmt.Sprintf("c%d", i))
 		}
-		time.Sleep(courtesy) // of those workers that began before it was
+		elapse(courtesy) // of those workers that began before it was
 		if events, reports := written(); events < 2+40 || reports < 2+40 {
 			t.Errorf("of full lanes %d events and %d reports were written", events, reports)
 		}
@@ -158,7 +158,7 @@ func TestBurstOfPlacementsAndReportsIsDeliveredWithin30Seconds(t *testing.T) {
 		}
 		stop := runLanes(t, term)
 		defer stop()
-		time.Sleep(30 * time.Second)
+		elapse(30 * time.Second)
 		synctest.Wait()
 		if events, reports := len(src.scheduled), len(src.reports); events != pods || reports != pods {
 			t.Errorf("after %v there are %d events and %d reports", time.Since(began), events, reports)
@@ -210,7 +210,7 @@ func TestEventsAndReportsNeverWaitForEachOther(t *testing.T) {
 				t.Errorf("%+v: %d events and %d reports are written", c, events, reports)
 			}
 			// A write that gets no answer is given up.
-			time.Sleep(writeTimeout + time.Second)
+			elapse(writeTimeout + time.Second)
 			synctest.Wait()
 			if failed.Load() == 0 {
 				t.Errorf("%+v: no write was given up", c)

@@ -99,7 +99,7 @@ func beside(t *testing.T) (w *world, n *neighbor, die func()) {
 	n, die = w.neighbor("q0")
 	n.say(map[int32]int32{7: 10})
 	w.queueMember("q1")
-	time.Sleep(time.Second)
+	elapse(time.Second)
 	if owners := w.etcd.ownersOf(); !cmp.Equal(owners, map[int]string{0: "q1"}) {
 		t.Fatalf("shards are owned by %v, want 0 by q1", owners)
 	}
@@ -115,7 +115,7 @@ func (w *world) nodes(count int) {
 
 // after lets so much time pass and returns which of the pods are placed.
 func (w *world) after(d time.Duration) []string {
-	time.Sleep(d)
+	elapse(d)
 	synctest.Wait()
 	return w.binder.order()
 }
@@ -174,10 +174,10 @@ func TestMemberIsCalledAgainWhenItIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _, die := beside(t)
 		die()
-		time.Sleep(time.Minute)
+		elapse(time.Minute)
 		back := &neighbor{changed: make(chan struct{}), heard: make(map[string]int), says: map[int32]int32{7: 10}}
 		w.serve("q0", func(r grpc.ServiceRegistrar) { queuev1.RegisterQueueServiceServer(r, back) })
-		time.Sleep(10 * time.Second)
+		elapse(10 * time.Second)
 		w.ledger.pod("low", 100, nil)
 		if got := w.after(time.Minute); got != nil {
 			t.Errorf("%v are placed, though another works at 10 again", got)
@@ -216,7 +216,7 @@ func TestUnschedulablePodOfAHigherBandStarvesNobody(t *testing.T) {
 		w.ledger.node("n1", 50_000)
 		q1, _ := w.queueMember("q1")
 		q2, _ := w.queueMember("q2")
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		for k := range 8 {
 			w.ledger.pod(fmt.Sprintf("huge%d", k), int64(100_000+k), priority(1000))
 		}
@@ -258,7 +258,7 @@ func TestShardThatGetsNowhereHoldsNobodyForLong(t *testing.T) {
 		w.scoreWorker("s1")
 		w.ledger.node("n1", 100_000)
 		q, _ := w.queueMember("q1")
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		w.ledger.pod("high", 100, priority(10))
 		for k := range 8 {
 			w.ledger.pod(fmt.Sprintf("low%d", k), int64(101+k), nil)
@@ -287,7 +287,7 @@ func TestShardThatDrainsHasNoBand(t *testing.T) {
 		w.scoreWorker("s1")
 		w.ledger.node("n1", 1000)
 		q, _ := w.queueMember("q1")
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		stream := newBandStream(t.Context())
 		var watch sync.WaitGroup
 		watch.Go(func() { _ = q.WatchBands(&queuev1.WatchBandsRequest{Member: "q2"}, stream) })
@@ -320,7 +320,7 @@ func TestOrderIsGlobalByBandOverShardsAndMembers(t *testing.T) {
 		w.nodes(3)
 		w.queueMember("q1")
 		w.queueMember("q2")
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		count := map[string]int{}
 		for _, owner := range w.etcd.ownersOf() {
 			count[owner]++
@@ -338,7 +338,7 @@ func TestOrderIsGlobalByBandOverShardsAndMembers(t *testing.T) {
 			w.ledger.pod(fmt.Sprintf("%d-%03d", p, k), int64(100+k%24), priority(p))
 			want = append(want, p)
 		}
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		w.etcd.change(func() { w.etcd.leader = leader })
 		var got []int32
 		for _, name := range w.after(time.Minute) {
@@ -360,7 +360,7 @@ func TestOwnersChangeUnderLoadAndNoPodIsLostOrTwiceOrOutOfOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 8)
 		w.batch = 4
-		w.filterWorker("f1", func(int64) { time.Sleep(3 * time.Millisecond) })
+		w.filterWorker("f1", func(int64) { elapse(3 * time.Millisecond) })
 		w.scoreWorker("s1")
 		w.nodes(12)
 		w.queueMember("q1")
@@ -370,13 +370,13 @@ func TestOwnersChangeUnderLoadAndNoPodIsLostOrTwiceOrOutOfOrder(t *testing.T) {
 			for k := range pods {
 				p := k % 3
 				w.ledger.pod(fmt.Sprintf("%d/%02d/%04d", p, k%16, k), int64(100+k%16), priority(int32(p)))
-				time.Sleep(time.Millisecond)
+				elapse(time.Millisecond)
 			}
 		})
 		for k := range 6 {
-			time.Sleep(100 * time.Millisecond)
+			elapse(100 * time.Millisecond)
 			_, stop := w.queueMember(fmt.Sprintf("q%d", k+2))
-			time.Sleep(70 * time.Millisecond)
+			elapse(70 * time.Millisecond)
 			if k%2 == 0 {
 				stop()
 			}
@@ -418,7 +418,7 @@ func TestWatchBandsSpeaksAtOnceOnChangeAndEveryHalfSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1) // without workers: nothing is popped
 		q, _ := w.queueMember("q1")
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		stream := newBandStream(t.Context())
 		var watch sync.WaitGroup
 		watch.Go(func() {
@@ -441,10 +441,10 @@ func TestWatchBandsSpeaksAtOnceOnChangeAndEveryHalfSecond(t *testing.T) {
 			}
 		}
 		expect(last, 0)
-		time.Sleep(100 * time.Millisecond)
+		elapse(100 * time.Millisecond)
 		w.ledger.pod("a", 100, priority(3))
 		expect(time.Now(), 0, &queuev1.Band{Priority: 3})
-		time.Sleep(time.Millisecond)
+		elapse(time.Millisecond)
 		w.ledger.pod("b", 100, priority(5))
 		w.ledger.pod("c", 100, priority(7))
 		expect(last, pause, &queuev1.Band{Priority: 7})

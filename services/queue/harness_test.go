@@ -105,7 +105,7 @@ func (f *filterServer) DryRunPreemption(
 	f.mu.Lock()
 	f.dryRuns = append(f.dryRuns, request)
 	f.mu.Unlock()
-	time.Sleep(f.slow)
+	elapse(f.slow)
 	return f.Service.DryRunPreemption(ctx, request)
 }
 
@@ -247,3 +247,7 @@ func untilState(t *testing.T, s *queue.Service, name string, want queuev1.State)
 	})
 	return p
 }
+
+// elapse lets fake time pass. Its callers run under testing/synctest, where a sleep takes no real time, and ends when all
+// other goroutines of the test have nothing left to do before that moment.
+func elapse(d time.Duration) { time.Sleep(d) }
