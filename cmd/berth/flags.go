@@ -30,6 +30,7 @@ func (f *commonFlags) add(fs *pflag.FlagSet, listen string) {
 	fs.StringSliceVar(&f.common.EtcdEndpoints, "etcd-endpoints", nil, "etcd's client URLs")
 	fs.StringVar(&f.common.EtcdPrefix, "etcd-prefix", "/berth/", "under which all keys in etcd are")
 	fs.StringVar(&f.common.OpsListen, "metrics-listen", "", "where to serve /metrics, /livez and /readyz over HTTP, as host:port (default: nowhere)")
+	fs.BoolVar(&f.common.Profiling, "profiling", false, "serve Go's profiles at /debug/pprof/ of --metrics-listen, to whoever can reach it")
 	fs.DurationVar(&f.common.LeaseTTL, "lease-ttl", 5*time.Second, "how long a role that fell silent keeps what it holds; 1s to 1m")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")

@@ -29,6 +29,7 @@ type Common struct {
 	EtcdEndpoints []string // required but for All, which embeds an etcd when it is empty
 	EtcdPrefix    string   // of all keys; "" means /berth/
 	OpsListen     string   // where to serve /metrics and readiness over HTTP; "" means nowhere
+	Profiling     bool     // and /debug/pprof/
 	LeaseTTL      time.Duration
 	Trace         trace.TracerProvider // nil: none
 	Log           *slog.Logger
@@ -80,13 +81,14 @@ func (e *env) serveOps(ctx context.Context) error {
 		return fmt.Errorf("listen for metrics and readiness: %w", err)
 	}
 	e.Log.Info("serving metrics and readiness", "address", l.Addr().String())
-	return rpc.ServeOps(ctx, l, e.measured, func() []rpc.Check {
+	checks := func() []rpc.Check {
 		var out []rpc.Check
 		for _, c := range e.checks {
 			out = append(out, c())
 		}
 		return out
-	})
+	}
+	return rpc.ServeOps(ctx, l, rpc.OpsConfig{Metrics: e.measured, Checks: checks, Profiling: e.Profiling})
 }
 
 // newReplica starts a replica that follows the active binder.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"strings"
 	"time"
 
@@ -27,24 +28,36 @@ const (
 	opsIdleTimeout   = 60 * time.Second
 	opsHeaderBytes   = 16 << 10
 	opsScrapes       = 4 // at the same time; more are answered 503
+
+	// profileTimeout replaces opsWriteTimeout where profiles are served: the answer comes when the time it is of is over.
+	profileTimeout = 10 * time.Minute
 )
+
+// OpsConfig is what ServeOps serves. All of it may be left out.
+type OpsConfig struct {
+	Metrics   prometheus.Gatherer
+	Checks    func() []Check // called per request, concurrently; must not wait
+	Profiling bool           // serve /debug/pprof/, to whoever can reach the listener
+}
 
 // ServeOps answers HTTP on l, which it closes, until ctx ends; then it lets requests in flight finish, for at most
 // [DefaultDrain], and returns nil. An error means that the listener broke.
 //
-//	/metrics          what is gathered; nothing if metrics is nil
+//	/metrics          what is gathered
 //	/livez, /healthz  200 "ok" as long as the process answers
 //	/readyz           200 "ok", or 503 and one line per failing check; ?verbose lists every check
-//
-// checks is called per request, concurrently, and must not wait; nil means none.
-func ServeOps(ctx context.Context, l net.Listener, metrics prometheus.Gatherer, checks func() []Check) error {
+//	/debug/pprof/     Go's profiles, if cfg says so
+func ServeOps(ctx context.Context, l net.Listener, cfg OpsConfig) error {
 	server := &http.Server{
-		Handler:           opsHandler(metrics, checks),
+		Handler:           opsHandler(cfg),
 		ReadHeaderTimeout: opsHeaderTimeout,
 		ReadTimeout:       opsReadTimeout,
 		WriteTimeout:      opsWriteTimeout,
 		IdleTimeout:       opsIdleTimeout,
 		MaxHeaderBytes:    opsHeaderBytes,
+	}
+	if cfg.Profiling {
+		server.WriteTimeout = profileTimeout
 	}
 	address := l.Addr().String()
 	served := make(chan error, 1)
@@ -67,7 +80,8 @@ func ServeOps(ctx context.Context, l net.Listener, metrics prometheus.Gatherer, 
 	return nil
 }
 
-func opsHandler(metrics prometheus.Gatherer, checks func() []Check) http.Handler {
+func opsHandler(cfg OpsConfig) http.Handler {
+	metrics := cfg.Metrics
 	if metrics == nil {
 		metrics = prometheus.NewRegistry()
 	}
@@ -77,13 +91,18 @@ func opsHandler(metrics prometheus.Gatherer, checks func() []Check) http.Handler
 	mux.HandleFunc("GET /healthz", alive)
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		var all []Check
-		if checks != nil {
-			all = checks()
+		if cfg.Checks != nil {
+			all = cfg.Checks()
 		}
 		code, text := readiness(all, r.URL.Query().Has("verbose"))
 		answerText(w, code, text)
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: opsScrapes}))
+	if cfg.Profiling {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
 	return mux
 }
 

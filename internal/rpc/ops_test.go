@@ -8,13 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
-// ops serves checks and registry, and returns the URL and a function that ends it.
-func ops(t *testing.T, registry *prometheus.Registry, checks func() []rpc.Check) (url string, stop func() error) {
+// ops serves what cfg says, and returns the URL and a function that ends it.
+func ops(t *testing.T, cfg rpc.OpsConfig) (url string, stop func() error) {
 	t.Helper()
 	l, err := rpc.TCP().Listen("127.0.0.1:0")
 	if err != nil {
@@ -22,7 +20,7 @@ func ops(t *testing.T, registry *prometheus.Registry, checks func() []rpc.Check)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- rpc.ServeOps(ctx, l, registry, checks) }()
+	go func() { served <- rpc.ServeOps(ctx, l, cfg) }()
 	t.Cleanup(cancel)
 	return "http://" + l.Addr().String(), func() error {
 		cancel()
@@ -66,7 +64,7 @@ func TestReadinessListsFailingChecks(t *testing.T) {
 		{"/readyz?verbose", []rpc.Check{good, bad}, 503, "[+]etcd\n[-]log: behind by 7\nnot ready\n"},
 		{"/nothing", nil, 404, "404 page not found\n"},
 	} {
-		url, stop := ops(t, prometheus.NewRegistry(), func() []rpc.Check { return c.checks })
+		url, stop := ops(t, rpc.OpsConfig{Checks: func() []rpc.Check { return c.checks }})
 		if code, body := request(t, http.MethodGet, url+c.path); code != c.code || body != c.body {
 			t.Errorf("%s with %v: %d %q, want %d %q", c.path, c.checks, code, body, c.code, c.body)
 		}
@@ -78,7 +76,7 @@ func TestReadinessListsFailingChecks(t *testing.T) {
 
 func TestMetricsAreServedAndNothingCanBePosted(t *testing.T) {
 	r := start(t, rpc.Memory(), &service{})
-	url, stop := ops(t, r.cfg.Metrics, nil)
+	url, stop := ops(t, rpc.OpsConfig{Metrics: r.cfg.Metrics})
 	if code, body := request(t, http.MethodGet, url+"/metrics"); code != 200 || !strings.Contains(body, `berth_rpc_panics_total{role="tester"} 0`) {
 		t.Errorf("/metrics: %d\n%s", code, body)
 	}
@@ -93,6 +91,23 @@ func TestMetricsAreServedAndNothingCanBePosted(t *testing.T) {
 	}
 }
 
+func TestProfilesAreServedOnlyIfAskedFor(t *testing.T) {
+	for _, c := range []struct {
+		profiling bool
+		code      int
+	}{{false, 404}, {true, 200}} {
+		url, stop := ops(t, rpc.OpsConfig{Profiling: c.profiling})
+		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1"} {
+			if code, body := request(t, http.MethodGet, url+path); code != c.code {
+				t.Errorf("profiling %v: %s: %d %.200s, want %d", c.profiling, path, code, body, c.code)
+			}
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestBrokenOpsListenerEndsWithAnError(t *testing.T) {
 	l, err := rpc.TCP().Listen("127.0.0.1:0")
 	if err != nil {
@@ -101,7 +116,7 @@ func TestBrokenOpsListenerEndsWithAnError(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := rpc.ServeOps(t.Context(), l, nil, nil); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
+	if err := rpc.ServeOps(t.Context(), l, rpc.OpsConfig{}); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
 		t.Errorf("got %v, want an error that names the address", err)
 	}
 }
