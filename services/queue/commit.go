@@ -95,6 +95,7 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preem
 // no node fits, which the filter-workers had said.
 func (d *driver) settle(b *batch, open map[int]bool, sent []int, response *binderv1.CommitResponse) (unchanged []int) {
 	var tooOften []int
+	exhausted := false
 	version := wire.Version(response.GetVersion())
 	d.answered(version)
 	d.sh.with(func(q *Queue, now time.Time) {
@@ -122,10 +123,12 @@ func (d *driver) settle(b *batch, open map[int]bool, sent []int, response *binde
 					d.s.metrics.retries.WithLabelValues("no_fit").Inc()
 				}
 			default:
+				exhausted = true
 				d.s.metrics.retries.WithLabelValues("retry").Inc()
 			}
 		}
 	})
+	d.reach = d.reach.after(len(b.attempts), exhausted)
 	d.fail(b, open, tooOften, "no node was left when the pod's turn came")
 	return unchanged
 }

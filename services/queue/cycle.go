@@ -17,8 +17,25 @@ import (
 	"github.com/berth-scheduler/berth/internal/wire"
 )
 
-// slack is how many more candidates are asked for than the batch has pods, for those that other shards take meanwhile.
+// slack is how many more candidates are asked for than pods will take of them, for those that other shards take meanwhile.
 const slack = 16
+
+// reach is how many candidates the pods of other kinds in a batch are expected to take of those of a kind. Kinds differ in
+// which of equally good nodes they prefer, so that is few as long as there are many such nodes. Where the lists were too
+// short for the binder to prove a choice, the rest of the batch comes again with longer ones.
+type reach int
+
+// limit returns how many candidates of a kind to ask for, which has so many pods of a batch. More than the batch has pods
+// are never needed.
+func (r reach) limit(own, batch int) int { return min(own+int(r), batch) + slack }
+
+// after returns the reach of the next cycle.
+func (r reach) after(batch int, exhausted bool) reach {
+	if exhausted {
+		return min(max(2*r, slack), reach(batch))
+	}
+	return r - (r+15)/16
+}
 
 // cycle takes a batch through filter, score and commit, and then makes room for pods that fit nowhere. Pods that get no
 // outcome are active again. An error means that the shard is lost or ctx has ended.
@@ -318,12 +335,16 @@ func (d *driver) parkOne(q *Queue, now time.Time, st *cluster.State, b *batch, o
 // score asks the score-workers for the best nodes of the kinds that have some and a pod that goes to the binder.
 func (d *driver) score(ctx context.Context, b *batch, now view, open map[int]bool) error {
 	first, last := d.s.directory.split(now.scores)
-	limit := len(b.attempts) + slack
 	wanted := make(map[*kindWork]cluster.Bitmap)
+	own := make(map[*kindWork]int)
 	words := 0
 	for i, a := range b.attempts {
 		w := b.kindOf[i]
-		if _, seen := wanted[w]; seen || !open[i] || !b.goes[i] || a.Pin != "" || w.eligible.Count() == 0 {
+		if !open[i] || !b.goes[i] || a.Pin != "" {
+			continue
+		}
+		own[w]++
+		if own[w] > 1 || w.eligible.Count() == 0 {
 			continue
 		}
 		wanted[w], d.next = w.sample(d.next, len(b.attempts))
@@ -346,7 +367,7 @@ func (d *driver) score(ctx context.Context, b *batch, now view, open map[int]boo
 			if len(part) > 0 {
 				about = append(about, w)
 				request.Subjects = append(request.Subjects, &scorev1.SubjectQuery{
-					Subject: wire.ToSubject(w.subject), Eligible: part, Limit: int32(limit),
+					Subject: wire.ToSubject(w.subject), Eligible: part, Limit: int32(d.reach.limit(own[w], len(b.attempts))),
 				})
 			}
 		}
@@ -365,11 +386,11 @@ func (d *driver) score(ctx context.Context, b *batch, now view, open map[int]boo
 	if err != nil {
 		return err
 	}
-	return b.addScores(asked, answers, limit)
+	return b.addScores(asked, answers, func(w *kindWork) int { return d.reach.limit(own[w], len(b.attempts)) })
 }
 
-// addScores merges the answers about all ranges.
-func (b *batch) addScores(asked [][]*kindWork, answers []*scorev1.ScoreResponse, limit int) error {
+// addScores merges the answers about all ranges; limit is that of a kind.
+func (b *batch) addScores(asked [][]*kindWork, answers []*scorev1.ScoreResponse, limit func(*kindWork) int) error {
 	parts := make(map[*kindWork][][]engine.Group)
 	for i, answer := range answers {
 		if len(answer.GetSubjects()) != len(asked[i]) {
@@ -385,7 +406,7 @@ func (b *batch) addScores(asked [][]*kindWork, answers []*scorev1.ScoreResponse,
 		}
 	}
 	for w, groups := range parts {
-		w.groups = engine.MergeGroups(b.seed, limit, groups...)
+		w.groups = engine.MergeGroups(b.seed, limit(w), groups...)
 	}
 	return nil
 }

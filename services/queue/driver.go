@@ -29,6 +29,7 @@ type driver struct {
 
 	committed cluster.Version   // the newest version that the binder has answered
 	next      cluster.NodeIndex // where the next sample of nodes to score starts
+	reach     reach
 	// misfits counts by pod uid how often in a row the binder did not find what workers had found: a node, or what is to be
 	// preempted. again is what it becomes at the end of the cycle.
 	misfits, again map[string]int

@@ -252,11 +252,9 @@ func (s *Service) rejected() map[rejecter]int {
 	_ = s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
 		for _, sh := range s.owned() {
 			sh.mu.Lock()
-			for e := range sh.queue.Entries() {
-				if class := st.Class(e.Pod.Class); class != nil {
-					for plugin := range e.rejecters() {
-						counts[rejecter{plugin, class.Spec.SchedulerName}]++
-					}
+			for class, plugin := range sh.queue.Rejected() {
+				if c := st.Class(class); c != nil {
+					counts[rejecter{plugin, c.Spec.SchedulerName}]++
 				}
 			}
 			sh.mu.Unlock()
@@ -264,18 +262,4 @@ func (s *Service) rejected() map[rejecter]int {
 		return nil
 	})
 	return counts
-}
-
-// rejecters returns the plugins that are against a pod. A pod whose attempt is running has none.
-func (e *Entry) rejecters() map[string]bool {
-	plugins := make(map[string]bool)
-	switch e.Place {
-	case Gated:
-		plugins[schedulingGates] = true
-	case Active, Backoff, Unschedulable:
-		for _, v := range e.Verdicts {
-			plugins[v.Plugin] = true
-		}
-	}
-	return plugins
 }
