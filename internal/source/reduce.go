@@ -14,9 +14,9 @@ import (
 )
 
 // What kube-scheduler takes a container to request, where it scores, if the container does not name the resource.
-const (
-	defaultMilliCPU = 100
-	defaultMemory   = 200 * 1024 * 1024
+var (
+	defaultCPURequest    = *resource.NewMilliQuantity(100, resource.DecimalSI)
+	defaultMemoryRequest = *resource.NewQuantity(200<<20, resource.BinarySI)
 )
 
 // ReduceNode reads of a node what scheduling reads. Nodes that differ only in heartbeats, conditions, annotations or the
@@ -118,6 +118,15 @@ func Terminal(pod *v1.Pod) bool {
 // CPU or memory is charged as non-zero request, where only what the pod level does not name has a default; and the
 // incoming pod is scored by NodeResourcesFit without pod-level resources, with defaults always.
 func reduceRequests(pod *v1.Pod, class *cluster.ClassSpec) {
+	if simpleRequests(pod) {
+		reduceSimpleRequests(pod.Spec.Containers, class)
+	} else {
+		reduceAnyRequests(pod, class)
+	}
+}
+
+// reduceAnyRequests is reduceRequests of any pod.
+func reduceAnyRequests(pod *v1.Pod, class *cluster.ClassSpec) {
 	assigned := pod.Spec.NodeName != ""
 	options := resourcehelper.PodResourcesOptions{
 		UseStatusResources: assigned,
@@ -126,10 +135,7 @@ func reduceRequests(pod *v1.Pod, class *cluster.ClassSpec) {
 	requests := resourcehelper.PodRequests(pod, options)
 	class.Requests = requestQuantities(requests)
 
-	defaults := v1.ResourceList{
-		v1.ResourceCPU:    *resource.NewMilliQuantity(defaultMilliCPU, resource.DecimalSI),
-		v1.ResourceMemory: *resource.NewQuantity(defaultMemory, resource.BinarySI),
-	}
+	defaults := v1.ResourceList{v1.ResourceCPU: defaultCPURequest, v1.ResourceMemory: defaultMemoryRequest}
 	score := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{
 		SkipPodLevelResources: true, NonMissingContainerRequests: defaults,
 	})
@@ -150,28 +156,116 @@ func reduceRequests(pod *v1.Pod, class *cluster.ClassSpec) {
 	class.NonZeroMemory = nonZero.Memory().Value()
 }
 
+// simpleRequests reports whether a pod requests the sum of what its containers' specs say, and nothing else matters: the
+// three ways are one then, but for the defaults. Most pods are so, and are reduced much faster.
+func simpleRequests(pod *v1.Pod) bool {
+	if len(pod.Spec.InitContainers) > 0 || pod.Spec.Overhead != nil || pod.Spec.Resources != nil {
+		return false
+	}
+	return pod.Spec.NodeName == "" || !slices.ContainsFunc(pod.Status.ContainerStatuses, func(c v1.ContainerStatus) bool {
+		return c.Resources != nil
+	})
+}
+
+// reduceSimpleRequests is reduceRequests of a pod for which simpleRequests holds.
+func reduceSimpleRequests(containers []v1.Container, class *cluster.ClassSpec) {
+	sums := make([]namedQuantity, 0, 4)
+	var cpu, memory resource.Quantity // what containers that name none count for
+	for i := range containers {
+		requests := containers[i].Resources.Requests
+		for name, quantity := range requests {
+			sums = addQuantity(sums, name, quantity)
+		}
+		if _, named := requests[v1.ResourceCPU]; !named {
+			cpu.Add(defaultCPURequest)
+		}
+		if _, named := requests[v1.ResourceMemory]; !named {
+			memory.Add(defaultMemoryRequest)
+		}
+	}
+	class.Requests = requestsOf(sums)
+	sums = addQuantity(addQuantity(sums, v1.ResourceCPU, cpu), v1.ResourceMemory, memory)
+	class.ScoreRequests = requestsOf(sums)
+	for _, q := range class.ScoreRequests {
+		switch v1.ResourceName(q.Name) {
+		case v1.ResourceCPU:
+			class.NonZeroCPU = q.Value
+		case v1.ResourceMemory:
+			class.NonZeroMemory = q.Value
+		}
+	}
+}
+
+type namedQuantity struct {
+	name     v1.ResourceName
+	quantity resource.Quantity
+}
+
+// addQuantity adds to the sum of that name.
+func addQuantity(sums []namedQuantity, name v1.ResourceName, quantity resource.Quantity) []namedQuantity {
+	for i := range sums {
+		if sums[i].name == name {
+			sums[i].quantity.Add(quantity)
+			return sums
+		}
+	}
+	return append(sums, namedQuantity{name, quantity})
+}
+
+// requestsOf returns the amounts that kube-scheduler counts, by name, without zeros and "pods".
+func requestsOf(sums []namedQuantity) []cluster.Quantity {
+	out := make([]cluster.Quantity, 0, len(sums))
+	for i := range sums {
+		if s := &sums[i]; s.name != v1.ResourcePods {
+			out = appendCounted(out, s.name, &s.quantity)
+		}
+	}
+	return sortedQuantities(out)
+}
+
 // requestQuantities is quantities without "pods", which a node has but a pod cannot ask for.
 func requestQuantities(list v1.ResourceList) []cluster.Quantity {
-	return slices.DeleteFunc(quantities(list), func(q cluster.Quantity) bool { return q.Name == string(v1.ResourcePods) })
+	out := make([]cluster.Quantity, 0, len(list))
+	for name, quantity := range list {
+		if name != v1.ResourcePods {
+			out = appendCounted(out, name, &quantity)
+		}
+	}
+	return sortedQuantities(out)
 }
 
 // quantities returns the amounts that kube-scheduler counts, by name, without zeros.
 func quantities(list v1.ResourceList) []cluster.Quantity {
-	var out []cluster.Quantity
+	out := make([]cluster.Quantity, 0, len(list))
 	for name, quantity := range list {
-		value := quantity.Value()
-		switch name {
-		case v1.ResourceCPU:
-			value = quantity.MilliValue()
-		case v1.ResourceMemory, v1.ResourceEphemeralStorage, v1.ResourcePods:
-		default:
-			if !isScalar(name) {
-				continue
-			}
+		out = appendCounted(out, name, &quantity)
+	}
+	return sortedQuantities(out)
+}
+
+// appendCounted appends an amount, unless it is zero or kube-scheduler does not count it.
+func appendCounted(out []cluster.Quantity, name v1.ResourceName, quantity *resource.Quantity) []cluster.Quantity {
+	var value int64
+	switch name {
+	case v1.ResourceCPU:
+		value = quantity.MilliValue()
+	case v1.ResourceMemory, v1.ResourceEphemeralStorage, v1.ResourcePods:
+		value = quantity.Value()
+	default:
+		if isScalar(name) {
+			value = quantity.Value()
 		}
-		if value != 0 {
-			out = append(out, cluster.Quantity{Name: string(name), Value: value})
-		}
+	}
+	if value == 0 {
+		return out
+	}
+	return append(out, cluster.Quantity{Name: string(name), Value: value})
+}
+
+// sortedQuantities orders amounts by name; none are nil.
+func sortedQuantities(out []cluster.Quantity) []cluster.Quantity {
+	if len(out) == 0 {
+		return nil
 	}
 	slices.SortFunc(out, func(a, b cluster.Quantity) int { return cmp.Compare(a.Name, b.Name) })
 	return out
