@@ -209,7 +209,7 @@ func addQuantity(sums []namedQuantity, name v1.ResourceName, quantity resource.Q
 			return sums
 		}
 	}
-	return append(sums, namedQuantity{name, quantity})
+	return append(sums, namedQuantity{name, quantity.DeepCopy()}) // a large quantity shares its digits with its copies
 }
 
 // requestsOf returns the amounts that kube-scheduler counts, by name, without zeros and "pods".
