@@ -76,8 +76,8 @@ func (p *PodRow) digest(id PodID) uint64 {
 }
 
 // hashPod hashes what does not change from phase to phase.
-func hashPod(p *Pod) uint64 {
-	var e encoder
+func (s *State) hashPod(p *Pod) uint64 {
+	e := encoder{s.scratch[:0]}
 	e.int(kindPod)
 	e.text(p.UID)
 	e.text(p.Namespace)
@@ -86,11 +86,15 @@ func hashPod(p *Pod) uint64 {
 	e.int(int64(p.Priority))
 	e.text(p.Pin)
 	e.int(p.Created)
-	list(&e, p.Gates, encodeText)
+	e.int(int64(len(p.Gates)))
+	for _, gate := range p.Gates {
+		e.text(gate)
+	}
 	e.int(int64(p.Labels))
 	e.text(p.Nominated)
 	e.int(p.Started)
 	e.bool(p.NeverPreempts)
+	s.scratch = e.b
 	return hashBytes(e.b)
 }
 

@@ -74,12 +74,14 @@ type Nodes struct {
 	Allocatable [][]int64
 	Requested   [][]int64
 
-	// Modified is the seq of the last delta that changed the node's columns, and ModifiedWord the largest of 64
-	// nodes each, so that the nodes that changed since a version are found without looking at all.
-	Modified     []Seq
-	ModifiedWord []Seq
+	// Modified is the seq of the last delta that changed the node's columns.
+	Modified []Seq
 	// SpecModified is the seq of the last delta that set or removed the node.
 	SpecModified []Seq
+
+	// modifiedWord and modifiedBlock are the largest of Modified of 64 and of 4096 nodes each, so that the nodes that
+	// changed since a version are found without looking at all.
+	modifiedWord, modifiedBlock []Seq
 
 	firstPod []PodID
 	count    int
@@ -119,11 +121,14 @@ func (n *Nodes) Free() NodeIndex {
 func (n *Nodes) ChangedSince(seq Seq, r Range, visit func(NodeIndex)) {
 	r = r.Clip(n.Len())
 	for i := r.First; i < r.End; {
-		if i&63 == 0 && n.ModifiedWord[i>>6] <= seq {
+		switch {
+		case i&4095 == 0 && n.modifiedBlock[i>>12] <= seq:
+			i += 4096
+			continue
+		case i&63 == 0 && n.modifiedWord[i>>6] <= seq:
 			i += 64
 			continue
-		}
-		if n.Modified[i] > seq {
+		case n.Modified[i] > seq:
 			visit(i)
 		}
 		i++
@@ -132,7 +137,8 @@ func (n *Nodes) ChangedSince(seq Seq, r Range, visit func(NodeIndex)) {
 
 func (n *Nodes) touch(i NodeIndex, seq Seq) {
 	n.Modified[i] = seq
-	n.ModifiedWord[i>>6] = seq
+	n.modifiedWord[i>>6] = seq
+	n.modifiedBlock[i>>12] = seq
 }
 
 // grow makes room for index i, which is at most one past the end in practice.
@@ -151,8 +157,11 @@ func (n *Nodes) grow(i NodeIndex) {
 		n.SpecModified = append(n.SpecModified, 0)
 		n.firstPod = append(n.firstPod, NoPod)
 		n.hash = append(n.hash, 0)
-		if n.Len() > len(n.ModifiedWord)*64 {
-			n.ModifiedWord = append(n.ModifiedWord, 0)
+		if n.Len() > len(n.modifiedWord)*64 {
+			n.modifiedWord = append(n.modifiedWord, 0)
+		}
+		if n.Len() > len(n.modifiedBlock)*4096 {
+			n.modifiedBlock = append(n.modifiedBlock, 0)
 		}
 		for r := range n.Allocatable {
 			n.Allocatable[r] = append(n.Allocatable[r], 0)

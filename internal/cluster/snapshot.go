@@ -62,10 +62,7 @@ func (s *State) Snapshot() iter.Seq[Delta] {
 func (s *State) Restore(v Version) {
 	s.version = v
 	for i := range s.Nodes.Modified {
-		s.Nodes.Modified[i] = v.Seq
-	}
-	for i := range s.Nodes.ModifiedWord {
-		s.Nodes.ModifiedWord[i] = v.Seq
+		s.Nodes.touch(NodeIndex(i), v.Seq)
 	}
 	s.ImagesModified, s.NamespacesModified, s.TermsModified, s.BudgetsModified = v.Seq, v.Seq, v.Seq, v.Seq
 	for i := range s.Nodes.SpecModified {

@@ -16,7 +16,7 @@ func (s *State) setNode(d NodeSet) {
 		n.count++
 		n.byName[d.Node.Name] = i
 	}
-	n.Spec[i] = d.Node
+	n.Spec[i] = s.shared(d.Node)
 	n.Unschedulable.Put(i, d.Node.Unschedulable)
 
 	n.Labels[i] = make([]NodeLabel, 0, len(d.Node.Labels))
@@ -57,9 +57,43 @@ func (s *State) setNode(d NodeSet) {
 		waiting := s.orphans[d.Node.Name]
 		delete(s.orphans, d.Node.Name)
 		for _, id := range waiting {
-			s.attach(id, i)
+			s.rehashPod(id, func() { s.attach(id, i) })
 		}
 	}
+}
+
+// shared returns an equal node whose texts are those of other nodes, where they are the same: a delta from the log brings
+// its own copy of each.
+func (s *State) shared(node Node) Node {
+	text := func(t string) string { return s.Symbols.Text(s.Symbols.intern(t)) }
+	node.Labels = slices.Clone(node.Labels)
+	for k, l := range node.Labels {
+		node.Labels[k] = Label{text(l.Key), text(l.Value)}
+	}
+	if name := s.Symbols.Lookup(node.Name); name != NoSymbol { // it is often a label too
+		node.Name = s.Symbols.Text(name)
+	}
+	node.Taints = slices.Clone(node.Taints)
+	for k, t := range node.Taints {
+		node.Taints[k] = Taint{text(t.Key), text(t.Value), text(t.Effect)}
+	}
+	node.Allocatable = slices.Clone(node.Allocatable)
+	for k, q := range node.Allocatable {
+		node.Allocatable[k].Name = text(q.Name)
+	}
+	node.Images = slices.Clone(node.Images)
+	for k, image := range node.Images {
+		names := make([]string, len(image.Names))
+		for j, name := range image.Names {
+			names[j] = text(name)
+		}
+		node.Images[k].Names = names
+	}
+	node.Features = slices.Clone(node.Features)
+	for k, f := range node.Features {
+		node.Features[k] = text(f)
+	}
+	return node
 }
 
 func (s *State) removeNode(i NodeIndex) {
@@ -67,9 +101,8 @@ func (s *State) removeNode(i NodeIndex) {
 	name := n.Spec[i].Name
 	for n.firstPod[i] != NoPod {
 		id := n.firstPod[i]
-		s.detach(id)
+		s.rehashPod(id, func() { s.detach(id) })
 		s.orphans[name] = append(s.orphans[name], id)
-		s.rehashPod(id, func() { s.pods[id].Node = NoNode })
 	}
 	s.digest -= n.hash[i] + s.nodeSums(i)
 	s.dropImages(i)

@@ -21,31 +21,37 @@ func (s *State) setPod(d PodSet) {
 	s.retainLabels(d.Pod.Labels)
 	if p.live {
 		attempt = max(attempt, p.Attempt)
+		s.digest -= p.digest(d.ID)
 		s.unnominate(d.ID)
 		s.leave(d.ID)
 		s.counts[p.Phase]--
-		s.digest -= p.digest(d.ID)
 		s.release(p.Class)
 		s.releaseLabels(p.Labels)
 	} else {
 		s.takeRow(d.ID)
 		s.podByUID[d.Pod.UID] = d.ID
 	}
-	*p = PodRow{Pod: d.Pod, Phase: phase, Node: NoNode, live: true, next: NoPod, prev: NoPod, hash: hashPod(&d.Pod)}
+	if node != NoNode {
+		nodeName = s.Nodes.Spec[node].Name // the same text, shared
+	}
+	if l := s.labels[d.Pod.Labels]; l != nil && l.Namespace == d.Pod.Namespace {
+		d.Pod.Namespace = l.Namespace // shared too
+	}
+	*p = PodRow{Pod: d.Pod, Phase: phase, Node: NoNode, live: true, next: NoPod, prev: NoPod, hash: s.hashPod(&d.Pod)}
 	p.NodeName, p.Attempt = nodeName, attempt
 	p.Preempting, p.Victim = preempting && phase == Pending, victim && phase != Pending
 	s.counts[phase]++
-	s.digest += p.digest(d.ID)
 	s.enter(d.ID, node)
+	s.digest += p.digest(d.ID)
 	s.nominate(d.ID)
 }
 
 func (s *State) removePod(id PodID) {
 	p := &s.pods[id]
+	s.digest -= p.digest(id)
 	s.unnominate(id)
 	s.leave(id)
 	s.counts[p.Phase]--
-	s.digest -= p.digest(id)
 	s.release(p.Class)
 	s.releaseLabels(p.Labels)
 	delete(s.podByUID, p.UID)
@@ -78,23 +84,24 @@ func (s *State) takeRow(id PodID) {
 func (s *State) place(id PodID, phase Phase, node NodeIndex, nodeName string, attempt int32) {
 	p := &s.pods[id]
 	moves := p.NodeName != nodeName
+	s.digest -= p.digest(id)
 	s.unnominate(id)
 	if moves {
 		s.leave(id)
 	}
 	s.counts[p.Phase]--
 	s.counts[phase]++
-	s.rehashPod(id, func() {
-		p.Phase, p.NodeName, p.Attempt = phase, nodeName, attempt
-		p.Preempting, p.Victim = p.Preempting && phase == Pending, p.Victim && phase != Pending
-	})
+	p.Phase, p.NodeName, p.Attempt = phase, nodeName, attempt
+	p.Preempting, p.Victim = p.Preempting && phase == Pending, p.Victim && phase != Pending
 	if moves {
 		s.enter(id, node)
 	}
+	s.digest += p.digest(id)
 	s.nominate(id)
 }
 
-// enter makes a pod with a NodeName count on its node, or wait for it as an orphan.
+// enter makes a pod with a NodeName count on its node, or wait for it as an orphan. What the pod itself adds to the digest
+// is left to the callers of this and the next three.
 func (s *State) enter(id PodID, node NodeIndex) {
 	p := &s.pods[id]
 	switch {
@@ -126,14 +133,13 @@ func (s *State) leave(id PodID) {
 		}
 	default:
 		s.detach(id)
-		s.rehashPod(id, func() { p.Node = NoNode })
 	}
 }
 
 // attach adds the pod to the node's list and sums.
 func (s *State) attach(id PodID, i NodeIndex) {
 	p := &s.pods[id]
-	s.rehashPod(id, func() { p.Node = i })
+	p.Node = i
 	first := s.Nodes.firstPod[i]
 	p.prev, p.next = NoPod, first
 	if first != NoPod {
@@ -143,7 +149,7 @@ func (s *State) attach(id PodID, i NodeIndex) {
 	s.addSums(i, s.classes[p.Class], 1)
 }
 
-// detach takes the pod from its node's list and sums; p.Node is left to the caller.
+// detach takes the pod from its node's list and sums.
 func (s *State) detach(id PodID) {
 	p := &s.pods[id]
 	i := p.Node
@@ -155,7 +161,7 @@ func (s *State) detach(id PodID) {
 	if p.next != NoPod {
 		s.pods[p.next].prev = p.prev
 	}
-	p.prev, p.next = NoPod, NoPod
+	p.Node, p.prev, p.next = NoNode, NoPod, NoPod
 	s.addSums(i, s.classes[p.Class], -1)
 }
 

@@ -54,7 +54,7 @@ func (s *State) renominate(id PodID, node string) {
 	s.rehashPod(id, func() {
 		p := &s.pods[id]
 		p.Nominated = node
-		p.hash = hashPod(&p.Pod)
+		p.hash = s.hashPod(&p.Pod)
 	})
 	s.nominate(id)
 }

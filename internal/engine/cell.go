@@ -70,9 +70,8 @@ const (
 
 // place finds the cell of a node.
 func (t *topology) place(st *cluster.State, i cluster.NodeIndex) {
-	r := &t.rows[i]
-	if !r.live {
-		r.cell = noCell
+	if !t.rows[i].live {
+		t.placed[i] = noCell
 		return
 	}
 	t.scratch = t.describe(st, i, cluster.NoPod, t.scratch[:0])
@@ -85,7 +84,7 @@ func (t *topology) place(st *cluster.State, i cluster.NodeIndex) {
 		}
 		id = t.add(c)
 	}
-	r.cell = id
+	t.placed[i] = id
 }
 
 func (t *topology) add(c *cell) cellID {
@@ -234,7 +233,7 @@ func (t *topology) find(text string) (*cell, bool) {
 }
 
 // cellOf returns the cell of a live node.
-func (t *topology) cellOf(i cluster.NodeIndex) *cell { return t.cells[t.rows[i].cell] }
+func (t *topology) cellOf(i cluster.NodeIndex) *cell { return t.cells[t.placed[i]] }
 
 // cellFor returns the cell of a live node as a pod sees it that may be nominated there, its verdict made.
 func (t *topology) cellFor(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) *cell {

@@ -31,7 +31,7 @@ func (c *class) count(st *cluster.State) {
 		}
 		s.cellOf[i] = noCell
 		if st.Nodes.Live.Has(i) && c.eligible(st, i) {
-			s.cellOf[i] = t.rows[i].cell
+			s.cellOf[i] = t.placed[i]
 			s.nodes[s.cellOf[i]]++
 		}
 	})

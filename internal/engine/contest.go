@@ -5,9 +5,11 @@ import "github.com/berth-scheduler/berth/internal/cluster"
 // contest is what a Placer knows about the nodes of one class.
 type contest struct {
 	subject  Subject
-	kind     Kind // of the subject when the first pod was placed
-	begun    bool // there was a first pod
+	kind     Kind   // of the subject when the first pod was placed
+	begun    bool   // there was a first pod
+	seed     uint64 // of the order of equal scores
 	class    *class
+	known    cluster.Seq // class was looked up at this seq
 	groups   []contestGroup
 	byRaw    map[Raw]int
 	caughtUp int // how much of the Placer's journal has been evaluated
@@ -22,6 +24,11 @@ type contestGroup struct {
 	checked   int      // listed[checked-1] has been filtered here
 	truncated bool     // there are nodes behind the last listed one
 	changed   []changedNode
+
+	// The cell of raw, in a topology as of a rebuild.
+	found    *cell
+	topology *topology
+	rebuilt  uint64
 
 	// Of Placer.choose.
 	best    rankedNode
@@ -58,6 +65,18 @@ func (c *contest) group(raw Raw) *contestGroup {
 		c.groups = append(c.groups, contestGroup{raw: raw})
 	}
 	return &c.groups[k]
+}
+
+// cell returns the group's cell, nil if other pods do not matter. False: it makes no sense on this state.
+func (g *contestGroup) cell(j *judgement) (*cell, bool) {
+	if t := j.c.topology; t == nil || g.topology != t || g.rebuilt != t.rebuilt {
+		found, ok := j.cell(&g.raw)
+		if !ok || t == nil {
+			return nil, ok
+		}
+		g.found, g.topology, g.rebuilt = found, t, t.rebuilt
+	}
+	return g.found, true
 }
 
 // hidden reports whether the best unchanged node of the group may be one that is not listed.

@@ -12,8 +12,11 @@ import (
 const (
 	// spanNodes is how many nodes a range must have for each goroutine beyond the first.
 	spanNodes = 4096
-	// defaultMaxClasses bounds the cache. A class takes about 16 bytes per node once filtered and scored, and 24 for each
-	// priority whose pods have asked for dry runs.
+	// reserve is how many times as many nodes are kept in order as are asked for, and one of 128 in addition: the more there
+	// are, the more calls there are between two passes over all nodes.
+	reserve = 20
+	// defaultMaxClasses bounds the cache. A class takes about 16 bytes per node once filtered and scored, 24 for each node
+	// that is kept in order, and 24 per node for each priority whose pods have asked for dry runs.
 	defaultMaxClasses = 1024
 )
 
@@ -30,7 +33,8 @@ type EvaluatorConfig struct {
 // for each other.
 type Evaluator struct {
 	config    EvaluatorConfig
-	spanNodes int // the constant, but for tests
+	spanNodes int // these two are the constants, but for tests
+	reserve   int
 
 	mu      sync.Mutex
 	st      *cluster.State
@@ -61,6 +65,7 @@ type class struct {
 	groups   []groupID
 	scores   []nodeScores
 	raws     interner
+	rankings rankings
 	dryRuns  map[int32]*dryRuns // by priority, once somebody has asked
 	grouped  uint64             // groups are of cells as of that rebuild of the topology
 }
@@ -73,7 +78,7 @@ func NewEvaluator(config EvaluatorConfig) *Evaluator {
 	if config.MaxClasses <= 0 {
 		config.MaxClasses = defaultMaxClasses
 	}
-	return &Evaluator{config: config, spanNodes: spanNodes}
+	return &Evaluator{config: config, spanNodes: spanNodes, reserve: reserve}
 }
 
 // follow drops everything if the state is another one. The Evaluator's lock is held.
@@ -116,7 +121,7 @@ func (e *Evaluator) class(st *cluster.State, s Subject) *class {
 			clear(c.known)
 		}
 		if !p.sameScores(c.program) {
-			clear(c.scored)
+			c.forgetScores()
 		}
 		c.program = p
 	}
@@ -141,7 +146,7 @@ func (c *class) relate(st *cluster.State, spec *cluster.ClassSpec, r *relations)
 	c.relation = r
 	c.topology, c.overflow = newTopology(st, spec, r, c.program, c.kind.priority)
 	c.census, c.dryRuns = census{}, nil
-	clear(c.scored) // the groups are of other cells
+	c.forgetScores() // the groups are of other cells
 }
 
 func (e *Evaluator) evict() {
@@ -161,24 +166,15 @@ func (c *class) sync(st *cluster.State) {
 	if seq == c.synced {
 		return
 	}
-	n := &st.Nodes
-	for w := range max(len(c.known), len(c.scored)) {
-		if n.ModifiedWord[w] <= c.synced {
-			continue
+	known := cluster.Range{First: 0, End: cluster.NodeIndex(64 * max(len(c.known), len(c.scored)))}
+	st.Nodes.ChangedSince(c.synced, known, func(i cluster.NodeIndex) {
+		if int(i>>6) < len(c.known) {
+			c.known.Clear(i)
 		}
-		changed := uint64(0)
-		for k, modified := range n.Modified[w*64 : min(w*64+64, n.Len())] {
-			if modified > c.synced {
-				changed |= 1 << k
-			}
+		if int(i>>6) < len(c.scored) {
+			c.scored.Clear(i)
 		}
-		if w < len(c.known) {
-			c.known[w] &^= changed
-		}
-		if w < len(c.scored) {
-			c.scored[w] &^= changed
-		}
-	}
+	})
 	c.synced = seq
 }
 
@@ -210,10 +206,10 @@ func mask(w int, r cluster.Range) uint64 {
 	return ^uint64(0)
 }
 
-// split cuts words for several goroutines, if there are enough.
-func (e *Evaluator) split(ws words) []words {
+// split cuts words for several goroutines, if so many nodes in them are enough work.
+func (e *Evaluator) split(ws words, nodes int) []words {
 	n := ws.end - ws.first
-	parts := max(1, min(e.config.Parallelism, (n*64+e.spanNodes-1)/e.spanNodes))
+	parts := max(1, min(e.config.Parallelism, (nodes+e.spanNodes-1)/e.spanNodes))
 	spans := make([]words, parts)
 	for k := range spans {
 		spans[k] = words{ws.first + n*k/parts, ws.first + n*(k+1)/parts}
@@ -254,7 +250,11 @@ func (e *Evaluator) Filter(st *cluster.State, s Subject, r cluster.Range) (Feasi
 	ws, r := align(r, st.Nodes.Len())
 	c.reserve(st)
 	out := Feasibility{Eligible: make(cluster.Bitmap, ws.end-ws.first)}
-	spans := e.split(ws)
+	unknown := 0
+	for w := ws.first; w < ws.end; w++ {
+		unknown += bits.OnesCount64(st.Nodes.Live[w] & mask(w, r) &^ c.known[w])
+	}
+	spans := e.split(ws, unknown)
 	parts := make([]filterPart, len(spans))
 	if c.topology != nil {
 		c.topology.judgeAll()

@@ -55,8 +55,17 @@ func compareGroups(a, b Group) int {
 	)
 }
 
+// TieSeed returns what orders nodes that are equally good for a class. Every class has an order of its own: pods of different
+// classes, be they of one batch or of shards that place at the same time, seldom want the same of many equal nodes.
+func TieSeed(st *cluster.State, class cluster.ClassID) uint64 {
+	if c := st.Class(class); c != nil {
+		return st.Settings.Seed ^ c.Hash
+	}
+	return st.Settings.Seed
+}
+
 // MergeGroups merges the groups of several disjoint ranges of a class, at most limit nodes of each. Seed is the
-// state's Settings.Seed. The nodes of a group that is truncated in a part are cut after that part's last one: where
+// class's TieSeed. The nodes of a group that is truncated in a part are cut after that part's last one: where
 // the others belong is not known.
 func MergeGroups(seed uint64, limit int, parts ...[]Group) []Group {
 	byRaw := make(map[Raw][]*Group)
@@ -75,6 +84,10 @@ func MergeGroups(seed uint64, limit int, parts ...[]Group) []Group {
 
 func mergeGroup(seed uint64, limit int, raw Raw, groups []*Group) Group {
 	out := Group{Raw: raw}
+	if len(groups) == 1 && sorted(seed, groups[0].Nodes) {
+		out.Count, out.Nodes = groups[0].Count, groups[0].Nodes[:min(len(groups[0].Nodes), max(limit, 1))]
+		return out
+	}
 	type ranked struct {
 		rank
 		Scored
@@ -109,6 +122,15 @@ func mergeGroup(seed uint64, limit int, raw Raw, groups []*Group) Group {
 	return out
 }
 
+func sorted(seed uint64, nodes []Scored) bool {
+	for k := 1; k < len(nodes); k++ {
+		if a, b := &nodes[k-1], &nodes[k]; a.Fixed <= b.Fixed && rankOf(seed, b).before(rankOf(seed, a)) {
+			return false
+		}
+	}
+	return true
+}
+
 // Normalized are the scores of a node between 0 and 100, without weights, of the plugins that normalise over all
 // feasible nodes.
 type Normalized struct{ TaintToleration, NodeAffinity, PodTopologySpread, InterPodAffinity int64 }
@@ -137,6 +159,9 @@ func (n *interner) intern(r Raw) groupID {
 	n.ids[r] = id
 	return id
 }
+
+// len returns how many there are. Nobody interns meanwhile.
+func (n *interner) len() int { return len(n.raws) }
 
 // recent remembers the vectors that one goroutine met last, so that it seldom asks the interner.
 type recent struct {

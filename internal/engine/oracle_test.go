@@ -413,7 +413,7 @@ func (o oracle) groups() []Group {
 }
 
 func (o oracle) tie(i cluster.NodeIndex) uint64 {
-	return cluster.Mix(uint64(i) ^ o.st.Settings.Seed)
+	return cluster.Mix(uint64(i) ^ o.st.Settings.Seed ^ o.spec.Hash())
 }
 
 // best returns the node a pod of the class goes to, NoNode if none is feasible.

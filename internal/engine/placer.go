@@ -47,6 +47,7 @@ type Placer struct {
 	classes   []contest
 
 	seen    cluster.Seq // the journal is complete up to this seq
+	quiet   cluster.Seq // since then nothing has changed but by this Placer's placements
 	journal []change
 	placed  cluster.NodeIndex // chosen by the last call, if it placed
 
@@ -63,7 +64,9 @@ type change struct {
 // of the state's epoch; classes are what Place's index counts. Candidates are checked, not trusted: one that is not
 // feasible is never chosen.
 func NewPlacer(e *Evaluator, st *cluster.State, evaluated cluster.Seq, classes []Candidates) *Placer {
-	p := &Placer{e: e, st: st, evaluated: evaluated, seen: evaluated, placed: cluster.NoNode, nominations: st.Nominations() > 0}
+	p := &Placer{
+		e: e, st: st, evaluated: evaluated, seen: evaluated, quiet: st.Version().Seq, placed: cluster.NoNode, nominations: st.Nominations() > 0,
+	}
 	p.classes = make([]contest, len(classes))
 	for k := range classes {
 		p.classes[k] = newContest(&classes[k])
@@ -80,13 +83,12 @@ func (p *Placer) Place(classIndex int) (cluster.NodeIndex, Placement) {
 		return cluster.NoNode, Retry
 	}
 	c := &p.classes[classIndex]
-	c.class = p.e.class(p.st, c.subject)
-	if c.class == nil {
+	if !p.take(c) {
 		return cluster.NoNode, Retry
 	}
 	defer c.class.mu.Unlock()
 	if !c.begun {
-		c.begun, c.kind = true, c.class.kind
+		c.begun, c.kind, c.seed = true, c.class.kind, TieSeed(p.st, c.subject.Class)
 	}
 	if c.kind != c.class.kind || p.imagesMoved(c.class.program) {
 		return cluster.NoNode, Retry
@@ -95,6 +97,20 @@ func (p *Placer) Place(classIndex int) (cluster.NodeIndex, Placement) {
 	node, placement := p.choose(c)
 	p.placed = node
 	return node, placement
+}
+
+// take brings what is known of the contest's class up to date and locks it. Placements alone change neither what the class
+// is nor how it relates to others. False: the state has no such class.
+func (p *Placer) take(c *contest) bool {
+	if c.class == nil || c.known < p.quiet {
+		c.class, c.known = p.e.class(p.st, c.subject), p.st.Version().Seq
+		return c.class != nil
+	}
+	c.class.mu.Lock()
+	if t := c.class.topology; t != nil {
+		t.sync(p.st, c.class.program)
+	}
+	return true
 }
 
 // PlacePinned checks one node, which a pod is pinned or nominated to. Self is the pod, or cluster.NoPod.
@@ -126,6 +142,7 @@ func (p *Placer) observe() {
 		n.ChangedSince(p.seen, cluster.Range{First: 0, End: cluster.NodeIndex(n.Len())}, func(i cluster.NodeIndex) {
 			p.journal = append(p.journal, change{i, n.Modified[i]})
 		})
+		p.quiet = seq
 	}
 	p.seen, p.nominations = seq, p.st.Nominations() > 0
 }
@@ -149,7 +166,7 @@ func (p *Placer) catchUp(c *contest) {
 		}
 		total := c.class.program.weights.sum(c.class.program.fixed(st, ch.node))
 		c.group(c.class.raw(st, ch.node)).pushChanged(changedNode{
-			rankedNode{rank{total, tie(st.Settings.Seed, ch.node)}, ch.node}, ch.seq,
+			rankedNode{rank{total, tie(c.seed, ch.node)}, ch.node}, ch.seq,
 		})
 	}
 }
@@ -163,7 +180,7 @@ func (p *Placer) choose(c *contest) (cluster.NodeIndex, Placement) {
 	unknown := false
 	for k := range c.groups {
 		g := &c.groups[k]
-		cl, ok := j.cell(&g.raw)
+		cl, ok := g.cell(&j)
 		if !ok {
 			return cluster.NoNode, Retry // it has been found among other pods than there are now
 		}
@@ -206,7 +223,7 @@ func (p *Placer) choose(c *contest) (cluster.NodeIndex, Placement) {
 		if !g.certain && x.with(g.worth) != x {
 			return cluster.NoNode, Retry
 		}
-		bound, ok := g.bound(p.st.Settings.Seed)
+		bound, ok := g.bound(c.seed)
 		if !ok {
 			return cluster.NoNode, Retry
 		}
@@ -232,7 +249,7 @@ func (p *Placer) best(c *contest, g *contestGroup) (rankedNode, bool) {
 			}
 			g.checked = g.next + 1
 		}
-		best, found = rankedNode{rankOf(p.st.Settings.Seed, s), s.Node}, true
+		best, found = rankedNode{rankOf(c.seed, s), s.Node}, true
 		break
 	}
 	for len(g.changed) > 0 {

@@ -38,6 +38,8 @@ type podTopologySpread struct {
 	requireAll bool
 	// countsNodes says that a soft constraint's weight depends on the number of feasible nodes.
 	countsNodes bool
+
+	weighing weighing
 }
 
 type spreadConstraint struct {
@@ -160,14 +162,22 @@ func (p *podTopologySpread) raw(t *topology, cl *cell, weights []float64) int64 
 	return int64(math.Round(score))
 }
 
-// weights returns the weight of each soft constraint, given the cells that have feasible nodes and how many.
+// weighing is room for what weights counts.
+type weighing struct {
+	round   uint64
+	sizes   []int64
+	seen    [][]uint64 // by constraint and domain: the round that it was last seen in
+	weights []float64
+}
+
+// weights returns the weight of each soft constraint, given the cells that have feasible nodes and how many. They hold
+// until it is called again.
 func (p *podTopologySpread) weights(t *topology, feasible func(visit func(*cell, int64))) []float64 {
-	if len(p.soft) == 0 {
-		return nil
-	}
+	w := &p.weighing
+	w.round++
+	w.sizes, w.seen, w.weights = grow(w.sizes, len(p.soft)), grow(w.seen, len(p.soft)), grow(w.weights, len(p.soft))
+	clear(w.sizes)
 	nodes := int64(0)
-	alone := make([]int64, len(p.soft)) // domains of one node each
-	seen := make([]map[int32]bool, len(p.soft))
 	feasible(func(cl *cell, n int64) {
 		if p.ignores(t, cl) {
 			return
@@ -178,24 +188,24 @@ func (p *podTopologySpread) weights(t *topology, feasible func(visit func(*cell,
 			switch d := cl.domain(s.key); {
 			case s.local:
 			case d == ownDomain:
-				alone[k] += n
+				w.sizes[k] += n // as many domains, of one node each
 			default:
-				if seen[k] == nil {
-					seen[k] = make(map[int32]bool)
+				w.seen[k] = grow(w.seen[k], int(d)+1)
+				if w.seen[k][d] != w.round {
+					w.seen[k][d] = w.round
+					w.sizes[k]++
 				}
-				seen[k][d] = true
 			}
 		}
 	})
-	out := make([]float64, len(p.soft))
 	for k := range p.soft {
-		size := int64(len(seen[k])) + alone[k]
+		size := w.sizes[k]
 		if t.slots[p.soft[k].slot].local {
 			size = nodes
 		}
-		out[k] = math.Log(float64(size + 2))
+		w.weights[k] = math.Log(float64(size + 2))
 	}
-	return out
+	return w.weights
 }
 
 // normalizeSpread scales a raw score, given the least and the largest of all feasible nodes that are not ignored.

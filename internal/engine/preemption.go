@@ -75,7 +75,7 @@ func (e *Evaluator) DryRun(st *cluster.State, pod cluster.PodID, r cluster.Range
 	c.settle()
 	p, d := newPreemptor(st, pod, row.Priority), c.dryRunsOf(st, row.Priority)
 	ws, r := align(r, st.Nodes.Len())
-	spans := e.split(ws)
+	spans := e.split(ws, (ws.end-ws.first)*64)
 	parts := make([]dryRunPart, len(spans))
 	each(spans, func(k int, span words) { parts[k] = c.dryRunSpan(st, d, &p, span, r, max(limit, 1)) })
 	var out DryRun

@@ -47,7 +47,7 @@ func evaluate(t fataler, e *Evaluator, w *world, id cluster.ClassID, limit int) 
 		groups = append(groups, g)
 	}
 	all.Verdicts = MergeVerdicts(verdicts...)
-	return all, MergeGroups(w.st.Settings.Seed, limit, groups...)
+	return all, MergeGroups(TieSeed(w.st, id), limit, groups...)
 }
 
 // expected is what the oracle finds.
@@ -98,7 +98,7 @@ func TestIncrementalEvaluationOverAnyRangesEqualsEvaluatingEveryNode(t *testing.
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, 260).Draw(t, "width"), rapid.IntRange(1, 5).Draw(t, "classes"))
 		e := NewEvaluator(EvaluatorConfig{Parallelism: rapid.IntRange(1, 3).Draw(t, "parallelism"), MaxClasses: rapid.IntRange(2, 8).Draw(t, "maxClasses")})
-		e.spanNodes = 64
+		e.spanNodes, e.reserve = 64, rapid.IntRange(1, 3).Draw(t, "reserve")
 		for range rapid.IntRange(1, 4).Draw(t, "rounds") {
 			for range w.rng.IntN(12) {
 				w.step(t, true)

@@ -30,10 +30,15 @@ type topology struct {
 
 	synced  cluster.Seq // the rows are those of nodes at this seq; -1: there is none yet
 	rows    []row
+	placed  []cellID // by node; noCell if there is none
 	cells   []*cell
 	cellIDs map[string]cellID
-	scratch []byte
 	prefix  string
+
+	// Room for what sync needs.
+	scratch []byte
+	before  row
+	changed []cluster.NodeIndex
 
 	changes uint64 // grows with every change of a sum or of a domain: verdicts on cells are then to be made again
 	judged  uint64 // cells' verdicts are of that change
@@ -85,12 +90,11 @@ type row struct {
 	domain []int32 // by key; noDomain if the node lacks it
 	adds   []int64 // by slot
 	in     uint64  // slots that the node counts for
-	cell   cellID
 }
 
 // set makes the row a copy of another of the same topology.
 func (r *row) set(other *row) {
-	r.live, r.in, r.cell = other.live, other.in, other.cell
+	r.live, r.in = other.live, other.in
 	copy(r.domain, other.domain)
 	copy(r.adds, other.adds)
 }
@@ -118,6 +122,7 @@ func newTopology(st *cluster.State, spec *cluster.ClassSpec, r *relations, p *pr
 		t.keys[s.key].valued = t.keys[s.key].valued || !s.local
 	}
 	t.prefix = t.fingerprint(r)
+	t.before = row{domain: make([]int32, len(t.keys)), adds: make([]int64, len(t.slots))}
 	return t, false
 }
 
@@ -203,20 +208,17 @@ func (t *topology) sync(st *cluster.State, p *program) {
 			key.missing = key.symbol == cluster.NoSymbol
 		}
 	}
-	for len(t.rows) < st.Nodes.Len() {
-		t.rows = append(t.rows, row{domain: make([]int32, len(t.keys)), adds: make([]int64, len(t.slots))})
-	}
-	var changed []cluster.NodeIndex
-	before := row{domain: make([]int32, len(t.keys)), adds: make([]int64, len(t.slots))}
+	t.grow(st.Nodes.Len())
+	t.changed = t.changed[:0]
 	st.Nodes.ChangedSince(t.synced, cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())}, func(i cluster.NodeIndex) {
 		now := &t.rows[i]
-		before.set(now)
+		t.before.set(now)
 		t.read(st, p, i)
-		if !before.equal(now) {
-			t.move(&before, -1)
+		if !t.before.equal(now) {
+			t.move(&t.before, -1)
 			t.move(now, 1)
 		}
-		changed = append(changed, i)
+		t.changed = append(t.changed, i)
 	})
 	t.synced = seq
 	if t.regroup() {
@@ -227,8 +229,21 @@ func (t *topology) sync(st *cluster.State, p *program) {
 		}
 		return
 	}
-	for _, i := range changed {
+	for _, i := range t.changed {
 		t.place(st, i)
+	}
+}
+
+// grow makes room for so many nodes.
+func (t *topology) grow(nodes int) {
+	more, keys, slots := nodes-len(t.rows), len(t.keys), len(t.slots)
+	if more <= 0 {
+		return
+	}
+	domains, adds := make([]int32, more*keys), make([]int64, more*slots)
+	for k := range more {
+		t.rows = append(t.rows, row{domain: domains[k*keys : (k+1)*keys], adds: adds[k*slots : (k+1)*slots]})
+		t.placed = append(t.placed, noCell)
 	}
 }
 
@@ -257,7 +272,7 @@ func (t *topology) clear() {
 		}
 	}
 	clear(t.labeled)
-	t.rows, t.cells, t.cellIDs = nil, nil, make(map[string]cellID)
+	t.rows, t.placed, t.cells, t.cellIDs = nil, nil, nil, make(map[string]cellID)
 	t.synced = -1
 	t.changes++
 	t.rebuilt++

@@ -14,9 +14,9 @@ type batch struct {
 	attempts []Attempt // in queue order
 	version  cluster.Version
 	least    cluster.Version // what the answers have to be of, or later
-	seed     uint64
-	nodes    int // that exist
-	length   int // one more than the largest index
+	nodes    int             // that exist
+	length   int             // one more than the largest index
+	seed     uint64          // of ties between preemptions
 
 	kindOf []*kindWork // by index of attempts
 	asked  []*kindWork // those that workers are asked about, as they first appear
@@ -35,6 +35,7 @@ type kindWork struct {
 	unsupported *engine.VerdictCount // why they cannot be judged
 	profile     string               // the scheduler's name
 	percentage  int32                // of the nodes that are to be scored, by the profile
+	seed        uint64               // of the order of equal nodes
 	asked       bool                 // about the kind as a whole
 
 	nodes    int // seen by filter-workers
@@ -98,7 +99,7 @@ func newBatch(now time.Time, st *cluster.State, e Evaluator, attempts []Attempt,
 }
 
 func newKindWork(st *cluster.State, s engine.Subject) *kindWork {
-	w := &kindWork{subject: s}
+	w := &kindWork{subject: s, seed: engine.TieSeed(st, s.Class)}
 	c := st.Class(s.Class)
 	if c == nil {
 		return w

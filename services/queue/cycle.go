@@ -406,7 +406,7 @@ func (b *batch) addScores(asked [][]*kindWork, answers []*scorev1.ScoreResponse,
 		}
 	}
 	for w, groups := range parts {
-		w.groups = engine.MergeGroups(b.seed, limit(w), groups...)
+		w.groups = engine.MergeGroups(w.seed, limit(w), groups...)
 	}
 	return nil
 }

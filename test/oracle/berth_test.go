@@ -49,7 +49,7 @@ func (w *world) ask(subject engine.Subject, ranges []cluster.Range, limit int, s
 		}
 		parts = append(parts, groups)
 	}
-	a.groups = engine.MergeGroups(w.state.Settings.Seed, limit, parts...)
+	a.groups = engine.MergeGroups(engine.TieSeed(w.state, subject.Class), limit, parts...)
 	return a
 }
 

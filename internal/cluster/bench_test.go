@@ -1,0 +1,118 @@
+package cluster
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// fleet returns a state with so many nodes, alike but for their zones, and a class and label set 1.
+func fleet(t testing.TB, nodes int) *State {
+	t.Helper()
+	s := New(Version{Epoch: 1})
+	asks := []Quantity{{"cpu", 100}, {"memory", 256 << 20}}
+	deltas := []Delta{
+		SettingsSet{Settings{Shards: 1}},
+		ClassDefined{1, ClassSpec{Requests: asks, ScoreRequests: asks, NonZeroCPU: 100, NonZeroMemory: 256 << 20}},
+		LabelsDefined{1, LabelSet{Namespace: "default", Labels: []Label{{"app", "web"}}}},
+		PodSet{ID: 0, Pod: Pod{UID: "keeper", Class: 1, Labels: 1}}, // so that they stay
+	}
+	for i := range nodes {
+		name := fmt.Sprintf("node-%d", i)
+		text := strings.Clone // as what reads the log makes a text of its own for each
+		deltas = append(deltas, NodeSet{NodeIndex(i), Node{
+			Name:        name,
+			Labels:      []Label{{text("kubernetes.io/hostname"), text(name)}, {text("topology.kubernetes.io/zone"), fmt.Sprintf("zone-%d", i%10)}},
+			Allocatable: []Quantity{{text("cpu"), 32_000}, {text("memory"), 128 << 30}, {text("pods"), 110}},
+		}})
+	}
+	applyAll(t, s, deltas...)
+	return s
+}
+
+func applyAll(t testing.TB, s *State, deltas ...Delta) {
+	t.Helper()
+	for _, d := range deltas {
+		if err := s.Apply(d); err != nil {
+			t.Fatalf("Apply(%#v): %v", d, err)
+		}
+	}
+}
+
+// life are the deltas of a pod that comes, is placed and bound, and goes.
+func life(uid string, node NodeIndex) [4]Delta {
+	const id = 1
+	pod := Pod{UID: uid, Namespace: "default", Name: uid, Class: 1, Labels: 1, Created: 1}
+	return [4]Delta{PodSet{ID: id, Pod: pod}, PodAssumed{ID: id, Node: node, Attempt: 1}, PodBound{ID: id}, PodRemoved{ID: id}}
+}
+
+// BenchmarkApply is what the four deltas of a pod's life cost together.
+func BenchmarkApply(b *testing.B) {
+	s := fleet(b, 5000)
+	lives := make([][4]Delta, 4096)
+	for k := range lives {
+		lives[k] = life(fmt.Sprintf("pod-%d", k), NodeIndex(k))
+	}
+	b.ReportAllocs()
+	for k := 0; b.Loop(); k++ {
+		for _, d := range &lives[k%len(lives)] {
+			if err := s.Apply(d); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestDeltasOfAPodsLifeAllocateNothing(t *testing.T) {
+	s := fleet(t, 100)
+	deltas := life("pod", 7)
+	allocations := testing.AllocsPerRun(100, func() { applyAll(t, s, deltas[:]...) })
+	if allocations != 0 {
+		t.Errorf("a pod that comes, is assumed, bound and removed: %v allocations, want none", allocations)
+	}
+}
+
+func TestChangedSinceFindsOneOfManyNodes(t *testing.T) {
+	s := fleet(t, 10_000)
+	for _, node := range []NodeIndex{0, 63, 64, 4095, 4096, 8191, 9999} {
+		for _, r := range []Range{{0, 10_000}, {node, node + 1}, {node - node%64, 10_000}, {0, node + 1}, {max(node-5000, 0), 1 << 20}} {
+			before := s.Version().Seq
+			applyAll(t, s, PodSet{ID: 1, Pod: Pod{UID: "p", Class: 1, NodeName: s.Nodes.Spec[node].Name}})
+			var found []NodeIndex
+			s.Nodes.ChangedSince(before, r, func(i NodeIndex) { found = append(found, i) })
+			if len(found) != 1 || found[0] != node {
+				t.Errorf("node %d has changed, within %v: %v", node, r, found)
+			}
+			applyAll(t, s, PodRemoved{ID: 1})
+		}
+	}
+}
+
+// BenchmarkMemory is what a node without pods, and what a pod, takes in a state.
+func BenchmarkMemory(b *testing.B) {
+	const nodes = 100_000
+	for b.Loop() {
+		before := heap()
+		s := fleet(b, nodes)
+		empty := heap()
+		for k := range nodes {
+			name := fmt.Sprintf("pod-%d", k)
+			applyAll(b, s, PodSet{PodID(k + 1), Pod{
+				UID: "01234567-0123-0123-0123-" + name, Namespace: strings.Clone("default"), Name: name, Class: 1, Labels: 1,
+				NodeName: strings.Clone(s.Nodes.Spec[k].Name),
+			}, false, false, false})
+		}
+		b.ReportMetric(float64(empty-before)/nodes, "B/node")
+		b.ReportMetric(float64(heap()-empty)/nodes, "B/pod")
+		runtime.KeepAlive(s)
+	}
+}
+
+// heap returns how many bytes are in use.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
