@@ -3,6 +3,7 @@ package kubetest
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -140,7 +141,7 @@ func TestScheduledEventsAreComparedWithThePodsNode(t *testing.T) {
 }
 
 func TestWatcherReportsAPodThatChangesItsNode(t *testing.T) {
-	w := &Watcher{nodes: map[types.UID]string{}, waiters: map[chan<- struct{}]int{}}
+	w := &Watcher{nodes: map[types.UID]string{}, at: map[types.UID]time.Time{}, waiters: map[chan<- struct{}]int{}}
 	at := func(uid, node string, initial bool) {
 		pod := placed(0, node, nil)
 		pod.UID = types.UID(uid)

@@ -19,7 +19,8 @@ type Watcher struct {
 	stop func()
 
 	mu        sync.Mutex
-	nodes     map[types.UID]string // of the bound pods
+	nodes     map[types.UID]string    // of the bound pods
+	at        map[types.UID]time.Time // when they were seen to be bound, but for those that were when Watch returned
 	twice     []Rebinding
 	seen      int // pods whose binding was seen to happen
 	first     time.Time
@@ -41,7 +42,10 @@ func Watch(ctx context.Context, kubeconfig string) (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	w := &Watcher{nodes: map[types.UID]string{}, waiters: map[chan<- struct{}]int{}, nominated: map[types.NamespacedName]string{}}
+	w := &Watcher{
+		nodes: map[types.UID]string{}, at: map[types.UID]time.Time{},
+		waiters: map[chan<- struct{}]int{}, nominated: map[types.NamespacedName]string{},
+	}
 	w.stop, err = follow(ctx, client, "pods", &corev1.Pod{}, fields.Everything(), trim, cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc:    func(obj any, initial bool) { w.observe(obj, initial) },
 		UpdateFunc: func(_, obj any) { w.observe(obj, false) },
@@ -89,6 +93,7 @@ func (w *Watcher) observe(obj any, initial bool) {
 			w.first = now
 		}
 		w.last = now
+		w.at[pod.UID] = now
 		w.seen++
 		for ch, n := range w.waiters {
 			if w.seen >= n {
@@ -105,6 +110,14 @@ func (w *Watcher) Bound() (n int, first, last time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.seen, w.first, w.last
+}
+
+// BoundAt returns when a pod was seen to be bound since Watch returned; false if it was not.
+func (w *Watcher) BoundAt(pod types.UID) (time.Time, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at, ok := w.at[pod]
+	return at, ok
 }
 
 // BoundTwice returns the pods whose node was changed after they had one, in the order in which this was seen.

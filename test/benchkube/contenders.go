@@ -40,6 +40,7 @@ type environment struct {
 	self          string
 	etcd          string // endpoint of the contender's own etcd, if it has one
 	http          string // address of a free loopback port, for the gateway's JSON
+	ops           string // address of another, for profiles; empty: none are taken
 }
 
 // contenders returns all contenders. This is the only place that knows their command lines.
@@ -101,6 +102,9 @@ func nullCommands(e environment) ([]command, error) {
 func berthAllCommands(e environment) ([]command, error) {
 	argv := append([]string{e.berth, "all", "--data-dir", filepath.Join(e.dir, "berth"),
 		"--listen", "127.0.0.1:0", "--http-listen", ""}, berthClusterFlags(e)...)
+	if e.ops != "" {
+		argv = append(argv, "--metrics-listen", e.ops, "--profiling")
+	}
 	return []command{{"all", argv}}, nil
 }
 

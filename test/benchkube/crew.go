@@ -19,7 +19,8 @@ type crew struct {
 	fail   context.CancelCauseFunc
 	began  time.Time // when its first process was about to start; its etcd ran already
 	procs  []*kubetest.Process
-	http   string
+	http   string                    // address of the gateway, if it has one
+	ops    string                    // address of profiles, if they are taken
 	waits  sync.WaitGroup            // the goroutines that wait for processes
 	mu     sync.Mutex                // guards ending
 	ending map[string]bool           // processes that are meant to end
@@ -54,6 +55,14 @@ func startCrew(ctx context.Context, c contender, env environment) (_ *crew, err 
 		}
 		env.http = "127.0.0.1:" + ports[0]
 		w.http = env.http
+	}
+	if env.profile != "" {
+		ports, err := kubetest.FreePorts(1)
+		if err != nil {
+			return nil, err
+		}
+		env.ops = "127.0.0.1:" + ports[0]
+		w.ops = env.ops
 	}
 	commands, err := c.commands(env)
 	if err != nil {

@@ -55,7 +55,7 @@ func (g *gated) play(ctx context.Context, s *stage) error {
 	if err := s.watcher.AwaitBound(ctx, 1); err != nil {
 		return err
 	}
-	if _, err := awaitQuiet(ctx, s.plane.Client()); err != nil {
+	if _, err := s.awaitQuiet(ctx); err != nil {
 		return err
 	}
 	before, err := s.cpu()
@@ -73,7 +73,7 @@ func (g *gated) play(ctx context.Context, s *stage) error {
 	if err := s.watcher.AwaitBound(ctx, 1+s.nodes+1); err != nil {
 		return err
 	}
-	if _, err := awaitQuiet(ctx, s.plane.Client()); err != nil {
+	if _, err := s.awaitQuiet(ctx); err != nil {
 		return err
 	}
 	after, err := s.cpu()

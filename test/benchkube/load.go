@@ -37,8 +37,8 @@ func (l load) node(i int) *corev1.Node {
 
 func (l load) pod(i int) *corev1.Pod {
 	pod := kubetest.PlainPod(i)
-	if l.constrain != nil {
-		l.constrain(pod)
+	if l.shape != nil {
+		l.shape(pod, i)
 		return pod
 	}
 	class := l.classOf[i]

@@ -5,44 +5,56 @@
 // and fails if a node is over its allocatable, if a pod was bound twice, if one is where a required constraint forbids it
 // to be, or if one is not bound. With --kill it also kills parts of Berth on the way.
 //
-// A workload is a kind of pods: plain ones only request resources, others have one kind of constraint each. Three workloads
-// have a script besides: pods that fit nowhere, pods with gates, and pods that need the room of others. Everything runs on
-// this machine: the API server, etcd and the contender share its cores, so the figures compare contenders and are
-// no more than that.
+// A workload is a kind of pods: plain ones only request resources, others belong to controllers or have one kind of constraint
+// each. Some workloads have a script besides: pods that fit nowhere, pods with gates, pods that need the room of others, pods
+// that come and go, and a cluster that is full of pods. Everything runs on this machine: the API server, etcd and the
+// contender share its cores, so the figures compare contenders and are no more than that.
+//
+// Contenders take turns, repetition by repetition, and a table has a row for each workload and contender: medians, with the
+// least and the largest figure, and ratios to kube-scheduler's figure of the same repetition. An interrupt ends the run that
+// is under way; the table is of the runs before.
+//
+// With --profile, Berth runs once in one process and leaves profiles of its CPU time and its allocations.
 //
 // Two subcommands serve the program itself and make: "benchkube null-binder" is the contender that binds blindly, and
 // "benchkube build" fills the cache of control plane programs and prints their paths.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/kubetest"
+	"github.com/berth-scheduler/berth/test/measure"
 )
 
 // config is what the command line says.
 type config struct {
-	nodes, pods, classes, repetitions int // 0 pods: as many as the workload says
-	nodeCPU                           int
-	seed                              uint64
-	workloads                         []workload
-	contenders                        []contender // empty: as many as make sense for the workload
-	berth                             string      // path of the berth binary
-	kubeQPS                           int
-	bindConcurrency                   int
-	timeout, idleWindow               time.Duration
-	kill, keep                        bool
+	nodes, pods                   int // 0: as many as the workload says
+	boundPods                     int // that are there before a restart
+	classes, nodeCPU, repetitions int
+	seed                          uint64
+	workloads                     []workload
+	contenders                    []contender // empty: as many as make sense for the workload
+	berth                         string      // path of the berth binary
+	kubeQPS                       int
+	bindConcurrency               int
+	timeout                       time.Duration // 0: as long as the workload says
+	idleWindow, churnWindow       time.Duration
+	quiet                         time.Duration // without a write is the end of the writes
+	profile                       string        // directory of profiles; empty: none
+	kill, keep, markdown          bool
 }
 
 func main() {
@@ -76,23 +88,28 @@ func dispatch(ctx context.Context, args []string) error {
 
 // parse reads the command line and refuses what makes no sense.
 func parse(args []string) (config, error) {
-	var cfg config
+	cfg := config{quiet: quietFor}
 	var workloads, contenders string
 	f := flag.NewFlagSet("benchkube", flag.ContinueOnError)
-	f.IntVar(&cfg.nodes, "nodes", 5000, "`number` of nodes")
+	f.IntVar(&cfg.nodes, "nodes", 0, fmt.Sprintf("`number` of nodes; 0: %d, and %d for daemonset", usualNodes, daemonSetNodes))
 	f.StringVar(&workloads, "workload", "plain", "comma-separated `names`, or all:\n"+describeWorkloads())
-	f.IntVar(&cfg.pods, "pods", 0, fmt.Sprintf("`number` of pods, all pending before the contender starts; 0: %d plain ones, %d with constraints, %d preemptors", plainPods, constrainedPods, preemptorPods))
+	f.IntVar(&cfg.pods, "pods", 0, fmt.Sprintf("`number` of pods, all pending before the contender starts; 0: %d plain ones, %d with constraints, one for each node for daemonset, %d preemptors, %d that fit nowhere for churn, %d for restart",
+		plainPods, constrainedPods, preemptorPods, parkedPods, latePods))
+	f.IntVar(&cfg.boundPods, "bound-pods", 140000, "`number` of pods that are bound already, for restart")
 	f.IntVar(&cfg.classes, "classes", 16, "`number` of different plain pods, by their requests, 1 to 16; 1: all request 100m and 500Mi, as those of other workloads do")
 	f.IntVar(&cfg.nodeCPU, "node-cpu", 4, "`CPUs` of each node")
 	f.Uint64Var(&cfg.seed, "seed", 1, "`seed` of the workload, which pod is of which class, and of Berth's choice among equal nodes")
 	f.StringVar(&contenders, "contenders", "", fmt.Sprintf("comma-separated `names`, in the order of their runs, of %s; empty: all for plain pods, %s for other workloads",
 		strings.Join(contenderNames(), ", "), strings.Join(judges(), " and ")))
 	f.StringVar(&cfg.berth, "berth", filepath.Join(".bin", "berth"), "`path` of the berth binary")
-	f.IntVar(&cfg.repetitions, "repetitions", 1, "`times` that each contender runs")
+	f.IntVar(&cfg.repetitions, "repetitions", 3, "`times` that each contender runs")
 	f.IntVar(&cfg.kubeQPS, "kube-qps", 5000, "QPS and burst of kube-scheduler's and Berth's clients, in `requests` per second")
 	f.IntVar(&cfg.bindConcurrency, "bind-concurrency", 64, "binds that the null binder has in flight at `most`")
-	f.DurationVar(&cfg.timeout, "timeout", 10*time.Minute, "`time` within which a contender must have bound all pods")
+	f.DurationVar(&cfg.timeout, "timeout", 0, fmt.Sprintf("`time` that a contender has to bind all pods; 0: %v, and %v for storm and preemption", usualLimit, longLimit))
 	f.DurationVar(&cfg.idleWindow, "idle-window", 20*time.Second, "`time` in which the CPU of a contender with nothing to do is measured, in a storm")
+	f.DurationVar(&cfg.churnWindow, "churn-window", 30*time.Second, "`time` that is measured of a churn")
+	f.StringVar(&cfg.profile, "profile", "", "`directory` for profiles of "+berthAll+", the only contender then, in one repetition")
+	f.BoolVar(&cfg.markdown, "markdown", false, "print the tables in Markdown")
 	f.BoolVar(&cfg.kill, "kill", false, "kill one filter-worker, one score-worker, one queue and the active binder of "+berthSplit+", one after the other")
 	f.BoolVar(&cfg.keep, "keep", false, "keep the directories with logs and etcd's data, and print their names")
 	if err := f.Parse(args); err != nil {
@@ -101,19 +118,32 @@ func parse(args []string) (config, error) {
 	if f.NArg() > 0 {
 		return cfg, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
-	if cfg.pods < 0 {
-		return cfg, fmt.Errorf("--pods: %d is negative", cfg.pods)
+	for name, n := range map[string]int{"nodes": cfg.nodes, "pods": cfg.pods, "bound-pods": cfg.boundPods} {
+		if n < 0 {
+			return cfg, fmt.Errorf("--%s: %d is negative", name, n)
+		}
 	}
 	for name, n := range map[string]int{
-		"nodes": cfg.nodes, "node-cpu": cfg.nodeCPU, "repetitions": cfg.repetitions,
+		"node-cpu": cfg.nodeCPU, "repetitions": cfg.repetitions,
 		"kube-qps": cfg.kubeQPS, "bind-concurrency": cfg.bindConcurrency,
 	} {
 		if n < 1 {
 			return cfg, fmt.Errorf("--%s: %d is not positive", name, n)
 		}
 	}
-	if cfg.idleWindow <= 0 {
-		return cfg, fmt.Errorf("--idle-window: %v is not positive", cfg.idleWindow)
+	for name, d := range map[string]time.Duration{"idle-window": cfg.idleWindow, "churn-window": cfg.churnWindow} {
+		if d <= 0 {
+			return cfg, fmt.Errorf("--%s: %v is not positive", name, d)
+		}
+	}
+	if cfg.timeout < 0 {
+		return cfg, fmt.Errorf("--timeout: %v is negative", cfg.timeout)
+	}
+	if cfg.profile != "" {
+		if contenders != "" && contenders != berthAll {
+			return cfg, fmt.Errorf("--profile: it is of %s, not of %s", berthAll, contenders)
+		}
+		contenders, cfg.repetitions = berthAll, 1
 	}
 	if cfg.classes < 1 || cfg.classes > maxClasses {
 		return cfg, fmt.Errorf("--classes: %d is not between 1 and %d", cfg.classes, maxClasses)
@@ -160,9 +190,9 @@ func (cfg *config) choose(workloads, contenders string) error {
 
 // of returns the configuration for a workload.
 func (cfg config) of(w workload) config {
-	if cfg.pods == 0 {
-		cfg.pods = w.pods
-	}
+	cfg.nodes = cmp.Or(cfg.nodes, w.nodes, usualNodes)
+	cfg.pods = cmp.Or(cfg.pods, w.pods, cfg.nodes)
+	cfg.timeout = cmp.Or(cfg.timeout, w.limit, usualLimit)
 	return cfg
 }
 
@@ -175,7 +205,8 @@ func (cfg config) contendersFor(w workload) []contender {
 	return slices.DeleteFunc(contenders(), func(c contender) bool { return w.name != plain && !slices.Contains(judges(), c.name) })
 }
 
-// compare runs every contender and prints the table. It returns an error if a run could not be made or went wrong.
+// compare runs every contender and prints the tables, also of the runs before an interrupt or a run that could not be made. It
+// returns an error then, or if a run went wrong.
 func compare(ctx context.Context, cfg config) error {
 	began := time.Now()
 	bin, err := kubetest.Build(ctx, kubetest.Etcd, kubetest.APIServer, kubetest.KubeScheduler)
@@ -189,35 +220,64 @@ func compare(ctx context.Context, cfg config) error {
 	if err != nil {
 		return err
 	}
+	head := header(cfg, versions, commit(ctx))
+	results, err := runAll(ctx, cfg, bin[kubetest.KubeScheduler])
+	if len(results) == 0 {
+		return err
+	}
+	if printErr := printReport(os.Stdout, head, results, cfg.markdown); printErr != nil {
+		return errors.Join(err, fmt.Errorf("print tables: %w", printErr))
+	}
+	if err != nil {
+		return err
+	}
+	var failed []string
+	for _, r := range results {
+		// That kube-scheduler is too slow is a result, and not its fault.
+		if len(r.problems) > 0 || r.late != "" && r.contender != kubeScheduler {
+			failed = append(failed, r.title())
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("check failed: %s", strings.Join(failed, "; "))
+	}
+	return nil
+}
+
+// runAll runs the contenders in turn, repetition by repetition. With an error it returns the results before it.
+func runAll(ctx context.Context, cfg config, kubeSchedulerBin string) ([]result, error) {
 	var results []result
 	for repetition := range cfg.repetitions {
 		for _, w := range cfg.workloads {
 			for _, c := range cfg.contendersFor(w) {
 				progress("%s, %s: run %d of %d", w.name, c.name, repetition+1, cfg.repetitions)
-				r, err := runOnce(ctx, cfg.of(w), w, c, bin[kubetest.KubeScheduler])
+				r, err := runOnce(ctx, cfg.of(w), w, c, kubeSchedulerBin, repetition+1)
 				if err != nil {
-					return fmt.Errorf("run %s, %s: %w", w.name, c.name, err)
+					return results, fmt.Errorf("run %s, %s: %w", w.name, c.name, err)
 				}
+				progress("%s", r.line())
 				results = append(results, r)
 			}
 		}
 	}
-	fmt.Printf("%d nodes of %d CPUs, plain pods of %d classes, seed %d · %d cores, %s/%s, %s · Kubernetes %s, etcd %s\n\n",
-		cfg.nodes, cfg.nodeCPU, cfg.classes, cfg.seed, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(),
-		versions[kubetest.APIServer], versions[kubetest.Etcd])
-	if err := printTable(os.Stdout, results); err != nil {
-		return fmt.Errorf("print table: %w", err)
+	return results, nil
+}
+
+// header says what was measured, and on what.
+func header(cfg config, versions map[string]string, commit string) string {
+	return fmt.Sprintf("%s\nKubernetes %s, etcd %s, berth %s\nseed %d, %d repetitions, nodes of %d CPUs, plain pods of %d classes, clients of at most %d requests/s\n",
+		measure.Machine(), versions[kubetest.APIServer], versions[kubetest.Etcd], cmp.Or(commit, "of no known commit"),
+		cfg.seed, cfg.repetitions, cfg.nodeCPU, cfg.classes, cfg.kubeQPS)
+}
+
+// commit returns the commit of the working tree, with "-dirty" if it has changed since; empty if there is none.
+func commit(ctx context.Context) string {
+	git := exec.CommandContext(ctx, "git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+	out, err := git.Output()
+	if err != nil {
+		return ""
 	}
-	var failed []string
-	for _, r := range results {
-		if len(r.problems) > 0 {
-			failed = append(failed, r.title())
-		}
-	}
-	if len(failed) > 0 {
-		return fmt.Errorf("check failed: %s", strings.Join(failed, ", "))
-	}
-	return nil
+	return strings.TrimSpace(string(out))
 }
 
 // buildPrograms builds what is not in the cache.

@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
 // statusServerCommand makes this test binary answer as a gateway does: its arguments are the address and the leader.
@@ -52,7 +50,10 @@ func statusHandler(leader func() string) http.Handler {
 
 // small is a comparison that takes seconds.
 func small() config {
-	return config{nodes: 5, pods: 40, classes: 1, nodeCPU: 4, seed: 1, bindConcurrency: 4, timeout: time.Minute, idleWindow: 100 * time.Millisecond}
+	return config{
+		nodes: 5, pods: 40, classes: 1, nodeCPU: 4, seed: 1, bindConcurrency: 4, timeout: time.Minute,
+		idleWindow: 100 * time.Millisecond, churnWindow: time.Second, quiet: time.Second,
+	}
 }
 
 // run runs a contender with plain pods and returns what came of it. What it leaves in the directory for temporary files ends
@@ -65,7 +66,7 @@ func run(t *testing.T, cfg config, c contender) result {
 func runWith(t *testing.T, cfg config, w workload, c contender) result {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
-	r, err := runOnce(t.Context(), cfg, w, c, "")
+	r, err := runOnce(t.Context(), cfg, w, c, "", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,21 +198,26 @@ func TestWorkloadDependsOnItsSeedOnly(t *testing.T) {
 
 func TestCommandLineThatMakesNoSenseIsRefused(t *testing.T) {
 	for args, want := range map[string]string{
-		"--nodes 0":                                                    "--nodes",
-		"--classes 17":                                                 "--classes",
-		"--contenders null,other":                                      `no contender "other"`,
-		"--contenders null --kill":                                     "--kill: berth-split is not among the contenders",
-		"--berth /does/not/exist":                                      "--berth",
-		"--contenders null more":                                       `unexpected argument "more"`,
-		"--contenders null --kube-qps 0":                               "--kube-qps",
-		"--contenders null --pods -1":                                  "--pods: -1 is negative",
-		"--contenders null --workload a":                               `--workload: no workload "a"; there are plain, anti-affinity,`,
-		"--contenders null --workload plain,":                          `no workload ""`,
-		"--contenders null --workload anti-affinity --nodes 1999":      "--pods: 2000 pods of workload anti-affinity are more than the 1999",
-		"--contenders null --idle-window 0s":                           "--idle-window: 0s is not positive",
-		"--contenders null --workload storm":                           "--contenders: null binds blindly, and cannot run storm",
-		"--contenders kube-scheduler --workload preemption --nodes 10": "--pods: 1000 pods of workload preemption are more than the 8",
-		"--workload all --kill --contenders kube-scheduler":            "--kill: berth-split is not among the contenders",
+		"--nodes -1":                                                               "--nodes: -1 is negative",
+		"--classes 17":                                                             "--classes",
+		"--contenders null,other":                                                  `no contender "other"`,
+		"--contenders null --kill":                                                 "--kill: berth-split is not among the contenders",
+		"--berth /does/not/exist":                                                  "--berth",
+		"--contenders null more":                                                   `unexpected argument "more"`,
+		"--contenders null --kube-qps 0":                                           "--kube-qps",
+		"--contenders null --pods -1":                                              "--pods: -1 is negative",
+		"--contenders null --workload a":                                           `--workload: no workload "a"; there are plain, deployment,`,
+		"--contenders null --workload plain,":                                      `no workload ""`,
+		"--contenders null --workload anti-affinity --nodes 1999":                  "--pods: 2000 pods of workload anti-affinity are more than the 1999",
+		"--contenders null --idle-window 0s":                                       "--idle-window: 0s is not positive",
+		"--contenders null --workload storm":                                       "--contenders: null binds blindly, and cannot run storm",
+		"--contenders kube-scheduler --workload preemption --nodes 10":             "--pods: 1000 pods of workload preemption are more than the 8",
+		"--workload all --kill --contenders kube-scheduler":                        "--kill: berth-split is not among the contenders",
+		"--contenders null --churn-window -1s":                                     "--churn-window: -1s is not positive",
+		"--contenders null --timeout -1s":                                          "--timeout: -1s is negative",
+		"--contenders kube-scheduler --workload churn,restart --bound-pods 199901": "--pods: 100 pods of workload restart are more than the 99",
+		"--contenders kube-scheduler --workload daemonset --pods 15001":            "--pods: 15001 pods of workload daemonset are more than the 15000",
+		"--contenders null --profile d":                                            "--profile: it is of berth-all, not of null",
 	} {
 		if _, err := parse(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("parse %q = %v, want an error about %s", args, err, want)
@@ -245,13 +251,34 @@ func TestWithoutFlagsAllContendersBindPlainPods(t *testing.T) {
 		{[]string{"--workload", "storm,preemption", "--contenders", "berth-all"}, []string{"storm-baseline berth-all 10000", "storm berth-all 10000", "preemption berth-all 1000"}},
 		{[]string{"--workload", "gated-baseline,gated", "--contenders", "berth-all"}, []string{"gated-baseline berth-all 10000", "gated berth-all 10000"}},
 		{[]string{"--workload", "affinity", "--contenders", "berth-split", "--pods", "7"}, []string{"affinity berth-split 7"}},
+		{[]string{"--workload", "daemonset", "--contenders", "berth-all"}, []string{"daemonset berth-all 15000"}},
+		{[]string{"--workload", "daemonset", "--contenders", "berth-all", "--nodes", "7"}, []string{"daemonset berth-all 7"}},
+		{[]string{"--workload", "churn,restart", "--contenders", "berth-all"}, []string{"churn berth-all 1000", "restart berth-all 100"}},
+		{[]string{"--workload", "deployments", "--profile", "d"}, []string{"deployments berth-all 10000"}},
 	} {
 		if diff := cmp.Diff(tt.want, names(tt.args...)); diff != "" {
 			t.Errorf("%q runs (-want +got):\n%s", tt.args, diff)
 		}
 	}
-	if all := names("--workload", "all"); len(all) != 4+11*2 {
-		t.Errorf("--workload all runs %q, want plain pods and eleven others", all)
+	if all := names("--workload", "all"); len(all) != 4+16*2 {
+		t.Errorf("--workload all runs %q, want plain pods and sixteen others", all)
+	}
+}
+
+func TestWorkloadsHaveTheirOwnNodesAndLimits(t *testing.T) {
+	for name, want := range map[string]config{
+		plain:        {nodes: 5000, pods: 10000, timeout: 5 * time.Minute},
+		"daemonset":  {nodes: 15000, pods: 15000, timeout: 5 * time.Minute},
+		"preemption": {nodes: 5000, pods: 1000, timeout: 10 * time.Minute},
+	} {
+		w := workloadOf(t, name)
+		if got := (config{}).of(w); got.nodes != want.nodes || got.pods != want.pods || got.timeout != want.timeout {
+			t.Errorf("%s: %d nodes, %d pods, %v, want %d, %d and %v", name, got.nodes, got.pods, got.timeout, want.nodes, want.pods, want.timeout)
+		}
+		given := config{nodes: 3, pods: 2, timeout: time.Second}
+		if got := given.of(w); got.nodes != 3 || got.pods != 2 || got.timeout != time.Second {
+			t.Errorf("%s does not obey the command line: %d nodes, %d pods, %v", name, got.nodes, got.pods, got.timeout)
+		}
 	}
 }
 
@@ -273,31 +300,5 @@ func TestBerthSplitIsTenProcessesWithTheirOwnNames(t *testing.T) {
 	want := []string{"binder-0", "binder-1", "queue-0", "queue-1", "filter-worker-0", "filter-worker-1", "filter-worker-2", "score-worker-0", "score-worker-1", "gateway-0"}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("processes (-want +got):\n%s", diff)
-	}
-}
-
-func TestTableShowsRatesAndProblems(t *testing.T) {
-	var out strings.Builder
-	err := printTable(&out, []result{
-		{workload: "plain", contender: "good", pods: 100, usedNodes: 7, fewest: 3, most: 12, bound: 100, binding: 2 * time.Second, total: 4 * time.Second, writes: writes{binds: 100, events: 50},
-			usage: []processUsage{{"p", kubetest.Usage{CPU: 3 * time.Second, PeakRSS: 64 << 20}}}},
-		{workload: "affinity", contender: "bad", pods: 100, broken: 4, problems: []string{"nothing was bound"}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows := strings.Split(out.String(), "\n")
-	want := [][]string{
-		{"plain", "good", "100", "100", "50", "25", "3.0", "30.00", "64", "1.50", "1.00", "0.50", "0.00", "0.00", "0", "0", "7", "3-12", "0", "ok"},
-		{"affinity", "bad", "100", "0", "-", "-", "0.0", "0.00", "0", "0.00", "0.00", "0.00", "0.00", "0.00", "0", "0", "0", "0-0", "4", "1", "wrong"},
-	}
-	if diff := cmp.Diff(want, [][]string{strings.Fields(rows[1]), strings.Fields(rows[2])}); diff != "" {
-		t.Errorf("rows (-want +got):\n%s", diff)
-	}
-	if len(rows[0]) != len(rows[1]) || len(rows[1]) != len(rows[2]) {
-		t.Error("the columns are not aligned")
-	}
-	if !strings.Contains(out.String(), "affinity, bad: nothing was bound\n") {
-		t.Error("the problem is not shown")
 	}
 }

@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,15 +22,6 @@ type preemption struct {
 
 // preemptionFigures is what preemption gave.
 type preemptionFigures struct{ kubetest.PreemptionReport }
-
-// priorities describes how many victims there were of which priority.
-func (f *preemptionFigures) priorities() string {
-	var parts []string
-	for _, p := range slices.Sorted(maps.Keys(f.Priorities)) {
-		parts = append(parts, fmt.Sprintf("%d×%d", f.Priorities[p], p))
-	}
-	return strings.Join(parts, " ")
-}
 
 const (
 	highPriority      = "high"
@@ -143,6 +131,5 @@ func (p *preemption) judge(ctx context.Context, s *stage) (expected, error) {
 		return expected{}, err
 	}
 	s.r.preemption = &preemptionFigures{report}
-	s.r.problems = append(s.r.problems, report.Problems()...)
-	return expected{bound: p.low - len(victims) + s.pods}, nil
+	return expected{bound: p.low - len(victims) + s.pods, problems: report.Problems()}, nil
 }

@@ -17,10 +17,13 @@ import (
 type result struct {
 	workload  string
 	contender string
+	run       int // which repetition, from 1
+	nodes     int
 	pods      int
 	bound     int           // pods whose binding was seen
 	binding   time.Duration // from the first binding to the last
 	total     time.Duration // from the start of the contender to the last binding
+	eventLag  time.Duration // from the last binding to the last Scheduled event; negative: not known
 	usage     []processUsage
 	writes    writes
 	killed    []string // names of processes, in order
@@ -30,26 +33,30 @@ type result struct {
 	most      int      // and in that with the most
 	broken    int      // pods, or domains of pods, that are against a required constraint
 	problems  []string // empty in a good run
+	late      string   // how far it came within its time; empty: it has done all
+	profiles  []string // files
 
 	// What the scripts of some workloads measure besides; nil in runs of others.
 	storm      *stormFigures
 	gated      *gatedFigures
 	preemption *preemptionFigures
+	churn      *churnFigures
+	restart    *restartFigures
 }
 
 // title names the run.
-func (r *result) title() string { return r.workload + ", " + r.contender }
+func (r *result) title() string { return fmt.Sprintf("%s, %s, run %d", r.workload, r.contender, r.run) }
 
 // runOnce measures one contender with one workload, on a control plane of its own; bin is kube-scheduler's. An error means
 // that there is nothing to report; what the contender did wrong is in the result.
-func runOnce(ctx context.Context, cfg config, w workload, c contender, bin string) (result, error) {
-	r := result{workload: w.name, contender: c.name, pods: cfg.pods}
+func runOnce(ctx context.Context, cfg config, w workload, c contender, bin string, repetition int) (result, error) {
+	r := result{workload: w.name, contender: c.name, run: repetition, nodes: cfg.nodes, pods: cfg.pods, eventLag: -1}
 	dir, err := os.MkdirTemp("", "benchkube-"+w.name+"-"+c.name+"-")
 	if err != nil {
 		return r, fmt.Errorf("make directory: %w", err)
 	}
 	defer func() {
-		if cfg.keep || len(r.problems) > 0 {
+		if cfg.keep || len(r.problems) > 0 || r.late != "" {
 			progress("%s: logs are in %s", r.title(), dir)
 		} else if err := os.RemoveAll(dir); err != nil {
 			progress("%s: remove directory: %v", r.title(), err)
@@ -75,7 +82,7 @@ func runOnce(ctx context.Context, cfg config, w workload, c contender, bin strin
 	progress("%s: created %d nodes and the pods in %v", r.title(), cfg.nodes, time.Since(began).Round(100*time.Millisecond))
 
 	// 2. What is measured against: the writes until now, and a watch that sees every binding.
-	if s.before, err = awaitQuiet(ctx, plane.Client()); err != nil {
+	if s.before, err = s.awaitQuiet(ctx); err != nil {
 		return r, err
 	}
 	watcher, err := kubetest.Watch(ctx, plane.Kubeconfig())
@@ -97,17 +104,31 @@ func runOnce(ctx context.Context, cfg config, w workload, c contender, bin strin
 	}
 	defer s.crew.stop()
 	s.since = s.crew.began
-	err = script.play(s.crew.ctx, s)
-	if ctx.Err() != nil {
-		return r, context.Cause(ctx)
+	var profiles *profiler
+	if cfg.profile != "" {
+		profiles = startProfiler(ctx, s.crew.ops, filepath.Join(dir, "profiles"))
+		defer profiles.stop()
 	}
-	if err != nil {
+	err = script.play(s.crew.ctx, s)
+	switch {
+	case ctx.Err() != nil:
+		return r, context.Cause(ctx)
+	case err != nil && errors.Is(context.Cause(s.crew.ctx), context.DeadlineExceeded):
+		r.late = fmt.Sprintf("not done within %v: %v", cfg.timeout, err)
+	case err != nil:
 		err = errors.Join(err, cause(s.crew.ctx))
 		r.problems = append(r.problems, err.Error())
+	}
+	if err != nil {
 		progress("%s: %v\n%s", r.title(), err, s.crew.logTails())
 	}
 	if err := s.measure(ctx); err != nil {
 		return r, err
+	}
+	if profiles != nil {
+		if r.profiles, err = profiles.write(ctx, filepath.Join(cfg.profile, w.name)); err != nil {
+			r.problems = append(r.problems, err.Error())
+		}
 	}
 	s.crew.stop()
 
@@ -148,6 +169,10 @@ func (r *result) judge(c contender, report kubetest.Report, twice []kubetest.Reb
 	for _, b := range twice {
 		r.problems = append(r.problems, fmt.Sprintf("pod %s: bound twice, to %s and to %s", b.Pod, b.From, b.To))
 	}
+	if r.late != "" {
+		return // what else is missing says no more
+	}
+	r.problems = append(r.problems, want.problems...)
 	if report.Bound != want.bound || report.Pending != want.pending {
 		r.problems = append(r.problems, fmt.Sprintf("%d of %d pods are bound, %d pending", report.Bound, want.bound, report.Pending))
 	}

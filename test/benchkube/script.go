@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
@@ -20,8 +22,11 @@ type script interface {
 	judge(ctx context.Context, s *stage) (expected, error)
 }
 
-// expected is how many pods there are at the end of a good run.
-type expected struct{ bound, pending int }
+// expected is how many pods there are at the end of a good run, and what was wrong otherwise.
+type expected struct {
+	bound, pending int
+	problems       []string
+}
 
 // stage is what the script of a run works with. Its methods are for one goroutine.
 type stage struct {
@@ -34,9 +39,10 @@ type stage struct {
 
 	// From here on, what prepare does not have.
 	crew     *crew
-	before   writes            // until the contender started
-	watcher  *kubetest.Watcher // its bindings are those that are measured,
-	since    time.Time         // and their time counts from here
+	before   writes                     // until the contender started
+	watcher  *kubetest.Watcher          // its bindings are those that are measured,
+	since    time.Time                  // and their time counts from here
+	events   *kubetest.ScheduledWatcher // since the last of them; nil if it has not come
 	measured bool
 }
 
@@ -49,20 +55,37 @@ func (s *stage) end() {
 	}
 }
 
-// measure waits until the contender has nothing more to write, and notes what it has used and written since it started. Only
-// the first call does.
+// measure waits until the contender has nothing more to write, unless it is late, and notes what it has used and written since it
+// started. Only the first call does.
 func (s *stage) measure(ctx context.Context) error {
 	if s.measured {
 		return nil
 	}
-	after, err := awaitQuiet(ctx, s.plane.Client())
+	read := s.awaitQuiet
+	if s.r.late != "" {
+		read = func(ctx context.Context) (writes, error) { return readWrites(ctx, s.plane.Client()) }
+	}
+	after, err := read(ctx)
 	if err != nil {
 		return err
 	}
 	s.r.writes = after.minus(s.before)
+	if s.events != nil {
+		s.events.Stop()
+		s.r.eventLag = 0
+		if n, last := s.events.Seen(); n > 0 {
+			_, _, bound := s.watcher.Bound()
+			s.r.eventLag = last.Sub(bound)
+		}
+	}
 	s.r.usage, err = s.crew.usage()
 	s.measured = err == nil
 	return err
+}
+
+// awaitQuiet returns the count of writes when nothing writes any more.
+func (s *stage) awaitQuiet(ctx context.Context) (writes, error) {
+	return awaitQuiet(ctx, s.plane.Client(), s.quiet)
 }
 
 // cpu returns the time that all the contender's processes have used so far.
@@ -82,7 +105,8 @@ func cpuOf(usage []processUsage) time.Duration {
 // progressEvery is how often a run says how far it is.
 const progressEvery = 10 * time.Second
 
-// awaitBound returns nil when n bindings were measured. If asked for, it kills processes on the way.
+// awaitBound returns nil when n bindings were measured, and follows the events from then on. If asked for, it kills processes
+// on the way.
 func (s *stage) awaitBound(ctx context.Context, n int) error {
 	watcher := s.watcher
 	reporting, stop := context.WithCancel(ctx)
@@ -123,7 +147,15 @@ func (s *stage) awaitBound(ctx context.Context, n int) error {
 			progress("%s: killed %s with %d of %d pods bound", s.r.title(), victim, bound, n)
 		}
 	}
-	return watcher.AwaitBound(ctx, n)
+	if err := watcher.AwaitBound(ctx, n); err != nil {
+		return err
+	}
+	var err error
+	if s.events, err = kubetest.WatchScheduled(ctx, s.plane.Client()); err != nil {
+		return err
+	}
+	s.atEnd(s.events.Stop)
+	return nil
 }
 
 // cause returns why the context ended, if that says more than the context's error.
@@ -138,6 +170,12 @@ func cause(ctx context.Context) error {
 type bindAll struct{}
 
 func (bindAll) prepare(ctx context.Context, s *stage) error {
+	sets := s.plane.Client().AppsV1().ReplicaSets(metav1.NamespaceDefault)
+	for d := range s.load.deployments {
+		if _, err := sets.Create(ctx, replicaSet(d), metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("create replica set: %w", err)
+		}
+	}
 	return s.plane.CreatePods(ctx, s.pods, s.load.pod)
 }
 

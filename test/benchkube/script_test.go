@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-scheduler/berth/internal/kubetest"
 )
@@ -26,7 +30,7 @@ func TestScriptsFindNothingWrongWithKubeScheduler(t *testing.T) {
 	results := map[string]result{}
 	for _, name := range []string{"storm", "gated", "preemption"} {
 		t.Setenv("TMPDIR", t.TempDir())
-		r, err := runOnce(t.Context(), cfg, workloadOf(t, name), c, built[kubetest.KubeScheduler])
+		r, err := runOnce(t.Context(), cfg, workloadOf(t, name), c, built[kubetest.KubeScheduler], 1)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -44,6 +48,105 @@ func TestScriptsFindNothingWrongWithKubeScheduler(t *testing.T) {
 	// Four preemptors of one CPU and four of two; where two pods share a CPU, both go.
 	if f := results["preemption"].preemption; f == nil || f.Victims < 12 || f.Victims > 24 || len(f.Protected) > 0 {
 		t.Errorf("preemption: %+v, want victims with 12 CPUs, none protected", f)
+	}
+}
+
+// Pods of deployments and of a DaemonSet in turn are as good in one run as in two.
+func TestKubeSchedulerBindsWhatControllersMakeBesideBoundPods(t *testing.T) {
+	built, err := kubetest.Build(t.Context(), kubetest.KubeScheduler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := contenderNamed(kubeScheduler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := small()
+	cfg.nodes, cfg.pods, cfg.boundPods, cfg.kubeQPS = 8, 8, 20, 5000
+	w := workloadOf(t, "restart")
+	w.deployments = 3
+	w.shape = func(pod *corev1.Pod, i int) {
+		if i%2 == 0 {
+			ofDaemonSet(pod, i)
+		} else {
+			ofDeployments(3)(pod, i)
+		}
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	r, err := runOnce(t.Context(), cfg, w, c, built[kubetest.KubeScheduler], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.problems) > 0 || r.late != "" || r.bound != 8 || r.restart == nil || r.restart.bound != 20 {
+		t.Errorf("%+v, want 8 bound pods beside 20, and no problems", r)
+	}
+	if r.total <= r.binding || r.eventLag < 0 || r.writes.events != 8 {
+		t.Errorf("%v from the start, %v of binding, %v until the last of %v events", r.total, r.binding, r.eventLag, r.writes.events)
+	}
+}
+
+// observedChurn looks at the nodes when a churn is over.
+type observedChurn struct {
+	*churn
+	nodes map[string]corev1.Node
+}
+
+func (c *observedChurn) judge(ctx context.Context, s *stage) (expected, error) {
+	nodes, err := s.plane.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return expected{}, err
+	}
+	for _, node := range nodes.Items {
+		c.nodes[node.Name] = node
+	}
+	return c.churn.judge(ctx, s)
+}
+
+func TestChurnIsMeasuredWithKubeScheduler(t *testing.T) {
+	built, err := kubetest.Build(t.Context(), kubetest.KubeScheduler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := contenderNamed(kubeScheduler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := small()
+	cfg.nodes, cfg.pods, cfg.kubeQPS = 11, 6, 5000
+	w := workloadOf(t, "churn")
+	observed := &observedChurn{&churn{podsPerSecond: 10, nodesPerSecond: 20, life: time.Second}, map[string]corev1.Node{}}
+	w.newScript = func() script { return observed }
+	t.Setenv("TMPDIR", t.TempDir())
+	r, err := runOnce(t.Context(), cfg, w, c, built[kubetest.KubeScheduler], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := r.churn
+	if len(r.problems) > 0 || r.late != "" || f == nil || r.pods < 1 || r.bound != 1+r.pods {
+		t.Fatalf("%+v, want every pod bound, and no problems", r)
+	}
+	if len(f.latency) > r.pods || slices.ContainsFunc(f.latency, func(ms float64) bool { return ms < 0 || math.IsInf(ms, 1) }) {
+		t.Errorf("latencies %v of %d pods, want only those of bound pods", f.latency, r.pods)
+	}
+	still, annotated, smaller := observed.nodes["node-00001"], observed.nodes["node-00000"], observed.nodes["node-00010"]
+	if still.Status.Conditions[0].LastHeartbeatTime.IsZero() || len(still.Annotations) > 0 || len(still.ManagedFields) > 0 {
+		t.Errorf("a node that only reports that it is alive: %+v", still)
+	}
+	before := *kubetest.PlainNode(10).Status.Allocatable.Memory()
+	if len(annotated.Annotations) == 0 || smaller.Status.Allocatable.Memory().Cmp(before) >= 0 {
+		t.Errorf("nodes that change with their reports: annotations %v, memory %v", annotated.Annotations, smaller.Status.Allocatable.Memory())
+	}
+}
+
+// A contender that is too slow is reported with what it reached: it is a result.
+func TestLateContenderIsNoProblem(t *testing.T) {
+	cfg := small()
+	cfg.timeout = time.Second
+	r := run(t, cfg, contender{name: "sleeper", commands: func(environment) ([]command, error) {
+		return []command{{"sleeper", []string{"sleep", "3600"}}}, nil
+	}})
+	if len(r.problems) > 0 || r.bound != 0 || !strings.Contains(r.late, "not done within 1s: wait for 40 bound pods, 0 so far") {
+		t.Errorf("late = %q, problems = %q, want the time and how far it came", r.late, r.problems)
 	}
 }
 
@@ -137,39 +240,6 @@ func TestFillersLeaveNoCPUAndSomeUnprotected(t *testing.T) {
 	for _, tt := range []struct{ nodes, cpus, want int }{{5000, 4, 4000}, {10, 4, 8}, {11, 4, 8}, {10, 5, 16}, {10, 2, 0}, {1, 64, 0}} {
 		if got := preemptionRoom(tt.nodes, tt.cpus); got != tt.want {
 			t.Errorf("room of %d nodes of %d CPUs: %d, want %d", tt.nodes, tt.cpus, got, tt.want)
-		}
-	}
-}
-
-func TestScriptsHaveTablesWithRatiosToTheirBaselines(t *testing.T) {
-	bound := func(workload, contender string, perSecond int) result {
-		return result{workload: workload, contender: contender, pods: perSecond, bound: perSecond, binding: time.Second, total: 2 * time.Second}
-	}
-	last := time.Unix(1000, 0)
-	storm := bound("storm", "a", 400)
-	storm.storm = &stormFigures{hopeless: 7, lastBound: last, idle: 0.0123,
-		Failures: kubetest.Failures{LastCondition: last.Add(1500 * time.Millisecond), LastEvent: last.Add(-2 * time.Second)}}
-	alone := bound("storm", "b", 100)
-	alone.storm = &stormFigures{lastBound: last, Failures: kubetest.Failures{LastCondition: last, LastEvent: last}}
-	before, gated := bound("gated-baseline", "a", 10), bound("gated", "a", 10)
-	before.gated, gated.gated = &gatedFigures{events: 100, eventCPU: 2 * time.Second}, &gatedFigures{events: 100, eventCPU: 3 * time.Second}
-	preemption := bound("preemption", "a", 10)
-	preemption.preemption = &preemptionFigures{kubetest.PreemptionReport{Victims: 5, Priorities: map[int32]int{200: 2, 100: 3}, Protected: make([]kubetest.Protected, 1)}}
-	var out strings.Builder
-	if err := printScripts(&out, []result{bound("storm-baseline", "a", 1000), bound("storm-baseline", "a", 500), bound("plain", "a", 7), storm, alone, before, gated, preemption}); err != nil {
-		t.Fatal(err)
-	}
-	rows := map[string]bool{}
-	for line := range strings.Lines(out.String()) {
-		rows[strings.Join(strings.Fields(line), " ")] = true
-	}
-	for _, want := range []string{
-		"a 400 0.80 7 1.5 -2.0 0.012", "b 100 - 0 0.0 0.0 0.000", // the baseline is the run before
-		"gated-baseline a 100 2.00 20000 - 2.0", "gated a 100 3.00 30000 1.50 2.0",
-		"a 10 2.0 5 1 3×100 2×200",
-	} {
-		if !rows[want] {
-			t.Errorf("no row %q in\n%s", want, out.String())
 		}
 	}
 }

@@ -106,8 +106,7 @@ func (w *storm) judge(_ context.Context, s *stage) (expected, error) {
 	f := s.r.storm
 	f.Failures = w.failures.Failures()
 	_, _, f.lastBound = s.watcher.Bound()
-	s.r.problems = append(s.r.problems, f.problems()...)
-	return expected{bound: s.pods, pending: s.pods}, nil
+	return expected{bound: s.pods, pending: s.pods, problems: f.problems()}, nil
 }
 
 // problems returns what was not told, or too late.

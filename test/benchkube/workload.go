@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,10 +16,15 @@ import (
 type workload struct {
 	name  string
 	about string // in one line
-	pods  int    // how many, unless the command line says
-	// constrain makes of a pod that requests 100m of CPU and 500 MiB one of the workload. nil: pods differ in their requests
-	// and have no constraints.
-	constrain func(*corev1.Pod)
+	pods  int    // how many, unless the command line says; 0: one for each node
+	nodes int    // how many, unless the command line says; 0: 5,000
+	// limit is how long a contender may take, unless the command line says. 0: 5 minutes.
+	limit time.Duration
+	// shape makes of the pod number i, which requests 100m of CPU and 500 MiB, one of the workload. nil: pods differ in their
+	// requests and have no constraints.
+	shape func(pod *corev1.Pod, i int)
+	// deployments is how many the pods belong to, whose ReplicaSets exist too.
+	deployments int
 	// room is how many pods can be bound, whichever choices are made, given how many a node can run. nil: not known.
 	room func(cfg config, perNode int) int
 	// newScript returns what happens in a run. nil: the pods are bound, and that is all.
@@ -41,6 +47,14 @@ const (
 	plainPods       = 10000
 	constrainedPods = 2000
 	preemptorPods   = 1000
+	parkedPods      = 1000
+	latePods        = 100
+
+	usualNodes     = 5000
+	daemonSetNodes = 15000
+
+	usualLimit = 5 * time.Minute
+	longLimit  = 10 * time.Minute
 )
 
 // workloads returns all workloads. Those with constraints have the shapes of kube-scheduler's scheduler_perf, but all pods in
@@ -48,9 +62,18 @@ const (
 func workloads() []workload {
 	return []workload{
 		{name: plain, about: "pods of 16 requests, without constraints", pods: plainPods},
+		{name: "deployment", about: "pods of one deployment", pods: plainPods, deployments: 1, shape: ofDeployments(1)},
+		{
+			name: "deployments", about: "pods of 100 deployments in turn, of different requests", pods: plainPods,
+			deployments: 100, shape: ofDeployments(100),
+		},
+		{
+			name: "daemonset", about: "a pod for each of 15,000 nodes, pinned to it as the DaemonSet controller does",
+			nodes: daemonSetNodes, shape: ofDaemonSet, room: func(cfg config, _ int) int { return cfg.nodes },
+		},
 		{
 			name: "anti-affinity", about: "required anti-affinity to each other on hostname", pods: constrainedPods,
-			constrain: constrained("green", func(pod *corev1.Pod) {
+			shape: constrained("green", func(pod *corev1.Pod) {
 				pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 					RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{podTerm("green", corev1.LabelHostname)},
 				}}
@@ -59,7 +82,7 @@ func workloads() []workload {
 		},
 		{
 			name: "affinity", about: "required affinity to each other on zone", pods: constrainedPods,
-			constrain: constrained("blue", func(pod *corev1.Pod) {
+			shape: constrained("blue", func(pod *corev1.Pod) {
 				pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
 					RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{podTerm("blue", corev1.LabelTopologyZone)},
 				}}
@@ -68,7 +91,7 @@ func workloads() []workload {
 		},
 		{
 			name: "preferred", about: "preferred affinity to each other on hostname, of weight 1", pods: constrainedPods,
-			constrain: constrained("red", func(pod *corev1.Pod) {
+			shape: constrained("red", func(pod *corev1.Pod) {
 				pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
 					PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: podTerm("red", corev1.LabelHostname)}},
 				}}
@@ -77,7 +100,7 @@ func workloads() []workload {
 		},
 		{
 			name: "spread-hard", about: "at most 1 pod more in a zone than in any other", pods: constrainedPods,
-			constrain: constrained("blue", spread(1, corev1.DoNotSchedule)),
+			shape: constrained("blue", spread(1, corev1.DoNotSchedule)),
 			room: func(cfg config, perNode int) int {
 				zones := zonesOf(cfg.nodes)
 				return len(zones) * zones.smallest() * perNode
@@ -85,12 +108,12 @@ func workloads() []workload {
 		},
 		{
 			name: "spread-soft", about: "preferably at most 5 pods more in a zone than in any other", pods: constrainedPods,
-			constrain: constrained("blue", spread(5, corev1.ScheduleAnyway)),
-			room:      anywhere,
+			shape: constrained("blue", spread(5, corev1.ScheduleAnyway)),
+			room:  anywhere,
 		},
 		{
 			name: "node-affinity", about: "required node affinity to 2 of 10 zones", pods: constrainedPods,
-			constrain: constrained("", func(pod *corev1.Pod) {
+			shape: constrained("", func(pod *corev1.Pod) {
 				pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 					RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 						MatchExpressions: []corev1.NodeSelectorRequirement{{
@@ -103,7 +126,7 @@ func workloads() []workload {
 		},
 		{name: "storm-baseline", about: "plain pods, without the others of storm", pods: plainPods},
 		{
-			name: "storm", about: "plain pods, and among them as many that fit nowhere", pods: plainPods,
+			name: "storm", about: "plain pods, and among them as many that fit nowhere", pods: plainPods, limit: longLimit,
 			newScript: func() script { return &storm{tellMax: tellMax} }, baseline: "storm-baseline",
 		},
 		{
@@ -116,8 +139,18 @@ func workloads() []workload {
 		},
 		{
 			name: "preemption", about: "high priority on a cluster full of low ones, some of them protected by a budget", pods: preemptorPods,
+			limit:     longLimit,
 			newScript: func() script { return &preemption{} },
 			room:      func(cfg config, _ int) int { return preemptionRoom(cfg.nodes, cfg.nodeCPU) },
+		},
+		{
+			name: "churn", about: "pods come and go and nodes change, beside pods that fit nowhere; --pods is about these", pods: parkedPods,
+			newScript: func() script { return newChurn() },
+		},
+		{
+			name: "restart", about: "few pods, on a cluster that has --bound-pods", pods: latePods,
+			newScript: func() script { return restart{} },
+			room:      func(cfg config, perNode int) int { return cfg.nodes*perNode - cfg.boundPods },
 		},
 	}
 }
@@ -125,8 +158,8 @@ func workloads() []workload {
 func anywhere(cfg config, perNode int) int { return cfg.nodes * perNode }
 
 // constrained gives pods a color, if there is one, and a constraint.
-func constrained(color string, constrain func(*corev1.Pod)) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) {
+func constrained(color string, constrain func(*corev1.Pod)) func(*corev1.Pod, int) {
+	return func(pod *corev1.Pod, _ int) {
 		pod.Labels = nil
 		if color != "" {
 			pod.Labels = map[string]string{"color": color}

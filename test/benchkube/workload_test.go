@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
 func workloadOf(t *testing.T, name string) workload {
@@ -94,9 +96,11 @@ func TestMorePodsThanCanBeBoundAreRefused(t *testing.T) {
 		{"spread-soft", 25, 4, 25 * 40},
 		{"node-affinity", 25, 4, (3 + 3) * 40},
 		{"node-affinity", 1, 4, 40},
+		{"daemonset", 25, 4, 25},
+		{"restart", 25, 4, 25*40 - 7},
 	} {
 		w := workloadOf(t, tt.workload)
-		cfg := config{nodes: tt.nodes, nodeCPU: tt.cpus, pods: tt.room}
+		cfg := config{nodes: tt.nodes, nodeCPU: tt.cpus, pods: tt.room, boundPods: 7}
 		if err := w.checkRoom(cfg); err != nil {
 			t.Errorf("%d pods: %v", cfg.pods, err)
 		}
@@ -121,5 +125,62 @@ func TestBrokenConstraintsFailAContenderThatIsNotBlind(t *testing.T) {
 	blind := runWith(t, cfg, workloadOf(t, "affinity"), contender{name: "null", blind: true, commands: nullCommands})
 	if blind.broken != 32 || len(blind.problems) > 0 {
 		t.Errorf("pods not in the zone of the others: %d broken constraints, problems %q, want 32 that are no fault of it", blind.broken, blind.problems)
+	}
+}
+
+func TestPodsOfDeploymentsAreThoseOfReplicaSetsInTurn(t *testing.T) {
+	for name, deployments := range map[string]int{"deployment": 1, "deployments": 100} {
+		l := newLoad(config{pods: 1, classes: maxClasses, nodeCPU: 4}, workloadOf(t, name))
+		var selectors []labels.Selector
+		for d := range deployments {
+			selector, err := metav1.LabelSelectorAsSelector(replicaSet(d).Spec.Selector)
+			if err != nil {
+				t.Fatal(err)
+			}
+			selectors = append(selectors, selector)
+		}
+		requests := map[string]bool{}
+		for i := range 200 {
+			pod, set := l.pod(i), replicaSet(i%deployments)
+			owner := metav1.GetControllerOf(pod)
+			if owner == nil || owner.Kind != "ReplicaSet" || owner.APIVersion != "apps/v1" || owner.Name != set.Name || owner.UID != set.UID {
+				t.Fatalf("%s: pod %d is controlled by %v, want %s", name, i, owner, set.Name)
+			}
+			for d, selector := range selectors {
+				if selector.Matches(labels.Set(pod.Labels)) != (d == i%deployments) {
+					t.Fatalf("%s: selector of %s and pod %d", name, replicaSet(d).Name, i)
+				}
+			}
+			r := pod.Spec.Containers[0].Resources.Requests
+			requests[r.Cpu().String()+" "+r.Memory().String()] = true
+		}
+		if len(requests) != deployments || !requests["100m 500Mi"] {
+			t.Errorf("%s: %d different requests, want %d, one of 100m and 500Mi", name, len(requests), deployments)
+		}
+	}
+}
+
+func TestPodsOfDaemonSetArePinnedToTheirNodes(t *testing.T) {
+	l := newLoad(config{pods: 1, classes: 1, nodeCPU: 4}, workloadOf(t, "daemonset"))
+	pod := l.pod(12)
+	for i := range 20 {
+		if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(l.node(i)); err != nil || ok != (i == 12) {
+			t.Errorf("pod 12 may go to node %d: %v, %v", i, ok, err)
+		}
+	}
+	if owner := metav1.GetControllerOf(pod); owner == nil || owner.Kind != "DaemonSet" {
+		t.Errorf("pod is controlled by %v, want a DaemonSet", owner)
+	}
+	var tolerated []string
+	for _, toleration := range pod.Spec.Tolerations {
+		tolerated = append(tolerated, toleration.Key+":"+string(toleration.Effect))
+	}
+	// As in the documentation of DaemonSets, for pods that do not use the host's network.
+	want := []string{
+		"node.kubernetes.io/not-ready:NoExecute", "node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/disk-pressure:NoSchedule",
+		"node.kubernetes.io/memory-pressure:NoSchedule", "node.kubernetes.io/pid-pressure:NoSchedule", "node.kubernetes.io/unschedulable:NoSchedule",
+	}
+	if diff := cmp.Diff(want, tolerated); diff != "" {
+		t.Errorf("tolerations (-want +got):\n%s", diff)
 	}
 }

@@ -84,13 +84,13 @@ func (w *writes) count(labels map[string]string, n float64) {
 }
 
 const (
-	quietFor  = 2 * time.Second // without a write is the end of the writes
+	quietFor  = 2 * time.Second // without a write is the end of the writes, but in tests
 	quietPoll = 500 * time.Millisecond
 	quietMax  = 60 * time.Second // is waited for it
 )
 
-// awaitQuiet returns the count of writes when it has not changed for 2 s, or as it is after a minute.
-func awaitQuiet(ctx context.Context, client *kubernetes.Clientset) (writes, error) {
+// awaitQuiet returns the count of writes when it has not changed for some time, or as it is after a minute.
+func awaitQuiet(ctx context.Context, client *kubernetes.Clientset, quiet time.Duration) (writes, error) {
 	tick := time.NewTicker(quietPoll)
 	defer tick.Stop()
 	began := time.Now()
@@ -104,7 +104,7 @@ func awaitQuiet(ctx context.Context, client *kubernetes.Clientset) (writes, erro
 		if now != last {
 			last, changed = now, time.Now()
 		}
-		if time.Since(changed) >= quietFor || time.Since(began) >= quietMax {
+		if time.Since(changed) >= quiet || time.Since(began) >= quietMax {
 			return now, nil
 		}
 		select {
