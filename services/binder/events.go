@@ -13,21 +13,21 @@ const (
 	writeTimeout  = 10 * time.Second
 )
 
-// courtesy is how long a write of these lanes gives way to binds: they share the API server, and a bind is what somebody
-// waits for. A lane that is more than half full gives way no more.
+// courtesy is how long a write of these lanes gives way to binds, and an event to evictions too: they share the API server,
+// and a bind, or room, is what somebody waits for. A lane of events that is more than half full gives way no more.
 const courtesy = 400 * time.Millisecond
 
 // eventLane writes events of what has happened, for people: placements and evictions. What comes while it is full is
 // dropped and counted: the placement itself is in the API.
 type eventLane struct {
 	waiting chan func(context.Context) error // the writes; its capacity is the bound
-	binds   *bound                           // that it gives way to
+	ahead   []*bound                         // what it gives way to
 	dropped func()
 	failed  func(error)
 }
 
-func newEventLane(limit int, binds *bound, dropped func(), failed func(error)) *eventLane {
-	return &eventLane{waiting: make(chan func(context.Context) error, limit), binds: binds, dropped: dropped, failed: failed}
+func newEventLane(limit int, ahead []*bound, dropped func(), failed func(error)) *eventLane {
+	return &eventLane{waiting: make(chan func(context.Context) error, limit), ahead: ahead, dropped: dropped, failed: failed}
 }
 
 // add hands in the write of one event. It never blocks.
@@ -47,7 +47,9 @@ func (l *eventLane) run(ctx context.Context) error {
 			return nil
 		case write := <-l.waiting:
 			if len(l.waiting) <= cap(l.waiting)/2 {
-				l.binds.awaitIdle(ctx, courtesy)
+				for _, b := range l.ahead {
+					b.awaitIdle(ctx, courtesy)
+				}
 			}
 			if err := timely(ctx, write); err != nil && ctx.Err() == nil {
 				l.failed(err)

@@ -121,11 +121,22 @@ func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
 		if events, reports := written(); events != 1 || reports != 1 {
 			t.Errorf("after the bind there are %d events and %d reports", events, reports)
 		}
+		// While pods are being evicted, the reports that hold room for others go on.
+		term.preempting.take(1)
+		add("e")
+		elapse(courtesy / 2)
+		if events, reports := written(); events != 1 || reports != 2 {
+			t.Errorf("during an eviction there are %d events and %d reports", events, reports)
+		}
+		term.preempting.give(1)
+		if events, reports := written(); events != 2 || reports != 2 {
+			t.Errorf("after the eviction there are %d events and %d reports", events, reports)
+		}
 		// Binds that do not end do not hold them up for ever.
 		term.unbound.take(1)
 		add("b")
 		elapse(courtesy)
-		if events, reports := written(); events != 2 || reports != 2 {
+		if events, reports := written(); events != 3 || reports != 3 {
 			t.Errorf("beside a long bind there are %d events and %d reports", events, reports)
 		}
 		// A lane that is more than half full does not wait.
@@ -133,7 +144,7 @@ func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
 			add(fmt.Sprintf("c%d", i))
 		}
 		elapse(courtesy) // of those workers that began before it was
-		if events, reports := written(); events < 2+40 || reports < 2+40 {
+		if events, reports := written(); events < 3+40 || reports < 3+40 {
 			t.Errorf("of full lanes %d events and %d reports were written", events, reports)
 		}
 	})
@@ -145,7 +156,7 @@ func TestBurstOfPlacementsAndReportsIsDeliveredWithin30Seconds(t *testing.T) {
 		src := newFakeSource()
 		src.took = 20 * time.Millisecond // of each write, of which a report has two
 		term := pureTerm(t, src)
-		term.events = newEventLane(50_000, term.unbound, func() { t.Error("an event was dropped") }, func(error) {})
+		term.events = newEventLane(50_000, []*bound{term.unbound, term.preempting}, func() { t.Error("an event was dropped") }, func(error) {})
 		term.reports.limit = 50_000
 		term.reports.unplaced = func(string) bool { return true }
 		began := time.Now()
@@ -195,7 +206,7 @@ func TestEventsAndReportsNeverWaitForEachOther(t *testing.T) {
 			term := pureTerm(t, src.fakeSource)
 			var failed atomic.Int32
 			fails := func(error) { failed.Add(1) }
-			term.events = newEventLane(100, term.unbound, func() {}, fails)
+			term.events = newEventLane(100, []*bound{term.unbound, term.preempting}, func() {}, fails)
 			term.reports = newReportLane(src, 100, term.unbound, func(string) bool { return true }, fails)
 			for i := range 100 {
 				b := source.Binding{UID: fmt.Sprintf("placed%d", i)}
@@ -221,7 +232,7 @@ func TestEventsAndReportsNeverWaitForEachOther(t *testing.T) {
 
 func TestEventsBeyondTheBoundAreDropped(t *testing.T) {
 	dropped := 0
-	l := newEventLane(2, new(bound), func() { dropped++ }, nil)
+	l := newEventLane(2, nil, func() { dropped++ }, nil)
 	for range 5 {
 		l.add(func(context.Context) error { return nil })
 	}
