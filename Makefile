@@ -56,11 +56,24 @@ generate: tools ## generate internal/gen from the protos
 	rm -rf internal/gen && $(BIN)/buf generate
 
 .PHONY: bench
-bench: ## benchmarks of the engine and the state machine
+bench: build ## Berth on its local source: decisions per second, memory, latency; BENCHFLAGS='--workload all' for 1,000,000 nodes too
+	go run ./test/bench --berth $(BIN)/berth $(BENCHFLAGS)
+
+.PHONY: bench-go
+bench-go: ## benchmarks of the pure parts
 	go test -run '^$$' -bench . -benchmem ./internal/engine ./internal/cluster ./services/binder
 
+.PHONY: profile
+profile: build ## profiles of a workload of bench-kube, or as local-NAME of bench, in .bin/profiles; WORKLOAD=…
+	go run ./test/$(if $(filter local-%,$(WORKLOAD)),bench,benchkube) --berth $(BIN)/berth \
+	  --workload $(or $(WORKLOAD:local-%=%),plain) --profile $(BIN)/profiles $(BENCHFLAGS)
+
+.PHONY: plots
+plots: ## measure the engine's cost per decision, and draw it in docs/plots
+	go run ./test/benchcost --out docs/plots
+
 .PHONY: bench-kube
-bench-kube: build ## kube-scheduler, Berth and a null binder on a real API server: 5,000 nodes, 10,000 plain pods; BENCHFLAGS='--workload all' for others
+bench-kube: build ## kube-scheduler and Berth in turn on a real API server: 5,000 nodes, 10,000 plain pods; BENCHFLAGS='--workload all' for others
 	go run ./test/benchkube --berth $(BIN)/berth $(BENCHFLAGS)
 
 .PHONY: clean

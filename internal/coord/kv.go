@@ -19,8 +19,11 @@ const (
 	// opBytes is a generous guess at what the encoding adds to the key and the value of one operation.
 	opBytes = 64
 
-	listPage  = 1000 // keys per request of List
-	listTries = 3    // how often List starts again because etcd has compacted the revision it was reading
+	// List asks for pages of about so many bytes, and of so many keys: the first and, at most, the others.
+	pageBytes = 8 << 20
+	firstPage = 1000
+	lastPage  = 20000
+	listTries = 3 // how often List starts again because etcd has compacted the revision it was reading
 )
 
 // KV is a key, relative to the client's prefix, with its value. CreateRevision is the etcd revision at which the key
@@ -94,7 +97,7 @@ func (c *Client) Get(ctx context.Context, key string) (*KV, int64, error) {
 }
 
 // List returns the keys that start with prefix, in order, as they were at one revision, which it returns too.
-// It reads in pages of a thousand keys, each with the request timeout.
+// It reads in pages of about 8 MiB, each with the request timeout.
 func (c *Client) List(ctx context.Context, prefix string) ([]KV, int64, error) {
 	kvs, revision, err := c.list(ctx, c.kvPrefix(), prefix)
 	if err != nil {
@@ -118,8 +121,9 @@ func (c *Client) listOnce(ctx context.Context, base, prefix string) ([]KV, int64
 	var kvs []KV
 	var revision int64
 	from, end := base+prefix, clientv3.GetPrefixRangeEnd(base+prefix)
-	for {
-		page, err := c.page(ctx, from, end, revision)
+	bytes := 0
+	for limit := int64(firstPage); ; limit = pageLimit(len(kvs), bytes) {
+		page, err := c.page(ctx, from, end, revision, limit)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -128,6 +132,7 @@ func (c *Client) listOnce(ctx context.Context, base, prefix string) ([]KV, int64
 		}
 		for _, kv := range page.Kvs {
 			kvs = append(kvs, relative(kv, base))
+			bytes += len(kv.Key) + len(kv.Value)
 		}
 		if !page.More {
 			return kvs, revision, nil
@@ -136,10 +141,16 @@ func (c *Client) listOnce(ctx context.Context, base, prefix string) ([]KV, int64
 	}
 }
 
-func (c *Client) page(ctx context.Context, from, end string, revision int64) (*clientv3.GetResponse, error) {
+// pageLimit returns how many keys the next page of a list has, given how many have been read and how large they were. For each
+// page, etcd counts all keys that are left: pages of a fixed number of keys would make the time of a list grow with its square.
+func pageLimit(keys, bytes int) int64 {
+	return int64(min(max(pageBytes/max(bytes/max(keys, 1), 1), firstPage), lastPage))
+}
+
+func (c *Client) page(ctx context.Context, from, end string, revision, limit int64) (*clientv3.GetResponse, error) {
 	ctx, cancel := c.request(ctx)
 	defer cancel()
-	r, err := c.etcd.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(listPage), clientv3.WithRev(revision))
+	r, err := c.etcd.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(revision))
 	return r, c.readError(err)
 }
 

@@ -28,7 +28,7 @@ func put(t *testing.T, c *Client, ops ...Op) int64 {
 func TestListReadsAllPagesAtOneRevision(t *testing.T) {
 	onEveryEtcd(t, func(t *testing.T, s server) {
 		c := connect(t, s)
-		const n = 2*listPage + 1
+		const n = firstPage + lastPage + 1
 		var ops []Op
 		for i := range n {
 			ops = append(ops, Put(fmt.Sprintf("pods/%05d", i), []byte{byte(i)}))
@@ -46,11 +46,24 @@ func TestListReadsAllPagesAtOneRevision(t *testing.T) {
 		}
 		// A page read at the list's revision does not see what came later.
 		put(t, c, Put("pods/99999", nil))
-		page, err := c.page(within(t), c.kvPrefix()+"pods/9", c.kvPrefix()+"pods/:", revision)
+		page, err := c.page(within(t), c.kvPrefix()+"pods/9", c.kvPrefix()+"pods/:", revision, firstPage)
 		if err != nil || len(page.Kvs) != 0 {
 			t.Errorf("page at revision %d: %v, %v", revision, page, err)
 		}
 	})
+}
+
+func TestPagesAreLargeButNotTooLarge(t *testing.T) {
+	for _, test := range []struct{ keys, bytes, want int }{
+		{1000, 20 * 1000, lastPage},                // tiny values
+		{1000, 1000 << 10, 8 << 10},                // a KiB each
+		{1000, 1000 << 20, firstPage},              // large ones: no fewer than the first page had
+		{1000 + 8<<10, (1000 + 8<<10) << 11, 4096}, // they have grown
+	} {
+		if got := pageLimit(test.keys, test.bytes); got != int64(test.want) {
+			t.Errorf("after %d keys of %d bytes the next page has %d, want %d", test.keys, test.bytes, got, test.want)
+		}
+	}
 }
 
 func TestTxnWritesOnlyIfAllConditionsHold(t *testing.T) {

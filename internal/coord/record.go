@@ -208,7 +208,7 @@ func (c *Client) readRecord(ctx context.Context) (Record, error) {
 		if err != nil {
 			return Record{}, err
 		}
-		page, err := c.page(ctx, c.versionKey(), c.versionKey()+"\x00", revision)
+		page, err := c.page(ctx, c.versionKey(), c.versionKey()+"\x00", revision, 1)
 		if errors.Is(err, ErrCompacted) && try < listTries {
 			continue
 		}

@@ -12,6 +12,7 @@ type contest struct {
 	known    cluster.Seq // class was looked up at this seq
 	groups   []contestGroup
 	byRaw    map[Raw]int
+	last     int // of groups, the one that was looked up last
 	caughtUp int // how much of the Placer's journal has been evaluated
 }
 
@@ -58,12 +59,16 @@ func newContest(c *Candidates) contest {
 
 // group returns the group of a vector of raw scores, until the next call.
 func (c *contest) group(raw Raw) *contestGroup {
+	if c.last < len(c.groups) && c.groups[c.last].raw == raw {
+		return &c.groups[c.last]
+	}
 	k, ok := c.byRaw[raw]
 	if !ok {
 		k = len(c.groups)
 		c.byRaw[raw] = k
 		c.groups = append(c.groups, contestGroup{raw: raw})
 	}
+	c.last = k
 	return &c.groups[k]
 }
 

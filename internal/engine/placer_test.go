@@ -182,3 +182,41 @@ func TestWhatOthersPlaceMeanwhileCounts(t *testing.T) {
 		t.Errorf("%v on %d, want placed on %d", placement, node, first)
 	}
 }
+
+func TestATermThatComesInTheMiddleOfABatchIsHeeded(t *testing.T) {
+	y := newYard(t, 2, 2, cluster.ClassSpec{})
+	p := NewPlacer(y.binder, y.st, y.st.Version().Seq, []Candidates{{y.subject, y.candidates(10)}})
+	node, placement := p.Place(0)
+	if placement != Placed {
+		t.Fatalf("first pod: %v, want placed", placement)
+	}
+	apply(t, y.st, cluster.PodAssumed{ID: y.free[0], Node: node, Attempt: 1})
+	// From now on somebody on the other node keeps such pods away.
+	web := cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "In", Values: []string{"web"}}}}
+	term := cluster.PodTerm{TopologyKey: hostname, Namespaces: []string{"default"}, NamespaceSelector: cluster.LabelSelector{Nothing: true}, Selector: web}
+	apply(t, y.st, cluster.ClassDefined{ID: otherClass, Spec: cluster.ClassSpec{AntiAffinity: []cluster.PodTerm{term}}},
+		cluster.PodSet{ID: 100, Pod: cluster.Pod{UID: "recluse", Class: otherClass, NodeName: y.st.Nodes.Spec[1-node].Name}})
+	if node, placement := p.Place(0); placement != Retry {
+		t.Errorf("%v on %d, want retry: the candidates are of pods that nobody keeps away", placement, node)
+	}
+}
+
+func TestANodeThatJoinsADomainInTheMiddleOfABatchIsHeeded(t *testing.T) {
+	spec := crossNodeClasses()["affinity/zone"]
+	spec.Affinity, spec.AntiAffinity = nil, spec.Affinity
+	y := newYard(t, 2, 2, spec)
+	p := NewPlacer(y.binder, y.st, y.st.Version().Seq, []Candidates{{y.subject, y.candidates(10)}})
+	node, placement := p.Place(0)
+	if placement != Placed {
+		t.Fatalf("first pod: %v, want placed", placement)
+	}
+	apply(t, y.st, cluster.PodAssumed{ID: y.free[0], Node: node, Attempt: 1})
+	joins := y.st.Nodes.Spec[1-node]
+	joins.Name = "joins"
+	apply(t, y.st, cluster.NodeSet{Index: 2, Node: joins}, cluster.PodSet{ID: 100, Pod: cluster.Pod{
+		UID: "there", Class: testClass, Labels: y.subject.Labels, NodeName: joins.Name,
+	}})
+	if node, placement := p.Place(0); placement == Placed {
+		t.Errorf("placed on %d, though each zone has such a pod", node)
+	}
+}

@@ -10,7 +10,7 @@ import (
 
 // yard is a cluster in which pods of one subject are placed, batch after batch, as workers and the binder do it.
 type yard struct {
-	t              testing.TB
+	t              fataler
 	st             *cluster.State
 	subject        Subject
 	worker, binder *Evaluator
@@ -19,8 +19,7 @@ type yard struct {
 
 // newYard returns a cluster of nodes that are alike but for their hostname and their zone, one of ten, with so many
 // pending pods of a class.
-func newYard(t testing.TB, nodes, pods int, spec cluster.ClassSpec) *yard {
-	t.Helper()
+func newYard(t fataler, nodes, pods int, spec cluster.ClassSpec) *yard {
 	const labels = cluster.LabelsID(1)
 	y := &yard{
 		t: t, st: cluster.New(cluster.Version{Epoch: 1}), subject: Subject{Class: testClass, Labels: labels},
@@ -55,7 +54,6 @@ func (y *yard) candidates(limit int) []Group {
 
 // place places so many pods on the candidates that are found for them.
 func (y *yard) place(pods int) {
-	y.t.Helper()
 	p := NewPlacer(y.binder, y.st, y.st.Version().Seq, []Candidates{{y.subject, y.candidates(pods)}})
 	for range pods {
 		node, placement := p.Place(0)

@@ -67,6 +67,34 @@ func wide(n int) cluster.Delta {
 	return cluster.NamespaceSet{Name: "default", Labels: []cluster.Label{{Key: "pad", Value: strings.Repeat("x", n)}}}
 }
 
+func TestFollowersOutlastASnapshotThatTakesLong(t *testing.T) {
+	networks(t, func(t *testing.T, network rpc.Network, address string) {
+		l := newLedger(t, replica.FeedConfig{})
+		l.open(3)
+		l.grow(t, 5)
+		l.hold = make(chan struct{})
+		at, _ := serve(t, network, address, l)
+
+		impatient := func(cfg *replica.Config) { cfg.HeartbeatTimeout = 500 * time.Millisecond }
+		f := follow(t, network, newLeaders(coord.Leader{Epoch: 3, ID: "binder-1", Address: at}), impatient)
+		s := stream(t, network, at, &logv1.FollowRequest{Follower: "other"})
+		for range 50 { // a second of them: more than the follower's patience
+			if m := recv(t, s); m.GetKind() != logv1.FollowResponse_KIND_SNAPSHOT_FIRST || len(m.GetDeltas()) > 0 {
+				t.Fatalf("while the snapshot is taken, the binder says %v", m)
+			}
+		}
+		close(l.hold)
+		f.reaches(t, l)
+		for recv(t, s).GetKind() != logv1.FollowResponse_KIND_SNAPSHOT_LAST {
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.taken != 1 {
+			t.Errorf("%d snapshots were taken for two followers that waited together", l.taken)
+		}
+	})
+}
+
 func TestSlowFollowerIsCutOffAndOthersAreNot(t *testing.T) {
 	networks(t, func(t *testing.T, network rpc.Network, address string) {
 		l := newLedger(t, replica.FeedConfig{Ring: 64})

@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -78,11 +79,16 @@ func (f *Feed) ended(err error) error {
 
 // sendSnapshot brings the follower to the version of a snapshot, which it returns.
 func (f *Feed) sendSnapshot(to *follower, s Snapshotter) (cluster.Version, error) {
-	c, err := f.snapshots.acquire(to.term, s)
-	if err != nil {
+	c, toMake := f.snapshots.acquire(to.term)
+	defer f.snapshots.release(c)
+	if toMake {
+		var making sync.WaitGroup
+		defer making.Wait() // others wait for it too, should this follower leave
+		making.Go(func() { c.make(s) })
+	}
+	if err := to.awaitSnapshot(c); err != nil {
 		return cluster.Version{}, err
 	}
-	defer f.snapshots.release(c)
 	if c.version.Epoch != to.term.epoch {
 		return cluster.Version{}, errTermEnded()
 	}
@@ -103,6 +109,27 @@ func (f *Feed) sendSnapshot(to *follower, s Snapshotter) (cluster.Version, error
 		return cluster.Version{}, err
 	}
 	return c.version, nil
+}
+
+// awaitSnapshot waits until a snapshot is made. That of a large cluster takes a while, in which the follower is told, with
+// first parts that are empty, that the binder is not silent.
+func (f *follower) awaitSnapshot(c *snapshot) error {
+	for {
+		select {
+		case <-c.made:
+			return c.err
+		case <-f.tick:
+			version := wire.ToVersion(cluster.Version{Epoch: f.term.epoch})
+			err := f.send(&logv1.FollowResponse{Kind: logv1.FollowResponse_KIND_SNAPSHOT_FIRST, Version: version, Head: version})
+			if err != nil {
+				return err
+			}
+		case <-f.term.ended:
+			return errTermEnded()
+		case <-f.ctx.Done():
+			return f.ctx.Err()
+		}
+	}
 }
 
 // pace is the least time between two messages of deltas to a follower while the log is busy: what comes meanwhile

@@ -45,6 +45,8 @@ type ledger struct {
 	mu     sync.Mutex
 	st     *cluster.State
 	random *rand.Rand
+	taken  int           // snapshots
+	hold   chan struct{} // if not nil, snapshots wait until it is closed
 
 	// change, if set, may change a message before it is sent; a nil one is not sent.
 	change func(*logv1.FollowResponse) *logv1.FollowResponse
@@ -106,8 +108,12 @@ func (l *ledger) describe() (string, uint64) {
 }
 
 func (l *ledger) Snapshot(encode func(*cluster.State)) {
+	if l.hold != nil {
+		<-l.hold
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.taken++
 	encode(l.st)
 }
 

@@ -135,11 +135,12 @@ func (r *Replica) follow(ctx context.Context, f *following, leader coord.Leader)
 	}
 	fold := folding{replica: r, epoch: max(cluster.Epoch(leader.Epoch), r.Version().Epoch)}
 	for {
+		silence.Reset(r.cfg.HeartbeatTimeout)
 		m, err := stream.Recv()
 		if err != nil {
 			return fmt.Errorf("follow binder %s: %w", leader.ID, because(ctx, err))
 		}
-		silence.Reset(r.cfg.HeartbeatTimeout)
+		silence.Stop() // what folding takes is not the binder's silence
 		if err := fold.message(m); err != nil {
 			return fmt.Errorf("follow binder %s: %w", leader.ID, err)
 		}

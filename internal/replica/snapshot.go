@@ -16,6 +16,10 @@ type Snapshotter interface {
 
 // snapshot is a whole ledger, encoded: the parts are messages' worth of deltas.
 type snapshot struct {
+	epoch cluster.Epoch
+	made  chan struct{} // closed when what follows is set
+	err   error
+
 	version cluster.Version
 	digest  uint64
 	parts   [][][]byte
@@ -24,29 +28,33 @@ type snapshot struct {
 }
 
 // sharedSnapshot lets followers that want a snapshot at about the same time, as all do when an epoch begins, share
-// one: encoding holds up the ledger and takes memory. It is dropped when nobody sends it any more.
+// one: encoding holds up the ledger and takes memory. It is dropped when nobody waits for it or sends it any more.
 type sharedSnapshot struct {
-	mu      sync.Mutex // held while a snapshot is encoded, so that others wait for it
+	mu      sync.Mutex
 	current *snapshot
 }
 
-// acquire returns a snapshot from which a follower can go on in t. The caller releases it.
-func (s *sharedSnapshot) acquire(t *term, from Snapshotter) (*snapshot, error) {
+// acquire returns a snapshot, made or in the making, from which a follower can go on in t. If it says so, the caller is to make
+// it. The caller releases it.
+func (s *sharedSnapshot) acquire(t *term) (c *snapshot, toMake bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.current; c != nil && c.version.Epoch == t.epoch && t.holds(c.version.Seq) {
+	if c := s.current; c != nil && c.usable(t) {
 		c.users++
-		return c, nil
+		return c, false
 	}
-	var c *snapshot
-	var err error
-	from.Snapshot(func(st *cluster.State) { c, err = encodeSnapshot(st) })
-	if err != nil {
-		return nil, err
+	s.current = &snapshot{epoch: t.epoch, made: make(chan struct{}), users: 1}
+	return s.current, true
+}
+
+// usable reports whether a follower that gets the snapshot now can go on from there.
+func (c *snapshot) usable(t *term) bool {
+	select {
+	case <-c.made:
+		return c.err == nil && c.version.Epoch == t.epoch && t.holds(c.version.Seq)
+	default:
+		return c.epoch == t.epoch
 	}
-	c.users = 1
-	s.current = c
-	return c, nil
 }
 
 func (s *sharedSnapshot) release(c *snapshot) {
@@ -57,14 +65,20 @@ func (s *sharedSnapshot) release(c *snapshot) {
 	}
 }
 
-func encodeSnapshot(st *cluster.State) (*snapshot, error) {
-	c := &snapshot{version: st.Version(), digest: st.Digest()}
+// make takes the snapshot.
+func (c *snapshot) make(from Snapshotter) {
+	defer close(c.made)
+	from.Snapshot(func(st *cluster.State) { c.err = c.encode(st) })
+}
+
+func (c *snapshot) encode(st *cluster.State) error {
+	c.version, c.digest = st.Version(), st.Digest()
 	var part [][]byte
 	size := 0
 	for d := range st.Snapshot() {
 		b, err := wire.Encode(d)
 		if err != nil {
-			return nil, fmt.Errorf("take snapshot at %v: %w", c.version, err)
+			return fmt.Errorf("take snapshot at %v: %w", c.version, err)
 		}
 		if len(part) > 0 && (size+len(b) > maxMessageBytes || len(part) == maxMessageDeltas) {
 			c.parts = append(c.parts, part)
@@ -74,5 +88,5 @@ func encodeSnapshot(st *cluster.State) (*snapshot, error) {
 		size += len(b)
 	}
 	c.parts = append(c.parts, part) // there is always one, be it empty
-	return c, nil
+	return nil
 }

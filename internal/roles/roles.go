@@ -60,7 +60,7 @@ func QueueMember(ctx context.Context, c Common, q Queue) error {
 		if err != nil {
 			return err
 		}
-		return e.queue(ctx, g, c.ID, c.Listen, rep, q)
+		return e.queue(ctx, g, c.ID, c.Listen, rep, newEvaluator(), q)
 	})
 }
 
@@ -71,7 +71,7 @@ func FilterWorker(ctx context.Context, c Common) error {
 		if err != nil {
 			return err
 		}
-		return e.filterWorker(ctx, g, c.ID, c.Listen, rep)
+		return e.filterWorker(ctx, g, c.ID, c.Listen, rep, newEvaluator())
 	})
 }
 
@@ -82,7 +82,7 @@ func ScoreWorker(ctx context.Context, c Common) error {
 		if err != nil {
 			return err
 		}
-		return e.scoreWorker(ctx, g, c.ID, c.Listen, rep)
+		return e.scoreWorker(ctx, g, c.ID, c.Listen, rep, newEvaluator())
 	})
 }
 
@@ -112,7 +112,7 @@ type AllOptions struct {
 }
 
 // All runs every role in this process, over in-memory gRPC; only the gateway listens on TCP, at c.Listen. All but the
-// binder share one replica.
+// binder share one replica, and what has been evaluated on it.
 func All(ctx context.Context, c Common, o AllOptions) error {
 	var etcd *coord.Embedded
 	if len(c.EtcdEndpoints) == 0 {
@@ -142,22 +142,28 @@ func (e *env) all(ctx context.Context, g *errgroup.Group, o AllOptions) error {
 	if err != nil {
 		return err
 	}
+	// The first member of each role shares an evaluator with the first of the others, and so on: members of one role are asked
+	// about different ranges.
+	evaluators := make([]*engine.Evaluator, max(o.FilterWorkers, o.ScoreWorkers, o.Queues, 1))
+	for i := range evaluators {
+		evaluators[i] = newEvaluator()
+	}
 	// In memory, a member's address is its id.
-	start := func(name string, n int, one func(id string) error) error {
+	start := func(name string, n int, one func(id string, evaluator *engine.Evaluator) error) error {
 		for i := range max(n, 1) {
 			id := fmt.Sprintf("%s-%s-%d", e.ID, name, i)
-			if err := one(id); err != nil {
+			if err := one(id, evaluators[i]); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	return errors.Join(
-		start("binder", 1, func(id string) error { return e.binder(ctx, g, id, id, o.Cluster) }),
-		start("filter", o.FilterWorkers, func(id string) error { return e.filterWorker(ctx, g, id, id, rep) }),
-		start("score", o.ScoreWorkers, func(id string) error { return e.scoreWorker(ctx, g, id, id, rep) }),
-		start("queue", o.Queues, func(id string) error { return e.queue(ctx, g, id, id, rep, o.Queue) }),
-		start("gateway", 1, func(id string) error { return e.gatewayOfAll(ctx, g, id, rep, o) }),
+		start("binder", 1, func(id string, _ *engine.Evaluator) error { return e.binder(ctx, g, id, id, o.Cluster) }),
+		start("filter", o.FilterWorkers, func(id string, v *engine.Evaluator) error { return e.filterWorker(ctx, g, id, id, rep, v) }),
+		start("score", o.ScoreWorkers, func(id string, v *engine.Evaluator) error { return e.scoreWorker(ctx, g, id, id, rep, v) }),
+		start("queue", o.Queues, func(id string, v *engine.Evaluator) error { return e.queue(ctx, g, id, id, rep, v, o.Queue) }),
+		start("gateway", 1, func(id string, _ *engine.Evaluator) error { return e.gatewayOfAll(ctx, g, id, rep, o) }),
 	)
 }
 
@@ -199,13 +205,15 @@ func (e *env) source(cl Cluster, metrics prometheus.Registerer) (source.Source, 
 	return nil, fmt.Errorf("source %q: want kube or local", cl.Source)
 }
 
-func (e *env) queue(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, q Queue) error {
+func newEvaluator() *engine.Evaluator { return engine.NewEvaluator(engine.EvaluatorConfig{}) }
+
+func (e *env) queue(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, evaluator *engine.Evaluator, q Queue) error {
 	r := role{role: coord.RoleQueue, id: id}
 	if err := e.listen(&r, listen); err != nil {
 		return err
 	}
 	s, err := queue.New(queue.Config{
-		ID: id, Replica: rep, Evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), Coord: e.coord, Clients: e.clients,
+		ID: id, Replica: rep, Evaluator: evaluator, Coord: e.coord, Clients: e.clients,
 		NewSession: func(ctx context.Context) (queue.Session, error) { return e.coord.NewSession(ctx, e.LeaseTTL) },
 		BatchSize:  q.BatchSize, Log: e.Log, Metrics: e.metrics(id),
 	})
@@ -218,12 +226,12 @@ func (e *env) queue(ctx context.Context, g *errgroup.Group, id, listen string, r
 	return e.serve(ctx, g, r)
 }
 
-func (e *env) filterWorker(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica) error {
+func (e *env) filterWorker(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, evaluator *engine.Evaluator) error {
 	r := role{role: coord.RoleFilterWorker, id: id}
 	if err := e.listen(&r, listen); err != nil {
 		return err
 	}
-	s, err := filter.New(filter.Config{Replica: rep, Evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), Log: e.Log})
+	s, err := filter.New(filter.Config{Replica: rep, Evaluator: evaluator, Log: e.Log})
 	if err != nil {
 		return err
 	}
@@ -232,12 +240,12 @@ func (e *env) filterWorker(ctx context.Context, g *errgroup.Group, id, listen st
 	return e.serve(ctx, g, r)
 }
 
-func (e *env) scoreWorker(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica) error {
+func (e *env) scoreWorker(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, evaluator *engine.Evaluator) error {
 	r := role{role: coord.RoleScoreWorker, id: id}
 	if err := e.listen(&r, listen); err != nil {
 		return err
 	}
-	s, err := score.New(score.Config{Replica: rep, Evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), Log: e.Log})
+	s, err := score.New(score.Config{Replica: rep, Evaluator: evaluator, Log: e.Log})
 	if err != nil {
 		return err
 	}
