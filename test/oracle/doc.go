@@ -50,9 +50,9 @@
 //     gives that node the reason of the first filter it fails, and Berth the one of all nodes outside. No generated pod is.
 //   - An update of a gated pod makes kube-scheduler count its nomination, which it does not count otherwise. Berth never
 //     counts it. No generated gated pod is updated.
-//   - Two pods of a node have the same host port only if somebody has bound them there without a scheduler. Berth keeps
-//     the port until both are gone; kube-scheduler frees it with the first that goes or changes. No generated node has
-//     two such pods.
+//   - Two pods of a node have the same host port only if somebody has bound them there without a scheduler, or one that
+//     does not filter by NodePorts. Berth keeps the port until both are gone; kube-scheduler frees it with the first that
+//     goes or changes. No generated node has two such pods, and no generated profile lacks NodePorts.
 //   - Victims of the same priority that started together, or have not started, have the order in kube-scheduler that its
 //     sorting and its clock happen to give. Berth takes them by id, and so does kube-scheduler here.
 //   - kube-scheduler looks at a part of the nodes for victims, from a random one on; Berth, and kube-scheduler here, at all.
