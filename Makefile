@@ -61,12 +61,12 @@ bench: build ## Berth on its local source: decisions per second, memory, latency
 
 .PHONY: bench-go
 bench-go: ## benchmarks of the pure parts
-	go test -run '^$$' -bench . -benchmem ./internal/engine ./internal/cluster ./services/binder
+	go test -run '^$$' -bench . -benchmem ./internal/engine ./internal/cluster ./services/binder ./test/benchcost
 
 .PHONY: profile
-profile: build ## profiles of a workload of bench-kube, or as local-NAME of bench, in .bin/profiles; WORKLOAD=…
+profile: build ## profiles of a workload of bench-kube, or as local-NAME of bench, in .bin/profiles and .bin/profiles/local; WORKLOAD=…
 	go run ./test/$(if $(filter local-%,$(WORKLOAD)),bench,benchkube) --berth $(BIN)/berth \
-	  --workload $(or $(WORKLOAD:local-%=%),plain) --profile $(BIN)/profiles $(BENCHFLAGS)
+	  --workload $(or $(WORKLOAD:local-%=%),plain) --profile $(BIN)/profiles$(if $(filter local-%,$(WORKLOAD)),/local) $(BENCHFLAGS)
 
 .PHONY: plots
 plots: ## measure the engine's cost per decision, and draw it in docs/plots

@@ -36,7 +36,7 @@ func TestPaceKeepsItsRateWhateverAnOperationTakes(t *testing.T) {
 				mu.Lock()
 				began = append(began, i)
 				mu.Unlock()
-				time.Sleep(tt.takes)
+				time.Sleep(tt.takes) // fake time, of synctest
 				return true, nil
 			}}
 			now := time.Now()
