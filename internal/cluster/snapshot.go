@@ -64,6 +64,7 @@ func (s *State) Restore(v Version) {
 	for i := range s.Nodes.Modified {
 		s.Nodes.touch(NodeIndex(i), v.Seq)
 	}
+	s.journal.restart(v.Seq)
 	s.ImagesModified, s.NamespacesModified, s.TermsModified, s.BudgetsModified = v.Seq, v.Seq, v.Seq, v.Seq
 	for i := range s.Nodes.SpecModified {
 		s.Nodes.SpecModified[i] = v.Seq

@@ -86,7 +86,8 @@ type State struct {
 	podByUID map[string]PodID
 	orphans  map[string][]PodID // pods on nodes that are not known, by node name
 	counts   [3]int             // pods by phase
-	scratch  []byte             // room for what is hashed
+	journal  journal
+	scratch  []byte // room for what is hashed
 }
 
 // New returns the empty state at a version.

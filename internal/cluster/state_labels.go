@@ -179,6 +179,6 @@ func (s *State) unnominate(id PodID) {
 // touchNamed makes the node count as changed, if there is one of that name.
 func (s *State) touchNamed(node string) {
 	if i := s.Nodes.ByName(node); i != NoNode {
-		s.Nodes.touch(i, s.version.Seq)
+		s.touch(i)
 	}
 }

@@ -50,7 +50,7 @@ func (s *State) setNode(d NodeSet) {
 	encodeNode(&e, &d.Node)
 	n.hash[i] = hashBytes(e.b)
 	s.digest += n.hash[i] + s.nodeSums(i)
-	n.touch(i, s.version.Seq)
+	s.touch(i)
 	n.SpecModified[i] = s.version.Seq
 
 	if fresh {
@@ -115,7 +115,7 @@ func (s *State) removeNode(i NodeIndex) {
 	for r := range n.Allocatable {
 		n.Allocatable[r][i] = 0
 	}
-	n.touch(i, s.version.Seq)
+	s.touch(i)
 	n.SpecModified[i] = s.version.Seq
 	s.ImagesModified = s.version.Seq
 }

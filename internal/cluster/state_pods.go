@@ -147,6 +147,7 @@ func (s *State) attach(id PodID, i NodeIndex) {
 	}
 	s.Nodes.firstPod[i] = id
 	s.addSums(i, s.classes[p.Class], 1)
+	s.touchByPod(i, p)
 }
 
 // detach takes the pod from its node's list and sums.
@@ -163,6 +164,7 @@ func (s *State) detach(id PodID) {
 	}
 	p.Node, p.prev, p.next = NoNode, NoPod, NoPod
 	s.addSums(i, s.classes[p.Class], -1)
+	s.touchByPod(i, p)
 }
 
 func (s *State) addSums(i NodeIndex, c *Class, sign int64) {
@@ -178,7 +180,6 @@ func (s *State) addSums(i NodeIndex, c *Class, sign int64) {
 		n.addPorts(i, c.Spec.HostPorts, int32(sign))
 	}
 	s.digest += s.nodeSums(i)
-	n.touch(i, s.version.Seq)
 }
 
 func (s *State) rehashPod(id PodID, change func()) {

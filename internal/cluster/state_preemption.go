@@ -95,7 +95,7 @@ func (s *State) endPreemption(d PreemptionEnded) {
 		if p := s.Pod(id); p != nil {
 			s.rehashPod(id, func() { p.Victim = false })
 			if p.Node != NoNode {
-				s.Nodes.touch(p.Node, s.version.Seq) // it may give way to others again
+				s.touch(p.Node) // it may give way to others again
 			}
 		}
 	}

@@ -70,7 +70,7 @@ const (
 
 // place finds the cell of a node.
 func (t *topology) place(st *cluster.State, i cluster.NodeIndex) {
-	if !t.rows[i].live {
+	if !t.rows.live.Has(i) {
 		t.placed[i] = noCell
 		return
 	}
@@ -97,7 +97,7 @@ func (t *topology) add(c *cell) cellID {
 
 // describe writes a node's cell. Self is a pod whose nomination does not count.
 func (t *topology) describe(st *cluster.State, i cluster.NodeIndex, self cluster.PodID, b []byte) []byte {
-	r := &t.rows[i]
+	r := t.row(i)
 	b = append(b, t.prefix...)
 	for k := range t.keys {
 		key := &t.keys[k]
@@ -145,7 +145,7 @@ func (t *topology) nominees(st *cluster.State, i cluster.NodeIndex, self cluster
 func (t *topology) shift(st *cluster.State, i cluster.NodeIndex, pod *cluster.PodRow, n int64, extra []int64) []int64 {
 	add := func(increments []increment) {
 		for _, inc := range increments {
-			if t.rows[i].in&(1<<inc.slot) == 0 {
+			if t.rows.in[i]&(1<<inc.slot) == 0 {
 				continue
 			}
 			if extra == nil {

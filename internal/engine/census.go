@@ -25,7 +25,7 @@ func (c *class) count(st *cluster.State) {
 		s.cellOf = append(s.cellOf, noCell)
 	}
 	s.nodes = grow(s.nodes, len(t.cells))
-	st.Nodes.ChangedSince(since, cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())}, func(i cluster.NodeIndex) {
+	st.ChangedSince(since, func(i cluster.NodeIndex) {
 		if was := s.cellOf[i]; was != noCell {
 			s.nodes[was]--
 		}

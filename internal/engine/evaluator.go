@@ -166,8 +166,7 @@ func (c *class) sync(st *cluster.State) {
 	if seq == c.synced {
 		return
 	}
-	known := cluster.Range{First: 0, End: cluster.NodeIndex(64 * max(len(c.known), len(c.scored)))}
-	st.Nodes.ChangedSince(c.synced, known, func(i cluster.NodeIndex) {
+	st.ChangedSince(c.synced, func(i cluster.NodeIndex) {
 		if int(i>>6) < len(c.known) {
 			c.known.Clear(i)
 		}
@@ -307,7 +306,7 @@ func (c *class) filter(st *cluster.State, span words, r cluster.Range, out clust
 		eligible := live & c.feasible[w]
 		out[w-span.first] = eligible
 		part.nodes += int32(bits.OnesCount64(live))
-		if c.topology == nil {
+		if !c.topology.filters() {
 			part.feasible += int32(bits.OnesCount64(eligible))
 			for bad := live &^ eligible; bad != 0; bad &= bad - 1 {
 				i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(bad))

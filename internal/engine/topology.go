@@ -29,7 +29,7 @@ type topology struct {
 	labeled map[cluster.LabelsID]*additions // what a pod adds by its labels; filled as they are met
 
 	synced  cluster.Seq // the rows are those of nodes at this seq; -1: there is none yet
-	rows    []row
+	rows    rows
 	placed  []cellID // by node; noCell if there is none
 	cells   []*cell
 	cellIDs map[string]cellID
@@ -55,7 +55,7 @@ type topologyKey struct {
 	nodes   []int32 // that have the label, by domain
 	shared  int     // domains with several nodes
 	apart   bool    // every domain is one node: cells of nodes do not name theirs, but say what it counts
-	valued  bool    // some slot needs the value
+	valued  bool    // some slot needs the value; if not, all values are of one domain
 }
 
 // slot is one thing that is counted per domain of a key.
@@ -84,19 +84,37 @@ type increment struct {
 // go; see topology.shift.
 type additions struct{ placed, moved []increment }
 
-// row is what a node adds.
-type row struct {
-	live   bool
-	domain []int32 // by key; noDomain if the node lacks it
-	adds   []int64 // by slot
-	in     uint64  // slots that the node counts for
+// rows are what nodes add, in columns by node.
+type rows struct {
+	live   cluster.Bitmap
+	in     []uint64 // slots that the node counts for
+	domain []int32  // by node and key; noDomain if the node lacks it
+	adds   []int64  // by node and slot
 }
 
-// set makes the row a copy of another of the same topology.
-func (r *row) set(other *row) {
-	r.live, r.in = other.live, other.in
-	copy(r.domain, other.domain)
-	copy(r.adds, other.adds)
+func (r *rows) len() int { return len(r.in) }
+
+// row is what one node adds: its entries in rows, or a copy of them.
+type row struct {
+	live   bool
+	in     uint64
+	domain []int32
+	adds   []int64
+}
+
+// row returns the row of a node. What is written to its slices is written to the columns.
+func (t *topology) row(i cluster.NodeIndex) row {
+	r, keys, slots := &t.rows, len(t.keys), len(t.slots)
+	return row{
+		live: r.live.Has(i), in: r.in[i], domain: r.domain[int(i)*keys : (int(i)+1)*keys], adds: r.adds[int(i)*slots : (int(i)+1)*slots],
+	}
+}
+
+// copyTo makes another row of the same topology the same as this one.
+func (r *row) copyTo(other *row) {
+	other.live, other.in = r.live, r.in
+	copy(other.domain, r.domain)
+	copy(other.adds, r.adds)
 }
 
 // equal reports whether two rows add the same.
@@ -210,21 +228,18 @@ func (t *topology) sync(st *cluster.State, p *program) {
 	}
 	t.grow(st.Nodes.Len())
 	t.changed = t.changed[:0]
-	st.Nodes.ChangedSince(t.synced, cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())}, func(i cluster.NodeIndex) {
-		now := &t.rows[i]
-		t.before.set(now)
-		t.read(st, p, i)
-		if !t.before.equal(now) {
-			t.move(&t.before, -1)
-			t.move(now, 1)
+	if t.synced < 0 || !st.Changes(t.synced, func(c *cluster.NodeChange) {
+		if c.Other || t.counts(st, c) {
+			t.refresh(st, p, c.Node)
 		}
-		t.changed = append(t.changed, i)
-	})
+	}) {
+		st.ChangedSince(t.synced, func(i cluster.NodeIndex) { t.refresh(st, p, i) })
+	}
 	t.synced = seq
 	if t.regroup() {
 		t.cells, t.cellIDs = nil, make(map[string]cellID)
 		t.rebuilt++
-		for i := range t.rows {
+		for i := range t.rows.len() {
 			t.place(st, cluster.NodeIndex(i))
 		}
 		return
@@ -234,17 +249,40 @@ func (t *topology) sync(st *cluster.State, p *program) {
 	}
 }
 
+// counts reports whether a pod that came or went adds anything. If its labels are gone, it does not: had it been counted,
+// they would be known.
+func (t *topology) counts(st *cluster.State, c *cluster.NodeChange) bool {
+	if len(t.carried) > 0 && len(t.carried[c.Class]) > 0 {
+		return true
+	}
+	if c.Labels == cluster.NoLabels || t.labeled[c.Labels] == nil && st.Labels(c.Labels) == nil {
+		return false
+	}
+	return len(t.additionsOf(st, c.Labels).placed) > 0
+}
+
+// refresh reads a node that has changed.
+func (t *topology) refresh(st *cluster.State, p *program, i cluster.NodeIndex) {
+	now := t.row(i)
+	now.copyTo(&t.before)
+	t.read(st, p, i, &now)
+	t.rows.live.Put(i, now.live)
+	t.rows.in[i] = now.in
+	if !t.before.equal(&now) {
+		t.move(&t.before, -1)
+		t.move(&now, 1)
+	}
+	t.changed = append(t.changed, i)
+}
+
 // grow makes room for so many nodes.
 func (t *topology) grow(nodes int) {
-	more, keys, slots := nodes-len(t.rows), len(t.keys), len(t.slots)
-	if more <= 0 {
-		return
-	}
-	domains, adds := make([]int32, more*keys), make([]int64, more*slots)
-	for k := range more {
-		t.rows = append(t.rows, row{domain: domains[k*keys : (k+1)*keys], adds: adds[k*slots : (k+1)*slots]})
+	for len(t.placed) < nodes {
 		t.placed = append(t.placed, noCell)
 	}
+	r := &t.rows
+	r.live = r.live.Grow(nodes)
+	r.in, r.domain, r.adds = grow(r.in, nodes), grow(r.domain, nodes*len(t.keys)), grow(r.adds, nodes*len(t.slots))
 }
 
 // bloated reports whether so many domains and cells are of nodes that are gone that it is better to begin anew.
@@ -255,7 +293,7 @@ func (t *topology) bloated(st *cluster.State) bool {
 			return true
 		}
 	}
-	return len(t.cells) > most || len(t.labeled) > 4*len(t.rows)+1<<16
+	return len(t.cells) > most || len(t.labeled) > 4*t.rows.len()+1<<16
 }
 
 func (t *topology) clear() {
@@ -272,7 +310,7 @@ func (t *topology) clear() {
 		}
 	}
 	clear(t.labeled)
-	t.rows, t.placed, t.cells, t.cellIDs = nil, nil, nil, make(map[string]cellID)
+	t.rows, t.placed, t.cells, t.cellIDs = rows{}, nil, nil, make(map[string]cellID)
 	t.synced = -1
 	t.changes++
 	t.rebuilt++
@@ -293,9 +331,8 @@ func (t *topology) regroup() bool {
 	return changed
 }
 
-// read makes the row of a node.
-func (t *topology) read(st *cluster.State, p *program, i cluster.NodeIndex) {
-	r := &t.rows[i]
+// read makes r the row of a node.
+func (t *topology) read(st *cluster.State, p *program, i cluster.NodeIndex, r *row) {
 	clear(r.adds)
 	r.in = 0
 	if r.live = st.Nodes.Live.Has(i); !r.live {
@@ -303,8 +340,13 @@ func (t *topology) read(st *cluster.State, p *program, i cluster.NodeIndex) {
 	}
 	for k := range t.keys {
 		key := &t.keys[k]
-		r.domain[k] = noDomain
-		if value, ok := labelOf(st.Nodes.Labels[i], key.symbol); ok && !key.missing {
+		value, ok := labelOf(st.Nodes.Labels[i], key.symbol)
+		switch {
+		case !ok || key.missing:
+			r.domain[k] = noDomain
+		case !key.valued:
+			r.domain[k] = 0
+		default:
 			d, known := key.bySym[value]
 			if !known {
 				d = key.domainOf(st.Symbols.Text(value))

@@ -225,3 +225,25 @@ func TestPlacerFollowsWhatItsPlacementsChangeForOthers(t *testing.T) {
 		t.Errorf("%d placed, %d of them behind others, %d retries, %d of them of first pods", placed, moved, retries, first)
 	}
 }
+
+func TestALabelSetThatComesBackCounts(t *testing.T) {
+	const other = cluster.LabelsID(2)
+	y := newYard(t, 3, 1, crossNodeClasses()["antiAffinity/hostname"])
+	web := cluster.LabelSet{Namespace: "default", Labels: []cluster.Label{{Key: "app", Value: "web"}, {Key: "b", Value: "2"}}}
+	const first, plain = cluster.PodID(10), cluster.ClassID(200)
+	for _, stays := range []bool{false, true} {
+		y.candidates(1)
+		apply(t, y.st, cluster.ClassDefined{ID: plain}, cluster.LabelsDefined{ID: other, Set: web},
+			cluster.PodSet{ID: first, Pod: cluster.Pod{UID: "first", Class: plain, Labels: other, NodeName: y.st.Nodes.Spec[1].Name}})
+		if !stays {
+			apply(t, y.st, cluster.PodRemoved{ID: first})
+		}
+		f, _ := y.worker.Filter(y.st, y.subject, everything(y.st))
+		if want := map[bool]int32{false: 3, true: 2}[stays]; f.FeasibleCount != want {
+			t.Errorf("%d nodes are feasible, want %d", f.FeasibleCount, want)
+		}
+		if stays && (len(f.Verdicts) != 1 || f.Verdicts[0].Count != 1 || f.Verdicts[0].Plugin != InterPodAffinity) {
+			t.Errorf("the third is not, because of %+v, want one verdict of InterPodAffinity", f.Verdicts)
+		}
+	}
+}

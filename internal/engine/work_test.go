@@ -129,3 +129,33 @@ func TestACycleAllocatesTheSameHoweverManyNodesThereAre(t *testing.T) {
 		t.Errorf("%v allocations with 500 nodes, %v with 16,000, want as many, and at most 60", few, many)
 	}
 }
+
+func TestAPodIsReadOnlyForTheKindsThatCountIt(t *testing.T) {
+	const kinds = 20
+	f := newInterleaved(t, 300, kinds)
+	f.batch(2 * kinds)
+	// read returns the kinds that read a node when they are brought up to date.
+	read := func(node cluster.NodeIndex) (by []int) {
+		for k, s := range f.kinds {
+			c := f.worker.class(f.st, s)
+			if slices.Contains(c.topology.changed, node) {
+				by = append(by, k)
+			}
+			c.mu.Unlock()
+		}
+		return by
+	}
+	read(0)
+	for k, s := range f.kinds {
+		node, id := cluster.NodeIndex(k), f.st.FreePod()
+		pod := cluster.Pod{UID: fmt.Sprint("more-", k), Class: s.Class, Labels: s.Labels, NodeName: f.st.Nodes.Spec[node].Name}
+		apply(t, f.st, cluster.PodSet{ID: id, Pod: pod})
+		if by := read(node); !slices.Equal(by, []int{k}) {
+			t.Fatalf("a pod of kind %d came: kinds %v have read its node", k, by)
+		}
+		apply(t, f.st, cluster.PodRemoved{ID: id})
+		if by := read(node); !slices.Equal(by, []int{k}) {
+			t.Fatalf("a pod of kind %d went: kinds %v have read its node", k, by)
+		}
+	}
+}
