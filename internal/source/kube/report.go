@@ -144,11 +144,12 @@ func (s *Source) unique(now time.Time) int64 {
 	}
 }
 
+// create writes an event, and does not decode the answer, which is the event again.
 func (s *Source) create(ctx context.Context, event *eventsv1.Event) error {
 	ctx, cancel := s.request(ctx)
 	defer cancel()
 	began := time.Now()
-	_, err := s.events.EventsV1().Events(event.Namespace).Create(ctx, event, metav1.CreateOptions{})
+	err := s.events.EventsV1().RESTClient().Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Error()
 	s.observe(s.events, began, err)
 	if err != nil {
 		return fmt.Errorf("write event %s of pod %s/%s: %w", event.Reason, event.Namespace, event.Regarding.Name, err)
