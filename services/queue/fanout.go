@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -38,8 +41,9 @@ func ranges(n, workers int) []cluster.Range {
 	return parts
 }
 
-// askAll puts all questions at once, the i-th to the i-th of the first workers. A question that is not answered goes
-// to the other workers, one after the other; if none answers it, askAll fails. Answers are in the order of questions.
+// askAll puts all questions at once, the i-th to the i-th of the first workers. A question that is not answered, or not in
+// the time that answers usually take, goes to another worker as well; if none answers it, askAll fails. Answers are in the
+// order of questions.
 func askAll[Req, Res any](ctx context.Context, s *Service, first, last []string, questions []question[Req, Res]) ([]Res, error) {
 	if len(questions) > 0 && len(first)+len(last) == 0 {
 		return nil, errNoWorkers
@@ -47,44 +51,97 @@ func askAll[Req, Res any](ctx context.Context, s *Service, first, last []string,
 	answers := make([]Res, len(questions))
 	errs := make([]error, len(questions))
 	if len(questions) == 1 {
-		answers[0], errs[0] = ask(ctx, s, first, last, 0, questions[0])
+		answers[0], errs[0] = ask(ctx, s, inTurn(first, last, 0), questions[0])
 		return answers, errs[0]
 	}
 	var calls sync.WaitGroup
 	for i, q := range questions {
-		calls.Go(func() { answers[i], errs[i] = ask(ctx, s, first, last, i, q) })
+		calls.Go(func() { answers[i], errs[i] = ask(ctx, s, inTurn(first, last, i), q) })
 	}
 	calls.Wait()
 	return answers, errors.Join(errs...)
 }
 
-// ask puts one question to one worker after the other.
-func ask[Req, Res any](ctx context.Context, s *Service, first, last []string, start int, q question[Req, Res]) (Res, error) {
+// inTurn returns the workers in the order in which to ask them: the first, beginning with one of them, then the last.
+func inTurn(first, last []string, start int) []string {
+	start %= len(first)
+	return slices.Concat(first[start:], first[:start], last)
+}
+
+// reply is what one worker has answered.
+type reply[Res any] struct {
+	from   int
+	answer Res
+	err    error
+	took   time.Duration
+}
+
+// ask puts a question to the first of the workers. The next one is asked, too, when one fails or lets the question wait too
+// long; the first answer counts, and the other calls are cancelled.
+func ask[Req, Res any](ctx context.Context, s *Service, workers []string, q question[Req, Res]) (Res, error) {
 	var none Res
-	var failures []error
-	for i := range len(first) + len(last) {
-		var address string
-		if i < len(first) {
-			address = first[(start+i)%len(first)]
-		} else {
-			address = last[i-len(first)]
+	calling, cancel := context.WithCancel(ctx)
+	replies := make(chan reply[Res], len(workers))
+	asked, open := 0, 0
+	next := func() {
+		from := asked
+		asked++
+		open++
+		go func() {
+			began := time.Now()
+			answer, err := askOne(calling, s, workers[from], q)
+			replies <- reply[Res]{from, answer, err, time.Since(began)}
+		}()
+	}
+	defer func() {
+		cancel()
+		for ; open > 0; open-- {
+			<-replies
 		}
-		answer, err := askOne(ctx, s, address, q)
-		if err == nil {
-			return answer, nil
+	}()
+
+	var failures []error
+	hedge := time.NewTimer(s.patience.limit())
+	defer hedge.Stop()
+	for next(); ; {
+		var r reply[Res]
+		select {
+		case <-hedge.C:
+			if asked < len(workers) {
+				s.metrics.hedges.Inc()
+				next()
+				hedge.Reset(s.patience.limit())
+			}
+			continue
+		case r = <-replies:
+			open--
+		}
+		if r.err == nil {
+			s.patience.answered(r.took)
+			for slow := range r.from { // they have failed, or have been waited for in vain
+				s.directory.suspect(workers[slow])
+			}
+			return r.answer, nil
 		}
 		if ctx.Err() != nil {
 			return none, context.Cause(ctx)
 		}
-		failures = append(failures, fmt.Errorf("%s: %w", address, err))
-		switch status.Code(err) {
+		failures = append(failures, fmt.Errorf("%s: %w", workers[r.from], r.err))
+		switch status.Code(r.err) {
 		case codes.InvalidArgument:
-			return none, refusedError{failures[i]}
+			return none, refusedError{failures[len(failures)-1]}
 		case codes.Unavailable, codes.DeadlineExceeded:
-			s.directory.suspect(address)
+			s.directory.suspect(workers[r.from])
 		}
+		if open > 0 {
+			continue
+		}
+		if asked == len(workers) {
+			return none, errors.Join(failures...)
+		}
+		next()
+		hedge.Reset(s.patience.limit())
 	}
-	return none, errors.Join(failures...)
 }
 
 func askOne[Req, Res any](ctx context.Context, s *Service, address string, q question[Req, Res]) (Res, error) {
@@ -96,4 +153,19 @@ func askOne[Req, Res any](ctx context.Context, s *Service, address string, q que
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.WorkerTimeout)
 	defer cancel()
 	return q.call(ctx, conn, q.request)
+}
+
+// patience is how long to wait for an answer before another worker is asked besides: several times as long as answers have
+// lately taken, and not less than a minimum. It is safe for concurrent use.
+type patience struct {
+	least time.Duration
+	usual atomic.Int64 // nanoseconds; falls slowly from what the slowest answer took
+}
+
+func (p *patience) limit() time.Duration { return max(p.least, 4*time.Duration(p.usual.Load())) }
+
+// answered takes in how long an answer took. Of answers at the same time one may be lost.
+func (p *patience) answered(took time.Duration) {
+	was := p.usual.Load()
+	p.usual.CompareAndSwap(was, max(int64(took), was-was/16))
 }

@@ -36,6 +36,8 @@ type world struct {
 	clients *rpc.Clients
 	metrics prometheus.Registerer // of queue members
 	batch   int                   // of queue members; 0: the standard
+	timeout time.Duration         // of workers' answers, for queue members
+	hedge   time.Duration         // likewise
 
 	mu       sync.Mutex
 	sessions map[string][]*session
@@ -46,7 +48,7 @@ func newWorld(t *testing.T, shards int32) *world {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &world{
 		t: t, ctx: ctx, log: slog.New(slog.DiscardHandler), net: rpc.Memory(), ledger: newLedger(shards), etcd: newEtcd(),
-		sessions: make(map[string][]*session),
+		sessions: make(map[string][]*session), timeout: time.Second, hedge: time.Hour,
 	}
 	w.binder = &binder{
 		ledger: w.ledger, evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}),
@@ -92,6 +94,7 @@ type filterServer struct {
 	calls    atomic.Int64
 	answered func(call int64)
 	refuse   func(request *filterv1.FilterRequest) error // nil: nothing
+	stuck    atomic.Bool                                 // it never answers
 	slow     time.Duration                               // how long a dry run takes; only with fake time
 
 	mu       sync.Mutex
@@ -120,6 +123,10 @@ func (f *filterServer) Filter(ctx context.Context, request *filterv1.FilterReque
 	f.mu.Lock()
 	f.requests = append(f.requests, request)
 	f.mu.Unlock()
+	if f.stuck.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	if f.refuse != nil {
 		if err := f.refuse(request); err != nil {
 			return nil, err
@@ -168,7 +175,7 @@ func (w *world) queueMember(id string) (s *queue.Service, stop func()) {
 			w.mu.Unlock()
 			return s, nil
 		},
-		BatchSize: w.batch, WorkerTimeout: time.Second, CommitTimeout: 300 * time.Millisecond, Log: w.log, Metrics: w.metrics,
+		BatchSize: w.batch, WorkerTimeout: w.timeout, HedgeAfter: w.hedge, CommitTimeout: 300 * time.Millisecond, Log: w.log, Metrics: w.metrics,
 	})
 	if err != nil {
 		w.t.Fatal(err)

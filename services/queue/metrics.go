@@ -60,6 +60,7 @@ const schedulingGates = "SchedulingGates"
 //	berth_queue_batch_size
 //	berth_queue_stage_seconds                              stage
 //	berth_queue_retries_total                              reason
+//	berth_queue_hedges_total
 //	berth_queue_preemptions_total                          result
 //	berth_queue_band_waits_total
 //	berth_queue_band_wait_seconds
@@ -81,6 +82,7 @@ type metrics struct {
 	batch          prometheus.Histogram
 	stage          *prometheus.HistogramVec
 	retries        *prometheus.CounterVec
+	hedges         prometheus.Counter
 	preemptions    *prometheus.CounterVec
 	bandWaits      prometheus.Counter
 	bandWait       prometheus.Histogram
@@ -132,6 +134,9 @@ func newMetrics(registry prometheus.Registerer, s *Service) (*metrics, error) {
 			Name: "berth_queue_stage_seconds", Help: "Duration of the stages of a cycle.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"stage"}),
+		hedges: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "berth_queue_hedges_total", Help: "Questions that were put to a second worker because the first took too long.",
+		}),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_queue_retries_total", Help: "Attempts that had to be made, or sent, again, by reason.",
 		}, []string{"reason"}),
@@ -154,7 +159,7 @@ func newMetrics(registry prometheus.Registerer, s *Service) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.attempts, m.attemptSeconds, m.algorithm, m.points, m.preemptionAttempts, m.sli, m.podAttempts, m.afterFlush, m.incoming,
-		m.batch, m.stage, m.retries, m.preemptions, m.bandWaits, m.bandWait, m.reportsDropped, newPodCollector(s),
+		m.batch, m.stage, m.retries, m.hedges, m.preemptions, m.bandWaits, m.bandWait, m.reportsDropped, newPodCollector(s),
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)

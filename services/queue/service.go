@@ -80,6 +80,7 @@ type Config struct {
 
 	BatchSize     int           // the most pods of one cycle; 0 means 256; at most 1000
 	WorkerTimeout time.Duration // how long one worker may take for its range before another is asked; 0 means 3 s
+	HedgeAfter    time.Duration // how long one worker is waited for, at least, before another is asked besides; 0 means 100 ms
 	CommitTimeout time.Duration // how long the binder may take before the commit is sent again; 0 means 5 s
 	DrainTimeout  time.Duration // how long a cycle may go on in a shard that another member should own; 0 means 5 s
 
@@ -98,7 +99,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("create queue: Replica, Evaluator, Coord, NewSession and Clients are required")
 	case c.BatchSize < 0 || c.BatchSize > maxBatch:
 		return c, fmt.Errorf("create queue: BatchSize: %d, want 0 to %d", c.BatchSize, maxBatch)
-	case c.WorkerTimeout < 0 || c.CommitTimeout < 0 || c.DrainTimeout < 0:
+	case c.WorkerTimeout < 0 || c.HedgeAfter < 0 || c.CommitTimeout < 0 || c.DrainTimeout < 0:
 		return c, errors.New("create queue: a timeout is negative")
 	}
 	if c.BatchSize == 0 {
@@ -107,7 +108,10 @@ func (c Config) withDefaults() (Config, error) {
 	for _, d := range []struct {
 		value    *time.Duration
 		standard time.Duration
-	}{{&c.WorkerTimeout, 3 * time.Second}, {&c.CommitTimeout, 5 * time.Second}, {&c.DrainTimeout, 5 * time.Second}} {
+	}{
+		{&c.WorkerTimeout, 3 * time.Second}, {&c.HedgeAfter, 100 * time.Millisecond},
+		{&c.CommitTimeout, 5 * time.Second}, {&c.DrainTimeout, 5 * time.Second},
+	} {
 		if *d.value == 0 {
 			*d.value = d.standard
 		}
@@ -126,6 +130,7 @@ type Service struct {
 	log       *slog.Logger
 	metrics   *metrics
 	directory *directory
+	patience  patience
 	bands     *bands
 	binding   *binding
 
@@ -144,6 +149,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, log: cfg.Log, directory: newDirectory(), bands: newBands(), binding: newBinding(), shards: make(map[int32]*shard),
+		patience: patience{least: cfg.HedgeAfter},
 	}
 	if s.metrics, err = newMetrics(cfg.Metrics, s); err != nil {
 		return nil, fmt.Errorf("create queue: %w", err)

@@ -73,6 +73,28 @@ func TestRangeOfADeadWorkerGoesToAnother(t *testing.T) {
 	}
 }
 
+func TestRangeOfAWorkerThatHangsGoesToAnother(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.hedge, w.timeout = time.Millisecond, time.Hour
+	hangs, _ := w.filterWorker("f1", nil)
+	hangs.stuck.Store(true)
+	w.filterWorker("f2", nil)
+	w.scoreWorker("s1")
+	for k := range 1100 {
+		w.ledger.node(fmt.Sprintf("n%d", k), 0)
+	}
+	w.ledger.node("n3", 1000) // in the range of the worker that hangs
+	w.queueMember("q1")
+	w.ledger.pod("p", 500, nil)
+	w.untilPlaced("p")
+	hangs.mu.Lock()
+	defer hangs.mu.Unlock()
+	if len(hangs.requests) == 0 {
+		t.Error("the worker that hangs was not asked at all")
+	}
+}
+
 func TestRetryKeepsTheOrder(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)
