@@ -79,7 +79,7 @@ func (s *Service) GetNode(ctx context.Context, req *schedulingv1.GetNodeRequest)
 
 // nodeOf returns what the ledger knows of a node, but its pods.
 func nodeOf(st *cluster.State, i cluster.NodeIndex) *schedulingv1.Node {
-	spec := &st.Nodes.Spec[i]
+	spec := st.Node(i)
 	node := &schedulingv1.Node{
 		Name: spec.Name, Unschedulable: spec.Unschedulable,
 		Allocatable: resourcesOf(spec.Allocatable), PodCount: st.Nodes.PodCount[i],

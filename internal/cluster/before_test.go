@@ -26,7 +26,7 @@ func contentsOf(st *cluster.State) contents {
 	c := contents{make(map[cluster.NodeIndex]cluster.Node), make(map[cluster.PodID]contentsPod)}
 	for i := range cluster.NodeIndex(st.Nodes.Len()) {
 		if st.Nodes.Live.Has(i) {
-			c.nodes[i] = st.Nodes.Spec[i]
+			c.nodes[i] = st.Node(i)
 		}
 	}
 	for id, row := range st.Pods() {

@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"fmt"
+	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -85,6 +87,68 @@ func TestChangedSinceFindsOneOfManyNodes(t *testing.T) {
 				t.Errorf("node %d has changed, within %v: %v", node, r, found)
 			}
 			applyAll(t, s, PodRemoved{ID: 1})
+		}
+	}
+}
+
+func TestANodeTakesLittleMemory(t *testing.T) {
+	const nodes, limit = 20_000, 380 // bytes; it is 300 or so, by how much room the columns have left
+	before := heap()
+	s := fleet(t, nodes)
+	if each := (heap() - before) / nodes; each > limit {
+		t.Errorf("a node takes %d bytes, want at most %d", each, limit)
+	}
+	runtime.KeepAlive(s)
+}
+
+func TestNodesThatHaveTheSameShareIt(t *testing.T) {
+	node := func(name, cpu string, taint ...Taint) Node {
+		n := Node{Name: name, Labels: []Label{{"b", name}, {"a", "x"}}, Taints: taint, Images: []Image{{Names: []string{"i"}, Size: 1}}}
+		n.Allocatable = []Quantity{{strings.Clone("cpu"), int64(len(cpu))}}
+		return n
+	}
+	s := New(Version{Epoch: 1})
+	applyAll(t, s,
+		NodeSet{0, node("zero", "big")}, NodeSet{1, node("one", "big")},
+		NodeSet{2, node("two", "bigger")}, NodeSet{3, node("three", "big", Taint{Key: "t"})}, NodeSet{4, node("four", "big")})
+	shapes := map[*NodeShape][]string{}
+	for i := range s.Nodes.Spec {
+		spec := &s.Nodes.Spec[i]
+		shapes[spec.NodeShape] = append(shapes[spec.NodeShape], spec.Name)
+	}
+	if got := shapes[s.Nodes.Spec[0].NodeShape]; len(shapes) != 3 || !slices.Equal(got, []string{"zero", "one", "four"}) {
+		t.Errorf("shapes are shared by %v", shapes)
+	}
+	want := node("three", "big", Taint{Key: "t"})
+	slices.Reverse(want.Labels) // by key
+	if got := s.Node(3); !reflect.DeepEqual(got, want) {
+		t.Errorf("node 3 is %+v, want %+v", got, want)
+	}
+}
+
+func TestShapesThatDifferInAnythingAreNotShared(t *testing.T) {
+	shape := func(change func(*NodeShape)) *NodeShape {
+		s := &NodeShape{
+			Taints: []Taint{{"k", "v", "e"}}, Allocatable: []Quantity{{"cpu", 1}},
+			Images: []Image{{Names: []string{"i"}, Size: 1}}, Features: []string{"f"},
+		}
+		change(s)
+		return s
+	}
+	same := shape(func(*NodeShape) {})
+	if !same.equal(shape(func(*NodeShape) {})) {
+		t.Error("equal shapes differ")
+	}
+	for name, change := range map[string]func(*NodeShape){
+		"taint":         func(s *NodeShape) { s.Taints[0].Value = "" },
+		"unschedulable": func(s *NodeShape) { s.Unschedulable = true },
+		"allocatable":   func(s *NodeShape) { s.Allocatable[0].Value = 2 },
+		"image's size":  func(s *NodeShape) { s.Images[0].Size = 2 },
+		"image's name":  func(s *NodeShape) { s.Images[0].Names[0] = "" },
+		"feature":       func(s *NodeShape) { s.Features = nil },
+	} {
+		if same.equal(shape(change)) {
+			t.Errorf("shapes that differ in %s are equal", name)
 		}
 	}
 }

@@ -110,6 +110,10 @@ func encodeProfile(e *encoder, p Profile) {
 func encodeNode(e *encoder, n *Node) {
 	e.text(n.Name)
 	list(e, n.Labels, encodeLabel)
+	encodeShape(e, n)
+}
+
+func encodeShape(e *encoder, n *Node) {
 	list(e, n.Taints, encodeTaint)
 	e.bool(n.Unschedulable)
 	list(e, n.Allocatable, encodeQuantity)

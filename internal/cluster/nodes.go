@@ -55,15 +55,35 @@ type ImageState struct {
 	Nodes int32 // how many nodes have it
 }
 
+// NodeSpec is a node as it was set, but for its labels: Nodes.Labels has them. State.Node returns the whole.
+type NodeSpec struct {
+	Name string
+	*NodeShape
+}
+
+// NodeShape is what nodes have in common, as a rule: those that are set one soon after the other share it.
+type NodeShape struct {
+	Taints        []Taint // as in Node, like all that follow
+	Unschedulable bool
+	Allocatable   []Quantity
+	Images        []Image
+	Features      []string
+
+	taints     []NodeTaint
+	images     []Symbol // their names, each once, in order
+	imageBytes []int64  // of images, the size that this node shows
+}
+
+// noShape is that of an index without a node.
+var noShape = new(NodeShape)
+
 // Nodes are the nodes in columns, by NodeIndex. Readers must not change them. An index that is not in Live has no
 // node; its columns are zero.
 type Nodes struct {
 	Live          Bitmap
 	Unschedulable Bitmap
-	Spec          []Node        // the nodes as they were set
+	Spec          []NodeSpec
 	Labels        [][]NodeLabel // by Key
-	Taints        [][]NodeTaint
-	Images        [][]Symbol
 	Ports         [][]UsedPort
 	AllowedPods   []int64 // allocatable of "pods"
 	PodCount      []int32
@@ -85,8 +105,9 @@ type Nodes struct {
 
 	firstPod []PodID
 	count    int
-	byName   map[string]NodeIndex
-	hash     []uint64 // of the spec, and of the sums: what the node adds to the digest
+	symbols  *Symbols    // the state's
+	byName   []NodeIndex // by Symbol of the name; NoNode, or shorter, if no node has it
+	hash     []uint64    // of the spec: with that of the sums, what the node adds to the digest
 }
 
 // Len returns one more than the largest index ever used.
@@ -97,11 +118,25 @@ func (n *Nodes) Count() int { return n.count }
 
 // ByName returns the index of the node of that name, or NoNode.
 func (n *Nodes) ByName(name string) NodeIndex {
-	if i, ok := n.byName[name]; ok {
-		return i
+	if sym := n.symbols.Lookup(name); sym != NoSymbol && int(sym) < len(n.byName) {
+		return n.byName[sym]
 	}
 	return NoNode
 }
+
+// setByName makes i, or NoNode, the index of the node of a name.
+func (n *Nodes) setByName(name Symbol, i NodeIndex) {
+	for len(n.byName) <= int(name) {
+		n.byName = append(n.byName, NoNode)
+	}
+	n.byName[name] = i
+}
+
+// Taints returns the taints of a node.
+func (n *Nodes) Taints(i NodeIndex) []NodeTaint { return n.Spec[i].taints }
+
+// Images returns the names of the images on a node, in order.
+func (n *Nodes) Images(i NodeIndex) []Symbol { return n.Spec[i].images }
 
 // Free returns the lowest index without a node.
 func (n *Nodes) Free() NodeIndex {
@@ -144,10 +179,8 @@ func (n *Nodes) touch(i NodeIndex, seq Seq) {
 // grow makes room for index i, which is at most one past the end in practice.
 func (n *Nodes) grow(i NodeIndex) {
 	for n.Len() <= int(i) {
-		n.Spec = append(n.Spec, Node{})
+		n.Spec = append(n.Spec, NodeSpec{NodeShape: noShape})
 		n.Labels = append(n.Labels, nil)
-		n.Taints = append(n.Taints, nil)
-		n.Images = append(n.Images, nil)
 		n.Ports = append(n.Ports, nil)
 		n.AllowedPods = append(n.AllowedPods, 0)
 		n.PodCount = append(n.PodCount, 0)

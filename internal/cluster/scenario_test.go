@@ -376,7 +376,7 @@ func (s *scenario) node(i cluster.NodeIndex) string {
 	for _, l := range n.Labels[i] {
 		text += fmt.Sprintf(", label %s=%s", s.st.Symbols.Text(l.Key), s.st.Symbols.Text(l.Value))
 	}
-	for _, taint := range n.Taints[i] {
+	for _, taint := range n.Taints(i) {
 		text += fmt.Sprintf(", taint %s=%s effect %d", s.st.Symbols.Text(taint.Key), s.st.Symbols.Text(taint.Value), taint.Effect)
 	}
 	if n.Unschedulable.Has(i) {

@@ -46,7 +46,7 @@ func (s *State) Snapshot() iter.Seq[Delta] {
 			if !s.Nodes.Live.Has(NodeIndex(i)) {
 				continue
 			}
-			if !yield(NodeSet{Index: NodeIndex(i), Node: s.Nodes.Spec[i]}) {
+			if !yield(NodeSet{Index: NodeIndex(i), Node: s.Node(NodeIndex(i))}) {
 				return
 			}
 		}

@@ -87,7 +87,8 @@ type State struct {
 	orphans  map[string][]PodID // pods on nodes that are not known, by node name
 	counts   [3]int             // pods by phase
 	journal  journal
-	scratch  []byte // room for what is hashed
+	shapes   [shapeSlots]*NodeShape // of nodes that were set, by a hash: to be shared with further ones
+	scratch  []byte                 // room for what is hashed
 }
 
 // New returns the empty state at a version.
@@ -109,7 +110,7 @@ func New(v Version) *State {
 		podByUID:          make(map[string]PodID),
 		orphans:           make(map[string][]PodID),
 	}
-	s.Nodes.byName = make(map[string]NodeIndex)
+	s.Nodes.symbols = &s.Symbols
 	for _, name := range []string{"cpu", "memory", "ephemeral-storage"} {
 		s.resource(name)
 	}
@@ -160,7 +161,7 @@ func (s *State) remember(d Delta) {
 
 func (s *State) rememberNode(i NodeIndex) {
 	if s.Nodes.Live.Has(i) {
-		s.before.Node = s.Nodes.Spec[i]
+		s.before.Node = s.Node(i)
 	}
 }
 

@@ -1,22 +1,52 @@
 package cluster
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
+
+// shapeSlots is how many shapes of nodes are at hand to be shared.
+const shapeSlots = 1024
+
+// Node returns the node at an index as it was set, zero if there is none. Its labels are a copy, all else is shared.
+func (s *State) Node(i NodeIndex) Node {
+	spec := &s.Nodes.Spec[i]
+	node := Node{
+		Name: spec.Name, Taints: spec.Taints, Unschedulable: spec.Unschedulable,
+		Allocatable: spec.Allocatable, Images: spec.Images, Features: spec.Features,
+	}
+	if labels := s.Nodes.Labels[i]; len(labels) > 0 {
+		node.Labels = make([]Label, len(labels))
+		for k, l := range labels {
+			node.Labels[k] = Label{s.Symbols.Text(l.Key), s.Symbols.Text(l.Value)}
+		}
+		slices.SortFunc(node.Labels, byKey)
+	}
+	return node
+}
+
+func byKey(a, b Label) int { return cmp.Compare(a.Key, b.Key) }
 
 func (s *State) setNode(d NodeSet) {
 	n := &s.Nodes
 	i := d.Index
+	if !slices.IsSortedFunc(d.Node.Labels, byKey) {
+		d.Node.Labels = slices.SortedFunc(slices.Values(d.Node.Labels), byKey) // as Node will have them, for the digest
+	}
 	n.grow(i)
 	fresh := !n.Live.Has(i)
-	imagesBefore, sizesBefore := n.Images[i], s.imageSizes(i)
+	imagesBefore, sizesBefore := n.Images(i), s.imageSizes(i)
 	if !fresh {
 		s.digest -= n.hash[i] + s.nodeSums(i)
 		s.dropImages(i)
 	} else {
 		n.Live.Set(i)
 		n.count++
-		n.byName[d.Node.Name] = i
+		name := s.Symbols.intern(d.Node.Name)
+		n.setByName(name, i)
+		n.Spec[i].Name = s.Symbols.Text(name)
 	}
-	n.Spec[i] = s.shared(d.Node)
+	n.Spec[i].NodeShape = s.shape(&d.Node)
 	n.Unschedulable.Put(i, d.Node.Unschedulable)
 
 	n.Labels[i] = make([]NodeLabel, 0, len(d.Node.Labels))
@@ -24,10 +54,6 @@ func (s *State) setNode(d NodeSet) {
 		n.Labels[i] = append(n.Labels[i], NodeLabel{s.Symbols.intern(l.Key), s.Symbols.intern(l.Value)})
 	}
 	slices.SortFunc(n.Labels[i], func(a, b NodeLabel) int { return int(a.Key - b.Key) })
-	n.Taints[i] = nil
-	for _, t := range d.Node.Taints {
-		n.Taints[i] = append(n.Taints[i], NodeTaint{s.Symbols.intern(t.Key), s.Symbols.intern(t.Value), ParseEffect(t.Effect)})
-	}
 	for r := range n.Allocatable {
 		n.Allocatable[r][i] = 0
 	}
@@ -39,8 +65,8 @@ func (s *State) setNode(d NodeSet) {
 			n.Allocatable[s.resource(q.Name)][i] = q.Value
 		}
 	}
-	s.addImages(i, d.Node.Images)
-	if fresh || !slices.Equal(imagesBefore, n.Images[i]) || !slices.Equal(sizesBefore, s.imageSizes(i)) {
+	s.addImages(n.Spec[i].NodeShape)
+	if fresh || !slices.Equal(imagesBefore, n.Images(i)) || !slices.Equal(sizesBefore, s.imageSizes(i)) {
 		s.ImagesModified = s.version.Seq
 	}
 
@@ -62,38 +88,59 @@ func (s *State) setNode(d NodeSet) {
 	}
 }
 
-// shared returns an equal node whose texts are those of other nodes, where they are the same: a delta from the log brings
+// shape returns what a node has in common with others: one that another node has already, if it is at hand.
+func (s *State) shape(node *Node) *NodeShape {
+	e := encoder{s.scratch[:0]}
+	encodeShape(&e, node)
+	s.scratch = e.b
+	at := &s.shapes[hashBytes(e.b)%shapeSlots]
+	wanted := NodeShape{
+		Taints: node.Taints, Unschedulable: node.Unschedulable, Allocatable: node.Allocatable, Images: node.Images, Features: node.Features,
+	}
+	if *at == nil || !(*at).equal(&wanted) {
+		*at = s.shared(wanted)
+	}
+	return *at
+}
+
+func (a *NodeShape) equal(b *NodeShape) bool {
+	return a.Unschedulable == b.Unschedulable && slices.Equal(a.Taints, b.Taints) && slices.Equal(a.Allocatable, b.Allocatable) &&
+		slices.Equal(a.Features, b.Features) && slices.EqualFunc(a.Images, b.Images, func(x, y Image) bool {
+		return x.Size == y.Size && slices.Equal(x.Names, y.Names)
+	})
+}
+
+// shared returns an equal shape whose texts are those of other nodes, where they are the same: a delta from the log brings
 // its own copy of each.
-func (s *State) shared(node Node) Node {
+func (s *State) shared(shape NodeShape) *NodeShape {
 	text := func(t string) string { return s.Symbols.Text(s.Symbols.intern(t)) }
-	node.Labels = slices.Clone(node.Labels)
-	for k, l := range node.Labels {
-		node.Labels[k] = Label{text(l.Key), text(l.Value)}
+	shape.Taints = slices.Clone(shape.Taints)
+	for k, t := range shape.Taints {
+		shape.Taints[k] = Taint{text(t.Key), text(t.Value), text(t.Effect)}
+		shape.taints = append(shape.taints, NodeTaint{s.Symbols.intern(t.Key), s.Symbols.intern(t.Value), ParseEffect(t.Effect)})
 	}
-	if name := s.Symbols.Lookup(node.Name); name != NoSymbol { // it is often a label too
-		node.Name = s.Symbols.Text(name)
+	shape.Allocatable = slices.Clone(shape.Allocatable)
+	for k, q := range shape.Allocatable {
+		shape.Allocatable[k].Name = text(q.Name)
 	}
-	node.Taints = slices.Clone(node.Taints)
-	for k, t := range node.Taints {
-		node.Taints[k] = Taint{text(t.Key), text(t.Value), text(t.Effect)}
-	}
-	node.Allocatable = slices.Clone(node.Allocatable)
-	for k, q := range node.Allocatable {
-		node.Allocatable[k].Name = text(q.Name)
-	}
-	node.Images = slices.Clone(node.Images)
-	for k, image := range node.Images {
+	shape.Images = slices.Clone(shape.Images)
+	for k, image := range shape.Images {
 		names := make([]string, len(image.Names))
 		for j, name := range image.Names {
 			names[j] = text(name)
+			sym := s.Symbols.intern(name)
+			if at, known := slices.BinarySearch(shape.images, sym); !known {
+				shape.images = slices.Insert(shape.images, at, sym)
+				shape.imageBytes = slices.Insert(shape.imageBytes, at, image.Size)
+			}
 		}
-		node.Images[k].Names = names
+		shape.Images[k].Names = names
 	}
-	node.Features = slices.Clone(node.Features)
-	for k, f := range node.Features {
-		node.Features[k] = text(f)
+	shape.Features = slices.Clone(shape.Features)
+	for k, f := range shape.Features {
+		shape.Features[k] = text(f)
 	}
-	return node
+	return &shape
 }
 
 func (s *State) removeNode(i NodeIndex) {
@@ -106,11 +153,11 @@ func (s *State) removeNode(i NodeIndex) {
 	}
 	s.digest -= n.hash[i] + s.nodeSums(i)
 	s.dropImages(i)
-	delete(n.byName, name)
+	n.setByName(s.Symbols.Lookup(name), NoNode)
 	n.Live.Clear(i)
 	n.Unschedulable.Clear(i)
 	n.count--
-	n.Spec[i], n.Labels[i], n.Taints[i], n.Images[i], n.Ports[i] = Node{}, nil, nil, nil, nil
+	n.Spec[i], n.Labels[i], n.Ports[i] = NodeSpec{NodeShape: noShape}, nil, nil
 	n.AllowedPods[i], n.hash[i] = 0, 0
 	for r := range n.Allocatable {
 		n.Allocatable[r][i] = 0
@@ -122,43 +169,34 @@ func (s *State) removeNode(i NodeIndex) {
 
 // addImages and dropImages keep the image states: a name has the size of the node that showed it first, until no node
 // shows it.
-func (s *State) addImages(i NodeIndex, images []Image) {
-	var names []Symbol
-	for _, image := range images {
-		for _, name := range image.Names {
-			sym := s.Symbols.intern(name)
-			if slices.Contains(names, sym) {
-				continue
+func (s *State) addImages(shape *NodeShape) {
+	for k, sym := range shape.images {
+		st := s.images[sym]
+		if st.Nodes == 0 {
+			st.Size = shape.imageBytes[k]
+			if size, ok := s.pinned[sym]; ok {
+				st.Size = size
+				delete(s.pinned, sym)
 			}
-			names = append(names, sym)
-			st := s.images[sym]
-			if st.Nodes == 0 {
-				st.Size = image.Size
-				if size, ok := s.pinned[sym]; ok {
-					st.Size = size
-					delete(s.pinned, sym)
-				}
-				s.digest += hashImage(name, st.Size)
-			}
-			st.Nodes++
-			s.images[sym] = st
+			s.digest += hashImage(s.Symbols.Text(sym), st.Size)
 		}
+		st.Nodes++
+		s.images[sym] = st
 	}
-	slices.Sort(names)
-	s.Nodes.Images[i] = names
 }
 
 // imageSizes returns the sizes that the node's images count with, in their order.
 func (s *State) imageSizes(i NodeIndex) []int64 {
-	sizes := make([]int64, 0, len(s.Nodes.Images[i]))
-	for _, sym := range s.Nodes.Images[i] {
+	images := s.Nodes.Images(i)
+	sizes := make([]int64, 0, len(images))
+	for _, sym := range images {
 		sizes = append(sizes, s.images[sym].Size)
 	}
 	return sizes
 }
 
 func (s *State) dropImages(i NodeIndex) {
-	for _, sym := range s.Nodes.Images[i] {
+	for _, sym := range s.Nodes.Images(i) {
 		st := s.images[sym]
 		if st.Nodes--; st.Nodes == 0 {
 			delete(s.images, sym)
@@ -167,5 +205,4 @@ func (s *State) dropImages(i NodeIndex) {
 			s.images[sym] = st
 		}
 	}
-	s.Nodes.Images[i] = nil
 }

@@ -21,7 +21,7 @@
 //	<prefix>coord/shards/<number>       the owner's member ID, under its lease; its create revision is the shard's lease revision
 //	<prefix>coord/version               <epoch>-<seq>, fixed width, so that etcd can compare two versions
 //	<prefix>coord/intents/<batch>       {"epoch","intents"}
-//	<prefix>kv/<key>                    the keys of Get, List, Watch and Txn
+//	<prefix>kv/<key>                    the keys of Get, List, Scan, Watch and Txn
 //
 // The package decides nothing about scheduling, does not know what the keys under kv/ mean, and does not retry a write
 // on its own except where its documentation says so.

@@ -44,6 +44,9 @@ const (
 	// keepRevisions bounds what etcd keeps of the past; every five minutes older revisions are dropped.
 	keepRevisions = "100000"
 	quotaBytes    = 8 << 30 // the largest size that etcd recommends
+	// etcd keeps the latest writes in memory for members that lag, of which there are none, and at a restart those since its
+	// last snapshot, which is cheap: the data is in its file. A write may have a megabyte; by default it keeps 5,000 and 10,000.
+	keepWrites, snapshotWrites = 100, 1000
 )
 
 // StartEmbedded starts etcd and waits until it serves, or until ctx ends.
@@ -114,6 +117,7 @@ func launch(cfg EmbeddedConfig, closing <-chan struct{}) (etcd *embed.Etcd, err 
 	c.TickMs, c.ElectionMs = tickMillis, electionMillis
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModeRevision, keepRevisions
 	c.QuotaBackendBytes = quotaBytes
+	c.SnapshotCatchUpEntries, c.SnapshotCount = keepWrites, snapshotWrites
 	c.EnableGRPCGateway = false
 	c.UnsafeNoFsync = cfg.UnsafeNoFsync
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZapLogger(cfg.Log, closing))

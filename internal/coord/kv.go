@@ -19,7 +19,7 @@ const (
 	// opBytes is a generous guess at what the encoding adds to the key and the value of one operation.
 	opBytes = 64
 
-	// List asks for pages of about so many bytes, and of so many keys: the first and, at most, the others.
+	// List and Scan ask for pages of about so many bytes, and of so many keys: the first and, at most, the others.
 	pageBytes = 8 << 20
 	firstPage = 1000
 	lastPage  = 20000
@@ -106,36 +106,50 @@ func (c *Client) List(ctx context.Context, prefix string) ([]KV, int64, error) {
 	return kvs, revision, nil
 }
 
+// Scan is List for more keys than there is memory for: it calls visit for each of them, and keeps no more than a page. They
+// are as they were at revision, or, if that is 0, at the newest, which it returns, so that a second prefix can be scanned
+// as it was then. visit may take its time. After an error, which wraps ErrCompacted if etcd no longer has the revision,
+// only some have been visited.
+func (c *Client) Scan(ctx context.Context, prefix string, revision int64, visit func(KV)) (int64, error) {
+	revision, err := c.scan(ctx, c.kvPrefix(), prefix, revision, visit)
+	if err != nil {
+		return 0, fmt.Errorf("scan %q: %w", prefix, err)
+	}
+	return revision, nil
+}
+
 // list reads the keys that start with base+prefix; the keys it returns are relative to base.
 func (c *Client) list(ctx context.Context, base, prefix string) ([]KV, int64, error) {
 	for try := 1; ; try++ {
-		kvs, revision, err := c.listOnce(ctx, base, prefix)
-		if err != nil && errors.Is(err, ErrCompacted) && try < listTries {
-			continue
+		var kvs []KV
+		revision, err := c.scan(ctx, base, prefix, 0, func(kv KV) { kvs = append(kvs, kv) })
+		switch {
+		case err == nil:
+			return kvs, revision, nil
+		case !errors.Is(err, ErrCompacted) || try == listTries:
+			return nil, 0, err
 		}
-		return kvs, revision, err
 	}
 }
 
-func (c *Client) listOnce(ctx context.Context, base, prefix string) ([]KV, int64, error) {
-	var kvs []KV
-	var revision int64
+func (c *Client) scan(ctx context.Context, base, prefix string, revision int64, visit func(KV)) (int64, error) {
 	from, end := base+prefix, clientv3.GetPrefixRangeEnd(base+prefix)
-	bytes := 0
-	for limit := int64(firstPage); ; limit = pageLimit(len(kvs), bytes) {
+	keys, bytes := 0, 0
+	for limit := int64(firstPage); ; limit = pageLimit(keys, bytes) {
 		page, err := c.page(ctx, from, end, revision, limit)
 		if err != nil {
-			return nil, 0, err
+			return 0, err
 		}
 		if revision == 0 {
 			revision = page.Header.Revision
 		}
 		for _, kv := range page.Kvs {
-			kvs = append(kvs, relative(kv, base))
+			keys++
 			bytes += len(kv.Key) + len(kv.Value)
+			visit(relative(kv, base))
 		}
 		if !page.More {
-			return kvs, revision, nil
+			return revision, nil
 		}
 		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
 	}

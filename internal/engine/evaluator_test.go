@@ -114,13 +114,13 @@ func TestOnlyChangedNodesAreEvaluatedAgain(t *testing.T) {
 	check("after one range was filtered", []int{299}, []int{70, 299})
 	scoreAll()
 
-	relabelled := st.Nodes.Spec[5]
+	relabelled := st.Node(5)
 	relabelled.Labels = nil
 	apply(t, st, cluster.NodeSet{Index: 5, Node: relabelled})
 	check("after a node was relabelled", []int{5}, []int{5})
 	scoreAll()
 
-	other := st.Nodes.Spec[6]
+	other := st.Node(6)
 	other.Images = append(other.Images, cluster.Image{Names: []string{"other:1"}, Size: 1})
 	apply(t, st, cluster.NodeSet{Index: 6, Node: other})
 	check("after an image that the class does not want has appeared", []int{6}, []int{6})

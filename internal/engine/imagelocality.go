@@ -55,7 +55,7 @@ func (c *compiler) imageLocality(spec *cluster.ClassSpec) imageLocality {
 
 func (p *imageLocality) score(n *cluster.Nodes, i cluster.NodeIndex) int64 {
 	sum := int64(0)
-	has := n.Images[i] // by symbol too
+	has := n.Images(i) // by symbol too
 	for k := 0; k < len(p.images) && len(has) > 0; k++ {
 		at, found := slices.BinarySearch(has, p.images[k].name)
 		if found {

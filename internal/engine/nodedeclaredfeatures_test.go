@@ -24,7 +24,10 @@ func TestANodeHasToDeclareEveryFeatureThatAPodNeeds(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := compileNodeDeclaredFeatures(&cluster.ClassSpec{Features: tt.required})
-			n := &cluster.Nodes{Spec: []cluster.Node{{Features: []string{"other"}}, {Features: tt.declared}}}
+			shape := func(features ...string) cluster.NodeSpec {
+				return cluster.NodeSpec{NodeShape: &cluster.NodeShape{Features: features}}
+			}
+			n := &cluster.Nodes{Spec: []cluster.NodeSpec{shape("other"), shape(tt.declared...)}}
 			if got := p.filter(n, 1); got != tt.want {
 				t.Errorf("pod that needs %q on node with %q: %t, want %t", tt.required, tt.declared, got, tt.want)
 			}

@@ -134,7 +134,7 @@ func (o oracle) allowedNames() map[string]bool {
 
 // filter returns nil if the node is feasible.
 func (o oracle) filter(i cluster.NodeIndex) *failure {
-	spec, node, profile := o.spec, &o.st.Nodes.Spec[i], o.profile()
+	spec, node, profile := o.spec, o.st.Node(i), o.profile()
 	if spec.Unsupported != "" {
 		return &failure{spec.UnsupportedPlugin, []string{spec.Unsupported}, true}
 	}
@@ -156,8 +156,8 @@ func (o oracle) filter(i cluster.NodeIndex) *failure {
 
 // filterOf is the filter of one plugin.
 func (o oracle) filterOf(plugin string, profile cluster.Profile, i cluster.NodeIndex) *failure {
-	spec, node := o.spec, &o.st.Nodes.Spec[i]
-	pod, kube := v1Pod(spec), v1Node(node)
+	spec, node := o.spec, o.st.Node(i)
+	pod, kube := v1Pod(spec), v1Node(&node)
 	f := &failure{unresolvable: true}
 	fail := func(bad bool, reason string) {
 		if bad && len(f.reasons) == 0 {
@@ -237,7 +237,8 @@ func (o oracle) weight(plugin string) int64 {
 
 func (o oracle) raw(i cluster.NodeIndex) Raw {
 	var r Raw
-	pod, kube := v1Pod(o.spec), v1Node(&o.st.Nodes.Spec[i])
+	node := o.st.Node(i)
+	pod, kube := v1Pod(o.spec), v1Node(&node)
 	if o.weight("TaintToleration") != 0 {
 		for _, t := range kube.Spec.Taints {
 			if t.Effect == v1.TaintEffectPreferNoSchedule && !corev1helpers.TolerationsTolerateTaint(klog.Background(), pod.Spec.Tolerations, &t, false) {

@@ -115,7 +115,7 @@ func TestAnUnknownGroupThatCouldChangeNormalisationIsRetried(t *testing.T) {
 	for _, g := range b.p.classes[0].groups {
 		if g.raw.TaintToleration == 5 {
 			listed := g.listed[0].Node
-			cordoned := b.st.Nodes.Spec[listed]
+			cordoned := b.st.Node(listed)
 			cordoned.Unschedulable = true
 			apply(t, b.st, cluster.NodeSet{Index: listed, Node: cordoned})
 		}
@@ -211,7 +211,7 @@ func TestANodeThatJoinsADomainInTheMiddleOfABatchIsHeeded(t *testing.T) {
 		t.Fatalf("first pod: %v, want placed", placement)
 	}
 	apply(t, y.st, cluster.PodAssumed{ID: y.free[0], Node: node, Attempt: 1})
-	joins := y.st.Nodes.Spec[1-node]
+	joins := y.st.Node(1 - node)
 	joins.Name = "joins"
 	apply(t, y.st, cluster.NodeSet{Index: 2, Node: joins}, cluster.PodSet{ID: 100, Pod: cluster.Pod{
 		UID: "there", Class: testClass, Labels: y.subject.Labels, NodeName: joins.Name,

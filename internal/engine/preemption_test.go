@@ -250,7 +250,7 @@ func TestNodesThatAreNoCandidatesSayWhy(t *testing.T) {
 	b.add("more", 900, cluster.Pod{NodeName: "node-1", Priority: 10})   // too large
 	b.add("less", 100, cluster.Pod{NodeName: "node-1", Priority: 1})    // but there is somebody
 	b.add("victim", 900, cluster.Pod{NodeName: "node-2", Priority: 10}) // cordoned
-	node := b.st.Nodes.Spec[2]
+	node := b.st.Node(2)
 	node.Unschedulable = true
 	apply(t, b.st, cluster.NodeSet{Index: 2, Node: node})
 	b.add("candidate", 900, cluster.Pod{NodeName: "node-3", Priority: 1})
@@ -352,7 +352,7 @@ func TestWhoMayPreempt(t *testing.T) {
 		}, "", true},
 		"if the node can be no more": {cluster.Pod{Priority: 10, Nominated: "node-0"}, func(b *bay) {
 			b.add("ends", 900, cluster.Pod{NodeName: "node-0", Deleting: true, Preempted: true})
-			node := b.st.Nodes.Spec[0]
+			node := b.st.Node(0)
 			node.Unschedulable = true
 			apply(b.t, b.st, cluster.NodeSet{Index: 0, Node: node})
 		}, "", true},

@@ -66,7 +66,7 @@ func (p *taintToleration) tolerates(t cluster.NodeTaint) bool {
 }
 
 func (p *taintToleration) filter(n *cluster.Nodes, i cluster.NodeIndex) Verdict {
-	for _, t := range n.Taints[i] {
+	for _, t := range n.Taints(i) {
 		if (t.Effect == cluster.NoSchedule || t.Effect == cluster.NoExecute) && !p.tolerates(t) {
 			return codeTaintToleration | unresolvable
 		}
@@ -76,7 +76,7 @@ func (p *taintToleration) filter(n *cluster.Nodes, i cluster.NodeIndex) Verdict 
 
 func (p *taintToleration) score(n *cluster.Nodes, i cluster.NodeIndex) int64 {
 	untolerated := int64(0)
-	for _, t := range n.Taints[i] {
+	for _, t := range n.Taints(i) {
 		if t.Effect == cluster.PreferNoSchedule && !p.tolerates(t) {
 			untolerated++
 		}

@@ -102,7 +102,7 @@ func (l *ledger) observe(e source.Event) error {
 		i := l.state.Nodes.ByName(e.Node.Name)
 		if i == cluster.NoNode {
 			i = l.state.Nodes.Free()
-		} else if sameNode(&l.state.Nodes.Spec[i], &e.Node) {
+		} else if known := l.state.Node(i); sameNode(&known, &e.Node) {
 			return nil
 		}
 		return l.apply(cluster.NodeSet{Index: i, Node: e.Node})

@@ -107,7 +107,7 @@ func TestNodesThatOnlyPodsOnOtherNodesExcludeAreEligibleButNotFeasible(t *testin
 	if err := st.Apply(d); err != nil {
 		t.Fatal(err)
 	}
-	node := st.Nodes.Spec[1]
+	node := st.Node(1)
 	node.Labels = []cluster.Label{{Key: "zone", Value: "z"}}
 	if err := st.Apply(cluster.NodeSet{Index: 1, Node: node}); err != nil {
 		t.Fatal(err)

@@ -329,7 +329,8 @@ func (q *Queue) hintNode(now time.Time, st *cluster.State, n cluster.NodeIndex) 
 		was = &b.Node
 	}
 	if st.Nodes.Live.Has(n) {
-		is = &st.Nodes.Spec[n]
+		node := st.Node(n)
+		is = &node
 	}
 	for l, ls := range q.listeners {
 		if ps := ls.demandsOf(st, l).afterNode(was, is) & l.plugins; ps != 0 {

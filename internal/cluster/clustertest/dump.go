@@ -87,7 +87,7 @@ func namespaceNames(st *cluster.State) []string {
 
 func node(st *cluster.State, i cluster.NodeIndex) []string {
 	n := &st.Nodes
-	lines := []string{fmt.Sprintf("node %d: %+v", i, n.Spec[i])}
+	lines := []string{fmt.Sprintf("node %d: %+v", i, st.Node(i))}
 	add := func(format string, args ...any) { lines = append(lines, "  "+fmt.Sprintf(format, args...)) }
 	add("by name %d, unschedulable %v, allowed pods %d", n.ByName(n.Spec[i].Name), n.Unschedulable.Has(i), n.AllowedPods[i])
 	add("pods %d, non-zero cpu %d, memory %d", n.PodCount[i], n.NonZeroCPU[i], n.NonZeroMemory[i])
@@ -97,10 +97,10 @@ func node(st *cluster.State, i cluster.NodeIndex) []string {
 	for _, l := range n.Labels[i] {
 		labels = append(labels, st.Symbols.Text(l.Key)+"="+st.Symbols.Text(l.Value))
 	}
-	for _, t := range n.Taints[i] {
+	for _, t := range n.Taints(i) {
 		taints = append(taints, fmt.Sprintf("%s=%s:%d", st.Symbols.Text(t.Key), st.Symbols.Text(t.Value), t.Effect))
 	}
-	for _, sym := range n.Images[i] {
+	for _, sym := range n.Images(i) {
 		images = append(images, fmt.Sprintf("%s %+v", st.Symbols.Text(sym), st.Image(sym)))
 	}
 	for _, p := range n.Ports[i] {

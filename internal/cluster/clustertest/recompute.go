@@ -101,10 +101,10 @@ func (s *sums) add(c *cluster.ClassSpec) {
 // compareNode compares the columns of an index; want is nil if there must be no node.
 func compareNode(st *cluster.State, i cluster.NodeIndex, want *sums, pods []cluster.PodID) error {
 	n := &st.Nodes
-	spec := n.Spec[i]
+	spec := st.Node(i)
 	if want == nil {
 		want = &sums{}
-		if spec.Name != "" || len(n.Labels[i])+len(n.Taints[i])+len(n.Images[i]) > 0 || n.Unschedulable.Has(i) {
+		if spec.Name != "" || len(n.Labels[i])+len(n.Taints(i))+len(n.Images(i)) > 0 || n.Unschedulable.Has(i) {
 			return fmt.Errorf("there is none, and yet %+v", spec)
 		}
 	}
@@ -130,8 +130,8 @@ func compareNode(st *cluster.State, i cluster.NodeIndex, want *sums, pods []clus
 		return fmt.Errorf("allowed pods %d, want %d", n.AllowedPods[i], allowedPods)
 	case n.Unschedulable.Has(i) != spec.Unschedulable:
 		return fmt.Errorf("unschedulable is not %v", spec.Unschedulable)
-	case len(n.Labels[i]) != len(spec.Labels) || len(n.Taints[i]) != len(spec.Taints):
-		return fmt.Errorf("%d labels and %d taints of %+v", len(n.Labels[i]), len(n.Taints[i]), spec)
+	case len(n.Labels[i]) != len(spec.Labels) || len(n.Taints(i)) != len(spec.Taints):
+		return fmt.Errorf("%d labels and %d taints of %+v", len(n.Labels[i]), len(n.Taints(i)), spec)
 	}
 	for r := range st.Resources() {
 		name := st.ResourceName(cluster.ResourceID(r))
@@ -166,8 +166,8 @@ func recomputeImages(st *cluster.State) error {
 		for name := range shown {
 			nodes[name]++
 		}
-		if len(st.Nodes.Images[i]) != len(shown) {
-			return fmt.Errorf("node %d lists %d images, want %d", i, len(st.Nodes.Images[i]), len(shown))
+		if len(st.Nodes.Images(i)) != len(shown) {
+			return fmt.Errorf("node %d lists %d images, want %d", i, len(st.Nodes.Images(i)), len(shown))
 		}
 	}
 	for sym := range cluster.Symbol(st.Symbols.Len()) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -342,12 +343,10 @@ func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
 	})
 	list := func() []string {
 		t.Helper()
-		kvs, _, err := c.etcd.List(within(t), root)
-		if err != nil {
+		got = nil
+		if _, err := v.list(within(t)); err != nil {
 			t.Fatal(err)
 		}
-		got = nil
-		v.list(kvs)
 		return got
 	}
 	c.SetNode(t, sourcetest.Node("stays"))
@@ -380,7 +379,7 @@ func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
 	if err := s.Nominate(within(t), source.Nomination{UID: waits, Namespace: "default", Name: "stays", Node: "there"}); err != nil {
 		t.Fatal(err)
 	}
-	want = []string{"4 goes ", "2 goes ", "8 goes ", "10 goes ", "8 empties ", "4 replaced ", "3 replaced ", "3 placed stays", "3 stays there"}
+	want = []string{"2 goes ", "10 goes ", "8 goes ", "8 empties ", "4 replaced ", "3 replaced ", "4 goes ", "3 placed stays", "3 stays there"}
 	got = list()
 	slices.Sort(got[len(got)-2:]) // of the pods that are told last the order is open
 	if !slices.Equal(got, want) {
@@ -388,5 +387,50 @@ func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
 	}
 	if got := list(); len(got) != 0 {
 		t.Errorf("third list, of the same keys, told %q", got)
+	}
+}
+
+func TestEveryKindIsListed(t *testing.T) {
+	want := append(slices.Collect(maps.Keys(objectKeys)), placementKeys, conditionKeys)
+	slices.Sort(want)
+	if got := slices.Sorted(slices.Values(listOrder)); !slices.Equal(got, want) {
+		t.Errorf("prefixes that are listed: %q, want %q", got, want)
+	}
+	if listOrder[len(listOrder)-1] != podKeys {
+		t.Errorf("pods are not listed last: %q", listOrder)
+	}
+}
+
+func TestAListThatBreaksOffIsFinishedByTheNext(t *testing.T) {
+	c := startCluster(t)
+	for _, name := range []string{"a", "b", "goes"} {
+		c.SetNode(t, sourcetest.Node(name))
+	}
+	c.SetPod(t, sourcetest.Pod("pod"))
+	var got []string
+	told := func(source.Event) {}
+	v := newView(New(c.etcd, Config{}), func(e source.Event) {
+		got = append(got, fmt.Sprintf("%d %s%s%s", e.Kind, e.Node.Name, e.Pod.Name, e.Namespace))
+		told(e)
+	})
+	ctx, cancel := context.WithCancel(within(t))
+	told = func(e source.Event) {
+		if e.Node.Name == "goes" {
+			cancel()
+		}
+	}
+	if _, err := v.list(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a list whose context ends while it tells: %v", err)
+	}
+	if want := []string{"5 default", "1 a", "1 b", "1 goes"}; !slices.Equal(got, want) {
+		t.Errorf("told before the list broke off: %q, want %q", got, want)
+	}
+	c.DeleteNode(t, "goes")
+	got = nil
+	if _, err := v.list(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"2 goes", "3 pod"}; !slices.Equal(got, want) {
+		t.Errorf("the next list told %q, want %q", got, want)
 	}
 }

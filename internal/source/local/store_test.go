@@ -255,3 +255,35 @@ func TestManyObjectsAreAppliedInFewTransactions(t *testing.T) {
 	})
 	t.Logf("told %d pods in %v", n, time.Since(began))
 }
+
+func TestAStoredNodeHasNoEmptyFieldsAndLosesNothing(t *testing.T) {
+	o := parse(t, `
+apiVersion: v1
+kind: Node
+metadata: {name: one, labels: {zone: a}, annotations: {a: b}}
+spec: {unschedulable: true, podCIDR: 10.0.0.0/24, taints: [{key: k, value: v, effect: NoSchedule}]}
+status:
+  capacity: {cpu: 4}
+  allocatable: {cpu: 3500m, memory: 1Gi}
+  images: [{names: [a, b], sizeBytes: 7}]
+  declaredFeatures: [F]
+  nodeInfo: {kubeletVersion: v1}
+`)[0]
+	stored := kept(o)
+	value, err := encode(stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got v1.Node
+	if err := json.Unmarshal(value, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(stored.Node, &got); diff != "" {
+		t.Errorf("a stored node (-put in +read):\n%s", diff)
+	}
+	for _, field := range []string{"nodeInfo", "daemonEndpoints", "null", `""`, "{}"} {
+		if strings.Contains(strings.Replace(string(value), `"creationTimestamp":null`, "", 1), field) {
+			t.Errorf("a stored node has %s: %s", field, value)
+		}
+	}
+}

@@ -28,7 +28,7 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	s.mu.Unlock()
 	synced := false
 	for {
-		kvs, revision, err := s.etcd.List(ctx, root)
+		revision, err := v.list(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -42,7 +42,6 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 			}
 			continue
 		}
-		v.list(kvs)
 		if !synced {
 			synced = true
 			sink(source.Event{Kind: source.Synced})
@@ -106,57 +105,72 @@ type podEntry struct {
 	pod            source.Pod
 }
 
-// list tells the difference between the view and all the keys there are.
-func (v *view) list(kvs []coord.KV) {
-	listed := make(map[string]bool, len(kvs))
+// listOrder are the prefixes in the order in which they are listed. Pods come last: whoever is told one that is placed knows
+// its node, and where it is placed or nominated is known here.
+var listOrder = []string{
+	conditionKeys, placementKeys, namespaceKeys, nodeKeys, budgetKeys, replicaSetKeys, controllerKeys, serviceKeys, statefulKeys, podKeys,
+}
+
+// list tells the difference between the view and all the keys there are, at one revision, which it returns. It tells objects as
+// it reads them, and so keeps no list. After an error, what has been told is as it was at the revision that was read, or an
+// earlier one, and the next list tells the rest.
+func (v *view) list(ctx context.Context) (revision int64, err error) {
 	clear(v.placements)
 	clear(v.nominated)
-	for _, kv := range kvs {
-		listed[kv.Key] = true
-		switch prefix, uid := split(kv.Key); prefix {
-		case placementKeys:
-			v.placements[uid] = v.placedOn(kv)
-		case conditionKeys:
-			v.setNominated(uid, kv)
-		}
-	}
-
-	for key := range v.pods {
-		if !listed[key] {
-			v.podGone(key)
-		}
-	}
-	for name := range v.nodes {
-		if !listed[nodeKeys+name] {
-			v.nodeGone(name)
-		}
-	}
-	for name := range v.namespaces {
-		if !listed[namespaceKeys+name] {
-			v.namespaceGone(name)
-		}
-	}
-	for key := range v.selectors {
-		if !listed[key] {
-			v.selectorGone(key)
-		}
-	}
-	for key := range v.budgets {
-		if !listed[key] {
-			v.budgetGone(key)
-		}
-	}
-	// Pods come last: whoever is told one that is placed knows its node.
-	for _, pods := range []bool{false, true} {
-		for _, kv := range kvs {
-			if prefix, _ := split(kv.Key); (prefix == podKeys) == pods {
+	for _, prefix := range listOrder {
+		gone := v.told(prefix)
+		revision, err = v.source.etcd.Scan(ctx, prefix, revision, func(kv coord.KV) {
+			switch prefix {
+			case placementKeys:
+				v.placements[kv.Key[len(prefix):]] = v.placedOn(kv)
+			case conditionKeys:
+				v.setNominated(kv.Key[len(prefix):], kv)
+			default:
+				delete(gone, kv.Key)
 				v.set(kv)
 			}
+		})
+		if err != nil {
+			return 0, err
+		}
+		for key := range gone {
+			v.gone(key)
 		}
 	}
 	for _, entry := range v.pods {
 		v.retell(entry)
 	}
+	return revision, nil
+}
+
+// told returns the keys of the objects of a prefix that have been told.
+func (v *view) told(prefix string) map[string]bool {
+	keys := map[string]bool{}
+	switch {
+	case prefix == podKeys:
+		for key := range v.pods {
+			keys[key] = true
+		}
+	case prefix == nodeKeys:
+		for name := range v.nodes {
+			keys[nodeKeys+name] = true
+		}
+	case prefix == namespaceKeys:
+		for name := range v.namespaces {
+			keys[namespaceKeys+name] = true
+		}
+	case prefix == budgetKeys:
+		for key := range v.budgets {
+			keys[key] = true
+		}
+	case isSelector(prefix):
+		for key := range v.selectors {
+			if strings.HasPrefix(key, prefix) {
+				keys[key] = true
+			}
+		}
+	}
+	return keys
 }
 
 // update tells the events of a watch, which come in the order in which a transaction wrote them: Delete removes a pod
@@ -179,18 +193,10 @@ func (v *view) update(events []coord.Event) {
 				v.setNominated(rest, e.KV)
 			}
 			v.retell(v.pods[v.keys[rest]])
-		case !e.Deleted:
+		case e.Deleted:
+			v.gone(e.KV.Key)
+		default:
 			v.set(e.KV)
-		case prefix == podKeys:
-			v.podGone(e.KV.Key)
-		case prefix == nodeKeys:
-			v.nodeGone(rest)
-		case prefix == namespaceKeys:
-			v.namespaceGone(rest)
-		case isSelector(prefix):
-			v.selectorGone(e.KV.Key)
-		case prefix == budgetKeys:
-			v.budgetGone(e.KV.Key)
 		}
 	}
 }
@@ -218,6 +224,9 @@ func (v *view) set(kv coord.KV) {
 		var node v1.Node
 		if !v.decode(kv, &node) {
 			return
+		}
+		if node.Name == name {
+			name = node.Name // which the sink keeps too
 		}
 		v.nodes[name] = kv.ModRevision
 		v.sink(source.Event{Kind: source.NodeSet, Node: source.ReduceNode(&node)})
@@ -289,6 +298,22 @@ func (v *view) nodeOf(entry *podEntry) (node, nominated string) {
 		return "", said
 	}
 	return "", entry.nominated
+}
+
+// gone tells the end of an object that was deleted, if it has been told.
+func (v *view) gone(key string) {
+	switch prefix, name := split(key); {
+	case prefix == podKeys:
+		v.podGone(key)
+	case prefix == nodeKeys:
+		v.nodeGone(name)
+	case prefix == namespaceKeys:
+		v.namespaceGone(name)
+	case isSelector(prefix):
+		v.selectorGone(key)
+	case prefix == budgetKeys:
+		v.budgetGone(key)
+	}
 }
 
 func (v *view) podGone(key string) {
