@@ -27,11 +27,14 @@ func demoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "Run every role on a generated GPU fleet, show what is placed, and keep serving",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(f.finish("demo", false), cl.finish(cmd.Flags()), checkBatch(o.Queue)); err != nil {
+			if err := errors.Join(f.finish("demo", false), f.tls.allows("--http-listen", o.HTTPListen), cl.finish(cmd.Flags()), checkBatch(o.Queue)); err != nil {
 				return err
 			}
 			if cl.cluster.Source != "local" || len(f.common.EtcdEndpoints) > 0 {
 				return errors.New("demo: it makes a cluster of its own: --source=kube, --kubeconfig and --etcd-endpoints do not go with it")
+			}
+			if f.tls.roles.Cert != "" {
+				return errors.New("demo: it serves on this machine only: --tls-cert does not go with it")
 			}
 			o.Cluster = cl.cluster
 			return f.run(cmd.Context(), "demo", func(ctx context.Context) error { return runDemo(ctx, f.common, o, exit) })

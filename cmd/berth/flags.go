@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,18 +22,20 @@ import (
 // commonFlags are the flags of every role.
 type commonFlags struct {
 	common              roles.Common
+	tls                 tlsFlags
 	logFormat, logLevel string
 }
 
 func (f *commonFlags) add(fs *pflag.FlagSet, listen string) {
 	fs.StringVar(&f.common.ID, "id", "", "the member's id; must be unique (default: the role, the host's name and a random suffix)")
 	fs.StringVar(&f.common.Listen, "listen", listen, "where to serve gRPC, as host:port; port 0 picks a free one")
-	fs.StringVar(&f.common.Advertise, "advertise", "", "the host, or host:port, under which other roles reach this one (default: that of --listen)")
+	fs.StringVar(&f.common.Advertise, "advertise", "", "the host, or host:port, under which other roles reach this one (default: that of --listen, or this machine's name if that is all interfaces)")
 	fs.StringSliceVar(&f.common.EtcdEndpoints, "etcd-endpoints", nil, "etcd's client URLs")
 	fs.StringVar(&f.common.EtcdPrefix, "etcd-prefix", "/berth/", "under which all keys in etcd are")
-	fs.StringVar(&f.common.OpsListen, "metrics-listen", "", "where to serve /metrics, /livez and /readyz over HTTP, as host:port (default: nowhere)")
+	fs.StringVar(&f.common.OpsListen, "metrics-listen", "", "where to serve /metrics, /livez and /readyz over HTTP, never TLS, as host:port (default: nowhere)")
 	fs.BoolVar(&f.common.Profiling, "profiling", false, "serve Go's profiles at /debug/pprof/ of --metrics-listen, to whoever can reach it")
 	fs.DurationVar(&f.common.LeaseTTL, "lease-ttl", 5*time.Second, "how long a role that fell silent keeps what it holds; 1s to 1m")
+	f.tls.add(fs)
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
@@ -47,6 +51,11 @@ func (f *commonFlags) finish(role string, needEtcd bool) error {
 		rand.Read(suffix[:])
 		f.common.ID = fmt.Sprintf("%s-%s-%s", role, host, hex.EncodeToString(suffix[:]))
 	}
+	if host, _, err := net.SplitHostPort(f.common.Listen); f.common.Advertise == "" && err == nil && isUnspecified(host) {
+		if f.common.Advertise, err = os.Hostname(); err != nil {
+			return fmt.Errorf("--listen names all interfaces, --advertise is not set, and there is no host name: %w", err)
+		}
+	}
 	if strings.ContainsAny(f.common.ID, "/ \t\n") {
 		return fmt.Errorf("--id: %q: must not contain slashes or spaces", f.common.ID)
 	}
@@ -56,7 +65,14 @@ func (f *commonFlags) finish(role string, needEtcd bool) error {
 	if ttl := f.common.LeaseTTL; ttl < time.Second || ttl > time.Minute {
 		return fmt.Errorf("--lease-ttl: %v: want 1s to 1m", ttl)
 	}
-	return nil
+	f.common.TLS, f.common.EtcdTLS = f.tls.roles, f.tls.etcd
+	return cmp.Or(f.tls.finish(f.common.EtcdEndpoints), f.tls.allows("--listen", f.common.Listen), f.tls.allows("--advertise", f.common.Advertise))
+}
+
+// isUnspecified reports whether a host to listen on stands for all interfaces.
+func isUnspecified(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified()
 }
 
 func defaultDataDir() string {
@@ -90,7 +106,7 @@ func allCommand() *cobra.Command {
 		Use:   "all",
 		Short: "Run every role in this process; without --etcd-endpoints, an etcd too",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(f.finish("berth", false), cl.finish(cmd.Flags()), checkBatch(o.Queue)); err != nil {
+			if err := errors.Join(f.finish("berth", false), f.tls.allows("--http-listen", o.HTTPListen), cl.finish(cmd.Flags()), checkBatch(o.Queue)); err != nil {
 				return err
 			}
 			if cl.writeTo != "" {
@@ -120,13 +136,13 @@ func allCommand() *cobra.Command {
 }
 
 // roleCommand is a command that runs one role in a process of its own.
-func roleCommand(name, short, listen string, extra func(*pflag.FlagSet), check func() error, run func(context.Context, roles.Common) error) *cobra.Command {
+func roleCommand(name, short, listen string, extra func(*pflag.FlagSet), check func(*commonFlags) error, run func(context.Context, roles.Common) error) *cobra.Command {
 	var f commonFlags
 	c := &cobra.Command{
 		Use:   name,
 		Short: short,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(f.finish(name, true), check()); err != nil {
+			if err := errors.Join(f.finish(name, true), check(&f)); err != nil {
 				return err
 			}
 			return f.run(cmd.Context(), name, func(ctx context.Context) error { return run(ctx, f.common) })
@@ -165,21 +181,24 @@ func binderCommand() *cobra.Command {
 func queueCommand() *cobra.Command {
 	var q roles.Queue
 	return roleCommand("queue", "Run a queue member: it holds shards of the queue and drives their cycles", "127.0.0.1:0",
-		func(fs *pflag.FlagSet) { addBatch(fs, &q) }, func() error { return checkBatch(q) },
+		func(fs *pflag.FlagSet) { addBatch(fs, &q) }, func(*commonFlags) error { return checkBatch(q) },
 		func(ctx context.Context, c roles.Common) error { return roles.QueueMember(ctx, c, q) })
 }
 
 func filterWorkerCommand() *cobra.Command {
-	return roleCommand("filter-worker", "Run a filter-worker: it tells which nodes can run a class", "127.0.0.1:0", func(*pflag.FlagSet) {}, func() error { return nil }, roles.FilterWorker)
+	return roleCommand("filter-worker", "Run a filter-worker: it tells which nodes can run a class", "127.0.0.1:0", func(*pflag.FlagSet) {}, noCheck, roles.FilterWorker)
 }
 
 func scoreWorkerCommand() *cobra.Command {
-	return roleCommand("score-worker", "Run a score-worker: it tells which of them are best", "127.0.0.1:0", func(*pflag.FlagSet) {}, func() error { return nil }, roles.ScoreWorker)
+	return roleCommand("score-worker", "Run a score-worker: it tells which of them are best", "127.0.0.1:0", func(*pflag.FlagSet) {}, noCheck, roles.ScoreWorker)
 }
+
+// noCheck is the check of a role without flags of its own.
+func noCheck(*commonFlags) error { return nil }
 
 func gatewayCommand() *cobra.Command {
 	var p roles.Public
 	return roleCommand("gateway", "Run a gateway: it serves the public API", "127.0.0.1:7070",
-		func(fs *pflag.FlagSet) { addHTTP(fs, &p) }, func() error { return nil },
+		func(fs *pflag.FlagSet) { addHTTP(fs, &p) }, func(f *commonFlags) error { return f.tls.allows("--http-listen", p.HTTPListen) },
 		func(ctx context.Context, c roles.Common) error { return roles.Gateway(ctx, c, p) })
 }

@@ -36,7 +36,7 @@ func command() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.AddGroup(&cobra.Group{ID: "server", Title: "Server commands:"}, &cobra.Group{ID: "client", Title: "Client commands:"})
-	server := []*cobra.Command{allCommand(), binderCommand(), queueCommand(), filterWorkerCommand(), scoreWorkerCommand(), gatewayCommand(), demoCommand(), configCommand()}
+	server := []*cobra.Command{allCommand(), binderCommand(), queueCommand(), filterWorkerCommand(), scoreWorkerCommand(), gatewayCommand(), demoCommand(), configCommand(), certsCommand(), healthCommand()}
 	for _, c := range server {
 		c.GroupID = "server"
 		c.Args = cobra.NoArgs
@@ -46,7 +46,9 @@ func command() *cobra.Command {
 	if s := os.Getenv("BERTH_SERVER"); s != "" {
 		defaultServer = s
 	}
-	for _, c := range cli.Commands(cli.Options{DefaultServer: defaultServer, In: os.Stdin, Out: os.Stdout, Err: os.Stderr}) {
+	var tls clientFlags
+	for _, c := range cli.Commands(cli.Options{DefaultServer: defaultServer, Dial: tls.dial, In: os.Stdin, Out: os.Stdout, Err: os.Stderr}) {
+		tls.add(c.Flags(), os.Getenv("BERTH_TLS_CA"))
 		c.GroupID = "client"
 		root.AddCommand(c)
 	}

@@ -2,7 +2,6 @@ package coord
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 )
 
 // Version is a position in Berth's log: the epoch of the binder that wrote it and the position within that epoch.
@@ -41,12 +41,12 @@ const (
 
 // Config says how to reach etcd. Only Endpoints is required.
 type Config struct {
-	Endpoints      []string      // "host:port", "http://host:port" or "https://host:port"; https for all or for none
-	Prefix         string        // every key starts with it; "" means /berth/; a missing slash at the end is added
-	TLS            *tls.Config   // for https endpoints; nil means the system's roots and no client certificate
-	Log            *slog.Logger  // nil means no log
-	DialTimeout    time.Duration // how long one attempt to connect may take; 0 means 5 s
-	RequestTimeout time.Duration // how long one request may take; 0 means 5 s
+	Endpoints      []string                         // "host:port", "http://host:port" or "https://host:port"; https for all or for none
+	Prefix         string                           // every key starts with it; "" means /berth/; a missing slash at the end is added
+	Credentials    credentials.TransportCredentials // for https endpoints, and only those; nil means the system's roots and no client certificate
+	Log            *slog.Logger                     // nil means no log
+	DialTimeout    time.Duration                    // how long one attempt to connect may take; 0 means 5 s
+	RequestTimeout time.Duration                    // how long one request may take; 0 means 5 s
 }
 
 // Client talks to etcd. Its methods are safe for concurrent use.
@@ -97,16 +97,20 @@ func Connect(cfg Config) (*Client, error) {
 	reconnect := backoff.DefaultConfig
 	reconnect.BaseDelay = 100 * time.Millisecond
 	reconnect.MaxDelay = maxReconnectDelay
+	options := []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: cfg.DialTimeout})}
+	if cfg.Credentials != nil {
+		if !strings.HasPrefix(endpoints[0], "https:") {
+			return nil, fmt.Errorf("etcd Endpoints: %q: want https, since there are Credentials", cfg.Endpoints)
+		}
+		options = append(options, grpc.WithTransportCredentials(cfg.Credentials)) // instead of the client's own, which never change
+	}
 	etcd, err := clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
-		TLS:                  cfg.TLS,
 		DialTimeout:          cfg.DialTimeout,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
-		DialOptions: []grpc.DialOption{
-			grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: cfg.DialTimeout}),
-		},
-		Logger: zap.NewNop(), // whatever it would say is in the errors that calls return
+		DialOptions:          options,
+		Logger:               zap.NewNop(), // whatever it would say is in the errors that calls return
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ","), err)

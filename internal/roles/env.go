@@ -13,7 +13,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
+	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/member"
@@ -23,13 +25,15 @@ import (
 
 // Common is what every role needs to be told.
 type Common struct {
-	ID            string   // the member's id; several roles of one process append their role
-	Listen        string   // where to serve: host:port; port 0 picks one
-	Advertise     string   // host, or host:port, under which others reach it; "" means Listen's
-	EtcdEndpoints []string // required but for All, which embeds an etcd when it is empty
-	EtcdPrefix    string   // of all keys; "" means /berth/
-	OpsListen     string   // where to serve /metrics and readiness over HTTP; "" means nowhere
-	Profiling     bool     // and /debug/pprof/
+	ID            string      // the member's id; several roles of one process append their role
+	Listen        string      // where to serve: host:port; port 0 picks one
+	Advertise     string      // host, or host:port, under which others reach it; "" means Listen's
+	EtcdEndpoints []string    // required but for All, which embeds an etcd when it is empty
+	EtcdPrefix    string      // of all keys; "" means /berth/
+	OpsListen     string      // where to serve /metrics and readiness over HTTP, without TLS; "" means nowhere
+	Profiling     bool        // and /debug/pprof/
+	TLS           certs.Files // who this process is, and the authorities of all others; the zero value is plaintext
+	EtcdTLS       certs.Files // of https endpoints; the zero value is the system's authorities and no client certificate
 	LeaseTTL      time.Duration
 	Trace         trace.TracerProvider // nil: none
 	Log           *slog.Logger
@@ -39,6 +43,7 @@ type Common struct {
 type env struct {
 	Common
 	net      rpc.Network
+	certs    *certs.Source // nil: plaintext
 	rpc      rpc.Config
 	clients  *rpc.Clients
 	coord    *coord.Client
@@ -46,19 +51,35 @@ type env struct {
 	checks   []func() rpc.Check // of the roles, for readiness; complete before serving begins
 }
 
-// withEnv connects what roles share, runs them, and closes it after them.
-func withEnv(ctx context.Context, c Common, network rpc.Network, run func(ctx context.Context, e *env, g *errgroup.Group) error) error {
+// withEnv connects what roles share, runs them, and closes it after them. The role is the one that others know the process by.
+func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network, run func(ctx context.Context, e *env, g *errgroup.Group) error) error {
 	if len(c.EtcdEndpoints) == 0 {
 		return errors.New("etcd endpoints: none; name at least one")
 	}
 	measured := newMemberMetrics()
 	measured.common.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	e := &env{Common: c, net: network, measured: measured}
+	var err error
+	if c.TLS != (certs.Files{}) {
+		if e.certs, err = certs.Open(c.TLS, string(role), c.Log); err != nil {
+			return fmt.Errorf("read TLS files: %w", err)
+		}
+	}
 	e.rpc = rpc.Config{Net: network, Log: c.Log, Metrics: measured.common, Trace: c.Trace}
+	if network == rpc.TCP() {
+		e.rpc.TLS = e.tls(role)
+	}
 	e.clients = rpc.NewClients(e.rpc)
 	defer e.clients.Close()
-	var err error
-	if e.coord, err = coord.Connect(coord.Config{Endpoints: c.EtcdEndpoints, Prefix: c.EtcdPrefix, Log: c.Log}); err != nil {
+	etcd := coord.Config{Endpoints: c.EtcdEndpoints, Prefix: c.EtcdPrefix, Log: c.Log}
+	if c.EtcdTLS != (certs.Files{}) {
+		source, err := certs.Open(c.EtcdTLS, "", c.Log)
+		if err != nil {
+			return fmt.Errorf("read TLS files of etcd: %w", err)
+		}
+		etcd.Credentials = source.Credentials()
+	}
+	if e.coord, err = coord.Connect(etcd); err != nil {
 		return err
 	}
 	defer e.coord.Close()
@@ -70,6 +91,18 @@ func withEnv(ctx context.Context, c Common, network rpc.Network, run func(ctx co
 		g.Go(func() error { return e.serveOps(ctx) })
 	}
 	return g.Wait()
+}
+
+// tls returns how a server of a role, and the clients of its process, prove who they are; nil without certificates.
+func (e *env) tls(server coord.Role) *rpc.TLS {
+	if e.certs == nil {
+		return nil
+	}
+	return &rpc.TLS{
+		Server: e.certs.Server(server == coord.RoleGateway), // people call it, without certificates
+		Client: credentials.NewTLS(e.certs.Client()),
+		Role:   certs.PeerRole, Servers: serversOf(),
+	}
 }
 
 // metrics is where one member registers its metrics.
@@ -111,10 +144,12 @@ type role struct {
 	listener net.Listener
 	register func(grpc.ServiceRegistrar)
 	ready    func() error
-	version  func() cluster.Version
-	head     func() cluster.Version
-	digest   func() uint64
-	options  []rpc.Option
+	// available returns why the member does not do its part, which may be to stand by; nil means it is as ready.
+	available func() error
+	version   func() cluster.Version
+	head      func() cluster.Version
+	digest    func() uint64
+	options   []rpc.Option
 }
 
 // listen opens the role's listener.
@@ -143,7 +178,7 @@ func (e *env) serve(ctx context.Context, g *errgroup.Group, r role) error {
 	if err != nil {
 		return err
 	}
-	server := rpc.NewServer(e.rpc, string(r.role), r.options...)
+	server := rpc.NewServer(e.rpc, string(r.role), append(r.options, rpc.WithCallers(callersAt(r.role)))...)
 	r.register(server.Registrar())
 	m.Register(server.Registrar())
 	e.checks = append(e.checks, func() rpc.Check { return rpc.Check{Name: r.id, Err: r.ready()} })
@@ -154,7 +189,11 @@ func (e *env) serve(ctx context.Context, g *errgroup.Group, r role) error {
 	return nil
 }
 
-// keepHealth publishes readiness by gRPC health.
+// availableService is the name, in gRPC health, under which a role says that it does its part: that is what a rollout waits
+// for. A binder that stands by is available but not ready.
+const availableService = "available"
+
+// keepHealth publishes readiness by gRPC health, and whether the role is available.
 func (e *env) keepHealth(ctx context.Context, h *rpc.Health, r role) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -166,6 +205,15 @@ func (e *env) keepHealth(ctx context.Context, h *rpc.Health, r role) error {
 			why = err.Error()
 		}
 		h.Set("", err == nil, why)
+		available := err
+		if r.available != nil {
+			available = r.available()
+		}
+		unavailable := ""
+		if available != nil {
+			unavailable = available.Error()
+		}
+		h.Set(availableService, available == nil, unavailable)
 		if why != last {
 			if err == nil {
 				e.Log.Info("ready", "id", r.id)

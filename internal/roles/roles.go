@@ -2,6 +2,7 @@ package roles
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -48,14 +49,14 @@ type Queue struct {
 
 // Binder runs a binder until ctx ends.
 func Binder(ctx context.Context, c Common, cl Cluster) error {
-	return withEnv(ctx, c, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+	return withEnv(ctx, c, coord.RoleBinder, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
 		return e.binder(ctx, g, c.ID, c.Listen, cl)
 	})
 }
 
 // QueueMember runs a queue member until ctx ends.
 func QueueMember(ctx context.Context, c Common, q Queue) error {
-	return withEnv(ctx, c, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+	return withEnv(ctx, c, coord.RoleQueue, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
 		rep, err := e.newReplica(ctx, g)
 		if err != nil {
 			return err
@@ -66,7 +67,7 @@ func QueueMember(ctx context.Context, c Common, q Queue) error {
 
 // FilterWorker runs a filter-worker until ctx ends.
 func FilterWorker(ctx context.Context, c Common) error {
-	return withEnv(ctx, c, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+	return withEnv(ctx, c, coord.RoleFilterWorker, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
 		rep, err := e.newReplica(ctx, g)
 		if err != nil {
 			return err
@@ -77,7 +78,7 @@ func FilterWorker(ctx context.Context, c Common) error {
 
 // ScoreWorker runs a score-worker until ctx ends.
 func ScoreWorker(ctx context.Context, c Common) error {
-	return withEnv(ctx, c, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+	return withEnv(ctx, c, coord.RoleScoreWorker, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
 		rep, err := e.newReplica(ctx, g)
 		if err != nil {
 			return err
@@ -88,7 +89,7 @@ func ScoreWorker(ctx context.Context, c Common) error {
 
 // Gateway runs a gateway until ctx ends.
 func Gateway(ctx context.Context, c Common, p Public) error {
-	return withEnv(ctx, c, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+	return withEnv(ctx, c, coord.RoleGateway, rpc.TCP(), func(ctx context.Context, e *env, g *errgroup.Group) error {
 		rep, err := e.newReplica(ctx, g)
 		if err != nil {
 			return err
@@ -129,7 +130,7 @@ func All(ctx context.Context, c Common, o AllOptions) error {
 		defer etcd.Close()
 		c.EtcdEndpoints = etcd.Endpoints()
 	}
-	return withEnv(ctx, c, rpc.Memory(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+	return withEnv(ctx, c, coord.RoleGateway, rpc.Memory(), func(ctx context.Context, e *env, g *errgroup.Group) error {
 		if etcd != nil {
 			g.Go(func() error { return etcd.Wait(ctx) })
 		}
@@ -184,7 +185,8 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	if err != nil {
 		return err
 	}
-	r.register, r.ready, r.version, r.head, r.digest = s.Register, s.Ready, s.Version, s.Version, s.Digest
+	r.register, r.ready, r.available = s.Register, s.Ready, s.Available
+	r.version, r.head, r.digest = s.Version, s.Version, s.Digest
 	g.Go(func() error { return s.Run(ctx) })
 	return e.serve(ctx, g, r)
 }
@@ -314,7 +316,9 @@ func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, re
 	if err != nil {
 		return fmt.Errorf("listen for the public API: %w", err)
 	}
-	public := rpc.NewServer(e.rpc, "public", publicOptions()...)
+	cfg := e.rpc
+	cfg.Net, cfg.TLS = rpc.TCP(), e.tls(coord.RoleGateway)
+	public := rpc.NewServer(cfg, "public", append(publicOptions(), rpc.WithCallers(callersAt(coord.RoleGateway)))...)
 	s.Register(public.Registrar())
 	g.Go(func() error { return public.Serve(ctx, l) })
 	g.Go(func() error { return e.keepHealth(ctx, public.Health(), r) })
@@ -344,6 +348,9 @@ func (e *env) serveJSON(ctx context.Context, g *errgroup.Group, target, listen s
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return "", fmt.Errorf("listen for JSON: %w", err)
+	}
+	if e.certs != nil {
+		l = tls.NewListener(l, e.certs.Server(true))
 	}
 	g.Go(func() error { return gateway.ServeHTTP(ctx, l, handler) })
 	return l.Addr().String(), nil

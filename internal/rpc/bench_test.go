@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -10,8 +11,14 @@ import (
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
-// BenchmarkUnaryCall measures one empty call: bare is gRPC alone, full is what this package makes of it.
+// BenchmarkUnaryCall measures one empty call: bare is gRPC alone, full is what this package makes of it, tls is that over TLS.
 func BenchmarkUnaryCall(b *testing.B) {
+	b.Run("net=tcp/tls", func(b *testing.B) {
+		ca := newIssuer(b)
+		server := tlsOf(b, ca.give(b.TempDir(), "binder", ca), false)
+		r := startBinder(b, server, new(atomic.Int64))
+		callOften(b, client(b, tlsOf(b, ca.give(b.TempDir(), "queue", ca), false), r.address))
+	})
 	for name, network := range map[string]rpc.Network{"net=tcp": rpc.TCP(), "net=memory": rpc.Memory()} {
 		b.Run(name+"/bare", func(b *testing.B) {
 			l, err := network.Listen(anyAddress(network))

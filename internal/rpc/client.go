@@ -82,6 +82,12 @@ func dialOptions(cfg Config) []grpc.DialOption {
 			MinConnectTimeout: 5 * time.Second,
 		}),
 	}
+	if cfg.TLS != nil {
+		options = append(options, grpc.WithTransportCredentials(cfg.TLS.Client))
+		if cfg.TLS.Servers != nil {
+			options = append(options, grpc.WithPerRPCCredentials(serverCheck{cfg.TLS}))
+		}
+	}
 	if cfg.Trace != nil {
 		options = append(options, grpc.WithStatsHandler(otelgrpc.NewClientHandler(
 			otelgrpc.WithTracerProvider(cfg.Trace), otelgrpc.WithPropagators(propagation.TraceContext{}))))

@@ -14,9 +14,10 @@ type Config struct {
 	Log     *slog.Logger         // nil discards
 	Metrics *prometheus.Registry // where call metrics are registered, once however many servers share it; nil keeps none
 	Trace   trace.TracerProvider // nil means no tracing
+	TLS     *TLS                 // nil means plaintext, and that everybody may do everything
 }
 
-// withDefaults returns c with every nil but Trace replaced.
+// withDefaults returns c with every nil but Trace and TLS replaced.
 func (c Config) withDefaults() Config {
 	if c.Net == nil {
 		c.Net = TCP()

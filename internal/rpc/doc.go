@@ -19,5 +19,6 @@
 // [ServeOps] is the HTTP side of a process: metrics, liveness and readiness.
 //
 // The package knows no service of Berth and imports no other Berth package. It does not discover peers, does not
-// balance load, and does not choose which peer to ask next. Connections are not encrypted.
+// balance load, and does not choose which peer to ask next. With [Config.TLS], connections are encrypted and each side
+// checks the other's role call by call.
 package rpc

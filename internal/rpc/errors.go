@@ -35,6 +35,8 @@ const (
 	ReasonLogCompacted  Reason = "LOG_COMPACTED"  // OUT_OF_RANGE: load a snapshot, then follow
 	ReasonInvalid       Reason = "INVALID"        // INVALID_ARGUMENT: fix the request
 	ReasonNotFound      Reason = "NOT_FOUND"      // NOT_FOUND
+	ReasonNoIdentity    Reason = "NO_IDENTITY"    // UNAUTHENTICATED: the caller has shown no certificate of a role
+	ReasonWrongRole     Reason = "WRONG_ROLE"     // PERMISSION_DENIED: the caller's role may not; UNAVAILABLE: the server's does not
 	ReasonInternal      Reason = "INTERNAL"       // INTERNAL: the detail is in the server's log
 )
 

@@ -82,7 +82,7 @@ func start(t *testing.T, network rpc.Network, svc *service, opts ...rpc.Option) 
 	}, logs, svc, opts...)
 }
 
-func startWith(t *testing.T, cfg rpc.Config, logs *logBuffer, svc *service, opts ...rpc.Option) *running {
+func startWith(t testing.TB, cfg rpc.Config, logs *logBuffer, svc *service, opts ...rpc.Option) *running {
 	t.Helper()
 	l, err := cfg.Net.Listen(anyAddress(cfg.Net))
 	if err != nil {
@@ -112,7 +112,7 @@ func startWith(t *testing.T, cfg rpc.Config, logs *logBuffer, svc *service, opts
 }
 
 // stop ends the server and returns what Serve returned.
-func (r *running) stop(t *testing.T) error {
+func (r *running) stop(t testing.TB) error {
 	t.Helper()
 	r.cancel()
 	receive(t, r.done, "Serve to return")
@@ -133,7 +133,7 @@ func anyAddress(network rpc.Network) string {
 }
 
 // receive waits for a value of c, or its end.
-func receive[T any](t *testing.T, c <-chan T, what string) T {
+func receive[T any](t testing.TB, c <-chan T, what string) T {
 	t.Helper()
 	select {
 	case v := <-c:

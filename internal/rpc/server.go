@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -43,6 +44,7 @@ type options struct {
 	deadline         time.Duration
 	drainFor         time.Duration
 	connAge, ageLeft time.Duration
+	callers          map[string]Callers
 }
 
 // WithRequestLimit sets the largest request, in bytes; by default it is [MessageLimit].
@@ -106,6 +108,12 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 			MaxConnectionAgeGrace: o.ageLeft,
 		}),
 		grpc.WaitForHandlers(true), // so that Serve owns every handler's goroutine
+	}
+	if cfg.TLS != nil {
+		// Behind the interceptors above: refused calls are counted and logged like all that fail.
+		allowed := &access{role: cfg.TLS.Role, callers: o.callers}
+		serverOptions = append(serverOptions, grpc.Creds(credentials.NewTLS(cfg.TLS.Server)),
+			grpc.ChainUnaryInterceptor(allowed.unary), grpc.ChainStreamInterceptor(allowed.stream))
 	}
 	if cfg.Trace != nil {
 		serverOptions = append(serverOptions, grpc.StatsHandler(otelgrpc.NewServerHandler(

@@ -152,7 +152,7 @@ func (s *Service) candidate(ctx context.Context) error {
 			s.cfg.Log.Warn("session not closed; its lease will expire", "err", err)
 		}
 	}()
-	s.wait("standing by until elected")
+	s.wait(standingBy)
 	held, err := s.cfg.Coord.Campaign(ctx, session, s.cfg.ID, s.cfg.Address)
 	if err != nil {
 		return fmt.Errorf("campaign: %w", err)
@@ -192,6 +192,19 @@ func (s *Service) Ready() error {
 	}
 	return errors.New(*s.waits.Load())
 }
+
+// Available returns nil while this binder does its part: it is ready, or it stands by for the binder that is elected.
+// Between its election and the opening of its epoch, and without etcd, it is neither.
+func (s *Service) Available() error {
+	err := s.Ready()
+	if err != nil && err.Error() == standingBy {
+		return nil
+	}
+	return err
+}
+
+// standingBy is what a binder waits for that is in the race, while another one is elected.
+const standingBy = "standing by until elected"
 
 func (s *Service) wait(why string) { s.waits.Store(&why) }
 
