@@ -1,0 +1,201 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+const tokens = `
+# those who look
+r-token, reader, read
+w-token, writer, write
+`
+
+func guard(t *testing.T, change func(*GuardConfig)) *Guard {
+	t.Helper()
+	reviewer, err := ReadTokens(strings.NewReader(tokens))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := GuardConfig{Reviewer: reviewer}
+	if change != nil {
+		change(&cfg)
+	}
+	g, err := NewGuard(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// call makes a call with a header through a Guard; it returns what the Guard says, nil if the call came through.
+func call(t *testing.T, g *Guard, header, method string, request any) error {
+	t.Helper()
+	ctx := t.Context()
+	if header != "" {
+		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", header))
+	}
+	came := false
+	_, err := g.Unary(ctx, request, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
+		came = true
+		return nil, nil
+	})
+	if came != (err == nil) {
+		t.Errorf("%s: came through: %v, error %v", method, came, err)
+	}
+	return err
+}
+
+// requests are one of each method.
+var requests = map[string]any{
+	"GetStatus": &schedulingv1.GetStatusRequest{}, "ListPods": &schedulingv1.ListPodsRequest{Namespace: "a"},
+	"GetPod":    &schedulingv1.GetPodRequest{Namespace: "a", Name: "p"},
+	"ListNodes": &schedulingv1.ListNodesRequest{}, "GetNode": &schedulingv1.GetNodeRequest{Name: "n"},
+	"WatchPlacements": nil, "Apply": &schedulingv1.ApplyRequest{}, "Delete": &schedulingv1.DeleteRequest{},
+}
+
+// methods yields the names of all methods of SchedulingService.
+func methods(visit func(name, full string)) {
+	d := &schedulingv1.SchedulingService_ServiceDesc
+	for _, m := range d.Methods {
+		visit(m.MethodName, "/"+d.ServiceName+"/"+m.MethodName)
+	}
+	for _, m := range d.Streams {
+		visit(m.StreamName, "/"+d.ServiceName+"/"+m.StreamName)
+	}
+}
+
+func TestEveryMethodIsGuarded(t *testing.T) {
+	g := guard(t, nil)
+	methods(func(name, full string) {
+		request, ok := requests[name]
+		if !ok {
+			t.Fatalf("%s: this test has no request for it", name)
+		}
+		writes := name == "Apply" || name == "Delete"
+		for header, want := range map[string]codes.Code{
+			"": codes.Unauthenticated, "Bearer": codes.Unauthenticated, "Bearer nobody": codes.Unauthenticated,
+			"Basic r-token": codes.Unauthenticated, "bearer w-token": codes.OK, "Bearer r-token": codes.OK,
+		} {
+			if writes && header == "Bearer r-token" {
+				want = codes.PermissionDenied
+			}
+			if err := call(t, g, header, full, request); status.Code(err) != want {
+				t.Errorf("%s with %q: %v, want %v", name, header, err, want)
+			}
+		}
+	})
+}
+
+func TestOthersThanPeoplesCallsAreNotGuarded(t *testing.T) {
+	g := guard(t, nil)
+	for method, want := range map[string]codes.Code{
+		"/grpc.health.v1.Health/Check":                                   codes.OK,
+		"/berth.member.v1.MemberService/GetInfo":                         codes.OK,
+		"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      codes.Unauthenticated,
+		"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": codes.Unauthenticated,
+	} {
+		if err := call(t, g, "", method, nil); status.Code(err) != want {
+			t.Errorf("%s: %v, want %v", method, err, want)
+		}
+	}
+	if err := call(t, g, "Bearer r-token", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", nil); err != nil {
+		t.Errorf("reflection for a known caller: %v", err)
+	}
+}
+
+func TestOneCallerDoesNotUseUpWhatAnotherMay(t *testing.T) {
+	g := guard(t, func(c *GuardConfig) { c.Rate, c.Burst = 0.001, 2 })
+	get := func(token string) error {
+		return call(t, g, "Bearer "+token, schedulingv1.SchedulingService_GetStatus_FullMethodName, &schedulingv1.GetStatusRequest{})
+	}
+	for range 2 {
+		if err := get("r-token"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := get("r-token")
+	if status.Code(err) != codes.ResourceExhausted || rpc.ReasonOf(err) != ReasonTooManyCalls {
+		t.Errorf("the third call: %v, want RESOURCE_EXHAUSTED, TOO_MANY_CALLS", err)
+	}
+	if err := get("w-token"); err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+}
+
+// broken is a Reviewer that cannot tell.
+type broken struct{ asked atomic.Int64 }
+
+func (b *broken) Authenticate(context.Context, string) (Caller, error) {
+	b.asked.Add(1)
+	return Caller{}, errors.New("the API server is away, and its token is s3cret")
+}
+func (b *broken) Allowed(context.Context, Caller, Permission) (bool, string, error) {
+	return true, "", nil
+}
+
+func TestWhoCannotBeReviewedIsNotLetIn(t *testing.T) {
+	g := guard(t, func(c *GuardConfig) { c.Reviewer = new(broken) })
+	err := call(t, g, "Bearer r-token", schedulingv1.SchedulingService_GetStatus_FullMethodName, &schedulingv1.GetStatusRequest{})
+	if status.Code(err) != codes.Unavailable || rpc.ReasonOf(err) != ReasonNoReview || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("%v, want UNAVAILABLE, NO_REVIEW, and nothing of the cause", err)
+	}
+}
+
+func TestAPermissionReadsAsASentence(t *testing.T) {
+	for want, p := range map[string]Permission{
+		"get pods/p in namespace a":     {Verb: "get", Resource: "pods", Namespace: "a", Name: "p"},
+		"list pods in all namespaces":   {Verb: "list", Resource: "pods"},
+		"get nodes/n":                   {Verb: "get", Resource: "nodes", Name: "n"},
+		"delete " + "/berth/manifests":  {Verb: "delete", Path: manifestsPath},
+		"watch pods in all namespaces":  {Verb: "watch", Resource: "pods"},
+		"create pods in namespace prod": {Verb: "create", Resource: "pods", Namespace: "prod"},
+	} {
+		if got := p.String(); got != want {
+			t.Errorf("%+v: %q, want %q", p, got, want)
+		}
+	}
+}
+
+func TestBrokenTokenFilesAreRefusedByLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "there is none", "\n# nothing\n": "there is none", "a,b": "line 1", "a,b,admin": "line 1", "a,b,read\n,c,read": "line 2",
+		"a,b,read\n\na,c,write": "line 3: the token of c is in another line too",
+	} {
+		if _, err := ReadTokens(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want an error with %q", text, err, want)
+		}
+	}
+}
+
+func TestAGuardNeedsSense(t *testing.T) {
+	for want, cfg := range map[string]GuardConfig{
+		"Reviewer": {}, "Rate": {Reviewer: new(broken), Rate: -1}, "Burst": {Reviewer: new(broken), Burst: -1},
+	} {
+		if _, err := NewGuard(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want an error that names %s", cfg, err, want)
+		}
+	}
+}
+
+func TestTheCallThatIsTooMuchSaysWhenToComeBack(t *testing.T) {
+	g := guard(t, func(c *GuardConfig) { c.Rate, c.Burst = 0.5, 1 })
+	if _, ok := g.take("a"); !ok {
+		t.Fatal("the first is refused")
+	}
+	if wait, ok := g.take("a"); ok || wait != 2*time.Second {
+		t.Errorf("the second: %v, to wait %v; want to wait 2s", ok, wait)
+	}
+}
