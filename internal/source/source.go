@@ -114,6 +114,9 @@ type Source interface {
 	Ready() error
 	// MaxBatch is how many bindings one Bind takes.
 	MaxBatch() int
+	// Fenced says that a Bind writes a placement in one transaction that holds only while fence does. Nobody has to finish
+	// such a bind for a binder that was deposed, so it needs no record before.
+	Fenced() bool
 	// Bind writes placements and answers for each, in order. fence is the guard of the binder's term.
 	Bind(ctx context.Context, fence coord.Cond, bindings []Binding) []Outcome
 	// Lookup reads, consistently, the uid and the node ("" if none) of a pod. found is false if there is none of the name.

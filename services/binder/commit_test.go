@@ -63,6 +63,45 @@ func TestNothingIsBoundBeforeItsIntentIsRecorded(t *testing.T) {
 	}
 }
 
+func TestBindsThatAreFencedNeedNoIntent(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	src.fenced = true
+	src.setNode(node("a", 1000))
+	src.setPod(pod("recorded", 10))
+	src.setPod(pod("p", 10))
+	leave(t, etcd, coord.Batch{ID: 7, Intents: []coord.Intent{meant("recorded", "a")}})
+	other := connect(t, etcd, prefix)
+	before, err := other.ReadRecord(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, etcd, src)
+	b.active()
+	b.awaitPhase("recorded", "bound on a")
+	eventually(t, "the intent of another binder is finished", func() bool { return len(intents(t, other)) == 0 })
+	finished, err := other.ReadRecord(t.Context())
+	if err != nil || finished.Version.Epoch <= before.Version.Epoch {
+		t.Fatalf("the version that was recorded with that is %v, %v; before it was %v", finished.Version, err, before.Version)
+	}
+	src.answers(func(binding source.Binding) source.Outcome {
+		if now := intents(t, other); len(now) > 0 {
+			t.Errorf("%s is bound, and recorded: %v", binding.UID, now)
+		}
+		return source.Outcome{Result: source.BindDone}
+	})
+	if got := b.commit(b.request(1, "p")); got[0] != "assumed" {
+		t.Fatalf("p is %s", got[0])
+	}
+	b.awaitPhase("p", "bound on a")
+	after, err := other.ReadRecord(t.Context())
+	if err != nil || after.Version != finished.Version || len(after.Batches) > 0 {
+		t.Errorf("the record is %+v, %v; want it as it was, %+v", after, err, finished)
+	}
+	if n := b.term.Load().unbound.count(); n != 0 {
+		t.Errorf("%d pods count as unbound", n)
+	}
+}
+
 func TestIntentsOfFinishedBatchesDisappear(t *testing.T) {
 	etcd, src := startEtcd(t), newFakeSource()
 	src.setNode(node("a", 1000))

@@ -23,6 +23,7 @@ type fakeSource struct {
 	log     []source.Event        // everything that ever changed
 	watches int                   // running at the moment
 
+	fenced bool // its binds are
 	// answer, if not nil, is asked before a bind happens; BindDone lets it happen.
 	answer    func(source.Binding) source.Outcome
 	binds     []source.Binding // all that were tried
@@ -102,6 +103,7 @@ func (s *fakeSource) nodeOf(uid string) string {
 
 func (s *fakeSource) Name() string  { return "fake" }
 func (s *fakeSource) MaxBatch() int { return 16 }
+func (s *fakeSource) Fenced() bool  { return s.fenced }
 
 func (s *fakeSource) Ready() error {
 	s.mu.Lock()

@@ -33,7 +33,7 @@ func pureTerm(t testing.TB, src source.Source) *term {
 	}
 	term.events = newEventLane(100, []*bound{term.unbound, term.preempting}, m.laneDropped.WithLabelValues(laneEvents).Inc, func(err error) { t.Errorf("event: %v", err) })
 	term.reports = newReportLane(src, 100, term.unbound, l.unplaced, func(err error) { t.Errorf("report: %v", err) })
-	term.recorder = newRecorder(nil, 1, l.version, term.binds, nil, term.log)
+	term.recorder = newRecorder(nil, false, 1, l.version, term.binds, nil, term.log)
 	l.open()
 	return term
 }

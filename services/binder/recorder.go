@@ -16,7 +16,10 @@ import (
 // batchLimit bounds the intents of one etcd transaction, to stay far below etcd's request size.
 const batchLimit = 1000
 
-// intent is a binding whose record is in etcd, with the batch to which it belongs.
+// unrecorded is the batch of fenced binds.
+const unrecorded = 0
+
+// intent is a binding whose record is in etcd, if it needs one, with the batch to which it belongs.
 type intent struct {
 	source.Binding
 	batch int64
@@ -29,9 +32,11 @@ type termRecord interface {
 }
 
 // recorder writes what was assumed to etcd, many commits in one transaction, and lets the binds go only when that
-// has succeeded. It also removes the intents of batches whose binds have all been decided.
+// has succeeded. It also removes the intents of batches whose binds have all been decided. If binds are fenced, they are
+// let go at once: see source.Source.
 type recorder struct {
 	term    termRecord
+	fenced  bool
 	version func() cluster.Version
 	out     chan<- intent
 	log     *slog.Logger
@@ -46,9 +51,9 @@ type recorder struct {
 	finished []int64
 }
 
-func newRecorder(term termRecord, firstID int64, version func() cluster.Version, out chan<- intent, took func(time.Duration), log *slog.Logger) *recorder {
+func newRecorder(term termRecord, fenced bool, firstID int64, version func() cluster.Version, out chan<- intent, took func(time.Duration), log *slog.Logger) *recorder {
 	return &recorder{
-		term: term, version: version, out: out, log: log, took: took,
+		term: term, fenced: fenced, version: version, out: out, log: log, took: took,
 		wake: make(chan struct{}, 1), nextID: firstID, open: make(map[int64]int),
 	}
 }
@@ -75,6 +80,9 @@ func (r *recorder) adopt(batch int64, open int) {
 
 // decided says that one bind of a batch has an outcome.
 func (r *recorder) decided(batch int64) {
+	if batch == unrecorded {
+		return
+	}
 	r.mu.Lock()
 	r.open[batch]--
 	done := r.open[batch] == 0
@@ -118,9 +126,9 @@ func (r *recorder) run(ctx context.Context) error {
 	}
 }
 
-// recordOnce writes one transaction with what waits; false: nothing did.
+// recordOnce records what waits, if it has to be, and lets its binds go; false: nothing did.
 func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
-	// 1. Take what waits. The version is read afterwards: it covers at least the placements taken.
+	// 1. Take what waits.
 	r.mu.Lock()
 	n := min(len(r.waiting), batchLimit)
 	placed := r.waiting[:n:n]
@@ -130,7 +138,9 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	finished := r.finished
 	r.finished = nil
 	var batch *coord.Batch
-	if n > 0 {
+	id := int64(unrecorded)
+	if n > 0 && !r.fenced {
+		id = r.nextID
 		batch = &coord.Batch{ID: r.nextID}
 		r.nextID++
 		r.open[batch.ID] = n
@@ -139,37 +149,47 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	if n == 0 && len(finished) == 0 {
 		return false, nil
 	}
-	for _, b := range placed {
-		batch.Intents = append(batch.Intents, coord.Intent{PodUID: b.UID, Namespace: b.Namespace, Name: b.Name, Node: b.Node})
-	}
-	v := r.version()
-
-	// 2. Write it; an unknown outcome is asked again until it is known or the term is over.
-	began := time.Now()
-	for {
-		err := r.term.Record(ctx, coord.Version{Epoch: int64(v.Epoch), Seq: int64(v.Seq)}, batch, finished)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, coord.ErrUnknown) || ctx.Err() != nil {
-			return false, fmt.Errorf("record batch of %d: %w", n, err)
-		}
-		r.log.Warn("record outcome unknown, asking again", "version", v.String(), "err", err)
-		select {
-		case <-ctx.Done():
-			return false, ctx.Err()
-		case <-time.After(200 * time.Millisecond):
+	// 2. Record it.
+	if batch != nil {
+		for _, b := range placed {
+			batch.Intents = append(batch.Intents, coord.Intent{PodUID: b.UID, Namespace: b.Namespace, Name: b.Name, Node: b.Node})
 		}
 	}
-	r.took(time.Since(began))
-
+	if batch != nil || len(finished) > 0 {
+		if err := r.write(ctx, batch, finished); err != nil {
+			return false, err
+		}
+	}
 	// 3. Let the binds go.
 	for _, b := range placed {
 		select {
-		case r.out <- intent{Binding: b, batch: batch.ID}:
+		case r.out <- intent{Binding: b, batch: id}:
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
 	}
 	return true, nil
+}
+
+// write writes a batch, if there is one, in one transaction with the version, which covers at least the batch's placements,
+// and removes the finished batches. An unknown outcome is asked again until it is known or the term is over.
+func (r *recorder) write(ctx context.Context, batch *coord.Batch, finished []int64) error {
+	v := r.version()
+	began := time.Now()
+	for {
+		err := r.term.Record(ctx, coord.Version{Epoch: int64(v.Epoch), Seq: int64(v.Seq)}, batch, finished)
+		if err == nil {
+			r.took(time.Since(began))
+			return nil
+		}
+		if !errors.Is(err, coord.ErrUnknown) || ctx.Err() != nil {
+			return fmt.Errorf("record at version %v: %w", v, err)
+		}
+		r.log.Warn("record outcome unknown, asking again", "version", v.String(), "err", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }

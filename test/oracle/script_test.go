@@ -179,6 +179,7 @@ func (s *script) Ready() error { return nil }
 
 // MaxBatch returns how many bindings one call takes.
 func (s *script) MaxBatch() int { return 20 }
+func (s *script) Fenced() bool  { return false }
 
 // Watch tells that there is nothing, and then event by event what there is.
 func (s *script) Watch(ctx context.Context, sink func(source.Event)) error {

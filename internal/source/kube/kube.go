@@ -206,6 +206,9 @@ func (s *Source) Name() string { return "kube" }
 // MaxBatch returns how many bindings one Bind takes. They are bound concurrently, one request each.
 func (s *Source) MaxBatch() int { return maxBatch }
 
+// Fenced returns false: the API server knows nothing of terms.
+func (s *Source) Fenced() bool { return false }
+
 // Ready says which resources Watch is not following at the moment, and why.
 func (s *Source) Ready() error {
 	s.mu.Lock()

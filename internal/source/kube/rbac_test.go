@@ -20,7 +20,7 @@ import (
 // granted reads the role and the binding that are deployed.
 func granted(t *testing.T) (role rbacv1.ClusterRole, binding rbacv1.ClusterRoleBinding) {
 	t.Helper()
-	text, err := os.ReadFile("../../../deploy/kubernetes/rbac.yaml")
+	text, err := os.ReadFile("../../../deploy/kustomize/base/rbac.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -140,6 +140,9 @@ func (s *Source) Name() string { return "local" }
 // MaxBatch returns how many placements fit one transaction.
 func (s *Source) MaxBatch() int { return maxBatch }
 
+// Fenced returns true: a placement is a transaction that the fence guards.
+func (s *Source) Fenced() bool { return true }
+
 // Ready says that the manifests have not been read yet, and why. Once they have, etcd's own absence is not said here:
 // whoever uses etcd knows.
 func (s *Source) Ready() error {
