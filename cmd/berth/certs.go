@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/coord"
 )
@@ -26,7 +27,7 @@ const etcdRole = "etcd"
 
 func certsCommand() *cobra.Command {
 	var dir string
-	var roles, hosts []string
+	var roles, hosts, tokens []string
 	var caDays, days int
 	c := &cobra.Command{
 		Use:   "certs --dir DIR",
@@ -34,7 +35,8 @@ func certsCommand() *cobra.Command {
 		Long: "Certs writes ca.crt and ca.key into a directory, unless they are there, and ROLE.crt and ROLE.key for each role,\n" +
 			"signed by it; ECDSA P-256. Key pairs that are there are replaced: run it again before they expire, and roles take\n" +
 			"up the new ones by themselves. Only ca.crt and a role's own key pair belong where the role runs; ca.key does not.\n" +
-			"In a cluster, cert-manager does the same. Role etcd makes a key pair for etcd's servers.",
+			"In a cluster, cert-manager does the same. Role etcd makes a key pair for etcd's servers. For --token, it writes USER.token\n" +
+			"and a line in the file tokens, for the gateway's --authenticate=tokens; who has a token keeps it.",
 		Example: "  berth certs --dir certs --host gateway,localhost,127.0.0.1\n" +
 			"  berth queue --tls-cert certs/queue.crt --tls-key certs/queue.key --tls-ca certs/ca.crt …",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,10 +51,23 @@ func certsCommand() *cobra.Command {
 			if caDays < 1 || days < 1 {
 				return errors.New("--ca-days and --days: want at least 1")
 			}
+			var grants []access.Grant
+			for _, text := range tokens {
+				grant, err := access.ParseGrant(text)
+				if err != nil {
+					return fmt.Errorf("--token: %w", err)
+				}
+				grants = append(grants, grant)
+			}
 			did, err := certs.Make(certs.Request{
 				Dir: dir, Roles: roles, Hosts: hosts, Known: knownByHost, Now: time.Now(),
 				CALife: time.Duration(caDays) * 24 * time.Hour, Life: time.Duration(days) * 24 * time.Hour,
 			})
+			if err == nil {
+				var more []string
+				more, err = access.MakeTokens(dir, grants)
+				did = append(did, more...)
+			}
 			for _, line := range did {
 				fmt.Fprintln(cmd.OutOrStdout(), line)
 			}
@@ -63,6 +78,7 @@ func certsCommand() *cobra.Command {
 	fs.StringVar(&dir, "dir", "", "where to write; made if it is not there")
 	fs.StringSliceVar(&roles, "role", certRoles, "the roles to make key pairs for")
 	fs.StringSliceVar(&hosts, "host", []string{"localhost", "127.0.0.1", "::1"}, "the host names and IP addresses under which the gateway, or etcd, is known")
+	fs.StringSliceVar(&tokens, "token", nil, "USER=read or USER=write: the people to make tokens for")
 	fs.IntVar(&caDays, "ca-days", 3650, "how long a new authority holds")
 	fs.IntVar(&days, "days", 365, "how long key pairs hold; no longer than the authority")
 	return c

@@ -88,12 +88,12 @@ func addHTTP(fs *pflag.FlagSet, p *roles.Public) {
 }
 
 func addBatch(fs *pflag.FlagSet, q *roles.Queue) {
-	fs.IntVar(&q.BatchSize, "batch-size", 256, "pods a shard attempts at once, 1 to 10000")
+	fs.IntVar(&q.BatchSize, "batch-size", 256, "pods a shard attempts at once, 1 to 1000")
 }
 
 func checkBatch(q roles.Queue) error {
-	if q.BatchSize < 1 || q.BatchSize > 10_000 {
-		return fmt.Errorf("--batch-size: %d: want 1 to 10000", q.BatchSize)
+	if q.BatchSize < 1 || q.BatchSize > 1000 {
+		return fmt.Errorf("--batch-size: %d: want 1 to 1000", q.BatchSize)
 	}
 	return nil
 }
@@ -106,7 +106,8 @@ func allCommand() *cobra.Command {
 		Use:   "all",
 		Short: "Run every role in this process; without --etcd-endpoints, an etcd too",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(f.finish("berth", false), f.tls.allows("--http-listen", o.HTTPListen), cl.finish(cmd.Flags()), checkBatch(o.Queue)); err != nil {
+			if err := errors.Join(f.finish("berth", false), f.tls.allows("--http-listen", o.HTTPListen),
+				checkAccess(&o.Access, f.common.Listen, o.HTTPListen), cl.finish(cmd.Flags()), checkBatch(o.Queue)); err != nil {
 				return err
 			}
 			if cl.writeTo != "" {
@@ -127,6 +128,7 @@ func allCommand() *cobra.Command {
 	cl.add(fs)
 	cl.addConfig(fs)
 	addHTTP(fs, &o.Public)
+	addAccess(fs, &o.Access)
 	addBatch(fs, &o.Queue)
 	fs.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "where the embedded etcd keeps its data")
 	fs.IntVar(&o.Queues, "queues", 1, "queue members")
@@ -199,6 +201,12 @@ func noCheck(*commonFlags) error { return nil }
 func gatewayCommand() *cobra.Command {
 	var p roles.Public
 	return roleCommand("gateway", "Run a gateway: it serves the public API", "127.0.0.1:7070",
-		func(fs *pflag.FlagSet) { addHTTP(fs, &p) }, func(f *commonFlags) error { return f.tls.allows("--http-listen", p.HTTPListen) },
+		func(fs *pflag.FlagSet) {
+			addHTTP(fs, &p)
+			addAccess(fs, &p.Access)
+		},
+		func(f *commonFlags) error {
+			return errors.Join(f.tls.allows("--http-listen", p.HTTPListen), checkAccess(&p.Access, f.common.Listen, p.HTTPListen))
+		},
 		func(ctx context.Context, c roles.Common) error { return roles.Gateway(ctx, c, p) })
 }

@@ -46,7 +46,7 @@ func command() *cobra.Command {
 	if s := os.Getenv("BERTH_SERVER"); s != "" {
 		defaultServer = s
 	}
-	var tls clientFlags
+	tls := clientFlags{token: os.Getenv("BERTH_TOKEN")}
 	for _, c := range cli.Commands(cli.Options{DefaultServer: defaultServer, Dial: tls.dial, In: os.Stdin, Out: os.Stdout, Err: os.Stderr}) {
 		tls.add(c.Flags(), os.Getenv("BERTH_TLS_CA"))
 		c.GroupID = "client"

@@ -3,6 +3,8 @@ package access
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -197,5 +199,68 @@ func TestTheCallThatIsTooMuchSaysWhenToComeBack(t *testing.T) {
 	}
 	if wait, ok := g.take("a"); ok || wait != 2*time.Second {
 		t.Errorf("the second: %v, to wait %v; want to wait 2s", ok, wait)
+	}
+}
+
+func TestTokensThatAreMadeAreKnownAndKept(t *testing.T) {
+	dir := t.TempDir()
+	read := func() (*Tokens, map[string]string) {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(dir, "tokens"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		known, err := ReadTokens(strings.NewReader(string(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := make(map[string]string)
+		for _, user := range []string{"ann", "bob"} {
+			token, err := os.ReadFile(filepath.Join(dir, user+".token"))
+			if err == nil {
+				own[user] = strings.TrimSpace(string(token))
+			}
+		}
+		return known, own
+	}
+	make := func(texts ...string) {
+		t.Helper()
+		var grants []Grant
+		for _, text := range texts {
+			g, err := ParseGrant(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			grants = append(grants, g)
+		}
+		if did, err := MakeTokens(dir, grants); err != nil || len(did) != len(grants) {
+			t.Fatalf("%q, %v", did, err)
+		}
+	}
+	make("ann=write")
+	_, first := read()
+	make("ann=read", "bob=read")
+	known, own := read()
+	if own["ann"] != first["ann"] || own["ann"] == own["bob"] || len(own["bob"]) < 40 {
+		t.Errorf("tokens %v, then %v", first, own)
+	}
+	for user, writes := range map[string]bool{"ann": true, "bob": false} {
+		c, err := known.Authenticate(t.Context(), own[user])
+		if err != nil || c.User != user {
+			t.Fatalf("the token of %s is of %+v, %v", user, c, err)
+		}
+		if may, _, _ := known.Allowed(t.Context(), c, Permission{Verb: "create", Path: manifestsPath}); may != writes {
+			t.Errorf("%s may write: %v", user, may)
+		}
+	}
+	for _, name := range []string{"tokens", "ann.token"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v; want it to be its owner's alone", name, info.Mode(), err)
+		}
+	}
+	for _, bad := range []string{"", "ann", "ann=admin", "=read", "a,b=read", "../a=read"} {
+		if _, err := ParseGrant(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
 	}
 }

@@ -29,9 +29,9 @@ var (
 
 func only(role coord.Role) []coord.Role { return []coord.Role{role} }
 
-// access says, where roles prove who they are, which roles serve an RPC and which may call it there. What is not listed
-// is refused by both sides. People call only the gateway; who of them may do what is not decided here.
-var access = []struct {
+// rights say, where roles prove who they are, which roles serve an RPC and which may call it there. What is not listed
+// is refused by both sides. People call only the gateway; who of them may do what, a guard decides.
+var rights = []struct {
 	servers, callers []coord.Role
 	methods          []string
 }{
@@ -88,7 +88,7 @@ var access = []struct {
 // callersAt returns who may call what at a server of a role.
 func callersAt(server coord.Role) map[string]rpc.Callers {
 	callers := make(map[string]rpc.Callers)
-	for _, row := range access {
+	for _, row := range rights {
 		if slices.Contains(row.servers, server) {
 			for _, method := range row.methods {
 				callers[method] = names(row.callers)
@@ -101,7 +101,7 @@ func callersAt(server coord.Role) map[string]rpc.Callers {
 // serversOf returns which roles serve each RPC.
 func serversOf() map[string][]string {
 	servers := make(map[string][]string)
-	for _, row := range access {
+	for _, row := range rights {
 		for _, method := range row.methods {
 			servers[method] = append(servers[method], names(row.servers)...)
 		}

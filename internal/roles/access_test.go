@@ -37,7 +37,7 @@ func TestEveryRPCSaysWhoServesItAndWhoMayCallIt(t *testing.T) {
 	}
 	for _, method := range all {
 		served := map[coord.Role]bool{}
-		for _, row := range access {
+		for _, row := range rights {
 			if !slices.Contains(row.methods, method) {
 				continue
 			}
@@ -55,13 +55,13 @@ func TestEveryRPCSaysWhoServesItAndWhoMayCallIt(t *testing.T) {
 			}
 		}
 		if len(served) == 0 {
-			t.Errorf("%s: nobody may serve or call it; say in access who may", method)
+			t.Errorf("%s: nobody may serve or call it; say in rights who may", method)
 		}
 	}
-	for _, row := range access {
+	for _, row := range rights {
 		for _, method := range row.methods {
 			if !slices.Contains(all, method) {
-				t.Errorf("%s is in access, and no RPC", method)
+				t.Errorf("%s is in rights, and no RPC", method)
 			}
 		}
 	}

@@ -40,6 +40,7 @@ type Cluster struct {
 // Public is where the gateway serves people.
 type Public struct {
 	HTTPListen string // JSON; "" means nowhere
+	Access     Access
 }
 
 // Queue is what queue members need to be told.
@@ -276,7 +277,11 @@ func (e *env) newGateway(ctx context.Context, g *errgroup.Group, rep *replica.Re
 }
 
 func (e *env) gateway(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, p Public) error {
-	r := role{role: coord.RoleGateway, id: id, options: publicOptions()}
+	guard, err := e.guard(p.Access)
+	if err != nil {
+		return err
+	}
+	r := role{role: coord.RoleGateway, id: id, options: append(publicOptions(), guard...)}
 	if err := e.listen(&r, listen); err != nil {
 		return err
 	}
@@ -298,7 +303,11 @@ func (e *env) gateway(ctx context.Context, g *errgroup.Group, id, listen string,
 
 // gatewayOfAll is a gateway that other roles reach in memory, and people over TCP.
 func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, rep *replica.Replica, o AllOptions) error {
-	r := role{role: coord.RoleGateway, id: id}
+	guard, err := e.guard(o.Access)
+	if err != nil {
+		return err
+	}
+	r := role{role: coord.RoleGateway, id: id, options: guard} // JSON comes this way
 	if err := e.listen(&r, id); err != nil {
 		return err
 	}
@@ -318,7 +327,8 @@ func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, re
 	}
 	cfg := e.rpc
 	cfg.Net, cfg.TLS = rpc.TCP(), e.tls(coord.RoleGateway)
-	public := rpc.NewServer(cfg, "public", append(publicOptions(), rpc.WithCallers(callersAt(coord.RoleGateway)))...)
+	options := append(append(publicOptions(), guard...), rpc.WithCallers(callersAt(coord.RoleGateway)))
+	public := rpc.NewServer(cfg, "public", options...)
 	s.Register(public.Registrar())
 	g.Go(func() error { return public.Serve(ctx, l) })
 	g.Go(func() error { return e.keepHealth(ctx, public.Health(), r) })

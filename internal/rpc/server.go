@@ -45,6 +45,8 @@ type options struct {
 	drainFor         time.Duration
 	connAge, ageLeft time.Duration
 	callers          map[string]Callers
+	guardUnary       grpc.UnaryServerInterceptor
+	guardStream      grpc.StreamServerInterceptor
 }
 
 // WithRequestLimit sets the largest request, in bytes; by default it is [MessageLimit].
@@ -62,6 +64,11 @@ func WithDrain(d time.Duration) Option { return func(o *options) { o.drainFor = 
 // connections live as long as both sides want.
 func WithConnectionAge(age, grace time.Duration) Option {
 	return func(o *options) { o.connAge, o.ageLeft = age, grace }
+}
+
+// WithGuard has calls pass a guard, which may refuse them, right before their handlers.
+func WithGuard(unary grpc.UnaryServerInterceptor, stream grpc.StreamServerInterceptor) Option {
+	return func(o *options) { o.guardUnary, o.guardStream = unary, stream }
 }
 
 // NewServer returns a server that is not serving yet. The name is the role, for logs and metrics.
@@ -114,6 +121,9 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		allowed := &access{role: cfg.TLS.Role, callers: o.callers}
 		serverOptions = append(serverOptions, grpc.Creds(credentials.NewTLS(cfg.TLS.Server)),
 			grpc.ChainUnaryInterceptor(allowed.unary), grpc.ChainStreamInterceptor(allowed.stream))
+	}
+	if o.guardUnary != nil {
+		serverOptions = append(serverOptions, grpc.ChainUnaryInterceptor(o.guardUnary), grpc.ChainStreamInterceptor(o.guardStream))
 	}
 	if cfg.Trace != nil {
 		serverOptions = append(serverOptions, grpc.StatsHandler(otelgrpc.NewServerHandler(
