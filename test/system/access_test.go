@@ -105,10 +105,10 @@ func TestOnlyKnownCallersReachThePublicAPI(t *testing.T) {
 		want string
 	}{
 		{"", []string{"get", "status"}, "no token"},
-		{"BERTH_TOKEN=look", []string{"get", "status"}, "epoch"},
-		{"", []string{"get", "status", "--token-file", file("reader")}, "epoch"},
+		{"BERTH_TOKEN=look", []string{"get", "status"}, "leader"},
+		{"", []string{"get", "status", "--token-file", file("reader")}, "leader"},
 		{"BERTH_TOKEN=look", []string{"apply", "-f", file("pod.yaml")}, "reader may not create /berth/manifests"},
-		{"BERTH_TOKEN=change", []string{"apply", "-f", file("pod.yaml")}, "pods/default/p created"},
+		{"BERTH_TOKEN=change", []string{"apply", "-f", file("pod.yaml")}, "pod/default/p created"},
 	} {
 		if out := command(c.env, c.args...); !strings.Contains(strings.ToLower(out), strings.ToLower(c.want)) {
 			t.Errorf("%s %v: %q, want %q in it", c.env, c.args, out, c.want)
