@@ -57,7 +57,10 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 	if len(open) == 0 {
 		return nil
 	}
-	// 2. Write the others.
+	// 2. Write the others, unless the lease may have expired: then they are the next binder's, by their intents.
+	if t.ended() {
+		return nil
+	}
 	bindings := make([]source.Binding, len(open))
 	for i := range open {
 		bindings[i] = open[i].Binding

@@ -159,10 +159,13 @@ func askOne[Req, Res any](ctx context.Context, s *Service, address string, q que
 // lately taken, and not less than a minimum. It is safe for concurrent use.
 type patience struct {
 	least time.Duration
+	most  time.Duration // one slow answer does not end all hedging
 	usual atomic.Int64 // nanoseconds; falls slowly from what the slowest answer took
 }
 
-func (p *patience) limit() time.Duration { return max(p.least, 4*time.Duration(p.usual.Load())) }
+func (p *patience) limit() time.Duration {
+	return min(max(p.least, 4*time.Duration(p.usual.Load())), max(p.least, p.most))
+}
 
 // answered takes in how long an answer took. Of answers at the same time one may be lost.
 func (p *patience) answered(took time.Duration) {

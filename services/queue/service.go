@@ -149,7 +149,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, log: cfg.Log, directory: newDirectory(), bands: newBands(), binding: newBinding(), shards: make(map[int32]*shard),
-		patience: patience{least: cfg.HedgeAfter},
+		patience: patience{least: cfg.HedgeAfter, most: cfg.WorkerTimeout / 2},
 	}
 	if s.metrics, err = newMetrics(cfg.Metrics, s); err != nil {
 		return nil, fmt.Errorf("create queue: %w", err)

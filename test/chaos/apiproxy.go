@@ -1,0 +1,253 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// APIFault is what the proxy in front of the API server does to requests that write, and to reads but watches.
+type APIFault struct {
+	Status int           // answered instead of asking the API server: 409, 429, 500; 0: none
+	Late   bool          // the API server is asked, and its answer kept back until the client has given up
+	Slow   time.Duration // added before each request
+	Part   float64       // of the requests
+}
+
+// apiProxy stands in front of the API server. It speaks TLS with the server's own certificate, records the outcome of
+// each bind, and can answer badly.
+type apiProxy struct {
+	address   string
+	record    *Recorder
+	server    *http.Server
+	upstream  *httputil.ReverseProxy
+	transport *http.Transport
+	done      chan struct{}
+
+	binds sync.WaitGroup // those that are under way
+
+	mu    sync.Mutex
+	fault APIFault
+	rng   *rand.Rand
+}
+
+// lateAnswer bounds how long an answer is kept back.
+const lateAnswer = 10 * time.Second
+
+// startAPIProxy starts a proxy in front of an API server whose certificate and key are in certs.
+func startAPIProxy(server, certs string, seed uint64, record *Recorder) (*apiProxy, error) {
+	to, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.LoadX509KeyPair(filepath.Join(certs, "apiserver.crt"), filepath.Join(certs, "apiserver.key"))
+	if err != nil {
+		return nil, fmt.Errorf("load the API server's certificate: %w", err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	silent := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // connections break: they are meant to
+	p := &apiProxy{
+		address: l.Addr().String(), record: record, done: make(chan struct{}),
+		rng: rand.New(rand.NewPCG(seed, 3)),
+		transport: &http.Transport{
+			// The server is this machine's own: what is tested is not whom the proxy trusts.
+			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
+			ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 64,
+		},
+	}
+	p.upstream = &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		Transport:     p.transport,
+		FlushInterval: -1, // watches
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
+			panic(http.ErrAbortHandler) // the connection ends, as the server's did
+		},
+		ErrorLog: silent,
+	}
+	p.server = &http.Server{
+		Handler:   http.HandlerFunc(p.serve),
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}},
+		ErrorLog:  silent,
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.server.ServeTLS(l, "", "") // it ends when it is closed
+	}()
+	return p, nil
+}
+
+// set changes what the proxy does from now on.
+func (p *apiProxy) set(f APIFault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = f
+}
+
+// strikes returns the fault that meets a request, if one does.
+func (p *apiProxy) strikes(r *http.Request) APIFault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fault.Part == 0 || r.URL.Query().Get("watch") != "" || p.rng.Float64() >= p.fault.Part {
+		return APIFault{}
+	}
+	return p.fault
+}
+
+func (p *apiProxy) serve(w http.ResponseWriter, r *http.Request) {
+	fault := p.strikes(r)
+	if fault.Slow > 0 {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-time.After(fault.Slow):
+		}
+	}
+	if fault.Status != 0 {
+		refuse(w, fault.Status)
+		return
+	}
+	waiting := r.Context()
+	if fault.Late {
+		// The request goes to the server, whatever becomes of the client.
+		r = r.WithContext(context.WithoutCancel(r.Context()))
+	}
+	bind, err := readBind(r)
+	if err != nil {
+		panic(http.ErrAbortHandler) // the client went while it sent
+	}
+	answer := &recorded{ResponseWriter: w, drop: fault.Late}
+	if bind != nil {
+		p.binds.Add(1)
+		defer p.binds.Done()
+		bind.Began = p.record.Now()
+		defer func() {
+			bind.Returned, bind.Outcome = p.record.Now(), bindOutcome(answer.status)
+			p.record.Add(Entry{Call: bind})
+		}()
+	}
+	p.upstream.ServeHTTP(answer, r)
+	if fault.Late {
+		select {
+		case <-waiting.Done():
+		case <-time.After(lateAnswer):
+		}
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// refuse answers as an API server that is overloaded, broken, or in conflict.
+func refuse(w http.ResponseWriter, status int) {
+	reason := map[int]string{http.StatusConflict: "Conflict", http.StatusTooManyRequests: "TooManyRequests"}[status]
+	if reason == "" {
+		reason = "InternalError"
+	}
+	if status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"injected","reason":%q,"code":%d}`, reason, status)
+}
+
+// readBind returns the binding that a request asks for, nil if it asks for something else. The body can be read again.
+func readBind(r *http.Request) (*Call, error) {
+	if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/binding") {
+		return nil, nil
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	if err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	decoded, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	binding, ok := decoded.(*corev1.Binding)
+	if !ok {
+		return nil, errors.New("not a binding")
+	}
+	return &Call{Verb: verbBind, UID: string(binding.UID), Name: binding.Namespace + "/" + binding.Name, Node: binding.Target.Name}, nil
+}
+
+// bindOutcome says what an answer to a bind means; 0 stands for none.
+func bindOutcome(status int) Outcome {
+	switch {
+	case status >= 200 && status < 300:
+		return Done
+	case status >= 400 && status < 500:
+		return Refused
+	}
+	return Unknown
+}
+
+// recorded remembers the status of an answer, and may keep the answer from the client.
+type recorded struct {
+	http.ResponseWriter
+	status int
+	drop   bool
+	header http.Header
+}
+
+// Header implements http.ResponseWriter.
+func (w *recorded) Header() http.Header {
+	if !w.drop {
+		return w.ResponseWriter.Header()
+	}
+	if w.header == nil {
+		w.header = http.Header{}
+	}
+	return w.header
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *recorded) WriteHeader(status int) {
+	if w.status == 0 && status >= 200 {
+		w.status = status
+	}
+	if !w.drop {
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (w *recorded) Write(b []byte) (int, error) {
+	if w.drop {
+		return len(b), nil
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// Flush implements http.Flusher, for watches.
+func (w *recorded) Flush() {
+	if f, ok := w.ResponseWriter.(http.Flusher); ok && !w.drop {
+		f.Flush()
+	}
+}
+
+// stop ends the proxy and its connections. The outcomes of all binds are recorded then.
+func (p *apiProxy) stop() {
+	p.server.Close()
+	<-p.done
+	p.binds.Wait()
+	p.transport.CloseIdleConnections()
+}

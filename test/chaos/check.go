@@ -1,0 +1,448 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-scheduler/berth/internal/kubetest"
+)
+
+// Rule is what a history must not show.
+type Rule string
+
+// The rules.
+const (
+	RuleBoundTwice Rule = "a pod's node never changes"
+	RuleOvercommit Rule = "no node gets more than it has"
+	RuleConstraint Rule = "no required constraint is broken by a placement"
+	RuleUnrecorded Rule = "a pod is bound only where etcd says it is meant to go"
+	RuleVersion    Rule = "versions only grow"
+	RuleFenced     Rule = "only the elected binder writes"
+	RuleLost       Rule = "no pod is lost or stuck"
+	RuleLeft       Rule = "no intent outlives the outcome of its binds"
+	RuleProcess    Rule = "processes end when told to, in time, and not otherwise"
+	RuleLinear     Rule = "binds are linearizable"
+	RuleHistory    Rule = "the history is whole"
+)
+
+// Violation is a rule that is broken.
+type Violation struct {
+	Rule Rule
+	At   Micros
+	Text string
+}
+
+// String says it in one line.
+func (v Violation) String() string {
+	return fmt.Sprintf("%8.3fs  %s: %s", v.At.Duration().Seconds(), v.Rule, v.Text)
+}
+
+// staleness is how old the state of a node may be by which a pod has been placed on it when its bind is written. A binder
+// may be cut off from the API server, and the bind held up, for as long as a fault lasts.
+const staleness = Micros(60 * time.Second / time.Microsecond)
+
+// Check judges a history, of which it believes nothing but its entries. It is a pure function.
+func Check(entries []Entry) []Violation {
+	c := checker{
+		intents: map[placement]bool{}, meant: map[string]string{}, left: map[string]bool{}, pods: map[string]*podState{}, named: map[string]*podState{}, nodes: map[string]*nodeState{}, groups: map[string]*groupState{},
+	}
+	c.keys(inOrder(entries, func(e Entry) (int64, bool) {
+		if e.Key == nil {
+			return 0, false
+		}
+		return e.Key.Revision, true
+	}))
+	c.objects(inOrder(entries, func(e Entry) (int64, bool) {
+		if e.Object == nil {
+			return 0, false
+		}
+		return e.Object.Revision, true
+	}))
+	c.ends(entries)
+	c.found = append(c.found, linear(entries)...)
+	return c.found
+}
+
+// inOrder returns the entries of one order.
+func inOrder(entries []Entry, revision func(Entry) (int64, bool)) []Entry {
+	var out []Entry
+	for _, e := range entries {
+		if _, ok := revision(e); ok {
+			out = append(out, e)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Entry) int {
+		x, _ := revision(a)
+		y, _ := revision(b)
+		return cmp.Compare(x, y)
+	})
+	return out
+}
+
+// placement is a pod on a node.
+type placement struct{ uid, node string }
+
+// checker folds a history.
+type checker struct {
+	found []Violation
+
+	intents map[placement]bool   // ever recorded
+	meant   map[string]string    // the node of the last intent, by pod
+	left    map[string]bool      // keys of intents that are there at the end
+	pods    map[string]*podState // by uid
+	named   map[string]*podState // those that are there, by name
+	nodes   map[string]*nodeState
+	groups  map[string]*groupState
+}
+
+func (c *checker) report(rule Rule, at Micros, format string, args ...any) {
+	c.found = append(c.found, Violation{rule, at, fmt.Sprintf(format, args...)})
+}
+
+// The keys that are checked, below the prefix.
+const (
+	prefix     = "/berth/"
+	keyLeader  = "coord/leader"
+	keyVersion = "coord/version"
+	keyIntents = "coord/intents/"
+)
+
+// recordedIntents is the value of a key of intents.
+type recordedIntents struct {
+	Epoch   int64
+	Intents [][4]string // pod's uid, namespace, name, and the node
+}
+
+// keys folds the changes in Berth's etcd.
+func (c *checker) keys(entries []Entry) {
+	var elected int64 // the epoch of the elected binder; 0: there is none
+	var epoch, seq int64
+	for _, e := range entries {
+		k := e.Key
+		// Of one revision, the election is never written together with what it guards.
+		switch {
+		case k.Name == keyLeader && k.Deleted:
+			elected = 0
+		case k.Name == keyLeader:
+			elected = k.Created
+		case k.Name == keyVersion && k.Deleted:
+			c.report(RuleVersion, e.At, "the version was deleted at revision %d", k.Revision)
+		case k.Name == keyVersion:
+			was, wasSeq := epoch, seq
+			var err error
+			if epoch, seq, err = readVersion(k.Value); err != nil {
+				c.report(RuleHistory, e.At, "%v", err)
+				continue
+			}
+			if epoch < was || epoch == was && seq < wasSeq {
+				c.report(RuleVersion, e.At, "%d/%d was written over %d/%d at revision %d", epoch, seq, was, wasSeq, k.Revision)
+			}
+			c.fenced(e, epoch, elected)
+		case strings.HasPrefix(k.Name, keyIntents) && k.Deleted:
+			delete(c.left, k.Name)
+			if elected == 0 {
+				c.report(RuleFenced, e.At, "%s was deleted at revision %d while no binder was elected", k.Name, k.Revision)
+			}
+		case strings.HasPrefix(k.Name, keyIntents):
+			var r recordedIntents
+			if err := json.Unmarshal([]byte(k.Value), &r); err != nil {
+				c.report(RuleHistory, e.At, "decode %s: %v", k.Name, err)
+				continue
+			}
+			c.fenced(e, r.Epoch, elected)
+			c.left[k.Name] = true
+			for _, in := range r.Intents {
+				c.intents[placement{in[0], in[3]}], c.meant[in[0]] = true, in[3]
+			}
+		}
+	}
+}
+
+// fenced reports a write of an epoch that was not the elected one.
+func (c *checker) fenced(e Entry, epoch, elected int64) {
+	if epoch != elected {
+		c.report(RuleFenced, e.At, "%s was written by epoch %d at revision %d, when epoch %d was elected", e.Key.Name, epoch, e.Key.Revision, elected)
+	}
+}
+
+// readVersion reads <epoch>-<seq>.
+func readVersion(s string) (epoch, seq int64, err error) {
+	a, b, ok := strings.Cut(s, "-")
+	if epoch, err = strconv.ParseInt(a, 10, 64); err == nil {
+		seq, err = strconv.ParseInt(b, 10, 64)
+	}
+	if !ok || err != nil {
+		return 0, 0, fmt.Errorf("version %q: want epoch-seq", s)
+	}
+	return epoch, seq, nil
+}
+
+// podState is a pod that exists, or has existed.
+type podState struct {
+	uid    string
+	name   string
+	pod    *corev1.Pod // with its node
+	gone   bool
+	reason string
+}
+
+// nodeState is a node and the pods that are on it.
+type nodeState struct {
+	versions []nodeVersion
+	pods     map[string]*podState
+}
+
+// nodeVersion is a node as it was from some time on; nil if there was none.
+type nodeVersion struct {
+	from Micros
+	node *corev1.Node
+}
+
+// groupState is the pods of a group that are there, until the first of them is deleted: from then on what they promised
+// each other cannot be judged by where they are.
+type groupState struct {
+	pods  map[string]*podState
+	broke bool
+}
+
+// objects folds the changes of pods and nodes.
+func (c *checker) objects(entries []Entry) {
+	for _, e := range entries {
+		switch o := e.Object; {
+		case o.Node != nil:
+			c.node(e.At, o)
+		case o.Deleted:
+			c.deleted(e.At, o)
+		default:
+			c.changed(e.At, o)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
+		c.spread(entries[len(entries)-1].At, c.groups[name])
+	}
+}
+
+func (c *checker) node(at Micros, o *Object) {
+	n := c.nodes[o.Name]
+	if n == nil {
+		n = &nodeState{pods: map[string]*podState{}}
+		c.nodes[o.Name] = n
+	}
+	v := nodeVersion{at, o.Node}
+	if o.Deleted {
+		v.node = nil
+	}
+	n.versions = append(n.versions, v)
+}
+
+func (c *checker) deleted(at Micros, o *Object) {
+	p := c.named[o.Name]
+	if p == nil {
+		c.report(RuleHistory, at, "pod %s was deleted, but had not been created", o.Name)
+		return
+	}
+	c.leaving(at, p)
+	p.gone = true
+	delete(c.named, o.Name)
+	if n := c.nodes[p.pod.Spec.NodeName]; n != nil {
+		delete(n.pods, p.uid)
+	}
+}
+
+func (c *checker) changed(at Micros, o *Object) {
+	p := c.pods[o.UID]
+	if p == nil {
+		if o.Pod == nil {
+			c.report(RuleHistory, at, "pod %s changed, but had not been created", o.Name)
+			return
+		}
+		p = &podState{uid: o.UID, name: o.Name, pod: o.Pod.DeepCopy()}
+		c.pods[o.UID], c.named[o.Name] = p, p
+		if name := p.pod.Labels[labelGroup]; name != "" {
+			if c.groups[name] == nil {
+				c.groups[name] = &groupState{pods: map[string]*podState{}}
+			}
+			c.groups[name].pods[o.UID] = p
+		}
+	}
+	p.reason = o.Reason
+	if o.Leaving {
+		c.leaving(at, p)
+	}
+	switch was := p.pod.Spec.NodeName; {
+	case o.On == was:
+	case was != "":
+		c.report(RuleBoundTwice, at, "pod %s (%s) was on %s and is on %q at resource version %d", o.Name, o.UID, was, o.On, o.Revision)
+	default:
+		p.pod.Spec.NodeName = o.On
+		c.bound(at, o.Revision, p)
+	}
+}
+
+// bound judges a placement when it is written.
+func (c *checker) bound(at Micros, revision int64, p *podState) {
+	on := p.pod.Spec.NodeName
+	if !c.intents[placement{p.uid, on}] {
+		c.report(RuleUnrecorded, at, "pod %s (%s) was bound to %s at resource version %d; etcd has never had such an intent", p.name, p.uid, on, revision)
+	}
+	n := c.nodes[on]
+	if n == nil {
+		c.report(RuleConstraint, at, "pod %s was bound to %s, which does not exist, at resource version %d", p.name, on, revision)
+		return
+	}
+	n.pods[p.uid] = p
+	// The newest version of the node first. If none of those that Berth can have known of will do, it was Berth's doing.
+	var first []Violation
+	for i := len(n.versions) - 1; i >= 0; i-- {
+		problems := c.problems(n.versions[i].node, n, p)
+		if len(problems) == 0 {
+			return
+		}
+		if first == nil {
+			first = problems
+		}
+		if n.versions[i].from < at-staleness {
+			break // the versions before it were too old
+		}
+	}
+	for _, v := range first {
+		v.At, v.Text = at, fmt.Sprintf("pod %s on %s at resource version %d: %s", p.name, on, revision, v.Text)
+		c.found = append(c.found, v)
+	}
+}
+
+// problems returns what is wrong on a node, as it was, with a pod that has come to it.
+func (c *checker) problems(node *corev1.Node, n *nodeState, p *podState) []Violation {
+	if node == nil {
+		return []Violation{{Rule: RuleConstraint, Text: "the node does not exist"}}
+	}
+	var out []Violation
+	if node.Spec.Unschedulable {
+		out = append(out, Violation{Rule: RuleConstraint, Text: "the node is unschedulable"})
+	}
+	for _, taint := range node.Spec.Taints {
+		tolerated := slices.ContainsFunc(p.pod.Spec.Tolerations, func(t corev1.Toleration) bool { return t.Key == taint.Key })
+		if taint.Effect == corev1.TaintEffectNoSchedule && !tolerated {
+			out = append(out, Violation{Rule: RuleConstraint, Text: fmt.Sprintf("it does not tolerate the node's taint %s", taint.Key)})
+		}
+	}
+	var pods []corev1.Pod
+	for _, uid := range slices.Sorted(maps.Keys(n.pods)) {
+		pods = append(pods, *n.pods[uid].pod)
+	}
+	report := kubetest.Judge([]corev1.Node{*node}, pods)
+	// What more than one node decides is judged elsewhere.
+	report.Violations = slices.DeleteFunc(report.Violations, func(v kubetest.Violation) bool {
+		return v.Rule == kubetest.RuleTopologySpread || v.Rule == kubetest.RulePodAffinity
+	})
+	rule := RuleConstraint
+	if len(report.Overcommitted) > 0 {
+		rule = RuleOvercommit
+	}
+	for _, problem := range report.Problems() {
+		out = append(out, Violation{Rule: rule, Text: problem})
+	}
+	return out
+}
+
+// leaving judges the group of a pod that goes: it is the last time that this can be done.
+func (c *checker) leaving(at Micros, p *podState) {
+	if g := c.groups[p.pod.Labels[labelGroup]]; g != nil && !g.broke {
+		c.spread(at, g)
+		g.broke = true
+	}
+}
+
+// spread judges where the pods of a group are, while none of them has gone: then some order of placements must explain it.
+// Pods whose binds were under way may have been a part of it or not.
+func (c *checker) spread(at Micros, g *groupState) {
+	if g.broke {
+		return
+	}
+	var there, meant []corev1.Pod
+	for _, uid := range slices.Sorted(maps.Keys(g.pods)) {
+		pod := *g.pods[uid].pod
+		if pod.Spec.NodeName != "" {
+			there = append(there, pod)
+		} else if pod.Spec.NodeName = c.meant[uid]; pod.Spec.NodeName != "" {
+			meant = append(meant, pod)
+		}
+	}
+	var nodes []corev1.Node
+	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
+		versions := c.nodes[name].versions
+		if n := versions[len(versions)-1].node; n != nil {
+			nodes = append(nodes, *n)
+		}
+	}
+	var first []kubetest.Violation
+	for some := range 1 << len(meant) { // each part of them
+		pods := slices.Clone(there)
+		for i := range meant {
+			if some&(1<<i) != 0 {
+				pods = append(pods, meant[i])
+			}
+		}
+		wrong := slices.DeleteFunc(kubetest.Judge(nodes, pods).Violations, func(v kubetest.Violation) bool { return v.Rule != kubetest.RuleTopologySpread })
+		if len(wrong) == 0 {
+			return
+		}
+		if some == 0 {
+			first = wrong
+		}
+	}
+	for _, v := range first {
+		c.report(RuleConstraint, at, "pod %s on %s: %s", v.Pod, v.Node, v.Why)
+	}
+}
+
+// ends checks what is left when all is over, and how processes ended.
+func (c *checker) ends(entries []Entry) {
+	over := Micros(-1)
+	made := map[string]string{} // uid → name, of pods that the API server said it had created
+	for _, e := range entries {
+		switch {
+		case e.Mark == End:
+			over = e.At
+		case e.Call != nil && e.Call.Verb == verbCreate && e.Call.Outcome == Done:
+			made[e.Call.UID] = e.Call.Name
+		case e.Exit != nil && over >= 0: // the harness ends everything
+		case e.Exit != nil && !e.Exit.Asked:
+			c.report(RuleProcess, e.At, "%s ended, and nobody had told it to: %s", e.Exit.Name, e.Exit.Error)
+		case e.Exit != nil && e.Exit.Error != "":
+			c.report(RuleProcess, e.At, "%s was told to end: %s", e.Exit.Name, e.Exit.Error)
+		}
+	}
+	if over < 0 {
+		c.report(RuleHistory, 0, "it has no end")
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.left)) {
+		c.report(RuleLeft, over, "%s is still there", key)
+	}
+	for _, uid := range slices.Sorted(maps.Keys(made)) {
+		if c.pods[uid] == nil {
+			c.report(RuleHistory, over, "pod %s (%s) was created, but is not in it", made[uid], uid)
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(c.pods)) {
+		p := c.pods[uid]
+		if p.gone || p.pod.Spec.NodeName != "" {
+			continue
+		}
+		switch fits := p.pod.Labels[labelClass] != classHuge; {
+		case fits:
+			c.report(RuleLost, over, "pod %s would fit and has no node; its condition says %q", p.name, p.reason)
+		case p.reason != corev1.PodReasonUnschedulable:
+			c.report(RuleLost, over, "pod %s fits nowhere, but its condition says %q", p.name, p.reason)
+		}
+	}
+}

@@ -1,0 +1,361 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// tale makes a history by hand: each call adds to it, a second after the one before.
+type tale struct {
+	entries  []Entry
+	now      Micros
+	revision int64 // of Berth's etcd
+	version  int64 // of the API server's objects
+	batch    int
+	open     []string // keys of intents
+}
+
+func (h *tale) add(e Entry) {
+	h.now += 1e6
+	e.At = h.now
+	h.entries = append(h.entries, e)
+}
+
+// elect makes a binder the elected one and returns its epoch.
+func (h *tale) elect() int64 {
+	h.revision++
+	h.add(Entry{Key: &Key{Revision: h.revision, Created: h.revision, Name: keyLeader, Value: `{"id":"binder-0"}`}})
+	return h.revision
+}
+
+// depose removes the elected binder.
+func (h *tale) depose() {
+	h.revision++
+	h.add(Entry{Key: &Key{Revision: h.revision, Name: keyLeader, Deleted: true}})
+}
+
+// record writes the version of an epoch, with a batch of one intent.
+func (h *tale) record(epoch, seq int64, uid, node string) {
+	h.revision++
+	h.batch++
+	h.add(Entry{Key: &Key{Revision: h.revision, Created: h.revision, Name: keyVersion, Value: fmt.Sprintf("%019d-%019d", epoch, seq)}})
+	h.open = append(h.open, keyIntents+fmt.Sprint(h.batch))
+	h.add(Entry{Key: &Key{Revision: h.revision, Created: h.revision, Name: keyIntents + fmt.Sprint(h.batch),
+		Value: fmt.Sprintf(`{"epoch":%d,"intents":[[%q,"default",%q,%q]]}`, epoch, uid, uid, node)}})
+}
+
+// finish removes all intents.
+func (h *tale) finish() {
+	for _, key := range h.open {
+		h.revision++
+		h.add(Entry{Key: &Key{Revision: h.revision, Name: key, Deleted: true}})
+	}
+	h.open = nil
+}
+
+// node stores a node.
+func (h *tale) node(n *corev1.Node) {
+	h.version++
+	h.add(Entry{Object: &Object{Revision: h.version, Name: n.Name, Node: n}})
+}
+
+// pod stores a new pod, whose uid is its name.
+func (h *tale) pod(p *corev1.Pod) {
+	p.UID = types.UID(p.Name)
+	h.version++
+	h.add(Entry{Call: &Call{Verb: verbCreate, Began: h.now, Returned: h.now, UID: p.Name, Name: "default/" + p.Name, Outcome: Done}})
+	h.add(Entry{Object: &Object{Revision: h.version, Name: "default/" + p.Name, UID: p.Name, Pod: p}})
+}
+
+// store stores a change of a pod: where it is, and why it is nowhere.
+func (h *tale) store(name, on, reason string) {
+	h.version++
+	h.add(Entry{Object: &Object{Revision: h.version, Name: "default/" + name, UID: name, On: on, Reason: reason}})
+}
+
+// remove removes a pod.
+func (h *tale) remove(name string) {
+	began := h.now
+	h.version++
+	h.add(Entry{Object: &Object{Revision: h.version, Name: "default/" + name, Deleted: true}})
+	h.add(Entry{Call: &Call{Verb: verbDelete, Began: began, Returned: h.now, UID: name, Name: "default/" + name, Outcome: Done}})
+}
+
+// bind lets the proxy see a bind.
+func (h *tale) bind(name, on string, outcome Outcome) {
+	h.add(Entry{Call: &Call{Verb: verbBind, Began: h.now, Returned: h.now + 1000, UID: name, Name: "default/" + name, Node: on, Outcome: outcome}})
+}
+
+// place does all that makes a pod bound as it should be.
+func (h *tale) place(epoch, seq int64, name, on string) {
+	h.record(epoch, seq, name, on)
+	h.bind(name, on, Done)
+	h.store(name, on, "")
+}
+
+// sized returns node number i with so much CPU (milli-CPU).
+func sized(i int, cpu int64) *corev1.Node {
+	n := node(i)
+	n.Status.Allocatable[corev1.ResourceCPU] = *resource.NewMilliQuantity(cpu, resource.DecimalSI)
+	return trimNode(n)
+}
+
+// good is a history in which nothing is wrong: two terms, pods that come, go and are bound, and one that fits nowhere.
+func good() *tale {
+	h := &tale{}
+	for i := range 4 {
+		h.node(trimNode(node(i)))
+	}
+	first := h.elect()
+	h.pod(pod(classHuge, "huge", 10*nodeCPU))
+	h.store("huge", "", corev1.PodReasonUnschedulable)
+	h.pod(pod(classBig, "a", 3000))
+	h.place(first, 10, "a", "node-00")
+	h.depose()
+	second := h.elect()
+	h.pod(pod(classBig, "b", 3000))
+	h.place(second, 4, "b", "node-01")
+	h.remove("a")
+	h.pod(pod(classBig, "c", 3000))
+	h.place(second, 9, "c", "node-00")
+	h.add(Entry{Exit: &Exit{Name: "queue-0", Asked: true}})
+	return h
+}
+
+// newest returns the epoch of the binder that is elected at the end.
+func (h *tale) newest() int64 {
+	for _, e := range slices.Backward(h.entries) {
+		if e.Key != nil && e.Key.Name == keyLeader {
+			return e.Key.Created
+		}
+	}
+	return 0
+}
+
+func TestEachKindOfViolationIsFound(t *testing.T) {
+	port := func(name string) *corev1.Pod { return withPort(pod(classPort, name, 10)) }
+	apart := func(name string) *corev1.Pod { return apart(pod(classApart, name, 10), "g") }
+	spread := func(name string) *corev1.Pod { return spread(pod(classSpread, name, 10), "g") }
+
+	tests := []struct {
+		name string
+		rule Rule // empty: nothing is wrong
+		says string
+		tell func(h *tale)
+	}{
+		{"nothing", "", "", func(*tale) {}},
+		{"a pod changes its node", RuleBoundTwice, "was on node-01 and is on \"node-02\"", func(h *tale) {
+			h.record(h.newest(), 20, "b", "node-02")
+			h.store("b", "node-02", "")
+		}},
+		{"a pod loses its node", RuleBoundTwice, "is on \"\"", func(h *tale) { h.store("b", "", "") }},
+		{"a node is overcommitted", RuleOvercommit, "7 of cpu requested, 4 allocatable", func(h *tale) {
+			h.pod(pod(classBig, "d", 4000))
+			h.place(h.newest(), 20, "d", "node-01")
+		}},
+		{"a node shrinks under its pods", "", "", func(h *tale) { h.node(sized(1, 1000)) }},
+		{"a node shrinks while a bind is under way", "", "", func(h *tale) {
+			h.pod(pod(classBig, "d", 1000))
+			h.node(sized(1, 3000))
+			h.place(h.newest(), 20, "d", "node-01")
+		}},
+		{"a node has been too small for long", RuleOvercommit, "node-01", func(h *tale) {
+			h.node(sized(1, 3000))
+			h.now += 2 * staleness
+			h.node(sized(1, 3500))
+			h.pod(pod(classBig, "d", 1000))
+			h.place(h.newest(), 20, "d", "node-01")
+		}},
+		{"a pod goes to a node that takes none", RuleConstraint, "unschedulable", func(h *tale) {
+			n := trimNode(node(2))
+			n.Spec.Unschedulable = true
+			h.node(n)
+			h.now += 2 * staleness
+			h.node(n.DeepCopy())
+			h.pod(pod(classPlain, "d", 10))
+			h.place(h.newest(), 20, "d", "node-02")
+		}},
+		{"a pod goes to a node with a taint", RuleConstraint, "taint", func(h *tale) {
+			h.node(trimNode(node(plainNodes)))
+			h.pod(pod(classPlain, "d", 10))
+			h.place(h.newest(), 20, "d", node(plainNodes).Name)
+		}},
+		{"a pod goes to no node", RuleConstraint, "does not exist", func(h *tale) {
+			h.pod(pod(classPlain, "d", 10))
+			h.place(h.newest(), 20, "d", "node-77")
+		}},
+		{"two pods use one host port", RuleConstraint, "host port 8080", func(h *tale) {
+			h.pod(port("d"))
+			h.pod(port("e"))
+			h.place(h.newest(), 20, "d", "node-02")
+			h.place(h.newest(), 21, "e", "node-02")
+		}},
+		{"one pod uses the host port after the other", "", "", func(h *tale) {
+			h.pod(port("d"))
+			h.pod(port("e"))
+			h.place(h.newest(), 20, "d", "node-02")
+			h.remove("d")
+			h.place(h.newest(), 21, "e", "node-02")
+		}},
+		{"pods that must be apart are together", RuleConstraint, "pod anti-affinity", func(h *tale) {
+			h.pod(apart("d"))
+			h.pod(apart("e"))
+			h.place(h.newest(), 20, "d", "node-02")
+			h.place(h.newest(), 21, "e", "node-02")
+		}},
+		{"pods are not spread", RuleConstraint, "more than 1 apart", func(h *tale) {
+			h.pod(spread("d"))
+			h.pod(spread("e"))
+			h.place(h.newest(), 20, "d", "node-00")
+			h.place(h.newest(), 21, "e", "node-03")
+		}},
+		{"pods are not spread, and one is deleted then", RuleConstraint, "more than 1 apart", func(h *tale) {
+			h.pod(spread("d"))
+			h.pod(spread("e"))
+			h.place(h.newest(), 20, "d", "node-00")
+			h.place(h.newest(), 21, "e", "node-03")
+			h.remove("d")
+		}},
+		{"pods are spread until one is deleted", "", "", func(h *tale) {
+			for i, name := range []string{"d", "e", "f", "g"} {
+				h.pod(spread(name))
+				h.place(h.newest(), 20+int64(i), name, node(i).Name)
+			}
+			h.remove("e")
+		}},
+		{"pods are spread, but one is deleted before its bind is done", "", "", func(h *tale) {
+			for i, name := range []string{"d", "e", "f", "g"} {
+				h.pod(spread(name))
+				if name == "e" {
+					h.record(h.newest(), 20+int64(i), name, node(i).Name)
+					continue
+				}
+				h.place(h.newest(), 20+int64(i), name, node(i).Name)
+			}
+			h.remove("e")
+		}},
+		{"pods are spread, and others come after one has been deleted", "", "", func(h *tale) {
+			for i, name := range []string{"d", "e"} {
+				h.pod(spread(name))
+				h.place(h.newest(), 20+int64(i), name, node(i).Name)
+			}
+			h.pod(spread("f"))
+			h.pod(spread("g"))
+			h.remove("d")
+			h.place(h.newest(), 22, "f", "node-00")
+			h.place(h.newest(), 23, "g", "node-03")
+		}},
+		{"a pod is bound without a record", RuleUnrecorded, "pod default/d", func(h *tale) {
+			h.pod(pod(classPlain, "d", 10))
+			h.bind("d", "node-02", Done)
+			h.store("d", "node-02", "")
+		}},
+		{"a pod is bound elsewhere than recorded", RuleUnrecorded, "node-03", func(h *tale) {
+			h.pod(pod(classPlain, "d", 10))
+			h.record(h.newest(), 20, "d", "node-02")
+			h.bind("d", "node-03", Done)
+			h.store("d", "node-03", "")
+		}},
+		{"a version goes back", RuleVersion, "was written over", func(h *tale) { h.record(h.newest(), 8, "b", "node-01") }},
+		{"a deposed binder writes", RuleFenced, "was elected", func(h *tale) {
+			old := h.newest()
+			h.depose()
+			h.elect()
+			h.record(old, 20, "b", "node-01")
+		}},
+		{"a binder writes when none is elected", RuleFenced, "when epoch 0 was elected", func(h *tale) {
+			old := h.newest()
+			h.depose()
+			h.record(old, 20, "b", "node-01")
+		}},
+		{"intents vanish when no binder is elected", RuleFenced, "was deleted", func(h *tale) {
+			h.depose()
+			h.revision++
+			h.add(Entry{Key: &Key{Revision: h.revision, Name: keyIntents + "1", Deleted: true}})
+		}},
+		{"a pod that fits is left", RuleLost, "would fit", func(h *tale) { h.pod(pod(classPlain, "d", 10)) }},
+		{"a pod that does not fit is not told", RuleLost, "fits nowhere", func(h *tale) { h.pod(pod(classHuge, "d", 10*nodeCPU)) }},
+		{"a process dies", RuleProcess, "nobody had told it to", func(h *tale) {
+			h.add(Entry{Exit: &Exit{Name: "binder-0", Error: "exit status 2"}})
+		}},
+		{"a process does not end when it is told to", RuleProcess, "was told to end", func(h *tale) {
+			h.add(Entry{Exit: &Exit{Name: "queue-0", Asked: true, Error: "signal: killed"}})
+		}},
+		{"two binds of a pod are accepted", RuleLinear, "pod b", func(h *tale) { h.bind("b", "node-01", Done) }},
+		{"a bind is accepted, and the pod is elsewhere", RuleLinear, "pod d", func(h *tale) {
+			h.pod(pod(classPlain, "d", 10))
+			h.record(h.newest(), 20, "d", "node-02")
+			h.bind("d", "node-03", Done)
+			h.store("d", "node-02", "")
+		}},
+		{"the outcome of a bind is not known, and it was done", "", "", func(h *tale) {
+			h.pod(pod(classPlain, "d", 10))
+			h.record(h.newest(), 20, "d", "node-02")
+			h.bind("d", "node-02", Unknown)
+			h.bind("d", "node-02", Refused)
+			h.store("d", "node-02", "")
+		}},
+		{"more is bound to a node than it has room for", RuleLinear, "node node-01", func(h *tale) {
+			h.pod(pod(classBig, "d", 3000))
+			h.place(h.newest(), 20, "d", "node-01")
+		}},
+		{"a pod is bound in the room of one that Berth has evicted", "", "", func(h *tale) {
+			h.pod(pod(classBig, "d", 3000))
+			h.version++
+			h.add(Entry{Object: &Object{Revision: h.version, Name: "default/b", Deleted: true}})
+			h.place(h.newest(), 20, "d", "node-01")
+		}},
+		{"an intent is left", RuleLeft, keyIntents, func(h *tale) {
+			h.pod(pod(classPlain, "d", 10))
+			h.place(h.newest(), 20, "d", "node-02")
+			h.open = h.open[:len(h.open)-1]
+		}},
+		{"a pod was created and is not in the history", RuleHistory, "is not in it", func(h *tale) {
+			h.add(Entry{Call: &Call{Verb: verbCreate, UID: "d", Name: "default/d", Outcome: Done}})
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := good()
+			tt.tell(h)
+			h.finish()
+			h.add(Entry{Mark: End})
+			found := Check(h.entries)
+			if tt.rule == "" {
+				for _, v := range found {
+					t.Errorf("found %s", v)
+				}
+				return
+			}
+			if !slices.ContainsFunc(found, func(v Violation) bool { return v.Rule == tt.rule && strings.Contains(v.Text, tt.says) }) {
+				t.Errorf("found %v, want %q with %q", found, tt.rule, tt.says)
+			}
+		})
+	}
+}
+
+func TestAHistoryWithoutAnEndIsNotWhole(t *testing.T) {
+	found := Check(good().entries)
+	if len(found) != 1 || found[0].Rule != RuleHistory {
+		t.Errorf("found %v, want one violation of %q", found, RuleHistory)
+	}
+}
+
+func TestEntriesAreJudgedInTheOrderOfTheStores(t *testing.T) {
+	h := good()
+	h.finish()
+	h.add(Entry{Mark: End})
+	// The removal that makes room is told last of all.
+	i := slices.IndexFunc(h.entries, func(e Entry) bool { return e.Object != nil && e.Object.Deleted })
+	late := h.entries[i]
+	h.entries = append(slices.Delete(h.entries, i, i+1), late)
+	if found := Check(h.entries); len(found) > 0 {
+		t.Errorf("found %v, want nothing", found)
+	}
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Entry is one line of a history: when it was recorded, and one of the other fields.
+//
+// There are three orders in a history, and none between them but the time: that of Berth's etcd (Key.Revision), that of
+// the API server's etcd, which is that of resource versions (Object.Revision), and the harness's own clock.
+type Entry struct {
+	At     Micros  `json:"at"`
+	Fault  *Fault  `json:"fault,omitempty"`
+	Key    *Key    `json:"key,omitempty"`
+	Object *Object `json:"object,omitempty"`
+	Call   *Call   `json:"call,omitempty"`
+	Exit   *Exit   `json:"exit,omitempty"`
+	Usage  *Usage  `json:"usage,omitempty"`
+	Mark   Mark    `json:"mark,omitempty"`
+}
+
+// Micros is a time since the run began, in microseconds.
+type Micros int64
+
+// Duration returns the time since the run began.
+func (m Micros) Duration() time.Duration { return time.Duration(m) * time.Microsecond }
+
+// Key is a change of a key of Berth's in etcd.
+type Key struct {
+	Revision int64  `json:"revision"`
+	Created  int64  `json:"created,omitempty"` // the create revision; 0 if Deleted
+	Name     string `json:"name"`              // below the prefix: coord/leader
+	Value    string `json:"value,omitempty"`
+	Deleted  bool   `json:"deleted,omitempty"`
+}
+
+// Object is a change of a pod or a node, as the API server has stored it.
+type Object struct {
+	Revision int64  `json:"revision"`
+	Name     string `json:"name"` // of a pod with its namespace
+	UID      string `json:"uid,omitempty"`
+	Deleted  bool   `json:"deleted,omitempty"`
+
+	// Of a pod.
+	On      string      `json:"on,omitempty"`      // the node it is bound to
+	Leaving bool        `json:"leaving,omitempty"` // it has a deletion timestamp
+	Reason  string      `json:"reason,omitempty"`  // of the condition PodScheduled, if that is false
+	Pod     *corev1.Pod `json:"pod,omitempty"`     // what scheduling reads of it, when it is new
+
+	Node *corev1.Node `json:"node,omitempty"` // of a node: what scheduling reads of it
+}
+
+// Call is a request whose answer the harness saw: a bind of Berth's on its way through the proxy, or one of its own.
+type Call struct {
+	Verb     string  `json:"verb"` // bind, create, delete, resize
+	Began    Micros  `json:"began"`
+	Returned Micros  `json:"returned"`
+	UID      string  `json:"uid,omitempty"`
+	Name     string  `json:"name,omitempty"`
+	Node     string  `json:"node,omitempty"`
+	Outcome  Outcome `json:"outcome"`
+}
+
+// Outcome is what a call is known to have done.
+type Outcome string
+
+// The outcomes.
+const (
+	Done    Outcome = "done"
+	Refused Outcome = "refused" // and so without an effect
+	Unknown Outcome = "unknown"
+)
+
+// Exit is the end of a process.
+type Exit struct {
+	Name  string `json:"name"`
+	Asked bool   `json:"asked,omitempty"` // by the harness
+	// Error says how it ended; empty with exit status 0, and after SIGKILL if that was meant.
+	Error string `json:"error,omitempty"`
+}
+
+// Usage is what a process had used when it was about to be ended.
+type Usage struct {
+	Name string        `json:"name"`
+	CPU  time.Duration `json:"cpu"`
+	Peak int64         `json:"peak,omitempty"` // bytes of memory
+}
+
+// Mark divides a run into its phases.
+type Mark string
+
+// The phases begin with these.
+const (
+	Calm    Mark = "calm"    // no faults yet
+	Faulty  Mark = "faulty"  // faults
+	Healing Mark = "healing" // everything runs, the workload shrinks
+	End     Mark = "end"     // all is over but the checks
+)
+
+// Recorder writes a history to a file. Its methods may be called concurrently.
+type Recorder struct {
+	began time.Time
+
+	mu   sync.Mutex
+	file *os.File
+	buf  *bufio.Writer
+	err  error
+}
+
+// NewRecorder makes the file, which must not exist. The run begins now.
+func NewRecorder(path string) (*Recorder, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("make history: %w", err)
+	}
+	return &Recorder{began: time.Now(), file: f, buf: bufio.NewWriterSize(f, 1<<20)}, nil
+}
+
+// Now returns the time since the run began.
+func (r *Recorder) Now() Micros { return Micros(time.Since(r.began).Microseconds()) }
+
+// Add writes an entry, and fills in when.
+func (r *Recorder) Add(e Entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.At = r.Now()
+	line, err := json.Marshal(e)
+	if err == nil {
+		_, err = r.buf.Write(append(line, '\n'))
+	}
+	r.err = errors.Join(r.err, err)
+}
+
+// Close writes what is left. An error says that something is missing in the file.
+func (r *Recorder) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return errors.Join(r.err, r.buf.Flush(), r.file.Close())
+}
+
+// ReadHistory reads what a Recorder has written.
+func ReadHistory(path string) ([]Entry, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read history: %w", err)
+	}
+	defer f.Close()
+	var entries []Entry
+	d := json.NewDecoder(bufio.NewReaderSize(f, 1<<20))
+	for {
+		var e Entry
+		switch err := d.Decode(&e); {
+		case errors.Is(err, io.EOF):
+			return entries, nil
+		case err != nil:
+			return nil, fmt.Errorf("read history: entry %d: %w", len(entries), err)
+		}
+		entries = append(entries, e)
+	}
+}

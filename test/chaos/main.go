@@ -1,0 +1,115 @@
+// Chaos runs Berth with faults and checks what it did: it is the program behind make chaos.
+//
+// It starts an etcd of three members, a real API server and Berth as separate processes, which reach each other through
+// proxies. While a workload creates and deletes pods and changes nodes, a nemesis kills, pauses and drains processes, cuts
+// and delays connections, and lets the API server answer badly. What it does is drawn from the seed; what comes of it is
+// not the same twice, for everything else has its own time.
+//
+// All changes in Berth's etcd and of the API server's pods and nodes are recorded, as those stores tell them, with the faults
+// and the requests that the harness sees. A checker reads nothing but this history (check.go, linear.go). A history is kept
+// in a file and can be checked again.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := chaos(ctx, os.Args[1:])
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+}
+
+// errViolations is what a run returns that has found some.
+var errViolations = errors.New("the history shows violations")
+
+func chaos(ctx context.Context, args []string) error {
+	cfg := config{}
+	var only, again string
+	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	f.Uint64Var(&cfg.seed, "seed", 1, "`seed` of the faults and of the workload")
+	f.DurationVar(&cfg.duration, "duration", 2*time.Minute, "`time` in which there are faults")
+	f.DurationVar(&cfg.settle, "settle", 90*time.Second, "`time` that Berth has, after the faults, to bind everything that fits")
+	f.Float64Var(&cfg.rate, "rate", 10, "`pods` created per second, besides ten probes")
+	f.StringVar(&only, "only", "", "comma-separated `kinds` of faults; empty: all of\n"+describeKinds())
+	f.StringVar(&cfg.berth, "berth", filepath.Join(".bin", "berth"), "`path` of the berth binary")
+	f.StringVar(&cfg.older, "older", "", "`path` of another berth binary, which every other process runs: versions are mixed")
+	f.StringVar(&cfg.dir, "dir", "", "new `directory` for the history, the logs and the data; empty: .bin/chaos/SEED, which is replaced")
+	f.StringVar(&again, "check", "", "check the history in this `file` again, and run nothing")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if again == "" {
+		var err error
+		if cfg.dir == "" {
+			cfg.dir = filepath.Join(".bin", "chaos", fmt.Sprint(cfg.seed))
+			err = os.RemoveAll(cfg.dir)
+		}
+		if err != nil {
+			return err
+		}
+		if cfg.only, err = readKinds(only); err != nil {
+			return err
+		}
+		if err := run(ctx, cfg); err != nil {
+			return err
+		}
+		again = filepath.Join(cfg.dir, historyFile)
+		fmt.Printf("seed %d, ", cfg.seed)
+	}
+	entries, err := ReadHistory(again)
+	if err != nil {
+		return err
+	}
+	violations := Check(entries)
+	fmt.Printf("history %s\n\n", again)
+	Summarize(entries).print(os.Stdout, violations)
+	if len(violations) > 0 {
+		return errViolations
+	}
+	return nil
+}
+
+func describeKinds() string {
+	var names []string
+	for _, t := range kinds(leaseTTL) {
+		names = append(names, string(t.kind))
+	}
+	return strings.Join(names, ", ")
+}
+
+// readKinds reads a list of kinds; nil if it is empty.
+func readKinds(list string) ([]Kind, error) {
+	if list == "" {
+		return nil, nil
+	}
+	var out []Kind
+	for name := range strings.SplitSeq(list, ",") {
+		known := slices.ContainsFunc(kinds(leaseTTL), func(t traits) bool { return t.kind == Kind(name) })
+		if !known {
+			return nil, fmt.Errorf("--only: %q: want some of %s", name, describeKinds())
+		}
+		out = append(out, Kind(name))
+	}
+	return out, nil
+}

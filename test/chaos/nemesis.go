@@ -1,0 +1,364 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/kubetest"
+)
+
+// nemesis carries out a plan.
+type nemesis struct {
+	crew     *crew
+	etcd     *etcdCluster
+	network  *Network
+	api      *apiProxy
+	control  *kubetest.ControlPlane
+	record   *Recorder
+	recorded *atomic.Int64 // the revision of etcd up to which its history is recorded
+}
+
+// run does one step after the other for some time, and longer if a step takes longer. When ctx ends it undoes what is under
+// way. An error is the harness's own: the system under test is not as the plan wants it.
+func (n *nemesis) run(ctx context.Context, plan *Plan, duration time.Duration) error {
+	for began := time.Now(); ctx.Err() == nil && time.Since(began) < duration; {
+		step := plan.Next()
+		var failed error
+		var mu sync.Mutex
+		var faults sync.WaitGroup
+		for _, f := range step.Faults {
+			faults.Go(func() {
+				err := n.fault(ctx, f)
+				mu.Lock()
+				defer mu.Unlock()
+				failed = errors.Join(failed, err)
+			})
+		}
+		faults.Wait()
+		if failed != nil {
+			return failed
+		}
+		sleep(ctx, step.Rest)
+	}
+	return nil
+}
+
+// sleep returns after d, or when ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// fault does one fault, for its time or until ctx ends, and undoes it.
+func (n *nemesis) fault(ctx context.Context, f Fault) error {
+	f.Phase = phaseBegin
+	if f.Target == activeBinder || f.Other == activeBinder || f.Target == standbyBinder {
+		met, err := n.binder(ctx, f.Target == standbyBinder)
+		if err != nil { // nobody is elected: the fault meets any
+			met = memberID(roleBinder, 0)
+		}
+		f.Met = met
+	}
+	n.record.Add(Entry{Fault: &f})
+	end := f
+	end.Phase = phaseEnd
+	undo, err := n.begin(ctx, f)
+	if err != nil { // a process has ended, which the history shows
+		end.Error = err.Error()
+		n.record.Add(Entry{Fault: &end})
+		return nil
+	}
+	sleep(ctx, f.Lasts)
+	err = undo()
+	if err != nil {
+		err = fmt.Errorf("undo fault %d, %s: %w", f.Number, f.Kind, err)
+		end.Error = err.Error()
+	}
+	n.record.Add(Entry{Fault: &end})
+	return err
+}
+
+// leader is the value of etcd's key coord/leader, as far as it is read here.
+type leader struct {
+	ID string `json:"id"`
+}
+
+// binder returns which binder is active, or which is not.
+func (n *nemesis) binder(ctx context.Context, standby bool) (string, error) {
+	kv, err := n.etcd.get(ctx, prefix+keyLeader)
+	if err != nil {
+		return "", err
+	}
+	if kv == nil {
+		return "", errors.New("no binder is active")
+	}
+	var l leader
+	if err := json.Unmarshal(kv.Value, &l); err != nil {
+		return "", fmt.Errorf("decode the active binder: %w", err)
+	}
+	if !standby {
+		return l.ID, nil
+	}
+	for _, id := range n.crew.having(roleBinder) {
+		if id != l.ID {
+			return id, nil
+		}
+	}
+	return "", errors.New("there is only one binder")
+}
+
+// party returns the name that a drawn party has.
+func (f Fault) party(drawn string) string {
+	if drawn == activeBinder || drawn == standbyBinder {
+		return f.Met
+	}
+	return drawn
+}
+
+// begin does a fault and returns what undoes it.
+func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err error) {
+	target, other := f.party(f.Target), f.party(f.Other)
+	// 1. Processes of Berth.
+	switch f.Kind.verb() {
+	case doKill:
+		return func() error { return n.crew.start(target) }, n.crew.kill(target)
+	case doDrain:
+		return func() error { return n.crew.start(target) }, n.crew.drain(target)
+	case doPause:
+		p, err := n.crew.take(target, notEnding)
+		if err != nil {
+			return nil, err
+		}
+		return p.Resume, p.Pause()
+	case doAdd:
+		return func() error { return n.crew.drain(target) }, n.crew.start(target)
+	}
+	switch f.Kind {
+	case killAll:
+		return n.killAll()
+	case killHolding:
+		return n.killHolding(ctx, target)
+	case killHeir:
+		return n.killHeir(ctx, target)
+
+	// 2. Etcd.
+	case etcdMemberKill:
+		return n.killEtcd(target)
+	case etcdRestart:
+		return n.killEtcd("")
+	case etcdMemberPause:
+		return n.pauseEtcd(target)
+	case etcdPause:
+		return n.pauseEtcd("")
+	case etcdIsolate:
+		return n.spoil(Condition{Hold: true}, routes(target, "both", "")...), nil
+	case etcdCompact:
+		return n.compact(target), nil
+	case leaseRevoke:
+		n.revoke(ctx)
+		return nothing, nil
+
+	// 3. The network.
+	case cutBinderEtcd, cutEtcd:
+		return n.spoil(Condition{Hold: true}, routes(target, f.Way, etcdParty)...), nil
+	case cutRoles:
+		return n.spoil(Condition{Hold: true}, routes(target, f.Way, other)...), nil
+	case cutAPI:
+		return n.spoil(Condition{Hold: true}, routes(target, f.Way, apiParty)...), nil
+	case delayRoles:
+		return n.spoil(Condition{Delay: delay}, routes(target, "both", other)...), nil
+	case delayEtcd:
+		return n.spoil(Condition{Delay: delay}, routes(target, "both", etcdParty)...), nil
+	case slowFollower:
+		return n.spoil(Condition{Rate: slowRate}, Route{"", target}), nil
+	case resetRoles:
+		return n.reset(target, other), nil
+
+	// 4. The API server.
+	case apiRestart:
+		n.control.StopAPIServer()
+		return n.control.StartAPIServer, nil
+	case apiPause:
+		return n.control.ResumeAPIServer, n.control.PauseAPIServer()
+	}
+	fault, ok := map[Kind]APIFault{
+		api429:  {Status: http.StatusTooManyRequests, Part: 0.5},
+		api409:  {Status: http.StatusConflict, Part: 0.5},
+		api500:  {Status: http.StatusInternalServerError, Part: 0.5},
+		apiLate: {Late: true, Part: 0.2},
+		apiSlow: {Slow: 300 * time.Millisecond, Part: 1},
+	}[f.Kind]
+	if !ok {
+		return nil, errors.New("no such kind of fault")
+	}
+	n.api.set(fault)
+	return func() error { n.api.set(APIFault{}); return nil }, nil
+}
+
+const (
+	delay    = 50 * time.Millisecond // each way
+	slowRate = 2000                  // bytes per second to a slow follower
+)
+
+func nothing() error { return nil }
+
+// routes returns the ways of what two parties send each other.
+func routes(a, way, b string) []Route {
+	switch way {
+	case "to":
+		return []Route{{a, b}}
+	case "from":
+		return []Route{{b, a}}
+	}
+	return []Route{{a, b}, {b, a}}
+}
+
+// spoil sets the condition of routes, and returns what makes them good again.
+func (n *nemesis) spoil(c Condition, routes ...Route) func() error {
+	n.network.Set(c, routes...)
+	return func() error { n.network.Set(Condition{}, routes...); return nil }
+}
+
+// reset breaks the connections between two parties again and again, until the returned function is called.
+func (n *nemesis) reset(a, b string) func() error {
+	stop := make(chan struct{})
+	var resetting sync.WaitGroup
+	resetting.Go(func() {
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			n.network.Reset(a, b)
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	return func() error { close(stop); resetting.Wait(); return nil }
+}
+
+// heldBinds is how long the binds of a binder are held up before it is killed.
+const heldBinds = 500 * time.Millisecond
+
+// killHolding kills a binder whose binds are recorded, and sent, and have not arrived. What of them is on its way arrives
+// when the fault is undone.
+func (n *nemesis) killHolding(ctx context.Context, binder string) (func() error, error) {
+	heal := n.spoil(Condition{Hold: true}, Route{binder, apiParty})
+	sleep(ctx, heldBinds)
+	if err := n.crew.kill(binder); err != nil {
+		return nil, errors.Join(err, heal())
+	}
+	return func() error { return errors.Join(heal(), n.crew.start(binder)) }, nil
+}
+
+// killHeir kills the active binder, and the one that follows it as soon as it is elected: it is taking over then.
+func (n *nemesis) killHeir(ctx context.Context, first string) (func() error, error) {
+	if err := n.crew.kill(first); err != nil {
+		return nil, err
+	}
+	killed := []string{first}
+	for until := time.Now().Add(4 * leaseTTL); len(killed) == 1 && time.Now().Before(until) && ctx.Err() == nil; sleep(ctx, 10*time.Millisecond) {
+		heir, err := n.binder(ctx, false)
+		if err != nil || heir == first {
+			continue
+		}
+		if n.crew.kill(heir) == nil {
+			killed = append(killed, heir)
+		}
+	}
+	return func() error { return n.startAll(killed) }, nil
+}
+
+// startAll starts members that do not run.
+func (n *nemesis) startAll(ids []string) error {
+	var failed error
+	for _, id := range ids {
+		failed = errors.Join(failed, n.crew.start(id))
+	}
+	return failed
+}
+
+// killAll kills all members that run.
+func (n *nemesis) killAll() (func() error, error) {
+	var killed []string
+	for _, id := range n.crew.running() {
+		if err := n.crew.kill(id); err != nil {
+			return nil, err
+		}
+		killed = append(killed, id)
+	}
+	return func() error { return n.startAll(killed) }, nil
+}
+
+// etcdNamed returns the numbers of the members that a fault is about: of all if name is empty.
+func (n *nemesis) etcdNamed(name string) []int {
+	var out []int
+	for i := range etcdMembers {
+		if matches(name, etcdName(i)) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+func (n *nemesis) killEtcd(name string) (func() error, error) {
+	members := n.etcdNamed(name)
+	for _, i := range members {
+		n.etcd.member(i).Kill()
+	}
+	return func() error {
+		for _, i := range members {
+			if err := n.etcd.start(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil
+}
+
+func (n *nemesis) pauseEtcd(name string) (func() error, error) {
+	members := n.etcdNamed(name)
+	for _, i := range members {
+		if err := n.etcd.member(i).Pause(); err != nil {
+			return nil, err
+		}
+	}
+	return func() error {
+		var failed error
+		for _, i := range members {
+			failed = errors.Join(failed, n.etcd.member(i).Resume())
+		}
+		return failed
+	}, nil
+}
+
+// revoke ends the lease of the active binder, if there is one.
+func (n *nemesis) revoke(ctx context.Context) {
+	kv, err := n.etcd.get(ctx, prefix+keyLeader)
+	if err != nil || kv == nil {
+		return // another fault has been faster
+	}
+	_ = n.etcd.revoke(ctx, int64(kv.Lease)) // as above
+}
+
+// compact breaks a member's watches and lets it find, when it comes back, that what they wanted is gone.
+func (n *nemesis) compact(member string) func() error {
+	heal := n.spoil(Condition{Hold: true}, routes(member, "both", etcdParty)...)
+	n.network.Reset(member, etcdParty)
+	return func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*etcdCall)
+		defer cancel()
+		// That etcd has compacted that far already is no failure, and that it does not answer is another fault's.
+		_ = n.etcd.compact(ctx, n.recorded.Load())
+		return heal()
+	}
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Fault is something that is done to the system under test for some time.
+type Fault struct {
+	Number int    `json:"number"`
+	Kind   Kind   `json:"kind"`
+	Phase  string `json:"phase,omitempty"` // begin, end
+	// Target and Other are the parties that it is done to, as drawn. A Target that is activeBinder or standbyBinder is
+	// found out when the fault begins, and is Met.
+	Target string        `json:"target,omitempty"`
+	Other  string        `json:"other,omitempty"`
+	Met    string        `json:"met,omitempty"`
+	Way    string        `json:"way,omitempty"` // of what is sent between the parties: both, to, from
+	Lasts  time.Duration `json:"lasts,omitempty"`
+	Error  string        `json:"error,omitempty"` // why it could not be done
+}
+
+// Phases of a fault.
+const (
+	phaseBegin = "begin"
+	phaseEnd   = "end"
+)
+
+// Kind names a kind of fault: what is done, and to whom.
+type Kind string
+
+// Parties that are found out when a fault begins.
+const (
+	activeBinder  = "active binder"
+	standbyBinder = "standby binder"
+)
+
+// What is done to the processes of a role.
+const (
+	doKill  = "kill"
+	doPause = "pause"
+	doDrain = "drain"
+	doAdd   = "add"
+)
+
+// The other kinds.
+const (
+	killAll         Kind = "kill everything"
+	killHolding     Kind = "kill binder while its binds are held up"
+	killHeir        Kind = "kill binder and its heir as it takes over"
+	etcdIsolate     Kind = "cut etcd member from its peers"
+	etcdMemberKill  Kind = "kill etcd member"
+	etcdMemberPause Kind = "pause etcd member"
+	etcdPause       Kind = "pause etcd"
+	etcdRestart     Kind = "restart etcd"
+	etcdCompact     Kind = "compact etcd under a watcher"
+	leaseRevoke     Kind = "revoke binder's lease"
+	cutBinderEtcd   Kind = "cut binder from etcd"
+	cutEtcd         Kind = "cut role from etcd"
+	cutRoles        Kind = "cut role from role"
+	cutAPI          Kind = "cut binder from API server"
+	delayRoles      Kind = "delay between roles"
+	delayEtcd       Kind = "delay to etcd"
+	resetRoles      Kind = "reset connections"
+	slowFollower    Kind = "slow follower of the log"
+	api429          Kind = "API server answers 429"
+	api409          Kind = "API server answers 409"
+	api500          Kind = "API server answers 500"
+	apiLate         Kind = "API server answers too late"
+	apiSlow         Kind = "API server is slow"
+	apiRestart      Kind = "restart API server"
+	apiPause        Kind = "pause API server"
+)
+
+// Ways of a cut.
+var ways = []string{"both", "to", "from"}
+
+// traits are what the plan needs to know of a kind. Faults of one group do not overlap.
+type traits struct {
+	kind        Kind
+	group       string
+	least, most time.Duration
+	draw        func(*rand.Rand, *Fault) // fills in the parties; nil: there is nothing to choose
+}
+
+// kinds returns all kinds of faults against a system whose leases live for ttl.
+func kinds(ttl time.Duration) []traits {
+	var out []traits
+	one := func(role string, n int) func(*rand.Rand, *Fault) {
+		return func(rng *rand.Rand, f *Fault) {
+			f.Target = memberID(role, rng.IntN(n))
+			if role == roleBinder {
+				f.Target = activeBinder
+				if rng.IntN(4) == 0 {
+					f.Target = standbyBinder
+				}
+			}
+		}
+	}
+	for _, s := range size {
+		out = append(out,
+			traits{Kind(doKill + " " + s.role), s.role, 0, 2 * ttl, one(s.role, s.n)},
+			traits{Kind(doPause + " " + s.role), s.role, ttl / 3, 3 * ttl, one(s.role, s.n)},
+			traits{Kind(doDrain + " " + s.role), s.role, 0, 2 * ttl, one(s.role, s.n)})
+		if s.role != roleBinder && s.role != roleGateway {
+			out = append(out, traits{Kind(doAdd + " " + s.role), s.role, ttl, 4 * ttl, func(_ *rand.Rand, f *Fault) { f.Target = memberID(s.role, s.n) }})
+		}
+	}
+	anyMember := func(rng *rand.Rand) string {
+		s := size[rng.IntN(len(size))]
+		if s.role == roleBinder {
+			return activeBinder
+		}
+		return memberID(s.role, rng.IntN(s.n))
+	}
+	member := func(rng *rand.Rand, f *Fault) { f.Target, f.Way = anyMember(rng), ways[rng.IntN(len(ways))] }
+	follower := func(rng *rand.Rand, f *Fault) {
+		s := size[1+rng.IntN(len(size)-1)]
+		f.Target = memberID(s.role, rng.IntN(s.n))
+	}
+	// Who talks to whom: all follow the binder, and the queue calls everybody.
+	pair := func(rng *rand.Rand, f *Fault) {
+		follower(rng, f)
+		f.Other, f.Way = activeBinder, ways[rng.IntN(len(ways))]
+		if rng.IntN(2) == 0 {
+			f.Target = memberID(roleQueue, rng.IntN(2))
+			f.Other = [...]string{activeBinder, memberID(roleFilter, rng.IntN(3)), memberID(roleScore, rng.IntN(2))}[rng.IntN(3)]
+		}
+	}
+	etcdMember := func(rng *rand.Rand, f *Fault) { f.Target = etcdName(rng.IntN(etcdMembers)) }
+	binder := func(_ *rand.Rand, f *Fault) { f.Target = activeBinder }
+	binderWay := func(rng *rand.Rand, f *Fault) { f.Target, f.Way = activeBinder, ways[rng.IntN(len(ways))] }
+	return append(out,
+		traits{killAll, "everything", 0, ttl, nil},
+		traits{etcdMemberKill, "etcd", 0, 3 * ttl, etcdMember},
+		traits{etcdMemberPause, "etcd", ttl / 3, 3 * ttl, etcdMember},
+		traits{etcdIsolate, "etcd", ttl / 3, 4 * ttl, etcdMember},
+		traits{etcdPause, "etcd", ttl / 3, 3 * ttl, nil},
+		traits{etcdRestart, "etcd", 0, 2 * ttl, nil},
+		traits{etcdCompact, "network", ttl, 3 * ttl, member},
+		traits{killHolding, roleBinder, ttl / 3, 3 * ttl, binder},
+		traits{killHeir, roleBinder, 0, ttl, binder},
+		traits{leaseRevoke, roleBinder, ttl, ttl, nil},
+		traits{cutBinderEtcd, "network", ttl / 3, 4 * ttl, binderWay},
+		traits{cutEtcd, "network", ttl / 3, 4 * ttl, member},
+		traits{cutRoles, "network", ttl / 3, 4 * ttl, pair},
+		traits{cutAPI, "network", ttl / 3, 4 * ttl, binderWay},
+		traits{delayRoles, "network", ttl, 4 * ttl, pair},
+		traits{delayEtcd, "network", ttl, 4 * ttl, member},
+		traits{resetRoles, "network", ttl, 2 * ttl, pair},
+		traits{slowFollower, "network", ttl, 4 * ttl, follower},
+		traits{api429, "api", ttl, 4 * ttl, nil},
+		traits{api409, "api", ttl, 4 * ttl, nil},
+		traits{api500, "api", ttl, 4 * ttl, nil},
+		traits{apiLate, "api", ttl, 4 * ttl, nil},
+		traits{apiSlow, "api", ttl, 4 * ttl, nil},
+		traits{apiRestart, "api", 0, ttl, nil},
+		traits{apiPause, "api", ttl, 4 * ttl, nil},
+	)
+}
+
+// Step is faults that begin together, and how long nothing is done after the last of them has ended.
+type Step struct {
+	Faults []Fault
+	Rest   time.Duration
+}
+
+const (
+	leastRest = 3 * time.Second
+	mostRest  = 8 * time.Second
+	// together is the part of the steps that have two faults.
+	together = 0.3
+)
+
+// Plan draws the steps of a run, one after the other. Equal seeds draw equal steps.
+type Plan struct {
+	rng    *rand.Rand
+	kinds  []traits
+	deck   []traits // what is left until each kind has had its turn
+	number int
+}
+
+// NewPlan returns a plan of the kinds that only names; nil stands for all. Kinds come in turns of random order, so that each
+// comes as often as any other.
+func NewPlan(seed uint64, ttl time.Duration, only []Kind) *Plan {
+	p := &Plan{rng: rand.New(rand.NewPCG(seed, 1)), kinds: kinds(ttl)}
+	if only != nil {
+		p.kinds = slices.DeleteFunc(p.kinds, func(t traits) bool { return !slices.Contains(only, t.kind) })
+	}
+	return p
+}
+
+// Next draws the next step.
+func (p *Plan) Next() Step {
+	first := p.draw(func(traits) bool { return true })
+	step := Step{Faults: []Fault{p.fault(first)}}
+	if first.kind != killAll && p.rng.Float64() < together {
+		other := func(t traits) bool { return t.group != first.group && t.kind != killAll }
+		if len(p.kinds) > 1 && slices.ContainsFunc(p.deck, other) {
+			step.Faults = append(step.Faults, p.fault(p.draw(other)))
+		}
+	}
+	step.Rest = p.between(leastRest, mostRest)
+	return step
+}
+
+// draw takes the first kind from the deck that will do. There must be one, unless the deck is empty.
+func (p *Plan) draw(will func(traits) bool) traits {
+	if len(p.deck) == 0 {
+		p.deck = slices.Clone(p.kinds)
+		p.rng.Shuffle(len(p.deck), func(i, j int) { p.deck[i], p.deck[j] = p.deck[j], p.deck[i] })
+	}
+	i := slices.IndexFunc(p.deck, will)
+	t := p.deck[i]
+	p.deck = slices.Delete(p.deck, i, i+1)
+	return t
+}
+
+func (p *Plan) fault(t traits) Fault {
+	p.number++
+	f := Fault{Number: p.number, Kind: t.kind, Lasts: p.between(t.least, t.most)}
+	if t.draw != nil {
+		t.draw(p.rng, &f)
+	}
+	return f
+}
+
+// between draws a time, in whole milliseconds.
+func (p *Plan) between(least, most time.Duration) time.Duration {
+	return (least + time.Duration(p.rng.Int64N(int64(most-least)+1))).Truncate(time.Millisecond)
+}
+
+// verb returns what is done to a role's process: kill, pause, drain or add; empty if the kind is another.
+func (k Kind) verb() string {
+	verb, role, ok := strings.Cut(string(k), " ")
+	if ok && slices.ContainsFunc(size, func(h headcount) bool { return h.role == role }) {
+		return verb
+	}
+	return ""
+}

@@ -1,0 +1,307 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-scheduler/berth/internal/kubetest"
+)
+
+// Names of parties of the network that are not Berth's.
+const (
+	etcdParty = "etcd"
+	apiParty  = "API server"
+)
+
+const (
+	etcdMembers = 3
+	leaseTTL    = 3 * time.Second
+	calmTime    = 3 * time.Second  // of work before the first fault
+	startLimit  = 60 * time.Second // for the first bind
+	endLimit    = 60 * time.Second // for the API server and etcd to answer when all faults are over
+)
+
+// config says what to run.
+type config struct {
+	seed     uint64
+	duration time.Duration // of the faults
+	settle   time.Duration // for everything that fits to be bound when they are over
+	rate     float64       // pods per second, besides probes
+	only     []Kind        // nil: all kinds
+	berth    string        // path of the binary
+	older    string        // path of another, that every other process runs; empty: none does
+	dir      string        // of the history and of everything else that is left behind; it must not exist
+}
+
+const historyFile = "history.jsonl"
+
+// run runs Berth with faults, and leaves a history. An error is the harness's own, not a violation.
+func run(ctx context.Context, cfg config) (err error) {
+	if err := os.MkdirAll(filepath.Dir(cfg.dir), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(cfg.dir, 0o755); err != nil {
+		return err
+	}
+	// 1. What Berth needs: an API server with a proxy, and an etcd whose members are behind proxies.
+	control, err := kubetest.Start(ctx, filepath.Join(cfg.dir, "control-plane"), kubetest.Options{})
+	if err != nil {
+		return err
+	}
+	defer control.Stop()
+	client, err := kubetest.NewClient(control.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	record, err := NewRecorder(filepath.Join(cfg.dir, historyFile))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, record.Close()) }()
+	api, err := startAPIProxy(control.URL(), filepath.Join(cfg.dir, "control-plane", "certs"), cfg.seed, record)
+	if err != nil {
+		return err
+	}
+	defer api.stop()
+	w := &world{cfg: cfg, control: control, client: client, record: record, api: api}
+	w.network = newNetwork()
+	defer w.network.Close()
+	w.etcd, err = startEtcd(ctx, cfg.dir, etcdMembers, w.network)
+	defer w.etcd.stop()
+	if err != nil {
+		return err
+	}
+
+	// 2. Berth, each process behind a proxy.
+	if err := w.assemble(); err != nil {
+		return err
+	}
+	defer w.crew.stop()
+
+	// 3. Everything that changes is recorded.
+	watching, stop := context.WithCancelCause(ctx)
+	var watches sync.WaitGroup
+	watches.Go(func() { stop(w.recordKeys(watching)) })
+	watches.Go(func() { stop(w.recordObjects(watching)) })
+	defer func() { stop(nil); watches.Wait() }()
+
+	// 4. Work and faults.
+	if err := w.work(watching); err != nil {
+		return errors.Join(err, cause(watching))
+	}
+	return nil
+}
+
+// cause says why the recording has ended, if it has.
+func cause(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("record: %w", err)
+	}
+	return nil
+}
+
+// world is everything of a run.
+type world struct {
+	cfg      config
+	control  *kubetest.ControlPlane
+	client   *kubernetes.Clientset
+	etcd     *etcdCluster
+	record   *Recorder
+	api      *apiProxy
+	network  *Network
+	crew     *crew
+	recorded atomic.Int64 // the newest revision of Berth's etcd that is in the history
+	objects  atomic.Int64 // the newest resource version
+	binds    atomic.Int64 // pods that were seen to be bound
+}
+
+// assemble makes the crew and its proxies. Nothing runs yet.
+func (w *world) assemble() error {
+	var fronts []string
+	for _, member := range w.etcd.client {
+		front, err := w.network.Front(etcdParty, member)
+		if err != nil {
+			return err
+		}
+		fronts = append(fronts, "http://"+front)
+	}
+	front, err := w.network.Front(apiParty, w.api.address)
+	if err != nil {
+		return err
+	}
+	admin, err := os.ReadFile(w.control.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	kubeconfig := filepath.Join(w.cfg.dir, "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(strings.ReplaceAll(string(admin), w.control.URL(), "https://"+front)), 0o600); err != nil {
+		return err
+	}
+	w.crew = newCrew(w.cfg.berth, w.cfg.older, w.cfg.dir, kubeconfig, fronts, leaseTTL, w.network, w.record)
+	for _, p := range size {
+		for i := range p.n + 1 { // one more, that faults may add
+			if err := w.crew.enlist(p.role, i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// recordKeys records what changes in Berth's etcd.
+func (w *world) recordKeys(ctx context.Context) error {
+	return w.etcd.watch(ctx, prefix, strings.TrimSuffix(prefix, "/")+"0", 1, func(e etcdEvent) {
+		k := &Key{Revision: int64(e.KV.Mod), Name: strings.TrimPrefix(string(e.KV.Key), prefix), Deleted: e.Type == "DELETE"}
+		if !k.Deleted {
+			k.Created, k.Value = int64(e.KV.Created), string(e.KV.Value)
+		}
+		w.record.Add(Entry{Key: k})
+		w.recorded.Store(k.Revision)
+	})
+}
+
+// recordObjects records what changes of pods and nodes.
+func (w *world) recordObjects(ctx context.Context) error {
+	reader := objectReader{seen: map[string]bool{}}
+	bound := map[string]bool{}
+	var failed error
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	etcd := etcdClient{urls: []string{w.control.Etcd().Endpoint()}}
+	err := etcd.watch(ctx, registryNode, strings.TrimSuffix(registryPods, "/")+"0", 1, func(e etcdEvent) {
+		o, err := reader.read(e)
+		if err != nil {
+			failed = err
+			cancel()
+			return
+		}
+		if o == nil {
+			return
+		}
+		w.record.Add(Entry{Object: o})
+		w.objects.Store(o.Revision)
+		if o.On != "" && !bound[o.UID] {
+			bound[o.UID] = true
+			w.binds.Add(1)
+		}
+	})
+	return errors.Join(failed, err)
+}
+
+// work is the run itself.
+func (w *world) work(ctx context.Context) error {
+	load := newWorkload(w.client, w.record, w.cfg.seed, w.cfg.rate)
+	if err := load.start(ctx); err != nil {
+		return err
+	}
+	for _, p := range size {
+		for i := range p.n {
+			if err := w.crew.start(memberID(p.role, i)); err != nil {
+				return err
+			}
+		}
+	}
+	working, stop := context.WithCancel(ctx)
+	var workers sync.WaitGroup
+	workers.Go(func() { load.run(working) })
+	defer workers.Wait()
+	defer stop()
+	if err := w.await(ctx, startLimit, "the first bind", func() (bool, error) { return w.binds.Load() > 0, nil }); err != nil {
+		return err
+	}
+
+	// 1. Without faults, then with.
+	w.record.Add(Entry{Mark: Calm})
+	sleep(ctx, calmTime)
+	w.record.Add(Entry{Mark: Faulty})
+	n := nemesis{
+		crew: w.crew, etcd: w.etcd, network: w.network, api: w.api, control: w.control, record: w.record, recorded: &w.recorded,
+	}
+	err := n.run(ctx, NewPlan(w.cfg.seed, leaseTTL, w.cfg.only), w.cfg.duration)
+	if err != nil || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+
+	// 2. Without faults again, until everything is bound that fits.
+	stop()
+	workers.Wait()
+	w.record.Add(Entry{Mark: Healing})
+	shrinking, cancel := context.WithTimeout(ctx, endLimit)
+	err = load.shrink(shrinking)
+	cancel()
+	if err != nil {
+		return err
+	}
+	// That something is not bound in time is for the checker to say.
+	_ = w.await(ctx, w.cfg.settle, "pods", func() (bool, error) { return w.settled(ctx) })
+	w.record.Add(Entry{Mark: End})
+
+	// 3. The history has everything when it has what is written last.
+	w.crew.stop()
+	if err := w.etcd.put(ctx, prefix+"end", ""); err != nil {
+		return err
+	}
+	last, err := w.etcd.get(ctx, prefix+"end")
+	if err != nil {
+		return err
+	}
+	made, err := w.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "end"}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	return w.await(ctx, endLimit, "the end of the history", func() (bool, error) {
+		return w.recorded.Load() >= int64(last.Mod) && fmt.Sprint(w.objects.Load()) == made.ResourceVersion, nil
+	})
+}
+
+// settled reports whether all pods have a node but those that fit nowhere, these have a condition that says so, and all
+// binds are decided.
+func (w *world) settled(ctx context.Context) (bool, error) {
+	pods, err := w.client.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, err
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		told := false
+		for _, c := range p.Status.Conditions {
+			told = told || c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
+		}
+		if p.Spec.NodeName == "" && !(told && p.Labels[labelClass] == classHuge) {
+			return false, nil
+		}
+	}
+	first := prefix + keyIntents
+	intents, err := w.etcd.count(ctx, first, strings.TrimSuffix(first, "/")+"0")
+	return err == nil && intents == 0, err
+}
+
+// await returns when something is so, or an error when it is not in time.
+func (w *world) await(ctx context.Context, limit time.Duration, what string, so func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		yes, err := so()
+		if yes {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, errors.Join(context.Cause(ctx), err))
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,434 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+)
+
+// The cluster: nodes for the workload, in three zones, and nodes that are kept free for probes. Probes are small pods that
+// always fit and come all the time, so that a gap between two binds is a pause and no lack of pods or room.
+const (
+	plainNodes = 12
+	probeNodes = 2
+	zones      = 3
+	nodeCPU    = 4000 // milli-CPU
+	largerCPU  = 6000 // of the first nodes, at times
+	resized    = 2    // nodes whose size changes
+	pool       = "pool"
+	probePool  = "probe"
+)
+
+// Labels of the workload's pods.
+const (
+	labelClass = "class"
+	labelGroup = "group" // pods that come and go together, and whose constraints are about each other
+)
+
+// The classes of pods.
+const (
+	classProbe  = "probe"
+	classPlain  = "plain"
+	classBig    = "big"
+	classPort   = "port"
+	classAgain  = "again" // the same names again and again
+	classApart  = "apart" // required anti-affinity by host
+	classSpread = "spread"
+	classUrgent = "urgent" // of a higher priority than the others, which it preempts
+	classHuge   = "huge"   // fits nowhere, ever
+)
+
+// How fast the workload is.
+const (
+	workTick   = 100 * time.Millisecond
+	probeLife  = 5 * time.Second
+	requestMax = 5 * time.Second // one request to the API server
+)
+
+// workload creates and deletes pods, and changes nodes. Its methods are for one goroutine.
+type workload struct {
+	client *kubernetes.Clientset
+	record *Recorder
+	rng    *rand.Rand
+	rate   float64 // pods created per second, besides probes
+
+	number int
+	live   []livePod
+	again  map[string]bool
+}
+
+// livePod is a pod, or all pods of a group, that the workload has created and not yet deleted.
+type livePod struct {
+	names  []string
+	uids   []types.UID
+	cpu    int64 // requested by all of them together
+	class  string
+	expire Micros // of probes
+}
+
+func newWorkload(client *kubernetes.Clientset, record *Recorder, seed uint64, rate float64) *workload {
+	return &workload{client: client, record: record, rng: rand.New(rand.NewPCG(seed, 2)), rate: rate, again: map[string]bool{}}
+}
+
+// node returns node number i.
+func node(i int) *corev1.Node {
+	name := fmt.Sprintf("node-%02d", i)
+	allocatable := corev1.ResourceList{
+		corev1.ResourceCPU: *resource.NewMilliQuantity(nodeCPU, resource.DecimalSI), corev1.ResourceMemory: resource.MustParse("8Gi"),
+		corev1.ResourcePods: resource.MustParse("110"),
+	}
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			corev1.LabelHostname: name, corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%zones),
+		}},
+		Status: corev1.NodeStatus{
+			Capacity: allocatable, Allocatable: allocatable,
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+	if i >= plainNodes {
+		n.Labels[pool] = probePool
+		n.Spec.Taints = []corev1.Taint{{Key: pool, Value: probePool, Effect: corev1.TaintEffectNoSchedule}}
+	}
+	return n
+}
+
+// pod returns a pod of a class that requests so much CPU (in milli-CPU) and half a MiB of memory for each milli-CPU.
+func pod(class, name string, cpu int64) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Labels: map[string]string{labelClass: class}},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: new(int64),
+			Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceCPU:    *resource.NewMilliQuantity(cpu, resource.DecimalSI),
+				corev1.ResourceMemory: *resource.NewQuantity(cpu<<19, resource.BinarySI),
+			}}}},
+		},
+	}
+}
+
+// start creates the nodes, the priority class, and the pods that fit nowhere.
+func (w *workload) start(ctx context.Context) error {
+	urgent := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: classUrgent}, Value: 1000}
+	if _, err := w.client.SchedulingV1().PriorityClasses().Create(ctx, urgent, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create priority class: %w", err)
+	}
+	for i := range plainNodes + probeNodes {
+		if _, err := w.client.CoreV1().Nodes().Create(ctx, node(i), metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("create node: %w", err)
+		}
+	}
+	for i := range 3 {
+		w.create(ctx, 0, pod(classHuge, fmt.Sprintf("huge-%d", i), 10*nodeCPU))
+	}
+	return nil
+}
+
+// run works until ctx ends.
+func (w *workload) run(ctx context.Context) {
+	tick := time.NewTicker(workTick)
+	defer tick.Stop()
+	var owed float64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		w.number++
+		probe := pod(classProbe, fmt.Sprintf("probe-%d", w.number), 1)
+		probe.Spec.NodeSelector = map[string]string{pool: probePool}
+		probe.Spec.Tolerations = []corev1.Toleration{{Key: pool, Operator: corev1.TolerationOpExists}}
+		w.create(ctx, w.record.Now()+Micros(probeLife.Microseconds()), probe)
+		for owed += w.rate * workTick.Seconds(); owed >= 1 && ctx.Err() == nil; owed-- {
+			w.add(ctx)
+		}
+		w.trim(ctx)
+		if w.rng.IntN(10) == 0 {
+			w.changeNode(ctx)
+		}
+	}
+}
+
+// add creates a pod, or a group, of a class that it draws.
+func (w *workload) add(ctx context.Context) {
+	w.number++
+	name := func(class string) string { return fmt.Sprintf("%s-%d", class, w.number) }
+	switch w.rng.IntN(10) {
+	case 0:
+		p := pod(classUrgent, name(classUrgent), 1500)
+		p.Spec.PriorityClassName = classUrgent
+		w.create(ctx, 0, p)
+	case 1, 2, 3:
+		w.create(ctx, 0, pod(classPlain, name(classPlain), 100+100*w.rng.Int64N(4)))
+	case 4, 5:
+		w.create(ctx, 0, pod(classBig, name(classBig), 1300+100*w.rng.Int64N(6)))
+	case 6:
+		w.create(ctx, 0, withPort(pod(classPort, name(classPort), 50)))
+	case 7:
+		again := fmt.Sprintf("%s-%d", classAgain, w.rng.IntN(8))
+		if !w.again[again] {
+			w.again[again] = true
+			w.create(ctx, 0, pod(classAgain, again, 200))
+		}
+	case 8:
+		w.create(ctx, 0, group(2+w.rng.IntN(5), classApart, name(classApart), apart)...)
+	default:
+		w.create(ctx, 0, group(3+w.rng.IntN(6), classSpread, name(classSpread), spread)...)
+	}
+}
+
+// withPort makes a pod use a host port.
+func withPort(p *corev1.Pod) *corev1.Pod {
+	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080, Protocol: corev1.ProtocolTCP}}
+	return p
+}
+
+// group returns n small pods whose constraints are about each other.
+func group(n int, class, name string, constrain func(p *corev1.Pod, group string) *corev1.Pod) []*corev1.Pod {
+	var pods []*corev1.Pod
+	for i := range n {
+		pods = append(pods, constrain(pod(class, fmt.Sprintf("%s-%d", name, i), 60), name))
+	}
+	return pods
+}
+
+// apart keeps a pod off the nodes of others of its group.
+func apart(p *corev1.Pod, group string) *corev1.Pod {
+	p.Labels[labelGroup] = group
+	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+		{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{labelGroup: group}}},
+	}}}
+	return p
+}
+
+// spread spreads a pod with others of its group over the zones.
+func spread(p *corev1.Pod, group string) *corev1.Pod {
+	p.Labels[labelGroup] = group
+	// The nodes of the probes do not count: the node affinity keeps the pod away from them.
+	p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: pool, Operator: corev1.NodeSelectorOpDoesNotExist}}}},
+	}}}
+	p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{labelGroup: group}},
+	}}
+	return p
+}
+
+// create creates pods that will go together, and remembers those of which it knows that they exist.
+func (w *workload) create(ctx context.Context, expire Micros, pods ...*corev1.Pod) {
+	made := livePod{class: pods[0].Labels[labelClass], expire: expire}
+	for _, p := range pods {
+		call := &Call{Verb: verbCreate, Began: w.record.Now(), Name: p.Namespace + "/" + p.Name}
+		request, cancel := context.WithTimeout(ctx, requestMax)
+		created, err := w.client.CoreV1().Pods(p.Namespace).Create(request, p, metav1.CreateOptions{})
+		cancel()
+		if call.Outcome = outcomeOf(err); call.Outcome == Done {
+			call.UID = string(created.UID)
+			made.names = append(made.names, p.Name)
+			made.uids = append(made.uids, created.UID)
+			made.cpu += p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
+		}
+		call.Returned = w.record.Now()
+		w.record.Add(Entry{Call: call})
+	}
+	if made.class == classAgain && len(made.names) == 0 {
+		delete(w.again, pods[0].Name)
+	}
+	if len(made.names) > 0 {
+		w.live = append(w.live, made)
+	}
+}
+
+// outcomeOf says what an error of the API server's means.
+func outcomeOf(err error) Outcome {
+	switch {
+	case err == nil:
+		return Done
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+		return Refused
+	}
+	return Unknown
+}
+
+// trim deletes probes that have lived, and others, at random, while more is requested than the nodes have.
+func (w *workload) trim(ctx context.Context) {
+	now := w.record.Now()
+	var cpu int64
+	for i := 0; i < len(w.live); i++ {
+		if l := w.live[i]; l.expire > 0 && l.expire < now {
+			if !w.delete(ctx, i) {
+				return // the API server does not answer
+			}
+			i--
+		} else if l.class != classHuge {
+			cpu += l.cpu
+		}
+	}
+	const full = plainNodes * nodeCPU * 11 / 10 // a tenth more than there is room for
+	for tries := 0; cpu > full && len(w.live) > 0 && tries < 20; tries++ {
+		i := w.rng.IntN(len(w.live))
+		if l := w.live[i]; l.class != classHuge && l.class != classProbe {
+			cpu -= l.cpu
+			if !w.delete(ctx, i) {
+				return
+			}
+		}
+	}
+}
+
+// delete deletes the pods of an entry of live, and forgets it if they are gone. They are removed at once: nothing runs.
+func (w *workload) delete(ctx context.Context, i int) bool {
+	l := w.live[i]
+	for k, name := range l.names {
+		call := &Call{Verb: verbDelete, Began: w.record.Now(), Name: metav1.NamespaceDefault + "/" + name, UID: string(l.uids[k])}
+		request, cancel := context.WithTimeout(ctx, requestMax)
+		err := w.client.CoreV1().Pods(metav1.NamespaceDefault).Delete(request, name, metav1.DeleteOptions{
+			GracePeriodSeconds: new(int64), Preconditions: metav1.NewUIDPreconditions(string(l.uids[k])),
+		})
+		cancel()
+		call.Returned, call.Outcome = w.record.Now(), outcomeOf(err)
+		w.record.Add(Entry{Call: call})
+		if call.Outcome == Unknown {
+			return false
+		}
+		if l.class == classAgain {
+			delete(w.again, name)
+		}
+	}
+	w.live[i] = w.live[len(w.live)-1]
+	w.live = w.live[:len(w.live)-1]
+	return true
+}
+
+// changeNode changes one node in a way that it draws: a label that nothing selects, whether pods may come, a taint, or,
+// of some nodes, the size.
+func (w *workload) changeNode(ctx context.Context) {
+	i := w.rng.IntN(plainNodes)
+	change, cpu := w.rng.IntN(8), int64(nodeCPU)
+	if w.rng.IntN(2) == 0 {
+		cpu = largerCPU
+	}
+	w.updateNode(ctx, i, func(n *corev1.Node) {
+		switch {
+		case change < 3:
+			n.Labels["beat"] = fmt.Sprint(w.number)
+		case change < 5:
+			n.Spec.Unschedulable = i >= resized && i < 2*resized && !n.Spec.Unschedulable
+		case change < 6:
+			if n.Spec.Taints = nil; i == 2*resized && w.number%2 == 0 {
+				n.Spec.Taints = []corev1.Taint{{Key: "keep", Value: "away", Effect: corev1.TaintEffectNoSchedule}}
+			}
+		case i < resized:
+			n.Status.Allocatable[corev1.ResourceCPU] = *resource.NewMilliQuantity(cpu, resource.DecimalSI)
+		}
+	})
+}
+
+// updateNode changes a node, its status too.
+func (w *workload) updateNode(ctx context.Context, i int, change func(*corev1.Node)) bool {
+	ctx, cancel := context.WithTimeout(ctx, requestMax)
+	defer cancel()
+	nodes := w.client.CoreV1().Nodes()
+	n, err := nodes.Get(ctx, node(i).Name, metav1.GetOptions{})
+	if err != nil {
+		return false
+	}
+	change(n)
+	status := n.Status
+	if n, err = nodes.Update(ctx, n, metav1.UpdateOptions{}); err != nil {
+		return false
+	}
+	n.Status = status
+	_, err = nodes.UpdateStatus(ctx, n, metav1.UpdateOptions{})
+	return err == nil
+}
+
+// shrink makes room for everything that is left but what never fits: it makes the nodes as they were at first, and deletes
+// pods until two fifths of the room are asked for, and fewer host ports than there are nodes. It works until ctx ends.
+func (w *workload) shrink(ctx context.Context) error {
+	for i := range plainNodes {
+		for !w.updateNode(ctx, i, func(n *corev1.Node) {
+			n.Spec.Unschedulable, n.Spec.Taints = false, nil
+			n.Status.Allocatable[corev1.ResourceCPU] = *resource.NewMilliQuantity(largerOf(i), resource.DecimalSI)
+		}) {
+			if sleep(ctx, time.Second); ctx.Err() != nil {
+				return fmt.Errorf("restore node %d: %w", i, ctx.Err())
+			}
+		}
+	}
+	// The workload does not know of pods whose creation it got no answer about.
+	for {
+		left, err := w.client.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
+		if err == nil {
+			w.live = w.live[:0]
+			groups := map[string]int{}
+			for i := range left.Items {
+				p := &left.Items[i]
+				key := p.Labels[labelGroup]
+				if key == "" {
+					key = p.Name
+				}
+				at, ok := groups[key]
+				if !ok {
+					at = len(w.live)
+					groups[key] = at
+					w.live = append(w.live, livePod{class: p.Labels[labelClass]})
+				}
+				l := &w.live[at]
+				l.names, l.uids = append(l.names, p.Name), append(l.uids, p.UID)
+				l.cpu += p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
+			}
+			if w.shrinkTo(ctx, plainNodes*nodeCPU*2/5, plainNodes/2) {
+				return nil
+			}
+		}
+		if sleep(ctx, time.Second); ctx.Err() != nil {
+			return fmt.Errorf("delete pods: %w", ctx.Err())
+		}
+	}
+}
+
+// largerOf returns the size that a node has at the end: those that were larger at times stay so, lest what is on them be
+// too much.
+func largerOf(i int) int64 {
+	if i < resized {
+		return largerCPU
+	}
+	return nodeCPU
+}
+
+func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
+	for {
+		var cpu int64
+		var shrinkable, withPort []int
+		for i, l := range w.live {
+			switch l.class {
+			case classHuge:
+				continue
+			case classPort:
+				withPort = append(withPort, i)
+			}
+			cpu += l.cpu
+			shrinkable = append(shrinkable, i)
+		}
+		if len(withPort) > ports {
+			shrinkable = withPort
+		} else if cpu <= room {
+			return true
+		}
+		if !w.delete(ctx, shrinkable[w.rng.IntN(len(shrinkable))]) {
+			return false
+		}
+	}
+}
