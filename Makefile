@@ -29,6 +29,7 @@ demo: build ## schedule a generated GPU fleet and keep serving; EXIT=1 ends by i
 test: grpcurl ## run every test; needs only Go, a C compiler and the module proxy
 	go run ./test/benchkube build # the control plane, once: minutes that no test should have to wait for
 	go test -race -timeout 20m $(PACKAGES)
+	cd test/deploy && CGO_ENABLED=0 go test -count=1 .
 	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
 
 .PHONY: oracle
@@ -42,8 +43,8 @@ lint: tools lint-go lint-proto ## gofmt, vet, staticcheck, buf lint, and whether
 lint-go: tools
 	@unformatted=$$(git ls-files '*.go' | grep -v '^internal/gen/' | xargs gofmt -l); \
 	  if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
-	go vet $(PACKAGES) && cd test/oracle && go vet ./...
-	$(BIN)/staticcheck $(PACKAGES) && cd test/oracle && $(BIN)/staticcheck ./...
+	go vet $(PACKAGES) && $(BIN)/staticcheck $(PACKAGES)
+	for module in test/oracle test/deploy; do (cd $$module && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
 
 .PHONY: lint-proto
 lint-proto: tools
@@ -54,6 +55,14 @@ lint-proto: tools
 .PHONY: generate
 generate: tools ## generate internal/gen from the protos
 	rm -rf internal/gen && $(BIN)/buf generate
+
+.PHONY: test-compose
+test-compose: ## run docker-compose.yaml: schedule, kill, scale; needs root, installs Debian's docker.io and docker-compose if missing
+	go run ./test/compose
+
+.PHONY: image
+image: ## build the image berth:dev with Docker; BASE=… BUILDER=… IMAGE=…
+	docker build -f deploy/Dockerfile $(foreach a,BASE BUILDER,$(if $($(a)),--build-arg $(a)=$($(a)))) -t $(or $(IMAGE),berth:dev) .
 
 .PHONY: bench
 bench: build ## Berth on its local source: decisions per second, memory, latency; BENCHFLAGS='--workload all' for 1,000,000 nodes too
@@ -75,6 +84,10 @@ plots: ## measure the engine's cost per decision, and draw it in docs/plots
 .PHONY: bench-kube
 bench-kube: build ## kube-scheduler and Berth in turn on a real API server: 5,000 nodes, 10,000 plain pods; BENCHFLAGS='--workload all' for others
 	go run ./test/benchkube --berth $(BIN)/berth $(BENCHFLAGS)
+
+.PHONY: chaos
+chaos: build ## Berth with faults, on a real API server, and whether its history shows a violation; SEED=… DURATION=…
+	go run ./test/chaos --berth $(BIN)/berth --seed $(or $(SEED),1) --duration $(or $(DURATION),5m) $(CHAOSFLAGS)
 
 .PHONY: clean
 clean: ## remove what was built here

@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/url"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -26,8 +28,8 @@ import (
 )
 
 const (
-	composeFile   = "docker-compose.yaml"
-	kubernetesDir = "deploy/kubernetes"
+	composeFile  = "docker-compose.yaml"
+	kustomizeDir = "deploy/kustomize"
 )
 
 // documents returns the YAML documents of a file.
@@ -51,7 +53,7 @@ func documents(t *testing.T, name string) [][]byte {
 func TestEveryYAMLFileParses(t *testing.T) {
 	found := 0
 	for _, name := range must(t, files) {
-		if ext := filepath.Ext(name); ext != ".yaml" && ext != ".yml" || strings.Contains(name, "testdata/") {
+		if ext := filepath.Ext(name); ext != ".yaml" && ext != ".yml" || strings.Contains(name, "testdata/") || strings.Contains(filepath.ToSlash(name), "/helm/berth/templates/") {
 			continue
 		}
 		found++
@@ -67,13 +69,20 @@ func TestEveryYAMLFileParses(t *testing.T) {
 	}
 }
 
-// objects returns the Kubernetes objects of deploy/kubernetes, decoded strictly.
+// isManifest reports whether a file has Kubernetes objects that this repository's API knows.
+func isManifest(name string) bool {
+	name = filepath.ToSlash(name)
+	return strings.HasPrefix(name, kustomizeDir+"/") && filepath.Base(name) != "kustomization.yaml" &&
+		!strings.Contains(name, "/cert-manager/") // whose kinds are cert-manager's
+}
+
+// objects returns the Kubernetes objects of the kustomizations, decoded strictly.
 func objects(t *testing.T) []runtime.Object {
 	t.Helper()
 	decoder := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, json.SerializerOptions{Yaml: true, Strict: true})
 	var all []runtime.Object
 	for _, name := range must(t, files) {
-		if filepath.ToSlash(filepath.Dir(name)) != kubernetesDir || filepath.Base(name) == "kustomization.yaml" {
+		if !isManifest(name) {
 			continue
 		}
 		for i, document := range documents(t, name) {
@@ -86,7 +95,7 @@ func objects(t *testing.T) []runtime.Object {
 		}
 	}
 	if len(all) == 0 {
-		t.Fatalf("%s has no objects", kubernetesDir)
+		t.Fatalf("%s has no objects", kustomizeDir)
 	}
 	return all
 }
@@ -112,23 +121,30 @@ func workloads(t *testing.T) []workload {
 	return all
 }
 
-func TestKustomizationListsEveryManifest(t *testing.T) {
-	var k struct {
-		Resources []string `json:"resources"`
-	}
-	if err := yaml.Unmarshal([]byte(readFile(t, kubernetesDir+"/kustomization.yaml")), &k); err != nil {
-		t.Fatal(err)
-	}
-	var there []string
+func TestKustomizationsListEveryManifest(t *testing.T) {
+	listed, there := map[string]bool{}, map[string]bool{}
 	for _, name := range must(t, files) {
-		if filepath.ToSlash(filepath.Dir(name)) == kubernetesDir && filepath.Base(name) != "kustomization.yaml" {
-			there = append(there, filepath.Base(name))
+		if name = filepath.ToSlash(name); !strings.HasPrefix(name, kustomizeDir+"/") {
+			continue
+		}
+		if path.Base(name) != "kustomization.yaml" {
+			there[name] = true
+			continue
+		}
+		var k struct {
+			Resources []string `json:"resources"`
+		}
+		if err := yaml.Unmarshal([]byte(readFile(t, name)), &k); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range k.Resources {
+			if strings.HasSuffix(r, ".yaml") {
+				listed[path.Join(path.Dir(name), r)] = true
+			}
 		}
 	}
-	slices.Sort(k.Resources)
-	slices.Sort(there)
-	if !slices.Equal(k.Resources, there) {
-		t.Errorf("the kustomization lists %v, the directory has %v", k.Resources, there)
+	if !maps.Equal(listed, there) {
+		t.Errorf("the kustomizations list %v, there are %v", slices.Sorted(maps.Keys(listed)), slices.Sorted(maps.Keys(there)))
 	}
 }
 
@@ -150,13 +166,15 @@ func TestWorkloadsReferOnlyToWhatTheyHave(t *testing.T) {
 				case p == nil && what == "liveness":
 					t.Errorf("%s: container %s has no liveness probe", w.name, c.Name)
 				case p == nil:
+				case p.Exec != nil && !asksOwnPort(c, p.Exec.Command):
+					t.Errorf("%s: the %s probe of %s asks a port that the container does not name", w.name, what, c.Name)
 				case p.GRPC != nil && !hasPort(c, intstr.FromInt32(p.GRPC.Port)), p.HTTPGet != nil && !hasPort(c, p.HTTPGet.Port):
 					t.Errorf("%s: the %s probe of %s asks a port that the container does not name", w.name, what, c.Name)
 				}
 			}
 			for _, m := range c.VolumeMounts {
-				if w.name != "etcd" || m.Name != "data" {
-					t.Errorf("%s: container %s mounts %s; only etcd keeps anything", w.name, c.Name, m.Name)
+				if data := w.name == "etcd" && m.Name == "data"; !data && (m.Name != "tls" || !m.ReadOnly) {
+					t.Errorf("%s: container %s mounts %s; all it needs is its certificate, and only etcd keeps anything", w.name, c.Name, m.Name)
 				}
 			}
 		}
@@ -188,32 +206,45 @@ func TestWorkloadsReferOnlyToWhatTheyHave(t *testing.T) {
 	}
 }
 
+// asksOwnPort reports whether a probe by berth health is about a port that the container names.
+func asksOwnPort(c v1.Container, command []string) bool {
+	_, port, err := net.SplitHostPort(flagsOf(command)["address"])
+	return err == nil && hasPort(c, intstr.Parse(port))
+}
+
 func hasPort(c v1.Container, port intstr.IntOrString) bool {
 	return slices.ContainsFunc(c.Ports, func(p v1.ContainerPort) bool {
 		return port.Type == intstr.String && p.Name == port.StrVal || port.Type == intstr.Int && p.ContainerPort == port.IntVal
 	})
 }
 
-func TestOnlyBindersMayUseTheAPIServerAndNoMoreThanTheyNeed(t *testing.T) {
-	want := map[string]bool{}
-	for _, rule := range []struct{ group, resources, verbs string }{
-		{"", "pods nodes namespaces", "get list watch"}, // the ledger
+func TestOnlyBindersAndGatewaysMayUseTheAPIServerAndNoMoreThanTheyNeed(t *testing.T) {
+	want := map[string]map[string]bool{}
+	for _, rule := range []struct{ account, group, resources, verbs string }{
+		{"berth-binder", "", "pods nodes namespaces", "list watch"}, // the ledger
+		{"berth-binder", "", "pods", "get"},                         // after a conflict
 		// the selectors of default spread constraints
-		{"", "services replicationcontrollers", "list watch"},
-		{"apps", "replicasets statefulsets", "list watch"},
-		{"policy", "poddisruptionbudgets", "list watch"}, // which pods preemption spares
-		{"", "pods", "delete"},                           // their eviction
-		{"", "pods/binding", "create"},                   // placements
-		{"", "pods/status", "patch"},                     // conditions and nominations
-		{"events.k8s.io", "events", "create patch"},      // Scheduled, FailedScheduling, their series, and Preempted
+		{"berth-binder", "", "services replicationcontrollers", "list watch"},
+		{"berth-binder", "apps", "replicasets statefulsets", "list watch"},
+		{"berth-binder", "policy", "poddisruptionbudgets", "list watch"}, // which pods preemption spares
+		{"berth-binder", "", "pods", "delete"},                           // their eviction
+		{"berth-binder", "", "pods/binding", "create"},                   // placements
+		{"berth-binder", "", "pods/status", "patch"},                     // conditions and nominations
+		{"berth-binder", "events.k8s.io", "events", "create patch"},      // Scheduled, FailedScheduling, their series, and Preempted
+		// who calls, and what they may
+		{"berth-gateway", "authentication.k8s.io", "tokenreviews", "create"},
+		{"berth-gateway", "authorization.k8s.io", "subjectaccessreviews", "create"},
 	} {
+		if want[rule.account] == nil {
+			want[rule.account] = map[string]bool{}
+		}
 		for resource := range strings.FieldsSeq(rule.resources) {
 			for verb := range strings.FieldsSeq(rule.verbs) {
-				want[verb+" "+resource+"."+rule.group] = true
+				want[rule.account][verb+" "+resource+"."+rule.group] = true
 			}
 		}
 	}
-	const account = "berth-binder"
+	users := slices.Collect(maps.Keys(want))
 	for _, o := range objects(t) {
 		switch o := o.(type) {
 		case *rbacv1.ClusterRole:
@@ -222,30 +253,32 @@ func TestOnlyBindersMayUseTheAPIServerAndNoMoreThanTheyNeed(t *testing.T) {
 					for _, resource := range r.Resources {
 						for _, verb := range r.Verbs {
 							right := verb + " " + resource + "." + group
-							if !want[right] {
+							if !want[o.Name][right] {
 								t.Errorf("%s may %s, which nothing needs", o.Name, right)
 							}
-							delete(want, right)
+							delete(want[o.Name], right)
 						}
 					}
 				}
 			}
 		case *rbacv1.ClusterRoleBinding:
-			if len(o.Subjects) != 1 || o.Subjects[0].Name != account || o.Subjects[0].Namespace != "berth" {
-				t.Errorf("%s binds %v, want the service account %s", o.Name, o.Subjects, account)
+			if len(o.Subjects) != 1 || o.Subjects[0].Name != o.RoleRef.Name || o.Subjects[0].Namespace != "berth" {
+				t.Errorf("%s binds %v, want the service account %s", o.Name, o.Subjects, o.RoleRef.Name)
 			}
 		}
 	}
-	for right := range want {
-		t.Errorf("no role may %s", right)
+	for account, rights := range want {
+		for right := range rights {
+			t.Errorf("%s may not %s", account, right)
+		}
 	}
 	for _, w := range workloads(t) {
-		spec := w.template.Spec
-		switch binder := w.name == "binder"; {
-		case binder && spec.ServiceAccountName != account:
-			t.Errorf("binder runs as %q, want %s", spec.ServiceAccountName, account)
-		case !binder && (spec.ServiceAccountName != "" || spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken):
-			t.Errorf("%s has a token of the API server, which it has no use for", w.name)
+		spec, account := w.template.Spec, "berth-"+w.name
+		if spec.ServiceAccountName != account {
+			t.Errorf("%s runs as %q, want %s", w.name, spec.ServiceAccountName, account)
+		}
+		if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken != slices.Contains(users, account) {
+			t.Errorf("%s: automountServiceAccountToken: only %v have a use for a token of the API server", w.name, users)
 		}
 	}
 }
@@ -259,6 +292,12 @@ type compose struct {
 		Environment map[string]string `json:"environment"`
 		Ports       []string          `json:"ports"`
 		Volumes     []string          `json:"volumes"`
+		Deploy      struct {
+			Replicas int `json:"replicas"`
+		} `json:"deploy"`
+		Healthcheck struct {
+			Test []string `json:"test"`
+		} `json:"healthcheck"`
 	} `json:"services"`
 	Volumes map[string]any `json:"volumes"`
 	Version *string        `json:"version"`
@@ -279,7 +318,7 @@ func TestComposeIsAWholeBerthOnTheLoopbackInterface(t *testing.T) {
 	for name, s := range c.Services {
 		for _, p := range s.Ports {
 			if !strings.HasPrefix(p, "127.0.0.1:") {
-				t.Errorf("%s publishes %s: nothing is encrypted, so nothing leaves the machine", name, p)
+				t.Errorf("%s publishes %s beyond this machine, where people show no certificate", name, p)
 			}
 		}
 		for _, v := range s.Volumes {
@@ -294,10 +333,22 @@ func TestComposeIsAWholeBerthOnTheLoopbackInterface(t *testing.T) {
 		if s.Build == nil {
 			continue // etcd
 		}
-		roles[s.Command[0]]++
+		role := s.Command[0]
+		if role == "certs" {
+			continue
+		}
+		roles[role] += max(s.Deploy.Replicas, 1)
 		flags := flagsOf(s.Command)
-		if flags["advertise"] != name {
-			t.Errorf("%s advertises %q; others find it by its name", name, flags["advertise"])
+		if host, _, _ := net.SplitHostPort(flags["listen"]); host != "0.0.0.0" || flags["advertise"] != "" {
+			t.Errorf("%s listens on %q and advertises %q; others find it by its container's name, the default", name, flags["listen"], flags["advertise"])
+		}
+		if role == "gateway" && flags["authenticate"] != "tokens" {
+			t.Errorf("%s knows its callers by %q, want tokens", name, flags["authenticate"])
+		}
+		for flag, want := range map[string]string{"tls-cert": role + ".crt", "tls-key": role + ".key", "tls-ca": "ca.crt", "etcd-ca": "ca.crt"} {
+			if flags[flag] != "/certs/"+want {
+				t.Errorf("%s has --%s=%s, want /certs/%s", name, flag, flags[flag], want)
+			}
 		}
 		for endpoint := range strings.SplitSeq(flags["etcd-endpoints"], ",") {
 			u, err := url.Parse(endpoint)
@@ -345,12 +396,16 @@ func commandLines(t *testing.T) []commandLine {
 	for name, s := range readCompose(t).Services {
 		if s.Build != nil {
 			all = append(all, commandLine{composeFile + ", " + name, s.Command})
+			if test := s.Healthcheck.Test; len(test) > 2 {
+				all = append(all, commandLine{composeFile + ", health of " + name, test[2:]})
+			}
 		}
 	}
 	for _, w := range workloads(t) {
 		for _, c := range w.template.Spec.Containers {
 			if c.Image == "berth" {
-				all = append(all, commandLine{kubernetesDir + ", " + w.name, c.Args})
+				all = append(all, commandLine{kustomizeDir + ", " + w.name, c.Args})
+				all = append(all, commandLine{kustomizeDir + ", probe of " + w.name, c.ReadinessProbe.Exec.Command[1:]})
 			}
 		}
 	}
@@ -378,7 +433,8 @@ func TestEveryCommandLineIsOneThatBerthTakes(t *testing.T) {
 	for _, line := range commandLines(t) {
 		args := slices.Clone(line.args)
 		for i := range args {
-			args[i] = strings.NewReplacer("$(POD_NAME)", "binder-1", "$(POD_IP)", "10.0.0.1").Replace(args[i])
+			args[i] = strings.NewReplacer("$(POD_NAME)", "binder-1", "$(POD_IP)", "10.0.0.1",
+				"$(ETCD_ENDPOINTS)", "https://etcd-0:2379", "$(SCHEDULER_NAME)", "berth").Replace(args[i])
 		}
 		out, err := run("", binary, append(args, "--help")...)
 		if err != nil {

@@ -1,0 +1,151 @@
+package deploy
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// helm renders the chart as release berth in namespace berth, with values beside its defaults.
+func helm(values map[string]any) ([]*unstructured.Unstructured, error) {
+	chart, err := loader.Load(filepath.Join(deployDir, "helm", "berth"))
+	if err != nil {
+		return nil, err
+	}
+	all, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "berth", Namespace: namespace, IsInstall: true}, nil)
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Render(chart, all)
+	if err != nil {
+		return nil, err
+	}
+	var objects []*unstructured.Unstructured
+	for name, text := range files {
+		for r := yamlutil.NewYAMLReader(bufio.NewReader(strings.NewReader(text))); ; {
+			document, err := r.Read()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			content, err := yaml.YAMLToJSONStrict(document)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w\n%s", name, err, document)
+			}
+			if string(content) == "null" {
+				continue // comments
+			}
+			o := new(unstructured.Unstructured)
+			if err := o.UnmarshalJSON(content); err != nil {
+				return nil, fmt.Errorf("%s: %w\n%s", name, err, document)
+			}
+			objects = append(objects, o)
+		}
+	}
+	return objects, nil
+}
+
+// byName returns objects by kind and name. It fails if there are two of one name.
+func byName(t *testing.T, objects []*unstructured.Unstructured) map[string]*unstructured.Unstructured {
+	t.Helper()
+	all := make(map[string]*unstructured.Unstructured)
+	for _, o := range objects {
+		name := o.GroupVersionKind().GroupKind().String() + " " + o.GetNamespace() + "/" + o.GetName()
+		if all[name] != nil {
+			t.Errorf("there are two of %s", name)
+		}
+		all[name] = o
+	}
+	return all
+}
+
+func TestTheChartSaysWhatTheKustomizationsSay(t *testing.T) {
+	for overlay, values := range map[string]map[string]any{
+		"second-scheduler":  nil,
+		"default-scheduler": {"schedulerName": "default-scheduler", "ownSchedulerName": "kube-scheduler"},
+	} {
+		t.Run(overlay, func(t *testing.T) {
+			rendered, err := helm(values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, got := byName(t, kustomize(t, overlay)), byName(t, rendered)
+			// Helm's users make the namespace by --create-namespace, and label it by hand.
+			delete(want, "Namespace /"+namespace)
+			if len(want) < 40 {
+				t.Errorf("kustomize renders %d objects, want at least 40", len(want))
+			}
+			names := slices.Sorted(maps.Keys(want))
+			if diff := cmp.Diff(names, slices.Sorted(maps.Keys(got))); diff != "" {
+				t.Fatalf("objects (-kustomize +helm):\n%s", diff)
+			}
+			for _, name := range names {
+				if diff := cmp.Diff(want[name].Object, got[name].Object); diff != "" {
+					t.Errorf("%s (-kustomize +helm):\n%s", name, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestTheChartLeavesOutWhatIsSwitchedOff(t *testing.T) {
+	off := map[string]any{"enabled": false}
+	objects, err := helm(map[string]any{
+		"etcd":            map[string]any{"enabled": false, "endpoints": []any{"https://a:2379", "https://b:2379"}},
+		"certManager":     off,
+		"networkPolicies": off,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		if strings.Contains(o.GetName(), "etcd") || strings.Contains(o.GetAPIVersion(), "cert-manager") || o.GetKind() == "NetworkPolicy" {
+			t.Errorf("%s %s is there", o.GetKind(), o.GetName())
+		}
+	}
+	deployments := of(objects, "Deployment")
+	if len(deployments) != 5 {
+		t.Errorf("there are %d Deployments, want one per role", len(deployments))
+	}
+	for name, d := range deployments {
+		containers, _, err := unstructured.NestedSlice(d.Object, "spec", "template", "spec", "containers")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := fmt.Sprint(containers); !strings.Contains(text, "value:https://a:2379,https://b:2379") {
+			t.Errorf("%s does not use the etcd that is given: %s", name, text)
+		}
+	}
+}
+
+func TestTheChartRefusesValuesThatMakeNoSense(t *testing.T) {
+	for want, values := range map[string]map[string]any{
+		"replicas":      {"binder": map[string]any{"replicas": 0}},
+		"replica":       {"queue": map[string]any{"replica": 3}}, // a misspelt name
+		"schedulerName": {"schedulerName": ""},
+		"pullPolicy":    {"image": map[string]any{"pullPolicy": "Sometimes"}},
+		"priority":      {"priority": 2_000_000_000}, // the system's own
+		"endpoints":     {"etcd": map[string]any{"enabled": false}},
+		"requests":      {"gateway": map[string]any{"resources": map[string]any{"requests": map[string]any{"gpu": map[string]any{}}}}},
+	} {
+		if _, err := helm(values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want an error that names %s", values, err, want)
+		}
+	}
+}
