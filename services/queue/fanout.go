@@ -160,7 +160,7 @@ func askOne[Req, Res any](ctx context.Context, s *Service, address string, q que
 type patience struct {
 	least time.Duration
 	most  time.Duration // one slow answer does not end all hedging
-	usual atomic.Int64 // nanoseconds; falls slowly from what the slowest answer took
+	usual atomic.Int64  // nanoseconds; falls slowly from what the slowest answer took
 }
 
 func (p *patience) limit() time.Duration {
