@@ -132,9 +132,7 @@ func (f *Feed) Head() cluster.Version {
 	if t == nil {
 		return cluster.Version{}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return cluster.Version{Epoch: t.epoch, Seq: t.ring.head}
+	return t.newest()
 }
 
 func (f *Feed) current() *term {
@@ -156,6 +154,13 @@ func (t *term) holds(s cluster.Seq) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.ring.holds(s)
+}
+
+// newest returns the version of the last delta.
+func (t *term) newest() cluster.Version {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return cluster.Version{Epoch: t.epoch, Seq: t.ring.head}
 }
 
 // step is what a follower at some seq is to be told next.

@@ -79,6 +79,7 @@ func (f *Feed) ended(err error) error {
 
 // sendSnapshot brings the follower to the version of a snapshot, which it returns.
 func (f *Feed) sendSnapshot(to *follower, s Snapshotter) (cluster.Version, error) {
+	to.at = to.term.newest() // who waits for a snapshot is not behind, whatever it had
 	c, toMake := f.snapshots.acquire(to.term)
 	defer f.snapshots.release(c)
 	if toMake {
