@@ -128,10 +128,15 @@ func pop[T any](list *[]T) T {
 // run is one worker of the lane; any number may run.
 func (l *reportLane) run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		if n := l.depth(); n > 0 && n <= l.limit/2 {
+		n := l.depth()
+		if n > 0 && n <= l.limit/2 {
 			l.binds.awaitIdle(ctx, courtesy) // before it takes one, which a newer one may replace meanwhile
 		}
-		r, ok := l.next()
+		var r source.Report
+		ok := false
+		if n > 0 { // one that comes only now gives way too
+			r, ok = l.next()
+		}
 		if !ok {
 			select {
 			case <-ctx.Done():
