@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -41,7 +43,7 @@ const (
 
 // Config says how to reach etcd. Only Endpoints is required.
 type Config struct {
-	Endpoints      []string                         // "host:port", "http://host:port" or "https://host:port"; https for all or for none
+	Endpoints      []string                         // of etcd's members: "host:port", "http://host:port" or "https://host:port"; https for all or for none
 	Prefix         string                           // every key starts with it; "" means /berth/; a missing slash at the end is added
 	Credentials    credentials.TransportCredentials // for https endpoints, and only those; nil means the system's roots and no client certificate
 	Log            *slog.Logger                     // nil means no log
@@ -54,7 +56,8 @@ type Client struct {
 	etcd           *clientv3.Client
 	kv             pb.KVClient    // for errors that keep their reason: clientv3 reduces them to "deadline exceeded"
 	leases         pb.LeaseClient // as above
-	endpoints      string
+	endpoints      []*endpoint
+	inUse          atomic.Pointer[inUse]
 	prefix         string
 	requestTimeout time.Duration
 	log            *slog.Logger
@@ -97,34 +100,45 @@ func Connect(cfg Config) (*Client, error) {
 	reconnect := backoff.DefaultConfig
 	reconnect.BaseDelay = 100 * time.Millisecond
 	reconnect.MaxDelay = maxReconnectDelay
-	options := []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: cfg.DialTimeout})}
+	if cfg.Credentials != nil && !strings.HasPrefix(endpoints[0], "https:") {
+		return nil, fmt.Errorf("etcd Endpoints: %q: want https, since there are Credentials", cfg.Endpoints)
+	}
+	c := &Client{prefix: cfg.Prefix, requestTimeout: cfg.RequestTimeout, log: cfg.Log}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	options := []grpc.DialOption{
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: cfg.DialTimeout}),
+		grpc.WithIdleTimeout(0), // the connections to all members are there when one is needed
+		grpc.WithChainUnaryInterceptor(c.unary),
+		grpc.WithChainStreamInterceptor(c.stream),
+	}
 	if cfg.Credentials != nil {
-		if !strings.HasPrefix(endpoints[0], "https:") {
-			return nil, fmt.Errorf("etcd Endpoints: %q: want https, since there are Credentials", cfg.Endpoints)
-		}
 		options = append(options, grpc.WithTransportCredentials(cfg.Credentials)) // instead of the client's own, which never change
 	}
-	etcd, err := clientv3.New(clientv3.Config{
+	if c.etcd, err = clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
 		DialTimeout:          cfg.DialTimeout,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
 		DialOptions:          options,
 		Logger:               zap.NewNop(), // whatever it would say is in the errors that calls return
-	})
-	if err != nil {
+	}); err != nil {
+		c.cancel()
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ","), err)
 	}
-	c := &Client{
-		etcd:           etcd,
-		kv:             pb.NewKVClient(etcd.ActiveConnection()),
-		leases:         pb.NewLeaseClient(etcd.ActiveConnection()),
-		endpoints:      strings.Join(endpoints, ","),
-		prefix:         cfg.Prefix,
-		requestTimeout: cfg.RequestTimeout,
-		log:            cfg.Log,
+	c.kv = pb.NewKVClient(c.etcd.ActiveConnection())
+	c.leases = pb.NewLeaseClient(c.etcd.ActiveConnection())
+	for _, name := range endpoints {
+		conn, err := c.etcd.Dial(name)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("connect to etcd at %s: %w", name, err), c.Close())
+		}
+		conn.Connect()
+		c.endpoints = append(c.endpoints, &endpoint{name, conn})
 	}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.use(c.endpoints[rand.N(len(c.endpoints))]) // clients spread over the members
+	if len(c.endpoints) > 1 {
+		c.start(c.ctx, c.stayWithWhoAnswers)
+	}
 	return c, nil
 }
 
@@ -173,7 +187,7 @@ func (c *Client) Ready(ctx context.Context) error {
 	defer cancel()
 	_, err := c.kv.Range(ctx, &pb.RangeRequest{Key: []byte(c.leaderKey()), CountOnly: true}, grpc.WaitForReady(false))
 	if err != nil {
-		return fmt.Errorf("read from etcd at %s: %w", c.endpoints, err)
+		return fmt.Errorf("read from etcd at %s: %w", c.names(), err)
 	}
 	return nil
 }
@@ -190,8 +204,15 @@ func (c *Client) Close() error {
 	if closed {
 		return nil
 	}
-	if err := c.etcd.Close(); err != nil && !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("close connection to etcd at %s: %w", c.endpoints, err)
+	err := c.etcd.Close()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	for _, e := range c.endpoints {
+		err = errors.Join(err, e.conn.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("close connections to etcd: %w", err)
 	}
 	return nil
 }

@@ -67,5 +67,5 @@ func (c *Client) writeError(err error) error {
 
 // noAnswer adds where the answer should have come from and whether there is a connection, which clientv3 leaves out.
 func (c *Client) noAnswer(err error) error {
-	return fmt.Errorf("no answer from etcd at %s, connection %s: %w", c.endpoints, c.etcd.ActiveConnection().GetState(), err)
+	return fmt.Errorf("no answer from etcd at %s, connection %s: %w", c.names(), c.inUse.Load().conn.GetState(), err)
 }

@@ -6,6 +6,7 @@ package etcdtest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -29,35 +30,63 @@ const (
 	startTries   = 3 // a free port can be taken by another process before etcd listens on it
 )
 
-// Process is an etcd of one member. It is killed when the test ends.
+// Process is a member of an etcd. It is killed when the test ends.
 // Its methods are for the test's own goroutine; they fail the test when they cannot do what they say.
 type Process struct {
-	t      testing.TB
-	binary string
-	dir    string
-	client string // host:port
-	peer   string
+	t       testing.TB
+	binary  string
+	name    string
+	dir     string
+	client  string // host:port
+	peer    string
+	cluster string // name=URL of all members, by commas
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when cmd has been waited for
 	output *buffer
 }
 
-// Start builds etcd if needed, starts it on free loopback ports and waits until it is healthy.
+// Start starts an etcd of one member, see StartCluster.
 func Start(t testing.TB) *Process {
 	t.Helper()
-	p := &Process{t: t, binary: build(t), dir: t.TempDir()}
-	t.Cleanup(p.kill)
+	return StartCluster(t, 1)[0]
+}
+
+// StartCluster builds etcd if needed, starts n members on free loopback ports and waits until all are healthy.
+func StartCluster(t testing.TB, n int) []*Process {
+	t.Helper()
+	binary := build(t)
 	for try := 1; ; try++ {
-		p.client, p.peer = freeAddress(t), freeAddress(t)
-		err := p.run()
+		var members []*Process
+		var cluster []string
+		for i := range n {
+			p := &Process{t: t, binary: binary, name: fmt.Sprintf("test-%d", i), dir: t.TempDir(), client: freeAddress(t), peer: freeAddress(t)}
+			t.Cleanup(p.kill)
+			members = append(members, p)
+			cluster = append(cluster, p.name+"=http://"+p.peer)
+		}
+		var err error
+		for _, p := range members {
+			p.cluster = strings.Join(cluster, ",")
+			err = errors.Join(err, p.start())
+		}
+		for _, p := range members {
+			if err == nil {
+				err = p.awaitHealth()
+			}
+		}
 		if err == nil {
-			return p
+			return members
+		}
+		for _, p := range members {
+			p.kill()
+			if try == startTries {
+				t.Errorf("output of %s:\n%s", p.name, p.output)
+			}
 		}
 		if try == startTries {
-			t.Fatalf("start etcd: %v\n%s", err, p.output)
+			t.Fatalf("start etcd: %v", err)
 		}
-		p.kill()
 	}
 }
 
@@ -89,7 +118,11 @@ func (p *Process) Continue() {
 func (p *Process) Restart() {
 	p.t.Helper()
 	p.kill()
-	if err := p.run(); err != nil {
+	err := p.start()
+	if err == nil {
+		err = p.awaitHealth()
+	}
+	if err != nil {
 		p.t.Fatalf("restart etcd: %v\n%s", err, p.output)
 	}
 }
@@ -110,14 +143,14 @@ func (p *Process) kill() {
 	p.cmd = nil
 }
 
-// run starts the process and waits until it is healthy.
-func (p *Process) run() error {
+// start starts the process and does not wait until it is healthy.
+func (p *Process) start() error {
 	p.output = &buffer{}
 	cmd := exec.Command(p.binary,
-		"--name=test", "--data-dir="+filepath.Join(p.dir, "data"), "--log-level=warn",
+		"--name="+p.name, "--data-dir="+filepath.Join(p.dir, "data"), "--log-level=warn",
 		"--listen-client-urls=http://"+p.client, "--advertise-client-urls=http://"+p.client,
 		"--listen-peer-urls=http://"+p.peer, "--initial-advertise-peer-urls=http://"+p.peer,
-		"--initial-cluster=test=http://"+p.peer,
+		"--initial-cluster="+p.cluster,
 		"--heartbeat-interval=50", "--election-timeout=500",
 		"--unsafe-no-fsync", // the tests kill the process, not the machine
 	)
@@ -141,7 +174,7 @@ func (p *Process) run() error {
 		return err
 	}
 	p.cmd, p.exited = cmd, exited
-	return p.awaitHealth()
+	return nil
 }
 
 func (p *Process) awaitHealth() error {
