@@ -57,8 +57,8 @@ generate: tools ## generate internal/gen from the protos
 	rm -rf internal/gen && $(BIN)/buf generate
 
 .PHONY: test-compose
-test-compose: ## run docker-compose.yaml: schedule, kill, scale; needs root, installs Debian's docker.io and docker-compose if missing
-	go run ./test/compose
+test-compose: ## run docker-compose.yaml: schedule, kill, scale; needs root, installs docker.io and docker-compose if missing; COMPOSE=1.29 or v2
+	go run ./test/compose $(if $(COMPOSE),--compose=$(COMPOSE))
 
 .PHONY: image
 image: ## build the image berth:dev with Docker; BASE=… BUILDER=… IMAGE=…
@@ -88,6 +88,10 @@ bench-kube: build ## kube-scheduler and Berth in turn on a real API server: 5,00
 .PHONY: chaos
 chaos: build ## Berth with faults, on a real API server, and whether its history shows a violation; SEED=… DURATION=…
 	go run ./test/chaos --berth $(BIN)/berth --seed $(or $(SEED),1) --duration $(or $(DURATION),5m) $(CHAOSFLAGS)
+
+.PHONY: overload
+overload: ## 110,000 pods for a cluster with room for 10,000, then more calls than are answered, then room for all; WAITING=…
+	go test -v -count=1 -timeout 0 ./test/overload -waiting=$(or $(WAITING),100000) -within=10m
 
 .PHONY: clean
 clean: ## remove what was built here

@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"time"
+
 	"google.golang.org/grpc/codes"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -15,7 +17,7 @@ const (
 	ReasonTooSlow rpc.Reason = "TOO_SLOW"
 	// ReasonTooManyWatchers: RESOURCE_EXHAUSTED: come back later, or elsewhere.
 	ReasonTooManyWatchers rpc.Reason = "TOO_MANY_WATCHERS"
-	// ReasonTooLarge: RESOURCE_EXHAUSTED: the HTTP request is too large.
+	// ReasonTooLarge: INVALID_ARGUMENT: the HTTP request is too large.
 	ReasonTooLarge rpc.Reason = "TOO_LARGE"
 	// ReasonOutcomeUnknown: UNAVAILABLE: the objects may or may not be written; send them again.
 	ReasonOutcomeUnknown rpc.Reason = "OUTCOME_UNKNOWN"
@@ -34,12 +36,11 @@ func errStopping() error {
 }
 
 func errTooManyWatchers(limit int) error {
-	return rpc.Error(codes.ResourceExhausted, ReasonTooManyWatchers, "%d clients watch already", limit)
+	return rpc.Exhausted(ReasonTooManyWatchers, time.Second, "%d clients watch already", limit)
 }
 
 func errTooSlow() error {
-	return rpc.Error(codes.ResourceExhausted, ReasonTooSlow,
-		"the client reads too slowly: list the pods, and watch from the version listed")
+	return rpc.Exhausted(ReasonTooSlow, 0, "the client reads too slowly: list the pods, and watch from the version listed")
 }
 
 func errTooOld(from, since cluster.Version) error {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -75,17 +77,21 @@ func bodyError(err error) error {
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		return &runtime.HTTPStatusError{
 			HTTPStatus: http.StatusRequestEntityTooLarge,
-			Err: rpc.Error(codes.ResourceExhausted, ReasonTooLarge,
+			Err: rpc.Error(codes.InvalidArgument, ReasonTooLarge,
 				"the request is larger than %d bytes: send its documents in several requests", rpc.PublicRequestLimit),
 		}
 	}
 	return rpc.Error(codes.InvalidArgument, rpc.ReasonInvalid, "the body could not be read: %v", err)
 }
 
-// answerError gives the errors of the JSON layer itself, such as a body that does not parse, a reason like all others.
+// answerError gives the errors of the JSON layer itself, such as a body that does not parse, a reason like all others, and
+// every answer that says when to come back the header Retry-After, in whole seconds.
 func answerError(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	if rpc.ReasonOf(err) == "" && status.Code(err) == codes.InvalidArgument {
 		err = rpc.Error(codes.InvalidArgument, rpc.ReasonInvalid, "%s", status.Convert(err).Message())
+	}
+	if after, asked := rpc.RetryAfter(err); asked {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
 	}
 	runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, err)
 }

@@ -121,7 +121,7 @@ func TestJSONErrorsCarryCodeReasonAndViolations(t *testing.T) {
 		{"POST", "/v1/apply", "{", 400, codes.InvalidArgument, rpc.ReasonInvalid, ""},
 		{"POST", "/v1/apply", `{"manifest":"x"}`, 400, codes.InvalidArgument, rpc.ReasonInvalid, ""},
 		{"POST", "/v1/apply", `{"manifests":"x"}`, 400, codes.FailedPrecondition, gateway.ReasonNotLocal, ""},
-		{"POST", "/v1/apply", `{"manifests":"` + strings.Repeat("x", rpc.PublicRequestLimit) + `"}`, 413, codes.ResourceExhausted, gateway.ReasonTooLarge, ""},
+		{"POST", "/v1/apply", `{"manifests":"` + strings.Repeat("x", rpc.PublicRequestLimit) + `"}`, 413, codes.InvalidArgument, gateway.ReasonTooLarge, ""},
 		{"GET", "/v1/nothing", "", 404, codes.NotFound, "", ""},
 		{"DELETE", "/v1/pods", "", 501, codes.Unimplemented, "", ""},
 	} {

@@ -8,6 +8,7 @@ import (
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
 // addPending adds to the pods that are not placed what the queue members know of them: one call per member. A pod of
@@ -27,7 +28,7 @@ func (s *Service) addPending(ctx context.Context, pods []*schedulingv1.Pod) {
 	}
 	answers := make([]*queuev1.GetPendingResponse, len(queues))
 	errs := s.ask(ctx, queues, func(ctx context.Context, i int, conn *grpc.ClientConn) (err error) {
-		answers[i], err = queuev1.NewQueueServiceClient(conn).GetPending(ctx, &queuev1.GetPendingRequest{Uids: uids})
+		answers[i], err = queuev1.NewQueueServiceClient(rpc.Patient(conn)).GetPending(ctx, &queuev1.GetPendingRequest{Uids: uids})
 		return err
 	})
 	for i, queue := range queues {

@@ -88,11 +88,20 @@ func (g *Guard) admit(ctx context.Context, method string, request any) error {
 	if !ok {
 		return nil
 	}
-	// 1. Who is it?
-	token, err := bearer(ctx)
-	if err != nil {
-		return err
+	md, _ := metadata.FromIncomingContext(ctx)
+	token := bearer(md.Get("authorization"))
+	if token == "" {
+		return rpc.Error(codes.Unauthenticated, ReasonNoToken, "no token: send the header \"authorization: Bearer TOKEN\"")
 	}
+	if need == nil {
+		return g.review(ctx, token, nil)
+	}
+	return g.review(ctx, token, func() Permission { return need(request) })
+}
+
+// review lets through whoever has a token, if they may do what is needed; nil needs nothing.
+func (g *Guard) review(ctx context.Context, token string, need func() Permission) error {
+	// 1. Who is it?
 	caller, err := g.cfg.Reviewer.Authenticate(ctx, token)
 	if errors.Is(err, ErrUnknownToken) {
 		return rpc.Error(codes.Unauthenticated, ReasonUnknownToken, "the token is not known, or not valid any more")
@@ -102,14 +111,13 @@ func (g *Guard) admit(ctx context.Context, method string, request any) error {
 	}
 	// 2. Does it ask too often?
 	if wait, ok := g.take(caller.User); !ok {
-		return rpc.WithRetry(rpc.Error(codes.ResourceExhausted, ReasonTooManyCalls,
-			"%s calls more than %v times a second", caller.User, g.cfg.Rate), wait)
+		return rpc.Exhausted(ReasonTooManyCalls, wait, "%s calls more than %v times a second", caller.User, g.cfg.Rate)
 	}
 	// 3. May it?
 	if need == nil {
 		return nil
 	}
-	permission := need(request)
+	permission := need()
 	allowed, reason, err := g.cfg.Reviewer.Allowed(ctx, caller, permission)
 	if err != nil {
 		return g.unreviewed(ctx, "permission", err)
@@ -146,14 +154,13 @@ func (g *Guard) take(user string) (wait time.Duration, ok bool) {
 	return time.Duration(float64(time.Second) / g.cfg.Rate), false
 }
 
-// bearer returns the token of a call.
-func bearer(ctx context.Context) (string, error) {
-	md, _ := metadata.FromIncomingContext(ctx)
-	for _, value := range md.Get("authorization") {
+// bearer returns the token in the values of the header authorization, "" if there is none.
+func bearer(values []string) string {
+	for _, value := range values {
 		scheme, token, _ := strings.Cut(value, " ")
 		if token = strings.TrimSpace(token); strings.EqualFold(scheme, "bearer") && token != "" {
-			return token, nil
+			return token
 		}
 	}
-	return "", rpc.Error(codes.Unauthenticated, ReasonNoToken, "no token: send the header \"authorization: Bearer TOKEN\"")
+	return ""
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +17,7 @@ const (
 	defaultRing      = 1 << 16
 	defaultRingBytes = 64 << 20
 	defaultHeartbeat = time.Second
+	defaultFollowers = 1024
 
 	// maxDeltaBytes leaves a message of a single delta well below what RPCs may carry.
 	maxDeltaBytes = 16 << 20
@@ -26,12 +28,13 @@ type FeedConfig struct {
 	Ring      int                   // how many deltas are kept for followers that lag or come back; 0 means 65,536
 	RingBytes int                   // and at most so many bytes of them, encoded; 0 means 64 MiB
 	Heartbeat time.Duration         // how often a follower is told version and digest; 0 means 1s
+	Followers int                   // how many may follow at a time; 0 means 1,024
 	Log       *slog.Logger          // nil discards
 	Metrics   prometheus.Registerer // nil keeps none
 }
 
-// Feed is the binder's log as followers read it: each delta is encoded once, the most recent ones are kept, and any
-// number of followers read them. It is closed until Open. Its methods are safe for concurrent use, but the order of
+// Feed is the binder's log as followers read it: each delta is encoded once, the most recent ones are kept, and
+// followers read them. It is closed until Open. Its methods are safe for concurrent use, but the order of
 // Append and Open is the log's order, so they are called under the lock of the ledger.
 type Feed struct {
 	cfg     FeedConfig
@@ -41,6 +44,7 @@ type Feed struct {
 	term *term // nil while closed
 
 	snapshots sharedSnapshot
+	following atomic.Int32 // streams
 }
 
 // term is the feed of one epoch, until it is closed.
@@ -63,6 +67,9 @@ func NewFeed(cfg FeedConfig) *Feed {
 	}
 	if cfg.Heartbeat <= 0 {
 		cfg.Heartbeat = defaultHeartbeat
+	}
+	if cfg.Followers <= 0 {
+		cfg.Followers = defaultFollowers
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

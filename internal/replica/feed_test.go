@@ -95,6 +95,20 @@ func TestFollowersOutlastASnapshotThatTakesLong(t *testing.T) {
 	})
 }
 
+func TestFollowersBeyondTheBoundAreToldWhenToComeBack(t *testing.T) {
+	networks(t, func(t *testing.T, network rpc.Network, address string) {
+		l := newLedger(t, replica.FeedConfig{Followers: 1})
+		l.open(3)
+		at, _ := serve(t, network, address, l)
+		recv(t, stream(t, network, at, &logv1.FollowRequest{Follower: "first"}))
+		_, err := stream(t, network, at, &logv1.FollowRequest{Follower: "second"}).Recv()
+		after, asked := rpc.RetryAfter(err)
+		if status.Code(err) != codes.ResourceExhausted || rpc.ReasonOf(err) != replica.ReasonTooManyFollowers || !asked || after <= 0 {
+			t.Errorf("the second is told %v, want RESOURCE_EXHAUSTED with %s and a time", err, replica.ReasonTooManyFollowers)
+		}
+	})
+}
+
 func TestSlowFollowerIsCutOffAndOthersAreNot(t *testing.T) {
 	networks(t, func(t *testing.T, network rpc.Network, address string) {
 		l := newLedger(t, replica.FeedConfig{Ring: 64})

@@ -17,8 +17,11 @@ import (
 // maxFollowerBytes bounds what a follower can make the binder log.
 const maxFollowerBytes = 256
 
-// ReasonSlowReader says that a follower was cut off because it read too slowly.
-const ReasonSlowReader rpc.Reason = "SLOW_READER"
+// Reasons of RESOURCE_EXHAUSTED.
+const (
+	ReasonSlowReader       rpc.Reason = "SLOW_READER"        // the follower is cut off; it may come back at once
+	ReasonTooManyFollowers rpc.Reason = "TOO_MANY_FOLLOWERS" // come back later
+)
 
 func errNotActive() error {
 	return rpc.Error(codes.Unavailable, rpc.ReasonNotReady, "this binder is not active: ask the leader")
@@ -29,8 +32,11 @@ func errTermEnded() error {
 }
 
 func errTooSlow(at cluster.Version) error {
-	return rpc.WithRetry(rpc.Error(codes.ResourceExhausted, ReasonSlowReader,
-		"the log after %v is no longer kept: the follower read too slowly", at), 0)
+	return rpc.Exhausted(ReasonSlowReader, 0, "the log after %v is no longer kept: the follower read too slowly", at)
+}
+
+func errTooManyFollowers(limit int) error {
+	return rpc.Exhausted(ReasonTooManyFollowers, time.Second, "%d members follow already", limit)
 }
 
 // Follow is the handler of LogService.Follow: it streams the log to one follower until the follower goes away or
@@ -46,6 +52,10 @@ func (f *Feed) Follow(req *logv1.FollowRequest, stream logv1.LogService_FollowSe
 	t := f.current()
 	if t == nil {
 		return errNotActive()
+	}
+	defer f.following.Add(-1)
+	if n := f.following.Add(1); int(n) > f.cfg.Followers {
+		return errTooManyFollowers(f.cfg.Followers)
 	}
 	f.metrics.followers.Inc()
 	defer f.metrics.followers.Dec()

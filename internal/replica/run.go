@@ -12,6 +12,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
 
@@ -77,7 +78,8 @@ func (r *Replica) Run(ctx context.Context) error {
 				level = slog.LevelInfo // once, not for every attempt
 			}
 			r.cfg.Log.Log(ctx, level, "log broke off", "binder", leader.ID, "version", r.Version(), "err", err)
-			retry, pause = time.After(pause/2+rand.N(pause)), min(2*pause, maxPause)
+			asked, _ := rpc.RetryAfter(err) // of a binder that has too many followers
+			retry, pause = time.After(max(pause/2, asked)+rand.N(pause)), min(2*pause, maxPause)
 		case <-retry:
 			stream, began, retry = r.start(ctx, leader), time.Now(), nil
 		}

@@ -65,6 +65,12 @@ func Error(code codes.Code, reason Reason, format string, args ...any) error {
 	return withDetails(status.New(code, message), &errdetails.ErrorInfo{Domain: Domain, Reason: string(reason)}).Err()
 }
 
+// Exhausted returns RESOURCE_EXHAUSTED, which tells the caller that nothing was done and that it may come back no sooner
+// than after. Nothing else makes that code, so that nobody is refused without being told when to come back.
+func Exhausted(reason Reason, after time.Duration, format string, args ...any) error {
+	return WithRetry(Error(codes.ResourceExhausted, reason, format, args...), after)
+}
+
 // WithRetry returns err with the advice to try again no sooner than after; a negative duration means at once.
 // It replaces earlier advice. An err without a status, such as nil, is returned as it is.
 func WithRetry(err error, after time.Duration) error {
@@ -115,8 +121,20 @@ func ReasonOf(err error) Reason {
 	return ""
 }
 
-// RetryAfter returns how long the server asked to wait before trying again, and whether it asked.
-func RetryAfter(err error) (time.Duration, bool) {
+// RetryAfter returns how long the server asked to wait before trying again, and whether it asked. Of several errors that
+// were joined, the longest time counts.
+func RetryAfter(err error) (after time.Duration, asked bool) {
+	if joined, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err); ok {
+		for _, one := range joined.Unwrap() {
+			if d, ok := RetryAfter(one); ok {
+				after, asked = max(after, d), true
+			}
+		}
+		return after, asked
+	}
 	if info := detail[*errdetails.RetryInfo](err); info != nil {
 		return info.GetRetryDelay().AsDuration(), true
 	}

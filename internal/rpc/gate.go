@@ -3,9 +3,11 @@ package rpc
 import (
 	"context"
 	"runtime"
+	"strings"
+	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc"
 )
 
 // busyFor is how long a caller that a Gate refused is told to wait.
@@ -15,6 +17,7 @@ const busyFor = 20 * time.Millisecond
 type Gate struct {
 	admitted chan struct{} // one value per request that runs or waits
 	running  chan struct{} // one value per request that runs
+	busyFor  time.Duration // what the refused are told
 }
 
 // NewGate returns a Gate. No requests at a time means twice GOMAXPROCS, none waiting means 256.
@@ -25,7 +28,11 @@ func NewGate(atOnce, waiting int) *Gate {
 	if waiting <= 0 {
 		waiting = 256
 	}
-	return &Gate{admitted: make(chan struct{}, atOnce+waiting), running: make(chan struct{}, atOnce)}
+	return newGate(atOnce, waiting, busyFor)
+}
+
+func newGate(atOnce, waiting int, busyFor time.Duration) *Gate {
+	return &Gate{admitted: make(chan struct{}, atOnce+waiting), running: make(chan struct{}, atOnce), busyFor: busyFor}
 }
 
 // Enter waits for a turn; the caller calls leave when it is done. It refuses with RESOURCE_EXHAUSTED (QUEUE_FULL) and
@@ -34,7 +41,7 @@ func (g *Gate) Enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case g.admitted <- struct{}{}:
 	default:
-		return nil, WithRetry(Error(codes.ResourceExhausted, ReasonQueueFull, "%d requests run or wait", cap(g.admitted)), busyFor)
+		return nil, Exhausted(ReasonQueueFull, g.busyFor, "%d requests run or wait", cap(g.admitted))
 	}
 	select {
 	case g.running <- struct{}{}:
@@ -43,4 +50,35 @@ func (g *Gate) Enter(ctx context.Context) (leave func(), err error) {
 		<-g.admitted
 		return nil, ctx.Err()
 	}
+}
+
+// The bounds of every method of every server, whatever the handler itself bounds. They are many times what a Berth's own
+// roles ask at a time; what waits takes memory for its request only.
+const (
+	methodAtOnce  = 16
+	methodWaiting = 128
+	// methodBusyFor is long enough that thousands who come back do not cost the server what it needs for those it took.
+	methodBusyFor = 250 * time.Millisecond
+)
+
+// gates has a Gate for each unary method, so that calls that wait for etcd do not hold up those that read memory. Health
+// passes: who asks for it would take a refusal for illness.
+type gates struct {
+	byMethod sync.Map // *Gate by full method; unknown methods do not get here
+}
+
+func (g *gates) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if strings.HasPrefix(info.FullMethod, "/grpc.health.v1.Health/") {
+		return handler(ctx, req)
+	}
+	gate, ok := g.byMethod.Load(info.FullMethod)
+	if !ok {
+		gate, _ = g.byMethod.LoadOrStore(info.FullMethod, newGate(methodAtOnce, methodWaiting, methodBusyFor))
+	}
+	leave, err := gate.(*Gate).Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return handler(ctx, req)
 }

@@ -41,9 +41,11 @@ func callLogging(level logging.CodeToLevel) []logging.Option {
 
 // serverLevel is how loud the end of a call is. Answers that are part of the ordinary conversation are quiet:
 // success, the end of a stream by cancellation, nothing found, "run it again at a newer version", "load a snapshot".
+// So are refusals of an overloaded server, which metrics count: a line for each would add to its load.
 func serverLevel(code codes.Code) logging.Level {
 	switch code {
-	case codes.OK, codes.Canceled, codes.NotFound, codes.AlreadyExists, codes.Aborted, codes.OutOfRange:
+	case codes.OK, codes.Canceled, codes.NotFound, codes.AlreadyExists, codes.Aborted, codes.OutOfRange,
+		codes.ResourceExhausted:
 		return logging.LevelDebug
 	case codes.Internal, codes.Unknown, codes.DataLoss:
 		return logging.LevelError

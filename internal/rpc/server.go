@@ -23,7 +23,8 @@ import (
 //
 // A handler may return an error from [Error] or [Invalid], which reaches the client as it is, or a plain error:
 // context.Canceled and context.DeadlineExceeded get their codes, anything else becomes INTERNAL without detail,
-// and the detail is logged. A unary handler always has a deadline. The context of a stream ends when the server
+// and the detail is logged. A unary handler always has a deadline, and of each method at most 16 calls run and 128 wait;
+// more are refused with RESOURCE_EXHAUSTED (QUEUE_FULL). The context of a stream ends when the server
 // starts to drain; its handler should then return ctx.Err().
 type Server struct {
 	grpc     *grpc.Server
@@ -50,7 +51,7 @@ type options struct {
 }
 
 // WithRequestLimit sets the largest request, in bytes; by default it is [MessageLimit].
-// A larger one is answered RESOURCE_EXHAUSTED.
+// A larger one is answered RESOURCE_EXHAUSTED by gRPC itself, without reason or RetryInfo: it never gets smaller.
 func WithRequestLimit(bytes int) Option { return func(o *options) { o.requestLimit = bytes } }
 
 // WithDeadline sets the deadline of a unary call whose client set none; by default it is [DefaultServerDeadline].
@@ -125,6 +126,8 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 	if o.guardUnary != nil {
 		serverOptions = append(serverOptions, grpc.ChainUnaryInterceptor(o.guardUnary), grpc.ChainStreamInterceptor(o.guardStream))
 	}
+	// Behind access and guard, so that who may not call takes nobody's place.
+	serverOptions = append(serverOptions, grpc.ChainUnaryInterceptor(new(gates).unary))
 	if cfg.Trace != nil {
 		serverOptions = append(serverOptions, grpc.StatsHandler(otelgrpc.NewServerHandler(
 			otelgrpc.WithTracerProvider(cfg.Trace), otelgrpc.WithPropagators(propagation.TraceContext{}))))

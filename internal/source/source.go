@@ -112,7 +112,7 @@ type Source interface {
 	Watch(ctx context.Context, sink func(Event)) error
 	// Ready says what Watch waits for, nil if nothing.
 	Ready() error
-	// MaxBatch is how many bindings one Bind takes.
+	// MaxBatch is how many bindings one Bind writes together. More are written one batch after the other.
 	MaxBatch() int
 	// Fenced says that a Bind writes a placement in one transaction that holds only while fence does. Nobody has to finish
 	// such a bind for a binder that was deposed, so it needs no record before.
@@ -120,6 +120,7 @@ type Source interface {
 	// Bind writes placements and answers for each, in order. fence is the guard of the binder's term.
 	Bind(ctx context.Context, fence coord.Cond, bindings []Binding) []Outcome
 	// Lookup reads, consistently, the uid and the node ("" if none) of a pod. found is false if there is none of the name.
+	// It waits for no rate limit: no error means that the cluster can be used.
 	Lookup(ctx context.Context, namespace, name string) (uid, node string, found bool, err error)
 	// Scheduled records that a pod was placed, for people: an event.
 	Scheduled(ctx context.Context, b Binding) error

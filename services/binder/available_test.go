@@ -10,7 +10,7 @@ func TestBindersAreAvailableWhileActiveOrStandingBy(t *testing.T) {
 	etcd, src := startEtcd(t), newFakeSource()
 	src.goAway(errors.New("no answer from the cluster"))
 	one := start(t, etcd, src, named("one"))
-	eventually(t, "one is elected, and its epoch is not open", func() bool {
+	eventually(t, "one waits for its source", func() bool {
 		err := one.Available()
 		return err != nil && strings.Contains(err.Error(), "no answer from the cluster")
 	})

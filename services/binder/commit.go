@@ -108,8 +108,7 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 	}
 	// 2. Is there room for more unbound pods?
 	if !t.unbound.take(len(req.GetPods())) {
-		err := rpc.Error(codes.ResourceExhausted, "TOO_MANY_UNBOUND", "%d pods wait for their bind", t.unbound.count())
-		return nil, rpc.WithRetry(err, 50*time.Millisecond)
+		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait for their bind", t.unbound.count())
 	}
 	// 3. Place.
 	resp, placed, err := t.place(req, candidates)

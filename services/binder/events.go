@@ -2,6 +2,8 @@ package binder
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -17,26 +19,100 @@ const (
 // and a bind, or room, is what somebody waits for. A lane of events that is more than half full gives way no more.
 const courtesy = 400 * time.Millisecond
 
+// A write of these lanes that fails is tried again after a second, then after twice as long, up to half a minute. With so
+// many tries that goes on for four minutes: an attempt to place a pod, with a report of its own, comes after five.
+const (
+	retryEvery    = time.Second // how often it is looked which writes are due
+	maxRetryDelay = 30 * time.Second
+	maxRetries    = 12
+)
+
+// retryDelay is how long the next try waits after so many, at least one, that failed.
+func retryDelay(tries int) time.Duration {
+	return min(retryEvery<<(tries-1), maxRetryDelay)
+}
+
+// retryWrites brings back to the lanes what has failed, each in its time.
+func (t *term) retryWrites(ctx context.Context) error {
+	tick := time.NewTicker(retryEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			t.events.retry(now)
+			t.reports.retry(now)
+		}
+	}
+}
+
 // eventLane writes events of what has happened, for people: placements and evictions. What comes while it is full is
-// dropped and counted: the placement itself is in the API.
+// dropped and counted: the placement itself is in the API. An event whose write failed without an answer may be there, and
+// then again.
 type eventLane struct {
-	waiting chan func(context.Context) error // the writes; its capacity is the bound
-	ahead   []*bound                         // what it gives way to
+	waiting chan event // its capacity is the bound
+	ahead   []*bound   // what it gives way to
 	dropped func()
 	failed  func(error)
+
+	mu      sync.Mutex
+	failing []event // at most as many as may wait
+}
+
+// event is the write of one event.
+type event struct {
+	write func(context.Context) error
+	tries int       // that failed
+	due   time.Time // of the next; zero if none has failed
 }
 
 func newEventLane(limit int, ahead []*bound, dropped func(), failed func(error)) *eventLane {
-	return &eventLane{waiting: make(chan func(context.Context) error, limit), ahead: ahead, dropped: dropped, failed: failed}
+	return &eventLane{waiting: make(chan event, limit), ahead: ahead, dropped: dropped, failed: failed}
 }
 
 // add hands in the write of one event. It never blocks.
-func (l *eventLane) add(write func(context.Context) error) {
+func (l *eventLane) add(write func(context.Context) error) { l.put(event{write: write}) }
+
+func (l *eventLane) put(e event) {
 	select {
-	case l.waiting <- write:
+	case l.waiting <- e:
 	default:
 		l.dropped()
 	}
+}
+
+// depth returns how many events wait.
+func (l *eventLane) depth() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting) + len(l.failing)
+}
+
+// again takes back an event whose write has failed. False: it has failed too often, or too many have.
+func (l *eventLane) again(e event, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.tries++
+	if e.tries > maxRetries || len(l.failing) >= cap(l.waiting) {
+		return false
+	}
+	e.due = now.Add(retryDelay(e.tries))
+	l.failing = append(l.failing, e)
+	return true
+}
+
+// retry brings back the events whose time has come.
+func (l *eventLane) retry(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failing = slices.DeleteFunc(l.failing, func(e event) bool {
+		if e.due.After(now) {
+			return false
+		}
+		l.put(e)
+		return true
+	})
 }
 
 // run is one worker of the lane; any number may run.
@@ -45,13 +121,13 @@ func (l *eventLane) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case write := <-l.waiting:
+		case e := <-l.waiting:
 			if len(l.waiting) <= cap(l.waiting)/2 {
 				for _, b := range l.ahead {
 					b.awaitIdle(ctx, courtesy)
 				}
 			}
-			if err := timely(ctx, write); err != nil && ctx.Err() == nil {
+			if err := timely(ctx, e.write); err != nil && ctx.Err() == nil && !l.again(e, time.Now()) {
 				l.failed(err)
 			}
 		}

@@ -193,6 +193,9 @@ func (s *fakeSource) place(b source.Binding) source.Outcome {
 func (s *fakeSource) Lookup(_ context.Context, namespace, name string) (uid, node string, found bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.away != nil {
+		return "", "", false, s.away
+	}
 	for _, p := range s.pods {
 		if p.Namespace == namespace && p.Name == name {
 			return p.UID, p.NodeName, true, nil

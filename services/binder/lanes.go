@@ -16,30 +16,62 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
+// A bind that has had no answer for lateAfter, which is many times what a server takes that is well, is late: its worker
+// goes on with the next. So calls that get no answer, of which each takes until its timeout, do not hold up others. Of
+// late binds there are at most maxLate; beyond that, workers wait.
+const (
+	lateAfter = time.Second
+	maxLate   = 256
+)
+
 // bindLane writes recorded placements to the source until each has an outcome. Any number may run. An error ends the
 // term.
 func (t *term) bindLane(ctx context.Context) error {
 	for {
-		var batch []intent
-		select {
-		case <-ctx.Done():
+		batch := t.nextBinds(ctx)
+		if len(batch) == 0 {
 			return nil
-		case first := <-t.binds:
-			batch = append(batch, first)
 		}
-	more:
-		for len(batch) < t.source.MaxBatch() {
-			select {
-			case next := <-t.binds:
-				batch = append(batch, next)
-			default:
-				break more
-			}
+		answered := make(chan struct{})
+		t.spawn(func() error {
+			defer close(answered)
+			return t.bind(ctx, batch)
+		})
+		select {
+		case <-answered:
+			continue
+		case <-time.After(lateAfter):
 		}
-		if err := t.bind(ctx, batch); err != nil {
-			return err
+		if !t.late.take(len(batch)) {
+			<-answered
+			continue
+		}
+		t.spawn(func() error {
+			<-answered
+			t.late.give(len(batch))
+			return nil
+		})
+	}
+}
+
+// nextBinds waits for a bind, and returns it with those that wait behind it, as far as one call takes them. It returns
+// none when ctx ends.
+func (t *term) nextBinds(ctx context.Context) (batch []intent) {
+	select {
+	case <-ctx.Done():
+		return nil
+	case first := <-t.binds:
+		batch = append(batch, first)
+	}
+	for len(batch) < t.source.MaxBatch() {
+		select {
+		case next := <-t.binds:
+			batch = append(batch, next)
+		default:
+			return batch
 		}
 	}
+	return batch
 }
 
 // bind writes a batch once. What remains unknown comes back to the lane after a while, so that a pod whose bind never

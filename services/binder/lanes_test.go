@@ -1,11 +1,15 @@
 package binder
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -295,4 +299,100 @@ func TestReportsAreRefusedWhenTheLaneIsFull(t *testing.T) {
 	if v := rpc.Violations(err); len(v) != 1 || v[0].Field != "reports[0].reason" {
 		t.Errorf("violations: %v", v)
 	}
+}
+
+// single is a source whose binds are a call each.
+type single struct{ *fakeSource }
+
+func (single) MaxBatch() int { return 1 }
+
+// runBinds runs workers of the bind lane of a term until stop.
+func runBinds(t *testing.T, term *term, workers int) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	term.spawn = func(run func() error) {
+		running.Go(func() {
+			if err := run(); err != nil {
+				t.Errorf("bind lane: %v", err)
+			}
+		})
+	}
+	for range workers {
+		term.spawn(func() error { return term.bindLane(ctx) })
+	}
+	return func() { cancel(); running.Wait() }
+}
+
+func TestBindsThatGetNoAnswerHoldUpNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const workers, stuck = 4, 12
+		src := newFakeSource()
+		src.setNode(node("a", 1000))
+		src.answers(func(b source.Binding) source.Outcome {
+			if b.UID == "good" {
+				return source.Outcome{Result: source.BindDone}
+			}
+			elapse(10 * time.Second)
+			return source.Outcome{Result: source.BindUnknown, Err: errFake}
+		})
+		term := pureTerm(t, single{src})
+		observe(t, term, node("a", 1000))
+		uids := make([]string, 0, stuck+1)
+		for i := range stuck {
+			uids = append(uids, fmt.Sprintf("stuck%d", i))
+		}
+		uids = append(uids, "good")
+		for _, uid := range uids {
+			src.setPod(pod(uid, 10))
+			observe(t, term, pod(uid, 10))
+			term.binds <- assume(t, term, uid, "a")
+		}
+		stop := runBinds(t, term, workers)
+		defer stop()
+		elapse(stuck/workers*lateAfter + lateAfter/2)
+		synctest.Wait()
+		if got := where(term, "good"); got != "bound on a" {
+			t.Errorf("good is %s", got)
+		}
+		if got, n := where(term, "stuck0"), term.late.count(); got != "assumed on a" || n != stuck {
+			t.Errorf("stuck0 is %s, %d binds are late", got, n)
+		}
+		if n := term.unbound.count(); n != stuck {
+			t.Errorf("%d count as unbound", n)
+		}
+		src.answers(nil) // what comes back is tried again, and known
+		elapse(time.Minute)
+		synctest.Wait()
+		if got, n := where(term, "stuck0"), term.late.count(); got != "bound on a" || n != 0 {
+			t.Errorf("in the end stuck0 is %s, %d binds are late", got, n)
+		}
+	})
+}
+
+func TestLateBindsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const workers, late = 4, 5
+		var now, most atomic.Int32
+		src := newFakeSource()
+		src.answers(func(source.Binding) source.Outcome {
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			elapse(time.Minute)
+			return source.Outcome{Result: source.BindUnknown, Err: errFake}
+		})
+		term := pureTerm(t, single{src})
+		term.late.limit = late
+		observe(t, term, node("a", 1000))
+		for i := range 30 {
+			uid := fmt.Sprintf("p%d", i)
+			observe(t, term, pod(uid, 10))
+			term.binds <- assume(t, term, uid, "a")
+		}
+		defer runBinds(t, term, workers)()
+		elapse(time.Hour)
+		synctest.Wait()
+		if got := most.Load(); got != workers+late {
+			t.Errorf("%d binds were under way at once, want %d", got, workers+late)
+		}
+	})
 }

@@ -20,6 +20,7 @@ const (
 // The lanes: the values of their metrics' label.
 const (
 	laneBinds       = "binds"
+	laneLateBinds   = "late_binds" // those for which the others do not wait any more
 	laneEvents      = "events"
 	laneReports     = "reports"
 	lanePreemptions = "preemptions"

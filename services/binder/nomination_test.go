@@ -139,7 +139,7 @@ func TestReportCanEndANomination(t *testing.T) {
 	var got []source.Report
 	for range 3 {
 		r, _ := term.reports.next()
-		got = append(got, r)
+		got = append(got, r.Report)
 	}
 	want := []source.Report{
 		{UID: "p", Namespace: "default", Name: "p", Reason: "Unschedulable", Message: "m", Nominate: true},

@@ -73,8 +73,7 @@ func (t *term) preempt(req *binderv1.PreemptRequest) (*binderv1.PreemptResponse,
 	if !t.preempting.take(1) {
 		t.metrics.laneDropped.WithLabelValues(lanePreemptions).Inc()
 		n := t.preempting.count()
-		err := rpc.Error(codes.ResourceExhausted, "PREEMPTIONS_FULL", "%d preemptions wait for their evictions", n)
-		return nil, rpc.WithRetry(err, 50*time.Millisecond)
+		return nil, rpc.Exhausted("PREEMPTIONS_FULL", 50*time.Millisecond, "%d preemptions wait for their evictions", n)
 	}
 	// 3. Start it.
 	resp, started, err := t.startPreemption(req)

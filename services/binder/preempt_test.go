@@ -179,7 +179,7 @@ func TestPreemptionEndsBehindItsEvictions(t *testing.T) {
 		}
 		// Each victim has its event.
 		for len(term.events.waiting) > 0 {
-			if err := (<-term.events.waiting)(t.Context()); err != nil {
+			if err := (<-term.events.waiting).write(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -26,7 +26,7 @@ func pureTerm(t testing.TB, src source.Source) *term {
 	term := &term{
 		epoch: 1, shardsOf: settings().Shards, source: src, ledger: l, feed: feed,
 		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}),
-		binds:     make(chan intent, 100), unbound: &bound{limit: 1000},
+		binds:     make(chan intent, 100), unbound: &bound{limit: 1000}, late: &bound{limit: maxLate},
 		preemptions: make(chan preemption, 10), preempting: &bound{limit: 10},
 		metrics: m, log: testLog(t), confirm: func(context.Context) error { return nil },
 		spawn: func(func() error) {}, fail: func(err error) { t.Errorf("the term failed: %v", err) },

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
@@ -19,7 +20,7 @@ const (
 
 // reportLane writes why pods were not placed, and what they are nominated to: at most one write per pod at a time, in
 // the order of the reports, and one for all reports of a pod that wait. It is bounded: reports beyond the bound are
-// refused.
+// refused. A write that fails is tried again as long as it says the newest of its pod; see retryDelay.
 type reportLane struct {
 	source   source.Source
 	limit    int                   // of pods whose report waits
@@ -29,15 +30,23 @@ type reportLane struct {
 	wake     chan struct{}
 
 	mu      sync.Mutex
-	waiting map[string]source.Report // by uid; without a Reason there is a nomination to be written and nothing else
-	order   []string                 // uids of those that wait, oldest first, but for those being written
+	waiting map[string]waitingReport // by uid
+	order   []string                 // uids of those whose turn has come, oldest first
 	writing map[string]bool          // by uid
+	failing int                      // those of waiting that have a time
+}
+
+// waitingReport is a report that is to be written. Without a Reason it is a nomination and nothing else.
+type waitingReport struct {
+	source.Report
+	tries int       // that failed
+	due   time.Time // not before; zero if it has not failed, or is due
 }
 
 func newReportLane(src source.Source, limit int, binds *bound, unplaced func(uid string) bool, failed func(error)) *reportLane {
 	return &reportLane{
 		source: src, limit: limit, binds: binds, unplaced: unplaced, failed: failed, wake: make(chan struct{}, 1),
-		waiting: make(map[string]source.Report), writing: make(map[string]bool),
+		waiting: make(map[string]waitingReport), writing: make(map[string]bool),
 	}
 }
 
@@ -53,11 +62,16 @@ func (l *reportLane) add(reports ...source.Report) bool {
 		older, waits := l.waiting[r.UID]
 		switch {
 		case waits:
-			r = merge(older, r)
-		case !l.writing[r.UID]:
+			r = merge(older.Report, r)
+		case l.writing[r.UID]: // its turn comes when that is done
+		default:
 			l.order = append(l.order, r.UID)
 		}
-		l.waiting[r.UID] = r
+		if !older.due.IsZero() { // what is newer does not wait for what has failed
+			l.failing--
+			l.order = append(l.order, r.UID)
+		}
+		l.waiting[r.UID] = waitingReport{Report: r}
 	}
 	l.signal()
 	return true
@@ -89,12 +103,19 @@ func (l *reportLane) depth() int {
 	return len(l.waiting)
 }
 
-// next takes the oldest report. The caller says when it is written.
-func (l *reportLane) next() (source.Report, bool) {
+// ready returns how many of them need not wait for their time.
+func (l *reportLane) ready() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting) - l.failing
+}
+
+// next takes the oldest report whose turn has come. The caller says when it is written.
+func (l *reportLane) next() (waitingReport, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.order) == 0 {
-		return source.Report{}, false
+		return waitingReport{}, false
 	}
 	uid := pop(&l.order)
 	r := l.waiting[uid]
@@ -114,6 +135,46 @@ func (l *reportLane) written(uid string) {
 	}
 }
 
+// again takes a report back whose write has failed. A newer one takes over what it does not say itself. False: it has
+// failed too often, or the lane has no room: half of it is for reports that have not failed.
+func (l *reportLane) again(r waitingReport, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.writing, r.UID)
+	if newer, waits := l.waiting[r.UID]; waits {
+		l.waiting[r.UID] = waitingReport{Report: merge(r.Report, newer.Report)}
+		l.order = append(l.order, r.UID)
+		l.signal()
+		return true
+	}
+	r.tries++
+	if r.tries > maxRetries || l.failing >= l.limit/2 {
+		return false
+	}
+	r.due = now.Add(retryDelay(r.tries))
+	l.waiting[r.UID] = r
+	l.failing++
+	return true
+}
+
+// retry brings back the reports whose time has come.
+func (l *reportLane) retry(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failing == 0 {
+		return
+	}
+	for uid, r := range l.waiting {
+		if !r.due.IsZero() && !r.due.After(now) {
+			r.due = time.Time{}
+			l.waiting[uid] = r
+			l.failing--
+			l.order = append(l.order, uid)
+		}
+	}
+	l.signal()
+}
+
 // pop takes the first of a list that is not empty. An empty list keeps no memory.
 func pop[T any](list *[]T) T {
 	var none T
@@ -128,11 +189,11 @@ func pop[T any](list *[]T) T {
 // run is one worker of the lane; any number may run.
 func (l *reportLane) run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		n := l.depth()
+		n := l.ready()
 		if n > 0 && n <= l.limit/2 {
 			l.binds.awaitIdle(ctx, courtesy) // before it takes one, which a newer one may replace meanwhile
 		}
-		var r source.Report
+		var r waitingReport
 		ok := false
 		if n > 0 { // one that comes only now gives way too
 			r, ok = l.next()
@@ -145,10 +206,13 @@ func (l *reportLane) run(ctx context.Context) error {
 			continue
 		}
 		l.signal() // another worker may find more
-		if err := l.write(ctx, r); err != nil && ctx.Err() == nil {
+		err := l.write(ctx, r.Report)
+		switch {
+		case err == nil:
+			l.written(r.UID)
+		case ctx.Err() == nil && !l.again(r, time.Now()):
 			l.failed(err)
 		}
-		l.written(r.UID)
 	}
 	return nil
 }

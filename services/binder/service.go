@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,7 +32,7 @@ type Config struct {
 
 	LeaseTTL    time.Duration         // how long the term outlives a silent binder; 0 means 5 s
 	MaxUnbound  int                   // placements waiting for their bind, beyond which commits are refused; 0 means 10,000
-	BindWorkers int                   // concurrent Bind calls; 0 means 32
+	BindWorkers int                   // concurrent Bind calls, but for late ones; 0 means 32, or 64 of one binding each
 	EventLimit  int                   // events that may wait, and as many reports; 0 means 50,000
 	Preemptions int                   // preemptions under way, beyond which others are refused; 0 means 1,000
 	Parallelism int                   // goroutines of one evaluation; 0 means GOMAXPROCS
@@ -65,6 +66,9 @@ func (c *Config) check() error {
 	}
 	if c.BindWorkers == 0 {
 		c.BindWorkers = 32
+		if c.Source.MaxBatch() == 1 {
+			c.BindWorkers = 64
+		}
 	}
 	if c.EventLimit == 0 {
 		c.EventLimit = 50_000
@@ -108,10 +112,10 @@ func New(cfg Config) (*Service, error) {
 func (s *Service) depths() map[string]int {
 	t := s.open()
 	if t == nil {
-		return map[string]int{laneBinds: 0, laneEvents: 0, laneReports: 0, lanePreemptions: 0}
+		return map[string]int{laneBinds: 0, laneLateBinds: 0, laneEvents: 0, laneReports: 0, lanePreemptions: 0}
 	}
 	return map[string]int{
-		laneBinds: len(t.binds), laneEvents: len(t.events.waiting), laneReports: t.reports.depth(),
+		laneBinds: len(t.binds), laneLateBinds: t.late.count(), laneEvents: t.events.depth(), laneReports: t.reports.depth(),
 		lanePreemptions: len(t.preemptions),
 	}
 }
@@ -152,14 +156,35 @@ func (s *Service) candidate(ctx context.Context) error {
 			s.cfg.Log.Warn("session not closed; its lease will expire", "err", err)
 		}
 	}()
-	s.wait(standingBy)
-	held, err := s.cfg.Coord.Campaign(ctx, session, s.cfg.ID, s.cfg.Address)
+	held, err := s.campaign(ctx, session)
 	if err != nil {
-		return fmt.Errorf("campaign: %w", err)
+		return err
 	}
 	s.cfg.Log.Info("elected", "epoch", held.Epoch())
 	s.metrics.terms.Inc()
 	return s.serve(ctx, held)
+}
+
+// campaign stands for election, for as long as the source answers, until this binder is elected.
+func (s *Service) campaign(ctx context.Context, session *coord.Session) (*coord.Term, error) {
+	if err := s.awaitSource(ctx); err != nil {
+		return nil, err
+	}
+	if err := session.Stand(ctx, s.cfg.ID); err != nil {
+		return nil, err
+	}
+	s.wait(standingBy)
+	standing, withdraw := context.WithCancelCause(ctx)
+	var contact sync.WaitGroup
+	contact.Go(func() {
+		if err := s.keepContact(standing, withdrawAfter, func(context.Context) bool { return true }); err != nil {
+			withdraw(err)
+		}
+	})
+	held, err := s.cfg.Coord.Campaign(standing, session, s.cfg.ID, s.cfg.Address)
+	withdraw(nil)
+	contact.Wait()
+	return held, err
 }
 
 // sizes returns how much the ledger holds, in kube-scheduler's words: its pods are those that have a place.
@@ -277,7 +302,7 @@ func (s *Service) Report(_ context.Context, req *binderv1.ReportRequest) (*binde
 
 func (t *term) errReportsFull(refused int) error {
 	t.metrics.laneDropped.WithLabelValues(laneReports).Add(float64(refused))
-	return rpc.WithRetry(rpc.Error(codes.ResourceExhausted, "REPORTS_FULL", "the report lane is full"), time.Second)
+	return rpc.Exhausted("REPORTS_FULL", time.Second, "the report lane is full")
 }
 
 // Preempt implements BinderService.

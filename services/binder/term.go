@@ -31,6 +31,7 @@ type term struct {
 	recorder  *recorder
 	binds     chan intent
 	unbound   *bound
+	late      *bound // binds without an answer for which no other waits any more
 	// preemptions wait to be carried out; preempting counts them and those that are being carried out.
 	preemptions chan preemption
 	preempting  *bound
@@ -62,6 +63,7 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 		// As large as the most that can be recorded and not bound: the recorder hardly ever waits for the lane.
 		binds:   make(chan intent, s.cfg.MaxUnbound),
 		unbound: &bound{limit: s.cfg.MaxUnbound},
+		late:    &bound{limit: maxLate},
 		// As large as the most that can be started: whoever starts one does not wait.
 		preemptions: make(chan preemption, s.cfg.Preemptions),
 		preempting:  &bound{limit: s.cfg.Preemptions},
@@ -75,7 +77,7 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 	failed := func(lane string) func(error) {
 		return func(err error) {
 			s.metrics.laneFailed.WithLabelValues(lane).Inc()
-			log.Warn("not written", "lane", lane, "err", err)
+			log.Warn("not written, given up", "lane", lane, "err", err)
 		}
 	}
 	t.events = newEventLane(s.cfg.EventLimit, []*bound{t.unbound, t.preempting}, s.metrics.laneDropped.WithLabelValues(laneEvents).Inc, failed(laneEvents))
@@ -117,6 +119,13 @@ func (s *Service) serve(ctx context.Context, held *coord.Term) error {
 			return context.Cause(ctx)
 		}
 	})
+	// Or with the source, if another binder is better off.
+	g.Go(func() error {
+		return s.keepContact(ctx, resignAfter, func(ctx context.Context) bool {
+			contested, err := held.Contested(ctx)
+			return err == nil && contested
+		})
+	})
 	// 2. The source fills the ledger; everything it tells before Synced is older than the epoch.
 	synced := make(chan struct{})
 	g.Go(func() error { return t.watchSource(ctx, synced) })
@@ -147,6 +156,7 @@ func (s *Service) serve(ctx context.Context, held *coord.Term) error {
 		{preemptionWorkers, t.preemptionLane},
 		{eventWorkers, t.events.run},
 		{reportWorkers, t.reports.run},
+		{1, t.retryWrites},
 	} {
 		for range lane.workers {
 			g.Go(func() error { return lane.run(ctx) })

@@ -175,14 +175,10 @@ func askBinder[Res any](
 		if ctx.Err() != nil {
 			return none, context.Cause(ctx)
 		}
-		pause := retryCommit
 		switch code := status.Code(err); code {
 		case codes.ResourceExhausted:
 			if !patient {
 				return none, err
-			}
-			if after, ok := rpc.RetryAfter(err); ok {
-				pause = after
 			}
 		case codes.FailedPrecondition:
 			if rpc.ReasonOf(err) != rpc.ReasonEpochLost {
@@ -194,7 +190,7 @@ func askBinder[Res any](
 			return none, err
 		}
 		d.s.metrics.retries.WithLabelValues("binder_" + snake(status.Code(err))).Add(float64(pods))
-		d.s.directory.awaitLeader(ctx, now.leader, max(pause, time.Millisecond))
+		d.s.directory.awaitLeader(ctx, now.leader, rpc.RetryPause(err, retryCommit))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	scorev1 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
 
@@ -41,7 +42,7 @@ func (r reach) after(batch int, exhausted bool) reach {
 // outcome are active again. An error means that the shard is lost or ctx has ended.
 func (d *driver) cycle(ctx context.Context, b *batch, now view) error {
 	d.s.metrics.batch.Observe(float64(len(b.attempts)))
-	d.progress = 0
+	d.progress, d.busy = 0, 0
 	d.again = make(map[string]int)
 	open := make(map[int]bool, len(b.attempts)) // without an outcome
 	for i := range b.attempts {
@@ -139,6 +140,9 @@ func (d *driver) refused(ctx context.Context, b *batch, open map[int]bool, pods 
 	}
 	d.s.metrics.retries.WithLabelValues(stage).Add(float64(len(pods)))
 	if refused := (refusedError{}); !errors.As(err, &refused) {
+		if _, asked := rpc.RetryAfter(err); asked {
+			d.busy = rpc.RetryPause(err, 0)
+		}
 		d.log.Warn("no worker answered, trying again", "stage", stage, "pods", len(pods), "err", err)
 		return nil
 	}

@@ -36,6 +36,8 @@ type driver struct {
 	progress       int           // pods of this cycle that are placed, parked or in backoff
 	took           time.Duration // of the last stage
 	pause          time.Duration
+	busy           time.Duration // how long to leave the workers alone, which have refused a question of this cycle
+	preemptFrom    time.Time     // until then the binder wants no preemption
 
 	bands          <-chan struct{} // holds one value while the band of another shard may have changed
 	outrankedSince time.Time       // since when other shards work at higher priorities; zero: they do not
@@ -147,13 +149,15 @@ func (d *driver) run(ctx context.Context) error {
 		}
 		// 4. Do not spin, nor keep other shards waiting for nothing.
 		if d.progress > 0 {
-			d.pause = 0
+			if d.pause = 0; d.busy > 0 && !d.rest(ctx, d.busy) {
+				return nil
+			}
 			continue
 		}
 		if d.pause = min(max(2*d.pause, firstPause), lastPause); d.pause == lastPause {
 			d.s.bands.rests(d.sh.number)
 		}
-		if !d.rest(ctx, d.pause) {
+		if !d.rest(ctx, max(d.pause, d.busy)) {
 			return nil
 		}
 	}

@@ -38,24 +38,37 @@ func compareKeys(a, b [3]string) int {
 	return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]), cmp.Compare(a[2], b[2]))
 }
 
-// ListPending pages through the pods of the owned shards, by namespace and name.
+// ListPending pages through the pods of the owned shards, by namespace and name. It looks at every pod, but keeps no more
+// than two pages of them, however many wait.
 func (s *Service) ListPending(_ context.Context, request *queuev1.ListPendingRequest) (*queuev1.ListPendingResponse, error) {
 	size, after, err := page(request)
 	if err != nil {
 		return nil, err
 	}
 	var pods []listed
+	var bound *[3]string // what is not below it is not among the first
+	cut := func() {
+		slices.SortFunc(pods, func(a, b listed) int { return compareKeys(a.key(), b.key()) })
+		if len(pods) > size+1 { // the one more tells that there is a next page
+			last := pods[size].key()
+			pods, bound = pods[:size+1], &last
+		}
+	}
 	for _, sh := range s.owned() {
 		sh.mu.Lock()
 		for e := range sh.queue.Entries() {
 			l := listed{shard: sh.number, Entry: e}
-			if after == nil || compareKeys(l.key(), *after) > 0 {
-				pods = append(pods, l)
+			key := l.key()
+			if after != nil && compareKeys(key, *after) <= 0 || bound != nil && compareKeys(key, *bound) >= 0 {
+				continue
+			}
+			if pods = append(pods, l); len(pods) >= 2*(size+1) {
+				cut()
 			}
 		}
 		sh.mu.Unlock()
 	}
-	slices.SortFunc(pods, func(a, b listed) int { return compareKeys(a.key(), b.key()) })
+	cut()
 	response := &queuev1.ListPendingResponse{}
 	if len(pods) > size {
 		pods = pods[:size]
@@ -66,49 +79,51 @@ func (s *Service) ListPending(_ context.Context, request *queuev1.ListPendingReq
 }
 
 // GetPending returns what the owned shards know of pods.
-func (s *Service) GetPending(_ context.Context, request *queuev1.GetPendingRequest) (*queuev1.GetPendingResponse, error) {
-	wanted, err := checkUIDs(request.GetUids())
-	if err != nil {
+func (s *Service) GetPending(ctx context.Context, request *queuev1.GetPendingRequest) (*queuev1.GetPendingResponse, error) {
+	if err := checkUIDs(request.GetUids()); err != nil {
 		return nil, err
 	}
-	found := make(map[string]listed)
-	for _, sh := range s.owned() {
-		sh.mu.Lock()
-		for e := range sh.queue.Entries() {
-			if wanted[e.Pod.UID] {
-				found[e.Pod.UID] = listed{shard: sh.number, Entry: e}
+	var pods []listed
+	err := s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
+		owned := s.owned()
+		for _, uid := range request.GetUids() {
+			id, ok := st.PodByUID(uid)
+			if !ok {
+				continue
+			}
+			for _, sh := range owned {
+				sh.mu.Lock()
+				if e, ok := sh.queue.Entry(id); ok && e.Pod.UID == uid {
+					pods = append(pods, listed{shard: sh.number, Entry: e})
+				}
+				sh.mu.Unlock()
 			}
 		}
-		sh.mu.Unlock()
-	}
-	var pods []listed
-	for _, uid := range request.GetUids() {
-		if l, ok := found[uid]; ok {
-			pods = append(pods, l)
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, replica.Status(err)
 	}
 	return &queuev1.GetPendingResponse{Pods: s.answer(pods)}, nil
 }
 
-// checkUIDs returns the uids of a request as a set.
-func checkUIDs(uids []string) (map[string]bool, error) {
+// checkUIDs returns what is wrong with the uids of a request.
+func checkUIDs(uids []string) error {
 	var violations []rpc.Violation
 	if n := len(uids); n > maxUIDs {
 		violations = append(violations, rpc.Violation{Field: "uids", Description: fmt.Sprintf("%d of them, at most %d are possible", n, maxUIDs)})
 	}
-	set := make(map[string]bool, len(uids))
 	for i, uid := range uids {
 		if uid == "" {
 			violations = append(violations, rpc.Violation{Field: fmt.Sprintf("uids[%d]", i), Description: "empty"})
 		}
-		set[uid] = true
 	}
-	return set, rpc.Invalid(violations...)
+	return rpc.Invalid(violations...)
 }
 
 // Activate makes pods of the owned shards active, whatever they wait for.
 func (s *Service) Activate(ctx context.Context, request *queuev1.ActivateRequest) (*queuev1.ActivateResponse, error) {
-	if _, err := checkUIDs(request.GetUids()); err != nil {
+	if err := checkUIDs(request.GetUids()); err != nil {
 		return nil, err
 	}
 	response := &queuev1.ActivateResponse{}
@@ -136,14 +151,19 @@ func (s *Service) Activate(ctx context.Context, request *queuev1.ActivateRequest
 	return response, nil
 }
 
-// GetShards returns the owned shards with their depths.
+// GetShards returns the owned shards with their depths and bands.
 func (s *Service) GetShards(context.Context, *queuev1.GetShardsRequest) (*queuev1.GetShardsResponse, error) {
 	response := &queuev1.GetShardsResponse{}
-	for shard, n := range s.depths() {
-		response.Shards = append(response.Shards, &queuev1.Shard{
-			Shard: shard, Gated: int32(n[Gated]), Active: int32(n[Active]), Backoff: int32(n[Backoff]),
+	bands := s.ownBands()
+	for number, n := range s.depths() {
+		shard := &queuev1.Shard{
+			Shard: number, Gated: int32(n[Gated]), Active: int32(n[Active]), Backoff: int32(n[Backoff]),
 			Unschedulable: int32(n[Unschedulable]), InFlight: int32(n[InFlight]),
-		})
+		}
+		if band, ok := bands[number]; ok {
+			shard.Band = &band
+		}
+		response.Shards = append(response.Shards, shard)
 	}
 	slices.SortFunc(response.Shards, func(a, b *queuev1.Shard) int { return cmp.Compare(a.Shard, b.Shard) })
 	return response, nil

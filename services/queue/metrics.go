@@ -57,6 +57,7 @@ const schedulingGates = "SchedulingGates"
 //	scheduler_pending_pods                                 queue
 //	scheduler_unschedulable_pods                           plugin, profile
 //	berth_queue_pods                                       shard, state
+//	berth_queue_head_wait_seconds                          shard
 //	berth_queue_batch_size
 //	berth_queue_stage_seconds                              stage
 //	berth_queue_retries_total                              reason
@@ -207,14 +208,17 @@ func (m *metrics) Scheduled(attempts int32, took time.Duration, flushed bool) {
 
 // podCollector counts the pods of the owned shards when it is asked.
 type podCollector struct {
-	s                             *Service
-	pods, pending, unschedulables *prometheus.Desc
+	s                                   *Service
+	pods, head, pending, unschedulables *prometheus.Desc
 }
 
 func newPodCollector(s *Service) *podCollector {
 	return &podCollector{
 		s:    s,
 		pods: prometheus.NewDesc("berth_queue_pods", "Pods of the owned shards, by state.", []string{"shard", "state"}, nil),
+		head: prometheus.NewDesc("berth_queue_head_wait_seconds",
+			"How long the pod that is the next one of a shard waits for an attempt: since it was created, or its last attempt failed. 0 if none is active.",
+			[]string{"shard"}, nil),
 		pending: prometheus.NewDesc("scheduler_pending_pods",
 			"Pods that wait, by queue: active, backoff, unschedulable, or gated, which no attempt has been made for.", []string{"queue"}, nil),
 		unschedulables: prometheus.NewDesc("scheduler_unschedulable_pods",
@@ -225,6 +229,7 @@ func newPodCollector(s *Service) *podCollector {
 
 func (c *podCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.pods
+	out <- c.head
 	out <- c.pending
 	out <- c.unschedulables
 }
@@ -237,12 +242,30 @@ func (c *podCollector) Collect(out chan<- prometheus.Metric) {
 			sum[p] += n
 		}
 	}
+	for shard, waits := range c.s.headWaits(time.Now()) {
+		out <- prometheus.MustNewConstMetric(c.head, prometheus.GaugeValue, waits.Seconds(), strconv.Itoa(int(shard)))
+	}
 	for _, p := range []Place{Active, Backoff, Unschedulable, Gated} {
 		out <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(sum[p]), p.String())
 	}
 	for key, n := range c.s.rejected() {
 		out <- prometheus.MustNewConstMetric(c.unschedulables, prometheus.GaugeValue, float64(n), key.plugin, key.profile)
 	}
+}
+
+// headWaits returns how long the first active pod of each owned shard has waited.
+func (s *Service) headWaits(now time.Time) map[int32]time.Duration {
+	waits := make(map[int32]time.Duration)
+	for _, sh := range s.owned() {
+		sh.mu.Lock()
+		if e := sh.queue.active.head(); e != nil {
+			waits[sh.number] = max(0, now.Sub(e.entered))
+		} else {
+			waits[sh.number] = 0
+		}
+		sh.mu.Unlock()
+	}
+	return waits
 }
 
 // rejecter is a plugin that is against pods of a profile.

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
 
@@ -55,7 +56,7 @@ func (d *driver) preempt(ctx context.Context, b *batch, now view, open map[int]b
 	// What preemption says where it cannot help is the same for all pods of a subject, in this batch.
 	hopeless := make(map[engine.Subject]string)
 	for k, i := range pods {
-		if k > 0 && time.Since(start) > preemptFor || d.sh.isDraining() {
+		if k > 0 && time.Since(start) > preemptFor || d.sh.isDraining() || time.Now().Before(d.preemptFrom) {
 			return nil // the others are tried again
 		}
 		d.s.bands.works(d.sh.number, time.Now().Add(stalled))
@@ -191,6 +192,9 @@ func (d *driver) evict(
 		return false, err
 	case code == codes.Aborted || code == codes.ResourceExhausted:
 		d.s.metrics.retries.WithLabelValues("preempt_" + snake(code)).Inc()
+		if code == codes.ResourceExhausted {
+			d.preemptFrom = time.Now().Add(rpc.RetryPause(err, retryCommit))
+		}
 		d.log.Info("preemption put off", "pod", a.UID, "err", err)
 		return false, nil
 	default:

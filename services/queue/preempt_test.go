@@ -209,10 +209,15 @@ func TestPreemptionThatTheBinderFindsOtherwiseIsTriedAgainAndThenBacksOff(t *tes
 
 func TestPreemptionIsPutOffWhileTheBinderHasTooMuchToDoAndOthersArePlaced(t *testing.T) {
 	w, _ := full(t)
-	var busy bool
+	const asked = 50 * time.Millisecond
+	var refused time.Time // only the one driver asks
 	w.binder.preempting = func(n int, _ *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
-		if busy = w.row("small").Phase == cluster.Pending; busy {
-			return nil, rpc.WithRetry(rpc.Error(codes.ResourceExhausted, "REPORTS_FULL", "later"), time.Hour)
+		if waited := time.Since(refused); waited < asked {
+			t.Errorf("asked again after %v, want %v at least", waited, asked)
+		}
+		if w.row("small").Phase == cluster.Pending {
+			refused = time.Now()
+			return nil, rpc.Exhausted("REPORTS_FULL", asked, "later")
 		}
 		return nil, nil
 	}

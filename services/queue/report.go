@@ -121,19 +121,14 @@ func (r *reporter) hand(ctx context.Context, reports []*binderv1.PodReport) bool
 		if ctx.Err() != nil {
 			return false
 		}
-		pause := reportRetry
 		switch code := status.Code(err); code {
-		case codes.ResourceExhausted:
-			if after, ok := rpc.RetryAfter(err); ok {
-				pause = max(after, time.Millisecond)
-			}
-		case codes.Unavailable, codes.DeadlineExceeded, codes.FailedPrecondition:
+		case codes.ResourceExhausted, codes.Unavailable, codes.DeadlineExceeded, codes.FailedPrecondition:
 		default:
 			r.log.Error("reports not taken by the binder, dropped", "reports", len(reports), "err", err)
 			r.s.metrics.reportsDropped.Add(float64(len(reports)))
 			return true
 		}
-		r.s.directory.awaitLeader(ctx, now.leader, pause)
+		r.s.directory.awaitLeader(ctx, now.leader, rpc.RetryPause(err, reportRetry))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
@@ -310,6 +312,36 @@ func TestCommitWaitsAsLongAsTheBinderAsks(t *testing.T) {
 	w.untilPlaced("p")
 	if waited := time.Duration(came.Load() - refused.Load()); waited < 200*time.Millisecond {
 		t.Errorf("sent again after %v, want 200 ms at least", waited)
+	}
+}
+
+func TestWorkersAreLeftAloneAsLongAsTheyAsk(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	const asked = 200 * time.Millisecond
+	var mu sync.Mutex
+	var came []time.Time
+	refuse := func(*filterv1.FilterRequest) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if came = append(came, time.Now()); len(came) <= 2 { // both workers, once
+			return rpc.Exhausted(rpc.ReasonQueueFull, asked, "full")
+		}
+		return nil
+	}
+	for _, id := range []string{"f1", "f2"} {
+		server, _ := w.filterWorker(id, nil)
+		server.refuse = refuse
+	}
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	w.ledger.pod("p", 100, nil)
+	w.queueMember("q1")
+	w.untilPlaced("p")
+	mu.Lock()
+	defer mu.Unlock()
+	if waited := came[2].Sub(came[1]); waited < asked {
+		t.Errorf("a worker was asked again after %v, want %v at least", waited, asked)
 	}
 }
 

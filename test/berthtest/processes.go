@@ -44,6 +44,7 @@ type Crew struct {
 	Kubeconfig                                   string // the kube source; "" is the local one
 	Shards                                       int
 	LeaseTTL                                     time.Duration // 0 means 2 s
+	Profiling                                    bool          // every process serves metrics and profiles; see Ops
 }
 
 // Processes is a Berth whose roles are separate processes.
@@ -107,6 +108,9 @@ func (p *Processes) Start(role string, number int) *kubetest.Process {
 	p.t.Helper()
 	id := fmt.Sprintf("%s-%d", role, number)
 	args := []string{p.binary, role, "--id", id, "--etcd-endpoints", strings.Join(p.Etcd.Endpoints(), ","), "--lease-ttl", p.crew.LeaseTTL.String()}
+	if p.crew.Profiling {
+		args = append(args, "--metrics-listen", "127.0.0.1:0", "--profiling")
+	}
 	switch role {
 	case "gateway":
 		args = append(args, "--listen", p.grpc, "--http-listen", p.web)
@@ -131,6 +135,15 @@ func (p *Processes) Log(id string) string {
 		p.t.Fatal(err)
 	}
 	return string(b)
+}
+
+// Ops returns where a process of a crew with profiling serves its metrics and profiles.
+func (p *Processes) Ops(id string) string {
+	_, after, found := strings.Cut(p.Log(id), `msg="serving metrics and readiness" address=`)
+	if !found {
+		p.t.Fatalf("%s has not said where it serves metrics", id)
+	}
+	return strings.Fields(after)[0]
 }
 
 // Leader waits until there is an active binder that is not the given one, and returns its id.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/coord"
@@ -17,24 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Bind posts all bindings, as many at a time as there are bind slots, and answers when the last is answered or has
-// timed out. The fence is the caller's: see the package comment.
+// Bind posts the bindings. The fence is the caller's: see the package comment.
 func (s *Source) Bind(ctx context.Context, _ coord.Cond, bindings []source.Binding) []source.Outcome {
 	out := make([]source.Outcome, len(bindings))
-	var running sync.WaitGroup
 	for i, b := range bindings {
-		select {
-		case s.bindSlots <- struct{}{}:
-		case <-ctx.Done():
-			out[i] = unknown(b, ctx.Err())
-			continue
-		}
-		running.Go(func() {
-			defer func() { <-s.bindSlots }()
-			out[i] = s.bind(ctx, b)
-		})
+		out[i] = s.bind(ctx, b)
 	}
-	running.Wait()
 	return out
 }
 

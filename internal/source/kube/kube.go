@@ -20,12 +20,9 @@ import (
 )
 
 const (
-	defaultConcurrency = 64
-	defaultTimeout     = 10 * time.Second
-	dialTimeout        = 5 * time.Second
-	keepAlive          = 30 * time.Second
-
-	maxBatch = 256
+	defaultTimeout = 10 * time.Second
+	dialTimeout    = 5 * time.Second
+	keepAlive      = 30 * time.Second
 )
 
 // Config says which cluster, for which schedulers, and how hard it may be worked. Only SchedulerNames is required.
@@ -38,8 +35,6 @@ type Config struct {
 	// limit; Burst 0 means QPS.
 	QPS   float32
 	Burst int
-	// BindConcurrency is how many binds are on their way at a time; 0 means 64.
-	BindConcurrency int
 	// RequestTimeout bounds every request but watches; 0 means 10 s.
 	RequestTimeout time.Duration
 	// Instance is who reports events, reportingInstance; "" means the host's name.
@@ -64,15 +59,12 @@ func (cfg Config) withDefaults() (Config, error) {
 		return cfg, fmt.Errorf("requests per second: %v is negative", cfg.QPS)
 	case cfg.Burst < 0:
 		return cfg, fmt.Errorf("burst: %d is negative", cfg.Burst)
-	case cfg.BindConcurrency < 0:
-		return cfg, fmt.Errorf("bind concurrency: %d is negative", cfg.BindConcurrency)
 	case cfg.RequestTimeout < 0:
 		return cfg, fmt.Errorf("request timeout: %v is negative", cfg.RequestTimeout)
 	}
 	if cfg.Burst == 0 {
 		cfg.Burst = max(1, int(cfg.QPS))
 	}
-	cfg.BindConcurrency = cmp.Or(cfg.BindConcurrency, defaultConcurrency)
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, defaultTimeout)
 	if cfg.Instance == "" {
 		host, err := os.Hostname()
@@ -103,9 +95,9 @@ type Source struct {
 	schedulers map[string]bool
 
 	binds, events, conditions lane
-	preemptions               lane          // evictions and nominations
-	resources                 []resource    // what Watch follows, in the order in which Ready looks
-	bindSlots                 chan struct{} // one token per bind on its way
+	preemptions               lane       // evictions and nominations
+	reads                     lane       // without a rate limit
+	resources                 []resource // what Watch follows, in the order in which Ready looks
 	series                    *series
 	lastEvent                 atomic.Int64 // makes the names of events different
 	latency                   *prometheus.HistogramVec
@@ -132,7 +124,6 @@ func New(cfg Config) (*Source, error) {
 		cfg:        cfg,
 		host:       base.Host,
 		schedulers: map[string]bool{},
-		bindSlots:  make(chan struct{}, cfg.BindConcurrency),
 		series:     newSeries(),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "berth_kube_request_duration_seconds",
@@ -156,6 +147,7 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.reads = lane{reads, "read"}
 	s.resources = followed(reads, s.schedulers)
 	s.start()
 	if cfg.Metrics != nil {
@@ -203,8 +195,8 @@ func newClient(base *rest.Config, qps float32, burst int) (kubernetes.Interface,
 // Name returns "kube".
 func (s *Source) Name() string { return "kube" }
 
-// MaxBatch returns how many bindings one Bind takes. They are bound concurrently, one request each.
-func (s *Source) MaxBatch() int { return maxBatch }
+// MaxBatch returns 1: each binding is a request, and none waits for the answer to another.
+func (s *Source) MaxBatch() int { return 1 }
 
 // Fenced returns false: the API server knows nothing of terms.
 func (s *Source) Fenced() bool { return false }
@@ -246,7 +238,7 @@ func (s *Source) waitFor(resource string, err error) {
 
 // Lookup reads the pod from the API server, which answers with the newest state there is.
 func (s *Source) Lookup(ctx context.Context, namespace, name string) (uid, node string, found bool, err error) {
-	pod, err := s.get(ctx, s.binds, namespace, name)
+	pod, err := s.get(ctx, s.reads, namespace, name)
 	if err != nil || pod == nil {
 		return "", "", false, err
 	}

@@ -383,7 +383,6 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"scheduler name 1":    {Kubeconfig: good, SchedulerNames: []string{"a", ""}},
 		"requests per second": {Kubeconfig: good, SchedulerNames: []string{"a"}, QPS: -1},
 		"burst":               {Kubeconfig: good, SchedulerNames: []string{"a"}, Burst: -1},
-		"bind concurrency":    {Kubeconfig: good, SchedulerNames: []string{"a"}, BindConcurrency: -1},
 		"request timeout":     {Kubeconfig: good, SchedulerNames: []string{"a"}, RequestTimeout: -1},
 		"/nowhere/kubeconfig": {Kubeconfig: "/nowhere/kubeconfig", SchedulerNames: []string{"a"}},
 		"service account":     {SchedulerNames: []string{"a"}},

@@ -338,8 +338,8 @@ func bindGone(t *testing.T, c Cluster) {
 func bindBatch(t *testing.T, c Cluster) {
 	s := c.Source(t)
 	var batch []source.Binding
-	want := make([]source.Result, s.MaxBatch())
-	for i := range s.MaxBatch() {
+	want := make([]source.Result, max(10, s.MaxBatch()))
+	for i := range want {
 		name := fmt.Sprintf("batch-%d", i)
 		batch = append(batch, source.Binding{UID: c.SetPod(t, Pod(name)), Namespace: Namespace, Name: name, Node: "one"})
 		want[i] = source.BindDone

@@ -534,7 +534,9 @@ type Shard struct {
 	// Unschedulable pods.
 	Unschedulable int32 `protobuf:"varint,5,opt,name=unschedulable,proto3" json:"unschedulable,omitempty"`
 	// Pods in flight.
-	InFlight      int32 `protobuf:"varint,6,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	InFlight int32 `protobuf:"varint,6,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	// The priority it works at; unset: it has nothing to do.
+	Band          *int32 `protobuf:"varint,7,opt,name=band,proto3,oneof" json:"band,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -607,6 +609,13 @@ func (x *Shard) GetUnschedulable() int32 {
 func (x *Shard) GetInFlight() int32 {
 	if x != nil {
 		return x.InFlight
+	}
+	return 0
+}
+
+func (x *Shard) GetBand() int32 {
+	if x != nil && x.Band != nil {
+		return *x.Band
 	}
 	return 0
 }
@@ -883,14 +892,16 @@ const file_berth_queue_v1_queue_proto_rawDesc = "" +
 	"\rbackoff_until\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\fbackoffUntil\"\x12\n" +
 	"\x10GetShardsRequest\"B\n" +
 	"\x11GetShardsResponse\x12-\n" +
-	"\x06shards\x18\x01 \x03(\v2\x15.berth.queue.v1.ShardR\x06shards\"\xa8\x01\n" +
+	"\x06shards\x18\x01 \x03(\v2\x15.berth.queue.v1.ShardR\x06shards\"\xca\x01\n" +
 	"\x05Shard\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12\x14\n" +
 	"\x05gated\x18\x02 \x01(\x05R\x05gated\x12\x16\n" +
 	"\x06active\x18\x03 \x01(\x05R\x06active\x12\x18\n" +
 	"\abackoff\x18\x04 \x01(\x05R\abackoff\x12$\n" +
 	"\runschedulable\x18\x05 \x01(\x05R\runschedulable\x12\x1b\n" +
-	"\tin_flight\x18\x06 \x01(\x05R\binFlight\"+\n" +
+	"\tin_flight\x18\x06 \x01(\x05R\binFlight\x12\x17\n" +
+	"\x04band\x18\a \x01(\x05H\x00R\x04band\x88\x01\x01B\a\n" +
+	"\x05_band\"+\n" +
 	"\x11WatchBandsRequest\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\"@\n" +
 	"\x12WatchBandsResponse\x12*\n" +
@@ -983,6 +994,7 @@ func file_berth_queue_v1_queue_proto_init() {
 	if File_berth_queue_v1_queue_proto != nil {
 		return
 	}
+	file_berth_queue_v1_queue_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -1,0 +1,165 @@
+package overload
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
+	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+const (
+	callers     = 600 // of each kind, all at once: twice what one method lets run and wait
+	callsOfEach = 2   // of each caller, one after the other, whatever it is told
+	connections = 4   // to each process
+)
+
+// flood makes many more calls than are answered at a time, and fails the test if one of them gets another answer than OK, or
+// RESOURCE_EXHAUSTED with a reason and when to come back.
+func (r *run) flood() {
+	r.t.Helper()
+	calls := r.calls()
+	outcomes := make(map[string]map[codes.Code]int)
+	var slowest time.Duration
+	var mu sync.Mutex
+	var calling sync.WaitGroup
+	began := time.Now()
+	for name, call := range calls {
+		outcomes[name] = map[codes.Code]int{}
+		for i := range callers {
+			calling.Go(func() {
+				for range callsOfEach {
+					ctx, cancel := context.WithTimeout(context.Background(), *within)
+					start := time.Now()
+					err := call(ctx, i)
+					took := time.Since(start)
+					cancel()
+					mu.Lock()
+					outcomes[name][status.Code(err)]++
+					slowest = max(slowest, took)
+					mu.Unlock()
+					if wrong := refusal(err); wrong != "" {
+						r.t.Errorf("%s: %s", name, wrong)
+					}
+				}
+			})
+		}
+	}
+	calling.Wait()
+	refused := 0
+	for _, name := range slices.Sorted(maps.Keys(outcomes)) {
+		r.say("%-14s %v", name, outcomes[name])
+		refused += outcomes[name][codes.ResourceExhausted]
+		if outcomes[name][codes.OK] == 0 {
+			r.t.Errorf("%s: no call was answered", name)
+		}
+	}
+	if refused == 0 {
+		r.t.Error("no call was refused: this was no flood")
+	}
+	r.say("%d calls in %.1f s, %d refused, the slowest took %.2f s", len(calls)*callers*callsOfEach, time.Since(began).Seconds(), refused, slowest.Seconds())
+}
+
+// refusal says what is wrong with an answer to a call that is in order.
+func refusal(err error) string {
+	switch status.Code(err) {
+	case codes.OK:
+		return ""
+	case codes.ResourceExhausted:
+		if _, asked := rpc.RetryAfter(err); !asked || rpc.ReasonOf(err) == "" {
+			return fmt.Sprintf("refused without a reason or when to come back: %v", err)
+		}
+		return ""
+	}
+	return err.Error()
+}
+
+// calls are one call of each kind, which an idle Berth answers.
+func (r *run) calls() map[string]func(ctx context.Context, caller int) error {
+	r.t.Helper()
+	s, err := r.client.GetStatus(r.context(), &schedulingv1.GetStatusRequest{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	address := map[string]string{}
+	for _, m := range s.GetMembers() {
+		address[m.GetId()] = m.GetAddress()
+	}
+	gateway, binder, filter, queue := r.dial(address["gateway-0"]), r.dial(address["binder-0"]), r.dial(address["filter-worker-0"]), r.dial(address["queue-0"])
+	watching, cancel := context.WithCancel(r.context())
+	defer cancel()
+	var revision int64 // of the claim of shard 0
+	for _, owner := range <-r.etcd.WatchShards(watching) {
+		if owner.Shard == 0 {
+			revision = owner.Revision
+		}
+	}
+	version := &logv1.Version{Epoch: s.GetVersion().GetEpoch(), Seq: s.GetVersion().GetSeq()}
+	public := func(caller int) schedulingv1.SchedulingServiceClient {
+		return schedulingv1.NewSchedulingServiceClient(gateway[caller%connections])
+	}
+	return map[string]func(ctx context.Context, caller int) error{
+		"ListPods": func(ctx context.Context, caller int) error {
+			_, err := public(caller).ListPods(ctx, &schedulingv1.ListPodsRequest{PageSize: 500, PendingOnly: true})
+			return err
+		},
+		"GetPod": func(ctx context.Context, caller int) error {
+			_, err := public(caller).GetPod(ctx, &schedulingv1.GetPodRequest{Name: podName(rand.IntN(r.pods))})
+			return err
+		},
+		"GetStatus": func(ctx context.Context, caller int) error {
+			_, err := public(caller).GetStatus(ctx, &schedulingv1.GetStatusRequest{})
+			return err
+		},
+		"Apply": func(ctx context.Context, caller int) error {
+			_, err := public(caller).Apply(ctx, &schedulingv1.ApplyRequest{Manifests: pod(r.pods+caller, 0), DryRun: true})
+			return err
+		},
+		"Commit": func(ctx context.Context, caller int) error { // of a pod that is gone
+			_, err := binderv1.NewBinderServiceClient(binder[caller%connections]).Commit(ctx, &binderv1.CommitRequest{
+				ShardRevision: revision, Version: version,
+				Pods: []*binderv1.PodAttempt{{Uid: "gone", Attempt: 1, SubjectIndex: -1}},
+			})
+			return err
+		},
+		"Filter": func(ctx context.Context, caller int) error {
+			_, err := filterv1.NewFilterServiceClient(filter[caller%connections]).Filter(ctx, &filterv1.FilterRequest{
+				MinVersion: version, End: math.MaxInt32, Subjects: []*filterv1.Subject{{Class: int32(1 + caller%classes)}},
+			})
+			return err
+		},
+		"ListPending": func(ctx context.Context, caller int) error {
+			_, err := queuev1.NewQueueServiceClient(queue[caller%connections]).ListPending(ctx, &queuev1.ListPendingRequest{PageSize: 500})
+			return err
+		},
+	}
+}
+
+func (r *run) dial(address string) []*grpc.ClientConn {
+	r.t.Helper()
+	conns := make([]*grpc.ClientConn, connections)
+	for i := range conns {
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.t.Cleanup(func() { _ = conn.Close() })
+		conns[i] = conn
+	}
+	return conns
+}
