@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -26,7 +27,9 @@ import (
 type APIFault struct {
 	Status int           // answered instead of asking the API server: 409, 429, 500; 0: none
 	Late   bool          // the API server is asked, and its answer kept back until the client has given up
+	Keep   time.Duration // breaks the connection of a late answer, if the client waits for so long; 0: lateAnswer
 	Slow   time.Duration // added before each request
+	Mute   bool          // what watches tell is kept back for seconds, again and again
 	Part   float64       // of the requests
 }
 
@@ -44,6 +47,8 @@ type apiProxy struct {
 
 	mu    sync.Mutex
 	fault APIFault
+	muted chan struct{} // closed when watches are no longer muted; nil if they are not
+	since time.Time     // when that began
 	rng   *rand.Rand
 }
 
@@ -100,17 +105,48 @@ func (p *apiProxy) set(f APIFault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault = f
+	if p.muted != nil {
+		close(p.muted)
+		p.muted = nil
+	}
+	if f.Mute {
+		p.muted, p.since = make(chan struct{}), time.Now()
+	}
+}
+
+// While they are muted, watches are silent for a while, tell what there is for a moment, and so on.
+const (
+	muteFor = 2500 * time.Millisecond
+	tellFor = 200 * time.Millisecond
+)
+
+// hear waits until watches may tell, or ctx ends.
+func (p *apiProxy) hear(ctx context.Context) {
+	p.mu.Lock()
+	muted, since := p.muted, time.Since(p.since)
+	p.mu.Unlock()
+	silent := muteFor - since%(muteFor+tellFor)
+	if muted == nil || silent <= 0 {
+		return
+	}
+	select {
+	case <-muted:
+	case <-ctx.Done():
+	case <-time.After(silent):
+	}
 }
 
 // strikes returns the fault that meets a request, if one does.
 func (p *apiProxy) strikes(r *http.Request) APIFault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.fault.Part == 0 || r.URL.Query().Get("watch") != "" || p.rng.Float64() >= p.fault.Part {
+	if p.fault.Part == 0 || isWatch(r) || p.rng.Float64() >= p.fault.Part {
 		return APIFault{}
 	}
 	return p.fault
 }
+
+func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
 
 func (p *apiProxy) serve(w http.ResponseWriter, r *http.Request) {
 	fault := p.strikes(r)
@@ -135,6 +171,9 @@ func (p *apiProxy) serve(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // the client went while it sent
 	}
 	answer := &recorded{ResponseWriter: w, drop: fault.Late}
+	if isWatch(r) {
+		answer.before = func() { p.hear(waiting) }
+	}
 	if bind != nil {
 		p.binds.Add(1)
 		defer p.binds.Done()
@@ -148,7 +187,7 @@ func (p *apiProxy) serve(w http.ResponseWriter, r *http.Request) {
 	if fault.Late {
 		select {
 		case <-waiting.Done():
-		case <-time.After(lateAnswer):
+		case <-time.After(cmp.Or(fault.Keep, lateAnswer)):
 		}
 		panic(http.ErrAbortHandler)
 	}
@@ -205,6 +244,7 @@ type recorded struct {
 	http.ResponseWriter
 	status int
 	drop   bool
+	before func() // called before each write, if there is one
 	header http.Header
 }
 
@@ -233,6 +273,9 @@ func (w *recorded) WriteHeader(status int) {
 func (w *recorded) Write(b []byte) (int, error) {
 	if w.drop {
 		return len(b), nil
+	}
+	if w.before != nil {
+		w.before()
 	}
 	return w.ResponseWriter.Write(b)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +31,7 @@ const (
 	RuleLeft       Rule = "no intent outlives the outcome of its binds"
 	RuleProcess    Rule = "processes end when told to, in time, and not otherwise"
 	RuleLinear     Rule = "binds are linearizable"
+	RuleFound      Rule = "a replica that differs or lags is found out"
 	RuleHistory    Rule = "the history is whole"
 )
 
@@ -45,14 +47,52 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%8.3fs  %s: %s", v.At.Duration().Seconds(), v.Rule, v.Text)
 }
 
-// staleness is how old the state of a node may be by which a pod has been placed on it when its bind is written. A binder
-// may be cut off from the API server, and the bind held up, for as long as a fault lasts.
-const staleness = Micros(60 * time.Second / time.Microsecond)
+// A pod is judged by the node as the binder can have known it when it decided: that was just before the intent was
+// recorded. How late the binder, or this history, may have heard of a node's change is staleness; during a fault, and in
+// recovery behind it, as long as all of it.
+const (
+	staleness = Micros(3 * time.Second / time.Microsecond)
+	recovery  = Micros(10 * time.Second / time.Microsecond)
+)
+
+// span is a time from one moment to another.
+type span struct{ from, to Micros }
+
+// around returns when what is known at some time may have been so.
+func (c *checker) around(at Micros) span {
+	s := span{at - staleness, at + staleness}
+	for _, f := range c.faults {
+		if f.from <= at && at <= f.to {
+			s.from, s.to = min(s.from, f.from-staleness), max(s.to, f.to)
+		}
+	}
+	return s
+}
+
+// faults returns when there were faults, or their aftermath.
+func faults(entries []Entry) []span {
+	var out []span
+	open := map[int]int{} // number of a fault → its place in out
+	for _, e := range entries {
+		switch f := e.Fault; {
+		case f == nil:
+		case f.Phase == phaseBegin:
+			open[f.Number] = len(out)
+			out = append(out, span{e.At, math.MaxInt64})
+		default:
+			if i, began := open[f.Number]; began {
+				out[i].to = e.At + recovery
+			}
+		}
+	}
+	return out
+}
 
 // Check judges a history, of which it believes nothing but its entries. It is a pure function.
 func Check(entries []Entry) []Violation {
 	c := checker{
-		intents: map[placement]bool{}, meant: map[string]string{}, left: map[string]bool{}, pods: map[string]*podState{}, named: map[string]*podState{}, nodes: map[string]*nodeState{}, groups: map[string]*groupState{},
+		faults:  faults(entries),
+		intents: map[placement]span{}, meant: map[string]string{}, left: map[string]bool{}, pods: map[string]*podState{}, named: map[string]*podState{}, nodes: map[string]*nodeState{}, groups: map[string]*groupState{},
 	}
 	c.keys(inOrder(entries, func(e Entry) (int64, bool) {
 		if e.Key == nil {
@@ -94,7 +134,8 @@ type placement struct{ uid, node string }
 type checker struct {
 	found []Violation
 
-	intents map[placement]bool   // ever recorded
+	faults  []span
+	intents map[placement]span   // when each was recorded for the first and the last time
 	meant   map[string]string    // the node of the last intent, by pod
 	left    map[string]bool      // keys of intents that are there at the end
 	pods    map[string]*podState // by uid
@@ -160,7 +201,13 @@ func (c *checker) keys(entries []Entry) {
 			c.fenced(e, r.Epoch, elected)
 			c.left[k.Name] = true
 			for _, in := range r.Intents {
-				c.intents[placement{in[0], in[3]}], c.meant[in[0]] = true, in[3]
+				where := placement{in[0], in[3]}
+				recorded, again := c.intents[where]
+				if !again {
+					recorded.from = e.At
+				}
+				recorded.to = e.At
+				c.intents[where], c.meant[in[0]] = recorded, in[3]
 			}
 		}
 	}
@@ -290,7 +337,9 @@ func (c *checker) changed(at Micros, o *Object) {
 // bound judges a placement when it is written.
 func (c *checker) bound(at Micros, revision int64, p *podState) {
 	on := p.pod.Spec.NodeName
-	if !c.intents[placement{p.uid, on}] {
+	decided, recorded := c.intents[placement{p.uid, on}]
+	if !recorded {
+		decided = span{at, at}
 		c.report(RuleUnrecorded, at, "pod %s (%s) was bound to %s at resource version %d; etcd has never had such an intent", p.name, p.uid, on, revision)
 	}
 	n := c.nodes[on]
@@ -299,9 +348,18 @@ func (c *checker) bound(at Micros, revision int64, p *podState) {
 		return
 	}
 	n.pods[p.uid] = p
-	// The newest version of the node first. If none of those that Berth can have known of will do, it was Berth's doing.
+	// The newest version of the node first. If none of those that Berth can have known of will do, it was Berth's doing. Whoever
+	// was placed last on the node knew of all others.
+	last := decided.to
+	for uid := range n.pods {
+		last = max(last, c.intents[placement{uid, on}].to)
+	}
+	known := span{c.around(decided.from).from, c.around(last).to}
 	var first []Violation
 	for i := len(n.versions) - 1; i >= 0; i-- {
+		if n.versions[i].from > known.to && i > 0 {
+			continue
+		}
 		problems := c.problems(n.versions[i].node, n, p)
 		if len(problems) == 0 {
 			return
@@ -309,7 +367,7 @@ func (c *checker) bound(at Micros, revision int64, p *podState) {
 		if first == nil {
 			first = problems
 		}
-		if n.versions[i].from < at-staleness {
+		if n.versions[i].from < known.from {
 			break // the versions before it were too old
 		}
 	}
@@ -412,6 +470,8 @@ func (c *checker) ends(entries []Entry) {
 		switch {
 		case e.Mark == End:
 			over = e.At
+		case e.Fault != nil && e.Fault.Missed != "":
+			c.report(RuleFound, e.At, "fault %d, %s %s: %s", e.Fault.Number, e.Fault.Kind, e.Fault.Target, e.Fault.Missed)
 		case e.Call != nil && e.Call.Verb == verbCreate && e.Call.Outcome == Done:
 			made[e.Call.UID] = e.Call.Name
 		case e.Exit != nil && over >= 0: // the harness ends everything

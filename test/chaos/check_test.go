@@ -301,6 +301,15 @@ func TestEachKindOfViolationIsFound(t *testing.T) {
 			h.bind("d", "node-02", Refused)
 			h.store("d", "node-02", "")
 		}},
+		{"a bind comes again when its pod has gone, and gets no answer", "", "", func(h *tale) {
+			h.pod(pod(classBig, "d", 3000))
+			h.place(h.newest(), 20, "d", "node-02")
+			h.version++
+			h.add(Entry{Object: &Object{Revision: h.version, Name: "default/d", Deleted: true}})
+			h.bind("d", "node-02", Unknown)
+			h.pod(pod(classBig, "e", 3000))
+			h.place(h.newest(), 21, "e", "node-02")
+		}},
 		{"more is bound to a node than it has room for", RuleLinear, "node node-01", func(h *tale) {
 			h.pod(pod(classBig, "d", 3000))
 			h.place(h.newest(), 20, "d", "node-01")
@@ -310,6 +319,30 @@ func TestEachKindOfViolationIsFound(t *testing.T) {
 			h.version++
 			h.add(Entry{Object: &Object{Revision: h.version, Name: "default/b", Deleted: true}})
 			h.place(h.newest(), 20, "d", "node-01")
+		}},
+		{"a replica that differs is not found out", RuleFound, "stayed 0", func(h *tale) {
+			h.add(Entry{Fault: &Fault{Kind: diverge, Phase: phaseEnd, Missed: "resyncs of score-worker-0 stayed 0"}})
+		}},
+		{"a node grew just before a pod was placed", "", "", func(h *tale) {
+			h.node(sized(1, 5000))
+			h.pod(pod(classBig, "d", 2000))
+			h.place(h.newest(), 20, "d", "node-01")
+		}},
+		{"a node grew long after a pod was placed", RuleOvercommit, "node-01", func(h *tale) {
+			h.pod(pod(classBig, "d", 2000))
+			h.record(h.newest(), 20, "d", "node-01")
+			h.now += 10 * staleness
+			h.node(sized(1, 5000))
+			h.bind("d", "node-01", Done)
+			h.store("d", "node-01", "")
+		}},
+		{"a node shrank during a fault, of which word came late", "", "", func(h *tale) {
+			h.add(Entry{Fault: &Fault{Number: 1, Kind: cutAPI, Phase: phaseBegin}})
+			h.pod(pod(classBig, "d", 1000))
+			h.node(sized(1, 3000))
+			h.now += 10 * staleness
+			h.place(h.newest(), 20, "d", "node-01")
+			h.add(Entry{Fault: &Fault{Number: 1, Kind: cutAPI, Phase: phaseEnd}})
 		}},
 		{"an intent is left", RuleLeft, keyIntents, func(h *tale) {
 			h.pod(pod(classPlain, "d", 10))

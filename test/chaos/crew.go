@@ -1,9 +1,14 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +39,7 @@ var size = []headcount{{roleBinder, 2}, {roleQueue, 2}, {roleFilter, 3}, {roleSc
 type member struct {
 	id, role         string
 	listen, announce string            // where it serves, and the proxy in front of that
+	ops              string            // where it serves its metrics
 	proc             *kubetest.Process // nil while it does not run
 }
 
@@ -47,7 +53,6 @@ type crew struct {
 	record          *Recorder
 
 	mu      sync.Mutex
-	starts  int
 	members map[string]*member
 	asked   map[*kubetest.Process]ending // processes that the harness ends
 	waits   sync.WaitGroup
@@ -74,11 +79,11 @@ func newCrew(berth, older, dir, kubeconfig string, etcd []string, leaseTTL time.
 
 // enlist makes a member and its proxy.
 func (c *crew) enlist(role string, i int) error {
-	ports, err := kubetest.FreePorts(1)
+	ports, err := kubetest.FreePorts(2)
 	if err != nil {
 		return err
 	}
-	m := &member{id: memberID(role, i), role: role, listen: "127.0.0.1:" + ports[0]}
+	m := &member{id: memberID(role, i), role: role, listen: "127.0.0.1:" + ports[0], ops: "127.0.0.1:" + ports[1]}
 	if m.announce, err = c.network.Front(m.id, m.listen); err != nil {
 		return err
 	}
@@ -88,20 +93,19 @@ func (c *crew) enlist(role string, i int) error {
 	return nil
 }
 
-// start starts a member that does not run. If there is an older binary, every other start is of that.
-func (c *crew) start(id string) error {
+// start starts a member that does not run.
+func (c *crew) start(id string) error { return c.startOf(c.berth, id) }
+
+// startOf starts a member that does not run, of one of the binaries.
+func (c *crew) startOf(binary, id string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.members[id]
 	if m == nil || m.proc != nil {
 		return fmt.Errorf("start %s: it is unknown, or runs", id)
 	}
-	binary := c.berth
-	if c.starts++; c.older != "" && c.starts%2 == 0 {
-		binary = c.older
-	}
 	args := []string{
-		binary, m.role, "--id", id, "--listen", m.listen, "--advertise", m.announce,
+		binary, m.role, "--id", id, "--listen", m.listen, "--advertise", m.announce, "--metrics-listen", m.ops,
 		"--etcd-endpoints", strings.Join(c.etcd, ","), "--lease-ttl", c.leaseTTL.String(),
 	}
 	switch m.role {
@@ -176,9 +180,72 @@ func (c *crew) drain(id string) error {
 	return nil
 }
 
+// replace drains the members of a role that run, one after the other, and starts each again, of a binary.
+func (c *crew) replace(ctx context.Context, role, binary string) error {
+	var failed error
+	for _, id := range c.having(role) {
+		if c.drain(id) != nil { // it does not run
+			continue
+		}
+		failed = errors.Join(failed, c.startOf(binary, id))
+		sleep(ctx, betweenReplaced)
+	}
+	return failed
+}
+
+// betweenReplaced is how long after one member the next is replaced.
+const betweenReplaced = time.Second
+
+// metric returns the sum of a member's metrics whose names, with labels, begin so.
+func (c *crew) metric(ctx context.Context, id, name string) (float64, error) {
+	c.mu.Lock()
+	m := c.members[id]
+	c.mu.Unlock()
+	if m == nil {
+		return 0, fmt.Errorf("read metrics of %s: it is unknown", id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, metricsLimit)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.ops+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, fmt.Errorf("read metrics of %s: %w", id, err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return 0, fmt.Errorf("read metrics of %s: %w", id, err)
+	}
+	return sumOf(string(text), name), nil
+}
+
+const metricsLimit = 2 * time.Second
+
+// sumOf returns the sum of the metrics in Prometheus' text format whose names, with labels, begin so.
+func sumOf(text, name string) float64 {
+	var sum float64
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, name) {
+			continue
+		}
+		if v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64); err == nil {
+			sum += v
+		}
+	}
+	return sum
+}
+
 // having returns the members of a role, in their order.
 func (c *crew) having(role string) []string {
 	return c.which(func(m *member) bool { return m.role == role })
+}
+
+// runningOf returns the members of a role that run, in their order.
+func (c *crew) runningOf(role string) []string {
+	return c.which(func(m *member) bool { return m.role == role && m.proc != nil })
 }
 
 // running returns the members that run, in their order.

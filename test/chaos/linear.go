@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -33,8 +34,8 @@ type fill struct {
 	room      int64 // that the node has, when it is largest
 }
 
-// linearLimit bounds the search of one partition.
-const linearLimit = 2 * time.Minute
+// linearLimit bounds the search of one part of a history. What is not decided in it counts as a violation.
+const linearLimit = time.Minute
 
 // linear checks the binds, as the proxy in front of the API server saw them, against two sequential models: a pod is a
 // register that is written once, and a node is a counter that does not pass its limit. Histories are partitioned by pod, and
@@ -42,21 +43,45 @@ const linearLimit = 2 * time.Minute
 func linear(entries []Entry) []Violation {
 	var out []Violation
 	byPod, byNode := commits(entries)
-	for _, part := range []struct {
-		what    string
-		model   porcupine.Model
-		history map[string][]porcupine.Operation
-	}{{"pod", podModel.ToModel(), byPod}, {"node", nodeModel, byNode}} {
-		for _, name := range slices.Sorted(maps.Keys(part.history)) {
-			switch porcupine.CheckOperationsTimeout(part.model, part.history[name], linearLimit) {
-			case porcupine.Illegal:
-				out = append(out, Violation{Rule: RuleLinear, Text: fmt.Sprintf("no order explains the %d operations on %s %s", len(part.history[name]), part.what, name)})
-			case porcupine.Unknown:
-				out = append(out, Violation{Rule: RuleLinear, Text: fmt.Sprintf("not decided for %s %s within %v", part.what, name, linearLimit)})
-			}
+	judge := func(what, name string, model porcupine.Model, history []porcupine.Operation) {
+		at := Micros(history[0].Call)
+		switch porcupine.CheckOperationsTimeout(model, history, linearLimit) {
+		case porcupine.Illegal:
+			out = append(out, Violation{RuleLinear, at, fmt.Sprintf("no order explains the %d operations on %s %s", len(history), what, name)})
+		case porcupine.Unknown:
+			out = append(out, Violation{RuleLinear, at, fmt.Sprintf("not decided for %d operations on %s %s within %v", len(history), what, name, linearLimit)})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(byPod)) {
+		judge("pod", name, podModel.ToModel(), byPod[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(byNode)) {
+		var before load
+		for _, part := range parts(byNode[name]) {
+			judge("node", name, nodeModel(before), part)
+			before = before.behind(part)
 		}
 	}
 	return out
+}
+
+// partSize is how many operations of a node are judged together, at least: the search takes time that grows with the square
+// of it.
+const partSize = 500
+
+// parts cuts the history of a node where no operation is under way.
+func parts(history []porcupine.Operation) [][]porcupine.Operation {
+	slices.SortStableFunc(history, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+	var out [][]porcupine.Operation
+	begin, returned := 0, int64(math.MinInt64)
+	for i, op := range history {
+		if i-begin >= partSize && op.Call > returned {
+			out = append(out, history[begin:i])
+			begin = i
+		}
+		returned = max(returned, op.Return)
+	}
+	return append(out, history[begin:])
 }
 
 // life is what a history tells of a pod, all in all.
@@ -108,6 +133,9 @@ func lives(entries []Entry) (pods map[string]*life, room map[string]int64) {
 	return pods, room
 }
 
+// late is how long after a pod has gone the history may say so.
+const late = Micros(10 * time.Second / time.Microsecond)
+
 // commits returns the operations on each pod and on each node.
 func commits(entries []Entry) (byPod, byNode map[string][]porcupine.Operation) {
 	byPod, byNode = map[string][]porcupine.Operation{}, map[string][]porcupine.Operation{}
@@ -133,7 +161,7 @@ func commits(entries []Entry) (byPod, byNode map[string][]porcupine.Operation) {
 			switch {
 			case c.Outcome == Done:
 				add(verbBind, c.UID, c.Node, c.Began, c.Returned)
-			case c.Outcome == Unknown && l.on == c.Node: // it has happened, this time or another
+			case c.Outcome == Unknown && l.on == c.Node && c.Began < l.landed: // it has happened, this time or another
 				add(verbBind, c.UID, c.Node, c.Began, max(c.Returned, l.landed))
 			}
 		case c.Verb == verbDelete && c.Outcome == Done && l.on != "":
@@ -144,7 +172,7 @@ func commits(entries []Entry) (byPod, byNode map[string][]porcupine.Operation) {
 	for _, uid := range slices.Sorted(maps.Keys(pods)) {
 		l := pods[uid]
 		if l.pod != nil && l.gone > 0 && l.on != "" && l.began > 0 && !l.deleted { // evicted by Berth, or nobody knows when
-			add(verbDelete, uid, l.on, l.began, l.gone)
+			add(verbDelete, uid, l.on, max(l.began, l.gone-late), l.gone)
 		}
 		if len(byPod[uid]) > 0 {
 			look := porcupine.Operation{Input: bindTo{verbLook, l.on}, Call: math.MaxInt64, Return: math.MaxInt64}
@@ -200,21 +228,39 @@ func (l load) without(uid string, cpu int64) load {
 	return load{l.cpu - cpu, strings.Replace(l.pods, uid+separator, "", 1)}
 }
 
-// nodeModel is a counter with a limit: the CPU that the node's pods request. A pod that is deleted is no longer counted from
-// some time on between the call and the answer.
-var nodeModel = porcupine.Model{
-	Init: func() any { return load{} },
-	Step: func(state, input, _ any) (bool, any) {
-		l, op := state.(load), input.(fill)
-		switch {
-		case op.verb == verbBind && l.has(op.uid): // the answer to the first bind was lost
-			return true, l
-		case op.verb == verbBind:
-			next := l.with(op.uid, op.cpu)
-			return next.cpu <= op.room, next
-		case l.has(op.uid):
-			return true, l.without(op.uid, op.cpu)
+// behind returns the load after operations, in whatever order: all pods that have come and not gone.
+func (l load) behind(part []porcupine.Operation) load {
+	for _, verb := range []string{verbBind, verbDelete} {
+		for _, o := range part {
+			switch op := o.Input.(fill); {
+			case op.verb != verb:
+			case verb == verbBind && !l.has(op.uid):
+				l = l.with(op.uid, op.cpu)
+			case verb == verbDelete && l.has(op.uid):
+				l = l.without(op.uid, op.cpu)
+			}
 		}
-		return false, l // it can only go after it has come
-	},
+	}
+	return l
+}
+
+// nodeModel is a counter with a limit: the CPU that the node's pods request, which is so much at first. A pod that is
+// deleted is no longer counted from some time on between the call and the answer.
+func nodeModel(first load) porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return first },
+		Step: func(state, input, _ any) (bool, any) {
+			l, op := state.(load), input.(fill)
+			switch {
+			case op.verb == verbBind && l.has(op.uid): // the answer to the first bind was lost
+				return true, l
+			case op.verb == verbBind:
+				next := l.with(op.uid, op.cpu)
+				return next.cpu <= op.room, next
+			case l.has(op.uid):
+				return true, l.without(op.uid, op.cpu)
+			}
+			return false, l // it can only go after it has come
+		},
+	}
 }

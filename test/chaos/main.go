@@ -11,6 +11,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -46,11 +47,12 @@ func chaos(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	f.Uint64Var(&cfg.seed, "seed", 1, "`seed` of the faults and of the workload")
 	f.DurationVar(&cfg.duration, "duration", 2*time.Minute, "`time` in which there are faults")
+	f.IntVar(&cfg.count, "count", 0, "do this `number` of faults, however long it takes; 0: as many as there are in --duration")
 	f.DurationVar(&cfg.settle, "settle", 90*time.Second, "`time` that Berth has, after the faults, to bind everything that fits")
 	f.Float64Var(&cfg.rate, "rate", 10, "`pods` created per second, besides ten probes")
 	f.StringVar(&only, "only", "", "comma-separated `kinds` of faults; empty: all of\n"+describeKinds())
 	f.StringVar(&cfg.berth, "berth", filepath.Join(".bin", "berth"), "`path` of the berth binary")
-	f.StringVar(&cfg.older, "older", "", "`path` of another berth binary, which every other process runs: versions are mixed")
+	f.StringVar(&cfg.older, "older", "", "`path` of another berth binary, which faults replace the members of a role by")
 	f.StringVar(&cfg.dir, "dir", "", "new `directory` for the history, the logs and the data; empty: .bin/chaos/SEED, which is replaced")
 	f.StringVar(&again, "check", "", "check the history in this `file` again, and run nothing")
 	if err := f.Parse(args); err != nil {
@@ -71,19 +73,33 @@ func chaos(ctx context.Context, args []string) error {
 		if cfg.only, err = readKinds(only); err != nil {
 			return err
 		}
-		if err := run(ctx, cfg); err != nil {
-			return err
-		}
+		failed := run(ctx, cfg) // what there is of a history is judged in any case
 		again = filepath.Join(cfg.dir, historyFile)
 		fmt.Printf("seed %d, ", cfg.seed)
+		return errors.Join(failed, judge(again, filepath.Join(cfg.dir, reportFile)))
 	}
-	entries, err := ReadHistory(again)
+	return judge(again, "")
+}
+
+// reportFile is what a run leaves behind besides its history, in its directory.
+const reportFile = "report.md"
+
+// judge checks the history in a file, and prints what it shows; to a report, too, unless that is empty.
+func judge(history, report string) error {
+	entries, err := ReadHistory(history)
 	if err != nil {
 		return err
 	}
 	violations := Check(entries)
-	fmt.Printf("history %s\n\n", again)
-	Summarize(entries).print(os.Stdout, violations)
+	fmt.Printf("history %s\n\n", history)
+	var text bytes.Buffer
+	Summarize(entries).print(&text, violations)
+	fmt.Print(text.String())
+	if report != "" {
+		if err := os.WriteFile(report, text.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
 	if len(violations) > 0 {
 		return errViolations
 	}

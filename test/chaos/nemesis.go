@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,11 +11,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
+
 	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
 // nemesis carries out a plan.
 type nemesis struct {
+	client   *kubernetes.Clientset
 	crew     *crew
 	etcd     *etcdCluster
 	network  *Network
@@ -22,12 +26,15 @@ type nemesis struct {
 	control  *kubetest.ControlPlane
 	record   *Recorder
 	recorded *atomic.Int64 // the revision of etcd up to which its history is recorded
+	binds    *atomic.Int64 // pods that were seen to be bound
+	done     atomic.Int64  // faults
 }
 
-// run does one step after the other for some time, and longer if a step takes longer. When ctx ends it undoes what is under
-// way. An error is the harness's own: the system under test is not as the plan wants it.
-func (n *nemesis) run(ctx context.Context, plan *Plan, duration time.Duration) error {
-	for began := time.Now(); ctx.Err() == nil && time.Since(began) < duration; {
+// run does one step after the other for some time, and longer if a step takes longer; or, if count is not 0, until so many
+// faults have been done. When ctx ends it undoes what is under way. An error is the harness's own: the system under test is
+// not as the plan wants it.
+func (n *nemesis) run(ctx context.Context, plan *Plan, duration time.Duration, count int) error {
+	for began := time.Now(); ctx.Err() == nil && (time.Since(began) < duration && count == 0 || n.done.Load() < int64(count)); {
 		step := plan.Next()
 		var failed error
 		var mu sync.Mutex
@@ -67,6 +74,9 @@ func (n *nemesis) fault(ctx context.Context, f Fault) error {
 		}
 		f.Met = met
 	}
+	if f.Kind == killActive {
+		f.Met = cmp.Or(n.awaitBinders(ctx), f.Met)
+	}
 	n.record.Add(Entry{Fault: &f})
 	end := f
 	end.Phase = phaseEnd
@@ -76,15 +86,40 @@ func (n *nemesis) fault(ctx context.Context, f Fault) error {
 		n.record.Add(Entry{Fault: &end})
 		return nil
 	}
+	n.done.Add(1)
 	sleep(ctx, f.Lasts)
 	err = undo()
-	if err != nil {
+	var told sign
+	switch {
+	case errors.As(err, &told):
+		end.Saw, end.Missed, end.Error, err = told.saw, told.missed, told.idle, nil
+	case err != nil:
 		err = fmt.Errorf("undo fault %d, %s: %w", f.Number, f.Kind, err)
 		end.Error = err.Error()
 	}
 	n.record.Add(Entry{Fault: &end})
 	return err
 }
+
+// awaitBinders waits for a while until one binder binds and another one runs, and returns the first: empty if it has waited
+// in vain. That somebody is elected is not enough: etcd says so of a dead binder, too, until its lease ends.
+func (n *nemesis) awaitBinders(ctx context.Context) string {
+	for until := time.Now().Add(bindersLimit); time.Now().Before(until) && ctx.Err() == nil; {
+		before, err := n.binder(ctx, false)
+		bound := n.binds.Load()
+		sleep(ctx, time.Second)
+		if now, again := n.binder(ctx, false); err == nil && again == nil && now == before && n.binds.Load() >= bound+bindsFlow &&
+			len(n.crew.runningOf(roleBinder)) > 1 {
+			return now
+		}
+	}
+	return ""
+}
+
+const (
+	bindersLimit = 30 * time.Second
+	bindsFlow    = 3 // in a second, of the ten probes that come
+)
 
 // leader is the value of etcd's key coord/leader, as far as it is read here.
 type leader struct {
@@ -127,7 +162,8 @@ func (f Fault) party(drawn string) string {
 func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err error) {
 	target, other := f.party(f.Target), f.party(f.Other)
 	// 1. Processes of Berth.
-	switch f.Kind.verb() {
+	verb, role := f.Kind.verb()
+	switch verb {
 	case doKill:
 		return func() error { return n.crew.start(target) }, n.crew.kill(target)
 	case doDrain:
@@ -140,10 +176,14 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 		return p.Resume, p.Pause()
 	case doAdd:
 		return func() error { return n.crew.drain(target) }, n.crew.start(target)
+	case doReplace:
+		return func() error { return n.crew.replace(ctx, role, n.crew.berth) }, n.crew.replace(ctx, role, cmp.Or(n.crew.older, n.crew.berth))
 	}
 	switch f.Kind {
 	case killAll:
 		return n.killAll()
+	case killActive:
+		return func() error { return n.crew.start(target) }, n.crew.kill(target)
 	case killHolding:
 		return n.killHolding(ctx, target)
 	case killHeir:
@@ -179,13 +219,19 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 		return n.spoil(Condition{Delay: delay}, routes(target, "both", etcdParty)...), nil
 	case slowFollower:
 		return n.spoil(Condition{Rate: slowRate}, Route{"", target}), nil
+	case lostFollower:
+		return n.outrun(ctx, target)
+	case diverge:
+		return n.diverge(ctx, target)
+	case slowWorker:
+		return n.slowDown(ctx, target), nil
 	case resetRoles:
 		return n.reset(target, other), nil
 
 	// 4. The API server.
 	case apiRestart:
 		n.control.StopAPIServer()
-		return n.control.StartAPIServer, nil
+		return n.startAPI, nil
 	case apiPause:
 		return n.control.ResumeAPIServer, n.control.PauseAPIServer()
 	}
@@ -194,6 +240,7 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 		api409:  {Status: http.StatusConflict, Part: 0.5},
 		api500:  {Status: http.StatusInternalServerError, Part: 0.5},
 		apiLate: {Late: true, Part: 0.2},
+		apiMute: {Late: true, Keep: 100 * time.Millisecond, Mute: true, Part: 1},
 		apiSlow: {Slow: 300 * time.Millisecond, Part: 1},
 	}[f.Kind]
 	if !ok {
@@ -209,6 +256,17 @@ const (
 )
 
 func nothing() error { return nil }
+
+// startAPI starts the API server. On a busy machine that does not always succeed at once.
+func (n *nemesis) startAPI() error {
+	var failed error
+	for range 3 {
+		if failed = n.control.StartAPIServer(); failed == nil {
+			return nil
+		}
+	}
+	return failed
+}
 
 // routes returns the ways of what two parties send each other.
 func routes(a, way, b string) []Route {

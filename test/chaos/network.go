@@ -33,6 +33,7 @@ type Network struct {
 	pids       map[string]int // the parties' processes, by name: the newest of each
 	conditions map[Route]Condition
 	changed    chan struct{} // closed and replaced when conditions change
+	tampers    map[Route]tamper
 	conns      map[*conn]bool
 	listeners  []net.Listener
 	closed     bool
@@ -48,7 +49,7 @@ type conn struct {
 
 // newNetwork returns a good network without parties.
 func newNetwork() *Network {
-	return &Network{pids: map[string]int{}, conditions: map[Route]Condition{}, changed: make(chan struct{}), conns: map[*conn]bool{}}
+	return &Network{pids: map[string]int{}, conditions: map[Route]Condition{}, changed: make(chan struct{}), conns: map[*conn]bool{}, tampers: map[Route]tamper{}}
 }
 
 // Is says which process a party is, so that its connections are known to be its own.
@@ -98,6 +99,20 @@ func (n *Network) Set(c Condition, routes ...Route) {
 	}
 	close(n.changed)
 	n.changed = make(chan struct{})
+}
+
+// Tamper lets a function change the HTTP/2 frames that a server sends to a client, on connections that begin from now on;
+// nil: no longer.
+func (n *Network) Tamper(t tamper, routes ...Route) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, r := range routes {
+		if t == nil {
+			delete(n.tampers, r)
+		} else {
+			n.tampers[r] = t
+		}
+	}
 }
 
 // Reset breaks the connections between two parties, whoever has opened them.
@@ -159,18 +174,23 @@ func (n *Network) serve(from net.Conn, party, target string) {
 		return
 	}
 	n.conns[c] = true
+	back := io.Writer(from)
+	if t := n.tampers[Route{party, client}]; t != nil {
+		back = &frames{to: from, tamper: t}
+	}
 	n.mu.Unlock()
 	var pipes sync.WaitGroup
-	pipes.Go(func() { n.pipe(ctx, Route{client, party}, to, from) })
-	pipes.Go(func() { n.pipe(ctx, Route{party, client}, from, to) })
+	pipes.Go(func() { n.pipe(ctx, Route{client, party}, to, from, to) })
+	pipes.Go(func() { n.pipe(ctx, Route{party, client}, from, to, back) })
 	pipes.Wait()
 	n.mu.Lock()
 	delete(n.conns, c)
 	n.mu.Unlock()
 }
 
-// pipe copies what is sent on a route, in its condition, until its sender is done or the connection breaks.
-func (n *Network) pipe(ctx context.Context, r Route, to, from net.Conn) {
+// pipe copies what is sent on a route, in its condition, until its sender is done or the connection breaks. Out writes to
+// the receiver's end.
+func (n *Network) pipe(ctx context.Context, r Route, to, from net.Conn, out io.Writer) {
 	buf := make([]byte, 16<<10)
 	for {
 		got, err := from.Read(buf)
@@ -178,12 +198,15 @@ func (n *Network) pipe(ctx context.Context, r Route, to, from net.Conn) {
 			if n.pass(ctx, r, got) != nil {
 				return
 			}
-			if _, err := to.Write(buf[:got]); err != nil {
+			if _, err := out.Write(buf[:got]); err != nil {
 				from.Close() // the sender learns that nobody listens
 				return
 			}
 		}
 		if err != nil {
+			if n.pass(ctx, r, 0) != nil { // the end is held, too
+				return
+			}
 			if t, ok := to.(*net.TCPConn); ok && errors.Is(err, io.EOF) {
 				_ = t.CloseWrite() // an error means that the connection is gone already
 			} else {

@@ -75,7 +75,7 @@ func trimPod(p *corev1.Pod) *corev1.Pod {
 	return small
 }
 
-// trimNode keeps what scheduling reads of a node.
+// trimNode keeps what scheduling reads of a node but the images.
 func trimNode(n *corev1.Node) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels},

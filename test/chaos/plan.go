@@ -20,6 +20,9 @@ type Fault struct {
 	Way    string        `json:"way,omitempty"` // of what is sent between the parties: both, to, from
 	Lasts  time.Duration `json:"lasts,omitempty"`
 	Error  string        `json:"error,omitempty"` // why it could not be done
+	// Saw is what processes say of it that nothing else shows, and Missed what one should have said and did not.
+	Saw    string `json:"saw,omitempty"`
+	Missed string `json:"missed,omitempty"`
 }
 
 // Phases of a fault.
@@ -43,11 +46,17 @@ const (
 	doPause = "pause"
 	doDrain = "drain"
 	doAdd   = "add"
+	// doReplace restarts the members one after the other, of the older binary if there is one, and later of the newer one.
+	doReplace = "replace"
 )
+
+// alone is the group of kinds that nothing else is done together with.
+const alone = "everything"
 
 // The other kinds.
 const (
 	killAll         Kind = "kill everything"
+	killActive      Kind = "kill active binder"
 	killHolding     Kind = "kill binder while its binds are held up"
 	killHeir        Kind = "kill binder and its heir as it takes over"
 	etcdIsolate     Kind = "cut etcd member from its peers"
@@ -65,9 +74,13 @@ const (
 	delayEtcd       Kind = "delay to etcd"
 	resetRoles      Kind = "reset connections"
 	slowFollower    Kind = "slow follower of the log"
+	lostFollower    Kind = "follower too slow for the log"
+	diverge         Kind = "alter what a replica is told"
+	slowWorker      Kind = "slow worker"
 	api429          Kind = "API server answers 429"
 	api409          Kind = "API server answers 409"
 	api500          Kind = "API server answers 500"
+	apiMute         Kind = "API server does and never answers"
 	apiLate         Kind = "API server answers too late"
 	apiSlow         Kind = "API server is slow"
 	apiRestart      Kind = "restart API server"
@@ -103,7 +116,8 @@ func kinds(ttl time.Duration) []traits {
 		out = append(out,
 			traits{Kind(doKill + " " + s.role), s.role, 0, 2 * ttl, one(s.role, s.n)},
 			traits{Kind(doPause + " " + s.role), s.role, ttl / 3, 3 * ttl, one(s.role, s.n)},
-			traits{Kind(doDrain + " " + s.role), s.role, 0, 2 * ttl, one(s.role, s.n)})
+			traits{Kind(doDrain + " " + s.role), s.role, 0, 2 * ttl, one(s.role, s.n)},
+			traits{Kind(doReplace + " " + s.role), s.role, ttl, 3 * ttl, nil})
 		if s.role != roleBinder && s.role != roleGateway {
 			out = append(out, traits{Kind(doAdd + " " + s.role), s.role, ttl, 4 * ttl, func(_ *rand.Rand, f *Fault) { f.Target = memberID(s.role, s.n) }})
 		}
@@ -129,11 +143,18 @@ func kinds(ttl time.Duration) []traits {
 			f.Other = [...]string{activeBinder, memberID(roleFilter, rng.IntN(3)), memberID(roleScore, rng.IntN(2))}[rng.IntN(3)]
 		}
 	}
+	worker := func(rng *rand.Rand, f *Fault) {
+		s := size[2+rng.IntN(2)]
+		f.Target = memberID(s.role, rng.IntN(s.n))
+	}
 	etcdMember := func(rng *rand.Rand, f *Fault) { f.Target = etcdName(rng.IntN(etcdMembers)) }
 	binder := func(_ *rand.Rand, f *Fault) { f.Target = activeBinder }
 	binderWay := func(rng *rand.Rand, f *Fault) { f.Target, f.Way = activeBinder, ways[rng.IntN(len(ways))] }
 	return append(out,
-		traits{killAll, "everything", 0, ttl, nil},
+		traits{killAll, alone, 0, ttl, nil},
+		traits{killActive, alone, 0, 2 * ttl, binder},
+		traits{diverge, alone, ttl / 3, ttl, follower},
+		traits{lostFollower, alone, ttl / 3, ttl, follower},
 		traits{etcdMemberKill, "etcd", 0, 3 * ttl, etcdMember},
 		traits{etcdMemberPause, "etcd", ttl / 3, 3 * ttl, etcdMember},
 		traits{etcdIsolate, "etcd", ttl / 3, 4 * ttl, etcdMember},
@@ -151,10 +172,12 @@ func kinds(ttl time.Duration) []traits {
 		traits{delayEtcd, "network", ttl, 4 * ttl, member},
 		traits{resetRoles, "network", ttl, 2 * ttl, pair},
 		traits{slowFollower, "network", ttl, 4 * ttl, follower},
+		traits{slowWorker, "network", ttl, 4 * ttl, worker},
 		traits{api429, "api", ttl, 4 * ttl, nil},
 		traits{api409, "api", ttl, 4 * ttl, nil},
 		traits{api500, "api", ttl, 4 * ttl, nil},
 		traits{apiLate, "api", ttl, 4 * ttl, nil},
+		traits{apiMute, "api", 4 * ttl, 5 * ttl, nil},
 		traits{apiSlow, "api", ttl, 4 * ttl, nil},
 		traits{apiRestart, "api", 0, ttl, nil},
 		traits{apiPause, "api", ttl, 4 * ttl, nil},
@@ -168,8 +191,8 @@ type Step struct {
 }
 
 const (
-	leastRest = 3 * time.Second
-	mostRest  = 8 * time.Second
+	leastRest = 2 * time.Second
+	mostRest  = 6 * time.Second
 	// together is the part of the steps that have two faults.
 	together = 0.3
 )
@@ -196,8 +219,8 @@ func NewPlan(seed uint64, ttl time.Duration, only []Kind) *Plan {
 func (p *Plan) Next() Step {
 	first := p.draw(func(traits) bool { return true })
 	step := Step{Faults: []Fault{p.fault(first)}}
-	if first.kind != killAll && p.rng.Float64() < together {
-		other := func(t traits) bool { return t.group != first.group && t.kind != killAll }
+	if first.group != alone && p.rng.Float64() < together {
+		other := func(t traits) bool { return t.group != first.group && t.group != alone }
 		if len(p.kinds) > 1 && slices.ContainsFunc(p.deck, other) {
 			step.Faults = append(step.Faults, p.fault(p.draw(other)))
 		}
@@ -232,11 +255,11 @@ func (p *Plan) between(least, most time.Duration) time.Duration {
 	return (least + time.Duration(p.rng.Int64N(int64(most-least)+1))).Truncate(time.Millisecond)
 }
 
-// verb returns what is done to a role's process: kill, pause, drain or add; empty if the kind is another.
-func (k Kind) verb() string {
+// verb returns what is done to a role's processes: kill, pause, drain, add or replace; empty if the kind is another.
+func (k Kind) verb() (verb, role string) {
 	verb, role, ok := strings.Cut(string(k), " ")
 	if ok && slices.ContainsFunc(size, func(h headcount) bool { return h.role == role }) {
-		return verb
+		return verb, role
 	}
-	return ""
+	return "", ""
 }

@@ -29,18 +29,19 @@ const (
 	leaseTTL    = 3 * time.Second
 	calmTime    = 3 * time.Second  // of work before the first fault
 	startLimit  = 60 * time.Second // for the first bind
-	endLimit    = 60 * time.Second // for the API server and etcd to answer when all faults are over
+	endLimit    = 3 * time.Minute  // for the API server and etcd to answer when all faults are over
 )
 
 // config says what to run.
 type config struct {
 	seed     uint64
 	duration time.Duration // of the faults
+	count    int           // of the faults; 0: as many as there are in duration
 	settle   time.Duration // for everything that fits to be bound when they are over
 	rate     float64       // pods per second, besides probes
 	only     []Kind        // nil: all kinds
 	berth    string        // path of the binary
-	older    string        // path of another, that every other process runs; empty: none does
+	older    string        // path of another, by which faults replace members; empty: the same
 	dir      string        // of the history and of everything else that is left behind; it must not exist
 }
 
@@ -226,9 +227,9 @@ func (w *world) work(ctx context.Context) error {
 	sleep(ctx, calmTime)
 	w.record.Add(Entry{Mark: Faulty})
 	n := nemesis{
-		crew: w.crew, etcd: w.etcd, network: w.network, api: w.api, control: w.control, record: w.record, recorded: &w.recorded,
+		client: w.client, crew: w.crew, etcd: w.etcd, network: w.network, api: w.api, control: w.control, record: w.record, recorded: &w.recorded, binds: &w.binds,
 	}
-	err := n.run(ctx, NewPlan(w.cfg.seed, leaseTTL, w.cfg.only), w.cfg.duration)
+	err := n.run(ctx, NewPlan(w.cfg.seed, leaseTTL, w.cfg.only), w.cfg.duration, w.cfg.count)
 	if err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}

@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 )
 
@@ -22,6 +21,9 @@ type Summary struct {
 	Peaks     []Peak        // by role
 	Injected  int           // faults in all
 	Failed    int           // of them could not be done
+	// Failovers are the times from the death of an active binder, when nothing else was done, to the first bind that was seen
+	// after the next election.
+	Failovers []time.Duration
 }
 
 // FaultCount is what is known of the faults of a kind.
@@ -29,8 +31,10 @@ type FaultCount struct {
 	Kind  Kind
 	Count int
 	// Alone is the longest time without a bind that has to do with such a fault and with no other: some of it was while the
-	// fault was there, or it began within the aftermath. Longest counts the times too when there was another fault.
-	Alone, Longest time.Duration
+	// fault was there, or it began within the aftermath. Median is the one of such faults, of which each has its longest.
+	// Longest counts the times too when there was another fault.
+	Alone, Median, Longest time.Duration
+	Seen                   int // faults that the processes themselves say they have found out
 }
 
 // Peak is the most memory that a process of a role has used, in bytes.
@@ -58,8 +62,9 @@ func Summarize(entries []Entry) Summary {
 	peaks := map[string]int64{}
 	open := map[int]int{} // number of a fault → its window
 	bound := map[string]bool{}
+	seen := map[Kind]int{}
 	faults := false
-	var last Micros
+	var last, killed, elected Micros
 	for _, e := range entries {
 		s.Duration = e.At.Duration()
 		switch f := e.Fault; {
@@ -68,12 +73,19 @@ func Summarize(entries []Entry) Summary {
 			open[f.Number] = len(windows)
 			windows = append(windows, window{f.Kind, e.At, math.MaxInt64})
 			s.Injected++
+			if f.Kind == killActive && killed == 0 {
+				killed, elected = e.At, 0
+			}
 		default:
 			if i, began := open[f.Number]; began {
 				windows[i].to = e.At + aftermath
 			}
 			if f.Error != "" {
 				s.Failed++
+				killed = 0
+			}
+			if f.Saw != "" {
+				seen[f.Kind]++
 			}
 		}
 		if u := e.Usage; u != nil {
@@ -91,10 +103,15 @@ func Summarize(entries []Entry) Summary {
 		}
 		if e.Key != nil && e.Key.Name == keyLeader && !e.Key.Deleted {
 			s.Terms++
+			elected = e.At
 		}
 		if o := e.Object; o != nil && o.On != "" && !bound[o.UID] {
 			bound[o.UID] = true
 			s.Scheduled++
+			if killed > 0 && elected > killed {
+				s.Failovers = append(s.Failovers, (e.At - killed).Duration())
+				killed = 0
+			}
 			if last > 0 {
 				gaps = append(gaps, window{from: last, to: e.At})
 				if !faults {
@@ -108,10 +125,11 @@ func Summarize(entries []Entry) Summary {
 		s.Peaks = append(s.Peaks, Peak{role, peaks[role]})
 	}
 	counts := map[Kind]*FaultCount{}
+	pauses := map[Kind][]time.Duration{} // of each fault that was alone
 	for _, w := range windows {
 		c := counts[w.kind]
 		if c == nil {
-			c = &FaultCount{Kind: w.kind}
+			c = &FaultCount{Kind: w.kind, Seen: seen[w.kind]}
 			counts[w.kind] = c
 		}
 		c.Count++
@@ -119,20 +137,33 @@ func Summarize(entries []Entry) Summary {
 		for _, other := range windows {
 			alone = alone && (other == w || !other.overlaps(w.from, w.to))
 		}
+		var longest time.Duration
 		for _, g := range gaps {
 			if w.overlaps(g.from, g.to) {
-				c.Longest = max(c.Longest, (g.to - g.from).Duration())
-				if alone {
-					c.Alone = max(c.Alone, (g.to - g.from).Duration())
-				}
+				longest = max(longest, (g.to - g.from).Duration())
 			}
+		}
+		c.Longest = max(c.Longest, longest)
+		if alone {
+			c.Alone = max(c.Alone, longest)
+			pauses[w.kind] = append(pauses[w.kind], longest)
 		}
 	}
 	for _, c := range counts {
+		c.Median = median(pauses[c.Kind])
 		s.Faults = append(s.Faults, *c)
 	}
 	slices.SortFunc(s.Faults, func(a, b FaultCount) int { return cmp.Compare(a.Kind, b.Kind) })
 	return s
+}
+
+// median returns the median of some times, 0 if there are none. It sorts them.
+func median(of []time.Duration) time.Duration {
+	if len(of) == 0 {
+		return 0
+	}
+	slices.Sort(of)
+	return (of[(len(of)-1)/2] + of[len(of)/2]) / 2
 }
 
 // seconds says a time; - if there was none.
@@ -146,19 +177,37 @@ func seconds(d time.Duration) string {
 // shown is how many violations of a rule are printed.
 const shown = 10
 
-// print writes the table and the violations.
+// failoverLimit is how long after the death of the active binder the next one must bind.
+const failoverLimit = leaseTTL + 2*time.Second
+
+// print writes the table and the violations, as Markdown.
 func (s Summary) print(out io.Writer, violations []Violation) {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "fault\tinjected\tlongest pause in binding\twith another fault\n")
+	fmt.Fprintf(out, "| fault | injected | median pause in binding | longest | with another fault | found out |\n| --- | ---: | ---: | ---: | ---: | ---: |\n")
 	for _, f := range s.Faults {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", f.Kind, f.Count, seconds(f.Alone), seconds(f.Longest))
+		found := "-"
+		if f.Seen > 0 {
+			found = fmt.Sprint(f.Seen)
+		}
+		fmt.Fprintf(out, "| %s | %d | %s | %s | %s | %s |\n", f.Kind, f.Count, seconds(f.Median), seconds(f.Alone), seconds(f.Longest), found)
 	}
-	fmt.Fprintf(w, "all\t%d\t(without faults: %s)\t\n", s.Injected, seconds(s.Calm))
-	w.Flush()
+	fmt.Fprintf(out, "| all, of %d kinds | %d | | without faults: %s | | |\n\n", len(s.Faults), s.Injected, seconds(s.Calm))
 	if s.Failed > 0 {
 		fmt.Fprintf(out, "%d of them could not be done\n", s.Failed)
 	}
-	fmt.Fprintf(out, "\n%d pods scheduled in %.0f s, %d terms of binders, %d violations\n", s.Scheduled, s.Duration.Seconds(), s.Terms, len(violations))
+	if n := len(s.Failovers); n > 0 {
+		over := 0
+		var each []string
+		for _, f := range s.Failovers {
+			each = append(each, fmt.Sprintf("%.1f", f.Seconds()))
+			if f > failoverLimit {
+				over++
+			}
+		}
+		longest := slices.Max(s.Failovers)
+		fmt.Fprintf(out, "active binder killed %d times: binding again after %s at most, %s in the median; %d later than %s (lease + 2 s): %s\n",
+			n, seconds(longest), seconds(median(slices.Clone(s.Failovers))), over, seconds(failoverLimit), strings.Join(each, " "))
+	}
+	fmt.Fprintf(out, "%d pods scheduled in %.0f s, %d terms of binders, %d violations\n", s.Scheduled, s.Duration.Seconds(), s.Terms, len(violations))
 	var peaks []string
 	for _, p := range s.Peaks {
 		peaks = append(peaks, fmt.Sprintf("%s %d MiB", p.Role, p.Bytes>>20))

@@ -50,17 +50,45 @@ func TestPausesArePutDownToTheFaultsDuringWhichTheyWere(t *testing.T) {
 	got := Summarize(h.entries)
 	want := Summary{
 		Duration: 61 * time.Second, Scheduled: 11, Injected: 4, Calm: 2 * time.Second,
-		Faults: []FaultCount{{apiPause, 2, 7 * time.Second, 9 * time.Second}, {etcdPause, 1, 4 * time.Second, 4 * time.Second}, {leaseRevoke, 1, 0, 9 * time.Second}},
-		Peaks:  []Peak{{roleFilter, 7 << 20}, {roleQueue, 3 << 20}},
+		Faults: []FaultCount{
+			{Kind: apiPause, Count: 2, Alone: 7 * time.Second, Median: 7 * time.Second, Longest: 9 * time.Second},
+			{Kind: etcdPause, Count: 1, Alone: 4 * time.Second, Median: 4 * time.Second, Longest: 4 * time.Second},
+			{Kind: leaseRevoke, Count: 1, Longest: 9 * time.Second},
+		},
+		Peaks: []Peak{{roleFilter, 7 << 20}, {roleQueue, 3 << 20}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("summary (-want +got):\n%s", diff)
 	}
 	var out bytes.Buffer
 	got.print(&out, []Violation{{RuleLost, 7 * s, "pod x"}})
-	for _, line := range []string{"revoke binder's lease  1         -                         9.0 s", "11 pods scheduled in 61 s", "peak memory of a process: filter-worker 7 MiB, queue 3 MiB", "1 violations", "7.000s  no pod is lost or stuck: pod x"} {
+	for _, line := range []string{"| revoke binder's lease | 1 | - | - | 9.0 s | - |", "11 pods scheduled in 61 s", "peak memory of a process: filter-worker 7 MiB, queue 3 MiB", "1 violations", "7.000s  no pod is lost or stuck: pod x"} {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("printed\n%s\nwithout %q", out.String(), line)
 		}
+	}
+}
+
+func TestAFailoverEndsWithTheFirstBindAfterTheElection(t *testing.T) {
+	const s = Micros(1e6)
+	at := func(at Micros, e Entry) Entry { e.At = at; return e }
+	bind := func(uid string) Entry { return Entry{Object: &Object{Name: "default/" + uid, UID: uid, On: "n"}} }
+	fault := func(number int, phase string) Entry {
+		return Entry{Fault: &Fault{Number: number, Kind: killActive, Phase: phase}}
+	}
+	elected := Entry{Key: &Key{Name: keyLeader, Created: 1}}
+	got := Summarize([]Entry{
+		at(1*s, elected), at(2*s, bind("a")),
+		at(10*s, fault(1, phaseBegin)), at(10*s+1000, bind("b")), // it was on its way
+		at(11*s, fault(1, phaseEnd)), at(13*s, elected), at(14*s, bind("c")), at(15*s, bind("d")),
+		at(20*s, fault(2, phaseBegin)), at(22*s, elected), at(28*s, bind("e")), at(28*s, fault(2, phaseEnd)),
+	})
+	if diff := cmp.Diff([]time.Duration{4 * time.Second, 8 * time.Second}, got.Failovers); diff != "" {
+		t.Errorf("failovers (-want +got):\n%s", diff)
+	}
+	var out bytes.Buffer
+	got.print(&out, nil)
+	if want := "active binder killed 2 times: binding again after 8.0 s at most, 6.0 s in the median; 1 later than 5.0 s"; !strings.Contains(out.String(), want) {
+		t.Errorf("printed\n%s\nwithout %q", out.String(), want)
 	}
 }
