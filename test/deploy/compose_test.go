@@ -6,7 +6,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/cli"
 )
 
-// compose-go is how Compose v2 reads its files; test/compose runs them with docker-compose 1.29.
+// compose-go is how Compose v2 reads its files; test/compose runs them with each version of Compose.
 func TestComposeV2ReadsTheComposeFile(t *testing.T) {
 	for name, files := range map[string][]string{
 		"alone": {"../../docker-compose.yaml"}, "as the test runs it": {"../../docker-compose.yaml", "../compose/override.yaml"},

@@ -3,8 +3,12 @@ package deploy
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -381,22 +385,15 @@ func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) 
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build berth: %v\n%s", err, out)
 	}
-	etcd, err := kubetest.StartEtcd(within(t), filepath.Join(dir, "etcd"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(etcd.Stop)
 	deployments := of(objects, "Deployment")
-	var names []string
-	for name := range deployments {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(deployments))
 	if _, err := certs.Make(certs.Request{
-		Dir: dir, Roles: names, Hosts: []string{"127.0.0.1"}, Known: []string{"gateway"}, Now: time.Now(), CALife: time.Hour, Life: time.Hour,
+		Dir: dir, Roles: append([]string{"etcd"}, names...), Hosts: []string{"127.0.0.1"}, Known: []string{"etcd", "gateway"},
+		Now: time.Now(), CALife: time.Hour, Life: time.Hour,
 	}); err != nil {
 		t.Fatal(err)
 	}
+	etcd := b.startEtcd(t, of(objects, "StatefulSet")["etcd"])
 	t.Cleanup(b.stop)
 	for _, name := range names {
 		var d appsv1.Deployment
@@ -408,10 +405,8 @@ func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What the kubelet and a network would do: variables, the mounted secret, addresses. etcd is asked without TLS here.
-		replace := []string{"$(POD_NAME)", name + "-0", "$(POD_IP)", "127.0.0.1", "$(ETCD_ENDPOINTS)", etcd.Endpoint(),
-			"/tls/ca.crt", filepath.Join(dir, "ca.crt"), "/tls/tls.crt", filepath.Join(dir, name+".crt"), "/tls/tls.key", filepath.Join(dir, name+".key"),
-			"/berth", b.binary}
+		// What the kubelet and a network would do: variables, the mounted secret, addresses.
+		replace := append(b.secret(name), "$(POD_NAME)", name+"-0", "$(POD_IP)", "127.0.0.1", "$(ETCD_ENDPOINTS)", etcd, "/berth", b.binary)
 		for i, p := range spec.Containers[0].Ports {
 			replace = append(replace, fmt.Sprintf("0.0.0.0:%d", p.ContainerPort), "127.0.0.1:"+ports[i], fmt.Sprintf("127.0.0.1:%d", p.ContainerPort), "127.0.0.1:"+ports[i])
 		}
@@ -423,9 +418,7 @@ func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) 
 		as := strings.NewReplacer(replace...)
 		args := []string{b.binary}
 		for _, arg := range spec.Containers[0].Args {
-			if flag, _, _ := strings.Cut(arg, "="); flag != "--etcd-ca" && flag != "--etcd-cert" && flag != "--etcd-key" {
-				args = append(args, as.Replace(arg))
-			}
+			args = append(args, as.Replace(arg))
 		}
 		if *spec.AutomountServiceAccountToken {
 			args = append(args, map[string]string{"binder": "--kubeconfig=", "gateway": "--authentication-kubeconfig="}[name]+
@@ -452,6 +445,90 @@ func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) 
 		})
 	}
 	return b
+}
+
+// secret is where a workload's mounted certificates are, as pairs of a path in its container and one here.
+func (b *berth) secret(name string) []string {
+	return []string{
+		"/tls/ca.crt", filepath.Join(b.dir, "ca.crt"),
+		"/tls/tls.crt", filepath.Join(b.dir, name+".crt"), "/tls/tls.key", filepath.Join(b.dir, name+".key"),
+	}
+}
+
+// startEtcd starts one member of etcd with the command line of its StatefulSet, but for where it is and who its peers are,
+// waits until its readiness probe succeeds, and returns its endpoint. It does not answer clients without a certificate.
+func (b *berth) startEtcd(t *testing.T, object *unstructured.Unstructured) string {
+	t.Helper()
+	var set appsv1.StatefulSet
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &set); err != nil {
+		t.Fatal(err)
+	}
+	programs, err := kubetest.Build(within(t), kubetest.Etcd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports, err := kubetest.FreePorts(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const host = "etcd-0.etcd.berth.svc"
+	client, peer := "https://127.0.0.1:"+ports[0], "https://127.0.0.1:"+ports[1]
+	as := strings.NewReplacer(append(b.secret("etcd"), "/var/lib/etcd", filepath.Join(b.dir, "etcd"),
+		"https://0.0.0.0:2379", client, "https://"+host+":2379", client,
+		"https://0.0.0.0:2380", peer, "https://"+host+":2380", peer, "http://0.0.0.0:2381", "http://127.0.0.1:"+ports[2])...)
+	container := set.Spec.Template.Spec.Containers[0]
+	args := []string{programs[container.Command[0]]}
+	for _, arg := range container.Args {
+		// The name is put in first, as the kubelet does, so that the addresses that have it in them are found.
+		arg = as.Replace(strings.ReplaceAll(arg, "$(POD_NAME)", "etcd-0"))
+		if cluster, ok := strings.CutPrefix(arg, "--initial-cluster="); ok {
+			arg, _, _ = strings.Cut("--initial-cluster="+cluster, ",") // itself alone
+		}
+		args = append(args, arg)
+	}
+	proc, err := kubetest.StartProcess("etcd", filepath.Join(b.dir, "etcd.log"), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		proc.Stop()
+		if t.Failed() {
+			t.Logf("etcd:\n%s", proc.LogTail(4<<10))
+		}
+	})
+	probe := container.ReadinessProbe.HTTPGet
+	await(t, "etcd to be ready", func(ctx context.Context) error {
+		return get(ctx, http.DefaultClient, "http://127.0.0.1:"+ports[2]+probe.Path)
+	})
+	// That a stranger is refused is the certificate's doing: the authority is known here.
+	ca, err := os.ReadFile(filepath.Join(b.dir, "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	authorities := x509.NewCertPool()
+	authorities.AppendCertsFromPEM(ca)
+	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities}}}
+	if err := get(within(t), stranger, client+"/version"); err == nil || !strings.Contains(err.Error(), "certificate required") {
+		t.Errorf("a client without a certificate: %v, want to be refused for that", err)
+	}
+	return client
+}
+
+// get reports an error unless url answers 200.
+func get(ctx context.Context, client *http.Client, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("get %s: %s", url, response.Status)
+	}
+	return nil
 }
 
 // awaitReady waits until the readiness probe of every Deployment succeeds.
