@@ -132,7 +132,8 @@ func install(ctx context.Context, say func(string, ...any)) error {
 		{"install", "-qq", "--yes", "--no-install-recommends", "docker.io", "docker-compose", "iproute2", "iptables", "util-linux"},
 	} {
 		cmd := exec.CommandContext(ctx, "apt-get", args...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		// In runlevel 1 no service is started: the daemon under test is another one.
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("apt-get %s: %w\n%s", args[0], err, out)
 		}
