@@ -30,6 +30,7 @@ test: grpcurl ## run every test; needs only Go, a C compiler and the module prox
 	go run ./test/benchkube build # the control plane, once: minutes that no test should have to wait for
 	go test -race -timeout 20m $(PACKAGES)
 	cd test/deploy && CGO_ENABLED=0 go test -count=1 .
+	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .
 	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
 
 .PHONY: oracle
@@ -44,7 +45,7 @@ lint-go: tools
 	@unformatted=$$(git ls-files '*.go' | grep -v '^internal/gen/' | xargs gofmt -l); \
 	  if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	go vet $(PACKAGES) && $(BIN)/staticcheck $(PACKAGES)
-	for module in test/oracle test/deploy; do (cd $$module && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
+	for module in test/oracle test/deploy test/monitoring; do (cd $$module && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
 
 .PHONY: lint-proto
 lint-proto: tools

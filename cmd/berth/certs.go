@@ -25,6 +25,9 @@ var knownByHost = []string{string(coord.RoleGateway), etcdRole}
 // etcdRole is not a role of Berth: no other takes calls from it.
 const etcdRole = "etcd"
 
+// otherIdentities are what key pairs can be made for besides roles.
+var otherIdentities = []string{etcdRole, access.IdentityMetrics, access.IdentityOperator}
+
 func certsCommand() *cobra.Command {
 	var dir string
 	var roles, hosts, tokens []string
@@ -35,8 +38,8 @@ func certsCommand() *cobra.Command {
 		Long: "Certs writes ca.crt and ca.key into a directory, unless they are there, and ROLE.crt and ROLE.key for each role,\n" +
 			"signed by it; ECDSA P-256. Key pairs that are there are replaced: run it again before they expire, and roles take\n" +
 			"up the new ones by themselves. Only ca.crt and a role's own key pair belong where the role runs; ca.key does not.\n" +
-			"In a cluster, cert-manager does the same. Role etcd makes a key pair for etcd's servers. For --token, it writes USER.token\n" +
-			"and a line in the file tokens, for the gateway's --authenticate=tokens; who has a token keeps it.",
+			"In a cluster, cert-manager does the same. Role etcd makes a key pair for etcd's servers, metrics one for those who read\n" +
+			"/metrics of --metrics-listen, operator one for all that is served there. For --token, it writes USER.token and a line in the file tokens, for the gateway's --authenticate=tokens; who has a token keeps it.",
 		Example: "  berth certs --dir certs --host gateway,localhost,127.0.0.1\n" +
 			"  berth queue --tls-cert certs/queue.crt --tls-key certs/queue.key --tls-ca certs/ca.crt …",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,8 +47,8 @@ func certsCommand() *cobra.Command {
 				return errors.New("--dir: required: name the directory to write to")
 			}
 			for _, role := range roles {
-				if role != etcdRole && !slices.Contains(certRoles, role) {
-					return fmt.Errorf("--role: %q: want one of %s, %s", role, strings.Join(certRoles, ", "), etcdRole)
+				if known := slices.Concat(certRoles, otherIdentities); !slices.Contains(known, role) {
+					return fmt.Errorf("--role: %q: want one of %s", role, strings.Join(known, ", "))
 				}
 			}
 			if caDays < 1 || days < 1 {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime"
 	configv1 "k8s.io/kube-scheduler/config/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/config"
@@ -102,7 +103,12 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 		MaxBackoffSeconds:       *f.completed.Config.PodMaxBackoffSeconds,
 		MaxUnschedulableSeconds: int64(f.unschedulable / time.Second),
 	}
-	return nil
+	text, err := config.Encode(f.completed.Config)
+	if err != nil {
+		return err
+	}
+	f.cluster.Config, err = yaml.YAMLToJSON(text)
+	return err
 }
 
 // fromFile reads the configuration of --config.

@@ -22,18 +22,19 @@ import (
 // commonFlags are the flags of every role.
 type commonFlags struct {
 	common              roles.Common
+	all                 *pflag.FlagSet
 	tls                 tlsFlags
 	logFormat, logLevel string
 }
 
 func (f *commonFlags) add(fs *pflag.FlagSet, listen string) {
+	f.all = fs
 	fs.StringVar(&f.common.ID, "id", "", "the member's id; must be unique (default: the role, the host's name and a random suffix)")
 	fs.StringVar(&f.common.Listen, "listen", listen, "where to serve gRPC, as host:port; port 0 picks a free one")
 	fs.StringVar(&f.common.Advertise, "advertise", "", "the host, or host:port, under which other roles reach this one (default: that of --listen, or this machine's name if that is all interfaces)")
 	fs.StringSliceVar(&f.common.EtcdEndpoints, "etcd-endpoints", nil, "etcd's client URLs")
 	fs.StringVar(&f.common.EtcdPrefix, "etcd-prefix", "/berth/", "under which all keys in etcd are")
-	fs.StringVar(&f.common.OpsListen, "metrics-listen", "", "where to serve /metrics, /livez and /readyz over HTTP, never TLS, as host:port (default: nowhere)")
-	fs.BoolVar(&f.common.Profiling, "profiling", false, "serve Go's profiles at /debug/pprof/ of --metrics-listen, to whoever can reach it")
+	addOps(fs, &f.common)
 	fs.DurationVar(&f.common.LeaseTTL, "lease-ttl", 5*time.Second, "how long a role that fell silent keeps what it holds; 1s to 1m")
 	f.tls.add(fs)
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
@@ -65,8 +66,9 @@ func (f *commonFlags) finish(role string, needEtcd bool) error {
 	if ttl := f.common.LeaseTTL; ttl < time.Second || ttl > time.Minute {
 		return fmt.Errorf("--lease-ttl: %v: want 1s to 1m", ttl)
 	}
-	f.common.TLS, f.common.EtcdTLS = f.tls.roles, f.tls.etcd
-	return cmp.Or(f.tls.finish(f.common.EtcdEndpoints), f.tls.allows("--listen", f.common.Listen), f.tls.allows("--advertise", f.common.Advertise))
+	f.common.TLS, f.common.EtcdTLS, f.common.Flags = f.tls.roles, f.tls.etcd, flagValues(f.all)
+	return cmp.Or(f.tls.finish(f.common.EtcdEndpoints), f.tls.allows("--listen", f.common.Listen), f.tls.allows("--advertise", f.common.Advertise),
+		f.tls.allows("--metrics-listen", f.common.OpsListen), checkOps(&f.common))
 }
 
 // isUnspecified reports whether a host to listen on stands for all interfaces.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"os"
@@ -43,6 +44,8 @@ type contents struct{ cert, key, ca []byte }
 type material struct {
 	pairs []tls.Certificate // one or none
 	roots *x509.CertPool
+	// rootsUntil is when the last of the authorities ends.
+	rootsUntil time.Time
 }
 
 // Open reads the files. The certificate must be that of role, unless role is "".
@@ -91,6 +94,15 @@ func (s *Source) latest() material {
 	return s.current
 }
 
+// Until returns when the certificate ends that is in use, the zero time if there is none, and the last of the authorities.
+func (s *Source) Until() (own, authorities time.Time) {
+	m := s.latest()
+	if len(m.pairs) > 0 {
+		own = m.pairs[0].Leaf.NotAfter
+	}
+	return own, m.rootsUntil
+}
+
 func (f Files) read() (contents, error) {
 	var c contents
 	for _, file := range []struct {
@@ -117,6 +129,7 @@ func (s *Source) parse(c contents) (material, error) {
 	if !m.roots.AppendCertsFromPEM(c.ca) {
 		return m, fmt.Errorf("%s: no certificate in it", s.files.CA)
 	}
+	m.rootsUntil = lastEnd(c.ca)
 	if s.files.Cert == "" {
 		return m, nil
 	}
@@ -136,4 +149,15 @@ func (s *Source) parse(c contents) (material, error) {
 	}
 	m.pairs = []tls.Certificate{pair}
 	return m, nil
+}
+
+// lastEnd returns when the last of some PEM certificates ends. What is no certificate is left out, as a CertPool does.
+func lastEnd(text []byte) time.Time {
+	var last time.Time
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && cert.NotAfter.After(last) {
+			last = cert.NotAfter
+		}
+	}
+	return last
 }

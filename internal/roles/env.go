@@ -25,15 +25,17 @@ import (
 
 // Common is what every role needs to be told.
 type Common struct {
-	ID            string      // the member's id; several roles of one process append their role
-	Listen        string      // where to serve: host:port; port 0 picks one
-	Advertise     string      // host, or host:port, under which others reach it; "" means Listen's
-	EtcdEndpoints []string    // required but for All, which embeds an etcd when it is empty
-	EtcdPrefix    string      // of all keys; "" means /berth/
-	OpsListen     string      // where to serve /metrics and readiness over HTTP, without TLS; "" means nowhere
-	Profiling     bool        // and /debug/pprof/
-	TLS           certs.Files // who this process is, and the authorities of all others; the zero value is plaintext
-	EtcdTLS       certs.Files // of https endpoints; the zero value is the system's authorities and no client certificate
+	ID            string            // the member's id; several roles of one process append their role
+	Listen        string            // where to serve: host:port; port 0 picks one
+	Advertise     string            // host, or host:port, under which others reach it; "" means Listen's
+	EtcdEndpoints []string          // required but for All, which embeds an etcd when it is empty
+	EtcdPrefix    string            // of all keys; "" means /berth/
+	OpsListen     string            // where to serve the operators' endpoints over HTTP, with TLS if there is any; "" means nowhere
+	OpsAccess     Access            // who may get them
+	Profiling     bool              // and /debug/pprof/
+	Flags         map[string]string // what the process was told, for /flagz; nothing secret
+	TLS           certs.Files       // who this process is, and the authorities of all others; the zero value is plaintext
+	EtcdTLS       certs.Files       // of https endpoints; the zero value is the system's authorities and no client certificate
 	LeaseTTL      time.Duration
 	Trace         trace.TracerProvider // nil: none
 	Log           *slog.Logger
@@ -48,7 +50,8 @@ type env struct {
 	clients  *rpc.Clients
 	coord    *coord.Client
 	measured *memberMetrics
-	checks   []func() rpc.Check // of the roles, for readiness; complete before serving begins
+	etcd     *certs.Source // nil: plaintext, or the system's authorities
+	ops      operations    // complete before serving begins
 }
 
 // withEnv connects what roles share, runs them, and closes it after them. The role is the one that others know the process by.
@@ -58,7 +61,7 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 	}
 	measured := newMemberMetrics()
 	measured.common.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	e := &env{Common: c, net: network, measured: measured}
+	e := &env{Common: c, net: network, measured: measured, ops: newOperations(c)}
 	var err error
 	if c.TLS != (certs.Files{}) {
 		if e.certs, err = certs.Open(c.TLS, string(role), c.Log); err != nil {
@@ -73,16 +76,19 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 	defer e.clients.Close()
 	etcd := coord.Config{Endpoints: c.EtcdEndpoints, Prefix: c.EtcdPrefix, Log: c.Log}
 	if c.EtcdTLS != (certs.Files{}) {
-		source, err := certs.Open(c.EtcdTLS, "", c.Log)
-		if err != nil {
+		if e.etcd, err = certs.Open(c.EtcdTLS, "", c.Log); err != nil {
 			return fmt.Errorf("read TLS files of etcd: %w", err)
 		}
-		etcd.Credentials = source.Credentials()
+		etcd.Credentials = e.etcd.Credentials()
 	}
 	if e.coord, err = coord.Connect(etcd); err != nil {
 		return err
 	}
 	defer e.coord.Close()
+
+	if err := registerExpiry(measured.common, e.certs, e.etcd); err != nil {
+		return err
+	}
 
 	g, ctx := errgroup.WithContext(ctx)
 	if err := run(ctx, e, g); err != nil {
@@ -108,28 +114,15 @@ func (e *env) tls(server coord.Role) *rpc.TLS {
 // metrics is where one member registers its metrics.
 func (e *env) metrics(id string) prometheus.Registerer { return e.measured.of(id) }
 
-func (e *env) serveOps(ctx context.Context) error {
-	l, err := net.Listen("tcp", e.OpsListen)
-	if err != nil {
-		return fmt.Errorf("listen for metrics and readiness: %w", err)
-	}
-	e.Log.Info("serving metrics and readiness", "address", l.Addr().String())
-	checks := func() []rpc.Check {
-		var out []rpc.Check
-		for _, c := range e.checks {
-			out = append(out, c())
-		}
-		return out
-	}
-	return rpc.ServeOps(ctx, l, rpc.OpsConfig{Metrics: e.measured, Checks: checks, Profiling: e.Profiling})
-}
-
 // newReplica starts a replica that follows the active binder.
 func (e *env) newReplica(ctx context.Context, g *errgroup.Group) (*replica.Replica, error) {
 	r, err := replica.New(replica.Config{
 		Member: e.ID, Leaders: e.coord, Conns: e.clients, Log: e.Log, Metrics: e.measured.common,
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := registerShards(e.measured.common, r); err != nil {
 		return nil, err
 	}
 	g.Go(func() error { return r.Run(ctx) })
@@ -181,7 +174,10 @@ func (e *env) serve(ctx context.Context, g *errgroup.Group, r role) error {
 	server := rpc.NewServer(e.rpc, string(r.role), append(r.options, rpc.WithCallers(callersAt(r.role)))...)
 	r.register(server.Registrar())
 	m.Register(server.Registrar())
-	e.checks = append(e.checks, func() rpc.Check { return rpc.Check{Name: r.id, Err: r.ready()} })
+	e.ops.add(&r)
+	if err := registerReady(e.metrics(r.id), &r); err != nil {
+		return err
+	}
 	e.Log.Info("serving", "role", r.role, "id", r.id, "address", r.address)
 	g.Go(func() error { return server.Serve(ctx, r.listener) })
 	g.Go(func() error { return e.keepHealth(ctx, server.Health(), r) })

@@ -9,16 +9,17 @@ import (
 	"github.com/berth-scheduler/berth/internal/source/kube"
 )
 
-// How callers of the public API are known.
+// How callers of the public API, and of the operators' endpoints, are known.
 const (
-	AccessNone       = "none" // they are not: everyone may do everything, as often as they like
-	AccessTokens     = "tokens"
-	AccessKubernetes = "kubernetes"
+	AccessNone         = "none" // they are not: everyone may do everything, as often as they like
+	AccessTokens       = "tokens"
+	AccessKubernetes   = "kubernetes"
+	AccessCertificates = "certificates" // of the operators' endpoints; with the two before, certificates do too
 )
 
-// Access says who may call the public API.
+// Access says who may call the public API, or the operators' endpoints.
 type Access struct {
-	By         string // AccessNone, AccessTokens or AccessKubernetes; "" means AccessNone
+	By         string // one of the above; "" means AccessNone, for operators' endpoints with TLS AccessCertificates
 	TokenFile  string // see access.ReadTokens; for AccessTokens
 	Kubeconfig string // of the API server that is asked; "" means the pod's service account; for AccessKubernetes
 	Rate       float64
@@ -27,10 +28,19 @@ type Access struct {
 
 // guard returns the options of a server that lets in who may call. It is made once per process, so that a caller's rate is one.
 func (e *env) guard(a Access) ([]rpc.Option, error) {
+	g, err := e.newGuard(a)
+	if g == nil {
+		return nil, err
+	}
+	return []rpc.Option{rpc.WithGuard(g.Unary, g.Stream)}, nil
+}
+
+// newGuard returns nil if callers are not known by tokens.
+func (e *env) newGuard(a Access) (*access.Guard, error) {
 	var reviewer access.Reviewer
 	var err error
 	switch a.By {
-	case "", AccessNone:
+	case "", AccessNone, AccessCertificates:
 		return nil, nil
 	case AccessTokens:
 		reviewer, err = tokens(a.TokenFile)
@@ -42,11 +52,7 @@ func (e *env) guard(a Access) ([]rpc.Option, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := access.NewGuard(access.GuardConfig{Reviewer: reviewer, Rate: a.Rate, Burst: a.Burst, Log: e.Log})
-	if err != nil {
-		return nil, err
-	}
-	return []rpc.Option{rpc.WithGuard(g.Unary, g.Stream)}, nil
+	return access.NewGuard(access.GuardConfig{Reviewer: reviewer, Rate: a.Rate, Burst: a.Burst, Log: e.Log})
 }
 
 func tokens(file string) (*access.Tokens, error) {

@@ -3,6 +3,7 @@ package roles
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -35,6 +36,7 @@ type Cluster struct {
 	KubeQPS    float32
 	KubeBurst  int
 	Settings   cluster.Settings
+	Config     json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said
 }
 
 // Public is where the gateway serves people.
@@ -175,6 +177,7 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 		return err
 	}
 	cl.Settings.Source = cl.Source
+	e.ops.sayBinder(cl)
 	src, err := e.source(cl, e.metrics(id))
 	if err != nil {
 		return err
@@ -215,6 +218,7 @@ func (e *env) queue(ctx context.Context, g *errgroup.Group, id, listen string, r
 	if err := e.listen(&r, listen); err != nil {
 		return err
 	}
+	e.ops.own["queue"] = map[string]any{"batchSize": q.BatchSize}
 	s, err := queue.New(queue.Config{
 		ID: id, Replica: rep, Evaluator: evaluator, Coord: e.coord, Clients: e.clients,
 		NewSession: func(ctx context.Context) (queue.Session, error) { return e.coord.NewSession(ctx, e.LeaseTTL) },
@@ -277,6 +281,7 @@ func (e *env) newGateway(ctx context.Context, g *errgroup.Group, rep *replica.Re
 }
 
 func (e *env) gateway(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, p Public) error {
+	e.ops.sayGateway(p)
 	guard, err := e.guard(p.Access)
 	if err != nil {
 		return err
@@ -303,6 +308,7 @@ func (e *env) gateway(ctx context.Context, g *errgroup.Group, id, listen string,
 
 // gatewayOfAll is a gateway that other roles reach in memory, and people over TCP.
 func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, rep *replica.Replica, o AllOptions) error {
+	e.ops.sayGateway(o.Public)
 	guard, err := e.guard(o.Access)
 	if err != nil {
 		return err

@@ -4,21 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"strings"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
-
-// Check is one condition of readiness; a nil Err means that it holds.
-type Check struct {
-	Name string
-	Err  error
-}
 
 // Bounds on what one HTTP client can hold.
 const (
@@ -27,7 +25,8 @@ const (
 	opsWriteTimeout  = 30 * time.Second
 	opsIdleTimeout   = 60 * time.Second
 	opsHeaderBytes   = 16 << 10
-	opsScrapes       = 4 // at the same time; more are answered 503
+	opsScrapes       = 4  // at the same time; more are answered 503
+	opsRequests      = 32 // but for health at the same time; more are answered 429
 
 	// profileTimeout replaces opsWriteTimeout where profiles are served: the answer comes when the time it is of is over.
 	profileTimeout = 10 * time.Minute
@@ -35,18 +34,27 @@ const (
 
 // OpsConfig is what ServeOps serves. All of it may be left out.
 type OpsConfig struct {
-	Metrics   prometheus.Gatherer
-	Checks    func() []Check // called per request, concurrently; must not wait
-	Profiling bool           // serve /debug/pprof/, to whoever can reach the listener
+	Metrics prometheus.Gatherer
+	Checks  func() []Check // of readiness, with names that differ; called per request, concurrently; must not wait
+	// Admit lets a request in, or returns an error of [Error]. Nil lets everyone in. It is not asked about /healthz, /livez and
+	// /readyz.
+	Admit     func(*http.Request) error
+	Config    map[string]any     // of /configz: what is in effect, by component
+	Flags     map[string]string  // of /flagz, by name
+	Status    func() [][2]string // of /statusz: names and values; called as Checks is
+	Profiling bool               // serve /debug/pprof/
 }
 
 // ServeOps answers HTTP on l, which it closes, until ctx ends; then it lets requests in flight finish, for at most
-// [DefaultDrain], and returns nil. An error means that the listener broke.
+// [DefaultDrain], and returns nil. An error means that the listener broke. Paths and answers are those of kube-scheduler:
 //
-//	/metrics          what is gathered
-//	/livez, /healthz  200 "ok" as long as the process answers
-//	/readyz           200 "ok", or 503 and one line per failing check; ?verbose lists every check
-//	/debug/pprof/     Go's profiles, if cfg says so
+//	/livez, /healthz   200 "ok" as long as the process answers
+//	/readyz            200 "ok", or 500 and a line per check; ?verbose lists them in any case, ?exclude=NAME leaves one out
+//	/readyz/NAME       one check alone, with the reason; the same below /livez and /healthz
+//	/metrics           what is gathered
+//	/configz           the configuration in effect, as JSON
+//	/flagz, /statusz   for people
+//	/debug/pprof/      Go's profiles, if cfg says so
 func ServeOps(ctx context.Context, l net.Listener, cfg OpsConfig) error {
 	server := &http.Server{
 		Handler:           opsHandler(cfg),
@@ -80,51 +88,93 @@ func ServeOps(ctx context.Context, l net.Listener, cfg OpsConfig) error {
 	return nil
 }
 
+// openPaths are answered to everyone, as by kube-scheduler's --authorization-always-allow-paths.
+var openPaths = []string{"/healthz", "/livez", "/readyz"}
+
 func opsHandler(cfg OpsConfig) http.Handler {
+	mux := http.NewServeMux()
+	var paths []string
+	handle := func(path string, h http.Handler) {
+		paths = append(paths, path)
+		mux.Handle("GET "+path, h)
+	}
+	for _, path := range openPaths {
+		h := &healthEndpoint{name: path[1:], withhold: cfg.Admit != nil}
+		if path == "/readyz" {
+			h.checks = cfg.Checks
+		}
+		handle(path, http.HandlerFunc(h.all))
+		mux.HandleFunc("GET "+path+"/{name}", h.one)
+	}
 	metrics := cfg.Metrics
 	if metrics == nil {
 		metrics = prometheus.NewRegistry()
 	}
-	alive := func(w http.ResponseWriter, _ *http.Request) { answerText(w, http.StatusOK, "ok") }
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", alive)
-	mux.HandleFunc("GET /healthz", alive)
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		var all []Check
-		if cfg.Checks != nil {
-			all = cfg.Checks()
-		}
-		code, text := readiness(all, r.URL.Query().Has("verbose"))
-		answerText(w, code, text)
-	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: opsScrapes}))
+	handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: opsScrapes}))
+	handle("/configz", configz(cfg.Config))
+	handle("/flagz", flagz(cfg.Flags))
 	if cfg.Profiling {
-		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		handle("/debug/pprof/", http.HandlerFunc(pprof.Index))
 		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
-	return mux
+	paths = append(paths, "/statusz")
+	slices.Sort(paths)
+	mux.Handle("GET /statusz", statusz(cfg.Status, paths))
+	return guardOps(cfg.Admit, mux)
 }
 
-// readiness renders checks as kube-apiserver does: [+] holds, [-] fails.
-func readiness(checks []Check, verbose bool) (code int, text string) {
-	var lines []string
-	code, result := http.StatusOK, "ok"
-	for _, check := range checks {
-		switch {
-		case check.Err != nil:
-			code, result = http.StatusServiceUnavailable, "not ready"
-			lines = append(lines, fmt.Sprintf("[-]%s: %v", check.Name, check.Err))
-		case verbose:
-			lines = append(lines, "[+]"+check.Name)
+// guardOps lets through health, and whom admit lets in.
+func guardOps(admit func(*http.Request) error, next http.Handler) http.Handler {
+	under := make(chan struct{}, opsRequests)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if slices.Contains(openPaths, r.URL.Path) {
+			next.ServeHTTP(w, r)
+			return
 		}
+		select {
+		case under <- struct{}{}:
+			defer func() { <-under }()
+		default:
+			refuse(w, Exhausted(ReasonQueueFull, time.Second, "%d requests are being answered", opsRequests))
+			return
+		}
+		if admit != nil {
+			if err := admit(r); err != nil {
+				refuse(w, err)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// refuse answers with an error of [Error].
+func refuse(w http.ResponseWriter, err error) {
+	s, code := status.Convert(err), http.StatusInternalServerError
+	text := s.Message()
+	switch s.Code() {
+	case codes.Unauthenticated:
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		code = http.StatusUnauthorized
+	case codes.PermissionDenied:
+		code = http.StatusForbidden
+	case codes.ResourceExhausted:
+		code = http.StatusTooManyRequests
+	case codes.Unavailable:
+		code = http.StatusServiceUnavailable
+	default: // what it says is for the log of the process, not for strangers
+		text = "internal error"
 	}
-	return code, strings.Join(append(lines, result), "\n")
+	if wait, ok := RetryAfter(err); ok {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+	}
+	answerText(w, code, text+"\n")
 }
 
 func answerText(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = fmt.Fprintln(w, text) // a client that is gone does not need it
+	_, _ = w.Write([]byte(text)) // a client that is gone does not need it
 }

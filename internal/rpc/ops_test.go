@@ -2,11 +2,17 @@ package rpc_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
 
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
@@ -47,21 +53,30 @@ func request(t *testing.T, method, url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-func TestReadinessListsFailingChecks(t *testing.T) {
-	good, bad := rpc.Check{Name: "etcd"}, rpc.Check{Name: "log", Err: errors.New("behind by 7")}
+func TestHealthAnswersAsThatOfKubeScheduler(t *testing.T) {
+	good, bad := rpc.Check{Name: "queue"}, rpc.Check{Name: "binder", Err: errors.New("stands by")}
 	for _, c := range []struct {
 		path   string
 		checks []rpc.Check
 		code   int
 		body   string
 	}{
-		{"/livez", []rpc.Check{bad}, 200, "ok\n"},
-		{"/healthz", []rpc.Check{bad}, 200, "ok\n"},
-		{"/readyz", nil, 200, "ok\n"},
-		{"/readyz", []rpc.Check{good}, 200, "ok\n"},
-		{"/readyz?verbose", []rpc.Check{good}, 200, "[+]etcd\nok\n"},
-		{"/readyz", []rpc.Check{good, bad}, 503, "[-]log: behind by 7\nnot ready\n"},
-		{"/readyz?verbose", []rpc.Check{good, bad}, 503, "[+]etcd\n[-]log: behind by 7\nnot ready\n"},
+		{"/livez", []rpc.Check{bad}, 200, "ok"},
+		{"/healthz", []rpc.Check{bad}, 200, "ok"},
+		{"/livez?verbose", []rpc.Check{bad}, 200, "[+]ping ok\nlivez check passed\n"},
+		{"/livez/ping", nil, 200, "ok"},
+		{"/livez/binder", []rpc.Check{bad}, 404, "404 page not found\n"},
+		{"/readyz", nil, 200, "ok"},
+		{"/readyz", []rpc.Check{good}, 200, "ok"},
+		{"/readyz?verbose", []rpc.Check{good}, 200, "[+]ping ok\n[+]queue ok\nreadyz check passed\n"},
+		{"/readyz", []rpc.Check{good, bad}, 500, "[+]ping ok\n[+]queue ok\n[-]binder failed: stands by\nreadyz check failed\n"},
+		{"/readyz?exclude=binder", []rpc.Check{good, bad}, 200, "ok"},
+		{"/readyz?exclude=queue", []rpc.Check{good, bad}, 500, "[+]ping ok\n[+]queue excluded: ok\n[-]binder failed: stands by\nreadyz check failed\n"},
+		{"/readyz?verbose&exclude=binder&exclude=nobody", []rpc.Check{bad}, 200,
+			"[+]ping ok\n[+]binder excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"nobody\"\nreadyz check passed\n"},
+		{"/readyz/queue", []rpc.Check{good, bad}, 200, "ok"},
+		{"/readyz/binder", []rpc.Check{good, bad}, 500, "internal server error: stands by\n"},
+		{"/readyz/nobody", []rpc.Check{good, bad}, 404, "404 page not found\n"},
 		{"/nothing", nil, 404, "404 page not found\n"},
 	} {
 		url, stop := ops(t, rpc.OpsConfig{Checks: func() []rpc.Check { return c.checks }})
@@ -71,6 +86,108 @@ func TestReadinessListsFailingChecks(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// opsPaths are all that is served with profiling.
+var opsPaths = []string{
+	"/configz", "/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/trace?seconds=1", "/flagz", "/healthz/ping",
+	"/livez/ping", "/metrics", "/nothing", "/readyz/queue", "/statusz",
+}
+
+func TestOnlyHealthAsAWholeIsForStrangersAndItSaysNoReasons(t *testing.T) {
+	for _, c := range []struct {
+		refusal error
+		code    int
+		body    string
+	}{
+		{rpc.Error(codes.Unauthenticated, "NO_TOKEN", "no token"), 401, "no token\n"},
+		{rpc.Error(codes.PermissionDenied, "NOT_ALLOWED", "ann may not"), 403, "ann may not\n"},
+		{rpc.Exhausted("TOO_MANY_CALLS", time.Second, "too often"), 429, "too often\n"},
+		{rpc.WithRetry(rpc.Error(codes.Unavailable, "NO_REVIEW", "not now"), time.Second), 503, "not now\n"},
+		{errors.New("secret"), 500, "internal error\n"},
+	} {
+		url, stop := ops(t, rpc.OpsConfig{
+			Admit:     func(*http.Request) error { return c.refusal },
+			Checks:    func() []rpc.Check { return []rpc.Check{{Name: "queue", Err: errors.New("a reason")}} },
+			Profiling: true,
+		})
+		for _, path := range append([]string{"/livez/", "//livez", "/livez/../metrics"}, opsPaths...) {
+			if code, body := request(t, http.MethodGet, url+path); code != c.code || body != c.body {
+				t.Errorf("%s with %v: %d %q, want %d %q", path, c.refusal, code, body, c.code, c.body)
+			}
+		}
+		for path, want := range map[string]string{
+			"/livez": "ok", "/healthz": "ok", "/readyz": "[+]ping ok\n[-]queue failed: reason withheld\nreadyz check failed\n",
+		} {
+			if _, body := request(t, http.MethodGet, url+path); body != want {
+				t.Errorf("%s: %q, want %q", path, body, want)
+			}
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestWhoIsAdmittedIsToldEverything(t *testing.T) {
+	var asked atomic.Int64
+	url, stop := ops(t, rpc.OpsConfig{
+		Admit:     func(*http.Request) error { asked.Add(1); return nil },
+		Checks:    func() []rpc.Check { return []rpc.Check{{Name: "queue", Err: errors.New("a reason")}} },
+		Config:    map[string]any{"kubescheduler.config.k8s.io": json.RawMessage(`{"parallelism":16}`), "berth.dev": map[string]any{"shards": 4}},
+		Flags:     map[string]string{"shards": "4", "id": "b"},
+		Status:    func() [][2]string { return [][2]string{{"Up", "1s"}, {"Member binder", "epoch 7"}} },
+		Profiling: true,
+	})
+	const warning = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n"
+	want := map[string]string{
+		"/readyz/queue": "internal server error: a reason\n",
+		"/configz":      `{"berth.dev":{"shards":4},"kubescheduler.config.k8s.io":{"parallelism":16}}`,
+		"/flagz":        "\nberth flagz\n" + warning + "id=b\nshards=4\n",
+		"/statusz": "\nberth statusz\n" + warning + "\nUp: 1s\nMember binder: epoch 7\n" +
+			"Paths: /configz /debug/pprof/ /flagz /healthz /livez /metrics /readyz /statusz\n",
+	}
+	for path, body := range want {
+		if _, got := request(t, http.MethodGet, url+path); got != body {
+			t.Errorf("%s: %q, want %q", path, got, body)
+		}
+	}
+	if n := asked.Load(); n != int64(len(want)) {
+		t.Errorf("asked %d times whether to let in, want %d", n, len(want))
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRequestsBeyondTheBoundAreRefusedAndHealthIsNot(t *testing.T) {
+	const bound = 32
+	entered, release := make(chan struct{}), make(chan struct{})
+	url, stop := ops(t, rpc.OpsConfig{Admit: func(*http.Request) error { entered <- struct{}{}; <-release; return nil }})
+	var held sync.WaitGroup
+	for range bound {
+		held.Go(func() {
+			response, err := http.Get(url + "/statusz")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			response.Body.Close()
+		})
+		<-entered
+	}
+	if code, body := request(t, http.MethodGet, url+"/statusz"); code != 429 {
+		t.Errorf("one more: %d %s, want 429", code, body)
+	}
+	if code, body := request(t, http.MethodGet, url+"/livez"); code != 200 {
+		t.Errorf("/livez: %d %s, want 200", code, body)
+	}
+	close(release)
+	held.Wait()
+	http.DefaultClient.CloseIdleConnections()
+	if err := stop(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -157,8 +157,8 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 		names = append(names, f.GetName())
 	}
 	want := []string{
-		"berth_queue_band_wait_seconds", "berth_queue_band_waits_total", "berth_queue_batch_size", "berth_queue_hedges_total",
-		"berth_queue_pods",
+		"berth_queue_band_wait_seconds", "berth_queue_band_waits_total", "berth_queue_batch_size", "berth_queue_head_wait_seconds",
+		"berth_queue_hedges_total", "berth_queue_pods",
 		"berth_queue_preemptions_total", "berth_queue_reports_dropped_total", "berth_queue_stage_seconds",
 		"scheduler_framework_extension_point_duration_seconds", "scheduler_pending_pods",
 		"scheduler_pod_scheduled_after_flush_total", "scheduler_pod_scheduling_attempts",

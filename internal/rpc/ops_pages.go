@@ -1,0 +1,60 @@
+package rpc
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// pageHead begins the pages for people, with kube-scheduler's words.
+const pageHead = `
+berth %s
+Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.
+`
+
+// configz answers with the configuration in effect.
+func configz(config map[string]any) http.Handler {
+	if config == nil {
+		config = map[string]any{}
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		text, err := json.Marshal(config)
+		if err != nil {
+			answerText(w, http.StatusInternalServerError, fmt.Sprintf("encode the configuration: %v\n", err))
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		_, _ = w.Write(text) // a client that is gone does not need it
+	})
+}
+
+// flagz answers with the value of each flag.
+func flagz(flags map[string]string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var page strings.Builder
+		fmt.Fprintf(&page, pageHead, "flagz")
+		for _, name := range slices.Sorted(maps.Keys(flags)) {
+			fmt.Fprintf(&page, "%s=%s\n", name, flags[name])
+		}
+		answerText(w, http.StatusOK, page.String())
+	})
+}
+
+// statusz answers with what the process says of itself, and which paths there are.
+func statusz(status func() [][2]string, paths []string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var page strings.Builder
+		fmt.Fprintf(&page, pageHead+"\n", "statusz")
+		if status != nil {
+			for _, line := range status() {
+				fmt.Fprintf(&page, "%s: %s\n", line[0], line[1])
+			}
+		}
+		fmt.Fprintf(&page, "Paths: %s\n", strings.Join(paths, " "))
+		answerText(w, http.StatusOK, page.String())
+	})
+}
