@@ -52,6 +52,8 @@ type Service struct {
 	cfg      Config
 	peers    peers
 	feed     *feed
+	rates    *rates
+	sandbox  sandbox
 	watchers watchers
 
 	unsubscribe func()
@@ -101,10 +103,11 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{cfg: cfg, feed: newFeed(cfg.History)}
+	s := &Service{cfg: cfg, feed: newFeed(cfg.History), rates: newRates(time.Now), sandbox: newSandbox()}
 	s.watchers.limit = cfg.MaxWatchers
 	s.watchers.stopping = make(chan struct{})
-	s.unsubscribe = cfg.Replica.Subscribe(s.feed)
+	stopFeed, stopRates := cfg.Replica.Subscribe(s.feed), cfg.Replica.Subscribe(s.rates)
+	s.unsubscribe = func() { stopFeed(); stopRates() }
 	return s, nil
 }
 

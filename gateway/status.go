@@ -143,6 +143,7 @@ func shardsOf(count int, owners []coord.ShardOwner, members []coord.Member, dept
 					Gated: d.GetGated(), Active: d.GetActive(), Backoff: d.GetBackoff(),
 					Unschedulable: d.GetUnschedulable(), InFlight: d.GetInFlight(),
 				}
+				shards[k].Band = d.Band
 			}
 		}
 	}

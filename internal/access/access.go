@@ -58,6 +58,8 @@ type Reviewer interface {
 // The paths of what is no resource of Kubernetes'.
 const (
 	statusPath    = "/berth/status"
+	explainPath   = "/berth/explain" // answers name whatever is in a pod's way, pods of other namespaces too
+	whatIfPath    = "/berth/whatif"
 	manifestsPath = "/berth/manifests"
 )
 
@@ -81,6 +83,24 @@ var needs = map[string]func(request any) Permission{
 	},
 	schedulingv1.SchedulingService_WatchPlacements_FullMethodName: func(any) Permission {
 		return Permission{Verb: "watch", Resource: "pods"}
+	},
+	schedulingv1.SchedulingService_ExplainPod_FullMethodName: func(any) Permission {
+		return Permission{Verb: "get", Path: explainPath}
+	},
+	schedulingv1.SchedulingService_WhatIf_FullMethodName: func(any) Permission {
+		return Permission{Verb: "get", Path: whatIfPath}
+	},
+	schedulingv1.SchedulingService_GetCapacity_FullMethodName: func(any) Permission {
+		return Permission{Verb: "get", Path: whatIfPath}
+	},
+	schedulingv1.SchedulingService_Compare_FullMethodName: func(any) Permission {
+		return Permission{Verb: "get", Path: whatIfPath}
+	},
+	schedulingv1.SchedulingService_GetMap_FullMethodName: func(any) Permission {
+		return Permission{Verb: "list", Resource: "nodes"}
+	},
+	schedulingv1.SchedulingService_GetQueue_FullMethodName: func(any) Permission {
+		return Permission{Verb: "get", Path: statusPath}
 	},
 	schedulingv1.SchedulingService_Apply_FullMethodName: func(any) Permission {
 		return Permission{Verb: "create", Path: manifestsPath}

@@ -65,6 +65,9 @@ var requests = map[string]any{
 	"GetStatus": &schedulingv1.GetStatusRequest{}, "ListPods": &schedulingv1.ListPodsRequest{Namespace: "a"},
 	"GetPod":    &schedulingv1.GetPodRequest{Namespace: "a", Name: "p"},
 	"ListNodes": &schedulingv1.ListNodesRequest{}, "GetNode": &schedulingv1.GetNodeRequest{Name: "n"},
+	"ExplainPod": &schedulingv1.ExplainPodRequest{}, "WhatIf": &schedulingv1.WhatIfRequest{},
+	"GetCapacity": &schedulingv1.GetCapacityRequest{}, "Compare": &schedulingv1.CompareRequest{},
+	"GetMap": &schedulingv1.GetMapRequest{}, "GetQueue": &schedulingv1.GetQueueRequest{},
 	"WatchPlacements": nil, "Apply": &schedulingv1.ApplyRequest{}, "Delete": &schedulingv1.DeleteRequest{},
 }
 

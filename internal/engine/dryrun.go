@@ -47,7 +47,7 @@ func (c *class) dryRunsOf(st *cluster.State, priority int32) *dryRuns {
 
 // settle makes reads of the topology write nothing, so that several goroutines can judge nodes.
 func (c *class) settle() {
-	if c.topology != nil {
+	if c.topology.filters() {
 		for k := range c.topology.spread.hard {
 			c.topology.slots[c.topology.spread.hard[k].slot].domains.least()
 		}
@@ -247,7 +247,7 @@ type room struct {
 func (c *class) room(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) room {
 	r := room{st: st, class: c, node: i}
 	if nominees := nomineesOf(st, i, c.kind.priority, self); nominees != nil {
-		if c.topology != nil {
+		if c.topology.filters() {
 			nominees.counts = c.topology.nominees(st, i, self)
 		}
 		r.passes = append(r.passes, nominees)
@@ -260,7 +260,7 @@ func (c *class) room(st *cluster.State, i cluster.NodeIndex, self cluster.PodID)
 func (r *room) move(pod *cluster.PodRow, n int64) {
 	for _, h := range r.passes {
 		h.add(r.st, pod, n)
-		if t := r.class.topology; t != nil {
+		if t := r.class.topology; t.filters() {
 			h.counts = t.shift(r.st, r.node, pod, n, h.counts)
 		}
 	}
@@ -270,7 +270,7 @@ func (r *room) move(pod *cluster.PodRow, n int64) {
 func (r *room) verdict() Verdict {
 	for _, h := range r.passes {
 		v := r.class.program.pass(r.st, r.node, h)
-		if t := r.class.topology; t != nil {
+		if t := r.class.topology; t.filters() {
 			v = r.class.program.earlier(v, t.pass(t.cellOf(r.node), h.counts))
 		}
 		if !v.Feasible() {

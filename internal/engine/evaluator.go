@@ -91,6 +91,15 @@ func (e *Evaluator) follow(st *cluster.State) {
 // class returns the entry of a subject's kind, its lock held, its program current and its counts up to date; nil if
 // the state has no such class.
 func (e *Evaluator) class(st *cluster.State, s Subject) *class {
+	c := e.filtering(st, s)
+	if c != nil && c.topology != nil {
+		c.topology.sync(st, c.program)
+	}
+	return c
+}
+
+// filtering is class, but counts that only score are not brought up to date.
+func (e *Evaluator) filtering(st *cluster.State, s Subject) *class {
 	e.mu.Lock()
 	e.follow(st)
 	id, r := e.kind(st, s)
@@ -132,7 +141,7 @@ func (e *Evaluator) class(st *cluster.State, s Subject) *class {
 		c.program = &p
 		clear(c.known)
 	}
-	if c.topology != nil {
+	if c.topology.filters() {
 		c.topology.sync(st, c.program)
 	}
 	return c
@@ -240,7 +249,7 @@ type Feasibility struct {
 // asked. r.First must be a multiple of 64; if not, the range begins at the multiple below. False: the state has no such
 // class.
 func (e *Evaluator) Filter(st *cluster.State, s Subject, r cluster.Range) (Feasibility, bool) {
-	c := e.class(st, s)
+	c := e.filtering(st, s)
 	if c == nil {
 		return Feasibility{}, false
 	}
@@ -255,7 +264,7 @@ func (e *Evaluator) Filter(st *cluster.State, s Subject, r cluster.Range) (Feasi
 	}
 	spans := e.split(ws, unknown)
 	parts := make([]filterPart, len(spans))
-	if c.topology != nil {
+	if c.topology.filters() {
 		c.topology.judgeAll()
 	}
 	each(spans, func(k int, span words) { parts[k] = c.filter(st, span, r, out.Eligible[span.first-ws.first:]) })
@@ -330,7 +339,7 @@ func (c *class) filter(st *cluster.State, span words, r cluster.Range, out clust
 // Node returns the verdict on one node as it is now. Self is the pod itself, if it may be nominated to the node, else
 // cluster.NoPod. False: there is no such class, or no such node.
 func (e *Evaluator) Node(st *cluster.State, s Subject, self cluster.PodID, i cluster.NodeIndex) (Verdict, bool) {
-	c := e.class(st, s)
+	c := e.filtering(st, s)
 	if c == nil {
 		return 0, false
 	}
@@ -344,7 +353,7 @@ func (e *Evaluator) Node(st *cluster.State, s Subject, self cluster.PodID, i clu
 // verdict judges one live node. The class has just been synced.
 func (c *class) verdict(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) Verdict {
 	v := c.program.filter(st, i, c.kind.priority, self)
-	if c.topology == nil {
+	if !c.topology.filters() {
 		return v
 	}
 	return c.program.combine(v, c.topology.cellFor(st, i, self))

@@ -123,19 +123,25 @@ func (p *podTopologySpread) filter(t *topology, cl *cell, extra []int64) Verdict
 		if cl.lacks(s.key) {
 			return codeSpreadMissing | unresolvable
 		}
-		was, count := t.count(c.slot, cl), t.countWith(c.slot, cl, extra)
-		least := s.domains.least()
-		if count != was {
-			least = s.domains.leastIf(was, count)
-		}
-		if s.domains.count < int64(c.MinDomains) {
-			least = 0
-		}
-		if count+c.self-least > int64(c.MaxSkew) {
+		if count, least := p.levels(t, c, cl, extra); count+c.self-least > int64(c.MaxSkew) {
 			return codeSpread
 		}
 	}
 	return codeFeasible
+}
+
+// levels returns the count of a cell's domain and the least count of all domains, as if extra were counted besides.
+func (p *podTopologySpread) levels(t *topology, c *spreadConstraint, cl *cell, extra []int64) (count, least int64) {
+	d := t.slots[c.slot].domains
+	was, count := t.count(c.slot, cl), t.countWith(c.slot, cl, extra)
+	least = d.least()
+	if count != was {
+		least = d.leastIf(was, count)
+	}
+	if d.count < int64(c.MinDomains) {
+		least = 0
+	}
+	return count, least
 }
 
 // ignores reports whether the nodes of a cell do not score.

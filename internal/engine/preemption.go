@@ -67,7 +67,7 @@ func (e *Evaluator) DryRun(st *cluster.State, pod cluster.PodID, r cluster.Range
 	if row == nil || row.Placed() {
 		return DryRun{}, false
 	}
-	c := e.class(st, SubjectOf(&row.Pod))
+	c := e.filtering(st, SubjectOf(&row.Pod))
 	if c == nil {
 		return DryRun{}, false
 	}
@@ -102,7 +102,7 @@ func (e *Evaluator) DryRunNode(st *cluster.State, pod cluster.PodID, node cluste
 	if row == nil || row.Placed() || !st.Nodes.Live.Has(node) {
 		return Preemption{}, false
 	}
-	c := e.class(st, SubjectOf(&row.Pod))
+	c := e.filtering(st, SubjectOf(&row.Pod))
 	if c == nil {
 		return Preemption{}, false
 	}
@@ -125,7 +125,7 @@ func (e *Evaluator) Preemptable(st *cluster.State, s Subject, self cluster.PodID
 	if row == nil || row.NeverPreempts || !st.Nodes.Live.Has(node) {
 		return false
 	}
-	c := e.class(st, s)
+	c := e.filtering(st, s)
 	if c == nil {
 		return false
 	}

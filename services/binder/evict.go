@@ -204,7 +204,7 @@ func (l *ledger) endPreemption(p preemption, spared []cluster.PodID) ([]source.R
 	})
 	cleared := l.clearings(others)
 	for _, id := range others {
-		if err := l.nominate(id, ""); err != nil {
+		if err := l.fold.Nominate(id, ""); err != nil {
 			return nil, err
 		}
 	}

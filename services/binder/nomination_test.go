@@ -37,7 +37,7 @@ func TestTheLedgersNominationStandsUntilTheSourceTellsAnother(t *testing.T) {
 			term := pureTerm(t, nil)
 			observe(t, term, nominated(pod("p", 1), c.said))
 			id, _ := term.ledger.state.PodByUID("p")
-			if err := term.ledger.nominate(id, "b"); err != nil {
+			if err := term.ledger.fold.Nominate(id, "b"); err != nil {
 				t.Fatal(err)
 			}
 			var got []string
@@ -59,7 +59,7 @@ func TestLedgerNominatesAPodAnewBeforeTheSourceTellsAnything(t *testing.T) {
 	id, _ := term.ledger.state.PodByUID("p")
 	before := term.ledger.version().Seq
 	for _, node := range []string{"a", "b", "b"} {
-		if err := term.ledger.nominate(id, node); err != nil {
+		if err := term.ledger.fold.Nominate(id, node); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,13 +97,13 @@ func TestNothingIsRememberedOfPodsThatAreGone(t *testing.T) {
 	if err := term.carryOut(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	if len(term.ledger.said) != 1 || len(term.ledger.preempted) != 1 {
-		t.Fatalf("remembered: %v, %v", term.ledger.said, term.ledger.preempted)
+	if term.ledger.fold.Nominations() != 1 || len(term.ledger.preempted) != 1 {
+		t.Fatalf("remembered: %d nominations, attempts %v", term.ledger.fold.Nominations(), term.ledger.preempted)
 	}
 	assume(t, term, "high", "a")
 	observe(t, term, on(prior(pod("high", 10), 10), "a"))
-	if len(term.ledger.said) != 0 {
-		t.Errorf("nominations of placed pods: %v", term.ledger.said)
+	if term.ledger.fold.Nominations() != 0 {
+		t.Errorf("nominations of placed pods: %d", term.ledger.fold.Nominations())
 	}
 	observe(t, term, gone("high"))
 	if len(term.ledger.preempted) != 0 {

@@ -142,17 +142,17 @@ func (t *term) startPreemption(req *binderv1.PreemptRequest) (*binderv1.PreemptR
 	// 4. Start it.
 	l.preempted[row.UID] = this
 	if len(p.evict) == 0 {
-		if err := l.nominate(id, p.node); err != nil {
+		if err := l.fold.Nominate(id, p.node); err != nil {
 			return nil, nil, err
 		}
 		return answer(binderv1.PreemptResponse_RESULT_STARTED), nil, nil
 	}
 	for _, other := range cleared {
-		if err := l.nominate(other, ""); err != nil {
+		if err := l.fold.Nominate(other, ""); err != nil {
 			return nil, nil, err
 		}
 	}
-	l.keepNomination(row)
+	l.fold.KeepNomination(row)
 	if err := l.apply(cluster.PreemptionStarted{ID: id, Node: now.Node, Victims: now.Victims}); err != nil {
 		return nil, nil, err
 	}

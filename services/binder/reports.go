@@ -273,7 +273,7 @@ func (t *term) report(req *binderv1.ReportRequest) (bool, error) {
 		return false, nil
 	}
 	for _, id := range cleared {
-		if err := l.nominate(id, ""); err != nil {
+		if err := l.fold.Nominate(id, ""); err != nil {
 			return true, err
 		}
 	}

@@ -11,7 +11,6 @@ package schedulingv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -24,134 +23,6 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// PodState is where a pod is in its journey.
-type PodState int32
-
-const (
-	// Not known yet: no shard has it, or its owner does not answer.
-	PodState_POD_STATE_UNSPECIFIED PodState = 0
-	// It has scheduling gates.
-	PodState_POD_STATE_GATED PodState = 1
-	// It waits for its turn.
-	PodState_POD_STATE_ACTIVE PodState = 2
-	// It waits for its backoff to end.
-	PodState_POD_STATE_BACKOFF PodState = 3
-	// No node fits.
-	PodState_POD_STATE_UNSCHEDULABLE PodState = 4
-	// An attempt is running.
-	PodState_POD_STATE_IN_FLIGHT PodState = 5
-	// Placed; its bind is on the way.
-	PodState_POD_STATE_ASSUMED PodState = 6
-	// Bound.
-	PodState_POD_STATE_BOUND PodState = 7
-)
-
-// Enum value maps for PodState.
-var (
-	PodState_name = map[int32]string{
-		0: "POD_STATE_UNSPECIFIED",
-		1: "POD_STATE_GATED",
-		2: "POD_STATE_ACTIVE",
-		3: "POD_STATE_BACKOFF",
-		4: "POD_STATE_UNSCHEDULABLE",
-		5: "POD_STATE_IN_FLIGHT",
-		6: "POD_STATE_ASSUMED",
-		7: "POD_STATE_BOUND",
-	}
-	PodState_value = map[string]int32{
-		"POD_STATE_UNSPECIFIED":   0,
-		"POD_STATE_GATED":         1,
-		"POD_STATE_ACTIVE":        2,
-		"POD_STATE_BACKOFF":       3,
-		"POD_STATE_UNSCHEDULABLE": 4,
-		"POD_STATE_IN_FLIGHT":     5,
-		"POD_STATE_ASSUMED":       6,
-		"POD_STATE_BOUND":         7,
-	}
-)
-
-func (x PodState) Enum() *PodState {
-	p := new(PodState)
-	*p = x
-	return p
-}
-
-func (x PodState) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (PodState) Descriptor() protoreflect.EnumDescriptor {
-	return file_berth_scheduling_v1_scheduling_proto_enumTypes[0].Descriptor()
-}
-
-func (PodState) Type() protoreflect.EnumType {
-	return &file_berth_scheduling_v1_scheduling_proto_enumTypes[0]
-}
-
-func (x PodState) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use PodState.Descriptor instead.
-func (PodState) EnumDescriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{0}
-}
-
-// Version is a position in Berth's log.
-type Version struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The active binder's election revision.
-	Epoch int64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The position in its log.
-	Seq           int64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Version) Reset() {
-	*x = Version{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[0]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Version) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Version) ProtoMessage() {}
-
-func (x *Version) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[0]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Version.ProtoReflect.Descriptor instead.
-func (*Version) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{0}
-}
-
-func (x *Version) GetEpoch() int64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
-func (x *Version) GetSeq() int64 {
-	if x != nil {
-		return x.Seq
-	}
-	return 0
-}
-
 // GetStatusRequest is empty.
 type GetStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -161,7 +32,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[1]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -173,7 +44,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[1]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -186,7 +57,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{1}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{0}
 }
 
 // GetStatusResponse is the state of Berth.
@@ -214,7 +85,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[2]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -226,7 +97,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[2]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -239,7 +110,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{2}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *GetStatusResponse) GetVersion() *Version {
@@ -298,761 +169,6 @@ func (x *GetStatusResponse) GetPods() *PodCounts {
 	return nil
 }
 
-// PodCounts counts pods by phase.
-type PodCounts struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Not placed.
-	Pending int32 `protobuf:"varint,1,opt,name=pending,proto3" json:"pending,omitempty"`
-	// Placed; their bind is on the way.
-	Assumed int32 `protobuf:"varint,2,opt,name=assumed,proto3" json:"assumed,omitempty"`
-	// Bound.
-	Bound         int32 `protobuf:"varint,3,opt,name=bound,proto3" json:"bound,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PodCounts) Reset() {
-	*x = PodCounts{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PodCounts) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PodCounts) ProtoMessage() {}
-
-func (x *PodCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PodCounts.ProtoReflect.Descriptor instead.
-func (*PodCounts) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *PodCounts) GetPending() int32 {
-	if x != nil {
-		return x.Pending
-	}
-	return 0
-}
-
-func (x *PodCounts) GetAssumed() int32 {
-	if x != nil {
-		return x.Assumed
-	}
-	return 0
-}
-
-func (x *PodCounts) GetBound() int32 {
-	if x != nil {
-		return x.Bound
-	}
-	return 0
-}
-
-// Member is one process, or one role of `berth all`.
-type Member struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its role.
-	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	// Its id.
-	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	// Where it serves.
-	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	// The version of its replica.
-	Version *Version `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
-	// How many deltas its replica is behind the log; -1: unknown, or of another epoch.
-	Lag int64 `protobuf:"varint,5,opt,name=lag,proto3" json:"lag,omitempty"`
-	// It is ready.
-	Ready bool `protobuf:"varint,6,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Why it is not.
-	NotReadyBecause string `protobuf:"bytes,7,opt,name=not_ready_because,json=notReadyBecause,proto3" json:"not_ready_because,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
-}
-
-func (x *Member) Reset() {
-	*x = Member{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Member) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Member) ProtoMessage() {}
-
-func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Member.ProtoReflect.Descriptor instead.
-func (*Member) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *Member) GetRole() string {
-	if x != nil {
-		return x.Role
-	}
-	return ""
-}
-
-func (x *Member) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *Member) GetAddress() string {
-	if x != nil {
-		return x.Address
-	}
-	return ""
-}
-
-func (x *Member) GetVersion() *Version {
-	if x != nil {
-		return x.Version
-	}
-	return nil
-}
-
-func (x *Member) GetLag() int64 {
-	if x != nil {
-		return x.Lag
-	}
-	return 0
-}
-
-func (x *Member) GetReady() bool {
-	if x != nil {
-		return x.Ready
-	}
-	return false
-}
-
-func (x *Member) GetNotReadyBecause() string {
-	if x != nil {
-		return x.NotReadyBecause
-	}
-	return ""
-}
-
-// Shard is a part of the queue.
-type Shard struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its number, from 0.
-	Shard int32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
-	// The id of the queue member that owns it; empty: none.
-	Owner string `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
-	// How many pods it holds, by state.
-	Depth         *QueueDepth `protobuf:"bytes,3,opt,name=depth,proto3" json:"depth,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Shard) Reset() {
-	*x = Shard{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Shard) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Shard) ProtoMessage() {}
-
-func (x *Shard) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Shard.ProtoReflect.Descriptor instead.
-func (*Shard) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *Shard) GetShard() int32 {
-	if x != nil {
-		return x.Shard
-	}
-	return 0
-}
-
-func (x *Shard) GetOwner() string {
-	if x != nil {
-		return x.Owner
-	}
-	return ""
-}
-
-func (x *Shard) GetDepth() *QueueDepth {
-	if x != nil {
-		return x.Depth
-	}
-	return nil
-}
-
-// QueueDepth counts the pods of a shard by state.
-type QueueDepth struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// With scheduling gates.
-	Gated int32 `protobuf:"varint,1,opt,name=gated,proto3" json:"gated,omitempty"`
-	// Waiting for their turn.
-	Active int32 `protobuf:"varint,2,opt,name=active,proto3" json:"active,omitempty"`
-	// Waiting for their backoff.
-	Backoff int32 `protobuf:"varint,3,opt,name=backoff,proto3" json:"backoff,omitempty"`
-	// Waiting for a change that could help.
-	Unschedulable int32 `protobuf:"varint,4,opt,name=unschedulable,proto3" json:"unschedulable,omitempty"`
-	// Being attempted.
-	InFlight      int32 `protobuf:"varint,5,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *QueueDepth) Reset() {
-	*x = QueueDepth{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[6]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *QueueDepth) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*QueueDepth) ProtoMessage() {}
-
-func (x *QueueDepth) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[6]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use QueueDepth.ProtoReflect.Descriptor instead.
-func (*QueueDepth) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *QueueDepth) GetGated() int32 {
-	if x != nil {
-		return x.Gated
-	}
-	return 0
-}
-
-func (x *QueueDepth) GetActive() int32 {
-	if x != nil {
-		return x.Active
-	}
-	return 0
-}
-
-func (x *QueueDepth) GetBackoff() int32 {
-	if x != nil {
-		return x.Backoff
-	}
-	return 0
-}
-
-func (x *QueueDepth) GetUnschedulable() int32 {
-	if x != nil {
-		return x.Unschedulable
-	}
-	return 0
-}
-
-func (x *QueueDepth) GetInFlight() int32 {
-	if x != nil {
-		return x.InFlight
-	}
-	return 0
-}
-
-// Pod is a pod as Berth sees it.
-type Pod struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// metadata.namespace.
-	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// metadata.name.
-	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// metadata.uid.
-	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
-	// Where it is.
-	State PodState `protobuf:"varint,4,opt,name=state,proto3,enum=berth.scheduling.v1.PodState" json:"state,omitempty"`
-	// Since when it is there; unset when placed.
-	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
-	// The node it is placed on.
-	Node string `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`
-	// spec.priority.
-	Priority int32 `protobuf:"varint,7,opt,name=priority,proto3" json:"priority,omitempty"`
-	// How many attempts have been made.
-	Attempts int32 `protobuf:"varint,8,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// Why the last attempt placed nothing, as kube-scheduler words it.
-	Message string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
-	// The verdicts of the last attempt.
-	Verdicts []*Verdict `protobuf:"bytes,10,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
-	// The shard that holds it; -1 when placed.
-	Shard int32 `protobuf:"varint,11,opt,name=shard,proto3" json:"shard,omitempty"`
-	// How many pods of its shard are ahead of it; 0 unless active.
-	Position int32 `protobuf:"varint,12,opt,name=position,proto3" json:"position,omitempty"`
-	// What it asks of a node.
-	Requests []*Resource `protobuf:"bytes,13,rep,name=requests,proto3" json:"requests,omitempty"`
-	// spec.schedulingGates.
-	Gates []string `protobuf:"bytes,14,rep,name=gates,proto3" json:"gates,omitempty"`
-	// The class it belongs to.
-	Class int32 `protobuf:"varint,15,opt,name=class,proto3" json:"class,omitempty"`
-	// The node it is nominated to, where room is held for it; empty if none, and when it is placed.
-	NominatedNode string `protobuf:"bytes,16,opt,name=nominated_node,json=nominatedNode,proto3" json:"nominated_node,omitempty"`
-	// Pods are being evicted so that it finds room on nominated_node.
-	Preempting bool `protobuf:"varint,17,opt,name=preempting,proto3" json:"preempting,omitempty"`
-	// It is placed, and being evicted so that another pod finds room.
-	Victim        bool `protobuf:"varint,18,opt,name=victim,proto3" json:"victim,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Pod) Reset() {
-	*x = Pod{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[7]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Pod) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Pod) ProtoMessage() {}
-
-func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[7]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Pod.ProtoReflect.Descriptor instead.
-func (*Pod) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *Pod) GetNamespace() string {
-	if x != nil {
-		return x.Namespace
-	}
-	return ""
-}
-
-func (x *Pod) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Pod) GetUid() string {
-	if x != nil {
-		return x.Uid
-	}
-	return ""
-}
-
-func (x *Pod) GetState() PodState {
-	if x != nil {
-		return x.State
-	}
-	return PodState_POD_STATE_UNSPECIFIED
-}
-
-func (x *Pod) GetSince() *timestamppb.Timestamp {
-	if x != nil {
-		return x.Since
-	}
-	return nil
-}
-
-func (x *Pod) GetNode() string {
-	if x != nil {
-		return x.Node
-	}
-	return ""
-}
-
-func (x *Pod) GetPriority() int32 {
-	if x != nil {
-		return x.Priority
-	}
-	return 0
-}
-
-func (x *Pod) GetAttempts() int32 {
-	if x != nil {
-		return x.Attempts
-	}
-	return 0
-}
-
-func (x *Pod) GetMessage() string {
-	if x != nil {
-		return x.Message
-	}
-	return ""
-}
-
-func (x *Pod) GetVerdicts() []*Verdict {
-	if x != nil {
-		return x.Verdicts
-	}
-	return nil
-}
-
-func (x *Pod) GetShard() int32 {
-	if x != nil {
-		return x.Shard
-	}
-	return 0
-}
-
-func (x *Pod) GetPosition() int32 {
-	if x != nil {
-		return x.Position
-	}
-	return 0
-}
-
-func (x *Pod) GetRequests() []*Resource {
-	if x != nil {
-		return x.Requests
-	}
-	return nil
-}
-
-func (x *Pod) GetGates() []string {
-	if x != nil {
-		return x.Gates
-	}
-	return nil
-}
-
-func (x *Pod) GetClass() int32 {
-	if x != nil {
-		return x.Class
-	}
-	return 0
-}
-
-func (x *Pod) GetNominatedNode() string {
-	if x != nil {
-		return x.NominatedNode
-	}
-	return ""
-}
-
-func (x *Pod) GetPreempting() bool {
-	if x != nil {
-		return x.Preempting
-	}
-	return false
-}
-
-func (x *Pod) GetVictim() bool {
-	if x != nil {
-		return x.Victim
-	}
-	return false
-}
-
-// Verdict is a reason against nodes.
-type Verdict struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The plugin, as kube-scheduler names it.
-	Plugin string `protobuf:"bytes,1,opt,name=plugin,proto3" json:"plugin,omitempty"`
-	// The reason, as kube-scheduler words it.
-	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Removing pods would not help.
-	Unresolvable bool `protobuf:"varint,3,opt,name=unresolvable,proto3" json:"unresolvable,omitempty"`
-	// On how many nodes.
-	Nodes int32 `protobuf:"varint,4,opt,name=nodes,proto3" json:"nodes,omitempty"`
-	// Some of their names.
-	Examples      []string `protobuf:"bytes,5,rep,name=examples,proto3" json:"examples,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Verdict) Reset() {
-	*x = Verdict{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Verdict) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Verdict) ProtoMessage() {}
-
-func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
-func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *Verdict) GetPlugin() string {
-	if x != nil {
-		return x.Plugin
-	}
-	return ""
-}
-
-func (x *Verdict) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *Verdict) GetUnresolvable() bool {
-	if x != nil {
-		return x.Unresolvable
-	}
-	return false
-}
-
-func (x *Verdict) GetNodes() int32 {
-	if x != nil {
-		return x.Nodes
-	}
-	return 0
-}
-
-func (x *Verdict) GetExamples() []string {
-	if x != nil {
-		return x.Examples
-	}
-	return nil
-}
-
-// Resource is an amount of a resource.
-type Resource struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name.
-	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// cpu in milli-CPU, memory in bytes, others in their unit.
-	Value         int64 `protobuf:"varint,2,opt,name=value,proto3" json:"value,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Resource) Reset() {
-	*x = Resource{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Resource) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Resource) ProtoMessage() {}
-
-func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Resource.ProtoReflect.Descriptor instead.
-func (*Resource) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *Resource) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Resource) GetValue() int64 {
-	if x != nil {
-		return x.Value
-	}
-	return 0
-}
-
-// Node is a node as Berth sees it.
-type Node struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// metadata.name.
-	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// spec.unschedulable.
-	Unschedulable bool `protobuf:"varint,2,opt,name=unschedulable,proto3" json:"unschedulable,omitempty"`
-	// status.allocatable.
-	Allocatable []*Resource `protobuf:"bytes,3,rep,name=allocatable,proto3" json:"allocatable,omitempty"`
-	// What the pods on it ask for, assumed ones included.
-	Requested []*Resource `protobuf:"bytes,4,rep,name=requested,proto3" json:"requested,omitempty"`
-	// How many pods are on it, assumed ones included.
-	PodCount int32 `protobuf:"varint,5,opt,name=pod_count,json=podCount,proto3" json:"pod_count,omitempty"`
-	// The pods on it, namespace/name; only in GetNode.
-	Pods []string `protobuf:"bytes,6,rep,name=pods,proto3" json:"pods,omitempty"`
-	// Its taints, as key=value:effect.
-	Taints []string `protobuf:"bytes,7,rep,name=taints,proto3" json:"taints,omitempty"`
-	// Its labels.
-	Labels        map[string]string `protobuf:"bytes,8,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Node) Reset() {
-	*x = Node{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Node) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Node) ProtoMessage() {}
-
-func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Node.ProtoReflect.Descriptor instead.
-func (*Node) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *Node) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Node) GetUnschedulable() bool {
-	if x != nil {
-		return x.Unschedulable
-	}
-	return false
-}
-
-func (x *Node) GetAllocatable() []*Resource {
-	if x != nil {
-		return x.Allocatable
-	}
-	return nil
-}
-
-func (x *Node) GetRequested() []*Resource {
-	if x != nil {
-		return x.Requested
-	}
-	return nil
-}
-
-func (x *Node) GetPodCount() int32 {
-	if x != nil {
-		return x.PodCount
-	}
-	return 0
-}
-
-func (x *Node) GetPods() []string {
-	if x != nil {
-		return x.Pods
-	}
-	return nil
-}
-
-func (x *Node) GetTaints() []string {
-	if x != nil {
-		return x.Taints
-	}
-	return nil
-}
-
-func (x *Node) GetLabels() map[string]string {
-	if x != nil {
-		return x.Labels
-	}
-	return nil
-}
-
 // ListPodsRequest asks for a page.
 type ListPodsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1072,7 +188,7 @@ type ListPodsRequest struct {
 
 func (x *ListPodsRequest) Reset() {
 	*x = ListPodsRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[11]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +200,7 @@ func (x *ListPodsRequest) String() string {
 func (*ListPodsRequest) ProtoMessage() {}
 
 func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[11]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +213,7 @@ func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListPodsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{11}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ListPodsRequest) GetPageSize() int32 {
@@ -1150,7 +266,7 @@ type ListPodsResponse struct {
 
 func (x *ListPodsResponse) Reset() {
 	*x = ListPodsResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[12]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1162,7 +278,7 @@ func (x *ListPodsResponse) String() string {
 func (*ListPodsResponse) ProtoMessage() {}
 
 func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[12]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1175,7 +291,7 @@ func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListPodsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{12}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListPodsResponse) GetPods() []*Pod {
@@ -1212,7 +328,7 @@ type GetPodRequest struct {
 
 func (x *GetPodRequest) Reset() {
 	*x = GetPodRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[13]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +340,7 @@ func (x *GetPodRequest) String() string {
 func (*GetPodRequest) ProtoMessage() {}
 
 func (x *GetPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[13]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +353,7 @@ func (x *GetPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPodRequest.ProtoReflect.Descriptor instead.
 func (*GetPodRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{13}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetPodRequest) GetNamespace() string {
@@ -1267,7 +383,7 @@ type GetPodResponse struct {
 
 func (x *GetPodResponse) Reset() {
 	*x = GetPodResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[14]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +395,7 @@ func (x *GetPodResponse) String() string {
 func (*GetPodResponse) ProtoMessage() {}
 
 func (x *GetPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[14]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +408,7 @@ func (x *GetPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPodResponse.ProtoReflect.Descriptor instead.
 func (*GetPodResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{14}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetPodResponse) GetPod() *Pod {
@@ -1322,7 +438,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[15]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +450,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[15]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +463,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{15}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListNodesRequest) GetPageSize() int32 {
@@ -1379,7 +495,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[16]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +507,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[16]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +520,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{16}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -1439,7 +555,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[17]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +567,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[17]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +580,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{17}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetNodeRequest) GetName() string {
@@ -1487,7 +603,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[18]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +615,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[18]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +628,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{18}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetNodeResponse) GetNode() *Node {
@@ -1540,7 +656,7 @@ type WatchPlacementsRequest struct {
 
 func (x *WatchPlacementsRequest) Reset() {
 	*x = WatchPlacementsRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[19]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +668,7 @@ func (x *WatchPlacementsRequest) String() string {
 func (*WatchPlacementsRequest) ProtoMessage() {}
 
 func (x *WatchPlacementsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[19]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +681,7 @@ func (x *WatchPlacementsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPlacementsRequest.ProtoReflect.Descriptor instead.
 func (*WatchPlacementsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{19}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatchPlacementsRequest) GetFrom() *Version {
@@ -1594,7 +710,7 @@ type WatchPlacementsResponse struct {
 
 func (x *WatchPlacementsResponse) Reset() {
 	*x = WatchPlacementsResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[20]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +722,7 @@ func (x *WatchPlacementsResponse) String() string {
 func (*WatchPlacementsResponse) ProtoMessage() {}
 
 func (x *WatchPlacementsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[20]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +735,7 @@ func (x *WatchPlacementsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPlacementsResponse.ProtoReflect.Descriptor instead.
 func (*WatchPlacementsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{20}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchPlacementsResponse) GetVersion() *Version {
@@ -1671,7 +787,7 @@ type ApplyRequest struct {
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[21]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1683,7 +799,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[21]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1696,7 +812,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{21}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ApplyRequest) GetManifests() string {
@@ -1724,7 +840,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[22]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1736,7 +852,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[22]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1749,7 +865,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{22}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ApplyResponse) GetObjects() []*Applied {
@@ -1776,7 +892,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[23]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1788,7 +904,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[23]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1801,7 +917,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{23}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Applied) GetKind() string {
@@ -1847,7 +963,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[24]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1859,7 +975,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[24]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1872,7 +988,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{24}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeleteRequest) GetKind() string {
@@ -1905,7 +1021,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[25]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1917,7 +1033,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[25]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1930,17 +1046,14 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{25}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{16}
 }
 
 var File_berth_scheduling_v1_scheduling_proto protoreflect.FileDescriptor
 
 const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"\n" +
-	"$berth/scheduling/v1/scheduling.proto\x12\x13berth.scheduling.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"1\n" +
-	"\aVersion\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x10\n" +
-	"\x03seq\x18\x02 \x01(\x03R\x03seq\"\x12\n" +
+	"$berth/scheduling/v1/scheduling.proto\x12\x13berth.scheduling.v1\x1a!berth/scheduling/v1/explain.proto\x1a\x1fberth/scheduling/v1/model.proto\x1a\x1eberth/scheduling/v1/view.proto\x1a berth/scheduling/v1/whatif.proto\"\x12\n" +
 	"\x10GetStatusRequest\"\xcf\x02\n" +
 	"\x11GetStatusResponse\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12\x16\n" +
@@ -1951,73 +1064,7 @@ const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"\amembers\x18\x05 \x03(\v2\x1b.berth.scheduling.v1.MemberR\amembers\x122\n" +
 	"\x06shards\x18\x06 \x03(\v2\x1a.berth.scheduling.v1.ShardR\x06shards\x12\x14\n" +
 	"\x05nodes\x18\a \x01(\x05R\x05nodes\x122\n" +
-	"\x04pods\x18\b \x01(\v2\x1e.berth.scheduling.v1.PodCountsR\x04pods\"U\n" +
-	"\tPodCounts\x12\x18\n" +
-	"\apending\x18\x01 \x01(\x05R\apending\x12\x18\n" +
-	"\aassumed\x18\x02 \x01(\x05R\aassumed\x12\x14\n" +
-	"\x05bound\x18\x03 \x01(\x05R\x05bound\"\xd2\x01\n" +
-	"\x06Member\x12\x12\n" +
-	"\x04role\x18\x01 \x01(\tR\x04role\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
-	"\aaddress\x18\x03 \x01(\tR\aaddress\x126\n" +
-	"\aversion\x18\x04 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12\x10\n" +
-	"\x03lag\x18\x05 \x01(\x03R\x03lag\x12\x14\n" +
-	"\x05ready\x18\x06 \x01(\bR\x05ready\x12*\n" +
-	"\x11not_ready_because\x18\a \x01(\tR\x0fnotReadyBecause\"j\n" +
-	"\x05Shard\x12\x14\n" +
-	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12\x14\n" +
-	"\x05owner\x18\x02 \x01(\tR\x05owner\x125\n" +
-	"\x05depth\x18\x03 \x01(\v2\x1f.berth.scheduling.v1.QueueDepthR\x05depth\"\x97\x01\n" +
-	"\n" +
-	"QueueDepth\x12\x14\n" +
-	"\x05gated\x18\x01 \x01(\x05R\x05gated\x12\x16\n" +
-	"\x06active\x18\x02 \x01(\x05R\x06active\x12\x18\n" +
-	"\abackoff\x18\x03 \x01(\x05R\abackoff\x12$\n" +
-	"\runschedulable\x18\x04 \x01(\x05R\runschedulable\x12\x1b\n" +
-	"\tin_flight\x18\x05 \x01(\x05R\binFlight\"\xc8\x04\n" +
-	"\x03Pod\x12\x1c\n" +
-	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
-	"\x03uid\x18\x03 \x01(\tR\x03uid\x123\n" +
-	"\x05state\x18\x04 \x01(\x0e2\x1d.berth.scheduling.v1.PodStateR\x05state\x120\n" +
-	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x12\n" +
-	"\x04node\x18\x06 \x01(\tR\x04node\x12\x1a\n" +
-	"\bpriority\x18\a \x01(\x05R\bpriority\x12\x1a\n" +
-	"\battempts\x18\b \x01(\x05R\battempts\x12\x18\n" +
-	"\amessage\x18\t \x01(\tR\amessage\x128\n" +
-	"\bverdicts\x18\n" +
-	" \x03(\v2\x1c.berth.scheduling.v1.VerdictR\bverdicts\x12\x14\n" +
-	"\x05shard\x18\v \x01(\x05R\x05shard\x12\x1a\n" +
-	"\bposition\x18\f \x01(\x05R\bposition\x129\n" +
-	"\brequests\x18\r \x03(\v2\x1d.berth.scheduling.v1.ResourceR\brequests\x12\x14\n" +
-	"\x05gates\x18\x0e \x03(\tR\x05gates\x12\x14\n" +
-	"\x05class\x18\x0f \x01(\x05R\x05class\x12%\n" +
-	"\x0enominated_node\x18\x10 \x01(\tR\rnominatedNode\x12\x1e\n" +
-	"\n" +
-	"preempting\x18\x11 \x01(\bR\n" +
-	"preempting\x12\x16\n" +
-	"\x06victim\x18\x12 \x01(\bR\x06victim\"\x8f\x01\n" +
-	"\aVerdict\x12\x16\n" +
-	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
-	"\funresolvable\x18\x03 \x01(\bR\funresolvable\x12\x14\n" +
-	"\x05nodes\x18\x04 \x01(\x05R\x05nodes\x12\x1a\n" +
-	"\bexamples\x18\x05 \x03(\tR\bexamples\"4\n" +
-	"\bResource\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value\"\x81\x03\n" +
-	"\x04Node\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12$\n" +
-	"\runschedulable\x18\x02 \x01(\bR\runschedulable\x12?\n" +
-	"\vallocatable\x18\x03 \x03(\v2\x1d.berth.scheduling.v1.ResourceR\vallocatable\x12;\n" +
-	"\trequested\x18\x04 \x03(\v2\x1d.berth.scheduling.v1.ResourceR\trequested\x12\x1b\n" +
-	"\tpod_count\x18\x05 \x01(\x05R\bpodCount\x12\x12\n" +
-	"\x04pods\x18\x06 \x03(\tR\x04pods\x12\x16\n" +
-	"\x06taints\x18\a \x03(\tR\x06taints\x12=\n" +
-	"\x06labels\x18\b \x03(\v2%.berth.scheduling.v1.Node.LabelsEntryR\x06labels\x1a9\n" +
-	"\vLabelsEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa2\x01\n" +
+	"\x04pods\x18\b \x01(\v2\x1e.berth.scheduling.v1.PodCountsR\x04pods\"\xa2\x01\n" +
 	"\x0fListPodsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -2070,16 +1117,7 @@ const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\"\x10\n" +
-	"\x0eDeleteResponse*\xc9\x01\n" +
-	"\bPodState\x12\x19\n" +
-	"\x15POD_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
-	"\x0fPOD_STATE_GATED\x10\x01\x12\x14\n" +
-	"\x10POD_STATE_ACTIVE\x10\x02\x12\x15\n" +
-	"\x11POD_STATE_BACKOFF\x10\x03\x12\x1b\n" +
-	"\x17POD_STATE_UNSCHEDULABLE\x10\x04\x12\x17\n" +
-	"\x13POD_STATE_IN_FLIGHT\x10\x05\x12\x15\n" +
-	"\x11POD_STATE_ASSUMED\x10\x06\x12\x13\n" +
-	"\x0fPOD_STATE_BOUND\x10\a2\xe0\x05\n" +
+	"\x0eDeleteResponse2\xf6\t\n" +
 	"\x11SchedulingService\x12Z\n" +
 	"\tGetStatus\x12%.berth.scheduling.v1.GetStatusRequest\x1a&.berth.scheduling.v1.GetStatusResponse\x12W\n" +
 	"\bListPods\x12$.berth.scheduling.v1.ListPodsRequest\x1a%.berth.scheduling.v1.ListPodsResponse\x12Q\n" +
@@ -2088,7 +1126,14 @@ const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"\aGetNode\x12#.berth.scheduling.v1.GetNodeRequest\x1a$.berth.scheduling.v1.GetNodeResponse\x12n\n" +
 	"\x0fWatchPlacements\x12+.berth.scheduling.v1.WatchPlacementsRequest\x1a,.berth.scheduling.v1.WatchPlacementsResponse0\x01\x12N\n" +
 	"\x05Apply\x12!.berth.scheduling.v1.ApplyRequest\x1a\".berth.scheduling.v1.ApplyResponse\x12Q\n" +
-	"\x06Delete\x12\".berth.scheduling.v1.DeleteRequest\x1a#.berth.scheduling.v1.DeleteResponseB\xe8\x01\n" +
+	"\x06Delete\x12\".berth.scheduling.v1.DeleteRequest\x1a#.berth.scheduling.v1.DeleteResponse\x12]\n" +
+	"\n" +
+	"ExplainPod\x12&.berth.scheduling.v1.ExplainPodRequest\x1a'.berth.scheduling.v1.ExplainPodResponse\x12Q\n" +
+	"\x06WhatIf\x12\".berth.scheduling.v1.WhatIfRequest\x1a#.berth.scheduling.v1.WhatIfResponse\x12`\n" +
+	"\vGetCapacity\x12'.berth.scheduling.v1.GetCapacityRequest\x1a(.berth.scheduling.v1.GetCapacityResponse\x12T\n" +
+	"\aCompare\x12#.berth.scheduling.v1.CompareRequest\x1a$.berth.scheduling.v1.CompareResponse\x12Q\n" +
+	"\x06GetMap\x12\".berth.scheduling.v1.GetMapRequest\x1a#.berth.scheduling.v1.GetMapResponse\x12W\n" +
+	"\bGetQueue\x12$.berth.scheduling.v1.GetQueueRequest\x1a%.berth.scheduling.v1.GetQueueResponseB\xe8\x01\n" +
 	"\x17com.berth.scheduling.v1B\x0fSchedulingProtoP\x01ZNgithub.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1;schedulingv1\xa2\x02\x03BSX\xaa\x02\x13Berth.Scheduling.V1\xca\x02\x13Berth\\Scheduling\\V1\xe2\x02\x1fBerth\\Scheduling\\V1\\GPBMetadata\xea\x02\x15Berth::Scheduling::V1b\x06proto3"
 
 var (
@@ -2103,85 +1148,93 @@ func file_berth_scheduling_v1_scheduling_proto_rawDescGZIP() []byte {
 	return file_berth_scheduling_v1_scheduling_proto_rawDescData
 }
 
-var file_berth_scheduling_v1_scheduling_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_scheduling_v1_scheduling_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_berth_scheduling_v1_scheduling_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_berth_scheduling_v1_scheduling_proto_goTypes = []any{
-	(PodState)(0),                   // 0: berth.scheduling.v1.PodState
-	(*Version)(nil),                 // 1: berth.scheduling.v1.Version
-	(*GetStatusRequest)(nil),        // 2: berth.scheduling.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 3: berth.scheduling.v1.GetStatusResponse
-	(*PodCounts)(nil),               // 4: berth.scheduling.v1.PodCounts
-	(*Member)(nil),                  // 5: berth.scheduling.v1.Member
-	(*Shard)(nil),                   // 6: berth.scheduling.v1.Shard
-	(*QueueDepth)(nil),              // 7: berth.scheduling.v1.QueueDepth
-	(*Pod)(nil),                     // 8: berth.scheduling.v1.Pod
-	(*Verdict)(nil),                 // 9: berth.scheduling.v1.Verdict
-	(*Resource)(nil),                // 10: berth.scheduling.v1.Resource
-	(*Node)(nil),                    // 11: berth.scheduling.v1.Node
-	(*ListPodsRequest)(nil),         // 12: berth.scheduling.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),        // 13: berth.scheduling.v1.ListPodsResponse
-	(*GetPodRequest)(nil),           // 14: berth.scheduling.v1.GetPodRequest
-	(*GetPodResponse)(nil),          // 15: berth.scheduling.v1.GetPodResponse
-	(*ListNodesRequest)(nil),        // 16: berth.scheduling.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),       // 17: berth.scheduling.v1.ListNodesResponse
-	(*GetNodeRequest)(nil),          // 18: berth.scheduling.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),         // 19: berth.scheduling.v1.GetNodeResponse
-	(*WatchPlacementsRequest)(nil),  // 20: berth.scheduling.v1.WatchPlacementsRequest
-	(*WatchPlacementsResponse)(nil), // 21: berth.scheduling.v1.WatchPlacementsResponse
-	(*ApplyRequest)(nil),            // 22: berth.scheduling.v1.ApplyRequest
-	(*ApplyResponse)(nil),           // 23: berth.scheduling.v1.ApplyResponse
-	(*Applied)(nil),                 // 24: berth.scheduling.v1.Applied
-	(*DeleteRequest)(nil),           // 25: berth.scheduling.v1.DeleteRequest
-	(*DeleteResponse)(nil),          // 26: berth.scheduling.v1.DeleteResponse
-	nil,                             // 27: berth.scheduling.v1.Node.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 28: google.protobuf.Timestamp
+	(*GetStatusRequest)(nil),        // 0: berth.scheduling.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 1: berth.scheduling.v1.GetStatusResponse
+	(*ListPodsRequest)(nil),         // 2: berth.scheduling.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),        // 3: berth.scheduling.v1.ListPodsResponse
+	(*GetPodRequest)(nil),           // 4: berth.scheduling.v1.GetPodRequest
+	(*GetPodResponse)(nil),          // 5: berth.scheduling.v1.GetPodResponse
+	(*ListNodesRequest)(nil),        // 6: berth.scheduling.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),       // 7: berth.scheduling.v1.ListNodesResponse
+	(*GetNodeRequest)(nil),          // 8: berth.scheduling.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),         // 9: berth.scheduling.v1.GetNodeResponse
+	(*WatchPlacementsRequest)(nil),  // 10: berth.scheduling.v1.WatchPlacementsRequest
+	(*WatchPlacementsResponse)(nil), // 11: berth.scheduling.v1.WatchPlacementsResponse
+	(*ApplyRequest)(nil),            // 12: berth.scheduling.v1.ApplyRequest
+	(*ApplyResponse)(nil),           // 13: berth.scheduling.v1.ApplyResponse
+	(*Applied)(nil),                 // 14: berth.scheduling.v1.Applied
+	(*DeleteRequest)(nil),           // 15: berth.scheduling.v1.DeleteRequest
+	(*DeleteResponse)(nil),          // 16: berth.scheduling.v1.DeleteResponse
+	(*Version)(nil),                 // 17: berth.scheduling.v1.Version
+	(*Member)(nil),                  // 18: berth.scheduling.v1.Member
+	(*Shard)(nil),                   // 19: berth.scheduling.v1.Shard
+	(*PodCounts)(nil),               // 20: berth.scheduling.v1.PodCounts
+	(*Pod)(nil),                     // 21: berth.scheduling.v1.Pod
+	(*Node)(nil),                    // 22: berth.scheduling.v1.Node
+	(*ExplainPodRequest)(nil),       // 23: berth.scheduling.v1.ExplainPodRequest
+	(*WhatIfRequest)(nil),           // 24: berth.scheduling.v1.WhatIfRequest
+	(*GetCapacityRequest)(nil),      // 25: berth.scheduling.v1.GetCapacityRequest
+	(*CompareRequest)(nil),          // 26: berth.scheduling.v1.CompareRequest
+	(*GetMapRequest)(nil),           // 27: berth.scheduling.v1.GetMapRequest
+	(*GetQueueRequest)(nil),         // 28: berth.scheduling.v1.GetQueueRequest
+	(*ExplainPodResponse)(nil),      // 29: berth.scheduling.v1.ExplainPodResponse
+	(*WhatIfResponse)(nil),          // 30: berth.scheduling.v1.WhatIfResponse
+	(*GetCapacityResponse)(nil),     // 31: berth.scheduling.v1.GetCapacityResponse
+	(*CompareResponse)(nil),         // 32: berth.scheduling.v1.CompareResponse
+	(*GetMapResponse)(nil),          // 33: berth.scheduling.v1.GetMapResponse
+	(*GetQueueResponse)(nil),        // 34: berth.scheduling.v1.GetQueueResponse
 }
 var file_berth_scheduling_v1_scheduling_proto_depIdxs = []int32{
-	1,  // 0: berth.scheduling.v1.GetStatusResponse.version:type_name -> berth.scheduling.v1.Version
-	5,  // 1: berth.scheduling.v1.GetStatusResponse.members:type_name -> berth.scheduling.v1.Member
-	6,  // 2: berth.scheduling.v1.GetStatusResponse.shards:type_name -> berth.scheduling.v1.Shard
-	4,  // 3: berth.scheduling.v1.GetStatusResponse.pods:type_name -> berth.scheduling.v1.PodCounts
-	1,  // 4: berth.scheduling.v1.Member.version:type_name -> berth.scheduling.v1.Version
-	7,  // 5: berth.scheduling.v1.Shard.depth:type_name -> berth.scheduling.v1.QueueDepth
-	0,  // 6: berth.scheduling.v1.Pod.state:type_name -> berth.scheduling.v1.PodState
-	28, // 7: berth.scheduling.v1.Pod.since:type_name -> google.protobuf.Timestamp
-	9,  // 8: berth.scheduling.v1.Pod.verdicts:type_name -> berth.scheduling.v1.Verdict
-	10, // 9: berth.scheduling.v1.Pod.requests:type_name -> berth.scheduling.v1.Resource
-	10, // 10: berth.scheduling.v1.Node.allocatable:type_name -> berth.scheduling.v1.Resource
-	10, // 11: berth.scheduling.v1.Node.requested:type_name -> berth.scheduling.v1.Resource
-	27, // 12: berth.scheduling.v1.Node.labels:type_name -> berth.scheduling.v1.Node.LabelsEntry
-	8,  // 13: berth.scheduling.v1.ListPodsResponse.pods:type_name -> berth.scheduling.v1.Pod
-	1,  // 14: berth.scheduling.v1.ListPodsResponse.version:type_name -> berth.scheduling.v1.Version
-	8,  // 15: berth.scheduling.v1.GetPodResponse.pod:type_name -> berth.scheduling.v1.Pod
-	1,  // 16: berth.scheduling.v1.GetPodResponse.version:type_name -> berth.scheduling.v1.Version
-	11, // 17: berth.scheduling.v1.ListNodesResponse.nodes:type_name -> berth.scheduling.v1.Node
-	1,  // 18: berth.scheduling.v1.ListNodesResponse.version:type_name -> berth.scheduling.v1.Version
-	11, // 19: berth.scheduling.v1.GetNodeResponse.node:type_name -> berth.scheduling.v1.Node
-	1,  // 20: berth.scheduling.v1.GetNodeResponse.version:type_name -> berth.scheduling.v1.Version
-	1,  // 21: berth.scheduling.v1.WatchPlacementsRequest.from:type_name -> berth.scheduling.v1.Version
-	1,  // 22: berth.scheduling.v1.WatchPlacementsResponse.version:type_name -> berth.scheduling.v1.Version
-	24, // 23: berth.scheduling.v1.ApplyResponse.objects:type_name -> berth.scheduling.v1.Applied
-	2,  // 24: berth.scheduling.v1.SchedulingService.GetStatus:input_type -> berth.scheduling.v1.GetStatusRequest
-	12, // 25: berth.scheduling.v1.SchedulingService.ListPods:input_type -> berth.scheduling.v1.ListPodsRequest
-	14, // 26: berth.scheduling.v1.SchedulingService.GetPod:input_type -> berth.scheduling.v1.GetPodRequest
-	16, // 27: berth.scheduling.v1.SchedulingService.ListNodes:input_type -> berth.scheduling.v1.ListNodesRequest
-	18, // 28: berth.scheduling.v1.SchedulingService.GetNode:input_type -> berth.scheduling.v1.GetNodeRequest
-	20, // 29: berth.scheduling.v1.SchedulingService.WatchPlacements:input_type -> berth.scheduling.v1.WatchPlacementsRequest
-	22, // 30: berth.scheduling.v1.SchedulingService.Apply:input_type -> berth.scheduling.v1.ApplyRequest
-	25, // 31: berth.scheduling.v1.SchedulingService.Delete:input_type -> berth.scheduling.v1.DeleteRequest
-	3,  // 32: berth.scheduling.v1.SchedulingService.GetStatus:output_type -> berth.scheduling.v1.GetStatusResponse
-	13, // 33: berth.scheduling.v1.SchedulingService.ListPods:output_type -> berth.scheduling.v1.ListPodsResponse
-	15, // 34: berth.scheduling.v1.SchedulingService.GetPod:output_type -> berth.scheduling.v1.GetPodResponse
-	17, // 35: berth.scheduling.v1.SchedulingService.ListNodes:output_type -> berth.scheduling.v1.ListNodesResponse
-	19, // 36: berth.scheduling.v1.SchedulingService.GetNode:output_type -> berth.scheduling.v1.GetNodeResponse
-	21, // 37: berth.scheduling.v1.SchedulingService.WatchPlacements:output_type -> berth.scheduling.v1.WatchPlacementsResponse
-	23, // 38: berth.scheduling.v1.SchedulingService.Apply:output_type -> berth.scheduling.v1.ApplyResponse
-	26, // 39: berth.scheduling.v1.SchedulingService.Delete:output_type -> berth.scheduling.v1.DeleteResponse
-	32, // [32:40] is the sub-list for method output_type
-	24, // [24:32] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	17, // 0: berth.scheduling.v1.GetStatusResponse.version:type_name -> berth.scheduling.v1.Version
+	18, // 1: berth.scheduling.v1.GetStatusResponse.members:type_name -> berth.scheduling.v1.Member
+	19, // 2: berth.scheduling.v1.GetStatusResponse.shards:type_name -> berth.scheduling.v1.Shard
+	20, // 3: berth.scheduling.v1.GetStatusResponse.pods:type_name -> berth.scheduling.v1.PodCounts
+	21, // 4: berth.scheduling.v1.ListPodsResponse.pods:type_name -> berth.scheduling.v1.Pod
+	17, // 5: berth.scheduling.v1.ListPodsResponse.version:type_name -> berth.scheduling.v1.Version
+	21, // 6: berth.scheduling.v1.GetPodResponse.pod:type_name -> berth.scheduling.v1.Pod
+	17, // 7: berth.scheduling.v1.GetPodResponse.version:type_name -> berth.scheduling.v1.Version
+	22, // 8: berth.scheduling.v1.ListNodesResponse.nodes:type_name -> berth.scheduling.v1.Node
+	17, // 9: berth.scheduling.v1.ListNodesResponse.version:type_name -> berth.scheduling.v1.Version
+	22, // 10: berth.scheduling.v1.GetNodeResponse.node:type_name -> berth.scheduling.v1.Node
+	17, // 11: berth.scheduling.v1.GetNodeResponse.version:type_name -> berth.scheduling.v1.Version
+	17, // 12: berth.scheduling.v1.WatchPlacementsRequest.from:type_name -> berth.scheduling.v1.Version
+	17, // 13: berth.scheduling.v1.WatchPlacementsResponse.version:type_name -> berth.scheduling.v1.Version
+	14, // 14: berth.scheduling.v1.ApplyResponse.objects:type_name -> berth.scheduling.v1.Applied
+	0,  // 15: berth.scheduling.v1.SchedulingService.GetStatus:input_type -> berth.scheduling.v1.GetStatusRequest
+	2,  // 16: berth.scheduling.v1.SchedulingService.ListPods:input_type -> berth.scheduling.v1.ListPodsRequest
+	4,  // 17: berth.scheduling.v1.SchedulingService.GetPod:input_type -> berth.scheduling.v1.GetPodRequest
+	6,  // 18: berth.scheduling.v1.SchedulingService.ListNodes:input_type -> berth.scheduling.v1.ListNodesRequest
+	8,  // 19: berth.scheduling.v1.SchedulingService.GetNode:input_type -> berth.scheduling.v1.GetNodeRequest
+	10, // 20: berth.scheduling.v1.SchedulingService.WatchPlacements:input_type -> berth.scheduling.v1.WatchPlacementsRequest
+	12, // 21: berth.scheduling.v1.SchedulingService.Apply:input_type -> berth.scheduling.v1.ApplyRequest
+	15, // 22: berth.scheduling.v1.SchedulingService.Delete:input_type -> berth.scheduling.v1.DeleteRequest
+	23, // 23: berth.scheduling.v1.SchedulingService.ExplainPod:input_type -> berth.scheduling.v1.ExplainPodRequest
+	24, // 24: berth.scheduling.v1.SchedulingService.WhatIf:input_type -> berth.scheduling.v1.WhatIfRequest
+	25, // 25: berth.scheduling.v1.SchedulingService.GetCapacity:input_type -> berth.scheduling.v1.GetCapacityRequest
+	26, // 26: berth.scheduling.v1.SchedulingService.Compare:input_type -> berth.scheduling.v1.CompareRequest
+	27, // 27: berth.scheduling.v1.SchedulingService.GetMap:input_type -> berth.scheduling.v1.GetMapRequest
+	28, // 28: berth.scheduling.v1.SchedulingService.GetQueue:input_type -> berth.scheduling.v1.GetQueueRequest
+	1,  // 29: berth.scheduling.v1.SchedulingService.GetStatus:output_type -> berth.scheduling.v1.GetStatusResponse
+	3,  // 30: berth.scheduling.v1.SchedulingService.ListPods:output_type -> berth.scheduling.v1.ListPodsResponse
+	5,  // 31: berth.scheduling.v1.SchedulingService.GetPod:output_type -> berth.scheduling.v1.GetPodResponse
+	7,  // 32: berth.scheduling.v1.SchedulingService.ListNodes:output_type -> berth.scheduling.v1.ListNodesResponse
+	9,  // 33: berth.scheduling.v1.SchedulingService.GetNode:output_type -> berth.scheduling.v1.GetNodeResponse
+	11, // 34: berth.scheduling.v1.SchedulingService.WatchPlacements:output_type -> berth.scheduling.v1.WatchPlacementsResponse
+	13, // 35: berth.scheduling.v1.SchedulingService.Apply:output_type -> berth.scheduling.v1.ApplyResponse
+	16, // 36: berth.scheduling.v1.SchedulingService.Delete:output_type -> berth.scheduling.v1.DeleteResponse
+	29, // 37: berth.scheduling.v1.SchedulingService.ExplainPod:output_type -> berth.scheduling.v1.ExplainPodResponse
+	30, // 38: berth.scheduling.v1.SchedulingService.WhatIf:output_type -> berth.scheduling.v1.WhatIfResponse
+	31, // 39: berth.scheduling.v1.SchedulingService.GetCapacity:output_type -> berth.scheduling.v1.GetCapacityResponse
+	32, // 40: berth.scheduling.v1.SchedulingService.Compare:output_type -> berth.scheduling.v1.CompareResponse
+	33, // 41: berth.scheduling.v1.SchedulingService.GetMap:output_type -> berth.scheduling.v1.GetMapResponse
+	34, // 42: berth.scheduling.v1.SchedulingService.GetQueue:output_type -> berth.scheduling.v1.GetQueueResponse
+	29, // [29:43] is the sub-list for method output_type
+	15, // [15:29] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_berth_scheduling_v1_scheduling_proto_init() }
@@ -2189,19 +1242,22 @@ func file_berth_scheduling_v1_scheduling_proto_init() {
 	if File_berth_scheduling_v1_scheduling_proto != nil {
 		return
 	}
+	file_berth_scheduling_v1_explain_proto_init()
+	file_berth_scheduling_v1_model_proto_init()
+	file_berth_scheduling_v1_view_proto_init()
+	file_berth_scheduling_v1_whatif_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_scheduling_v1_scheduling_proto_rawDesc), len(file_berth_scheduling_v1_scheduling_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   27,
+			NumEnums:      0,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_berth_scheduling_v1_scheduling_proto_goTypes,
 		DependencyIndexes: file_berth_scheduling_v1_scheduling_proto_depIdxs,
-		EnumInfos:         file_berth_scheduling_v1_scheduling_proto_enumTypes,
 		MessageInfos:      file_berth_scheduling_v1_scheduling_proto_msgTypes,
 	}.Build()
 	File_berth_scheduling_v1_scheduling_proto = out.File

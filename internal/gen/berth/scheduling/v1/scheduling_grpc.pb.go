@@ -29,6 +29,12 @@ const (
 	SchedulingService_WatchPlacements_FullMethodName = "/berth.scheduling.v1.SchedulingService/WatchPlacements"
 	SchedulingService_Apply_FullMethodName           = "/berth.scheduling.v1.SchedulingService/Apply"
 	SchedulingService_Delete_FullMethodName          = "/berth.scheduling.v1.SchedulingService/Delete"
+	SchedulingService_ExplainPod_FullMethodName      = "/berth.scheduling.v1.SchedulingService/ExplainPod"
+	SchedulingService_WhatIf_FullMethodName          = "/berth.scheduling.v1.SchedulingService/WhatIf"
+	SchedulingService_GetCapacity_FullMethodName     = "/berth.scheduling.v1.SchedulingService/GetCapacity"
+	SchedulingService_Compare_FullMethodName         = "/berth.scheduling.v1.SchedulingService/Compare"
+	SchedulingService_GetMap_FullMethodName          = "/berth.scheduling.v1.SchedulingService/GetMap"
+	SchedulingService_GetQueue_FullMethodName        = "/berth.scheduling.v1.SchedulingService/GetQueue"
 )
 
 // SchedulingServiceClient is the client API for SchedulingService service.
@@ -62,6 +68,26 @@ type SchedulingServiceClient interface {
 	// NOT_FOUND: no such object.
 	// FAILED_PRECONDITION: the cluster of this Berth is Kubernetes: use kubectl.
 	Delete(ctx context.Context, in *DeleteRequest, opts ...grpc.CallOption) (*DeleteResponse, error)
+	// ExplainPod says why a pod is where it is, or nowhere, and what would help. It changes nothing.
+	// NOT_FOUND: no such pod.
+	// RESOURCE_EXHAUSTED: too many ask at the same time.
+	ExplainPod(ctx context.Context, in *ExplainPodRequest, opts ...grpc.CallOption) (*ExplainPodResponse, error)
+	// WhatIf changes a copy of the cluster, schedules pods in it as Berth would, and says what would happen.
+	// INVALID_ARGUMENT: a change or a manifest is wrong; the violations name the fields.
+	// RESOURCE_EXHAUSTED: too many ask at the same time.
+	WhatIf(ctx context.Context, in *WhatIfRequest, opts ...grpc.CallOption) (*WhatIfResponse, error)
+	// GetCapacity says how many more of a pod fit, and what stops the next one.
+	// NOT_FOUND: no such pod.
+	// RESOURCE_EXHAUSTED: too many ask at the same time.
+	GetCapacity(ctx context.Context, in *GetCapacityRequest, opts ...grpc.CallOption) (*GetCapacityResponse, error)
+	// Compare schedules the same pods under two configurations, and says what differs.
+	// RESOURCE_EXHAUSTED: too many ask at the same time.
+	Compare(ctx context.Context, in *CompareRequest, opts ...grpc.CallOption) (*CompareResponse, error)
+	// GetMap returns the cluster by zone, node by node, or with many nodes several together.
+	// NOT_FOUND: no such pod.
+	GetMap(ctx context.Context, in *GetMapRequest, opts ...grpc.CallOption) (*GetMapResponse, error)
+	// GetQueue returns the queue by shard and priority.
+	GetQueue(ctx context.Context, in *GetQueueRequest, opts ...grpc.CallOption) (*GetQueueResponse, error)
 }
 
 type schedulingServiceClient struct {
@@ -161,6 +187,66 @@ func (c *schedulingServiceClient) Delete(ctx context.Context, in *DeleteRequest,
 	return out, nil
 }
 
+func (c *schedulingServiceClient) ExplainPod(ctx context.Context, in *ExplainPodRequest, opts ...grpc.CallOption) (*ExplainPodResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainPodResponse)
+	err := c.cc.Invoke(ctx, SchedulingService_ExplainPod_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schedulingServiceClient) WhatIf(ctx context.Context, in *WhatIfRequest, opts ...grpc.CallOption) (*WhatIfResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WhatIfResponse)
+	err := c.cc.Invoke(ctx, SchedulingService_WhatIf_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schedulingServiceClient) GetCapacity(ctx context.Context, in *GetCapacityRequest, opts ...grpc.CallOption) (*GetCapacityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetCapacityResponse)
+	err := c.cc.Invoke(ctx, SchedulingService_GetCapacity_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schedulingServiceClient) Compare(ctx context.Context, in *CompareRequest, opts ...grpc.CallOption) (*CompareResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CompareResponse)
+	err := c.cc.Invoke(ctx, SchedulingService_Compare_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schedulingServiceClient) GetMap(ctx context.Context, in *GetMapRequest, opts ...grpc.CallOption) (*GetMapResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetMapResponse)
+	err := c.cc.Invoke(ctx, SchedulingService_GetMap_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schedulingServiceClient) GetQueue(ctx context.Context, in *GetQueueRequest, opts ...grpc.CallOption) (*GetQueueResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetQueueResponse)
+	err := c.cc.Invoke(ctx, SchedulingService_GetQueue_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SchedulingServiceServer is the server API for SchedulingService service.
 // All implementations must embed UnimplementedSchedulingServiceServer
 // for forward compatibility.
@@ -192,6 +278,26 @@ type SchedulingServiceServer interface {
 	// NOT_FOUND: no such object.
 	// FAILED_PRECONDITION: the cluster of this Berth is Kubernetes: use kubectl.
 	Delete(context.Context, *DeleteRequest) (*DeleteResponse, error)
+	// ExplainPod says why a pod is where it is, or nowhere, and what would help. It changes nothing.
+	// NOT_FOUND: no such pod.
+	// RESOURCE_EXHAUSTED: too many ask at the same time.
+	ExplainPod(context.Context, *ExplainPodRequest) (*ExplainPodResponse, error)
+	// WhatIf changes a copy of the cluster, schedules pods in it as Berth would, and says what would happen.
+	// INVALID_ARGUMENT: a change or a manifest is wrong; the violations name the fields.
+	// RESOURCE_EXHAUSTED: too many ask at the same time.
+	WhatIf(context.Context, *WhatIfRequest) (*WhatIfResponse, error)
+	// GetCapacity says how many more of a pod fit, and what stops the next one.
+	// NOT_FOUND: no such pod.
+	// RESOURCE_EXHAUSTED: too many ask at the same time.
+	GetCapacity(context.Context, *GetCapacityRequest) (*GetCapacityResponse, error)
+	// Compare schedules the same pods under two configurations, and says what differs.
+	// RESOURCE_EXHAUSTED: too many ask at the same time.
+	Compare(context.Context, *CompareRequest) (*CompareResponse, error)
+	// GetMap returns the cluster by zone, node by node, or with many nodes several together.
+	// NOT_FOUND: no such pod.
+	GetMap(context.Context, *GetMapRequest) (*GetMapResponse, error)
+	// GetQueue returns the queue by shard and priority.
+	GetQueue(context.Context, *GetQueueRequest) (*GetQueueResponse, error)
 	mustEmbedUnimplementedSchedulingServiceServer()
 }
 
@@ -225,6 +331,24 @@ func (UnimplementedSchedulingServiceServer) Apply(context.Context, *ApplyRequest
 }
 func (UnimplementedSchedulingServiceServer) Delete(context.Context, *DeleteRequest) (*DeleteResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Delete not implemented")
+}
+func (UnimplementedSchedulingServiceServer) ExplainPod(context.Context, *ExplainPodRequest) (*ExplainPodResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainPod not implemented")
+}
+func (UnimplementedSchedulingServiceServer) WhatIf(context.Context, *WhatIfRequest) (*WhatIfResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WhatIf not implemented")
+}
+func (UnimplementedSchedulingServiceServer) GetCapacity(context.Context, *GetCapacityRequest) (*GetCapacityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetCapacity not implemented")
+}
+func (UnimplementedSchedulingServiceServer) Compare(context.Context, *CompareRequest) (*CompareResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Compare not implemented")
+}
+func (UnimplementedSchedulingServiceServer) GetMap(context.Context, *GetMapRequest) (*GetMapResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetMap not implemented")
+}
+func (UnimplementedSchedulingServiceServer) GetQueue(context.Context, *GetQueueRequest) (*GetQueueResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetQueue not implemented")
 }
 func (UnimplementedSchedulingServiceServer) mustEmbedUnimplementedSchedulingServiceServer() {}
 func (UnimplementedSchedulingServiceServer) testEmbeddedByValue()                           {}
@@ -384,6 +508,114 @@ func _SchedulingService_Delete_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchedulingService_ExplainPod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainPodRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulingServiceServer).ExplainPod(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulingService_ExplainPod_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulingServiceServer).ExplainPod(ctx, req.(*ExplainPodRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchedulingService_WhatIf_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WhatIfRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulingServiceServer).WhatIf(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulingService_WhatIf_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulingServiceServer).WhatIf(ctx, req.(*WhatIfRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchedulingService_GetCapacity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetCapacityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulingServiceServer).GetCapacity(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulingService_GetCapacity_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulingServiceServer).GetCapacity(ctx, req.(*GetCapacityRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchedulingService_Compare_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CompareRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulingServiceServer).Compare(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulingService_Compare_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulingServiceServer).Compare(ctx, req.(*CompareRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchedulingService_GetMap_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetMapRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulingServiceServer).GetMap(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulingService_GetMap_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulingServiceServer).GetMap(ctx, req.(*GetMapRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchedulingService_GetQueue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetQueueRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulingServiceServer).GetQueue(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulingService_GetQueue_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulingServiceServer).GetQueue(ctx, req.(*GetQueueRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SchedulingService_ServiceDesc is the grpc.ServiceDesc for SchedulingService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -418,6 +650,30 @@ var SchedulingService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Delete",
 			Handler:    _SchedulingService_Delete_Handler,
+		},
+		{
+			MethodName: "ExplainPod",
+			Handler:    _SchedulingService_ExplainPod_Handler,
+		},
+		{
+			MethodName: "WhatIf",
+			Handler:    _SchedulingService_WhatIf_Handler,
+		},
+		{
+			MethodName: "GetCapacity",
+			Handler:    _SchedulingService_GetCapacity_Handler,
+		},
+		{
+			MethodName: "Compare",
+			Handler:    _SchedulingService_Compare_Handler,
+		},
+		{
+			MethodName: "GetMap",
+			Handler:    _SchedulingService_GetMap_Handler,
+		},
+		{
+			MethodName: "GetQueue",
+			Handler:    _SchedulingService_GetQueue_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

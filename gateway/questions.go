@@ -1,0 +1,69 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/berth-scheduler/berth/internal/answer"
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/whatif"
+)
+
+// What is asked here is tried on the sandbox; see internal/answer for the answers.
+
+// ExplainPod implements SchedulingService.
+func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRequest) (response *schedulingv1.ExplainPodResponse, err error) {
+	violations := checkName("namespace", req.GetNamespace(), false, maxNamespace)
+	violations = append(violations, checkName("name", req.GetName(), true, maxObject)...)
+	if err := rpc.Invalid(violations...); err != nil {
+		return nil, err
+	}
+	pod := named{cmp.Or(req.GetNamespace(), "default"), req.GetName()}
+	err = s.try(ctx, pod.good, func(box *whatif.Sandbox) error {
+		response, err = answer.Explain(ctx, box, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	// The queue's word on the pod, which is newer than the copy: where it is, not why.
+	live, err := s.GetPod(ctx, &schedulingv1.GetPodRequest{Namespace: pod.namespace, Name: pod.name})
+	if err != nil {
+		return nil, err
+	}
+	response.Pod = live.GetPod()
+	return response, nil
+}
+
+// WhatIf implements SchedulingService.
+func (s *Service) WhatIf(ctx context.Context, req *schedulingv1.WhatIfRequest) (response *schedulingv1.WhatIfResponse, err error) {
+	err = s.try(ctx, nil, func(box *whatif.Sandbox) error {
+		response, err = answer.WhatIf(ctx, box, req)
+		return err
+	})
+	return response, err
+}
+
+// GetCapacity implements SchedulingService.
+func (s *Service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacityRequest) (response *schedulingv1.GetCapacityResponse, err error) {
+	violations := checkName("namespace", req.GetNamespace(), false, maxNamespace)
+	violations = append(violations, checkName("name", req.GetName(), false, maxObject)...)
+	if err := rpc.Invalid(violations...); err != nil {
+		return nil, err
+	}
+	err = s.try(ctx, nil, func(box *whatif.Sandbox) error {
+		response, err = answer.Capacity(ctx, box, req)
+		return err
+	})
+	return response, err
+}
+
+// Compare implements SchedulingService.
+func (s *Service) Compare(ctx context.Context, req *schedulingv1.CompareRequest) (response *schedulingv1.CompareResponse, err error) {
+	err = s.try(ctx, nil, func(box *whatif.Sandbox) error {
+		response, err = answer.Compare(ctx, box, req)
+		return err
+	})
+	return response, err
+}

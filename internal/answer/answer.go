@@ -1,0 +1,89 @@
+package answer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/whatif"
+)
+
+// try asks in a sandbox. What is too much to ask is the asker's error.
+func try(ctx context.Context, box *whatif.Sandbox, ask func(*whatif.World) error) error {
+	err := box.Try(ctx, ask)
+	switch {
+	case err == nil, rpc.ReasonOf(err) != "":
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, whatif.ErrTooMuch):
+		return rpc.Error(codes.InvalidArgument, rpc.ReasonInvalid, "%v", err)
+	}
+	return err
+}
+
+// find returns a pod, pods of the namespace default if none is named.
+func find(st *cluster.State, namespace, name string) (cluster.PodID, error) {
+	namespace = cmp.Or(namespace, "default")
+	for id, row := range st.Pods() {
+		if row.Name == name && row.Namespace == namespace {
+			return id, nil
+		}
+	}
+	return cluster.NoPod, rpc.Error(codes.NotFound, rpc.ReasonNotFound, "pod %s/%s not found", namespace, name)
+}
+
+func version(box *whatif.Sandbox) *schedulingv1.Version {
+	v := box.Version()
+	if v.IsZero() {
+		return nil
+	}
+	return &schedulingv1.Version{Epoch: int64(v.Epoch), Seq: int64(v.Seq)}
+}
+
+func verdicts(counts []engine.VerdictCount) []*schedulingv1.Verdict {
+	out := make([]*schedulingv1.Verdict, 0, len(counts))
+	for _, c := range counts {
+		out = append(out, &schedulingv1.Verdict{
+			Plugin: c.Plugin, Reason: c.Reason, Unresolvable: c.Unresolvable, Nodes: c.Count, Examples: c.Examples,
+		})
+	}
+	return out
+}
+
+// skipped is why a pod was not tried.
+var skipped = map[whatif.Outcome]string{
+	whatif.Gated:   "it has scheduling gates",
+	whatif.NotOurs: "it is being deleted, or no profile has its spec.schedulerName",
+	whatif.Evicted: "it had to go for another pod",
+}
+
+func outcome(o *whatif.PodOutcome) *schedulingv1.Outcome {
+	out := &schedulingv1.Outcome{
+		Namespace: o.Namespace, Name: o.Name, Node: o.Node, Message: o.Message, Verdicts: verdicts(o.Verdicts), Skipped: skipped[o.Outcome],
+	}
+	for _, v := range o.Victims {
+		out.Victims = append(out.Victims, v.Namespace+"/"+v.Name)
+	}
+	return out
+}
+
+func utilization(u whatif.Usage) *schedulingv1.Utilization {
+	out := &schedulingv1.Utilization{Nodes: int32(u.Nodes), Pods: int32(u.Pods)}
+	for _, r := range u.Resources {
+		out.Resources = append(out.Resources, &schedulingv1.ResourceUse{
+			Name: r.Name, Allocatable: r.Allocatable, Requested: r.Requested,
+			MaxPermille: int32(min(r.MaxPermille, 1e6)), MeanPermille: int32(min(r.MeanPermille, 1e6)),
+		})
+	}
+	for _, z := range u.Zones {
+		out.Zones = append(out.Zones, &schedulingv1.ZoneUse{Zone: z.Zone, Nodes: int32(z.Nodes), Pods: int32(z.Pods)})
+	}
+	return out
+}

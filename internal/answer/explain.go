@@ -1,0 +1,162 @@
+package answer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/explain"
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/whatif"
+)
+
+// Explain says why a pod is where it is, or nowhere. Its Pod is what the sandbox knows of it.
+func Explain(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.ExplainPodRequest) (*schedulingv1.ExplainPodResponse, error) {
+	var violations []rpc.Violation
+	for _, bound := range []struct {
+		field string
+		value int32
+		most  int32
+	}{{"candidates", req.GetCandidates(), 10}, {"misses", req.GetMisses(), 5}} {
+		if bound.value < 0 || bound.value > bound.most {
+			violations = append(violations, rpc.Violation{Field: bound.field, Description: fmt.Sprintf("%d, want 0 to %d", bound.value, bound.most)})
+		}
+	}
+	if err := rpc.Invalid(violations...); err != nil {
+		return nil, err
+	}
+	pod := cluster.NoPod
+	err := try(ctx, box, func(w *whatif.World) (err error) {
+		pod, err = find(w.State(), req.GetNamespace(), req.GetName())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	x, err := explain.Explain(ctx, box, pod)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, err
+	}
+	response := explanation(&x)
+	response.Candidates = response.GetCandidates()[:min(len(response.GetCandidates()), atMost(req.GetCandidates()))]
+	response.Misses = response.GetMisses()[:min(len(response.GetMisses()), atMost(req.GetMisses()))]
+	return response, nil
+}
+
+// atMost reads a count of which 0 means the most there is.
+func atMost(n int32) int {
+	if n == 0 {
+		return 1 << 30
+	}
+	return int(n)
+}
+
+func explanation(x *explain.Explanation) *schedulingv1.ExplainPodResponse {
+	out := &schedulingv1.ExplainPodResponse{
+		Pod: &schedulingv1.Pod{
+			Namespace: x.Pod.Namespace, Name: x.Pod.Name, Uid: x.Pod.UID, Node: x.Pod.Node, Priority: x.Pod.Priority,
+			Gates: x.Pod.Gates, Class: int32(x.Pod.Class), NominatedNode: x.Pod.Nominated, Shard: -1,
+			State: phases[x.Pod.Phase],
+		},
+		Summary: x.Headline(), Text: explain.Text(*x), Message: x.Message, NoPreemption: x.NoPreemption,
+		ClassPods: &schedulingv1.PodCounts{Pending: int32(x.Pod.ClassPending), Bound: int32(x.Pod.ClassPlaced)},
+		Nodes:     x.Nodes, Feasible: x.Feasible,
+	}
+	if !x.Version.IsZero() {
+		out.Version = &schedulingv1.Version{Epoch: int64(x.Version.Epoch), Seq: int64(x.Version.Seq)}
+	}
+	if x.Judged {
+		out.Profile = x.Pod.Profile
+	}
+	for k := range x.Rejections {
+		r := &x.Rejections[k]
+		var reasons, examples []string
+		for _, reason := range r.Reasons {
+			reasons = append(reasons, reason.Reason)
+			examples = append(examples, reason.Examples...)
+		}
+		out.Rejected = append(out.Rejected, &schedulingv1.Verdict{
+			Plugin: r.Plugin, Reason: strings.Join(reasons, ", "), Unresolvable: r.Unresolvable == r.Nodes, Nodes: r.Nodes,
+			Examples: examples[:min(len(examples), 3)],
+		})
+		out.Reasons = append(out.Reasons, verdicts(r.Reasons)...)
+	}
+	for k := range x.Nearest {
+		out.Misses = append(out.Misses, miss(&x.Nearest[k]))
+	}
+	for k := range x.Changes {
+		out.Suggestions = append(out.Suggestions, suggestion(&x.Changes[k]))
+	}
+	here := false
+	for k := range x.Candidates {
+		c := candidate(&x.Candidates[k])
+		if x.Here != nil && x.Here.Node == c.GetNode() {
+			c.Chosen, here = true, true
+		}
+		out.Candidates = append(out.Candidates, c)
+	}
+	if x.Here != nil && x.Here.Feasible && !here && len(x.Here.Scores) > 0 {
+		c := candidate(&x.Here.Candidate)
+		c.Chosen = true
+		out.Candidates = append(out.Candidates, c)
+	}
+	return out
+}
+
+var phases = map[cluster.Phase]schedulingv1.PodState{
+	cluster.Pending: schedulingv1.PodState_POD_STATE_UNSPECIFIED, // its shard knows more
+	cluster.Assumed: schedulingv1.PodState_POD_STATE_ASSUMED,
+	cluster.Bound:   schedulingv1.PodState_POD_STATE_BOUND,
+}
+
+func miss(m *explain.Miss) *schedulingv1.Miss {
+	out := &schedulingv1.Miss{Node: m.Name}
+	for k, detail := range m.Details() {
+		out.Obstacles = append(out.Obstacles, obstacle(&m.Lacks[k], detail))
+	}
+	return out
+}
+
+func obstacle(l *engine.Lack, detail string) *schedulingv1.Obstacle {
+	out := &schedulingv1.Obstacle{Plugin: l.Plugin, Reason: l.Reason, Unresolvable: l.Unresolvable, Detail: detail}
+	if l.Resource != "" {
+		out.Shortfall = &schedulingv1.Shortfall{Resource: l.Resource, Wanted: l.Requested, Free: l.Free, Allocatable: l.Capacity}
+	}
+	return out
+}
+
+var suggestionKinds = map[explain.ChangeKind]schedulingv1.SuggestionKind{
+	explain.ReduceRequests: schedulingv1.SuggestionKind_SUGGESTION_KIND_REDUCE_REQUEST,
+	explain.Tolerate:       schedulingv1.SuggestionKind_SUGGESTION_KIND_ADD_TOLERATION,
+	explain.DropConditions: schedulingv1.SuggestionKind_SUGGESTION_KIND_LOOSEN_CONSTRAINT,
+	explain.LabelNode:      schedulingv1.SuggestionKind_SUGGESTION_KIND_LABEL_NODE,
+	explain.Uncordon:       schedulingv1.SuggestionKind_SUGGESTION_KIND_UNCORDON_NODE,
+	explain.RemoveTaints:   schedulingv1.SuggestionKind_SUGGESTION_KIND_REMOVE_TAINT,
+	explain.AddNode:        schedulingv1.SuggestionKind_SUGGESTION_KIND_ADD_NODE,
+	explain.Preempt:        schedulingv1.SuggestionKind_SUGGESTION_KIND_PREEMPT,
+}
+
+func suggestion(c *explain.Change) *schedulingv1.Suggestion {
+	out := &schedulingv1.Suggestion{Kind: suggestionKinds[c.Kind], Text: c.String(), Node: c.Node, Nodes: c.Opens, Violations: c.Violations}
+	if c.Kind == explain.AddNode {
+		out.Node = "" // it does not exist yet
+	}
+	for _, v := range c.Victims {
+		out.Victims = append(out.Victims, v.Namespace+"/"+v.Name)
+	}
+	return out
+}
+
+func candidate(c *explain.Candidate) *schedulingv1.Candidate {
+	out := &schedulingv1.Candidate{Node: c.Node, Total: c.Total}
+	for _, s := range c.Scores {
+		out.Scores = append(out.Scores, &schedulingv1.PluginScore{Plugin: s.Plugin, Raw: s.Raw, Normalized: s.Normalized, Weight: s.Weight})
+	}
+	return out
+}

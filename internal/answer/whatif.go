@@ -1,0 +1,359 @@
+package answer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/whatif"
+)
+
+// Bounds of requests, as the proto says them.
+const (
+	maxChanges  = 1000
+	maxPods     = 10_000
+	maxAdded    = 10_000
+	maxCapacity = 1_000_000
+	maxMoves    = 1000
+
+	standardCapacity = 10_000
+)
+
+// WhatIf makes the changes of a request in a sandbox, schedules its pods, says what would happen, and takes all back.
+func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRequest) (*schedulingv1.WhatIfResponse, error) {
+	load, err := workload(req.GetManifests(), req.GetTimes())
+	if err != nil {
+		return nil, err
+	}
+	if len(req.GetChanges()) == 0 && len(load.Pods) == 0 && !req.GetPending() {
+		return nil, rpc.Invalid(rpc.Violation{Field: "changes", Description: "nothing is asked: give changes, manifests or pending"})
+	}
+	response := &schedulingv1.WhatIfResponse{Version: version(box)}
+	err = try(ctx, box, func(w *whatif.World) error {
+		// 1. The changes. Pods that they displace are placed again.
+		response.Before = utilization(whatif.UsageOf(w.State()))
+		changes := changes{w: w, from: make(map[cluster.PodID]whatif.Moved)}
+		if err := changes.make(req.GetChanges()); err != nil {
+			return err
+		}
+		response.Notes = changes.notes
+		// 2. The pods, all in one queue.
+		pods := changes.displaced
+		if req.GetPending() {
+			for _, id := range whatif.Pending(w) {
+				if _, displaced := changes.from[id]; !displaced {
+					pods = append(pods, id)
+				}
+			}
+		}
+		added, err := w.Add(load)
+		if err != nil {
+			return rpc.Invalid(rpc.Violation{Field: "manifests", Description: err.Error()})
+		}
+		outcomes, err := whatif.Place(w, append(pods, added...), whatif.PlaceOptions{Preempt: !req.GetNoPreemption()})
+		if err != nil {
+			return err
+		}
+		// 3. What became of them.
+		for k := range outcomes {
+			o := outcome(&outcomes[k])
+			if moved, ok := changes.from[outcomes[k].Pod]; ok {
+				o.From, o.Protected = moved.From, moved.Protected
+			}
+			if o.GetNode() != "" {
+				response.Placed++
+			} else {
+				response.Unplaced++
+			}
+			if !req.GetSummaryOnly() {
+				response.Outcomes = append(response.Outcomes, o)
+			}
+		}
+		if !req.GetSummaryOnly() {
+			response.Outcomes = append(response.Outcomes, changes.stays...)
+		}
+		response.After = utilization(whatif.UsageOf(w.State()))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return response, nil
+}
+
+// Capacity says how many more of a pod fit.
+func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCapacityRequest) (*schedulingv1.GetCapacityResponse, error) {
+	limit := int(req.GetLimit())
+	var violations []rpc.Violation
+	switch {
+	case limit < 0 || limit > maxCapacity:
+		violations = append(violations, rpc.Violation{Field: "limit", Description: fmt.Sprintf("%d, want 0 to %d", limit, maxCapacity)})
+	case limit == 0:
+		limit = standardCapacity
+	}
+	if (req.GetManifest() == "") == (req.GetName() == "") {
+		violations = append(violations, rpc.Violation{Field: "manifest", Description: "give either a manifest or the name of a pod"})
+	}
+	if err := rpc.Invalid(violations...); err != nil {
+		return nil, err
+	}
+	var load whatif.Workload
+	if req.GetManifest() != "" {
+		var err error
+		if load, err = readWorkload("manifest", req.GetManifest(), 1); err != nil {
+			return nil, err
+		}
+	}
+	response := &schedulingv1.GetCapacityResponse{Version: version(box)}
+	err := try(ctx, box, func(w *whatif.World) error {
+		var pod source.Pod
+		if req.GetName() != "" {
+			id, err := find(w.State(), req.GetNamespace(), req.GetName())
+			if err != nil {
+				return err
+			}
+			pod, _ = w.Pod(id)
+		}
+		changes := changes{w: w, from: make(map[cluster.PodID]whatif.Moved)}
+		if err := changes.make(req.GetChanges()); err != nil {
+			return err
+		}
+		if len(load.Pods) > 0 {
+			pod = load.Pods[0]
+			for _, e := range load.Selectors {
+				if err := w.Observe(e); err != nil {
+					return err
+				}
+			}
+		}
+		room, err := whatif.Capacity(w, pod, limit)
+		if err != nil {
+			return err
+		}
+		response.Fit, response.AtLeast, response.Message = int32(room.Pods), room.AtLeast, room.Message
+		response.Verdicts = verdicts(room.Verdicts)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return response, nil
+}
+
+// Compare schedules pods under two configurations and says what differs.
+func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.CompareRequest) (*schedulingv1.CompareResponse, error) {
+	if req.GetEverything() && req.GetManifests() != "" {
+		return nil, rpc.Invalid(rpc.Violation{Field: "everything", Description: "goes with no manifests"})
+	}
+	load, err := workload(req.GetManifests(), req.GetTimes())
+	if err != nil {
+		return nil, err
+	}
+	response := &schedulingv1.CompareResponse{Version: version(box)}
+	err = try(ctx, box, func(w *whatif.World) error {
+		one, _, err := settings(w, "configuration", req.GetConfiguration())
+		if err != nil {
+			return err
+		}
+		other, _, err := settings(w, "other", req.GetOther())
+		if err != nil {
+			return err
+		}
+		var pods []cluster.PodID
+		switch {
+		case req.GetEverything():
+			pods = whatif.Everything(w)
+		case len(load.Pods) > 0:
+			pods, err = w.Add(load)
+		default:
+			pods = whatif.Pending(w)
+		}
+		if err != nil {
+			return err
+		}
+		if len(pods) > maxPods {
+			return rpc.Invalid(rpc.Violation{Field: "everything", Description: fmt.Sprintf("%d pods, at most %d are possible", len(pods), maxPods)})
+		}
+		c, err := whatif.Compare(w, one, other, pods, whatif.PlaceOptions{Preempt: true})
+		if err != nil {
+			return err
+		}
+		response.One, response.Two = utilization(c.A), utilization(c.B)
+		response.OnlyOne, response.OnlyTwo, response.Moved, response.Same = int32(c.OnlyA), int32(c.OnlyB), int32(c.Moved), int32(c.Same)
+		for _, d := range c.Differ[:min(len(c.Differ), maxMoves)] {
+			response.Moves = append(response.Moves, &schedulingv1.Move{Namespace: d.Namespace, Name: d.Name, One: d.A, Two: d.B})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return response, nil
+}
+
+// changes are made in a world.
+type changes struct {
+	w         *whatif.World
+	displaced []cluster.PodID                // pods that have to find other places
+	from      map[cluster.PodID]whatif.Moved // where they were
+	stays     []*schedulingv1.Outcome        // pods that a drain leaves where they are
+	notes     []string
+}
+
+func (c *changes) make(list []*schedulingv1.Change) error {
+	if len(list) > maxChanges {
+		return rpc.Invalid(rpc.Violation{Field: "changes", Description: fmt.Sprintf("%d of them, at most %d are possible", len(list), maxChanges)})
+	}
+	for i, change := range list {
+		field, err := c.one(change)
+		switch {
+		case err == nil:
+		case rpc.ReasonOf(err) != "", errors.Is(err, whatif.ErrSpoiled), c.w.Context().Err() != nil:
+			return err
+		default:
+			return rpc.Invalid(rpc.Violation{Field: fmt.Sprintf("changes[%d].%s", i, field), Description: err.Error()})
+		}
+	}
+	return nil
+}
+
+// one makes a change, and names its field.
+func (c *changes) one(change *schedulingv1.Change) (field string, err error) {
+	switch x := change.GetChange().(type) {
+	case *schedulingv1.Change_AddNodes:
+		return "add_nodes", c.addNodes(x.AddNodes)
+	case *schedulingv1.Change_RemoveNode:
+		return "remove_node", c.w.RemoveNode(x.RemoveNode)
+	case *schedulingv1.Change_Cordon:
+		return "cordon", c.w.Cordon(x.Cordon, true)
+	case *schedulingv1.Change_Uncordon:
+		return "uncordon", c.w.Cordon(x.Uncordon, false)
+	case *schedulingv1.Change_LabelNode:
+		return "label_node", c.label(x.LabelNode)
+	case *schedulingv1.Change_Drain:
+		return "drain", c.drain(x.Drain)
+	case *schedulingv1.Change_Configuration:
+		set, notes, err := settings(c.w, "configuration", x.Configuration)
+		if err != nil {
+			return "configuration", err
+		}
+		c.notes = append(c.notes, notes...)
+		return "configuration", c.w.SetSettings(set)
+	}
+	return "change", errors.New("required")
+}
+
+func (c *changes) label(l *schedulingv1.LabelNode) error {
+	switch {
+	case l.GetKey() == "":
+		return errors.New("key: required")
+	case l.GetRemove() && l.GetValue() != "":
+		return errors.New("value: goes with no remove")
+	case l.GetRemove():
+		return c.w.Unlabel(l.GetNode(), l.GetKey())
+	}
+	return c.w.Label(l.GetNode(), l.GetKey(), l.GetValue())
+}
+
+func (c *changes) drain(name string) error {
+	if c.w.State().Nodes.ByName(name) == cluster.NoNode {
+		return fmt.Errorf("there is no node %q", name)
+	}
+	moved, stays, err := whatif.Evict(c.w, name)
+	if err != nil {
+		return err
+	}
+	for _, m := range moved {
+		c.displaced = append(c.displaced, m.Pod)
+		c.from[m.Pod] = m
+	}
+	for _, s := range stays {
+		c.stays = append(c.stays, &schedulingv1.Outcome{Namespace: s.Namespace, Name: s.Name, Node: s.Node, From: s.Node, Skipped: s.Why})
+	}
+	return nil
+}
+
+func (c *changes) addNodes(a *schedulingv1.AddNodes) error {
+	count := int(a.GetCount())
+	switch {
+	case count < 0 || count > maxAdded:
+		return fmt.Errorf("count: %d, want 0 to %d", count, maxAdded)
+	case (a.GetLike() == "") == (a.GetManifests() == ""):
+		return errors.New("give either like or manifests")
+	}
+	var models []cluster.Node
+	if a.GetLike() != "" {
+		i := c.w.State().Nodes.ByName(a.GetLike())
+		if i == cluster.NoNode {
+			return fmt.Errorf("like: there is no node %q", a.GetLike())
+		}
+		models = append(models, c.w.State().Node(i))
+	} else {
+		events, err := whatif.Events([]byte(a.GetManifests()))
+		if err != nil {
+			return fmt.Errorf("manifests: %w", err)
+		}
+		for _, e := range events {
+			if e.Kind == source.NodeSet {
+				models = append(models, e.Node)
+			}
+		}
+		if len(models) == 0 {
+			return errors.New("manifests: there is no Node in them")
+		}
+	}
+	if n := len(models) * max(count, 1); n > maxAdded {
+		return fmt.Errorf("count: that is %d nodes, at most %d are possible", n, maxAdded)
+	}
+	for _, model := range models {
+		switch {
+		case a.GetLike() != "" || count > 1:
+			if err := c.w.AddNodesLike(model, max(count, 1)); err != nil {
+				return err
+			}
+		case c.w.State().Nodes.ByName(model.Name) != cluster.NoNode:
+			return fmt.Errorf("manifests: there is a node %q already", model.Name)
+		default:
+			if err := c.w.SetNode(model); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// settings are the present ones, with the profiles of a configuration if one is given.
+func settings(w *whatif.World, field, configuration string) (cluster.Settings, []string, error) {
+	if configuration == "" {
+		return w.State().Settings, nil, nil
+	}
+	set, notes, err := whatif.Configured(w.State().Settings, []byte(configuration))
+	if err != nil {
+		return set, nil, rpc.Invalid(rpc.Violation{Field: field, Description: err.Error()})
+	}
+	return set, notes, nil
+}
+
+// workload reads the manifests of a request, if there are any.
+func workload(manifests string, times int32) (whatif.Workload, error) {
+	switch {
+	case times < 0 || times > maxPods:
+		return whatif.Workload{}, rpc.Invalid(rpc.Violation{Field: "times", Description: fmt.Sprintf("%d, want 0 to %d", times, maxPods)})
+	case strings.TrimSpace(manifests) == "":
+		return whatif.Workload{}, nil
+	}
+	return readWorkload("manifests", manifests, int(times))
+}
+
+func readWorkload(field, manifests string, times int) (whatif.Workload, error) {
+	load, err := whatif.ReadWorkload([]byte(manifests), times, maxPods)
+	if err != nil {
+		return load, rpc.Invalid(rpc.Violation{Field: field, Description: err.Error()})
+	}
+	return load, nil
+}

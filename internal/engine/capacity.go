@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"math/bits"
+	"sort"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// Capacity is how many more pods of a subject the nodes of a state have room for.
+type Capacity struct {
+	Pods     int64          // no more than the limit
+	Nodes    int32          // that there are
+	Verdicts []VerdictCount // why no node takes one more; unless the limit was reached
+}
+
+// Capacity counts how many more pods of a subject fit, one after the other, up to a limit: on each node by itself, by the filters
+// that run on it, as if so many had come already. False: the state has no such class, or pods on other nodes decide too; then
+// they have to be placed.
+func (e *Evaluator) Capacity(st *cluster.State, s Subject, limit int64) (Capacity, bool) {
+	c := e.class(st, s)
+	if c == nil {
+		return Capacity{}, false
+	}
+	defer c.mu.Unlock()
+	if c.topology.filters() {
+		return Capacity{}, false
+	}
+	spec := &st.Class(s.Class).Spec
+	spans := e.split(words{0, len(st.Nodes.Live)}, st.Nodes.Count())
+	parts := make([]Capacity, len(spans))
+	each(spans, func(k int, span words) {
+		var t tally
+		for w := span.first; w < span.end; w++ {
+			for live := st.Nodes.Live[w]; live != 0; live &= live - 1 {
+				i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(live))
+				n, v := c.copies(st, spec, i, limit)
+				parts[k].Nodes++
+				parts[k].Pods = min(parts[k].Pods+n, limit)
+				if !v.Feasible() {
+					t.add(v, i)
+				}
+			}
+		}
+		parts[k].Verdicts = t.verdicts(st, c.program)
+	})
+	var out Capacity
+	verdicts := make([][]VerdictCount, len(parts))
+	for k := range parts {
+		out.Nodes += parts[k].Nodes
+		out.Pods = min(out.Pods+parts[k].Pods, limit)
+		verdicts[k] = parts[k].Verdicts
+	}
+	if out.Pods < limit {
+		out.Verdicts = MergeVerdicts(verdicts...)
+	}
+	return out, true
+}
+
+// copies returns how many pods of the class a live node takes, up to a limit, and the verdict on one more, which is feasible if
+// the limit was reached.
+func (c *class) copies(st *cluster.State, spec *cluster.ClassSpec, i cluster.NodeIndex, limit int64) (int64, Verdict) {
+	if v := c.program.preFilter(st, i); v != codeFeasible {
+		return 0, v
+	}
+	with := nomineesOf(st, i, c.kind.priority, cluster.NoPod)
+	if with == nil {
+		with = newHypothesis(st)
+	}
+	came := int64(0)
+	verdict := func(n int64) Verdict { // with n there already, and whoever is nominated: without, there is more room
+		with.come(st, spec, n-came)
+		came = n
+		return c.program.pass(st, i, with)
+	}
+	if v := verdict(0); !v.Feasible() {
+		return 0, v
+	}
+	// The first number that is too large lies between two powers of 2.
+	least, most := int64(0), int64(1)
+	for most < limit && verdict(most).Feasible() {
+		least, most = most, 2*most
+	}
+	most = min(most, limit)
+	n := least + 1 + int64(sort.Search(int(most-least-1), func(k int) bool { return !verdict(least + 1 + int64(k)).Feasible() }))
+	if n >= limit {
+		return limit, codeFeasible
+	}
+	return n, verdict(n)
+}
+
+// come makes n pods of a class come to the node.
+func (h *hypothesis) come(st *cluster.State, spec *cluster.ClassSpec, n int64) {
+	h.pods += n
+	for _, q := range spec.Requests {
+		if r, ok := st.Resource(q.Name); ok {
+			h.requested[r] += n * q.Value
+		}
+	}
+	for _, port := range spec.HostPorts {
+		if h.ports == nil {
+			h.ports = make(map[cluster.HostPort]int32)
+		}
+		h.ports[port] += int32(n)
+	}
+}

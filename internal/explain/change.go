@@ -1,0 +1,602 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/whatif"
+)
+
+// ChangeKind is a kind of intervention. Smaller ones touch less that is not the pod's own.
+type ChangeKind int
+
+// The kinds, the smallest first. The first three change the pod alone: to take less, or to go where it did not want to. The next
+// three change one node, the first of them only its labels; the other two open it to all pods, though somebody has closed it.
+// Then one has to pay for a node. The last ends the work of other pods.
+const (
+	// ReduceRequests asks for less of some resources: on the node where the sum of the relative reductions is the least.
+	ReduceRequests ChangeKind = iota
+	// Tolerate adds tolerations: as few as possible, of those that open most nodes.
+	Tolerate
+	// DropConditions takes labels out of the node selector, or conditions out of one required node affinity term: as few as
+	// possible, of those that open most nodes.
+	DropConditions
+	// LabelNode changes labels of one node: as few as possible.
+	LabelNode
+	// Uncordon makes one node schedulable.
+	Uncordon
+	// RemoveTaints takes taints from one node: as few as possible.
+	RemoveTaints
+	// AddNode adds one node like one that there is, but empty and well: with the least CPU, then memory.
+	AddNode
+	// Preempt evicts pods of lower priority from one node: those that preemption would choose.
+	Preempt
+)
+
+func (k ChangeKind) String() string {
+	return [...]string{
+		"reduce requests", "tolerate", "drop conditions", "label node", "uncordon", "remove taints", "add node", "preempt",
+	}[k]
+}
+
+// Change is a change after which the pod is schedulable. What is set depends on the kind.
+type Change struct {
+	Kind ChangeKind
+	// Node is one that can take the pod then; of AddNode, the one that the new one is like.
+	Node string
+	// Opens is how many nodes can take the pod then.
+	Opens int32
+
+	Requests    []RequestChange      // of ReduceRequests
+	Tolerations []cluster.Toleration // of Tolerate
+	Conditions  []Condition          // of DropConditions
+	Labels      []LabelChange        // of LabelNode
+	Taints      []cluster.Taint      // of RemoveTaints
+	Victims     []Victim             // of Preempt, the most important first
+	Violations  int32                // of Preempt: how many victims a PodDisruptionBudget protects
+
+	added string // of AddNode: what the new node is called in the sandbox
+}
+
+// RequestChange is another request of a resource, in its unit.
+type RequestChange struct {
+	Resource string
+	From, To int64
+}
+
+// Condition is what the pod's node selector or a required node affinity term asks for. Term is the term's place, -1 for the node
+// selector; Index is the condition's place in it, among its Fields if Field.
+type Condition struct {
+	Term, Index int
+	Field       bool
+	cluster.Requirement
+}
+
+// LabelChange is a new value of a label, or its removal.
+type LabelChange struct {
+	Key, Value string
+	Remove     bool
+}
+
+// Victim is a pod that would be evicted.
+type Victim struct {
+	UID, Namespace, Name string
+	Priority             int32
+}
+
+const (
+	hostname     = "kubernetes.io/hostname"
+	cordonTaint  = "node.kubernetes.io/unschedulable"
+	systemTaints = "node.kubernetes.io/" // say that a node is not well: to tolerate or remove them helps nobody
+	maxShapes    = 8                     // that are tried for AddNode
+)
+
+// systemLabels are the prefixes of labels that say what a node is. To change them would be to lie.
+var systemLabels = []string{
+	"kubernetes.io/", "beta.kubernetes.io/", "node.kubernetes.io/", "topology.kubernetes.io/", "failure-domain.beta.kubernetes.io/",
+}
+
+// findings collects, node by node, what comes nearest and what single changes could help.
+type findings struct {
+	st       *cluster.State
+	pin      string
+	unjudged bool // what the pod asks for cannot be judged
+
+	nearest []Miss
+
+	smallest    idea // of ReduceRequests
+	tolerations sets
+	conditions  sets
+	label       idea
+	cordoned    idea
+	tainted     idea
+	shapes      map[shapeKey]cluster.NodeIndex // the first node of each
+}
+
+// idea is a node with what it lacks, and how little that is.
+type idea struct {
+	some  bool
+	node  cluster.NodeIndex
+	size  float64
+	lacks []engine.Lack
+}
+
+// offer takes a node if it lacks less. Nodes come by index.
+func (d *idea) offer(i cluster.NodeIndex, size float64, lacks []engine.Lack) {
+	if !d.some || size < d.size {
+		*d = idea{true, i, size, append(d.lacks[:0], lacks...)}
+	}
+}
+
+// sets are the nodes of which each lacks only one kind of things, by the set of these things.
+type sets struct {
+	byKey   map[string]*set
+	scratch []byte
+}
+
+type set struct {
+	node  cluster.NodeIndex // the first
+	nodes int
+	lacks []engine.Lack // of the first
+}
+
+// add adds a node with its things written as a key.
+func (s *sets) add(i cluster.NodeIndex, lacks []engine.Lack) {
+	if found := s.byKey[string(s.scratch)]; found != nil {
+		found.nodes++
+		return
+	}
+	if s.byKey == nil {
+		s.byKey = make(map[string]*set)
+	}
+	s.byKey[string(s.scratch)] = &set{i, 1, slices.Clone(lacks)}
+}
+
+// best returns the set of fewest things, of these that of most nodes, of these that of the first node.
+func (s *sets) best() *set {
+	var best *set
+	for _, one := range s.byKey {
+		if best == nil || cmp.Or(cmp.Compare(len(one.lacks), len(best.lacks)), cmp.Compare(best.nodes, one.nodes), cmp.Compare(one.node, best.node)) < 0 {
+			best = one
+		}
+	}
+	return best
+}
+
+// visit is for engine.Survey.
+func (f *findings) visit(i cluster.NodeIndex, lacks []engine.Lack) {
+	if f.unjudged || f.pin != "" && f.st.Nodes.Spec[i].Name != f.pin {
+		return
+	}
+	f.nearest = keep(f.nearest, Miss{Node: i, Things: len(lacks), Relative: relative(lacks)})
+	switch all := kindOf(lacks); all {
+	case engine.NodeResourcesFit:
+		if !slices.ContainsFunc(lacks, func(l engine.Lack) bool { return l.Resource == "pods" || l.Free <= 0 }) {
+			f.smallest.offer(i, relative(lacks), lacks)
+		}
+	case engine.TaintToleration:
+		if !slices.ContainsFunc(lacks, func(l engine.Lack) bool { return strings.HasPrefix(l.Taint.Key, systemTaints) }) {
+			f.tainted.offer(i, float64(len(lacks)), lacks)
+			f.tolerations.scratch = f.tolerations.scratch[:0]
+			for k := range lacks {
+				f.tolerations.scratch = appendTaint(f.tolerations.scratch, lacks[k].Taint)
+			}
+			f.tolerations.add(i, lacks)
+		}
+	case engine.NodeAffinity:
+		f.affinity(i, lacks)
+	case engine.NodeUnschedulable:
+		f.cordoned.offer(i, 1, lacks)
+	}
+	f.shape(i, lacks)
+}
+
+// kindOf returns the plugin that all lacks are of, "" if they are of several.
+func kindOf(lacks []engine.Lack) string {
+	for k := range lacks {
+		if lacks[k].Plugin != lacks[0].Plugin {
+			return ""
+		}
+	}
+	return lacks[0].Plugin
+}
+
+func appendTaint(b []byte, t *cluster.Taint) []byte {
+	for _, text := range []string{t.Key, t.Value, t.Effect} {
+		b = binary.AppendUvarint(b, uint64(len(text)))
+		b = append(b, text...)
+	}
+	return b
+}
+
+// affinity takes a node that only node affinity keeps the pod off.
+func (f *findings) affinity(i cluster.NodeIndex, lacks []engine.Lack) {
+	own, labels := true, true // of the pod itself, and of labels that may change
+	b := f.conditions.scratch[:0]
+	for k := range lacks {
+		l := &lacks[k]
+		own = own && l.Wanted != nil && l.Reason == engine.ReasonNodeAffinity
+		labels = labels && l.Wanted != nil && !l.Field && !slices.ContainsFunc(systemLabels, func(p string) bool { return strings.HasPrefix(l.Wanted.Key, p) })
+		b = binary.AppendVarint(b, int64(l.Term))
+		b = binary.AppendVarint(b, int64(l.Index))
+		b = strconv.AppendBool(b, l.Field)
+	}
+	f.conditions.scratch = b
+	if own {
+		f.conditions.add(i, lacks)
+	}
+	if labels {
+		f.label.offer(i, float64(len(lacks)), lacks)
+	}
+}
+
+// shapeKey tells apart nodes that would be different if they were new.
+type shapeKey struct {
+	shape  *cluster.NodeShape
+	labels uint64
+}
+
+// shape takes a node if one like it, but new, may have all that this one lacks.
+func (f *findings) shape(i cluster.NodeIndex, lacks []engine.Lack) {
+	for k := range lacks {
+		l := &lacks[k]
+		switch l.Plugin {
+		case engine.NodeUnschedulable, engine.NodePorts:
+		case engine.TaintToleration:
+			if !strings.HasPrefix(l.Taint.Key, systemTaints) {
+				return
+			}
+		case engine.NodeResourcesFit:
+			if l.Requested > l.Capacity {
+				return
+			}
+		case engine.PodTopologySpread, engine.InterPodAffinity:
+			// What pods nominated to this node deny is not denied to others of its domain.
+			shared := l.TopologyKey != hostname && len(f.st.NominatedOn(f.st.Nodes.Spec[i].Name)) == 0
+			if l.NoKey || shared || l.Reason == engine.ReasonAffinity {
+				return
+			}
+		default:
+			return
+		}
+	}
+	host := f.st.Symbols.Lookup(hostname)
+	key := shapeKey{shape: f.st.Nodes.Spec[i].NodeShape}
+	for _, l := range f.st.Nodes.Labels[i] {
+		if l.Key != host {
+			key.labels = cluster.Mix(key.labels ^ uint64(l.Key)<<32 ^ uint64(l.Value))
+		}
+	}
+	if _, known := f.shapes[key]; !known {
+		if f.shapes == nil {
+			f.shapes = make(map[shapeKey]cluster.NodeIndex)
+		}
+		f.shapes[key] = i
+	}
+}
+
+// errNoHelp says that a change does not help after all.
+var errNoHelp = errors.New("the change does not help")
+
+// changes makes each change that could help on the sandbox, and returns those that do.
+func (f *findings) changes(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (changes []Change, noPreemption string, err error) {
+	try := func(change func(*whatif.World) (Change, error)) (helps bool) {
+		if err != nil {
+			return false
+		}
+		var made Change
+		tried := s.Try(ctx, func(w *whatif.World) error {
+			var err error
+			if made, err = change(w); err != nil {
+				return err
+			}
+			return made.prove(w, pod)
+		})
+		switch {
+		case errors.Is(tried, errNoHelp):
+			return false
+		case tried != nil:
+			err = tried
+			return false
+		}
+		changes = append(changes, made)
+		return true
+	}
+	if d := f.smallest; d.some {
+		try(func(w *whatif.World) (Change, error) { return reduce(w, pod, &d) })
+	}
+	if one := f.tolerations.best(); one != nil {
+		try(func(w *whatif.World) (Change, error) { return tolerate(w, pod, one) })
+	}
+	if one := f.conditions.best(); one != nil {
+		try(func(w *whatif.World) (Change, error) { return drop(w, pod, one) })
+	}
+	if d := f.label; d.some {
+		try(func(w *whatif.World) (Change, error) { return relabel(w, &d) })
+	}
+	if d := f.cordoned; d.some {
+		try(func(w *whatif.World) (Change, error) { return uncordon(w, d.node) })
+	}
+	if d := f.tainted; d.some {
+		try(func(w *whatif.World) (Change, error) { return untaint(w, &d) })
+	}
+	for _, i := range f.smallestShapes() {
+		if try(func(w *whatif.World) (Change, error) { return addNode(w, i) }) {
+			break
+		}
+	}
+	try(func(w *whatif.World) (Change, error) {
+		var c Change
+		var err error
+		c, noPreemption, err = preempt(w, pod)
+		return c, err
+	})
+	return changes, noPreemption, err
+}
+
+// prove counts the nodes that can take the pod now that the change is made. It fails with errNoHelp unless the changed node is one
+// of them. If the pod is what has changed, any node will do: how it counts others for spreading may have changed with it, so
+// that the one which was thought of is not among them.
+func (c *Change) prove(w *whatif.World, pod cluster.PodID) error {
+	st, e := w.State(), w.Evaluator()
+	row := st.Pod(pod)
+	subject := engine.SubjectOf(&row.Pod)
+	fits := func(i cluster.NodeIndex) bool {
+		self := cluster.NoPod
+		if st.Nodes.ByName(row.Nominated) == i {
+			self = pod
+		}
+		v, ok := e.Node(st, subject, self, i)
+		return ok && v.Feasible() && (row.Pin == "" || row.Pin == st.Nodes.Spec[i].Name)
+	}
+	changed := st.Nodes.ByName(c.Node)
+	if c.Kind == AddNode {
+		changed = st.Nodes.ByName(c.added)
+	}
+	proven := fits(changed)
+	switch {
+	case row.Pin != "":
+		c.Opens = 1
+	default:
+		feasible, _ := e.Filter(st, subject, everything(st))
+		c.Opens = feasible.FeasibleCount
+		if i := st.Nodes.ByName(row.Nominated); i != cluster.NoNode && fits(i) {
+			if v, _ := e.Node(st, subject, cluster.NoPod, i); !v.Feasible() {
+				c.Opens++ // only the pod itself, as a nominee, is in its way there
+			}
+		}
+		for i := cluster.NodeIndex(0); !proven && c.Kind <= DropConditions && int(i) < st.Nodes.Len(); i++ {
+			if feasible.Eligible.Has(i) && fits(i) {
+				proven, c.Node = true, st.Nodes.Spec[i].Name
+			}
+		}
+	}
+	if !proven {
+		return errNoHelp
+	}
+	return nil
+}
+
+// respecify gives the pod another class.
+func respecify(w *whatif.World, id cluster.PodID, change func(*cluster.ClassSpec)) error {
+	pod, _ := w.Pod(id)
+	change(&pod.Class)
+	_, err := w.AddPod(pod)
+	return err
+}
+
+func reduce(w *whatif.World, pod cluster.PodID, d *idea) (Change, error) {
+	c := Change{Kind: ReduceRequests, Node: w.State().Nodes.Spec[d.node].Name}
+	for k := range d.lacks {
+		c.Requests = append(c.Requests, RequestChange{d.lacks[k].Resource, d.lacks[k].Requested, d.lacks[k].Free})
+	}
+	return c, respecify(w, pod, func(spec *cluster.ClassSpec) {
+		spec.Requests, spec.ScoreRequests = slices.Clone(spec.Requests), slices.Clone(spec.ScoreRequests)
+		for _, r := range c.Requests {
+			for _, quantities := range [][]cluster.Quantity{spec.Requests, spec.ScoreRequests} {
+				for k := range quantities {
+					if quantities[k].Name == r.Resource {
+						quantities[k].Value = min(quantities[k].Value, r.To)
+					}
+				}
+			}
+			switch r.Resource {
+			case "cpu":
+				spec.NonZeroCPU = min(spec.NonZeroCPU, r.To)
+			case "memory":
+				spec.NonZeroMemory = min(spec.NonZeroMemory, r.To)
+			}
+		}
+	})
+}
+
+func tolerate(w *whatif.World, pod cluster.PodID, s *set) (Change, error) {
+	c := Change{Kind: Tolerate, Node: w.State().Nodes.Spec[s.node].Name}
+	for k := range s.lacks {
+		t := s.lacks[k].Taint
+		toleration := cluster.Toleration{Key: t.Key, Operator: "Equal", Value: t.Value, Effect: t.Effect}
+		if !slices.Contains(c.Tolerations, toleration) {
+			c.Tolerations = append(c.Tolerations, toleration)
+		}
+	}
+	return c, respecify(w, pod, func(spec *cluster.ClassSpec) { spec.Tolerations = slices.Concat(spec.Tolerations, c.Tolerations) })
+}
+
+func drop(w *whatif.World, pod cluster.PodID, s *set) (Change, error) {
+	c := Change{Kind: DropConditions, Node: w.State().Nodes.Spec[s.node].Name}
+	for k := range s.lacks {
+		l := &s.lacks[k]
+		c.Conditions = append(c.Conditions, Condition{l.Term, l.Index, l.Field, *l.Wanted})
+	}
+	return c, respecify(w, pod, c.drop)
+}
+
+// drop takes the conditions out of a class. A term without any would match nothing: with the last condition of a term, all
+// required terms go.
+func (c *Change) drop(spec *cluster.ClassSpec) {
+	selector, required := []cluster.Label(nil), slices.Clone(spec.Required)
+	has := func(term, index int, field bool) bool {
+		return slices.ContainsFunc(c.Conditions, func(d Condition) bool { return d.Term == term && d.Index == index && d.Field == field })
+	}
+	for k, l := range spec.NodeSelector {
+		if !has(-1, k, false) {
+			selector = append(selector, l)
+		}
+	}
+	rest := func(term int, of []cluster.Requirement, field bool) (out []cluster.Requirement) {
+		for k := range of {
+			if !has(term, k, field) {
+				out = append(out, of[k])
+			}
+		}
+		return out
+	}
+	for k, t := range required {
+		required[k] = cluster.NodeSelectorTerm{Expressions: rest(k, t.Expressions, false), Fields: rest(k, t.Fields, true)}
+		if len(t.Expressions)+len(t.Fields) > 0 && len(required[k].Expressions)+len(required[k].Fields) == 0 {
+			required, spec.HasRequired = nil, false
+			break
+		}
+	}
+	spec.NodeSelector, spec.Required = selector, required
+}
+
+func relabel(w *whatif.World, d *idea) (Change, error) {
+	node := w.State().Node(d.node)
+	c := Change{Kind: LabelNode, Node: node.Name}
+	for k := range d.lacks {
+		l, ok := labelFor(d.lacks[k].Wanted)
+		if !ok {
+			return c, errNoHelp
+		}
+		c.Labels = append(c.Labels, l)
+	}
+	for _, l := range c.Labels {
+		change := func() error { return w.Label(node.Name, l.Key, l.Value) }
+		if l.Remove {
+			change = func() error { return w.Unlabel(node.Name, l.Key) }
+		}
+		if err := change(); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// labelFor returns what makes a node meet a requirement that it does not meet.
+func labelFor(r *cluster.Requirement) (LabelChange, bool) {
+	number := func(by int64, end int64) (LabelChange, bool) {
+		n, err := strconv.ParseInt(r.Values[0], 10, 64)
+		return LabelChange{Key: r.Key, Value: strconv.FormatInt(n+by, 10)}, err == nil && n != end
+	}
+	switch r.Operator {
+	case "In":
+		if len(r.Values) > 0 {
+			return LabelChange{Key: r.Key, Value: r.Values[0]}, true
+		}
+	case "Exists":
+		return LabelChange{Key: r.Key}, true
+	case "NotIn", "DoesNotExist":
+		return LabelChange{Key: r.Key, Remove: true}, true
+	case "Gt":
+		return number(1, math.MaxInt64)
+	case "Lt":
+		return number(-1, math.MinInt64)
+	}
+	return LabelChange{}, false
+}
+
+func uncordon(w *whatif.World, i cluster.NodeIndex) (Change, error) {
+	node := w.State().Node(i)
+	node.Unschedulable, node.Taints = false, withoutTaints(node.Taints, func(t cluster.Taint) bool { return t.Key == cordonTaint })
+	return Change{Kind: Uncordon, Node: node.Name}, w.SetNode(node)
+}
+
+func untaint(w *whatif.World, d *idea) (Change, error) {
+	node := w.State().Node(d.node)
+	c := Change{Kind: RemoveTaints, Node: node.Name}
+	for k := range d.lacks {
+		c.Taints = append(c.Taints, *d.lacks[k].Taint)
+	}
+	node.Taints = withoutTaints(node.Taints, func(t cluster.Taint) bool { return slices.Contains(c.Taints, t) })
+	return c, w.SetNode(node)
+}
+
+// withoutTaints returns a copy: nodes share their taints.
+func withoutTaints(taints []cluster.Taint, goes func(cluster.Taint) bool) []cluster.Taint {
+	return slices.DeleteFunc(slices.Clone(taints), goes)
+}
+
+// smallestShapes returns a node of each of the smallest shapes that a new node may have, the smallest first.
+func (f *findings) smallestShapes() []cluster.NodeIndex {
+	n := &f.st.Nodes
+	var out []cluster.NodeIndex
+	compare := func(a, b cluster.NodeIndex) int {
+		return cmp.Or(
+			cmp.Compare(n.Allocatable[cluster.CPU][a], n.Allocatable[cluster.CPU][b]),
+			cmp.Compare(n.Allocatable[cluster.Memory][a], n.Allocatable[cluster.Memory][b]),
+			cmp.Compare(a, b),
+		)
+	}
+	for _, i := range f.shapes {
+		at, _ := slices.BinarySearchFunc(out, i, compare)
+		if at < maxShapes {
+			out = slices.Insert(out[:min(len(out), maxShapes-1)], at, i)
+		}
+	}
+	return out
+}
+
+func addNode(w *whatif.World, i cluster.NodeIndex) (Change, error) {
+	node := w.State().Node(i)
+	c := Change{Kind: AddNode, Node: node.Name, added: freshName(w.State(), node.Name)}
+	node.Name = c.added
+	for k := range node.Labels {
+		if node.Labels[k].Key == hostname {
+			node.Labels[k].Value = node.Name
+		}
+	}
+	node.Unschedulable = false
+	node.Taints = withoutTaints(node.Taints, func(t cluster.Taint) bool { return strings.HasPrefix(t.Key, systemTaints) })
+	return c, w.SetNode(node)
+}
+
+// freshName returns a name that no node has.
+func freshName(st *cluster.State, name string) string {
+	for st.Nodes.ByName(name) != cluster.NoNode {
+		name += "-new"
+	}
+	return name
+}
+
+// preempt evicts those that preemption would choose. It also says why the pod may not preempt.
+func preempt(w *whatif.World, pod cluster.PodID) (Change, string, error) {
+	st, e := w.State(), w.Evaluator()
+	if why, ok := e.Preempts(st, pod); !ok {
+		return Change{}, why, errNoHelp
+	}
+	found, _ := e.DryRun(st, pod, everything(st), 1)
+	if len(found.Candidates) == 0 {
+		return Change{}, "", errNoHelp
+	}
+	best := &found.Candidates[0]
+	c := Change{Kind: Preempt, Node: st.Nodes.Spec[best.Node].Name, Violations: best.Violations}
+	for _, id := range best.Victims {
+		victim := st.Pod(id)
+		c.Victims = append(c.Victims, Victim{victim.UID, victim.Namespace, victim.Name, victim.Priority})
+	}
+	for _, id := range best.Victims {
+		if err := w.RemovePod(id); err != nil {
+			return c, "", err
+		}
+	}
+	return c, "", nil
+}

@@ -1,0 +1,209 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/whatif"
+)
+
+const (
+	maxMisses     = 5
+	maxCandidates = 10
+)
+
+// Cause is why a pod is where it is, or nowhere.
+type Cause int
+
+// The causes. The first that holds is told, in this order.
+const (
+	Placed      Cause = iota // it is on a node
+	Gated                    // it has scheduling gates: nobody tries to place it
+	NoProfile                // no profile has its scheduler name
+	Unsupported              // it asks for what Berth cannot judge
+	Preempting               // pods are being evicted so that it finds room
+	NoNodes                  // there is no node at all
+	Rejected                 // no node can take it
+	Fits                     // some node can take it now: it waits for its turn, or the end of a backoff
+)
+
+func (c Cause) String() string {
+	return [...]string{"placed", "gated", "no profile", "unsupported", "preempting", "no nodes", "rejected", "fits"}[c]
+}
+
+// Explanation is why a pod is where it is, or nowhere, at a version.
+type Explanation struct {
+	Version cluster.Version
+	Pod     Pod
+	Cause   Cause
+
+	// Judged says that the nodes were evaluated: that some profile has the pod's scheduler name. If not, all that follows is
+	// empty.
+	Judged bool
+	// Nodes is how many were evaluated, and Feasible how many of them can take the pod; of a placed pod, as if it were not
+	// placed. Rejections account for the others: each node is counted once, by the first plugin of the profile that rejects it.
+	Nodes, Feasible int32
+	Rejections      []engine.Rejection
+	// Message is kube-scheduler's text of the rejections, if no node is feasible.
+	Message string
+	// Nearest are the nodes that lack least, nearest first, at most 5. Of a pod that is pinned it is the node that it is pinned
+	// to, if that cannot take it. Of a pod that Berth cannot judge there are none.
+	Nearest []Miss
+	// Changes are single changes each of which would make the pod schedulable at this version, the smallest intervention
+	// first; see ChangeKind. Only if the cause is Rejected.
+	Changes []Change
+	// NoPreemption is why the pod may not preempt others, in kube-scheduler's words. It is empty if it may, or if its profile does
+	// not preempt at all. Only if the cause is Rejected.
+	NoPreemption string
+
+	// Candidates are the best nodes, best first, at most 10, as a commit would score them. A pod that is pinned has none: it goes
+	// to its node without scoring.
+	Candidates []Candidate
+	// Here is the node of a placed pod among them, nil if the pod is not placed or its node is not known.
+	Here *Here
+}
+
+// Pod is who is explained.
+type Pod struct {
+	UID, Namespace, Name string
+	Phase                cluster.Phase
+	Node                 string // where it is placed
+	Priority             int32
+	Pin, Nominated       string // see cluster.Pod
+	Gates                []string
+	Deleting             bool
+
+	Profile string // its scheduler name
+	Class   cluster.ClassID
+	// ClassPending and ClassPlaced are how many pods are of the class, this one included.
+	ClassPending, ClassPlaced int
+	// Unsupported is what Berth cannot judge, and UnsupportedPlugin the plugin that would.
+	Unsupported, UnsupportedPlugin string
+}
+
+// Explain explains a pod of a sandbox's cluster. An error says that there is no such pod, that ctx has ended, or that the
+// sandbox is of no use any more.
+func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explanation, error) {
+	out := Explanation{Version: s.Version()}
+	var found findings
+	err := s.Try(ctx, func(w *whatif.World) error {
+		st := w.State()
+		row := st.Pod(pod)
+		if row == nil {
+			return fmt.Errorf("there is no pod %d", pod)
+		}
+		out.Pod = describe(st, row)
+		out.Cause = causeOf(st, row)
+		if out.Judged = st.Profile(out.Pod.Profile) != nil; !out.Judged {
+			return nil
+		}
+		// 1. A pod that is placed is not in its own way.
+		at := row.Node
+		if err := takeOff(w, pod); err != nil {
+			return err
+		}
+		// 2. What do all nodes say?
+		found = findings{st: st, pin: out.Pod.Pin, unjudged: out.Pod.Unsupported != ""}
+		survey, ok := w.Evaluator().Survey(st, pod, found.visit)
+		if !ok {
+			return fmt.Errorf("pod %d has no class", pod)
+		}
+		out.Nodes, out.Feasible, out.Rejections = survey.Nodes, survey.Feasible, survey.Rejections
+		if out.Cause == Rejected && out.Feasible > 0 {
+			out.Cause = Fits
+		}
+		if out.Feasible == 0 {
+			out.Message = engine.FitMessage(int(out.Nodes), reasonsOf(out.Rejections))
+		}
+		// 3. Those that come nearest, in full.
+		for _, m := range found.nearest {
+			out.Nearest = append(out.Nearest, missOf(w, pod, m.Node))
+		}
+		// 4. How do the best ones score?
+		return out.score(w, pod, at)
+	})
+	if err == nil && out.Cause == Rejected {
+		out.Changes, out.NoPreemption, err = found.changes(ctx, s, pod)
+	}
+	if err != nil {
+		return Explanation{}, fmt.Errorf("explain pod: %w", err)
+	}
+	return out, nil
+}
+
+func describe(st *cluster.State, row *cluster.PodRow) Pod {
+	class := st.Class(row.Class)
+	out := Pod{
+		UID: row.UID, Namespace: row.Namespace, Name: row.Name, Phase: row.Phase, Node: row.NodeName, Priority: row.Priority,
+		Pin: row.Pin, Nominated: row.Nominated, Gates: row.Gates, Deleting: row.Deleting,
+		Profile: class.Spec.SchedulerName, Class: class.ID,
+		Unsupported: class.Spec.Unsupported, UnsupportedPlugin: class.Spec.UnsupportedPlugin,
+	}
+	for _, other := range st.Pods() {
+		if other.Class != row.Class {
+			continue
+		}
+		if other.Placed() {
+			out.ClassPlaced++
+		} else {
+			out.ClassPending++
+		}
+		if out.ClassPlaced+out.ClassPending == class.Pods {
+			break
+		}
+	}
+	return out
+}
+
+// causeOf returns the cause as far as the pod and the number of nodes tell it.
+func causeOf(st *cluster.State, row *cluster.PodRow) Cause {
+	spec := &st.Class(row.Class).Spec
+	switch {
+	case row.Placed():
+		return Placed
+	case len(row.Gates) > 0:
+		return Gated
+	case st.Profile(spec.SchedulerName) == nil:
+		return NoProfile
+	case spec.Unsupported != "":
+		return Unsupported
+	case row.Preempting:
+		return Preempting
+	case st.Nodes.Count() == 0:
+		return NoNodes
+	}
+	return Rejected
+}
+
+// takeOff makes a placed pod pending, and no pod that is nominated.
+func takeOff(w *whatif.World, id cluster.PodID) error {
+	row := w.State().Pod(id)
+	switch row.Phase {
+	case cluster.Pending:
+		return nil
+	case cluster.Assumed:
+		if err := w.Apply(cluster.PodForgotten{ID: id}); err != nil {
+			return err
+		}
+		return w.Apply(cluster.PodNominated{ID: id})
+	}
+	pod := row.Pod
+	pod.NodeName, pod.Nominated = "", ""
+	return w.Apply(cluster.PodSet{ID: id, Pod: pod})
+}
+
+func reasonsOf(rejections []engine.Rejection) []engine.VerdictCount {
+	var out []engine.VerdictCount
+	for _, r := range rejections {
+		out = slices.Concat(out, r.Reasons)
+	}
+	return out
+}
+
+// everything is the range of all nodes.
+func everything(st *cluster.State) cluster.Range {
+	return cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())}
+}

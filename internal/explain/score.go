@@ -1,0 +1,149 @@
+package explain
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/whatif"
+)
+
+// Candidate is a feasible node with its scores.
+type Candidate struct {
+	Node   string
+	Total  int64 // the sum of Weighted
+	Scores []PluginScore
+
+	tie uint64 // orders equal totals, as a commit does
+}
+
+// PluginScore is what one plugin gives a node. Plugins that do not score the pod are left out.
+type PluginScore struct {
+	Plugin     string
+	Raw        int64 // before normalisation; where the plugin does not normalise, the same as Normalized
+	Normalized int64 // 0 to 100
+	Weight     int64 // of the profile
+}
+
+// Weighted returns what the score adds to the total.
+func (s PluginScore) Weighted() int64 { return s.Normalized * s.Weight }
+
+// Here is where a placed pod is, scored as if it were not placed.
+type Here struct {
+	Candidate
+	// Feasible says that the node could take the pod now; if not, Miss says why, and of Candidate only the name is set.
+	Feasible bool
+	Miss     Miss
+	// Best says that a commit would choose this node now. If not, the cluster has changed since, or the node was not chosen by
+	// scores: the pod was pinned or nominated to it, or somebody else has placed it.
+	Best bool
+}
+
+// score scores the feasible nodes for a pending pod; at is where it was placed.
+func (x *Explanation) score(w *whatif.World, pod cluster.PodID, at cluster.NodeIndex) error {
+	st, e := w.State(), w.Evaluator()
+	subject := engine.SubjectOf(&st.Pod(pod).Pod)
+	if at != cluster.NoNode {
+		x.Here = &Here{Candidate: Candidate{Node: st.Nodes.Spec[at].Name}}
+		x.Here.Miss = missOf(w, pod, at)
+		x.Here.Feasible = x.Here.Miss.Things == 0
+	}
+	if x.Feasible == 0 || x.Pod.Pin != "" {
+		return w.Context().Err()
+	}
+	// 1. The best of each group, and the node of the pod itself, as a group of its own.
+	f, _ := e.Filter(st, subject, everything(st))
+	groups, _ := e.Score(st, subject, everything(st), f.Eligible, maxCandidates)
+	listed := len(groups)
+	if x.Here != nil && x.Here.Feasible {
+		if own, ok := e.GroupOf(st, subject, at); ok {
+			groups = append(groups, own)
+		}
+	}
+	scores, ok := e.Totals(st, subject, groups)
+	if !ok {
+		return w.Context().Err()
+	}
+	// 2. The best of all groups.
+	columns := columnsOf(st, subject, groups, scores)
+	seed := engine.TieSeed(st, subject.Class)
+	for g := range groups {
+		if !scores[g].Feasible {
+			continue
+		}
+		for n := range groups[g].Nodes {
+			node := groups[g].Nodes[n].Node
+			c := Candidate{
+				Node: st.Nodes.Spec[node].Name, Total: scores[g].Totals[n],
+				Scores: columns.of(&groups[g], n, &scores[g]), tie: cluster.Mix(uint64(node) ^ seed),
+			}
+			if g == listed {
+				x.Here.Candidate = c
+				continue
+			}
+			x.Candidates = append(x.Candidates, c)
+		}
+	}
+	slices.SortFunc(x.Candidates, func(a, b Candidate) int { return cmp.Or(cmp.Compare(b.Total, a.Total), cmp.Compare(a.tie, b.tie)) })
+	x.Candidates = x.Candidates[:min(len(x.Candidates), maxCandidates)]
+	if x.Here != nil {
+		x.Here.Best = x.Here.Feasible && len(x.Candidates) > 0 && x.Candidates[0].Node == x.Here.Node
+	}
+	return w.Context().Err()
+}
+
+// columns are the plugins that score a subject, with their weights.
+type columns []cluster.PluginWeight
+
+// columnsOf returns the profile's, without those that score no node: they have nothing to go by.
+func columnsOf(st *cluster.State, s engine.Subject, groups []engine.Group, scores []engine.GroupScores) columns {
+	profile := st.Profile(st.Class(s.Class).Spec.SchedulerName)
+	if profile == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(columns(profile.Weights)), func(c cluster.PluginWeight) bool {
+		for g := range groups {
+			for n := range groups[g].Nodes {
+				if !scores[g].Feasible {
+					continue
+				}
+				if raw, normalized := scoreOf(c.Name, &groups[g], n, &scores[g]); normalized != engine.NotScored && (raw != 0 || normalized != 0) {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+func (c columns) of(g *engine.Group, n int, scores *engine.GroupScores) []PluginScore {
+	out := make([]PluginScore, 0, len(c))
+	for _, column := range c {
+		raw, normalized := scoreOf(column.Name, g, n, scores)
+		out = append(out, PluginScore{Plugin: column.Name, Raw: raw, Normalized: normalized, Weight: column.Weight})
+	}
+	return out
+}
+
+// scoreOf returns what a plugin gives the n-th node of a group.
+func scoreOf(plugin string, g *engine.Group, n int, scores *engine.GroupScores) (raw, normalized int64) {
+	fixed := g.Nodes[n].Scores
+	switch plugin {
+	case engine.TaintToleration:
+		return g.Raw.TaintToleration, scores.Normalized.TaintToleration
+	case engine.NodeAffinity:
+		return g.Raw.NodeAffinity, scores.Normalized.NodeAffinity
+	case engine.PodTopologySpread:
+		return scores.PodTopologySpread, scores.Normalized.PodTopologySpread
+	case engine.InterPodAffinity:
+		return scores.InterPodAffinity, scores.Normalized.InterPodAffinity
+	case engine.NodeResourcesFit:
+		return int64(fixed[0]), int64(fixed[0])
+	case engine.NodeResourcesBalancedAllocation:
+		return int64(fixed[1]), int64(fixed[1])
+	case engine.ImageLocality:
+		return int64(fixed[2]), int64(fixed[2])
+	}
+	return 0, 0 // one that Berth does not have
+}

@@ -1,0 +1,144 @@
+package whatif
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// Why pods stay on a node that is drained.
+const (
+	staysDaemon = "it is kept to its node, as pods of a DaemonSet are"
+	staysMirror = "it looks like the mirror of a static pod of its node"
+)
+
+// Drained is what comes of draining nodes.
+type Drained struct {
+	Moved []Moved // pods that had to go, in the order in which their turns come; see Outcome for where they go
+	Stays []Stay  // pods that a drain leaves where they are
+}
+
+// Moved is a pod that had to leave its node.
+type Moved struct {
+	PodOutcome
+	From string
+	// Protected are the PodDisruptionBudgets that do not allow it to be evicted now: a drain waits for them.
+	Protected []string
+}
+
+// Stay is a pod that a drain leaves where it is, and why.
+type Stay struct {
+	Pod                        cluster.PodID
+	UID, Namespace, Name, Node string
+	Why                        string
+}
+
+// Evict cordons nodes and makes their pods pending, as their controllers would make them again elsewhere; it returns them with
+// the nodes that they were on, in the order of their ids. Pods of DaemonSets and mirrors of static pods stay, as with
+// kubectl drain. The ledger does not know controllers of all kinds: a pod that only its own node may run counts as one of a
+// DaemonSet, and one with the name and the toleration that kubelets give to mirrors as a mirror.
+func Evict(w *World, nodes ...string) ([]Moved, []Stay, error) {
+	st := w.State()
+	for _, name := range nodes {
+		if err := w.Cordon(name, true); err != nil {
+			return nil, nil, fmt.Errorf("drain: %w", err)
+		}
+	}
+	var ids []cluster.PodID
+	for _, name := range nodes {
+		for id := range st.PodsOn(st.Nodes.ByName(name)) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids) // a node may be named twice
+	if len(ids) > MaxPods {
+		return nil, nil, fmt.Errorf("drain: %w: %d pods, at most %d are possible", ErrTooMuch, len(ids), MaxPods)
+	}
+	var moved []Moved
+	var stays []Stay
+	left := make(map[*cluster.Budget]int32)
+	for _, id := range ids {
+		row := st.Pod(id)
+		if why := staysWhy(st, row); why != "" {
+			stays = append(stays, Stay{id, row.UID, row.Namespace, row.Name, row.NodeName, why})
+			continue
+		}
+		moved = append(moved, Moved{
+			PodOutcome: PodOutcome{Pod: id, UID: row.UID, Namespace: row.Namespace, Name: row.Name},
+			From:       row.NodeName, Protected: disrupt(st, row, left),
+		})
+	}
+	for k := range moved {
+		var err error
+		if moved[k].Pod, err = w.unbind(moved[k].Pod); err != nil {
+			return nil, nil, fmt.Errorf("drain: %w", err)
+		}
+	}
+	return moved, stays, nil
+}
+
+// unbind makes a placed pod a new one that is pending. It returns its id, which may be another.
+func (w *World) unbind(id cluster.PodID) (cluster.PodID, error) {
+	pod, _ := w.Pod(id)
+	if err := w.RemovePod(id); err != nil {
+		return cluster.NoPod, err
+	}
+	return w.AddPod(Unbound(pod))
+}
+
+// staysWhy returns why a drain leaves a pod where it is, "" if it does not.
+func staysWhy(st *cluster.State, row *cluster.PodRow) string {
+	spec := &st.Class(row.Class).Spec
+	labels := st.Labels(row.Labels)
+	everything := func(t cluster.Toleration) bool {
+		return t.Key == "" && t.Operator == "Exists" && t.Effect == "NoExecute"
+	}
+	switch {
+	case row.Pin != "" && row.Pin == row.NodeName, keptTo(spec, row.NodeName):
+		return staysDaemon
+	case strings.HasSuffix(row.Name, "-"+strings.ToLower(row.NodeName)) && slices.ContainsFunc(spec.Tolerations, everything) &&
+		(labels == nil || labels.Controller == cluster.Controller{}):
+		return staysMirror
+	}
+	return ""
+}
+
+// keptTo reports whether node affinity leaves pods of a class only that node, where the profile does not know them by a pin.
+func keptTo(spec *cluster.ClassSpec, node string) bool {
+	return spec.HasRequired && len(spec.Required) > 0 && !slices.ContainsFunc(spec.Required, func(t cluster.NodeSelectorTerm) bool {
+		return len(t.Fields) != 1 || !slices.Equal(t.Fields[0].Values, []string{node})
+	})
+}
+
+// Drain says where the pods of nodes would go if the nodes were drained: it cordons them, takes their pods away all at once, and
+// places them again.
+func Drain(w *World, nodes []string, o PlaceOptions) (Drained, error) {
+	moved, stays, err := Evict(w, nodes...)
+	if err != nil {
+		return Drained{}, err
+	}
+	ids := make([]cluster.PodID, len(moved))
+	for k := range moved {
+		ids[k] = moved[k].Pod
+	}
+	outcomes, err := Place(w, ids, o)
+	if err != nil {
+		return Drained{}, fmt.Errorf("drain: %w", err)
+	}
+	for k := range moved {
+		moved[k].PodOutcome = outcomes[k]
+	}
+	slices.SortStableFunc(moved, func(a, b Moved) int { return compareTurn(w.turn(a.Pod), w.turn(b.Pod)) })
+	return Drained{Moved: moved, Stays: stays}, nil
+}
+
+// turn returns a pod for compareTurn; an empty one if it is gone.
+func (w *World) turn(id cluster.PodID) *cluster.PodRow {
+	if row := w.State().Pod(id); row != nil {
+		return row
+	}
+	return new(cluster.PodRow)
+}

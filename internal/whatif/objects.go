@@ -1,0 +1,177 @@
+package whatif
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/ledger"
+	"github.com/berth-scheduler/berth/internal/manifest"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// FromObjects returns a Sandbox of a cluster that is described by objects, in JSON or YAML, as
+// "kubectl get nodes,pods,services,replicasets,… -A -o json" gives them: single objects, lists, or several documents. Kinds
+// that scheduling does not read are passed over, and so are fields that are not known and pods that have ended. Pods with a
+// node are bound, others are pending. A namespace that only a pod names has no labels but its name's.
+func FromObjects(data []byte, settings cluster.Settings, config engine.EvaluatorConfig) (*Sandbox, error) {
+	events, err := Events(data)
+	if err != nil {
+		return nil, err
+	}
+	st := cluster.New(cluster.Version{Epoch: 1})
+	if err := st.Apply(cluster.SettingsSet{Settings: settings}); err != nil {
+		return nil, fmt.Errorf("settings: %w", err)
+	}
+	fold := ledger.New(st, st.Apply)
+	for _, e := range events {
+		if err := fold.Observe(e); err != nil {
+			return nil, err
+		}
+	}
+	return sandboxOf(st, config), nil
+}
+
+// Events returns what a source would tell of objects, read as FromObjects reads them: for World.Observe and World.AddPod.
+// A pod that no API server has seen has the uid "object:", its namespace, "/" and its name.
+func Events(data []byte) ([]source.Event, error) {
+	objects, err := readObjects(data)
+	if err != nil {
+		return nil, fmt.Errorf("read objects: %w", err)
+	}
+	return eventsOf(objects), nil
+}
+
+// eventsOf returns what a source would tell of objects: pods last, since they name others.
+func eventsOf(objects []manifest.Object) []source.Event {
+	var others, pods []source.Event
+	namespaces := make(map[string]bool)
+	for _, o := range objects {
+		if o.Namespace != nil {
+			namespaces[o.Namespace.Name] = true
+		}
+	}
+	for _, o := range objects {
+		e, ok := eventOf(o)
+		switch {
+		case !ok:
+		case e.Kind != source.PodSet:
+			others = append(others, e)
+		default:
+			if ns := e.Pod.Namespace; !namespaces[ns] {
+				namespaces[ns] = true
+				others = append(others, newNamespace(ns))
+			}
+			pods = append(pods, e)
+		}
+	}
+	return append(others, pods...)
+}
+
+// newNamespace is a namespace of which only the name is known: an API server gives it that as a label.
+func newNamespace(name string) source.Event {
+	labels := []cluster.Label{{Key: v1.LabelMetadataName, Value: name}}
+	return source.Event{Kind: source.NamespaceSet, Namespace: name, Labels: labels}
+}
+
+// eventOf returns what a source would tell of an object. False: nothing.
+func eventOf(o manifest.Object) (source.Event, bool) {
+	selector := func(s source.Selector, ok bool) (source.Event, bool) {
+		return source.Event{Kind: source.SelectorSet, Selector: s}, ok
+	}
+	switch {
+	case o.Node != nil:
+		return source.Event{Kind: source.NodeSet, Node: source.ReduceNode(o.Node)}, true
+	case o.Pod != nil:
+		o.Pod.UID = cmp.Or(o.Pod.UID, types.UID("object:"+o.Pod.Namespace+"/"+o.Pod.Name))
+		o.Pod.Spec.SchedulerName = cmp.Or(o.Pod.Spec.SchedulerName, v1.DefaultSchedulerName)
+		return source.Event{Kind: source.PodSet, Pod: source.ReducePod(o.Pod)}, !source.Terminal(o.Pod)
+	case o.Namespace != nil:
+		name, labels := source.ReduceNamespace(o.Namespace)
+		return source.Event{Kind: source.NamespaceSet, Namespace: name, Labels: labels}, true
+	case o.Service != nil:
+		return selector(source.ReduceService(o.Service))
+	case o.ReplicationController != nil:
+		return selector(source.ReduceReplicationController(o.ReplicationController))
+	case o.ReplicaSet != nil:
+		return selector(source.ReduceReplicaSet(o.ReplicaSet))
+	case o.StatefulSet != nil:
+		return selector(source.ReduceStatefulSet(o.StatefulSet))
+	case o.PodDisruptionBudget != nil:
+		return source.Event{Kind: source.BudgetSet, Budget: source.ReduceBudget(o.PodDisruptionBudget)}, true
+	}
+	return source.Event{}, false
+}
+
+// readObjects decodes the objects of the kinds that scheduling reads, leniently: an API server has checked them.
+func readObjects(data []byte) ([]manifest.Object, error) {
+	if len(data) > MaxInputBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d are possible", ErrTooMuch, len(data), MaxInputBytes)
+	}
+	var objects []manifest.Object
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
+	for document := 1; ; document++ {
+		var raw json.RawMessage
+		err := decoder.Decode(&raw)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err == nil && len(raw) > 0 && !bytes.Equal(raw, []byte("null")) {
+			objects, err = appendObjects(objects, raw, "")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", document, err)
+		}
+	}
+}
+
+// MaxInputBytes is how much FromObjects and Events read.
+const MaxInputBytes = 1 << 30
+
+// appendObjects decodes an object, or those of a list. Kind is that of an object that does not say its own.
+func appendObjects(to []manifest.Object, raw []byte, kind string) ([]manifest.Object, error) {
+	var head struct {
+		Kind  string            `json:"kind"`
+		Items []json.RawMessage `json:"items"`
+	}
+	if err := json.Unmarshal(raw, &head); err != nil {
+		return nil, err
+	}
+	head.Kind = cmp.Or(head.Kind, kind)
+	if of, list := strings.CutSuffix(head.Kind, "List"); list {
+		for k, item := range head.Items {
+			var err error
+			if to, err = appendObjects(to, item, of); err != nil {
+				return nil, fmt.Errorf("items[%d]: %w", k, err)
+			}
+		}
+		return to, nil
+	}
+	if head.Kind == "" {
+		return nil, errors.New("want an object with apiVersion, kind and metadata")
+	}
+	o, ok := manifest.New(head.Kind)
+	if !ok {
+		return to, nil
+	}
+	if err := json.Unmarshal(raw, o.Value()); err != nil {
+		return nil, fmt.Errorf("%s: %w", head.Kind, err)
+	}
+	if o.Name() == "" {
+		return nil, fmt.Errorf("%s: metadata.name is missing", head.Kind)
+	}
+	if manifest.Namespaced(head.Kind) {
+		o.Meta().Namespace = cmp.Or(o.Meta().Namespace, v1.NamespaceDefault)
+	}
+	return append(to, o), nil
+}

@@ -1,0 +1,394 @@
+package whatif
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+const (
+	// MaxPods bounds how many pods one question is about.
+	MaxPods = 100_000
+	// window is how many pods are looked ahead: nodes are ranked for their kinds together.
+	window = 256
+	// slack is how many more candidates of a kind are looked for than the window has pods of it.
+	slack = 16
+)
+
+// Outcome is what becomes of a pod.
+type Outcome int
+
+// The outcomes.
+const (
+	// Unplaced: no node is feasible.
+	Unplaced Outcome = iota
+	// Placed: on the node that kube-scheduler's filters and scores prefer.
+	Placed
+	// Preempts: it is placed where pods of lower priority had to go for it.
+	Preempts
+	// Evicted: it was placed, and had to go for another.
+	Evicted
+	// Gated: it has scheduling gates, and is not tried.
+	Gated
+	// NotOurs: it is being deleted, or no profile is of its scheduler's name. It is not tried.
+	NotOurs
+)
+
+func (o Outcome) String() string {
+	return [...]string{"unplaced", "placed", "preempts", "evicted", "gated", "not ours"}[o]
+}
+
+// PodOutcome says what becomes of a pod, and why.
+type PodOutcome struct {
+	Pod                  cluster.PodID
+	UID, Namespace, Name string
+	Outcome              Outcome
+	Node                 string   // Placed, Preempts: where it is
+	Victims              []Victim // Preempts: who had to go, the most important first of each preemption
+	// Of pods that are Unplaced: how many nodes there are, why not these, and kube-scheduler's text.
+	Nodes    int
+	Verdicts []engine.VerdictCount
+	Message  string
+}
+
+// Victim is a pod that has to go so that another finds room.
+type Victim struct {
+	Pod                        cluster.PodID
+	UID, Namespace, Name, Node string
+	Priority                   int32
+	Protected                  []string // the PodDisruptionBudgets that do not allow it, by name
+}
+
+// PlaceOptions say how pods are placed.
+type PlaceOptions struct {
+	// Preempt makes room for pods that fit nowhere, if their profile and policy do. The victims are gone at once.
+	Preempt bool
+}
+
+// Place places pending pods as Berth would: one after the other in queue order (priority, then creation, then the order in
+// which they are given), each on the node that is best when its turn comes. It assumes them in the World. Pods that pods
+// behind them may have helped, by what they are or by preemption, are tried again in the end. The outcomes are in the order
+// of pods. Where many pods wait at once, Berth makes room only behind a batch of them, so preemptions can come out
+// otherwise; percentageOfNodesToScore is not followed: all feasible nodes are scored.
+func Place(w *World, pods []cluster.PodID, o PlaceOptions) ([]PodOutcome, error) {
+	if len(pods) > MaxPods {
+		return nil, fmt.Errorf("place: %w: %d pods, at most %d are possible", ErrTooMuch, len(pods), MaxPods)
+	}
+	p := placing{w: w, options: o, outcomes: make([]PodOutcome, len(pods)), at: make(map[cluster.PodID]int, len(pods)), failed: make(map[engine.Subject]*failure)}
+	var queue []int
+	for k, id := range pods {
+		row := w.State().Pod(id)
+		if row == nil {
+			return nil, fmt.Errorf("place: there is no pod %d", id)
+		}
+		if _, twice := p.at[id]; twice {
+			return nil, fmt.Errorf("place: pod %s/%s is there twice", row.Namespace, row.Name)
+		}
+		p.at[id] = k
+		p.outcomes[k] = PodOutcome{Pod: id, UID: row.UID, Namespace: row.Namespace, Name: row.Name}
+		switch {
+		case row.Placed():
+			p.outcomes[k].Outcome, p.outcomes[k].Node = Placed, row.NodeName
+		case row.Deleting || w.State().Profile(w.State().Class(row.Class).Spec.SchedulerName) == nil:
+			p.outcomes[k].Outcome = NotOurs
+		case len(row.Gates) > 0:
+			p.outcomes[k].Outcome = Gated
+		default:
+			queue = append(queue, k)
+		}
+	}
+	if err := p.run(inQueueOrder(w.State(), pods, queue)); err != nil {
+		return nil, fmt.Errorf("place: %w", err)
+	}
+	return p.outcomes, nil
+}
+
+// Pending returns the pods that are not placed, in queue order.
+func Pending(w *World) []cluster.PodID {
+	var ids []cluster.PodID
+	for id, row := range w.State().Pods() {
+		if !row.Placed() {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortStableFunc(ids, func(a, b cluster.PodID) int { return compareTurn(w.State().Pod(a), w.State().Pod(b)) })
+	return ids
+}
+
+// inQueueOrder returns indexes of pods as their turns come.
+func inQueueOrder(st *cluster.State, pods []cluster.PodID, queue []int) []int {
+	slices.SortStableFunc(queue, func(a, b int) int { return compareTurn(st.Pod(pods[a]), st.Pod(pods[b])) })
+	return queue
+}
+
+// compareTurn orders pods as a queue does. A pod that does not say when it was created is new.
+func compareTurn(a, b *cluster.PodRow) int {
+	created := func(p *cluster.PodRow) int64 {
+		if p.Created == 0 {
+			return math.MaxInt64
+		}
+		return p.Created
+	}
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(created(a), created(b)))
+}
+
+// placing is one run of Place.
+type placing struct {
+	w        *World
+	options  PlaceOptions
+	outcomes []PodOutcome
+	at       map[cluster.PodID]int // where in outcomes
+
+	ahead      []int // the pods behind the current one, in their order
+	placer     *engine.Placer
+	candidates []engine.Candidates    // the placer's
+	index      map[engine.Subject]int // of candidates
+	evictions  int                    // preemptions so far
+
+	failed map[engine.Subject]*failure // the last one of pods that are neither pinned nor nominated
+}
+
+// failure is why pods of a subject fit nowhere, in the state of a version.
+type failure struct {
+	version cluster.Version
+	nodes   int
+	why     []engine.VerdictCount
+	message string
+	// hopeless is what preemption says where it cannot help, if it has been asked.
+	hopeless string
+}
+
+// run places pods in order, and tries those again that others may have helped.
+func (p *placing) run(queue []int) error {
+	for len(queue) > 0 {
+		var left []int
+		evictions, placed := p.evictions, 0
+		for n, k := range queue {
+			p.ahead = queue[n+1:]
+			var err error
+			if left, err = p.take(k, left); err != nil {
+				return err
+			}
+			placed = n + 1 - len(left)
+		}
+		if placed == 0 {
+			return nil
+		}
+		queue = slices.DeleteFunc(left, func(k int) bool {
+			return p.evictions == evictions && !crossNode(p.outcomes[k].Verdicts)
+		})
+	}
+	return nil
+}
+
+// take tries a pod until it is placed or nothing helps. Where room is made for it, those of a higher priority that are left
+// come first. It returns who is left.
+func (p *placing) take(k int, left []int) ([]int, error) {
+	for {
+		placed, evicts, err := p.one(k)
+		switch {
+		case err != nil || placed:
+			return left, err
+		case !evicts:
+			return append(left, k), nil
+		}
+		higher := left
+		left = nil
+		for _, other := range higher {
+			placed := false
+			if p.w.State().Pod(p.outcomes[other].Pod).Priority > p.w.State().Pod(p.outcomes[k].Pod).Priority {
+				if placed, _, err = p.one(other); err != nil {
+					return left, err
+				}
+			}
+			if !placed {
+				left = append(left, other)
+			}
+		}
+	}
+}
+
+// crossNode reports whether pods on other nodes may be the only reason against some node.
+func crossNode(verdicts []engine.VerdictCount) bool {
+	return slices.ContainsFunc(verdicts, func(v engine.VerdictCount) bool {
+		return v.Plugin == engine.PodTopologySpread || v.Plugin == engine.InterPodAffinity
+	})
+}
+
+// one tries one pod. It reports whether the pod is placed, or whether room has been made for it.
+func (p *placing) one(k int) (placed, evicts bool, err error) {
+	if err := p.w.ctx.Err(); err != nil {
+		return false, false, err
+	}
+	out := &p.outcomes[k]
+	node, placement, err := p.choose(k)
+	if err != nil {
+		return false, false, err
+	}
+	if placement != engine.Placed {
+		p.explain(out)
+		evicts, err = p.postFilter(out)
+		return false, evicts, err
+	}
+	out.Node, out.Outcome = p.w.State().Nodes.Spec[node].Name, Placed
+	out.Nodes, out.Verdicts, out.Message = 0, nil, ""
+	if len(out.Victims) > 0 {
+		out.Outcome = Preempts
+	}
+	return true, false, p.w.assume(out.Pod, node)
+}
+
+// choose finds the node for a pod as a commit does: the one that it is pinned to; the one that it is nominated to, if that
+// fits; else the best of all.
+func (p *placing) choose(k int) (cluster.NodeIndex, engine.Placement, error) {
+	st, id := p.w.State(), p.outcomes[k].Pod
+	row := st.Pod(id)
+	subject := engine.SubjectOf(&row.Pod)
+	if st.Nodes.Count() == 0 || st.Class(row.Class).Spec.Unsupported != "" {
+		return cluster.NoNode, engine.NoFit, nil
+	}
+	if row.Pin == "" && row.Nominated == "" {
+		if f := p.failed[subject]; f != nil && f.version == st.Version() {
+			return cluster.NoNode, engine.NoFit, nil
+		}
+	}
+	if p.placer == nil {
+		p.placer = engine.NewPlacer(p.w.Evaluator(), st, st.Version().Seq, nil)
+	}
+	if row.Pin != "" {
+		node := st.Nodes.ByName(row.Pin)
+		if node == cluster.NoNode {
+			return node, engine.NoFit, nil
+		}
+		return node, p.placer.PlacePinned(subject, id, node), nil
+	}
+	if row.Nominated != "" {
+		if node := st.Nodes.ByName(row.Nominated); node != cluster.NoNode && p.placer.PlacePinned(subject, id, node) == engine.Placed {
+			return node, engine.Placed, nil
+		}
+	}
+	if at, ok := p.known(subject); ok {
+		if node, placement := p.placer.Place(at); placement != engine.Retry {
+			return node, placement, nil
+		}
+	}
+	// What is known of the nodes proves no choice any more.
+	for _, more := range []int{slack, st.Nodes.Len()} {
+		p.evaluate(k, more)
+		if node, placement := p.placer.Place(0); placement != engine.Retry {
+			return node, placement, nil
+		}
+	}
+	return cluster.NoNode, engine.Retry, fmt.Errorf("no choice is proven for pod %s/%s", row.Namespace, row.Name)
+}
+
+// known returns where a subject is among the placer's candidates. Those of another kind prove nothing: they were of its own
+// when they were found, but what tells kinds apart may have come since.
+func (p *placing) known(s engine.Subject) (int, bool) {
+	at, ok := p.index[s]
+	if !ok {
+		return 0, false
+	}
+	of, st, e := p.candidates[at].Subject, p.w.State(), p.w.Evaluator()
+	return at, of == s || e.Kind(st, of) == e.Kind(st, s)
+}
+
+// evaluate ranks the nodes for a pod, whose candidates are the first, and for those ahead: of each kind as many as it has pods
+// there, and some more.
+func (p *placing) evaluate(k, more int) {
+	st, e := p.w.State(), p.w.Evaluator()
+	type wanted struct {
+		subject engine.Subject
+		pods    int
+		at      int
+	}
+	kinds := make(map[engine.Kind]*wanted)
+	var order []*wanted
+	p.index = make(map[engine.Subject]int)
+	for n := -1; n < min(len(p.ahead), window); n++ {
+		if n >= 0 {
+			k = p.ahead[n]
+		}
+		row := st.Pod(p.outcomes[k].Pod)
+		if row == nil || row.Pin != "" {
+			continue
+		}
+		subject := engine.SubjectOf(&row.Pod)
+		kind := e.Kind(st, subject)
+		if kinds[kind] == nil {
+			kinds[kind] = &wanted{subject: subject, at: len(order)}
+			order = append(order, kinds[kind])
+		}
+		kinds[kind].pods++
+		p.index[subject] = kinds[kind].at
+	}
+	p.candidates = make([]engine.Candidates, len(order))
+	for k, it := range order {
+		p.candidates[k].Subject = it.subject
+		everything := all(st)
+		if found, ok := e.Filter(st, it.subject, everything); ok && found.Eligible.Count() > 0 {
+			p.candidates[k].Groups, _ = e.Score(st, it.subject, everything, found.Eligible, it.pods+more)
+		}
+	}
+	p.placer = engine.NewPlacer(e, st, st.Version().Seq, p.candidates)
+}
+
+// all returns the range of all nodes.
+func all(st *cluster.State) cluster.Range {
+	return cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())}
+}
+
+// explain says why a pod fits nowhere.
+func (p *placing) explain(out *PodOutcome) {
+	st := p.w.State()
+	row := st.Pod(out.Pod)
+	subject := engine.SubjectOf(&row.Pod)
+	alone := row.Pin == "" && row.Nominated == ""
+	if f := p.failed[subject]; f != nil && alone && f.version == st.Version() {
+		out.Outcome, out.Nodes, out.Verdicts, out.Message = Unplaced, f.nodes, f.why, f.message
+		return
+	}
+	why := explain(p.w, out.Pod)
+	out.Outcome, out.Nodes, out.Verdicts, out.Message = Unplaced, why.nodes, why.why, why.message
+	if alone {
+		p.failed[subject] = why
+	}
+}
+
+// explain says why a pending pod fits nowhere: what filters say, and kube-scheduler's text.
+func explain(w *World, id cluster.PodID) *failure {
+	st, e := w.State(), w.Evaluator()
+	row := st.Pod(id)
+	subject, spec := engine.SubjectOf(&row.Pod), &st.Class(row.Class).Spec
+	out := &failure{version: st.Version(), nodes: st.Nodes.Count()}
+	switch {
+	case out.nodes == 0:
+	case spec.Unsupported != "":
+		out.why = []engine.VerdictCount{{
+			Plugin: spec.UnsupportedPlugin, Reason: spec.Unsupported, Unresolvable: true, Count: int32(out.nodes),
+		}}
+	case row.Pin != "":
+		outside := int32(out.nodes)
+		if node := st.Nodes.ByName(row.Pin); node != cluster.NoNode {
+			outside--
+			if v, known := e.Node(st, subject, id, node); known {
+				out.why = e.Explain(st, subject, v, node)
+			}
+		}
+		if outside > 0 {
+			out.why = engine.MergeVerdicts(out.why, []engine.VerdictCount{{
+				Plugin: engine.NodeAffinity, Reason: engine.ReasonNodeAffinityOutside, Unresolvable: true, Count: outside,
+			}})
+		}
+	default:
+		if found, ok := e.Filter(st, subject, all(st)); ok {
+			out.why = found.Verdicts
+		}
+	}
+	out.message = engine.FitMessage(out.nodes, out.why)
+	return out
+}

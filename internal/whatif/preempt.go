@@ -1,0 +1,140 @@
+package whatif
+
+import (
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// postFilter does what kube-scheduler's PostFilter does for a pod that fits nowhere. It reports whether room has been made.
+func (p *placing) postFilter(out *PodOutcome) (bool, error) {
+	st, e := p.w.State(), p.w.Evaluator()
+	row := st.Pod(out.Pod)
+	spec := &st.Class(row.Class).Spec
+	profile := st.Profile(spec.SchedulerName)
+	// 1. Does it preempt at all?
+	switch {
+	case !p.options.Preempt:
+		return false, nil
+	case out.Nodes == 0:
+		return false, p.resign(out.Pod)
+	case spec.Unsupported != "":
+		return false, nil
+	case len(profile.PostFilters) == 0:
+		return false, p.resign(out.Pod)
+	}
+	why, may := e.Preempts(st, out.Pod)
+	if !may {
+		out.addMessage(engine.PostFilterMessage(profile, why))
+		return false, nil
+	}
+	// 2. Where?
+	known := p.failed[engine.SubjectOf(&row.Pod)]
+	if known != nil && (known.version != st.Version() || row.Pin != "" || row.Nominated != "") {
+		known = nil
+	}
+	if known != nil && known.hopeless != "" {
+		out.addMessage(engine.PostFilterMessage(profile, known.hopeless))
+		return false, nil
+	}
+	found, _ := e.DryRun(st, out.Pod, all(st), 1)
+	if len(found.Candidates) == 0 {
+		hopeless := engine.PreemptionMessage(int(found.Nodes), found.Verdicts)
+		if known != nil {
+			known.hopeless = hopeless
+		}
+		out.addMessage(engine.PostFilterMessage(profile, hopeless))
+		return false, p.resign(out.Pod)
+	}
+	return true, p.evict(out, row, &found.Candidates[0])
+}
+
+// evict makes room for a pod: it is nominated, others of lower priority lose their nomination to that node, and the victims go.
+func (p *placing) evict(out *PodOutcome, row *cluster.PodRow, best *engine.Preemption) error {
+	st := p.w.State()
+	node := st.Nodes.Spec[best.Node].Name
+	for _, other := range slices.Clone(st.NominatedOn(node)) {
+		if st.Pod(other).Priority < row.Priority {
+			if err := p.w.Apply(cluster.PodNominated{ID: other}); err != nil {
+				return err
+			}
+		}
+	}
+	victims := victimsOf(st, best.Victims)
+	if row.Preempting { // its earlier victims are not waited for
+		if err := p.w.Apply(cluster.PreemptionEnded{ID: out.Pod}); err != nil {
+			return err
+		}
+	}
+	if err := p.w.Apply(cluster.PreemptionStarted{ID: out.Pod, Node: best.Node, Victims: best.Victims}); err != nil {
+		return err
+	}
+	if err := p.w.Apply(cluster.PreemptionEnded{ID: out.Pod}); err != nil {
+		return err
+	}
+	for _, v := range victims {
+		if k, ours := p.at[v.Pod]; ours {
+			p.outcomes[k].Outcome, p.outcomes[k].Node = Evicted, ""
+		}
+		if err := p.w.RemovePod(v.Pod); err != nil {
+			return err
+		}
+	}
+	out.Victims = append(out.Victims, victims...)
+	p.evictions++
+	return nil
+}
+
+// resign ends the nomination of a pod that has no use for it.
+func (p *placing) resign(id cluster.PodID) error {
+	if p.w.State().Pod(id).Nominated == "" {
+		return nil
+	}
+	return p.w.Apply(cluster.PodNominated{ID: id})
+}
+
+func (out *PodOutcome) addMessage(what string) {
+	if what != "" {
+		out.Message += " " + what
+	}
+}
+
+// victimsOf describes pods that are to go together, and which budgets do not allow that.
+func victimsOf(st *cluster.State, ids []cluster.PodID) []Victim {
+	out := make([]Victim, len(ids))
+	left := make(map[*cluster.Budget]int32)
+	for k, id := range ids {
+		row := st.Pod(id)
+		out[k] = Victim{
+			Pod: id, UID: row.UID, Namespace: row.Namespace, Name: row.Name, Node: row.NodeName, Priority: row.Priority,
+			Protected: disrupt(st, row, left),
+		}
+	}
+	return out
+}
+
+// disrupt takes a pod away from the budgets that protect it, of which so many disruptions are left, and returns the names of
+// those that do not allow it, in order.
+func disrupt(st *cluster.State, row *cluster.PodRow, left map[*cluster.Budget]int32) []string {
+	labels := st.Labels(row.Labels)
+	if labels == nil || len(labels.Labels) == 0 {
+		return nil
+	}
+	var broken []string
+	for budget := range st.Budgets(labels.Namespace) {
+		if !budget.Protects(row.Name, &labels.LabelSet) {
+			continue
+		}
+		allowed, seen := left[budget]
+		if !seen {
+			allowed = budget.Allowed
+		}
+		left[budget] = allowed - 1
+		if allowed <= 0 {
+			broken = append(broken, budget.Name)
+		}
+	}
+	slices.Sort(broken)
+	return broken
+}

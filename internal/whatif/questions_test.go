@@ -1,0 +1,222 @@
+package whatif
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// Capacity is what Place would place, and the next one is stopped by the same.
+func TestCapacityIsHowManyCanBePlaced(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		intn := draws(t)
+		events, pending := randomEvents(intn)
+		for _, p := range pending {
+			if p.Nominated != "" {
+				events = append(events, setPod(p))
+			}
+		}
+		s := sandbox(t, events...)
+		pod := randomPod(intn, "more")
+		pod.Nominated, pod.Gates = "", nil
+		limit := 1 + intn(60)
+		err := s.Try(t.Context(), func(w *World) error {
+			var want Room
+			for want.Message == "" && want.Pods < limit {
+				err := w.Try(func() error {
+					var ids []cluster.PodID
+					for k := range want.Pods + 1 {
+						p := pod
+						p.UID = fmt.Sprint("more-", k)
+						id, err := w.AddPod(p)
+						if err != nil {
+							return err
+						}
+						ids = append(ids, id)
+					}
+					outcomes, err := Place(w, ids, PlaceOptions{})
+					if err != nil {
+						return err
+					}
+					if last := outcomes[want.Pods]; last.Outcome == Placed {
+						want.Pods++
+					} else {
+						want.Nodes, want.Verdicts, want.Message = last.Nodes, last.Verdicts, last.Message
+					}
+					return nil
+				})
+				if err != nil {
+					return err
+				}
+			}
+			want.AtLeast = want.Message == ""
+			got, err := Capacity(w, pod, limit)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("of %+v, at most %d (-placed +counted):\n%s", pod, limit, diff)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestCapacityCountsAMillion(t *testing.T) {
+	big := aNode("a", "z", 1_000_000_000)
+	big.Allocatable[2].Value = 10_000_000
+	s := sandbox(t, setNode(big))
+	try(t, s, func(w *World) error {
+		small := aPod("p", 1)
+		small.Class.Requests = small.Class.Requests[:1]
+		got, err := Capacity(w, small, MaxCapacity)
+		if got.Pods != MaxCapacity || !got.AtLeast {
+			t.Errorf("%+v", got)
+		}
+		if _, err := Capacity(w, small, MaxCapacity+1); !errors.Is(err, ErrTooMuch) {
+			t.Errorf("a limit that is too large: %v", err)
+		}
+		return err
+	})
+}
+
+func TestDrainedPodsGoElsewhereButThoseOfTheirNode(t *testing.T) {
+	daemon := on(aPod("daemon", 100), "a")
+	daemon.Pin = "a"
+	mirror := on(aPod("kube-proxy-a", 100), "a")
+	mirror.Class.Tolerations = []cluster.Toleration{{Operator: "Exists", Effect: "NoExecute"}}
+	large := on(prior(aPod("large", 900), 3), "a")
+	s := sandbox(t,
+		setNode(aNode("a", "z", 2000)), setNode(aNode("b", "z", 500)),
+		setPod(daemon), setPod(mirror), setPod(large), setPod(on(aPod("web-1", 200), "a")), setPod(on(aPod("web-2", 200), "a")),
+		source.Event{Kind: source.BudgetSet, Budget: cluster.Budget{Namespace: "default", Name: "budget", Selector: web(), Allowed: 2}})
+	try(t, s, func(w *World) error {
+		got, err := Drain(w, []string{"a"}, PlaceOptions{})
+		if err != nil {
+			return err
+		}
+		type move struct{ Name, To, Message, Protected string }
+		var moves []move
+		for _, m := range got.Moved {
+			moves = append(moves, move{m.Name, m.Node, m.Message, fmt.Sprint(m.Protected)})
+		}
+		none := "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable."
+		want := []move{{"large", "", none, "[]"}, {"web-1", "b", "", "[]"}, {"web-2", "b", "", "[budget]"}}
+		if diff := cmp.Diff(want, moves); diff != "" {
+			t.Errorf("moved (-want +got):\n%s", diff)
+		}
+		stays := map[string]string{}
+		for _, stay := range got.Stays {
+			stays[stay.Name] = stay.Why
+		}
+		if diff := cmp.Diff(map[string]string{"daemon": staysDaemon, "kube-proxy-a": staysMirror}, stays); diff != "" {
+			t.Errorf("stays (-want +got):\n%s", diff)
+		}
+		return nil
+	})
+	try(t, s, func(w *World) error {
+		if _, err := Drain(w, []string{"c"}, PlaceOptions{}); err == nil {
+			t.Error("a node that is not there is drained")
+		}
+		return nil
+	})
+}
+
+func TestSettingsThatPackPodsAreToldFromThoseThatSpreadThem(t *testing.T) {
+	packing := settings()
+	packing.Profiles = []cluster.Profile{cluster.DefaultProfile("default-scheduler")}
+	packing.Profiles[0].FitStrategy = cluster.MostAllocated
+	packing.Profiles[0].Weights = []cluster.PluginWeight{{Name: engine.NodeResourcesFit, Weight: 1}}
+	var events []source.Event
+	for k := range 4 {
+		events = append(events, setNode(aNode(fmt.Sprint("n", k), fmt.Sprint("z", k%2), 1000)))
+	}
+	for k := range 4 {
+		events = append(events, setPod(on(aPod(fmt.Sprint("p", k), 200), fmt.Sprint("n", k))))
+	}
+	s := sandbox(t, events...)
+	try(t, s, func(w *World) error {
+		got, err := Compare(w, settings(), packing, Everything(w), PlaceOptions{})
+		if err != nil {
+			return err
+		}
+		use := func(u Usage) string {
+			return fmt.Sprintf("%d pods, spread %d, %+v", u.Pods, u.Spread(), u.Resources[0])
+		}
+		want := []string{
+			"4 pods, spread 0, {Name:cpu Allocatable:4000 Requested:800 MeanPermille:200 MaxPermille:200}",
+			"4 pods, spread 4, {Name:cpu Allocatable:4000 Requested:800 MeanPermille:200 MaxPermille:800}",
+		}
+		if diff := cmp.Diff(want, []string{use(got.A), use(got.B)}); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if got.Moved != 3 || got.Same != 1 || got.OnlyA+got.OnlyB != 0 || len(got.Differ) != 3 {
+			t.Errorf("%+v", got)
+		}
+		return nil
+	})
+}
+
+func TestNodesThatChangeMakeRoom(t *testing.T) {
+	pod := aPod("p", 800)
+	pod.Class.NodeSelector = []cluster.Label{{Key: "disk", Value: "ssd"}}
+	s := sandbox(t, setNode(aNode("a", "z", 1000)), setNode(aNode("b", "z", 1000)), setPod(pod))
+	for name, c := range map[string]struct {
+		change func(*World) error
+		want   string
+	}{
+		"nothing":          {func(*World) error { return nil }, ""},
+		"a label":          {func(w *World) error { return w.Label("b", "disk", "ssd") }, "b"},
+		"a label and none": {func(w *World) error { return errors.Join(w.Label("b", "disk", "ssd"), w.Unlabel("b", "disk")) }, ""},
+		"cordoned": {func(w *World) error {
+			return errors.Join(w.Label("b", "disk", "ssd"), w.Label("a", "disk", "ssd"), w.Cordon("b", true))
+		}, "a"},
+		"removed": {func(w *World) error {
+			return errors.Join(w.Label("b", "disk", "ssd"), w.Label("a", "disk", "ssd"), w.RemoveNode("a"))
+		}, "b"},
+		"a new node": {func(w *World) error {
+			n := aNode("c", "z", 900)
+			n.Labels = append(n.Labels, cluster.Label{Key: "disk", Value: "ssd"})
+			return w.SetNode(n)
+		}, "c"},
+	} {
+		try(t, s, func(w *World) error {
+			if err := c.change(w); err != nil {
+				return err
+			}
+			got, err := Place(w, Pending(w), PlaceOptions{})
+			if err == nil && got[0].Node != c.want {
+				t.Errorf("%s: the pod goes to %q, want %q", name, got[0].Node, c.want)
+			}
+			return err
+		})
+	}
+}
+
+func TestAConfigurationSetsTheProfiles(t *testing.T) {
+	was := settings()
+	got, notes, err := Configured(was, []byte(`
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+podMaxBackoffSeconds: 7
+profiles:
+- pluginConfig:
+  - {name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}}}
+`))
+	if err != nil || len(notes) != 0 {
+		t.Fatal(err, notes)
+	}
+	if got.Profiles[0].FitStrategy != cluster.MostAllocated || got.MaxBackoffSeconds != 7 || got.Seed != was.Seed || got.Shards != was.Shards {
+		t.Errorf("%+v", got)
+	}
+	if _, _, err := Configured(was, []byte("kind: Pod")); err == nil {
+		t.Error("a pod is a configuration")
+	}
+}

@@ -1,0 +1,123 @@
+package whatif
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/ledger"
+)
+
+const (
+	// MaxChanges bounds how many deltas one Try may apply: each is remembered until it is undone.
+	MaxChanges = 1 << 20
+	// maxRemembered bounds for how many classes and label sets that are gone again a Sandbox remembers the ids.
+	maxRemembered = 1 << 16
+)
+
+// ErrTooMuch is wrapped by errors that say that a question is larger than its bound.
+var ErrTooMuch = errors.New("too much is asked")
+
+// ErrSpoiled is wrapped by errors of a Sandbox that is not what it was cloned from any more: its owner makes a new one.
+var ErrSpoiled = errors.New("the sandbox is spoiled")
+
+// Sandbox is a copy of the cluster to try things on, with an Evaluator of its own, which remembers from one Try to the next
+// what it has found: the second question about a class costs little. A Sandbox is not for concurrent use.
+type Sandbox struct {
+	version   cluster.Version // of what it was cloned from
+	state     *cluster.State
+	evaluator *engine.Evaluator
+	fold      *ledger.Fold
+	world     *World // of the Try that is under way; nil: none is
+	remembers int    // how many classes and label sets the fold may know
+	spoiled   error
+}
+
+// New returns a Sandbox of a state, which it copies: nobody may change the state meanwhile. See cluster.State.Clone for what
+// that costs.
+func New(st *cluster.State, config engine.EvaluatorConfig) *Sandbox {
+	return sandboxOf(st.Clone(), config)
+}
+
+// sandboxOf returns a Sandbox that owns the state.
+func sandboxOf(st *cluster.State, config engine.EvaluatorConfig) *Sandbox {
+	s := &Sandbox{version: st.Version(), state: st, evaluator: engine.NewEvaluator(config)}
+	s.fold = ledger.New(st, s.apply, ledger.Recalling)
+	s.remembers = s.known() + maxRemembered
+	return s
+}
+
+// Version returns the version of the state that the Sandbox was cloned from: answers are of it.
+func (s *Sandbox) Version() cluster.Version { return s.version }
+
+// Spoiled returns why the Sandbox can be used no more, nil if it can. The error wraps ErrSpoiled.
+func (s *Sandbox) Spoiled() error { return s.spoiled }
+
+// Try calls ask with a World that is as the cluster is. What ask changes in it is undone when ask returns. The World must not
+// be used later. Try returns ask's error, or one that wraps ErrSpoiled. When ctx has ended, changes and questions return its
+// error.
+func (s *Sandbox) Try(ctx context.Context, ask func(*World) error) error {
+	switch {
+	case s.world != nil:
+		return errors.New("try: the sandbox is being tried")
+	case s.spoiled != nil:
+		return s.spoiled
+	}
+	before := s.state.Digest()
+	s.world = &World{ctx: ctx, s: s}
+	s.spoiled = fmt.Errorf("%w: a try has not come to its end", ErrSpoiled) // unless this one does
+	err := ask(s.world)
+	undone := s.world.undo(0)
+	s.world = nil
+	if undone == nil && s.state.Digest() != before {
+		undone = fmt.Errorf("the digest is %016x, it was %016x", s.state.Digest(), before)
+	}
+	if undone != nil {
+		s.spoiled = fmt.Errorf("%w: undo: %w", ErrSpoiled, undone)
+		return errors.Join(err, s.spoiled)
+	}
+	s.spoiled = nil
+	if s.known() > s.remembers {
+		s.fold.Relearn()
+	}
+	return err
+}
+
+// known returns how many classes and label sets the fold knows.
+func (s *Sandbox) known() int {
+	classes, labels := s.fold.Known()
+	return classes + labels
+}
+
+// apply is where the fold's deltas go.
+func (s *Sandbox) apply(d cluster.Delta) error {
+	if s.world == nil {
+		return errors.New("apply: the sandbox is not being tried")
+	}
+	return s.world.Apply(d)
+}
+
+// Freshness says when a Sandbox is to be made anew: when the cluster has changed, but so seldom that cloning takes at most one
+// part in 20 of a core. The zero value is of no Sandbox.
+type Freshness struct {
+	version cluster.Version
+	cloned  time.Time
+	took    time.Duration
+}
+
+// NewFreshness returns that of a Sandbox of a version, which was cloned at a time and took so long to make.
+func NewFreshness(version cluster.Version, cloned time.Time, took time.Duration) Freshness {
+	return Freshness{version, cloned, took}
+}
+
+// cloneShare is how many times as long as it took to make a Sandbox is used.
+const cloneShare = 20
+
+// Fresh reports whether the Sandbox is good enough at now, when the newest version is known. Another epoch's never is: class
+// ids and node indexes mean something else there.
+func (f Freshness) Fresh(now time.Time, newest cluster.Version) bool {
+	return newest == f.version || newest.Epoch == f.version.Epoch && now.Sub(f.cloned) < cloneShare*f.took
+}

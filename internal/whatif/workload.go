@@ -1,0 +1,246 @@
+package whatif
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/manifest"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// Workload is pods that are not there yet, and the selectors of the controllers that would make them, which PodTopologySpread's
+// default constraints read.
+type Workload struct {
+	Pods      []source.Pod
+	Selectors []source.Event
+}
+
+// workloadHead is what kinds that make pods have in common.
+type workloadHead struct {
+	Kind     string            `json:"kind"`
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	Items    []json.RawMessage `json:"items"`
+	Spec     struct {
+		Replicas    *int32           `json:"replicas"`    // of Deployments, ReplicaSets, StatefulSets, ReplicationControllers
+		Parallelism *int32           `json:"parallelism"` // of Jobs
+		Completions *int32           `json:"completions"`
+		Selector    json.RawMessage  `json:"selector"`
+		Template    *json.RawMessage `json:"template"`
+	} `json:"spec"`
+}
+
+// ReadWorkload reads manifests, in YAML or JSON, of Pods, and of Deployments, ReplicaSets, StatefulSets, ReplicationControllers
+// and Jobs, which stand for as many pods as would run at the same time. All are taken so many times, at least once. The pods
+// are read strictly, with an API server's defaults: the error of one that is wrong is a *manifest.Error of it alone. At most
+// limit pods are read.
+func ReadWorkload(data []byte, times, limit int) (Workload, error) {
+	if len(data) > manifest.MaxInputBytes {
+		return Workload{}, fmt.Errorf("%w: %d bytes, at most %d are possible", ErrTooMuch, len(data), manifest.MaxInputBytes)
+	}
+	r := workloadReader{times: max(times, 1), limit: limit}
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
+	for document := 1; ; document++ {
+		var raw json.RawMessage
+		err := decoder.Decode(&raw)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil && len(raw) > 0 && !bytes.Equal(raw, []byte("null")) {
+			err = r.object(raw)
+		}
+		if err != nil {
+			return Workload{}, fmt.Errorf("document %d: %w", document, err)
+		}
+	}
+	if len(r.out.Pods) == 0 {
+		return Workload{}, errors.New("the manifests stand for no pod")
+	}
+	return r.out, nil
+}
+
+type workloadReader struct {
+	times, limit int
+	out          Workload
+}
+
+// object reads an object, or those of a list.
+func (r *workloadReader) object(raw []byte) error {
+	var head workloadHead
+	if err := json.Unmarshal(raw, &head); err != nil {
+		return err
+	}
+	head.Metadata.Namespace = cmp.Or(head.Metadata.Namespace, metav1.NamespaceDefault)
+	switch head.Kind {
+	case "List":
+		for k, item := range head.Items {
+			if err := r.object(item); err != nil {
+				return fmt.Errorf("items[%d]: %w", k, err)
+			}
+		}
+		return nil
+	case manifest.KindPod:
+		pod, err := parsePod(raw)
+		if err != nil {
+			return err
+		}
+		return r.add(pod, 1)
+	case "Deployment", "Job", manifest.KindReplicaSet, manifest.KindStatefulSet, manifest.KindReplicationController:
+	default:
+		return fmt.Errorf("kind: %q makes no pods; want Pod, Deployment, ReplicaSet, StatefulSet, ReplicationController, Job or List", head.Kind)
+	}
+	if head.Spec.Template == nil {
+		return fmt.Errorf("%s %s/%s: spec.template is missing", head.Kind, head.Metadata.Namespace, head.Metadata.Name)
+	}
+	pod, err := fromTemplate(&head)
+	if err != nil {
+		return fmt.Errorf("%s %s/%s: spec.template: %w", head.Kind, head.Metadata.Namespace, head.Metadata.Name, err)
+	}
+	if pod.Labels.Controller, err = r.controller(&head); err != nil {
+		return fmt.Errorf("%s %s/%s: spec.selector: %w", head.Kind, head.Metadata.Namespace, head.Metadata.Name, err)
+	}
+	return r.add(pod, head.replicas())
+}
+
+// replicas is how many pods run at the same time.
+func (h *workloadHead) replicas() int {
+	n := int32(1)
+	switch {
+	case h.Kind == "Job" && h.Spec.Parallelism != nil:
+		n = *h.Spec.Parallelism
+		if c := h.Spec.Completions; c != nil {
+			n = min(n, *c)
+		}
+	case h.Kind != "Job" && h.Spec.Replicas != nil:
+		n = *h.Spec.Replicas
+	}
+	return int(max(n, 0))
+}
+
+// fromTemplate returns a pod of a template, named as its controller.
+func fromTemplate(head *workloadHead) (source.Pod, error) {
+	var pod map[string]any
+	if err := json.Unmarshal(*head.Spec.Template, &pod); err != nil {
+		return source.Pod{}, err
+	}
+	meta, _ := pod["metadata"].(map[string]any)
+	if meta == nil {
+		meta = make(map[string]any)
+	}
+	delete(meta, "creationTimestamp") // null, in what clients write
+	meta["name"], meta["namespace"] = head.Metadata.Name, head.Metadata.Namespace
+	pod["apiVersion"], pod["kind"], pod["metadata"] = "v1", manifest.KindPod, meta
+	raw, err := json.Marshal(pod)
+	if err != nil {
+		return source.Pod{}, err
+	}
+	return parsePod(raw)
+}
+
+// parsePod reads one pod strictly.
+func parsePod(raw []byte) (source.Pod, error) {
+	objects, err := manifest.Parse(raw)
+	if err != nil {
+		return source.Pod{}, err
+	}
+	return source.ReducePod(objects[0].Pod), nil
+}
+
+// controller returns the controller that the pods would have, and notes its selector.
+func (r *workloadReader) controller(head *workloadHead) (cluster.Controller, error) {
+	meta := metav1.ObjectMeta{Namespace: head.Metadata.Namespace, Name: head.Metadata.Name}
+	o, ok := manifest.New(head.Kind)
+	switch {
+	case head.Kind == "Deployment": // its pods are those of a new ReplicaSet
+		meta.Name += "-what-if"
+		o, _ = manifest.New(manifest.KindReplicaSet)
+	case !ok:
+		return cluster.Controller{}, nil
+	}
+	var selector any
+	switch {
+	case o.ReplicaSet != nil:
+		o.ReplicaSet.ObjectMeta, selector = meta, &o.ReplicaSet.Spec.Selector
+	case o.StatefulSet != nil:
+		o.StatefulSet.ObjectMeta, selector = meta, &o.StatefulSet.Spec.Selector
+	default:
+		o.ReplicationController.ObjectMeta, selector = meta, &o.ReplicationController.Spec.Selector
+	}
+	if len(head.Spec.Selector) > 0 {
+		if err := json.Unmarshal(head.Spec.Selector, selector); err != nil {
+			return cluster.Controller{}, err
+		}
+	}
+	if e, ok := eventOf(o); ok {
+		r.out.Selectors = append(r.out.Selectors, e)
+	}
+	return cluster.Controller{Kind: o.Kind(), Name: meta.Name}, nil
+}
+
+// add adds so many pods like one, as often as all are taken.
+func (r *workloadReader) add(pod source.Pod, replicas int) error {
+	if n := replicas * r.times; n > r.limit-len(r.out.Pods) {
+		return fmt.Errorf("%w: the manifests stand for more than %d pods", ErrTooMuch, r.limit)
+	}
+	pod.Created = 0
+	pod.UID = "new:" + pod.Namespace + "/" + pod.Name
+	if replicas == 1 && r.times == 1 {
+		r.out.Pods = append(r.out.Pods, pod)
+		return nil
+	}
+	r.out.Pods = append(r.out.Pods, Copies(pod, replicas*r.times)...)
+	return nil
+}
+
+// Copies returns so many pods like one, pending and new, with names and uids of their own.
+func Copies(pod source.Pod, n int) []source.Pod {
+	out := make([]source.Pod, n)
+	for k := range out {
+		c := Unbound(pod)
+		c.Name = fmt.Sprintf("%s-%d", pod.Name, k)
+		c.UID, c.Created = fmt.Sprintf("%s #%d", pod.UID, k), 0
+		out[k] = c
+	}
+	return out
+}
+
+// Unbound returns the pod as its controller would make it again: pending, not started, nominated to no node.
+func Unbound(pod source.Pod) source.Pod {
+	pod.NodeName, pod.Nominated, pod.Deleting, pod.Preempted, pod.Started, pod.Attempt = "", "", false, false, 0, 0
+	return pod
+}
+
+// Add tells a World of a workload and returns its pods, which are pending, in their order.
+func (w *World) Add(load Workload) ([]cluster.PodID, error) {
+	for _, e := range load.Selectors {
+		if err := w.Observe(e); err != nil {
+			return nil, err
+		}
+	}
+	for _, pod := range load.Pods {
+		if _, known := w.State().Namespace(pod.Namespace); !known {
+			if err := w.Observe(newNamespace(pod.Namespace)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	ids := make([]cluster.PodID, len(load.Pods))
+	for k := range load.Pods {
+		pod := &load.Pods[k]
+		if _, twice := w.State().PodByUID(pod.UID); twice {
+			return nil, fmt.Errorf("add pod %s/%s: it is there twice", pod.Namespace, pod.Name)
+		}
+		var err error
+		if ids[k], err = w.AddPod(*pod); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}

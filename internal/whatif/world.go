@@ -1,0 +1,189 @@
+package whatif
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// World is the cluster as it would be. It changes by deltas, as the ledger does, and remembers how to undo each.
+type World struct {
+	ctx   context.Context // of the call of Try, which a World does not outlive
+	s     *Sandbox
+	steps []step // what undoes the changes, in the order of the changes
+}
+
+// State returns the cluster as it would be, to be read only. It is valid until Try returns; it shows later changes.
+func (w *World) State() *cluster.State { return w.s.state }
+
+// Evaluator returns what judges pods in this World, with everything that is known from earlier questions.
+func (w *World) Evaluator() *engine.Evaluator { return w.s.evaluator }
+
+// Context returns the context of Try.
+func (w *World) Context() context.Context { return w.ctx }
+
+// Observe makes happen what a source would tell: a node, pod, namespace, service, controller or PodDisruptionBudget that is new,
+// changed or gone. What changes nothing is no change.
+func (w *World) Observe(e source.Event) error { return w.s.fold.Observe(e) }
+
+// SetNode adds a node, or changes the node of that name.
+func (w *World) SetNode(node cluster.Node) error {
+	return w.Observe(source.Event{Kind: source.NodeSet, Node: node})
+}
+
+// Node returns a node as SetNode takes it. False: there is none of that name.
+func (w *World) Node(name string) (cluster.Node, bool) {
+	if i := w.State().Nodes.ByName(name); i != cluster.NoNode {
+		return w.State().Node(i), true
+	}
+	return cluster.Node{}, false
+}
+
+// RemoveNode takes a node away, and its pods. Evict instead, and then RemoveNode, if they are to be placed elsewhere.
+func (w *World) RemoveNode(name string) error {
+	i, err := w.node(name)
+	if err != nil {
+		return fmt.Errorf("remove node: %w", err)
+	}
+	var ids []cluster.PodID
+	for id := range w.State().PodsOn(i) {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		if err := w.RemovePod(id); err != nil {
+			return err
+		}
+	}
+	return w.Observe(source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: name}})
+}
+
+// AddNodesLike adds so many nodes like one, with names of their own, which are their hostnames too. They are well and
+// schedulable, whatever the other one is.
+func (w *World) AddNodesLike(node cluster.Node, n int) error {
+	node.Unschedulable = false
+	node.Taints = slices.DeleteFunc(slices.Clone(node.Taints), func(t cluster.Taint) bool { return strings.HasPrefix(t.Key, healthTaints) })
+	like := node.Name
+	for k := 0; n > 0; k++ {
+		node.Name = fmt.Sprintf("%s-what-if-%d", like, k)
+		if w.State().Nodes.ByName(node.Name) != cluster.NoNode {
+			continue
+		}
+		node.Labels = slices.Clone(node.Labels)
+		for l := range node.Labels {
+			if node.Labels[l].Key == hostnameLabel {
+				node.Labels[l].Value = node.Name
+			}
+		}
+		if err := w.SetNode(node); err != nil {
+			return err
+		}
+		n--
+	}
+	return nil
+}
+
+// healthTaints begin the keys of taints that say how a node is.
+const healthTaints = "node.kubernetes.io/"
+
+// The labels that kubelets and cloud providers give.
+const (
+	hostnameLabel = "kubernetes.io/hostname"
+	zoneLabel     = "topology.kubernetes.io/zone"
+)
+
+// Cordon makes a node unschedulable, or schedulable again.
+func (w *World) Cordon(name string, unschedulable bool) error {
+	i, err := w.node(name)
+	if err != nil {
+		return fmt.Errorf("cordon: %w", err)
+	}
+	node := w.State().Node(i)
+	node.Unschedulable = unschedulable
+	return w.SetNode(node)
+}
+
+// Label gives a label of a node a value.
+func (w *World) Label(name, key, value string) error {
+	return w.relabel(name, func(labels []cluster.Label) []cluster.Label {
+		return append(without(labels, key), cluster.Label{Key: key, Value: value})
+	})
+}
+
+// Unlabel takes a label from a node. That it has none of the key is no error.
+func (w *World) Unlabel(name, key string) error {
+	return w.relabel(name, func(labels []cluster.Label) []cluster.Label { return without(labels, key) })
+}
+
+func without(labels []cluster.Label, key string) []cluster.Label {
+	return slices.DeleteFunc(labels, func(l cluster.Label) bool { return l.Key == key })
+}
+
+func (w *World) relabel(name string, change func([]cluster.Label) []cluster.Label) error {
+	i, err := w.node(name)
+	if err != nil {
+		return fmt.Errorf("label: %w", err)
+	}
+	node := w.State().Node(i)
+	node.Labels = change(node.Labels)
+	slices.SortFunc(node.Labels, func(a, b cluster.Label) int { return cmp.Compare(a.Key, b.Key) })
+	return w.SetNode(node)
+}
+
+// AddPod adds a pod and returns its id. A pod with a NodeName is bound there, whether the node is known or not; one without
+// is pending until Place. A pod with the uid of one that is there takes its place.
+func (w *World) AddPod(pod source.Pod) (cluster.PodID, error) {
+	if pod.UID == "" {
+		return cluster.NoPod, fmt.Errorf("add pod %s/%s: it has no uid", pod.Namespace, pod.Name)
+	}
+	if err := w.Observe(source.Event{Kind: source.PodSet, Pod: pod}); err != nil {
+		return cluster.NoPod, err
+	}
+	id, _ := w.State().PodByUID(pod.UID)
+	return id, nil
+}
+
+// Pod returns a pod as AddPod takes it: to add others like it, or to change it. False: there is none.
+func (w *World) Pod(id cluster.PodID) (source.Pod, bool) {
+	row := w.State().Pod(id)
+	if row == nil {
+		return source.Pod{}, false
+	}
+	pod := source.Pod{Pod: row.Pod, Class: w.State().Class(row.Class).Spec}
+	if labels := w.State().Labels(row.Labels); labels != nil {
+		pod.Labels = labels.LabelSet
+	}
+	return pod, true
+}
+
+// RemovePod takes a pod away.
+func (w *World) RemovePod(id cluster.PodID) error {
+	row := w.State().Pod(id)
+	if row == nil {
+		return fmt.Errorf("remove pod: there is no pod %d", id)
+	}
+	return w.Observe(source.Event{Kind: source.PodGone, Pod: source.Pod{Pod: cluster.Pod{UID: row.UID}}})
+}
+
+// SetSettings makes profiles, seed and shards others.
+func (w *World) SetSettings(settings cluster.Settings) error {
+	return w.Apply(cluster.SettingsSet{Settings: settings})
+}
+
+// assume places a pending pod. The attempt that it counts as is the pod's last, so that its end is the pod as it was.
+func (w *World) assume(id cluster.PodID, node cluster.NodeIndex) error {
+	return w.Apply(cluster.PodAssumed{ID: id, Node: node, Attempt: w.State().Pod(id).Attempt})
+}
+
+func (w *World) node(name string) (cluster.NodeIndex, error) {
+	if i := w.State().Nodes.ByName(name); i != cluster.NoNode {
+		return i, nil
+	}
+	return cluster.NoNode, fmt.Errorf("there is no node %q", name)
+}
