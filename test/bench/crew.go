@@ -29,7 +29,7 @@ type crew struct {
 	roles   []*kubetest.Process
 	ops     map[string]string // by role, where its process serves metrics, readiness and profiles
 	metrics string            // of these, the binder's
-	gateway string            // where the public API is; "" in one process
+	gateway string            // where the public API is
 
 	ended  chan struct{} // closed when a role's process ends
 	ending sync.Once
@@ -123,12 +123,11 @@ func (c *crew) commands() ([][]string, error) {
 		}
 		return append(argv, flags...)
 	}
-	c.metrics = address(0)
+	c.metrics, c.gateway = address(0), address(5)
 	if !c.processes {
 		return [][]string{command(0, "all", slices.Concat(binder,
-			[]string{"--data-dir", filepath.Join(c.dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", ""})...)}, nil
+			[]string{"--data-dir", filepath.Join(c.dir, "data"), "--listen", c.gateway, "--http-listen", ""})...)}, nil
 	}
-	c.gateway = address(5)
 	etcd := []string{"--etcd-endpoints", c.endpoint, "--listen", "127.0.0.1:0"}
 	return [][]string{
 		command(0, "binder", slices.Concat(etcd, binder)...),

@@ -83,7 +83,15 @@ func run(ctx context.Context, cfg config, w workload) (r result, err error) {
 	if w.oneByOne {
 		err = r.oneByOne(measuring, c, binding)
 	} else {
-		r.samples, r.binds, err = c.follow(measuring, w.pods, binding)
+		follow := func() (err error) {
+			r.samples, r.binds, err = c.follow(measuring, w.pods, binding)
+			return err
+		}
+		if w.asks > 0 {
+			err = r.asking(measuring, c, follow)
+		} else {
+			err = follow()
+		}
 	}
 	err = errors.Join(err, profiles.Wait())
 	if ctx.Err() != nil {

@@ -18,6 +18,7 @@ type workload struct {
 	processes bool // every role, and etcd, in a process of its own; else all in one
 	oneByOne  bool // a pod is created when the one before it is bound; else all are there before Berth starts
 	perNode   bool // measure the memory per node, by comparing with a Berth that has no nodes
+	asks      int  // questions per second that people ask meanwhile
 	slow      bool // takes minutes: not among the workloads that run unless it is named
 	targets   []target
 }
@@ -43,6 +44,9 @@ const (
 	p99FromCall figure = "p99 from call ms"
 	p50Assumed  figure = "p50 assumed ms"
 	p99Assumed  figure = "p99 assumed ms"
+	whyP99      figure = "why p99 ms"
+	ifP99       figure = "what-if p99 ms"
+	unanswered  figure = "unanswered"
 	cpuSeconds  figure = "CPU s"
 	cpuMicros   figure = "CPU us"
 )
@@ -53,7 +57,7 @@ func (f figure) atLeast() bool { return f == decisions }
 // verb formats the figure.
 func (f figure) verb() string {
 	switch f {
-	case decisions, peakMB, cpuMicros:
+	case decisions, peakMB, cpuMicros, unanswered:
 		return "%.0f"
 	case cpuSeconds:
 		return "%.1f"
@@ -117,6 +121,15 @@ func workloads() []workload {
 			name: "latency", about: "one pod at a time on an idle cluster, each role in a process of its own", nodes: smallCluster, pods: 500,
 			processes: true, oneByOne: true,
 			targets: []target{{p99, 10}, {p50, 0}, {p99FromCall, 0}, {p50FromCall, 0}, {p99Assumed, 0}, {p50Assumed, 0}},
+		},
+		{name: "unasked", about: "many pods of one class, to compare with asked", nodes: smallCluster, pods: 300 * thousand, slow: true, targets: rate(0)},
+		{
+			name: "asked", about: "the same, with 20 explanations and what-ifs a second", nodes: smallCluster, pods: 300 * thousand, slow: true,
+			asks: 20, targets: []target{{decisions, 0}, {whyP99, 20}, {ifP99, 20}, {unanswered, 0}},
+		},
+		{
+			name: "asked-100k", about: "pods of one class, with 20 explanations and what-ifs a second", nodes: 100 * thousand, pods: 300 * thousand,
+			slow: true, asks: 20, targets: []target{{decisions, 0}, {whyP99, 200}, {ifP99, 200}, {unanswered, 0}},
 		},
 		{name: "memory", about: "pods of one class", nodes: smallCluster, pods: 10 * thousand, targets: []target{{peakMB, 300}}},
 		{

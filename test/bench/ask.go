@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/test/measure"
+)
+
+// Questions that people ask while pods are placed. They come at their times, whether those before are answered or not.
+const (
+	questionTimeout = 10 * time.Second
+	questionsAtOnce = 64 // more are not sent, and count as unanswered
+)
+
+// asker asks the gateway at a steady rate, explanations and what-ifs in turns, and takes the times until the answers.
+type asker struct {
+	api      schedulingv1.SchedulingServiceClient
+	workload workload
+
+	mu         sync.Mutex
+	whys, ifs  measure.Sample // ms
+	unanswered int
+	first      error // of those that were not
+}
+
+// ask asks until ctx ends, and waits for the answers that are under way.
+func (a *asker) ask(ctx context.Context) {
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	slots := make(chan struct{}, questionsAtOnce)
+	random := rand.New(rand.NewPCG(1, 2))
+	tick := time.NewTicker(time.Second / time.Duration(a.workload.asks))
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		pod := fmt.Sprintf("pod-%06d", random.IntN(a.workload.pods))
+		select {
+		case slots <- struct{}{}:
+		default:
+			a.note(nil, 0, status.Error(codes.ResourceExhausted, "too many questions are not answered yet"))
+			continue
+		}
+		asking.Go(func() {
+			defer func() { <-slots }()
+			// A question that was asked is waited for: what was cut off would be missing among the slow ones.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), questionTimeout)
+			defer cancel()
+			began := time.Now()
+			if n%2 == 0 {
+				_, err := a.api.ExplainPod(ctx, &schedulingv1.ExplainPodRequest{Name: pod})
+				a.note(&a.whys, time.Since(began), err)
+				return
+			}
+			_, err := a.api.WhatIf(ctx, &schedulingv1.WhatIfRequest{Manifests: fmt.Sprintf(
+				`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "what-if"}, "spec": {"containers": [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "%dm"}}}]}}`,
+				podMilliCPU+n%100)})
+			a.note(&a.ifs, time.Since(began), err)
+		})
+	}
+}
+
+func (a *asker) note(s *measure.Sample, took time.Duration, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		a.unanswered++
+		if a.first == nil {
+			a.first = err
+		}
+		return
+	}
+	*s = append(*s, float64(took.Microseconds())/1000)
+}
+
+// asking asks while follow runs, and takes in the figures.
+func (r *result) asking(ctx context.Context, c *crew, follow func() error) error {
+	conn, err := grpc.NewClient(c.gateway, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	a := &asker{api: schedulingv1.NewSchedulingServiceClient(conn), workload: r.workload}
+	err = c.await(ctx, "the gateway to know all nodes", func(ctx context.Context) error {
+		answer, err := a.api.GetStatus(ctx, &schedulingv1.GetStatusRequest{})
+		if err == nil && int(answer.GetNodes()) != r.workload.nodes {
+			err = fmt.Errorf("it knows %d nodes", answer.GetNodes())
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var asking sync.WaitGroup
+	asking.Go(func() { a.ask(ctx) })
+	err = follow()
+	cancel()
+	asking.Wait()
+	r.figures[whyP99], r.figures[ifP99] = a.whys.Quantile(0.99), a.ifs.Quantile(0.99)
+	r.figures[unanswered] = float64(a.unanswered)
+	if a.first != nil {
+		progress("%s: not answered: %v", r.workload.name, a.first)
+	}
+	return err
+}
