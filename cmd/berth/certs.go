@@ -25,8 +25,8 @@ var knownByHost = []string{string(coord.RoleGateway), etcdRole}
 // etcdRole is not a role of Berth: no other takes calls from it.
 const etcdRole = "etcd"
 
-// otherIdentities are what key pairs can be made for besides roles.
-var otherIdentities = []string{etcdRole, access.IdentityMetrics, access.IdentityOperator}
+// callers are what key pairs can be made for besides roles, for those who only ask.
+var callers = []string{access.IdentityMetrics, access.IdentityOperator}
 
 func certsCommand() *cobra.Command {
 	var dir string
@@ -47,7 +47,7 @@ func certsCommand() *cobra.Command {
 				return errors.New("--dir: required: name the directory to write to")
 			}
 			for _, role := range roles {
-				if known := slices.Concat(certRoles, otherIdentities); !slices.Contains(known, role) {
+				if known := slices.Concat(certRoles, []string{etcdRole}, callers); !slices.Contains(known, role) {
 					return fmt.Errorf("--role: %q: want one of %s", role, strings.Join(known, ", "))
 				}
 			}
@@ -63,7 +63,7 @@ func certsCommand() *cobra.Command {
 				grants = append(grants, grant)
 			}
 			did, err := certs.Make(certs.Request{
-				Dir: dir, Roles: roles, Hosts: hosts, Known: knownByHost, Now: time.Now(),
+				Dir: dir, Roles: roles, Hosts: hosts, Known: knownByHost, Callers: callers, Now: time.Now(),
 				CALife: time.Duration(caDays) * 24 * time.Hour, Life: time.Duration(days) * 24 * time.Hour,
 			})
 			if err == nil {

@@ -88,7 +88,12 @@ func TestCertsMakesAKeyPairPerRoleAndSaysSo(t *testing.T) {
 		t.Errorf("host names given to %d certificates, want the gateway's only:\n%s", n, out)
 	}
 	again, err := line("certs --dir " + dir + " --role etcd --host etcd-1,etcd-2")
-	if err != nil || !strings.Contains(again, "ca.crt: kept") || !strings.Contains(again, "[etcd-1 etcd-2]") {
+	if err != nil || !strings.Contains(again, "ca.crt: kept") || !strings.Contains(again, "[etcd-1 etcd-2 member.berth.internal]") {
 		t.Errorf("a second time: %v, said:\n%s", err, again)
+	}
+	// etcd takes clients by that name: who may only ask must not have it.
+	callers, err := line("certs --dir " + dir + " --role metrics,operator")
+	if err != nil || !strings.Contains(callers, "spiffe://berth/metrics\n") || !strings.Contains(callers, "spiffe://berth/operator\n") {
+		t.Errorf("for callers: %v, said:\n%s", err, callers)
 	}
 }

@@ -11,6 +11,10 @@ import (
 // trustDomain is the authority part of every identity.
 const trustDomain = "berth"
 
+// MemberName is a host name that certificates of processes have, and those of their mere callers have not. Nothing resolves it.
+// Scrapers, who go by addresses, ask for it; etcd can be told to take no client without it.
+const MemberName = "member.berth.internal"
+
 // identity returns the URI of a role.
 func identity(role string) *url.URL {
 	return &url.URL{Scheme: "spiffe", Host: trustDomain, Path: "/" + role}

@@ -115,6 +115,7 @@ type Request struct {
 	Roles        []string // a key pair each
 	Hosts        []string // names and IP addresses of those in Known
 	Known        []string // the roles that are known by host name, of which certificates have Hosts
+	Callers      []string // those that serve nothing, of which certificates do not have MemberName
 	CALife, Life time.Duration
 	Now          time.Time
 }
@@ -150,7 +151,10 @@ func Make(r Request) (did []string, err error) {
 	for _, role := range r.Roles {
 		var hosts []string
 		if slices.Contains(r.Known, role) {
-			hosts = r.Hosts
+			hosts = slices.Clone(r.Hosts)
+		}
+		if !slices.Contains(r.Callers, role) {
+			hosts = append(hosts, MemberName)
 		}
 		err := writePair(path(role), func() (cert, key []byte, err error) { return a.Issue(role, hosts, r.Now, r.Life) })
 		if err != nil {

@@ -76,16 +76,18 @@ func byName(t *testing.T, objects []*unstructured.Unstructured) map[string]*unst
 }
 
 func TestTheChartSaysWhatTheKustomizationsSay(t *testing.T) {
-	for overlay, values := range map[string]map[string]any{
-		"second-scheduler":  nil,
-		"default-scheduler": {"schedulerName": "default-scheduler", "ownSchedulerName": "kube-scheduler"},
+	overlay := func(name string) string { return filepath.Join(deployDir, "kustomize", "overlays", name) }
+	for dir, values := range map[string]map[string]any{
+		overlay("second-scheduler"):  nil,
+		overlay("default-scheduler"): {"schedulerName": "default-scheduler", "ownSchedulerName": "kube-scheduler"},
+		monitored:                    {"podMonitor": map[string]any{"enabled": true}},
 	} {
-		t.Run(overlay, func(t *testing.T) {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
 			rendered, err := helm(values)
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, got := byName(t, kustomize(t, overlay)), byName(t, rendered)
+			want, got := byName(t, render(t, dir)), byName(t, rendered)
 			// Helm's users make the namespace by --create-namespace, and label it by hand.
 			delete(want, "Namespace /"+namespace)
 			if len(want) < 40 {
@@ -110,6 +112,7 @@ func TestTheChartLeavesOutWhatIsSwitchedOff(t *testing.T) {
 		"etcd":            map[string]any{"enabled": false, "endpoints": []any{"https://a:2379", "https://b:2379"}},
 		"certManager":     off,
 		"networkPolicies": off,
+		"podMonitor":      map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -118,6 +121,9 @@ func TestTheChartLeavesOutWhatIsSwitchedOff(t *testing.T) {
 		if strings.Contains(o.GetName(), "etcd") || strings.Contains(o.GetAPIVersion(), "cert-manager") || o.GetKind() == "NetworkPolicy" {
 			t.Errorf("%s %s is there", o.GetKind(), o.GetName())
 		}
+	}
+	if monitor := of(objects, "PodMonitor")["berth"]; monitor == nil || monitor.GetLabels()["release"] != "prometheus" {
+		t.Errorf("there is no PodMonitor with the labels that are given: %v", monitor)
 	}
 	deployments := of(objects, "Deployment")
 	if len(deployments) != 5 {
@@ -142,6 +148,7 @@ func TestTheChartRefusesValuesThatMakeNoSense(t *testing.T) {
 		"pullPolicy":    {"image": map[string]any{"pullPolicy": "Sometimes"}},
 		"priority":      {"priority": 2_000_000_000}, // the system's own
 		"endpoints":     {"etcd": map[string]any{"enabled": false}},
+		"labels":        {"podMonitor": map[string]any{"labels": map[string]any{"release": 1}}},
 		"requests":      {"gateway": map[string]any{"resources": map[string]any{"requests": map[string]any{"gpu": map[string]any{}}}}},
 	} {
 		if _, err := helm(values); err == nil || !strings.Contains(err.Error(), want) {

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/restmapper"
@@ -38,7 +40,7 @@ func startCluster(t *testing.T, o kubetest.Options) *cluster {
 	if c.objects, err = dynamic.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
-	c.apply(t, certManager()...)
+	c.apply(t, definitions()...)
 	return c
 }
 
@@ -118,24 +120,32 @@ func (c *cluster) applyOne(ctx context.Context, t *testing.T, o *unstructured.Un
 	_, err = resource.Patch(ctx, o.GetName(), applyPatch, data, metav1.PatchOptions{
 		FieldManager: "test", Force: &force, FieldValidation: metav1.FieldValidationStrict,
 	})
-	if apierrors.IsNotFound(err) && kind.Group == "cert-manager.io" {
+	if apierrors.IsNotFound(err) && foreign[kind.Kind] == kind.GroupVersion() {
 		return &meta.NoKindMatchError{GroupKind: kind.GroupKind()} // defined, and not served yet
 	}
 	return err
 }
 
-// certManager returns definitions of the kinds of cert-manager that deploy uses, which take everything.
-func certManager() []*unstructured.Unstructured {
+// foreign are the kinds of cert-manager and the Prometheus operator that deploy uses.
+var foreign = map[string]schema.GroupVersion{
+	"Certificate": {Group: "cert-manager.io", Version: "v1"},
+	"Issuer":      {Group: "cert-manager.io", Version: "v1"},
+	"PodMonitor":  {Group: "monitoring.coreos.com", Version: "v1"},
+}
+
+// definitions returns definitions of the foreign kinds, which take everything.
+func definitions() []*unstructured.Unstructured {
 	var definitions []*unstructured.Unstructured
-	for kind, plural := range map[string]string{"Certificate": "certificates", "Issuer": "issuers"} {
+	for kind, in := range foreign {
+		plural := strings.ToLower(kind) + "s"
 		definitions = append(definitions, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-			"metadata": map[string]any{"name": plural + ".cert-manager.io"},
+			"metadata": map[string]any{"name": plural + "." + in.Group},
 			"spec": map[string]any{
-				"group": "cert-manager.io", "scope": "Namespaced",
+				"group": in.Group, "scope": "Namespaced",
 				"names": map[string]any{"kind": kind, "plural": plural},
 				"versions": []any{map[string]any{
-					"name": "v1", "served": true, "storage": true,
+					"name": in.Version, "served": true, "storage": true,
 					"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
 				}},
 			},

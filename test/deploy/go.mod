@@ -9,6 +9,7 @@ go 1.26.0
 require (
 	github.com/berth-scheduler/berth v0.0.0
 	github.com/google/go-cmp v0.7.0
+	github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring v0.91.0
 	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3
 	k8s.io/client-go v0.36.3

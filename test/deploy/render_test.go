@@ -14,12 +14,21 @@ const deployDir = "../../deploy"
 // overlays are those that people apply.
 var overlays = []string{"second-scheduler", "default-scheduler"}
 
+// monitored is an overlay with the component that has Prometheus scrape it.
+const monitored = "testdata/monitored"
+
 // kustomize renders an overlay.
 func kustomize(t *testing.T, overlay string) []*unstructured.Unstructured {
 	t.Helper()
-	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(deployDir, "kustomize", "overlays", overlay))
+	return render(t, filepath.Join(deployDir, "kustomize", "overlays", overlay))
+}
+
+// render renders a kustomization.
+func render(t *testing.T, dir string) []*unstructured.Unstructured {
+	t.Helper()
+	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 	if err != nil {
-		t.Fatalf("kustomize %s: %v", overlay, err)
+		t.Fatalf("kustomize %s: %v", dir, err)
 	}
 	var objects []*unstructured.Unstructured
 	for _, r := range made.Resources() {

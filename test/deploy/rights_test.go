@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -18,8 +19,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -27,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -170,6 +175,10 @@ func TestAnAPIServerTakesEveryObjectAndBerthUsesExactlyTheRightsThatTheyGive(t *
 		c.apply(t, objects...)
 		c.makesPods(t, objects)
 	}
+	monitors := podMonitors(t, render(t, monitored))
+	for _, o := range of(render(t, monitored), "PodMonitor") {
+		c.apply(t, o)
+	}
 	if t.Failed() {
 		t.FailNow()
 	}
@@ -178,6 +187,7 @@ func TestAnAPIServerTakesEveryObjectAndBerthUsesExactlyTheRightsThatTheyGive(t *
 	objects := kustomize(t, "second-scheduler")
 	b := startBerth(t, c, objects)
 	b.awaitReady(t)
+	b.scrape(t, monitors["berth"].Spec)
 
 	// 3. All that a binder does: place, report, report again, preempt with a budget, and lose a race.
 	client := c.Client()
@@ -229,17 +239,32 @@ func TestAnAPIServerTakesEveryObjectAndBerthUsesExactlyTheRightsThatTheyGive(t *
 	bound("high")
 	c.repeatReport(t, "huge")
 	// People may ask the gateway what RBAC lets them, and nobody else may.
-	for _, name := range []string{"reader", "stranger"} {
+	for _, name := range []string{"reader", "scraper", "stranger"} {
 		if _, err := client.CoreV1().ServiceAccounts("default").Create(within(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c.mayAskForStatus(t, "reader")
+	c.mayGet(t, "reader", "/berth/status")
+	c.mayGet(t, "scraper", "/metrics")
 	if err := b.status(within(t), c.token(t, "default", "reader")); err != nil {
 		t.Errorf("the reader: %v", err)
 	}
 	if err := b.status(within(t), c.token(t, "default", "stranger")); err == nil || !strings.Contains(err.Error(), "may not") {
 		t.Errorf("the stranger: %v, want an error that says what it may not", err)
+	}
+	for path, want := range map[string]map[string]string{
+		"/metrics": {"scraper": "200 OK", "reader": "403 Forbidden", "": "401 Unauthorized"},
+		"/configz": {"scraper": "403 Forbidden", "stranger": "403 Forbidden"},
+	} {
+		for account, want := range want {
+			token := ""
+			if account != "" {
+				token = c.token(t, "default", account)
+			}
+			if got := ask(within(t), b.client(t, "", "gateway"), "https://"+b.metrics["gateway"]+path, token); got != want {
+				t.Errorf("%q gets %s of the gateway: %s, want %s", account, path, got, want)
+			}
+		}
 	}
 	await(t, "the binder to have used all its rights", func(ctx context.Context) error {
 		// A pod that somebody else binds at the same time is a conflict, after which the binder looks at the pod.
@@ -304,25 +329,36 @@ func (c *cluster) repeatReport(t *testing.T, pod string) {
 	}
 }
 
-// mayAskForStatus lets a service account of the default namespace ask a gateway for its status, which is a path to RBAC.
-func (c *cluster) mayAskForStatus(t *testing.T, account string) {
+// mayGet lets a service account of the default namespace get a path, and waits until the API server knows.
+func (c *cluster) mayGet(t *testing.T, account, path string) {
 	t.Helper()
 	rbac := c.Client().RbacV1()
 	role := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "asks-for-status"},
-		Rules:      []rbacv1.PolicyRule{{NonResourceURLs: []string{"/berth/status"}, Verbs: []string{"get"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "of-" + account},
+		Rules:      []rbacv1.PolicyRule{{NonResourceURLs: []string{path}, Verbs: []string{"get"}}},
 	}
 	if _, err := rbac.ClusterRoles().Create(within(t), role, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: account + "-asks-for-status"},
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: account}},
 	}
 	if _, err := rbac.ClusterRoleBindings().Create(within(t), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User:                  "system:serviceaccount:default:" + account,
+		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: "get"},
+	}}
+	await(t, account+" to be allowed "+path, func(ctx context.Context) error {
+		said, err := c.Client().AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err == nil && !said.Status.Allowed {
+			err = errors.New("not allowed: " + said.Status.Reason)
+		}
+		return err
+	})
 }
 
 // lacks returns an error that names what of want is not in have.
@@ -369,17 +405,22 @@ func (c *cluster) makesPods(t *testing.T, objects []*unstructured.Unstructured) 
 
 // berth is every role as a process, with the command line of its Deployment.
 type berth struct {
-	binary string
-	dir    string // with the certificates
-	server string // the gateway's address
-	roles  map[string]*kubetest.Process
-	probes map[string][]string
+	binary  string
+	dir     string // with the certificates
+	server  string // the gateway's address
+	roles   map[string]*kubetest.Process
+	ready   map[string][]string // the command of the readiness probe, by role
+	live    map[string]string   // the URL of the liveness probe
+	metrics map[string]string   // where operators and scrapers are answered
 }
 
 func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) *berth {
 	t.Helper()
 	dir := t.TempDir()
-	b := &berth{binary: filepath.Join(dir, "berth"), dir: dir, roles: map[string]*kubetest.Process{}, probes: map[string][]string{}}
+	b := &berth{
+		binary: filepath.Join(dir, "berth"), dir: dir, roles: map[string]*kubetest.Process{},
+		ready: map[string][]string{}, live: map[string]string{}, metrics: map[string]string{},
+	}
 	build := exec.Command("go", "build", "-C", "../..", "-o", b.binary, "./cmd/berth")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -387,12 +428,7 @@ func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) 
 	}
 	deployments := of(objects, "Deployment")
 	names := slices.Sorted(maps.Keys(deployments))
-	if _, err := certs.Make(certs.Request{
-		Dir: dir, Roles: append([]string{"etcd"}, names...), Hosts: []string{"127.0.0.1"}, Known: []string{"etcd", "gateway"},
-		Now: time.Now(), CALife: time.Hour, Life: time.Hour,
-	}); err != nil {
-		t.Fatal(err)
-	}
+	b.makeCertificates(t, objects)
 	etcd := b.startEtcd(t, of(objects, "StatefulSet")["etcd"])
 	t.Cleanup(b.stop)
 	for _, name := range names {
@@ -407,7 +443,9 @@ func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) 
 		}
 		// What the kubelet and a network would do: variables, the mounted secret, addresses.
 		replace := append(b.secret(name), "$(POD_NAME)", name+"-0", "$(POD_IP)", "127.0.0.1", "$(ETCD_ENDPOINTS)", etcd, "/berth", b.binary)
+		at := make(map[string]string) // addresses by the names of ports
 		for i, p := range spec.Containers[0].Ports {
+			at[p.Name] = "127.0.0.1:" + ports[i]
 			replace = append(replace, fmt.Sprintf("0.0.0.0:%d", p.ContainerPort), "127.0.0.1:"+ports[i], fmt.Sprintf("127.0.0.1:%d", p.ContainerPort), "127.0.0.1:"+ports[i])
 		}
 		for _, e := range spec.Containers[0].Env {
@@ -421,17 +459,22 @@ func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) 
 			args = append(args, as.Replace(arg))
 		}
 		if *spec.AutomountServiceAccountToken {
-			args = append(args, map[string]string{"binder": "--kubeconfig=", "gateway": "--authentication-kubeconfig="}[name]+
-				c.kubeconfigOf(t, namespace, spec.ServiceAccountName))
+			kubeconfig := c.kubeconfigOf(t, namespace, spec.ServiceAccountName)
+			for _, flag := range map[string][]string{"binder": {"kubeconfig"}, "gateway": {"authentication-kubeconfig", "metrics-authentication-kubeconfig"}}[name] {
+				args = append(args, "--"+flag+"="+kubeconfig)
+			}
 		}
 		if name == "binder" {
 			args = append(args, "--pod-max-in-unschedulable-pods-duration=1s") // so that a report comes again
 		}
 		for _, arg := range spec.Containers[0].ReadinessProbe.Exec.Command {
-			b.probes[name] = append(b.probes[name], as.Replace(arg))
+			b.ready[name] = append(b.ready[name], as.Replace(arg))
 		}
+		live := spec.Containers[0].LivenessProbe.HTTPGet
+		b.live[name] = strings.ToLower(string(live.Scheme)) + "://" + at[live.Port.StrVal] + live.Path
+		b.metrics[name] = at["metrics"]
 		if name == "gateway" {
-			b.server = as.Replace("127.0.0.1:7070")
+			b.server = at["grpc"]
 		}
 		proc, err := kubetest.StartProcess(name, filepath.Join(dir, name+".log"), args...)
 		if err != nil {
@@ -445,6 +488,34 @@ func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) 
 		})
 	}
 	return b
+}
+
+// makeCertificates makes what cert-manager would: a key pair for each Certificate, with the names that it says. Those that people and
+// clients of etcd know by host have the address besides.
+func (b *berth) makeCertificates(t *testing.T, objects []*unstructured.Unstructured) {
+	t.Helper()
+	for name, o := range of(objects, "Certificate") {
+		spec := o.Object["spec"].(map[string]any)
+		role := spec["commonName"].(string)
+		if isCA, _ := spec["isCA"].(bool); isCA {
+			continue
+		}
+		if diff := cmp.Diff(spec["uris"], []any{"spiffe://berth/" + role}); diff != "" || spec["secretName"] != "berth-"+role+"-tls" {
+			t.Errorf("%s is of %q, with the secret %v: %s", name, role, spec["secretName"], diff)
+		}
+		hosts, _, err := unstructured.NestedStringSlice(spec, "dnsNames")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if role == "gateway" || role == "etcd" {
+			hosts = append(hosts, "127.0.0.1")
+		}
+		if _, err := certs.Make(certs.Request{
+			Dir: b.dir, Roles: []string{role}, Hosts: hosts, Known: []string{role}, Callers: []string{role}, Now: time.Now(), CALife: time.Hour, Life: time.Hour,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // secret is where a workload's mounted certificates are, as pairs of a path in its container and one here.
@@ -498,43 +569,65 @@ func (b *berth) startEtcd(t *testing.T, object *unstructured.Unstructured) strin
 	})
 	probe := container.ReadinessProbe.HTTPGet
 	await(t, "etcd to be ready", func(ctx context.Context) error {
-		return get(ctx, http.DefaultClient, "http://127.0.0.1:"+ports[2]+probe.Path)
+		if got := ask(ctx, http.DefaultClient, "http://127.0.0.1:"+ports[2]+probe.Path, ""); got != "200 OK" {
+			return errors.New(got)
+		}
+		return nil
 	})
-	// That a stranger is refused is the certificate's doing: the authority is known here.
-	ca, err := os.ReadFile(filepath.Join(b.dir, "ca.crt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	authorities := x509.NewCertPool()
-	authorities.AppendCertsFromPEM(ca)
-	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities}}}
-	if err := get(within(t), stranger, client+"/version"); err == nil || !strings.Contains(err.Error(), "certificate required") {
-		t.Errorf("a client without a certificate: %v, want to be refused for that", err)
+	// That a stranger is refused is the certificate's doing: the authority is known here. Who may read metrics is one to etcd.
+	for _, url := range []string{client + "/version", peer + "/version"} {
+		for owner, want := range map[string]string{"": "certificate required", "metrics": "bad certificate", "operator": "bad certificate"} {
+			if got := ask(within(t), b.client(t, owner, "127.0.0.1"), url, ""); !strings.Contains(got, want) {
+				t.Errorf("a client with the certificate of %q gets %s: %s, want %s", owner, url, got, want)
+			}
+		}
 	}
 	return client
 }
 
-// get reports an error unless url answers 200.
-func get(ctx context.Context, client *http.Client, url string) error {
+// client returns a client that trusts Berth's authority and shows a certificate of an identity, or none. It wants servers to be known
+// by a name.
+func (b *berth) client(t *testing.T, identity, server string) *http.Client {
+	t.Helper()
+	ca, err := os.ReadFile(filepath.Join(b.dir, "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: server}
+	config.RootCAs.AppendCertsFromPEM(ca)
+	if identity != "" {
+		pair, err := tls.LoadX509KeyPair(filepath.Join(b.dir, identity+".crt"), filepath.Join(b.dir, identity+".key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+}
+
+// ask returns the status that a URL answers with, or why it does not. The token may be empty.
+func ask(ctx context.Context, client *http.Client, url, token string) string {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return err.Error()
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return err
+		return err.Error()
 	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("get %s: %s", url, response.Status)
-	}
-	return nil
+	response.Body.Close()
+	return response.Status
 }
 
-// awaitReady waits until the readiness probe of every Deployment succeeds.
+// awaitReady waits until the probes of every Deployment succeed.
 func (b *berth) awaitReady(t *testing.T) {
 	t.Helper()
-	for name, probe := range b.probes {
+	// As the kubelet asks: without a certificate, and whatever the server's is.
+	kubelet := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	for name, probe := range b.ready {
 		await(t, name+" to be ready", func(ctx context.Context) error {
 			out, err := exec.CommandContext(ctx, probe[0], probe[1:]...).CombinedOutput()
 			if err != nil {
@@ -542,6 +635,59 @@ func (b *berth) awaitReady(t *testing.T) {
 			}
 			return nil
 		})
+		if got := ask(within(t), kubelet, b.live[name], ""); got != "200 OK" {
+			t.Errorf("the liveness probe of %s, %s: %s", name, b.live[name], got)
+		}
+	}
+}
+
+// podMonitors returns the PodMonitors by name. What their kind does not have is an error: the API server of the test would take it.
+func podMonitors(t *testing.T, objects []*unstructured.Unstructured) map[string]*monitoringv1.PodMonitor {
+	t.Helper()
+	monitors := make(map[string]*monitoringv1.PodMonitor)
+	for name, o := range of(objects, "PodMonitor") {
+		monitors[name] = new(monitoringv1.PodMonitor)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, monitors[name], true); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(monitors[name].Spec.PodMetricsEndpoints) != 1 {
+			t.Fatalf("%s has %d endpoints, want one", name, len(monitors[name].Spec.PodMetricsEndpoints))
+		}
+	}
+	return monitors
+}
+
+// scrape asks every role for its metrics as a PodMonitor says, and for what the same certificate may not get; the operator's may.
+func (b *berth) scrape(t *testing.T, monitor monitoringv1.PodMonitorSpec) {
+	t.Helper()
+	endpoint := monitor.PodMetricsEndpoints[0]
+	config := endpoint.TLSConfig
+	from := config.CA.Secret.Name
+	if config.Cert.Secret.Name != from || config.KeySecret.Name != from || config.CA.Secret.Key != "ca.crt" || config.Cert.Secret.Key != "tls.crt" || config.KeySecret.Key != "tls.key" {
+		t.Errorf("the keys are not those of one secret that cert-manager makes: %+v", config)
+	}
+	identity := strings.TrimSuffix(strings.TrimPrefix(from, "berth-"), "-tls")
+	selector, err := metav1.LabelSelectorAsSelector(&monitor.Selector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *endpoint.Port != "metrics" || selector.Matches(labels.Set{"app.kubernetes.io/part-of": "berth", "app.kubernetes.io/name": "etcd"}) {
+		t.Errorf("port %s, selector %v: etcd's port of that name has no TLS", *endpoint.Port, selector)
+	}
+	scraper, operator := b.client(t, identity, *config.ServerName), b.client(t, "operator", *config.ServerName)
+	for name, address := range b.metrics {
+		if !selector.Matches(labels.Set{"app.kubernetes.io/part-of": "berth", "app.kubernetes.io/name": name}) {
+			t.Errorf("%s is not selected by %v", name, selector)
+		}
+		url := endpoint.Scheme.String() + "://" + address
+		for _, c := range []struct {
+			client     *http.Client
+			path, want string
+		}{{scraper, "/metrics", "200 OK"}, {scraper, "/configz", "403 Forbidden"}, {operator, "/configz", "200 OK"}} {
+			if got := ask(within(t), c.client, url+c.path, ""); got != c.want {
+				t.Errorf("get %s of %s: %s, want %s", c.path, name, got, c.want)
+			}
+		}
 	}
 }
 

@@ -152,6 +152,7 @@ spec:
             httpGet:
               path: /livez
               port: metrics
+              scheme: HTTPS
             failureThreshold: 6
           securityContext:
             {{- include "berth.containerSecurity" . | nindent 12 }}
