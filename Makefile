@@ -21,16 +21,21 @@ help: ## list the targets
 build: ## build .bin/berth
 	CGO_ENABLED=0 go build -o $(BIN)/berth ./cmd/berth
 
+.PHONY: plugin
+plugin: ## build .bin/kubectl-berth, the kubectl plugin
+	CGO_ENABLED=0 go build -o $(BIN)/kubectl-berth ./cmd/kubectl-berth
+
 .PHONY: demo
 demo: build ## schedule a generated GPU fleet and keep serving; EXIT=1 ends by itself
 	$(BIN)/berth demo $(if $(EXIT),--exit)
 
 .PHONY: test
-test: grpcurl ## run every test; needs only Go, a C compiler and the module proxy
+test: grpcurl ## run every test; needs Go, a C compiler, the module proxy, and Chromium, which root gets by apt
 	go run ./test/benchkube build # the control plane, once: minutes that no test should have to wait for
 	go test -race -timeout 20m $(PACKAGES)
 	cd test/deploy && CGO_ENABLED=0 go test -count=1 .
 	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .
+	cd test/page && CGO_ENABLED=0 go test -count=1 .
 	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
 
 .PHONY: oracle
@@ -45,7 +50,7 @@ lint-go: tools
 	@unformatted=$$(git ls-files '*.go' | grep -v '^internal/gen/' | xargs gofmt -l); \
 	  if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	go vet $(PACKAGES) && $(BIN)/staticcheck $(PACKAGES)
-	for module in test/oracle test/deploy test/monitoring; do (cd $$module && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
+	for module in test/oracle test/deploy test/monitoring test/page; do (cd $$module && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
 
 .PHONY: lint-proto
 lint-proto: tools

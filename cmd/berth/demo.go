@@ -87,8 +87,8 @@ func runDemo(ctx context.Context, c roles.Common, o roles.AllOptions, exit bool)
 			}
 			return errDemoOver
 		}
-		fmt.Printf("\nserving   gRPC on %s, JSON on http://%s/v1/status, until interrupted\n", at[0], at[1])
-		fmt.Printf("try       berth get status; berth get pods -A; berth get nodes\n")
+		fmt.Printf("\nserving   gRPC on %s, a page on http://%s/ and JSON on http://%[2]s/v1/status, until interrupted\n", at[0], at[1])
+		fmt.Printf("try       berth why POD; berth get pods -A --pending; berth get status; berth whatif --help\n")
 		return nil
 	})
 	if err := g.Wait(); err != errDemoOver {

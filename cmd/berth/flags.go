@@ -86,7 +86,7 @@ func defaultDataDir() string {
 
 // addHTTP adds the flag of the JSON API.
 func addHTTP(fs *pflag.FlagSet, p *roles.Public) {
-	fs.StringVar(&p.HTTPListen, "http-listen", "127.0.0.1:7080", "where to serve the public API as JSON over HTTP; empty: nowhere")
+	fs.StringVar(&p.HTTPListen, "http-listen", "127.0.0.1:7080", "where to serve the page, and the public API as JSON, over HTTP; empty: nowhere")
 }
 
 func addBatch(fs *pflag.FlagSet, q *roles.Queue) {

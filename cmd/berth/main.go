@@ -14,7 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/cli"
+	"github.com/berth-scheduler/berth/internal/cli/offline"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -46,9 +48,13 @@ func command() *cobra.Command {
 	if s := os.Getenv("BERTH_SERVER"); s != "" {
 		defaultServer = s
 	}
-	tls := clientFlags{token: os.Getenv("BERTH_TOKEN")}
-	for _, c := range cli.Commands(cli.Options{DefaultServer: defaultServer, Dial: tls.dial, In: os.Stdin, Out: os.Stdout, Err: os.Stderr}) {
-		tls.add(c.Flags(), os.Getenv("BERTH_TLS_CA"))
+	access := cli.Access{
+		Files: certs.Files{CA: os.Getenv("BERTH_TLS_CA")}, TokenFile: os.Getenv("BERTH_TOKEN_FILE"), Token: os.Getenv("BERTH_TOKEN"),
+	}
+	for _, c := range cli.Commands(cli.Options{
+		DefaultServer: defaultServer, Dial: access.Dial, Offline: offline.Open, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+	}) {
+		access.AddFlags(c.PersistentFlags())
 		c.GroupID = "client"
 		root.AddCommand(c)
 	}

@@ -1,18 +1,14 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -77,84 +73,6 @@ func isLoopback(address string) bool {
 		host = strings.Trim(address, "[]")
 	}
 	return host == "localhost" || net.ParseIP(host).IsLoopback()
-}
-
-// clientFlags are how people's commands reach a gateway.
-type clientFlags struct {
-	files     certs.Files
-	tokenFile string
-	token     string // if there is no file
-}
-
-func (f *clientFlags) add(fs *pflag.FlagSet, defaultCA string) {
-	fs.StringVar(&f.tokenFile, "token-file", os.Getenv("BERTH_TOKEN_FILE"), "a file with the token to show to the gateway (default: that in BERTH_TOKEN, if any)")
-	fs.StringVar(&f.files.CA, "tls-ca", defaultCA, "a file with the authorities of the gateway's certificate (default: plaintext)")
-	fs.StringVar(&f.files.Cert, "tls-cert", "", "a file with a certificate to show to the gateway; needs --tls-key and --tls-ca")
-	fs.StringVar(&f.files.Key, "tls-key", "", "the file with its private key")
-}
-
-// dial connects to a gateway, whose certificate must be of the address's host.
-func (f *clientFlags) dial(address string) (grpc.ClientConnInterface, func() error, error) {
-	var cfg rpc.Config
-	if f.files != (certs.Files{}) {
-		if (f.files.Cert == "") != (f.files.Key == "") || f.files.CA == "" {
-			return nil, nil, errors.New("--tls-cert and --tls-key: give both, with --tls-ca, or none")
-		}
-		source, err := certs.Open(f.files, "", slog.New(slog.DiscardHandler))
-		if err != nil {
-			return nil, nil, err
-		}
-		cfg.TLS = &rpc.TLS{Client: source.Credentials()}
-	}
-	clients := rpc.NewClients(cfg)
-	conn, err := clients.Conn(address)
-	if err != nil {
-		return nil, nil, err
-	}
-	token, err := f.readToken()
-	if err != nil {
-		return nil, nil, err
-	}
-	if token == "" {
-		return conn, clients.Close, nil
-	}
-	if cfg.TLS == nil && !isLoopback(address) {
-		return nil, nil, fmt.Errorf("%s is not a loopback address: a token needs TLS on the way there: give --tls-ca", address)
-	}
-	return withToken{conn, token}, clients.Close, nil
-}
-
-func (f *clientFlags) readToken() (string, error) {
-	if f.tokenFile == "" {
-		return f.token, nil
-	}
-	text, err := os.ReadFile(f.tokenFile)
-	if err != nil {
-		return "", fmt.Errorf("--token-file: %w", err)
-	}
-	token := strings.TrimSpace(string(text))
-	if token == "" || strings.ContainsAny(token, " \t\r\n") {
-		return "", fmt.Errorf("--token-file: %s: want one token and nothing else", f.tokenFile)
-	}
-	return token, nil
-}
-
-// withToken shows a token with every call.
-type withToken struct {
-	grpc.ClientConnInterface
-	token string
-}
-
-func (c withToken) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	return c.ClientConnInterface.Invoke(c.shown(ctx), method, args, reply, opts...)
-}
-
-func (c withToken) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return c.ClientConnInterface.NewStream(c.shown(ctx), desc, method, opts...)
-}
-
-func (c withToken) shown(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+c.token)
 }
 
 // asRole is how a command that is given a role's certificate calls others, whatever their role.

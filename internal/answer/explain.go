@@ -3,6 +3,7 @@ package answer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -78,11 +79,13 @@ func explanation(x *explain.Explanation) *schedulingv1.ExplainPodResponse {
 		r := &x.Rejections[k]
 		var reasons, examples []string
 		for _, reason := range r.Reasons {
-			reasons = append(reasons, reason.Reason)
+			if !slices.Contains(reasons, reason.Reason) { // some of the nodes resolvable, some not
+				reasons = append(reasons, reason.Reason)
+			}
 			examples = append(examples, reason.Examples...)
 		}
 		out.Rejected = append(out.Rejected, &schedulingv1.Verdict{
-			Plugin: r.Plugin, Reason: strings.Join(reasons, ", "), Unresolvable: r.Unresolvable == r.Nodes, Nodes: r.Nodes,
+			Plugin: r.Plugin, Reason: strings.Join(reasons, ", "), Unresolvable: r.Unresolvable == r.Nodes, Nodes: r.Nodes, UnresolvableNodes: r.Unresolvable,
 			Examples: examples[:min(len(examples), 3)],
 		})
 		out.Reasons = append(out.Reasons, verdicts(r.Reasons)...)

@@ -28,14 +28,14 @@ func applyCommand(opt Options) *cobra.Command {
 			"StatefulSet and PodDisruptionBudget objects, or a List of them) to Berth. All of them are checked before any\n" +
 			"of them is written. Of services and controllers only the selectors count: nothing makes pods of a ReplicaSet.\n" +
 			"Nor does anything compute how many disruptions a PodDisruptionBudget allows: status.disruptionsAllowed says it.",
-		Example: "  berth apply -f cluster.yaml\n  kubectl get nodes -o json | berth apply -f - --dry-run",
+		Example: "  " + opt.Program + " apply -f cluster.yaml\n  kubectl get nodes -o json | " + opt.Program + " apply -f - --dry-run",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			documents, err := readDocuments(files, opt.In)
 			if err != nil {
 				return err
 			}
-			return c.with(opt, func(s *session) error { return s.apply(cmd.Context(), opt, requests(documents), dryRun) })
+			return c.with(cmd.Context(), opt, func(s *session) error { return s.apply(cmd.Context(), opt, requests(documents), dryRun) })
 		},
 	}
 	c.add(cmd, opt)
@@ -122,7 +122,7 @@ func deleteCommand(opt Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "delete (KIND NAME | -f FILE)",
 		Short:   "Remove nodes, pods, services and the like of the local source",
-		Example: "  berth delete pod web-1 -n shop\n  berth delete -f cluster.yaml",
+		Example: "  " + opt.Program + " delete pod web-1 -n shop\n  " + opt.Program + " delete -f cluster.yaml",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(files) > 0 && len(args) > 0:
@@ -149,15 +149,19 @@ func deleteCommand(opt Options) *cobra.Command {
 				}
 				if !namespaced(kind) {
 					namespace = ""
+				} else if namespace == "" {
+					if namespace, err = opt.Namespace(); err != nil {
+						return err
+					}
 				}
 				targets = []*schedulingv1.DeleteRequest{{Kind: kind, Namespace: namespace, Name: args[1]}}
 			}
-			return c.with(opt, func(s *session) error { return s.delete(cmd.Context(), opt, targets, ignoreNotFound) })
+			return c.with(cmd.Context(), opt, func(s *session) error { return s.delete(cmd.Context(), opt, targets, ignoreNotFound) })
 		},
 	}
 	c.add(cmd, opt)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, `file with manifests of what to delete, "-" for standard input; may be repeated`)
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the object; empty means default")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the object (default: default, or that of the kubeconfig's context)")
 	cmd.Flags().BoolVar(&ignoreNotFound, "ignore-not-found", false, "what is not there is no error")
 	return cmd
 }

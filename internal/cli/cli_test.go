@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +38,10 @@ type gateway struct {
 	applied []*schedulingv1.ApplyRequest
 	deleted []string
 	err     error // what Apply answers
+
+	asked asked       // by why, scores, whatif, capacity and compare
+	idle  bool        // the queue is empty
+	away  atomic.Bool // GetQueue has no answer
 }
 
 func pods() []*schedulingv1.Pod {
@@ -121,6 +126,8 @@ func (g *gateway) GetStatus(context.Context, *schedulingv1.GetStatusRequest) (*s
 		Pods: &schedulingv1.PodCounts{Pending: 4, Bound: 1},
 		Members: []*schedulingv1.Member{
 			{Role: "binder", Id: "binder-0", Address: "10.0.0.1:7100", Version: version, Ready: true},
+			{Role: "filter-worker", Id: "f-0", Address: "10.0.0.3:7100", Version: version, Lag: 3, Ready: true},
+			{Role: "filter-worker", Id: "f-1", Address: "10.0.0.4:7100", Version: version, Ready: true},
 			{Role: "queue", Id: "q-0", Address: "10.0.0.2:7100", Lag: -1, NotReadyBecause: "it does not answer: connection refused"},
 		},
 		Shards: []*schedulingv1.Shard{
@@ -171,6 +178,7 @@ func (g *gateway) WatchPlacements(req *schedulingv1.WatchPlacementsRequest, stre
 type harness struct {
 	t       *testing.T
 	clients *rpc.Clients
+	screen  func() (width, height int, ok bool)
 }
 
 func start(t *testing.T, g *gateway) *harness {
@@ -206,8 +214,8 @@ func (h *harness) run(stdin string, args ...string) (out, notices string, err er
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)
 	root.AddCommand(cli.Commands(cli.Options{
-		DefaultServer: "berth", In: strings.NewReader(stdin), Out: &stdout, Err: &stderr,
-		Now: func() time.Time { return now },
+		Version: "v1.2.3", DefaultServer: "berth", In: strings.NewReader(stdin), Out: &stdout, Err: &stderr,
+		Now: func() time.Time { return now }, Screen: h.screen,
 		Dial: func(address string) (grpc.ClientConnInterface, func() error, error) {
 			conn, err := h.clients.Conn(address)
 			return conn, func() error { return nil }, err
@@ -218,6 +226,17 @@ func (h *harness) run(stdin string, args ...string) (out, notices string, err er
 	defer cancel()
 	err = root.ExecuteContext(ctx)
 	return stdout.String(), stderr.String(), err
+}
+
+// words splits a command line at its spaces; "" is an empty word.
+func words(line string) []string {
+	all := strings.Fields(line)
+	for i, word := range all {
+		if word == `""` {
+			all[i] = ""
+		}
+	}
+	return all
 }
 
 // golden compares what commands print with a file of testdata.
@@ -264,9 +283,72 @@ func TestAnswersLookLikeTheGoldenFiles(t *testing.T) {
 		{"delete-nothing", "delete pod"},
 		{"delete-kind", "delete deployment x"},
 		{"no-server", "get status --server elsewhere"},
+		{"pods-name", "get pods -A -o name"},
+		{"pods-jsonpath", "get pods -A -o jsonpath={.pods[?(@.state==\"POD_STATE_BOUND\")].name}"},
+		{"nodes-short", "nodes"},
+		{"node-name", "nodes node-a -o name"},
+		{"why", "why train-0"},
+		{"why-wide", "why train-0 -o wide"},
+		{"why-json", "why train-0 -o json"},
+		{"why-yaml", "why web-1 -n shop -o yaml"},
+		{"why-jsonpath", "why train-0 -o jsonpath={.suggestions[*].text}"},
+		{"why-name", "why train-0 -o name"},
+		{"why-placed", "why web-1 -n shop"},
+		{"why-gated", "why train-1"},
+		{"why-none", "why nope"},
+		{"why-nothing", "why"},
+		{"why-slash", "why shop/web-1"},
+		{"why-bad-path", "why train-0 -o jsonpath={.suggestions["},
+		{"why-no-path", "why train-0 -o jsonpath="},
+		{"why-wrong-path", "why train-0 -o jsonpath={.suggestion}"},
+		{"why-busy", "why busy --timeout 5s"},
+		{"why-forbidden", "why secret"},
+		{"why-anonymous", "why anonymous"},
+		{"why-broken", "why broken"},
+		{"why-loading", "why loading"},
+		{"scores", "scores web-1 -n shop"},
+		{"scores-wide", "scores web-1 -n shop -o wide"},
+		{"scores-none", "scores train-0"},
+		{"whatif", "whatif -f testdata/web.yaml --times 7 --add-nodes like=node-a"},
+		{"whatif-wide", "whatif --pending -o wide"},
+		{"whatif-summary", "whatif --pending --summary"},
+		{"whatif-name", "whatif --pending -o name"},
+		{"whatif-no-pods", "whatif --cordon node-a"},
+		{"whatif-nothing", "whatif"},
+		{"whatif-invalid", "whatif --cordon nope"},
+		{"whatif-times", "whatif --pending --times 3"},
+		{"whatif-drain", "whatif drain node-c"},
+		{"whatif-drain-what", "whatif drain"},
+		{"whatif-label", "whatif --label node-a:disk"},
+		{"whatif-add", "whatif --add-nodes count=3"},
+		{"whatif-add-count", "whatif --add-nodes like=node-a,count=none"},
+		{"capacity", "capacity web-1 -n shop"},
+		{"capacity-limit", "capacity -f testdata/web.yaml --limit 5"},
+		{"capacity-what", "capacity"},
+		{"capacity-name", "capacity web-1 -o name"},
+		{"compare", "compare --with testdata/binpack.yaml --everything"},
+		{"compare-what", "compare"},
+		{"compare-both", "compare --with a --everything -f b"},
+		{"queue", "queue"},
+		{"queue-name", "queue -o name"},
+		{"queue-jsonpath", "queue -o jsonpath={.bands[0].pending}"},
+		{"workers", "workers"},
+		{"workers-wide", "workers -o wide"},
+		{"workers-name", "workers -o name"},
+		{"top", "top"},
+		{"top-every", "top --every 1ms"},
+		{"help-whatif", "whatif --help"},
+		{"complete-pods", "__complete why tr"},
+		{"complete-pods-elsewhere", "__complete scores --namespace shop w"},
+		{"complete-nodes", "__complete whatif drain node-"},
+		{"complete-get", "__complete get node n"},
+		{"complete-resource", `__complete get ""`},
+		{"complete-output", `__complete queue -o ""`},
+		{"complete-all", `__complete why ""`},
+		{"complete-away", "__complete why --server elsewhere tr"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			out, notices, err := h.run("", strings.Fields(test.args)...)
+			out, notices, err := h.run("", words(test.args)...)
 			text := "$ berth " + test.args + "\n" + out
 			if notices != "" {
 				text += "--- notices\n" + notices

@@ -30,11 +30,20 @@ func (s *session) plain(err error) error {
 		return fmt.Errorf("no answer from the gateway at %s within %v", s.server, s.timeout)
 	case codes.Canceled:
 		return errors.New("interrupted")
+	case codes.Unauthenticated:
+		return fmt.Errorf("the gateway at %s wants to know who asks (%s): give --token-file, or set BERTH_TOKEN; where Kubernetes knows the callers, kubectl create token makes one", s.server, st.Message())
+	case codes.PermissionDenied:
+		return fmt.Errorf("not allowed: %s", st.Message())
+	case codes.Internal:
+		return fmt.Errorf("a fault of the gateway at %s: %s", s.server, st.Message())
 	case codes.Unimplemented:
 		return fmt.Errorf("what serves at %s is not a gateway of Berth, or of another version: %s", s.server, st.Message())
 	case codes.ResourceExhausted:
 		if rpc.ReasonOf(err) == "" {
 			return fmt.Errorf("too large for the gateway at %s: %s", s.server, st.Message())
+		}
+		if after, asked := rpc.RetryAfter(err); asked && after > 0 {
+			return fmt.Errorf("the gateway at %s is busy: %s: try again in %v", s.server, st.Message(), after)
 		}
 	}
 	return errors.New(st.Message())

@@ -2,15 +2,11 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-	"sigs.k8s.io/yaml"
 
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 )
@@ -20,34 +16,66 @@ const listPage = 1000
 
 // get is what one get command asks for.
 type get struct {
+	output
 	namespace     string
 	allNamespaces bool
 	node          string
 	pending       bool
-	output        string
 }
 
 func getCommand(opt Options) *cobra.Command {
 	var c connection
 	var g get
 	cmd := &cobra.Command{
-		Use:     "get (pods|nodes|status) [NAME]",
-		Short:   "Show pods, nodes, or the state of Berth itself",
-		Example: "  berth get pods -A -o wide\n  berth get pod web-1 -n shop -o yaml\n  berth get status",
-		Args:    cobra.RangeArgs(1, 2),
+		Use:   "get (pods|nodes|status) [NAME]",
+		Short: "Show pods, nodes, or the state of Berth itself",
+		Example: fmt.Sprintf("  %[1]s get pods -A -o wide\n  %[1]s get pod web-1 -n shop -o yaml\n  %[1]s get status\n  %[1]s get pods --pending -o name",
+			opt.Program),
+		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := g.check(cmd, args); err != nil {
+			if err := g.check(cmd, opt, args); err != nil {
 				return err
 			}
-			return c.with(opt, func(s *session) error { return s.get(cmd.Context(), opt, g, args) })
+			return c.with(cmd.Context(), opt, func(s *session) error { return s.get(cmd.Context(), opt, g, args) })
 		},
 	}
 	c.add(cmd, opt)
-	cmd.Flags().StringVarP(&g.namespace, "namespace", "n", "default", "namespace of the pods")
+	g.add(cmd)
+	cmd.Flags().StringVarP(&g.namespace, "namespace", "n", "", "namespace of the pods (default: default, or that of the kubeconfig's context)")
 	cmd.Flags().BoolVarP(&g.allNamespaces, "all-namespaces", "A", false, "pods of all namespaces")
 	cmd.Flags().StringVar(&g.node, "node", "", "only pods on this node")
 	cmd.Flags().BoolVar(&g.pending, "pending", false, "only pods that are not placed")
-	cmd.Flags().StringVarP(&g.output, "output", "o", "", "wide, json or yaml; empty for a table")
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return []string{"pods", "nodes", "status"}, cobra.ShellCompDirectiveNoFileComp
+		}
+		if resource(args[0]) == "nodes" {
+			return completeNodes(&c, opt)(cmd, args[1:], start)
+		}
+		return completePods(&c, opt)(cmd, args[1:], start)
+	}
+	return cmd
+}
+
+// nodesCommand is get nodes by a shorter name.
+func nodesCommand(opt Options) *cobra.Command {
+	var c connection
+	var g get
+	cmd := &cobra.Command{
+		Use:   "nodes [NAME]",
+		Short: "Show nodes, and how full they are",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := g.output.check(); err != nil {
+				return err
+			}
+			args = append([]string{"nodes"}, args...)
+			return c.with(cmd.Context(), opt, func(s *session) error { return s.get(cmd.Context(), opt, g, args) })
+		},
+	}
+	c.add(cmd, opt)
+	g.add(cmd)
+	cmd.ValidArgsFunction = completeNodes(&c, opt)
 	return cmd
 }
 
@@ -64,12 +92,10 @@ func resource(name string) string {
 	return ""
 }
 
-func (g *get) check(cmd *cobra.Command, args []string) error {
+func (g *get) check(cmd *cobra.Command, opt Options, args []string) error {
 	what := resource(args[0])
-	switch g.output {
-	case "", "wide", "json", "yaml":
-	default:
-		return fmt.Errorf("--output %q is not wide, json or yaml", g.output)
+	if err := g.output.check(); err != nil {
+		return err
 	}
 	if what == "" {
 		return fmt.Errorf("%q cannot be shown: want pods, nodes or status", args[0])
@@ -90,10 +116,15 @@ func (g *get) check(cmd *cobra.Command, args []string) error {
 			return fmt.Errorf("--%s goes with no name", flag)
 		}
 	}
-	if g.namespace == "" && !g.allNamespaces {
+	if g.namespace != "" || g.allNamespaces || what != "pods" {
+		return nil
+	}
+	if cmd.Flags().Changed("namespace") {
 		return errors.New("--namespace is empty: use --all-namespaces for all")
 	}
-	return nil
+	var err error
+	g.namespace, err = opt.Namespace()
+	return err
 }
 
 func (s *session) get(ctx context.Context, opt Options, g get, args []string) error {
@@ -108,132 +139,114 @@ func (s *session) get(ctx context.Context, opt Options, g get, args []string) er
 		return s.getPods(ctx, opt, g, name)
 	case "nodes":
 		return s.getNodes(ctx, opt, g, name)
-	default:
-		ctx, cancel := s.request(ctx)
-		defer cancel()
-		response, err := s.GetStatus(ctx, &schedulingv1.GetStatusRequest{})
-		if err != nil {
-			return s.plain(err)
-		}
-		return show(opt, g, response, func(t *table) { t.status(response) })
 	}
+	response, err := ask(ctx, s, s.GetStatus, &schedulingv1.GetStatusRequest{})
+	if err != nil {
+		return err
+	}
+	return g.show(opt, answer{response, func() []string { return memberNames(response) }, func(t *table) { t.status(response) }})
 }
 
 func (s *session) getPods(ctx context.Context, opt Options, g get, name string) error {
 	if name != "" {
-		ctx, cancel := s.request(ctx)
-		defer cancel()
-		response, err := s.GetPod(ctx, &schedulingv1.GetPodRequest{Namespace: g.namespace, Name: name})
+		response, err := ask(ctx, s, s.GetPod, &schedulingv1.GetPodRequest{Namespace: g.namespace, Name: name})
 		if err != nil {
-			return s.plain(err)
+			return err
 		}
-		return show(opt, g, response.GetPod(), func(t *table) { t.pods([]*schedulingv1.Pod{response.GetPod()}, false) })
+		pods := []*schedulingv1.Pod{response.GetPod()}
+		return g.show(opt, answer{response.GetPod(), func() []string { return podNames(pods) }, func(t *table) { t.pods(pods, false) }})
 	}
 	namespace := g.namespace
 	if g.allNamespaces {
 		namespace = ""
 	}
-	all := &schedulingv1.ListPodsResponse{}
-	for token := ""; ; {
-		response, err := func() (*schedulingv1.ListPodsResponse, error) {
-			ctx, cancel := s.request(ctx)
-			defer cancel()
-			return s.ListPods(ctx, &schedulingv1.ListPodsRequest{
-				PageSize: listPage, PageToken: token, Namespace: namespace, Node: g.node, PendingOnly: g.pending,
-			})
-		}()
-		if err != nil {
-			return s.plain(err)
-		}
-		all.Pods = append(all.Pods, response.GetPods()...)
-		all.Version = response.GetVersion()
-		if token = response.GetNextPageToken(); token == "" {
-			break
-		}
+	all, err := s.listPods(ctx, &schedulingv1.ListPodsRequest{Namespace: namespace, Node: g.node, PendingOnly: g.pending})
+	if err != nil {
+		return err
 	}
-	if len(all.GetPods()) == 0 && (g.output == "" || g.output == "wide") {
+	if len(all.GetPods()) == 0 && g.table() {
 		where := "in namespace " + namespace
 		if namespace == "" {
 			where = "in any namespace"
 		}
-		_, err := fmt.Fprintln(opt.Err, "no such pods", where)
-		return err
+		return notice(opt.Err, "no such pods %s", where)
 	}
-	return show(opt, g, all, func(t *table) { t.pods(all.GetPods(), g.allNamespaces) })
+	return g.show(opt, answer{all, func() []string { return podNames(all.GetPods()) }, func(t *table) { t.pods(all.GetPods(), g.allNamespaces) }})
+}
+
+// listPods returns all pages in one.
+func (s *session) listPods(ctx context.Context, request *schedulingv1.ListPodsRequest) (*schedulingv1.ListPodsResponse, error) {
+	all := &schedulingv1.ListPodsResponse{}
+	request.PageSize = listPage
+	for {
+		response, err := ask(ctx, s, s.ListPods, request)
+		if err != nil {
+			return nil, err
+		}
+		all.Pods = append(all.Pods, response.GetPods()...)
+		all.Version = response.GetVersion()
+		if request.PageToken = response.GetNextPageToken(); request.GetPageToken() == "" {
+			return all, nil
+		}
+	}
 }
 
 func (s *session) getNodes(ctx context.Context, opt Options, g get, name string) error {
 	if name != "" {
-		ctx, cancel := s.request(ctx)
-		defer cancel()
-		response, err := s.GetNode(ctx, &schedulingv1.GetNodeRequest{Name: name})
+		response, err := ask(ctx, s, s.GetNode, &schedulingv1.GetNodeRequest{Name: name})
 		if err != nil {
-			return s.plain(err)
+			return err
 		}
-		return show(opt, g, response.GetNode(), func(t *table) { t.nodes([]*schedulingv1.Node{response.GetNode()}) })
+		nodes := []*schedulingv1.Node{response.GetNode()}
+		return g.show(opt, answer{response.GetNode(), func() []string { return nodeNames(nodes) }, func(t *table) { t.nodes(nodes) }})
 	}
+	all, err := s.listNodes(ctx)
+	if err != nil {
+		return err
+	}
+	if len(all.GetNodes()) == 0 && g.table() {
+		return notice(opt.Err, "there are no nodes")
+	}
+	return g.show(opt, answer{all, func() []string { return nodeNames(all.GetNodes()) }, func(t *table) { t.nodes(all.GetNodes()) }})
+}
+
+// listNodes returns all pages in one.
+func (s *session) listNodes(ctx context.Context) (*schedulingv1.ListNodesResponse, error) {
 	all := &schedulingv1.ListNodesResponse{}
-	for token := ""; ; {
-		response, err := func() (*schedulingv1.ListNodesResponse, error) {
-			ctx, cancel := s.request(ctx)
-			defer cancel()
-			return s.ListNodes(ctx, &schedulingv1.ListNodesRequest{PageSize: listPage, PageToken: token})
-		}()
+	request := &schedulingv1.ListNodesRequest{PageSize: listPage}
+	for {
+		response, err := ask(ctx, s, s.ListNodes, request)
 		if err != nil {
-			return s.plain(err)
+			return nil, err
 		}
 		all.Nodes = append(all.Nodes, response.GetNodes()...)
 		all.Version = response.GetVersion()
-		if token = response.GetNextPageToken(); token == "" {
-			break
+		if request.PageToken = response.GetNextPageToken(); request.GetPageToken() == "" {
+			return all, nil
 		}
 	}
-	if len(all.GetNodes()) == 0 && (g.output == "" || g.output == "wide") {
-		_, err := fmt.Fprintln(opt.Err, "there are no nodes")
-		return err
-	}
-	return show(opt, g, all, func(t *table) { t.nodes(all.GetNodes()) })
 }
 
-// show prints a message as JSON or YAML, or the table that fill makes of it.
-func show(opt Options, g get, message proto.Message, fill func(*table)) error {
-	var text []byte
-	switch g.output {
-	case "json", "yaml":
-		var err error
-		if text, err = render(message, g.output == "yaml"); err != nil {
-			return err
-		}
-	default:
-		t := newTable(g.output == "wide", opt.Now())
-		fill(t)
-		text = t.bytes()
+func podNames(pods []*schedulingv1.Pod) []string {
+	names := make([]string, 0, len(pods))
+	for _, p := range pods {
+		names = append(names, "pod/"+p.GetName())
 	}
-	if _, err := opt.Out.Write(text); err != nil {
-		return fmt.Errorf("write answer: %w", err)
-	}
-	return nil
+	return names
 }
 
-// render returns a message as JSON, with the same bytes every time, which protojson does not promise by itself.
-func render(message proto.Message, asYAML bool) ([]byte, error) {
-	raw, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(message)
-	if err != nil {
-		return nil, fmt.Errorf("encode answer: %w", err)
+func nodeNames(nodes []*schedulingv1.Node) []string {
+	names := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		names = append(names, "node/"+n.GetName())
 	}
-	if asYAML {
-		text, err := yaml.JSONToYAML(raw)
-		if err != nil {
-			return nil, fmt.Errorf("encode answer as YAML: %w", err)
-		}
-		return text, nil
+	return names
+}
+
+func memberNames(s *schedulingv1.GetStatusResponse) []string {
+	names := make([]string, 0, len(s.GetMembers()))
+	for _, m := range s.GetMembers() {
+		names = append(names, m.GetRole()+"/"+m.GetId())
 	}
-	var indented strings.Builder
-	encoder := json.NewEncoder(&indented)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(json.RawMessage(raw)); err != nil {
-		return nil, fmt.Errorf("encode answer: %w", err)
-	}
-	return []byte(indented.String()), nil
+	return names
 }

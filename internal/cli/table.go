@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -34,6 +35,20 @@ func (t *table) row(cells ...string) {
 		cells[i] = cmp.Or(printable(cell), "-")
 	}
 	fmt.Fprintln(t.writer, strings.Join(cells, "\t")) // a buffer takes everything
+}
+
+// cells writes the beginning of a row.
+func (t *table) cells(cells ...string) {
+	for i, cell := range cells {
+		cells[i] = printable(cell)
+	}
+	fmt.Fprintln(t.writer, strings.Join(cells, "\t")) // a buffer takes everything
+}
+
+// line ends a table and writes a line of text.
+func (t *table) line(format string, args ...any) {
+	t.writer.Flush() // a buffer takes everything
+	t.buffer.WriteString(printable(fmt.Sprintf(format, args...)) + "\n")
 }
 
 // gap ends a table and leaves an empty line before the next.
@@ -160,7 +175,7 @@ func amount(name string, value int64) string {
 		return strconv.FormatInt(value, 10) + "m"
 	case name == "cpu":
 		return strconv.FormatInt(value/1000, 10)
-	case name == "memory" || name == "ephemeral-storage" || strings.HasPrefix(name, "hugepages-"):
+	case isBytes(name):
 		units := []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}
 		unit := 0
 		for value != 0 && value%1024 == 0 && unit < len(units)-1 {
@@ -170,6 +185,32 @@ func amount(name string, value int64) string {
 		return strconv.FormatInt(value, 10) + units[unit]
 	}
 	return strconv.FormatInt(value, 10)
+}
+
+// isBytes reports whether a resource is counted in bytes.
+func isBytes(name string) bool {
+	return name == "memory" || name == "ephemeral-storage" || strings.HasPrefix(name, "hugepages-")
+}
+
+// rough writes a quantity of many nodes in three digits or so.
+func rough(name string, value int64) string {
+	x, units, step := float64(value), []string{"", "k", "M", "G"}, 1000.0
+	if name == "cpu" {
+		x /= 1000
+	}
+	if isBytes(name) {
+		units, step = []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}, 1024
+	}
+	unit := 0
+	for x >= step && unit < len(units)-1 {
+		x /= step
+		unit++
+	}
+	digits := 1
+	if x >= 100 || x == math.Trunc(x) {
+		digits = 0
+	}
+	return strconv.FormatFloat(x, 'f', digits, 64) + units[unit]
 }
 
 func amounts(resources []*schedulingv1.Resource) string {
@@ -194,28 +235,11 @@ func (t *table) status(s *schedulingv1.GetStatusResponse) {
 	t.gap()
 	t.row("ROLE", "ID", "ADDRESS", "VERSION", "LAG", "READY", "WHY NOT")
 	for _, m := range s.GetMembers() {
-		lag, ready := "unknown", "no"
-		if m.GetLag() >= 0 {
-			lag = strconv.FormatInt(m.GetLag(), 10)
-		}
-		if m.GetReady() {
-			ready = "yes"
-		}
+		lag, ready := lagAndReady(m)
 		t.row(m.GetRole(), m.GetId(), m.GetAddress(), versionText(m.GetVersion()), lag, ready, m.GetNotReadyBecause())
 	}
 	t.gap()
-	t.row("SHARD", "OWNER", "GATED", "ACTIVE", "BACKOFF", "UNSCHEDULABLE", "IN FLIGHT")
-	for _, shard := range s.GetShards() {
-		cells := []string{strconv.Itoa(int(shard.GetShard())), cmp.Or(shard.GetOwner(), "none")}
-		if d := shard.GetDepth(); d != nil {
-			for _, n := range []int32{d.GetGated(), d.GetActive(), d.GetBackoff(), d.GetUnschedulable(), d.GetInFlight()} {
-				cells = append(cells, strconv.Itoa(int(n)))
-			}
-		} else {
-			cells = append(cells, "", "", "", "", "")
-		}
-		t.row(cells...)
-	}
+	t.shards(s.GetShards())
 }
 
 func versionText(v *schedulingv1.Version) string {

@@ -30,7 +30,7 @@ func watchCommand(opt Options) *cobra.Command {
 					return err
 				}
 			}
-			return c.with(opt, func(s *session) error { return s.watch(cmd.Context(), opt, request) })
+			return c.with(cmd.Context(), opt, func(s *session) error { return s.watch(cmd.Context(), opt, request) })
 		},
 	}
 	c.add(cmd, opt)

@@ -515,9 +515,8 @@ func labelFor(r *cluster.Requirement) (LabelChange, bool) {
 }
 
 func uncordon(w *whatif.World, i cluster.NodeIndex) (Change, error) {
-	node := w.State().Node(i)
-	node.Unschedulable, node.Taints = false, withoutTaints(node.Taints, func(t cluster.Taint) bool { return t.Key == cordonTaint })
-	return Change{Kind: Uncordon, Node: node.Name}, w.SetNode(node)
+	name := w.State().Nodes.Spec[i].Name
+	return Change{Kind: Uncordon, Node: name}, w.Cordon(name, false)
 }
 
 func untaint(w *whatif.World, d *idea) (Change, error) {

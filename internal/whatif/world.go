@@ -98,7 +98,10 @@ const (
 	zoneLabel     = "topology.kubernetes.io/zone"
 )
 
-// Cordon makes a node unschedulable, or schedulable again.
+// cordonTaint is what the node lifecycle controller gives to nodes that are cordoned.
+const cordonTaint = "node.kubernetes.io/unschedulable"
+
+// Cordon makes a node unschedulable, or schedulable again, with the taint that says so.
 func (w *World) Cordon(name string, unschedulable bool) error {
 	i, err := w.node(name)
 	if err != nil {
@@ -106,6 +109,10 @@ func (w *World) Cordon(name string, unschedulable bool) error {
 	}
 	node := w.State().Node(i)
 	node.Unschedulable = unschedulable
+	node.Taints = slices.DeleteFunc(slices.Clone(node.Taints), func(t cluster.Taint) bool { return t.Key == cordonTaint })
+	if unschedulable {
+		node.Taints = append(node.Taints, cluster.Taint{Key: cordonTaint, Effect: "NoSchedule"})
+	}
 	return w.SetNode(node)
 }
 

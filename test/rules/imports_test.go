@@ -19,8 +19,10 @@ func TestImportsStayWhereTheyBelong(t *testing.T) {
 		reason  string
 		but     string // what may be imported by all
 	}{
-		{"k8s.io/client-go", []string{"internal/source", "internal/kubetest", "test"}, false,
-			"the binder's source is the only one who talks to an API server", ""},
+		{"k8s.io/client-go", []string{"internal/source", "internal/kubetest", "cmd/kubectl-berth", "test"}, false,
+			"the binder's source is the only one who talks to an API server, but for people's kubeconfig and port-forward", ""},
+		{"k8s.io/cli-runtime", []string{"cmd/kubectl-berth", "internal/cli"}, false,
+			"it is what kubectl's flags and printers are made of: no server has any", ""},
 		{"go.etcd.io", []string{"internal/coord"}, false,
 			"what fencing needs of etcd must be right in one place", ""},
 		{"k8s.io/kubernetes", nil, false,

@@ -43,7 +43,7 @@ const (
 	SuggestionKind_SUGGESTION_KIND_ADD_NODE SuggestionKind = 6
 	// Remove pods of lower priority.
 	SuggestionKind_SUGGESTION_KIND_PREEMPT SuggestionKind = 7
-	// Loosen a constraint of the pod: a selector, an affinity, a spread constraint, a host port.
+	// Take a condition out of the pod's node selector or required node affinity.
 	SuggestionKind_SUGGESTION_KIND_LOOSEN_CONSTRAINT SuggestionKind = 8
 )
 

@@ -682,9 +682,11 @@ type Verdict struct {
 	// On how many nodes.
 	Nodes int32 `protobuf:"varint,4,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	// Some of their names.
-	Examples      []string `protobuf:"bytes,5,rep,name=examples,proto3" json:"examples,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Examples []string `protobuf:"bytes,5,rep,name=examples,proto3" json:"examples,omitempty"`
+	// Of a row of ExplainPodResponse.rejected: on how many of the nodes removing pods would not help. unresolvable: on all.
+	UnresolvableNodes int32 `protobuf:"varint,6,opt,name=unresolvable_nodes,json=unresolvableNodes,proto3" json:"unresolvable_nodes,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Verdict) Reset() {
@@ -750,6 +752,13 @@ func (x *Verdict) GetExamples() []string {
 		return x.Examples
 	}
 	return nil
+}
+
+func (x *Verdict) GetUnresolvableNodes() int32 {
+	if x != nil {
+		return x.UnresolvableNodes
+	}
+	return 0
 }
 
 // Resource is an amount of a resource.
@@ -970,13 +979,14 @@ const file_berth_scheduling_v1_model_proto_rawDesc = "" +
 	"\n" +
 	"preempting\x18\x11 \x01(\bR\n" +
 	"preempting\x12\x16\n" +
-	"\x06victim\x18\x12 \x01(\bR\x06victim\"\x8f\x01\n" +
+	"\x06victim\x18\x12 \x01(\bR\x06victim\"\xbe\x01\n" +
 	"\aVerdict\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
 	"\funresolvable\x18\x03 \x01(\bR\funresolvable\x12\x14\n" +
 	"\x05nodes\x18\x04 \x01(\x05R\x05nodes\x12\x1a\n" +
-	"\bexamples\x18\x05 \x03(\tR\bexamples\"4\n" +
+	"\bexamples\x18\x05 \x03(\tR\bexamples\x12-\n" +
+	"\x12unresolvable_nodes\x18\x06 \x01(\x05R\x11unresolvableNodes\"4\n" +
 	"\bResource\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value\"\x81\x03\n" +

@@ -1,0 +1,132 @@
+package rules
+
+import (
+	"go/ast"
+	"go/token"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// logKeys are the keys of all log lines, each with what its value is: one key per meaning, so that lines of different roles can
+// be found by one query. Besides them there is trace_id, which internal/trace adds.
+var logKeys = map[string]string{
+	"err":       "the error",
+	"reason":    "why, as a value of a fixed set or a sentence",
+	"why":       "why not, as an error or a sentence",
+	"pod":       "namespace and name",
+	"uid":       "of a pod",
+	"pods":      "how many",
+	"attempt":   "its number",
+	"result":    "of an attempt",
+	"try":       "its number",
+	"node":      "its name",
+	"nodes":     "how many",
+	"shard":     "its number",
+	"shards":    "how many",
+	"stage":     "of a cycle",
+	"reports":   "how many",
+	"lane":      "of the binder's writes",
+	"adopted":   "placements that were taken over",
+	"epoch":     "of the log",
+	"version":   "of the log",
+	"had":       "the version that a follower had",
+	"digest":    "of the ledger",
+	"role":      "of a member",
+	"id":        "of this member",
+	"member":    "id of another one",
+	"binder":    "id of the active one",
+	"follower":  "id of a member",
+	"address":   "where a server listens or is reached",
+	"grpc":      "address of the public API",
+	"http":      "address of the public API as JSON, and of the page",
+	"tls":       "whether there is any",
+	"guarded":   "whether callers must prove who they are",
+	"key":       "in etcd",
+	"prefix":    "of keys in etcd",
+	"revision":  "of etcd",
+	"lease":     "of etcd",
+	"ttl":       "of a lease",
+	"left":      "how long a lease lasts still",
+	"endpoint":  "of etcd",
+	"silent":    "the endpoint of etcd that gives no answer",
+	"used":      "the endpoint of etcd that is asked from now on",
+	"raft_term": "of etcd",
+	"resource":  "of the API server",
+	"host":      "of the API server",
+	"what":      "is waited or asked for",
+	"for":       "how long it has lasted",
+	"after":     "how long was waited",
+	"file":      "its path",
+	"note":      "on a configuration",
+	"cert":      "path of the certificate",
+	"ca":        "path of the authorities' certificates",
+}
+
+func TestLogLinesHaveFixedKeys(t *testing.T) {
+	used := make(map[string]bool)
+	for _, p := range must(t, packages) {
+		if p.within("test", "internal/kubetest") {
+			continue
+		}
+		set, parsed := p.parse(t)
+		for _, f := range parsed {
+			for key, at := range keysOf(f) {
+				used[key] = true
+				if logKeys[key] == "" {
+					t.Errorf("%s: the key %q is none of the fixed ones", set.Position(at), key)
+				}
+			}
+		}
+	}
+	for key := range logKeys {
+		if !used[key] {
+			t.Errorf("no log line has the key %q", key)
+		}
+	}
+}
+
+// keysOf returns the literal keys that a file gives to log lines and loggers: the second, fourth … argument of a call such as
+// log.Info("message", "key", value), and the first, third … of log.With.
+func keysOf(f *ast.File) map[string]token.Pos {
+	keys := make(map[string]token.Pos)
+	ast.Inspect(f, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		method, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		args := call.Args
+		switch {
+		case slices.Contains([]string{"Debug", "Info", "Warn", "Error"}, method.Sel.Name) && len(args) > 0 && text(args[0]) != "":
+			args = args[1:]
+		case method.Sel.Name == "With" && len(args) > 0 && text(args[0]) != "":
+		default:
+			return true
+		}
+		for len(args) > 0 {
+			key := text(args[0])
+			if key == "" { // a slog.Attr
+				args = args[1:]
+				continue
+			}
+			keys[key] = args[0].Pos()
+			args = args[min(2, len(args)):]
+		}
+		return true
+	})
+	return keys
+}
+
+// text returns the value of a string literal, "" of anything else.
+func text(e ast.Expr) string {
+	if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+		if s, err := strconv.Unquote(lit.Value); err == nil {
+			return s
+		}
+	}
+	return ""
+}
