@@ -77,7 +77,7 @@ func (c *Client) stayWithWhoAnswers(ctx context.Context) {
 			c.log.Warn("etcd's member is silent, another one is used", "silent", used.name, "used", answers.name, "err", err)
 			c.use(answers)
 		case raftTerm != 0 && raftTerm != term:
-			c.log.Info("etcd has another leader, what was sent before is given up", "endpoint", used.name, "raft term", term)
+			c.log.Info("etcd has another leader, what was sent before is given up", "endpoint", used.name, "raft_term", term)
 			c.use(used) // what it has forwarded to a leader that is gone is not answered either
 		}
 		if term != 0 {

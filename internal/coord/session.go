@@ -115,7 +115,7 @@ func (s *Session) keepAlive(ctx context.Context, sent time.Time) {
 			return
 		}
 		if !time.Now().Before(limit) {
-			log.Error("session lost: the lease may have expired", "ttl", s.ttl, "silent", time.Since(sent).Round(time.Millisecond))
+			log.Error("session lost: the lease may have expired", "ttl", s.ttl, "for", time.Since(sent).Round(time.Millisecond))
 			return
 		}
 		attempt := time.Now()

@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -21,6 +20,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/member"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/trace"
 )
 
 // Common is what every role needs to be told.
@@ -37,7 +37,7 @@ type Common struct {
 	TLS           certs.Files       // who this process is, and the authorities of all others; the zero value is plaintext
 	EtcdTLS       certs.Files       // of https endpoints; the zero value is the system's authorities and no client certificate
 	LeaseTTL      time.Duration
-	Trace         trace.TracerProvider // nil: none
+	Trace         *trace.Provider // nil: none
 	Log           *slog.Logger
 }
 
@@ -68,7 +68,7 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 			return fmt.Errorf("read TLS files: %w", err)
 		}
 	}
-	e.rpc = rpc.Config{Net: network, Log: c.Log, Metrics: measured.common, Trace: c.Trace}
+	e.rpc = rpc.Config{Net: network, Log: c.Log, Metrics: measured.common, Trace: c.Trace.TracerProvider()}
 	if network == rpc.TCP() {
 		e.rpc.TLS = e.tls(role)
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-scheduler/berth/gateway"
+	"github.com/berth-scheduler/berth/gateway/web"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -184,7 +185,7 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	}
 	s, err := binder.New(binder.Config{
 		ID: id, Address: r.address, Coord: e.coord, Source: src, Settings: cl.Settings, LeaseTTL: e.LeaseTTL,
-		Log: e.Log, Metrics: e.metrics(id),
+		Log: e.Log, Metrics: e.metrics(id), Trace: e.Trace,
 	})
 	if err != nil {
 		return err
@@ -222,7 +223,7 @@ func (e *env) queue(ctx context.Context, g *errgroup.Group, id, listen string, r
 	s, err := queue.New(queue.Config{
 		ID: id, Replica: rep, Evaluator: evaluator, Coord: e.coord, Clients: e.clients,
 		NewSession: func(ctx context.Context) (queue.Session, error) { return e.coord.NewSession(ctx, e.LeaseTTL) },
-		BatchSize:  q.BatchSize, Log: e.Log, Metrics: e.metrics(id),
+		BatchSize:  q.BatchSize, Log: e.Log, Metrics: e.metrics(id), Trace: e.Trace,
 	})
 	if err != nil {
 		return err
@@ -351,13 +352,17 @@ func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, re
 	return nil
 }
 
-// serveJSON serves the public API as JSON, through the gRPC server at target. It returns the address it listens on.
+// serveJSON serves the public API as JSON, through the gRPC server at target, and the page. It returns the address it listens on.
 func (e *env) serveJSON(ctx context.Context, g *errgroup.Group, target, listen string) (string, error) {
 	conn, err := e.clients.Conn(target)
 	if err != nil {
 		return "", err
 	}
-	handler, err := gateway.Handler(conn)
+	api, err := gateway.Handler(conn)
+	if err != nil {
+		return "", err
+	}
+	handler, err := web.Handler(api)
 	if err != nil {
 		return "", err
 	}

@@ -11,6 +11,7 @@ import (
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/trace"
 )
 
 func environment(pairs ...string) func(string) string {
@@ -41,6 +42,61 @@ func TestEndpointThatIsNoURLIsAnErrorThatNamesTheVariable(t *testing.T) {
 			if provider != nil || err == nil || !strings.Contains(err.Error(), variable) {
 				t.Errorf("%s=%q: %v, %v", variable, endpoint, provider, err)
 			}
+		}
+	}
+}
+
+func TestTheEnvironmentSaysWhichTracesAreSampled(t *testing.T) {
+	for _, c := range []struct {
+		sampler, arg string
+		share        int // of 1,000 attempts
+		bad          string
+	}{
+		{"", "", 1000, ""},
+		{"", "0.5", 1000, ""},
+		{"always_on", "", 1000, ""},
+		{"always_off", "", 0, ""},
+		{"parentbased_always_on", "", 1000, ""},
+		{"parentbased_always_off", "", 0, ""},
+		{"traceidratio", "0.5", 500, ""},
+		{"traceidratio", "", 1000, ""},
+		{" ParentBased_TraceIDRatio ", " 0.5 ", 500, ""},
+		{"parentbased_traceidratio", "0", 0, ""},
+		{"jaeger_remote", "", 0, "OTEL_TRACES_SAMPLER"},
+		{"parentbased_", "", 0, "OTEL_TRACES_SAMPLER"},
+		{"traceidratio", "1.5", 0, "OTEL_TRACES_SAMPLER_ARG"},
+		{"parentbased_traceidratio", "-1", 0, "OTEL_TRACES_SAMPLER_ARG"},
+		{"parentbased_traceidratio", "NaN", 0, "OTEL_TRACES_SAMPLER_ARG"},
+		{"parentbased_traceidratio", "1%", 0, "OTEL_TRACES_SAMPLER_ARG"},
+	} {
+		provider, shutdown, err := rpc.NewTracerProvider(t.Context(), "binder", environment(
+			"OTEL_EXPORTER_OTLP_ENDPOINT", "http://192.0.2.1:1", "OTEL_TRACES_SAMPLER", c.sampler, "OTEL_TRACES_SAMPLER_ARG", c.arg))
+		if c.bad != "" {
+			if err == nil || !strings.Contains(err.Error(), "read "+c.bad+":") {
+				t.Errorf("%q, %q: %v, want an error that names %s", c.sampler, c.arg, err, c.bad)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q, %q: %v", c.sampler, c.arg, err)
+			continue
+		}
+		sampled := 0
+		for i := range 1000 {
+			if provider.Attempt("pod", int32(i)) != nil {
+				sampled++
+			}
+		}
+		if slack := 80 * min(c.share, 1000-c.share, 1); sampled < c.share-slack || sampled > c.share+slack {
+			t.Errorf("%q, %q: %d of 1000 attempts are traced, want %d", c.sampler, c.arg, sampled, c.share)
+		}
+		// What a caller has not sampled is not sampled here either, unless nobody asks for the parent.
+		_, below := provider.Start(trace.Untraced(t.Context()), "call")
+		if want := c.sampler == "always_on" || c.sampler == "traceidratio" && c.share == 1000; below.IsRecording() != want {
+			t.Errorf("%q, %q: below a parent that is not sampled, a span is: %t, want %t", c.sampler, c.arg, below.IsRecording(), want)
+		}
+		if err := shutdown(within(t, patience)); err != nil { // the span has not ended: there is nothing to send
+			t.Error(err)
 		}
 	}
 }
@@ -87,7 +143,7 @@ func TestOneCallIsOneTraceOverClientAndServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := startWith(t, rpc.Config{Net: rpc.Memory(), Trace: provider}, nil, &service{})
+	r := startWith(t, rpc.Config{Net: rpc.Memory(), Trace: provider.TracerProvider()}, nil, &service{})
 	if _, err := r.client.EmptyCall(within(t, patience), &testgrpc.Empty{}); err != nil {
 		t.Fatal(err)
 	}

@@ -111,8 +111,12 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait for their bind", t.unbound.count())
 	}
 	// 3. Place.
+	began := time.Now()
 	resp, placed, err := t.place(req, candidates)
 	t.unbound.give(len(req.GetPods()) - len(placed))
+	if err == nil {
+		t.traceCommit(req, resp, placed, began, time.Now())
+	}
 	// 4. Have it recorded; what was assumed before an error is in the log, and so must be.
 	if len(placed) > 0 {
 		t.recorder.add(placed)
@@ -129,7 +133,7 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 
 // place assumes what fits, in order, in one go: no other commit and nothing the source tells comes in between. It
 // returns the placements even with an error, which means a broken ledger.
-func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates) (*binderv1.CommitResponse, []source.Binding, error) {
+func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates) (*binderv1.CommitResponse, []intent, error) {
 	l := t.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,7 +141,7 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 	placer := engine.NewPlacer(t.evaluator, st, wire.Version(req.GetVersion()).Seq, candidates)
 	resp := &binderv1.CommitResponse{Outcomes: make([]*binderv1.Outcome, len(req.GetPods()))}
 	outcomes := make([]binderv1.Outcome, len(req.GetPods()))
-	placed := make([]source.Binding, 0, len(req.GetPods()))
+	placed := make([]intent, 0, len(req.GetPods()))
 	ended := false
 	for i, p := range req.GetPods() {
 		out := &outcomes[i]
@@ -168,9 +172,9 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 				return nil, placed, err
 			}
 			out.Result, out.Node = binderv1.Outcome_RESULT_ASSUMED, int32(node)
-			placed = append(placed, source.Binding{
+			placed = append(placed, intent{Binding: source.Binding{
 				UID: row.UID, Namespace: row.Namespace, Name: row.Name, Node: st.Nodes.Spec[node].Name,
-			})
+			}})
 			t.metrics.placed.Inc()
 		case engine.NoFit:
 			out.Result = binderv1.Outcome_RESULT_NO_FIT

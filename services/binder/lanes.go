@@ -99,13 +99,15 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 	}
 	began := time.Now()
 	outcomes := t.source.Bind(ctx, t.fence, bindings)
-	t.metrics.bindSeconds.Observe(time.Since(began).Seconds())
+	ended := time.Now()
+	t.metrics.bindSeconds.Observe(ended.Sub(began).Seconds())
 	if ctx.Err() != nil {
 		return nil // whether it was written or not, the intent is recorded
 	}
 	// 3. Take the outcomes in.
 	unknown := open[:0]
 	for i, o := range outcomes {
+		traceBind(&open[i], o, began, ended)
 		if o.Result != source.BindUnknown {
 			if err := t.settle(open[i], o); err != nil {
 				return err
@@ -113,7 +115,7 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 			continue
 		}
 		if open[i].tries == 0 {
-			t.log.Warn("bind outcome unknown, trying again", "pod", open[i].Namespace+"/"+open[i].Name, "node", open[i].Node, "err", o.Err)
+			t.log.Warn("bind outcome unknown, trying again", "pod", open[i].Namespace+"/"+open[i].Name, "node", open[i].Node, "err", o.Err, open[i].attempt.Log())
 		}
 		t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
 		unknown = append(unknown, open[i])
@@ -164,15 +166,15 @@ func (t *term) settle(b intent, o source.Outcome) error {
 	switch o.Result {
 	case source.BindDone:
 		err = t.ledger.bound(b.Binding)
-		t.events.add(func(ctx context.Context) error { return t.source.Scheduled(ctx, b.Binding) })
+		t.events.add(func(ctx context.Context) error { return t.source.Scheduled(b.attempt.Context(ctx), b.Binding) })
 	case source.BindElsewhere:
 		// Where it is, and that it is not here, comes from the source's watch: until then it counts here.
-		t.log.Warn("pod bound elsewhere", "pod", b.Namespace+"/"+b.Name, "node", b.Node, "err", o.Err)
+		t.log.Warn("pod bound elsewhere", "pod", b.Namespace+"/"+b.Name, "node", b.Node, "err", o.Err, b.attempt.Log())
 	case source.BindGone:
-		err = t.forget(b.Binding, "the pod is gone")
+		err = t.forget(b, "the pod is gone")
 	default:
 		reason := fmt.Sprintf("binding to %s was refused: %v", b.Node, o.Err)
-		err = t.forget(b.Binding, reason)
+		err = t.forget(b, reason)
 		refused := source.Report{
 			UID: b.UID, Namespace: b.Namespace, Name: b.Name, Reason: reasonError, Message: reason, Nominate: true,
 		}
@@ -186,10 +188,10 @@ func (t *term) settle(b intent, o source.Outcome) error {
 	return err
 }
 
-func (t *term) forget(b source.Binding, reason string) error {
-	was, err := t.ledger.forget(b, reason)
+func (t *term) forget(b intent, reason string) error {
+	was, err := t.ledger.forget(b.Binding, reason)
 	if was {
-		t.log.Warn("placement taken back", "pod", b.Namespace+"/"+b.Name, "node", b.Node, "reason", reason)
+		t.log.Warn("placement taken back", "pod", b.Namespace+"/"+b.Name, "node", b.Node, "reason", reason, b.attempt.Log())
 	}
 	return err
 }

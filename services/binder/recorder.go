@@ -11,6 +11,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/trace"
 )
 
 // batchLimit bounds the intents of one etcd transaction, to stay far below etcd's request size.
@@ -19,11 +20,12 @@ const batchLimit = 1000
 // unrecorded is the batch of fenced binds.
 const unrecorded = 0
 
-// intent is a binding whose record is in etcd, if it needs one, with the batch to which it belongs.
+// intent is a binding that was assumed. Before it leaves, its record is in etcd, if it needs one.
 type intent struct {
 	source.Binding
-	batch int64
-	tries int // binds with an unknown outcome
+	batch   int64          // to which its record belongs
+	tries   int            // binds with an unknown outcome
+	attempt *trace.Attempt // nil: it is not traced, or was taken over
 }
 
 // termRecord is the part of a coord.Term that writes to etcd.
@@ -45,7 +47,7 @@ type recorder struct {
 	wake chan struct{} // capacity 1
 
 	mu       sync.Mutex
-	waiting  []source.Binding // bounded by term.unbound
+	waiting  []intent // bounded by term.unbound
 	nextID   int64
 	open     map[int64]int // batch → binds not decided yet
 	finished []int64
@@ -59,7 +61,7 @@ func newRecorder(term termRecord, fenced bool, firstID int64, version func() clu
 }
 
 // add hands in placements, in order. It never blocks.
-func (r *recorder) add(placed []source.Binding) {
+func (r *recorder) add(placed []intent) {
 	r.mu.Lock()
 	r.waiting = append(r.waiting, placed...)
 	r.mu.Unlock()
@@ -156,14 +158,19 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 		}
 	}
 	if batch != nil || len(finished) > 0 {
+		began := time.Now()
 		if err := r.write(ctx, batch, finished); err != nil {
 			return false, err
 		}
+		if batch != nil {
+			traceRecord(batch, placed, began, time.Now())
+		}
 	}
 	// 3. Let the binds go.
-	for _, b := range placed {
+	for _, in := range placed {
+		in.batch = id
 		select {
-		case r.out <- intent{Binding: b, batch: id}:
+		case r.out <- in:
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}

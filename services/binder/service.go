@@ -20,6 +20,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/trace"
 )
 
 // Config is everything a Service needs.
@@ -38,6 +39,7 @@ type Config struct {
 	Parallelism int                   // goroutines of one evaluation; 0 means GOMAXPROCS
 	Log         *slog.Logger          // required
 	Metrics     prometheus.Registerer // nil keeps none
+	Trace       *trace.Provider       // nil traces nothing
 }
 
 func (c *Config) check() error {

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/trace"
 )
 
 // term is everything a binder holds while it is active. Nothing of it outlives the term.
@@ -39,6 +40,7 @@ type term struct {
 	reports     *reportLane
 	shards      shardGuard
 	metrics     *metrics
+	trace       *trace.Provider // nil traces nothing
 	log         *slog.Logger
 	spawn       func(func() error)      // runs what the term waits for when it ends
 	fail        context.CancelCauseFunc // ends the term
@@ -68,6 +70,7 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 		preemptions: make(chan preemption, s.cfg.Preemptions),
 		preempting:  &bound{limit: s.cfg.Preemptions},
 		metrics:     s.metrics,
+		trace:       s.cfg.Trace,
 		log:         log,
 	}
 	var err error

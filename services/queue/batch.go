@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	otel "go.opentelemetry.io/otel/trace"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 )
@@ -24,6 +26,9 @@ type batch struct {
 	pinOf  map[int]*pinWork // by index of attempts
 	goes   map[int]bool     // to the binder; by index of attempts
 	placed map[int]bool     // by the binder; by index of attempts
+
+	traced map[int]*tracedAttempt // by index of attempts; nil if none is
+	cycle  otel.Span              // of the cycle, if some attempt is traced
 
 	// evaluated is the oldest version of all answers, newest the newest.
 	evaluated, newest cluster.Version

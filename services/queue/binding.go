@@ -18,15 +18,16 @@ type binding struct {
 type attemptBegun struct {
 	profile string
 	popped  time.Time
+	traced  *tracedAttempt // nil: it is not
 }
 
 func newBinding() *binding { return &binding{pods: make(map[cluster.PodID]attemptBegun)} }
 
 // begin is called before the commit is sent, since the log may tell of the bind before the commit is answered.
-func (b *binding) begin(pod cluster.PodID, profile string, popped time.Time) {
+func (b *binding) begin(pod cluster.PodID, profile string, popped time.Time, traced *tracedAttempt) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.pods[pod] = attemptBegun{profile, popped}
+	b.pods[pod] = attemptBegun{profile, popped, traced}
 }
 
 // end forgets a pod that was not placed.
@@ -40,13 +41,16 @@ func (b *binding) end(pod cluster.PodID) {
 func (b *binding) reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	for _, begun := range b.pods {
+		begun.traced.end(tracedUnknown, "")
+	}
 	clear(b.pods)
 }
 
 // apply ends the attempts that a delta tells the end of. st is the state after it.
 func (b *binding) apply(st *cluster.State, d cluster.Delta, m *metrics) {
 	var pod cluster.PodID
-	result := resultScheduled
+	result, message := resultScheduled, ""
 	switch d := d.(type) {
 	case cluster.PodBound:
 		pod = d.ID
@@ -56,9 +60,12 @@ func (b *binding) apply(st *cluster.State, d cluster.Delta, m *metrics) {
 		}
 		pod = d.ID
 	case cluster.PodForgotten:
-		pod, result = d.ID, resultError
+		pod, result, message = d.ID, resultError, d.Reason
 	case cluster.PodRemoved:
-		b.end(d.ID)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.pods[d.ID].traced.end(tracedGone, "")
+		delete(b.pods, d.ID)
 		return
 	default:
 		return
@@ -69,5 +76,6 @@ func (b *binding) apply(st *cluster.State, d cluster.Delta, m *metrics) {
 	b.mu.Unlock()
 	if ok {
 		m.attempt(result, begun.profile, time.Since(begun.popped))
+		begun.traced.endPlaced(st, pod, result, message)
 	}
 }

@@ -60,7 +60,7 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preem
 	}
 	// 2. Send it until the outcome is known.
 	for _, i := range sent {
-		d.s.binding.begin(b.attempts[i].ID, b.kindOf[i].profile, b.popped)
+		d.s.binding.begin(b.attempts[i].ID, b.kindOf[i].profile, b.popped, b.traced[i])
 	}
 	defer func() {
 		for _, i := range sent {

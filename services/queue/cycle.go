@@ -48,9 +48,11 @@ func (d *driver) cycle(ctx context.Context, b *batch, now view) error {
 	for i := range b.attempts {
 		open[i] = true
 	}
+	ctx = d.traceCycle(ctx, b)
 	defer func() {
 		d.giveBack(b, open)
 		d.misfits = d.again
+		b.endTraces(open)
 	}()
 
 	// 1. Where can they go?
@@ -159,15 +161,16 @@ func (d *driver) fail(b *batch, open map[int]bool, pods []int, message string) {
 				q.Fail(now, b.attempts[i], message)
 				d.progress++
 				d.reports.add(b.attempts[i], reasonError, message, true)
-				d.decided(b, i, resultError)
+				d.decided(b, i, resultError, message)
 				delete(open, i)
 			}
 		}
 	})
 }
 
-// decided measures an attempt that has placed nothing.
-func (d *driver) decided(b *batch, i int, result string) {
+// decided measures an attempt that has placed nothing, because of what the message says.
+func (d *driver) decided(b *batch, i int, result, message string) {
+	b.traced[i].end(result, message)
 	took := time.Since(b.popped)
 	d.s.metrics.algorithm.Observe(took.Seconds())
 	d.s.metrics.attempt(result, b.kindOf[i].profile, took)
@@ -202,12 +205,16 @@ func (d *driver) filter(ctx context.Context, b *batch, now view) error {
 		cuts, pinned = append(cuts, r), append(pinned, pins)
 		questions = append(questions, question[*filterv1.FilterRequest, *filterv1.FilterResponse]{
 			request: request,
+			span:    b.rangeSpan(d.s.cfg.Trace, "filter", r),
 			call: func(ctx context.Context, conn grpc.ClientConnInterface, request *filterv1.FilterRequest) (*filterv1.FilterResponse, error) {
 				return filterv1.NewFilterServiceClient(conn).Filter(ctx, request)
 			},
 		})
 	}
 	answers, err := askAll(ctx, d.s, first, last, questions)
+	traceRanges(b, questions, func(i, k int) bool {
+		return b.kindOf[i].asked && b.attempts[i].Pin == "" || slices.Contains(pinned[k], b.pinOf[i])
+	})
 	if err != nil {
 		return err
 	}
@@ -329,7 +336,7 @@ func (d *driver) parkOne(q *Queue, now time.Time, st *cluster.State, b *batch, o
 	parking.Resigns = f.clear
 	q.Park(now, st, a, parking)
 	d.progress++
-	d.decided(b, i, resultUnschedulable)
+	d.decided(b, i, resultUnschedulable, parking.Message)
 	delete(open, i)
 	if !f.started {
 		d.reports.add(a, reasonUnschedulable, parking.Message, f.clear)
@@ -381,12 +388,16 @@ func (d *driver) score(ctx context.Context, b *batch, now view, open map[int]boo
 		asked = append(asked, about)
 		questions = append(questions, question[*scorev1.ScoreRequest, *scorev1.ScoreResponse]{
 			request: request,
+			span:    b.rangeSpan(d.s.cfg.Trace, "score", r),
 			call: func(ctx context.Context, conn grpc.ClientConnInterface, request *scorev1.ScoreRequest) (*scorev1.ScoreResponse, error) {
 				return scorev1.NewScoreServiceClient(conn).Score(ctx, request)
 			},
 		})
 	}
 	answers, err := askAll(ctx, d.s, first, last, questions)
+	traceRanges(b, questions, func(i, k int) bool {
+		return open[i] && b.goes[i] && b.attempts[i].Pin == "" && slices.Contains(asked[k], b.kindOf[i])
+	})
 	if err != nil {
 		return err
 	}

@@ -198,6 +198,7 @@ func (d *driver) pop(ctx context.Context) (b *batch, next time.Time, outranked b
 		attempts, outranked = d.sh.queue.PopAbove(now, d.s.cfg.BatchSize, floor)
 		if len(attempts) > 0 {
 			b, outranked = newBatch(now, st, d.s.cfg.Evaluator, attempts, d.committed), false
+			b.traced = d.traceAttempts(st, attempts)
 			return nil
 		}
 		next, _ = d.sh.queue.Next()

@@ -31,6 +31,7 @@ func (e refusedError) Unwrap() error { return e.error }
 type question[Req, Res any] struct {
 	request Req
 	call    func(ctx context.Context, conn grpc.ClientConnInterface, request Req) (Res, error)
+	span    *rangeSpan // nil: it is not traced
 }
 
 // ranges cuts the indexes below n for the workers. The last range has no upper bound, so that nodes that a worker
@@ -80,6 +81,8 @@ type reply[Res any] struct {
 // long; the first answer counts, and the other calls are cancelled.
 func ask[Req, Res any](ctx context.Context, s *Service, workers []string, q question[Req, Res]) (Res, error) {
 	var none Res
+	ctx = q.span.start(ctx)
+	defer q.span.finish()
 	calling, cancel := context.WithCancel(ctx)
 	replies := make(chan reply[Res], len(workers))
 	asked, open := 0, 0
@@ -118,6 +121,7 @@ func ask[Req, Res any](ctx context.Context, s *Service, workers []string, q ques
 		}
 		if r.err == nil {
 			s.patience.answered(r.took)
+			q.span.answered(workers[r.from])
 			for slow := range r.from { // they have failed, or have been waited for in vain
 				s.directory.suspect(workers[slow])
 			}

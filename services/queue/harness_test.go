@@ -19,6 +19,7 @@ import (
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/trace"
 	"github.com/berth-scheduler/berth/services/filter"
 	"github.com/berth-scheduler/berth/services/queue"
 	"github.com/berth-scheduler/berth/services/score"
@@ -35,6 +36,7 @@ type world struct {
 	binder  *binder
 	clients *rpc.Clients
 	metrics prometheus.Registerer // of queue members
+	trace   *trace.Provider       // of queue members
 	batch   int                   // of queue members; 0: the standard
 	timeout time.Duration         // of workers' answers, for queue members
 	hedge   time.Duration         // likewise
@@ -176,6 +178,7 @@ func (w *world) queueMember(id string) (s *queue.Service, stop func()) {
 			return s, nil
 		},
 		BatchSize: w.batch, WorkerTimeout: w.timeout, HedgeAfter: w.hedge, CommitTimeout: 300 * time.Millisecond, Log: w.log, Metrics: w.metrics,
+		Trace: w.trace,
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -96,6 +96,7 @@ func (d *driver) preempt(ctx context.Context, b *batch, now view, open map[int]b
 
 // preempted measures a try to make room.
 func (d *driver) preempted(b *batch, i int, result, status string, took time.Duration) {
+	b.traced[i].preempted(result, took)
 	d.s.metrics.preemptionAttempts.Inc()
 	d.s.metrics.preemptions.WithLabelValues(result).Inc()
 	d.s.metrics.points.WithLabelValues(pointPostFilter, status, b.kindOf[i].profile).Observe(took.Seconds())
@@ -195,10 +196,10 @@ func (d *driver) evict(
 		if code == codes.ResourceExhausted {
 			d.preemptFrom = time.Now().Add(rpc.RetryPause(err, retryCommit))
 		}
-		d.log.Info("preemption put off", "pod", a.UID, "err", err)
+		d.log.Info("preemption put off", "uid", a.UID, "err", err, b.traced[i].log())
 		return false, nil
 	default:
-		d.log.Error("binder refuses the preemption", "pod", a.UID, "err", err)
+		d.log.Error("binder refuses the preemption", "uid", a.UID, "err", err, b.traced[i].log())
 		d.fail(b, open, []int{i}, fmt.Sprintf("preempt: %v", err))
 		return true, nil
 	}

@@ -57,9 +57,10 @@ type Attempt struct {
 	ID        cluster.PodID
 	UID       string
 	Subject   engine.Subject
-	Pin       string // the only node it may go to; "": any
-	Nominated string // the node it is nominated to; "": none
-	Number    int32  // from 1; grows with every attempt of the pod
+	Pin       string    // the only node it may go to; "": any
+	Nominated string    // the node it is nominated to; "": none
+	Number    int32     // from 1; grows with every attempt of the pod
+	Since     time.Time // since when the pod had waited for it
 }
 
 // node returns the name of the node that matters by itself for the pod, "" if there is none.
@@ -220,10 +221,12 @@ func (q *Queue) PopAbove(now time.Time, limit int, floor int32) (batch []Attempt
 		if e.place == Backoff {
 			q.move(now, e, Active, popFromBackoff)
 		}
+		since := e.since
 		q.move(now, e, InFlight, "")
 		e.attempts++
 		batch = append(batch, Attempt{
-			ID: e.id, UID: e.pod.UID, Subject: engine.SubjectOf(&e.pod), Pin: e.pod.Pin, Nominated: e.pod.Nominated, Number: e.attempts,
+			ID: e.id, UID: e.pod.UID, Subject: engine.SubjectOf(&e.pod), Pin: e.pod.Pin, Nominated: e.pod.Nominated,
+			Number: e.attempts, Since: since,
 		})
 	}
 	return batch, false

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/replica"
+	"github.com/berth-scheduler/berth/internal/trace"
 )
 
 // Replica is this member's copy of the ledger, as internal/replica keeps it.
@@ -85,6 +86,7 @@ type Config struct {
 	DrainTimeout  time.Duration // how long a cycle may go on in a shard that another member should own; 0 means 5 s
 
 	Metrics prometheus.Registerer // nil keeps none
+	Trace   *trace.Provider       // nil traces nothing
 	Log     *slog.Logger          // nil discards
 }
 

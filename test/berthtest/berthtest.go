@@ -19,6 +19,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/roles"
+	"github.com/berth-scheduler/berth/internal/trace"
 )
 
 // Options say what to start. The zero value is one of each role, on an empty cluster of the local source.
@@ -35,6 +36,7 @@ type Options struct {
 	EtcdEndpoints                       []string
 	LeaseTTL                            time.Duration // 0 means 5 s
 	OpsListen                           string        // where to serve /metrics; "" means nowhere
+	Trace                               *trace.Provider
 }
 
 // Berth is a running Berth, seen through its public API.
@@ -72,7 +74,8 @@ func Start(t testing.TB, o Options) *Berth {
 	}
 	common := roles.Common{
 		ID: "t", Listen: "127.0.0.1:0", EtcdEndpoints: o.EtcdEndpoints, OpsListen: o.OpsListen, LeaseTTL: o.LeaseTTL,
-		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
+		Trace: o.Trace,
+		Log:   slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}
 	if common.LeaseTTL == 0 {
 		common.LeaseTTL = 5 * time.Second

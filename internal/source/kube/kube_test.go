@@ -18,6 +18,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/source/sourcetest"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -205,12 +206,19 @@ func TestEventsAndConditionsReadAsKubeSchedulersDo(t *testing.T) {
 		t.Errorf("%d events after a report of another message, want 2", len(events))
 	}
 
-	if err := s.Scheduled(within(t), source.Binding{UID: uid, Namespace: "default", Name: "told", Node: "one"}); err != nil {
+	sampled := trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: trace.TraceID{0xab}, SpanID: trace.SpanID{1}, TraceFlags: trace.FlagsSampled,
+	})
+	err := s.Scheduled(trace.ContextWithSpanContext(within(t), sampled), source.Binding{UID: uid, Namespace: "default", Name: "told", Node: "one"})
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range c.events(t, uid) {
 		if e.Reason == "Scheduled" && (e.Type != "Normal" || e.Action != "Binding" || e.Note != "Successfully assigned default/told to one") {
 			t.Errorf("event: %+v", e)
+		}
+		if got := e.Annotations["berth.dev/trace-id"]; (got == "ab000000000000000000000000000000") != (e.Reason == "Scheduled") {
+			t.Errorf("%s event of trace %q: only Scheduled was written in one", e.Reason, got)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/source"
+	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -144,8 +145,14 @@ func (s *Source) unique(now time.Time) int64 {
 	}
 }
 
+// traceAnnotation of an event names the trace of the attempt that it tells of, if that is sampled.
+const traceAnnotation = "berth.dev/trace-id"
+
 // create writes an event, and does not decode the answer, which is the event again.
 func (s *Source) create(ctx context.Context, event *eventsv1.Event) error {
+	if at := trace.SpanContextFromContext(ctx); at.IsSampled() {
+		event.Annotations = map[string]string{traceAnnotation: at.TraceID().String()}
+	}
 	ctx, cancel := s.request(ctx)
 	defer cancel()
 	began := time.Now()

@@ -1,0 +1,76 @@
+package binder
+
+import (
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	otel "go.opentelemetry.io/otel/trace"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/trace"
+)
+
+// traceCommit makes the span of a commit for those of its attempts that are traced, and gives their placements the trace.
+// Placed are the pods of the request that were assumed, in order.
+func (t *term) traceCommit(req *binderv1.CommitRequest, resp *binderv1.CommitResponse, placed []intent, began, ended time.Time) {
+	if t.trace == nil {
+		return
+	}
+	next := 0
+	for i, p := range req.GetPods() {
+		result := resp.GetOutcomes()[i].GetResult()
+		attempt := t.trace.Attempt(p.GetUid(), p.GetAttempt())
+		if attempt != nil {
+			attributes := []attribute.KeyValue{
+				trace.Result.String(commitResult(result)), trace.Epoch.Int64(t.epoch), trace.Pods.Int(len(req.GetPods())),
+			}
+			if result == binderv1.Outcome_RESULT_ASSUMED {
+				attributes = append(attributes, trace.Node.String(placed[next].Node))
+			}
+			attempt.Span("commit", began, ended, otel.WithAttributes(attributes...))
+		}
+		if result == binderv1.Outcome_RESULT_ASSUMED {
+			placed[next].attempt = attempt
+			next++
+		}
+	}
+}
+
+func commitResult(r binderv1.Outcome_Result) string {
+	switch r {
+	case binderv1.Outcome_RESULT_ASSUMED:
+		return "assumed"
+	case binderv1.Outcome_RESULT_PLACED:
+		return "placed"
+	case binderv1.Outcome_RESULT_NO_FIT:
+		return "no_fit"
+	case binderv1.Outcome_RESULT_GONE:
+		return "gone"
+	}
+	return "retry"
+}
+
+// traceRecord makes the span of the transaction that recorded placements.
+func traceRecord(batch *coord.Batch, placed []intent, began, ended time.Time) {
+	for i := range placed {
+		if a := placed[i].attempt; a != nil {
+			a.Span("record", began, ended, otel.WithAttributes(trace.Batch.Int64(batch.ID), trace.Pods.Int(len(placed))))
+		}
+	}
+}
+
+// traceBind makes the span of one call that was to bind a pod.
+func traceBind(in *intent, o source.Outcome, began, ended time.Time) {
+	if in.attempt == nil {
+		return
+	}
+	attributes := []attribute.KeyValue{
+		trace.Result.String(resultName(o.Result)), trace.Node.String(in.Node), trace.Try.Int(in.tries + 1),
+	}
+	if o.Err != nil {
+		attributes = append(attributes, trace.Message.String(o.Err.Error()))
+	}
+	in.attempt.Span("bind", began, ended, otel.WithAttributes(attributes...))
+}

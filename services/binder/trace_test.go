@@ -1,0 +1,138 @@
+package binder
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	otel "go.opentelemetry.io/otel/trace"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/trace"
+)
+
+// noted is a record that succeeds.
+type noted struct{}
+
+func (noted) Record(context.Context, coord.Version, *coord.Batch, []int64) error { return nil }
+
+// told is a source that remembers in which trace it was told of a pod.
+type told struct {
+	*fakeSource
+	in map[string]otel.TraceID
+}
+
+func (s *told) Scheduled(ctx context.Context, b source.Binding) error {
+	s.in[b.UID] = otel.SpanContextFromContext(ctx).TraceID()
+	return nil
+}
+
+// spansOf returns the spans of a trace as name, result and node, in the order in which they ended.
+func spansOf(exporter *tracetest.InMemoryExporter, a *trace.Attempt) (out []string) {
+	for _, s := range exporter.GetSpans() {
+		if s.SpanContext.TraceID() != a.Root().TraceID() {
+			continue
+		}
+		line := s.Name
+		for _, kv := range s.Attributes {
+			if kv.Key == trace.Result || kv.Key == trace.Node || kv.Key == trace.Try {
+				line += " " + kv.Value.String()
+			}
+		}
+		if s.Parent.SpanID() != a.Root().SpanID() || !s.Parent.IsRemote() {
+			line += " (not below the attempt)"
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+func TestTheBinderAddsCommitRecordAndBindToTheTraceOfAnAttempt(t *testing.T) {
+	src := &told{fakeSource: newFakeSource(), in: make(map[string]otel.TraceID)}
+	exporter := tracetest.NewInMemoryExporter()
+	term := pureTerm(t, src)
+	term.trace = trace.NewProvider(sdktrace.ParentBased(sdktrace.AlwaysSample()), sdktrace.WithSyncer(exporter))
+	term.recorder = newRecorder(noted{}, false, 1, term.ledger.version, term.binds, func(time.Duration) {}, term.log)
+	observe(t, term, node("a", 1000), pod("p", 100), pod("q", 100))
+	src.setPod(pod("p", 100))
+
+	// 1. Two of three are placed, the other is not there any more.
+	st := term.ledger.state
+	req := requestOf(st, evaluate(st, 16), 3, "p", "q")
+	req.Pods = append([]*binderv1.PodAttempt{{Id: 9, Uid: "gone", Attempt: 1, SubjectIndex: -1}}, req.Pods...)
+	if _, err := term.commit(req); err != nil {
+		t.Fatal(err)
+	}
+	// 2. It is recorded.
+	if more, err := term.recorder.recordOnce(t.Context()); !more || err != nil {
+		t.Fatal(more, err)
+	}
+	// 3. The first bind has no answer, the second has.
+	in := <-term.binds
+	tries := 0
+	src.answers(func(source.Binding) source.Outcome {
+		if tries++; tries == 1 {
+			return source.Outcome{Result: source.BindUnknown, Err: errFake}
+		}
+		return source.Outcome{Result: source.BindDone}
+	})
+	for range 2 {
+		if err := term.bind(t.Context(), []intent{in}); err != nil {
+			t.Fatal(err)
+		}
+		in.tries++
+	}
+	e := <-term.events.waiting
+	if err := e.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	attempt := term.trace.Attempt("p", 3)
+	want := "commit assumed a, record, bind unknown a 1, bind done a 2"
+	if got := strings.Join(spansOf(exporter, attempt), ", "); got != want {
+		t.Errorf("the spans of p are %s, want %s", got, want)
+	}
+	if got := strings.Join(spansOf(exporter, term.trace.Attempt("gone", 1)), ", "); got != "commit gone" {
+		t.Errorf("the spans of the pod that is gone are %s, want commit gone", got)
+	}
+	if got := strings.Join(spansOf(exporter, term.trace.Attempt("q", 3)), ", "); got != "commit assumed a, record" {
+		t.Errorf("the spans of q are %s, want commit assumed a, record", got)
+	}
+	if n := len(exporter.GetSpans()); n != 7 {
+		t.Errorf("%d spans, want 7", n)
+	}
+	if src.in["p"] != attempt.Root().TraceID() {
+		t.Errorf("the event was written in trace %v, want %v", src.in["p"], attempt.Root().TraceID())
+	}
+}
+
+func TestPlacementsThatAreNotSampledAllocateNothingForTraces(t *testing.T) {
+	for name, provider := range map[string]*trace.Provider{
+		"off": nil, "on": trace.NewProvider(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(1e-15))),
+	} {
+		term := &term{trace: provider}
+		req, resp := &binderv1.CommitRequest{}, &binderv1.CommitResponse{}
+		placed := make([]intent, 256)
+		for i := range placed {
+			req.Pods = append(req.Pods, &binderv1.PodAttempt{Uid: fmt.Sprintf("0d6d9a3e-7a54-4a6b-9c1f-%012d", i), Attempt: 1})
+			resp.Outcomes = append(resp.Outcomes, &binderv1.Outcome{Result: binderv1.Outcome_RESULT_ASSUMED})
+		}
+		now, batch := time.Unix(1, 0), &coord.Batch{}
+		allocs := testing.AllocsPerRun(100, func() {
+			term.traceCommit(req, resp, placed, now, now)
+			traceRecord(batch, placed, now, now)
+			for i := range placed {
+				traceBind(&placed[i], source.Outcome{}, now, now)
+			}
+		})
+		if allocs != 0 {
+			t.Errorf("tracing %s: %v allocations for %d placements of which none is sampled, want none", name, allocs, len(placed))
+		}
+	}
+}
