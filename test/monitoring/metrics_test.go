@@ -18,7 +18,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/berth-scheduler/berth/internal/coord/etcdtest"
@@ -271,7 +270,7 @@ func TestEveryExpressionReadsSeriesThatThereAre(t *testing.T) {
 						t.Errorf("%s: there is no metric %s", where, n.Name)
 					}
 					for _, m := range n.LabelMatchers {
-						if m.Name != labels.MetricName && all[n.Name] != nil && !all[n.Name][m.Name] {
+						if m.Name != model.MetricNameLabel && all[n.Name] != nil && !all[n.Name][m.Name] {
 							t.Errorf("%s: %s has no label %s", where, n.Name, m.Name)
 						}
 					}
