@@ -42,7 +42,7 @@ func (s *Service) GetStatus(ctx context.Context, _ *schedulingv1.GetStatusReques
 	response := &schedulingv1.GetStatusResponse{Leader: leader.ID, Pods: &schedulingv1.PodCounts{}}
 
 	// 1. What the replica knows.
-	shardCount := 0
+	shardCount, indexes := 0, 0
 	if s.loaded() == nil {
 		err := s.read(ctx, func(st *cluster.State) {
 			response.Version = versionOf(st.Version())
@@ -50,7 +50,7 @@ func (s *Service) GetStatus(ctx context.Context, _ *schedulingv1.GetStatusReques
 			response.Pods.Pending = int32(st.Count(cluster.Pending))
 			response.Pods.Assumed = int32(st.Count(cluster.Assumed))
 			response.Pods.Bound = int32(st.Count(cluster.Bound))
-			response.Source, shardCount = st.Settings.Source, int(st.Settings.Shards)
+			response.Source, shardCount, indexes = st.Settings.Source, int(st.Settings.Shards), st.Nodes.Len()
 		})
 		if err != nil {
 			return nil, err
@@ -84,14 +84,37 @@ func (s *Service) GetStatus(ctx context.Context, _ *schedulingv1.GetStatusReques
 			head = later(later(head, fromLog(answer.GetHead())), fromLog(answer.GetVersion()))
 		}
 	}
+	workers := rangesOf(members, indexes)
 	for i, m := range members {
-		response.Members = append(response.Members, memberOf(m, answers[i], errs[i], head))
+		member := memberOf(m, answers[i], errs[i], head)
+		member.Range = workers[m.ID]
+		response.Members = append(response.Members, member)
 	}
 	slices.SortFunc(response.Members, func(a, b *schedulingv1.Member) int {
 		return cmp.Or(cmp.Compare(a.GetRole(), b.GetRole()), cmp.Compare(a.GetId(), b.GetId()))
 	})
 	response.Shards = shardsOf(shardCount, shards, members, depths)
 	return response, nil
+}
+
+// rangesOf returns, by member, the nodes that queue members ask each worker about: the first range is the first worker's, and so
+// on, in the order in which etcd tells the members.
+func rangesOf(members []coord.Member, indexes int) map[string]*schedulingv1.NodeRange {
+	ranges := make(map[string]*schedulingv1.NodeRange)
+	for _, role := range []coord.Role{coord.RoleFilterWorker, coord.RoleScoreWorker} {
+		var workers []string
+		for _, m := range members {
+			if m.Role == role {
+				workers = append(workers, m.ID)
+			}
+		}
+		for i, r := range cluster.Ranges(indexes, len(workers), cluster.LeastRange) {
+			if i < len(workers) {
+				ranges[workers[i]] = &schedulingv1.NodeRange{First: int32(r.First), End: int32(min(int(r.End), indexes))}
+			}
+		}
+	}
+	return ranges
 }
 
 // memberOf says how a member is; err is why it did not answer.

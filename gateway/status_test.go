@@ -60,7 +60,10 @@ func TestStatusTellsMembersLagAndShards(t *testing.T) {
 		Version: &schedulingv1.Version{Epoch: 7, Seq: 3}, Leader: "binder-0", AgeMillis: got.GetAgeMillis(), Source: "local",
 		Members: []*schedulingv1.Member{
 			{Role: "binder", Id: "binder-0", Address: "binder-0", Version: &schedulingv1.Version{Epoch: 7, Seq: 5}, Ready: true},
-			{Role: "filter-worker", Id: "f-0", Address: "f-0", Version: &schedulingv1.Version{Epoch: 7, Seq: 1}, Lag: 4, Ready: true},
+			{
+				Role: "filter-worker", Id: "f-0", Address: "f-0", Version: &schedulingv1.Version{Epoch: 7, Seq: 1}, Lag: 4, Ready: true,
+				Range: &schedulingv1.NodeRange{End: 4},
+			},
 			{
 				Role: "filter-worker", Id: "f-1", Address: "f-1", Version: &schedulingv1.Version{Epoch: 6, Seq: 90}, Lag: -1,
 				NotReadyBecause: "another epoch",
@@ -151,4 +154,23 @@ func TestStatusWaitsForEtcd(t *testing.T) {
 	}
 	b.cast.change(func() { b.cast.silent = false })
 	b.eventually("the gateway is ready", func() bool { return b.service.Ready() == nil })
+}
+
+func TestStatusTellsWhichNodesEachWorkerIsAskedAbout(t *testing.T) {
+	deltas := oneClass
+	for i := range 1100 {
+		deltas = append(deltas, node(i))
+	}
+	b := start(t, withState(stateOf(t, 7, deltas...)))
+	for _, id := range []string{"f-0", "f-1", "f-2"} { // 1,100 nodes are two ranges
+		b.join(&peer{role: coord.RoleFilterWorker, id: id, version: cluster.Version{Epoch: 7}})
+	}
+	b.join(&peer{role: coord.RoleScoreWorker, id: "s-0", version: cluster.Version{Epoch: 7}})
+	got := ""
+	for _, m := range b.status(4, 0).GetMembers() {
+		got += fmt.Sprintf("%s:%d-%d ", m.GetId(), m.GetRange().GetFirst(), m.GetRange().GetEnd())
+	}
+	if want := "f-0:0-576 f-1:576-1100 f-2:0-0 s-0:0-1100 "; got != want {
+		t.Errorf("ranges %q, want %q", got, want)
+	}
 }

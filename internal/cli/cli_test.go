@@ -126,8 +126,8 @@ func (g *gateway) GetStatus(context.Context, *schedulingv1.GetStatusRequest) (*s
 		Pods: &schedulingv1.PodCounts{Pending: 4, Bound: 1},
 		Members: []*schedulingv1.Member{
 			{Role: "binder", Id: "binder-0", Address: "10.0.0.1:7100", Version: version, Ready: true},
-			{Role: "filter-worker", Id: "f-0", Address: "10.0.0.3:7100", Version: version, Lag: 3, Ready: true},
-			{Role: "filter-worker", Id: "f-1", Address: "10.0.0.4:7100", Version: version, Ready: true},
+			{Role: "filter-worker", Id: "f-0", Address: "10.0.0.3:7100", Version: version, Lag: 3, Ready: true, Range: &schedulingv1.NodeRange{End: 512}},
+			{Role: "filter-worker", Id: "f-1", Address: "10.0.0.4:7100", Version: version, Ready: true, Range: &schedulingv1.NodeRange{First: 512, End: 1003}},
 			{Role: "queue", Id: "q-0", Address: "10.0.0.2:7100", Lag: -1, NotReadyBecause: "it does not answer: connection refused"},
 		},
 		Shards: []*schedulingv1.Shard{

@@ -157,8 +157,8 @@ func lagAndReady(m *schedulingv1.Member) (lag, ready string) {
 	return lag, ready
 }
 
-// work says what a member does now: ranges of nodes are cut for each question over the workers that are alive, so a worker has
-// none of its own.
+// work says what a member does now. The nodes of a worker are told by their indexes: they are cut anew when workers or nodes
+// come and go.
 func work(s *schedulingv1.GetStatusResponse, m *schedulingv1.Member) string {
 	switch m.GetRole() {
 	case "binder":
@@ -178,15 +178,10 @@ func work(s *schedulingv1.GetStatusResponse, m *schedulingv1.Member) string {
 		}
 		return "shards " + strings.Join(owned, ",")
 	case "filter-worker", "score-worker":
-		ready := 0
-		for _, other := range s.GetMembers() {
-			if other.GetRole() == m.GetRole() && other.GetReady() {
-				ready++
-			}
+		if r := m.GetRange(); r != nil {
+			return fmt.Sprintf("nodes %d-%d", r.GetFirst(), r.GetEnd()-1)
 		}
-		if m.GetReady() {
-			return fmt.Sprintf("ranges, 1 of %d", ready)
-		}
+		return "no nodes"
 	}
 	return ""
 }

@@ -43,7 +43,7 @@ func TestABerthAnswersTheCommands(t *testing.T) {
 		"scores web":    {"2 of 2 nodes could take default/web"},
 		"scores large":  {"default/large has no candidates"},
 		"queue":         {"0          1         none", "LAST 10 S"},
-		"workers":       {"active", "shards 0", "ranges, 1 of 1"},
+		"workers":       {"active", "shards 0", "nodes 0-1"},
 		"top":           {"2 nodes; pods: 1 pending, 0 assumed, 1 bound", "all ready"},
 		"nodes -o name": {"node/node-0000\nnode/node-0001\n"},
 		"whatif --pending --add-nodes like=node-0000":             {"0 of 1 pod would be placed.", "default/large: 0/3 nodes are available: 3 Insufficient cpu."},

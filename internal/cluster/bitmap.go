@@ -57,6 +57,9 @@ func (r Range) Clip(n int) Range {
 	return Range{First: min(r.First, NodeIndex(n)), End: min(r.End, NodeIndex(n))}
 }
 
+// LeastRange is the smallest range worth a call of its own, in nodes.
+const LeastRange = 512
+
 // Ranges cuts the indexes [0, n) into at most parts ranges of about equal size whose bounds are multiples of 64 and
 // which are, but for the last, no smaller than least.
 func Ranges(n, parts, least int) []Range {

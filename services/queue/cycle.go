@@ -366,7 +366,7 @@ func (d *driver) score(ctx context.Context, b *batch, now view, open map[int]boo
 	}
 	var asked [][]*kindWork
 	var questions []question[*scorev1.ScoreRequest, *scorev1.ScoreResponse]
-	for _, r := range cluster.Ranges(words*64, len(first), leastRange) {
+	for _, r := range cluster.Ranges(words*64, len(first), cluster.LeastRange) {
 		request := &scorev1.ScoreRequest{MinVersion: wire.ToVersion(b.newest), First: int32(r.First), End: int32(r.End)}
 		var about []*kindWork
 		for _, w := range b.asked {

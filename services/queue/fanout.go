@@ -16,9 +16,6 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
-// leastRange is the smallest range worth a call of its own, in nodes.
-const leastRange = 512
-
 // errNoWorkers: nobody is there to ask.
 var errNoWorkers = errors.New("no live worker")
 
@@ -37,7 +34,7 @@ type question[Req, Res any] struct {
 // ranges cuts the indexes below n for the workers. The last range has no upper bound, so that nodes that a worker
 // knows already are not missed.
 func ranges(n, workers int) []cluster.Range {
-	parts := cluster.Ranges(max(n, 1), workers, leastRange)
+	parts := cluster.Ranges(max(n, 1), workers, cluster.LeastRange)
 	parts[len(parts)-1].End = cluster.MaxIndex
 	return parts
 }

@@ -30,11 +30,14 @@ export const status = new Poller({
       fact("source", answer.source || "not known yet"));
     const shardsOf = (id) => answer.shards.filter((s) => s.owner === id).map((s) => s.shard).join(", ");
     fill(byId("members"), table("Roles, and how many changes their copies of the cluster are behind",
-      ["role", "@id", "ready", "#lag", "shards", "@address"], answer.members.map((m) => [m.role, m.id, m.ready ? "yes" : `no: ${m.notReadyBecause}`, lagOf(m), shardsOf(m.id), m.address])));
+      ["role", "@id", "ready", "#lag", "shards", "nodes", "@address"], answer.members.map((m) => [m.role, m.id, m.ready ? "yes" : `no: ${m.notReadyBecause}`, lagOf(m), shardsOf(m.id), rangeOf(m), m.address])));
   },
 });
 
 const lagOf = (member) => (Number(member.lag) < 0 ? "not known" : number(member.lag));
+
+// The nodes, by index, that a worker is asked about.
+const rangeOf = ({ range }) => (range ? `${number(range.first)}–${number(range.end - 1)}` : "");
 
 // --- The queue.
 

@@ -233,8 +233,10 @@ type Member struct {
 	Ready bool `protobuf:"varint,6,opt,name=ready,proto3" json:"ready,omitempty"`
 	// Why it is not.
 	NotReadyBecause string `protobuf:"bytes,7,opt,name=not_ready_because,json=notReadyBecause,proto3" json:"not_ready_because,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Of a filter- or score-worker: the nodes that it is asked about now, while nobody is suspected or slow; unset: it has none.
+	Range         *NodeRange `protobuf:"bytes,8,opt,name=range,proto3" json:"range,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Member) Reset() {
@@ -316,6 +318,68 @@ func (x *Member) GetNotReadyBecause() string {
 	return ""
 }
 
+func (x *Member) GetRange() *NodeRange {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+// NodeRange is the nodes with these indexes.
+type NodeRange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first index.
+	First int32 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	// The index behind the last.
+	End           int32 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeRange) Reset() {
+	*x = NodeRange{}
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeRange) ProtoMessage() {}
+
+func (x *NodeRange) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeRange.ProtoReflect.Descriptor instead.
+func (*NodeRange) Descriptor() ([]byte, []int) {
+	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *NodeRange) GetFirst() int32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *NodeRange) GetEnd() int32 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
 // Shard is a part of the queue.
 type Shard struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -333,7 +397,7 @@ type Shard struct {
 
 func (x *Shard) Reset() {
 	*x = Shard{}
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[3]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -345,7 +409,7 @@ func (x *Shard) String() string {
 func (*Shard) ProtoMessage() {}
 
 func (x *Shard) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[3]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -358,7 +422,7 @@ func (x *Shard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shard.ProtoReflect.Descriptor instead.
 func (*Shard) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{3}
+	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Shard) GetShard() int32 {
@@ -408,7 +472,7 @@ type QueueDepth struct {
 
 func (x *QueueDepth) Reset() {
 	*x = QueueDepth{}
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[4]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +484,7 @@ func (x *QueueDepth) String() string {
 func (*QueueDepth) ProtoMessage() {}
 
 func (x *QueueDepth) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[4]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +497,7 @@ func (x *QueueDepth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDepth.ProtoReflect.Descriptor instead.
 func (*QueueDepth) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{4}
+	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *QueueDepth) GetGated() int32 {
@@ -516,7 +580,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[5]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +592,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[5]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +605,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{5}
+	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Pod) GetNamespace() string {
@@ -691,7 +755,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[6]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -703,7 +767,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[6]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -716,7 +780,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{6}
+	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Verdict) GetPlugin() string {
@@ -774,7 +838,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[7]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +850,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[7]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +863,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{7}
+	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Resource) GetName() string {
@@ -841,7 +905,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[8]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -853,7 +917,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[8]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -866,7 +930,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{8}
+	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Node) GetName() string {
@@ -936,7 +1000,7 @@ const file_berth_scheduling_v1_model_proto_rawDesc = "" +
 	"\tPodCounts\x12\x18\n" +
 	"\apending\x18\x01 \x01(\x05R\apending\x12\x18\n" +
 	"\aassumed\x18\x02 \x01(\x05R\aassumed\x12\x14\n" +
-	"\x05bound\x18\x03 \x01(\x05R\x05bound\"\xd2\x01\n" +
+	"\x05bound\x18\x03 \x01(\x05R\x05bound\"\x88\x02\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
@@ -944,7 +1008,11 @@ const file_berth_scheduling_v1_model_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12\x10\n" +
 	"\x03lag\x18\x05 \x01(\x03R\x03lag\x12\x14\n" +
 	"\x05ready\x18\x06 \x01(\bR\x05ready\x12*\n" +
-	"\x11not_ready_because\x18\a \x01(\tR\x0fnotReadyBecause\"\x8c\x01\n" +
+	"\x11not_ready_because\x18\a \x01(\tR\x0fnotReadyBecause\x124\n" +
+	"\x05range\x18\b \x01(\v2\x1e.berth.scheduling.v1.NodeRangeR\x05range\"3\n" +
+	"\tNodeRange\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x05R\x05first\x12\x10\n" +
+	"\x03end\x18\x02 \x01(\x05R\x03end\"\x8c\x01\n" +
 	"\x05Shard\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x125\n" +
@@ -1027,36 +1095,38 @@ func file_berth_scheduling_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_scheduling_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_scheduling_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_berth_scheduling_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_berth_scheduling_v1_model_proto_goTypes = []any{
 	(PodState)(0),                 // 0: berth.scheduling.v1.PodState
 	(*Version)(nil),               // 1: berth.scheduling.v1.Version
 	(*PodCounts)(nil),             // 2: berth.scheduling.v1.PodCounts
 	(*Member)(nil),                // 3: berth.scheduling.v1.Member
-	(*Shard)(nil),                 // 4: berth.scheduling.v1.Shard
-	(*QueueDepth)(nil),            // 5: berth.scheduling.v1.QueueDepth
-	(*Pod)(nil),                   // 6: berth.scheduling.v1.Pod
-	(*Verdict)(nil),               // 7: berth.scheduling.v1.Verdict
-	(*Resource)(nil),              // 8: berth.scheduling.v1.Resource
-	(*Node)(nil),                  // 9: berth.scheduling.v1.Node
-	nil,                           // 10: berth.scheduling.v1.Node.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*NodeRange)(nil),             // 4: berth.scheduling.v1.NodeRange
+	(*Shard)(nil),                 // 5: berth.scheduling.v1.Shard
+	(*QueueDepth)(nil),            // 6: berth.scheduling.v1.QueueDepth
+	(*Pod)(nil),                   // 7: berth.scheduling.v1.Pod
+	(*Verdict)(nil),               // 8: berth.scheduling.v1.Verdict
+	(*Resource)(nil),              // 9: berth.scheduling.v1.Resource
+	(*Node)(nil),                  // 10: berth.scheduling.v1.Node
+	nil,                           // 11: berth.scheduling.v1.Node.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_berth_scheduling_v1_model_proto_depIdxs = []int32{
 	1,  // 0: berth.scheduling.v1.Member.version:type_name -> berth.scheduling.v1.Version
-	5,  // 1: berth.scheduling.v1.Shard.depth:type_name -> berth.scheduling.v1.QueueDepth
-	0,  // 2: berth.scheduling.v1.Pod.state:type_name -> berth.scheduling.v1.PodState
-	11, // 3: berth.scheduling.v1.Pod.since:type_name -> google.protobuf.Timestamp
-	7,  // 4: berth.scheduling.v1.Pod.verdicts:type_name -> berth.scheduling.v1.Verdict
-	8,  // 5: berth.scheduling.v1.Pod.requests:type_name -> berth.scheduling.v1.Resource
-	8,  // 6: berth.scheduling.v1.Node.allocatable:type_name -> berth.scheduling.v1.Resource
-	8,  // 7: berth.scheduling.v1.Node.requested:type_name -> berth.scheduling.v1.Resource
-	10, // 8: berth.scheduling.v1.Node.labels:type_name -> berth.scheduling.v1.Node.LabelsEntry
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	4,  // 1: berth.scheduling.v1.Member.range:type_name -> berth.scheduling.v1.NodeRange
+	6,  // 2: berth.scheduling.v1.Shard.depth:type_name -> berth.scheduling.v1.QueueDepth
+	0,  // 3: berth.scheduling.v1.Pod.state:type_name -> berth.scheduling.v1.PodState
+	12, // 4: berth.scheduling.v1.Pod.since:type_name -> google.protobuf.Timestamp
+	8,  // 5: berth.scheduling.v1.Pod.verdicts:type_name -> berth.scheduling.v1.Verdict
+	9,  // 6: berth.scheduling.v1.Pod.requests:type_name -> berth.scheduling.v1.Resource
+	9,  // 7: berth.scheduling.v1.Node.allocatable:type_name -> berth.scheduling.v1.Resource
+	9,  // 8: berth.scheduling.v1.Node.requested:type_name -> berth.scheduling.v1.Resource
+	11, // 9: berth.scheduling.v1.Node.labels:type_name -> berth.scheduling.v1.Node.LabelsEntry
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_berth_scheduling_v1_model_proto_init() }
@@ -1064,14 +1134,14 @@ func file_berth_scheduling_v1_model_proto_init() {
 	if File_berth_scheduling_v1_model_proto != nil {
 		return
 	}
-	file_berth_scheduling_v1_model_proto_msgTypes[3].OneofWrappers = []any{}
+	file_berth_scheduling_v1_model_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_scheduling_v1_model_proto_rawDesc), len(file_berth_scheduling_v1_model_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
