@@ -90,6 +90,8 @@ type Report struct {
 	// Nominate says that status.nominatedNodeName is to become Nominated, "" for none, in the same write.
 	Nominate  bool
 	Nominated string
+	// Attempt is the number of the attempt that it tells of, 0 if it is not known.
+	Attempt int32
 }
 
 // Nomination is the node that a pod is nominated to, "" for none.

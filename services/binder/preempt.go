@@ -129,6 +129,7 @@ func (t *term) startPreemption(req *binderv1.PreemptRequest) (*binderv1.PreemptR
 	p := l.plan(id, now)
 	// 3. Have it reported; the lane may be full.
 	report := reportOf(row, req.GetPod().GetReason(), req.GetPod().GetMessage())
+	report.Attempt = req.GetPod().GetAttempt()
 	report.Nominate, report.Nominated = true, p.node
 	reports := []source.Report{report}
 	var cleared []cluster.PodID

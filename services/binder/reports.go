@@ -10,6 +10,7 @@ import (
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/trace"
 )
 
 // The reasons of the PodScheduled condition.
@@ -27,6 +28,7 @@ type reportLane struct {
 	binds    *bound                // that it gives way to
 	unplaced func(uid string) bool // whether what a report says is still so
 	failed   func(error)
+	trace    *trace.Provider // nil traces nothing
 	wake     chan struct{}
 
 	mu      sync.Mutex
@@ -225,7 +227,7 @@ func (l *reportLane) write(ctx context.Context, r source.Report) error {
 		case r.Reason == "":
 			return l.source.Nominate(ctx, source.Nomination{UID: r.UID, Namespace: r.Namespace, Name: r.Name, Node: r.Nominated})
 		default:
-			return l.source.Unschedulable(ctx, r)
+			return l.source.Unschedulable(l.trace.Attempt(r.UID, r.Attempt).Context(ctx), r)
 		}
 	})
 }
@@ -263,6 +265,7 @@ func (t *term) report(req *binderv1.ReportRequest) (bool, error) {
 			continue
 		}
 		report := reportOf(row, r.GetReason(), r.GetMessage())
+		report.Attempt = r.GetAttempt()
 		if r.GetClearNomination() && !row.Placed() {
 			report.Nominate = true
 			cleared = append(cleared, id)

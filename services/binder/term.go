@@ -85,6 +85,7 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 	}
 	t.events = newEventLane(s.cfg.EventLimit, []*bound{t.unbound, t.preempting}, s.metrics.laneDropped.WithLabelValues(laneEvents).Inc, failed(laneEvents))
 	t.reports = newReportLane(s.cfg.Source, s.cfg.EventLimit, t.unbound, t.ledger.unplaced, failed(laneReports))
+	t.reports.trace = s.cfg.Trace
 	t.recorder = newRecorder(held, s.cfg.Source.Fenced(), 1, t.ledger.version, t.binds,
 		func(took time.Duration) { s.metrics.recordSeconds.Observe(took.Seconds()) }, log)
 	return t, nil

@@ -136,3 +136,26 @@ func TestPlacementsThatAreNotSampledAllocateNothingForTraces(t *testing.T) {
 		}
 	}
 }
+
+func (s *told) Unschedulable(ctx context.Context, r source.Report) error {
+	s.in[r.UID] = otel.SpanContextFromContext(ctx).TraceID()
+	return nil
+}
+
+func TestWhatIsWrittenOfAnAttemptThatPlacedNothingIsInItsTrace(t *testing.T) {
+	src := &told{fakeSource: newFakeSource(), in: make(map[string]otel.TraceID)}
+	term := pureTerm(t, src)
+	term.reports.trace = trace.NewProvider(sdktrace.ParentBased(sdktrace.AlwaysSample()))
+	observe(t, term, pod("p", 100))
+	id, _ := term.ledger.state.PodByUID("p")
+	report := &binderv1.PodReport{Id: int32(id), Uid: "p", Reason: reasonUnschedulable, Message: "no room", Attempt: 3}
+	if taken, err := term.report(&binderv1.ReportRequest{Reports: []*binderv1.PodReport{report}}); !taken || err != nil {
+		t.Fatalf("the lane took the report: %v, %v", taken, err)
+	}
+	if err := term.reports.write(t.Context(), term.reports.waiting["p"].Report); err != nil {
+		t.Fatal(err)
+	}
+	if want := term.reports.trace.Attempt("p", 3).Root().TraceID(); src.in["p"] != want {
+		t.Errorf("written in trace %v, want %v, that of attempt 3", src.in["p"], want)
+	}
+}

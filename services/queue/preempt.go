@@ -179,7 +179,7 @@ func (d *driver) evict(
 	request := &binderv1.PreemptRequest{
 		Shard: d.sh.number, ShardRevision: d.sh.revision, Version: wire.ToVersion(found.version),
 		Attempt: a.Number, Candidate: found.best,
-		Pod: &binderv1.PodReport{Id: int32(a.ID), Uid: a.UID, Reason: reasonUnschedulable, Message: b.parking(i).Message},
+		Pod: &binderv1.PodReport{Id: int32(a.ID), Uid: a.UID, Reason: reasonUnschedulable, Message: b.parking(i).Message, Attempt: a.Number},
 	}
 	response, err := askBinder(ctx, d, 1, false, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PreemptResponse, error) {
 		return binder.Preempt(ctx, request)

@@ -59,7 +59,7 @@ func (r *reporter) add(a Attempt, reason, message string, clear bool) {
 		r.order = append(r.order, a.ID)
 	}
 	r.reports[a.ID] = &binderv1.PodReport{
-		Id: int32(a.ID), Uid: a.UID, Reason: reason, Message: message, ClearNomination: clear && a.Nominated != "",
+		Id: int32(a.ID), Uid: a.UID, Reason: reason, Message: message, ClearNomination: clear && a.Nominated != "", Attempt: a.Number,
 	}
 	select {
 	case r.filled <- struct{}{}:

@@ -539,8 +539,10 @@ type PodReport struct {
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// The pod is to be nominated to no node any more.
 	ClearNomination bool `protobuf:"varint,5,opt,name=clear_nomination,json=clearNomination,proto3" json:"clear_nomination,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The attempt that it tells of, from 1; 0: not said. What is written of it names the trace of that attempt.
+	Attempt       int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PodReport) Reset() {
@@ -606,6 +608,13 @@ func (x *PodReport) GetClearNomination() bool {
 		return x.ClearNomination
 	}
 	return false
+}
+
+func (x *PodReport) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
 }
 
 // ReportResponse is empty.
@@ -826,13 +835,14 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\vRESULT_GONE\x10\x05\"[\n" +
 	"\rReportRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x124\n" +
-	"\areports\x18\x02 \x03(\v2\x1a.berth.binder.v1.PodReportR\areports\"\x8a\x01\n" +
+	"\areports\x18\x02 \x03(\v2\x1a.berth.binder.v1.PodReportR\areports\"\xa4\x01\n" +
 	"\tPodReport\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12)\n" +
-	"\x10clear_nomination\x18\x05 \x01(\bR\x0fclearNomination\"\x10\n" +
+	"\x10clear_nomination\x18\x05 \x01(\bR\x0fclearNomination\x12\x18\n" +
+	"\aattempt\x18\x06 \x01(\x05R\aattempt\"\x10\n" +
 	"\x0eReportResponse\"\x8a\x02\n" +
 	"\x0ePreemptRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
