@@ -15,9 +15,9 @@ const (
 	defaultPage = 100
 	maxPage     = 1000
 
-	// pageBytes ends a page early, so that it stays below the 4 MiB that gRPC clients accept unless told otherwise. An
-	// object is at most a manifest of 1 MiB.
-	pageBytes = 2 << 20
+	// pageBytes ends a page early: answers that clients are slow to read are kept for them, as many as a connection has
+	// streams. An object is at most a manifest of 1 MiB, so a page stays below the 4 MiB that gRPC clients accept.
+	pageBytes = 512 << 10
 )
 
 // pageSize returns how many objects a page has at most.
