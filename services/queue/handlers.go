@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -23,6 +24,9 @@ const (
 	standardPage = 100
 	maxPage      = 1000
 	maxUIDs      = 1000
+
+	// pageBytes ends a page early: answers that are not read yet are kept, as many as a connection has streams.
+	pageBytes = 512 << 10
 )
 
 // listed is a pod on its way to an answer.
@@ -74,8 +78,21 @@ func (s *Service) ListPending(_ context.Context, request *queuev1.ListPendingReq
 		pods = pods[:size]
 		response.NextPageToken = token(pods[size-1].key())
 	}
-	response.Pods = s.answer(pods)
+	response.Pods = fitting(s.answer(pods), pageBytes)
+	if n := len(response.GetPods()); n < len(pods) {
+		response.NextPageToken = token(pods[n-1].key())
+	}
 	return response, nil
+}
+
+// fitting returns the first of the pods, at least one if there is any, until they take so many bytes.
+func fitting(pods []*queuev1.PendingPod, bytes int) []*queuev1.PendingPod {
+	for n, pod := range pods {
+		if bytes -= proto.Size(pod); bytes <= 0 {
+			return pods[:n+1]
+		}
+	}
+	return pods
 }
 
 // GetPending returns what the owned shards know of pods.

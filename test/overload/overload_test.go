@@ -53,7 +53,7 @@ func TestTenTimesThePodsThatFit(t *testing.T) {
 	first := r.stored()
 	first.checkArrivals(t)
 	memory := r.memory()
-	r.checkPeak()
+	r.checkPeak(0)
 
 	// 2. More calls than are answered at a time.
 	r.flood()
@@ -75,7 +75,7 @@ func TestTenTimesThePodsThatFit(t *testing.T) {
 		float64(*waiting-some)/time.Since(began).Seconds(), time.Since(began).Seconds())
 	r.CheckCapacity()
 	r.checkIntents()
-	r.checkPeak()
+	r.checkPeak(callers)
 	for id, after := range r.memory() {
 		if before := memory[id]; after > before+slackBytes+int64(bytesPerCell*classes*more) {
 			t.Errorf("%s holds %.1f MiB now that nothing waits, %.1f MiB when all did", id, mib(after), mib(before))

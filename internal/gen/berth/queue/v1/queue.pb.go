@@ -93,7 +93,7 @@ func (State) EnumDescriptor() ([]byte, []int) {
 // ListPendingRequest asks for a page.
 type ListPendingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most this many pods. 0 means 100; values above 1000 act as 1000.
+	// At most this many pods. 0 means 100; values above 1000 act as 1000. A page also ends at 512 KiB.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The next_page_token of the page before; empty for the first.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
