@@ -39,8 +39,10 @@ func (r *run) flood() {
 	var mu sync.Mutex
 	var calling sync.WaitGroup
 	began := time.Now()
+	for name := range calls {
+		outcomes[name] = map[codes.Code]int{} // all before the first call is under way
+	}
 	for name, call := range calls {
-		outcomes[name] = map[codes.Code]int{}
 		for i := range callers {
 			calling.Go(func() {
 				for range callsOfEach {
