@@ -321,17 +321,35 @@ func (e *entry) view() Entry {
 	return v
 }
 
-// Positions returns for every active pod how many are ahead of it.
-func (q *Queue) Positions() map[cluster.PodID]int {
-	ordered := slices.SortedFunc(slices.Values(q.active.entries), func(a, b *entry) int {
-		if before(a, b) {
-			return -1
+// Positions returns, for those of the pods that are active, how many are ahead of each. It looks at the pods ahead of the last one
+// asked about, and at no others.
+func (q *Queue) Positions(ids []cluster.PodID) map[cluster.PodID]int {
+	var asked []*entry
+	for _, id := range ids {
+		if e := q.pods[id]; e != nil && e.place == Active {
+			asked = append(asked, e)
 		}
-		return 1
+	}
+	positions := make(map[cluster.PodID]int, len(asked))
+	if len(asked) == 0 {
+		return positions
+	}
+	slices.SortFunc(asked, inOrder)
+	last := asked[len(asked)-1]
+	// 1. Count each pod ahead at the first one asked about that it is ahead of.
+	ahead := make([]int, len(asked))
+	q.active.before(last, func(e *entry) {
+		k, found := slices.BinarySearchFunc(asked, e, inOrder)
+		if found {
+			k++
+		}
+		ahead[k]++
 	})
-	positions := make(map[cluster.PodID]int, len(ordered))
-	for i, e := range ordered {
-		positions[e.id] = i
+	// 2. It is ahead of the later ones too.
+	sum := 0
+	for k, e := range asked {
+		sum += ahead[k]
+		positions[e.id] = sum
 	}
 	return positions
 }

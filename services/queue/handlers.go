@@ -214,16 +214,17 @@ func token(key [3]string) string {
 
 // answer writes pods as messages, with the positions of active ones.
 func (s *Service) answer(pods []listed) []*queuev1.PendingPod {
-	positions := make(map[int32]map[cluster.PodID]int)
+	active := make(map[int32][]cluster.PodID)
 	for i := range pods {
 		if pods[i].Place == Active {
-			positions[pods[i].shard] = nil
+			active[pods[i].shard] = append(active[pods[i].shard], pods[i].ID)
 		}
 	}
+	positions := make(map[int32]map[cluster.PodID]int, len(active))
 	for _, sh := range s.owned() {
-		if _, ok := positions[sh.number]; ok {
+		if ids := active[sh.number]; len(ids) > 0 {
 			sh.mu.Lock()
-			positions[sh.number] = sh.queue.Positions()
+			positions[sh.number] = sh.queue.Positions(ids)
 			sh.mu.Unlock()
 		}
 	}

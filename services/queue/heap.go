@@ -41,6 +41,19 @@ func (h *orderedPods) head() *entry {
 	return h.entries[0]
 }
 
+// before calls visit for every entry that comes before e, in no order: where one does not, nothing below it does.
+func (h *orderedPods) before(e *entry, visit func(*entry)) {
+	open := []int{0}
+	for len(open) > 0 {
+		i := open[len(open)-1]
+		open = open[:len(open)-1]
+		if i < len(h.entries) && h.less(h.entries[i], e) {
+			visit(h.entries[i])
+			open = append(open, 2*i+1, 2*i+2)
+		}
+	}
+}
+
 // before is the order of the active queue: priority, then the time of the last entry into the queue, then arrival.
 func before(a, b *entry) bool {
 	if a.pod.Priority != b.pod.Priority {
@@ -50,6 +63,17 @@ func before(a, b *entry) bool {
 		return a.entered.Before(b.entered)
 	}
 	return a.arrival < b.arrival
+}
+
+// inOrder compares by before.
+func inOrder(a, b *entry) int {
+	switch {
+	case a == b:
+		return 0
+	case before(a, b):
+		return -1
+	}
+	return 1
 }
 
 // outranks is the order of pods in flight.
