@@ -324,22 +324,21 @@ func (e *entry) view() Entry {
 // Positions returns, for those of the pods that are active, how many are ahead of each. It looks at the pods ahead of the last one
 // asked about, and at no others.
 func (q *Queue) Positions(ids []cluster.PodID) map[cluster.PodID]int {
-	var asked []*entry
+	var asked []*rankedPod
 	for _, id := range ids {
 		if e := q.pods[id]; e != nil && e.place == Active {
-			asked = append(asked, e)
+			asked = append(asked, &q.active.ranked[e.index])
 		}
 	}
 	positions := make(map[cluster.PodID]int, len(asked))
 	if len(asked) == 0 {
 		return positions
 	}
-	slices.SortFunc(asked, inOrder)
-	last := asked[len(asked)-1]
+	slices.SortFunc(asked, func(a, b *rankedPod) int { return a.compare(&b.rank) })
 	// 1. Count each pod ahead at the first one asked about that it is ahead of.
 	ahead := make([]int, len(asked))
-	q.active.before(last, func(e *entry) {
-		k, found := slices.BinarySearchFunc(asked, e, inOrder)
+	q.active.before(&asked[len(asked)-1].rank, func(r *rank) {
+		k, found := slices.BinarySearchFunc(asked, r, func(a *rankedPod, r *rank) int { return a.compare(r) })
 		if found {
 			k++
 		}
@@ -347,9 +346,9 @@ func (q *Queue) Positions(ids []cluster.PodID) map[cluster.PodID]int {
 	})
 	// 2. It is ahead of the later ones too.
 	sum := 0
-	for k, e := range asked {
+	for k, r := range asked {
 		sum += ahead[k]
-		positions[e.id] = sum
+		positions[r.entry.id] = sum
 	}
 	return positions
 }

@@ -1,32 +1,95 @@
 package queue
 
-import "container/heap"
+import (
+	"cmp"
+	"container/heap"
+	"math"
+	"time"
+)
 
-// orderedPods is a binary heap of entries. An entry is in at most one, and knows its index there.
-type orderedPods struct {
-	entries []*entry
-	less    func(a, b *entry) bool
+// rank is where a pod stands among others. It is kept beside the pods, in their order, because a line may be long: to compare
+// two pods by what is in them is to wait for memory twice.
+type rank struct {
+	due      int64 // in heaps that are ordered by time first
+	entered  int64 // the time of the last entry into the queue
+	arrival  int64
+	priority int32
 }
 
-func (h *orderedPods) Len() int           { return len(h.entries) }
-func (h *orderedPods) Less(i, j int) bool { return h.less(h.entries[i], h.entries[j]) }
+// compare orders by time, if the heap is, then priority, then the time of the last entry into the queue, then arrival.
+func (a *rank) compare(b *rank) int {
+	switch {
+	case a.due != b.due:
+		return cmp.Compare(a.due, b.due)
+	case a.priority != b.priority:
+		return cmp.Compare(b.priority, a.priority)
+	case a.entered != b.entered:
+		return cmp.Compare(a.entered, b.entered)
+	}
+	return cmp.Compare(a.arrival, b.arrival)
+}
+
+// inLine is the order of the active queue.
+func inLine(e *entry) rank {
+	return rank{entered: nanos(e.entered), arrival: e.arrival, priority: e.pod.Priority}
+}
+
+// byPriority is the order of pods in flight.
+func byPriority(e *entry) rank { return rank{priority: e.pod.Priority} }
+
+// byExpiry is the order of backoffs.
+func byExpiry(e *entry) rank {
+	r := inLine(e)
+	r.due = nanos(e.expiry)
+	return r
+}
+
+// byAge is the order in which unschedulable pods are flushed.
+func byAge(e *entry) rank {
+	r := inLine(e)
+	r.due = r.entered
+	return r
+}
+
+// nanos returns a time as a number; no time comes before all others.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return math.MinInt64
+	}
+	return t.UnixNano()
+}
+
+// orderedPods is a binary heap of entries. An entry is in at most one, and knows its index there. Its rank is what it was
+// when the entry was added.
+type orderedPods struct {
+	ranked []rankedPod
+	rankOf func(*entry) rank
+}
+
+type rankedPod struct {
+	rank
+	entry *entry
+}
+
+func (h *orderedPods) Len() int           { return len(h.ranked) }
+func (h *orderedPods) Less(i, j int) bool { return h.ranked[i].compare(&h.ranked[j].rank) < 0 }
 func (h *orderedPods) Swap(i, j int) {
-	h.entries[i], h.entries[j] = h.entries[j], h.entries[i]
-	h.entries[i].index, h.entries[j].index = i, j
+	h.ranked[i], h.ranked[j] = h.ranked[j], h.ranked[i]
+	h.ranked[i].entry.index, h.ranked[j].entry.index = i, j
 }
 
 // Push and Pop are for container/heap only.
 func (h *orderedPods) Push(x any) {
 	e := x.(*entry)
-	e.index = len(h.entries)
-	h.entries = append(h.entries, e)
+	e.index = len(h.ranked)
+	h.ranked = append(h.ranked, rankedPod{h.rankOf(e), e})
 }
 
 func (h *orderedPods) Pop() any {
-	last := len(h.entries) - 1
-	e := h.entries[last]
-	h.entries[last] = nil
-	h.entries = h.entries[:last]
+	last := len(h.ranked) - 1
+	e := h.ranked[last].entry
+	h.ranked[last] = rankedPod{}
+	h.ranked = h.ranked[:last]
 	return e
 }
 
@@ -35,62 +98,21 @@ func (h *orderedPods) remove(e *entry) { heap.Remove(h, e.index) }
 
 // head returns the first entry, or nil.
 func (h *orderedPods) head() *entry {
-	if len(h.entries) == 0 {
+	if len(h.ranked) == 0 {
 		return nil
 	}
-	return h.entries[0]
+	return h.ranked[0].entry
 }
 
-// before calls visit for every entry that comes before e, in no order: where one does not, nothing below it does.
-func (h *orderedPods) before(e *entry, visit func(*entry)) {
+// before calls visit with the rank of every entry that comes before r, in no order: where one does not, nothing below it does.
+func (h *orderedPods) before(r *rank, visit func(*rank)) {
 	open := []int{0}
 	for len(open) > 0 {
 		i := open[len(open)-1]
 		open = open[:len(open)-1]
-		if i < len(h.entries) && h.less(h.entries[i], e) {
-			visit(h.entries[i])
+		if i < len(h.ranked) && h.ranked[i].compare(r) < 0 {
+			visit(&h.ranked[i].rank)
 			open = append(open, 2*i+1, 2*i+2)
 		}
 	}
-}
-
-// before is the order of the active queue: priority, then the time of the last entry into the queue, then arrival.
-func before(a, b *entry) bool {
-	if a.pod.Priority != b.pod.Priority {
-		return a.pod.Priority > b.pod.Priority
-	}
-	if !a.entered.Equal(b.entered) {
-		return a.entered.Before(b.entered)
-	}
-	return a.arrival < b.arrival
-}
-
-// inOrder compares by before.
-func inOrder(a, b *entry) int {
-	switch {
-	case a == b:
-		return 0
-	case before(a, b):
-		return -1
-	}
-	return 1
-}
-
-// outranks is the order of pods in flight.
-func outranks(a, b *entry) bool { return a.pod.Priority > b.pod.Priority }
-
-// expiresBefore is the order of backoffs.
-func expiresBefore(a, b *entry) bool {
-	if !a.expiry.Equal(b.expiry) {
-		return a.expiry.Before(b.expiry)
-	}
-	return before(a, b)
-}
-
-// triedBefore is the order in which unschedulable pods are flushed.
-func triedBefore(a, b *entry) bool {
-	if !a.entered.Equal(b.entered) {
-		return a.entered.Before(b.entered)
-	}
-	return before(a, b)
 }

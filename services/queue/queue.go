@@ -180,12 +180,12 @@ func NewQueue(shard int32, judge Judge) *Queue {
 func (q *Queue) clear() {
 	q.pods = make(map[cluster.PodID]*entry)
 	q.counts = [places + 1]int{}
-	q.active = orderedPods{less: before}
-	q.running = orderedPods{less: outranks}
-	q.backoff = orderedPods{less: expiresBefore}
-	q.errors = orderedPods{less: expiresBefore}
+	q.active = orderedPods{rankOf: inLine}
+	q.running = orderedPods{rankOf: byPriority}
+	q.backoff = orderedPods{rankOf: byExpiry}
+	q.errors = orderedPods{rankOf: byExpiry}
 	q.local, q.crossNode = make(map[engine.Subject]*parkedPods), make(map[engine.Subject]*parkedPods)
-	q.aging = orderedPods{less: triedBefore}
+	q.aging = orderedPods{rankOf: byAge}
 	q.doubtful, q.checked = false, 0
 	q.nodeless = make(pods)
 	q.listeners = make(map[listening]*listeners)
