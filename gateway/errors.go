@@ -27,6 +27,8 @@ func errNotFound(format string, args ...any) error {
 	return rpc.Error(codes.NotFound, rpc.ReasonNotFound, format, args...)
 }
 
+func errPodNotFound(n podName) error { return errNotFound("pod %s/%s not found", n.namespace, n.name) }
+
 func errNotLocal() error {
 	return rpc.Error(codes.FailedPrecondition, ReasonNotLocal, "the cluster of this Berth is Kubernetes: use kubectl")
 }

@@ -53,7 +53,8 @@ type Service struct {
 	peers    peers
 	feed     *feed
 	rates    *rates
-	sandbox  sandbox
+	names    *names
+	sandbox  *sandbox
 	watchers watchers
 
 	unsubscribe func()
@@ -103,11 +104,18 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{cfg: cfg, feed: newFeed(cfg.History), rates: newRates(time.Now), sandbox: newSandbox()}
+	s := &Service{cfg: cfg, feed: newFeed(cfg.History), rates: newRates(time.Now), names: &names{}, sandbox: newSandbox()}
 	s.watchers.limit = cfg.MaxWatchers
 	s.watchers.stopping = make(chan struct{})
-	stopFeed, stopRates := cfg.Replica.Subscribe(s.feed), cfg.Replica.Subscribe(s.rates)
-	s.unsubscribe = func() { stopFeed(); stopRates() }
+	var stops []func()
+	for _, sub := range []replica.Subscriber{s.feed, s.rates, s.names, &s.sandbox.tail} {
+		stops = append(stops, cfg.Replica.Subscribe(sub))
+	}
+	s.unsubscribe = func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
 	return s, nil
 }
 

@@ -40,7 +40,7 @@ func (s *Service) GetMap(ctx context.Context, req *schedulingv1.GetMapRequest) (
 		err := s.read(ctx, func(st *cluster.State) { response = mapOf(st, nil, min(cells, maxCells)) })
 		return response, err
 	}
-	return s.feasibilityMap(ctx, named{cmp.Or(req.GetNamespace(), "default"), req.GetPod()}, min(cells, maxCells))
+	return s.feasibilityMap(ctx, podName{cmp.Or(req.GetNamespace(), "default"), req.GetPod()}, min(cells, maxCells))
 }
 
 // mapOf draws the nodes of a state in at most about limit cells: one more per zone, since a cell is of one zone. feasible
@@ -127,9 +127,9 @@ func zoneOf(st *cluster.State, i cluster.NodeIndex) string {
 }
 
 // feasibilityMap is a map of the nodes on which a pod fits: of a copy of the cluster, in which a pod that is placed is not.
-func (s *Service) feasibilityMap(ctx context.Context, pod named, limit int) (*schedulingv1.GetMapResponse, error) {
+func (s *Service) feasibilityMap(ctx context.Context, name podName, limit int) (*schedulingv1.GetMapResponse, error) {
 	var response *schedulingv1.GetMapResponse
-	err := s.try(ctx, pod.good, func(box *whatif.Sandbox) error {
+	_, err := s.tryPod(ctx, name, func(box *whatif.Sandbox, pod cluster.PodID) error {
 		return box.Try(ctx, func(w *whatif.World) error {
 			id, err := displaced(w, pod)
 			if err != nil {
@@ -149,19 +149,15 @@ func (s *Service) feasibilityMap(ctx context.Context, pod named, limit int) (*sc
 	return response, err
 }
 
-// displaced returns a pod, which is pending: one that is placed is taken off its node.
-func displaced(w *whatif.World, pod named) (cluster.PodID, error) {
-	id, row := pod.in(w.State())
-	switch {
-	case row == nil:
-		return cluster.NoPod, errNotFound("pod %s/%s not found", pod.namespace, pod.name)
-	case !row.Placed():
+// displaced returns a pod as one that is pending: if it is placed, it is taken off its node.
+func displaced(w *whatif.World, id cluster.PodID) (cluster.PodID, error) {
+	if !w.State().Pod(id).Placed() {
 		return id, nil
 	}
-	again, _ := w.Pod(id)
+	pod, _ := w.Pod(id)
 	if err := w.RemovePod(id); err != nil {
 		return cluster.NoPod, err
 	}
-	again.NodeName = ""
-	return w.AddPod(again)
+	pod.NodeName = ""
+	return w.AddPod(pod)
 }

@@ -108,22 +108,19 @@ func (s *Service) GetPod(ctx context.Context, req *schedulingv1.GetPodRequest) (
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}
-	namespace := cmp.Or(req.GetNamespace(), "default")
+	name := podName{cmp.Or(req.GetNamespace(), "default"), req.GetName()}
 	response := &schedulingv1.GetPodResponse{}
 	err := s.read(ctx, func(st *cluster.State) {
 		response.Version = versionOf(st.Version())
-		for _, p := range st.Pods() {
-			if p.Name == req.GetName() && p.Namespace == namespace {
-				response.Pod = podOf(st, p)
-				return
-			}
+		if _, p := s.names.find(st, name); p != nil {
+			response.Pod = podOf(st, p)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
 	if response.GetPod() == nil {
-		return nil, errNotFound("pod %s/%s not found", namespace, req.GetName())
+		return nil, errPodNotFound(name)
 	}
 	s.addPending(ctx, []*schedulingv1.Pod{response.GetPod()})
 	return response, nil

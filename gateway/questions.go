@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"github.com/berth-scheduler/berth/internal/answer"
+	"github.com/berth-scheduler/berth/internal/cluster"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/whatif"
@@ -19,26 +20,23 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}
-	pod := named{cmp.Or(req.GetNamespace(), "default"), req.GetName()}
-	err = s.try(ctx, pod.good, func(box *whatif.Sandbox) error {
-		response, err = answer.Explain(ctx, box, req)
+	name := podName{cmp.Or(req.GetNamespace(), "default"), req.GetName()}
+	live, err := s.tryPod(ctx, name, func(box *whatif.Sandbox, pod cluster.PodID) error {
+		response, err = answer.Explain(ctx, box, pod, req)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	// The queue's word on the pod, which is newer than the copy: where it is, not why.
-	live, err := s.GetPod(ctx, &schedulingv1.GetPodRequest{Namespace: pod.namespace, Name: pod.name})
-	if err != nil {
-		return nil, err
-	}
-	response.Pod = live.GetPod()
+	// The queue's word on where it is; the explanation says why.
+	s.addPending(ctx, []*schedulingv1.Pod{live})
+	response.Pod = live
 	return response, nil
 }
 
 // WhatIf implements SchedulingService.
 func (s *Service) WhatIf(ctx context.Context, req *schedulingv1.WhatIfRequest) (response *schedulingv1.WhatIfResponse, err error) {
-	err = s.try(ctx, nil, func(box *whatif.Sandbox) error {
+	err = s.try(ctx, nothing, func(box *whatif.Sandbox) error {
 		response, err = answer.WhatIf(ctx, box, req)
 		return err
 	})
@@ -52,7 +50,7 @@ func (s *Service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacity
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}
-	err = s.try(ctx, nil, func(box *whatif.Sandbox) error {
+	err = s.try(ctx, nothing, func(box *whatif.Sandbox) error {
 		response, err = answer.Capacity(ctx, box, req)
 		return err
 	})
@@ -61,7 +59,7 @@ func (s *Service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacity
 
 // Compare implements SchedulingService.
 func (s *Service) Compare(ctx context.Context, req *schedulingv1.CompareRequest) (response *schedulingv1.CompareResponse, err error) {
-	err = s.try(ctx, nil, func(box *whatif.Sandbox) error {
+	err = s.try(ctx, nothing, func(box *whatif.Sandbox) error {
 		response, err = answer.Compare(ctx, box, req)
 		return err
 	})

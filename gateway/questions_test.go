@@ -123,6 +123,73 @@ func TestWhatIfSaysWhatWouldHappenAndChangesNothing(t *testing.T) {
 	}
 }
 
+func TestAnswersAreOfTheNewestVersion(t *testing.T) {
+	b := start(t, withState(stateOf(t, 7, small()...)))
+	feasible := func(what string, want int32) {
+		t.Helper()
+		got, err := b.client.ExplainPod(b.ctx, &schedulingv1.ExplainPodRequest{Name: "pod-0002"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		version := cluster.Version{Epoch: cluster.Epoch(got.GetVersion().GetEpoch()), Seq: cluster.Seq(got.GetVersion().GetSeq())}
+		if version != b.ledger.Version() || got.GetFeasible() != want {
+			t.Errorf("%s: %d feasible nodes at %v, want %d at %v", what, got.GetFeasible(), version, want, b.ledger.Version())
+		}
+	}
+	feasible("at first", 0)
+	larger := node(1) // there is room for one more
+	b.ledger.apply(t, larger)
+	feasible("with a larger node", 1)
+	b.ledger.apply(t, cluster.NodeRemoved{Index: 1})
+	feasible("when it is gone", 0)
+	// More than the sandbox follows.
+	for range 1 << 15 {
+		b.ledger.apply(t, larger, cluster.NodeRemoved{Index: 1})
+	}
+	b.ledger.apply(t, larger)
+	feasible("after more deltas than are kept", 1)
+	b.ledger.reset(stateOf(t, 8, small()...))
+	feasible("in another epoch", 0)
+}
+
+func TestPodIsFoundByItsName(t *testing.T) {
+	b := start(t, withState(stateOf(t, 7, small()...)))
+	uid := func() string {
+		t.Helper()
+		got, err := b.client.GetPod(b.ctx, &schedulingv1.GetPodRequest{Name: "pod-0002"})
+		if status.Code(err) == codes.NotFound {
+			return "none"
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.GetPod().GetUid()
+	}
+	again := pod(2)
+	again.ID, again.Pod.UID = 9, "again"
+	for _, step := range []struct {
+		what  string
+		delta cluster.Delta
+		want  string
+	}{
+		{"one of the name comes before the other has gone", again, "again"},
+		{"the other goes", cluster.PodRemoved{ID: 2}, "again"},
+		{"it changes", again, "again"},
+		{"it goes", cluster.PodRemoved{ID: 9}, "none"},
+		{"another takes its id", cluster.PodSet{ID: 9, Pod: cluster.Pod{UID: "other", Namespace: "default", Name: "other", Class: again.Pod.Class}}, "none"},
+		{"it comes again", pod(2), pod(2).Pod.UID},
+	} {
+		b.ledger.apply(t, step.delta)
+		if got := uid(); got != step.want {
+			t.Errorf("%s: found %s, want %s", step.what, got, step.want)
+		}
+	}
+	b.ledger.reset(stateOf(t, 8, append(small(), cluster.PodRemoved{ID: 2})...))
+	if got := uid(); got != "none" {
+		t.Errorf("in another epoch, without it: found %s", got)
+	}
+}
+
 func TestWrongQuestionsNameTheField(t *testing.T) {
 	b := start(t, withState(stateOf(t, 7, small()...)))
 	change := func(c *schedulingv1.Change) *schedulingv1.WhatIfRequest {

@@ -2,32 +2,38 @@ package gateway
 
 import (
 	"context"
-	"time"
+	"sync"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/whatif"
 )
 
-// sandboxWaiting is how many questions may wait for the sandbox. They are answered one at a time: each may use all cores, and
-// none may take the cores from scheduling for long.
-const sandboxWaiting = 16
+const (
+	// sandboxWaiting is how many questions may wait for the sandbox. They are answered one at a time: each may use all cores, and
+	// none may take the cores from scheduling for long.
+	sandboxWaiting = 16
+	// sandboxCells bounds what the sandbox's evaluator remembers, in classes times nodes: some 40 bytes each.
+	sandboxCells = 4 << 20
+	// tailLength is how many deltas are kept for the sandbox to follow. To copy the cluster costs less than what brings so many.
+	tailLength = 1 << 16
+)
 
-// sandbox is the copy of the cluster that people's questions are tried on, made anew when it is too old. Its owner is whoever
-// is in the gate.
+// sandbox is the copy of the cluster that people's questions are tried on. It follows the log from one question to the next; if
+// nobody has asked for long, the next one begins with a new copy. Its owner is whoever is in the gate.
 type sandbox struct {
-	gate  *rpc.Gate
-	box   *whatif.Sandbox // nil: none yet
-	fresh whatif.Freshness
+	gate *rpc.Gate
+	box  *whatif.Sandbox // nil: none yet
+	tail tail
 }
 
-func newSandbox() sandbox { return sandbox{gate: rpc.NewGate(1, sandboxWaiting)} }
+func newSandbox() *sandbox { return &sandbox{gate: rpc.NewGate(1, sandboxWaiting)} }
 
-// try calls ask with a sandbox that is of the newest version, or fresh enough, and good, which is asked of its state and the
-// newest one; nil if any is.
-func (s *Service) try(ctx context.Context, good func(copied, newest *cluster.State) bool, ask func(*whatif.Sandbox) error) error {
+// try calls look with the newest state, and then ask with a sandbox that is as that state is.
+func (s *Service) try(ctx context.Context, look func(*cluster.State) error, ask func(*whatif.Sandbox) error) error {
 	if err := s.loaded(); err != nil {
 		return err
 	}
@@ -36,61 +42,90 @@ func (s *Service) try(ctx context.Context, good func(copied, newest *cluster.Sta
 		return err
 	}
 	defer leave()
-	b := &s.sandbox
-	begun := time.Now()
-	renewed := false
+	b := s.sandbox
+	var since []cluster.Delta
+	var version cluster.Version
+	var digest uint64
 	err = s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
-		renewed = b.renew(ctx, begun, st, good)
+		if err := look(st); err != nil {
+			return err
+		}
+		whole := false
+		if since, whole = b.tail.take(); !whole || b.box == nil || b.box.Spoiled() != nil {
+			b.copy(st)
+			since = nil
+		}
+		version, digest = st.Version(), st.Digest()
 		return nil
 	})
 	if err != nil {
 		return replica.Status(err)
 	}
-	err = ask(b.box)
-	if renewed { // the first question is part of what a new one costs: it knows nothing yet
-		b.fresh = whatif.NewFreshness(b.box.Version(), begun, time.Since(begun))
+	if err := b.box.Follow(since, version, digest); err != nil {
+		return err // the next question gets a new copy
 	}
-	return err
+	return ask(b.box)
 }
 
-// renew makes the sandbox one of this state, unless the one there is will do.
-func (b *sandbox) renew(ctx context.Context, now time.Time, st *cluster.State, good func(copied, newest *cluster.State) bool) bool {
-	if b.box != nil && b.fresh.Fresh(now, st.Version()) {
-		willDo := false
-		err := b.box.Try(ctx, func(w *whatif.World) error {
-			willDo = good == nil || good(w.State(), st)
-			return nil
-		})
-		if err == nil && willDo {
-			return false
+// nothing is looked for.
+func nothing(*cluster.State) error { return nil }
+
+// tryPod calls ask with a sandbox and a pod that is in it, and returns what the ledger knows of the pod.
+func (s *Service) tryPod(ctx context.Context, name podName, ask func(*whatif.Sandbox, cluster.PodID) error) (*schedulingv1.Pod, error) {
+	var id cluster.PodID
+	var pod *schedulingv1.Pod
+	err := s.try(ctx, func(st *cluster.State) error {
+		var row *cluster.PodRow
+		if id, row = s.names.find(st, name); row == nil {
+			return errPodNotFound(name)
 		}
-	}
+		pod = podOf(st, row)
+		return nil
+	}, func(box *whatif.Sandbox) error { return ask(box, id) })
+	return pod, err
+}
+
+// copy makes the sandbox one of this state.
+func (b *sandbox) copy(st *cluster.State) {
 	b.box = nil // so that there are never two
-	b.box = whatif.New(st, engine.EvaluatorConfig{})
-	b.fresh = whatif.Freshness{}
-	return true
+	b.box = whatif.New(st, engine.EvaluatorConfig{MaxClasses: max(sandboxCells/max(st.Nodes.Len(), 1), 8)})
 }
 
-// named is a pod that is asked about.
-type named struct{ namespace, name string }
-
-// in returns the pod in a state, nil if it has none.
-func (n named) in(st *cluster.State) (cluster.PodID, *cluster.PodRow) {
-	for id, row := range st.Pods() {
-		if row.Name == n.name && row.Namespace == n.namespace {
-			return id, row
-		}
-	}
-	return cluster.NoPod, nil
+// tail is what the log has told since the sandbox was last told. It is a subscriber of the replica; take is called while
+// nobody changes the state.
+type tail struct {
+	mu     sync.Mutex
+	whole  bool // it has kept everything
+	deltas []cluster.Delta
 }
 
-// good reports whether the copied state tells of the pod what the newest does.
-func (n named) good(copied, newest *cluster.State) bool {
-	_, is := n.in(newest)
-	_, was := n.in(copied)
-	if is == nil || was == nil {
-		return is == was
+// Reset implements replica.Subscriber.
+func (t *tail) Reset(*cluster.State) { t.lose() }
+
+// Applied implements replica.Subscriber.
+func (t *tail) Applied(_ *cluster.State, d cluster.Delta) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case !t.whole:
+	case len(t.deltas) == tailLength:
+		t.whole, t.deltas = false, nil
+	default:
+		t.deltas = append(t.deltas, d)
 	}
-	return is.UID == was.UID && is.Phase == was.Phase && is.NodeName == was.NodeName && is.Class == was.Class &&
-		is.Attempt == was.Attempt && is.Nominated == was.Nominated
+}
+
+func (t *tail) lose() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.whole, t.deltas = false, nil
+}
+
+// take returns what was told since the last time, and whether that is all. From now on everything is kept.
+func (t *tail) take() (deltas []cluster.Delta, whole bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	deltas, whole = t.deltas, t.whole
+	t.deltas, t.whole = nil, true
+	return deltas, whole
 }

@@ -28,6 +28,15 @@ func try(ctx context.Context, box *whatif.Sandbox, ask func(*whatif.World) error
 	return err
 }
 
+// Find returns a pod of a sandbox's cluster, pods of the namespace default if none is named.
+func Find(ctx context.Context, box *whatif.Sandbox, namespace, name string) (pod cluster.PodID, err error) {
+	err = try(ctx, box, func(w *whatif.World) error {
+		pod, err = find(w.State(), namespace, name)
+		return err
+	})
+	return pod, err
+}
+
 // find returns a pod, pods of the namespace default if none is named.
 func find(st *cluster.State, namespace, name string) (cluster.PodID, error) {
 	namespace = cmp.Or(namespace, "default")

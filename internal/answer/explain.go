@@ -14,8 +14,9 @@ import (
 	"github.com/berth-scheduler/berth/internal/whatif"
 )
 
-// Explain says why a pod is where it is, or nowhere. Its Pod is what the sandbox knows of it.
-func Explain(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.ExplainPodRequest) (*schedulingv1.ExplainPodResponse, error) {
+// Explain says why a pod is where it is, or nowhere: the pod that the request names, as Find finds it. Its Pod is what the
+// sandbox knows of it.
+func Explain(ctx context.Context, box *whatif.Sandbox, pod cluster.PodID, req *schedulingv1.ExplainPodRequest) (*schedulingv1.ExplainPodResponse, error) {
 	var violations []rpc.Violation
 	for _, bound := range []struct {
 		field string
@@ -27,14 +28,6 @@ func Explain(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Explain
 		}
 	}
 	if err := rpc.Invalid(violations...); err != nil {
-		return nil, err
-	}
-	pod := cluster.NoPod
-	err := try(ctx, box, func(w *whatif.World) (err error) {
-		pod, err = find(w.State(), req.GetNamespace(), req.GetName())
-		return err
-	})
-	if err != nil {
 		return nil, err
 	}
 	x, err := explain.Explain(ctx, box, pod)

@@ -36,6 +36,8 @@ type Class struct {
 	Key  string // Spec.Key()
 	Hash uint64 // Spec.Hash()
 	Pods int    // how many pods are of it
+	// Placed is how many of them are assumed or bound.
+	Placed int
 
 	requests []resourceAmount // Spec.Requests but "pods", in columns
 }

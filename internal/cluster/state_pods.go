@@ -24,7 +24,7 @@ func (s *State) setPod(d PodSet) {
 		s.digest -= p.digest(d.ID)
 		s.unnominate(d.ID)
 		s.leave(d.ID)
-		s.counts[p.Phase]--
+		s.count(p, -1)
 		s.release(p.Class)
 		s.releaseLabels(p.Labels)
 	} else {
@@ -40,7 +40,7 @@ func (s *State) setPod(d PodSet) {
 	*p = PodRow{Pod: d.Pod, Phase: phase, Node: NoNode, live: true, next: NoPod, prev: NoPod, hash: s.hashPod(&d.Pod)}
 	p.NodeName, p.Attempt = nodeName, attempt
 	p.Preempting, p.Victim = preempting && phase == Pending, victim && phase != Pending
-	s.counts[phase]++
+	s.count(p, 1)
 	s.enter(d.ID, node)
 	s.digest += p.digest(d.ID)
 	s.nominate(d.ID)
@@ -51,11 +51,19 @@ func (s *State) removePod(id PodID) {
 	s.digest -= p.digest(id)
 	s.unnominate(id)
 	s.leave(id)
-	s.counts[p.Phase]--
+	s.count(p, -1)
 	s.release(p.Class)
 	s.releaseLabels(p.Labels)
 	delete(s.podByUID, p.UID)
 	s.clearRow(id)
+}
+
+// count counts a pod, or a pod less, in its phase and its class.
+func (s *State) count(p *PodRow, sign int) {
+	s.counts[p.Phase] += sign
+	if p.Placed() {
+		s.classes[p.Class].Placed += sign
+	}
 }
 
 // clearRow makes the id one without a pod.
@@ -89,9 +97,9 @@ func (s *State) place(id PodID, phase Phase, node NodeIndex, nodeName string, at
 	if moves {
 		s.leave(id)
 	}
-	s.counts[p.Phase]--
-	s.counts[phase]++
+	s.count(p, -1)
 	p.Phase, p.NodeName, p.Attempt = phase, nodeName, attempt
+	s.count(p, 1)
 	p.Preempting, p.Victim = p.Preempting && phase == Pending, p.Victim && phase != Pending
 	if moves {
 		s.enter(id, node)

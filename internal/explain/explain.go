@@ -136,26 +136,12 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 
 func describe(st *cluster.State, row *cluster.PodRow) Pod {
 	class := st.Class(row.Class)
-	out := Pod{
+	return Pod{
 		UID: row.UID, Namespace: row.Namespace, Name: row.Name, Phase: row.Phase, Node: row.NodeName, Priority: row.Priority,
 		Pin: row.Pin, Nominated: row.Nominated, Gates: row.Gates, Deleting: row.Deleting,
-		Profile: class.Spec.SchedulerName, Class: class.ID,
+		Profile: class.Spec.SchedulerName, Class: class.ID, ClassPending: class.Pods - class.Placed, ClassPlaced: class.Placed,
 		Unsupported: class.Spec.Unsupported, UnsupportedPlugin: class.Spec.UnsupportedPlugin,
 	}
-	for _, other := range st.Pods() {
-		if other.Class != row.Class {
-			continue
-		}
-		if other.Placed() {
-			out.ClassPlaced++
-		} else {
-			out.ClassPending++
-		}
-		if out.ClassPlaced+out.ClassPending == class.Pods {
-			break
-		}
-	}
-	return out
 }
 
 // causeOf returns the cause as far as the pod and the number of nodes tell it.

@@ -40,6 +40,13 @@ type Option func(*Fold)
 // as an engine.Evaluator does, need not forget them.
 func Recalling(f *Fold) { f.recalls = true }
 
+// firstApart is the first id that a Fold gives Apart. Ids of a ledger begin at 0 and grow by one: they do not come so far.
+const firstApart = 1 << 30
+
+// Apart gives classes and label sets ids that the ledger gives to none, so that the state can follow the ledger's log, and no
+// id means two things to who keeps things by id.
+func Apart(f *Fold) { f.classes.next, f.labels.next = firstApart, firstApart }
+
 // New returns a Fold over a state. Apply applies a delta to it, and does with it what else is to be done; its errors are
 // returned by whatever has led to the delta.
 func New(st *cluster.State, apply func(cluster.Delta) error, options ...Option) *Fold {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -21,13 +20,14 @@ const (
 // ErrTooMuch is wrapped by errors that say that a question is larger than its bound.
 var ErrTooMuch = errors.New("too much is asked")
 
-// ErrSpoiled is wrapped by errors of a Sandbox that is not what it was cloned from any more: its owner makes a new one.
+// ErrSpoiled is wrapped by errors of a Sandbox that is no copy of the cluster any more: its owner makes a new one.
 var ErrSpoiled = errors.New("the sandbox is spoiled")
 
 // Sandbox is a copy of the cluster to try things on, with an Evaluator of its own, which remembers from one Try to the next
-// what it has found: the second question about a class costs little. A Sandbox is not for concurrent use.
+// what it has found: the second question about a class costs little. It can follow the ledger: what it has found of nodes
+// that do not change goes on to hold. A Sandbox is not for concurrent use.
 type Sandbox struct {
-	version   cluster.Version // of what it was cloned from
+	version   cluster.Version // of the ledger, that it is a copy of
 	state     *cluster.State
 	evaluator *engine.Evaluator
 	fold      *ledger.Fold
@@ -45,13 +45,36 @@ func New(st *cluster.State, config engine.EvaluatorConfig) *Sandbox {
 // sandboxOf returns a Sandbox that owns the state.
 func sandboxOf(st *cluster.State, config engine.EvaluatorConfig) *Sandbox {
 	s := &Sandbox{version: st.Version(), state: st, evaluator: engine.NewEvaluator(config)}
-	s.fold = ledger.New(st, s.apply, ledger.Recalling)
+	s.fold = ledger.New(st, s.apply, ledger.Recalling, ledger.Apart)
 	s.remembers = s.known() + maxRemembered
 	return s
 }
 
-// Version returns the version of the state that the Sandbox was cloned from: answers are of it.
+// Version returns the version of the ledger that the Sandbox is a copy of: answers are of it.
 func (s *Sandbox) Version() cluster.Version { return s.version }
+
+// Follow makes happen what the ledger's log tells after the Sandbox's version, up to a version at which the ledger has a digest.
+// An error, which wraps ErrSpoiled, says that this is not what the log tells.
+func (s *Sandbox) Follow(deltas []cluster.Delta, version cluster.Version, digest uint64) error {
+	switch {
+	case s.world != nil:
+		return errors.New("follow: the sandbox is being tried")
+	case s.spoiled != nil:
+		return s.spoiled
+	}
+	for _, d := range deltas {
+		if err := s.state.Apply(d); err != nil {
+			s.spoiled = fmt.Errorf("%w: follow: %w", ErrSpoiled, err)
+			return s.spoiled
+		}
+	}
+	if got := s.state.Digest(); got != digest {
+		s.spoiled = fmt.Errorf("%w: follow: the digest at %v is %016x, the ledger's is %016x", ErrSpoiled, version, got, digest)
+		return s.spoiled
+	}
+	s.version = version
+	return nil
+}
 
 // Spoiled returns why the Sandbox can be used no more, nil if it can. The error wraps ErrSpoiled.
 func (s *Sandbox) Spoiled() error { return s.spoiled }
@@ -98,26 +121,4 @@ func (s *Sandbox) apply(d cluster.Delta) error {
 		return errors.New("apply: the sandbox is not being tried")
 	}
 	return s.world.Apply(d)
-}
-
-// Freshness says when a Sandbox is to be made anew: when the cluster has changed, but so seldom that cloning takes at most one
-// part in 20 of a core. The zero value is of no Sandbox.
-type Freshness struct {
-	version cluster.Version
-	cloned  time.Time
-	took    time.Duration
-}
-
-// NewFreshness returns that of a Sandbox of a version, which was cloned at a time and took so long to make.
-func NewFreshness(version cluster.Version, cloned time.Time, took time.Duration) Freshness {
-	return Freshness{version, cloned, took}
-}
-
-// cloneShare is how many times as long as it took to make a Sandbox is used.
-const cloneShare = 20
-
-// Fresh reports whether the Sandbox is good enough at now, when the newest version is known. Another epoch's never is: class
-// ids and node indexes mean something else there.
-func (f Freshness) Fresh(now time.Time, newest cluster.Version) bool {
-	return newest == f.version || newest.Epoch == f.version.Epoch && now.Sub(f.cloned) < cloneShare*f.took
 }

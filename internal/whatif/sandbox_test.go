@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -106,15 +105,6 @@ func TestAnswersAfterATryAreThoseBeforeIt(t *testing.T) {
 		st := randomState(t, 60)
 		s := New(st, engine.EvaluatorConfig{})
 		intn := draws(t)
-		everything := cluster.Range{End: cluster.MaxIndex}
-		judge := func(e *engine.Evaluator, st *cluster.State) map[engine.Subject]engine.Feasibility {
-			out := make(map[engine.Subject]engine.Feasibility)
-			for _, row := range st.Pods() {
-				subject := engine.SubjectOf(&row.Pod)
-				out[subject], _ = e.Filter(st, subject, everything)
-			}
-			return out
-		}
 		for range 2 {
 			err := s.Try(t.Context(), func(w *World) error {
 				for range rapid.IntRange(0, 20).Draw(t, "changes") {
@@ -137,6 +127,97 @@ func TestAnswersAfterATryAreThoseBeforeIt(t *testing.T) {
 				t.Fatalf("after Try (-fresh +kept):\n%s", diff)
 			}
 		}
+	})
+}
+
+// judge returns what an Evaluator says of every kind of pods there is.
+func judge(e *engine.Evaluator, st *cluster.State) map[engine.Subject]engine.Feasibility {
+	out := make(map[engine.Subject]engine.Feasibility)
+	for _, row := range st.Pods() {
+		subject := engine.SubjectOf(&row.Pod)
+		found, _ := e.Filter(st, subject, cluster.Range{End: cluster.MaxIndex})
+		for n := len(found.Eligible); n > 0 && found.Eligible[n-1] == 0; n-- {
+			found.Eligible = found.Eligible[:n-1] // of nodes that were tried, and are gone
+		}
+		out[subject] = found
+	}
+	return out
+}
+
+// A sandbox that follows the log is the copy that one made anew would be, and so are its answers, whatever was tried in between.
+func TestSandboxFollowsTheLog(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		st, intn := randomState(t, 40), draws(t)
+		s := New(st, engine.EvaluatorConfig{})
+		for range rapid.IntRange(1, 4).Draw(t, "rounds") {
+			err := s.Try(t.Context(), func(w *World) error {
+				for range rapid.IntRange(0, 20).Draw(t, "changes") {
+					d := clustertest.Delta(intn, w.State())
+					switch defined := d.(type) { // as the World's fold would
+					case cluster.ClassDefined:
+						defined.ID += 1 << 30
+						d = defined
+					case cluster.LabelsDefined:
+						defined.ID += 1 << 30
+						d = defined
+					}
+					if err := w.Apply(d); err != nil {
+						return err
+					}
+				}
+				judge(w.Evaluator(), w.State())
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var log []cluster.Delta
+			for range rapid.IntRange(0, 20).Draw(t, "deltas") {
+				d := clustertest.Delta(intn, st)
+				if err := st.Apply(d); err != nil {
+					t.Fatal(err)
+				}
+				log = append(log, d)
+			}
+			if err := s.Follow(log, st.Version(), st.Digest()); err != nil || s.Version() != st.Version() {
+				t.Fatalf("Follow(%+v): %v; at %v, want %v", log, err, s.Version(), st.Version())
+			}
+			if diff := cmp.Diff(clustertest.Dump(st), clustertest.Dump(s.state)); diff != "" {
+				t.Fatalf("the sandbox after %+v (-ledger +sandbox):\n%s", log, diff)
+			}
+			if diff := cmp.Diff(judge(engine.NewEvaluator(engine.EvaluatorConfig{}), st), judge(s.evaluator, s.state)); diff != "" {
+				t.Fatalf("its answers after %+v (-fresh +kept):\n%s", log, diff)
+			}
+		}
+	})
+}
+
+func TestSandboxThatCannotFollowIsSpoiled(t *testing.T) {
+	for name, follow := range map[string]func(*Sandbox) error{
+		"a delta that does not apply": func(s *Sandbox) error {
+			return s.Follow([]cluster.Delta{cluster.PodRemoved{ID: 5}}, s.Version(), s.state.Digest())
+		},
+		"another digest": func(s *Sandbox) error { return s.Follow(nil, s.Version(), s.state.Digest()+1) },
+	} {
+		s := New(cluster.New(start), engine.EvaluatorConfig{})
+		if err := follow(s); !errors.Is(err, ErrSpoiled) || !errors.Is(s.Spoiled(), ErrSpoiled) {
+			t.Errorf("%s: %v; spoiled: %v", name, err, s.Spoiled())
+		}
+	}
+}
+
+// A class that was tried and is gone must not have the id of one that the ledger defines later.
+func TestWhatIsTriedHasIDsOfItsOwn(t *testing.T) {
+	s := sandbox(t, setPod(aPod("p", 100)))
+	try(t, s, func(w *World) error {
+		id, err := w.AddPod(aPod("q", 200))
+		if err != nil {
+			return err
+		}
+		if row := w.State().Pod(id); row.Class < 1<<30 {
+			t.Errorf("the class has id %d, which the ledger may give to another", row.Class)
+		}
+		return nil
 	})
 }
 
@@ -171,31 +252,6 @@ func TestWorldChangesNoMoreWhenItsContextOrItsTryHasEnded(t *testing.T) {
 	}
 	if err := kept.SetNode(cluster.Node{Name: "c"}); err == nil {
 		t.Error("a World changes after its Try")
-	}
-}
-
-func TestSandboxIsFreshUntilCloningAgainIsCheap(t *testing.T) {
-	cloned := time.Unix(1000, 0)
-	v := func(epoch cluster.Epoch, seq cluster.Seq) cluster.Version {
-		return cluster.Version{Epoch: epoch, Seq: seq}
-	}
-	f := NewFreshness(v(3, 10), cloned, 50*time.Millisecond)
-	for _, c := range []struct {
-		after  time.Duration
-		newest cluster.Version
-		want   bool
-	}{
-		{time.Hour, v(3, 10), true},
-		{999 * time.Millisecond, v(3, 11), true},
-		{time.Second, v(3, 11), false},
-		{0, v(4, 1), false},
-	} {
-		if got := f.Fresh(cloned.Add(c.after), c.newest); got != c.want {
-			t.Errorf("%v after it was cloned, newest %v: fresh is %v, want %v", c.after, c.newest, got, c.want)
-		}
-	}
-	if (Freshness{}).Fresh(cloned, v(3, 10)) {
-		t.Error("no sandbox is fresh")
 	}
 }
 

@@ -103,16 +103,3 @@ func (h *orderedPods) head() *entry {
 	}
 	return h.ranked[0].entry
 }
-
-// before calls visit with the rank of every entry that comes before r, in no order: where one does not, nothing below it does.
-func (h *orderedPods) before(r *rank, visit func(*rank)) {
-	open := []int{0}
-	for len(open) > 0 {
-		i := open[len(open)-1]
-		open = open[:len(open)-1]
-		if i < len(h.ranked) && h.ranked[i].compare(r) < 0 {
-			visit(&h.ranked[i].rank)
-			open = append(open, 2*i+1, 2*i+2)
-		}
-	}
-}

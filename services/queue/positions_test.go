@@ -1,7 +1,9 @@
 package queue
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
@@ -38,24 +40,35 @@ func TestPositionIsHowManyPodsArePoppedBefore(t *testing.T) {
 	}
 }
 
-// What is asked about one pod must not look at the whole line, which is locked meanwhile.
-func TestPodsBehindAreNotLookedAt(t *testing.T) {
-	q, _ := ranked(t, time.Unix(1000, 0), 9, 8, 7, 6, 5, 4, 3)
-	h := &q.active
-	// Below the second pod, which is not ahead of itself, is one that says it is ahead of all.
-	h.ranked[3].priority = 100
-	h.before(&h.ranked[1].rank, func(r *rank) {
-		if r != &h.ranked[0].rank {
-			t.Errorf("a pod of priority %d was looked at, behind one that is not ahead", r.priority)
-		}
-	})
-}
-
 func TestPodThatIsNotActiveHasNoPosition(t *testing.T) {
 	now := time.Unix(1000, 0)
 	q, _ := ranked(t, now, 5, 5)
 	a := pop(t, q, now)
 	if positions := q.Positions([]cluster.PodID{a.ID, 1 - a.ID}); len(positions) != 1 || positions[1-a.ID] != 0 {
 		t.Errorf("positions %v, want only that of pod %d, which is the first", positions, 1-a.ID)
+	}
+}
+
+// BenchmarkPositions asks where one of 300,000 pods of a class is.
+func BenchmarkPositions(b *testing.B) {
+	const pods = 300_000
+	now := time.Unix(1000, 0)
+	st := cluster.New(cluster.Version{Epoch: 1})
+	q := NewQueue(0, newCPUJudge())
+	apply(b, q, st, now, settings(1), cluster.ClassDefined{ID: 0, Spec: cpuClass(500)})
+	for i := range pods {
+		name := strconv.Itoa(i)
+		apply(b, q, st, now, cluster.PodSet{ID: cluster.PodID(i), Pod: cluster.Pod{UID: name, Name: name, Created: now.UnixNano() + int64(i%1000)}})
+	}
+	for _, asked := range []int{1, 500} {
+		ids := make([]cluster.PodID, asked)
+		for k := range ids {
+			ids[k] = cluster.PodID((k*7919 + 150_000) % pods)
+		}
+		b.Run(fmt.Sprintf("asked=%d", asked), func(b *testing.B) {
+			for b.Loop() {
+				q.Positions(ids)
+			}
+		})
 	}
 }

@@ -23,7 +23,7 @@ func onePod(t *testing.T, now time.Time) (*Queue, *cluster.State, Attempt) {
 	return q, st, pop(t, q, now)
 }
 
-func apply(t *testing.T, q *Queue, st *cluster.State, now time.Time, deltas ...cluster.Delta) {
+func apply(t testing.TB, q *Queue, st *cluster.State, now time.Time, deltas ...cluster.Delta) {
 	t.Helper()
 	for _, d := range deltas {
 		if err := st.Apply(d); err != nil {

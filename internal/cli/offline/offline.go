@@ -69,7 +69,11 @@ type service struct {
 func (s *service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRequest) (*schedulingv1.ExplainPodResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return answer.Explain(ctx, s.box, req)
+	pod, err := answer.Find(ctx, s.box, req.GetNamespace(), req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return answer.Explain(ctx, s.box, pod, req)
 }
 
 func (s *service) WhatIf(ctx context.Context, req *schedulingv1.WhatIfRequest) (*schedulingv1.WhatIfResponse, error) {

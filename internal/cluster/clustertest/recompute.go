@@ -24,11 +24,14 @@ func Recompute(st *cluster.State) error {
 		byNode[i] = &sums{requested: make(map[string]int64), ports: make(map[cluster.HostPort]int32)}
 	}
 	var phases [3]int
-	classes, labels := make(map[cluster.ClassID]int), make(map[cluster.LabelsID]int)
+	classes, placed, labels := make(map[cluster.ClassID]int), make(map[cluster.ClassID]int), make(map[cluster.LabelsID]int)
 	on := make(map[cluster.NodeIndex][]cluster.PodID)
 	for id, p := range st.Pods() {
 		phases[p.Phase]++
 		classes[p.Class]++
+		if p.Placed() {
+			placed[p.Class]++
+		}
 		labels[p.Labels]++
 		if at, ok := st.PodByUID(p.UID); !ok || at != id {
 			return fmt.Errorf("pod %d: its uid leads to %d, %v", id, at, ok)
@@ -61,8 +64,8 @@ func Recompute(st *cluster.State) error {
 		}
 	}
 	for _, c := range st.Classes() {
-		if c.Pods != classes[c.ID] {
-			return fmt.Errorf("class %d has %d pods, want %d", c.ID, c.Pods, classes[c.ID])
+		if c.Pods != classes[c.ID] || c.Placed != placed[c.ID] {
+			return fmt.Errorf("class %d has %d pods, %d of them placed, want %d and %d", c.ID, c.Pods, c.Placed, classes[c.ID], placed[c.ID])
 		}
 	}
 	if st.Nodes.Count() != len(byNode) {
