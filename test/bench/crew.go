@@ -25,6 +25,8 @@ type crew struct {
 	endpoint  string        // etcd's
 	etcdCPU   time.Duration // what etcd had used before the roles started
 
+	environment []string // of the roles' processes, as NAME=value, besides this one's
+
 	began   time.Time // when the first role's process was about to start
 	roles   []*kubetest.Process
 	ops     map[string]string // by role, where its process serves metrics, readiness and profiles
@@ -94,6 +96,7 @@ func (c *crew) start() error {
 	c.began = time.Now()
 	for _, argv := range commands {
 		role := argv[1]
+		argv = slices.Concat([]string{"env"}, c.environment, argv)
 		p, err := kubetest.StartProcess(role, filepath.Join(c.dir, role+".log"), argv...)
 		if err != nil {
 			return err

@@ -69,6 +69,14 @@ func run(ctx context.Context, cfg config, w workload) (r result, err error) {
 	progress("%s: filled etcd in %v", w.name, time.Since(began).Round(100*time.Millisecond))
 
 	// 2. Berth, until all pods are bound.
+	if w.traced > 0 {
+		traces, err := startCollector()
+		if err != nil {
+			return r, err
+		}
+		defer func() { r.figures[spans] = float64(traces.stop()) }()
+		c.environment = traces.environment(w.traced)
+	}
 	if err := c.start(); err != nil {
 		return r, err
 	}

@@ -19,8 +19,10 @@ type workload struct {
 	oneByOne  bool // a pod is created when the one before it is bound; else all are there before Berth starts
 	perNode   bool // measure the memory per node, by comparing with a Berth that has no nodes
 	asks      int  // questions per second that people ask meanwhile
-	slow      bool // takes minutes: not among the workloads that run unless it is named
-	targets   []target
+	// traced is the share of attempts whose traces are sent to a collector. 0: traces are switched off.
+	traced  float64
+	slow    bool // takes minutes: not among the workloads that run unless it is named
+	targets []target
 }
 
 // target is a figure of a workload's runs, and what is asked of it.
@@ -47,17 +49,18 @@ const (
 	whyP99      figure = "why p99 ms"
 	ifP99       figure = "what-if p99 ms"
 	unanswered  figure = "unanswered"
+	spans       figure = "spans"
 	cpuSeconds  figure = "CPU s"
 	cpuMicros   figure = "CPU us"
 )
 
 // atLeast reports whether the figure is to be no less than what is asked, rather than no more.
-func (f figure) atLeast() bool { return f == decisions }
+func (f figure) atLeast() bool { return f == decisions || f == spans }
 
 // verb formats the figure.
 func (f figure) verb() string {
 	switch f {
-	case decisions, peakMB, cpuMicros, unanswered:
+	case decisions, peakMB, cpuMicros, unanswered, spans:
 		return "%.0f"
 	case cpuSeconds:
 		return "%.1f"
@@ -130,6 +133,14 @@ func workloads() []workload {
 		{
 			name: "asked-100k", about: "pods of one class, with 20 explanations and what-ifs a second", nodes: 100 * thousand, pods: 300 * thousand,
 			slow: true, asks: 20, targets: []target{{decisions, 0}, {whyP99, 200}, {ifP99, 200}, {unanswered, 0}},
+		},
+		{
+			name: "untraced", about: "pods of one class, each role in a process of its own, to compare with traced", nodes: smallCluster,
+			pods: 100 * thousand, processes: true, slow: true, targets: []target{{decisions, 0}, {cpuMicros, 0}},
+		},
+		{
+			name: "traced", about: "the same, with one attempt of 100 traced", nodes: smallCluster, pods: 100 * thousand, processes: true, slow: true,
+			traced: 0.01, targets: []target{{decisions, 0}, {cpuMicros, 0}, {spans, 1}},
 		},
 		{name: "memory", about: "pods of one class", nodes: smallCluster, pods: 10 * thousand, targets: []target{{peakMB, 300}}},
 		{
