@@ -358,3 +358,49 @@ func (q *Queue) Positions(ids []cluster.PodID) map[cluster.PodID]int {
 	}
 	return positions
 }
+
+// Ahead are the pods of one priority that are ahead of another pod.
+type Ahead struct {
+	Priority        int32
+	Pods            int
+	Namespace, Name string // of the first in line among them
+}
+
+// Ahead returns who is ahead of an active pod, the highest priority first; nil of a pod that is not active.
+func (q *Queue) Ahead(id cluster.PodID) []Ahead {
+	e := q.pods[id]
+	if e == nil || e.place != Active {
+		return nil
+	}
+	line := q.active.ranked
+	own := &line[e.index].rank
+	type group struct {
+		first *rankedPod
+		pods  int
+	}
+	groups := make(map[int32]*group)
+	var last *group // most often the next one's too
+	for i := range line {
+		p := &line[i]
+		if p.compare(own) >= 0 {
+			continue
+		}
+		if last == nil || last.first.priority != p.priority {
+			if last = groups[p.priority]; last == nil {
+				last = &group{first: p}
+				groups[p.priority] = last
+			}
+		}
+		last.pods++
+		if p.compare(&last.first.rank) < 0 {
+			last.first = p
+		}
+	}
+	out := make([]Ahead, 0, len(groups))
+	for priority, g := range groups {
+		pod := &g.first.entry.pod
+		out = append(out, Ahead{Priority: priority, Pods: g.pods, Namespace: pod.Namespace, Name: pod.Name})
+	}
+	slices.SortFunc(out, func(a, b Ahead) int { return cmp.Compare(b.Priority, a.Priority) })
+	return out
+}

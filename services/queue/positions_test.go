@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
@@ -46,6 +48,32 @@ func TestPodThatIsNotActiveHasNoPosition(t *testing.T) {
 	a := pop(t, q, now)
 	if positions := q.Positions([]cluster.PodID{a.ID, 1 - a.ID}); len(positions) != 1 || positions[1-a.ID] != 0 {
 		t.Errorf("positions %v, want only that of pod %d, which is the first", positions, 1-a.ID)
+	}
+}
+
+func TestWhoIsAheadByPriority(t *testing.T) {
+	q, _ := ranked(t, time.Unix(1000, 0), 5, 9, 5, 9, 5, 1, 5) // a to g; of a priority they come in this order
+	for _, c := range []struct {
+		id   cluster.PodID
+		want []Ahead
+	}{
+		{1, []Ahead{}}, // the first of all
+		{3, []Ahead{{9, 1, "", "b"}}},
+		{4, []Ahead{{9, 2, "", "b"}, {5, 2, "", "a"}}},
+		{5, []Ahead{{9, 2, "", "b"}, {5, 4, "", "a"}}},
+		{99, nil},
+	} {
+		got := q.Ahead(c.id)
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("of pod %d (-want +got):\n%s", c.id, diff)
+		}
+		sum := 0
+		for _, a := range got {
+			sum += a.Pods
+		}
+		if position := q.Positions([]cluster.PodID{c.id})[c.id]; sum != position {
+			t.Errorf("%d are ahead of pod %d, its position is %d", sum, c.id, position)
+		}
 	}
 }
 
