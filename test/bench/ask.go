@@ -29,6 +29,7 @@ type asker struct {
 
 	mu         sync.Mutex
 	whys, ifs  measure.Sample // ms
+	cold       measure.Sample // of the first question, which nobody has asked before
 	unanswered int
 	first      error // of those that were not
 }
@@ -39,6 +40,7 @@ func (a *asker) ask(ctx context.Context) {
 	defer asking.Wait()
 	slots := make(chan struct{}, questionsAtOnce)
 	random := rand.New(rand.NewPCG(1, 2))
+	a.why(ctx, &a.cold, 0)
 	tick := time.NewTicker(time.Second / time.Duration(a.workload.asks))
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -47,7 +49,7 @@ func (a *asker) ask(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		pod := fmt.Sprintf("pod-%06d", random.IntN(a.workload.pods))
+		pod := random.IntN(a.workload.pods)
 		select {
 		case slots <- struct{}{}:
 		default:
@@ -56,21 +58,33 @@ func (a *asker) ask(ctx context.Context) {
 		}
 		asking.Go(func() {
 			defer func() { <-slots }()
-			// A question that was asked is waited for: what was cut off would be missing among the slow ones.
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), questionTimeout)
-			defer cancel()
-			began := time.Now()
 			if n%2 == 0 {
-				_, err := a.api.ExplainPod(ctx, &schedulingv1.ExplainPodRequest{Name: pod})
-				a.note(&a.whys, time.Since(began), err)
-				return
+				a.why(ctx, &a.whys, pod)
+			} else {
+				a.whatIf(ctx, podMilliCPU+n%100)
 			}
-			_, err := a.api.WhatIf(ctx, &schedulingv1.WhatIfRequest{Manifests: fmt.Sprintf(
-				`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "what-if"}, "spec": {"containers": [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "%dm"}}}]}}`,
-				podMilliCPU+n%100)})
-			a.note(&a.ifs, time.Since(began), err)
 		})
 	}
+}
+
+// why asks why a pod is where it is. A question that was asked is waited for: what was cut off would be missing among the slow ones.
+func (a *asker) why(ctx context.Context, times *measure.Sample, pod int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), questionTimeout)
+	defer cancel()
+	began := time.Now()
+	_, err := a.api.ExplainPod(ctx, &schedulingv1.ExplainPodRequest{Name: fmt.Sprintf("pod-%06d", pod)})
+	a.note(times, time.Since(began), err)
+}
+
+// whatIf asks where another pod would go.
+func (a *asker) whatIf(ctx context.Context, milliCPU int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), questionTimeout)
+	defer cancel()
+	began := time.Now()
+	_, err := a.api.WhatIf(ctx, &schedulingv1.WhatIfRequest{Manifests: fmt.Sprintf(
+		`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "what-if"}, "spec": {"containers": [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "%dm"}}}]}}`,
+		milliCPU)})
+	a.note(&a.ifs, time.Since(began), err)
 }
 
 func (a *asker) note(s *measure.Sample, took time.Duration, err error) {
@@ -111,6 +125,7 @@ func (r *result) asking(ctx context.Context, c *crew, follow func() error) error
 	cancel()
 	asking.Wait()
 	r.figures[whyP99], r.figures[ifP99] = a.whys.Quantile(0.99), a.ifs.Quantile(0.99)
+	r.figures[whyP50], r.figures[ifP50], r.figures[coldWhy] = a.whys.Median(), a.ifs.Median(), a.cold.Median()
 	r.figures[unanswered] = float64(a.unanswered)
 	if a.first != nil {
 		progress("%s: not answered: %v", r.workload.name, a.first)
