@@ -68,7 +68,7 @@ test-compose: ## run docker-compose.yaml: schedule, kill, scale; needs root, ins
 
 .PHONY: image
 image: ## build the image berth:dev with Docker; BASE=… BUILDER=… IMAGE=…
-	docker build -f deploy/Dockerfile $(foreach a,BASE BUILDER,$(if $($(a)),--build-arg $(a)=$($(a)))) -t $(or $(IMAGE),berth:dev) .
+	docker build -f deploy/Dockerfile --build-arg VERSION=$$(git describe --tags --always --dirty) $(foreach a,BASE BUILDER,$(if $($(a)),--build-arg $(a)=$($(a)))) -t $(or $(IMAGE),berth:dev) .
 
 .PHONY: bench
 bench: build ## Berth on its local source: decisions per second, memory, latency; BENCHFLAGS='--workload all' for 1,000,000 nodes too

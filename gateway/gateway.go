@@ -16,6 +16,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/coord"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/replica"
+	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
 // Coord says who is alive, who leads and who owns which shard. Each watch sends the whole at once and after each
@@ -37,6 +38,7 @@ type Config struct {
 	Coord     Coord        // who is where; required
 	Conns     Conns        // how to reach them; required
 	Manifests Manifests    // where Apply and Delete go while the settings in the log say that the source is local; nil: nowhere
+	Build     string       // what the program was built from; "" means not known
 	Log       *slog.Logger // nil discards
 
 	PeerTimeout time.Duration // how long one other member may take to answer; 0 means 1s
@@ -55,6 +57,7 @@ type Service struct {
 	rates    *rates
 	names    *names
 	sandbox  *sandbox
+	drains   *rpc.Gate // one at a time
 	watchers watchers
 
 	unsubscribe func()
@@ -104,7 +107,7 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{cfg: cfg, feed: newFeed(cfg.History), rates: newRates(time.Now), names: &names{}, sandbox: newSandbox()}
+	s := &Service{cfg: cfg, feed: newFeed(cfg.History), rates: newRates(time.Now), names: &names{}, sandbox: newSandbox(), drains: rpc.NewGate(1, drainsWaiting)}
 	s.watchers.limit = cfg.MaxWatchers
 	s.watchers.stopping = make(chan struct{})
 	var stops []func()

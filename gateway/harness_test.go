@@ -303,6 +303,9 @@ func (b *berth) eventually(what string, holds func() bool) {
 	}
 }
 
+// started is when all peers started.
+var started = time.Unix(1_700_000_000, 0)
+
 // peer is another member.
 type peer struct {
 	queuev1.UnimplementedQueueServiceServer
@@ -310,6 +313,8 @@ type peer struct {
 	id      string
 	version cluster.Version
 	ready   error
+	standby bool   // it does its part all the same
+	drain   func() // nil: it shares its process
 	shards  []*queuev1.Shard
 
 	mu      sync.Mutex
@@ -356,6 +361,13 @@ func (b *berth) join(p *peer) {
 	server := rpc.NewServer(rpc.Config{Net: b.net}, string(p.role))
 	m, err := member.New(member.Config{
 		ID: p.id, Role: string(p.role), Version: func() cluster.Version { return p.version }, Ready: func() error { return p.ready },
+		Available: func() error {
+			if p.standby {
+				return nil
+			}
+			return p.ready
+		},
+		Drain: p.drain, Build: "v1.2.3", Started: started,
 	})
 	if err != nil {
 		b.t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/berth-scheduler/berth/gateway"
+	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -77,6 +78,8 @@ func do(t *testing.T, client *http.Client, method, url, body string) (int, []byt
 
 func TestJSONAnswersLikeGRPC(t *testing.T) {
 	b := start(t, withState(stateOf(t, 7, append(crowd(3), assumed(1, 0))...)), withObjects(&objects{there: map[string]bool{"Pod default/web": true}}))
+	worker, _ := counted(coord.RoleFilterWorker, "f-0")
+	b.crew(worker)
 	url, client, _ := b.web()
 	for _, test := range []struct {
 		method, path, body string
@@ -90,6 +93,7 @@ func TestJSONAnswersLikeGRPC(t *testing.T) {
 		{"GET", "/v1/nodes/node-00", "", `"pods":["default/pod-0001"]`},
 		{"POST", "/v1/apply", `{"manifests":"apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}"}`, `"result":"created"`},
 		{"POST", "/v1/delete", `{"kind":"Pod","name":"web"}`, `{}`},
+		{"POST", "/v1/members/f-0:drain", `{"role":"filter-worker","force":true}`, `"build":"v1.2.3"`},
 	} {
 		code, text := do(t, client, test.method, url+test.path, test.body)
 		var compact strings.Builder
@@ -117,6 +121,7 @@ func TestJSONErrorsCarryCodeReasonAndViolations(t *testing.T) {
 		{"GET", "/v1/pods?page_token=x", "", 400, codes.InvalidArgument, rpc.ReasonInvalid, "page_token"},
 		{"GET", "/v1/pods?page_size=many", "", 400, codes.InvalidArgument, rpc.ReasonInvalid, ""},
 		{"GET", "/v1/nodes/nope", "", 404, codes.NotFound, rpc.ReasonNotFound, ""},
+		{"POST", "/v1/members/nope:drain", "{}", 404, codes.NotFound, rpc.ReasonNotFound, ""},
 		{"GET", "/v1/placements:watch?from.epoch=3", "", 400, codes.OutOfRange, rpc.ReasonLogCompacted, ""},
 		{"POST", "/v1/apply", "{", 400, codes.InvalidArgument, rpc.ReasonInvalid, ""},
 		{"POST", "/v1/apply", `{"manifest":"x"}`, 400, codes.InvalidArgument, rpc.ReasonInvalid, ""},

@@ -32,14 +32,23 @@ func (s *Service) loaded() error {
 	return rpc.Error(codes.Unavailable, rpc.ReasonNotReady, "the gateway is loading: %s", why)
 }
 
+// told returns what coordination last told, or UNAVAILABLE.
+func (s *Service) told() ([]coord.Member, coord.Leader, []coord.ShardOwner, error) {
+	if !s.peers.known() {
+		return nil, coord.Leader{}, nil, rpc.Error(codes.Unavailable, rpc.ReasonNotReady, "the gateway is starting: etcd has not told the members yet")
+	}
+	members, leader, shards := s.peers.all()
+	return members, leader, shards, nil
+}
+
 // GetStatus implements SchedulingService. It answers without a version, and without nodes and pods, while the
 // gateway has no replica: that is when people ask what is wrong.
 func (s *Service) GetStatus(ctx context.Context, _ *schedulingv1.GetStatusRequest) (*schedulingv1.GetStatusResponse, error) {
-	if !s.peers.known() {
-		return nil, rpc.Error(codes.Unavailable, rpc.ReasonNotReady, "the gateway is starting: etcd has not told the members yet")
+	members, leader, shards, err := s.told()
+	if err != nil {
+		return nil, err
 	}
-	members, leader, shards := s.peers.all()
-	response := &schedulingv1.GetStatusResponse{Leader: leader.ID, Pods: &schedulingv1.PodCounts{}}
+	response := &schedulingv1.GetStatusResponse{Leader: leader.ID, Pods: &schedulingv1.PodCounts{}, Build: s.cfg.Build}
 
 	// 1. What the replica knows.
 	shardCount, indexes := 0, 0
@@ -129,6 +138,7 @@ func memberOf(m coord.Member, answer *memberv1.GetMemberResponse, err error, hea
 		return member
 	}
 	member.Ready, member.NotReadyBecause = answer.GetReady(), answer.GetNotReadyBecause()
+	member.Build, member.Started = answer.GetBuild(), answer.GetStarted()
 	if v := fromLog(answer.GetVersion()); !v.IsZero() {
 		member.Version = versionOf(v)
 		if v.Epoch == head.Epoch {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/berth-scheduler/berth/gateway"
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -41,7 +42,8 @@ func (b *berth) status(members, owned int) *schedulingv1.GetStatusResponse {
 }
 
 func TestStatusTellsMembersLagAndShards(t *testing.T) {
-	b := start(t, withState(stateOf(t, 7, append(crowd(4), assumed(3, 0), assumed(2, 0), cluster.PodBound{ID: 2})...)))
+	b := start(t, withState(stateOf(t, 7, append(crowd(4), assumed(3, 0), assumed(2, 0), cluster.PodBound{ID: 2})...)),
+		with(func(cfg *gateway.Config) { cfg.Build = "v1.2.4" }))
 	b.ledger.apply(t, node(1), node(2), node(3))
 	b.join(&peer{role: coord.RoleBinder, id: "binder-0", version: cluster.Version{Epoch: 7, Seq: 5}})
 	b.join(&peer{role: coord.RoleFilterWorker, id: "f-0", version: cluster.Version{Epoch: 7, Seq: 1}})
@@ -57,7 +59,7 @@ func TestStatusTellsMembersLagAndShards(t *testing.T) {
 		t.Errorf("age %d ms, want what has passed since the binder was heard", got.GetAgeMillis())
 	}
 	want := &schedulingv1.GetStatusResponse{
-		Version: &schedulingv1.Version{Epoch: 7, Seq: 3}, Leader: "binder-0", AgeMillis: got.GetAgeMillis(), Source: "local",
+		Version: &schedulingv1.Version{Epoch: 7, Seq: 3}, Leader: "binder-0", AgeMillis: got.GetAgeMillis(), Source: "local", Build: "v1.2.4",
 		Members: []*schedulingv1.Member{
 			{Role: "binder", Id: "binder-0", Address: "binder-0", Version: &schedulingv1.Version{Epoch: 7, Seq: 5}, Ready: true},
 			{
@@ -76,6 +78,9 @@ func TestStatusTellsMembersLagAndShards(t *testing.T) {
 		},
 		Nodes: 4,
 		Pods:  &schedulingv1.PodCounts{Pending: 2, Assumed: 1, Bound: 1},
+	}
+	for _, m := range want.Members {
+		m.Build, m.Started = "v1.2.3", timestamppb.New(started)
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("GetStatus (-want +got):\n%s", diff)

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/cli"
 	"github.com/berth-scheduler/berth/internal/cli/offline"
+	"github.com/berth-scheduler/berth/internal/member"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -52,7 +53,7 @@ func command() *cobra.Command {
 		Files: certs.Files{CA: os.Getenv("BERTH_TLS_CA")}, TokenFile: os.Getenv("BERTH_TOKEN_FILE"), Token: os.Getenv("BERTH_TOKEN"),
 	}
 	for _, c := range cli.Commands(cli.Options{
-		DefaultServer: defaultServer, Dial: access.Dial, Offline: offline.Open, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		Version: member.Build(), DefaultServer: defaultServer, Dial: access.Dial, Offline: offline.Open, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 	}) {
 		access.AddFlags(c.PersistentFlags())
 		c.GroupID = "client"

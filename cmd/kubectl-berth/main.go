@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -18,6 +17,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/cli"
 	"github.com/berth-scheduler/berth/internal/cli/offline"
+	"github.com/berth-scheduler/berth/internal/member"
 )
 
 func main() {
@@ -56,7 +56,7 @@ func command(getenv func(string) string, in io.Reader, out, notices io.Writer) *
 	flags.StringVar(&cluster.namespace, "berth-namespace", "berth", "the namespace that Berth's gateway is in")
 
 	opt := cli.Options{
-		Program: "kubectl berth", Version: version(), In: in, Out: out, Err: notices,
+		Program: "kubectl berth", Version: member.Build(), In: in, Out: out, Err: notices,
 		DefaultServer: getenv("BERTH_SERVER"), Dial: access.Dial, Find: cluster.find, Offline: offline.Open,
 		Namespace: func() (string, error) {
 			namespace, _, err := kubeconfig.ToRawKubeConfigLoader().Namespace()
@@ -78,21 +78,4 @@ func screen(out io.Writer) func() (width, height int, ok bool) {
 		width, height, err := term.GetSize(int(file.Fd()))
 		return width, height, err == nil
 	}
-}
-
-// version is what the build knows of itself: the module's version, or the commit; "" for neither.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value
-		}
-	}
-	return ""
 }

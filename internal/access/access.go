@@ -61,6 +61,7 @@ const (
 	explainPath   = "/berth/explain" // answers name whatever is in a pod's way, pods of other namespaces too
 	whatIfPath    = "/berth/whatif"
 	manifestsPath = "/berth/manifests"
+	membersPath   = "/berth/members"
 )
 
 // needs says what the methods of SchedulingService need, by full method name, given the request, which is nil for streams.
@@ -107,6 +108,9 @@ var needs = map[string]func(request any) Permission{
 	},
 	schedulingv1.SchedulingService_Delete_FullMethodName: func(any) Permission {
 		return Permission{Verb: "delete", Path: manifestsPath}
+	},
+	schedulingv1.SchedulingService_DrainMember_FullMethodName: func(any) Permission {
+		return Permission{Verb: "delete", Path: membersPath}
 	},
 }
 

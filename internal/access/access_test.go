@@ -69,6 +69,7 @@ var requests = map[string]any{
 	"GetCapacity": &schedulingv1.GetCapacityRequest{}, "Compare": &schedulingv1.CompareRequest{},
 	"GetMap": &schedulingv1.GetMapRequest{}, "GetQueue": &schedulingv1.GetQueueRequest{},
 	"WatchPlacements": nil, "Apply": &schedulingv1.ApplyRequest{}, "Delete": &schedulingv1.DeleteRequest{},
+	"DrainMember": &schedulingv1.DrainMemberRequest{},
 }
 
 // methods yields the names of all methods of SchedulingService.
@@ -89,7 +90,7 @@ func TestEveryMethodIsGuarded(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s: this test has no request for it", name)
 		}
-		writes := name == "Apply" || name == "Delete"
+		writes := name == "Apply" || name == "Delete" || name == "DrainMember"
 		for header, want := range map[string]codes.Code{
 			"": codes.Unauthenticated, "Bearer": codes.Unauthenticated, "Bearer nobody": codes.Unauthenticated,
 			"Basic r-token": codes.Unauthenticated, "bearer w-token": codes.OK, "Bearer r-token": codes.OK,
@@ -165,6 +166,7 @@ func TestAPermissionReadsAsASentence(t *testing.T) {
 		"list pods in all namespaces":   {Verb: "list", Resource: "pods"},
 		"get nodes/n":                   {Verb: "get", Resource: "nodes", Name: "n"},
 		"delete " + "/berth/manifests":  {Verb: "delete", Path: manifestsPath},
+		"delete " + "/berth/members":    {Verb: "delete", Path: membersPath},
 		"watch pods in all namespaces":  {Verb: "watch", Resource: "pods"},
 		"create pods in namespace prod": {Verb: "create", Resource: "pods", Namespace: "prod"},
 	} {

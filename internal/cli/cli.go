@@ -74,7 +74,7 @@ func Commands(opt Options) []*cobra.Command {
 	return []*cobra.Command{
 		whyCommand(opt), scoresCommand(opt), whatIfCommand(opt), capacityCommand(opt), compareCommand(opt),
 		getCommand(opt), nodesCommand(opt), queueCommand(opt), workersCommand(opt), topCommand(opt), watchCommand(opt),
-		applyCommand(opt), deleteCommand(opt), versionCommand(opt),
+		applyCommand(opt), deleteCommand(opt), drainCommand(opt), versionCommand(opt),
 	}
 }
 

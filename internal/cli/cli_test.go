@@ -42,6 +42,9 @@ type gateway struct {
 	asked asked       // by why, scores, whatif, capacity and compare
 	idle  bool        // the queue is empty
 	away  atomic.Bool // GetQueue has no answer
+
+	drained atomic.Pointer[schedulingv1.DrainMemberRequest]
+	after   func(*schedulingv1.GetStatusResponse) error // what becomes of the status once a member drains; nil: nothing
 }
 
 func pods() []*schedulingv1.Pod {
@@ -121,19 +124,24 @@ func (g *gateway) GetNode(_ context.Context, req *schedulingv1.GetNodeRequest) (
 
 func (g *gateway) GetStatus(context.Context, *schedulingv1.GetStatusRequest) (*schedulingv1.GetStatusResponse, error) {
 	version := &schedulingv1.Version{Epoch: 7, Seq: 42}
-	return &schedulingv1.GetStatusResponse{
-		Version: version, Leader: "binder-0", AgeMillis: 250, Source: "local", Nodes: 2,
+	started := timestamppb.New(now.Add(-5 * time.Hour))
+	response := &schedulingv1.GetStatusResponse{
+		Version: version, Leader: "binder-0", AgeMillis: 250, Source: "local", Nodes: 2, Build: "v1.2.2",
 		Pods: &schedulingv1.PodCounts{Pending: 4, Bound: 1},
 		Members: []*schedulingv1.Member{
-			{Role: "binder", Id: "binder-0", Address: "10.0.0.1:7100", Version: version, Ready: true},
-			{Role: "filter-worker", Id: "f-0", Address: "10.0.0.3:7100", Version: version, Lag: 3, Ready: true, Range: &schedulingv1.NodeRange{End: 512}},
-			{Role: "filter-worker", Id: "f-1", Address: "10.0.0.4:7100", Version: version, Ready: true, Range: &schedulingv1.NodeRange{First: 512, End: 1003}},
+			{Role: "binder", Id: "binder-0", Address: "10.0.0.1:7100", Version: version, Ready: true, Build: "v1.2.2", Started: started},
+			{Role: "filter-worker", Id: "f-0", Address: "10.0.0.3:7100", Version: version, Lag: 3, Ready: true, Range: &schedulingv1.NodeRange{End: 512}, Build: "v1.2.2", Started: started},
+			{Role: "filter-worker", Id: "f-1", Address: "10.0.0.4:7100", Version: version, Ready: true, Range: &schedulingv1.NodeRange{First: 512, End: 1003}, Build: "v1.1.0", Started: started},
 			{Role: "queue", Id: "q-0", Address: "10.0.0.2:7100", Lag: -1, NotReadyBecause: "it does not answer: connection refused"},
 		},
 		Shards: []*schedulingv1.Shard{
 			{Shard: 0, Owner: "q-0"}, {Shard: 1, Owner: "q-1", Depth: &schedulingv1.QueueDepth{Gated: 1, Unschedulable: 12}}, {Shard: 2},
 		},
-	}, nil
+	}
+	if g.after != nil && g.drained.Load() != nil {
+		return response, g.after(response)
+	}
+	return response, nil
 }
 
 func (g *gateway) Apply(_ context.Context, req *schedulingv1.ApplyRequest) (*schedulingv1.ApplyResponse, error) {
@@ -178,6 +186,7 @@ func (g *gateway) WatchPlacements(req *schedulingv1.WatchPlacementsRequest, stre
 type harness struct {
 	t       *testing.T
 	clients *rpc.Clients
+	stop    func() // ends the gateway
 	screen  func() (width, height int, ok bool)
 }
 
@@ -193,7 +202,7 @@ func start(t *testing.T, g *gateway) *harness {
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, l) }()
-	h := &harness{t: t, clients: rpc.NewClients(config)}
+	h := &harness{t: t, clients: rpc.NewClients(config), stop: cancel}
 	t.Cleanup(func() {
 		cancel()
 		if err := h.clients.Close(); err != nil {
@@ -338,6 +347,14 @@ func TestAnswersLookLikeTheGoldenFiles(t *testing.T) {
 		{"top", "top"},
 		{"top-every", "top --every 1ms"},
 		{"help-whatif", "whatif --help"},
+		{"drain-nothing", "drain-worker"},
+		{"drain-none", "drain-worker f-7"},
+		{"drain-negative", "drain-worker f-0 --wait -1s"},
+		{"drain-last", "drain-worker queue/q-0"},
+		{"drain-shared", "drain-worker f-1"},
+		{"drain-silent", "drain-worker queue/q-0 --force"},
+		{"help-drain", "drain-worker --help"},
+		{"complete-members", "__complete drain-worker f-"},
 		{"complete-pods", "__complete why tr"},
 		{"complete-pods-elsewhere", "__complete scores --namespace shop w"},
 		{"complete-nodes", "__complete whatif drain node-"},

@@ -44,6 +44,16 @@ func completeNodes(c *connection, opt Options) cobra.CompletionFunc {
 	}
 }
 
+// completeMembers completes the id of a member of Berth.
+func completeMembers(c *connection, opt Options) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+		return complete(cmd, c, opt, args, start, func(ctx context.Context, s *session) ([]string, error) {
+			response, err := ask(ctx, s, s.GetStatus, &schedulingv1.GetStatusRequest{})
+			return bare(memberNames(response)), err
+		})
+	}
+}
+
 // complete offers the names of a list's first page that begin as the argument does. A command has one name.
 func complete(cmd *cobra.Command, c *connection, opt Options, args []string, start string, list func(context.Context, *session) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {

@@ -246,7 +246,9 @@ func nodeNames(nodes []*schedulingv1.Node) []string {
 func memberNames(s *schedulingv1.GetStatusResponse) []string {
 	names := make([]string, 0, len(s.GetMembers()))
 	for _, m := range s.GetMembers() {
-		names = append(names, m.GetRole()+"/"+m.GetId())
+		names = append(names, memberName(m))
 	}
 	return names
 }
+
+func memberName(m *schedulingv1.Member) string { return m.GetRole() + "/" + m.GetId() }

@@ -133,14 +133,14 @@ func (s *session) workers(ctx context.Context, opt Options, o output) error {
 func (t *table) members(s *schedulingv1.GetStatusResponse) {
 	header := []string{"ROLE", "ID", "WORK", "LAG", "READY", "WHY NOT"}
 	if t.wide {
-		header = append(header, "ADDRESS", "VERSION")
+		header = append(header, "ADDRESS", "VERSION", "BUILD", "AGE")
 	}
 	t.row(header...)
 	for _, m := range s.GetMembers() {
 		lag, ready := lagAndReady(m)
 		cells := []string{m.GetRole(), m.GetId(), work(s, m), lag, ready, m.GetNotReadyBecause()}
 		if t.wide {
-			cells = append(cells, m.GetAddress(), versionText(m.GetVersion()))
+			cells = append(cells, m.GetAddress(), versionText(m.GetVersion()), buildName(m.GetBuild()), t.age(m.GetStarted()))
 		}
 		t.row(cells...)
 	}

@@ -61,6 +61,7 @@ var rights = []struct {
 	}},
 	{everyRole, only(coord.RoleGateway), []string{
 		memberv1.MemberService_GetMember_FullMethodName,
+		memberv1.MemberService_Drain_FullMethodName,
 	}},
 	{only(coord.RoleGateway), only(anyone), []string{
 		schedulingv1.SchedulingService_GetStatus_FullMethodName,
@@ -77,6 +78,7 @@ var rights = []struct {
 		schedulingv1.SchedulingService_GetQueue_FullMethodName,
 		schedulingv1.SchedulingService_Apply_FullMethodName,
 		schedulingv1.SchedulingService_Delete_FullMethodName,
+		schedulingv1.SchedulingService_DrainMember_FullMethodName,
 		reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName,
 		reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName,
 	}},

@@ -52,6 +52,7 @@ type env struct {
 	measured *memberMetrics
 	etcd     *certs.Source // nil: plaintext, or the system's authorities
 	ops      operations    // complete before serving begins
+	drain    func()        // begins the end of the process; nil: several roles share it
 }
 
 // withEnv connects what roles share, runs them, and closes it after them. The role is the one that others know the process by.
@@ -90,6 +91,14 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 		return err
 	}
 
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	if network == rpc.TCP() { // the process has one role
+		e.drain = func() {
+			c.Log.Info("asked to drain", "id", c.ID)
+			end()
+		}
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	if err := run(ctx, e, g); err != nil {
 		g.Go(func() error { return err })
@@ -166,7 +175,8 @@ func (r *role) follows(rep *replica.Replica) {
 // serve serves the role until ctx ends, and keeps it registered as a member and its health true.
 func (e *env) serve(ctx context.Context, g *errgroup.Group, r role) error {
 	m, err := member.New(member.Config{
-		ID: r.id, Role: string(r.role), Version: r.version, Head: r.head, Digest: r.digest, Ready: r.ready,
+		ID: r.id, Role: string(r.role), Version: r.version, Head: r.head, Digest: r.digest, Ready: r.ready, Available: r.available,
+		Drain: e.drain, Build: member.Build(), Started: e.ops.started,
 	})
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/member"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -273,6 +274,7 @@ func publicOptions() []rpc.Option {
 func (e *env) newGateway(ctx context.Context, g *errgroup.Group, rep *replica.Replica) (*gateway.Service, error) {
 	s, err := gateway.New(gateway.Config{
 		Replica: rep, Coord: e.coord, Conns: e.clients, Manifests: local.NewStore(e.coord, local.Config{Log: e.Log}), Log: e.Log,
+		Build: member.Build(),
 	})
 	if err != nil {
 		return nil, err

@@ -109,6 +109,8 @@ func TestOnlyKnownCallersReachThePublicAPI(t *testing.T) {
 		{"", []string{"get", "status", "--token-file", file("reader")}, "leader"},
 		{"BERTH_TOKEN=look", []string{"apply", "-f", file("pod.yaml")}, "reader may not create /berth/manifests"},
 		{"BERTH_TOKEN=change", []string{"apply", "-f", file("pod.yaml")}, "pod/default/p created"},
+		{"BERTH_TOKEN=look", []string{"drain-worker", "f-0"}, "reader may not delete /berth/members"},
+		{"BERTH_TOKEN=change", []string{"drain-worker", "f-0"}, "there is no member f-0"},
 	} {
 		if out := command(c.env, c.args...); !strings.Contains(strings.ToLower(out), strings.ToLower(c.want)) {
 			t.Errorf("%s %v: %q, want %q in it", c.env, c.args, out, c.want)

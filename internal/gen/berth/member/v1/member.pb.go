@@ -12,6 +12,7 @@ import (
 	v1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -78,8 +79,18 @@ type GetMemberResponse struct {
 	Ready bool `protobuf:"varint,6,opt,name=ready,proto3" json:"ready,omitempty"`
 	// Why it is not.
 	NotReadyBecause string `protobuf:"bytes,7,opt,name=not_ready_because,json=notReadyBecause,proto3" json:"not_ready_because,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// It does its part: it is ready, or a binder that stands by and would serve if it were elected.
+	Available bool `protobuf:"varint,8,opt,name=available,proto3" json:"available,omitempty"`
+	// It has been asked to drain.
+	Draining bool `protobuf:"varint,9,opt,name=draining,proto3" json:"draining,omitempty"`
+	// Other roles share its process, so that it cannot be drained alone.
+	SharesProcess bool `protobuf:"varint,10,opt,name=shares_process,json=sharesProcess,proto3" json:"shares_process,omitempty"`
+	// What its program was built from: the module's version, or else the commit; empty: not known.
+	Build string `protobuf:"bytes,11,opt,name=build,proto3" json:"build,omitempty"`
+	// When its process started.
+	Started       *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=started,proto3" json:"started,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetMemberResponse) Reset() {
@@ -161,12 +172,139 @@ func (x *GetMemberResponse) GetNotReadyBecause() string {
 	return ""
 }
 
+func (x *GetMemberResponse) GetAvailable() bool {
+	if x != nil {
+		return x.Available
+	}
+	return false
+}
+
+func (x *GetMemberResponse) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *GetMemberResponse) GetSharesProcess() bool {
+	if x != nil {
+		return x.SharesProcess
+	}
+	return false
+}
+
+func (x *GetMemberResponse) GetBuild() string {
+	if x != nil {
+		return x.Build
+	}
+	return ""
+}
+
+func (x *GetMemberResponse) GetStarted() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Started
+	}
+	return nil
+}
+
+// DrainRequest names the member that is meant: after a restart, another may serve at the same address.
+type DrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its role; required.
+	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// Its id; required.
+	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainRequest) Reset() {
+	*x = DrainRequest{}
+	mi := &file_berth_member_v1_member_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainRequest) ProtoMessage() {}
+
+func (x *DrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_member_v1_member_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
+func (*DrainRequest) Descriptor() ([]byte, []int) {
+	return file_berth_member_v1_member_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *DrainRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *DrainRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// DrainResponse is empty.
+type DrainResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainResponse) Reset() {
+	*x = DrainResponse{}
+	mi := &file_berth_member_v1_member_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainResponse) ProtoMessage() {}
+
+func (x *DrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_member_v1_member_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
+func (*DrainResponse) Descriptor() ([]byte, []int) {
+	return file_berth_member_v1_member_proto_rawDescGZIP(), []int{3}
+}
+
 var File_berth_member_v1_member_proto protoreflect.FileDescriptor
 
 const file_berth_member_v1_member_proto_rawDesc = "" +
 	"\n" +
-	"\x1cberth/member/v1/member.proto\x12\x0fberth.member.v1\x1a\x16berth/log/v1/log.proto\"\x12\n" +
-	"\x10GetMemberRequest\"\xed\x01\n" +
+	"\x1cberth/member/v1/member.proto\x12\x0fberth.member.v1\x1a\x16berth/log/v1/log.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
+	"\x10GetMemberRequest\"\x9a\x03\n" +
 	"\x11GetMemberResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12/\n" +
@@ -174,9 +312,20 @@ const file_berth_member_v1_member_proto_rawDesc = "" +
 	"\x04head\x18\x04 \x01(\v2\x15.berth.log.v1.VersionR\x04head\x12\x16\n" +
 	"\x06digest\x18\x05 \x01(\x04R\x06digest\x12\x14\n" +
 	"\x05ready\x18\x06 \x01(\bR\x05ready\x12*\n" +
-	"\x11not_ready_because\x18\a \x01(\tR\x0fnotReadyBecause2c\n" +
+	"\x11not_ready_because\x18\a \x01(\tR\x0fnotReadyBecause\x12\x1c\n" +
+	"\tavailable\x18\b \x01(\bR\tavailable\x12\x1a\n" +
+	"\bdraining\x18\t \x01(\bR\bdraining\x12%\n" +
+	"\x0eshares_process\x18\n" +
+	" \x01(\bR\rsharesProcess\x12\x14\n" +
+	"\x05build\x18\v \x01(\tR\x05build\x124\n" +
+	"\astarted\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\astarted\"2\n" +
+	"\fDrainRequest\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"\x0f\n" +
+	"\rDrainResponse2\xab\x01\n" +
 	"\rMemberService\x12R\n" +
-	"\tGetMember\x12!.berth.member.v1.GetMemberRequest\x1a\".berth.member.v1.GetMemberResponseB\xc8\x01\n" +
+	"\tGetMember\x12!.berth.member.v1.GetMemberRequest\x1a\".berth.member.v1.GetMemberResponse\x12F\n" +
+	"\x05Drain\x12\x1d.berth.member.v1.DrainRequest\x1a\x1e.berth.member.v1.DrainResponseB\xc8\x01\n" +
 	"\x13com.berth.member.v1B\vMemberProtoP\x01ZFgithub.com/berth-scheduler/berth/internal/gen/berth/member/v1;memberv1\xa2\x02\x03BMX\xaa\x02\x0fBerth.Member.V1\xca\x02\x0fBerth\\Member\\V1\xe2\x02\x1bBerth\\Member\\V1\\GPBMetadata\xea\x02\x11Berth::Member::V1b\x06proto3"
 
 var (
@@ -191,22 +340,28 @@ func file_berth_member_v1_member_proto_rawDescGZIP() []byte {
 	return file_berth_member_v1_member_proto_rawDescData
 }
 
-var file_berth_member_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_berth_member_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_berth_member_v1_member_proto_goTypes = []any{
-	(*GetMemberRequest)(nil),  // 0: berth.member.v1.GetMemberRequest
-	(*GetMemberResponse)(nil), // 1: berth.member.v1.GetMemberResponse
-	(*v1.Version)(nil),        // 2: berth.log.v1.Version
+	(*GetMemberRequest)(nil),      // 0: berth.member.v1.GetMemberRequest
+	(*GetMemberResponse)(nil),     // 1: berth.member.v1.GetMemberResponse
+	(*DrainRequest)(nil),          // 2: berth.member.v1.DrainRequest
+	(*DrainResponse)(nil),         // 3: berth.member.v1.DrainResponse
+	(*v1.Version)(nil),            // 4: berth.log.v1.Version
+	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
 }
 var file_berth_member_v1_member_proto_depIdxs = []int32{
-	2, // 0: berth.member.v1.GetMemberResponse.version:type_name -> berth.log.v1.Version
-	2, // 1: berth.member.v1.GetMemberResponse.head:type_name -> berth.log.v1.Version
-	0, // 2: berth.member.v1.MemberService.GetMember:input_type -> berth.member.v1.GetMemberRequest
-	1, // 3: berth.member.v1.MemberService.GetMember:output_type -> berth.member.v1.GetMemberResponse
-	3, // [3:4] is the sub-list for method output_type
-	2, // [2:3] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	4, // 0: berth.member.v1.GetMemberResponse.version:type_name -> berth.log.v1.Version
+	4, // 1: berth.member.v1.GetMemberResponse.head:type_name -> berth.log.v1.Version
+	5, // 2: berth.member.v1.GetMemberResponse.started:type_name -> google.protobuf.Timestamp
+	0, // 3: berth.member.v1.MemberService.GetMember:input_type -> berth.member.v1.GetMemberRequest
+	2, // 4: berth.member.v1.MemberService.Drain:input_type -> berth.member.v1.DrainRequest
+	1, // 5: berth.member.v1.MemberService.GetMember:output_type -> berth.member.v1.GetMemberResponse
+	3, // 6: berth.member.v1.MemberService.Drain:output_type -> berth.member.v1.DrainResponse
+	5, // [5:7] is the sub-list for method output_type
+	3, // [3:5] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_berth_member_v1_member_proto_init() }
@@ -220,7 +375,7 @@ func file_berth_member_v1_member_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_member_v1_member_proto_rawDesc), len(file_berth_member_v1_member_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

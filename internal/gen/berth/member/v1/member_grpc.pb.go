@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	MemberService_GetMember_FullMethodName = "/berth.member.v1.MemberService/GetMember"
+	MemberService_Drain_FullMethodName     = "/berth.member.v1.MemberService/Drain"
 )
 
 // MemberServiceClient is the client API for MemberService service.
@@ -32,6 +33,10 @@ const (
 type MemberServiceClient interface {
 	// GetMember returns who this is and how far its replica has come.
 	GetMember(ctx context.Context, in *GetMemberRequest, opts ...grpc.CallOption) (*GetMemberResponse, error)
+	// Drain ends the member's process as SIGTERM does: it takes no new work, finishes what is in flight, gives up its lease and
+	// what it owns, and exits with code 0. The answer comes first. Draining again changes nothing.
+	// FAILED_PRECONDITION: another member is served here, or other roles share its process.
+	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 }
 
 type memberServiceClient struct {
@@ -52,6 +57,16 @@ func (c *memberServiceClient) GetMember(ctx context.Context, in *GetMemberReques
 	return out, nil
 }
 
+func (c *memberServiceClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainResponse)
+	err := c.cc.Invoke(ctx, MemberService_Drain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // MemberServiceServer is the server API for MemberService service.
 // All implementations must embed UnimplementedMemberServiceServer
 // for forward compatibility.
@@ -60,6 +75,10 @@ func (c *memberServiceClient) GetMember(ctx context.Context, in *GetMemberReques
 type MemberServiceServer interface {
 	// GetMember returns who this is and how far its replica has come.
 	GetMember(context.Context, *GetMemberRequest) (*GetMemberResponse, error)
+	// Drain ends the member's process as SIGTERM does: it takes no new work, finishes what is in flight, gives up its lease and
+	// what it owns, and exits with code 0. The answer comes first. Draining again changes nothing.
+	// FAILED_PRECONDITION: another member is served here, or other roles share its process.
+	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	mustEmbedUnimplementedMemberServiceServer()
 }
 
@@ -72,6 +91,9 @@ type UnimplementedMemberServiceServer struct{}
 
 func (UnimplementedMemberServiceServer) GetMember(context.Context, *GetMemberRequest) (*GetMemberResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetMember not implemented")
+}
+func (UnimplementedMemberServiceServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
 }
 func (UnimplementedMemberServiceServer) mustEmbedUnimplementedMemberServiceServer() {}
 func (UnimplementedMemberServiceServer) testEmbeddedByValue()                       {}
@@ -112,6 +134,24 @@ func _MemberService_GetMember_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MemberService_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MemberServiceServer).Drain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MemberService_Drain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MemberServiceServer).Drain(ctx, req.(*DrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // MemberService_ServiceDesc is the grpc.ServiceDesc for MemberService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -122,6 +162,10 @@ var MemberService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetMember",
 			Handler:    _MemberService_GetMember_Handler,
+		},
+		{
+			MethodName: "Drain",
+			Handler:    _MemberService_Drain_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

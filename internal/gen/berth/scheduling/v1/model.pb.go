@@ -234,7 +234,11 @@ type Member struct {
 	// Why it is not.
 	NotReadyBecause string `protobuf:"bytes,7,opt,name=not_ready_because,json=notReadyBecause,proto3" json:"not_ready_because,omitempty"`
 	// Of a filter- or score-worker: the nodes that it is asked about now, while nobody is suspected or slow; unset: it has none.
-	Range         *NodeRange `protobuf:"bytes,8,opt,name=range,proto3" json:"range,omitempty"`
+	Range *NodeRange `protobuf:"bytes,8,opt,name=range,proto3" json:"range,omitempty"`
+	// What its program was built from: the module's version, or else the commit; empty: not known.
+	Build string `protobuf:"bytes,9,opt,name=build,proto3" json:"build,omitempty"`
+	// When its process started; unset: not known.
+	Started       *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=started,proto3" json:"started,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -321,6 +325,20 @@ func (x *Member) GetNotReadyBecause() string {
 func (x *Member) GetRange() *NodeRange {
 	if x != nil {
 		return x.Range
+	}
+	return nil
+}
+
+func (x *Member) GetBuild() string {
+	if x != nil {
+		return x.Build
+	}
+	return ""
+}
+
+func (x *Member) GetStarted() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Started
 	}
 	return nil
 }
@@ -1000,7 +1018,7 @@ const file_berth_scheduling_v1_model_proto_rawDesc = "" +
 	"\tPodCounts\x12\x18\n" +
 	"\apending\x18\x01 \x01(\x05R\apending\x12\x18\n" +
 	"\aassumed\x18\x02 \x01(\x05R\aassumed\x12\x14\n" +
-	"\x05bound\x18\x03 \x01(\x05R\x05bound\"\x88\x02\n" +
+	"\x05bound\x18\x03 \x01(\x05R\x05bound\"\xd4\x02\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
@@ -1009,7 +1027,10 @@ const file_berth_scheduling_v1_model_proto_rawDesc = "" +
 	"\x03lag\x18\x05 \x01(\x03R\x03lag\x12\x14\n" +
 	"\x05ready\x18\x06 \x01(\bR\x05ready\x12*\n" +
 	"\x11not_ready_because\x18\a \x01(\tR\x0fnotReadyBecause\x124\n" +
-	"\x05range\x18\b \x01(\v2\x1e.berth.scheduling.v1.NodeRangeR\x05range\"3\n" +
+	"\x05range\x18\b \x01(\v2\x1e.berth.scheduling.v1.NodeRangeR\x05range\x12\x14\n" +
+	"\x05build\x18\t \x01(\tR\x05build\x124\n" +
+	"\astarted\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\astarted\"3\n" +
 	"\tNodeRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x05R\x05first\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\x05R\x03end\"\x8c\x01\n" +
@@ -1114,19 +1135,20 @@ var file_berth_scheduling_v1_model_proto_goTypes = []any{
 var file_berth_scheduling_v1_model_proto_depIdxs = []int32{
 	1,  // 0: berth.scheduling.v1.Member.version:type_name -> berth.scheduling.v1.Version
 	4,  // 1: berth.scheduling.v1.Member.range:type_name -> berth.scheduling.v1.NodeRange
-	6,  // 2: berth.scheduling.v1.Shard.depth:type_name -> berth.scheduling.v1.QueueDepth
-	0,  // 3: berth.scheduling.v1.Pod.state:type_name -> berth.scheduling.v1.PodState
-	12, // 4: berth.scheduling.v1.Pod.since:type_name -> google.protobuf.Timestamp
-	8,  // 5: berth.scheduling.v1.Pod.verdicts:type_name -> berth.scheduling.v1.Verdict
-	9,  // 6: berth.scheduling.v1.Pod.requests:type_name -> berth.scheduling.v1.Resource
-	9,  // 7: berth.scheduling.v1.Node.allocatable:type_name -> berth.scheduling.v1.Resource
-	9,  // 8: berth.scheduling.v1.Node.requested:type_name -> berth.scheduling.v1.Resource
-	11, // 9: berth.scheduling.v1.Node.labels:type_name -> berth.scheduling.v1.Node.LabelsEntry
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	12, // 2: berth.scheduling.v1.Member.started:type_name -> google.protobuf.Timestamp
+	6,  // 3: berth.scheduling.v1.Shard.depth:type_name -> berth.scheduling.v1.QueueDepth
+	0,  // 4: berth.scheduling.v1.Pod.state:type_name -> berth.scheduling.v1.PodState
+	12, // 5: berth.scheduling.v1.Pod.since:type_name -> google.protobuf.Timestamp
+	8,  // 6: berth.scheduling.v1.Pod.verdicts:type_name -> berth.scheduling.v1.Verdict
+	9,  // 7: berth.scheduling.v1.Pod.requests:type_name -> berth.scheduling.v1.Resource
+	9,  // 8: berth.scheduling.v1.Node.allocatable:type_name -> berth.scheduling.v1.Resource
+	9,  // 9: berth.scheduling.v1.Node.requested:type_name -> berth.scheduling.v1.Resource
+	11, // 10: berth.scheduling.v1.Node.labels:type_name -> berth.scheduling.v1.Node.LabelsEntry
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_berth_scheduling_v1_model_proto_init() }

@@ -78,7 +78,9 @@ type GetStatusResponse struct {
 	// How many nodes there are.
 	Nodes int32 `protobuf:"varint,7,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	// How many pods are pending, assumed and bound.
-	Pods          *PodCounts `protobuf:"bytes,8,opt,name=pods,proto3" json:"pods,omitempty"`
+	Pods *PodCounts `protobuf:"bytes,8,opt,name=pods,proto3" json:"pods,omitempty"`
+	// What the program of the gateway that answers was built from: the module's version, or else the commit; empty: not known.
+	Build         string `protobuf:"bytes,9,opt,name=build,proto3" json:"build,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -167,6 +169,13 @@ func (x *GetStatusResponse) GetPods() *PodCounts {
 		return x.Pods
 	}
 	return nil
+}
+
+func (x *GetStatusResponse) GetBuild() string {
+	if x != nil {
+		return x.Build
+	}
+	return ""
 }
 
 // ListPodsRequest asks for a page.
@@ -1049,12 +1058,122 @@ func (*DeleteResponse) Descriptor() ([]byte, []int) {
 	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{16}
 }
 
+// DrainMemberRequest names a member.
+type DrainMemberRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its role; empty: that of the one member that has the id.
+	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// Its id; required.
+	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Also if no other member of its role is there to do its work.
+	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainMemberRequest) Reset() {
+	*x = DrainMemberRequest{}
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainMemberRequest) ProtoMessage() {}
+
+func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainMemberRequest.ProtoReflect.Descriptor instead.
+func (*DrainMemberRequest) Descriptor() ([]byte, []int) {
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DrainMemberRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *DrainMemberRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *DrainMemberRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+// DrainMemberResponse is the member that drains.
+type DrainMemberResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How it was when it was asked to.
+	Member        *Member `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainMemberResponse) Reset() {
+	*x = DrainMemberResponse{}
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainMemberResponse) ProtoMessage() {}
+
+func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainMemberResponse.ProtoReflect.Descriptor instead.
+func (*DrainMemberResponse) Descriptor() ([]byte, []int) {
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *DrainMemberResponse) GetMember() *Member {
+	if x != nil {
+		return x.Member
+	}
+	return nil
+}
+
 var File_berth_scheduling_v1_scheduling_proto protoreflect.FileDescriptor
 
 const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"\n" +
 	"$berth/scheduling/v1/scheduling.proto\x12\x13berth.scheduling.v1\x1a!berth/scheduling/v1/explain.proto\x1a\x1fberth/scheduling/v1/model.proto\x1a\x1eberth/scheduling/v1/view.proto\x1a berth/scheduling/v1/whatif.proto\"\x12\n" +
-	"\x10GetStatusRequest\"\xcf\x02\n" +
+	"\x10GetStatusRequest\"\xe5\x02\n" +
 	"\x11GetStatusResponse\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x1d\n" +
@@ -1064,7 +1183,8 @@ const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"\amembers\x18\x05 \x03(\v2\x1b.berth.scheduling.v1.MemberR\amembers\x122\n" +
 	"\x06shards\x18\x06 \x03(\v2\x1a.berth.scheduling.v1.ShardR\x06shards\x12\x14\n" +
 	"\x05nodes\x18\a \x01(\x05R\x05nodes\x122\n" +
-	"\x04pods\x18\b \x01(\v2\x1e.berth.scheduling.v1.PodCountsR\x04pods\"\xa2\x01\n" +
+	"\x04pods\x18\b \x01(\v2\x1e.berth.scheduling.v1.PodCountsR\x04pods\x12\x14\n" +
+	"\x05build\x18\t \x01(\tR\x05build\"\xa2\x01\n" +
 	"\x0fListPodsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1117,7 +1237,14 @@ const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\"\x10\n" +
-	"\x0eDeleteResponse2\xf6\t\n" +
+	"\x0eDeleteResponse\"N\n" +
+	"\x12DrainMemberRequest\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"J\n" +
+	"\x13DrainMemberResponse\x123\n" +
+	"\x06member\x18\x01 \x01(\v2\x1b.berth.scheduling.v1.MemberR\x06member2\xd8\n" +
+	"\n" +
 	"\x11SchedulingService\x12Z\n" +
 	"\tGetStatus\x12%.berth.scheduling.v1.GetStatusRequest\x1a&.berth.scheduling.v1.GetStatusResponse\x12W\n" +
 	"\bListPods\x12$.berth.scheduling.v1.ListPodsRequest\x1a%.berth.scheduling.v1.ListPodsResponse\x12Q\n" +
@@ -1133,7 +1260,8 @@ const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"\vGetCapacity\x12'.berth.scheduling.v1.GetCapacityRequest\x1a(.berth.scheduling.v1.GetCapacityResponse\x12T\n" +
 	"\aCompare\x12#.berth.scheduling.v1.CompareRequest\x1a$.berth.scheduling.v1.CompareResponse\x12Q\n" +
 	"\x06GetMap\x12\".berth.scheduling.v1.GetMapRequest\x1a#.berth.scheduling.v1.GetMapResponse\x12W\n" +
-	"\bGetQueue\x12$.berth.scheduling.v1.GetQueueRequest\x1a%.berth.scheduling.v1.GetQueueResponseB\xe8\x01\n" +
+	"\bGetQueue\x12$.berth.scheduling.v1.GetQueueRequest\x1a%.berth.scheduling.v1.GetQueueResponse\x12`\n" +
+	"\vDrainMember\x12'.berth.scheduling.v1.DrainMemberRequest\x1a(.berth.scheduling.v1.DrainMemberResponseB\xe8\x01\n" +
 	"\x17com.berth.scheduling.v1B\x0fSchedulingProtoP\x01ZNgithub.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1;schedulingv1\xa2\x02\x03BSX\xaa\x02\x13Berth.Scheduling.V1\xca\x02\x13Berth\\Scheduling\\V1\xe2\x02\x1fBerth\\Scheduling\\V1\\GPBMetadata\xea\x02\x15Berth::Scheduling::V1b\x06proto3"
 
 var (
@@ -1148,7 +1276,7 @@ func file_berth_scheduling_v1_scheduling_proto_rawDescGZIP() []byte {
 	return file_berth_scheduling_v1_scheduling_proto_rawDescData
 }
 
-var file_berth_scheduling_v1_scheduling_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_berth_scheduling_v1_scheduling_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_berth_scheduling_v1_scheduling_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),        // 0: berth.scheduling.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 1: berth.scheduling.v1.GetStatusResponse
@@ -1167,74 +1295,79 @@ var file_berth_scheduling_v1_scheduling_proto_goTypes = []any{
 	(*Applied)(nil),                 // 14: berth.scheduling.v1.Applied
 	(*DeleteRequest)(nil),           // 15: berth.scheduling.v1.DeleteRequest
 	(*DeleteResponse)(nil),          // 16: berth.scheduling.v1.DeleteResponse
-	(*Version)(nil),                 // 17: berth.scheduling.v1.Version
-	(*Member)(nil),                  // 18: berth.scheduling.v1.Member
-	(*Shard)(nil),                   // 19: berth.scheduling.v1.Shard
-	(*PodCounts)(nil),               // 20: berth.scheduling.v1.PodCounts
-	(*Pod)(nil),                     // 21: berth.scheduling.v1.Pod
-	(*Node)(nil),                    // 22: berth.scheduling.v1.Node
-	(*ExplainPodRequest)(nil),       // 23: berth.scheduling.v1.ExplainPodRequest
-	(*WhatIfRequest)(nil),           // 24: berth.scheduling.v1.WhatIfRequest
-	(*GetCapacityRequest)(nil),      // 25: berth.scheduling.v1.GetCapacityRequest
-	(*CompareRequest)(nil),          // 26: berth.scheduling.v1.CompareRequest
-	(*GetMapRequest)(nil),           // 27: berth.scheduling.v1.GetMapRequest
-	(*GetQueueRequest)(nil),         // 28: berth.scheduling.v1.GetQueueRequest
-	(*ExplainPodResponse)(nil),      // 29: berth.scheduling.v1.ExplainPodResponse
-	(*WhatIfResponse)(nil),          // 30: berth.scheduling.v1.WhatIfResponse
-	(*GetCapacityResponse)(nil),     // 31: berth.scheduling.v1.GetCapacityResponse
-	(*CompareResponse)(nil),         // 32: berth.scheduling.v1.CompareResponse
-	(*GetMapResponse)(nil),          // 33: berth.scheduling.v1.GetMapResponse
-	(*GetQueueResponse)(nil),        // 34: berth.scheduling.v1.GetQueueResponse
+	(*DrainMemberRequest)(nil),      // 17: berth.scheduling.v1.DrainMemberRequest
+	(*DrainMemberResponse)(nil),     // 18: berth.scheduling.v1.DrainMemberResponse
+	(*Version)(nil),                 // 19: berth.scheduling.v1.Version
+	(*Member)(nil),                  // 20: berth.scheduling.v1.Member
+	(*Shard)(nil),                   // 21: berth.scheduling.v1.Shard
+	(*PodCounts)(nil),               // 22: berth.scheduling.v1.PodCounts
+	(*Pod)(nil),                     // 23: berth.scheduling.v1.Pod
+	(*Node)(nil),                    // 24: berth.scheduling.v1.Node
+	(*ExplainPodRequest)(nil),       // 25: berth.scheduling.v1.ExplainPodRequest
+	(*WhatIfRequest)(nil),           // 26: berth.scheduling.v1.WhatIfRequest
+	(*GetCapacityRequest)(nil),      // 27: berth.scheduling.v1.GetCapacityRequest
+	(*CompareRequest)(nil),          // 28: berth.scheduling.v1.CompareRequest
+	(*GetMapRequest)(nil),           // 29: berth.scheduling.v1.GetMapRequest
+	(*GetQueueRequest)(nil),         // 30: berth.scheduling.v1.GetQueueRequest
+	(*ExplainPodResponse)(nil),      // 31: berth.scheduling.v1.ExplainPodResponse
+	(*WhatIfResponse)(nil),          // 32: berth.scheduling.v1.WhatIfResponse
+	(*GetCapacityResponse)(nil),     // 33: berth.scheduling.v1.GetCapacityResponse
+	(*CompareResponse)(nil),         // 34: berth.scheduling.v1.CompareResponse
+	(*GetMapResponse)(nil),          // 35: berth.scheduling.v1.GetMapResponse
+	(*GetQueueResponse)(nil),        // 36: berth.scheduling.v1.GetQueueResponse
 }
 var file_berth_scheduling_v1_scheduling_proto_depIdxs = []int32{
-	17, // 0: berth.scheduling.v1.GetStatusResponse.version:type_name -> berth.scheduling.v1.Version
-	18, // 1: berth.scheduling.v1.GetStatusResponse.members:type_name -> berth.scheduling.v1.Member
-	19, // 2: berth.scheduling.v1.GetStatusResponse.shards:type_name -> berth.scheduling.v1.Shard
-	20, // 3: berth.scheduling.v1.GetStatusResponse.pods:type_name -> berth.scheduling.v1.PodCounts
-	21, // 4: berth.scheduling.v1.ListPodsResponse.pods:type_name -> berth.scheduling.v1.Pod
-	17, // 5: berth.scheduling.v1.ListPodsResponse.version:type_name -> berth.scheduling.v1.Version
-	21, // 6: berth.scheduling.v1.GetPodResponse.pod:type_name -> berth.scheduling.v1.Pod
-	17, // 7: berth.scheduling.v1.GetPodResponse.version:type_name -> berth.scheduling.v1.Version
-	22, // 8: berth.scheduling.v1.ListNodesResponse.nodes:type_name -> berth.scheduling.v1.Node
-	17, // 9: berth.scheduling.v1.ListNodesResponse.version:type_name -> berth.scheduling.v1.Version
-	22, // 10: berth.scheduling.v1.GetNodeResponse.node:type_name -> berth.scheduling.v1.Node
-	17, // 11: berth.scheduling.v1.GetNodeResponse.version:type_name -> berth.scheduling.v1.Version
-	17, // 12: berth.scheduling.v1.WatchPlacementsRequest.from:type_name -> berth.scheduling.v1.Version
-	17, // 13: berth.scheduling.v1.WatchPlacementsResponse.version:type_name -> berth.scheduling.v1.Version
+	19, // 0: berth.scheduling.v1.GetStatusResponse.version:type_name -> berth.scheduling.v1.Version
+	20, // 1: berth.scheduling.v1.GetStatusResponse.members:type_name -> berth.scheduling.v1.Member
+	21, // 2: berth.scheduling.v1.GetStatusResponse.shards:type_name -> berth.scheduling.v1.Shard
+	22, // 3: berth.scheduling.v1.GetStatusResponse.pods:type_name -> berth.scheduling.v1.PodCounts
+	23, // 4: berth.scheduling.v1.ListPodsResponse.pods:type_name -> berth.scheduling.v1.Pod
+	19, // 5: berth.scheduling.v1.ListPodsResponse.version:type_name -> berth.scheduling.v1.Version
+	23, // 6: berth.scheduling.v1.GetPodResponse.pod:type_name -> berth.scheduling.v1.Pod
+	19, // 7: berth.scheduling.v1.GetPodResponse.version:type_name -> berth.scheduling.v1.Version
+	24, // 8: berth.scheduling.v1.ListNodesResponse.nodes:type_name -> berth.scheduling.v1.Node
+	19, // 9: berth.scheduling.v1.ListNodesResponse.version:type_name -> berth.scheduling.v1.Version
+	24, // 10: berth.scheduling.v1.GetNodeResponse.node:type_name -> berth.scheduling.v1.Node
+	19, // 11: berth.scheduling.v1.GetNodeResponse.version:type_name -> berth.scheduling.v1.Version
+	19, // 12: berth.scheduling.v1.WatchPlacementsRequest.from:type_name -> berth.scheduling.v1.Version
+	19, // 13: berth.scheduling.v1.WatchPlacementsResponse.version:type_name -> berth.scheduling.v1.Version
 	14, // 14: berth.scheduling.v1.ApplyResponse.objects:type_name -> berth.scheduling.v1.Applied
-	0,  // 15: berth.scheduling.v1.SchedulingService.GetStatus:input_type -> berth.scheduling.v1.GetStatusRequest
-	2,  // 16: berth.scheduling.v1.SchedulingService.ListPods:input_type -> berth.scheduling.v1.ListPodsRequest
-	4,  // 17: berth.scheduling.v1.SchedulingService.GetPod:input_type -> berth.scheduling.v1.GetPodRequest
-	6,  // 18: berth.scheduling.v1.SchedulingService.ListNodes:input_type -> berth.scheduling.v1.ListNodesRequest
-	8,  // 19: berth.scheduling.v1.SchedulingService.GetNode:input_type -> berth.scheduling.v1.GetNodeRequest
-	10, // 20: berth.scheduling.v1.SchedulingService.WatchPlacements:input_type -> berth.scheduling.v1.WatchPlacementsRequest
-	12, // 21: berth.scheduling.v1.SchedulingService.Apply:input_type -> berth.scheduling.v1.ApplyRequest
-	15, // 22: berth.scheduling.v1.SchedulingService.Delete:input_type -> berth.scheduling.v1.DeleteRequest
-	23, // 23: berth.scheduling.v1.SchedulingService.ExplainPod:input_type -> berth.scheduling.v1.ExplainPodRequest
-	24, // 24: berth.scheduling.v1.SchedulingService.WhatIf:input_type -> berth.scheduling.v1.WhatIfRequest
-	25, // 25: berth.scheduling.v1.SchedulingService.GetCapacity:input_type -> berth.scheduling.v1.GetCapacityRequest
-	26, // 26: berth.scheduling.v1.SchedulingService.Compare:input_type -> berth.scheduling.v1.CompareRequest
-	27, // 27: berth.scheduling.v1.SchedulingService.GetMap:input_type -> berth.scheduling.v1.GetMapRequest
-	28, // 28: berth.scheduling.v1.SchedulingService.GetQueue:input_type -> berth.scheduling.v1.GetQueueRequest
-	1,  // 29: berth.scheduling.v1.SchedulingService.GetStatus:output_type -> berth.scheduling.v1.GetStatusResponse
-	3,  // 30: berth.scheduling.v1.SchedulingService.ListPods:output_type -> berth.scheduling.v1.ListPodsResponse
-	5,  // 31: berth.scheduling.v1.SchedulingService.GetPod:output_type -> berth.scheduling.v1.GetPodResponse
-	7,  // 32: berth.scheduling.v1.SchedulingService.ListNodes:output_type -> berth.scheduling.v1.ListNodesResponse
-	9,  // 33: berth.scheduling.v1.SchedulingService.GetNode:output_type -> berth.scheduling.v1.GetNodeResponse
-	11, // 34: berth.scheduling.v1.SchedulingService.WatchPlacements:output_type -> berth.scheduling.v1.WatchPlacementsResponse
-	13, // 35: berth.scheduling.v1.SchedulingService.Apply:output_type -> berth.scheduling.v1.ApplyResponse
-	16, // 36: berth.scheduling.v1.SchedulingService.Delete:output_type -> berth.scheduling.v1.DeleteResponse
-	29, // 37: berth.scheduling.v1.SchedulingService.ExplainPod:output_type -> berth.scheduling.v1.ExplainPodResponse
-	30, // 38: berth.scheduling.v1.SchedulingService.WhatIf:output_type -> berth.scheduling.v1.WhatIfResponse
-	31, // 39: berth.scheduling.v1.SchedulingService.GetCapacity:output_type -> berth.scheduling.v1.GetCapacityResponse
-	32, // 40: berth.scheduling.v1.SchedulingService.Compare:output_type -> berth.scheduling.v1.CompareResponse
-	33, // 41: berth.scheduling.v1.SchedulingService.GetMap:output_type -> berth.scheduling.v1.GetMapResponse
-	34, // 42: berth.scheduling.v1.SchedulingService.GetQueue:output_type -> berth.scheduling.v1.GetQueueResponse
-	29, // [29:43] is the sub-list for method output_type
-	15, // [15:29] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	20, // 15: berth.scheduling.v1.DrainMemberResponse.member:type_name -> berth.scheduling.v1.Member
+	0,  // 16: berth.scheduling.v1.SchedulingService.GetStatus:input_type -> berth.scheduling.v1.GetStatusRequest
+	2,  // 17: berth.scheduling.v1.SchedulingService.ListPods:input_type -> berth.scheduling.v1.ListPodsRequest
+	4,  // 18: berth.scheduling.v1.SchedulingService.GetPod:input_type -> berth.scheduling.v1.GetPodRequest
+	6,  // 19: berth.scheduling.v1.SchedulingService.ListNodes:input_type -> berth.scheduling.v1.ListNodesRequest
+	8,  // 20: berth.scheduling.v1.SchedulingService.GetNode:input_type -> berth.scheduling.v1.GetNodeRequest
+	10, // 21: berth.scheduling.v1.SchedulingService.WatchPlacements:input_type -> berth.scheduling.v1.WatchPlacementsRequest
+	12, // 22: berth.scheduling.v1.SchedulingService.Apply:input_type -> berth.scheduling.v1.ApplyRequest
+	15, // 23: berth.scheduling.v1.SchedulingService.Delete:input_type -> berth.scheduling.v1.DeleteRequest
+	25, // 24: berth.scheduling.v1.SchedulingService.ExplainPod:input_type -> berth.scheduling.v1.ExplainPodRequest
+	26, // 25: berth.scheduling.v1.SchedulingService.WhatIf:input_type -> berth.scheduling.v1.WhatIfRequest
+	27, // 26: berth.scheduling.v1.SchedulingService.GetCapacity:input_type -> berth.scheduling.v1.GetCapacityRequest
+	28, // 27: berth.scheduling.v1.SchedulingService.Compare:input_type -> berth.scheduling.v1.CompareRequest
+	29, // 28: berth.scheduling.v1.SchedulingService.GetMap:input_type -> berth.scheduling.v1.GetMapRequest
+	30, // 29: berth.scheduling.v1.SchedulingService.GetQueue:input_type -> berth.scheduling.v1.GetQueueRequest
+	17, // 30: berth.scheduling.v1.SchedulingService.DrainMember:input_type -> berth.scheduling.v1.DrainMemberRequest
+	1,  // 31: berth.scheduling.v1.SchedulingService.GetStatus:output_type -> berth.scheduling.v1.GetStatusResponse
+	3,  // 32: berth.scheduling.v1.SchedulingService.ListPods:output_type -> berth.scheduling.v1.ListPodsResponse
+	5,  // 33: berth.scheduling.v1.SchedulingService.GetPod:output_type -> berth.scheduling.v1.GetPodResponse
+	7,  // 34: berth.scheduling.v1.SchedulingService.ListNodes:output_type -> berth.scheduling.v1.ListNodesResponse
+	9,  // 35: berth.scheduling.v1.SchedulingService.GetNode:output_type -> berth.scheduling.v1.GetNodeResponse
+	11, // 36: berth.scheduling.v1.SchedulingService.WatchPlacements:output_type -> berth.scheduling.v1.WatchPlacementsResponse
+	13, // 37: berth.scheduling.v1.SchedulingService.Apply:output_type -> berth.scheduling.v1.ApplyResponse
+	16, // 38: berth.scheduling.v1.SchedulingService.Delete:output_type -> berth.scheduling.v1.DeleteResponse
+	31, // 39: berth.scheduling.v1.SchedulingService.ExplainPod:output_type -> berth.scheduling.v1.ExplainPodResponse
+	32, // 40: berth.scheduling.v1.SchedulingService.WhatIf:output_type -> berth.scheduling.v1.WhatIfResponse
+	33, // 41: berth.scheduling.v1.SchedulingService.GetCapacity:output_type -> berth.scheduling.v1.GetCapacityResponse
+	34, // 42: berth.scheduling.v1.SchedulingService.Compare:output_type -> berth.scheduling.v1.CompareResponse
+	35, // 43: berth.scheduling.v1.SchedulingService.GetMap:output_type -> berth.scheduling.v1.GetMapResponse
+	36, // 44: berth.scheduling.v1.SchedulingService.GetQueue:output_type -> berth.scheduling.v1.GetQueueResponse
+	18, // 45: berth.scheduling.v1.SchedulingService.DrainMember:output_type -> berth.scheduling.v1.DrainMemberResponse
+	31, // [31:46] is the sub-list for method output_type
+	16, // [16:31] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_berth_scheduling_v1_scheduling_proto_init() }
@@ -1252,7 +1385,7 @@ func file_berth_scheduling_v1_scheduling_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_scheduling_v1_scheduling_proto_rawDesc), len(file_berth_scheduling_v1_scheduling_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,6 +35,7 @@ const (
 	SchedulingService_Compare_FullMethodName         = "/berth.scheduling.v1.SchedulingService/Compare"
 	SchedulingService_GetMap_FullMethodName          = "/berth.scheduling.v1.SchedulingService/GetMap"
 	SchedulingService_GetQueue_FullMethodName        = "/berth.scheduling.v1.SchedulingService/GetQueue"
+	SchedulingService_DrainMember_FullMethodName     = "/berth.scheduling.v1.SchedulingService/DrainMember"
 )
 
 // SchedulingServiceClient is the client API for SchedulingService service.
@@ -88,6 +89,14 @@ type SchedulingServiceClient interface {
 	GetMap(ctx context.Context, in *GetMapRequest, opts ...grpc.CallOption) (*GetMapResponse, error)
 	// GetQueue returns the queue by shard and priority.
 	GetQueue(ctx context.Context, in *GetQueueRequest, opts ...grpc.CallOption) (*GetQueueResponse, error)
+	// DrainMember has a member's process end as SIGTERM does: it takes no new work, finishes what is in flight, gives up its lease
+	// and what it owns, and exits with code 0. The answer says that it has begun to. It has left when GetStatus does not list it
+	// any more, or lists one of its id that started later. Draining again changes nothing.
+	// NOT_FOUND: no such member.
+	// FAILED_PRECONDITION: no other member of its role could do its work, see force; or other roles share its process; or it is of
+	// a version that cannot be drained this way.
+	// UNAVAILABLE: it does not answer.
+	DrainMember(ctx context.Context, in *DrainMemberRequest, opts ...grpc.CallOption) (*DrainMemberResponse, error)
 }
 
 type schedulingServiceClient struct {
@@ -247,6 +256,16 @@ func (c *schedulingServiceClient) GetQueue(ctx context.Context, in *GetQueueRequ
 	return out, nil
 }
 
+func (c *schedulingServiceClient) DrainMember(ctx context.Context, in *DrainMemberRequest, opts ...grpc.CallOption) (*DrainMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainMemberResponse)
+	err := c.cc.Invoke(ctx, SchedulingService_DrainMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SchedulingServiceServer is the server API for SchedulingService service.
 // All implementations must embed UnimplementedSchedulingServiceServer
 // for forward compatibility.
@@ -298,6 +317,14 @@ type SchedulingServiceServer interface {
 	GetMap(context.Context, *GetMapRequest) (*GetMapResponse, error)
 	// GetQueue returns the queue by shard and priority.
 	GetQueue(context.Context, *GetQueueRequest) (*GetQueueResponse, error)
+	// DrainMember has a member's process end as SIGTERM does: it takes no new work, finishes what is in flight, gives up its lease
+	// and what it owns, and exits with code 0. The answer says that it has begun to. It has left when GetStatus does not list it
+	// any more, or lists one of its id that started later. Draining again changes nothing.
+	// NOT_FOUND: no such member.
+	// FAILED_PRECONDITION: no other member of its role could do its work, see force; or other roles share its process; or it is of
+	// a version that cannot be drained this way.
+	// UNAVAILABLE: it does not answer.
+	DrainMember(context.Context, *DrainMemberRequest) (*DrainMemberResponse, error)
 	mustEmbedUnimplementedSchedulingServiceServer()
 }
 
@@ -349,6 +376,9 @@ func (UnimplementedSchedulingServiceServer) GetMap(context.Context, *GetMapReque
 }
 func (UnimplementedSchedulingServiceServer) GetQueue(context.Context, *GetQueueRequest) (*GetQueueResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetQueue not implemented")
+}
+func (UnimplementedSchedulingServiceServer) DrainMember(context.Context, *DrainMemberRequest) (*DrainMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DrainMember not implemented")
 }
 func (UnimplementedSchedulingServiceServer) mustEmbedUnimplementedSchedulingServiceServer() {}
 func (UnimplementedSchedulingServiceServer) testEmbeddedByValue()                           {}
@@ -616,6 +646,24 @@ func _SchedulingService_GetQueue_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchedulingService_DrainMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulingServiceServer).DrainMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulingService_DrainMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulingServiceServer).DrainMember(ctx, req.(*DrainMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SchedulingService_ServiceDesc is the grpc.ServiceDesc for SchedulingService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -674,6 +722,10 @@ var SchedulingService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetQueue",
 			Handler:    _SchedulingService_GetQueue_Handler,
+		},
+		{
+			MethodName: "DrainMember",
+			Handler:    _SchedulingService_DrainMember_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
