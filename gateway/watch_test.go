@@ -166,7 +166,7 @@ func TestVersionsThatCannotBeWatchedFromAreRefused(t *testing.T) {
 func TestWatcherThatNeverReadsIsCutOffAndHurtsNobody(t *testing.T) {
 	const pods = 6000 // more than the buffers of a stream hold
 	b := start(t, withState(stateOf(t, 7, crowd(pods)...)), with(func(cfg *gateway.Config) {
-		cfg.Stall, cfg.MaxWatchers, cfg.Heartbeat = 100*time.Millisecond, 2, 20*time.Millisecond
+		cfg.Stall, cfg.MaxWatchers, cfg.Heartbeat = time.Second, 2, 20*time.Millisecond
 	}))
 	idle, diligent := b.watch(nil), b.watch(nil)
 	for _, stream := range []grpc.ServerStreamingClient[schedulingv1.WatchPlacementsResponse]{idle, diligent} {
@@ -177,10 +177,13 @@ func TestWatcherThatNeverReadsIsCutOffAndHurtsNobody(t *testing.T) {
 	if err := refused(b.watch(nil)); status.Code(err) != codes.ResourceExhausted || rpc.ReasonOf(err) != gateway.ReasonTooManyWatchers {
 		t.Errorf("a third watcher: %v, want RESOURCE_EXHAUSTED", err)
 	}
+	var got []string
 	for i := range pods {
 		b.ledger.apply(t, assumed(i, 0))
+		if n := i + 1; n%100 == 0 { // it reads as they come
+			got = append(got, b.lines(diligent, 100)...)
+		}
 	}
-	got := b.lines(diligent, pods)
 	if want := fmt.Sprintf("7/%d default/pod-%04d uid-%d node-00 true", pods, pods-1, pods-1); got[pods-1] != want {
 		t.Errorf("the last placement is %q, want %q", got[pods-1], want)
 	}
