@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/berth-scheduler/berth/gateway"
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -349,6 +350,10 @@ func (p *peer) GetPending(ctx context.Context, req *queuev1.GetPendingRequest) (
 	response := &queuev1.GetPendingResponse{}
 	for _, uid := range req.GetUids() {
 		if pod := p.pending[uid]; pod != nil {
+			pod = proto.CloneOf(pod)
+			if !req.GetAhead() {
+				pod.Ahead = nil
+			}
 			response.Pods = append(response.Pods, pod)
 		}
 	}

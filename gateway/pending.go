@@ -12,8 +12,8 @@ import (
 )
 
 // addPending adds to the pods that are not placed what the queue members know of them: one call per member. A pod of
-// a member that does not answer stays without.
-func (s *Service) addPending(ctx context.Context, pods []*schedulingv1.Pod) {
+// a member that does not answer stays without. Ahead asks who is ahead of them, too.
+func (s *Service) addPending(ctx context.Context, pods []*schedulingv1.Pod, ahead bool) {
 	waiting := make(map[string]*schedulingv1.Pod)
 	var uids []string
 	for _, pod := range pods {
@@ -28,7 +28,7 @@ func (s *Service) addPending(ctx context.Context, pods []*schedulingv1.Pod) {
 	}
 	answers := make([]*queuev1.GetPendingResponse, len(queues))
 	errs := s.ask(ctx, queues, func(ctx context.Context, i int, conn *grpc.ClientConn) (err error) {
-		answers[i], err = queuev1.NewQueueServiceClient(rpc.Patient(conn)).GetPending(ctx, &queuev1.GetPendingRequest{Uids: uids})
+		answers[i], err = queuev1.NewQueueServiceClient(rpc.Patient(conn)).GetPending(ctx, &queuev1.GetPendingRequest{Uids: uids, Ahead: ahead})
 		return err
 	})
 	for i, queue := range queues {
@@ -55,6 +55,9 @@ func setPending(pod *schedulingv1.Pod, detail *queuev1.PendingPod) {
 	pod.Verdicts = verdictsOf(detail.GetVerdicts())
 	pod.Shard = detail.GetShard()
 	pod.Position = detail.GetPosition()
+	for _, a := range detail.GetAhead() {
+		pod.Ahead = append(pod.Ahead, &schedulingv1.Ahead{Priority: a.GetPriority(), Pods: a.GetPods(), Namespace: a.GetNamespace(), Name: a.GetName()})
+	}
 }
 
 var podStates = map[queuev1.State]schedulingv1.PodState{

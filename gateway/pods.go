@@ -97,7 +97,7 @@ func (s *Service) ListPods(ctx context.Context, req *schedulingv1.ListPodsReques
 	}
 
 	// 3. What only the queues know.
-	s.addPending(ctx, response.GetPods())
+	s.addPending(ctx, response.GetPods(), false)
 	return response, nil
 }
 
@@ -122,7 +122,7 @@ func (s *Service) GetPod(ctx context.Context, req *schedulingv1.GetPodRequest) (
 	if response.GetPod() == nil {
 		return nil, errPodNotFound(name)
 	}
-	s.addPending(ctx, []*schedulingv1.Pod{response.GetPod()})
+	s.addPending(ctx, []*schedulingv1.Pod{response.GetPod()}, false)
 	return response, nil
 }
 

@@ -29,7 +29,7 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 		return nil, err
 	}
 	// The queue's word on where it is; the explanation says why.
-	s.addPending(ctx, []*schedulingv1.Pod{live})
+	s.addPending(ctx, []*schedulingv1.Pod{live}, true)
 	response.Pod = live
 	return response, nil
 }

@@ -6,10 +6,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
@@ -150,6 +154,28 @@ func TestAnswersAreOfTheNewestVersion(t *testing.T) {
 	feasible("after more deltas than are kept", 1)
 	b.ledger.reset(stateOf(t, 8, small()...))
 	feasible("in another epoch", 0)
+}
+
+func TestExplanationOfAnActivePodSaysWhoIsAhead(t *testing.T) {
+	b := start(t, withState(stateOf(t, 7, small()...)))
+	b.join(&peer{role: coord.RoleQueue, id: "q-0", pending: map[string]*queuev1.PendingPod{"uid-2": {
+		Uid: "uid-2", State: queuev1.State_STATE_ACTIVE, Position: 7, Ahead: []*queuev1.Ahead{{Priority: 9, Pods: 7, Namespace: "shop", Name: "first"}},
+	}}})
+	b.eventually("the queue member is known", func() bool {
+		got, err := b.client.GetPod(b.ctx, &schedulingv1.GetPodRequest{Name: "pod-0002"})
+		if len(got.GetPod().GetAhead()) > 0 {
+			t.Errorf("who is ahead is told unasked: %v", got.GetPod().GetAhead())
+		}
+		return err == nil && got.GetPod().GetPosition() == 7
+	})
+	got, err := b.client.ExplainPod(b.ctx, &schedulingv1.ExplainPodRequest{Name: "pod-0002"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*schedulingv1.Ahead{{Priority: 9, Pods: 7, Namespace: "shop", Name: "first"}}
+	if diff := cmp.Diff(want, got.GetPod().GetAhead(), protocmp.Transform()); diff != "" {
+		t.Errorf("ahead (-want +got):\n%s", diff)
+	}
 }
 
 func TestPodIsFoundByItsName(t *testing.T) {

@@ -69,6 +69,9 @@ func pending() *schedulingv1.ExplainPodResponse {
 		Pod: &schedulingv1.Pod{
 			Namespace: "default", Name: "train-0", State: schedulingv1.PodState_POD_STATE_ACTIVE, Since: timestamppb.New(now.Add(-7 * time.Minute)),
 			Priority: 10, Attempts: 3, Shard: 1, Position: 1200, Class: 4, NominatedNode: "gpu-7",
+			Ahead: []*schedulingv1.Ahead{
+				{Priority: 100, Pods: 1150, Namespace: "shop", Name: "checkout-7"}, {Priority: 10, Pods: 50, Namespace: "default", Name: "train-9"},
+			},
 		},
 		Version: version(), Profile: "default-scheduler",
 		Summary:   "default/train-0 is pending because none of 1,003 nodes can take it: 1,000 lack nvidia.com/gpu, 3 have a taint that it does not tolerate.",

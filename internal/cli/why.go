@@ -103,6 +103,13 @@ func (t *table) why(x *schedulingv1.ExplainPodResponse, program string) {
 	t.line("%s", x.GetSummary())
 	t.gap()
 	t.line("%s", t.facts(x))
+	if ahead := x.GetPod().GetAhead(); len(ahead) > 0 {
+		t.gap()
+		t.line("Ahead of it:")
+		for _, a := range ahead {
+			t.line("  %s of priority %d, first %s/%s", count(a.GetPods()), a.GetPriority(), a.GetNamespace(), a.GetName())
+		}
+	}
 	if x.GetNodes() > 0 && len(x.GetRejected()) > 0 {
 		t.gap()
 		t.rejections(x)

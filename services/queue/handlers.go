@@ -24,6 +24,9 @@ const (
 	standardPage = 100
 	maxPage      = 1000
 	maxUIDs      = 1000
+	// Whoever asks who is ahead of a pod makes the queue look at all pods.
+	maxAheads     = 10
+	maxPriorities = 10
 
 	// pageBytes ends a page early: answers that are not read yet are kept, as many as a connection has streams.
 	pageBytes = 512 << 10
@@ -121,7 +124,29 @@ func (s *Service) GetPending(ctx context.Context, request *queuev1.GetPendingReq
 	if err != nil {
 		return nil, replica.Status(err)
 	}
-	return &queuev1.GetPendingResponse{Pods: s.answer(pods)}, nil
+	response := &queuev1.GetPendingResponse{Pods: s.answer(pods)}
+	if request.GetAhead() {
+		for k := range pods[:min(len(pods), maxAheads)] {
+			response.Pods[k].Ahead = s.ahead(&pods[k])
+		}
+	}
+	return response, nil
+}
+
+// ahead returns who is ahead of a pod.
+func (s *Service) ahead(pod *listed) (out []*queuev1.Ahead) {
+	for _, sh := range s.owned() {
+		if sh.number != pod.shard {
+			continue
+		}
+		sh.mu.Lock()
+		ahead := sh.queue.Ahead(pod.ID)
+		sh.mu.Unlock()
+		for _, a := range ahead[:min(len(ahead), maxPriorities)] {
+			out = append(out, &queuev1.Ahead{Priority: a.Priority, Pods: int32(a.Pods), Namespace: a.Namespace, Name: a.Name})
+		}
+	}
+	return out
 }
 
 // checkUIDs returns what is wrong with the uids of a request.

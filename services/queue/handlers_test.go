@@ -68,6 +68,31 @@ func TestPositionCountsThePodsAhead(t *testing.T) {
 	if diff := cmp.Diff(map[string]int32{"p3": 0, "p1": 1, "p0": 2, "p2": 3}, got); diff != "" {
 		t.Errorf("positions (-want +got):\n%s", diff)
 	}
+
+	// Who they are is told to who asks, at most of 10 pods.
+	uids := slices.Concat([]string{"uid-p2"}, slices.Repeat([]string{"uid-p1"}, 10))
+	for _, asked := range []bool{false, true} {
+		response, err := q.GetPending(t.Context(), &queuev1.GetPendingRequest{Uids: uids, Ahead: asked})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told []string
+		for k, p := range response.GetPods() {
+			for _, a := range p.GetAhead() {
+				told = append(told, fmt.Sprintf("%d: %d of %d, %s", k, a.GetPods(), a.GetPriority(), a.GetName()))
+			}
+		}
+		var want []string
+		if asked {
+			want = []string{"0: 1 of 9, p3", "0: 1 of 5, p1", "0: 1 of 0, p0"}
+			for k := 1; k < 10; k++ {
+				want = append(want, fmt.Sprintf("%d: 1 of 9, p3", k))
+			}
+		}
+		if diff := cmp.Diff(want, told); diff != "" {
+			t.Errorf("asked %v, who is ahead (-want +got):\n%s", asked, diff)
+		}
+	}
 }
 
 func TestGetPendingAnswersInRequestOrderAndLeavesOutTheUnknown(t *testing.T) {

@@ -204,7 +204,9 @@ func (x *ListPendingResponse) GetNextPageToken() string {
 type GetPendingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Their uids, at most 1000.
-	Uids          []string `protobuf:"bytes,1,rep,name=uids,proto3" json:"uids,omitempty"`
+	Uids []string `protobuf:"bytes,1,rep,name=uids,proto3" json:"uids,omitempty"`
+	// Say who is ahead of them; of the first 10 only.
+	Ahead         bool `protobuf:"varint,2,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -244,6 +246,13 @@ func (x *GetPendingRequest) GetUids() []string {
 		return x.Uids
 	}
 	return nil
+}
+
+func (x *GetPendingRequest) GetAhead() bool {
+	if x != nil {
+		return x.Ahead
+	}
+	return false
 }
 
 // GetPendingResponse holds the ones that were found.
@@ -318,7 +327,9 @@ type PendingPod struct {
 	// spec.priority.
 	Priority int32 `protobuf:"varint,11,opt,name=priority,proto3" json:"priority,omitempty"`
 	// When its backoff ends; unset unless in backoff.
-	BackoffUntil  *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=backoff_until,json=backoffUntil,proto3" json:"backoff_until,omitempty"`
+	BackoffUntil *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=backoff_until,json=backoffUntil,proto3" json:"backoff_until,omitempty"`
+	// Who is ahead of it, the highest priority first, at most 10 priorities; empty unless it is active and this was asked for.
+	Ahead         []*Ahead `protobuf:"bytes,13,rep,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -437,6 +448,86 @@ func (x *PendingPod) GetBackoffUntil() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *PendingPod) GetAhead() []*Ahead {
+	if x != nil {
+		return x.Ahead
+	}
+	return nil
+}
+
+// Ahead is the pods of one priority that are ahead of another pod in its shard.
+type Ahead struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Their spec.priority.
+	Priority int32 `protobuf:"varint,1,opt,name=priority,proto3" json:"priority,omitempty"`
+	// How many they are.
+	Pods int32 `protobuf:"varint,2,opt,name=pods,proto3" json:"pods,omitempty"`
+	// metadata.namespace of the first in line among them.
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its metadata.name.
+	Name          string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ahead) Reset() {
+	*x = Ahead{}
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ahead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ahead) ProtoMessage() {}
+
+func (x *Ahead) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ahead.ProtoReflect.Descriptor instead.
+func (*Ahead) Descriptor() ([]byte, []int) {
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Ahead) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *Ahead) GetPods() int32 {
+	if x != nil {
+		return x.Pods
+	}
+	return 0
+}
+
+func (x *Ahead) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Ahead) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // GetShardsRequest is empty.
 type GetShardsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -446,7 +537,7 @@ type GetShardsRequest struct {
 
 func (x *GetShardsRequest) Reset() {
 	*x = GetShardsRequest{}
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[5]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -458,7 +549,7 @@ func (x *GetShardsRequest) String() string {
 func (*GetShardsRequest) ProtoMessage() {}
 
 func (x *GetShardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[5]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -471,7 +562,7 @@ func (x *GetShardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardsRequest.ProtoReflect.Descriptor instead.
 func (*GetShardsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{5}
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{6}
 }
 
 // GetShardsResponse lists the owned shards by number.
@@ -485,7 +576,7 @@ type GetShardsResponse struct {
 
 func (x *GetShardsResponse) Reset() {
 	*x = GetShardsResponse{}
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[6]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +588,7 @@ func (x *GetShardsResponse) String() string {
 func (*GetShardsResponse) ProtoMessage() {}
 
 func (x *GetShardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[6]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +601,7 @@ func (x *GetShardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardsResponse.ProtoReflect.Descriptor instead.
 func (*GetShardsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{6}
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetShardsResponse) GetShards() []*Shard {
@@ -543,7 +634,7 @@ type Shard struct {
 
 func (x *Shard) Reset() {
 	*x = Shard{}
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[7]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +646,7 @@ func (x *Shard) String() string {
 func (*Shard) ProtoMessage() {}
 
 func (x *Shard) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[7]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +659,7 @@ func (x *Shard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shard.ProtoReflect.Descriptor instead.
 func (*Shard) Descriptor() ([]byte, []int) {
-	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{7}
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Shard) GetShard() int32 {
@@ -631,7 +722,7 @@ type WatchBandsRequest struct {
 
 func (x *WatchBandsRequest) Reset() {
 	*x = WatchBandsRequest{}
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[8]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +734,7 @@ func (x *WatchBandsRequest) String() string {
 func (*WatchBandsRequest) ProtoMessage() {}
 
 func (x *WatchBandsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[8]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +747,7 @@ func (x *WatchBandsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchBandsRequest.ProtoReflect.Descriptor instead.
 func (*WatchBandsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{8}
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WatchBandsRequest) GetMember() string {
@@ -677,7 +768,7 @@ type WatchBandsResponse struct {
 
 func (x *WatchBandsResponse) Reset() {
 	*x = WatchBandsResponse{}
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[9]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +780,7 @@ func (x *WatchBandsResponse) String() string {
 func (*WatchBandsResponse) ProtoMessage() {}
 
 func (x *WatchBandsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[9]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +793,7 @@ func (x *WatchBandsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchBandsResponse.ProtoReflect.Descriptor instead.
 func (*WatchBandsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{9}
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatchBandsResponse) GetBands() []*Band {
@@ -725,7 +816,7 @@ type Band struct {
 
 func (x *Band) Reset() {
 	*x = Band{}
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[10]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +828,7 @@ func (x *Band) String() string {
 func (*Band) ProtoMessage() {}
 
 func (x *Band) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[10]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +841,7 @@ func (x *Band) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Band.ProtoReflect.Descriptor instead.
 func (*Band) Descriptor() ([]byte, []int) {
-	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{10}
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Band) GetShard() int32 {
@@ -778,7 +869,7 @@ type ActivateRequest struct {
 
 func (x *ActivateRequest) Reset() {
 	*x = ActivateRequest{}
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[11]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +881,7 @@ func (x *ActivateRequest) String() string {
 func (*ActivateRequest) ProtoMessage() {}
 
 func (x *ActivateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[11]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +894,7 @@ func (x *ActivateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateRequest.ProtoReflect.Descriptor instead.
 func (*ActivateRequest) Descriptor() ([]byte, []int) {
-	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{11}
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ActivateRequest) GetUids() []string {
@@ -824,7 +915,7 @@ type ActivateResponse struct {
 
 func (x *ActivateResponse) Reset() {
 	*x = ActivateResponse{}
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[12]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +927,7 @@ func (x *ActivateResponse) String() string {
 func (*ActivateResponse) ProtoMessage() {}
 
 func (x *ActivateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_queue_v1_queue_proto_msgTypes[12]
+	mi := &file_berth_queue_v1_queue_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +940,7 @@ func (x *ActivateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateResponse.ProtoReflect.Descriptor instead.
 func (*ActivateResponse) Descriptor() ([]byte, []int) {
-	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{12}
+	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ActivateResponse) GetUids() []string {
@@ -870,11 +961,12 @@ const file_berth_queue_v1_queue_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\"m\n" +
 	"\x13ListPendingResponse\x12.\n" +
 	"\x04pods\x18\x01 \x03(\v2\x1a.berth.queue.v1.PendingPodR\x04pods\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"'\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"=\n" +
 	"\x11GetPendingRequest\x12\x12\n" +
-	"\x04uids\x18\x01 \x03(\tR\x04uids\"D\n" +
+	"\x04uids\x18\x01 \x03(\tR\x04uids\x12\x14\n" +
+	"\x05ahead\x18\x02 \x01(\bR\x05ahead\"D\n" +
 	"\x12GetPendingResponse\x12.\n" +
-	"\x04pods\x18\x01 \x03(\v2\x1a.berth.queue.v1.PendingPodR\x04pods\"\xaf\x03\n" +
+	"\x04pods\x18\x01 \x03(\v2\x1a.berth.queue.v1.PendingPodR\x04pods\"\xdc\x03\n" +
 	"\n" +
 	"PendingPod\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
@@ -889,7 +981,13 @@ const file_berth_queue_v1_queue_proto_rawDesc = "" +
 	"\bposition\x18\n" +
 	" \x01(\x05R\bposition\x12\x1a\n" +
 	"\bpriority\x18\v \x01(\x05R\bpriority\x12?\n" +
-	"\rbackoff_until\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\fbackoffUntil\"\x12\n" +
+	"\rbackoff_until\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\fbackoffUntil\x12+\n" +
+	"\x05ahead\x18\r \x03(\v2\x15.berth.queue.v1.AheadR\x05ahead\"i\n" +
+	"\x05Ahead\x12\x1a\n" +
+	"\bpriority\x18\x01 \x01(\x05R\bpriority\x12\x12\n" +
+	"\x04pods\x18\x02 \x01(\x05R\x04pods\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\x12\n" +
 	"\x10GetShardsRequest\"B\n" +
 	"\x11GetShardsResponse\x12-\n" +
 	"\x06shards\x18\x01 \x03(\v2\x15.berth.queue.v1.ShardR\x06shards\"\xca\x01\n" +
@@ -944,7 +1042,7 @@ func file_berth_queue_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_queue_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_queue_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_berth_queue_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_berth_queue_v1_queue_proto_goTypes = []any{
 	(State)(0),                    // 0: berth.queue.v1.State
 	(*ListPendingRequest)(nil),    // 1: berth.queue.v1.ListPendingRequest
@@ -952,41 +1050,43 @@ var file_berth_queue_v1_queue_proto_goTypes = []any{
 	(*GetPendingRequest)(nil),     // 3: berth.queue.v1.GetPendingRequest
 	(*GetPendingResponse)(nil),    // 4: berth.queue.v1.GetPendingResponse
 	(*PendingPod)(nil),            // 5: berth.queue.v1.PendingPod
-	(*GetShardsRequest)(nil),      // 6: berth.queue.v1.GetShardsRequest
-	(*GetShardsResponse)(nil),     // 7: berth.queue.v1.GetShardsResponse
-	(*Shard)(nil),                 // 8: berth.queue.v1.Shard
-	(*WatchBandsRequest)(nil),     // 9: berth.queue.v1.WatchBandsRequest
-	(*WatchBandsResponse)(nil),    // 10: berth.queue.v1.WatchBandsResponse
-	(*Band)(nil),                  // 11: berth.queue.v1.Band
-	(*ActivateRequest)(nil),       // 12: berth.queue.v1.ActivateRequest
-	(*ActivateResponse)(nil),      // 13: berth.queue.v1.ActivateResponse
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(*v1.VerdictCount)(nil),       // 15: berth.filter.v1.VerdictCount
+	(*Ahead)(nil),                 // 6: berth.queue.v1.Ahead
+	(*GetShardsRequest)(nil),      // 7: berth.queue.v1.GetShardsRequest
+	(*GetShardsResponse)(nil),     // 8: berth.queue.v1.GetShardsResponse
+	(*Shard)(nil),                 // 9: berth.queue.v1.Shard
+	(*WatchBandsRequest)(nil),     // 10: berth.queue.v1.WatchBandsRequest
+	(*WatchBandsResponse)(nil),    // 11: berth.queue.v1.WatchBandsResponse
+	(*Band)(nil),                  // 12: berth.queue.v1.Band
+	(*ActivateRequest)(nil),       // 13: berth.queue.v1.ActivateRequest
+	(*ActivateResponse)(nil),      // 14: berth.queue.v1.ActivateResponse
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*v1.VerdictCount)(nil),       // 16: berth.filter.v1.VerdictCount
 }
 var file_berth_queue_v1_queue_proto_depIdxs = []int32{
 	5,  // 0: berth.queue.v1.ListPendingResponse.pods:type_name -> berth.queue.v1.PendingPod
 	5,  // 1: berth.queue.v1.GetPendingResponse.pods:type_name -> berth.queue.v1.PendingPod
 	0,  // 2: berth.queue.v1.PendingPod.state:type_name -> berth.queue.v1.State
-	14, // 3: berth.queue.v1.PendingPod.since:type_name -> google.protobuf.Timestamp
-	15, // 4: berth.queue.v1.PendingPod.verdicts:type_name -> berth.filter.v1.VerdictCount
-	14, // 5: berth.queue.v1.PendingPod.backoff_until:type_name -> google.protobuf.Timestamp
-	8,  // 6: berth.queue.v1.GetShardsResponse.shards:type_name -> berth.queue.v1.Shard
-	11, // 7: berth.queue.v1.WatchBandsResponse.bands:type_name -> berth.queue.v1.Band
-	1,  // 8: berth.queue.v1.QueueService.ListPending:input_type -> berth.queue.v1.ListPendingRequest
-	3,  // 9: berth.queue.v1.QueueService.GetPending:input_type -> berth.queue.v1.GetPendingRequest
-	6,  // 10: berth.queue.v1.QueueService.GetShards:input_type -> berth.queue.v1.GetShardsRequest
-	9,  // 11: berth.queue.v1.QueueService.WatchBands:input_type -> berth.queue.v1.WatchBandsRequest
-	12, // 12: berth.queue.v1.QueueService.Activate:input_type -> berth.queue.v1.ActivateRequest
-	2,  // 13: berth.queue.v1.QueueService.ListPending:output_type -> berth.queue.v1.ListPendingResponse
-	4,  // 14: berth.queue.v1.QueueService.GetPending:output_type -> berth.queue.v1.GetPendingResponse
-	7,  // 15: berth.queue.v1.QueueService.GetShards:output_type -> berth.queue.v1.GetShardsResponse
-	10, // 16: berth.queue.v1.QueueService.WatchBands:output_type -> berth.queue.v1.WatchBandsResponse
-	13, // 17: berth.queue.v1.QueueService.Activate:output_type -> berth.queue.v1.ActivateResponse
-	13, // [13:18] is the sub-list for method output_type
-	8,  // [8:13] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	15, // 3: berth.queue.v1.PendingPod.since:type_name -> google.protobuf.Timestamp
+	16, // 4: berth.queue.v1.PendingPod.verdicts:type_name -> berth.filter.v1.VerdictCount
+	15, // 5: berth.queue.v1.PendingPod.backoff_until:type_name -> google.protobuf.Timestamp
+	6,  // 6: berth.queue.v1.PendingPod.ahead:type_name -> berth.queue.v1.Ahead
+	9,  // 7: berth.queue.v1.GetShardsResponse.shards:type_name -> berth.queue.v1.Shard
+	12, // 8: berth.queue.v1.WatchBandsResponse.bands:type_name -> berth.queue.v1.Band
+	1,  // 9: berth.queue.v1.QueueService.ListPending:input_type -> berth.queue.v1.ListPendingRequest
+	3,  // 10: berth.queue.v1.QueueService.GetPending:input_type -> berth.queue.v1.GetPendingRequest
+	7,  // 11: berth.queue.v1.QueueService.GetShards:input_type -> berth.queue.v1.GetShardsRequest
+	10, // 12: berth.queue.v1.QueueService.WatchBands:input_type -> berth.queue.v1.WatchBandsRequest
+	13, // 13: berth.queue.v1.QueueService.Activate:input_type -> berth.queue.v1.ActivateRequest
+	2,  // 14: berth.queue.v1.QueueService.ListPending:output_type -> berth.queue.v1.ListPendingResponse
+	4,  // 15: berth.queue.v1.QueueService.GetPending:output_type -> berth.queue.v1.GetPendingResponse
+	8,  // 16: berth.queue.v1.QueueService.GetShards:output_type -> berth.queue.v1.GetShardsResponse
+	11, // 17: berth.queue.v1.QueueService.WatchBands:output_type -> berth.queue.v1.WatchBandsResponse
+	14, // 18: berth.queue.v1.QueueService.Activate:output_type -> berth.queue.v1.ActivateResponse
+	14, // [14:19] is the sub-list for method output_type
+	9,  // [9:14] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_berth_queue_v1_queue_proto_init() }
@@ -994,14 +1094,14 @@ func file_berth_queue_v1_queue_proto_init() {
 	if File_berth_queue_v1_queue_proto != nil {
 		return
 	}
-	file_berth_queue_v1_queue_proto_msgTypes[7].OneofWrappers = []any{}
+	file_berth_queue_v1_queue_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_queue_v1_queue_proto_rawDesc), len(file_berth_queue_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -591,7 +591,9 @@ type Pod struct {
 	// Pods are being evicted so that it finds room on nominated_node.
 	Preempting bool `protobuf:"varint,17,opt,name=preempting,proto3" json:"preempting,omitempty"`
 	// It is placed, and being evicted so that another pod finds room.
-	Victim        bool `protobuf:"varint,18,opt,name=victim,proto3" json:"victim,omitempty"`
+	Victim bool `protobuf:"varint,18,opt,name=victim,proto3" json:"victim,omitempty"`
+	// Who is ahead of it in its shard, the highest priority first, at most 10 priorities; only of an active pod that is explained.
+	Ahead         []*Ahead `protobuf:"bytes,19,rep,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -752,6 +754,86 @@ func (x *Pod) GetVictim() bool {
 	return false
 }
 
+func (x *Pod) GetAhead() []*Ahead {
+	if x != nil {
+		return x.Ahead
+	}
+	return nil
+}
+
+// Ahead is the pods of one priority that are ahead of another pod in its shard.
+type Ahead struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Their spec.priority.
+	Priority int32 `protobuf:"varint,1,opt,name=priority,proto3" json:"priority,omitempty"`
+	// How many they are.
+	Pods int32 `protobuf:"varint,2,opt,name=pods,proto3" json:"pods,omitempty"`
+	// metadata.namespace of the first in line among them.
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its metadata.name.
+	Name          string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ahead) Reset() {
+	*x = Ahead{}
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ahead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ahead) ProtoMessage() {}
+
+func (x *Ahead) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ahead.ProtoReflect.Descriptor instead.
+func (*Ahead) Descriptor() ([]byte, []int) {
+	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Ahead) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *Ahead) GetPods() int32 {
+	if x != nil {
+		return x.Pods
+	}
+	return 0
+}
+
+func (x *Ahead) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Ahead) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // Verdict is a reason against nodes.
 type Verdict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -773,7 +855,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[7]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +867,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[7]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +880,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{7}
+	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Verdict) GetPlugin() string {
@@ -856,7 +938,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[8]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -868,7 +950,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[8]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -881,7 +963,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{8}
+	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Resource) GetName() string {
@@ -923,7 +1005,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[9]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1017,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_model_proto_msgTypes[9]
+	mi := &file_berth_scheduling_v1_model_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1030,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{9}
+	return file_berth_scheduling_v1_model_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Node) GetName() string {
@@ -1046,7 +1128,7 @@ const file_berth_scheduling_v1_model_proto_rawDesc = "" +
 	"\x06active\x18\x02 \x01(\x05R\x06active\x12\x18\n" +
 	"\abackoff\x18\x03 \x01(\x05R\abackoff\x12$\n" +
 	"\runschedulable\x18\x04 \x01(\x05R\runschedulable\x12\x1b\n" +
-	"\tin_flight\x18\x05 \x01(\x05R\binFlight\"\xc8\x04\n" +
+	"\tin_flight\x18\x05 \x01(\x05R\binFlight\"\xfa\x04\n" +
 	"\x03Pod\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -1068,7 +1150,13 @@ const file_berth_scheduling_v1_model_proto_rawDesc = "" +
 	"\n" +
 	"preempting\x18\x11 \x01(\bR\n" +
 	"preempting\x12\x16\n" +
-	"\x06victim\x18\x12 \x01(\bR\x06victim\"\xbe\x01\n" +
+	"\x06victim\x18\x12 \x01(\bR\x06victim\x120\n" +
+	"\x05ahead\x18\x13 \x03(\v2\x1a.berth.scheduling.v1.AheadR\x05ahead\"i\n" +
+	"\x05Ahead\x12\x1a\n" +
+	"\bpriority\x18\x01 \x01(\x05R\bpriority\x12\x12\n" +
+	"\x04pods\x18\x02 \x01(\x05R\x04pods\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\xbe\x01\n" +
 	"\aVerdict\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
@@ -1116,7 +1204,7 @@ func file_berth_scheduling_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_scheduling_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_scheduling_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_berth_scheduling_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_berth_scheduling_v1_model_proto_goTypes = []any{
 	(PodState)(0),                 // 0: berth.scheduling.v1.PodState
 	(*Version)(nil),               // 1: berth.scheduling.v1.Version
@@ -1126,29 +1214,31 @@ var file_berth_scheduling_v1_model_proto_goTypes = []any{
 	(*Shard)(nil),                 // 5: berth.scheduling.v1.Shard
 	(*QueueDepth)(nil),            // 6: berth.scheduling.v1.QueueDepth
 	(*Pod)(nil),                   // 7: berth.scheduling.v1.Pod
-	(*Verdict)(nil),               // 8: berth.scheduling.v1.Verdict
-	(*Resource)(nil),              // 9: berth.scheduling.v1.Resource
-	(*Node)(nil),                  // 10: berth.scheduling.v1.Node
-	nil,                           // 11: berth.scheduling.v1.Node.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*Ahead)(nil),                 // 8: berth.scheduling.v1.Ahead
+	(*Verdict)(nil),               // 9: berth.scheduling.v1.Verdict
+	(*Resource)(nil),              // 10: berth.scheduling.v1.Resource
+	(*Node)(nil),                  // 11: berth.scheduling.v1.Node
+	nil,                           // 12: berth.scheduling.v1.Node.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_berth_scheduling_v1_model_proto_depIdxs = []int32{
 	1,  // 0: berth.scheduling.v1.Member.version:type_name -> berth.scheduling.v1.Version
 	4,  // 1: berth.scheduling.v1.Member.range:type_name -> berth.scheduling.v1.NodeRange
-	12, // 2: berth.scheduling.v1.Member.started:type_name -> google.protobuf.Timestamp
+	13, // 2: berth.scheduling.v1.Member.started:type_name -> google.protobuf.Timestamp
 	6,  // 3: berth.scheduling.v1.Shard.depth:type_name -> berth.scheduling.v1.QueueDepth
 	0,  // 4: berth.scheduling.v1.Pod.state:type_name -> berth.scheduling.v1.PodState
-	12, // 5: berth.scheduling.v1.Pod.since:type_name -> google.protobuf.Timestamp
-	8,  // 6: berth.scheduling.v1.Pod.verdicts:type_name -> berth.scheduling.v1.Verdict
-	9,  // 7: berth.scheduling.v1.Pod.requests:type_name -> berth.scheduling.v1.Resource
-	9,  // 8: berth.scheduling.v1.Node.allocatable:type_name -> berth.scheduling.v1.Resource
-	9,  // 9: berth.scheduling.v1.Node.requested:type_name -> berth.scheduling.v1.Resource
-	11, // 10: berth.scheduling.v1.Node.labels:type_name -> berth.scheduling.v1.Node.LabelsEntry
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	13, // 5: berth.scheduling.v1.Pod.since:type_name -> google.protobuf.Timestamp
+	9,  // 6: berth.scheduling.v1.Pod.verdicts:type_name -> berth.scheduling.v1.Verdict
+	10, // 7: berth.scheduling.v1.Pod.requests:type_name -> berth.scheduling.v1.Resource
+	8,  // 8: berth.scheduling.v1.Pod.ahead:type_name -> berth.scheduling.v1.Ahead
+	10, // 9: berth.scheduling.v1.Node.allocatable:type_name -> berth.scheduling.v1.Resource
+	10, // 10: berth.scheduling.v1.Node.requested:type_name -> berth.scheduling.v1.Resource
+	12, // 11: berth.scheduling.v1.Node.labels:type_name -> berth.scheduling.v1.Node.LabelsEntry
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_berth_scheduling_v1_model_proto_init() }
@@ -1163,7 +1253,7 @@ func file_berth_scheduling_v1_model_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_scheduling_v1_model_proto_rawDesc), len(file_berth_scheduling_v1_model_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
