@@ -100,8 +100,8 @@ func (b *berth) stop() {
 	_ = b.process.Wait() // how it ended is not what is tested here
 }
 
-// post calls an RPC of the gateway, again while it is not ready.
-func (b *berth) post(path string, request any) error {
+// post calls an RPC of the gateway, again while it is not ready, and decodes its answer.
+func (b *berth) post(path string, request, answer any) error {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return err
@@ -113,29 +113,67 @@ func (b *berth) post(path string, request any) error {
 		if err != nil {
 			return err
 		}
-		answer, err := io.ReadAll(response.Body)
+		text, err := io.ReadAll(response.Body)
 		response.Body.Close()
 		switch {
 		case err != nil:
 			return err
 		case response.StatusCode == http.StatusOK:
-			return nil
+			return json.Unmarshal(text, answer)
 		case response.StatusCode != http.StatusServiceUnavailable || time.Now().After(until):
-			return fmt.Errorf("%s: %s: %s", path, response.Status, answer)
+			return fmt.Errorf("%s: %s: %s", path, response.Status, text)
 		}
 	}
+}
+
+// get gets what the gateway serves at a path.
+func (b *berth) get(path string, answer any) error {
+	response, err := http.Get("http://" + b.http + path)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", path, response.Status)
+	}
+	return json.NewDecoder(response.Body).Decode(answer)
 }
 
 // apply applies manifests, a thousand at a time.
 func (b *berth) apply(manifests ...string) error {
 	for len(manifests) > 0 {
 		n := min(len(manifests), 1000)
-		if err := b.post("/v1/apply", map[string]any{"manifests": strings.Join(manifests[:n], "---\n")}); err != nil {
+		if err := b.post("/v1/apply", map[string]any{"manifests": strings.Join(manifests[:n], "---\n")}, &struct{}{}); err != nil {
 			return err
 		}
 		manifests = manifests[n:]
 	}
 	return nil
+}
+
+// settle waits until all pods are placed but so many, which cannot be.
+func (b *berth) settle(pending int) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for until := time.Now().Add(patience); ; <-tick.C {
+		var status struct {
+			Pods   struct{ Pending, Assumed int }
+			Shards []struct{ Depth struct{ Unschedulable int } }
+		}
+		if err := b.get("/v1/status", &status); err != nil {
+			return err
+		}
+		parked := 0
+		for _, shard := range status.Shards {
+			parked += shard.Depth.Unschedulable
+		}
+		if status.Pods.Pending == pending && status.Pods.Assumed == 0 && parked == pending {
+			return nil
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("the cluster does not come to rest with %d pending pods: %+v", pending, status)
+		}
+	}
 }
 
 // node is the manifest of a node with 16 CPU and 64 GiB.
@@ -156,6 +194,9 @@ func pod(namespace, name string, priority int, requests string, spec ...string) 
 	}
 	return text + "  containers:\n  - name: main\n    image: example\n    resources:\n      requests: {" + requests + "}\n"
 }
+
+// unplaceable is how many pods of the fleet fit nowhere.
+const unplaceable = 12
 
 // fleet is 300 nodes in three zones, one of them with devices and some cordoned, and pods of different sizes, of which some fit nowhere.
 func fleet() []string {

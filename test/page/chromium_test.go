@@ -62,6 +62,7 @@ func startBrowser(path string) (context.Context, context.CancelFunc, error) {
 		chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
 		chromedp.Flag("lang", "en"),
+		chromedp.Flag("enable-precise-memory-info", true),
 	)
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	browser, closeBrowser := chromedp.NewContext(allocator)

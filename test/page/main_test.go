@@ -10,6 +10,7 @@ import (
 
 var (
 	update = flag.Bool("update", false, "write the pictures of docs/images")
+	many   = flag.Int("nodes", 12_000, "how many nodes there are where several share a cell of the map; more than 6000")
 	built  = flag.String("berth", "", "the binary to test (default: one that is built from the repository)")
 )
 
@@ -56,6 +57,9 @@ func runTests(m *testing.M) (code int, err error) {
 	defer shared.stop()
 	if err := shared.apply(fleet()...); err != nil {
 		return 1, fmt.Errorf("apply the fleet: %w", err)
+	}
+	if err := shared.settle(unplaceable); err != nil {
+		return 1, err
 	}
 	return m.Run(), nil
 }

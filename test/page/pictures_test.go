@@ -47,6 +47,13 @@ func TestThePicturesOfTheDocsAreThere(t *testing.T) {
 			p.click("#whatif .primary")
 			p.await("the outcome", `document.querySelector("#outcome .cause")`)
 		}},
+		{"page-capacity", "#/capacity/shop/web-000", "light", 1280, 800, `document.querySelector("#outcome .cause")`, nil},
+		{"page-compare", "#/compare", "light", 1280, 900, `true`, func(p *tab) {
+			p.click("#example-configuration")
+			p.click("#everything")
+			p.click("#whatif .primary")
+			p.await("the outcome", `document.querySelector("#outcome .cause")`)
+		}},
 		{"page-cluster-phone", "", "light", 375, 812, members, nil},
 		{"page-pod-phone", "#/pods/ml/huge-0", "dark", 375, 812, explained, nil},
 	}

@@ -57,8 +57,19 @@ export const podLink = (pod, text = pod) => link(text, "pods", ...pod.split("/")
 // fitsLink links to the map of where a pod fits.
 export const fitsLink = (pod, text) => link(text, "fits", ...pod.split("/"));
 
+// capacityLink links to how many more of a pod fit.
+export const capacityLink = (pod, text) => link(text, "capacity", ...pod.split("/"));
+
 // say shows a text in an element that is hidden while there is none.
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
   element.hidden = text === "";
+}
+
+// markCurrent marks the links of the page that lead to what is shown: those whose data-<key> is this name.
+export function markCurrent(key, name) {
+  for (const link of document.querySelectorAll(`nav [data-${key}]`)) {
+    if (link.dataset[key] === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
 }

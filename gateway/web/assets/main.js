@@ -4,19 +4,21 @@
 //   #/              the cluster        #/nodes/NAME    one node
 //   #/pods          pending pods       #/pods/NS/NAME  why a pod is where it is
 //   #/fits/NS/NAME  the map of where a pod fits
-//   #/whatif        what if
+//   #/whatif        what would happen if        #/compare  two configurations
+//   #/capacity      how many more of a pod fit  #/capacity/NS/NAME  of this pod
 
 import { session, signIn } from "./api.js";
 import { cluster, colourBy, showNode, status, wireCluster } from "./cluster.js";
-import { byId } from "./dom.js";
+import { byId, markCurrent } from "./dom.js";
 import { follow } from "./placements.js";
 import { explain, explainAgain, forget, pods, wirePods } from "./pods.js";
-import { wireWhatif } from "./whatif.js";
+import { question, wireWhatif } from "./whatif.js";
 
 const idle = { start() {}, stop() {} };
 const views = { cluster, pods, whatif: idle };
 
 let view = "";
+let current = false; // whether what is shown is kept current
 let watching = new AbortController();
 
 // go opens a view by its route.
@@ -36,7 +38,10 @@ function route(by) {
       focus(by, rest.length === 2 ? byId("explain-title") : null);
       return;
     case "whatif":
+    case "capacity":
+    case "compare":
       show("whatif");
+      question(name, rest.length === 2 ? rest.join("/") : "");
       focus(by);
       return;
     case "fits":
@@ -65,12 +70,9 @@ function show(name) {
   views[view]?.stop();
   view = name;
   for (const key of Object.keys(views)) byId(key).hidden = key !== name;
-  for (const link of document.querySelectorAll("nav a")) {
-    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
+  markCurrent("view", name);
   document.title = `${byId(name).querySelector("h1").textContent} · Berth`;
-  if (!document.hidden) views[name].start();
+  if (current) views[name].start();
 }
 
 function focus(by, heading) {
@@ -79,6 +81,7 @@ function focus(by, heading) {
 
 // resume starts what keeps the page current; pause stops it, so that a page that nobody sees asks nothing.
 function resume() {
+  current = true;
   watching = new AbortController();
   status.start();
   views[view].start();
@@ -86,6 +89,7 @@ function resume() {
 }
 
 function pause() {
+  current = false;
   watching.abort();
   status.stop();
   views[view].stop();

@@ -1,7 +1,7 @@
 // The view of pods: those that are pending, and why one is where it is.
 
 import { call, code } from "./api.js";
-import { byId, el, fill, fitsLink, nodeLink, podLink, say, table } from "./dom.js";
+import { byId, capacityLink, el, fill, fitsLink, nodeLink, podLink, say, table } from "./dom.js";
 import { number, quantity, resources, seconds, state, version } from "./format.js";
 import { split } from "./cluster.js";
 import { Poller, report } from "./live.js";
@@ -77,7 +77,8 @@ function explanation(answer) {
   return [
     el("p", { class: "cause" }, answer.summary),
     facts(answer),
-    el("p", {}, fitsLink(`${pod.namespace}/${pod.name}`, "Show on the map where it fits")),
+    el("p", {}, fitsLink(`${pod.namespace}/${pod.name}`, "Show on the map where it fits"), " · ",
+      capacityLink(`${pod.namespace}/${pod.name}`, "How many more like it fit")),
     ...part("What is in the way", answer.rejected, (verdicts) =>
       table("Rejected, each node once, by the first plugin that does", ["plugin", "reason", "#nodes", "such as"], verdicts.map(verdictRow),
         ["in all", `of ${number(nodes)}, ${number(feasible)} being feasible`, number(rejected), ""])),
@@ -120,12 +121,13 @@ function facts(answer) {
     rows.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
-const verdictRow = (v) => [
+// verdictRow is a row of a table of verdicts.
+export const verdictRow = (v) => [
   v.plugin, v.reason + (v.unresolvable ? " (removing pods would not help)" : ""), number(v.nodes), listed(v.examples.map(nodeLink)),
 ];
 
-// listed puts commas between nodes.
-const listed = (nodes) => nodes.flatMap((node, i) => (i === 0 ? [node] : [", ", node]));
+// listed puts commas between elements.
+export const listed = (nodes) => nodes.flatMap((node, i) => (i === 0 ? [node] : [", ", node]));
 
 const obstacle = (o) =>
   el("li", {}, o.detail || o.reason, el("span", { class: "quiet" }, ` (${o.plugin}${o.shortfall ? `: ${lack(o.shortfall)}` : ""})`));

@@ -1,22 +1,45 @@
-// The view that asks what would happen if.
+// The view of questions that are tried on a copy of the cluster: what would happen if, how many more of a pod fit, and how two
+// configurations differ.
 
 import { call } from "./api.js";
-import { byId, el, fill, nodeLink, podLink, say, table } from "./dom.js";
-import { number, percent, quantity, share, version } from "./format.js";
+import { changes } from "./changes.js";
+import { split } from "./cluster.js";
+import { byId, el, fill, markCurrent, say } from "./dom.js";
+import { clearViolations, showViolations } from "./fields.js";
 import { report } from "./live.js";
+import { capacityOutcome, compareOutcome, whatifOutcome } from "./outcomes.js";
 
-const most = 200; // outcomes that are listed
+const form = byId("whatif-form");
+const checked = (id) => byId(id).checked;
+const count = (id) => Number(byId(id).value);
 
-// kinds are the changes that the form offers, with how they are asked for.
-const kinds = {
-  add: { title: "add nodes like", change: (node, count) => ({ addNodes: { like: node, count } }) },
-  remove: { title: "remove node", change: (node) => ({ removeNode: node }) },
-  cordon: { title: "cordon node", change: (node) => ({ cordon: node }) },
-  uncordon: { title: "uncordon node", change: (node) => ({ uncordon: node }) },
-  drain: { title: "drain node", change: (node) => ({ drain: node }) },
+// questions are what can be asked, by the name of their route: the request of the form, and what its answer looks like.
+const questions = {
+  whatif: {
+    request: () => ({
+      changes: changes(), manifests: byId("manifests").value, times: count("times"),
+      pending: checked("pending-too"), noPreemption: checked("no-preemption"), summaryOnly: checked("summary-only"),
+    }),
+    show: whatifOutcome,
+  },
+  capacity: {
+    request() {
+      const pod = byId("like").value.trim();
+      const [namespace, name] = pod ? split(pod) : ["", ""];
+      return { namespace, name, manifest: byId("manifests").value, changes: changes(), limit: count("limit") };
+    },
+    show: capacityOutcome,
+  },
+  compare: {
+    request: () => ({
+      configuration: byId("one").value, other: byId("two").value,
+      manifests: byId("manifests").value, times: count("times"), everything: checked("everything"),
+    }),
+    show: compareOutcome,
+  },
 };
 
-const example = `apiVersion: v1
+const examplePod = `apiVersion: v1
 kind: Pod
 metadata:
   name: example
@@ -30,104 +53,70 @@ spec:
         memory: 4Gi
 `;
 
-function addChange() {
-  const kind = el("select", { "aria-label": "Change" },
-    Object.entries(kinds).map(([key, { title }]) => el("option", { value: key }, title)));
-  const node = el("input", {
-    "aria-label": "Node", placeholder: "node", required: true, autocomplete: "off", autocapitalize: "off", spellcheck: "false",
-  });
-  const count = el("input", { "aria-label": "How many", type: "number", min: "1", max: "10000", value: "1", inputmode: "numeric" });
-  const remove = el("button", { type: "button", "aria-label": "Remove this change" }, "×");
-  const row = el("li", { class: "row" }, kind, node, count, remove);
-  kind.addEventListener("change", () => { count.hidden = kind.value !== "add"; });
-  remove.addEventListener("click", () => {
-    row.remove();
-    byId("add-change").focus();
-  });
-  byId("changes").append(row);
-  node.focus();
-}
+const exampleConfiguration = `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+  pluginConfig:
+  - name: NodeResourcesFit
+    args:
+      scoringStrategy:
+        type: MostAllocated
+        resources:
+        - {name: cpu, weight: 1}
+        - {name: memory, weight: 1}
+`;
 
-function changes() {
-  return [...byId("changes").children].map((row) => {
-    const [kind, node, count] = row.querySelectorAll("select, input");
-    return kinds[kind.value].change(node.value.trim(), Number(count.value));
-  });
+let current = "";
+let asking = new AbortController();
+
+// question shows what a question asks for. With a pod, namespace/name, how many more of it fit is asked at once.
+export function question(name, pod = "") {
+  if (name !== current) {
+    current = name;
+    asking.abort();
+    markCurrent("question", name);
+    for (const part of form.querySelectorAll("[data-questions]")) part.hidden = !part.dataset.questions.split(" ").includes(name);
+    clearViolations(form);
+    say(byId("whatif-problem"), "");
+    fill(byId("outcome"), el("p", {}, "Nothing has been tried yet."));
+  }
+  if (!pod) return;
+  byId("like").value = pod;
+  byId("manifests").value = "";
+  ask();
 }
 
 async function ask() {
+  asking.abort();
+  asking = new AbortController();
+  const { signal } = asking;
+  const { request, show } = questions[current];
   const body = byId("outcome");
   body.setAttribute("aria-busy", "true");
+  clearViolations(form);
   say(byId("whatif-problem"), "");
   fill(body, el("p", {}, "Trying it …"));
   try {
-    const answer = await call("v1/whatif", {
-      body: {
-        changes: changes(),
-        manifests: byId("manifests").value,
-        times: Number(byId("times").value),
-        pending: byId("pending-too").checked,
-        noPreemption: byId("no-preemption").checked,
-      },
-    });
-    fill(body, outcome(answer));
+    const answer = await call(`v1/${current}`, { body: request(), signal });
+    fill(body, show(answer));
     byId("outcome-title").focus();
   } catch (err) {
+    if (signal.aborted) return;
     fill(body);
-    report(err, byId("whatif-problem"));
+    const wrong = err.violations ?? [];
+    const elsewhere = showViolations(form, wrong);
+    if (wrong.length === 0 || elsewhere.length > 0) report(Object.assign(err, { violations: elsewhere }), byId("whatif-problem"));
   } finally {
-    body.removeAttribute("aria-busy");
+    if (!signal.aborted) body.removeAttribute("aria-busy");
   }
 }
 
-function outcome(answer) {
-  const { outcomes, before, after } = answer;
-  return [
-    el("p", { class: "cause" }, `${number(answer.placed)} pods would be placed, ${number(answer.unplaced)} not.`),
-    outcomes.length > 0 && table("What would become of each pod, in the order of the attempts", ["@pod", "@node", "remarks"],
-      outcomes.slice(0, most).map((o) => [podLink(`${o.namespace}/${o.name}`), o.node ? nodeLink(o.node) : "none", remarks(o)])),
-    outcomes.length > most && el("p", {}, `These are the first ${number(most)} of ${number(outcomes.length)}.`),
-    before && after && table("The cluster", ["", "#before", "#after"], [
-      ["nodes", number(before.nodes), number(after.nodes)],
-      ["pods placed", number(before.pods), number(after.pods)],
-      ...after.zones.map((z) => [`pods in ${z.zone || "no zone"}`, pods(before, z.zone), pods(after, z.zone)]),
-      ...after.resources.flatMap(({ name }) => [
-        [`${name} asked for`, use(before, name), use(after, name)],
-        [`${name} of the fullest node`, fullest(before, name), fullest(after, name)],
-      ]),
-    ]),
-    el("p", {}, `Tried on a copy of version ${version(answer.version)}.`),
-  ];
-}
-
-// remarks are what there is to say of a pod beside its node.
-function remarks(o) {
-  return [
-    o.from && ["It was on ", nodeLink(o.from), ". "],
-    o.message,
-    o.victims.length > 0 && ["Evicted for it: ", o.victims.flatMap((pod, i) => [i > 0 && ", ", podLink(pod)]), "."],
-  ].flat(2);
-}
-
-const resource = (utilization, name) => utilization.resources.find((r) => r.name === name);
-
-function use(utilization, name) {
-  const r = resource(utilization, name);
-  return r ? `${share(r.requested, r.allocatable)} of ${quantity(name, r.allocatable)}` : "–";
-}
-
-function fullest(utilization, name) {
-  const r = resource(utilization, name);
-  return r ? percent(r.maxPermille) : "–";
-}
-
-const pods = (utilization, zone) => number(utilization.zones.find((z) => z.zone === zone)?.pods ?? 0);
-
 // wireWhatif makes the form of the view work.
 export function wireWhatif() {
-  byId("add-change").addEventListener("click", addChange);
-  byId("example").addEventListener("click", () => { byId("manifests").value = example; });
-  byId("whatif-form").addEventListener("submit", (event) => {
+  byId("example").addEventListener("click", () => { byId("manifests").value = examplePod; });
+  byId("example-configuration").addEventListener("click", () => { byId("two").value = exampleConfiguration; });
+  form.addEventListener("submit", (event) => {
     event.preventDefault();
     ask();
   });
