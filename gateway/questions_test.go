@@ -222,14 +222,14 @@ func TestWrongQuestionsNameTheField(t *testing.T) {
 		return &schedulingv1.WhatIfRequest{Changes: []*schedulingv1.Change{c}}
 	}
 	for field, req := range map[string]*schedulingv1.WhatIfRequest{
-		"changes":              {},
-		"changes[0].change":    change(&schedulingv1.Change{}),
-		"changes[0].cordon":    change(&schedulingv1.Change{Change: &schedulingv1.Change_Cordon{Cordon: "nobody"}}),
-		"changes[0].add_nodes": change(&schedulingv1.Change{Change: &schedulingv1.Change_AddNodes{AddNodes: &schedulingv1.AddNodes{Count: 3}}}),
-		"changes[0].drain":     change(&schedulingv1.Change{Change: &schedulingv1.Change_Drain{Drain: "nobody"}}),
-		"configuration":        change(&schedulingv1.Change{Change: &schedulingv1.Change_Configuration{Configuration: "kind: Nothing"}}),
-		"manifests":            {Manifests: "kind: ConfigMap"},
-		"times":                {Manifests: deployment, Times: -1},
+		"changes":                  {},
+		"changes[0].change":        change(&schedulingv1.Change{}),
+		"changes[0].cordon":        change(&schedulingv1.Change{Change: &schedulingv1.Change_Cordon{Cordon: "nobody"}}),
+		"changes[0].add_nodes":     change(&schedulingv1.Change{Change: &schedulingv1.Change_AddNodes{AddNodes: &schedulingv1.AddNodes{Count: 3}}}),
+		"changes[0].drain":         change(&schedulingv1.Change{Change: &schedulingv1.Change_Drain{Drain: "nobody"}}),
+		"changes[0].configuration": change(&schedulingv1.Change{Change: &schedulingv1.Change_Configuration{Configuration: "kind: Nothing"}}),
+		"manifests":                {Manifests: "kind: ConfigMap"},
+		"times":                    {Manifests: deployment, Times: -1},
 	} {
 		_, err := b.client.WhatIf(b.ctx, req)
 		if status.Code(err) != codes.InvalidArgument || !namesField(err, field) {

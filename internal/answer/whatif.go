@@ -238,7 +238,7 @@ func (c *changes) one(change *schedulingv1.Change) (field string, err error) {
 	case *schedulingv1.Change_Drain:
 		return "drain", c.drain(x.Drain)
 	case *schedulingv1.Change_Configuration:
-		set, notes, err := settings(c.w, "configuration", x.Configuration)
+		set, notes, err := whatif.Configured(c.w.State().Settings, []byte(x.Configuration))
 		if err != nil {
 			return "configuration", err
 		}

@@ -110,11 +110,11 @@ func (w *World) under(settings cluster.Settings, pods []cluster.PodID, o PlaceOp
 func Configured(settings cluster.Settings, configuration []byte) (cluster.Settings, []string, error) {
 	cfg, err := config.Decode(configuration)
 	if err != nil {
-		return cluster.Settings{}, nil, fmt.Errorf("configuration: %w", err)
+		return cluster.Settings{}, nil, err
 	}
 	completed, err := config.Complete(cfg)
 	if err != nil {
-		return cluster.Settings{}, nil, fmt.Errorf("configuration: %w", err)
+		return cluster.Settings{}, nil, err
 	}
 	settings.Profiles = completed.Profiles
 	settings.InitialBackoffSeconds = *completed.Config.PodInitialBackoffSeconds
