@@ -61,10 +61,11 @@ const (
 	methodBusyFor = 250 * time.Millisecond
 )
 
-// gates has a Gate for each unary method, so that calls that wait for etcd do not hold up those that read memory. Health
-// passes: who asks for it would take a refusal for illness.
+// gates has a Gate for each unary method, so that calls that wait for etcd do not hold up those that read memory. A large
+// answer leaves it encoded, and counted as unread. Health passes: who asks for it would take a refusal for illness.
 type gates struct {
 	byMethod sync.Map // *Gate by full method; unknown methods do not get here
+	unread   *unread
 }
 
 func (g *gates) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -80,5 +81,9 @@ func (g *gates) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		return nil, err
 	}
 	defer leave()
-	return handler(ctx, req)
+	answer, err := handler(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return g.unread.count(ctx, answer)
 }

@@ -14,6 +14,9 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	protocodec "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -24,11 +27,12 @@ import (
 // A handler may return an error from [Error] or [Invalid], which reaches the client as it is, or a plain error:
 // context.Canceled and context.DeadlineExceeded get their codes, anything else becomes INTERNAL without detail,
 // and the detail is logged. A unary handler always has a deadline, and of each method at most 16 calls run and 128 wait;
-// more are refused with RESOURCE_EXHAUSTED (QUEUE_FULL). The context of a stream ends when the server
-// starts to drain; its handler should then return ctx.Err().
+// more are refused with RESOURCE_EXHAUSTED (QUEUE_FULL), and so is an answer while clients have not read 64 MiB of others, or its
+// own 16 MiB. The context of a stream ends when the server starts to drain; its handler should then return ctx.Err().
 type Server struct {
 	grpc     *grpc.Server
 	health   *Health
+	unread   *unread
 	log      *slog.Logger
 	name     string
 	drainFor time.Duration
@@ -80,6 +84,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		opt(&o)
 	}
 	s := &Server{health: newHealth(), log: cfg.Log.With("role", name), name: name, drainFor: o.drainFor}
+	s.unread = newUnread(s.log)
 	s.draining, s.endStreams = context.WithCancel(context.Background())
 
 	metrics := serverMetrics(cfg.Metrics)
@@ -117,17 +122,19 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		}),
 		grpc.WaitForHandlers(true), // so that Serve owns every handler's goroutine
 	}
+	transport := insecure.NewCredentials()
 	if cfg.TLS != nil {
+		transport = credentials.NewTLS(cfg.TLS.Server)
 		// Behind the interceptors above: refused calls are counted and logged like all that fail.
 		allowed := &access{role: cfg.TLS.Role, callers: o.callers}
-		serverOptions = append(serverOptions, grpc.Creds(credentials.NewTLS(cfg.TLS.Server)),
-			grpc.ChainUnaryInterceptor(allowed.unary), grpc.ChainStreamInterceptor(allowed.stream))
+		serverOptions = append(serverOptions, grpc.ChainUnaryInterceptor(allowed.unary), grpc.ChainStreamInterceptor(allowed.stream))
 	}
 	if o.guardUnary != nil {
 		serverOptions = append(serverOptions, grpc.ChainUnaryInterceptor(o.guardUnary), grpc.ChainStreamInterceptor(o.guardStream))
 	}
 	// Behind access and guard, so that who may not call takes nobody's place.
-	serverOptions = append(serverOptions, grpc.ChainUnaryInterceptor(new(gates).unary))
+	serverOptions = append(serverOptions, grpc.ChainUnaryInterceptor((&gates{unread: s.unread}).unary),
+		grpc.Creds(unreadCredentials{transport, s.unread}), grpc.ForceServerCodecV2(answerCodec{encoding.GetCodecV2(protocodec.Name)}))
 	if cfg.Trace != nil {
 		serverOptions = append(serverOptions, grpc.StatsHandler(otelgrpc.NewServerHandler(
 			otelgrpc.WithTracerProvider(cfg.Trace), otelgrpc.WithPropagators(propagation.TraceContext{}))))

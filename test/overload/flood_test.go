@@ -2,11 +2,13 @@ package overload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
@@ -21,6 +24,7 @@ import (
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/berthtest"
 )
 
 const (
@@ -98,10 +102,7 @@ func (r *run) calls() map[string]func(ctx context.Context, caller int) error {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	address := map[string]string{}
-	for _, m := range s.GetMembers() {
-		address[m.GetId()] = m.GetAddress()
-	}
+	address := r.addresses()
 	gateway, binder, filter, queue := r.dial(address["gateway-0"]), r.dial(address["binder-0"]), r.dial(address["filter-worker-0"]), r.dial(address["queue-0"])
 	watching, cancel := context.WithCancel(r.context())
 	defer cancel()
@@ -152,11 +153,67 @@ func (r *run) calls() map[string]func(ctx context.Context, caller int) error {
 	}
 }
 
-func (r *run) dial(address string) []*grpc.ClientConn {
+// leaveUnread has clients ask the gateway and a queue for pages and read none, until they are refused for that. It fails the test
+// if another client is not answered meanwhile.
+func (r *run) leaveUnread() {
+	r.t.Helper()
+	window := []grpc.DialOption{grpc.WithStaticStreamWindowSize(64 << 10), grpc.WithStaticConnWindowSize(64 << 10)}
+	address := r.addresses()
+	for _, page := range []struct {
+		of, method      string
+		request, answer proto.Message
+	}{
+		{"gateway-0", schedulingv1.SchedulingService_ListPods_FullMethodName, &schedulingv1.ListPodsRequest{PageSize: 500}, &schedulingv1.ListPodsResponse{}},
+		{"queue-0", queuev1.QueueService_ListPending_FullMethodName, &queuev1.ListPendingRequest{PageSize: 500}, &queuev1.ListPendingResponse{}},
+	} {
+		for _, conn := range r.dial(address[page.of], window...)[:connections-1] { // that leaves a share of the bound
+			defer conn.Close()
+			asked := 0
+			berthtest.Await(r.t, *within, "a client that reads nothing to be refused", func(ctx context.Context) error {
+				for range 20 {
+					stream, err := conn.NewStream(r.context(), &grpc.StreamDesc{ServerStreams: true}, page.method)
+					if err != nil {
+						return err
+					}
+					if err := errors.Join(stream.SendMsg(page.request), stream.CloseSend()); err != nil {
+						return err
+					}
+					asked++
+				}
+				err := conn.Invoke(ctx, page.method, page.request, page.answer)
+				if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "not read") {
+					return nil
+				}
+				return fmt.Errorf("asked %d times: %v", asked, err)
+			})
+			r.say("%s refused a client that had asked %d times and read nothing", page.of, asked)
+		}
+		other := rpc.Patient(r.dial(address[page.of])[0])
+		if err := other.Invoke(r.context(), page.method, page.request, page.answer); err != nil {
+			r.t.Errorf("%s, beside clients that read nothing: %v", page.method, err)
+		}
+	}
+}
+
+// addresses returns where each member listens.
+func (r *run) addresses() map[string]string {
+	r.t.Helper()
+	s, err := r.client.GetStatus(r.context(), &schedulingv1.GetStatusRequest{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	address := map[string]string{}
+	for _, m := range s.GetMembers() {
+		address[m.GetId()] = m.GetAddress()
+	}
+	return address
+}
+
+func (r *run) dial(address string, opts ...grpc.DialOption) []*grpc.ClientConn {
 	r.t.Helper()
 	conns := make([]*grpc.ClientConn, connections)
 	for i := range conns {
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err := grpc.NewClient(address, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -15,9 +15,6 @@ import (
 const (
 	baseBytes   = 256 << 20
 	bytesPerPod = 8 << 10
-	// What answers to the flood's callers may take, each a page of at most 512 KiB: gRPC keeps them until they are read. The
-	// garbage collector lets as much lie about again.
-	bytesPerCaller = 2 * 512 << 10
 	// What a heap may grow by for other reasons than pods: what workers keep of each class on each node.
 	slackBytes   = 16 << 20
 	bytesPerCell = 128
@@ -58,25 +55,20 @@ func (r *run) heap(id string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// checkPeak fails the test if a process has ever had more memory than it may. So many callers have asked, each, the processes
-// that answer with pages.
-func (r *run) checkPeak(asked int) {
+// checkPeak fails the test if a process has ever had more memory than it may.
+func (r *run) checkPeak() {
 	r.t.Helper()
+	limit := int64(baseBytes + bytesPerPod*r.pods)
 	var line strings.Builder
 	for _, id := range r.ids() {
 		u, err := r.ByID[id].Usage()
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		limit := int64(baseBytes + bytesPerPod*r.pods)
-		if id == "gateway-0" || id == "queue-0" {
-			limit += int64(bytesPerCaller * asked)
-		}
 		if u.PeakRSS > limit {
 			r.t.Errorf("%s has had %.0f MiB, %.0f MiB are its bound", id, mib(u.PeakRSS), mib(limit))
 		}
 		fmt.Fprintf(&line, "  %s %.0f MiB (CPU %.1f s)", id, mib(u.PeakRSS), u.CPU.Seconds())
 	}
-	r.say("peak resident memory, bound %.0f MiB, of those that answer with pages %.0f more:%s",
-		mib(int64(baseBytes+bytesPerPod*r.pods)), mib(int64(bytesPerCaller*asked)), line.String())
+	r.say("peak resident memory, bound %.0f MiB:%s", mib(limit), line.String())
 }

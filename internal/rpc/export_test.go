@@ -1,0 +1,14 @@
+package rpc
+
+const (
+	UnreadLimit = unreadLimit
+	UnreadShare = unreadShare
+	UnreadFor   = unreadFor
+)
+
+// Unread returns how many bytes of answers the server counts as not read.
+func (s *Server) Unread() int {
+	s.unread.mu.Lock()
+	defer s.unread.mu.Unlock()
+	return s.unread.bytes
+}

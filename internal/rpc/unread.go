@@ -1,0 +1,197 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+)
+
+// The bounds on unary answers that clients have not read, in bytes.
+const (
+	unreadLimit = 64 << 20        // of a server
+	unreadShare = unreadLimit / 4 // of one connection; a larger answer takes all of it
+	unreadFrom  = 16 << 10        // a smaller answer is one frame of HTTP/2, and not counted
+	// unreadFor is how long a connection may read none of its answers before it is cut, once the server's bound is reached.
+	unreadFor = 30 * time.Second
+)
+
+// unread bounds the answers that clients have not read. gRPC takes an answer from its handler at once, and keeps it until the
+// client's flow control lets the last byte go: after the call has left its [Gate], and behind its deadline. An answer that there is
+// no room for is refused with RESOURCE_EXHAUSTED (QUEUE_FULL). It does not wait, since that would keep others out of the gate.
+//
+// Streams are not counted: their Send waits for flow control itself.
+type unread struct {
+	log     *slog.Logger
+	buffers mem.BufferPool
+
+	mu    sync.Mutex
+	bytes int
+	conns map[*connection]struct{} // those that hold some of it
+}
+
+func newUnread(log *slog.Logger) *unread {
+	return &unread{
+		log: log,
+		// gRPC's own pool has nothing between 32 KiB and 1 MiB.
+		buffers: mem.NewTieredBufferPool(32<<10, 64<<10, 128<<10, 256<<10, 512<<10, 1<<20),
+		conns:   make(map[*connection]struct{}),
+	}
+}
+
+// cutDeaf ends the connections that hold room and have given none back for unreadFor. The caller holds mu.
+func (u *unread) cutDeaf(now time.Time) {
+	for c := range u.conns {
+		if now.Sub(c.since) > unreadFor {
+			u.log.Warn("cut a client that does not read its answers", "client", c.Conn.RemoteAddr().String(), "unread", c.bytes)
+			_ = c.SetDeadline(now) // its reads and writes fail, and gRPC closes it
+			c.since = now
+		}
+	}
+}
+
+// count returns an answer as its client is to get it: a large one encoded, and counted until gRPC frees the buffer. It belongs in
+// front of the gate's end, which then bounds the answers that are being encoded too.
+func (u *unread) count(ctx context.Context, answer any) (any, error) {
+	message, ok := answer.(proto.Message)
+	if !ok {
+		return answer, nil
+	}
+	size := proto.Size(message)
+	if size < unreadFrom {
+		return answer, nil
+	}
+	buffer := u.buffers.Get(size)
+	p, _ := peer.FromContext(ctx) // whose address is that of a connection, see unreadCredentials
+	room := p.Addr.(clientAddr).conn.take(min(cap(*buffer), unreadShare))
+	if room == nil {
+		u.buffers.Put(buffer)
+		return nil, Exhausted(ReasonQueueFull, methodBusyFor, "an answer of %d bytes: too many others are not read yet", size)
+	}
+	if _, err := (proto.MarshalOptions{UseCachedSize: true}).MarshalAppend((*buffer)[:0], message); err != nil {
+		room.Put(buffer)
+		return nil, fmt.Errorf("encode an answer: %w", err)
+	}
+	// Compressed, it would be in buffers that are not counted. This only fails when the call is over.
+	_ = grpc.SetSendCompressor(ctx, encoding.Identity)
+	return mem.BufferSlice{mem.NewBuffer(buffer, room)}, nil
+}
+
+// answerCodec is a codec that sends what is encoded already as it is.
+type answerCodec struct{ encoding.CodecV2 }
+
+func (c answerCodec) Marshal(v any) (mem.BufferSlice, error) {
+	if encoded, ok := v.(mem.BufferSlice); ok {
+		return encoded, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// unreadCredentials makes every connection of a server a [connection].
+type unreadCredentials struct {
+	credentials.TransportCredentials
+	unread *unread
+}
+
+func (c unreadCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &connection{Conn: conn, unread: c.unread}, info, nil
+}
+
+// connection counts the unread answers of one client.
+type connection struct {
+	net.Conn
+	unread *unread
+
+	// Under unread.mu:
+	bytes  int       // of unread.bytes
+	since  time.Time // when it gave some back last, or took some and had none
+	closed bool
+}
+
+// clientAddr is how a call finds its connection.
+type clientAddr struct {
+	net.Addr
+	conn *connection
+}
+
+func (c *connection) RemoteAddr() net.Addr { return clientAddr{c.Conn.RemoteAddr(), c} }
+
+// Close gives all room back: gRPC does not free the buffers of a connection that is closed, but drops them.
+func (c *connection) Close() error {
+	c.unread.mu.Lock()
+	c.closed = true
+	c.giveLocked(c.bytes)
+	c.unread.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// take returns room for so many bytes, and nil when there is none.
+func (c *connection) take(bytes int) *room {
+	c.unread.mu.Lock()
+	defer c.unread.mu.Unlock()
+	if c.closed || c.bytes+bytes > unreadShare {
+		return nil
+	}
+	now := time.Now()
+	if c.unread.bytes+bytes > unreadLimit {
+		c.unread.cutDeaf(now)
+		return nil
+	}
+	if c.bytes == 0 {
+		c.since = now
+		c.unread.conns[c] = struct{}{}
+	}
+	c.bytes += bytes
+	c.unread.bytes += bytes
+	r := &room{conn: c, bytes: bytes}
+	// gRPC also drops, without freeing it, what is written to a stream that the client has just reset.
+	r.dropped = runtime.AddCleanup(r, c.give, bytes)
+	return r
+}
+
+// give gives room back, unless Close has.
+func (c *connection) give(bytes int) {
+	c.unread.mu.Lock()
+	defer c.unread.mu.Unlock()
+	if !c.closed {
+		c.since = time.Now()
+		c.giveLocked(bytes)
+	}
+}
+
+func (c *connection) giveLocked(bytes int) {
+	c.bytes -= bytes
+	c.unread.bytes -= bytes
+	if c.bytes == 0 {
+		delete(c.unread.conns, c)
+	}
+}
+
+// room is what one answer takes. It is the pool that gRPC gives the answer's buffer back to, once it is sent or its stream reset.
+type room struct {
+	mem.NopBufferPool
+	conn    *connection
+	bytes   int
+	dropped runtime.Cleanup
+}
+
+func (r *room) Put(buffer *[]byte) {
+	r.conn.unread.buffers.Put(buffer)
+	r.dropped.Stop()
+	r.conn.give(r.bytes)
+	runtime.KeepAlive(r) // Stop must come before r is garbage
+}
