@@ -21,10 +21,9 @@ import (
 
 // Bounds of the requests, as the proto says them.
 const (
-	standardPage = 100
-	maxPage      = 1000
-	maxUIDs      = 1000
-	// Whoever asks who is ahead of a pod makes the queue look at all pods.
+	standardPage  = 100
+	maxPage       = 1000
+	maxUIDs       = 1000
 	maxAheads     = 10
 	maxPriorities = 10
 
@@ -81,7 +80,7 @@ func (s *Service) ListPending(_ context.Context, request *queuev1.ListPendingReq
 		pods = pods[:size]
 		response.NextPageToken = token(pods[size-1].key())
 	}
-	response.Pods = fitting(s.answer(pods), pageBytes)
+	response.Pods = fitting(s.answer(pods, false), pageBytes)
 	if n := len(response.GetPods()); n < len(pods) {
 		response.NextPageToken = token(pods[n-1].key())
 	}
@@ -124,29 +123,7 @@ func (s *Service) GetPending(ctx context.Context, request *queuev1.GetPendingReq
 	if err != nil {
 		return nil, replica.Status(err)
 	}
-	response := &queuev1.GetPendingResponse{Pods: s.answer(pods)}
-	if request.GetAhead() {
-		for k := range pods[:min(len(pods), maxAheads)] {
-			response.Pods[k].Ahead = s.ahead(&pods[k])
-		}
-	}
-	return response, nil
-}
-
-// ahead returns who is ahead of a pod.
-func (s *Service) ahead(pod *listed) (out []*queuev1.Ahead) {
-	for _, sh := range s.owned() {
-		if sh.number != pod.shard {
-			continue
-		}
-		sh.mu.Lock()
-		ahead := sh.queue.Ahead(pod.ID)
-		sh.mu.Unlock()
-		for _, a := range ahead[:min(len(ahead), maxPriorities)] {
-			out = append(out, &queuev1.Ahead{Priority: a.Priority, Pods: int32(a.Pods), Namespace: a.Namespace, Name: a.Name})
-		}
-	}
-	return out
+	return &queuev1.GetPendingResponse{Pods: s.answer(pods, request.GetAhead())}, nil
 }
 
 // checkUIDs returns what is wrong with the uids of a request.
@@ -237,35 +214,44 @@ func token(key [3]string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(strings.Join(key[:], "\x00")))
 }
 
-// answer writes pods as messages, with the positions of active ones.
-func (s *Service) answer(pods []listed) []*queuev1.PendingPod {
+// answer writes pods as messages, with the positions of active ones; of the first few with who is ahead, if that is asked for.
+func (s *Service) answer(pods []listed, ahead bool) []*queuev1.PendingPod {
 	active := make(map[int32][]cluster.PodID)
 	for i := range pods {
 		if pods[i].Place == Active {
 			active[pods[i].shard] = append(active[pods[i].shard], pods[i].ID)
 		}
 	}
-	positions := make(map[int32]map[cluster.PodID]int, len(active))
+	standings := make(map[int32]map[cluster.PodID]Standing, len(active))
 	for _, sh := range s.owned() {
 		if ids := active[sh.number]; len(ids) > 0 {
-			sh.mu.Lock()
-			positions[sh.number] = sh.queue.Positions(ids)
-			sh.mu.Unlock()
+			standings[sh.number] = sh.standings(ids)
 		}
 	}
 	out := make([]*queuev1.PendingPod, 0, len(pods))
-	for _, l := range pods {
+	for i, l := range pods {
 		p := &queuev1.PendingPod{
 			Uid: l.Pod.UID, Namespace: l.Pod.Namespace, Name: l.Pod.Name, State: state(l.Place), Since: timestamppb.New(l.Since),
 			Attempts: l.Attempts, Message: l.Message, Verdicts: wire.ToVerdicts(l.Verdicts), Shard: l.shard, Priority: l.Pod.Priority,
 		}
 		if l.Place == Active {
-			p.Position = int32(positions[l.shard][l.ID])
+			standing := standings[l.shard][l.ID]
+			p.Position = int32(standing.Position)
+			if ahead && i < maxAheads {
+				p.Ahead = aheadOf(standing)
+			}
 		}
 		if !l.BackoffUntil.IsZero() {
 			p.BackoffUntil = timestamppb.New(l.BackoffUntil)
 		}
 		out = append(out, p)
+	}
+	return out
+}
+
+func aheadOf(s Standing) (out []*queuev1.Ahead) {
+	for _, a := range s.Ahead[:min(len(s.Ahead), maxPriorities)] {
+		out = append(out, &queuev1.Ahead{Priority: a.Priority, Pods: int32(a.Pods), Namespace: a.Namespace, Name: a.Name})
 	}
 	return out
 }

@@ -15,11 +15,13 @@ func ranked(t *testing.T, now time.Time, priorities ...int32) (*Queue, *cluster.
 	q := NewQueue(0, newCPUJudge())
 	apply(t, q, st, now, settings(1), cluster.ClassDefined{ID: 0, Spec: cpuClass(500)})
 	for i, p := range priorities {
-		name := string(rune('a' + i))
+		name := nameOf(cluster.PodID(i))
 		apply(t, q, st, now, cluster.PodSet{ID: cluster.PodID(i), Pod: cluster.Pod{UID: name, Name: name, Created: now.UnixNano(), Priority: p}})
 	}
 	return q, st
 }
+
+func nameOf(id cluster.PodID) string { return string(rune('a' + id)) }
 
 func popped(batch []Attempt) (names []string) {
 	for _, a := range batch {

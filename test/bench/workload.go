@@ -134,6 +134,15 @@ func workloads() []workload {
 			asks: 20, targets: []target{{decisions, 0}, {whyP99, 20}, {ifP99, 20}, {whyP50, 0}, {ifP50, 0}, {coldWhy, 0}, {unanswered, 0}},
 		},
 		{
+			name: "unasked-processes", about: "many pods of one class, each role in a process of its own, to compare with asked-processes",
+			nodes: smallCluster, pods: 300 * thousand, slow: true, processes: true, targets: rate(0),
+		},
+		{
+			name: "asked-processes", about: "the same, with 20 explanations and what-ifs a second", nodes: smallCluster, pods: 300 * thousand,
+			slow: true, processes: true, asks: 20,
+			targets: []target{{decisions, 0}, {whyP99, 20}, {ifP99, 20}, {whyP50, 0}, {ifP50, 0}, {coldWhy, 0}, {unanswered, 0}},
+		},
+		{
 			name: "asked-100k", about: "pods of one class, with 20 explanations and what-ifs a second", nodes: 100 * thousand, pods: 300 * thousand,
 			slow: true, asks: 20,
 			targets: []target{{decisions, 0}, {whyP99, 200}, {ifP99, 200}, {whyP50, 0}, {ifP50, 0}, {coldWhy, 0}, {unanswered, 0}},
