@@ -104,19 +104,25 @@ func (s *Service) GetPending(ctx context.Context, request *queuev1.GetPendingReq
 	}
 	var pods []listed
 	err := s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
-		owned := s.owned()
+		owned := make(map[int32]*shard)
+		for _, sh := range s.owned() {
+			owned[sh.number] = sh
+		}
 		for _, uid := range request.GetUids() {
 			id, ok := st.PodByUID(uid)
 			if !ok {
 				continue
 			}
-			for _, sh := range owned {
-				sh.mu.Lock()
-				if e, ok := sh.queue.Entry(id); ok && e.Pod.UID == uid {
-					pods = append(pods, listed{shard: sh.number, Entry: e})
-				}
-				sh.mu.Unlock()
+			number, _ := ShardOf(st, st.Pod(id).Class)
+			sh := owned[number]
+			if sh == nil {
+				continue
 			}
+			sh.mu.Lock()
+			if e, ok := sh.queue.Entry(id); ok && e.Pod.UID == uid {
+				pods = append(pods, listed{shard: number, Entry: e})
+			}
+			sh.mu.Unlock()
 		}
 		return nil
 	})

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
@@ -22,13 +23,16 @@ const (
 	questionsAtOnce = 64 // more are not sent, and count as unanswered
 )
 
-// asker asks the gateway at a steady rate, explanations and what-ifs in turns, and takes the times until the answers.
+// asker asks the gateway at a steady rate, explanations and what-ifs in turns, and takes the times until the answers. Beside each it
+// asks for the gateway's health, which costs nothing: what that takes is what any call does on so busy a machine.
 type asker struct {
 	api      schedulingv1.SchedulingServiceClient
+	health   grpc_health_v1.HealthClient
 	workload workload
 
 	mu         sync.Mutex
 	whys, ifs  measure.Sample // ms
+	healths    measure.Sample // ms
 	cold       measure.Sample // of the first question, which nobody has asked before
 	unanswered int
 	first      error // of those that were not
@@ -40,7 +44,7 @@ func (a *asker) ask(ctx context.Context) {
 	defer asking.Wait()
 	slots := make(chan struct{}, questionsAtOnce)
 	random := rand.New(rand.NewPCG(1, 2))
-	a.why(ctx, &a.cold, 0)
+	a.call(ctx, &a.cold, a.why(0))
 	tick := time.NewTicker(time.Second / time.Duration(a.workload.asks))
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -56,35 +60,48 @@ func (a *asker) ask(ctx context.Context) {
 			a.note(nil, 0, status.Error(codes.ResourceExhausted, "too many questions are not answered yet"))
 			continue
 		}
+		asking.Go(func() { a.call(ctx, &a.healths, a.checkHealth) })
 		asking.Go(func() {
 			defer func() { <-slots }()
 			if n%2 == 0 {
-				a.why(ctx, &a.whys, pod)
+				a.call(ctx, &a.whys, a.why(pod))
 			} else {
-				a.whatIf(ctx, podMilliCPU+n%100)
+				a.call(ctx, &a.ifs, a.whatIf(podMilliCPU+n%100))
 			}
 		})
 	}
 }
 
-// why asks why a pod is where it is. A question that was asked is waited for: what was cut off would be missing among the slow ones.
-func (a *asker) why(ctx context.Context, times *measure.Sample, pod int) {
+// call makes a call and takes its time. One that was made is waited for: what was cut off would be missing among the slow ones.
+func (a *asker) call(ctx context.Context, times *measure.Sample, call func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), questionTimeout)
 	defer cancel()
 	began := time.Now()
-	_, err := a.api.ExplainPod(ctx, &schedulingv1.ExplainPodRequest{Name: fmt.Sprintf("pod-%06d", pod)})
+	err := call(ctx)
 	a.note(times, time.Since(began), err)
 }
 
+func (a *asker) checkHealth(ctx context.Context) error {
+	_, err := a.health.Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	return err
+}
+
+// why asks why a pod is where it is.
+func (a *asker) why(pod int) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := a.api.ExplainPod(ctx, &schedulingv1.ExplainPodRequest{Name: fmt.Sprintf("pod-%06d", pod)})
+		return err
+	}
+}
+
 // whatIf asks where another pod would go.
-func (a *asker) whatIf(ctx context.Context, milliCPU int) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), questionTimeout)
-	defer cancel()
-	began := time.Now()
-	_, err := a.api.WhatIf(ctx, &schedulingv1.WhatIfRequest{Manifests: fmt.Sprintf(
-		`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "what-if"}, "spec": {"containers": [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "%dm"}}}]}}`,
-		milliCPU)})
-	a.note(&a.ifs, time.Since(began), err)
+func (a *asker) whatIf(milliCPU int) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := a.api.WhatIf(ctx, &schedulingv1.WhatIfRequest{Manifests: fmt.Sprintf(
+			`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "what-if"}, "spec": {"containers": [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "%dm"}}}]}}`,
+			milliCPU)})
+		return err
+	}
 }
 
 func (a *asker) note(s *measure.Sample, took time.Duration, err error) {
@@ -107,7 +124,7 @@ func (r *result) asking(ctx context.Context, c *crew, follow func() error) error
 		return err
 	}
 	defer conn.Close()
-	a := &asker{api: schedulingv1.NewSchedulingServiceClient(conn), workload: r.workload}
+	a := &asker{api: schedulingv1.NewSchedulingServiceClient(conn), health: grpc_health_v1.NewHealthClient(conn), workload: r.workload}
 	err = c.await(ctx, "the gateway to know all nodes", func(ctx context.Context) error {
 		answer, err := a.api.GetStatus(ctx, &schedulingv1.GetStatusRequest{})
 		if err == nil && int(answer.GetNodes()) != r.workload.nodes {
@@ -125,6 +142,7 @@ func (r *result) asking(ctx context.Context, c *crew, follow func() error) error
 	cancel()
 	asking.Wait()
 	r.figures[whyP99], r.figures[ifP99] = a.whys.Quantile(0.99), a.ifs.Quantile(0.99)
+	r.figures[healthP99] = a.healths.Quantile(0.99)
 	r.figures[whyP50], r.figures[ifP50], r.figures[coldWhy] = a.whys.Median(), a.ifs.Median(), a.cold.Median()
 	r.figures[unanswered] = float64(a.unanswered)
 	if a.first != nil {

@@ -22,7 +22,7 @@ p50, p99 ms      over pods that come one by one: from when the call that creates
                  etcd; from the start of that call; and from its return until the gateway says where the pod will be bound
 spans            that the collector got, which is a part of this program
 why, what-if     from when it is asked until it is answered, while pods are placed; unanswered: refused, or not within 10 s;
-                 the first one, for which the gateway copies the cluster, is told by itself
+                 health is a call beside each that costs nothing; the first one, for which the gateway copies the cluster, is told by itself
 CPU s            user and system time of all processes, from their start until the last bind, that of reading the cluster included
 CPU us           the same per pod, from the first bind to the last
 peak MB          sum of the peak resident memory of all processes, etcd's included

@@ -51,6 +51,7 @@ const (
 	whyP50      figure = "why p50 ms"
 	ifP50       figure = "what-if p50 ms"
 	coldWhy     figure = "first why ms"
+	healthP99   figure = "health p99 ms"
 	unanswered  figure = "unanswered"
 	spans       figure = "spans"
 	cpuSeconds  figure = "CPU s"
@@ -131,7 +132,7 @@ func workloads() []workload {
 		{name: "unasked", about: "many pods of one class, to compare with asked", nodes: smallCluster, pods: 300 * thousand, slow: true, targets: rate(0)},
 		{
 			name: "asked", about: "the same, with 20 explanations and what-ifs a second", nodes: smallCluster, pods: 300 * thousand, slow: true,
-			asks: 20, targets: []target{{decisions, 0}, {whyP99, 20}, {ifP99, 20}, {whyP50, 0}, {ifP50, 0}, {coldWhy, 0}, {unanswered, 0}},
+			asks: 20, targets: []target{{decisions, 0}, {whyP99, 20}, {ifP99, 20}, {healthP99, 0}, {whyP50, 0}, {ifP50, 0}, {coldWhy, 0}, {unanswered, 0}},
 		},
 		{
 			name: "unasked-processes", about: "many pods of one class, each role in a process of its own, to compare with asked-processes",
@@ -140,12 +141,12 @@ func workloads() []workload {
 		{
 			name: "asked-processes", about: "the same, with 20 explanations and what-ifs a second", nodes: smallCluster, pods: 300 * thousand,
 			slow: true, processes: true, asks: 20,
-			targets: []target{{decisions, 0}, {whyP99, 20}, {ifP99, 20}, {whyP50, 0}, {ifP50, 0}, {coldWhy, 0}, {unanswered, 0}},
+			targets: []target{{decisions, 0}, {whyP99, 20}, {ifP99, 20}, {healthP99, 0}, {whyP50, 0}, {ifP50, 0}, {coldWhy, 0}, {unanswered, 0}},
 		},
 		{
 			name: "asked-100k", about: "pods of one class, with 20 explanations and what-ifs a second", nodes: 100 * thousand, pods: 300 * thousand,
 			slow: true, asks: 20,
-			targets: []target{{decisions, 0}, {whyP99, 200}, {ifP99, 200}, {whyP50, 0}, {ifP50, 0}, {coldWhy, 0}, {unanswered, 0}},
+			targets: []target{{decisions, 0}, {whyP99, 200}, {ifP99, 200}, {healthP99, 0}, {whyP50, 0}, {ifP50, 0}, {coldWhy, 0}, {unanswered, 0}},
 		},
 		{
 			name: "untraced", about: "pods of one class, each role in a process of its own, to compare with traced", nodes: smallCluster,
