@@ -36,7 +36,7 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 	response := &schedulingv1.WhatIfResponse{Version: version(box)}
 	err = try(ctx, box, func(w *whatif.World) error {
 		// 1. The changes. Pods that they displace are placed again.
-		response.Before = utilization(whatif.UsageOf(w.State()))
+		response.Before = utilization(w.Usage())
 		changes := changes{w: w, from: make(map[cluster.PodID]whatif.Moved)}
 		if err := changes.make(req.GetChanges()); err != nil {
 			return err
@@ -77,7 +77,7 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 		if !req.GetSummaryOnly() {
 			response.Outcomes = append(response.Outcomes, changes.stays...)
 		}
-		response.After = utilization(whatif.UsageOf(w.State()))
+		response.After = utilization(w.Usage())
 		return nil
 	})
 	if err != nil {

@@ -62,7 +62,7 @@ var questions = []struct {
 		_, err := Drain(w, []string{fmt.Sprint("node-", k%w.State().Nodes.Len())}, PlaceOptions{})
 		return err
 	}},
-	{"usage", func(w *World, _ int) error { UsageOf(w.State()); return nil }},
+	{"usage", func(w *World, _ int) error { w.Usage(); return nil }},
 }
 
 func placeSome(w *World, k, n int, change func(*source.Pod)) error {

@@ -31,6 +31,7 @@ type Sandbox struct {
 	state     *cluster.State
 	evaluator *engine.Evaluator
 	fold      *ledger.Fold
+	zoning    zoning
 	world     *World // of the Try that is under way; nil: none is
 	remembers int    // how many classes and label sets the fold may know
 	spoiled   error

@@ -166,6 +166,9 @@ func TestSandboxFollowsTheLog(t *testing.T) {
 					}
 				}
 				judge(w.Evaluator(), w.State())
+				if diff := cmp.Diff(UsageOf(w.State()), w.Usage()); diff != "" {
+					t.Fatalf("usage (-fresh +kept):\n%s", diff)
+				}
 				return nil
 			})
 			if err != nil {

@@ -39,33 +39,82 @@ func (u *Usage) Spread() int {
 }
 
 // UsageOf adds up what the nodes of a state have and what their pods take.
-func UsageOf(st *cluster.State) Usage {
+func UsageOf(st *cluster.State) Usage { return new(zoning).usage(st) }
+
+// Usage adds up what the nodes have and what their pods take.
+func (w *World) Usage() Usage { return w.s.zoning.usage(w.State()) }
+
+// zoning remembers which zones nodes are in, of one state: to look at the labels of all nodes takes longer than all else.
+type zoning struct {
+	zones []cluster.Symbol // in the order in which they were met
+	index map[cluster.Symbol]int
+	nodes []zoned // by node
+}
+
+// zoned is the zone of a node, as an index, as of a seq of its labels plus one; 0: not known.
+type zoned struct {
+	asOf cluster.Seq
+	zone int
+}
+
+// of returns the index of a node's zone.
+func (z *zoning) of(st *cluster.State, key cluster.Symbol, i cluster.NodeIndex) int {
+	known := &z.nodes[i]
+	if asOf := st.Nodes.SpecModified[i] + 1; known.asOf != asOf {
+		*known = zoned{asOf, z.indexOf(zoneOf(st, key, i))}
+	}
+	return known.zone
+}
+
+func (z *zoning) indexOf(zone cluster.Symbol) int {
+	at, ok := z.index[zone]
+	if !ok {
+		if z.index == nil {
+			z.index = make(map[cluster.Symbol]int)
+		}
+		at = len(z.zones)
+		z.index[zone], z.zones = at, append(z.zones, zone)
+	}
+	return at
+}
+
+func zoneOf(st *cluster.State, key cluster.Symbol, i cluster.NodeIndex) cluster.Symbol {
+	for _, l := range st.Nodes.Labels[i] {
+		if l.Key == key {
+			return l.Value
+		}
+	}
+	return cluster.NoSymbol
+}
+
+func (z *zoning) usage(st *cluster.State) Usage {
 	n := &st.Nodes
 	out := Usage{Nodes: n.Count()}
-	zones := make(map[cluster.Symbol]*ZoneUse)
 	key := st.Symbols.Lookup(zoneLabel)
+	if missing := n.Len() - len(z.nodes); missing > 0 {
+		z.nodes = append(z.nodes, make([]zoned, missing)...)
+	}
+	uses := make([]ZoneUse, len(z.zones)) // by zone
 	for i := range cluster.NodeIndex(n.Len()) {
 		if !n.Live.Has(i) {
 			continue
 		}
+		zone := z.of(st, key, i)
+		if zone == len(uses) {
+			uses = append(uses, ZoneUse{})
+		}
+		uses[zone].Nodes++
+		uses[zone].Pods += int(n.PodCount[i])
 		out.Pods += int(n.PodCount[i])
-		zone := cluster.NoSymbol
-		if at := slices.IndexFunc(n.Labels[i], func(l cluster.NodeLabel) bool { return l.Key == key }); at >= 0 {
-			zone = n.Labels[i][at].Value
-		}
-		use := zones[zone]
-		if use == nil {
-			use = new(ZoneUse)
-			if zone != cluster.NoSymbol {
-				use.Zone = st.Symbols.Text(zone)
-			}
-			zones[zone] = use
-		}
-		use.Nodes++
-		use.Pods += int(n.PodCount[i])
 	}
-	for _, use := range zones {
-		out.Zones = append(out.Zones, *use)
+	for at, use := range uses {
+		if use.Nodes == 0 {
+			continue
+		}
+		if zone := z.zones[at]; zone != cluster.NoSymbol {
+			use.Zone = st.Symbols.Text(zone)
+		}
+		out.Zones = append(out.Zones, use)
 	}
 	slices.SortFunc(out.Zones, func(a, b ZoneUse) int { return cmp.Compare(a.Zone, b.Zone) })
 
