@@ -3,6 +3,7 @@ package whatif
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -268,5 +269,37 @@ func TestAnAttemptThatWasTriedIsForgotten(t *testing.T) {
 	})
 	if s.state.Digest() != digest || s.state.Pod(0).Attempt != 0 {
 		t.Errorf("the attempt is %d", s.state.Pod(0).Attempt)
+	}
+}
+
+func TestUsageIsOfTheZonesThatNodesAreInNow(t *testing.T) {
+	s := sandbox(t, setNode(aNode("a", "z1", 1000)), setNode(aNode("b", "z2", 1000)))
+	zones := func(w *World) (names []string) {
+		for _, z := range w.Usage().Zones {
+			names = append(names, fmt.Sprintf("%s: %d", z.Zone, z.Nodes))
+		}
+		return names
+	}
+	for range 2 {
+		try(t, s, func(w *World) error {
+			for _, step := range []struct {
+				change func() error
+				want   []string
+			}{
+				{func() error { return nil }, []string{"z1: 1", "z2: 1"}},
+				{func() error { return w.Label("a", zoneLabel, "z3") }, []string{"z2: 1", "z3: 1"}},
+				{func() error { return w.Unlabel("b", zoneLabel) }, []string{": 1", "z3: 1"}},
+				{func() error { return w.RemoveNode("a") }, []string{": 1"}},
+				{func() error { return w.SetNode(aNode("c", "z2", 1000)) }, []string{": 1", "z2: 1"}},
+			} {
+				if err := step.change(); err != nil {
+					return err
+				}
+				if diff := cmp.Diff(step.want, zones(w)); diff != "" {
+					t.Errorf("nodes by zone (-want +got):\n%s", diff)
+				}
+			}
+			return nil
+		})
 	}
 }
