@@ -53,7 +53,7 @@ func newUnread(log *slog.Logger) *unread {
 func (u *unread) cutDeaf(now time.Time) {
 	for c := range u.conns {
 		if now.Sub(c.since) > unreadFor {
-			u.log.Warn("cut a client that does not read its answers", "client", c.Conn.RemoteAddr().String(), "unread", c.bytes)
+			u.log.Warn("cut a client that does not read its answers", "caller", c.Conn.RemoteAddr().String(), "bytes", c.bytes)
 			_ = c.SetDeadline(now) // its reads and writes fail, and gRPC closes it
 			c.since = now
 		}

@@ -38,6 +38,8 @@ var logKeys = map[string]string{
 	"binder":    "id of the active one",
 	"follower":  "id of a member",
 	"address":   "where a server listens or is reached",
+	"caller":    "address of a client",
+	"bytes":     "how many",
 	"grpc":      "address of the public API",
 	"http":      "address of the public API as JSON, and of the page",
 	"tls":       "whether there is any",
