@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +46,7 @@ func newCrew(ctx context.Context, cfg config, processes bool, dir string) (*crew
 	c := &crew{cfg: cfg, dir: dir, processes: processes, ops: map[string]string{}, ended: make(chan struct{})}
 	if processes {
 		var err error
-		if c.etcd, c.endpoint, err = startEtcd(ctx, dir); err != nil {
+		if c.etcd, c.endpoint, err = startEtcd(ctx, dir, c.cores("etcd")); err != nil {
 			return nil, err
 		}
 	}
@@ -96,7 +99,7 @@ func (c *crew) start() error {
 	c.began = time.Now()
 	for _, argv := range commands {
 		role := argv[1]
-		argv = slices.Concat([]string{"env"}, c.environment, argv)
+		argv = slices.Concat(c.cores(role), []string{"env"}, c.environment, argv)
 		p, err := kubetest.StartProcess(role, filepath.Join(c.dir, role+".log"), argv...)
 		if err != nil {
 			return err
@@ -106,6 +109,28 @@ func (c *crew) start() error {
 			<-p.Done()
 			c.ending.Do(func() { close(c.ended) })
 		})
+	}
+	return nil
+}
+
+// cores is what a command line begins with that keeps a process to its cores.
+func (c *crew) cores(process string) []string {
+	switch {
+	case !c.cfg.apart:
+		return nil
+	case process == "gateway":
+		return []string{"taskset", "--cpu-list", strconv.Itoa(lastCore())}
+	}
+	return []string{"taskset", "--cpu-list", fmt.Sprintf("0-%d", lastCore()-1)}
+}
+
+func lastCore() int { return runtime.NumCPU() - 1 }
+
+// stepAside keeps this program to the last core.
+func stepAside() error {
+	out, err := exec.Command("taskset", "--all-tasks", "--cpu-list", "--pid", strconv.Itoa(lastCore()), strconv.Itoa(os.Getpid())).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("keep to the last core: %w: %s", err, out)
 	}
 	return nil
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
-// startEtcd starts an etcd that waits for the disk, as in production, and returns it when it serves, with its endpoint.
-func startEtcd(ctx context.Context, dir string) (*kubetest.Process, string, error) {
+// startEtcd starts an etcd that waits for the disk, as in production, and returns it when it serves, with its endpoint. Its
+// command line begins with what is given.
+func startEtcd(ctx context.Context, dir string, before []string) (*kubetest.Process, string, error) {
 	programs, err := kubetest.Build(ctx, kubetest.Etcd)
 	if err != nil {
 		return nil, "", err
@@ -22,10 +23,10 @@ func startEtcd(ctx context.Context, dir string) (*kubetest.Process, string, erro
 		return nil, "", err
 	}
 	client, peer := "http://127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1]
-	p, err := kubetest.StartProcess("etcd", filepath.Join(dir, "etcd.log"), programs[kubetest.Etcd],
+	p, err := kubetest.StartProcess("etcd", filepath.Join(dir, "etcd.log"), append(before, programs[kubetest.Etcd],
 		"--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer,
-		"--quota-backend-bytes", strconv.Itoa(8<<30), "--log-level", "warn")
+		"--quota-backend-bytes", strconv.Itoa(8<<30), "--log-level", "warn")...)
 	if err != nil {
 		return nil, "", err
 	}

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -32,6 +33,7 @@ type config struct {
 	profile     string // directory for profiles; "" means none
 	markdown    bool
 	keep        bool
+	apart       bool // the gateway and this program have a core that nobody else has
 	timeout     time.Duration
 }
 
@@ -65,6 +67,7 @@ func parseFlags(args []string) (config, error) {
 	f.StringVar(&cfg.berth, "berth", filepath.Join(".bin", "berth"), "`path` of the berth binary")
 	f.StringVar(&cfg.profile, "profile", "", fmt.Sprintf("write profiles to this `directory`: CPU, of %v from the first bind on, and allocations; one repetition", profileLength))
 	f.BoolVar(&cfg.markdown, "markdown", false, "print the table in Markdown")
+	f.BoolVar(&cfg.apart, "apart", false, "give the gateway and this program the last core, and all other processes the others; for workloads with processes")
 	f.BoolVar(&cfg.keep, "keep", false, "keep the directories with logs and etcd's data, and print their names")
 	f.DurationVar(&cfg.timeout, "timeout", 10*time.Minute, "`time` within which all pods of a workload must be bound")
 	if err := f.Parse(args); err != nil {
@@ -72,6 +75,9 @@ func parseFlags(args []string) (config, error) {
 	}
 	if f.NArg() > 0 {
 		return cfg, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if cfg.apart && runtime.NumCPU() < 2 {
+		return cfg, errors.New("--apart: there is one core")
 	}
 	if nodes < 0 {
 		return cfg, fmt.Errorf("--nodes: %d is negative", nodes)
@@ -108,6 +114,11 @@ func measureAll(ctx context.Context, cfg config) error {
 	header, err := headerOf(cfg)
 	if err != nil {
 		return err
+	}
+	if cfg.apart {
+		if err := stepAside(); err != nil {
+			return err
+		}
 	}
 	results, err := repeat(ctx, cfg)
 	if len(results) > 0 {
