@@ -33,7 +33,7 @@ const (
 
 // listed is a pod on its way to an answer.
 type listed struct {
-	shard int32
+	shard *shard
 	Entry
 }
 
@@ -63,7 +63,7 @@ func (s *Service) ListPending(_ context.Context, request *queuev1.ListPendingReq
 	for _, sh := range s.owned() {
 		sh.mu.Lock()
 		for e := range sh.queue.Entries() {
-			l := listed{shard: sh.number, Entry: e}
+			l := listed{shard: sh, Entry: e}
 			key := l.key()
 			if after != nil && compareKeys(key, *after) <= 0 || bound != nil && compareKeys(key, *bound) >= 0 {
 				continue
@@ -120,7 +120,7 @@ func (s *Service) GetPending(ctx context.Context, request *queuev1.GetPendingReq
 			}
 			sh.mu.Lock()
 			if e, ok := sh.queue.Entry(id); ok && e.Pod.UID == uid {
-				pods = append(pods, listed{shard: number, Entry: e})
+				pods = append(pods, listed{shard: sh, Entry: e})
 			}
 			sh.mu.Unlock()
 		}
@@ -222,30 +222,19 @@ func token(key [3]string) string {
 
 // answer writes pods as messages, with the positions of active ones; of the first few with who is ahead, if that is asked for.
 func (s *Service) answer(pods []listed, ahead bool) []*queuev1.PendingPod {
-	active := make(map[int32][]cluster.PodID)
-	for i := range pods {
-		if pods[i].Place == Active {
-			active[pods[i].shard] = append(active[pods[i].shard], pods[i].ID)
-		}
-	}
-	standings := make(map[int32]map[cluster.PodID]Standing, len(active))
-	for _, sh := range s.owned() {
-		if ids := active[sh.number]; len(ids) > 0 {
-			standings[sh.number] = sh.standings(ids)
-		}
-	}
 	out := make([]*queuev1.PendingPod, 0, len(pods))
 	for i, l := range pods {
 		p := &queuev1.PendingPod{
 			Uid: l.Pod.UID, Namespace: l.Pod.Namespace, Name: l.Pod.Name, State: state(l.Place), Since: timestamppb.New(l.Since),
-			Attempts: l.Attempts, Message: l.Message, Verdicts: wire.ToVerdicts(l.Verdicts), Shard: l.shard, Priority: l.Pod.Priority,
+			Attempts: l.Attempts, Message: l.Message, Verdicts: wire.ToVerdicts(l.Verdicts), Shard: l.shard.number, Priority: l.Pod.Priority,
 		}
 		if l.Place == Active {
-			standing := standings[l.shard][l.ID]
-			p.Position = int32(standing.Position)
+			priorities := 0
 			if ahead && i < maxAheads {
-				p.Ahead = aheadOf(standing)
+				priorities = maxPriorities
 			}
+			standing := l.shard.standing(l.ID, priorities)
+			p.Position, p.Ahead = int32(standing.Position), aheadOf(standing)
 		}
 		if !l.BackoffUntil.IsZero() {
 			p.BackoffUntil = timestamppb.New(l.BackoffUntil)
@@ -256,7 +245,7 @@ func (s *Service) answer(pods []listed, ahead bool) []*queuev1.PendingPod {
 }
 
 func aheadOf(s Standing) (out []*queuev1.Ahead) {
-	for _, a := range s.Ahead[:min(len(s.Ahead), maxPriorities)] {
+	for _, a := range s.Ahead {
 		out = append(out, &queuev1.Ahead{Priority: a.Priority, Pods: int32(a.Pods), Namespace: a.Namespace, Name: a.Name})
 	}
 	return out

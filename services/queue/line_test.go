@@ -1,24 +1,16 @@
 package queue
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
-
-// standings walks the line in parts of three.
-func standings(q *Queue, ids ...cluster.PodID) map[cluster.PodID]Standing {
-	line := q.Line(ids)
-	for q.Walk(line, 3) {
-	}
-	return line.Standings()
-}
 
 func TestPositionIsHowManyPodsArePoppedBefore(t *testing.T) {
 	const pods = 200
@@ -28,33 +20,35 @@ func TestPositionIsHowManyPodsArePoppedBefore(t *testing.T) {
 	for i := range priorities {
 		priorities[i] = random.Int32N(7)
 	}
-	for _, asked := range []int{0, 1, 2, 17, pods} {
-		q, _ := ranked(t, now, priorities...)
-		ids := make([]cluster.PodID, 0, asked+1)
-		for _, i := range random.Perm(pods)[:asked] {
-			ids = append(ids, cluster.PodID(i))
+	q, _ := ranked(t, now, priorities...)
+	found := make([]Standing, pods)
+	for id := range found {
+		var ok bool
+		if found[id], ok = q.Standing(cluster.PodID(id), 10); !ok {
+			t.Fatalf("pod %d has no position", id)
 		}
-		found := standings(q, append(ids, pods)...) // and one that is not there
-		if len(found) != asked {
-			t.Fatalf("%d positions, want %d", len(found), asked)
+	}
+	ahead := make(map[int32][]cluster.PodID) // that were popped so far, by priority
+	batch, _ := q.PopAbove(now, pods, anyPriority)
+	for k, a := range batch {
+		if got := found[a.ID].Position; got != k {
+			t.Errorf("pod %d is at %d, and was popped at %d", a.ID, got, k)
 		}
-		ahead := make(map[int32][]cluster.PodID) // that were popped so far, by priority
-		batch, _ := q.PopAbove(now, pods, anyPriority)
-		for k, a := range batch {
-			if got, ok := found[a.ID]; ok && got.Position != k {
-				t.Errorf("of %d asked about: pod %d is at %d, and was popped at %d", asked, a.ID, got.Position, k)
+		told := 0
+		for _, group := range found[a.ID].Ahead {
+			popped := ahead[group.Priority]
+			if len(popped) != group.Pods || nameOf(popped[0]) != group.Name {
+				t.Errorf("ahead of pod %d are %d of priority %d, first %s; %v were popped", a.ID, group.Pods, group.Priority, group.Name, popped)
 			}
-			for _, group := range found[a.ID].Ahead {
-				popped := ahead[group.Priority]
-				if len(popped) != group.Pods || nameOf(popped[0]) != group.Name {
-					t.Errorf("ahead of pod %d are %d of priority %d, first %s; %v were popped", a.ID, group.Pods, group.Priority, group.Name, popped)
-				}
-			}
-			ahead[priorities[a.ID]] = append(ahead[priorities[a.ID]], a.ID)
+			told += group.Pods
 		}
-		if len(batch) != pods {
-			t.Fatalf("%d pods were popped, want all %d", len(batch), pods)
+		if told != k {
+			t.Errorf("%d are told to be ahead of pod %d, %d were popped", told, a.ID, k)
 		}
+		ahead[priorities[a.ID]] = append(ahead[priorities[a.ID]], a.ID)
+	}
+	if len(batch) != pods {
+		t.Fatalf("%d pods were popped, want all %d", len(batch), pods)
 	}
 }
 
@@ -62,8 +56,10 @@ func TestPodThatIsNotActiveHasNoPosition(t *testing.T) {
 	now := time.Unix(1000, 0)
 	q, _ := ranked(t, now, 5, 5)
 	a := pop(t, q, now)
-	if found := standings(q, a.ID, 1-a.ID); len(found) != 1 || found[1-a.ID].Position != 0 {
-		t.Errorf("positions %v, want only that of pod %d, which is the first", found, 1-a.ID)
+	for id, want := range map[cluster.PodID]bool{a.ID: false, 1 - a.ID: true, 2: false} {
+		if standing, ok := q.Standing(id, 10); ok != want || standing.Position != 0 {
+			t.Errorf("pod %d: %v, %v; want only pod %d in line, as the first", id, standing, ok, 1-a.ID)
+		}
 	}
 }
 
@@ -75,17 +71,21 @@ func TestWhoIsAheadByPriority(t *testing.T) {
 		4: {4, []Ahead{{9, 2, "", "b"}, {5, 2, "", "a"}}},
 		5: {6, []Ahead{{9, 2, "", "b"}, {5, 4, "", "a"}}},
 	} {
-		if diff := cmp.Diff(map[cluster.PodID]Standing{id: want}, standings(q, id)); diff != "" {
-			t.Errorf("of pod %d alone (-want +got):\n%s", id, diff)
-		}
-		if diff := cmp.Diff(want, standings(q, 0, 1, 2, 3, 4, 5, 6, 99)[id]); diff != "" {
-			t.Errorf("of pod %d among all (-want +got):\n%s", id, diff)
+		for _, most := range []int{0, 1, 10} {
+			want := want
+			if len(want.Ahead) > most {
+				want.Ahead = want.Ahead[:most]
+			}
+			got, _ := q.Standing(id, most)
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("of pod %d and %d priorities (-want +got):\n%s", id, most, diff)
+			}
 		}
 	}
 }
 
-// BenchmarkStandings asks where some of 300,000 pods of a class are.
-func BenchmarkStandings(b *testing.B) {
+// longLine returns a queue of 300,000 active pods of a class.
+func longLine(b *testing.B) (*Queue, *cluster.State) {
 	const pods = 300_000
 	now := time.Unix(1000, 0)
 	st := cluster.New(cluster.Version{Epoch: 1})
@@ -93,20 +93,36 @@ func BenchmarkStandings(b *testing.B) {
 	apply(b, q, st, now, settings(1), cluster.ClassDefined{ID: 0, Spec: cpuClass(500)})
 	for i := range pods {
 		name := strconv.Itoa(i)
-		apply(b, q, st, now, cluster.PodSet{ID: cluster.PodID(i), Pod: cluster.Pod{UID: name, Name: name, Created: now.UnixNano() + int64(i%1000)}})
+		apply(b, q, st, now, cluster.PodSet{ID: cluster.PodID(i), Pod: cluster.Pod{
+			UID: name, Name: name, Created: now.UnixNano() + int64(i%1000), Priority: int32(i % 7),
+		}})
 	}
-	for _, asked := range []int{1, 500} {
-		ids := make([]cluster.PodID, asked)
-		for k := range ids {
-			ids[k] = cluster.PodID((k*7919 + 150_000) % pods)
+	return q, st
+}
+
+// BenchmarkStanding asks where one of 300,000 pods is.
+func BenchmarkStanding(b *testing.B) {
+	q, _ := longLine(b)
+	for k := 0; b.Loop(); k++ {
+		q.Standing(cluster.PodID(k*7919%q.Count(Active)), maxPriorities)
+	}
+}
+
+// BenchmarkPop takes pods from a line of 300,000, and lets each come back.
+func BenchmarkPop(b *testing.B) {
+	q, _ := longLine(b)
+	now := time.Unix(2000, 0)
+	for b.Loop() {
+		for _, a := range q.Pop(now, 1) {
+			q.Retry(now, a)
 		}
-		b.Run(fmt.Sprintf("asked=%d", asked), func(b *testing.B) {
-			for b.Loop() {
-				line := q.Line(ids)
-				for q.Walk(line, walkAtOnce) {
-				}
-				line.Standings()
-			}
-		})
+	}
+}
+
+// BenchmarkReset puts 300,000 pods in line.
+func BenchmarkReset(b *testing.B) {
+	q, st := longLine(b)
+	for b.Loop() {
+		q.Reset(time.Unix(2000, 0), st)
 	}
 }

@@ -123,7 +123,7 @@ type entry struct {
 	awaited bool      // while it is in flight: the log says what has become of it
 	first   time.Time // when it first was active; zero: never
 	flushed bool      // nothing but the flush has brought it back since its last attempt
-	index   int       // in its heap
+	rank    rank      // in the order it is in
 }
 
 // Queue is one shard's pods. It is not safe for concurrent use.
@@ -181,7 +181,7 @@ func (q *Queue) clear() {
 	q.pods = make(map[cluster.PodID]*entry)
 	q.counts = [places + 1]int{}
 	q.active = orderedPods{rankOf: inLine}
-	q.running = orderedPods{rankOf: byPriority}
+	q.running = orderedPods{rankOf: inLine}
 	q.backoff = orderedPods{rankOf: byExpiry}
 	q.errors = orderedPods{rankOf: byExpiry}
 	q.local, q.crossNode = make(map[engine.Subject]*parkedPods), make(map[engine.Subject]*parkedPods)
@@ -408,7 +408,7 @@ func (q *Queue) move(now time.Time, e *entry, to Place, event string) {
 	}
 }
 
-func (q *Queue) heap(e *entry) *orderedPods {
+func (q *Queue) order(e *entry) *orderedPods {
 	switch {
 	case e.place == Active:
 		return &q.active

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -46,21 +45,12 @@ func (sh *shard) with(fn func(q *Queue, now time.Time)) {
 	}
 }
 
-// walkAtOnce is how many pods are walked past while the queue is locked: less than a millisecond. On a busy machine it takes longer
-// to get the lock again.
-const walkAtOnce = 1 << 17
-
-// standings returns where active pods stand in line. The queue goes on meanwhile.
-func (sh *shard) standings(ids []cluster.PodID) map[cluster.PodID]Standing {
+// standing returns where a pod stands in line, as Queue.Standing does: zero if it is not there any more.
+func (sh *shard) standing(id cluster.PodID, priorities int) Standing {
 	sh.mu.Lock()
-	line := sh.queue.Line(ids)
-	for sh.queue.Walk(line, walkAtOnce) {
-		sh.mu.Unlock()
-		runtime.Gosched()
-		sh.mu.Lock()
-	}
-	sh.mu.Unlock()
-	return line.Standings()
+	defer sh.mu.Unlock()
+	s, _ := sh.queue.Standing(id, priorities)
+	return s
 }
 
 func (sh *shard) reset(st *cluster.State) {

@@ -276,7 +276,7 @@ var everyNode = cluster.Range{End: cluster.MaxIndex}
 // link and unlink keep the count and the indexes of the place that a pod is in.
 func (q *Queue) link(e *entry) {
 	q.counts[e.place]++
-	if h := q.heap(e); h != nil {
+	if h := q.order(e); h != nil {
 		h.add(e)
 	}
 	if key, ok := e.listens(); ok {
@@ -317,7 +317,7 @@ func (q *Queue) link(e *entry) {
 
 func (q *Queue) unlink(e *entry) {
 	q.counts[e.place]--
-	if h := q.heap(e); h != nil {
+	if h := q.order(e); h != nil {
 		h.remove(e)
 	}
 	if key, ok := e.listens(); ok {
