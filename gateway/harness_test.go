@@ -33,9 +33,19 @@ type ledger struct {
 	state       *cluster.State // nil: not loaded
 	head        cluster.Version
 	subscribers []replica.Subscriber
+	afterRead   func() // called once, after the next read
 }
 
 func (l *ledger) Read(_ context.Context, min cluster.Version, fn func(*cluster.State) error) error {
+	defer func() {
+		l.mu.Lock()
+		after := l.afterRead
+		l.afterRead = nil
+		l.mu.Unlock()
+		if after != nil {
+			after()
+		}
+	}()
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	if l.state == nil {

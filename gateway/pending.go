@@ -11,26 +11,40 @@ import (
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
-// addPending adds to the pods that are not placed what the queue members know of them: one call per member. A pod of
-// a member that does not answer stays without. Ahead asks who is ahead of them, too.
-func (s *Service) addPending(ctx context.Context, pods []*schedulingv1.Pod, ahead bool) {
-	waiting := make(map[string]*schedulingv1.Pod)
+// addPending adds to the pods that are not placed what the queue members know of them.
+func (s *Service) addPending(ctx context.Context, pods []*schedulingv1.Pod) {
 	var uids []string
 	for _, pod := range pods {
-		if pod.GetState() == schedulingv1.PodState_POD_STATE_UNSPECIFIED {
-			waiting[pod.GetUid()] = pod
+		if !isPlaced(pod) {
 			uids = append(uids, pod.GetUid())
 		}
 	}
+	known := s.pending(ctx, uids, false)
+	for _, pod := range pods {
+		if detail := known[pod.GetUid()]; detail != nil {
+			setPending(pod, detail)
+		}
+	}
+}
+
+// isPlaced reports what the ledger says of a pod. If it is not placed, a queue knows more.
+func isPlaced(pod *schedulingv1.Pod) bool {
+	return pod.GetState() != schedulingv1.PodState_POD_STATE_UNSPECIFIED
+}
+
+// pending returns what the queue members know of pods, by uid: one call per member. What a member holds that does not answer is
+// missing. Ahead asks who is ahead of them, too.
+func (s *Service) pending(ctx context.Context, uids []string, ahead bool) map[string]*queuev1.PendingPod {
 	queues, owners := s.peers.queues()
 	if len(uids) == 0 || len(queues) == 0 {
-		return
+		return nil
 	}
 	answers := make([]*queuev1.GetPendingResponse, len(queues))
 	errs := s.ask(ctx, queues, func(ctx context.Context, i int, conn *grpc.ClientConn) (err error) {
 		answers[i], err = queuev1.NewQueueServiceClient(rpc.Patient(conn)).GetPending(ctx, &queuev1.GetPendingRequest{Uids: uids, Ahead: ahead})
 		return err
 	})
+	known := make(map[string]*queuev1.PendingPod, len(uids))
 	for i, queue := range queues {
 		if errs[i] != nil {
 			s.cfg.Log.Debug("queue does not tell its pods", "member", queue.ID, "err", errs[i])
@@ -38,12 +52,12 @@ func (s *Service) addPending(ctx context.Context, pods []*schedulingv1.Pod, ahea
 		}
 		for _, detail := range answers[i].GetPods() {
 			// While a shard moves, the old owner may still answer for it: the owner's word is the last one.
-			pod := waiting[detail.GetUid()]
-			if pod != nil && (pod.GetShard() < 0 || owners[int(detail.GetShard())] == queue.ID) {
-				setPending(pod, detail)
+			if known[detail.GetUid()] == nil || owners[int(detail.GetShard())] == queue.ID {
+				known[detail.GetUid()] = detail
 			}
 		}
 	}
+	return known
 }
 
 // setPending says what a shard knows of a pod.

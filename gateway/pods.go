@@ -97,7 +97,7 @@ func (s *Service) ListPods(ctx context.Context, req *schedulingv1.ListPodsReques
 	}
 
 	// 3. What only the queues know.
-	s.addPending(ctx, response.GetPods(), false)
+	s.addPending(ctx, response.GetPods())
 	return response, nil
 }
 
@@ -108,22 +108,27 @@ func (s *Service) GetPod(ctx context.Context, req *schedulingv1.GetPodRequest) (
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}
-	name := podName{cmp.Or(req.GetNamespace(), "default"), req.GetName()}
-	response := &schedulingv1.GetPodResponse{}
-	err := s.read(ctx, func(st *cluster.State) {
-		response.Version = versionOf(st.Version())
-		if _, p := s.names.find(st, name); p != nil {
-			response.Pod = podOf(st, p)
-		}
-	})
+	pod, version, err := s.findPod(ctx, podName{cmp.Or(req.GetNamespace(), "default"), req.GetName()})
 	if err != nil {
 		return nil, err
 	}
-	if response.GetPod() == nil {
-		return nil, errPodNotFound(name)
-	}
-	s.addPending(ctx, []*schedulingv1.Pod{response.GetPod()}, false)
+	response := &schedulingv1.GetPodResponse{Pod: pod, Version: version}
+	s.addPending(ctx, []*schedulingv1.Pod{response.GetPod()})
 	return response, nil
+}
+
+// findPod returns what the ledger knows of a pod, and at which version.
+func (s *Service) findPod(ctx context.Context, name podName) (pod *schedulingv1.Pod, version *schedulingv1.Version, err error) {
+	err = s.read(ctx, func(st *cluster.State) {
+		version = versionOf(st.Version())
+		if _, p := s.names.find(st, name); p != nil {
+			pod = podOf(st, p)
+		}
+	})
+	if err == nil && pod == nil {
+		err = errPodNotFound(name)
+	}
+	return pod, version, err
 }
 
 // podOf returns what the ledger knows of a pod.

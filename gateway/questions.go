@@ -3,9 +3,11 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"sync"
 
 	"github.com/berth-scheduler/berth/internal/answer"
 	"github.com/berth-scheduler/berth/internal/cluster"
+	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/whatif"
@@ -21,6 +23,20 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 		return nil, err
 	}
 	name := podName{cmp.Or(req.GetNamespace(), "default"), req.GetName()}
+	found, _, err := s.findPod(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	// 1. Its queue says where it is.
+	ctx, cancel := context.WithCancel(ctx)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer cancel()
+	var known map[string]*queuev1.PendingPod
+	if !isPlaced(found) {
+		asking.Go(func() { known = s.pending(ctx, []string{found.GetUid()}, true) })
+	}
+	// 2. Meanwhile the sandbox says why.
 	live, err := s.tryPod(ctx, name, func(box *whatif.Sandbox, pod cluster.PodID) error {
 		response, err = answer.Explain(ctx, box, pod, req)
 		return err
@@ -28,8 +44,14 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 	if err != nil {
 		return nil, err
 	}
-	// The queue's word on where it is; the explanation says why.
-	s.addPending(ctx, []*schedulingv1.Pod{live}, true)
+	// 3. Both are of the same pod, unless it has been placed, or has come back, since it was looked for.
+	asking.Wait()
+	if !isPlaced(live) && (isPlaced(found) || found.GetUid() != live.GetUid()) {
+		known = s.pending(ctx, []string{live.GetUid()}, true)
+	}
+	if detail := known[live.GetUid()]; detail != nil && !isPlaced(live) {
+		setPending(live, detail)
+	}
 	response.Pod = live
 	return response, nil
 }

@@ -178,6 +178,44 @@ func TestExplanationOfAnActivePodSaysWhoIsAhead(t *testing.T) {
 	}
 }
 
+// The queue is asked about the pod that was found first, the sandbox about the one that is there when its turn comes.
+func TestExplanationIsOfThePodThatIsThereInTheEnd(t *testing.T) {
+	b := start(t, withState(stateOf(t, 7, small()...)))
+	b.join(&peer{role: coord.RoleQueue, id: "q-0", pending: map[string]*queuev1.PendingPod{
+		"uid-2": {Uid: "uid-2", State: queuev1.State_STATE_ACTIVE, Position: 7},
+		"again": {Uid: "again", State: queuev1.State_STATE_BACKOFF},
+	}})
+	b.eventually("the queue member is known", func() bool {
+		got, err := b.client.GetPod(b.ctx, &schedulingv1.GetPodRequest{Name: "pod-0002"})
+		return err == nil && got.GetPod().GetPosition() == 7
+	})
+	again := pod(2)
+	again.ID, again.Pod.UID = 9, "again"
+	for _, step := range []struct {
+		what     string
+		deltas   []cluster.Delta // after it was found
+		uid      string
+		state    schedulingv1.PodState
+		position int32
+	}{
+		{"stays", nil, "uid-2", schedulingv1.PodState_POD_STATE_ACTIVE, 7},
+		{"is placed", []cluster.Delta{assumed(2, 1)}, "uid-2", schedulingv1.PodState_POD_STATE_ASSUMED, 0},
+		{"is not placed after all", []cluster.Delta{cluster.PodForgotten{ID: 2}}, "uid-2", schedulingv1.PodState_POD_STATE_ACTIVE, 7},
+		{"is another one", []cluster.Delta{cluster.PodRemoved{ID: 2}, again}, "again", schedulingv1.PodState_POD_STATE_BACKOFF, 0},
+	} {
+		b.ledger.mu.Lock()
+		b.ledger.afterRead = func() { b.ledger.apply(t, step.deltas...) }
+		b.ledger.mu.Unlock()
+		got, err := b.client.ExplainPod(b.ctx, &schedulingv1.ExplainPodRequest{Name: "pod-0002"})
+		if err != nil {
+			t.Fatalf("a pod that %s: %v", step.what, err)
+		}
+		if p := got.GetPod(); p.GetUid() != step.uid || p.GetState() != step.state || p.GetPosition() != step.position {
+			t.Errorf("a pod that %s is %s, %v, at %d; want %s, %v, at %d", step.what, p.GetUid(), p.GetState(), p.GetPosition(), step.uid, step.state, step.position)
+		}
+	}
+}
+
 func TestPodIsFoundByItsName(t *testing.T) {
 	b := start(t, withState(stateOf(t, 7, small()...)))
 	uid := func() string {

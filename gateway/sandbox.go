@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"runtime"
 	"sync"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -18,6 +19,9 @@ const (
 	sandboxWaiting = 16
 	// sandboxCells bounds what the sandbox's evaluator remembers, in classes times nodes: some 40 bytes each.
 	sandboxCells = 4 << 20
+	// sandboxSpan is for how many nodes each a question uses another core. What takes a millisecond or two is done sooner by one
+	// goroutine than by two of which one still waits for a core.
+	sandboxSpan = 16_384
 	// tailLength is how many deltas are kept for the sandbox to follow. To copy the cluster costs less than what brings so many.
 	tailLength = 1 << 16
 )
@@ -88,7 +92,10 @@ func (s *Service) tryPod(ctx context.Context, name podName, ask func(*whatif.San
 // copy makes the sandbox one of this state.
 func (b *sandbox) copy(st *cluster.State) {
 	b.box = nil // so that there are never two
-	b.box = whatif.New(st, engine.EvaluatorConfig{MaxClasses: max(sandboxCells/max(st.Nodes.Len(), 1), 8)})
+	b.box = whatif.New(st, engine.EvaluatorConfig{
+		MaxClasses:  max(sandboxCells/max(st.Nodes.Len(), 1), 8),
+		Parallelism: min(1+st.Nodes.Len()/sandboxSpan, runtime.GOMAXPROCS(0)),
+	})
 }
 
 // tail is what the log has told since the sandbox was last told. It is a subscriber of the replica; take is called while
