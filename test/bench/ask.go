@@ -117,8 +117,9 @@ func (a *asker) note(s *measure.Sample, took time.Duration, err error) {
 	*s = append(*s, float64(took.Microseconds())/1000)
 }
 
-// asking asks while follow runs, and takes in the figures.
-func (r *result) asking(ctx context.Context, c *crew, follow func() error) error {
+// asking asks while follow runs, from the first bind on, which it is told of by follow and tells binding of, and takes in the
+// figures. What is asked before waits for the cluster to be read, not for those who place pods.
+func (r *result) asking(ctx context.Context, c *crew, binding func(), follow func(binding func()) error) error {
 	conn, err := grpc.NewClient(c.gateway, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
@@ -137,8 +138,10 @@ func (r *result) asking(ctx context.Context, c *crew, follow func() error) error
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var asking sync.WaitGroup
-	asking.Go(func() { a.ask(ctx) })
-	err = follow()
+	err = follow(func() {
+		asking.Go(func() { a.ask(ctx) })
+		binding()
+	})
 	cancel()
 	asking.Wait()
 	r.figures[whyP99], r.figures[ifP99] = a.whys.Quantile(0.99), a.ifs.Quantile(0.99)

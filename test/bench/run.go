@@ -91,14 +91,14 @@ func run(ctx context.Context, cfg config, w workload) (r result, err error) {
 	if w.oneByOne {
 		err = r.oneByOne(measuring, c, binding)
 	} else {
-		follow := func() (err error) {
+		follow := func(binding func()) (err error) {
 			r.samples, r.binds, err = c.follow(measuring, w.pods, binding)
 			return err
 		}
 		if w.asks > 0 {
-			err = r.asking(measuring, c, follow)
+			err = r.asking(measuring, c, binding, follow)
 		} else {
-			err = follow()
+			err = follow(binding)
 		}
 	}
 	err = errors.Join(err, profiles.Wait())
