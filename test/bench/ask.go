@@ -36,10 +36,22 @@ type asker struct {
 	cold       measure.Sample // of the first question, which nobody has asked before
 	unanswered int
 	first      error // of those that were not
+	turns      []turn
 }
 
-// ask asks until ctx ends, and waits for the answers that are under way.
-func (a *asker) ask(ctx context.Context) {
+// turn is a time in which all questions come, or none. Times are since Berth's start.
+type turn struct {
+	from, to time.Duration
+	asked    bool
+}
+
+// turnLength is how long questions come, or do not, where that is by turns. Berth places some batches of pods meanwhile, and the
+// machine's own pace, which changes from minute to minute, is the same before and after.
+const turnLength = time.Second
+
+// ask asks until ctx ends, and waits for the answers that are under way. By turns, which are since a time, the first one is without
+// questions.
+func (a *asker) ask(ctx context.Context, since time.Time) {
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	slots := make(chan struct{}, questionsAtOnce)
@@ -47,11 +59,21 @@ func (a *asker) ask(ctx context.Context) {
 	a.call(ctx, &a.cold, a.why(0))
 	tick := time.NewTicker(time.Second / time.Duration(a.workload.asks))
 	defer tick.Stop()
+	now := turn{from: time.Since(since)}
 	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if a.workload.byTurns {
+			if now.to = time.Since(since); now.to-now.from >= turnLength {
+				a.turns = append(a.turns, now)
+				now = turn{from: now.to, asked: !now.asked}
+			}
+			if !now.asked {
+				continue
+			}
 		}
 		pod := random.IntN(a.workload.pods)
 		select {
@@ -60,7 +82,9 @@ func (a *asker) ask(ctx context.Context) {
 			a.note(nil, 0, status.Error(codes.ResourceExhausted, "too many questions are not answered yet"))
 			continue
 		}
-		asking.Go(func() { a.call(ctx, &a.healths, a.checkHealth) })
+		if !a.workload.byTurns { // where only questions are to cost something
+			asking.Go(func() { a.call(ctx, &a.healths, a.checkHealth) })
+		}
 		asking.Go(func() {
 			defer func() { <-slots }()
 			if n%2 == 0 {
@@ -139,7 +163,7 @@ func (r *result) asking(ctx context.Context, c *crew, binding func(), follow fun
 	ctx, cancel := context.WithCancel(ctx)
 	var asking sync.WaitGroup
 	err = follow(func() {
-		asking.Go(func() { a.ask(ctx) })
+		asking.Go(func() { a.ask(ctx, c.began) })
 		binding()
 	})
 	cancel()
@@ -148,6 +172,7 @@ func (r *result) asking(ctx context.Context, c *crew, binding func(), follow fun
 	r.figures[healthP99] = a.healths.Quantile(0.99)
 	r.figures[whyP50], r.figures[ifP50], r.figures[coldWhy] = a.whys.Median(), a.ifs.Median(), a.cold.Median()
 	r.figures[unanswered] = float64(a.unanswered)
+	r.turns = a.turns
 	if a.first != nil {
 		progress("%s: not answered: %v", r.workload.name, a.first)
 	}

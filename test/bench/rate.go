@@ -41,3 +41,33 @@ func cpuAt(samples []sample, at time.Duration) time.Duration {
 	}
 	return before.cpu
 }
+
+// lossOf returns the share of the binds that are missing in the turns with questions, compared with those before and after each:
+// where the pace of all changes steadily, that is none. There is no such share without three turns before the last bind.
+func lossOf(sent []time.Duration, turns []turn) (float64, bool) {
+	if len(sent) == 0 {
+		return 0, false
+	}
+	last := slices.Max(sent)
+	var rates []float64
+	for _, t := range turns {
+		if t.to > last {
+			break
+		}
+		binds := 0
+		for _, at := range sent {
+			if at >= t.from && at < t.to {
+				binds++
+			}
+		}
+		rates = append(rates, float64(binds)/(t.to-t.from).Seconds())
+	}
+	var with, without float64
+	for k := range rates {
+		if turns[k].asked && k > 0 && k+1 < len(rates) {
+			with += rates[k]
+			without += (rates[k-1] + rates[k+1]) / 2
+		}
+	}
+	return 1 - with/without, without > 0
+}

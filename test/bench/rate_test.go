@@ -59,3 +59,38 @@ go_goroutines 5
 		t.Error("a value that is no number was read")
 	}
 }
+
+func TestLossIsWhatTurnsWithQuestionsLackOfThoseAround(t *testing.T) {
+	turns := []turn{{0, time.Second, false}, {time.Second, 2 * time.Second, true}, {2 * time.Second, 4 * time.Second, false}, {4 * time.Second, 5 * time.Second, true},
+		{5 * time.Second, 6 * time.Second, false}, {6 * time.Second, 7 * time.Second, true}, {7 * time.Second, 8 * time.Second, false}}
+	// binds returns the times of so many binds in each turn, and one at 7.5 s: the last turn is not over.
+	binds := func(counts ...int) []time.Duration {
+		sent := []time.Duration{7500 * ms}
+		for k, n := range counts {
+			for i := range n {
+				sent = append(sent, turns[k].from+time.Duration(i)*(turns[k].to-turns[k].from)/time.Duration(n))
+			}
+		}
+		return sent
+	}
+	for _, c := range []struct {
+		what   string
+		counts []int
+		want   float64
+	}{
+		{"the same pace", []int{100, 100, 200, 100, 100, 100}, 0}, // the third takes two seconds
+		{"a tenth less", []int{100, 90, 200, 90, 100, 0}, 0.1},    // what has nothing after it does not count
+		{"a pace that grows", []int{100, 110, 240, 130, 140, 150}, 0},
+		{"more of them", []int{100, 120, 200, 120, 100, 0}, -0.2},
+	} {
+		if got, ok := lossOf(binds(c.counts...), turns); !ok || math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%s: %v, %t, want %v", c.what, got, ok, c.want)
+		}
+	}
+	if got, ok := lossOf(binds(100, 90), turns[:2]); ok {
+		t.Errorf("of two turns: %v", got)
+	}
+	if got, ok := lossOf(nil, turns); ok {
+		t.Errorf("without binds: %v", got)
+	}
+}

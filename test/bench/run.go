@@ -25,6 +25,7 @@ const profileLength = 10 * time.Second
 type result struct {
 	workload workload // as it was run
 	figures  map[figure]float64
+	turns    []turn                    // if questions come by turns
 	usage    map[string]kubetest.Usage // by process
 	perNode  map[string]float64        // KB by process, if it was measured
 	problems []string                  // empty in a good run
@@ -137,6 +138,9 @@ func (r *result) measureBurst(sent []time.Duration) {
 		r.figures[firstBind] = b.first.Seconds()
 		r.figures[decisions] = b.rate
 		r.figures[cpuMicros] = float64(b.cpu.Microseconds()) / float64(len(sent))
+		if share, ok := lossOf(sent, r.turns); ok {
+			r.figures[loss] = 100 * share
+		}
 	}
 }
 
