@@ -119,23 +119,23 @@ func (z *zoning) usage(st *cluster.State) Usage {
 	slices.SortFunc(out.Zones, func(a, b ZoneUse) int { return cmp.Compare(a.Zone, b.Zone) })
 
 	for r := range cluster.ResourceID(st.Resources()) {
-		requested := n.Requested[r]
-		out.addResource(st.ResourceName(r), n.Allocatable[r], func(i int) int64 { return requested[i] })
+		addResource(&out, st.ResourceName(r), n.Allocatable[r], n.Requested[r])
 	}
-	out.addResource("pods", n.AllowedPods, func(i int) int64 { return int64(n.PodCount[i]) })
+	addResource(&out, "pods", n.AllowedPods, n.PodCount)
 	slices.SortFunc(out.Resources, func(a, b ResourceUse) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 
 // addResource adds a resource if some node has any of it. What an index without a node has is 0.
-func (u *Usage) addResource(name string, allocatable []int64, requested func(int) int64) {
+func addResource[T int32 | int64](u *Usage, name string, allocatable []int64, requested []T) {
 	use := ResourceUse{Name: name}
 	var nodes, sum int64
+	requested = requested[:len(allocatable)]
 	for i, has := range allocatable {
 		if has <= 0 {
 			continue
 		}
-		takes := requested(i)
+		takes := int64(requested[i])
 		share := int64(float64(takes) / float64(has) * 1000)
 		nodes, sum = nodes+1, sum+share
 		use.Allocatable, use.Requested = use.Allocatable+has, use.Requested+takes
