@@ -422,13 +422,18 @@ func crowd(src *fakeSource) {
 // preempt must succeed.
 func (b *running) preempt(attempt int32) {
 	b.t.Helper()
-	var req *binderv1.PreemptRequest
-	b.look(func(st *cluster.State) { req = preemptOf(st, "high", "a", "v0", "v1") })
-	req.Attempt = attempt
-	resp, err := b.Preempt(b.t.Context(), req)
+	resp, err := b.tryPreempt(attempt)
 	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_STARTED {
 		b.t.Fatalf("preempt: %v, %v", resp, err)
 	}
+}
+
+func (b *running) tryPreempt(attempt int32) (*binderv1.PreemptResponse, error) {
+	b.t.Helper()
+	var req *binderv1.PreemptRequest
+	b.look(func(st *cluster.State) { req = preemptOf(st, "high", "a", "v0", "v1") })
+	req.Attempt = attempt
+	return b.Preempt(b.t.Context(), req)
 }
 
 // is asks the ledger about a pod.
@@ -496,7 +501,11 @@ func TestADeposedBinderEvictsNobody(t *testing.T) {
 	two := start(t, etcd, src, named("two"))
 	depose(t, etcd)
 	two.active()
-	one.preempt(1) // it does not know yet
+	if resp, err := one.tryPreempt(1); err != nil { // it does not know yet
+		wantError(t, err, codes.Unavailable, "NOT_ACTIVE") // the eviction was refused before the answer
+	} else if got := resp.GetResult(); got != binderv1.PreemptResponse_RESULT_STARTED {
+		t.Fatalf("preempt: %v", got)
+	}
 	eventually(t, "one has noticed", func() bool { return one.Ready() != nil })
 	if got := src.evictions(); len(got) > 0 {
 		t.Errorf("evicted by a deposed binder: %v", got)

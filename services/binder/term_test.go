@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/berth-scheduler/berth/internal/coord/etcdtest"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -27,8 +28,10 @@ func TestADeposedBinderBindsNothingAndCanWinALaterTerm(t *testing.T) {
 	if second <= first {
 		t.Errorf("epoch %d is not after %d", second, first)
 	}
-	if got := one.commit(one.request(1, "p")); got[0] != "assumed" {
-		t.Fatalf("p is %s", got[0])
+	if resp, err := one.Commit(t.Context(), one.request(1, "p")); err != nil {
+		wantError(t, err, codes.Unavailable, "NOT_ACTIVE") // the record was refused before the answer
+	} else if got := resp.GetOutcomes()[0].GetResult(); got != binderv1.Outcome_RESULT_ASSUMED {
+		t.Fatalf("p is %s", resultText(got))
 	}
 	eventually(t, "one has noticed", func() bool { return one.Ready() != nil })
 	_, err := one.Commit(t.Context(), two.request(1, "p"))
