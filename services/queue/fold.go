@@ -283,27 +283,6 @@ func (q *Queue) Entries() iter.Seq[Entry] {
 	}
 }
 
-// Rejected yields, for every pod of the queue, its class with each plugin that is against it, in no order. A pod whose
-// attempt is running has none.
-func (q *Queue) Rejected() iter.Seq2[cluster.ClassID, string] {
-	return func(yield func(cluster.ClassID, string) bool) {
-		for _, e := range q.pods {
-			if e.place == Gated && !yield(e.pod.Class, schedulingGates) {
-				return
-			}
-			if e.place != Active && e.place != Backoff && e.place != Unschedulable {
-				continue
-			}
-			for i, v := range e.verdicts {
-				told := slices.ContainsFunc(e.verdicts[:i], func(w engine.VerdictCount) bool { return w.Plugin == v.Plugin })
-				if !told && !yield(e.pod.Class, v.Plugin) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // Entry returns what the queue knows of a pod. False: it does not hold it.
 func (q *Queue) Entry(id cluster.PodID) (Entry, bool) {
 	e := q.pods[id]

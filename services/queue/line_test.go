@@ -126,3 +126,13 @@ func BenchmarkReset(b *testing.B) {
 		q.Reset(time.Unix(2000, 0), st)
 	}
 }
+
+// BenchmarkRejected reads what plugins are against 300,000 pods, as every read of the metrics does.
+func BenchmarkRejected(b *testing.B) {
+	q, _ := longLine(b)
+	for b.Loop() {
+		for range q.Rejected() {
+			b.Fatal("nothing is against them")
+		}
+	}
+}

@@ -280,9 +280,9 @@ func (s *Service) rejected() map[rejecter]int {
 	_ = s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
 		for _, sh := range s.owned() {
 			sh.mu.Lock()
-			for class, plugin := range sh.queue.Rejected() {
-				if c := st.Class(class); c != nil {
-					counts[rejecter{plugin, c.Spec.SchedulerName}]++
+			for what, pods := range sh.queue.Rejected() {
+				if c := st.Class(what.Class); c != nil {
+					counts[rejecter{what.Plugin, c.Spec.SchedulerName}] += pods
 				}
 			}
 			sh.mu.Unlock()

@@ -120,12 +120,17 @@ func TestMetricsShowTheDepthOfEveryShard(t *testing.T) {
 	w.metrics = registry
 	q, _ := w.queueMember("q1")
 	w.ledger.pod("p", 100, nil)
-	w.ledger.pod("gated", 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Gates = []string{"wait"} })
-	until(t, "both are held", func() bool { return len(pending(t, q)) == 2 })
+	for _, name := range []string{"gated", "gated too"} {
+		w.ledger.pod(name, 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Gates = []string{"wait"} })
+	}
+	until(t, "all are held", func() bool { return len(pending(t, q)) == 3 })
 	got := samples(t, registry)
+	if n := got[`scheduler_unschedulable_pods{plugin="SchedulingGates",profile="default-scheduler"}`]; n != 2 {
+		t.Errorf("%v pods of a class are gated, want 2", n)
+	}
 	maps.DeleteFunc(got, func(name string, _ float64) bool { return !strings.HasPrefix(name, "berth_queue_pods") })
 	want := map[string]float64{
-		`berth_queue_pods{shard="0",state="active"}`: 1, `berth_queue_pods{shard="0",state="gated"}`: 1,
+		`berth_queue_pods{shard="0",state="active"}`: 1, `berth_queue_pods{shard="0",state="gated"}`: 2,
 		`berth_queue_pods{shard="0",state="backoff"}`: 0, `berth_queue_pods{shard="0",state="unschedulable"}`: 0,
 		`berth_queue_pods{shard="0",state="in_flight"}`: 0,
 	}

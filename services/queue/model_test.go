@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -339,7 +340,11 @@ func (m *model) setNode(t *rapid.T) {
 func (m *model) park(p *modelPod) {
 	m.queue.Park(m.now, m.st, p.attempt, Parking{
 		Message: "no node fits", Version: p.popped, CrossNode: p.eligible,
-		Verdicts: []engine.VerdictCount{{Plugin: engine.NodeResourcesFit}},
+		// What is said of a pod differs from one attempt to the next; the same plugin may have two reasons.
+		Verdicts: []engine.VerdictCount{
+			{Plugin: engine.NodeResourcesFit, Reason: "Insufficient cpu"}, {Plugin: engine.NodeResourcesFit, Reason: "Insufficient memory"},
+			{Plugin: engine.NodeName}, {Plugin: engine.NodePorts},
+		}[:1+p.failures%4],
 	})
 	p.failures++
 	p.errors = 0
@@ -362,6 +367,22 @@ func (m *model) again(p *modelPod) {
 
 func running(p *modelPod) bool { return p.place == InFlight && p.awaitedAt.IsZero() }
 
+// against returns the plugins that count as being against a pod, each once.
+func against(e Entry) []string {
+	switch e.Place {
+	case InFlight:
+		return nil
+	case Gated:
+		return []string{schedulingGates}
+	}
+	var plugins []string
+	for _, v := range e.Verdicts {
+		plugins = append(plugins, v.Plugin)
+	}
+	slices.Sort(plugins)
+	return slices.Compact(plugins)
+}
+
 func (m *model) check(t *rapid.T) {
 	want := make(map[cluster.PodID]string)
 	got := make(map[cluster.PodID]string)
@@ -370,8 +391,11 @@ func (m *model) check(t *rapid.T) {
 			want[id] = fmt.Sprintf("%v after %d attempts", p.place, p.attempts)
 		}
 	}
-	sum := 0
+	sum, rejected := 0, make(map[Rejection]int)
 	for e := range m.queue.Entries() {
+		for _, plugin := range against(e) {
+			rejected[Rejection{e.Pod.Class, plugin}]++
+		}
 		got[e.ID] = fmt.Sprintf("%v after %d attempts", e.Place, e.Attempts)
 		sum++
 	}
@@ -383,6 +407,9 @@ func (m *model) check(t *rapid.T) {
 	}
 	if sum != 0 {
 		t.Fatalf("the counts of the places differ from the pods by %d", sum)
+	}
+	if diff := gocmp.Diff(rejected, maps.Collect(m.queue.Rejected())); diff != "" {
+		t.Fatalf("plugins that are against pods (-counted +kept):\n%s", diff)
 	}
 	band, held := int32(0), false
 	for id, p := range m.pods {

@@ -143,6 +143,8 @@ type Queue struct {
 	pods     map[cluster.PodID]*entry
 	counts   [places + 1]int
 
+	rejections rejections
+
 	active   orderedPods
 	running  orderedPods // in flight, not awaited; by priority
 	backoff  orderedPods // after an attempt that found no node
@@ -180,6 +182,7 @@ func NewQueue(shard int32, judge Judge) *Queue {
 func (q *Queue) clear() {
 	q.pods = make(map[cluster.PodID]*entry)
 	q.counts = [places + 1]int{}
+	q.rejections = make(rejections)
 	q.active = orderedPods{rankOf: inLine}
 	q.running = orderedPods{rankOf: inLine}
 	q.backoff = orderedPods{rankOf: byExpiry}
@@ -294,9 +297,11 @@ func (q *Queue) Fail(now time.Time, a Attempt, message string) {
 }
 
 func (q *Queue) failed(now time.Time, e *entry, message string) {
+	q.unlink(e)
 	e.errors++
 	e.entered = now
 	e.message, e.verdicts, e.rejected = message, nil, 0
+	q.link(e)
 	e.flushed = false
 	q.requeue(now, e, attemptFailure)
 }

@@ -273,9 +273,10 @@ type look struct {
 
 var everyNode = cluster.Range{End: cluster.MaxIndex}
 
-// link and unlink keep the count and the indexes of the place that a pod is in.
+// link and unlink keep the counts and the indexes of the place that a pod is in, and of what is against it.
 func (q *Queue) link(e *entry) {
 	q.counts[e.place]++
+	q.rejections.add(e, 1)
 	if h := q.order(e); h != nil {
 		h.add(e)
 	}
@@ -317,6 +318,7 @@ func (q *Queue) link(e *entry) {
 
 func (q *Queue) unlink(e *entry) {
 	q.counts[e.place]--
+	q.rejections.add(e, -1)
 	if h := q.order(e); h != nil {
 		h.remove(e)
 	}

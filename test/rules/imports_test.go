@@ -130,7 +130,7 @@ func TestThePureCoreStaysPure(t *testing.T) {
 }
 
 func TestTheQueueOfAShardReadsNoClock(t *testing.T) {
-	names := []string{"queue.go", "fold.go", "ordered.go", "wake.go", "hints.go", "events.go", "flush.go", "activate.go"}
+	names := []string{"queue.go", "fold.go", "ordered.go", "rejected.go", "wake.go", "hints.go", "events.go", "flush.go", "activate.go"}
 	set, parsed := parseFiles(t, rootDir(t)+"/services/queue", names)
 	for _, f := range parsed {
 		uses(f, "time", func(name string, at token.Pos) {
