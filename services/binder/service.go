@@ -33,7 +33,7 @@ type Config struct {
 
 	LeaseTTL    time.Duration         // how long the term outlives a silent binder; 0 means 5 s
 	MaxUnbound  int                   // placements waiting for their bind, beyond which commits are refused; 0 means 10,000
-	BindWorkers int                   // concurrent Bind calls, but for late ones; 0 means 32, or 64 of one binding each
+	BindWorkers int                   // concurrent Bind calls, but for late ones; 0 means 4, or 64 of one binding each
 	EventLimit  int                   // events that may wait, and as many reports; 0 means 50,000
 	Preemptions int                   // preemptions under way, beyond which others are refused; 0 means 1,000
 	Parallelism int                   // goroutines of one evaluation; 0 means GOMAXPROCS
@@ -67,7 +67,9 @@ func (c *Config) check() error {
 		c.MaxUnbound = 10_000
 	}
 	if c.BindWorkers == 0 {
-		c.BindWorkers = 32
+		// A call of many bindings is a transaction, and etcd applies those that have come meanwhile in one go: of 32 of them, for
+		// 20 ms in which it has no time for anything else. Those that wait here instead are fuller.
+		c.BindWorkers = 4
 		if c.Source.MaxBatch() == 1 {
 			c.BindWorkers = 64
 		}
