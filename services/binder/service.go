@@ -68,7 +68,7 @@ func (c *Config) check() error {
 	}
 	if c.BindWorkers == 0 {
 		// A call of many bindings is a transaction, and etcd applies those that have come meanwhile in one go: of 32 of them, for
-		// 20 ms in which it has no time for anything else. Those that wait here instead are fuller.
+		// 20 ms in which it has no time for anything else. Pods that wait here instead make fuller ones.
 		c.BindWorkers = 4
 		if c.Source.MaxBatch() == 1 {
 			c.BindWorkers = 64

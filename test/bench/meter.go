@@ -16,7 +16,7 @@ const (
 	// sampleEvery is how often it is read what processes have used: of the kernel, which costs them nothing.
 	sampleEvery = 20 * time.Millisecond
 	// askEvery is how often, in samples, the binder is asked how many pods it has bound. Its process answers with all its
-	// metrics, which takes it a millisecond.
+	// metrics.
 	askEvery = 25
 )
 
