@@ -69,7 +69,11 @@ func testLog(t *testing.T) *slog.Logger {
 
 func connect(t *testing.T, s server) *Client {
 	t.Helper()
-	c, err := Connect(Config{Endpoints: s.Endpoints(), Log: testLog(t)})
+	cfg := Config{Endpoints: s.Endpoints(), Log: testLog(t)}
+	if s, ok := s.(*embeddedServer); ok {
+		cfg.Embedded = s.e
+	}
+	c, err := Connect(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

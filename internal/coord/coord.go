@@ -16,6 +16,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -41,9 +42,10 @@ const (
 	maxReconnectDelay = 2 * time.Second
 )
 
-// Config says how to reach etcd. Only Endpoints is required.
+// Config says how to reach etcd. Only Endpoints is required, or Embedded.
 type Config struct {
 	Endpoints      []string                         // of etcd's members: "host:port", "http://host:port" or "https://host:port"; https for all or for none
+	Embedded       *Embedded                        // the etcd of this process, if that is the one; nil Endpoints are its
 	Prefix         string                           // every key starts with it; "" means /berth/; a missing slash at the end is added
 	Credentials    credentials.TransportCredentials // for https endpoints, and only those; nil means the system's roots and no client certificate
 	Log            *slog.Logger                     // nil means no log
@@ -54,6 +56,7 @@ type Config struct {
 // Client talks to etcd. Its methods are safe for concurrent use.
 type Client struct {
 	etcd           *clientv3.Client
+	txns           clientv3.KV    // for transactions: etcd, or an embedded etcd without a connection in between
 	kv             pb.KVClient    // for errors that keep their reason: clientv3 reduces them to "deadline exceeded"
 	leases         pb.LeaseClient // as above
 	endpoints      []*endpoint
@@ -62,10 +65,10 @@ type Client struct {
 	requestTimeout time.Duration
 	log            *slog.Logger
 
-	// ctx ends when Close is called; work counts the goroutines that end with it.
+	// ctx ends when Close is called; work counts the goroutines and transactions that end with it.
 	ctx    context.Context
 	cancel context.CancelFunc
-	mu     sync.Mutex // guards closed, so that no goroutine is added to work once Close waits for it
+	mu     sync.Mutex // guards closed, so that nothing is added to work once Close waits for it
 	closed bool
 	work   sync.WaitGroup
 }
@@ -73,6 +76,9 @@ type Client struct {
 // Connect returns a client. It does not wait for etcd, which may come later; see Client.Ready.
 // An error names the field of cfg that makes no sense.
 func Connect(cfg Config) (*Client, error) {
+	if cfg.Embedded != nil && cfg.Endpoints == nil {
+		cfg.Endpoints = cfg.Embedded.Endpoints()
+	}
 	endpoints, err := cfg.endpoints()
 	if err != nil {
 		return nil, err
@@ -124,6 +130,10 @@ func Connect(cfg Config) (*Client, error) {
 	}); err != nil {
 		c.cancel()
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ","), err)
+	}
+	c.txns = c.etcd
+	if cfg.Embedded != nil {
+		c.txns = clientv3.NewKVFromKVClient(adapter.KvServerToKvClient(cfg.Embedded.kv), c.etcd)
 	}
 	c.kv = pb.NewKVClient(c.etcd.ActiveConnection())
 	c.leases = pb.NewLeaseClient(c.etcd.ActiveConnection())
@@ -192,7 +202,7 @@ func (c *Client) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the requests, sessions and watches of the client, waits for the latter, and closes its connections.
+// Close ends the requests, sessions and watches of the client, waits for them, and closes its connections.
 // Leases are not revoked; close sessions first to give them up at once.
 func (c *Client) Close() error {
 	c.mu.Lock()
@@ -220,19 +230,28 @@ func (c *Client) Close() error {
 // start runs work until it returns, with a context that ends with ctx and with the client.
 // It reports false, and runs nothing, when the client is closed.
 func (c *Client) start(ctx context.Context, work func(ctx context.Context)) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	if !c.begin() {
 		return false
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(c.ctx, cancel)
-	c.work.Go(func() {
+	go func() {
+		defer c.work.Done()
 		defer cancel()
 		defer stop()
 		work(ctx)
-	})
+	}()
 	return true
+}
+
+// begin makes Close wait until work.Done is called. It reports false when the client is closed.
+func (c *Client) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.work.Add(1)
+	}
+	return !c.closed
 }
 
 // request returns the context of one request to etcd, which ends with the client as well.

@@ -10,8 +10,10 @@ import (
 	"path/filepath"
 	"sync"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 )
 
 // EmbeddedConfig says where an embedded etcd keeps its data.
@@ -25,6 +27,7 @@ type EmbeddedConfig struct {
 // without authentication: whoever can open a connection on this machine can read and write it.
 type Embedded struct {
 	etcd     *embed.Etcd
+	kv       pb.KVServer // what a connection would be answered by
 	lock     *fileutil.LockedFile
 	endpoint string
 
@@ -93,6 +96,7 @@ func startEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
+	e.kv = v3rpc.NewQuotaKVServer(e.etcd.Server)
 	e.endpoint = e.etcd.Clients[0].Addr().String()
 	return e, nil
 }
@@ -124,7 +128,7 @@ func launch(cfg EmbeddedConfig, closing <-chan struct{}) (etcd *embed.Etcd, err 
 	return embed.StartEtcd(c)
 }
 
-// Endpoints returns where to connect, for Config.Endpoints.
+// Endpoints returns where to connect, for the Config.Endpoints of another process.
 func (e *Embedded) Endpoints() []string { return []string{e.endpoint} }
 
 // Wait returns nil when ctx ends or Close is called, and an error when etcd stops by itself, which it does not survive.
@@ -150,7 +154,8 @@ func (e *Embedded) stopped(err error) error {
 	}
 }
 
-// Close stops etcd and waits until it has. Close clients first: it waits some seconds for their watches to end.
+// Close stops etcd and waits until it has. Close clients first: it waits some seconds for their watches to end, and those of
+// this process call it.
 func (e *Embedded) Close() error {
 	e.closeOnce.Do(func() {
 		close(e.closing)

@@ -2,11 +2,13 @@ package coord
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -84,6 +86,69 @@ func TestWaitEndsWithItsContextAndWithClose(t *testing.T) {
 	closeEmbedded(t, s.e)
 	if err := next(t, waits); err != nil {
 		t.Errorf("Wait when etcd is closed: %v", err)
+	}
+}
+
+// A connection would be refused here.
+func TestTransactionsOfAnEmbeddedEtcdNeedNoConnection(t *testing.T) {
+	s := startEmbeddedServer(t)
+	c, err := Connect(Config{Embedded: s.e, Endpoints: []string{"127.0.0.1:1"}, RequestTimeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if ok, _, err := c.Txn(within(t), []Cond{IfAbsent("a")}, []Op{Put("a", nil)}); err != nil || !ok {
+		t.Errorf("Txn: %v, %v", ok, err)
+	}
+}
+
+func TestTransactionsUnderWayWhenTheEmbeddedEtcdIsClosed(t *testing.T) {
+	s := startEmbeddedServer(t)
+	c := connect(t, s)
+	const writers = 8
+	done, failed := make([]int, writers), make([]error, writers) // how many were written by each, and why no more
+	var running, over sync.WaitGroup
+	running.Add(writers)
+	for w := range writers {
+		over.Go(func() {
+			for ; failed[w] == nil; done[w]++ {
+				if done[w] == 1 {
+					running.Done()
+				}
+				key := fmt.Sprintf("%d/%06d", w, done[w])
+				c.Txn(within(t), []Cond{IfExists(key)}, nil) // only reads, from the file that is to be closed
+				ok, _, err := c.Txn(within(t), []Cond{IfAbsent(key)}, []Op{Put(key, nil)})
+				if failed[w] = err; err == nil && !ok {
+					t.Errorf("%s was there before", key)
+				}
+			}
+			done[w]--
+		})
+	}
+	running.Wait()
+	if err := c.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	s.Restart()
+	over.Wait()
+	after := connect(t, s)
+	for w := range writers {
+		kvs, _, err := after.List(within(t), fmt.Sprintf("%d/", w))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if extra := len(kvs) - done[w]; extra < 0 || extra > 1 || extra == 1 && !errors.Is(failed[w], ErrUnknown) {
+			t.Errorf("writer %d: %d keys of %d that were written before %v", w, len(kvs), done[w], failed[w])
+		}
+	}
+}
+
+func TestTransactionAfterTheEmbeddedEtcdHasStopped(t *testing.T) {
+	s := startEmbeddedServer(t)
+	c := connect(t, s)
+	closeEmbedded(t, s.e)
+	if ok, _, err := c.Txn(within(t), nil, []Op{Put("a", nil)}); err == nil {
+		t.Errorf("Txn: %v, no error", ok)
 	}
 }
 

@@ -28,6 +28,9 @@ var (
 	ErrOutOfOrder = errors.New("out of order")
 )
 
+// errClosed: Close has been called. Nothing was written.
+var errClosed = errors.New("the client of etcd is closed")
+
 // readError explains the error of a read.
 func (c *Client) readError(err error) error {
 	switch {

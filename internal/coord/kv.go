@@ -185,7 +185,7 @@ func (c *Client) Txn(ctx context.Context, conds []Cond, ops []Op) (ok bool, revi
 	if len(conds) > MaxTxnOps || len(ops) > MaxTxnOps {
 		return false, 0, fmt.Errorf("run transaction: %d conditions and %d operations, at most %d each are possible", len(conds), len(ops), MaxTxnOps)
 	}
-	var cmps []clientv3.Cmp
+	cmps := make([]clientv3.Cmp, 0, len(conds))
 	var guards []*Term
 	var whenFalse []clientv3.Op
 	for _, cond := range conds {
@@ -205,7 +205,7 @@ func (c *Client) Txn(ctx context.Context, conds []Cond, ops []Op) (ok bool, revi
 			cmps = append(cmps, clientv3.Compare(cond.target(c.kvPrefix()+cond.key), cond.operator, cond.revision))
 		}
 	}
-	var writes []clientv3.Op
+	writes := make([]clientv3.Op, 0, len(ops))
 	size := 0
 	for _, op := range ops {
 		if op.key == "" {
@@ -236,10 +236,14 @@ func (c *Client) Txn(ctx context.Context, conds []Cond, ops []Op) (ok bool, revi
 	return r.Succeeded, r.Header.Revision, nil
 }
 
-// commit sends one transaction.
+// commit runs one transaction.
 func (c *Client) commit(ctx context.Context, conds []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	if !c.begin() {
+		return nil, errClosed
+	}
+	defer c.work.Done()
 	ctx, cancel := c.request(ctx)
 	defer cancel()
-	r, err := c.etcd.Txn(ctx).If(conds...).Then(then...).Else(otherwise...).Commit()
+	r, err := c.txns.Txn(ctx).If(conds...).Then(then...).Else(otherwise...).Commit()
 	return r, c.writeError(err)
 }

@@ -95,7 +95,7 @@ func (c *Client) watchOnce(ctx context.Context, base, prefix string, from int64,
 		if len(r.Events) == 0 {
 			continue
 		}
-		u := WatchUpdate{Revision: r.Events[len(r.Events)-1].Kv.ModRevision}
+		u := WatchUpdate{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: make([]Event, 0, len(r.Events))}
 		for _, e := range r.Events {
 			u.Events = append(u.Events, Event{KV: relative(e.Kv, base), Deleted: e.Type == clientv3.EventTypeDelete})
 		}

@@ -29,6 +29,7 @@ type Common struct {
 	Listen        string            // where to serve: host:port; port 0 picks one
 	Advertise     string            // host, or host:port, under which others reach it; "" means Listen's
 	EtcdEndpoints []string          // required but for All, which embeds an etcd when it is empty
+	embedded      *coord.Embedded   // that one
 	EtcdPrefix    string            // of all keys; "" means /berth/
 	OpsListen     string            // where to serve the operators' endpoints over HTTP, with TLS if there is any; "" means nowhere
 	OpsAccess     Access            // who may get them
@@ -57,7 +58,7 @@ type env struct {
 
 // withEnv connects what roles share, runs them, and closes it after them. The role is the one that others know the process by.
 func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network, run func(ctx context.Context, e *env, g *errgroup.Group) error) error {
-	if len(c.EtcdEndpoints) == 0 {
+	if len(c.EtcdEndpoints) == 0 && c.embedded == nil {
 		return errors.New("etcd endpoints: none; name at least one")
 	}
 	measured := newMemberMetrics()
@@ -75,7 +76,7 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 	}
 	e.clients = rpc.NewClients(e.rpc)
 	defer e.clients.Close()
-	etcd := coord.Config{Endpoints: c.EtcdEndpoints, Prefix: c.EtcdPrefix, Log: c.Log}
+	etcd := coord.Config{Endpoints: c.EtcdEndpoints, Embedded: c.embedded, Prefix: c.EtcdPrefix, Log: c.Log}
 	if c.EtcdTLS != (certs.Files{}) {
 		if e.etcd, err = certs.Open(c.EtcdTLS, "", c.Log); err != nil {
 			return fmt.Errorf("read TLS files of etcd: %w", err)

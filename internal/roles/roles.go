@@ -120,24 +120,22 @@ type AllOptions struct {
 // All runs every role in this process, over in-memory gRPC; only the gateway listens on TCP, at c.Listen. All but the
 // binder share one replica, and what has been evaluated on it.
 func All(ctx context.Context, c Common, o AllOptions) error {
-	var etcd *coord.Embedded
 	if len(c.EtcdEndpoints) == 0 {
 		if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
 		}
-		var err error
-		etcd, err = coord.StartEmbedded(ctx, coord.EmbeddedConfig{
+		etcd, err := coord.StartEmbedded(ctx, coord.EmbeddedConfig{
 			Dir: filepath.Join(o.DataDir, "etcd"), Log: c.Log, UnsafeNoFsync: o.UnsafeNoFsync,
 		})
 		if err != nil {
 			return err
 		}
 		defer etcd.Close()
-		c.EtcdEndpoints = etcd.Endpoints()
+		c.embedded = etcd
 	}
 	return withEnv(ctx, c, coord.RoleGateway, rpc.Memory(), func(ctx context.Context, e *env, g *errgroup.Group) error {
-		if etcd != nil {
-			g.Go(func() error { return etcd.Wait(ctx) })
+		if c.embedded != nil {
+			g.Go(func() error { return c.embedded.Wait(ctx) })
 		}
 		return e.all(ctx, g, o)
 	})

@@ -31,9 +31,10 @@ func (s *Source) Bind(ctx context.Context, fence coord.Cond, bindings []source.B
 func (s *Source) bindBatch(ctx context.Context, fence coord.Cond, bindings []source.Binding) []source.Outcome {
 	// 1. Who can go into the common transaction?
 	out := make([]source.Outcome, len(bindings))
-	conds := []coord.Cond{fence}
-	var ops []coord.Op
-	var together, alone []int
+	conds := append(make([]coord.Cond, 0, 1+2*len(bindings)), fence)
+	ops := make([]coord.Op, 0, len(bindings))
+	together := make([]int, 0, len(bindings))
+	var alone []int
 	seen := make(map[string]bool, len(bindings))
 	for i, b := range bindings {
 		pod := s.lookup(b.UID)
