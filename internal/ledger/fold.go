@@ -129,6 +129,12 @@ func (f *Fold) Observe(e source.Event) error {
 		}
 	case source.PodSet:
 		return f.observePod(e.Pod)
+	case source.PodMoved:
+		if id, ok := f.state.PodByUID(e.Pod.UID); ok {
+			pod := f.state.Pod(id).Pod
+			pod.NodeName, pod.Nominated = e.Pod.NodeName, e.Pod.Nominated
+			return f.update(id, pod)
+		}
 	case source.PodGone:
 		if id, ok := f.state.PodByUID(e.Pod.UID); ok {
 			delete(f.said, e.Pod.UID)
@@ -143,14 +149,17 @@ func (f *Fold) observePod(seen source.Pod) error {
 		seen = source.Unpin(seen)
 	}
 	pod := seen.Pod
-	id, known := f.state.PodByUID(pod.UID)
-	if !known {
-		id = f.state.FreePod()
-		if err := f.define(&pod, &seen); err != nil {
-			return err
-		}
-		return f.apply(cluster.PodSet{ID: id, Pod: pod})
+	if err := f.define(&pod, &seen); err != nil {
+		return err
 	}
+	if id, known := f.state.PodByUID(pod.UID); known {
+		return f.update(id, pod)
+	}
+	return f.apply(cluster.PodSet{ID: f.state.FreePod(), Pod: pod})
+}
+
+// update makes a pod of the state what the source has told of it.
+func (f *Fold) update(id cluster.PodID, pod cluster.Pod) error {
 	row := f.state.Pod(id)
 	if row.Phase == cluster.Bound && pod.NodeName == "" {
 		pod.NodeName = row.NodeName // told before our bind was seen; a bound pod never becomes unbound
@@ -159,9 +168,6 @@ func (f *Fold) observePod(seen source.Pod) error {
 		pod.Nominated = row.Nominated
 	} else if ours {
 		delete(f.said, pod.UID)
-	}
-	if err := f.define(&pod, &seen); err != nil {
-		return err
 	}
 	pod.Attempt = row.Attempt
 	same := row.Pod

@@ -25,10 +25,12 @@ const (
 	SelectorGone                  // a service or a controller was deleted, or has no selector any more
 	BudgetSet                     // a PodDisruptionBudget is new or was updated
 	BudgetGone                    // a PodDisruptionBudget was deleted
+	PodMoved                      // a pod that was told is on another node, or nominated to another one; all else is as it was told
 	Synced                        // everything that existed when Watch began has been told
 )
 
-// Event is one thing a source saw. Only the fields of its kind are set; *Gone events carry the name (and a pod's uid).
+// Event is one thing a source saw. Only the fields of its kind are set; *Gone events carry the name (and a pod's uid), and
+// PodMoved those and the two nodes.
 type Event struct {
 	Kind      Kind
 	Node      cluster.Node

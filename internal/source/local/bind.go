@@ -38,7 +38,7 @@ func (s *Source) bindBatch(ctx context.Context, fence coord.Cond, bindings []sou
 	seen := make(map[string]bool, len(bindings))
 	for i, b := range bindings {
 		pod := s.lookup(b.UID)
-		if pod.createRevision == 0 || pod.key != podKey(b.Namespace, b.Name) || pod.node != "" || seen[b.UID] {
+		if pod.createRevision == 0 || pod.key != podKey(b.Namespace, b.Name) || pod.told.node != "" || seen[b.UID] {
 			alone = append(alone, i)
 			continue
 		}

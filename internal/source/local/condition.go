@@ -55,7 +55,7 @@ func (s *Source) updateCondition(ctx context.Context, uid, namespace, name strin
 			if stored == nil || stored.uid != uid {
 				return nil
 			}
-			pod.createRevision, pod.nominated = stored.createRevision, stored.nominated
+			pod.createRevision, pod.manifest.nominated = stored.createRevision, stored.nominated
 		}
 		old, _, err := s.etcd.Get(ctx, key)
 		if err != nil {
@@ -69,7 +69,7 @@ func (s *Source) updateCondition(ctx context.Context, uid, namespace, name strin
 				return fmt.Errorf("decode condition of pod %s/%s: %w", namespace, name, err)
 			}
 		}
-		nominated := pod.nominated
+		nominated := pod.manifest.nominated
 		if c.Nominated != nil {
 			nominated = *c.Nominated
 		}

@@ -112,16 +112,19 @@ type Source struct {
 	cfg  Config
 
 	mu      sync.Mutex
-	known   map[string]knownPod // by uid: what the running Watch has told
-	waiting error               // what Watch waits for
+	known   map[string]*knownPod // by uid: what the running Watch has told
+	waiting error                // what Watch waits for
 }
 
-// knownPod is what is needed to write about a pod without reading it first.
+// knownPod is a pod that Watch has told: as much as is needed to write about it without reading it first, and to tell where it
+// is. There are as many as there are pods, so what it asks for is not kept. Watch changes it, under Source.mu.
 type knownPod struct {
-	key            string
-	createRevision int64
-	node           string
-	nominated      string // by its manifest
+	key, uid                    string
+	createRevision, modRevision int64
+
+	manifest struct{ node, nominated string } // spec.nodeName, status.nominatedNodeName
+	placed   string                           // the node of its placement, "" if it has none
+	told     struct{ node, nominated string }
 }
 
 var _ source.Source = (*Source)(nil)
@@ -129,7 +132,7 @@ var _ source.Source = (*Source)(nil)
 // New returns the cluster of manifests that is kept in etcd.
 func New(etcd *coord.Client, cfg Config) *Source {
 	return &Source{
-		etcd: etcd, cfg: cfg.withDefaults(), known: map[string]knownPod{},
+		etcd: etcd, cfg: cfg.withDefaults(), known: map[string]*knownPod{},
 		waiting: errUnread,
 	}
 }
@@ -201,8 +204,12 @@ func (s *Source) read(ctx context.Context, namespace, name string) (*storedPod, 
 // Scheduled does nothing: the placement is itself the record.
 func (s *Source) Scheduled(context.Context, source.Binding) error { return nil }
 
+// lookup returns what is known of a pod, zero if nothing is.
 func (s *Source) lookup(uid string) knownPod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.known[uid]
+	if pod := s.known[uid]; pod != nil {
+		return *pod
+	}
+	return knownPod{}
 }

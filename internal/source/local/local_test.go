@@ -379,7 +379,7 @@ func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
 	if err := s.Nominate(within(t), source.Nomination{UID: waits, Namespace: "default", Name: "stays", Node: "there"}); err != nil {
 		t.Fatal(err)
 	}
-	want = []string{"2 goes ", "10 goes ", "8 goes ", "8 empties ", "4 replaced ", "3 replaced ", "4 goes ", "3 placed stays", "3 stays there"}
+	want = []string{"2 goes ", "10 goes ", "8 goes ", "8 empties ", "4 replaced ", "3 replaced ", "4 goes ", "11 placed stays", "11 stays there"}
 	got = list()
 	slices.Sort(got[len(got)-2:]) // of the pods that are told last the order is open
 	if !slices.Equal(got, want) {
@@ -387,6 +387,55 @@ func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
 	}
 	if got := list(); len(got) != 0 {
 		t.Errorf("third list, of the same keys, told %q", got)
+	}
+	if _, _, err := c.etcd.Txn(within(t), nil, []coord.Op{coord.Delete(placementKeys + placed)}); err != nil {
+		t.Fatal(err)
+	}
+	if want, got := []string{"11 placed "}, list(); !slices.Equal(got, want) {
+		t.Errorf("fourth list, without a placement, told %q, want %q", got, want)
+	}
+}
+
+// A pod and its placement have keys of their own: whichever is seen first, and whatever ends first, the pod is told where it is.
+func TestAPodIsToldOnTheNodeOfItsPlacement(t *testing.T) {
+	var got []string
+	v := newView(New(nil, Config{}), func(e source.Event) {
+		got = append(got, fmt.Sprintf("%d %s/%s %s %s", e.Kind, e.Pod.Namespace, e.Pod.Name, e.Pod.UID, e.Pod.NodeName))
+	})
+	revision := int64(0)
+	put := func(key, value string) coord.Event {
+		revision++
+		return coord.Event{KV: coord.KV{Key: key, Value: []byte(value), CreateRevision: 1, ModRevision: revision}}
+	}
+	gone := func(key string) coord.Event { return coord.Event{KV: coord.KV{Key: key}, Deleted: true} }
+	const pod, placement = podKeys + "default/p", placementKeys + "u"
+	manifest := func(phase string) coord.Event {
+		return put(pod, `{"metadata": {"namespace": "default", "name": "p", "uid": "u"}, "status": {"phase": "`+phase+`"}}`)
+	}
+	for _, step := range []struct {
+		what  string
+		event coord.Event
+		want  []string
+	}{
+		{"a placement of a pod that is not known", put(placement, `{"node": "a"}`), nil},
+		{"its pod", manifest(""), []string{"3 default/p u a"}},
+		{"the placement as it was", put(placement, `{"node": "a"}`), nil},
+		{"the end of the placement", gone(placement), []string{"11 default/p u "}},
+		{"another one", put(placement, `{"node": "b"}`), []string{"11 default/p u b"}},
+		{"the pod, updated", manifest("Running"), []string{"3 default/p u b"}},
+		{"the pod, finished", manifest("Failed"), []string{"4 default/p u "}},
+		{"the pod, running after all", manifest("Running"), []string{"3 default/p u b"}},
+		{"the end of the pod", gone(pod), []string{"4 default/p u "}},
+		{"the end of the placement of no pod", gone(placement), nil},
+		{"a pod of the same uid", manifest(""), []string{"3 default/p u "}},
+	} {
+		got = nil
+		if v.update([]coord.Event{step.event}); !slices.Equal(got, step.want) {
+			t.Errorf("%s: told %q, want %q", step.what, got, step.want)
+		}
+	}
+	if bound := v.source.lookup("u"); bound.key != pod || bound.told.node != "" {
+		t.Errorf("known is %+v", bound)
 	}
 }
 

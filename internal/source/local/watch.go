@@ -22,10 +22,10 @@ const retryDelay = 500 * time.Millisecond
 // Watch lists everything at one revision, tells it, and follows the changes from there. Where changes have been
 // compacted away it lists again and tells the difference.
 func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
-	v := newView(s, sink)
 	s.mu.Lock()
-	s.known, s.waiting = map[string]knownPod{}, errUnread
+	s.known, s.waiting = map[string]*knownPod{}, errUnread
 	s.mu.Unlock()
+	v := newView(s, sink)
 	synced := false
 	for {
 		revision, err := v.list(ctx)
@@ -79,11 +79,11 @@ type view struct {
 	source *Source
 	sink   func(source.Event)
 
-	pods       map[string]*podEntry     // by key
-	keys       map[string]string        // key of a pod by its uid
-	placements map[string]string        // node by pod uid
+	pods       map[string]*knownPod     // by key
+	byUID      map[string]*knownPod     // the same by uid: Source.known
+	placements map[string]string        // node by pod uid, of pods that have not been told
 	nominated  map[string]string        // node by pod uid, "" for none: what binders have said
-	nodes      map[string]int64         // mod revision by name
+	nodes      map[string]nodeEntry     // by name
 	namespaces map[string]int64         // mod revision by name
 	selectors  map[string]selectorEntry // by key
 	budgets    map[string]int64         // mod revision by key
@@ -92,17 +92,14 @@ type view struct {
 func newView(s *Source, sink func(source.Event)) *view {
 	return &view{
 		source: s, sink: sink,
-		pods: map[string]*podEntry{}, keys: map[string]string{}, placements: map[string]string{}, nominated: map[string]string{},
-		nodes: map[string]int64{}, namespaces: map[string]int64{}, selectors: map[string]selectorEntry{}, budgets: map[string]int64{},
+		pods: map[string]*knownPod{}, byUID: s.known, placements: map[string]string{}, nominated: map[string]string{},
+		nodes: map[string]nodeEntry{}, namespaces: map[string]int64{}, selectors: map[string]selectorEntry{}, budgets: map[string]int64{},
 	}
 }
 
-type podEntry struct {
-	modRevision    int64
-	createRevision int64
-	specNode       string // spec.nodeName
-	nominated      string // status.nominatedNodeName
-	pod            source.Pod
+type nodeEntry struct {
+	name        string // as the sink keeps it: to be shared by all that is on the node
+	modRevision int64
 }
 
 // listOrder are the prefixes in the order in which they are listed. Pods come last: whoever is told one that is placed knows
@@ -117,12 +114,15 @@ var listOrder = []string{
 func (v *view) list(ctx context.Context) (revision int64, err error) {
 	clear(v.placements)
 	clear(v.nominated)
+	for uid := range v.byUID {
+		v.place(uid, "")
+	}
 	for _, prefix := range listOrder {
 		gone := v.told(prefix)
 		revision, err = v.source.etcd.Scan(ctx, prefix, revision, func(kv coord.KV) {
 			switch prefix {
 			case placementKeys:
-				v.placements[kv.Key[len(prefix):]] = v.placedOn(kv)
+				v.place(kv.Key[len(prefix):], v.placedOn(kv))
 			case conditionKeys:
 				v.setNominated(kv.Key[len(prefix):], kv)
 			default:
@@ -137,8 +137,8 @@ func (v *view) list(ctx context.Context) (revision int64, err error) {
 			v.gone(key)
 		}
 	}
-	for _, entry := range v.pods {
-		v.retell(entry)
+	for _, pod := range v.pods {
+		v.retell(pod)
 	}
 	return revision, nil
 }
@@ -181,18 +181,18 @@ func (v *view) update(events []coord.Event) {
 		switch {
 		case prefix == placementKeys:
 			if e.Deleted {
-				delete(v.placements, rest)
+				v.place(rest, "")
 			} else {
-				v.placements[rest] = v.placedOn(e.KV)
+				v.place(rest, v.placedOn(e.KV))
 			}
-			v.retell(v.pods[v.keys[rest]])
+			v.retell(v.byUID[rest])
 		case prefix == conditionKeys:
 			if e.Deleted {
 				delete(v.nominated, rest)
 			} else {
 				v.setNominated(rest, e.KV)
 			}
-			v.retell(v.pods[v.keys[rest]])
+			v.retell(v.byUID[rest])
 		case e.Deleted:
 			v.gone(e.KV.Key)
 		default:
@@ -218,7 +218,7 @@ func (v *view) set(kv coord.KV) {
 		e.Namespace, e.Labels = source.ReduceNamespace(&namespace)
 		v.sink(e)
 	case nodeKeys:
-		if v.nodes[name] == kv.ModRevision {
+		if v.nodes[name].modRevision == kv.ModRevision {
 			return
 		}
 		var node v1.Node
@@ -228,7 +228,7 @@ func (v *view) set(kv coord.KV) {
 		if node.Name == name {
 			name = node.Name // which the sink keeps too
 		}
-		v.nodes[name] = kv.ModRevision
+		v.nodes[name] = nodeEntry{name, kv.ModRevision}
 		v.sink(source.Event{Kind: source.NodeSet, Node: source.ReduceNode(&node)})
 	case podKeys:
 		if old := v.pods[kv.Key]; old != nil && old.modRevision == kv.ModRevision {
@@ -238,19 +238,12 @@ func (v *view) set(kv coord.KV) {
 		if !v.decode(kv, &pod) {
 			return
 		}
-		if old := v.pods[kv.Key]; old != nil && (old.pod.UID != string(pod.UID) || source.Terminal(&pod)) {
+		if old := v.pods[kv.Key]; old != nil && (old.uid != string(pod.UID) || source.Terminal(&pod)) {
 			v.podGone(kv.Key)
 		}
-		if source.Terminal(&pod) {
-			return
+		if !source.Terminal(&pod) {
+			v.setPod(kv, &pod)
 		}
-		entry := &podEntry{
-			modRevision: kv.ModRevision, createRevision: kv.CreateRevision,
-			specNode: pod.Spec.NodeName, nominated: pod.Status.NominatedNodeName, pod: source.ReducePod(&pod),
-		}
-		v.pods[kv.Key] = entry
-		v.keys[entry.pod.UID] = kv.Key
-		v.tellPod(entry)
 	case budgetKeys:
 		if v.budgets[kv.Key] == kv.ModRevision {
 			return
@@ -268,36 +261,78 @@ func (v *view) set(kv coord.KV) {
 	}
 }
 
-// tellPod tells a pod with the node it is on, or is nominated to.
-func (v *view) tellPod(entry *podEntry) {
-	entry.pod.NodeName, entry.pod.Nominated = v.nodeOf(entry)
-	v.source.mu.Lock()
-	v.source.known[entry.pod.UID] = knownPod{
-		key: v.keys[entry.pod.UID], createRevision: entry.createRevision, node: entry.pod.NodeName, nominated: entry.nominated,
+// setPod tells a pod that is new or was updated.
+func (v *view) setPod(kv coord.KV, pod *v1.Pod) {
+	reduced := source.ReducePod(pod)
+	if name, ok := strings.CutPrefix(kv.Key, podKey(reduced.Namespace, "")); ok && name == reduced.Name {
+		reduced.Name = name // one text for whoever keeps both
 	}
+	v.source.mu.Lock()
+	known := v.byUID[reduced.UID]
+	if known == nil {
+		known = &knownPod{key: kv.Key, uid: reduced.UID, placed: v.shared(v.placements[reduced.UID])}
+		delete(v.placements, reduced.UID)
+		v.pods[known.key], v.byUID[known.uid] = known, known
+	}
+	known.createRevision, known.modRevision = kv.CreateRevision, kv.ModRevision
+	known.manifest.node, known.manifest.nominated = pod.Spec.NodeName, pod.Status.NominatedNodeName
+	known.told.node, known.told.nominated = v.nodeOf(known)
 	v.source.mu.Unlock()
-	v.sink(source.Event{Kind: source.PodSet, Pod: entry.pod})
+	reduced.NodeName, reduced.Nominated = known.told.node, known.told.nominated
+	v.sink(source.Event{Kind: source.PodSet, Pod: reduced})
 }
 
-// retell tells a pod again, unless it is nil, if it has been told on another node or nominated to another.
-func (v *view) retell(entry *podEntry) {
-	if entry == nil {
+// place takes in the placement of a pod, "" for none.
+func (v *view) place(uid, node string) {
+	known := v.byUID[uid]
+	switch {
+	case known != nil:
+		v.source.mu.Lock()
+		known.placed = v.shared(node)
+		v.source.mu.Unlock()
+	case node == "":
+		delete(v.placements, uid)
+	default:
+		v.placements[uid] = node
+	}
+}
+
+// shared returns the name of a node, which many pods keep, as the text that is kept anyway.
+func (v *view) shared(node string) string { return cmp.Or(v.nodes[node].name, node) }
+
+// retell tells where a pod is, unless it is nil, if it has been told on another node or nominated to another.
+func (v *view) retell(known *knownPod) {
+	if known == nil {
 		return
 	}
-	if node, nominated := v.nodeOf(entry); node != entry.pod.NodeName || nominated != entry.pod.Nominated {
-		v.tellPod(entry)
+	node, nominated := v.nodeOf(known)
+	if node == known.told.node && nominated == known.told.nominated {
+		return
 	}
+	v.source.mu.Lock()
+	known.told.node, known.told.nominated = node, nominated
+	v.source.mu.Unlock()
+	moved := source.Event{Kind: source.PodMoved, Pod: source.Pod{Pod: known.name()}}
+	moved.Pod.NodeName, moved.Pod.Nominated = node, nominated
+	v.sink(moved)
+}
+
+// name returns what a pod is called, and nothing else of it.
+func (p *knownPod) name() cluster.Pod {
+	_, rest := split(p.key)
+	namespace, name, _ := strings.Cut(rest, "/")
+	return cluster.Pod{UID: p.uid, Namespace: namespace, Name: name}
 }
 
 // nodeOf returns the node that a pod is on, or is nominated to: never both, as the API server has it once a pod is bound.
-func (v *view) nodeOf(entry *podEntry) (node, nominated string) {
-	if node = cmp.Or(entry.specNode, v.placements[entry.pod.UID]); node != "" {
+func (v *view) nodeOf(known *knownPod) (node, nominated string) {
+	if node = cmp.Or(known.manifest.node, known.placed); node != "" {
 		return node, ""
 	}
-	if said, ok := v.nominated[entry.pod.UID]; ok {
+	if said, ok := v.nominated[known.uid]; ok {
 		return "", said
 	}
-	return "", entry.nominated
+	return "", known.manifest.nominated
 }
 
 // gone tells the end of an object that was deleted, if it has been told.
@@ -317,18 +352,16 @@ func (v *view) gone(key string) {
 }
 
 func (v *view) podGone(key string) {
-	entry := v.pods[key]
-	if entry == nil {
+	known := v.pods[key]
+	if known == nil {
 		return
 	}
-	delete(v.pods, key)
-	delete(v.keys, entry.pod.UID)
 	v.source.mu.Lock()
-	delete(v.source.known, entry.pod.UID)
+	delete(v.pods, key)
+	delete(v.byUID, known.uid)
 	v.source.mu.Unlock()
-	gone := source.Event{Kind: source.PodGone}
-	gone.Pod.UID, gone.Pod.Namespace, gone.Pod.Name = entry.pod.UID, entry.pod.Namespace, entry.pod.Name
-	v.sink(gone)
+	v.place(known.uid, known.placed) // it may be told again before its placement is gone
+	v.sink(source.Event{Kind: source.PodGone, Pod: source.Pod{Pod: known.name()}})
 }
 
 func (v *view) nodeGone(name string) {
@@ -376,8 +409,9 @@ func (v *view) decode(kv coord.KV, into any) bool {
 	return true
 }
 
+// placedOn returns the node of a placement.
 func (v *view) placedOn(kv coord.KV) string {
-	var p placement
+	var p struct{ Node string } // and no more of it: this is what is read most often
 	v.decode(kv, &p)
 	return p.Node
 }

@@ -285,7 +285,7 @@ func bound(t *testing.T, c Cluster) {
 		var last source.Event
 		for _, e := range v.Events {
 			if e.Pod.UID == b.UID {
-				if e.Kind == source.PodSet && last.Pod.NodeName == "one" && e.Pod.NodeName == "" {
+				if e.Kind != source.PodGone && last.Pod.NodeName == "one" && e.Pod.NodeName == "" {
 					t.Error("the pod was told without its node on its way out")
 				}
 				last = e

@@ -89,6 +89,13 @@ func (r *Recorder) sink(e source.Event) {
 			r.t.Errorf("pod %s of uid %s was told while that of uid %s was not gone", key, e.Pod.UID, old.UID)
 		}
 		v.Pods[key] = e.Pod
+	case source.PodMoved:
+		old, ok := v.Pods[key]
+		if !ok || old.UID != e.Pod.UID {
+			r.t.Errorf("pod %s of uid %s was told on another node; known is %q", key, e.Pod.UID, old.UID)
+		}
+		old.NodeName, old.Nominated = e.Pod.NodeName, e.Pod.Nominated
+		v.Pods[key] = old
 	case source.PodGone:
 		if old, ok := v.Pods[key]; !ok || old.UID != e.Pod.UID {
 			r.t.Errorf("pod %s of uid %s was told gone; known is %q", key, e.Pod.UID, old.UID)
