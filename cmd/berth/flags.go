@@ -121,6 +121,7 @@ func allCommand() *cobra.Command {
 			o.Cluster = cl.cluster
 			return f.run(cmd.Context(), "all", func(ctx context.Context) error {
 				cl.logNotes(f.common.Log)
+				useThreads()
 				return roles.All(ctx, f.common, o)
 			})
 		},

@@ -171,6 +171,10 @@ func (e *env) all(ctx context.Context, g *errgroup.Group, o AllOptions) error {
 	)
 }
 
+// embeddedBindWorkers is how many batches of pods are bound at once where etcd is embedded and holds the pods too: one is applied, and
+// one is ready. etcd applies what has come in one go, in this process, and more would only keep others from a core for longer.
+const embeddedBindWorkers = 2
+
 func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, cl Cluster) error {
 	r := role{role: coord.RoleBinder, id: id}
 	if err := e.listen(&r, listen); err != nil {
@@ -182,8 +186,12 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	if err != nil {
 		return err
 	}
+	bindWorkers := 0 // the binder's own choice
+	if e.embedded != nil && src.MaxBatch() > 1 {
+		bindWorkers = embeddedBindWorkers
+	}
 	s, err := binder.New(binder.Config{
-		ID: id, Address: r.address, Coord: e.coord, Source: src, Settings: cl.Settings, LeaseTTL: e.LeaseTTL,
+		ID: id, Address: r.address, Coord: e.coord, Source: src, Settings: cl.Settings, LeaseTTL: e.LeaseTTL, BindWorkers: bindWorkers,
 		Log: e.Log, Metrics: e.metrics(id), Trace: e.Trace,
 	})
 	if err != nil {
