@@ -19,7 +19,7 @@ type workload struct {
 	oneByOne  bool // a pod is created when the one before it is bound; else all are there before Berth starts
 	perNode   bool // measure the memory per node, by comparing with a Berth that has no nodes
 	asks      int  // questions per second that people ask meanwhile
-	byTurns   bool // they ask every other second only
+	byTurns   bool // they ask every other half second or so only
 	// traced is the share of attempts whose traces are sent to a collector. 0: traces are switched off.
 	traced  float64
 	slow    bool // takes minutes: not among the workloads that run unless it is named
@@ -146,7 +146,7 @@ func workloads() []workload {
 			targets: []target{{decisions, 0}, {whyP99, 20}, {ifP99, 20}, {healthP99, 0}, {whyP50, 0}, {ifP50, 0}, {coldWhy, 0}, {unanswered, 0}},
 		},
 		{
-			name: "asked-by-turns", about: "the same, with questions every other second, to tell what they cost whatever the machine does meanwhile",
+			name: "asked-by-turns", about: "the same, with questions every other half second or so, to tell what they cost whatever the machine does meanwhile",
 			nodes: smallCluster, pods: 300 * thousand, slow: true, processes: true, asks: 20, byTurns: true,
 			targets: []target{{decisions, 0}, {loss, 5}, {unanswered, 0}},
 		},
