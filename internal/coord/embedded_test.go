@@ -111,9 +111,11 @@ func TestTransactionsUnderWayWhenTheEmbeddedEtcdIsClosed(t *testing.T) {
 	running.Add(writers)
 	for w := range writers {
 		over.Go(func() {
+			isRunning := sync.OnceFunc(running.Done)
+			defer isRunning() // whoever fails at once is not waited for
 			for ; failed[w] == nil; done[w]++ {
 				if done[w] == 1 {
-					running.Done()
+					isRunning()
 				}
 				key := fmt.Sprintf("%d/%06d", w, done[w])
 				c.Txn(within(t), []Cond{IfExists(key)}, nil) // only reads, from the file that is to be closed
