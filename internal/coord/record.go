@@ -192,6 +192,85 @@ func (t *Term) deletes(finished []int64) []clientv3.Op {
 	return ops
 }
 
+// shrinkBatches bounds the batches of one transaction of Shrink.
+const shrinkBatches = 32
+
+// Shrink makes recorded batches, of this epoch or of earlier ones, what is left of them: an intent that has been decided
+// leaves its batch while others of the batch stay. It fails with ErrFenced unless the term still holds. Each batch must be
+// recorded and keep an intent; one of which nothing is left is finished instead, see Record. It does not run beside Record.
+//
+// What has been written last is what a batch is compared with before it is replaced, by its revision, so a delayed duplicate
+// of a Shrink whose outcome was unknown brings nothing back. After an error that wraps ErrUnknown, call Shrink again with the
+// same batches until the outcome is known, or give up the term.
+func (t *Term) Shrink(ctx context.Context, batches []Batch) error {
+	var some []shrunk
+	size := 0
+	for i := range batches {
+		encoded, err := t.encodeBatch(&batches[i])
+		if err != nil {
+			return fmt.Errorf("shrink: %w", err)
+		}
+		if len(some) == shrinkBatches || len(some) > 0 && size+len(encoded) > maxTxnBytes/2 {
+			if err := t.shrink(ctx, some); err != nil {
+				return fmt.Errorf("shrink %d batches: %w", len(some), err)
+			}
+			some, size = nil, 0
+		}
+		some = append(some, shrunk{t.client.batchKey(batches[i].ID), encoded})
+		size += len(encoded)
+	}
+	if len(some) == 0 {
+		return nil
+	}
+	if err := t.shrink(ctx, some); err != nil {
+		return fmt.Errorf("shrink %d batches: %w", len(some), err)
+	}
+	return nil
+}
+
+// shrunk is a batch on its way into etcd.
+type shrunk struct{ key, value string }
+
+func (t *Term) shrink(ctx context.Context, batches []shrunk) error {
+	if t.session.over() {
+		return fmt.Errorf("session is over: %w", ErrFenced)
+	}
+	// 1. See what is there.
+	look := make([]clientv3.Op, len(batches))
+	for i, b := range batches {
+		look[i] = clientv3.OpGet(b.key)
+	}
+	there, err := t.client.commit(ctx, nil, look, nil)
+	if err != nil {
+		return err
+	}
+	conds := []clientv3.Cmp{t.holds()}
+	var puts []clientv3.Op
+	for i, b := range batches {
+		kvs := there.Responses[i].GetResponseRange().Kvs
+		switch {
+		case len(kvs) == 0:
+			return fmt.Errorf("%s is not recorded: %w", b.key, ErrOutOfOrder)
+		case string(kvs[0].Value) == b.value:
+			continue // by an earlier attempt whose answer was lost
+		}
+		conds = append(conds, clientv3.Compare(clientv3.ModRevision(b.key), "=", kvs[0].ModRevision))
+		puts = append(puts, clientv3.OpPut(b.key, b.value))
+	}
+	// 2. Replace it. That nothing is left to be replaced must be known while the term holds, too.
+	r, err := t.client.commit(ctx, conds, puts, []clientv3.Op{clientv3.OpGet(t.client.leaderKey(), clientv3.WithKeysOnly())})
+	switch {
+	case err != nil:
+		return err
+	case r.Succeeded:
+		return nil
+	case !t.isHeldBy(r.Responses[0].GetResponseRange().Kvs):
+		return ErrFenced
+	}
+	// An earlier attempt has succeeded between the two: the next one sees that.
+	return fmt.Errorf("batches changed while they were shrunk: %w", ErrUnknown)
+}
+
 // ReadRecord returns the version and the batches that are not finished as they were at one revision.
 func (c *Client) ReadRecord(ctx context.Context) (Record, error) {
 	rec, err := c.readRecord(ctx)

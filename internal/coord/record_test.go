@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-scheduler/berth/internal/coord/etcdtest"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // lead returns a term that ends with the test.
@@ -192,4 +194,129 @@ func TestVersionsCompareAsTheirEncodingsDo(t *testing.T) {
 			t.Errorf("%q decodes to %v", s, v)
 		}
 	}
+}
+
+func TestDecidedIntentsLeaveTheirBatch(t *testing.T) {
+	onEveryEtcd(t, func(t *testing.T, s server) {
+		c := connect(t, s)
+		first := lead(t, c)
+		const n = 2*shrinkBatches + 1
+		for id := int64(1); id <= n; id++ {
+			b := batch(id)
+			if err := first.Record(within(t), Version{first.Epoch(), id}, &b, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := first.Resign(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		second := lead(t, c)
+		left := Record{Version: Version{first.Epoch(), n}}
+		var batches []Batch
+		for id := int64(1); id <= n; id++ {
+			b := batch(id)
+			b.Intents = b.Intents[1:]
+			batches = append(batches, b)
+			left.Batches = append(left.Batches, StoredBatch{second.Epoch(), b})
+		}
+		for range 2 { // as when the answer to the first was lost
+			if err := second.Shrink(within(t), batches); err != nil {
+				t.Fatal(err)
+			}
+			checkRecord(t, c, left)
+		}
+		if err := first.Shrink(within(t), []Batch{batch(1)}); !errors.Is(err, ErrFenced) {
+			t.Errorf("Shrink of a term that is over: %v", err)
+		}
+		if err := second.Record(within(t), Version{second.Epoch(), 1}, nil, []int64{1}); err != nil {
+			t.Fatal(err)
+		}
+		if err := second.Shrink(within(t), batches[:1]); !errors.Is(err, ErrOutOfOrder) {
+			t.Errorf("Shrink of a batch that is finished: %v", err)
+		}
+		left.Version, left.Batches = Version{second.Epoch(), 1}, left.Batches[1:]
+		checkRecord(t, c, left)
+	})
+}
+
+// replayer keeps the transactions that write, so that they can be made again.
+type replayer struct {
+	clientv3.KV
+	made []func() clientv3.Txn
+}
+
+func (r *replayer) Txn(ctx context.Context) clientv3.Txn {
+	return &replayable{Txn: r.KV.Txn(ctx), replayer: r}
+}
+
+// replayable is a transaction on its way.
+type replayable struct {
+	clientv3.Txn
+	*replayer
+	conds           []clientv3.Cmp
+	then, otherwise []clientv3.Op
+}
+
+func (t *replayable) If(conds ...clientv3.Cmp) clientv3.Txn {
+	t.conds = conds
+	t.Txn = t.Txn.If(conds...)
+	return t
+}
+
+func (t *replayable) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.then = ops
+	t.Txn = t.Txn.Then(ops...)
+	return t
+}
+
+func (t *replayable) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.otherwise = ops
+	t.Txn = t.Txn.Else(ops...)
+	return t
+}
+
+func (t *replayable) Commit() (*clientv3.TxnResponse, error) {
+	if slices.ContainsFunc(t.then, clientv3.Op.IsPut) {
+		t.made = append(t.made, func() clientv3.Txn {
+			return t.KV.Txn(context.Background()).If(t.conds...).Then(t.then...).Else(t.otherwise...)
+		})
+	}
+	return t.Txn.Commit()
+}
+
+func TestADelayedDuplicateOfAShrinkBringsNothingBack(t *testing.T) {
+	c := connect(t, startEmbeddedServer(t))
+	writes := &replayer{KV: c.txns}
+	c.txns = writes
+	term := lead(t, c)
+	b := batch(1)
+	if err := term.Record(within(t), Version{term.Epoch(), 1}, &b, nil); err != nil {
+		t.Fatal(err)
+	}
+	writes.made = nil
+	for len(b.Intents) > 1 {
+		b.Intents = b.Intents[1:]
+		if err := term.Shrink(within(t), []Batch{b}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	duplicates := writes.made
+	if len(duplicates) != 2 {
+		t.Fatalf("%d writes, want one of each Shrink", len(duplicates))
+	}
+	replay := func() {
+		t.Helper()
+		for i, again := range duplicates {
+			if r, err := again().Commit(); err != nil || r.Succeeded {
+				t.Errorf("duplicate %d: %+v, %v", i, r, err)
+			}
+		}
+	}
+	replay()
+	checkRecord(t, c, Record{Version{term.Epoch(), 1}, []StoredBatch{{term.Epoch(), b}}})
+	if err := term.Record(within(t), Version{term.Epoch(), 1}, nil, []int64{1}); err != nil {
+		t.Fatal(err)
+	}
+	replay()
+	checkRecord(t, c, Record{Version: Version{term.Epoch(), 1}})
 }
