@@ -46,10 +46,12 @@ type mirror struct {
 	kind     kind
 	replaced func() // called after all that there is was told
 
-	// objects is written by the reflector only, which works from one goroutine at a time.
+	listed bool // of the reflector's goroutine
+
+	// objects changes as the reflector says, which works from one goroutine at a time, and as status is written, from many.
+	// What it points to never changes.
 	mu      sync.Mutex
 	objects map[types.NamespacedName]*seen
-	listed  bool
 }
 
 var _ cache.TransformingStore = (*mirror)(nil)
@@ -119,10 +121,8 @@ func (m *mirror) Replace(objs []any, _ string) error {
 		records = append(records, r)
 		there[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}] = true
 	}
-	for name := range m.objects {
-		if !there[name] {
-			m.forget(name)
-		}
+	for _, name := range m.missing(there) {
+		m.forget(name)
 	}
 	for _, r := range records {
 		if err := m.Add(r); err != nil {
@@ -146,6 +146,19 @@ func (m *mirror) forget(name types.NamespacedName) {
 	if old != nil && old.told {
 		m.teller.tell(m.kind.gone(name, old.uid))
 	}
+}
+
+// missing returns the names of objects that are not there any more.
+func (m *mirror) missing(there map[types.NamespacedName]bool) []types.NamespacedName {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var names []types.NamespacedName
+	for name := range m.objects {
+		if !there[name] {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func (m *mirror) get(name types.NamespacedName) *seen {

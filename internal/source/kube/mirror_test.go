@@ -1,0 +1,174 @@
+package kube
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/source/sourcetest"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// writers is how many write at once while the pods are listed again.
+const writers = 16
+
+func TestAMirrorIsReplacedWhileStatusIsWritten(t *testing.T) {
+	const pods, lists = 300, 200
+	told := make(map[string]bool) // by uid; the teller's lock guards it
+	m := newMirror(&teller{left: 1, sink: func(e source.Event) {
+		switch e.Kind {
+		case source.PodSet:
+			told[e.Pod.UID] = true
+		case source.PodGone:
+			delete(told, e.Pod.UID)
+		}
+	}}, podKind(map[string]bool{"": true}), func() {})
+	list := func(from, end int) (objs []any) {
+		for i := from; i < end; i++ {
+			name := fmt.Sprintf("p%d", i)
+			objs = append(objs, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: "1"}})
+		}
+		return objs
+	}
+	all, some := list(0, pods), list(pods/3, pods)
+	var done atomic.Bool
+	var writing sync.WaitGroup
+	for w := range writers {
+		writing.Go(func() {
+			node := fmt.Sprint(w)
+			for i := 0; !done.Load(); i = (i + 1) % pods {
+				name := types.NamespacedName{Name: fmt.Sprintf("p%d", i)}
+				m.waiting(name, types.UID(name.Name))
+				m.written(name, types.UID(name.Name), statusPatch{NominatedNodeName: &node})
+			}
+		})
+	}
+	for i := range lists {
+		objs := all
+		if i%2 == 0 {
+			objs = some
+		}
+		if err := m.Replace(objs, "1"); err != nil {
+			t.Error(err)
+		}
+	}
+	done.Store(true)
+	writing.Wait()
+	if len(told) != pods || len(m.objects) != pods {
+		t.Errorf("%d pods are told and %d are kept, want %d", len(told), len(m.objects), pods)
+	}
+}
+
+// forgetful is an API server behind a proxy that has forgotten where every watch of pods left off, so that they are listed
+// again and again.
+type forgetful struct {
+	*httptest.Server
+	lists atomic.Int32
+}
+
+func startForgetful(t *testing.T, c *testCluster) *forgetful {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", c.plane.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := url.Parse(c.plane.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport:     transport,
+		FlushInterval: -1,
+	}
+	f := new(forgetful)
+	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		pods := strings.HasSuffix(r.URL.Path, "/api/v1/pods")
+		if pods && r.URL.Query().Get("watch") != "" {
+			code, reason := http.StatusGone, metav1.StatusReasonExpired
+			if r.URL.Query().Get("sendInitialEvents") != "" { // it does not know lists that come as watches, either
+				code, reason = http.StatusUnprocessableEntity, metav1.StatusReasonInvalid
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":"no"}`, reason, code)
+			return
+		}
+		r.Header.Del("Authorization") // the transport has its own
+		proxy.ServeHTTP(w, r)
+		if pods {
+			f.lists.Add(1)
+		}
+	}))
+	t.Cleanup(f.Close)
+	return f
+}
+
+func TestPodsAreListedAgainWhileBindsAndStatusAreWritten(t *testing.T) {
+	c := startCluster(t)
+	c.SetNode(t, sourcetest.Node("one"))
+	var bindings []source.Binding
+	for i := range 4 * writers {
+		name := fmt.Sprintf("p%d", i)
+		bindings = append(bindings, source.Binding{UID: c.SetPod(t, sourcetest.Pod(name)), Namespace: "default", Name: name, Node: "one"})
+	}
+	server := startForgetful(t, c)
+	cfg := c.config()
+	cfg.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	writeKubeconfig(t, cfg.Kubeconfig, server.URL)
+	s := newSource(t, cfg)
+	r := sourcetest.Record(t, s).Synced()
+	var done atomic.Bool
+	var writing sync.WaitGroup
+	for w := range writers {
+		writing.Go(func() {
+			for i := 0; !done.Load(); i++ {
+				b := bindings[w+writers*(i%4)]
+				report := source.Report{
+					UID: b.UID, Namespace: b.Namespace, Name: b.Name, Reason: "Unschedulable",
+					Message: fmt.Sprintf("try %d", i), Nominate: true, Nominated: []string{"", "one"}[i%2],
+				}
+				if err := s.Unschedulable(within(t), report); err != nil {
+					t.Error(err)
+				}
+				if i%4 == 3 { // the last of each writer is deleted or bound, and told by the next list
+					if out := s.Bind(within(t), coord.Cond{}, []source.Binding{b}); out[0].Result != source.BindDone && out[0].Result != source.BindUnknown {
+						t.Errorf("Bind: %+v", out[0])
+					}
+				}
+			}
+		})
+	}
+	await(t, func() string {
+		if n := server.lists.Load(); n < 5 {
+			return fmt.Sprintf("the pods were listed %d times", n)
+		}
+		return ""
+	})
+	done.Store(true)
+	writing.Wait()
+	for i := range writers {
+		b := bindings[3*writers+i]
+		if out := s.Bind(within(t), coord.Cond{}, []source.Binding{b}); out[0].Result != source.BindDone {
+			t.Errorf("Bind: %+v", out[0])
+		}
+		r.Pod(b.Namespace, b.Name, "one")
+	}
+}
