@@ -59,6 +59,8 @@ type Pod struct {
 // Binding is one placement to be written.
 type Binding struct {
 	UID, Namespace, Name, Node string
+	// Version is the source's own business: what Prepare has found. A Bind of it happens only if the pod is still of it.
+	Version string
 }
 
 // Result is what became of one binding.
@@ -121,8 +123,17 @@ type Source interface {
 	// Fenced says that a Bind writes a placement in one transaction that holds only while fence does. Nobody has to finish
 	// such a bind for a binder that was deposed, so it needs no record before.
 	Fenced() bool
-	// Bind writes placements and answers for each, in order. fence is the guard of the binder's term.
+	// Prepare notes in bindings what the pods are now. It asks nobody. Whoever binds makes sure afterwards that its term holds,
+	// and then calls Bind: so a Bind that leaves late, when another term has begun, is of a pod from before that.
+	Prepare(bindings []Binding)
+	// Bind writes placements and answers for each, in order. fence is the guard of the binder's term. BindRefused is said of
+	// this Bind: one before, whose outcome was unknown, may still happen; see Withdraw.
 	Bind(ctx context.Context, fence coord.Cond, bindings []Binding) []Outcome
+	// Withdraw makes sure that a pod is bound by no Bind that was prepared before, by whatever binder and on whatever way it
+	// still is, and then answers BindRefused. Any other result is what has become of the pod instead, or that it is not known.
+	// If what makes that sure is a write to the pod, it says why. A source whose binds are fenced answers for earlier terms
+	// only.
+	Withdraw(ctx context.Context, fence coord.Cond, b Binding, why Report) Outcome
 	// Lookup reads, consistently, the uid and the node ("" if none) of a pod. found is false if there is none of the name.
 	// It waits for no rate limit: no error means that the cluster can be used.
 	Lookup(ctx context.Context, namespace, name string) (uid, node string, found bool, err error)

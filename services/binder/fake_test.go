@@ -25,8 +25,11 @@ type fakeSource struct {
 
 	fenced bool // its binds are
 	// answer, if not nil, is asked before a bind happens; BindDone lets it happen.
-	answer    func(source.Binding) source.Outcome
-	binds     []source.Binding // all that were tried
+	answer func(source.Binding) source.Outcome
+	binds  []source.Binding // all that were tried
+	// withdraw, if not nil, is asked before a withdrawal happens; BindRefused lets it happen.
+	withdraw  func(source.Binding) source.Outcome
+	withdrawn []source.Report // what all that were tried said
 	scheduled []source.Binding
 	reports   []source.Report
 	block     chan struct{} // if not nil, events and conditions are written when it is closed
@@ -188,6 +191,33 @@ func (s *fakeSource) place(b source.Binding) source.Outcome {
 	s.pods[b.UID] = p
 	s.log = append(s.log, source.Event{Kind: source.PodSet, Pod: p})
 	return source.Outcome{Result: source.BindDone}
+}
+
+func (s *fakeSource) Prepare([]source.Binding) {}
+
+func (s *fakeSource) Withdraw(_ context.Context, _ coord.Cond, b source.Binding, why source.Report) source.Outcome {
+	s.mu.Lock()
+	answer := s.withdraw
+	s.mu.Unlock()
+	out := source.Outcome{Result: source.BindRefused, Err: errFake}
+	if answer != nil {
+		out = answer(b) // without the lock: it may wait, and look
+	}
+	s.change(func() {
+		s.withdrawn = append(s.withdrawn, why)
+		if out.Result != source.BindRefused {
+			return
+		}
+		switch p, ok := s.pods[b.UID]; {
+		case !ok || p.Deleting:
+			out.Result = source.BindGone
+		case p.NodeName == b.Node:
+			out = source.Outcome{Result: source.BindDone}
+		case p.NodeName != "":
+			out.Result = source.BindElsewhere
+		}
+	})
+	return out
 }
 
 func (s *fakeSource) Lookup(_ context.Context, namespace, name string) (uid, node string, found bool, err error) {

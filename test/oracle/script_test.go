@@ -229,6 +229,14 @@ func (s *script) Bind(_ context.Context, _ coord.Cond, bindings []source.Binding
 	return out
 }
 
+// Prepare has nothing to note.
+func (s *script) Prepare([]source.Binding) {}
+
+// Withdraw is not asked for: the outcome of every bind is known.
+func (s *script) Withdraw(_ context.Context, _ coord.Cond, b source.Binding, _ source.Report) source.Outcome {
+	return source.Outcome{Result: source.BindUnknown, Err: fmt.Errorf("withdraw %s/%s: not written for that", b.Namespace, b.Name)}
+}
+
 // Lookup reads a pod.
 func (s *script) Lookup(_ context.Context, namespace, name string) (uid, node string, found bool, err error) {
 	s.mu.Lock()

@@ -16,7 +16,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Bind posts the bindings. The fence is the caller's: see the package comment.
+// Prepare notes the newest resource version that is known of each pod.
+func (s *Source) Prepare(bindings []source.Binding) {
+	pods := s.watched()
+	if pods == nil {
+		return
+	}
+	for i := range bindings {
+		b := &bindings[i]
+		b.Version = pods.versionOf(types.NamespacedName{Namespace: b.Namespace, Name: b.Name}, types.UID(b.UID))
+	}
+}
+
+// Bind posts the bindings. The fence is the caller's: see the package comment. A binding names the pod's resource version, so
+// the API server refuses it when the pod has been written since: that is what Withdraw builds on. A pod whose version is not
+// known is read first.
 func (s *Source) Bind(ctx context.Context, _ coord.Cond, bindings []source.Binding) []source.Outcome {
 	out := make([]source.Outcome, len(bindings))
 	for i, b := range bindings {
@@ -26,46 +40,124 @@ func (s *Source) Bind(ctx context.Context, _ coord.Cond, bindings []source.Bindi
 }
 
 func (s *Source) bind(ctx context.Context, b source.Binding) source.Outcome {
-	request, cancel := s.request(ctx)
-	defer cancel()
-	began := time.Now()
-	err := s.binds.CoreV1().Pods(b.Namespace).Bind(request, &v1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name, UID: types.UID(b.UID)},
-		Target:     v1.ObjectReference{Kind: "Node", Name: b.Node},
-	}, metav1.CreateOptions{})
-	s.observe(s.binds, began, err)
+	if b.Version == "" {
+		pod, err := s.get(ctx, s.reads, b.Namespace, b.Name)
+		if err != nil {
+			return unknown(b, err)
+		}
+		if o, ok := standing(b, pod, errGone); ok {
+			return o
+		}
+		b.Version = pod.ResourceVersion
+	}
+	err := s.post(ctx, b)
 	switch code := httpCode(err); {
 	case err == nil:
 		return source.Outcome{Result: source.BindDone}
-	case code == http.StatusNotFound:
-		return outcome(source.BindGone, b, err)
-	case code == http.StatusConflict:
+	case code == http.StatusConflict, code == http.StatusNotFound: // or an admission webhook that says so
 		return s.afterConflict(ctx, b, err)
 	case code == http.StatusBadRequest, code == http.StatusForbidden, code == http.StatusUnprocessableEntity,
 		code == http.StatusMethodNotAllowed, code == http.StatusNotAcceptable, code == http.StatusUnsupportedMediaType,
 		code == http.StatusRequestEntityTooLarge:
 		return outcome(source.BindRefused, b, err)
-	default: // no answer, a timeout, an overloaded or broken server, credentials that can be renewed
+	default: // no answer, a timeout, an overloaded or broken server or webhook, credentials that can be renewed
 		return unknown(b, err)
 	}
 }
 
+// post sends a binding, once: of a second try that the client makes by itself, nobody would know that the first one may still
+// happen.
+func (s *Source) post(ctx context.Context, b source.Binding) error {
+	ctx, cancel := s.request(ctx)
+	defer cancel()
+	began := time.Now()
+	err := s.binds.CoreV1().RESTClient().Post().
+		Namespace(b.Namespace).Resource("pods").Name(b.Name).SubResource("binding").MaxRetries(0).
+		Body(&v1.Binding{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: b.Namespace, Name: b.Name, UID: types.UID(b.UID), ResourceVersion: b.Version,
+			},
+			Target: v1.ObjectReference{Kind: "Node", Name: b.Node},
+		}).Do(ctx).Error()
+	s.observe(s.binds, began, err)
+	return err
+}
+
+var errGone = errors.New("there is no such pod any more, or it is being deleted")
+
+// standing returns what has become of a binding by the newest there is of its pod, nil for none. False: the pod waits.
+// why is the error of a binding that is not done.
+func standing(b source.Binding, pod *v1.Pod, why error) (source.Outcome, bool) {
+	switch {
+	case pod == nil || string(pod.UID) != b.UID || pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil:
+		return outcome(source.BindGone, b, why), true
+	case pod.Spec.NodeName == b.Node:
+		return source.Outcome{Result: source.BindDone}, true
+	case pod.Spec.NodeName != "":
+		return outcome(source.BindElsewhere, b, why), true
+	}
+	return source.Outcome{}, false
+}
+
 // afterConflict finds what a conflict was about: the pod is on a node, is another one, is being deleted, or was merely
-// being written by someone else.
+// written by someone else. Then the next try is of the version that is read here.
 func (s *Source) afterConflict(ctx context.Context, b source.Binding, conflict error) source.Outcome {
 	pod, err := s.get(ctx, s.binds, b.Namespace, b.Name)
-	switch {
-	case err != nil:
+	if err != nil {
 		return unknown(b, errors.Join(conflict, err))
-	case pod == nil || string(pod.UID) != b.UID || pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil:
-		return outcome(source.BindGone, b, conflict)
-	case pod.Spec.NodeName == b.Node:
-		return source.Outcome{Result: source.BindDone}
-	case pod.Spec.NodeName != "":
-		return outcome(source.BindElsewhere, b, conflict)
-	default:
-		return unknown(b, conflict)
 	}
+	if o, ok := standing(b, pod, conflict); ok {
+		return o
+	}
+	if pods := s.watched(); pods != nil {
+		pods.saw(types.NamespacedName{Namespace: b.Namespace, Name: b.Name}, pod.UID, pod.ResourceVersion)
+	}
+	return unknown(b, conflict)
+}
+
+// Withdraw writes to the pod, to its PodScheduled condition. If it has no node at that moment, it gets none by a binding of an
+// earlier version any more: the API server refuses one that comes later, and etcd one that is on its way there. No answer to
+// an earlier try, and no time that has passed since, would prove that.
+func (s *Source) Withdraw(ctx context.Context, _ coord.Cond, b source.Binding, why source.Report) source.Outcome {
+	// 1. What has become of the pod?
+	pod, err := s.get(ctx, s.binds, b.Namespace, b.Name)
+	if err != nil {
+		return unknown(b, err)
+	}
+	if o, ok := standing(b, pod, errGone); ok {
+		return o
+	}
+	// 2. Write something that is not there. The time of the last probe, of whole seconds, says nothing else to anybody.
+	now := s.cfg.Now()
+	condition := v1.PodCondition{
+		Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: why.Reason, Message: why.Message,
+		ObservedGeneration: pod.Generation, LastProbeTime: metav1.NewTime(now.Truncate(time.Second)),
+	}
+	stands := conditionOf(pod, v1.PodScheduled)
+	differs(&condition, stands, now)
+	if stands != nil && !stands.LastProbeTime.Before(&condition.LastProbeTime) {
+		condition.LastProbeTime = metav1.NewTime(stands.LastProbeTime.Add(time.Second))
+	}
+	patch := statusPatch{Conditions: []v1.PodCondition{condition}}
+	if why.Nominate {
+		patch.NominatedNodeName = &why.Nominated
+	}
+	name := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+	written, err := s.patchStatus(ctx, s.binds, name, pod.UID, patch)
+	if err != nil {
+		return unknown(b, err)
+	}
+	// 3. What was it when that was written?
+	if o, ok := standing(b, written, errGone); ok {
+		return o
+	}
+	if pods := s.watched(); pods != nil {
+		pods.written(name, pod.UID, patch, written.ResourceVersion)
+	}
+	if written.ResourceVersion == pod.ResourceVersion {
+		return unknown(b, errors.New("the pod could not be changed"))
+	}
+	return outcome(source.BindRefused, b, errors.New("the binding was withdrawn"))
 }
 
 // get reads a pod by way of a lane, as new as there is, nil if there is none.

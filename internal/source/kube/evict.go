@@ -36,11 +36,11 @@ func (s *Source) Evict(ctx context.Context, _ coord.Cond, e source.Eviction) err
 		ObservedGeneration: pod.Generation,
 	}
 	if differs(&condition, conditionOf(pod, v1.DisruptionTarget), s.cfg.Now()) {
-		there, err := s.patchStatus(ctx, s.preemptions, name, uid, statusPatch{Conditions: []v1.PodCondition{condition}})
+		written, err := s.patchStatus(ctx, s.preemptions, name, uid, statusPatch{Conditions: []v1.PodCondition{condition}})
 		if err != nil {
 			return fmt.Errorf("evict pod %s: %w", name, err)
 		}
-		if !there {
+		if written == nil {
 			return nil
 		}
 	}

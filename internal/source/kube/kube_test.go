@@ -324,7 +324,7 @@ func TestOutcomesFollowTheAPIServersAnswer(t *testing.T) {
 		{http.StatusBadRequest, source.BindRefused},
 		{http.StatusUnauthorized, source.BindUnknown},
 		{http.StatusForbidden, source.BindRefused},
-		{http.StatusNotFound, source.BindGone},
+		{http.StatusNotFound, source.BindUnknown}, // a webhook may have said so, and the pod cannot be read
 		{http.StatusRequestTimeout, source.BindUnknown},
 		{http.StatusUnprocessableEntity, source.BindRefused},
 		{http.StatusTooManyRequests, source.BindUnknown},
@@ -354,7 +354,7 @@ func TestOutcomesFollowTheAPIServersAnswer(t *testing.T) {
 			kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 			writeKubeconfig(t, kubeconfig, server.URL)
 			s := newSource(t, Config{Kubeconfig: kubeconfig, SchedulerNames: []string{"berth"}, RequestTimeout: 200 * time.Millisecond})
-			b := source.Binding{UID: "u", Namespace: "default", Name: "p", Node: "n"}
+			b := source.Binding{UID: "u", Namespace: "default", Name: "p", Node: "n", Version: "1"}
 			if out := s.Bind(within(t), coord.Cond{}, []source.Binding{b}); out[0].Result != test.want || out[0].Err == nil {
 				t.Errorf("Bind answered with %d: %+v, want result %d", test.code, out[0], test.want)
 			}

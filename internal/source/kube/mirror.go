@@ -1,11 +1,13 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 
 	"github.com/berth-scheduler/berth/internal/source"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -35,6 +37,7 @@ func (t *teller) listed() {
 type seen struct {
 	uid       types.UID
 	version   string // resource version
+	newest    string // one that is known otherwise and has not been told yet, "" for none
 	told      bool
 	scheduler string
 	status    *podStatus
@@ -86,10 +89,14 @@ func (m *mirror) Add(obj any) error {
 	if old != nil && old.uid == r.UID && old.version == r.ResourceVersion {
 		return nil
 	}
+	newest := ""
+	if old != nil && old.uid == r.UID && later(old.newest, r.ResourceVersion) {
+		newest = old.newest
+	}
 	if old != nil && old.told && (old.uid != r.UID || r.set == nil) {
 		m.forget(name)
 	}
-	m.put(name, &seen{uid: r.UID, version: r.ResourceVersion, told: r.set != nil, scheduler: r.scheduler, status: r.status})
+	m.put(name, &seen{uid: r.UID, version: r.ResourceVersion, newest: newest, told: r.set != nil, scheduler: r.scheduler, status: r.status})
 	if r.set != nil {
 		m.teller.tell(r.set())
 	}
@@ -193,8 +200,35 @@ func (m *mirror) waiting(name types.NamespacedName, uid types.UID) *podStatus {
 	return nil
 }
 
-// written remembers what was written to the status of a pod that has no node, until the watch shows it.
-func (m *mirror) written(name types.NamespacedName, uid types.UID, p statusPatch) {
+// later reports whether a resource version is later than another. One that is not a number, or "", is not.
+func later(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order > 0
+}
+
+// versionOf returns the newest resource version that is known of a pod, "" if there is no such pod.
+func (m *mirror) versionOf(name types.NamespacedName, uid types.UID) string {
+	if s := m.get(name); s != nil && s.uid == uid {
+		return cmp.Or(s.newest, s.version)
+	}
+	return ""
+}
+
+// saw remembers a resource version that was read, until the watch has come as far.
+func (m *mirror) saw(name types.NamespacedName, uid types.UID, version string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.objects[name]; s != nil && s.uid == uid && later(version, cmp.Or(s.newest, s.version)) {
+		changed := *s
+		changed.newest = version
+		m.objects[name] = &changed
+	}
+}
+
+// written remembers what was written to the status of a pod that has no node, until the watch shows it, and the resource
+// version that it has with that.
+func (m *mirror) written(name types.NamespacedName, uid types.UID, p statusPatch, version string) {
+	m.saw(name, uid, version)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.objects[name]; s != nil && s.uid == uid && s.status != nil {

@@ -52,7 +52,7 @@ func TestAMirrorIsReplacedWhileStatusIsWritten(t *testing.T) {
 			for i := 0; !done.Load(); i = (i + 1) % pods {
 				name := types.NamespacedName{Name: fmt.Sprintf("p%d", i)}
 				m.waiting(name, types.UID(name.Name))
-				m.written(name, types.UID(name.Name), statusPatch{NominatedNodeName: &node})
+				m.written(name, types.UID(name.Name), statusPatch{NominatedNodeName: &node}, "2")
 			}
 		})
 	}

@@ -96,10 +96,10 @@ func TestAnEvictionThatIsLateDoesNotTouchThePodThatTookTheVictimsPlace(t *testin
 	before := c.pod(t, "default", "p")
 	s := newSource(t, c.config())
 	name, first := types.NamespacedName{Namespace: "default", Name: "p"}, types.UID("uid-of-the-first")
-	if there, err := s.patchStatus(within(t), s.preemptions, name, first, statusPatch{
+	if written, err := s.patchStatus(within(t), s.preemptions, name, first, statusPatch{
 		Conditions: []v1.PodCondition{{Type: v1.DisruptionTarget, Status: v1.ConditionTrue}},
-	}); there || err != nil {
-		t.Errorf("the condition was written: %v, %v", there, err)
+	}); written != nil || err != nil {
+		t.Errorf("the condition was written: %v, %v", written, err)
 	}
 	if err := s.delete(within(t), name, first); err != nil {
 		t.Error(err)

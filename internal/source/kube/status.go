@@ -46,34 +46,34 @@ func (s *Source) writeStatus(ctx context.Context, by lane, pods *mirror, name ty
 	if err != nil {
 		return err
 	}
-	if written {
-		pods.written(name, uid, p)
+	if written != nil {
+		pods.written(name, uid, p, written.ResourceVersion)
 	}
 	return nil
 }
 
-// patchStatus writes to a pod's status. It returns false if there is no such pod any more.
-func (s *Source) patchStatus(ctx context.Context, by lane, name types.NamespacedName, uid types.UID, p statusPatch) (bool, error) {
+// patchStatus writes to a pod's status, and returns what the pod is with that, nil if there is no such pod any more.
+func (s *Source) patchStatus(ctx context.Context, by lane, name types.NamespacedName, uid types.UID, p statusPatch) (*v1.Pod, error) {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": uid}, // refused if the pod was replaced
 		"status":   p,
 	})
 	if err != nil {
-		return false, fmt.Errorf("encode status of pod %s: %w", name, err)
+		return nil, fmt.Errorf("encode status of pod %s: %w", name, err)
 	}
 	ctx, cancel := s.request(ctx)
 	defer cancel()
 	began := time.Now()
-	_, err = by.CoreV1().Pods(name.Namespace).Patch(
+	pod, err := by.CoreV1().Pods(name.Namespace).Patch(
 		ctx, name.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	s.observe(by, began, err)
 	switch {
 	case apierrors.IsNotFound(err), isReplaced(err):
-		return false, nil
+		return nil, nil
 	case err != nil:
-		return false, fmt.Errorf("write status of pod %s: %w", name, err)
+		return nil, fmt.Errorf("write status of pod %s: %w", name, err)
 	}
-	return true, nil
+	return pod, nil
 }
 
 // differs reports whether a condition says something else than the one that stands, nil for none, and completes it with

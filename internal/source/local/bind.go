@@ -81,17 +81,11 @@ func (s *Source) bindOne(ctx context.Context, fence coord.Cond, b source.Binding
 	}
 	for range podTries {
 		pod, err := s.read(ctx, b.Namespace, b.Name)
-		switch {
-		case err != nil:
+		if err != nil {
 			return failed(b, err)
-		case pod == nil:
-			return source.Outcome{Result: source.BindGone, Err: fmt.Errorf("place %s/%s on %s: %w", b.Namespace, b.Name, b.Node, ErrNotFound)}
-		case pod.uid != b.UID:
-			return source.Outcome{Result: source.BindGone, Err: fmt.Errorf("place %s/%s on %s: the pod's uid is %s now, not %s", b.Namespace, b.Name, b.Node, pod.uid, b.UID)}
-		case pod.node == b.Node:
-			return source.Outcome{Result: source.BindDone}
-		case pod.node != "":
-			return source.Outcome{Result: source.BindElsewhere, Err: fmt.Errorf("place %s/%s on %s: the pod is on %s", b.Namespace, b.Name, b.Node, pod.node)}
+		}
+		if o, ok := standing(b, pod); ok {
+			return o
 		}
 		conds := []coord.Cond{
 			fence,
@@ -106,6 +100,36 @@ func (s *Source) bindOne(ctx context.Context, fence coord.Cond, b source.Binding
 		}
 	}
 	return failed(b, errChanged)
+}
+
+// Prepare has nothing to note: a Bind reads what it needs.
+func (s *Source) Prepare([]source.Binding) {}
+
+// Withdraw reads what has become of the pod: a bind of an earlier term does not happen any more, by its fence.
+func (s *Source) Withdraw(ctx context.Context, _ coord.Cond, b source.Binding, _ source.Report) source.Outcome {
+	pod, err := s.read(ctx, b.Namespace, b.Name)
+	if err != nil {
+		return failed(b, err)
+	}
+	if o, ok := standing(b, pod); ok {
+		return o
+	}
+	return source.Outcome{Result: source.BindRefused, Err: fmt.Errorf("place %s/%s on %s: withdrawn", b.Namespace, b.Name, b.Node)}
+}
+
+// standing returns what has become of a binding by what is stored of its pod, nil for none. False: the pod waits.
+func standing(b source.Binding, pod *storedPod) (source.Outcome, bool) {
+	switch {
+	case pod == nil:
+		return source.Outcome{Result: source.BindGone, Err: fmt.Errorf("place %s/%s on %s: %w", b.Namespace, b.Name, b.Node, ErrNotFound)}, true
+	case pod.uid != b.UID:
+		return source.Outcome{Result: source.BindGone, Err: fmt.Errorf("place %s/%s on %s: the pod's uid is %s now, not %s", b.Namespace, b.Name, b.Node, pod.uid, b.UID)}, true
+	case pod.node == b.Node:
+		return source.Outcome{Result: source.BindDone}, true
+	case pod.node != "":
+		return source.Outcome{Result: source.BindElsewhere, Err: fmt.Errorf("place %s/%s on %s: the pod is on %s", b.Namespace, b.Name, b.Node, pod.node)}, true
+	}
+	return source.Outcome{}, false
 }
 
 // write returns the operation that places the pod.

@@ -110,6 +110,8 @@ func Run(t *testing.T, c Cluster) {
 		{"EachBindingOfABatchHasAnOutcomeOfItsOwn", bindBatch},
 		{"BindWithoutWatchWorks", bindWithoutWatch},
 		{"BindUnderAnEndedContextIsUnknown", bindEnded},
+		{"AWithdrawnBindingDoesNotHappen", withdraw},
+		{"WhatHasBecomeOfAPodIsNotWithdrawn", withdrawTooLate},
 		{"LookupReadsUIDAndNode", lookup},
 		{"AReportIsWrittenOnce", reportOnce},
 		{"WhatPreemptionReadsOfAPodIsTold", podPreemption},
@@ -379,6 +381,69 @@ func bindEnded(t *testing.T, c Cluster) {
 	if len(out) != 1 || out[0].Result != source.BindUnknown || !errors.Is(out[0].Err, context.Canceled) {
 		t.Errorf("Bind under a canceled context: %+v, want BindUnknown", out)
 	}
+}
+
+// withdrawal is why the contract withdraws a binding.
+func withdrawal(b source.Binding) source.Report {
+	return source.Report{UID: b.UID, Namespace: b.Namespace, Name: b.Name, Reason: "SchedulerError", Message: "it is refused for ever", Nominate: true}
+}
+
+func withdraw(t *testing.T, c Cluster) {
+	b := binding(t, c, "withdrawn")
+	c.Nominate(t, Namespace, "withdrawn", "one")
+	s := c.Source(t)
+	r := Record(t, s).Synced()
+	r.Await("the nomination", func(v View) bool { return v.Pods[Namespace+"/withdrawn"].Nominated == "one" })
+	for range 3 { // within a second, and with the same words
+		late := []source.Binding{b}
+		s.Prepare(late)
+		if out := s.Withdraw(within(t), c.Fence(t), b, withdrawal(b)); out.Result != source.BindRefused || out.Err == nil {
+			t.Fatalf("Withdraw: %+v, want BindRefused", out)
+		}
+		if s.Fenced() {
+			continue // a late bind is one of an earlier term, whose fence does not hold
+		}
+		for _, of := range []source.Source{s, c.Source(t)} { // of this binder, or another one
+			if out := of.Bind(within(t), c.Fence(t), late); out[0].Result != source.BindUnknown || out[0].Err == nil {
+				t.Errorf("a Bind that was prepared before the withdrawal: %+v, want BindUnknown", out[0])
+			}
+		}
+	}
+	if _, node, _, err := s.Lookup(within(t), Namespace, "withdrawn"); node != "" || err != nil {
+		t.Fatalf("the pod is on %q, %v", node, err)
+	}
+	again := []source.Binding{b}
+	s.Prepare(again)
+	bind(t, c, s, source.BindDone, again[0])
+	r.Pod(Namespace, "withdrawn", "one")
+}
+
+func withdrawTooLate(t *testing.T, c Cluster) {
+	b := binding(t, c, "too-late")
+	s := c.Source(t)
+	r := Record(t, s).Synced()
+	r.Pod(Namespace, "too-late", "")
+	check := func(want source.Result, b source.Binding) {
+		t.Helper()
+		out := s.Withdraw(within(t), c.Fence(t), b, withdrawal(b))
+		if out.Result != want || (out.Err == nil) != (want == source.BindDone) {
+			t.Errorf("Withdraw: %+v, want result %d", out, want)
+		}
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if out := s.Withdraw(ended, c.Fence(t), b, withdrawal(b)); out.Result != source.BindUnknown || out.Err == nil {
+		t.Errorf("Withdraw under a canceled context: %+v, want BindUnknown", out)
+	}
+	bind(t, c, s, source.BindDone, b)
+	check(source.BindDone, b)
+	other := b
+	other.Node = "two"
+	check(source.BindElsewhere, other)
+	c.DeletePod(t, Namespace, "too-late")
+	check(source.BindGone, b)
+	c.SetPod(t, Pod("too-late"))
+	check(source.BindGone, b)
 }
 
 func lookup(t *testing.T, c Cluster) {
