@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -177,6 +178,7 @@ func TestWhatChangesWhileAPodIsBeingBound(t *testing.T) {
 				if order == "told behind the answer" {
 					observe(t, term, changes[name]...)
 				}
+				record(t, term)
 				if got := where(term, "p"); got != c.want {
 					t.Errorf("p is %s, want %s", got, c.want)
 				}
@@ -205,16 +207,18 @@ func taken(term *term, name string) (sum int64) {
 // isSettled checks that nothing is left of a bind.
 func isSettled(t *testing.T, term *term, in intent) {
 	t.Helper()
-	if n := term.unbound.count(); n != 0 || !slices.Contains(term.recorder.finished, in.batch) {
-		t.Errorf("%d count as unbound; finished batches: %v", n, term.recorder.finished)
+	finished := record(t, term).finished
+	if n := term.unbound.count(); n != 0 || !slices.Contains(finished, in.batch) {
+		t.Errorf("%d count as unbound; finished batches: %v", n, finished)
 	}
 }
 
 func TestPodWhoseDeletionHasBegunIsNotTakenOver(t *testing.T) {
 	term := pureTerm(t, newFakeSource())
 	observe(t, term, node("a", 1000), deletingPod(pod("p", 100)))
-	if ok, err := term.ledger.adopt(source.Binding{UID: "p", Namespace: "default", Name: "p", Node: "a"}); ok || err != nil {
-		t.Errorf("adopted: %v, %v", ok, err)
+	taken, err := term.adopt([]coord.StoredBatch{{Batch: coord.Batch{ID: 1, Intents: []coord.Intent{meant("p", "a")}}}})
+	if len(taken) > 0 || err != nil {
+		t.Errorf("adopted: %v, %v", taken, err)
 	}
 	if got := where(term, "p"); got != "pending" {
 		t.Errorf("p is %s", got)

@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/coord"
@@ -14,6 +18,18 @@ import (
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 5 * time.Second
+)
+
+// A bind that has failed for giveBackAfter, and so many times, is withdrawn, and the pod goes back to its shard with what was
+// the matter: an admission webhook, say, that fails for ever for one namespace holds up no other. While a namespace is in
+// trouble, and for troubleLasts, binds of its pods are withdrawn as soon as they fail, so that they hold room and their share
+// of Config.MaxUnbound for no longer than that takes.
+const (
+	giveBackAfter = 5 * time.Second
+	giveBackTries = 4
+	troubleLasts  = time.Minute
+	// maxTroubles bounds the namespaces that are remembered.
+	maxTroubles = 10_000
 )
 
 // A bind that has had no answer for lateAfter, which is many times what a server takes that is well, is late: its worker
@@ -90,12 +106,27 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 		return nil
 	}
 	// 2. Write the others, unless the lease may have expired: then they are the next binder's, by their intents.
+	bindings := make([]source.Binding, 0, len(open))
+	var misfits []intent
+	open = slices.DeleteFunc(open, func(in intent) bool {
+		if in.misfit != nil {
+			misfits = append(misfits, in)
+			return true
+		}
+		bindings = append(bindings, in.Binding)
+		return false
+	})
+	t.source.Prepare(bindings)
 	if t.ended() {
 		return nil
 	}
-	bindings := make([]source.Binding, len(open))
-	for i := range open {
-		bindings[i] = open[i].Binding
+	for i := range misfits {
+		if err := t.withdraw(ctx, &misfits[i], misfits[i].misfit); err != nil {
+			return err
+		}
+	}
+	if len(open) == 0 {
+		return nil
 	}
 	began := time.Now()
 	outcomes := t.source.Bind(ctx, t.fence, bindings)
@@ -107,21 +138,117 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 	// 3. Take the outcomes in.
 	unknown := open[:0]
 	for i, o := range outcomes {
-		traceBind(&open[i], o, began, ended)
-		if o.Result != source.BindUnknown {
-			if err := t.settle(open[i], o); err != nil {
+		in := &open[i]
+		traceBind(in, o, began, ended)
+		switch {
+		case o.Result == source.BindUnknown && t.givesBack(in, began), o.Result == source.BindRefused && t.doubtful(in, o):
+			if err := t.withdraw(ctx, in, o.Err); err != nil {
+				return err
+			}
+			continue
+		case o.Result != source.BindUnknown:
+			if o.Result == source.BindDone {
+				t.troubles.over(in.Namespace)
+			}
+			if err := t.settle(*in, o); err != nil {
 				return err
 			}
 			continue
 		}
-		if open[i].tries == 0 {
-			t.log.Warn("bind outcome unknown, trying again", "pod", open[i].Namespace+"/"+open[i].Name, "node", open[i].Node, "err", o.Err, open[i].attempt.Log())
+		if in.tries == 0 {
+			t.log.Warn("bind outcome unknown, trying again", "pod", in.Namespace+"/"+in.Name, "node", in.Node, "err", o.Err, in.attempt.Log())
 		}
 		t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
-		unknown = append(unknown, open[i])
+		unknown = append(unknown, *in)
 	}
 	t.again(ctx, unknown)
 	return nil
+}
+
+// givesBack reports whether a bind that began at a time and failed is to be withdrawn.
+func (t *term) givesBack(in *intent, began time.Time) bool {
+	if t.source.Fenced() {
+		return false // only etcd can be in the way, and if it stays there the term ends
+	}
+	if in.failing.IsZero() {
+		in.failing = began
+	}
+	return t.troubles.has(in.Namespace, began) || in.tries+1 >= giveBackTries && time.Since(in.failing) >= giveBackAfter
+}
+
+// doubtful reports whether an earlier try of a bind that was refused may still happen.
+func (t *term) doubtful(in *intent, o source.Outcome) bool {
+	return in.tries > 0 && !t.source.Fenced() && !errors.Is(o.Err, coord.ErrFenced)
+}
+
+// withdraw makes an end of a bind that failed, or is not to be, if it can.
+func (t *term) withdraw(ctx context.Context, in *intent, why error) error {
+	o := t.source.Withdraw(ctx, t.fence, in.Binding, refusal(*in, why))
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case o.Result == source.BindUnknown:
+		if in.tries == 0 || in.misfit != nil {
+			t.log.Warn("bind not withdrawn, trying again", "pod", in.Namespace+"/"+in.Name, "node", in.Node, "err", errors.Join(why, o.Err), in.attempt.Log())
+		}
+		t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
+		t.again(ctx, []intent{*in})
+		return nil
+	case o.Result == source.BindRefused:
+		if in.misfit == nil {
+			t.troubles.note(in.Namespace, time.Now())
+		}
+		o.Err = why
+	}
+	return t.settle(*in, o)
+}
+
+// maxReason bounds what is told of a refusal, in bytes: the text may be anybody's.
+const maxReason = 1 << 10
+
+// refusal returns what is told of a bind that was refused.
+func refusal(in intent, why error) source.Report {
+	text := fmt.Sprintf("binding to %s was refused: %v", in.Node, why)
+	if len(text) > maxReason {
+		text = text[:maxReason] + "…"
+	}
+	return source.Report{
+		UID: in.UID, Namespace: in.Namespace, Name: in.Name, Reason: reasonError, Message: strings.ToValidUTF8(text, "?"), Nominate: true,
+	}
+}
+
+// troubles are the namespaces whose binds fail, each since it was last so. It is safe for concurrent use.
+type troubles struct {
+	mu    sync.Mutex
+	since map[string]time.Time
+}
+
+// note says that a bind of a namespace was withdrawn at a time.
+func (t *troubles) note(namespace string, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.since) >= maxTroubles {
+		maps.DeleteFunc(t.since, func(_ string, since time.Time) bool { return now.Sub(since) >= troubleLasts })
+	}
+	if t.since == nil || len(t.since) >= maxTroubles {
+		t.since = make(map[string]time.Time)
+	}
+	t.since[namespace] = now
+}
+
+// over says that a bind of a namespace was done.
+func (t *troubles) over(namespace string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.since, namespace)
+}
+
+// has reports whether a bind of a namespace has been withdrawn lately.
+func (t *troubles) has(namespace string, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	since, noted := t.since[namespace]
+	return noted && now.Sub(since) < troubleLasts
 }
 
 // errTold stands in for the answer of a bind that was not sent.
@@ -162,30 +289,49 @@ func (t *term) settle(b intent, o source.Outcome) error {
 		t.metrics.fenced.Inc()
 		return fmt.Errorf("bind %s/%s to %s: %w", b.Namespace, b.Name, b.Node, o.Err) // the intent is the next binder's
 	}
-	var err error
 	switch o.Result {
 	case source.BindDone:
-		err = t.ledger.bound(b.Binding)
+		err := t.ledger.bound(b.Binding)
 		t.events.add(func(ctx context.Context) error { return t.source.Scheduled(b.attempt.Context(ctx), b.Binding) })
+		t.decided(b, o.Result)
+		return err
 	case source.BindElsewhere:
 		// Where it is, and that it is not here, comes from the source's watch: until then it counts here.
 		t.log.Warn("pod bound elsewhere", "pod", b.Namespace+"/"+b.Name, "node", b.Node, "err", o.Err, b.attempt.Log())
+		t.decided(b, o.Result)
+		return nil
 	case source.BindGone:
-		err = t.forget(b, "the pod is gone")
-	default:
-		reason := fmt.Sprintf("binding to %s was refused: %v", b.Node, o.Err)
-		err = t.forget(b, reason)
-		refused := source.Report{
-			UID: b.UID, Namespace: b.Namespace, Name: b.Name, Reason: reasonError, Message: reason, Nominate: true,
+		if errors.Is(o.Err, errTold) { // then its room has been given back, and no other binder finds the pod waiting
+			t.decided(b, o.Result)
+			return nil
 		}
-		if !t.reports.add(refused) {
+		return t.takeBack(b, o.Result, "the pod is gone", nil)
+	default:
+		refused := refusal(b, o.Err)
+		return t.takeBack(b, o.Result, refused.Message, &refused)
+	}
+}
+
+// decided says that a bind has an outcome that the source shows.
+func (t *term) decided(b intent, result source.Result) {
+	t.metrics.binds.WithLabelValues(resultName(result)).Inc()
+	t.unbound.give(1)
+	t.recorder.decided(b)
+}
+
+// takeBack gives the room of a bind back that does not come about, and then reports why. Before that its intent leaves the
+// record: another binder that found it there would take it for one that may have happened, and take the room again, which
+// another pod may have by then.
+func (t *term) takeBack(b intent, result source.Result, reason string, report *source.Report) error {
+	return t.recorder.takeBack(b, func() error {
+		err := t.forget(b, reason)
+		if report != nil && !t.reports.add(*report) {
 			t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
 		}
-	}
-	t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
-	t.unbound.give(1)
-	t.recorder.decided(b.batch)
-	return err
+		t.metrics.binds.WithLabelValues(resultName(result)).Inc()
+		t.unbound.give(1)
+		return err
+	})
 }
 
 func (t *term) forget(b intent, reason string) error {

@@ -171,13 +171,14 @@ func TestAPodThatVanishesBeforeItsBindLeavesNothing(t *testing.T) {
 	if err := term.bind(t.Context(), []intent{in}); err != nil {
 		t.Fatal(err)
 	}
+	finished := record(t, term).finished
 	if got := where(term, "p"); got != "pending" { // until the watch tells
 		t.Errorf("p is %s", got)
 	}
 	if n := term.unbound.count(); n != 0 {
 		t.Errorf("%d count as unbound", n)
 	}
-	if got := term.recorder.finished; !slices.Equal(got, []int64{in.batch}) {
+	if got := finished; !slices.Equal(got, []int64{in.batch}) {
 		t.Errorf("finished batches: %v", got)
 	}
 }

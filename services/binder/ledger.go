@@ -2,9 +2,11 @@ package binder
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	folding "github.com/berth-scheduler/berth/internal/ledger"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -177,18 +179,55 @@ func (l *ledger) unplaced(uid string) bool {
 	return ok && !l.state.Pod(id).Placed()
 }
 
-// adopt assumes a pod again that an earlier epoch has recorded an intent for. False: it is placed, being deleted or gone,
-// or its node is not known, and there is nothing to bind.
-func (l *ledger) adopt(b source.Binding) (bool, error) {
+// adoption is what becomes of an intent of an earlier epoch.
+type adoption int
+
+const (
+	nothing adoption = iota // the pod is placed, being deleted or gone, or its node is not known: there is nothing to bind
+	foreign                 // no binder has meant that: the pod is not for it to place, or not there
+	misfit                  // a filter says no
+	adopted                 // it fits, and is assumed again
+)
+
+// adopt assumes a pod again that an earlier epoch has recorded an intent for, if the filters find that it fits. A misfit, with
+// what they have against it, is assumed only if insist.
+func (l *ledger) adopt(b source.Binding, e *engine.Evaluator, insist bool) (what adoption, why string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id, ok := l.state.PodByUID(b.UID)
 	if !ok || l.state.Pod(id).Placed() || l.state.Pod(id).Deleting {
-		return false, nil
+		return nothing, "", nil
 	}
 	node := l.state.Nodes.ByName(b.Node)
 	if node == cluster.NoNode {
-		return false, nil
+		return nothing, "", nil
 	}
-	return true, l.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: max(l.state.Pod(id).Attempt, 1)})
+	row := l.state.Pod(id)
+	switch class := l.state.Class(row.Class); {
+	case row.Namespace != b.Namespace || row.Name != b.Name:
+		return foreign, "the pod of this uid is " + row.Namespace + "/" + row.Name, nil
+	case l.state.Profile(class.Spec.SchedulerName) == nil:
+		return foreign, "it is for another scheduler", nil
+	case len(row.Gates) > 0:
+		return foreign, "it has scheduling gates", nil
+	case row.Pin != "" && row.Pin != b.Node:
+		return foreign, "it may only go to " + row.Pin, nil
+	}
+	subject := engine.SubjectOf(&row.Pod)
+	verdict, known := e.Node(l.state, subject, id, node)
+	if !known {
+		return nothing, "", nil
+	}
+	what = adopted
+	if !verdict.Feasible() {
+		what = misfit
+		var reasons []string
+		for _, v := range e.Explain(l.state, subject, verdict, node) {
+			reasons = append(reasons, v.Reason)
+		}
+		if why = strings.Join(reasons, ", "); !insist {
+			return what, why, nil
+		}
+	}
+	return what, why, l.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: max(row.Attempt, 1)})
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/source"
 )
@@ -104,10 +105,11 @@ func TestThePodThatReplacesAnotherHasNothingOfIt(t *testing.T) {
 	// Whatever the late bind of the old one is answered, it does not concern the new one.
 	for _, result := range []source.Result{source.BindDone, source.BindGone, source.BindRefused, source.BindElsewhere} {
 		term.unbound.take(1)
-		term.recorder.open[in.batch] = 2
+		term.recorder.adopt(in.batch, []coord.Intent{meant("old", "a"), meant("another", "a")})
 		if err := term.settle(in, source.Outcome{Result: result, Err: errFake}); err != nil {
 			t.Fatal(err)
 		}
+		record(t, term)
 		if got := where(term, "new"); got != "pending" {
 			t.Errorf("after %s: new is %s", resultName(result), got)
 		}

@@ -31,6 +31,7 @@ type metrics struct {
 	terms, placed, fenced       prometheus.Counter
 	conflicts, binds, evictions *prometheus.CounterVec
 	laneDropped, laneFailed     *prometheus.CounterVec
+	intentsDropped              *prometheus.CounterVec
 	recordSeconds, bindSeconds  prometheus.Histogram
 	preemptionVictims           prometheus.Histogram
 }
@@ -62,12 +63,14 @@ func newMetrics(r prometheus.Registerer, depths, sizes func() map[string]int) (*
 	}
 	times := prometheus.ExponentialBuckets(0.0005, 2, 15)
 	m := &metrics{
-		terms:         counter("terms_total", "Times this binder was elected."),
-		placed:        counter("placed_total", "Pods placed by commits."),
-		fenced:        counter("fenced_writes_total", "Writes refused because another binder has been elected."),
-		conflicts:     counters("reason", "conflicts_total", "Pods that did not get the place a commit or preemption asked for, by reason."),
-		binds:         counters("result", "binds_total", "Binds by outcome."),
-		evictions:     counters("result", "evictions_total", "Tries of evictions, done or failed, and victims spared after all."),
+		terms:     counter("terms_total", "Times this binder was elected."),
+		placed:    counter("placed_total", "Pods placed by commits."),
+		fenced:    counter("fenced_writes_total", "Writes refused because another binder has been elected."),
+		conflicts: counters("reason", "conflicts_total", "Pods that did not get the place a commit or preemption asked for, by reason."),
+		binds:     counters("result", "binds_total", "Binds by outcome."),
+		evictions: counters("result", "evictions_total", "Tries of evictions, done or failed, and victims spared after all."),
+		intentsDropped: counters("reason", "intents_dropped_total",
+			"Recorded intents of earlier terms that are not carried out: a filter says no (misfit), or no binder can have meant them (foreign)."),
 		laneDropped:   counters("lane", "lane_dropped_total", "What a lane did not take because it was full, by lane."),
 		laneFailed:    counters("lane", "lane_failed_total", "Writes of a lane that failed and are not repeated, by lane."),
 		recordSeconds: histogram("berth", "binder", "record_seconds", times, "Time to write a version with its intents to etcd."),

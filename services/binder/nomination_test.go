@@ -158,6 +158,7 @@ func TestRefusedBindEndsTheNomination(t *testing.T) {
 	if err := term.settle(in, source.Outcome{Result: source.BindRefused, Err: errFake}); err != nil {
 		t.Fatal(err)
 	}
+	record(t, term)
 	if got := nominee(term, "p"); got != "" {
 		t.Errorf("p is nominated to %q", got)
 	}

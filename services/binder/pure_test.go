@@ -3,6 +3,7 @@ package binder
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
@@ -33,7 +34,7 @@ func pureTerm(t testing.TB, src source.Source) *term {
 	}
 	term.events = newEventLane(100, []*bound{term.unbound, term.preempting}, m.laneDropped.WithLabelValues(laneEvents).Inc, func(err error) { t.Errorf("event: %v", err) })
 	term.reports = newReportLane(src, 100, term.unbound, l.unplaced, func(err error) { t.Errorf("report: %v", err) })
-	term.recorder = newRecorder(nil, false, 1, l.version, term.binds, nil, term.log)
+	term.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, 1, l.version, term.binds, func(time.Duration) {}, term.log)
 	l.open()
 	return term
 }
@@ -79,10 +80,63 @@ func assume(t testing.TB, term *term, uid, on string) intent {
 		t.Fatal(err)
 	}
 	term.unbound.take(1)
-	term.recorder.adopt(term.recorder.nextID, 1)
+	term.recorder.adopt(term.recorder.nextID, []coord.Intent{{PodUID: uid, Namespace: row.Namespace, Name: row.Name, Node: on}})
 	return intent{
 		Binding: source.Binding{UID: uid, Namespace: row.Namespace, Name: row.Name, Node: on},
 		batch:   term.recorder.nextID - 1,
+	}
+}
+
+// recorded is a record in memory.
+type recorded struct {
+	version  coord.Version
+	batches  map[int64][]coord.Intent
+	finished []int64
+	shrunk   []coord.Batch
+	fail     func() error // asked before each write; nil: none fails
+}
+
+func (r *recorded) Record(_ context.Context, v coord.Version, b *coord.Batch, finished []int64) error {
+	if r.fail != nil {
+		if err := r.fail(); err != nil {
+			return err
+		}
+	}
+	r.version = v
+	if b != nil {
+		r.batches[b.ID] = b.Intents
+	}
+	for _, id := range finished {
+		delete(r.batches, id)
+	}
+	r.finished = append(r.finished, finished...)
+	return nil
+}
+
+func (r *recorded) Shrink(_ context.Context, batches []coord.Batch) error {
+	if r.fail != nil {
+		if err := r.fail(); err != nil {
+			return err
+		}
+	}
+	for _, b := range batches {
+		r.batches[b.ID] = b.Intents
+	}
+	r.shrunk = append(r.shrunk, batches...)
+	return nil
+}
+
+// record makes the recorder write what waits, and returns what is recorded then.
+func record(t testing.TB, term *term) *recorded {
+	t.Helper()
+	for {
+		more, err := term.recorder.recordOnce(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !more {
+			return term.recorder.term.(*recorded)
+		}
 	}
 }
 

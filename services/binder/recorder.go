@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,18 +26,25 @@ const unrecorded = 0
 type intent struct {
 	source.Binding
 	batch   int64          // to which its record belongs
-	tries   int            // binds with an unknown outcome
+	index   int            // in the batch
+	tries   int            // binds with an unknown outcome; one that was taken over begins with the other binder's
+	failing time.Time      // when the first of ours was; zero for none
+	misfit  error          // why it is only to be withdrawn; nil if it is to be bound
 	attempt *trace.Attempt // nil: it is not traced, or was taken over
 }
 
 // termRecord is the part of a coord.Term that writes to etcd.
 type termRecord interface {
 	Record(ctx context.Context, v coord.Version, b *coord.Batch, finished []int64) error
+	Shrink(ctx context.Context, batches []coord.Batch) error
 }
 
 // recorder writes what was assumed to etcd, many commits in one transaction, and lets the binds go only when that
-// has succeeded. It also removes the intents of batches whose binds have all been decided. If binds are fenced, they are
-// let go at once: see source.Source.
+// has succeeded. If binds are fenced, they are let go at once: see source.Source.
+//
+// An intent in etcd is one that is not decided, or whose pod the source shows where it is or shows no more: its room has not
+// been given to any other pod. So one that is taken back leaves its batch before its room is free, and the intents of a batch
+// whose binds have all been decided are removed some time.
 type recorder struct {
 	term    termRecord
 	fenced  bool
@@ -49,14 +58,39 @@ type recorder struct {
 	mu       sync.Mutex
 	waiting  []intent // bounded by term.unbound
 	nextID   int64
-	open     map[int64]int // batch → binds not decided yet
+	open     map[int64]*openBatch // by id
 	finished []int64
+	back     []takenBack // bounded by term.unbound
+}
+
+// openBatch is a recorded batch of which some binds are not decided yet.
+type openBatch struct {
+	intents []coord.Intent // as recorded; the zero one where it is decided
+	open    int            // those that are not
+}
+
+// left returns the intents that are not decided.
+func (b *openBatch) left() []coord.Intent {
+	left := make([]coord.Intent, 0, b.open)
+	for _, in := range b.intents {
+		if in != (coord.Intent{}) {
+			left = append(left, in)
+		}
+	}
+	return left
+}
+
+// takenBack is an intent that does not come about.
+type takenBack struct {
+	batch int64
+	index int
+	then  func() error // called when no other binder can find the intent any more; an error ends the term
 }
 
 func newRecorder(term termRecord, fenced bool, firstID int64, version func() cluster.Version, out chan<- intent, took func(time.Duration), log *slog.Logger) *recorder {
 	return &recorder{
 		term: term, fenced: fenced, version: version, out: out, log: log, took: took,
-		wake: make(chan struct{}, 1), nextID: firstID, open: make(map[int64]int),
+		wake: make(chan struct{}, 1), nextID: firstID, open: make(map[int64]*openBatch),
 	}
 }
 
@@ -68,34 +102,56 @@ func (r *recorder) add(placed []intent) {
 	r.signal()
 }
 
-// adopt registers a batch that an earlier epoch recorded, with the number of its intents that are bound again.
-func (r *recorder) adopt(batch int64, open int) {
+// adopt registers a batch that an earlier epoch recorded. Intents that are not bound again are the zero one.
+func (r *recorder) adopt(batch int64, intents []coord.Intent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.nextID = max(r.nextID, batch+1)
-	if open == 0 {
+	b := &openBatch{intents: intents}
+	b.open = len(b.left())
+	if b.open == 0 {
 		r.finished = append(r.finished, batch)
 	} else {
-		r.open[batch] = open
+		r.open[batch] = b
 	}
 }
 
-// decided says that one bind of a batch has an outcome.
-func (r *recorder) decided(batch int64) {
-	if batch == unrecorded {
+// decided says that one bind of a batch has an outcome that the source shows: the pod is on a node, or gone.
+func (r *recorder) decided(in intent) {
+	if in.batch == unrecorded {
 		return
 	}
 	r.mu.Lock()
-	r.open[batch]--
-	done := r.open[batch] == 0
-	if done {
-		delete(r.open, batch)
-		r.finished = append(r.finished, batch)
-	}
+	done := r.settle(in.batch, in.index)
 	r.mu.Unlock()
 	if done {
 		r.signal()
 	}
+}
+
+// settle strikes an intent of a batch out, and reports whether the batch is finished with that. The caller holds the lock.
+func (r *recorder) settle(batch int64, index int) bool {
+	b := r.open[batch]
+	b.intents[index] = coord.Intent{}
+	if b.open--; b.open > 0 {
+		return false
+	}
+	delete(r.open, batch)
+	r.finished = append(r.finished, batch)
+	return true
+}
+
+// takeBack says that a bind does not come about, and calls then when the record does not say otherwise any more: until then
+// the pod keeps its room. It returns then's error if it has been called already.
+func (r *recorder) takeBack(in intent, then func() error) error {
+	if in.batch == unrecorded {
+		return then()
+	}
+	r.mu.Lock()
+	r.back = append(r.back, takenBack{in.batch, in.index, then})
+	r.mu.Unlock()
+	r.signal()
+	return nil
 }
 
 func (r *recorder) signal() {
@@ -128,7 +184,8 @@ func (r *recorder) run(ctx context.Context) error {
 	}
 }
 
-// recordOnce records what waits, if it has to be, and lets its binds go; false: nothing did.
+// recordOnce records what waits, if it has to be, lets its binds go, and gives back what was taken back; false: nothing
+// waited.
 func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	// 1. Take what waits.
 	r.mu.Lock()
@@ -137,24 +194,27 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	if r.waiting = r.waiting[n:]; len(r.waiting) == 0 {
 		r.waiting = nil // with what it holds on to
 	}
+	back := r.back
+	r.back = nil
+	shrunk := r.shrink(back)
 	finished := r.finished
 	r.finished = nil
 	var batch *coord.Batch
 	id := int64(unrecorded)
 	if n > 0 && !r.fenced {
 		id = r.nextID
-		batch = &coord.Batch{ID: r.nextID}
 		r.nextID++
-		r.open[batch.ID] = n
+		batch = newBatch(id, placed)
+		r.open[id] = &openBatch{intents: batch.Intents, open: n} // none is decided before it is recorded
 	}
 	r.mu.Unlock()
-	if n == 0 && len(finished) == 0 {
+	if n == 0 && len(finished) == 0 && len(back) == 0 {
 		return false, nil
 	}
 	// 2. Record it.
-	if batch != nil {
-		for _, b := range placed {
-			batch.Intents = append(batch.Intents, coord.Intent{PodUID: b.UID, Namespace: b.Namespace, Name: b.Name, Node: b.Node})
+	if len(shrunk) > 0 {
+		if err := r.insist(ctx, func() error { return r.term.Shrink(ctx, shrunk) }); err != nil {
+			return false, err
 		}
 	}
 	if batch != nil || len(finished) > 0 {
@@ -166,9 +226,15 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 			traceRecord(batch, placed, began, time.Now())
 		}
 	}
-	// 3. Let the binds go.
-	for _, in := range placed {
-		in.batch = id
+	// 3. Nobody finds any more what was taken back: its room may be given away.
+	for _, b := range back {
+		if err := b.then(); err != nil {
+			return false, err
+		}
+	}
+	// 4. Let the binds go.
+	for i, in := range placed {
+		in.batch, in.index = id, i
 		select {
 		case r.out <- in:
 		case <-ctx.Done():
@@ -178,21 +244,55 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+func newBatch(id int64, placed []intent) *coord.Batch {
+	batch := &coord.Batch{ID: id, Intents: make([]coord.Intent, len(placed))}
+	for i, b := range placed {
+		batch.Intents[i] = coord.Intent{PodUID: b.UID, Namespace: b.Namespace, Name: b.Name, Node: b.Node}
+	}
+	return batch
+}
+
+// shrink strikes out what was taken back, and returns what is left of the batches that are not finished with that, by id. The
+// caller holds the lock.
+func (r *recorder) shrink(back []takenBack) []coord.Batch {
+	left := make(map[int64]bool)
+	for _, b := range back {
+		if done := r.settle(b.batch, b.index); done {
+			delete(left, b.batch)
+		} else {
+			left[b.batch] = true
+		}
+	}
+	var batches []coord.Batch
+	for _, id := range slices.Sorted(maps.Keys(left)) {
+		batches = append(batches, coord.Batch{ID: id, Intents: r.open[id].left()})
+	}
+	return batches
+}
+
 // write writes a batch, if there is one, in one transaction with the version, which covers at least the batch's placements,
 // and removes the finished batches. An unknown outcome is asked again until it is known or the term is over.
 func (r *recorder) write(ctx context.Context, batch *coord.Batch, finished []int64) error {
 	v := r.version()
 	began := time.Now()
+	err := r.insist(ctx, func() error {
+		return r.term.Record(ctx, coord.Version{Epoch: int64(v.Epoch), Seq: int64(v.Seq)}, batch, finished)
+	})
+	if err != nil {
+		return fmt.Errorf("record at version %v: %w", v, err)
+	}
+	r.took(time.Since(began))
+	return nil
+}
+
+// insist writes until the outcome is known or the term is over.
+func (r *recorder) insist(ctx context.Context, write func() error) error {
 	for {
-		err := r.term.Record(ctx, coord.Version{Epoch: int64(v.Epoch), Seq: int64(v.Seq)}, batch, finished)
-		if err == nil {
-			r.took(time.Since(began))
-			return nil
+		err := write()
+		if err == nil || !errors.Is(err, coord.ErrUnknown) || ctx.Err() != nil {
+			return err
 		}
-		if !errors.Is(err, coord.ErrUnknown) || ctx.Err() != nil {
-			return fmt.Errorf("record at version %v: %w", v, err)
-		}
-		r.log.Warn("record outcome unknown, asking again", "version", v.String(), "err", err)
+		r.log.Warn("record outcome unknown, asking again", "err", err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

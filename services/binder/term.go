@@ -1,10 +1,12 @@
 package binder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,6 +35,7 @@ type term struct {
 	binds     chan intent
 	unbound   *bound
 	late      *bound // binds without an answer for which no other waits any more
+	troubles  troubles
 	// preemptions wait to be carried out; preempting counts them and those that are being carried out.
 	preemptions chan preemption
 	preempting  *bound
@@ -259,37 +262,93 @@ func (t *term) awaitSync(ctx context.Context, synced <-chan struct{}, say func(s
 	}
 }
 
-// adopt assumes again what earlier epochs meant to bind and the source does not show yet. The same pod on the same
-// node can be bound any number of times, so nothing is bound twice and no room is given away in between.
+// adoptPasses bounds how often intents are judged that did not fit: one that needs another to be placed, for an affinity, fits
+// when that has been.
+const adoptPasses = 4
+
+// adopt assumes again what earlier epochs meant to bind and the source does not show yet: what of it still fits is bound, to
+// the same node, so nothing is bound twice and no room is given away in between.
+//
+// An intent need not fit. Somebody else has taken the room, or the node is not what it was; the intents are those of an etcd
+// that was restored, or of a binder that left an intent in a batch when it had given its room away; or somebody forged them.
+// Such a pod is not bound there. But a binder that is deposed may have sent the bind, and it may still happen. So the pod
+// keeps the room, or takes more than there is, until its bind has been withdrawn: then it waits as if it had never been
+// placed. An intent that no binder can have meant is dropped at once. See decision 0019.
 func (t *term) adopt(batches []coord.StoredBatch) ([]intent, error) {
-	// 1. A pod whose bind was refused and that was placed again has two intents as long as others of the first batch
-	// are not decided. The newer one counts: it may be on its way, and its room must not be given away.
-	newest := make(map[string]int64) // batch by pod uid
+	// 1. The newest batch first: what it says is known to be later than what the others say. A pod has one intent.
+	batches = slices.SortedFunc(slices.Values(batches), func(a, b coord.StoredBatch) int { return cmp.Compare(b.Batch.ID, a.Batch.ID) })
+	var waiting []intent
+	seen := make(map[string]bool)
 	for _, b := range batches {
-		for _, in := range b.Batch.Intents {
-			newest[in.PodUID] = max(newest[in.PodUID], b.Batch.ID)
+		for i, in := range b.Batch.Intents {
+			if !seen[in.PodUID] {
+				seen[in.PodUID] = true
+				binding := source.Binding{UID: in.PodUID, Namespace: in.Namespace, Name: in.Name, Node: in.Node}
+				// The other binder may have tried any number of times.
+				waiting = append(waiting, intent{Binding: binding, batch: b.Batch.ID, index: i, tries: 1})
+			}
 		}
 	}
-	// 2. Assume them.
-	var adopted []intent
-	for _, b := range batches {
-		open := 0
-		for _, in := range b.Batch.Intents {
-			if newest[in.PodUID] != b.Batch.ID {
-				continue
-			}
-			binding := source.Binding{UID: in.PodUID, Namespace: in.Namespace, Name: in.Name, Node: in.Node}
-			ok, err := t.ledger.adopt(binding)
+	// 2. Each that fits takes its room before the next is judged.
+	var taken []intent
+	for pass := 0; len(waiting) > 0 && pass < adoptPasses; pass++ {
+		before := len(taken)
+		var err error
+		waiting = slices.DeleteFunc(waiting, func(in intent) bool {
 			if err != nil {
-				return nil, err
+				return false
 			}
-			if ok {
-				open++
-				adopted = append(adopted, intent{Binding: binding, batch: b.Batch.ID})
+			var what adoption
+			var why string
+			what, why, err = t.ledger.adopt(in.Binding, t.evaluator, false)
+			switch what {
+			case adopted:
+				taken = append(taken, in)
+			case foreign:
+				t.drop(in, "foreign", why)
+			case misfit:
+				return false
 			}
+			return true
+		})
+		if err != nil {
+			return nil, err
 		}
-		t.recorder.adopt(b.Batch.ID, open)
+		if len(taken) == before {
+			break
+		}
 	}
-	t.unbound.take(len(adopted)) // nothing is taken yet: it succeeds
-	return adopted, nil
+	// 3. Those that do not fit are withdrawn.
+	for _, in := range waiting {
+		what, why, err := t.ledger.adopt(in.Binding, t.evaluator, true)
+		switch {
+		case err != nil:
+			return nil, err
+		case what == nothing || what == foreign:
+			continue // since it was judged
+		case what == misfit:
+			in.misfit = fmt.Errorf("a binder before meant to, but now: %s", why)
+			t.drop(in, "misfit", why)
+		}
+		taken = append(taken, in)
+	}
+	// 4. What is left of the batches?
+	left := make(map[int64][]coord.Intent, len(batches))
+	for _, b := range batches {
+		left[b.Batch.ID] = make([]coord.Intent, len(b.Batch.Intents))
+	}
+	for _, in := range taken {
+		left[in.batch][in.index] = coord.Intent{PodUID: in.UID, Namespace: in.Namespace, Name: in.Name, Node: in.Node}
+	}
+	for id, intents := range left {
+		t.recorder.adopt(id, intents)
+	}
+	t.unbound.take(len(taken)) // nothing is taken yet: it succeeds
+	return taken, nil
+}
+
+// drop says that an intent of an earlier epoch is not carried out.
+func (t *term) drop(in intent, reason, why string) {
+	t.metrics.intentsDropped.WithLabelValues(reason).Inc()
+	t.log.Warn("recorded intent not carried out", "pod", in.Namespace+"/"+in.Name, "node", in.Node, "batch", in.batch, "reason", why)
 }

@@ -17,11 +17,6 @@ import (
 	"github.com/berth-scheduler/berth/internal/trace"
 )
 
-// noted is a record that succeeds.
-type noted struct{}
-
-func (noted) Record(context.Context, coord.Version, *coord.Batch, []int64) error { return nil }
-
 // told is a source that remembers in which trace it was told of a pod.
 type told struct {
 	*fakeSource
@@ -58,7 +53,6 @@ func TestTheBinderAddsCommitRecordAndBindToTheTraceOfAnAttempt(t *testing.T) {
 	exporter := tracetest.NewInMemoryExporter()
 	term := pureTerm(t, src)
 	term.trace = trace.NewProvider(sdktrace.ParentBased(sdktrace.AlwaysSample()), sdktrace.WithSyncer(exporter))
-	term.recorder = newRecorder(noted{}, false, 1, term.ledger.version, term.binds, func(time.Duration) {}, term.log)
 	observe(t, term, node("a", 1000), pod("p", 100), pod("q", 100))
 	src.setPod(pod("p", 100))
 
