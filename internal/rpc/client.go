@@ -73,7 +73,7 @@ func dialOptions(cfg Config) []grpc.DialOption {
 			selector.StreamClientInterceptor(logging.StreamClientInterceptor(logger, logOptions...), logged),
 			cutStream,
 		),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MessageLimit), grpc.MaxCallSendMsgSize(MessageLimit)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(cfg.Largest), grpc.MaxCallSendMsgSize(cfg.Largest)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
 			Time: clientPingEvery, Timeout: clientPingWait, PermitWithoutStream: true,
 		}),

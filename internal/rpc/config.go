@@ -15,6 +15,7 @@ type Config struct {
 	Metrics *prometheus.Registry // where call metrics are registered, once however many servers share it; nil keeps none
 	Trace   trace.TracerProvider // nil means no tracing
 	TLS     *TLS                 // nil means plaintext, and that everybody may do everything
+	Largest int                  // message that is sent and received, in bytes; 0 means [MessageLimit]
 }
 
 // withDefaults returns c with every nil but Trace and TLS replaced.
@@ -27,6 +28,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Metrics == nil {
 		c.Metrics = prometheus.NewRegistry()
+	}
+	if c.Largest == 0 {
+		c.Largest = MessageLimit
 	}
 	return c
 }

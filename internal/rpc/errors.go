@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -34,6 +35,7 @@ const (
 	ReasonQueueFull     Reason = "QUEUE_FULL"     // RESOURCE_EXHAUSTED: back off
 	ReasonLogCompacted  Reason = "LOG_COMPACTED"  // OUT_OF_RANGE: load a snapshot, then follow
 	ReasonInvalid       Reason = "INVALID"        // INVALID_ARGUMENT: fix the request
+	ReasonTooLarge      Reason = "TOO_LARGE"      // INVALID_ARGUMENT: the request or its answer is larger than a message may be; ask for less
 	ReasonNotFound      Reason = "NOT_FOUND"      // NOT_FOUND
 	ReasonNoIdentity    Reason = "NO_IDENTITY"    // UNAUTHENTICATED: the caller has shown no certificate of a role
 	ReasonWrongRole     Reason = "WRONG_ROLE"     // PERMISSION_DENIED: the caller's role may not; UNAVAILABLE: the server's does not
@@ -119,6 +121,30 @@ func ReasonOf(err error) Reason {
 		return Reason(info.GetReason())
 	}
 	return ""
+}
+
+// TooLarge reports whether a call failed, or one of several whose errors were joined, because the request or its answer is larger
+// than a message may be. To make the same call again does not help; to ask for less does.
+func TooLarge(err error) bool {
+	if joined, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err); ok {
+		return slices.ContainsFunc(joined.Unwrap(), TooLarge)
+	}
+	return ReasonOf(err) == ReasonTooLarge
+}
+
+// sized tells messages that are too large apart from servers that are too busy, for which gRPC has the same code: a caller that
+// takes the one for the other makes the same call for ever. gRPC says it by its text only, on whichever side it found out.
+func sized(err error) error {
+	if status.Code(err) != codes.ResourceExhausted || ReasonOf(err) != "" {
+		return err
+	}
+	if message := status.Convert(err).Message(); strings.Contains(message, "larger than max") {
+		return Error(codes.InvalidArgument, ReasonTooLarge, "%s", message)
+	}
+	return err
 }
 
 // RetryAfter returns how long the server asked to wait before trying again, and whether it asked. Of several errors that

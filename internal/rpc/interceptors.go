@@ -156,7 +156,7 @@ func whoEnded(ctx context.Context, err error) error {
 }
 
 func cutUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	return whoEnded(ctx, invoke(ctx, method, req, reply, cc, opts...))
+	return sized(whoEnded(ctx, invoke(ctx, method, req, reply, cc, opts...)))
 }
 
 func cutStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -178,7 +178,7 @@ func (s *cutClientStream) RecvMsg(m any) error {
 		if errors.Is(err, io.EOF) {
 			return err
 		}
-		return whoEnded(s.ctx, err)
+		return sized(whoEnded(s.ctx, err))
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func WithGuard(unary grpc.UnaryServerInterceptor, stream grpc.StreamServerInterc
 // NewServer returns a server that is not serving yet. The name is the role, for logs and metrics.
 func NewServer(cfg Config, name string, opts ...Option) *Server {
 	cfg = cfg.withDefaults()
-	o := options{requestLimit: MessageLimit, deadline: DefaultServerDeadline, drainFor: DefaultDrain}
+	o := options{requestLimit: cfg.Largest, deadline: DefaultServerDeadline, drainFor: DefaultDrain}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -109,7 +109,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 			recovery.StreamServerInterceptor(recoverHandler),
 		),
 		grpc.MaxRecvMsgSize(o.requestLimit),
-		grpc.MaxSendMsgSize(MessageLimit),
+		grpc.MaxSendMsgSize(cfg.Largest),
 		grpc.MaxConcurrentStreams(maxStreamsPerConnection),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),

@@ -216,10 +216,10 @@ func TestGarbageDoesNotStopTheServer(t *testing.T) {
 	}
 }
 
-func TestRequestOverTheLimitIsResourceExhausted(t *testing.T) {
+func TestRequestOverTheLimitIsInvalid(t *testing.T) {
 	onEach(t, func(t *testing.T, network rpc.Network) {
 		r := start(t, network, &service{}, rpc.WithRequestLimit(1000))
-		for size, want := range map[int]codes.Code{900: codes.OK, 1000: codes.ResourceExhausted, 1 << 20: codes.ResourceExhausted} {
+		for size, want := range map[int]codes.Code{900: codes.OK, 1000: codes.InvalidArgument, 1 << 20: codes.InvalidArgument} {
 			_, err := r.client.UnaryCall(within(t, patience), payload(size))
 			if status.Code(err) != want {
 				t.Errorf("request of %d bytes: %v, want %v", size, err, want)

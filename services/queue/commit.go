@@ -81,6 +81,8 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preem
 		return nil, nil
 	case errors.Is(err, errShardLost) || ctx.Err() != nil:
 		return nil, err
+	case rpc.TooLarge(err):
+		return nil, d.tooLarge(ctx, b, open, "commit", err)
 	}
 	if err != nil {
 		d.log.Error("binder refuses the commit", "pods", len(sent), "err", err)

@@ -43,6 +43,7 @@ func (r reach) after(batch int, exhausted bool) reach {
 func (d *driver) cycle(ctx context.Context, b *batch, now view) error {
 	d.s.metrics.batch.Observe(float64(len(b.attempts)))
 	d.progress, d.busy = 0, 0
+	d.widen()
 	d.again = make(map[string]int)
 	open := make(map[int]bool, len(b.attempts)) // without an outcome
 	for i := range b.attempts {
@@ -139,6 +140,9 @@ func (d *driver) ran(point string, b *batch, pods []int, err error) {
 func (d *driver) refused(ctx context.Context, b *batch, open map[int]bool, pods []int, stage string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if rpc.TooLarge(err) {
+		return d.tooLarge(ctx, b, open, stage, err)
 	}
 	d.s.metrics.retries.WithLabelValues(stage).Add(float64(len(pods)))
 	if refused := (refusedError{}); !errors.As(err, &refused) {

@@ -30,6 +30,7 @@ type driver struct {
 	committed cluster.Version   // the newest version that the binder has answered
 	next      cluster.NodeIndex // where the next sample of nodes to score starts
 	reach     reach
+	most      int // pods of the next batch, while batches have been too large for a message; 0: as many as may be
 	// misfits counts by pod uid how often in a row the binder did not find what workers had found: a node, or what is to be
 	// preempted. again is what it becomes at the end of the cycle.
 	misfits, again map[string]int
@@ -195,7 +196,7 @@ func (d *driver) pop(ctx context.Context) (b *batch, next time.Time, outranked b
 		now := time.Now()
 		d.sh.queue.Recheck(now, st)
 		var attempts []Attempt
-		attempts, outranked = d.sh.queue.PopAbove(now, d.s.cfg.BatchSize, floor)
+		attempts, outranked = d.sh.queue.PopAbove(now, d.limit(), floor)
 		if len(attempts) > 0 {
 			b, outranked = newBatch(now, st, d.s.cfg.Evaluator, attempts, d.committed), false
 			b.traced = d.traceAttempts(st, attempts)

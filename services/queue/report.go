@@ -121,6 +121,10 @@ func (r *reporter) hand(ctx context.Context, reports []*binderv1.PodReport) bool
 		if ctx.Err() != nil {
 			return false
 		}
+		if rpc.TooLarge(err) && len(reports) > 1 {
+			half := len(reports) / 2
+			return r.hand(ctx, reports[:half]) && r.hand(ctx, reports[half:])
+		}
 		switch code := status.Code(err); code {
 		case codes.ResourceExhausted, codes.Unavailable, codes.DeadlineExceeded, codes.FailedPrecondition:
 		default:

@@ -1,0 +1,97 @@
+package queue_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+// limitMessages makes the queue's messages small.
+func (w *world) limitMessages(bytes int) {
+	w.t.Helper()
+	if err := w.clients.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.clients = rpc.NewClients(rpc.Config{Net: w.net, Largest: bytes})
+}
+
+func TestABatchThatIsTooLargeForAMessageIsHalved(t *testing.T) {
+	checkLeaks(t)
+	const bits, pods, limit = 8, 60, 4 << 10
+	w := newWorld(t, 1)
+	w.limitMessages(limit)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	for i := range 1 << bits {
+		n := cluster.Node{Name: fmt.Sprintf("n%d", i), Allocatable: quantities(100_000)}
+		for bit := range bits {
+			n.Labels = append(n.Labels, cluster.Label{Key: fmt.Sprint("bit", bit), Value: fmt.Sprint(i >> bit & 1)})
+		}
+		w.ledger.apply(cluster.NodeSet{Index: cluster.NodeIndex(i), Node: n})
+	}
+	var names []string
+	for i := range pods {
+		names = append(names, fmt.Sprintf("p%d", i))
+		w.ledger.pod(names[i], int64(10+i), nil) // each of a class of its own, with candidates of its own
+	}
+	// It prefers each node to another degree, so every node is a group by itself: what is to be said of it alone is too large.
+	w.ledger.pod("giant", 10, func(_ *cluster.Pod, c *cluster.ClassSpec) {
+		for bit := range bits {
+			c.Preferred = append(c.Preferred, cluster.PreferredTerm{Weight: 1 << bit, Term: cluster.NodeSelectorTerm{
+				Expressions: []cluster.Requirement{{Key: fmt.Sprint("bit", bit), Operator: "In", Values: []string{"1"}}},
+			}})
+		}
+	})
+	w.ledger.pod("behind", 10, nil)
+	q, _ := w.queueMember("q1")
+	w.untilPlaced(append(names, "behind")...)
+	giant := untilState(t, q, "giant", queuev1.State_STATE_UNSCHEDULABLE)
+	if !strings.Contains(giant.GetMessage(), "too large for a message") {
+		t.Errorf("the giant waits because of %q", giant.GetMessage())
+	}
+	until(t, "it is reported", func() bool { return strings.Contains(w.binder.report("giant"), "too large for a message") })
+	sent := w.binder.sent()
+	most := 0
+	for _, batch := range sent {
+		most = max(most, len(batch))
+	}
+	if most < 2 || most > pods/2 {
+		t.Errorf("%d commits, of at most %d pods", len(sent), most)
+	}
+	// It is not tried again and again, and batches grow again.
+	for i := range 3 {
+		names := []string{fmt.Sprintf("later%d", i)}
+		w.ledger.pod(names[0], 10, nil)
+		w.untilPlaced(names...)
+	}
+	if p := untilState(t, q, "giant", queuev1.State_STATE_UNSCHEDULABLE); p.GetAttempts() != giant.GetAttempts() {
+		t.Errorf("the giant was tried %d times more", p.GetAttempts()-giant.GetAttempts())
+	}
+}
+
+func TestReportsThatAreTooLargeForAMessageAreSplit(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.limitMessages(2 << 10)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 10)
+	w.binder.refuseReports(true)
+	var names []string
+	for i := range 40 {
+		names = append(names, fmt.Sprintf("p%d", i))
+		w.ledger.pod(names[i], 500, nil)
+	}
+	q, _ := w.queueMember("q1")
+	for _, name := range names {
+		untilState(t, q, name, queuev1.State_STATE_UNSCHEDULABLE)
+	}
+	w.binder.refuseReports(false)
+	for _, name := range names {
+		until(t, name+" is reported", func() bool { return w.binder.report(name) != "" })
+	}
+}
