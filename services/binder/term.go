@@ -350,5 +350,5 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]intent, error) {
 // drop says that an intent of an earlier epoch is not carried out.
 func (t *term) drop(in intent, reason, why string) {
 	t.metrics.intentsDropped.WithLabelValues(reason).Inc()
-	t.log.Warn("recorded intent not carried out", "pod", in.Namespace+"/"+in.Name, "node", in.Node, "batch", in.batch, "reason", why)
+	t.log.Warn("recorded intent not carried out", "pod", in.Namespace+"/"+in.Name, "node", in.Node, "reason", why)
 }
