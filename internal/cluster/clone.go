@@ -37,7 +37,7 @@ func (s *State) Clone() *State {
 // clone returns a copy that belongs to no state yet.
 func (n *Nodes) clone() Nodes {
 	c := *n
-	c.Live, c.Unschedulable = slices.Clone(n.Live), slices.Clone(n.Unschedulable)
+	c.Live, c.Unschedulable, c.Unsupported = slices.Clone(n.Live), slices.Clone(n.Unschedulable), slices.Clone(n.Unsupported)
 	c.Spec = slices.Clone(n.Spec)
 	c.Labels = slices.Clone(n.Labels)
 	c.Ports = slices.Clone(n.Ports)

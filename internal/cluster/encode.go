@@ -119,6 +119,9 @@ func encodeShape(e *encoder, n *Node) {
 	list(e, n.Allocatable, encodeQuantity)
 	list(e, n.Images, encodeImage)
 	list(e, n.Features, encodeText)
+	if n.Unsupported != "" { // the last of it: others hash as they did before there was this field
+		e.text(n.Unsupported)
+	}
 }
 
 // Key returns a string that is equal for equal specs only. Equal specs have equal keys in every process.

@@ -68,6 +68,7 @@ type NodeShape struct {
 	Allocatable   []Quantity
 	Images        []Image
 	Features      []string
+	Unsupported   string
 
 	taints     []NodeTaint
 	images     []Symbol // their names, each once, in order
@@ -82,6 +83,7 @@ var noShape = new(NodeShape)
 type Nodes struct {
 	Live          Bitmap
 	Unschedulable Bitmap
+	Unsupported   Bitmap // those of which Node.Unsupported says something
 	Spec          []NodeSpec
 	Labels        [][]NodeLabel // by Key
 	Ports         [][]UsedPort
@@ -203,6 +205,7 @@ func (n *Nodes) grow(i NodeIndex) {
 	}
 	n.Live = n.Live.Grow(n.Len())
 	n.Unschedulable = n.Unschedulable.Grow(n.Len())
+	n.Unsupported = n.Unsupported.Grow(n.Len())
 }
 
 func (n *Nodes) addResource() {

@@ -70,6 +70,9 @@ type Node struct {
 	Allocatable   []Quantity // by name; "pods" included; without zeros
 	Images        []Image    // in the node's order
 	Features      []string   // status.declaredFeatures, in alphabetical order
+	// Unsupported says why no pod is placed on the node, and what it has is not all told here; "" for all other nodes. Pods
+	// that are there count.
+	Unsupported string
 }
 
 // Toleration is a pod's toleration.

@@ -13,7 +13,7 @@ func (s *State) Node(i NodeIndex) Node {
 	spec := &s.Nodes.Spec[i]
 	node := Node{
 		Name: spec.Name, Taints: spec.Taints, Unschedulable: spec.Unschedulable,
-		Allocatable: spec.Allocatable, Images: spec.Images, Features: spec.Features,
+		Allocatable: spec.Allocatable, Images: spec.Images, Features: spec.Features, Unsupported: spec.Unsupported,
 	}
 	if labels := s.Nodes.Labels[i]; len(labels) > 0 {
 		node.Labels = make([]Label, len(labels))
@@ -48,6 +48,7 @@ func (s *State) setNode(d NodeSet) {
 	}
 	n.Spec[i].NodeShape = s.shape(&d.Node)
 	n.Unschedulable.Put(i, d.Node.Unschedulable)
+	n.Unsupported.Put(i, d.Node.Unsupported != "")
 
 	n.Labels[i] = make([]NodeLabel, 0, len(d.Node.Labels))
 	for _, l := range d.Node.Labels {
@@ -96,6 +97,7 @@ func (s *State) shape(node *Node) *NodeShape {
 	at := &s.shapes[hashBytes(e.b)%shapeSlots]
 	wanted := NodeShape{
 		Taints: node.Taints, Unschedulable: node.Unschedulable, Allocatable: node.Allocatable, Images: node.Images, Features: node.Features,
+		Unsupported: node.Unsupported,
 	}
 	if *at == nil || !(*at).equal(&wanted) {
 		*at = s.shared(wanted)
@@ -104,7 +106,7 @@ func (s *State) shape(node *Node) *NodeShape {
 }
 
 func (a *NodeShape) equal(b *NodeShape) bool {
-	return a.Unschedulable == b.Unschedulable && slices.Equal(a.Taints, b.Taints) && slices.Equal(a.Allocatable, b.Allocatable) &&
+	return a.Unschedulable == b.Unschedulable && a.Unsupported == b.Unsupported && slices.Equal(a.Taints, b.Taints) && slices.Equal(a.Allocatable, b.Allocatable) &&
 		slices.Equal(a.Features, b.Features) && slices.EqualFunc(a.Images, b.Images, func(x, y Image) bool {
 		return x.Size == y.Size && slices.Equal(x.Names, y.Names)
 	})
@@ -156,6 +158,7 @@ func (s *State) removeNode(i NodeIndex) {
 	n.setByName(s.Symbols.Lookup(name), NoNode)
 	n.Live.Clear(i)
 	n.Unschedulable.Clear(i)
+	n.Unsupported.Clear(i)
 	n.count--
 	n.Spec[i], n.Labels[i], n.Ports[i] = NodeSpec{NodeShape: noShape}, nil, nil
 	n.AllowedPods[i], n.hash[i] = 0, 0

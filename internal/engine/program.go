@@ -249,6 +249,9 @@ func (p *program) preFilter(st *cluster.State, i cluster.NodeIndex) Verdict {
 	if p.unsupported != "" {
 		return codeUnsupported | unresolvable
 	}
+	if st.Nodes.Unsupported.Has(i) {
+		return codeNodeUnsupported | unresolvable
+	}
 	return p.affinity.narrow(&st.Nodes, i)
 }
 

@@ -262,6 +262,9 @@ func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 		return append(out, Lack{Plugin: p.unsupportedPlugin, Reason: p.unsupported, Unresolvable: true, Relative: 1})
 	}
 	// 1. What is set aside before any filter runs.
+	if n.Unsupported.Has(i) {
+		return append(out, Lack{Plugin: NodeUnsupported, Reason: ReasonNodeUnsupported, Unresolvable: true, Relative: 1})
+	}
 	narrowed := p.affinity.narrow(n, i)
 	if narrowed != codeFeasible {
 		_, reason := p.reason(int(narrowed.code()))

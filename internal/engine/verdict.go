@@ -33,6 +33,7 @@ const (
 	codeAntiAffinity
 	codeExistingAntiAffinity
 	codeFeatures
+	codeNodeUnsupported
 	codeNoVictims // these two are of dry runs
 	codeNotHelpful
 	codeFit // the last: tally counts its resources behind it
@@ -70,9 +71,9 @@ type VerdictCount struct {
 	Examples     []string // names of the first of them by index, at most 3
 }
 
-// pluginOrder is kube-scheduler's default order of filter plugins.
+// pluginOrder is kube-scheduler's default order of filter plugins, behind what Berth asks before.
 var pluginOrder = []string{
-	NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, "VolumeRestrictions",
+	NodeUnsupported, NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, "VolumeRestrictions",
 	"NodeVolumeLimits", "VolumeBinding", "VolumeZone", PodTopologySpread, InterPodAffinity, "DynamicResources",
 	NodeDeclaredFeatures,
 }
@@ -176,6 +177,8 @@ func (p *program) reason(slot int) (plugin, reason string) {
 	switch Verdict(slot) {
 	case codeNodeUnschedulable:
 		return NodeUnschedulable, ReasonUnschedulable
+	case codeNodeUnsupported:
+		return NodeUnsupported, ReasonNodeUnsupported
 	case codeNodeName:
 		return NodeName, ReasonNodeName
 	case codeTaintToleration:

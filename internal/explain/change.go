@@ -249,6 +249,8 @@ func (f *findings) shape(i cluster.NodeIndex, lacks []engine.Lack) {
 	for k := range lacks {
 		l := &lacks[k]
 		switch l.Plugin {
+		case engine.NodeUnsupported:
+			return
 		case engine.NodeUnschedulable, engine.NodePorts:
 		case engine.TaintToleration:
 			if !strings.HasPrefix(l.Taint.Key, systemTaints) {

@@ -126,6 +126,8 @@ func short(r *engine.Rejection) string {
 	switch r.Plugin {
 	case engine.NodeUnschedulable:
 		return plural(int(r.Nodes), "is cordoned", "are cordoned")
+	case engine.NodeUnsupported:
+		return plural(int(r.Nodes), "is", "are") + " unsupported"
 	case engine.NodeName:
 		return plural(int(r.Nodes), "has another name", "have other names")
 	case engine.TaintToleration:
@@ -266,6 +268,8 @@ func lackText(l *engine.Lack, by Blocker) string {
 		return fmt.Sprintf("anti-affinity of a placed pod against %s in %s=%s%s", termsText(l.Terms), l.TopologyKey, l.Value, kept(by))
 	case l.Plugin == engine.NodeUnschedulable:
 		return "the node is cordoned"
+	case l.Plugin == engine.NodeUnsupported:
+		return "the node is unsupported: its events say why"
 	}
 	return l.Reason
 }

@@ -12,6 +12,9 @@ import (
 type Fold struct {
 	state *cluster.State
 	apply func(cluster.Delta) error
+	// tellable says why a delta cannot be told to replicas, and unsupported hears of objects that are told otherwise for that.
+	tellable    func(cluster.Delta) error
+	unsupported func(source.Unsupported)
 
 	classes idsOf[cluster.ClassID]  // by ClassSpec.Key
 	labels  idsOf[cluster.LabelsID] // by LabelSet.Key
@@ -52,6 +55,7 @@ func Apart(f *Fold) { f.classes.next, f.labels.next = firstApart, firstApart }
 func New(st *cluster.State, apply func(cluster.Delta) error, options ...Option) *Fold {
 	f := &Fold{
 		state: st, apply: apply, said: make(map[string]string),
+		tellable: func(cluster.Delta) error { return nil }, unsupported: func(source.Unsupported) {},
 		classes: idsOf[cluster.ClassID]{ids: make(map[string]cluster.ClassID)},
 		labels:  idsOf[cluster.LabelsID]{ids: make(map[string]cluster.LabelsID), next: cluster.NoLabels + 1},
 	}
@@ -83,63 +87,138 @@ func (f *Fold) Nominations() int { return len(f.said) }
 // NextClass returns an id that no class has had.
 func (f *Fold) NextClass() cluster.ClassID { return f.classes.next }
 
-// Observe folds what a source tells. What changes nothing that scheduling reads makes no delta.
+// Observe folds what a source tells. What changes nothing that scheduling reads makes no delta. What cannot be told to replicas
+// is told otherwise: see Telling.
 func (f *Fold) Observe(e source.Event) error {
 	switch e.Kind {
 	case source.NodeSet:
-		i := f.state.Nodes.ByName(e.Node.Name)
-		if i == cluster.NoNode {
-			i = f.state.Nodes.Free()
-		} else if known := f.state.Node(i); sameNode(&known, &e.Node) {
-			return nil
-		}
-		return f.apply(cluster.NodeSet{Index: i, Node: e.Node})
+		return f.observeNode(e.Node)
 	case source.NodeGone:
-		if i := f.state.Nodes.ByName(e.Node.Name); i != cluster.NoNode {
+		if i := f.state.Nodes.ByName(sound(e.Node.Name)); i != cluster.NoNode {
 			return f.apply(cluster.NodeRemoved{Index: i})
 		}
 	case source.NamespaceSet:
-		if labels, ok := f.state.Namespace(e.Namespace); ok && slices.Equal(labels, e.Labels) {
-			return nil
-		}
-		return f.apply(cluster.NamespaceSet{Name: e.Namespace, Labels: e.Labels})
+		return f.observeNamespace(cluster.NamespaceSet{Name: e.Namespace, Labels: e.Labels})
 	case source.NamespaceGone:
-		if _, ok := f.state.Namespace(e.Namespace); ok {
-			return f.apply(cluster.NamespaceRemoved{Name: e.Namespace})
+		name := sound(e.Namespace)
+		if _, ok := f.state.Namespace(name); ok {
+			return f.apply(cluster.NamespaceRemoved{Name: name})
 		}
 	case source.SelectorSet:
-		seen := &e.Selector
-		if known, ok := f.state.Selector(seen.Kind, seen.Namespace, seen.Name); ok && sameSelector(&known, &seen.Selector) {
-			return nil
-		}
-		return f.apply(cluster.SelectorSet{Kind: seen.Kind, Namespace: seen.Namespace, Name: seen.Name, Selector: seen.Selector})
+		return f.observeSelector(cluster.SelectorSet(e.Selector))
 	case source.SelectorGone:
-		seen := &e.Selector
-		if _, ok := f.state.Selector(seen.Kind, seen.Namespace, seen.Name); ok {
-			return f.apply(cluster.SelectorRemoved{Kind: seen.Kind, Namespace: seen.Namespace, Name: seen.Name})
+		gone := cluster.SelectorRemoved{Kind: e.Selector.Kind, Namespace: sound(e.Selector.Namespace), Name: sound(e.Selector.Name)}
+		if _, ok := f.state.Selector(gone.Kind, gone.Namespace, gone.Name); ok {
+			return f.apply(gone)
 		}
 	case source.BudgetSet:
-		if known := f.state.Budget(e.Budget.Namespace, e.Budget.Name); known != nil && sameBudget(known, &e.Budget) {
-			return nil
-		}
-		return f.apply(cluster.BudgetSet{Budget: e.Budget})
+		return f.observeBudget(cluster.BudgetSet{Budget: e.Budget})
 	case source.BudgetGone:
-		if f.state.Budget(e.Budget.Namespace, e.Budget.Name) != nil {
-			return f.apply(cluster.BudgetRemoved{Namespace: e.Budget.Namespace, Name: e.Budget.Name})
+		gone := cluster.BudgetRemoved{Namespace: sound(e.Budget.Namespace), Name: sound(e.Budget.Name)}
+		if f.state.Budget(gone.Namespace, gone.Name) != nil {
+			return f.apply(gone)
 		}
 	case source.PodSet:
 		return f.observePod(e.Pod)
 	case source.PodMoved:
-		if id, ok := f.state.PodByUID(e.Pod.UID); ok {
+		if id, ok := f.state.PodByUID(sound(e.Pod.UID)); ok {
 			pod := f.state.Pod(id).Pod
-			pod.NodeName, pod.Nominated = e.Pod.NodeName, e.Pod.Nominated
+			pod.NodeName, pod.Nominated = sound(e.Pod.NodeName), sound(e.Pod.Nominated)
 			return f.update(id, pod)
 		}
 	case source.PodGone:
-		if id, ok := f.state.PodByUID(e.Pod.UID); ok {
-			delete(f.said, e.Pod.UID)
+		uid := sound(e.Pod.UID)
+		if id, ok := f.state.PodByUID(uid); ok {
+			delete(f.said, uid)
 			return f.change(id, cluster.PodRemoved{ID: id})
 		}
+	}
+	return nil
+}
+
+func (f *Fold) observeNode(seen cluster.Node) error {
+	d := cluster.NodeSet{Index: f.indexOf(seen.Name), Node: seen}
+	if f.hasNode(&d) {
+		return nil
+	}
+	if why := f.tellable(d); why != nil {
+		var err error
+		if d.Node, err = f.tellableNode(seen, why); err != nil {
+			return err
+		}
+		d.Index = f.indexOf(d.Node.Name)
+		if f.hasNode(&d) {
+			return nil
+		}
+	}
+	if err := f.apply(d); err != nil {
+		return err
+	}
+	if d.Node.Unsupported != "" {
+		f.unsupported(source.Unsupported{Kind: "Node", Name: d.Node.Name, Why: d.Node.Unsupported})
+	}
+	return nil
+}
+
+// indexOf returns the index of the node of that name, or else one that is free.
+func (f *Fold) indexOf(name string) cluster.NodeIndex {
+	if i := f.state.Nodes.ByName(name); i != cluster.NoNode {
+		return i
+	}
+	return f.state.Nodes.Free()
+}
+
+// hasNode reports whether a node is in the state as it is.
+func (f *Fold) hasNode(d *cluster.NodeSet) bool {
+	if !f.state.Nodes.Live.Has(d.Index) {
+		return false
+	}
+	known := f.state.Node(d.Index)
+	return sameNode(&known, &d.Node)
+}
+
+func (f *Fold) observeNamespace(d cluster.NamespaceSet) error {
+	d, why, err := tell(f, d, func(d *cluster.NamespaceSet) { d.Labels = nil })
+	if err != nil {
+		return err
+	}
+	if labels, ok := f.state.Namespace(d.Name); ok && slices.Equal(labels, d.Labels) {
+		return nil
+	}
+	return f.applyObject(d, source.Unsupported{Kind: "Namespace", Name: d.Name, Why: why})
+}
+
+func (f *Fold) observeSelector(d cluster.SelectorSet) error {
+	d, why, err := tell(f, d, func(d *cluster.SelectorSet) { d.Selector = cluster.LabelSelector{Nothing: true} })
+	if err != nil {
+		return err
+	}
+	if known, ok := f.state.Selector(d.Kind, d.Namespace, d.Name); ok && sameSelector(&known, &d.Selector) {
+		return nil
+	}
+	return f.applyObject(d, source.Unsupported{Kind: d.Kind, Namespace: d.Namespace, Name: d.Name, Why: why})
+}
+
+func (f *Fold) observeBudget(d cluster.BudgetSet) error {
+	d, why, err := tell(f, d, func(d *cluster.BudgetSet) {
+		d.Budget.Selector, d.Budget.Disrupted = cluster.LabelSelector{Nothing: true}, nil
+	})
+	if err != nil {
+		return err
+	}
+	if known := f.state.Budget(d.Budget.Namespace, d.Budget.Name); known != nil && sameBudget(known, &d.Budget) {
+		return nil
+	}
+	return f.applyObject(d, source.Unsupported{Kind: "PodDisruptionBudget", Namespace: d.Budget.Namespace, Name: d.Budget.Name, Why: why})
+}
+
+// applyObject applies the delta of an object, and says of what it was in the way of if it is not told as it is.
+func (f *Fold) applyObject(d cluster.Delta, object source.Unsupported) error {
+	if err := f.apply(d); err != nil {
+		return err
+	}
+	if object.Why != "" {
+		f.unsupported(object)
 	}
 	return nil
 }
@@ -148,10 +227,18 @@ func (f *Fold) observePod(seen source.Pod) error {
 	if p := f.state.Profile(seen.Class.SchedulerName); p != nil && !source.Pins(p) {
 		seen = source.Unpin(seen)
 	}
-	pod := seen.Pod
-	if err := f.define(&pod, &seen); err != nil {
+	ids := f.identify(&seen)
+	if why := f.tellablePod(&seen, &ids); why != nil {
+		var err error
+		if seen, ids, err = f.substitute(seen, why); err != nil {
+			return err
+		}
+	}
+	if err := f.define(&seen, &ids); err != nil {
 		return err
 	}
+	pod := seen.Pod
+	pod.Class, pod.Labels = ids.class, ids.labels
 	if id, known := f.state.PodByUID(pod.UID); known {
 		return f.update(id, pod)
 	}
@@ -207,31 +294,41 @@ func (f *Fold) KeepNomination(row *cluster.PodRow) {
 	}
 }
 
-// define gives the pod the class and the label set of what was seen of it, with the deltas for what is new.
-func (f *Fold) define(pod *cluster.Pod, seen *source.Pod) error {
-	key := seen.Class.Key()
-	class, ok := f.classes.ids[key]
-	if !ok {
-		class = f.classes.next
+// identity is the class and the label set of a pod that was seen.
+type identity struct {
+	class            cluster.ClassID
+	labels           cluster.LabelsID
+	classKey, setKey string
+	newClass, newSet bool // the state does not have it
+}
+
+func (f *Fold) identify(seen *source.Pod) identity {
+	ids := identity{classKey: seen.Class.Key(), setKey: seen.Labels.Key()}
+	var known bool
+	if ids.class, known = f.classes.ids[ids.classKey]; !known {
+		ids.class = f.classes.next
 	}
-	if f.state.Class(class) == nil {
-		if err := f.apply(cluster.ClassDefined{ID: class, Spec: seen.Class}); err != nil {
+	if ids.labels, known = f.labels.ids[ids.setKey]; !known {
+		ids.labels = f.labels.next
+	}
+	ids.newClass, ids.newSet = f.state.Class(ids.class) == nil, f.state.Labels(ids.labels) == nil
+	return ids
+}
+
+// define makes the deltas for what is new of a pod's class and label set.
+func (f *Fold) define(seen *source.Pod, ids *identity) error {
+	if ids.newClass {
+		if err := f.apply(cluster.ClassDefined{ID: ids.class, Spec: seen.Class}); err != nil {
 			return err
 		}
-		f.classes.add(key, class)
+		f.classes.add(ids.classKey, ids.class)
 	}
-	key = seen.Labels.Key()
-	labels, ok := f.labels.ids[key]
-	if !ok {
-		labels = f.labels.next
-	}
-	if f.state.Labels(labels) == nil {
-		if err := f.apply(cluster.LabelsDefined{ID: labels, Set: seen.Labels}); err != nil {
+	if ids.newSet {
+		if err := f.apply(cluster.LabelsDefined{ID: ids.labels, Set: seen.Labels}); err != nil {
 			return err
 		}
-		f.labels.add(key, labels)
+		f.labels.add(ids.setKey, ids.labels)
 	}
-	pod.Class, pod.Labels = class, labels
 	return nil
 }
 

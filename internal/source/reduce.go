@@ -33,7 +33,7 @@ func ReduceNode(node *v1.Node) cluster.Node {
 		n.Taints = append(n.Taints, cluster.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
 	}
 	for _, image := range node.Status.Images {
-		n.Images = append(n.Images, cluster.Image{Names: slices.Clone(image.Names), Size: image.SizeBytes})
+		n.Images = append(n.Images, cluster.Image{Names: slices.Clone(image.Names), Size: max(0, min(image.SizeBytes, maxAmount))})
 	}
 	return n
 }
@@ -152,8 +152,8 @@ func reduceAnyRequests(pod *v1.Pod, class *cluster.ClassSpec) {
 		options.NonMissingContainerRequests = defaults
 		nonZero = resourcehelper.PodRequests(pod, options)
 	}
-	class.NonZeroCPU = nonZero.Cpu().MilliValue()
-	class.NonZeroMemory = nonZero.Memory().Value()
+	class.NonZeroCPU = amountOf(nonZero.Cpu(), (*resource.Quantity).MilliValue)
+	class.NonZeroMemory = amountOf(nonZero.Memory(), (*resource.Quantity).Value)
 }
 
 // simpleRequests reports whether a pod requests the sum of what its containers' specs say, and nothing else matters: the
@@ -240,20 +240,42 @@ func quantities(list v1.ResourceList) []cluster.Quantity {
 	for name, quantity := range list {
 		out = appendCounted(out, name, &quantity)
 	}
+	for i := range out {
+		out[i].Value = min(out[i].Value, maxAmount)
+	}
 	return sortedQuantities(out)
 }
+
+// maxAmount is the most of a resource that a node counts as having, and one more the most that a pod counts as requesting: that
+// fits nowhere, and what a thousand such pods on a node request still adds up in an int64.
+const maxAmount = 1 << 53
+
+// amountOf returns a quantity as value does, between 0 and one more than maxAmount. Where that overflows value says 0, or
+// anything.
+func amountOf(quantity *resource.Quantity, value func(*resource.Quantity) int64) int64 {
+	switch sign := quantity.Sign(); {
+	case sign < 0:
+		return 0
+	case sign > 0 && quantity.Cmp(tooLarge) >= 0:
+		return maxAmount + 1
+	}
+	return max(0, min(value(quantity), maxAmount+1))
+}
+
+// tooLarge is more than an int64 holds in thousandths.
+var tooLarge = *resource.NewQuantity(1<<53, resource.BinarySI)
 
 // appendCounted appends an amount, unless it is zero or kube-scheduler does not count it.
 func appendCounted(out []cluster.Quantity, name v1.ResourceName, quantity *resource.Quantity) []cluster.Quantity {
 	var value int64
 	switch name {
 	case v1.ResourceCPU:
-		value = quantity.MilliValue()
+		value = amountOf(quantity, (*resource.Quantity).MilliValue)
 	case v1.ResourceMemory, v1.ResourceEphemeralStorage, v1.ResourcePods:
-		value = quantity.Value()
+		value = amountOf(quantity, (*resource.Quantity).Value)
 	default:
 		if isScalar(name) {
-			value = quantity.Value()
+			value = amountOf(quantity, (*resource.Quantity).Value)
 		}
 	}
 	if value == 0 {

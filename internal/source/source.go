@@ -108,6 +108,12 @@ type Eviction struct {
 	PreemptorScheduler                              string // spec.schedulerName
 }
 
+// Unsupported is an object, not a pod, that other roles are told otherwise than it is.
+type Unsupported struct {
+	Kind, Namespace, Name string // Namespace is "" if objects of the kind have none
+	Why                   string
+}
+
 // Source is what the binder needs of a cluster. Every method but Watch may be called concurrently.
 type Source interface {
 	// Name is "kube" or "local".
@@ -142,6 +148,8 @@ type Source interface {
 	// Unschedulable records why a pod was not placed: an event, and in one write the PodScheduled condition and the
 	// nomination, as far as they differ.
 	Unschedulable(ctx context.Context, r Report) error
+	// Unsupported records, for people, that an object is not taken as it is: an event.
+	Unsupported(ctx context.Context, u Unsupported) error
 	// Nominate writes which node a pod is nominated to. That there is no such pod any more is no error.
 	Nominate(ctx context.Context, n Nomination) error
 	// Evict makes a pod go: it says in the pod's condition DisruptionTarget why, and deletes it with its usual grace

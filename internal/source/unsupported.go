@@ -10,9 +10,16 @@ import (
 // maxExtended is how many extended resources one pod may ask for.
 const maxExtended = 50
 
+// maxPorts is how many host ports one pod may ask for. Of one that asks for more so many count.
+const maxPorts = 1024
+
 // refuseUnsupported says of what the pod asks for and Berth cannot judge, if there is anything, which plugin would have to.
 // The text stands where a plugin's reason stands, for a person to read.
 func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec) {
+	if n := len(class.HostPorts); n > maxPorts {
+		class.HostPorts = class.HostPorts[:maxPorts:maxPorts]
+		refuse(class, "NodePorts", fmt.Sprintf("Berth judges at most %d host ports per pod, and the pod asks for %d", maxPorts, n))
+	}
 	for i := range pod.Spec.Volumes {
 		if plugin, why := unsupportedVolume(&pod.Spec.Volumes[i]); plugin != "" {
 			refuse(class, plugin, why)

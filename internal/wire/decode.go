@@ -132,6 +132,7 @@ func node(m *logv1.NodeSet) cluster.Node {
 		Allocatable:   each(m.GetAllocatable(), quantity),
 		Images:        each(m.GetImages(), image),
 		Features:      m.GetFeatures(),
+		Unsupported:   m.GetUnsupported(),
 	}
 }
 

@@ -41,6 +41,7 @@ type fakeSource struct {
 	evicted     []source.Eviction // all that were tried
 	preempted   []source.Eviction // those with an event
 	nominations []source.Nomination
+	unsupported []source.Unsupported
 }
 
 func newFakeSource() *fakeSource {
@@ -273,6 +274,10 @@ func (s *fakeSource) Nominate(ctx context.Context, n source.Nomination) error {
 
 func (s *fakeSource) Preempted(ctx context.Context, e source.Eviction) error {
 	return s.write(ctx, 1, func() { s.preempted = append(s.preempted, e) })
+}
+
+func (s *fakeSource) Unsupported(ctx context.Context, u source.Unsupported) error {
+	return s.write(ctx, 1, func() { s.unsupported = append(s.unsupported, u) })
 }
 
 func (s *fakeSource) Evict(_ context.Context, _ coord.Cond, e source.Eviction) error {

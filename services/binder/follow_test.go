@@ -24,25 +24,7 @@ func TestAReplicaFollowsTheLedgerOverTermsToTheSameDigest(t *testing.T) {
 	two := start(t, etcd, src, named("two"))
 	serve(t, network, two)
 
-	clients := rpc.NewClients(network)
-	t.Cleanup(func() {
-		if err := clients.Close(); err != nil {
-			t.Errorf("close clients: %v", err)
-		}
-	})
-	rep, err := replica.New(replica.Config{Member: "test", Leaders: connect(t, etcd, prefix), Conns: clients, Log: testLog(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- rep.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("replica: %v", err)
-		}
-	})
+	rep := followed(t, etcd, network)
 	same := func(b *running) func() bool {
 		return func() bool {
 			v := b.Version()
@@ -84,4 +66,29 @@ func serve(t *testing.T, network rpc.Config, b *running) {
 			t.Errorf("serve: %v", err)
 		}
 	})
+}
+
+// followed returns a replica that follows the binders until the test ends.
+func followed(t *testing.T, etcd []string, network rpc.Config) *replica.Replica {
+	t.Helper()
+	clients := rpc.NewClients(network)
+	t.Cleanup(func() {
+		if err := clients.Close(); err != nil {
+			t.Errorf("close clients: %v", err)
+		}
+	})
+	rep, err := replica.New(replica.Config{Member: "test", Leaders: connect(t, etcd, prefix), Conns: clients, Log: testLog(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- rep.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("replica: %v", err)
+		}
+	})
+	return rep
 }

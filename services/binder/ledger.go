@@ -10,6 +10,7 @@ import (
 	folding "github.com/berth-scheduler/berth/internal/ledger"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/wire"
 )
 
 // ledger is the authoritative state of one epoch, and the only writer of its log. Everything that changes the state
@@ -24,6 +25,8 @@ type ledger struct {
 	// preempted is, of pods that have been nominated by a preemption, the last attempt that was.
 	preempted map[string]attempt // by uid
 	broken    error              // the first delta the state refused: a broken invariant
+	// unsupported hears, under the lock, of objects that are told otherwise than they are; nil: nobody listens.
+	unsupported func(source.Unsupported)
 }
 
 // attempt is an attempt of a pod. Whoever claims a shard anew may count its pods' attempts from the last assumed one.
@@ -34,7 +37,11 @@ type attempt struct {
 
 func newLedger(epoch cluster.Epoch, settings cluster.Settings, feed *replica.Feed) (*ledger, error) {
 	l := &ledger{feed: feed, state: cluster.New(cluster.Version{Epoch: epoch}), preempted: make(map[string]attempt)}
-	l.fold = folding.New(l.state, l.apply)
+	l.fold = folding.New(l.state, l.apply, folding.Telling(wire.Tellable, func(u source.Unsupported) {
+		if l.unsupported != nil {
+			l.unsupported(u)
+		}
+	}))
 	return l, l.apply(cluster.SettingsSet{Settings: settings})
 }
 
@@ -141,7 +148,7 @@ func (l *ledger) forget(b source.Binding, reason string) (bool, error) {
 	if !ok {
 		return false, nil
 	}
-	if err := l.apply(cluster.PodForgotten{ID: id, Reason: reason}); err != nil {
+	if err := l.apply(cluster.PodForgotten{ID: id, Reason: folding.Sound(reason)}); err != nil {
 		return true, err
 	}
 	return true, l.fold.Nominate(id, "")

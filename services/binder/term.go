@@ -87,11 +87,18 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 		}
 	}
 	t.events = newEventLane(s.cfg.EventLimit, []*bound{t.unbound, t.preempting}, s.metrics.laneDropped.WithLabelValues(laneEvents).Inc, failed(laneEvents))
+	t.ledger.unsupported = t.reportUnsupported
 	t.reports = newReportLane(s.cfg.Source, s.cfg.EventLimit, t.unbound, t.ledger.unplaced, failed(laneReports))
 	t.reports.trace = s.cfg.Trace
 	t.recorder = newRecorder(held, s.cfg.Source.Fenced(), 1, t.ledger.version, t.binds,
 		func(took time.Duration) { s.metrics.recordSeconds.Observe(took.Seconds()) }, log)
 	return t, nil
+}
+
+// reportUnsupported says, for people, that an object is told otherwise than it is.
+func (t *term) reportUnsupported(u source.Unsupported) {
+	t.log.Warn("object unsupported", "object", u.Kind+" "+u.Namespace+"/"+u.Name, "why", u.Why)
+	t.events.add(func(ctx context.Context) error { return t.source.Unsupported(ctx, u) })
 }
 
 // ended reports whether the term is over or its lease may be. It is asked where waiting for the goroutine that ends

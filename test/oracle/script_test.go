@@ -253,6 +253,8 @@ func (s *script) Lookup(_ context.Context, namespace, name string) (uid, node st
 func (s *script) Scheduled(context.Context, source.Binding) error  { return nil }
 func (s *script) Preempted(context.Context, source.Eviction) error { return nil }
 
+func (s *script) Unsupported(context.Context, source.Unsupported) error { return nil }
+
 // Unschedulable records which node a pod is nominated to, if the report says so, and nothing else.
 func (s *script) Unschedulable(ctx context.Context, r source.Report) error {
 	if !r.Nominate {

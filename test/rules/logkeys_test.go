@@ -21,6 +21,7 @@ var logKeys = map[string]string{
 	"result":    "of an attempt",
 	"try":       "its number",
 	"node":      "its name",
+	"object":    "kind, namespace and name of one of the API server",
 	"nodes":     "how many",
 	"shard":     "its number",
 	"shards":    "how many",

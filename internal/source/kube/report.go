@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
@@ -40,6 +41,27 @@ func (s *Source) Preempted(ctx context.Context, e source.Eviction) error {
 	preemptor := podReference(e.PreemptorNamespace, e.PreemptorName, e.PreemptorUID)
 	event.Related = &preemptor
 	return s.create(ctx, event)
+}
+
+// Unsupported writes an event of the object.
+func (s *Source) Unsupported(ctx context.Context, u source.Unsupported) error {
+	event := s.event(cmp.Or(u.Namespace, metav1.NamespaceDefault), u.Name, "", v1.EventTypeWarning, "Unsupported", "Watching", cutNote(u.Why))
+	event.Regarding = objectReference(u)
+	return s.create(ctx, event)
+}
+
+// objectReference refers to an object of one of the kinds that are reduced.
+func objectReference(u source.Unsupported) v1.ObjectReference {
+	ref := v1.ObjectReference{APIVersion: "v1", Kind: u.Kind, Namespace: u.Namespace, Name: u.Name}
+	switch u.Kind {
+	case "Node":
+		ref.UID = types.UID(u.Name) // as kubelets write, and kubectl describe asks
+	case cluster.KindReplicaSet, cluster.KindStatefulSet:
+		ref.APIVersion = "apps/v1"
+	case "PodDisruptionBudget":
+		ref.APIVersion = "policy/v1"
+	}
+	return ref
 }
 
 // Unschedulable writes, in one patch, the pod's PodScheduled condition and its nomination as far as they differ, and the
@@ -106,7 +128,7 @@ func (s *Source) failedScheduling(ctx context.Context, r source.Report) error {
 	return nil
 }
 
-// event returns an event about a pod.
+// event returns an event about a pod, or about what the caller makes of it.
 func (s *Source) event(namespace, name, uid, kind, reason, action, note string) *eventsv1.Event {
 	controller := ""
 	if pods := s.watched(); pods != nil {
@@ -159,7 +181,7 @@ func (s *Source) create(ctx context.Context, event *eventsv1.Event) error {
 	err := s.events.EventsV1().RESTClient().Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Error()
 	s.observe(s.events, began, err)
 	if err != nil {
-		return fmt.Errorf("write event %s of pod %s/%s: %w", event.Reason, event.Namespace, event.Regarding.Name, err)
+		return fmt.Errorf("write event %s of %s %s/%s: %w", event.Reason, strings.ToLower(event.Regarding.Kind), event.Namespace, event.Regarding.Name, err)
 	}
 	return nil
 }

@@ -33,3 +33,6 @@ func (s *Source) Evict(ctx context.Context, fence coord.Cond, e source.Eviction)
 
 // Preempted does nothing: there are no events, and of the pod nothing is left.
 func (s *Source) Preempted(context.Context, source.Eviction) error { return nil }
+
+// Unsupported writes nothing: there are no events.
+func (s *Source) Unsupported(context.Context, source.Unsupported) error { return nil }

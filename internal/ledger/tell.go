@@ -1,0 +1,236 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"reflect"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// PluginPodUnsupported stands where a plugin's name stands, for pods that cannot be told to replicas.
+const PluginPodUnsupported = "PodUnsupported"
+
+const (
+	// maxText is the longest text, in bytes, that is told of an object which cannot be told as it is. No name is longer.
+	maxText = 1024
+	// keptRequests is how many resources such a pod goes on to request if nothing else helps, besides those that all nodes have,
+	// and how many such a node goes on to have.
+	keptRequests = 64
+	// maxReason bounds what is said of it.
+	maxReason = 256
+)
+
+// Telling makes the fold ask, before it applies anything of what a source tells, whether it can be told to replicas; see
+// wire.Tellable. What cannot is told otherwise:
+//
+//   - A pod becomes one of a class that is unsupported, which says why. If it is on a node already, its requests, its host
+//     ports, and what others' selectors see of it, count on.
+//   - Of a node, what its images are is left out if that is all that is in the way. Else the node is unsupported: no pod is
+//     placed on it, and those that are there count.
+//   - Any other object is told with texts that can be told, or, if it is too large, as one that says nothing of any pod.
+//
+// A text that cannot be told is replaced by another, the same for the same text and another one for another text, so that what
+// is told later of the same object finds it. Unsupported hears of every object that is so, but of pods, when its delta has been
+// applied.
+func Telling(tellable func(cluster.Delta) error, unsupported func(source.Unsupported)) Option {
+	return func(f *Fold) { f.tellable, f.unsupported = tellable, unsupported }
+}
+
+// Sound returns a text that can be told to replicas: the text itself, unless it is not valid UTF-8 or very long.
+func Sound(text string) string { return sound(text) }
+
+func sound(text string) string {
+	if len(text) <= maxText && utf8.ValidString(text) {
+		return text
+	}
+	if !utf8.ValidString(text) {
+		text = strconv.QuoteToASCII(text)
+	}
+	if len(text) <= maxText {
+		return text
+	}
+	h := fnv.New64a()
+	h.Write([]byte(text)) // it never fails
+	return fmt.Sprintf("%s...%016x", startOf(text, maxText-19), h.Sum64())
+}
+
+// startOf returns at most n bytes of a text that is valid, and valid.
+func startOf(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}
+
+// mended returns a deep copy of a value in which every text is sound, and which was not: the first, "" if all were.
+func mended[T any](value T) (out T, bad string) {
+	mend(reflect.ValueOf(&value).Elem(), "", &bad)
+	return value, bad
+}
+
+// mend changes a value that can be set. What it points to is copied before.
+func mend(v reflect.Value, path string, bad *string) {
+	switch v.Kind() {
+	case reflect.String:
+		was := v.String()
+		is := sound(was)
+		if is == was {
+			return
+		}
+		if v.SetString(is); *bad == "" {
+			what := "is too long"
+			if !utf8.ValidString(was) {
+				what = "is not valid UTF-8"
+			}
+			*bad = fmt.Sprintf("%s %s: %s", path, what, startOf(is, 64))
+		}
+	case reflect.Slice:
+		if v.Len() == 0 {
+			return
+		}
+		v.Set(reflect.AppendSlice(reflect.MakeSlice(v.Type(), 0, v.Len()), v))
+		for i := range v.Len() {
+			mend(v.Index(i), fmt.Sprintf("%s[%d]", path, i), bad)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			name := v.Type().Field(i).Name
+			if path != "" && !v.Type().Field(i).Anonymous {
+				name = path + "." + name
+			}
+			mend(v.Field(i), name, bad)
+		}
+	}
+}
+
+// reason says why something cannot be told.
+func reason(bad string, why error) string {
+	if bad == "" {
+		bad = why.Error()
+	}
+	return startOf("Berth cannot tell its parts of it: "+sound(bad), maxReason)
+}
+
+var errUntellable = errors.New("cannot be told to replicas, nor can what stands for it")
+
+// tell returns a delta that can be told, and what was in the way of telling it as it is. If it is too large, shrink leaves out
+// what makes it so.
+func tell[D cluster.Delta](f *Fold, d D, shrink func(*D)) (D, string, error) {
+	first := f.tellable(d)
+	if first == nil {
+		return d, "", nil
+	}
+	d, bad := mended(d)
+	why := f.tellable(d)
+	if why != nil {
+		shrink(&d)
+		why = f.tellable(d)
+	}
+	if why != nil {
+		return d, "", fmt.Errorf("%T: %w: %w", d, errUntellable, why)
+	}
+	return d, reason(bad, first), nil
+}
+
+// tellableNode returns what is told of a node that cannot be told as it is.
+func (f *Fold) tellableNode(seen cluster.Node, first error) (cluster.Node, error) {
+	untold := func(n *cluster.Node) error { return f.tellable(cluster.NodeSet{Node: *n}) }
+	// 1. Without the images: they decide nothing but a score.
+	plain := seen
+	plain.Images = nil
+	for _, image := range seen.Images {
+		if _, bad := mended(image); bad == "" {
+			plain.Images = append(plain.Images, image)
+		}
+	}
+	if untold(&plain) == nil {
+		return plain, nil
+	}
+	plain.Images = nil
+	why := untold(&plain)
+	if why == nil {
+		return plain, nil
+	}
+	// 2. With other texts.
+	node, bad := mended(plain)
+	node.Unsupported = reason(bad, first)
+	if untold(&node) == nil {
+		return node, nil
+	}
+	// 3. With the name, and what its pods are counted against.
+	node.Labels, node.Taints, node.Features = nil, nil, nil
+	node.Allocatable = fewer(node.Allocatable)
+	if why := untold(&node); why != nil {
+		return node, fmt.Errorf("node %q: %w: %w", node.Name, errUntellable, why)
+	}
+	return node, nil
+}
+
+// fewer returns those of some quantities that all nodes have, and some of the others.
+func fewer(all []cluster.Quantity) []cluster.Quantity {
+	var out []cluster.Quantity
+	others := 0
+	for _, q := range all {
+		if !slices.Contains([]string{"cpu", "memory", "ephemeral-storage", "pods"}, q.Name) {
+			if others++; others > keptRequests {
+				continue
+			}
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+// tellablePod asks about all deltas that a pod may need.
+func (f *Fold) tellablePod(seen *source.Pod, ids *identity) error {
+	if err := f.tellable(cluster.PodSet{Pod: seen.Pod}); err != nil {
+		return err
+	}
+	if ids.newClass {
+		if err := f.tellable(cluster.ClassDefined{ID: ids.class, Spec: seen.Class}); err != nil {
+			return err
+		}
+	}
+	if ids.newSet {
+		return f.tellable(cluster.LabelsDefined{ID: ids.labels, Set: seen.Labels})
+	}
+	return nil
+}
+
+// substitute returns what is told of a pod that cannot be told as it is.
+func (f *Fold) substitute(seen source.Pod, first error) (source.Pod, identity, error) {
+	untold := func(seen *source.Pod) (identity, error) {
+		ids := f.identify(seen)
+		return ids, f.tellablePod(seen, &ids)
+	}
+	// 1. With other texts, and without ports that are none.
+	pod, bad := mended(seen)
+	pod.Class.HostPorts = slices.DeleteFunc(pod.Class.HostPorts, func(p cluster.HostPort) bool { return p.Port < 1 || p.Port > 1<<16-1 })
+	pod.Class.UnsupportedPlugin, pod.Class.Unsupported = PluginPodUnsupported, reason(bad, first)
+	ids, why := untold(&pod)
+	if why == nil {
+		return pod, ids, nil
+	}
+	// 2. With what it takes from its node.
+	pod.Gates = pod.Gates[:min(len(pod.Gates), 1)]
+	pod.Labels = cluster.LabelSet{Namespace: pod.Labels.Namespace}
+	pod.Class = cluster.ClassSpec{
+		SchedulerName: pod.Class.SchedulerName,
+		Requests:      fewer(pod.Class.Requests), NonZeroCPU: pod.Class.NonZeroCPU, NonZeroMemory: pod.Class.NonZeroMemory,
+		HostPorts:         pod.Class.HostPorts[:min(len(pod.Class.HostPorts), keptRequests)],
+		UnsupportedPlugin: pod.Class.UnsupportedPlugin, Unsupported: pod.Class.Unsupported,
+	}
+	if ids, why = untold(&pod); why != nil {
+		return pod, ids, fmt.Errorf("pod %s/%s: %w: %w", pod.Namespace, pod.Name, errUntellable, why)
+	}
+	return pod, ids, nil
+}
