@@ -17,7 +17,7 @@ func (s *State) Clone() *State {
 	c.before, c.scratch = Before{}, nil
 
 	c.resources, c.resourceHash = slices.Clone(s.resources), slices.Clone(s.resourceHash)
-	c.resourceID = maps.Clone(s.resourceID)
+	c.resourceID, c.resourceUses = maps.Clone(s.resourceID), slices.Clone(s.resourceUses)
 	c.images, c.pinned = maps.Clone(s.images), maps.Clone(s.pinned)
 	c.namespaces = maps.Clone(s.namespaces)
 	c.classes, c.labels = cloneValues(s.classes), cloneValues(s.labels)

@@ -1,6 +1,7 @@
 package cluster
 
-// ResourceID is a resource's column. The first three are fixed; others are numbered as they are first seen.
+// ResourceID is a resource's column. The first three are fixed; others stand for what some node has, and for the same resource
+// until State.Renumbered changes.
 type ResourceID int32
 
 // The resources every node has a column of. The number of pods is not among them.

@@ -39,7 +39,7 @@ type Class struct {
 	// Placed is how many of them are assumed or bound.
 	Placed int
 
-	requests []resourceAmount // Spec.Requests but "pods", in columns
+	requests []resourceAmount // Spec.Requests but "pods", in columns: without those that have none
 }
 
 type resourceAmount struct {
@@ -69,6 +69,9 @@ type State struct {
 	resources    []string // by ResourceID
 	resourceHash []uint64
 	resourceID   map[string]ResourceID
+	resourceUses []int // how many nodes have some of it, by ResourceID; those that always have a column count one more
+	renumbered   uint64
+	sweepAt      int // the symbols are looked through when there are so many
 	images       map[Symbol]ImageState
 	pinned       map[Symbol]int64 // sizes of images no node shows yet; only while a snapshot is loaded
 	namespaces   map[string][]Label
@@ -81,7 +84,7 @@ type State struct {
 	budgets      map[string]map[string]*Budget // by namespace and name
 
 	selectorsModified map[string]Seq // by namespace
-	restored          Seq            // of the snapshot that this state began with
+	restored          Seq            // of the snapshot that this state began with, or of when selectorsModified was last cleared
 
 	pods     []PodRow
 	freePod  PodID // the first of the ids without a pod, which are linked like the pods of a node; NoPod if there is none
@@ -114,7 +117,7 @@ func New(v Version) *State {
 	}
 	s.Nodes.symbols = &s.Symbols
 	for _, name := range []string{"cpu", "memory", "ephemeral-storage"} {
-		s.resource(name)
+		s.retainResource(name)
 	}
 	return s
 }
@@ -176,7 +179,11 @@ func (s *State) rememberPod(id PodID) {
 // Digest returns a hash of the whole state. Equal states have equal digests; it costs nothing to read.
 func (s *State) Digest() uint64 { return s.digest }
 
-// Resource returns the column of a resource. False: no node and no class has named it.
+// Renumbered changes whenever symbols or columns stand for something else than before: whoever keeps either looks them up again.
+// New ones alone do not change it. It is of this State alone, and no part of its digest.
+func (s *State) Renumbered() uint64 { return s.renumbered }
+
+// Resource returns the column of a resource. False: no node has any of it. Then nobody who asks for some fits.
 func (s *State) Resource(name string) (ResourceID, bool) {
 	id, ok := s.resourceID[name]
 	return id, ok
@@ -436,11 +443,7 @@ func (s *State) setSettings(settings Settings) {
 
 func (s *State) defineClass(d ClassDefined) {
 	c := &Class{ID: d.ID, Spec: d.Spec, Key: d.Spec.Key(), Hash: d.Spec.Hash()}
-	for _, q := range d.Spec.Requests {
-		if q.Name != "pods" {
-			c.requests = append(c.requests, resourceAmount{s.resource(q.Name), q.Value})
-		}
-	}
+	s.resolve(c)
 	s.classes[d.ID] = c
 	s.digest += c.digest()
 	if d.Spec.hasTerms() {
@@ -469,16 +472,4 @@ func (s *State) removeNamespace(name string) {
 		s.digest -= hashNamespace(name, labels)
 		delete(s.namespaces, name)
 	}
-}
-
-func (s *State) resource(name string) ResourceID {
-	if id, ok := s.resourceID[name]; ok {
-		return id
-	}
-	id := ResourceID(len(s.resources))
-	s.resources = append(s.resources, name)
-	s.resourceHash = append(s.resourceHash, hashText(0, name))
-	s.resourceID[name] = id
-	s.Nodes.addResource()
-	return id
 }

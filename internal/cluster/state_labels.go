@@ -43,9 +43,21 @@ func (s *State) Selector(kind, namespace, name string) (LabelSelector, bool) {
 	return selector, ok
 }
 
-// SelectorsModified returns the seq of the last delta that changed a service or a controller of a namespace.
+// SelectorsModified returns the seq of the last delta that changed a service or a controller of a namespace, or of a later one:
+// once so many namespaces have been changed, all count as changed.
 func (s *State) SelectorsModified(namespace string) Seq {
 	return max(s.restored, s.selectorsModified[namespace])
+}
+
+// maxSelectorsModified is for how many namespaces it is known when their selectors changed.
+const maxSelectorsModified = 1 << 13
+
+func (s *State) touchSelectors(namespace string) {
+	if len(s.selectorsModified) >= maxSelectorsModified {
+		clear(s.selectorsModified)
+		s.restored = s.version.Seq
+	}
+	s.selectorsModified[namespace] = s.version.Seq
 }
 
 // Namespaces yields the labels of all namespaces, in no order.
@@ -101,7 +113,7 @@ func (s *State) setSelector(d SelectorSet) {
 		s.controllers[key] = d.Selector
 	}
 	s.digest += hashSelector(key, d.Selector)
-	s.selectorsModified[d.Namespace] = s.version.Seq
+	s.touchSelectors(d.Namespace)
 }
 
 func (s *State) removeSelector(key selectorKey) {
@@ -110,7 +122,7 @@ func (s *State) removeSelector(key selectorKey) {
 		return
 	}
 	s.digest -= hashSelector(key, old)
-	s.selectorsModified[key.namespace] = s.version.Seq
+	s.touchSelectors(key.namespace)
 	if key.kind != KindService {
 		delete(s.controllers, key)
 		return

@@ -35,6 +35,8 @@ func (s *State) setNode(d NodeSet) {
 	}
 	n.grow(i)
 	fresh := !n.Live.Has(i)
+	allocatableBefore := n.Spec[i].Allocatable
+	s.retainResources(d.Node.Allocatable)
 	imagesBefore, sizesBefore := n.Images(i), s.imageSizes(i)
 	if !fresh {
 		s.digest -= n.hash[i] + s.nodeSums(i)
@@ -63,7 +65,7 @@ func (s *State) setNode(d NodeSet) {
 		if q.Name == "pods" {
 			n.AllowedPods[i] = q.Value
 		} else {
-			n.Allocatable[s.resource(q.Name)][i] = q.Value
+			n.Allocatable[s.resourceID[q.Name]][i] = q.Value
 		}
 	}
 	s.addImages(n.Spec[i].NodeShape)
@@ -77,6 +79,7 @@ func (s *State) setNode(d NodeSet) {
 	encodeNode(&e, &d.Node)
 	n.hash[i] = hashBytes(e.b)
 	s.digest += n.hash[i] + s.nodeSums(i)
+	s.releaseResources(allocatableBefore)
 	s.touch(i)
 	n.SpecModified[i] = s.version.Seq
 
@@ -87,6 +90,7 @@ func (s *State) setNode(d NodeSet) {
 			s.rehashPod(id, func() { s.attach(id, i) })
 		}
 	}
+	s.sweep()
 }
 
 // shape returns what a node has in common with others: one that another node has already, if it is at hand.
@@ -154,6 +158,7 @@ func (s *State) removeNode(i NodeIndex) {
 		s.orphans[name] = append(s.orphans[name], id)
 	}
 	s.digest -= n.hash[i] + s.nodeSums(i)
+	allocatable := n.Spec[i].Allocatable
 	s.dropImages(i)
 	n.setByName(s.Symbols.Lookup(name), NoNode)
 	n.Live.Clear(i)
@@ -165,9 +170,11 @@ func (s *State) removeNode(i NodeIndex) {
 	for r := range n.Allocatable {
 		n.Allocatable[r][i] = 0
 	}
+	s.releaseResources(allocatable)
 	s.touch(i)
 	n.SpecModified[i] = s.version.Seq
 	s.ImagesModified = s.version.Seq
+	s.sweep()
 }
 
 // addImages and dropImages keep the image states: a name has the size of the node that showed it first, until no node

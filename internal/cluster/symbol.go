@@ -1,7 +1,7 @@
 package cluster
 
-// Symbol stands for a string within one State. Equal strings have equal symbols. Symbols never travel: another
-// replica may number them differently.
+// Symbol stands for a string within one State, until State.Renumbered changes. Equal strings have equal symbols. Symbols never
+// travel: another replica may number them differently.
 type Symbol int32
 
 // NoSymbol is what Lookup returns for a string that the state has not seen.

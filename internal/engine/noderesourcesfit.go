@@ -47,7 +47,10 @@ const (
 
 type nodeResourcesFit struct {
 	requests []fitRequest
-	names    []string // reasons, by their bit in a Verdict: first ReasonTooManyPods, then as requests
+	names    []string // reasons, by their bit in a Verdict: first ReasonTooManyPods, then the resources requested
+	// absent is the verdict of what no node has any of, and missing which resources that are, as requests.
+	absent  Verdict
+	missing []fitRequest
 
 	strategy  fitStrategy
 	resources []scoredResource
@@ -55,9 +58,13 @@ type nodeResourcesFit struct {
 }
 
 type fitRequest struct {
-	resource cluster.ResourceID
+	resource cluster.ResourceID // of no meaning in nodeResourcesFit.missing
+	name     int                // in nodeResourcesFit.names
 	value    int64
 }
+
+// insufficient is the verdict that names it.
+func (r *fitRequest) insufficient() Verdict { return codeFit | 1<<(firstResourceBit+r.name) }
 
 // scoredResource is a resource that a plugin scores with.
 type scoredResource struct {
@@ -100,12 +107,15 @@ func (c *compiler) nodeResourcesFit(spec *cluster.ClassSpec, profile *cluster.Pr
 		if q.Value <= 0 || !isBasic(q.Name) && !isScalar(q.Name) || ignored(profile, q.Name) {
 			continue
 		}
-		id, ok := c.st.Resource(q.Name)
-		if !ok {
-			continue // defining the class has made the column
-		}
-		p.requests = append(p.requests, fitRequest{id, q.Value})
+		id, ok := c.resource(q.Name)
+		r := fitRequest{id, len(p.names), q.Value}
 		p.names = append(p.names, ReasonInsufficient+q.Name)
+		if ok {
+			p.requests = append(p.requests, r)
+		} else {
+			p.missing = append(p.missing, r)
+			p.absent |= r.insufficient() | unresolvable
+		}
 	}
 
 	switch profile.FitStrategy {
@@ -154,15 +164,15 @@ func (s *scoredResource) used(n *cluster.Nodes, i cluster.NodeIndex) int64 {
 }
 
 func (p *nodeResourcesFit) filter(n *cluster.Nodes, i cluster.NodeIndex, h *hypothesis) Verdict {
-	v := codeFeasible
+	v := p.absent
 	if int64(n.PodCount[i])+h.count()+1 > n.AllowedPods[i] {
-		v = codeFit | 1<<firstResourceBit
+		v |= codeFit | 1<<firstResourceBit
 	}
 	for k := range p.requests {
 		r := &p.requests[k]
 		allocatable := n.Allocatable[r.resource][i]
 		if r.value > allocatable-n.Requested[r.resource][i]-h.request(r.resource) {
-			v |= codeFit | 1<<(firstResourceBit+1+k)
+			v |= r.insufficient()
 			if r.value > allocatable {
 				v |= unresolvable
 			}

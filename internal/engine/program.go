@@ -61,6 +61,7 @@ type program struct {
 	symbols   int         // number of symbols, if one was missing, else -1
 	resources int         // number of columns, if one was missing, else -1
 	imagesOf  cluster.Seq // ImagesModified, if ImageLocality scores the class, else -1
+	numbered  uint64      // Renumbered
 }
 
 // filterPlugin names a filter in program.filters.
@@ -102,6 +103,7 @@ func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
 	p := &program{
 		unsupported: spec.Unsupported, unsupportedPlugin: spec.UnsupportedPlugin,
 		profile: st.Profile(spec.SchedulerName), symbols: -1, resources: -1, imagesOf: -1,
+		numbered: st.Renumbered(),
 	}
 	profile := p.profile
 	if profile == nil {
@@ -214,11 +216,12 @@ func weightsOf(profile *cluster.Profile) weights {
 
 // stale reports whether compiling again could give another program. What was missing can only matter on nodes that
 // have changed since, so a new program of an unchanged profile keeps what is known of all other nodes (sameScores
-// tells whether that holds for their scores too).
+// tells whether that holds for their scores too). So does one that only has other symbols and columns.
 func (p *program) stale(st *cluster.State, spec *cluster.ClassSpec) bool {
 	return p.symbols >= 0 && p.symbols != st.Symbols.Len() ||
 		p.resources >= 0 && p.resources != st.Resources() ||
 		p.imagesOf >= 0 && p.imagesOf != st.ImagesModified ||
+		p.numbered != st.Renumbered() ||
 		p.profile != st.Profile(spec.SchedulerName)
 }
 

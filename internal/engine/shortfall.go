@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -412,8 +413,12 @@ func (s *surveyor) resources(i cluster.NodeIndex, nominees *hypothesis, out []La
 		r := &p.requests[k]
 		capacity := n.Allocatable[r.resource][i]
 		if free := capacity - n.Requested[r.resource][i] - nominees.request(r.resource); r.value > free {
-			add(s.st.ResourceName(r.resource), p.names[k+1], r.value, free, capacity)
+			add(s.st.ResourceName(r.resource), p.names[r.name], r.value, free, capacity)
 		}
+	}
+	for k := range p.missing {
+		r := &p.missing[k]
+		add(strings.TrimPrefix(p.names[r.name], ReasonInsufficient), p.names[r.name], r.value, 0, 0)
 	}
 	return out
 }

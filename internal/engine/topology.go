@@ -43,6 +43,8 @@ type topology struct {
 	changes uint64 // grows with every change of a sum or of a domain: verdicts on cells are then to be made again
 	judged  uint64 // cells' verdicts are of that change
 	rebuilt uint64 // grows when cells get new ids
+
+	numbered uint64 // State.Renumbered when symbols were last looked up
 }
 
 // topologyKey is a node label whose values are domains.
@@ -219,6 +221,13 @@ func (t *topology) sync(st *cluster.State, p *program) {
 	}
 	if t.bloated(st) {
 		t.clear()
+	}
+	if t.numbered != st.Renumbered() {
+		t.numbered = st.Renumbered()
+		for k := range t.keys {
+			t.keys[k].missing, t.keys[k].symbol = true, cluster.NoSymbol
+			clear(t.keys[k].bySym)
+		}
 	}
 	for k := range t.keys {
 		if key := &t.keys[k]; key.missing {

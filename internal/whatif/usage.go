@@ -49,6 +49,8 @@ type zoning struct {
 	zones []cluster.Symbol // in the order in which they were met
 	index map[cluster.Symbol]int
 	nodes []zoned // by node
+
+	numbered uint64 // Renumbered of the state when the symbols were met
 }
 
 // zoned is the zone of a node, as an index, as of a seq of its labels plus one; 0: not known.
@@ -90,6 +92,9 @@ func zoneOf(st *cluster.State, key cluster.Symbol, i cluster.NodeIndex) cluster.
 func (z *zoning) usage(st *cluster.State) Usage {
 	n := &st.Nodes
 	out := Usage{Nodes: n.Count()}
+	if z.numbered != st.Renumbered() {
+		*z = zoning{numbered: st.Renumbered()}
+	}
 	key := st.Symbols.Lookup(zoneLabel)
 	if missing := n.Len() - len(z.nodes); missing > 0 {
 		z.nodes = append(z.nodes, make([]zoned, missing)...)
