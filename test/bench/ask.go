@@ -39,20 +39,6 @@ type asker struct {
 	turns      []turn
 }
 
-// turn is a time in which all questions come, or none. Times are since Berth's start.
-type turn struct {
-	from, to time.Duration
-	asked    bool
-}
-
-// turnLength is how long questions come, or do not, in the mean, where that is by turns. Berth places some batches of pods meanwhile,
-// and the machine's own pace, which changes from minute to minute, is the same before and after.
-const turnLength = 500 * time.Millisecond
-
-// nextTurn returns how long a turn lasts: half a turnLength to one and a half. Turns of one length would keep step with what comes at
-// steady intervals, like garbage collections, and take it for the questions' doing; so they are others in each run, too.
-func nextTurn() time.Duration { return turnLength/2 + rand.N(turnLength) }
-
 // ask asks until ctx ends, and waits for the answers that are under way. By turns, which are since a time, the first one is without
 // questions.
 func (a *asker) ask(ctx context.Context, since time.Time) {
@@ -63,21 +49,16 @@ func (a *asker) ask(ctx context.Context, since time.Time) {
 	a.call(ctx, &a.cold, a.why(0))
 	tick := time.NewTicker(time.Second / time.Duration(a.workload.asks))
 	defer tick.Stop()
-	now, length := turn{from: time.Since(since)}, nextTurn()
+	turns := takeTurns(since)
+	defer func() { a.turns = turns.over }()
 	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if a.workload.byTurns {
-			if now.to = time.Since(since); now.to-now.from >= length {
-				a.turns = append(a.turns, now)
-				now, length = turn{from: now.to, asked: !now.asked}, nextTurn()
-			}
-			if !now.asked {
-				continue
-			}
+		if a.workload.byTurns && !turns.on() {
+			continue
 		}
 		pod := random.IntN(a.workload.pods)
 		select {

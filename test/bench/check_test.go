@@ -11,7 +11,7 @@ import (
 // placedOn returns what is stored when pods of a workload are on the nodes of the numbers.
 func placedOn(t *testing.T, w workload, on ...int) stored {
 	t.Helper()
-	nodes, err := nodeObjects(w.nodes)
+	nodes, err := w.nodeObjects()
 	if err != nil {
 		t.Fatal(err)
 	}

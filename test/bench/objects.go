@@ -8,25 +8,45 @@ import (
 	"github.com/berth-scheduler/berth/internal/manifest"
 )
 
-// nodeObjects returns n nodes, alike but for name and zone. They share what is alike.
-func nodeObjects(n int) ([]manifest.Object, error) {
+// nodeObjects returns the nodes of the workload, alike but for name and zone. They share what is alike. If it changes nodes, they have
+// images too, every other one that of the pods.
+func (w workload) nodeObjects() ([]manifest.Object, error) {
 	model, err := parse(fmt.Sprintf(
 		`{apiVersion: v1, kind: Node, metadata: {name: node}, status: {allocatable: {cpu: %dm, memory: %dMi, pods: "%d"}}}`,
 		nodeMilliCPU, nodeMiB, nodePods))
 	if err != nil {
 		return nil, err
 	}
-	out := make([]manifest.Object, n)
+	out := make([]manifest.Object, w.nodes)
 	for i := range out {
 		node := *model.Node
 		node.Name = nodeName(i)
 		node.Labels = map[string]string{
 			corev1.LabelHostname: node.Name, corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%zones),
 		}
+		if w.changes > 0 {
+			node.Status.Images = imagesOf(i%2 == 0)
+		}
 		out[i] = manifest.Object{Node: &node}
 	}
 	return out, nil
 }
+
+// imagesOf returns what a node has: images that no pod asks for, and that of the pods or not.
+func imagesOf(pods bool) []corev1.ContainerImage {
+	const others = 20
+	out := make([]corev1.ContainerImage, 0, others+1)
+	for k := range others {
+		out = append(out, corev1.ContainerImage{Names: []string{fmt.Sprintf("registry.example/other-%d:1", k)}, SizeBytes: int64(k+1) * 20 << 20})
+	}
+	if pods {
+		out = append(out, corev1.ContainerImage{Names: []string{podImage}, SizeBytes: 500 << 20})
+	}
+	return out
+}
+
+// podImage is the image of all pods, which nodes have only where a workload says so.
+const podImage = "registry.example/bench:1"
 
 func nodeName(i int) string { return fmt.Sprintf("node-%07d", i) }
 
@@ -42,8 +62,8 @@ func (w workload) podObjects(from, n int) ([]manifest.Object, error) {
 			milliCPU = classMilliCPU(class)
 		}
 		o, err := parse(fmt.Sprintf(
-			`{apiVersion: v1, kind: Pod, metadata: {name: pod, labels: {app: bench}}, spec: {%scontainers: [{name: main, image: pause, resources: {requests: {cpu: %dm, memory: %dMi}}}]}}`,
-			w.constraint, milliCPU, podMiB))
+			`{apiVersion: v1, kind: Pod, metadata: {name: pod, labels: {app: bench}}, spec: {%scontainers: [{name: main, image: %q, resources: {requests: {cpu: %dm, memory: %dMi}}}]}}`,
+			w.constraint, podImage, milliCPU, podMiB))
 		if err != nil {
 			return nil, err
 		}

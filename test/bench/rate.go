@@ -42,7 +42,7 @@ func cpuAt(samples []sample, at time.Duration) time.Duration {
 	return before.cpu
 }
 
-// lossOf returns the share of the binds that are missing in the turns with questions, compared with those before and after each:
+// lossOf returns the share of the binds that are missing in the turns with questions or changes, compared with those before and after each:
 // where the pace of all changes steadily, that is none. There is no such share without three turns before the last bind.
 func lossOf(sent []time.Duration, turns []turn) (float64, bool) {
 	if len(sent) == 0 {
@@ -64,7 +64,7 @@ func lossOf(sent []time.Duration, turns []turn) (float64, bool) {
 	}
 	var with, without float64
 	for k := range rates {
-		if turns[k].asked && k > 0 && k+1 < len(rates) {
+		if turns[k].on && k > 0 && k+1 < len(rates) {
 			with += rates[k]
 			without += (rates[k-1] + rates[k+1]) / 2
 		}

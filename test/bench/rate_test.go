@@ -60,7 +60,7 @@ go_goroutines 5
 	}
 }
 
-func TestLossIsWhatTurnsWithQuestionsLackOfThoseAround(t *testing.T) {
+func TestLossIsWhatTurnsWithQuestionsOrChangesLackOfThoseAround(t *testing.T) {
 	turns := []turn{{0, time.Second, false}, {time.Second, 2 * time.Second, true}, {2 * time.Second, 4 * time.Second, false}, {4 * time.Second, 5 * time.Second, true},
 		{5 * time.Second, 6 * time.Second, false}, {6 * time.Second, 7 * time.Second, true}, {7 * time.Second, 8 * time.Second, false}}
 	// binds returns the times of so many binds in each turn, and one at 7.5 s: the last turn is not over.

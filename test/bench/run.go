@@ -25,7 +25,7 @@ const profileLength = 10 * time.Second
 type result struct {
 	workload workload // as it was run
 	figures  map[figure]float64
-	turns    []turn                    // if questions come by turns
+	turns    []turn                    // if questions or changes come by turns
 	usage    map[string]kubetest.Usage // by process
 	perNode  map[string]float64        // KB by process, if it was measured
 	problems []string                  // empty in a good run
@@ -96,9 +96,12 @@ func run(ctx context.Context, cfg config, w workload) (r result, err error) {
 			r.samples, r.binds, err = c.follow(measuring, w.pods, binding)
 			return err
 		}
-		if w.asks > 0 {
+		switch {
+		case w.asks > 0:
 			err = r.asking(measuring, c, binding, follow)
-		} else {
+		case w.changes > 0:
+			err = r.changing(measuring, c, binding, follow)
+		default:
 			err = follow(binding)
 		}
 	}

@@ -39,7 +39,7 @@ func (w workload) fill(ctx context.Context, etcd *coord.Client) error {
 		}
 		return err
 	}
-	if err := apply(nodeObjects(w.nodes)); err != nil {
+	if err := apply(w.nodeObjects()); err != nil {
 		return err
 	}
 	if w.placed > 0 {

@@ -23,7 +23,8 @@ p50, p99 ms      over pods that come one by one: from when the call that creates
 spans            that the collector got, which is a part of this program
 why, what-if     from when it is asked until it is answered, while pods are placed; unanswered: refused, or not within 10 s;
                  health is a call beside each that costs nothing; the first one, for which the gateway copies the cluster, is told by itself
-loss %           of binds per second while questions come, compared with the times before and after, when none come
+loss %           of binds per second while questions or changes come, compared with the times before and after, when none come
+changes/s        of nodes that were stored per second while they came
 CPU s            user and system time of all processes, from their start until the last bind, that of reading the cluster included
 CPU us           the same per pod, from the first bind to the last
 peak MB          sum of the peak resident memory of all processes, etcd's included

@@ -20,6 +20,8 @@ type workload struct {
 	perNode   bool // measure the memory per node, by comparing with a Berth that has no nodes
 	asks      int  // questions per second that people ask meanwhile
 	byTurns   bool // they ask every other half second or so only
+	changes   int  // of nodes per second that come every other half second or so
+	change    kindOfChange
 	// traced is the share of attempts whose traces are sent to a collector. 0: traces are switched off.
 	traced  float64
 	slow    bool // takes minutes: not among the workloads that run unless it is named
@@ -55,18 +57,19 @@ const (
 	healthP99   figure = "health p99 ms"
 	loss        figure = "loss %"
 	unanswered  figure = "unanswered"
+	changed     figure = "changes/s"
 	spans       figure = "spans"
 	cpuSeconds  figure = "CPU s"
 	cpuMicros   figure = "CPU us"
 )
 
 // atLeast reports whether the figure is to be no less than what is asked, rather than no more.
-func (f figure) atLeast() bool { return f == decisions || f == spans }
+func (f figure) atLeast() bool { return f == decisions || f == spans || f == changed }
 
 // verb formats the figure.
 func (f figure) verb() string {
 	switch f {
-	case decisions, peakMB, cpuMicros, unanswered, spans:
+	case decisions, peakMB, cpuMicros, unanswered, spans, changed:
 		return "%.0f"
 	case cpuSeconds:
 		return "%.1f"
@@ -162,6 +165,21 @@ func workloads() []workload {
 		{
 			name: "traced", about: "the same, with one attempt of 100 traced", nodes: smallCluster, pods: 100 * thousand, processes: true, slow: true,
 			traced: 0.01, targets: []target{{decisions, 0}, {cpuMicros, 0}, {spans, 1}},
+		},
+		{
+			name: "image-churn", about: "pods whose image every other node has; 200 nodes a second get or lose it, every other half second or so",
+			nodes: smallCluster, pods: 200 * thousand, slow: true, processes: true, changes: 200, change: imagesChange,
+			targets: []target{{decisions, 0}, {loss, 20}, {changed, 190}},
+		},
+		{
+			name: "node-churn", about: "the same pods; 200 times a second a cordoned node joins, has another label, or leaves",
+			nodes: smallCluster, pods: 200 * thousand, slow: true, processes: true, changes: 200, change: nodesChange,
+			targets: []target{{decisions, 0}, {loss, 20}, {changed, 190}},
+		},
+		{
+			name: "image-churn-classes", about: "100 classes of such pods, and nodes that get or lose their image", nodes: smallCluster,
+			pods: 200 * thousand, classes: 100, slow: true, processes: true, changes: 200, change: imagesChange,
+			targets: []target{{decisions, 0}, {loss, 20}, {changed, 190}},
 		},
 		{name: "memory", about: "pods of one class", nodes: smallCluster, pods: 10 * thousand, targets: []target{{peakMB, 300}}},
 		{
