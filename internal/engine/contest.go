@@ -23,6 +23,7 @@ type contestGroup struct {
 	listed    []Scored // best first
 	next      int      // those before are used up: they have changed
 	checked   int      // listed[checked-1] has been filtered here
+	spoilt    bool     // it lists a node that has other images than the group
 	truncated bool     // there are nodes behind the last listed one
 	changed   []changedNode
 

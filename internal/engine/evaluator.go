@@ -54,8 +54,9 @@ type class struct {
 	mu       sync.Mutex
 	program  *program
 	relation *relations
-	topology *topology // nil if other pods do not matter
-	overflow bool      // or if they matter in too many ways
+	topology *topology  // nil if other pods do not matter
+	overflow bool       // or if they matter in too many ways
+	images   imageWorth // as of the last call
 	census   census
 	synced   cluster.Seq // known and scored hold for the nodes as they were at this seq
 	known    cluster.Bitmap
@@ -126,14 +127,13 @@ func (e *Evaluator) filtering(st *cluster.State, s Subject) *class {
 		c.program = compile(st, &defined.Spec)
 	} else if c.program.stale(st, &defined.Spec) {
 		p := compile(st, &defined.Spec)
-		if !p.sameVerdicts(c.program) {
+		if !p.same(c.program) {
 			clear(c.known)
-		}
-		if !p.sameScores(c.program) {
 			c.forgetScores()
 		}
 		c.program = p
 	}
+	c.images.sync(st, c.program)
 	c.relate(st, &defined.Spec, r)
 	if c.overflow && c.program.unsupported == "" {
 		p := *c.program

@@ -128,10 +128,14 @@ func TestOnlyChangedNodesAreEvaluatedAgain(t *testing.T) {
 
 	other.Images = other.Images[1:]
 	apply(t, st, cluster.NodeSet{Index: 6, Node: other})
-	filter, score := unknown(e, st, testClass)
-	if diff := cmp.Diff([]int{6}, filter); diff != "" || len(score) != 300 {
-		t.Errorf("after one of the class's images has gone: %d nodes to score, want 300; to filter (-want +got):\n%s", len(score), diff)
-	}
+	check("after one of the class's images has gone", []int{6}, []int{6})
+	scoreAll()
+
+	apply(t, st, cluster.NodeSet{Index: 300, Node: cluster.Node{Name: "joins"}})
+	check("after a node has joined", []int{300}, []int{300})
+	scoreAll()
+	apply(t, st, cluster.NodeRemoved{Index: 300})
+	check("after it has left", nil, nil)
 }
 
 func TestALabelThatNoNodeHadCountsOnceANodeHasIt(t *testing.T) {

@@ -9,19 +9,22 @@ import (
 )
 
 // Group is the set of feasible nodes with one vector of raw scores. Which of two nodes of a group is better does not
-// depend on the other nodes of the cluster; between groups it does, by normalisation.
+// depend on the other nodes of the cluster; between groups it does.
 type Group struct {
 	Raw   Raw
 	Count int32    // of all nodes in the group
 	Nodes []Scored // the best of them, best first; if there are fewer than Count, the others are worse than the last
+	// ImageLocality is what that plugin adds to the total of each node, weighted, on the state that the nodes were scored on. It is the
+	// same for all, and counted again where groups are compared.
+	ImageLocality int64
 }
 
 func (g *Group) truncated() bool { return int(g.Count) > len(g.Nodes) }
 
-// Scored is a node with its score but for the part that must be normalised.
+// Scored is a node with the part of its score that the node alone decides.
 type Scored struct {
 	Node   cluster.NodeIndex
-	Fixed  int64              // the weighted sum of the scores that are not normalised
+	Fixed  int64              // the weighted sum of the scores of NodeResourcesFit and NodeResourcesBalancedAllocation
 	Scores [fixedScores]int32 // NodeResourcesFit, NodeResourcesBalancedAllocation, ImageLocality: 0 to 100, or NotScored
 }
 
@@ -52,6 +55,7 @@ func compareGroups(a, b Group) int {
 		cmp.Compare(a.Raw.TaintToleration, b.Raw.TaintToleration),
 		cmp.Compare(b.Raw.NodeAffinity, a.Raw.NodeAffinity),
 		cmp.Compare(a.Raw.Cell, b.Raw.Cell),
+		cmp.Compare(a.Raw.Images, b.Raw.Images),
 	)
 }
 
@@ -83,7 +87,7 @@ func MergeGroups(seed uint64, limit int, parts ...[]Group) []Group {
 }
 
 func mergeGroup(seed uint64, limit int, raw Raw, groups []*Group) Group {
-	out := Group{Raw: raw}
+	out := Group{Raw: raw, ImageLocality: groups[0].ImageLocality}
 	if len(groups) == 1 && sorted(seed, groups[0].Nodes) {
 		out.Count, out.Nodes = groups[0].Count, groups[0].Nodes[:min(len(groups[0].Nodes), max(limit, 1))]
 		return out

@@ -11,6 +11,10 @@ import (
 // Each image of the pod that the node has, repetitions included, adds int64(size · nodesWithIt / nodes), where size is
 // that of the node that showed the image first. The sum s is held between 23 MiB and 1000 MiB per container; the score
 // is 100·(s-min)/(max-min). It is not normalised.
+//
+// What an image adds changes with every node that gets or loses it, joins or leaves; which of the class's images a node has, only
+// with the node. So the latter is kept (Raw.Images) and the former counted when nodes are compared (imageWorth): a fleet whose
+// images change all the time moves no score that is kept.
 const ImageLocality = "ImageLocality"
 
 const (
@@ -19,54 +23,98 @@ const (
 	imageMaxContainer       = 1000 * mebibyte
 )
 
+// imageLocality is the plugin of a class. The zero value is of a class that it does not score.
 type imageLocality struct {
-	images []imageScore // by symbol, without those no node has
+	images []wantedImage // by symbol, without those that no node has ever had
+	count  int           // of the class's different images
 	max    int64
 }
 
-// imageScore is what an image adds on a node that has it.
-type imageScore struct {
+// wantedImage is an image of a class.
+type wantedImage struct {
 	name  cluster.Symbol
-	bytes int64
+	place int   // among the class's different images, in the order of its spec: the same in every replica
+	times int64 // that the class names it
 }
 
 func (c *compiler) imageLocality(spec *cluster.ClassSpec) imageLocality {
 	p := imageLocality{max: imageMaxContainer * int64(spec.ImageContainers)}
-	for _, name := range spec.Images {
-		sym := c.symbol(name)
-		if sym == cluster.NoSymbol {
+	for k, name := range spec.Images {
+		if slices.Contains(spec.Images[:k], name) {
 			continue
 		}
-		image := c.st.Image(sym)
-		if image.Nodes == 0 {
-			continue
+		if sym := c.symbol(name); sym != cluster.NoSymbol {
+			times := int64(0)
+			for _, other := range spec.Images[k:] {
+				if other == name {
+					times++
+				}
+			}
+			p.images = append(p.images, wantedImage{sym, p.count, times})
 		}
-		spread := float64(image.Nodes) / float64(c.st.Nodes.Count())
-		bytes := int64(float64(image.Size) * spread)
-		k, found := slices.BinarySearchFunc(p.images, sym, func(s imageScore, t cluster.Symbol) int { return int(s.name - t) })
-		if found {
-			p.images[k].bytes += bytes
-		} else {
-			p.images = slices.Insert(p.images, k, imageScore{sym, bytes})
-		}
+		p.count++
 	}
+	slices.SortFunc(p.images, func(a, b wantedImage) int { return int(a.name - b.name) })
 	return p
 }
 
-func (p *imageLocality) score(n *cluster.Nodes, i cluster.NodeIndex) int64 {
-	sum := int64(0)
+// on returns which of the class's images a node has, as Raw.Images. Up to eight different images allocate nothing.
+func (p *imageLocality) on(n *cluster.Nodes, i cluster.NodeIndex) string {
+	var room [16]byte
+	set := room[:0]
 	has := n.Images(i) // by symbol too
 	for k := 0; k < len(p.images) && len(has) > 0; k++ {
 		at, found := slices.BinarySearch(has, p.images[k].name)
 		if found {
-			sum += p.images[k].bytes
+			place := p.images[k].place
+			for len(set) <= place/8 {
+				set = append(set, 0)
+			}
+			set[place/8] |= 1 << (place % 8)
 		}
 		has = has[at:]
 	}
+	return string(set)
+}
+
+// imageWorth is what the images of a class add where they are, on the state as it is.
+type imageWorth struct {
+	program *program
+	asOf    cluster.Seq // ImagesModified
+	max     int64
+	bytes   []int64 // by place
+}
+
+// sync counts again if the images of nodes, or how many nodes there are, have changed.
+func (w *imageWorth) sync(st *cluster.State, p *program) {
+	if w.program == p && w.asOf == st.ImagesModified {
+		return
+	}
+	images := &p.images
+	w.program, w.asOf, w.max = p, st.ImagesModified, images.max
+	w.bytes = append(w.bytes[:0], make([]int64, images.count)...)
+	for _, image := range images.images {
+		state := st.Image(image.name)
+		if state.Nodes == 0 {
+			continue
+		}
+		spread := float64(state.Nodes) / float64(st.Nodes.Count())
+		w.bytes[image.place] = image.times * int64(float64(state.Size)*spread)
+	}
+}
+
+// score returns the score of nodes that have a set of the class's images; places that the class does not have count nothing.
+func (w *imageWorth) score(set string) int64 {
+	sum := int64(0)
+	for place, bytes := range w.bytes {
+		if place/8 < len(set) && set[place/8]&(1<<(place%8)) != 0 {
+			sum += bytes
+		}
+	}
 	if sum < imageMin {
 		sum = imageMin
-	} else if sum > p.max {
-		sum = p.max
+	} else if sum > w.max {
+		sum = w.max
 	}
-	return maxScore * (sum - imageMin) / (p.max - imageMin)
+	return int64(inRange(maxScore * (sum - imageMin) / (w.max - imageMin)))
 }

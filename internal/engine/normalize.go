@@ -2,10 +2,11 @@ package engine
 
 import "github.com/berth-scheduler/berth/internal/cluster"
 
-// worth is what the nodes of a group score before normalisation.
+// worth is what the nodes of a group score before normalisation, and what ImageLocality, which has none, adds to their totals.
 type worth struct {
 	taints, affinity, spread, interPod int64
-	ignored                            bool // PodTopologySpread ignores the nodes
+	images                             int64 // weighted
+	ignored                            bool  // PodTopologySpread ignores the nodes
 }
 
 // extremes are the scores of all feasible nodes, as far as normalisation needs them. The zero value is of no node.
@@ -57,6 +58,9 @@ func (w *weights) normalized(n Normalized) int64 {
 		w.interPod*n.InterPodAffinity
 }
 
+// image returns the weighted score of ImageLocality, or 0 if it does not score.
+func (w *weights) image(score int64) int64 { return w.fixed[scoreImage] * max(score, 0) }
+
 // judgement is how one pod of a class sees groups on the state as it is.
 type judgement struct {
 	c       *class
@@ -90,7 +94,10 @@ func (j *judgement) cell(raw *Raw) (*cell, bool) {
 
 // worth resolves the counts of a group's cell.
 func (j *judgement) worth(raw *Raw, cl *cell) worth {
-	w := worth{taints: raw.TaintToleration, affinity: raw.NodeAffinity}
+	w := worth{
+		taints: raw.TaintToleration, affinity: raw.NodeAffinity,
+		images: j.c.program.weights.image(j.c.imageScore(raw.Images)),
+	}
 	if cl == nil {
 		return w
 	}
@@ -103,6 +110,11 @@ func (j *judgement) worth(raw *Raw, cl *cell) worth {
 		w.spread = t.spread.raw(t, cl, j.weights)
 	}
 	return w
+}
+
+// total returns what the nodes of a group score besides their fixed scores, among feasible nodes of those extremes.
+func (j *judgement) total(x *extremes, w worth) int64 {
+	return j.c.program.weights.normalized(x.normalize(w, j.spread())) + w.images
 }
 
 // GroupScores is what a group scores among all others.
@@ -143,7 +155,7 @@ func (e *Evaluator) Totals(st *cluster.State, s Subject, groups []Group) ([]Grou
 		}
 		out[k].PodTopologySpread, out[k].InterPodAffinity = worths[k].spread, worths[k].interPod
 		out[k].Normalized = x.normalize(worths[k], j.spread())
-		sum := c.program.weights.normalized(out[k].Normalized)
+		sum := c.program.weights.normalized(out[k].Normalized) + worths[k].images
 		for n := range groups[k].Nodes {
 			out[k].Totals = append(out[k].Totals, sum+groups[k].Nodes[n].Fixed)
 		}

@@ -253,6 +253,9 @@ func (o oracle) raw(i cluster.NodeIndex) Raw {
 			r.NodeAffinity = terms.Score(kube)
 		}
 	}
+	if o.weight("ImageLocality") != 0 {
+		r.Images = o.has(i)
+	}
 	return r
 }
 
@@ -361,6 +364,23 @@ func (o oracle) balance(i cluster.NodeIndex, pods int64) int64 {
 	return int64((1 - std) * 100)
 }
 
+// has returns which of the pod's images a node has, as Raw.Images.
+func (o oracle) has(i cluster.NodeIndex) string {
+	var names []string
+	for _, name := range o.spec.Images {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	set := make([]byte, len(names)/8+1)
+	for k, name := range names {
+		if slices.ContainsFunc(o.st.Nodes.Spec[i].Images, func(im cluster.Image) bool { return im.Names[0] == name }) {
+			set[k/8] |= 1 << (k % 8)
+		}
+	}
+	return strings.TrimRight(string(set), "\x00")
+}
+
 func (o oracle) images(i cluster.NodeIndex) int64 {
 	has := map[string]bool{}
 	for _, image := range o.st.Nodes.Spec[i].Images {
@@ -394,7 +414,7 @@ func (o oracle) groups() []Group {
 			continue
 		}
 		s := Scored{Node: i, Scores: o.scores(i)}
-		for k, plugin := range []string{"NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality"} {
+		for k, plugin := range []string{"NodeResourcesFit", "NodeResourcesBalancedAllocation"} {
 			s.Fixed += o.weight(plugin) * int64(max(s.Scores[k], 0))
 		}
 		raw := o.raw(i)
@@ -405,13 +425,17 @@ func (o oracle) groups() []Group {
 		slices.SortFunc(nodes, func(a, b Scored) int {
 			return cmp.Or(cmp.Compare(b.Fixed, a.Fixed), cmp.Compare(o.tie(a.Node), o.tie(b.Node)))
 		})
-		out = append(out, Group{Raw: raw, Count: int32(len(nodes)), Nodes: nodes})
+		out = append(out, Group{Raw: raw, Count: int32(len(nodes)), Nodes: nodes, ImageLocality: o.image(&nodes[0])})
 	}
 	slices.SortFunc(out, func(a, b Group) int {
-		return cmp.Or(cmp.Compare(a.Raw.TaintToleration, b.Raw.TaintToleration), cmp.Compare(b.Raw.NodeAffinity, a.Raw.NodeAffinity))
+		return cmp.Or(cmp.Compare(a.Raw.TaintToleration, b.Raw.TaintToleration), cmp.Compare(b.Raw.NodeAffinity, a.Raw.NodeAffinity),
+			cmp.Compare(a.Raw.Images, b.Raw.Images))
 	})
 	return out
 }
+
+// image returns what ImageLocality adds to a node's total.
+func (o oracle) image(s *Scored) int64 { return o.weight("ImageLocality") * int64(max(s.Scores[2], 0)) }
 
 func (o oracle) tie(i cluster.NodeIndex) uint64 {
 	return cluster.Mix(uint64(i) ^ o.st.Settings.Seed ^ o.spec.Hash())
@@ -434,7 +458,7 @@ func (o oracle) best() cluster.NodeIndex {
 			affinity = 100 * g.Raw.NodeAffinity / maxAffinity
 		}
 		for _, s := range g.Nodes {
-			total := s.Fixed + o.weight("TaintToleration")*taints + o.weight("NodeAffinity")*affinity
+			total := s.Fixed + o.image(&s) + o.weight("TaintToleration")*taints + o.weight("NodeAffinity")*affinity
 			if best == cluster.NoNode || total > bestTotal || total == bestTotal && o.tie(s.Node) < o.tie(best) {
 				best, bestTotal = s.Node, total
 			}

@@ -37,7 +37,8 @@ func (p Placement) String() string {
 // The candidates say what holds for nodes that have not changed since they were evaluated. All others, whoever changed
 // them, are filtered and scored again here, once per class and change. A group of candidates that is truncated has
 // nodes of which only a bound is known, namely its last listed node; a choice is proven if it is no worse than all
-// such bounds.
+// such bounds. What other nodes have a say in is no part of the candidates' scores but of their group's, and counted here: their pods
+// by the group's cell, their images by the group's images.
 //
 // A Placer is for one goroutine, which may change the state between calls, by any delta.
 type Placer struct {
@@ -90,7 +91,7 @@ func (p *Placer) Place(classIndex int) (cluster.NodeIndex, Placement) {
 	if !c.begun {
 		c.begun, c.kind, c.seed = true, c.class.kind, TieSeed(p.st, c.subject.Class)
 	}
-	if c.kind != c.class.kind || p.imagesMoved(c.class.program) {
+	if c.kind != c.class.kind {
 		return cluster.NoNode, Retry
 	}
 	p.catchUp(c)
@@ -147,12 +148,6 @@ func (p *Placer) observe() {
 	p.seen, p.nominations = seq, p.st.Nominations() > 0
 }
 
-// imagesMoved reports whether ImageLocality may score nodes otherwise than when the candidates were evaluated, though
-// the nodes themselves have not changed. Only an image that some node has can: a node that has lost one has changed.
-func (p *Placer) imagesMoved(program *program) bool {
-	return p.st.ImagesModified > p.evaluated && len(program.images.images) > 0
-}
-
 // catchUp evaluates the nodes that have changed since the class was last placed, each as it is now.
 func (p *Placer) catchUp(c *contest) {
 	st := p.st
@@ -187,7 +182,9 @@ func (p *Placer) choose(c *contest) (cluster.NodeIndex, Placement) {
 		if g.closed = cl != nil && !cl.verdict.Feasible(); g.closed {
 			continue
 		}
-		g.best, g.certain = p.best(c, g)
+		if g.best, g.certain = p.best(c, g); g.spoilt {
+			return cluster.NoNode, Retry // who scored it knows nothing of groups by images, or is not of this mind about them
+		}
 		g.worth = j.worth(&g.raw, cl)
 		if g.certain {
 			x = x.with(g.worth)
@@ -201,7 +198,6 @@ func (p *Placer) choose(c *contest) (cluster.NodeIndex, Placement) {
 		return cluster.NoNode, NoFit
 	}
 	// 2. The best of all groups, by total.
-	weights := &c.class.program.weights
 	best := rankedNode{node: cluster.NoNode}
 	for k := range c.groups {
 		g := &c.groups[k]
@@ -209,7 +205,7 @@ func (p *Placer) choose(c *contest) (cluster.NodeIndex, Placement) {
 			continue
 		}
 		candidate := g.best
-		candidate.total += weights.normalized(x.normalize(g.worth, j.spread()))
+		candidate.total += j.total(&x, g.worth)
 		if best.node == cluster.NoNode || candidate.before(best.rank) {
 			best = candidate
 		}
@@ -227,7 +223,7 @@ func (p *Placer) choose(c *contest) (cluster.NodeIndex, Placement) {
 		if !ok {
 			return cluster.NoNode, Retry
 		}
-		bound.total += weights.normalized(x.normalize(g.worth, j.spread()))
+		bound.total += j.total(&x, g.worth)
 		if bound.before(best.rank) {
 			return cluster.NoNode, Retry
 		}
@@ -246,6 +242,9 @@ func (p *Placer) best(c *contest, g *contestGroup) (rankedNode, bool) {
 		if g.checked != g.next+1 { // once per listed node: it does not change while it is unmodified
 			if !p.st.Nodes.Live.Has(s.Node) || !c.class.program.filter(p.st, s.Node, c.class.kind.priority, cluster.NoPod).Feasible() {
 				continue
+			}
+			if g.spoilt = c.class.program.images.on(&p.st.Nodes, s.Node) != g.raw.Images; g.spoilt {
+				break
 			}
 			g.checked = g.next + 1
 		}

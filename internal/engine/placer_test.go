@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -125,22 +126,54 @@ func TestAnUnknownGroupThatCouldChangeNormalisationIsRetried(t *testing.T) {
 	}
 }
 
-func TestChangesOfImagesAreRetriedIfTheyCouldMoveScores(t *testing.T) {
+func TestImagesCountAsTheyAreWhenAPodIsPlaced(t *testing.T) {
+	wants := smallPod
+	wants.Images, wants.ImageContainers = []string{"app:1", "side:1"}, 2
+	nodes := identicalNodes("app", "side", "other-1", "other-2")
+	app, side := cluster.Image{Names: []string{"app:1"}, Size: 1600 * mib}, cluster.Image{Names: []string{"side:1"}, Size: 1200 * mib}
+	nodes[0].Images, nodes[1].Images = []cluster.Image{app}, []cluster.Image{side}
+	s := scene{nodes: nodes, class: wants}
+	if node, placement := newBatch(t, s, 1).place(); placement != Placed || node != 0 {
+		t.Errorf("with the larger image on the first node: %v on %d, want placed on 0", placement, node)
+	}
+	// The candidates are found, and then two other nodes get the smaller image, which is on more nodes now. They have no room for
+	// the pod: nothing but a count has changed of those that do.
+	b := newBatch(t, s, 1)
+	for k, name := range []string{"full-1", "full-2"} {
+		apply(t, b.st, cluster.NodeSet{Index: cluster.NodeIndex(4 + k), Node: cluster.Node{Name: name, Images: []cluster.Image{side}}})
+	}
+	if node, placement := b.place(); placement != Placed || node != 1 {
+		t.Errorf("after more nodes have got the smaller image: %v on %d, want placed on 1", placement, node)
+	}
+	// And between two pods of a batch.
+	first, second := newBatch(t, s, 10), cluster.NodeIndex(1)
+	first.place()
+	for k := range 4 {
+		apply(t, first.st, cluster.NodeSet{Index: cluster.NodeIndex(4 + k), Node: cluster.Node{Name: fmt.Sprint("full-", k), Images: []cluster.Image{side}}})
+	}
+	if node, placement := first.place(); placement != Placed || node != second {
+		t.Errorf("the second pod of a batch: %v on %d, want placed on %d", placement, node, second)
+	}
+}
+
+func TestCandidatesThatSomebodyScoredWithoutLookingAtTheirImagesAreRetried(t *testing.T) {
 	wants := smallPod
 	wants.Images, wants.ImageContainers = []string{"app:1"}, 1
 	nodes := identicalNodes("a", "b")
 	nodes[0].Images = []cluster.Image{{Names: []string{"app:1"}, Size: 500 * mib}}
-	third := cluster.NodeSet{Index: 2, Node: identicalNodes("c")[0]}
-
-	b := newBatch(t, scene{nodes: nodes, class: wants}, 10)
-	apply(t, b.st, third)
-	if node, placement := b.place(); placement != Retry {
-		t.Errorf("a pod with an image that nodes have, after a node came: %v on %d, want retry", placement, node)
-	}
-	b = newBatch(t, scene{nodes: nodes, class: smallPod}, 10)
-	apply(t, b.st, third)
-	if node, placement := b.place(); placement != Placed {
-		t.Errorf("a pod without images, after a node came: %v on %d, want placed", placement, node)
+	st := scene{nodes: nodes, class: wants}.state(t)
+	e := NewEvaluator(EvaluatorConfig{})
+	for name, groups := range map[string][]Group{
+		"one group of both":             {{Count: 2, Nodes: []Scored{scored(100, 0), scored(90, 1)}}},
+		"images that the node lacks":    {{Raw: Raw{Images: "\x01"}, Count: 1, Nodes: []Scored{scored(90, 1)}}},
+		"images that the class has not": {{Raw: Raw{Images: "\x80\x01"}, Count: 1, Nodes: []Scored{scored(90, 0)}}},
+	} {
+		p := NewPlacer(e, st, st.Version().Seq, []Candidates{{of(testClass), groups}})
+		for range 2 {
+			if node, placement := p.Place(0); placement != Retry || node != cluster.NoNode {
+				t.Errorf("%s: %v on %d, want retry", name, placement, node)
+			}
+		}
 	}
 }
 

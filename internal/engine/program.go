@@ -9,10 +9,14 @@ import (
 // maxScore is the largest score of a plugin.
 const maxScore = 100
 
-// Raw are the scores of a node that must be normalised over all feasible nodes before they count. Those of
-// PodTopologySpread and InterPodAffinity depend on other nodes' pods; Cell stands for them.
+// Raw are the scores of a node that other nodes have a say in. Those of TaintToleration and NodeAffinity are normalised over all
+// feasible nodes before they count. Those of PodTopologySpread and InterPodAffinity depend on other nodes' pods, too, and that of
+// ImageLocality on other nodes' images; Cell and Images stand for them.
 type Raw struct {
 	TaintToleration, NodeAffinity int64
+	// Images says which of the class's images a node has, for ImageLocality: bit k of the text for the k-th of the different
+	// images in the class's order, without zero bytes at the end. "" if the node has none, or if the plugin does not score.
+	Images string
 	// Cell is what those two plugins see of a node, in an encoding that is the same in every replica: nodes of one cell
 	// are feasible together and score alike. "" if they do not judge the pod.
 	Cell string
@@ -22,8 +26,9 @@ type Raw struct {
 const (
 	scoreFit = iota
 	scoreBalanced
-	scoreImage
-	fixedScores
+	ownScores   // how many of them the node alone decides
+	scoreImage  = ownScores
+	fixedScores = scoreImage + 1
 )
 
 // NotScored stands in Scored.Scores for a plugin that does not score the class.
@@ -58,10 +63,9 @@ type program struct {
 
 	// What it was compiled against; see stale.
 	profile   *cluster.Profile
-	symbols   int         // number of symbols, if one was missing, else -1
-	resources int         // number of columns, if one was missing, else -1
-	imagesOf  cluster.Seq // ImagesModified, if ImageLocality scores the class, else -1
-	numbered  uint64      // Renumbered
+	symbols   int    // number of symbols, if one was missing, else -1
+	resources int    // number of columns, if one was missing, else -1
+	numbered  uint64 // Renumbered
 }
 
 // filterPlugin names a filter in program.filters.
@@ -102,8 +106,7 @@ func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
 	c := compiler{st: st}
 	p := &program{
 		unsupported: spec.Unsupported, unsupportedPlugin: spec.UnsupportedPlugin,
-		profile: st.Profile(spec.SchedulerName), symbols: -1, resources: -1, imagesOf: -1,
-		numbered: st.Renumbered(),
+		profile: st.Profile(spec.SchedulerName), symbols: -1, resources: -1, numbered: st.Renumbered(),
 	}
 	profile := p.profile
 	if profile == nil {
@@ -126,7 +129,6 @@ func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
 	p.scored[scoreBalanced] = p.scored[scoreBalanced] && p.weights.fixed[scoreBalanced] != 0
 	if p.scored[scoreImage] = p.weights.fixed[scoreImage] != 0; p.scored[scoreImage] {
 		p.images = c.imageLocality(spec)
-		p.imagesOf = st.ImagesModified
 	}
 
 	switch {
@@ -215,23 +217,17 @@ func weightsOf(profile *cluster.Profile) weights {
 }
 
 // stale reports whether compiling again could give another program. What was missing can only matter on nodes that
-// have changed since, so a new program of an unchanged profile keeps what is known of all other nodes (sameScores
-// tells whether that holds for their scores too). So does one that only has other symbols and columns.
+// have changed since, so a new program of an unchanged profile keeps what is known of all other nodes. So does one that only has
+// other symbols and columns.
 func (p *program) stale(st *cluster.State, spec *cluster.ClassSpec) bool {
 	return p.symbols >= 0 && p.symbols != st.Symbols.Len() ||
 		p.resources >= 0 && p.resources != st.Resources() ||
-		p.imagesOf >= 0 && p.imagesOf != st.ImagesModified ||
 		p.numbered != st.Renumbered() ||
 		p.profile != st.Profile(spec.SchedulerName)
 }
 
-// sameVerdicts reports whether a node that has not changed is judged the same by both programs.
-func (p *program) sameVerdicts(q *program) bool { return p.profile == q.profile }
-
-// sameScores reports whether a node that has not changed scores the same in both programs.
-func (p *program) sameScores(q *program) bool {
-	return p.profile == q.profile && slices.Equal(p.images.images, q.images.images)
-}
+// same reports whether a node that has not changed is judged and scored the same by both programs.
+func (p *program) same(q *program) bool { return p.profile == q.profile }
 
 // filter returns the verdict of the first plugin that a live node fails, in the profile's order, as far as the node
 // alone decides. Pods nominated to it, but self, count as if they were there if their priority is not lower.
@@ -329,7 +325,7 @@ func (p *program) place(v Verdict) int {
 	return -1 // before any filter runs
 }
 
-// raw scores a live node with the plugins that normalise, but for what its cell says.
+// raw scores a live node with the plugins that other nodes have a say in, but for what its cell says.
 func (p *program) raw(st *cluster.State, i cluster.NodeIndex) Raw {
 	var r Raw
 	if p.weights.taintToleration != 0 {
@@ -338,23 +334,21 @@ func (p *program) raw(st *cluster.State, i cluster.NodeIndex) Raw {
 	if p.weights.nodeAffinity != 0 {
 		r.NodeAffinity = p.affinity.score(st, i)
 	}
+	r.Images = p.images.on(&st.Nodes, i)
 	return r
 }
 
-// nodeScores are the scores that are not normalised, 0 to 100 or NotScored.
-type nodeScores [fixedScores]int8
+// nodeScores are the scores that the node alone decides, 0 to 100 or NotScored.
+type nodeScores [ownScores]int8
 
-// fixed scores a live node with the plugins that do not normalise.
+// fixed scores a live node with the plugins that look at it alone.
 func (p *program) fixed(st *cluster.State, i cluster.NodeIndex) nodeScores {
-	out := nodeScores{NotScored, NotScored, NotScored}
+	out := nodeScores{NotScored, NotScored}
 	if p.scored[scoreFit] {
 		out[scoreFit] = inRange(p.fit.score(&st.Nodes, i))
 	}
 	if p.scored[scoreBalanced] {
 		out[scoreBalanced] = inRange(p.balanced.score(&st.Nodes, i))
-	}
-	if p.scored[scoreImage] {
-		out[scoreImage] = inRange(p.images.score(&st.Nodes, i))
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -166,7 +167,7 @@ func TestPlacerChoosesTheBestNodeOfTheLiveState(t *testing.T) {
 			case Retry:
 				retries++
 				complete := !slices.ContainsFunc(candidates[k].Groups, func(g Group) bool { return g.truncated() })
-				if complete && w.st.ImagesModified <= evaluated {
+				if complete {
 					t.Fatalf("class %+v is to be retried, though its candidates are complete; want node %d", o.spec, want)
 				}
 			}
@@ -186,5 +187,96 @@ func TestPlacerChoosesTheBestNodeOfTheLiveState(t *testing.T) {
 	})
 	if placed == 0 || retries == 0 || noFits == 0 {
 		t.Errorf("placed %d, retried %d, did not fit %d: want some of each", placed, retries, noFits)
+	}
+}
+
+func TestImagesAndNodesThatChangeBetweenEvaluationAndCommitChangeNoChoice(t *testing.T) {
+	var placed, moved, retries int
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t, rapid.Uint64().Draw(t, "seed"), rapid.IntRange(2, 60).Draw(t, "width"), 0)
+		for range rapid.IntRange(1, 3).Draw(t, "classes") {
+			w.addClassWithImages(t)
+		}
+		workers := []*Evaluator{NewEvaluator(EvaluatorConfig{Parallelism: 1}), NewEvaluator(EvaluatorConfig{Parallelism: 1})}
+		binder := NewEvaluator(EvaluatorConfig{Parallelism: 1})
+		limit := pick(w, 1, 2, 5, 1000)
+		for range rapid.IntRange(1, 4).Draw(t, "batches") {
+			// 1. Each range is evaluated by a worker at a version of its own.
+			evaluated := w.st.Version().Seq
+			var candidates []Candidates
+			for _, id := range w.classes {
+				var parts [][]Group
+				for _, r := range cuts(w) {
+					e := pick(w, workers...)
+					f, _ := e.Filter(w.st, of(id), r)
+					groups, _ := e.Score(w.st, of(id), r, f.Eligible, limit)
+					parts = append(parts, groups)
+					w.churn(t)
+				}
+				candidates = append(candidates, Candidates{Subject: of(id), Groups: MergeGroups(TieSeed(w.st, id), limit, parts...)})
+			}
+			// 2. Pods are placed while images and nodes go on changing.
+			p := NewPlacer(binder, w.st, evaluated, candidates)
+			for range rapid.IntRange(1, 10).Draw(t, "pods") {
+				for range w.rng.IntN(4) {
+					w.churn(t)
+				}
+				k := w.rng.IntN(len(w.classes))
+				o := oracle{w.st, &w.st.Class(w.classes[k]).Spec}
+				want := o.best()
+				node, placement := p.Place(k)
+				truncated := slices.ContainsFunc(candidates[k].Groups, func(g Group) bool { return g.truncated() })
+				switch {
+				case placement == Placed && node == want:
+					placed++
+					for _, g := range o.groups() {
+						was := slices.IndexFunc(candidates[k].Groups, func(h Group) bool { return h.Raw == g.Raw })
+						if was >= 0 && candidates[k].Groups[was].ImageLocality != g.ImageLocality {
+							moved++
+							break
+						}
+					}
+					apply(t, w.st, cluster.PodAssumed{ID: w.addPod(t, w.classes[k], ""), Node: node, Attempt: 1})
+				case placement == NoFit && want == cluster.NoNode:
+				case placement == Retry && truncated:
+					retries++
+				default:
+					t.Fatalf("class %+v: %v on %d, want node %d; groups now:\n%scandidates:\n%s", o.spec, placement, node, want, describe(o.groups()), describe(candidates[k].Groups))
+				}
+			}
+		}
+	})
+	if placed == 0 || moved == 0 || retries == 0 {
+		t.Errorf("placed %d, of them %d after scores of images had moved, retried %d: want some of each", placed, moved, retries)
+	}
+}
+
+func TestClassesOfManyImagesAreScoredAsThoseOfFew(t *testing.T) {
+	for _, images := range []int{7, 8, 9, 16, 17, 128, 129, 300} {
+		spec := cluster.ClassSpec{SchedulerName: "default", ImageContainers: int32(images)}
+		for k := range images {
+			spec.Images = append(spec.Images, fmt.Sprint("app-", k), "app-0")
+		}
+		w := newWorld(t, uint64(images), 40, 0)
+		w.classes = []cluster.ClassID{10}
+		apply(t, w.st, cluster.ClassDefined{ID: 10, Spec: spec})
+		w.keepers[w.addPod(t, 10, "")] = true
+		e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
+		for range 5 {
+			for i := range cluster.NodeIndex(20) {
+				node := cluster.Node{Name: fmt.Sprint("n", i), Allocatable: requests(4000, 4000)}
+				for k := range images {
+					if w.chance(50) {
+						node.Images = append(node.Images, cluster.Image{Names: []string{fmt.Sprint("app-", k)}, Size: int64(k+1) * 90 * mib})
+					}
+				}
+				apply(t, w.st, cluster.NodeSet{Index: i, Node: node})
+				if _, want := expected(oracle{w.st, &spec}, 5); i%5 == 4 {
+					if _, got := evaluate(t, e, w, 10, 5); !cmp.Equal(want, got, cmpopts.EquateEmpty()) {
+						t.Fatalf("%d images: groups (-want +got):\n%s", images, cmp.Diff(want, got, cmpopts.EquateEmpty()))
+					}
+				}
+			}
+		}
 	}
 }

@@ -254,14 +254,13 @@ func (c *class) top(limit int) []Group {
 			continue
 		}
 		first := len(listed)
+		image := c.imageScore(c.raws.raws[id].Images)
 		for _, n := range g.best[:min(limit, len(g.best))] {
-			s := Scored{Node: n.node, Fixed: n.total}
-			for j, score := range c.scores[n.node] {
-				s.Scores[j] = int32(score)
-			}
-			listed = append(listed, s)
+			listed = append(listed, scoredNode(n.node, n.total, c.scores[n.node], image))
 		}
-		out = append(out, Group{Raw: c.raws.raws[id], Count: int32(g.count), Nodes: listed[first:len(listed):len(listed)]})
+		out = append(out, Group{
+			Raw: c.raws.raws[id], Count: int32(g.count), Nodes: listed[first:len(listed):len(listed)], ImageLocality: c.program.weights.image(image),
+		})
 	}
 	slices.SortFunc(out, compareGroups)
 	return out

@@ -33,7 +33,25 @@ func (c *class) forgetScores() {
 	c.rankings.groups, c.raws = nil, interner{}
 }
 
-// raw returns the to-be-normalised scores of a live node, and its cell.
+// imageScore returns what ImageLocality scores nodes with a set of the class's images, or NotScored.
+func (c *class) imageScore(set string) int64 {
+	if !c.program.scored[scoreImage] {
+		return NotScored
+	}
+	return c.images.score(set)
+}
+
+// scoredNode puts together what Score tells of a node.
+func scoredNode(i cluster.NodeIndex, fixed int64, own nodeScores, image int64) Scored {
+	s := Scored{Node: i, Fixed: fixed}
+	for k, score := range own {
+		s.Scores[k] = int32(score)
+	}
+	s.Scores[scoreImage] = int32(image)
+	return s
+}
+
+// raw returns the scores of a live node that other nodes have a say in, its images and its cell.
 func (c *class) raw(st *cluster.State, i cluster.NodeIndex) Raw {
 	r := c.program.raw(st, i)
 	if c.topology != nil {

@@ -632,9 +632,8 @@ func (e *Evaluator) GroupOf(st *cluster.State, s Subject, i cluster.NodeIndex) (
 		return Group{}, false
 	}
 	scores := c.program.fixed(st, i)
-	one := Scored{Node: i, Fixed: c.program.weights.sum(scores)}
-	for k, score := range scores {
-		one.Scores[k] = int32(score)
-	}
-	return Group{Raw: c.raw(st, i), Count: 1, Nodes: []Scored{one}}, true
+	raw := c.raw(st, i)
+	image := c.imageScore(raw.Images)
+	one := scoredNode(i, c.program.weights.sum(scores), scores, image)
+	return Group{Raw: raw, Count: 1, Nodes: []Scored{one}, ImageLocality: c.program.weights.image(image)}, true
 }

@@ -82,7 +82,7 @@ func TestAfterABatchOnlyTheNodesThatItChangedAreJudged(t *testing.T) {
 		for slices.ContainsFunc(c.rankings.groups[0].best, func(n rankedNode) bool { return n.node == unlisted }) {
 			unlisted++
 		}
-		c.scores[unlisted] = nodeScores{maxScore, maxScore, maxScore}
+		c.scores[unlisted] = nodeScores{maxScore, maxScore}
 		if best := y.candidates(pods)[0].Nodes[0].Node; best == unlisted {
 			t.Errorf("node %d is the best: all nodes have been looked at, though few have changed", best)
 		}

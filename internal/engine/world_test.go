@@ -219,6 +219,34 @@ func (w *world) addClass(t fataler) {
 	w.keepers[w.addPod(t, id, "")] = true
 }
 
+// addClassWithImages adds a class that asks for little but images.
+func (w *world) addClassWithImages(t fataler) {
+	spec := cluster.ClassSpec{SchedulerName: pick(w, "default", "default", "ratio"), ImageContainers: int32(1 + w.rng.IntN(2))}
+	spec.NonZeroCPU, spec.NonZeroMemory = 100, 200<<20
+	for range 1 + w.rng.IntN(4) {
+		spec.Images = append(spec.Images, pick(w, imageNames...))
+	}
+	id := cluster.ClassID(len(w.classes) + 10)
+	w.classes = append(w.classes, id)
+	apply(t, w.st, cluster.ClassDefined{ID: id, Spec: spec})
+	w.keepers[w.addPod(t, id, "")] = true
+}
+
+// churn changes the images of a node, or lets one join, leave or change.
+func (w *world) churn(t fataler) {
+	i := w.randomNode()
+	switch {
+	case i == cluster.NoNode || w.chance(15):
+		apply(t, w.st, w.nodeSet())
+	case w.chance(15):
+		apply(t, w.st, cluster.NodeRemoved{Index: i})
+	default:
+		node := w.st.Node(i)
+		node.Images = w.node("").Images
+		apply(t, w.st, cluster.NodeSet{Index: i, Node: node})
+	}
+}
+
 func (w *world) addPod(t fataler, class cluster.ClassID, node string) cluster.PodID {
 	w.names++
 	id := w.st.FreePod()

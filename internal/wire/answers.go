@@ -13,7 +13,7 @@ import (
 // scoresPerNode is the length of engine.Scored.Scores.
 const scoresPerNode = len(engine.Scored{}.Scores)
 
-// maxCell bounds engine.Raw.Cell, in bytes.
+// maxCell bounds engine.Raw.Cell and engine.Raw.Images, in bytes.
 const maxCell = 1 << 16
 
 var errNegativeCount = errors.New("negative count")
@@ -39,6 +39,8 @@ func ToGroups(groups []engine.Group) []*scorev1.Group {
 			NodeAffinity:    g.Raw.NodeAffinity,
 			Count:           g.Count,
 			Cell:            []byte(g.Raw.Cell),
+			Images:          []byte(g.Raw.Images),
+			ImageLocality:   g.ImageLocality,
 		}
 		if len(g.Nodes) == 0 {
 			return m
@@ -48,7 +50,7 @@ func ToGroups(groups []engine.Group) []*scorev1.Group {
 		m.Raw = make([]int32, 0, len(g.Nodes)*scoresPerNode)
 		for i, n := range g.Nodes {
 			m.Nodes[i] = int32(n.Node)
-			m.Fixed[i] = n.Fixed
+			m.Fixed[i] = n.Fixed + g.ImageLocality
 			m.Raw = append(m.Raw, n.Scores[:]...)
 		}
 		return m
@@ -56,7 +58,7 @@ func ToGroups(groups []engine.Group) []*scorev1.Group {
 }
 
 // Groups returns what ToGroups was given. It fails if the lists of a group do not have lengths that belong together,
-// if there are more nodes than the group counts, if a node index is out of bounds, or if a cell is too long.
+// if there are more nodes than the group counts, if a node index is out of bounds, or if a cell or a set of images is too long.
 func Groups(ms []*scorev1.Group) ([]engine.Group, error) {
 	if len(ms) == 0 {
 		return nil, nil
@@ -70,9 +72,11 @@ func Groups(ms []*scorev1.Group) ([]engine.Group, error) {
 		groups[i] = engine.Group{
 			Raw: engine.Raw{
 				TaintToleration: m.GetTaintToleration(), NodeAffinity: m.GetNodeAffinity(), Cell: string(m.GetCell()),
+				Images: string(m.GetImages()),
 			},
-			Count: m.GetCount(),
-			Nodes: nodes,
+			Count:         m.GetCount(),
+			Nodes:         nodes,
+			ImageLocality: m.GetImageLocality(),
 		}
 	}
 	return groups, nil
@@ -83,6 +87,8 @@ func scored(m *scorev1.Group) ([]engine.Scored, error) {
 	switch {
 	case len(m.GetCell()) > maxCell:
 		return nil, fmt.Errorf("cell: %d bytes, want at most %d", len(m.GetCell()), maxCell)
+	case len(m.GetImages()) > maxCell:
+		return nil, fmt.Errorf("images: %d bytes, want at most %d", len(m.GetImages()), maxCell)
 	case len(m.GetFixed()) != n:
 		return nil, fmt.Errorf("fixed: %d scores of %d nodes", len(m.GetFixed()), n)
 	case len(m.GetRaw()) != n*scoresPerNode:
@@ -97,7 +103,7 @@ func scored(m *scorev1.Group) ([]engine.Scored, error) {
 		if err := index("nodes", index32); err != nil {
 			return nil, err
 		}
-		nodes[i] = engine.Scored{Node: cluster.NodeIndex(index32), Fixed: m.GetFixed()[i]}
+		nodes[i] = engine.Scored{Node: cluster.NodeIndex(index32), Fixed: m.GetFixed()[i] - m.GetImageLocality()}
 		copy(nodes[i].Scores[:], m.GetRaw()[i*scoresPerNode:])
 	}
 	return nodes, nil

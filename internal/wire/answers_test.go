@@ -102,6 +102,7 @@ func TestGroupsWithListsOfWrongLengthsAreRefused(t *testing.T) {
 		{"count: 1 of 2 nodes", func(g *scorev1.Group) { g.Count = 1 }},
 		{"count: -1 of 0 nodes", func(g *scorev1.Group) { g.Count, g.Nodes, g.Fixed, g.Raw = -1, nil, nil, nil }},
 		{"cell: 65537 bytes", func(g *scorev1.Group) { g.Cell = make([]byte, 1<<16+1) }},
+		{"images: 65537 bytes", func(g *scorev1.Group) { g.Images = make([]byte, 1<<16+1) }},
 		{"nodes: -4", func(g *scorev1.Group) { g.Nodes = []int32{-4, 5} }},
 	} {
 		t.Run(c.want, func(t *testing.T) {

@@ -217,8 +217,8 @@ func (x *ScoreResponse) GetSubjects() []*SubjectScores {
 	return nil
 }
 
-// SubjectScores is a subject over the range, its eligible nodes grouped by their raw scores of the plugins that
-// normalise. Within a group the order of totals does not depend on normalisation.
+// SubjectScores is a subject over the range, its eligible nodes grouped by what other nodes have a say in: their raw scores of the
+// plugins that normalise, their cells and their images. Within a group the order of totals depends on each node alone.
 type SubjectScores struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The groups, in no order.
@@ -275,7 +275,7 @@ type Group struct {
 	Count int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	// The best of them, best first: by fixed score, then by the seeded order of nodes.
 	Nodes []int32 `protobuf:"varint,4,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
-	// Per node: the weighted sum of the scores that are not normalised.
+	// Per node: the weighted sum of the scores that are not normalised, image_locality among them.
 	Fixed []int64 `protobuf:"varint,5,rep,packed,name=fixed,proto3" json:"fixed,omitempty"`
 	// Per node: the raw score of each plugin that is not normalised, three per node: NodeResourcesFit,
 	// NodeResourcesBalancedAllocation, ImageLocality; -1: the plugin does not score this subject.
@@ -283,7 +283,14 @@ type Group struct {
 	// What the group's nodes have in common for PodTopologySpread and InterPodAffinity, which depend on pods on other
 	// nodes. Opaque, and a part of the group's identity like the raw scores. At most 65,536 bytes; empty if neither plugin
 	// judges the subject.
-	Cell          []byte `protobuf:"bytes,7,opt,name=cell,proto3" json:"cell,omitempty"`
+	Cell []byte `protobuf:"bytes,7,opt,name=cell,proto3" json:"cell,omitempty"`
+	// Which of the subject's images the group's nodes have: bit k of the bytes, the lowest of the first byte being bit 0, for the k-th
+	// of the different images in the order of the class's spec. A part of the group's identity. Without zero bytes at the end; at most
+	// 65,536 bytes; empty if they have none, or if ImageLocality does not score the subject.
+	Images []byte `protobuf:"bytes,8,opt,name=images,proto3" json:"images,omitempty"`
+	// What ImageLocality adds to each of fixed, weighted: the same for all nodes of the group, but another at another version. Who
+	// compares groups takes it off and adds what it is then.
+	ImageLocality int64 `protobuf:"varint,9,opt,name=image_locality,json=imageLocality,proto3" json:"image_locality,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -367,6 +374,20 @@ func (x *Group) GetCell() []byte {
 	return nil
 }
 
+func (x *Group) GetImages() []byte {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+func (x *Group) GetImageLocality() int64 {
+	if x != nil {
+		return x.ImageLocality
+	}
+	return 0
+}
+
 var File_berth_score_v1_score_proto protoreflect.FileDescriptor
 
 const file_berth_score_v1_score_proto_rawDesc = "" +
@@ -386,7 +407,7 @@ const file_berth_score_v1_score_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x129\n" +
 	"\bsubjects\x18\x02 \x03(\v2\x1d.berth.score.v1.SubjectScoresR\bsubjects\">\n" +
 	"\rSubjectScores\x12-\n" +
-	"\x06groups\x18\x01 \x03(\v2\x15.berth.score.v1.GroupR\x06groups\"\xbf\x01\n" +
+	"\x06groups\x18\x01 \x03(\v2\x15.berth.score.v1.GroupR\x06groups\"\xfe\x01\n" +
 	"\x05Group\x12)\n" +
 	"\x10taint_toleration\x18\x01 \x01(\x03R\x0ftaintToleration\x12#\n" +
 	"\rnode_affinity\x18\x02 \x01(\x03R\fnodeAffinity\x12\x14\n" +
@@ -394,7 +415,9 @@ const file_berth_score_v1_score_proto_rawDesc = "" +
 	"\x05nodes\x18\x04 \x03(\x05R\x05nodes\x12\x14\n" +
 	"\x05fixed\x18\x05 \x03(\x03R\x05fixed\x12\x10\n" +
 	"\x03raw\x18\x06 \x03(\x05R\x03raw\x12\x12\n" +
-	"\x04cell\x18\a \x01(\fR\x04cell2T\n" +
+	"\x04cell\x18\a \x01(\fR\x04cell\x12\x16\n" +
+	"\x06images\x18\b \x01(\fR\x06images\x12%\n" +
+	"\x0eimage_locality\x18\t \x01(\x03R\rimageLocality2T\n" +
 	"\fScoreService\x12D\n" +
 	"\x05Score\x12\x1c.berth.score.v1.ScoreRequest\x1a\x1d.berth.score.v1.ScoreResponseB\xc0\x01\n" +
 	"\x12com.berth.score.v1B\n" +
