@@ -37,7 +37,7 @@ type churner struct {
 	workload workload
 	nodes    []manifest.Object
 	order    []int // of the nodes, in which they change
-	made     int // of the kinds' sequence
+	made     int   // of the kinds' sequence
 	written  int
 	busy     time.Duration // while changes came
 	turns    []turn
