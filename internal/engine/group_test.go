@@ -102,3 +102,34 @@ func TestFitMessageIsKubeSchedulers(t *testing.T) {
 		}
 	}
 }
+
+func TestAResourceThatNoNodeHasMayBeOfADeviceClass(t *testing.T) {
+	nodes := identicalNodes("a", "b")
+	nodes[1].Allocatable = append(nodes[1].Allocatable, cluster.Quantity{Name: "example.com/gpu", Value: 1})
+	st := scene{nodes: nodes, class: cluster.ClassSpec{Requests: []cluster.Quantity{{Name: "example.com/fpga", Value: 1}}}}.state(t)
+	lacks := func(names ...string) (out []VerdictCount) {
+		for _, name := range names {
+			out = append(out, VerdictCount{Plugin: NodeResourcesFit, Reason: ReasonInsufficient + name, Count: 2})
+		}
+		return out
+	}
+	const more = "; Berth does not judge device classes that offer it yet."
+	for _, tt := range []struct {
+		verdicts []VerdictCount
+		want     string
+	}{
+		{nil, ""},
+		{lacks("cpu", "hugepages-2Mi", "example.com/gpu"), ""},
+		{lacks("example.com/fpga"), "No node has example.com/fpga" + more},
+		{lacks("example.com/unseen", "cpu", "example.com/fpga", "example.com/unseen"), "No node has example.com/fpga, example.com/unseen" + more},
+		{[]VerdictCount{{Plugin: "VolumeBinding", Reason: "Insufficient example.com/fpga"}}, ""},
+	} {
+		if got := DevicesMessage(st, tt.verdicts); got != tt.want {
+			t.Errorf("DevicesMessage(%v) = %q, want %q", tt.verdicts, got, tt.want)
+		}
+	}
+	apply(t, st, cluster.NodeRemoved{Index: 1})
+	if got, want := DevicesMessage(st, lacks("example.com/gpu")), "No node has example.com/gpu"+more; got != want {
+		t.Errorf("after the only node with it has gone: %q, want %q", got, want)
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
 // noNodes is kube-scheduler's message when there is no node at all.
@@ -33,4 +35,27 @@ func FitMessage(nodes int, verdicts []VerdictCount) string {
 	}
 	slices.Sort(reasons)
 	return fmt.Sprintf("0/%d nodes are available: %s.", nodes, strings.Join(reasons, ", "))
+}
+
+// DevicesMessage returns what to say besides of a pod with these verdicts, if it lacks an extended resource that no node has at all: a
+// DeviceClass may stand for it, and then kube-scheduler would allocate devices, which Berth does not judge. "" if that is not so.
+func DevicesMessage(st *cluster.State, verdicts []VerdictCount) string {
+	var names []string
+	for _, v := range verdicts {
+		name, lacks := strings.CutPrefix(v.Reason, ReasonInsufficient)
+		if lacks && v.Plugin == NodeResourcesFit && isExtended(name) && !slices.Contains(names, name) && !offered(st, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("No node has %s; Berth does not judge device classes that offer it yet.", strings.Join(names, ", "))
+}
+
+// offered reports whether some node has a resource, be it all requested.
+func offered(st *cluster.State, name string) bool {
+	id, ok := st.Resource(name)
+	return ok && slices.ContainsFunc(st.Nodes.Allocatable[id][:st.Nodes.Len()], func(amount int64) bool { return amount > 0 })
 }

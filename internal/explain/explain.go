@@ -49,6 +49,8 @@ type Explanation struct {
 	Rejections      []engine.Rejection
 	// Message is kube-scheduler's text of the rejections, if no node is feasible.
 	Message string
+	// Devices says what Berth does not judge that may offer a resource that no node has, "" if there is no such resource.
+	Devices string
 	// Nearest are the nodes that lack least, nearest first, at most 5. Of a pod that is pinned it is the node that it is pinned
 	// to, if that cannot take it. Of a pod that Berth cannot judge there are none.
 	Nearest []Miss
@@ -116,7 +118,9 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 			out.Cause = Fits
 		}
 		if out.Feasible == 0 {
-			out.Message = engine.FitMessage(int(out.Nodes), reasonsOf(out.Rejections))
+			reasons := reasonsOf(out.Rejections)
+			out.Message = engine.FitMessage(int(out.Nodes), reasons)
+			out.Devices = engine.DevicesMessage(st, reasons)
 		}
 		// 3. Those that come nearest, in full.
 		for _, m := range found.nearest {

@@ -24,6 +24,9 @@ func Text(x Explanation) string {
 	if len(x.Rejections) > 0 {
 		line("")
 		x.rejections(&b)
+		if x.Devices != "" {
+			line("%s", x.Devices)
+		}
 	}
 	if len(x.Nearest) > 0 && x.Cause != Placed {
 		line("")

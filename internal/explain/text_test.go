@@ -146,6 +146,12 @@ func TestTexts(t *testing.T) {
 				s.Unsupported, s.UnsupportedPlugin = "Berth does not judge persistent volume claims yet", "VolumeBinding"
 			})
 		},
+		"devices": func(t *testing.T) string {
+			w := newTown(t, house("node-1", "a"))
+			return w.explain(1000, 1<<30, func(s *cluster.ClassSpec, _ *cluster.Pod) {
+				s.Requests = append(s.Requests, cluster.Quantity{Name: "example.com/gpu", Value: 1})
+			})
+		},
 		"empty": func(t *testing.T) string { return newTown(t).explain(1000, 1<<30, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,9 +2,11 @@ package source
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 )
 
 // maxExtended is how many extended resources one pod may ask for.
@@ -30,8 +32,15 @@ func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec) {
 		refuse(class, "DynamicResources", "Berth does not judge resource claims yet")
 		return
 	}
+	// Kube-scheduler allocates devices for resources that a DeviceClass stands for, where the node has none by a device plugin. Those
+	// whose name says so no node can have. Others look like any extended resource: pods that ask for one go to nodes that have it, and
+	// nowhere else (engine.DevicesMessage).
 	extended := 0
 	for _, q := range class.Requests {
+		if strings.HasPrefix(q.Name, resourcev1.ResourceDeviceClassPrefix) && q.Value > 0 {
+			refuse(class, "DynamicResources", "Berth does not judge devices of a device class yet")
+			return
+		}
 		if isExtended(v1.ResourceName(q.Name)) {
 			extended++
 		}

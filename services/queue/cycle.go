@@ -337,6 +337,9 @@ func (d *driver) parkOne(q *Queue, now time.Time, st *cluster.State, b *batch, o
 	if f.message != "" {
 		parking.Message += " " + f.message
 	}
+	if more := engine.DevicesMessage(st, parking.Verdicts); more != "" {
+		parking.Message += " " + more
+	}
 	parking.Resigns = f.clear
 	q.Park(now, st, a, parking)
 	d.progress++

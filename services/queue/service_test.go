@@ -169,6 +169,24 @@ func TestParkedPodIsReportedAndWakesWithTheDeltaThatHelps(t *testing.T) {
 	w.untilPlaced("p")
 }
 
+func TestPodThatLacksWhatNoNodeHasIsToldOfDeviceClasses(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	w.ledger.pod("p", 100, func(_ *cluster.Pod, c *cluster.ClassSpec) {
+		c.Requests = append(c.Requests, cluster.Quantity{Name: "example.com/gpu", Value: 1})
+	})
+	q, _ := w.queueMember("q1")
+	const want = "0/1 nodes are available: 1 Insufficient example.com/gpu. no new claims to deallocate, preemption: " +
+		"0/1 nodes are available: 1 Preemption is not helpful for scheduling. No node has example.com/gpu; Berth does not judge device classes that offer it yet."
+	if got := untilState(t, q, "p", queuev1.State_STATE_UNSCHEDULABLE).GetMessage(); got != want {
+		t.Errorf("message %q, want %q", got, want)
+	}
+	until(t, "the report is handed in", func() bool { return w.binder.report("p") == want })
+}
+
 func TestUnsupportedPodIsParkedWithItsVerdict(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)
