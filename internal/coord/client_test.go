@@ -24,6 +24,8 @@ func TestConnectNamesTheFieldThatMakesNoSense(t *testing.T) {
 		{Config{Endpoints: []string{"http://a:1/path"}}, []string{"Endpoints[0]"}},
 		{Config{Endpoints: []string{"a b:1"}}, []string{"Endpoints[0]"}},
 		{Config{Endpoints: []string{"http://a:1", "https://b:1"}}, []string{"Endpoints", "mixes"}},
+		{Config{Endpoints: []string{"unix:///a", "https://b:1"}}, []string{"Endpoints", "mixes"}},
+		{Config{Endpoints: []string{"unix://a/b"}}, []string{"Endpoints[0]", "absolute"}},
 		{Config{Endpoints: []string{"a:1"}, DialTimeout: -1}, []string{"DialTimeout"}},
 		{Config{Endpoints: []string{"a:1"}, RequestTimeout: -1}, []string{"RequestTimeout"}},
 	} {

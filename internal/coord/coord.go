@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,7 +45,7 @@ const (
 
 // Config says how to reach etcd. Only Endpoints is required, or Embedded.
 type Config struct {
-	Endpoints      []string                         // of etcd's members: "host:port", "http://host:port" or "https://host:port"; https for all or for none
+	Endpoints      []string                         // of etcd's members: "host:port", "http://host:port" or "https://host:port", https for all or for none; or "unix:///path" of one on this machine
 	Embedded       *Embedded                        // the etcd of this process, if that is the one; nil Endpoints are its
 	Prefix         string                           // every key starts with it; "" means /berth/; a missing slash at the end is added
 	Credentials    credentials.TransportCredentials // for https endpoints, and only those; nil means the system's roots and no client certificate
@@ -161,11 +162,19 @@ func (cfg Config) endpoints() ([]string, error) {
 	out := make([]string, 0, len(cfg.Endpoints))
 	for i, endpoint := range cfg.Endpoints {
 		bad := func(why string) error {
-			return fmt.Errorf("etcd Endpoints[%d]: %q: %s; want host:port, http://host:port or https://host:port", i, endpoint, why)
+			return fmt.Errorf("etcd Endpoints[%d]: %q: %s; want host:port, http://host:port, https://host:port or unix:///path", i, endpoint, why)
 		}
 		scheme, hostport, found := strings.Cut(endpoint, "://")
 		if !found {
 			scheme, hostport = "http", endpoint
+		}
+		if scheme == unixScheme {
+			if !filepath.IsAbs(hostport) {
+				return nil, bad("the path is not absolute")
+			}
+			schemes[scheme] = true
+			out = append(out, endpoint)
+			continue
 		}
 		if scheme != "http" && scheme != "https" {
 			return nil, bad("unknown scheme")
@@ -185,7 +194,7 @@ func (cfg Config) endpoints() ([]string, error) {
 		out = append(out, scheme+"://"+hostport)
 	}
 	if len(schemes) > 1 {
-		return nil, fmt.Errorf("etcd Endpoints: %q mixes http and https", cfg.Endpoints)
+		return nil, fmt.Errorf("etcd Endpoints: %q mixes schemes: want one of http, https and unix", cfg.Endpoints)
 	}
 	return out, nil
 }

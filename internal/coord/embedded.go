@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
@@ -23,13 +24,13 @@ type EmbeddedConfig struct {
 	UnsafeNoFsync bool         // do not wait for the disk: faster, and data is lost when the machine (not the process) dies
 }
 
-// Embedded is an etcd of one member in this process. It listens on loopback ports that change with every start,
-// without authentication: whoever can open a connection on this machine can read and write it.
+// Embedded is an etcd of one member in this process. It listens on a Unix socket in its directory, which only the user that
+// runs it can enter, and on no port: there is no authentication behind it.
 type Embedded struct {
-	etcd     *embed.Etcd
-	kv       pb.KVServer // what a connection would be answered by
-	lock     *fileutil.LockedFile
-	endpoint string
+	etcd   *embed.Etcd
+	kv     pb.KVServer // what a connection would be answered by
+	lock   *fileutil.LockedFile
+	socket *socket
 
 	closing   chan struct{} // closed when Close begins
 	closeOnce sync.Once
@@ -38,15 +39,16 @@ type Embedded struct {
 
 const (
 	embeddedName = "berth"
-	// loopback makes the kernel choose a free port. The peer port is never used, but etcd insists on one. Both
-	// are advertised as they stand here, so that the member looks the same after a restart.
-	loopback = "http://127.0.0.1:0"
+	// nowhere is what the member advertises to peers and clients, always the same, so that it looks the same after a restart. It has
+	// no peers, and nobody looks up how to reach it.
+	nowhere = "http://127.0.0.1:0"
 	// One member elects itself and sends no heartbeats over a network: it need not wait a second for an election.
 	tickMillis     = 50
 	electionMillis = 500
-	// keepRevisions bounds what etcd keeps of the past; every five minutes older revisions are dropped.
-	keepRevisions = "100000"
-	quotaBytes    = 8 << 30 // the largest size that etcd recommends
+	// keepHistory bounds what etcd keeps of the past: every so often it drops what is older. A number of revisions would say little
+	// about bytes, since one may write a pod or a thousand.
+	keepHistory = 5 * time.Minute
+	quotaBytes  = 8 << 30 // the largest size that etcd recommends
 	// etcd keeps the latest writes in memory for members that lag, of which there are none, and at a restart those since its
 	// last snapshot, which is cheap: the data is in its file. A write may have a megabyte; by default it keeps 5,000 and 10,000.
 	keepWrites, snapshotWrites = 100, 1000
@@ -73,6 +75,10 @@ func startEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
+	// One that was there before may be open to others, and so would the socket be.
+	if err := os.Chmod(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("keep others out of the directory: %w", err)
+	}
 	// etcd locks its own files, but waits for them without end.
 	lock, err := fileutil.TryLockFile(filepath.Join(cfg.Dir, "lock"), os.O_WRONLY|os.O_CREATE, 0o600)
 	if errors.Is(err, fileutil.ErrLocked) {
@@ -82,8 +88,11 @@ func startEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 		return nil, fmt.Errorf("lock directory: %w", err)
 	}
 	e := &Embedded{lock: lock, closing: make(chan struct{})}
-	if e.etcd, err = launch(cfg, e.closing); err != nil {
+	if e.socket, err = newSocket(cfg.Dir); err != nil {
 		return nil, errors.Join(err, lock.Close())
+	}
+	if e.etcd, err = launch(cfg, e.socket.path, e.closing); err != nil {
+		return nil, errors.Join(err, e.socket.remove(), lock.Close())
 	}
 	select {
 	case <-e.etcd.Server.ReadyNotify():
@@ -97,29 +106,30 @@ func startEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 		return nil, errors.Join(err, e.Close())
 	}
 	e.kv = v3rpc.NewQuotaKVServer(e.etcd.Server)
-	e.endpoint = e.etcd.Clients[0].Addr().String()
 	return e, nil
 }
 
 // launch starts etcd. etcd panics, or would end the process, when it cannot read its data; launch returns an error.
-func launch(cfg EmbeddedConfig, closing <-chan struct{}) (etcd *embed.Etcd, err error) {
+func launch(cfg EmbeddedConfig, socket string, closing <-chan struct{}) (etcd *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			etcd, err = nil, fmt.Errorf("etcd cannot use its data: %v", p)
 		}
 	}()
-	listen, err := url.Parse(loopback)
+	advertised, err := url.Parse(nowhere)
 	if err != nil {
 		return nil, err
 	}
 	c := embed.NewConfig()
 	c.Name = embeddedName
 	c.Dir = cfg.Dir
-	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{*listen}, []url.URL{*listen}
-	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{*listen}, []url.URL{*listen}
+	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{{Scheme: unixScheme, Path: socket}}, []url.URL{*advertised}
+	// etcd cannot listen for peers on a socket with a path (it takes the URL's host alone, and for the empty one a socket that all of
+	// the machine can reach), and need not.
+	c.ListenPeerUrls, c.AdvertisePeerUrls = nil, []url.URL{*advertised}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	c.TickMs, c.ElectionMs = tickMillis, electionMillis
-	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModeRevision, keepRevisions
+	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, keepHistory.String()
 	c.QuotaBackendBytes = quotaBytes
 	c.SnapshotCatchUpEntries, c.SnapshotCount = keepWrites, snapshotWrites
 	c.EnableGRPCGateway = false
@@ -128,8 +138,8 @@ func launch(cfg EmbeddedConfig, closing <-chan struct{}) (etcd *embed.Etcd, err 
 	return embed.StartEtcd(c)
 }
 
-// Endpoints returns where to connect, for the Config.Endpoints of another process.
-func (e *Embedded) Endpoints() []string { return []string{e.endpoint} }
+// Endpoints returns where to connect, for the Config.Endpoints of another process of the same user.
+func (e *Embedded) Endpoints() []string { return []string{unixScheme + "://" + e.socket.path} }
 
 // Wait returns nil when ctx ends or Close is called, and an error when etcd stops by itself, which it does not survive.
 func (e *Embedded) Wait(ctx context.Context) error {
@@ -160,8 +170,8 @@ func (e *Embedded) Close() error {
 	e.closeOnce.Do(func() {
 		close(e.closing)
 		e.etcd.Close()
-		if err := e.lock.Close(); err != nil {
-			e.closeErr = fmt.Errorf("unlock directory of embedded etcd: %w", err)
+		if err := errors.Join(e.socket.remove(), e.lock.Close()); err != nil {
+			e.closeErr = fmt.Errorf("leave the directory of embedded etcd: %w", err)
 		}
 	})
 	return e.closeErr
