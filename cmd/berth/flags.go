@@ -32,7 +32,7 @@ func (f *commonFlags) add(fs *pflag.FlagSet, listen string) {
 	fs.StringVar(&f.common.ID, "id", "", "the member's id; must be unique (default: the role, the host's name and a random suffix)")
 	fs.StringVar(&f.common.Listen, "listen", listen, "where to serve gRPC, as host:port; port 0 picks a free one")
 	fs.StringVar(&f.common.Advertise, "advertise", "", "the host, or host:port, under which other roles reach this one (default: that of --listen, or this machine's name if that is all interfaces)")
-	fs.StringSliceVar(&f.common.EtcdEndpoints, "etcd-endpoints", nil, "etcd's client URLs")
+	fs.StringSliceVar(&f.common.EtcdEndpoints, "etcd-endpoints", nil, "etcd's client URLs: https://host:port, or on this machine http://127.0.0.1:port or unix:///path")
 	fs.StringVar(&f.common.EtcdPrefix, "etcd-prefix", "/berth/", "under which all keys in etcd are")
 	addOps(fs, &f.common)
 	fs.DurationVar(&f.common.LeaseTTL, "lease-ttl", 5*time.Second, "how long a role that fell silent keeps what it holds; 1s to 1m")

@@ -16,13 +16,15 @@ import (
 
 // tlsFlags are how a role proves who it is.
 type tlsFlags struct {
-	roles, etcd certs.Files
-	plaintext   bool
+	roles, etcd   certs.Files
+	plaintext     bool
+	etcdPlaintext bool
 }
 
 func (f *tlsFlags) add(fs *pflag.FlagSet) {
 	addTLS(fs, &f.roles)
 	fs.BoolVar(&f.plaintext, "insecure-plaintext", false, "serve without TLS on addresses that are not loopback: whoever reaches them can read and change everything")
+	fs.BoolVar(&f.etcdPlaintext, "etcd-insecure-plaintext", false, "use endpoints of etcd without TLS that are not loopback: whoever is on the way there can read and write what it holds, and so place pods")
 	fs.StringVar(&f.etcd.CA, "etcd-ca", "", "a file with the authorities of etcd, whose endpoints are https then (default: the system's)")
 	fs.StringVar(&f.etcd.Cert, "etcd-cert", "", "a file with a certificate to show to etcd; needs --etcd-key and --etcd-ca")
 	fs.StringVar(&f.etcd.Key, "etcd-key", "", "the file with its private key")
@@ -54,6 +56,9 @@ func (f *tlsFlags) finish(etcdEndpoints []string) error {
 		if f.etcd.CA != "" && !strings.HasPrefix(endpoint, "https://") {
 			return fmt.Errorf("--etcd-endpoints: %q: want https://, since --etcd-ca is given", endpoint)
 		}
+		if !f.etcdPlaintext && !isPrivate(endpoint) {
+			return fmt.Errorf("--etcd-endpoints: %q is plaintext to another machine: want https://, with --etcd-ca if the system does not know its authority, or --etcd-insecure-plaintext", endpoint)
+		}
 	}
 	return nil
 }
@@ -64,6 +69,15 @@ func (f *tlsFlags) allows(flag, address string) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %s is not a loopback address, and there is no TLS: give --tls-cert, --tls-key and --tls-ca (berth certs makes them), or --insecure-plaintext", flag, address)
+}
+
+// isPrivate reports whether what is said to an endpoint of etcd stays on this machine, or is encrypted.
+func isPrivate(endpoint string) bool {
+	scheme, address, found := strings.Cut(endpoint, "://")
+	if !found {
+		address = endpoint
+	}
+	return scheme == "https" || scheme == "unix" || isLoopback(strings.TrimSuffix(address, "/"))
 }
 
 // isLoopback reports whether a host, or host:port, is reached from this machine only. Names other than localhost are not looked up.

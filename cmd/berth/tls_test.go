@@ -45,6 +45,26 @@ func TestPlaintextIsRefusedWhereOtherMachinesCanReachIt(t *testing.T) {
 	}
 }
 
+// Who can write to etcd can place pods.
+func TestPlaintextToAnEtcdElsewhereNeedsAFlag(t *testing.T) {
+	for _, endpoint := range []string{"http://10.0.0.1:2379", "10.0.0.1:2379", "http://etcd.example:2379", "http://[2001:db8::1]:2379", "http://127.0.0.1:2379,http://etcd:2379", "http://127.0.0.1.example:2379", "http://:2379"} {
+		for _, role := range []string{"all", "binder", "queue", "filter-worker", "score-worker", "gateway"} {
+			_, err := line(role + " --etcd-endpoints " + endpoint)
+			if err == nil || !strings.Contains(err.Error(), "is plaintext to another machine") || !strings.Contains(err.Error(), "--etcd-insecure-plaintext") {
+				t.Errorf("berth %s, etcd at %s: %v, want an error that names --etcd-insecure-plaintext", role, endpoint, err)
+			}
+		}
+		if err := (&tlsFlags{etcdPlaintext: true}).finish(strings.Split(endpoint, ",")); err != nil {
+			t.Errorf("%s, with the flag: %v", endpoint, err)
+		}
+	}
+	for _, endpoint := range []string{"http://127.0.0.1:2379", "127.0.0.1:2379", "localhost:2379", "http://[::1]:2379/", "https://etcd.example:2379", "unix:///run/etcd.sock"} {
+		if err := (&tlsFlags{}).finish([]string{endpoint}); err != nil {
+			t.Errorf("%s: %v", endpoint, err)
+		}
+	}
+}
+
 func TestTLSFlagsThatDoNotGoTogetherAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := line("certs --dir " + dir); err != nil {

@@ -140,6 +140,18 @@ func TestTheChartLeavesOutWhatIsSwitchedOff(t *testing.T) {
 	}
 }
 
+func TestTheChartTakesAnEtcdInPlaintextWhenItIsToldTo(t *testing.T) {
+	objects, err := helm(map[string]any{"etcd": map[string]any{"enabled": false, "endpoints": []any{"http://a:2379"}, "insecurePlaintext": true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, d := range of(objects, "Deployment") {
+		if text := fmt.Sprint(d.Object); !strings.Contains(text, "--etcd-insecure-plaintext") || strings.Contains(text, "--etcd-ca") {
+			t.Errorf("%s: its arguments do not go with plaintext: %s", name, text)
+		}
+	}
+}
+
 func TestTheChartRefusesValuesThatMakeNoSense(t *testing.T) {
 	for want, values := range map[string]map[string]any{
 		"replicas":      {"binder": map[string]any{"replicas": 0}},
@@ -148,6 +160,8 @@ func TestTheChartRefusesValuesThatMakeNoSense(t *testing.T) {
 		"pullPolicy":    {"image": map[string]any{"pullPolicy": "Sometimes"}},
 		"priority":      {"priority": 2_000_000_000}, // the system's own
 		"endpoints":     {"etcd": map[string]any{"enabled": false}},
+		"^https://":     {"etcd": map[string]any{"enabled": false, "endpoints": []any{"https://a:2379", "http://b:2379"}}},
+		"quotaBytes":    {"etcd": map[string]any{"quotaBytes": 0}},
 		"labels":        {"podMonitor": map[string]any{"labels": map[string]any{"release": 1}}},
 		"requests":      {"gateway": map[string]any{"resources": map[string]any{"requests": map[string]any{"gpu": map[string]any{}}}}},
 	} {

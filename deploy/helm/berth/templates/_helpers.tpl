@@ -108,9 +108,13 @@ spec:
             - --advertise=$(POD_IP)
             - --metrics-listen=0.0.0.0:9090
             - --etcd-endpoints=$(ETCD_ENDPOINTS)
+            {{- if .root.Values.etcd.insecurePlaintext }}
+            - --etcd-insecure-plaintext
+            {{- else }}
             - --etcd-ca=/tls/ca.crt
             - --etcd-cert=/tls/tls.crt
             - --etcd-key=/tls/tls.key
+            {{- end }}
             - --tls-ca=/tls/ca.crt
             - --tls-cert=/tls/tls.crt
             - --tls-key=/tls/tls.key
