@@ -32,13 +32,19 @@ func (f *commonFlags) add(fs *pflag.FlagSet, listen string) {
 	fs.StringVar(&f.common.ID, "id", "", "the member's id; must be unique (default: the role, the host's name and a random suffix)")
 	fs.StringVar(&f.common.Listen, "listen", listen, "where to serve gRPC, as host:port; port 0 picks a free one")
 	fs.StringVar(&f.common.Advertise, "advertise", "", "the host, or host:port, under which other roles reach this one (default: that of --listen, or this machine's name if that is all interfaces)")
-	fs.StringSliceVar(&f.common.EtcdEndpoints, "etcd-endpoints", nil, "etcd's client URLs: https://host:port, or on this machine http://127.0.0.1:port or unix:///path")
-	fs.StringVar(&f.common.EtcdPrefix, "etcd-prefix", "/berth/", "under which all keys in etcd are")
+	addEtcd(fs, &f.common)
 	addOps(fs, &f.common)
 	fs.DurationVar(&f.common.LeaseTTL, "lease-ttl", 5*time.Second, "how long a role that fell silent keeps what it holds; 1s to 1m")
 	f.tls.add(fs)
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+// addEtcd adds the flags of where etcd is, and whose.
+func addEtcd(fs *pflag.FlagSet, c *roles.Common) {
+	fs.StringSliceVar(&c.EtcdEndpoints, "etcd-endpoints", nil, "etcd's client URLs: https://host:port, or on this machine http://127.0.0.1:port or unix:///path")
+	fs.StringVar(&c.EtcdPrefix, "etcd-prefix", "/berth/", "under which all keys in etcd are")
+	fs.BoolVar(&c.EtcdOwned, "etcd-owned", false, "etcd is this Berth's alone: the active binder compacts it. Another's is only looked at")
 }
 
 // finish checks the flags and fills in what depends on the machine.

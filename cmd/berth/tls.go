@@ -24,6 +24,11 @@ type tlsFlags struct {
 func (f *tlsFlags) add(fs *pflag.FlagSet) {
 	addTLS(fs, &f.roles)
 	fs.BoolVar(&f.plaintext, "insecure-plaintext", false, "serve without TLS on addresses that are not loopback: whoever reaches them can read and change everything")
+	f.addEtcd(fs)
+}
+
+// addEtcd adds the flags of how a process proves to etcd who it is.
+func (f *tlsFlags) addEtcd(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.etcdPlaintext, "etcd-insecure-plaintext", false, "use endpoints of etcd without TLS that are not loopback: whoever is on the way there can read and write what it holds, and so place pods")
 	fs.StringVar(&f.etcd.CA, "etcd-ca", "", "a file with the authorities of etcd, whose endpoints are https then (default: the system's)")
 	fs.StringVar(&f.etcd.Cert, "etcd-cert", "", "a file with a certificate to show to etcd; needs --etcd-key and --etcd-ca")

@@ -161,3 +161,12 @@ func lastEnd(text []byte) time.Time {
 	}
 	return last
 }
+
+// CommonName returns that of the certificate in use, "" if there is none. It is the name of the user that etcd takes its owner for.
+func (s *Source) CommonName() string {
+	m := s.latest()
+	if len(m.pairs) == 0 {
+		return ""
+	}
+	return m.pairs[0].Leaf.Subject.CommonName
+}

@@ -17,17 +17,42 @@ import (
 // makeCerts makes an authority and key pairs of etcd and a binder, and returns their files.
 func makeCerts(t *testing.T) (etcd, binder certs.Files) {
 	t.Helper()
+	of := makeCertsOf(t, "etcd", "binder")
+	return of("etcd"), of("binder")
+}
+
+// makeCertsOf makes an authority and key pairs, and returns what tells the files of each.
+func makeCertsOf(t *testing.T, names ...string) func(name string) certs.Files {
+	t.Helper()
 	dir := t.TempDir()
 	if _, err := certs.Make(certs.Request{
-		Dir: dir, Roles: []string{"etcd", "binder"}, Hosts: []string{"127.0.0.1"}, Known: []string{"etcd"},
+		Dir: dir, Roles: names, Hosts: []string{"127.0.0.1"}, Known: []string{"etcd"},
 		CALife: time.Hour, Life: time.Hour, Now: time.Now(),
 	}); err != nil {
 		t.Fatal(err)
 	}
-	of := func(role string) certs.Files {
-		return certs.Files{Cert: filepath.Join(dir, role+".crt"), Key: filepath.Join(dir, role+".key"), CA: filepath.Join(dir, "ca.crt")}
+	return func(name string) certs.Files {
+		return certs.Files{Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key"), CA: filepath.Join(dir, "ca.crt")}
 	}
-	return of("etcd"), of("binder")
+}
+
+// connectAs connects with the certificate of a role.
+func connectAs(t *testing.T, endpoint string, files certs.Files) *Client {
+	t.Helper()
+	source, err := certs.Open(files, "", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Connect(Config{Endpoints: []string{endpoint}, Credentials: source.Credentials(), Log: testLog(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close client: %v", err)
+		}
+	})
+	return c
 }
 
 // startTLS starts an etcd that serves only clients with a certificate, and returns its endpoint.

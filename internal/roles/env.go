@@ -31,6 +31,7 @@ type Common struct {
 	EtcdEndpoints []string          // required but for All, which embeds an etcd when it is empty
 	embedded      *coord.Embedded   // that one
 	EtcdPrefix    string            // of all keys; "" means /berth/
+	EtcdOwned     bool              // etcd is this Berth's alone, as an embedded one is: it may be compacted, and ask who its users are
 	OpsListen     string            // where to serve the operators' endpoints over HTTP, with TLS if there is any; "" means nowhere
 	OpsAccess     Access            // who may get them
 	Profiling     bool              // and /debug/pprof/
