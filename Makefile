@@ -99,6 +99,10 @@ chaos: build ## Berth with faults, on a real API server, and whether its history
 overload: ## 110,000 pods for a cluster with room for 10,000, then more calls than are answered, then room for all; WAITING=…
 	go test -v -count=1 -timeout 0 ./test/overload -waiting=$(or $(WAITING),100000) -within=10m
 
+.PHONY: soak-etcd
+soak-etcd: ## pods come and go until 2 GiB have gone through an etcd with a quota of 16 MiB; WRITTEN=… in MiB
+	go test -v -count=1 -timeout 0 ./test/soak -run 'NeverFillsUp|FromFillingUp' -written=$(or $(WRITTEN),2048)
+
 .PHONY: clean
 clean: ## remove what was built here
 	rm -rf $(BIN)

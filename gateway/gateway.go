@@ -40,6 +40,8 @@ type Config struct {
 	Manifests Manifests    // where Apply and Delete go while the settings in the log say that the source is local; nil: nowhere
 	Build     string       // what the program was built from; "" means not known
 	Log       *slog.Logger // nil discards
+	// Etcd says how full etcd was when it was last asked, and whether that is known. It does not block; nil: it never is.
+	Etcd func() (d coord.Database, known bool)
 
 	PeerTimeout time.Duration // how long one other member may take to answer; 0 means 1s
 	Heartbeat   time.Duration // how often an idle WatchPlacements says so; 0 means 3s

@@ -50,6 +50,12 @@ func (s *Service) GetStatus(ctx context.Context, _ *schedulingv1.GetStatusReques
 	}
 	response := &schedulingv1.GetStatusResponse{Leader: leader.ID, Pods: &schedulingv1.PodCounts{}, Build: s.cfg.Build}
 
+	if s.cfg.Etcd != nil {
+		if d, known := s.cfg.Etcd(); known {
+			response.Etcd = &schedulingv1.Etcd{SizeBytes: d.Size, InUseBytes: d.InUse, QuotaBytes: d.Quota, Full: d.Full}
+		}
+	}
+
 	// 1. What the replica knows.
 	shardCount, indexes := 0, 0
 	if s.loaded() == nil {

@@ -43,7 +43,9 @@ func (b *berth) status(members, owned int) *schedulingv1.GetStatusResponse {
 
 func TestStatusTellsMembersLagAndShards(t *testing.T) {
 	b := start(t, withState(stateOf(t, 7, append(crowd(4), assumed(3, 0), assumed(2, 0), cluster.PodBound{ID: 2})...)),
-		with(func(cfg *gateway.Config) { cfg.Build = "v1.2.4" }))
+		with(func(cfg *gateway.Config) {
+			cfg.Build, cfg.Etcd = "v1.2.4", func() (coord.Database, bool) { return coord.Database{Size: 3, InUse: 2, Quota: 4, Full: true}, true }
+		}))
 	b.ledger.apply(t, node(1), node(2), node(3))
 	b.join(&peer{role: coord.RoleBinder, id: "binder-0", version: cluster.Version{Epoch: 7, Seq: 5}})
 	b.join(&peer{role: coord.RoleFilterWorker, id: "f-0", version: cluster.Version{Epoch: 7, Seq: 1}})
@@ -60,6 +62,7 @@ func TestStatusTellsMembersLagAndShards(t *testing.T) {
 	}
 	want := &schedulingv1.GetStatusResponse{
 		Version: &schedulingv1.Version{Epoch: 7, Seq: 3}, Leader: "binder-0", AgeMillis: got.GetAgeMillis(), Source: "local", Build: "v1.2.4",
+		Etcd: &schedulingv1.Etcd{SizeBytes: 3, InUseBytes: 2, QuotaBytes: 4, Full: true},
 		Members: []*schedulingv1.Member{
 			{Role: "binder", Id: "binder-0", Address: "binder-0", Version: &schedulingv1.Version{Epoch: 7, Seq: 5}, Ready: true},
 			{

@@ -128,6 +128,7 @@ func (g *gateway) GetStatus(context.Context, *schedulingv1.GetStatusRequest) (*s
 	response := &schedulingv1.GetStatusResponse{
 		Version: version, Leader: "binder-0", AgeMillis: 250, Source: "local", Nodes: 2, Build: "v1.2.2",
 		Pods: &schedulingv1.PodCounts{Pending: 4, Bound: 1},
+		Etcd: &schedulingv1.Etcd{SizeBytes: 24 << 20, InUseBytes: 9 << 20, QuotaBytes: 2 << 30},
 		Members: []*schedulingv1.Member{
 			{Role: "binder", Id: "binder-0", Address: "10.0.0.1:7100", Version: version, Ready: true, Build: "v1.2.2", Started: started},
 			{Role: "filter-worker", Id: "f-0", Address: "10.0.0.3:7100", Version: version, Lag: 3, Ready: true, Range: &schedulingv1.NodeRange{End: 512}, Build: "v1.2.2", Started: started},

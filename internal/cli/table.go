@@ -231,6 +231,9 @@ func (t *table) status(s *schedulingv1.GetStatusResponse) {
 	t.row("leader", leader)
 	t.row("source", s.GetSource())
 	t.row("nodes", strconv.Itoa(int(s.GetNodes())))
+	if e := s.GetEtcd(); e != nil {
+		t.row("etcd", etcdText(e))
+	}
 	t.row("pods", fmt.Sprintf("%d pending, %d assumed, %d bound", s.GetPods().GetPending(), s.GetPods().GetAssumed(), s.GetPods().GetBound()))
 	t.gap()
 	t.row("ROLE", "ID", "ADDRESS", "VERSION", "LAG", "READY", "WHY NOT")
@@ -240,6 +243,18 @@ func (t *table) status(s *schedulingv1.GetStatusResponse) {
 	}
 	t.gap()
 	t.shards(s.GetShards())
+}
+
+// etcdText says how full etcd is.
+func etcdText(e *schedulingv1.Etcd) string {
+	text := fmt.Sprintf("%d MiB in use, file %d MiB", e.GetInUseBytes()>>20, e.GetSizeBytes()>>20)
+	if e.GetQuotaBytes() > 0 {
+		text += fmt.Sprintf(" of %d MiB", e.GetQuotaBytes()>>20)
+	}
+	if e.GetFull() {
+		text += "; FULL: nothing is placed until it has room"
+	}
+	return text
 }
 
 func versionText(v *schedulingv1.Version) string {

@@ -24,6 +24,9 @@ var (
 	ErrSessionLost = errors.New("session lost")
 	// ErrTooLarge: etcd does not take a request of this size. Nothing was written.
 	ErrTooLarge = errors.New("too large for etcd")
+	// ErrNoSpace: etcd's database has come to its quota, and etcd takes no writes that need room. Nothing was written. Somebody has to
+	// make room; then try again.
+	ErrNoSpace = errors.New("no space in etcd's database")
 	// ErrOutOfOrder: a later version is already recorded, or the batch ID is in use. Neither version nor batch was written.
 	ErrOutOfOrder = errors.New("out of order")
 )
@@ -53,6 +56,8 @@ func (c *Client) writeError(err error) error {
 		return fmt.Errorf("%w: %w", ErrSessionLost, err)
 	case errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%w: %w", ErrUnknown, c.noAnswer(err))
 	}

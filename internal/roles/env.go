@@ -32,6 +32,7 @@ type Common struct {
 	embedded      *coord.Embedded   // that one
 	EtcdPrefix    string            // of all keys; "" means /berth/
 	EtcdOwned     bool              // etcd is this Berth's alone, as an embedded one is: it may be compacted, and ask who its users are
+	EtcdLook      time.Duration     // how often etcd is asked how full it is; 0 means 10 s
 	OpsListen     string            // where to serve the operators' endpoints over HTTP, with TLS if there is any; "" means nowhere
 	OpsAccess     Access            // who may get them
 	Profiling     bool              // and /debug/pprof/
@@ -54,6 +55,7 @@ type env struct {
 	measured *memberMetrics
 	etcd     *certs.Source // nil: plaintext, or the system's authorities
 	ops      operations    // complete before serving begins
+	filling  *etcdWatch    // of processes with binders or gateways, otherwise nil
 	drain    func()        // begins the end of the process; nil: several roles share it
 }
 

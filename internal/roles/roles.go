@@ -200,6 +200,10 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	r.register, r.ready, r.available = s.Register, s.Ready, s.Available
 	r.version, r.head, r.digest = s.Version, s.Version, s.Digest
 	g.Go(func() error { return s.Run(ctx) })
+	if err := e.watchEtcd(ctx, g); err != nil {
+		return err
+	}
+	e.filling.binder.Store(s)
 	return e.serve(ctx, g, r)
 }
 
@@ -278,9 +282,12 @@ func publicOptions() []rpc.Option {
 }
 
 func (e *env) newGateway(ctx context.Context, g *errgroup.Group, rep *replica.Replica) (*gateway.Service, error) {
+	if err := e.watchEtcd(ctx, g); err != nil {
+		return nil, err
+	}
 	s, err := gateway.New(gateway.Config{
 		Replica: rep, Coord: e.coord, Conns: e.clients, Manifests: local.NewStore(e.coord, local.Config{Log: e.Log}), Log: e.Log,
-		Build: member.Build(),
+		Build: member.Build(), Etcd: e.filling.database,
 	})
 	if err != nil {
 		return nil, err

@@ -271,7 +271,7 @@ func (r *recorder) shrink(back []takenBack) []coord.Batch {
 }
 
 // write writes a batch, if there is one, in one transaction with the version, which covers at least the batch's placements,
-// and removes the finished batches. An unknown outcome is asked again until it is known or the term is over.
+// and removes the finished batches.
 func (r *recorder) write(ctx context.Context, batch *coord.Batch, finished []int64) error {
 	v := r.version()
 	began := time.Now()
@@ -285,18 +285,30 @@ func (r *recorder) write(ctx context.Context, batch *coord.Batch, finished []int
 	return nil
 }
 
-// insist writes until the outcome is known or the term is over.
+// insist writes until the outcome is known or the term is over. It goes on where etcd has no room: to end the term would make
+// none, and the next one could not even begin.
 func (r *recorder) insist(ctx context.Context, write func() error) error {
+	said := false
 	for {
 		err := write()
-		if err == nil || !errors.Is(err, coord.ErrUnknown) || ctx.Err() != nil {
+		full := errors.Is(err, coord.ErrNoSpace)
+		if err == nil || !full && !errors.Is(err, coord.ErrUnknown) || ctx.Err() != nil {
 			return err
 		}
-		r.log.Warn("record outcome unknown, asking again", "err", err)
+		again := 200 * time.Millisecond
+		if full {
+			again = time.Second
+			if !said {
+				r.log.Error("not recorded: etcd is full, trying again until it has room", "err", err)
+			}
+			said = true
+		} else {
+			r.log.Warn("record outcome unknown, asking again", "err", err)
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(200 * time.Millisecond):
+		case <-time.After(again):
 		}
 	}
 }

@@ -34,6 +34,8 @@ type Options struct {
 	DataDir                             string            // of the embedded etcd; "" means one of the test
 	Kubeconfig                          string            // use the kube source
 	EtcdEndpoints                       []string
+	EtcdOwned                           bool          // it is this Berth's alone
+	EtcdLook                            time.Duration // how often it is asked how full it is; 0 means the default
 	LeaseTTL                            time.Duration // 0 means 5 s
 	OpsListen                           string        // where to serve /metrics; "" means nowhere
 	Trace                               *trace.Provider
@@ -73,7 +75,7 @@ func Start(t testing.TB, o Options) *Berth {
 		source = "kube"
 	}
 	common := roles.Common{
-		ID: "t", Listen: "127.0.0.1:0", EtcdEndpoints: o.EtcdEndpoints, OpsListen: o.OpsListen, LeaseTTL: o.LeaseTTL,
+		ID: "t", Listen: "127.0.0.1:0", EtcdEndpoints: o.EtcdEndpoints, EtcdOwned: o.EtcdOwned, EtcdLook: o.EtcdLook, OpsListen: o.OpsListen, LeaseTTL: o.LeaseTTL,
 		Trace: o.Trace,
 		Log:   slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}

@@ -40,6 +40,7 @@ type Process struct {
 	client  string // host:port
 	peer    string
 	cluster string // name=URL of all members, by commas
+	flags   []string
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when cmd has been waited for
@@ -47,20 +48,21 @@ type Process struct {
 }
 
 // Start starts an etcd of one member, see StartCluster.
-func Start(t testing.TB) *Process {
+func Start(t testing.TB, flags ...string) *Process {
 	t.Helper()
-	return StartCluster(t, 1)[0]
+	return StartCluster(t, 1, flags...)[0]
 }
 
-// StartCluster builds etcd if needed, starts n members on free loopback ports and waits until all are healthy.
-func StartCluster(t testing.TB, n int) []*Process {
+// StartCluster builds etcd if needed, starts n members on free loopback ports, with flags of etcd besides those it needs for that,
+// and waits until all are healthy.
+func StartCluster(t testing.TB, n int, flags ...string) []*Process {
 	t.Helper()
 	binary := build(t)
 	for try := 1; ; try++ {
 		var members []*Process
 		var cluster []string
 		for i := range n {
-			p := &Process{t: t, binary: binary, name: fmt.Sprintf("test-%d", i), dir: t.TempDir(), client: freeAddress(t), peer: freeAddress(t)}
+			p := &Process{t: t, binary: binary, name: fmt.Sprintf("test-%d", i), dir: t.TempDir(), client: freeAddress(t), peer: freeAddress(t), flags: flags}
 			t.Cleanup(p.kill)
 			members = append(members, p)
 			cluster = append(cluster, p.name+"=http://"+p.peer)
@@ -92,6 +94,9 @@ func StartCluster(t testing.TB, n int) []*Process {
 
 // Endpoints returns where clients connect; it does not change over restarts.
 func (p *Process) Endpoints() []string { return []string{p.client} }
+
+// Dir returns the data directory, which is etcd's own while it runs.
+func (p *Process) Dir() string { return filepath.Join(p.dir, "data") }
 
 // Kill ends the process at once, paused or not, and waits for it. The data stays.
 func (p *Process) Kill() {
@@ -146,14 +151,14 @@ func (p *Process) kill() {
 // start starts the process and does not wait until it is healthy.
 func (p *Process) start() error {
 	p.output = &buffer{}
-	cmd := exec.Command(p.binary,
-		"--name="+p.name, "--data-dir="+filepath.Join(p.dir, "data"), "--log-level=warn",
-		"--listen-client-urls=http://"+p.client, "--advertise-client-urls=http://"+p.client,
-		"--listen-peer-urls=http://"+p.peer, "--initial-advertise-peer-urls=http://"+p.peer,
-		"--initial-cluster="+p.cluster,
+	cmd := exec.Command(p.binary, append([]string{
+		"--name=" + p.name, "--data-dir=" + p.Dir(), "--log-level=warn",
+		"--listen-client-urls=http://" + p.client, "--advertise-client-urls=http://" + p.client,
+		"--listen-peer-urls=http://" + p.peer, "--initial-advertise-peer-urls=http://" + p.peer,
+		"--initial-cluster=" + p.cluster,
 		"--heartbeat-interval=50", "--election-timeout=500",
 		"--unsafe-no-fsync", // the tests kill the process, not the machine
-	)
+	}, p.flags...)...)
 	cmd.Stdout, cmd.Stderr = p.output, p.output
 	started := make(chan error, 1)
 	exited := make(chan struct{})

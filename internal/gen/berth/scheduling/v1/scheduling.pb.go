@@ -80,7 +80,9 @@ type GetStatusResponse struct {
 	// How many pods are pending, assumed and bound.
 	Pods *PodCounts `protobuf:"bytes,8,opt,name=pods,proto3" json:"pods,omitempty"`
 	// What the program of the gateway that answers was built from: the module's version, or else the commit; empty: not known.
-	Build         string `protobuf:"bytes,9,opt,name=build,proto3" json:"build,omitempty"`
+	Build string `protobuf:"bytes,9,opt,name=build,proto3" json:"build,omitempty"`
+	// How full etcd was when the gateway last asked, up to 10 s ago; unset: etcd does not answer.
+	Etcd          *Etcd `protobuf:"bytes,10,opt,name=etcd,proto3" json:"etcd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -178,6 +180,86 @@ func (x *GetStatusResponse) GetBuild() string {
 	return ""
 }
 
+func (x *GetStatusResponse) GetEtcd() *Etcd {
+	if x != nil {
+		return x.Etcd
+	}
+	return nil
+}
+
+// Etcd is how full etcd's database is: of the member that has the largest.
+type Etcd struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Size of the file, in bytes. It does not shrink by itself.
+	SizeBytes int64 `protobuf:"varint,1,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// What of it holds something, in bytes; the rest is used again before the file grows.
+	InUseBytes int64 `protobuf:"varint,2,opt,name=in_use_bytes,json=inUseBytes,proto3" json:"in_use_bytes,omitempty"`
+	// Size at which etcd takes no more writes, in bytes; 0: etcd does not say, as before 3.6.
+	QuotaBytes int64 `protobuf:"varint,3,opt,name=quota_bytes,json=quotaBytes,proto3" json:"quota_bytes,omitempty"`
+	// Whether it has come to that: nothing is placed until somebody has made room.
+	Full          bool `protobuf:"varint,4,opt,name=full,proto3" json:"full,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Etcd) Reset() {
+	*x = Etcd{}
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Etcd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Etcd) ProtoMessage() {}
+
+func (x *Etcd) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Etcd.ProtoReflect.Descriptor instead.
+func (*Etcd) Descriptor() ([]byte, []int) {
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Etcd) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *Etcd) GetInUseBytes() int64 {
+	if x != nil {
+		return x.InUseBytes
+	}
+	return 0
+}
+
+func (x *Etcd) GetQuotaBytes() int64 {
+	if x != nil {
+		return x.QuotaBytes
+	}
+	return 0
+}
+
+func (x *Etcd) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
 // ListPodsRequest asks for a page.
 type ListPodsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -197,7 +279,7 @@ type ListPodsRequest struct {
 
 func (x *ListPodsRequest) Reset() {
 	*x = ListPodsRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[2]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -209,7 +291,7 @@ func (x *ListPodsRequest) String() string {
 func (*ListPodsRequest) ProtoMessage() {}
 
 func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[2]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -222,7 +304,7 @@ func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListPodsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{2}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListPodsRequest) GetPageSize() int32 {
@@ -275,7 +357,7 @@ type ListPodsResponse struct {
 
 func (x *ListPodsResponse) Reset() {
 	*x = ListPodsResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[3]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -287,7 +369,7 @@ func (x *ListPodsResponse) String() string {
 func (*ListPodsResponse) ProtoMessage() {}
 
 func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[3]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -300,7 +382,7 @@ func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListPodsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{3}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListPodsResponse) GetPods() []*Pod {
@@ -337,7 +419,7 @@ type GetPodRequest struct {
 
 func (x *GetPodRequest) Reset() {
 	*x = GetPodRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[4]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -349,7 +431,7 @@ func (x *GetPodRequest) String() string {
 func (*GetPodRequest) ProtoMessage() {}
 
 func (x *GetPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[4]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -362,7 +444,7 @@ func (x *GetPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPodRequest.ProtoReflect.Descriptor instead.
 func (*GetPodRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{4}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetPodRequest) GetNamespace() string {
@@ -392,7 +474,7 @@ type GetPodResponse struct {
 
 func (x *GetPodResponse) Reset() {
 	*x = GetPodResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[5]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -404,7 +486,7 @@ func (x *GetPodResponse) String() string {
 func (*GetPodResponse) ProtoMessage() {}
 
 func (x *GetPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[5]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -417,7 +499,7 @@ func (x *GetPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPodResponse.ProtoReflect.Descriptor instead.
 func (*GetPodResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{5}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetPodResponse) GetPod() *Pod {
@@ -447,7 +529,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[6]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -459,7 +541,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[6]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -472,7 +554,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{6}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListNodesRequest) GetPageSize() int32 {
@@ -504,7 +586,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[7]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -516,7 +598,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[7]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -529,7 +611,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{7}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -564,7 +646,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[8]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -576,7 +658,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[8]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -589,7 +671,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{8}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetNodeRequest) GetName() string {
@@ -612,7 +694,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[9]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +706,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[9]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +719,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{9}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetNodeResponse) GetNode() *Node {
@@ -665,7 +747,7 @@ type WatchPlacementsRequest struct {
 
 func (x *WatchPlacementsRequest) Reset() {
 	*x = WatchPlacementsRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[10]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +759,7 @@ func (x *WatchPlacementsRequest) String() string {
 func (*WatchPlacementsRequest) ProtoMessage() {}
 
 func (x *WatchPlacementsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[10]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +772,7 @@ func (x *WatchPlacementsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPlacementsRequest.ProtoReflect.Descriptor instead.
 func (*WatchPlacementsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{10}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchPlacementsRequest) GetFrom() *Version {
@@ -719,7 +801,7 @@ type WatchPlacementsResponse struct {
 
 func (x *WatchPlacementsResponse) Reset() {
 	*x = WatchPlacementsResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[11]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -731,7 +813,7 @@ func (x *WatchPlacementsResponse) String() string {
 func (*WatchPlacementsResponse) ProtoMessage() {}
 
 func (x *WatchPlacementsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[11]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -744,7 +826,7 @@ func (x *WatchPlacementsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPlacementsResponse.ProtoReflect.Descriptor instead.
 func (*WatchPlacementsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{11}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchPlacementsResponse) GetVersion() *Version {
@@ -796,7 +878,7 @@ type ApplyRequest struct {
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[12]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +890,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[12]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +903,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{12}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ApplyRequest) GetManifests() string {
@@ -849,7 +931,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[13]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +943,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[13]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +956,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{13}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ApplyResponse) GetObjects() []*Applied {
@@ -901,7 +983,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[14]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +995,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[14]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +1008,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{14}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Applied) GetKind() string {
@@ -972,7 +1054,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[15]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1066,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[15]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1079,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{15}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeleteRequest) GetKind() string {
@@ -1030,7 +1112,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[16]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1042,7 +1124,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[16]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1055,7 +1137,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{16}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{17}
 }
 
 // DrainMemberRequest names a member.
@@ -1073,7 +1155,7 @@ type DrainMemberRequest struct {
 
 func (x *DrainMemberRequest) Reset() {
 	*x = DrainMemberRequest{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[17]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1167,7 @@ func (x *DrainMemberRequest) String() string {
 func (*DrainMemberRequest) ProtoMessage() {}
 
 func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[17]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1180,7 @@ func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMemberRequest.ProtoReflect.Descriptor instead.
 func (*DrainMemberRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{17}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DrainMemberRequest) GetRole() string {
@@ -1133,7 +1215,7 @@ type DrainMemberResponse struct {
 
 func (x *DrainMemberResponse) Reset() {
 	*x = DrainMemberResponse{}
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[18]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1145,7 +1227,7 @@ func (x *DrainMemberResponse) String() string {
 func (*DrainMemberResponse) ProtoMessage() {}
 
 func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[18]
+	mi := &file_berth_scheduling_v1_scheduling_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1158,7 +1240,7 @@ func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMemberResponse.ProtoReflect.Descriptor instead.
 func (*DrainMemberResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{18}
+	return file_berth_scheduling_v1_scheduling_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DrainMemberResponse) GetMember() *Member {
@@ -1173,7 +1255,7 @@ var File_berth_scheduling_v1_scheduling_proto protoreflect.FileDescriptor
 const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"\n" +
 	"$berth/scheduling/v1/scheduling.proto\x12\x13berth.scheduling.v1\x1a!berth/scheduling/v1/explain.proto\x1a\x1fberth/scheduling/v1/model.proto\x1a\x1eberth/scheduling/v1/view.proto\x1a berth/scheduling/v1/whatif.proto\"\x12\n" +
-	"\x10GetStatusRequest\"\xe5\x02\n" +
+	"\x10GetStatusRequest\"\x94\x03\n" +
 	"\x11GetStatusResponse\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x1d\n" +
@@ -1184,7 +1266,17 @@ const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"\x06shards\x18\x06 \x03(\v2\x1a.berth.scheduling.v1.ShardR\x06shards\x12\x14\n" +
 	"\x05nodes\x18\a \x01(\x05R\x05nodes\x122\n" +
 	"\x04pods\x18\b \x01(\v2\x1e.berth.scheduling.v1.PodCountsR\x04pods\x12\x14\n" +
-	"\x05build\x18\t \x01(\tR\x05build\"\xa2\x01\n" +
+	"\x05build\x18\t \x01(\tR\x05build\x12-\n" +
+	"\x04etcd\x18\n" +
+	" \x01(\v2\x19.berth.scheduling.v1.EtcdR\x04etcd\"|\n" +
+	"\x04Etcd\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x01 \x01(\x03R\tsizeBytes\x12 \n" +
+	"\fin_use_bytes\x18\x02 \x01(\x03R\n" +
+	"inUseBytes\x12\x1f\n" +
+	"\vquota_bytes\x18\x03 \x01(\x03R\n" +
+	"quotaBytes\x12\x12\n" +
+	"\x04full\x18\x04 \x01(\bR\x04full\"\xa2\x01\n" +
 	"\x0fListPodsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1276,98 +1368,100 @@ func file_berth_scheduling_v1_scheduling_proto_rawDescGZIP() []byte {
 	return file_berth_scheduling_v1_scheduling_proto_rawDescData
 }
 
-var file_berth_scheduling_v1_scheduling_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_berth_scheduling_v1_scheduling_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_berth_scheduling_v1_scheduling_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),        // 0: berth.scheduling.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 1: berth.scheduling.v1.GetStatusResponse
-	(*ListPodsRequest)(nil),         // 2: berth.scheduling.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),        // 3: berth.scheduling.v1.ListPodsResponse
-	(*GetPodRequest)(nil),           // 4: berth.scheduling.v1.GetPodRequest
-	(*GetPodResponse)(nil),          // 5: berth.scheduling.v1.GetPodResponse
-	(*ListNodesRequest)(nil),        // 6: berth.scheduling.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),       // 7: berth.scheduling.v1.ListNodesResponse
-	(*GetNodeRequest)(nil),          // 8: berth.scheduling.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),         // 9: berth.scheduling.v1.GetNodeResponse
-	(*WatchPlacementsRequest)(nil),  // 10: berth.scheduling.v1.WatchPlacementsRequest
-	(*WatchPlacementsResponse)(nil), // 11: berth.scheduling.v1.WatchPlacementsResponse
-	(*ApplyRequest)(nil),            // 12: berth.scheduling.v1.ApplyRequest
-	(*ApplyResponse)(nil),           // 13: berth.scheduling.v1.ApplyResponse
-	(*Applied)(nil),                 // 14: berth.scheduling.v1.Applied
-	(*DeleteRequest)(nil),           // 15: berth.scheduling.v1.DeleteRequest
-	(*DeleteResponse)(nil),          // 16: berth.scheduling.v1.DeleteResponse
-	(*DrainMemberRequest)(nil),      // 17: berth.scheduling.v1.DrainMemberRequest
-	(*DrainMemberResponse)(nil),     // 18: berth.scheduling.v1.DrainMemberResponse
-	(*Version)(nil),                 // 19: berth.scheduling.v1.Version
-	(*Member)(nil),                  // 20: berth.scheduling.v1.Member
-	(*Shard)(nil),                   // 21: berth.scheduling.v1.Shard
-	(*PodCounts)(nil),               // 22: berth.scheduling.v1.PodCounts
-	(*Pod)(nil),                     // 23: berth.scheduling.v1.Pod
-	(*Node)(nil),                    // 24: berth.scheduling.v1.Node
-	(*ExplainPodRequest)(nil),       // 25: berth.scheduling.v1.ExplainPodRequest
-	(*WhatIfRequest)(nil),           // 26: berth.scheduling.v1.WhatIfRequest
-	(*GetCapacityRequest)(nil),      // 27: berth.scheduling.v1.GetCapacityRequest
-	(*CompareRequest)(nil),          // 28: berth.scheduling.v1.CompareRequest
-	(*GetMapRequest)(nil),           // 29: berth.scheduling.v1.GetMapRequest
-	(*GetQueueRequest)(nil),         // 30: berth.scheduling.v1.GetQueueRequest
-	(*ExplainPodResponse)(nil),      // 31: berth.scheduling.v1.ExplainPodResponse
-	(*WhatIfResponse)(nil),          // 32: berth.scheduling.v1.WhatIfResponse
-	(*GetCapacityResponse)(nil),     // 33: berth.scheduling.v1.GetCapacityResponse
-	(*CompareResponse)(nil),         // 34: berth.scheduling.v1.CompareResponse
-	(*GetMapResponse)(nil),          // 35: berth.scheduling.v1.GetMapResponse
-	(*GetQueueResponse)(nil),        // 36: berth.scheduling.v1.GetQueueResponse
+	(*Etcd)(nil),                    // 2: berth.scheduling.v1.Etcd
+	(*ListPodsRequest)(nil),         // 3: berth.scheduling.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),        // 4: berth.scheduling.v1.ListPodsResponse
+	(*GetPodRequest)(nil),           // 5: berth.scheduling.v1.GetPodRequest
+	(*GetPodResponse)(nil),          // 6: berth.scheduling.v1.GetPodResponse
+	(*ListNodesRequest)(nil),        // 7: berth.scheduling.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),       // 8: berth.scheduling.v1.ListNodesResponse
+	(*GetNodeRequest)(nil),          // 9: berth.scheduling.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),         // 10: berth.scheduling.v1.GetNodeResponse
+	(*WatchPlacementsRequest)(nil),  // 11: berth.scheduling.v1.WatchPlacementsRequest
+	(*WatchPlacementsResponse)(nil), // 12: berth.scheduling.v1.WatchPlacementsResponse
+	(*ApplyRequest)(nil),            // 13: berth.scheduling.v1.ApplyRequest
+	(*ApplyResponse)(nil),           // 14: berth.scheduling.v1.ApplyResponse
+	(*Applied)(nil),                 // 15: berth.scheduling.v1.Applied
+	(*DeleteRequest)(nil),           // 16: berth.scheduling.v1.DeleteRequest
+	(*DeleteResponse)(nil),          // 17: berth.scheduling.v1.DeleteResponse
+	(*DrainMemberRequest)(nil),      // 18: berth.scheduling.v1.DrainMemberRequest
+	(*DrainMemberResponse)(nil),     // 19: berth.scheduling.v1.DrainMemberResponse
+	(*Version)(nil),                 // 20: berth.scheduling.v1.Version
+	(*Member)(nil),                  // 21: berth.scheduling.v1.Member
+	(*Shard)(nil),                   // 22: berth.scheduling.v1.Shard
+	(*PodCounts)(nil),               // 23: berth.scheduling.v1.PodCounts
+	(*Pod)(nil),                     // 24: berth.scheduling.v1.Pod
+	(*Node)(nil),                    // 25: berth.scheduling.v1.Node
+	(*ExplainPodRequest)(nil),       // 26: berth.scheduling.v1.ExplainPodRequest
+	(*WhatIfRequest)(nil),           // 27: berth.scheduling.v1.WhatIfRequest
+	(*GetCapacityRequest)(nil),      // 28: berth.scheduling.v1.GetCapacityRequest
+	(*CompareRequest)(nil),          // 29: berth.scheduling.v1.CompareRequest
+	(*GetMapRequest)(nil),           // 30: berth.scheduling.v1.GetMapRequest
+	(*GetQueueRequest)(nil),         // 31: berth.scheduling.v1.GetQueueRequest
+	(*ExplainPodResponse)(nil),      // 32: berth.scheduling.v1.ExplainPodResponse
+	(*WhatIfResponse)(nil),          // 33: berth.scheduling.v1.WhatIfResponse
+	(*GetCapacityResponse)(nil),     // 34: berth.scheduling.v1.GetCapacityResponse
+	(*CompareResponse)(nil),         // 35: berth.scheduling.v1.CompareResponse
+	(*GetMapResponse)(nil),          // 36: berth.scheduling.v1.GetMapResponse
+	(*GetQueueResponse)(nil),        // 37: berth.scheduling.v1.GetQueueResponse
 }
 var file_berth_scheduling_v1_scheduling_proto_depIdxs = []int32{
-	19, // 0: berth.scheduling.v1.GetStatusResponse.version:type_name -> berth.scheduling.v1.Version
-	20, // 1: berth.scheduling.v1.GetStatusResponse.members:type_name -> berth.scheduling.v1.Member
-	21, // 2: berth.scheduling.v1.GetStatusResponse.shards:type_name -> berth.scheduling.v1.Shard
-	22, // 3: berth.scheduling.v1.GetStatusResponse.pods:type_name -> berth.scheduling.v1.PodCounts
-	23, // 4: berth.scheduling.v1.ListPodsResponse.pods:type_name -> berth.scheduling.v1.Pod
-	19, // 5: berth.scheduling.v1.ListPodsResponse.version:type_name -> berth.scheduling.v1.Version
-	23, // 6: berth.scheduling.v1.GetPodResponse.pod:type_name -> berth.scheduling.v1.Pod
-	19, // 7: berth.scheduling.v1.GetPodResponse.version:type_name -> berth.scheduling.v1.Version
-	24, // 8: berth.scheduling.v1.ListNodesResponse.nodes:type_name -> berth.scheduling.v1.Node
-	19, // 9: berth.scheduling.v1.ListNodesResponse.version:type_name -> berth.scheduling.v1.Version
-	24, // 10: berth.scheduling.v1.GetNodeResponse.node:type_name -> berth.scheduling.v1.Node
-	19, // 11: berth.scheduling.v1.GetNodeResponse.version:type_name -> berth.scheduling.v1.Version
-	19, // 12: berth.scheduling.v1.WatchPlacementsRequest.from:type_name -> berth.scheduling.v1.Version
-	19, // 13: berth.scheduling.v1.WatchPlacementsResponse.version:type_name -> berth.scheduling.v1.Version
-	14, // 14: berth.scheduling.v1.ApplyResponse.objects:type_name -> berth.scheduling.v1.Applied
-	20, // 15: berth.scheduling.v1.DrainMemberResponse.member:type_name -> berth.scheduling.v1.Member
-	0,  // 16: berth.scheduling.v1.SchedulingService.GetStatus:input_type -> berth.scheduling.v1.GetStatusRequest
-	2,  // 17: berth.scheduling.v1.SchedulingService.ListPods:input_type -> berth.scheduling.v1.ListPodsRequest
-	4,  // 18: berth.scheduling.v1.SchedulingService.GetPod:input_type -> berth.scheduling.v1.GetPodRequest
-	6,  // 19: berth.scheduling.v1.SchedulingService.ListNodes:input_type -> berth.scheduling.v1.ListNodesRequest
-	8,  // 20: berth.scheduling.v1.SchedulingService.GetNode:input_type -> berth.scheduling.v1.GetNodeRequest
-	10, // 21: berth.scheduling.v1.SchedulingService.WatchPlacements:input_type -> berth.scheduling.v1.WatchPlacementsRequest
-	12, // 22: berth.scheduling.v1.SchedulingService.Apply:input_type -> berth.scheduling.v1.ApplyRequest
-	15, // 23: berth.scheduling.v1.SchedulingService.Delete:input_type -> berth.scheduling.v1.DeleteRequest
-	25, // 24: berth.scheduling.v1.SchedulingService.ExplainPod:input_type -> berth.scheduling.v1.ExplainPodRequest
-	26, // 25: berth.scheduling.v1.SchedulingService.WhatIf:input_type -> berth.scheduling.v1.WhatIfRequest
-	27, // 26: berth.scheduling.v1.SchedulingService.GetCapacity:input_type -> berth.scheduling.v1.GetCapacityRequest
-	28, // 27: berth.scheduling.v1.SchedulingService.Compare:input_type -> berth.scheduling.v1.CompareRequest
-	29, // 28: berth.scheduling.v1.SchedulingService.GetMap:input_type -> berth.scheduling.v1.GetMapRequest
-	30, // 29: berth.scheduling.v1.SchedulingService.GetQueue:input_type -> berth.scheduling.v1.GetQueueRequest
-	17, // 30: berth.scheduling.v1.SchedulingService.DrainMember:input_type -> berth.scheduling.v1.DrainMemberRequest
-	1,  // 31: berth.scheduling.v1.SchedulingService.GetStatus:output_type -> berth.scheduling.v1.GetStatusResponse
-	3,  // 32: berth.scheduling.v1.SchedulingService.ListPods:output_type -> berth.scheduling.v1.ListPodsResponse
-	5,  // 33: berth.scheduling.v1.SchedulingService.GetPod:output_type -> berth.scheduling.v1.GetPodResponse
-	7,  // 34: berth.scheduling.v1.SchedulingService.ListNodes:output_type -> berth.scheduling.v1.ListNodesResponse
-	9,  // 35: berth.scheduling.v1.SchedulingService.GetNode:output_type -> berth.scheduling.v1.GetNodeResponse
-	11, // 36: berth.scheduling.v1.SchedulingService.WatchPlacements:output_type -> berth.scheduling.v1.WatchPlacementsResponse
-	13, // 37: berth.scheduling.v1.SchedulingService.Apply:output_type -> berth.scheduling.v1.ApplyResponse
-	16, // 38: berth.scheduling.v1.SchedulingService.Delete:output_type -> berth.scheduling.v1.DeleteResponse
-	31, // 39: berth.scheduling.v1.SchedulingService.ExplainPod:output_type -> berth.scheduling.v1.ExplainPodResponse
-	32, // 40: berth.scheduling.v1.SchedulingService.WhatIf:output_type -> berth.scheduling.v1.WhatIfResponse
-	33, // 41: berth.scheduling.v1.SchedulingService.GetCapacity:output_type -> berth.scheduling.v1.GetCapacityResponse
-	34, // 42: berth.scheduling.v1.SchedulingService.Compare:output_type -> berth.scheduling.v1.CompareResponse
-	35, // 43: berth.scheduling.v1.SchedulingService.GetMap:output_type -> berth.scheduling.v1.GetMapResponse
-	36, // 44: berth.scheduling.v1.SchedulingService.GetQueue:output_type -> berth.scheduling.v1.GetQueueResponse
-	18, // 45: berth.scheduling.v1.SchedulingService.DrainMember:output_type -> berth.scheduling.v1.DrainMemberResponse
-	31, // [31:46] is the sub-list for method output_type
-	16, // [16:31] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	20, // 0: berth.scheduling.v1.GetStatusResponse.version:type_name -> berth.scheduling.v1.Version
+	21, // 1: berth.scheduling.v1.GetStatusResponse.members:type_name -> berth.scheduling.v1.Member
+	22, // 2: berth.scheduling.v1.GetStatusResponse.shards:type_name -> berth.scheduling.v1.Shard
+	23, // 3: berth.scheduling.v1.GetStatusResponse.pods:type_name -> berth.scheduling.v1.PodCounts
+	2,  // 4: berth.scheduling.v1.GetStatusResponse.etcd:type_name -> berth.scheduling.v1.Etcd
+	24, // 5: berth.scheduling.v1.ListPodsResponse.pods:type_name -> berth.scheduling.v1.Pod
+	20, // 6: berth.scheduling.v1.ListPodsResponse.version:type_name -> berth.scheduling.v1.Version
+	24, // 7: berth.scheduling.v1.GetPodResponse.pod:type_name -> berth.scheduling.v1.Pod
+	20, // 8: berth.scheduling.v1.GetPodResponse.version:type_name -> berth.scheduling.v1.Version
+	25, // 9: berth.scheduling.v1.ListNodesResponse.nodes:type_name -> berth.scheduling.v1.Node
+	20, // 10: berth.scheduling.v1.ListNodesResponse.version:type_name -> berth.scheduling.v1.Version
+	25, // 11: berth.scheduling.v1.GetNodeResponse.node:type_name -> berth.scheduling.v1.Node
+	20, // 12: berth.scheduling.v1.GetNodeResponse.version:type_name -> berth.scheduling.v1.Version
+	20, // 13: berth.scheduling.v1.WatchPlacementsRequest.from:type_name -> berth.scheduling.v1.Version
+	20, // 14: berth.scheduling.v1.WatchPlacementsResponse.version:type_name -> berth.scheduling.v1.Version
+	15, // 15: berth.scheduling.v1.ApplyResponse.objects:type_name -> berth.scheduling.v1.Applied
+	21, // 16: berth.scheduling.v1.DrainMemberResponse.member:type_name -> berth.scheduling.v1.Member
+	0,  // 17: berth.scheduling.v1.SchedulingService.GetStatus:input_type -> berth.scheduling.v1.GetStatusRequest
+	3,  // 18: berth.scheduling.v1.SchedulingService.ListPods:input_type -> berth.scheduling.v1.ListPodsRequest
+	5,  // 19: berth.scheduling.v1.SchedulingService.GetPod:input_type -> berth.scheduling.v1.GetPodRequest
+	7,  // 20: berth.scheduling.v1.SchedulingService.ListNodes:input_type -> berth.scheduling.v1.ListNodesRequest
+	9,  // 21: berth.scheduling.v1.SchedulingService.GetNode:input_type -> berth.scheduling.v1.GetNodeRequest
+	11, // 22: berth.scheduling.v1.SchedulingService.WatchPlacements:input_type -> berth.scheduling.v1.WatchPlacementsRequest
+	13, // 23: berth.scheduling.v1.SchedulingService.Apply:input_type -> berth.scheduling.v1.ApplyRequest
+	16, // 24: berth.scheduling.v1.SchedulingService.Delete:input_type -> berth.scheduling.v1.DeleteRequest
+	26, // 25: berth.scheduling.v1.SchedulingService.ExplainPod:input_type -> berth.scheduling.v1.ExplainPodRequest
+	27, // 26: berth.scheduling.v1.SchedulingService.WhatIf:input_type -> berth.scheduling.v1.WhatIfRequest
+	28, // 27: berth.scheduling.v1.SchedulingService.GetCapacity:input_type -> berth.scheduling.v1.GetCapacityRequest
+	29, // 28: berth.scheduling.v1.SchedulingService.Compare:input_type -> berth.scheduling.v1.CompareRequest
+	30, // 29: berth.scheduling.v1.SchedulingService.GetMap:input_type -> berth.scheduling.v1.GetMapRequest
+	31, // 30: berth.scheduling.v1.SchedulingService.GetQueue:input_type -> berth.scheduling.v1.GetQueueRequest
+	18, // 31: berth.scheduling.v1.SchedulingService.DrainMember:input_type -> berth.scheduling.v1.DrainMemberRequest
+	1,  // 32: berth.scheduling.v1.SchedulingService.GetStatus:output_type -> berth.scheduling.v1.GetStatusResponse
+	4,  // 33: berth.scheduling.v1.SchedulingService.ListPods:output_type -> berth.scheduling.v1.ListPodsResponse
+	6,  // 34: berth.scheduling.v1.SchedulingService.GetPod:output_type -> berth.scheduling.v1.GetPodResponse
+	8,  // 35: berth.scheduling.v1.SchedulingService.ListNodes:output_type -> berth.scheduling.v1.ListNodesResponse
+	10, // 36: berth.scheduling.v1.SchedulingService.GetNode:output_type -> berth.scheduling.v1.GetNodeResponse
+	12, // 37: berth.scheduling.v1.SchedulingService.WatchPlacements:output_type -> berth.scheduling.v1.WatchPlacementsResponse
+	14, // 38: berth.scheduling.v1.SchedulingService.Apply:output_type -> berth.scheduling.v1.ApplyResponse
+	17, // 39: berth.scheduling.v1.SchedulingService.Delete:output_type -> berth.scheduling.v1.DeleteResponse
+	32, // 40: berth.scheduling.v1.SchedulingService.ExplainPod:output_type -> berth.scheduling.v1.ExplainPodResponse
+	33, // 41: berth.scheduling.v1.SchedulingService.WhatIf:output_type -> berth.scheduling.v1.WhatIfResponse
+	34, // 42: berth.scheduling.v1.SchedulingService.GetCapacity:output_type -> berth.scheduling.v1.GetCapacityResponse
+	35, // 43: berth.scheduling.v1.SchedulingService.Compare:output_type -> berth.scheduling.v1.CompareResponse
+	36, // 44: berth.scheduling.v1.SchedulingService.GetMap:output_type -> berth.scheduling.v1.GetMapResponse
+	37, // 45: berth.scheduling.v1.SchedulingService.GetQueue:output_type -> berth.scheduling.v1.GetQueueResponse
+	19, // 46: berth.scheduling.v1.SchedulingService.DrainMember:output_type -> berth.scheduling.v1.DrainMemberResponse
+	32, // [32:47] is the sub-list for method output_type
+	17, // [17:32] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_berth_scheduling_v1_scheduling_proto_init() }
@@ -1385,7 +1479,7 @@ func file_berth_scheduling_v1_scheduling_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_scheduling_v1_scheduling_proto_rawDesc), len(file_berth_scheduling_v1_scheduling_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

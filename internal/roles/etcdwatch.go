@@ -1,0 +1,206 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/services/binder"
+)
+
+const (
+	// etcdLook is how often etcd is asked how full it is.
+	etcdLook = 10 * time.Second
+	// etcdKept is how much of the past an etcd of Berth's own keeps, for watches that were away; unless it is pressed for room: then
+	// it keeps the last etcdKeptRevisions.
+	etcdKept          = 5 * time.Minute
+	etcdKeptRevisions = 1000
+	// etcdQuota is that of an etcd that does not tell its own: etcd's default.
+	etcdQuota = 2 << 30
+)
+
+// etcdWatch knows how full etcd is, and compacts one that is Berth's own while this process has the active binder.
+type etcdWatch struct {
+	coord  *coord.Client
+	every  time.Duration
+	owned  bool
+	log    *slog.Logger
+	latest atomic.Pointer[coord.Database] // nil: not known, or etcd does not answer
+	binder atomic.Pointer[binder.Service] // that of this process; nil: none
+
+	compactions prometheus.Counter
+}
+
+// watchEtcd begins to watch etcd, once in a process.
+func (e *env) watchEtcd(ctx context.Context, g *errgroup.Group) error {
+	if e.filling != nil {
+		return nil
+	}
+	every := e.EtcdLook
+	if every == 0 {
+		every = etcdLook
+	}
+	w := &etcdWatch{coord: e.coord, every: every, owned: e.EtcdOwned || e.embedded != nil, log: e.Log}
+	if err := w.register(e.measured.common); err != nil {
+		return err
+	}
+	e.filling = w
+	g.Go(func() error {
+		w.run(ctx)
+		return nil
+	})
+	return nil
+}
+
+// database returns how full etcd was when it was last asked; ok is false if that is not known.
+func (w *etcdWatch) database() (d coord.Database, ok bool) {
+	if latest := w.latest.Load(); latest != nil {
+		return *latest, true
+	}
+	return coord.Database{}, false
+}
+
+// active reports whether this process has the active binder.
+func (w *etcdWatch) active() bool {
+	s := w.binder.Load()
+	return s != nil && s.Version().Epoch != 0
+}
+
+func (w *etcdWatch) run(ctx context.Context) {
+	tick := time.NewTicker(w.every)
+	defer tick.Stop()
+	var past etcdPast
+	said := false
+	for {
+		d, err := w.coord.Database(ctx)
+		if err != nil {
+			w.latest.Store(nil)
+		} else {
+			w.latest.Store(&d)
+			if tight := d.Full || d.Size > quotaOf(d)/5*4; tight != said {
+				said = tight
+				w.say(d, tight)
+			}
+			if revision := past.until(time.Now(), d); w.owned && revision > 0 && w.active() {
+				err := w.coord.Compact(ctx, revision)
+				if err == nil {
+					w.compactions.Inc()
+				} else if ctx.Err() == nil {
+					w.log.Warn("etcd not compacted", "err", err)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (w *etcdWatch) say(d coord.Database, tight bool) {
+	about := []any{"size", d.Size, "in_use", d.InUse, "quota", d.Quota, "full", d.Full}
+	switch {
+	case !tight:
+		w.log.Info("etcd has room again", about...)
+	case d.Full:
+		w.log.Error("etcd is full and takes no writes: nothing is placed until it has room; see docs/runbook.md#berthetcdfull", about...)
+	default:
+		w.log.Warn("etcd fills up; see docs/runbook.md#berthetcdfills", about...)
+	}
+}
+
+func quotaOf(d coord.Database) int64 {
+	if d.Quota == 0 {
+		return etcdQuota
+	}
+	return d.Quota
+}
+
+// etcdPast remembers when which revision was the newest, over what is kept.
+type etcdPast struct {
+	marks []etcdMark // by time, at least a minute apart
+	last  int64      // the revision before which all has been dropped
+}
+
+type etcdMark struct {
+	at       time.Time
+	revision int64
+}
+
+// until returns the revision before which the past may be dropped now, 0 if nothing is to be. It is asked again and again.
+func (p *etcdPast) until(now time.Time, d coord.Database) int64 {
+	if n := len(p.marks); n == 0 || now.Sub(p.marks[n-1].at) >= time.Minute {
+		p.marks = append(p.marks, etcdMark{now, d.Revision})
+	}
+	revision := p.last
+	for len(p.marks) > 0 && now.Sub(p.marks[0].at) >= etcdKept {
+		revision = max(revision, p.marks[0].revision)
+		p.marks = p.marks[1:]
+	}
+	if d.InUse > quotaOf(d)/2 || d.Full {
+		revision = max(revision, d.Revision-etcdKeptRevisions)
+	}
+	if revision <= p.last {
+		return 0
+	}
+	p.last = revision
+	return revision
+}
+
+// register registers what is known of etcd. It says nothing while etcd does not answer.
+func (w *etcdWatch) register(to prometheus.Registerer) error {
+	w.compactions = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "berth_etcd_compactions_total", Help: "Times this binder has compacted an etcd that is Berth's own.",
+	})
+	return errors.Join(to.Register(w.compactions), to.Register(w))
+}
+
+// etcdGauge is read from what etcd has last said.
+type etcdGauge struct {
+	desc *prometheus.Desc
+	of   func(coord.Database) int64
+}
+
+func etcdGauges() []etcdGauge {
+	gauge := func(name, help string, of func(coord.Database) int64) etcdGauge {
+		return etcdGauge{prometheus.NewDesc(name, help, nil, nil), of}
+	}
+	return []etcdGauge{
+		gauge("berth_etcd_size_bytes", "Size of etcd's database, of the member that has the largest.",
+			func(d coord.Database) int64 { return d.Size }),
+		gauge("berth_etcd_in_use_bytes", "What of etcd's database holds something; the rest is used again.",
+			func(d coord.Database) int64 { return d.InUse }),
+		gauge("berth_etcd_quota_bytes", "Size of etcd's database at which it takes no more writes; etcd's default if it does not say.", quotaOf),
+		gauge("berth_etcd_full", "Whether etcd has come to its quota and takes no writes: 1 or 0.", func(d coord.Database) int64 {
+			if d.Full {
+				return 1
+			}
+			return 0
+		}),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (w *etcdWatch) Describe(out chan<- *prometheus.Desc) {
+	for _, g := range etcdGauges() {
+		out <- g.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (w *etcdWatch) Collect(out chan<- prometheus.Metric) {
+	d, ok := w.database()
+	if !ok {
+		return
+	}
+	for _, g := range etcdGauges() {
+		out <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(g.of(d)))
+	}
+}

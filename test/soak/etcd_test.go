@@ -1,0 +1,246 @@
+package soak
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/coord/etcdtest"
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/test/berthtest"
+)
+
+var written = flag.Int64("written", 48, "MiB that go through etcd's log")
+
+const (
+	quota = 16 << 20
+	round = 100      // pods that come and go together
+	padBy = 32 << 10 // bytes that each has besides
+	rate  = 4 << 20  // bytes per second of manifests, so that a second of history has room
+)
+
+// shipped returns how the etcd of the manifests compacts, with the time cut as its quota is, to a second.
+func shipped(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/kustomize/components/etcd/etcd.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var flags []string
+	for _, m := range regexp.MustCompile(`--auto-compaction-\S+`).FindAllString(string(text), -1) {
+		if name, _, ok := strings.Cut(m, "="); ok && strings.HasSuffix(name, "retention") {
+			m = name + "=1s"
+		}
+		flags = append(flags, m)
+	}
+	return append(flags, fmt.Sprintf("--quota-backend-bytes=%d", quota))
+}
+
+// world is a Berth of the local source on an etcd of its own.
+type world struct {
+	*berthtest.Berth
+	t      *testing.T
+	etcd   *etcdtest.Process
+	client *coord.Client
+	rounds int
+	peak   coord.Database // the most that was seen
+}
+
+func start(t *testing.T, o berthtest.Options, flags ...string) *world {
+	t.Helper()
+	w := &world{t: t, etcd: etcdtest.Start(t, flags...)}
+	o.Nodes, o.EtcdEndpoints, o.EtcdLook = 10, w.etcd.Endpoints(), 200*time.Millisecond
+	w.Berth = berthtest.Start(t, o)
+	var err error
+	if w.client, err = coord.Connect(coord.Config{Endpoints: w.etcd.Endpoints()}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.client.Close() })
+	return w
+}
+
+// logged returns the bytes that etcd has written to its log.
+func (w *world) logged() int64 {
+	w.t.Helper()
+	response, err := http.Get("http://" + w.etcd.Endpoints()[0] + "/metrics")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), "etcd_disk_wal_write_bytes_total "); ok {
+			f, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			return int64(f)
+		}
+	}
+	w.t.Fatal("etcd does not say how much it has written")
+	return 0
+}
+
+// pods returns manifests of the next round, and their names.
+func (w *world) pods() (manifests, names []string) {
+	w.rounds++
+	pad := strings.Repeat("x", padBy)
+	for i := range round {
+		name := fmt.Sprintf("pod-%d-%d", w.rounds, i)
+		names = append(names, name)
+		manifests = append(manifests, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s, annotations: {pad: %s}}, spec: {containers: [{name: c, image: i, resources: {requests: {cpu: 10m}}}]}}`, name, pad))
+	}
+	return manifests, names
+}
+
+// come has a round of pods placed.
+func (w *world) come() (names []string, err error) {
+	manifests, names := w.pods()
+	if _, err := w.SchedulingServiceClient.Apply(w.Context(), &schedulingv1.ApplyRequest{Manifests: strings.Join(manifests, "\n---\n")}); err != nil {
+		return names, err
+	}
+	w.AwaitDecided(round)
+	return names, nil
+}
+
+// comeAndGo has a round of pods placed, and deletes them.
+func (w *world) comeAndGo() error {
+	names, err := w.come()
+	if err != nil {
+		return err
+	}
+	w.leave(names)
+	return nil
+}
+
+func (w *world) leave(names []string) {
+	w.t.Helper()
+	for _, name := range names {
+		if _, err := w.Delete(w.Context(), &schedulingv1.DeleteRequest{Kind: "Pod", Namespace: "default", Name: name}); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.AwaitDecided(0)
+}
+
+// look asks etcd how full it is.
+func (w *world) look() coord.Database {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	d, err := w.client.Database(ctx)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.peak.Size, w.peak.InUse, w.peak.Full = max(w.peak.Size, d.Size), max(w.peak.InUse, d.InUse), w.peak.Full || d.Full
+	return d
+}
+
+// churn lets pods come and go until so much has been written.
+func (w *world) churn(mib int64) {
+	w.t.Helper()
+	turn := time.NewTicker(time.Second * round * padBy / rate)
+	defer turn.Stop()
+	for w.logged() < mib<<20 {
+		if err := w.comeAndGo(); err != nil {
+			w.t.Fatalf("after %d MiB: %v; etcd: %+v", w.logged()>>20, err, w.look())
+		}
+		if w.look().Full {
+			w.t.Fatalf("after %d MiB etcd is full: %+v", w.logged()>>20, w.look())
+		}
+		<-turn.C
+	}
+	for _, prefix := range []string{"local/placements/", "local/conditions/", "local/pods/"} {
+		if left, _, err := w.client.List(w.Context(), prefix); err != nil || len(left) > 0 {
+			w.t.Errorf("of pods that have gone there is %d left under %s, %v", len(left), prefix, err)
+		}
+	}
+	w.t.Logf("%d pods came and went; etcd wrote %d MiB with a quota of %d MiB; its file was %.1f MiB at most, %.1f in use",
+		w.rounds*round, w.logged()>>20, quota>>20, float64(w.peak.Size)/(1<<20), float64(w.peak.InUse)/(1<<20))
+}
+
+func TestTheEtcdOfTheManifestsNeverFillsUp(t *testing.T) {
+	start(t, berthtest.Options{}, shipped(t)...).churn(*written)
+}
+
+func TestTheActiveBinderKeepsAnEtcdOfBerthsOwnFromFillingUp(t *testing.T) {
+	start(t, berthtest.Options{EtcdOwned: true}, fmt.Sprintf("--quota-backend-bytes=%d", quota)).churn(*written)
+}
+
+// Without compaction etcd fills up. Berth does not touch an etcd that is not its own, says so, and goes on when there is room.
+func TestAnEtcdThatIsFullIsSaidAndBindingGoesOnWhenItHasRoom(t *testing.T) {
+	w := start(t, berthtest.Options{}, fmt.Sprintf("--quota-backend-bytes=%d", quota))
+	for !w.look().Full {
+		manifests, _ := w.pods()
+		if _, err := w.SchedulingServiceClient.Apply(w.Context(), &schedulingv1.ApplyRequest{Manifests: strings.Join(manifests, "\n---\n")}); err != nil && !w.look().Full {
+			t.Fatal(err)
+		}
+	}
+	leader := w.leader()
+	berthtest.Await(t, time.Minute, "the status to say that etcd is full", func(ctx context.Context) error {
+		s, err := w.GetStatus(ctx, &schedulingv1.GetStatusRequest{})
+		if err != nil {
+			return err
+		}
+		if e := s.GetEtcd(); !e.GetFull() || e.GetQuotaBytes() != quota || e.GetSizeBytes() == 0 {
+			return fmt.Errorf("the status says %v", e)
+		}
+		return nil
+	})
+	if _, err := w.SchedulingServiceClient.Apply(w.Context(), &schedulingv1.ApplyRequest{Manifests: berthtest.Pod("late", "10m", "1Mi", "")}); err == nil {
+		t.Error("a pod is taken by an etcd that is full")
+	}
+	if _, err := w.ListPods(w.Context(), &schedulingv1.ListPodsRequest{PageSize: 1}); err != nil {
+		t.Errorf("reads do not go on: %v", err)
+	}
+
+	// What the runbook says.
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: w.etcd.Endpoints()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	if _, err := etcd.Get(w.Context(), "/berth/", clientv3.WithRev(2)); err != nil {
+		t.Errorf("somebody has compacted an etcd that is not Berth's alone: %v", err)
+	}
+	pods := w.Pods()
+	for name := range pods { // what came before has to go, or nothing would have room
+		_, pod, _ := strings.Cut(name, "/")
+		if _, err := w.Delete(w.Context(), &schedulingv1.DeleteRequest{Kind: "Pod", Namespace: "default", Name: pod}); err != nil {
+			t.Fatalf("deleting does not go on: %v", err)
+		}
+	}
+	_, err1 := etcd.Compact(w.Context(), w.look().Revision, clientv3.WithCompactPhysical())
+	_, err2 := etcd.Defragment(w.Context(), w.etcd.Endpoints()[0])
+	_, err3 := etcd.AlarmDisarm(w.Context(), &clientv3.AlarmMember{})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.comeAndGo(); err != nil {
+		t.Errorf("binding does not go on: %v", err)
+	}
+	if now := w.leader(); now != leader {
+		t.Errorf("the term did not outlive it: %s led, and now %s", leader, now)
+	}
+}
+
+// leader returns who leads in which epoch.
+func (w *world) leader() string {
+	w.t.Helper()
+	s, err := w.GetStatus(w.Context(), &schedulingv1.GetStatusRequest{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return fmt.Sprintf("%s in epoch %d", s.GetLeader(), s.GetVersion().GetEpoch())
+}
