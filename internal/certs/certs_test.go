@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/berth-scheduler/berth/internal/reread"
 )
 
 // day is when the tests take place; certificates are made then.
@@ -198,7 +200,7 @@ func TestNewFilesAreUsedForNewConnectionsOnceASecondHasPassed(t *testing.T) {
 	if got := serial(); got != first {
 		t.Error("the files were read again at once: a flood of handshakes would be one of reads")
 	}
-	clock = clock.Add(checkEvery)
+	clock = clock.Add(reread.Every)
 	if got := serial(); got == first {
 		t.Error("the new certificate is not used")
 	}
@@ -231,7 +233,7 @@ func TestFilesThatMakeNoSenseAreIgnoredAndLoggedOnce(t *testing.T) {
 			before := s.latest()
 			spoil(m, ca)
 			for range 3 {
-				clock = clock.Add(checkEvery)
+				clock = clock.Add(reread.Every)
 				if _, _, serverErr, clientErr := connect(t, s.Server(false), client.Client()); serverErr != nil || clientErr != nil {
 					t.Fatalf("server %v, client %v", serverErr, clientErr)
 				}
@@ -243,7 +245,7 @@ func TestFilesThatMakeNoSenseAreIgnoredAndLoggedOnce(t *testing.T) {
 				t.Errorf("logged %d times, want once:\n%s", n, &m.log)
 			}
 			m.pair(ca, "binder").trust(ca)
-			clock = clock.Add(checkEvery)
+			clock = clock.Add(reread.Every)
 			if now := s.latest(); slices.Equal(now.pairs[0].Certificate[0], before.pairs[0].Certificate[0]) {
 				t.Error("the mended files are not used")
 			}
@@ -264,7 +266,7 @@ func TestAnAuthorityIsReplacedWithoutAMomentInWhichPeersRefuseEachOther(t *testi
 		func() { a.trust(next) }, func() { b.trust(next) },
 	} {
 		step()
-		clock = clock.Add(checkEvery)
+		clock = clock.Add(reread.Every)
 		if _, _, serverErr, clientErr := connect(t, binder.Server(false), queue.Client()); serverErr != nil || clientErr != nil {
 			t.Fatalf("server %v, client %v", serverErr, clientErr)
 		}
@@ -272,7 +274,7 @@ func TestAnAuthorityIsReplacedWithoutAMomentInWhichPeersRefuseEachOther(t *testi
 	last := authority(t) // of which both sides hear at the same moment: the first handshake goes by it
 	a.trust(last).pair(last, "queue")
 	b.trust(last).pair(last, "binder")
-	clock = clock.Add(checkEvery)
+	clock = clock.Add(reread.Every)
 	if _, _, serverErr, clientErr := connect(t, binder.Server(false), queue.Client()); serverErr != nil || clientErr != nil {
 		t.Fatalf("server %v, client %v", serverErr, clientErr)
 	}
@@ -316,7 +318,7 @@ func TestServersThatAreKnownByHostNameMustHaveIt(t *testing.T) {
 		t.Errorf("a server of another authority: %v", err)
 	}
 	m.trust(ca)
-	clock = clock.Add(checkEvery)
+	clock = clock.Add(reread.Every)
 	for authority, want := range map[string]string{"localhost:1": "", "127.0.0.1:1": "", "gateway:1": "localhost, not gateway", "10.0.0.1:1": "10.0.0.1"} {
 		if err := dial(authority); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("dial %s: %v, want %q", authority, err, want)

@@ -1,15 +1,14 @@
 package certs
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"log/slog"
-	"os"
-	"sync"
 	"time"
+
+	"github.com/berth-scheduler/berth/internal/reread"
 )
 
 // Files names PEM files. Cert and Key go together.
@@ -18,29 +17,16 @@ type Files struct {
 	CA        string // the authorities to trust, one or more
 }
 
-// checkEvery is how often, at most, the files are read. Handshakes are when they are needed.
-const checkEvery = time.Second
-
-// Source has what the newest usable files contain. It reads them again at a handshake, no more than once a second. New
-// files that make no sense, which half-written ones do not, are logged once and ignored until they change. Connections
+// Source has what the newest usable files contain. It reads them again at a handshake, see reread.Value. Connections
 // that exist keep what they were made with. It is safe for concurrent use.
 type Source struct {
 	files Files
 	role  string
-	log   *slog.Logger
 	now   func() time.Time
-
-	mu      sync.Mutex
-	checked time.Time // when the files were last read
-	read    contents  // what they held then
-	failed  string    // why that could not be used, or ""
-	current material
+	value *reread.Value[material]
 }
 
-// contents are those of the files.
-type contents struct{ cert, key, ca []byte }
-
-// material is what contents say.
+// material is what files say.
 type material struct {
 	pairs []tls.Certificate // one or none
 	roots *x509.CertPool
@@ -54,44 +40,26 @@ func Open(files Files, role string, log *slog.Logger) (*Source, error) {
 }
 
 func open(files Files, role string, log *slog.Logger, now func() time.Time) (*Source, error) {
-	s := &Source{files: files, role: role, log: log, now: now, checked: now()}
+	s := &Source{files: files, role: role, now: now}
 	var err error
-	if s.read, err = files.read(); err != nil {
-		return nil, err
-	}
-	if s.current, err = s.parse(s.read); err != nil {
+	s.value, err = reread.Open(reread.Config[material]{
+		Files: []string{files.Cert, files.Key, files.CA}, Parse: s.parse, What: "certificates", Log: log, Now: now,
+	})
+	if err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
 // latest returns what handshakes that begin now use.
-func (s *Source) latest() material {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	if now.Sub(s.checked) < checkEvery {
-		return s.current
+func (s *Source) latest() material { return s.value.Latest() }
+
+// Names returns the host names that the certificate is for that is in use.
+func (s *Source) Names() []string {
+	if m := s.latest(); len(m.pairs) > 0 {
+		return m.pairs[0].Leaf.DNSNames
 	}
-	s.checked = now
-	read, err := s.files.read()
-	if err == nil {
-		if read.equal(s.read) {
-			return s.current
-		}
-		s.read = read
-		var next material
-		if next, err = s.parse(read); err == nil {
-			s.current, s.failed = next, ""
-			s.log.Info("certificates read again", "cert", s.files.Cert, "ca", s.files.CA)
-			return s.current
-		}
-	}
-	if why := err.Error(); why != s.failed {
-		s.failed = why
-		s.log.Warn("certificates have changed but cannot be used; those read before are kept", "err", err)
-	}
-	return s.current
+	return nil
 }
 
 // Until returns when the certificate ends that is in use, the zero time if there is none, and the last of the authorities.
@@ -103,37 +71,18 @@ func (s *Source) Until() (own, authorities time.Time) {
 	return own, m.rootsUntil
 }
 
-func (f Files) read() (contents, error) {
-	var c contents
-	for _, file := range []struct {
-		name string
-		into *[]byte
-	}{{f.Cert, &c.cert}, {f.Key, &c.key}, {f.CA, &c.ca}} {
-		if file.name == "" {
-			continue
-		}
-		var err error
-		if *file.into, err = os.ReadFile(file.name); err != nil {
-			return contents{}, err
-		}
-	}
-	return c, nil
-}
-
-func (c contents) equal(other contents) bool {
-	return bytes.Equal(c.cert, other.cert) && bytes.Equal(c.key, other.key) && bytes.Equal(c.ca, other.ca)
-}
-
-func (s *Source) parse(c contents) (material, error) {
+// parse reads a certificate, its key, and authorities.
+func (s *Source) parse(contents [][]byte) (material, error) {
+	cert, key, ca := contents[0], contents[1], contents[2]
 	m := material{roots: x509.NewCertPool()}
-	if !m.roots.AppendCertsFromPEM(c.ca) {
+	if !m.roots.AppendCertsFromPEM(ca) {
 		return m, fmt.Errorf("%s: no certificate in it", s.files.CA)
 	}
-	m.rootsUntil = lastEnd(c.ca)
+	m.rootsUntil = lastEnd(ca)
 	if s.files.Cert == "" {
 		return m, nil
 	}
-	pair, err := tls.X509KeyPair(c.cert, c.key)
+	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return m, fmt.Errorf("%s with %s: %w", s.files.Cert, s.files.Key, err)
 	}

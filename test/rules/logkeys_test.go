@@ -60,10 +60,8 @@ var logKeys = map[string]string{
 	"what":      "is waited or asked for",
 	"for":       "how long it has lasted",
 	"after":     "how long was waited",
-	"file":      "its path",
+	"file":      "its path, or those of several",
 	"note":      "on a configuration",
-	"cert":      "path of the certificate",
-	"ca":        "path of the authorities' certificates",
 }
 
 func TestLogLinesHaveFixedKeys(t *testing.T) {
