@@ -19,6 +19,10 @@ const (
 	ReasonTooManyWatchers rpc.Reason = "TOO_MANY_WATCHERS"
 	// ReasonTooLarge: INVALID_ARGUMENT: the HTTP request is too large.
 	ReasonTooLarge rpc.Reason = "TOO_LARGE"
+	// ReasonCrossOrigin: PERMISSION_DENIED: the HTTP request is from a web page of another origin.
+	ReasonCrossOrigin rpc.Reason = "CROSS_ORIGIN"
+	// ReasonHostNotAllowed: PERMISSION_DENIED: the HTTP request is for a host that the gateway is not known as.
+	ReasonHostNotAllowed rpc.Reason = "HOST_NOT_ALLOWED"
 	// ReasonOutcomeUnknown: UNAVAILABLE: the objects may or may not be written; send them again.
 	ReasonOutcomeUnknown rpc.Reason = "OUTCOME_UNKNOWN"
 )
@@ -38,7 +42,7 @@ func errStopping() error {
 }
 
 func errTooManyWatchers(limit int) error {
-	return rpc.Exhausted(ReasonTooManyWatchers, time.Second, "%d clients watch already", limit)
+	return rpc.Exhausted(ReasonTooManyWatchers, time.Second, "%d clients may watch, and of one caller as many as leave room for as many again", limit)
 }
 
 func errTooSlow() error {

@@ -110,6 +110,7 @@ func New(cfg Config) (*Service, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Service{cfg: cfg, feed: newFeed(cfg.History), rates: newRates(time.Now), names: &names{}, sandbox: newSandbox(), drains: rpc.NewGate(1, drainsWaiting)}
+	s.watchers.running = rpc.NewShare(cfg.MaxWatchers, 0)
 	s.watchers.limit = cfg.MaxWatchers
 	s.watchers.stopping = make(chan struct{})
 	var stops []func()
@@ -201,32 +202,27 @@ type Replica interface {
 // watchers counts the running watches and owns the goroutines that send for them.
 type watchers struct {
 	limit    int
+	running  *rpc.Share
 	stopping chan struct{} // closed when the service stops
 
 	mu      sync.Mutex
-	running int
 	stopped bool
 	senders sync.WaitGroup
 }
 
-// start runs send, unless there are too many already or the service stops.
+// start runs send for a caller, unless there are too many already or the service stops.
 // The returned func says that the watch is over; send may end later.
-func (w *watchers) start(send func()) (over func(), err error) {
+func (w *watchers) start(caller string, send func()) (over func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.stopped {
 		return nil, errStopping()
 	}
-	if w.running == w.limit {
+	if !w.running.Take(caller, 1) {
 		return nil, errTooManyWatchers(w.limit)
 	}
-	w.running++
 	w.senders.Go(send)
-	return func() {
-		w.mu.Lock()
-		w.running--
-		w.mu.Unlock()
-	}, nil
+	return func() { w.running.Give(caller, 1) }, nil
 }
 
 // stop ends all watches and waits for their goroutines.

@@ -226,6 +226,7 @@ type berth struct {
 	cast    *cast
 	net     rpc.Network
 	clients *rpc.Clients
+	guard   rpc.Guard // nil: everyone is let in
 	service *gateway.Service
 	client  schedulingv1.SchedulingServiceClient
 	conn    *grpc.ClientConn
@@ -260,7 +261,7 @@ func start(t testing.TB, options ...option) *berth {
 	if b.service, err = gateway.New(cfg); err != nil {
 		t.Fatal(err)
 	}
-	server := rpc.NewServer(config, "gateway", rpc.WithRequestLimit(rpc.PublicRequestLimit))
+	server := rpc.NewServer(config, "gateway", rpc.WithRequestLimit(rpc.PublicRequestLimit), rpc.WithPublic(b.guard))
 	b.service.Register(server.Registrar())
 	var running sync.WaitGroup
 	runCtx, endRun := context.WithCancel(ctx)

@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"mime"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -25,52 +28,175 @@ import (
 // Bounds on what one HTTP client can hold.
 const (
 	httpHeaderTimeout = 5 * time.Second
-	httpBodyTimeout   = 30 * time.Second
+	httpBodyTimeout   = 10 * time.Second
 	httpWriteTimeout  = 30 * time.Second // of one write, since a watch has no end
 	httpIdleTimeout   = 60 * time.Second
-	httpHeaderBytes   = 64 << 10
+	httpHeaderBytes   = 32 << 10
 	httpDeadline      = 30 * time.Second // of a request that is no watch
+	httpReadTimeout   = 40 * time.Second // of a request, whatever the handler says
+	httpStreams       = 100              // of a connection, with HTTP/2
+	httpAtOnce        = 128              // requests that are answered, but for watches
+	httpBodies        = 64 << 20         // bytes of their bodies
 )
 
 // watchPath is the only path whose answer has no end; see http.yaml.
 const watchPath = "/v1/placements:watch"
 
-// Handler serves SchedulingService as JSON, by calling it over conn: with a connection to the gateway's own gRPC
-// server, JSON requests meet the same limits, logs and metrics as all others. An error is answered with its code,
+// HTTPConfig says whom a Handler answers.
+type HTTPConfig struct {
+	// AllowedHost reports whether requests may be for a host, as their headers name it, without its port. A web page whose name
+	// resolves to this machine is of the same origin as the gateway, as far as a browser knows; it is told by its name.
+	// nil allows all.
+	AllowedHost func(host string) bool
+	// Known returns who has sent a header authorization, or why not, before a body is read. Nil: callers need not be known.
+	Known func(ctx context.Context, authorization []string) (caller string, err error)
+}
+
+// AllowedHost returns whether a host is one of these, localhost, or an address: no web page of somebody else's has such a name.
+func AllowedHost(names func() []string) func(host string) bool {
+	return func(host string) bool {
+		host = strings.ToLower(strings.TrimSuffix(host, "."))
+		return host == "localhost" || strings.HasSuffix(host, ".localhost") || net.ParseIP(strings.Trim(host, "[]")) != nil ||
+			slices.ContainsFunc(names(), func(name string) bool { return strings.EqualFold(name, host) })
+	}
+}
+
+// forwardingConn says at each call for which address it is made.
+type forwardingConn struct{ grpc.ClientConnInterface }
+
+func (c forwardingConn) Invoke(ctx context.Context, method string, request, response any, options ...grpc.CallOption) error {
+	return c.ClientConnInterface.Invoke(rpc.Forward(ctx, rpc.CallerOf(ctx)), method, request, response, options...)
+}
+
+func (c forwardingConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	return c.ClientConnInterface.NewStream(rpc.Forward(ctx, rpc.CallerOf(ctx)), desc, method, options...)
+}
+
+// Handler serves SchedulingService as JSON, by calling it over conn: with a connection to a gRPC server of the gateway's,
+// JSON requests meet the same limits, logs and metrics as all others. An error is answered with its code,
 // message and details as google.rpc.Status, and a body over [rpc.PublicRequestLimit] with 413.
-func Handler(conn grpc.ClientConnInterface) (http.Handler, error) {
+func Handler(conn grpc.ClientConnInterface, cfg HTTPConfig) (http.Handler, error) {
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.HTTPBodyMarshaler{Marshaler: &runtime.JSONPb{
 			MarshalOptions: protojson.MarshalOptions{EmitUnpopulated: true}, // unknown fields of a request are errors
 		}}),
 		runtime.WithErrorHandler(answerError),
+		// No header of a request becomes one of the call, but for authorization.
+		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
 	)
-	client := schedulingv1.NewSchedulingServiceClient(conn)
+	client := schedulingv1.NewSchedulingServiceClient(forwardingConn{conn})
 	if err := schedulingv1.RegisterSchedulingServiceHandlerClient(context.Background(), mux, client); err != nil {
 		return nil, fmt.Errorf("register JSON handlers: %w", err)
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Header().Set("Cache-Control", "no-store")
-		if r.Body != nil && r.Body != http.NoBody {
-			control := http.NewResponseController(w)
-			_ = control.SetReadDeadline(time.Now().Add(httpBodyTimeout)) // not all writers can
-			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.PublicRequestLimit))
-			if err != nil {
-				_, outbound := runtime.MarshalerForRequest(mux, r)
-				answerError(r.Context(), mux, outbound, w, r, bodyError(err))
-				return
-			}
-			_ = control.SetReadDeadline(time.Time{})
-			r.Body = io.NopCloser(bytes.NewReader(body))
+	return &handler{cfg: cfg, mux: mux, running: rpc.NewShare(httpAtOnce, 0), bodies: rpc.NewShare(httpBodies, 0)}, nil
+}
+
+// handler is what stands before the JSON API.
+type handler struct {
+	cfg       HTTPConfig
+	mux       *runtime.ServeMux
+	crossSite http.CrossOriginProtection
+	running   *rpc.Share // requests, but for watches, which the service bounds
+	bodies    *rpc.Share // bytes
+}
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	address := rpc.AddressOfRequest(r)
+	r = r.WithContext(rpc.WithCaller(r.Context(), address))
+	refuse := func(err error) {
+		_, outbound := runtime.MarshalerForRequest(h.mux, r)
+		answerError(r.Context(), h.mux, outbound, w, r, err)
+	}
+	// 1. Is it a page of somebody else's that asks, through a visitor's browser?
+	if err := h.cfg.checkHost(r); err != nil {
+		refuse(err)
+		return
+	}
+	if err := h.crossSite.Check(r); err != nil {
+		refuse(rpc.Error(codes.PermissionDenied, ReasonCrossOrigin, "%v", err))
+		return
+	}
+	// 2. Who is it? Nothing more is read of a stranger.
+	caller := address
+	if h.cfg.Known != nil {
+		known, err := h.cfg.Known(r.Context(), r.Header.Values("Authorization"))
+		if err != nil {
+			refuse(err)
+			return
 		}
-		if r.URL.Path != watchPath {
-			ctx, cancel := context.WithTimeout(r.Context(), httpDeadline)
-			defer cancel()
-			r = r.WithContext(ctx)
+		caller = known
+	}
+	rpc.Vouch(r.Context())
+	// 3. Has it its share already?
+	if r.URL.Path == watchPath {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it has no end
+	} else {
+		if !h.running.Take(caller, 1) {
+			refuse(rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "%d requests are answered at a time, and of one caller as many as leave room for as many again", httpAtOnce))
+			return
 		}
-		mux.ServeHTTP(&patientWriter{w}, r)
-	}), nil
+		defer h.running.Give(caller, 1)
+		ctx, cancel := context.WithTimeout(r.Context(), httpDeadline)
+		defer cancel()
+		r = r.WithContext(ctx)
+	}
+	// 4. Its body.
+	if r.Body != nil && r.Body != http.NoBody {
+		held, err := h.readBody(w, r, caller)
+		defer h.bodies.Give(caller, held)
+		if err != nil {
+			refuse(err)
+			return
+		}
+	}
+	h.mux.ServeHTTP(&patientWriter{w}, r)
+}
+
+func (c *HTTPConfig) checkHost(r *http.Request) error {
+	if c.AllowedHost == nil {
+		return nil
+	}
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if c.AllowedHost(host) {
+		return nil
+	}
+	return rpc.Error(codes.PermissionDenied, ReasonHostNotAllowed, "the gateway is not known as %q here: name it by --allowed-hosts", host)
+}
+
+// readBody reads a body into memory, so that none is under way while a call is, and returns how many bytes of h.bodies it has taken.
+func (h *handler) readBody(w http.ResponseWriter, r *http.Request, caller string) (held int, err error) {
+	// Browsers send a form, or a text, to anybody; JSON only to who has said that it may come.
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return 0, &runtime.HTTPStatusError{
+			HTTPStatus: http.StatusUnsupportedMediaType,
+			Err:        rpc.Error(codes.InvalidArgument, rpc.ReasonInvalid, "a body must have the Content-Type application/json, not %q", r.Header.Get("Content-Type")),
+		}
+	}
+	size := rpc.PublicRequestLimit
+	if r.ContentLength > rpc.PublicRequestLimit {
+		return 0, bodyError(&http.MaxBytesError{Limit: rpc.PublicRequestLimit})
+	}
+	if r.ContentLength >= 0 {
+		size = int(r.ContentLength)
+	}
+	if !h.bodies.Take(caller, size) {
+		return 0, rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "a body of up to %d bytes: too many others are not answered yet", size)
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(httpBodyTimeout)) // not all writers can
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.PublicRequestLimit))
+	if err != nil {
+		return size, bodyError(err)
+	}
+	_ = control.SetReadDeadline(time.Time{})
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return size, nil
 }
 
 func bodyError(err error) error {
@@ -133,8 +259,12 @@ func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler) error 
 			handler.ServeHTTP(w, r)
 		}),
 		ReadHeaderTimeout: httpHeaderTimeout,
+		ReadTimeout:       httpReadTimeout,
+		WriteTimeout:      httpWriteTimeout, // which a patientWriter extends
 		IdleTimeout:       httpIdleTimeout,
 		MaxHeaderBytes:    httpHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: httpStreams},
+		ConnContext:       rpc.WithConn,
 	}
 	address := l.Addr().String()
 	served := make(chan error, 1)

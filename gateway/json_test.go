@@ -20,7 +20,19 @@ import (
 // web serves the gateway's JSON on a socket and returns its URL and a client.
 func (b *berth) web() (url string, client *http.Client, stop func()) {
 	b.t.Helper()
-	handler, err := gateway.Handler(b.conn)
+	return b.serveWeb(gateway.HTTPConfig{})
+}
+
+// webWith is web for others than everyone.
+func (b *berth) webWith(cfg gateway.HTTPConfig) (url string, client *http.Client) {
+	b.t.Helper()
+	url, client, _ = b.serveWeb(cfg)
+	return url, client
+}
+
+func (b *berth) serveWeb(cfg gateway.HTTPConfig) (url string, client *http.Client, stop func()) {
+	b.t.Helper()
+	handler, err := gateway.Handler(b.conn, cfg)
 	if err != nil {
 		b.t.Fatal(err)
 	}

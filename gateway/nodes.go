@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -55,14 +56,21 @@ func (s *Service) GetNode(ctx context.Context, req *schedulingv1.GetNodeRequest)
 	if err := rpc.Invalid(checkName("name", req.GetName(), true, maxObject)...); err != nil {
 		return nil, err
 	}
+	names, err := access.MayNamePods(ctx)
+	if err != nil {
+		return nil, err
+	}
 	response := &schedulingv1.GetNodeResponse{}
-	err := s.read(ctx, func(st *cluster.State) {
+	err = s.read(ctx, func(st *cluster.State) {
 		response.Version = versionOf(st.Version())
 		i := st.Nodes.ByName(req.GetName())
 		if i == cluster.NoNode {
 			return
 		}
 		response.Node = nodeOf(st, i)
+		if !names {
+			return // they are counted
+		}
 		for _, p := range st.PodsOn(i) {
 			response.Node.Pods = append(response.Node.Pods, p.Namespace+"/"+p.Name)
 		}

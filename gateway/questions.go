@@ -5,6 +5,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/answer"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
@@ -20,6 +21,10 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 	violations := checkName("namespace", req.GetNamespace(), false, maxNamespace)
 	violations = append(violations, checkName("name", req.GetName(), true, maxObject)...)
 	if err := rpc.Invalid(violations...); err != nil {
+		return nil, err
+	}
+	names, err := access.MayNamePods(ctx)
+	if err != nil {
 		return nil, err
 	}
 	name := podName{cmp.Or(req.GetNamespace(), "default"), req.GetName()}
@@ -38,7 +43,7 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 	}
 	// 2. Meanwhile the sandbox says why.
 	live, err := s.tryPod(ctx, name, func(box *whatif.Sandbox, pod cluster.PodID) error {
-		response, err = answer.Explain(ctx, box, pod, req)
+		response, err = answer.Explain(ctx, box, pod, req, names)
 		return err
 	})
 	if err != nil {
@@ -51,6 +56,11 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 	}
 	if detail := known[live.GetUid()]; detail != nil && !isPlaced(live) {
 		setPending(live, detail)
+		if !names {
+			for _, ahead := range live.GetAhead() {
+				ahead.Namespace, ahead.Name = "", ""
+			}
+		}
 	}
 	response.Pod = live
 	return response, nil
@@ -58,8 +68,12 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 
 // WhatIf implements SchedulingService.
 func (s *Service) WhatIf(ctx context.Context, req *schedulingv1.WhatIfRequest) (response *schedulingv1.WhatIfResponse, err error) {
+	names, err := access.MayNamePods(ctx)
+	if err != nil {
+		return nil, err
+	}
 	err = s.try(ctx, nothing, func(box *whatif.Sandbox) error {
-		response, err = answer.WhatIf(ctx, box, req)
+		response, err = answer.WhatIf(ctx, box, req, names)
 		return err
 	})
 	return response, err

@@ -33,7 +33,7 @@ func (s *Service) WatchPlacements(req *schedulingv1.WatchPlacementsRequest, stre
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	messages, failed := make(chan *schedulingv1.WatchPlacementsResponse), make(chan error, 1)
-	over, err := s.watchers.start(func() {
+	over, err := s.watchers.start(rpc.CallerOf(ctx), func() {
 		for {
 			select {
 			case message := <-messages:

@@ -93,6 +93,7 @@ func defaultDataDir() string {
 // addHTTP adds the flag of the JSON API.
 func addHTTP(fs *pflag.FlagSet, p *roles.Public) {
 	fs.StringVar(&p.HTTPListen, "http-listen", "127.0.0.1:7080", "where to serve the page, and the public API as JSON, over HTTP; empty: nowhere")
+	fs.StringSliceVar(&p.AllowedHosts, "allowed-hosts", nil, "names under which that is asked for, besides addresses, localhost, that of --http-listen and of --advertise, and those in the certificate")
 }
 
 func addBatch(fs *pflag.FlagSet, q *roles.Queue) {

@@ -10,14 +10,18 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/berth-scheduler/berth/internal/roles"
+	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
 // addOps adds the flags of the operators' endpoints.
 func addOps(fs *pflag.FlagSet, c *roles.Common) {
 	fs.StringVar(&c.OpsListen, "metrics-listen", "", "where to serve /metrics, /livez, /readyz, /configz, /flagz and /statusz over HTTP, with TLS if --tls-cert is given, as host:port (default: nowhere)")
+	fs.IntVar(&c.Connections, "max-connections", rpc.DefaultConnections, "connections to each listener at a time; more are closed at once, or in their stead the oldest whose callers nobody knows")
+	fs.IntVar(&c.OfOneAddress, "max-connections-per-address", rpc.DefaultConnectionsOfOne, "of these, of one remote address, or network of 64 bits with IPv6; never more than as many again have room")
 	fs.BoolVar(&c.Profiling, "profiling", false, "serve Go's profiles at /debug/pprof/ of --metrics-listen too")
 	fs.StringVar(&c.OpsAccess.By, "metrics-authenticate", "", "who may get more than /livez, /readyz and /healthz of --metrics-listen: certificates, whoever has one of metrics or operator; tokens, or kubernetes, as with --authenticate of a gateway, too; none, everyone (default: certificates with TLS, else none)")
 	fs.StringVar(&c.OpsAccess.TokenFile, "metrics-token-file", "", "a file with a line TOKEN,USER,read for each caller; for --metrics-authenticate=tokens")
+	fs.StringSliceVar(&c.OpsAccess.Audiences, "metrics-authentication-audiences", nil, "as --authentication-audiences of a gateway; for --metrics-authenticate=kubernetes")
 	fs.StringVar(&c.OpsAccess.Kubeconfig, "metrics-authentication-kubeconfig", "", "the kubeconfig of the API server that reviews tokens; for --metrics-authenticate=kubernetes (default: the service account of the pod)")
 }
 
@@ -43,6 +47,10 @@ func checkOps(c *roles.Common) error {
 		return errors.New("--metrics-token-file: it and --metrics-authenticate=tokens need each other")
 	case a.By != roles.AccessKubernetes && a.Kubeconfig != "":
 		return errors.New("--metrics-authentication-kubeconfig: it needs --metrics-authenticate=kubernetes")
+	case a.By != roles.AccessKubernetes && len(a.Audiences) > 0:
+		return errors.New("--metrics-authentication-audiences: it needs --metrics-authenticate=kubernetes")
+	case c.Connections < 1 || c.OfOneAddress < 1:
+		return errors.New("--max-connections and --max-connections-per-address: want at least 1 each")
 	}
 	return nil
 }

@@ -1,8 +1,10 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
@@ -58,65 +60,80 @@ type Reviewer interface {
 // The paths of what is no resource of Kubernetes'.
 const (
 	statusPath    = "/berth/status"
-	explainPath   = "/berth/explain" // answers name whatever is in a pod's way, pods of other namespaces too
+	explainPath   = "/berth/explain"
 	whatIfPath    = "/berth/whatif"
 	manifestsPath = "/berth/manifests"
 	membersPath   = "/berth/members"
 )
 
-// needs says what the methods of SchedulingService need, by full method name, given the request, which is nil for streams.
-var needs = map[string]func(request any) Permission{
-	schedulingv1.SchedulingService_GetStatus_FullMethodName: func(any) Permission {
-		return Permission{Verb: "get", Path: statusPath}
-	},
-	schedulingv1.SchedulingService_ListPods_FullMethodName: func(request any) Permission {
-		return Permission{Verb: "list", Resource: "pods", Namespace: request.(*schedulingv1.ListPodsRequest).GetNamespace()}
-	},
-	schedulingv1.SchedulingService_GetPod_FullMethodName: func(request any) Permission {
-		r := request.(*schedulingv1.GetPodRequest)
-		return Permission{Verb: "get", Resource: "pods", Namespace: r.GetNamespace(), Name: r.GetName()}
-	},
-	schedulingv1.SchedulingService_ListNodes_FullMethodName: func(any) Permission {
-		return Permission{Verb: "list", Resource: "nodes"}
-	},
-	schedulingv1.SchedulingService_GetNode_FullMethodName: func(request any) Permission {
-		return Permission{Verb: "get", Resource: "nodes", Name: request.(*schedulingv1.GetNodeRequest).GetName()}
-	},
-	schedulingv1.SchedulingService_WatchPlacements_FullMethodName: func(any) Permission {
-		return Permission{Verb: "watch", Resource: "pods"}
-	},
-	schedulingv1.SchedulingService_ExplainPod_FullMethodName: func(any) Permission {
-		return Permission{Verb: "get", Path: explainPath}
-	},
-	schedulingv1.SchedulingService_WhatIf_FullMethodName: func(any) Permission {
-		return Permission{Verb: "get", Path: whatIfPath}
-	},
-	schedulingv1.SchedulingService_GetCapacity_FullMethodName: func(any) Permission {
-		return Permission{Verb: "get", Path: whatIfPath}
-	},
-	schedulingv1.SchedulingService_Compare_FullMethodName: func(any) Permission {
-		return Permission{Verb: "get", Path: whatIfPath}
-	},
-	schedulingv1.SchedulingService_GetMap_FullMethodName: func(any) Permission {
-		return Permission{Verb: "list", Resource: "nodes"}
-	},
-	schedulingv1.SchedulingService_GetQueue_FullMethodName: func(any) Permission {
-		return Permission{Verb: "get", Path: statusPath}
-	},
-	schedulingv1.SchedulingService_Apply_FullMethodName: func(any) Permission {
-		return Permission{Verb: "create", Path: manifestsPath}
-	},
-	schedulingv1.SchedulingService_Delete_FullMethodName: func(any) Permission {
-		return Permission{Verb: "delete", Path: manifestsPath}
-	},
-	schedulingv1.SchedulingService_DrainMember_FullMethodName: func(any) Permission {
-		return Permission{Verb: "delete", Path: membersPath}
-	},
+// listPods is what it takes to be told the names of pods that one has not named oneself.
+var listPods = Permission{Verb: "list", Resource: "pods"}
+
+func path(verb, path string) Permission { return Permission{Verb: verb, Path: path} }
+
+// getPod is the right to one pod.
+func getPod(namespace, name string) Permission {
+	return Permission{Verb: "get", Resource: "pods", Namespace: cmp.Or(namespace, "default"), Name: name}
 }
+
+func always(all ...Permission) func(any) []Permission { return func(any) []Permission { return all } }
+
+// needs says what the methods of SchedulingService need, by full method name, given the request, which is nil for streams. All of it
+// is needed. What answers tell besides, of pods that the request has not named, those with [MayNamePods] are told.
+var needs = map[string]func(request any) []Permission{
+	schedulingv1.SchedulingService_GetStatus_FullMethodName: always(path("get", statusPath)),
+	schedulingv1.SchedulingService_ListPods_FullMethodName: func(request any) []Permission {
+		return []Permission{{Verb: "list", Resource: "pods", Namespace: request.(*schedulingv1.ListPodsRequest).GetNamespace()}}
+	},
+	schedulingv1.SchedulingService_GetPod_FullMethodName: func(request any) []Permission {
+		r := request.(*schedulingv1.GetPodRequest)
+		return []Permission{getPod(r.GetNamespace(), r.GetName())}
+	},
+	schedulingv1.SchedulingService_ListNodes_FullMethodName: always(Permission{Verb: "list", Resource: "nodes"}),
+	schedulingv1.SchedulingService_GetNode_FullMethodName: func(request any) []Permission {
+		return []Permission{{Verb: "get", Resource: "nodes", Name: request.(*schedulingv1.GetNodeRequest).GetName()}}
+	},
+	schedulingv1.SchedulingService_WatchPlacements_FullMethodName: always(Permission{Verb: "watch", Resource: "pods"}),
+	schedulingv1.SchedulingService_ExplainPod_FullMethodName: func(request any) []Permission {
+		r := request.(*schedulingv1.ExplainPodRequest)
+		return []Permission{path("get", explainPath), getPod(r.GetNamespace(), r.GetName())}
+	},
+	schedulingv1.SchedulingService_WhatIf_FullMethodName: func(request any) []Permission {
+		if r := request.(*schedulingv1.WhatIfRequest); !r.GetSummaryOnly() && (r.GetPending() || slices.ContainsFunc(r.GetChanges(), movesPods)) {
+			return []Permission{path("get", whatIfPath), listPods}
+		}
+		return []Permission{path("get", whatIfPath)}
+	},
+	schedulingv1.SchedulingService_GetCapacity_FullMethodName: func(request any) []Permission {
+		if r := request.(*schedulingv1.GetCapacityRequest); r.GetName() != "" {
+			return []Permission{path("get", whatIfPath), getPod(r.GetNamespace(), r.GetName())}
+		}
+		return []Permission{path("get", whatIfPath)}
+	},
+	schedulingv1.SchedulingService_Compare_FullMethodName: func(request any) []Permission {
+		if r := request.(*schedulingv1.CompareRequest); r.GetEverything() || r.GetManifests() == "" {
+			return []Permission{path("get", whatIfPath), listPods}
+		}
+		return []Permission{path("get", whatIfPath)}
+	},
+	schedulingv1.SchedulingService_GetMap_FullMethodName: func(request any) []Permission {
+		if r := request.(*schedulingv1.GetMapRequest); r.GetPod() != "" {
+			return []Permission{{Verb: "list", Resource: "nodes"}, getPod(r.GetNamespace(), r.GetPod())}
+		}
+		return []Permission{{Verb: "list", Resource: "nodes"}}
+	},
+	schedulingv1.SchedulingService_GetQueue_FullMethodName:    always(path("get", statusPath)),
+	schedulingv1.SchedulingService_Apply_FullMethodName:       always(path("create", manifestsPath)),
+	schedulingv1.SchedulingService_Delete_FullMethodName:      always(path("delete", manifestsPath)),
+	schedulingv1.SchedulingService_DrainMember_FullMethodName: always(path("delete", membersPath)),
+}
+
+// movesPods reports whether what becomes of the pods of a node is part of the answer.
+func movesPods(c *schedulingv1.Change) bool { return c.GetDrain() != "" || c.GetRemoveNode() != "" }
 
 // guarded reports whether a method is one that people call, and what it needs. The others, health and what members ask each
 // other, are no concern of a Guard; reflection needs a known caller and nothing else.
-func guarded(method string) (need func(request any) Permission, ok bool) {
+func guarded(method string) (need func(request any) []Permission, ok bool) {
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	if service == schedulingv1.SchedulingService_ServiceDesc.ServiceName {
 		return needs[method], true

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"k8s.io/apimachinery/pkg/util/cache"
@@ -24,11 +23,13 @@ const (
 	ReasonNotAllowed   rpc.Reason = "NOT_ALLOWED"    // PERMISSION_DENIED
 	ReasonNoReview     rpc.Reason = "NO_REVIEW"      // UNAVAILABLE: whose the token is cannot be found out now
 	ReasonTooManyCalls rpc.Reason = "TOO_MANY_CALLS" // RESOURCE_EXHAUSTED: come back later
+	ReasonTooManyNew   rpc.Reason = "TOO_MANY_NEW"   // RESOURCE_EXHAUSTED: too many tokens that are not known yet: come back later
 )
 
 const (
 	maxCallers = 4096             // whose rates are remembered
 	forgetting = 10 * time.Minute // how long after their last call, at least
+	maxToken   = 16 << 10         // the bytes of a token; longer ones are nobody's
 )
 
 // GuardConfig says how a Guard judges.
@@ -67,58 +68,107 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	return &Guard{cfg: cfg, limits: cache.NewLRUExpireCache(maxCallers)}, nil
 }
 
-// Unary is the interceptor of unary calls.
-func (g *Guard) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if err := g.admit(ctx, info.FullMethod, request); err != nil {
-		return nil, err
-	}
-	return handler(ctx, request)
+// asking is what a Guard remembers of a call between Admit and its end, in the call's context.
+type asking struct {
+	guard  *Guard
+	caller Caller
 }
 
-// Stream is the interceptor of streams.
-func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if err := g.admit(stream.Context(), info.FullMethod, nil); err != nil {
-		return err
-	}
-	return handler(srv, stream)
-}
+type askingKey struct{}
 
-func (g *Guard) admit(ctx context.Context, method string, request any) error {
-	need, ok := guarded(method)
-	if !ok {
-		return nil
+// Admit implements rpc.Guard: it finds out who calls, and whether that one calls too often.
+func (g *Guard) Admit(ctx context.Context, method string) (context.Context, error) {
+	if _, ok := guarded(method); !ok {
+		return ctx, nil
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	token := bearer(md.Get("authorization"))
-	if token == "" {
-		return rpc.Error(codes.Unauthenticated, ReasonNoToken, "no token: send the header \"authorization: Bearer TOKEN\"")
+	caller, err := g.identify(ctx, bearer(md.Get("authorization")))
+	if err != nil {
+		return nil, err
 	}
-	if need == nil {
-		return g.review(ctx, token, nil)
+	if wait, ok := g.take(caller.User); !ok {
+		return nil, rpc.Exhausted(ReasonTooManyCalls, wait, "%s calls more than %v times a second", caller.User, g.cfg.Rate)
 	}
-	return g.review(ctx, token, func() Permission { return need(request) })
+	ctx = rpc.WithCaller(ctx, user+caller.User)
+	return context.WithValue(ctx, askingKey{}, &asking{g, caller}), nil
 }
 
-// review lets through whoever has a token, if they may do what is needed; nil needs nothing.
-func (g *Guard) review(ctx context.Context, token string, need func() Permission) error {
-	// 1. Who is it?
-	caller, err := g.cfg.Reviewer.Authenticate(ctx, token)
-	if errors.Is(err, ErrUnknownToken) {
-		return rpc.Error(codes.Unauthenticated, ReasonUnknownToken, "the token is not known, or not valid any more")
-	}
-	if err != nil {
-		return g.unreviewed(ctx, "token", err)
-	}
-	// 2. Does it ask too often?
-	if wait, ok := g.take(caller.User); !ok {
-		return rpc.Exhausted(ReasonTooManyCalls, wait, "%s calls more than %v times a second", caller.User, g.cfg.Rate)
-	}
-	// 3. May it?
-	if need == nil {
+// user tells the names of callers from addresses.
+const user = "user "
+
+// Permit implements rpc.Guard, for a call that Admit has let in.
+func (g *Guard) Permit(ctx context.Context, method string, request any) error {
+	need, ok := guarded(method)
+	if !ok || need == nil {
 		return nil
 	}
-	permission := need()
+	a, ok := ctx.Value(askingKey{}).(*asking)
+	if !ok {
+		return errNoToken()
+	}
+	for _, permission := range need(request) {
+		if err := g.permit(ctx, a.caller, permission); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// MayNamePods reports whether an answer may name pods that the call has not named: whether the caller may list pods in all
+// namespaces. Where callers are not known, everyone may. An error is one of Berth's.
+func MayNamePods(ctx context.Context) (bool, error) {
+	a, ok := ctx.Value(askingKey{}).(*asking)
+	if !ok {
+		return true, nil
+	}
+	allowed, _, err := a.guard.cfg.Reviewer.Allowed(ctx, a.caller, listPods)
+	if err != nil {
+		return false, a.guard.unreviewed(ctx, "permission", err)
+	}
+	return allowed, nil
+}
+
+// Know returns whose token the header authorization carries, as rpc.CallerOf would for a call, before anything else of a request is
+// looked at. It counts for no rate: the call that follows does. The caller's address is that of rpc.CallerOf.
+func (g *Guard) Know(ctx context.Context, authorization []string) (string, error) {
+	caller, err := g.identify(ctx, bearer(authorization))
+	return user + caller.User, err
+}
+
+// identify returns whose a token is.
+func (g *Guard) identify(ctx context.Context, token string) (Caller, error) {
+	if token == "" {
+		return Caller{}, errNoToken()
+	}
+	if len(token) > maxToken {
+		return Caller{}, errUnknownToken()
+	}
+	caller, err := g.cfg.Reviewer.Authenticate(ctx, token)
+	switch {
+	case errors.Is(err, ErrUnknownToken):
+		return Caller{}, errUnknownToken()
+	case rpc.ReasonOf(err) != "": // too many reviews
+		return Caller{}, err
+	case err != nil:
+		return Caller{}, g.unreviewed(ctx, "token", err)
+	}
+	return caller, nil
+}
+
+func errNoToken() error {
+	return rpc.Error(codes.Unauthenticated, ReasonNoToken, "no token: send the header \"authorization: Bearer TOKEN\"")
+}
+
+func errUnknownToken() error {
+	return rpc.Error(codes.Unauthenticated, ReasonUnknownToken, "the token is not known, or not valid any more")
+}
+
+// permit returns nil if the caller may do that.
+func (g *Guard) permit(ctx context.Context, caller Caller, permission Permission) error {
 	allowed, reason, err := g.cfg.Reviewer.Allowed(ctx, caller, permission)
+	if rpc.ReasonOf(err) != "" {
+		return err
+	}
 	if err != nil {
 		return g.unreviewed(ctx, "permission", err)
 	}
@@ -129,6 +179,18 @@ func (g *Guard) review(ctx context.Context, token string, need func() Permission
 		return rpc.Error(codes.PermissionDenied, ReasonNotAllowed, "%s may not %v%s", caller.User, permission, reason)
 	}
 	return nil
+}
+
+// review lets through whoever has a token and may do what is needed.
+func (g *Guard) review(ctx context.Context, token string, need Permission) error {
+	caller, err := g.identify(ctx, token)
+	if err != nil {
+		return err
+	}
+	if wait, ok := g.take(caller.User); !ok {
+		return rpc.Exhausted(ReasonTooManyCalls, wait, "%s calls more than %v times a second", caller.User, g.cfg.Rate)
+	}
+	return g.permit(ctx, caller, need)
 }
 
 func (g *Guard) unreviewed(ctx context.Context, what string, err error) error {

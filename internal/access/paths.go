@@ -33,7 +33,8 @@ func (p Paths) Admit(r *http.Request) error {
 	token := bearer(r.Header.Values("Authorization"))
 	switch {
 	case token != "" && p.Guard != nil:
-		return p.Guard.review(r.Context(), token, func() Permission { return Permission{Verb: "get", Path: r.URL.Path} })
+		ctx := rpc.WithCaller(r.Context(), rpc.AddressOfRequest(r))
+		return p.Guard.review(ctx, token, Permission{Verb: "get", Path: r.URL.Path})
 	case token != "":
 		return rpc.Error(codes.Unauthenticated, ReasonUnknownToken, "tokens are not known here: show a certificate of %s or %s", IdentityMetrics, IdentityOperator)
 	case identity != "":

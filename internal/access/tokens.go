@@ -2,12 +2,16 @@ package access
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
+
+	"github.com/berth-scheduler/berth/internal/reread"
 )
 
 // Tokens is a Reviewer that knows a fixed set of tokens.
@@ -75,3 +79,37 @@ func (t *Tokens) Allowed(_ context.Context, c Caller, p Permission) (bool, strin
 	}
 	return false, "the token is for reading", nil
 }
+
+// TokenFile is a Reviewer that knows the tokens of a file as it is now: it is read again when it changes, see reread.Value.
+type TokenFile struct{ tokens *reread.Value[*Tokens] }
+
+// OpenTokens reads a file of tokens, see ReadTokens. Errors name it.
+func OpenTokens(file string, log *slog.Logger) (*TokenFile, error) {
+	value, err := reread.Open(reread.Config[*Tokens]{
+		Files: []string{file}, What: "tokens", Log: log,
+		Parse: func(contents [][]byte) (*Tokens, error) {
+			t, err := ReadTokens(bytes.NewReader(contents[0]))
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+			return t, nil
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read tokens: %w", err)
+	}
+	return &TokenFile{value}, nil
+}
+
+// Authenticate implements Reviewer.
+func (f *TokenFile) Authenticate(ctx context.Context, token string) (Caller, error) {
+	return f.tokens.Latest().Authenticate(ctx, token)
+}
+
+// Allowed implements Reviewer.
+func (f *TokenFile) Allowed(ctx context.Context, c Caller, p Permission) (bool, string, error) {
+	return f.tokens.Latest().Allowed(ctx, c, p)
+}
+
+// Stale reports whether the file, as it is now, cannot be used, and the tokens of before are known.
+func (f *TokenFile) Stale() bool { return f.tokens.Stale() }

@@ -78,9 +78,19 @@ func outcome(o *whatif.PodOutcome) *schedulingv1.Outcome {
 		Namespace: o.Namespace, Name: o.Name, Node: o.Node, Message: o.Message, Verdicts: verdicts(o.Verdicts), Skipped: skipped[o.Outcome],
 	}
 	for _, v := range o.Victims {
-		out.Victims = append(out.Victims, v.Namespace+"/"+v.Name)
+		out.Victims = append(out.Victims, nameOf(v.Namespace, v.Name))
 	}
 	return out
+}
+
+// withheld stands for the name of a pod that whoever asks may not be told.
+const withheld = "(withheld)"
+
+func nameOf(namespace, name string) string {
+	if name == "" {
+		return withheld
+	}
+	return namespace + "/" + name
 }
 
 func utilization(u whatif.Usage) *schedulingv1.Utilization {

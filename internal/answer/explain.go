@@ -15,8 +15,8 @@ import (
 )
 
 // Explain says why a pod is where it is, or nowhere: the pod that the request names, as Find finds it. Its Pod is what the
-// sandbox knows of it.
-func Explain(ctx context.Context, box *whatif.Sandbox, pod cluster.PodID, req *schedulingv1.ExplainPodRequest) (*schedulingv1.ExplainPodResponse, error) {
+// sandbox knows of it. Other pods are named only if names is true.
+func Explain(ctx context.Context, box *whatif.Sandbox, pod cluster.PodID, req *schedulingv1.ExplainPodRequest, names bool) (*schedulingv1.ExplainPodResponse, error) {
 	var violations []rpc.Violation
 	for _, bound := range []struct {
 		field string
@@ -36,6 +36,9 @@ func Explain(ctx context.Context, box *whatif.Sandbox, pod cluster.PodID, req *s
 			return nil, ctx.Err()
 		}
 		return nil, err
+	}
+	if !names {
+		x.WithholdNames()
 	}
 	response := explanation(&x)
 	response.Candidates = response.GetCandidates()[:min(len(response.GetCandidates()), atMost(req.GetCandidates()))]
@@ -144,7 +147,7 @@ func suggestion(c *explain.Change) *schedulingv1.Suggestion {
 		out.Node = "" // it does not exist yet
 	}
 	for _, v := range c.Victims {
-		out.Victims = append(out.Victims, v.Namespace+"/"+v.Name)
+		out.Victims = append(out.Victims, nameOf(v.Namespace, v.Name))
 	}
 	return out
 }

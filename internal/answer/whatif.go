@@ -24,8 +24,9 @@ const (
 	standardCapacity = 10_000
 )
 
-// WhatIf makes the changes of a request in a sandbox, schedules its pods, says what would happen, and takes all back.
-func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRequest) (*schedulingv1.WhatIfResponse, error) {
+// WhatIf makes the changes of a request in a sandbox, schedules its pods, says what would happen, and takes all back. Pods that
+// would be evicted are named only if names is true.
+func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRequest, names bool) (*schedulingv1.WhatIfResponse, error) {
 	load, err := workload(req.GetManifests(), req.GetTimes())
 	if err != nil {
 		return nil, err
@@ -62,6 +63,11 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 		// 3. What became of them.
 		for k := range outcomes {
 			o := outcome(&outcomes[k])
+			if !names {
+				for i := range o.Victims {
+					o.Victims[i] = withheld
+				}
+			}
 			if moved, ok := changes.from[outcomes[k].Pod]; ok {
 				o.From, o.Protected = moved.From, moved.Protected
 			}

@@ -194,7 +194,7 @@ type harness struct {
 func start(t *testing.T, g *gateway) *harness {
 	t.Helper()
 	config := rpc.Config{Net: rpc.Memory()}
-	server := rpc.NewServer(config, "gateway", rpc.WithRequestLimit(rpc.PublicRequestLimit))
+	server := rpc.NewServer(config, "gateway", rpc.WithRequestLimit(rpc.PublicRequestLimit), rpc.WithPublic(nil))
 	schedulingv1.RegisterSchedulingServiceServer(server.Registrar(), g)
 	l, err := config.Net.Listen("berth")
 	if err != nil {

@@ -107,7 +107,11 @@ func (t *table) why(x *schedulingv1.ExplainPodResponse, program string) {
 		t.gap()
 		t.line("Ahead of it:")
 		for _, a := range ahead {
-			t.line("  %s of priority %d, first %s/%s", count(a.GetPods()), a.GetPriority(), a.GetNamespace(), a.GetName())
+			first := ""
+			if a.GetName() != "" { // else the caller may not be told
+				first = fmt.Sprintf(", first %s/%s", a.GetNamespace(), a.GetName())
+			}
+			t.line("  %s of priority %d%s", count(a.GetPods()), a.GetPriority(), first)
 		}
 	}
 	if x.GetNodes() > 0 && len(x.GetRejected()) > 0 {

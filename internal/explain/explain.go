@@ -86,6 +86,19 @@ type Pod struct {
 	Unsupported, UnsupportedPlugin string
 }
 
+// WithholdNames takes the names of other pods out of an explanation: of those in the way, and of those that would be evicted.
+func (x *Explanation) WithholdNames() {
+	for k := range x.Nearest {
+		clear(x.Nearest[k].Blockers)
+	}
+	for k := range x.Changes {
+		for v := range x.Changes[k].Victims {
+			victim := &x.Changes[k].Victims[v]
+			victim.UID, victim.Namespace, victim.Name = "", "", ""
+		}
+	}
+}
+
 // Explain explains a pod of a sandbox's cluster. An error says that there is no such pod, that ctx has ended, or that the
 // sandbox is of no use any more.
 func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explanation, error) {

@@ -420,7 +420,11 @@ func changeText(c *Change) string {
 		return fmt.Sprintf("Add one node like %s.", c.Node)
 	}
 	for _, v := range c.Victims {
-		what = append(what, fmt.Sprintf("%s/%s (priority %d)", v.Namespace, v.Name, v.Priority))
+		name := "a pod"
+		if v.Name != "" {
+			name = v.Namespace + "/" + v.Name
+		}
+		what = append(what, fmt.Sprintf("%s (priority %d)", name, v.Priority))
 	}
 	violations := ""
 	if c.Violations > 0 {

@@ -40,6 +40,8 @@ type Common struct {
 	TLS           certs.Files       // who this process is, and the authorities of all others; the zero value is plaintext
 	EtcdTLS       certs.Files       // of https endpoints; the zero value is the system's authorities and no client certificate
 	LeaseTTL      time.Duration
+	Connections   int             // at a time of each listener; 0 means rpc.DefaultConnections
+	OfOneAddress  int             // of these; 0 means rpc.DefaultConnectionsOfOne
 	Trace         *trace.Provider // nil: none
 	Log           *slog.Logger
 }
@@ -167,8 +169,16 @@ func (e *env) listen(r *role, address string) error {
 	if e.Advertise != "" {
 		address = e.Advertise
 	}
-	r.listener, r.address = l, e.net.Advertise(l, address)
+	r.listener, r.address = e.bound(l, string(r.role)), e.net.Advertise(l, address)
 	return nil
+}
+
+// bound bounds the connections of a listener. In memory there is nobody else.
+func (e *env) bound(l net.Listener, name string) net.Listener {
+	if l.Addr().Network() != "tcp" {
+		return l
+	}
+	return rpc.Bound(l, rpc.Bounds{Name: name, All: e.Connections, Each: e.OfOneAddress, Metrics: e.measured.common})
 }
 
 // follows fills in what a role with a replica says of itself.

@@ -2,7 +2,6 @@ package roles
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -19,20 +18,21 @@ const (
 
 // Access says who may call the public API, or the operators' endpoints.
 type Access struct {
-	By         string // one of the above; "" means AccessNone, for operators' endpoints with TLS AccessCertificates
-	TokenFile  string // see access.ReadTokens; for AccessTokens
-	Kubeconfig string // of the API server that is asked; "" means the pod's service account; for AccessKubernetes
+	By         string   // one of the above; "" means AccessNone, for operators' endpoints with TLS AccessCertificates
+	TokenFile  string   // see access.ReadTokens; for AccessTokens
+	Kubeconfig string   // of the API server that is asked; "" means the pod's service account; for AccessKubernetes
+	Audiences  []string // one of which tokens must be for; none means the API server's own; for AccessKubernetes
 	Rate       float64
 	Burst      int // as in access.GuardConfig
 }
 
-// guard returns the options of a server that lets in who may call. It is made once per process, so that a caller's rate is one.
-func (e *env) guard(a Access) ([]rpc.Option, error) {
-	g, err := e.newGuard(a)
+// guarded returns the option of a server that is open to people, and lets in who may call; a guard of nil lets in everyone. There is one
+// guard per process, so that a caller's rate is one.
+func guarded(g *access.Guard) rpc.Option {
 	if g == nil {
-		return nil, err
+		return rpc.WithPublic(nil)
 	}
-	return []rpc.Option{rpc.WithGuard(g.Unary, g.Stream)}, nil
+	return rpc.WithPublic(g)
 }
 
 // newGuard returns nil if callers are not known by tokens.
@@ -43,9 +43,14 @@ func (e *env) newGuard(a Access) (*access.Guard, error) {
 	case "", AccessNone, AccessCertificates:
 		return nil, nil
 	case AccessTokens:
-		reviewer, err = tokens(a.TokenFile)
+		var file *access.TokenFile
+		if file, err = access.OpenTokens(a.TokenFile, e.Log); err == nil {
+			reviewer, err = file, registerStale(e.measured.common, a.TokenFile, file.Stale)
+		}
 	case AccessKubernetes:
-		reviewer, err = kube.NewReviewer(a.Kubeconfig)
+		var asks *kube.Reviewer
+		asks, err = kube.NewReviewer(a.Kubeconfig, a.Audiences)
+		reviewer = access.NewReviews(asks)
 	default:
 		err = fmt.Errorf("callers are known by %q: want %s, %s or %s", a.By, AccessTokens, AccessKubernetes, AccessNone)
 	}
@@ -53,17 +58,4 @@ func (e *env) newGuard(a Access) (*access.Guard, error) {
 		return nil, err
 	}
 	return access.NewGuard(access.GuardConfig{Reviewer: reviewer, Rate: a.Rate, Burst: a.Burst, Log: e.Log})
-}
-
-func tokens(file string) (*access.Tokens, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("read tokens: %w", err)
-	}
-	defer f.Close()
-	t, err := access.ReadTokens(f)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return t, nil
 }

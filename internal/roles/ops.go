@@ -76,6 +76,7 @@ func (o *operations) sayBinder(cl Cluster) {
 func (o *operations) sayGateway(p Public) {
 	o.own["gateway"] = map[string]any{
 		"authenticate": p.Access.By, "tokenFile": p.Access.TokenFile, "callerQPS": p.Access.Rate, "callerBurst": p.Access.Burst, "http": p.HTTPListen,
+		"allowedHosts": p.AllowedHosts, "audiences": p.Access.Audiences,
 	}
 }
 
@@ -124,6 +125,7 @@ func (e *env) serveOps(ctx context.Context) error {
 		return fmt.Errorf("listen for operators: %w", err)
 	}
 	e.Log.Info("serving metrics and readiness", "address", l.Addr().String(), "tls", e.certs != nil, "guarded", admit != nil)
+	l = e.bound(l, "operators")
 	if e.certs != nil {
 		l = tls.NewListener(l, e.certs.Server(true)) // kubelets probe without a certificate
 	}
@@ -178,6 +180,19 @@ func registerShards(to prometheus.Registerer, r *replica.Replica) error {
 			return nil
 		})
 		return shards
+	}))
+}
+
+// registerStale registers whether a file that is read again when it changes cannot be used as it is now.
+func registerStale(to prometheus.Registerer, file string, stale func() bool) error {
+	return to.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "berth_file_unusable", Help: "Whether a file of tokens has changed and cannot be used, so that what it said before holds: 1 or 0.",
+		ConstLabels: prometheus.Labels{"file": file},
+	}, func() float64 {
+		if stale() {
+			return 1
+		}
+		return 0
 	}))
 }
 

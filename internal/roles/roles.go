@@ -13,9 +13,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
 	"github.com/berth-scheduler/berth/gateway"
 	"github.com/berth-scheduler/berth/gateway/web"
+	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -43,8 +45,9 @@ type Cluster struct {
 
 // Public is where the gateway serves people.
 type Public struct {
-	HTTPListen string // JSON; "" means nowhere
-	Access     Access
+	HTTPListen   string   // JSON; "" means nowhere
+	AllowedHosts []string // names that JSON is asked for by, besides addresses, localhost, and what the certificate names
+	Access       Access
 }
 
 // Queue is what queue members need to be told.
@@ -298,11 +301,11 @@ func (e *env) newGateway(ctx context.Context, g *errgroup.Group, rep *replica.Re
 
 func (e *env) gateway(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, p Public) error {
 	e.ops.sayGateway(p)
-	guard, err := e.guard(p.Access)
+	guard, err := e.newGuard(p.Access)
 	if err != nil {
 		return err
 	}
-	r := role{role: coord.RoleGateway, id: id, options: append(publicOptions(), guard...)}
+	r := role{role: coord.RoleGateway, id: id, options: append(publicOptions(), guarded(guard))}
 	if err := e.listen(&r, listen); err != nil {
 		return err
 	}
@@ -318,18 +321,18 @@ func (e *env) gateway(ctx context.Context, g *errgroup.Group, id, listen string,
 	if p.HTTPListen == "" {
 		return nil
 	}
-	_, err = e.serveJSON(ctx, g, r.address, p.HTTPListen)
+	_, err = e.serveJSON(ctx, g, s, guard, p)
 	return err
 }
 
 // gatewayOfAll is a gateway that other roles reach in memory, and people over TCP.
 func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, rep *replica.Replica, o AllOptions) error {
 	e.ops.sayGateway(o.Public)
-	guard, err := e.guard(o.Access)
+	guard, err := e.newGuard(o.Access)
 	if err != nil {
 		return err
 	}
-	r := role{role: coord.RoleGateway, id: id, options: guard} // JSON comes this way
+	r := role{role: coord.RoleGateway, id: id}
 	if err := e.listen(&r, id); err != nil {
 		return err
 	}
@@ -337,7 +340,7 @@ func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, re
 	if err != nil {
 		return err
 	}
-	r.register, r.ready = s.Register, s.Ready
+	r.register, r.ready = func(grpc.ServiceRegistrar) {}, s.Ready // people come by the servers below
 	r.follows(rep)
 	if err := e.serve(ctx, g, r); err != nil {
 		return err
@@ -349,14 +352,15 @@ func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, re
 	}
 	cfg := e.rpc
 	cfg.Net, cfg.TLS = rpc.TCP(), e.tls(coord.RoleGateway)
-	options := append(append(publicOptions(), guard...), rpc.WithCallers(callersAt(coord.RoleGateway)))
+	l = e.bound(l, "public")
+	options := append(publicOptions(), guarded(guard), rpc.WithCallers(callersAt(coord.RoleGateway)))
 	public := rpc.NewServer(cfg, "public", options...)
 	s.Register(public.Registrar())
 	g.Go(func() error { return public.Serve(ctx, l) })
 	g.Go(func() error { return e.keepHealth(ctx, public.Health(), r) })
 	address := ""
 	if o.HTTPListen != "" {
-		if address, err = e.serveJSON(ctx, g, r.address, o.HTTPListen); err != nil {
+		if address, err = e.serveJSON(ctx, g, s, guard, o.Public); err != nil {
 			return err
 		}
 	}
@@ -367,13 +371,27 @@ func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, re
 	return nil
 }
 
-// serveJSON serves the public API as JSON, through the gRPC server at target, and the page. It returns the address it listens on.
-func (e *env) serveJSON(ctx context.Context, g *errgroup.Group, target, listen string) (string, error) {
-	conn, err := e.clients.Conn(target)
+// serveJSON serves the public API as JSON, through a gRPC server in memory that nobody else can reach, and the page. It returns the
+// address it listens on.
+func (e *env) serveJSON(ctx context.Context, g *errgroup.Group, s *gateway.Service, guard *access.Guard, p Public) (string, error) {
+	inside := e.rpc
+	inside.Net, inside.TLS = rpc.Memory(), nil
+	behind, err := inside.Net.Listen("json")
 	if err != nil {
 		return "", err
 	}
-	api, err := gateway.Handler(conn)
+	server := rpc.NewServer(inside, "json", rpc.WithRequestLimit(rpc.PublicRequestLimit), guarded(guard), rpc.WithForwarding())
+	s.Register(server.Registrar())
+	clients := rpc.NewClients(inside)
+	conn, err := clients.Conn("json")
+	if err != nil {
+		return "", err
+	}
+	cfg := gateway.HTTPConfig{AllowedHost: gateway.AllowedHost(func() []string { return e.hosts(p) })}
+	if guard != nil {
+		cfg.Known = guard.Know
+	}
+	api, err := gateway.Handler(conn, cfg)
 	if err != nil {
 		return "", err
 	}
@@ -381,13 +399,34 @@ func (e *env) serveJSON(ctx context.Context, g *errgroup.Group, target, listen s
 	if err != nil {
 		return "", err
 	}
-	l, err := net.Listen("tcp", listen)
+	l, err := net.Listen("tcp", p.HTTPListen)
 	if err != nil {
 		return "", fmt.Errorf("listen for JSON: %w", err)
 	}
+	address := l.Addr().String()
+	l = e.bound(l, "http")
 	if e.certs != nil {
 		l = tls.NewListener(l, e.certs.Server(true))
 	}
-	g.Go(func() error { return gateway.ServeHTTP(ctx, l, handler) })
-	return l.Addr().String(), nil
+	g.Go(func() error { return server.Serve(ctx, behind) })
+	g.Go(func() error {
+		defer clients.Close()
+		return gateway.ServeHTTP(ctx, l, handler)
+	})
+	return address, nil
+}
+
+// hosts returns the names that JSON may be asked for by.
+func (e *env) hosts(p Public) []string {
+	names := p.AllowedHosts
+	for _, address := range []string{p.HTTPListen, e.Advertise} {
+		if host, _, err := net.SplitHostPort(address); err == nil {
+			address = host
+		}
+		names = append(names[:len(names):len(names)], address)
+	}
+	if e.certs != nil {
+		names = append(names, e.certs.Names()...)
+	}
+	return names
 }

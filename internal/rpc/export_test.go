@@ -12,3 +12,8 @@ func (s *Server) Unread() int {
 	defer s.unread.mu.Unlock()
 	return s.unread.bytes
 }
+
+const ReadAtOnce = readAtOnce
+
+// Reading returns how many requests of known callers are being read, and how many wait for that.
+func (s *Server) Reading() (reading, waiting int) { return s.public.known.load() }

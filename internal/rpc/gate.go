@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,11 +14,22 @@ import (
 // busyFor is how long a caller that a Gate refused is told to wait.
 const busyFor = 20 * time.Millisecond
 
-// Gate bounds how many requests a handler works on and how many may wait for their turn. It is safe for concurrent use.
+// Gate bounds how many requests a handler works on and how many may wait for their turn. Both bounds are divided among callers
+// ([CallerOf]) as a [Share] is, and callers take turns, whoever has more that wait. It is safe for concurrent use.
 type Gate struct {
-	admitted chan struct{} // one value per request that runs or waits
-	running  chan struct{} // one value per request that runs
-	busyFor  time.Duration // what the refused are told
+	busyFor time.Duration // what the refused are told
+
+	mu       sync.Mutex
+	running  *Share // under mu, like the next
+	waiting  *Share
+	turns    map[string][]*turn // those that wait, by caller, the first to come first
+	inLine   []string           // the callers of turns: the first one has waited longest for its turn
+	capacity int                // of both
+}
+
+// turn is a request that waits.
+type turn struct {
+	granted chan struct{} // closed, under Gate.mu, when it runs
 }
 
 // NewGate returns a Gate. No requests at a time means twice GOMAXPROCS, none waiting means 256.
@@ -32,24 +44,89 @@ func NewGate(atOnce, waiting int) *Gate {
 }
 
 func newGate(atOnce, waiting int, busyFor time.Duration) *Gate {
-	return &Gate{admitted: make(chan struct{}, atOnce+waiting), running: make(chan struct{}, atOnce), busyFor: busyFor}
+	return &Gate{
+		busyFor: busyFor, running: NewShare(atOnce, 0), waiting: NewShare(waiting, 0), turns: make(map[string][]*turn),
+		capacity: atOnce + waiting,
+	}
 }
 
 // Enter waits for a turn; the caller calls leave when it is done. It refuses with RESOURCE_EXHAUSTED (QUEUE_FULL) and
 // RetryInfo when too many wait already, and returns ctx's error when ctx ends first.
 func (g *Gate) Enter(ctx context.Context) (leave func(), err error) {
-	select {
-	case g.admitted <- struct{}{}:
-	default:
-		return nil, Exhausted(ReasonQueueFull, g.busyFor, "%d requests run or wait", cap(g.admitted))
+	caller := CallerOf(ctx)
+	leave = func() { g.leave(caller) }
+	g.mu.Lock()
+	if len(g.turns[caller]) == 0 && g.running.take(caller, 1) { // who waits for others' room only is not overtaken: it has more running
+		g.mu.Unlock()
+		return leave, nil
 	}
+	if !g.waiting.take(caller, 1) {
+		g.mu.Unlock()
+		return nil, Exhausted(ReasonQueueFull, g.busyFor, "%d requests run or wait at most, and of one caller as many as leave room for as many again", g.capacity)
+	}
+	t := &turn{granted: make(chan struct{})}
+	if len(g.turns[caller]) == 0 {
+		g.inLine = append(g.inLine, caller)
+	}
+	g.turns[caller] = append(g.turns[caller], t)
+	g.mu.Unlock()
 	select {
-	case g.running <- struct{}{}:
-		return func() { <-g.running; <-g.admitted }, nil
+	case <-t.granted:
+		return leave, nil
 	case <-ctx.Done():
-		<-g.admitted
-		return nil, ctx.Err()
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-t.granted: // meanwhile
+		g.running.give(caller, 1)
+	default:
+		g.waiting.give(caller, 1)
+		g.remove(caller, slices.Index(g.turns[caller], t))
+	}
+	g.grant()
+	return nil, ctx.Err()
+}
+
+func (g *Gate) leave(caller string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.running.give(caller, 1)
+	g.grant()
+}
+
+// grant lets run who may, caller by caller. The caller holds mu.
+func (g *Gate) grant() {
+	for i := 0; i < len(g.inLine); {
+		caller := g.inLine[i]
+		if !g.running.take(caller, 1) {
+			i++ // it runs as many as it may, or there is no room
+			continue
+		}
+		g.waiting.give(caller, 1)
+		close(g.turns[caller][0].granted)
+		g.remove(caller, 0)
+		if at := slices.Index(g.inLine, caller); at >= 0 { // it has more: behind the others
+			g.inLine = append(slices.Delete(g.inLine, at, at+1), caller)
+		}
+		i = 0
+	}
+}
+
+// remove takes a turn out of the line. The caller holds mu.
+func (g *Gate) remove(caller string, at int) {
+	g.turns[caller] = slices.Delete(g.turns[caller], at, at+1)
+	if len(g.turns[caller]) == 0 {
+		delete(g.turns, caller)
+		g.inLine = slices.DeleteFunc(g.inLine, func(c string) bool { return c == caller })
+	}
+}
+
+// load returns how many run and wait.
+func (g *Gate) load() (running, waiting int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running.used, g.waiting.used
 }
 
 // The bounds of every method of every server, whatever the handler itself bounds. They are many times what a Berth's own

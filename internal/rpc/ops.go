@@ -63,6 +63,8 @@ func ServeOps(ctx context.Context, l net.Listener, cfg OpsConfig) error {
 		WriteTimeout:      opsWriteTimeout,
 		IdleTimeout:       opsIdleTimeout,
 		MaxHeaderBytes:    opsHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: opsRequests},
+		ConnContext:       WithConn,
 	}
 	if cfg.Profiling {
 		server.WriteTimeout = profileTimeout
@@ -145,6 +147,7 @@ func guardOps(admit func(*http.Request) error, next http.Handler) http.Handler {
 				return
 			}
 		}
+		Vouch(r.Context())
 		next.ServeHTTP(w, r)
 	})
 }

@@ -33,6 +33,7 @@ type Server struct {
 	grpc     *grpc.Server
 	health   *Health
 	unread   *unread
+	public   *public // nil: an inner one
 	log      *slog.Logger
 	name     string
 	drainFor time.Duration
@@ -50,8 +51,9 @@ type options struct {
 	drainFor         time.Duration
 	connAge, ageLeft time.Duration
 	callers          map[string]Callers
-	guardUnary       grpc.UnaryServerInterceptor
-	guardStream      grpc.StreamServerInterceptor
+	public           bool
+	guard            Guard
+	forwarding       bool
 }
 
 // WithRequestLimit sets the largest request, in bytes; by default it is [MessageLimit].
@@ -71,11 +73,6 @@ func WithConnectionAge(age, grace time.Duration) Option {
 	return func(o *options) { o.connAge, o.ageLeft = age, grace }
 }
 
-// WithGuard has calls pass a guard, which may refuse them, right before their handlers.
-func WithGuard(unary grpc.UnaryServerInterceptor, stream grpc.StreamServerInterceptor) Option {
-	return func(o *options) { o.guardUnary, o.guardStream = unary, stream }
-}
-
 // NewServer returns a server that is not serving yet. The name is the role, for logs and metrics.
 func NewServer(cfg Config, name string, opts ...Option) *Server {
 	cfg = cfg.withDefaults()
@@ -93,60 +90,79 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 
 	// Outermost first. Metrics count what the client was told; logs have what it was not; recovery is close to the
 	// handler, so that a panic is counted and logged like any other failure.
-	serverOptions := []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(
-			metrics.UnaryServerInterceptor(),
-			logging.UnaryServerInterceptor(logger, logOptions...),
-			answerUnary,
-			recovery.UnaryServerInterceptor(recoverHandler),
-			boundUnary(o.deadline),
-		),
-		grpc.ChainStreamInterceptor(
-			metrics.StreamServerInterceptor(),
-			endStreams(s.draining),
-			logging.StreamServerInterceptor(logger, logOptions...),
-			answerStream,
-			recovery.StreamServerInterceptor(recoverHandler),
-		),
-		grpc.MaxRecvMsgSize(o.requestLimit),
-		grpc.MaxSendMsgSize(cfg.Largest),
-		grpc.MaxConcurrentStreams(maxStreamsPerConnection),
-		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: serverPingFloor, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time:                  serverPingEvery,
-			Timeout:               serverPingWait,
-			MaxConnectionAge:      o.connAge, // 0 means forever
-			MaxConnectionAgeGrace: o.ageLeft,
-		}),
-		grpc.WaitForHandlers(true), // so that Serve owns every handler's goroutine
+	unary := []grpc.UnaryServerInterceptor{
+		metrics.UnaryServerInterceptor(),
+		logging.UnaryServerInterceptor(logger, logOptions...),
+		answerUnary,
+		recovery.UnaryServerInterceptor(recoverHandler),
+		boundUnary(o.deadline),
+	}
+	stream := []grpc.StreamServerInterceptor{
+		metrics.StreamServerInterceptor(),
+		endStreams(s.draining),
+		logging.StreamServerInterceptor(logger, logOptions...),
+		answerStream,
+		recovery.StreamServerInterceptor(recoverHandler),
 	}
 	transport := insecure.NewCredentials()
 	if cfg.TLS != nil {
 		transport = credentials.NewTLS(cfg.TLS.Server)
 		// Behind the interceptors above: refused calls are counted and logged like all that fail.
 		allowed := &access{role: cfg.TLS.Role, callers: o.callers}
-		serverOptions = append(serverOptions, grpc.ChainUnaryInterceptor(allowed.unary), grpc.ChainStreamInterceptor(allowed.stream))
-	}
-	if o.guardUnary != nil {
-		serverOptions = append(serverOptions, grpc.ChainUnaryInterceptor(o.guardUnary), grpc.ChainStreamInterceptor(o.guardStream))
+		unary, stream = append(unary, allowed.unary), append(stream, allowed.stream)
 	}
 	// Behind access and guard, so that who may not call takes nobody's place.
-	serverOptions = append(serverOptions, grpc.ChainUnaryInterceptor((&gates{unread: s.unread}).unary),
-		grpc.Creds(unreadCredentials{transport, s.unread}), grpc.ForceServerCodecV2(answerCodec{encoding.GetCodecV2(protocodec.Name)}))
+	gates := &gates{unread: s.unread}
+	serverOptions := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(o.requestLimit),
+		grpc.MaxSendMsgSize(cfg.Largest),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: serverPingFloor, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true), // so that Serve owns every handler's goroutine
+		grpc.Creds(unreadCredentials{transport, s.unread}),
+		grpc.ForceServerCodecV2(answerCodec{encoding.GetCodecV2(protocodec.Name)}),
+	}
+	pings := keepalive.ServerParameters{
+		Time:                  serverPingEvery,
+		Timeout:               serverPingWait,
+		MaxConnectionAge:      o.connAge, // 0 means forever
+		MaxConnectionAgeGrace: o.ageLeft,
+	}
+	var tracing []otelgrpc.Option
+	if o.public {
+		s.public = newPublic(o.guard, o.forwarding, chainUnary(unary), gates.unary)
+		serverOptions = append(serverOptions, grpc.ChainStreamInterceptor(s.public.only(append(stream, s.public.stream))))
+		if o.forwarding {
+			serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(maxStreamsPerConnection), grpc.MaxHeaderListSize(maxHeaderBytes))
+		} else {
+			serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(publicStreams), grpc.MaxHeaderListSize(publicHeaderBytes),
+				grpc.StaticStreamWindowSize(publicWindow))
+			pings.MaxConnectionIdle = publicIdle
+		}
+		// Whether a trace is sampled is not for strangers to say.
+		tracing = append(tracing, otelgrpc.WithPublicEndpoint())
+	} else {
+		serverOptions = append(serverOptions, grpc.ChainUnaryInterceptor(append(unary, gates.unary)...), grpc.ChainStreamInterceptor(stream...),
+			grpc.MaxConcurrentStreams(maxStreamsPerConnection), grpc.MaxHeaderListSize(maxHeaderBytes))
+	}
+	serverOptions = append(serverOptions, grpc.KeepaliveParams(pings))
 	if cfg.Trace != nil {
-		serverOptions = append(serverOptions, grpc.StatsHandler(otelgrpc.NewServerHandler(
-			otelgrpc.WithTracerProvider(cfg.Trace), otelgrpc.WithPropagators(propagation.TraceContext{}))))
+		serverOptions = append(serverOptions, grpc.StatsHandler(otelgrpc.NewServerHandler(append(tracing,
+			otelgrpc.WithTracerProvider(cfg.Trace), otelgrpc.WithPropagators(propagation.TraceContext{}))...)))
 	}
 	s.grpc = grpc.NewServer(serverOptions...)
-	grpc_health_v1.RegisterHealthServer(s.grpc, s.health.server)
+	grpc_health_v1.RegisterHealthServer(s.Registrar(), s.health.server)
 	reflection.Register(s.grpc)
 	return s
 }
 
 // Registrar is where services are registered. It must not be used once Serve was called.
-func (s *Server) Registrar() grpc.ServiceRegistrar { return s.grpc }
+func (s *Server) Registrar() grpc.ServiceRegistrar {
+	if s.public != nil {
+		return publicRegistrar{s.public, s.grpc}
+	}
+	return s.grpc
+}
 
 // Health is what the server says of itself.
 func (s *Server) Health() *Health { return s.health }
@@ -156,6 +172,9 @@ func (s *Server) Health() *Health { return s.health }
 // An error means that the listener broke, or that a handler outlived both its context and another such time.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.endStreams()
+	if s.public != nil {
+		defer s.public.readers.Wait() // they end with the calls they read for
+	}
 	for service := range s.grpc.GetServiceInfo() {
 		s.health.follow(service)
 	}

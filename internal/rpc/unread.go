@@ -108,12 +108,13 @@ func (c unreadCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.
 	if err != nil {
 		return nil, nil, err
 	}
-	return &connection{Conn: conn, unread: c.unread}, info, nil
+	return &connection{Conn: conn, raw: raw, unread: c.unread}, info, nil
 }
 
 // connection counts the unread answers of one client.
 type connection struct {
 	net.Conn
+	raw    net.Conn // below the encryption, if there is any
 	unread *unread
 
 	// Under unread.mu:

@@ -73,13 +73,13 @@ func (s *service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 	if err != nil {
 		return nil, err
 	}
-	return answer.Explain(ctx, s.box, pod, req)
+	return answer.Explain(ctx, s.box, pod, req, true)
 }
 
 func (s *service) WhatIf(ctx context.Context, req *schedulingv1.WhatIfRequest) (*schedulingv1.WhatIfResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return answer.WhatIf(ctx, s.box, req)
+	return answer.WhatIf(ctx, s.box, req, true)
 }
 
 func (s *service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacityRequest) (*schedulingv1.GetCapacityResponse, error) {

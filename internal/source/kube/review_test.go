@@ -54,10 +54,11 @@ func TestTheAPIServerSaysWhoMayAsk(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	r, err := NewReviewer(plane.Kubeconfig())
+	asks, err := NewReviewer(plane.Kubeconfig(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	r := access.NewReviews(asks)
 	for range 2 { // asked, and remembered
 		if c, err := r.Authenticate(within(t), "forged"); !errors.Is(err, access.ErrUnknownToken) {
 			t.Errorf("a forged token is of %+v, %v", c, err)

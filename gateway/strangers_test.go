@@ -1,0 +1,221 @@
+package gateway_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-scheduler/berth/gateway"
+	"github.com/berth-scheduler/berth/internal/access"
+	"github.com/berth-scheduler/berth/internal/cluster"
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+// tenants is a reviewer for whom a token is its owner's name. Only "admin" may list pods of all namespaces; all else all may.
+type tenants struct{}
+
+func (tenants) Authenticate(_ context.Context, token string) (access.Caller, error) {
+	if token == "nobody" {
+		return access.Caller{}, access.ErrUnknownToken
+	}
+	return access.Caller{User: token}, nil
+}
+
+func (tenants) Allowed(_ context.Context, c access.Caller, p access.Permission) (bool, string, error) {
+	return c.User == "admin" || p != access.Permission{Verb: "list", Resource: "pods"}, "", nil
+}
+
+func withGuard(t *testing.T) (option, *access.Guard) {
+	t.Helper()
+	guard, err := access.NewGuard(access.GuardConfig{Reviewer: tenants{}, Rate: 1e6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(_ *gateway.Config, b *berth) { b.guard = guard }, guard
+}
+
+func (b *berth) as(user string) context.Context {
+	return metadata.AppendToOutgoingContext(b.ctx, "authorization", "Bearer "+user)
+}
+
+func TestPodsOfANodeAreNamedOnlyToWhoMayListThem(t *testing.T) {
+	known, _ := withGuard(t)
+	b := start(t, known, withState(stateOf(t, 7, append(crowd(3), assumed(1, 0))...)))
+	for user, names := range map[string]int{"admin": 1, "tenant": 0} {
+		got, err := b.client.GetNode(b.as(user), &schedulingv1.GetNodeRequest{Name: "node-00"})
+		if err != nil || len(got.GetNode().GetPods()) != names || got.GetNode().GetPodCount() != 1 {
+			t.Errorf("%s: %v, %v; want the count, and %d names", user, got, err, names)
+		}
+	}
+}
+
+func TestAnswersNameOtherPodsOnlyToWhoMayListThem(t *testing.T) {
+	known, _ := withGuard(t)
+	urgent := cluster.PodSet{ID: 50, Pod: cluster.Pod{UID: "urgent", Namespace: "default", Name: "urgent", Class: 1, Priority: 100}}
+	full := node(0)
+	full.Node.Allocatable = []cluster.Quantity{{Name: "cpu", Value: 500}, {Name: "memory", Value: 16 << 30}, {Name: "pods", Value: 110}}
+	deltas := append([]cluster.Delta{
+		cluster.SettingsSet{Settings: cluster.Settings{Shards: 2, Source: "local", Profiles: []cluster.Profile{cluster.DefaultProfile("berth")}}},
+	}, oneClass[1:]...)
+	b := start(t, known, withState(stateOf(t, 7, append(deltas, full, pod(1), assumed(1, 0), urgent)...)))
+	for _, user := range []string{"admin", "tenant"} {
+		why, err := b.client.ExplainPod(b.as(user), &schedulingv1.ExplainPodRequest{Name: "urgent"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		victims := 0
+		for _, s := range why.GetSuggestions() {
+			victims += len(s.GetVictims())
+		}
+		text, err := json.Marshal(why)
+		if err != nil || victims != 1 || strings.Contains(string(text), "pod-0001") != (user == "admin") {
+			t.Errorf("%s is told %s", user, text)
+		}
+		whatIf, err := b.client.WhatIf(b.as(user), &schedulingv1.WhatIfRequest{Manifests: `{apiVersion: v1, kind: Pod, metadata: {name: new},
+			spec: {schedulerName: berth, priority: 100, containers: [{name: c, image: i, resources: {requests: {cpu: 500m}}}]}}`})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err = json.Marshal(whatIf)
+		if err != nil || len(whatIf.GetOutcomes()[0].GetVictims()) != 1 || strings.Contains(string(text), "pod-0001") != (user == "admin") {
+			t.Errorf("%s is told %s", user, text)
+		}
+	}
+}
+
+func TestOneCallerDoesNotHaveAllWatches(t *testing.T) {
+	known, _ := withGuard(t)
+	b := start(t, known, withState(stateOf(t, 7, crowd(1)...)), with(func(cfg *gateway.Config) {
+		cfg.MaxWatchers, cfg.Heartbeat = 10, 10*time.Millisecond
+	}))
+	watch := func(user string) error {
+		stream, err := b.client.WatchPlacements(b.as(user), &schedulingv1.WatchPlacementsRequest{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return err
+	}
+	had := 0
+	for range 10 {
+		if err := watch("hog"); err == nil {
+			had++
+		} else if rpc.ReasonOf(err) != gateway.ReasonTooManyWatchers {
+			t.Fatal(err)
+		}
+	}
+	if had != 5 {
+		t.Errorf("one caller has %d of 10 watches, want half", had)
+	}
+	if err := watch("other"); err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+}
+
+// strict serves JSON as a gateway does whose callers are known.
+func (b *berth) strict(guard *access.Guard) (url string, client *http.Client) {
+	b.t.Helper()
+	return b.webWith(gateway.HTTPConfig{
+		AllowedHost: gateway.AllowedHost(func() []string { return []string{"gateway.example"} }), Known: guard.Know,
+	})
+}
+
+func TestABodyIsReadOnlyOfWhoIsKnown(t *testing.T) {
+	known, guard := withGuard(t)
+	b := start(t, known, withState(stateOf(t, 7, crowd(1)...)))
+	url, _ := b.strict(guard)
+	for token, want := range map[string]string{"": "401", "nobody": "401", strings.Repeat("x", 17<<10): "401"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		// Four megabytes are announced, and never sent.
+		_, _ = fmt.Fprintf(conn, "POST /v1/apply HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: 4000000\r\n\r\n{", token)
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+		line, err := bufio.NewReader(conn).ReadString('\n')
+		if err != nil || !strings.Contains(line, want) {
+			t.Errorf("with the token %.10q: %q, %v; want %s at once", token, line, err, want)
+		}
+	}
+}
+
+func TestOtherPagesCannotAskThroughABrowser(t *testing.T) {
+	known, guard := withGuard(t)
+	b := start(t, known, withState(stateOf(t, 7, crowd(1)...)))
+	url, client := b.strict(guard)
+	for _, c := range []struct {
+		name, method, path, host string
+		headers                  []string // names and values
+		body                     string
+		want                     int
+	}{
+		{"the page itself", "POST", "/v1/whatif", "gateway.example", []string{"Content-Type", "application/json", "Sec-Fetch-Site", "same-origin"}, `{"pending":true,"summaryOnly":true}`, 200},
+		{"curl", "POST", "/v1/whatif", "", []string{"Content-Type", "application/json; charset=utf-8"}, `{"pending":true,"summaryOnly":true}`, 200},
+		{"a page of another origin", "POST", "/v1/whatif", "", []string{"Content-Type", "application/json", "Sec-Fetch-Site", "cross-site"}, `{}`, 403},
+		{"an old browser's page of another origin", "POST", "/v1/whatif", "", []string{"Content-Type", "application/json", "Origin", "https://evil.example"}, `{}`, 403},
+		{"a form", "POST", "/v1/apply", "", []string{"Content-Type", "text/plain"}, `{}`, 415},
+		{"a body of no kind", "POST", "/v1/apply", "", nil, `{}`, 415},
+		{"a page whose name resolves to this machine", "GET", "/v1/status", "evil.example", nil, "", 403},
+		{"the same with a port", "GET", "/v1/status", "evil.example:7080", nil, "", 403},
+		{"a name that only begins well", "GET", "/v1/status", "gateway.example.evil.example", nil, "", 403},
+		{"a name that is allowed", "GET", "/v1/status", "Gateway.Example:7080", nil, "", 200},
+		{"an address", "GET", "/v1/status", "[::1]:7080", nil, "", 200},
+	} {
+		request, err := http.NewRequestWithContext(b.ctx, c.method, url+c.path, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.host != "" {
+			request.Host = c.host
+		}
+		request.Header.Set("Authorization", "Bearer admin")
+		for i := 0; i < len(c.headers); i += 2 {
+			request.Header.Set(c.headers[i], c.headers[i+1])
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		if response.StatusCode != c.want {
+			t.Errorf("%s: %d %s, want %d", c.name, response.StatusCode, text, c.want)
+		}
+	}
+}
+
+func TestHeadersOfRequestsDoNotBecomeThoseOfCalls(t *testing.T) {
+	known, guard := withGuard(t)
+	b := start(t, known, withState(stateOf(t, 7, crowd(1)...)))
+	url, client := b.strict(guard)
+	request, err := http.NewRequestWithContext(b.ctx, http.MethodGet, url+"/v1/nodes/node-00", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer tenant")
+	request.Header.Set("Grpc-Metadata-Authorization", "Bearer admin")
+	request.Header.Set("Grpc-Metadata-Berth-Forwarded-For", "10.0.0.1")
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if text, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusOK {
+		t.Errorf("%d %s", response.StatusCode, text)
+	}
+	if _, err := b.client.GetStatus(b.ctx, &schedulingv1.GetStatusRequest{}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("without a token: %v", err)
+	}
+}

@@ -1,0 +1,204 @@
+package rpc
+
+import (
+	"container/list"
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/peer"
+	"k8s.io/apimachinery/pkg/util/cache"
+)
+
+// The bounds of a listener, unless others are given.
+const (
+	DefaultConnections        = 1024
+	DefaultConnectionsOfOne   = 256
+	connectionsPerSecondOfOne = 100 // of one address, and as many at once as it may have
+	rememberedAddresses       = 8192
+	forgetAddress             = time.Minute
+)
+
+// Bounds say how many connections a listener has at a time.
+type Bounds struct {
+	Name    string               // of the listener, in metrics
+	All     int                  // 0 means DefaultConnections
+	Each    int                  // of one remote address, see AddressOf; 0 means DefaultConnectionsOfOne; never more than are free
+	Metrics *prometheus.Registry // nil keeps none
+}
+
+// Bound bounds the connections of a listener. One that is too many is closed at once, and the others do not notice: but where all
+// there may be are there, the oldest of those that nobody has vouched for ([Vouch]) is closed in its stead.
+func Bound(l net.Listener, b Bounds) net.Listener {
+	if b.All <= 0 {
+		b.All = DefaultConnections
+	}
+	if b.Each <= 0 {
+		b.Each = DefaultConnectionsOfOne
+	}
+	if b.Metrics == nil {
+		b.Metrics = prometheus.NewRegistry()
+	}
+	refused := registered(b.Metrics, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "berth_connections_refused_total",
+		Help: "Total number of connections that were closed because there were too many, by listener, and by what was too much: all, those of one address, or how often it connects; or that gave way to another.",
+	}, []string{"listener", "bound"}))
+	open := registered(b.Metrics, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "berth_connections", Help: "Number of open connections, by listener.",
+	}, []string{"listener"}))
+	return &boundListener{
+		Listener: l, each: b.Each, all: b.All, share: NewShare(b.All, b.Each), strangers: list.New(), rates: cache.NewLRUExpireCache(rememberedAddresses),
+		open:      open.WithLabelValues(b.Name),
+		tooMany:   refused.WithLabelValues(b.Name, "all"),
+		tooManyOf: refused.WithLabelValues(b.Name, "address"),
+		tooOften:  refused.WithLabelValues(b.Name, "rate"),
+		gaveWay:   refused.WithLabelValues(b.Name, "gave-way"),
+	}
+}
+
+type boundListener struct {
+	net.Listener
+	all, each                             int
+	share                                 *Share                // by address
+	rates                                 *cache.LRUExpireCache // *rate.Limiter by address
+	open                                  prometheus.Gauge
+	tooMany, tooManyOf, tooOften, gaveWay prometheus.Counter
+
+	mu        sync.Mutex
+	strangers *list.List // *boundConn, those that nobody has vouched for, oldest first
+}
+
+// Accept implements net.Listener.
+func (l *boundListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		address := AddressOf(conn.RemoteAddr())
+		if !l.mayConnect(address) {
+			l.tooOften.Inc()
+			_ = conn.Close() // nobody waits for it
+			continue
+		}
+		if !l.share.Take(address, 1) {
+			if used, _ := l.share.Used(); used < l.all {
+				l.tooManyOf.Inc()
+				_ = conn.Close()
+				continue
+			}
+			if !l.makeRoom() || !l.share.Take(address, 1) {
+				l.tooMany.Inc()
+				_ = conn.Close()
+				continue
+			}
+		}
+		l.open.Inc()
+		bound := &boundConn{Conn: conn, listener: l, address: address}
+		l.mu.Lock()
+		bound.at = l.strangers.PushBack(bound)
+		l.mu.Unlock()
+		return bound, nil
+	}
+}
+
+// mayConnect reports whether an address connects seldom enough. Handshakes cost more than what they lead to.
+func (l *boundListener) mayConnect(address string) bool {
+	if address == "" {
+		return true
+	}
+	var limiter *rate.Limiter
+	if known, ok := l.rates.Get(address); ok {
+		limiter = known.(*rate.Limiter)
+	} else {
+		limiter = rate.NewLimiter(connectionsPerSecondOfOne, max(l.each, connectionsPerSecondOfOne))
+		l.rates.Add(address, limiter, forgetAddress)
+	}
+	return limiter.Allow()
+}
+
+// makeRoom closes the oldest connection that nobody has vouched for, and reports whether there was one.
+func (l *boundListener) makeRoom() bool {
+	l.mu.Lock()
+	oldest := l.strangers.Front()
+	l.mu.Unlock()
+	if oldest == nil {
+		return false
+	}
+	l.gaveWay.Inc()
+	_ = oldest.Value.(*boundConn).Close() // whoever serves it finds out
+	return true
+}
+
+// boundConn is a connection that is counted until it is closed.
+type boundConn struct {
+	net.Conn
+	listener *boundListener
+	address  string
+	at       *list.Element // in listener.strangers, until somebody has vouched for it
+	vouched  atomic.Bool   // somebody has, or it is closed
+	once     sync.Once
+}
+
+// Close implements net.Conn.
+func (c *boundConn) Close() error {
+	c.vouch()
+	c.once.Do(func() {
+		c.listener.share.Give(c.address, 1)
+		c.listener.open.Dec()
+	})
+	return c.Conn.Close()
+}
+
+// vouch takes the connection off the list of those that give way.
+func (c *boundConn) vouch() {
+	if c.vouched.Swap(true) {
+		return
+	}
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	c.listener.strangers.Remove(c.at)
+}
+
+// unbound returns the connection of a bounded listener below conn, nil if there is none.
+func unbound(conn net.Conn) *boundConn {
+	for {
+		switch c := conn.(type) {
+		case *boundConn:
+			return c
+		case *tls.Conn:
+			conn = c.NetConn()
+		case *connection:
+			conn = c.raw
+		default:
+			return nil
+		}
+	}
+}
+
+type connKey struct{}
+
+// WithConn is what http.Server.ConnContext should be, so that [Vouch] finds the connection of a request.
+func WithConn(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, conn)
+}
+
+// Vouch says that the call of a context was let in: its connection does not give way to others any more.
+func Vouch(ctx context.Context) {
+	var bound *boundConn
+	if conn, ok := ctx.Value(connKey{}).(net.Conn); ok {
+		bound = unbound(conn)
+	} else if p, ok := peer.FromContext(ctx); ok {
+		if address, ok := p.Addr.(clientAddr); ok {
+			bound = unbound(address.conn)
+		}
+	}
+	if bound != nil {
+		bound.vouch()
+	}
+}

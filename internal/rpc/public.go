@@ -1,0 +1,291 @@
+package rpc
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// ReasonSlowRequest is the reason of calls whose request did not come in time: DEADLINE_EXCEEDED.
+const ReasonSlowRequest Reason = "SLOW_REQUEST"
+
+// Guard lets in the callers of a server that is open to people. It is safe for concurrent use.
+type Guard interface {
+	// Admit is asked before anything of a request is read. It returns a context that says who calls ([WithCaller]), if that is
+	// known, or an error of [Error].
+	Admit(ctx context.Context, method string) (context.Context, error)
+	// Permit says whether the caller that Admit has found may make this call. The request is nil for streams.
+	Permit(ctx context.Context, method string, request any) error
+}
+
+// The bounds of a server that is open to people.
+const (
+	publicStreams     = 100      // of a connection, calls and streams
+	publicHeaderBytes = 32 << 10 // of a call
+	// publicWindow is how much of a request the transport takes before somebody reads it: the least there is. It is the same for
+	// all of a connection's life, so that nobody widens it by being far away.
+	publicWindow = 64 << 10
+	publicIdle   = 2 * time.Minute // how long a connection may be without a call
+
+	// Reading is bounded in number, since each request may be as large as the limit: it is at its end that one knows.
+	readAtOnce  = 16
+	readWaiting = 512
+	readFor     = 10 * time.Second // how long a request may take to come, after its turn to be read has
+	// Of those that nobody has let in, for health is open to all.
+	strangersRead    = 4
+	strangersWaiting = 128
+	strangersReadFor = 2 * time.Second
+	// heldLimit is how many bytes of requests are held that have been read and not been answered, of heldFrom bytes and more each.
+	heldLimit = 64 << 20
+	heldFrom  = 16 << 10
+
+	publicFollowing = 1100 // streams at once: WatchPlacements, which has a bound of its own, and those of health
+	publicTalking   = 16   // streams at once whose clients say more than one thing: reflection
+
+	// refusalPause is how long a refusal waits that costs its caller nothing: who has all streams of a connection waiting asks no
+	// more often than that.
+	refusalPause = 100 * time.Millisecond
+)
+
+// WithPublic makes a server one that is open to people and strangers. Nothing of a request is read before the guard has admitted
+// its caller; nil admits everyone. Callers share all bounds ([Share]): those that the guard knows by their names, others by
+// their addresses. Connections have few streams and small windows, and a trace's parent does not say whether it is sampled.
+func WithPublic(guard Guard) Option {
+	return func(o *options) { o.public, o.guard = true, guard }
+}
+
+// WithForwarding makes a public server one that only this process can reach, on behalf of people: it tells them apart by what
+// [Forward] says, and lets the one connection have as many streams as inner servers do.
+func WithForwarding() Option { return func(o *options) { o.forwarding = true } }
+
+// public is what a server does that is open to people.
+//
+// gRPC reads the message of a unary call, whatever its size, before it calls anybody who could refuse it. That of a stream it
+// leaves to the handler. So unary methods are registered as streams of one message each way, which on the wire is the same.
+type public struct {
+	guard      Guard // nil: everyone is admitted
+	forwarding bool
+	outer      grpc.UnaryServerInterceptor // before the request is read
+	inner      grpc.UnaryServerInterceptor // behind that
+
+	known, strangers   *Gate  // of those that read
+	held               *Share // bytes of requests
+	following, talking *Share // streams
+	readers            sync.WaitGroup
+}
+
+func newPublic(guard Guard, forwarding bool, outer, inner grpc.UnaryServerInterceptor) *public {
+	return &public{
+		guard: guard, forwarding: forwarding, outer: outer, inner: inner,
+		known: newGate(readAtOnce, readWaiting, methodBusyFor), strangers: newGate(strangersRead, strangersWaiting, methodBusyFor),
+		held: NewShare(heldLimit, 0), following: NewShare(publicFollowing, 0), talking: NewShare(publicTalking, 0),
+	}
+}
+
+// healthService is open to strangers, whatever the guard says.
+const healthService = "/grpc.health.v1.Health/"
+
+// admit returns the context of a call whose caller is known, at least by address.
+func (p *public) admit(ctx context.Context, method string) (context.Context, error) {
+	ctx = WithCaller(ctx, addressOfCall(ctx, p.forwarding))
+	if p.guard != nil {
+		admitted, err := p.guard.Admit(ctx, method)
+		if err != nil {
+			pause(err)
+			return nil, err
+		}
+		ctx = admitted
+	}
+	if !strings.HasPrefix(method, healthService) {
+		Vouch(ctx)
+	}
+	return ctx, nil
+}
+
+func (p *public) permit(ctx context.Context, method string, request any) error {
+	if p.guard == nil {
+		return nil
+	}
+	err := p.guard.Permit(ctx, method, request)
+	pause(err)
+	return err
+}
+
+// pause holds up those who are refused, so that to ask in vain is not the cheapest thing to do. It does not end with the call: who
+// gives up calls at once, as fast as it can, would be refused as fast.
+func pause(err error) {
+	switch status.Code(err) {
+	case codes.Unauthenticated, codes.ResourceExhausted:
+		time.Sleep(refusalPause)
+	}
+}
+
+// unary serves a unary method that has been registered as a stream.
+func (p *public) unary(srv any, stream grpc.ServerStream, info *grpc.UnaryServerInfo, method grpc.MethodHandler) error {
+	answer, err := p.outer(stream.Context(), nil, info, func(ctx context.Context, _ any) (any, error) {
+		ctx, err := p.admit(ctx, info.FullMethod)
+		if err != nil {
+			return nil, err
+		}
+		giveBack := func() {}
+		defer func() { giveBack() }()
+		read := func(request any) error {
+			if err := p.read(ctx, stream, info.FullMethod, request); err != nil {
+				return err
+			}
+			giveBack, err = p.hold(ctx, request)
+			return err
+		}
+		return method(srv, ctx, read, func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if err := p.permit(ctx, info.FullMethod, request); err != nil {
+				return nil, err
+			}
+			answer, err := p.inner(ctx, request, info, handler)
+			pause(err)
+			return answer, err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return stream.SendMsg(answer)
+}
+
+// read reads the only message of a call, when it is its caller's turn.
+func (p *public) read(ctx context.Context, stream grpc.ServerStream, method string, request any) error {
+	gate, limit := p.known, readFor
+	if strings.HasPrefix(method, healthService) {
+		gate, limit = p.strangers, strangersReadFor
+	}
+	leave, err := gate.Enter(ctx)
+	if err != nil {
+		pause(err)
+		return err
+	}
+	defer leave()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	// Only the end of the call ends the reading of a message that does not come.
+	done := make(chan error, 1)
+	p.readers.Go(func() { done <- stream.RecvMsg(request) })
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return Error(codes.DeadlineExceeded, ReasonSlowRequest, "the request did not come within %v", limit)
+	}
+}
+
+// hold counts a large request for as long as it is in memory.
+func (p *public) hold(ctx context.Context, request any) (giveBack func(), err error) {
+	message, ok := request.(proto.Message)
+	if !ok {
+		return func() {}, nil
+	}
+	size := proto.Size(message)
+	if size < heldFrom {
+		return func() {}, nil
+	}
+	caller := CallerOf(ctx)
+	if !p.held.Take(caller, size) {
+		err := Exhausted(ReasonQueueFull, methodBusyFor, "a request of %d bytes: too many others are not answered yet", size)
+		pause(err)
+		return func() {}, err
+	}
+	return func() { p.held.Give(caller, size) }, nil
+}
+
+// stream is the innermost interceptor of what is a stream.
+func (p *public) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, err := p.admit(stream.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	if err := p.permit(ctx, info.FullMethod, nil); err != nil {
+		return err
+	}
+	share := p.following
+	if info.IsClientStream {
+		share = p.talking
+	}
+	caller := CallerOf(ctx)
+	if !share.Take(caller, 1) {
+		err := Exhausted(ReasonQueueFull, time.Second, "too many streams are open")
+		pause(err)
+		return err
+	}
+	defer share.Give(caller, 1)
+	return handler(srv, &publicStream{ServerStream: stream, ctx: ctx, public: p, method: info.FullMethod, once: !info.IsClientStream})
+}
+
+// publicStream reads its request as unary calls do.
+type publicStream struct {
+	grpc.ServerStream
+	ctx    context.Context
+	public *public
+	method string
+	once   bool // there is one message to read
+}
+
+func (s *publicStream) Context() context.Context { return s.ctx }
+
+func (s *publicStream) RecvMsg(request any) error {
+	if !s.once {
+		return s.ServerStream.RecvMsg(request)
+	}
+	return s.public.read(s.ctx, s.ServerStream, s.method, request)
+}
+
+// only applies interceptors to streams, and not to what is registered as one.
+func (p *public) only(interceptors []grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if !info.IsServerStream && !info.IsClientStream {
+			return handler(srv, stream)
+		}
+		for _, intercept := range slices.Backward(interceptors) {
+			next := handler
+			handler = func(srv any, stream grpc.ServerStream) error { return intercept(srv, stream, info, next) }
+		}
+		return handler(srv, stream)
+	}
+}
+
+// chainUnary makes one interceptor of several, outermost first.
+func chainUnary(interceptors []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		for _, intercept := range slices.Backward(interceptors) {
+			next := handler
+			handler = func(ctx context.Context, request any) (any, error) { return intercept(ctx, request, info, next) }
+		}
+		return handler(ctx, request)
+	}
+}
+
+// publicRegistrar registers unary methods as streams.
+type publicRegistrar struct {
+	public *public
+	grpc   *grpc.Server
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (r publicRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	streams := slices.Clone(desc.Streams)
+	for _, m := range desc.Methods {
+		info := &grpc.UnaryServerInfo{Server: impl, FullMethod: "/" + desc.ServiceName + "/" + m.MethodName}
+		streams = append(streams, grpc.StreamDesc{StreamName: m.MethodName, Handler: func(srv any, stream grpc.ServerStream) error {
+			return r.public.unary(srv, stream, info, m.Handler)
+		}})
+	}
+	r.grpc.RegisterService(&grpc.ServiceDesc{
+		ServiceName: desc.ServiceName, HandlerType: desc.HandlerType, Streams: streams, Metadata: desc.Metadata,
+	}, impl)
+}

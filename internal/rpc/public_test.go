@@ -1,0 +1,317 @@
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	oteltrace "go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+// doorman is a guard that knows callers by the header "who", and nobody else.
+type doorman struct {
+	mu       sync.Mutex
+	requests []any // that Permit was asked about
+}
+
+func (d *doorman) Admit(ctx context.Context, method string) (context.Context, error) {
+	if strings.HasPrefix(method, "/grpc.health.") {
+		return ctx, nil
+	}
+	who := metadata.ValueFromIncomingContext(ctx, "who")
+	if len(who) == 0 {
+		return nil, rpc.Error(codes.Unauthenticated, "NO_TOKEN", "who are you?")
+	}
+	return rpc.WithCaller(ctx, who[0]), nil
+}
+
+func (d *doorman) Permit(_ context.Context, _ string, request any) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.requests = append(d.requests, request)
+	return nil
+}
+
+// as returns a context of calls of somebody.
+func as(t *testing.T, who string) context.Context {
+	return metadata.AppendToOutgoingContext(within(t, patience), "who", who)
+}
+
+// half opens a call of a method and sends a part of its message: the length that it says it has, and nothing of it.
+func half(t *testing.T, conn *grpc.ClientConn, ctx context.Context, method string) grpc.ClientStream {
+	t.Helper()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, method)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+const unaryCall = "/grpc.testing.TestService/UnaryCall"
+
+func TestNothingIsReadOfWhoIsNotKnown(t *testing.T) {
+	guard := &doorman{}
+	r := start(t, rpc.TCP(), &service{}, rpc.WithPublic(guard), rpc.WithRequestLimit(1<<20))
+	// The message never comes: only who need not read it can answer.
+	stranger := half(t, r.conn, within(t, patience), unaryCall)
+	if err := stranger.RecvMsg(&testgrpc.SimpleResponse{}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a call whose message has not come: %v, want UNAUTHENTICATED at once", err)
+	}
+	if _, err := r.client.UnaryCall(as(t, "ann"), payload(1000)); err != nil {
+		t.Errorf("a known caller: %v", err)
+	}
+	if _, err := r.client.UnaryCall(as(t, "ann"), payload(2<<20)); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a request over the limit: %v, want RESOURCE_EXHAUSTED", err)
+	}
+	stream, err := r.client.StreamingOutputCall(within(t, patience), &testgrpc.StreamingOutputCallRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a stream of who is not known: %v", err)
+	}
+	if len(guard.requests) != 1 || guard.requests[0].(*testgrpc.SimpleRequest) == nil {
+		t.Errorf("the guard has seen the requests %v, want that of ann", guard.requests)
+	}
+	// They are in metrics as what they are.
+	if n := metric(t, r.cfg.Metrics, "grpc_server_handled_total", map[string]string{
+		"grpc_type": "unary", "grpc_method": "UnaryCall", "grpc_code": "Unauthenticated"}); n != 1 {
+		t.Errorf("%v refused unary calls are counted, want 1", n)
+	}
+}
+
+func TestAPublicServerAnswersAsAnInnerOne(t *testing.T) {
+	onEach(t, func(t *testing.T, network rpc.Network) {
+		refusal := rpc.Error(codes.Aborted, rpc.ReasonStale, "again")
+		r := start(t, network, &service{unary: func(ctx context.Context, request *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			if _, ok := ctx.Deadline(); !ok {
+				return nil, errors.New("no deadline")
+			}
+			switch request.GetResponseSize() {
+			case 1:
+				return nil, refusal
+			case 2:
+				panic("boom")
+			}
+			return &testgrpc.SimpleResponse{Payload: request.GetPayload()}, nil
+		}}, rpc.WithPublic(nil))
+		answer, err := r.client.UnaryCall(within(t, patience), payload(3<<20))
+		if err != nil || len(answer.GetPayload().GetBody()) != 3<<20 {
+			t.Errorf("%d bytes, %v", len(answer.GetPayload().GetBody()), err)
+		}
+		if _, err := r.client.UnaryCall(within(t, patience), &testgrpc.SimpleRequest{ResponseSize: 1}); rpc.ReasonOf(err) != rpc.ReasonStale {
+			t.Errorf("an error of the handler: %v", err)
+		}
+		if _, err := r.client.UnaryCall(within(t, patience), &testgrpc.SimpleRequest{ResponseSize: 2}); status.Code(err) != codes.Internal {
+			t.Errorf("a panic: %v", err)
+		}
+		if _, err := grpc_health_v1.NewHealthClient(r.conn).Check(within(t, patience), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+			t.Errorf("health: %v", err)
+		}
+		if err := r.stop(t); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Requests that do not come take the places of readers for as long as they may. Each is of one caller.
+func TestRequestsThatDoNotComeHoldUpNobodyElse(t *testing.T) {
+	r := start(t, rpc.TCP(), &service{}, rpc.WithPublic(&doorman{}))
+	hog := metadata.AppendToOutgoingContext(t.Context(), "who", "hog")
+	for range 4 {
+		conn, err := r.cfg.Net.Dial(r.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		for range 50 {
+			half(t, conn, hog, unaryCall)
+		}
+	}
+	eventually(t, "the reader's places of one caller to be taken", func() bool { reading, _ := r.server.Reading(); return reading == rpc.ReadAtOnce/2 })
+	for i := range 100 {
+		if _, err := r.client.UnaryCall(as(t, fmt.Sprint("honest ", i%3)), payload(100)); err != nil {
+			t.Fatalf("an honest caller, beside one who sends nothing: %v", err)
+		}
+	}
+	if reading, _ := r.server.Reading(); reading > rpc.ReadAtOnce/2 {
+		t.Errorf("%d requests of one caller are being read, want at most %d", reading, rpc.ReadAtOnce/2)
+	}
+}
+
+func TestCallersWhoAreNotKnownAreToldApartByAddress(t *testing.T) {
+	seen := make(chan string, 1)
+	r := start(t, rpc.TCP(), &service{unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		seen <- rpc.CallerOf(ctx)
+		return &testgrpc.SimpleResponse{}, nil
+	}}, rpc.WithPublic(nil))
+	// What a stranger says of itself is not believed.
+	if _, err := r.client.UnaryCall(rpc.Forward(within(t, patience), "10.0.0.1"), &testgrpc.SimpleRequest{}); err != nil || <-seen != "127.0.0.1" {
+		t.Errorf("%v, or the caller was not known by its address", err)
+	}
+	inside := start(t, rpc.Memory(), &service{unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		seen <- rpc.CallerOf(ctx)
+		return &testgrpc.SimpleResponse{}, nil
+	}}, rpc.WithPublic(nil), rpc.WithForwarding())
+	ctx := rpc.Forward(rpc.Forward(within(t, patience), "forged"), "10.0.0.1")
+	if _, err := inside.client.UnaryCall(ctx, &testgrpc.SimpleRequest{}); err != nil || <-seen != "10.0.0.1" {
+		t.Errorf("%v, or the process's word was not taken", err)
+	}
+	for address, want := range map[string]string{
+		"192.0.2.7:80": "192.0.2.7", "[::ffff:192.0.2.7]:80": "192.0.2.7", "[2001:db8:1:2:3::4]:80": "2001:db8:1:2::/64", "memory": "",
+	} {
+		if got := rpc.AddressOf(addr(address)); got != want {
+			t.Errorf("%s is told apart as %q, want %q", address, got, want)
+		}
+	}
+}
+
+type addr string
+
+func (addr) Network() string  { return "test" }
+func (a addr) String() string { return string(a) }
+
+func TestStrangersDoNotChooseWhatIsSampled(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		opts []rpc.Option
+		kept bool // the caller's trace goes on
+	}{{"public", []rpc.Option{rpc.WithPublic(nil)}, false}, {"inner", nil, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			spans := tracetest.NewSpanRecorder()
+			provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
+			logs := &logBuffer{}
+			r := startWith(t, rpc.Config{Net: rpc.TCP(), Log: slog.New(slog.NewTextHandler(logs, nil)), Metrics: prometheus.NewRegistry(), Trace: provider}, logs, &service{}, c.opts...)
+			conn, err := r.cfg.Net.Dial(r.address) // without a tracer of its own
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			ctx := metadata.AppendToOutgoingContext(within(t, patience), "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+			if _, err := testgrpc.NewTestServiceClient(conn).UnaryCall(ctx, &testgrpc.SimpleRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.stop(t); err != nil {
+				t.Error(err)
+			}
+			sampled := 0
+			for _, s := range spans.Ended() {
+				if s.SpanKind() == oteltrace.SpanKindServer {
+					sampled++
+				}
+			}
+			if (sampled > 0) != c.kept {
+				t.Errorf("%d spans of a server that samples nothing itself, for a caller who says it should", sampled)
+			}
+		})
+	}
+}
+
+// bound serves a listener of so many connections, and returns its address, its metrics, and what it has accepted.
+func bound(t *testing.T, all, each int) (address string, metrics *prometheus.Registry, accepted <-chan net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics = prometheus.NewRegistry()
+	limited := rpc.Bound(l, rpc.Bounds{Name: "test", All: all, Each: each, Metrics: metrics})
+	conns := make(chan net.Conn, 1000)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := limited.Accept()
+			if err != nil {
+				close(conns)
+				return
+			}
+			conns <- conn
+		}
+	})
+	t.Cleanup(func() {
+		_ = limited.Close()
+		serving.Wait()
+		for conn := range conns {
+			_ = conn.Close()
+		}
+	})
+	return l.Addr().String(), metrics, conns
+}
+
+// connect connects from an address of this machine.
+func connect(t *testing.T, from, to string) net.Conn {
+	t.Helper()
+	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// isClosed waits until the other side has closed a connection.
+func isClosed(t *testing.T, conn net.Conn) {
+	t.Helper()
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	_, err := conn.Read(make([]byte, 1))
+	if timeout := net.Error(nil); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
+		t.Errorf("the connection is open: %v", err)
+	}
+}
+
+func TestOneAddressDoesNotHaveAllConnections(t *testing.T) {
+	address, metrics, accepted := bound(t, 8, 3)
+	for range 3 {
+		connect(t, "127.0.0.2", address)
+		receive(t, accepted, "a connection")
+	}
+	isClosed(t, connect(t, "127.0.0.2", address))
+	connect(t, "127.0.0.3", address)
+	first := receive(t, accepted, "a connection from another address")
+	if n := metric(t, metrics, "berth_connections_refused_total", map[string]string{"bound": "address"}); n != 1 {
+		t.Errorf("%v refusals are counted, want 1", n)
+	}
+	_ = first.Close()
+	connect(t, "127.0.0.3", address)
+	receive(t, accepted, "a connection in place of one that was closed")
+}
+
+func TestWhereAllConnectionsAreTakenStrangersGiveWay(t *testing.T) {
+	address, metrics, accepted := bound(t, 3, 3)
+	known := connect(t, "127.0.0.2", address)
+	rpc.Vouch(rpc.WithConn(t.Context(), receive(t, accepted, "a connection")))
+	oldest := connect(t, "127.0.0.3", address)
+	receive(t, accepted, "a connection")
+	connect(t, "127.0.0.4", address)
+	receive(t, accepted, "a connection")
+	connect(t, "127.0.0.5", address)
+	newest := receive(t, accepted, "a connection although there were all")
+	isClosed(t, oldest)
+	if n := metric(t, metrics, "berth_connections_refused_total", map[string]string{"bound": "gave-way"}); n != 1 {
+		t.Errorf("%v connections gave way, want 1", n)
+	}
+	if _, err := newest.Write([]byte{1}); err != nil {
+		t.Error(err)
+	}
+	_ = known.SetReadDeadline(time.Now())
+	if _, err := known.Read(make([]byte, 1)); !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "timeout") {
+		t.Errorf("the one that somebody has vouched for: %v, want it to be open", err)
+	}
+}
