@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +34,7 @@ func certsCommand() *cobra.Command {
 	var dir string
 	var roles, hosts, tokens []string
 	var caDays, days int
+	var apart bool
 	c := &cobra.Command{
 		Use:   "certs --dir DIR",
 		Short: "Make an authority and a key pair per role, for TLS between them",
@@ -63,12 +66,21 @@ func certsCommand() *cobra.Command {
 				grants = append(grants, grant)
 			}
 			did, err := certs.Make(certs.Request{
-				Dir: dir, Roles: roles, Hosts: hosts, Known: knownByHost, Callers: callers, Now: time.Now(),
+				Dir: dir, Roles: roles, Hosts: hosts, Known: knownByHost, Callers: callers, Apart: apart, Now: time.Now(),
 				CALife: time.Duration(caDays) * 24 * time.Hour, Life: time.Duration(days) * 24 * time.Hour,
 			})
 			if err == nil {
 				var more []string
-				more, err = access.MakeTokens(dir, grants)
+				tokensIn := dir
+				if apart {
+					tokensIn = filepath.Join(dir, string(coord.RoleGateway))
+				}
+				if len(grants) > 0 {
+					err = os.MkdirAll(tokensIn, 0o755)
+				}
+				if err == nil {
+					more, err = access.MakeTokens(tokensIn, grants)
+				}
 				did = append(did, more...)
 			}
 			for _, line := range did {
@@ -82,6 +94,7 @@ func certsCommand() *cobra.Command {
 	fs.StringSliceVar(&roles, "role", certRoles, "the roles to make key pairs for")
 	fs.StringSliceVar(&hosts, "host", []string{"localhost", "127.0.0.1", "::1"}, "the host names and IP addresses under which the gateway, or etcd, is known")
 	fs.StringSliceVar(&tokens, "token", nil, "USER=read or USER=write: the people to make tokens for")
+	fs.BoolVar(&apart, "apart", false, "give each role a directory of its own, DIR/ROLE, with its key pair and ca.crt, and the gateway the tokens: what one role may see, and no more")
 	fs.IntVar(&caDays, "ca-days", 3650, "how long a new authority holds")
 	fs.IntVar(&days, "days", 365, "how long key pairs hold; no longer than the authority")
 	return c

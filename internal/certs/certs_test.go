@@ -391,3 +391,29 @@ func TestMakeKeepsAnAuthorityAndReplacesKeyPairs(t *testing.T) {
 		t.Errorf("without the authority's key: %v; want an error, and its certificate kept", err)
 	}
 }
+
+func TestApartEachRoleHasItsOwnKeyAndNoOther(t *testing.T) {
+	dir := t.TempDir()
+	request := Request{Dir: dir, Roles: []string{"queue", "etcd"}, Apart: true, CALife: time.Hour, Life: time.Hour, Now: day}
+	for range 2 { // the second time the authority is there
+		if _, err := Make(request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for at, want := range map[string][]string{
+		"": {"ca.crt", "ca.key", "etcd", "queue"}, "queue": {"ca.crt", "queue.crt", "queue.key"}, "etcd": {"ca.crt", "etcd.crt", "etcd.key"},
+	} {
+		entries, err := os.ReadDir(filepath.Join(dir, at))
+		var have []string
+		for _, entry := range entries {
+			have = append(have, entry.Name())
+		}
+		if err != nil || !slices.Equal(have, want) {
+			t.Errorf("in %q there are %q, %v; want %q", at, have, err, want)
+		}
+	}
+	files := Files{Cert: filepath.Join(dir, "queue", "queue.crt"), Key: filepath.Join(dir, "queue", "queue.key"), CA: filepath.Join(dir, "queue", "ca.crt")}
+	if _, err := open(files, "queue", slog.New(slog.DiscardHandler), func() time.Time { return day }); err != nil {
+		t.Error(err)
+	}
+}

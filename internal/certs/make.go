@@ -116,11 +116,12 @@ type Request struct {
 	Hosts        []string // names and IP addresses of those in Known
 	Known        []string // the roles that are known by host name, of which certificates have Hosts
 	Callers      []string // those that serve nothing, of which certificates do not have MemberName
+	Apart        bool     // each key pair, with a copy of ca.crt, goes into a directory of its own, Dir/<role>
 	CALife, Life time.Duration
 	Now          time.Time
 }
 
-// Make writes <role>.crt and <role>.key for each role into a directory, signed by the authority in ca.crt and ca.key
+// Make writes <role>.crt and <role>.key for each role into a directory, or one of its own, signed by the authority in ca.crt and ca.key
 // there, which it makes if neither exists. Key pairs that exist are replaced, each file at once. It returns one line per
 // thing it did.
 func Make(r Request) (did []string, err error) {
@@ -156,17 +157,36 @@ func Make(r Request) (did []string, err error) {
 		if !slices.Contains(r.Callers, role) {
 			hosts = append(hosts, MemberName)
 		}
-		err := writePair(path(role), func() (cert, key []byte, err error) { return a.Issue(role, hosts, r.Now, r.Life) })
+		base := path(role)
+		if r.Apart {
+			base = filepath.Join(base, role)
+			if err := a.trustedIn(path(role)); err != nil {
+				return did, err
+			}
+		}
+		err := writePair(base, func() (cert, key []byte, err error) { return a.Issue(role, hosts, r.Now, r.Life) })
 		if err != nil {
 			return did, err
 		}
-		line := fmt.Sprintf("%s.crt, %s.key: made for %v", path(role), role, identity(role))
+		line := fmt.Sprintf("%s.crt, %s.key: made for %v", base, role, identity(role))
 		if len(hosts) > 0 {
 			line += fmt.Sprintf(" %v", hosts)
 		}
 		did = append(did, line)
 	}
 	return did, nil
+}
+
+// trustedIn writes ca.crt into a directory, which is made if it is not there.
+func (a *Authority) trustedIn(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	cert, _, err := a.PEM()
+	if err != nil {
+		return err
+	}
+	return replace(filepath.Join(dir, "ca.crt"), cert, 0o644)
 }
 
 var errNoAuthority = errors.New("no authority")

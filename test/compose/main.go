@@ -144,8 +144,10 @@ func install(ctx context.Context, say func(string, ...any)) error {
 // buildPrograms builds berth to where deploy/Dockerfile takes it from, and makes context the build context of an etcd image.
 func buildPrograms(ctx context.Context, root, etcdContext string) (string, error) {
 	image := filepath.Join(root, ".bin", "image")
-	if err := os.MkdirAll(filepath.Join(image, "certs"), 0o755); err != nil {
-		return "", err
+	for _, role := range secretsOf {
+		if err := os.MkdirAll(filepath.Join(image, "certs", role), 0o755); err != nil {
+			return "", err
+		}
 	}
 	berth := filepath.Join(image, "berth")
 	// Without -trimpath the packages are those that the tests have compiled already.

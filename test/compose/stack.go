@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,6 +37,9 @@ const project = "berth-test"
 var services = map[string]int{
 	"etcd-1": 1, "etcd-2": 1, "etcd-3": 1, "binder": 2, "queue": 2, "filter-worker": 2, "score-worker": 2, "gateway": 1,
 }
+
+// secretsOf are those that have secrets of their own.
+var secretsOf = []string{"binder", "queue", "filter-worker", "score-worker", "gateway", "etcd"}
 
 // stack is what docker-compose.yaml describes.
 type stack struct {
@@ -82,6 +86,10 @@ func (s *stack) check(ctx context.Context) error {
 	if _, err := s.run(ctx, "exec", "-T", "gateway", "/berth", "get", "status", "--token-file=/certs/admin.token"); err != nil {
 		return err
 	}
+	// Each role's secrets are its own.
+	if err := s.checkSecrets(ctx); err != nil {
+		return err
+	}
 	// 3. Schedule.
 	if err := s.apply(ctx, nodeManifests()); err != nil {
 		return err
@@ -122,6 +130,43 @@ func (s *stack) check(ctx context.Context) error {
 		return fmt.Errorf("after down there are containers %q and volumes %q", left, volumes)
 	}
 	s.say("down: no containers and no volumes are left")
+	return nil
+}
+
+// checkSecrets returns an error if a container has files of secrets that are not its role's.
+func (s *stack) checkSecrets(ctx context.Context) error {
+	for service := range services {
+		role := service
+		if strings.HasPrefix(service, "etcd-") {
+			role = "etcd"
+		}
+		want := map[string]bool{"ca.crt": true, role + ".crt": true, role + ".key": true}
+		if role == "gateway" {
+			want["tokens"], want["admin.token"] = true, true
+		}
+		ids, err := s.containers(ctx, service)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			to := s.ca + ".of." + id
+			if _, err := s.docker(ctx, "cp", id+":/certs", to); err != nil {
+				return err
+			}
+			entries, err := os.ReadDir(to)
+			if err != nil {
+				return err
+			}
+			have := map[string]bool{}
+			for _, entry := range entries {
+				have[entry.Name()] = true
+			}
+			if !maps.Equal(have, want) {
+				return fmt.Errorf("a container of %s has %v in /certs, want %v", service, slices.Sorted(maps.Keys(have)), slices.Sorted(maps.Keys(want)))
+			}
+		}
+	}
+	s.say("no container has another role's key, or the authority's")
 	return nil
 }
 

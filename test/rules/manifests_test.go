@@ -330,8 +330,23 @@ func TestComposeIsAWholeBerthOnTheLoopbackInterface(t *testing.T) {
 			t.Errorf("%s has no command", name)
 			continue
 		}
-		if s.Build == nil {
-			continue // etcd
+		// Its own secrets, and nobody else's. Service certs makes them all, and ends.
+		if own := s.Command[0]; own != "certs" {
+			for _, v := range s.Volumes {
+				from, _, _ := strings.Cut(v, ":")
+				if from == "authority" || strings.HasPrefix(from, "certs") && v != "certs-"+own+":/certs:ro" {
+					t.Errorf("%s mounts %s, want certs-%s, to be read at /certs, and no other secrets", name, v, own)
+				}
+			}
+			if !slices.Contains(s.Volumes, "certs-"+own+":/certs:ro") {
+				t.Errorf("%s has no secrets of its own: %q", name, s.Volumes)
+			}
+		}
+		if s.Build == nil { // etcd
+			if s.Environment["ETCD_PEER_CERT_ALLOWED_CN"] != "etcd" || s.Environment["ETCD_CLIENT_CERT_ALLOWED_HOSTNAME"] != "member.berth.internal" {
+				t.Errorf("%s takes every certificate of the authority, as a client or as a member", name)
+			}
+			continue
 		}
 		role := s.Command[0]
 		if role == "certs" || role == "etcd-init" {

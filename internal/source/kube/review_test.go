@@ -2,6 +2,7 @@ package kube
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,7 +12,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // account makes a service account and returns a token of it.
@@ -98,8 +102,55 @@ func TestTheAPIServerSaysWhoMayAsk(t *testing.T) {
 		}
 	}
 
+	// A token is for whom it was made for.
+	for audience, want := range map[string]bool{"": false, "berth": true, "other": false} {
+		request := &authenticationv1.TokenRequest{}
+		if audience != "" {
+			request.Spec.Audiences = []string{audience}
+		}
+		made, err := client.CoreV1().ServiceAccounts("default").CreateToken(within(t), "reader", request, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		picky, err := NewReviewer(plane.Kubeconfig(), []string{"berth", "berth.example"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := picky.Authenticate(within(t), made.Status.Token); (err == nil) != want || !want && !errors.Is(err, access.ErrUnknownToken) {
+			t.Errorf("a token for %q, where one for berth is wanted: %v", audience, err)
+		}
+		if _, err := asks.Authenticate(within(t), made.Status.Token); (err == nil) != (audience == "") {
+			t.Errorf("a token for %q, where one for the API server is wanted: %v", audience, err)
+		}
+	}
+
 	plane.Stop()
 	if _, err := r.Authenticate(within(t), "new"); err == nil || errors.Is(err, access.ErrUnknownToken) {
 		t.Errorf("a new token while the API server is away: %v, want an error that says so", err)
+	}
+}
+
+// An API server that knows no audiences says so by naming none.
+func TestATokenOfWhichNobodyKnowsTheAudienceIsNotTaken(t *testing.T) {
+	for _, c := range []struct {
+		wanted, said []string
+		want         bool
+	}{
+		{nil, nil, true}, {nil, []string{"x"}, true}, {[]string{"berth"}, nil, false}, {[]string{"berth"}, []string{"x"}, false},
+		{[]string{"berth", "b"}, []string{"x", "b"}, true},
+	} {
+		client := fake.NewSimpleClientset()
+		client.PrependReactor("create", "tokenreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			review := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
+			if !slices.Equal(review.Spec.Audiences, c.wanted) {
+				t.Errorf("asked for the audiences %q, want %q", review.Spec.Audiences, c.wanted)
+			}
+			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: c.said, User: authenticationv1.UserInfo{Username: "ann"}}
+			return true, review, nil
+		})
+		r := &Reviewer{client: client, audiences: c.wanted}
+		if _, err := r.Authenticate(within(t), "token"); (err == nil) != c.want {
+			t.Errorf("wanted %q, the token is for %q: %v", c.wanted, c.said, err)
+		}
 	}
 }
