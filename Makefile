@@ -103,6 +103,10 @@ overload: ## 110,000 pods for a cluster with room for 10,000, then more calls th
 soak-etcd: ## pods come and go until 2 GiB have gone through an etcd with a quota of 16 MiB; WRITTEN=… in MiB
 	go test -v -count=1 -timeout 0 ./test/soak -run 'NeverFillsUp|FromFillingUp' -written=$(or $(WRITTEN),2048)
 
+.PHONY: fuzz
+fuzz: ## run every fuzz target for its time, going on where it was; FUZZTIME=10m of decoders, RPCTIME=2m of RPCs, FUZZFLAGS='-run wire -parallel 1'
+	go run ./test/fuzzing -decoders $(or $(FUZZTIME),10m) -rpcs $(or $(RPCTIME),2m) $(FUZZFLAGS)
+
 .PHONY: clean
 clean: ## remove what was built here
 	rm -rf $(BIN)
