@@ -155,11 +155,23 @@ func (c *Client) WatchLeader(ctx context.Context) <-chan Leader {
 		if !exists {
 			return Leader{}
 		}
-		var value leaderValue
-		if err := json.Unmarshal(kv.Value, &value); err != nil {
+		l, err := decodeLeader(kv)
+		if err != nil {
 			c.log.Warn("leader ignored: its value is malformed", "err", err)
 			return Leader{}
 		}
-		return Leader{Epoch: kv.CreateRevision, ID: value.ID, Address: value.Address}
+		return l
 	})
+}
+
+// decodeLeader returns the leader that Campaign has written.
+func decodeLeader(kv KV) (Leader, error) {
+	var value leaderValue
+	if err := json.Unmarshal(kv.Value, &value); err != nil {
+		return Leader{}, err
+	}
+	if value.ID == "" {
+		return Leader{}, errors.New("id: empty")
+	}
+	return Leader{Epoch: kv.CreateRevision, ID: value.ID, Address: value.Address}, nil
 }

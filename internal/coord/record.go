@@ -49,9 +49,10 @@ const (
 
 func (c *Client) versionKey() string { return c.coordPrefix() + versionName }
 
-func (c *Client) batchKey(id int64) string {
-	return fmt.Sprintf("%s%s%019d", c.coordPrefix(), intentsPrefix, id)
-}
+func (c *Client) batchKey(id int64) string { return c.coordPrefix() + batchName(id) }
+
+// batchName is the key of a batch's intents, behind the prefix.
+func batchName(id int64) string { return fmt.Sprintf("%s%019d", intentsPrefix, id) }
 
 // encodeVersion has a fixed width, so that versions compare as their encodings do.
 func encodeVersion(v Version) string { return fmt.Sprintf("%019d-%019d", v.Epoch, v.Seq) }
@@ -63,7 +64,11 @@ func decodeVersion(s string) (Version, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return Version{}, fmt.Errorf("decode version %q: %w", s, err)
 	}
-	return Version{Epoch: e, Seq: q}, nil
+	v := Version{Epoch: e, Seq: q}
+	if e < 0 || q < 0 || encodeVersion(v) != s { // another spelling would compare as another version
+		return Version{}, fmt.Errorf("decode version %q: want it as %q", s, encodeVersion(v))
+	}
+	return v, nil
 }
 
 // Record stores the version and a batch's intents, and removes the intents of finished batches, of this epoch or of
@@ -314,6 +319,9 @@ func decodeBatch(kv KV) (StoredBatch, error) {
 	id, err := strconv.ParseInt(strings.TrimPrefix(kv.Key, intentsPrefix), 10, 64)
 	if err != nil {
 		return StoredBatch{}, fmt.Errorf("decode batch: key %q: %w", kv.Key, err)
+	}
+	if id <= 0 || batchName(id) != kv.Key { // finishing it would remove another key
+		return StoredBatch{}, fmt.Errorf("decode batch: key %q: want %q", kv.Key, batchName(id))
 	}
 	var value batchValue
 	if err := json.Unmarshal(kv.Value, &value); err != nil {

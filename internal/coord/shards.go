@@ -22,8 +22,23 @@ type ShardOwner struct {
 
 const shardsPrefix = "shards/"
 
-func (c *Client) shardKey(shard int) string {
-	return fmt.Sprintf("%s%s%06d", c.coordPrefix(), shardsPrefix, shard)
+func (c *Client) shardKey(shard int) string { return c.coordPrefix() + shardName(shard) }
+
+// shardName is the key of a shard's claim, behind the prefix.
+func shardName(shard int) string { return fmt.Sprintf("%s%06d", shardsPrefix, shard) }
+
+// decodeShard returns the owner that ClaimShard has written.
+func decodeShard(kv KV) (ShardOwner, error) {
+	shard, err := strconv.Atoi(strings.TrimPrefix(kv.Key, shardsPrefix))
+	switch {
+	case err != nil:
+		return ShardOwner{}, err
+	case shard < 0 || shardName(shard) != kv.Key:
+		return ShardOwner{}, fmt.Errorf("key of shard %d: want %s", shard, shardName(max(shard, 0)))
+	case len(kv.Value) == 0:
+		return ShardOwner{}, errors.New("no owner")
+	}
+	return ShardOwner{Shard: shard, Owner: string(kv.Value), Revision: kv.CreateRevision}, nil
 }
 
 // ClaimShard takes a shard for a member until the session ends, and returns the revision of the claim.
@@ -72,15 +87,12 @@ func (c *Client) WatchShards(ctx context.Context) <-chan []ShardOwner {
 	return follow(ctx, c, c.coordPrefix(), shardsPrefix, func(keys map[string]KV) []ShardOwner {
 		owners := make([]ShardOwner, 0, len(keys))
 		for key, kv := range keys {
-			shard, err := strconv.Atoi(strings.TrimPrefix(key, shardsPrefix))
-			if err == nil && len(kv.Value) == 0 {
-				err = errors.New("no owner")
-			}
+			o, err := decodeShard(kv)
 			if err != nil {
 				c.log.Warn("shard ignored: its key or value is malformed", "key", key, "err", err)
 				continue
 			}
-			owners = append(owners, ShardOwner{Shard: shard, Owner: string(kv.Value), Revision: kv.CreateRevision})
+			owners = append(owners, o)
 		}
 		slices.SortFunc(owners, func(a, b ShardOwner) int { return cmp.Compare(a.Shard, b.Shard) })
 		return owners
