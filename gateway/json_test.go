@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -54,7 +53,7 @@ func (b *berth) serveWeb(cfg gateway.HTTPConfig) (url string, client *http.Clien
 		transport.CloseIdleConnections()
 	}
 	b.t.Cleanup(stop)
-	return "http://" + l.Addr().String(), &http.Client{Transport: transport, Timeout: 20 * time.Second}, stop
+	return "http://" + l.Addr().String(), &http.Client{Transport: transport, Timeout: patience}, stop
 }
 
 // answer is what every error looks like in JSON.

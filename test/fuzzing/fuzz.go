@@ -19,6 +19,10 @@ import (
 // grace is how long go test may take to end after it was told to.
 const grace = 30 * time.Second
 
+// minimize is for how long an input is made smaller. Go's own minute, for each that covers new code, would leave no time to try
+// others where a target is slow.
+const minimize = 2 * time.Second
+
 // The lines of go test -fuzz that say how far it is, and what it has found.
 var (
 	progressLine = regexp.MustCompile(`^fuzz: elapsed: (\S+), execs: (\d+) \(.*\), new interesting: (\d+) `)
@@ -36,7 +40,7 @@ func (cfg config) fuzz(ctx context.Context, t target, limit time.Duration, state
 	}
 	defer log.Close()
 	cmd := exec.CommandContext(ctx, "go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+limit.Round(time.Second).String(),
-		"-parallel="+strconv.Itoa(cfg.parallel), "-timeout=0", ".")
+		"-parallel="+strconv.Itoa(cfg.parallel), "-fuzzminimizetime="+minimize.String(), "-timeout=0", ".")
 	cmd.Dir = t.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                               // go, the test and its workers
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // are told to end all at once
