@@ -43,7 +43,7 @@ oracle: ## compare decisions with kube-scheduler's own plugins, at length, and c
 	cd test/oracle && CGO_ENABLED=0 go test -v -count=1 -timeout 0 . -rapid.checks=$(or $(CHECKS),24000) -sequences=$(or $(SEQUENCES),300)
 
 .PHONY: lint
-lint: tools lint-go lint-proto ## gofmt, vet, staticcheck, buf lint, and whether generated code is current
+lint: tools lint-go lint-proto ## gofmt, vet, staticcheck, buf lint, whether the API of the last release still holds, and whether generated code is current
 
 .PHONY: lint-go
 lint-go: tools
@@ -55,8 +55,17 @@ lint-go: tools
 .PHONY: lint-proto
 lint-proto: tools
 	$(BIN)/buf lint
+	$(BIN)/buf breaking --against $(BASELINE)
+	@BUF=$(BIN)/buf test/rules/breaking.sh
 	@rm -rf .bin/drift && mkdir -p .bin/drift && $(BIN)/buf generate -o .bin/drift
 	@diff -r .bin/drift/internal/gen internal/gen || { echo "generated code is not current: run make generate"; exit 1; }
+
+# The API that buf breaking compares with: that of the last release. It has imports, and no comments.
+BASELINE := proto/baseline.binpb
+
+.PHONY: baseline
+baseline: tools ## renew proto/baseline.binpb: at a release, never to make lint pass
+	$(BIN)/buf build --exclude-source-info -o $(BASELINE)
 
 .PHONY: generate
 generate: tools ## generate internal/gen from the protos
