@@ -10,6 +10,7 @@ PROTOC_GEN_GO       := google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
 PROTOC_GEN_GO_GRPC  := google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.0
 PROTOC_GEN_GATEWAY  := github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-grpc-gateway@v2.29.0
 STATICCHECK         := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+GOVULNCHECK         := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 GRPCURL             := github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4
 
 .DEFAULT_GOAL := help
@@ -111,6 +112,21 @@ overload: ## 110,000 pods for a cluster with room for 10,000, then more calls th
 .PHONY: soak-etcd
 soak-etcd: ## pods come and go until 2 GiB have gone through an etcd with a quota of 16 MiB; WRITTEN=… in MiB
 	go test -v -count=1 -timeout 0 ./test/soak -run 'NeverFillsUp|FromFillingUp' -written=$(or $(WRITTEN),2048)
+
+.PHONY: vuln
+vuln: ## known vulnerabilities that Berth calls; VULNDB=https://vuln.go.dev, or a directory with a copy of it
+	@test -n "$(VULNDB)" || { echo "make vuln: VULNDB is not set, so nothing was checked. Give it a database of Go vulnerabilities:"; \
+	  echo "  make vuln VULNDB=https://vuln.go.dev      where that can be reached"; \
+	  echo "  make vuln VULNDB=/path/to/vulndb          a directory with https://vuln.go.dev/vulndb.zip unpacked"; exit 2; }
+	@mkdir -p $(BIN); if [ "$$(cat $(BIN)/.govulncheck 2>/dev/null)" != "$(GOVULNCHECK)" ]; then \
+	  echo "go install $(GOVULNCHECK)"; CGO_ENABLED=0 GOBIN=$(BIN) go install $(GOVULNCHECK) && echo "$(GOVULNCHECK)" > $(BIN)/.govulncheck; fi
+	GOVULNCHECK=$(BIN)/govulncheck test/rules/vuln.sh
+	@for module in $(MODULES); do echo "govulncheck in $$module"; \
+	  (cd $$module && if [ -n "$$(go list ./... 2>/dev/null)" ]; then $(BIN)/govulncheck -db $(VULNDB_URL) ./...; fi) || exit 1; done
+
+# Every Go module of the repository; and the database as a URL, from a directory too.
+MODULES    := . $(patsubst %/go.mod,%,$(wildcard test/*/go.mod))
+VULNDB_URL  = $(if $(findstring ://,$(VULNDB)),$(VULNDB),file://$(abspath $(VULNDB)))
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for its time, going on where it was; FUZZTIME=10m of decoders, RPCTIME=2m of RPCs, FUZZFLAGS='-run wire -parallel 1'
