@@ -91,7 +91,7 @@ func TestStatusTellsMembersLagAndShards(t *testing.T) {
 }
 
 func TestMembersThatDoNotAnswerAreListedWithWhy(t *testing.T) {
-	b := start(t, withState(stateOf(t, 7)), with(func(cfg *gateway.Config) { cfg.PeerTimeout = 50 * time.Millisecond }))
+	b := start(t, withState(stateOf(t, 7)), with(func(cfg *gateway.Config) { cfg.PeerTimeout = time.Second }))
 	b.join(&peer{role: coord.RoleScoreWorker, id: "s-0"})
 	b.member(coord.Member{Role: coord.RoleScoreWorker, ID: "s-1", Address: "nobody"})
 	b.member(coord.Member{Role: coord.RoleScoreWorker, ID: "s-2", Address: "s-0"}) // which is another's
@@ -107,7 +107,7 @@ func TestMembersThatDoNotAnswerAreListedWithWhy(t *testing.T) {
 }
 
 func TestManySilentMembersDoNotDelayStatusForLong(t *testing.T) {
-	b := start(t, withState(stateOf(t, 7)), with(func(cfg *gateway.Config) { cfg.PeerTimeout = 50 * time.Millisecond }))
+	b := start(t, withState(stateOf(t, 7)), with(func(cfg *gateway.Config) { cfg.PeerTimeout = time.Second }))
 	block := make(chan struct{})
 	silent := &peer{role: coord.RoleQueue, id: "q-000", block: block}
 	b.join(silent)
@@ -116,7 +116,7 @@ func TestManySilentMembersDoNotDelayStatusForLong(t *testing.T) {
 	}
 	begin := time.Now()
 	b.status(200, 0)
-	if took := time.Since(begin); took > 5*time.Second {
+	if took := time.Since(begin); took > 100*time.Second { // one after the other they would take twice as long
 		t.Errorf("status took %v", took)
 	}
 }

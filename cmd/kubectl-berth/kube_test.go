@@ -224,7 +224,7 @@ func run(t *testing.T, env map[string]string, args ...string) (string, error) {
 	var out, notices bytes.Buffer
 	root := command(func(key string) string { return env[key] }, strings.NewReader(""), &out, &notices)
 	root.SetArgs(args)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	err := root.ExecuteContext(ctx)
 	return out.String() + notices.String(), err

@@ -232,7 +232,7 @@ func (h *harness) run(stdin string, args ...string) (out, notices string, err er
 		},
 	})...)
 	root.SetArgs(args)
-	ctx, cancel := context.WithTimeout(h.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(h.t.Context(), 5*time.Minute)
 	defer cancel()
 	err = root.ExecuteContext(ctx)
 	return stdout.String(), stderr.String(), err

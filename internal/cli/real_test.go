@@ -28,7 +28,7 @@ func TestABerthAnswersTheCommands(t *testing.T) {
 		root := &cobra.Command{Use: "berth", SilenceErrors: true}
 		root.AddCommand(cli.Commands(cli.Options{DefaultServer: b.GRPCAddress, In: strings.NewReader(podOf("more", 2)), Out: &out})...)
 		root.SetArgs(strings.Fields(line))
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		err := root.ExecuteContext(ctx)
 		return out.String(), err

@@ -92,7 +92,7 @@ func TestWaitEndsWithItsContextAndWithClose(t *testing.T) {
 // A connection would be refused here.
 func TestTransactionsOfAnEmbeddedEtcdNeedNoConnection(t *testing.T) {
 	s := startEmbeddedServer(t)
-	c, err := Connect(Config{Embedded: s.e, Endpoints: []string{"127.0.0.1:1"}, RequestTimeout: time.Second})
+	c, err := Connect(Config{Embedded: s.e, Endpoints: []string{"127.0.0.1:1"}, RequestTimeout: patient})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func catchUp(t *testing.T, c *Client, p *etcdtest.Process) {
 }
 
 func TestRecordsGoOnWithinTheLeaseWhileOneMemberIsSilent(t *testing.T) {
-	const ttl = 5 * time.Second
+	const ttl = 20 * time.Second
 	members := trio(etcdtest.StartCluster(t, 3))
 	any := members.connectTo(t, func(*etcdtest.Process) bool { return true })
 	for _, test := range []struct {
@@ -202,7 +202,7 @@ func TestWhatWasSentIsGivenUpWhenEtcdHasAnotherLeader(t *testing.T) {
 }
 
 func TestAStandbyTakesOverWhileItsMemberIsSilent(t *testing.T) {
-	const ttl = 5 * time.Second
+	const ttl = 20 * time.Second
 	members := trio(etcdtest.StartCluster(t, 3))
 	standby := members.connectTo(t, func(*etcdtest.Process) bool { return true })
 	silent := members.usedBy(t, standby)

@@ -78,7 +78,7 @@ func getOK(ctx context.Context, url string) error {
 
 const (
 	requestTimeout = 5 * time.Second       // of one probe
-	readyTimeout   = 90 * time.Second      // of a start; it takes 1 to 3 s on an idle machine
+	readyTimeout   = 5 * time.Minute       // of a start; it takes 1 to 3 s on an idle machine
 	readyPoll      = 50 * time.Millisecond // between probes
 	portAttempts   = 5
 )

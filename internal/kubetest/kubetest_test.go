@@ -110,7 +110,7 @@ func TestWatcherCountsTheBindingsThatHappenWhileItWatches(t *testing.T) {
 	defer w.Stop()
 	bind(t, c, "pod-000001", "node-00000")
 	bind(t, c, "pod-000002", "node-00000")
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	if err := w.AwaitBound(ctx, 2); err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ func TestChildDiesWithAParentThatIsKilled(t *testing.T) {
 	if readErr != nil || !alive {
 		t.Fatalf("the parent printed %q (%v), want the id of a living child", line, readErr)
 	}
-	for deadline := time.Now().Add(30 * time.Second); running(pid); {
+	for deadline := time.Now().Add(5 * time.Minute); running(pid); {
 		if time.Now().After(deadline) {
 			t.Fatalf("child %d outlived its parent", pid)
 		}
@@ -75,7 +75,7 @@ func TestUsageCountsTimeAndMemory(t *testing.T) {
 	}
 	defer p.Kill()
 	var u Usage
-	for deadline := time.Now().Add(30 * time.Second); u.CPU < 100*time.Millisecond || u.PeakRSS < 32_000_000; {
+	for deadline := time.Now().Add(5 * time.Minute); u.CPU < 100*time.Millisecond || u.PeakRSS < 32_000_000; {
 		if time.Now().After(deadline) {
 			t.Fatalf("usage = %+v, want 100 ms and 32 MB", u)
 		}

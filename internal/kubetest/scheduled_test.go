@@ -11,7 +11,7 @@ import (
 
 func TestScheduledEventsAreSeenFromNowOn(t *testing.T) {
 	c := StartT(t, Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	event := func(name, reason string) {
 		t.Helper()

@@ -13,7 +13,7 @@ import (
 
 func TestKubeletRemovesBoundPodsThatAreToldToGoAndRemembersThem(t *testing.T) {
 	c := StartT(t, Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	if err := c.CreatePods(ctx, 4, func(i int) *corev1.Pod {
 		pod := PlainPod(i)
@@ -102,7 +102,7 @@ func TestFailureIsToldByAConditionAndAnEvent(t *testing.T) {
 
 func TestFailuresAreWatchedOnAnAPIServer(t *testing.T) {
 	c := StartT(t, Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	w, err := WatchFailures(ctx, c.Kubeconfig(), func(types.NamespacedName) bool { return true })
 	if err != nil {

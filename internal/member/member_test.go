@@ -36,7 +36,7 @@ func serve(t *testing.T, cfg member.Config) (c memberv1.MemberServiceClient, end
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, l) }()
 	clients := rpc.NewClients(config)

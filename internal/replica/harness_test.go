@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+const patience = 5 * time.Minute
 
 // until waits for condition, which why explains when it does not come.
 func until(t *testing.T, condition func() bool, why func() string) {

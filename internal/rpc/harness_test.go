@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds every wait for something that should come at once.
-const patience = 20 * time.Second
+const patience = 5 * time.Minute
 
 // service is a test service made of functions; a nil one answers with an empty message.
 type service struct {

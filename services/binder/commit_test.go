@@ -176,7 +176,7 @@ func TestCommitsThatMayNotBeAreRefused(t *testing.T) {
 	src.setNode(node("a", 1000))
 	src.setPod(pod("p", 400))
 	client := connect(t, etcd, prefix)
-	session, err := client.NewSession(t.Context(), 10*time.Second)
+	session, err := client.NewSession(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ var errCut = errors.New("no way to the cluster")
 
 // by makes a binder reach the cluster that way, and have short leases.
 func by(w *way) func(*Config) {
-	return func(c *Config) { c.Source, c.LeaseTTL = w, time.Second }
+	return func(c *Config) { c.Source, c.LeaseTTL = w, 3*time.Second }
 }
 
 func standsBy(b *running) func() bool {
@@ -93,7 +93,7 @@ func TestWhoCannotReachTheSourceIsNotElected(t *testing.T) {
 
 func TestACandidateThatIsCutOffStandsNoMore(t *testing.T) {
 	etcd, src := startEtcd(t), newFakeSource()
-	one := start(t, etcd, src, named("one"), by(&way{fakeSource: src}))
+	one := start(t, etcd, src, named("one"), by(&way{fakeSource: src}), func(c *Config) { c.LeaseTTL = time.Minute })
 	epoch := one.active()
 	wayOfTwo := &way{fakeSource: src}
 	two := start(t, etcd, src, named("two"), by(wayOfTwo))

@@ -21,7 +21,7 @@ import (
 
 const (
 	// patience bounds every wait for something that must happen.
-	patience = 20 * time.Second
+	patience = 5 * time.Minute
 	// quiet is how long something that must not happen is given to happen.
 	quiet = 300 * time.Millisecond
 
@@ -86,7 +86,7 @@ const (
 
 func connect(t testing.TB, endpoints []string, prefix string) *coord.Client {
 	t.Helper()
-	c, err := coord.Connect(coord.Config{Endpoints: endpoints, Prefix: prefix, Log: testLog(t), RequestTimeout: 2 * time.Second})
+	c, err := coord.Connect(coord.Config{Endpoints: endpoints, Prefix: prefix, Log: testLog(t), RequestTimeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ type running struct {
 func start(t testing.TB, endpoints []string, src *fakeSource, change ...func(*Config)) *running {
 	t.Helper()
 	cfg := Config{
-		ID: "binder", Address: "binder", Source: src, Settings: settings(), LeaseTTL: 10 * time.Second, Log: testLog(t),
+		ID: "binder", Address: "binder", Source: src, Settings: settings(), LeaseTTL: time.Minute, Log: testLog(t),
 	}
 	for _, c := range change {
 		c(&cfg)

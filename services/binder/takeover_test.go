@@ -16,7 +16,7 @@ import (
 func leave(t *testing.T, endpoints []string, batches ...coord.Batch) int64 {
 	t.Helper()
 	client := connect(t, endpoints, prefix)
-	session, err := client.NewSession(t.Context(), 10*time.Second)
+	session, err := client.NewSession(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

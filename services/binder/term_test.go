@@ -168,7 +168,7 @@ func TestNothingIsPlacedWhileEtcdIsAwayForLongerThanTheLease(t *testing.T) {
 	src.setPod(pod("before", 100))
 	src.setPod(pod("p", 100))
 	src.setPod(pod("q", 100))
-	const lease = 3 * time.Second
+	const lease = 9 * time.Second // the commit after the pause has that long
 	b := start(t, etcd.Endpoints(), src, func(c *Config) { c.LeaseTTL = lease })
 
 	// 1. A binder that has nothing to do loses its term too.

@@ -212,17 +212,20 @@ func (w *world) lastSession(id string) *session {
 	return all[len(all)-1]
 }
 
+// patience is for hangs only.
+const patience = 5 * time.Minute
+
 // until polls a condition, and ends the test if it does not come true.
 func until(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(patience)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !condition() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }

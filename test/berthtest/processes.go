@@ -150,7 +150,7 @@ func (p *Processes) Ops(id string) string {
 func (p *Processes) Leader(not string) string {
 	p.t.Helper()
 	leader := ""
-	Await(p.t, 30*time.Second, "an active binder", func(ctx context.Context) error {
+	Await(p.t, Patience, "an active binder", func(ctx context.Context) error {
 		s, err := p.status(ctx)
 		if err != nil {
 			return err

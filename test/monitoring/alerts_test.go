@@ -129,7 +129,7 @@ func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 			if err := app.Commit(); err != nil {
 				t.Fatal(err)
 			}
-			engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute})
+			engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: 5 * time.Minute})
 			defer engine.Close()
 			for _, e := range c.Expr {
 				want := make(map[string]bool)

@@ -53,7 +53,7 @@ type pipeline struct {
 
 // startEtcd runs an etcd that ends with the test.
 func startEtcd(t *testing.T) []string {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	etcd, err := coord.StartEmbedded(ctx, coord.EmbeddedConfig{Dir: t.TempDir(), UnsafeNoFsync: true})
 	if err != nil {
@@ -69,7 +69,7 @@ func startEtcd(t *testing.T) []string {
 
 // startPipeline runs a Berth whose keys in etcd have a prefix of their own. It has no cluster yet.
 func startPipeline(t *testing.T, endpoints []string, prefix string, settings cluster.Settings, c crew) *pipeline {
-	etcd, err := coord.Connect(coord.Config{Endpoints: endpoints, Prefix: prefix, RequestTimeout: time.Minute})
+	etcd, err := coord.Connect(coord.Config{Endpoints: endpoints, Prefix: prefix, RequestTimeout: 5 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func start(t *testing.T) *run {
 	p := berthtest.StartProcesses(t, berthtest.Crew{
 		Binders: 1, Queues: 2, FilterWorkers: 2, ScoreWorkers: 1, Shards: 4, LeaseTTL: 10 * time.Second, Profiling: true,
 	})
-	etcd, err := coord.Connect(coord.Config{Endpoints: p.Etcd.Endpoints(), RequestTimeout: time.Minute})
+	etcd, err := coord.Connect(coord.Config{Endpoints: p.Etcd.Endpoints(), RequestTimeout: 5 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

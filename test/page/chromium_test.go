@@ -20,7 +20,7 @@ import (
 )
 
 // patience is how long a page may take for what it is asked.
-const patience = 30 * time.Second
+const patience = 5 * time.Minute
 
 // findChromium returns the path of the browser, which it installs if it can.
 func findChromium() (string, error) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -28,7 +27,7 @@ type apiServer struct{ *kubernetes.Clientset }
 func startOnAPIServer(t testing.TB, cp *kubetest.ControlPlane, o berthtest.Options) (*berthtest.Berth, userCluster) {
 	t.Helper()
 	c := &apiServer{cp.Client()}
-	berthtest.Await(t, 30*time.Second, "an empty cluster", c.clear)
+	berthtest.Await(t, berthtest.Patience, "an empty cluster", c.clear)
 	o.Kubeconfig = cp.Kubeconfig()
 	return berthtest.Start(t, o), c
 }

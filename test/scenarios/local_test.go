@@ -37,7 +37,7 @@ type manifests struct {
 // startOnManifests starts a Berth with an empty cluster of its own.
 func startOnManifests(t testing.TB, o berthtest.Options) (*berthtest.Berth, userCluster) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	etcd, err := coord.StartEmbedded(ctx, coord.EmbeddedConfig{Dir: t.TempDir(), UnsafeNoFsync: true})
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 // patience is how long a command waits for what it waits for.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 // story is a script that is being played.
 type story struct {

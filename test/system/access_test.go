@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -56,7 +55,7 @@ func TestOnlyKnownCallersReachThePublicAPI(t *testing.T) {
 	as := func(ctx context.Context, token string) context.Context {
 		return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	berthtest.Await(t, time.Minute, "an answer for a known caller", func(ctx context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "an answer for a known caller", func(ctx context.Context) error {
 		_, err := api.GetStatus(as(ctx, "look"), &schedulingv1.GetStatusRequest{})
 		return err
 	})

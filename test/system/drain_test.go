@@ -27,7 +27,7 @@ func exited(t *testing.T, proc *kubetest.Process) {
 		if err := proc.Err(); err != nil {
 			t.Errorf("%s ended with: %v", proc.Name(), err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(5 * time.Minute):
 		t.Fatalf("%s has not ended", proc.Name())
 	}
 }
@@ -35,7 +35,7 @@ func exited(t *testing.T, proc *kubetest.Process) {
 // awaitGone waits until the status does not list a member.
 func awaitGone(t *testing.T, b *berthtest.Berth, id string) {
 	t.Helper()
-	berthtest.Await(t, 30*time.Second, id+" to be gone", func(ctx context.Context) error {
+	berthtest.Await(t, berthtest.Patience, id+" to be gone", func(ctx context.Context) error {
 		s, err := b.GetStatus(ctx, &schedulingv1.GetStatusRequest{})
 		if err != nil {
 			return err
@@ -128,7 +128,7 @@ func TestEveryRoleDrains(t *testing.T) {
 		p.Apply(plainPods(pods, pods+100)...)
 		pods += 100
 		if id == leader { // as soon as the other one stands by
-			berthtest.Await(t, 30*time.Second, "the active binder to drain", func(ctx context.Context) error {
+			berthtest.Await(t, berthtest.Patience, "the active binder to drain", func(ctx context.Context) error {
 				_, err := p.DrainMember(ctx, &schedulingv1.DrainMemberRequest{Role: "binder", Id: id})
 				return err
 			})

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -65,7 +64,7 @@ func TestFullClusterSaysWhyAndWakesWhenANodeComes(t *testing.T) {
 		t.Errorf("verdicts %v, want NodeResourcesFit on 2 nodes, resolvable", verdicts)
 	}
 	b.Apply(berthtest.Node("late", "4", "8Gi"))
-	berthtest.Await(t, 30*time.Second, "the pod to wake and bind", func(context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the pod to wake and bind", func(context.Context) error {
 		if got := b.Placements()["default/"+left.GetName()]; got != "late" {
 			return fmt.Errorf("it is on %q", got)
 		}
@@ -82,7 +81,7 @@ func TestDeletingAPodWakesTheOneThatWaitsForItsRoom(t *testing.T) {
 	if _, err := b.Delete(b.Context(), &schedulingv1.DeleteRequest{Kind: "Pod", Name: "first"}); err != nil {
 		t.Fatal(err)
 	}
-	berthtest.Await(t, 30*time.Second, "the second pod to be bound", func(context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the second pod to be bound", func(context.Context) error {
 		if b.Placements()["default/second"] != "node-0000" {
 			return fmt.Errorf("placements: %v", b.Placements())
 		}
@@ -99,7 +98,7 @@ func TestHigherPriorityGetsTheRoom(t *testing.T) {
 	b.Apply(pods...)
 	b.AwaitDecided(20) // nowhere to go
 	b.Apply(berthtest.Node("only", "5", "64Gi"))
-	berthtest.Await(t, 30*time.Second, "five pods to be bound", func(context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "five pods to be bound", func(context.Context) error {
 		if n := len(b.Placements()); n != 5 {
 			return fmt.Errorf("%d are", n)
 		}
@@ -117,7 +116,7 @@ func TestHigherPriorityGetsTheRoom(t *testing.T) {
 func TestGatedPodsWaitForTheirGates(t *testing.T) {
 	b := berthtest.Start(t, berthtest.Options{Nodes: 1})
 	b.Apply(berthtest.Pod("gated", "1", "1Gi", "schedulingGates: [{name: example.com/later}], "), berthtest.Pod("free", "1", "1Gi", ""))
-	berthtest.Await(t, 30*time.Second, "the free pod to be bound", func(context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the free pod to be bound", func(context.Context) error {
 		if b.Placements()["default/free"] == "" {
 			return fmt.Errorf("placements: %v", b.Placements())
 		}
@@ -162,7 +161,7 @@ func TestProfilesRunSideBySide(t *testing.T) {
 	packing.Weights = []cluster.PluginWeight{{Name: "NodeResourcesFit", Weight: 1}}
 	b := berthtest.Start(t, berthtest.Options{Nodes: 6, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler"), packing}})
 	bound := func(want int) {
-		berthtest.Await(t, 30*time.Second, "the pods to be bound", func(context.Context) error {
+		berthtest.Await(t, berthtest.Patience, "the pods to be bound", func(context.Context) error {
 			if n := len(b.Placements()); n != want {
 				return fmt.Errorf("%d are, want %d", n, want)
 			}
@@ -202,7 +201,7 @@ func TestEverythingSurvivesARestart(t *testing.T) {
 	b.Stop()
 
 	again := berthtest.Start(t, berthtest.Options{DataDir: dir})
-	berthtest.Await(t, 30*time.Second, "the pods to be known again", func(context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the pods to be known again", func(context.Context) error {
 		if n := len(again.Pods()); n != 8 {
 			return fmt.Errorf("%d are", n)
 		}

@@ -21,7 +21,7 @@ import (
 // awaitBound waits until the API server shows n pods with a node, and checks everything else it shows.
 func awaitBound(t *testing.T, cp *kubetest.ControlPlane, n int) {
 	t.Helper()
-	berthtest.Await(t, 180*time.Second, fmt.Sprintf("%d pods to be bound", n), func(ctx context.Context) error {
+	berthtest.Await(t, berthtest.Patience, fmt.Sprintf("%d pods to be bound", n), func(ctx context.Context) error {
 		r, err := kubetest.Check(ctx, cp.Kubeconfig())
 		if err != nil {
 			return err
@@ -36,7 +36,7 @@ func awaitBound(t *testing.T, cp *kubetest.ControlPlane, n int) {
 
 func checkCluster(t *testing.T, cp *kubetest.ControlPlane) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	r, err := kubetest.Check(ctx, cp.Kubeconfig())
 	if err != nil {
@@ -80,7 +80,7 @@ func TestPodsOfARealAPIServerAreBoundWithEventsAndConditions(t *testing.T) {
 	// The pod that fits nowhere says so as kube-scheduler would.
 	const message = "0/20 nodes are available: 20 Insufficient cpu. no new claims to deallocate, " +
 		"preemption: 0/20 nodes are available: 20 Preemption is not helpful for scheduling."
-	berthtest.Await(t, 30*time.Second, "the condition of the pod that does not fit", func(ctx context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the condition of the pod that does not fit", func(ctx context.Context) error {
 		p, err := cp.Client().CoreV1().Pods("default").Get(ctx, "huge", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -92,7 +92,7 @@ func TestPodsOfARealAPIServerAreBoundWithEventsAndConditions(t *testing.T) {
 		}
 		return fmt.Errorf("conditions %v", p.Status.Conditions)
 	})
-	berthtest.Await(t, 30*time.Second, "the events", func(ctx context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the events", func(ctx context.Context) error {
 		events, err := cp.Client().EventsV1().Events("default").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -156,7 +156,7 @@ func TestHeartbeatsAppendNothingToTheLog(t *testing.T) {
 	if _, err := cp.Client().CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	berthtest.Await(t, 30*time.Second, "the cordon to be seen", func(context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the cordon to be seen", func(context.Context) error {
 		if statusOf(t, b).GetVersion().GetSeq() == before.GetSeq() {
 			return fmt.Errorf("still at %v", before)
 		}

@@ -61,7 +61,7 @@ func operate(t *testing.T, role string, args ...string) *operated {
 			t.Logf("%s:\n%s", role, proc.LogTail(4<<10))
 		}
 	})
-	berthtest.Await(t, time.Minute, role+" to answer", func(ctx context.Context) error {
+	berthtest.Await(t, berthtest.Patience, role+" to answer", func(ctx context.Context) error {
 		if code, body := o.get("", "", "/livez"); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}
@@ -91,7 +91,7 @@ func (o *operated) get(identity, token, path string) (code int, body string) {
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true, ForceAttemptHTTP2: true}, Timeout: time.Minute}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true, ForceAttemptHTTP2: true}, Timeout: 5 * time.Minute}
 	response, err := client.Do(request)
 	if err != nil {
 		return 0, err.Error()
@@ -199,7 +199,7 @@ func TestTokensOpenTheOperatorsEndpointsToo(t *testing.T) {
 func TestTheAPIServerSaysWhoOperates(t *testing.T) {
 	plane := kubetest.StartT(t, kubetest.Options{Authorization: "RBAC"})
 	client := plane.Client()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	token := func(name string, paths ...string) string {
 		t.Helper()

@@ -172,7 +172,7 @@ func testPriorityInversion(t *testing.T, stopTime time.Duration, start func(*kub
 	}); err != nil {
 		t.Fatal(err)
 	}
-	berthtest.Await(t, 60*time.Second, "the conditions of pods that can not preempt", func(ctx context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the conditions of pods that can not preempt", func(ctx context.Context) error {
 		for name, want := range helpless {
 			if got, err := unschedulableMessage(ctx, cp, name); err != nil || got != want {
 				return fmt.Errorf("%s: %q, %v, want %q", name, got, err, want)
@@ -285,7 +285,7 @@ func checkPreemptionEvents(ctx context.Context, t *testing.T, cp *kubetest.Contr
 		byUID[pod.UID] = pod.Name
 	}
 	var events []eventsv1.Event
-	berthtest.Await(t, 30*time.Second, "the events of victims and preemptors", func(ctx context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the events of victims and preemptors", func(ctx context.Context) error {
 		list, err := cp.Client().EventsV1().Events("default").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

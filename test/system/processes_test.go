@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -64,7 +63,7 @@ func TestMembersComeAndGoWithoutAnybodyBeingTold(t *testing.T) {
 	p.Start("queue", 1)
 	members := func(want ...string) {
 		t.Helper()
-		berthtest.Await(t, 30*time.Second, "members "+strings.Join(want, " "), func(ctx context.Context) error {
+		berthtest.Await(t, berthtest.Patience, "members "+strings.Join(want, " "), func(ctx context.Context) error {
 			s, err := p.GetStatus(ctx, &schedulingv1.GetStatusRequest{})
 			if err != nil {
 				return err
@@ -106,7 +105,7 @@ func TestEtcdBackAfterALongOutageIsPickedUpAgain(t *testing.T) {
 	}
 
 	p.Etcd.Pause() // for several leases: the binder must have given up its term
-	berthtest.Await(t, 30*time.Second, "the binder to say that it has no term", func(context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the binder to say that it has no term", func(context.Context) error {
 		if log := p.Log(before.GetLeader()); !strings.Contains(log, "not the active binder any more") {
 			return fmt.Errorf("its log does not say so")
 		}
@@ -118,7 +117,7 @@ func TestEtcdBackAfterALongOutageIsPickedUpAgain(t *testing.T) {
 	}
 	p.Etcd.Continue()
 
-	berthtest.Await(t, 60*time.Second, "a new epoch", func(ctx context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "a new epoch", func(ctx context.Context) error {
 		s, err := p.GetStatus(ctx, &schedulingv1.GetStatusRequest{})
 		if err != nil {
 			return err
@@ -142,14 +141,14 @@ func TestRolesWaitForEtcdAndSaySo(t *testing.T) {
 	for _, role := range []string{"binder", "queue", "filter-worker", "score-worker", "gateway"} {
 		p.Start(role, 0)
 	}
-	berthtest.Await(t, 30*time.Second, "the gateway to answer that it is not ready", func(ctx context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the gateway to answer that it is not ready", func(ctx context.Context) error {
 		_, err := p.ListPods(ctx, &schedulingv1.ListPodsRequest{})
 		if status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "connection refused") {
 			return fmt.Errorf("list pods: %v", err)
 		}
 		return nil
 	})
-	berthtest.Await(t, 30*time.Second, "the binder to say what it waits for", func(context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the binder to say what it waits for", func(context.Context) error {
 		if log := p.Log("binder-0"); !strings.Contains(log, "waiting for etcd") {
 			return fmt.Errorf("its log: %s", log)
 		}

@@ -53,7 +53,7 @@ func TestEveryGrpcurlLineOfTheReadmeWorks(t *testing.T) {
 			if !strings.Contains(line, readmeAddress) {
 				t.Fatalf("it does not name %s", readmeAddress)
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, "bash", "-c", strings.ReplaceAll(line, readmeAddress, b.GRPCAddress))
 			cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))

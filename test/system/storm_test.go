@@ -6,7 +6,6 @@ import (
 	"maps"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -89,7 +88,7 @@ func TestPodsThatFitNowhereHoldNobodyBackAndAreNotTriedAgain(t *testing.T) {
 	}
 	// What has been placed meanwhile, and what comes and fits now, helps none of them.
 	b.Apply(berthtest.Pod("late", "100m", "64Mi", ""))
-	berthtest.Await(t, 30*time.Second, "the late pod to be bound", func(context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "the late pod to be bound", func(context.Context) error {
 		if b.Placements()["default/late"] == "" {
 			return fmt.Errorf("it is not")
 		}
@@ -102,7 +101,7 @@ func TestPodsThatFitNowhereHoldNobodyBackAndAreNotTriedAgain(t *testing.T) {
 
 	// A node that is large enough wakes them.
 	b.Apply(berthtest.Node("large", "10000", "10000Gi"))
-	berthtest.Await(t, 60*time.Second, "pods to be placed on the large node", func(context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "pods to be placed on the large node", func(context.Context) error {
 		n := 0
 		for _, node := range b.Placements() {
 			if node == "large" {

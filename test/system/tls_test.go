@@ -172,7 +172,7 @@ func fullName(m protoreflect.MethodDescriptor) string {
 // call makes a call with an empty request, and returns its first answer's error.
 func (s *secured) call(conn *grpc.ClientConn, m protoreflect.MethodDescriptor) error {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if !m.IsStreamingClient() && !m.IsStreamingServer() {
 		return conn.Invoke(ctx, fullName(m), &emptypb.Empty{}, &emptypb.Empty{})
@@ -268,7 +268,7 @@ func TestPeopleReachASecuredGatewayByItsHostName(t *testing.T) {
 			t.Errorf("berth get status of the %s: %v\n%s", role, err, out)
 		}
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots()}, ForceAttemptHTTP2: true}, Timeout: 20 * time.Second}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots()}, ForceAttemptHTTP2: true}, Timeout: 5 * time.Minute}
 	defer client.CloseIdleConnections()
 	answer, err := client.Get("https://" + s.json + "/v1/status")
 	if err != nil {
@@ -298,7 +298,7 @@ func TestAllRolesInOneProcessServePeopleOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer proc.Stop()
-	berthtest.Await(t, 60*time.Second, "berth all to answer over TLS", func(context.Context) error {
+	berthtest.Await(t, berthtest.Patience, "berth all to answer over TLS", func(context.Context) error {
 		out, err := exec.Command(berth, "get", "status", "--server", address, "--tls-ca", file("ca.crt"), "--timeout", "5s").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "score-worker") {
 			return fmt.Errorf("berth get status: %w\n%s", err, out)
@@ -326,7 +326,7 @@ func TestCertificatesAreRenewedWhilePodsAreScheduled(t *testing.T) {
 	s.makeCerts()
 	s.Apply(plainPods(300, 600)...)
 	for _, address := range []string{s.GRPCAddress, s.json} {
-		berthtest.Await(t, 30*time.Second, "the new certificate at "+address, func(context.Context) error {
+		berthtest.Await(t, berthtest.Patience, "the new certificate at "+address, func(context.Context) error {
 			if serial(address) == first {
 				return fmt.Errorf("still the first")
 			}

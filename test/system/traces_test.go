@@ -306,7 +306,7 @@ func TestProcessesSendTheSpansOfOneTrace(t *testing.T) {
 			{"berth-queue", "attempt"}, {"berth-queue", "queue"}, {"berth-queue", "filter"}, {"berth-queue", "score"},
 			{"berth-binder", "commit"}, {"berth-binder", "bind"},
 		} {
-			berthtest.Await(t, 30*time.Second, fmt.Sprintf("%s to send %s of %s, trace %s", want[0], want[1], name, id), func(context.Context) error {
+			berthtest.Await(t, berthtest.Patience, fmt.Sprintf("%s to send %s of %s, trace %s", want[0], want[1], name, id), func(context.Context) error {
 				if !spans.has(id, want[0], want[1]) {
 					return fmt.Errorf("not sent")
 				}

@@ -226,7 +226,7 @@ func (p *pair) arrive(manifests ...string) {
 // settle waits until Berth has nothing left to do and all pods are where they would be.
 func (p *pair) settle() {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	for {
 		at, idle := p.look()

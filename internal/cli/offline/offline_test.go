@@ -25,7 +25,7 @@ func berth(t *testing.T, stdin, line string) (string, error) {
 	root.SetOut(&out)
 	root.AddCommand(cli.Commands(cli.Options{In: strings.NewReader(stdin), Out: &out, Offline: offline.Open})...)
 	root.SetArgs(strings.Fields(line))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	err := root.ExecuteContext(ctx)
 	return out.String(), err

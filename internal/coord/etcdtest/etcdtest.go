@@ -26,7 +26,7 @@ const (
 	module = "go.etcd.io/etcd/server/v3"
 
 	buildTimeout = 10 * time.Minute
-	startTimeout = 30 * time.Second
+	startTimeout = 5 * time.Minute
 	startTries   = 3 // a free port can be taken by another process before etcd listens on it
 )
 

@@ -129,7 +129,7 @@ func awaitUnready(t testing.TB, s *Source, parts ...string) {
 // await waits until wrong returns "".
 func await(t testing.TB, wrong func() string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		text := wrong()
 		if text == "" {
 			return

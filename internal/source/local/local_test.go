@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -321,7 +321,7 @@ func TestWatchWaitsForEtcdAndSaysSo(t *testing.T) {
 	}
 	s := New(etcd, Config{})
 	r := sourcetest.Record(t, s)
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(5 * time.Minute)
 	for !strings.Contains(s.Ready().Error(), "127.0.0.1:1") {
 		if time.Now().After(deadline) {
 			t.Fatalf("Ready: %v, want the endpoint that does not answer", s.Ready())

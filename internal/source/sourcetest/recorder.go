@@ -13,7 +13,7 @@ import (
 )
 
 // patience is how long a source has to tell what has been written.
-const patience = 20 * time.Second
+const patience = 5 * time.Minute
 
 // View is what a sink has been told so far.
 type View struct {
