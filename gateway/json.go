@@ -104,6 +104,7 @@ type handler struct {
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
+	dropUncarried(r)
 	address := rpc.AddressOfRequest(r)
 	r = r.WithContext(rpc.WithCaller(r.Context(), address))
 	refuse := func(err error) {
@@ -197,6 +198,22 @@ func (h *handler) readBody(w http.ResponseWriter, r *http.Request, caller string
 	_ = control.SetReadDeadline(time.Time{})
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return size, nil
+}
+
+// dropUncarried takes the headers off a request that the mux hands on as they are and that gRPC could not carry: the call would
+// fail before it is made, as if the gateway had. A token with such a character is none. r is the handler's own.
+func dropUncarried(r *http.Request) {
+	uncarried := func(value string) bool {
+		return strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' })
+	}
+	for _, name := range []string{"Authorization", "X-Forwarded-For", "X-Forwarded-Host"} {
+		if slices.ContainsFunc(r.Header.Values(name), uncarried) {
+			r.Header.Del(name)
+		}
+	}
+	if uncarried(r.Host) {
+		r.Host = ""
+	}
 }
 
 func bodyError(err error) error {

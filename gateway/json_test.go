@@ -200,3 +200,23 @@ func TestJSONWatchStreamsAndEndsWithTheServer(t *testing.T) {
 		}
 	}
 }
+
+// TestHeadersThatGRPCCannotCarryAreNoFailure: HTTP takes bytes in headers that gRPC does not.
+func TestHeadersThatGRPCCannotCarryAreNoFailure(t *testing.T) {
+	b := start(t, withState(stateOf(t, 7, crowd(1)...)))
+	url, client, _ := b.web()
+	for _, name := range []string{"Authorization", "X-Forwarded-For", "X-Forwarded-Host", "Grpc-Metadata-X", "Accept-Language"} {
+		request, err := http.NewRequestWithContext(t.Context(), "GET", url+"/v1/status", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set(name, "Bearer \xcc")
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response.Body.Close(); response.StatusCode != http.StatusOK {
+			t.Errorf("%s: %d, want 200", name, response.StatusCode)
+		}
+	}
+}
