@@ -116,6 +116,8 @@ type AllOptions struct {
 	Queues        int    // 0 means 1
 	FilterWorkers int    // 0 means 1
 	ScoreWorkers  int    // 0 means 1
+	// Net is what the roles talk over among themselves, each at its id: for tests that ask a role itself. nil means memory of their own.
+	Net rpc.Network
 	// Serving, if not nil, is called with the addresses of the public API once it listens.
 	Serving func(grpcAddress, httpAddress string)
 }
@@ -136,7 +138,10 @@ func All(ctx context.Context, c Common, o AllOptions) error {
 		defer etcd.Close()
 		c.embedded = etcd
 	}
-	return withEnv(ctx, c, coord.RoleGateway, rpc.Memory(), func(ctx context.Context, e *env, g *errgroup.Group) error {
+	if o.Net == nil {
+		o.Net = rpc.Memory()
+	}
+	return withEnv(ctx, c, coord.RoleGateway, o.Net, func(ctx context.Context, e *env, g *errgroup.Group) error {
 		if c.embedded != nil {
 			g.Go(func() error { return c.embedded.Wait(ctx) })
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/roles"
+	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/trace"
 )
 
@@ -39,6 +40,8 @@ type Options struct {
 	LeaseTTL                            time.Duration // 0 means 5 s
 	OpsListen                           string        // where to serve /metrics; "" means nowhere
 	Trace                               *trace.Provider
+	Log                                 *slog.Logger // nil means that of the test
+	Net                                 rpc.Network  // between the roles, each at t-ROLE-NUMBER; nil means memory of their own
 }
 
 // Berth is a running Berth, seen through its public API.
@@ -83,6 +86,9 @@ func Start(t testing.TB, o Options) *Berth {
 		Trace: o.Trace,
 		Log:   slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}
+	if o.Log != nil { // a fuzz target must not log while it runs
+		common.Log = o.Log
+	}
 	if common.LeaseTTL == 0 {
 		common.LeaseTTL = 5 * time.Second
 	}
@@ -91,7 +97,7 @@ func Start(t testing.TB, o Options) *Berth {
 			Cluster: roles.Cluster{Source: source, Kubeconfig: o.Kubeconfig, KubeQPS: 5000, KubeBurst: 5000, Settings: settings},
 			Public:  roles.Public{HTTPListen: "127.0.0.1:0"},
 			Queue:   roles.Queue{BatchSize: o.BatchSize},
-			DataDir: o.DataDir, UnsafeNoFsync: true,
+			DataDir: o.DataDir, UnsafeNoFsync: true, Net: o.Net,
 			Queues: o.Queues, FilterWorkers: o.FilterWorkers, ScoreWorkers: o.ScoreWorkers,
 			Serving: func(g, h string) { serving <- [2]string{g, h} },
 		})
