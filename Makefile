@@ -132,6 +132,15 @@ VULNDB_URL  = $(if $(findstring ://,$(VULNDB)),$(VULNDB),file://$(abspath $(VULN
 fuzz: ## run every fuzz target for its time, going on where it was; FUZZTIME=10m of decoders, RPCTIME=2m of RPCs, FUZZFLAGS='-run wire -parallel 1'
 	go run ./test/fuzzing -decoders $(or $(FUZZTIME),10m) -rpcs $(or $(RPCTIME),2m) $(FUZZFLAGS)
 
+# What takes hours, or time itself, or is built elsewhere, is a proof and no test: make test is the facts, in minutes. New ones, such
+# as other versions of Kubernetes, are added here.
+.PHONY: proofs
+proofs: ## what takes hours: oracle at length, overload, an hour of chaos, and every fuzz target; each also has a target of its own
+	$(MAKE) oracle
+	$(MAKE) overload
+	$(MAKE) chaos DURATION=$(or $(DURATION),1h)
+	$(MAKE) fuzz
+
 .PHONY: clean
 clean: ## remove what was built here
 	rm -rf $(BIN)

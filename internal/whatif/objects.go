@@ -127,7 +127,7 @@ func readObjects(data []byte) ([]manifest.Object, error) {
 			return objects, nil
 		}
 		if err == nil && len(raw) > 0 && !bytes.Equal(raw, []byte("null")) {
-			objects, err = appendObjects(objects, raw, "")
+			objects, err = appendObjects(objects, raw, "", false)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", document, err)
@@ -138,8 +138,9 @@ func readObjects(data []byte) ([]manifest.Object, error) {
 // MaxInputBytes is how much FromObjects and Events read.
 const MaxInputBytes = 1 << 30
 
-// appendObjects decodes an object, or those of a list. Kind is that of an object that does not say its own.
-func appendObjects(to []manifest.Object, raw []byte, kind string) ([]manifest.Object, error) {
+// appendObjects decodes an object, or those of a list. Kind is that of an object that does not say its own. An item of a list
+// is no list: each level would be read once more.
+func appendObjects(to []manifest.Object, raw []byte, kind string, item bool) ([]manifest.Object, error) {
 	var head struct {
 		Kind  string            `json:"kind"`
 		Items []json.RawMessage `json:"items"`
@@ -149,9 +150,12 @@ func appendObjects(to []manifest.Object, raw []byte, kind string) ([]manifest.Ob
 	}
 	head.Kind = cmp.Or(head.Kind, kind)
 	if of, list := strings.CutSuffix(head.Kind, "List"); list {
+		if item {
+			return nil, errNestedList
+		}
 		for k, item := range head.Items {
 			var err error
-			if to, err = appendObjects(to, item, of); err != nil {
+			if to, err = appendObjects(to, item, of, true); err != nil {
 				return nil, fmt.Errorf("items[%d]: %w", k, err)
 			}
 		}

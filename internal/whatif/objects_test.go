@@ -171,3 +171,16 @@ func TestWorkloadThatIsWrongIsRefused(t *testing.T) {
 		t.Errorf("%v is no *manifest.Error", err)
 	}
 }
+
+// TestListsInListsAreRefused: to read them took time with the square of how deep they were, minutes for a few hundred kB.
+func TestListsInListsAreRefused(t *testing.T) {
+	deep := strings.Repeat(`{"kind":"List","items":[`, 2000) + strings.Repeat("]}", 2000)
+	for _, data := range []string{deep, `{"kind":"List","items":[{"kind":"PodList","items":[]}]}`, `{"kind":"List","items":[{"kind":"List","items":[]}]}`} {
+		if _, err := FromObjects([]byte(data), settings(), engine.EvaluatorConfig{}); !errors.Is(err, errNestedList) {
+			t.Errorf("objects: %.200v", err)
+		}
+	}
+	if _, err := ReadWorkload([]byte(deep), 1, 10); !errors.Is(err, errNestedList) {
+		t.Errorf("workload: %.200v", err)
+	}
+}

@@ -54,7 +54,7 @@ func ReadWorkload(data []byte, times, limit int) (Workload, error) {
 			break
 		}
 		if err == nil && len(raw) > 0 && !bytes.Equal(raw, []byte("null")) {
-			err = r.object(raw)
+			err = r.object(raw, false)
 		}
 		if err != nil {
 			return Workload{}, fmt.Errorf("document %d: %w", document, err)
@@ -66,13 +66,16 @@ func ReadWorkload(data []byte, times, limit int) (Workload, error) {
 	return r.out, nil
 }
 
+// errNestedList is what becomes of a list in a list, which no tool writes.
+var errNestedList = errors.New("a list in a list: give its items one by one")
+
 type workloadReader struct {
 	times, limit int
 	out          Workload
 }
 
-// object reads an object, or those of a list.
-func (r *workloadReader) object(raw []byte) error {
+// object reads an object, or those of a list. An item of a list is no list: each level would be read once more.
+func (r *workloadReader) object(raw []byte, item bool) error {
 	var head workloadHead
 	if err := json.Unmarshal(raw, &head); err != nil {
 		return err
@@ -80,8 +83,11 @@ func (r *workloadReader) object(raw []byte) error {
 	head.Metadata.Namespace = cmp.Or(head.Metadata.Namespace, metav1.NamespaceDefault)
 	switch head.Kind {
 	case "List":
+		if item {
+			return errNestedList
+		}
 		for k, item := range head.Items {
-			if err := r.object(item); err != nil {
+			if err := r.object(item, true); err != nil {
 				return fmt.Errorf("items[%d]: %w", k, err)
 			}
 		}
