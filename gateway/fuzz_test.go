@@ -38,7 +38,7 @@ func FuzzJSON(f *testing.F) {
 	b := start(f, withState(stateOf(f, 7, append(crowd(3), assumed(1, 0))...)), withObjects(&objects{there: map[string]bool{"Pod default/web": true}}))
 	worker, _ := counted(coord.RoleFilterWorker, "f-0")
 	b.crew(worker)
-	handler, err := gateway.Handler(b.conn)
+	handler, err := gateway.Handler(b.conn, gateway.HTTPConfig{})
 	if err != nil {
 		f.Fatal(err)
 	}
