@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -28,9 +29,38 @@ type APIFault struct {
 	Status int           // answered instead of asking the API server: 409, 429, 500; 0: none
 	Late   bool          // the API server is asked, and its answer kept back until the client has given up
 	Keep   time.Duration // breaks the connection of a late answer, if the client waits for so long; 0: lateAnswer
+	Lost   bool          // nobody is asked, and nothing answered until the client has given up
 	Slow   time.Duration // added before each request
 	Mute   bool          // what watches tell is kept back for seconds, again and again
+	Expire bool          // watches end soon, and are answered 410 when they are to go on
+	Fates  bool          // the binds of each pod have a fate of their own, always the same
+	Hooked string        // a namespace: only binds of its pods are met
 	Part   float64       // of the requests
+}
+
+// fate is what becomes of all binds of a pod while there is such a fault.
+type fate int
+
+const (
+	fateGood    fate = iota
+	fateRefused      // answered 403, as an admission webhook does, and the server is not asked
+	fateLost         // not answered, and the server is not asked
+	fateSilent       // not answered, and the server does it
+)
+
+// fateOf returns the fate of a pod's binds: of half of them it is good. It is a hash, so that it stays the same.
+func fateOf(seed uint64, uid string) fate {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d/%s", seed, uid)
+	switch h.Sum64() >> 13 & 7 { // the low bits of this hash are weak
+	case 0, 1:
+		return fateRefused
+	case 2:
+		return fateLost
+	case 3:
+		return fateSilent
+	}
+	return fateGood
 }
 
 // apiProxy stands in front of the API server. It speaks TLS with the server's own certificate, records the outcome of
@@ -38,6 +68,7 @@ type APIFault struct {
 type apiProxy struct {
 	address   string
 	record    *Recorder
+	seed      uint64
 	server    *http.Server
 	upstream  *httputil.ReverseProxy
 	transport *http.Transport
@@ -50,6 +81,7 @@ type apiProxy struct {
 	muted chan struct{} // closed when watches are no longer muted; nil if they are not
 	since time.Time     // when that began
 	rng   *rand.Rand
+	ends  map[*http.Request]context.CancelFunc // of watches
 }
 
 // lateAnswer bounds how long an answer is kept back.
@@ -71,8 +103,8 @@ func startAPIProxy(server, certs string, seed uint64, record *Recorder) (*apiPro
 	}
 	silent := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // connections break: they are meant to
 	p := &apiProxy{
-		address: l.Addr().String(), record: record, done: make(chan struct{}),
-		rng: rand.New(rand.NewPCG(seed, 3)),
+		address: l.Addr().String(), record: record, seed: seed, done: make(chan struct{}),
+		rng: rand.New(rand.NewPCG(seed, 3)), ends: map[*http.Request]context.CancelFunc{},
 		transport: &http.Transport{
 			// The server is this machine's own: what is tested is not whom the proxy trusts.
 			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
@@ -112,6 +144,37 @@ func (p *apiProxy) set(f APIFault) {
 	if f.Mute {
 		p.muted, p.since = make(chan struct{}), time.Now()
 	}
+	if f.Expire {
+		for _, end := range p.ends {
+			end()
+		}
+	}
+}
+
+// watchLife is how long a watch lives while watches expire: long enough to tell all that there is.
+const watchLife = 300 * time.Millisecond
+
+// watch prepares a watch, and says whether it has expired. It ends with the context of the request that is returned, and done
+// must be called when it has.
+func (p *apiProxy) watch(r *http.Request) (_ *http.Request, expired bool, done func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// One that begins with all that there is is a list.
+	if p.fault.Expire && r.URL.Query().Get("sendInitialEvents") == "" {
+		return r, true, func() {}
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	if p.fault.Expire {
+		ctx, cancel = context.WithTimeout(r.Context(), watchLife)
+	}
+	next := r.WithContext(ctx)
+	p.ends[next] = cancel
+	return next, false, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.ends, next)
+		cancel()
+	}
 }
 
 // While they are muted, watches are silent for a while, tell what there is for a moment, and so on.
@@ -136,20 +199,43 @@ func (p *apiProxy) hear(ctx context.Context) {
 	}
 }
 
-// strikes returns the fault that meets a request, if one does.
-func (p *apiProxy) strikes(r *http.Request) APIFault {
+// strikes returns the fault that meets a request, which is a bind or not, if one does.
+func (p *apiProxy) strikes(r *http.Request, bind *Call) APIFault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.fault.Part == 0 || isWatch(r) || p.rng.Float64() >= p.fault.Part {
+	f := p.fault
+	switch {
+	case isWatch(r):
+		return APIFault{}
+	case f.Fates && bind != nil:
+		switch fateOf(p.seed, bind.UID) {
+		case fateRefused:
+			return APIFault{Status: http.StatusForbidden}
+		case fateLost:
+			return APIFault{Lost: true}
+		case fateSilent:
+			return APIFault{Late: true, Keep: forever}
+		}
+		return APIFault{}
+	case f.Hooked != "" && (bind == nil || !strings.HasPrefix(bind.Name, f.Hooked+"/")):
+		return APIFault{}
+	case f.Part == 0 || p.rng.Float64() >= f.Part:
 		return APIFault{}
 	}
-	return p.fault
+	return f
 }
+
+// forever is longer than any client waits.
+const forever = time.Hour
 
 func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
 
 func (p *apiProxy) serve(w http.ResponseWriter, r *http.Request) {
-	fault := p.strikes(r)
+	bind, err := readBind(r)
+	if err != nil {
+		panic(http.ErrAbortHandler) // the client went while it sent
+	}
+	fault := p.strikes(r, bind)
 	if fault.Slow > 0 {
 		select {
 		case <-r.Context().Done():
@@ -162,16 +248,23 @@ func (p *apiProxy) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	waiting := r.Context()
+	if fault.Lost {
+		<-waiting.Done()
+		panic(http.ErrAbortHandler)
+	}
 	if fault.Late {
 		// The request goes to the server, whatever becomes of the client.
 		r = r.WithContext(context.WithoutCancel(r.Context()))
 	}
-	bind, err := readBind(r)
-	if err != nil {
-		panic(http.ErrAbortHandler) // the client went while it sent
-	}
 	answer := &recorded{ResponseWriter: w, drop: fault.Late}
 	if isWatch(r) {
+		next, expired, done := p.watch(r)
+		defer done()
+		if expired {
+			refuse(w, http.StatusGone)
+			return
+		}
+		r = next
 		answer.before = func() { p.hear(waiting) }
 	}
 	if bind != nil {
@@ -193,9 +286,11 @@ func (p *apiProxy) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse answers as an API server that is overloaded, broken, or in conflict.
+// refuse answers as an API server that is overloaded, broken or in conflict, refuses, or has forgotten what a watch wants.
 func refuse(w http.ResponseWriter, status int) {
-	reason := map[int]string{http.StatusConflict: "Conflict", http.StatusTooManyRequests: "TooManyRequests"}[status]
+	reason := map[int]string{
+		http.StatusConflict: "Conflict", http.StatusTooManyRequests: "TooManyRequests", http.StatusForbidden: "Forbidden", http.StatusGone: "Expired",
+	}[status]
 	if reason == "" {
 		reason = "InternalError"
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // front starts a proxy in front of a server that counts requests and answers with a status, and returns the path of the
@@ -67,19 +69,24 @@ func front(t *testing.T, status int) (p *apiProxy, reached *atomic.Int64, calls 
 	}
 }
 
-// postBind posts a binding through the proxy, and returns the status of the answer, 0 if there is none.
+// postBind posts a binding of a pod through the proxy, and returns the status of the answer, 0 if there is none.
 func postBind(t *testing.T, p *apiProxy, limit time.Duration) int {
+	t.Helper()
+	return postBindOf(t, p, limit, "default", "u")
+}
+
+func postBindOf(t *testing.T, p *apiProxy, limit time.Duration, namespace, uid string) int {
 	t.Helper()
 	body, err := json.Marshal(corev1.Binding{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Binding"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "p", UID: types.UID(uid)}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+p.address+"/api/v1/namespaces/default/pods/p/binding", bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+p.address+"/api/v1/namespaces/"+namespace+"/pods/p/binding", bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,5 +131,80 @@ func TestAnAnswerThatIsLateIsOfARequestThatWasDone(t *testing.T) {
 	}
 	if got := calls(); reached.Load() != 1 || len(got) != 1 || got[0].Outcome != Done {
 		t.Errorf("%d requests reached the server, recorded %v; want one bind that was done", reached.Load(), got)
+	}
+}
+
+// fated returns a uid whose binds have a fate.
+func fated(t *testing.T, want fate) string {
+	t.Helper()
+	for i := range 1000 {
+		if uid := fmt.Sprintf("pod-%d", i); fateOf(1, uid) == want {
+			return uid
+		}
+	}
+	t.Fatalf("no pod of 1,000 has fate %d", want)
+	return ""
+}
+
+func TestTheBindsOfEachPodHaveAFateOfTheirOwn(t *testing.T) {
+	for _, tt := range []struct {
+		fate    fate
+		status  int // the client gets
+		reached int64
+	}{
+		{fateGood, http.StatusCreated, 1}, {fateRefused, http.StatusForbidden, 0}, {fateLost, 0, 0}, {fateSilent, 0, 1},
+	} {
+		p, reached, calls := front(t, http.StatusCreated)
+		p.set(APIFault{Fates: true})
+		limit := soon
+		if tt.status == 0 {
+			limit = 500 * time.Millisecond // what must not come
+		}
+		if got := postBindOf(t, p, limit, "default", fated(t, tt.fate)); got != tt.status {
+			t.Errorf("fate %d: status %d, want %d", tt.fate, got, tt.status)
+		}
+		if got := calls(); reached.Load() != tt.reached || int64(len(got)) != tt.reached {
+			t.Errorf("fate %d: %d requests reached the server, recorded %v; want %d", tt.fate, reached.Load(), got, tt.reached)
+		}
+	}
+}
+
+func TestAWebhookFailsTheBindsOfItsNamespaceOnly(t *testing.T) {
+	p, reached, _ := front(t, http.StatusCreated)
+	p.set(APIFault{Status: http.StatusInternalServerError, Hooked: "tenant", Part: 1})
+	if got := postBindOf(t, p, soon, "tenant", "a"); got != http.StatusInternalServerError || reached.Load() != 0 {
+		t.Errorf("a pod of the namespace: status %d, %d requests reached the server; want 500 and none", got, reached.Load())
+	}
+	if got := postBindOf(t, p, soon, "default", "b"); got != http.StatusCreated {
+		t.Errorf("another pod: status %d, want 201", got)
+	}
+}
+
+func TestWatchesExpireButListsDoNot(t *testing.T) {
+	p, _, _ := front(t, http.StatusOK)
+	client := &http.Client{Transport: p.transport}
+	get := func(query string) int {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+p.address+"/api/v1/pods?"+query, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	p.set(APIFault{Expire: true})
+	for query, want := range map[string]int{
+		"watch=true&resourceVersion=7": http.StatusGone, "watch=true&sendInitialEvents=true": http.StatusOK, "limit=500": http.StatusOK,
+	} {
+		if got := get(query); got != want {
+			t.Errorf("%s: status %d, want %d", query, got, want)
+		}
+	}
+	p.set(APIFault{})
+	if got := get("watch=true&resourceVersion=7"); got != http.StatusOK {
+		t.Errorf("a watch after the fault: status %d, want 200", got)
 	}
 }

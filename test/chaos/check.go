@@ -342,6 +342,9 @@ func (c *checker) bound(at Micros, revision int64, p *podState) {
 		decided = span{at, at}
 		c.report(RuleUnrecorded, at, "pod %s (%s) was bound to %s at resource version %d; etcd has never had such an intent", p.name, p.uid, on, revision)
 	}
+	if p.pod.Labels[labelClass] == classUntold {
+		c.report(RuleConstraint, at, "pod %s was bound to %s at resource version %d: no replica can have been told what it asks for", p.name, on, revision)
+	}
 	n := c.nodes[on]
 	if n == nil {
 		c.report(RuleConstraint, at, "pod %s was bound to %s, which does not exist, at resource version %d", p.name, on, revision)
@@ -498,7 +501,7 @@ func (c *checker) ends(entries []Entry) {
 		if p.gone || p.pod.Spec.NodeName != "" {
 			continue
 		}
-		switch fits := p.pod.Labels[labelClass] != classHuge; {
+		switch fits := !fitsNowhere(p.pod); {
 		case fits:
 			c.report(RuleLost, over, "pod %s would fit and has no node; its condition says %q", p.name, p.reason)
 		case p.reason != corev1.PodReasonUnschedulable:

@@ -281,6 +281,25 @@ func TestEachKindOfViolationIsFound(t *testing.T) {
 		}},
 		{"a pod that fits is left", RuleLost, "would fit", func(h *tale) { h.pod(pod(classPlain, "d", 10)) }},
 		{"a pod that does not fit is not told", RuleLost, "fits nowhere", func(h *tale) { h.pod(pod(classHuge, "d", 10*nodeCPU)) }},
+		{"a pod that cannot be told to replicas is not told why", RuleLost, "fits nowhere", func(h *tale) { h.pod(pod(classUntold, "d", 10)) }},
+		{"a pod that cannot be told to replicas is told why", "", "", func(h *tale) {
+			h.pod(pod(classUntold, "d", 10))
+			h.store("d", "", corev1.PodReasonUnschedulable)
+		}},
+		{"a pod that cannot be told to replicas is placed", RuleConstraint, "no replica", func(h *tale) {
+			h.pod(pod(classUntold, "d", 10))
+			h.place(h.newest(), 20, "d", "node-02")
+		}},
+		{"a refused bind comes back with a new binder, when its room is another's", RuleOvercommit, "node-02", func(h *tale) {
+			h.pod(pod(classBig, "d", 3000))
+			h.record(h.newest(), 20, "d", "node-02") // and was refused
+			h.pod(pod(classBig, "e", 3000))
+			h.place(h.newest(), 21, "e", "node-02")
+			h.depose()
+			h.elect()
+			h.bind("d", "node-02", Done)
+			h.store("d", "node-02", "")
+		}},
 		{"a process dies", RuleProcess, "nobody had told it to", func(h *tale) {
 			h.add(Entry{Exit: &Exit{Name: "binder-0", Error: "exit status 2"}})
 		}},

@@ -43,7 +43,7 @@ var errViolations = errors.New("the history shows violations")
 
 func chaos(ctx context.Context, args []string) error {
 	cfg := config{}
-	var only, again string
+	var only, without, again string
 	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	f.Uint64Var(&cfg.seed, "seed", 1, "`seed` of the faults and of the workload")
 	f.DurationVar(&cfg.duration, "duration", 2*time.Minute, "`time` in which there are faults")
@@ -51,6 +51,7 @@ func chaos(ctx context.Context, args []string) error {
 	f.DurationVar(&cfg.settle, "settle", 90*time.Second, "`time` that Berth has, after the faults, to bind everything that fits")
 	f.Float64Var(&cfg.rate, "rate", 10, "`pods` created per second, besides ten probes")
 	f.StringVar(&only, "only", "", "comma-separated `kinds` of faults; empty: all of\n"+describeKinds())
+	f.StringVar(&without, "without", "", "comma-separated `kinds` of faults that are left out")
 	f.StringVar(&cfg.berth, "berth", filepath.Join(".bin", "berth"), "`path` of the berth binary")
 	f.StringVar(&cfg.older, "older", "", "`path` of another berth binary, which faults replace the members of a role by")
 	f.StringVar(&cfg.dir, "dir", "", "new `directory` for the history, the logs and the data; empty: .bin/chaos/SEED, which is replaced")
@@ -71,7 +72,17 @@ func chaos(ctx context.Context, args []string) error {
 			return err
 		}
 		if cfg.only, err = readKinds(only); err != nil {
-			return err
+			return fmt.Errorf("--only: %w", err)
+		}
+		left, err := readKinds(without)
+		if err != nil {
+			return fmt.Errorf("--without: %w", err)
+		}
+		if cfg.only == nil {
+			cfg.only = allKinds()
+		}
+		if cfg.only = slices.DeleteFunc(cfg.only, func(k Kind) bool { return slices.Contains(left, k) }); len(cfg.only) == 0 {
+			return errors.New("--without: no kind of fault is left")
 		}
 		failed := run(ctx, cfg) // what there is of a history is judged in any case
 		again = filepath.Join(cfg.dir, historyFile)
@@ -108,10 +119,18 @@ func judge(history, report string) error {
 
 func describeKinds() string {
 	var names []string
-	for _, t := range kinds(leaseTTL) {
-		names = append(names, string(t.kind))
+	for _, k := range allKinds() {
+		names = append(names, string(k))
 	}
 	return strings.Join(names, ", ")
+}
+
+func allKinds() []Kind {
+	var out []Kind
+	for _, t := range kinds(leaseTTL) {
+		out = append(out, t.kind)
+	}
+	return out
 }
 
 // readKinds reads a list of kinds; nil if it is empty.
@@ -121,9 +140,8 @@ func readKinds(list string) ([]Kind, error) {
 	}
 	var out []Kind
 	for name := range strings.SplitSeq(list, ",") {
-		known := slices.ContainsFunc(kinds(leaseTTL), func(t traits) bool { return t.kind == Kind(name) })
-		if !known {
-			return nil, fmt.Errorf("--only: %q: want some of %s", name, describeKinds())
+		if !slices.Contains(allKinds(), Kind(name)) {
+			return nil, fmt.Errorf("%q: want some of %s", name, describeKinds())
 		}
 		out = append(out, Kind(name))
 	}

@@ -11,14 +11,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
-
 	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
 // nemesis carries out a plan.
 type nemesis struct {
-	client   *kubernetes.Clientset
+	store    store
 	crew     *crew
 	etcd     *etcdCluster
 	network  *Network
@@ -188,6 +186,8 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 		return n.killHolding(ctx, target)
 	case killHeir:
 		return n.killHeir(ctx, target)
+	case killRefused:
+		return n.killRefused(ctx, f.Number, target)
 
 	// 2. Etcd.
 	case etcdMemberKill:
@@ -234,14 +234,26 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 		return n.startAPI, nil
 	case apiPause:
 		return n.control.ResumeAPIServer, n.control.PauseAPIServer()
+
+	// 5. Objects.
+	case relistStorm:
+		return n.relistStorm(ctx, f.Number), nil
+	case imageChurn:
+		return n.churnImages(ctx), nil
+	case untoldPod:
+		return n.untoldPod(ctx, f.Number)
+	case untoldNode:
+		return n.untoldNode(ctx, f.Number)
 	}
 	fault, ok := map[Kind]APIFault{
-		api429:  {Status: http.StatusTooManyRequests, Part: 0.5},
-		api409:  {Status: http.StatusConflict, Part: 0.5},
-		api500:  {Status: http.StatusInternalServerError, Part: 0.5},
-		apiLate: {Late: true, Part: 0.2},
-		apiMute: {Late: true, Keep: 100 * time.Millisecond, Mute: true, Part: 1},
-		apiSlow: {Slow: 300 * time.Millisecond, Part: 1},
+		api429:        {Status: http.StatusTooManyRequests, Part: 0.5},
+		api409:        {Status: http.StatusConflict, Part: 0.5},
+		api500:        {Status: http.StatusInternalServerError, Part: 0.5},
+		apiLate:       {Late: true, Part: 0.2},
+		apiMute:       {Late: true, Keep: 100 * time.Millisecond, Mute: true, Part: 1},
+		apiSlow:       {Slow: 300 * time.Millisecond, Part: 1},
+		hookFails:     {Status: http.StatusInternalServerError, Hooked: tenantNamespace, Part: 1},
+		hookConflicts: {Status: http.StatusConflict, Hooked: tenantNamespace, Part: 1},
 	}[f.Kind]
 	if !ok {
 		return nil, errors.New("no such kind of fault")
@@ -316,6 +328,43 @@ func (n *nemesis) killHolding(ctx context.Context, binder string) (func() error,
 		return nil, errors.Join(err, heal())
 	}
 	return func() error { return errors.Join(heal(), n.crew.start(binder)) }, nil
+}
+
+const (
+	// fatesLast is how long binds have fates before their binder dies: so long that the room of what was refused is given to others.
+	fatesLast = 6 * time.Second
+	// fatesDelay makes records take long, so that there are several intents in each.
+	fatesDelay = 100 * time.Millisecond
+	rushPods   = 60
+	rushTick   = 50 * time.Millisecond
+)
+
+// killRefused kills a binder when binds that were recorded together have had different fates: some were refused for good, and
+// their room is others' by now; of others nothing was heard, though some were done. Then the API server is well. More pods come
+// meanwhile than there is room for, so that none stays free.
+func (n *nemesis) killRefused(ctx context.Context, number int, binder string) (func() error, error) {
+	heal := n.spoil(Condition{Delay: fatesDelay}, routes(binder, "both", etcdParty)...)
+	n.api.set(APIFault{Fates: true})
+	var rush crowd
+	stop := every(ctx, rushTick, func(ctx context.Context, i int) {
+		if i < rushPods {
+			rush.add(ctx, n.store, pod(classBig, fmt.Sprintf("rush-%d-%d", number, i), 1300))
+		}
+	})
+	sleep(ctx, fatesLast)
+	stop()
+	err := n.crew.kill(binder)
+	n.api.set(APIFault{})
+	if err = errors.Join(err, heal()); err != nil {
+		rush.leave(ctx, n.store)
+		return nil, err
+	}
+	return func() error {
+		failed := n.crew.start(binder)
+		_ = n.awaitBinders(ctx) // what is taken over is judged while the others are there
+		rush.leave(ctx, n.store)
+		return failed
+	}, nil
 }
 
 // killHeir kills the active binder, and the one that follows it as soon as it is elected: it is taking over then.

@@ -59,6 +59,7 @@ const (
 	killActive      Kind = "kill active binder"
 	killHolding     Kind = "kill binder while its binds are held up"
 	killHeir        Kind = "kill binder and its heir as it takes over"
+	killRefused     Kind = "kill binder with binds refused and unanswered"
 	etcdIsolate     Kind = "cut etcd member from its peers"
 	etcdMemberKill  Kind = "kill etcd member"
 	etcdMemberPause Kind = "pause etcd member"
@@ -85,6 +86,12 @@ const (
 	apiSlow         Kind = "API server is slow"
 	apiRestart      Kind = "restart API server"
 	apiPause        Kind = "pause API server"
+	hookFails       Kind = "webhook fails binds of a namespace"
+	hookConflicts   Kind = "webhook answers 409 to binds of a namespace"
+	relistStorm     Kind = "watches expire while statuses are written"
+	imageChurn      Kind = "images of nodes change"
+	untoldPod       Kind = "pod that is not UTF-8"
+	untoldNode      Kind = "node that is not UTF-8"
 )
 
 // Ways of a cut.
@@ -181,6 +188,13 @@ func kinds(ttl time.Duration) []traits {
 		traits{apiSlow, "api", ttl, 4 * ttl, nil},
 		traits{apiRestart, "api", 0, ttl, nil},
 		traits{apiPause, "api", ttl, 4 * ttl, nil},
+		traits{killRefused, alone, 0, ttl, binder},
+		traits{hookFails, "api", 4 * ttl, 8 * ttl, nil},
+		traits{hookConflicts, "api", 4 * ttl, 8 * ttl, nil},
+		traits{relistStorm, "api", ttl, 4 * ttl, nil},
+		traits{imageChurn, "objects", ttl, 4 * ttl, nil},
+		traits{untoldPod, "objects", ttl, 2 * ttl, nil},
+		traits{untoldNode, "objects", ttl, 2 * ttl, nil},
 	)
 }
 

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
 )
@@ -143,32 +142,18 @@ const (
 
 // outrun lets nothing through between the binder and a follower while the log grows, until the binder cuts the follower off.
 func (n *nemesis) outrun(ctx context.Context, follower string) (func() error, error) {
-	nodes := n.client.CoreV1().Nodes()
-	request := func(ask func(context.Context) error) error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*requestMax)
-		defer cancel()
-		return ask(ctx)
-	}
 	remove := func() error {
-		return request(func(ctx context.Context) error { return nodes.Delete(ctx, ballastNode, metav1.DeleteOptions{}) })
+		return ask(ctx, func(ctx context.Context) error { return n.store.deleteNode(ctx, ballastNode) })
 	}
 	cut, loaded := n.watch(ctx, metricCutOff, n.crew.runningOf(roleBinder)...), n.watch(ctx, metricReloaded, follower)
-	err := request(func(ctx context.Context) error {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: ballastNode}, Spec: corev1.NodeSpec{Unschedulable: true}}
-		_, err := nodes.Create(ctx, node, metav1.CreateOptions{})
-		return err
+	err := ask(ctx, func(ctx context.Context) error {
+		return n.store.createNode(ctx, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: ballastNode}, Spec: corev1.NodeSpec{Unschedulable: true},
+			Status: corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: []string{strings.Repeat("a", ballastBytes)}, SizeBytes: 1}}},
+		})
 	})
 	if err != nil {
 		return nil, err
-	}
-	change := func(subresource, format string, args ...any) error {
-		return request(func(ctx context.Context) error {
-			_, err := nodes.Patch(ctx, ballastNode, types.MergePatchType, fmt.Appendf(nil, format, args...), metav1.PatchOptions{}, subresource)
-			return err
-		})
-	}
-	if err := change("status", `{"status":{"images":[{"names":[%q],"sizeBytes":1}]}}`, strings.Repeat("a", ballastBytes)); err != nil {
-		return nil, errors.Join(err, remove())
 	}
 	var between []Route
 	for _, binder := range n.crew.having(roleBinder) {
@@ -179,7 +164,8 @@ func (n *nemesis) outrun(ctx context.Context, follower string) (func() error, er
 	began, i := time.Now(), 0
 	leader, _ := n.binder(ctx, false) // an error is a name that no binder has
 	for ; i < mostChanges && ctx.Err() == nil && told.saw == "" && time.Since(began) < changesLimit; i++ {
-		if err := change("", `{"metadata":{"labels":{"beat":"%d"}}}`, i); err != nil {
+		err := ask(ctx, func(ctx context.Context) error { return n.store.labelNode(ctx, ballastNode, "beat", fmt.Sprint(i)) })
+		if err != nil {
 			return nil, errors.Join(err, heal(), remove())
 		}
 		if i%5 == 4 {

@@ -75,7 +75,7 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	defer api.stop()
-	w := &world{cfg: cfg, control: control, client: client, record: record, api: api}
+	w := &world{cfg: cfg, control: control, client: client, store: kubeStore{client}, record: record, api: api}
 	w.network = newNetwork()
 	defer w.network.Close()
 	w.etcd, err = startEtcd(ctx, cfg.dir, etcdMembers, w.network)
@@ -117,6 +117,7 @@ type world struct {
 	cfg      config
 	control  *kubetest.ControlPlane
 	client   *kubernetes.Clientset
+	store    store
 	etcd     *etcdCluster
 	record   *Recorder
 	api      *apiProxy
@@ -202,7 +203,7 @@ func (w *world) recordObjects(ctx context.Context) error {
 
 // work is the run itself.
 func (w *world) work(ctx context.Context) error {
-	load := newWorkload(w.client, w.record, w.cfg.seed, w.cfg.rate)
+	load := newWorkload(w.store, w.record, w.cfg.seed, w.cfg.rate)
 	if err := load.start(ctx); err != nil {
 		return err
 	}
@@ -227,7 +228,7 @@ func (w *world) work(ctx context.Context) error {
 	sleep(ctx, calmTime)
 	w.record.Add(Entry{Mark: Faulty})
 	n := nemesis{
-		client: w.client, crew: w.crew, etcd: w.etcd, network: w.network, api: w.api, control: w.control, record: w.record, recorded: &w.recorded, binds: &w.binds,
+		store: w.store, crew: w.crew, etcd: w.etcd, network: w.network, api: w.api, control: w.control, record: w.record, recorded: &w.recorded, binds: &w.binds,
 	}
 	err := n.run(ctx, NewPlan(w.cfg.seed, leaseTTL, w.cfg.only), w.cfg.duration, w.cfg.count)
 	if err != nil || ctx.Err() != nil {
@@ -269,17 +270,17 @@ func (w *world) work(ctx context.Context) error {
 // settled reports whether all pods have a node but those that fit nowhere, these have a condition that says so, and all
 // binds are decided.
 func (w *world) settled(ctx context.Context) (bool, error) {
-	pods, err := w.client.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
+	pods, err := w.store.pods(ctx)
 	if err != nil {
 		return false, err
 	}
-	for i := range pods.Items {
-		p := &pods.Items[i]
+	for i := range pods {
+		p := &pods[i]
 		told := false
 		for _, c := range p.Status.Conditions {
 			told = told || c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
 		}
-		if p.Spec.NodeName == "" && !(told && p.Labels[labelClass] == classHuge) {
+		if p.Spec.NodeName == "" && !(told && fitsNowhere(p)) {
 			return false, nil
 		}
 	}

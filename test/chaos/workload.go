@@ -7,12 +7,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 )
 
 // The cluster: nodes for the workload, in three zones, and nodes that are kept free for probes. Probes are small pods that
@@ -45,18 +42,30 @@ const (
 	classSpread = "spread"
 	classUrgent = "urgent" // of a higher priority than the others, which it preempts
 	classHuge   = "huge"   // fits nowhere, ever
+	classUntold = "untold" // cannot be told to replicas, and so must not be placed
 )
+
+// fitsNowhere reports whether a pod must stay without a node, and be told so.
+func fitsNowhere(p *corev1.Pod) bool {
+	class := p.Labels[labelClass]
+	return class == classHuge || class == classUntold
+}
 
 // How fast the workload is.
 const (
 	workTick   = 100 * time.Millisecond
 	probeLife  = 5 * time.Second
-	requestMax = 5 * time.Second // one request to the API server
+	requestMax = 5 * time.Second // one request to the store
+)
+
+const (
+	urgentPriority  = 1000
+	tenantNamespace = "tenant" // a third of the plain and big pods are there, all others in the default namespace
 )
 
 // workload creates and deletes pods, and changes nodes. Its methods are for one goroutine.
 type workload struct {
-	client *kubernetes.Clientset
+	store  store
 	record *Recorder
 	rng    *rand.Rand
 	rate   float64 // pods created per second, besides probes
@@ -68,15 +77,16 @@ type workload struct {
 
 // livePod is a pod, or all pods of a group, that the workload has created and not yet deleted.
 type livePod struct {
-	names  []string
-	uids   []types.UID
-	cpu    int64 // requested by all of them together
-	class  string
-	expire Micros // of probes
+	namespace string
+	names     []string
+	uids      []types.UID
+	cpu       int64 // requested by all of them together
+	class     string
+	expire    Micros // of probes
 }
 
-func newWorkload(client *kubernetes.Clientset, record *Recorder, seed uint64, rate float64) *workload {
-	return &workload{client: client, record: record, rng: rand.New(rand.NewPCG(seed, 2)), rate: rate, again: map[string]bool{}}
+func newWorkload(s store, record *Recorder, seed uint64, rate float64) *workload {
+	return &workload{store: s, record: record, rng: rand.New(rand.NewPCG(seed, 2)), rate: rate, again: map[string]bool{}}
 }
 
 // node returns node number i.
@@ -116,14 +126,13 @@ func pod(class, name string, cpu int64) *corev1.Pod {
 	}
 }
 
-// start creates the nodes, the priority class, and the pods that fit nowhere.
+// start creates the nodes, what pods refer to, and the pods that fit nowhere.
 func (w *workload) start(ctx context.Context) error {
-	urgent := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: classUrgent}, Value: 1000}
-	if _, err := w.client.SchedulingV1().PriorityClasses().Create(ctx, urgent, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create priority class: %w", err)
+	if err := w.store.prepare(ctx); err != nil {
+		return fmt.Errorf("prepare the cluster: %w", err)
 	}
 	for i := range plainNodes + probeNodes {
-		if _, err := w.client.CoreV1().Nodes().Create(ctx, node(i), metav1.CreateOptions{}); err != nil {
+		if err := w.store.createNode(ctx, node(i)); err != nil {
 			return fmt.Errorf("create node: %w", err)
 		}
 	}
@@ -166,12 +175,12 @@ func (w *workload) add(ctx context.Context) {
 	switch w.rng.IntN(10) {
 	case 0:
 		p := pod(classUrgent, name(classUrgent), 1500)
-		p.Spec.PriorityClassName = classUrgent
+		p.Spec.PriorityClassName, p.Spec.Priority = classUrgent, new(int32(urgentPriority))
 		w.create(ctx, 0, p)
 	case 1, 2, 3:
-		w.create(ctx, 0, pod(classPlain, name(classPlain), 100+100*w.rng.Int64N(4)))
+		w.create(ctx, 0, w.housed(pod(classPlain, name(classPlain), 100+100*w.rng.Int64N(4))))
 	case 4, 5:
-		w.create(ctx, 0, pod(classBig, name(classBig), 1300+100*w.rng.Int64N(6)))
+		w.create(ctx, 0, w.housed(pod(classBig, name(classBig), 1300+100*w.rng.Int64N(6))))
 	case 6:
 		w.create(ctx, 0, withPort(pod(classPort, name(classPort), 50)))
 	case 7:
@@ -185,6 +194,14 @@ func (w *workload) add(ctx context.Context) {
 	default:
 		w.create(ctx, 0, group(3+w.rng.IntN(6), classSpread, name(classSpread), spread)...)
 	}
+}
+
+// housed draws the namespace of a pod.
+func (w *workload) housed(p *corev1.Pod) *corev1.Pod {
+	if w.rng.IntN(3) == 0 {
+		p.Namespace = tenantNamespace
+	}
+	return p
 }
 
 // withPort makes a pod use a host port.
@@ -227,16 +244,16 @@ func spread(p *corev1.Pod, group string) *corev1.Pod {
 
 // create creates pods that will go together, and remembers those of which it knows that they exist.
 func (w *workload) create(ctx context.Context, expire Micros, pods ...*corev1.Pod) {
-	made := livePod{class: pods[0].Labels[labelClass], expire: expire}
+	made := livePod{namespace: pods[0].Namespace, class: pods[0].Labels[labelClass], expire: expire}
 	for _, p := range pods {
 		call := &Call{Verb: verbCreate, Began: w.record.Now(), Name: p.Namespace + "/" + p.Name}
 		request, cancel := context.WithTimeout(ctx, requestMax)
-		created, err := w.client.CoreV1().Pods(p.Namespace).Create(request, p, metav1.CreateOptions{})
+		uid, err := w.store.createPod(request, p)
 		cancel()
-		if call.Outcome = outcomeOf(err); call.Outcome == Done {
-			call.UID = string(created.UID)
+		if call.Outcome = w.store.outcome(err); call.Outcome == Done {
+			call.UID = string(uid)
 			made.names = append(made.names, p.Name)
-			made.uids = append(made.uids, created.UID)
+			made.uids = append(made.uids, uid)
 			made.cpu += p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
 		}
 		call.Returned = w.record.Now()
@@ -248,17 +265,6 @@ func (w *workload) create(ctx context.Context, expire Micros, pods ...*corev1.Po
 	if len(made.names) > 0 {
 		w.live = append(w.live, made)
 	}
-}
-
-// outcomeOf says what an error of the API server's means.
-func outcomeOf(err error) Outcome {
-	switch {
-	case err == nil:
-		return Done
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsInvalid(err), apierrors.IsForbidden(err):
-		return Refused
-	}
-	return Unknown
 }
 
 // trim deletes probes that have lived, and others, at random, while more is requested than the nodes have.
@@ -291,13 +297,11 @@ func (w *workload) trim(ctx context.Context) {
 func (w *workload) delete(ctx context.Context, i int) bool {
 	l := w.live[i]
 	for k, name := range l.names {
-		call := &Call{Verb: verbDelete, Began: w.record.Now(), Name: metav1.NamespaceDefault + "/" + name, UID: string(l.uids[k])}
+		call := &Call{Verb: verbDelete, Began: w.record.Now(), Name: l.namespace + "/" + name, UID: string(l.uids[k])}
 		request, cancel := context.WithTimeout(ctx, requestMax)
-		err := w.client.CoreV1().Pods(metav1.NamespaceDefault).Delete(request, name, metav1.DeleteOptions{
-			GracePeriodSeconds: new(int64), Preconditions: metav1.NewUIDPreconditions(string(l.uids[k])),
-		})
+		err := w.store.deletePod(request, l.namespace, name, l.uids[k])
 		cancel()
-		call.Returned, call.Outcome = w.record.Now(), outcomeOf(err)
+		call.Returned, call.Outcome = w.record.Now(), w.store.outcome(err)
 		w.record.Add(Entry{Call: call})
 		if call.Outcome == Unknown {
 			return false
@@ -335,23 +339,11 @@ func (w *workload) changeNode(ctx context.Context) {
 	})
 }
 
-// updateNode changes a node, its status too.
+// updateNode changes a node, its status too, and reports whether it has.
 func (w *workload) updateNode(ctx context.Context, i int, change func(*corev1.Node)) bool {
 	ctx, cancel := context.WithTimeout(ctx, requestMax)
 	defer cancel()
-	nodes := w.client.CoreV1().Nodes()
-	n, err := nodes.Get(ctx, node(i).Name, metav1.GetOptions{})
-	if err != nil {
-		return false
-	}
-	change(n)
-	status := n.Status
-	if n, err = nodes.Update(ctx, n, metav1.UpdateOptions{}); err != nil {
-		return false
-	}
-	n.Status = status
-	_, err = nodes.UpdateStatus(ctx, n, metav1.UpdateOptions{})
-	return err == nil
+	return w.store.changeNode(ctx, node(i).Name, change) == nil
 }
 
 // shrink makes room for everything that is left but what never fits: it makes the nodes as they were at first, and deletes
@@ -369,21 +361,21 @@ func (w *workload) shrink(ctx context.Context) error {
 	}
 	// The workload does not know of pods whose creation it got no answer about.
 	for {
-		left, err := w.client.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
+		left, err := w.store.pods(ctx)
 		if err == nil {
 			w.live = w.live[:0]
 			groups := map[string]int{}
-			for i := range left.Items {
-				p := &left.Items[i]
+			for i := range left {
+				p := &left[i]
 				key := p.Labels[labelGroup]
 				if key == "" {
-					key = p.Name
+					key = p.Namespace + "/" + p.Name
 				}
 				at, ok := groups[key]
 				if !ok {
 					at = len(w.live)
 					groups[key] = at
-					w.live = append(w.live, livePod{class: p.Labels[labelClass]})
+					w.live = append(w.live, livePod{namespace: p.Namespace, class: p.Labels[labelClass]})
 				}
 				l := &w.live[at]
 				l.names, l.uids = append(l.names, p.Name), append(l.uids, p.UID)
@@ -414,7 +406,7 @@ func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
 		var shrinkable, withPort []int
 		for i, l := range w.live {
 			switch l.class {
-			case classHuge:
+			case classHuge, classUntold:
 				continue
 			case classPort:
 				withPort = append(withPort, i)
