@@ -12,10 +12,24 @@ import (
 // TestBerthSurvivesAFewFaults is a short run of what make chaos does: binders that are killed, lose their lease and are
 // paused past it, a worker that is killed, and an API server that answers too late.
 func TestBerthSurvivesAFewFaults(t *testing.T) {
-	cfg := config{
-		seed: 1, duration: 30 * time.Second, settle: time.Minute, rate: 8, berth: berthtest.Binary(t), dir: filepath.Join(t.TempDir(), "run"),
+	survives(t, config{
+		duration: 30 * time.Second, source: sourceKube,
 		only: []Kind{doKill + " " + roleBinder, leaseRevoke, doPause + " " + roleBinder, doKill + " " + roleFilter, apiLate},
-	}
+	})
+}
+
+// TestBerthSurvivesAFewFaultsOnItsLocalSourceWithTLS is the same without an API server, and with certificates that are replaced.
+func TestBerthSurvivesAFewFaultsOnItsLocalSourceWithTLS(t *testing.T) {
+	survives(t, config{
+		duration: 20 * time.Second, source: sourceLocal, tls: true,
+		only: []Kind{doKill + " " + roleBinder, certRenew, cutBinderEtcd, killHolding},
+	})
+}
+
+// survives does a short run, which must show no violation.
+func survives(t *testing.T, cfg config) {
+	t.Helper()
+	cfg.seed, cfg.settle, cfg.rate, cfg.berth, cfg.dir = 1, time.Minute, 8, berthtest.Binary(t), filepath.Join(t.TempDir(), "run")
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	if err := run(ctx, cfg); err != nil {

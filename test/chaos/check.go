@@ -31,6 +31,7 @@ const (
 	RuleLeft       Rule = "no intent outlives the outcome of its binds"
 	RuleProcess    Rule = "processes end when told to, in time, and not otherwise"
 	RuleLinear     Rule = "binds are linearizable"
+	RuleGiven      Rule = "room is not held for a bind that only fails"
 	RuleFound      Rule = "a replica that differs or lags is found out"
 	RuleHistory    Rule = "the history is whole"
 )
@@ -91,8 +92,10 @@ func faults(entries []Entry) []span {
 // Check judges a history, of which it believes nothing but its entries. It is a pure function.
 func Check(entries []Entry) []Violation {
 	c := checker{
+		mode:    modeOf(entries),
+		hooks:   hooks(entries),
 		faults:  faults(entries),
-		intents: map[placement]span{}, meant: map[string]string{}, left: map[string]bool{}, pods: map[string]*podState{}, named: map[string]*podState{}, nodes: map[string]*nodeState{}, groups: map[string]*groupState{},
+		intents: map[placement]span{}, meant: map[string]string{}, left: map[string]map[placement]held{}, pods: map[string]*podState{}, named: map[string]*podState{}, nodes: map[string]*nodeState{}, groups: map[string]*groupState{},
 	}
 	c.keys(inOrder(entries, func(e Entry) (int64, bool) {
 		if e.Key == nil {
@@ -109,6 +112,16 @@ func Check(entries []Entry) []Violation {
 	c.ends(entries)
 	c.found = append(c.found, linear(entries)...)
 	return c.found
+}
+
+// modeOf returns how the system was set up.
+func modeOf(entries []Entry) Mode {
+	for _, e := range entries {
+		if e.Mode != nil {
+			return *e.Mode
+		}
+	}
+	return Mode{Source: sourceKube}
 }
 
 // inOrder returns the entries of one order.
@@ -130,14 +143,20 @@ func inOrder(entries []Entry, revision func(Entry) (int64, bool)) []Entry {
 // placement is a pod on a node.
 type placement struct{ uid, node string }
 
+// term is when a binder was elected, by revisions of Berth's etcd: from the first to before the last.
+type term struct{ from, to int64 }
+
 // checker folds a history.
 type checker struct {
 	found []Violation
 
+	mode    Mode
 	faults  []span
-	intents map[placement]span   // when each was recorded for the first and the last time
-	meant   map[string]string    // the node of the last intent, by pod
-	left    map[string]bool      // keys of intents that are there at the end
+	terms   []term                        // in their order
+	intents map[placement]span            // when each was recorded for the first and the last time
+	meant   map[string]string             // the node of the last intent, by pod
+	left    map[string]map[placement]held // what is in the keys of intents that are there, at the end
+	hooks   []span
 	pods    map[string]*podState // by uid
 	named   map[string]*podState // those that are there, by name
 	nodes   map[string]*nodeState
@@ -172,8 +191,12 @@ func (c *checker) keys(entries []Entry) {
 		switch {
 		case k.Name == keyLeader && k.Deleted:
 			elected = 0
+			c.deposed(k.Revision)
+		case k.Name == keyLeader && k.Created == elected: // it says something else of itself
 		case k.Name == keyLeader:
 			elected = k.Created
+			c.deposed(k.Revision)
+			c.terms = append(c.terms, term{k.Revision, math.MaxInt64})
 		case k.Name == keyVersion && k.Deleted:
 			c.report(RuleVersion, e.At, "the version was deleted at revision %d", k.Revision)
 		case k.Name == keyVersion:
@@ -188,7 +211,7 @@ func (c *checker) keys(entries []Entry) {
 			}
 			c.fenced(e, epoch, elected)
 		case strings.HasPrefix(k.Name, keyIntents) && k.Deleted:
-			delete(c.left, k.Name)
+			c.leaves(e.At, k.Name, nil)
 			if elected == 0 {
 				c.report(RuleFenced, e.At, "%s was deleted at revision %d while no binder was elected", k.Name, k.Revision)
 			}
@@ -199,9 +222,14 @@ func (c *checker) keys(entries []Entry) {
 				continue
 			}
 			c.fenced(e, r.Epoch, elected)
-			c.left[k.Name] = true
+			had, has := c.left[k.Name], map[placement]held{}
 			for _, in := range r.Intents {
 				where := placement{in[0], in[3]}
+				if h, again := had[where]; again { // others have left the batch
+					has[where] = h
+					continue
+				}
+				has[where] = held{in[1] + "/" + in[2], e.At}
 				recorded, again := c.intents[where]
 				if !again {
 					recorded.from = e.At
@@ -209,7 +237,74 @@ func (c *checker) keys(entries []Entry) {
 				recorded.to = e.At
 				c.intents[where], c.meant[in[0]] = recorded, in[3]
 			}
+			c.leaves(e.At, k.Name, has)
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.left)) {
+		c.outlasts(math.MaxInt64, c.left[name], nil)
+	}
+}
+
+// held is an intent that is there: of which pod, and since when.
+type held struct {
+	pod   string
+	since Micros
+}
+
+// leaves replaces what is in a key of intents; nil: it is gone.
+func (c *checker) leaves(at Micros, key string, now map[placement]held) {
+	c.outlasts(at, c.left[key], now)
+	if c.left[key] = now; now == nil {
+		delete(c.left, key)
+	}
+}
+
+// heldLimit is how long room may be held for a bind to which the API server has only said that a webhook fails.
+const heldLimit = Micros(15 * time.Second / time.Microsecond)
+
+// outlasts judges the intents that have left a key: those of which each try met the webhook, and nothing else, were to leave soon.
+func (c *checker) outlasts(at Micros, was, now map[placement]held) {
+	for where, h := range was {
+		if _, still := now[where]; still || !strings.HasPrefix(h.pod, tenantNamespace+"/") {
+			continue
+		}
+		for _, w := range c.hooks {
+			if from, to := max(h.since, w.from), min(at, w.to); to-from > heldLimit {
+				c.report(RuleGiven, to, "the intent of pod %s on %s was there for %v while a webhook failed its binds", h.pod, where.node, (to - from).Duration())
+			}
+		}
+	}
+}
+
+// hooks returns when a webhook failed binds, and nothing else was done.
+func hooks(entries []Entry) []span {
+	all := faults(entries)
+	var out []span
+	i := -1
+	for _, e := range entries {
+		if e.Fault == nil || e.Fault.Phase != phaseBegin {
+			continue
+		}
+		i++
+		if e.Fault.Kind != hookFails && e.Fault.Kind != hookConflicts || all[i].to == math.MaxInt64 {
+			continue
+		}
+		w := span{all[i].from, all[i].to - recovery}
+		alone := true
+		for k, other := range all {
+			alone = alone && (k == i || other.from > w.to || other.to < w.from)
+		}
+		if alone {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// deposed ends the newest term, if there is one.
+func (c *checker) deposed(revision int64) {
+	if n := len(c.terms); n > 0 {
+		c.terms[n-1].to = min(c.terms[n-1].to, revision)
 	}
 }
 
@@ -262,7 +357,21 @@ type groupState struct {
 
 // objects folds the changes of pods and nodes.
 func (c *checker) objects(entries []Entry) {
+	var newest time.Time // of all times that writers have said
+	next := 0            // of the terms
+	var began time.Time  // no later than the last of them that has begun
 	for _, e := range entries {
+		for ; next < len(c.terms) && c.terms[next].from <= e.Object.Revision; next++ {
+			began = newest
+		}
+		if w := e.Object.Written; w != nil {
+			if e.Object.Placed {
+				c.placed(e, next-1, began)
+			}
+			if w.After(newest) {
+				newest = *w
+			}
+		}
 		switch o := e.Object; {
 		case o.Node != nil:
 			c.node(e.At, o)
@@ -274,6 +383,20 @@ func (c *checker) objects(entries []Entry) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
 		c.spread(entries[len(entries)-1].At, c.groups[name])
+	}
+}
+
+// placed judges who has written a placement of the local source. It does not say; but it was written at a revision at which a binder
+// was elected, and what that one has written was not on its way before its term: then others had it elected. What is known to be
+// older than the term is what others had written when it began, by the one clock that there is.
+func (c *checker) placed(e Entry, newest int, began time.Time) {
+	o := e.Object
+	switch {
+	case newest < 0 || c.terms[newest].to <= o.Revision:
+		c.report(RuleFenced, e.At, "pod %s was placed on %s at revision %d, when no binder was elected", o.Name, o.On, o.Revision)
+	case o.Written.Before(began):
+		c.report(RuleFenced, e.At, "pod %s was placed on %s at revision %d by who wrote it at %v; the elected binder's term began at revision %d, later than %v",
+			o.Name, o.On, o.Revision, o.Written, c.terms[newest].from, began)
 	}
 }
 
@@ -320,6 +443,10 @@ func (c *checker) changed(at Micros, o *Object) {
 			c.groups[name].pods[o.UID] = p
 		}
 	}
+	if p.gone {
+		c.report(RuleHistory, at, "pod %s (%s) changed at revision %d, when it had gone", o.Name, o.UID, o.Revision)
+		return
+	}
 	p.reason = o.Reason
 	if o.Leaving {
 		c.leaving(at, p)
@@ -338,7 +465,10 @@ func (c *checker) changed(at Micros, o *Object) {
 func (c *checker) bound(at Micros, revision int64, p *podState) {
 	on := p.pod.Spec.NodeName
 	decided, recorded := c.intents[placement{p.uid, on}]
-	if !recorded {
+	if c.mode.Source == sourceLocal { // binds are fenced, and no intents are recorded
+		decided = span{at, at}
+		c.intents[placement{p.uid, on}] = decided
+	} else if !recorded {
 		decided = span{at, at}
 		c.report(RuleUnrecorded, at, "pod %s (%s) was bound to %s at resource version %d; etcd has never had such an intent", p.name, p.uid, on, revision)
 	}
@@ -423,7 +553,8 @@ func (c *checker) leaving(at Micros, p *podState) {
 }
 
 // spread judges where the pods of a group are, while none of them has gone: then some order of placements must explain it.
-// Pods whose binds were under way may have been a part of it or not.
+// Pods whose binds were under way may have been a part of it or not. With the local source it is not known where they were meant
+// to go: a group is judged only if it is placed as a whole.
 func (c *checker) spread(at Micros, g *groupState) {
 	if g.broke {
 		return
@@ -433,6 +564,8 @@ func (c *checker) spread(at Micros, g *groupState) {
 		pod := *g.pods[uid].pod
 		if pod.Spec.NodeName != "" {
 			there = append(there, pod)
+		} else if c.mode.Source == sourceLocal {
+			return
 		} else if pod.Spec.NodeName = c.meant[uid]; pod.Spec.NodeName != "" {
 			meant = append(meant, pod)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -17,6 +18,7 @@ type tale struct {
 	now      Micros
 	revision int64 // of Berth's etcd
 	version  int64 // of the API server's objects
+	local    bool  // the cluster is the local source, and the two orders are one
 	batch    int
 	open     []string // keys of intents
 }
@@ -59,31 +61,54 @@ func (h *tale) finish() {
 	h.open = nil
 }
 
+// next returns the revision of the next change of an object.
+func (h *tale) next() int64 {
+	if h.local {
+		h.revision++
+		return h.revision
+	}
+	h.version++
+	return h.version
+}
+
+// epoch is when hand-written runs of the local source begin.
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// clock returns what the machine's clock says when the next entry is added.
+func (h *tale) clock() *time.Time {
+	if !h.local {
+		return nil
+	}
+	now := epoch.Add(h.now.Duration() + time.Second)
+	return &now
+}
+
 // node stores a node.
 func (h *tale) node(n *corev1.Node) {
-	h.version++
-	h.add(Entry{Object: &Object{Revision: h.version, Name: n.Name, Node: n}})
+	h.add(Entry{Object: &Object{Revision: h.next(), Name: n.Name, Node: n}})
 }
 
 // pod stores a new pod, whose uid is its name.
 func (h *tale) pod(p *corev1.Pod) {
 	p.UID = types.UID(p.Name)
-	h.version++
 	h.add(Entry{Call: &Call{Verb: verbCreate, Began: h.now, Returned: h.now, UID: p.Name, Name: "default/" + p.Name, Outcome: Done}})
-	h.add(Entry{Object: &Object{Revision: h.version, Name: "default/" + p.Name, UID: p.Name, Pod: p}})
+	h.add(Entry{Object: &Object{Revision: h.next(), Name: "default/" + p.Name, UID: p.Name, Pod: p, Written: h.clock()}})
 }
 
 // store stores a change of a pod: where it is, and why it is nowhere.
 func (h *tale) store(name, on, reason string) {
-	h.version++
-	h.add(Entry{Object: &Object{Revision: h.version, Name: "default/" + name, UID: name, On: on, Reason: reason}})
+	h.add(Entry{Object: &Object{Revision: h.next(), Name: "default/" + name, UID: name, On: on, Reason: reason}})
+}
+
+// placed writes a placement of the local source, which its writer says it wrote at some time.
+func (h *tale) placed(name, on string, written *time.Time) {
+	h.add(Entry{Object: &Object{Revision: h.next(), Name: "default/" + name, UID: name, On: on, Placed: true, Written: written}})
 }
 
 // remove removes a pod.
 func (h *tale) remove(name string) {
 	began := h.now
-	h.version++
-	h.add(Entry{Object: &Object{Revision: h.version, Name: "default/" + name, Deleted: true}})
+	h.add(Entry{Object: &Object{Revision: h.next(), Name: "default/" + name, Deleted: true}})
 	h.add(Entry{Call: &Call{Verb: verbDelete, Began: began, Returned: h.now, UID: name, Name: "default/" + name, Outcome: Done}})
 }
 
@@ -97,6 +122,19 @@ func (h *tale) place(epoch, seq int64, name, on string) {
 	h.record(epoch, seq, name, on)
 	h.bind(name, on, Done)
 	h.store(name, on, "")
+}
+
+// hooked has a webhook fail the bind of a pod, whose intent is there for some time.
+func (h *tale) hooked(lasts Micros) {
+	h.now += recovery
+	h.add(Entry{Fault: &Fault{Number: 1, Kind: hookFails, Phase: phaseBegin}})
+	h.record(h.newest(), 20, "d", "node-02")
+	intents := h.entries[len(h.entries)-1].Key
+	intents.Value = strings.ReplaceAll(intents.Value, "default", tenantNamespace)
+	h.now += lasts
+	h.finish()
+	h.now += heldLimit
+	h.add(Entry{Fault: &Fault{Number: 1, Kind: hookFails, Phase: phaseEnd}})
 }
 
 // sized returns node number i with so much CPU (milli-CPU).
@@ -300,6 +338,8 @@ func TestEachKindOfViolationIsFound(t *testing.T) {
 			h.bind("d", "node-02", Done)
 			h.store("d", "node-02", "")
 		}},
+		{"room is held for a bind that a webhook fails", RuleGiven, "tenant/d", func(h *tale) { h.hooked(heldLimit + 2e6) }},
+		{"room is given back that a webhook lets nobody have", "", "", func(h *tale) { h.hooked(heldLimit - 5e6) }},
 		{"a process dies", RuleProcess, "nobody had told it to", func(h *tale) {
 			h.add(Entry{Exit: &Exit{Name: "binder-0", Error: "exit status 2"}})
 		}},
@@ -389,6 +429,140 @@ func TestEachKindOfViolationIsFound(t *testing.T) {
 				t.Errorf("found %v, want %q with %q", found, tt.rule, tt.says)
 			}
 		})
+	}
+}
+
+// goodLocal is a history of the local source in which nothing is wrong: two terms, pods that come, go and are placed.
+func goodLocal() *tale {
+	h := &tale{local: true}
+	h.add(Entry{Mode: &Mode{Source: sourceLocal, Began: epoch}})
+	for i := range 4 {
+		h.node(trimNode(node(i)))
+	}
+	h.elect()
+	h.pod(pod(classBig, "a", 3000))
+	h.placed("a", "node-00", h.clock())
+	h.depose()
+	h.pod(pod(classBig, "b", 3000))
+	h.elect()
+	h.placed("b", "node-01", h.clock())
+	h.remove("a")
+	h.pod(pod(classBig, "c", 3000))
+	h.placed("c", "node-00", h.clock())
+	h.pod(pod(classHuge, "huge", 10*nodeCPU))
+	h.store("huge", "", corev1.PodReasonUnschedulable)
+	return h
+}
+
+func TestEachKindOfViolationOfTheLocalSourceIsFound(t *testing.T) {
+	tests := []struct {
+		name string
+		rule Rule // empty: nothing is wrong
+		says string
+		tell func(h *tale)
+	}{
+		{"nothing", "", "", func(*tale) {}},
+		{"a pod is placed when no binder is elected", RuleFenced, "no binder was elected", func(h *tale) {
+			h.pod(pod(classPlain, "d", 10))
+			h.depose()
+			h.placed("d", "node-02", h.clock())
+		}},
+		{"a pod is placed before any binder was elected", RuleFenced, "no binder was elected", func(h *tale) {
+			*h = tale{local: true, entries: h.entries[:5], now: h.now, revision: 4}
+			h.pod(pod(classPlain, "d", 10))
+			h.placed("d", "node-02", h.clock())
+		}},
+		{"a placement of a deposed binder arrives in the next term", RuleFenced, "later than", func(h *tale) {
+			h.pod(pod(classPlain, "d", 10))
+			written := h.clock()
+			h.now += 3e6
+			h.depose()
+			h.pod(pod(classPlain, "e", 10)) // others write meanwhile
+			h.elect()
+			h.placed("e", "node-02", h.clock())
+			h.placed("d", "node-02", written)
+		}},
+		{"a placement is written at once and arrives late, in one term", "", "", func(h *tale) {
+			h.pod(pod(classPlain, "d", 10))
+			written := h.clock()
+			h.now += 3e6
+			h.placed("d", "node-02", written)
+		}},
+		{"a placement is replaced", RuleBoundTwice, "was on node-01 and is on \"node-02\"", func(h *tale) { h.placed("b", "node-02", h.clock()) }},
+		{"a placement vanishes, and its pod stays", RuleBoundTwice, "is on \"\"", func(h *tale) { h.store("b", "", "") }},
+		{"a placement has no pod", RuleHistory, "had not been created", func(h *tale) { h.placed("d", "node-02", h.clock()) }},
+		{"a pod is placed that has gone", RuleHistory, "when it had gone", func(h *tale) { h.placed("a", "node-02", h.clock()) }},
+		{"a node is overcommitted", RuleOvercommit, "7 of cpu requested", func(h *tale) {
+			h.pod(pod(classBig, "d", 4000))
+			h.placed("d", "node-01", h.clock())
+		}},
+		{"more is placed on a node than it has room for", RuleLinear, "node node-01", func(h *tale) {
+			h.pod(pod(classBig, "d", 4000))
+			h.placed("d", "node-01", h.clock())
+		}},
+		{"a pod is placed twice", RuleLinear, "pod b", func(h *tale) { h.placed("b", "node-02", h.clock()) }},
+		{"a pod goes to a node that has long taken none", RuleConstraint, "unschedulable", func(h *tale) {
+			n := trimNode(node(2))
+			n.Spec.Unschedulable = true
+			h.node(n)
+			h.now += 2 * staleness
+			h.node(n.DeepCopy())
+			h.pod(pod(classPlain, "d", 10))
+			h.placed("d", "node-02", h.clock())
+		}},
+		{"pods are not spread", RuleConstraint, "more than 1 apart", func(h *tale) {
+			for i, name := range []string{"d", "e"} {
+				h.pod(spread(pod(classSpread, name, 10), "g"))
+				h.placed(name, node(3*i).Name, h.clock())
+			}
+		}},
+		{"pods are not spread, but one was on its way when one was deleted", "", "", func(h *tale) {
+			for i, name := range []string{"d", "e"} {
+				h.pod(spread(pod(classSpread, name, 10), "g"))
+				h.placed(name, node(3*i).Name, h.clock())
+			}
+			h.pod(spread(pod(classSpread, "f", 10), "g"))
+			h.remove("d")
+			h.placed("f", "node-01", h.clock())
+		}},
+		{"a pod that fits is left", RuleLost, "would fit", func(h *tale) { h.pod(pod(classPlain, "d", 10)) }},
+		{"a pod that does not fit is not told", RuleLost, "fits nowhere", func(h *tale) { h.pod(pod(classHuge, "d", 10*nodeCPU)) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := goodLocal()
+			tt.tell(h)
+			h.add(Entry{Mark: End})
+			found := Check(h.entries)
+			if tt.rule == "" {
+				for _, v := range found {
+					t.Errorf("found %s", v)
+				}
+				return
+			}
+			if !slices.ContainsFunc(found, func(v Violation) bool { return v.Rule == tt.rule && strings.Contains(v.Text, tt.says) }) {
+				t.Errorf("found %v, want %q with %q", found, tt.rule, tt.says)
+			}
+		})
+	}
+}
+
+func TestABatchThatIsWrittenAgainIsNotDecidedAgain(t *testing.T) {
+	h := good()
+	h.pod(pod(classBig, "d", 2000))
+	h.record(h.newest(), 20, "d", "node-01") // which has no room
+	h.now += 10 * staleness
+	h.node(sized(1, 5000))
+	batch := *h.entries[len(h.entries)-2].Key // what is left of it
+	h.revision++
+	batch.Revision = h.revision
+	h.add(Entry{Key: &batch})
+	h.bind("d", "node-01", Done)
+	h.store("d", "node-01", "")
+	h.finish()
+	h.add(Entry{Mark: End})
+	if found := Check(h.entries); !slices.ContainsFunc(found, func(v Violation) bool { return v.Rule == RuleOvercommit }) {
+		t.Errorf("found %v, want %q", found, RuleOvercommit)
 	}
 }
 

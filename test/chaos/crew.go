@@ -33,7 +33,7 @@ type headcount struct {
 
 // size is how many members there are of each role. Of workers and queues there is one more, which runs only while a
 // fault adds it.
-var size = []headcount{{roleBinder, 2}, {roleQueue, 2}, {roleFilter, 3}, {roleScore, 2}, {roleGateway, 1}}
+var size = []headcount{{roleBinder, 2}, {roleQueue, 2}, {roleFilter, 3}, {roleScore, 2}, {roleGateway, 2}}
 
 // member is a process of Berth, running or not.
 type member struct {
@@ -45,12 +45,15 @@ type member struct {
 
 // crew is Berth. Its methods may be called concurrently; two calls about the same member must not be.
 type crew struct {
-	berth, older    string // binaries; older may be empty
-	dir, kubeconfig string
-	etcd            []string // the proxies in front of etcd
-	leaseTTL        time.Duration
-	network         *Network
-	record          *Recorder
+	berth, older string // binaries; older may be empty
+	dir          string
+	cluster      []string // the flags of binders that say where the cluster comes from
+	etcd         []string // the proxies in front of etcd
+	leaseTTL     time.Duration
+	network      *Network
+	record       *Recorder
+	ids          *identities  // nil: no TLS
+	http         *http.Client // reads metrics
 
 	mu      sync.Mutex
 	members map[string]*member
@@ -69,18 +72,13 @@ const (
 
 func memberID(role string, i int) string { return fmt.Sprintf("%s-%d", role, i) }
 
-// newCrew prepares the members, each with a proxy. Nothing runs yet.
-func newCrew(berth, older, dir, kubeconfig string, etcd []string, leaseTTL time.Duration, network *Network, record *Recorder) *crew {
-	return &crew{
-		berth: berth, older: older, dir: dir, kubeconfig: kubeconfig, etcd: etcd, leaseTTL: leaseTTL, network: network, record: record,
-		members: map[string]*member{}, asked: map[*kubetest.Process]ending{},
-	}
-}
-
 // enlist makes a member and its proxy.
 func (c *crew) enlist(role string, i int) error {
 	ports, err := kubetest.FreePorts(2)
 	if err != nil {
+		return err
+	}
+	if err := c.ids.enlist(memberID(role, i), role); err != nil {
 		return err
 	}
 	m := &member{id: memberID(role, i), role: role, listen: "127.0.0.1:" + ports[0], ops: "127.0.0.1:" + ports[1]}
@@ -108,9 +106,10 @@ func (c *crew) startOf(binary, id string) error {
 		binary, m.role, "--id", id, "--listen", m.listen, "--advertise", m.announce, "--metrics-listen", m.ops,
 		"--etcd-endpoints", strings.Join(c.etcd, ","), "--lease-ttl", c.leaseTTL.String(),
 	}
+	args = append(args, c.ids.flags(id)...)
 	switch m.role {
 	case roleBinder:
-		args = append(args, "--kubeconfig", c.kubeconfig)
+		args = append(args, c.cluster...)
 	case roleGateway:
 		args = append(args, "--http-listen", "")
 	}
@@ -206,16 +205,19 @@ func (c *crew) metric(ctx context.Context, id, name string) (float64, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, metricsLimit)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.ops+"/metrics", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.ids.scheme()+m.ops+"/metrics", nil)
 	if err != nil {
 		return 0, err
 	}
-	answer, err := http.DefaultClient.Do(request)
+	answer, err := c.http.Do(request)
 	if err != nil {
 		return 0, fmt.Errorf("read metrics of %s: %w", id, err)
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = errors.New(answer.Status)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("read metrics of %s: %w", id, err)
 	}
@@ -246,6 +248,17 @@ func (c *crew) having(role string) []string {
 // runningOf returns the members of a role that run, in their order.
 func (c *crew) runningOf(role string) []string {
 	return c.which(func(m *member) bool { return m.role == role && m.proc != nil })
+}
+
+// listening returns where the members of a role serve, themselves and not their proxies.
+func (c *crew) listening(role string) []string {
+	var out []string
+	for _, id := range c.having(role) {
+		c.mu.Lock()
+		out = append(out, c.members[id].listen)
+		c.mu.Unlock()
+	}
+	return out
 }
 
 // running returns the members that run, in their order.

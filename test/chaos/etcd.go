@@ -18,17 +18,20 @@ import (
 )
 
 // etcdCluster is an etcd of several members, each a process, and a client of it. The members reach each other through
-// proxies; the client reaches them themselves, by JSON over HTTP. Its methods may be called concurrently; two calls about
+// proxies; the client reaches them themselves, by JSON over HTTP, which etcd does not serve where it checks the host names of clients'
+// certificates: it has a port of its own, in plaintext also when the others are not. Its methods may be called concurrently; two calls about
 // the same member must not be.
 type etcdCluster struct {
 	etcdClient
 	dir      string
 	binary   string
 	peers    string   // --initial-cluster
-	client   []string // host:port, by member
+	client   []string // host:port, by member, for Berth
+	plain    []string // for the harness
 	peer     []string
 	announce []string // the proxies in front of peer
 	network  *Network
+	ids      *identities // nil: no TLS
 
 	mu      sync.Mutex
 	members []*kubetest.Process
@@ -37,26 +40,27 @@ type etcdCluster struct {
 const etcdStart = 60 * time.Second // for a majority to answer
 
 // startEtcd starts n members and waits until they answer. An error comes with a cluster if some of them run.
-func startEtcd(ctx context.Context, dir string, n int, network *Network) (*etcdCluster, error) {
+func startEtcd(ctx context.Context, dir string, n int, network *Network, ids *identities) (*etcdCluster, error) {
 	programs, err := kubetest.Build(ctx, kubetest.Etcd)
 	if err != nil {
 		return nil, err
 	}
-	ports, err := kubetest.FreePorts(2 * n)
+	ports, err := kubetest.FreePorts(3 * n)
 	if err != nil {
 		return nil, err
 	}
-	e := &etcdCluster{dir: dir, binary: programs[kubetest.Etcd], network: network, members: make([]*kubetest.Process, n)}
+	e := &etcdCluster{dir: dir, binary: programs[kubetest.Etcd], network: network, ids: ids, members: make([]*kubetest.Process, n)}
 	var peers []string
 	for i := range n {
-		e.client = append(e.client, "127.0.0.1:"+ports[2*i])
-		e.peer = append(e.peer, "127.0.0.1:"+ports[2*i+1])
-		e.urls = append(e.urls, "http://"+e.client[i])
+		e.client = append(e.client, "127.0.0.1:"+ports[3*i])
+		e.peer = append(e.peer, "127.0.0.1:"+ports[3*i+1])
+		e.plain = append(e.plain, "127.0.0.1:"+ports[3*i+2])
+		e.urls = append(e.urls, "http://"+e.plain[i])
 		front, err := network.Front(etcdName(i), e.peer[i])
 		if err != nil {
 			return nil, err
 		}
-		e.announce = append(e.announce, "http://"+front)
+		e.announce = append(e.announce, ids.scheme()+front)
 		peers = append(peers, etcdName(i)+"="+e.announce[i])
 	}
 	e.peers = strings.Join(peers, ",")
@@ -79,14 +83,16 @@ func etcdName(i int) string { return "etcd-" + strconv.Itoa(i) }
 
 // start starts a member on its data. It may have none yet.
 func (e *etcdCluster) start(i int) error {
-	client, peer := "http://"+e.client[i], "http://"+e.peer[i]
-	p, err := kubetest.StartProcess(etcdName(i), filepath.Join(e.dir, etcdName(i)+".log"), e.binary,
+	client, peer := e.ids.scheme()+e.client[i], e.ids.scheme()+e.peer[i]
+	args := append([]string{e.binary,
 		"--name", etcdName(i), "--data-dir", filepath.Join(e.dir, etcdName(i)),
-		"--listen-client-urls", client, "--advertise-client-urls", client,
+		"--listen-client-urls", client + ",http://" + e.plain[i], "--advertise-client-urls", client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", e.announce[i], "--initial-cluster", e.peers,
 		"--heartbeat-interval", "100", "--election-timeout", "1000",
 		"--unsafe-no-fsync", // processes are killed, not the machine
-		"--log-level", "warn")
+		"--log-level", "warn",
+	}, e.ids.etcdFlags(etcdName(i))...)
+	p, err := kubetest.StartProcess(etcdName(i), filepath.Join(e.dir, etcdName(i)+".log"), args...)
 	if err != nil {
 		return err
 	}
@@ -214,12 +220,26 @@ func (c etcdClient) get(ctx context.Context, key string) (*etcdKV, error) {
 	return &answer.KVs[0], nil
 }
 
-// count returns how many keys there are from first to before last.
-func (c etcdClient) count(ctx context.Context, first, last string) (int64, error) {
+// list returns all keys that begin so, in order.
+func (c etcdClient) list(ctx context.Context, first string) ([]etcdKV, error) {
+	var answer struct {
+		KVs []etcdKV `json:"kvs"`
+	}
+	if err := c.call(ctx, "/v3/kv/range", map[string]any{"key": []byte(first), "range_end": []byte(behind(first))}, &answer); err != nil {
+		return nil, fmt.Errorf("list %s: %w", first, err)
+	}
+	return answer.KVs, nil
+}
+
+// behind returns the first key behind all that begin so, which ends with a slash.
+func behind(prefix string) string { return strings.TrimSuffix(prefix, "/") + "0" }
+
+// count returns how many keys begin so.
+func (c etcdClient) count(ctx context.Context, first string) (int64, error) {
 	var answer struct {
 		Count number `json:"count"`
 	}
-	if err := c.call(ctx, "/v3/kv/range", map[string]any{"key": []byte(first), "range_end": []byte(last), "count_only": true}, &answer); err != nil {
+	if err := c.call(ctx, "/v3/kv/range", map[string]any{"key": []byte(first), "range_end": []byte(behind(first)), "count_only": true}, &answer); err != nil {
 		return 0, fmt.Errorf("count keys from %s: %w", first, err)
 	}
 	return int64(answer.Count), nil

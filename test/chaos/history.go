@@ -16,7 +16,8 @@ import (
 // Entry is one line of a history: when it was recorded, and one of the other fields.
 //
 // There are three orders in a history, and none between them but the time: that of Berth's etcd (Key.Revision), that of
-// the API server's etcd, which is that of resource versions (Object.Revision), and the harness's own clock.
+// the API server's etcd, which is that of resource versions (Object.Revision), and the harness's own clock. With the local source
+// the first two are one.
 type Entry struct {
 	At     Micros  `json:"at"`
 	Fault  *Fault  `json:"fault,omitempty"`
@@ -25,7 +26,15 @@ type Entry struct {
 	Call   *Call   `json:"call,omitempty"`
 	Exit   *Exit   `json:"exit,omitempty"`
 	Usage  *Usage  `json:"usage,omitempty"`
+	Mode   *Mode   `json:"mode,omitempty"`
 	Mark   Mark    `json:"mark,omitempty"`
+}
+
+// Mode says how the system under test was set up. A history without one is of an API server, and of plaintext.
+type Mode struct {
+	Source string    `json:"source"` // kube or local
+	TLS    bool      `json:"tls,omitempty"`
+	Began  time.Time `json:"began"` // when the run began, by the machine's clock
 }
 
 // Micros is a time since the run began, in microseconds.
@@ -43,7 +52,7 @@ type Key struct {
 	Deleted  bool   `json:"deleted,omitempty"`
 }
 
-// Object is a change of a pod or a node, as the API server has stored it.
+// Object is a change of a pod or a node, as the API server, or the local source, has stored it.
 type Object struct {
 	Revision int64  `json:"revision"`
 	Name     string `json:"name"` // of a pod with its namespace
@@ -52,6 +61,8 @@ type Object struct {
 
 	// Of a pod.
 	On      string      `json:"on,omitempty"`      // the node it is bound to
+	Placed  bool        `json:"placed,omitempty"`  // this is its placement, of the local source
+	Written *time.Time  `json:"written,omitempty"` // by the clock of the writer, just before it was written; of the local source
 	Leaving bool        `json:"leaving,omitempty"` // it has a deletion timestamp
 	Reason  string      `json:"reason,omitempty"`  // of the condition PodScheduled, if that is false
 	Pod     *corev1.Pod `json:"pod,omitempty"`     // what scheduling reads of it, when it is new
@@ -124,6 +135,9 @@ func NewRecorder(path string) (*Recorder, error) {
 	}
 	return &Recorder{began: time.Now(), file: f, buf: bufio.NewWriterSize(f, 1<<20)}, nil
 }
+
+// Began returns when the run began.
+func (r *Recorder) Began() time.Time { return r.began }
 
 // Now returns the time since the run began.
 func (r *Recorder) Now() Micros { return Micros(time.Since(r.began).Microseconds()) }

@@ -37,7 +37,7 @@ type fill struct {
 // linearLimit bounds the search of one part of a history. What is not decided in it counts as a violation.
 const linearLimit = time.Minute
 
-// linear checks the binds, as the proxy in front of the API server saw them, against two sequential models: a pod is a
+// linear checks the binds, as the proxy in front of the API server saw them, or as the local source tells of them, against two sequential models: a pod is a
 // register that is written once, and a node is a counter that does not pass its limit. Histories are partitioned by pod, and
 // by node.
 func linear(entries []Entry) []Violation {
@@ -94,6 +94,23 @@ type life struct {
 	deleted bool   // by the workload, which knows when
 }
 
+// clockError is how far the harness's clock, which is monotonic, and the machine's may be apart by the end of a run.
+const clockError = Micros(time.Second / time.Microsecond)
+
+// placements returns the binds of the local source, as calls that were made when their writer says, and had returned when they were
+// seen.
+func placements(entries []Entry) []Entry {
+	began := modeOf(entries).Began
+	var out []Entry
+	for _, e := range entries {
+		if o := e.Object; o != nil && o.Placed && o.Written != nil {
+			call := &Call{Verb: verbBind, Began: Micros(o.Written.Sub(began).Microseconds()) - clockError, Returned: e.At, UID: o.UID, Name: o.Name, Node: o.On, Outcome: Done}
+			out = append(out, Entry{At: e.At, Call: call})
+		}
+	}
+	return out
+}
+
 // lives returns the lives of all pods by uid, and the most CPU that each node has had.
 func lives(entries []Entry) (pods map[string]*life, room map[string]int64) {
 	pods, room = map[string]*life{}, map[string]int64{}
@@ -104,11 +121,11 @@ func lives(entries []Entry) (pods map[string]*life, room map[string]int64) {
 		}
 		return pods[uid]
 	}
-	for _, e := range entries {
+	for _, e := range slices.Concat(placements(entries), entries) {
 		if c := e.Call; c != nil {
 			switch l := of(c.UID); {
 			case c.Verb == verbBind && l.began == 0:
-				l.began = c.Began
+				l.began = max(c.Began, 1)
 			case c.Verb == verbDelete && c.Outcome == Done:
 				l.deleted = true
 			}
@@ -140,6 +157,7 @@ const late = Micros(10 * time.Second / time.Microsecond)
 func commits(entries []Entry) (byPod, byNode map[string][]porcupine.Operation) {
 	byPod, byNode = map[string][]porcupine.Operation{}, map[string][]porcupine.Operation{}
 	pods, room := lives(entries)
+	entries = slices.Concat(entries, placements(entries))
 	add := func(verb, uid, node string, from, to Micros) {
 		input := fill{verb, uid, milliCPU(pods[uid].pod), room[node]}
 		byNode[node] = append(byNode[node], porcupine.Operation{Input: input, Call: int64(from), Return: int64(to)})

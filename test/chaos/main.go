@@ -55,6 +55,8 @@ func chaos(ctx context.Context, args []string) error {
 	f.StringVar(&cfg.berth, "berth", filepath.Join(".bin", "berth"), "`path` of the berth binary")
 	f.StringVar(&cfg.older, "older", "", "`path` of another berth binary, which faults replace the members of a role by")
 	f.StringVar(&cfg.dir, "dir", "", "new `directory` for the history, the logs and the data; empty: .bin/chaos/SEED, which is replaced")
+	f.StringVar(&cfg.source, "source", sourceKube, "where the cluster comes from: kube, a real API server, or local, Berth's etcd")
+	f.BoolVar(&cfg.tls, "tls", false, "TLS between all processes, each with a certificate of its own")
 	f.StringVar(&again, "check", "", "check the history in this `file` again, and run nothing")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -78,8 +80,16 @@ func chaos(ctx context.Context, args []string) error {
 		if err != nil {
 			return fmt.Errorf("--without: %w", err)
 		}
-		if cfg.only == nil {
-			cfg.only = allKinds()
+		if cfg.source != sourceKube && cfg.source != sourceLocal {
+			return fmt.Errorf("--source: %q: want %s or %s", cfg.source, sourceKube, sourceLocal)
+		}
+		for _, t := range kinds(leaseTTL) {
+			switch possible := t.possible(cfg.source, cfg.tls); {
+			case only == "" && possible:
+				cfg.only = append(cfg.only, t.kind)
+			case !possible && slices.Contains(cfg.only, t.kind):
+				return fmt.Errorf("--only: %q is not possible with --source=%s and --tls=%v", t.kind, cfg.source, cfg.tls)
+			}
 		}
 		if cfg.only = slices.DeleteFunc(cfg.only, func(k Kind) bool { return slices.Contains(left, k) }); len(cfg.only) == 0 {
 			return errors.New("--without: no kind of fault is left")

@@ -22,6 +22,7 @@ type nemesis struct {
 	network  *Network
 	api      *apiProxy
 	control  *kubetest.ControlPlane
+	ids      *identities // nil: no TLS
 	record   *Recorder
 	recorded *atomic.Int64 // the revision of etcd up to which its history is recorded
 	binds    *atomic.Int64 // pods that were seen to be bound
@@ -183,7 +184,7 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 	case killActive:
 		return func() error { return n.crew.start(target) }, n.crew.kill(target)
 	case killHolding:
-		return n.killHolding(ctx, target)
+		return n.killHolding(ctx, f.Number, target)
 	case killHeir:
 		return n.killHeir(ctx, target)
 	case killRefused:
@@ -244,6 +245,14 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 		return n.untoldPod(ctx, f.Number)
 	case untoldNode:
 		return n.untoldNode(ctx, f.Number)
+
+	// 6. Certificates.
+	case certRenew:
+		return nothing, n.renew(ctx)
+	case certRotate:
+		return nothing, n.rotate(ctx)
+	case certExpire:
+		return n.expire(ctx, target)
 	}
 	fault, ok := map[Kind]APIFault{
 		api429:        {Status: http.StatusTooManyRequests, Part: 0.5},
@@ -316,18 +325,40 @@ func (n *nemesis) reset(a, b string) func() error {
 	return func() error { close(stop); resetting.Wait(); return nil }
 }
 
-// heldBinds is how long the binds of a binder are held up before it is killed.
-const heldBinds = 500 * time.Millisecond
+const (
+	// heldBinds is how long the binds of a binder are held up before it is killed.
+	heldBinds = time.Second
+	// Pods that come when it is dead, and go before others: the room of what was held up would be theirs.
+	urgentRush = 24
+	urgentTick = 30 * time.Millisecond
+)
 
 // killHolding kills a binder whose binds are recorded, and sent, and have not arrived. What of them is on its way arrives
-// when the fault is undone.
-func (n *nemesis) killHolding(ctx context.Context, binder string) (func() error, error) {
-	heal := n.spoil(Condition{Hold: true}, Route{binder, apiParty})
+// when the fault is undone, and finds the room wanted by others.
+func (n *nemesis) killHolding(ctx context.Context, number int, binder string) (func() error, error) {
+	to := apiParty
+	if n.api == nil { // what is bound is written to etcd
+		to = etcdParty
+	}
+	heal := n.spoil(Condition{Hold: true}, Route{binder, to})
 	sleep(ctx, heldBinds)
 	if err := n.crew.kill(binder); err != nil {
 		return nil, errors.Join(err, heal())
 	}
-	return func() error { return errors.Join(heal(), n.crew.start(binder)) }, nil
+	var rush crowd
+	stop := every(ctx, urgentTick, func(ctx context.Context, i int) {
+		if i < urgentRush {
+			p := urgent(fmt.Sprintf("late-%d-%d", number, i))
+			rush.add(ctx, n.store, p)
+		}
+	})
+	return func() error {
+		failed := errors.Join(heal(), n.crew.start(binder))
+		stop()
+		sleep(ctx, heldBinds) // what arrives is judged while the others are there
+		rush.leave(ctx, n.store)
+		return failed
+	}, nil
 }
 
 const (

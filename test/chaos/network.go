@@ -199,7 +199,8 @@ func (n *Network) pipe(ctx context.Context, r Route, to, from net.Conn, out io.W
 				return
 			}
 			if _, err := out.Write(buf[:got]); err != nil {
-				from.Close() // the sender learns that nobody listens
+				// Nobody listens. The sender learns that by the other direction, behind what is held there.
+				_, _ = io.Copy(io.Discard, from)
 				return
 			}
 		}

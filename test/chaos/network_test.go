@@ -142,3 +142,35 @@ func TestAProxyOfAServerThatIsAwayEndsConnections(t *testing.T) {
 		t.Error("a byte came from nobody")
 	}
 }
+
+func TestWhatIsHeldArrivesAlsoWhenItsSenderHasGoneAndIsBeingAnswered(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	n := newNetwork()
+	n.Is("client", os.Getpid())
+	t.Cleanup(n.Close)
+	address, err := n.Front("server", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := dial(t, address)
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	n.Set(Condition{Hold: true}, Route{"client", "server"})
+	say(t, client)
+	client.Close()
+	// What a server tells of its own accord is more than connections hold: the proxy knows by then that nobody listens.
+	if _, err := server.Write(make([]byte, 16<<20)); err != nil {
+		t.Fatal(err)
+	}
+	n.Set(Condition{}, Route{"client", "server"})
+	if !hear(t, server, soon) {
+		t.Error("what was held has not arrived")
+	}
+}

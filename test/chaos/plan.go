@@ -92,6 +92,9 @@ const (
 	imageChurn      Kind = "images of nodes change"
 	untoldPod       Kind = "pod that is not UTF-8"
 	untoldNode      Kind = "node that is not UTF-8"
+	certRenew       Kind = "renew all certificates"
+	certRotate      Kind = "replace the authority"
+	certExpire      Kind = "certificate expires"
 )
 
 // Ways of a cut.
@@ -103,6 +106,30 @@ type traits struct {
 	group       string
 	least, most time.Duration
 	draw        func(*rand.Rand, *Fault) // fills in the parties; nil: there is nothing to choose
+	needs       need
+}
+
+// need is what a kind of fault cannot be done without.
+type need int
+
+const (
+	needsNothing need = iota
+	needsAPI          // an API server
+	needsTLS
+	needsPlaintext
+)
+
+// possible reports whether a kind can be done to a system that is set up so.
+func (t traits) possible(source string, tls bool) bool {
+	switch t.needs {
+	case needsAPI:
+		return source == sourceKube
+	case needsTLS:
+		return tls
+	case needsPlaintext:
+		return !tls
+	}
+	return true
 }
 
 // kinds returns all kinds of faults against a system whose leases live for ttl.
@@ -121,12 +148,12 @@ func kinds(ttl time.Duration) []traits {
 	}
 	for _, s := range size {
 		out = append(out,
-			traits{Kind(doKill + " " + s.role), s.role, 0, 2 * ttl, one(s.role, s.n)},
-			traits{Kind(doPause + " " + s.role), s.role, ttl / 3, 3 * ttl, one(s.role, s.n)},
-			traits{Kind(doDrain + " " + s.role), s.role, 0, 2 * ttl, one(s.role, s.n)},
-			traits{Kind(doReplace + " " + s.role), s.role, ttl, 3 * ttl, nil})
+			traits{Kind(doKill + " " + s.role), s.role, 0, 2 * ttl, one(s.role, s.n), needsNothing},
+			traits{Kind(doPause + " " + s.role), s.role, ttl / 3, 3 * ttl, one(s.role, s.n), needsNothing},
+			traits{Kind(doDrain + " " + s.role), s.role, 0, 2 * ttl, one(s.role, s.n), needsNothing},
+			traits{Kind(doReplace + " " + s.role), s.role, ttl, 3 * ttl, nil, needsNothing})
 		if s.role != roleBinder && s.role != roleGateway {
-			out = append(out, traits{Kind(doAdd + " " + s.role), s.role, ttl, 4 * ttl, func(_ *rand.Rand, f *Fault) { f.Target = memberID(s.role, s.n) }})
+			out = append(out, traits{Kind(doAdd + " " + s.role), s.role, ttl, 4 * ttl, func(_ *rand.Rand, f *Fault) { f.Target = memberID(s.role, s.n) }, needsNothing})
 		}
 	}
 	anyMember := func(rng *rand.Rand) string {
@@ -137,6 +164,7 @@ func kinds(ttl time.Duration) []traits {
 		return memberID(s.role, rng.IntN(s.n))
 	}
 	member := func(rng *rand.Rand, f *Fault) { f.Target, f.Way = anyMember(rng), ways[rng.IntN(len(ways))] }
+	anyParty := func(rng *rand.Rand, f *Fault) { f.Target = anyMember(rng) }
 	follower := func(rng *rand.Rand, f *Fault) {
 		s := size[1+rng.IntN(len(size)-1)]
 		f.Target = memberID(s.role, rng.IntN(s.n))
@@ -157,45 +185,49 @@ func kinds(ttl time.Duration) []traits {
 	etcdMember := func(rng *rand.Rand, f *Fault) { f.Target = etcdName(rng.IntN(etcdMembers)) }
 	binder := func(_ *rand.Rand, f *Fault) { f.Target = activeBinder }
 	binderWay := func(rng *rand.Rand, f *Fault) { f.Target, f.Way = activeBinder, ways[rng.IntN(len(ways))] }
-	return append(out,
-		traits{killAll, alone, 0, ttl, nil},
-		traits{killActive, alone, 0, 2 * ttl, binder},
-		traits{diverge, alone, ttl / 3, ttl, follower},
-		traits{lostFollower, alone, ttl / 3, ttl, follower},
-		traits{etcdMemberKill, "etcd", 0, 3 * ttl, etcdMember},
-		traits{etcdMemberPause, "etcd", ttl / 3, 3 * ttl, etcdMember},
-		traits{etcdIsolate, "etcd", ttl / 3, 4 * ttl, etcdMember},
-		traits{etcdPause, "etcd", ttl / 3, 3 * ttl, nil},
-		traits{etcdRestart, "etcd", 0, 2 * ttl, nil},
-		traits{etcdCompact, "network", ttl, 3 * ttl, member},
-		traits{killHolding, roleBinder, ttl / 3, 3 * ttl, binder},
-		traits{killHeir, roleBinder, 0, ttl, binder},
-		traits{leaseRevoke, roleBinder, ttl, ttl, nil},
-		traits{cutBinderEtcd, "network", ttl / 3, 4 * ttl, binderWay},
-		traits{cutEtcd, "network", ttl / 3, 4 * ttl, member},
-		traits{cutRoles, "network", ttl / 3, 4 * ttl, pair},
-		traits{cutAPI, "network", ttl / 3, 4 * ttl, binderWay},
-		traits{delayRoles, "network", ttl, 4 * ttl, pair},
-		traits{delayEtcd, "network", ttl, 4 * ttl, member},
-		traits{resetRoles, "network", ttl, 2 * ttl, pair},
-		traits{slowFollower, "network", ttl, 4 * ttl, follower},
-		traits{slowWorker, "network", ttl, 4 * ttl, worker},
-		traits{api429, "api", ttl, 4 * ttl, nil},
-		traits{api409, "api", ttl, 4 * ttl, nil},
-		traits{api500, "api", ttl, 4 * ttl, nil},
-		traits{apiLate, "api", ttl, 4 * ttl, nil},
-		traits{apiMute, "api", 4 * ttl, 5 * ttl, nil},
-		traits{apiSlow, "api", ttl, 4 * ttl, nil},
-		traits{apiRestart, "api", 0, ttl, nil},
-		traits{apiPause, "api", ttl, 4 * ttl, nil},
-		traits{killRefused, alone, 0, ttl, binder},
-		traits{hookFails, "api", 4 * ttl, 8 * ttl, nil},
-		traits{hookConflicts, "api", 4 * ttl, 8 * ttl, nil},
-		traits{relistStorm, "api", ttl, 4 * ttl, nil},
-		traits{imageChurn, "objects", ttl, 4 * ttl, nil},
-		traits{untoldPod, "objects", ttl, 2 * ttl, nil},
-		traits{untoldNode, "objects", ttl, 2 * ttl, nil},
+	out = append(out,
+		traits{killAll, alone, 0, ttl, nil, needsNothing},
+		traits{killActive, alone, 0, 2 * ttl, binder, needsNothing},
+		traits{diverge, alone, ttl / 3, ttl, follower, needsPlaintext},
+		traits{lostFollower, alone, ttl / 3, ttl, follower, needsAPI},
+		traits{etcdMemberKill, "etcd", 0, 3 * ttl, etcdMember, needsNothing},
+		traits{etcdMemberPause, "etcd", ttl / 3, 3 * ttl, etcdMember, needsNothing},
+		traits{etcdIsolate, "etcd", ttl / 3, 4 * ttl, etcdMember, needsNothing},
+		traits{etcdPause, "etcd", ttl / 3, 3 * ttl, nil, needsNothing},
+		traits{etcdRestart, "etcd", 0, 2 * ttl, nil, needsNothing},
+		traits{etcdCompact, "network", ttl, 3 * ttl, member, needsNothing},
+		traits{killHolding, roleBinder, ttl / 3, 3 * ttl, binder, needsNothing},
+		traits{killHeir, roleBinder, 0, ttl, binder, needsNothing},
+		traits{leaseRevoke, roleBinder, ttl, ttl, nil, needsNothing},
+		traits{cutBinderEtcd, "network", ttl / 3, 4 * ttl, binderWay, needsNothing},
+		traits{cutEtcd, "network", ttl / 3, 4 * ttl, member, needsNothing},
+		traits{cutRoles, "network", ttl / 3, 4 * ttl, pair, needsNothing},
+		traits{cutAPI, "network", ttl / 3, 4 * ttl, binderWay, needsAPI},
+		traits{delayRoles, "network", ttl, 4 * ttl, pair, needsNothing},
+		traits{delayEtcd, "network", ttl, 4 * ttl, member, needsNothing},
+		traits{resetRoles, "network", ttl, 2 * ttl, pair, needsNothing},
+		traits{slowFollower, "network", ttl, 4 * ttl, follower, needsNothing},
+		traits{slowWorker, "network", ttl, 4 * ttl, worker, needsNothing},
+		traits{api429, "api", ttl, 4 * ttl, nil, needsAPI},
+		traits{api409, "api", ttl, 4 * ttl, nil, needsAPI},
+		traits{api500, "api", ttl, 4 * ttl, nil, needsAPI},
+		traits{apiLate, "api", ttl, 4 * ttl, nil, needsAPI},
+		traits{apiMute, "api", 4 * ttl, 5 * ttl, nil, needsAPI},
+		traits{apiSlow, "api", ttl, 4 * ttl, nil, needsAPI},
+		traits{apiRestart, "api", 0, ttl, nil, needsAPI},
+		traits{apiPause, "api", ttl, 4 * ttl, nil, needsAPI},
+		traits{killRefused, alone, 0, ttl, binder, needsAPI},
+		traits{hookFails, "api", 7 * ttl, 9 * ttl, nil, needsAPI},
+		traits{hookConflicts, "api", 7 * ttl, 9 * ttl, nil, needsAPI},
+		traits{relistStorm, "api", ttl, 4 * ttl, nil, needsAPI},
+		traits{imageChurn, "objects", ttl, 4 * ttl, nil, needsNothing},
+		traits{untoldPod, "objects", ttl, 2 * ttl, nil, needsAPI},
+		traits{untoldNode, "objects", ttl, 2 * ttl, nil, needsAPI},
+		traits{certRenew, "certificates", 0, ttl, nil, needsTLS},
+		traits{certRotate, "certificates", 0, ttl, nil, needsTLS},
+		traits{certExpire, "certificates", ttl, 3 * ttl, anyParty, needsTLS},
 	)
+	return out
 }
 
 // Step is faults that begin together, and how long nothing is done after the last of them has ended.

@@ -13,9 +13,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-scheduler/berth/internal/kubetest"
+)
+
+// Where the cluster comes from, as Berth's flag calls it.
+const (
+	sourceKube  = "kube"
+	sourceLocal = "local"
 )
 
 // Names of parties of the network that are not Berth's.
@@ -39,7 +44,9 @@ type config struct {
 	count    int           // of the faults; 0: as many as there are in duration
 	settle   time.Duration // for everything that fits to be bound when they are over
 	rate     float64       // pods per second, besides probes
-	only     []Kind        // nil: all kinds
+	only     []Kind        // nil: all kinds that are possible
+	source   string        // sourceKube, or sourceLocal
+	tls      bool          // between all processes
 	berth    string        // path of the binary
 	older    string        // path of another, by which faults replace members; empty: the same
 	dir      string        // of the history and of everything else that is left behind; it must not exist
@@ -55,33 +62,40 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err := os.Mkdir(cfg.dir, 0o755); err != nil {
 		return err
 	}
-	// 1. What Berth needs: an API server with a proxy, and an etcd whose members are behind proxies.
-	control, err := kubetest.Start(ctx, filepath.Join(cfg.dir, "control-plane"), kubetest.Options{})
-	if err != nil {
-		return err
-	}
-	defer control.Stop()
-	client, err := kubetest.NewClient(control.Kubeconfig())
-	if err != nil {
-		return err
-	}
 	record, err := NewRecorder(filepath.Join(cfg.dir, historyFile))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, record.Close()) }()
-	api, err := startAPIProxy(control.URL(), filepath.Join(cfg.dir, "control-plane", "certs"), cfg.seed, record)
-	if err != nil {
-		return err
-	}
-	defer api.stop()
-	w := &world{cfg: cfg, control: control, client: client, store: kubeStore{client}, record: record, api: api}
-	w.network = newNetwork()
+	record.Add(Entry{Mode: &Mode{Source: cfg.source, TLS: cfg.tls, Began: record.Began()}})
+	w := &world{cfg: cfg, record: record, network: newNetwork()}
 	defer w.network.Close()
-	w.etcd, err = startEtcd(ctx, cfg.dir, etcdMembers, w.network)
+
+	// 1. What Berth needs: certificates, an etcd whose members are behind proxies, and an API server with a proxy.
+	if cfg.tls {
+		if w.ids, err = newIdentities(cfg.dir); err != nil {
+			return fmt.Errorf("make certificates: %w", err)
+		}
+	}
+	w.etcd, err = startEtcd(ctx, cfg.dir, etcdMembers, w.network, w.ids)
 	defer w.etcd.stop()
 	if err != nil {
 		return err
+	}
+	if cfg.source == sourceKube {
+		if w.control, err = kubetest.Start(ctx, filepath.Join(cfg.dir, "control-plane"), kubetest.Options{}); err != nil {
+			return err
+		}
+		defer w.control.Stop()
+		client, err := kubetest.NewClient(w.control.Kubeconfig())
+		if err != nil {
+			return err
+		}
+		w.store = kubeStore{client}
+		if w.api, err = startAPIProxy(w.control.URL(), filepath.Join(cfg.dir, "control-plane", "certs"), cfg.seed, record); err != nil {
+			return err
+		}
+		defer w.api.stop()
 	}
 
 	// 2. Berth, each process behind a proxy.
@@ -89,12 +103,26 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	defer w.crew.stop()
+	if cfg.source == sourceLocal {
+		as, err := w.ids.grpcCredentials()
+		if err != nil {
+			return err
+		}
+		local, err := newLocalStore(w.etcd.etcdClient, as, w.crew.listening(roleGateway))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, local.close()) }()
+		w.store = local
+	}
 
 	// 3. Everything that changes is recorded.
 	watching, stop := context.WithCancelCause(ctx)
 	var watches sync.WaitGroup
 	watches.Go(func() { stop(w.recordKeys(watching)) })
-	watches.Go(func() { stop(w.recordObjects(watching)) })
+	if w.control != nil {
+		watches.Go(func() { stop(w.recordObjects(watching)) })
+	}
 	defer func() { stop(nil); watches.Wait() }()
 
 	// 4. Work and faults.
@@ -115,17 +143,18 @@ func cause(ctx context.Context) error {
 // world is everything of a run.
 type world struct {
 	cfg      config
-	control  *kubetest.ControlPlane
-	client   *kubernetes.Clientset
+	control  *kubetest.ControlPlane // nil: the cluster is the local source
+	api      *apiProxy              // nil, too
+	ids      *identities            // nil: no TLS
 	store    store
 	etcd     *etcdCluster
 	record   *Recorder
-	api      *apiProxy
 	network  *Network
 	crew     *crew
-	recorded atomic.Int64 // the newest revision of Berth's etcd that is in the history
-	objects  atomic.Int64 // the newest resource version
-	binds    atomic.Int64 // pods that were seen to be bound
+	recorded atomic.Int64    // the newest revision of Berth's etcd that is in the history
+	objects  atomic.Int64    // the newest resource version
+	bound    map[string]bool // uids of pods that were seen to be bound
+	binds    atomic.Int64    // how many
 }
 
 // assemble makes the crew and its proxies. Nothing runs yet.
@@ -136,21 +165,23 @@ func (w *world) assemble() error {
 		if err != nil {
 			return err
 		}
-		fronts = append(fronts, "http://"+front)
+		fronts = append(fronts, w.ids.scheme()+front)
 	}
-	front, err := w.network.Front(apiParty, w.api.address)
+	metrics, err := w.ids.metricsHTTP()
 	if err != nil {
 		return err
 	}
-	admin, err := os.ReadFile(w.control.Kubeconfig())
-	if err != nil {
-		return err
+	w.crew = &crew{
+		berth: w.cfg.berth, older: w.cfg.older, dir: w.cfg.dir, cluster: []string{"--source", w.cfg.source}, etcd: fronts, leaseTTL: leaseTTL,
+		network: w.network, record: w.record, ids: w.ids, http: metrics, members: map[string]*member{}, asked: map[*kubetest.Process]ending{},
 	}
-	kubeconfig := filepath.Join(w.cfg.dir, "kubeconfig")
-	if err := os.WriteFile(kubeconfig, []byte(strings.ReplaceAll(string(admin), w.control.URL(), "https://"+front)), 0o600); err != nil {
-		return err
+	if w.control != nil {
+		kubeconfig, err := w.kubeconfig()
+		if err != nil {
+			return err
+		}
+		w.crew.cluster = append(w.crew.cluster, "--kubeconfig", kubeconfig)
 	}
-	w.crew = newCrew(w.cfg.berth, w.cfg.older, w.cfg.dir, kubeconfig, fronts, leaseTTL, w.network, w.record)
 	for _, p := range size {
 		for i := range p.n + 1 { // one more, that faults may add
 			if err := w.crew.enlist(p.role, i); err != nil {
@@ -161,41 +192,76 @@ func (w *world) assemble() error {
 	return nil
 }
 
-// recordKeys records what changes in Berth's etcd.
+// kubeconfig writes one by which Berth reaches the API server through the proxies, and returns its path.
+func (w *world) kubeconfig() (string, error) {
+	front, err := w.network.Front(apiParty, w.api.address)
+	if err != nil {
+		return "", err
+	}
+	admin, err := os.ReadFile(w.control.Kubeconfig())
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(w.cfg.dir, "kubeconfig")
+	return name, os.WriteFile(name, []byte(strings.ReplaceAll(string(admin), w.control.URL(), "https://"+front)), 0o600)
+}
+
+// recordKeys records what changes in Berth's etcd, pods and nodes among it if they are there.
 func (w *world) recordKeys(ctx context.Context) error {
-	return w.etcd.watch(ctx, prefix, strings.TrimSuffix(prefix, "/")+"0", 1, func(e etcdEvent) {
+	var reader localReader
+	var failed error
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err := w.etcd.watch(ctx, prefix, behind(prefix), 1, func(e etcdEvent) {
+		defer w.recorded.Store(int64(e.KV.Mod))
+		if strings.HasPrefix(string(e.KV.Key), prefix+keyLocal) {
+			o, err := reader.read(e)
+			if err != nil {
+				failed = err
+				cancel()
+			} else if o != nil {
+				w.recordObject(o)
+			}
+			return
+		}
 		k := &Key{Revision: int64(e.KV.Mod), Name: strings.TrimPrefix(string(e.KV.Key), prefix), Deleted: e.Type == "DELETE"}
 		if !k.Deleted {
 			k.Created, k.Value = int64(e.KV.Created), string(e.KV.Value)
 		}
 		w.record.Add(Entry{Key: k})
-		w.recorded.Store(k.Revision)
 	})
+	return errors.Join(failed, err)
+}
+
+// recordObject records a change of a pod or node. It is for one goroutine.
+func (w *world) recordObject(o *Object) {
+	w.record.Add(Entry{Object: o})
+	w.objects.Store(o.Revision)
+	if w.bound == nil {
+		w.bound = map[string]bool{}
+	}
+	if o.On != "" && !w.bound[o.UID] {
+		w.bound[o.UID] = true
+		w.binds.Add(1)
+	}
 }
 
 // recordObjects records what changes of pods and nodes.
 func (w *world) recordObjects(ctx context.Context) error {
 	reader := objectReader{seen: map[string]bool{}}
-	bound := map[string]bool{}
 	var failed error
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	etcd := etcdClient{urls: []string{w.control.Etcd().Endpoint()}}
-	err := etcd.watch(ctx, registryNode, strings.TrimSuffix(registryPods, "/")+"0", 1, func(e etcdEvent) {
+	err := etcd.watch(ctx, registryNode, behind(registryPods), 1, func(e etcdEvent) {
 		o, err := reader.read(e)
 		if err != nil {
 			failed = err
 			cancel()
 			return
 		}
-		if o == nil {
-			return
-		}
-		w.record.Add(Entry{Object: o})
-		w.objects.Store(o.Revision)
-		if o.On != "" && !bound[o.UID] {
-			bound[o.UID] = true
-			w.binds.Add(1)
+		if o != nil {
+			w.recordObject(o)
 		}
 	})
 	return errors.Join(failed, err)
@@ -203,16 +269,19 @@ func (w *world) recordObjects(ctx context.Context) error {
 
 // work is the run itself.
 func (w *world) work(ctx context.Context) error {
-	load := newWorkload(w.store, w.record, w.cfg.seed, w.cfg.rate)
-	if err := load.start(ctx); err != nil {
-		return err
-	}
 	for _, p := range size {
 		for i := range p.n {
 			if err := w.crew.start(memberID(p.role, i)); err != nil {
 				return err
 			}
 		}
+	}
+	load := newWorkload(w.store, w.record, w.cfg.seed, w.cfg.rate)
+	starting, started := context.WithTimeout(ctx, startLimit)
+	err := load.start(starting)
+	started()
+	if err != nil {
+		return err
 	}
 	working, stop := context.WithCancel(ctx)
 	var workers sync.WaitGroup
@@ -228,9 +297,9 @@ func (w *world) work(ctx context.Context) error {
 	sleep(ctx, calmTime)
 	w.record.Add(Entry{Mark: Faulty})
 	n := nemesis{
-		store: w.store, crew: w.crew, etcd: w.etcd, network: w.network, api: w.api, control: w.control, record: w.record, recorded: &w.recorded, binds: &w.binds,
+		store: w.store, crew: w.crew, etcd: w.etcd, network: w.network, api: w.api, control: w.control, ids: w.ids, record: w.record, recorded: &w.recorded, binds: &w.binds,
 	}
-	err := n.run(ctx, NewPlan(w.cfg.seed, leaseTTL, w.cfg.only), w.cfg.duration, w.cfg.count)
+	err = n.run(ctx, NewPlan(w.cfg.seed, leaseTTL, w.cfg.only), w.cfg.duration, w.cfg.count)
 	if err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
@@ -258,12 +327,16 @@ func (w *world) work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := w.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "end"}}, metav1.CreateOptions{})
-	if err != nil {
-		return err
+	newest := func() bool { return true }
+	if kube, ok := w.store.(kubeStore); ok {
+		made, err := kube.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "end"}}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		newest = func() bool { return fmt.Sprint(w.objects.Load()) == made.ResourceVersion }
 	}
 	return w.await(ctx, endLimit, "the end of the history", func() (bool, error) {
-		return w.recorded.Load() >= int64(last.Mod) && fmt.Sprint(w.objects.Load()) == made.ResourceVersion, nil
+		return w.recorded.Load() >= int64(last.Mod) && newest(), nil
 	})
 }
 
@@ -284,8 +357,7 @@ func (w *world) settled(ctx context.Context) (bool, error) {
 			return false, nil
 		}
 	}
-	first := prefix + keyIntents
-	intents, err := w.etcd.count(ctx, first, strings.TrimSuffix(first, "/")+"0")
+	intents, err := w.etcd.count(ctx, prefix+keyIntents)
 	return err == nil && intents == 0, err
 }
 

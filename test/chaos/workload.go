@@ -174,9 +174,7 @@ func (w *workload) add(ctx context.Context) {
 	name := func(class string) string { return fmt.Sprintf("%s-%d", class, w.number) }
 	switch w.rng.IntN(10) {
 	case 0:
-		p := pod(classUrgent, name(classUrgent), 1500)
-		p.Spec.PriorityClassName, p.Spec.Priority = classUrgent, new(int32(urgentPriority))
-		w.create(ctx, 0, p)
+		w.create(ctx, 0, urgent(name(classUrgent)))
 	case 1, 2, 3:
 		w.create(ctx, 0, w.housed(pod(classPlain, name(classPlain), 100+100*w.rng.Int64N(4))))
 	case 4, 5:
@@ -201,6 +199,13 @@ func (w *workload) housed(p *corev1.Pod) *corev1.Pod {
 	if w.rng.IntN(3) == 0 {
 		p.Namespace = tenantNamespace
 	}
+	return p
+}
+
+// urgent returns a pod that preempts others.
+func urgent(name string) *corev1.Pod {
+	p := pod(classUrgent, name, 1500)
+	p.Spec.PriorityClassName, p.Spec.Priority = classUrgent, new(int32(urgentPriority))
 	return p
 }
 
