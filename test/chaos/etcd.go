@@ -137,7 +137,75 @@ func (e *etcdCluster) stop() {
 // etcdClient calls etcd's JSON gateway. Only package coord may use etcd's own client; what is read here is to be
 // independent of it besides.
 type etcdClient struct {
-	urls []string // of the members
+	urls []string  // of the members
+	user *etcdUser // nil: etcd asks nobody who they are
+}
+
+// etcdUser is who the harness is to etcd, where only users are let in: of the JSON gateway's callers it does not know the certificates.
+type etcdUser struct {
+	mu    sync.Mutex
+	token string
+}
+
+// harnessUser is the name and the password of the harness' user, who may do everything.
+const harnessUser = "harness"
+
+// admit makes the user of the harness, has a command of Berth set up all others, and uses etcd as that user from then on.
+func (e *etcdCluster) admit(ctx context.Context, berth, source string, network []string) error {
+	var answer struct{}
+	for _, step := range []struct {
+		path    string
+		request map[string]any
+	}{
+		{"/v3/auth/role/add", map[string]any{"name": "root"}},
+		{"/v3/auth/user/add", map[string]any{"name": harnessUser, "password": harnessUser}},
+		{"/v3/auth/user/grant", map[string]any{"user": harnessUser, "role": "root"}},
+	} {
+		if err := e.call(ctx, step.path, step.request, &answer); err != nil {
+			return fmt.Errorf("make a user of etcd: %w", err)
+		}
+	}
+	f := e.ids.etcd.files(etcdName(0)) // etcd's own certificate is an administrator's
+	p, err := kubetest.StartProcess("etcd-init", filepath.Join(e.dir, "etcd-init.log"), berth, "etcd-init", "--etcd-owned", "--source", source,
+		"--etcd-endpoints", strings.Join(network, ","), "--etcd-ca", f.CA, "--etcd-cert", f.Cert, "--etcd-key", f.Key)
+	if err != nil {
+		return err
+	}
+	if err := p.Err(); err != nil {
+		return fmt.Errorf("berth etcd-init: %w\n%s", err, p.LogTail(2048))
+	}
+	e.user = &etcdUser{}
+	return nil
+}
+
+// show adds a token to a request, if etcd wants one: a new one if the last was not taken.
+func (u *etcdUser) show(r *http.Request, refused string) error {
+	if u == nil {
+		return nil
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.token == refused {
+		body := fmt.Sprintf(`{"name":%q,"password":%q}`, harnessUser, harnessUser)
+		ask, err := http.NewRequestWithContext(r.Context(), http.MethodPost, r.URL.Scheme+"://"+r.URL.Host+"/v3/auth/authenticate", strings.NewReader(body))
+		if err != nil {
+			return err
+		}
+		resp, err := http.DefaultClient.Do(ask)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		var answer struct {
+			Token string `json:"token"`
+		}
+		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || answer.Token == "" {
+			return fmt.Errorf("authenticate to etcd: %s: %w", resp.Status, err)
+		}
+		u.token = answer.Token
+	}
+	r.Header.Set("Authorization", u.token)
+	return nil
 }
 
 // etcdCall bounds a request to one member.
@@ -182,7 +250,7 @@ func (c etcdClient) call(ctx context.Context, path string, request, answer any) 
 func (c etcdClient) callOne(ctx context.Context, url string, body []byte, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, etcdCall)
 	defer cancel()
-	resp, err := post(ctx, url, body)
+	resp, err := c.post(ctx, url, body)
 	if err != nil {
 		return err
 	}
@@ -197,13 +265,25 @@ func (c etcdClient) callOne(ctx context.Context, url string, body []byte, answer
 	return json.Unmarshal(text, answer)
 }
 
-func post(ctx context.Context, url string, body []byte) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
+// post makes a request, a second time if the token is not taken: a member that has been restarted knows none.
+func (c etcdClient) post(ctx context.Context, url string, body []byte) (*http.Response, error) {
+	refused := ""
+	for try := 0; ; try++ {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+		if err != nil {
+			return nil, err
+		}
+		r.Header.Set("Content-Type", "application/json")
+		if err := c.user.show(r, refused); err != nil {
+			return nil, err
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil || resp.StatusCode == http.StatusOK || c.user == nil || try > 0 {
+			return resp, err
+		}
+		resp.Body.Close()
+		refused = r.Header.Get("Authorization")
 	}
-	r.Header.Set("Content-Type", "application/json")
-	return http.DefaultClient.Do(r)
 }
 
 // get returns a key, nil if there is none.
@@ -299,7 +379,7 @@ func (c etcdClient) watchOne(ctx context.Context, url, first, last string, revis
 	if err != nil {
 		return revision, err
 	}
-	resp, err := post(ctx, url+"/v3/watch", body)
+	resp, err := c.post(ctx, url+"/v3/watch", body)
 	if err != nil {
 		return revision, err
 	}

@@ -57,6 +57,7 @@ func chaos(ctx context.Context, args []string) error {
 	f.StringVar(&cfg.dir, "dir", "", "new `directory` for the history, the logs and the data; empty: .bin/chaos/SEED, which is replaced")
 	f.StringVar(&cfg.source, "source", sourceKube, "where the cluster comes from: kube, a real API server, or local, Berth's etcd")
 	f.BoolVar(&cfg.tls, "tls", false, "TLS between all processes, each with a certificate of its own")
+	f.BoolVar(&cfg.users, "etcd-users", false, "with --tls: etcd lets in only its users, one for each role, which berth etcd-init makes")
 	f.StringVar(&again, "check", "", "check the history in this `file` again, and run nothing")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -82,6 +83,9 @@ func chaos(ctx context.Context, args []string) error {
 		}
 		if cfg.source != sourceKube && cfg.source != sourceLocal {
 			return fmt.Errorf("--source: %q: want %s or %s", cfg.source, sourceKube, sourceLocal)
+		}
+		if cfg.users && !cfg.tls {
+			return errors.New("--etcd-users: needs --tls: etcd knows Berth's roles by their certificates")
 		}
 		for _, t := range kinds(leaseTTL) {
 			switch possible := t.possible(cfg.source, cfg.tls); {

@@ -47,6 +47,7 @@ type config struct {
 	only     []Kind        // nil: all kinds that are possible
 	source   string        // sourceKube, or sourceLocal
 	tls      bool          // between all processes
+	users    bool          // etcd lets in only its users, which berth etcd-init makes; with tls
 	berth    string        // path of the binary
 	older    string        // path of another, by which faults replace members; empty: the same
 	dir      string        // of the history and of everything else that is left behind; it must not exist
@@ -103,6 +104,11 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	defer w.crew.stop()
+	if cfg.users {
+		if err := w.etcd.admit(ctx, cfg.berth, cfg.source, w.crew.etcd); err != nil {
+			return err
+		}
+	}
 	if cfg.source == sourceLocal {
 		as, err := w.ids.grpcCredentials()
 		if err != nil {
