@@ -13,7 +13,7 @@ import (
 // paused past it, a worker that is killed, and an API server that answers too late.
 func TestBerthSurvivesAFewFaults(t *testing.T) {
 	survives(t, config{
-		duration: 30 * time.Second, source: sourceKube,
+		count: 5, source: sourceKube,
 		only: []Kind{doKill + " " + roleBinder, leaseRevoke, doPause + " " + roleBinder, doKill + " " + roleFilter, apiLate},
 	})
 }
@@ -21,7 +21,7 @@ func TestBerthSurvivesAFewFaults(t *testing.T) {
 // TestBerthSurvivesAFewFaultsOnItsLocalSourceWithTLS is the same without an API server, and with certificates that are replaced.
 func TestBerthSurvivesAFewFaultsOnItsLocalSourceWithTLS(t *testing.T) {
 	survives(t, config{
-		duration: 20 * time.Second, source: sourceLocal, tls: true,
+		count: 4, source: sourceLocal, tls: true,
 		only: []Kind{doKill + " " + roleBinder, certRenew, cutBinderEtcd, killHolding},
 	})
 }
