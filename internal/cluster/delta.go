@@ -4,7 +4,8 @@ package cluster
 type Delta interface{ delta() }
 
 type (
-	// SettingsSet says the settings of the epoch. It comes before every other delta.
+	// SettingsSet says the settings of the epoch. It comes before every other delta, and again when the names that are yielded
+	// have changed.
 	SettingsSet struct{ Settings Settings }
 	// ClassDefined introduces a class, before the first pod of it. A class without pods is dropped.
 	ClassDefined struct {

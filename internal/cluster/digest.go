@@ -29,6 +29,10 @@ func hashSettings(settings Settings) uint64 {
 	e.int(settings.InitialBackoffSeconds)
 	e.int(settings.MaxBackoffSeconds)
 	e.int(settings.MaxUnschedulableSeconds)
+	if len(settings.Yielded) > 0 || settings.YieldedTo != "" { // else the digest is that of versions of Berth that know of no such names
+		list(&e, settings.Yielded, encodeText)
+		e.text(settings.YieldedTo)
+	}
 	return hashBytes(e.b)
 }
 

@@ -278,7 +278,8 @@ type Profile struct {
 	PostFilters []string
 }
 
-// Settings are what all roles must agree on; the binder says them at the start of an epoch.
+// Settings are what all roles must agree on; the binder says them at the start of an epoch, and again when it gains or loses
+// a name.
 type Settings struct {
 	Shards   int32  // number of queue shards, at least 1
 	Seed     uint64 // of the order in which nodes of equal score are preferred
@@ -290,6 +291,21 @@ type Settings struct {
 	// MaxUnschedulableSeconds is after how long an unschedulable pod is tried again though nothing has happened that could
 	// help it. 0 means 300.
 	MaxUnschedulableSeconds int64
+	// Yielded are the scheduler names whose pods are left to another scheduler at the moment, in alphabetical order, and
+	// YieldedTo says to whom and why, for people.
+	Yielded   []string
+	YieldedTo string
+}
+
+// Yields reports whether the pods of a scheduler name are left to another scheduler.
+func (s *Settings) Yields(schedulerName string) bool {
+	return slices.Contains(s.Yielded, schedulerName)
+}
+
+// Yielding returns the settings with other names yielded.
+func (s Settings) Yielding(names []string, to string) Settings {
+	s.Yielded, s.YieldedTo = names, to
+	return s
 }
 
 // DefaultProfile is kube-scheduler's default profile, of the plugins Berth has.

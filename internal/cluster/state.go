@@ -435,6 +435,15 @@ func (s *State) checkPhase(id PodID, want Phase) error {
 	return nil
 }
 
+// Yields reports whether pods of a class are left to another scheduler at the moment.
+func (s *State) Yields(class ClassID) bool {
+	if len(s.Settings.Yielded) == 0 {
+		return false
+	}
+	c := s.Class(class)
+	return c != nil && s.Settings.Yields(c.Spec.SchedulerName)
+}
+
 func (s *State) setSettings(settings Settings) {
 	s.digest -= hashSettings(s.Settings)
 	s.Settings = settings

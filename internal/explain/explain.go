@@ -25,13 +25,14 @@ const (
 	NoProfile                // no profile has its scheduler name
 	Unsupported              // it asks for what Berth cannot judge
 	Preempting               // pods are being evicted so that it finds room
+	Yielded                  // another scheduler has its scheduler name at the moment
 	NoNodes                  // there is no node at all
 	Rejected                 // no node can take it
 	Fits                     // some node can take it now: it waits for its turn, or the end of a backoff
 )
 
 func (c Cause) String() string {
-	return [...]string{"placed", "gated", "no profile", "unsupported", "preempting", "no nodes", "rejected", "fits"}[c]
+	return [...]string{"placed", "gated", "no profile", "unsupported", "preempting", "yielded", "no nodes", "rejected", "fits"}[c]
 }
 
 // Explanation is why a pod is where it is, or nowhere, at a version.
@@ -78,8 +79,9 @@ type Pod struct {
 	Gates                []string
 	Deleting             bool
 
-	Profile string // its scheduler name
-	Class   cluster.ClassID
+	Profile   string // its scheduler name
+	YieldedTo string // to whom that is left at the moment, and why; empty unless the cause is Yielded
+	Class     cluster.ClassID
 	// ClassPending and ClassPlaced are how many pods are of the class, this one included.
 	ClassPending, ClassPlaced int
 	// Unsupported is what Berth cannot judge, and UnsupportedPlugin the plugin that would.
@@ -111,7 +113,9 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 			return fmt.Errorf("there is no pod %d", pod)
 		}
 		out.Pod = describe(st, row)
-		out.Cause = causeOf(st, row)
+		if out.Cause = causeOf(st, row); out.Cause == Yielded {
+			out.Pod.YieldedTo = st.Settings.YieldedTo
+		}
 		if out.Judged = st.Profile(out.Pod.Profile) != nil; !out.Judged {
 			return nil
 		}
@@ -171,6 +175,8 @@ func causeOf(st *cluster.State, row *cluster.PodRow) Cause {
 		return Gated
 	case st.Profile(spec.SchedulerName) == nil:
 		return NoProfile
+	case st.Settings.Yields(spec.SchedulerName):
+		return Yielded
 	case spec.Unsupported != "":
 		return Unsupported
 	case row.Preempting:

@@ -64,6 +64,8 @@ func (x *Explanation) headline() string {
 		return fmt.Sprintf("%s is not tried: %s %s to be removed.", name, plural(len(x.Pod.Gates), "scheduling gate ", "scheduling gates ")+list(x.Pod.Gates), plural(len(x.Pod.Gates), "has", "have"))
 	case NoProfile:
 		return fmt.Sprintf("%s is not tried: no profile of Berth has the scheduler name %q.", name, x.Pod.Profile)
+	case Yielded:
+		return fmt.Sprintf("%s is not tried: pods of %s are left to another scheduler: %s.", name, x.Pod.Profile, x.Pod.YieldedTo)
 	case Unsupported:
 		return fmt.Sprintf("%s is not placed: %s (%s).", name, x.Pod.Unsupported, x.Pod.UnsupportedPlugin)
 	case Preempting:

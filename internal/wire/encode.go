@@ -47,7 +47,7 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 		return &logv1.Delta{Change: &logv1.Delta_Settings{Settings: &logv1.Settings{
 			Shards: d.Settings.Shards, Seed: d.Settings.Seed, Profiles: each(d.Settings.Profiles, toProfile), Source: d.Settings.Source,
 			InitialBackoffSeconds: d.Settings.InitialBackoffSeconds, MaxBackoffSeconds: d.Settings.MaxBackoffSeconds,
-			MaxUnschedulableSeconds: d.Settings.MaxUnschedulableSeconds,
+			MaxUnschedulableSeconds: d.Settings.MaxUnschedulableSeconds, Yielded: d.Settings.Yielded, YieldedTo: d.Settings.YieldedTo,
 		}}}, nil
 	case cluster.ClassDefined:
 		spec, err := toClassSpec(&d.Spec)

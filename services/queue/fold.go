@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"iter"
+	"reflect"
 	"slices"
 	"time"
 
@@ -54,6 +55,7 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 	}
 	q.clear()
 	q.version, q.checked = st.Version(), st.Version().Seq
+	q.settings = st.Settings
 	q.setTimes(&st.Settings)
 
 	var ids []cluster.PodID
@@ -68,7 +70,7 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 	})
 	for _, id := range ids {
 		row := st.Pod(id)
-		e, event := q.add(now, id, row), podAdd
+		e, event := q.add(now, st, id, row), podAdd
 		if was := before[row.UID]; was != nil {
 			e.entered, e.failures, e.errors = was.entered, was.failures, was.errors
 			e.message, e.verdicts = was.message, was.verdicts
@@ -94,7 +96,9 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 	q.version, q.event = st.Version(), eventOf(st, d)
 	switch d := d.(type) {
 	case cluster.SettingsSet:
-		q.Reset(now, st) // the shards, or the profiles, may be others
+		if !q.yield(now, st) {
+			q.Reset(now, st) // the shards, or the profiles, may be others
+		}
 	case cluster.PodSet:
 		q.set(now, st, d.ID)
 		q.hintPod(now, st, d.ID)
@@ -159,12 +163,12 @@ func (q *Queue) set(now time.Time, st *cluster.State, id cluster.PodID) {
 		return
 	}
 	if e == nil {
-		q.requeue(now, q.add(now, id, row), podAdd)
+		q.requeue(now, q.add(now, st, id, row), podAdd)
 		return
 	}
 	was := e.pod
 	q.follow(st, e, row)
-	gated := len(row.Gates) > 0
+	gated := e.gated()
 	switch {
 	case gated && e.place != Gated:
 		q.move(now, e, Gated, q.event)
@@ -181,13 +185,41 @@ func (q *Queue) set(now time.Time, st *cluster.State, id cluster.PodID) {
 	}
 }
 
+// yield holds back the pods of names that are left to another scheduler from now on, and brings back those of names that
+// are not any more. An attempt of a pod that is held back is void. False: it is not these names, or not they alone, that are
+// others than before.
+func (q *Queue) yield(now time.Time, st *cluster.State) bool {
+	if reflect.DeepEqual(q.settings, st.Settings) || !reflect.DeepEqual(q.settings.Yielding(nil, ""), st.Settings.Yielding(nil, "")) {
+		return false
+	}
+	q.settings = st.Settings
+	var changed []*entry
+	for _, e := range q.pods {
+		if e.yielded != st.Yields(e.pod.Class) {
+			changed = append(changed, e)
+		}
+	}
+	slices.SortFunc(changed, func(a, b *entry) int { return cmp.Compare(a.arrival, b.arrival) })
+	for _, e := range changed {
+		e.yielded = !e.yielded
+		switch {
+		case e.place == assumed:
+		case e.gated():
+			q.move(now, e, Gated, "")
+		default:
+			q.requeue(now, e, "")
+		}
+	}
+	return true
+}
+
 // follow takes over what the state says of a pod.
 func (q *Queue) follow(st *cluster.State, e *entry, row *cluster.PodRow) {
 	q.unlink(e)
 	if s := engine.SubjectOf(&row.Pod); e.place == Unschedulable && !e.crossNode && engine.SubjectOf(&e.pod) != s {
 		e.crossNode = q.judge.CrossNode(st, s)
 	}
-	e.pod, e.held = row.Pod, row.Preempting
+	e.pod, e.held, e.yielded = row.Pod, row.Preempting, st.Yields(row.Class)
 	q.link(e)
 }
 
@@ -236,17 +268,18 @@ func (q *Queue) forget(now time.Time, st *cluster.State, d cluster.PodForgotten)
 	}
 	e := q.pods[d.ID]
 	if e == nil {
-		e = q.add(now, d.ID, row)
+		e = q.add(now, st, d.ID, row)
 	}
 	q.follow(st, e, row)
 	q.failed(now, e, d.Reason)
 }
 
 // add makes an entry, not yet in a place that counts: the caller moves it.
-func (q *Queue) add(now time.Time, id cluster.PodID, row *cluster.PodRow) *entry {
+func (q *Queue) add(now time.Time, st *cluster.State, id cluster.PodID, row *cluster.PodRow) *entry {
 	q.arrivals++
 	e := &entry{
 		id: id, pod: row.Pod, arrival: q.arrivals, place: assumed, since: now, entered: now, attempts: row.Attempt, held: row.Preempting,
+		yielded: st.Yields(row.Class),
 	}
 	if row.Created != 0 {
 		e.entered = time.Unix(0, row.Created)

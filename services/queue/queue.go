@@ -14,7 +14,7 @@ type Place uint8
 
 // The places. A pod is in exactly one.
 const (
-	Gated         Place = iota // it has scheduling gates
+	Gated         Place = iota // it has scheduling gates, or another scheduler has its name
 	Active                     // it waits for its turn
 	Backoff                    // it waits for its backoff to end, or for an idle moment
 	Unschedulable              // no node fits, or others are being evicted for it; it waits for a change that could help
@@ -120,6 +120,7 @@ type entry struct {
 	hinted  plugins // that would queue it
 
 	held    bool      // others are being evicted for it: it stays where it is
+	yielded bool      // another scheduler has its name at the moment
 	awaited bool      // while it is in flight: the log says what has become of it
 	first   time.Time // when it first was active; zero: never
 	flushed bool      // nothing but the flush has brought it back since its last attempt
@@ -134,6 +135,7 @@ type Queue struct {
 	judge    Judge
 	observer Observer // nil: nobody listens
 
+	settings    cluster.Settings
 	first, last time.Duration // backoffs, of the settings
 	patience    time.Duration // how long a pod may be unschedulable, of the settings
 
@@ -356,7 +358,7 @@ func (q *Queue) inFlight(a Attempt) *entry {
 func (q *Queue) requeue(now time.Time, e *entry, event string) {
 	e.expiry = e.entered.Add(q.pause(e)).Truncate(time.Second)
 	switch {
-	case len(e.pod.Gates) > 0:
+	case e.gated():
 		q.move(now, e, Gated, event)
 	case q.pause(e) > 0 && e.backingOff(now):
 		q.move(now, e, Backoff, event)
@@ -364,6 +366,9 @@ func (q *Queue) requeue(now time.Time, e *entry, event string) {
 		q.move(now, e, Active, event)
 	}
 }
+
+// gated reports whether the pod may not be tried: it has gates, or another scheduler has its name.
+func (e *entry) gated() bool { return len(e.pod.Gates) > 0 || e.yielded }
 
 // pause is how long the pod backs off.
 func (q *Queue) pause(e *entry) time.Duration {

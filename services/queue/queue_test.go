@@ -249,6 +249,73 @@ func TestPodThatOthersAreEvictedForIsHeldBackAfterARebuildToo(t *testing.T) {
 	}
 }
 
+func TestPodOfANameThatIsYieldedIsHeldBackUntilItIsNotAnyMore(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st, a := onePod(t, now)
+	// Another one waits, a third has been placed, and a fourth is of another name.
+	other := cpuClass(500)
+	other.SchedulerName = "other"
+	twoNames := settings(1)
+	twoNames.Settings.Profiles = append(twoNames.Settings.Profiles, cluster.DefaultProfile("other"))
+	apply(t, q, st, now,
+		cluster.ClassDefined{ID: 1, Spec: other},
+		cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "u1", Name: "p1", Created: now.UnixNano() + 1}},
+		cluster.PodSet{ID: 2, Pod: cluster.Pod{UID: "u2", Name: "p2", Created: now.UnixNano() + 2}},
+		cluster.PodAssumed{ID: 2, Node: 0, Attempt: 1},
+		twoNames)
+	apply(t, q, st, now, cluster.PodSet{ID: 3, Pod: cluster.Pod{UID: "u3", Name: "p3", Class: 1, Created: now.UnixNano() + 3}})
+	a = pop(t, q, now) // the settings were others: it is active again
+	where := func() string {
+		text := ""
+		for id := range cluster.PodID(4) {
+			e, ok := q.Entry(id)
+			if !ok {
+				text += "- "
+				continue
+			}
+			text += e.Place.String() + " "
+		}
+		return text
+	}
+	is := func(want string) {
+		t.Helper()
+		if got := where(); got != want {
+			t.Errorf("the pods are %s, want %s", got, want)
+		}
+	}
+	is("in_flight active - active ")
+
+	mine, yields := twoNames, twoNames
+	yields.Settings = yields.Settings.Yielding([]string{testScheduler}, "somebody")
+	apply(t, q, st, now, yields)
+	is("gated gated - active ")
+	q.Retry(now, a) // it is void
+	if q.Activate(now, 1) {
+		t.Error("a pod that is left to another scheduler was made active")
+	}
+	// One that is new, and one whose bind did not happen, are held back too.
+	apply(t, q, st, now, cluster.PodForgotten{ID: 2, Reason: "r"}, cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "u1", Name: "p1", Priority: 7, Created: now.UnixNano() + 1}})
+	is("gated gated gated active ")
+	if got := q.Pop(now.Add(time.Hour), 10); len(got) != 1 || got[0].ID != 3 {
+		t.Errorf("popped %v, want the pod of the other name alone", got)
+	}
+	for what := range q.Rejected() {
+		t.Errorf("%v counts as a rejection", what)
+	}
+	// A queue that is built anew says the same.
+	anew := NewQueue(0, newCPUJudge())
+	anew.Reset(now, st)
+	if e, _ := anew.Entry(0); e.Place != Gated {
+		t.Errorf("after a rebuild the pod is %v", e.Place)
+	}
+
+	apply(t, q, st, now.Add(time.Hour), mine)
+	is("active active active in_flight ") // the attempt of the other name has gone on
+	if got := q.Pop(now.Add(time.Hour), 10); len(got) != 3 || got[0].ID != 1 {
+		t.Errorf("popped %v, want three, the one of priority 7 first", got)
+	}
+}
+
 func TestPodParkedForWantOfNodesWakesWithTheFirstNode(t *testing.T) {
 	now := time.Unix(1000, 0)
 	q, st, a := onePod(t, now)

@@ -27,6 +27,9 @@ type rejections map[Rejection]int
 func (r rejections) add(e *entry, n int) {
 	switch e.place {
 	case Gated:
+		if len(e.pod.Gates) == 0 {
+			return // no plugin has a say in it
+		}
 		r.count(Rejection{e.pod.Class, schedulingGates}, n)
 	case Active, Backoff, Unschedulable:
 		for i, v := range e.verdicts {

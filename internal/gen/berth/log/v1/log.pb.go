@@ -685,7 +685,8 @@ func (*Delta_PreemptionStarted) isDelta_Change() {}
 
 func (*Delta_PreemptionEnded) isDelta_Change() {}
 
-// Settings are what all roles of an epoch must agree on. The binder says them once, at the start.
+// Settings are what all roles of an epoch must agree on. The binder says them at the start, and again when it gains or loses
+// a name.
 type Settings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of queue shards, at least 1.
@@ -702,8 +703,12 @@ type Settings struct {
 	MaxBackoffSeconds int64 `protobuf:"varint,6,opt,name=max_backoff_seconds,json=maxBackoffSeconds,proto3" json:"max_backoff_seconds,omitempty"`
 	// Seconds after which an unschedulable pod is tried again though nothing has happened that could help it. 0 means 300.
 	MaxUnschedulableSeconds int64 `protobuf:"varint,7,opt,name=max_unschedulable_seconds,json=maxUnschedulableSeconds,proto3" json:"max_unschedulable_seconds,omitempty"`
-	unknownFields           protoimpl.UnknownFields
-	sizeCache               protoimpl.SizeCache
+	// Scheduler names whose pods Berth leaves to another scheduler at the moment, in alphabetical order. Usually none.
+	Yielded []string `protobuf:"bytes,8,rep,name=yielded,proto3" json:"yielded,omitempty"`
+	// Who they are left to and why, for people. Empty if there are none.
+	YieldedTo     string `protobuf:"bytes,9,opt,name=yielded_to,json=yieldedTo,proto3" json:"yielded_to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Settings) Reset() {
@@ -783,6 +788,20 @@ func (x *Settings) GetMaxUnschedulableSeconds() int64 {
 		return x.MaxUnschedulableSeconds
 	}
 	return 0
+}
+
+func (x *Settings) GetYielded() []string {
+	if x != nil {
+		return x.Yielded
+	}
+	return nil
+}
+
+func (x *Settings) GetYieldedTo() string {
+	if x != nil {
+		return x.YieldedTo
+	}
+	return ""
 }
 
 // Profile is how pods of one spec.schedulerName are filtered and scored.
@@ -3560,7 +3579,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\rpod_nominated\x18\x12 \x01(\v2\x1a.berth.log.v1.PodNominatedH\x00R\fpodNominated\x12P\n" +
 	"\x12preemption_started\x18\x13 \x01(\v2\x1f.berth.log.v1.PreemptionStartedH\x00R\x11preemptionStarted\x12J\n" +
 	"\x10preemption_ended\x18\x14 \x01(\v2\x1d.berth.log.v1.PreemptionEndedH\x00R\x0fpreemptionEndedB\b\n" +
-	"\x06change\"\xa5\x02\n" +
+	"\x06change\"\xde\x02\n" +
 	"\bSettings\x12\x16\n" +
 	"\x06shards\x18\x01 \x01(\x05R\x06shards\x12\x12\n" +
 	"\x04seed\x18\x02 \x01(\x04R\x04seed\x121\n" +
@@ -3568,7 +3587,10 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x06source\x18\x04 \x01(\tR\x06source\x126\n" +
 	"\x17initial_backoff_seconds\x18\x05 \x01(\x03R\x15initialBackoffSeconds\x12.\n" +
 	"\x13max_backoff_seconds\x18\x06 \x01(\x03R\x11maxBackoffSeconds\x12:\n" +
-	"\x19max_unschedulable_seconds\x18\a \x01(\x03R\x17maxUnschedulableSeconds\"\xc2\a\n" +
+	"\x19max_unschedulable_seconds\x18\a \x01(\x03R\x17maxUnschedulableSeconds\x12\x18\n" +
+	"\ayielded\x18\b \x03(\tR\ayielded\x12\x1d\n" +
+	"\n" +
+	"yielded_to\x18\t \x01(\tR\tyieldedTo\"\xc2\a\n" +
 	"\aProfile\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x124\n" +
 	"\aweights\x18\x02 \x03(\v2\x1a.berth.log.v1.PluginWeightR\aweights\x12!\n" +
