@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -58,13 +59,23 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	t := &teller{sink: sink, left: len(s.resources)}
 	var running sync.WaitGroup
 	for _, r := range s.resources {
-		m := newMirror(t, r.kind, func() { s.waitFor(r.name, nil) })
-		if r.name == podsResource {
-			s.mu.Lock()
-			s.pods = m
-			s.mu.Unlock()
+		if r.name != podsResource {
+			m := newMirror(t, r.kind, func() { s.waitFor(r.name, nil) })
+			running.Go(func() { s.follow(ctx, r, m) })
+			continue
 		}
-		running.Go(func() { s.follow(ctx, r, m) })
+		m := newMirror(t, r.kind, func() {
+			s.waitFor(r.name, nil)
+			s.lists.told()
+		})
+		s.mu.Lock()
+		s.pods = m
+		s.mu.Unlock()
+		running.Go(func() {
+			for ctx.Err() == nil {
+				s.follow(s.lists.next(ctx), r, m)
+			}
+		})
 	}
 	running.Wait()
 	return ctx.Err()
@@ -107,8 +118,67 @@ func followed(client kubernetes.Interface, schedulers map[string]bool) []resourc
 	}
 }
 
-// follow keeps m like the resource until ctx ends.
+// catchUp waits until the running Watch has told all that had been written about pods when it was called: they are listed
+// again, at their newest, and what differs is told. An error is ctx's.
+func (s *Source) catchUp(ctx context.Context) error {
+	select {
+	case <-s.lists.again():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("list pods again: %w", context.Cause(ctx))
+	}
+}
+
+// lists counts how often pods are listed from scratch.
+type lists struct {
+	mu      sync.Mutex
+	begun   int
+	end     context.CancelFunc    // of what follows the list that was begun last; nil before the first
+	waiting map[chan struct{}]int // closed when that list, or a later one, has been told
+}
+
+// again asks for a list that begins later, and returns what is closed when it has been told.
+func (l *lists) again() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	told := make(chan struct{})
+	if l.waiting == nil {
+		l.waiting = make(map[chan struct{}]int)
+	}
+	l.waiting[told] = l.begun + 1
+	if l.end != nil {
+		l.end()
+	}
+	return told
+}
+
+// next begins the next list: the context ends when it is to be left for another one.
+func (l *lists) next(ctx context.Context) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end != nil {
+		l.end()
+	}
+	l.begun++
+	ctx, l.end = context.WithCancel(ctx)
+	return ctx
+}
+
+// told says that what was begun last has been told.
+func (l *lists) told() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c, list := range l.waiting {
+		if list <= l.begun {
+			close(c)
+			delete(l.waiting, c)
+		}
+	}
+}
+
+// follow keeps m like the resource, from a list at its newest on, until ctx ends.
 func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
+	run := ctx
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			if o.ResourceVersion == "0" {
@@ -118,7 +188,7 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 			ctx, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
 			list, err := r.list(ctx, o)
-			if err != nil {
+			if err != nil && run.Err() == nil {
 				s.waitFor(r.name, err)
 			}
 			return list, err
