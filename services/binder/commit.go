@@ -138,6 +138,10 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st := l.state
+	stint, err := t.stint()
+	if err != nil {
+		return nil, nil, err
+	}
 	placer := engine.NewPlacer(t.evaluator, st, wire.Version(req.GetVersion()).Seq, candidates)
 	resp := &binderv1.CommitResponse{Outcomes: make([]*binderv1.Outcome, len(req.GetPods()))}
 	outcomes := make([]binderv1.Outcome, len(req.GetPods()))
@@ -160,6 +164,10 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 			out.Result = binderv1.Outcome_RESULT_GONE
 			t.conflict(conflictGone)
 			continue
+		case stint == 0 && t.names.shares(st, row.Class): // the log says so, and the shard holds it back
+			out.Result = binderv1.Outcome_RESULT_GONE
+			t.conflict(conflictYielded)
+			continue
 		case ended || row.Attempt >= p.GetAttempt(): // an attempt that was placed and forgotten is over
 			out.Result = binderv1.Outcome_RESULT_RETRY
 			t.conflict(conflictRetry)
@@ -174,7 +182,7 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 			out.Result, out.Node = binderv1.Outcome_RESULT_ASSUMED, int32(node)
 			placed = append(placed, intent{Binding: source.Binding{
 				UID: row.UID, Namespace: row.Namespace, Name: row.Name, Node: st.Nodes.Spec[node].Name,
-			}})
+			}, shared: t.names.shares(st, row.Class), stint: stint})
 			t.metrics.placed.Inc()
 		case engine.NoFit:
 			out.Result = binderv1.Outcome_RESULT_NO_FIT

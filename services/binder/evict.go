@@ -57,7 +57,7 @@ func (t *term) carryOut(ctx context.Context, p preemption) error {
 	g.SetLimit(evictionsAtOnce)
 	for i := range p.evict {
 		g.Go(func() (err error) {
-			evicted[i], err = t.evict(ctx, going.Done(), p.evict[i])
+			evicted[i], err = t.evict(ctx, going.Done(), p, p.evict[i])
 			return err
 		})
 	}
@@ -104,9 +104,9 @@ func (t *term) holds(ctx context.Context) error {
 	}
 }
 
-// evict makes a victim go, unless it is on its way out already. False: it stays, since stop was closed or because of an
-// error. errSpared: it could not be evicted. Another error ends the term.
-func (t *term) evict(ctx context.Context, stop <-chan struct{}, v victim) (bool, error) {
+// evict makes a victim of a preemption go, unless it is on its way out already. False: it stays, since stop was closed or because of
+// an error. errSpared: it could not be evicted, or the preemptor is another scheduler's to place by now. Another error ends the term.
+func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v victim) (bool, error) {
 	delay := evictionDelay
 	for try := range evictionTries {
 		if try > 0 {
@@ -128,7 +128,16 @@ func (t *term) evict(ctx context.Context, stop <-chan struct{}, v victim) (bool,
 		if !t.ledger.stays(v) {
 			return true, nil
 		}
-		err := timely(ctx, func(ctx context.Context) error { return t.source.Evict(ctx, t.fence, v.Eviction) })
+		if p.shared && !t.names.lasts(p.stint) {
+			return false, errSpared
+		}
+		stint := int64(0)
+		if p.shared {
+			stint = p.stint
+		}
+		call, done := t.callFor(ctx, stint)
+		err := timely(call, func(ctx context.Context) error { return t.source.Evict(ctx, t.fence, v.Eviction) })
+		done()
 		switch {
 		case err == nil:
 			t.metrics.evictions.WithLabelValues("done").Inc()

@@ -97,6 +97,11 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 	open := make([]intent, 0, len(batch))
 	for i, told := range t.ledger.told(batch) {
 		if told == source.BindUnknown {
+			if batch[i].shared && !t.names.lasts(batch[i].stint) {
+				t.unbound.give(1) // nothing waits for it
+				t.names.putAside(batch[i])
+				continue
+			}
 			open = append(open, batch[i])
 		} else if err := t.settle(batch[i], source.Outcome{Result: told, Err: errTold}); err != nil {
 			return err
@@ -128,12 +133,30 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 	if len(open) == 0 {
 		return nil
 	}
+	stint := int64(0)
+	for i := range open {
+		if !open[i].shared {
+			continue
+		}
+		stint = max(stint, open[i].stint)
+		if !open[i].sent {
+			open[i].sent = true
+			t.names.count(1)
+		}
+	}
 	began := time.Now()
-	outcomes := t.source.Bind(ctx, t.fence, bindings)
+	call, done := t.callFor(ctx, stint)
+	outcomes := t.source.Bind(call, t.fence, bindings)
+	done()
 	ended := time.Now()
 	t.metrics.bindSeconds.Observe(ended.Sub(began).Seconds())
-	if ctx.Err() != nil {
-		return nil // whether it was written or not, the intent is recorded
+	if ctx.Err() != nil { // whether it was written or not, the intent is recorded
+		for i, o := range outcomes {
+			if open[i].sent && o.Result != source.BindUnknown {
+				t.names.count(-1)
+			}
+		}
+		return nil
 	}
 	// 3. Take the outcomes in.
 	unknown := open[:0]
@@ -314,9 +337,17 @@ func (t *term) settle(b intent, o source.Outcome) error {
 
 // decided says that a bind has an outcome that the source shows.
 func (t *term) decided(b intent, result source.Result) {
+	t.counted(b, result)
+	t.recorder.decided(b)
+}
+
+// counted says that a bind has an outcome, to all who count them.
+func (t *term) counted(b intent, result source.Result) {
 	t.metrics.binds.WithLabelValues(resultName(result)).Inc()
 	t.unbound.give(1)
-	t.recorder.decided(b)
+	if b.sent {
+		t.names.count(-1)
+	}
 }
 
 // takeBack gives the room of a bind back that does not come about, and then reports why. Before that its intent leaves the
@@ -328,8 +359,7 @@ func (t *term) takeBack(b intent, result source.Result, reason string, report *s
 		if report != nil && !t.reports.add(*report) {
 			t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
 		}
-		t.metrics.binds.WithLabelValues(resultName(result)).Inc()
-		t.unbound.give(1)
+		t.counted(b, result)
 		return err
 	})
 }

@@ -178,12 +178,12 @@ func (l *ledger) told(batch []intent) []source.Result {
 	return results
 }
 
-// unplaced reports whether there is such a pod and it is not placed.
+// unplaced reports whether there is such a pod, it is not placed, and it is not another scheduler's to place.
 func (l *ledger) unplaced(uid string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id, ok := l.state.PodByUID(uid)
-	return ok && !l.state.Pod(id).Placed()
+	return ok && !l.state.Pod(id).Placed() && !l.state.Yields(l.state.Pod(id).Class)
 }
 
 // adoption is what becomes of an intent of an earlier epoch.

@@ -12,6 +12,7 @@ const (
 	conflictExhausted  = "exhausted"   // the best node cannot be proven from the candidates
 	conflictRetry      = "retry"       // behind such a pod, or the attempt is over
 	conflictGone       = "gone"        // the pod is gone, deleted, gated or changed
+	conflictYielded    = "yielded"     // another scheduler has the pod's scheduler name
 	conflictVictims    = "victims"     // other pods would have to go than the preemption says
 	conflictOtherEpoch = "other_epoch" // found in another epoch
 	conflictShardLost  = "shard_lost"  // the shard has been claimed since
@@ -92,6 +93,21 @@ func newMetrics(r prometheus.Registerer, depths, sizes func() map[string]int) (*
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
+}
+
+// registerNames registers what is only known of a binder with a lease.
+func registerNames(r prometheus.Registerer, lease string, yielded, leads func() float64) error {
+	return errors.Join(
+		r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "berth_binder_yielded_names", Help: "Scheduler names whose pods the active binder leaves to another scheduler, which holds the lease.",
+		}, yielded)),
+		// client-go's name and text.
+		r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "leader_election_master_status",
+			Help:        "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name.",
+			ConstLabels: prometheus.Labels{"name": lease},
+		}, leads)),
+	)
 }
 
 // gauges are read when they are asked for.

@@ -18,9 +18,11 @@ import (
 
 // preemption is what is left to be done of one that has been started.
 type preemption struct {
-	pod  cluster.PodID // the preemptor
-	uid  string
-	node string
+	pod    cluster.PodID // the preemptor
+	uid    string
+	node   string
+	shared bool // the preemptor's scheduler name is
+	stint  int64
 	// victims are all that have to go, evict those of them that nobody has asked to go yet.
 	victims, evict []victim
 }
@@ -104,12 +106,19 @@ func (t *term) startPreemption(req *binderv1.PreemptRequest) (*binderv1.PreemptR
 	answer := func(r binderv1.PreemptResponse_Result) *binderv1.PreemptResponse {
 		return &binderv1.PreemptResponse{Version: wire.ToVersion(l.state.Version()), Result: r}
 	}
+	stint, err := t.stint()
+	if err != nil {
+		return nil, nil, err
+	}
 	// 1. Is the pod still what the attempt was made for?
 	id, this := cluster.PodID(req.GetPod().GetId()), attempt{req.GetShardRevision(), req.GetAttempt()}
 	row, last := l.state.Pod(id), l.preempted[req.GetPod().GetUid()]
 	switch {
 	case row == nil || row.UID != req.GetPod().GetUid() || row.Placed() || row.Deleting || len(row.Gates) > 0:
 		t.conflict(conflictGone)
+		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil
+	case stint == 0 && t.names.shares(l.state, row.Class):
+		t.conflict(conflictYielded)
 		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil
 	case this == last:
 		return answer(binderv1.PreemptResponse_RESULT_STARTED), nil, nil
@@ -127,6 +136,7 @@ func (t *term) startPreemption(req *binderv1.PreemptRequest) (*binderv1.PreemptR
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
 	}
 	p := l.plan(id, now)
+	p.shared, p.stint = t.names.shares(l.state, row.Class), stint
 	// 3. Have it reported; the lane may be full.
 	report := reportOf(row, req.GetPod().GetReason(), req.GetPod().GetMessage())
 	report.Attempt = req.GetPod().GetAttempt()

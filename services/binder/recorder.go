@@ -30,6 +30,9 @@ type intent struct {
 	tries   int            // binds with an unknown outcome; one that was taken over begins with the other binder's
 	failing time.Time      // when the first of ours was; zero for none
 	misfit  error          // why it is only to be withdrawn; nil if it is to be bound
+	shared  bool           // the pod's scheduler name is shared
+	stint   int64          // in which it was judged, if it is; 0: not in this term
+	sent    bool           // a bind may have left, if it is
 	attempt *trace.Attempt // nil: it is not traced, or was taken over
 }
 

@@ -31,6 +31,11 @@ type Config struct {
 	Source   source.Source    // required
 	Settings cluster.Settings // what it says at the start of its epochs; required
 
+	// Lease, if not nil, says when the pods of those of the settings' scheduler names that are among SharedNames are this binder's to
+	// place: other schedulers may have these names too.
+	Lease       Lease
+	SharedNames []string
+
 	LeaseTTL    time.Duration         // how long the term outlives a silent binder; 0 means 5 s
 	MaxUnbound  int                   // placements waiting for their bind, beyond which commits are refused; 0 means 10,000
 	BindWorkers int                   // concurrent Bind calls, but for late ones; 0 means 4, or 64 of one binding each
@@ -89,6 +94,7 @@ type Service struct {
 	logv1.UnimplementedLogServiceServer
 
 	cfg     Config
+	shared  []string // the names that Lease is about
 	metrics *metrics
 	feed    *replica.Feed        // the log of the open term; closed while there is none
 	term    atomic.Pointer[term] // the open term; nil while there is none
@@ -101,13 +107,21 @@ func New(cfg Config) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg:  cfg,
+		cfg: cfg, shared: sharedNames(cfg.Settings, cfg.SharedNames),
 		feed: replica.NewFeed(replica.FeedConfig{Log: cfg.Log, Metrics: cfg.Metrics}),
 	}
 	s.wait("starting")
 	var err error
 	if s.metrics, err = newMetrics(cfg.Metrics, s.depths, s.sizes); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	if cfg.Lease == nil {
+		s.shared = nil
+	}
+	if len(s.shared) > 0 && cfg.Metrics != nil {
+		if err := registerNames(cfg.Metrics, cfg.Lease.Name(), s.yielded, s.leads); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
 	}
 	return s, nil
 }
@@ -217,16 +231,55 @@ func (s *Service) Ready() error {
 		if err := t.source.Ready(); err != nil {
 			return fmt.Errorf("active, but the source is not followed: %w", err)
 		}
+		if why := s.yieldsAll(t); why != "" {
+			return fmt.Errorf("%w: %s", errYields, why)
+		}
 		return nil
 	}
 	return errors.New(*s.waits.Load())
 }
 
-// Available returns nil while this binder does its part: it is ready, or it stands by for the binder that is elected.
+// errYields says that the active binder has nothing to place.
+var errYields = errors.New("standing by: all pods are left to another scheduler")
+
+// yieldsAll says why all scheduler names are another scheduler's at the moment, "" if one is not.
+func (s *Service) yieldsAll(t *term) string {
+	if len(s.shared) < len(s.cfg.Settings.Profiles) {
+		return ""
+	}
+	if stint, _ := t.names.now(); len(t.names.shared) == 0 || stint != 0 {
+		return ""
+	}
+	return t.names.reason()
+}
+
+// yielded returns how many scheduler names are left to another scheduler.
+func (s *Service) yielded() float64 {
+	t := s.open()
+	if t == nil {
+		return 0
+	}
+	if stint, _ := t.names.now(); stint != 0 {
+		return 0
+	}
+	return float64(len(t.names.shared))
+}
+
+// leads returns 1 while this binder holds the lease of its shared names.
+func (s *Service) leads() float64 {
+	if t := s.open(); t != nil {
+		if stint, _ := t.names.now(); stint != 0 {
+			return 1
+		}
+	}
+	return 0
+}
+
+// Available returns nil while this binder does its part: it is ready, or it stands by for the binder, or another scheduler, that is elected.
 // Between its election and the opening of its epoch, and without etcd, it is neither.
 func (s *Service) Available() error {
 	err := s.Ready()
-	if err != nil && err.Error() == standingBy {
+	if err != nil && (err.Error() == standingBy || errors.Is(err, errYields)) {
 		return nil
 	}
 	return err

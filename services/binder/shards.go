@@ -58,6 +58,9 @@ func (b *bound) give(n int) {
 	b.set(b.taken - n)
 }
 
+// retake reserves n that were given before, whatever the limit is.
+func (b *bound) retake(n int) { b.give(-n) }
+
 // set changes what is taken, under the lock.
 func (b *bound) set(taken int) {
 	b.taken = taken

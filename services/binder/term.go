@@ -26,7 +26,9 @@ type term struct {
 	lease     <-chan struct{} // closed when the lease may have expired
 	done      <-chan struct{} // closed when the term ends, for whatever reason
 	fence     coord.Cond
-	confirm   func(context.Context) error // asks etcd whether the term holds
+	confirm   func(context.Context) error           // asks etcd whether the term holds
+	identity  func(context.Context) (string, error) // of this Berth towards other schedulers
+	names     names                                 // whose pods it places
 	source    source.Source
 	ledger    *ledger
 	feed      *replica.Feed
@@ -62,6 +64,8 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 			_, _, err := s.cfg.Coord.Txn(ctx, []coord.Cond{held.Guard()}, nil)
 			return err
 		},
+		identity:  held.Identity,
+		names:     names{lease: s.cfg.Lease, shared: s.shared, wake: make(chan struct{}, 1)},
 		source:    s.cfg.Source,
 		feed:      s.feed,
 		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: s.cfg.Parallelism}),
@@ -120,6 +124,7 @@ func (s *Service) serve(ctx context.Context, held *coord.Term) error {
 	if err != nil {
 		return err
 	}
+	defer t.leaveNames(ctx, held.Contested)
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	g, ctx := errgroup.WithContext(ctx)
@@ -140,7 +145,14 @@ func (s *Service) serve(ctx context.Context, held *coord.Term) error {
 			return err == nil && contested
 		})
 	})
-	// 2. The source fills the ledger; everything it tells before Synced is older than the epoch.
+	// 2. The source fills the ledger; everything it tells before Synced is older than the epoch. What others have placed as
+	// long as they might is told, if the lease of the names that they have too is taken before.
+	s.wait("asking who has the scheduler names")
+	if err := t.claimNames(ctx); err != nil {
+		fail(err)
+		return g.Wait()
+	}
+	g.Go(func() error { return t.keepNames(ctx) })
 	synced := make(chan struct{})
 	g.Go(func() error { return t.watchSource(ctx, synced) })
 	owners := s.cfg.Coord.WatchShards(ctx)
@@ -176,6 +188,7 @@ func (s *Service) serve(ctx context.Context, held *coord.Term) error {
 			g.Go(func() error { return lane.run(ctx) })
 		}
 	}
+	g.Go(func() error { return t.judgeNames(ctx) })
 	g.Go(func() error { return t.bindAdopted(ctx, adopted) })
 	s.wait("the term has ended")
 	s.term.Store(t)
@@ -344,7 +357,12 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]intent, error) {
 	for _, b := range batches {
 		left[b.Batch.ID] = make([]coord.Intent, len(b.Batch.Intents))
 	}
-	for _, in := range taken {
+	for i := range taken {
+		in := &taken[i]
+		if in.shared = t.sharesPod(in.UID); in.shared {
+			in.sent = true // for all that is known
+			t.names.count(1)
+		}
 		left[in.batch][in.index] = coord.Intent{PodUID: in.UID, Namespace: in.Namespace, Name: in.Name, Node: in.Node}
 	}
 	for id, intents := range left {

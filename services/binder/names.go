@@ -1,0 +1,433 @@
+package binder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// Lease is how the schedulers of a cluster agree which of them places the pods of a name that several have. A binder tries it from one
+// goroutine. *kube.Lease implements it.
+type Lease interface {
+	// String names the lease, for people, and Name is the name of its object.
+	String() string
+	Name() string
+	// Try takes it for a holder, or renews it. That another holds it is no error.
+	Try(ctx context.Context, holder string) (source.Claim, error)
+	// RetryPeriod is the time between two tries.
+	RetryPeriod() time.Duration
+	// Release gives it up, unless somebody has written it since the holder did.
+	Release(ctx context.Context, holder string) error
+	// CatchUp waits until the source's Watch has told all that had been written about pods when it was called. An error is ctx's.
+	CatchUp(ctx context.Context) error
+}
+
+// lastWord is how long a term that ends waits for the answers to binds of shared names: the lease is given up only if all have come.
+const lastWord = 2 * time.Second
+
+// names knows which scheduler names are the term's. Those that other schedulers may have too, the shared ones, are so in stints: one
+// begins when the lease has been taken and everything that others had placed before has been told, and it ends, by the local
+// clock, before the lease can have run out for others. What was placed in one stint is judged again before it is bound in another.
+type names struct {
+	shared []string // in alphabetical order; empty: there is no lease
+	lease  Lease
+	wake   chan struct{} // holds one value while there is something to be judged
+
+	mu     sync.Mutex
+	holder string // as which the lease is held; "" until it is known
+	until  time.Time
+	stint  int64 // of the lease as it is held now, or was last, from 1
+	begun  bool  // all is told that others had placed before the stint
+	why    string
+	// aside are the placements of shared names that wait for the next stint, recorded and assumed.
+	aside []intent
+	open  int // binds of shared names that were sent, perhaps by an earlier term, and have no outcome yet
+}
+
+// sharedNames returns those of the settings' names that are among some, in alphabetical order.
+func sharedNames(settings cluster.Settings, among []string) []string {
+	var shared []string
+	for i := range settings.Profiles {
+		if name := settings.Profiles[i].SchedulerName; slices.Contains(among, name) {
+			shared = append(shared, name)
+		}
+	}
+	slices.Sort(shared)
+	return shared
+}
+
+// shares reports whether the pods of a class are of a shared name.
+func (n *names) shares(st *cluster.State, class cluster.ClassID) bool {
+	if len(n.shared) == 0 {
+		return false
+	}
+	c := st.Class(class)
+	return c != nil && slices.Contains(n.shared, c.Spec.SchedulerName)
+}
+
+// sharesPod reports whether a pod is of a shared name.
+func (t *term) sharesPod(uid string) bool {
+	if len(t.names.shared) == 0 {
+		return false
+	}
+	t.ledger.mu.Lock()
+	defer t.ledger.mu.Unlock()
+	id, ok := t.ledger.state.PodByUID(uid)
+	return ok && t.names.shares(t.ledger.state, t.ledger.state.Pod(id).Class)
+}
+
+// now returns the stint in which shared names are the term's, and until when they are at least; 0: they are not.
+func (n *names) now() (stint int64, until time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.begun || !time.Now().Before(n.until) {
+		return 0, time.Time{}
+	}
+	return n.stint, n.until
+}
+
+// lasts reports whether a stint has not ended.
+func (n *names) lasts(stint int64) bool {
+	now, _ := n.now()
+	return stint != 0 && stint == now
+}
+
+// taken takes in that the lease is held until a time, and reports whether a stint is to begin by it.
+func (n *names) taken(until time.Time) (stint int64, fresh bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !time.Now().Before(n.until) { // others may have held it since
+		n.stint++
+		n.begun, fresh = false, true
+		n.why = fmt.Sprintf("the lease %v has been taken, and what others have placed is being read", n.lease)
+	}
+	n.until = until
+	return n.stint, fresh
+}
+
+// begin begins a stint, if the lease is still held as it was. It reports whether it did.
+func (n *names) begin(stint int64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stint != stint || !time.Now().Before(n.until) {
+		return false
+	}
+	n.begun, n.why = true, ""
+	return true
+}
+
+// lost takes in that another holds the lease.
+func (n *names) lost(why string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.begun, n.until, n.why = false, time.Time{}, why
+}
+
+// unknown takes in that nothing could be learnt about the lease. Until its time is over, it is held as before.
+func (n *names) unknown(why string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !time.Now().Before(n.until) {
+		n.begun, n.why = false, why
+	}
+}
+
+// reason says why shared names are not the term's.
+func (n *names) reason() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.why == "" {
+		return fmt.Sprintf("the lease %v could not be renewed in time", n.lease)
+	}
+	return n.why
+}
+
+// putAside keeps a placement until it can be judged again.
+func (n *names) putAside(in intent) {
+	n.mu.Lock()
+	n.aside = append(n.aside, in)
+	n.mu.Unlock()
+	if stint, _ := n.now(); stint != 0 { // else the next one's begin does
+		n.signal()
+	}
+}
+
+func (n *names) takeAside() []intent {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	aside := n.aside
+	n.aside = nil
+	return aside
+}
+
+func (n *names) signal() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// count changes how many binds of shared names have no outcome.
+func (n *names) count(by int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.open += by
+}
+
+// yield tells replicas whose pods are left to another scheduler, unless they know. The caller holds the lock, or is alone.
+func (l *ledger) yield(names []string, to string) error {
+	if s := &l.state.Settings; slices.Equal(s.Yielded, names) && s.YieldedTo == to {
+		return nil
+	}
+	return l.apply(cluster.SettingsSet{Settings: l.state.Settings.Yielding(names, to)})
+}
+
+// stint returns the stint in which pods of shared names are placed at the moment, 0 if they may not be. In that case the log says so:
+// who is refused because of it finds the reason there. The caller holds the ledger's lock. An error means a broken ledger.
+func (t *term) stint() (int64, error) {
+	if len(t.names.shared) == 0 {
+		return 0, nil
+	}
+	stint, _ := t.names.now()
+	if stint == 0 && len(t.ledger.state.Settings.Yielded) == 0 {
+		return 0, t.ledger.yield(t.names.shared, t.names.reason())
+	}
+	return stint, nil
+}
+
+// claimNames tries for the lease before the cluster is read: all that others have placed is told by that, then. The ledger is not open
+// yet.
+func (t *term) claimNames(ctx context.Context) error {
+	if len(t.names.shared) == 0 {
+		return nil
+	}
+	if stint, fresh := t.tryLease(ctx); fresh {
+		t.names.begin(stint)
+	}
+	return t.tellNames()
+}
+
+// keepNames holds the lease, or waits for it, until ctx ends. An error means a broken ledger.
+func (t *term) keepNames(ctx context.Context) error {
+	for len(t.names.shared) > 0 && sleep(ctx, t.names.lease.RetryPeriod()) {
+		if stint, fresh := t.tryLease(ctx); fresh {
+			t.spawn(func() error { return t.catchUp(ctx, stint) })
+		}
+		if err := t.tellNames(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// catchUp begins a stint when all is told that others have placed.
+func (t *term) catchUp(ctx context.Context, stint int64) error {
+	if t.names.lease.CatchUp(ctx) != nil || !t.names.begin(stint) {
+		return nil // ctx has ended, or the lease is not held as it was
+	}
+	t.names.signal()
+	return t.tellNames()
+}
+
+// judgeNames judges placements that were put aside, until ctx ends. An error means a broken ledger.
+func (t *term) judgeNames(ctx context.Context) error {
+	for len(t.names.shared) > 0 && sleepOrWake(ctx, t.names.lease.RetryPeriod(), t.names.wake) {
+		if err := t.judgeAside(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tryLease tries to take the lease, or to renew it. It reports whether a stint is to begin by it.
+func (t *term) tryLease(ctx context.Context) (stint int64, fresh bool) {
+	n := &t.names
+	claim, err := t.tryAs(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
+	case err != nil:
+		n.unknown(fmt.Sprintf("nothing is known of the lease %v: %v", n.lease, err))
+		t.log.Warn("lease not renewed", "lease", n.lease.String(), "err", err)
+	case claim.Until.IsZero():
+		n.lost(fmt.Sprintf("%s holds the lease %v", claim.Holder, n.lease))
+	default:
+		return n.taken(claim.Until)
+	}
+	return 0, false
+}
+
+func (t *term) tryAs(ctx context.Context) (source.Claim, error) {
+	if t.names.holder == "" { // only this goroutine writes it
+		holder, err := t.identity(ctx)
+		if err != nil {
+			return source.Claim{}, err
+		}
+		t.names.holder = holder
+	}
+	return t.names.lease.Try(ctx, t.names.holder)
+}
+
+// tellNames brings the log up to date with whose the shared names are. An error means a broken ledger.
+func (t *term) tellNames() error {
+	t.ledger.mu.Lock()
+	defer t.ledger.mu.Unlock()
+	was := t.ledger.state.Settings
+	names, to := []string(nil), ""
+	if stint, _ := t.names.now(); stint == 0 {
+		names, to = t.names.shared, t.names.reason()
+	}
+	if err := t.ledger.yield(names, to); err != nil {
+		return err
+	}
+	switch all := strings.Join(t.names.shared, ","); {
+	case len(names) == 0 && (len(was.Yielded) > 0 || !t.ledger.opened):
+		t.log.Info("pods are ours to place", "schedulers", all, "lease", t.names.lease.String())
+	case len(names) > 0 && was.YieldedTo != to:
+		t.log.Warn("pods are left to another scheduler", "schedulers", all, "why", to)
+	}
+	return nil
+}
+
+// errNoRoom is why a placement is taken back that was put aside.
+var errNoRoom = errors.New("another scheduler has placed pods meanwhile")
+
+// reassume judges an assumed pod again, on the node that it is assumed on, and assumes it again. False: it does not fit there, and
+// keeps its room only until its bind has been withdrawn.
+func (t *term) reassume(b source.Binding) (bool, error) {
+	l := t.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id, ok := l.assumed(b)
+	if !ok {
+		return true, nil // what became of it has been told in this moment, and is seen where it is bound
+	}
+	row := l.state.Pod(id)
+	node, attempt := row.Node, row.Attempt
+	if err := l.apply(cluster.PodForgotten{ID: id, Reason: errNoRoom.Error()}); err != nil {
+		return false, err
+	}
+	row = l.state.Pod(id)
+	placer := engine.NewPlacer(t.evaluator, l.state, l.state.Version().Seq, nil)
+	fits := !row.Deleting && len(row.Gates) == 0 && placer.PlacePinned(engine.SubjectOf(&row.Pod), id, node) == engine.Placed
+	return fits, l.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: max(attempt, 1)})
+}
+
+// judgeAside settles placements that were put aside and of which the source has told what became of them. In a stint, it judges the
+// others again: those that still fit are bound, the others withdrawn. An error means a broken ledger.
+func (t *term) judgeAside(ctx context.Context) error {
+	aside := t.names.takeAside()
+	if len(aside) == 0 {
+		return nil
+	}
+	for i, told := range t.ledger.told(aside) {
+		in := aside[i]
+		stint, _ := t.names.now()
+		if told == source.BindUnknown && stint == 0 {
+			t.names.mu.Lock()
+			t.names.aside = append(t.names.aside, in)
+			t.names.mu.Unlock()
+			continue
+		}
+		t.unbound.retake(1)
+		if told != source.BindUnknown {
+			if err := t.settle(in, source.Outcome{Result: told, Err: errTold}); err != nil {
+				return err
+			}
+			continue
+		}
+		fits, err := t.reassume(in.Binding)
+		if err != nil {
+			return err
+		}
+		if in.misfit = nil; !fits {
+			in.misfit = errNoRoom
+		}
+		in.stint = stint
+		select {
+		case t.binds <- in:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// callFor returns the context of a call that binds, and what to call when it has returned. With shared names, which were judged in a
+// stint, it ends with that, and not with the term but some time later, unless another binder may have been elected. 0: without.
+func (t *term) callFor(ctx context.Context, stint int64) (context.Context, context.CancelFunc) {
+	if stint == 0 {
+		return ctx, func() {}
+	}
+	now, until := t.names.now()
+	if now != stint {
+		until = time.Time{} // it has ended
+	}
+	call, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-t.lease:
+			cancel()
+		default:
+			time.AfterFunc(lastWord, cancel)
+		}
+	})
+	return call, func() {
+		stop()
+		cancel()
+	}
+}
+
+// leaveNames gives the lease up at the end of a term, when nothing is under way any more: not if another binder may have been elected
+// or stands by, which has the same name towards others, and not if a bind may still arrive.
+func (t *term) leaveNames(ctx context.Context, contested func(context.Context) (bool, error)) {
+	n := &t.names
+	if len(n.shared) == 0 {
+		return
+	}
+	n.mu.Lock()
+	holds, open := time.Now().Before(n.until), n.open
+	n.mu.Unlock()
+	select {
+	case <-t.lease:
+		return
+	default:
+	}
+	if !holds {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWord)
+	defer cancel()
+	if other, err := contested(ctx); err != nil || other {
+		return
+	}
+	if open > 0 {
+		t.log.Warn("lease not given up, it will run out: binds have no answer", "lease", n.lease.String(), "binds", open)
+		return
+	}
+	if err := n.lease.Release(ctx, n.holder); err != nil {
+		t.log.Warn("lease not given up, it will run out", "lease", n.lease.String(), "err", err)
+		return
+	}
+	t.log.Info("lease given up", "lease", n.lease.String())
+}
+
+// sleepOrWake reports false when ctx ends first.
+func sleepOrWake(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-wake:
+	case <-timer.C:
+	}
+	return true
+}
