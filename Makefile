@@ -105,6 +105,10 @@ bench-kube: build ## kube-scheduler and Berth in turn on a real API server: 5,00
 chaos: build ## Berth with faults, on a real API server, and whether its history shows a violation; SEED=… DURATION=…
 	go run ./test/chaos --berth $(BIN)/berth --seed $(or $(SEED),1) --duration $(or $(DURATION),5m) $(CHAOSFLAGS)
 
+.PHONY: swap
+swap: ## kube-scheduler and Berth take over from each other, with pods arriving; SWAPS=…
+	go test -v -count=1 -timeout 0 ./test/system -run 'TestKubeSchedulerAndBerthTakeTurns' -swaps=$(or $(SWAPS),10)
+
 .PHONY: overload
 overload: ## 110,000 pods for a cluster with room for 10,000, then more calls than are answered, then room for all; WAITING=…
 	go test -v -count=1 -timeout 0 ./test/overload -waiting=$(or $(WAITING),100000) -within=10m

@@ -30,6 +30,9 @@ type clusterFlags struct {
 	shards        int32
 	unschedulable time.Duration
 	seed          uint64
+	election      electionFlags
+
+	profiles, contention *bool // nil: the process' flags say it
 
 	completed config.Completed
 }
@@ -51,6 +54,7 @@ func (f *clusterFlags) add(fs *pflag.FlagSet) {
 func (f *clusterFlags) addConfig(fs *pflag.FlagSet) {
 	fs.StringVar(&f.configFile, "config", "", "a file with a KubeSchedulerConfiguration ("+configv1.SchemeGroupVersion.String()+"); --kubeconfig, --kube-qps and --kube-burst override its clientConnection")
 	fs.StringVar(&f.writeTo, "write-config-to", "", "write the configuration, with all defaults, to this file, and exit")
+	f.election.add(fs)
 }
 
 // unschedulableFlag has kube-scheduler's name.
@@ -72,6 +76,8 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 		return err
 	}
 	f.connection(fs, cfg)
+	f.profiling(fs, cfg)
+	f.election.into(fs, &cfg.LeaderElection)
 	if f.cluster.Source == "" {
 		f.cluster.Source = "local"
 		if f.cluster.Kubeconfig != "" {
@@ -103,6 +109,7 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 		MaxBackoffSeconds:       *f.completed.Config.PodMaxBackoffSeconds,
 		MaxUnschedulableSeconds: int64(f.unschedulable / time.Second),
 	}
+	f.cluster.Election = f.election.of(f.completed)
 	text, err := config.Encode(f.completed.Config)
 	if err != nil {
 		return err
@@ -173,6 +180,27 @@ func (f *clusterFlags) connection(fs *pflag.FlagSet, cfg *configv1.KubeScheduler
 		c.Burst = int32(min(f.cluster.KubeBurst, 1<<31-1))
 	}
 	f.cluster.Kubeconfig, f.cluster.KubeQPS, f.cluster.KubeBurst = c.Kubeconfig, c.QPS, int(c.Burst)
+}
+
+// profiling settles whether profiles are served, in the same way. kube-scheduler serves them by default.
+func (f *clusterFlags) profiling(fs *pflag.FlagSet, cfg *configv1.KubeSchedulerConfiguration) {
+	for name, said := range map[string]**bool{"profiling": &cfg.EnableProfiling, "contention-profiling": &cfg.EnableContentionProfiling} {
+		flag := fs.Lookup(name)
+		if flag != nil && (flag.Changed || *said == nil) {
+			*said = new(flag.Value.String() == "true")
+		}
+	}
+	f.profiles, f.contention = cfg.EnableProfiling, cfg.EnableContentionProfiling
+}
+
+// profile tells the process what of profiles is served.
+func (f *clusterFlags) profile(c *roles.Common) {
+	if f.profiles != nil {
+		c.Profiling = *f.profiles
+	}
+	if f.contention != nil {
+		c.ContentionProfiling = *f.contention
+	}
 }
 
 // write writes the configuration that Berth would run by.

@@ -2,16 +2,21 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/config"
+	"github.com/berth-scheduler/berth/internal/roles"
+	"github.com/berth-scheduler/berth/internal/source/kube"
 )
 
 const configHeader = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -122,6 +127,106 @@ profiles: [{schedulerName: a}, {schedulerName: b, percentageOfNodesToScore: 60}]
 	}
 	if c := f.cluster; c.Kubeconfig != "/from/flag" || c.KubeQPS != 7 || c.KubeBurst != 8 {
 		t.Errorf("with flags, cluster: %+v", c)
+	}
+}
+
+func TestTheLeaseIsTheConfigurationsAndOnlyForNamesThatAreShared(t *testing.T) {
+	path := file(t, "config.yaml", configHeader+`
+leaderElection: {resourceNamespace: ns, resourceName: lease, leaseDuration: 30s, renewDeadline: 20s, retryPeriod: 5s}
+profiles: [{schedulerName: default-scheduler}, {schedulerName: own}]
+`)
+	disabled := file(t, "disabled.yaml", configHeader+"leaderElection: {leaderElect: false}")
+	standard := kube.LeaseConfig{Namespace: "kube-system", Name: "kube-scheduler", Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
+	from := kube.LeaseConfig{Namespace: "ns", Name: "lease", Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 5 * time.Second}
+	renamed := from
+	renamed.Name, renamed.RetryPeriod = "other", time.Second
+	for _, tt := range []struct {
+		args []string
+		want *kube.LeaseConfig
+	}{
+		{nil, &standard},
+		{[]string{"--scheduler-name", "berth"}, nil},
+		{[]string{"--scheduler-name", "berth", "--leader-elect-names", "default-scheduler,berth"}, &standard},
+		{[]string{"--leader-elect=false"}, nil},
+		{[]string{"--config", path}, &from},
+		{[]string{"--config", path, "--leader-elect-resource-name", "other", "--leader-elect-retry-period", "1s"}, &renamed},
+		{[]string{"--config", path, "--leader-elect=false"}, nil},
+		{[]string{"--config", disabled}, nil},
+		{[]string{"--config", disabled, "--leader-elect"}, &standard},
+	} {
+		f, err := parsed(tt.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got *kube.LeaseConfig
+		if f.cluster.Election != nil {
+			got = &f.cluster.Election.Lease
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%v: lease (-want +got):\n%s", tt.args, diff)
+		}
+		if len(f.completed.Notes) > 0 {
+			t.Errorf("%v: notes %q", tt.args, f.completed.Notes)
+		}
+	}
+	if _, err := parsed("--leader-elect-lease-duration", "5s"); err == nil || !strings.Contains(err.Error(), "leaderElection.leaseDuration") {
+		t.Errorf("a lease shorter than the renew deadline: %v", err)
+	}
+}
+
+func TestProfilesAreServedIfTheFileOrAFlagSaysSo(t *testing.T) {
+	on := file(t, "on.yaml", configHeader+"enableProfiling: true\nenableContentionProfiling: true")
+	off := file(t, "off.yaml", configHeader+"enableProfiling: false\nenableContentionProfiling: false")
+	silent := file(t, "silent.yaml", configHeader)
+	for _, tt := range []struct {
+		args                  string
+		profiling, contention bool
+	}{
+		{"", false, false},
+		{"--profiling", true, false},
+		{"--config " + on, true, true},
+		{"--config " + on + " --profiling=false", false, true},
+		{"--config " + off, false, false},
+		{"--config " + off + " --profiling --contention-profiling", true, true},
+		{"--config " + silent, false, false},
+		{"--config " + silent + " --profiling", true, false},
+	} {
+		var f clusterFlags
+		var c roles.Common
+		fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		addOps(fs, &c)
+		f.add(fs)
+		f.addConfig(fs)
+		if err := errors.Join(fs.Parse(strings.Fields(tt.args)), f.finish(fs)); err != nil {
+			t.Fatal(err)
+		}
+		f.profile(&c)
+		if c.Profiling != tt.profiling || c.ContentionProfiling != tt.contention {
+			t.Errorf("%s: profiles %v, of contention %v", tt.args, c.Profiling, c.ContentionProfiling)
+		}
+		if said := f.completed.Config; *said.EnableProfiling != tt.profiling || *said.EnableContentionProfiling != tt.contention || len(f.completed.Notes) > 0 {
+			t.Errorf("%s: the configuration says %v and %v, notes %q", tt.args, *said.EnableProfiling, *said.EnableContentionProfiling, f.completed.Notes)
+		}
+	}
+}
+
+func TestVerbosityIsThatOfKlog(t *testing.T) {
+	_, level, err := newLogger("text", "warn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, want := range map[string]slog.Level{"0": slog.LevelInfo, "4": slog.LevelDebug, "10": -10} {
+		if answer, err := setVerbosity(level, value); err != nil || level.Level() != want || answer != "successfully set klog.logging.verbosity to "+value {
+			t.Errorf("%s: %q, %v, level %v", value, answer, err, level.Level())
+		}
+	}
+	for _, bad := range []string{"", "-1", "x", "4294967296"} {
+		if _, err := setVerbosity(level, bad); err == nil {
+			t.Errorf("%q was set", bad)
+		}
+	}
+	if _, err := setVerbosity(level, "0"); err != nil { // klog's is the process'
+		t.Error(err)
 	}
 }
 

@@ -126,6 +126,7 @@ func allCommand() *cobra.Command {
 				return errors.New("--queues, --filter-workers and --score-workers: want at least 1 each")
 			}
 			o.Cluster = cl.cluster
+			cl.profile(&f.common)
 			return f.run(cmd.Context(), "all", func(ctx context.Context) error {
 				cl.logNotes(f.common.Log)
 				useThreads()
@@ -178,6 +179,7 @@ func binderCommand() *cobra.Command {
 			if cl.writeTo != "" {
 				return cl.write()
 			}
+			cl.profile(&f.common)
 			return f.run(cmd.Context(), "binder", func(ctx context.Context) error {
 				cl.logNotes(f.common.Log)
 				return roles.Binder(ctx, f.common, cl.cluster)

@@ -7,8 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,7 +21,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := cli.Interruptible(context.Background(), os.Exit)
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "berth:", err)
@@ -62,25 +61,40 @@ func command() *cobra.Command {
 	return root
 }
 
-// newLogger returns the process's logger, writing to stderr.
-func newLogger(format, level string) (*slog.Logger, error) {
-	var l slog.Level
+// newLogger returns the process's logger, writing to stderr, and what sets its level.
+func newLogger(format, level string) (*slog.Logger, *slog.LevelVar, error) {
+	l := new(slog.LevelVar)
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("--log-level: %q: want debug, info, warn or error", level)
+		return nil, nil, fmt.Errorf("--log-level: %q: want debug, info, warn or error", level)
 	}
 	options := &slog.HandlerOptions{Level: l}
 	switch format {
 	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+		return slog.New(slog.NewJSONHandler(os.Stderr, options)), l, nil
 	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+		return slog.New(slog.NewTextHandler(os.Stderr, options)), l, nil
 	}
-	return nil, fmt.Errorf("--log-format: %q: want json or text", format)
+	return nil, nil, fmt.Errorf("--log-format: %q: want json or text", format)
+}
+
+// setVerbosity sets how much is logged as klog's -v does: each step lets through what is one less important than information; debug
+// begins at 4. client-go's part of the log is set with it.
+func setVerbosity(level *slog.LevelVar, value string) (string, error) {
+	v, err := strconv.ParseUint(value, 10, 31)
+	if err != nil {
+		return "", err
+	}
+	var verbosity klog.Level
+	if err := verbosity.Set(value); err != nil {
+		return "", fmt.Errorf("failed set klog.logging.verbosity %s: %w", value, err)
+	}
+	level.Set(slog.LevelInfo - slog.Level(v))
+	return "successfully set klog.logging.verbosity to " + value, nil
 }
 
 // run runs a role with what every role needs, and flushes traces at the end.
 func (f *commonFlags) run(ctx context.Context, role string, run func(ctx context.Context) error) error {
-	log, err := newLogger(f.logFormat, f.logLevel)
+	log, level, err := newLogger(f.logFormat, f.logLevel)
 	if err != nil {
 		return err
 	}
@@ -89,6 +103,7 @@ func (f *commonFlags) run(ctx context.Context, role string, run func(ctx context
 		return fmt.Errorf("set up tracing: %w", err)
 	}
 	f.common.Log, f.common.Trace = log, provider
+	f.common.SetVerbosity = func(value string) (string, error) { return setVerbosity(level, value) }
 	klog.SetSlogLogger(log) // parts of client-go still log there
 	err = run(ctx)
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)

@@ -7,12 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // as kubectl: what kubeconfigs may name as auth-provider
 
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/cli"
@@ -21,7 +20,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := cli.Interruptible(context.Background(), os.Exit)
 	defer stop()
 	root := command(os.Getenv, os.Stdin, os.Stdout, os.Stderr)
 	if err := root.ExecuteContext(ctx); err != nil && !errors.Is(err, context.Canceled) {

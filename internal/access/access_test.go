@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -261,6 +262,14 @@ func TestTokensThatAreMadeAreKnownAndKept(t *testing.T) {
 	for _, bad := range []string{"", "ann", "ann=admin", "=read", "a,b=read", "../a=read"} {
 		if _, err := ParseGrant(bad); err == nil {
 			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+func TestWhoMayGetAPathMayNotPutThere(t *testing.T) {
+	for method, want := range map[string]string{http.MethodGet: "get", http.MethodHead: "get", http.MethodPut: "put", http.MethodPost: "post"} {
+		if got := (Permission{Verb: verbOf(method), Path: "/debug/flags/v"}); got.Verb != want || got.Reads() != (want == "get") {
+			t.Errorf("%s needs %v", method, got)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package access
 
 import (
 	"net/http"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 
@@ -16,7 +17,7 @@ const (
 )
 
 // Paths lets in those who may get a path over HTTP: by a certificate, which every role can check, or by a token, if there is a
-// Guard. What a token's owner needs is the verb get on the path, as with kube-scheduler.
+// Guard. What a token's owner needs is the verb get on the path, or put or post where the method is that, as with kube-scheduler.
 type Paths struct {
 	Guard *Guard // nil: tokens are nobody's
 }
@@ -34,11 +35,19 @@ func (p Paths) Admit(r *http.Request) error {
 	switch {
 	case token != "" && p.Guard != nil:
 		ctx := rpc.WithCaller(r.Context(), rpc.AddressOfRequest(r))
-		return p.Guard.review(ctx, token, Permission{Verb: "get", Path: r.URL.Path})
+		return p.Guard.review(ctx, token, Permission{Verb: verbOf(r.Method), Path: r.URL.Path})
 	case token != "":
 		return rpc.Error(codes.Unauthenticated, ReasonUnknownToken, "tokens are not known here: show a certificate of %s or %s", IdentityMetrics, IdentityOperator)
 	case identity != "":
 		return rpc.Error(codes.PermissionDenied, ReasonNotAllowed, "a certificate of %s may not get %s", identity, r.URL.Path)
 	}
 	return rpc.Error(codes.Unauthenticated, ReasonNoToken, "show a certificate of %s or %s, or a token", IdentityMetrics, IdentityOperator)
+}
+
+func verbOf(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		return "get"
+	}
+	return strings.ToLower(method)
 }

@@ -159,12 +159,8 @@ func notes(cfg *configv1.KubeSchedulerConfiguration) []string {
 	}
 	ignored(*completed.Parallelism != *standard.Parallelism,
 		"parallelism is ignored: each worker uses all its processors")
-	ignored(!apiequality.Semantic.DeepEqual(completed.LeaderElection, standard.LeaderElection),
-		"leaderElection is ignored: binders elect their leader in etcd, see --lease-ttl")
 	ignored(completed.ClientConnection.ContentType != standard.ClientConnection.ContentType || completed.ClientConnection.AcceptContentTypes != "",
 		"clientConnection.contentType and acceptContentTypes are ignored: Berth speaks protobuf and accepts JSON")
-	ignored(!*completed.EnableProfiling || completed.EnableContentionProfiling == nil || !*completed.EnableContentionProfiling,
-		"enableProfiling and enableContentionProfiling are ignored: Berth serves no profiles")
 	ignored(completed.DelayCacheUntilActive, "delayCacheUntilActive is ignored: a binder lists the cluster when it becomes active")
 	return out
 }

@@ -349,8 +349,6 @@ profiles:
 func TestWhatMeansNothingToBerthIsNoted(t *testing.T) {
 	for _, tt := range []struct{ body, want string }{
 		{"parallelism: 3", "parallelism"},
-		{"leaderElection: {leaderElect: false}", "leaderElection"},
-		{"enableProfiling: false", "enableProfiling"},
 		{"delayCacheUntilActive: true", "delayCacheUntilActive"},
 		{"clientConnection: {contentType: application/json}", "contentType"},
 	} {

@@ -225,7 +225,11 @@ func (c *converter) alpha1(from object) error {
 			return err
 		}
 	}
-	if v, ok := take(from, "hardPodAffinitySymmetricWeight").(float64); ok && v != 1 {
+	switch v, ok := take(from, "hardPodAffinitySymmetricWeight").(float64); {
+	case !ok || v == 1:
+	case v == 0:
+		c.say("hardPodAffinitySymmetricWeight: 0 was the same as unset until 1.16, and stands for the default, 1; for none, set hardPodAffinityWeight: 0 of InterPodAffinity")
+	default:
 		setArg(profile, interPodAffinity, "hardPodAffinityWeight", v)
 	}
 	if take(from, "disablePreemption") == true {

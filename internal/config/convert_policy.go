@@ -94,7 +94,7 @@ func (c *converter) policy(from object) (object, error) {
 			setIn(profile, "score", "enabled", append(list(set, "enabled"), object{"name": p.name, "weight": weight}))
 		}
 	}
-	if v, ok := take(from, "hardPodAffinitySymmetricWeight").(float64); ok && v != 1 {
+	if v, ok := take(from, "hardPodAffinitySymmetricWeight").(float64); ok && v != 0 && v != 1 { // 0 is what an unset one was
 		setArg(profile, interPodAffinity, "hardPodAffinityWeight", v)
 	}
 	if take(from, "alwaysCheckAllPredicates") == true {

@@ -166,3 +166,31 @@ func TestConvertRefusesWhatItDoesNotKnow(t *testing.T) {
 		}
 	}
 }
+
+func TestAWeightOfZeroWasUnsetBeforePointers(t *testing.T) {
+	const alpha = "apiVersion: kubescheduler.config.k8s.io/v1alpha1\nkind: KubeSchedulerConfiguration\n"
+	for body, want := range map[string]int32{
+		`{"kind": "Policy", "hardPodAffinitySymmetricWeight": 0}`: 1, `{"kind": "Policy"}`: 1, `{"kind": "Policy", "hardPodAffinitySymmetricWeight": 7}`: 7,
+		alpha + "hardPodAffinitySymmetricWeight: 0": 1, alpha: 1, alpha + "hardPodAffinitySymmetricWeight: 7": 7,
+	} {
+		out, report, err := config.Convert([]byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := config.Decode(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.Complete(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Profiles[0].HardPodAffinityWeight; got != want {
+			t.Errorf("%s: the weight is %d, want %d", body, got, want)
+		}
+		said := strings.Contains(strings.Join(report, "\n"), "hardPodAffinitySymmetricWeight: 0 was the same as unset")
+		if want := body == alpha+"hardPodAffinitySymmetricWeight: 0"; said != want {
+			t.Errorf("%s: reported %q", body, report)
+		}
+	}
+}

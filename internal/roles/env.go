@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	goruntime "runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,25 +26,29 @@ import (
 
 // Common is what every role needs to be told.
 type Common struct {
-	ID            string            // the member's id; several roles of one process append their role
-	Listen        string            // where to serve: host:port; port 0 picks one
-	Advertise     string            // host, or host:port, under which others reach it; "" means Listen's
-	EtcdEndpoints []string          // required but for All, which embeds an etcd when it is empty
-	embedded      *coord.Embedded   // that one
-	EtcdPrefix    string            // of all keys; "" means /berth/
-	EtcdOwned     bool              // etcd is this Berth's alone, as an embedded one is: it may be compacted, and ask who its users are
-	EtcdLook      time.Duration     // how often etcd is asked how full it is; 0 means 10 s
-	OpsListen     string            // where to serve the operators' endpoints over HTTP, with TLS if there is any; "" means nowhere
-	OpsAccess     Access            // who may get them
-	Profiling     bool              // and /debug/pprof/
-	Flags         map[string]string // what the process was told, for /flagz; nothing secret
-	TLS           certs.Files       // who this process is, and the authorities of all others; the zero value is plaintext
-	EtcdTLS       certs.Files       // of https endpoints; the zero value is the system's authorities and no client certificate
-	LeaseTTL      time.Duration
-	Connections   int             // at a time of each listener; 0 means rpc.DefaultConnections
-	OfOneAddress  int             // of these; 0 means rpc.DefaultConnectionsOfOne
-	Trace         *trace.Provider // nil: none
-	Log           *slog.Logger
+	ID            string          // the member's id; several roles of one process append their role
+	Listen        string          // where to serve: host:port; port 0 picks one
+	Advertise     string          // host, or host:port, under which others reach it; "" means Listen's
+	EtcdEndpoints []string        // required but for All, which embeds an etcd when it is empty
+	embedded      *coord.Embedded // that one
+	EtcdPrefix    string          // of all keys; "" means /berth/
+	EtcdOwned     bool            // etcd is this Berth's alone, as an embedded one is: it may be compacted, and ask who its users are
+	EtcdLook      time.Duration   // how often etcd is asked how full it is; 0 means 10 s
+	OpsListen     string          // where to serve the operators' endpoints over HTTP, with TLS if there is any; "" means nowhere
+	OpsAccess     Access          // who may get them
+	Profiling     bool            // and /debug/pprof/, and /debug/flags/v
+	// ContentionProfiling says that the profiles tell of goroutines that wait for each other, if they are served.
+	ContentionProfiling bool
+	// SetVerbosity sets how much the process logs; nil: it cannot be set.
+	SetVerbosity func(value string) (string, error)
+	Flags        map[string]string // what the process was told, for /flagz; nothing secret
+	TLS          certs.Files       // who this process is, and the authorities of all others; the zero value is plaintext
+	EtcdTLS      certs.Files       // of https endpoints; the zero value is the system's authorities and no client certificate
+	LeaseTTL     time.Duration
+	Connections  int             // at a time of each listener; 0 means rpc.DefaultConnections
+	OfOneAddress int             // of these; 0 means rpc.DefaultConnectionsOfOne
+	Trace        *trace.Provider // nil: none
+	Log          *slog.Logger
 }
 
 // env is what the roles of one process share.
@@ -65,6 +70,9 @@ type env struct {
 func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network, run func(ctx context.Context, e *env, g *errgroup.Group) error) error {
 	if len(c.EtcdEndpoints) == 0 && c.embedded == nil {
 		return errors.New("etcd endpoints: none; name at least one")
+	}
+	if c.Profiling && c.ContentionProfiling {
+		goruntime.SetBlockProfileRate(1) // as kube-scheduler does
 	}
 	measured := newMemberMetrics()
 	measured.common.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -35,7 +35,7 @@ type named struct {
 
 // The components of /configz.
 const (
-	configOfScheduler = "kubescheduler.config.k8s.io" // kube-scheduler's name for it
+	configOfScheduler = "componentconfig" // kube-scheduler's name for it
 	configOfBerth     = "berth.dev"
 )
 
@@ -69,6 +69,9 @@ func (o *operations) sayBinder(cl Cluster) {
 	o.own["binder"] = map[string]any{
 		"source": cl.Source, "kubeQPS": cl.KubeQPS, "kubeBurst": cl.KubeBurst, "shards": cl.Settings.Shards, "seed": cl.Settings.Seed,
 		"maxUnschedulableSeconds": cl.Settings.MaxUnschedulableSeconds,
+	}
+	if cl.Election != nil {
+		o.own["binder"].(map[string]any)["sharedNames"] = cl.Election.Names
 	}
 }
 
@@ -131,7 +134,7 @@ func (e *env) serveOps(ctx context.Context) error {
 	}
 	return rpc.ServeOps(ctx, l, rpc.OpsConfig{
 		Metrics: e.measured, Checks: e.ops.checks, Admit: admit, Config: e.ops.config, Flags: e.Flags,
-		Status: func() [][2]string { return e.ops.status(time.Now()) }, Profiling: e.Profiling,
+		Status: func() [][2]string { return e.ops.status(time.Now()) }, Profiling: e.Profiling, SetVerbosity: e.SetVerbosity,
 	})
 }
 

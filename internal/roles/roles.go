@@ -40,7 +40,14 @@ type Cluster struct {
 	KubeQPS    float32
 	KubeBurst  int
 	Settings   cluster.Settings
+	Election   *Election       // by which names are shared with other schedulers of a kube source; nil: none is
 	Config     json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said
+}
+
+// Election says which scheduler names other schedulers of the cluster may have too, and by which Lease all agree who places their pods.
+type Election struct {
+	Names []string
+	Lease kube.LeaseConfig
 }
 
 // Public is where the gateway serves people.
@@ -198,10 +205,17 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	if e.embedded != nil && src.MaxBatch() > 1 {
 		bindWorkers = embeddedBindWorkers
 	}
-	s, err := binder.New(binder.Config{
+	cfg := binder.Config{
 		ID: id, Address: r.address, Coord: e.coord, Source: src, Settings: cl.Settings, LeaseTTL: e.LeaseTTL, BindWorkers: bindWorkers,
 		Log: e.Log, Metrics: e.metrics(id), Trace: e.Trace,
-	})
+	}
+	if cluster, ok := src.(*kube.Source); ok && cl.Election != nil {
+		if cfg.Lease, err = cluster.Lease(cl.Election.Lease); err != nil {
+			return err
+		}
+		cfg.SharedNames = cl.Election.Names
+	}
+	s, err := binder.New(cfg)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/http"
@@ -25,8 +26,9 @@ const (
 	opsWriteTimeout  = 30 * time.Second
 	opsIdleTimeout   = 60 * time.Second
 	opsHeaderBytes   = 16 << 10
-	opsScrapes       = 4  // at the same time; more are answered 503
-	opsRequests      = 32 // but for health at the same time; more are answered 429
+	opsBodyBytes     = 1 << 10 // of what sets something
+	opsScrapes       = 4       // at the same time; more are answered 503
+	opsRequests      = 32      // but for health at the same time; more are answered 429
 
 	// profileTimeout replaces opsWriteTimeout where profiles are served: the answer comes when the time it is of is over.
 	profileTimeout = 10 * time.Minute
@@ -42,7 +44,9 @@ type OpsConfig struct {
 	Config    map[string]any     // of /configz: what is in effect, by component
 	Flags     map[string]string  // of /flagz, by name
 	Status    func() [][2]string // of /statusz: names and values; called as Checks is
-	Profiling bool               // serve /debug/pprof/
+	Profiling bool               // serve /debug/pprof/ and, if there is a SetVerbosity, /debug/flags/v
+	// SetVerbosity sets how much is logged, as klog's -v does, and returns what to answer. An error says what is wrong with the value.
+	SetVerbosity func(value string) (string, error)
 }
 
 // ServeOps answers HTTP on l, which it closes, until ctx ends; then it lets requests in flight finish, for at most
@@ -55,6 +59,7 @@ type OpsConfig struct {
 //	/configz           the configuration in effect, as JSON
 //	/flagz, /statusz   for people
 //	/debug/pprof/      Go's profiles, if cfg says so
+//	/debug/flags/v     with PUT, sets how much is logged, if cfg says so
 func ServeOps(ctx context.Context, l net.Listener, cfg OpsConfig) error {
 	server := &http.Server{
 		Handler:           opsHandler(cfg),
@@ -119,11 +124,37 @@ func opsHandler(cfg OpsConfig) http.Handler {
 		handle("/debug/pprof/", http.HandlerFunc(pprof.Index))
 		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol) // go tool pprof posts the addresses
+		if cfg.SetVerbosity != nil {
+			mux.HandleFunc("/debug/flags/v", verbosity(cfg.SetVerbosity))
+		}
 	}
 	paths = append(paths, "/statusz")
 	slices.Sort(paths)
 	mux.Handle("GET /statusz", statusz(cfg.Status, paths))
 	return guardOps(cfg.Admit, mux)
+}
+
+// verbosity answers as kube-scheduler does.
+func verbosity(set func(string) (string, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPut {
+			answerText(w, http.StatusNotAcceptable, "unsupported http method")
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, opsBodyBytes))
+		if err != nil {
+			answerText(w, http.StatusBadRequest, "error reading request body: "+err.Error())
+			return
+		}
+		answer, err := set(string(body))
+		if err != nil {
+			answerText(w, http.StatusBadRequest, err.Error())
+			return
+		}
+		answerText(w, http.StatusOK, answer)
+	}
 }
 
 // guardOps lets through health, and whom admit lets in.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -91,7 +93,8 @@ func TestHealthAnswersAsThatOfKubeScheduler(t *testing.T) {
 
 // opsPaths are all that is served with profiling.
 var opsPaths = []string{
-	"/configz", "/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/trace?seconds=1", "/flagz", "/healthz/ping",
+	"/configz", "/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/symbol",
+	"/debug/pprof/trace?seconds=1", "/debug/flags/v", "/flagz", "/healthz/ping",
 	"/livez/ping", "/metrics", "/nothing", "/readyz/queue", "/statusz",
 }
 
@@ -135,7 +138,7 @@ func TestWhoIsAdmittedIsToldEverything(t *testing.T) {
 	url, stop := ops(t, rpc.OpsConfig{
 		Admit:     func(*http.Request) error { asked.Add(1); return nil },
 		Checks:    func() []rpc.Check { return []rpc.Check{{Name: "queue", Err: errors.New("a reason")}} },
-		Config:    map[string]any{"kubescheduler.config.k8s.io": json.RawMessage(`{"parallelism":16}`), "berth.dev": map[string]any{"shards": 4}},
+		Config:    map[string]any{"componentconfig": json.RawMessage(`{"parallelism":16}`), "berth.dev": map[string]any{"shards": 4}},
 		Flags:     map[string]string{"shards": "4", "id": "b"},
 		Status:    func() [][2]string { return [][2]string{{"Up", "1s"}, {"Member binder", "epoch 7"}} },
 		Profiling: true,
@@ -143,7 +146,7 @@ func TestWhoIsAdmittedIsToldEverything(t *testing.T) {
 	const warning = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n"
 	want := map[string]string{
 		"/readyz/queue": "internal server error: a reason\n",
-		"/configz":      `{"berth.dev":{"shards":4},"kubescheduler.config.k8s.io":{"parallelism":16}}`,
+		"/configz":      `{"berth.dev":{"shards":4},"componentconfig":{"parallelism":16}}`,
 		"/flagz":        "\nberth flagz\n" + warning + "id=b\nshards=4\n",
 		"/statusz": "\nberth statusz\n" + warning + "\nUp: 1s\nMember binder: epoch 7\n" +
 			"Paths: /configz /debug/pprof/ /flagz /healthz /livez /metrics /readyz /statusz\n",
@@ -214,7 +217,7 @@ func TestProfilesAreServedOnlyIfAskedFor(t *testing.T) {
 		code      int
 	}{{false, 404}, {true, 200}} {
 		url, stop := ops(t, rpc.OpsConfig{Profiling: c.profiling})
-		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1"} {
+		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/symbol"} {
 			if code, body := request(t, http.MethodGet, url+path); code != c.code {
 				t.Errorf("profiling %v: %s: %d %.200s, want %d", c.profiling, path, code, body, c.code)
 			}
@@ -222,6 +225,85 @@ func TestProfilesAreServedOnlyIfAskedFor(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func TestSymbolsAreLookedUpForWhoeverReadsAProfile(t *testing.T) {
+	url, stop := ops(t, rpc.OpsConfig{Profiling: true})
+	here := fmt.Sprintf("%#x", reflect.ValueOf(rpc.ServeOps).Pointer())
+	if code, body := request(t, http.MethodGet, url+"/debug/pprof/symbol?"+here); code != 200 || !strings.Contains(body, "rpc.ServeOps") {
+		t.Errorf("GET: %d %s, want the name of a function", code, body)
+	}
+	response, err := http.Post(url+"/debug/pprof/symbol", "", strings.NewReader(here)) // as go tool pprof does
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); err != nil || !strings.Contains(string(body), "rpc.ServeOps") {
+		t.Errorf("POST: %s, %v, want the name of a function", body, err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestVerbosityIsSetByPutAsOfKubeScheduler(t *testing.T) {
+	set := ""
+	cfg := rpc.OpsConfig{Profiling: true, SetVerbosity: func(value string) (string, error) {
+		if value == "x" {
+			return "", errors.New("x is no number")
+		}
+		set = value
+		return "set to " + value, nil
+	}}
+	put := func(url, method, value string) (int, string) {
+		t.Helper()
+		request, err := http.NewRequestWithContext(t.Context(), method, url+"/debug/flags/v", strings.NewReader(value))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, string(body)
+	}
+	for _, c := range []struct {
+		change      func(*rpc.OpsConfig)
+		method      string
+		value, body string
+		code        int
+	}{
+		{nil, http.MethodPut, "4", "set to 4", 200},
+		{nil, http.MethodPut, "x", "x is no number", 400},
+		{nil, http.MethodPut, strings.Repeat("1", 2000), "error reading request body: http: request body too large", 400},
+		{nil, http.MethodGet, "", "unsupported http method", 406},
+		{func(c *rpc.OpsConfig) { c.Profiling = false }, http.MethodPut, "5", "", 404},
+		{func(c *rpc.OpsConfig) { c.SetVerbosity = nil }, http.MethodPut, "5", "", 404},
+		{func(c *rpc.OpsConfig) {
+			c.Admit = func(*http.Request) error { return rpc.Error(codes.PermissionDenied, "NOT_ALLOWED", "no") }
+		}, http.MethodPut, "5", "no\n", 403},
+	} {
+		cfg := cfg
+		if c.change != nil {
+			c.change(&cfg)
+		}
+		url, stop := ops(t, cfg)
+		code, body := put(url, c.method, c.value)
+		if code != c.code || c.code != 404 && body != c.body {
+			t.Errorf("%s %.10q: %d %q, want %d %q", c.method, c.value, code, body, c.code, c.body)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	if set != "4" {
+		t.Errorf("set to %q, want 4", set)
 	}
 }
 

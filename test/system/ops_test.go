@@ -105,7 +105,7 @@ func (o *operated) get(identity, token, path string) (code int, body string) {
 }
 
 // guardedPaths are those that strangers do not get.
-var guardedPaths = []string{"/metrics", "/configz", "/flagz", "/statusz", "/debug/pprof/", "/debug/pprof/heap", "/readyz/ping", "/livez/ping"}
+var guardedPaths = []string{"/metrics", "/configz", "/flagz", "/statusz", "/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/symbol", "/readyz/ping", "/livez/ping"}
 
 func TestARoleWithoutTheAPIServerKnowsItsOperatorsByCertificate(t *testing.T) {
 	o := operate(t, "queue", "--etcd-endpoints", strings.Join(etcdtest.Start(t).Endpoints(), ","))
@@ -176,7 +176,7 @@ func TestTokensOpenTheOperatorsEndpointsToo(t *testing.T) {
 					Args map[string]any `json:"args"`
 				} `json:"pluginConfig"`
 			} `json:"profiles"`
-		} `json:"kubescheduler.config.k8s.io"`
+		} `json:"componentconfig"`
 		Berth map[string]map[string]any `json:"berth.dev"`
 	}
 	_, text := o.get("", "look", "/configz")
