@@ -16,7 +16,6 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/roles"
-	"github.com/berth-scheduler/berth/internal/source/kube"
 )
 
 const configHeader = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -136,17 +135,19 @@ leaderElection: {resourceNamespace: ns, resourceName: lease, leaseDuration: 30s,
 profiles: [{schedulerName: default-scheduler}, {schedulerName: own}]
 `)
 	disabled := file(t, "disabled.yaml", configHeader+"leaderElection: {leaderElect: false}")
-	standard := kube.LeaseConfig{Namespace: "kube-system", Name: "kube-scheduler", Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
-	from := kube.LeaseConfig{Namespace: "ns", Name: "lease", Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 5 * time.Second}
+	standard := roles.Election{Names: []string{"default-scheduler"}, Namespace: "kube-system", Name: "kube-scheduler", LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
+	from := roles.Election{Names: []string{"default-scheduler"}, Namespace: "ns", Name: "lease", LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 5 * time.Second}
+	both := standard
+	both.Names = []string{"default-scheduler", "berth"}
 	renamed := from
 	renamed.Name, renamed.RetryPeriod = "other", time.Second
 	for _, tt := range []struct {
 		args []string
-		want *kube.LeaseConfig
+		want *roles.Election
 	}{
 		{nil, &standard},
 		{[]string{"--scheduler-name", "berth"}, nil},
-		{[]string{"--scheduler-name", "berth", "--leader-elect-names", "default-scheduler,berth"}, &standard},
+		{[]string{"--scheduler-name", "berth", "--leader-elect-names", "default-scheduler,berth"}, &both},
 		{[]string{"--leader-elect=false"}, nil},
 		{[]string{"--config", path}, &from},
 		{[]string{"--config", path, "--leader-elect-resource-name", "other", "--leader-elect-retry-period", "1s"}, &renamed},
@@ -158,11 +159,7 @@ profiles: [{schedulerName: default-scheduler}, {schedulerName: own}]
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got *kube.LeaseConfig
-		if f.cluster.Election != nil {
-			got = &f.cluster.Election.Lease
-		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
+		if diff := cmp.Diff(tt.want, f.cluster.Election); diff != "" {
 			t.Errorf("%v: lease (-want +got):\n%s", tt.args, diff)
 		}
 		if len(f.completed.Notes) > 0 {

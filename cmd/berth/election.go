@@ -10,7 +10,6 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/roles"
-	"github.com/berth-scheduler/berth/internal/source/kube"
 )
 
 // electionFlags say by which Lease Berth and other schedulers agree who places the pods of names that they share. All but names have
@@ -55,11 +54,11 @@ func (f *electionFlags) of(c config.Completed) *roles.Election {
 	}
 	for _, p := range c.Profiles {
 		if slices.Contains(f.names, p.SchedulerName) {
-			return &roles.Election{Names: f.names, Lease: kube.LeaseConfig{
-				Namespace: e.ResourceNamespace, Name: e.ResourceName,
-				Duration:      e.LeaseDuration.Duration.Truncate(time.Second), // as the Lease says it
+			return &roles.Election{
+				Names: f.names, Namespace: e.ResourceNamespace, Name: e.ResourceName,
+				LeaseDuration: e.LeaseDuration.Duration.Truncate(time.Second), // as the Lease says it
 				RenewDeadline: e.RenewDeadline.Duration, RetryPeriod: e.RetryPeriod.Duration,
-			}}
+			}
 		}
 	}
 	return nil

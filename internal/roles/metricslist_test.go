@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -194,7 +195,12 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]}`), 0o600))
 	cluster := cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}
 	src, err := kube.New(kube.Config{Kubeconfig: kubeconfig, SchedulerNames: []string{"default-scheduler"}, Metrics: as("binder")})
 	must(err)
-	_, err = binder.New(binder.Config{ID: "b", Address: "b", Coord: client, Source: src, Settings: cluster, Log: log, Metrics: as("binder")})
+	lease, err := src.Lease(kube.LeaseConfig{Namespace: "n", Name: "l", Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: time.Second})
+	must(err)
+	_, err = binder.New(binder.Config{
+		ID: "b", Address: "b", Coord: client, Source: src, Settings: cluster, Log: log, Metrics: as("binder"),
+		Lease: lease, SharedNames: []string{"default-scheduler"},
+	})
 	must(err)
 	rep, err := replica.New(replica.Config{Member: "r", Leaders: client, Conns: clients, Log: log, Metrics: as("every role with a replica")})
 	must(err)

@@ -46,8 +46,9 @@ type Cluster struct {
 
 // Election says which scheduler names other schedulers of the cluster may have too, and by which Lease all agree who places their pods.
 type Election struct {
-	Names []string
-	Lease kube.LeaseConfig
+	Names                                     []string
+	Namespace, Name                           string        // of the Lease
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration // as of kube-scheduler's leaderElection
 }
 
 // Public is where the gateway serves people.
@@ -210,10 +211,14 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 		Log: e.Log, Metrics: e.metrics(id), Trace: e.Trace,
 	}
 	if cluster, ok := src.(*kube.Source); ok && cl.Election != nil {
-		if cfg.Lease, err = cluster.Lease(cl.Election.Lease); err != nil {
+		by := cl.Election
+		cfg.Lease, err = cluster.Lease(kube.LeaseConfig{
+			Namespace: by.Namespace, Name: by.Name, Duration: by.LeaseDuration, RenewDeadline: by.RenewDeadline, RetryPeriod: by.RetryPeriod,
+		})
+		if err != nil {
 			return err
 		}
-		cfg.SharedNames = cl.Election.Names
+		cfg.SharedNames = by.Names
 	}
 	s, err := binder.New(cfg)
 	if err != nil {

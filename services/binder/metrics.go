@@ -96,17 +96,15 @@ func newMetrics(r prometheus.Registerer, depths, sizes func() map[string]int) (*
 }
 
 // registerNames registers what is only known of a binder with a lease.
-func registerNames(r prometheus.Registerer, lease string, yielded, leads func() float64) error {
+func registerNames(r prometheus.Registerer, lease string, yielded, leads func() int) error {
 	return errors.Join(
 		r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "berth_binder_yielded_names", Help: "Scheduler names whose pods the active binder leaves to another scheduler, which holds the lease.",
-		}, yielded)),
+		}, func() float64 { return float64(yielded()) })),
 		// client-go's name and text.
-		r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name:        "leader_election_master_status",
-			Help:        "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name.",
-			ConstLabels: prometheus.Labels{"name": lease},
-		}, leads)),
+		r.Register(&gauges{func() map[string]int { return map[string]int{lease: leads()} }, prometheus.NewDesc(
+			"leader_election_master_status", "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. "+
+				"'name' is the string used to identify the lease. Please make sure to group by name.", []string{"name"}, nil)}),
 	)
 }
 

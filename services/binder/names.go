@@ -289,9 +289,9 @@ func (t *term) tellNames() error {
 	}
 	switch all := strings.Join(t.names.shared, ","); {
 	case len(names) == 0 && (len(was.Yielded) > 0 || !t.ledger.opened):
-		t.log.Info("pods are ours to place", "schedulers", all, "lease", t.names.lease.String())
+		t.log.Info("pods are ours to place", "scheduler", all, "lease", t.names.lease.String())
 	case len(names) > 0 && was.YieldedTo != to:
-		t.log.Warn("pods are left to another scheduler", "schedulers", all, "why", to)
+		t.log.Warn("pods are left to another scheduler", "scheduler", all, "why", to)
 	}
 	return nil
 }
@@ -409,7 +409,7 @@ func (t *term) leaveNames(ctx context.Context, contested func(context.Context) (
 		return
 	}
 	if open > 0 {
-		t.log.Warn("lease not given up, it will run out: binds have no answer", "lease", n.lease.String(), "binds", open)
+		t.log.Warn("lease not given up, it will run out: binds have no answer", "lease", n.lease.String(), "pods", open)
 		return
 	}
 	if err := n.lease.Release(ctx, n.holder); err != nil {

@@ -254,7 +254,7 @@ func (s *Service) yieldsAll(t *term) string {
 }
 
 // yielded returns how many scheduler names are left to another scheduler.
-func (s *Service) yielded() float64 {
+func (s *Service) yielded() int {
 	t := s.open()
 	if t == nil {
 		return 0
@@ -262,11 +262,11 @@ func (s *Service) yielded() float64 {
 	if stint, _ := t.names.now(); stint != 0 {
 		return 0
 	}
-	return float64(len(t.names.shared))
+	return len(t.names.shared)
 }
 
 // leads returns 1 while this binder holds the lease of its shared names.
-func (s *Service) leads() float64 {
+func (s *Service) leads() int {
 	if t := s.open(); t != nil {
 		if stint, _ := t.names.now(); stint != 0 {
 			return 1

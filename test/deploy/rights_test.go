@@ -76,8 +76,15 @@ func rightOf(verb, group, resource, subresource string) right {
 func granted(t *testing.T, objects []*unstructured.Unstructured) map[string][]right {
 	t.Helper()
 	roles := make(map[string][]right)
-	for name, o := range of(objects, "ClusterRole") {
-		var role rbacv1.ClusterRole
+	all := of(objects, "ClusterRole")
+	for name, o := range of(objects, "Role") {
+		if all[name] != nil {
+			t.Fatalf("there are a Role and a ClusterRole named %s", name)
+		}
+		all[name] = o
+	}
+	for name, o := range all {
+		var role rbacv1.ClusterRole // a Role has the same rules
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &role); err != nil {
 			t.Fatal(err)
 		}
@@ -97,13 +104,17 @@ func granted(t *testing.T, objects []*unstructured.Unstructured) map[string][]ri
 		slices.Sort(roles[name])
 	}
 	accounts := make(map[string][]right)
-	for _, o := range of(objects, "ClusterRoleBinding") {
-		var binding rbacv1.ClusterRoleBinding
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &binding); err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range binding.Subjects {
-			accounts[s.Name] = append(accounts[s.Name], roles[binding.RoleRef.Name]...)
+	for _, kind := range []string{"ClusterRoleBinding", "RoleBinding"} {
+		for _, o := range of(objects, kind) {
+			var binding rbacv1.ClusterRoleBinding
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &binding); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range binding.Subjects {
+				if s.Kind == rbacv1.ServiceAccountKind {
+					accounts[s.Name] = append(accounts[s.Name], roles[binding.RoleRef.Name]...)
+				}
+			}
 		}
 	}
 	return accounts
@@ -189,7 +200,7 @@ func TestAnAPIServerTakesEveryObjectAndBerthUsesExactlyTheRightsThatTheyGive(t *
 	}
 
 	// 2. Berth with the command lines of the manifests, and a token of the binder's account.
-	objects := kustomize(t, "second-scheduler")
+	objects := kustomize(t, "default-scheduler")
 	b := startBerth(t, c, objects)
 	b.awaitReady(t)
 	b.scrape(t, monitors["berth"].Spec)
@@ -213,7 +224,7 @@ func TestAnAPIServerTakesEveryObjectAndBerthUsesExactlyTheRightsThatTheyGive(t *
 	pod := func(name, cpu, priorityClass string) *corev1.Pod {
 		p := kubetest.PlainPod(0)
 		p.Name, p.GenerateName, p.Namespace = name, "", "default"
-		p.Spec.SchedulerName, p.Spec.PriorityClassName = "berth", priorityClass
+		p.Spec.SchedulerName, p.Spec.PriorityClassName = corev1.DefaultSchedulerName, priorityClass
 		p.Spec.TerminationGracePeriodSeconds = new(int64(0)) // no kubelet ends it
 		p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
 		return p
@@ -314,7 +325,7 @@ func (c *cluster) repeatReport(t *testing.T, pod string) {
 	t.Helper()
 	var later atomic.Int64 // nanoseconds
 	s, err := kube.New(kube.Config{
-		Kubeconfig: c.kubeconfigOf(t, namespace, "berth-binder"), SchedulerNames: []string{"berth"},
+		Kubeconfig: c.kubeconfigOf(t, namespace, "berth-binder"), SchedulerNames: []string{corev1.DefaultSchedulerName},
 		Now: func() time.Time { return time.Now().Add(time.Duration(later.Load())) },
 	})
 	if err != nil {
