@@ -47,7 +47,7 @@ func etcdInitCommand() *cobra.Command {
 				return fmt.Errorf("--timeout: %v: want more than 0", timeout)
 			}
 			common.EtcdTLS = tls.etcd
-			log, err := newLogger("text", "info")
+			log, _, err := newLogger("text", "info")
 			if err := cmp.Or(err, tls.finish(common.EtcdEndpoints)); err != nil {
 				return err
 			}
