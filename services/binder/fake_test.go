@@ -25,8 +25,9 @@ type fakeSource struct {
 
 	fenced bool // its binds are
 	// answer, if not nil, is asked before a bind happens; BindDone lets it happen.
-	answer func(source.Binding) source.Outcome
-	binds  []source.Binding // all that were tried
+	answer   func(source.Binding) source.Outcome
+	binds    []source.Binding // all that were tried
+	prepared func()           // if not nil, is called by Prepare
 	// withdraw, if not nil, is asked before a withdrawal happens; BindRefused lets it happen.
 	withdraw  func(source.Binding) source.Outcome
 	withdrawn []source.Report // what all that were tried said
@@ -194,7 +195,11 @@ func (s *fakeSource) place(b source.Binding) source.Outcome {
 	return source.Outcome{Result: source.BindDone}
 }
 
-func (s *fakeSource) Prepare([]source.Binding) {}
+func (s *fakeSource) Prepare([]source.Binding) {
+	if s.prepared != nil {
+		s.prepared()
+	}
+}
 
 func (s *fakeSource) Withdraw(_ context.Context, _ coord.Cond, b source.Binding, why source.Report) source.Outcome {
 	s.mu.Lock()

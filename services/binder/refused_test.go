@@ -159,16 +159,17 @@ func TestATakeoverDropsIntentsThatNoBinderCanHaveMeant(t *testing.T) {
 // Pods of one batch may need each other, and the newest is judged first.
 func TestATakeoverKeepsIntentsThatNeedEachOther(t *testing.T) {
 	term := pureTerm(t, newFakeSource())
-	wanted, wants := app(pod("wanted", 10), "db"), pod("wants", 10)
-	wants.Class.Affinity = apps("db")
+	wanted, wants, last := app(pod("wanted", 10), "db"), app(pod("wants", 10), "web"), pod("last", 10)
+	wants.Class.Affinity, last.Class.Affinity = apps("db"), apps("web")
 	zoned := node("a", 1000)
 	zoned.Labels = []cluster.Label{{Key: "zone", Value: "z"}}
-	observe(t, term, zoned, wanted, wants)
+	observe(t, term, zoned, wanted, wants, last)
 	taken, err := term.adopt([]coord.StoredBatch{
 		{Batch: coord.Batch{ID: 1, Intents: []coord.Intent{meant("wanted", "a")}}},
 		{Batch: coord.Batch{ID: 2, Intents: []coord.Intent{meant("wants", "a")}}},
+		{Batch: coord.Batch{ID: 3, Intents: []coord.Intent{meant("last", "a")}}},
 	})
-	if err != nil || len(taken) != 2 {
+	if err != nil || len(taken) != 3 {
 		t.Fatalf("taken %v, %v", taken, err)
 	}
 	for _, in := range taken {
@@ -278,6 +279,22 @@ func TestATermThatEndsBeforeARefusalIsRecordedGivesNothingBack(t *testing.T) {
 	}
 	if got := where(term, "p"); got != "assumed on a" || term.reports.depth() > 0 {
 		t.Errorf("p is %s, %d reports", got, term.reports.depth())
+	}
+}
+
+// What a binding names of its pod is from before the look at the lease: whoever withdraws it later does so of all that was sent.
+func TestABindThatWasPreparedIsNotSentWhenTheLeaseHasEndedMeanwhile(t *testing.T) {
+	src, lease := newFakeSource(), make(chan struct{})
+	src.setPod(pod("p", 900))
+	src.prepared = func() { close(lease) }
+	term := pureTerm(t, src)
+	term.lease = lease
+	observe(t, term, node("a", 1000), pod("p", 900))
+	if err := term.bind(t.Context(), []intent{assume(t, term, "p", "a")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := sent(src); len(got) > 0 {
+		t.Errorf("sent: %v", got)
 	}
 }
 
