@@ -226,6 +226,13 @@ func (s *fakeSource) Withdraw(_ context.Context, _ coord.Cond, b source.Binding,
 	return out
 }
 
+// withdrawals returns what all withdrawals that were tried said.
+func (s *fakeSource) withdrawals() []source.Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.withdrawn)
+}
+
 func (s *fakeSource) Lookup(_ context.Context, namespace, name string) (uid, node string, found bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

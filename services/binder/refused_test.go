@@ -192,7 +192,9 @@ func TestAnIntentThatDoesNotFitKeepsItsRoomUntilItsBindIsWithdrawn(t *testing.T)
 	if err != nil || len(taken) != 2 {
 		t.Fatalf("taken %v, %v", taken, err)
 	}
-	src.withdraw = func(source.Binding) source.Outcome { return source.Outcome{Err: errFake} }
+	src.change(func() {
+		src.withdraw = func(source.Binding) source.Outcome { return source.Outcome{Err: errFake} }
+	})
 	if err := term.bind(t.Context(), taken); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +203,7 @@ func TestAnIntentThatDoesNotFitKeepsItsRoomUntilItsBindIsWithdrawn(t *testing.T)
 		t.Errorf("while it is not known, p is %s", got)
 	}
 	src.setPod(on(pod("p", 900), "a")) // and the watch is late
-	src.withdraw = nil
+	src.change(func() { src.withdraw = nil })
 	if err := term.bind(t.Context(), taken); err != nil {
 		t.Fatal(err)
 	}
@@ -314,8 +316,8 @@ func TestARefusalBehindAnUnknownTryIsWithdrawn(t *testing.T) {
 		t.Fatal(err)
 	}
 	record(t, term)
-	if got := where(term, "p"); got != "bound on a" || len(src.withdrawn) != 1 {
-		t.Errorf("p is %s after %d withdrawals", got, len(src.withdrawn))
+	if got := where(term, "p"); got != "bound on a" || len(src.withdrawals()) != 1 {
+		t.Errorf("p is %s after %d withdrawals", got, len(src.withdrawals()))
 	}
 }
 
@@ -348,7 +350,7 @@ func TestABindThatKeepsFailingIsGivenBack(t *testing.T) {
 		began := time.Now()
 		elapse(giveBackAfter - time.Millisecond)
 		synctest.Wait()
-		if len(src.withdrawn) > 0 {
+		if len(src.withdrawals()) > 0 {
 			t.Errorf("withdrawn after %v", time.Since(began))
 		}
 		elapse(2 * giveBackAfter)
@@ -361,7 +363,7 @@ func TestABindThatKeepsFailingIsGivenBack(t *testing.T) {
 			UID: "p", Namespace: broken, Name: "p", Reason: reasonError, Nominate: true,
 			Message: "binding to a was refused: the fake source says so",
 		}
-		if got := src.withdrawn; len(got) != 1 || got[0] != want || term.reports.depth() != 1 {
+		if got := src.withdrawals(); len(got) != 1 || got[0] != want || term.reports.depth() != 1 {
 			t.Errorf("withdrawn with %+v, %d reports wait", got, term.reports.depth())
 		}
 		// The next one of the namespace is not waited for.
