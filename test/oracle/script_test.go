@@ -3,6 +3,7 @@ package oracle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
