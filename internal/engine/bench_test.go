@@ -106,3 +106,39 @@ func BenchmarkChangedSince(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkImageChurn evaluates a batch of 256 pods and places the first of them, while a node gets or loses their image between
+// the two. It reports the share of pods that must be tried again.
+func BenchmarkImageChurn(b *testing.B) {
+	benchmarkSizes(b, func(b *testing.B, st *cluster.State, worker *Evaluator) {
+		binder := NewEvaluator(EvaluatorConfig{Parallelism: 1})
+		id := st.FreePod()
+		apply(b, st, cluster.PodSet{ID: id, Pod: cluster.Pod{UID: "p", Class: testClass}})
+		evaluate := func() []Group {
+			f, _ := worker.Filter(st, of(testClass), everything(st))
+			groups, _ := worker.Score(st, of(testClass), everything(st), f.Eligible, 256+16)
+			return groups
+		}
+		evaluate()
+		retried := 0
+		for k := 0; b.Loop(); k++ {
+			evaluated, groups := st.Version().Seq, evaluate()
+			changes := cluster.NodeIndex(k * 7919 % st.Nodes.Len())
+			node := st.Node(changes)
+			if len(node.Images) > 0 {
+				node.Images = nil
+			} else {
+				node.Images = []cluster.Image{{Names: []string{"app:1"}, Size: 500 * mib}}
+			}
+			apply(b, st, cluster.NodeSet{Index: changes, Node: node})
+			switch chosen, placement := NewPlacer(binder, st, evaluated, []Candidates{{of(testClass), groups}}).Place(0); placement {
+			case Placed:
+				apply(b, st, cluster.PodAssumed{ID: id, Node: chosen, Attempt: 1})
+				apply(b, st, cluster.PodForgotten{ID: id})
+			case Retry:
+				retried++
+			}
+		}
+		b.ReportMetric(float64(retried)/float64(b.N), "retried/op")
+	})
+}

@@ -87,6 +87,14 @@ func TestSubjectSurvivesTheRoundTrip(t *testing.T) {
 	}
 }
 
+func TestFixedScoresOnTheWireHaveThatOfImagesInThem(t *testing.T) {
+	// A queue and a binder of a version before that know nothing of groups by images.
+	m := wire.ToGroups([]engine.Group{{Count: 1, Nodes: []engine.Scored{{Node: 1, Fixed: 100}}, ImageLocality: 7}})[0]
+	if m.GetFixed()[0] != 107 || m.GetImageLocality() != 7 {
+		t.Errorf("fixed %d, of it %d for images, want 107 and 7", m.GetFixed()[0], m.GetImageLocality())
+	}
+}
+
 func TestGroupsWithListsOfWrongLengthsAreRefused(t *testing.T) {
 	whole := &scorev1.Group{Count: 2, Nodes: []int32{4, 5}, Fixed: []int64{7, 8}, Raw: []int32{1, 2, 3, 4, 5, 6}, Cell: make([]byte, 1<<16)}
 	if _, err := wire.Groups([]*scorev1.Group{whole}); err != nil {
