@@ -156,6 +156,30 @@ func TestImagesCountAsTheyAreWhenAPodIsPlaced(t *testing.T) {
 	}
 }
 
+func TestNodesWithoutImagesThatJoinOrLeaveChangeWhatImagesCount(t *testing.T) {
+	wants := smallPod
+	wants.Images, wants.ImageContainers = []string{"app:1"}, 1
+	nodes := identicalNodes("a", "b")
+	nodes[0].Images = []cluster.Image{{Names: []string{"app:1"}, Size: 900 * mib}}
+	st := scene{nodes: nodes, class: wants}.state(t)
+	e := NewEvaluator(EvaluatorConfig{})
+	check := func(what string, want int64) {
+		t.Helper()
+		f, _ := e.Filter(st, of(testClass), everything(st))
+		groups, _ := e.Score(st, of(testClass), everything(st), f.Eligible, 10)
+		for _, g := range groups {
+			if g.Raw.Images == "\x01" && g.ImageLocality != want {
+				t.Errorf("%s: %d for the node with the image, want %d", what, g.ImageLocality, want)
+			}
+		}
+	}
+	check("one of two nodes has it", 43) // 450 MiB
+	apply(t, st, cluster.NodeSet{Index: 2, Node: cluster.Node{Name: "joins"}})
+	check("one of three", 28) // 300 MiB
+	apply(t, st, cluster.NodeRemoved{Index: 2})
+	check("one of two again", 43)
+}
+
 func TestCandidatesThatSomebodyScoredWithoutLookingAtTheirImagesAreRetried(t *testing.T) {
 	wants := smallPod
 	wants.Images, wants.ImageContainers = []string{"app:1"}, 1

@@ -33,10 +33,14 @@ func TestPodsOfABurstAreCountedAsTheyAreBound(t *testing.T) {
 	if r.binds.done != 100 {
 		t.Errorf("%d binds, want the 100 of pods that were not placed yet", r.binds.done)
 	}
-	for _, f := range []figure{decisions, firstBind, cpuSeconds, cpuMicros, peakMB} {
+	for _, f := range []figure{decisions, firstBind, cpuSeconds, peakMB} {
 		if r.figures[f] <= 0 {
 			t.Errorf("%s = %v", f, r.figures[f])
 		}
+	}
+	// The kernel counts CPU in hundredths of a second; so few pods may take less.
+	if cpu, measured := r.figures[cpuMicros]; !measured || cpu < 0 {
+		t.Errorf("%s = %v, measured: %t", cpuMicros, cpu, measured)
 	}
 	if left, err := filepath.Glob(filepath.Join(os.TempDir(), "*")); err != nil || len(left) > 0 {
 		t.Errorf("a good run left %v behind (%v)", left, err)
