@@ -137,12 +137,11 @@ func (w *world) leave(names []string) {
 // look asks etcd how full it is.
 func (w *world) look() coord.Database {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
-	defer cancel()
-	d, err := w.client.Database(ctx)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	var d coord.Database
+	berthtest.Await(w.t, time.Minute, "etcd to answer", func(ctx context.Context) (err error) {
+		d, err = w.client.Database(ctx)
+		return err
+	})
 	w.peak.Size, w.peak.InUse, w.peak.Full = max(w.peak.Size, d.Size), max(w.peak.InUse, d.InUse), w.peak.Full || d.Full
 	return d
 }

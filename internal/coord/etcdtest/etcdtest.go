@@ -98,6 +98,9 @@ func (p *Process) Endpoints() []string { return []string{p.client} }
 // Dir returns the data directory, which is etcd's own while it runs.
 func (p *Process) Dir() string { return filepath.Join(p.dir, "data") }
 
+// Cluster returns the names of all members with their peer URLs, as etcd's --initial-cluster has them.
+func (p *Process) Cluster() string { return p.cluster }
+
 // Kill ends the process at once, paused or not, and waits for it. The data stays.
 func (p *Process) Kill() {
 	p.t.Helper()

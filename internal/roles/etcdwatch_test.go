@@ -1,0 +1,38 @@
+package roles
+
+import (
+	"testing"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+)
+
+func TestTheLastFiveMinutesOfAnEtcdOfBerthsOwnAreKeptUnlessItIsPressed(t *testing.T) {
+	var p etcdPast
+	now := time.Unix(0, 0)
+	d := coord.Database{Quota: 100, InUse: 50}
+	for minute := range int64(5) {
+		if d.Revision = 1000 * (minute + 1); p.until(now.Add(time.Duration(minute)*time.Minute), d) != 0 {
+			t.Errorf("after %d minutes something is dropped", minute)
+		}
+	}
+	d.Revision = 9000
+	if got := p.until(now.Add(5*time.Minute), d); got != 1000 {
+		t.Errorf("after 5 minutes all before %d is dropped, want 1000, the newest of 5 minutes ago", got)
+	}
+	if got := p.until(now.Add(5*time.Minute+10*time.Second), d); got != 0 {
+		t.Errorf("and 10 s later all before %d, again", got)
+	}
+	d.InUse = 51
+	if got := p.until(now.Add(5*time.Minute+20*time.Second), d); got != 8000 {
+		t.Errorf("with more than half of the quota in use, all before %d is dropped, want 8000", got)
+	}
+	d.InUse, d.Quota, d.Revision = etcdQuota/2+1, 0, 20_000
+	if got := p.until(now.Add(5*time.Minute+30*time.Second), d); got != 19_000 {
+		t.Errorf("of an etcd that tells no quota all before %d is dropped, want 19000", got)
+	}
+	d.InUse, d.Full, d.Revision = 1, true, 30_000
+	if got := p.until(now.Add(5*time.Minute+40*time.Second), d); got != 29_000 {
+		t.Errorf("of one that is full all before %d is dropped, want 29000", got)
+	}
+}

@@ -1,0 +1,55 @@
+package binder
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// fullEtcd takes no record until it has room.
+type fullEtcd struct {
+	until time.Time
+	asked int
+}
+
+func (e *fullEtcd) Record(context.Context, coord.Version, *coord.Batch, []int64) error {
+	e.asked++
+	if time.Now().Before(e.until) {
+		return fmt.Errorf("record: %w", coord.ErrNoSpace)
+	}
+	return nil
+}
+
+// A new term would need a lease, which an etcd that is full does not grant.
+func TestAnEtcdThatIsFullDoesNotEndTheTermAndNothingIsBoundMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := &fullEtcd{until: time.Now().Add(time.Hour)}
+		out := make(chan intent, 1)
+		r := newRecorder(etcd, false, 1, func() cluster.Version { return cluster.Version{Epoch: 7, Seq: 1} }, out, func(time.Duration) {}, slog.New(slog.DiscardHandler))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.run(ctx) }()
+		r.add([]intent{{Binding: source.Binding{UID: "u"}}})
+		time.Sleep(time.Hour - time.Minute)
+		synctest.Wait()
+		if len(out) != 0 || len(ended) != 0 || etcd.asked < 60 || etcd.asked > 3600 {
+			t.Errorf("in an hour: %d let go, ended %v, asked %d times; want none, no, and about once a second", len(out), len(ended) != 0, etcd.asked)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if len(out) != 1 {
+			t.Error("with room again, the bind does not leave")
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+}
