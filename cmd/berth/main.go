@@ -102,6 +102,7 @@ func (f *commonFlags) run(ctx context.Context, role string, run func(ctx context
 	if err != nil {
 		return fmt.Errorf("set up tracing: %w", err)
 	}
+	useMemory()
 	f.common.Log, f.common.Trace = log, provider
 	f.common.SetVerbosity = func(value string) (string, error) { return setVerbosity(level, value) }
 	klog.SetSlogLogger(log) // parts of client-go still log there
