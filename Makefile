@@ -145,6 +145,10 @@ proofs: ## what takes hours: oracle at length, overload, an hour of chaos, and e
 	$(MAKE) chaos DURATION=$(or $(DURATION),1h)
 	$(MAKE) fuzz
 
+.PHONY: attack
+attack: ## what an honest caller gets of a gateway that is attacked in each way, quiet and meanwhile; CALLS=… of each kind
+	go test -v -count=1 -timeout 0 -run HonestCallers ./test/overload -attack-calls=$(or $(CALLS),400)
+
 .PHONY: clean
 clean: ## remove what was built here
 	rm -rf $(BIN)

@@ -35,8 +35,8 @@ func guarded(g *access.Guard) rpc.Option {
 	return rpc.WithPublic(g)
 }
 
-// newGuard returns nil if callers are not known by tokens.
-func (e *env) newGuard(a Access) (*access.Guard, error) {
+// newGuard returns nil if callers are not known by tokens. The listener is whose callers they are, in metrics.
+func (e *env) newGuard(a Access, listener string) (*access.Guard, error) {
 	var reviewer access.Reviewer
 	var err error
 	switch a.By {
@@ -45,7 +45,7 @@ func (e *env) newGuard(a Access) (*access.Guard, error) {
 	case AccessTokens:
 		var file *access.TokenFile
 		if file, err = access.OpenTokens(a.TokenFile, e.Log); err == nil {
-			reviewer, err = file, registerStale(e.measured.common, a.TokenFile, file.Stale)
+			reviewer, err = file, registerStale(e.measured.common, listener, file.Stale)
 		}
 	case AccessKubernetes:
 		var asks *kube.Reviewer

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -212,6 +213,11 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]}`), 0o600))
 	must(registerReady(as("every role"), &role{role: coord.RoleQueue, ready: func() error { return nil }}))
 	must(registerShards(as("every role with a replica"), rep))
 	must(registerExpiry(as("every role"), nil, nil))
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(err)
+	defer listener.Close()
+	rpc.Bound(listener, rpc.Bounds{Name: "http", Metrics: as("every role")})
+	must(registerStale(as("every role"), "operators", func() bool { return false }))
 	return r.metrics
 }
 

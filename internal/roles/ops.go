@@ -143,7 +143,7 @@ func (e *env) admitOps() (func(*http.Request) error, error) {
 	if e.OpsAccess.By == AccessNone || e.OpsAccess.By == "" && e.certs == nil {
 		return nil, nil
 	}
-	guard, err := e.newGuard(e.OpsAccess)
+	guard, err := e.newGuard(e.OpsAccess, "operators")
 	if err != nil {
 		return nil, err
 	}
@@ -186,17 +186,26 @@ func registerShards(to prometheus.Registerer, r *replica.Replica) error {
 	}))
 }
 
-// registerStale registers whether a file that is read again when it changes cannot be used as it is now.
-func registerStale(to prometheus.Registerer, file string, stale func() bool) error {
-	return to.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "berth_file_unusable", Help: "Whether a file of tokens has changed and cannot be used, so that what it said before holds: 1 or 0.",
-		ConstLabels: prometheus.Labels{"file": file},
-	}, func() float64 {
-		if stale() {
-			return 1
-		}
-		return 0
-	}))
+// staleness tells whether the file of tokens of a listener's callers cannot be used as it is now.
+type staleness struct {
+	desc     *prometheus.Desc
+	listener string
+	stale    func() bool
+}
+
+func registerStale(to prometheus.Registerer, listener string, stale func() bool) error {
+	return to.Register(&staleness{prometheus.NewDesc("berth_token_file_unusable",
+		"Whether the file of tokens has changed and cannot be used, so that those of before hold, by listener: 1 or 0.", []string{"listener"}, nil), listener, stale})
+}
+
+func (s *staleness) Describe(out chan<- *prometheus.Desc) { out <- s.desc }
+
+func (s *staleness) Collect(out chan<- prometheus.Metric) {
+	value := 0.0
+	if s.stale() {
+		value = 1
+	}
+	out <- prometheus.MustNewConstMetric(s.desc, prometheus.GaugeValue, value, s.listener)
 }
 
 // expiry tells when certificates end.

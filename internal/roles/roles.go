@@ -325,7 +325,7 @@ func (e *env) newGateway(ctx context.Context, g *errgroup.Group, rep *replica.Re
 
 func (e *env) gateway(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, p Public) error {
 	e.ops.sayGateway(p)
-	guard, err := e.newGuard(p.Access)
+	guard, err := e.newGuard(p.Access, "public")
 	if err != nil {
 		return err
 	}
@@ -352,7 +352,7 @@ func (e *env) gateway(ctx context.Context, g *errgroup.Group, id, listen string,
 // gatewayOfAll is a gateway that other roles reach in memory, and people over TCP.
 func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, rep *replica.Replica, o AllOptions) error {
 	e.ops.sayGateway(o.Public)
-	guard, err := e.newGuard(o.Access)
+	guard, err := e.newGuard(o.Access, "public")
 	if err != nil {
 		return err
 	}

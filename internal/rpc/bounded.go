@@ -26,10 +26,10 @@ const (
 
 // Bounds say how many connections a listener has at a time.
 type Bounds struct {
-	Name    string               // of the listener, in metrics
-	All     int                  // 0 means DefaultConnections
-	Each    int                  // of one remote address, see AddressOf; 0 means DefaultConnectionsOfOne; never more than are free
-	Metrics *prometheus.Registry // nil keeps none
+	Name    string                // of the listener, in metrics
+	All     int                   // 0 means DefaultConnections
+	Each    int                   // of one remote address, see AddressOf; 0 means DefaultConnectionsOfOne; never more than are free
+	Metrics prometheus.Registerer // nil keeps none
 }
 
 // Bound bounds the connections of a listener. One that is too many is closed at once, and the others do not notice: but where all

@@ -32,7 +32,7 @@ func panicMetrics(registry *prometheus.Registry) *prometheus.CounterVec {
 
 // registered registers c, or returns the equal collector that another server or client of the process registered
 // before. It panics if the registry holds a different collector under one of its names: a programming error.
-func registered[C prometheus.Collector](registry *prometheus.Registry, c C) C {
+func registered[C prometheus.Collector](registry prometheus.Registerer, c C) C {
 	err := registry.Register(c)
 	if earlier := (prometheus.AlreadyRegisteredError{}); errors.As(err, &earlier) {
 		if existing, ok := earlier.ExistingCollector.(C); ok {

@@ -37,6 +37,7 @@ type unread struct {
 
 	mu    sync.Mutex
 	bytes int
+	share *Share                   // of bytes, by caller: a caller has many connections
 	conns map[*connection]struct{} // those that hold some of it
 }
 
@@ -46,6 +47,7 @@ func newUnread(log *slog.Logger) *unread {
 		// gRPC's own pool has nothing between 32 KiB and 1 MiB.
 		buffers: mem.NewTieredBufferPool(32<<10, 64<<10, 128<<10, 256<<10, 512<<10, 1<<20),
 		conns:   make(map[*connection]struct{}),
+		share:   NewShare(unreadLimit, 0),
 	}
 }
 
@@ -73,7 +75,7 @@ func (u *unread) count(ctx context.Context, answer any) (any, error) {
 	}
 	buffer := u.buffers.Get(size)
 	p, _ := peer.FromContext(ctx) // whose address is that of a connection, see unreadCredentials
-	room := p.Addr.(clientAddr).conn.take(min(cap(*buffer), unreadShare))
+	room := p.Addr.(clientAddr).conn.take(CallerOf(ctx), min(cap(*buffer), unreadShare))
 	if room == nil {
 		u.buffers.Put(buffer)
 		return nil, Exhausted(ReasonQueueFull, methodBusyFor, "an answer of %d bytes: too many others are not read yet", size)
@@ -118,8 +120,9 @@ type connection struct {
 	unread *unread
 
 	// Under unread.mu:
-	bytes  int       // of unread.bytes
-	since  time.Time // when it gave some back last, or took some and had none
+	bytes  int            // of unread.bytes
+	of     map[string]int // of these, by caller
+	since  time.Time      // when it gave some back last, or took some and had none
 	closed bool
 }
 
@@ -135,20 +138,22 @@ func (c *connection) RemoteAddr() net.Addr { return clientAddr{c.Conn.RemoteAddr
 func (c *connection) Close() error {
 	c.unread.mu.Lock()
 	c.closed = true
-	c.giveLocked(c.bytes)
+	for caller, bytes := range c.of {
+		c.giveLocked(caller, bytes)
+	}
 	c.unread.mu.Unlock()
 	return c.Conn.Close()
 }
 
 // take returns room for so many bytes, and nil when there is none.
-func (c *connection) take(bytes int) *room {
+func (c *connection) take(caller string, bytes int) *room {
 	c.unread.mu.Lock()
 	defer c.unread.mu.Unlock()
 	if c.closed || c.bytes+bytes > unreadShare {
 		return nil
 	}
 	now := time.Now()
-	if c.unread.bytes+bytes > unreadLimit {
+	if !c.unread.share.Take(caller, bytes) {
 		c.unread.cutDeaf(now)
 		return nil
 	}
@@ -156,25 +161,33 @@ func (c *connection) take(bytes int) *room {
 		c.since = now
 		c.unread.conns[c] = struct{}{}
 	}
+	if c.of == nil {
+		c.of = make(map[string]int)
+	}
+	c.of[caller] += bytes
 	c.bytes += bytes
 	c.unread.bytes += bytes
-	r := &room{conn: c, bytes: bytes}
+	r := &room{conn: c, caller: caller, bytes: bytes}
 	// gRPC also drops, without freeing it, what is written to a stream that the client has just reset.
-	r.dropped = runtime.AddCleanup(r, c.give, bytes)
+	r.dropped = runtime.AddCleanup(r, func(bytes int) { c.give(caller, bytes) }, bytes)
 	return r
 }
 
 // give gives room back, unless Close has.
-func (c *connection) give(bytes int) {
+func (c *connection) give(caller string, bytes int) {
 	c.unread.mu.Lock()
 	defer c.unread.mu.Unlock()
 	if !c.closed {
 		c.since = time.Now()
-		c.giveLocked(bytes)
+		c.giveLocked(caller, bytes)
 	}
 }
 
-func (c *connection) giveLocked(bytes int) {
+func (c *connection) giveLocked(caller string, bytes int) {
+	c.unread.share.Give(caller, bytes)
+	if c.of[caller] -= bytes; c.of[caller] == 0 {
+		delete(c.of, caller)
+	}
 	c.bytes -= bytes
 	c.unread.bytes -= bytes
 	if c.bytes == 0 {
@@ -186,6 +199,7 @@ func (c *connection) giveLocked(bytes int) {
 type room struct {
 	mem.NopBufferPool
 	conn    *connection
+	caller  string
 	bytes   int
 	dropped runtime.Cleanup
 }
@@ -193,6 +207,6 @@ type room struct {
 func (r *room) Put(buffer *[]byte) {
 	r.conn.unread.buffers.Put(buffer)
 	r.dropped.Stop()
-	r.conn.give(r.bytes)
+	r.conn.give(r.caller, r.bytes)
 	runtime.KeepAlive(r) // Stop must come before r is garbage
 }

@@ -12,7 +12,7 @@ import (
 func TestDroppedAnswerIsGivenBackWhenItIsCollected(t *testing.T) {
 	u := newUnread(slog.New(slog.DiscardHandler))
 	c := &connection{unread: u}
-	if c.take(unreadShare) == nil || c.take(1) != nil {
+	if c.take("", unreadShare) == nil || c.take("", 1) != nil {
 		t.Fatalf("a connection's share is %d bytes, want %d", c.bytes, unreadShare)
 	}
 	held := func() int {
@@ -25,7 +25,7 @@ func TestDroppedAnswerIsGivenBackWhenItIsCollected(t *testing.T) {
 			t.Fatalf("%d bytes are counted for an answer that is gone", held())
 		}
 	}
-	kept := c.take(unreadShare)
+	kept := c.take("", unreadShare)
 	runtime.GC()
 	if held() != unreadShare {
 		t.Errorf("%d bytes are counted for an answer that is kept", held())
