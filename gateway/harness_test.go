@@ -253,7 +253,7 @@ func start(t testing.TB, options ...option) *berth {
 	}
 	config := rpc.Config{Net: b.net}
 	b.clients = rpc.NewClients(config)
-	cfg := gateway.Config{Replica: b.ledger, Coord: b.cast, Conns: b.clients}
+	cfg := gateway.Config{Replica: b.ledger, Coord: b.cast, Conns: b.clients, PeerTimeout: patience} // who is silent is the fact of tests that say so
 	for _, o := range options {
 		o(&cfg, b)
 	}

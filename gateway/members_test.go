@@ -177,7 +177,7 @@ func TestDrainMemberSaysWhoThereIs(t *testing.T) {
 }
 
 func TestWhoCannotBeDrainedIsToldWithWhatToDo(t *testing.T) {
-	b := start(t, withState(stateOf(t, 7)), with(func(cfg *gateway.Config) { cfg.PeerTimeout = 100 * time.Millisecond }))
+	b := start(t, withState(stateOf(t, 7)), with(func(cfg *gateway.Config) { cfg.PeerTimeout = 3 * time.Second }))
 	there, n := counted(coord.RoleFilterWorker, "f-0")
 	b.join(there)
 	b.join(&peer{role: coord.RoleFilterWorker, id: "shared"})
