@@ -27,6 +27,9 @@ func (e *fullEtcd) Record(context.Context, coord.Version, *coord.Batch, []int64)
 	return nil
 }
 
+// Shrink is not asked for: nothing is taken back.
+func (e *fullEtcd) Shrink(context.Context, []coord.Batch) error { return nil }
+
 // A new term would need a lease, which an etcd that is full does not grant.
 func TestAnEtcdThatIsFullDoesNotEndTheTermAndNothingIsBoundMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
