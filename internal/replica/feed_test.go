@@ -424,7 +424,7 @@ func (s *blockedStream) Send(m *logv1.FollowResponse) error {
 
 func TestFollowersOfTheSameMomentShareASnapshot(t *testing.T) {
 	network := rpc.Memory()
-	l := newLedger(t, replica.FeedConfig{})
+	l := newLedger(t, replica.FeedConfig{Heartbeat: time.Hour}) // else an empty first part says that a snapshot takes long
 	l.open(3)
 	l.grow(t, 50)
 	c := &countedSnapshots{ledger: l, block: make(chan struct{})}
