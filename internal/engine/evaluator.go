@@ -43,6 +43,19 @@ type Evaluator struct {
 	classes map[Kind]*class
 
 	relations map[subjectKey]*relations
+
+	// When there are so many, those that the state does not have any more are dropped.
+	sweepClasses, sweepRelations int
+}
+
+// minSwept is how many entries a table has before anybody looks for those that are of no use any more.
+const minSwept = 64
+
+// Known returns how many kinds and how many subjects the Evaluator keeps something of.
+func (e *Evaluator) Known() (kinds, subjects int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.classes), len(e.relations)
 }
 
 // class is what an Evaluator knows of one kind of pods. Bit i of known says that verdicts[i] and feasible hold for node i as
@@ -86,6 +99,7 @@ func NewEvaluator(config EvaluatorConfig) *Evaluator {
 func (e *Evaluator) follow(st *cluster.State) {
 	if e.st != st || e.epoch != st.Version().Epoch {
 		e.st, e.epoch, e.classes, e.relations = st, st.Version().Epoch, make(map[Kind]*class), nil
+		e.sweepClasses, e.sweepRelations = minSwept, minSwept
 	}
 }
 
@@ -112,6 +126,10 @@ func (e *Evaluator) filtering(st *cluster.State, s Subject) *class {
 	defined := st.Class(s.Class)
 	c := e.classes[id]
 	if c == nil {
+		if len(e.classes) >= e.sweepClasses {
+			maps.DeleteFunc(e.classes, func(k Kind, _ *class) bool { return st.Class(k.class) == nil })
+			e.sweepClasses = len(e.classes) + len(e.classes)/4 + minSwept
+		}
 		if len(e.classes) >= e.config.MaxClasses {
 			e.evict()
 		}

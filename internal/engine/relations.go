@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"encoding/binary"
+	"maps"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -50,6 +51,12 @@ func (e *Evaluator) related(st *cluster.State, s Subject) *relations {
 	profile := st.Profile(spec.SchedulerName)
 	if r := e.relations[key]; r != nil && r.current(st, profile) {
 		return r
+	}
+	if len(e.relations) >= e.sweepRelations {
+		maps.DeleteFunc(e.relations, func(k subjectKey, _ *relations) bool {
+			return st.Class(k.class) == nil || k.labels != cluster.NoLabels && st.Labels(k.labels) == nil
+		})
+		e.sweepRelations = len(e.relations) + len(e.relations)/4 + minSwept
 	}
 	if e.relations == nil || len(e.relations) >= maxRelations {
 		e.relations = make(map[subjectKey]*relations)

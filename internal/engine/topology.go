@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -44,7 +45,8 @@ type topology struct {
 	judged  uint64 // cells' verdicts are of that change
 	rebuilt uint64 // grows when cells get new ids
 
-	numbered uint64 // State.Renumbered when symbols were last looked up
+	numbered     uint64 // State.Renumbered when symbols were last looked up
+	sweepLabeled int    // labeled is looked through when there are so many
 }
 
 // topologyKey is a node label whose values are domains.
@@ -245,6 +247,11 @@ func (t *topology) sync(st *cluster.State, p *program) {
 		st.ChangedSince(t.synced, func(i cluster.NodeIndex) { t.refresh(st, p, i) })
 	}
 	t.synced = seq
+	if len(t.labeled) >= max(t.sweepLabeled, minSwept) {
+		// Pods of label sets that are gone now have been taken off already: nobody asks for these again.
+		maps.DeleteFunc(t.labeled, func(id cluster.LabelsID, _ *additions) bool { return st.Labels(id) == nil })
+		t.sweepLabeled = len(t.labeled) + len(t.labeled)/4 + minSwept
+	}
 	if t.regroup() {
 		t.cells, t.cellIDs = nil, make(map[string]cellID)
 		t.rebuilt++

@@ -77,7 +77,7 @@ func TestAPodThatCannotBeToldStopsNobody(t *testing.T) {
 					}
 				}
 			}
-			if waiting > 0 || !strings.Contains(why, `Class.Images[0] is not valid UTF-8: "a\xffb"`) {
+			if waiting > 0 || !strings.Contains(why, `Class.Images[0] is not valid UTF-8: "a\xffb:latest"`) {
 				return fmt.Errorf("%d wait, and the odd pod says %q", waiting, why)
 			}
 			return nil

@@ -68,6 +68,16 @@ func Recompute(st *cluster.State) error {
 			return fmt.Errorf("class %d has %d pods, %d of them placed, want %d and %d", c.ID, c.Pods, c.Placed, classes[c.ID], placed[c.ID])
 		}
 	}
+	columns := map[string]bool{"cpu": true, "memory": true, "ephemeral-storage": true}
+	for i := range byNode {
+		for _, q := range st.Node(i).Allocatable {
+			columns[q.Name] = columns[q.Name] || q.Name != "pods"
+		}
+	}
+	delete(columns, "pods")
+	if st.Resources() != len(columns) {
+		return fmt.Errorf("%d columns, want %v", st.Resources(), columns)
+	}
 	if st.Nodes.Count() != len(byNode) {
 		return fmt.Errorf("%d nodes, want %d", st.Nodes.Count(), len(byNode))
 	}
