@@ -18,7 +18,8 @@ const (
 	// etcdLook is how often etcd is asked how full it is.
 	etcdLook = 10 * time.Second
 	// etcdKept is how much of the past an etcd of Berth's own keeps, for watches that were away; unless it is pressed for room: then
-	// it keeps the last etcdKeptRevisions.
+	// it keeps the last etcdKeptRevisions when more than half of the quota is in use, and none beyond three quarters, since a revision
+	// may be a megabyte.
 	etcdKept          = 5 * time.Minute
 	etcdKeptRevisions = 1000
 	// etcdQuota is that of an etcd that does not tell its own: etcd's default.
@@ -144,7 +145,10 @@ func (p *etcdPast) until(now time.Time, d coord.Database) int64 {
 		revision = max(revision, p.marks[0].revision)
 		p.marks = p.marks[1:]
 	}
-	if d.InUse > quotaOf(d)/2 || d.Full {
+	switch quota := quotaOf(d); {
+	case d.InUse > quota/4*3 || d.Full:
+		revision = max(revision, d.Revision)
+	case d.InUse > quota/2:
 		revision = max(revision, d.Revision-etcdKeptRevisions)
 	}
 	if revision <= p.last {

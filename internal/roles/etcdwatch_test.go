@@ -32,7 +32,11 @@ func TestTheLastFiveMinutesOfAnEtcdOfBerthsOwnAreKeptUnlessItIsPressed(t *testin
 		t.Errorf("of an etcd that tells no quota all before %d is dropped, want 19000", got)
 	}
 	d.InUse, d.Full, d.Revision = 1, true, 30_000
-	if got := p.until(now.Add(5*time.Minute+40*time.Second), d); got != 29_000 {
-		t.Errorf("of one that is full all before %d is dropped, want 29000", got)
+	if got := p.until(now.Add(5*time.Minute+40*time.Second), d); got != 30_000 {
+		t.Errorf("of one that is full all before %d is dropped, want 30000", got)
+	}
+	d = coord.Database{Quota: 100, InUse: 76, Revision: 40_000}
+	if got := p.until(now.Add(5*time.Minute+50*time.Second), d); got != 40_000 {
+		t.Errorf("with more than three quarters in use all before %d is dropped, want 40000", got)
 	}
 }

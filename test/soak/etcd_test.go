@@ -27,8 +27,8 @@ var written = flag.Int64("written", 48, "MiB that go through etcd's log")
 const (
 	quota = 16 << 20
 	round = 100      // pods that come and go together
-	padBy = 32 << 10 // bytes that each has besides
-	rate  = 4 << 20  // bytes per second of manifests, so that a second of history has room
+	padBy = 16 << 10 // bytes that each has besides
+	rate  = 3 << 20  // bytes per second of manifests, so that a second of history has room
 )
 
 // shipped returns how the etcd of the manifests compacts, with the time cut as its quota is, to a second.
