@@ -251,7 +251,7 @@ func TestPodThatOthersAreEvictedForIsHeldBackAfterARebuildToo(t *testing.T) {
 
 func TestPodOfANameThatIsYieldedIsHeldBackUntilItIsNotAnyMore(t *testing.T) {
 	now := time.Unix(1000, 0)
-	q, st, a := onePod(t, now)
+	q, st, _ := onePod(t, now)
 	// Another one waits, a third has been placed, and a fourth is of another name.
 	other := cpuClass(500)
 	other.SchedulerName = "other"
@@ -264,7 +264,7 @@ func TestPodOfANameThatIsYieldedIsHeldBackUntilItIsNotAnyMore(t *testing.T) {
 		cluster.PodAssumed{ID: 2, Node: 0, Attempt: 1},
 		twoNames)
 	apply(t, q, st, now, cluster.PodSet{ID: 3, Pod: cluster.Pod{UID: "u3", Name: "p3", Class: 1, Created: now.UnixNano() + 3}})
-	a = pop(t, q, now) // the settings were others: it is active again
+	a := pop(t, q, now) // the settings were others: it is active again
 	where := func() string {
 		text := ""
 		for id := range cluster.PodID(4) {
