@@ -127,8 +127,8 @@ func TestTenMegabytesOfLabelsAreRefused(t *testing.T) {
 		labels.WriteString("    " + strings.Repeat("k", 60) + ": " + strings.Repeat("v", 60) + "\n")
 	}
 	manifests := "apiVersion: v1\nkind: Node\nmetadata:\n  name: n\n  labels:\n" + labels.String()
-	if _, err := b.client.Apply(b.ctx, &schedulingv1.ApplyRequest{Manifests: manifests}); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("10 MiB: %.200v, want RESOURCE_EXHAUSTED", err)
+	if _, err := b.client.Apply(b.ctx, &schedulingv1.ApplyRequest{Manifests: manifests}); !rpc.TooLarge(err) {
+		t.Errorf("10 MiB: %.200v, want %s", err, rpc.ReasonTooLarge)
 	}
 	if _, err := b.client.Apply(b.ctx, &schedulingv1.ApplyRequest{Manifests: manifests[:3<<20]}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("3 MiB in a document: %.200v, want INVALID_ARGUMENT", err)

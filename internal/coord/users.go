@@ -43,7 +43,7 @@ func grants(role Role, prefix string, manifests bool) []grant {
 	case RoleBinder:
 		all = []grant{
 			{coord, false}, {members + string(role) + "/", true}, {coord + leaderName, true}, {coord + candidatesPrefix, true},
-			{coord + versionName, true}, {coord + intentsPrefix, true},
+			{coord + identityName, true}, {coord + versionName, true}, {coord + intentsPrefix, true},
 		}
 	case RoleQueue:
 		all = append(all, grant{members, false}, grant{coord + shardsPrefix, true})

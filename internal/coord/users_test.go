@@ -70,6 +70,9 @@ func TestEachRoleMayDoItsPartInEtcd(t *testing.T) {
 	if _, err := binder.ReadRecord(within(t)); err != nil {
 		t.Error(err)
 	}
+	if _, err := term.Identity(within(t)); err != nil {
+		t.Error(err)
+	}
 	if _, err := term.Contested(within(t)); err != nil {
 		t.Error(err)
 	}

@@ -77,8 +77,8 @@ func TestNothingIsReadOfWhoIsNotKnown(t *testing.T) {
 	if _, err := r.client.UnaryCall(as(t, "ann"), payload(1000)); err != nil {
 		t.Errorf("a known caller: %v", err)
 	}
-	if _, err := r.client.UnaryCall(as(t, "ann"), payload(2<<20)); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("a request over the limit: %v, want RESOURCE_EXHAUSTED", err)
+	if _, err := r.client.UnaryCall(as(t, "ann"), payload(2<<20)); !rpc.TooLarge(err) {
+		t.Errorf("a request over the limit: %v, want %s", err, rpc.ReasonTooLarge)
 	}
 	stream, err := r.client.StreamingOutputCall(within(t, patience), &testgrpc.StreamingOutputCallRequest{})
 	if err == nil {
