@@ -149,6 +149,11 @@ proofs: ## what takes hours: oracle at length, overload, an hour of chaos, and e
 attack: ## what an honest caller gets of a gateway that is attacked in each way, quiet and meanwhile; CALLS=… of each kind
 	go test -v -count=1 -timeout 0 -run HonestCallers ./test/overload -attack-calls=$(or $(CALLS),400)
 
+.PHONY: churn
+churn: ## a month of churn in one process: 10,000,000 pods and 100,000 nodes come and go; PODS=… NODES=…
+	go test -v -count=1 -timeout 0 -run '^TestChurnEndsWithTheMemoryItBeganWith$$' ./services/queue \
+	  -churn.pods=$(or $(PODS),10000000) -churn.nodes=$(or $(NODES),100000)
+
 .PHONY: clean
 clean: ## remove what was built here
 	rm -rf $(BIN)

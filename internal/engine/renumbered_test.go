@@ -88,6 +88,12 @@ func TestAnEvaluatorOutlivesSymbolsAndColumns(t *testing.T) {
 		if step%10 > 0 {
 			continue
 		}
+		if step > 500 { // those that stay change, and are judged again
+			i := cluster.NodeIndex(step / 10 % lasting)
+			n := st.Node(i)
+			n.Unschedulable = !n.Unschedulable
+			apply(cluster.NodeSet{Index: i, Node: n})
+		}
 		if err := clustertest.Recompute(st); err != nil {
 			t.Fatalf("step %d: %v", step, err)
 		}
