@@ -202,7 +202,7 @@ const shrinkBatches = 32
 
 // Shrink makes recorded batches, of this epoch or of earlier ones, what is left of them: an intent that has been decided
 // leaves its batch while others of the batch stay. It fails with ErrFenced unless the term still holds. Each batch must be
-// recorded and keep an intent; one of which nothing is left is finished instead, see Record. It does not run beside Record.
+// recorded. One of which nothing is left stays, empty, until it is finished: see Record. It does not run beside Record.
 //
 // What has been written last is what a batch is compared with before it is replaced, by its revision, so a delayed duplicate
 // of a Shrink whose outcome was unknown brings nothing back. After an error that wraps ErrUnknown, call Shrink again with the

@@ -5,6 +5,7 @@ package source
 
 import (
 	"context"
+	"errors"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
@@ -62,6 +63,10 @@ type Binding struct {
 	// Version is the source's own business: what Prepare has found. A Bind of it happens only if the pod is still of it.
 	Version string
 }
+
+// ErrChanged says of a Bind with an unknown outcome that somebody had changed the pod since it was prepared: the next try is of what the
+// pod is now.
+var ErrChanged = errors.New("the pod has changed meanwhile")
 
 // Result is what became of one binding.
 type Result int

@@ -38,6 +38,13 @@ func (w *way) Bind(ctx context.Context, fence coord.Cond, bindings []source.Bind
 	return out
 }
 
+func (w *way) Withdraw(ctx context.Context, fence coord.Cond, b source.Binding, why source.Report) source.Outcome {
+	if w.cut.Load() {
+		return source.Outcome{Result: source.BindUnknown, Err: errCut}
+	}
+	return w.fakeSource.Withdraw(ctx, fence, b, why)
+}
+
 var errCut = errors.New("no way to the cluster")
 
 // by makes a binder reach the cluster that way, and have short leases.

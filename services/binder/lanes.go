@@ -27,7 +27,9 @@ const (
 const (
 	giveBackAfter = 5 * time.Second
 	giveBackTries = 4
-	troubleLasts  = time.Minute
+	// changedTries is how many tries may find that the pod has changed meanwhile before that counts as a failure, too.
+	changedTries = 10
+	troubleLasts = time.Minute
 	// maxTroubles bounds the namespaces that are remembered.
 	maxTroubles = 10_000
 )
@@ -152,7 +154,8 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 	t.metrics.bindSeconds.Observe(ended.Sub(began).Seconds())
 	if ctx.Err() != nil { // whether it was written or not, the intent is recorded
 		for i, o := range outcomes {
-			if open[i].sent && o.Result != source.BindUnknown {
+			in := &open[i]
+			if in.sent && o.Result != source.BindUnknown && !(o.Result == source.BindRefused && t.doubtful(in, o)) {
 				t.names.count(-1)
 			}
 		}
@@ -163,8 +166,15 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 	for i, o := range outcomes {
 		in := &open[i]
 		traceBind(in, o, began, ended)
+		if in.shared && !t.names.lasts(in.stint) && (o.Result == source.BindUnknown || o.Result == source.BindRefused && t.doubtful(in, o)) {
+			// The pod is another scheduler's by now: nothing is written to it before it is this one's again.
+			o.Result = source.BindUnknown
+			t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
+			unknown = append(unknown, *in)
+			continue
+		}
 		switch {
-		case o.Result == source.BindUnknown && t.givesBack(in, began), o.Result == source.BindRefused && t.doubtful(in, o):
+		case o.Result == source.BindUnknown && t.givesBack(in, began, o.Err), o.Result == source.BindRefused && t.doubtful(in, o):
 			if err := t.withdraw(ctx, in, o.Err); err != nil {
 				return err
 			}
@@ -178,7 +188,7 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 			}
 			continue
 		}
-		if in.tries == 0 {
+		if in.says() {
 			t.log.Warn("bind outcome unknown, trying again", "pod", in.Namespace+"/"+in.Name, "node", in.Node, "err", o.Err, in.attempt.Log())
 		}
 		t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
@@ -189,15 +199,21 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 }
 
 // givesBack reports whether a bind that began at a time and failed is to be withdrawn.
-func (t *term) givesBack(in *intent, began time.Time) bool {
+func (t *term) givesBack(in *intent, began time.Time, err error) bool {
 	if t.source.Fenced() {
 		return false // only etcd can be in the way, and if it stays there the term ends
+	}
+	if errors.Is(err, source.ErrChanged) && in.tries < changedTries {
+		return false
 	}
 	if in.failing.IsZero() {
 		in.failing = began
 	}
 	return t.troubles.has(in.Namespace, began) || in.tries+1 >= giveBackTries && time.Since(in.failing) >= giveBackAfter
 }
+
+// says reports whether a try that failed is to be logged: the first, the second, the fourth and so on.
+func (in *intent) says() bool { return in.tries&(in.tries-1) == 0 }
 
 // doubtful reports whether an earlier try of a bind that was refused may still happen.
 func (t *term) doubtful(in *intent, o source.Outcome) bool {
@@ -206,12 +222,18 @@ func (t *term) doubtful(in *intent, o source.Outcome) bool {
 
 // withdraw makes an end of a bind that failed, or is not to be, if it can.
 func (t *term) withdraw(ctx context.Context, in *intent, why error) error {
-	o := t.source.Withdraw(ctx, t.fence, in.Binding, refusal(*in, why))
+	stint := int64(0)
+	if in.shared {
+		stint = in.stint
+	}
+	call, done := t.callFor(ctx, stint)
+	o := t.source.Withdraw(call, t.fence, in.Binding, refusal(*in, why))
+	done()
 	switch {
 	case ctx.Err() != nil:
 		return nil
 	case o.Result == source.BindUnknown:
-		if in.tries == 0 || in.misfit != nil {
+		if in.says() {
 			t.log.Warn("bind not withdrawn, trying again", "pod", in.Namespace+"/"+in.Name, "node", in.Node, "err", errors.Join(why, o.Err), in.attempt.Log())
 		}
 		t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()

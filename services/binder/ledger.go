@@ -167,6 +167,7 @@ func (l *ledger) told(batch []intent) []source.Result {
 			continue
 		}
 		switch row := l.state.Pod(id); {
+		case !row.Placed() && batch[i].absent && !row.Deleting: // it was not assumed
 		case !row.Placed(): // it is being deleted
 			results[i] = source.BindGone
 		case row.NodeName != batch[i].Node:
@@ -190,8 +191,9 @@ func (l *ledger) unplaced(uid string) bool {
 type adoption int
 
 const (
-	nothing adoption = iota // the pod is placed, being deleted or gone, or its node is not known: there is nothing to bind
+	nothing adoption = iota // the pod is placed, being deleted or gone: there is nothing to bind
 	foreign                 // no binder has meant that: the pod is not for it to place, or not there
+	absent                  // its node is not known, but may come back
 	misfit                  // a filter says no
 	adopted                 // it fits, and is assumed again
 )
@@ -205,10 +207,6 @@ func (l *ledger) adopt(b source.Binding, e *engine.Evaluator, insist bool) (what
 	if !ok || l.state.Pod(id).Placed() || l.state.Pod(id).Deleting {
 		return nothing, "", nil
 	}
-	node := l.state.Nodes.ByName(b.Node)
-	if node == cluster.NoNode {
-		return nothing, "", nil
-	}
 	row := l.state.Pod(id)
 	switch class := l.state.Class(row.Class); {
 	case row.Namespace != b.Namespace || row.Name != b.Name:
@@ -219,6 +217,10 @@ func (l *ledger) adopt(b source.Binding, e *engine.Evaluator, insist bool) (what
 		return foreign, "it has scheduling gates", nil
 	case row.Pin != "" && row.Pin != b.Node:
 		return foreign, "it may only go to " + row.Pin, nil
+	}
+	node := l.state.Nodes.ByName(b.Node)
+	if node == cluster.NoNode {
+		return absent, "there is no such node", nil
 	}
 	subject := engine.SubjectOf(&row.Pod)
 	verdict, known := e.Node(l.state, subject, id, node)

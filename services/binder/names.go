@@ -299,25 +299,62 @@ func (t *term) tellNames() error {
 // errNoRoom is why a placement is taken back that was put aside.
 var errNoRoom = errors.New("another scheduler has placed pods meanwhile")
 
-// reassume judges an assumed pod again, on the node that it is assumed on, and assumes it again. False: it does not fit there, and
-// keeps its room only until its bind has been withdrawn.
-func (t *term) reassume(b source.Binding) (bool, error) {
+// reassume judges assumed pods again, on the nodes that they are assumed on and without each other, and assumes them again: first
+// those that fit, each before the next is judged. The others, for which it says why, keep their room only until their binds have been
+// withdrawn. An error means a broken ledger.
+func (t *term) reassume(batch []intent) error {
 	l := t.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	id, ok := l.assumed(b)
-	if !ok {
-		return true, nil // what became of it has been told in this moment, and is seen where it is bound
+	type placement struct {
+		in      *intent
+		id      cluster.PodID
+		node    cluster.NodeIndex
+		attempt int32
 	}
-	row := l.state.Pod(id)
-	node, attempt := row.Node, row.Attempt
-	if err := l.apply(cluster.PodForgotten{ID: id, Reason: errNoRoom.Error()}); err != nil {
-		return false, err
+	// 1. Take them off their nodes.
+	var judged []placement
+	for i := range batch {
+		in := &batch[i]
+		id, ok := l.assumed(in.Binding)
+		switch {
+		case in.absent:
+			continue // it is on no node, and is withdrawn
+		case !ok:
+			in.misfit = nil // what became of it has been told in this moment, and is seen where it is bound
+			continue
+		case l.state.Pod(id).Node == cluster.NoNode:
+			in.misfit = errNoRoom // the node is gone: the pod stays assumed there
+			continue
+		}
+		row := l.state.Pod(id)
+		judged = append(judged, placement{in, id, row.Node, max(row.Attempt, 1)})
+		if err := l.apply(cluster.PodForgotten{ID: id, Reason: errNoRoom.Error()}); err != nil {
+			return err
+		}
 	}
-	row = l.state.Pod(id)
-	placer := engine.NewPlacer(t.evaluator, l.state, l.state.Version().Seq, nil)
-	fits := !row.Deleting && len(row.Gates) == 0 && placer.PlacePinned(engine.SubjectOf(&row.Pod), id, node) == engine.Placed
-	return fits, l.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: max(attempt, 1)})
+	// 2. Judge them.
+	var misfits []placement
+	for _, p := range judged {
+		row := l.state.Pod(p.id)
+		placer := engine.NewPlacer(t.evaluator, l.state, l.state.Version().Seq, nil)
+		if row.Deleting || len(row.Gates) > 0 || placer.PlacePinned(engine.SubjectOf(&row.Pod), p.id, p.node) != engine.Placed {
+			p.in.misfit = errNoRoom
+			misfits = append(misfits, p)
+			continue
+		}
+		p.in.misfit = nil
+		if err := l.apply(cluster.PodAssumed{ID: p.id, Node: p.node, Attempt: p.attempt}); err != nil {
+			return err
+		}
+	}
+	// 3. Their binds may still happen.
+	for _, p := range misfits {
+		if err := l.apply(cluster.PodAssumed{ID: p.id, Node: p.node, Attempt: p.attempt}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // judgeAside settles placements that were put aside and of which the source has told what became of them. In a stint, it judges the
@@ -327,30 +364,31 @@ func (t *term) judgeAside(ctx context.Context) error {
 	if len(aside) == 0 {
 		return nil
 	}
+	stint, _ := t.names.now()
+	var open []intent
 	for i, told := range t.ledger.told(aside) {
 		in := aside[i]
-		stint, _ := t.names.now()
-		if told == source.BindUnknown && stint == 0 {
-			t.names.mu.Lock()
-			t.names.aside = append(t.names.aside, in)
-			t.names.mu.Unlock()
+		if told == source.BindUnknown {
+			open = append(open, in)
 			continue
 		}
 		t.unbound.retake(1)
-		if told != source.BindUnknown {
-			if err := t.settle(in, source.Outcome{Result: told, Err: errTold}); err != nil {
-				return err
-			}
-			continue
-		}
-		fits, err := t.reassume(in.Binding)
-		if err != nil {
+		if err := t.settle(in, source.Outcome{Result: told, Err: errTold}); err != nil {
 			return err
 		}
-		if in.misfit = nil; !fits {
-			in.misfit = errNoRoom
-		}
+	}
+	if stint == 0 {
+		t.names.mu.Lock()
+		t.names.aside = append(t.names.aside, open...)
+		t.names.mu.Unlock()
+		return nil
+	}
+	if err := t.reassume(open); err != nil {
+		return err
+	}
+	for _, in := range open {
 		in.stint = stint
+		t.unbound.retake(1)
 		select {
 		case t.binds <- in:
 		case <-ctx.Done():

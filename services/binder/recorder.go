@@ -30,6 +30,7 @@ type intent struct {
 	tries   int            // binds with an unknown outcome; one that was taken over begins with the other binder's
 	failing time.Time      // when the first of ours was; zero for none
 	misfit  error          // why it is only to be withdrawn; nil if it is to be bound
+	absent  bool           // its node is not known: it is a misfit that is not assumed
 	shared  bool           // the pod's scheduler name is shared
 	stint   int64          // in which it was judged, if it is; 0: not in this term
 	sent    bool           // a bind may have left, if it is
@@ -126,6 +127,9 @@ func (r *recorder) decided(in intent) {
 	}
 	r.mu.Lock()
 	done := r.settle(in.batch, in.index)
+	if done {
+		r.finished = append(r.finished, in.batch)
+	}
 	r.mu.Unlock()
 	if done {
 		r.signal()
@@ -140,7 +144,6 @@ func (r *recorder) settle(batch int64, index int) bool {
 		return false
 	}
 	delete(r.open, batch)
-	r.finished = append(r.finished, batch)
 	return true
 }
 
@@ -199,7 +202,7 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	}
 	back := r.back
 	r.back = nil
-	shrunk := r.shrink(back)
+	shrunk, emptied := r.shrink(back)
 	finished := r.finished
 	r.finished = nil
 	var batch *coord.Batch
@@ -235,6 +238,14 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
+	// With that there is a later version, of which the batches that nothing is left of are finished: until then they stay, empty, so
+	// that a delayed duplicate of the transaction that recorded one brings nothing back.
+	if len(emptied) > 0 {
+		r.mu.Lock()
+		r.finished = append(r.finished, emptied...)
+		r.mu.Unlock()
+		r.signal()
+	}
 	// 4. Let the binds go.
 	for i, in := range placed {
 		in.batch, in.index = id, i
@@ -255,22 +266,22 @@ func newBatch(id int64, placed []intent) *coord.Batch {
 	return batch
 }
 
-// shrink strikes out what was taken back, and returns what is left of the batches that are not finished with that, by id. The
-// caller holds the lock.
-func (r *recorder) shrink(back []takenBack) []coord.Batch {
-	left := make(map[int64]bool)
+// shrink strikes out what was taken back, and returns what is left of the batches, by id, and those that nothing is left of. The caller
+// holds the lock.
+func (r *recorder) shrink(back []takenBack) (batches []coord.Batch, emptied []int64) {
+	touched := make(map[int64]bool)
 	for _, b := range back {
-		if done := r.settle(b.batch, b.index); done {
-			delete(left, b.batch)
+		touched[b.batch] = true
+		r.settle(b.batch, b.index)
+	}
+	for _, id := range slices.Sorted(maps.Keys(touched)) {
+		if b := r.open[id]; b != nil {
+			batches = append(batches, coord.Batch{ID: id, Intents: b.left()})
 		} else {
-			left[b.batch] = true
+			batches, emptied = append(batches, coord.Batch{ID: id}), append(emptied, id)
 		}
 	}
-	var batches []coord.Batch
-	for _, id := range slices.Sorted(maps.Keys(left)) {
-		batches = append(batches, coord.Batch{ID: id, Intents: r.open[id].left()})
-	}
-	return batches
+	return batches, emptied
 }
 
 // write writes a batch, if there is one, in one transaction with the version, which covers at least the batch's placements,

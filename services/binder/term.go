@@ -309,7 +309,9 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]intent, error) {
 			}
 		}
 	}
-	// 2. Each that fits takes its room before the next is judged.
+	// 2. Each that fits takes its room before the next is judged. Those of shared names are judged in the stint that is now, if there is
+	// one.
+	stint, _ := t.names.now()
 	var taken []intent
 	for pass := 0; len(waiting) > 0 && pass < adoptPasses; pass++ {
 		before := len(taken)
@@ -323,6 +325,10 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]intent, error) {
 			what, why, err = t.ledger.adopt(in.Binding, t.evaluator, false)
 			switch what {
 			case adopted:
+				taken = append(taken, in)
+			case absent:
+				in.absent, in.misfit = true, errors.New("a binder before meant to, but now: "+why)
+				t.drop(in, "misfit", why)
 				taken = append(taken, in)
 			case foreign:
 				t.drop(in, "foreign", why)
@@ -344,7 +350,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]intent, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case what == nothing || what == foreign:
+		case what != misfit && what != adopted:
 			continue // since it was judged
 		case what == misfit:
 			in.misfit = fmt.Errorf("a binder before meant to, but now: %s", why)
@@ -360,7 +366,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]intent, error) {
 	for i := range taken {
 		in := &taken[i]
 		if in.shared = t.sharesPod(in.UID); in.shared {
-			in.sent = true // for all that is known
+			in.stint, in.sent = stint, true // sent, for all that is known
 			t.names.count(1)
 		}
 		left[in.batch][in.index] = coord.Intent{PodUID: in.UID, Namespace: in.Namespace, Name: in.Name, Node: in.Node}

@@ -112,6 +112,9 @@ func (s *Source) afterConflict(ctx context.Context, b source.Binding, conflict e
 	if pods := s.watched(); pods != nil {
 		pods.saw(types.NamespacedName{Namespace: b.Namespace, Name: b.Name}, pod.UID, pod.ResourceVersion)
 	}
+	if pod.ResourceVersion != b.Version {
+		conflict = fmt.Errorf("%w: %w", source.ErrChanged, conflict)
+	}
 	return unknown(b, conflict)
 }
 
@@ -143,7 +146,8 @@ func (s *Source) Withdraw(ctx context.Context, _ coord.Cond, b source.Binding, w
 		patch.NominatedNodeName = &why.Nominated
 	}
 	name := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
-	written, err := s.patchStatus(ctx, s.binds, name, pod.UID, patch)
+	// Of the version that was read: if a binding is carried out meanwhile, its condition stands.
+	written, err := s.patchStatusOf(ctx, s.binds, name, map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion}, patch)
 	if err != nil {
 		return unknown(b, err)
 	}

@@ -54,8 +54,13 @@ func (s *Source) writeStatus(ctx context.Context, by lane, pods *mirror, name ty
 
 // patchStatus writes to a pod's status, and returns what the pod is with that, nil if there is no such pod any more.
 func (s *Source) patchStatus(ctx context.Context, by lane, name types.NamespacedName, uid types.UID, p statusPatch) (*v1.Pod, error) {
+	return s.patchStatusOf(ctx, by, name, map[string]any{"uid": uid}, p)
+}
+
+// patchStatusOf is patchStatus of a pod of which more than the uid must be as is said.
+func (s *Source) patchStatusOf(ctx context.Context, by lane, name types.NamespacedName, metadata map[string]any, p statusPatch) (*v1.Pod, error) {
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": uid}, // refused if the pod was replaced
+		"metadata": metadata, // refused if it is not so: the pod was replaced, or has changed
 		"status":   p,
 	})
 	if err != nil {
