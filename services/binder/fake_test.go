@@ -65,6 +65,13 @@ func (s *fakeSource) setNode(n cluster.Node) {
 	})
 }
 
+func (s *fakeSource) removeNode(name string) {
+	s.change(func() {
+		delete(s.nodes, name)
+		s.log = append(s.log, source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: name}})
+	})
+}
+
 func (s *fakeSource) setPod(p source.Pod) {
 	s.change(func() {
 		s.pods[p.UID] = p

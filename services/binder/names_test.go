@@ -250,9 +250,10 @@ func TestPlacementsOfALostStintAreJudgedAgainInTheNext(t *testing.T) {
 		unanswered <- struct{}{}
 		return source.Outcome{Result: source.BindUnknown, Err: errFake}
 	})
-	for _, name := range []string{"stays", "loses", "theirs"} {
+	src.setNode(node("c", 1000))
+	for _, name := range []string{"stays", "loses", "theirs", "orphan"} {
 		p := pod(name, 600)
-		p.Pin = map[string]string{"stays": "a", "loses": "b", "theirs": "a"}[name]
+		p.Pin = map[string]string{"stays": "a", "loses": "b", "theirs": "a", "orphan": "c"}[name]
 		if name == "theirs" {
 			p = pod(name, 300)
 			p.Pin = "a"
@@ -261,7 +262,7 @@ func TestPlacementsOfALostStintAreJudgedAgainInTheNext(t *testing.T) {
 	}
 	b := start(t, etcd, src, sharing(lease))
 	b.active()
-	if got := b.commit(b.request(1, "stays", "loses", "theirs")); !cmp.Equal(got, []string{"assumed", "assumed", "assumed"}) {
+	if got := b.commit(b.request(1, "stays", "loses", "theirs", "orphan")); !cmp.Equal(got, []string{"assumed", "assumed", "assumed", "assumed"}) {
 		t.Fatalf("the commit: %v", got)
 	}
 	<-unanswered
@@ -271,19 +272,20 @@ func TestPlacementsOfALostStintAreJudgedAgainInTheNext(t *testing.T) {
 		n := &b.term.Load().names
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return len(n.aside) == 3
+		return len(n.aside) == 4
 	})
 	before := len(src.tried(""))
 	other := connect(t, etcd, prefix)
-	if got := intents(t, other); len(got) != 3 {
-		t.Errorf("recorded: %v, want all three", got)
+	if got := intents(t, other); len(got) != 4 {
+		t.Errorf("recorded: %v, want all four", got)
 	}
 	if got := b.term.Load().unbound.count(); got != 0 {
 		t.Errorf("%d count as unbound: others would wait for them", got)
 	}
 	never(t, "a bind left without the lease", func() bool { return len(src.tried("")) != before })
 
-	// The other scheduler places one of the pods elsewhere, and fills the node of another.
+	// The other scheduler places one of the pods elsewhere, and fills the node of another. A third node goes.
+	src.removeNode("c")
 	theirs := pod("theirs", 300)
 	theirs.NodeName, theirs.Pin = "b", "a"
 	src.setPod(theirs)
@@ -295,6 +297,7 @@ func TestPlacementsOfALostStintAreJudgedAgainInTheNext(t *testing.T) {
 	b.awaitOurs()
 	b.awaitPhase("stays", "bound on a")
 	b.awaitPhase("loses", "pending")
+	b.awaitPhase("orphan", "pending")
 	eventually(t, "no intent is left", func() bool { return len(intents(t, other)) == 0 })
 	eventually(t, "nothing is open", func() bool {
 		n := &b.term.Load().names

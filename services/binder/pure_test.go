@@ -2,6 +2,7 @@ package binder
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -93,7 +94,8 @@ type recorded struct {
 	batches  map[int64][]coord.Intent
 	finished []int64
 	shrunk   []coord.Batch
-	fail     func() error // asked before each write; nil: none fails
+	at       map[int64]coord.Version // at which batches were recorded
+	fail     func() error            // asked before each write; nil: none fails
 }
 
 func (r *recorded) Record(_ context.Context, v coord.Version, b *coord.Batch, finished []int64) error {
@@ -104,9 +106,16 @@ func (r *recorded) Record(_ context.Context, v coord.Version, b *coord.Batch, fi
 	}
 	r.version = v
 	if b != nil {
-		r.batches[b.ID] = b.Intents
+		if r.at == nil {
+			r.at = make(map[int64]coord.Version)
+		}
+		r.batches[b.ID], r.at[b.ID] = b.Intents, v
 	}
 	for _, id := range finished {
+		// Else a delayed duplicate of the transaction that recorded it would record it again.
+		if at, ok := r.at[id]; ok && at.Epoch == v.Epoch && at.Seq >= v.Seq {
+			return fmt.Errorf("batch %d is finished at %v, and was recorded at %v", id, v, at)
+		}
 		delete(r.batches, id)
 	}
 	r.finished = append(r.finished, finished...)

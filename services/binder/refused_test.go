@@ -111,6 +111,26 @@ func TestATakeoverDropsIntentsThatDoNotFit(t *testing.T) {
 	})
 }
 
+// The node may come back, and the bind of the binder before may still happen.
+func TestATakeoverWithdrawsAnIntentWhoseNodeIsNotKnown(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	src.setNode(node("a", 1000))
+	src.setPod(pod("p", 900))
+	leave(t, etcd, coord.Batch{ID: 1, Intents: []coord.Intent{meant("p", "gone")}})
+	b := start(t, etcd, src)
+	b.active()
+	eventually(t, "the bind is withdrawn", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return len(src.withdrawn) == 1 && src.withdrawn[0].UID == "p"
+	})
+	other := connect(t, etcd, prefix)
+	eventually(t, "no intent is left", func() bool { return len(intents(t, other)) == 0 })
+	if got := sent(src); len(got) > 0 || b.phase("p") != "pending" {
+		t.Errorf("binds %v, p is %s", got, b.phase("p"))
+	}
+}
+
 func TestATakeoverDropsIntentsThatNoBinderCanHaveMeant(t *testing.T) {
 	term := pureTerm(t, newFakeSource())
 	registry := counted(t, term)
