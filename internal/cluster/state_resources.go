@@ -59,7 +59,7 @@ func (s *State) addResource(name string) ResourceID {
 			if q.Name != name {
 				continue
 			}
-			c.requests = append(c.requests, resourceAmount{r, q.Value})
+			c.requests = append(slices.Clip(c.requests), resourceAmount{r, q.Value}) // clones share what was there
 			if c.Placed > 0 {
 				if amounts == nil {
 					amounts = make(map[ClassID]int64)
