@@ -39,20 +39,25 @@ type wantedImage struct {
 
 func (c *compiler) imageLocality(spec *cluster.ClassSpec) imageLocality {
 	p := imageLocality{max: imageMaxContainer * int64(spec.ImageContainers)}
-	for k, name := range spec.Images {
-		if slices.Contains(spec.Images[:k], name) {
-			continue
+	if spec.Unsupported != "" {
+		return p // no node is scored
+	}
+	places := make(map[string]int, len(spec.Images))
+	names, times := make([]string, 0, len(spec.Images)), make([]int64, 0, len(spec.Images)) // by place
+	for _, name := range spec.Images {
+		place, known := places[name]
+		if !known {
+			place = len(names)
+			places[name] = place
+			names, times = append(names, name), append(times, 0)
 		}
+		times[place]++
+	}
+	p.count = len(names)
+	for place, name := range names {
 		if sym := c.symbol(name); sym != cluster.NoSymbol {
-			times := int64(0)
-			for _, other := range spec.Images[k:] {
-				if other == name {
-					times++
-				}
-			}
-			p.images = append(p.images, wantedImage{sym, p.count, times})
+			p.images = append(p.images, wantedImage{sym, place, times[place]})
 		}
-		p.count++
 	}
 	slices.SortFunc(p.images, func(a, b wantedImage) int { return int(a.name - b.name) })
 	return p
