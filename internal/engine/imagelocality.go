@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/binary"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -63,21 +64,39 @@ func (c *compiler) imageLocality(spec *cluster.ClassSpec) imageLocality {
 	return p
 }
 
-// on returns which of the class's images a node has, as Raw.Images. Up to eight different images allocate nothing.
+// on returns which of the class's images a node has, as Raw.Images. If they are all among the first eight, it allocates nothing.
 func (p *imageLocality) on(n *cluster.Nodes, i cluster.NodeIndex) string {
-	var room [16]byte
-	set := room[:0]
+	var room [16]int
+	places := room[:0]
 	has := n.Images(i) // by symbol too
 	for k := 0; k < len(p.images) && len(has) > 0; k++ {
 		at, found := slices.BinarySearch(has, p.images[k].name)
 		if found {
-			place := p.images[k].place
-			for len(set) <= place/8 {
-				set = append(set, 0)
-			}
-			set[place/8] |= 1 << (place % 8)
+			places = append(places, p.images[k].place)
 		}
 		has = has[at:]
+	}
+	return imageSet(places)
+}
+
+// imageBits is how many of the first places have a bit of their own in Raw.Images.
+const imageBits = 8
+
+// imageSet returns the text of Raw.Images for places, each once. It sorts them.
+func imageSet(places []int) string {
+	if len(places) == 0 {
+		return ""
+	}
+	slices.Sort(places)
+	var room [32]byte
+	set, last := room[:1], imageBits-1
+	for _, place := range places {
+		if place < imageBits {
+			set[0] |= 1 << place
+			continue
+		}
+		set = binary.AppendUvarint(set, uint64(place-last-1))
+		last = place
 	}
 	return string(set)
 }
@@ -108,13 +127,26 @@ func (w *imageWorth) sync(st *cluster.State, p *program) {
 	}
 }
 
-// score returns the score of nodes that have a set of the class's images; places that the class does not have count nothing.
+// score returns the score of nodes that have a set of the class's images; places that the class does not have count nothing, nor
+// does what follows when a set makes no sense.
 func (w *imageWorth) score(set string) int64 {
 	sum := int64(0)
-	for place, bytes := range w.bytes {
-		if place/8 < len(set) && set[place/8]&(1<<(place%8)) != 0 {
-			sum += bytes
+	if set != "" {
+		for place, bytes := range w.bytes[:min(len(w.bytes), imageBits)] {
+			if set[0]&(1<<place) != 0 {
+				sum += bytes
+			}
 		}
+		set = set[1:]
+	}
+	for place := imageBits; set != ""; place++ {
+		gap, n := uvarint(set)
+		if n <= 0 || place >= len(w.bytes) || gap >= uint64(len(w.bytes)-place) {
+			break
+		}
+		place += int(gap)
+		sum += w.bytes[place]
+		set = set[n:]
 	}
 	if sum < imageMin {
 		sum = imageMin
@@ -122,4 +154,10 @@ func (w *imageWorth) score(set string) int64 {
 		sum = w.max
 	}
 	return int64(inRange(maxScore * (sum - imageMin) / (w.max - imageMin)))
+}
+
+// uvarint is binary.Uvarint of a text.
+func uvarint(text string) (value uint64, n int) {
+	var room [binary.MaxVarintLen64]byte
+	return binary.Uvarint(room[:copy(room[:], text)])
 }

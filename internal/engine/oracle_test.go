@@ -372,13 +372,24 @@ func (o oracle) has(i cluster.NodeIndex) string {
 			names = append(names, name)
 		}
 	}
-	set := make([]byte, len(names)/8+1)
+	set, last, some := []byte{0}, 7, false
 	for k, name := range names {
-		if slices.ContainsFunc(o.st.Nodes.Spec[i].Images, func(im cluster.Image) bool { return im.Names[0] == name }) {
-			set[k/8] |= 1 << (k % 8)
+		switch has := slices.ContainsFunc(o.st.Nodes.Spec[i].Images, func(im cluster.Image) bool { return im.Names[0] == name }); {
+		case !has:
+		case k < 8:
+			set[0], some = set[0]|1<<k, true
+		default:
+			left := k - last - 1
+			for ; left >= 128; left /= 128 {
+				set = append(set, byte(128+left%128))
+			}
+			set, last, some = append(set, byte(left)), k, true
 		}
 	}
-	return strings.TrimRight(string(set), "\x00")
+	if !some {
+		return ""
+	}
+	return string(set)
 }
 
 func (o oracle) images(i cluster.NodeIndex) int64 {

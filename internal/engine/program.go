@@ -14,8 +14,10 @@ const maxScore = 100
 // ImageLocality on other nodes' images; Cell and Images stand for them.
 type Raw struct {
 	TaintToleration, NodeAffinity int64
-	// Images says which of the class's images a node has, for ImageLocality: bit k of the text for the k-th of the different
-	// images in the class's order, without zero bytes at the end. "" if the node has none, or if the plugin does not score.
+	// Images says which of the class's images a node has, for ImageLocality, by their places among the different images in the
+	// class's order: bit k of the first byte for place k, then, for each further one in order, how many places are left out after
+	// the one before (or after place 7) as a varint. So its length is bounded by what the node has. "" if the node has none, or
+	// if the plugin does not score.
 	Images string
 	// Cell is what those two plugins see of a node, in an encoding that is the same in every replica: nodes of one cell
 	// are feasible together and score alike. "" if they do not judge the pod.

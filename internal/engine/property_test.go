@@ -264,7 +264,7 @@ func TestClassesOfManyImagesAreScoredAsThoseOfFew(t *testing.T) {
 		e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
 		for range 5 {
 			for i := range cluster.NodeIndex(20) {
-				node := cluster.Node{Name: fmt.Sprint("n", i), Allocatable: requests(4000, 4000)}
+				node := cluster.Node{Name: fmt.Sprint("n", i), Allocatable: append(requests(4000, 4000), cluster.Quantity{Name: "pods", Value: 10})}
 				for k := range images {
 					if w.chance(50) {
 						node.Images = append(node.Images, cluster.Image{Names: []string{fmt.Sprint("app-", k)}, Size: int64(k+1) * 90 * mib})
@@ -272,6 +272,9 @@ func TestClassesOfManyImagesAreScoredAsThoseOfFew(t *testing.T) {
 				}
 				apply(t, w.st, cluster.NodeSet{Index: i, Node: node})
 				if _, want := expected(oracle{w.st, &spec}, 5); i%5 == 4 {
+					if len(want) < 2 {
+						t.Fatalf("%d groups, want some that differ in images", len(want))
+					}
 					if _, got := evaluate(t, e, w, 10, 5); !cmp.Equal(want, got, cmpopts.EquateEmpty()) {
 						t.Fatalf("%d images: groups (-want +got):\n%s", images, cmp.Diff(want, got, cmpopts.EquateEmpty()))
 					}

@@ -18,6 +18,9 @@ func (e *Evaluator) Score(st *cluster.State, s Subject, r cluster.Range, eligibl
 		c.forgetScores() // the groups are of other cells
 		c.grouped = t.rebuilt
 	}
+	if c.raws.len() > 4*st.Nodes.Len()+1024 {
+		c.forgetScores() // most are of nodes as they were: each may have had many sets of the class's images
+	}
 	whole := (st.Nodes.Len() + 63) / 64
 	c.scored = grow(c.scored, whole)
 	c.groups, c.scores = grow(c.groups, whole*64), grow(c.scores, whole*64)

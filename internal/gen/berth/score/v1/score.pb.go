@@ -284,9 +284,10 @@ type Group struct {
 	// nodes. Opaque, and a part of the group's identity like the raw scores. At most 65,536 bytes; empty if neither plugin
 	// judges the subject.
 	Cell []byte `protobuf:"bytes,7,opt,name=cell,proto3" json:"cell,omitempty"`
-	// Which of the subject's images the group's nodes have: bit k of the bytes, the lowest of the first byte being bit 0, for the k-th
-	// of the different images in the order of the class's spec. A part of the group's identity. Without zero bytes at the end; at most
-	// 65,536 bytes; empty if they have none, or if ImageLocality does not score the subject.
+	// Which of the subject's images the group's nodes have, by their places among the different images in the order of the class's
+	// spec: bit k of the first byte, the lowest being bit 0, for place k; then, for each further one in order, how many places are
+	// left out after the one before, or after place 7, as a base-128 varint. A part of the group's identity. At most 65,536 bytes;
+	// empty if they have none, or if ImageLocality does not score the subject. What follows bytes that make no sense counts nothing.
 	Images []byte `protobuf:"bytes,8,opt,name=images,proto3" json:"images,omitempty"`
 	// What ImageLocality adds to each of fixed, weighted: the same for all nodes of the group, but another at another version. Who
 	// compares groups takes it off and adds what it is then.
