@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"reflect"
 	"slices"
 )
 
@@ -446,6 +447,9 @@ func (s *State) Yields(class ClassID) bool {
 
 func (s *State) setSettings(settings Settings) {
 	s.digest -= hashSettings(s.Settings)
+	if reflect.DeepEqual(s.Settings.Profiles, settings.Profiles) {
+		settings.Profiles = s.Settings.Profiles // who knows one by its pointer goes on with what it knows
+	}
 	s.Settings = settings
 	s.digest += hashSettings(settings)
 }

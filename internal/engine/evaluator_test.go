@@ -176,6 +176,32 @@ func TestScoresFollowNewResourcesAndSettings(t *testing.T) {
 	check("by the other strategy", 25)
 }
 
+// A replica is told whole settings whenever names are left to another scheduler or taken back.
+func TestNamesThatAreYieldedMakeNothingVoid(t *testing.T) {
+	profiles := func() []cluster.Profile { return []cluster.Profile{cluster.DefaultProfile("default")} }
+	st := fleet(t, 70)
+	apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: profiles()}})
+	class := cluster.ClassID(100)
+	apply(t, st, cluster.ClassDefined{ID: class, Spec: cluster.ClassSpec{SchedulerName: "default"}})
+	e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
+	f, _ := e.Filter(st, of(class), everything(st))
+	e.Score(st, of(class), everything(st), f.Eligible, 1)
+	c := e.classes[Kind{class: class}]
+	was := c.program
+	apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: profiles(), Yielded: []string{"default"}, YieldedTo: "another"}})
+	e.Filter(st, of(class), everything(st))
+	if c.program != was || !c.scored.Has(0) {
+		t.Error("what was known is void")
+	}
+	changed := profiles()
+	changed[0].FitStrategy = cluster.MostAllocated
+	apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: changed}})
+	e.Filter(st, of(class), everything(st))
+	if c.program == was || c.scored.Has(0) {
+		t.Error("another profile has left what was known as it was")
+	}
+}
+
 func TestEvaluatorForgetsAnotherStateOrEpoch(t *testing.T) {
 	a, b := fleet(t, 10), fleet(t, 70)
 	e := NewEvaluator(EvaluatorConfig{})

@@ -45,6 +45,9 @@ func Telling(tellable func(cluster.Delta) error, unsupported func(source.Unsuppo
 // Sound returns a text that can be told to replicas: the text itself, unless it is not valid UTF-8 or very long.
 func Sound(text string) string { return sound(text) }
 
+// Reason returns what can be told to replicas of why something is so: Sound, and at most 256 bytes of it.
+func Reason(text string) string { return startOf(sound(text), maxReason) }
+
 func sound(text string) string {
 	if len(text) <= maxText && utf8.ValidString(text) {
 		return text
@@ -117,7 +120,7 @@ func reason(bad string, why error) string {
 	if bad == "" {
 		bad = why.Error()
 	}
-	return startOf("Berth cannot tell its parts of it: "+sound(bad), maxReason)
+	return Reason("Berth cannot tell its parts of it: " + sound(bad))
 }
 
 var errUntellable = errors.New("cannot be told to replicas, nor can what stands for it")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
+	folding "github.com/berth-scheduler/berth/internal/ledger"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -182,8 +183,10 @@ func (n *names) count(by int) {
 	n.open += by
 }
 
-// yield tells replicas whose pods are left to another scheduler, unless they know. The caller holds the lock, or is alone.
+// yield tells replicas whose pods are left to another scheduler, unless they know. To whom may be any text: who holds a lease is what
+// others have written there. The caller holds the lock, or is alone.
 func (l *ledger) yield(names []string, to string) error {
+	to = folding.Reason(to)
 	if s := &l.state.Settings; slices.Equal(s.Yielded, names) && s.YieldedTo == to {
 		return nil
 	}
@@ -290,8 +293,8 @@ func (t *term) tellNames() error {
 	switch all := strings.Join(t.names.shared, ","); {
 	case len(names) == 0 && (len(was.Yielded) > 0 || !t.ledger.opened):
 		t.log.Info("pods are ours to place", "scheduler", all, "lease", t.names.lease.String())
-	case len(names) > 0 && was.YieldedTo != to:
-		t.log.Warn("pods are left to another scheduler", "scheduler", all, "why", to)
+	case len(names) > 0 && was.YieldedTo != t.ledger.state.Settings.YieldedTo:
+		t.log.Warn("pods are left to another scheduler", "scheduler", all, "why", t.ledger.state.Settings.YieldedTo)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -162,6 +163,41 @@ func TestPodsOfANameThatAnotherSchedulerHasAreNotPlacedAndOthersAre(t *testing.T
 		t.Errorf("with the lease, the pod is %s", got[0])
 	}
 	b.awaitPhase("shared", "bound on a")
+}
+
+// Whoever may write the lease chooses its holder.
+func TestTheHolderOfALeaseMayHaveAnyName(t *testing.T) {
+	for what, holder := range map[string]string{"not UTF-8": "bad\xff", "very long": strings.Repeat("é", 2<<20)} {
+		t.Run(what, func(t *testing.T) {
+			etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
+			lease.give(holder) // before the ledger is open
+			src.setNode(node("a", 1000))
+			src.setPod(own(pod("own-1", 100)))
+			src.setPod(own(pod("own-2", 100)))
+			b := start(t, etcd, src, sharing(lease))
+			b.active()
+			b.awaitYield(holder[:2])
+			if got := b.yields(); len(got) > 256 || !utf8.ValidString(got) {
+				t.Errorf("yielded because %.300q, of %d bytes", got, len(got))
+			}
+			b.commitAndAwait("own-1")
+
+			lease.give("")
+			b.awaitOurs()
+			lease.give(holder) // and after
+			b.awaitYield(holder[:2])
+			b.commitAndAwait("own-2")
+		})
+	}
+}
+
+// commitAndAwait commits a pod, which is to be bound on node a.
+func (b *running) commitAndAwait(uid string) {
+	b.t.Helper()
+	if got := b.commit(b.request(1, uid)); !cmp.Equal(got, []string{"assumed"}) {
+		b.t.Fatalf("the commit of %s: %v", uid, got)
+	}
+	b.awaitPhase(uid, "bound on a")
 }
 
 func TestABinderWithNothingToPlaceStandsByAndIsAvailable(t *testing.T) {
