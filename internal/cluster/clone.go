@@ -18,6 +18,7 @@ func (s *State) Clone() *State {
 
 	c.resources, c.resourceHash = slices.Clone(s.resources), slices.Clone(s.resourceHash)
 	c.resourceID, c.resourceUses = maps.Clone(s.resourceID), slices.Clone(s.resourceUses)
+	c.lacked = cloneMaps(s.lacked)
 	c.images, c.pinned = maps.Clone(s.images), maps.Clone(s.pinned)
 	c.namespaces = maps.Clone(s.namespaces)
 	c.classes, c.labels = cloneValues(s.classes), cloneValues(s.labels)

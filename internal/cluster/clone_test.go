@@ -124,7 +124,8 @@ func TestCloneSharesOnlyWhatNeverChanges(t *testing.T) {
 		"State.budgets{}{}":        true, // replaced
 		"State.classes{}.Spec":     true, // never changes
 		"State.labels{}.Labels":    true, // never changes
-		"State.classes{}.requests": true, // never changes
+		"State.classes{}.requests": true, // replaced
+		"State.classes{}.lacked":   true, // replaced
 		"State.labels{}.LabelSet":  true, // never changes
 	}
 	rapid.Check(t, func(t *rapid.T) {

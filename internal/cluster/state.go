@@ -40,7 +40,8 @@ type Class struct {
 	// Placed is how many of them are assumed or bound.
 	Placed int
 
-	requests []resourceAmount // Spec.Requests but "pods", in columns: without those that have none
+	requests []resourceAmount // Spec.Requests but "pods", in columns
+	lacked   []Quantity       // those that have no column
 }
 
 type resourceAmount struct {
@@ -70,7 +71,8 @@ type State struct {
 	resources    []string // by ResourceID
 	resourceHash []uint64
 	resourceID   map[string]ResourceID
-	resourceUses []int // how many nodes have some of it, by ResourceID; those that always have a column count one more
+	resourceUses []int                          // how many nodes have some of it, by ResourceID; those that always have a column count one more
+	lacked       map[string]map[NodeIndex]int64 // what pods request of resources without a column, but for zeros
 	renumbered   uint64
 	sweepAt      int // the symbols are looked through when there are so many
 	images       map[Symbol]ImageState
@@ -103,6 +105,7 @@ func New(v Version) *State {
 		version:           v,
 		freePod:           NoPod,
 		resourceID:        make(map[string]ResourceID),
+		lacked:            make(map[string]map[NodeIndex]int64),
 		images:            make(map[Symbol]ImageState),
 		pinned:            make(map[Symbol]int64),
 		namespaces:        make(map[string][]Label),

@@ -181,6 +181,9 @@ func (s *State) addSums(i NodeIndex, c *Class, sign int64) {
 	for _, r := range c.requests {
 		n.Requested[r.resource][i] += sign * r.value
 	}
+	for _, q := range c.lacked {
+		s.addLacked(i, q.Name, sign*q.Value)
+	}
 	n.NonZeroCPU[i] += sign * c.Spec.NonZeroCPU
 	n.NonZeroMemory[i] += sign * c.Spec.NonZeroMemory
 	n.PodCount[i] += int32(sign)

@@ -3,20 +3,51 @@ package cluster
 import "slices"
 
 // Columns are of the resources that some node has, so that no pod can make one. What the pods of a node request of others is in
-// none: as soon as a node has some of it, all that is requested is added up.
+// lacked, where there are entries of placed pods only: it is a part of the digest as what is in columns, so that the digest does not
+// tell in which of the two it is.
 
-// resolve finds the columns of what a class requests.
+// resolve finds the columns of what a class requests. What it finds is shared by clones: it is replaced, and never changed.
 func (s *State) resolve(c *Class) {
-	c.requests = nil
+	c.requests, c.lacked = nil, nil
 	for _, q := range c.Spec.Requests {
-		if id, ok := s.resourceID[q.Name]; ok && q.Name != "pods" {
+		if q.Name == "pods" {
+			continue
+		}
+		if id, ok := s.resourceID[q.Name]; ok {
 			c.requests = append(c.requests, resourceAmount{id, q.Value})
+		} else {
+			c.lacked = append(c.lacked, q)
 		}
 	}
 }
 
-// retainResources and releaseResources count the nodes that have some of what one node has. The digest must be that of the
-// columns there are.
+// addLacked adds to what the pods of a node request of a resource that has no column.
+func (s *State) addLacked(i NodeIndex, name string, by int64) {
+	nodes := s.lacked[name]
+	was := nodes[i]
+	now, hash := was+by, hashText(0, name)
+	if was != 0 {
+		s.digest -= fold(hash, int64(i), was)
+	}
+	if now != 0 {
+		s.digest += fold(hash, int64(i), now)
+		s.setLacked(i, name, now)
+		return
+	}
+	delete(nodes, i)
+	if len(nodes) == 0 {
+		delete(s.lacked, name)
+	}
+}
+
+func (s *State) setLacked(i NodeIndex, name string, value int64) {
+	if s.lacked[name] == nil {
+		s.lacked[name] = make(map[NodeIndex]int64)
+	}
+	s.lacked[name][i] = value
+}
+
+// retainResources and releaseResources count the nodes that have some of what one node has.
 func (s *State) retainResources(all []Quantity) {
 	for _, q := range all {
 		if q.Name != "pods" {
@@ -53,38 +84,26 @@ func (s *State) addResource(name string) ResourceID {
 	s.resourceUses = append(s.resourceUses, 0)
 	s.resourceID[name] = r
 	s.Nodes.addResource()
-	var amounts map[ClassID]int64
-	for id, c := range s.classes {
-		for _, q := range c.Spec.Requests {
-			if q.Name != name {
-				continue
-			}
-			c.requests = append(slices.Clip(c.requests), resourceAmount{r, q.Value}) // clones share what was there
-			if c.Placed > 0 {
-				if amounts == nil {
-					amounts = make(map[ClassID]int64)
-				}
-				amounts[id] += q.Value
-			}
+	for _, c := range s.classes {
+		if slices.ContainsFunc(c.lacked, func(q Quantity) bool { return q.Name == name }) {
+			s.resolve(c)
 		}
 	}
-	if amounts == nil {
-		return r
+	for i, v := range s.lacked[name] {
+		s.Nodes.Requested[r][i] = v
 	}
-	column := s.Nodes.Requested[r]
-	for id := range s.pods {
-		if p := &s.pods[id]; p.live && p.Node != NoNode {
-			column[p.Node] += amounts[p.Class]
-		}
-	}
-	s.digest += s.columnSums(r)
+	delete(s.lacked, name)
 	return r
 }
 
 // dropResource takes a column away that no node needs. The last one takes its place.
 func (s *State) dropResource(r ResourceID) {
-	s.digest -= s.columnSums(r)
 	n, last := &s.Nodes, ResourceID(len(s.resources)-1)
+	for i, v := range n.Requested[r] {
+		if v != 0 {
+			s.setLacked(NodeIndex(i), s.resources[r], v)
+		}
+	}
 	delete(s.resourceID, s.resources[r])
 	if r != last {
 		s.resources[r], s.resourceHash[r], s.resourceUses[r] = s.resources[last], s.resourceHash[last], s.resourceUses[last]
@@ -101,15 +120,4 @@ func (s *State) dropResource(r ResourceID) {
 		}
 	}
 	s.renumbered++
-}
-
-// columnSums returns what a column adds to the digest.
-func (s *State) columnSums(r ResourceID) uint64 {
-	sum := uint64(0)
-	for i, v := range s.Nodes.Requested[r] {
-		if v != 0 {
-			sum += fold(s.resourceHash[r], int64(i), v)
-		}
-	}
-	return sum
 }
