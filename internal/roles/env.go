@@ -45,7 +45,7 @@ type Common struct {
 	TLS          certs.Files       // who this process is, and the authorities of all others; the zero value is plaintext
 	EtcdTLS      certs.Files       // of https endpoints; the zero value is the system's authorities and no client certificate
 	LeaseTTL     time.Duration
-	Connections  int             // at a time of each listener; 0 means rpc.DefaultConnections
+	Connections  int             // at a time of each listener that people may reach; 0 means rpc.DefaultConnections
 	OfOneAddress int             // of these; 0 means rpc.DefaultConnectionsOfOne
 	Trace        *trace.Provider // nil: none
 	Log          *slog.Logger
@@ -177,11 +177,29 @@ func (e *env) listen(r *role, address string) error {
 	if e.Advertise != "" {
 		address = e.Advertise
 	}
-	r.listener, r.address = e.bound(l, string(r.role)), e.net.Advertise(l, address)
+	r.address = e.net.Advertise(l, address)
+	if r.role == coord.RoleGateway { // which people call
+		r.listener = e.bound(l, string(r.role))
+	} else {
+		r.listener = e.boundInner(l, string(r.role))
+	}
 	return nil
 }
 
-// bound bounds the connections of a listener. In memory there is nobody else.
+// innerConnections is how many connections other roles may have to one: thousands of workers follow a binder, and all of them may be
+// behind one address.
+const innerConnections = 4096
+
+// boundInner bounds the connections of a listener for other roles. They show certificates; where they cannot, nobody knows which
+// of them is one, and those that are there stay.
+func (e *env) boundInner(l net.Listener, name string) net.Listener {
+	if l.Addr().Network() != "tcp" {
+		return l
+	}
+	return rpc.Bound(l, rpc.Bounds{Name: name, All: max(innerConnections, e.Connections), Each: -1, Keep: e.certs == nil, Metrics: e.measured.common})
+}
+
+// bound bounds the connections of a listener for people. In memory there is nobody else.
 func (e *env) bound(l net.Listener, name string) net.Listener {
 	if l.Addr().Network() != "tcp" {
 		return l

@@ -28,7 +28,8 @@ const (
 type Bounds struct {
 	Name    string                // of the listener, in metrics
 	All     int                   // 0 means DefaultConnections
-	Each    int                   // of one remote address, see AddressOf; 0 means DefaultConnectionsOfOne; never more than are free
+	Each    int                   // of one remote address, see AddressOf; 0 means DefaultConnectionsOfOne, less no such bound; never more than are free
+	Keep    bool                  // nobody gives way: nobody vouches for anybody here, so that the oldest may be the best
 	Metrics prometheus.Registerer // nil keeps none
 }
 
@@ -38,8 +39,11 @@ func Bound(l net.Listener, b Bounds) net.Listener {
 	if b.All <= 0 {
 		b.All = DefaultConnections
 	}
-	if b.Each <= 0 {
+	switch {
+	case b.Each == 0:
 		b.Each = DefaultConnectionsOfOne
+	case b.Each < 0:
+		b.Each = b.All
 	}
 	if b.Metrics == nil {
 		b.Metrics = prometheus.NewRegistry()
@@ -52,7 +56,7 @@ func Bound(l net.Listener, b Bounds) net.Listener {
 		Name: "berth_connections", Help: "Number of open connections, by listener.",
 	}, []string{"listener"}))
 	return &boundListener{
-		Listener: l, each: b.Each, all: b.All, share: NewShare(b.All, b.Each), strangers: list.New(), rates: cache.NewLRUExpireCache(rememberedAddresses),
+		Listener: l, each: b.Each, all: b.All, keep: b.Keep, share: NewShare(b.All, b.Each), strangers: list.New(), rates: cache.NewLRUExpireCache(rememberedAddresses),
 		open:      open.WithLabelValues(b.Name),
 		tooMany:   refused.WithLabelValues(b.Name, "all"),
 		tooManyOf: refused.WithLabelValues(b.Name, "address"),
@@ -64,6 +68,7 @@ func Bound(l net.Listener, b Bounds) net.Listener {
 type boundListener struct {
 	net.Listener
 	all, each                             int
+	keep                                  bool
 	share                                 *Share                // by address
 	rates                                 *cache.LRUExpireCache // *rate.Limiter by address
 	open                                  prometheus.Gauge
@@ -124,6 +129,9 @@ func (l *boundListener) mayConnect(address string) bool {
 
 // makeRoom closes the oldest connection that nobody has vouched for, and reports whether there was one.
 func (l *boundListener) makeRoom() bool {
+	if l.keep {
+		return false
+	}
 	l.mu.Lock()
 	oldest := l.strangers.Front()
 	l.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -227,12 +228,18 @@ func TestStrangersDoNotChooseWhatIsSampled(t *testing.T) {
 // bound serves a listener of so many connections, and returns its address, its metrics, and what it has accepted.
 func bound(t *testing.T, all, each int) (address string, metrics *prometheus.Registry, accepted <-chan net.Conn) {
 	t.Helper()
+	return boundBy(t, rpc.Bounds{All: all, Each: each})
+}
+
+func boundBy(t *testing.T, bounds rpc.Bounds) (address string, metrics *prometheus.Registry, accepted <-chan net.Conn) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	metrics = prometheus.NewRegistry()
-	limited := rpc.Bound(l, rpc.Bounds{Name: "test", All: all, Each: each, Metrics: metrics})
+	bounds.Name, bounds.Metrics = "test", metrics
+	limited := rpc.Bound(l, bounds)
 	conns := make(chan net.Conn, 1000)
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -313,5 +320,27 @@ func TestWhereAllConnectionsAreTakenStrangersGiveWay(t *testing.T) {
 	_ = known.SetReadDeadline(time.Now())
 	if _, err := known.Read(make([]byte, 1)); !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "timeout") {
 		t.Errorf("the one that somebody has vouched for: %v, want it to be open", err)
+	}
+}
+
+// isOpen reports a connection that the other side has closed.
+func isOpen(t *testing.T, conn net.Conn, what string) {
+	t.Helper()
+	_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%s: %v, want it to be open", what, err)
+	}
+}
+
+func TestWhoIsThereStaysWhereNobodyIsVouchedFor(t *testing.T) {
+	address, metrics, accepted := boundBy(t, rpc.Bounds{All: 2, Each: -1, Keep: true})
+	first := connect(t, "127.0.0.2", address)
+	receive(t, accepted, "a connection")
+	connect(t, "127.0.0.3", address)
+	receive(t, accepted, "a connection")
+	isClosed(t, connect(t, "127.0.0.4", address))
+	isOpen(t, first, "the first one")
+	if n := metric(t, metrics, "berth_connections_refused_total", map[string]string{"bound": "all"}); n != 1 {
+		t.Errorf("%v refusals are counted, want 1", n)
 	}
 }

@@ -119,7 +119,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: serverPingFloor, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true), // so that Serve owns every handler's goroutine
-		grpc.Creds(unreadCredentials{transport, s.unread}),
+		grpc.Creds(unreadCredentials{transport, s.unread, cfg.TLS != nil && !o.public}),
 		grpc.ForceServerCodecV2(answerCodec{encoding.GetCodecV2(protocodec.Name)}),
 	}
 	pings := keepalive.ServerParameters{

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -321,5 +322,55 @@ func TestAllCertificatesAreReplacedUnderTrafficAndNoCallFails(t *testing.T) {
 	case err := <-failed:
 		t.Errorf("a call failed meanwhile: %v", err)
 	default:
+	}
+}
+
+// A follower is there for days. Its certificate, and not a call, says that it is one.
+func TestStrangersDoNotDriveOutWhoHasShownACertificate(t *testing.T) {
+	ca := newIssuer(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limited := rpc.Bound(l, rpc.Bounds{Name: "test", All: 3, Each: -1})
+	ctx, cancel := context.WithCancel(t.Context())
+	server := rpc.NewServer(rpc.Config{TLS: tlsOf(t, ca.give(t.TempDir(), "binder", ca), false)}, "tester", binderCallers)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, limited) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := receive(t, done, "Serve to return"); err != nil {
+			t.Error(err)
+		}
+	})
+	config := tlsOf(t, ca.give(t.TempDir(), "queue", ca), false).Client
+	raw := connect(t, "127.0.0.2", l.Addr().String())
+	follower, _, err := config.ClientHandshake(within(t, patience), "member.berth.internal", raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The server's first frames come when its side of the handshake is over.
+	if _, err := follower.Read(make([]byte, 9)); err != nil {
+		t.Fatal(err)
+	}
+	var strangers []net.Conn
+	for i := range 6 {
+		strangers = append(strangers, connect(t, fmt.Sprint("127.0.0.", 3+i), l.Addr().String()))
+	}
+	for _, stranger := range strangers[:4] {
+		isClosed(t, stranger)
+	}
+	if _, err := follower.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00" +
+		"\x00\x00\x08\x06\x00\x00\x00\x00\x0012345678")); err != nil {
+		t.Fatal(err)
+	}
+	var read []byte
+	for buffer := make([]byte, 1024); !strings.Contains(string(read), "12345678"); {
+		_ = raw.SetReadDeadline(time.Now().Add(patience))
+		n, err := follower.Read(buffer)
+		if err != nil {
+			t.Fatalf("the follower's connection, which strangers came after: %v", err)
+		}
+		read = append(read, buffer[:n]...)
 	}
 }

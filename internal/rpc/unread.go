@@ -102,13 +102,17 @@ func (c answerCodec) Marshal(v any) (mem.BufferSlice, error) {
 // unreadCredentials makes every connection of a server a [connection].
 type unreadCredentials struct {
 	credentials.TransportCredentials
-	unread *unread
+	unread  *unread
+	vouches bool // who gets through the handshake has shown a certificate of Berth's
 }
 
 func (c unreadCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
 		return nil, nil, err
+	}
+	if bound := unbound(raw); bound != nil && c.vouches {
+		bound.vouch()
 	}
 	return &connection{Conn: conn, raw: raw, unread: c.unread}, info, nil
 }
