@@ -95,8 +95,12 @@ func (s *Service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacity
 
 // Compare implements SchedulingService.
 func (s *Service) Compare(ctx context.Context, req *schedulingv1.CompareRequest) (response *schedulingv1.CompareResponse, err error) {
+	names, err := access.MayNamePods(ctx)
+	if err != nil {
+		return nil, err
+	}
 	err = s.try(ctx, nothing, func(box *whatif.Sandbox) error {
-		response, err = answer.Compare(ctx, box, req)
+		response, err = answer.Compare(ctx, box, req, names)
 		return err
 	})
 	return response, err

@@ -111,7 +111,7 @@ var needs = map[string]func(request any) []Permission{
 		return []Permission{path("get", whatIfPath)}
 	},
 	schedulingv1.SchedulingService_Compare_FullMethodName: func(request any) []Permission {
-		if r := request.(*schedulingv1.CompareRequest); r.GetEverything() || r.GetManifests() == "" {
+		if r := request.(*schedulingv1.CompareRequest); r.GetEverything() || strings.TrimSpace(r.GetManifests()) == "" {
 			return []Permission{path("get", whatIfPath), listPods}
 		}
 		return []Permission{path("get", whatIfPath)}

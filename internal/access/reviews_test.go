@@ -214,6 +214,7 @@ func TestAQuestionAboutAPodNeedsTheRightToThePod(t *testing.T) {
 		{"WhatIf", &schedulingv1.WhatIfRequest{Changes: []*schedulingv1.Change{{Change: &schedulingv1.Change_Cordon{Cordon: "n"}}}}, []string{whatIf}},
 		{"Compare", &schedulingv1.CompareRequest{Manifests: "x"}, []string{whatIf}},
 		{"Compare", &schedulingv1.CompareRequest{}, []string{whatIf, listAll}},
+		{"Compare", &schedulingv1.CompareRequest{Manifests: " \n\t"}, []string{whatIf, listAll}},
 		{"Compare", &schedulingv1.CompareRequest{Manifests: "x", Everything: true}, []string{whatIf, listAll}},
 		{"WatchPlacements", nil, []string{"watch pods in all namespaces"}},
 		{"GetQueue", &schedulingv1.GetQueueRequest{}, []string{"get /berth/status"}},

@@ -151,8 +151,9 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 	return response, nil
 }
 
-// Compare schedules pods under two configurations and says what differs.
-func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.CompareRequest) (*schedulingv1.CompareResponse, error) {
+// Compare schedules pods under two configurations and says what differs. Pods that the request does not bring are named only if names
+// is true.
+func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.CompareRequest, names bool) (*schedulingv1.CompareResponse, error) {
 	if req.GetEverything() && req.GetManifests() != "" {
 		return nil, rpc.Invalid(rpc.Violation{Field: "everything", Description: "goes with no manifests"})
 	}
@@ -192,6 +193,9 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 		response.One, response.Two = utilization(c.A), utilization(c.B)
 		response.OnlyOne, response.OnlyTwo, response.Moved, response.Same = int32(c.OnlyA), int32(c.OnlyB), int32(c.Moved), int32(c.Same)
 		for _, d := range c.Differ[:min(len(c.Differ), maxMoves)] {
+			if !names && len(load.Pods) == 0 {
+				d.Namespace, d.Name = "", withheld
+			}
 			response.Moves = append(response.Moves, &schedulingv1.Move{Namespace: d.Namespace, Name: d.Name, One: d.A, Two: d.B})
 		}
 		return nil

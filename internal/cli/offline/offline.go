@@ -91,5 +91,5 @@ func (s *service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacity
 func (s *service) Compare(ctx context.Context, req *schedulingv1.CompareRequest) (*schedulingv1.CompareResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return answer.Compare(ctx, s.box, req)
+	return answer.Compare(ctx, s.box, req, true)
 }
