@@ -17,3 +17,10 @@ const ReadAtOnce = readAtOnce
 
 // Reading returns how many requests of known callers are being read, and how many wait for that.
 func (s *Server) Reading() (reading, waiting int) { return s.public.known.load() }
+
+// Following returns how many streams are open, but for those of health, and how many of these.
+func (s *Server) Following() (following, health int) {
+	following, _ = s.public.following.Used()
+	health, _ = s.public.health.Used()
+	return following, health
+}

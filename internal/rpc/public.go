@@ -46,7 +46,8 @@ const (
 	heldLimit = 64 << 20
 	heldFrom  = 16 << 10
 
-	publicFollowing = 1100 // streams at once: WatchPlacements, which has a bound of its own, and those of health
+	publicFollowing = 1100 // streams at once: WatchPlacements, which has a bound of its own
+	publicHealth    = 100  // of health, which strangers may follow
 	publicTalking   = 16   // streams at once whose clients say more than one thing: reflection
 
 	// refusalPause is how long a refusal waits that costs its caller nothing: who has all streams of a connection waiting asks no
@@ -78,6 +79,7 @@ type public struct {
 	known, strangers   *Gate  // of those that read
 	held               *Share // bytes of requests
 	following, talking *Share // streams
+	health             *Share // those of health
 	readers            sync.WaitGroup
 }
 
@@ -86,6 +88,7 @@ func newPublic(guard Guard, forwarding bool, outer, inner grpc.UnaryServerInterc
 		guard: guard, forwarding: forwarding, outer: outer, inner: inner,
 		known: newGate(readAtOnce, readWaiting, methodBusyFor), strangers: newGate(strangersRead, strangersWaiting, methodBusyFor),
 		held: NewShare(heldLimit, 0), following: NewShare(publicFollowing, 0), talking: NewShare(publicTalking, 0),
+		health: NewShare(publicHealth, 0),
 	}
 }
 
@@ -214,7 +217,10 @@ func (p *public) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return err
 	}
 	share := p.following
-	if info.IsClientStream {
+	switch {
+	case strings.HasPrefix(info.FullMethod, healthService):
+		share = p.health
+	case info.IsClientStream:
 		share = p.talking
 	}
 	caller := CallerOf(ctx)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -342,5 +343,37 @@ func TestWhoIsThereStaysWhereNobodyIsVouchedFor(t *testing.T) {
 	isOpen(t, first, "the first one")
 	if n := metric(t, metrics, "berth_connections_refused_total", map[string]string{"bound": "all"}); n != 1 {
 		t.Errorf("%v refusals are counted, want 1", n)
+	}
+}
+
+func TestWhoFollowsHealthTakesNoWatchOfAnybody(t *testing.T) {
+	r := start(t, rpc.TCP(), &service{}, rpc.WithPublic(&doorman{}))
+	for i := range 12 { // each has half of what is left
+		conn, err := r.cfg.Net.Dial(r.address, grpc.WithContextDialer(func(_ context.Context, address string) (net.Conn, error) {
+			return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i))}}).Dial("tcp", address)
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		for {
+			stream, err := grpc_health_v1.NewHealthClient(conn).Watch(within(t, patience), &grpc_health_v1.HealthCheckRequest{})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			if err != nil {
+				break
+			}
+		}
+	}
+	if following, of := r.server.Following(); following != 0 || of != 100 {
+		t.Errorf("%d places of those who watch are taken, and %d of health; want none and all 100", following, of)
+	}
+	stream, err := r.client.StreamingOutputCall(as(t, "ann"), &testgrpc.StreamingOutputCallRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Errorf("a watch: %v", err)
 	}
 }
