@@ -24,3 +24,6 @@ func (s *Server) Following() (following, health int) {
 	health, _ = s.public.health.Used()
 	return following, health
 }
+
+// StrangersReading returns how many requests of those that nobody knows are being read, and how many wait for that.
+func (s *Server) StrangersReading() (reading, waiting int) { return s.public.strangers.load() }

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
 	"slices"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
@@ -38,10 +40,11 @@ const (
 	readAtOnce  = 16
 	readWaiting = 512
 	readFor     = 10 * time.Second // how long a request may take to come, after its turn to be read has
-	// Of those that nobody has let in, for health is open to all.
-	strangersRead    = 4
+	// Of those that nobody has let in, for health is open to all. Its requests are a packet each, and come with the call.
+	strangersRead    = 64
 	strangersWaiting = 128
-	strangersReadFor = 2 * time.Second
+	strangersReadFor = 250 * time.Millisecond
+	healthBytes      = 1 << 10 // of a request
 	// heldLimit is how many bytes of requests are held that have been read and not been answered, of heldFrom bytes and more each.
 	heldLimit = 64 << 20
 	heldFrom  = 16 << 10
@@ -71,7 +74,8 @@ func WithForwarding() Option { return func(o *options) { o.forwarding = true } }
 // gRPC reads the message of a unary call, whatever its size, before it calls anybody who could refuse it. That of a stream it
 // leaves to the handler. So unary methods are registered as streams of one message each way, which on the wire is the same.
 type public struct {
-	guard      Guard // nil: everyone is admitted
+	guard      Guard                            // nil: everyone is admitted
+	role       func(tls.ConnectionState) string // of a caller's certificate; nil without TLS
 	forwarding bool
 	outer      grpc.UnaryServerInterceptor // before the request is read
 	inner      grpc.UnaryServerInterceptor // behind that
@@ -83,9 +87,9 @@ type public struct {
 	readers            sync.WaitGroup
 }
 
-func newPublic(guard Guard, forwarding bool, outer, inner grpc.UnaryServerInterceptor) *public {
+func newPublic(guard Guard, role func(tls.ConnectionState) string, forwarding bool, outer, inner grpc.UnaryServerInterceptor) *public {
 	return &public{
-		guard: guard, forwarding: forwarding, outer: outer, inner: inner,
+		guard: guard, role: role, forwarding: forwarding, outer: outer, inner: inner,
 		known: newGate(readAtOnce, readWaiting, methodBusyFor), strangers: newGate(strangersRead, strangersWaiting, methodBusyFor),
 		held: NewShare(heldLimit, 0), following: NewShare(publicFollowing, 0), talking: NewShare(publicTalking, 0),
 		health: NewShare(publicHealth, 0),
@@ -164,7 +168,8 @@ func (p *public) unary(srv any, stream grpc.ServerStream, info *grpc.UnaryServer
 // read reads the only message of a call, when it is its caller's turn.
 func (p *public) read(ctx context.Context, stream grpc.ServerStream, method string, request any) error {
 	gate, limit := p.known, readFor
-	if strings.HasPrefix(method, healthService) {
+	ofHealth := strings.HasPrefix(method, healthService)
+	if ofHealth && !p.isMember(ctx) {
 		gate, limit = p.strangers, strangersReadFor
 	}
 	leave, err := gate.Enter(ctx)
@@ -180,12 +185,21 @@ func (p *public) read(ctx context.Context, stream grpc.ServerStream, method stri
 	p.readers.Go(func() { done <- stream.RecvMsg(request) })
 	select {
 	case err := <-done:
+		if message, ok := request.(proto.Message); ok && err == nil && ofHealth && proto.Size(message) > healthBytes {
+			return Invalid(Violation{Field: "service", Description: "no service has a name that long"})
+		}
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-timer.C:
 		return Error(codes.DeadlineExceeded, ReasonSlowRequest, "the request did not come within %v", limit)
 	}
+}
+
+// isMember reports whether a caller has shown a certificate of a role of Berth's, as those do who ask whether their own process serves.
+func (p *public) isMember(ctx context.Context) bool {
+	caller, ok := peer.FromContext(ctx)
+	return ok && p.role != nil && roleOf(caller.AuthInfo, p.role) != ""
 }
 
 // hold counts a large request for as long as it is in memory.

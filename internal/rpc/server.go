@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -130,7 +131,11 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 	}
 	var tracing []otelgrpc.Option
 	if o.public {
-		s.public = newPublic(o.guard, o.forwarding, chainUnary(unary), gates.unary)
+		var role func(tls.ConnectionState) string
+		if cfg.TLS != nil {
+			role = cfg.TLS.Role
+		}
+		s.public = newPublic(o.guard, role, o.forwarding, chainUnary(unary), gates.unary)
 		serverOptions = append(serverOptions, grpc.ChainStreamInterceptor(s.public.only(append(stream, s.public.stream))))
 		if o.forwarding {
 			serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(maxStreamsPerConnection), grpc.MaxHeaderListSize(maxHeaderBytes))

@@ -374,3 +374,41 @@ func TestStrangersDoNotDriveOutWhoHasShownACertificate(t *testing.T) {
 		read = append(read, buffer[:n]...)
 	}
 }
+
+// A process that cannot say that it serves is ended.
+func TestStrangersDoNotHoldUpTheHealthCheckOfTheProcessItself(t *testing.T) {
+	ca := newIssuer(t)
+	own := tlsOf(t, ca.give(t.TempDir(), "binder", ca), true)
+	logs := &logBuffer{}
+	r := startWith(t, rpc.Config{Net: rpc.TCP(), Log: slog.New(slog.NewTextHandler(logs, nil)), Metrics: prometheus.NewRegistry(), TLS: own}, logs,
+		&service{}, binderCallers, rpc.WithPublic(nil))
+	stranger := tlsOf(t, ca.give(t.TempDir(), "", ca), true)
+	ctx, cancel := context.WithCancel(t.Context())
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer cancel()
+	for range 4 {
+		conn := client(t, stranger, r.address)
+		for range 60 {
+			asking.Go(func() { // a request that never comes, again and again
+				for ctx.Err() == nil {
+					stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, healthgrpc.Health_Check_FullMethodName)
+					if err == nil {
+						_ = stream.RecvMsg(&healthgrpc.HealthCheckResponse{})
+					}
+				}
+			})
+		}
+	}
+	eventually(t, "the places of strangers to be taken", func() bool { reading, waiting := r.server.StrangersReading(); return reading >= 32 && waiting >= 32 })
+	probe := healthgrpc.NewHealthClient(client(t, own, r.address))
+	for range 20 {
+		if _, err := probe.Check(within(t, patience), &healthgrpc.HealthCheckRequest{}); err != nil {
+			t.Fatalf("with the certificate of a role: %v", err)
+		}
+	}
+	name := strings.Repeat("x", 2000)
+	if _, err := probe.Check(within(t, patience), &healthgrpc.HealthCheckRequest{Service: name}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a long name: %v, want INVALID_ARGUMENT", err)
+	}
+}
