@@ -20,7 +20,8 @@ const (
 	// reviewed is how long a review is believed, as API servers that delegate to another believe one.
 	reviewed      = 10 * time.Second
 	reviewTimeout = 5 * time.Second
-	maxReviews    = 8192 // remembered of each: callers, unknown tokens, permissions
+	maxReviews    = 8192             // remembered of each: callers, unknown tokens, permissions
+	goodFor       = 10 * time.Minute // how long a token that was somebody's is none that is new
 
 	reviewsAtOnce  = 8 // of tokens, and as many of permissions
 	reviewsWaiting = 256
@@ -35,12 +36,14 @@ const (
 
 // Reviews is a Reviewer that asks another one, which is elsewhere, as seldom as it can: it remembers answers for 10 s, also that a token
 // is nobody's, asks about one token once at a time, and bounds how many questions are under way and wait. Addresses share these
-// bounds, so that one that guesses tokens holds up nobody else, and each has a rate of its own of new tokens.
+// bounds, so that one that guesses tokens holds up nobody else, and each has a rate of its own of new tokens, which those that were
+// somebody's are not.
 type Reviews struct {
 	of          Reviewer
 	callers     *cache.LRUExpireCache // Caller by hash of the token
 	unknown     *cache.LRUExpireCache // nothing, by hash: apart, so that guesses push out no callers
 	permissions *cache.LRUExpireCache // permitted, by question
+	good        *cache.LRUExpireCache // nothing, by hash of tokens that were somebody's when they were last asked about
 	newComers   *cache.LRUExpireCache // *rate.Limiter by address
 	asking      singleflight.Group
 	tokens      *rpc.Gate
@@ -52,6 +55,7 @@ func NewReviews(r Reviewer) *Reviews {
 	return &Reviews{
 		of:      r,
 		callers: cache.NewLRUExpireCache(maxReviews), unknown: cache.NewLRUExpireCache(maxReviews),
+		good:        cache.NewLRUExpireCache(maxReviews),
 		permissions: cache.NewLRUExpireCache(maxReviews), newComers: cache.NewLRUExpireCache(maxNewComers),
 		tokens: rpc.NewGate(reviewsAtOnce, reviewsWaiting), rights: rpc.NewGate(reviewsAtOnce, reviewsWaiting),
 	}
@@ -77,7 +81,8 @@ func (r *Reviews) Authenticate(ctx context.Context, token string) (Caller, error
 	if _, ok := r.unknown.Get(key); ok {
 		return Caller{}, ErrUnknownToken
 	}
-	if !r.mayCome(rpc.CallerOf(ctx)) {
+	// Who was known a moment ago is asked about again, whoever guesses at the same address.
+	if _, ok := r.good.Get(key); !ok && !r.mayCome(rpc.CallerOf(ctx)) {
 		return Caller{}, rpc.Exhausted(ReasonTooManyNew, busyReviewsFor, "too many new tokens from this address: more than %d a second", newPerSecond)
 	}
 	// Those who ask about the same token at the same time get the same answer, whoever of them leaves meanwhile.
@@ -93,8 +98,10 @@ func (r *Reviews) Authenticate(ctx context.Context, token string) (Caller, error
 		switch {
 		case err == nil:
 			r.callers.Add(key, caller, reviewed)
+			r.good.Add(key, nil, goodFor)
 		case errors.Is(err, ErrUnknownToken):
 			r.unknown.Add(key, nil, reviewed)
+			r.good.Remove(key)
 		}
 		return caller, err
 	})

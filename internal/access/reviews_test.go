@@ -272,3 +272,41 @@ func TestTokensThatNobodyHasAreNotAskedAbout(t *testing.T) {
 		t.Errorf("the reviewer was asked %d times", n)
 	}
 }
+
+func TestWhoGuessesDoesNotLockOutThoseBehindTheSameAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		office := from(t, "10.0.0.9")
+		api := &apiServer{}
+		r := NewReviews(api)
+		if _, err := r.Authenticate(office, "user-known"); err != nil {
+			t.Fatal(err)
+		}
+		guess := func() {
+			for i := 0; ; i++ {
+				if _, err := r.Authenticate(office, fmt.Sprint("guess ", time.Now(), i)); rpc.ReasonOf(err) == ReasonTooManyNew {
+					return
+				}
+			}
+		}
+		for range 5 {
+			time.Sleep(reviewed + time.Second)
+			guess()
+			if _, err := r.Authenticate(office, "user-known"); err != nil {
+				t.Errorf("a caller who was known when it was last asked about: %v", err)
+			}
+		}
+		// A token that is nobody's any more is a guess like others.
+		r.of = new(Tokens)
+		time.Sleep(reviewed + time.Second)
+		for range 2 {
+			if _, err := r.Authenticate(office, "user-known"); !errors.Is(err, ErrUnknownToken) {
+				t.Errorf("a token that was taken back: %v", err)
+			}
+		}
+		time.Sleep(reviewed + time.Second)
+		guess()
+		if _, err := r.Authenticate(office, "user-known"); rpc.ReasonOf(err) != ReasonTooManyNew {
+			t.Errorf("a token that was taken back, among guesses: %v", err)
+		}
+	})
+}
