@@ -130,7 +130,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		caller = known
 	}
-	rpc.Vouch(r.Context())
+	rpc.Vouch(r.Context(), caller)
 	// 3. Has it its share already?
 	if r.URL.Path == watchPath {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it has no end

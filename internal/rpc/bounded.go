@@ -56,7 +56,7 @@ func Bound(l net.Listener, b Bounds) net.Listener {
 		Name: "berth_connections", Help: "Number of open connections, by listener.",
 	}, []string{"listener"}))
 	return &boundListener{
-		Listener: l, each: b.Each, all: b.All, keep: b.Keep, share: NewShare(b.All, b.Each), strangers: list.New(), rates: cache.NewLRUExpireCache(rememberedAddresses),
+		Listener: l, each: b.Each, all: b.All, keep: b.Keep, share: NewShare(b.All, b.Each), vouched: NewShare(b.All/2, 0), strangers: list.New(), rates: cache.NewLRUExpireCache(rememberedAddresses),
 		open:      open.WithLabelValues(b.Name),
 		tooMany:   refused.WithLabelValues(b.Name, "all"),
 		tooManyOf: refused.WithLabelValues(b.Name, "address"),
@@ -70,6 +70,7 @@ type boundListener struct {
 	all, each                             int
 	keep                                  bool
 	share                                 *Share                // by address
+	vouched                               *Share                // by caller: half of all, so that no callers, whatever they may, have all for good
 	rates                                 *cache.LRUExpireCache // *rate.Limiter by address
 	open                                  prometheus.Gauge
 	tooMany, tooManyOf, tooOften, gaveWay prometheus.Counter
@@ -149,28 +150,54 @@ type boundConn struct {
 	listener *boundListener
 	address  string
 	at       *list.Element // in listener.strangers, until somebody has vouched for it
-	vouched  atomic.Bool   // somebody has, or it is closed
+	stays    atomic.Bool   // somebody has, or it is closed
 	once     sync.Once
+
+	// Under listener.mu:
+	closed bool
+	of     *string // whose share of listener.vouched it has, if any
 }
 
 // Close implements net.Conn.
 func (c *boundConn) Close() error {
-	c.vouch()
+	c.stay()
 	c.once.Do(func() {
 		c.listener.share.Give(c.address, 1)
 		c.listener.open.Dec()
+		c.listener.mu.Lock()
+		defer c.listener.mu.Unlock()
+		c.closed = true
+		if c.of != nil {
+			c.listener.vouched.Give(*c.of, 1)
+		}
 	})
 	return c.Conn.Close()
 }
 
-// vouch takes the connection off the list of those that give way.
-func (c *boundConn) vouch() {
-	if c.vouched.Swap(true) {
+// stay takes the connection off the list of those that give way.
+func (c *boundConn) stay() {
+	if c.stays.Swap(true) {
 		return
 	}
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.listener.strangers.Remove(c.at)
+}
+
+// vouch lets the connection stay, if its caller's share has room for one more.
+func (c *boundConn) vouch(caller string) {
+	if c.stays.Load() {
+		return
+	}
+	c.listener.mu.Lock()
+	may := !c.closed && c.of == nil && c.listener.vouched.Take(caller, 1)
+	if may {
+		c.of = &caller
+	}
+	c.listener.mu.Unlock()
+	if may {
+		c.stay()
+	}
 }
 
 // unbound returns the connection of a bounded listener below conn, nil if there is none.
@@ -196,8 +223,10 @@ func WithConn(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, conn)
 }
 
-// Vouch says that the call of a context was let in: its connection does not give way to others any more.
-func Vouch(ctx context.Context) {
+// Vouch says that the call of a context was let in, for somebody: its connection does not give way to others any more, if the caller
+// has not its share already of those that do not. Who may connect may not be allowed anything else, so that half of all connections can be
+// such; they are divided as by a [Share].
+func Vouch(ctx context.Context, caller string) {
 	var bound *boundConn
 	if conn, ok := ctx.Value(connKey{}).(net.Conn); ok {
 		bound = unbound(conn)
@@ -207,6 +236,6 @@ func Vouch(ctx context.Context) {
 		}
 	}
 	if bound != nil {
-		bound.vouch()
+		bound.vouch(caller)
 	}
 }

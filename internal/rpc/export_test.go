@@ -1,5 +1,7 @@
 package rpc
 
+import "net"
+
 const (
 	UnreadLimit = unreadLimit
 	UnreadShare = unreadShare
@@ -27,3 +29,11 @@ func (s *Server) Following() (following, health int) {
 
 // StrangersReading returns how many requests of those that nobody knows are being read, and how many wait for that.
 func (s *Server) StrangersReading() (reading, waiting int) { return s.public.strangers.load() }
+
+// Strangers returns how many connections of the listener of one may have to give way.
+func Strangers(conn net.Conn) int {
+	l := unbound(conn).listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.strangers.Len()
+}

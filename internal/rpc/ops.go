@@ -178,7 +178,7 @@ func guardOps(admit func(*http.Request) error, next http.Handler) http.Handler {
 				return
 			}
 		}
-		Vouch(r.Context())
+		Vouch(r.Context(), AddressOfRequest(r))
 		next.ServeHTTP(w, r)
 	})
 }

@@ -111,7 +111,7 @@ func (p *public) admit(ctx context.Context, method string) (context.Context, err
 		ctx = admitted
 	}
 	if !strings.HasPrefix(method, healthService) {
-		Vouch(ctx)
+		Vouch(ctx, CallerOf(ctx))
 	}
 	return ctx, nil
 }

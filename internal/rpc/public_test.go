@@ -304,7 +304,7 @@ func TestOneAddressDoesNotHaveAllConnections(t *testing.T) {
 func TestWhereAllConnectionsAreTakenStrangersGiveWay(t *testing.T) {
 	address, metrics, accepted := bound(t, 3, 3)
 	known := connect(t, "127.0.0.2", address)
-	rpc.Vouch(rpc.WithConn(t.Context(), receive(t, accepted, "a connection")))
+	rpc.Vouch(rpc.WithConn(t.Context(), receive(t, accepted, "a connection")), "ann")
 	oldest := connect(t, "127.0.0.3", address)
 	receive(t, accepted, "a connection")
 	connect(t, "127.0.0.4", address)
@@ -375,5 +375,35 @@ func TestWhoFollowsHealthTakesNoWatchOfAnybody(t *testing.T) {
 	}
 	if !errors.Is(err, io.EOF) {
 		t.Errorf("a watch: %v", err)
+	}
+}
+
+// Whoever has a token, and may do nothing with it, is known too.
+func TestOneCallerDoesNotHaveAllConnectionsThatStay(t *testing.T) {
+	address, metrics, accepted := bound(t, 16, 16)
+	var all []net.Conn
+	for i := range 16 { // of one caller, who has many addresses
+		connect(t, fmt.Sprint("127.0.0.", 2+i), address)
+		conn := receive(t, accepted, "a connection")
+		rpc.Vouch(rpc.WithConn(t.Context(), conn), "hog")
+		rpc.Vouch(rpc.WithConn(t.Context(), conn), "hog") // at its next call
+		all = append(all, conn)
+	}
+	for i := range 12 {
+		connect(t, fmt.Sprint("127.0.1.", 1+i), address)
+		conn := receive(t, accepted, "a connection of somebody else's")
+		rpc.Vouch(rpc.WithConn(t.Context(), conn), "ann")
+	}
+	if n := metric(t, metrics, "berth_connections_refused_total", map[string]string{"bound": "gave-way"}); n != 12 {
+		t.Errorf("%v connections gave way, want 12", n)
+	}
+	for _, conn := range all { // what is given back can be had again
+		_ = conn.Close()
+	}
+	connect(t, "127.0.2.1", address)
+	again := receive(t, accepted, "a connection")
+	rpc.Vouch(rpc.WithConn(t.Context(), again), "ann")
+	if n := rpc.Strangers(again); n != 10 {
+		t.Errorf("%d connections may have to give way, want the 10 that ann has over her share", n)
 	}
 }

@@ -112,7 +112,7 @@ func (c unreadCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.
 		return nil, nil, err
 	}
 	if bound := unbound(raw); bound != nil && c.vouches {
-		bound.vouch()
+		bound.stay()
 	}
 	return &connection{Conn: conn, raw: raw, unread: c.unread}, info, nil
 }
