@@ -36,6 +36,7 @@ const (
 	httpReadTimeout   = 40 * time.Second // of a request, whatever the handler says
 	httpStreams       = 100              // of a connection, with HTTP/2
 	httpAtOnce        = 128              // requests that are answered, but for watches
+	httpWatches       = 1000             // watches
 	httpBodies        = 64 << 20         // bytes of their bodies
 )
 
@@ -88,7 +89,7 @@ func Handler(conn grpc.ClientConnInterface, cfg HTTPConfig) (http.Handler, error
 	if err := schedulingv1.RegisterSchedulingServiceHandlerClient(context.Background(), mux, client); err != nil {
 		return nil, fmt.Errorf("register JSON handlers: %w", err)
 	}
-	return &handler{cfg: cfg, mux: mux, running: rpc.NewShare(httpAtOnce, 0), bodies: rpc.NewShare(httpBodies, 0)}, nil
+	return &handler{cfg: cfg, mux: mux, running: rpc.NewShare(httpAtOnce, 0), watching: rpc.NewShare(httpWatches, 0), bodies: rpc.NewShare(httpBodies, 0)}, nil
 }
 
 // handler is what stands before the JSON API.
@@ -96,7 +97,8 @@ type handler struct {
 	cfg       HTTPConfig
 	mux       *runtime.ServeMux
 	crossSite http.CrossOriginProtection
-	running   *rpc.Share // requests, but for watches, which the service bounds
+	running   *rpc.Share // requests, but for watches
+	watching  *rpc.Share // watches: all of them go by one connection, where those of one caller could be all that it has room for
 	bodies    *rpc.Share // bytes
 }
 
@@ -133,6 +135,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rpc.Vouch(r.Context(), caller)
 	// 3. Has it its share already?
 	if r.URL.Path == watchPath {
+		if !h.watching.Take(caller, 1) {
+			refuse(rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "%d watches are answered at a time, and of one caller as many as leave room for as many again", httpWatches))
+			return
+		}
+		defer h.watching.Give(caller, 1)
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it has no end
 	} else {
 		if !h.running.Take(caller, 1) {
@@ -144,8 +151,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		r = r.WithContext(ctx)
 	}
-	// 4. Its body.
-	if r.Body != nil && r.Body != http.NoBody {
+	// 4. Its body. With HTTP/2, one that is empty is there too.
+	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
 		held, err := h.readBody(w, r, caller)
 		defer h.bodies.Give(caller, held)
 		if err != nil {

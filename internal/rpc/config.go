@@ -65,6 +65,7 @@ const (
 
 const (
 	maxStreamsPerConnection = 1000
+	forwardedStreams        = 4096 // of the one connection of a process to itself: more than what it may forward, so that none waits for another
 	maxHeaderBytes          = 64 << 10
 	handshakeTimeout        = 10 * time.Second
 )

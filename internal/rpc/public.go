@@ -66,7 +66,7 @@ func WithPublic(guard Guard) Option {
 }
 
 // WithForwarding makes a public server one that only this process can reach, on behalf of people: it tells them apart by what
-// [Forward] says, and lets the one connection have as many streams as inner servers do.
+// [Forward] says, and lets the one connection have more streams than all that it may forward.
 func WithForwarding() Option { return func(o *options) { o.forwarding = true } }
 
 // public is what a server does that is open to people.

@@ -138,7 +138,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		s.public = newPublic(o.guard, role, o.forwarding, chainUnary(unary), gates.unary)
 		serverOptions = append(serverOptions, grpc.ChainStreamInterceptor(s.public.only(append(stream, s.public.stream))))
 		if o.forwarding {
-			serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(maxStreamsPerConnection), grpc.MaxHeaderListSize(maxHeaderBytes))
+			serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(forwardedStreams), grpc.MaxHeaderListSize(maxHeaderBytes))
 		} else {
 			serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(publicStreams), grpc.MaxHeaderListSize(publicHeaderBytes),
 				grpc.StaticStreamWindowSize(publicWindow))
