@@ -86,6 +86,10 @@ func (s *stack) check(ctx context.Context) error {
 	if _, err := s.run(ctx, "exec", "-T", "gateway", "/berth", "get", "status", "--token-file=/certs/admin.token"); err != nil {
 		return err
 	}
+	// Etcd lets in its users only, from here on.
+	if err := s.initiated(ctx); err != nil {
+		return err
+	}
 	// Each role's secrets are its own.
 	if err := s.checkSecrets(ctx); err != nil {
 		return err
@@ -219,6 +223,35 @@ func (s *stack) healthy(ctx context.Context, want map[string]int) error {
 		}
 		return nil
 	})
+}
+
+// initiated waits until etcd-init has made etcd's users and has ended, and looks whether it has switched authentication on.
+func (s *stack) initiated(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, healthWait)
+	defer cancel()
+	var id string
+	err := await(ctx, "etcd-init to end", func(ctx context.Context) (err error) {
+		if id, err = s.docker(ctx, "ps", "--all", "--quiet", "--filter=label=com.docker.compose.service=etcd-init"); err != nil {
+			return err
+		}
+		state, err := s.docker(ctx, "inspect", "--format={{.State.Status}} {{.State.ExitCode}}", id)
+		if err == nil && state != "exited 0" {
+			err = fmt.Errorf("it is: %s", state)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	said, err := s.docker(ctx, "logs", id)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(said, "authentication switched on") {
+		return fmt.Errorf("etcd-init has not switched authentication on; it said:\n%s", said)
+	}
+	s.say("etcd-init has made etcd's users, and switched authentication on")
+	return nil
 }
 
 func (s *stack) count() string {
