@@ -15,11 +15,13 @@ import (
 )
 
 const (
-	// etcdLook is how often etcd is asked how full it is.
-	etcdLook = 10 * time.Second
+	// etcdLook is how often etcd is asked how full it is, and one of Berth's own etcdPressed times as often while more than half of its
+	// quota is in use: the other half may be written within one look.
+	etcdLook    = 10 * time.Second
+	etcdPressed = 10
 	// etcdKept is how much of the past an etcd of Berth's own keeps, for watches that were away; unless it is pressed for room: then
-	// it keeps the last etcdKeptRevisions when more than half of the quota is in use, and none beyond three quarters, since a revision
-	// may be a megabyte.
+	// it keeps the newer half of them, and at most etcdKeptRevisions, when more than half of the quota is in use, and none beyond three
+	// quarters, since a revision may be a megabyte.
 	etcdKept          = 5 * time.Minute
 	etcdKeptRevisions = 1000
 	// etcdQuota is that of an etcd that does not tell its own: etcd's default.
@@ -91,11 +93,13 @@ func (w *etcdWatch) run(ctx context.Context) {
 			if revision := past.until(time.Now(), d); w.owned && revision > 0 && w.active() {
 				err := w.coord.Compact(ctx, revision)
 				if err == nil {
+					past.last = revision
 					w.compactions.Inc()
 				} else if ctx.Err() == nil {
 					w.log.Warn("etcd not compacted", "err", err)
 				}
 			}
+			tick.Reset(w.pause(d))
 		}
 		select {
 		case <-ctx.Done():
@@ -103,6 +107,14 @@ func (w *etcdWatch) run(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+// pause returns how long it is until the next look at an etcd that was found so.
+func (w *etcdWatch) pause(d coord.Database) time.Duration {
+	if w.owned && d.InUse > quotaOf(d)/2 {
+		return max(w.every/etcdPressed, time.Millisecond)
+	}
+	return w.every
 }
 
 func (w *etcdWatch) say(d coord.Database, tight bool) {
@@ -127,7 +139,8 @@ func quotaOf(d coord.Database) int64 {
 // etcdPast remembers when which revision was the newest, over what is kept.
 type etcdPast struct {
 	marks []etcdMark // by time, at least a minute apart
-	last  int64      // the revision before which all has been dropped
+	old   int64      // the newest revision that is older than etcdKept
+	last  int64      // the revision before which all has been dropped, as far as is known
 }
 
 type etcdMark struct {
@@ -135,26 +148,26 @@ type etcdMark struct {
 	revision int64
 }
 
-// until returns the revision before which the past may be dropped now, 0 if nothing is to be. It is asked again and again.
+// until returns the revision before which the past may be dropped now, 0 if nothing is to be. It is asked again and again, and says the
+// same until last says that it is done: a full etcd has no newer revisions.
 func (p *etcdPast) until(now time.Time, d coord.Database) int64 {
 	if n := len(p.marks); n == 0 || now.Sub(p.marks[n-1].at) >= time.Minute {
 		p.marks = append(p.marks, etcdMark{now, d.Revision})
 	}
-	revision := p.last
 	for len(p.marks) > 0 && now.Sub(p.marks[0].at) >= etcdKept {
-		revision = max(revision, p.marks[0].revision)
+		p.old = p.marks[0].revision
 		p.marks = p.marks[1:]
 	}
+	revision := p.old
 	switch quota := quotaOf(d); {
 	case d.InUse > quota/4*3 || d.Full:
 		revision = max(revision, d.Revision)
 	case d.InUse > quota/2:
-		revision = max(revision, d.Revision-etcdKeptRevisions)
+		revision = max(revision, d.Revision-etcdKeptRevisions, d.Revision-(d.Revision-p.last)/2)
 	}
 	if revision <= p.last {
 		return 0
 	}
-	p.last = revision
 	return revision
 }
 
