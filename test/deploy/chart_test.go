@@ -20,13 +20,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// helm renders the chart as release berth in namespace berth, with values beside its defaults.
+// helm renders the chart as the first revision of release berth in namespace berth, with values beside its defaults.
 func helm(values map[string]any) ([]*unstructured.Unstructured, error) {
+	return helmRevision(1, values)
+}
+
+func helmRevision(revision int, values map[string]any) ([]*unstructured.Unstructured, error) {
 	chart, err := loader.Load(filepath.Join(deployDir, "helm", "berth"))
 	if err != nil {
 		return nil, err
 	}
-	all, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "berth", Namespace: namespace, IsInstall: true}, nil)
+	all, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "berth", Namespace: namespace, Revision: revision, IsInstall: revision == 1, IsUpgrade: revision > 1}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -86,6 +90,11 @@ func TestTheChartSaysWhatTheKustomizationsSay(t *testing.T) {
 			rendered, err := helm(values)
 			if err != nil {
 				t.Fatal(err)
+			}
+			for _, o := range rendered {
+				if o.GetKind() == "Job" { // kustomize knows no revisions
+					o.SetName(strings.TrimSuffix(o.GetName(), "-1"))
+				}
 			}
 			want, got := byName(t, render(t, dir)), byName(t, rendered)
 			// Helm's users make the namespace by --create-namespace, and label it by hand.
@@ -148,6 +157,26 @@ func TestTheChartTakesAnEtcdInPlaintextWhenItIsToldTo(t *testing.T) {
 	for name, d := range of(objects, "Deployment") {
 		if text := fmt.Sprint(d.Object); !strings.Contains(text, "--etcd-insecure-plaintext") || strings.Contains(text, "--etcd-ca") {
 			t.Errorf("%s: its arguments do not go with plaintext: %s", name, text)
+		}
+	}
+}
+
+// What a Job runs cannot be changed: one that is there would hold up an upgrade, or a rollback.
+func TestEachRevisionOfTheChartHasAJobOfItsOwn(t *testing.T) {
+	for revision := 1; revision <= 3; revision++ {
+		objects, err := helmRevision(revision, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{fmt.Sprintf("etcd-init-%d", revision)}
+		jobs := of(objects, "Job")
+		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(jobs))); diff != "" {
+			t.Fatalf("jobs of revision %d (-want +got):\n%s", revision, diff)
+		}
+		// The policies know its pods by this.
+		label, _, err := unstructured.NestedString(jobs[want[0]].Object, "spec", "template", "metadata", "labels", "app.kubernetes.io/name")
+		if err != nil || label != "etcd-init" {
+			t.Errorf("pods of %s are labelled %q, %v, want etcd-init", want[0], label, err)
 		}
 	}
 }
