@@ -181,6 +181,33 @@ func TestEachRevisionOfTheChartHasAJobOfItsOwn(t *testing.T) {
 	}
 }
 
+func TestTheChartGivesTheGatewayMoreArguments(t *testing.T) {
+	more := []any{"--allowed-hosts=berth.example.com,b.example.com", "--max-connections=10", `--authentication-audiences=a: "b" # {{c}}`}
+	objects, err := helm(map[string]any{"gateway": map[string]any{"extraArgs": more}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, d := range of(objects, "Deployment") {
+		containers, _, err := unstructured.NestedSlice(d.Object, "spec", "template", "spec", "containers")
+		if err != nil {
+			t.Fatal(err)
+		}
+		args := containers[0].(map[string]any)["args"].([]any)
+		if name != "gateway" {
+			if slices.Contains(args, more[0]) {
+				t.Errorf("%s has the gateway's arguments", name)
+			}
+			continue
+		}
+		if diff := cmp.Diff(more, args[len(args)-len(more):]); diff != "" {
+			t.Errorf("the last arguments of the gateway (-want +got):\n%s", diff)
+		}
+		if !slices.Contains(args, any("--authenticate=kubernetes")) {
+			t.Errorf("the gateway lacks what it has without them: %v", args)
+		}
+	}
+}
+
 func TestTheChartRefusesValuesThatMakeNoSense(t *testing.T) {
 	for want, values := range map[string]map[string]any{
 		"replicas":      {"binder": map[string]any{"replicas": 0}},
@@ -192,6 +219,8 @@ func TestTheChartRefusesValuesThatMakeNoSense(t *testing.T) {
 		"^https://":     {"etcd": map[string]any{"enabled": false, "endpoints": []any{"https://a:2379", "http://b:2379"}}},
 		"quotaBytes":    {"etcd": map[string]any{"quotaBytes": 0}},
 		"labels":        {"podMonitor": map[string]any{"labels": map[string]any{"release": 1}}},
+		"extraArgs":     {"gateway": map[string]any{"extraArgs": []any{7}}},
+		"extraArgs/0":   {"gateway": map[string]any{"extraArgs": []any{"allowed-hosts=a"}}}, // no flag
 		"requests":      {"gateway": map[string]any{"resources": map[string]any{"requests": map[string]any{"gpu": map[string]any{}}}}},
 	} {
 		if _, err := helm(values); err == nil || !strings.Contains(err.Error(), want) {

@@ -119,7 +119,7 @@ spec:
             - --tls-cert=/tls/tls.crt
             - --tls-key=/tls/tls.key
             {{- range .args }}
-            - {{ . }}
+            - {{ toJson . }}
             {{- end }}
           env:
             - name: POD_NAME
