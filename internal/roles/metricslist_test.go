@@ -218,6 +218,9 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]}`), 0o600))
 	defer listener.Close()
 	rpc.Bound(listener, rpc.Bounds{Name: "http", Metrics: as("every role")})
 	must(registerStale(as("every role"), "operators", func() bool { return false }))
+	for _, role := range []string{"binder", "gateway"} {
+		must(new(etcdWatch).register(as(role)))
+	}
 	return r.metrics
 }
 
