@@ -135,6 +135,22 @@ func sorted(seed uint64, nodes []Scored) bool {
 	return true
 }
 
+// WithoutImages returns the groups for somebody who does not tell them apart by images: what ImageLocality adds is in the fixed scores,
+// as it was when the nodes were scored. Seed is the class's TieSeed.
+func WithoutImages(seed uint64, groups []Group) []Group {
+	parts, most := make([][]Group, 0, len(groups)), 0
+	for _, g := range groups {
+		nodes := slices.Clone(g.Nodes)
+		for k := range nodes {
+			nodes[k].Fixed += g.ImageLocality
+		}
+		most += len(nodes)
+		g.Raw.Images, g.ImageLocality, g.Nodes = "", 0, nodes
+		parts = append(parts, []Group{g})
+	}
+	return MergeGroups(seed, most, parts...)
+}
+
 // Normalized are the scores of a node between 0 and 100, without weights, of the plugins that normalise over all
 // feasible nodes.
 type Normalized struct{ TaintToleration, NodeAffinity, PodTopologySpread, InterPodAffinity int64 }

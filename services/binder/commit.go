@@ -143,7 +143,7 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 		return nil, nil, err
 	}
 	placer := engine.NewPlacer(t.evaluator, st, wire.Version(req.GetVersion()).Seq, candidates)
-	resp := &binderv1.CommitResponse{Outcomes: make([]*binderv1.Outcome, len(req.GetPods()))}
+	resp := &binderv1.CommitResponse{ByImages: true, Outcomes: make([]*binderv1.Outcome, len(req.GetPods()))}
 	outcomes := make([]binderv1.Outcome, len(req.GetPods()))
 	placed := make([]intent, 0, len(req.GetPods()))
 	ended := false

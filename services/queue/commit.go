@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
@@ -28,7 +29,8 @@ var errNoOutcome = errors.New("the binder's answer does not match the request")
 // fit nowhere after all.
 func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preemptors []int, err error) {
 	// 1. Write the request.
-	request := &binderv1.CommitRequest{Shard: d.sh.number, ShardRevision: d.sh.revision, Version: wire.ToVersion(b.oldest())}
+	from := b.oldest() // of another epoch, it is refused
+	request := &binderv1.CommitRequest{Shard: d.sh.number, ShardRevision: d.sh.revision, Version: wire.ToVersion(from)}
 	index := make(map[*kindWork]int32)
 	var sent []int
 	for i, a := range b.attempts {
@@ -44,8 +46,12 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preem
 			if !ok {
 				at = int32(len(request.Subjects))
 				index[w] = at
+				groups := w.groups
+				if d.byImages != from.Epoch {
+					groups = engine.WithoutImages(w.seed, groups)
+				}
 				request.Subjects = append(request.Subjects, &binderv1.SubjectCandidates{
-					Subject: wire.ToSubject(w.subject), Groups: wire.ToGroups(w.groups),
+					Subject: wire.ToSubject(w.subject), Groups: wire.ToGroups(groups),
 				})
 			}
 			pod.SubjectIndex = at
@@ -90,6 +96,9 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preem
 		return nil, nil
 	}
 	// 3. Take the outcomes in.
+	if response.GetByImages() {
+		d.byImages = wire.Version(response.GetVersion()).Epoch
+	}
 	return d.shelve(ctx, b, open, d.settle(b, open, sent, response))
 }
 

@@ -28,6 +28,7 @@ type driver struct {
 	reports *reporter
 
 	committed cluster.Version   // the newest version that the binder has answered
+	byImages  cluster.Epoch     // whose binder has said that it tells groups apart by their nodes' images
 	next      cluster.NodeIndex // where the next sample of nodes to score starts
 	reach     reach
 	most      int // pods of the next batch, while batches have been too large for a message; 0: as many as may be

@@ -320,7 +320,7 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 		candidates = append(candidates, engine.Candidates{Subject: wire.Subject(c.GetSubject()), Groups: groups})
 	}
 	placer := engine.NewPlacer(b.evaluator, st, wire.Version(request.GetVersion()).Seq, candidates)
-	response := &binderv1.CommitResponse{}
+	response := &binderv1.CommitResponse{ByImages: true}
 	for _, p := range request.GetPods() {
 		outcome := &binderv1.Outcome{Result: binderv1.Outcome_RESULT_GONE}
 		response.Outcomes = append(response.Outcomes, outcome)

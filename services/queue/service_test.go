@@ -54,6 +54,47 @@ func TestPodsGoThroughFilterScoreAndCommit(t *testing.T) {
 	}
 }
 
+// A binder of a version that does not know of images in groups takes two that only differ in them for one, and drops the other.
+func TestABinderThatHasNotSaidThatItKnowsImagesGetsNoGroupsByThem(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	for k := range 8 {
+		w.ledger.node(fmt.Sprintf("n%d", k), 1000)
+	}
+	w.ledger.apply(cluster.NodeSet{Index: 3, Node: cluster.Node{
+		Name: "n3", Allocatable: quantities(1000), Images: []cluster.Image{{Names: []string{"app:1"}, Size: 1 << 30}},
+	}})
+	const old = 2 // commits that a binder of the version before answers
+	w.binder.after = func(n int, response *binderv1.CommitResponse) error {
+		response.ByImages = n > old
+		return nil
+	}
+	w.queueMember("q1")
+	w.ledger.pod("p", 100, func(_ *cluster.Pod, c *cluster.ClassSpec) { c.Images, c.ImageContainers = []string{"app:1"}, 1 })
+	w.untilPlaced("p")
+	w.binder.mu.Lock()
+	defer w.binder.mu.Unlock()
+	for k, commit := range w.binder.commits {
+		groups := commit.GetSubjects()[0].GetGroups()
+		nodes, byImages := 0, false
+		for _, g := range groups {
+			nodes += len(g.GetNodes())
+			byImages = byImages || len(g.GetImages()) > 0 || g.GetImageLocality() != 0
+		}
+		switch known := k > old; { // it is known after the first answer that says so
+		case byImages != known:
+			t.Errorf("commit %d: groups by images: %v, want %v", k+1, byImages, known)
+		case !known && (len(groups) != 1 || groups[0].GetCount() != 8 || groups[0].GetNodes()[0] != 3):
+			t.Errorf("commit %d: %v, want one group of all nodes, that with the image first", k+1, groups)
+		}
+	}
+	if len(w.binder.commits) != old+2 {
+		t.Errorf("%d commits, want %d", len(w.binder.commits), old+2)
+	}
+}
+
 func TestRangeOfADeadWorkerGoesToAnother(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)

@@ -367,7 +367,10 @@ type CommitResponse struct {
 	// The version after the batch.
 	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// Per pod.
-	Outcomes      []*Outcome `protobuf:"bytes,2,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
+	Outcomes []*Outcome `protobuf:"bytes,2,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
+	// True: the binder takes groups that differ only in their nodes' images, berth.score.v1.Group.images, for different ones. Unset:
+	// it is of a version that does not, and must be sent none.
+	ByImages      bool `protobuf:"varint,3,opt,name=by_images,json=byImages,proto3" json:"by_images,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -414,6 +417,13 @@ func (x *CommitResponse) GetOutcomes() []*Outcome {
 		return x.Outcomes
 	}
 	return nil
+}
+
+func (x *CommitResponse) GetByImages() bool {
+	if x != nil {
+		return x.ByImages
+	}
+	return false
 }
 
 // Outcome is what became of one pod.
@@ -819,10 +829,11 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12#\n" +
-	"\rsubject_index\x18\x04 \x01(\x05R\fsubjectIndex\"w\n" +
+	"\rsubject_index\x18\x04 \x01(\x05R\fsubjectIndex\"\x94\x01\n" +
 	"\x0eCommitResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x124\n" +
-	"\boutcomes\x18\x02 \x03(\v2\x18.berth.binder.v1.OutcomeR\boutcomes\"\xd5\x01\n" +
+	"\boutcomes\x18\x02 \x03(\v2\x18.berth.binder.v1.OutcomeR\boutcomes\x12\x1b\n" +
+	"\tby_images\x18\x03 \x01(\bR\bbyImages\"\xd5\x01\n" +
 	"\aOutcome\x127\n" +
 	"\x06result\x18\x01 \x01(\x0e2\x1f.berth.binder.v1.Outcome.ResultR\x06result\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\x05R\x04node\"}\n" +
