@@ -71,11 +71,15 @@ var skipped = map[whatif.Outcome]string{
 	whatif.Gated:   "it has scheduling gates",
 	whatif.NotOurs: "it is being deleted, or no profile has its spec.schedulerName",
 	whatif.Evicted: "it had to go for another pod",
+	whatif.Yielded: "pods of its spec.schedulerName are left to another scheduler",
 }
 
 func outcome(o *whatif.PodOutcome) *schedulingv1.Outcome {
 	out := &schedulingv1.Outcome{
 		Namespace: o.Namespace, Name: o.Name, Node: o.Node, Message: o.Message, Verdicts: verdicts(o.Verdicts), Skipped: skipped[o.Outcome],
+	}
+	if o.Outcome == whatif.Yielded {
+		out.Skipped, out.Message = out.Skipped+": "+o.Message, ""
 	}
 	for _, v := range o.Victims {
 		out.Victims = append(out.Victims, nameOf(v.Namespace, v.Name))

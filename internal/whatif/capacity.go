@@ -19,7 +19,7 @@ const (
 type Room struct {
 	Pods    int  // as if placed one after the other by Berth
 	AtLeast bool // there may be room for more: the limit was reached
-	// What stops the next one, unless AtLeast: how many nodes there are, why not these, and kube-scheduler's text.
+	// What stops the next one, unless AtLeast (of a name that is left to another scheduler, Message alone): how many nodes there are, why not these, and kube-scheduler's text.
 	Nodes    int
 	Verdicts []engine.VerdictCount
 	Message  string
@@ -45,6 +45,9 @@ func Capacity(w *World, pod source.Pod, limit int) (Room, error) {
 		switch {
 		case w.State().Profile(w.State().Class(row.Class).Spec.SchedulerName) == nil:
 			return fmt.Errorf("no profile is of the scheduler %q", w.State().Class(row.Class).Spec.SchedulerName)
+		case w.State().Yields(row.Class):
+			room.Message = "pods of " + w.State().Class(row.Class).Spec.SchedulerName + " are left to another scheduler: " + w.State().Settings.YieldedTo
+			return nil
 		case row.Pin == "":
 			if c, ok := w.Evaluator().Capacity(w.State(), subject, int64(limit)); ok {
 				room = Room{Pods: int(c.Pods), AtLeast: c.Pods >= int64(limit)}

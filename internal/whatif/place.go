@@ -36,10 +36,12 @@ const (
 	Gated
 	// NotOurs: it is being deleted, or no profile is of its scheduler's name. It is not tried.
 	NotOurs
+	// Yielded: pods of its scheduler's name are left to another scheduler at the moment, Message says to whom and why. It is not tried.
+	Yielded
 )
 
 func (o Outcome) String() string {
-	return [...]string{"unplaced", "placed", "preempts", "evicted", "gated", "not ours"}[o]
+	return [...]string{"unplaced", "placed", "preempts", "evicted", "gated", "not ours", "yielded"}[o]
 }
 
 // PodOutcome says what becomes of a pod, and why.
@@ -97,6 +99,8 @@ func Place(w *World, pods []cluster.PodID, o PlaceOptions) ([]PodOutcome, error)
 			p.outcomes[k].Outcome = NotOurs
 		case len(row.Gates) > 0:
 			p.outcomes[k].Outcome = Gated
+		case w.State().Yields(row.Class):
+			p.outcomes[k].Outcome, p.outcomes[k].Message = Yielded, w.State().Settings.YieldedTo
 		default:
 			queue = append(queue, k)
 		}

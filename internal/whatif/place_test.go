@@ -2,6 +2,7 @@ package whatif
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -296,6 +297,31 @@ func TestPodThatWantsOneBehindItIsPlacedInTheEnd(t *testing.T) {
 		want := map[string]Outcome{"first": Placed, "second": Placed, "gated": Gated, "other": NotOurs}
 		if diff := cmp.Diff(want, outcomes); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
+		}
+		return err
+	})
+}
+
+func TestPodsThatAreLeftToAnotherSchedulerAreNotTried(t *testing.T) {
+	st := cluster.New(start)
+	all := settings()
+	if err := st.Apply(cluster.SettingsSet{Settings: all.Yielding([]string{all.Profiles[0].SchedulerName}, "kube-scheduler_1")}); err != nil {
+		t.Fatal(err)
+	}
+	fold := ledger.New(st, st.Apply)
+	for _, e := range []source.Event{setNode(aNode("a", "z", 1000)), setPod(aPod("theirs", 100))} {
+		if err := fold.Observe(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	try(t, New(st, engine.EvaluatorConfig{}), func(w *World) error {
+		got, err := Place(w, Pending(w), PlaceOptions{})
+		if err != nil || len(got) != 1 || got[0].Outcome != Yielded || got[0].Message != "kube-scheduler_1" {
+			t.Errorf("%+v, %v, want one that is yielded to kube-scheduler_1", got, err)
+		}
+		room, err := Capacity(w, aPod("more", 100), 5)
+		if err != nil || room.Pods != 0 || room.AtLeast || !strings.Contains(room.Message, "kube-scheduler_1") {
+			t.Errorf("%+v, %v, want no room because of kube-scheduler_1", room, err)
 		}
 		return err
 	})
