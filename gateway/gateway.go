@@ -44,6 +44,7 @@ type Config struct {
 	Etcd func() (d coord.Database, known bool)
 
 	PeerTimeout time.Duration // how long one other member may take to answer; 0 means 1s
+	QuestionFor time.Duration // how long one question may have the sandbox, whatever its caller's deadline; 0 means 30s
 	Heartbeat   time.Duration // how often an idle WatchPlacements says so; 0 means 3s
 	Stall       time.Duration // how long a watcher may leave a message unread before it is cut off; 0 means 10s
 	History     int           // how many placements are kept for watchers that resume; 0 means 16384
@@ -84,6 +85,7 @@ func New(cfg Config) (*Service, error) {
 		fallback time.Duration
 	}{
 		{"PeerTimeout", &cfg.PeerTimeout, time.Second},
+		{"QuestionFor", &cfg.QuestionFor, 30 * time.Second},
 		{"Heartbeat", &cfg.Heartbeat, 3 * time.Second},
 		{"Stall", &cfg.Stall, 10 * time.Second},
 	} {

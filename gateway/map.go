@@ -129,7 +129,7 @@ func zoneOf(st *cluster.State, i cluster.NodeIndex) string {
 // feasibilityMap is a map of the nodes on which a pod fits: of a copy of the cluster, in which a pod that is placed is not.
 func (s *Service) feasibilityMap(ctx context.Context, name podName, limit int) (*schedulingv1.GetMapResponse, error) {
 	var response *schedulingv1.GetMapResponse
-	_, err := s.tryPod(ctx, name, func(box *whatif.Sandbox, pod cluster.PodID) error {
+	_, err := s.tryPod(ctx, name, func(ctx context.Context, box *whatif.Sandbox, pod cluster.PodID) error {
 		return box.Try(ctx, func(w *whatif.World) error {
 			id, err := displaced(w, pod)
 			if err != nil {

@@ -42,7 +42,7 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 		asking.Go(func() { known = s.pending(ctx, []string{found.GetUid()}, true) })
 	}
 	// 2. Meanwhile the sandbox says why.
-	live, err := s.tryPod(ctx, name, func(box *whatif.Sandbox, pod cluster.PodID) error {
+	live, err := s.tryPod(ctx, name, func(ctx context.Context, box *whatif.Sandbox, pod cluster.PodID) error {
 		response, err = answer.Explain(ctx, box, pod, req, names)
 		return err
 	})
@@ -72,7 +72,7 @@ func (s *Service) WhatIf(ctx context.Context, req *schedulingv1.WhatIfRequest) (
 	if err != nil {
 		return nil, err
 	}
-	err = s.try(ctx, nothing, func(box *whatif.Sandbox) error {
+	err = s.try(ctx, nothing, func(ctx context.Context, box *whatif.Sandbox) error {
 		response, err = answer.WhatIf(ctx, box, req, names)
 		return err
 	})
@@ -86,7 +86,7 @@ func (s *Service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacity
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}
-	err = s.try(ctx, nothing, func(box *whatif.Sandbox) error {
+	err = s.try(ctx, nothing, func(ctx context.Context, box *whatif.Sandbox) error {
 		response, err = answer.Capacity(ctx, box, req)
 		return err
 	})
@@ -99,7 +99,7 @@ func (s *Service) Compare(ctx context.Context, req *schedulingv1.CompareRequest)
 	if err != nil {
 		return nil, err
 	}
-	err = s.try(ctx, nothing, func(box *whatif.Sandbox) error {
+	err = s.try(ctx, nothing, func(ctx context.Context, box *whatif.Sandbox) error {
 		response, err = answer.Compare(ctx, box, req, names)
 		return err
 	})

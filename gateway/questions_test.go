@@ -5,12 +5,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"github.com/berth-scheduler/berth/gateway"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
@@ -326,4 +328,11 @@ func TestQuestionsAtOnceAreAnsweredOrRefused(t *testing.T) {
 		})
 	}
 	asking.Wait()
+}
+
+func TestAQuestionHasTheSandboxForALimitedTime(t *testing.T) {
+	b := start(t, withState(stateOf(t, 7, small()...)), with(func(cfg *gateway.Config) { cfg.QuestionFor = time.Nanosecond }))
+	if _, err := b.client.GetCapacity(b.ctx, &schedulingv1.GetCapacityRequest{Name: "pod-0001"}); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("a question that takes longer than it may: %v, want DEADLINE_EXCEEDED", err)
+	}
 }

@@ -36,8 +36,9 @@ type sandbox struct {
 
 func newSandbox() *sandbox { return &sandbox{gate: rpc.NewGate(1, sandboxWaiting)} }
 
-// try calls look with the newest state, and then ask with a sandbox that is as that state is.
-func (s *Service) try(ctx context.Context, look func(*cluster.State) error, ask func(*whatif.Sandbox) error) error {
+// try calls look with the newest state, and then ask with a sandbox that is as that state is, and a context that ends with
+// the time that one question may have it.
+func (s *Service) try(ctx context.Context, look func(*cluster.State) error, ask func(context.Context, *whatif.Sandbox) error) error {
 	if err := s.loaded(); err != nil {
 		return err
 	}
@@ -46,6 +47,8 @@ func (s *Service) try(ctx context.Context, look func(*cluster.State) error, ask 
 		return err
 	}
 	defer leave()
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QuestionFor)
+	defer cancel()
 	b := s.sandbox
 	var since []cluster.Delta
 	var version cluster.Version
@@ -68,14 +71,14 @@ func (s *Service) try(ctx context.Context, look func(*cluster.State) error, ask 
 	if err := b.box.Follow(since, version, digest); err != nil {
 		return err // the next question gets a new copy
 	}
-	return ask(b.box)
+	return ask(ctx, b.box)
 }
 
 // nothing is looked for.
 func nothing(*cluster.State) error { return nil }
 
 // tryPod calls ask with a sandbox and a pod that is in it, and returns what the ledger knows of the pod.
-func (s *Service) tryPod(ctx context.Context, name podName, ask func(*whatif.Sandbox, cluster.PodID) error) (*schedulingv1.Pod, error) {
+func (s *Service) tryPod(ctx context.Context, name podName, ask func(context.Context, *whatif.Sandbox, cluster.PodID) error) (*schedulingv1.Pod, error) {
 	var id cluster.PodID
 	var pod *schedulingv1.Pod
 	err := s.try(ctx, func(st *cluster.State) error {
@@ -85,7 +88,7 @@ func (s *Service) tryPod(ctx context.Context, name podName, ask func(*whatif.San
 		}
 		pod = podOf(st, row)
 		return nil
-	}, func(box *whatif.Sandbox) error { return ask(box, id) })
+	}, func(ctx context.Context, box *whatif.Sandbox) error { return ask(ctx, box, id) })
 	return pod, err
 }
 

@@ -96,10 +96,10 @@ func answerStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, h
 	return answer(stream.Context(), handler(srv, stream))
 }
 
-// boundUnary gives a unary call without a deadline one.
-func boundUnary(deadline time.Duration) grpc.UnaryServerInterceptor {
+// boundUnary gives a unary call without a deadline one; and always, if the caller is not to choose a later one.
+func boundUnary(deadline time.Duration, always bool) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if _, ok := ctx.Deadline(); ok {
+		if _, ok := ctx.Deadline(); ok && !always {
 			return handler(ctx, req)
 		}
 		ctx, cancel := context.WithTimeout(ctx, deadline)

@@ -61,7 +61,7 @@ type options struct {
 // A larger one is answered RESOURCE_EXHAUSTED by gRPC itself, without reason or RetryInfo: it never gets smaller.
 func WithRequestLimit(bytes int) Option { return func(o *options) { o.requestLimit = bytes } }
 
-// WithDeadline sets the deadline of a unary call whose client set none; by default it is [DefaultServerDeadline].
+// WithDeadline sets the deadline of a unary call whose client set none, and the latest one if the server is open to people; by default it is [DefaultServerDeadline].
 func WithDeadline(d time.Duration) Option { return func(o *options) { o.deadline = d } }
 
 // WithDrain sets how long a stopping server waits for calls in flight; by default it is [DefaultDrain].
@@ -96,7 +96,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		logging.UnaryServerInterceptor(logger, logOptions...),
 		answerUnary,
 		recovery.UnaryServerInterceptor(recoverHandler),
-		boundUnary(o.deadline),
+		boundUnary(o.deadline, o.public),
 	}
 	stream := []grpc.StreamServerInterceptor{
 		metrics.StreamServerInterceptor(),

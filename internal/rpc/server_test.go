@@ -293,6 +293,16 @@ func TestServerDeadlineEndsTheCall(t *testing.T) {
 	}
 }
 
+func TestStrangersDoNotChooseHowLongACallMayTake(t *testing.T) {
+	r := start(t, rpc.Memory(), &service{unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}, rpc.WithPublic(nil), rpc.WithDeadline(20*time.Millisecond))
+	if _, err := r.client.UnaryCall(within(t, patience), &testgrpc.SimpleRequest{}); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("got %v, want DEADLINE_EXCEEDED", err)
+	}
+}
+
 func TestServersAndClientsOfAProcessShareARegistry(t *testing.T) {
 	first := start(t, rpc.Memory(), &service{})
 	second := startWith(t, first.cfg, first.logs, &service{})
