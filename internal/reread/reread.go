@@ -33,7 +33,8 @@ type Value[T any] struct {
 	mu      sync.Mutex
 	checked time.Time // when the files were last read
 	read    [][]byte  // what they held then
-	failed  string    // why that could not be used, or ""
+	broken  string    // why that could not be used, or ""
+	failed  string    // why the files could not be used when they were last read, or not be read, or ""
 	current T
 }
 
@@ -68,12 +69,15 @@ func (v *Value[T]) Latest() T {
 	read, err := v.contents()
 	if err == nil {
 		if equal(read, v.read) {
+			v.failed = v.broken // they may have been away
 			return v.current
 		}
 		v.read = read
 		var next T
-		if next, err = v.cfg.Parse(read); err == nil {
-			v.current, v.failed = next, ""
+		if next, err = v.cfg.Parse(read); err != nil {
+			v.broken = err.Error()
+		} else {
+			v.current, v.broken, v.failed = next, "", ""
 			v.cfg.Log.Info(v.cfg.What+" read again", "file", strings.Join(v.cfg.Files, " "))
 			return v.current
 		}
