@@ -217,7 +217,7 @@ func (s *userSetup) role(ctx context.Context, name string, grants []grant) {
 	}
 }
 
-// user makes a user who has a role, and no other whose name begins with ours, if that is not empty. It has no password: who is
+// user makes a user who has a role, and no other of those that the roles of Berth have under the prefix ours, if that is not empty. It has no password: who is
 // that user shows a certificate that says so.
 func (s *userSetup) user(ctx context.Context, name, role, ours string) {
 	etcd := s.client.etcd
@@ -239,7 +239,9 @@ func (s *userSetup) user(ctx context.Context, name, role, ours string) {
 		})
 	}
 	for _, other := range has {
-		if ours != "" && other != role && strings.HasPrefix(other, ours) {
+		// Under a prefix there may be that of another Berth, whose roles are its own business.
+		of, mine := strings.CutPrefix(other, ours)
+		if ours != "" && other != role && mine && slices.Contains(Roles(), Role(of)) {
 			s.do(ctx, fmt.Sprintf("user %s: role %s taken away", name, other), rpctypes.ErrRoleNotGranted, func(ctx context.Context) error {
 				_, err := etcd.UserRevokeRole(ctx, name, other)
 				return err

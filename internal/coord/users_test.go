@@ -233,6 +233,15 @@ func TestSettingUpUsersAgainChangesWhatIsNotAsItShouldBe(t *testing.T) {
 	if err := as[RoleQueue].Ready(within(t)); err != nil {
 		t.Errorf("a queue afterwards: %v", err)
 	}
+	// Another Berth's roles are not touched.
+	_, err1 = etcd.RoleAdd(within(t), "/berth/blue/queue")
+	_, err2 = etcd.UserGrantRole(within(t), "queue", "/berth/blue/queue")
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	if did, err := admin.SetUpUsers(within(t), u); err != nil || len(did) != 0 {
+		t.Errorf("where users have roles of another prefix too: %q, %v", did, err)
+	}
 	// When the manifests move to an API server, so do the rights.
 	u.Manifests = false
 	if did, err := admin.SetUpUsers(within(t), u); err != nil || len(did) != 2 {
