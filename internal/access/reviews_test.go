@@ -176,6 +176,14 @@ func TestTokensAreReadAgainWhenTheirFileChanges(t *testing.T) {
 	}
 	write("three, ann, read\n")
 	await("the mended file is read", func() bool { return knows("three") && !f.Stale() })
+	write("# nobody\n")
+	await("all tokens are taken back", func() bool { return !knows("three") })
+	if f.Stale() {
+		t.Error("a file that says that nobody has a token cannot be used")
+	}
+	if _, err := OpenTokens(file, nil); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a file without tokens at the start: %v", err)
+	}
 }
 
 // rbac is a Reviewer whose only caller may do what it says.

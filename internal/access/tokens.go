@@ -25,7 +25,7 @@ type owner struct {
 }
 
 // ReadTokens reads one token per line: the token, its user, and "read" or "write", which may read too, separated by commas.
-// Empty lines and those that begin with # say nothing. An error names the line.
+// Empty lines and those that begin with # say nothing: where there are no others, nobody has a token. An error names the line.
 func ReadTokens(r io.Reader) (*Tokens, error) {
 	t := &Tokens{owners: make(map[[sha256.Size]byte]owner)}
 	lines := bufio.NewScanner(r)
@@ -49,9 +49,6 @@ func ReadTokens(r io.Reader) (*Tokens, error) {
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("tokens: %w", err)
-	}
-	if len(t.owners) == 0 {
-		return nil, fmt.Errorf("tokens: there is none")
 	}
 	return t, nil
 }
@@ -83,7 +80,8 @@ func (t *Tokens) Allowed(_ context.Context, c Caller, p Permission) (bool, strin
 // TokenFile is a Reviewer that knows the tokens of a file as it is now: it is read again when it changes, see reread.Value.
 type TokenFile struct{ tokens *reread.Value[*Tokens] }
 
-// OpenTokens reads a file of tokens, see ReadTokens. Errors name it.
+// OpenTokens reads a file of tokens, see ReadTokens. There must be one; if there is none later, all have been taken back. Errors name
+// the file.
 func OpenTokens(file string, log *slog.Logger) (*TokenFile, error) {
 	value, err := reread.Open(reread.Config[*Tokens]{
 		Files: []string{file}, What: "tokens", Log: log,
@@ -97,6 +95,9 @@ func OpenTokens(file string, log *slog.Logger) (*TokenFile, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read tokens: %w", err)
+	}
+	if len(value.Latest().owners) == 0 {
+		return nil, fmt.Errorf("read tokens: %s: there is none", file)
 	}
 	return &TokenFile{value}, nil
 }
