@@ -98,7 +98,7 @@ func (l *boundListener) Accept() (net.Conn, error) {
 				_ = conn.Close()
 				continue
 			}
-			if !l.makeRoom() || !l.share.Take(address, 1) {
+			if !l.makeRoom(address) {
 				l.tooMany.Inc()
 				_ = conn.Close()
 				continue
@@ -128,20 +128,42 @@ func (l *boundListener) mayConnect(address string) bool {
 	return limiter.Allow()
 }
 
-// makeRoom closes the oldest connection that nobody has vouched for, and reports whether there was one.
-func (l *boundListener) makeRoom() bool {
-	if l.keep {
-		return false
+// makeRoom closes a connection that nobody has vouched for, hands its place to an address, and reports whether there was one. It is the
+// oldest of those of addresses that have more than this one, else of its own: who would be refused anyway drives nobody out.
+func (l *boundListener) makeRoom(address string) bool {
+	for !l.keep {
+		oldest := l.givesWay(address)
+		if oldest == nil {
+			return false
+		}
+		if oldest.end(func() { l.share.move(oldest.address, address) }) {
+			l.gaveWay.Inc()
+			_ = oldest.Conn.Close() // whoever serves it finds out
+			return true
+		}
+		if l.share.Take(address, 1) { // it was closed meanwhile
+			return true
+		}
 	}
+	return false
+}
+
+func (l *boundListener) givesWay(address string) *boundConn {
 	l.mu.Lock()
-	oldest := l.strangers.Front()
-	l.mu.Unlock()
-	if oldest == nil {
-		return false
+	defer l.mu.Unlock()
+	var own *boundConn
+	has := l.share.heldBy(address)
+	for e := l.strangers.Front(); e != nil; e = e.Next() {
+		c := e.Value.(*boundConn)
+		if c.address == address {
+			if own == nil {
+				own = c
+			}
+		} else if has < l.each && l.share.heldBy(c.address) > has {
+			return c
+		}
 	}
-	l.gaveWay.Inc()
-	_ = oldest.Value.(*boundConn).Close() // whoever serves it finds out
-	return true
+	return own
 }
 
 // boundConn is a connection that is counted until it is closed.
@@ -160,9 +182,16 @@ type boundConn struct {
 
 // Close implements net.Conn.
 func (c *boundConn) Close() error {
+	c.end(func() { c.listener.share.Give(c.address, 1) })
+	return c.Conn.Close()
+}
+
+// end gives the connection's place away, unless that has been done.
+func (c *boundConn) end(give func()) (ended bool) {
 	c.stay()
 	c.once.Do(func() {
-		c.listener.share.Give(c.address, 1)
+		ended = true
+		give()
 		c.listener.open.Dec()
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
@@ -171,7 +200,7 @@ func (c *boundConn) Close() error {
 			c.listener.vouched.Give(*c.of, 1)
 		}
 	})
-	return c.Conn.Close()
+	return ended
 }
 
 // stay takes the connection off the list of those that give way.

@@ -407,3 +407,22 @@ func TestOneCallerDoesNotHaveAllConnectionsThatStay(t *testing.T) {
 		t.Errorf("%d connections may have to give way, want the 10 that ann has over her share", n)
 	}
 }
+
+func TestOneAddressDrivesOutNobodyForMoreThanOthersHave(t *testing.T) {
+	address, _, accepted := bound(t, 3, 3)
+	others := []net.Conn{connect(t, "127.0.0.2", address), nil}
+	receive(t, accepted, "a connection")
+	others[1] = connect(t, "127.0.0.3", address)
+	receive(t, accepted, "a connection")
+	own := connect(t, "127.0.0.4", address)
+	receive(t, accepted, "a connection")
+	for range 5 { // each in place of the one before
+		next := connect(t, "127.0.0.4", address)
+		receive(t, accepted, "a connection in place of one's own")
+		isClosed(t, own)
+		own = next
+	}
+	for _, other := range others {
+		isOpen(t, other, "a connection of somebody else's")
+	}
+}

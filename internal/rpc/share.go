@@ -59,6 +59,24 @@ func (s *Share) give(caller string, n int) {
 	}
 }
 
+// move gives a unit of one caller's to another, who may have more by that than are free.
+func (s *Share) move(from, to string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.give(from, 1)
+	s.used++
+	if to != "" {
+		s.held[to]++
+	}
+}
+
+// heldBy returns how many units a caller has.
+func (s *Share) heldBy(caller string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[caller]
+}
+
 // Used returns how many units are taken, and by how many callers other than "".
 func (s *Share) Used() (units, callers int) {
 	s.mu.Lock()
