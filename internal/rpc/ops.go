@@ -28,6 +28,7 @@ const (
 	opsHeaderBytes   = 16 << 10
 	opsBodyBytes     = 1 << 10 // of what sets something
 	opsScrapes       = 4       // at the same time; more are answered 503
+	opsReviews       = 64      // whose callers are being found out
 	opsRequests      = 32      // but for health at the same time; more are answered 429
 
 	// profileTimeout replaces opsWriteTimeout where profiles are served: the answer comes when the time it is of is over.
@@ -160,10 +161,17 @@ func verbosity(set func(string) (string, error)) http.HandlerFunc {
 // guardOps lets through health, and whom admit lets in.
 func guardOps(admit func(*http.Request) error, next http.Handler) http.Handler {
 	under := make(chan struct{}, opsRequests)
+	reviews := NewShare(opsReviews, 0)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if slices.Contains(openPaths, r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
+		}
+		if admit != nil {
+			if err := review(r, admit, reviews); err != nil {
+				refuse(w, err)
+				return
+			}
 		}
 		select {
 		case under <- struct{}{}:
@@ -172,15 +180,22 @@ func guardOps(admit func(*http.Request) error, next http.Handler) http.Handler {
 			refuse(w, Exhausted(ReasonQueueFull, time.Second, "%d requests are being answered", opsRequests))
 			return
 		}
-		if admit != nil {
-			if err := admit(r); err != nil {
-				refuse(w, err)
-				return
-			}
-		}
 		Vouch(r.Context(), AddressOfRequest(r))
 		next.ServeHTTP(w, r)
 	})
+}
+
+// review asks whether a request is admitted. A certificate, which the listener has verified, is looked at and no more; of the others, who
+// may have to be asked about elsewhere, addresses have shares.
+func review(r *http.Request, admit func(*http.Request) error, reviews *Share) error {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		address := AddressOfRequest(r)
+		if !reviews.Take(address, 1) {
+			return Exhausted(ReasonQueueFull, time.Second, "%d requests are being admitted, and of one address as many as leave room for as many again", opsReviews)
+		}
+		defer reviews.Give(address, 1)
+	}
+	return admit(r)
 }
 
 // refuse answers with an error of [Error].

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"reflect"
 	"strings"
@@ -317,5 +318,51 @@ func TestBrokenOpsListenerEndsWithAnError(t *testing.T) {
 	}
 	if err := rpc.ServeOps(t.Context(), l, rpc.OpsConfig{}); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
 		t.Errorf("got %v, want an error that names the address", err)
+	}
+}
+
+func TestTokensUnderReviewHoldUpNobodyElse(t *testing.T) {
+	var reviewing atomic.Int64
+	slow := make(chan struct{})
+	url, _ := ops(t, rpc.OpsConfig{Admit: func(r *http.Request) error {
+		if r.Header.Get("Authorization") != "" {
+			reviewing.Add(1)
+			<-slow
+		}
+		return nil
+	}})
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer close(slow)
+	ask := func(from, token string) (int, error) {
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext}}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/metrics", nil)
+		if err != nil {
+			return 0, err
+		}
+		if token != "" {
+			r.Header.Set("Authorization", token)
+		}
+		answer, err := client.Do(r)
+		if err != nil {
+			return 0, err
+		}
+		return answer.StatusCode, answer.Body.Close()
+	}
+	var refused atomic.Int64
+	const asked = 50
+	for range asked {
+		asking.Go(func() {
+			if code, err := ask("127.0.0.2", "Bearer guess"); err == nil && code == http.StatusTooManyRequests {
+				refused.Add(1)
+			}
+		})
+	}
+	eventually(t, "the share of one address to be taken", func() bool { return reviewing.Load()+refused.Load() == asked })
+	if n := reviewing.Load(); n != 32 {
+		t.Errorf("%d tokens of one address are under review, want 32", n)
+	}
+	if code, err := ask("127.0.0.3", ""); err != nil || code != http.StatusOK {
+		t.Errorf("beside them: %d, %v", code, err)
 	}
 }
