@@ -57,8 +57,8 @@ type HTTPConfig struct {
 func AllowedHost(names func() []string) func(host string) bool {
 	return func(host string) bool {
 		host = strings.ToLower(strings.TrimSuffix(host, "."))
-		return host == "localhost" || strings.HasSuffix(host, ".localhost") || net.ParseIP(strings.Trim(host, "[]")) != nil ||
-			slices.ContainsFunc(names(), func(name string) bool { return strings.EqualFold(name, host) })
+		return host != "" && (host == "localhost" || strings.HasSuffix(host, ".localhost") || net.ParseIP(strings.Trim(host, "[]")) != nil ||
+			slices.ContainsFunc(names(), func(name string) bool { return strings.EqualFold(name, host) }))
 	}
 }
 
@@ -106,10 +106,10 @@ type handler struct {
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
-	dropUncarried(r)
 	address := rpc.AddressOfRequest(r)
 	r = r.WithContext(rpc.WithCaller(r.Context(), address))
 	refuse := func(err error) {
+		rpc.Pause(err)
 		_, outbound := runtime.MarshalerForRequest(h.mux, r)
 		answerError(r.Context(), h.mux, outbound, w, r, err)
 	}
@@ -118,6 +118,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(err)
 		return
 	}
+	dropUncarried(r)
 	if err := h.crossSite.Check(r); err != nil {
 		refuse(rpc.Error(codes.PermissionDenied, ReasonCrossOrigin, "%v", err))
 		return

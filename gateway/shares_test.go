@@ -9,11 +9,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/berth-scheduler/berth/gateway"
+	"github.com/berth-scheduler/berth/internal/access"
+	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
 // silent is a connection whose calls are answered by nothing, and whose streams say nothing until they end.
@@ -75,5 +79,38 @@ func TestAnEmptyBodyIsNone(t *testing.T) {
 	handler.ServeHTTP(w, r)
 	if w.Code != http.StatusOK {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestARefusalTakesItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handler, err := gateway.Handler(&silent{}, gateway.HTTPConfig{Known: func(context.Context, []string) (string, error) {
+			return "", rpc.Error(codes.Unauthenticated, access.ReasonUnknownToken, "who?")
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began, w := time.Now(), httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/status", nil))
+		if took := time.Since(began); w.Code != http.StatusUnauthorized || took < 100*time.Millisecond {
+			t.Errorf("%d after %v, want 401 after 100ms", w.Code, took)
+		}
+	})
+}
+
+// A gateway that listens at all addresses has none to be named by.
+func TestAHostThatIsNoNameIsNotAllowed(t *testing.T) {
+	handler, err := gateway.Handler(&silent{}, gateway.HTTPConfig{AllowedHost: gateway.AllowedHost(func() []string { return []string{""} })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"", ":7080", "\xcc", "localhost\xcc"} {
+		r := httptest.NewRequest(http.MethodGet, "/v1/status", nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		if w.Code != http.StatusForbidden {
+			t.Errorf("%q: %d, want 403", host, w.Code)
+		}
 	}
 }

@@ -447,7 +447,9 @@ func (e *env) hosts(p Public) []string {
 		if host, _, err := net.SplitHostPort(address); err == nil {
 			address = host
 		}
-		names = append(names[:len(names):len(names)], address)
+		if address != "" { // a listener at all addresses has no name
+			names = append(names[:len(names):len(names)], address)
+		}
 	}
 	if e.certs != nil {
 		names = append(names, e.certs.Names()...)

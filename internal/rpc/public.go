@@ -105,7 +105,7 @@ func (p *public) admit(ctx context.Context, method string) (context.Context, err
 	if p.guard != nil {
 		admitted, err := p.guard.Admit(ctx, method)
 		if err != nil {
-			pause(err)
+			Pause(err)
 			return nil, err
 		}
 		ctx = admitted
@@ -121,13 +121,13 @@ func (p *public) permit(ctx context.Context, method string, request any) error {
 		return nil
 	}
 	err := p.guard.Permit(ctx, method, request)
-	pause(err)
+	Pause(err)
 	return err
 }
 
-// pause holds up those who are refused, so that to ask in vain is not the cheapest thing to do. It does not end with the call: who
+// Pause holds up those who are refused, so that to ask in vain is not the cheapest thing to do. It does not end with the call: who
 // gives up calls at once, as fast as it can, would be refused as fast.
-func pause(err error) {
+func Pause(err error) {
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.ResourceExhausted:
 		time.Sleep(refusalPause)
@@ -155,7 +155,7 @@ func (p *public) unary(srv any, stream grpc.ServerStream, info *grpc.UnaryServer
 				return nil, err
 			}
 			answer, err := p.inner(ctx, request, info, handler)
-			pause(err)
+			Pause(err)
 			return answer, err
 		})
 	})
@@ -174,7 +174,7 @@ func (p *public) read(ctx context.Context, stream grpc.ServerStream, method stri
 	}
 	leave, err := gate.Enter(ctx)
 	if err != nil {
-		pause(err)
+		Pause(err)
 		return err
 	}
 	defer leave()
@@ -215,7 +215,7 @@ func (p *public) hold(ctx context.Context, request any) (giveBack func(), err er
 	caller := CallerOf(ctx)
 	if !p.held.Take(caller, size) {
 		err := Exhausted(ReasonQueueFull, methodBusyFor, "a request of %d bytes: too many others are not answered yet", size)
-		pause(err)
+		Pause(err)
 		return func() {}, err
 	}
 	return func() { p.held.Give(caller, size) }, nil
@@ -240,7 +240,7 @@ func (p *public) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	caller := CallerOf(ctx)
 	if !share.Take(caller, 1) {
 		err := Exhausted(ReasonQueueFull, time.Second, "too many streams are open")
-		pause(err)
+		Pause(err)
 		return err
 	}
 	defer share.Give(caller, 1)
