@@ -16,7 +16,7 @@ import (
 // addOps adds the flags of the operators' endpoints.
 func addOps(fs *pflag.FlagSet, c *roles.Common) {
 	fs.StringVar(&c.OpsListen, "metrics-listen", "", "where to serve /metrics, /livez, /readyz, /configz, /flagz and /statusz over HTTP, with TLS if --tls-cert is given, as host:port (default: nowhere)")
-	fs.IntVar(&c.Connections, "max-connections", rpc.DefaultConnections, "connections to each listener at a time; more are closed at once, or in their stead the oldest whose callers nobody knows")
+	fs.IntVar(&c.Connections, "max-connections", rpc.DefaultConnections, "connections at a time to each listener for people or operators, at least 4,096 to those for other roles; more are closed at once, or in their stead the oldest whose callers nobody knows")
 	fs.IntVar(&c.OfOneAddress, "max-connections-per-address", rpc.DefaultConnectionsOfOne, "of these, of one remote address, or network of 64 bits with IPv6; never more than as many again have room")
 	fs.BoolVar(&c.Profiling, "profiling", false, "serve Go's profiles at /debug/pprof/ of --metrics-listen too, and take PUT /debug/flags/v")
 	fs.BoolVar(&c.ContentionProfiling, "contention-profiling", false, "with --profiling, tell where goroutines wait for each other; it costs time")
