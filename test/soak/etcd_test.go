@@ -29,6 +29,9 @@ const (
 	round = 100      // pods that come and go together
 	padBy = 16 << 10 // bytes that each has besides
 	rate  = 3 << 20  // bytes per second of manifests, so that a second of history has room
+
+	// Of what the active binder compacts, with fewer and larger revisions: fewer than it would keep by their number.
+	largePadBy, largeRate = 32 << 10, 4 << 20
 )
 
 // shipped returns how the etcd of the manifests compacts, with the time cut as its quota is, to a second.
@@ -54,13 +57,15 @@ type world struct {
 	t      *testing.T
 	etcd   *etcdtest.Process
 	client *coord.Client
+	padBy  int
+	rate   int
 	rounds int
 	peak   coord.Database // the most that was seen
 }
 
 func start(t *testing.T, o berthtest.Options, flags ...string) *world {
 	t.Helper()
-	w := &world{t: t, etcd: etcdtest.Start(t, flags...)}
+	w := &world{t: t, etcd: etcdtest.Start(t, flags...), padBy: padBy, rate: rate}
 	o.Nodes, o.EtcdEndpoints, o.EtcdLook = 10, w.etcd.Endpoints(), 200*time.Millisecond
 	w.Berth = berthtest.Start(t, o)
 	var err error
@@ -95,7 +100,7 @@ func (w *world) logged() int64 {
 // pods returns manifests of the next round, and their names.
 func (w *world) pods() (manifests, names []string) {
 	w.rounds++
-	pad := strings.Repeat("x", padBy)
+	pad := strings.Repeat("x", w.padBy)
 	for i := range round {
 		name := fmt.Sprintf("pod-%d-%d", w.rounds, i)
 		names = append(names, name)
@@ -149,7 +154,7 @@ func (w *world) look() coord.Database {
 // churn lets pods come and go until so much has been written.
 func (w *world) churn(mib int64) {
 	w.t.Helper()
-	turn := time.NewTicker(time.Second * round * padBy / rate)
+	turn := time.NewTicker(time.Second * time.Duration(round*w.padBy) / time.Duration(w.rate))
 	defer turn.Stop()
 	for w.logged() < mib<<20 {
 		if err := w.comeAndGo(); err != nil {
@@ -174,7 +179,9 @@ func TestTheEtcdOfTheManifestsNeverFillsUp(t *testing.T) {
 }
 
 func TestTheActiveBinderKeepsAnEtcdOfBerthsOwnFromFillingUp(t *testing.T) {
-	start(t, berthtest.Options{EtcdOwned: true}, fmt.Sprintf("--quota-backend-bytes=%d", quota)).churn(*written)
+	w := start(t, berthtest.Options{EtcdOwned: true}, fmt.Sprintf("--quota-backend-bytes=%d", quota))
+	w.padBy, w.rate = largePadBy, largeRate
+	w.churn(*written)
 }
 
 // Without compaction etcd fills up. Berth does not touch an etcd that is not its own, says so, and goes on when there is room.
