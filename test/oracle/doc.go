@@ -38,12 +38,9 @@
 //     count of the moment the node last changed; here its snapshot is made anew for each pod, so that counts agree.
 //   - The order in which kube-scheduler names insufficient extended resources is that of a Go map. Reasons are compared
 //     as sets per node; messages list them sorted anyway.
-//   - Where quantities are so large that 64 bits overflow, scores can fall out of 0 to 100; kube-scheduler then fails the
-//     pod's cycle with an error, every time, and Berth holds the score in that range and places the pod. Filters are
-//     compared all the same.
-//   - With nominated pods whose requests overflow 64 bits together with those of the node's pods, a node that several
-//     filters exclude can have the reason of another one of them. No generated cluster that has nominations has such
-//     requests.
+//   - Berth counts up to 2^53 of a resource on a node, and one more of what a pod requests beyond that. Where 64 bits overflow,
+//     kube-scheduler's sums and scores wrap: a pod that fits nowhere fits, or its cycle fails with an error, every time. No
+//     generated node has more, and no generated requests overflow when they are added up.
 //   - Preferred node affinity that cannot be parsed (Gt with a value that is no number, which the API server lets pass)
 //     fails kube-scheduler's cycle unless exactly one node is feasible. Berth never places such a pod and says why.
 //   - If a pod whose required node affinity names one node in every term is nominated to another node, kube-scheduler

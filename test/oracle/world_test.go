@@ -35,7 +35,7 @@ type world struct {
 	preempting map[cluster.PodID]eviction // pending pods whose victims are about to terminate
 	objects    objects
 	names      int
-	// nominating says that pods can be nominated to nodes: then no sums of requests overflow. See the package's comment.
+	// nominating says that pods can be nominated to nodes.
 	nominating bool
 
 	n      *tally
@@ -286,11 +286,7 @@ func (w *world) change() {
 
 // drawPod draws a pod for this cluster.
 func (w *world) drawPod() *v1.Pod {
-	pod := drawPod(w.t, w.width)
-	if requests := pod.Spec.Containers[0].Resources.Requests; w.nominating && requests.Cpu().Cmp(hugeCPU) > 0 {
-		requests[v1.ResourceCPU], requests[v1.ResourceMemory] = hugeCPU, hugeMemory
-	}
-	return pod
+	return drawPod(w.t, w.width)
 }
 
 // drawNomination draws the node that a pending pod is nominated to, mostly none.
