@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,11 +17,11 @@ import (
 // fullEtcd takes no record until it has room.
 type fullEtcd struct {
 	until time.Time
-	asked int
+	asked atomic.Int64
 }
 
 func (e *fullEtcd) Record(context.Context, coord.Version, *coord.Batch, []int64) error {
-	e.asked++
+	e.asked.Add(1)
 	if time.Now().Before(e.until) {
 		return fmt.Errorf("record: %w", coord.ErrNoSpace)
 	}
@@ -42,8 +43,8 @@ func TestAnEtcdThatIsFullDoesNotEndTheTermAndNothingIsBoundMeanwhile(t *testing.
 		r.add([]intent{{Binding: source.Binding{UID: "u"}}})
 		time.Sleep(time.Hour - time.Minute)
 		synctest.Wait()
-		if len(out) != 0 || len(ended) != 0 || etcd.asked < 60 || etcd.asked > 3600 {
-			t.Errorf("in an hour: %d let go, ended %v, asked %d times; want none, no, and about once a second", len(out), len(ended) != 0, etcd.asked)
+		if asked := etcd.asked.Load(); len(out) != 0 || len(ended) != 0 || asked < 60 || asked > 3600 {
+			t.Errorf("in an hour: %d let go, ended %v, asked %d times; want none, no, and about once a second", len(out), len(ended) != 0, asked)
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
