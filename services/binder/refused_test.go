@@ -475,3 +475,18 @@ func TestTroublesAreForgotten(t *testing.T) {
 		t.Errorf("%d namespaces are remembered", len(list.since))
 	}
 }
+
+func TestAPodThatOthersChangeIsNotOneWhoseBindsFail(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	long := time.Now().Add(-time.Hour)
+	for tries := range 2 * changedTries {
+		in := intent{Binding: source.Binding{Namespace: "n"}, tries: tries, failing: long}
+		changed := fmt.Errorf("bind: %w", source.ErrChanged)
+		if got, want := term.givesBack(&in, long, changed), tries >= changedTries; got != want {
+			t.Errorf("changed by others %d times before: given back is %v, want %v", tries, got, want)
+		}
+		if got, want := term.givesBack(&in, long, errFake), tries+1 >= giveBackTries; got != want {
+			t.Errorf("failed %d times before: given back is %v, want %v", tries, got, want)
+		}
+	}
+}
