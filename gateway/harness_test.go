@@ -227,6 +227,7 @@ type berth struct {
 	net     rpc.Network
 	clients *rpc.Clients
 	guard   rpc.Guard // nil: everyone is let in
+	behind  bool      // the server is one that this process forwards to
 	service *gateway.Service
 	client  schedulingv1.SchedulingServiceClient
 	conn    *grpc.ClientConn
@@ -261,7 +262,11 @@ func start(t testing.TB, options ...option) *berth {
 	if b.service, err = gateway.New(cfg); err != nil {
 		t.Fatal(err)
 	}
-	server := rpc.NewServer(config, "gateway", rpc.WithRequestLimit(rpc.PublicRequestLimit), rpc.WithPublic(b.guard))
+	opts := []rpc.Option{rpc.WithRequestLimit(rpc.PublicRequestLimit), rpc.WithPublic(b.guard), rpc.WithReview(10 * time.Millisecond)}
+	if b.behind {
+		opts = append(opts, rpc.WithForwarding())
+	}
+	server := rpc.NewServer(config, "gateway", opts...)
 	b.service.Register(server.Registrar())
 	var running sync.WaitGroup
 	runCtx, endRun := context.WithCancel(ctx)

@@ -37,7 +37,12 @@ const (
 	httpStreams       = 100              // of a connection, with HTTP/2
 	httpAtOnce        = 128              // requests that are answered, but for watches
 	httpWatches       = 1000             // watches
-	httpBodies        = 64 << 20         // bytes of their bodies
+	httpBodies        = 64 << 20         // bytes of their bodies, and of what becomes of them
+	// httpCopies is how often a body is in memory, before its call is answered: as it came, decoded, encoded for the call, and as the
+	// server behind has it.
+	httpCopies = 4
+	// httpElements is how many objects and lists a body may have. The largest request that makes sense has some 2,000.
+	httpElements = 10_000
 )
 
 // watchPath is the only path whose answer has no end; see http.yaml.
@@ -51,6 +56,9 @@ type HTTPConfig struct {
 	AllowedHost func(host string) bool
 	// Known returns who has sent a header authorization, or why not, before a body is read. Nil: callers need not be known.
 	Known func(ctx context.Context, authorization []string) (caller string, err error)
+	// Expect returns why a body is not to be read of who has sent a header authorization, for a call of a method; "" if it is for none.
+	// It counts the call. Nil: bodies are read of all who are known.
+	Expect func(ctx context.Context, authorization []string, method string) error
 }
 
 // AllowedHost returns whether a host is one of these, localhost, or an address: no web page of somebody else's has such a name.
@@ -154,8 +162,15 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// 4. Its body. With HTTP/2, one that is empty is there too.
 	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
+		if h.cfg.Expect != nil {
+			if err := h.cfg.Expect(r.Context(), r.Header.Values("Authorization"), methodOf(r.URL.Path)); err != nil {
+				refuse(err)
+				return
+			}
+			r = r.WithContext(rpc.WithCounted(r.Context()))
+		}
 		held, err := h.readBody(w, r, caller)
-		defer h.bodies.Give(caller, held)
+		defer func() { h.bodies.Give(caller, held) }()
 		if err != nil {
 			refuse(err)
 			return
@@ -194,18 +209,62 @@ func (h *handler) readBody(w http.ResponseWriter, r *http.Request, caller string
 	if r.ContentLength >= 0 {
 		size = int(r.ContentLength)
 	}
-	if !h.bodies.Take(caller, size) {
+	held = httpCopies * size
+	if !h.bodies.Take(caller, held) {
 		return 0, rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "a body of up to %d bytes: too many others are not answered yet", size)
 	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(httpBodyTimeout)) // not all writers can
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.PublicRequestLimit))
 	if err != nil {
-		return size, bodyError(err)
+		return held, bodyError(err)
 	}
 	_ = control.SetReadDeadline(time.Time{})
+	if n := elements(body); n > httpElements {
+		return held, rpc.Error(codes.InvalidArgument, rpc.ReasonInvalid, "the body has %d objects and lists, at most %d are possible", n, httpElements)
+	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	return size, nil
+	return held, nil
+}
+
+// elements counts the objects and lists of a JSON text: each takes a byte or two here, and a hundred once it is decoded.
+func elements(text []byte) (n int) {
+	inString := false
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '"':
+			inString = !inString
+		case '\\':
+			if inString {
+				i++
+			}
+		case '{', '[':
+			if !inString {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// methodOf returns the method of SchedulingService whose request is the body of what is posted to a path, "" if there is none; see http.yaml.
+func methodOf(path string) string {
+	switch path {
+	case "/v1/apply":
+		return schedulingv1.SchedulingService_Apply_FullMethodName
+	case "/v1/delete":
+		return schedulingv1.SchedulingService_Delete_FullMethodName
+	case "/v1/whatif":
+		return schedulingv1.SchedulingService_WhatIf_FullMethodName
+	case "/v1/capacity":
+		return schedulingv1.SchedulingService_GetCapacity_FullMethodName
+	case "/v1/compare":
+		return schedulingv1.SchedulingService_Compare_FullMethodName
+	}
+	if strings.HasPrefix(path, "/v1/members/") && strings.HasSuffix(path, ":drain") {
+		return schedulingv1.SchedulingService_DrainMember_FullMethodName
+	}
+	return ""
 }
 
 // dropUncarried takes the headers off a request that the mux hands on as they are and that gRPC could not carry: the call would

@@ -15,10 +15,10 @@ import (
 	"github.com/berth-scheduler/berth/internal/whatif"
 )
 
-// How many cells a map has at most, unless asked otherwise, and whatever is asked.
+// How many tiles a map has at most, unless asked otherwise, and whatever is asked.
 const (
-	standardCells = 6000
-	maxCells      = 20_000
+	standardTiles = 6000
+	maxTiles      = 20_000
 )
 
 // zoneLabel is the label that says where a node is.
@@ -28,22 +28,22 @@ const zoneLabel = "topology.kubernetes.io/zone"
 func (s *Service) GetMap(ctx context.Context, req *schedulingv1.GetMapRequest) (*schedulingv1.GetMapResponse, error) {
 	violations := checkName("namespace", req.GetNamespace(), false, maxNamespace)
 	violations = append(violations, checkName("pod", req.GetPod(), false, maxObject)...)
-	cells := cmp.Or(int(req.GetMaxCells()), standardCells)
-	if cells < 0 {
-		violations = append(violations, rpc.Violation{Field: "max_cells", Description: fmt.Sprintf("%d is negative", cells)})
+	tiles := cmp.Or(int(req.GetMaxTiles()), standardTiles)
+	if tiles < 0 {
+		violations = append(violations, rpc.Violation{Field: "max_tiles", Description: fmt.Sprintf("%d is negative", tiles)})
 	}
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}
 	if req.GetPod() == "" {
 		var response *schedulingv1.GetMapResponse
-		err := s.read(ctx, func(st *cluster.State) { response = mapOf(st, nil, min(cells, maxCells)) })
+		err := s.read(ctx, func(st *cluster.State) { response = mapOf(st, nil, min(tiles, maxTiles)) })
 		return response, err
 	}
-	return s.feasibilityMap(ctx, podName{cmp.Or(req.GetNamespace(), "default"), req.GetPod()}, min(cells, maxCells))
+	return s.feasibilityMap(ctx, podName{cmp.Or(req.GetNamespace(), "default"), req.GetPod()}, min(tiles, maxTiles))
 }
 
-// mapOf draws the nodes of a state in at most about limit cells: one more per zone, since a cell is of one zone. feasible
+// mapOf draws the nodes of a state in at most about limit tiles: one more per zone, since a tile is of one zone. feasible
 // are the nodes where a pod fits; nil if none was asked for.
 func mapOf(st *cluster.State, feasible cluster.Bitmap, limit int) *schedulingv1.GetMapResponse {
 	zones := make(map[string][]cluster.NodeIndex)
@@ -54,8 +54,8 @@ func mapOf(st *cluster.State, feasible cluster.Bitmap, limit int) *schedulingv1.
 		}
 	}
 	count := st.Nodes.Count()
-	perCell := max((count+limit-1)/limit, 1)
-	response := &schedulingv1.GetMapResponse{Version: versionOf(st.Version()), Nodes: int32(count), NodesPerCell: int32(perCell)}
+	perTile := max((count+limit-1)/limit, 1)
+	response := &schedulingv1.GetMapResponse{Version: versionOf(st.Version()), Nodes: int32(count), NodesPerTile: int32(perTile)}
 	devices := deviceColumns(st)
 	for _, name := range slices.Sorted(maps.Keys(zones)) {
 		nodes := zones[name]
@@ -63,33 +63,33 @@ func mapOf(st *cluster.State, feasible cluster.Bitmap, limit int) *schedulingv1.
 			return strings.Compare(st.Nodes.Spec[a].Name, st.Nodes.Spec[b].Name)
 		})
 		zone := &schedulingv1.Zone{Name: name, Nodes: int32(len(nodes))}
-		for several := range slices.Chunk(nodes, perCell) {
-			cell := cellOf(st, several, devices, feasible)
-			response.Feasible += cell.GetFeasible()
-			zone.Cells = append(zone.Cells, cell)
+		for several := range slices.Chunk(nodes, perTile) {
+			tile := tileOf(st, several, devices, feasible)
+			response.Feasible += tile.GetFeasible()
+			zone.Tiles = append(zone.Tiles, tile)
 		}
 		response.Zones = append(response.Zones, zone)
 	}
 	return response
 }
 
-func cellOf(st *cluster.State, nodes []cluster.NodeIndex, devices []cluster.ResourceID, feasible cluster.Bitmap) *schedulingv1.Cell {
-	cell := &schedulingv1.Cell{Node: st.Nodes.Spec[nodes[0]].Name, Nodes: int32(len(nodes)), DevicePermille: -1}
+func tileOf(st *cluster.State, nodes []cluster.NodeIndex, devices []cluster.ResourceID, feasible cluster.Bitmap) *schedulingv1.Tile {
+	tile := &schedulingv1.Tile{Node: st.Nodes.Spec[nodes[0]].Name, Nodes: int32(len(nodes)), DevicePermille: -1}
 	for _, i := range nodes {
-		cell.Pods += st.Nodes.PodCount[i]
+		tile.Pods += st.Nodes.PodCount[i]
 		if st.Nodes.Unschedulable.Has(i) {
-			cell.Unschedulable++
+			tile.Unschedulable++
 		}
 		if feasible != nil && feasible.Has(i) {
-			cell.Feasible++
+			tile.Feasible++
 		}
 	}
-	cell.CpuPermille = max(permille(st, cluster.CPU, nodes), 0)
-	cell.MemoryPermille = max(permille(st, cluster.Memory, nodes), 0)
+	tile.CpuPermille = max(permille(st, cluster.CPU, nodes), 0)
+	tile.MemoryPermille = max(permille(st, cluster.Memory, nodes), 0)
 	for _, device := range devices {
-		cell.DevicePermille = max(cell.DevicePermille, permille(st, device, nodes))
+		tile.DevicePermille = max(tile.DevicePermille, permille(st, device, nodes))
 	}
-	return cell
+	return tile
 }
 
 // permille returns how much of a resource of these nodes is asked for, in thousandths; -1 if they have none of it.

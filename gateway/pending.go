@@ -41,7 +41,7 @@ func (s *Service) pending(ctx context.Context, uids []string, ahead bool) map[st
 	}
 	answers := make([]*queuev1.GetPendingResponse, len(queues))
 	errs := s.ask(ctx, queues, func(ctx context.Context, i int, conn *grpc.ClientConn) (err error) {
-		answers[i], err = queuev1.NewQueueServiceClient(rpc.Patient(conn)).GetPending(ctx, &queuev1.GetPendingRequest{Uids: uids, Ahead: ahead})
+		answers[i], err = queuev1.NewQueueServiceClient(rpc.RetryRefused(conn)).GetPending(ctx, &queuev1.GetPendingRequest{Uids: uids, Ahead: ahead})
 		return err
 	})
 	known := make(map[string]*queuev1.PendingPod, len(uids))

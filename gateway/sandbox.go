@@ -17,8 +17,8 @@ const (
 	// sandboxWaiting is how many questions may wait for the sandbox. They are answered one at a time: each may use all cores, and
 	// none may take the cores from scheduling for long.
 	sandboxWaiting = 16
-	// sandboxCells bounds what the sandbox's evaluator remembers, in classes times nodes: some 40 bytes each.
-	sandboxCells = 4 << 20
+	// sandboxEntries bounds what the sandbox's evaluator remembers, in evaluations times nodes: some 40 bytes each.
+	sandboxEntries = 4 << 20
 	// sandboxSpan is for how many nodes each a question uses another core. What takes a millisecond or two is done sooner by one
 	// goroutine than by two of which one still waits for a core.
 	sandboxSpan = 16_384
@@ -58,7 +58,7 @@ func (s *Service) try(ctx context.Context, look func(*cluster.State) error, ask 
 			return err
 		}
 		whole := false
-		if since, whole = b.tail.take(); !whole || b.box == nil || b.box.Spoiled() != nil {
+		if since, whole = b.tail.take(); !whole || b.box == nil || b.box.Spoiled() != nil || b.box.Swollen() {
 			b.copy(st)
 			since = nil
 		}
@@ -96,8 +96,8 @@ func (s *Service) tryPod(ctx context.Context, name podName, ask func(context.Con
 func (b *sandbox) copy(st *cluster.State) {
 	b.box = nil // so that there are never two
 	b.box = whatif.New(st, engine.EvaluatorConfig{
-		MaxClasses:  max(sandboxCells/max(st.Nodes.Len(), 1), 8),
-		Parallelism: min(1+st.Nodes.Len()/sandboxSpan, runtime.GOMAXPROCS(0)),
+		MaxEvaluations: max(sandboxEntries/max(st.Nodes.Len(), 1), 8),
+		Parallelism:    min(1+st.Nodes.Len()/sandboxSpan, runtime.GOMAXPROCS(0)),
 	})
 }
 

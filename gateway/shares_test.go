@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -113,4 +115,139 @@ func TestAHostThatIsNoNameIsNotAllowed(t *testing.T) {
 			t.Errorf("%q: %d, want 403", host, w.Code)
 		}
 	}
+}
+
+// strict is what stands before bodies, and what it was asked about.
+type strict struct {
+	err   error
+	asked []string
+}
+
+func (s *strict) expect(_ context.Context, _ []string, method string) error {
+	s.asked = append(s.asked, method)
+	return s.err
+}
+
+// reading is a body that counts who reads it.
+type reading struct {
+	io.Reader
+	read int
+}
+
+func (r *reading) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	r.read += n
+	return n, err
+}
+
+func TestNothingIsReadOfABodyThatIsNotExpected(t *testing.T) {
+	s := &strict{err: rpc.Error(codes.PermissionDenied, access.ReasonNotAllowed, "no")}
+	handler, err := gateway.Handler(&silent{}, gateway.HTTPConfig{Known: named, Expect: s.expect})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := &reading{Reader: strings.NewReader(`{"pending":true}`)}
+	r := httptest.NewRequest(http.MethodPost, "/v1/whatif", body)
+	r.Header.Set("Authorization", "ann")
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	if w.Code != http.StatusForbidden || body.read > 0 || len(s.asked) != 1 {
+		t.Errorf("%d, and %d bytes were read; want 403, and none", w.Code, body.read)
+	}
+}
+
+// The bodies that http.yaml names.
+func TestABodyIsExpectedForTheMethodItIsOf(t *testing.T) {
+	rules, err := os.ReadFile("../proto/berth/scheduling/v1/http.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	posts := regexp.MustCompile(`selector: (\S+)\.(\w+)\n\s+post: (\S+)`).FindAllSubmatch(rules, -1)
+	if len(posts) < 6 {
+		t.Fatalf("%d methods are posted to, want at least 6", len(posts))
+	}
+	for _, post := range posts {
+		s := &strict{}
+		handler, err := gateway.Handler(&silent{}, gateway.HTTPConfig{Known: named, Expect: s.expect})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodPost, strings.ReplaceAll(string(post[3]), "{id}", "f-0"), strings.NewReader("{}"))
+		r.Header.Set("Authorization", "ann")
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		if want := "/" + string(post[1]) + "/" + string(post[2]); w.Code != http.StatusOK || len(s.asked) != 1 || s.asked[0] != want {
+			t.Errorf("%s: %d, expected for %q, want %s", post[3], w.Code, s.asked, want)
+		}
+	}
+}
+
+func TestABodyHasSoManyElementsAtMost(t *testing.T) {
+	handler, err := gateway.Handler(&silent{}, gateway.HTTPConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		body string
+		want int
+	}{
+		"as many as make sense": {`{"changes":[` + strings.Repeat(`{"addNodes":{"like":"a"}},`, 999) + `{"drain":"a"}]}`, http.StatusOK},
+		"too many":              {`{"changes":[` + strings.Repeat(`{},`, 10_000) + `{}]}`, http.StatusBadRequest},
+		"too many, in depth":    {strings.Repeat(`[`, 10_001), http.StatusBadRequest},
+		"in a text":             {`{"manifests":"\"\\` + strings.Repeat(`{[`, 10_000) + `"}`, http.StatusOK},
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/v1/whatif", strings.NewReader(c.body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		if many := strings.Contains(w.Body.String(), "objects and lists"); w.Code != c.want || many != (c.want != http.StatusOK) {
+			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, c.want)
+		}
+	}
+}
+
+// waiting is a connection whose calls are answered when they may be.
+type waiting struct {
+	silent
+	calls  chan struct{} // one for each call
+	answer chan struct{}
+}
+
+func (w *waiting) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+	w.calls <- struct{}{}
+	<-w.answer
+	return nil
+}
+
+// A body is in memory as it came, decoded, encoded, and where it is answered.
+func TestABodyTakesAShareOfWhatBecomesOfIt(t *testing.T) {
+	conn := &waiting{calls: make(chan struct{}), answer: make(chan struct{})}
+	handler, err := gateway.Handler(conn, gateway.HTTPConfig{Known: named})
+	if err != nil {
+		t.Fatal(err)
+	}
+	post := func() int {
+		r := httptest.NewRequest(http.MethodPost, "/v1/whatif", strings.NewReader(`{"manifests":"`+strings.Repeat("a", 4<<20-20)+`"}`))
+		r.Header.Set("Authorization", "ann")
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	var posting sync.WaitGroup
+	for range 2 { // 16 MiB each, of the 32 MiB that one caller may have
+		posting.Go(func() {
+			if code := post(); code != http.StatusOK {
+				t.Errorf("%d", code)
+			}
+		})
+		<-conn.calls
+	}
+	if code := post(); code != http.StatusTooManyRequests {
+		t.Errorf("a third body: %d, want 429", code)
+	}
+	close(conn.answer)
+	posting.Wait()
 }

@@ -8,10 +8,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -127,7 +130,7 @@ func TestOneCallerDoesNotHaveAllWatches(t *testing.T) {
 func (b *berth) strict(guard *access.Guard) (url string, client *http.Client) {
 	b.t.Helper()
 	return b.webWith(gateway.HTTPConfig{
-		AllowedHost: gateway.AllowedHost(func() []string { return []string{"gateway.example"} }), Known: guard.Know,
+		AllowedHost: gateway.AllowedHost(func() []string { return []string{"gateway.example"} }), Known: guard.Know, Expect: guard.Expect,
 	})
 }
 
@@ -217,5 +220,114 @@ func TestHeadersOfRequestsDoNotBecomeThoseOfCalls(t *testing.T) {
 	}
 	if _, err := b.client.GetStatus(b.ctx, &schedulingv1.GetStatusRequest{}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("without a token: %v", err)
+	}
+}
+
+// nothing is a reviewer whose callers, but "admin", may do nothing.
+type nothing struct{ tenants }
+
+func (nothing) Allowed(_ context.Context, c access.Caller, _ access.Permission) (bool, string, error) {
+	return c.User == "admin", "", nil
+}
+
+func TestARequestOfManyChangesIsNotDecoded(t *testing.T) {
+	guard, err := access.NewGuard(access.GuardConfig{Reviewer: nothing{}, Rate: 1e6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, func(_ *gateway.Config, b *berth) { b.guard = guard }, withState(stateOf(t, 7, crowd(1)...)))
+	wire := []byte(strings.Repeat("\x0a\x00", 2<<20-16)) // two million changes
+	for user, want := range map[string]codes.Code{"tenant": codes.PermissionDenied, "admin": codes.InvalidArgument} {
+		for _, method := range []string{schedulingv1.SchedulingService_WhatIf_FullMethodName, schedulingv1.SchedulingService_GetCapacity_FullMethodName} {
+			request := wire
+			if method == schedulingv1.SchedulingService_GetCapacity_FullMethodName {
+				request = []byte(strings.Repeat("\x22\x00", 2<<20-16))
+			}
+			err := b.conn.Invoke(b.as(user), method, request, nil, grpc.ForceCodecV2(noise{}))
+			if status.Code(err) != want {
+				t.Errorf("%s of %s: %v, want %v", method, user, err, want)
+			}
+			if found := rpc.Violations(err); want == codes.InvalidArgument && (len(found) != 1 || found[0].Field != "changes") {
+				t.Errorf("%s of %s: the violations %v, want one of changes", method, user, found)
+			}
+		}
+	}
+}
+
+func TestABodyIsCountedOnceWhetherItParsesOrNot(t *testing.T) {
+	guard, err := access.NewGuard(access.GuardConfig{Reviewer: tenants{}, Rate: 0.001, Burst: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, func(_ *gateway.Config, b *berth) { b.guard, b.behind = guard, true }, withState(stateOf(t, 7, crowd(1)...)))
+	handler, err := gateway.Handler(b.conn, gateway.HTTPConfig{Known: guard.Know, Expect: guard.Expect})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for user, bodies := range map[string][]string{"good": {`{"pending":true,"summaryOnly":true}`, `{"pending":true,"summaryOnly":true}`, `{"pending":true,"summaryOnly":true}`}, "bad": {"x", "{", `{"x":1}`}} {
+		for k, body := range append(bodies, "{}") {
+			r := httptest.NewRequest(http.MethodPost, "/v1/whatif", strings.NewReader(body)).WithContext(b.ctx)
+			r.Header.Set("Authorization", "Bearer "+user)
+			r.Header.Set("Content-Type", "application/json")
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			want := map[bool]int{true: http.StatusOK, false: http.StatusBadRequest}[user == "good"]
+			if k == 3 {
+				want = http.StatusTooManyRequests
+			}
+			if w.Code != want {
+				t.Errorf("%s, body %d: %d %s, want %d", user, k, w.Code, w.Body, want)
+			}
+		}
+	}
+}
+
+// fickle is a reviewer who knows everybody, until nobody any more, or lets them do everything, until nothing.
+type fickle struct{ unknown, refused atomic.Bool }
+
+func (f *fickle) Authenticate(context.Context, string) (access.Caller, error) {
+	if f.unknown.Load() {
+		return access.Caller{}, access.ErrUnknownToken
+	}
+	return access.Caller{User: "ann"}, nil
+}
+
+func (f *fickle) Allowed(context.Context, access.Caller, access.Permission) (bool, string, error) {
+	return !f.refused.Load(), "", nil
+}
+
+func TestAWatchByJSONEndsWhenItsCallerMayNotHaveItAnyMore(t *testing.T) {
+	for reason, take := range map[rpc.Reason]func(*fickle){
+		access.ReasonUnknownToken: func(f *fickle) { f.unknown.Store(true) }, access.ReasonNotAllowed: func(f *fickle) { f.refused.Store(true) },
+	} {
+		f := &fickle{}
+		guard, err := access.NewGuard(access.GuardConfig{Reviewer: f, Rate: 0.001, Burst: 1}) // reviews count for no rate
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := start(t, func(_ *gateway.Config, b *berth) { b.guard = guard }, withState(stateOf(t, 7, crowd(1)...)))
+		url, client := b.webWith(gateway.HTTPConfig{Known: guard.Know, Expect: guard.Expect})
+		request, err := http.NewRequestWithContext(b.ctx, http.MethodGet, url+"/v1/placements:watch?from.epoch=7", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer x")
+		b.ledger.apply(t, assumed(0, 0))
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(response.Body)
+		if !lines.Scan() || !strings.Contains(lines.Text(), "default/pod-0000") {
+			t.Fatalf("the watch begins with %q, %v", lines.Text(), lines.Err())
+		}
+		take(f)
+		last := ""
+		for lines.Scan() { // to its end
+			last = lines.Text()
+		}
+		if response.Body.Close(); !strings.Contains(last, string(reason)) {
+			t.Errorf("the watch ended with %q, want %s", last, reason)
+		}
 	}
 }

@@ -44,14 +44,14 @@ func TestMapTellsNodesByZone(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &schedulingv1.GetMapResponse{
-		Version: &schedulingv1.Version{Epoch: 7}, Nodes: 4, NodesPerCell: 1,
+		Version: &schedulingv1.Version{Epoch: 7}, Nodes: 4, NodesPerTile: 1,
 		Zones: []*schedulingv1.Zone{
-			{Name: "", Nodes: 1, Cells: []*schedulingv1.Cell{{Node: "node-01", Nodes: 1, DevicePermille: -1}}},
-			{Name: "a", Nodes: 2, Cells: []*schedulingv1.Cell{
+			{Name: "", Nodes: 1, Tiles: []*schedulingv1.Tile{{Node: "node-01", Nodes: 1, DevicePermille: -1}}},
+			{Name: "a", Nodes: 2, Tiles: []*schedulingv1.Tile{
 				{Node: "node-02", Nodes: 1, Pods: 1, CpuPermille: 62, MemoryPermille: 62, DevicePermille: -1},
 				{Node: "node-03", Nodes: 1, Unschedulable: 1, DevicePermille: -1},
 			}},
-			{Name: "b", Nodes: 1, Cells: []*schedulingv1.Cell{
+			{Name: "b", Nodes: 1, Tiles: []*schedulingv1.Tile{
 				{Node: "node-00", Nodes: 1, Pods: 1, CpuPermille: 125, DevicePermille: 750},
 			}},
 		},
@@ -67,25 +67,25 @@ func TestMapOfManyNodesPutsSeveralOfOneZoneTogether(t *testing.T) {
 		deltas = append(deltas, zonal(i, fmt.Sprintf("z%d", i%2), 0))
 	}
 	b := start(t, withState(stateOf(t, 7, deltas...)))
-	got, err := b.client.GetMap(b.ctx, &schedulingv1.GetMapRequest{MaxCells: 5})
+	got, err := b.client.GetMap(b.ctx, &schedulingv1.GetMapRequest{MaxTiles: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.GetNodesPerCell() != 2 || len(got.GetZones()) != 2 {
-		t.Fatalf("%d nodes per cell in %d zones, want 2 in 2", got.GetNodesPerCell(), len(got.GetZones()))
+	if got.GetNodesPerTile() != 2 || len(got.GetZones()) != 2 {
+		t.Fatalf("%d nodes per tile in %d zones, want 2 in 2", got.GetNodesPerTile(), len(got.GetZones()))
 	}
 	var sizes []int32
 	for _, zone := range got.GetZones() {
-		for _, cell := range zone.GetCells() {
-			sizes = append(sizes, cell.GetNodes())
+		for _, tile := range zone.GetTiles() {
+			sizes = append(sizes, tile.GetNodes())
 		}
 	}
 	if diff := cmp.Diff([]int32{2, 2, 1, 2, 2, 1}, sizes); diff != "" {
-		t.Errorf("nodes per cell (-want +got):\n%s", diff)
+		t.Errorf("nodes per tile (-want +got):\n%s", diff)
 	}
-	_, err = b.client.GetMap(b.ctx, &schedulingv1.GetMapRequest{MaxCells: -1})
+	_, err = b.client.GetMap(b.ctx, &schedulingv1.GetMapRequest{MaxTiles: -1})
 	if status.Code(err) != codes.InvalidArgument {
-		t.Errorf("max_cells -1: %v, want INVALID_ARGUMENT", err)
+		t.Errorf("max_tiles -1: %v, want INVALID_ARGUMENT", err)
 	}
 }
 
@@ -128,24 +128,24 @@ func TestMapTellsWhereAPodFits(t *testing.T) {
 		Shards: 2, Source: "local", Profiles: []cluster.Profile{cluster.DefaultProfile("berth")},
 	}}, node(0), full, pod(1))
 	b := start(t, withState(stateOf(t, 7, deltas...)))
-	feasible := func(pod string) (cells string, sum int32) {
+	feasible := func(pod string) (tiles string, sum int32) {
 		t.Helper()
 		got, err := b.client.GetMap(b.ctx, &schedulingv1.GetMapRequest{Pod: pod})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, cell := range got.GetZones()[0].GetCells() {
-			cells += fmt.Sprintf("%s:%d ", cell.GetNode(), cell.GetFeasible())
+		for _, tile := range got.GetZones()[0].GetTiles() {
+			tiles += fmt.Sprintf("%s:%d ", tile.GetNode(), tile.GetFeasible())
 		}
-		return cells, got.GetFeasible()
+		return tiles, got.GetFeasible()
 	}
-	if cells, sum := feasible("pod-0001"); cells != "node-00:1 node-01:0 " || sum != 1 {
-		t.Errorf("the pod fits on %s, in all %d, want node-00 alone", cells, sum)
+	if tiles, sum := feasible("pod-0001"); tiles != "node-00:1 node-01:0 " || sum != 1 {
+		t.Errorf("the pod fits on %s, in all %d, want node-00 alone", tiles, sum)
 	}
 	// A pod that has come since is seen, and one that is placed is asked about as if it were not.
 	b.ledger.apply(t, pod(2), assumed(2, 0))
-	if cells, _ := feasible("pod-0002"); cells != "node-00:1 node-01:0 " {
-		t.Errorf("the placed pod fits on %s, want node-00 alone", cells)
+	if tiles, _ := feasible("pod-0002"); tiles != "node-00:1 node-01:0 " {
+		t.Errorf("the placed pod fits on %s, want node-00 alone", tiles)
 	}
 	_, err := b.client.GetMap(b.ctx, &schedulingv1.GetMapRequest{Pod: "nobody"})
 	if status.Code(err) != codes.NotFound {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// mapPath is the route of GetMap: some 100 bytes for each cell, of which there are thousands, and the page asks every two
+// mapPath is the route of GetMap: some 100 bytes for each tile, of which there are thousands, and the page asks every two
 // seconds. Compressed it is a twentieth.
 const mapPath = "/v1/map"
 

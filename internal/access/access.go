@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
 // Caller is who a token belongs to.
@@ -43,6 +45,29 @@ func (p Permission) String() string {
 	return s + " in namespace " + p.Namespace
 }
 
+// The most that a Permission may say, in bytes. Names are those of Kubernetes' objects; a verb is one of HTTP's too.
+const (
+	maxVerb      = 16
+	maxNamespace = 63
+	maxName      = 253
+	maxPath      = 1 << 10
+)
+
+// tooLong says what of a permission is longer than anything there is could be. Nobody is asked about such a one: whoever calls has chosen
+// these texts, and each is kept, logged and sent on.
+func (p Permission) tooLong() []rpc.Violation {
+	var found []rpc.Violation
+	for _, text := range []struct {
+		field, value string
+		limit        int
+	}{{"verb", p.Verb, maxVerb}, {"namespace", p.Namespace, maxNamespace}, {"name", p.Name, maxName}, {"path", p.Path, maxPath}} {
+		if len(text.value) > text.limit {
+			found = append(found, rpc.Violation{Field: text.field, Description: fmt.Sprintf("longer than %d bytes", text.limit)})
+		}
+	}
+	return found
+}
+
 // Reads reports whether the permission changes nothing.
 func (p Permission) Reads() bool { return p.Verb == "get" || p.Verb == "list" || p.Verb == "watch" }
 
@@ -76,52 +101,59 @@ func getPod(namespace, name string) Permission {
 	return Permission{Verb: "get", Resource: "pods", Namespace: cmp.Or(namespace, "default"), Name: name}
 }
 
-func always(all ...Permission) func(any) []Permission { return func(any) []Permission { return all } }
+// need is what a method needs, all of it: first whatever the request is, which is asked before anything of that is read, and then what
+// the request decides; nil: nothing.
+type need struct {
+	first []Permission
+	then  func(request any) []Permission
+}
 
-// needs says what the methods of SchedulingService need, by full method name, given the request, which is nil for streams. All of it
-// is needed. What answers tell besides, of pods that the request has not named, those with [MayNamePods] are told.
-var needs = map[string]func(request any) []Permission{
+func always(all ...Permission) need { return need{first: all} }
+
+// needs says what the methods of SchedulingService need, by full method name. What answers tell besides, of pods that the request has
+// not named, those with [MayNamePods] are told.
+var needs = map[string]need{
 	schedulingv1.SchedulingService_GetStatus_FullMethodName: always(path("get", statusPath)),
-	schedulingv1.SchedulingService_ListPods_FullMethodName: func(request any) []Permission {
+	schedulingv1.SchedulingService_ListPods_FullMethodName: {then: func(request any) []Permission {
 		return []Permission{{Verb: "list", Resource: "pods", Namespace: request.(*schedulingv1.ListPodsRequest).GetNamespace()}}
-	},
-	schedulingv1.SchedulingService_GetPod_FullMethodName: func(request any) []Permission {
+	}},
+	schedulingv1.SchedulingService_GetPod_FullMethodName: {then: func(request any) []Permission {
 		r := request.(*schedulingv1.GetPodRequest)
 		return []Permission{getPod(r.GetNamespace(), r.GetName())}
-	},
+	}},
 	schedulingv1.SchedulingService_ListNodes_FullMethodName: always(Permission{Verb: "list", Resource: "nodes"}),
-	schedulingv1.SchedulingService_GetNode_FullMethodName: func(request any) []Permission {
+	schedulingv1.SchedulingService_GetNode_FullMethodName: {then: func(request any) []Permission {
 		return []Permission{{Verb: "get", Resource: "nodes", Name: request.(*schedulingv1.GetNodeRequest).GetName()}}
-	},
+	}},
 	schedulingv1.SchedulingService_WatchPlacements_FullMethodName: always(Permission{Verb: "watch", Resource: "pods"}),
-	schedulingv1.SchedulingService_ExplainPod_FullMethodName: func(request any) []Permission {
+	schedulingv1.SchedulingService_ExplainPod_FullMethodName: {[]Permission{path("get", explainPath)}, func(request any) []Permission {
 		r := request.(*schedulingv1.ExplainPodRequest)
-		return []Permission{path("get", explainPath), getPod(r.GetNamespace(), r.GetName())}
-	},
-	schedulingv1.SchedulingService_WhatIf_FullMethodName: func(request any) []Permission {
+		return []Permission{getPod(r.GetNamespace(), r.GetName())}
+	}},
+	schedulingv1.SchedulingService_WhatIf_FullMethodName: {[]Permission{path("get", whatIfPath)}, func(request any) []Permission {
 		if r := request.(*schedulingv1.WhatIfRequest); !r.GetSummaryOnly() && (r.GetPending() || slices.ContainsFunc(r.GetChanges(), movesPods)) {
-			return []Permission{path("get", whatIfPath), listPods}
+			return []Permission{listPods}
 		}
-		return []Permission{path("get", whatIfPath)}
-	},
-	schedulingv1.SchedulingService_GetCapacity_FullMethodName: func(request any) []Permission {
+		return nil
+	}},
+	schedulingv1.SchedulingService_GetCapacity_FullMethodName: {[]Permission{path("get", whatIfPath)}, func(request any) []Permission {
 		if r := request.(*schedulingv1.GetCapacityRequest); r.GetName() != "" {
-			return []Permission{path("get", whatIfPath), getPod(r.GetNamespace(), r.GetName())}
+			return []Permission{getPod(r.GetNamespace(), r.GetName())}
 		}
-		return []Permission{path("get", whatIfPath)}
-	},
-	schedulingv1.SchedulingService_Compare_FullMethodName: func(request any) []Permission {
+		return nil
+	}},
+	schedulingv1.SchedulingService_Compare_FullMethodName: {[]Permission{path("get", whatIfPath)}, func(request any) []Permission {
 		if r := request.(*schedulingv1.CompareRequest); r.GetEverything() || strings.TrimSpace(r.GetManifests()) == "" {
-			return []Permission{path("get", whatIfPath), listPods}
+			return []Permission{listPods}
 		}
-		return []Permission{path("get", whatIfPath)}
-	},
-	schedulingv1.SchedulingService_GetMap_FullMethodName: func(request any) []Permission {
+		return nil
+	}},
+	schedulingv1.SchedulingService_GetMap_FullMethodName: {[]Permission{{Verb: "list", Resource: "nodes"}}, func(request any) []Permission {
 		if r := request.(*schedulingv1.GetMapRequest); r.GetPod() != "" {
-			return []Permission{{Verb: "list", Resource: "nodes"}, getPod(r.GetNamespace(), r.GetPod())}
+			return []Permission{getPod(r.GetNamespace(), r.GetPod())}
 		}
-		return []Permission{{Verb: "list", Resource: "nodes"}}
-	},
+		return nil
+	}},
 	schedulingv1.SchedulingService_GetQueue_FullMethodName:    always(path("get", statusPath)),
 	schedulingv1.SchedulingService_Apply_FullMethodName:       always(path("create", manifestsPath)),
 	schedulingv1.SchedulingService_Delete_FullMethodName:      always(path("delete", manifestsPath)),
@@ -133,10 +165,10 @@ func movesPods(c *schedulingv1.Change) bool { return c.GetDrain() != "" || c.Get
 
 // guarded reports whether a method is one that people call, and what it needs. The others, health and what members ask each
 // other, are no concern of a Guard; reflection needs a known caller and nothing else.
-func guarded(method string) (need func(request any) []Permission, ok bool) {
+func guarded(method string) (what need, ok bool) {
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	if service == schedulingv1.SchedulingService_ServiceDesc.ServiceName {
 		return needs[method], true
 	}
-	return nil, strings.HasPrefix(service, "grpc.reflection.")
+	return need{}, strings.HasPrefix(service, "grpc.reflection.")
 }

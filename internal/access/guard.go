@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"k8s.io/apimachinery/pkg/util/cache"
 
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -76,37 +77,80 @@ type asking struct {
 
 type askingKey struct{}
 
-// Admit implements rpc.Guard: it finds out who calls, and whether that one calls too often.
+// Admit implements rpc.Guard: it finds out who calls, whether that one calls too often, and whether it may make such calls at all.
 func (g *Guard) Admit(ctx context.Context, method string) (context.Context, error) {
-	if _, ok := guarded(method); !ok {
+	what, ok := guarded(method)
+	if !ok {
 		return ctx, nil
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	caller, err := g.identify(ctx, bearer(md.Get("authorization")))
+	caller, err := g.admit(ctx, bearer(md.Get("authorization")), what, !rpc.Counted(ctx))
 	if err != nil {
 		return nil, err
 	}
-	if wait, ok := g.take(caller.User); !ok {
-		return nil, rpc.Exhausted(ReasonTooManyCalls, wait, "%s calls more than %v times a second", caller.User, g.cfg.Rate)
-	}
-	ctx = rpc.WithCaller(ctx, user+caller.User)
+	ctx = rpc.WithCaller(ctx, shareOf(caller.User))
 	return context.WithValue(ctx, askingKey{}, &asking{g, caller}), nil
 }
 
-// user tells the names of callers from addresses.
-const user = "user "
+// Expect is Admit for a call of a method whose request comes with the header authorization over HTTP, before anything of it is read: the
+// call that is made of it is counted hereby, and is to be made in a context of [rpc.WithCounted]. The method "" is one that there is not.
+func (g *Guard) Expect(ctx context.Context, authorization []string, method string) error {
+	what, _ := guarded(method)
+	_, err := g.admit(ctx, bearer(authorization), what, true)
+	return err
+}
+
+// admit returns whose a token is, if that one may make one more call of a method that needs this.
+func (g *Guard) admit(ctx context.Context, token string, what need, count bool) (Caller, error) {
+	caller, err := g.identify(ctx, token)
+	if err != nil {
+		return Caller{}, err
+	}
+	if count {
+		if wait, ok := g.take(caller.User); !ok {
+			return Caller{}, rpc.Exhausted(ReasonTooManyCalls, wait, "%s calls more than %v times a second", caller.User, g.cfg.Rate)
+		}
+	}
+	for _, permission := range what.first {
+		if err := g.permit(ctx, caller, permission); err != nil {
+			return Caller{}, err
+		}
+	}
+	return caller, nil
+}
+
+// shareOf names who shares the bounds of a server with a user: the service accounts of a namespace are one, since who may create one may
+// create many. Names of users are told from addresses.
+func shareOf(user string) string {
+	if account, ok := strings.CutPrefix(user, serviceAccount); ok {
+		namespace, _, _ := strings.Cut(account, ":")
+		user = serviceAccount + namespace
+	}
+	return "user " + user
+}
+
+// serviceAccount begins the user names of service accounts; namespace and name follow.
+const serviceAccount = "system:serviceaccount:"
 
 // Permit implements rpc.Guard, for a call that Admit has let in.
 func (g *Guard) Permit(ctx context.Context, method string, request any) error {
-	need, ok := guarded(method)
-	if !ok || need == nil {
+	what, ok := guarded(method)
+	if !ok || what.then == nil {
 		return nil
 	}
 	a, ok := ctx.Value(askingKey{}).(*asking)
 	if !ok {
 		return errNoToken()
 	}
-	for _, permission := range need(request) {
+	for _, permission := range what.then(request) {
+		if wrong := permission.tooLong(); len(wrong) > 0 {
+			for k := range wrong {
+				if _, ok := request.(*schedulingv1.GetMapRequest); ok && wrong[k].Field == "name" {
+					wrong[k].Field = "pod"
+				}
+			}
+			return rpc.Invalid(wrong...)
+		}
 		if err := g.permit(ctx, a.caller, permission); err != nil {
 			return err
 		}
@@ -129,10 +173,10 @@ func MayNamePods(ctx context.Context) (bool, error) {
 }
 
 // Know returns whose token the header authorization carries, as rpc.CallerOf would for a call, before anything else of a request is
-// looked at. It counts for no rate: the call that follows does. The caller's address is that of rpc.CallerOf.
+// looked at. It counts for no rate: Expect does, or the call that follows. The caller's address is that of rpc.CallerOf.
 func (g *Guard) Know(ctx context.Context, authorization []string) (string, error) {
 	caller, err := g.identify(ctx, bearer(authorization))
-	return user + caller.User, err
+	return shareOf(caller.User), err
 }
 
 // identify returns whose a token is.
@@ -182,23 +226,31 @@ func (g *Guard) permit(ctx context.Context, caller Caller, permission Permission
 }
 
 // review lets through whoever has a token and may do what is needed.
-func (g *Guard) review(ctx context.Context, token string, need Permission) error {
-	caller, err := g.identify(ctx, token)
-	if err != nil {
-		return err
+func (g *Guard) review(ctx context.Context, token string, permission Permission) error {
+	if wrong := permission.tooLong(); len(wrong) > 0 {
+		return rpc.Invalid(wrong...)
 	}
-	if wait, ok := g.take(caller.User); !ok {
-		return rpc.Exhausted(ReasonTooManyCalls, wait, "%s calls more than %v times a second", caller.User, g.cfg.Rate)
-	}
-	return g.permit(ctx, caller, need)
+	_, err := g.admit(ctx, token, need{first: []Permission{permission}}, true)
+	return err
 }
 
 func (g *Guard) unreviewed(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	g.cfg.Log.Warn("cannot review a call", "what", what, "err", err)
+	g.cfg.Log.Warn("cannot review a call", "what", what, "err", short(err.Error()))
 	return rpc.WithRetry(rpc.Error(codes.Unavailable, ReasonNoReview, "the %s cannot be reviewed now", what), time.Second)
+}
+
+// maxText is how much is kept and logged of what others say, who may repeat what a caller has said.
+const maxText = 256
+
+// short cuts a text, between characters.
+func short(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText], "") + "…"
 }
 
 // take reports whether the user may make one more call now, or how long to wait.

@@ -3,9 +3,10 @@ package access
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
-	"fmt"
-	"strings"
+	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -42,7 +43,7 @@ type Reviews struct {
 	of          Reviewer
 	callers     *cache.LRUExpireCache // Caller by hash of the token
 	unknown     *cache.LRUExpireCache // nothing, by hash: apart, so that guesses push out no callers
-	permissions *cache.LRUExpireCache // permitted, by question
+	permissions *cache.LRUExpireCache // permitted, by question: a few hundred bytes each, since none is dropped before there are too many
 	good        *cache.LRUExpireCache // nothing, by hash of tokens that were somebody's when they were last asked about
 	newComers   *cache.LRUExpireCache // *rate.Limiter by address
 	asking      singleflight.Group
@@ -66,10 +67,28 @@ type permitted struct {
 	reason  string
 }
 
-// question is what is asked about a caller.
-type question struct {
-	user, uid, groups, extra string
-	Permission
+// question is what is asked about a caller, as a hash: callers choose the texts of it, and how many questions they ask.
+type question [sha256.Size]byte
+
+func questionOf(c Caller, p Permission) question {
+	h := sha256.New()
+	number := func(n int) { h.Write(binary.BigEndian.AppendUint64(nil, uint64(n))) }
+	texts := func(all ...string) { // with their lengths, so that none can pass for two
+		number(len(all))
+		for _, text := range all {
+			number(len(text))
+			h.Write([]byte(text))
+		}
+	}
+	texts(c.User, c.UID)
+	texts(c.Groups...)
+	number(len(c.Extra))
+	for _, key := range slices.Sorted(maps.Keys(c.Extra)) {
+		texts(key)
+		texts(c.Extra[key]...)
+	}
+	texts(p.Verb, p.Resource, p.Namespace, p.Name, p.Path)
+	return question(h.Sum(nil))
 }
 
 // Authenticate implements Reviewer.
@@ -125,7 +144,7 @@ func (r *Reviews) mayCome(address string) bool {
 
 // Allowed implements Reviewer.
 func (r *Reviews) Allowed(ctx context.Context, c Caller, p Permission) (bool, string, error) {
-	key := question{c.User, c.UID, strings.Join(c.Groups, "\n"), fmt.Sprint(c.Extra), p}
+	key := questionOf(c, p)
 	if known, ok := r.permissions.Get(key); ok {
 		return known.(permitted).allowed, known.(permitted).reason, nil
 	}
@@ -140,6 +159,7 @@ func (r *Reviews) Allowed(ctx context.Context, c Caller, p Permission) (bool, st
 	if err != nil {
 		return false, "", err
 	}
+	reason = short(reason)
 	r.permissions.Add(key, permitted{allowed, reason}, reviewed)
 	return allowed, reason, nil
 }

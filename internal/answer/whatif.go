@@ -17,7 +17,8 @@ import (
 const (
 	maxChanges  = 1000
 	maxPods     = 10_000
-	maxAdded    = 10_000
+	maxAdded    = 10_000  // nodes, by all changes together
+	maxLabels   = 500_000 // of these nodes: 50 each
 	maxCapacity = 1_000_000
 	maxMoves    = 1000
 
@@ -213,6 +214,8 @@ type changes struct {
 	from      map[cluster.PodID]whatif.Moved // where they were
 	stays     []*schedulingv1.Outcome        // pods that a drain leaves where they are
 	notes     []string
+	added     int // nodes
+	labels    int // of these
 }
 
 func (c *changes) make(list []*schedulingv1.Change) error {
@@ -317,8 +320,14 @@ func (c *changes) addNodes(a *schedulingv1.AddNodes) error {
 			return errors.New("manifests: there is no Node in them")
 		}
 	}
-	if n := len(models) * max(count, 1); n > maxAdded {
-		return fmt.Errorf("count: that is %d nodes, at most %d are possible", n, maxAdded)
+	if c.added += len(models) * max(count, 1); c.added > maxAdded {
+		return fmt.Errorf("count: that is %d nodes, at most %d are possible", c.added, maxAdded)
+	}
+	for _, model := range models {
+		c.labels += len(model.Labels) * max(count, 1)
+	}
+	if c.labels > maxLabels {
+		return fmt.Errorf("count: that is %d labels of nodes, at most %d are possible", c.labels, maxLabels)
 	}
 	for _, model := range models {
 		switch {

@@ -128,7 +128,7 @@ func (c *connection) open(ctx context.Context, opt Options) (*session, error) {
 		return nil, err
 	}
 	return &session{
-		SchedulingServiceClient: schedulingv1.NewSchedulingServiceClient(rpc.Patient(g.Conn)),
+		SchedulingServiceClient: schedulingv1.NewSchedulingServiceClient(rpc.RetryRefused(g.Conn)),
 		server:                  g.Name, timeout: c.timeout, close: g.Close,
 	}, nil
 }

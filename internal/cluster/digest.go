@@ -88,7 +88,7 @@ func (s *State) hashPod(p *Pod) uint64 {
 	e.text(p.Name)
 	e.int(int64(p.Class))
 	e.int(int64(p.Priority))
-	e.text(p.Pin)
+	e.text(p.RequiredNode)
 	e.int(p.Created)
 	e.int(int64(len(p.Gates)))
 	for _, gate := range p.Gates {

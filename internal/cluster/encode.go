@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/binary"
+	"hash/fnv"
 	"math/bits"
 )
 
@@ -165,13 +166,11 @@ func (s *LabelSet) Key() string {
 // Hash returns a well-spread hash of the spec, the same in every process. It decides a class's queue shard.
 func (s *ClassSpec) Hash() uint64 { return hashBytes([]byte(s.Key())) }
 
-// hashBytes is FNV-1a, finished with Mix.
+// hashBytes is FNV-1a, finished with Mix. Members of several releases compare what it returns, so it never changes.
 func hashBytes(b []byte) uint64 {
-	h := uint64(14695981039346656037)
-	for _, c := range b {
-		h = (h ^ uint64(c)) * 1099511628211
-	}
-	return Mix(h)
+	h := fnv.New64a()
+	_, _ = h.Write(b) // never fails
+	return Mix(h.Sum64())
 }
 
 func hashText(kind uint64, parts ...string) uint64 {

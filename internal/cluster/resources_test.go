@@ -21,6 +21,18 @@ func nodeWith(i cluster.NodeIndex, name string, all ...cluster.Quantity) cluster
 	return cluster.NodeSet{Index: i, Node: cluster.Node{Name: name, Allocatable: all}}
 }
 
+func TestResourcesAreToldApartByTheirNames(t *testing.T) {
+	for name, want := range map[string]struct{ scalar, extended bool }{
+		"cpu": {false, false}, "pods": {false, false}, "hugepages-2Mi": {true, false}, "attachable-volumes-csi": {true, false},
+		"kubernetes.io/batch": {true, false}, "x.kubernetes.io/y": {true, false}, "requests.nvidia.com/gpu": {false, false},
+		"nvidia.com/gpu": {true, true}, "nvidia.com/": {false, false}, "nvidia.com/a/b": {false, false},
+	} {
+		if scalar, extended := cluster.IsScalar(name), cluster.IsExtended(name); scalar != want.scalar || extended != want.extended {
+			t.Errorf("%s: scalar %v, extended %v; want %v", name, scalar, extended, want)
+		}
+	}
+}
+
 func TestACloneAndItsOriginalLearnOfResourcesApart(t *testing.T) {
 	st := cluster.New(start)
 	apply(t, st,

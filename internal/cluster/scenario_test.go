@@ -1,72 +1,35 @@
 package cluster_test
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/cockroachdb/datadriven"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/cluster/clustertest"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the scenarios of testdata print into them")
-
-// TestScenarios runs testdata/*.txt. A file is a story in paragraphs: comments, commands one per line, "----", and
-// what the commands print, up to an empty line. The state lives from paragraph to paragraph.
+// TestScenarios runs testdata/*.txt. A file is a story in paragraphs: comments, commands one per line, "----", and what the
+// commands print, up to an empty line. The state lives from paragraph to paragraph. With -rewrite, what they print is written into
+// the files.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := &scenario{t: t, st: cluster.New(start)}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var printed []string
+			for _, words := range clustertest.Commands(d.FullCmd(), d.Input) {
+				printed = append(printed, s.run(words)...)
 			}
-			got := play(t, string(text))
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
+			if err := clustertest.Recompute(s.st); err != nil {
+				d.Fatalf(t, "after %s\n%v", d, err)
 			}
-			if diff := cmp.Diff(string(text), got); diff != "" {
-				t.Errorf("%s (-want +got); run with -rewrite if it is right:\n%s", file, diff)
-			}
+			return strings.Join(printed, "\n")
 		})
-	}
-}
-
-// play returns the script with what its commands print.
-func play(t *testing.T, script string) string {
-	s := &scenario{t: t, st: cluster.New(start)}
-	var out []string
-	for _, paragraph := range strings.Split(strings.TrimSpace(script), "\n\n") {
-		commands, _, _ := strings.Cut(paragraph+"\n", "----\n")
-		commands = strings.TrimRight(commands, "\n")
-		var printed []string
-		for _, line := range strings.Split(commands, "\n") {
-			if line != "" && !strings.HasPrefix(line, "#") {
-				printed = append(printed, s.run(strings.Fields(line))...)
-			}
-		}
-		if err := clustertest.Recompute(s.st); err != nil {
-			t.Errorf("after\n%s\n%v", commands, err)
-		}
-		if len(printed) > 0 {
-			commands += "\n----\n" + strings.Join(printed, "\n")
-		}
-		out = append(out, commands)
-	}
-	return strings.Join(out, "\n\n") + "\n"
+	})
 }
 
 type scenario struct {

@@ -131,7 +131,7 @@ type HostPort struct {
 	Port         int32
 }
 
-// ClassSpec is everything of a pod that filters and scores read, but its pin: pods with equal specs are of one class.
+// ClassSpec is everything of a pod that filters and scores read, but its required node: pods with equal specs are of one class.
 type ClassSpec struct {
 	SchedulerName string
 	// Requests is what the pod takes from its node. By name, without zeros.
@@ -195,7 +195,7 @@ type Pod struct {
 	Class                ClassID
 	Labels               LabelsID
 	Priority             int32
-	Pin                  string   // the only node it may go to, by a metadata.name affinity; "": any
+	RequiredNode         string   // the only node it may go to, by a metadata.name affinity; "": any
 	Created              int64    // metadata.creationTimestamp in Unix nanoseconds
 	Gates                []string // spec.schedulingGates
 	Deleting             bool     // it has a deletionTimestamp

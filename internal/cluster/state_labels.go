@@ -23,6 +23,9 @@ type selectorKey struct{ kind, namespace, name string }
 // Labels returns a label set, or nil.
 func (s *State) Labels(id LabelsID) *Labels { return s.labels[id] }
 
+// LabelSetCount returns how many label sets there are.
+func (s *State) LabelSetCount() int { return len(s.labels) }
+
 // LabelSets returns all label sets, by id.
 func (s *State) LabelSets() []*Labels {
 	return slices.SortedFunc(maps.Values(s.labels), func(a, b *Labels) int { return cmp.Compare(a.ID, b.ID) })

@@ -9,6 +9,8 @@ import (
 
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-scheduler/berth/internal/aliases"
 )
 
 const group = "kubescheduler.config.k8s.io/"
@@ -28,6 +30,9 @@ func (c *converter) say(format string, args ...any) {
 // report says what has no equivalent in v1 and is left out or changed, and what of the result Berth would refuse.
 // Versions are v1alpha1 to v1beta3 and v1, which comes back as it is. What neither version knows is an error.
 func Convert(data []byte) (out []byte, report []string, err error) {
+	if err := aliases.Check(data); err != nil {
+		return nil, nil, fmt.Errorf("convert configuration: %w", err)
+	}
 	encoded, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
 		return nil, nil, fmt.Errorf("convert configuration: %w", err)

@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	configv1 "k8s.io/kube-scheduler/config/v1"
+
+	"github.com/berth-scheduler/berth/internal/aliases"
 )
 
 // newCodecs knows v1 only: there is no internal version to convert to.
@@ -22,6 +24,9 @@ func newCodecs() (serializer.CodecFactory, error) {
 // Decode returns the configuration in YAML or JSON, as it is written: nothing is defaulted or validated yet. A field that
 // does not exist, is given twice or is spelled in another case is an error, in the arguments of plugins too.
 func Decode(data []byte) (*configv1.KubeSchedulerConfiguration, error) {
+	if err := aliases.Check(data); err != nil {
+		return nil, fmt.Errorf("decode configuration: %w", err)
+	}
 	codecs, err := newCodecs()
 	if err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ func (s *Session) Stand(ctx context.Context, id string) error {
 	}
 	put := clientv3.OpPut(s.client.coordPrefix()+candidatesPrefix+id, "", clientv3.WithLease(s.lease))
 	if _, err := s.client.commit(ctx, nil, []clientv3.Op{put}, nil); err != nil {
-		return fmt.Errorf("stand for election as %s: %w", id, err)
+		return fmt.Errorf("stand for election as %s: %w", id, s.refused(err))
 	}
 	return nil
 }

@@ -48,6 +48,7 @@ type Config struct {
 	Endpoints      []string                         // of etcd's members: "host:port", "http://host:port" or "https://host:port", https for all or for none; or "unix:///path" of one on this machine
 	Embedded       *Embedded                        // the etcd of this process, if that is the one; nil Endpoints are its
 	Prefix         string                           // every key starts with it; "" means /berth/; a missing slash at the end is added
+	Role           Role                             // whose leases no other role can end or hang keys on: see NewSession; "" where etcd has no users
 	Credentials    credentials.TransportCredentials // for https endpoints, and only those; nil means the system's roots and no client certificate
 	Log            *slog.Logger                     // nil means no log
 	DialTimeout    time.Duration                    // how long one attempt to connect may take; 0 means 5 s
@@ -63,6 +64,7 @@ type Client struct {
 	endpoints      []*endpoint
 	inUse          atomic.Pointer[inUse]
 	prefix         string
+	role           Role // "": no session has a mark
 	requestTimeout time.Duration
 	log            *slog.Logger
 
@@ -110,7 +112,7 @@ func Connect(cfg Config) (*Client, error) {
 	if cfg.Credentials != nil && !strings.HasPrefix(endpoints[0], "https:") {
 		return nil, fmt.Errorf("etcd Endpoints: %q: want https, since there are Credentials", cfg.Endpoints)
 	}
-	c := &Client{prefix: cfg.Prefix, requestTimeout: cfg.RequestTimeout, log: cfg.Log}
+	c := &Client{prefix: cfg.Prefix, role: cfg.Role, requestTimeout: cfg.RequestTimeout, log: cfg.Log}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	options := []grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: cfg.DialTimeout}),

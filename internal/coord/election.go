@@ -61,7 +61,7 @@ func (c *Client) Campaign(ctx context.Context, s *Session, id, address string) (
 		return nil, fmt.Errorf("encode candidate %s: %w", id, err)
 	}
 
-	try := patience{log: c.log, what: "campaign"}
+	try := retryPace{log: c.log, what: "campaign"}
 	for {
 		epoch, busy, err := c.tryElect(ctx, s, string(mine))
 		switch {
@@ -90,7 +90,7 @@ func (c *Client) tryElect(ctx context.Context, s *Session, mine string) (epoch, 
 		[]clientv3.Op{clientv3.OpPut(key, mine, clientv3.WithLease(s.lease))},
 		[]clientv3.Op{clientv3.OpGet(key)})
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, s.refused(err)
 	}
 	if r.Succeeded {
 		return r.Header.Revision, 0, nil
@@ -150,7 +150,7 @@ func (t *Term) isHeldBy(kvs []*mvccpb.KeyValue) bool {
 // A reader that is slow misses changes but always gets the newest one next. While etcd is away the last one stands.
 // The channel is closed when ctx or the client ends.
 func (c *Client) WatchLeader(ctx context.Context) <-chan Leader {
-	return follow(ctx, c, c.coordPrefix(), leaderName, func(keys map[string]KV) Leader {
+	return follow(ctx, c, c.coordPrefix(), leaderName, bounds{}, func(keys map[string]KV) Leader {
 		kv, exists := keys[leaderName]
 		if !exists {
 			return Leader{}

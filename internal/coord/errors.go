@@ -27,6 +27,8 @@ var (
 	// ErrNoSpace: etcd's database has come to its quota, and etcd takes no writes that need room. Nothing was written. Somebody has to
 	// make room; then try again.
 	ErrNoSpace = errors.New("no space in etcd's database")
+	// ErrBusy: etcd has more requests to do than it takes. Nothing was written. Try again.
+	ErrBusy = errors.New("etcd has too much to do")
 	// ErrOutOfOrder: a later version is already recorded, or the batch ID is in use. Neither version nor batch was written.
 	ErrOutOfOrder = errors.New("out of order")
 )
@@ -56,6 +58,8 @@ func (c *Client) writeError(err error) error {
 		return fmt.Errorf("%w: %w", ErrSessionLost, err)
 	case errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case errors.Is(err, rpctypes.ErrTooManyRequests):
+		return fmt.Errorf("%w: %w", ErrBusy, err)
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
 	case errors.Is(err, context.DeadlineExceeded):

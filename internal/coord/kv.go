@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -236,7 +237,7 @@ func (c *Client) Txn(ctx context.Context, conds []Cond, ops []Op) (ok bool, revi
 	return r.Succeeded, r.Header.Revision, nil
 }
 
-// commit runs one transaction.
+// commit runs one transaction. While etcd has too much to do, and writes nothing, it is tried again, for as long as a request may take.
 func (c *Client) commit(ctx context.Context, conds []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	if !c.begin() {
 		return nil, errClosed
@@ -244,6 +245,11 @@ func (c *Client) commit(ctx context.Context, conds []clientv3.Cmp, then, otherwi
 	defer c.work.Done()
 	ctx, cancel := c.request(ctx)
 	defer cancel()
-	r, err := c.txns.Txn(ctx).If(conds...).Then(then...).Else(otherwise...).Commit()
-	return r, c.writeError(err)
+	for pause := firstDelay; ; pause = min(2*pause, maxDelay) {
+		r, err := c.txns.Txn(ctx).If(conds...).Then(then...).Else(otherwise...).Commit()
+		err = c.writeError(err)
+		if !errors.Is(err, ErrBusy) || !sleepUntil(ctx, time.Now().Add(pause)) {
+			return r, err
+		}
+	}
 }

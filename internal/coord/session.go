@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -33,14 +34,21 @@ type Session struct {
 // NewSession waits for etcd until ctx ends, then keeps the lease alive until Close, the end of the client, or loss.
 // The ttl says how long a silent holder keeps what it holds: at least a second, rounded up to whole seconds for etcd,
 // which may make the lease (not the holder's own limit) longer.
+//
+// Whoever may use etcd may list its leases, and end one, or hang a key of its own on it, which ends it for its holder: etcd renews a
+// lease for nobody who may not write all of its keys. So a lease gets a key of the role's own as soon as it is granted, and is nobody
+// else's from then on. One that somebody has laid hands on before, which takes him less than a round trip, is given up for another.
 func (c *Client) NewSession(ctx context.Context, ttl time.Duration) (*Session, error) {
 	if ttl < minTTL {
 		return nil, fmt.Errorf("session ttl: %v is less than %v", ttl, minTTL)
 	}
-	try := patience{log: c.log, what: "grant lease"}
+	try := retryPace{log: c.log, what: "grant lease"}
 	for {
 		sent := time.Now()
 		granted, err := c.grant(ctx, ttl)
+		if err == nil {
+			err = c.mark(ctx, clientv3.LeaseID(granted.ID))
+		}
 		if err == nil {
 			s := &Session{client: c, lease: clientv3.LeaseID(granted.ID), done: make(chan struct{})}
 			s.ttl = min(ttl, time.Duration(granted.TTL)*time.Second)
@@ -66,6 +74,36 @@ func (c *Client) grant(ctx context.Context, ttl time.Duration) (*pb.LeaseGrantRe
 	defer cancel()
 	seconds := int64((ttl + time.Second - 1) / time.Second)
 	return c.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, grpc.WaitForReady(true))
+}
+
+// mark hangs a key of the role's own on a lease. If that fails it gives the lease up.
+func (c *Client) mark(ctx context.Context, lease clientv3.LeaseID) error {
+	if c.role == "" {
+		return nil
+	}
+	key := c.coordPrefix() + membersPrefix + string(c.role) + "/" + markPrefix + strconv.FormatInt(int64(lease), 16)
+	_, err := c.commit(ctx, nil, []clientv3.Op{clientv3.OpPut(key, "", clientv3.WithLease(lease))}, nil)
+	if err == nil {
+		return nil
+	}
+	ctx, cancel := c.request(context.WithoutCancel(ctx))
+	defer cancel()
+	_, _ = c.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(lease)}) // else it expires
+	return fmt.Errorf("hang a key on lease %x: %w", int64(lease), err)
+}
+
+// markPrefix begins, in the place of a member's id, the keys that only make a lease its role's own.
+const markPrefix = ".lease-"
+
+// refused ends the session, if that is what the error of a write under it means: that somebody else has hung a key on its lease, or
+// that the role may not write what it has to. Nobody keeps the lease alive then.
+func (s *Session) refused(err error) error {
+	if !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return err
+	}
+	s.client.log.Error("session lost: etcd does not let the role use the lease", "lease", fmt.Sprintf("%x", int64(s.lease)), "err", err)
+	s.cancel()
+	return fmt.Errorf("%w: %w", ErrSessionLost, err)
 }
 
 // Done is closed when the session is closed, when its lease is lost, or when the lease may have expired by the local
@@ -131,7 +169,7 @@ func (s *Session) keepAlive(ctx context.Context, sent time.Time) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, ErrSessionLost):
-			log.Error("session lost: etcd has ended the lease", "ttl", s.ttl)
+			log.Error("session lost: etcd has ended the lease, or does not renew it for this role", "ttl", s.ttl, "err", err)
 			return
 		}
 		log.Warn("lease not renewed", "err", err, "left", time.Until(limit).Round(time.Millisecond))
@@ -153,8 +191,8 @@ func (s *Session) renew(ctx context.Context, deadline time.Time) error {
 		return err
 	}
 	answer, err := stream.Recv()
-	if errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) {
-		return ErrSessionLost
+	if told := rpctypes.Error(err); errors.Is(told, rpctypes.ErrLeaseNotFound) || errors.Is(told, rpctypes.ErrPermissionDenied) {
+		return fmt.Errorf("%w: %w", ErrSessionLost, told)
 	}
 	if err != nil {
 		return err

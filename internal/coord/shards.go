@@ -56,7 +56,7 @@ func (s *Session) ClaimShard(ctx context.Context, shard int, owner string) (int6
 		[]clientv3.Op{clientv3.OpPut(key, owner, clientv3.WithLease(s.lease))},
 		[]clientv3.Op{clientv3.OpGet(key)})
 	if err != nil {
-		return 0, fmt.Errorf("claim shard %d: %w", shard, err)
+		return 0, fmt.Errorf("claim shard %d: %w", shard, s.refused(err))
 	}
 	if r.Succeeded {
 		return r.Header.Revision, nil
@@ -84,7 +84,7 @@ func (s *Session) ReleaseShard(ctx context.Context, shard int) error {
 // A reader that is slow misses lists but always gets the newest one next. While etcd is away the last list stands.
 // The channel is closed when ctx or the client ends.
 func (c *Client) WatchShards(ctx context.Context) <-chan []ShardOwner {
-	return follow(ctx, c, c.coordPrefix(), shardsPrefix, func(keys map[string]KV) []ShardOwner {
+	return follow(ctx, c, c.coordPrefix(), shardsPrefix, bounds{}, func(keys map[string]KV) []ShardOwner {
 		owners := make([]ShardOwner, 0, len(keys))
 		for key, kv := range keys {
 			o, err := decodeShard(kv)

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 )
 
 // withUsers starts an etcd that serves who shows a certificate, sets up its users, and connects as each of them.
@@ -25,6 +28,9 @@ func withUsers(t *testing.T, manifests bool) map[Role]*Client {
 	clients := map[Role]*Client{}
 	for _, name := range names {
 		clients[Role(name)] = connectAs(t, endpoint, files(name))
+	}
+	for _, role := range Roles() {
+		clients[role].role = role
 	}
 	admin := clients["etcd"]
 	if _, err := admin.SetUpUsers(within(t), Users{Manifests: manifests, Admins: []string{"etcd"}}); err != nil {
@@ -185,6 +191,113 @@ func TestNobodyButTheBinderWritesWhatPlacesPods(t *testing.T) {
 	if err := term.Record(within(t), Version{term.Epoch(), 1}, nil, nil); err != nil {
 		t.Errorf("the binder after all that: %v", err)
 	}
+}
+
+// Leases without keys are anybody's.
+func TestALeaseIsItsRolesOwnFromTheStart(t *testing.T) {
+	as := withUsers(t, false)
+	s := newSession(t, as[RoleQueue], 10*time.Second)
+	worker := as[RoleFilterWorker].etcd
+	if _, err := worker.Revoke(within(t), s.lease); !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		t.Errorf("a worker ends the lease of a queue that has claimed nothing yet: %v", err)
+	}
+	if _, err := worker.Put(within(t), "/berth/coord/members/filter-worker/x", "", clientv3.WithLease(s.lease)); !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		t.Errorf("a worker hangs a key on it: %v", err)
+	}
+	if got := next(t, as[RoleGateway].WatchMembers(t.Context())); len(got) != 0 {
+		t.Errorf("what is there for its lease is taken for a member: %v", got)
+	}
+	closeSession(t, s)
+	if r, err := as[RoleGateway].etcd.Get(within(t), "/berth/coord/members/", clientv3.WithPrefix()); err != nil || r.Count != 0 {
+		t.Errorf("%d keys are left, %v", r.Count, err)
+	}
+}
+
+// taken is leases of which somebody else lays hands on the first, as soon as it is granted.
+type taken struct {
+	pb.LeaseClient
+	once sync.Once
+	take func(clientv3.LeaseID)
+}
+
+func (l *taken) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest, opts ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
+	granted, err := l.LeaseClient.LeaseGrant(ctx, r, opts...)
+	if err == nil {
+		l.once.Do(func() { l.take(clientv3.LeaseID(granted.ID)) })
+	}
+	return granted, err
+}
+
+func TestALeaseThatSomebodyElseHasTakenIsGivenUpForAnother(t *testing.T) {
+	as := withUsers(t, false)
+	worker := as[RoleFilterWorker].etcd
+	for what, take := range map[string]func(clientv3.LeaseID) error{
+		"hung a key on it": func(lease clientv3.LeaseID) error {
+			_, err := worker.Put(within(t), "/berth/coord/members/filter-worker/x", "", clientv3.WithLease(lease))
+			return err
+		},
+		"ended it": func(lease clientv3.LeaseID) error { _, err := worker.Revoke(within(t), lease); return err },
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := as[RoleQueue]
+			before := c.leases
+			var first clientv3.LeaseID
+			c.leases = &taken{LeaseClient: before, take: func(lease clientv3.LeaseID) {
+				first = lease
+				if err := take(lease); err != nil {
+					t.Error(err)
+				}
+			}}
+			defer func() { c.leases = before }()
+			s := newSession(t, c, 10*time.Second)
+			defer closeSession(t, s)
+			if first == 0 || s.lease == first {
+				t.Errorf("the session is under lease %x, the first was %x", s.lease, first)
+			}
+			if _, err := s.ClaimShard(within(t), 0, "q"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestASessionWhoseLeaseIsNotItsRolesEndsAtOnce(t *testing.T) {
+	as := withUsers(t, false)
+	for what, use := range map[string]func(s *Session) error{
+		"renew":    func(s *Session) error { return s.renew(within(t), time.Now().Add(patient)) },
+		"claim":    func(s *Session) error { _, err := s.ClaimShard(within(t), 0, "q"); return err },
+		"stand":    func(s *Session) error { return s.Stand(within(t), "q") },
+		"register": func(s *Session) error { return s.Register(within(t), Member{RoleQueue, "q", "address"}) },
+		"campaign": func(s *Session) error { _, err := s.client.Campaign(within(t), s, "q", "address"); return err },
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := as[RoleQueue]
+			if what == "stand" || what == "campaign" {
+				c = as[RoleBinder]
+			}
+			role := c.role
+			c.role = "" // as if there had been no time for its own key
+			s := newSession(t, c, time.Hour)
+			c.role = role
+			defer vanish(s)
+			if _, err := as[RoleFilterWorker].etcd.Put(within(t), "/berth/coord/members/filter-worker/x", "", clientv3.WithLease(s.lease)); err != nil {
+				t.Fatal(err)
+			}
+			if err := use(s); !errors.Is(err, ErrSessionLost) {
+				t.Errorf("%s: %v, want %v", what, err, ErrSessionLost)
+			}
+			if what != "renew" { // there it is keepAlive that ends it
+				next(t, closed(s.Done()))
+			}
+		})
+	}
+}
+
+// closed returns a channel that has a value once done is closed.
+func closed(done <-chan struct{}) <-chan bool {
+	out := make(chan bool, 1)
+	go func() { <-done; out <- true }()
+	return out
 }
 
 func TestWithAnAPIServerNobodyWritesTheLocalSource(t *testing.T) {

@@ -52,7 +52,7 @@ func send[T any](ctx context.Context, out chan<- T, v T) bool {
 // watch calls deliver for every update until ctx ends or deliver returns false, and then returns nil.
 // Its only error is ErrCompacted.
 func (c *Client) watch(ctx context.Context, base, prefix string, from int64, deliver func(WatchUpdate) bool) error {
-	try := patience{log: c.log, what: "watch " + prefix}
+	try := retryPace{log: c.log, what: "watch " + prefix}
 	for {
 		next, err := c.watchOnce(ctx, base, prefix, from, deliver)
 		if ctx.Err() != nil || errors.Is(err, errEnough) {
@@ -105,71 +105,4 @@ func (c *Client) watchOnce(ctx context.Context, base, prefix string, from int64,
 		next = u.Revision + 1
 	}
 	return next, errors.New("etcd's client has ended the watch")
-}
-
-// follow keeps a copy of the keys that start with base+prefix and sends what build makes of it: at once, and after
-// each change. A reader that is slow misses states but always gets the newest one next.
-// The channel is closed when ctx or the client ends.
-func follow[T any](ctx context.Context, c *Client, base, prefix string, build func(keys map[string]KV) T) <-chan T {
-	out := make(chan T)
-	states := make(chan T)
-	started := c.start(ctx, func(ctx context.Context) {
-		c.followKeys(ctx, base, prefix, func(keys map[string]KV) bool { return send(ctx, states, build(keys)) })
-	})
-	started = started && c.start(ctx, func(ctx context.Context) {
-		defer close(out)
-		var newest T
-		var ready chan<- T // out while newest is not yet sent
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case newest = <-states:
-				ready = out
-			case ready <- newest:
-				ready = nil
-			}
-		}
-	})
-	if !started {
-		close(out)
-	}
-	return out
-}
-
-// followKeys calls deliver with the keys that start with base+prefix, at once and after each change, until ctx ends or
-// deliver returns false.
-func (c *Client) followKeys(ctx context.Context, base, prefix string, deliver func(keys map[string]KV) bool) {
-	try := patience{log: c.log, what: "list " + prefix}
-	for {
-		kvs, revision, err := c.list(ctx, base, prefix)
-		if err != nil {
-			if !try.wait(ctx, err) {
-				return
-			}
-			continue
-		}
-		try.succeeded()
-		keys := make(map[string]KV, len(kvs))
-		for _, kv := range kvs {
-			keys[kv.Key] = kv
-		}
-		if !deliver(keys) {
-			return
-		}
-		err = c.watch(ctx, base, prefix, revision+1, func(u WatchUpdate) bool {
-			for _, e := range u.Events {
-				if e.Deleted {
-					delete(keys, e.KV.Key)
-				} else {
-					keys[e.KV.Key] = e.KV
-				}
-			}
-			return deliver(keys)
-		})
-		if err == nil {
-			return
-		}
-		c.log.Info("keys are listed again", "prefix", prefix, "why", err)
-	}
 }

@@ -24,7 +24,7 @@ func BenchmarkFilterCold(b *testing.B) {
 	benchmarkSizes(b, func(b *testing.B, st *cluster.State, e *Evaluator) {
 		e.Filter(st, of(testClass), everything(st))
 		for b.Loop() {
-			clear(e.classes[Kind{class: testClass}].known)
+			clear(e.evaluations[Signature{class: testClass}].known)
 			e.Filter(st, of(testClass), everything(st))
 		}
 	})
@@ -54,7 +54,7 @@ func benchmarkScore(b *testing.B, cold bool) {
 		e.Score(st, of(testClass), everything(st), f.Eligible, 256)
 		for b.Loop() {
 			if cold {
-				clear(e.classes[Kind{class: testClass}].scored)
+				clear(e.evaluations[Signature{class: testClass}].scored)
 			}
 			e.Score(st, of(testClass), everything(st), f.Eligible, 256)
 		}

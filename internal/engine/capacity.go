@@ -18,7 +18,7 @@ type Capacity struct {
 // that run on it, as if so many had come already. False: the state has no such class, or pods on other nodes decide too; then
 // they have to be placed.
 func (e *Evaluator) Capacity(st *cluster.State, s Subject, limit int64) (Capacity, bool) {
-	c := e.class(st, s)
+	c := e.evaluation(st, s)
 	if c == nil {
 		return Capacity{}, false
 	}
@@ -59,17 +59,17 @@ func (e *Evaluator) Capacity(st *cluster.State, s Subject, limit int64) (Capacit
 
 // copies returns how many pods of the class a live node takes, up to a limit, and the verdict on one more, which is feasible if
 // the limit was reached.
-func (c *class) copies(st *cluster.State, spec *cluster.ClassSpec, i cluster.NodeIndex, limit int64) (int64, Verdict) {
+func (c *evaluation) copies(st *cluster.State, spec *cluster.ClassSpec, i cluster.NodeIndex, limit int64) (int64, Verdict) {
 	if v := c.program.preFilter(st, i); v != codeFeasible {
 		return 0, v
 	}
-	with := nomineesOf(st, i, c.kind.priority, cluster.NoPod)
+	with := nomineesOf(st, i, c.signature.priority, cluster.NoPod)
 	if with == nil {
-		with = newHypothesis(st)
+		with = newOverlay(st)
 	}
 	came := int64(0)
 	verdict := func(n int64) Verdict { // with n there already, and whoever is nominated: without, there is more room
-		with.come(st, spec, n-came)
+		with.add(st, spec, n-came)
 		came = n
 		return c.program.pass(st, i, with)
 	}
@@ -87,20 +87,4 @@ func (c *class) copies(st *cluster.State, spec *cluster.ClassSpec, i cluster.Nod
 		return limit, codeFeasible
 	}
 	return n, verdict(n)
-}
-
-// come makes n pods of a class come to the node.
-func (h *hypothesis) come(st *cluster.State, spec *cluster.ClassSpec, n int64) {
-	h.pods += n
-	for _, q := range spec.Requests {
-		if r, ok := st.Resource(q.Name); ok {
-			h.requested[r] += n * q.Value
-		}
-	}
-	for _, port := range spec.HostPorts {
-		if h.ports == nil {
-			h.ports = make(map[cluster.HostPort]int32)
-		}
-		h.ports[port] += int32(n)
-	}
 }

@@ -134,18 +134,18 @@ func TestAntiAffinityOfPlacedPodsKeepsOthersAway(t *testing.T) {
 	}
 }
 
-func TestLabelsThatNobodySelectsSplitNoKind(t *testing.T) {
+func TestLabelsThatNobodySelectsSplitNoSignature(t *testing.T) {
 	z := newZones(t, 1, 1, crossNodeClasses()["antiAffinity/hostname"])
-	kind := func(labels cluster.LabelsID) Kind { return z.e.Kind(z.st, Subject{otherClass, labels, 0}) }
-	if kind(webLabels) != kind(podLabels) {
-		t.Error("a label that no selector names splits a kind")
+	signature := func(labels cluster.LabelsID) Signature { return z.e.Signature(z.st, Subject{otherClass, labels, 0}) }
+	if signature(webLabels) != signature(podLabels) {
+		t.Error("a label that no selector names splits a signature")
 	}
-	if kind(webLabels) == kind(plainLabels) {
-		t.Error("pods that a term matches are of a kind with pods that it does not match")
+	if signature(webLabels) == signature(plainLabels) {
+		t.Error("pods that a term matches are of one signature with pods that it does not match")
 	}
-	low, high := z.e.Kind(z.st, Subject{otherClass, webLabels, 0}), z.e.Kind(z.st, Subject{otherClass, webLabels, 5})
+	low, high := z.e.Signature(z.st, Subject{otherClass, webLabels, 0}), z.e.Signature(z.st, Subject{otherClass, webLabels, 5})
 	if low != high {
-		t.Error("priority splits a kind without a nominated pod")
+		t.Error("priority splits a signature without a nominated pod")
 	}
 }
 
@@ -155,14 +155,14 @@ func TestCandidatesFoundAmongOtherPodsAreRetried(t *testing.T) {
 	z := newZones(t, 3, 3, spec)
 	s := Subject{Class: testClass, Labels: webLabels}
 	good, seq := z.candidates(s)
-	for what, spoil := range map[string]func(cell string) string{
-		"another prefix": func(cell string) string { return "x" + cell[1:] },
-		"too short":      func(cell string) string { return cell[:len(cell)-1] },
-		"too long":       func(cell string) string { return cell + "\x00" },
+	for what, spoil := range map[string]func(text string) string{
+		"another prefix": func(text string) string { return "x" + text[1:] },
+		"too short":      func(text string) string { return text[:len(text)-1] },
+		"too long":       func(text string) string { return text + "\x00" },
 		"nothing":        func(string) string { return "" },
 	} {
 		bad := Candidates{Subject: s, Groups: slices.Clone(good.Groups)}
-		bad.Groups[0].Raw.Cell = spoil(bad.Groups[0].Raw.Cell)
+		bad.Groups[0].Raw.TopologyProfile = spoil(bad.Groups[0].Raw.TopologyProfile)
 		if _, got := NewPlacer(z.e, z.st, seq, []Candidates{bad}).Place(0); got != Retry {
 			t.Errorf("%s: %v, want retry", what, got)
 		}

@@ -8,8 +8,8 @@
 // gone, and which of them: kube-scheduler's DefaultPreemption.
 //
 // Each plugin is one file, named as kube-scheduler names it, with its formula and its reason texts. To add one: write
-// its file, give it a place in program.filter or program.score, a code in verdict.go if it filters, and a line in the
-// tests' oracle.
+// its file and compile it in program.go. If it filters, give it a place there in filtersOf, pass and place, and a code in verdict.go; if
+// it scores, in raw or fixed. Add a line to the tests' oracle.
 //
 // The package is pure: no clock, no I/O, no gRPC. It never changes a State; cutting nodes into ranges, merging answers
 // of several workers over the network and applying placements are the callers' work.

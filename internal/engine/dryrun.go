@@ -28,8 +28,8 @@ type dryRun struct {
 	found   *Preemption
 }
 
-// dryRunsOf returns what is known for a priority. The class has just been synced.
-func (c *class) dryRunsOf(st *cluster.State, priority int32) *dryRuns {
+// dryRunsOf returns what is known for a priority. The evaluation has just been synced.
+func (c *evaluation) dryRunsOf(st *cluster.State, priority int32) *dryRuns {
 	d := c.dryRuns[priority]
 	if d == nil {
 		if c.dryRuns == nil || len(c.dryRuns) >= maxPriorities {
@@ -46,7 +46,7 @@ func (c *class) dryRunsOf(st *cluster.State, priority int32) *dryRuns {
 }
 
 // settle makes reads of the topology write nothing, so that several goroutines can judge nodes.
-func (c *class) settle() {
+func (c *evaluation) settle() {
 	if c.topology.filters() {
 		for k := range c.topology.spread.hard {
 			c.topology.slots[c.topology.spread.hard[k].slot].domains.least()
@@ -58,21 +58,21 @@ func (c *class) settle() {
 type preemptor struct {
 	id        cluster.PodID
 	priority  int32
-	pinned    bool
-	pin       cluster.NodeIndex // the only node it may go to, if it is pinned
+	requires  bool
+	required  cluster.NodeIndex // the only node it may go to, if it requires one
 	nominated cluster.NodeIndex
 }
 
 func newPreemptor(st *cluster.State, id cluster.PodID, priority int32) preemptor {
 	row := st.Pod(id)
 	return preemptor{
-		id: id, priority: priority, pinned: row.Pin != "", pin: st.Nodes.ByName(row.Pin),
+		id: id, priority: priority, requires: row.RequiredNode != "", required: st.Nodes.ByName(row.RequiredNode),
 		nominated: st.Nodes.ByName(row.Nominated),
 	}
 }
 
-// allows reports whether the pod's pin does.
-func (p *preemptor) allows(i cluster.NodeIndex) bool { return !p.pinned || p.pin == i }
+// allows reports whether the pod's required node does.
+func (p *preemptor) allows(i cluster.NodeIndex) bool { return !p.requires || p.required == i }
 
 type dryRunPart struct {
 	nodes, candidates int32
@@ -80,8 +80,8 @@ type dryRunPart struct {
 	verdicts          []VerdictCount
 }
 
-// dryRunSpan tries the nodes of a span. Spans of one class may run at the same time, once it has settled.
-func (c *class) dryRunSpan(st *cluster.State, d *dryRuns, p *preemptor, span words, r cluster.Range, limit int) dryRunPart {
+// dryRunSpan tries the nodes of a span. Spans of one evaluation may run at the same time, once it has settled.
+func (c *evaluation) dryRunSpan(st *cluster.State, d *dryRuns, p *preemptor, span words, r cluster.Range, limit int) dryRunPart {
 	var part dryRunPart
 	var t tally
 	compare := func(a, b *Preemption) int { return a.Compare(b, st.Settings.Seed) }
@@ -106,7 +106,7 @@ func (c *class) dryRunSpan(st *cluster.State, d *dryRuns, p *preemptor, span wor
 }
 
 // try returns what is found for a pod on one live node: a candidate, or why it is none.
-func (c *class) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.NodeIndex) (*Preemption, Verdict) {
+func (c *evaluation) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.NodeIndex) (*Preemption, Verdict) {
 	switch {
 	case !p.allows(i):
 		return nil, codeNotHelpful | unresolvable
@@ -127,7 +127,7 @@ func (c *class) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.NodeI
 
 // dryRun looks for the pods that would have to go from a live node so that a pod of a priority fits. Self is the pod, if
 // it may be nominated to the node, else cluster.NoPod. It returns a candidate, or why the node is none.
-func (c *class) dryRun(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) (*Preemption, Verdict) {
+func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) (*Preemption, Verdict) {
 	// 1. It must be pods that are in the way.
 	if c.program.preFilter(st, i) != codeFeasible {
 		return nil, codeNotHelpful | unresolvable
@@ -237,30 +237,30 @@ func (p *Preemption) add(v *victim) {
 
 // room is a live node from which pods are thought to go.
 type room struct {
-	st    *cluster.State
-	class *class
-	node  cluster.NodeIndex
+	st         *cluster.State
+	evaluation *evaluation
+	node       cluster.NodeIndex
 	// passes are what kube-scheduler filters: first, if there are any, with the pods nominated to the node, then without.
-	passes []*hypothesis
+	passes []*overlay
 }
 
-func (c *class) room(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) room {
-	r := room{st: st, class: c, node: i}
-	if nominees := nomineesOf(st, i, c.kind.priority, self); nominees != nil {
+func (c *evaluation) room(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) room {
+	r := room{st: st, evaluation: c, node: i}
+	if nominees := nomineesOf(st, i, c.signature.priority, self); nominees != nil {
 		if c.topology.filters() {
 			nominees.counts = c.topology.nominees(st, i, self)
 		}
 		r.passes = append(r.passes, nominees)
 	}
-	r.passes = append(r.passes, newHypothesis(st))
+	r.passes = append(r.passes, newOverlay(st))
 	return r
 }
 
 // move makes a pod go, n = -1, or come back, n = 1.
 func (r *room) move(pod *cluster.PodRow, n int64) {
 	for _, h := range r.passes {
-		h.add(r.st, pod, n)
-		if t := r.class.topology; t.filters() {
+		h.add(r.st, &r.st.Class(pod.Class).Spec, n)
+		if t := r.evaluation.topology; t.filters() {
 			h.counts = t.shift(r.st, r.node, pod, n, h.counts)
 		}
 	}
@@ -269,9 +269,9 @@ func (r *room) move(pod *cluster.PodRow, n int64) {
 // verdict returns that of the first filter which fails in the first pass that does.
 func (r *room) verdict() Verdict {
 	for _, h := range r.passes {
-		v := r.class.program.pass(r.st, r.node, h)
-		if t := r.class.topology; t.filters() {
-			v = r.class.program.earlier(v, t.pass(t.cellOf(r.node), h.counts))
+		v := r.evaluation.program.pass(r.st, r.node, h)
+		if t := r.evaluation.topology; t.filters() {
+			v = r.evaluation.program.earlier(v, t.pass(t.profileOf(r.node), h.counts))
 		}
 		if !v.Feasible() {
 			return v

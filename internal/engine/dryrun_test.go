@@ -115,7 +115,7 @@ func slowDryRun(t fataler, st *cluster.State, id cluster.PodID, i cluster.NodeIn
 		return v, reasons
 	}
 	now, _ := ask(nil)
-	if pod.Pin != "" && pod.Pin != st.Nodes.Spec[i].Name || now.Feasible() || now.Unresolvable() {
+	if pod.RequiredNode != "" && pod.RequiredNode != st.Nodes.Spec[i].Name || now.Feasible() || now.Unresolvable() {
 		return nil, []string{ReasonNotHelpful}
 	}
 	var lower []cluster.PodID

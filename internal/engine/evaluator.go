@@ -15,62 +15,62 @@ const (
 	// reserve is how many times as many nodes are kept in order as are asked for, and one of 128 in addition: the more there
 	// are, the more calls there are between two passes over all nodes.
 	reserve = 20
-	// defaultMaxClasses bounds the cache. A class takes about 16 bytes per node once filtered and scored, 24 for each node
+	// defaultMaxEvaluations bounds the cache. An evaluation takes about 16 bytes per node once filtered and scored, 24 for each node
 	// that is kept in order, and 24 per node for each priority whose pods have asked for dry runs.
-	defaultMaxClasses = 1024
+	defaultMaxEvaluations = 1024
 )
 
 // EvaluatorConfig says what an Evaluator may use.
 type EvaluatorConfig struct {
-	Parallelism int // goroutines per call, for ranges of more than 4096 nodes; 0 means GOMAXPROCS
-	MaxClasses  int // classes to keep; the least recently used one goes; 0 means 1024
+	Parallelism    int // goroutines per call, for ranges of more than 4096 nodes; 0 means GOMAXPROCS
+	MaxEvaluations int // evaluations to keep; the least recently used one goes; 0 means 1024
 }
 
-// Evaluator evaluates classes over the nodes of a state and keeps what it found, per class and node, for as long as
+// Evaluator evaluates classes over the nodes of a state and keeps what it found, per signature and node, for as long as
 // the node does not change. A state at another address or of another epoch drops everything.
 //
-// It is safe for concurrent use, as long as nobody changes the state during a call. Calls about the same class wait
+// It is safe for concurrent use, as long as nobody changes the state during a call. Calls about the same signature wait
 // for each other.
 type Evaluator struct {
 	config    EvaluatorConfig
 	spanNodes int // these two are the constants, but for tests
 	reserve   int
 
-	mu      sync.Mutex
-	st      *cluster.State
-	epoch   cluster.Epoch
-	clock   uint64 // counts uses
-	classes map[Kind]*class
+	mu          sync.Mutex
+	st          *cluster.State
+	epoch       cluster.Epoch
+	clock       uint64 // counts uses
+	evaluations map[Signature]*evaluation
 
 	relations map[subjectKey]*relations
 
 	// When there are so many, those that the state does not have any more are dropped.
-	sweepClasses, sweepRelations int
+	sweepEvaluations, sweepRelations int
 }
 
 // minSwept is how many entries a table has before anybody looks for those that are of no use any more.
 const minSwept = 64
 
-// Known returns how many kinds and how many subjects the Evaluator keeps something of.
-func (e *Evaluator) Known() (kinds, subjects int) {
+// Known returns how many signatures and how many subjects the Evaluator keeps something of.
+func (e *Evaluator) Known() (signatures, subjects int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.classes), len(e.relations)
+	return len(e.evaluations), len(e.relations)
 }
 
-// class is what an Evaluator knows of one kind of pods. Bit i of known says that verdicts[i] and feasible hold for node i as
-// it is now; bit i of scored says it of groups[i] and scores[i].
-type class struct {
-	kind Kind
-	used uint64 // of Evaluator.clock; guarded by Evaluator.mu
+// evaluation is what an Evaluator knows of the pods of one signature. Bit i of known says that verdicts[i] and feasible hold for
+// node i as it is now; bit i of scored says it of groups[i] and scores[i].
+type evaluation struct {
+	signature Signature
+	used      uint64 // of Evaluator.clock; guarded by Evaluator.mu
 
 	mu       sync.Mutex
 	program  *program
 	relation *relations
-	topology *topology  // nil if other pods do not matter
-	overflow bool       // or if they matter in too many ways
-	images   imageWorth // as of the last call
-	census   census
+	topology *topology   // nil if other pods do not matter
+	overflow bool        // or if they matter in too many ways
+	images   imageScores // as of the last call
+	counts   profileCounts
 	synced   cluster.Seq // known and scored hold for the nodes as they were at this seq
 	known    cluster.Bitmap
 	feasible cluster.Bitmap
@@ -81,7 +81,7 @@ type class struct {
 	raws     interner
 	rankings rankings
 	dryRuns  map[int32]*dryRuns // by priority, once somebody has asked
-	grouped  uint64             // groups are of cells as of that rebuild of the topology
+	grouped  uint64             // groups are of topology profiles as of that rebuild of the topology
 }
 
 // NewEvaluator returns an Evaluator that knows nothing yet.
@@ -89,8 +89,8 @@ func NewEvaluator(config EvaluatorConfig) *Evaluator {
 	if config.Parallelism <= 0 {
 		config.Parallelism = runtime.GOMAXPROCS(0)
 	}
-	if config.MaxClasses <= 0 {
-		config.MaxClasses = defaultMaxClasses
+	if config.MaxEvaluations <= 0 {
+		config.MaxEvaluations = defaultMaxEvaluations
 	}
 	return &Evaluator{config: config, spanNodes: spanNodes, reserve: reserve}
 }
@@ -98,43 +98,43 @@ func NewEvaluator(config EvaluatorConfig) *Evaluator {
 // follow drops everything if the state is another one. The Evaluator's lock is held.
 func (e *Evaluator) follow(st *cluster.State) {
 	if e.st != st || e.epoch != st.Version().Epoch {
-		e.st, e.epoch, e.classes, e.relations = st, st.Version().Epoch, make(map[Kind]*class), nil
-		e.sweepClasses, e.sweepRelations = minSwept, minSwept
+		e.st, e.epoch, e.evaluations, e.relations = st, st.Version().Epoch, make(map[Signature]*evaluation), nil
+		e.sweepEvaluations, e.sweepRelations = minSwept, minSwept
 	}
 }
 
-// class returns the entry of a subject's kind, its lock held, its program current and its counts up to date; nil if
+// evaluation returns that of a subject's signature, its lock held, its program current and its counts up to date; nil if
 // the state has no such class.
-func (e *Evaluator) class(st *cluster.State, s Subject) *class {
-	c := e.filtering(st, s)
+func (e *Evaluator) evaluation(st *cluster.State, s Subject) *evaluation {
+	c := e.filterEvaluation(st, s)
 	if c != nil && c.topology != nil {
 		c.topology.sync(st, c.program)
 	}
 	return c
 }
 
-// filtering is class, but counts that only score are not brought up to date.
-func (e *Evaluator) filtering(st *cluster.State, s Subject) *class {
+// filterEvaluation is evaluation, but counts that only score are not brought up to date.
+func (e *Evaluator) filterEvaluation(st *cluster.State, s Subject) *evaluation {
 	e.mu.Lock()
 	e.follow(st)
-	id, r := e.kind(st, s)
+	id, r := e.signature(st, s)
 	if r == nil {
-		maps.DeleteFunc(e.classes, func(k Kind, _ *class) bool { return k.class == s.Class })
+		maps.DeleteFunc(e.evaluations, func(k Signature, _ *evaluation) bool { return k.class == s.Class })
 		e.mu.Unlock()
 		return nil
 	}
 	defined := st.Class(s.Class)
-	c := e.classes[id]
+	c := e.evaluations[id]
 	if c == nil {
-		if len(e.classes) >= e.sweepClasses {
-			maps.DeleteFunc(e.classes, func(k Kind, _ *class) bool { return st.Class(k.class) == nil })
-			e.sweepClasses = len(e.classes) + len(e.classes)/4 + minSwept
+		if len(e.evaluations) >= e.sweepEvaluations {
+			e.dropUnused(st)
+			e.sweepEvaluations = len(e.evaluations) + len(e.evaluations)/4 + minSwept
 		}
-		if len(e.classes) >= e.config.MaxClasses {
+		if len(e.evaluations) >= e.config.MaxEvaluations {
 			e.evict()
 		}
-		c = &class{kind: id}
-		e.classes[id] = c
+		c = &evaluation{signature: id}
+		e.evaluations[id] = c
 	}
 	e.clock++
 	c.used = e.clock
@@ -166,29 +166,41 @@ func (e *Evaluator) filtering(st *cluster.State, s Subject) *class {
 }
 
 // relate makes what other pods matter to the class, unless it is there and still holds.
-func (c *class) relate(st *cluster.State, spec *cluster.ClassSpec, r *relations) {
+func (c *evaluation) relate(st *cluster.State, spec *cluster.ClassSpec, r *relations) {
 	if was := c.relation; was != nil && was.profile == r.profile && (was.namespaces == r.namespaces || !c.topology.resolves()) {
 		return
 	}
 	c.relation = r
-	c.topology, c.overflow = newTopology(st, spec, r, c.program, c.kind.priority)
-	c.census, c.dryRuns = census{}, nil
-	c.forgetScores() // the groups are of other cells
+	c.topology, c.overflow = newTopology(st, spec, r, c.program, c.signature.priority)
+	c.counts, c.dryRuns = profileCounts{}, nil
+	c.forgetScores() // the groups are of other topology profiles
+}
+
+// dropUnused drops what is kept of signatures that no subject has any more: their class is gone, or what other pods match has changed since.
+func (e *Evaluator) dropUnused(st *cluster.State) {
+	used := make(map[Signature]bool, len(e.relations))
+	for _, r := range e.relations {
+		used[r.signature] = true
+	}
+	maps.DeleteFunc(e.evaluations, func(s Signature, _ *evaluation) bool {
+		s.priority = 0 // relations know none
+		return st.Class(s.class) == nil || !used[s]
+	})
 }
 
 func (e *Evaluator) evict() {
-	var oldest Kind
+	var oldest Signature
 	least := ^uint64(0)
-	for id, c := range e.classes {
+	for id, c := range e.evaluations {
 		if c.used < least {
 			oldest, least = id, c.used
 		}
 	}
-	delete(e.classes, oldest)
+	delete(e.evaluations, oldest)
 }
 
 // sync forgets what was found of nodes that have changed since the last call.
-func (c *class) sync(st *cluster.State) {
+func (c *evaluation) sync(st *cluster.State) {
 	seq := st.Version().Seq
 	if seq == c.synced {
 		return
@@ -267,7 +279,7 @@ type Feasibility struct {
 // asked. r.First must be a multiple of 64; if not, the range begins at the multiple below. False: the state has no such
 // class.
 func (e *Evaluator) Filter(st *cluster.State, s Subject, r cluster.Range) (Feasibility, bool) {
-	c := e.filtering(st, s)
+	c := e.filterEvaluation(st, s)
 	if c == nil {
 		return Feasibility{}, false
 	}
@@ -297,16 +309,16 @@ func (e *Evaluator) Filter(st *cluster.State, s Subject, r cluster.Range) (Feasi
 }
 
 // reserve makes room for verdicts on all nodes.
-func (c *class) reserve(st *cluster.State) {
+func (c *evaluation) reserve(st *cluster.State) {
 	whole := (st.Nodes.Len() + 63) / 64
 	c.known, c.feasible = grow(c.known, whole), grow(c.feasible, whole)
 	c.verdicts = grow(c.verdicts, whole*64)
 }
 
-// eligible reports whether a live node is, judging it if need be. The class is synced and has reserved room.
-func (c *class) eligible(st *cluster.State, i cluster.NodeIndex) bool {
+// eligible reports whether a live node is, judging it if need be. The evaluation is synced and has reserved room.
+func (c *evaluation) eligible(st *cluster.State, i cluster.NodeIndex) bool {
 	if !c.known.Has(i) {
-		c.verdicts[i] = c.program.filter(st, i, c.kind.priority, cluster.NoPod)
+		c.verdicts[i] = c.program.filter(st, i, c.signature.priority, cluster.NoPod)
 		c.feasible.Put(i, c.verdicts[i].Feasible())
 		c.known.Set(i)
 	}
@@ -318,15 +330,15 @@ type filterPart struct {
 	verdicts        []VerdictCount
 }
 
-// filter evaluates what is not known of a span and counts. Spans of one class may run at the same time.
-func (c *class) filter(st *cluster.State, span words, r cluster.Range, out cluster.Bitmap) filterPart {
+// filter evaluates what is not known of a span and counts. Spans of one evaluation may run at the same time.
+func (c *evaluation) filter(st *cluster.State, span words, r cluster.Range, out cluster.Bitmap) filterPart {
 	var part filterPart
 	var t tally
 	for w := span.first; w < span.end; w++ {
 		live := st.Nodes.Live[w] & mask(w, r)
 		for todo := live &^ c.known[w]; todo != 0; todo &= todo - 1 {
 			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(todo))
-			c.verdicts[i] = c.program.filter(st, i, c.kind.priority, cluster.NoPod)
+			c.verdicts[i] = c.program.filter(st, i, c.signature.priority, cluster.NoPod)
 			c.feasible.Put(i, c.verdicts[i].Feasible())
 		}
 		c.known[w] |= live
@@ -343,7 +355,7 @@ func (c *class) filter(st *cluster.State, span words, r cluster.Range, out clust
 		}
 		for all := live; all != 0; all &= all - 1 {
 			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(all))
-			if v := c.program.combine(c.verdicts[i], c.topology.cellOf(i)); v.Feasible() {
+			if v := c.program.combine(c.verdicts[i], c.topology.profileOf(i)); v.Feasible() {
 				part.feasible++
 			} else {
 				t.add(v, i)
@@ -357,7 +369,7 @@ func (c *class) filter(st *cluster.State, span words, r cluster.Range, out clust
 // Node returns the verdict on one node as it is now. Self is the pod itself, if it may be nominated to the node, else
 // cluster.NoPod. False: there is no such class, or no such node.
 func (e *Evaluator) Node(st *cluster.State, s Subject, self cluster.PodID, i cluster.NodeIndex) (Verdict, bool) {
-	c := e.filtering(st, s)
+	c := e.filterEvaluation(st, s)
 	if c == nil {
 		return 0, false
 	}
@@ -368,19 +380,19 @@ func (e *Evaluator) Node(st *cluster.State, s Subject, self cluster.PodID, i clu
 	return c.verdict(st, i, self), true
 }
 
-// verdict judges one live node. The class has just been synced.
-func (c *class) verdict(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) Verdict {
-	v := c.program.filter(st, i, c.kind.priority, self)
+// verdict judges one live node. The evaluation has just been synced.
+func (c *evaluation) verdict(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) Verdict {
+	v := c.program.filter(st, i, c.signature.priority, self)
 	if !c.topology.filters() {
 		return v
 	}
-	return c.program.combine(v, c.topology.cellFor(st, i, self))
+	return c.program.combine(v, c.topology.profileFor(st, i, self))
 }
 
 // Explain spells out a verdict that Node returned for a class and a node. It is empty for a feasible node, and if
 // the class is gone.
 func (e *Evaluator) Explain(st *cluster.State, s Subject, v Verdict, i cluster.NodeIndex) []VerdictCount {
-	c := e.class(st, s)
+	c := e.evaluation(st, s)
 	if c == nil {
 		return nil
 	}
@@ -395,7 +407,7 @@ func (e *Evaluator) Explain(st *cluster.State, s Subject, v Verdict, i cluster.N
 
 // CrossNode reports whether what happens on one node can make another feasible.
 func (e *Evaluator) CrossNode(st *cluster.State, s Subject) bool {
-	c := e.class(st, s)
+	c := e.evaluation(st, s)
 	if c == nil {
 		return false
 	}
@@ -405,7 +417,7 @@ func (e *Evaluator) CrossNode(st *cluster.State, s Subject) bool {
 
 // Possible reports whether some node is feasible now. It costs little if few nodes have changed since it was last asked.
 func (e *Evaluator) Possible(st *cluster.State, s Subject) bool {
-	c := e.class(st, s)
+	c := e.evaluation(st, s)
 	if c == nil {
 		return false
 	}
@@ -415,12 +427,12 @@ func (e *Evaluator) Possible(st *cluster.State, s Subject) bool {
 	}
 	possible := false
 	c.count(st)
-	c.feasibleCells(func(*cell, int64) { possible = true })
+	c.feasibleTopologyProfiles(func(*topologyProfile, int64) { possible = true })
 	return possible
 }
 
 // anyFeasible looks for a feasible node, of a class to which other pods do not matter.
-func (c *class) anyFeasible(st *cluster.State) bool {
+func (c *evaluation) anyFeasible(st *cluster.State) bool {
 	c.sync(st)
 	c.reserve(st)
 	for i := range cluster.NodeIndex(st.Nodes.Len()) {

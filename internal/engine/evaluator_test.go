@@ -61,7 +61,7 @@ func unknown(e *Evaluator, st *cluster.State, id cluster.ClassID) (filter, score
 }
 
 func unknownTo(e *Evaluator, st *cluster.State, s Subject) (filter, score []int) {
-	c := e.class(st, s)
+	c := e.evaluation(st, s)
 	defer c.mu.Unlock()
 	c.sync(st)
 	for w := range st.Nodes.Live {
@@ -101,7 +101,7 @@ func TestOnlyChangedNodesAreEvaluatedAgain(t *testing.T) {
 	}
 	scoreAll()
 	check("after all was evaluated", nil, nil)
-	e.classes[Kind{class: testClass}].verdicts[3] = codeNodePorts // not what filtering again would find
+	e.evaluations[Signature{class: testClass}].verdicts[3] = codeNodePorts // not what filtering again would find
 	if f, _ := e.Filter(st, of(testClass), everything(st)); !strings.Contains(texts(f.Verdicts), ReasonNodePorts) {
 		t.Errorf("Filter evaluated a node that has not changed: %q", texts(f.Verdicts))
 	}
@@ -186,7 +186,7 @@ func TestNamesThatAreYieldedMakeNothingVoid(t *testing.T) {
 	e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
 	f, _ := e.Filter(st, of(class), everything(st))
 	e.Score(st, of(class), everything(st), f.Eligible, 1)
-	c := e.classes[Kind{class: class}]
+	c := e.evaluations[Signature{class: class}]
 	was := c.program
 	apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: profiles(), Yielded: []string{"default"}, YieldedTo: "another"}})
 	e.Filter(st, of(class), everything(st))
@@ -222,12 +222,12 @@ func TestEvaluatorKeepsTheClassesUsedLast(t *testing.T) {
 	for id := cluster.ClassID(2); id <= 4; id++ {
 		apply(t, st, cluster.ClassDefined{ID: id})
 	}
-	e := NewEvaluator(EvaluatorConfig{MaxClasses: 2})
+	e := NewEvaluator(EvaluatorConfig{MaxEvaluations: 2})
 	for _, id := range []cluster.ClassID{1, 2, 3, 2, 4} {
 		e.Filter(st, of(id), everything(st))
 	}
-	if e.classes[Kind{class: 2}] == nil || e.classes[Kind{class: 4}] == nil || len(e.classes) != 2 {
-		t.Errorf("kept %v, want classes 2 and 4", e.classes)
+	if e.evaluations[Signature{class: 2}] == nil || e.evaluations[Signature{class: 4}] == nil || len(e.evaluations) != 2 {
+		t.Errorf("kept %v, want those of classes 2 and 4", e.evaluations)
 	}
 }
 
@@ -251,8 +251,8 @@ func TestUnknownClassesAndNodes(t *testing.T) {
 	if _, ok := e.Filter(st, of(testClass), everything(st)); ok {
 		t.Error("Filter knows a class whose last pod is gone")
 	}
-	if len(e.classes) != 0 {
-		t.Errorf("%d classes are kept, want 0", len(e.classes))
+	if len(e.evaluations) != 0 {
+		t.Errorf("%d evaluations are kept, want 0", len(e.evaluations))
 	}
 }
 
@@ -290,7 +290,7 @@ func TestOddRangesAndBitmapsAreAnswered(t *testing.T) {
 func TestReadersOfOneStateMayEvaluateAtTheSameTime(t *testing.T) {
 	st := fleet(t, 2000)
 	want, _ := NewEvaluator(EvaluatorConfig{Parallelism: 1}).Filter(st, of(testClass), everything(st))
-	e := NewEvaluator(EvaluatorConfig{Parallelism: 4, MaxClasses: 1})
+	e := NewEvaluator(EvaluatorConfig{Parallelism: 4, MaxEvaluations: 1})
 	e.spanNodes = 64
 	apply(t, st, cluster.ClassDefined{ID: otherClass, Spec: fleetClass()})
 	var wg sync.WaitGroup
@@ -338,7 +338,7 @@ func TestEvaluationDoesNotAllocatePerNode(t *testing.T) {
 		e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
 		r := everything(st)
 		forget := func() {
-			if c := e.classes[Kind{class: testClass}]; c != nil {
+			if c := e.evaluations[Signature{class: testClass}]; c != nil {
 				clear(c.known)
 				clear(c.scored)
 			}

@@ -28,8 +28,8 @@ type Scored struct {
 	Scores [fixedScores]int32 // NodeResourcesFit, NodeResourcesBalancedAllocation, ImageLocality: 0 to 100, or NotScored
 }
 
-// rank is a node's place in the order of preference: higher totals first, then the seeded order of nodes, which is
-// the same for every class, range and worker.
+// rank is a node's place in the order of preference: higher totals first, then the class's own order of nodes, by TieSeed, which is
+// the same for every range and worker.
 type rank struct {
 	total int64
 	tie   uint64
@@ -54,7 +54,7 @@ func compareGroups(a, b Group) int {
 	return cmp.Or(
 		cmp.Compare(a.Raw.TaintToleration, b.Raw.TaintToleration),
 		cmp.Compare(b.Raw.NodeAffinity, a.Raw.NodeAffinity),
-		cmp.Compare(a.Raw.Cell, b.Raw.Cell),
+		cmp.Compare(a.Raw.TopologyProfile, b.Raw.TopologyProfile),
 		cmp.Compare(a.Raw.Images, b.Raw.Images),
 	)
 }

@@ -14,7 +14,7 @@ import (
 // is 100·(s-min)/(max-min). It is not normalised.
 //
 // What an image adds changes with every node that gets or loses it, joins or leaves; which of the class's images a node has, only
-// with the node. So the latter is kept (Raw.Images) and the former counted when nodes are compared (imageWorth): a fleet whose
+// with the node. So the latter is kept (Raw.Images) and the former counted when nodes are compared (imageScores): a fleet whose
 // images change all the time moves no score that is kept.
 const ImageLocality = "ImageLocality"
 
@@ -101,8 +101,8 @@ func imageSet(places []int) string {
 	return string(set)
 }
 
-// imageWorth is what the images of a class add where they are, on the state as it is.
-type imageWorth struct {
+// imageScores is what the images of a class add where they are, on the state as it is.
+type imageScores struct {
 	program *program
 	asOf    cluster.Seq // ImagesModified
 	max     int64
@@ -110,7 +110,7 @@ type imageWorth struct {
 }
 
 // sync counts again if the images of nodes, or how many nodes there are, have changed.
-func (w *imageWorth) sync(st *cluster.State, p *program) {
+func (w *imageScores) sync(st *cluster.State, p *program) {
 	if w.program == p && w.asOf == st.ImagesModified {
 		return
 	}
@@ -129,7 +129,7 @@ func (w *imageWorth) sync(st *cluster.State, p *program) {
 
 // score returns the score of nodes that have a set of the class's images; places that the class does not have count nothing, nor
 // does what follows when a set makes no sense.
-func (w *imageWorth) score(set string) int64 {
+func (w *imageScores) score(set string) int64 {
 	sum := int64(0)
 	if set != "" {
 		for place, bytes := range w.bytes[:min(len(w.bytes), imageBits)] {

@@ -47,7 +47,7 @@ func TestAClassThatIsNotPlacedCompilesNoImages(t *testing.T) {
 // What comes from the wire may be anything.
 func TestASetOfImagesThatMakesNoSenseCountsNothing(t *testing.T) {
 	for _, places := range []int{0, 1, 8, 9, 300} {
-		w := imageWorth{max: imageMaxContainer, bytes: make([]int64, places)}
+		w := imageScores{max: imageMaxContainer, bytes: make([]int64, places)}
 		for k := range w.bytes {
 			w.bytes[k] = imageMaxContainer
 		}
@@ -61,7 +61,7 @@ func TestASetOfImagesThatMakesNoSenseCountsNothing(t *testing.T) {
 			}
 		}
 	}
-	w := imageWorth{max: imageMaxContainer, bytes: make([]int64, 300)}
+	w := imageScores{max: imageMaxContainer, bytes: make([]int64, 300)}
 	w.bytes[0], w.bytes[8], w.bytes[299] = imageMaxContainer/10, imageMaxContainer/5, imageMaxContainer/2
 	for want, places := range map[int64][]int{79: {299, 0, 8}, 28: {8, 0}, 18: {8}, 48: {299}, 7: {0}} {
 		if got := w.score(imageSet(places)); got != want {
@@ -112,7 +112,7 @@ func TestSetsOfImagesThatNodesHadAreForgotten(t *testing.T) {
 		}
 		apply(t, w.st, cluster.NodeSet{Index: cluster.NodeIndex(step % nodes), Node: node})
 		_, got := evaluate(t, e, w, 10, 5)
-		for _, c := range e.classes {
+		for _, c := range e.evaluations {
 			again = again || len(c.raws.raws) < last
 			last = len(c.raws.raws)
 			most = max(most, last)

@@ -83,7 +83,7 @@ func (ms podMatchers) all(pod *cluster.LabelSet) bool {
 	return len(ms) > 0
 }
 
-// interPodAffinity judges cells. Its slots count, per topology key: pods that match all required affinity terms; pods
+// interPodAffinity judges topology profiles. Its slots count, per topology key: pods that match all required affinity terms; pods
 // that match a required anti-affinity term, once per term; pods' required anti-affinity terms that match; and weights.
 type interPodAffinity struct {
 	terms       podMatchers // required affinity
@@ -177,8 +177,8 @@ func (p *interPodAffinity) increments(t *topology, pod *cluster.LabelSet, out []
 	return out
 }
 
-// filter judges a node of a cell as if extra were counted besides, by slot.
-func (p *interPodAffinity) filter(t *topology, c *cell, extra []int64) Verdict {
+// filter judges a node of a topology profile as if extra were counted besides, by slot.
+func (p *interPodAffinity) filter(t *topology, c *topologyProfile, extra []int64) Verdict {
 	if extra != nil && p.skips(t) {
 		return codeFeasible
 	}
@@ -221,8 +221,8 @@ func (p *interPodAffinity) skips(t *topology) bool {
 	return len(p.terms)+len(p.anti) == 0
 }
 
-// raw scores a cell.
-func (p *interPodAffinity) raw(t *topology, c *cell) int64 {
+// raw scores a topology profile.
+func (p *interPodAffinity) raw(t *topology, c *topologyProfile) int64 {
 	sum := int64(0)
 	for _, s := range p.score {
 		if !c.lacks(t.slots[s].key) {

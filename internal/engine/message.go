@@ -43,7 +43,7 @@ func DevicesMessage(st *cluster.State, verdicts []VerdictCount) string {
 	var names []string
 	for _, v := range verdicts {
 		name, lacks := strings.CutPrefix(v.Reason, ReasonInsufficient)
-		if lacks && v.Plugin == NodeResourcesFit && isExtended(name) && !slices.Contains(names, name) && !offered(st, name) {
+		if lacks && v.Plugin == NodeResourcesFit && cluster.IsExtended(name) && !slices.Contains(names, name) && !offered(st, name) {
 			names = append(names, name)
 		}
 	}

@@ -23,7 +23,7 @@ func compileNodePorts(spec *cluster.ClassSpec) nodePorts {
 	return p
 }
 
-func (p *nodePorts) filter(n *cluster.Nodes, i cluster.NodeIndex, h *hypothesis) Verdict {
+func (p *nodePorts) filter(n *cluster.Nodes, i cluster.NodeIndex, h *overlay) Verdict {
 	for k := range p.wanted {
 		w := &p.wanted[k]
 		for u := range n.Ports[i] {

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/validation"
-
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
@@ -74,23 +72,9 @@ type scoredResource struct {
 	nonZero bool  // the node's sum is NonZeroCPU or NonZeroMemory
 }
 
-// isScalar reports whether kube-scheduler counts the resource at all, besides cpu, memory and ephemeral-storage.
-func isScalar(name string) bool {
-	native := strings.Contains(name, "kubernetes.io/")
-	if native || strings.HasPrefix(name, "hugepages-") || strings.HasPrefix(name, "attachable-volumes-") {
-		return true
-	}
-	return strings.Contains(name, "/") && !strings.HasPrefix(name, "requests.") &&
-		len(validation.IsQualifiedName("requests."+name)) == 0
-}
-
-// isExtended reports whether a profile can ignore the resource.
-func isExtended(name string) bool {
-	return strings.Contains(name, "/") && !strings.Contains(name, "kubernetes.io/") && isScalar(name)
-}
-
+// ignored reports whether the profile ignores the resource: extended ones only can be.
 func ignored(profile *cluster.Profile, name string) bool {
-	if len(profile.IgnoredResources)+len(profile.IgnoredResourceGroups) == 0 || !isExtended(name) {
+	if len(profile.IgnoredResources)+len(profile.IgnoredResourceGroups) == 0 || !cluster.IsExtended(name) {
 		return false
 	}
 	group, _, _ := strings.Cut(name, "/")
@@ -104,7 +88,7 @@ func isBasic(name string) bool {
 func (c *compiler) nodeResourcesFit(spec *cluster.ClassSpec, profile *cluster.Profile) nodeResourcesFit {
 	p := nodeResourcesFit{names: []string{ReasonTooManyPods}}
 	for _, q := range spec.Requests {
-		if q.Value <= 0 || !isBasic(q.Name) && !isScalar(q.Name) || ignored(profile, q.Name) {
+		if q.Value <= 0 || !isBasic(q.Name) && !cluster.IsScalar(q.Name) || ignored(profile, q.Name) {
 			continue
 		}
 		id, ok := c.resource(q.Name)
@@ -144,7 +128,7 @@ func (c *compiler) scoredResource(r cluster.PluginWeight, requests []cluster.Qua
 			s.request = q.Value
 		}
 	}
-	if !isBasic(r.Name) && (s.request == 0 || !isScalar(r.Name)) {
+	if !isBasic(r.Name) && (s.request == 0 || !cluster.IsScalar(r.Name)) {
 		return s, false
 	}
 	id, ok := c.resource(r.Name)
@@ -163,7 +147,7 @@ func (s *scoredResource) used(n *cluster.Nodes, i cluster.NodeIndex) int64 {
 	return n.NonZeroMemory[i]
 }
 
-func (p *nodeResourcesFit) filter(n *cluster.Nodes, i cluster.NodeIndex, h *hypothesis) Verdict {
+func (p *nodeResourcesFit) filter(n *cluster.Nodes, i cluster.NodeIndex, h *overlay) Verdict {
 	v := p.absent
 	if int64(n.PodCount[i])+h.count()+1 > n.AllowedPods[i] {
 		v |= codeFit | 1<<firstResourceBit

@@ -2,23 +2,24 @@ package engine
 
 import "github.com/berth-scheduler/berth/internal/cluster"
 
-// worth is what the nodes of a group score before normalisation, and what ImageLocality, which has none, adds to their totals.
-type worth struct {
+// rawScores are what the nodes of a group score before normalisation, and what ImageLocality, which has none, adds to their totals.
+type rawScores struct {
 	taints, affinity, spread, interPod int64
 	images                             int64 // weighted
 	ignored                            bool  // PodTopologySpread ignores the nodes
 }
 
-// extremes are the scores of all feasible nodes, as far as normalisation needs them. The zero value is of no node.
-type extremes struct {
+// scoreBounds are the least and largest raw scores of all feasible nodes, as far as normalisation needs them. The zero value is of
+// no node.
+type scoreBounds struct {
 	some, someSpread            bool
 	mostTaints, mostAffinity    int64
 	leastSpread, mostSpread     int64
 	leastInterPod, mostInterPod int64
 }
 
-// with returns the extremes if nodes of that worth are among the feasible.
-func (x extremes) with(w worth) extremes {
+// with returns the score bounds if nodes of those raw scores are among the feasible.
+func (x scoreBounds) with(w rawScores) scoreBounds {
 	if !x.some {
 		x.leastInterPod, x.mostInterPod = w.interPod, w.interPod
 	}
@@ -37,7 +38,7 @@ func (x extremes) with(w worth) extremes {
 }
 
 // normalize scales to 100. Spread says whether PodTopologySpread scores at all.
-func (x *extremes) normalize(w worth, spread bool) Normalized {
+func (x *scoreBounds) normalize(w rawScores, spread bool) Normalized {
 	out := Normalized{TaintToleration: maxScore, NodeAffinity: w.affinity}
 	if m := x.mostTaints; m != 0 {
 		out.TaintToleration = maxScore - maxScore*w.taints/m
@@ -63,19 +64,19 @@ func (w *weights) image(score int64) int64 { return w.fixed[scoreImage] * max(sc
 
 // judgement is how one pod of a class sees groups on the state as it is.
 type judgement struct {
-	c       *class
+	c       *evaluation
 	weights []float64 // of soft spread constraints
 }
 
-// judgement prepares the scoring of groups. The class is synced.
-func (c *class) judgement(st *cluster.State) judgement {
+// judgement prepares the scoring of groups. The evaluation is synced.
+func (c *evaluation) judgement(st *cluster.State) judgement {
 	j := judgement{c: c}
 	if c.topology == nil {
 		return j
 	}
 	if len(c.topology.spread.soft) > 0 {
 		c.count(st)
-		j.weights = c.topology.spread.weights(c.topology, c.feasibleCells)
+		j.weights = c.topology.spread.weights(c.topology, c.feasibleTopologyProfiles)
 	}
 	c.topology.judgeAll()
 	return j
@@ -84,36 +85,36 @@ func (c *class) judgement(st *cluster.State) judgement {
 // spread reports whether PodTopologySpread scores the class.
 func (j *judgement) spread() bool { return len(j.weights) > 0 }
 
-// cell returns a group's cell, nil if other pods do not matter. False: it makes no sense on this state.
-func (j *judgement) cell(raw *Raw) (*cell, bool) {
+// topologyProfile returns a group's topology profile, nil if other pods do not matter. False: it makes no sense on this state.
+func (j *judgement) topologyProfile(raw *Raw) (*topologyProfile, bool) {
 	if j.c.topology == nil {
-		return nil, raw.Cell == ""
+		return nil, raw.TopologyProfile == ""
 	}
-	return j.c.topology.find(raw.Cell)
+	return j.c.topology.find(raw.TopologyProfile)
 }
 
-// worth resolves the counts of a group's cell.
-func (j *judgement) worth(raw *Raw, cl *cell) worth {
-	w := worth{
+// rawScores resolves the counts of a group's topology profile.
+func (j *judgement) rawScores(raw *Raw, tp *topologyProfile) rawScores {
+	w := rawScores{
 		taints: raw.TaintToleration, affinity: raw.NodeAffinity,
 		images: j.c.program.weights.image(j.c.imageScore(raw.Images)),
 	}
-	if cl == nil {
+	if tp == nil {
 		return w
 	}
 	t := j.c.topology
-	w.interPod = t.interPod.raw(t, cl)
+	w.interPod = t.interPod.raw(t, tp)
 	if !j.spread() {
 		return w
 	}
-	if w.ignored = t.spread.ignores(t, cl); !w.ignored {
-		w.spread = t.spread.raw(t, cl, j.weights)
+	if w.ignored = t.spread.ignores(t, tp); !w.ignored {
+		w.spread = t.spread.raw(t, tp, j.weights)
 	}
 	return w
 }
 
-// total returns what the nodes of a group score besides their fixed scores, among feasible nodes of those extremes.
-func (j *judgement) total(x *extremes, w worth) int64 {
+// total returns what the nodes of a group score besides their fixed scores, among feasible nodes of those score bounds.
+func (j *judgement) total(x *scoreBounds, w rawScores) int64 {
 	return j.c.program.weights.normalized(x.normalize(w, j.spread())) + w.images
 }
 
@@ -130,32 +131,32 @@ type GroupScores struct {
 // Totals returns the scores of all groups of a subject on the state: the groups must be all there are, over all ranges,
 // and of this version. False: they are not of this subject and state.
 func (e *Evaluator) Totals(st *cluster.State, s Subject, groups []Group) ([]GroupScores, bool) {
-	c := e.class(st, s)
+	c := e.evaluation(st, s)
 	if c == nil {
 		return nil, false
 	}
 	defer c.mu.Unlock()
 	j := c.judgement(st)
 	out := make([]GroupScores, len(groups))
-	worths := make([]worth, len(groups))
-	var x extremes
+	raws := make([]rawScores, len(groups))
+	var x scoreBounds
 	for k := range groups {
-		cl, ok := j.cell(&groups[k].Raw)
+		tp, ok := j.topologyProfile(&groups[k].Raw)
 		if !ok {
 			return nil, false
 		}
-		if out[k].Feasible = groups[k].Count > 0 && (cl == nil || cl.verdict.Feasible()); out[k].Feasible {
-			worths[k] = j.worth(&groups[k].Raw, cl)
-			x = x.with(worths[k])
+		if out[k].Feasible = groups[k].Count > 0 && (tp == nil || tp.verdict.Feasible()); out[k].Feasible {
+			raws[k] = j.rawScores(&groups[k].Raw, tp)
+			x = x.with(raws[k])
 		}
 	}
 	for k := range groups {
 		if !out[k].Feasible {
 			continue
 		}
-		out[k].PodTopologySpread, out[k].InterPodAffinity = worths[k].spread, worths[k].interPod
-		out[k].Normalized = x.normalize(worths[k], j.spread())
-		sum := c.program.weights.normalized(out[k].Normalized) + worths[k].images
+		out[k].PodTopologySpread, out[k].InterPodAffinity = raws[k].spread, raws[k].interPod
+		out[k].Normalized = x.normalize(raws[k], j.spread())
+		sum := c.program.weights.normalized(out[k].Normalized) + raws[k].images
 		for n := range groups[k].Nodes {
 			out[k].Totals = append(out[k].Totals, sum+groups[k].Nodes[n].Fixed)
 		}

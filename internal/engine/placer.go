@@ -36,16 +36,16 @@ func (p Placement) String() string {
 //
 // The candidates say what holds for nodes that have not changed since they were evaluated. All others, whoever changed
 // them, are filtered and scored again here, once per class and change. A group of candidates that is truncated has
-// nodes of which only a bound is known, namely its last listed node; a choice is proven if it is no worse than all
-// such bounds. What other nodes have a say in is no part of the candidates' scores but of their group's, and counted here: their pods
-// by the group's cell, their images by the group's images.
+// nodes of which only a ceiling is known, namely its last listed node; a choice is proven if it is no worse than all
+// such ceilings. What other nodes have a say in is no part of the candidates' scores but of their group's, and counted here: their pods
+// by the group's topology profile, their images by the group's images.
 //
 // A Placer is for one goroutine, which may change the state between calls, by any delta.
 type Placer struct {
 	e         *Evaluator
 	st        *cluster.State
 	evaluated cluster.Seq
-	classes   []contest
+	sets      []candidateSet
 
 	seen    cluster.Seq // the journal is complete up to this seq
 	quiet   cluster.Seq // since then nothing has changed but by this Placer's placements
@@ -62,36 +62,36 @@ type change struct {
 }
 
 // NewPlacer returns a Placer for one batch. Evaluated is the seq of the oldest answer that went into the candidates,
-// of the state's epoch; classes are what Place's index counts. Candidates are checked, not trusted: one that is not
+// of the state's epoch; the candidates are what Place's index counts. Candidates are checked, not trusted: one that is not
 // feasible is never chosen.
-func NewPlacer(e *Evaluator, st *cluster.State, evaluated cluster.Seq, classes []Candidates) *Placer {
+func NewPlacer(e *Evaluator, st *cluster.State, evaluated cluster.Seq, candidates []Candidates) *Placer {
 	p := &Placer{
 		e: e, st: st, evaluated: evaluated, seen: evaluated, quiet: st.Version().Seq, placed: cluster.NoNode, nominations: st.Nominations() > 0,
 	}
-	p.classes = make([]contest, len(classes))
-	for k := range classes {
-		p.classes[k] = newContest(&classes[k])
+	p.sets = make([]candidateSet, len(candidates))
+	for k := range candidates {
+		p.sets[k] = newCandidateSet(&candidates[k])
 	}
 	return p
 }
 
 // Place chooses the node for the next pod of a class, by its index among the candidates. If it returns Placed, the
 // caller applies PodAssumed to the state before it calls again.
-func (p *Placer) Place(classIndex int) (cluster.NodeIndex, Placement) {
+func (p *Placer) Place(index int) (cluster.NodeIndex, Placement) {
 	p.observe()
 	p.placed = cluster.NoNode
-	if classIndex < 0 || classIndex >= len(p.classes) {
+	if index < 0 || index >= len(p.sets) {
 		return cluster.NoNode, Retry
 	}
-	c := &p.classes[classIndex]
+	c := &p.sets[index]
 	if !p.take(c) {
 		return cluster.NoNode, Retry
 	}
-	defer c.class.mu.Unlock()
+	defer c.evaluation.mu.Unlock()
 	if !c.begun {
-		c.begun, c.kind, c.seed = true, c.class.kind, TieSeed(p.st, c.subject.Class)
+		c.begun, c.signature, c.seed = true, c.evaluation.signature, TieSeed(p.st, c.subject.Class)
 	}
-	if c.kind != c.class.kind {
+	if c.signature != c.evaluation.signature {
 		return cluster.NoNode, Retry
 	}
 	p.catchUp(c)
@@ -100,22 +100,22 @@ func (p *Placer) Place(classIndex int) (cluster.NodeIndex, Placement) {
 	return node, placement
 }
 
-// take brings what is known of the contest's class up to date and locks it. Placements alone change neither what the class
+// take brings the candidate set's evaluation up to date and locks it. Placements alone change neither what the class
 // is nor how it relates to others. False: the state has no such class.
-func (p *Placer) take(c *contest) bool {
-	if c.class == nil || c.known < p.quiet {
-		c.class, c.known = p.e.class(p.st, c.subject), p.st.Version().Seq
-		return c.class != nil
+func (p *Placer) take(c *candidateSet) bool {
+	if c.evaluation == nil || c.known < p.quiet {
+		c.evaluation, c.known = p.e.evaluation(p.st, c.subject), p.st.Version().Seq
+		return c.evaluation != nil
 	}
-	c.class.mu.Lock()
-	if t := c.class.topology; t != nil {
-		t.sync(p.st, c.class.program)
+	c.evaluation.mu.Lock()
+	if t := c.evaluation.topology; t != nil {
+		t.sync(p.st, c.evaluation.program)
 	}
 	return true
 }
 
-// PlacePinned checks one node, which a pod is pinned or nominated to. Self is the pod, or cluster.NoPod.
-func (p *Placer) PlacePinned(s Subject, self cluster.PodID, node cluster.NodeIndex) Placement {
+// PlaceOn checks one node, which a pod requires or is nominated to. Self is the pod, or cluster.NoPod.
+func (p *Placer) PlaceOn(s Subject, self cluster.PodID, node cluster.NodeIndex) Placement {
 	p.observe()
 	p.placed = cluster.NoNode
 	verdict, known := p.e.Node(p.st, s, self, node)
@@ -149,45 +149,45 @@ func (p *Placer) observe() {
 }
 
 // catchUp evaluates the nodes that have changed since the class was last placed, each as it is now.
-func (p *Placer) catchUp(c *contest) {
+func (p *Placer) catchUp(c *candidateSet) {
 	st := p.st
 	for ; c.caughtUp < len(p.journal); c.caughtUp++ {
 		ch := p.journal[c.caughtUp]
 		if st.Nodes.Modified[ch.node] != ch.seq || !st.Nodes.Live.Has(ch.node) {
 			continue // it comes again further on, or is gone
 		}
-		if !c.class.program.filter(st, ch.node, c.class.kind.priority, cluster.NoPod).Feasible() {
+		if !c.evaluation.program.filter(st, ch.node, c.evaluation.signature.priority, cluster.NoPod).Feasible() {
 			continue
 		}
-		total := c.class.program.weights.sum(c.class.program.fixed(st, ch.node))
-		c.group(c.class.raw(st, ch.node)).pushChanged(changedNode{
+		total := c.evaluation.program.weights.sum(c.evaluation.program.fixed(st, ch.node))
+		c.group(c.evaluation.raw(st, ch.node)).pushChanged(changedNode{
 			rankedNode{rank{total, tie(c.seed, ch.node)}, ch.node}, ch.seq,
 		})
 	}
 }
 
 // choose finds the best node over all groups of the class and proves it.
-func (p *Placer) choose(c *contest) (cluster.NodeIndex, Placement) {
-	// 1. The best node that is known, group by group, and the extremes that normalisation needs: over the groups that
+func (p *Placer) choose(c *candidateSet) (cluster.NodeIndex, Placement) {
+	// 1. The best node that is known, group by group, and the score bounds that normalisation needs: over the groups that
 	// certainly have a feasible node.
-	j := c.class.judgement(p.st)
-	var x extremes
+	j := c.evaluation.judgement(p.st)
+	var x scoreBounds
 	unknown := false
 	for k := range c.groups {
 		g := &c.groups[k]
-		cl, ok := g.cell(&j)
+		tp, ok := g.topologyProfile(&j)
 		if !ok {
 			return cluster.NoNode, Retry // it has been found among other pods than there are now
 		}
-		if g.closed = cl != nil && !cl.verdict.Feasible(); g.closed {
+		if g.closed = tp != nil && !tp.verdict.Feasible(); g.closed {
 			continue
 		}
 		if g.best, g.certain = p.best(c, g); g.spoilt {
 			return cluster.NoNode, Retry // who scored it knows nothing of groups by images, or is not of this mind about them
 		}
-		g.worth = j.worth(&g.raw, cl)
+		g.rawScores = j.rawScores(&g.raw, tp)
 		if g.certain {
-			x = x.with(g.worth)
+			x = x.with(g.rawScores)
 		}
 		unknown = unknown || g.hidden()
 	}
@@ -205,26 +205,26 @@ func (p *Placer) choose(c *contest) (cluster.NodeIndex, Placement) {
 			continue
 		}
 		candidate := g.best
-		candidate.total += j.total(&x, g.worth)
+		candidate.total += j.total(&x, g.rawScores)
 		if best.node == cluster.NoNode || candidate.before(best.rank) {
 			best = candidate
 		}
 	}
-	// 3. Nodes of which only a bound is known must change neither the extremes nor the choice.
+	// 3. Nodes of which only a ceiling is known must change neither the score bounds nor the choice.
 	for k := range c.groups {
 		g := &c.groups[k]
 		if g.closed || !g.hidden() {
 			continue
 		}
-		if !g.certain && x.with(g.worth) != x {
+		if !g.certain && x.with(g.rawScores) != x {
 			return cluster.NoNode, Retry
 		}
-		bound, ok := g.bound(c.seed)
+		ceiling, ok := g.ceiling(c.seed)
 		if !ok {
 			return cluster.NoNode, Retry
 		}
-		bound.total += j.total(&x, g.worth)
-		if bound.before(best.rank) {
+		ceiling.total += j.total(&x, g.rawScores)
+		if ceiling.before(best.rank) {
 			return cluster.NoNode, Retry
 		}
 	}
@@ -232,7 +232,7 @@ func (p *Placer) choose(c *contest) (cluster.NodeIndex, Placement) {
 }
 
 // best returns the best known node of a group, ranked by its fixed score.
-func (p *Placer) best(c *contest, g *contestGroup) (rankedNode, bool) {
+func (p *Placer) best(c *candidateSet, g *candidateGroup) (rankedNode, bool) {
 	best, found := rankedNode{}, false
 	for ; g.next < len(g.listed); g.next++ {
 		s := &g.listed[g.next]
@@ -240,10 +240,10 @@ func (p *Placer) best(c *contest, g *contestGroup) (rankedNode, bool) {
 			continue
 		}
 		if g.checked != g.next+1 { // once per listed node: it does not change while it is unmodified
-			if !p.st.Nodes.Live.Has(s.Node) || !c.class.program.filter(p.st, s.Node, c.class.kind.priority, cluster.NoPod).Feasible() {
+			if !p.st.Nodes.Live.Has(s.Node) || !c.evaluation.program.filter(p.st, s.Node, c.evaluation.signature.priority, cluster.NoPod).Feasible() {
 				continue
 			}
-			if g.spoilt = c.class.program.images.on(&p.st.Nodes, s.Node) != g.raw.Images; g.spoilt {
+			if g.spoilt = c.evaluation.program.images.on(&p.st.Nodes, s.Node) != g.raw.Images; g.spoilt {
 				break
 			}
 			g.checked = g.next + 1

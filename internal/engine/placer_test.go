@@ -113,7 +113,7 @@ func TestAnUnknownGroupThatCouldChangeNormalisationIsRetried(t *testing.T) {
 		t.Errorf("with dirty nodes: %v on %d, want placed on 1", placement, node)
 	}
 	b := newBatch(t, dirty, 1)
-	for _, g := range b.p.classes[0].groups {
+	for _, g := range b.p.sets[0].groups {
 		if g.raw.TaintToleration == 5 {
 			listed := g.listed[0].Node
 			cordoned := b.st.Node(listed)
@@ -220,12 +220,12 @@ func TestCandidatesThatAreNotFeasibleAreNeverChosen(t *testing.T) {
 		}
 	}
 	for node, want := range map[cluster.NodeIndex]Placement{0: NoFit, 1: NoFit, -1: NoFit, 1 << 30: NoFit, 2: Placed} {
-		if got := p.PlacePinned(of(testClass), cluster.NoPod, node); got != want {
-			t.Errorf("PlacePinned(%d): %v, want %v", node, got, want)
+		if got := p.PlaceOn(of(testClass), cluster.NoPod, node); got != want {
+			t.Errorf("PlaceOn(%d): %v, want %v", node, got, want)
 		}
 	}
-	if got := p.PlacePinned(of(99), cluster.NoPod, 2); got != Retry {
-		t.Errorf("PlacePinned of no class: %v, want retry", got)
+	if got := p.PlaceOn(of(99), cluster.NoPod, 2); got != Retry {
+		t.Errorf("PlaceOn of no class: %v, want retry", got)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 // PodTopologySpread spreads the pods that a constraint's selector matches, of the pod's namespace and not terminating,
 // over the domains of a topology key. Domains are the values of the key on nodes that have the keys of all constraints
-// of the same kind and that the constraint's inclusion policies let in.
+// of the same signature and that the constraint's inclusion policies let in.
 //
 // A hard constraint fails on a node without the key, unresolvably, and where the domain's count, plus one if the selector
 // matches the pod itself, exceeds the least count of all domains by more than maxSkew; the least count is taken to be 0
@@ -30,7 +30,7 @@ const (
 
 const hostname = "kubernetes.io/hostname"
 
-// podTopologySpread judges cells. Each constraint has a slot of its own.
+// podTopologySpread judges topology profiles. Each constraint has a slot of its own.
 type podTopologySpread struct {
 	namespace  string
 	hard, soft []spreadConstraint
@@ -115,25 +115,25 @@ func (p *podTopologySpread) counts(st *cluster.State, program *program, i cluste
 	return mask
 }
 
-// filter judges a node of a cell as if extra were counted besides, by slot.
-func (p *podTopologySpread) filter(t *topology, cl *cell, extra []int64) Verdict {
+// filter judges a node of a topology profile as if extra were counted besides, by slot.
+func (p *podTopologySpread) filter(t *topology, tp *topologyProfile, extra []int64) Verdict {
 	for k := range p.hard {
 		c := &p.hard[k]
 		s := &t.slots[c.slot]
-		if cl.lacks(s.key) {
+		if tp.lacks(s.key) {
 			return codeSpreadMissing | unresolvable
 		}
-		if count, least := p.levels(t, c, cl, extra); count+c.self-least > int64(c.MaxSkew) {
+		if count, least := p.levels(t, c, tp, extra); count+c.self-least > int64(c.MaxSkew) {
 			return codeSpread
 		}
 	}
 	return codeFeasible
 }
 
-// levels returns the count of a cell's domain and the least count of all domains, as if extra were counted besides.
-func (p *podTopologySpread) levels(t *topology, c *spreadConstraint, cl *cell, extra []int64) (count, least int64) {
+// levels returns the count of a topology profile's domain and the least count of all domains, as if extra were counted besides.
+func (p *podTopologySpread) levels(t *topology, c *spreadConstraint, tp *topologyProfile, extra []int64) (count, least int64) {
 	d := t.slots[c.slot].domains
-	was, count := t.count(c.slot, cl), t.countWith(c.slot, cl, extra)
+	was, count := t.count(c.slot, tp), t.countWith(c.slot, tp, extra)
 	least = d.least()
 	if count != was {
 		least = d.leastIf(was, count)
@@ -144,11 +144,11 @@ func (p *podTopologySpread) levels(t *topology, c *spreadConstraint, cl *cell, e
 	return count, least
 }
 
-// ignores reports whether the nodes of a cell do not score.
-func (p *podTopologySpread) ignores(t *topology, cl *cell) bool {
+// ignores reports whether the nodes of a topology profile do not score.
+func (p *podTopologySpread) ignores(t *topology, tp *topologyProfile) bool {
 	if p.requireAll {
 		for k := range p.soft {
-			if cl.lacks(t.slots[p.soft[k].slot].key) {
+			if tp.lacks(t.slots[p.soft[k].slot].key) {
 				return true
 			}
 		}
@@ -156,13 +156,13 @@ func (p *podTopologySpread) ignores(t *topology, cl *cell) bool {
 	return false
 }
 
-// raw scores a cell that is not ignored, given the weight of each soft constraint.
-func (p *podTopologySpread) raw(t *topology, cl *cell, weights []float64) int64 {
+// raw scores a topology profile that is not ignored, given the weight of each soft constraint.
+func (p *podTopologySpread) raw(t *topology, tp *topologyProfile, weights []float64) int64 {
 	score := float64(0)
 	for k := range p.soft {
 		c := &p.soft[k]
-		if !cl.lacks(t.slots[c.slot].key) {
-			score += float64(t.count(c.slot, cl))*weights[k] + float64(c.MaxSkew-1)
+		if !tp.lacks(t.slots[c.slot].key) {
+			score += float64(t.count(c.slot, tp))*weights[k] + float64(c.MaxSkew-1)
 		}
 	}
 	return int64(math.Round(score))
@@ -176,22 +176,22 @@ type weighing struct {
 	weights []float64
 }
 
-// weights returns the weight of each soft constraint, given the cells that have feasible nodes and how many. They hold
+// weights returns the weight of each soft constraint, given the topology profiles that have feasible nodes and how many. They hold
 // until it is called again.
-func (p *podTopologySpread) weights(t *topology, feasible func(visit func(*cell, int64))) []float64 {
+func (p *podTopologySpread) weights(t *topology, feasible func(visit func(*topologyProfile, int64))) []float64 {
 	w := &p.weighing
 	w.round++
 	w.sizes, w.seen, w.weights = grow(w.sizes, len(p.soft)), grow(w.seen, len(p.soft)), grow(w.weights, len(p.soft))
 	clear(w.sizes)
 	nodes := int64(0)
-	feasible(func(cl *cell, n int64) {
-		if p.ignores(t, cl) {
+	feasible(func(tp *topologyProfile, n int64) {
+		if p.ignores(t, tp) {
 			return
 		}
 		nodes += n
 		for k := range p.soft {
 			s := &t.slots[p.soft[k].slot]
-			switch d := cl.domain(s.key); {
+			switch d := tp.domain(s.key); {
 			case s.local:
 			case d == ownDomain:
 				w.sizes[k] += n // as many domains, of one node each

@@ -59,7 +59,7 @@ type DryRun struct {
 }
 
 // DryRun returns the best candidates of a range for a pending pod, at most limit, at least 1. It tries only nodes that
-// have changed since they were last tried for a pod of the kind and the priority; see dryRuns. Nobody may change the
+// have changed since they were last tried for a pod of the signature and the priority; see dryRuns. Nobody may change the
 // victims' slices. r.First must be a multiple of 64; if not, the range begins at the multiple below. False: the state has
 // no such pending pod.
 func (e *Evaluator) DryRun(st *cluster.State, pod cluster.PodID, r cluster.Range, limit int) (DryRun, bool) {
@@ -67,7 +67,7 @@ func (e *Evaluator) DryRun(st *cluster.State, pod cluster.PodID, r cluster.Range
 	if row == nil || row.Placed() {
 		return DryRun{}, false
 	}
-	c := e.filtering(st, SubjectOf(&row.Pod))
+	c := e.filterEvaluation(st, SubjectOf(&row.Pod))
 	if c == nil {
 		return DryRun{}, false
 	}
@@ -102,7 +102,7 @@ func (e *Evaluator) DryRunNode(st *cluster.State, pod cluster.PodID, node cluste
 	if row == nil || row.Placed() || !st.Nodes.Live.Has(node) {
 		return Preemption{}, false
 	}
-	c := e.filtering(st, SubjectOf(&row.Pod))
+	c := e.filterEvaluation(st, SubjectOf(&row.Pod))
 	if c == nil {
 		return Preemption{}, false
 	}
@@ -125,7 +125,7 @@ func (e *Evaluator) Preemptable(st *cluster.State, s Subject, self cluster.PodID
 	if row == nil || row.NeverPreempts || !st.Nodes.Live.Has(node) {
 		return false
 	}
-	c := e.filtering(st, s)
+	c := e.filterEvaluation(st, s)
 	if c == nil {
 		return false
 	}

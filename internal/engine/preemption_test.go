@@ -272,14 +272,14 @@ func TestNodesThatAreNoCandidatesSayWhy(t *testing.T) {
 	if got := PreemptionMessage(5, d.Verdicts); got != text {
 		t.Errorf("message %q, want %q", got, text)
 	}
-	pinned := b.add("pinned", 500, cluster.Pod{Priority: 10, Pin: "node-0"})
-	d, _ = b.e.DryRun(b.st, pinned, everything(b.st), 1)
+	confined := b.add("confined", 500, cluster.Pod{Priority: 10, RequiredNode: "node-0"})
+	d, _ = b.e.DryRun(b.st, confined, everything(b.st), 1)
 	if got := PreemptionMessage(5, d.Verdicts); d.Count != 0 ||
 		got != "0/5 nodes are available: 1 No preemption victims found for incoming pod, 4 Preemption is not helpful for scheduling." {
-		t.Errorf("a pod that is pinned elsewhere has %d candidates: %q", d.Count, got)
+		t.Errorf("a pod that requires another node has %d candidates: %q", d.Count, got)
 	}
-	if _, ok := b.e.DryRunNode(b.st, pinned, 3); ok {
-		t.Error("a node is a candidate for a pod that is pinned to another")
+	if _, ok := b.e.DryRunNode(b.st, confined, 3); ok {
+		t.Error("a node is a candidate for a pod that requires another")
 	}
 }
 
@@ -356,7 +356,7 @@ func TestWhoMayPreempt(t *testing.T) {
 			node.Unschedulable = true
 			apply(b.t, b.st, cluster.NodeSet{Index: 0, Node: node})
 		}, "", true},
-		"if it is pinned to another": {cluster.Pod{Priority: 10, Nominated: "node-0", Pin: "node-1"}, func(b *bay) {
+		"if it requires another": {cluster.Pod{Priority: 10, Nominated: "node-0", RequiredNode: "node-1"}, func(b *bay) {
 			b.add("ends", 900, cluster.Pod{NodeName: "node-0", Deleting: true, Preempted: true})
 		}, "", true},
 		"not where no plugin does": {cluster.Pod{Priority: 10, NeverPreempts: true}, func(b *bay) {
@@ -384,7 +384,7 @@ func TestWhoMayPreempt(t *testing.T) {
 // tried returns for which nodes a dry run was made on the state as it is, with the pod's priority.
 func tried(e *Evaluator, st *cluster.State, id cluster.PodID) []int {
 	row := st.Pod(id)
-	c := e.class(st, SubjectOf(&row.Pod))
+	c := e.evaluation(st, SubjectOf(&row.Pod))
 	defer c.mu.Unlock()
 	var out []int
 	for i := range c.dryRuns[row.Priority].nodes {
@@ -415,7 +415,7 @@ func TestOnlyNodesThatChangedAreTriedAgain(t *testing.T) {
 			t.Errorf("%s: tried %v, want %v", what, got, want)
 		}
 	}
-	// One nomination to nowhere, so that priorities tell kinds apart all the time.
+	// One nomination to nowhere, so that priorities tell signatures apart all the time.
 	b.add("nominee", 1, cluster.Pod{Nominated: "nowhere"})
 	step("at first", first, 0, 1, 2, 3, 4)
 	b.add("more", 10, cluster.Pod{NodeName: "node-2"})
@@ -475,7 +475,7 @@ func TestDryRunsOfManyPrioritiesAreForgotten(t *testing.T) {
 		if d, _ := b.e.DryRun(b.st, id, everything(b.st), 1); d.Count != 1 {
 			t.Fatalf("priority %d has %d candidates, want 1", k, d.Count)
 		}
-		c := b.e.class(b.st, SubjectOf(&b.st.Pod(id).Pod))
+		c := b.e.evaluation(b.st, SubjectOf(&b.st.Pod(id).Pod))
 		if len(c.dryRuns) > maxPriorities {
 			t.Errorf("dry runs of %d priorities are kept", len(c.dryRuns))
 		}
@@ -529,7 +529,7 @@ func TestPortsAreFreeOnceNobodyHoldsThem(t *testing.T) {
 	}
 }
 
-func TestAPodIsTheFirstOfItsKindWhereTheLastOneGoes(t *testing.T) {
+func TestAPodIsTheFirstOfItsSignatureWhereTheLastOneGoes(t *testing.T) {
 	// Zones alternate: node-2 is in the zone of node-0, node-1 is not.
 	for other, want := range map[string]string{"": "low", "node-1": "-", "node-2": "low"} {
 		b := newBay(t, 3, crossNodeClasses()["affinity/zone"])
@@ -600,7 +600,7 @@ func TestNominationsAndDryRunsAllocateNothingPerNode(t *testing.T) {
 		e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
 		r := everything(st)
 		filter = testing.AllocsPerRun(5, func() {
-			if c := e.classes[Kind{class: testClass, priority: 5}]; c != nil {
+			if c := e.evaluations[Signature{class: testClass, priority: 5}]; c != nil {
 				clear(c.known)
 			}
 			e.Filter(st, Subject{Class: testClass, Priority: 5}, r)

@@ -11,7 +11,7 @@ const maxScore = 100
 
 // Raw are the scores of a node that other nodes have a say in. Those of TaintToleration and NodeAffinity are normalised over all
 // feasible nodes before they count. Those of PodTopologySpread and InterPodAffinity depend on other nodes' pods, too, and that of
-// ImageLocality on other nodes' images; Cell and Images stand for them.
+// ImageLocality on other nodes' images; TopologyProfile and Images stand for them.
 type Raw struct {
 	TaintToleration, NodeAffinity int64
 	// Images says which of the class's images a node has, for ImageLocality, by their places among the different images in the
@@ -19,9 +19,9 @@ type Raw struct {
 	// the one before (or after place 7) as a varint. So its length is bounded by what the node has. "" if the node has none, or
 	// if the plugin does not score.
 	Images string
-	// Cell is what those two plugins see of a node, in an encoding that is the same in every replica: nodes of one cell
-	// are feasible together and score alike. "" if they do not judge the pod.
-	Cell string
+	// TopologyProfile is what those two plugins see of a node, in an encoding that is the same in every replica: nodes of one
+	// topology profile are feasible together and score alike. It has nothing to do with a scheduling profile. "" if they do not judge the pod.
+	TopologyProfile string
 }
 
 // The places in Scored.Scores.
@@ -257,7 +257,7 @@ func (p *program) preFilter(st *cluster.State, i cluster.NodeIndex) Verdict {
 }
 
 // pass runs the filters once.
-func (p *program) pass(st *cluster.State, i cluster.NodeIndex, h *hypothesis) Verdict {
+func (p *program) pass(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
 	n := &st.Nodes
 	for _, plugin := range p.filters {
 		v := codeFeasible
@@ -286,8 +286,8 @@ func (p *program) pass(st *cluster.State, i cluster.NodeIndex, h *hypothesis) Ve
 	return codeFeasible
 }
 
-// combine returns the verdict on an eligible or other node of a cell: that of the filter which comes first.
-func (p *program) combine(v Verdict, c *cell) Verdict {
+// combine returns the verdict on an eligible or other node of a topology profile: that of the filter which comes first.
+func (p *program) combine(v Verdict, c *topologyProfile) Verdict {
 	if !v.Feasible() && !c.first {
 		return v // the node fails already with the pods nominated to it
 	}
@@ -327,7 +327,7 @@ func (p *program) place(v Verdict) int {
 	return -1 // before any filter runs
 }
 
-// raw scores a live node with the plugins that other nodes have a say in, but for what its cell says.
+// raw scores a live node with the plugins that other nodes have a say in, but for what its topology profile says.
 func (p *program) raw(st *cluster.State, i cluster.NodeIndex) Raw {
 	var r Raw
 	if p.weights.taintToleration != 0 {

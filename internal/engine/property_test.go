@@ -98,7 +98,7 @@ var verdictsInAnyOrder = cmpopts.SortSlices(func(a, b VerdictCount) bool {
 func TestIncrementalEvaluationOverAnyRangesEqualsEvaluatingEveryNode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, 260).Draw(t, "width"), rapid.IntRange(1, 5).Draw(t, "classes"))
-		e := NewEvaluator(EvaluatorConfig{Parallelism: rapid.IntRange(1, 3).Draw(t, "parallelism"), MaxClasses: rapid.IntRange(2, 8).Draw(t, "maxClasses")})
+		e := NewEvaluator(EvaluatorConfig{Parallelism: rapid.IntRange(1, 3).Draw(t, "parallelism"), MaxEvaluations: rapid.IntRange(2, 8).Draw(t, "maxEvaluations")})
 		e.spanNodes, e.reserve = 64, rapid.IntRange(1, 3).Draw(t, "reserve")
 		for range rapid.IntRange(1, 4).Draw(t, "rounds") {
 			for range w.rng.IntN(12) {
@@ -174,13 +174,13 @@ func TestPlacerChoosesTheBestNodeOfTheLiveState(t *testing.T) {
 			if w.chance(20) {
 				w.step(t, nodesChange && w.chance(10)) // somebody else's delta in between
 			}
-			if pin := w.randomNode(); pin != cluster.NoNode && w.chance(10) {
+			if required := w.randomNode(); required != cluster.NoNode && w.chance(10) {
 				want := Placed
-				if (oracle{w.st, o.spec}).filter(pin) != nil {
+				if (oracle{w.st, o.spec}).filter(required) != nil {
 					want = NoFit
 				}
-				if got := p.PlacePinned(of(w.classes[k]), cluster.NoPod, pin); got != want {
-					t.Fatalf("class %+v pinned to %d: %v, want %v", o.spec, pin, got, want)
+				if got := p.PlaceOn(of(w.classes[k]), cluster.NoPod, required); got != want {
+					t.Fatalf("class %+v required on %d: %v, want %v", o.spec, required, got, want)
 				}
 			}
 		}

@@ -34,11 +34,11 @@ type freshNode struct {
 }
 
 // rank brings the rankings to the nodes that are asked for, those of eligible within words and range, and lists at least
-// limit of each group. The class is synced and has room for scores.
-func (c *class) rank(e *Evaluator, st *cluster.State, ws words, r cluster.Range, eligible cluster.Bitmap, limit int) {
+// limit of each group. The evaluation is synced and has room for scores.
+func (c *evaluation) rank(e *Evaluator, st *cluster.State, ws words, r cluster.Range, eligible cluster.Bitmap, limit int) {
 	k := &c.rankings
 	k.in = grow(k.in, len(c.scored))
-	if seed := TieSeed(st, c.kind.class); k.seed != seed {
+	if seed := TieSeed(st, c.signature.class); k.seed != seed {
 		c.forgetScores()
 		k.seed = seed
 	}
@@ -76,7 +76,7 @@ func (c *class) rank(e *Evaluator, st *cluster.State, ws words, r cluster.Range,
 			k.groups[g].short = true
 		}
 	} else if come > 0 {
-		c.welcome(st, ws, asked)
+		c.rankMissing(st, ws, asked)
 	}
 	// 3. Groups of which too few are left are listed anew.
 	again := false
@@ -89,8 +89,8 @@ func (c *class) rank(e *Evaluator, st *cluster.State, ws words, r cluster.Range,
 	}
 }
 
-// scoreSpan scores the nodes of a span that are asked for and not known. Spans of one class may run at the same time.
-func (c *class) scoreSpan(st *cluster.State, span words, asked func(w int) uint64) {
+// scoreSpan scores the nodes of a span that are asked for and not known. Spans of one evaluation may run at the same time.
+func (c *evaluation) scoreSpan(st *cluster.State, span words, asked func(w int) uint64) {
 	ids := recent{from: &c.raws}
 	for w := span.first; w < span.end; w++ {
 		now := asked(w)
@@ -102,18 +102,18 @@ func (c *class) scoreSpan(st *cluster.State, span words, asked func(w int) uint6
 	}
 }
 
-func (c *class) scoreNode(st *cluster.State, i cluster.NodeIndex, ids *recent) {
+func (c *evaluation) scoreNode(st *cluster.State, i cluster.NodeIndex, ids *recent) {
 	c.groups[i] = ids.intern(c.raw(st, i))
 	c.scores[i] = c.program.fixed(st, i)
 }
 
 // rankedNode returns a node with its rank by the scores that it was last given.
-func (c *class) rankedNode(i cluster.NodeIndex) rankedNode {
+func (c *evaluation) rankedNode(i cluster.NodeIndex) rankedNode {
 	return rankedNode{rank{c.program.weights.sum(c.scores[i]), tie(c.rankings.seed, i)}, i}
 }
 
-// welcome ranks the nodes that are asked for and not ranked.
-func (c *class) welcome(st *cluster.State, ws words, asked func(w int) uint64) {
+// rankMissing ranks the nodes that are asked for and not ranked.
+func (c *evaluation) rankMissing(st *cluster.State, ws words, asked func(w int) uint64) {
 	k := &c.rankings
 	k.fresh = k.fresh[:0]
 	ids := recent{from: &c.raws}
@@ -199,7 +199,7 @@ func (g *ranking) widen(n int) {
 }
 
 // list makes the lists of all groups that are short anew, of at most least nodes each.
-func (c *class) list(e *Evaluator, ws words, least int) {
+func (c *evaluation) list(e *Evaluator, ws words, least int) {
 	k := &c.rankings
 	spans := e.split(ws, (ws.end-ws.first)*64)
 	parts := make([][]shortlist, len(spans))
@@ -238,7 +238,7 @@ func (g *ranking) collect(parts [][]shortlist, group, least int) {
 }
 
 // top returns the best nodes of each group, at most limit.
-func (c *class) top(limit int) []Group {
+func (c *evaluation) top(limit int) []Group {
 	k := &c.rankings
 	groups, nodes := 0, 0
 	for g := range k.groups {

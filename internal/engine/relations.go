@@ -10,12 +10,16 @@ import (
 )
 
 // maxRelations bounds how many subjects an Evaluator remembers the relations of.
-const maxRelations = 1 << 16
+// With many label sets it is so many for each, so that as many subjects as there are pods that wait never drive each other out.
+const (
+	maxRelations    = 1 << 16
+	relationsPerSet = 4
+)
 
 // relations is how the pods of a class with a label set relate to other pods, as far as PodTopologySpread and
 // InterPodAffinity of their profile care: what they want of others is in the class, what others want of them is here.
 type relations struct {
-	kind      Kind // of priority 0
+	signature Signature // of priority 0
 	namespace string
 	labels    *cluster.Labels // nil: NoLabels
 
@@ -58,7 +62,7 @@ func (e *Evaluator) related(st *cluster.State, s Subject) *relations {
 		})
 		e.sweepRelations = len(e.relations) + len(e.relations)/4 + minSwept
 	}
-	if e.relations == nil || len(e.relations) >= maxRelations {
+	if e.relations == nil || len(e.relations) >= max(maxRelations, relationsPerSet*st.LabelSetCount()) {
 		e.relations = make(map[subjectKey]*relations)
 	}
 	r := relate(st, s, spec, profile)
@@ -73,7 +77,7 @@ func (r *relations) current(st *cluster.State, profile *cluster.Profile) bool {
 
 func relate(st *cluster.State, s Subject, spec *cluster.ClassSpec, profile *cluster.Profile) *relations {
 	r := &relations{
-		kind: Kind{class: s.Class}, labels: st.Labels(s.Labels),
+		signature: Signature{class: s.Class}, labels: st.Labels(s.Labels),
 		profile: profile, terms: st.TermsModified, namespaces: st.NamespacesModified,
 	}
 	if r.labels != nil {
@@ -89,7 +93,7 @@ func relate(st *cluster.State, s Subject, spec *cluster.ClassSpec, profile *clus
 	r.scores.spread = scores(profile, PodTopologySpread)
 	r.scores.interPod = scores(profile, InterPodAffinity)
 
-	var key kindKey
+	var key signatureKey
 	r.spread, r.requireAll = r.constraints(st, spec, profile, &key)
 	r.carriers = r.carried(st, spec, profile, &key)
 	if r.labels != nil {
@@ -100,16 +104,16 @@ func relate(st *cluster.State, s Subject, spec *cluster.ClassSpec, profile *clus
 			key.bool(newPodMatchers(st, spec.Affinity).all(&r.labels.LabelSet))
 		}
 	}
-	r.kind.matches = string(key.b)
+	r.signature.matches = string(key.b)
 	return r
 }
 
-// kindKey writes what tells kinds of one class apart.
-type kindKey struct{ b []byte }
+// signatureKey writes what tells signatures of one class apart.
+type signatureKey struct{ b []byte }
 
-func (k *kindKey) int(v int)     { k.b = binary.AppendVarint(k.b, int64(v)) }
-func (k *kindKey) text(s string) { k.int(len(s)); k.b = append(k.b, s...) }
-func (k *kindKey) bool(v bool) {
+func (k *signatureKey) int(v int)     { k.b = binary.AppendVarint(k.b, int64(v)) }
+func (k *signatureKey) text(s string) { k.int(len(s)); k.b = append(k.b, s...) }
+func (k *signatureKey) bool(v bool) {
 	if v {
 		k.int(1)
 	} else {
@@ -118,7 +122,7 @@ func (k *kindKey) bool(v bool) {
 }
 
 // constraints returns the spread constraints in force, as PodTopologySpread's filtering and scoring pick them.
-func (r *relations) constraints(st *cluster.State, spec *cluster.ClassSpec, profile *cluster.Profile, key *kindKey) ([]cluster.SpreadConstraint, bool) {
+func (r *relations) constraints(st *cluster.State, spec *cluster.ClassSpec, profile *cluster.Profile, key *signatureKey) ([]cluster.SpreadConstraint, bool) {
 	if !r.filters.spread && !r.scores.spread || r.labels == nil {
 		return nil, true
 	}
@@ -156,7 +160,7 @@ func (r *relations) constraints(st *cluster.State, spec *cluster.ClassSpec, prof
 }
 
 // carried returns the terms of all classes that match the subject's pods.
-func (r *relations) carried(st *cluster.State, spec *cluster.ClassSpec, profile *cluster.Profile, key *kindKey) []carrier {
+func (r *relations) carried(st *cluster.State, spec *cluster.ClassSpec, profile *cluster.Profile, key *signatureKey) []carrier {
 	scoring := r.scores.interPod &&
 		(!profile.IgnorePreferredTerms || len(spec.PreferredAffinity)+len(spec.PreferredAntiAffinity) > 0)
 	if r.labels == nil || !r.filters.interPod && !scoring {

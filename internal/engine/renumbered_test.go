@@ -120,11 +120,11 @@ func TestAnEvaluatorOutlivesSymbolsAndColumns(t *testing.T) {
 	}
 }
 
-// sortedGroups are groups without the texts of cells, which are fingerprints.
+// sortedGroups are groups without the texts of topology profiles, which are fingerprints.
 func sortedGroups(groups []Group) map[string][]string {
 	out := make(map[string][]string)
 	for _, g := range groups {
-		key := fmt.Sprint(g.Raw.TaintToleration, g.Raw.NodeAffinity, g.Raw.Cell)
+		key := fmt.Sprint(g.Raw.TaintToleration, g.Raw.NodeAffinity, g.Raw.TopologyProfile)
 		out[key] = append(out[key], fmt.Sprint(g.Count, g.Nodes))
 	}
 	return out

@@ -6,7 +6,7 @@ import "github.com/berth-scheduler/berth/internal/cluster"
 // only nodes that have changed since they were last scored. Bit 0 of eligible is r.First, which must be a multiple of
 // 64. Indexes without a node are left out. False: the state has no such class.
 func (e *Evaluator) Score(st *cluster.State, s Subject, r cluster.Range, eligible cluster.Bitmap, limit int) ([]Group, bool) {
-	c := e.class(st, s)
+	c := e.evaluation(st, s)
 	if c == nil {
 		return nil, false
 	}
@@ -15,7 +15,7 @@ func (e *Evaluator) Score(st *cluster.State, s Subject, r cluster.Range, eligibl
 	ws, r := align(r, st.Nodes.Len())
 	ws.end = min(ws.end, ws.first+len(eligible))
 	if t := c.topology; t != nil && c.grouped != t.rebuilt {
-		c.forgetScores() // the groups are of other cells
+		c.forgetScores() // the groups are of other topology profiles
 		c.grouped = t.rebuilt
 	}
 	if c.raws.len() > 4*st.Nodes.Len()+1024 {
@@ -30,14 +30,14 @@ func (e *Evaluator) Score(st *cluster.State, s Subject, r cluster.Range, eligibl
 }
 
 // forgetScores forgets all scores and groups.
-func (c *class) forgetScores() {
+func (c *evaluation) forgetScores() {
 	clear(c.scored)
 	clear(c.rankings.in)
 	c.rankings.groups, c.raws = nil, interner{}
 }
 
 // imageScore returns what ImageLocality scores nodes with a set of the class's images, or NotScored.
-func (c *class) imageScore(set string) int64 {
+func (c *evaluation) imageScore(set string) int64 {
 	if !c.program.scored[scoreImage] {
 		return NotScored
 	}
@@ -54,11 +54,11 @@ func scoredNode(i cluster.NodeIndex, fixed int64, own nodeScores, image int64) S
 	return s
 }
 
-// raw returns the scores of a live node that other nodes have a say in, its images and its cell.
-func (c *class) raw(st *cluster.State, i cluster.NodeIndex) Raw {
+// raw returns the scores of a live node that other nodes have a say in, its images and its topology profile.
+func (c *evaluation) raw(st *cluster.State, i cluster.NodeIndex) Raw {
 	r := c.program.raw(st, i)
 	if c.topology != nil {
-		r.Cell = c.topology.cellOf(i).text
+		r.TopologyProfile = c.topology.profileOf(i).text
 	}
 	return r
 }

@@ -31,7 +31,7 @@ type Lack struct {
 
 	// Of NodeAffinity: the condition that the node does not meet, nil if no node could meet the terms. Term is its place in
 	// ClassSpec.Required, or in the profile's AddedRequired by the reason, and Index its place in the term's Fields, if Field,
-	// or Expressions. Term is -1 for a label of the node selector, with Index its place there, and for the pod's pin. Of
+	// or Expressions. Term is -1 for a label of the node selector, with Index its place there, and for the pod's required node. Of
 	// several required terms it is the one of which the node lacks least.
 	Wanted      *cluster.Requirement
 	Term, Index int
@@ -157,20 +157,20 @@ func (e *Evaluator) Shortfall(st *cluster.State, pod cluster.PodID, i cluster.No
 // surveyor finds out what nodes lack for one pod.
 type surveyor struct {
 	st   *cluster.State
-	c    *class
+	c    *evaluation
 	spec *cluster.ClassSpec
 	id   cluster.PodID
 	pod  *cluster.PodRow
 
-	pin       *cluster.Requirement
-	nominated cluster.NodeIndex // where the pod does not stand in its own way
-	cordons   bool              // NodeUnschedulable filters, and does so before TaintToleration
-	names     cluster.Requirement
-	selector  []cluster.Requirement
-	required  []sourceTerm
-	enforced  []sourceTerm
-	ports     []*cluster.HostPort // those that are wanted, each once
-	cells     [][]Lack            // by cellID, once they have been found
+	requiredNode *cluster.Requirement
+	nominated    cluster.NodeIndex // where the pod does not stand in its own way
+	cordons      bool              // NodeUnschedulable filters, and does so before TaintToleration
+	names        cluster.Requirement
+	selector     []cluster.Requirement
+	required     []sourceTerm
+	enforced     []sourceTerm
+	ports        []*cluster.HostPort // those that are wanted, each once
+	profileLacks [][]Lack            // by topologyProfileID, once they have been found
 }
 
 // sourceTerm is a node selector term that can match, compiled, and what it was compiled from.
@@ -180,13 +180,13 @@ type sourceTerm struct {
 	index  int
 }
 
-// surveyor returns one for a pod, its class locked; false if the state has no such pod.
+// surveyor returns one for a pod, its evaluation locked; false if the state has no such pod.
 func (e *Evaluator) surveyor(st *cluster.State, pod cluster.PodID) (*surveyor, bool) {
 	row := st.Pod(pod)
 	if row == nil {
 		return nil, false
 	}
-	c := e.filtering(st, SubjectOf(&row.Pod))
+	c := e.filterEvaluation(st, SubjectOf(&row.Pod))
 	if c == nil {
 		return nil, false
 	}
@@ -195,8 +195,8 @@ func (e *Evaluator) surveyor(st *cluster.State, pod cluster.PodID) (*surveyor, b
 	if !row.Placed() {
 		s.nominated = st.Nodes.ByName(row.Nominated)
 	}
-	if row.Pin != "" {
-		s.pin = &cluster.Requirement{Key: nameField, Operator: "In", Values: []string{row.Pin}}
+	if row.RequiredNode != "" {
+		s.requiredNode = &cluster.Requirement{Key: nameField, Operator: "In", Values: []string{row.RequiredNode}}
 	}
 	s.cordons = slices.Contains(p.filters, filterNodeUnschedulable) && p.at[filterNodeUnschedulable] < p.at[filterTaintToleration] && !p.unschedulable.tolerated
 	s.names = cluster.Requirement{Key: nameField, Operator: "In", Values: p.affinity.names}
@@ -227,12 +227,12 @@ func sourceTerms(st *cluster.State, terms []cluster.NodeSelectorTerm) []sourceTe
 	return out
 }
 
-// elsewhere reports whether the pod is pinned to another node.
+// elsewhere reports whether the pod requires another node.
 func (s *surveyor) elsewhere(i cluster.NodeIndex) bool {
-	return s.pin != nil && s.st.Nodes.Spec[i].Name != s.pod.Pin
+	return s.requiredNode != nil && s.st.Nodes.Spec[i].Name != s.pod.RequiredNode
 }
 
-// verdict judges a live node. The class is synced and has reserved room, and its cells are judged.
+// verdict judges a live node. The evaluation is synced and has reserved room, and its topology profiles are judged.
 func (s *surveyor) verdict(i cluster.NodeIndex) Verdict {
 	c := s.c
 	switch {
@@ -245,7 +245,7 @@ func (s *surveyor) verdict(i cluster.NodeIndex) Verdict {
 	if !c.topology.filters() {
 		return c.verdicts[i]
 	}
-	return c.program.combine(c.verdicts[i], c.topology.cellOf(i))
+	return c.program.combine(c.verdicts[i], c.topology.profileOf(i))
 }
 
 // self is the pod if it may be nominated to the node, else NoPod.
@@ -272,10 +272,10 @@ func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 		out = append(out, Lack{Plugin: NodeAffinity, Reason: reason, Unresolvable: true, Relative: 1, Wanted: &s.names, Term: -1, Field: true})
 	}
 	if s.elsewhere(i) {
-		out = append(out, Lack{Plugin: NodeAffinity, Reason: ReasonNodeAffinityOutside, Unresolvable: true, Relative: 1, Wanted: s.pin, Term: -1, Field: true})
+		out = append(out, Lack{Plugin: NodeAffinity, Reason: ReasonNodeAffinityOutside, Unresolvable: true, Relative: 1, Wanted: s.requiredNode, Term: -1, Field: true})
 	}
 	// 2. What the node's own filters say.
-	nominees := nomineesOf(s.st, i, s.c.kind.priority, s.self(i))
+	nominees := nomineesOf(s.st, i, s.c.signature.priority, s.self(i))
 	for _, plugin := range p.filters {
 		switch plugin {
 		case filterNodeUnschedulable:
@@ -309,7 +309,7 @@ func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 	}
 	// 3. What pods on other nodes decide.
 	if s.c.topology.filters() {
-		out = append(out, s.cell(i)...)
+		out = append(out, s.topologyProfileLacks(i)...)
 	}
 	return out
 }
@@ -397,7 +397,7 @@ func (t *sourceTerm) unmet(st *cluster.State, i cluster.NodeIndex, named bool, v
 	return count
 }
 
-func (s *surveyor) resources(i cluster.NodeIndex, nominees *hypothesis, out []Lack) []Lack {
+func (s *surveyor) resources(i cluster.NodeIndex, nominees *overlay, out []Lack) []Lack {
 	n, p := &s.st.Nodes, &s.c.program.fit
 	add := func(resource, reason string, requested, free, capacity int64) {
 		out = append(out, Lack{
@@ -423,23 +423,23 @@ func (s *surveyor) resources(i cluster.NodeIndex, nominees *hypothesis, out []La
 	return out
 }
 
-// cell returns what the nodes of a live node's cell lack.
-func (s *surveyor) cell(i cluster.NodeIndex) []Lack {
+// topologyProfileLacks returns what the nodes of a live node's topology profile lack.
+func (s *surveyor) topologyProfileLacks(i cluster.NodeIndex) []Lack {
 	t := s.c.topology
 	if s.nominated == i {
-		return t.lacks(t.cellFor(s.st, i, s.id))
+		return t.lacks(t.profileFor(s.st, i, s.id))
 	}
 	id := t.placed[i]
-	s.cells = grow(s.cells, len(t.cells))
-	if s.cells[id] == nil {
-		s.cells[id] = append(make([]Lack, 0, 1), t.lacks(t.cells[id])...)
+	s.profileLacks = grow(s.profileLacks, len(t.profiles))
+	if s.profileLacks[id] == nil {
+		s.profileLacks[id] = append(make([]Lack, 0, 1), t.lacks(t.profiles[id])...)
 	}
-	return s.cells[id]
+	return s.profileLacks[id]
 }
 
-// lacks returns what pods on other nodes deny the nodes of a cell, with the pods nominated to them or without: the larger
+// lacks returns what pods on other nodes deny the nodes of a topology profile, with the pods nominated to them or without: the larger
 // lack of two of the same kind.
-func (t *topology) lacks(c *cell) []Lack {
+func (t *topology) lacks(c *topologyProfile) []Lack {
 	lacksWith := func(extra []int64) []Lack {
 		return t.interPod.lacks(t, c, extra, t.spread.lacks(t, c, extra, nil))
 	}
@@ -459,18 +459,18 @@ func (t *topology) lacks(c *cell) []Lack {
 	return out
 }
 
-// lacks is filter, but tells of all constraints that a cell breaks.
-func (p *podTopologySpread) lacks(t *topology, cl *cell, extra []int64, out []Lack) []Lack {
+// lacks is filter, but tells of all constraints that a topology profile breaks.
+func (p *podTopologySpread) lacks(t *topology, tp *topologyProfile, extra []int64, out []Lack) []Lack {
 	for k := range p.hard {
 		c := &p.hard[k]
 		l := Lack{Plugin: PodTopologySpread, Reason: ReasonSpread, Relative: 1, TopologyKey: c.TopologyKey, Spread: c.SpreadConstraint, slot: c.slot}
-		if cl.lacks(t.slots[c.slot].key) {
+		if tp.lacks(t.slots[c.slot].key) {
 			l.Reason, l.Unresolvable, l.NoKey = ReasonSpreadMissing, true, true
 			out = append(out, l)
 			continue
 		}
 		l.Self = c.self > 0
-		l.Count, l.Least = p.levels(t, c, cl, extra)
+		l.Count, l.Least = p.levels(t, c, tp, extra)
 		if skew := l.Count + c.self - l.Least; skew > int64(c.MaxSkew) {
 			l.Relative = float64(skew-int64(c.MaxSkew)) / float64(skew)
 			out = append(out, l)
@@ -479,8 +479,8 @@ func (p *podTopologySpread) lacks(t *topology, cl *cell, extra []int64, out []La
 	return out
 }
 
-// lacks is filter, but tells of all topology keys whose terms a cell breaks.
-func (p *interPodAffinity) lacks(t *topology, c *cell, extra []int64, out []Lack) []Lack {
+// lacks is filter, but tells of all topology keys whose terms a topology profile breaks.
+func (p *interPodAffinity) lacks(t *topology, c *topologyProfile, extra []int64, out []Lack) []Lack {
 	if extra != nil && p.skips(t) {
 		return out
 	}
@@ -512,7 +512,7 @@ func (p *interPodAffinity) lacks(t *topology, c *cell, extra []int64, out []Lack
 
 // affinityUnmet reports whether a domain without a matching pod is refused: whether there is one elsewhere, or the pod does
 // not match its own terms.
-func (p *interPodAffinity) affinityUnmet(t *topology, c *cell, extra []int64) bool {
+func (p *interPodAffinity) affinityUnmet(t *topology, c *topologyProfile, extra []int64) bool {
 	anywhere := 0
 	for _, s := range p.affinity {
 		anywhere += t.slots[s].positive
@@ -613,7 +613,7 @@ func (s *surveyor) find(i cluster.NodeIndex, is func(*cluster.PodRow) bool) clus
 		return found
 	}
 	for _, id := range nominatedTo(s.st, i) {
-		if pod := nominee(s.st, id, s.c.kind.priority, s.self(i)); pod != nil && is(pod) {
+		if pod := nominee(s.st, id, s.c.signature.priority, s.self(i)); pod != nil && is(pod) {
 			return id
 		}
 	}
@@ -623,7 +623,7 @@ func (s *surveyor) find(i cluster.NodeIndex, is func(*cluster.PodRow) bool) clus
 // GroupOf returns the group of one live node with that node alone, as Score would list it if it is eligible, for Totals to score
 // besides the groups of all nodes. False: the state has no such class or node.
 func (e *Evaluator) GroupOf(st *cluster.State, s Subject, i cluster.NodeIndex) (Group, bool) {
-	c := e.class(st, s)
+	c := e.evaluation(st, s)
 	if c == nil {
 		return Group{}, false
 	}

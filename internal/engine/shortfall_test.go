@@ -73,9 +73,9 @@ func TestANodeLacksSomethingOfEveryPluginThatAloneRejectsIt(t *testing.T) {
 				}
 				lacks[place{id, i}] = got
 				v, _ := e.Node(st, SubjectOf(&row.Pod), selfOn(st, id, i), i)
-				pinned := row.Pin != "" && row.Pin != st.Nodes.Spec[i].Name
-				if (len(got) == 0) != (v.Feasible() && !pinned) {
-					t.Fatalf("pod %+v on %+v: verdict %x, pinned elsewhere %v, lacks %+v", row.Pod, st.Node(i), v, pinned, got)
+				elsewhere := row.RequiredNode != "" && row.RequiredNode != st.Nodes.Spec[i].Name
+				if (len(got) == 0) != (v.Feasible() && !elsewhere) {
+					t.Fatalf("pod %+v on %+v: verdict %x, elsewhere %v, lacks %+v", row.Pod, st.Node(i), v, elsewhere, got)
 				}
 				for _, want := range e.Explain(st, SubjectOf(&row.Pod), v, i) {
 					if !slices.ContainsFunc(got, func(l Lack) bool { return l.Plugin == want.Plugin && l.Reason == want.Reason }) {
@@ -92,9 +92,9 @@ func TestANodeLacksSomethingOfEveryPluginThatAloneRejectsIt(t *testing.T) {
 			alone := NewEvaluator(EvaluatorConfig{Parallelism: 1})
 			for at, all := range lacks {
 				v, _ := alone.Node(st, SubjectOf(&st.Pod(at.pod).Pod), selfOn(st, at.pod, at.node), at.node)
-				pin := st.Pod(at.pod).Pin // of which the plugins know nothing
+				required := st.Pod(at.pod).RequiredNode // of which the plugins know nothing
 				of := slices.DeleteFunc(slices.Clone(all), func(l Lack) bool {
-					return l.Plugin != plugin || l.Field && pin != "" && slices.Equal(l.Wanted.Values, []string{pin})
+					return l.Plugin != plugin || l.Field && required != "" && slices.Equal(l.Wanted.Values, []string{required})
 				})
 				if v.Feasible() != (len(of) == 0) {
 					t.Fatalf("pod %+v on %+v: %s alone says %x, lacks %+v", st.Pod(at.pod), st.Node(at.node), plugin, v, all)
@@ -140,7 +140,7 @@ func TestASurveyAddsUpToWhatFilterCounts(t *testing.T) {
 				t.Fatalf("%d nodes, %d visited, survey %+v", st.Nodes.Count(), visited, s)
 			}
 			rejected += int(visited)
-			if row.Pin != "" || row.Nominated != "" {
+			if row.RequiredNode != "" || row.Nominated != "" {
 				continue
 			}
 			f, _ := e.Filter(st, SubjectOf(&row.Pod), everything(st))

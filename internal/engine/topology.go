@@ -2,26 +2,27 @@ package engine
 
 import (
 	"encoding/binary"
+	"hash/fnv"
 	"maps"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
-// maxSlots bounds what one kind of pods counts: masks have a bit per slot.
+// maxSlots bounds what the pods of one signature count: masks have a bit per slot.
 const maxSlots = 64
 
-// topology counts, for one kind of pods, what PodTopologySpread and InterPodAffinity read of all nodes of a state, per
+// topology counts, for the pods of one signature, what PodTopologySpread and InterPodAffinity read of all nodes of a state, per
 // domain of each topology key. It is a fold over the nodes: sync brings it to the state's version by reading again the
 // nodes that have changed.
 //
 // What is counted is numbered in slots. A node's row says in which domains it is and what its pods add to each slot;
-// what the two plugins see of a node, and what nodes have in common, is its cell.
+// what the two plugins see of a node, and what nodes have in common, is its topology profile.
 type topology struct {
 	spread   podTopologySpread
 	interPod interPodAffinity
 	priority int32 // of the pods: lower nominees do not count
-	// interPodFirst says that the profile filters with InterPodAffinity before PodTopologySpread.
+	// interPodFirst says that the scheduling profile filters with InterPodAffinity before PodTopologySpread.
 	interPodFirst bool
 
 	keys    []topologyKey
@@ -29,21 +30,21 @@ type topology struct {
 	carried map[cluster.ClassID][]increment // what a pod adds by its class
 	labeled map[cluster.LabelsID]*additions // what a pod adds by its labels; filled as they are met
 
-	synced  cluster.Seq // the rows are those of nodes at this seq; -1: there is none yet
-	rows    rows
-	placed  []cellID // by node; noCell if there is none
-	cells   []*cell
-	cellIDs map[string]cellID
-	prefix  string
+	synced     cluster.Seq // the rows are those of nodes at this seq; -1: there is none yet
+	rows       rows
+	placed     []topologyProfileID // by node; noTopologyProfile if there is none
+	profiles   []*topologyProfile
+	profileIDs map[string]topologyProfileID
+	prefix     string
 
 	// Room for what sync needs.
 	scratch []byte
 	before  row
 	changed []cluster.NodeIndex
 
-	changes uint64 // grows with every change of a sum or of a domain: verdicts on cells are then to be made again
-	judged  uint64 // cells' verdicts are of that change
-	rebuilt uint64 // grows when cells get new ids
+	changes uint64 // grows with every change of a sum or of a domain: verdicts on topology profiles are then to be made again
+	judged  uint64 // topology profiles' verdicts are of that change
+	rebuilt uint64 // grows when topology profiles get new ids
 
 	numbered     uint64 // State.Renumbered when symbols were last looked up
 	sweepLabeled int    // labeled is looked through when there are so many
@@ -58,7 +59,7 @@ type topologyKey struct {
 	bySym   map[cluster.Symbol]int32
 	nodes   []int32 // that have the label, by domain
 	shared  int     // domains with several nodes
-	apart   bool    // every domain is one node: cells of nodes do not name theirs, but say what it counts
+	apart   bool    // every domain is one node: topology profiles of nodes do not name theirs, but say what it counts
 	valued  bool    // some slot needs the value; if not, all values are of one domain
 }
 
@@ -126,13 +127,13 @@ func (r *row) equal(other *row) bool {
 	return r.live == other.live && (!r.live || r.in == other.in && slices.Equal(r.domain, other.domain) && slices.Equal(r.adds, other.adds))
 }
 
-// newTopology returns what the pods of a kind need, or nil if other pods do not matter to them. True: they matter in
+// newTopology returns what the pods of a signature need, or nil if other pods do not matter to them. True: they matter in
 // too many ways to be judged.
 func newTopology(st *cluster.State, spec *cluster.ClassSpec, r *relations, p *program, priority int32) (*topology, bool) {
 	t := &topology{
 		priority: priority, synced: -1, interPodFirst: p.at[filterInterPodAffinity] < p.at[filterPodTopologySpread],
 		carried: make(map[cluster.ClassID][]increment), labeled: make(map[cluster.LabelsID]*additions),
-		cellIDs: make(map[string]cellID),
+		profileIDs: make(map[string]topologyProfileID),
 	}
 	t.compilePodTopologySpread(r)
 	t.compileInterPodAffinity(st, spec, r)
@@ -148,10 +149,10 @@ func newTopology(st *cluster.State, spec *cluster.ClassSpec, r *relations, p *pr
 	return t, false
 }
 
-// fingerprint returns what the texts of cells begin with: it differs where the same pods would count differently.
+// fingerprint returns what the texts of topology profiles begin with: it differs where the same pods would count differently.
 func (t *topology) fingerprint(r *relations) string {
-	var key kindKey
-	key.text(r.kind.matches)
+	var key signatureKey
+	key.text(r.signature.matches)
 	write := func(m *podMatcher) {
 		if m.resolved {
 			for _, name := range m.namespaces {
@@ -168,11 +169,9 @@ func (t *topology) fingerprint(r *relations) string {
 	for k := range t.interPod.preferred {
 		write(&t.interPod.preferred[k].podMatcher)
 	}
-	h := uint64(14695981039346656037) // FNV-1a
-	for _, b := range key.b {
-		h = (h ^ uint64(b)) * 1099511628211
-	}
-	return string(binary.BigEndian.AppendUint64(nil, cluster.Mix(h)))
+	h := fnv.New64a()
+	_, _ = h.Write(key.b) // never fails
+	return string(binary.BigEndian.AppendUint64(nil, cluster.Mix(h.Sum64())))
 }
 
 // resolves reports whether what is counted depends on the labels of namespaces.
@@ -253,7 +252,7 @@ func (t *topology) sync(st *cluster.State, p *program) {
 		t.sweepLabeled = len(t.labeled) + len(t.labeled)/4 + minSwept
 	}
 	if t.regroup() {
-		t.cells, t.cellIDs = nil, make(map[string]cellID)
+		t.profiles, t.profileIDs = nil, make(map[string]topologyProfileID)
 		t.rebuilt++
 		for i := range t.rows.len() {
 			t.place(st, cluster.NodeIndex(i))
@@ -294,14 +293,14 @@ func (t *topology) refresh(st *cluster.State, p *program, i cluster.NodeIndex) {
 // grow makes room for so many nodes.
 func (t *topology) grow(nodes int) {
 	for len(t.placed) < nodes {
-		t.placed = append(t.placed, noCell)
+		t.placed = append(t.placed, noTopologyProfile)
 	}
 	r := &t.rows
 	r.live = r.live.Grow(nodes)
 	r.in, r.domain, r.adds = grow(r.in, nodes), grow(r.domain, nodes*len(t.keys)), grow(r.adds, nodes*len(t.slots))
 }
 
-// bloated reports whether so many domains and cells are of nodes that are gone that it is better to begin anew.
+// bloated reports whether so many domains and topology profiles are of nodes that are gone that it is better to begin anew.
 func (t *topology) bloated(st *cluster.State) bool {
 	most := 4*st.Nodes.Len() + 1024
 	for k := range t.keys {
@@ -309,7 +308,7 @@ func (t *topology) bloated(st *cluster.State) bool {
 			return true
 		}
 	}
-	return len(t.cells) > most || len(t.labeled) > 4*t.rows.len()+1<<16
+	return len(t.profiles) > most // of label sets only those that the state has are kept, however many these are
 }
 
 func (t *topology) clear() {
@@ -326,13 +325,13 @@ func (t *topology) clear() {
 		}
 	}
 	clear(t.labeled)
-	t.rows, t.placed, t.cells, t.cellIDs = rows{}, nil, nil, make(map[string]cellID)
+	t.rows, t.placed, t.profiles, t.profileIDs = rows{}, nil, nil, make(map[string]topologyProfileID)
 	t.synced = -1
 	t.changes++
 	t.rebuilt++
 }
 
-// regroup decides which keys name their domains in cells, and reports whether that has changed.
+// regroup decides which keys name their domains in topology profiles, and reports whether that has changed.
 func (t *topology) regroup() bool {
 	changed := false
 	for k := range t.keys {

@@ -111,7 +111,7 @@ func TestCountsFollowTheLogAsIfTheyWereMadeAnew(t *testing.T) {
 	}
 }
 
-func TestSubjectsOfOneKindAreJudgedAlike(t *testing.T) {
+func TestSubjectsOfOneSignatureAreJudgedAlike(t *testing.T) {
 	shared := 0
 	rapid.Check(t, func(t *rapid.T) {
 		st := cluster.New(cluster.Version{Epoch: 1})
@@ -121,12 +121,12 @@ func TestSubjectsOfOneKindAreJudgedAlike(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		kinds := NewEvaluator(EvaluatorConfig{})
-		first := make(map[Kind]judged)
+		signatures := NewEvaluator(EvaluatorConfig{})
+		first := make(map[Signature]judged)
 		for _, s := range subjects(st) {
-			// A new Evaluator each time: one that shares by kind would compare a judgement with itself.
+			// A new Evaluator each time: one that shares by signature would compare a judgement with itself.
 			got := judge(t, NewEvaluator(EvaluatorConfig{}), st, s)
-			k := kinds.Kind(st, s)
+			k := signatures.Signature(st, s)
 			want, seen := first[k]
 			if !seen {
 				first[k] = got
@@ -134,12 +134,12 @@ func TestSubjectsOfOneKindAreJudgedAlike(t *testing.T) {
 			}
 			shared++
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-				t.Fatalf("subject %+v, labels %+v, is not judged as others of its kind:\n%s", s, st.Labels(s.Labels), diff)
+				t.Fatalf("subject %+v, labels %+v, is not judged as others of its signature:\n%s", s, st.Labels(s.Labels), diff)
 			}
 		}
 	})
 	if shared == 0 {
-		t.Error("no two subjects were of one kind")
+		t.Error("no two subjects were of one signature")
 	}
 }
 

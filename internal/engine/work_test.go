@@ -77,7 +77,7 @@ func TestAfterABatchOnlyTheNodesThatItChangedAreJudged(t *testing.T) {
 			t.Errorf("after %d pods %d nodes are to be filtered and %d to be scored, want as many, at most one a pod", pods, len(filter), len(score))
 		}
 		// What only a pass over all nodes would find is not found.
-		c := y.worker.classes[y.worker.Kind(y.st, y.subject)]
+		c := y.worker.evaluations[y.worker.Signature(y.st, y.subject)]
 		unlisted := cluster.NodeIndex(0)
 		for slices.ContainsFunc(c.rankings.groups[0].best, func(n rankedNode) bool { return n.node == unlisted }) {
 			unlisted++
@@ -130,14 +130,14 @@ func TestACycleAllocatesTheSameHoweverManyNodesThereAre(t *testing.T) {
 	}
 }
 
-func TestAPodIsReadOnlyForTheKindsThatCountIt(t *testing.T) {
-	const kinds = 20
-	f := newInterleaved(t, 300, kinds)
-	f.batch(2 * kinds)
-	// read returns the kinds that read a node when they are brought up to date.
+func TestAPodIsReadOnlyForTheSignaturesThatCountIt(t *testing.T) {
+	const signatures = 20
+	f := newInterleaved(t, 300, signatures)
+	f.batch(2 * signatures)
+	// read returns the signatures that read a node when they are brought up to date.
 	read := func(node cluster.NodeIndex) (by []int) {
-		for k, s := range f.kinds {
-			c := f.worker.class(f.st, s)
+		for k, s := range f.signatures {
+			c := f.worker.evaluation(f.st, s)
 			if slices.Contains(c.topology.changed, node) {
 				by = append(by, k)
 			}
@@ -146,16 +146,16 @@ func TestAPodIsReadOnlyForTheKindsThatCountIt(t *testing.T) {
 		return by
 	}
 	read(0)
-	for k, s := range f.kinds {
+	for k, s := range f.signatures {
 		node, id := cluster.NodeIndex(k), f.st.FreePod()
 		pod := cluster.Pod{UID: fmt.Sprint("more-", k), Class: s.Class, Labels: s.Labels, NodeName: f.st.Nodes.Spec[node].Name}
 		apply(t, f.st, cluster.PodSet{ID: id, Pod: pod})
 		if by := read(node); !slices.Equal(by, []int{k}) {
-			t.Fatalf("a pod of kind %d came: kinds %v have read its node", k, by)
+			t.Fatalf("a pod of signature %d came: signatures %v have read its node", k, by)
 		}
 		apply(t, f.st, cluster.PodRemoved{ID: id})
 		if by := read(node); !slices.Equal(by, []int{k}) {
-			t.Fatalf("a pod of kind %d went: kinds %v have read its node", k, by)
+			t.Fatalf("a pod of signature %d went: signatures %v have read its node", k, by)
 		}
 	}
 }

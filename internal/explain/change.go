@@ -107,7 +107,7 @@ var systemLabels = []string{
 // findings collects, node by node, what comes nearest and what single changes could help.
 type findings struct {
 	st       *cluster.State
-	pin      string
+	required string
 	unjudged bool // what the pod asks for cannot be judged
 
 	nearest []Miss
@@ -173,7 +173,7 @@ func (s *sets) best() *set {
 
 // visit is for engine.Survey.
 func (f *findings) visit(i cluster.NodeIndex, lacks []engine.Lack) {
-	if f.unjudged || f.pin != "" && f.st.Nodes.Spec[i].Name != f.pin {
+	if f.unjudged || f.required != "" && f.st.Nodes.Spec[i].Name != f.required {
 		return
 	}
 	f.nearest = keep(f.nearest, Miss{Node: i, Things: len(lacks), Relative: relative(lacks)})
@@ -357,7 +357,7 @@ func (c *Change) prove(w *whatif.World, pod cluster.PodID) error {
 			self = pod
 		}
 		v, ok := e.Node(st, subject, self, i)
-		return ok && v.Feasible() && (row.Pin == "" || row.Pin == st.Nodes.Spec[i].Name)
+		return ok && v.Feasible() && (row.RequiredNode == "" || row.RequiredNode == st.Nodes.Spec[i].Name)
 	}
 	changed := st.Nodes.ByName(c.Node)
 	if c.Kind == AddNode {
@@ -365,7 +365,7 @@ func (c *Change) prove(w *whatif.World, pod cluster.PodID) error {
 	}
 	proven := fits(changed)
 	switch {
-	case row.Pin != "":
+	case row.RequiredNode != "":
 		c.Opens = 1
 	default:
 		feasible, _ := e.Filter(st, subject, everything(st))

@@ -52,8 +52,8 @@ type Explanation struct {
 	Message string
 	// Devices says what Berth does not judge that may offer a resource that no node has, "" if there is no such resource.
 	Devices string
-	// Nearest are the nodes that lack least, nearest first, at most 5. Of a pod that is pinned it is the node that it is pinned
-	// to, if that cannot take it. Of a pod that Berth cannot judge there are none.
+	// Nearest are the nodes that lack least, nearest first, at most 5. Of a pod that requires a node it is
+	// that node, if that cannot take it. Of a pod that Berth cannot judge there are none.
 	Nearest []Miss
 	// Changes are single changes each of which would make the pod schedulable at this version, the smallest intervention
 	// first; see ChangeKind. Only if the cause is Rejected.
@@ -62,7 +62,7 @@ type Explanation struct {
 	// not preempt at all. Only if the cause is Rejected.
 	NoPreemption string
 
-	// Candidates are the best nodes, best first, at most 10, as a commit would score them. A pod that is pinned has none: it goes
+	// Candidates are the best nodes, best first, at most 10, as a commit would score them. A pod that requires a node has none: it goes
 	// to its node without scoring.
 	Candidates []Candidate
 	// Here is the node of a placed pod among them, nil if the pod is not placed or its node is not known.
@@ -71,13 +71,13 @@ type Explanation struct {
 
 // Pod is who is explained.
 type Pod struct {
-	UID, Namespace, Name string
-	Phase                cluster.Phase
-	Node                 string // where it is placed
-	Priority             int32
-	Pin, Nominated       string // see cluster.Pod
-	Gates                []string
-	Deleting             bool
+	UID, Namespace, Name    string
+	Phase                   cluster.Phase
+	Node                    string // where it is placed
+	Priority                int32
+	RequiredNode, Nominated string // see cluster.Pod
+	Gates                   []string
+	Deleting                bool
 
 	Profile   string // its scheduler name
 	YieldedTo string // to whom that is left at the moment, and why; empty unless the cause is Yielded
@@ -125,7 +125,7 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 			return err
 		}
 		// 2. What do all nodes say?
-		found = findings{st: st, pin: out.Pod.Pin, unjudged: out.Pod.Unsupported != ""}
+		found = findings{st: st, required: out.Pod.RequiredNode, unjudged: out.Pod.Unsupported != ""}
 		survey, ok := w.Evaluator().Survey(st, pod, found.visit)
 		if !ok {
 			return fmt.Errorf("pod %d has no class", pod)
@@ -159,7 +159,7 @@ func describe(st *cluster.State, row *cluster.PodRow) Pod {
 	class := st.Class(row.Class)
 	return Pod{
 		UID: row.UID, Namespace: row.Namespace, Name: row.Name, Phase: row.Phase, Node: row.NodeName, Priority: row.Priority,
-		Pin: row.Pin, Nominated: row.Nominated, Gates: row.Gates, Deleting: row.Deleting,
+		RequiredNode: row.RequiredNode, Nominated: row.Nominated, Gates: row.Gates, Deleting: row.Deleting,
 		Profile: class.Spec.SchedulerName, Class: class.ID, ClassPending: class.Pods - class.Placed, ClassPlaced: class.Placed,
 		Unsupported: class.Spec.Unsupported, UnsupportedPlugin: class.Spec.UnsupportedPlugin,
 	}

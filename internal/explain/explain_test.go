@@ -88,7 +88,7 @@ func TestNoOtherNodeIsNearer(t *testing.T) {
 			var want []distance
 			e := engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1})
 			for i := range cluster.NodeIndex(st.Nodes.Len()) {
-				if pin := st.Pod(id).Pin; !st.Nodes.Live.Has(i) || pin != "" && pin != st.Nodes.Spec[i].Name {
+				if required := st.Pod(id).RequiredNode; !st.Nodes.Live.Has(i) || required != "" && required != st.Nodes.Spec[i].Name {
 					continue
 				}
 				lacks, _ := e.Shortfall(st, id, i)
@@ -339,7 +339,7 @@ func TestWhatHelpsIsTold(t *testing.T) {
 		for st, id := range waiting(t) {
 			x := explained(t, st, id)
 			row := st.Pod(id)
-			if x.Cause != Rejected || len(st.Class(row.Class).Spec.Spread) > 0 || row.Pin != "" {
+			if x.Cause != Rejected || len(st.Class(row.Class).Spec.Spread) > 0 || row.RequiredNode != "" {
 				continue
 			}
 			helps := make(map[ChangeKind]bool)
@@ -403,7 +403,7 @@ func TestScoresAreWhatTheCommitUsed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		for st, id := range waiting(t) {
 			row := st.Pod(id)
-			if row.Pin != "" || row.Nominated != "" || st.Profile(st.Class(row.Class).Spec.SchedulerName) == nil {
+			if row.RequiredNode != "" || row.Nominated != "" || st.Profile(st.Class(row.Class).Spec.SchedulerName) == nil {
 				continue
 			}
 			before := explained(t, st, id)

@@ -36,7 +36,7 @@ type Here struct {
 	Feasible bool
 	Miss     Miss
 	// Best says that a commit would choose this node now. If not, the cluster has changed since, or the node was not chosen by
-	// scores: the pod was pinned or nominated to it, or somebody else has placed it.
+	// scores: the pod requires it or was nominated to it, or somebody else has placed it.
 	Best bool
 }
 
@@ -49,7 +49,7 @@ func (x *Explanation) score(w *whatif.World, pod cluster.PodID, at cluster.NodeI
 		x.Here.Miss = missOf(w, pod, at)
 		x.Here.Feasible = x.Here.Miss.Things == 0
 	}
-	if x.Feasible == 0 || x.Pod.Pin != "" {
+	if x.Feasible == 0 || x.Pod.RequiredNode != "" {
 		return w.Context().Err()
 	}
 	// 1. The best of each group, and the node of the pod itself, as a group of its own.

@@ -18,7 +18,7 @@ import (
 func Text(x Explanation) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	line("%s", x.headline())
+	line("%s", x.Headline())
 	line("")
 	line("%s", x.facts())
 	if len(x.Rejections) > 0 {
@@ -54,8 +54,8 @@ func Text(x Explanation) string {
 
 func (x *Explanation) name() string { return x.Pod.Namespace + "/" + x.Pod.Name }
 
-// headline says the cause in one sentence.
-func (x *Explanation) headline() string {
+// Headline says the cause in one sentence.
+func (x *Explanation) Headline() string {
 	name := x.name()
 	switch x.Cause {
 	case Placed:
@@ -75,11 +75,11 @@ func (x *Explanation) headline() string {
 	case Fits:
 		return fmt.Sprintf("%s is pending, though %s can take it: it waits for its turn.", name, ofNodes(x.Feasible, x.Nodes))
 	}
-	if x.Pod.Pin != "" && len(x.Nearest) == 0 {
-		return fmt.Sprintf("%s is pending because it may go to no node but %s, and there is no such node.", name, x.Pod.Pin)
+	if x.Pod.RequiredNode != "" && len(x.Nearest) == 0 {
+		return fmt.Sprintf("%s is pending because it may go to no node but %s, and there is no such node.", name, x.Pod.RequiredNode)
 	}
-	if x.Pod.Pin != "" {
-		return fmt.Sprintf("%s is pending because it may go to no node but %s, which cannot take it.", name, x.Pod.Pin)
+	if x.Pod.RequiredNode != "" {
+		return fmt.Sprintf("%s is pending because it may go to no node but %s, which cannot take it.", name, x.Pod.RequiredNode)
 	}
 	rejections := slices.Clone(x.Rejections)
 	slices.SortStableFunc(rejections, func(a, b engine.Rejection) int { return int(b.Nodes - a.Nodes) })
@@ -99,7 +99,7 @@ func (x *Explanation) here() string {
 		return ", which is not known"
 	case !x.Here.Feasible:
 		return ", which could not take it now"
-	case x.Pod.Pin != "":
+	case x.Pod.RequiredNode != "":
 		return ", the only node that it may go to"
 	case x.Here.Best:
 		return ", still the best node for it"
@@ -114,8 +114,8 @@ func (x *Explanation) facts() string {
 		fmt.Sprintf("As of version %v", x.Version), fmt.Sprintf("profile %s", p.Profile), fmt.Sprintf("priority %d", p.Priority),
 		fmt.Sprintf("class %d, shared by %d pending and %d placed", p.Class, p.ClassPending, p.ClassPlaced),
 	}
-	if p.Pin != "" {
-		says = append(says, "pinned to "+p.Pin)
+	if p.RequiredNode != "" {
+		says = append(says, "required node "+p.RequiredNode)
 	}
 	if p.Nominated != "" {
 		says = append(says, "nominated to "+p.Nominated)
@@ -206,8 +206,8 @@ func helps(r *engine.Rejection) string {
 
 func (m *Miss) write(b *strings.Builder) {
 	fmt.Fprintf(b, "  %s\n", m.Name)
-	for k := range m.Lacks {
-		fmt.Fprintf(b, "    %s\n", lackText(&m.Lacks[k], m.Blockers[k]))
+	for _, detail := range m.Details() {
+		fmt.Fprintf(b, "    %s\n", detail)
 	}
 }
 
@@ -219,6 +219,15 @@ func trimLines(b *strings.Builder) {
 	}
 	b.Reset()
 	b.WriteString(strings.Join(lines, "\n"))
+}
+
+// Details say in plain words what a node lacks, in the order of Lacks.
+func (m *Miss) Details() []string {
+	out := make([]string, len(m.Lacks))
+	for k := range m.Lacks {
+		out[k] = lackText(&m.Lacks[k], m.Blockers[k])
+	}
+	return out
 }
 
 // lackText says what a node lacks, with the numbers.
@@ -369,14 +378,15 @@ func (x *Explanation) help(b *strings.Builder) {
 		fmt.Fprintln(b, "Any one of these changes would help, the smallest first:")
 	}
 	for k := range x.Changes {
-		fmt.Fprintf(b, "  %d. %s\n", k+1, changeText(&x.Changes[k]))
+		fmt.Fprintf(b, "  %d. %s\n", k+1, &x.Changes[k])
 	}
 	if x.NoPreemption != "" {
 		fmt.Fprintf(b, "The pod does not preempt others: %s\n", x.NoPreemption)
 	}
 }
 
-func changeText(c *Change) string {
+// String says the change in plain words.
+func (c *Change) String() string {
 	var what []string
 	opens := fmt.Sprintf("Then it fits %s.", c.Node)
 	if c.Opens > 1 {

@@ -111,10 +111,10 @@ func TestTexts(t *testing.T) {
 			w := newTown(t, house("node-1", "a"))
 			return w.explain(1000, 1<<30, func(s *cluster.ClassSpec, p *cluster.Pod) { s.SchedulerName, p.NodeName = "other-scheduler", "node-1" })
 		},
-		"pinned": func(t *testing.T) string {
+		"required-node": func(t *testing.T) string {
 			w := newTown(t, house("node-1", "a"), house("node-2", "b"))
 			w.fill("node-1", "node-1")
-			return w.explain(2000, 1<<30, func(_ *cluster.ClassSpec, p *cluster.Pod) { p.Pin = "node-1" })
+			return w.explain(2000, 1<<30, func(_ *cluster.ClassSpec, p *cluster.Pod) { p.RequiredNode = "node-1" })
 		},
 		"fits": func(t *testing.T) string {
 			w := newTown(t, house("node-1", "a"), house("node-2", "b"), house("node-3", "c", cluster.Taint{Key: "spot", Effect: "PreferNoSchedule"}))

@@ -40,7 +40,7 @@ func randomState(t *rapid.T) *cluster.State {
 	return tame(t, rng, rapid.IntRange(1, 12).Draw(t, "nodes"), rapid.IntRange(0, 40).Draw(t, "placed"), rapid.IntRange(1, 8).Draw(t, "pending"))
 }
 
-// wild is a state after random deltas. As in a real one, each pod has labels, and is pinned only if its profile lets it be.
+// wild is a state after random deltas. As in a real one, each pod has labels, and requires a node only if its profile lets it be known so.
 func wild(t fataler, rng *rand.Rand, steps int) *cluster.State {
 	st := cluster.New(cluster.Version{Epoch: 1})
 	for k, namespace := range []string{"default", "dev", "prod"} {
@@ -52,8 +52,8 @@ func wild(t fataler, rng *rand.Rand, steps int) *cluster.State {
 			if set.Pod.Labels == cluster.NoLabels {
 				continue
 			}
-			if p := st.Profile(st.Class(set.Pod.Class).Spec.SchedulerName); p == nil || !source.Pins(p) {
-				set.Pod.Pin = ""
+			if p := st.Profile(st.Class(set.Pod.Class).Spec.SchedulerName); p == nil || !source.KeepsRequiredNode(p) {
+				set.Pod.RequiredNode = ""
 			}
 			d = set
 		}
@@ -137,7 +137,7 @@ func tame(t fataler, rng *rand.Rand, nodes, placed, pending int) *cluster.State 
 		if k < placed {
 			p.NodeName = fmt.Sprintf("node-%d", r.IntN(nodes))
 		} else if r.chance(10) {
-			p.Pin = fmt.Sprintf("node-%d", r.IntN(nodes+1))
+			p.RequiredNode = fmt.Sprintf("node-%d", r.IntN(nodes+1))
 		}
 		if k >= placed && r.chance(10) {
 			p.Nominated = fmt.Sprintf("node-%d", r.IntN(nodes+1))
@@ -230,7 +230,7 @@ func explained(t fataler, st *cluster.State, id cluster.PodID) Explanation {
 // fits reports whether a node can take a pod, as Berth's filters say.
 func fits(st *cluster.State, id cluster.PodID, i cluster.NodeIndex) bool {
 	row := st.Pod(id)
-	if row.Pin != "" && row.Pin != st.Nodes.Spec[i].Name {
+	if row.RequiredNode != "" && row.RequiredNode != st.Nodes.Spec[i].Name {
 		return false
 	}
 	self := cluster.NoPod

@@ -3,6 +3,7 @@ package manifest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -317,4 +318,17 @@ func FuzzParseNeverPanics(f *testing.F) {
 			t.Errorf("%d objects and error %v", len(objects), err)
 		}
 	})
+}
+
+func TestAliasesStandForSoMuchAtMost(t *testing.T) {
+	_, err := Parse([]byte("a: 1\n---\nx: &a " + strings.Repeat("a", 100<<10) + "\ny: [" + strings.TrimSuffix(strings.Repeat("*a,", 2000), ",") + "]\n"))
+	found, ok := errors.AsType[*Error](err)
+	if !ok || !slices.ContainsFunc(found.Violations, func(v Violation) bool {
+		return v.Document == 2 && strings.Contains(v.Description, "aliases stand for more than 4194304 bytes")
+	}) {
+		t.Errorf("%v", err)
+	}
+	if objects, err := Parse([]byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: a, labels: &l {x: z1}, annotations: *l}\n")); err != nil || objects[0].Namespace.Annotations["x"] != "z1" {
+		t.Errorf("a manifest with an anchor: %v", err)
+	}
 }

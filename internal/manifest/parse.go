@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	strictjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-scheduler/berth/internal/aliases"
 )
 
 const (
@@ -104,7 +106,11 @@ func (p *parser) document(doc document) {
 			p.fail(w, "", fmt.Sprintf("it has %d bytes, at most %d are possible", len(raw), MaxObjectBytes))
 			return
 		}
-		var err error
+		err := aliases.Check(raw)
+		if err != nil {
+			p.fail(w, "", yamlError(err))
+			return
+		}
 		if raw, err = yaml.YAMLToJSONStrict(raw); err != nil {
 			p.fail(w, "", yamlError(err))
 			return

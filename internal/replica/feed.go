@@ -1,15 +1,16 @@
 package replica
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
 
@@ -18,6 +19,7 @@ const (
 	defaultRingBytes = 64 << 20
 	defaultHeartbeat = time.Second
 	defaultFollowers = 1024
+	defaultKeep      = 10 * time.Second
 
 	// maxDeltaBytes leaves a message of a single delta well below what RPCs may carry.
 	maxDeltaBytes = 16 << 20
@@ -25,12 +27,17 @@ const (
 
 // FeedConfig is everything a Feed needs. All of it may be left out.
 type FeedConfig struct {
-	Ring      int                   // how many deltas are kept for followers that lag or come back; 0 means 65,536
-	RingBytes int                   // and at most so many bytes of them, encoded; 0 means 64 MiB
-	Heartbeat time.Duration         // how often a follower is told version and digest; 0 means 1s
-	Followers int                   // how many may follow at a time; 0 means 1,024
-	Log       *slog.Logger          // nil discards
-	Metrics   prometheus.Registerer // nil keeps none
+	Ring      int           // how many deltas are kept for followers that lag or come back; 0 means 65,536
+	RingBytes int           // and at most so many bytes of them, encoded; 0 means 64 MiB
+	Heartbeat time.Duration // how often a follower is told version and digest; 0 means 1s
+	Followers int           // how many may follow at a time, of one caller no more than are free ([rpc.Share]); 0 means 1,024
+	// Caller says who follows; nil means [rpc.RoleOf], so that the keys of one role do not keep the others out.
+	Caller func(ctx context.Context) string
+	// KeepSnapshot is how long a snapshot stays for others when nobody uses it any more, counted from when it was made, and with it
+	// its memory: about that of the ledger. 0 means 10 s.
+	KeepSnapshot time.Duration
+	Log          *slog.Logger          // nil discards
+	Metrics      prometheus.Registerer // nil keeps none
 }
 
 // Feed is the binder's log as followers read it: each delta is encoded once, the most recent ones are kept, and
@@ -44,7 +51,7 @@ type Feed struct {
 	term *term // nil while closed
 
 	snapshots sharedSnapshot
-	following atomic.Int32 // streams
+	following *rpc.Share // streams, by caller
 }
 
 // term is the feed of one epoch, until it is closed.
@@ -74,7 +81,15 @@ func NewFeed(cfg FeedConfig) *Feed {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Feed{cfg: cfg, metrics: newFeedMetrics(cfg.Metrics)}
+	if cfg.Caller == nil {
+		cfg.Caller = rpc.RoleOf
+	}
+	if cfg.KeepSnapshot <= 0 {
+		cfg.KeepSnapshot = defaultKeep
+	}
+	return &Feed{
+		cfg: cfg, metrics: newFeedMetrics(cfg.Metrics), snapshots: sharedSnapshot{keep: cfg.KeepSnapshot}, following: rpc.NewShare(cfg.Followers, 0),
+	}
 }
 
 // Open begins an epoch: the ledger is at v and has that digest, and deltas appended from now on follow it.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -106,6 +107,93 @@ func TestFollowersBeyondTheBoundAreToldWhenToComeBack(t *testing.T) {
 		if status.Code(err) != codes.ResourceExhausted || rpc.ReasonOf(err) != replica.ReasonTooManyFollowers || !asked || after <= 0 {
 			t.Errorf("the second is told %v, want RESOURCE_EXHAUSTED with %s and a time", err, replica.ReasonTooManyFollowers)
 		}
+	})
+}
+
+func TestOneRoleDoesNotKeepOthersFromFollowing(t *testing.T) {
+	networks(t, func(t *testing.T, network rpc.Network, address string) {
+		who := func(ctx context.Context) string {
+			return strings.Join(metadata.ValueFromIncomingContext(ctx, "who"), "")
+		}
+		l := newLedger(t, replica.FeedConfig{Followers: 8, Caller: who})
+		l.open(3)
+		at, _ := serve(t, network, address, l)
+		conn, err := network.Dial(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		t.Cleanup(cancel)
+		as := func(role string) error {
+			s, err := logv1.NewLogServiceClient(conn).Follow(metadata.AppendToOutgoingContext(ctx, "who", role), &logv1.FollowRequest{})
+			if err == nil {
+				_, err = s.Recv()
+			}
+			return err
+		}
+		for i := range 4 {
+			if err := as("filter-worker"); err != nil {
+				t.Fatalf("follower %d of 8: %v", i, err)
+			}
+		}
+		if err := as("filter-worker"); rpc.ReasonOf(err) != replica.ReasonTooManyFollowers {
+			t.Errorf("who has as many as are free: %v, want %s", err, replica.ReasonTooManyFollowers)
+		}
+		if err := as("queue"); err != nil {
+			t.Errorf("another role: %v", err)
+		}
+	})
+}
+
+// To take one holds the ledger up, whoever asks for it.
+func TestWhoFollowsAndLeavesAgainAndAgainHasOneSnapshotTaken(t *testing.T) {
+	networks(t, func(t *testing.T, network rpc.Network, address string) {
+		l := newLedger(t, replica.FeedConfig{KeepSnapshot: time.Hour})
+		l.open(3)
+		l.grow(t, 5)
+		l.hold = make(chan struct{})
+		at, _ := serve(t, network, address, l)
+		conn, err := network.Dial(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		for i := range 50 {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			s, err := logv1.NewLogServiceClient(conn).Follow(ctx, &logv1.FollowRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			recv(t, s)
+			cancel()
+			_ = drain(s)
+			if i == 25 { // half of them leave before it is made
+				close(l.hold)
+			}
+			l.grow(t, 1)
+		}
+		f := follow(t, network, newLeaders(coord.Leader{Epoch: 3, ID: "binder-1", Address: at}), nil)
+		f.reaches(t, l)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.taken != 1 {
+			t.Errorf("%d snapshots were taken for 50 followers, want 1", l.taken)
+		}
+	})
+}
+
+func TestASnapshotThatNobodyUsesIsDroppedInTime(t *testing.T) {
+	networks(t, func(t *testing.T, network rpc.Network, address string) {
+		l := newLedger(t, replica.FeedConfig{KeepSnapshot: time.Millisecond})
+		l.open(3)
+		at, _ := serve(t, network, address, l)
+		until(t, func() bool {
+			recv(t, stream(t, network, at, &logv1.FollowRequest{}))
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.taken > 1
+		}, func() string { return "the one that is older than it may be is used on" })
 	})
 }
 
@@ -424,7 +512,8 @@ func (s *blockedStream) Send(m *logv1.FollowResponse) error {
 
 func TestFollowersOfTheSameMomentShareASnapshot(t *testing.T) {
 	network := rpc.Memory()
-	l := newLedger(t, replica.FeedConfig{Heartbeat: time.Hour}) // else an empty first part says that a snapshot takes long
+	// With a heartbeat, an empty first part would say that a snapshot takes long.
+	l := newLedger(t, replica.FeedConfig{Heartbeat: time.Hour, KeepSnapshot: time.Millisecond})
 	l.open(3)
 	l.grow(t, 50)
 	c := &countedSnapshots{ledger: l, block: make(chan struct{})}
@@ -460,9 +549,11 @@ func TestFollowersOfTheSameMomentShareASnapshot(t *testing.T) {
 	if c.n != 1 {
 		t.Errorf("the ledger was encoded %d times for 5 followers", c.n)
 	}
-	s := stream(t, network, at, &logv1.FollowRequest{})
-	if m := recv(t, s); wire.Version(m.GetVersion()) != l.version() || c.n != 2 {
-		t.Errorf("a later follower gets a snapshot of %v, the %dth, want a new one of %v", m.GetVersion(), c.n, l.version())
+	until(t, func() bool { // that one is old enough
+		return wire.Version(recv(t, stream(t, network, at, &logv1.FollowRequest{})).GetVersion()) == l.version()
+	}, func() string { return "a later follower gets no new snapshot" })
+	if c.n != 2 {
+		t.Errorf("a later follower gets the %dth snapshot, want the 2nd", c.n)
 	}
 }
 

@@ -36,7 +36,7 @@ func errTooSlow(at cluster.Version) error {
 }
 
 func errTooManyFollowers(limit int) error {
-	return rpc.Exhausted(ReasonTooManyFollowers, time.Second, "%d members follow already", limit)
+	return rpc.Exhausted(ReasonTooManyFollowers, time.Second, "of %d members that may follow, as many do already as may, of all roles or of one", limit)
 }
 
 // Follow is the handler of LogService.Follow: it streams the log to one follower until the follower goes away or
@@ -53,10 +53,11 @@ func (f *Feed) Follow(req *logv1.FollowRequest, stream logv1.LogService_FollowSe
 	if t == nil {
 		return errNotActive()
 	}
-	defer f.following.Add(-1)
-	if n := f.following.Add(1); int(n) > f.cfg.Followers {
+	caller := f.cfg.Caller(stream.Context())
+	if !f.following.Take(caller, 1) {
 		return errTooManyFollowers(f.cfg.Followers)
 	}
+	defer f.following.Give(caller, 1)
 	f.metrics.followers.Inc()
 	defer f.metrics.followers.Dec()
 
@@ -95,7 +96,7 @@ func (f *Feed) sendSnapshot(to *follower, s Snapshotter) (cluster.Version, error
 	if toMake {
 		var making sync.WaitGroup
 		defer making.Wait() // others wait for it too, should this follower leave
-		making.Go(func() { c.make(s) })
+		making.Go(func() { f.snapshots.make(c, s) })
 	}
 	if err := to.awaitSnapshot(c); err != nil {
 		return cluster.Version{}, err

@@ -3,6 +3,7 @@ package replica
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/wire"
@@ -24,12 +25,17 @@ type snapshot struct {
 	digest  uint64
 	parts   [][][]byte
 
-	users int // guarded by sharedSnapshot.mu
+	// Guarded by sharedSnapshot.mu:
+	users int
+	old   bool // it has been there for as long as one stays without users
 }
 
 // sharedSnapshot lets followers that want a snapshot at about the same time, as all do when an epoch begins, share
-// one: encoding holds up the ledger and takes memory. It is dropped when nobody waits for it or sends it any more.
+// one: encoding holds up the ledger and takes memory, about as much as the ledger itself. It stays for a while after it is made, even when
+// nobody sends it any more: else who begins to follow and leaves, again and again, would have one made each time.
 type sharedSnapshot struct {
+	keep time.Duration // how long it stays
+
 	mu      sync.Mutex
 	current *snapshot
 }
@@ -60,15 +66,27 @@ func (c *snapshot) usable(t *term) bool {
 func (s *sharedSnapshot) release(c *snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.users--; c.users == 0 && s.current == c {
+	c.users--
+	s.drop(c)
+}
+
+// drop gives up a snapshot that nobody uses and that has been there for its time. The caller holds mu.
+func (s *sharedSnapshot) drop(c *snapshot) {
+	if c.users == 0 && c.old && s.current == c {
 		s.current = nil
 	}
 }
 
-// make takes the snapshot.
-func (c *snapshot) make(from Snapshotter) {
-	defer close(c.made)
+// make takes a snapshot, which may be dropped when it has been there for a while.
+func (s *sharedSnapshot) make(c *snapshot, from Snapshotter) {
 	from.Snapshot(func(st *cluster.State) { c.err = c.encode(st) })
+	close(c.made)
+	time.AfterFunc(s.keep, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		c.old = true
+		s.drop(c)
+	})
 }
 
 func (c *snapshot) encode(st *cluster.State) error {

@@ -89,7 +89,10 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 	}
 	e.clients = rpc.NewClients(e.rpc)
 	defer e.clients.Close()
-	etcd := coord.Config{Endpoints: c.EtcdEndpoints, Embedded: c.embedded, Prefix: c.EtcdPrefix, Log: c.Log}
+	etcd := coord.Config{Endpoints: c.EtcdEndpoints, Embedded: c.embedded, Prefix: c.EtcdPrefix, Role: role, Log: c.Log}
+	if c.embedded != nil {
+		etcd.Role = "" // it has no users
+	}
 	if c.EtcdTLS != (certs.Files{}) {
 		if e.etcd, err = certs.Open(c.EtcdTLS, "", c.Log); err != nil {
 			return fmt.Errorf("read TLS files of etcd: %w", err)

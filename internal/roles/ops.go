@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berth-scheduler/berth/gateway"
 	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -133,9 +135,24 @@ func (e *env) serveOps(ctx context.Context) error {
 		l = tls.NewListener(l, e.certs.Server(true)) // kubelets probe without a certificate
 	}
 	return rpc.ServeOps(ctx, l, rpc.OpsConfig{
-		Metrics: e.measured, Checks: e.ops.checks, Admit: admit, Config: e.ops.config, Flags: e.Flags,
+		Metrics: e.measured, Checks: e.ops.checks, Admit: admit, AllowedHost: e.opsHost, Config: e.ops.config, Flags: e.Flags,
 		Status: func() [][2]string { return e.ops.status(time.Now()) }, Profiling: e.Profiling, SetVerbosity: e.SetVerbosity,
 	})
+}
+
+// opsHost reports whether the operators' endpoints may be asked for by a name: those of the JSON listener, and names that nobody can
+// have in the DNS of all, where a page of somebody else's would be: without a dot, as in compose, or of a cluster's own services.
+func (e *env) opsHost(host string) bool {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if host != "" && !strings.Contains(host, ".") {
+		return true
+	}
+	for _, end := range []string{".svc", ".cluster.local", ".internal", ".local"} {
+		if strings.HasSuffix(host, end) {
+			return true
+		}
+	}
+	return gateway.AllowedHost(func() []string { return e.hosts(Public{HTTPListen: e.OpsListen}) })(host)
 }
 
 // admitOps returns what lets in callers of the operators' endpoints; nil lets in everyone.

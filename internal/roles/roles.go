@@ -413,7 +413,7 @@ func (e *env) serveJSON(ctx context.Context, g *errgroup.Group, s *gateway.Servi
 	}
 	cfg := gateway.HTTPConfig{AllowedHost: gateway.AllowedHost(func() []string { return e.hosts(p) })}
 	if guard != nil {
-		cfg.Known = guard.Know
+		cfg.Known, cfg.Expect = guard.Know, guard.Expect
 	}
 	api, err := gateway.Handler(conn, cfg)
 	if err != nil {

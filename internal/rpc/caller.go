@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -52,7 +53,33 @@ const forwardedHeader = "berth-forwarded-for"
 // Forward returns a context of calls that are made for somebody at an address, to a server that takes this process's word for it
 // ([WithForwarding]).
 func Forward(ctx context.Context, address string) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, forwardedHeader, address)
+	return metadata.AppendToOutgoingContext(ctx, forwardedHeader, address, countedHeader, strconv.FormatBool(Counted(ctx)))
+}
+
+// countedHeader says, on a connection inside the process, whether a call has been counted for its caller's rate.
+const countedHeader = "berth-counted"
+
+type countedKey struct{}
+
+// WithCounted returns a context of what has been counted for its caller's rate, before its body was read: calls that are forwarded for it
+// ([Forward]) are not counted again.
+func WithCounted(ctx context.Context) context.Context {
+	return context.WithValue(ctx, countedKey{}, true)
+}
+
+// Counted reports whether a call has been counted already.
+func Counted(ctx context.Context) bool {
+	counted, _ := ctx.Value(countedKey{}).(bool)
+	return counted
+}
+
+// takeCounted takes the process's own word for whether a call has been counted.
+func takeCounted(ctx context.Context) context.Context {
+	values := metadata.ValueFromIncomingContext(ctx, countedHeader)
+	if len(values) > 0 && values[len(values)-1] == "true" {
+		return WithCounted(ctx)
+	}
+	return ctx
 }
 
 // addressOfCall returns from which address a call comes.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/keepalive"
 )
 
@@ -39,16 +40,26 @@ type Clients struct {
 	options []grpc.DialOption
 
 	mu     sync.Mutex
-	conns  map[string]*grpc.ClientConn
+	conns  map[string]*kept
 	closed bool
 }
+
+// kept is a connection.
+type kept struct {
+	conn  *grpc.ClientConn
+	asked time.Time // for it, last
+}
+
+// A connection for which nobody has asked for unusedFor is closed when one to a new address is made, unless it is connected or tries
+// to be: members that are gone leave nothing behind, however many come after them.
+const unusedFor = time.Minute
 
 var errClientsClosed = errors.New("clients are closed")
 
 // NewClients returns clients without connections. Close them.
 func NewClients(cfg Config) *Clients {
 	cfg = cfg.withDefaults()
-	return &Clients{net: cfg.Net, options: dialOptions(cfg), conns: make(map[string]*grpc.ClientConn)}
+	return &Clients{net: cfg.Net, options: dialOptions(cfg), conns: make(map[string]*kept)}
 }
 
 func dialOptions(cfg Config) []grpc.DialOption {
@@ -96,50 +107,54 @@ func dialOptions(cfg Config) []grpc.DialOption {
 }
 
 // Conn returns the connection to address, and creates it on first use without waiting for it to connect.
-// It belongs to c: callers do not close it. It fails if the address is malformed or c is closed.
+// It belongs to c: callers do not close it, and ask for it again for a call that they make later. It fails if the address is
+// malformed or c is closed.
 func (c *Clients) Conn(address string) (*grpc.ClientConn, error) {
+	now := time.Now()
+	conn, added, err := c.conn(address, now)
+	if added {
+		_ = c.closeUnless(func(k *kept) bool { // closing fails only for a closed one
+			return now.Sub(k.asked) < unusedFor || k.conn.GetState() != connectivity.Idle
+		})
+	}
+	return conn, err
+}
+
+func (c *Clients) conn(address string, now time.Time) (conn *grpc.ClientConn, added bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, errClientsClosed
+		return nil, false, errClientsClosed
 	}
-	if conn, ok := c.conns[address]; ok {
-		return conn, nil
+	if k, ok := c.conns[address]; ok {
+		k.asked = now
+		return k.conn, false, nil
 	}
-	conn, err := c.net.Dial(address, c.options...)
+	conn, err = c.net.Dial(address, c.options...)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	c.conns[address] = conn
-	return conn, nil
+	c.conns[address] = &kept{conn: conn, asked: now}
+	return conn, true, nil
 }
 
-// Retain closes the connections to all other addresses. Calls in flight on them fail with UNAVAILABLE and
-// [ReasonCallCut].
-func (c *Clients) Retain(addresses []string) {
-	keep := make(map[string]bool, len(addresses))
-	for _, address := range addresses {
-		keep[address] = true
-	}
-	_ = c.closeUnless(func(address string) bool { return keep[address] }) // closing fails only for a closed one
-}
-
-// Close closes all connections; Conn fails from then on. It may be called again.
+// Close closes all connections; Conn fails from then on. Calls in flight fail with UNAVAILABLE and [ReasonCallCut]. It may be called
+// again.
 func (c *Clients) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	return c.closeUnless(func(string) bool { return false })
+	return c.closeUnless(func(*kept) bool { return false })
 }
 
 // closeUnless closes outside the lock, since closing waits for the connection's goroutines.
-func (c *Clients) closeUnless(keep func(address string) bool) error {
+func (c *Clients) closeUnless(keep func(*kept) bool) error {
 	var closing []*grpc.ClientConn
 	c.mu.Lock()
-	for address, conn := range c.conns {
-		if !keep(address) {
+	for address, k := range c.conns {
+		if !keep(k) {
 			delete(c.conns, address)
-			closing = append(closing, conn)
+			closing = append(closing, k.conn)
 		}
 	}
 	c.mu.Unlock()

@@ -73,7 +73,7 @@ func TestIdempotentMarkOnAStreamIsIgnored(t *testing.T) {
 	}
 }
 
-func TestRetainClosesOtherConnectionsAndTheirCallsAreUnavailable(t *testing.T) {
+func TestCallsOnClosedClientsAreUnavailable(t *testing.T) {
 	onEach(t, func(t *testing.T, network rpc.Network) {
 		entered := make(chan struct{}, 2)
 		r := start(t, network, &service{
@@ -88,11 +88,6 @@ func TestRetainClosesOtherConnectionsAndTheirCallsAreUnavailable(t *testing.T) {
 				return stream.Context().Err()
 			},
 		})
-		other := startWith(t, r.cfg, r.logs, &service{})
-		kept, err := r.clients.Conn(other.address)
-		if err != nil {
-			t.Fatal(err)
-		}
 		ctx := within(t, patience)
 		answered := make(chan error, 2)
 		go func() {
@@ -109,27 +104,76 @@ func TestRetainClosesOtherConnectionsAndTheirCallsAreUnavailable(t *testing.T) {
 		receive(t, entered, "a call to arrive")
 		receive(t, entered, "the other call to arrive")
 
-		r.clients.Retain([]string{other.address, "never asked for"})
+		if err := r.clients.Close(); err != nil {
+			t.Error(err)
+		}
 		for range 2 {
 			if err := receive(t, answered, "a call to end"); status.Code(err) != codes.Unavailable || rpc.ReasonOf(err) != rpc.ReasonCallCut {
 				t.Errorf("a call on the closed connection got %v (%s), want UNAVAILABLE (CALL_CUT)", err, rpc.ReasonOf(err))
 			}
 		}
-		if again, err := r.clients.Conn(other.address); err != nil || again != kept {
-			t.Errorf("the retained connection was replaced: %v", err)
-		}
-		if _, err := testgrpc.NewTestServiceClient(kept).EmptyCall(ctx, &testgrpc.Empty{}); err != nil {
-			t.Errorf("call on the retained connection: %v", err)
-		}
-		renewed, err := r.clients.Conn(r.address)
-		if err != nil || renewed == r.conn {
-			t.Fatalf("the closed connection was handed out again: %v", err)
-		}
-		if _, err := testgrpc.NewTestServiceClient(renewed).EmptyCall(ctx, &testgrpc.Empty{}); err != nil {
-			t.Errorf("call on a new connection to the same address: %v", err)
-		}
 		if err := r.stop(t); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+func TestConnectionsToMembersThatAreGoneAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := rpc.Config{Net: rpc.Memory()}
+		serve := func(address string) (stop func()) {
+			l, err := cfg.Net.Listen(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := rpc.NewServer(cfg, "tester")
+			testgrpc.RegisterTestServiceServer(server.Registrar(), &service{})
+			ctx, cancel := context.WithCancel(t.Context())
+			served := make(chan error, 1)
+			go func() { served <- server.Serve(ctx, l) }()
+			return func() {
+				cancel()
+				if err := <-served; err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		clients := rpc.NewClients(cfg)
+		call := func(address string) *grpc.ClientConn {
+			conn, err := clients.Conn(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := testgrpc.NewTestServiceClient(conn).EmptyCall(t.Context(), &testgrpc.Empty{}); err != nil {
+				t.Errorf("call %s: %v", address, err)
+			}
+			return conn
+		}
+		leave, stay, come, late := serve("leaves"), serve("stays"), serve("comes"), serve("late")
+		gone, kept := call("leaves"), call("stays")
+		leave()
+		synctest.Wait()
+		call("comes")
+		if state := gone.GetState(); state == connectivity.Shutdown {
+			t.Error("a connection that was used just now is closed")
+		}
+		time.Sleep(2 * time.Minute) // of the bubble's fake clock: longer than a connection stays that nobody asks for
+		call("late")
+		if state := gone.GetState(); state != connectivity.Shutdown {
+			t.Errorf("the connection to the member that is gone is %v", state)
+		}
+		if call("stays") != kept {
+			t.Error("the connection to the member that stays was replaced")
+		}
+		leave = serve("leaves")
+		if call("leaves") == gone {
+			t.Error("the closed connection was handed out again")
+		}
+		if err := clients.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, stop := range []func(){leave, stay, come, late} {
+			stop()
 		}
 	})
 }

@@ -30,6 +30,17 @@ func (s *Server) Following() (following, health int) {
 // StrangersReading returns how many requests of those that nobody knows are being read, and how many wait for that.
 func (s *Server) StrangersReading() (reading, waiting int) { return s.public.strangers.load() }
 
+const (
+	StrangersOpen    = strangersOpen
+	StrangersStreams = strangersStreams
+)
+
+// StrangersOpen returns how many calls and streams those have open whose certificates name no role of Berth's.
+func (s *Server) StrangersOpen() int {
+	n, _ := s.strangers.open.Used()
+	return n
+}
+
 // Strangers returns how many connections of the listener of one may have to give way.
 func Strangers(conn net.Conn) int {
 	l := unbound(conn).listener

@@ -146,7 +146,7 @@ type gates struct {
 }
 
 func (g *gates) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if strings.HasPrefix(info.FullMethod, "/grpc.health.v1.Health/") {
+	if strings.HasPrefix(info.FullMethod, healthService) {
 		return handler(ctx, req)
 	}
 	gate, ok := g.byMethod.Load(info.FullMethod)

@@ -1,10 +1,8 @@
 package rpc_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 
+	"github.com/berth-scheduler/berth/internal/logtest"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -64,7 +63,7 @@ type running struct {
 	conn    *grpc.ClientConn
 	client  testgrpc.TestServiceClient
 	clients *rpc.Clients
-	logs    *logBuffer
+	logs    *logtest.Buffer
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed when Serve has returned
@@ -74,7 +73,7 @@ type running struct {
 // start serves svc on network until the test ends.
 func start(t *testing.T, network rpc.Network, svc *service, opts ...rpc.Option) *running {
 	t.Helper()
-	logs := &logBuffer{}
+	logs := &logtest.Buffer{}
 	return startWith(t, rpc.Config{
 		Net:     network,
 		Log:     slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelInfo})),
@@ -82,7 +81,7 @@ func start(t *testing.T, network rpc.Network, svc *service, opts ...rpc.Option) 
 	}, logs, svc, opts...)
 }
 
-func startWith(t testing.TB, cfg rpc.Config, logs *logBuffer, svc *service, opts ...rpc.Option) *running {
+func startWith(t testing.TB, cfg rpc.Config, logs *logtest.Buffer, svc *service, opts ...rpc.Option) *running {
 	t.Helper()
 	l, err := cfg.Net.Listen(anyAddress(cfg.Net))
 	if err != nil {
@@ -163,24 +162,6 @@ func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-// logBuffer is a log that tests read while it is written.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // metric returns the sum of a counter, or of the counts of a histogram, over the series that have all labels.

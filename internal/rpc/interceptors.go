@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
@@ -52,6 +53,61 @@ func serverLevel(code codes.Code) logging.Level {
 	default:
 		return logging.LevelWarn
 	}
+}
+
+// quietEvery is how often a line says how many calls were refused that have none of their own.
+const quietEvery = 10 * time.Second
+
+// quiet is a log of calls at a server that is open to people. That a stranger is refused is no news, and strangers decide how often it
+// happens: such calls are told at debug level, and in a line from time to time, with how many there were since the one before.
+type quiet struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	told  time.Time
+	calls int // that were not told
+}
+
+// logger is what callLogger is at other servers.
+func (q *quiet) logger() logging.Logger {
+	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
+		if level > logging.LevelDebug && ofStranger(fields) {
+			level = logging.LevelDebug
+			if calls := q.count(time.Now()); calls > 0 {
+				q.log.Warn("strangers were refused", "calls", calls)
+			}
+		}
+		q.log.Log(ctx, slog.Level(level), message, fields...)
+	})
+}
+
+// count counts a call, and returns how many are to be told now: 0 means none.
+func (q *quiet) count(now time.Time) (calls int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.calls++
+	if !q.told.IsZero() && now.Sub(q.told) < quietEvery {
+		return 0
+	}
+	calls, q.told, q.calls = q.calls, now, 0
+	return calls
+}
+
+// ofStranger reports whether the fields of a call say that nobody is known to have made it, or that its request did not come.
+func ofStranger(fields []any) bool {
+	for k := 0; k+1 < len(fields); k += 2 {
+		switch fields[k] {
+		case "grpc.code":
+			if fields[k+1] == codes.Unauthenticated.String() {
+				return true
+			}
+		case "reason":
+			if fields[k+1] == string(ReasonSlowRequest) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func clientLevel(codes.Code) logging.Level { return logging.LevelDebug }

@@ -41,11 +41,14 @@ type OpsConfig struct {
 	Checks  func() []Check // of readiness, with names that differ; called per request, concurrently; must not wait
 	// Admit lets a request in, or returns an error of [Error]. Nil lets everyone in. It is not asked about /healthz, /livez and
 	// /readyz.
-	Admit     func(*http.Request) error
-	Config    map[string]any     // of /configz: what is in effect, by component
-	Flags     map[string]string  // of /flagz, by name
-	Status    func() [][2]string // of /statusz: names and values; called as Checks is
-	Profiling bool               // serve /debug/pprof/ and, if there is a SetVerbosity, /debug/flags/v
+	Admit func(*http.Request) error
+	// AllowedHost reports whether requests may be for a host, as their headers name it, without its port; nil allows all. It is not asked
+	// about those three paths either.
+	AllowedHost func(host string) bool
+	Config      map[string]any     // of /configz: what is in effect, by component
+	Flags       map[string]string  // of /flagz, by name
+	Status      func() [][2]string // of /statusz: names and values; called as Checks is
+	Profiling   bool               // serve /debug/pprof/ and, if there is a SetVerbosity, /debug/flags/v
 	// SetVerbosity sets how much is logged, as klog's -v does, and returns what to answer. An error says what is wrong with the value.
 	SetVerbosity func(value string) (string, error)
 }
@@ -134,7 +137,7 @@ func opsHandler(cfg OpsConfig) http.Handler {
 	paths = append(paths, "/statusz")
 	slices.Sort(paths)
 	mux.Handle("GET /statusz", statusz(cfg.Status, paths))
-	return guardOps(cfg.Admit, mux)
+	return guardOps(cfg, mux)
 }
 
 // verbosity answers as kube-scheduler does.
@@ -158,17 +161,45 @@ func verbosity(set func(string) (string, error)) http.HandlerFunc {
 	}
 }
 
-// guardOps lets through health, and whom admit lets in.
-func guardOps(admit func(*http.Request) error, next http.Handler) http.Handler {
+// ReasonOtherPage is the reason of requests to operators' endpoints that a browser makes for somebody else's page: PERMISSION_DENIED.
+const ReasonOtherPage Reason = "OTHER_PAGE"
+
+// checkPage refuses what a page of somebody else's may have asked a browser for, which may show a certificate of its own accord, and
+// reaches what listens on loopback: what is for a host of another name, and what comes from another site, also by GET.
+func checkPage(r *http.Request, allowed func(host string) bool) error {
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if allowed != nil && !allowed(host) {
+		return Error(codes.PermissionDenied, ReasonOtherPage, "this process is not known as %q here", host)
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin":
+	default:
+		return Error(codes.PermissionDenied, ReasonOtherPage, "the request comes from another site")
+	}
+	if err := new(http.CrossOriginProtection).Check(r); err != nil {
+		return Error(codes.PermissionDenied, ReasonOtherPage, "%v", err)
+	}
+	return nil
+}
+
+// guardOps lets through health, and whom cfg lets in.
+func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 	under := make(chan struct{}, opsRequests)
-	reviews := NewShare(opsReviews, 0)
+	reviews, scrapes := NewShare(opsReviews, 0), NewShare(opsScrapes, 0)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if slices.Contains(openPaths, r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if admit != nil {
-			if err := review(r, admit, reviews); err != nil {
+		if err := checkPage(r, cfg.AllowedHost); err != nil {
+			refuse(w, err)
+			return
+		}
+		if cfg.Admit != nil {
+			if err := review(r, cfg.Admit, reviews); err != nil {
 				refuse(w, err)
 				return
 			}
@@ -180,7 +211,15 @@ func guardOps(admit func(*http.Request) error, next http.Handler) http.Handler {
 			refuse(w, Exhausted(ReasonQueueFull, time.Second, "%d requests are being answered", opsRequests))
 			return
 		}
-		Vouch(r.Context(), AddressOfRequest(r))
+		address := AddressOfRequest(r)
+		if r.URL.Path == "/metrics" {
+			if !scrapes.Take(address, 1) {
+				refuse(w, Exhausted(ReasonQueueFull, time.Second, "%d scrapes are answered at a time, and of one address as many as leave room for as many again", opsScrapes))
+				return
+			}
+			defer scrapes.Give(address, 1)
+		}
+		Vouch(r.Context(), address)
 		next.ServeHTTP(w, r)
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/codes"
 
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -364,5 +365,81 @@ func TestTokensUnderReviewHoldUpNobodyElse(t *testing.T) {
 	}
 	if code, err := ask("127.0.0.3", ""); err != nil || code != http.StatusOK {
 		t.Errorf("beside them: %d, %v", code, err)
+	}
+}
+
+func TestPagesOfOthersReadNothingOfOperators(t *testing.T) {
+	url, stop := ops(t, rpc.OpsConfig{AllowedHost: func(host string) bool { return host == "binder.example" || host == "127.0.0.1" }})
+	for _, c := range []struct {
+		path, host, site string
+		code             int
+	}{
+		{"/statusz", "", "", 200}, {"/statusz", "binder.example:9090", "", 200}, {"/statusz", "", "none", 200}, {"/statusz", "", "same-origin", 200},
+		{"/statusz", "evil.example", "", 403}, {"/metrics", "evil.example:9090", "", 403}, {"/metrics", "", "cross-site", 403},
+		{"/configz", "", "same-site", 403}, {"/readyz", "evil.example", "cross-site", 200}, {"/livez", "evil.example", "", 200},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = c.host
+		if c.site != "" {
+			r.Header.Set("Sec-Fetch-Site", c.site)
+		}
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response.Body.Close(); response.StatusCode != c.code {
+			t.Errorf("%s of %q, %q: %d, want %d", c.path, c.host, c.site, response.StatusCode, c.code)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// slowGatherer is a registry that takes its time.
+type slowGatherer struct{ entered, release chan struct{} }
+
+func (g slowGatherer) Gather() ([]*dto.MetricFamily, error) {
+	g.entered <- struct{}{}
+	<-g.release
+	return nil, nil
+}
+
+func TestOneAddressDoesNotHaveAllScrapes(t *testing.T) {
+	slow := slowGatherer{make(chan struct{}), make(chan struct{})}
+	url, stop := ops(t, rpc.OpsConfig{Metrics: slow})
+	scrape := func(from string) int {
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext}}
+		response, err := client.Get(url + "/metrics")
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		response.Body.Close()
+		return response.StatusCode
+	}
+	var scraping sync.WaitGroup
+	begin := func(from string) {
+		scraping.Go(func() {
+			if code := scrape(from); code != http.StatusOK {
+				t.Errorf("%s: %d", from, code)
+			}
+		})
+		<-slow.entered
+	}
+	begin("127.0.0.2")
+	begin("127.0.0.2")
+	if code := scrape("127.0.0.2"); code != http.StatusTooManyRequests {
+		t.Errorf("a third one: %d, want 429", code)
+	}
+	begin("127.0.0.3")
+	close(slow.release)
+	scraping.Wait()
+	if err := stop(); err != nil {
+		t.Error(err)
 	}
 }

@@ -2,15 +2,12 @@ package rpc
 
 import (
 	"context"
-	"crypto/tls"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
@@ -21,9 +18,10 @@ const ReasonSlowRequest Reason = "SLOW_REQUEST"
 // Guard lets in the callers of a server that is open to people. It is safe for concurrent use.
 type Guard interface {
 	// Admit is asked before anything of a request is read. It returns a context that says who calls ([WithCaller]), if that is
-	// known, or an error of [Error].
+	// known, or an error of [Error]: also where the caller may make no call of this method, whatever its request. A call that is
+	// [Counted] has been counted already.
 	Admit(ctx context.Context, method string) (context.Context, error)
-	// Permit says whether the caller that Admit has found may make this call. The request is nil for streams.
+	// Permit says whether the caller that Admit has found may make this call, as far as its request decides that. The request is nil for streams.
 	Permit(ctx context.Context, method string, request any) error
 }
 
@@ -53,6 +51,9 @@ const (
 	publicHealth    = 100  // of health, which strangers may follow
 	publicTalking   = 16   // streams at once whose clients say more than one thing: reflection
 
+	// reviewEvery is how often it is asked again whether who has a stream may have it, which has no end of its own.
+	reviewEvery = 30 * time.Second
+
 	// refusalPause is how long a refusal waits that costs its caller nothing: who has all streams of a connection waiting asks no
 	// more often than that.
 	refusalPause = 100 * time.Millisecond
@@ -69,14 +70,18 @@ func WithPublic(guard Guard) Option {
 // [Forward] says, and lets the one connection have more streams than all that it may forward.
 func WithForwarding() Option { return func(o *options) { o.forwarding = true } }
 
+// WithReview sets how often the guard is asked again about a stream that is open; by default it is every 30 s.
+func WithReview(every time.Duration) Option { return func(o *options) { o.reviewEvery = every } }
+
 // public is what a server does that is open to people.
 //
 // gRPC reads the message of a unary call, whatever its size, before it calls anybody who could refuse it. That of a stream it
 // leaves to the handler. So unary methods are registered as streams of one message each way, which on the wire is the same.
 type public struct {
-	guard      Guard                            // nil: everyone is admitted
-	role       func(tls.ConnectionState) string // of a caller's certificate; nil without TLS
+	guard      Guard   // nil: everyone is admitted
+	members    members // nil without TLS
 	forwarding bool
+	review     time.Duration               // between two reviews of a stream
 	outer      grpc.UnaryServerInterceptor // before the request is read
 	inner      grpc.UnaryServerInterceptor // behind that
 
@@ -87,9 +92,9 @@ type public struct {
 	readers            sync.WaitGroup
 }
 
-func newPublic(guard Guard, role func(tls.ConnectionState) string, forwarding bool, outer, inner grpc.UnaryServerInterceptor) *public {
+func newPublic(guard Guard, members members, forwarding bool, review time.Duration, outer, inner grpc.UnaryServerInterceptor) *public {
 	return &public{
-		guard: guard, role: role, forwarding: forwarding, outer: outer, inner: inner,
+		guard: guard, members: members, forwarding: forwarding, review: review, outer: outer, inner: inner,
 		known: newGate(readAtOnce, readWaiting, methodBusyFor), strangers: newGate(strangersRead, strangersWaiting, methodBusyFor),
 		held: NewShare(heldLimit, 0), following: NewShare(publicFollowing, 0), talking: NewShare(publicTalking, 0),
 		health: NewShare(publicHealth, 0),
@@ -102,6 +107,9 @@ const healthService = "/grpc.health.v1.Health/"
 // admit returns the context of a call whose caller is known, at least by address.
 func (p *public) admit(ctx context.Context, method string) (context.Context, error) {
 	ctx = WithCaller(ctx, addressOfCall(ctx, p.forwarding))
+	if p.forwarding {
+		ctx = takeCounted(ctx)
+	}
 	if p.guard != nil {
 		admitted, err := p.guard.Admit(ctx, method)
 		if err != nil {
@@ -144,7 +152,7 @@ func (p *public) unary(srv any, stream grpc.ServerStream, info *grpc.UnaryServer
 		giveBack := func() {}
 		defer func() { giveBack() }()
 		read := func(request any) error {
-			if err := p.read(ctx, stream, info.FullMethod, request); err != nil {
+			if err := p.read(ctx, withSmallRequests(stream, info.FullMethod, 0), info.FullMethod, request); err != nil {
 				return err
 			}
 			giveBack, err = p.hold(ctx, request)
@@ -168,8 +176,9 @@ func (p *public) unary(srv any, stream grpc.ServerStream, info *grpc.UnaryServer
 // read reads the only message of a call, when it is its caller's turn.
 func (p *public) read(ctx context.Context, stream grpc.ServerStream, method string, request any) error {
 	gate, limit := p.known, readFor
+	// Roles ask whether their own process serves.
 	ofHealth := strings.HasPrefix(method, healthService)
-	if ofHealth && !p.isMember(ctx) {
+	if ofHealth && !p.members.call(ctx) {
 		gate, limit = p.strangers, strangersReadFor
 	}
 	leave, err := gate.Enter(ctx)
@@ -178,28 +187,26 @@ func (p *public) read(ctx context.Context, stream grpc.ServerStream, method stri
 		return err
 	}
 	defer leave()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	// Only the end of the call ends the reading of a message that does not come.
-	done := make(chan error, 1)
-	p.readers.Go(func() { done <- stream.RecvMsg(request) })
-	select {
-	case err := <-done:
-		if message, ok := request.(proto.Message); ok && err == nil && ofHealth && proto.Size(message) > healthBytes {
-			return Invalid(Violation{Field: "service", Description: "no service has a name that long"})
-		}
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return Error(codes.DeadlineExceeded, ReasonSlowRequest, "the request did not come within %v", limit)
+	if !ofHealth { // whose requests are small
+		stream = countedRequests{stream}
 	}
+	return readWithin(ctx, &p.readers, limit, stream, request)
 }
 
-// isMember reports whether a caller has shown a certificate of a role of Berth's, as those do who ask whether their own process serves.
-func (p *public) isMember(ctx context.Context) bool {
-	caller, ok := peer.FromContext(ctx)
-	return ok && p.role != nil && roleOf(caller.AuthInfo, p.role) != ""
+// countedRequests refuses messages that have too many elements.
+type countedRequests struct{ grpc.ServerStream }
+
+// RecvMsg implements grpc.ServerStream.
+func (s countedRequests) RecvMsg(request any) error {
+	message, ok := request.(proto.Message)
+	if !ok {
+		return s.ServerStream.RecvMsg(request)
+	}
+	counted := &arriving{request: message}
+	if err := s.ServerStream.RecvMsg(counted); err != nil {
+		return err
+	}
+	return counted.refused
 }
 
 // hold counts a large request for as long as it is in memory.
@@ -244,7 +251,46 @@ func (p *public) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return err
 	}
 	defer share.Give(caller, 1)
-	return handler(srv, &publicStream{ServerStream: stream, ctx: ctx, public: p, method: info.FullMethod, once: !info.IsClientStream})
+	if p.guard == nil || share == p.health {
+		return handler(srv, &publicStream{ServerStream: stream, ctx: ctx, public: p, method: info.FullMethod, once: !info.IsClientStream})
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	p.readers.Go(func() { p.reviewAgain(ctx, stream.Context(), info.FullMethod, end) })
+	err = handler(srv, &publicStream{ServerStream: stream, ctx: ctx, public: p, method: info.FullMethod, once: !info.IsClientStream})
+	if cause := context.Cause(ctx); refused(cause) {
+		return cause
+	}
+	return err
+}
+
+// reviewAgain asks the guard again, for as long as a stream is open, and ends it when its caller may not have it any more: whose token
+// has been taken back, or right. That it cannot be found out now ends nothing.
+func (p *public) reviewAgain(ctx, asked context.Context, method string, end context.CancelCauseFunc) {
+	ticker := time.NewTicker(p.review)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		// The stream was counted when it began.
+		admitted, err := p.guard.Admit(WithCounted(WithCaller(asked, addressOfCall(asked, p.forwarding))), method)
+		if err == nil {
+			err = p.guard.Permit(admitted, method, nil)
+		}
+		if refused(err) {
+			end(err)
+			return
+		}
+	}
+}
+
+// refused reports whether an error says that a caller may not call, rather than that this is not known.
+func refused(err error) bool {
+	code := status.Code(err)
+	return code == codes.Unauthenticated || code == codes.PermissionDenied
 }
 
 // publicStream reads its request as unary calls do.
@@ -263,49 +309,4 @@ func (s *publicStream) RecvMsg(request any) error {
 		return s.ServerStream.RecvMsg(request)
 	}
 	return s.public.read(s.ctx, s.ServerStream, s.method, request)
-}
-
-// only applies interceptors to streams, and not to what is registered as one.
-func (p *public) only(interceptors []grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
-	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		if !info.IsServerStream && !info.IsClientStream {
-			return handler(srv, stream)
-		}
-		for _, intercept := range slices.Backward(interceptors) {
-			next := handler
-			handler = func(srv any, stream grpc.ServerStream) error { return intercept(srv, stream, info, next) }
-		}
-		return handler(srv, stream)
-	}
-}
-
-// chainUnary makes one interceptor of several, outermost first.
-func chainUnary(interceptors []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		for _, intercept := range slices.Backward(interceptors) {
-			next := handler
-			handler = func(ctx context.Context, request any) (any, error) { return intercept(ctx, request, info, next) }
-		}
-		return handler(ctx, request)
-	}
-}
-
-// publicRegistrar registers unary methods as streams.
-type publicRegistrar struct {
-	public *public
-	grpc   *grpc.Server
-}
-
-// RegisterService implements grpc.ServiceRegistrar.
-func (r publicRegistrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
-	streams := slices.Clone(desc.Streams)
-	for _, m := range desc.Methods {
-		info := &grpc.UnaryServerInfo{Server: impl, FullMethod: "/" + desc.ServiceName + "/" + m.MethodName}
-		streams = append(streams, grpc.StreamDesc{StreamName: m.MethodName, Handler: func(srv any, stream grpc.ServerStream) error {
-			return r.public.unary(srv, stream, info, m.Handler)
-		}})
-	}
-	r.grpc.RegisterService(&grpc.ServiceDesc{
-		ServiceName: desc.ServiceName, HandlerType: desc.HandlerType, Streams: streams, Metadata: desc.Metadata,
-	}, impl)
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-scheduler/berth/internal/logtest"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -199,7 +201,7 @@ func TestStrangersDoNotChooseWhatIsSampled(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			spans := tracetest.NewSpanRecorder()
 			provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
-			logs := &logBuffer{}
+			logs := &logtest.Buffer{}
 			r := startWith(t, rpc.Config{Net: rpc.TCP(), Log: slog.New(slog.NewTextHandler(logs, nil)), Metrics: prometheus.NewRegistry(), Trace: provider}, logs, &service{}, c.opts...)
 			conn, err := r.cfg.Net.Dial(r.address) // without a tracer of its own
 			if err != nil {
@@ -424,5 +426,60 @@ func TestOneAddressDrivesOutNobodyForMoreThanOthersHave(t *testing.T) {
 	}
 	for _, other := range others {
 		isOpen(t, other, "a connection of somebody else's")
+	}
+}
+
+// revoking is a doorman who lets nobody in any more from some time on.
+type revoking struct {
+	doorman
+	now   atomic.Pointer[error]
+	asked chan struct{}
+}
+
+func (r *revoking) Admit(ctx context.Context, method string) (context.Context, error) {
+	if err := r.now.Load(); err != nil {
+		select {
+		case r.asked <- struct{}{}:
+		default:
+		}
+		return nil, *err
+	}
+	return r.doorman.Admit(ctx, method)
+}
+
+func TestAStreamEndsWhenItsCallerMayNotHaveItAnyMore(t *testing.T) {
+	guard := &revoking{asked: make(chan struct{})}
+	r := start(t, rpc.TCP(), &service{stream: func(_ *testgrpc.StreamingOutputCallRequest, stream grpc.ServerStreamingServer[testgrpc.StreamingOutputCallResponse]) error {
+		if err := stream.Send(&testgrpc.StreamingOutputCallResponse{}); err != nil {
+			return err
+		}
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}}, rpc.WithPublic(guard), rpc.WithReview(time.Millisecond))
+	for _, code := range []codes.Code{codes.Unauthenticated, codes.PermissionDenied} {
+		guard.now.Store(nil)
+		stream, err := r.client.StreamingOutputCall(as(t, "ann"), &testgrpc.StreamingOutputCallRequest{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { _, err := stream.Recv(); ended <- err }()
+		unknown := rpc.Error(codes.Unavailable, "NO_REVIEW", "who knows")
+		guard.now.Store(&unknown)
+		for range 3 { // it goes on while nobody can tell
+			select {
+			case <-guard.asked:
+			case err := <-ended:
+				t.Fatalf("the stream ended while nobody could tell: %v", err)
+			}
+		}
+		refusal := rpc.Error(code, "GONE", "not any more")
+		guard.now.Store(&refusal)
+		if err := receive(t, ended, "the stream to end"); status.Code(err) != code || rpc.ReasonOf(err) != "GONE" {
+			t.Errorf("the stream ended with %v, want %v", err, code)
+		}
 	}
 }

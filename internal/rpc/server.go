@@ -2,11 +2,11 @@ package rpc
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
@@ -31,13 +31,15 @@ import (
 // more are refused with RESOURCE_EXHAUSTED (QUEUE_FULL), and so is an answer while clients have not read 64 MiB of others, or its
 // own 16 MiB. The context of a stream ends when the server starts to drain; its handler should then return ctx.Err().
 type Server struct {
-	grpc     *grpc.Server
-	health   *Health
-	unread   *unread
-	public   *public // nil: an inner one
-	log      *slog.Logger
-	name     string
-	drainFor time.Duration
+	grpc      *grpc.Server
+	health    *Health
+	unread    *unread
+	public    *public    // nil: an inner one
+	inner     *inner     // nil: a public one
+	strangers *strangers // of an inner one with TLS
+	log       *slog.Logger
+	name      string
+	drainFor  time.Duration
 
 	draining   context.Context // ends when streams should
 	endStreams context.CancelFunc
@@ -55,6 +57,7 @@ type options struct {
 	public           bool
 	guard            Guard
 	forwarding       bool
+	reviewEvery      time.Duration
 }
 
 // WithRequestLimit sets the largest request, in bytes; by default it is [MessageLimit].
@@ -77,7 +80,7 @@ func WithConnectionAge(age, grace time.Duration) Option {
 // NewServer returns a server that is not serving yet. The name is the role, for logs and metrics.
 func NewServer(cfg Config, name string, opts ...Option) *Server {
 	cfg = cfg.withDefaults()
-	o := options{requestLimit: cfg.Largest, deadline: DefaultServerDeadline, drainFor: DefaultDrain}
+	o := options{requestLimit: cfg.Largest, deadline: DefaultServerDeadline, drainFor: DefaultDrain, reviewEvery: reviewEvery}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -87,6 +90,9 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 
 	metrics := serverMetrics(cfg.Metrics)
 	logger, logOptions := callLogger(s.log), callLogging(serverLevel)
+	if o.public {
+		logger = (&quiet{log: s.log}).logger()
+	}
 	recoverHandler := recovery.WithRecoveryHandlerContext(recovered(panicMetrics(cfg.Metrics).WithLabelValues(name)))
 
 	// Outermost first. Metrics count what the client was told; logs have what it was not; recovery is close to the
@@ -106,23 +112,34 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		recovery.StreamServerInterceptor(recoverHandler),
 	}
 	transport := insecure.NewCredentials()
+	var members members
+	identities := unreadCredentials{unread: s.unread}
+	var serverOptions []grpc.ServerOption
 	if cfg.TLS != nil {
+		members = newMembers(cfg.TLS, o.callers)
+		identities.role = func(info credentials.AuthInfo) string { return roleOf(info, cfg.TLS.Role) }
+		if !o.public {
+			identities.vouches = members.has
+			s.strangers = &strangers{members, NewShare(strangersOpen, 0)}
+			serverOptions = append(serverOptions, grpc.InTapHandle(s.strangers.tap))
+		}
 		transport = credentials.NewTLS(cfg.TLS.Server)
 		// Behind the interceptors above: refused calls are counted and logged like all that fail.
-		allowed := &access{role: cfg.TLS.Role, callers: o.callers}
+		allowed := &access{role: cfg.TLS.Role, callers: o.callers, pauses: o.public}
 		unary, stream = append(unary, allowed.unary), append(stream, allowed.stream)
 	}
+	identities.TransportCredentials = transport
 	// Behind access and guard, so that who may not call takes nobody's place.
 	gates := &gates{unread: s.unread}
-	serverOptions := []grpc.ServerOption{
+	serverOptions = append(serverOptions,
 		grpc.MaxRecvMsgSize(o.requestLimit),
 		grpc.MaxSendMsgSize(cfg.Largest),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: serverPingFloor, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true), // so that Serve owns every handler's goroutine
-		grpc.Creds(unreadCredentials{transport, s.unread, cfg.TLS != nil && !o.public}),
+		grpc.Creds(identities),
 		grpc.ForceServerCodecV2(answerCodec{encoding.GetCodecV2(protocodec.Name)}),
-	}
+	)
 	pings := keepalive.ServerParameters{
 		Time:                  serverPingEvery,
 		Timeout:               serverPingWait,
@@ -131,12 +148,8 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 	}
 	var tracing []otelgrpc.Option
 	if o.public {
-		var role func(tls.ConnectionState) string
-		if cfg.TLS != nil {
-			role = cfg.TLS.Role
-		}
-		s.public = newPublic(o.guard, role, o.forwarding, chainUnary(unary), gates.unary)
-		serverOptions = append(serverOptions, grpc.ChainStreamInterceptor(s.public.only(append(stream, s.public.stream))))
+		s.public = newPublic(o.guard, members, o.forwarding, o.reviewEvery, chainUnary(unary), gates.unary)
+		stream = append([]grpc.StreamServerInterceptor{boundRequests(0)}, append(stream, s.public.stream)...)
 		if o.forwarding {
 			serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(forwardedStreams), grpc.MaxHeaderListSize(maxHeaderBytes))
 		} else {
@@ -147,10 +160,12 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		// Whether a trace is sampled is not for strangers to say.
 		tracing = append(tracing, otelgrpc.WithPublicEndpoint())
 	} else {
-		serverOptions = append(serverOptions, grpc.ChainUnaryInterceptor(append(unary, gates.unary)...), grpc.ChainStreamInterceptor(stream...),
-			grpc.MaxConcurrentStreams(maxStreamsPerConnection), grpc.MaxHeaderListSize(maxHeaderBytes))
+		s.inner = &inner{outer: chainUnary(unary), gates: gates.unary, members: members}
+		stream = append([]grpc.StreamServerInterceptor{boundRequests(innerStreamRequestBytes)}, stream...)
+		serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(maxStreamsPerConnection), grpc.MaxHeaderListSize(maxHeaderBytes),
+			grpc.StaticStreamWindowSize(innerWindow), grpc.StaticConnWindowSize(innerConnWindow))
 	}
-	serverOptions = append(serverOptions, grpc.KeepaliveParams(pings))
+	serverOptions = append(serverOptions, grpc.KeepaliveParams(pings), grpc.StreamInterceptor(only(stream)))
 	if cfg.Trace != nil {
 		serverOptions = append(serverOptions, grpc.StatsHandler(otelgrpc.NewServerHandler(append(tracing,
 			otelgrpc.WithTracerProvider(cfg.Trace), otelgrpc.WithPropagators(propagation.TraceContext{}))...)))
@@ -164,22 +179,28 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 // Registrar is where services are registered. It must not be used once Serve was called.
 func (s *Server) Registrar() grpc.ServiceRegistrar {
 	if s.public != nil {
-		return publicRegistrar{s.public, s.grpc}
+		return registrar{s.grpc, s.public.unary}
 	}
-	return s.grpc
+	return registrar{s.grpc, s.inner.unary}
 }
 
 // Health is what the server says of itself.
 func (s *Server) Health() *Health { return s.health }
+
+// readers are the goroutines that read requests.
+func (s *Server) readers() *sync.WaitGroup {
+	if s.public != nil {
+		return &s.public.readers
+	}
+	return &s.inner.readers
+}
 
 // Serve answers calls on l, which it closes, until ctx ends. Then health says not serving, streams are ended, new
 // calls are refused, calls in flight get time to finish (see [WithDrain]), what is left is cut, and Serve returns nil.
 // An error means that the listener broke, or that a handler outlived both its context and another such time.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.endStreams()
-	if s.public != nil {
-		defer s.public.readers.Wait() // they end with the calls they read for
-	}
+	defer s.readers().Wait() // they end with the calls they read for
 	for service := range s.grpc.GetServiceInfo() {
 		s.health.follow(service)
 	}

@@ -16,6 +16,7 @@ import (
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-scheduler/berth/internal/logtest"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -165,7 +166,7 @@ func TestLossOfAStreamsClientIsNoFailureOfTheServer(t *testing.T) {
 }
 
 func TestAtDebugBothSidesLogEveryCall(t *testing.T) {
-	logs := &logBuffer{}
+	logs := &logtest.Buffer{}
 	r := startWith(t, rpc.Config{
 		Net: rpc.Memory(),
 		Log: slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug})),

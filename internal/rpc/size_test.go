@@ -11,6 +11,7 @@ import (
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-scheduler/berth/internal/logtest"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -40,7 +41,7 @@ func TestAMessageThatIsTooLargeIsToldApartFromABusyServer(t *testing.T) {
 		"a busy server":                    {nil, &testgrpc.SimpleRequest{ResponseSize: -1}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := startWith(t, rpc.Config{Net: rpc.Memory(), Largest: limit}, &logBuffer{}, svc, c.option...)
+			s := startWith(t, rpc.Config{Net: rpc.Memory(), Largest: limit}, &logtest.Buffer{}, svc, c.option...)
 			_, err := s.client.UnaryCall(t.Context(), c.request)
 			want := codes.ResourceExhausted
 			if c.large {
@@ -55,14 +56,14 @@ func TestAMessageThatIsTooLargeIsToldApartFromABusyServer(t *testing.T) {
 		})
 	}
 	t.Run("an answer that the client limits", func(t *testing.T) {
-		s := startWith(t, rpc.Config{Net: rpc.Memory()}, &logBuffer{}, svc)
+		s := startWith(t, rpc.Config{Net: rpc.Memory()}, &logtest.Buffer{}, svc)
 		_, err := s.client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{ResponseSize: 2 * limit}, grpc.MaxCallRecvMsgSize(limit))
 		if !rpc.TooLarge(err) {
 			t.Errorf("error: %v", err)
 		}
 	})
 	t.Run("what a stream sends", func(t *testing.T) {
-		s := startWith(t, rpc.Config{Net: rpc.Memory(), Largest: limit}, &logBuffer{}, svc)
+		s := startWith(t, rpc.Config{Net: rpc.Memory(), Largest: limit}, &logtest.Buffer{}, svc)
 		stream, err := s.client.StreamingOutputCall(t.Context(), &testgrpc.StreamingOutputCallRequest{})
 		if err == nil {
 			_, err = stream.Recv()

@@ -40,6 +40,7 @@ func WithCallers(callers map[string]Callers) Option {
 type access struct {
 	role    func(tls.ConnectionState) string
 	callers map[string]Callers
+	pauses  bool // refusals take their time, as all do where strangers call
 }
 
 // check returns UNAUTHENTICATED for callers whose certificate names no role, and PERMISSION_DENIED for wrong ones.
@@ -54,7 +55,11 @@ func (a *access) check(ctx context.Context, method string) error {
 	}
 	switch {
 	case role == "":
-		return Error(codes.Unauthenticated, ReasonNoIdentity, "%s: want a client certificate that names a role of Berth", method)
+		err := Error(codes.Unauthenticated, ReasonNoIdentity, "%s: want a client certificate that names a role of Berth", method)
+		if a.pauses {
+			Pause(err)
+		}
+		return err
 	case !slices.Contains(callers, role):
 		return Error(codes.PermissionDenied, ReasonWrongRole, "%s: a %s may not call it", method, role)
 	}

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/certs"
+	"github.com/berth-scheduler/berth/internal/logtest"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -34,12 +35,14 @@ var (
 		testgrpc.TestService_UnaryCall_FullMethodName:           {"queue"},
 		testgrpc.TestService_StreamingOutputCall_FullMethodName: {"queue"},
 		healthgrpc.Health_Check_FullMethodName:                  rpc.Anyone,
+		healthgrpc.Health_Watch_FullMethodName:                  rpc.Anyone,
 	})
 	servers = map[string][]string{
 		testgrpc.TestService_EmptyCall_FullMethodName:           {"binder"},
 		testgrpc.TestService_UnaryCall_FullMethodName:           {"binder"},
 		testgrpc.TestService_StreamingOutputCall_FullMethodName: {"binder"},
 		healthgrpc.Health_Check_FullMethodName:                  {"binder", "queue"},
+		healthgrpc.Health_Watch_FullMethodName:                  {"binder", "queue"},
 	}
 )
 
@@ -103,7 +106,7 @@ func tlsOf(t testing.TB, files certs.Files, anyone bool) *rpc.TLS {
 // startBinder serves the test service; calls counts what reaches a handler.
 func startBinder(t testing.TB, own *rpc.TLS, calls *atomic.Int64) *running {
 	t.Helper()
-	logs := &logBuffer{}
+	logs := &logtest.Buffer{}
 	cfg := rpc.Config{Net: rpc.TCP(), Log: slog.New(slog.NewTextHandler(logs, nil)), Metrics: prometheus.NewRegistry(), TLS: own}
 	return startWith(t, cfg, logs, &service{
 		unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
@@ -213,7 +216,7 @@ func nameless(t *testing.T, ca issuer) certs.Files {
 func TestWhatHasNoEntryIsRefused(t *testing.T) {
 	ca := newIssuer(t)
 	files := ca.give(t.TempDir(), "binder", ca)
-	logs := &logBuffer{}
+	logs := &logtest.Buffer{}
 	r := startWith(t, rpc.Config{Net: rpc.TCP(), Metrics: prometheus.NewRegistry(), TLS: tlsOf(t, files, false)}, logs, &service{})
 	own := tlsOf(t, ca.give(t.TempDir(), "queue", ca), false)
 	if err := callBoth(t, client(t, own, r.address))["unary"]; status.Code(err) != codes.PermissionDenied {
@@ -379,7 +382,7 @@ func TestStrangersDoNotDriveOutWhoHasShownACertificate(t *testing.T) {
 func TestStrangersDoNotHoldUpTheHealthCheckOfTheProcessItself(t *testing.T) {
 	ca := newIssuer(t)
 	own := tlsOf(t, ca.give(t.TempDir(), "binder", ca), true)
-	logs := &logBuffer{}
+	logs := &logtest.Buffer{}
 	r := startWith(t, rpc.Config{Net: rpc.TCP(), Log: slog.New(slog.NewTextHandler(logs, nil)), Metrics: prometheus.NewRegistry(), TLS: own}, logs,
 		&service{}, binderCallers, rpc.WithPublic(nil))
 	stranger := tlsOf(t, ca.give(t.TempDir(), "", ca), true)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -89,7 +90,7 @@ func (u *unread) count(ctx context.Context, answer any) (any, error) {
 	return mem.BufferSlice{mem.NewBuffer(buffer, room)}, nil
 }
 
-// answerCodec is a codec that sends what is encoded already as it is.
+// answerCodec is a codec that sends what is encoded already as it is, and counts requests of people before it decodes them.
 type answerCodec struct{ encoding.CodecV2 }
 
 func (c answerCodec) Marshal(v any) (mem.BufferSlice, error) {
@@ -99,11 +100,20 @@ func (c answerCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
+// Unmarshal implements encoding.CodecV2.
+func (c answerCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	if request, ok := v.(*arriving); ok {
+		return request.decode(data, c)
+	}
+	return c.CodecV2.Unmarshal(data, v)
+}
+
 // unreadCredentials makes every connection of a server a [connection].
 type unreadCredentials struct {
 	credentials.TransportCredentials
 	unread  *unread
-	vouches bool // who gets through the handshake has shown a certificate of Berth's
+	role    func(credentials.AuthInfo) string // of a certificate; nil without TLS
+	vouches func(role string) bool            // whose connection is for a listener to keep; nil: nobody's
 }
 
 func (c unreadCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -111,10 +121,14 @@ func (c unreadCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.
 	if err != nil {
 		return nil, nil, err
 	}
-	if bound := unbound(raw); bound != nil && c.vouches {
+	of := &connection{Conn: conn, raw: raw, unread: c.unread}
+	if c.role != nil {
+		of.role = c.role(info)
+	}
+	if bound := unbound(raw); bound != nil && c.vouches != nil && c.vouches(of.role) {
 		bound.stay()
 	}
-	return &connection{Conn: conn, raw: raw, unread: c.unread}, info, nil
+	return of, info, nil
 }
 
 // connection counts the unread answers of one client.
@@ -122,6 +136,8 @@ type connection struct {
 	net.Conn
 	raw    net.Conn // below the encryption, if there is any
 	unread *unread
+	role   string       // that the other side's certificate names, if any
+	open   atomic.Int32 // calls and streams, where they are counted: see strangers
 
 	// Under unread.mu:
 	bytes  int            // of unread.bytes

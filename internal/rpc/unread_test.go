@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/berth-scheduler/berth/internal/logtest"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -282,7 +283,7 @@ func TestLargeAnswersArriveUnchanged(t *testing.T) {
 }
 
 func TestUnreadAnswersAreCountedOverTLS(t *testing.T) {
-	ca, logs := newIssuer(t), &logBuffer{}
+	ca, logs := newIssuer(t), &logtest.Buffer{}
 	cfg := rpc.Config{Net: rpc.TCP(), TLS: tlsOf(t, ca.give(t.TempDir(), "binder", ca), false)}
 	r := startWith(t, cfg, logs, pages(), binderCallers)
 	own := tlsOf(t, ca.give(t.TempDir(), "queue", ca), false)

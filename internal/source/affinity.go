@@ -9,9 +9,9 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// reduceNodeAffinity fills the class's node affinity and returns the pin taken out of it, if there is one.
+// reduceNodeAffinity fills the class's node affinity and returns the required node taken out of it, if there is one.
 // A preferred term that cannot be parsed makes the class unsupported; a required one matches nothing, as in kube-scheduler.
-func reduceNodeAffinity(spec *v1.PodSpec, class *cluster.ClassSpec) (pin string) {
+func reduceNodeAffinity(spec *v1.PodSpec, class *cluster.ClassSpec) (requiredNode string) {
 	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil {
 		return ""
 	}
@@ -22,19 +22,19 @@ func reduceNodeAffinity(spec *v1.PodSpec, class *cluster.ClassSpec) (pin string)
 			class.Required = append(class.Required, reduceTerm(t))
 		}
 		if !countsOwnNodes(spec) {
-			pin = takePin(class)
+			requiredNode = takeRequiredNode(class)
 		}
 	}
 
 	preferred := affinity.PreferredDuringSchedulingIgnoredDuringExecution
 	if _, err := nodeaffinity.NewPreferredSchedulingTerms(preferred); err != nil {
 		refuse(class, "NodeAffinity", "the pod's preferred node affinity is invalid: "+err.Error())
-		return pin
+		return requiredNode
 	}
 	for _, t := range preferred {
 		class.Preferred = append(class.Preferred, cluster.PreferredTerm{Weight: t.Weight, Term: reduceTerm(t.Preference)})
 	}
-	return pin
+	return requiredNode
 }
 
 // countsOwnNodes reports whether a hard spread constraint counts only nodes that the pod's node affinity selects, so that
@@ -45,10 +45,10 @@ func countsOwnNodes(spec *v1.PodSpec) bool {
 	})
 }
 
-// takePin moves the node's name out of the required terms if every one of them asks for the same name and for no other
+// takeRequiredNode moves the node's name out of the required terms if every one of them asks for the same name and for no other
 // field, as the pods of a DaemonSet do: they are then of one class, whatever their nodes.
-func takePin(class *cluster.ClassSpec) string {
-	pin := ""
+func takeRequiredNode(class *cluster.ClassSpec) string {
+	requiredNode := ""
 	for i, t := range class.Required {
 		if len(t.Fields) != 1 {
 			return ""
@@ -57,12 +57,12 @@ func takePin(class *cluster.ClassSpec) string {
 		if f.Key != metav1.ObjectNameField || f.Operator != string(v1.NodeSelectorOpIn) || len(f.Values) != 1 || f.Values[0] == "" {
 			return ""
 		}
-		if i > 0 && f.Values[0] != pin {
+		if i > 0 && f.Values[0] != requiredNode {
 			return ""
 		}
-		pin = f.Values[0]
+		requiredNode = f.Values[0]
 	}
-	if pin == "" {
+	if requiredNode == "" {
 		return ""
 	}
 	for i := range class.Required {
@@ -72,16 +72,16 @@ func takePin(class *cluster.ClassSpec) string {
 	if slices.ContainsFunc(class.Required, func(t cluster.NodeSelectorTerm) bool { return len(t.Expressions) == 0 }) {
 		class.Required, class.HasRequired = nil, false
 	}
-	return pin
+	return requiredNode
 }
 
-// Unpin returns the pod with its pin back in its node affinity: for a profile that does not keep pods to the nodes that
+// RestoreRequiredNode returns the pod with its required node back in its node affinity: for a profile that does not keep pods to the nodes that
 // their affinity names before it does anything else, and for one whose own constraints read the affinity.
-func Unpin(p Pod) Pod {
-	if p.Pin == "" {
+func RestoreRequiredNode(p Pod) Pod {
+	if p.RequiredNode == "" {
 		return p
 	}
-	name := []cluster.Requirement{{Key: metav1.ObjectNameField, Operator: string(v1.NodeSelectorOpIn), Values: []string{p.Pin}}}
+	name := []cluster.Requirement{{Key: metav1.ObjectNameField, Operator: string(v1.NodeSelectorOpIn), Values: []string{p.RequiredNode}}}
 	p.Class.Required = slices.Clone(p.Class.Required)
 	for i := range p.Class.Required {
 		p.Class.Required[i].Fields = name
@@ -89,13 +89,13 @@ func Unpin(p Pod) Pod {
 	if !p.Class.HasRequired {
 		p.Class.Required, p.Class.HasRequired = []cluster.NodeSelectorTerm{{Fields: name}}, true
 	}
-	p.Pin = ""
+	p.RequiredNode = ""
 	return p
 }
 
-// Pins reports whether a pod of the profile may be known by its pin: it goes to that node or to none, and nothing else
+// KeepsRequiredNode reports whether a pod of the profile may be known by its required node: it goes to that node or to none, and nothing else
 // asks for its node affinity.
-func Pins(profile *cluster.Profile) bool {
+func KeepsRequiredNode(profile *cluster.Profile) bool {
 	return slices.Contains(profile.PreFilters, "NodeAffinity") && !slices.ContainsFunc(profile.DefaultSpread, func(c cluster.SpreadConstraint) bool {
 		return c.Hard && c.HonorAffinity
 	})

@@ -9,7 +9,6 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
@@ -86,7 +85,7 @@ func ReducePod(pod *v1.Pod) Pod {
 	}
 	reduceRequests(pod, &p.Class)
 	// Of several reasons why the pod cannot be judged the last one stands.
-	p.Pin = reduceNodeAffinity(&pod.Spec, &p.Class)
+	p.RequiredNode = reduceNodeAffinity(&pod.Spec, &p.Class)
 	reduceFeatures(pod, &p.Class)
 	reducePodAffinity(pod, &p.Class)
 	reduceSpread(pod, &p.Class)
@@ -274,7 +273,7 @@ func appendCounted(out []cluster.Quantity, name v1.ResourceName, quantity *resou
 	case v1.ResourceMemory, v1.ResourceEphemeralStorage, v1.ResourcePods:
 		value = amountOf(quantity, (*resource.Quantity).Value)
 	default:
-		if isScalar(name) {
+		if cluster.IsScalar(string(name)) {
 			value = amountOf(quantity, (*resource.Quantity).Value)
 		}
 	}
@@ -291,25 +290,6 @@ func sortedQuantities(out []cluster.Quantity) []cluster.Quantity {
 	}
 	slices.SortFunc(out, func(a, b cluster.Quantity) int { return cmp.Compare(a.Name, b.Name) })
 	return out
-}
-
-// isScalar reports whether kube-scheduler counts the resource besides cpu, memory, ephemeral-storage and pods: extended
-// resources, huge pages, attachable volumes and names in a domain of Kubernetes.
-func isScalar(name v1.ResourceName) bool {
-	s := string(name)
-	if strings.HasPrefix(s, v1.ResourceHugePagesPrefix) || strings.HasPrefix(s, v1.ResourceAttachableVolumesPrefix) ||
-		strings.Contains(s, v1.ResourceDefaultNamespacePrefix) {
-		return true
-	}
-	return isExtended(name)
-}
-
-// isExtended reports whether the resource is of a domain other than those of Kubernetes, such as nvidia.com/gpu.
-func isExtended(name v1.ResourceName) bool {
-	s := string(name)
-	return strings.Contains(s, "/") && !strings.Contains(s, v1.ResourceDefaultNamespacePrefix) &&
-		!strings.HasPrefix(s, v1.DefaultResourceRequestsPrefix) &&
-		len(validation.IsQualifiedName(v1.DefaultResourceRequestsPrefix+s)) == 0
 }
 
 // hostPorts returns the host ports of containers and of init containers that keep running, each once, in order.

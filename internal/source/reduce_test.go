@@ -35,23 +35,23 @@ func quantities(pairs ...any) []cluster.Quantity {
 	return out
 }
 
-func TestAPinIsTakenOutOfTheClass(t *testing.T) {
+func TestARequiredNodeIsTakenOutOfTheClass(t *testing.T) {
 	name := func(n string) string { return fmt.Sprintf("{key: metadata.name, operator: In, values: [%s]}", n) }
 	zone := "{key: zone, operator: In, values: [a]}"
 	for _, test := range []struct {
-		what  string
-		terms string // of the required affinity
-		pin   string
-		want  []cluster.NodeSelectorTerm // what is left
-		none  bool                       // nothing is left
+		what     string
+		terms    string // of the required affinity
+		required string
+		want     []cluster.NodeSelectorTerm // what is left
+		none     bool                       // nothing is left
 	}{
-		{what: "a name alone", terms: "{matchFields: [" + name("n1") + "]}", pin: "n1", none: true},
+		{what: "a name alone", terms: "{matchFields: [" + name("n1") + "]}", required: "n1", none: true},
 		{
-			what: "a name and an expression", terms: "{matchFields: [" + name("n1") + "], matchExpressions: [" + zone + "]}", pin: "n1",
+			what: "a name and an expression", terms: "{matchFields: [" + name("n1") + "], matchExpressions: [" + zone + "]}", required: "n1",
 			want: []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: "zone", Operator: "In", Values: []string{"a"}}}}},
 		},
 		{
-			what: "the same name twice, once with an expression", pin: "n1", none: true,
+			what: "the same name twice, once with an expression", required: "n1", none: true,
 			terms: "{matchFields: [" + name("n1") + "]}, {matchFields: [" + name("n1") + "], matchExpressions: [" + zone + "]}",
 		},
 		{
@@ -88,8 +88,8 @@ func TestAPinIsTakenOutOfTheClass(t *testing.T) {
 			pod := source.ReducePod(spec(t, `
 containers: [{name: a}]
 affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [`+test.terms+`]}}}`))
-			if pod.Pin != test.pin {
-				t.Errorf("pin %q, want %q", pod.Pin, test.pin)
+			if pod.RequiredNode != test.required {
+				t.Errorf("required node %q, want %q", pod.RequiredNode, test.required)
 			}
 			if diff := cmp.Diff(test.want, pod.Class.Required); diff != "" {
 				t.Errorf("required terms (-want +got):\n%s", diff)
@@ -118,8 +118,8 @@ affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeS
 	if diff := cmp.Diff(a.Class, b.Class); diff != "" {
 		t.Errorf("classes differ:\n%s", diff)
 	}
-	if a.Pin != "a" || b.Pin != "b" {
-		t.Errorf("pins %q and %q", a.Pin, b.Pin)
+	if a.RequiredNode != "a" || b.RequiredNode != "b" {
+		t.Errorf("required nodes %q and %q", a.RequiredNode, b.RequiredNode)
 	}
 }
 
@@ -270,22 +270,22 @@ func TestAPodWhoseSpreadCountsOnlyItsOwnNodeKeepsTheName(t *testing.T) {
 		}}
 	}
 	for _, test := range []struct {
-		when   v1.UnsatisfiableConstraintAction
-		policy v1.NodeInclusionPolicy
-		pin    string
+		when     v1.UnsatisfiableConstraintAction
+		policy   v1.NodeInclusionPolicy
+		required string
 	}{
 		{v1.DoNotSchedule, v1.NodeInclusionPolicyHonor, ""},
 		{v1.DoNotSchedule, v1.NodeInclusionPolicyIgnore, "a"},
 		{v1.ScheduleAnyway, v1.NodeInclusionPolicyHonor, "a"}, // its score does not matter where there is one node
 	} {
 		got := source.ReducePod(pod(test.when, test.policy))
-		if got.Pin != test.pin || got.Class.HasRequired == (test.pin != "") {
-			t.Errorf("%s, %s: pin %q and required terms %v, want pin %q", test.when, test.policy, got.Pin, got.Class.Required, test.pin)
+		if got.RequiredNode != test.required || got.Class.HasRequired == (test.required != "") {
+			t.Errorf("%s, %s: required node %q and required terms %v, want node %q", test.when, test.policy, got.RequiredNode, got.Class.Required, test.required)
 		}
 	}
 }
 
-func TestUnpinningUndoesPinning(t *testing.T) {
+func TestRestoringARequiredNodeUndoesTakingIt(t *testing.T) {
 	name := []v1.NodeSelectorRequirement{{Key: "metadata.name", Operator: v1.NodeSelectorOpIn, Values: []string{"a"}}}
 	zone := []v1.NodeSelectorRequirement{{Key: "zone", Operator: v1.NodeSelectorOpExists}}
 	for want, terms := range map[string][]v1.NodeSelectorTerm{
@@ -296,11 +296,11 @@ func TestUnpinningUndoesPinning(t *testing.T) {
 		pod := source.ReducePod(&v1.Pod{Spec: v1.PodSpec{Affinity: &v1.Affinity{NodeAffinity: &v1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{NodeSelectorTerms: terms},
 		}}}})
-		if pod.Pin != "a" {
-			t.Fatalf("%s: pin %q", want, pod.Pin)
+		if pod.RequiredNode != "a" {
+			t.Fatalf("%s: required node %q", want, pod.RequiredNode)
 		}
-		got := source.Unpin(pod)
-		if got.Pin != "" || !got.Class.HasRequired || len(got.Class.Required) == 0 {
+		got := source.RestoreRequiredNode(pod)
+		if got.RequiredNode != "" || !got.Class.HasRequired || len(got.Class.Required) == 0 {
 			t.Errorf("%s: %+v", want, got.Class)
 		}
 		for _, term := range got.Class.Required {

@@ -41,7 +41,7 @@ func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec) {
 			refuse(class, "DynamicResources", "Berth does not judge devices of a device class yet")
 			return
 		}
-		if isExtended(v1.ResourceName(q.Name)) {
+		if cluster.IsExtended(q.Name) {
 			extended++
 		}
 	}

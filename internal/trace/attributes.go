@@ -16,7 +16,7 @@ const (
 	Result     = attribute.Key("berth.result")
 	Message    = attribute.Key("berth.message")     // why nothing was placed, as in the pod's condition
 	Pods       = attribute.Key("berth.pods")        // of the batch
-	Kinds      = attribute.Key("berth.kinds")       // of the batch that workers are asked about
+	Signatures = attribute.Key("berth.signatures")  // of the batch that workers are asked about
 	RangeFirst = attribute.Key("berth.range.first") // index of the first node
 	RangeEnd   = attribute.Key("berth.range.end")   // and of the first one behind the range
 	Worker     = attribute.Key("berth.worker")      // address of who answered

@@ -48,7 +48,7 @@ func Capacity(w *World, pod source.Pod, limit int) (Room, error) {
 		case w.State().Yields(row.Class):
 			room.Message = "pods of " + w.State().Class(row.Class).Spec.SchedulerName + " are left to another scheduler: " + w.State().Settings.YieldedTo
 			return nil
-		case row.Pin == "":
+		case row.RequiredNode == "":
 			if c, ok := w.Evaluator().Capacity(w.State(), subject, int64(limit)); ok {
 				room = Room{Pods: int(c.Pods), AtLeast: c.Pods >= int64(limit)}
 				if !room.AtLeast {

@@ -97,7 +97,7 @@ func staysWhy(st *cluster.State, row *cluster.PodRow) string {
 		return t.Key == "" && t.Operator == "Exists" && t.Effect == "NoExecute"
 	}
 	switch {
-	case row.Pin != "" && row.Pin == row.NodeName, keptTo(spec, row.NodeName):
+	case row.RequiredNode != "" && row.RequiredNode == row.NodeName, keptTo(spec, row.NodeName):
 		return staysDaemon
 	case strings.HasSuffix(row.Name, "-"+strings.ToLower(row.NodeName)) && slices.ContainsFunc(spec.Tolerations, everything) &&
 		(labels == nil || labels.Controller == cluster.Controller{}):
@@ -106,7 +106,7 @@ func staysWhy(st *cluster.State, row *cluster.PodRow) string {
 	return ""
 }
 
-// keptTo reports whether node affinity leaves pods of a class only that node, where the profile does not know them by a pin.
+// keptTo reports whether node affinity leaves pods of a class only that node, where the profile does not know them by a required node.
 func keptTo(spec *cluster.ClassSpec, node string) bool {
 	return spec.HasRequired && len(spec.Required) > 0 && !slices.ContainsFunc(spec.Required, func(t cluster.NodeSelectorTerm) bool {
 		return len(t.Fields) != 1 || !slices.Equal(t.Fields[0].Values, []string{node})

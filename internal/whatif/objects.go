@@ -1,21 +1,18 @@
 package whatif
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
-	"github.com/berth-scheduler/berth/internal/ledger"
+	"github.com/berth-scheduler/berth/internal/ingest"
 	"github.com/berth-scheduler/berth/internal/manifest"
 	"github.com/berth-scheduler/berth/internal/source"
 )
@@ -33,7 +30,7 @@ func FromObjects(data []byte, settings cluster.Settings, config engine.Evaluator
 	if err := st.Apply(cluster.SettingsSet{Settings: settings}); err != nil {
 		return nil, fmt.Errorf("settings: %w", err)
 	}
-	fold := ledger.New(st, st.Apply)
+	fold := ingest.New(st, st.Apply)
 	for _, e := range events {
 		if err := fold.Observe(e); err != nil {
 			return nil, err
@@ -119,20 +116,11 @@ func readObjects(data []byte) ([]manifest.Object, error) {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d are possible", ErrTooMuch, len(data), MaxInputBytes)
 	}
 	var objects []manifest.Object
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
-	for document := 1; ; document++ {
-		var raw json.RawMessage
-		err := decoder.Decode(&raw)
-		if errors.Is(err, io.EOF) {
-			return objects, nil
-		}
-		if err == nil && len(raw) > 0 && !bytes.Equal(raw, []byte("null")) {
-			objects, err = appendObjects(objects, raw, "", false)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("document %d: %w", document, err)
-		}
-	}
+	err := eachDocument(data, func(raw []byte) (err error) {
+		objects, err = appendObjects(objects, raw, "", false)
+		return err
+	})
+	return objects, err
 }
 
 // MaxInputBytes is how much FromObjects and Events read.

@@ -13,9 +13,9 @@ import (
 const (
 	// MaxPods bounds how many pods one question is about.
 	MaxPods = 100_000
-	// window is how many pods are looked ahead: nodes are ranked for their kinds together.
+	// window is how many pods are looked ahead: nodes are ranked for their signatures together.
 	window = 256
-	// slack is how many more candidates of a kind are looked for than the window has pods of it.
+	// slack is how many more candidates of a signature are looked for than the window has pods of it.
 	slack = 16
 )
 
@@ -153,7 +153,7 @@ type placing struct {
 	index      map[engine.Subject]int // of candidates
 	evictions  int                    // preemptions so far
 
-	failed map[engine.Subject]*failure // the last one of pods that are neither pinned nor nominated
+	failed map[engine.Subject]*failure // the last one of pods that neither require a node nor are nominated
 }
 
 // failure is why pods of a subject fit nowhere, in the state of a version.
@@ -246,7 +246,7 @@ func (p *placing) one(k int) (placed, evicts bool, err error) {
 	return true, false, p.w.assume(out.Pod, node)
 }
 
-// choose finds the node for a pod as a commit does: the one that it is pinned to; the one that it is nominated to, if that
+// choose finds the node for a pod as a commit does: the one that it requires; the one that it is nominated to, if that
 // fits; else the best of all.
 func (p *placing) choose(k int) (cluster.NodeIndex, engine.Placement, error) {
 	st, id := p.w.State(), p.outcomes[k].Pod
@@ -255,7 +255,7 @@ func (p *placing) choose(k int) (cluster.NodeIndex, engine.Placement, error) {
 	if st.Nodes.Count() == 0 || st.Class(row.Class).Spec.Unsupported != "" {
 		return cluster.NoNode, engine.NoFit, nil
 	}
-	if row.Pin == "" && row.Nominated == "" {
+	if row.RequiredNode == "" && row.Nominated == "" {
 		if f := p.failed[subject]; f != nil && f.version == st.Version() {
 			return cluster.NoNode, engine.NoFit, nil
 		}
@@ -263,15 +263,15 @@ func (p *placing) choose(k int) (cluster.NodeIndex, engine.Placement, error) {
 	if p.placer == nil {
 		p.placer = engine.NewPlacer(p.w.Evaluator(), st, st.Version().Seq, nil)
 	}
-	if row.Pin != "" {
-		node := st.Nodes.ByName(row.Pin)
+	if row.RequiredNode != "" {
+		node := st.Nodes.ByName(row.RequiredNode)
 		if node == cluster.NoNode {
 			return node, engine.NoFit, nil
 		}
-		return node, p.placer.PlacePinned(subject, id, node), nil
+		return node, p.placer.PlaceOn(subject, id, node), nil
 	}
 	if row.Nominated != "" {
-		if node := st.Nodes.ByName(row.Nominated); node != cluster.NoNode && p.placer.PlacePinned(subject, id, node) == engine.Placed {
+		if node := st.Nodes.ByName(row.Nominated); node != cluster.NoNode && p.placer.PlaceOn(subject, id, node) == engine.Placed {
 			return node, engine.Placed, nil
 		}
 	}
@@ -290,18 +290,18 @@ func (p *placing) choose(k int) (cluster.NodeIndex, engine.Placement, error) {
 	return cluster.NoNode, engine.Retry, fmt.Errorf("no choice is proven for pod %s/%s", row.Namespace, row.Name)
 }
 
-// known returns where a subject is among the placer's candidates. Those of another kind prove nothing: they were of its own
-// when they were found, but what tells kinds apart may have come since.
+// known returns where a subject is among the placer's candidates. Those of another signature prove nothing: they were of its own
+// when they were found, but what tells signatures apart may have come since.
 func (p *placing) known(s engine.Subject) (int, bool) {
 	at, ok := p.index[s]
 	if !ok {
 		return 0, false
 	}
 	of, st, e := p.candidates[at].Subject, p.w.State(), p.w.Evaluator()
-	return at, of == s || e.Kind(st, of) == e.Kind(st, s)
+	return at, of == s || e.Signature(st, of) == e.Signature(st, s)
 }
 
-// evaluate ranks the nodes for a pod, whose candidates are the first, and for those ahead: of each kind as many as it has pods
+// evaluate ranks the nodes for a pod, whose candidates are the first, and for those ahead: of each signature as many as it has pods
 // there, and some more.
 func (p *placing) evaluate(k, more int) {
 	st, e := p.w.State(), p.w.Evaluator()
@@ -310,7 +310,7 @@ func (p *placing) evaluate(k, more int) {
 		pods    int
 		at      int
 	}
-	kinds := make(map[engine.Kind]*wanted)
+	signatures := make(map[engine.Signature]*wanted)
 	var order []*wanted
 	p.index = make(map[engine.Subject]int)
 	for n := -1; n < min(len(p.ahead), window); n++ {
@@ -318,17 +318,17 @@ func (p *placing) evaluate(k, more int) {
 			k = p.ahead[n]
 		}
 		row := st.Pod(p.outcomes[k].Pod)
-		if row == nil || row.Pin != "" {
+		if row == nil || row.RequiredNode != "" {
 			continue
 		}
 		subject := engine.SubjectOf(&row.Pod)
-		kind := e.Kind(st, subject)
-		if kinds[kind] == nil {
-			kinds[kind] = &wanted{subject: subject, at: len(order)}
-			order = append(order, kinds[kind])
+		signature := e.Signature(st, subject)
+		if signatures[signature] == nil {
+			signatures[signature] = &wanted{subject: subject, at: len(order)}
+			order = append(order, signatures[signature])
 		}
-		kinds[kind].pods++
-		p.index[subject] = kinds[kind].at
+		signatures[signature].pods++
+		p.index[subject] = signatures[signature].at
 	}
 	p.candidates = make([]engine.Candidates, len(order))
 	for k, it := range order {
@@ -351,7 +351,7 @@ func (p *placing) explain(out *PodOutcome) {
 	st := p.w.State()
 	row := st.Pod(out.Pod)
 	subject := engine.SubjectOf(&row.Pod)
-	alone := row.Pin == "" && row.Nominated == ""
+	alone := row.RequiredNode == "" && row.Nominated == ""
 	if f := p.failed[subject]; f != nil && alone && f.version == st.Version() {
 		out.Outcome, out.Nodes, out.Verdicts, out.Message = Unplaced, f.nodes, f.why, f.message
 		return
@@ -375,9 +375,9 @@ func explain(w *World, id cluster.PodID) *failure {
 		out.why = []engine.VerdictCount{{
 			Plugin: spec.UnsupportedPlugin, Reason: spec.Unsupported, Unresolvable: true, Count: int32(out.nodes),
 		}}
-	case row.Pin != "":
+	case row.RequiredNode != "":
 		outside := int32(out.nodes)
-		if node := st.Nodes.ByName(row.Pin); node != cluster.NoNode {
+		if node := st.Nodes.ByName(row.RequiredNode); node != cluster.NoNode {
 			outside--
 			if v, known := e.Node(st, subject, id, node); known {
 				out.why = e.Explain(st, subject, v, node)

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/cluster/clustertest"
 	"github.com/berth-scheduler/berth/internal/engine"
-	"github.com/berth-scheduler/berth/internal/ledger"
+	"github.com/berth-scheduler/berth/internal/ingest"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -25,7 +25,7 @@ func sandbox(t interface{ Fatal(...any) }, events ...source.Event) *Sandbox {
 	if err := st.Apply(cluster.SettingsSet{Settings: settings()}); err != nil {
 		t.Fatal(err)
 	}
-	fold := ledger.New(st, st.Apply)
+	fold := ingest.New(st, st.Apply)
 	for _, e := range events {
 		if err := fold.Observe(e); err != nil {
 			t.Fatal(err)
@@ -121,7 +121,7 @@ func randomPod(intn clustertest.Intn, name string) source.Pod {
 	case 5:
 		p.Class.Tolerations = []cluster.Toleration{{Operator: "Exists"}}
 	case 6:
-		p.Pin = fmt.Sprintf("n%d", intn(4))
+		p.RequiredNode = fmt.Sprintf("n%d", intn(4))
 	case 7:
 		p.Gates = []string{"gate"}
 	case 8:
@@ -308,7 +308,7 @@ func TestPodsThatAreLeftToAnotherSchedulerAreNotTried(t *testing.T) {
 	if err := st.Apply(cluster.SettingsSet{Settings: all.Yielding([]string{all.Profiles[0].SchedulerName}, "kube-scheduler_1")}); err != nil {
 		t.Fatal(err)
 	}
-	fold := ledger.New(st, st.Apply)
+	fold := ingest.New(st, st.Apply)
 	for _, e := range []source.Event{setNode(aNode("a", "z", 1000)), setPod(aPod("theirs", 100))} {
 		if err := fold.Observe(e); err != nil {
 			t.Fatal(err)

@@ -31,7 +31,7 @@ func (p *placing) postFilter(out *PodOutcome) (bool, error) {
 	}
 	// 2. Where?
 	known := p.failed[engine.SubjectOf(&row.Pod)]
-	if known != nil && (known.version != st.Version() || row.Pin != "" || row.Nominated != "") {
+	if known != nil && (known.version != st.Version() || row.RequiredNode != "" || row.Nominated != "") {
 		known = nil
 	}
 	if known != nil && known.hopeless != "" {

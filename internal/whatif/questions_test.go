@@ -89,7 +89,7 @@ func TestCapacityCountsAMillion(t *testing.T) {
 
 func TestDrainedPodsGoElsewhereButThoseOfTheirNode(t *testing.T) {
 	daemon := on(aPod("daemon", 100), "a")
-	daemon.Pin = "a"
+	daemon.RequiredNode = "a"
 	mirror := on(aPod("kube-proxy-a", 100), "a")
 	mirror.Class.Tolerations = []cluster.Toleration{{Operator: "Exists", Effect: "NoExecute"}}
 	large := on(prior(aPod("large", 900), 3), "a")

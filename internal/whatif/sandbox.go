@@ -7,7 +7,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
-	"github.com/berth-scheduler/berth/internal/ledger"
+	"github.com/berth-scheduler/berth/internal/ingest"
 )
 
 const (
@@ -15,6 +15,8 @@ const (
 	MaxChanges = 1 << 20
 	// maxRemembered bounds for how many classes and label sets that are gone again a Sandbox remembers the ids.
 	maxRemembered = 1 << 16
+	// swollenBy is how many places for nodes do not matter: a question may add 10,000.
+	swollenBy = 1 << 14
 )
 
 // ErrTooMuch is wrapped by errors that say that a question is larger than its bound.
@@ -30,10 +32,11 @@ type Sandbox struct {
 	version   cluster.Version // of the ledger, that it is a copy of
 	state     *cluster.State
 	evaluator *engine.Evaluator
-	fold      *ledger.Fold
+	fold      *ingest.Fold
 	zoning    zoning
 	world     *World // of the Try that is under way; nil: none is
 	remembers int    // how many classes and label sets the fold may know
+	nodes     int    // how many places for nodes there were at the beginning
 	spoiled   error
 }
 
@@ -45,8 +48,8 @@ func New(st *cluster.State, config engine.EvaluatorConfig) *Sandbox {
 
 // sandboxOf returns a Sandbox that owns the state.
 func sandboxOf(st *cluster.State, config engine.EvaluatorConfig) *Sandbox {
-	s := &Sandbox{version: st.Version(), state: st, evaluator: engine.NewEvaluator(config)}
-	s.fold = ledger.New(st, s.apply, ledger.Recalling, ledger.Apart)
+	s := &Sandbox{version: st.Version(), state: st, evaluator: engine.NewEvaluator(config), nodes: st.Nodes.Len()}
+	s.fold = ingest.New(st, s.apply, ingest.KeepIDs, ingest.SeparateIDs)
 	s.remembers = s.known() + maxRemembered
 	return s
 }
@@ -79,6 +82,10 @@ func (s *Sandbox) Follow(deltas []cluster.Delta, version cluster.Version, digest
 
 // Spoiled returns why the Sandbox can be used no more, nil if it can. The error wraps ErrSpoiled.
 func (s *Sandbox) Spoiled() error { return s.spoiled }
+
+// Swollen reports whether the Sandbox has places for far more nodes than it had at the beginning: those of nodes that were tried stay,
+// and with them columns of all there is. Its owner makes a new one.
+func (s *Sandbox) Swollen() bool { return s.state.Nodes.Len() > 2*s.nodes+swollenBy }
 
 // Try calls ask with a World that is as the cluster is. What ask changes in it is undone when ask returns. The World must not
 // be used later. Try returns ask's error, or one that wraps ErrSpoiled. When ctx has ended, changes and questions return its

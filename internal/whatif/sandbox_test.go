@@ -131,7 +131,7 @@ func TestAnswersAfterATryAreThoseBeforeIt(t *testing.T) {
 	})
 }
 
-// judge returns what an Evaluator says of every kind of pods there is.
+// judge returns what an Evaluator says of the pods of every signature.
 func judge(e *engine.Evaluator, st *cluster.State) map[engine.Subject]engine.Feasibility {
 	out := make(map[engine.Subject]engine.Feasibility)
 	for _, row := range st.Pods() {

@@ -1,15 +1,12 @@
 package whatif
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/manifest"
@@ -46,19 +43,8 @@ func ReadWorkload(data []byte, times, limit int) (Workload, error) {
 		return Workload{}, fmt.Errorf("%w: %d bytes, at most %d are possible", ErrTooMuch, len(data), manifest.MaxInputBytes)
 	}
 	r := workloadReader{times: max(times, 1), limit: limit}
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
-	for document := 1; ; document++ {
-		var raw json.RawMessage
-		err := decoder.Decode(&raw)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err == nil && len(raw) > 0 && !bytes.Equal(raw, []byte("null")) {
-			err = r.object(raw, false)
-		}
-		if err != nil {
-			return Workload{}, fmt.Errorf("document %d: %w", document, err)
-		}
+	if err := eachDocument(data, func(raw []byte) error { return r.object(raw, false) }); err != nil {
+		return Workload{}, err
 	}
 	if len(r.out.Pods) == 0 {
 		return Workload{}, errors.New("the manifests stand for no pod")

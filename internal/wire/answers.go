@@ -13,8 +13,8 @@ import (
 // scoresPerNode is the length of engine.Scored.Scores.
 const scoresPerNode = len(engine.Scored{}.Scores)
 
-// maxCell bounds engine.Raw.Cell and engine.Raw.Images, in bytes.
-const maxCell = 1 << 16
+// maxRaw bounds engine.Raw.TopologyProfile and engine.Raw.Images, in bytes.
+const maxRaw = 1 << 16
 
 var errNegativeCount = errors.New("negative count")
 
@@ -38,7 +38,7 @@ func ToGroups(groups []engine.Group) []*scorev1.Group {
 			TaintToleration: g.Raw.TaintToleration,
 			NodeAffinity:    g.Raw.NodeAffinity,
 			Count:           g.Count,
-			Cell:            []byte(g.Raw.Cell),
+			TopologyProfile: []byte(g.Raw.TopologyProfile),
 			Images:          []byte(g.Raw.Images),
 			ImageLocality:   g.ImageLocality,
 		}
@@ -58,7 +58,7 @@ func ToGroups(groups []engine.Group) []*scorev1.Group {
 }
 
 // Groups returns what ToGroups was given. It fails if the lists of a group do not have lengths that belong together,
-// if there are more nodes than the group counts, if a node index is out of bounds, or if a cell or a set of images is too long.
+// if there are more nodes than the group counts, if a node index is out of bounds, or if a topology profile or a set of images is too long.
 func Groups(ms []*scorev1.Group) ([]engine.Group, error) {
 	if len(ms) == 0 {
 		return nil, nil
@@ -71,7 +71,7 @@ func Groups(ms []*scorev1.Group) ([]engine.Group, error) {
 		}
 		groups[i] = engine.Group{
 			Raw: engine.Raw{
-				TaintToleration: m.GetTaintToleration(), NodeAffinity: m.GetNodeAffinity(), Cell: string(m.GetCell()),
+				TaintToleration: m.GetTaintToleration(), NodeAffinity: m.GetNodeAffinity(), TopologyProfile: string(m.GetTopologyProfile()),
 				Images: string(m.GetImages()),
 			},
 			Count:         m.GetCount(),
@@ -85,10 +85,10 @@ func Groups(ms []*scorev1.Group) ([]engine.Group, error) {
 func scored(m *scorev1.Group) ([]engine.Scored, error) {
 	n := len(m.GetNodes())
 	switch {
-	case len(m.GetCell()) > maxCell:
-		return nil, fmt.Errorf("cell: %d bytes, want at most %d", len(m.GetCell()), maxCell)
-	case len(m.GetImages()) > maxCell:
-		return nil, fmt.Errorf("images: %d bytes, want at most %d", len(m.GetImages()), maxCell)
+	case len(m.GetTopologyProfile()) > maxRaw:
+		return nil, fmt.Errorf("topology_profile: %d bytes, want at most %d", len(m.GetTopologyProfile()), maxRaw)
+	case len(m.GetImages()) > maxRaw:
+		return nil, fmt.Errorf("images: %d bytes, want at most %d", len(m.GetImages()), maxRaw)
 	case len(m.GetFixed()) != n:
 		return nil, fmt.Errorf("fixed: %d scores of %d nodes", len(m.GetFixed()), n)
 	case len(m.GetRaw()) != n*scoresPerNode:

@@ -96,7 +96,7 @@ func TestFixedScoresOnTheWireHaveThatOfImagesInThem(t *testing.T) {
 }
 
 func TestGroupsWithListsOfWrongLengthsAreRefused(t *testing.T) {
-	whole := &scorev1.Group{Count: 2, Nodes: []int32{4, 5}, Fixed: []int64{7, 8}, Raw: []int32{1, 2, 3, 4, 5, 6}, Cell: make([]byte, 1<<16)}
+	whole := &scorev1.Group{Count: 2, Nodes: []int32{4, 5}, Fixed: []int64{7, 8}, Raw: []int32{1, 2, 3, 4, 5, 6}, TopologyProfile: make([]byte, 1<<16)}
 	if _, err := wire.Groups([]*scorev1.Group{whole}); err != nil {
 		t.Fatalf("Groups of a good group: %v", err)
 	}
@@ -109,7 +109,7 @@ func TestGroupsWithListsOfWrongLengthsAreRefused(t *testing.T) {
 		{"fixed: 2 scores of 0 nodes", func(g *scorev1.Group) { g.Nodes = nil }},
 		{"count: 1 of 2 nodes", func(g *scorev1.Group) { g.Count = 1 }},
 		{"count: -1 of 0 nodes", func(g *scorev1.Group) { g.Count, g.Nodes, g.Fixed, g.Raw = -1, nil, nil, nil }},
-		{"cell: 65537 bytes", func(g *scorev1.Group) { g.Cell = make([]byte, 1<<16+1) }},
+		{"topology_profile: 65537 bytes", func(g *scorev1.Group) { g.TopologyProfile = make([]byte, 1<<16+1) }},
 		{"images: 65537 bytes", func(g *scorev1.Group) { g.Images = make([]byte, 1<<16+1) }},
 		{"nodes: -4", func(g *scorev1.Group) { g.Nodes = []int32{-4, 5} }},
 	} {

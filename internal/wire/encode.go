@@ -99,7 +99,7 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 			Name:          d.Pod.Name,
 			Class:         int32(d.Pod.Class),
 			Priority:      d.Pod.Priority,
-			Pin:           d.Pod.Pin,
+			RequiredNode:  d.Pod.RequiredNode,
 			Created:       d.Pod.Created,
 			Gates:         d.Pod.Gates,
 			Deleting:      d.Pod.Deleting,

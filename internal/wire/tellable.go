@@ -40,7 +40,7 @@ func tellablePod(d *cluster.PodSet) error {
 	text("uid", d.Pod.UID)
 	text("namespace", d.Pod.Namespace)
 	text("name", d.Pod.Name)
-	text("pin", d.Pod.Pin)
+	text("required_node", d.Pod.RequiredNode)
 	text("node name", d.Pod.NodeName)
 	text("nominated node", d.Pod.Nominated)
 	for _, gate := range d.Pod.Gates {

@@ -108,7 +108,7 @@ func TestNominatedPodNeedsNoCandidatesButItsNode(t *testing.T) {
 	}
 }
 
-func TestCandidatesOfAnotherKindProveNothing(t *testing.T) {
+func TestCandidatesOfAnotherSignatureProveNothing(t *testing.T) {
 	term := pureTerm(t, nil)
 	observe(t, term, inZone(node("a", 2000), "x"), inZone(node("b", 1000), "y"), app(pod("web", 100), "web"), app(pod("db", 100), "db"),
 		app(pod("db2", 100), "db"))
@@ -127,7 +127,7 @@ func TestCandidatesOfAnotherKindProveNothing(t *testing.T) {
 	}
 	got = commitPods(t, term, requestOf(st, evaluate(st, 10), 2, "db", "db2"))
 	if diff := cmp.Diff([]string{"db: assumed on b", "db2: assumed on b"}, got); diff != "" {
-		t.Errorf("outcomes with candidates of their own kind (-want +got):\n%s", diff)
+		t.Errorf("outcomes with candidates of their own signature (-want +got):\n%s", diff)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestPodThatWantsAPodOfItsOwnBatchNearGoesBehindIt(t *testing.T) {
 		second := pod("second", 100)
 		second.Class.Affinity = apps("first")
 		observe(t, term, inZone(node("a", 1000), "x"), inZone(node("b", 4000), "y"), inZone(node("c", 900), "x"),
-			pinned(app(pod("first", 100), "first"), "a"), second)
+			requiring(app(pod("first", 100), "first"), "a"), second)
 		st := term.ledger.state
 		want := []string{"first: assumed on a", "second: assumed on c"}
 		if order[0] == "second" {

@@ -201,37 +201,37 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 // without a look at scores, and the best of all only if it does not.
 func (t *term) choose(placer *engine.Placer, id cluster.PodID, row *cluster.PodRow, candidates []engine.Candidates, index int) (cluster.NodeIndex, engine.Placement) {
 	st, subject := t.ledger.state, engine.SubjectOf(&row.Pod)
-	if row.Pin != "" {
-		node := st.Nodes.ByName(row.Pin)
+	if row.RequiredNode != "" {
+		node := st.Nodes.ByName(row.RequiredNode)
 		if node == cluster.NoNode {
 			return node, engine.NoFit
 		}
-		return node, placer.PlacePinned(subject, id, node)
+		return node, placer.PlaceOn(subject, id, node)
 	}
 	if row.Nominated != "" {
-		if node := st.Nodes.ByName(row.Nominated); node != cluster.NoNode && placer.PlacePinned(subject, id, node) == engine.Placed {
+		if node := st.Nodes.ByName(row.Nominated); node != cluster.NoNode && placer.PlaceOn(subject, id, node) == engine.Placed {
 			return node, engine.Placed
 		}
 	}
-	// Candidates of another kind prove nothing about this pod. They were of its own when they were found, but what tells
-	// kinds apart may have come since.
-	if index < 0 || !t.sameKind(subject, candidates[index].Subject) {
+	// Candidates of another signature prove nothing about this pod. They were of its own when they were found, but what tells
+	// signatures apart may have come since.
+	if index < 0 || !t.sameSignature(subject, candidates[index].Subject) {
 		return cluster.NoNode, engine.Retry
 	}
 	return placer.Place(index)
 }
 
-// sameKind reports whether filters and scores treat two subjects alike on the live ledger.
-func (t *term) sameKind(a, b engine.Subject) bool {
+// sameSignature reports whether filters and scores treat two subjects alike on the live ledger.
+func (t *term) sameSignature(a, b engine.Subject) bool {
 	st := t.ledger.state
-	return a == b || t.evaluator.Kind(st, a) == t.evaluator.Kind(st, b)
+	return a == b || t.evaluator.Signature(st, a) == t.evaluator.Signature(st, b)
 }
 
 // candidatesFor reports whether the pod is still what the attempt was made for: of the class that its candidates are
-// of, or without any and with one node that matters by itself; and pinned exactly if it was.
+// of, or without any and with one node that matters by itself; and with a required node exactly if it had one.
 func candidatesFor(row *cluster.PodRow, candidates []engine.Candidates, p *binderv1.PodAttempt) bool {
 	if k := p.GetSubjectIndex(); k >= 0 {
-		return row.Pin == "" && candidates[k].Subject.Class == row.Class
+		return row.RequiredNode == "" && candidates[k].Subject.Class == row.Class
 	}
-	return row.Pin != "" || row.Nominated != ""
+	return row.RequiredNode != "" || row.Nominated != ""
 }

@@ -27,10 +27,7 @@ const (
 	maxRetries    = 12
 )
 
-// retryDelay is how long the next try waits after so many, at least one, that failed.
-func retryDelay(tries int) time.Duration {
-	return min(retryEvery<<(tries-1), maxRetryDelay)
-}
+var writeBackoff = backoff{retryEvery, maxRetryDelay}
 
 // retryWrites brings back to the lanes what has failed, each in its time.
 func (t *term) retryWrites(ctx context.Context) error {
@@ -63,8 +60,7 @@ type eventLane struct {
 // event is the write of one event.
 type event struct {
 	write func(context.Context) error
-	tries int       // that failed
-	due   time.Time // of the next; zero if none has failed
+	attempts
 }
 
 func newEventLane(limit int, ahead []*bound, dropped func(), failed func(error)) *eventLane {
@@ -93,11 +89,9 @@ func (l *eventLane) depth() int {
 func (l *eventLane) again(e event, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e.tries++
-	if e.tries > maxRetries || len(l.failing) >= cap(l.waiting) {
+	if !e.failed(now) || len(l.failing) >= cap(l.waiting) {
 		return false
 	}
-	e.due = now.Add(retryDelay(e.tries))
 	l.failing = append(l.failing, e)
 	return true
 }

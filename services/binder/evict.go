@@ -19,11 +19,11 @@ const (
 	evictionsAtOnce   = 8
 )
 
-// How often an eviction is tried, and the delay before the second try; it doubles with each further one.
-const (
-	evictionTries = 4
-	evictionDelay = 100 * time.Millisecond
-)
+// How often an eviction is tried.
+const evictionTries = 4
+
+// evictionBackoff is between tries of an eviction, and of asking whether the term holds.
+var evictionBackoff = backoff{100 * time.Millisecond, time.Second}
 
 // preemptionLane carries out preemptions. Any number may run. An error ends the term.
 func (t *term) preemptionLane(ctx context.Context) error {
@@ -99,7 +99,7 @@ func (t *term) holds(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(evictionDelay):
+		case <-time.After(evictionBackoff.first):
 		}
 	}
 }
@@ -107,15 +107,13 @@ func (t *term) holds(ctx context.Context) error {
 // evict makes a victim of a preemption go, unless it is on its way out already. False: it stays, since stop was closed or because of
 // an error. errSpared: it could not be evicted, or the preemptor is another scheduler's to place by now. Another error ends the term.
 func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v victim) (bool, error) {
-	delay := evictionDelay
 	for try := range evictionTries {
 		if try > 0 {
 			select {
 			case <-stop:
 				return false, nil
-			case <-time.After(delay):
+			case <-time.After(evictionBackoff.after(try)):
 			}
-			delay *= 2
 		}
 		select {
 		case <-stop:

@@ -217,8 +217,8 @@ func (b *running) request(attempt int32, uids ...string) (req *binderv1.CommitRe
 // offer is what workers say at a version.
 type offer struct {
 	version cluster.Version
-	first   map[engine.Subject]engine.Subject // of its kind
-	groups  map[engine.Subject][]engine.Group // of the first of a kind
+	first   map[engine.Subject]engine.Subject // of its signature
+	groups  map[engine.Subject][]engine.Group // of the first of a signature
 }
 
 // evaluate offers at most limit nodes of each group.
@@ -226,13 +226,13 @@ func evaluate(st *cluster.State, limit int) offer {
 	o := offer{version: st.Version(), first: make(map[engine.Subject]engine.Subject), groups: make(map[engine.Subject][]engine.Group)}
 	e := engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1})
 	all := cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())}
-	byKind := make(map[engine.Kind]engine.Subject)
+	bySignature := make(map[engine.Signature]engine.Subject)
 	for _, row := range st.Pods() {
 		s := engine.SubjectOf(&row.Pod)
-		first, ok := byKind[e.Kind(st, s)]
+		first, ok := bySignature[e.Signature(st, s)]
 		if !ok {
 			first = s
-			byKind[e.Kind(st, s)] = s
+			bySignature[e.Signature(st, s)] = s
 			f, _ := e.Filter(st, s, all)
 			o.groups[s], _ = e.Score(st, s, all, f.Eligible, limit)
 		}
@@ -248,7 +248,7 @@ func requestOf(st *cluster.State, o offer, attempt int32, uids ...string) *binde
 	for _, uid := range uids {
 		id, ok := st.PodByUID(uid)
 		p := &binderv1.PodAttempt{Id: int32(id), Uid: uid, Attempt: attempt, SubjectIndex: -1}
-		if row := st.Pod(id); ok && row.Pin == "" {
+		if row := st.Pod(id); ok && row.RequiredNode == "" {
 			s := engine.SubjectOf(&row.Pod)
 			if first, offered := o.first[s]; offered {
 				s = first

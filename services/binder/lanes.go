@@ -14,11 +14,8 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
-// The delays between tries of a bind whose outcome is unknown.
-const (
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = 5 * time.Second
-)
+// bindBackoff is between tries of a bind whose outcome is unknown.
+var bindBackoff = backoff{100 * time.Millisecond, 5 * time.Second}
 
 // A bind that has failed for giveBackAfter, and so many times, is withdrawn, and the pod goes back to its shard with what was
 // the matter: an admission webhook, say, that fails for ever for one namespace holds up no other. While a namespace is in
@@ -42,6 +39,9 @@ const (
 	maxLate   = 256
 )
 
+// putOffFor is how long a bind is put off whose namespace has its share of those under way.
+const putOffFor = time.Second
+
 // bindLane writes recorded placements to the source until each has an outcome. Any number may run. An error ends the
 // term.
 func (t *term) bindLane(ctx context.Context) error {
@@ -50,9 +50,17 @@ func (t *term) bindLane(ctx context.Context) error {
 		if len(batch) == 0 {
 			return nil
 		}
+		namespace := batch[0].Namespace // where calls take time, a batch is one bind
+		if !t.flights.take(namespace) {
+			if err := t.putOff(ctx, batch); err != nil {
+				return err
+			}
+			continue
+		}
 		answered := make(chan struct{})
 		t.spawn(func() error {
 			defer close(answered)
+			defer t.flights.give(namespace)
 			return t.bind(ctx, batch)
 		})
 		select {
@@ -70,6 +78,63 @@ func (t *term) bindLane(ctx context.Context) error {
 			return nil
 		})
 	}
+}
+
+// flights are the binds under way, by namespace. The namespaces share the places: none has more than are free, so a webhook that does
+// not answer in one of them leaves others half of the places, or with two such a quarter, and so on. It is safe for concurrent use.
+type flights struct {
+	most int // places; 0: any number
+
+	mu    sync.Mutex
+	taken int
+	of    map[string]int
+}
+
+// places returns how many binds may be under way with so many workers. Of those that get no answer for 10 s, half of four for each worker
+// take a fifth of the workers' time, as each has one for lateAfter.
+func places(workers int) int { return min(4*workers, workers+maxLate) }
+
+// take takes a place for a namespace. False: it has its share.
+func (f *flights) take(namespace string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.most > 0 && f.of[namespace] > 0 && f.of[namespace] >= f.most-f.taken {
+		return false
+	}
+	if f.of == nil {
+		f.of = make(map[string]int)
+	}
+	f.of[namespace]++
+	f.taken++
+	return true
+}
+
+// give gives a place back.
+func (f *flights) give(namespace string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.taken--
+	if f.of[namespace]--; f.of[namespace] == 0 {
+		delete(f.of, namespace)
+	}
+}
+
+// errTroubled is why a bind is taken back that was not tried.
+var errTroubled = errors.New("binds in the namespace fail at the moment, and others of it are under way")
+
+// putOff brings binds back to the lane later, whose namespace has its share of those under way. If binds of the namespace have failed
+// lately, those that were never sent are taken back: they would hold room, and their share of Config.MaxUnbound, for nothing.
+func (t *term) putOff(ctx context.Context, batch []intent) error {
+	later := make([]intent, 0, len(batch))
+	for _, in := range batch {
+		if in.tries > 0 || in.misfit != nil || !t.troubles.has(in.Namespace, time.Now()) {
+			later = append(later, in)
+		} else if err := t.settle(in, source.Outcome{Result: source.BindRefused, Err: errTroubled}); err != nil {
+			return err
+		}
+	}
+	t.after(ctx, putOffFor, later)
+	return nil
 }
 
 // nextBinds waits for a bind, and returns it with those that wait behind it, as far as one call takes them. It returns
@@ -203,16 +268,18 @@ func (t *term) givesBack(in *intent, began time.Time, err error) bool {
 	if t.source.Fenced() {
 		return false // only etcd can be in the way, and if it stays there the term ends
 	}
-	if errors.Is(err, source.ErrChanged) && in.tries < changedTries {
+	if errors.Is(err, source.ErrChanged) && in.changed < changedTries {
+		in.changed++
 		return false
 	}
 	if in.failing.IsZero() {
 		in.failing = began
 	}
-	return t.troubles.has(in.Namespace, began) || in.tries+1 >= giveBackTries && time.Since(in.failing) >= giveBackAfter
+	in.failed++
+	return t.troubles.has(in.Namespace, began) || in.failed >= giveBackTries && time.Since(in.failing) >= giveBackAfter
 }
 
-// says reports whether a try that failed is to be logged: the first, the second, the fourth and so on.
+// says reports whether a try that failed is to be logged: the first, and those behind 1, 2, 4, 8 and so on others.
 func (in *intent) says() bool { return in.tries&(in.tries-1) == 0 }
 
 // doubtful reports whether an earlier try of a bind that was refused may still happen.
@@ -304,10 +371,18 @@ func (t *term) again(ctx context.Context, batch []intent) {
 	if len(batch) == 0 {
 		return
 	}
-	delay := lastRetry
+	delay := bindBackoff.last
 	for i := range batch {
-		delay = min(delay, firstRetry<<min(batch[i].tries, 10))
 		batch[i].tries++
+		delay = min(delay, bindBackoff.after(max(batch[i].tries-batch[i].changed, 1)))
+	}
+	t.after(ctx, delay, batch)
+}
+
+// after brings intents back to the lane after a delay.
+func (t *term) after(ctx context.Context, delay time.Duration, batch []intent) {
+	if len(batch) == 0 {
+		return
 	}
 	t.spawn(func() error {
 		timer := time.NewTimer(delay)
@@ -377,7 +452,10 @@ func (t *term) counted(b intent, result source.Result) {
 // another pod may have by then.
 func (t *term) takeBack(b intent, result source.Result, reason string, report *source.Report) error {
 	return t.recorder.takeBack(b, func() error {
-		err := t.forget(b, reason)
+		var err error
+		if !b.absent { // it was not assumed: if the pod is, that is by a later commit
+			err = t.forget(b, reason)
+		}
 		if report != nil && !t.reports.add(*report) {
 			t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
 		}

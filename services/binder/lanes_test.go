@@ -2,6 +2,7 @@ package binder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -368,6 +369,86 @@ func TestBindsThatGetNoAnswerHoldUpNoOthers(t *testing.T) {
 			t.Errorf("in the end stuck0 is %s, %d binds are late", got, n)
 		}
 	})
+}
+
+func TestAPodThatOthersChangeIsTriedAgainAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource()
+		src.setPod(pod("p", 100))
+		term := pureTerm(t, single{src})
+		observe(t, term, node("a", 1000), pod("p", 100))
+		began := time.Now()
+		var last time.Duration
+		tries := 0
+		src.answers(func(source.Binding) source.Outcome {
+			if tries++; tries <= changedTries {
+				return source.Outcome{Result: source.BindUnknown, Err: errors.Join(source.ErrChanged, errFake)}
+			}
+			last = time.Since(began)
+			return source.Outcome{Result: source.BindDone}
+		})
+		term.binds <- assume(t, term, "p", "a")
+		defer runBinds(t, term, 1)()
+		elapse(time.Minute)
+		synctest.Wait()
+		if want := changedTries * bindBackoff.first; where(term, "p") != "bound on a" || last != want {
+			t.Errorf("p is %s, after %v; want it bound after %v", where(term, "p"), last, want)
+		}
+	})
+}
+
+// A webhook that does not answer, in one namespace or several.
+func TestANamespaceWhoseBindsHangLeavesOthersTheirShare(t *testing.T) {
+	for _, hanging := range []int{1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			const workers, each = 8, 300
+			src := newFakeSource()
+			term := pureTerm(t, single{src})
+			term.flights.most = places(workers)
+			term.binds, term.unbound = make(chan intent, 2000), &bound{limit: 2000}
+			out := make(chan intent, 2000)
+			term.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, 1, term.ledger.version, out, func(time.Duration) {}, term.log)
+			observe(t, term, node("a", 1_000_000))
+			src.answers(func(b source.Binding) source.Outcome {
+				if b.Namespace == "default" {
+					return source.Outcome{Result: source.BindDone}
+				}
+				elapse(10 * time.Second)
+				return source.Outcome{Result: source.BindUnknown, Err: errFake}
+			})
+			place := func(uid, namespace string) {
+				p := pod(uid, 1)
+				p.Namespace = namespace
+				src.setPod(p)
+				observe(t, term, p)
+				term.binds <- assume(t, term, uid, "a")
+			}
+			for i := range each * hanging {
+				place(fmt.Sprint("hangs", i), fmt.Sprint("tenant-", i%hanging))
+			}
+			stop := runBinds(t, term, workers)
+			// However long it goes on, a pod of another namespace is bound within little more than a worker waits for an answer.
+			for i := range 20 {
+				elapse(30 * time.Second)
+				uid := fmt.Sprint("good", i)
+				place(uid, "default")
+				elapse(2 * lateAfter)
+				synctest.Wait()
+				if got := where(term, uid); got != "bound on a" {
+					t.Errorf("%d namespaces hang: after %d times 30 s %s is %s", hanging, i+1, uid, got)
+				}
+				record(t, term)
+			}
+			src.answers(func(b source.Binding) source.Outcome { return source.Outcome{Result: source.BindDone} })
+			elapse(10 * time.Minute)
+			synctest.Wait()
+			stop()
+			record(t, term)
+			if n := term.unbound.count(); n != 0 {
+				t.Errorf("in the end %d count as unbound", n)
+			}
+		})
+	}
 }
 
 func TestLateBindsAreBounded(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
-	folding "github.com/berth-scheduler/berth/internal/ledger"
+	"github.com/berth-scheduler/berth/internal/ingest"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/wire"
@@ -20,7 +20,7 @@ type ledger struct {
 
 	mu     sync.Mutex
 	state  *cluster.State
-	fold   *folding.Fold // of what the source tells
+	fold   *ingest.Fold // of what the source tells
 	opened bool
 	// preempted is, of pods that have been nominated by a preemption, the last attempt that was.
 	preempted map[string]attempt // by uid
@@ -37,7 +37,7 @@ type attempt struct {
 
 func newLedger(epoch cluster.Epoch, settings cluster.Settings, feed *replica.Feed) (*ledger, error) {
 	l := &ledger{feed: feed, state: cluster.New(cluster.Version{Epoch: epoch}), preempted: make(map[string]attempt)}
-	l.fold = folding.New(l.state, l.apply, folding.Telling(wire.Tellable, func(u source.Unsupported) {
+	l.fold = ingest.New(l.state, l.apply, ingest.Telling(wire.Tellable, func(u source.Unsupported) {
 		if l.unsupported != nil {
 			l.unsupported(u)
 		}
@@ -148,7 +148,7 @@ func (l *ledger) forget(b source.Binding, reason string) (bool, error) {
 	if !ok {
 		return false, nil
 	}
-	if err := l.apply(cluster.PodForgotten{ID: id, Reason: folding.Sound(reason)}); err != nil {
+	if err := l.apply(cluster.PodForgotten{ID: id, Reason: ingest.Sound(reason)}); err != nil {
 		return true, err
 	}
 	return true, l.fold.Nominate(id, "")
@@ -167,7 +167,8 @@ func (l *ledger) told(batch []intent) []source.Result {
 			continue
 		}
 		switch row := l.state.Pod(id); {
-		case !row.Placed() && batch[i].absent && !row.Deleting: // it was not assumed
+		case batch[i].absent && row.Phase != cluster.Bound && !row.Deleting:
+			// It was not assumed. If the pod is assumed by now, that is by a later commit, of which this bind knows nothing.
 		case !row.Placed(): // it is being deleted
 			results[i] = source.BindGone
 		case row.NodeName != batch[i].Node:
@@ -215,8 +216,8 @@ func (l *ledger) adopt(b source.Binding, e *engine.Evaluator, insist bool) (what
 		return foreign, "it is for another scheduler", nil
 	case len(row.Gates) > 0:
 		return foreign, "it has scheduling gates", nil
-	case row.Pin != "" && row.Pin != b.Node:
-		return foreign, "it may only go to " + row.Pin, nil
+	case row.RequiredNode != "" && row.RequiredNode != b.Node:
+		return foreign, "it may only go to " + row.RequiredNode, nil
 	}
 	node := l.state.Nodes.ByName(b.Node)
 	if node == cluster.NoNode {

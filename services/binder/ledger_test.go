@@ -257,7 +257,7 @@ func selector(kind, name, key, value string) source.Event {
 	return source.Event{Kind: source.SelectorSet, Selector: s}
 }
 
-func TestPinsAreKeptOnlyWhereNothingElseReadsNodeAffinity(t *testing.T) {
+func TestRequiredNodesAreKeptOnlyWhereNothingElseReadsNodeAffinity(t *testing.T) {
 	hard := cluster.SystemSpread()
 	hard[0].Hard = true
 	for name, tt := range map[string]struct {
@@ -274,13 +274,13 @@ func TestPinsAreKeptOnlyWhereNothingElseReadsNodeAffinity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.observe(source.Event{Kind: source.PodSet, Pod: pinned(pod("p", 1), "a")}); err != nil {
+		if err := l.observe(source.Event{Kind: source.PodSet, Pod: requiring(pod("p", 1), "a")}); err != nil {
 			t.Fatal(err)
 		}
 		id, _ := l.state.PodByUID("p")
 		row := l.state.Pod(id)
-		if named := l.state.Class(row.Class).Spec.HasRequired; row.Pin != tt.want || named != (tt.want == "") {
-			t.Errorf("%s: the pin is %q and the class names the node: %v", name, row.Pin, named)
+		if named := l.state.Class(row.Class).Spec.HasRequired; row.RequiredNode != tt.want || named != (tt.want == "") {
+			t.Errorf("%s: the required node is %q and the class names the node: %v", name, row.RequiredNode, named)
 		}
 	}
 }

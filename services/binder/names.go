@@ -11,7 +11,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
-	folding "github.com/berth-scheduler/berth/internal/ledger"
+	"github.com/berth-scheduler/berth/internal/ingest"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -83,6 +83,18 @@ func (t *term) sharesPod(uid string) bool {
 	defer t.ledger.mu.Unlock()
 	id, ok := t.ledger.state.PodByUID(uid)
 	return ok && t.names.shares(t.ledger.state, t.ledger.state.Pod(id).Class)
+}
+
+// waits reports whether a pod is there, not placed, and the term's to write to, and until when: zero if no end is known.
+func (t *term) waits(uid string) (until time.Time, ok bool) {
+	if !t.ledger.unplaced(uid) {
+		return time.Time{}, false
+	}
+	if !t.sharesPod(uid) {
+		return time.Time{}, true
+	}
+	stint, until := t.names.now() // the log may say so only later
+	return until, stint != 0
 }
 
 // now returns the stint in which shared names are the term's, and until when they are at least; 0: they are not.
@@ -186,7 +198,7 @@ func (n *names) count(by int) {
 // yield tells replicas whose pods are left to another scheduler, unless they know. To whom may be any text: who holds a lease is what
 // others have written there. The caller holds the lock, or is alone.
 func (l *ledger) yield(names []string, to string) error {
-	to = folding.Reason(to)
+	to = ingest.Reason(to)
 	if s := &l.state.Settings; slices.Equal(s.Yielded, names) && s.YieldedTo == to {
 		return nil
 	}
@@ -341,7 +353,7 @@ func (t *term) reassume(batch []intent) error {
 	for _, p := range judged {
 		row := l.state.Pod(p.id)
 		placer := engine.NewPlacer(t.evaluator, l.state, l.state.Version().Seq, nil)
-		if row.Deleting || len(row.Gates) > 0 || placer.PlacePinned(engine.SubjectOf(&row.Pod), p.id, p.node) != engine.Placed {
+		if row.Deleting || len(row.Gates) > 0 || placer.PlaceOn(engine.SubjectOf(&row.Pod), p.id, p.node) != engine.Placed {
 			p.in.misfit = errNoRoom
 			misfits = append(misfits, p)
 			continue
@@ -391,6 +403,7 @@ func (t *term) judgeAside(ctx context.Context) error {
 	}
 	for _, in := range open {
 		in.stint = stint
+		in.failed, in.failing = 0, time.Time{} // the stint before may have been long ago
 		t.unbound.retake(1)
 		select {
 		case t.binds <- in:

@@ -289,10 +289,10 @@ func TestPlacementsOfALostStintAreJudgedAgainInTheNext(t *testing.T) {
 	src.setNode(node("c", 1000))
 	for _, name := range []string{"stays", "loses", "theirs", "orphan"} {
 		p := pod(name, 600)
-		p.Pin = map[string]string{"stays": "a", "loses": "b", "theirs": "a", "orphan": "c"}[name]
+		p.RequiredNode = map[string]string{"stays": "a", "loses": "b", "theirs": "a", "orphan": "c"}[name]
 		if name == "theirs" {
 			p = pod(name, 300)
-			p.Pin = "a"
+			p.RequiredNode = "a"
 		}
 		src.setPod(p)
 	}
@@ -323,7 +323,7 @@ func TestPlacementsOfALostStintAreJudgedAgainInTheNext(t *testing.T) {
 	// The other scheduler places one of the pods elsewhere, and fills the node of another. A third node goes.
 	src.removeNode("c")
 	theirs := pod("theirs", 300)
-	theirs.NodeName, theirs.Pin = "b", "a"
+	theirs.NodeName, theirs.RequiredNode = "b", "a"
 	src.setPod(theirs)
 	src.setPod(on(pod("stranger", 600), "b"))
 	b.awaitPhase("theirs", "bound on b")

@@ -14,16 +14,17 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
-// fullEtcd takes no record until it has room.
+// fullEtcd takes no record until it has room, and says why.
 type fullEtcd struct {
 	until time.Time
+	why   error
 	asked atomic.Int64
 }
 
 func (e *fullEtcd) Record(context.Context, coord.Version, *coord.Batch, []int64) error {
 	e.asked.Add(1)
 	if time.Now().Before(e.until) {
-		return fmt.Errorf("record: %w", coord.ErrNoSpace)
+		return fmt.Errorf("record: %w", e.why)
 	}
 	return nil
 }
@@ -33,8 +34,17 @@ func (e *fullEtcd) Shrink(context.Context, []coord.Batch) error { return nil }
 
 // A new term would need a lease, which an etcd that is full does not grant.
 func TestAnEtcdThatIsFullDoesNotEndTheTermAndNothingIsBoundMeanwhile(t *testing.T) {
+	outlast(t, coord.ErrNoSpace)
+}
+
+func TestAnEtcdThatHasTooMuchToDoDoesNotEndTheTermAndNothingIsBoundMeanwhile(t *testing.T) {
+	outlast(t, coord.ErrBusy)
+}
+
+// outlast lets a recorder ask an etcd for an hour that writes nothing, and says why, and then writes.
+func outlast(t *testing.T, why error) {
 	synctest.Test(t, func(t *testing.T) {
-		etcd := &fullEtcd{until: time.Now().Add(time.Hour)}
+		etcd := &fullEtcd{until: time.Now().Add(time.Hour), why: why}
 		out := make(chan intent, 1)
 		r := newRecorder(etcd, false, 1, func() cluster.Version { return cluster.Version{Epoch: 7, Seq: 1} }, out, func(time.Duration) {}, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(t.Context())

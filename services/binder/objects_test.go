@@ -26,9 +26,9 @@ func pod(name string, milliCPU int64) source.Pod {
 	}
 }
 
-// pinned pins a pod to a node.
-func pinned(p source.Pod, node string) source.Pod {
-	p.Pin = node
+// requiring returns the pod with a required node.
+func requiring(p source.Pod, node string) source.Pod {
+	p.RequiredNode = node
 	return p
 }
 

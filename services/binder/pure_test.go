@@ -34,7 +34,7 @@ func pureTerm(t testing.TB, src source.Source) *term {
 		spawn: func(func() error) {}, fail: func(err error) { t.Errorf("the term failed: %v", err) },
 	}
 	term.events = newEventLane(100, []*bound{term.unbound, term.preempting}, m.laneDropped.WithLabelValues(laneEvents).Inc, func(err error) { t.Errorf("event: %v", err) })
-	term.reports = newReportLane(src, 100, term.unbound, l.unplaced, func(err error) { t.Errorf("report: %v", err) })
+	term.reports = newReportLane(src, 100, term.unbound, term.waits, func(err error) { t.Errorf("report: %v", err) })
 	term.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, 1, l.version, term.binds, func(time.Duration) {}, term.log)
 	l.open()
 	return term

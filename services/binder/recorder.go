@@ -19,6 +19,9 @@ import (
 // batchLimit bounds the intents of one etcd transaction, to stay far below etcd's request size.
 const batchLimit = 1000
 
+// gatherFor is how long a term's recorder gathers what is taken back.
+const gatherFor = 100 * time.Millisecond
+
 // unrecorded is the batch of fenced binds.
 const unrecorded = 0
 
@@ -28,7 +31,9 @@ type intent struct {
 	batch   int64          // to which its record belongs
 	index   int            // in the batch
 	tries   int            // binds with an unknown outcome; one that was taken over begins with the other binder's
-	failing time.Time      // when the first of ours was; zero for none
+	changed int            // of ours, those that found that the pod had changed
+	failed  int            // of ours, the others
+	failing time.Time      // when the first of those was; zero for none
 	misfit  error          // why it is only to be withdrawn; nil if it is to be bound
 	absent  bool           // its node is not known: it is a misfit that is not assumed
 	shared  bool           // the pod's scheduler name is shared
@@ -58,19 +63,30 @@ type recorder struct {
 	took    func(time.Duration)
 
 	wake chan struct{} // capacity 1
+	// gather is for how long what is taken back waits for more of it. Each write of a batch that shrinks is of all that is left of it.
+	gather time.Duration
 
 	mu       sync.Mutex
 	waiting  []intent // bounded by term.unbound
 	nextID   int64
 	open     map[int64]*openBatch // by id
-	finished []int64
+	finished []finishedBatch
 	back     []takenBack // bounded by term.unbound
+	backAt   time.Time   // when the first of them came
+}
+
+// finishedBatch is a batch that nothing is left of. It leaves etcd with a later version than it was recorded at: until then a delayed
+// duplicate of the transaction that recorded it would bring it back.
+type finishedBatch struct {
+	id int64
+	at cluster.Seq
 }
 
 // openBatch is a recorded batch of which some binds are not decided yet.
 type openBatch struct {
 	intents []coord.Intent // as recorded; the zero one where it is decided
 	open    int            // those that are not
+	at      cluster.Seq    // it was recorded with that version; 0: in an earlier epoch
 }
 
 // left returns the intents that are not decided.
@@ -114,7 +130,7 @@ func (r *recorder) adopt(batch int64, intents []coord.Intent) {
 	b := &openBatch{intents: intents}
 	b.open = len(b.left())
 	if b.open == 0 {
-		r.finished = append(r.finished, batch)
+		r.finished = append(r.finished, finishedBatch{id: batch})
 	} else {
 		r.open[batch] = b
 	}
@@ -126,14 +142,28 @@ func (r *recorder) decided(in intent) {
 		return
 	}
 	r.mu.Lock()
+	b := r.open[in.batch]
 	done := r.settle(in.batch, in.index)
 	if done {
-		r.finished = append(r.finished, in.batch)
+		r.finished = append(r.finished, finishedBatch{in.batch, b.at})
 	}
 	r.mu.Unlock()
 	if done {
 		r.signal()
 	}
+}
+
+// takeFinished returns the batches that can leave etcd with a version, and keeps the others. The caller holds the lock.
+func (r *recorder) takeFinished(now cluster.Seq) []int64 {
+	var ids []int64
+	r.finished = slices.DeleteFunc(r.finished, func(b finishedBatch) bool {
+		if b.at >= now {
+			return false
+		}
+		ids = append(ids, b.id)
+		return true
+	})
+	return ids
 }
 
 // settle strikes an intent of a batch out, and reports whether the batch is finished with that. The caller holds the lock.
@@ -154,6 +184,9 @@ func (r *recorder) takeBack(in intent, then func() error) error {
 		return then()
 	}
 	r.mu.Lock()
+	if len(r.back) == 0 {
+		r.backAt = time.Now()
+	}
 	r.back = append(r.back, takenBack{in.batch, in.index, then})
 	r.mu.Unlock()
 	r.signal()
@@ -174,6 +207,7 @@ func (r *recorder) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-r.wake:
+		case <-r.due():
 		}
 		for {
 			more, err := r.recordOnce(ctx)
@@ -190,6 +224,20 @@ func (r *recorder) run(ctx context.Context) error {
 	}
 }
 
+// due returns a channel that tells when there is something to do of which nobody says so: what is taken back has been gathered, or a
+// batch may leave etcd with a later version.
+func (r *recorder) due() <-chan time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case len(r.back) > 0:
+		return time.After(time.Until(r.backAt.Add(r.gather)))
+	case len(r.finished) > 0:
+		return time.After(time.Second)
+	}
+	return nil
+}
+
 // recordOnce records what waits, if it has to be, lets its binds go, and gives back what was taken back; false: nothing
 // waited.
 func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
@@ -200,11 +248,12 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	if r.waiting = r.waiting[n:]; len(r.waiting) == 0 {
 		r.waiting = nil // with what it holds on to
 	}
-	back := r.back
-	r.back = nil
+	var back []takenBack
+	if len(r.back) >= batchLimit || time.Since(r.backAt) >= r.gather {
+		back, r.back = r.back, nil
+	}
 	shrunk, emptied := r.shrink(back)
-	finished := r.finished
-	r.finished = nil
+	finished := r.takeFinished(r.version().Seq)
 	var batch *coord.Batch
 	id := int64(unrecorded)
 	if n > 0 && !r.fenced {
@@ -225,10 +274,14 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	}
 	if batch != nil || len(finished) > 0 {
 		began := time.Now()
-		if err := r.write(ctx, batch, finished); err != nil {
+		at, err := r.write(ctx, batch, finished)
+		if err != nil {
 			return false, err
 		}
 		if batch != nil {
+			r.mu.Lock()
+			r.open[id].at = at
+			r.mu.Unlock()
 			traceRecord(batch, placed, began, time.Now())
 		}
 	}
@@ -238,8 +291,7 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	// With that there is a later version, of which the batches that nothing is left of are finished: until then they stay, empty, so
-	// that a delayed duplicate of the transaction that recorded one brings nothing back.
+	// The batches that nothing is left of stay, empty, until there is a later version.
 	if len(emptied) > 0 {
 		r.mu.Lock()
 		r.finished = append(r.finished, emptied...)
@@ -268,49 +320,52 @@ func newBatch(id int64, placed []intent) *coord.Batch {
 
 // shrink strikes out what was taken back, and returns what is left of the batches, by id, and those that nothing is left of. The caller
 // holds the lock.
-func (r *recorder) shrink(back []takenBack) (batches []coord.Batch, emptied []int64) {
-	touched := make(map[int64]bool)
+func (r *recorder) shrink(back []takenBack) (batches []coord.Batch, emptied []finishedBatch) {
+	touched := make(map[int64]*openBatch)
 	for _, b := range back {
-		touched[b.batch] = true
+		touched[b.batch] = r.open[b.batch]
 		r.settle(b.batch, b.index)
 	}
 	for _, id := range slices.Sorted(maps.Keys(touched)) {
-		if b := r.open[id]; b != nil {
-			batches = append(batches, coord.Batch{ID: id, Intents: b.left()})
-		} else {
-			batches, emptied = append(batches, coord.Batch{ID: id}), append(emptied, id)
+		b := touched[id]
+		batches = append(batches, coord.Batch{ID: id, Intents: b.left()})
+		if b.open == 0 {
+			emptied = append(emptied, finishedBatch{id, b.at})
 		}
 	}
 	return batches, emptied
 }
 
 // write writes a batch, if there is one, in one transaction with the version, which covers at least the batch's placements,
-// and removes the finished batches.
-func (r *recorder) write(ctx context.Context, batch *coord.Batch, finished []int64) error {
+// and removes the finished batches. It returns the version's seq.
+func (r *recorder) write(ctx context.Context, batch *coord.Batch, finished []int64) (cluster.Seq, error) {
 	v := r.version()
 	began := time.Now()
 	err := r.insist(ctx, func() error {
 		return r.term.Record(ctx, coord.Version{Epoch: int64(v.Epoch), Seq: int64(v.Seq)}, batch, finished)
 	})
 	if err != nil {
-		return fmt.Errorf("record at version %v: %w", v, err)
+		return 0, fmt.Errorf("record at version %v: %w", v, err)
 	}
 	r.took(time.Since(began))
-	return nil
+	return v.Seq, nil
 }
 
-// insist writes until the outcome is known or the term is over. It goes on where etcd has no room: to end the term would make
-// none, and the next one could not even begin.
+// insist writes until the outcome is known or the term is over. It goes on where etcd has no room, or too much to do: to end the term
+// would change neither, and the next one could not even begin.
 func (r *recorder) insist(ctx context.Context, write func() error) error {
 	said := false
 	for {
 		err := write()
-		full := errors.Is(err, coord.ErrNoSpace)
-		if err == nil || !full && !errors.Is(err, coord.ErrUnknown) || ctx.Err() != nil {
+		full, busy := errors.Is(err, coord.ErrNoSpace), errors.Is(err, coord.ErrBusy)
+		if err == nil || !full && !busy && !errors.Is(err, coord.ErrUnknown) || ctx.Err() != nil {
 			return err
 		}
 		again := 200 * time.Millisecond
-		if full {
+		if busy {
+			again = time.Second
+			r.log.Warn("not recorded: etcd has too much to do, trying again", "err", err)
+		} else if full {
 			again = time.Second
 			if !said {
 				r.log.Error("not recorded: etcd is full, trying again until it has room", "err", err)

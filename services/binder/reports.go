@@ -21,15 +21,20 @@ const (
 
 // reportLane writes why pods were not placed, and what they are nominated to: at most one write per pod at a time, in
 // the order of the reports, and one for all reports of a pod that wait. It is bounded: reports beyond the bound are
-// refused. A write that fails is tried again as long as it says the newest of its pod; see retryDelay.
+// refused. A write that fails is tried again as long as it says the newest of its pod; see writeBackoff.
+//
+// A workqueue of client-go would do the order and the one write at a time. It has no bound, neither on what waits nor on what has
+// failed, does not end with a context, and holds keys: reports, their merging, the bound and what is newer overtaking a
+// delay would all stay here, beside it.
 type reportLane struct {
-	source   source.Source
-	limit    int                   // of pods whose report waits
-	binds    *bound                // that it gives way to
-	unplaced func(uid string) bool // whether what a report says is still so
-	failed   func(error)
-	trace    *trace.Provider // nil traces nothing
-	wake     chan struct{}
+	source source.Source
+	limit  int    // of pods whose report waits
+	binds  *bound // that it gives way to
+	// waits reports whether what a report of a pod says is still so, and until when it may be written; zero: at any time.
+	waits  func(uid string) (until time.Time, ok bool)
+	failed func(error)
+	trace  *trace.Provider // nil traces nothing
+	wake   chan struct{}
 
 	mu      sync.Mutex
 	waiting map[string]waitingReport // by uid
@@ -41,13 +46,12 @@ type reportLane struct {
 // waitingReport is a report that is to be written. Without a Reason it is a nomination and nothing else.
 type waitingReport struct {
 	source.Report
-	tries int       // that failed
-	due   time.Time // not before; zero if it has not failed, or is due
+	attempts
 }
 
-func newReportLane(src source.Source, limit int, binds *bound, unplaced func(uid string) bool, failed func(error)) *reportLane {
+func newReportLane(src source.Source, limit int, binds *bound, waits func(uid string) (until time.Time, ok bool), failed func(error)) *reportLane {
 	return &reportLane{
-		source: src, limit: limit, binds: binds, unplaced: unplaced, failed: failed, wake: make(chan struct{}, 1),
+		source: src, limit: limit, binds: binds, waits: waits, failed: failed, wake: make(chan struct{}, 1),
 		waiting: make(map[string]waitingReport), writing: make(map[string]bool),
 	}
 }
@@ -149,11 +153,9 @@ func (l *reportLane) again(r waitingReport, now time.Time) bool {
 		l.signal()
 		return true
 	}
-	r.tries++
-	if r.tries > maxRetries || l.failing >= l.limit/2 {
+	if !r.failed(now) || l.failing >= l.limit/2 {
 		return false
 	}
-	r.due = now.Add(retryDelay(r.tries))
 	l.waiting[r.UID] = r
 	l.failing++
 	return true
@@ -220,10 +222,17 @@ func (l *reportLane) run(ctx context.Context) error {
 }
 
 func (l *reportLane) write(ctx context.Context, r source.Report) error {
+	until, ok := l.waits(r.UID)
+	if !ok { // placed, or gone, since it was reported, or not ours to write to any more
+		return nil
+	}
+	if !until.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, until)
+		defer cancel()
+	}
 	return timely(ctx, func(ctx context.Context) error {
 		switch {
-		case !l.unplaced(r.UID): // placed, or gone, since it was reported
-			return nil
 		case r.Reason == "":
 			return l.source.Nominate(ctx, source.Nomination{UID: r.UID, Namespace: r.Namespace, Name: r.Name, Node: r.Nominated})
 		default:

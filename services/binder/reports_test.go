@@ -96,7 +96,7 @@ func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		term := pureTerm(t, src)
-		term.reports.unplaced = func(string) bool { return true }
+		term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
 		written := func() (events, reports int) {
 			synctest.Wait()
 			src.mu.Lock()
@@ -158,7 +158,7 @@ func TestBurstOfPlacementsAndReportsIsDeliveredWithin30Seconds(t *testing.T) {
 		term := pureTerm(t, src)
 		term.events = newEventLane(50_000, []*bound{term.unbound, term.preempting}, func() { t.Error("an event was dropped") }, func(error) {})
 		term.reports.limit = 50_000
-		term.reports.unplaced = func(string) bool { return true }
+		term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
 		began := time.Now()
 		for i := range pods {
 			b := source.Binding{UID: fmt.Sprintf("placed%d", i)}
@@ -206,7 +206,7 @@ func TestEventsAndReportsNeverWaitForEachOther(t *testing.T) {
 			term := pureTerm(t, src.fakeSource)
 			fails := func(err error) { t.Errorf("given up: %v", err) }
 			term.events = newEventLane(100, []*bound{term.unbound, term.preempting}, func() {}, fails)
-			term.reports = newReportLane(src, 100, term.unbound, func(string) bool { return true }, fails)
+			term.reports = newReportLane(src, 100, term.unbound, func(string) (time.Time, bool) { return time.Time{}, true }, fails)
 			for i := range 100 {
 				b := source.Binding{UID: fmt.Sprintf("placed%d", i)}
 				term.events.add(func(ctx context.Context) error { return src.Scheduled(ctx, b) })

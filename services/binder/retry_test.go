@@ -43,8 +43,36 @@ func failingTerm(t *testing.T, limit int, fail func() bool) (*term, *failing, *[
 	givenUp := new([]error)
 	note := func(err error) { src.change(func() { *givenUp = append(*givenUp, err) }) }
 	term.events = newEventLane(limit, nil, func() { t.Error("an event was dropped") }, note)
-	term.reports = newReportLane(src, limit, term.unbound, term.ledger.unplaced, note)
+	term.reports = newReportLane(src, limit, term.unbound, term.waits, note)
 	return term, src, givenUp
+}
+
+func TestDelaysDoubleUpToTheLast(t *testing.T) {
+	b := backoff{100 * time.Millisecond, time.Second}
+	for _, tt := range []struct {
+		failures int
+		want     time.Duration
+	}{
+		{1, 100 * time.Millisecond}, {2, 200 * time.Millisecond}, {4, 800 * time.Millisecond}, {5, time.Second}, {6, time.Second},
+		{1 << 30, time.Second},
+	} {
+		if got := b.after(tt.failures); got != tt.want {
+			t.Errorf("after %d failures %v, want %v", tt.failures, got, tt.want)
+		}
+	}
+}
+
+func TestTheLastTryIsTheLast(t *testing.T) {
+	var a attempts
+	now := time.Unix(100, 0)
+	for n := range maxRetries {
+		if !a.failed(now) || a.due.Sub(now) != writeBackoff.after(n+1) {
+			t.Errorf("failure %d: next try %v later", n+1, a.due.Sub(now))
+		}
+	}
+	if a.failed(now) {
+		t.Error("there is one more try than there may be")
+	}
 }
 
 func TestReportsAndEventsThatFailAreTriedAgainUntilTheyAreWritten(t *testing.T) {

@@ -1,19 +1,18 @@
 package binder
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/cockroachdb/datadriven"
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/cluster/clustertest"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -21,33 +20,22 @@ import (
 	"github.com/berth-scheduler/berth/internal/wire"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the scenarios print into their files")
-
-// TestScenarios runs the scripts of testdata. Each line is a command; what is indented below it is what it prints.
+// TestScenarios runs the scripts of testdata: comments, commands one per line, "----", and what the commands print, up to an
+// empty line. With -rewrite, what they print is written into the files.
 func TestScenarios(t *testing.T) {
-	for _, file := range []string{"testdata/commit.txt", "testdata/preempt.txt"} {
-		t.Run(file, func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got string
-			synctest.Test(t, func(t *testing.T) {
-				src := newFakeSource()
-				s := &scenario{t: t, src: src, term: pureTerm(t, src)}
-				got = s.run(string(want))
-			})
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		synctest.Test(t, func(t *testing.T) {
+			src := newFakeSource()
+			s := &scenario{t: t, src: src, term: pureTerm(t, src)}
+			datadriven.RunTest(t, path, func(_ *testing.T, d *datadriven.TestData) string {
+				var printed []string
+				for _, words := range clustertest.Commands(d.FullCmd(), d.Input) {
+					printed = append(printed, s.command(words)...)
 				}
-				return
-			}
-			if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-				t.Errorf("%s (-want +got):\n%s\nrun with -rewrite and read the difference", file, diff)
-			}
+				return strings.Join(printed, "\n")
+			})
 		})
-	}
+	})
 }
 
 type scenario struct {
@@ -58,24 +46,6 @@ type scenario struct {
 	prepared *binderv1.CommitRequest
 	told     int  // evictions printed before
 	read     mark // of the log
-}
-
-func (s *scenario) run(script string) string {
-	var out strings.Builder
-	for line := range strings.Lines(strings.TrimRight(script, "\n") + "\n") {
-		if strings.HasPrefix(line, "    ") {
-			continue
-		}
-		out.WriteString(line)
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		for _, printed := range s.command(strings.Fields(line)) {
-			out.WriteString("    " + printed + "\n")
-		}
-	}
-	return out.String()
 }
 
 func (s *scenario) command(words []string) []string {
@@ -98,7 +68,7 @@ func (s *scenario) command(words []string) []string {
 	case "remove":
 		observe(s.t, s.term, source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: names[0]}})
 	case "pod":
-		p := pinned(pod(names[0], int64(s.number(args["cpu"]))), args["pin"])
+		p := requiring(pod(names[0], int64(s.number(args["cpu"]))), args["required-node"])
 		p.Deleting = slices.Contains(names, "deleting")
 		p.NodeName, p.Nominated = args["on"], args["nominated"]
 		if value := args["app"]; value != "" {

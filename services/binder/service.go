@@ -162,6 +162,10 @@ func (s *Service) Run(ctx context.Context) error {
 
 // candidate waits to be elected and serves one term.
 func (s *Service) candidate(ctx context.Context) error {
+	// A lease that is not needed yet is not there for others to take.
+	if err := s.awaitSource(ctx); err != nil {
+		return err
+	}
 	s.wait("waiting for etcd")
 	session, err := s.cfg.Coord.NewSession(ctx, s.cfg.LeaseTTL)
 	if err != nil {

@@ -159,7 +159,7 @@ func TestAnAdoptedBindThatTheSourceShowsMeanwhileIsNotSentAgain(t *testing.T) {
 	if n := term.unbound.count(); n != 0 {
 		t.Errorf("%d count as unbound", n)
 	}
-	if got := term.recorder.finished; !slices.Equal(got, []int64{7}) {
+	if got := term.recorder.finished; !slices.Equal(got, []finishedBatch{{id: 7}}) {
 		t.Errorf("finished batches: %v", got)
 	}
 }

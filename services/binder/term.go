@@ -37,6 +37,7 @@ type term struct {
 	binds     chan intent
 	unbound   *bound
 	late      *bound // binds without an answer for which no other waits any more
+	flights   flights
 	troubles  troubles
 	// preemptions wait to be carried out; preempting counts them and those that are being carried out.
 	preemptions chan preemption
@@ -80,6 +81,9 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 		trace:       s.cfg.Trace,
 		log:         log,
 	}
+	if !t.source.Fenced() {
+		t.flights.most = places(s.cfg.BindWorkers)
+	}
 	var err error
 	if t.ledger, err = newLedger(cluster.Epoch(held.Epoch()), s.cfg.Settings, s.feed); err != nil {
 		return nil, err
@@ -92,10 +96,11 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 	}
 	t.events = newEventLane(s.cfg.EventLimit, []*bound{t.unbound, t.preempting}, s.metrics.laneDropped.WithLabelValues(laneEvents).Inc, failed(laneEvents))
 	t.ledger.unsupported = t.reportUnsupported
-	t.reports = newReportLane(s.cfg.Source, s.cfg.EventLimit, t.unbound, t.ledger.unplaced, failed(laneReports))
+	t.reports = newReportLane(s.cfg.Source, s.cfg.EventLimit, t.unbound, t.waits, failed(laneReports))
 	t.reports.trace = s.cfg.Trace
 	t.recorder = newRecorder(held, s.cfg.Source.Fenced(), 1, t.ledger.version, t.binds,
 		func(took time.Duration) { s.metrics.recordSeconds.Observe(took.Seconds()) }, log)
+	t.recorder.gather = gatherFor
 	return t, nil
 }
 

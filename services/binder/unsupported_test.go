@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
-	folding "github.com/berth-scheduler/berth/internal/ledger"
+	"github.com/berth-scheduler/berth/internal/ingest"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -71,7 +71,7 @@ func checkOdd(t *testing.T, st *cluster.State) {
 			t.Fatalf("pod %s is not known", uid)
 		}
 		spec := &st.Class(st.Pod(id).Class).Spec
-		if spec.UnsupportedPlugin != folding.PluginPodUnsupported || !strings.Contains(spec.Unsupported, `"a\xffb"`) {
+		if spec.UnsupportedPlugin != ingest.PluginPodUnsupported || !strings.Contains(spec.Unsupported, `"a\xffb"`) {
 			t.Errorf("pod %s is unsupported as %q by %q", uid, spec.Unsupported, spec.UnsupportedPlugin)
 		}
 	}

@@ -18,9 +18,9 @@ import (
 
 // Bounds of a request, as the proto says them.
 const (
-	maxSubjects   = 1_000
-	maxPins       = 10_000
-	maxCandidates = 100
+	maxSubjects    = 1_000
+	maxPodsOnNodes = 10_000
+	maxCandidates  = 100
 )
 
 // Replica is this worker's copy of the ledger, as internal/replica keeps it.
@@ -111,14 +111,14 @@ func (s *Service) evaluate(ctx context.Context, st *cluster.State, request *filt
 		}
 		response.Subjects = append(response.Subjects, answer)
 	}
-	for _, pin := range request.GetPins() {
-		subject, node := wire.Subject(pin.GetSubject()), cluster.NodeIndex(pin.GetNode())
-		answer := &filterv1.PinFeasibility{}
-		if verdict, ok := s.cfg.Evaluator.Node(st, subject, cluster.PodID(pin.GetSelf()), node); ok {
+	for _, question := range request.GetPodsOnNodes() {
+		subject, node := wire.Subject(question.GetSubject()), cluster.NodeIndex(question.GetNode())
+		answer := &filterv1.PodOnNodeFeasibility{}
+		if verdict, ok := s.cfg.Evaluator.Node(st, subject, cluster.PodID(question.GetSelf()), node); ok {
 			answer.Known, answer.Feasible = true, verdict.Feasible()
 			answer.Verdicts = wire.ToVerdicts(s.cfg.Evaluator.Explain(st, subject, verdict, node))
 		}
-		response.Pins = append(response.Pins, answer)
+		response.PodsOnNodes = append(response.PodsOnNodes, answer)
 	}
 	return nil
 }
@@ -198,12 +198,12 @@ func validate(request *filterv1.FilterRequest) error {
 	if n := len(request.GetSubjects()); n > maxSubjects {
 		bad.add("subjects", "%d of them, at most %d are possible", n, maxSubjects)
 	}
-	if n := len(request.GetPins()); n > maxPins {
-		bad.add("pins", "%d of them, at most %d are possible", n, maxPins)
+	if n := len(request.GetPodsOnNodes()); n > maxPodsOnNodes {
+		bad.add("pods_on_nodes", "%d of them, at most %d are possible", n, maxPodsOnNodes)
 	} else {
-		for i, pin := range request.GetPins() {
-			if pin.GetNode() < first || pin.GetNode() >= end {
-				bad.add(fmt.Sprintf("pins[%d].node", i), "%d is not within [%d, %d)", pin.GetNode(), first, end)
+		for i, question := range request.GetPodsOnNodes() {
+			if question.GetNode() < first || question.GetNode() >= end {
+				bad.add(fmt.Sprintf("pods_on_nodes[%d].node", i), "%d is not within [%d, %d)", question.GetNode(), first, end)
 			}
 		}
 	}

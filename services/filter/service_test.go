@@ -73,11 +73,11 @@ func service(t *testing.T, cfg Config) *Service {
 	return s
 }
 
-func TestAnswerTellsFeasibleNodesVerdictsAndPins(t *testing.T) {
+func TestAnswerTellsFeasibleNodesVerdictsAndPodsOnNodes(t *testing.T) {
 	st, seven := three(t), &filterv1.Subject{Class: 7}
 	got, err := service(t, Config{Replica: fixed{st: st}}).Filter(t.Context(), &filterv1.FilterRequest{
 		MinVersion: wire.ToVersion(st.Version()), First: 0, End: 64, Subjects: []*filterv1.Subject{{Class: 7}, {Class: 99}},
-		Pins: []*filterv1.Pin{{Subject: seven, Node: 1}, {Subject: seven, Node: 0, Self: -1}, {Subject: seven, Node: 5}},
+		PodsOnNodes: []*filterv1.PodOnNode{{Subject: seven, Node: 1}, {Subject: seven, Node: 0, Self: -1}, {Subject: seven, Node: 5}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -86,9 +86,9 @@ func TestAnswerTellsFeasibleNodesVerdictsAndPins(t *testing.T) {
 		Plugin: "NodeResourcesFit", Reason: "Insufficient cpu", Unresolvable: true, Count: 1, Examples: []string{"a"},
 	}}
 	want := &filterv1.FilterResponse{
-		Version:  wire.ToVersion(st.Version()),
-		Subjects: []*filterv1.SubjectFeasibility{{Eligible: []byte{2}, FeasibleCount: 1, Nodes: 2, Verdicts: small}, {}},
-		Pins:     []*filterv1.PinFeasibility{{Known: true, Feasible: true}, {Known: true, Verdicts: small}, {}},
+		Version:     wire.ToVersion(st.Version()),
+		Subjects:    []*filterv1.SubjectFeasibility{{Eligible: []byte{2}, FeasibleCount: 1, Nodes: 2, Verdicts: small}, {}},
+		PodsOnNodes: []*filterv1.PodOnNodeFeasibility{{Known: true, Feasible: true}, {Known: true, Verdicts: small}, {}},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("answer (-want +got):\n%s", diff)
@@ -123,7 +123,7 @@ func TestNodesThatOnlyPodsOnOtherNodesExcludeAreEligibleButNotFeasible(t *testin
 	}
 }
 
-func TestOwnNominationDoesNotCountAgainstAPinnedPod(t *testing.T) {
+func TestOwnNominationDoesNotCountAgainstAPodOnItsNode(t *testing.T) {
 	st := three(t)
 	if err := st.Apply(cluster.PodSet{ID: 3, Pod: cluster.Pod{UID: "u", Class: 7, Nominated: "b"}}); err != nil {
 		t.Fatal(err)
@@ -131,12 +131,12 @@ func TestOwnNominationDoesNotCountAgainstAPinnedPod(t *testing.T) {
 	seven := &filterv1.Subject{Class: 7}
 	got, err := service(t, Config{Replica: fixed{st: st}}).Filter(t.Context(), &filterv1.FilterRequest{
 		MinVersion: wire.ToVersion(st.Version()), First: 0, End: 64,
-		Pins: []*filterv1.Pin{{Subject: seven, Node: 1, Self: 3}, {Subject: seven, Node: 1, Self: -1}},
+		PodsOnNodes: []*filterv1.PodOnNode{{Subject: seven, Node: 1, Self: 3}, {Subject: seven, Node: 1, Self: -1}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if self, other := got.GetPins()[0].GetFeasible(), got.GetPins()[1].GetFeasible(); !self || other {
+	if self, other := got.GetPodsOnNodes()[0].GetFeasible(), got.GetPodsOnNodes()[1].GetFeasible(); !self || other {
 		t.Errorf("the node is feasible for the pod itself: %v, for another: %v; want true and false", self, other)
 	}
 }
@@ -163,8 +163,8 @@ func TestBadRequestsAreAnsweredWithTheirFields(t *testing.T) {
 		"end not aligned":    {&filterv1.FilterRequest{End: 65}, []string{"end"}},
 		"end beyond all":     {&filterv1.FilterRequest{End: cluster.MaxIndex + 1}, nil},
 		"too many subjects":  {&filterv1.FilterRequest{End: 64, Subjects: make([]*filterv1.Subject, 1001)}, []string{"subjects"}},
-		"too many pins":      {&filterv1.FilterRequest{End: 64, Pins: make([]*filterv1.Pin, 10_001)}, []string{"pins"}},
-		"pin out of range":   {&filterv1.FilterRequest{First: 64, End: 128, Pins: []*filterv1.Pin{{Node: 64}, {Node: 128}, {Node: 63}}}, []string{"pins[1].node", "pins[2].node"}},
+		"too many of a node": {&filterv1.FilterRequest{End: 64, PodsOnNodes: make([]*filterv1.PodOnNode, 10_001)}, []string{"pods_on_nodes"}},
+		"node out of range":  {&filterv1.FilterRequest{First: 64, End: 128, PodsOnNodes: []*filterv1.PodOnNode{{Node: 64}, {Node: 128}, {Node: 63}}}, []string{"pods_on_nodes[1].node", "pods_on_nodes[2].node"}},
 		"nothing is missing": {&filterv1.FilterRequest{End: 64}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -306,9 +306,9 @@ func (s *Service) hearBandsOnce(ctx context.Context, member, address string) (he
 	}
 }
 
-// acquaint waits until every other live queue member has said its bands, but no longer than a word counts, so that a
+// awaitOthers waits until every other live queue member has said its bands, but no longer than a word counts, so that a
 // new member does not begin with low priorities. It reports false if the driver shall end.
-func (d *driver) acquaint(ctx context.Context) bool {
+func (d *driver) awaitOthers(ctx context.Context) bool {
 	limit := time.NewTimer(bandsCount)
 	defer limit.Stop()
 	for {

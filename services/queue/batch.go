@@ -20,12 +20,12 @@ type batch struct {
 	length   int             // one more than the largest index
 	seed     uint64          // of ties between preemptions
 
-	kindOf []*kindWork // by index of attempts
-	asked  []*kindWork // those that workers are asked about, as they first appear
-	pins   []*pinWork
-	pinOf  map[int]*pinWork // by index of attempts
-	goes   map[int]bool     // to the binder; by index of attempts
-	placed map[int]bool     // by the binder; by index of attempts
+	signatureOf []*signatureWork // by index of attempts
+	asked       []*signatureWork // those that workers are asked about, as they first appear
+	nodeWorks   []*nodeWork
+	nodeWorkOf  map[int]*nodeWork // by index of attempts
+	goes        map[int]bool      // to the binder; by index of attempts
+	placed      map[int]bool      // by the binder; by index of attempts
 
 	traced map[int]*tracedAttempt // by index of attempts; nil if none is
 	cycle  otel.Span              // of the cycle, if some attempt is traced
@@ -34,14 +34,14 @@ type batch struct {
 	evaluated, newest cluster.Version
 }
 
-// kindWork is the pods of the batch that filters and scores treat alike.
-type kindWork struct {
+// signatureWork is the pods of the batch that filters and scores treat alike.
+type signatureWork struct {
 	subject     engine.Subject       // of the first of them; workers are asked about it
 	unsupported *engine.VerdictCount // why they cannot be judged
 	profile     string               // the scheduler's name
 	percentage  int32                // of the nodes that are to be scored, by the profile
 	seed        uint64               // of the order of equal nodes
-	asked       bool                 // about the kind as a whole
+	asked       bool                 // about the signature as a whole
 
 	nodes    int // seen by filter-workers
 	feasible int // how many of them
@@ -50,8 +50,8 @@ type kindWork struct {
 	groups   []engine.Group
 }
 
-// pinWork is a pod with one node that matters by itself: the only one that it may go to, or the one it is nominated to.
-type pinWork struct {
+// nodeWork is a pod with one node that matters by itself: the only one that it may go to, or the one it is nominated to.
+type nodeWork struct {
 	subject  engine.Subject
 	self     cluster.PodID
 	name     string
@@ -66,36 +66,36 @@ func newBatch(now time.Time, st *cluster.State, e Evaluator, attempts []Attempt,
 	b := &batch{
 		popped: now, attempts: attempts, version: st.Version(), least: st.Version(), seed: st.Settings.Seed,
 		nodes: st.Nodes.Count(), length: st.Nodes.Len(),
-		kindOf: make([]*kindWork, len(attempts)), pinOf: make(map[int]*pinWork), goes: make(map[int]bool), placed: make(map[int]bool),
+		signatureOf: make([]*signatureWork, len(attempts)), nodeWorkOf: make(map[int]*nodeWork), goes: make(map[int]bool), placed: make(map[int]bool),
 	}
 	if committed.Epoch == b.least.Epoch && b.least.Less(committed) {
 		b.least = committed // the classes of another epoch have other ids
 	}
 	b.evaluated, b.newest = cluster.Version{}, b.least
-	bySubject := make(map[engine.Subject]*kindWork)
-	byKind := make(map[engine.Kind]*kindWork)
+	bySubject := make(map[engine.Subject]*signatureWork)
+	bySignature := make(map[engine.Signature]*signatureWork)
 	for i, a := range attempts {
 		w := bySubject[a.Subject]
 		if w == nil {
-			kind := e.Kind(st, a.Subject)
-			if w = byKind[kind]; w == nil {
-				w = newKindWork(st, a.Subject)
-				byKind[kind] = w
+			signature := e.Signature(st, a.Subject)
+			if w = bySignature[signature]; w == nil {
+				w = newSignatureWork(st, a.Subject)
+				bySignature[signature] = w
 			}
 			bySubject[a.Subject] = w
 		}
-		b.kindOf[i] = w
+		b.signatureOf[i] = w
 		if w.unsupported != nil {
 			continue
 		}
 		if name := a.node(); name != "" {
-			p := &pinWork{subject: a.Subject, self: a.ID, name: name, node: st.Nodes.ByName(name)}
-			if p.node != cluster.NoNode || a.Pin != "" {
-				b.pins = append(b.pins, p)
-				b.pinOf[i] = p
+			p := &nodeWork{subject: a.Subject, self: a.ID, name: name, node: st.Nodes.ByName(name)}
+			if p.node != cluster.NoNode || a.RequiredNode != "" {
+				b.nodeWorks = append(b.nodeWorks, p)
+				b.nodeWorkOf[i] = p
 			}
 		}
-		if a.Pin == "" && !w.asked {
+		if a.RequiredNode == "" && !w.asked {
 			w.asked = true
 			b.asked = append(b.asked, w)
 		}
@@ -103,8 +103,8 @@ func newBatch(now time.Time, st *cluster.State, e Evaluator, attempts []Attempt,
 	return b
 }
 
-func newKindWork(st *cluster.State, s engine.Subject) *kindWork {
-	w := &kindWork{subject: s, seed: engine.TieSeed(st, s.Class)}
+func newSignatureWork(st *cluster.State, s engine.Subject) *signatureWork {
+	w := &signatureWork{subject: s, seed: engine.TieSeed(st, s.Class)}
 	c := st.Class(s.Class)
 	if c == nil {
 		return w
@@ -160,14 +160,14 @@ const (
 
 // outlook returns what the answers mean for the i-th attempt.
 func (b *batch) outlook(i int) outlook {
-	w, pin := b.kindOf[i], b.pinOf[i]
+	w, on := b.signatureOf[i], b.nodeWorkOf[i]
 	switch {
 	case b.nodes == 0 || w.unsupported != nil:
 		return hopeless
-	case pin != nil && pin.feasible:
+	case on != nil && on.feasible:
 		return placeable
-	case b.attempts[i].Pin != "":
-		if crossNode(pin.verdicts) {
+	case b.attempts[i].RequiredNode != "":
+		if crossNode(on.verdicts) {
 			return hopeful
 		}
 		return hopeless
@@ -182,11 +182,11 @@ func (b *batch) outlook(i int) outlook {
 }
 
 // judged reports whether filters have said that the i-th attempt can go nowhere.
-func (b *batch) judged(i int) bool { return b.nodes > 0 && b.kindOf[i].unsupported == nil }
+func (b *batch) judged(i int) bool { return b.nodes > 0 && b.signatureOf[i].unsupported == nil }
 
 // parking returns why the i-th attempt can go nowhere.
 func (b *batch) parking(i int) Parking {
-	w := b.kindOf[i]
+	w := b.signatureOf[i]
 	p := Parking{Version: b.oldest()}
 	nodes := b.nodes
 	switch {
@@ -195,9 +195,9 @@ func (b *batch) parking(i int) Parking {
 	case w.unsupported != nil:
 		p.Wake = WhenChanged
 		p.Verdicts = []engine.VerdictCount{*w.unsupported}
-	case b.attempts[i].Pin != "":
-		if pin := b.pinOf[i]; pin.known {
-			p.Verdicts = engine.MergeVerdicts(pin.verdicts, outside(nodes-1))
+	case b.attempts[i].RequiredNode != "":
+		if on := b.nodeWorkOf[i]; on.known {
+			p.Verdicts = engine.MergeVerdicts(on.verdicts, outside(nodes-1))
 		} else {
 			p.Verdicts = outside(nodes)
 		}
@@ -209,7 +209,7 @@ func (b *batch) parking(i int) Parking {
 	return p
 }
 
-// outside is what NodeAffinity says of all nodes but the one that a pod is pinned to.
+// outside is what NodeAffinity says of all nodes but the one that a pod requires.
 func outside(nodes int) []engine.VerdictCount {
 	if nodes <= 0 {
 		return nil

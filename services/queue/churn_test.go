@@ -11,7 +11,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
-	"github.com/berth-scheduler/berth/internal/ledger"
+	"github.com/berth-scheduler/berth/internal/ingest"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
@@ -69,7 +69,7 @@ type churn struct {
 	rng          *rand.Rand
 	now          time.Time
 	told, copied *cluster.State
-	fold         *ledger.Fold
+	fold         *ingest.Fold
 	queue        *Queue
 	judge        *engine.Evaluator
 	worker       *engine.Evaluator
@@ -88,7 +88,7 @@ func newChurn(t *testing.T) *churn {
 		judge: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}), worker: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}),
 	}
 	c.queue = NewQueue(0, judge{c.judge})
-	c.fold = ledger.New(c.told, c.apply, ledger.Telling(wire.Tellable, func(source.Unsupported) {}))
+	c.fold = ingest.New(c.told, c.apply, ingest.Telling(wire.Tellable, func(source.Unsupported) {}))
 	c.queue.Reset(c.now, c.copied)
 	c.must(c.apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}}))
 	for range liveNodes {
@@ -284,8 +284,8 @@ func (c *churn) measure(when string) kept {
 		k.entries[name+": budgets"] = len(st.AllBudgets())
 	}
 	k.entries["fold: classes"], k.entries["fold: label sets"] = c.fold.Known()
-	k.entries["worker: kinds"], k.entries["worker: subjects"] = c.worker.Known()
-	k.entries["queue: kinds"], k.entries["queue: subjects"] = c.judge.Known()
+	k.entries["worker: signatures"], k.entries["worker: subjects"] = c.worker.Known()
+	k.entries["queue: signatures"], k.entries["queue: subjects"] = c.judge.Known()
 	k.entries["queue: pods"] = len(c.queue.pods)
 	k.entries["queue: rejections"] = len(c.queue.rejections)
 	k.entries["queue: parked subjects"] = len(c.queue.local) + len(c.queue.crossNode)

@@ -31,16 +31,16 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preem
 	// 1. Write the request.
 	from := b.oldest() // of another epoch, it is refused
 	request := &binderv1.CommitRequest{Shard: d.sh.number, ShardRevision: d.sh.revision, Version: wire.ToVersion(from)}
-	index := make(map[*kindWork]int32)
+	index := make(map[*signatureWork]int32)
 	var sent []int
 	for i, a := range b.attempts {
 		if !open[i] || !b.goes[i] {
 			continue
 		}
-		w, pin := b.kindOf[i], b.pinOf[i]
+		w, on := b.signatureOf[i], b.nodeWorkOf[i]
 		pod := &binderv1.PodAttempt{Id: int32(a.ID), Uid: a.UID, Attempt: a.Number, SubjectIndex: -1}
 		switch {
-		case a.Pin != "":
+		case a.RequiredNode != "":
 		case len(w.groups) > 0:
 			at, ok := index[w]
 			if !ok {
@@ -55,7 +55,7 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preem
 				})
 			}
 			pod.SubjectIndex = at
-		case pin == nil || !pin.feasible:
+		case on == nil || !on.feasible:
 			continue // its nodes were gone before they could be scored
 		}
 		sent = append(sent, i)
@@ -66,7 +66,7 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preem
 	}
 	// 2. Send it until the outcome is known.
 	for _, i := range sent {
-		d.s.binding.begin(b.attempts[i].ID, b.kindOf[i].profile, b.popped, b.traced[i])
+		d.s.binding.begin(b.attempts[i].ID, b.signatureOf[i].profile, b.popped, b.traced[i])
 	}
 	defer func() {
 		for _, i := range sent {

@@ -21,12 +21,12 @@ import (
 // slack is how many more candidates are asked for than pods will take of them, for those that other shards take meanwhile.
 const slack = 16
 
-// reach is how many candidates the pods of other kinds in a batch are expected to take of those of a kind. Kinds differ in
+// reach is how many candidates the pods of other signatures in a batch are expected to take of those of a signature. Signatures differ in
 // which of equally good nodes they prefer, so that is few as long as there are many such nodes. Where the lists were too
 // short for the binder to prove a choice, the rest of the batch comes again with longer ones.
 type reach int
 
-// limit returns how many candidates of a kind to ask for, which has so many pods of a batch. More than the batch has pods
+// limit returns how many candidates of a signature to ask for, which has so many pods of a batch. More than the batch has pods
 // are never needed.
 func (r reach) limit(own, batch int) int { return min(own+int(r), batch) + slack }
 
@@ -131,7 +131,7 @@ func (d *driver) ran(point string, b *batch, pods []int, err error) {
 		status = statusError
 	}
 	for _, i := range pods {
-		d.s.metrics.points.WithLabelValues(point, status, b.kindOf[i].profile).Observe(d.took.Seconds())
+		d.s.metrics.points.WithLabelValues(point, status, b.signatureOf[i].profile).Observe(d.took.Seconds())
 	}
 }
 
@@ -177,10 +177,10 @@ func (d *driver) decided(b *batch, i int, result, message string) {
 	b.traced[i].end(result, message)
 	took := time.Since(b.popped)
 	d.s.metrics.algorithm.Observe(took.Seconds())
-	d.s.metrics.attempt(result, b.kindOf[i].profile, took)
+	d.s.metrics.attempt(result, b.signatureOf[i].profile, took)
 }
 
-// filter asks the filter-workers about all kinds and pins of the batch.
+// filter asks the filter-workers about all signatures of the batch, and about its pods on nodes that matter by themselves.
 func (d *driver) filter(ctx context.Context, b *batch, now view) error {
 	first, last := d.s.directory.split(now.filters)
 	subjects := make([]*filterv1.Subject, len(b.asked))
@@ -188,25 +188,25 @@ func (d *driver) filter(ctx context.Context, b *batch, now view) error {
 		subjects[i] = wire.ToSubject(w.subject)
 	}
 	var cuts []cluster.Range
-	var pinned [][]*pinWork
+	var onNodes [][]*nodeWork
 	var questions []question[*filterv1.FilterRequest, *filterv1.FilterResponse]
 	for _, r := range ranges(b.length, len(first)) {
 		request := &filterv1.FilterRequest{
 			MinVersion: wire.ToVersion(b.least), First: int32(r.First), End: int32(r.End), Subjects: subjects,
 		}
-		var pins []*pinWork
-		for _, p := range b.pins {
+		var works []*nodeWork
+		for _, p := range b.nodeWorks {
 			if p.node != cluster.NoNode && r.First <= p.node && p.node < r.End {
-				pins = append(pins, p)
-				request.Pins = append(request.Pins, &filterv1.Pin{
+				works = append(works, p)
+				request.PodsOnNodes = append(request.PodsOnNodes, &filterv1.PodOnNode{
 					Subject: wire.ToSubject(p.subject), Node: int32(p.node), Self: int32(p.self),
 				})
 			}
 		}
-		if len(subjects)+len(pins) == 0 {
+		if len(subjects)+len(works) == 0 {
 			continue
 		}
-		cuts, pinned = append(cuts, r), append(pinned, pins)
+		cuts, onNodes = append(cuts, r), append(onNodes, works)
 		questions = append(questions, question[*filterv1.FilterRequest, *filterv1.FilterResponse]{
 			request: request,
 			span:    b.rangeSpan(d.s.cfg.Trace, "filter", r),
@@ -217,13 +217,13 @@ func (d *driver) filter(ctx context.Context, b *batch, now view) error {
 	}
 	answers, err := askAll(ctx, d.s, first, last, questions)
 	traceRanges(b, questions, func(i, k int) bool {
-		return b.kindOf[i].asked && b.attempts[i].Pin == "" || slices.Contains(pinned[k], b.pinOf[i])
+		return b.signatureOf[i].asked && b.attempts[i].RequiredNode == "" || slices.Contains(onNodes[k], b.nodeWorkOf[i])
 	})
 	if err != nil {
 		return err
 	}
 	for i, answer := range answers {
-		if err := b.addFilter(cuts[i], pinned[i], answer); err != nil {
+		if err := b.addFilter(cuts[i], onNodes[i], answer); err != nil {
 			return fmt.Errorf("range [%d, %d): %w", cuts[i].First, cuts[i].End, err)
 		}
 	}
@@ -231,10 +231,10 @@ func (d *driver) filter(ctx context.Context, b *batch, now view) error {
 }
 
 // addFilter merges the answer about one range; ranges come in order.
-func (b *batch) addFilter(r cluster.Range, pins []*pinWork, answer *filterv1.FilterResponse) error {
-	if len(answer.GetSubjects()) != len(b.asked) || len(answer.GetPins()) != len(pins) {
-		return refusedError{fmt.Errorf("answer about %d subjects and %d pins, asked for %d and %d",
-			len(answer.GetSubjects()), len(answer.GetPins()), len(b.asked), len(pins))}
+func (b *batch) addFilter(r cluster.Range, works []*nodeWork, answer *filterv1.FilterResponse) error {
+	if len(answer.GetSubjects()) != len(b.asked) || len(answer.GetPodsOnNodes()) != len(works) {
+		return refusedError{fmt.Errorf("answer about %d subjects and %d pods on nodes, asked for %d and %d",
+			len(answer.GetSubjects()), len(answer.GetPodsOnNodes()), len(b.asked), len(works))}
 	}
 	b.answered(wire.Version(answer.GetVersion()))
 	for i, f := range answer.GetSubjects() {
@@ -255,12 +255,12 @@ func (b *batch) addFilter(r cluster.Range, pins []*pinWork, answer *filterv1.Fil
 		w.feasible += int(f.GetFeasibleCount())
 		w.verdicts = engine.MergeVerdicts(w.verdicts, verdicts)
 	}
-	for i, answered := range answer.GetPins() {
+	for i, answered := range answer.GetPodsOnNodes() {
 		verdicts, err := wire.Verdicts(answered.GetVerdicts())
 		if err != nil {
 			return refusedError{err}
 		}
-		pins[i].known, pins[i].feasible, pins[i].verdicts = answered.GetKnown(), answered.GetFeasible(), verdicts
+		works[i].known, works[i].feasible, works[i].verdicts = answered.GetKnown(), answered.GetFeasible(), verdicts
 	}
 	return nil
 }
@@ -331,7 +331,7 @@ func (d *driver) read(ctx context.Context, fn func(*cluster.State)) error {
 // perhaps about another node.
 func (d *driver) parkOne(q *Queue, now time.Time, st *cluster.State, b *batch, open map[int]bool, i int, f postFilter) {
 	a, parking := b.attempts[i], b.parking(i)
-	if pin := b.pinOf[i]; pin != nil && st.Nodes.ByName(pin.name) != pin.node {
+	if on := b.nodeWorkOf[i]; on != nil && st.Nodes.ByName(on.name) != on.node {
 		return
 	}
 	if f.message != "" {
@@ -350,15 +350,15 @@ func (d *driver) parkOne(q *Queue, now time.Time, st *cluster.State, b *batch, o
 	}
 }
 
-// score asks the score-workers for the best nodes of the kinds that have some and a pod that goes to the binder.
+// score asks the score-workers for the best nodes of the signatures that have some and a pod that goes to the binder.
 func (d *driver) score(ctx context.Context, b *batch, now view, open map[int]bool) error {
 	first, last := d.s.directory.split(now.scores)
-	wanted := make(map[*kindWork]cluster.Bitmap)
-	own := make(map[*kindWork]int)
+	wanted := make(map[*signatureWork]cluster.Bitmap)
+	own := make(map[*signatureWork]int)
 	words := 0
 	for i, a := range b.attempts {
-		w := b.kindOf[i]
-		if !open[i] || !b.goes[i] || a.Pin != "" {
+		w := b.signatureOf[i]
+		if !open[i] || !b.goes[i] || a.RequiredNode != "" {
 			continue
 		}
 		own[w]++
@@ -371,11 +371,11 @@ func (d *driver) score(ctx context.Context, b *batch, now view, open map[int]boo
 	if len(wanted) == 0 {
 		return nil
 	}
-	var asked [][]*kindWork
+	var asked [][]*signatureWork
 	var questions []question[*scorev1.ScoreRequest, *scorev1.ScoreResponse]
 	for _, r := range cluster.Ranges(words*64, len(first), cluster.LeastRange) {
 		request := &scorev1.ScoreRequest{MinVersion: wire.ToVersion(b.newest), First: int32(r.First), End: int32(r.End)}
-		var about []*kindWork
+		var about []*signatureWork
 		for _, w := range b.asked {
 			eligible := wanted[w]
 			if len(eligible) <= int(r.First/64) {
@@ -403,17 +403,17 @@ func (d *driver) score(ctx context.Context, b *batch, now view, open map[int]boo
 	}
 	answers, err := askAll(ctx, d.s, first, last, questions)
 	traceRanges(b, questions, func(i, k int) bool {
-		return open[i] && b.goes[i] && b.attempts[i].Pin == "" && slices.Contains(asked[k], b.kindOf[i])
+		return open[i] && b.goes[i] && b.attempts[i].RequiredNode == "" && slices.Contains(asked[k], b.signatureOf[i])
 	})
 	if err != nil {
 		return err
 	}
-	return b.addScores(asked, answers, func(w *kindWork) int { return d.reach.limit(own[w], len(b.attempts)) })
+	return b.addScores(asked, answers, func(w *signatureWork) int { return d.reach.limit(own[w], len(b.attempts)) })
 }
 
-// addScores merges the answers about all ranges; limit is that of a kind.
-func (b *batch) addScores(asked [][]*kindWork, answers []*scorev1.ScoreResponse, limit func(*kindWork) int) error {
-	parts := make(map[*kindWork][][]engine.Group)
+// addScores merges the answers about all ranges; limit is that of a signature.
+func (b *batch) addScores(asked [][]*signatureWork, answers []*scorev1.ScoreResponse, limit func(*signatureWork) int) error {
+	parts := make(map[*signatureWork][][]engine.Group)
 	for i, answer := range answers {
 		if len(answer.GetSubjects()) != len(asked[i]) {
 			return refusedError{fmt.Errorf("answer about %d subjects, asked for %d", len(answer.GetSubjects()), len(asked[i]))}

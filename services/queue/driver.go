@@ -107,7 +107,7 @@ func (d *driver) rest(ctx context.Context, atMost time.Duration) bool {
 }
 
 func (d *driver) run(ctx context.Context) error {
-	if !d.acquaint(ctx) {
+	if !d.awaitOthers(ctx) {
 		return nil
 	}
 	for {

@@ -334,9 +334,9 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 			continue
 		}
 		// Unlike the real one it tries a nominated pod nowhere else.
-		node, placement := st.Nodes.ByName(cmp.Or(row.Pin, row.Nominated)), engine.NoFit
-		if row.Pin != "" || row.Nominated != "" {
-			placement = placer.PlacePinned(engine.SubjectOf(&row.Pod), id, node)
+		node, placement := st.Nodes.ByName(cmp.Or(row.RequiredNode, row.Nominated)), engine.NoFit
+		if row.RequiredNode != "" || row.Nominated != "" {
+			placement = placer.PlaceOn(engine.SubjectOf(&row.Pod), id, node)
 		} else {
 			node, placement = placer.Place(int(p.GetSubjectIndex()))
 		}

@@ -119,12 +119,12 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.forget(now, st, d)
 		q.hintPod(now, st, d.ID)
 		q.wake(now, st)
-		q.desert(now, st, st.Before().Pod.NodeName)
+		q.wakeNominees(now, st, st.Before().Pod.NodeName)
 	case cluster.PodRemoved:
 		q.drop(d.ID)
 		q.hintPod(now, st, d.ID)
 		q.wake(now, st)
-		q.desert(now, st, st.Before().Pod.NodeName)
+		q.wakeNominees(now, st, st.Before().Pod.NodeName)
 	case cluster.PodNominated:
 		q.nominate(now, st, d.ID, d.Node == "" && st.Before().Pod.Nominated != "")
 		q.wake(now, st)
@@ -138,13 +138,13 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.wake(now, st)
 	case cluster.NodeRemoved:
 		q.hintNode(now, st, d.Index)
-		q.desert(now, st, st.Before().Node.Name)
+		q.wakeNominees(now, st, st.Before().Node.Name)
 		q.doubtful = true // the nodes that are left are as they were
 	case cluster.NamespaceSet, cluster.NamespaceRemoved, cluster.SelectorSet, cluster.SelectorRemoved:
-		q.depend(st)
+		q.findCrossNode(st)
 	}
 	if st.TermsModified == q.version.Seq {
-		q.depend(st)
+		q.findCrossNode(st)
 	}
 	q.resolve(now)
 }
@@ -177,10 +177,10 @@ func (q *Queue) set(now time.Time, st *cluster.State, id cluster.PodID) {
 		q.requeue(now, e, q.event)
 		return
 	}
-	e.changed = e.changed || engine.SubjectOf(&was) != engine.SubjectOf(&row.Pod) || was.Pin != row.Pin
+	e.changed = e.changed || engine.SubjectOf(&was) != engine.SubjectOf(&row.Pod) || was.RequiredNode != row.RequiredNode
 	e.again = e.again || was.Priority < row.Priority || was.Nominated != "" && row.Nominated == ""
 	e.hinted |= ownHints(st, &row.Pod)
-	if e.place == Unschedulable && !e.held && q.turned(st, e) {
+	if e.place == Unschedulable && !e.held && q.changedOrHinted(st, e) {
 		q.requeue(now, e, q.event)
 	}
 }

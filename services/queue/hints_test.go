@@ -90,7 +90,7 @@ func wants(key, value string) with {
 	}
 }
 
-func pinnedTo(node string) with { return func(o *object) { o.pod.Pin = node } }
+func requiringNode(node string) with { return func(o *object) { o.pod.RequiredNode = node } }
 
 func exists(key string) cluster.LabelSelector {
 	return cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: key, Operator: "Exists"}}}
@@ -236,17 +236,17 @@ func (w *hintWorld) popped() []Attempt {
 func (w *hintWorld) parking(a Attempt) Parking {
 	w.t.Helper()
 	p := Parking{Version: w.st.Version()}
-	if a.Pin == "" {
+	if a.RequiredNode == "" {
 		f, _ := w.engine.Filter(w.st, a.Subject, everyNode)
 		if f.FeasibleCount > 0 {
 			w.t.Fatalf("%s fits a node", a.UID)
 		}
 		p.Verdicts = f.Verdicts
 	} else {
-		n := w.st.Nodes.ByName(a.Pin)
+		n := w.st.Nodes.ByName(a.RequiredNode)
 		v, known := w.engine.Node(w.st, a.Subject, a.ID, n)
 		if !known || v.Feasible() {
-			w.t.Fatalf("%s fits %s, or the node is not known", a.UID, a.Pin)
+			w.t.Fatalf("%s fits %s, or the node is not known", a.UID, a.RequiredNode)
 		}
 		p.Verdicts = engine.MergeVerdicts(w.engine.Explain(w.st, a.Subject, v, n), outside(w.st.Nodes.Count()-1))
 	}
@@ -439,7 +439,7 @@ var hintCases = []struct {
 			node("fake-node", label("node", "fake-node"), amount("cpu", 2000)),
 			node("fake-node2", label("node", "fake-node2"), label("zone", "zone1"), amount("cpu", 2000)),
 		},
-		pods:      []object{pod("pod1", label("unscheduled", "plugins"), pinnedTo("fake-node"), amount("cpu", 4000))},
+		pods:      []object{pod("pod1", label("unscheduled", "plugins"), requiringNode("fake-node"), amount("cpu", 4000))},
 		rejecting: []string{engine.NodeAffinity, engine.NodeResourcesFit},
 	},
 	{
@@ -913,7 +913,7 @@ func TestPodIsRequeuedByAChangeOfANodeWhereItCouldPreempt(t *testing.T) {
 			pod("p", amount("cpu", 500), wants("group", "b"), priority(10), farFrom("nobody", "zone")),
 			[]any{node("n1", label("group", "b"), amount("cpu", 1000))}, true,
 		},
-		"it is the pod's only one": {pod("p", amount("cpu", 500), pinnedTo("n3"), priority(10)), []any{
+		"it is the pod's only one": {pod("p", amount("cpu", 500), requiringNode("n3"), priority(10)), []any{
 			node("n3", amount("cpu", 600), cordoned), pod("other", amount("cpu", 400), on("n3")), node("n3", amount("cpu", 600)),
 		}, true},
 	} {
@@ -1002,7 +1002,7 @@ func TestPodThatComesToDependOnOtherNodesWakesByThem(t *testing.T) {
 // countingJudge counts the questions.
 type countingJudge struct {
 	Judge
-	nodes, kinds int // about one node, about all nodes
+	nodes, signatures int // about one node, about all nodes
 }
 
 func (j *countingJudge) Feasible(st *cluster.State, s engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
@@ -1016,7 +1016,7 @@ func (j *countingJudge) Preemptable(st *cluster.State, s engine.Subject, self cl
 }
 
 func (j *countingJudge) Possible(st *cluster.State, s engine.Subject) bool {
-	j.kinds++
+	j.signatures++
 	return j.Judge.Possible(st, s)
 }
 
@@ -1024,8 +1024,8 @@ func TestManyWaitingPodsCostFewQuestions(t *testing.T) {
 	const many = 10000
 	gate := func(o *object) { o.pod.Gates = []string{"quota"} }
 	for name, c := range map[string]struct {
-		pod          with
-		nodes, kinds int // questions that a delta takes: about a node, about all nodes
+		pod               with
+		nodes, signatures int // questions that a delta takes: about a node, about all nodes
 	}{
 		"gated":           {gate, 0, 0},
 		"of one class":    {amount("cpu", 4000), 2, 0},
@@ -1046,16 +1046,16 @@ func TestManyWaitingPodsCostFewQuestions(t *testing.T) {
 					w.queue.Park(w.now, w.st, a, Parking{Version: w.st.Version(), Verdicts: []engine.VerdictCount{{Plugin: engine.NodeResourcesFit}}})
 				}
 			}
-			if counting.nodes+counting.kinds > 0 {
-				t.Errorf("parking them took questions about %d nodes, %d about all", counting.nodes, counting.kinds)
+			if counting.nodes+counting.signatures > 0 {
+				t.Errorf("parking them took questions about %d nodes, %d about all", counting.nodes, counting.signatures)
 			}
-			counting.nodes, counting.kinds = 0, 0
+			counting.nodes, counting.signatures = 0, 0
 			w.step(node("n1", amount("cpu", 1001)))
 			if got := w.requeued(); got != nil {
 				t.Fatalf("%d are requeued", len(got))
 			}
-			if counting.nodes != c.nodes || counting.kinds != c.kinds {
-				t.Errorf("a delta took %d questions about a node and %d about all, want %d and %d", counting.nodes, counting.kinds, c.nodes, c.kinds)
+			if counting.nodes != c.nodes || counting.signatures != c.signatures {
+				t.Errorf("a delta took %d questions about a node and %d about all, want %d and %d", counting.nodes, counting.signatures, c.nodes, c.signatures)
 			}
 			if name == "gated" && len(w.queue.local)+len(w.queue.crossNode)+len(w.queue.listeners)+w.queue.aging.Len() != 0 {
 				t.Error("gated pods are among those that deltas look at")

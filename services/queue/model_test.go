@@ -104,7 +104,7 @@ func (m *model) apply(t *rapid.T, d cluster.Delta) {
 		m.again(p)
 	}
 	for id, p := range m.pods {
-		if left != "" && m.st.Pod(id).Nominated == left && m.deserted(id) {
+		if left != "" && m.st.Pod(id).Nominated == left && m.victimsGone(id) {
 			p.again = true
 			if m.waits(p) {
 				m.comeBack(p)
@@ -114,8 +114,8 @@ func (m *model) apply(t *rapid.T, d cluster.Delta) {
 	m.recheck()
 }
 
-// deserted reports whether nobody is on the way out of the node that a pod is nominated to.
-func (m *model) deserted(id cluster.PodID) bool {
+// victimsGone reports whether nobody is on the way out of the node that a pod is nominated to.
+func (m *model) victimsGone(id cluster.PodID) bool {
 	pod := m.st.Pod(id)
 	for _, other := range m.st.Pods() {
 		if other.NodeName == pod.Nominated && other.Node != cluster.NoNode && other.Priority < pod.Priority && other.Victim {
@@ -149,7 +149,7 @@ func (m *model) couldPreempt(p *modelPod, since cluster.Seq) bool {
 		return false
 	}
 	for n := range cluster.NodeIndex(m.st.Nodes.Len()) {
-		if m.st.Nodes.Modified[n] > since && (row.Pin == "" || row.Pin == m.st.Nodes.Spec[n].Name) &&
+		if m.st.Nodes.Modified[n] > since && (row.RequiredNode == "" || row.RequiredNode == m.st.Nodes.Spec[n].Name) &&
 			m.judge.Preemptable(m.st, engine.SubjectOf(&row.Pod), p.id, n) {
 			return true
 		}
@@ -210,7 +210,7 @@ func (m *model) anyFits(id cluster.PodID) bool {
 func (m *model) anyEligible(id cluster.PodID) bool {
 	row := m.st.Pod(id)
 	for n := range cluster.NodeIndex(m.st.Nodes.Len()) {
-		if (row.Pin == "" || row.Pin == m.st.Nodes.Spec[n].Name) && m.judge.eligible(m.st, engine.SubjectOf(&row.Pod), id, n) {
+		if (row.RequiredNode == "" || row.RequiredNode == m.st.Nodes.Spec[n].Name) && m.judge.eligible(m.st, engine.SubjectOf(&row.Pod), id, n) {
 			return true
 		}
 	}
@@ -251,7 +251,7 @@ func (m *model) addPod(t *rapid.T) {
 	pod := cluster.Pod{
 		UID: fmt.Sprintf("uid-%d", m.nextPod), Name: fmt.Sprintf("pod-%d", m.nextPod), Class: rapid.SampledFrom(m.classes).Draw(t, "class"),
 		Priority: rapid.Int32Range(0, 2).Draw(t, "priority"), Created: m.now.Unix() * 1e9,
-		Pin: rapid.SampledFrom([]string{"", "", "", "n1", "n2"}).Draw(t, "pin"), NeverPreempts: rapid.IntRange(0, 4).Draw(t, "never") == 0,
+		RequiredNode: rapid.SampledFrom([]string{"", "", "", "n1", "n2"}).Draw(t, "required node"), NeverPreempts: rapid.IntRange(0, 4).Draw(t, "never") == 0,
 	}
 	if rapid.IntRange(0, 4).Draw(t, "gated") == 0 {
 		pod.Gates = []string{"wait"}

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"hash/fnv"
 	"sync"
 	"time"
 
@@ -205,11 +206,9 @@ func (s *Service) wanted(now view) map[int32]bool {
 func owner(shard int32, members []string) string {
 	best, highest := "", uint64(0)
 	for _, id := range members {
-		h := uint64(14695981039346656037) // FNV-1a
-		for i := range len(id) {
-			h = (h ^ uint64(id[i])) * 1099511628211
-		}
-		h = cluster.Mix(h ^ cluster.Mix(uint64(shard)+1))
+		sum := fnv.New64a()
+		_, _ = sum.Write([]byte(id)) // never fails
+		h := cluster.Mix(sum.Sum64() ^ cluster.Mix(uint64(shard)+1))
 		if best == "" || h > highest || h == highest && id < best {
 			best, highest = id, h
 		}

@@ -35,7 +35,7 @@ func (d *driver) postFilter(st *cluster.State, b *batch, i int) postFilter {
 	if !b.judged(i) {
 		return postFilter{clear: b.nodes == 0}
 	}
-	profile := st.Profile(b.kindOf[i].profile)
+	profile := st.Profile(b.signatureOf[i].profile)
 	if profile == nil || len(profile.PostFilters) == 0 {
 		return postFilter{clear: true}
 	}
@@ -99,14 +99,14 @@ func (d *driver) preempted(b *batch, i int, result, status string, took time.Dur
 	b.traced[i].preempted(result, took)
 	d.s.metrics.preemptionAttempts.Inc()
 	d.s.metrics.preemptions.WithLabelValues(result).Inc()
-	d.s.metrics.points.WithLabelValues(pointPostFilter, status, b.kindOf[i].profile).Observe(took.Seconds())
+	d.s.metrics.points.WithLabelValues(pointPostFilter, status, b.signatureOf[i].profile).Observe(took.Seconds())
 }
 
 // parkPreemptor parks a pod for which there is no room to be made. Why says so.
 func (d *driver) parkPreemptor(ctx context.Context, b *batch, open map[int]bool, i int, why string) error {
 	return d.read(ctx, func(st *cluster.State) {
 		f := postFilter{clear: true}
-		if profile := st.Profile(b.kindOf[i].profile); profile != nil {
+		if profile := st.Profile(b.signatureOf[i].profile); profile != nil {
 			f.message = engine.PostFilterMessage(profile, why)
 		}
 		d.sh.with(func(q *Queue, now time.Time) { d.parkOne(q, now, st, b, open, i, f) })

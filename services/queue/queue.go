@@ -54,17 +54,17 @@ const (
 // Attempt is one try to place one pod, handed out by Pop. It is void once the pod is no longer in flight with it; the
 // methods of Queue that take a void attempt do nothing.
 type Attempt struct {
-	ID        cluster.PodID
-	UID       string
-	Subject   engine.Subject
-	Pin       string    // the only node it may go to; "": any
-	Nominated string    // the node it is nominated to; "": none
-	Number    int32     // from 1; grows with every attempt of the pod
-	Since     time.Time // since when the pod had waited for it
+	ID           cluster.PodID
+	UID          string
+	Subject      engine.Subject
+	RequiredNode string    // the only node it may go to; "": any
+	Nominated    string    // the node it is nominated to; "": none
+	Number       int32     // from 1; grows with every attempt of the pod
+	Since        time.Time // since when the pod had waited for it
 }
 
 // node returns the name of the node that matters by itself for the pod, "" if there is none.
-func (a *Attempt) node() string { return cmp.Or(a.Pin, a.Nominated) }
+func (a *Attempt) node() string { return cmp.Or(a.RequiredNode, a.Nominated) }
 
 // Parking is why an attempt placed nothing, and how the pod may come back.
 type Parking struct {
@@ -230,7 +230,7 @@ func (q *Queue) PopAbove(now time.Time, limit int, floor int32) (batch []Attempt
 		q.move(now, e, InFlight, "")
 		e.attempts++
 		batch = append(batch, Attempt{
-			ID: e.id, UID: e.pod.UID, Subject: engine.SubjectOf(&e.pod), Pin: e.pod.Pin, Nominated: e.pod.Nominated,
+			ID: e.id, UID: e.pod.UID, Subject: engine.SubjectOf(&e.pod), RequiredNode: e.pod.RequiredNode, Nominated: e.pod.Nominated,
 			Number: e.attempts, Since: since,
 		})
 	}
@@ -337,11 +337,11 @@ func (q *Queue) Park(now time.Time, st *cluster.State, a Attempt, p Parking) {
 // missed reports whether something has happened since a pod's attempt that would have brought it back. If that attempt did
 // not park it, everything would have.
 func (q *Queue) missed(st *cluster.State, e *entry) bool {
-	return e.evaluated.IsZero() || q.turned(st, e) || q.helped(st, e)
+	return e.evaluated.IsZero() || q.changedOrHinted(st, e) || q.helped(st, e)
 }
 
-// turned reports whether a pod is to be tried again because of what it is itself, or of a hint.
-func (q *Queue) turned(st *cluster.State, e *entry) bool {
+// changedOrHinted reports whether a pod is to be tried again because of what it is itself, or of a hint.
+func (q *Queue) changedOrHinted(st *cluster.State, e *entry) bool {
 	return e.again || e.hinted&e.rejected != 0 || e.changed && (e.wake == WhenChanged || q.fits(st, e))
 }
 

@@ -407,6 +407,16 @@ func TestPodWhoseClassChangesShardMovesToTheOtherQueue(t *testing.T) {
 	}
 }
 
+// Members of several releases have to agree.
+func TestOwnersStayWhoTheyAre(t *testing.T) {
+	members := []string{"queue-0", "queue-1", "b4fba5a2-a-rather-long-identity-of-a-member-of-berth"}
+	for shard, want := range []int{0, 2, 2, 2, 1, 0, 1, 0, 0, 2, 0, 0} {
+		if got := owner(int32(shard), members); got != members[want] {
+			t.Errorf("shard %d is owned by %s, want %s", shard, got, members[want])
+		}
+	}
+}
+
 func TestRendezvousMovesOnlyTheShardsOfTheMemberThatLeft(t *testing.T) {
 	members := []string{"a", "b", "c"}
 	owned := map[string]int{}

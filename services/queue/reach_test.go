@@ -6,10 +6,10 @@ func TestListsAreAsLongAsTheyHaveToBe(t *testing.T) {
 	const batch = 256
 	var r reach
 	if got := r.limit(batch, batch); got != batch+slack {
-		t.Errorf("a kind that has the batch to itself is listed with %d nodes", got)
+		t.Errorf("a signature that has the batch to itself is listed with %d nodes", got)
 	}
 	if got := r.limit(2, batch); got != 2+slack {
-		t.Errorf("a kind of 2 pods among many is listed with %d nodes at first", got)
+		t.Errorf("a signature of 2 pods among many is listed with %d nodes at first", got)
 	}
 	grown := 0
 	for ; r.limit(2, batch) < batch+slack; grown++ {

@@ -18,10 +18,10 @@ func sampleSize(nodes int, percentage int32) int {
 	return max(leastSample, int(int64(nodes)*int64(percentage)/100))
 }
 
-// sample returns the nodes to score for the kind, and where the next sample starts. It is large enough that each pod of
+// sample returns the nodes to score for the signature, and where the next sample starts. It is large enough that each pod of
 // a batch, whatever nodes those ahead of it fill, has as many feasible nodes as the percentage says: the eligible nodes
 // do not tell which of them are infeasible.
-func (w *kindWork) sample(start cluster.NodeIndex, pods int) (cluster.Bitmap, cluster.NodeIndex) {
+func (w *signatureWork) sample(start cluster.NodeIndex, pods int) (cluster.Bitmap, cluster.NodeIndex) {
 	excluded := max(w.eligible.Count()-w.feasible, 0)
 	return sample(w.eligible, start, sampleSize(w.nodes, w.percentage)+pods-1+excluded)
 }

@@ -1,42 +1,32 @@
 package queue
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/cockroachdb/datadriven"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/cluster/clustertest"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the scenarios print into their files")
-
-// TestScenarios runs the scripts of testdata. Each line is a command; what is indented below it is what it prints.
+// TestScenarios runs the scripts of testdata: comments, commands one per line, "----", and what the commands print, up to an
+// empty line. With -rewrite, what they print is written into the files.
 func TestScenarios(t *testing.T) {
-	for _, file := range []string{"testdata/shard.txt", "testdata/waiting.txt", "testdata/preemption.txt"} {
-		t.Run(file, func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := newScenario(t)
+		datadriven.RunTest(t, path, func(_ *testing.T, d *datadriven.TestData) string {
+			var printed []string
+			for _, words := range clustertest.Commands(d.FullCmd(), d.Input) {
+				printed = append(printed, s.command(words)...)
 			}
-			got := newScenario(t).run(string(want))
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := gocmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-				t.Errorf("%s (-want +got):\n%s\nrun with -rewrite and read the difference", file, diff)
-			}
+			return strings.Join(printed, "\n")
 		})
-	}
+	})
 }
 
 type scenario struct {
@@ -80,24 +70,6 @@ func (s *scenario) apply(d cluster.Delta) {
 		s.t.Fatal(err)
 	}
 	s.queue.Apply(s.now, s.st, d)
-}
-
-func (s *scenario) run(script string) string {
-	var out strings.Builder
-	for line := range strings.Lines(strings.TrimRight(script, "\n") + "\n") {
-		if strings.HasPrefix(line, "    ") {
-			continue
-		}
-		out.WriteString(line)
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		for _, printed := range s.command(strings.Fields(line)) {
-			out.WriteString("    " + printed + "\n")
-		}
-	}
-	return out.String()
 }
 
 func (s *scenario) command(words []string) []string {
@@ -224,7 +196,7 @@ func (s *scenario) setPod(name string, args map[string]string) {
 		s.classes[milli] = class
 		s.apply(cluster.ClassDefined{ID: class, Spec: cpuClass(milli)})
 	}
-	pod := cluster.Pod{UID: name, Name: name, Class: class, Pin: args["pin"], NodeName: args["node"], Created: s.now.UnixNano()}
+	pod := cluster.Pod{UID: name, Name: name, Class: class, RequiredNode: args["required-node"], NodeName: args["node"], Created: s.now.UnixNano()}
 	if args["priority"] != "" {
 		pod.Priority = int32(number(s.t, args["priority"]))
 	}

@@ -33,7 +33,7 @@ type Replica interface {
 // Evaluator judges nodes for pods, as engine.Evaluator does.
 type Evaluator interface {
 	Node(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) (engine.Verdict, bool)
-	Kind(st *cluster.State, s engine.Subject) engine.Kind
+	Signature(st *cluster.State, s engine.Subject) engine.Signature
 	Possible(st *cluster.State, s engine.Subject) bool
 	CrossNode(st *cluster.State, s engine.Subject) bool
 	Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool)

@@ -47,7 +47,7 @@ func TestPodsGoThroughFilterScoreAndCommit(t *testing.T) {
 		w.ledger.pod(name, int64(100+k%7*100), nil)
 		names = append(names, name)
 	}
-	w.ledger.pod("daemon", 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Pin = "n1400" })
+	w.ledger.pod("daemon", 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.RequiredNode = "n1400" })
 	w.untilPlaced(append(names, "daemon")...)
 	if got := w.ledger.nodeOf("daemon"); got != "n1400" {
 		t.Errorf("daemon is on %s, want n1400", got)
@@ -254,7 +254,7 @@ func TestUnsupportedPodIsParkedWithItsVerdict(t *testing.T) {
 	}
 }
 
-func TestPinnedPodIsToldAboutItsNodeAndTheOthers(t *testing.T) {
+func TestAPodWithARequiredNodeIsToldAboutItsNodeAndTheOthers(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)
 	w.filterWorker("f1", nil)
@@ -262,11 +262,11 @@ func TestPinnedPodIsToldAboutItsNodeAndTheOthers(t *testing.T) {
 	for k := range 3 {
 		w.ledger.node(fmt.Sprintf("n%d", k), 100)
 	}
-	pin := func(node string) func(*cluster.Pod, *cluster.ClassSpec) {
-		return func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Pin = node }
+	requiring := func(node string) func(*cluster.Pod, *cluster.ClassSpec) {
+		return func(p *cluster.Pod, _ *cluster.ClassSpec) { p.RequiredNode = node }
 	}
-	w.ledger.pod("full", 500, pin("n1"))
-	w.ledger.pod("absent", 50, pin("n7"))
+	w.ledger.pod("full", 500, requiring("n1"))
+	w.ledger.pod("absent", 50, requiring("n7"))
 	q, _ := w.queueMember("q1")
 	const hopeless = " no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
 	for name, want := range map[string]string{

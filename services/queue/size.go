@@ -8,7 +8,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
-// What a message of a cycle takes grows with the pods of its batch, and with what users have made: nodes, kinds of pods, and
+// What a message of a cycle takes grows with the pods of its batch, and with what users have made: nodes, signatures, and
 // groups of nodes, one per node in the worst case. A batch for which one is too large is given back, and the next is half as
 // large, and so on down to one pod. Batches grow again as long as that goes well.
 

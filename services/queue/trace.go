@@ -82,7 +82,7 @@ func (d *driver) traceCycle(ctx context.Context, b *batch) context.Context {
 		links = append(links, otel.Link{SpanContext: t.Root()})
 	}
 	ctx, b.cycle = d.s.cfg.Trace.Cycle(ctx, first.Attempt, b.popped, otel.WithLinks(links...), otel.WithAttributes(
-		trace.Shard.Int(int(d.sh.number)), trace.Epoch.Int64(int64(b.version.Epoch)), trace.Pods.Int(len(b.attempts)), trace.Kinds.Int(len(b.asked)),
+		trace.Shard.Int(int(d.sh.number)), trace.Epoch.Int64(int64(b.version.Epoch)), trace.Pods.Int(len(b.attempts)), trace.Signatures.Int(len(b.asked)),
 	))
 	for _, t := range b.traced {
 		t.cycle = otel.Link{SpanContext: b.cycle.SpanContext()}

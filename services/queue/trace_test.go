@@ -1,13 +1,11 @@
 package queue_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	otelcodes "go.opentelemetry.io/otel/codes"
@@ -19,6 +17,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	"github.com/berth-scheduler/berth/internal/logtest"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/trace"
 )
@@ -146,7 +145,7 @@ func TestACycleWithoutASampledAttemptHasNoSpan(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)
 	w.batch = 1
-	var lines syncBuffer
+	var lines logtest.Buffer
 	w.log = slog.New(slog.NewJSONHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	// Half of all calls would be sampled if each decided for itself.
 	exporter := w.traced(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(0.5)))
@@ -175,7 +174,7 @@ func TestACycleWithoutASampledAttemptHasNoSpan(t *testing.T) {
 func TestTheLogNamesTheTraceOfAnAttempt(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)
-	var lines syncBuffer
+	var lines logtest.Buffer
 	w.log = slog.New(slog.NewJSONHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	w.traced(sdktrace.ParentBased(sdktrace.AlwaysSample()))
 	w.filterWorker("f1", nil)
@@ -196,22 +195,4 @@ func TestTheLogNamesTheTraceOfAnAttempt(t *testing.T) {
 		}
 		return false
 	})
-}
-
-// syncBuffer is a buffer for several goroutines.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

@@ -30,7 +30,7 @@ func TestAttemptsThatAreNotSampledAllocateNothing(t *testing.T) {
 				questions[k].span.answered("f")
 				questions[k].span.finish()
 			}
-			traceRanges(b, questions, func(i, k int) bool { return b.attempts[i].Pin == "" })
+			traceRanges(b, questions, func(i, k int) bool { return b.attempts[i].RequiredNode == "" })
 			for i := range b.attempts {
 				b.traced[i].preempted(preemptionStarted, 1)
 				b.traced[i].endPlaced(st, b.attempts[i].ID, resultScheduled, "")

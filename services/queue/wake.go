@@ -31,8 +31,8 @@ type Judge interface {
 	// CrossNode reports whether what is on one node can decide whether another can. Unless it does, labels play no part.
 	// It changes only when the terms of classes, a namespace or a selector do.
 	CrossNode(st *cluster.State, s engine.Subject) bool
-	// Kind tells subjects apart that are judged differently in this state.
-	Kind(st *cluster.State, s engine.Subject) engine.Kind
+	// Signature tells subjects apart that are judged differently in this state.
+	Signature(st *cluster.State, s engine.Subject) engine.Signature
 }
 
 // parkedPods are unschedulable pods that come back when they are feasible or may preempt, of one subject.
@@ -46,7 +46,7 @@ type parkedPods struct {
 type pods map[cluster.PodID]*entry
 
 // node returns the name of the node that matters by itself for the pod, "" if there is none.
-func (e *entry) node() string { return cmp.Or(e.pod.Pin, e.pod.Nominated) }
+func (e *entry) node() string { return cmp.Or(e.pod.RequiredNode, e.pod.Nominated) }
 
 // preempts reports whether a parked pod would preempt if it could. One that is nominated has done so already: it waits for
 // its victims.
@@ -71,13 +71,13 @@ func (q *Queue) Recheck(now time.Time, st *cluster.State) {
 		return
 	}
 	q.doubtful = false
-	possible := q.perKind(st, q.judge.Possible)
+	possible := q.perSignature(st, q.judge.Possible)
 	preemptable := make(map[look]bool)
 	for s, parked := range q.crossNode {
 		if len(parked.free) > 0 && possible(s) {
 			q.requeueAll(now, parked.free)
 		} else if self := parked.preemptors.any(); self != nil {
-			this := look{kind: q.judge.Kind(st, s), priority: s.Priority}
+			this := look{signature: q.judge.Signature(st, s), priority: s.Priority}
 			can, known := preemptable[this]
 			if !known {
 				can = anyChanged(st, since, func(n cluster.NodeIndex) bool { return q.judge.Preemptable(st, s, self.id, n) })
@@ -95,15 +95,15 @@ func (q *Queue) Recheck(now time.Time, st *cluster.State) {
 	}
 }
 
-// perKind returns a function that asks about each kind once. It is good for one state.
-func (q *Queue) perKind(st *cluster.State, ask func(*cluster.State, engine.Subject) bool) func(engine.Subject) bool {
-	known := make(map[engine.Kind]bool)
+// perSignature returns a function that asks about each signature once. It is good for one state.
+func (q *Queue) perSignature(st *cluster.State, ask func(*cluster.State, engine.Subject) bool) func(engine.Subject) bool {
+	known := make(map[engine.Signature]bool)
 	return func(s engine.Subject) bool {
-		kind := q.judge.Kind(st, s)
-		answer, ok := known[kind]
+		signature := q.judge.Signature(st, s)
+		answer, ok := known[signature]
 		if !ok {
 			answer = ask(st, s)
-			known[kind] = answer
+			known[signature] = answer
 		}
 		return answer
 	}
@@ -138,12 +138,12 @@ func (q *Queue) wakeOn(now time.Time, st *cluster.State, n cluster.NodeIndex) {
 	}
 }
 
-// depend finds the parked pods that are now judged by more than one node: by what the last delta told of terms,
+// findCrossNode finds the parked pods that are now judged by more than one node: by what the last delta told of terms,
 // namespaces and selectors, pods of other nodes can be in their way from here on.
-func (q *Queue) depend(st *cluster.State) {
+func (q *Queue) findCrossNode(st *cluster.State) {
 	q.doubtful = true
 	var found []*entry
-	crossNode := q.perKind(st, q.judge.CrossNode)
+	crossNode := q.perSignature(st, q.judge.CrossNode)
 	for _, parked := range q.local {
 		for _, e := range parked.free {
 			if crossNode(engine.SubjectOf(&e.pod)) {
@@ -152,7 +152,7 @@ func (q *Queue) depend(st *cluster.State) {
 		}
 		for _, own := range parked.own {
 			for _, e := range own {
-				if e.pod.Pin != "" && crossNode(engine.SubjectOf(&e.pod)) {
+				if e.pod.RequiredNode != "" && crossNode(engine.SubjectOf(&e.pod)) {
 					found = append(found, e)
 				}
 			}
@@ -181,11 +181,11 @@ func (q *Queue) requeueOwn(now time.Time, st *cluster.State, parked *parkedPods,
 	}
 }
 
-// desert brings back the pods that are nominated to a node which a pod has left, if nobody is on the way out of it any more:
+// wakeNominees brings back the pods that are nominated to a node which a pod has left, if nobody is on the way out of it any more:
 // what they waited for has happened, and they may not fit all the same. Others have taken the room, or it was never enough.
-func (q *Queue) desert(now time.Time, st *cluster.State, node string) {
+func (q *Queue) wakeNominees(now time.Time, st *cluster.State, node string) {
 	for _, e := range q.nominees {
-		if e.pod.Nominated != node || !deserted(st, e) {
+		if e.pod.Nominated != node || !victimsGone(st, e) {
 			continue
 		}
 		e.again = true // if its attempt is running, or it is held back
@@ -195,8 +195,8 @@ func (q *Queue) desert(now time.Time, st *cluster.State, node string) {
 	}
 }
 
-// deserted reports whether no pod of lower priority is on the way out of the node that a pod is nominated to.
-func deserted(st *cluster.State, e *entry) bool {
+// victimsGone reports whether no pod of lower priority is on the way out of the node that a pod is nominated to.
+func victimsGone(st *cluster.State, e *entry) bool {
 	for _, other := range st.PodsOn(st.Nodes.ByName(e.pod.Nominated)) {
 		if other.Priority < e.pod.Priority && (other.Victim || other.Deleting && other.Preempted) {
 			return false
@@ -217,7 +217,7 @@ func (q *Queue) fits(st *cluster.State, e *entry) bool {
 	if n := st.Nodes.ByName(e.node()); n != cluster.NoNode && q.judge.Feasible(st, s, e.id, n) {
 		return true
 	}
-	return e.pod.Pin == "" && q.judge.Possible(st, s)
+	return e.pod.RequiredNode == "" && q.judge.Possible(st, s)
 }
 
 // helped reports whether a pod fits a node that has changed since it was evaluated, or could preempt there. The state
@@ -236,15 +236,15 @@ func (q *Queue) helped(st *cluster.State, e *entry) bool {
 	if n := st.Nodes.ByName(e.node()); n != cluster.NoNode && st.Nodes.Modified[n] > since && q.helps(st, e, n, true) {
 		return true
 	}
-	if e.pod.Pin != "" {
+	if e.pod.RequiredNode != "" {
 		return false
 	}
-	// One look for all pods of a kind that are parked in this state.
+	// One look for all pods of a signature that are parked in this state.
 	if q.looked != st.Version() {
 		q.looked, q.looks = st.Version(), make(map[look]bool)
 	}
 	s := engine.SubjectOf(&e.pod)
-	this := look{q.judge.Kind(st, s), e.pod.Priority, e.preempts(), since}
+	this := look{q.judge.Signature(st, s), e.pod.Priority, e.preempts(), since}
 	found, known := q.looks[this]
 	if !known {
 		found = anyChanged(st, since, func(n cluster.NodeIndex) bool {
@@ -263,12 +263,12 @@ func anyChanged(st *cluster.State, since cluster.Seq, holds func(cluster.NodeInd
 	return found
 }
 
-// look is a question to the judge: can a kind run on a node that has changed since, or preempt there?
+// look is a question to the judge: can a signature run on a node that has changed since, or preempt there?
 type look struct {
-	kind     engine.Kind
-	priority int32
-	preempts bool
-	since    cluster.Seq
+	signature engine.Signature
+	priority  int32
+	preempts  bool
+	since     cluster.Seq
 }
 
 var everyNode = cluster.Range{End: cluster.MaxIndex}
@@ -302,7 +302,7 @@ func (q *Queue) link(e *entry) {
 		parked = &parkedPods{free: make(pods), preemptors: make(pods), own: make(map[string]pods)}
 		group[s] = parked
 	}
-	if e.pod.Pin == "" {
+	if e.pod.RequiredNode == "" {
 		parked.free[e.id] = e
 		if e.preempts() {
 			parked.preemptors[e.id] = e

@@ -20,6 +20,7 @@ type kindOfChange int
 const (
 	imagesChange kindOfChange = iota // a node gets the pods' image, or loses it
 	nodesChange                      // in turns a cordoned node joins, a node has another label, and a node that joined leaves
+	othersChange                     // what imagesChange writes is written to keys that Berth does not read: what the writes alone cost
 )
 
 const (
@@ -48,8 +49,12 @@ func (c *churner) next() (key string, value []byte, err error) {
 	n := c.made
 	c.made++
 	node := c.nodes[c.order[n%len(c.order)]].Node
+	keys := nodeKeys
 	switch {
-	case c.workload.change == imagesChange:
+	case c.workload.change != nodesChange:
+		if c.workload.change == othersChange {
+			keys = otherKeys
+		}
 		has := len(node.Status.Images) == len(imagesOf(true))
 		node.Status.Images = imagesOf(!has)
 	case n%3 == 1:
@@ -72,7 +77,7 @@ func (c *churner) next() (key string, value []byte, err error) {
 	if value, err = json.Marshal(node); err != nil {
 		return "", nil, fmt.Errorf("encode node %s: %w", node.Name, err)
 	}
-	return nodeKeys + node.Name, value, nil
+	return keys + node.Name, value, nil
 }
 
 // change changes nodes until ctx ends, and waits for the writes that are under way. Turns are since a time.

@@ -20,6 +20,7 @@ const (
 	nodeKeys      = "local/nodes/"
 	podKeys       = "local/pods/"
 	placementKeys = "local/placements/"
+	otherKeys     = "unread/nodes/" // not Berth's: what is written there is read by nobody
 )
 
 // placement is the value of a placement's key, which ends with the pod's uid.

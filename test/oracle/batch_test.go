@@ -8,22 +8,22 @@ import (
 // placeBatch takes pods through filter, score and placement, checks each placement against kube-scheduler on the state
 // before it, and returns those whose best node could not be proven.
 func (w *world) placeBatch(batch []cluster.PodID) (again []cluster.PodID) {
-	// 1. What the workers say of each kind of pods.
+	// 1. What the workers say of the pods of each signature.
 	t, n := w.t, w.n
 	n.batches++
 	ranges := w.drawRanges()
 	limit, short := pick(t, "limit", len(batch)+16, len(batch), 1, 2), oneIn(t, 4, "short")
 	evaluated := w.state.Version().Seq
 	var candidates []engine.Candidates
-	known := make(map[engine.Kind]bool)
+	known := make(map[engine.Signature]bool)
 	for _, id := range batch {
 		row := w.state.Pod(id)
 		subject := engine.SubjectOf(&row.Pod)
-		kind := w.evaluator.Kind(w.state, subject)
-		if known[kind] || row.Pin != "" || w.unjudged(id) {
+		signature := w.evaluator.Signature(w.state, subject)
+		if known[signature] || row.RequiredNode != "" || w.unjudged(id) {
 			continue
 		}
-		known[kind] = true
+		known[signature] = true
 		w.compare(id, ranges)
 		candidates = append(candidates, engine.Candidates{Subject: subject, Groups: w.ask(subject, ranges, limit, short).groups})
 	}
@@ -72,27 +72,27 @@ func (w *world) placeBatch(batch []cluster.PodID) (again []cluster.PodID) {
 }
 
 // placeOne chooses the node of a pod as the binder does: the one it is nominated to if that is feasible, else the one
-// it is pinned to, else the best of its kind's candidates.
+// it requires, else the best of its signature's candidates.
 func (w *world) placeOne(placer *engine.Placer, candidates []engine.Candidates, id cluster.PodID) (cluster.NodeIndex, engine.Placement) {
 	row := w.state.Pod(id)
 	subject := engine.SubjectOf(&row.Pod)
-	for _, name := range []string{row.Nominated, row.Pin} {
+	for _, name := range []string{row.Nominated, row.RequiredNode} {
 		node := w.state.Nodes.ByName(name)
-		if node == cluster.NoNode || row.Pin != "" && name != row.Pin {
+		if node == cluster.NoNode || row.RequiredNode != "" && name != row.RequiredNode {
 			continue
 		}
-		if placement := placer.PlacePinned(subject, id, node); placement != engine.NoFit {
+		if placement := placer.PlaceOn(subject, id, node); placement != engine.NoFit {
 			return node, placement
 		}
 	}
-	if row.Pin != "" {
+	if row.RequiredNode != "" {
 		return cluster.NoNode, engine.NoFit
 	}
-	kind := w.evaluator.Kind(w.state, subject)
+	signature := w.evaluator.Signature(w.state, subject)
 	for k := range candidates {
-		if w.evaluator.Kind(w.state, candidates[k].Subject) == kind {
+		if w.evaluator.Signature(w.state, candidates[k].Subject) == signature {
 			return placer.Place(k)
 		}
 	}
-	return cluster.NoNode, engine.Retry // another kind by now
+	return cluster.NoNode, engine.Retry // another signature by now
 }

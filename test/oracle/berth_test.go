@@ -63,8 +63,8 @@ func (w *world) judge(id cluster.PodID, ranges []cluster.Range) *decision {
 	if nominated != cluster.NoNode && w.explain(subject, id, nominated).Reasons == nil {
 		d.Nominated = row.Nominated
 	}
-	if row.Pin != "" {
-		w.judgePinned(d, id, row, ranges)
+	if row.RequiredNode != "" {
+		w.judgeRequired(d, id, row, ranges)
 		return d
 	}
 	a := w.ask(subject, ranges, w.state.Nodes.Len()+1, false)
@@ -113,15 +113,15 @@ func (w *world) correct(a *answer, subject engine.Subject, id cluster.PodID, nom
 	return seen.Feasible() != own.Feasible()
 }
 
-// judgePinned judges a pod that may go to one node only, by name; its class does not know the name.
-func (w *world) judgePinned(d *decision, id cluster.PodID, row *cluster.PodRow, ranges []cluster.Range) {
+// judgeRequired judges a pod that may go to one node only, by name; its class does not know the name.
+func (w *world) judgeRequired(d *decision, id cluster.PodID, row *cluster.PodRow, ranges []cluster.Range) {
 	subject := engine.SubjectOf(&row.Pod)
 	var verdicts []engine.VerdictCount
 	aside := engine.VerdictCount{Plugin: engine.NodeAffinity, Reason: engine.ReasonNodeAffinityOutside, Unresolvable: true}
 	for i := range cluster.NodeIndex(w.state.Nodes.Len()) {
 		switch name := w.state.Nodes.Spec[i].Name; {
 		case !w.state.Nodes.Live.Has(i):
-		case name != row.Pin:
+		case name != row.RequiredNode:
 			d.Verdicts[name] = verdict{Plugin: aside.Plugin, Unresolvable: true, Reasons: []string{aside.Reason}}
 			aside.Count++
 		default:

@@ -40,7 +40,7 @@ func (w *world) difference(id cluster.PodID, ranges []cluster.Range) (*decision,
 	if want.scoreError != nil && !strings.Contains(want.scoreError.Error(), "returns an invalid score") {
 		return want, fmt.Sprintf("kube-scheduler does not score: %v", want.scoreError)
 	}
-	if want.scoreError != nil || got.unscored || w.state.Pod(id).Pin != "" {
+	if want.scoreError != nil || got.unscored || w.state.Pod(id).RequiredNode != "" {
 		want.Scores, got.Scores = nil, nil
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(decision{}, preemption{}), cmpopts.EquateEmpty()); diff != "" {

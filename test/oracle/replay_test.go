@@ -151,7 +151,7 @@ func (r *replay) setPod(d cluster.PodSet) {
 	pod := version(r, "pod "+d.Pod.UID, r.script.pods[d.Pod.UID], func(p *v1.Pod) bool {
 		reduced := reduce(p, r.settings[p.Spec.SchedulerName])
 		return reduced.Class.Key() == r.classes[d.Pod.Class] && reduced.Labels.Key() == r.labels[d.Pod.Labels] &&
-			reduced.Deleting == d.Pod.Deleting && reduced.Priority == d.Pod.Priority && reduced.Pin == d.Pod.Pin &&
+			reduced.Deleting == d.Pod.Deleting && reduced.Priority == d.Pod.Priority && reduced.RequiredNode == d.Pod.RequiredNode &&
 			slices.Equal(reduced.Gates, d.Pod.Gates) && reduced.Started == d.Pod.Started && reduced.Preempted == d.Pod.Preempted &&
 			(reduced.NodeName == d.Pod.NodeName || reduced.NodeName == "")
 	})

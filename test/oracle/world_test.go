@@ -146,8 +146,8 @@ func (w *world) labelSet(set cluster.LabelSet) cluster.LabelsID {
 // reduce reads a pod as the binder does for a profile.
 func reduce(pod *v1.Pod, profile *cluster.Profile) source.Pod {
 	reduced := source.ReducePod(pod)
-	if profile != nil && !source.Pins(profile) {
-		reduced = source.Unpin(reduced)
+	if profile != nil && !source.KeepsRequiredNode(profile) {
+		reduced = source.RestoreRequiredNode(reduced)
 	}
 	return reduced
 }
@@ -160,8 +160,8 @@ func (w *world) tell(pod *v1.Pod, pending bool) cluster.PodID {
 		pod.Spec.NodeName = ""
 	}
 	reduced := source.ReducePod(pod)
-	if p := w.state.Profile(pod.Spec.SchedulerName); p != nil && !source.Pins(p) {
-		reduced = source.Unpin(reduced)
+	if p := w.state.Profile(pod.Spec.SchedulerName); p != nil && !source.KeepsRequiredNode(p) {
+		reduced = source.RestoreRequiredNode(reduced)
 	}
 	if pending {
 		reduced.Class.NodeName = name

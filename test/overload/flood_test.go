@@ -188,7 +188,7 @@ func (r *run) leaveUnread() {
 			})
 			r.say("%s refused a client that had asked %d times and read nothing", page.of, asked)
 		}
-		other := rpc.Patient(r.dial(address[page.of])[0])
+		other := rpc.RetryRefused(r.dial(address[page.of])[0])
 		if err := other.Invoke(r.context(), page.method, page.request, page.answer); err != nil {
 			r.t.Errorf("%s, beside clients that read nothing: %v", page.method, err)
 		}

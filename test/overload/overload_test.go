@@ -102,7 +102,7 @@ func start(t *testing.T) *run {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = etcd.Close() })
-	return &run{Processes: p, t: t, etcd: etcd, client: schedulingv1.NewSchedulingServiceClient(rpc.Patient(p.Conn))}
+	return &run{Processes: p, t: t, etcd: etcd, client: schedulingv1.NewSchedulingServiceClient(rpc.RetryRefused(p.Conn))}
 }
 
 // say prints a figure, with -v at once.

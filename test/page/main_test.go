@@ -10,7 +10,7 @@ import (
 
 var (
 	update = flag.Bool("update", false, "write the pictures of docs/images")
-	many   = flag.Int("nodes", 12_000, "how many nodes there are where several share a cell of the map; more than 6000")
+	many   = flag.Int("nodes", 12_000, "how many nodes there are where several share a tile of the map; more than 6000")
 	built  = flag.String("berth", "", "the binary to test (default: one that is built from the repository)")
 )
 

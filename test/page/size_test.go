@@ -18,13 +18,13 @@ const (
 	mostElements = 1500      // of the document
 	mostMapBytes = 1 << 20   // of an answer of GetMap,
 	mostSent     = 256 << 10 // and of what is sent of it
-	mostCells    = 6000      // of the map, and one for each zone
+	mostTiles    = 6000      // of the map, and one for each zone
 )
 
-// TestTheMapHasEachNodeOnce adds nodes to one Berth: first so many that each is a cell, then so many that several share one.
+// TestTheMapHasEachNodeOnce adds nodes to one Berth: first so many that each is a tile, then so many that several share one.
 func TestTheMapHasEachNodeOnce(t *testing.T) {
-	if *many <= mostCells {
-		t.Fatalf("-nodes=%d: want more than %d", *many, mostCells)
+	if *many <= mostTiles {
+		t.Fatalf("-nodes=%d: want more than %d", *many, mostTiles)
 	}
 	b := start(t, t.TempDir(), "127.0.0.1:0")
 	var pods []string
@@ -36,7 +36,7 @@ func TestTheMapHasEachNodeOnce(t *testing.T) {
 	}
 	pods = append(pods, pod("default", "zonal", 0, "cpu: 1", "nodeSelector: {topology.kubernetes.io/zone: zone-2}"))
 	added := 0
-	for _, size := range []struct{ nodes, perCell int }{{5000, 1}, {*many, (*many + mostCells - 1) / mostCells}} {
+	for _, size := range []struct{ nodes, perTile int }{{5000, 1}, {*many, (*many + mostTiles - 1) / mostTiles}} {
 		var all []string
 		for ; added < size.nodes; added++ {
 			all = append(all, node(nodeName(added), zoneName(added), 0, added%97 == 0))
@@ -44,8 +44,8 @@ func TestTheMapHasEachNodeOnce(t *testing.T) {
 		if err := b.apply(append(all, pods...)...); err != nil {
 			t.Fatal(err)
 		}
-		t.Run(fmt.Sprintf("%d nodes, %d per cell", size.nodes, size.perCell), func(t *testing.T) {
-			useMap(t, b, size.nodes, size.perCell)
+		t.Run(fmt.Sprintf("%d nodes, %d per tile", size.nodes, size.perTile), func(t *testing.T) {
+			useMap(t, b, size.nodes, size.perTile)
 		})
 	}
 }
@@ -56,7 +56,7 @@ func nodeName(i int) string { return fmt.Sprintf("node-%06d", i) }
 func zoneName(i int) string { return fmt.Sprintf("zone-%d", i%zones) }
 
 // useMap does with the page what a person does with a large cluster: look, go through the map, open a node, and choose a pod.
-func useMap(t *testing.T, b *berth, nodes, perCell int) {
+func useMap(t *testing.T, b *berth, nodes, perTile int) {
 	cordoned := (nodes + 96) / 97
 	placed := 501
 
@@ -65,8 +65,8 @@ func useMap(t *testing.T, b *berth, nodes, perCell int) {
 	p.await("the head", fmt.Sprintf(`%s.replaceAll("\n", " ").replaceAll(",", "").includes("nodes %d bound %d ")`, text("facts"), nodes, placed))
 	p.await("the map", `performance.getEntriesByName("map-draw").length >= 3`)
 	t.Logf("the first map is drawn %.0f ms after the page was asked for", get[float64](p, `performance.getEntriesByName("map-draw")[0].startTime`))
-	if tells := strings.Contains(get[string](p, text("legend")), fmt.Sprintf("A cell is up to %d nodes.", perCell)); tells != (perCell > 1) {
-		t.Errorf("%d nodes per cell; the legend says %q", perCell, get[string](p, text("legend")))
+	if tells := strings.Contains(get[string](p, text("legend")), fmt.Sprintf("A tile is up to %d nodes.", perTile)); tells != (perTile > 1) {
+		t.Errorf("%d nodes per tile; the legend says %q", perTile, get[string](p, text("legend")))
 	}
 	seen := p.walk()
 	want := sums{nodes: map[string]int{}, pods: placed, cordoned: cordoned}
@@ -74,14 +74,14 @@ func useMap(t *testing.T, b *berth, nodes, perCell int) {
 		want.nodes[zoneName(i)]++
 	}
 	if !maps.Equal(seen.nodes, want.nodes) || seen.pods != want.pods || seen.cordoned != want.cordoned {
-		t.Errorf("the cells are of %v nodes, %d pods, %d cordoned; want %v, %d, %d", seen.nodes, seen.pods, seen.cordoned, want.nodes, want.pods, want.cordoned)
+		t.Errorf("the tiles are of %v nodes, %d pods, %d cordoned; want %v, %d, %d", seen.nodes, seen.pods, seen.cordoned, want.nodes, want.pods, want.cordoned)
 	}
-	if seen.cells < nodes/perCell || seen.cells > min(nodes, mostCells+zones) {
-		t.Errorf("%d cells for %d nodes, want at most %d", seen.cells, nodes, mostCells+zones)
+	if seen.tiles < nodes/perTile || seen.tiles > min(nodes, mostTiles+zones) {
+		t.Errorf("%d tiles for %d nodes, want at most %d", seen.tiles, nodes, mostTiles+zones)
 	}
 	p.bounded("the cluster")
 
-	// 2. A cell opens its node.
+	// 2. A tile opens its node.
 	p.do("focus the map", chromedp.Focus(chromedp.CSS("#map")))
 	p.key(kb.Home)
 	p.key(kb.PageDown)
@@ -100,7 +100,7 @@ func useMap(t *testing.T, b *berth, nodes, perCell int) {
 	full := get[int](p, `Number(/It fits on ([\d,]+) of/.exec(`+text("legend")+`)?.[1].replaceAll(",", ""))`)
 	seen = p.walk()
 	if full != seen.feasible || full > free || full < free-placed {
-		t.Errorf("the pod fits on %d nodes by the legend, on %d by the cells; %d of its zone are not cordoned, and %d pods are placed", full, seen.feasible, free, placed)
+		t.Errorf("the pod fits on %d nodes by the legend, on %d by the tiles; %d of its zone are not cordoned, and %d pods are placed", full, seen.feasible, free, placed)
 	}
 
 	// 4. Pods that wait are listed up to a bound, and one of them is explained.
@@ -117,16 +117,16 @@ func useMap(t *testing.T, b *berth, nodes, perCell int) {
 	p.bounded("a phone")
 }
 
-// sums are what the cells of the map say, added up.
+// sums are what the tiles of the map say, added up.
 type sums struct {
-	cells, pods, cordoned, feasible int
+	tiles, pods, cordoned, feasible int
 	nodes                           map[string]int // by zone
 }
 
-// tip is what the map says of a cell.
+// tip is what the map says of a tile.
 var tip = regexp.MustCompile(`^(?:([\d,]+) nodes from )?(\S+) · (zone-\d+) · .* · ([\d,]+) pods(?: · (?:([\d,]+) )?(cordoned))?(?: · the pod (?:fits on ([\d,]+)|(fits)|does not fit))?$`)
 
-// walk goes through all cells of the map by the arrow key, and adds up what it says of each.
+// walk goes through all tiles of the map by the arrow key, and adds up what it says of each.
 func (p *tab) walk() sums {
 	p.t.Helper()
 	tips := get[[]string](p, `((map, tip) => {
@@ -141,10 +141,10 @@ func (p *tab) walk() sums {
 	for _, text := range tips {
 		m := tip.FindStringSubmatch(text)
 		if m == nil || seen[m[2]] {
-			p.t.Fatalf("the map says %q: not what a cell is, or for the second time", text)
+			p.t.Fatalf("the map says %q: not what a tile is, or for the second time", text)
 		}
 		seen[m[2]] = true
-		all.cells++
+		all.tiles++
 		all.nodes[m[3]] += count(m[1], 1)
 		all.pods += count(m[4], 0)
 		if m[6] != "" {

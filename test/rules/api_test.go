@@ -6,19 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/bufbuild/protocompile"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"sigs.k8s.io/yaml"
-
-	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
-	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
-	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
-	memberv1 "github.com/berth-scheduler/berth/internal/gen/berth/member/v1"
-	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
-	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
-	scorev1 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write docs/api.md")
@@ -30,21 +24,21 @@ const (
 
 var (
 	// publicFiles are the protos of the public API, in the order of the page.
-	publicFiles = []protoreflect.FileDescriptor{
-		schedulingv1.File_berth_scheduling_v1_scheduling_proto,
-		schedulingv1.File_berth_scheduling_v1_explain_proto,
-		schedulingv1.File_berth_scheduling_v1_whatif_proto,
-		schedulingv1.File_berth_scheduling_v1_view_proto,
-		schedulingv1.File_berth_scheduling_v1_model_proto,
+	publicFiles = []string{
+		"berth/scheduling/v1/scheduling.proto",
+		"berth/scheduling/v1/explain.proto",
+		"berth/scheduling/v1/whatif.proto",
+		"berth/scheduling/v1/view.proto",
+		"berth/scheduling/v1/model.proto",
 	}
 	// innerFiles are those that the roles talk by among themselves.
-	innerFiles = []protoreflect.FileDescriptor{
-		logv1.File_berth_log_v1_log_proto,
-		binderv1.File_berth_binder_v1_binder_proto,
-		queuev1.File_berth_queue_v1_queue_proto,
-		filterv1.File_berth_filter_v1_filter_proto,
-		scorev1.File_berth_score_v1_score_proto,
-		memberv1.File_berth_member_v1_member_proto,
+	innerFiles = []string{
+		"berth/log/v1/log.proto",
+		"berth/binder/v1/binder.proto",
+		"berth/queue/v1/queue.proto",
+		"berth/filter/v1/filter.proto",
+		"berth/score/v1/score.proto",
+		"berth/member/v1/member.proto",
 	}
 )
 
@@ -65,8 +59,8 @@ func TestTheAPIReferenceIsThatOfTheProtos(t *testing.T) {
 
 func TestTheAPIReferenceHasEveryProto(t *testing.T) {
 	listed := make(map[string]bool)
-	for _, fd := range append(publicFiles[:len(publicFiles):len(publicFiles)], innerFiles...) {
-		listed["proto/"+fd.Path()] = true
+	for _, name := range slices.Concat(publicFiles, innerFiles) {
+		listed["proto/"+name] = true
 	}
 	for _, name := range must(t, files) {
 		if strings.HasSuffix(name, ".proto") && !listed[name] {
@@ -75,19 +69,34 @@ func TestTheAPIReferenceHasEveryProto(t *testing.T) {
 	}
 }
 
-// apiReference renders docs/api.md. Structure comes from the compiled descriptors, words from the comments of the protos.
+// apiReference renders docs/api.md from the protos and their comments.
 type apiReference struct {
 	t     *testing.T
-	words map[protoreflect.FullName][]string // the lines of the comment of each thing
-	paths map[string]string                  // by RPC: its method and path over HTTP
+	paths map[string]string // by RPC: its method and path over HTTP
 	out   strings.Builder
 }
 
-func renderAPI(t *testing.T) string {
-	r := &apiReference{t: t, words: make(map[protoreflect.FullName][]string), paths: httpPaths(t)}
-	for _, fd := range append(publicFiles[:len(publicFiles):len(publicFiles)], innerFiles...) {
-		comments(readFile(t, "proto/"+fd.Path()), r.words)
+// protos compiles protos, with their comments.
+func protos(t *testing.T, names []string) []protoreflect.FileDescriptor {
+	t.Helper()
+	c := protocompile.Compiler{
+		Resolver:       protocompile.WithStandardImports(&protocompile.SourceResolver{ImportPaths: []string{filepath.Join(rootDir(t), "proto")}}),
+		SourceInfoMode: protocompile.SourceInfoStandard,
 	}
+	compiled, err := c.Compile(t.Context(), names...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]protoreflect.FileDescriptor, len(compiled))
+	for k := range compiled {
+		out[k] = compiled[k]
+	}
+	return out
+}
+
+func renderAPI(t *testing.T) string {
+	r := &apiReference{t: t, paths: httpPaths(t)}
+	public := protos(t, publicFiles)
 	r.out.WriteString(`# API
 
 What a gateway answers, by gRPC at ` + "`--listen`" + ` and as JSON at ` + "`--http-listen`" + `. A test holds this page against
@@ -98,13 +107,13 @@ name are parameters of the query. Errors have a code and a reason: see [ARCHITEC
 [security.md](security.md#people) says who may call what.
 
 `)
-	for _, fd := range publicFiles {
+	for _, fd := range public {
 		for i := range fd.Services().Len() {
 			r.service(fd.Services().Get(i))
 		}
 	}
 	r.out.WriteString("## Messages\n\n")
-	for _, fd := range publicFiles {
+	for _, fd := range public {
 		for i := range fd.Messages().Len() {
 			r.message(fd.Messages().Get(i))
 		}
@@ -114,7 +123,7 @@ name are parameters of the query. Errors have a code and a reason: see [ARCHITEC
 	}
 	r.out.WriteString("## Inner services\n\nBy these the roles talk to each other. They change from release to release, and nobody else is let in.\n\n" +
 		"| RPC | does |\n| --- | --- |\n")
-	for _, fd := range innerFiles {
+	for _, fd := range protos(t, innerFiles) {
 		for i := range fd.Services().Len() {
 			s := fd.Services().Get(i)
 			for k := range s.Methods().Len() {
@@ -127,13 +136,17 @@ name are parameters of the query. Errors have a code and a reason: see [ARCHITEC
 	return r.out.String()
 }
 
-// say returns the comment of a thing, which has to have one.
+// say returns the lines of the comment of a thing, which has to have one.
 func (r *apiReference) say(d protoreflect.Descriptor) []string {
-	words := r.words[d.FullName()]
-	if len(words) == 0 {
-		r.t.Errorf("%s has no comment, or none that was found", d.FullName())
+	comment := strings.TrimSpace(d.ParentFile().SourceLocations().ByDescriptor(d).LeadingComments)
+	if comment == "" {
+		r.t.Errorf("%s has no comment above it", d.FullName())
 	}
-	return words
+	lines := strings.Split(comment, "\n")
+	for k := range lines {
+		lines[k] = strings.TrimSpace(lines[k])
+	}
+	return lines
 }
 
 func (r *apiReference) service(s protoreflect.ServiceDescriptor) {
@@ -221,7 +234,7 @@ func elementOf(f protoreflect.FieldDescriptor) string {
 
 // linkTo links to a type, unless it is one of protobuf's own.
 func linkTo(d protoreflect.Descriptor) string {
-	if d.ParentFile().Package() != publicFiles[0].Package() {
+	if d.ParentFile().Package() != "berth.scheduling.v1" {
 		return "`" + string(d.FullName()) + "`"
 	}
 	return fmt.Sprintf("[%s](#%s)", d.Name(), strings.ToLower(string(d.Name())))
@@ -246,58 +259,6 @@ func split(comment []string) (text string, errors []string) {
 		}
 	}
 	return text, errors
-}
-
-var (
-	protoPackage = regexp.MustCompile(`^package ([\w.]+);`)
-	protoBlock   = regexp.MustCompile(`^(service|message|enum|oneof) (\w+) \{(\})?`)
-	protoRPC     = regexp.MustCompile(`^rpc (\w+)\(`)
-	protoField   = regexp.MustCompile(`^(?:(?:optional|repeated) )?(?:map<[^>]*>|[\w.]+) (\w+) = \d+`)
-	protoValue   = regexp.MustCompile(`^(\w+) = \d+`)
-)
-
-// comments adds to words the comment above each thing of a proto file. It knows the layout of buf format: a thing begins a line,
-// and its comment are the lines above it.
-func comments(source string, words map[protoreflect.FullName][]string) {
-	var scope []protoreflect.FullName // of the blocks around the line; what is in an enum or a oneof is named as what is beside it
-	var above []string
-	add := func(parent protoreflect.FullName, name string) protoreflect.FullName {
-		full := parent.Append(protoreflect.Name(name))
-		words[full] = above
-		return full
-	}
-	for line := range strings.Lines(source) {
-		line = strings.TrimSpace(line)
-		if text, ok := strings.CutPrefix(line, "//"); ok {
-			above = append(above, strings.TrimSpace(text))
-			continue
-		}
-		var here protoreflect.FullName
-		if len(scope) > 0 {
-			here = scope[len(scope)-1]
-		}
-		if m := protoPackage.FindStringSubmatch(line); m != nil {
-			scope = append(scope, protoreflect.FullName(m[1]))
-		} else if m := protoBlock.FindStringSubmatch(line); m != nil {
-			full := add(here, m[2])
-			switch {
-			case m[3] != "": // empty
-			case m[1] == "enum" || m[1] == "oneof":
-				scope = append(scope, here)
-			default:
-				scope = append(scope, full)
-			}
-		} else if m := protoRPC.FindStringSubmatch(line); m != nil {
-			add(here, m[1])
-		} else if m := protoField.FindStringSubmatch(line); m != nil {
-			add(here, m[1])
-		} else if m := protoValue.FindStringSubmatch(line); m != nil {
-			add(here, m[1])
-		} else if line == "}" {
-			scope = scope[:len(scope)-1]
-		}
-		above = nil
-	}
 }
 
 // httpPaths returns how each RPC is served over HTTP.

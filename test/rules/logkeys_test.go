@@ -42,6 +42,7 @@ var logKeys = map[string]string{
 	"address":   "where a server listens or is reached",
 	"caller":    "address of a client",
 	"bytes":     "how many",
+	"calls":     "how many",
 	"grpc":      "address of the public API",
 	"http":      "address of the public API as JSON, and of the page",
 	"tls":       "whether there is any",

@@ -149,7 +149,7 @@ func TestRolesWaitForEtcdAndSaySo(t *testing.T) {
 		return nil
 	})
 	berthtest.Await(t, berthtest.Patience, "the binder to say what it waits for", func(context.Context) error {
-		if log := p.Log("binder-0"); !strings.Contains(log, "waiting for etcd") {
+		if log := p.Log("binder-0"); !strings.Contains(log, "no answer from etcd") {
 			return fmt.Errorf("its log: %s", log)
 		}
 		return nil

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,7 +45,8 @@ rules:
   - level: None
 `
 
-// binders returns who bound each pod, from an audit log: every binding that was made, not those that were refused.
+// binders returns who bound each pod, from an audit log: every binding that was made, not those that were refused. Of a pod without one
+// it is who asked for a binding and did not wait for the answer, as a kube-scheduler that is stopped does: that may be made all the same.
 func binders(t *testing.T, log string) map[string][]string {
 	t.Helper()
 	f, err := os.Open(log)
@@ -52,7 +54,7 @@ func binders(t *testing.T, log string) map[string][]string {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	by := make(map[string][]string)
+	by, unanswered := make(map[string][]string), make(map[string][]string)
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -62,18 +64,28 @@ func binders(t *testing.T, log string) map[string][]string {
 				Name string `json:"name"`
 			} `json:"objectRef"`
 			ResponseStatus struct {
-				Code int `json:"code"`
+				Code    int    `json:"code"`
+				Message string `json:"message"`
 			} `json:"responseStatus"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
 			t.Fatalf("%s: %v", lines.Text(), err)
 		}
-		if event.ResponseStatus.Code == http.StatusCreated {
-			agent := theirs
-			if !strings.HasPrefix(event.UserAgent, agent) {
-				agent = ours
-			}
-			by[event.ObjectRef.Name] = append(by[event.ObjectRef.Name], agent)
+		agent, pod, status := theirs, event.ObjectRef.Name, event.ResponseStatus
+		if !strings.HasPrefix(event.UserAgent, agent) {
+			agent = ours
+		}
+		switch {
+		case status.Code == http.StatusCreated:
+			by[pod] = append(by[pod], agent)
+		case status.Code == 0, status.Code >= http.StatusInternalServerError, strings.Contains(status.Message, "context canceled"):
+			unanswered[pod] = append(unanswered[pod], agent)
+		}
+	}
+	for pod, who := range unanswered {
+		if len(by[pod]) == 0 {
+			slices.Sort(who)
+			by[pod] = slices.Compact(who)
 		}
 	}
 	return by

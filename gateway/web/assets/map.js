@@ -1,34 +1,34 @@
-// The map: a canvas with a cell for each node, or for several of one zone, in rows under the zone's name.
+// The map: a canvas with a tile for each node, or for several of one zone, in rows under the zone's name.
 
 import { el, fill } from "./dom.js";
 import { number, percent } from "./format.js";
 
 const steps = 8; // of the colour scale; see --step-0 … in style.css
-const largest = 26; // px of a cell
+const largest = 26; // px of a tile
 const smallest = 4;
 const label = 20; // px of a zone's name
 const gap = 8; // px between zones
 
-// measures are what a cell can be coloured by: a share in thousandths, -1 if the cell has none.
+// measures are what a tile can be coloured by: a share in thousandths, -1 if the tile has none.
 const measures = {
-  cpu: { share: (cell) => cell.cpuPermille, low: "0 % asked for", high: "all of it", none: "" },
-  memory: { share: (cell) => cell.memoryPermille, low: "0 % asked for", high: "all of it", none: "" },
-  devices: { share: (cell) => cell.devicePermille, low: "0 % asked for", high: "all of them", none: "no devices" },
-  fits: { share: (cell) => (cell.feasible * 1000) / cell.nodes, low: "the pod does not fit", high: "it fits", none: "" },
+  cpu: { share: (tile) => tile.cpuPermille, low: "0 % asked for", high: "all of it", none: "" },
+  memory: { share: (tile) => tile.memoryPermille, low: "0 % asked for", high: "all of it", none: "" },
+  devices: { share: (tile) => tile.devicePermille, low: "0 % asked for", high: "all of them", none: "no devices" },
+  fits: { share: (tile) => (tile.feasible * 1000) / tile.nodes, low: "the pod does not fit", high: "it fits", none: "" },
 };
 
 // stepOf is the step of the scale for a share; -1 if there is none.
 const stepOf = (permille) => (permille < 0 ? -1 : Math.min(Math.floor((permille * steps) / 1000), steps - 1));
 
-// layout says where the cells of zones are in a width: their size, and for each zone its top, its columns and the index of
-// its first cell. Cells are as large as they can be for all to be at most so high, but not smaller than can be seen.
+// layout says where the tiles of zones are in a width: their size, and for each zone its top, its columns and the index of
+// its first tile. Tiles are as large as they can be for all to be at most so high, but not smaller than can be seen.
 export function layout(zones, width, height) {
   for (let size = largest; ; size--) {
     const columns = Math.max(1, Math.floor(width / size));
     let top = 0;
     let first = 0;
     const placed = zones.map((zone) => {
-      const block = { top: top + label, columns, first, count: zone.cells.length, name: zone.name, nodes: zone.nodes };
+      const block = { top: top + label, columns, first, count: zone.tiles.length, name: zone.name, nodes: zone.nodes };
       top += label + Math.ceil(block.count / columns) * size + gap;
       first += block.count;
       return block;
@@ -37,8 +37,8 @@ export function layout(zones, width, height) {
   }
 }
 
-// cellAt returns the index of the cell at a point, -1 if there is none.
-export function cellAt({ size, blocks }, x, y) {
+// tileAt returns the index of the tile at a point, -1 if there is none.
+export function tileAt({ size, blocks }, x, y) {
   const block = blocks.findLast((b) => y >= b.top);
   const column = Math.floor(x / size);
   if (!block || column < 0 || column >= block.columns) return -1;
@@ -46,14 +46,14 @@ export function cellAt({ size, blocks }, x, y) {
   return i < block.count ? block.first + i : -1;
 }
 
-// placeOf returns the left upper corner of a cell.
+// placeOf returns the left upper corner of a tile.
 export function placeOf({ size, blocks }, index) {
   const block = blocks.findLast((b) => index >= b.first);
   const i = index - block.first;
   return { x: (i % block.columns) * size, y: block.top + Math.floor(i / block.columns) * size };
 }
 
-// moved returns the index of the cell that a key leads to from another; undefined if it is no key of the map.
+// moved returns the index of the tile that a key leads to from another; undefined if it is no key of the map.
 export function moved({ blocks, count }, index, key) {
   const zone = blocks.findLastIndex((b) => index >= b.first);
   if (zone < 0) return undefined;
@@ -81,10 +81,10 @@ export class ClusterMap {
   #legend;
   #open;
   #zones = [];
-  #cells = []; // of all zones
+  #tiles = []; // of all zones
   #layout = layout([], 1, 1);
   #measure = "cpu";
-  #at = -1; // the cell that the tip is about
+  #at = -1; // the tile that the tip is about
 
   constructor({ canvas, cursor, tip, legend, open }) {
     this.#canvas = canvas;
@@ -92,10 +92,10 @@ export class ClusterMap {
     this.#tip = tip;
     this.#open = open;
     this.#legend = legend;
-    const cell = (event) => cellAt(this.#layout, event.offsetX, event.offsetY);
-    canvas.addEventListener("pointermove", (event) => this.#point(cell(event)));
+    const tile = (event) => tileAt(this.#layout, event.offsetX, event.offsetY);
+    canvas.addEventListener("pointermove", (event) => this.#point(tile(event)));
     canvas.addEventListener("click", (event) => {
-      this.#point(cell(event));
+      this.#point(tile(event));
       this.#enter();
     });
     canvas.addEventListener("focus", () => this.#point(Math.max(this.#at, 0)));
@@ -116,7 +116,7 @@ export class ClusterMap {
   // show draws a map as GetMap returns it, coloured by a measure.
   show(map, measure) {
     this.#zones = map.zones;
-    this.#cells = map.zones.flatMap((zone) => zone.cells);
+    this.#tiles = map.zones.flatMap((zone) => zone.tiles);
     this.#measure = measure;
     this.draw();
     this.#explain(map);
@@ -147,17 +147,17 @@ export class ClusterMap {
       context.fillText(`${block.name || "no zone"} (${number(block.nodes)})`, 0, block.top - 3, width);
     }
 
-    // 2. The cells, colour by colour.
-    const byStep = Array.from({ length: steps + 1 }, () => []); // the last: cells that have nothing to measure
+    // 2. The tiles, colour by colour.
+    const byStep = Array.from({ length: steps + 1 }, () => []); // the last: tiles that have nothing to measure
     const hatched = [];
     const { share } = measures[this.#measure];
     for (const block of at.blocks) {
       for (let i = 0; i < block.count; i++) {
-        const cell = this.#cells[block.first + i];
+        const tile = this.#tiles[block.first + i];
         const x = (i % block.columns) * at.size;
         const y = block.top + Math.floor(i / block.columns) * at.size;
-        byStep.at(stepOf(share(cell))).push(x, y);
-        if (cell.unschedulable > 0) hatched.push(x, y);
+        byStep.at(stepOf(share(tile))).push(x, y);
+        if (tile.unschedulable > 0) hatched.push(x, y);
       }
     }
     const side = at.size - (at.size > 5 ? 2 : 1);
@@ -191,10 +191,10 @@ export class ClusterMap {
     this.#point(Math.min(this.#at, at.count - 1));
   }
 
-  // #point moves the cursor to a cell and says what it is; -1: leaves it where it is.
+  // #point moves the cursor to a tile and says what it is; -1: leaves it where it is.
   #point(index) {
-    if (index < 0 || index >= this.#cells.length) {
-      this.#cursor.hidden = this.#at < 0 || this.#at >= this.#cells.length;
+    if (index < 0 || index >= this.#tiles.length) {
+      this.#cursor.hidden = this.#at < 0 || this.#at >= this.#tiles.length;
       return;
     }
     this.#at = index;
@@ -202,12 +202,12 @@ export class ClusterMap {
     const side = `${this.#layout.size}px`;
     Object.assign(this.#cursor.style, { transform: `translate(${x}px, ${y}px)`, width: side, height: side });
     this.#cursor.hidden = false;
-    const text = describe(this.#cells[index], this.#layout.blocks.findLast((b) => index >= b.first).name, this.#measure);
+    const text = describe(this.#tiles[index], this.#layout.blocks.findLast((b) => index >= b.first).name, this.#measure);
     if (this.#tip.textContent !== text) this.#tip.textContent = text;
   }
 
   #enter() {
-    if (this.#cells[this.#at]) this.#open(this.#cells[this.#at].node);
+    if (this.#tiles[this.#at]) this.#open(this.#tiles[this.#at].node);
   }
 
   #explain(map) {
@@ -218,21 +218,21 @@ export class ClusterMap {
       none && el("li", {}, swatch("none"), none),
       el("li", {}, swatch("hatched"), "cordoned"),
       this.#measure === "fits" && el("li", {}, `It fits on ${number(map.feasible)} of ${number(map.nodes)} nodes.`),
-      map.nodesPerCell > 1 && el("li", {}, `A cell is up to ${number(map.nodesPerCell)} nodes.`));
+      map.nodesPerTile > 1 && el("li", {}, `A tile is up to ${number(map.nodesPerTile)} nodes.`));
   }
 }
 
-// describe says in one line what a cell is.
-function describe(cell, zone, measure) {
-  const several = cell.nodes > 1;
+// describe says in one line what a tile is.
+function describe(tile, zone, measure) {
+  const several = tile.nodes > 1;
   return [
-    several ? `${number(cell.nodes)} nodes from ${cell.node}` : cell.node,
+    several ? `${number(tile.nodes)} nodes from ${tile.node}` : tile.node,
     zone || "no zone",
-    `CPU ${percent(cell.cpuPermille)}`,
-    `memory ${percent(cell.memoryPermille)}`,
-    cell.devicePermille >= 0 && `devices ${percent(cell.devicePermille)}`,
-    `${number(cell.pods)} pods`,
-    cell.unschedulable > 0 && (several ? `${number(cell.unschedulable)} cordoned` : "cordoned"),
-    measure === "fits" && (several ? `the pod fits on ${number(cell.feasible)}` : cell.feasible ? "the pod fits" : "the pod does not fit"),
+    `CPU ${percent(tile.cpuPermille)}`,
+    `memory ${percent(tile.memoryPermille)}`,
+    tile.devicePermille >= 0 && `devices ${percent(tile.devicePermille)}`,
+    `${number(tile.pods)} pods`,
+    tile.unschedulable > 0 && (several ? `${number(tile.unschedulable)} cordoned` : "cordoned"),
+    measure === "fits" && (several ? `the pod fits on ${number(tile.feasible)}` : tile.feasible ? "the pod fits" : "the pod does not fit"),
   ].filter(Boolean).join(" · ");
 }

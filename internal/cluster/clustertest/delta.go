@@ -283,7 +283,7 @@ func newPod(intn Intn, st *cluster.State) (cluster.Delta, bool) {
 		p.NodeName = pick(intn, nodeNames) // which need not exist
 	}
 	if intn.one(6) {
-		p.Pin = pick(intn, nodeNames)
+		p.RequiredNode = pick(intn, nodeNames)
 	}
 	if intn.one(6) {
 		p.Gates = []string{"example.com/gate"}

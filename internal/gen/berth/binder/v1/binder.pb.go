@@ -36,7 +36,7 @@ const (
 	Outcome_RESULT_ASSUMED Outcome_Result = 1
 	// Already placed, by an earlier commit of this or another attempt, or bound by somebody else.
 	Outcome_RESULT_PLACED Outcome_Result = 2
-	// Not placed: what is left of the candidates does not prove the best node, or they are not of the pod's kind any
+	// Not placed: what is left of the candidates does not prove the best node, or they are not of the pod's signature any
 	// more. Run it again at `version`.
 	Outcome_RESULT_RETRY Outcome_Result = 3
 	// Not placed: no node fits it at `version`.
@@ -158,7 +158,7 @@ type CommitRequest struct {
 	ShardRevision int64 `protobuf:"varint,2,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
 	// The version at which the candidates' nodes were last evaluated: the oldest of all answers of this batch.
 	Version *v1.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
-	// The subjects of the batch with their candidates, at most 1000: one for all pods of its kind.
+	// The subjects of the batch with their candidates, at most 1000: one for all pods of its signature.
 	Subjects []*SubjectCandidates `protobuf:"bytes,4,rep,name=subjects,proto3" json:"subjects,omitempty"`
 	// The pods in queue order, at most 10,000.
 	Pods          []*PodAttempt `protobuf:"bytes,5,rep,name=pods,proto3" json:"pods,omitempty"`
@@ -296,7 +296,7 @@ type PodAttempt struct {
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	// The number of this attempt, from 1.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Index into subjects, of one of the pod's kind. -1 for a pod that has one candidate: the node that it is pinned to, or
+	// Index into subjects, of one of the pod's signature. -1 for a pod that has one candidate: the node that it requires, or
 	// the node that it is nominated to if workers found no other. A pod that is nominated goes to that node if it fits.
 	SubjectIndex  int32 `protobuf:"varint,4,opt,name=subject_index,json=subjectIndex,proto3" json:"subject_index,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -101,7 +101,7 @@ type FilterRequest struct {
 	Subjects []*Subject `protobuf:"bytes,4,rep,name=subjects,proto3" json:"subjects,omitempty"`
 	// Pods with one node of this range that matters by itself: the only one they may go to, or the one they are
 	// nominated to. At most 10,000.
-	Pins          []*Pin `protobuf:"bytes,5,rep,name=pins,proto3" json:"pins,omitempty"`
+	PodsOnNodes   []*PodOnNode `protobuf:"bytes,5,rep,name=pods_on_nodes,json=podsOnNodes,proto3" json:"pods_on_nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -164,15 +164,15 @@ func (x *FilterRequest) GetSubjects() []*Subject {
 	return nil
 }
 
-func (x *FilterRequest) GetPins() []*Pin {
+func (x *FilterRequest) GetPodsOnNodes() []*PodOnNode {
 	if x != nil {
-		return x.Pins
+		return x.PodsOnNodes
 	}
 	return nil
 }
 
-// Pin asks about one pod on one node.
-type Pin struct {
+// PodOnNode asks about one pod on one node.
+type PodOnNode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The pod's subject.
 	Subject *Subject `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
@@ -184,20 +184,20 @@ type Pin struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Pin) Reset() {
-	*x = Pin{}
+func (x *PodOnNode) Reset() {
+	*x = PodOnNode{}
 	mi := &file_berth_filter_v1_filter_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Pin) String() string {
+func (x *PodOnNode) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Pin) ProtoMessage() {}
+func (*PodOnNode) ProtoMessage() {}
 
-func (x *Pin) ProtoReflect() protoreflect.Message {
+func (x *PodOnNode) ProtoReflect() protoreflect.Message {
 	mi := &file_berth_filter_v1_filter_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -209,42 +209,42 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Pin.ProtoReflect.Descriptor instead.
-func (*Pin) Descriptor() ([]byte, []int) {
+// Deprecated: Use PodOnNode.ProtoReflect.Descriptor instead.
+func (*PodOnNode) Descriptor() ([]byte, []int) {
 	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *Pin) GetSubject() *Subject {
+func (x *PodOnNode) GetSubject() *Subject {
 	if x != nil {
 		return x.Subject
 	}
 	return nil
 }
 
-func (x *Pin) GetNode() int32 {
+func (x *PodOnNode) GetNode() int32 {
 	if x != nil {
 		return x.Node
 	}
 	return 0
 }
 
-func (x *Pin) GetSelf() int32 {
+func (x *PodOnNode) GetSelf() int32 {
 	if x != nil {
 		return x.Self
 	}
 	return 0
 }
 
-// FilterResponse answers for each subject and each pin, in request order.
+// FilterResponse answers for each subject and each pod on a node, in request order.
 type FilterResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version everything in the answer is of.
 	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// Per subject. One whose class the worker does not know (no pod of it is left) has nodes = 0.
 	Subjects []*SubjectFeasibility `protobuf:"bytes,2,rep,name=subjects,proto3" json:"subjects,omitempty"`
-	// Per pin: the verdicts of that node, none if it is feasible. One node without verdicts and with known = false if
+	// Per pod on a node: the verdicts of that node, none if it is feasible. One node without verdicts and with known = false if
 	// the node does not exist.
-	Pins          []*PinFeasibility `protobuf:"bytes,3,rep,name=pins,proto3" json:"pins,omitempty"`
+	PodsOnNodes   []*PodOnNodeFeasibility `protobuf:"bytes,3,rep,name=pods_on_nodes,json=podsOnNodes,proto3" json:"pods_on_nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -293,9 +293,9 @@ func (x *FilterResponse) GetSubjects() []*SubjectFeasibility {
 	return nil
 }
 
-func (x *FilterResponse) GetPins() []*PinFeasibility {
+func (x *FilterResponse) GetPodsOnNodes() []*PodOnNodeFeasibility {
 	if x != nil {
-		return x.Pins
+		return x.PodsOnNodes
 	}
 	return nil
 }
@@ -374,8 +374,8 @@ func (x *SubjectFeasibility) GetVerdicts() []*VerdictCount {
 	return nil
 }
 
-// PinFeasibility is one pod on one node.
-type PinFeasibility struct {
+// PodOnNodeFeasibility is one pod on one node.
+type PodOnNodeFeasibility struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node exists.
 	Known bool `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"`
@@ -387,20 +387,20 @@ type PinFeasibility struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PinFeasibility) Reset() {
-	*x = PinFeasibility{}
+func (x *PodOnNodeFeasibility) Reset() {
+	*x = PodOnNodeFeasibility{}
 	mi := &file_berth_filter_v1_filter_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PinFeasibility) String() string {
+func (x *PodOnNodeFeasibility) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PinFeasibility) ProtoMessage() {}
+func (*PodOnNodeFeasibility) ProtoMessage() {}
 
-func (x *PinFeasibility) ProtoReflect() protoreflect.Message {
+func (x *PodOnNodeFeasibility) ProtoReflect() protoreflect.Message {
 	mi := &file_berth_filter_v1_filter_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -412,26 +412,26 @@ func (x *PinFeasibility) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PinFeasibility.ProtoReflect.Descriptor instead.
-func (*PinFeasibility) Descriptor() ([]byte, []int) {
+// Deprecated: Use PodOnNodeFeasibility.ProtoReflect.Descriptor instead.
+func (*PodOnNodeFeasibility) Descriptor() ([]byte, []int) {
 	return file_berth_filter_v1_filter_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *PinFeasibility) GetKnown() bool {
+func (x *PodOnNodeFeasibility) GetKnown() bool {
 	if x != nil {
 		return x.Known
 	}
 	return false
 }
 
-func (x *PinFeasibility) GetFeasible() bool {
+func (x *PodOnNodeFeasibility) GetFeasible() bool {
 	if x != nil {
 		return x.Feasible
 	}
 	return false
 }
 
-func (x *PinFeasibility) GetVerdicts() []*VerdictCount {
+func (x *PodOnNodeFeasibility) GetVerdicts() []*VerdictCount {
 	if x != nil {
 		return x.Verdicts
 	}
@@ -793,28 +793,28 @@ const file_berth_filter_v1_filter_proto_rawDesc = "" +
 	"\aSubject\x12\x14\n" +
 	"\x05class\x18\x01 \x01(\x05R\x05class\x12\x16\n" +
 	"\x06labels\x18\x02 \x01(\x05R\x06labels\x12\x1a\n" +
-	"\bpriority\x18\x03 \x01(\x05R\bpriority\"\xcf\x01\n" +
+	"\bpriority\x18\x03 \x01(\x05R\bpriority\"\xe5\x01\n" +
 	"\rFilterRequest\x126\n" +
 	"\vmin_version\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\n" +
 	"minVersion\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x05R\x05first\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\x05R\x03end\x124\n" +
-	"\bsubjects\x18\x04 \x03(\v2\x18.berth.filter.v1.SubjectR\bsubjects\x12(\n" +
-	"\x04pins\x18\x05 \x03(\v2\x14.berth.filter.v1.PinR\x04pins\"a\n" +
-	"\x03Pin\x122\n" +
+	"\bsubjects\x18\x04 \x03(\v2\x18.berth.filter.v1.SubjectR\bsubjects\x12>\n" +
+	"\rpods_on_nodes\x18\x05 \x03(\v2\x1a.berth.filter.v1.PodOnNodeR\vpodsOnNodes\"g\n" +
+	"\tPodOnNode\x122\n" +
 	"\asubject\x18\x01 \x01(\v2\x18.berth.filter.v1.SubjectR\asubject\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\x05R\x04node\x12\x12\n" +
-	"\x04self\x18\x03 \x01(\x05R\x04self\"\xb7\x01\n" +
+	"\x04self\x18\x03 \x01(\x05R\x04self\"\xcd\x01\n" +
 	"\x0eFilterResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12?\n" +
-	"\bsubjects\x18\x02 \x03(\v2#.berth.filter.v1.SubjectFeasibilityR\bsubjects\x123\n" +
-	"\x04pins\x18\x03 \x03(\v2\x1f.berth.filter.v1.PinFeasibilityR\x04pins\"\xa8\x01\n" +
+	"\bsubjects\x18\x02 \x03(\v2#.berth.filter.v1.SubjectFeasibilityR\bsubjects\x12I\n" +
+	"\rpods_on_nodes\x18\x03 \x03(\v2%.berth.filter.v1.PodOnNodeFeasibilityR\vpodsOnNodes\"\xa8\x01\n" +
 	"\x12SubjectFeasibility\x12\x1a\n" +
 	"\beligible\x18\x01 \x01(\fR\beligible\x12%\n" +
 	"\x0efeasible_count\x18\x02 \x01(\x05R\rfeasibleCount\x12\x14\n" +
 	"\x05nodes\x18\x03 \x01(\x05R\x05nodes\x129\n" +
-	"\bverdicts\x18\x04 \x03(\v2\x1d.berth.filter.v1.VerdictCountR\bverdicts\"}\n" +
-	"\x0ePinFeasibility\x12\x14\n" +
+	"\bverdicts\x18\x04 \x03(\v2\x1d.berth.filter.v1.VerdictCountR\bverdicts\"\x83\x01\n" +
+	"\x14PodOnNodeFeasibility\x12\x14\n" +
 	"\x05known\x18\x01 \x01(\bR\x05known\x12\x1a\n" +
 	"\bfeasible\x18\x02 \x01(\bR\bfeasible\x129\n" +
 	"\bverdicts\x18\x03 \x03(\v2\x1d.berth.filter.v1.VerdictCountR\bverdicts\"\x94\x01\n" +
@@ -870,10 +870,10 @@ var file_berth_filter_v1_filter_proto_msgTypes = make([]protoimpl.MessageInfo, 1
 var file_berth_filter_v1_filter_proto_goTypes = []any{
 	(*Subject)(nil),                  // 0: berth.filter.v1.Subject
 	(*FilterRequest)(nil),            // 1: berth.filter.v1.FilterRequest
-	(*Pin)(nil),                      // 2: berth.filter.v1.Pin
+	(*PodOnNode)(nil),                // 2: berth.filter.v1.PodOnNode
 	(*FilterResponse)(nil),           // 3: berth.filter.v1.FilterResponse
 	(*SubjectFeasibility)(nil),       // 4: berth.filter.v1.SubjectFeasibility
-	(*PinFeasibility)(nil),           // 5: berth.filter.v1.PinFeasibility
+	(*PodOnNodeFeasibility)(nil),     // 5: berth.filter.v1.PodOnNodeFeasibility
 	(*VerdictCount)(nil),             // 6: berth.filter.v1.VerdictCount
 	(*DryRunPreemptionRequest)(nil),  // 7: berth.filter.v1.DryRunPreemptionRequest
 	(*DryRunPreemptionResponse)(nil), // 8: berth.filter.v1.DryRunPreemptionResponse
@@ -883,13 +883,13 @@ var file_berth_filter_v1_filter_proto_goTypes = []any{
 var file_berth_filter_v1_filter_proto_depIdxs = []int32{
 	10, // 0: berth.filter.v1.FilterRequest.min_version:type_name -> berth.log.v1.Version
 	0,  // 1: berth.filter.v1.FilterRequest.subjects:type_name -> berth.filter.v1.Subject
-	2,  // 2: berth.filter.v1.FilterRequest.pins:type_name -> berth.filter.v1.Pin
-	0,  // 3: berth.filter.v1.Pin.subject:type_name -> berth.filter.v1.Subject
+	2,  // 2: berth.filter.v1.FilterRequest.pods_on_nodes:type_name -> berth.filter.v1.PodOnNode
+	0,  // 3: berth.filter.v1.PodOnNode.subject:type_name -> berth.filter.v1.Subject
 	10, // 4: berth.filter.v1.FilterResponse.version:type_name -> berth.log.v1.Version
 	4,  // 5: berth.filter.v1.FilterResponse.subjects:type_name -> berth.filter.v1.SubjectFeasibility
-	5,  // 6: berth.filter.v1.FilterResponse.pins:type_name -> berth.filter.v1.PinFeasibility
+	5,  // 6: berth.filter.v1.FilterResponse.pods_on_nodes:type_name -> berth.filter.v1.PodOnNodeFeasibility
 	6,  // 7: berth.filter.v1.SubjectFeasibility.verdicts:type_name -> berth.filter.v1.VerdictCount
-	6,  // 8: berth.filter.v1.PinFeasibility.verdicts:type_name -> berth.filter.v1.VerdictCount
+	6,  // 8: berth.filter.v1.PodOnNodeFeasibility.verdicts:type_name -> berth.filter.v1.VerdictCount
 	10, // 9: berth.filter.v1.DryRunPreemptionRequest.min_version:type_name -> berth.log.v1.Version
 	0,  // 10: berth.filter.v1.DryRunPreemptionRequest.subject:type_name -> berth.filter.v1.Subject
 	10, // 11: berth.filter.v1.DryRunPreemptionResponse.version:type_name -> berth.log.v1.Version

@@ -1178,7 +1178,7 @@ func (x *ClassDefined) GetSpec() *ClassSpec {
 	return nil
 }
 
-// ClassSpec is everything of a pod that filters and scores read, but its node pin.
+// ClassSpec is everything of a pod that filters and scores read, but its required node.
 type ClassSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// spec.schedulerName.
@@ -2738,7 +2738,7 @@ type PodSet struct {
 	// spec.priority; unset is 0.
 	Priority int32 `protobuf:"varint,6,opt,name=priority,proto3" json:"priority,omitempty"`
 	// The only node it may go to, by a metadata.name affinity; empty: any.
-	Pin string `protobuf:"bytes,7,opt,name=pin,proto3" json:"pin,omitempty"`
+	RequiredNode string `protobuf:"bytes,7,opt,name=required_node,json=requiredNode,proto3" json:"required_node,omitempty"`
 	// metadata.creationTimestamp, Unix nanoseconds.
 	Created int64 `protobuf:"varint,8,opt,name=created,proto3" json:"created,omitempty"`
 	// spec.schedulingGates, in order.
@@ -2843,9 +2843,9 @@ func (x *PodSet) GetPriority() int32 {
 	return 0
 }
 
-func (x *PodSet) GetPin() string {
+func (x *PodSet) GetRequiredNode() string {
 	if x != nil {
-		return x.Pin
+		return x.RequiredNode
 	}
 	return ""
 }
@@ -3735,15 +3735,15 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x06labels\x18\x02 \x03(\v2\x13.berth.log.v1.LabelR\x06labels\"&\n" +
 	"\x10NamespaceRemoved\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x8a\x04\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x9d\x04\n" +
 	"\x06PodSet\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x14\n" +
 	"\x05class\x18\x05 \x01(\x05R\x05class\x12\x1a\n" +
-	"\bpriority\x18\x06 \x01(\x05R\bpriority\x12\x10\n" +
-	"\x03pin\x18\a \x01(\tR\x03pin\x12\x18\n" +
+	"\bpriority\x18\x06 \x01(\x05R\bpriority\x12#\n" +
+	"\rrequired_node\x18\a \x01(\tR\frequiredNode\x12\x18\n" +
 	"\acreated\x18\b \x01(\x03R\acreated\x12\x14\n" +
 	"\x05gates\x18\t \x03(\tR\x05gates\x12\x1a\n" +
 	"\bdeleting\x18\n" +

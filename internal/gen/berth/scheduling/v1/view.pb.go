@@ -26,9 +26,9 @@ const (
 // GetMapRequest asks for the cluster by zone.
 type GetMapRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most this many cells. With more nodes, a cell stands for several of one zone. 0 means 6000; at most 20,000.
-	MaxCells int32 `protobuf:"varint,1,opt,name=max_cells,json=maxCells,proto3" json:"max_cells,omitempty"`
-	// Say of each cell whether this pod fits there: its namespace, empty for default,
+	// At most this many tiles. With more nodes, a tile stands for several of one zone. 0 means 6000; at most 20,000.
+	MaxTiles int32 `protobuf:"varint,1,opt,name=max_tiles,json=maxTiles,proto3" json:"max_tiles,omitempty"`
+	// Say of each tile whether this pod fits there: its namespace, empty for default,
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// and its name; empty: none.
 	Pod           string `protobuf:"bytes,3,opt,name=pod,proto3" json:"pod,omitempty"`
@@ -66,9 +66,9 @@ func (*GetMapRequest) Descriptor() ([]byte, []int) {
 	return file_berth_scheduling_v1_view_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *GetMapRequest) GetMaxCells() int32 {
+func (x *GetMapRequest) GetMaxTiles() int32 {
 	if x != nil {
-		return x.MaxCells
+		return x.MaxTiles
 	}
 	return 0
 }
@@ -94,8 +94,8 @@ type GetMapResponse struct {
 	Version *Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// Zones by name; "" for nodes without one.
 	Zones []*Zone `protobuf:"bytes,2,rep,name=zones,proto3" json:"zones,omitempty"`
-	// How many nodes a cell stands for at most.
-	NodesPerCell int32 `protobuf:"varint,3,opt,name=nodes_per_cell,json=nodesPerCell,proto3" json:"nodes_per_cell,omitempty"`
+	// How many nodes a tile stands for at most.
+	NodesPerTile int32 `protobuf:"varint,3,opt,name=nodes_per_tile,json=nodesPerTile,proto3" json:"nodes_per_tile,omitempty"`
 	// How many nodes there are,
 	Nodes int32 `protobuf:"varint,4,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	// and on how many the pod fits.
@@ -148,9 +148,9 @@ func (x *GetMapResponse) GetZones() []*Zone {
 	return nil
 }
 
-func (x *GetMapResponse) GetNodesPerCell() int32 {
+func (x *GetMapResponse) GetNodesPerTile() int32 {
 	if x != nil {
-		return x.NodesPerCell
+		return x.NodesPerTile
 	}
 	return 0
 }
@@ -176,8 +176,8 @@ type Zone struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// How many nodes it has.
 	Nodes int32 `protobuf:"varint,2,opt,name=nodes,proto3" json:"nodes,omitempty"`
-	// Its cells, by the name of the first node.
-	Cells         []*Cell `protobuf:"bytes,3,rep,name=cells,proto3" json:"cells,omitempty"`
+	// Its tiles, by the name of the first node.
+	Tiles         []*Tile `protobuf:"bytes,3,rep,name=tiles,proto3" json:"tiles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -226,15 +226,15 @@ func (x *Zone) GetNodes() int32 {
 	return 0
 }
 
-func (x *Zone) GetCells() []*Cell {
+func (x *Zone) GetTiles() []*Tile {
 	if x != nil {
-		return x.Cells
+		return x.Tiles
 	}
 	return nil
 }
 
-// Cell is one node, or several of one zone.
-type Cell struct {
+// Tile is one node, or several of one zone.
+type Tile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of the node, or of the first of several.
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -256,20 +256,20 @@ type Cell struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Cell) Reset() {
-	*x = Cell{}
+func (x *Tile) Reset() {
+	*x = Tile{}
 	mi := &file_berth_scheduling_v1_view_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Cell) String() string {
+func (x *Tile) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Cell) ProtoMessage() {}
+func (*Tile) ProtoMessage() {}
 
-func (x *Cell) ProtoReflect() protoreflect.Message {
+func (x *Tile) ProtoReflect() protoreflect.Message {
 	mi := &file_berth_scheduling_v1_view_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -281,61 +281,61 @@ func (x *Cell) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Cell.ProtoReflect.Descriptor instead.
-func (*Cell) Descriptor() ([]byte, []int) {
+// Deprecated: Use Tile.ProtoReflect.Descriptor instead.
+func (*Tile) Descriptor() ([]byte, []int) {
 	return file_berth_scheduling_v1_view_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *Cell) GetNode() string {
+func (x *Tile) GetNode() string {
 	if x != nil {
 		return x.Node
 	}
 	return ""
 }
 
-func (x *Cell) GetNodes() int32 {
+func (x *Tile) GetNodes() int32 {
 	if x != nil {
 		return x.Nodes
 	}
 	return 0
 }
 
-func (x *Cell) GetPods() int32 {
+func (x *Tile) GetPods() int32 {
 	if x != nil {
 		return x.Pods
 	}
 	return 0
 }
 
-func (x *Cell) GetCpuPermille() int32 {
+func (x *Tile) GetCpuPermille() int32 {
 	if x != nil {
 		return x.CpuPermille
 	}
 	return 0
 }
 
-func (x *Cell) GetMemoryPermille() int32 {
+func (x *Tile) GetMemoryPermille() int32 {
 	if x != nil {
 		return x.MemoryPermille
 	}
 	return 0
 }
 
-func (x *Cell) GetDevicePermille() int32 {
+func (x *Tile) GetDevicePermille() int32 {
 	if x != nil {
 		return x.DevicePermille
 	}
 	return 0
 }
 
-func (x *Cell) GetUnschedulable() int32 {
+func (x *Tile) GetUnschedulable() int32 {
 	if x != nil {
 		return x.Unschedulable
 	}
 	return 0
 }
 
-func (x *Cell) GetFeasible() int32 {
+func (x *Tile) GetFeasible() int32 {
 	if x != nil {
 		return x.Feasible
 	}
@@ -549,20 +549,20 @@ const file_berth_scheduling_v1_view_proto_rawDesc = "" +
 	"\n" +
 	"\x1eberth/scheduling/v1/view.proto\x12\x13berth.scheduling.v1\x1a\x1fberth/scheduling/v1/model.proto\"\\\n" +
 	"\rGetMapRequest\x12\x1b\n" +
-	"\tmax_cells\x18\x01 \x01(\x05R\bmaxCells\x12\x1c\n" +
+	"\tmax_tiles\x18\x01 \x01(\x05R\bmaxTiles\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\x03 \x01(\tR\x03pod\"\xd1\x01\n" +
 	"\x0eGetMapResponse\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12/\n" +
 	"\x05zones\x18\x02 \x03(\v2\x19.berth.scheduling.v1.ZoneR\x05zones\x12$\n" +
-	"\x0enodes_per_cell\x18\x03 \x01(\x05R\fnodesPerCell\x12\x14\n" +
+	"\x0enodes_per_tile\x18\x03 \x01(\x05R\fnodesPerTile\x12\x14\n" +
 	"\x05nodes\x18\x04 \x01(\x05R\x05nodes\x12\x1a\n" +
 	"\bfeasible\x18\x05 \x01(\x05R\bfeasible\"a\n" +
 	"\x04Zone\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05nodes\x18\x02 \x01(\x05R\x05nodes\x12/\n" +
-	"\x05cells\x18\x03 \x03(\v2\x19.berth.scheduling.v1.CellR\x05cells\"\xfb\x01\n" +
-	"\x04Cell\x12\x12\n" +
+	"\x05tiles\x18\x03 \x03(\v2\x19.berth.scheduling.v1.TileR\x05tiles\"\xfb\x01\n" +
+	"\x04Tile\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05nodes\x18\x02 \x01(\x05R\x05nodes\x12\x12\n" +
 	"\x04pods\x18\x03 \x01(\x05R\x04pods\x12!\n" +
@@ -607,7 +607,7 @@ var file_berth_scheduling_v1_view_proto_goTypes = []any{
 	(*GetMapRequest)(nil),    // 0: berth.scheduling.v1.GetMapRequest
 	(*GetMapResponse)(nil),   // 1: berth.scheduling.v1.GetMapResponse
 	(*Zone)(nil),             // 2: berth.scheduling.v1.Zone
-	(*Cell)(nil),             // 3: berth.scheduling.v1.Cell
+	(*Tile)(nil),             // 3: berth.scheduling.v1.Tile
 	(*GetQueueRequest)(nil),  // 4: berth.scheduling.v1.GetQueueRequest
 	(*GetQueueResponse)(nil), // 5: berth.scheduling.v1.GetQueueResponse
 	(*Band)(nil),             // 6: berth.scheduling.v1.Band
@@ -617,7 +617,7 @@ var file_berth_scheduling_v1_view_proto_goTypes = []any{
 var file_berth_scheduling_v1_view_proto_depIdxs = []int32{
 	7, // 0: berth.scheduling.v1.GetMapResponse.version:type_name -> berth.scheduling.v1.Version
 	2, // 1: berth.scheduling.v1.GetMapResponse.zones:type_name -> berth.scheduling.v1.Zone
-	3, // 2: berth.scheduling.v1.Zone.cells:type_name -> berth.scheduling.v1.Cell
+	3, // 2: berth.scheduling.v1.Zone.tiles:type_name -> berth.scheduling.v1.Tile
 	7, // 3: berth.scheduling.v1.GetQueueResponse.version:type_name -> berth.scheduling.v1.Version
 	6, // 4: berth.scheduling.v1.GetQueueResponse.bands:type_name -> berth.scheduling.v1.Band
 	8, // 5: berth.scheduling.v1.GetQueueResponse.shards:type_name -> berth.scheduling.v1.Shard

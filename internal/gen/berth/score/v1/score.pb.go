@@ -218,7 +218,7 @@ func (x *ScoreResponse) GetSubjects() []*SubjectScores {
 }
 
 // SubjectScores is a subject over the range, its eligible nodes grouped by what other nodes have a say in: their raw scores of the
-// plugins that normalise, their cells and their images. Within a group the order of totals depends on each node alone.
+// plugins that normalise, their topology profiles and their images. Within a group the order of totals depends on each node alone.
 type SubjectScores struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The groups, in no order.
@@ -283,7 +283,7 @@ type Group struct {
 	// What the group's nodes have in common for PodTopologySpread and InterPodAffinity, which depend on pods on other
 	// nodes. Opaque, and a part of the group's identity like the raw scores. At most 65,536 bytes; empty if neither plugin
 	// judges the subject.
-	Cell []byte `protobuf:"bytes,7,opt,name=cell,proto3" json:"cell,omitempty"`
+	TopologyProfile []byte `protobuf:"bytes,7,opt,name=topology_profile,json=topologyProfile,proto3" json:"topology_profile,omitempty"`
 	// Which of the subject's images the group's nodes have, by their places among the different images in the order of the class's
 	// spec: bit k of the first byte, the lowest being bit 0, for place k; then, for each further one in order, how many places are
 	// left out after the one before, or after place 7, as a base-128 varint. A part of the group's identity. At most 65,536 bytes;
@@ -368,9 +368,9 @@ func (x *Group) GetRaw() []int32 {
 	return nil
 }
 
-func (x *Group) GetCell() []byte {
+func (x *Group) GetTopologyProfile() []byte {
 	if x != nil {
-		return x.Cell
+		return x.TopologyProfile
 	}
 	return nil
 }
@@ -408,15 +408,15 @@ const file_berth_score_v1_score_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x129\n" +
 	"\bsubjects\x18\x02 \x03(\v2\x1d.berth.score.v1.SubjectScoresR\bsubjects\">\n" +
 	"\rSubjectScores\x12-\n" +
-	"\x06groups\x18\x01 \x03(\v2\x15.berth.score.v1.GroupR\x06groups\"\xfe\x01\n" +
+	"\x06groups\x18\x01 \x03(\v2\x15.berth.score.v1.GroupR\x06groups\"\x95\x02\n" +
 	"\x05Group\x12)\n" +
 	"\x10taint_toleration\x18\x01 \x01(\x03R\x0ftaintToleration\x12#\n" +
 	"\rnode_affinity\x18\x02 \x01(\x03R\fnodeAffinity\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x05R\x05count\x12\x14\n" +
 	"\x05nodes\x18\x04 \x03(\x05R\x05nodes\x12\x14\n" +
 	"\x05fixed\x18\x05 \x03(\x03R\x05fixed\x12\x10\n" +
-	"\x03raw\x18\x06 \x03(\x05R\x03raw\x12\x12\n" +
-	"\x04cell\x18\a \x01(\fR\x04cell\x12\x16\n" +
+	"\x03raw\x18\x06 \x03(\x05R\x03raw\x12)\n" +
+	"\x10topology_profile\x18\a \x01(\fR\x0ftopologyProfile\x12\x16\n" +
 	"\x06images\x18\b \x01(\fR\x06images\x12%\n" +
 	"\x0eimage_locality\x18\t \x01(\x03R\rimageLocality2T\n" +
 	"\fScoreService\x12D\n" +

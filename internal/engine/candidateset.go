@@ -2,23 +2,23 @@ package engine
 
 import "github.com/berth-scheduler/berth/internal/cluster"
 
-// contest is what a Placer knows about the nodes of one class.
-type contest struct {
-	subject  Subject
-	kind     Kind   // of the subject when the first pod was placed
-	begun    bool   // there was a first pod
-	seed     uint64 // of the order of equal scores
-	class    *class
-	known    cluster.Seq // class was looked up at this seq
-	groups   []contestGroup
-	byRaw    map[Raw]int
-	last     int // of groups, the one that was looked up last
-	caughtUp int // how much of the Placer's journal has been evaluated
+// candidateSet is what a Placer knows about the nodes of one signature: those that were offered, and those that have changed since.
+type candidateSet struct {
+	subject    Subject
+	signature  Signature // of the subject when the first pod was placed
+	begun      bool      // there was a first pod
+	seed       uint64    // of the order of equal scores
+	evaluation *evaluation
+	known      cluster.Seq // evaluation was looked up at this seq
+	groups     []candidateGroup
+	byRaw      map[Raw]int
+	last       int // of groups, the one that was looked up last
+	caughtUp   int // how much of the Placer's journal has been evaluated
 }
 
-// contestGroup is the nodes with one vector of raw scores: those listed by the candidates, as long as they do not
+// candidateGroup is the nodes with one vector of raw scores: those listed by the candidates, as long as they do not
 // change, and those that have changed.
-type contestGroup struct {
+type candidateGroup struct {
 	raw       Raw
 	listed    []Scored // best first
 	next      int      // those before are used up: they have changed
@@ -27,16 +27,16 @@ type contestGroup struct {
 	truncated bool     // there are nodes behind the last listed one
 	changed   []changedNode
 
-	// The cell of raw, in a topology as of a rebuild.
-	found    *cell
+	// The topology profile of raw, in a topology as of a rebuild.
+	found    *topologyProfile
 	topology *topology
 	rebuilt  uint64
 
 	// Of Placer.choose.
-	best    rankedNode
-	certain bool // there is a feasible node
-	closed  bool // pods on other nodes exclude all
-	worth   worth
+	best      rankedNode
+	certain   bool // there is a feasible node
+	closed    bool // pods on other nodes exclude all
+	rawScores rawScores
 }
 
 // changedNode is a node as it was evaluated at a seq. It is out of date once the node has changed again.
@@ -45,8 +45,8 @@ type changedNode struct {
 	seq cluster.Seq
 }
 
-func newContest(c *Candidates) contest {
-	out := contest{subject: c.Subject, byRaw: make(map[Raw]int, len(c.Groups))}
+func newCandidateSet(c *Candidates) candidateSet {
+	out := candidateSet{subject: c.Subject, byRaw: make(map[Raw]int, len(c.Groups))}
 	for k := range c.Groups {
 		g := &c.Groups[k]
 		group := out.group(g.Raw)
@@ -59,7 +59,7 @@ func newContest(c *Candidates) contest {
 }
 
 // group returns the group of a vector of raw scores, until the next call.
-func (c *contest) group(raw Raw) *contestGroup {
+func (c *candidateSet) group(raw Raw) *candidateGroup {
 	if c.last < len(c.groups) && c.groups[c.last].raw == raw {
 		return &c.groups[c.last]
 	}
@@ -67,16 +67,16 @@ func (c *contest) group(raw Raw) *contestGroup {
 	if !ok {
 		k = len(c.groups)
 		c.byRaw[raw] = k
-		c.groups = append(c.groups, contestGroup{raw: raw})
+		c.groups = append(c.groups, candidateGroup{raw: raw})
 	}
 	c.last = k
 	return &c.groups[k]
 }
 
-// cell returns the group's cell, nil if other pods do not matter. False: it makes no sense on this state.
-func (g *contestGroup) cell(j *judgement) (*cell, bool) {
+// topologyProfile returns the group's topology profile, nil if other pods do not matter. False: it makes no sense on this state.
+func (g *candidateGroup) topologyProfile(j *judgement) (*topologyProfile, bool) {
 	if t := j.c.topology; t == nil || g.topology != t || g.rebuilt != t.rebuilt {
-		found, ok := j.cell(&g.raw)
+		found, ok := j.topologyProfile(&g.raw)
 		if !ok || t == nil {
 			return nil, ok
 		}
@@ -86,10 +86,10 @@ func (g *contestGroup) cell(j *judgement) (*cell, bool) {
 }
 
 // hidden reports whether the best unchanged node of the group may be one that is not listed.
-func (g *contestGroup) hidden() bool { return g.truncated && g.next >= len(g.listed) }
+func (g *candidateGroup) hidden() bool { return g.truncated && g.next >= len(g.listed) }
 
-// bound returns the rank, by fixed score, that every node that is not listed is behind. False: nothing is known.
-func (g *contestGroup) bound(seed uint64) (rank, bool) {
+// ceiling returns the rank, by fixed score, that every node that is not listed is behind. False: nothing is known.
+func (g *candidateGroup) ceiling(seed uint64) (rank, bool) {
 	if len(g.listed) == 0 {
 		return rank{}, false
 	}
@@ -97,7 +97,7 @@ func (g *contestGroup) bound(seed uint64) (rank, bool) {
 }
 
 // pushChanged and popChanged keep changed a heap whose first is the best.
-func (g *contestGroup) pushChanged(n changedNode) {
+func (g *candidateGroup) pushChanged(n changedNode) {
 	g.changed = append(g.changed, n)
 	h := g.changed
 	for k := len(h) - 1; k > 0; {
@@ -110,7 +110,7 @@ func (g *contestGroup) pushChanged(n changedNode) {
 	}
 }
 
-func (g *contestGroup) popChanged() {
+func (g *candidateGroup) popChanged() {
 	h := g.changed
 	last := len(h) - 1
 	h[0] = h[last]

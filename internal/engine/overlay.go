@@ -2,56 +2,55 @@ package engine
 
 import "github.com/berth-scheduler/berth/internal/cluster"
 
-// hypothesis is how a node would differ from what it is, if pods came to it or went from it: kube-scheduler filters as
+// overlay is how a node would differ from what it is, if pods came to it or went from it: kube-scheduler filters as
 // if the pods nominated to a node were there, and, when it looks for room, as if pods of lower priority were not. A nil
-// *hypothesis changes nothing.
-type hypothesis struct {
+// *overlay changes nothing.
+type overlay struct {
 	pods      int64
 	requested []int64                    // by resource
 	ports     map[cluster.HostPort]int32 // how many more pods use each
 	counts    []int64                    // by slot of a topology; nil: as they are
 }
 
-func newHypothesis(st *cluster.State) *hypothesis {
-	return &hypothesis{requested: make([]int64, st.Resources())}
+func newOverlay(st *cluster.State) *overlay {
+	return &overlay{requested: make([]int64, st.Resources())}
 }
 
-// add makes a pod come to the node, n = 1, or go from it, n = -1, but for what a topology counts.
-func (h *hypothesis) add(st *cluster.State, pod *cluster.PodRow, n int64) {
-	spec := &st.Class(pod.Class).Spec
-	h.pods += n
+// add makes n pods of a class come to the node, or go from it if n is negative, but for what a topology counts.
+func (o *overlay) add(st *cluster.State, spec *cluster.ClassSpec, n int64) {
+	o.pods += n
 	for _, q := range spec.Requests {
 		if r, ok := st.Resource(q.Name); ok {
-			h.requested[r] += n * q.Value
+			o.requested[r] += n * q.Value
 		}
 	}
 	for _, port := range spec.HostPorts {
-		if h.ports == nil {
-			h.ports = make(map[cluster.HostPort]int32)
+		if o.ports == nil {
+			o.ports = make(map[cluster.HostPort]int32)
 		}
-		h.ports[port] += int32(n)
+		o.ports[port] += int32(n)
 	}
 }
 
-func (h *hypothesis) count() int64 {
-	if h == nil {
+func (o *overlay) count() int64 {
+	if o == nil {
 		return 0
 	}
-	return h.pods
+	return o.pods
 }
 
-func (h *hypothesis) request(r cluster.ResourceID) int64 {
-	if h == nil {
+func (o *overlay) request(r cluster.ResourceID) int64 {
+	if o == nil {
 		return 0
 	}
-	return h.requested[r]
+	return o.requested[r]
 }
 
-func (h *hypothesis) uses(port *cluster.HostPort) int32 {
-	if h == nil {
+func (o *overlay) uses(port *cluster.HostPort) int32 {
+	if o == nil {
 		return 0
 	}
-	return h.ports[*port]
+	return o.ports[*port]
 }
 
 // nominatedTo returns the pods nominated to a live node.
@@ -74,14 +73,14 @@ func nominee(st *cluster.State, id cluster.PodID, priority int32, self cluster.P
 }
 
 // nomineesOf returns a node with the pods nominated to it that count, nil if there is none.
-func nomineesOf(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) *hypothesis {
-	var out *hypothesis
+func nomineesOf(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) *overlay {
+	var out *overlay
 	for _, id := range nominatedTo(st, i) {
 		if pod := nominee(st, id, priority, self); pod != nil {
 			if out == nil {
-				out = newHypothesis(st)
+				out = newOverlay(st)
 			}
-			out.add(st, pod, 1)
+			out.add(st, &st.Class(pod.Class).Spec, 1)
 		}
 	}
 	return out

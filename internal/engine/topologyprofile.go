@@ -7,19 +7,19 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
-// cellID numbers the cells of a topology, until its next rebuild.
-type cellID int32
+// topologyProfileID numbers the topology profiles of a topology, until its next rebuild.
+type topologyProfileID int32
 
 const (
-	noCell cellID = -1
+	noTopologyProfile topologyProfileID = -1
 
 	noDomain  int32 = -1 // the node lacks the key
 	ownDomain int32 = -2 // the node is alone in its domain
 )
 
-// cell is what PodTopologySpread and InterPodAffinity see of a node: nodes of a cell are judged and scored alike,
-// whatever the counts are.
-type cell struct {
+// topologyProfile is what PodTopologySpread and InterPodAffinity see of a node: nodes of one topology profile are judged
+// and scored alike, whatever the counts are. Fields and methods of topology call it profile; a scheduling profile is another thing.
+type topologyProfile struct {
 	text    string
 	domains []int32 // by key
 	own     []int64 // by slot: what the node's pods add, if that is all that counts
@@ -29,18 +29,18 @@ type cell struct {
 	first   bool    // the verdict is that of the pass with the nominated pods
 }
 
-func (c *cell) lacks(key int) bool { return c.domains[key] == noDomain }
+func (c *topologyProfile) lacks(key int) bool { return c.domains[key] == noDomain }
 
 // domain returns the domain of a key, that of the empty value for a node that lacks it.
-func (c *cell) domain(key int) int32 {
+func (c *topologyProfile) domain(key int) int32 {
 	if d := c.domains[key]; d != noDomain {
 		return d
 	}
 	return 0
 }
 
-// count returns what a slot counts for the nodes of a cell.
-func (t *topology) count(s int, c *cell) int64 {
+// count returns what a slot counts for the nodes of a topology profile.
+func (t *topology) count(s int, c *topologyProfile) int64 {
 	sl := &t.slots[s]
 	d := c.domain(sl.key)
 	if sl.local || d == ownDomain {
@@ -52,15 +52,15 @@ func (t *topology) count(s int, c *cell) int64 {
 	return 0
 }
 
-// countWith returns what a slot counts if it counted extra more, by slot, on one node of the cell. Nil is nothing.
-func (t *topology) countWith(s int, c *cell, extra []int64) int64 {
+// countWith returns what a slot counts if it counted extra more, by slot, on one node of the topology profile. Nil is nothing.
+func (t *topology) countWith(s int, c *topologyProfile, extra []int64) int64 {
 	if extra == nil {
 		return t.count(s, c)
 	}
 	return t.count(s, c) + extra[s]
 }
 
-// The marks that a cell's text has for each key, and before the nominees.
+// The marks that a topology profile's text has for each key, and before the nominees.
 const (
 	markMissing  = iota
 	markShared   // and the value
@@ -68,34 +68,34 @@ const (
 	markNominees // at the end
 )
 
-// place finds the cell of a node.
+// place finds the topology profile of a node.
 func (t *topology) place(st *cluster.State, i cluster.NodeIndex) {
 	if !t.rows.live.Has(i) {
-		t.placed[i] = noCell
+		t.placed[i] = noTopologyProfile
 		return
 	}
 	t.scratch = t.describe(st, i, cluster.NoPod, t.scratch[:0])
-	id, known := t.cellIDs[string(t.scratch)]
+	id, known := t.profileIDs[string(t.scratch)]
 	if !known {
 		text := string(t.scratch)
 		c, ok := t.parse(text)
 		if !ok {
-			panic("engine: a cell that cannot be read back") // describe and parse are of one mind
+			panic("engine: a topology profile that cannot be read back") // describe and parse are of one mind
 		}
 		id = t.add(c)
 	}
 	t.placed[i] = id
 }
 
-func (t *topology) add(c *cell) cellID {
-	id := cellID(len(t.cells))
-	t.cells = append(t.cells, c)
-	t.cellIDs[c.text] = id
+func (t *topology) add(c *topologyProfile) topologyProfileID {
+	id := topologyProfileID(len(t.profiles))
+	t.profiles = append(t.profiles, c)
+	t.profileIDs[c.text] = id
 	t.judge(c)
 	return id
 }
 
-// describe writes a node's cell. Self is a pod whose nomination does not count.
+// describe writes a node's topology profile. Self is a pod whose nomination does not count.
 func (t *topology) describe(st *cluster.State, i cluster.NodeIndex, self cluster.PodID, b []byte) []byte {
 	r := t.row(i)
 	b = append(b, t.prefix...)
@@ -161,9 +161,9 @@ func (t *topology) shift(st *cluster.State, i cluster.NodeIndex, pod *cluster.Po
 	return extra
 }
 
-// parse reads a cell's text. False: it is none of this kind of pods, or of a time when other domains had one node.
-func (t *topology) parse(text string) (*cell, bool) {
-	c := &cell{text: text, domains: make([]int32, len(t.keys)), own: make([]int64, len(t.slots))}
+// parse reads a topology profile's text. False: it was written for another signature, or is of a time when other domains had one node.
+func (t *topology) parse(text string) (*topologyProfile, bool) {
+	c := &topologyProfile{text: text, domains: make([]int32, len(t.keys)), own: make([]int64, len(t.slots))}
 	if !strings.HasPrefix(text, t.prefix) {
 		return nil, false
 	}
@@ -219,10 +219,10 @@ func (t *topology) parse(text string) (*cell, bool) {
 	return c, len(b) == 0
 }
 
-// find returns the cell of a text that another replica has written. False: it does not make sense here.
-func (t *topology) find(text string) (*cell, bool) {
-	if id, ok := t.cellIDs[text]; ok {
-		return t.cells[id], true
+// find returns the topology profile of a text that another replica has written. False: it does not make sense here.
+func (t *topology) find(text string) (*topologyProfile, bool) {
+	if id, ok := t.profileIDs[text]; ok {
+		return t.profiles[id], true
 	}
 	c, ok := t.parse(text)
 	if !ok {
@@ -232,12 +232,12 @@ func (t *topology) find(text string) (*cell, bool) {
 	return c, true
 }
 
-// cellOf returns the cell of a live node.
-func (t *topology) cellOf(i cluster.NodeIndex) *cell { return t.cells[t.placed[i]] }
+// profileOf returns the topology profile of a live node.
+func (t *topology) profileOf(i cluster.NodeIndex) *topologyProfile { return t.profiles[t.placed[i]] }
 
-// cellFor returns the cell of a live node as a pod sees it that may be nominated there, its verdict made.
-func (t *topology) cellFor(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) *cell {
-	c := t.cellOf(i)
+// profileFor returns the topology profile of a live node as a pod sees it that may be nominated there, its verdict made.
+func (t *topology) profileFor(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) *topologyProfile {
+	c := t.profileOf(i)
 	if self != cluster.NoPod && c.extra != nil {
 		if other, ok := t.parse(string(t.describe(st, i, self, nil))); ok {
 			c = other
@@ -247,11 +247,11 @@ func (t *topology) cellFor(st *cluster.State, i cluster.NodeIndex, self cluster.
 	return c
 }
 
-// judge makes the verdict on a cell: of the pass with the pods nominated to its nodes if that fails, else of the pass
+// judge makes the verdict on a topology profile: of the pass with the pods nominated to its nodes if that fails, else of the pass
 // without them.
-func (t *topology) judge(c *cell) { c.verdict, c.first = t.verdictOn(c) }
+func (t *topology) judge(c *topologyProfile) { c.verdict, c.first = t.verdictOn(c) }
 
-func (t *topology) verdictOn(c *cell) (v Verdict, first bool) {
+func (t *topology) verdictOn(c *topologyProfile) (v Verdict, first bool) {
 	if c.extra != nil {
 		if v := t.pass(c, c.extra); v != codeFeasible {
 			return v, true
@@ -260,8 +260,8 @@ func (t *topology) verdictOn(c *cell) (v Verdict, first bool) {
 	return t.pass(c, nil), c.extra == nil
 }
 
-// pass judges a node of a cell as if extra were counted besides, by slot. Nil is nothing.
-func (t *topology) pass(c *cell, extra []int64) Verdict {
+// pass judges a node of a topology profile as if extra were counted besides, by slot. Nil is nothing.
+func (t *topology) pass(c *topologyProfile, extra []int64) Verdict {
 	v, w := t.spread.filter(t, c, extra), codeFeasible
 	if v == codeFeasible || t.interPodFirst {
 		w = t.interPod.filter(t, c, extra)
@@ -272,12 +272,12 @@ func (t *topology) pass(c *cell, extra []int64) Verdict {
 	return v
 }
 
-// judgeAll makes the verdicts on all cells again, if something has changed.
+// judgeAll makes the verdicts on all topology profiles again, if something has changed.
 func (t *topology) judgeAll() {
 	if t.judged == t.changes {
 		return
 	}
-	for _, c := range t.cells {
+	for _, c := range t.profiles {
 		t.judge(c)
 	}
 	t.judged = t.changes

@@ -1,4 +1,4 @@
-package ledger_test
+package ingest_test
 
 import (
 	"encoding/binary"
@@ -17,7 +17,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
-	"github.com/berth-scheduler/berth/internal/ledger"
+	"github.com/berth-scheduler/berth/internal/ingest"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
@@ -82,12 +82,12 @@ func carryAnything(t *testing.T, data []byte) {
 type world struct {
 	t            *testing.T
 	told, copied *cluster.State
-	fold         *ledger.Fold
+	fold         *ingest.Fold
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, told: cluster.New(cluster.Version{Epoch: 1}), copied: cluster.New(cluster.Version{Epoch: 1})}
-	w.fold = ledger.New(w.told, w.apply, ledger.Telling(wire.Tellable, func(u source.Unsupported) {
+	w.fold = ingest.New(w.told, w.apply, ingest.Telling(wire.Tellable, func(u source.Unsupported) {
 		if u.Why == "" || u.Kind == "" {
 			t.Errorf("unsupported without a reason: %+v", u)
 		}

@@ -21,14 +21,14 @@ func RetryPause(err error, fallback time.Duration) time.Duration {
 	return pause + rand.N(pause/2+1)
 }
 
-// Patient returns conn with patience. A unary call on it that is refused with RESOURCE_EXHAUSTED and RetryInfo, which means
+// RetryRefused returns conn with retries. A unary call on it that is refused with RESOURCE_EXHAUSTED and RetryInfo, which means
 // that nothing was done, is made again after [RetryPause], until the pause would outlast its deadline: then the refusal
 // is the answer. A context without a deadline gets one of [DefaultClientDeadline].
-func Patient(conn grpc.ClientConnInterface) grpc.ClientConnInterface { return patient{conn} }
+func RetryRefused(conn grpc.ClientConnInterface) grpc.ClientConnInterface { return retryRefused{conn} }
 
-type patient struct{ grpc.ClientConnInterface }
+type retryRefused struct{ grpc.ClientConnInterface }
 
-func (p patient) Invoke(ctx context.Context, method string, request, response any, options ...grpc.CallOption) error {
+func (p retryRefused) Invoke(ctx context.Context, method string, request, response any, options ...grpc.CallOption) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		var cancel context.CancelFunc

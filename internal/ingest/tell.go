@@ -1,4 +1,4 @@
-package ledger
+package ingest
 
 import (
 	"errors"
@@ -22,6 +22,10 @@ const (
 	// keptRequests is how many resources such a pod goes on to request if nothing else helps, besides those that all nodes have,
 	// and how many such a node goes on to have.
 	keptRequests = 64
+	// maxNodeResources is how many resources a node may have besides those that all have, and maxResources how many all nodes may have
+	// together: each is a column with a place for every node, in every process.
+	maxNodeResources = 128
+	maxResources     = 2048
 	// maxReason bounds what is said of it.
 	maxReason = 256
 )
@@ -32,14 +36,18 @@ const (
 //   - A pod becomes one of a class that is unsupported, which says why. If it is on a node already, its requests, its host
 //     ports, and what others' selectors see of it, count on.
 //   - Of a node, what its images are is left out if that is all that is in the way. Else the node is unsupported: no pod is
-//     placed on it, and those that are there count.
+//     placed on it, and those that are there count. So is a node with more than 128 resources of its own, or with new ones where
+//     all nodes together have 2,048 already.
 //   - Any other object is told with texts that can be told, or, if it is too large, as one that says nothing of any pod.
 //
 // A text that cannot be told is replaced by another, the same for the same text and another one for another text, so that what
 // is told later of the same object finds it. Unsupported hears of every object that is so, but of pods, when its delta has been
 // applied.
 func Telling(tellable func(cluster.Delta) error, unsupported func(source.Unsupported)) Option {
-	return func(f *Fold) { f.tellable, f.unsupported = tellable, unsupported }
+	return func(f *Fold) {
+		f.tellable, f.unsupported = tellable, unsupported
+		f.resources.node, f.resources.all = maxNodeResources, maxResources
+	}
 }
 
 // Sound returns a text that can be told to replicas: the text itself, unless it is not valid UTF-8 or very long.
@@ -144,9 +152,33 @@ func tell[D cluster.Delta](f *Fold, d D, shrink func(*D)) (D, string, error) {
 	return d, reason(bad, first), nil
 }
 
+// untoldNode says why a node cannot be told, if it cannot.
+func (f *Fold) untoldNode(n *cluster.Node) error {
+	if err := f.tellable(cluster.NodeSet{Node: *n}); err != nil {
+		return err
+	}
+	own, fresh := 0, 0
+	for _, q := range n.Allocatable {
+		if basic(q.Name) {
+			continue
+		}
+		own++
+		if _, known := f.state.Resource(q.Name); !known {
+			fresh++
+		}
+	}
+	switch {
+	case f.resources.node > 0 && own > f.resources.node:
+		return fmt.Errorf("it has %d different resources, which is more than %d", own, f.resources.node)
+	case f.resources.all > 0 && fresh > 0 && f.state.Resources()+fresh > f.resources.all:
+		return fmt.Errorf("it has %d resources that no other node has, and with them there are more than %d", fresh, f.resources.all)
+	}
+	return nil
+}
+
 // tellableNode returns what is told of a node that cannot be told as it is.
 func (f *Fold) tellableNode(seen cluster.Node, first error) (cluster.Node, error) {
-	untold := func(n *cluster.Node) error { return f.tellable(cluster.NodeSet{Node: *n}) }
+	untold := f.untoldNode
 	// 1. Without the images: they decide nothing but a score.
 	plain := seen
 	plain.Images = nil
@@ -172,10 +204,21 @@ func (f *Fold) tellableNode(seen cluster.Node, first error) (cluster.Node, error
 	// 3. With the name, and what its pods are counted against.
 	node.Labels, node.Taints, node.Features = nil, nil, nil
 	node.Allocatable = fewer(node.Allocatable)
+	if untold(&node) != nil {
+		node.Allocatable = slices.DeleteFunc(node.Allocatable, func(q cluster.Quantity) bool {
+			_, known := f.state.Resource(q.Name)
+			return !known && !basic(q.Name)
+		})
+	}
 	if why := untold(&node); why != nil {
 		return node, fmt.Errorf("node %q: %w: %w", node.Name, errUntellable, why)
 	}
 	return node, nil
+}
+
+// basic reports whether a resource is one that all nodes have.
+func basic(name string) bool {
+	return slices.Contains([]string{"cpu", "memory", "ephemeral-storage", "pods"}, name)
 }
 
 // fewer returns those of some quantities that all nodes have, and some of the others.
@@ -183,7 +226,7 @@ func fewer(all []cluster.Quantity) []cluster.Quantity {
 	var out []cluster.Quantity
 	others := 0
 	for _, q := range all {
-		if !slices.Contains([]string{"cpu", "memory", "ephemeral-storage", "pods"}, q.Name) {
+		if !basic(q.Name) {
 			if others++; others > keptRequests {
 				continue
 			}
@@ -223,15 +266,21 @@ func (f *Fold) substitute(seen source.Pod, first error) (source.Pod, identity, e
 	if why == nil {
 		return pod, ids, nil
 	}
-	// 2. With what it takes from its node.
+	// 2. With what it takes from its node, and what others' selectors see of it.
 	pod.Gates = pod.Gates[:min(len(pod.Gates), 1)]
-	pod.Labels = cluster.LabelSet{Namespace: pod.Labels.Namespace}
+	ports := pod.Class.HostPorts
 	pod.Class = cluster.ClassSpec{
 		SchedulerName: pod.Class.SchedulerName,
-		Requests:      fewer(pod.Class.Requests), NonZeroCPU: pod.Class.NonZeroCPU, NonZeroMemory: pod.Class.NonZeroMemory,
-		HostPorts:         pod.Class.HostPorts[:min(len(pod.Class.HostPorts), keptRequests)],
+		Requests:      pod.Class.Requests, NonZeroCPU: pod.Class.NonZeroCPU, NonZeroMemory: pod.Class.NonZeroMemory, HostPorts: ports,
 		UnsupportedPlugin: pod.Class.UnsupportedPlugin, Unsupported: pod.Class.Unsupported,
 	}
+	if ids, why = untold(&pod); why == nil {
+		return pod, ids, nil
+	}
+	// 3. With less of that.
+	pod.Labels = cluster.LabelSet{Namespace: pod.Labels.Namespace}
+	pod.Class.Requests = fewer(pod.Class.Requests)
+	pod.Class.HostPorts = ports[:min(len(ports), keptRequests)]
 	if ids, why = untold(&pod); why != nil {
 		return pod, ids, fmt.Errorf("pod %s/%s: %w: %w", pod.Namespace, pod.Name, errUntellable, why)
 	}

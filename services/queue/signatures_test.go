@@ -31,7 +31,9 @@ func bound(node string) special {
 	return func(p *cluster.Pod, _ *cluster.ClassSpec) { p.NodeName = node }
 }
 
-func pinned(node string) special { return func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Pin = node } }
+func requiring(node string) special {
+	return func(p *cluster.Pod, _ *cluster.ClassSpec) { p.RequiredNode = node }
+}
 
 // apps matches pods with that label in the same zone.
 func apps(app string) []cluster.PodTerm {
@@ -73,7 +75,7 @@ func zones(t *testing.T) (w *world, filters *filterServer) {
 	return w, filters
 }
 
-func TestPodsOfOneClassAreAskedAboutByKind(t *testing.T) {
+func TestPodsOfOneClassAreAskedAboutBySignature(t *testing.T) {
 	w, filters := zones(t)
 	web, api, db := w.ledger.labels("app", "web"), w.ledger.labels("app", "api"), w.ledger.labels("app", "db")
 	w.ledger.pod("repels", 10, with(farFrom("db"), bound("a1")))
@@ -104,10 +106,10 @@ func TestPodsOfOneClassAreAskedAboutByKind(t *testing.T) {
 }
 
 func TestPodThatOnlyOtherNodesKeepAwayGoesToTheBinderBehindAnother(t *testing.T) {
-	for name, second := range map[string]special{"anywhere": near("first"), "pinned": with(near("first"), pinned("a2"))} {
+	for name, second := range map[string]special{"anywhere": near("first"), "required node": with(near("first"), requiring("a2"))} {
 		t.Run(name, func(t *testing.T) {
 			w, _ := zones(t)
-			w.ledger.pod("first", 100, with(labelled(w.ledger.labels("app", "first")), pinned("a1")))
+			w.ledger.pod("first", 100, with(labelled(w.ledger.labels("app", "first")), requiring("a1")))
 			w.ledger.pod("second", 100, second)
 			w.queueMember("q1")
 			w.untilPlaced("first", "second")
@@ -198,8 +200,8 @@ func TestNominatedPodIsSentThoughItsNodeFitsNobodyElse(t *testing.T) {
 	w.ledger.mu.RUnlock()
 	filters.mu.Lock()
 	defer filters.mu.Unlock()
-	if pins := filters.requests[0].GetPins(); len(pins) != 1 || pins[0].GetSelf() != int32(id) || pins[0].GetSubject().GetPriority() != 10 {
-		t.Errorf("pins %v, want one about high itself", pins)
+	if got := filters.requests[0].GetPodsOnNodes(); len(got) != 1 || got[0].GetSelf() != int32(id) || got[0].GetSubject().GetPriority() != 10 {
+		t.Errorf("got %v, want one about high itself", got)
 	}
 }
 

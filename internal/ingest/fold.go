@@ -1,4 +1,4 @@
-package ledger
+package ingest
 
 import (
 	"slices"
@@ -15,10 +15,11 @@ type Fold struct {
 	// tellable says why a delta cannot be told to replicas, and unsupported hears of objects that are told otherwise for that.
 	tellable    func(cluster.Delta) error
 	unsupported func(source.Unsupported)
+	resources   struct{ node, all int } // how many a node, and all nodes together, may have; 0: any number
 
-	classes idsOf[cluster.ClassID]  // by ClassSpec.Key
-	labels  idsOf[cluster.LabelsID] // by LabelSet.Key
-	recalls bool
+	classes  idsOf[cluster.ClassID]  // by ClassSpec.Key
+	labels   idsOf[cluster.LabelsID] // by LabelSet.Key
+	keepsIDs bool
 
 	// said is, of pods that were nominated by Nominate or KeepNomination, the nomination that the source told when they
 	// were. Theirs stands until the source tells another one.
@@ -39,16 +40,17 @@ func (t *idsOf[ID]) add(key string, id ID) {
 // Option changes what a Fold does.
 type Option func(*Fold)
 
-// Recalling gives a class or a label set that was dropped, and comes again, the id that it had. So whoever keeps things by id,
+// KeepIDs gives a class or a label set that was dropped, and comes again, the id that it had. So whoever keeps things by id,
 // as an engine.Evaluator does, need not forget them.
-func Recalling(f *Fold) { f.recalls = true }
+func KeepIDs(f *Fold) { f.keepsIDs = true }
 
-// firstApart is the first id that a Fold gives Apart. Ids of a ledger begin at 0 and grow by one: they do not come so far.
-const firstApart = 1 << 30
+// firstSeparate is the first id that a Fold gives with the option SeparateIDs. Ids of a ledger begin at 0 and grow by one:
+// they do not come so far.
+const firstSeparate = 1 << 30
 
-// Apart gives classes and label sets ids that the ledger gives to none, so that the state can follow the ledger's log, and no
-// id means two things to who keeps things by id.
-func Apart(f *Fold) { f.classes.next, f.labels.next = firstApart, firstApart }
+// SeparateIDs gives classes and label sets ids that the ledger gives to none, so that the state can follow the ledger's log, and
+// no id means two things to who keeps things by id.
+func SeparateIDs(f *Fold) { f.classes.next, f.labels.next = firstSeparate, firstSeparate }
 
 // New returns a Fold over a state. Apply applies a delta to it, and does with it what else is to be done; its errors are
 // returned by whatever has led to the delta.
@@ -78,7 +80,7 @@ func (f *Fold) Relearn() {
 	}
 }
 
-// Known returns how many classes and label sets have an id: more than the state has, if the Fold is Recalling.
+// Known returns how many classes and label sets have an id: more than the state has, if the Fold has the option KeepIDs.
 func (f *Fold) Known() (classes, labels int) { return len(f.classes.ids), len(f.labels.ids) }
 
 // Nominations returns of how many pods the nomination is not, or need not be, what the source has told.
@@ -141,7 +143,7 @@ func (f *Fold) observeNode(seen cluster.Node) error {
 	if f.hasNode(&d) {
 		return nil
 	}
-	if why := f.tellable(d); why != nil {
+	if why := f.untoldNode(&d.Node); why != nil {
 		var err error
 		if d.Node, err = f.tellableNode(seen, why); err != nil {
 			return err
@@ -224,8 +226,8 @@ func (f *Fold) applyObject(d cluster.Delta, object source.Unsupported) error {
 }
 
 func (f *Fold) observePod(seen source.Pod) error {
-	if p := f.state.Profile(seen.Class.SchedulerName); p != nil && !source.Pins(p) {
-		seen = source.Unpin(seen)
+	if p := f.state.Profile(seen.Class.SchedulerName); p != nil && !source.KeepsRequiredNode(p) {
+		seen = source.RestoreRequiredNode(seen)
 	}
 	ids := f.identify(&seen)
 	if why := f.tellablePod(&seen, &ids); why != nil {
@@ -337,7 +339,7 @@ func (f *Fold) define(seen *source.Pod, ids *identity) error {
 func (f *Fold) change(id cluster.PodID, d cluster.Delta) error {
 	row := f.state.Pod(id)
 	class, labels := f.state.Class(row.Class), f.state.Labels(row.Labels)
-	if err := f.apply(d); err != nil || f.recalls {
+	if err := f.apply(d); err != nil || f.keepsIDs {
 		return err
 	}
 	if f.state.Class(class.ID) == nil {

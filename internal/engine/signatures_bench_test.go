@@ -8,12 +8,12 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
-// BenchmarkManyKinds is the evaluation of pods of 100 kinds in turns, each spread over hostnames and zones, on 5,000 nodes:
-// per pod, its share of filtering and scoring its kind, its placement, and the deltas.
-func BenchmarkManyKinds(b *testing.B) {
-	const nodes, kinds, batch = 5000, 100, 200
+// BenchmarkManySignatures is the evaluation of pods of 100 signatures in turns, each spread over hostnames and zones, on 5,000 nodes:
+// per pod, its share of filtering and scoring its signature, its placement, and the deltas.
+func BenchmarkManySignatures(b *testing.B) {
+	const nodes, signatures, batch = 5000, 100, 200
 	b.ReportAllocs()
-	f := newInterleaved(b, nodes, kinds)
+	f := newInterleaved(b, nodes, signatures)
 	before := heap()
 	f.batch(batch)
 	size := float64(heap() - before)
@@ -23,19 +23,19 @@ func BenchmarkManyKinds(b *testing.B) {
 			f.batch(batch)
 		}
 	}
-	b.ReportMetric(size/kinds/2, "B/kind")
+	b.ReportMetric(size/signatures/2, "B/signature")
 }
 
-// interleaved is a cluster on which pods of many kinds are placed, in turns.
+// interleaved is a cluster on which pods of many signatures are placed, in turns.
 type interleaved struct {
 	t              fataler
 	st             *cluster.State
-	kinds          []Subject
+	signatures     []Subject
 	worker, binder *Evaluator
 	next           int
 }
 
-func newInterleaved(t fataler, nodes, kinds int) *interleaved {
+func newInterleaved(t fataler, nodes, signatures int) *interleaved {
 	f := &interleaved{
 		t: t, st: cluster.New(cluster.Version{Epoch: 1}),
 		worker: NewEvaluator(EvaluatorConfig{Parallelism: 1}), binder: NewEvaluator(EvaluatorConfig{Parallelism: 1}),
@@ -48,7 +48,7 @@ func newInterleaved(t fataler, nodes, kinds int) *interleaved {
 			Labels: []cluster.Label{{Key: hostname, Value: name}, {Key: "topology.kubernetes.io/zone", Value: fmt.Sprintf("z%d", i%10)}},
 		}})
 	}
-	for k := range kinds {
+	for k := range signatures {
 		app := fmt.Sprintf("app-%d", k)
 		selector := cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "In", Values: []string{app}}}}
 		spec := cluster.ClassSpec{Spread: []cluster.SpreadConstraint{
@@ -61,29 +61,29 @@ func newInterleaved(t fataler, nodes, kinds int) *interleaved {
 		apply(t, f.st, cluster.ClassDefined{ID: s.Class, Spec: spec}, cluster.LabelsDefined{
 			ID: s.Labels, Set: cluster.LabelSet{Namespace: "default", Labels: []cluster.Label{{Key: "app", Value: app}}},
 		})
-		f.kinds = append(f.kinds, s)
+		f.signatures = append(f.signatures, s)
 	}
 	return f
 }
 
-// batch places so many pods, one of each kind in turn, on candidates that are found for all kinds first, and forgets them.
+// batch places so many pods, one of each signature in turn, on candidates that are found for all signatures first, and forgets them.
 func (f *interleaved) batch(pods int) {
 	ids := make([]cluster.PodID, pods)
 	for k := range ids {
-		s := f.kinds[k%len(f.kinds)]
+		s := f.signatures[k%len(f.signatures)]
 		ids[k] = f.st.FreePod()
 		f.next++
 		apply(f.t, f.st, cluster.PodSet{ID: ids[k], Pod: cluster.Pod{UID: fmt.Sprint(f.next), Class: s.Class, Labels: s.Labels}})
 	}
-	all := make([]Candidates, len(f.kinds))
-	for k, s := range f.kinds {
+	all := make([]Candidates, len(f.signatures))
+	for k, s := range f.signatures {
 		feasible, _ := f.worker.Filter(f.st, s, everything(f.st))
-		groups, _ := f.worker.Score(f.st, s, everything(f.st), feasible.Eligible, 4*pods/len(f.kinds))
+		groups, _ := f.worker.Score(f.st, s, everything(f.st), feasible.Eligible, 4*pods/len(f.signatures))
 		all[k] = Candidates{s, groups}
 	}
 	p := NewPlacer(f.binder, f.st, f.st.Version().Seq, all)
 	for k, id := range ids {
-		if node, placement := p.Place(k % len(f.kinds)); placement == Placed {
+		if node, placement := p.Place(k % len(f.signatures)); placement == Placed {
 			apply(f.t, f.st, cluster.PodAssumed{ID: id, Node: node, Attempt: 1})
 		}
 	}

@@ -13,9 +13,9 @@ const (
 	warnEvery  = 10 * time.Second
 )
 
-// patience paces the attempts at something that fails while etcd is away: a delay that doubles, and one warning per
+// retryPace paces the attempts at something that fails while etcd is away: a delay that doubles, and one warning per
 // ten seconds.
-type patience struct {
+type retryPace struct {
 	log    *slog.Logger
 	what   string // what is attempted, for the warning
 	delay  time.Duration
@@ -24,7 +24,7 @@ type patience struct {
 }
 
 // wait warns of err if it is time to, and waits before the next attempt. It reports false when ctx ends.
-func (p *patience) wait(ctx context.Context, err error) bool {
+func (p *retryPace) wait(ctx context.Context, err error) bool {
 	now := time.Now()
 	if p.delay == 0 {
 		p.delay, p.since = firstDelay, now
@@ -45,4 +45,4 @@ func (p *patience) wait(ctx context.Context, err error) bool {
 }
 
 // succeeded makes the next failure start from a short delay again.
-func (p *patience) succeeded() { p.delay = 0 }
+func (p *retryPace) succeeded() { p.delay = 0 }

@@ -29,7 +29,7 @@ func (c *conn) Invoke(context.Context, string, any, any, ...grpc.CallOption) err
 	return c.answer(len(c.came))
 }
 
-func TestAPatientClientComesBackWhenItIsAskedTo(t *testing.T) {
+func TestAClientThatRetriesRefusalsComesBackWhenItIsAskedTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &conn{answer: func(n int) error {
 			if n < 3 {
@@ -39,7 +39,7 @@ func TestAPatientClientComesBackWhenItIsAskedTo(t *testing.T) {
 		}}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if err := rpc.Patient(c).Invoke(ctx, "m", nil, nil); err != nil || len(c.came) != 3 {
+		if err := rpc.RetryRefused(c).Invoke(ctx, "m", nil, nil); err != nil || len(c.came) != 3 {
 			t.Fatalf("%d calls, the last: %v; want 3, and success", len(c.came), err)
 		}
 		for i := range 2 {
@@ -50,13 +50,13 @@ func TestAPatientClientComesBackWhenItIsAskedTo(t *testing.T) {
 	})
 }
 
-func TestAPatientClientDoesNotWaitBeyondItsDeadline(t *testing.T) {
+func TestAClientThatRetriesRefusalsDoesNotWaitBeyondItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		full := &conn{answer: func(int) error { return rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "full") }}
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
 		defer cancel()
-		err := rpc.Patient(full).Invoke(ctx, "m", nil, nil)
+		err := rpc.RetryRefused(full).Invoke(ctx, "m", nil, nil)
 		if status.Code(err) != codes.ResourceExhausted || rpc.ReasonOf(err) != rpc.ReasonQueueFull {
 			t.Errorf("the answer is %v, want the refusal", err)
 		}
@@ -65,7 +65,7 @@ func TestAPatientClientDoesNotWaitBeyondItsDeadline(t *testing.T) {
 		}
 
 		// Without a deadline there is one.
-		if err := rpc.Patient(full).Invoke(t.Context(), "m", nil, nil); status.Code(err) != codes.ResourceExhausted {
+		if err := rpc.RetryRefused(full).Invoke(t.Context(), "m", nil, nil); status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("the answer is %v, want the refusal", err)
 		}
 
@@ -73,20 +73,20 @@ func TestAPatientClientDoesNotWaitBeyondItsDeadline(t *testing.T) {
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(100*time.Millisecond, cancel)
 		start = time.Now()
-		if err := rpc.Patient(full).Invoke(ctx, "m", nil, nil); status.Code(err) != codes.Canceled || time.Since(start) != 100*time.Millisecond {
+		if err := rpc.RetryRefused(full).Invoke(ctx, "m", nil, nil); status.Code(err) != codes.Canceled || time.Since(start) != 100*time.Millisecond {
 			t.Errorf("%v after %v, want CANCELLED when it was", err, time.Since(start))
 		}
 	})
 }
 
-func TestAPatientClientTakesOtherErrorsAsTheyAre(t *testing.T) {
+func TestAClientThatRetriesRefusalsTakesOtherErrorsAsTheyAre(t *testing.T) {
 	for _, want := range []error{
 		rpc.Error(codes.Unavailable, rpc.ReasonNotReady, "loading"),
 		rpc.WithRetry(rpc.Error(codes.Unavailable, rpc.ReasonNotReady, "loading"), time.Second),
 		status.Error(codes.ResourceExhausted, "larger than max"), // gRPC's own: it never gets smaller
 	} {
 		c := &conn{answer: func(int) error { return want }}
-		if err := rpc.Patient(c).Invoke(t.Context(), "m", nil, nil); err != want || len(c.came) != 1 {
+		if err := rpc.RetryRefused(c).Invoke(t.Context(), "m", nil, nil); err != want || len(c.came) != 1 {
 			t.Errorf("%d calls, the last: %v; want 1: %v", len(c.came), err, want)
 		}
 	}

@@ -1,0 +1,49 @@
+package engine
+
+import "github.com/berth-scheduler/berth/internal/cluster"
+
+// profileCounts is how many eligible nodes each topology profile of a class has.
+type profileCounts struct {
+	synced    cluster.Seq
+	rebuilt   uint64              // the topology's profiles are as of that rebuild
+	profileOf []topologyProfileID // by node: where it is counted; noTopologyProfile if it is not eligible
+	nodes     []int64             // by topology profile
+	counted   bool
+}
+
+// count brings the counts to the state's version. The evaluation has a topology, which is synced.
+func (c *evaluation) count(st *cluster.State) {
+	c.sync(st)
+	c.reserve(st)
+	s, t := &c.counts, c.topology
+	since := s.synced
+	if !s.counted || s.rebuilt != t.rebuilt {
+		*s = profileCounts{counted: true, rebuilt: t.rebuilt}
+		since = -1
+	}
+	for len(s.profileOf) < st.Nodes.Len() {
+		s.profileOf = append(s.profileOf, noTopologyProfile)
+	}
+	s.nodes = grow(s.nodes, len(t.profiles))
+	st.ChangedSince(since, func(i cluster.NodeIndex) {
+		if was := s.profileOf[i]; was != noTopologyProfile {
+			s.nodes[was]--
+		}
+		s.profileOf[i] = noTopologyProfile
+		if st.Nodes.Live.Has(i) && c.eligible(st, i) {
+			s.profileOf[i] = t.placed[i]
+			s.nodes[s.profileOf[i]]++
+		}
+	})
+	s.synced = st.Version().Seq
+}
+
+// feasibleTopologyProfiles calls visit for every topology profile that has feasible nodes, and how many. The evaluation has been counted.
+func (c *evaluation) feasibleTopologyProfiles(visit func(*topologyProfile, int64)) {
+	c.topology.judgeAll()
+	for id, n := range c.counts.nodes {
+		if tp := c.topology.profiles[id]; n > 0 && tp.verdict.Feasible() {
+			visit(tp, n)
+		}
+	}
+}
