@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -228,6 +229,7 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 	}
 	// 3. Take the outcomes in.
 	unknown := open[:0]
+	var failed retried
 	for i, o := range outcomes {
 		in := &open[i]
 		traceBind(in, o, began, ended)
@@ -253,14 +255,37 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 			}
 			continue
 		}
-		if in.says() {
-			t.log.Warn("bind outcome unknown, trying again", "pod", in.Namespace+"/"+in.Name, "node", in.Node, "err", o.Err, in.attempt.Log())
-		}
+		failed.add(in, o.Err)
 		t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
 		unknown = append(unknown, *in)
 	}
+	failed.tell(t.log)
 	t.again(ctx, unknown)
 	return nil
+}
+
+// retried are the binds of a batch that failed and are to be logged. A line tells of all: what keeps the source from answering
+// keeps it from answering every one.
+type retried struct {
+	pods  int
+	first intent
+	err   error // of the first
+}
+
+func (r *retried) add(in *intent, err error) {
+	if !in.says() {
+		return
+	}
+	if r.pods++; r.pods == 1 {
+		r.first, r.err = *in, err
+	}
+}
+
+func (r *retried) tell(log *slog.Logger) {
+	if r.pods > 0 {
+		in := r.first
+		log.Warn("bind outcome unknown, trying again", "pods", r.pods, "pod", in.Namespace+"/"+in.Name, "node", in.Node, "err", r.err, in.attempt.Log())
+	}
 }
 
 // givesBack reports whether a bind that began at a time and failed is to be withdrawn.
