@@ -89,6 +89,12 @@ func (c *Client) tryElect(ctx context.Context, s *Session, mine string) (epoch, 
 		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
 		[]clientv3.Op{clientv3.OpPut(key, mine, clientv3.WithLease(s.lease))},
 		[]clientv3.Op{clientv3.OpGet(key)})
+	if errors.Is(err, ErrNoSpace) { // and yet the key may have been written
+		if read, e := c.commit(ctx, nil, []clientv3.Op{clientv3.OpGet(key)}, nil); e == nil && read.Responses[0].GetResponseRange().Count > 0 {
+			r, err = read, nil
+			r.Succeeded = false
+		}
+	}
 	if err != nil {
 		return 0, 0, s.refused(err)
 	}

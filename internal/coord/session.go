@@ -47,9 +47,6 @@ func (c *Client) NewSession(ctx context.Context, ttl time.Duration) (*Session, e
 		sent := time.Now()
 		granted, err := c.grant(ctx, ttl)
 		if err == nil {
-			err = c.mark(ctx, clientv3.LeaseID(granted.ID))
-		}
-		if err == nil {
 			s := &Session{client: c, lease: clientv3.LeaseID(granted.ID), done: make(chan struct{})}
 			s.ttl = min(ttl, time.Duration(granted.TTL)*time.Second)
 			keep, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -58,7 +55,11 @@ func (c *Client) NewSession(ctx context.Context, ttl time.Duration) (*Session, e
 				cancel()
 				return nil, errors.New("start session: client is closed")
 			}
-			return s, nil
+			// The lease is renewed meanwhile: of an etcd that is slow to write, the mark may take longer than the lease lasts.
+			if err = s.mark(ctx); err == nil {
+				return s, nil
+			}
+			_ = s.Close(context.WithoutCancel(ctx)) // else it expires
 		}
 		if status.Code(err) == codes.OutOfRange {
 			return nil, fmt.Errorf("grant lease of %v: %w", ttl, err)
@@ -76,20 +77,17 @@ func (c *Client) grant(ctx context.Context, ttl time.Duration) (*pb.LeaseGrantRe
 	return c.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, grpc.WaitForReady(true))
 }
 
-// mark hangs a key of the role's own on a lease. If that fails it gives the lease up.
-func (c *Client) mark(ctx context.Context, lease clientv3.LeaseID) error {
+// mark hangs a key of the role's own on the lease.
+func (s *Session) mark(ctx context.Context) error {
+	c := s.client
 	if c.role == "" {
 		return nil
 	}
-	key := c.coordPrefix() + membersPrefix + string(c.role) + "/" + markPrefix + strconv.FormatInt(int64(lease), 16)
-	_, err := c.commit(ctx, nil, []clientv3.Op{clientv3.OpPut(key, "", clientv3.WithLease(lease))}, nil)
-	if err == nil {
-		return nil
+	key := c.coordPrefix() + membersPrefix + string(c.role) + "/" + markPrefix + strconv.FormatInt(int64(s.lease), 16)
+	if _, err := c.commit(ctx, nil, []clientv3.Op{clientv3.OpPut(key, "", clientv3.WithLease(s.lease))}, nil); err != nil {
+		return fmt.Errorf("hang a key on lease %x: %w", int64(s.lease), err)
 	}
-	ctx, cancel := c.request(context.WithoutCancel(ctx))
-	defer cancel()
-	_, _ = c.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(lease)}) // else it expires
-	return fmt.Errorf("hang a key on lease %x: %w", int64(lease), err)
+	return nil
 }
 
 // markPrefix begins, in the place of a member's id, the keys that only make a lease its role's own.

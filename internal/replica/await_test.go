@@ -38,7 +38,7 @@ func TestWhoWaitsForASnapshotIsNotCutOffForWhatItHad(t *testing.T) {
 	f.Open(st.Version(), st.Digest())
 	stream, ledger, tick := slowStream{took: make(chan logv1.FollowResponse_Kind)}, late{st, make(chan struct{})}, make(chan time.Time)
 	out := startSender(stream)
-	to := &follower{term: f.current(), ctx: t.Context(), tick: tick, out: out}
+	to := &follower{term: f.current(), ctx: t.Context(), tick: tick, within: time.Hour, out: out}
 	ended := make(chan error, 1)
 	go func() {
 		_, err := f.sendSnapshot(to, ledger)

@@ -20,6 +20,7 @@ const (
 	defaultHeartbeat = time.Second
 	defaultFollowers = 1024
 	defaultKeep      = 10 * time.Second
+	defaultWithin    = 30 * time.Second
 
 	// maxDeltaBytes leaves a message of a single delta well below what RPCs may carry.
 	maxDeltaBytes = 16 << 20
@@ -36,8 +37,11 @@ type FeedConfig struct {
 	// KeepSnapshot is how long a snapshot stays for others when nobody uses it any more, counted from when it was made, and with it
 	// its memory: about that of the ledger. 0 means 10 s.
 	KeepSnapshot time.Duration
-	Log          *slog.Logger          // nil discards
-	Metrics      prometheus.Registerer // nil keeps none
+	// SendWithin is how long a message may take to go, which is when the follower has read the one before; then the follower is cut
+	// off, and with it goes what the message takes of memory. 0 means 30 s.
+	SendWithin time.Duration
+	Log        *slog.Logger          // nil discards
+	Metrics    prometheus.Registerer // nil keeps none
 }
 
 // Feed is the binder's log as followers read it: each delta is encoded once, the most recent ones are kept, and
@@ -86,6 +90,9 @@ func NewFeed(cfg FeedConfig) *Feed {
 	}
 	if cfg.KeepSnapshot <= 0 {
 		cfg.KeepSnapshot = defaultKeep
+	}
+	if cfg.SendWithin <= 0 {
+		cfg.SendWithin = defaultWithin
 	}
 	return &Feed{
 		cfg: cfg, metrics: newFeedMetrics(cfg.Metrics), snapshots: sharedSnapshot{keep: cfg.KeepSnapshot}, following: rpc.NewShare(cfg.Followers, 0),
@@ -176,6 +183,13 @@ func (t *term) holds(s cluster.Seq) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.ring.holds(s)
+}
+
+// keeps reports whether a follower at seq s can still go on in a while.
+func (t *term) keeps(s cluster.Seq) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ring.keeps(s)
 }
 
 // newest returns the version of the last delta.

@@ -197,6 +197,40 @@ func TestASnapshotThatNobodyUsesIsDroppedInTime(t *testing.T) {
 	})
 }
 
+func TestASnapshotThatMayFallOutOfTheLogSoonIsNotGivenToNewcomers(t *testing.T) {
+	networks(t, func(t *testing.T, network rpc.Network, address string) {
+		l := newLedger(t, replica.FeedConfig{Ring: 8, KeepSnapshot: time.Hour})
+		l.open(3)
+		at, _ := serve(t, network, address, l)
+		for taken := 1; taken <= 3; taken++ {
+			f := follow(t, network, newLeaders(coord.Leader{Epoch: 3, ID: "binder-1", Address: at}), nil)
+			f.reaches(t, l)
+			l.mu.Lock()
+			if l.taken != taken {
+				t.Errorf("%d snapshots have been taken, want %d: the one before does not last", l.taken, taken)
+			}
+			l.mu.Unlock()
+			l.grow(t, 5) // more than half of what is kept
+		}
+	})
+}
+
+func TestAFollowerThatReadsNothingIsCutOffWhileTheLogRests(t *testing.T) {
+	networks(t, func(t *testing.T, network rpc.Network, address string) {
+		l := newLedger(t, replica.FeedConfig{Heartbeat: time.Millisecond, SendWithin: time.Second})
+		l.open(3)
+		for range 300 {
+			l.apply(t, wide(100_000)) // 30 MB, more than any buffer on the way
+		}
+		at, _ := serve(t, network, address, l)
+		slow := stream(t, network, at, &logv1.FollowRequest{Follower: "slow"})
+		until(t, func() bool { return value(t, l.metrics, "berth_log_followers_cut_off_total", "") == 1 }, func() string { return "it is not cut off" })
+		if err := drain(slow); rpc.ReasonOf(err) != replica.ReasonSlowReader {
+			t.Errorf("the stream ended with %v, want %s", err, replica.ReasonSlowReader)
+		}
+	})
+}
+
 func TestSlowFollowerIsCutOffAndOthersAreNot(t *testing.T) {
 	networks(t, func(t *testing.T, network rpc.Network, address string) {
 		l := newLedger(t, replica.FeedConfig{Ring: 64})

@@ -35,6 +35,10 @@ func errTooSlow(at cluster.Version) error {
 	return rpc.Exhausted(ReasonSlowReader, 0, "the log after %v is no longer kept: the follower read too slowly", at)
 }
 
+func errReadsNothing(within time.Duration) error {
+	return rpc.Exhausted(ReasonSlowReader, 0, "the follower has read nothing for %v", within)
+}
+
 func errTooManyFollowers(limit int) error {
 	return rpc.Exhausted(ReasonTooManyFollowers, time.Second, "of %d members that may follow, as many do already as may, of all roles or of one", limit)
 }
@@ -65,7 +69,7 @@ func (f *Feed) Follow(req *logv1.FollowRequest, stream logv1.LogService_FollowSe
 	defer ticker.Stop()
 	out := startSender(stream)
 	defer out.stop()
-	follower := &follower{term: t, at: from, ctx: stream.Context(), tick: ticker.C, out: out}
+	follower := &follower{term: t, at: from, ctx: stream.Context(), tick: ticker.C, within: f.cfg.SendWithin, out: out}
 
 	log := f.cfg.Log.With("follower", req.GetFollower())
 	if t.resume(from, req.GetDigest()) {
@@ -150,13 +154,14 @@ const pace = time.Millisecond
 
 // follower is one stream.
 type follower struct {
-	term *term
-	at   cluster.Version // what the follower has, once everything sent has arrived
-	ctx  context.Context
-	tick <-chan time.Time // a heartbeat is due
-	due  bool             // tick has ticked
-	out  *sender
-	sent time.Time // when deltas were last sent
+	term   *term
+	at     cluster.Version // what the follower has, once everything sent has arrived
+	ctx    context.Context
+	tick   <-chan time.Time // a heartbeat is due
+	due    bool             // tick has ticked
+	within time.Duration    // FeedConfig.SendWithin
+	out    *sender
+	sent   time.Time // when deltas were last sent
 }
 
 // run sends deltas as they come, and heartbeats, for as long as it can. It always returns an error.
@@ -223,9 +228,10 @@ func (f *follower) await(wake <-chan struct{}) error {
 	}
 }
 
-// send sends one message, and gives up when the follower lags so far behind that what comes next is not kept.
+// send sends one message, and gives up when the follower lags so far behind that what comes next is not kept, or does not read.
 func (f *follower) send(m *logv1.FollowResponse) error {
 	sent := f.out.send(m)
+	began := time.Now()
 	for {
 		select {
 		case err := <-sent:
@@ -235,6 +241,9 @@ func (f *follower) send(m *logv1.FollowResponse) error {
 			f.due = true
 			if !f.term.holds(f.at.Seq) {
 				return errTooSlow(f.at)
+			}
+			if time.Since(began) > f.within {
+				return errReadsNothing(f.within)
 			}
 		case <-f.term.ended:
 			return errTermEnded()

@@ -16,6 +16,7 @@ type ring struct {
 	base    cluster.Seq
 	head    cluster.Seq
 	bytes   int
+	pushed  int // bytes of all deltas there were
 
 	baseDigest uint64 // of the ledger at base
 }
@@ -24,6 +25,7 @@ type ring struct {
 type entry struct {
 	delta  []byte
 	digest uint64
+	pushed int // bytes of all deltas up to this one
 }
 
 func newRing(limit, limitBytes int, from cluster.Seq, digest uint64) *ring {
@@ -43,7 +45,8 @@ func (r *ring) push(delta []byte, digest uint64) {
 		r.grow()
 	}
 	r.head++
-	*r.at(r.head) = entry{delta, digest}
+	r.pushed += len(delta)
+	*r.at(r.head) = entry{delta, digest, r.pushed}
 	r.bytes += len(delta)
 }
 
@@ -60,6 +63,18 @@ func (r *ring) grow() {
 
 // holds reports whether everything after seq s is kept.
 func (r *ring) holds(s cluster.Seq) bool { return r.base <= s && s <= r.head }
+
+// keeps reports whether everything after seq s is kept, and will be until about as much has come again as the ring has room for in half.
+func (r *ring) keeps(s cluster.Seq) bool {
+	if !r.holds(s) {
+		return false
+	}
+	before := r.pushed - r.bytes
+	if s > r.base {
+		before = r.at(s).pushed
+	}
+	return int(r.head-s) <= r.limit/2 && r.pushed-before <= r.limitBytes/2
+}
 
 // digest returns the digest of the ledger at seq s, which the ring must hold.
 func (r *ring) digest(s cluster.Seq) uint64 {

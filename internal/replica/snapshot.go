@@ -27,7 +27,8 @@ type snapshot struct {
 
 	// Guarded by sharedSnapshot.mu:
 	users int
-	old   bool // it has been there for as long as one stays without users
+	old   bool        // it has been there for as long as one stays without users
+	ages  *time.Timer // makes it old
 }
 
 // sharedSnapshot lets followers that want a snapshot at about the same time, as all do when an epoch begins, share
@@ -49,15 +50,18 @@ func (s *sharedSnapshot) acquire(t *term) (c *snapshot, toMake bool) {
 		c.users++
 		return c, false
 	}
+	if replaced := s.current; replaced != nil && replaced.ages != nil {
+		replaced.ages.Stop() // it holds the parts, which nobody gets any more
+	}
 	s.current = &snapshot{epoch: t.epoch, made: make(chan struct{}), users: 1}
 	return s.current, true
 }
 
-// usable reports whether a follower that gets the snapshot now can go on from there.
+// usable reports whether a follower that gets the snapshot now can go on from there, once it has it.
 func (c *snapshot) usable(t *term) bool {
 	select {
 	case <-c.made:
-		return c.err == nil && c.version.Epoch == t.epoch && t.holds(c.version.Seq)
+		return c.err == nil && c.version.Epoch == t.epoch && t.keeps(c.version.Seq)
 	default:
 		return c.epoch == t.epoch
 	}
@@ -81,7 +85,12 @@ func (s *sharedSnapshot) drop(c *snapshot) {
 func (s *sharedSnapshot) make(c *snapshot, from Snapshotter) {
 	from.Snapshot(func(st *cluster.State) { c.err = c.encode(st) })
 	close(c.made)
-	time.AfterFunc(s.keep, func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != c {
+		return
+	}
+	c.ages = time.AfterFunc(s.keep, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		c.old = true

@@ -29,8 +29,10 @@ func (s *Service) keepShards(ctx context.Context) error {
 			continue
 		}
 		s.setLeases(true)
+		began := time.Now()
 		s.ownUnder(ctx, session)
 		s.setLeases(false)
+		brief := time.Since(began) < retryClaims
 
 		// The leases of a session that is not lost are given up, so that others need not wait for their end.
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeSession)
@@ -38,6 +40,9 @@ func (s *Service) keepShards(ctx context.Context) error {
 			s.log.Warn("session not closed, its shards stay taken until the lease ends", "err", err)
 		}
 		cancel()
+		if brief { // etcd lets it have a session and claim nothing under it, say
+			wait(ctx, retryClaims)
+		}
 	}
 	return nil
 }
