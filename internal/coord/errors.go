@@ -27,7 +27,7 @@ var (
 	// ErrNoSpace: etcd's database has come to its quota, and etcd takes no writes that need room. It says so of a write, too, that it has
 	// let through to its database and applied, just when there was no more room. Somebody has to make room; then try again.
 	ErrNoSpace = errors.New("no space in etcd's database")
-	// ErrBusy: etcd has more requests to do than it takes, or its users have just been changed. Nothing was written. Try again.
+	// ErrBusy: etcd has more requests to do than it takes. Nothing was written. Try again.
 	ErrBusy = errors.New("etcd has too much to do")
 	// ErrOutOfOrder: a later version is already recorded, or the batch ID is in use. Neither version nor batch was written.
 	ErrOutOfOrder = errors.New("out of order")
@@ -58,8 +58,7 @@ func (c *Client) writeError(err error) error {
 		return fmt.Errorf("%w: %w", ErrSessionLost, err)
 	case errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
-	case errors.Is(err, rpctypes.ErrTooManyRequests),
-		errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrAuthOldRevision): // of a write that came to etcd before the change
+	case errors.Is(err, rpctypes.ErrTooManyRequests):
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)

@@ -3,8 +3,6 @@ package coord
 import (
 	"context"
 	"errors"
-	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -105,44 +103,4 @@ func TestACandidateWhoseKeyIsWrittenThoughEtcdIsFullIsElected(t *testing.T) {
 	if l := next(t, c.WatchLeader(t.Context())); l.Epoch != term.Epoch() || l.ID != "b" {
 		t.Errorf("etcd names %+v, the term has epoch %d", l, term.Epoch())
 	}
-}
-
-func TestSwitchingAuthenticationOnFailsNoWrite(t *testing.T) {
-	files := makeCertsOf(t, "etcd", string(RoleBinder))
-	endpoint := startTLS(t, files("etcd"))
-	admin, binder := connectAs(t, endpoint, files("etcd")), connectAs(t, endpoint, files(string(RoleBinder)))
-	if _, err := admin.SetUpUsers(within(t), Users{Manifests: true, Admins: []string{"etcd"}}); err != nil {
-		t.Fatal(err)
-	}
-	s := newSession(t, binder, 10*time.Second)
-	defer closeSession(t, s)
-	term := elect(t, binder, s, "b")
-	var writers sync.WaitGroup
-	var written atomic.Int64
-	on := make(chan struct{})
-	for w := range 64 {
-		writers.Go(func() {
-			for k := 0; ; k++ {
-				_, _, err := binder.Txn(within(t), []Cond{term.Guard()}, []Op{Put("local/conditions/"+string(rune('a'+w%26)), []byte{1})})
-				if err != nil && !errors.Is(err, ErrUnknown) {
-					t.Errorf("write %d of writer %d: %v", k, w, err)
-					return
-				}
-				written.Add(1)
-				select {
-				case <-on:
-					return
-				default:
-				}
-			}
-		})
-	}
-	for written.Load() < 64 {
-		runtime.Gosched()
-	}
-	if _, err := admin.RequireUsers(within(t)); err != nil {
-		t.Error(err)
-	}
-	close(on)
-	writers.Wait()
 }
