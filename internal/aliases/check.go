@@ -15,6 +15,31 @@ const Limit = 4 << 20
 // nodeBytes is what a value counts for besides its text: what it takes in memory, at least.
 const nodeBytes = 32
 
+// Values returns how many values a document has at most: whatever begins one counts, in texts and comments too. Readers make a hundred
+// bytes and more of each, of which "[a,a,…" has one in two bytes, and "[:,:,…" three.
+func Values(document []byte) int {
+	n := 0
+	for i, c := range document {
+		switch c {
+		case ',', '[', '{', ':', '?', '\n', '\r', 0x85, 0xa8, 0xa9: // of the last three, the ends of line that are not ASCII
+			n++
+		case '-':
+			if i+1 == len(document) || document[i+1] <= ' ' || document[i+1] >= 0x80 { // NUL in UTF-16
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Few returns an error if a document has more than so many [Values].
+func Few(document []byte, most int) error {
+	if n := Values(document); n > most {
+		return fmt.Errorf("the document has up to %d values, at most %d are possible: write several documents", n, most)
+	}
+	return nil
+}
+
 // Check returns an error if the aliases of a document stand for more than [Limit] bytes, or for themselves. A document that has none, as
 // far as a glance tells, is not looked at; one that has and cannot be read is refused.
 func Check(document []byte) error {

@@ -30,6 +30,9 @@ func (c *converter) say(format string, args ...any) {
 // report says what has no equivalent in v1 and is left out or changed, and what of the result Berth would refuse.
 // Versions are v1alpha1 to v1beta3 and v1, which comes back as it is. What neither version knows is an error.
 func Convert(data []byte) (out []byte, report []string, err error) {
+	if err := aliases.Few(data, maxValues); err != nil {
+		return nil, nil, fmt.Errorf("convert configuration: %w", err)
+	}
 	if err := aliases.Check(data); err != nil {
 		return nil, nil, fmt.Errorf("convert configuration: %w", err)
 	}

@@ -12,6 +12,9 @@ import (
 	"github.com/berth-scheduler/berth/internal/aliases"
 )
 
+// maxValues is how many values a configuration may have, by the count of [aliases.Values]: each takes two bytes to send, and some 200 to hold.
+const maxValues = 100_000
+
 // newCodecs knows v1 only: there is no internal version to convert to.
 func newCodecs() (serializer.CodecFactory, error) {
 	scheme := runtime.NewScheme()
@@ -24,6 +27,9 @@ func newCodecs() (serializer.CodecFactory, error) {
 // Decode returns the configuration in YAML or JSON, as it is written: nothing is defaulted or validated yet. A field that
 // does not exist, is given twice or is spelled in another case is an error, in the arguments of plugins too.
 func Decode(data []byte) (*configv1.KubeSchedulerConfiguration, error) {
+	if err := aliases.Few(data, maxValues); err != nil {
+		return nil, fmt.Errorf("decode configuration: %w", err)
+	}
 	if err := aliases.Check(data); err != nil {
 		return nil, fmt.Errorf("decode configuration: %w", err)
 	}

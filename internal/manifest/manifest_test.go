@@ -312,6 +312,7 @@ func FuzzParseNeverPanics(f *testing.F) {
 	f.Add([]byte(pod("p", "  tolerations: [{key: k}]")))
 	f.Add([]byte("--- {apiVersion: v1}\n--- !!binary x\n- &a [*a]"))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"List","items":[null,{}]}`))
+	f.Add([]byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"x"},"status":{"allocatable":{"cpu":"1.e-30000000","cpu":"e30000000"}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		objects, err := Parse(data)
 		if (err == nil) != (len(objects) > 0) {

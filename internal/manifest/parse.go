@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"regexp"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,12 +100,23 @@ type list struct {
 func (p *parser) document(doc document) {
 	w := place{document: doc.number}
 	raw := doc.raw
-	if !doc.json {
-		if len(raw) > MaxObjectBytes && !looksLikeList(raw) {
+	if doc.json {
+		if n := Values(raw); n > MaxListValues {
+			p.fail(w, "", fmt.Sprintf("it has %d values, at most %d are possible", n, MaxListValues))
+			return
+		}
+	} else {
+		most := MaxListValues
+		if len(raw) <= MaxObjectBytes {
+			most = maxYAMLValues
+		} else if !looksLikeList(raw) {
 			p.fail(w, "", fmt.Sprintf("it has %d bytes, at most %d are possible", len(raw), MaxObjectBytes))
 			return
 		}
-		err := aliases.Check(raw)
+		err := aliases.Few(raw, most)
+		if err == nil {
+			err = aliases.Check(raw)
+		}
 		if err != nil {
 			p.fail(w, "", yamlError(err))
 			return
@@ -171,6 +181,10 @@ func (p *parser) object(w place, h head, raw []byte) {
 		return
 	}
 	o.Document = w.document
+	if wrong := toParse.exceeded(raw, o.Value()); len(wrong) > 0 {
+		p.failAll(w, wrong)
+		return
+	}
 	if !p.decode(w, raw, o.Value()) {
 		return
 	}
@@ -217,17 +231,8 @@ func complete(o Object) field.ErrorList {
 	}
 }
 
-// largeExponent finds what may be a number whose exponent alone would take long to compute with.
-var largeExponent = regexp.MustCompile(`[0-9][eE][+-]?[0-9]{4}`)
-
 // decode reads raw strictly into a pointer to a struct.
 func (p *parser) decode(w place, raw []byte, into any) bool {
-	if largeExponent.Match(raw) {
-		if wrong := mismatches(raw, into); len(wrong) > 0 {
-			p.failAll(w, wrong)
-			return false
-		}
-	}
 	strict, err := strictjson.UnmarshalStrict(raw, into)
 	if err != nil {
 		p.typeErrors(w, raw, into, err)

@@ -181,7 +181,7 @@ func (s *Source) read(ctx context.Context, namespace, name string) (*storedPod, 
 		return nil, nil
 	}
 	var pod v1.Pod
-	if err := json.Unmarshal(kv.Value, &pod); err != nil {
+	if err := manifest.Unmarshal(kv.Value, &pod); err != nil {
 		return nil, fmt.Errorf("decode pod %s/%s: %w", namespace, name, err)
 	}
 	p := &storedPod{

@@ -3,7 +3,6 @@ package local
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/manifest"
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -402,7 +402,7 @@ func (v *view) setNominated(uid string, kv coord.KV) {
 
 // decode reports false, and says so in the log, when a value is not what Store writes.
 func (v *view) decode(kv coord.KV, into any) bool {
-	if err := json.Unmarshal(kv.Value, into); err != nil {
+	if err := manifest.Unmarshal(kv.Value, into); err != nil {
 		v.source.cfg.Log.Error("stored object skipped: it cannot be decoded", "key", kv.Key, "err", err)
 		return false
 	}

@@ -1,0 +1,154 @@
+package manifest
+
+import (
+	"encoding/json"
+	"runtime"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// vastNumbers are quantities that an API server takes minutes to compute with, if they come to be computed with.
+var vastNumbers = []string{
+	"1e-30000000", "1.e-30000000", "1E-30000000", "-.5e-30000000", "+1e-00030000000", "1e+30000000", "e30000000", "0e-30000000", " 1e-30000000 ",
+	"1e99999999999999999999", strings.Repeat("9", MaxObjectBytes/2), "0." + strings.Repeat("0", MaxObjectBytes/2) + "1",
+}
+
+func TestVastQuantitiesAreNotComputedWith(t *testing.T) {
+	for _, number := range vastNumbers {
+		for form, text := range map[string]string{
+			"text":               `"` + number + `"`,
+			"a plain scalar":     number,
+			"before another":     `"` + number + `", "cpu": "1"`,
+			"behind another":     `"1", "cpu": "` + number + `"`,
+			"with an escape":     `"\u0031` + number + `"`,
+			"in another's place": `"1"}, "allocatable": {"cpu": "` + number + `"`,
+		} {
+			for _, input := range []string{
+				`{"apiVersion":"v1","kind":"Node","metadata":{"name":"x"},"status":{"allocatable":{"cpu":` + text + `}}}`,
+				`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"x"},"status":{"allocatable":{"cpu":` + text + `}}}]}`,
+			} {
+				objects, err := Parse([]byte(input))
+				if err == nil && form != "a plain scalar" { // which is 0 in YAML, and may be no number in JSON
+					t.Errorf("%.20q as %s: %v", number, form, names(objects))
+				}
+			}
+		}
+	}
+	for form, input := range map[string]string{
+		"escaped": container(`resources: {requests: {cpu: "1\x65\u002d30000000"}}`),
+		"quoted":  container(`resources: {requests: {cpu: '1.e-30000000'}}`),
+		"folded":  "apiVersion: v1\nkind: Node\nmetadata: {name: x}\nstatus:\n  allocatable:\n    cpu: >-\n      1.e-30000000\n",
+		"tagged":  container(`resources: {requests: {cpu: !!binary MS5lLTMwMDAwMDAw}}`),
+		"alias":   "apiVersion: v1\nkind: Node\nmetadata: {name: x, labels: {a: &a \"1.e-30000000\"}}\nstatus: {allocatable: {cpu: *a}}\n",
+		"a limit": pod("p", "  volumes: [{name: v, emptyDir: {sizeLimit: \"1.e-30000000\"}}]\n"),
+	} {
+		if objects, err := Parse([]byte(input)); err == nil || !strings.Contains(err.Error(), "out of range") {
+			t.Errorf("%s: %v, %v", form, names(objects), err)
+		}
+	}
+}
+
+func TestWhatOnlyLooksLikeAVastQuantityIsTaken(t *testing.T) {
+	objects, err := Parse([]byte(pod("p", "  nodeSelector: {commit: 12345e6789, serial: \"1e99999\"}\n") + "---\n" +
+		"apiVersion: v1\nkind: Node\nmetadata: {name: nn, annotations: {digits: \"" + strings.Repeat("9", 1000) + "\"}}\nstatus: {allocatable: {cpu: 1e3, memory: 1E, pods: 0012e1}}\n"))
+	if err != nil || len(objects) != 2 {
+		t.Errorf("%v, %v", names(objects), err)
+	}
+}
+
+// FuzzQuantity: what is let through is computed with at once. A text for which it is not hangs.
+func FuzzQuantity(f *testing.F) {
+	for _, number := range vastNumbers {
+		f.Add(number)
+	}
+	f.Add("1e999")
+	f.Add("12.5Mi")
+	f.Fuzz(func(t *testing.T, text string) {
+		if costly(text, toUnmarshal) {
+			return
+		}
+		q, err := resource.ParseQuantity(strings.TrimSpace(text))
+		if err != nil {
+			return
+		}
+		q.Cmp(maxQuantity)
+		q.RoundUp(resource.Milli)
+		q.Add(maxCPU)
+		_, _, _ = q.Value(), q.MilliValue(), q.String()
+	})
+}
+
+// allocates returns how many bytes are allocated meanwhile.
+func allocates(do func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	do()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// many is a JSON list, and a YAML one, that is as long as what is around it leaves room for.
+func many(element string, size int) string {
+	return "[" + strings.TrimSuffix(strings.Repeat(element+",", size/(len(element)+1)), ",") + "]"
+}
+
+func TestManyValuesAreNotDecoded(t *testing.T) {
+	const size = MaxObjectBytes - 1000
+	for name, input := range map[string]string{
+		"templates of volumes": `{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"x"},"spec":{"volumeClaimTemplates":` + many("0", size) + `}}`,
+		"containers":           `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"},"spec":{"containers":` + many("{}", size) + `}}`,
+		"in YAML":              "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: " + many("a", size) + "}\n",
+		"pairs in YAML":        "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: " + many(":", size) + "}\n",
+		"lists in a line":      "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec:\n" + strings.Repeat("- - - - - - - - - - - - - - - -\n", size/32),
+		"with an alias":        "apiVersion: v1\nkind: Pod\nmetadata: {name: &x x}\nspec: {nodeName: *x, containers: " + many("a", size) + "}\n",
+	} {
+		var err error
+		if got := allocates(func() { _, err = Parse([]byte(input)) }); err == nil || got > 24<<20 {
+			t.Errorf("%s: %d MiB for %d KiB: %.200v", name, got>>20, len(input)>>10, err)
+		}
+	}
+}
+
+func TestAnObjectMayHaveManyValues(t *testing.T) {
+	node := `{"apiVersion":"v1","kind":"Node","metadata":{"name":"x","annotations":{"a":"` + strings.Repeat(",", 100_000) + `"}},"status":{"allocatable":{"cpu":1},"images":` +
+		many(`{"names":["a@b","c:d"],"sizeBytes":1}`, 117_000) + `}}`
+	if _, err := Parse([]byte(node)); err != nil {
+		t.Error(err)
+	}
+	var got v1.Node
+	if err := Unmarshal([]byte(node), &got); err != nil || len(got.Status.Images) < 2990 {
+		t.Errorf("%d images, %v", len(got.Status.Images), err)
+	}
+}
+
+func TestWhatIsParsedIsUnmarshalled(t *testing.T) {
+	number := "1" + strings.Repeat("2", 89) + "000000000e997"
+	objects, err := Parse([]byte(pod("p", "  volumes: [{name: v, emptyDir: {sizeLimit: \""+number+"\"}}]\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := json.Marshal(objects[0].Pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again v1.Pod
+	if err := Unmarshal(raw, &again); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStoredObjectsAreDecodedWithCareToo(t *testing.T) {
+	for _, text := range []string{
+		`{"ſTATUS":{"Allocatable":{"cpu":"1e-30000000"}}}`, // fields are found in any case
+		`{"status":{"allocatable":{"cpu":"1e30000000","cpu":"1"}}}`,
+		`{"status":{"images":` + many("0", 200_000) + `}}`,
+	} {
+		var node v1.Node
+		if err := Unmarshal([]byte(text), &node); err == nil {
+			t.Errorf("%.60s: taken", text)
+		}
+	}
+}
