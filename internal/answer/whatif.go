@@ -307,14 +307,9 @@ func (c *changes) addNodes(a *schedulingv1.AddNodes) error {
 		}
 		models = append(models, c.w.State().Node(i))
 	} else {
-		events, err := whatif.Events([]byte(a.GetManifests()))
-		if err != nil {
+		var err error
+		if models, err = whatif.Nodes([]byte(a.GetManifests()), maxAdded); err != nil {
 			return fmt.Errorf("manifests: %w", err)
-		}
-		for _, e := range events {
-			if e.Kind == source.NodeSet {
-				models = append(models, e.Node)
-			}
 		}
 		if len(models) == 0 {
 			return errors.New("manifests: there is no Node in them")

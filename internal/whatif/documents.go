@@ -13,14 +13,19 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-scheduler/berth/internal/aliases"
+	"github.com/berth-scheduler/berth/internal/manifest"
 )
 
 // eachDocument visits the documents of an input in YAML or JSON, but those that are empty; an error names the document. What is one is
-// as with kubectl: JSON values one after the other, or YAML between lines of "---", of which the aliases are bounded.
-func eachDocument(data []byte, visit func(raw []byte) error) error {
+// as with kubectl: JSON values one after the other, or YAML between lines of "---", of which the aliases are bounded. No document may have
+// more than so many values, which are counted before it is decoded.
+func eachDocument(data []byte, values int, visit func(raw []byte) error) error {
 	number := 0
 	take := func(raw json.RawMessage, err error) error {
 		number++
+		if n := manifest.Values(raw); n > values {
+			err = fmt.Errorf("%w: %d values, at most %d are possible in a document", ErrTooMuch, n, values)
+		}
 		if err == nil && len(raw) > 0 && !bytes.Equal(raw, []byte("null")) {
 			err = visit(raw)
 		}
@@ -58,7 +63,10 @@ func eachDocument(data []byte, visit func(raw []byte) error) error {
 		}
 		var raw json.RawMessage
 		if err == nil && len(document) > 0 {
-			if err = aliases.Check(document); err == nil {
+			if err = aliases.Few(document, values); err == nil {
+				err = aliases.Check(document)
+			}
+			if err == nil {
 				err = yaml.Unmarshal(document, &raw)
 			}
 		}

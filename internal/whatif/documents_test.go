@@ -3,6 +3,8 @@ package whatif
 import (
 	"strings"
 	"testing"
+
+	"github.com/berth-scheduler/berth/internal/manifest"
 )
 
 // swelling is a document whose aliases stand for 200 MiB.
@@ -21,7 +23,7 @@ func TestManifestsDoNotSwell(t *testing.T) {
 		}
 	}
 	for _, head := range []string{"null\n---\n", "null\n---#\n", "kind: Ignored\n---\n"} { // what is one document to one reader is two to another
-		if err := eachDocument(swelling(head), func([]byte) error { return nil }); err == nil || !strings.Contains(err.Error(), want) {
+		if err := eachDocument(swelling(head), manifest.MaxListValues, func([]byte) error { return nil }); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("behind %q: %v, want %q", head, err, want)
 		}
 	}
@@ -51,7 +53,7 @@ func TestDocumentsAreThoseOfKubectl(t *testing.T) {
 		"{\"a\":1}{\"b\":2}\n---\nc: 3\n": `{"a":1} {"b":2} document 3: `, "a: [\n": "document 1: ", "a: 1\n--- b\n": "document 1: ",
 	} {
 		var got []string
-		if err := eachDocument([]byte(text), func(raw []byte) error { got = append(got, string(raw)); return nil }); err != nil {
+		if err := eachDocument([]byte(text), manifest.MaxListValues, func(raw []byte) error { got = append(got, string(raw)); return nil }); err != nil {
 			got = append(got, err.Error())
 		}
 		if all := strings.Join(got, " "); all != want && !(strings.HasSuffix(want, ": ") && strings.HasPrefix(all, want)) {

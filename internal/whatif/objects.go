@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -116,54 +117,90 @@ func readObjects(data []byte) ([]manifest.Object, error) {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d are possible", ErrTooMuch, len(data), MaxInputBytes)
 	}
 	var objects []manifest.Object
-	err := eachDocument(data, func(raw []byte) (err error) {
-		objects, err = appendObjects(objects, raw, "", false)
-		return err
+	err := eachDocument(data, math.MaxInt, func(raw []byte) error {
+		return eachObject(raw, "", false, func(kind string, raw []byte) error {
+			o, ok, err := decodeObject(kind, raw)
+			if ok {
+				objects = append(objects, o)
+			}
+			return err
+		})
 	})
 	return objects, err
+}
+
+// Nodes returns the Nodes of what somebody asks about, read as Events reads them, at most so many. Objects of other kinds are passed over
+// undecoded.
+func Nodes(data []byte, limit int) ([]cluster.Node, error) {
+	if len(data) > manifest.MaxInputBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d are possible", ErrTooMuch, len(data), manifest.MaxInputBytes)
+	}
+	var nodes []cluster.Node
+	err := eachDocument(data, manifest.MaxListValues, func(raw []byte) error {
+		return eachObject(raw, "", false, func(kind string, raw []byte) error {
+			switch {
+			case kind != manifest.KindNode:
+				return nil
+			case len(raw) > manifest.MaxObjectBytes:
+				return fmt.Errorf("%s: %w: %d bytes, at most %d are possible", kind, ErrTooMuch, len(raw), manifest.MaxObjectBytes)
+			case len(nodes) == limit:
+				return fmt.Errorf("%w: there are more than %d nodes", ErrTooMuch, limit)
+			}
+			o, _, err := decodeObject(kind, raw)
+			if err == nil {
+				nodes = append(nodes, source.ReduceNode(o.Node))
+			}
+			return err
+		})
+	})
+	return nodes, err
 }
 
 // MaxInputBytes is how much FromObjects and Events read.
 const MaxInputBytes = 1 << 30
 
-// appendObjects decodes an object, or those of a list. Kind is that of an object that does not say its own. An item of a list
-// is no list: each level would be read once more.
-func appendObjects(to []manifest.Object, raw []byte, kind string, item bool) ([]manifest.Object, error) {
+// eachObject visits an object, or those of a list. Kind is that of an object that does not say its own. An item of a list is no list: each
+// level would be read once more.
+func eachObject(raw []byte, kind string, item bool, visit func(kind string, raw []byte) error) error {
 	var head struct {
 		Kind  string            `json:"kind"`
 		Items []json.RawMessage `json:"items"`
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return nil, err
+		return err
 	}
 	head.Kind = cmp.Or(head.Kind, kind)
 	if of, list := strings.CutSuffix(head.Kind, "List"); list {
 		if item {
-			return nil, errNestedList
+			return errNestedList
 		}
 		for k, item := range head.Items {
-			var err error
-			if to, err = appendObjects(to, item, of, true); err != nil {
-				return nil, fmt.Errorf("items[%d]: %w", k, err)
+			if err := eachObject(item, of, true, visit); err != nil {
+				return fmt.Errorf("items[%d]: %w", k, err)
 			}
 		}
-		return to, nil
+		return nil
 	}
 	if head.Kind == "" {
-		return nil, errors.New("want an object with apiVersion, kind and metadata")
+		return errors.New("want an object with apiVersion, kind and metadata")
 	}
-	o, ok := manifest.New(head.Kind)
+	return visit(head.Kind, raw)
+}
+
+// decodeObject decodes an object. False: scheduling reads none of its kind.
+func decodeObject(kind string, raw []byte) (manifest.Object, bool, error) {
+	o, ok := manifest.New(kind)
 	if !ok {
-		return to, nil
+		return o, false, nil
 	}
-	if err := json.Unmarshal(raw, o.Value()); err != nil {
-		return nil, fmt.Errorf("%s: %w", head.Kind, err)
+	if err := manifest.Unmarshal(raw, o.Value()); err != nil {
+		return o, false, fmt.Errorf("%s: %w", kind, err)
 	}
 	if o.Name() == "" {
-		return nil, fmt.Errorf("%s: metadata.name is missing", head.Kind)
+		return o, false, fmt.Errorf("%s: metadata.name is missing", kind)
 	}
-	if manifest.Namespaced(head.Kind) {
+	if manifest.Namespaced(kind) {
 		o.Meta().Namespace = cmp.Or(o.Meta().Namespace, v1.NamespaceDefault)
 	}
-	return append(to, o), nil
+	return o, true, nil
 }

@@ -24,7 +24,6 @@ type Workload struct {
 type workloadHead struct {
 	Kind     string            `json:"kind"`
 	Metadata metav1.ObjectMeta `json:"metadata"`
-	Items    []json.RawMessage `json:"items"`
 	Spec     struct {
 		Replicas    *int32           `json:"replicas"`    // of Deployments, ReplicaSets, StatefulSets, ReplicationControllers
 		Parallelism *int32           `json:"parallelism"` // of Jobs
@@ -43,7 +42,8 @@ func ReadWorkload(data []byte, times, limit int) (Workload, error) {
 		return Workload{}, fmt.Errorf("%w: %d bytes, at most %d are possible", ErrTooMuch, len(data), manifest.MaxInputBytes)
 	}
 	r := workloadReader{times: max(times, 1), limit: limit}
-	if err := eachDocument(data, func(raw []byte) error { return r.object(raw, false) }); err != nil {
+	err := eachDocument(data, manifest.MaxListValues, func(raw []byte) error { return r.object(raw, false) })
+	if err != nil {
 		return Workload{}, err
 	}
 	if len(r.out.Pods) == 0 {
@@ -62,17 +62,19 @@ type workloadReader struct {
 
 // object reads an object, or those of a list. An item of a list is no list: each level would be read once more.
 func (r *workloadReader) object(raw []byte, item bool) error {
-	var head workloadHead
-	if err := json.Unmarshal(raw, &head); err != nil {
+	var list struct {
+		Kind  string            `json:"kind"`
+		Items []json.RawMessage `json:"items"`
+	}
+	if err := json.Unmarshal(raw, &list); err != nil {
 		return err
 	}
-	head.Metadata.Namespace = cmp.Or(head.Metadata.Namespace, metav1.NamespaceDefault)
-	switch head.Kind {
+	switch list.Kind {
 	case "List":
 		if item {
 			return errNestedList
 		}
-		for k, item := range head.Items {
+		for k, item := range list.Items {
 			if err := r.object(item, true); err != nil {
 				return fmt.Errorf("items[%d]: %w", k, err)
 			}
@@ -86,8 +88,13 @@ func (r *workloadReader) object(raw []byte, item bool) error {
 		return r.add(pod, 1)
 	case "Deployment", "Job", manifest.KindReplicaSet, manifest.KindStatefulSet, manifest.KindReplicationController:
 	default:
-		return fmt.Errorf("kind: %q makes no pods; want Pod, Deployment, ReplicaSet, StatefulSet, ReplicationController, Job or List", head.Kind)
+		return fmt.Errorf("kind: %q makes no pods; want Pod, Deployment, ReplicaSet, StatefulSet, ReplicationController, Job or List", list.Kind)
 	}
+	var head workloadHead
+	if err := manifest.Unmarshal(raw, &head); err != nil {
+		return err
+	}
+	head.Metadata.Namespace = cmp.Or(head.Metadata.Namespace, metav1.NamespaceDefault)
 	if head.Spec.Template == nil {
 		return fmt.Errorf("%s %s/%s: spec.template is missing", head.Kind, head.Metadata.Namespace, head.Metadata.Name)
 	}

@@ -1,0 +1,103 @@
+package whatif
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// node returns a node whose cpu is a text.
+func nodeOf(cpu string) string {
+	return `{"kind":"Node","metadata":{"name":"x"},"status":{"allocatable":{"cpu":` + cpu + `}}}`
+}
+
+func TestVastQuantitiesAreNotComputedWith(t *testing.T) {
+	for _, number := range []string{
+		`"1e-30000000"`, `1e-30000000`, `"1.e-30000000"`, `"e30000000"`, `"0e-30000000"`, `"1e-30000000","cpu":"1"`, `"1"},"ALLOCATABLE":{"cpu":"1e-30000000"`,
+		`"` + strings.Repeat("9", 1<<19) + `"`,
+	} {
+		for form, text := range map[string]string{
+			"an object": nodeOf(number), "a list": `{"kind":"List","items":[` + nodeOf(number) + `]}`, "YAML": "# YAML\n" + nodeOf(number), "flow": " {kind: List, items: [" + nodeOf(number) + "]}",
+		} {
+			if events, err := Events([]byte(text)); err == nil && form != "YAML" && form != "flow" { // in YAML some are 0, or a field twice
+				t.Errorf("events of %s with %.60s: %v", form, number, events)
+			}
+			if nodes, err := Nodes([]byte(text), 10); err == nil && form != "YAML" && form != "flow" {
+				t.Errorf("nodes of %s with %.60s: %v", form, number, nodes)
+			}
+			pods := strings.NewReplacer(`"kind":"Node"`, `"apiVersion":"v1","kind":"Pod"`, `"status":{"allocatable":`, `"spec":{"overhead":`, "ALLOCATABLE", "overhead").Replace(text)
+			if load, err := ReadWorkload([]byte(pods), 1, 10); err == nil {
+				t.Errorf("pods of %s with %.60s: %v", form, number, load)
+			}
+			jobs := `{"kind":"Job","metadata":{"name":"j"},"spec":{"template":{"spec":{"overhead":{"cpu":` + number + `},"containers":[{"name":"c","image":"i"}]}}}}`
+			if _, err := ReadWorkload([]byte(jobs), 1, 10); err == nil && number[0] == '"' && !strings.Contains(number, ":") { // else it is 0, or there twice: then the last counts
+				t.Errorf("a job with %.60s", number)
+			}
+		}
+	}
+}
+
+// allocates returns how many bytes are allocated meanwhile.
+func allocates(do func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	do()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// size is that of the largest request.
+const size = 4 << 20
+
+func TestManyValuesAreNotDecoded(t *testing.T) {
+	list := func(element string) string {
+		return "[" + strings.TrimSuffix(strings.Repeat(element+",", (size-1000)/(len(element)+1)), ",") + "]"
+	}
+	for name, text := range map[string]string{
+		"templates of volumes": `{"kind":"StatefulSet","metadata":{"name":"x"},"spec":{"template":{},"volumeClaimTemplates":` + list("0") + `}}`,
+		"containers":           `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"},"spec":{"containers":` + list("{}") + `}}`,
+		"fields":               `{"kind":"ReplicaSet","metadata":{"name":"x","managedFields":` + list("0") + `},"spec":{"template":{}}}`,
+		"expressions":          `{"kind":"ReplicaSet","metadata":{"name":"x"},"spec":{"template":{},"selector":{"matchExpressions":` + list("0") + `}}}`,
+		"images":               `{"kind":"Node","metadata":{"name":"x"},"status":{"images":` + list("0") + `}}`,
+		"items":                `{"kind":"List","items":` + list("0") + `}`,
+		"in YAML":              "kind: Node\nmetadata: {name: x}\nspec: {taints: " + list("a") + "}\n",
+		"pairs in YAML":        "kind: Node\nmetadata: {name: x}\nspec: {taints: " + list(":") + "}\n",
+		"with an alias":        "kind: Node\nmetadata: {name: &x x}\nspec: {podCIDR: *x, taints: " + list("a") + "}\n",
+		"lists in lists":       "kind: Node\nmetadata: {name: x}\nspec: " + strings.Repeat("- ", size/2) + "\n",
+	} {
+		for what, read := range map[string]func() error{
+			"Nodes":        func() error { _, err := Nodes([]byte(text), 10_000); return err },
+			"ReadWorkload": func() error { _, err := ReadWorkload([]byte(text), 1, 10_000); return err },
+		} {
+			var err error
+			if got := allocates(func() { err = read() }); err == nil || got > 40<<20 {
+				t.Errorf("%s of %s: %d MiB for 4: %.200v", what, name, got>>20, err)
+			}
+		}
+	}
+}
+
+func TestNodesAreReadUpToALimit(t *testing.T) {
+	var text strings.Builder
+	for k := range 5 {
+		fmt.Fprintf(&text, "kind: Node\nmetadata: {name: n%d}\n---\nkind: Pod\nmetadata: {name: p}\nspec: 7\n---\n", k)
+	}
+	nodes, err := Nodes([]byte(text.String()), 5)
+	if err != nil || len(nodes) != 5 || nodes[4].Name != "n4" {
+		t.Errorf("%v, %v", nodes, err)
+	}
+	if nodes, err := Nodes([]byte(text.String()), 4); err == nil {
+		t.Errorf("more than so many: %v", nodes)
+	}
+}
+
+// One's own file is as large as it is.
+func TestOnesOwnFileHasAsManyObjectsAsItHas(t *testing.T) {
+	items := strings.TrimSuffix(strings.Repeat(`{"kind":"Namespace","metadata":{"name":"a","labels":{`+strings.Repeat(`"a":"b",`, 999)+`"a":"b"}}},`, 600), ",")
+	if _, err := FromObjects([]byte(`{"kind":"List","items":[`+items+`]}`), settings(), engine.EvaluatorConfig{}); err != nil {
+		t.Error(err)
+	}
+}
