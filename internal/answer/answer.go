@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -22,6 +23,8 @@ func try(ctx context.Context, box *whatif.Sandbox, ask func(*whatif.World) error
 		return err
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, whatif.ErrTooLong):
+		return errTooLong()
 	case errors.Is(err, whatif.ErrTooMuch):
 		return rpc.Error(codes.InvalidArgument, rpc.ReasonInvalid, "%v", err)
 	}
@@ -74,15 +77,53 @@ var skipped = map[whatif.Outcome]string{
 	whatif.Yielded: "pods of its spec.schedulerName are left to another scheduler",
 }
 
-func outcome(o *whatif.PodOutcome) *schedulingv1.Outcome {
-	out := &schedulingv1.Outcome{
-		Namespace: o.Namespace, Name: o.Name, Node: o.Node, Message: o.Message, Verdicts: verdicts(o.Verdicts), Skipped: skipped[o.Outcome],
+// outcomeBytes is how large the outcomes of an answer may be, encoded. A connection may leave as much unread.
+const outcomeBytes = 16 << 20
+
+func errTooLong() error {
+	return rpc.Error(codes.InvalidArgument, rpc.ReasonTooLarge,
+		"the answer would have more than %d MiB: ask for counts (summary_only), or about fewer pods", outcomeBytes>>20)
+}
+
+// outcomes are those of an answer, while it is made.
+type outcomes struct {
+	names   bool // pods that would be evicted are named
+	list    []*schedulingv1.Outcome
+	bytes   int
+	because map[*engine.VerdictCount][]*schedulingv1.Verdict // pods that fail alike share them
+}
+
+// add adds an outcome, unless they are too large.
+func (a *outcomes) add(o *schedulingv1.Outcome) error {
+	if a.bytes += proto.Size(o) + 4; a.bytes > outcomeBytes { // with tag and length
+		return errTooLong()
+	}
+	a.list = append(a.list, o)
+	return nil
+}
+
+// outcome describes what becomes of a pod.
+func (a *outcomes) outcome(o *whatif.PodOutcome) *schedulingv1.Outcome {
+	out := &schedulingv1.Outcome{Namespace: o.Namespace, Name: o.Name, Node: o.Node, Message: o.Message, Skipped: skipped[o.Outcome]}
+	if len(o.Verdicts) > 0 {
+		key := &o.Verdicts[0]
+		if a.because[key] == nil {
+			if a.because == nil {
+				a.because = make(map[*engine.VerdictCount][]*schedulingv1.Verdict)
+			}
+			a.because[key] = verdicts(o.Verdicts)
+		}
+		out.Verdicts = a.because[key]
 	}
 	if o.Outcome == whatif.Yielded {
 		out.Skipped, out.Message = out.Skipped+": "+o.Message, ""
 	}
 	for _, v := range o.Victims {
-		out.Victims = append(out.Victims, nameOf(v.Namespace, v.Name))
+		name := withheld
+		if a.names {
+			name = nameOf(v.Namespace, v.Name)
+		}
+		out.Victims = append(out.Victims, name)
 	}
 	return out
 }

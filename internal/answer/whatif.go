@@ -57,33 +57,40 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 		if err != nil {
 			return rpc.Invalid(rpc.Violation{Field: "manifests", Description: err.Error()})
 		}
-		outcomes, err := whatif.Place(w, append(pods, added...), whatif.PlaceOptions{Preempt: !req.GetNoPreemption()})
+		placed, err := whatif.Place(w, append(pods, added...), whatif.PlaceOptions{
+			Preempt: !req.GetNoPreemption(), Brief: req.GetSummaryOnly(), MaxText: outcomeBytes,
+		})
 		if err != nil {
 			return err
 		}
 		// 3. What became of them.
-		for k := range outcomes {
-			o := outcome(&outcomes[k])
-			if !names {
-				for i := range o.Victims {
-					o.Victims[i] = withheld
-				}
-			}
-			if moved, ok := changes.from[outcomes[k].Pod]; ok {
-				o.From, o.Protected = moved.From, moved.Protected
-			}
-			if o.GetNode() != "" {
+		told := outcomes{names: names}
+		for k := range placed {
+			o := &placed[k]
+			if o.Node != "" {
 				response.Placed++
 			} else {
 				response.Unplaced++
 			}
-			if !req.GetSummaryOnly() {
-				response.Outcomes = append(response.Outcomes, o)
+			if req.GetSummaryOnly() {
+				continue
+			}
+			out := told.outcome(o)
+			if moved, ok := changes.from[o.Pod]; ok {
+				out.From, out.Protected = moved.From, moved.Protected
+			}
+			if err := told.add(out); err != nil {
+				return err
 			}
 		}
 		if !req.GetSummaryOnly() {
-			response.Outcomes = append(response.Outcomes, changes.stays...)
+			for _, o := range changes.stays {
+				if err := told.add(o); err != nil {
+					return err
+				}
+			}
 		}
+		response.Outcomes = told.list
 		response.After = utilization(w.Usage())
 		return nil
 	})
@@ -187,7 +194,7 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 		if len(pods) > maxPods {
 			return rpc.Invalid(rpc.Violation{Field: "everything", Description: fmt.Sprintf("%d pods, at most %d are possible", len(pods), maxPods)})
 		}
-		c, err := whatif.Compare(w, one, other, pods, whatif.PlaceOptions{Preempt: true})
+		c, err := whatif.Compare(w, one, other, pods, whatif.PlaceOptions{Preempt: true, Brief: true})
 		if err != nil {
 			return err
 		}
@@ -325,6 +332,11 @@ func (c *changes) addNodes(a *schedulingv1.AddNodes) error {
 		return fmt.Errorf("count: that is %d labels of nodes, at most %d are possible", c.labels, maxLabels)
 	}
 	for _, model := range models {
+		if a.GetLike() == "" {
+			if err := c.w.Takes(&model); err != nil {
+				return fmt.Errorf("manifests: node %q: %w", model.Name, err)
+			}
+		}
 		switch {
 		case a.GetLike() != "" || count > 1:
 			if err := c.w.AddNodesLike(model, max(count, 1)); err != nil {

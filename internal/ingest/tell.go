@@ -157,21 +157,31 @@ func (f *Fold) untoldNode(n *cluster.Node) error {
 	if err := f.tellable(cluster.NodeSet{Node: *n}); err != nil {
 		return err
 	}
+	return tooMany(f.state, n, f.resources.node, f.resources.all)
+}
+
+// TooManyResources says why a state should not take a node for the resources that it brings, nil if it may: it has more than 128 of its
+// own, or all nodes would have more than 2,048.
+func TooManyResources(st *cluster.State, n *cluster.Node) error {
+	return tooMany(st, n, maxNodeResources, maxResources)
+}
+
+func tooMany(st *cluster.State, n *cluster.Node, ofNode, ofAll int) error {
 	own, fresh := 0, 0
 	for _, q := range n.Allocatable {
 		if basic(q.Name) {
 			continue
 		}
 		own++
-		if _, known := f.state.Resource(q.Name); !known {
+		if _, known := st.Resource(q.Name); !known {
 			fresh++
 		}
 	}
 	switch {
-	case f.resources.node > 0 && own > f.resources.node:
-		return fmt.Errorf("it has %d different resources, which is more than %d", own, f.resources.node)
-	case f.resources.all > 0 && fresh > 0 && f.state.Resources()+fresh > f.resources.all:
-		return fmt.Errorf("it has %d resources that no other node has, and with them there are more than %d", fresh, f.resources.all)
+	case ofNode > 0 && own > ofNode:
+		return fmt.Errorf("it has %d different resources, which is more than %d", own, ofNode)
+	case ofAll > 0 && fresh > 0 && st.Resources()+fresh > ofAll:
+		return fmt.Errorf("it has %d resources that no other node has, and with them there are more than %d", fresh, ofAll)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package whatif
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -99,5 +100,33 @@ func TestOnesOwnFileHasAsManyObjectsAsItHas(t *testing.T) {
 	items := strings.TrimSuffix(strings.Repeat(`{"kind":"Namespace","metadata":{"name":"a","labels":{`+strings.Repeat(`"a":"b",`, 999)+`"a":"b"}}},`, 600), ",")
 	if _, err := FromObjects([]byte(`{"kind":"List","items":[`+items+`]}`), settings(), engine.EvaluatorConfig{}); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestWhatIsSaidOfPodsIsBounded(t *testing.T) {
+	s := sandbox(t, setNode(aNode("a", "z", 1000)))
+	for name, c := range map[string]struct {
+		options PlaceOptions
+		long    bool
+	}{
+		"any": {PlaceOptions{}, false}, "enough": {PlaceOptions{MaxText: 10_000}, false}, "too little": {PlaceOptions{MaxText: 5000, Preempt: true}, true},
+		"nothing is said": {PlaceOptions{MaxText: 1, Brief: true}, false},
+	} {
+		try(t, s, func(w *World) error {
+			ids, err := w.Add(Workload{Pods: Copies(aPod("p", 2000), 100)})
+			if err != nil {
+				return err
+			}
+			outcomes, err := Place(w, ids, c.options)
+			if errors.Is(err, ErrTooLong) != c.long || err != nil && !c.long {
+				t.Errorf("%s: %v", name, err)
+			}
+			for _, o := range outcomes {
+				if o.Outcome != Unplaced || (o.Message == "") != c.options.Brief || (o.Verdicts == nil) != c.options.Brief {
+					t.Fatalf("%s: %+v", name, o)
+				}
+			}
+			return nil
+		})
 	}
 }

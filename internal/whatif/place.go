@@ -2,6 +2,7 @@ package whatif
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -69,7 +70,15 @@ type Victim struct {
 type PlaceOptions struct {
 	// Preempt makes room for pods that fit nowhere, if their profile and policy do. The victims are gone at once.
 	Preempt bool
+	// Brief leaves out why pods are Unplaced: Verdicts and Message.
+	Brief bool
+	// MaxText bounds how many bytes Verdicts, Message and Victims of all pods have, told of each. Beyond it, Place returns an error that wraps
+	// ErrTooLong. 0: there is no bound.
+	MaxText int
 }
+
+// ErrTooLong is wrapped by errors that say that an answer is larger than its bound.
+var ErrTooLong = errors.New("the answer is too long")
 
 // Place places pending pods as Berth would: one after the other in queue order (priority, then creation, then the order in
 // which they are given), each on the node that is best when its turn comes. It assumes them in the World. Pods that pods
@@ -80,7 +89,7 @@ func Place(w *World, pods []cluster.PodID, o PlaceOptions) ([]PodOutcome, error)
 	if len(pods) > MaxPods {
 		return nil, fmt.Errorf("place: %w: %d pods, at most %d are possible", ErrTooMuch, len(pods), MaxPods)
 	}
-	p := placing{w: w, options: o, outcomes: make([]PodOutcome, len(pods)), at: make(map[cluster.PodID]int, len(pods)), failed: make(map[engine.Subject]*failure)}
+	p := placing{w: w, options: o, outcomes: make([]PodOutcome, len(pods)), told: make([]told, len(pods)), at: make(map[cluster.PodID]int, len(pods)), failed: make(map[engine.Subject]*failure)}
 	var queue []int
 	for k, id := range pods {
 		row := w.State().Pod(id)
@@ -145,6 +154,8 @@ type placing struct {
 	w        *World
 	options  PlaceOptions
 	outcomes []PodOutcome
+	told     []told                // of outcomes
+	text     int                   // of all that is told
 	at       map[cluster.PodID]int // where in outcomes
 
 	ahead      []int // the pods behind the current one, in their order
@@ -156,6 +167,12 @@ type placing struct {
 	failed map[engine.Subject]*failure // the last one of pods that neither require a node nor are nominated
 }
 
+// told is what has been told of a pod.
+type told struct {
+	text      int
+	crossNode bool // pods on other nodes may be the only reason against some node
+}
+
 // failure is why pods of a subject fit nowhere, in the state of a version.
 type failure struct {
 	version cluster.Version
@@ -164,6 +181,8 @@ type failure struct {
 	message string
 	// hopeless is what preemption says where it cannot help, if it has been asked.
 	hopeless string
+	// more are messages that go on behind message, by how they do: pods that fail alike share them.
+	more map[string]string
 }
 
 // run places pods in order, and tries those again that others may have helped.
@@ -183,7 +202,7 @@ func (p *placing) run(queue []int) error {
 			return nil
 		}
 		queue = slices.DeleteFunc(left, func(k int) bool {
-			return p.evictions == evictions && !crossNode(p.outcomes[k].Verdicts)
+			return p.evictions == evictions && !p.told[k].crossNode
 		})
 	}
 	return nil
@@ -235,7 +254,9 @@ func (p *placing) one(k int) (placed, evicts bool, err error) {
 	}
 	if placement != engine.Placed {
 		p.explain(out)
-		evicts, err = p.postFilter(out)
+		if evicts, err = p.postFilter(out); err == nil {
+			err = p.tell(k)
+		}
 		return false, evicts, err
 	}
 	out.Node, out.Outcome = p.w.State().Nodes.Spec[node].Name, Placed
@@ -243,7 +264,36 @@ func (p *placing) one(k int) (placed, evicts bool, err error) {
 	if len(out.Victims) > 0 {
 		out.Outcome = Preempts
 	}
+	if err := p.tell(k); err != nil {
+		return false, false, err
+	}
 	return true, false, p.w.assume(out.Pod, node)
+}
+
+// tell counts what is now told of a pod.
+func (p *placing) tell(k int) error {
+	out := &p.outcomes[k]
+	now := told{crossNode: crossNode(out.Verdicts)}
+	if p.options.Brief {
+		out.Verdicts, out.Message = nil, ""
+	}
+	now.text = len(out.Message)
+	for i := range out.Verdicts {
+		v := &out.Verdicts[i]
+		now.text += len(v.Plugin) + len(v.Reason)
+		for _, example := range v.Examples {
+			now.text += len(example)
+		}
+	}
+	for i := range out.Victims {
+		now.text += len(out.Victims[i].Namespace) + len(out.Victims[i].Name)
+	}
+	p.text += now.text - p.told[k].text
+	p.told[k] = now
+	if p.options.MaxText > 0 && p.text > p.options.MaxText {
+		return fmt.Errorf("%w: more than %d bytes are to be said of these pods", ErrTooLong, p.options.MaxText)
+	}
+	return nil
 }
 
 // choose finds the node for a pod as a commit does: the one that it requires; the one that it is nominated to, if that

@@ -24,18 +24,18 @@ func (p *placing) postFilter(out *PodOutcome) (bool, error) {
 	case len(profile.PostFilters) == 0:
 		return false, p.resign(out.Pod)
 	}
-	why, may := e.Preempts(st, out.Pod)
-	if !may {
-		out.addMessage(engine.PostFilterMessage(profile, why))
-		return false, nil
-	}
-	// 2. Where?
 	known := p.failed[engine.SubjectOf(&row.Pod)]
 	if known != nil && (known.version != st.Version() || row.RequiredNode != "" || row.Nominated != "") {
 		known = nil
 	}
+	why, may := e.Preempts(st, out.Pod)
+	if !may {
+		out.addMessage(known, engine.PostFilterMessage(profile, why))
+		return false, nil
+	}
+	// 2. Where?
 	if known != nil && known.hopeless != "" {
-		out.addMessage(engine.PostFilterMessage(profile, known.hopeless))
+		out.addMessage(known, engine.PostFilterMessage(profile, known.hopeless))
 		return false, nil
 	}
 	found, _ := e.DryRun(st, out.Pod, all(st), 1)
@@ -44,7 +44,7 @@ func (p *placing) postFilter(out *PodOutcome) (bool, error) {
 		if known != nil {
 			known.hopeless = hopeless
 		}
-		out.addMessage(engine.PostFilterMessage(profile, hopeless))
+		out.addMessage(known, engine.PostFilterMessage(profile, hopeless))
 		return false, p.resign(out.Pod)
 	}
 	return true, p.evict(out, row, &found.Candidates[0])
@@ -94,9 +94,20 @@ func (p *placing) resign(id cluster.PodID) error {
 	return p.w.Apply(cluster.PodNominated{ID: id})
 }
 
-func (out *PodOutcome) addMessage(what string) {
-	if what != "" {
+// addMessage says what else there is to say of a pod that fits nowhere, for a reason that others may share; nil: none is known to.
+func (out *PodOutcome) addMessage(f *failure, what string) {
+	switch {
+	case what == "":
+	case f == nil:
 		out.Message += " " + what
+	default:
+		if f.more[what] == "" {
+			if f.more == nil {
+				f.more = make(map[string]string)
+			}
+			f.more[what] = f.message + " " + what
+		}
+		out.Message = f.more[what]
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/ingest"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -36,6 +37,10 @@ func (w *World) Observe(e source.Event) error { return w.s.fold.Observe(e) }
 func (w *World) SetNode(node cluster.Node) error {
 	return w.Observe(source.Event{Kind: source.NodeSet, Node: node})
 }
+
+// Takes says why the World should not take a node of somebody's manifests, nil if it may: each resource is a column with a place for every
+// node, so that there may be as many as a ledger takes.
+func (w *World) Takes(node *cluster.Node) error { return ingest.TooManyResources(w.State(), node) }
 
 // Node returns a node as SetNode takes it. False: there is none of that name.
 func (w *World) Node(name string) (cluster.Node, bool) {
