@@ -41,6 +41,10 @@ const (
 	// httpCopies is how often a body is in memory, before its call is answered: as it came, decoded, encoded for the call, and as the
 	// server behind has it.
 	httpCopies = 4
+	// httpUnread is how many bytes of answers clients have not read, of httpUnreadFrom bytes and more each: a write lasts until its client
+	// has read, behind the call that is answered. One that is larger than half of it counts for half.
+	httpUnread     = 64 << 20
+	httpUnreadFrom = 16 << 10
 	// httpElements is how many objects and lists a body may have. The largest request that makes sense has some 2,000.
 	httpElements = 10_000
 )
@@ -97,7 +101,10 @@ func Handler(conn grpc.ClientConnInterface, cfg HTTPConfig) (http.Handler, error
 	if err := schedulingv1.RegisterSchedulingServiceHandlerClient(context.Background(), mux, client); err != nil {
 		return nil, fmt.Errorf("register JSON handlers: %w", err)
 	}
-	return &handler{cfg: cfg, mux: mux, running: rpc.NewShare(httpAtOnce, 0), watching: rpc.NewShare(httpWatches, 0), bodies: rpc.NewShare(httpBodies, 0)}, nil
+	return &handler{
+		cfg: cfg, mux: mux, running: rpc.NewShare(httpAtOnce, 0), watching: rpc.NewShare(httpWatches, 0),
+		bodies: rpc.NewShare(httpBodies, 0), unread: rpc.NewShare(httpUnread, 0),
+	}, nil
 }
 
 // handler is what stands before the JSON API.
@@ -108,6 +115,7 @@ type handler struct {
 	running   *rpc.Share // requests, but for watches
 	watching  *rpc.Share // watches: all of them go by one connection, where those of one caller could be all that it has room for
 	bodies    *rpc.Share // bytes
+	unread    *rpc.Share // bytes of answers that are being written
 }
 
 // ServeHTTP implements http.Handler.
@@ -176,7 +184,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	h.mux.ServeHTTP(&patientWriter{w}, r)
+	h.mux.ServeHTTP(&patientWriter{ResponseWriter: w, unread: h.unread, caller: caller, refuse: refuse}, r)
 }
 
 func (c *HTTPConfig) checkHost(r *http.Request) error {
@@ -307,10 +315,34 @@ func answerError(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler
 }
 
 // patientWriter gives every write a deadline of its own, so that a client that reads a watch is served without end and
-// one that does not is let go.
-type patientWriter struct{ http.ResponseWriter }
+// one that does not is let go. An answer that there is no room for, since clients do not read others, it refuses.
+type patientWriter struct {
+	http.ResponseWriter
+	unread *rpc.Share
+	caller string
+	refuse func(error) // answers with an error, where nothing has been written
+	begun  bool
+}
+
+func (w *patientWriter) WriteHeader(code int) {
+	w.begun = true
+	w.ResponseWriter.WriteHeader(code)
+}
 
 func (w *patientWriter) Write(b []byte) (int, error) {
+	if len(b) >= httpUnreadFrom {
+		n := min(len(b), httpUnread/2)
+		if !w.unread.Take(w.caller, n) {
+			err := rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "an answer of %d bytes: too many others are not read yet", len(b))
+			if w.begun {
+				return 0, err
+			}
+			w.refuse(err)
+			return len(b), nil // it has been answered
+		}
+		defer w.unread.Give(w.caller, n)
+	}
+	w.begun = true
 	w.extend()
 	return w.ResponseWriter.Write(b)
 }

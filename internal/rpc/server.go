@@ -85,7 +85,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		opt(&o)
 	}
 	s := &Server{health: newHealth(), log: cfg.Log.With("role", name), name: name, drainFor: o.drainFor}
-	s.unread = newUnread(s.log)
+	s.unread = newUnread(s.log, cfg.Largest)
 	s.draining, s.endStreams = context.WithCancel(context.Background())
 
 	metrics := serverMetrics(cfg.Metrics)

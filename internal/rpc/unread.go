@@ -6,11 +6,13 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
@@ -35,6 +37,7 @@ const (
 type unread struct {
 	log     *slog.Logger
 	buffers mem.BufferPool
+	largest int // message that is sent
 
 	mu    sync.Mutex
 	bytes int
@@ -42,11 +45,21 @@ type unread struct {
 	conns map[*connection]struct{} // those that hold some of it
 }
 
-func newUnread(log *slog.Logger) *unread {
+// tiers are the sizes of the buffers that are used again. gRPC's own pool has nothing between 32 KiB and 1 MiB.
+var tiers = []int{32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20}
+
+// capacityFor returns how many bytes the buffer of so many has: larger ones than the last tier are made to measure, and not kept.
+func capacityFor(size int) int {
+	if at, _ := slices.BinarySearch(tiers, size); at < len(tiers) {
+		return tiers[at]
+	}
+	return size
+}
+
+func newUnread(log *slog.Logger, largest int) *unread {
 	return &unread{
-		log: log,
-		// gRPC's own pool has nothing between 32 KiB and 1 MiB.
-		buffers: mem.NewTieredBufferPool(32<<10, 64<<10, 128<<10, 256<<10, 512<<10, 1<<20),
+		log: log, largest: largest,
+		buffers: mem.NewTieredBufferPool(slices.Clone(tiers)...),
 		conns:   make(map[*connection]struct{}),
 		share:   NewShare(unreadLimit, 0),
 	}
@@ -74,13 +87,16 @@ func (u *unread) count(ctx context.Context, answer any) (any, error) {
 	if size < unreadFrom {
 		return answer, nil
 	}
-	buffer := u.buffers.Get(size)
+	if size > u.largest { // gRPC says so too, once it is encoded
+		return nil, Error(codes.InvalidArgument, ReasonTooLarge, "the answer is larger than max (%d vs. %d bytes)", size, u.largest)
+	}
+	capacity := capacityFor(size)
 	p, _ := peer.FromContext(ctx) // whose address is that of a connection, see unreadCredentials
-	room := p.Addr.(clientAddr).conn.take(CallerOf(ctx), min(cap(*buffer), unreadShare))
+	room := p.Addr.(clientAddr).conn.take(CallerOf(ctx), min(capacity, unreadShare))
 	if room == nil {
-		u.buffers.Put(buffer)
 		return nil, Exhausted(ReasonQueueFull, methodBusyFor, "an answer of %d bytes: too many others are not read yet", size)
 	}
+	buffer := u.get(capacity, size)
 	if _, err := (proto.MarshalOptions{UseCachedSize: true}).MarshalAppend((*buffer)[:0], message); err != nil {
 		room.Put(buffer)
 		return nil, fmt.Errorf("encode an answer: %w", err)
@@ -88,6 +104,22 @@ func (u *unread) count(ctx context.Context, answer any) (any, error) {
 	// Compressed, it would be in buffers that are not counted. This only fails when the call is over.
 	_ = grpc.SetSendCompressor(ctx, encoding.Identity)
 	return mem.BufferSlice{mem.NewBuffer(buffer, room)}, nil
+}
+
+// get returns a buffer of so many bytes, and of the capacity that is for these.
+func (u *unread) get(capacity, size int) *[]byte {
+	if capacity > tiers[len(tiers)-1] {
+		buffer := make([]byte, size)
+		return &buffer
+	}
+	return u.buffers.Get(size)
+}
+
+// put gives a buffer back that get has returned.
+func (u *unread) put(buffer *[]byte) {
+	if cap(*buffer) <= tiers[len(tiers)-1] {
+		u.buffers.Put(buffer)
+	}
 }
 
 // answerCodec is a codec that sends what is encoded already as it is, and counts requests of people before it decodes them.
@@ -225,7 +257,7 @@ type room struct {
 }
 
 func (r *room) Put(buffer *[]byte) {
-	r.conn.unread.buffers.Put(buffer)
+	r.conn.unread.put(buffer)
 	r.dropped.Stop()
 	r.conn.give(r.caller, r.bytes)
 	runtime.KeepAlive(r) // Stop must come before r is garbage
