@@ -196,7 +196,12 @@ type strangers struct {
 	open    *Share // by what their certificates name
 }
 
-// tap is asked when a call begins, before there is room for any of its messages.
+// refusedKey is of a call's context: why the call is refused.
+type refusedKey struct{}
+
+// tap is asked when a call begins, before there is room for any of its messages. It takes the call's place, or says in its context that
+// there is none, and [refuseTapped] refuses it: where a tap itself refuses a call, gRPC leaves the timer of its deadline, which may be
+// centuries away, and holds the connection by it.
 func (s *strangers) tap(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -208,18 +213,28 @@ func (s *strangers) tap(ctx context.Context, _ *tap.Info) (context.Context, erro
 	}
 	if conn.open.Add(1) > strangersStreams {
 		conn.open.Add(-1)
-		return nil, errManyStreams(strangersStreams)
+		return context.WithValue(ctx, refusedKey{}, errManyStreams(strangersStreams)), nil
 	}
 	who := "certificate of " + conn.role // not "", who may have everything
 	if !s.open.Take(who, 1) {
 		conn.open.Add(-1)
-		return nil, errManyStreams(strangersOpen)
+		return context.WithValue(ctx, refusedKey{}, errManyStreams(strangersOpen)), nil
 	}
 	context.AfterFunc(ctx, func() { // which ends with the call
 		s.open.Give(who, 1)
 		conn.open.Add(-1)
 	})
 	return ctx, nil
+}
+
+// refuseTapped is in front of all that is done for a call: it refuses those that the tap had no place for.
+func refuseTapped(next grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if err, ok := stream.Context().Value(refusedKey{}).(error); ok {
+			return err
+		}
+		return next(srv, stream, info, handler)
+	}
 }
 
 func errManyStreams(limit int) error {

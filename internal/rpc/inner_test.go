@@ -6,9 +6,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -212,6 +214,73 @@ func TestWhoseCertificateNamesNoRoleOfBerthsHasFewCallsOpen(t *testing.T) {
 	if n != rpc.StrangersStreams {
 		t.Errorf("%d streams when all have ended, want %d", n, rpc.StrangersStreams)
 	}
+}
+
+// tracked is a connection of a server whose end in memory can be told.
+type tracked struct{ net.Conn }
+
+type tracking struct {
+	net.Listener
+	gone chan struct{} // gets one for each connection that is garbage
+}
+
+func (l tracking) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &tracked{conn}
+	runtime.AddCleanup(c, func(gone chan struct{}) { gone <- struct{}{} }, l.gone)
+	return c, nil
+}
+
+// gRPC leaves the timer of a call, which its caller sets as late as it likes, where a call is refused before it begins.
+func TestRefusedCallsLeaveNothingBehind(t *testing.T) {
+	ca := newIssuer(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := tracking{l, make(chan struct{}, 1)}
+	ctx, stop := context.WithCancel(t.Context())
+	server := rpc.NewServer(rpc.Config{TLS: tlsOf(t, ca.give(t.TempDir(), "binder", ca), false)}, "tester", binderCallers)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		stop()
+		if err := receive(t, done, "Serve to return"); err != nil {
+			t.Error(err)
+		}
+	})
+	clients := rpc.NewClients(rpc.Config{TLS: tlsOf(t, ca.give(t.TempDir(), "metrics", ca), false)})
+	conn, err := clients.Conn(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls, cancel := context.WithTimeout(t.Context(), time.Hour)
+	refused := 0
+	for range 2 * rpc.StrangersStreams {
+		stream, err := healthgrpc.NewHealthClient(conn).Watch(calls, &healthgrpc.HealthCheckRequest{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if err != nil {
+			checkRefused(t, err)
+			refused++
+		}
+	}
+	if refused != rpc.StrangersStreams || server.StrangersOpen() != rpc.StrangersStreams {
+		t.Errorf("%d calls are refused, and %d open", refused, server.StrangersOpen())
+	}
+	cancel()
+	if err := clients.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what has ended to be given back", func() bool { return server.StrangersOpen() == 0 })
+	eventually(t, "the connection to be garbage", func() bool {
+		runtime.GC()
+		return len(listener.gone) > 0
+	})
 }
 
 func TestAServerKnowsTheRoleOfItsCaller(t *testing.T) {
