@@ -1,35 +1,13 @@
 package rpc
 
 import (
-	"fmt"
-
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // publicElements is how many elements a request may have in all: messages in it, and texts of lists. One takes two bytes to send, and
 // seventy to hold.
 const publicElements = 10_000
-
-// arriving is a request that is counted before it is decoded, by [answerCodec].
-type arriving struct {
-	request proto.Message
-	refused error // why it was not decoded
-}
-
-// decode decodes what has arrived, unless it has too many elements.
-func (a *arriving) decode(data mem.BufferSlice, codec answerCodec) error {
-	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer whole.Free()
-	left := publicElements
-	if field := countElements(a.request.ProtoReflect().Descriptor(), whole.ReadOnlyData(), &left); field != "" {
-		a.refused = Invalid(Violation{Field: field, Description: fmt.Sprintf("too many: a request has at most %d elements", publicElements)})
-		return nil
-	}
-	return codec.CodecV2.Unmarshal(mem.BufferSlice{whole}, a.request)
-}
 
 // countElements takes from left the elements of an encoded message, and returns the field that has more, "" if none has. What cannot be
 // decoded it leaves to who decodes. Numbers are not counted: in memory they take eight times what they take on the wire, at most.

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -57,7 +59,7 @@ func (n *inner) unary(srv any, stream grpc.ServerStream, info *grpc.UnaryServerI
 			if n.members != nil && !n.members.call(ctx) {
 				limit = strangersReadFor
 			}
-			stream = withSmallRequests(stream, info.FullMethod, 0)
+			stream = withRequests(stream, info.FullMethod, 0, false)
 		}
 		read := stream.RecvMsg
 		if end, ok := stream.Context().Deadline(); !ok || time.Until(end) > limit { // else the call's own end is early enough
@@ -87,65 +89,123 @@ func readWithin(ctx context.Context, readers *sync.WaitGroup, limit time.Duratio
 	}
 }
 
-// withSmallRequests returns a stream whose messages have so many bytes at most, and those that ask for health [healthBytes]. No limit
-// means that only gRPC's own holds, but for health.
-func withSmallRequests(stream grpc.ServerStream, method string, limit int) grpc.ServerStream {
+// withRequests returns a stream whose messages have so many bytes at most, and those that ask for health [healthBytes]; counted ones have
+// [publicElements] at most, but for health. No limit means that gRPC reads them, but for health.
+func withRequests(stream grpc.ServerStream, method string, limit int, counted bool) grpc.ServerStream {
 	if strings.HasPrefix(method, healthService) {
-		limit = healthBytes
+		limit, counted = healthBytes, false
 	}
 	if raw, ok := grpc.ServerTransportStreamFromContext(stream.Context()).(rawStream); ok && limit > 0 {
-		return &smallRequests{ServerStream: stream, raw: raw, limit: limit}
+		return &requests{ServerStream: stream, raw: raw, limit: limit, counted: counted}
 	}
 	return stream
 }
 
 // boundRequests is the outermost interceptor of streams: messages are read behind those that count them.
-func boundRequests(limit int) grpc.StreamServerInterceptor {
+func boundRequests(limit int, counted bool) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		return handler(srv, withSmallRequests(stream, info.FullMethod, limit))
+		return handler(srv, withRequests(stream, info.FullMethod, limit, counted))
 	}
 }
 
-// rawStream is what gRPC reads messages from: the length that one says it has, then all of it.
+// rawStream is what gRPC reads messages from: the length that one says it has, then its bytes.
 type rawStream interface {
 	ReadMessageHeader(header []byte) error
 	Read(n int) (mem.BufferSlice, error)
+	RecvCompress() string
 }
 
-// smallRequests refuses a message by the length that it says it has, before it comes. gRPC has one limit for all methods of a
-// server, and makes room for a message as large as that.
-type smallRequests struct {
+// readAtATime is how many bytes of a request are in the frames of HTTP/2 that they came in, besides a window. gRPC keeps each frame by
+// itself, whatever is in it, until all of a read is there: one of a byte takes forty.
+const readAtATime = 64 << 10
+
+// requests refuses a message by the length that it says it has, before it comes, and makes room for it as it comes. gRPC has one limit
+// for all methods of a server, and keeps a message in frames until all of it is there.
+type requests struct {
 	grpc.ServerStream
-	raw   rawStream
-	limit int
+	raw     rawStream
+	limit   int
+	counted bool
 }
 
 // RecvMsg implements grpc.ServerStream.
-func (s *smallRequests) RecvMsg(request any) error {
-	var header [5]byte // whether it is compressed, and its length
-	if err := s.raw.ReadMessageHeader(header[:]); err != nil {
-		return endOf(err)
-	}
-	if header[0] != 0 {
-		return status.Error(codes.Unimplemented, "requests of this method are not compressed")
-	}
-	length := binary.BigEndian.Uint32(header[1:])
-	if int64(length) > int64(s.limit) {
-		return Invalid(Violation{Field: "request", Description: fmt.Sprintf("%d bytes; no request of this method has more than %d", length, s.limit)})
-	}
-	data, err := s.raw.Read(int(length))
-	if err != nil {
-		return endOf(err)
-	}
-	defer data.Free()
+func (s *requests) RecvMsg(request any) error {
 	message, ok := request.(proto.Message)
 	if !ok {
 		return fmt.Errorf("read a request: %T is no message", request)
 	}
-	if err := proto.Unmarshal(data.Materialize(), message); err != nil {
+	var header [5]byte // whether it is compressed, and its length
+	if err := s.raw.ReadMessageHeader(header[:]); err != nil {
+		return endOf(err)
+	}
+	length := int64(binary.BigEndian.Uint32(header[1:]))
+	if length > int64(s.limit) {
+		return s.tooLarge(length)
+	}
+	data, err := s.body(int(length))
+	if err == nil && header[0] != 0 {
+		data, err = s.decompressed(data)
+	}
+	if err != nil {
+		return err
+	}
+	if s.counted {
+		left := publicElements
+		if field := countElements(message.ProtoReflect().Descriptor(), data, &left); field != "" {
+			return Invalid(Violation{Field: field, Description: fmt.Sprintf("too many: a request has at most %d elements", publicElements)})
+		}
+	}
+	if err := proto.Unmarshal(data, message); err != nil {
 		return Invalid(Violation{Field: "request", Description: "it cannot be decoded"})
 	}
 	return nil
+}
+
+// body reads so many bytes.
+func (s *requests) body(length int) ([]byte, error) {
+	var data []byte
+	for len(data) < length {
+		part, err := s.raw.Read(min(length-len(data), readAtATime))
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return nil, endOf(err)
+		}
+		if free := cap(data) - len(data); free < part.Len() {
+			grown := make([]byte, len(data), min(length, max(2*cap(data), part.Len())))
+			copy(grown, data)
+			data = grown
+		}
+		for _, buffer := range part {
+			data = append(data, buffer.ReadOnlyData()...)
+		}
+		part.Free()
+	}
+	return data, nil
+}
+
+// decompressed returns what a message was before it was compressed.
+func (s *requests) decompressed(data []byte) ([]byte, error) {
+	compressor := encoding.GetCompressor(s.raw.RecvCompress())
+	if compressor == nil {
+		return nil, status.Errorf(codes.Unimplemented, "requests cannot be compressed by %q here", s.raw.RecvCompress())
+	}
+	from, err := compressor.Decompress(bytes.NewReader(data))
+	if err == nil {
+		data, err = io.ReadAll(io.LimitReader(from, int64(s.limit)+1))
+	}
+	if err != nil {
+		return nil, Invalid(Violation{Field: "request", Description: "it cannot be decompressed"})
+	}
+	if len(data) > s.limit {
+		return nil, s.tooLarge(int64(len(data)))
+	}
+	return data, nil
+}
+
+func (s *requests) tooLarge(length int64) error {
+	return Error(codes.InvalidArgument, ReasonTooLarge, "the request has %d bytes or more; none of this method has more than %d", length, s.limit)
 }
 
 // endOf says what the end of a stream means to who reads a message: io.EOF that there is none.

@@ -81,6 +81,7 @@ type public struct {
 	guard      Guard   // nil: everyone is admitted
 	members    members // nil without TLS
 	forwarding bool
+	largest    int                         // bytes of a request
 	review     time.Duration               // between two reviews of a stream
 	outer      grpc.UnaryServerInterceptor // before the request is read
 	inner      grpc.UnaryServerInterceptor // behind that
@@ -92,9 +93,9 @@ type public struct {
 	readers            sync.WaitGroup
 }
 
-func newPublic(guard Guard, members members, forwarding bool, review time.Duration, outer, inner grpc.UnaryServerInterceptor) *public {
+func newPublic(o *options, members members, outer, inner grpc.UnaryServerInterceptor) *public {
 	return &public{
-		guard: guard, members: members, forwarding: forwarding, review: review, outer: outer, inner: inner,
+		guard: o.guard, members: members, forwarding: o.forwarding, largest: o.requestLimit, review: o.reviewEvery, outer: outer, inner: inner,
 		known: newGate(readAtOnce, readWaiting, methodBusyFor), strangers: newGate(strangersRead, strangersWaiting, methodBusyFor),
 		held: NewShare(heldLimit, 0), following: NewShare(publicFollowing, 0), talking: NewShare(publicTalking, 0),
 		health: NewShare(publicHealth, 0),
@@ -152,7 +153,7 @@ func (p *public) unary(srv any, stream grpc.ServerStream, info *grpc.UnaryServer
 		giveBack := func() {}
 		defer func() { giveBack() }()
 		read := func(request any) error {
-			if err := p.read(ctx, withSmallRequests(stream, info.FullMethod, 0), info.FullMethod, request); err != nil {
+			if err := p.read(ctx, withRequests(stream, info.FullMethod, p.largest, true), info.FullMethod, request); err != nil {
 				return err
 			}
 			giveBack, err = p.hold(ctx, request)
@@ -187,26 +188,7 @@ func (p *public) read(ctx context.Context, stream grpc.ServerStream, method stri
 		return err
 	}
 	defer leave()
-	if !ofHealth { // whose requests are small
-		stream = countedRequests{stream}
-	}
 	return readWithin(ctx, &p.readers, limit, stream, request)
-}
-
-// countedRequests refuses messages that have too many elements.
-type countedRequests struct{ grpc.ServerStream }
-
-// RecvMsg implements grpc.ServerStream.
-func (s countedRequests) RecvMsg(request any) error {
-	message, ok := request.(proto.Message)
-	if !ok {
-		return s.ServerStream.RecvMsg(request)
-	}
-	counted := &arriving{request: message}
-	if err := s.ServerStream.RecvMsg(counted); err != nil {
-		return err
-	}
-	return counted.refused
 }
 
 // hold counts a large request for as long as it is in memory.

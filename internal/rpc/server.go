@@ -61,7 +61,8 @@ type options struct {
 }
 
 // WithRequestLimit sets the largest request, in bytes; by default it is [MessageLimit].
-// A larger one is answered RESOURCE_EXHAUSTED by gRPC itself, without reason or RetryInfo: it never gets smaller.
+// A larger one is answered INVALID_ARGUMENT (TOO_LARGE) by a server that is open to people, and by others RESOURCE_EXHAUSTED, which is
+// gRPC's own, without reason or RetryInfo: it never gets smaller.
 func WithRequestLimit(bytes int) Option { return func(o *options) { o.requestLimit = bytes } }
 
 // WithDeadline sets the deadline of a unary call whose client set none, and the latest one if the server is open to people; by default it is [DefaultServerDeadline].
@@ -148,8 +149,8 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 	}
 	var tracing []otelgrpc.Option
 	if o.public {
-		s.public = newPublic(o.guard, members, o.forwarding, o.reviewEvery, chainUnary(unary), gates.unary)
-		stream = append([]grpc.StreamServerInterceptor{boundRequests(0)}, append(stream, s.public.stream)...)
+		s.public = newPublic(&o, members, chainUnary(unary), gates.unary)
+		stream = append([]grpc.StreamServerInterceptor{boundRequests(o.requestLimit, true)}, append(stream, s.public.stream)...)
 		if o.forwarding {
 			serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(forwardedStreams), grpc.MaxHeaderListSize(maxHeaderBytes))
 		} else {
@@ -161,7 +162,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		tracing = append(tracing, otelgrpc.WithPublicEndpoint())
 	} else {
 		s.inner = &inner{outer: chainUnary(unary), gates: gates.unary, members: members}
-		stream = append([]grpc.StreamServerInterceptor{boundRequests(innerStreamRequestBytes)}, stream...)
+		stream = append([]grpc.StreamServerInterceptor{boundRequests(innerStreamRequestBytes, false)}, stream...)
 		serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(maxStreamsPerConnection), grpc.MaxHeaderListSize(maxHeaderBytes),
 			grpc.StaticStreamWindowSize(innerWindow), grpc.StaticConnWindowSize(innerConnWindow))
 	}

@@ -122,7 +122,7 @@ func (u *unread) put(buffer *[]byte) {
 	}
 }
 
-// answerCodec is a codec that sends what is encoded already as it is, and counts requests of people before it decodes them.
+// answerCodec is a codec that sends what is encoded already as it is.
 type answerCodec struct{ encoding.CodecV2 }
 
 func (c answerCodec) Marshal(v any) (mem.BufferSlice, error) {
@@ -130,14 +130,6 @@ func (c answerCodec) Marshal(v any) (mem.BufferSlice, error) {
 		return encoded, nil
 	}
 	return c.CodecV2.Marshal(v)
-}
-
-// Unmarshal implements encoding.CodecV2.
-func (c answerCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	if request, ok := v.(*arriving); ok {
-		return request.decode(data, c)
-	}
-	return c.CodecV2.Unmarshal(data, v)
 }
 
 // unreadCredentials makes every connection of a server a [connection].

@@ -1,0 +1,119 @@
+package rpc_test
+
+import (
+	"bufio"
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// rawConn is a client of HTTP/2 that frames what it sends as it likes.
+type rawConn struct {
+	net.Conn
+	mu      sync.Mutex
+	more    *sync.Cond
+	windows map[uint32]int // by stream; 0 is the connection's
+	ended   bool
+}
+
+func dialRaw(t *testing.T, address string) *rawConn {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &rawConn{Conn: conn, windows: map[uint32]int{0: 65535}}
+	c.more = sync.NewCond(&c.mu)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.read()
+	}()
+	t.Cleanup(func() {
+		_ = conn.Close()
+		<-done
+	})
+	c.write(t, append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frame(4, 0, 0, nil)...))
+	return c
+}
+
+// read reads what makes windows larger, and drops the rest.
+func (c *rawConn) read() {
+	r := bufio.NewReader(c.Conn)
+	for {
+		var head [9]byte
+		_, err := io.ReadFull(r, head[:])
+		payload := make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))
+		if err == nil {
+			_, err = io.ReadFull(r, payload)
+		}
+		c.mu.Lock()
+		if err != nil {
+			c.ended = true
+			c.more.Broadcast()
+			c.mu.Unlock()
+			return
+		}
+		if head[3] == 8 {
+			c.windows[binary.BigEndian.Uint32(head[5:])] += int(binary.BigEndian.Uint32(payload))
+			c.more.Broadcast()
+		}
+		c.mu.Unlock()
+	}
+}
+
+func frame(kind, flags byte, stream uint32, payload []byte) []byte {
+	n := len(payload)
+	return append(binary.BigEndian.AppendUint32([]byte{byte(n >> 16), byte(n >> 8), byte(n), kind, flags}, stream), payload...)
+}
+
+func (c *rawConn) write(t *testing.T, b []byte) {
+	t.Helper()
+	if _, err := c.Conn.Write(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// call begins a call of a method on a stream.
+func (c *rawConn) call(t *testing.T, stream uint32, method string, more ...[2]string) {
+	t.Helper()
+	var block []byte
+	for _, field := range append([][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}}, more...) {
+		block = append(block, 0)
+		for _, text := range field {
+			block = append(append(block, byte(len(text))), text...) // shorter than 127
+		}
+	}
+	c.mu.Lock()
+	c.windows[stream] = 65535
+	c.mu.Unlock()
+	c.write(t, frame(1, 4, stream, block))
+}
+
+// drip sends data in frames of one byte, as fast as the windows let it.
+func (c *rawConn) drip(t *testing.T, stream uint32, data []byte) {
+	t.Helper()
+	for len(data) > 0 {
+		c.mu.Lock()
+		for min(c.windows[0], c.windows[stream]) == 0 && !c.ended {
+			c.more.Wait()
+		}
+		n := min(c.windows[0], c.windows[stream], len(data))
+		c.windows[0] -= n
+		c.windows[stream] -= n
+		ended := c.ended
+		c.mu.Unlock()
+		if ended {
+			t.Fatal("the server has closed the connection")
+		}
+		var frames []byte
+		for _, b := range data[:n] {
+			frames = append(frames, frame(0, 0, stream, []byte{b})...)
+		}
+		c.write(t, frames)
+		data = data[n:]
+	}
+}
