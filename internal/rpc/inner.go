@@ -61,7 +61,7 @@ func (n *inner) unary(srv any, stream grpc.ServerStream, info *grpc.UnaryServerI
 			}
 			stream = withRequests(stream, info.FullMethod, 0, false)
 		}
-		read := stream.RecvMsg
+		read := func(request any) error { return missing(stream.RecvMsg(request)) }
 		if end, ok := stream.Context().Deadline(); !ok || time.Until(end) > limit { // else the call's own end is early enough
 			read = func(request any) error { return readWithin(ctx, &n.readers, limit, stream, request) }
 		}
@@ -81,7 +81,7 @@ func readWithin(ctx context.Context, readers *sync.WaitGroup, limit time.Duratio
 	readers.Go(func() { done <- stream.RecvMsg(request) })
 	select {
 	case err := <-done:
-		return err
+		return missing(err)
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-timer.C:
@@ -206,6 +206,14 @@ func (s *requests) decompressed(data []byte) ([]byte, error) {
 
 func (s *requests) tooLarge(length int64) error {
 	return Error(codes.InvalidArgument, ReasonTooLarge, "the request has %d bytes or more; none of this method has more than %d", length, s.limit)
+}
+
+// missing says what the end of a stream means where there is one message to read.
+func missing(err error) error {
+	if errors.Is(err, io.EOF) {
+		return Invalid(Violation{Field: "request", Description: "it is missing"})
+	}
+	return err
 }
 
 // endOf says what the end of a stream means to who reads a message: io.EOF that there is none.

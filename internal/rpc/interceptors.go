@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 )
 
@@ -93,12 +94,17 @@ func (q *quiet) count(now time.Time) (calls int) {
 	return calls
 }
 
-// ofStranger reports whether the fields of a call say that nobody is known to have made it, or that its request did not come.
+// ofStranger reports whether the fields of a call say that nobody is known to have made it, as of all for health, or that its request did
+// not come.
 func ofStranger(fields []any) bool {
 	for k := 0; k+1 < len(fields); k += 2 {
 		switch fields[k] {
 		case "grpc.code":
 			if fields[k+1] == codes.Unauthenticated.String() {
+				return true
+			}
+		case logging.ServiceFieldKey:
+			if fields[k+1] == grpc_health_v1.Health_ServiceDesc.ServiceName {
 				return true
 			}
 		case "reason":

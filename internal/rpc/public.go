@@ -187,8 +187,12 @@ func (p *public) read(ctx context.Context, stream grpc.ServerStream, method stri
 		Pause(err)
 		return err
 	}
-	defer leave()
-	return readWithin(ctx, &p.readers, limit, stream, request)
+	err = readWithin(ctx, &p.readers, limit, stream, request)
+	leave()
+	if ofHealth && err != nil { // which costs strangers nothing
+		time.Sleep(refusalPause)
+	}
+	return err
 }
 
 // hold counts a large request for as long as it is in memory.

@@ -2,13 +2,20 @@ package rpc_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/logtest"
@@ -40,6 +47,78 @@ func TestStrangersDoNotFillTheLog(t *testing.T) {
 		t.Errorf("what fails of those who are known is not told:\n%s", text)
 	}
 }
+
+// garbled is a message as it is sent, whatever is to be sent.
+type garbled []byte
+
+func (g garbled) Marshal(any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(g)}, nil
+}
+func (g garbled) Unmarshal(mem.BufferSlice, any) error { return nil }
+func (g garbled) Name() string                         { return "proto" }
+
+// Health is open to strangers.
+func TestStrangersDoNotFillTheLogByHealth(t *testing.T) {
+	r := start(t, rpc.TCP(), &service{}, rpc.WithPublic(&doorman{}))
+	for _, method := range []string{grpc_health_v1.Health_Check_FullMethodName, grpc_health_v1.Health_Watch_FullMethodName} {
+		for what, c := range map[string]struct {
+			codec grpc.CallOption
+			sends bool
+			ends  bool
+			want  codes.Code
+		}{
+			"nothing":                  {ends: true, want: codes.InvalidArgument},
+			"garbage":                  {codec: grpc.ForceCodecV2(garbled("\xff\xff")), sends: true, ends: true, want: codes.InvalidArgument},
+			"what is compressed wrong": {codec: grpc.UseCompressor(wrongly{}.Name()), sends: true, ends: true, want: codes.InvalidArgument},
+			"what does not come":       {want: codes.DeadlineExceeded},
+		} {
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			var opts []grpc.CallOption
+			if c.codec != nil {
+				opts = append(opts, c.codec)
+			}
+			stream, err := r.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, opts...)
+			if err == nil && c.sends {
+				err = stream.SendMsg(&grpc_health_v1.HealthCheckRequest{Service: "x"})
+			}
+			if err == nil && c.ends {
+				err = stream.CloseSend()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.RecvMsg(&grpc_health_v1.HealthCheckResponse{}); status.Code(err) != c.want {
+				t.Errorf("%s to %s: %v, want %v", what, method, err, c.want)
+			}
+			if took := time.Since(began); took < 100*time.Millisecond {
+				t.Errorf("%s to %s is refused after %v", what, method, took)
+			}
+			cancel()
+		}
+	}
+	if err := r.stop(t); err != nil {
+		t.Error(err)
+	}
+	if text := r.logs.String(); strings.Contains(text, "finished call") {
+		t.Errorf("refused calls for health are told one by one:\n%s", text)
+	}
+}
+
+// wrongly is a compressor whose data nobody can read.
+type wrongly struct{}
+
+func (wrongly) Name() string { return "test-wrongly" }
+
+func (wrongly) Compress(w io.Writer) (io.WriteCloser, error) { return nopCloser{w}, nil }
+
+func (wrongly) Decompress(io.Reader) (io.Reader, error) { return nil, errors.New("garbage") }
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
+
+func init() { encoding.RegisterCompressor(wrongly{}) }
 
 func TestStrangersAreTheirOwnLinesForWhoWantsThem(t *testing.T) {
 	logs := &logtest.Buffer{}
