@@ -86,7 +86,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		opt(&o)
 	}
 	s := &Server{health: newHealth(), log: cfg.Log.With("role", name), name: name, drainFor: o.drainFor}
-	s.unread = newUnread(s.log, cfg.Largest)
+	s.unread = newUnread(s.log, cfg.Largest, o.forwarding)
 	s.draining, s.endStreams = context.WithCancel(context.Background())
 
 	metrics := serverMetrics(cfg.Metrics)

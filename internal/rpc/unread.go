@@ -38,6 +38,8 @@ type unread struct {
 	log     *slog.Logger
 	buffers mem.BufferPool
 	largest int // message that is sent
+	// forwarding means that all who call come by one connection, whose only client is this process, which reads: a connection then has no bound.
+	forwarding bool
 
 	mu    sync.Mutex
 	bytes int
@@ -56,9 +58,9 @@ func capacityFor(size int) int {
 	return size
 }
 
-func newUnread(log *slog.Logger, largest int) *unread {
+func newUnread(log *slog.Logger, largest int, forwarding bool) *unread {
 	return &unread{
-		log: log, largest: largest,
+		log: log, largest: largest, forwarding: forwarding,
 		buffers: mem.NewTieredBufferPool(slices.Clone(tiers)...),
 		conns:   make(map[*connection]struct{}),
 		share:   NewShare(unreadLimit, 0),
@@ -193,7 +195,7 @@ func (c *connection) Close() error {
 func (c *connection) take(caller string, bytes int) *room {
 	c.unread.mu.Lock()
 	defer c.unread.mu.Unlock()
-	if c.closed || c.bytes+bytes > unreadShare {
+	if c.closed || !c.unread.forwarding && c.bytes+bytes > unreadShare {
 		return nil
 	}
 	now := time.Now()

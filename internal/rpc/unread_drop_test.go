@@ -10,7 +10,7 @@ import (
 // gRPC drops the buffer of an answer whose stream is reset between its last look at the stream and the queueing of the answer, which
 // no test can time.
 func TestDroppedAnswerIsGivenBackWhenItIsCollected(t *testing.T) {
-	u := newUnread(slog.New(slog.DiscardHandler), MessageLimit)
+	u := newUnread(slog.New(slog.DiscardHandler), MessageLimit, false)
 	c := &connection{unread: u}
 	if c.take("", unreadShare) == nil || c.take("", 1) != nil {
 		t.Fatalf("a connection's share is %d bytes, want %d", c.bytes, unreadShare)

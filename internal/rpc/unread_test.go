@@ -122,6 +122,23 @@ func TestClientThatReadsNothingIsRefusedAndOthersAreAnswered(t *testing.T) {
 	})
 }
 
+// All who ask by JSON come by one connection.
+func TestWhoIsForwardedTakesHisOwnShareOnly(t *testing.T) {
+	r := start(t, rpc.Memory(), pages(), rpc.WithPublic(nil), rpc.WithForwarding())
+	conn := r.deaf(t)
+	conn.fill(rpc.Forward(within(t, patience), "192.0.2.1"), r)
+	if _, err := testgrpc.NewTestServiceClient(conn).UnaryCall(rpc.Forward(within(t, patience), "192.0.2.2"), &testgrpc.SimpleRequest{}); err != nil {
+		t.Errorf("the answer of somebody else: %v", err)
+	}
+	for range 2 * rpc.UnreadShare / page {
+		conn.ask(rpc.Forward(within(t, patience), "192.0.2.1"))
+	}
+	eventually(t, "who reads nothing to have half of all, and no more", func() bool {
+		_, err := testgrpc.NewTestServiceClient(conn).UnaryCall(rpc.Forward(within(t, patience), "192.0.2.1"), &testgrpc.SimpleRequest{})
+		return rpc.ReasonOf(err) == rpc.ReasonQueueFull && r.server.Unread() == rpc.UnreadLimit/2
+	})
+}
+
 func TestUnreadAnswersOfAllConnectionsAreBounded(t *testing.T) {
 	onEach(t, func(t *testing.T, network rpc.Network) {
 		r := start(t, network, pages())
