@@ -39,6 +39,8 @@ type GuardConfig struct {
 	Rate     float64      // calls per second of one caller; 0 means 50
 	Burst    int          // calls of one caller at once; 0 means twice the rate
 	Log      *slog.Logger // nil discards
+	// Alone says that no certificates tell who may call what members ask each other: then nobody may, but for health.
+	Alone bool
 }
 
 // Guard lets through the calls of those who may make them. It is safe for concurrent use.
@@ -81,6 +83,9 @@ type askingKey struct{}
 func (g *Guard) Admit(ctx context.Context, method string) (context.Context, error) {
 	what, ok := guarded(method)
 	if !ok {
+		if g.cfg.Alone && !strings.HasPrefix(method, "/grpc.health.") {
+			return nil, rpc.Error(codes.Unauthenticated, rpc.ReasonNoIdentity, "%s: members prove who they are by certificates, and there are none here", method)
+		}
 		return ctx, nil
 	}
 	md, _ := metadata.FromIncomingContext(ctx)

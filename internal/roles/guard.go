@@ -57,5 +57,5 @@ func (e *env) newGuard(a Access, listener string) (*access.Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	return access.NewGuard(access.GuardConfig{Reviewer: reviewer, Rate: a.Rate, Burst: a.Burst, Log: e.Log})
+	return access.NewGuard(access.GuardConfig{Reviewer: reviewer, Rate: a.Rate, Burst: a.Burst, Log: e.Log, Alone: e.certs == nil})
 }
