@@ -27,6 +27,9 @@ func (s *Server) Following() (following, health int) {
 	return following, health
 }
 
+// Talking returns how many streams are open whose clients say more than one thing, and of how many callers.
+func (s *Server) Talking() (streams, callers int) { return s.public.talking.Used() }
+
 // StrangersReading returns how many requests of those that nobody knows are being read, and how many wait for that.
 func (s *Server) StrangersReading() (reading, waiting int) { return s.public.strangers.load() }
 

@@ -45,6 +45,15 @@ func (s *service) StreamingOutputCall(req *testgrpc.StreamingOutputCallRequest, 
 	return s.stream(req, stream)
 }
 
+// FullDuplexCall hears what its client says, and says nothing.
+func (s *service) FullDuplexCall(stream grpc.BidiStreamingServer[testgrpc.StreamingOutputCallRequest, testgrpc.StreamingOutputCallResponse]) error {
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+	}
+}
+
 // fails returns a service whose calls return err.
 func fails(err error) *service {
 	return &service{

@@ -292,7 +292,23 @@ func (s *publicStream) Context() context.Context { return s.ctx }
 
 func (s *publicStream) RecvMsg(request any) error {
 	if !s.once {
-		return s.ServerStream.RecvMsg(request)
+		return s.hear(request)
 	}
 	return s.public.read(s.ctx, s.ServerStream, s.method, request)
+}
+
+// hear reads the next of several messages. It ends with the stream's context, which may end before the call does, by a review: whoever
+// says nothing would not be found out. What it leaves behind then ends with the call.
+func (s *publicStream) hear(request any) error {
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
+	done := make(chan error, 1)
+	s.public.readers.Go(func() { done <- s.ServerStream.RecvMsg(request) })
+	select {
+	case err := <-done:
+		return err
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	}
 }

@@ -483,3 +483,24 @@ func TestAStreamEndsWhenItsCallerMayNotHaveItAnyMore(t *testing.T) {
 		}
 	}
 }
+
+func TestAStreamWhoseClientSaysNothingEndsWhenItsCallerMayNotHaveIt(t *testing.T) {
+	guard := &revoking{asked: make(chan struct{})}
+	r := start(t, rpc.TCP(), &service{}, rpc.WithPublic(guard), rpc.WithReview(time.Millisecond))
+	stream, err := r.client.FullDuplexCall(as(t, "ann"))
+	if err == nil {
+		err = stream.Send(&testgrpc.StreamingOutputCallRequest{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the stream to begin", func() bool { following, _ := r.server.Talking(); return following == 1 })
+	refusal := rpc.Error(codes.Unauthenticated, "GONE", "not any more")
+	guard.now.Store(&refusal)
+	ended := make(chan error, 1)
+	go func() { _, err := stream.Recv(); ended <- err }()
+	if err := receive(t, ended, "the stream to end"); rpc.ReasonOf(err) != "GONE" {
+		t.Errorf("the stream ended with %v", err)
+	}
+	eventually(t, "its place to be free", func() bool { n, _ := r.server.Talking(); return n == 0 })
+}
