@@ -101,6 +101,9 @@ func TestNothingIsReadOfARoleThatMayNotCall(t *testing.T) {
 
 func TestALargeRequestForHealthIsRefusedBeforeItComes(t *testing.T) {
 	ca := newIssuer(t)
+	refused := func(err error) bool { // for its size; a machine that is busy may not even read that in the time that strangers have
+		return status.Code(err) == codes.InvalidArgument || rpc.ReasonOf(err) == rpc.ReasonSlowRequest
+	}
 	for what, opts := range map[string][]rpc.Option{"inner": nil, "public": {rpc.WithPublic(nil)}} {
 		t.Run(what, func(t *testing.T) {
 			logs := &logtest.Buffer{}
@@ -109,22 +112,23 @@ func TestALargeRequestForHealthIsRefusedBeforeItComes(t *testing.T) {
 			for _, role := range []string{"metrics", "queue"} {
 				conn, sent := countingClient(t, ca.give(t.TempDir(), role, ca), r.address)
 				health := healthgrpc.NewHealthClient(conn)
-				if _, err := health.Check(within(t, patience), &healthgrpc.HealthCheckRequest{Service: strings.Repeat("x", many)}); status.Code(err) != codes.InvalidArgument {
+				if _, err := health.Check(within(t, patience), &healthgrpc.HealthCheckRequest{Service: strings.Repeat("x", many)}); !refused(err) {
 					t.Errorf("Check by a %s: %v, want INVALID_ARGUMENT", role, err)
 				}
 				stream, err := health.Watch(within(t, patience), &healthgrpc.HealthCheckRequest{Service: strings.Repeat("x", many)})
 				if err == nil {
 					_, err = stream.Recv()
 				}
-				if status.Code(err) != codes.InvalidArgument {
+				if !refused(err) {
 					t.Errorf("Watch by a %s: %v, want INVALID_ARGUMENT", role, err)
 				}
 				if n := sent.Load(); n > unread {
 					t.Errorf("the server has taken in %d bytes of a %s", n, role)
 				}
-				if _, err := health.Check(within(t, patience), &healthgrpc.HealthCheckRequest{}); err != nil {
-					t.Errorf("a small one by a %s: %v", role, err)
-				}
+				eventually(t, "a small one to be answered", func() bool {
+					_, err := health.Check(within(t, patience), &healthgrpc.HealthCheckRequest{})
+					return err == nil
+				})
 			}
 		})
 	}
