@@ -9,10 +9,11 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
-// contents are all nodes by index, and what is known of each pod by id.
+// contents are all nodes by index, what is known of each pod by id, and all objects by name.
 type contents struct {
-	nodes map[cluster.NodeIndex]cluster.Node
-	pods  map[cluster.PodID]contentsPod
+	nodes   map[cluster.NodeIndex]cluster.Node
+	pods    map[cluster.PodID]contentsPod
+	objects map[cluster.ObjectKey]cluster.Object
 }
 
 type contentsPod struct {
@@ -23,7 +24,7 @@ type contentsPod struct {
 }
 
 func contentsOf(st *cluster.State) contents {
-	c := contents{make(map[cluster.NodeIndex]cluster.Node), make(map[cluster.PodID]contentsPod)}
+	c := contents{make(map[cluster.NodeIndex]cluster.Node), make(map[cluster.PodID]contentsPod), make(map[cluster.ObjectKey]cluster.Object)}
 	for i := range cluster.NodeIndex(st.Nodes.Len()) {
 		if st.Nodes.Live.Has(i) {
 			c.nodes[i] = st.Node(i)
@@ -31,6 +32,9 @@ func contentsOf(st *cluster.State) contents {
 	}
 	for id, row := range st.Pods() {
 		c.pods[id] = contentsPod{row.Pod, row.Phase, st.Class(row.Class), st.Labels(row.Labels)}
+	}
+	for d := range st.Objects() {
+		c.objects[d.Object.Key()] = d.Object
 	}
 	return c
 }
@@ -40,6 +44,7 @@ func TestStateRemembersWhatTheLastDeltaHasChanged(t *testing.T) {
 		walk(t, contentsOf, func(st *cluster.State, d cluster.Delta, before contents) {
 			var node cluster.Node
 			var pod contentsPod
+			var object cluster.Object
 			switch d := d.(type) {
 			case cluster.NodeSet:
 				node = before.nodes[d.Index]
@@ -61,6 +66,10 @@ func TestStateRemembersWhatTheLastDeltaHasChanged(t *testing.T) {
 				pod = before.pods[d.ID]
 			case cluster.PodRemoved:
 				pod = before.pods[d.ID]
+			case cluster.ObjectSet:
+				object = before.objects[d.Object.Key()]
+			case cluster.ObjectRemoved:
+				object = before.objects[d.ObjectKey]
 			}
 			got := st.Before()
 			if diff := cmp.Diff(node, got.Node); diff != "" {
@@ -68,6 +77,9 @@ func TestStateRemembersWhatTheLastDeltaHasChanged(t *testing.T) {
 			}
 			if diff := cmp.Diff(pod.pod, got.Pod.Pod); diff != "" || got.Pod.Phase != pod.phase {
 				t.Fatalf("pod before %+v: %v, want %v (-want +got):\n%s", d, got.Pod.Phase, pod.phase, diff)
+			}
+			if got.Object != object {
+				t.Fatalf("object before %+v: %+v, want %+v", d, got.Object, object)
 			}
 			if got.Class != pod.class || got.Labels != pod.labels {
 				t.Fatalf("class and labels before %+v: %p and %p, want %p and %p", d, got.Class, got.Labels, pod.class, pod.labels)

@@ -21,7 +21,7 @@ func TestTheDigestOfABudgetStaysWhatItIs(t *testing.T) {
 		{cluster.Budget{Selector: cluster.LabelSelector{Nothing: true}, Allowed: -1}, 0xa7f8384b4d891351},
 	} {
 		st := cluster.New(start)
-		if err := st.Apply(cluster.BudgetSet{Budget: tt.of}); err != nil {
+		if err := st.Apply(cluster.ObjectSet{Object: &tt.of}); err != nil {
 			t.Fatal(err)
 		}
 		if got := st.Digest(); got != tt.want {

@@ -6,7 +6,7 @@ import (
 )
 
 // Clone returns an independent copy of the state: same version, same digest, same indexes and ids, and no delta to the one is
-// seen in the other. What never changes once it is there (class specs, label sets, the shapes and labels of nodes, budgets,
+// seen in the other. What never changes once it is there (class specs, label sets, the shapes and labels of nodes, objects,
 // texts) is shared. Nobody may change the state meanwhile. The copy has no Before until its first delta.
 func (s *State) Clone() *State {
 	c := new(State)
@@ -25,7 +25,7 @@ func (s *State) Clone() *State {
 	c.services = cloneMaps(s.services)
 	c.controllers = maps.Clone(s.controllers)
 	c.nominated = cloneSlices(s.nominated)
-	c.budgets = cloneMaps(s.budgets)
+	c.objects = s.objects.clone()
 	c.selectorsModified = maps.Clone(s.selectorsModified)
 
 	c.pods = slices.Clone(s.pods)

@@ -52,8 +52,16 @@ func changes(st *cluster.State) []string {
 	for i := range st.Nodes.Modified {
 		out = append(out, fmt.Sprint(i, st.Nodes.Modified[i], st.Nodes.SpecModified[i]))
 	}
-	return append(out, fmt.Sprint(st.ImagesModified, st.NamespacesModified, st.TermsModified, st.BudgetsModified,
+	return append(out, fmt.Sprint(st.ImagesModified, st.NamespacesModified, st.TermsModified, objectsModified(st),
 		st.FreePod(), st.Nodes.Free(), st.Symbols.Len(), st.Resources()))
+}
+
+func objectsModified(st *cluster.State) map[cluster.ObjectKind]cluster.Seq {
+	out := make(map[cluster.ObjectKind]cluster.Seq)
+	for _, kind := range append(cluster.ObjectKinds(), 999) {
+		out[kind] = st.ObjectsModified(kind)
+	}
+	return out
 }
 
 // fold returns the state that a log builds.
@@ -121,7 +129,7 @@ func TestCloneSharesOnlyWhatNeverChanges(t *testing.T) {
 		"State.namespaces{}":       true, // replaced
 		"State.services{}{}":       true, // replaced
 		"State.controllers{}":      true, // replaced
-		"State.budgets{}{}":        true, // replaced
+		"State.objects.all{}{}{}":  true, // replaced
 		"State.classes{}.Spec":     true, // never changes
 		"State.labels{}.Labels":    true, // never changes
 		"State.classes{}.requests": true, // replaced

@@ -66,10 +66,15 @@ type (
 		Failed bool
 		Spared []PodID
 	}
-	// BudgetSet is a new PodDisruptionBudget, or its new content.
-	BudgetSet struct{ Budget Budget }
-	// BudgetRemoved takes a PodDisruptionBudget away.
-	BudgetRemoved struct{ Namespace, Name string }
+	// ObjectSet is a new object of one of the kinds of ObjectKind, or its new content.
+	ObjectSet struct {
+		Object Object
+		// More is what a later release of Berth says of the object that this one cannot read, encoded as it has come: it follows
+		// what Object encodes. It counts in the digest, and nobody reads it.
+		More string
+	}
+	// ObjectRemoved takes such an object away.
+	ObjectRemoved struct{ ObjectKey }
 	// PodAssumed places a pending pod on a node.
 	PodAssumed struct {
 		ID      PodID
@@ -109,6 +114,6 @@ func (PodRemoved) delta()        {}
 func (PodNominated) delta()      {}
 func (PreemptionStarted) delta() {}
 func (PreemptionEnded) delta()   {}
-func (BudgetSet) delta()         {}
-func (BudgetRemoved) delta()     {}
+func (ObjectSet) delta()         {}
+func (ObjectRemoved) delta()     {}
 func (ImageSized) delta()        {}

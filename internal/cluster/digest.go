@@ -13,33 +13,33 @@ const (
 	kindOrphan
 	kindLabels
 	kindSelector
-	kindBudget
+	kindObject // and what follows: see ObjectKind
 )
 
 func hashSettings(settings Settings) uint64 {
 	if settings.Shards == 0 {
 		return 0 // not said yet
 	}
-	var e encoder
-	e.int(kindSettings)
-	e.int(int64(settings.Shards))
-	e.int(int64(settings.Seed))
+	var e Encoder
+	e.Int(kindSettings)
+	e.Int(int64(settings.Shards))
+	e.Int(int64(settings.Seed))
 	list(&e, settings.Profiles, encodeProfile)
-	e.text(settings.Source)
-	e.int(settings.InitialBackoffSeconds)
-	e.int(settings.MaxBackoffSeconds)
-	e.int(settings.MaxUnschedulableSeconds)
+	e.Text(settings.Source)
+	e.Int(settings.InitialBackoffSeconds)
+	e.Int(settings.MaxBackoffSeconds)
+	e.Int(settings.MaxUnschedulableSeconds)
 	if len(settings.Yielded) > 0 || settings.YieldedTo != "" { // else the digest is that of versions of Berth that know of no such names
 		list(&e, settings.Yielded, encodeText)
-		e.text(settings.YieldedTo)
+		e.Text(settings.YieldedTo)
 	}
 	return hashBytes(e.b)
 }
 
 func hashNamespace(name string, labels []Label) uint64 {
-	var e encoder
-	e.int(kindNamespace)
-	e.text(name)
+	var e Encoder
+	e.Int(kindNamespace)
+	e.Text(name)
 	list(&e, labels, encodeLabel)
 	return hashBytes(e.b)
 }
@@ -81,23 +81,23 @@ func (p *PodRow) digest(id PodID) uint64 {
 
 // hashPod hashes what does not change from phase to phase.
 func (s *State) hashPod(p *Pod) uint64 {
-	e := encoder{s.scratch[:0]}
-	e.int(kindPod)
-	e.text(p.UID)
-	e.text(p.Namespace)
-	e.text(p.Name)
-	e.int(int64(p.Class))
-	e.int(int64(p.Priority))
-	e.text(p.RequiredNode)
-	e.int(p.Created)
-	e.int(int64(len(p.Gates)))
+	e := Encoder{s.scratch[:0]}
+	e.Int(kindPod)
+	e.Text(p.UID)
+	e.Text(p.Namespace)
+	e.Text(p.Name)
+	e.Int(int64(p.Class))
+	e.Int(int64(p.Priority))
+	e.Text(p.RequiredNode)
+	e.Int(p.Created)
+	e.Int(int64(len(p.Gates)))
 	for _, gate := range p.Gates {
-		e.text(gate)
+		e.Text(gate)
 	}
-	e.int(int64(p.Labels))
-	e.text(p.Nominated)
-	e.int(p.Started)
-	e.bool(p.NeverPreempts)
+	e.Int(int64(p.Labels))
+	e.Text(p.Nominated)
+	e.Int(p.Started)
+	e.Bool(p.NeverPreempts)
 	s.scratch = e.b
 	return hashBytes(e.b)
 }
@@ -106,23 +106,12 @@ func (c *Class) digest() uint64 { return fold(kindClass, int64(c.ID), int64(c.Ha
 
 func (l *Labels) digest() uint64 { return fold(kindLabels, int64(l.ID), int64(l.hash)) }
 
-func hashBudget(b *Budget) uint64 {
-	var e encoder
-	e.int(kindBudget)
-	e.text(b.Namespace)
-	e.text(b.Name)
-	encodeSelector(&e, b.Selector)
-	e.int(int64(b.Allowed))
-	list(&e, b.Disrupted, encodeText)
-	return hashBytes(e.b)
-}
-
 func hashSelector(key selectorKey, s LabelSelector) uint64 {
-	var e encoder
-	e.int(kindSelector)
-	e.text(key.kind)
-	e.text(key.namespace)
-	e.text(key.name)
+	var e Encoder
+	e.Int(kindSelector)
+	e.Text(key.kind)
+	e.Text(key.namespace)
+	e.Text(key.name)
 	encodeSelector(&e, s)
 	return hashBytes(e.b)
 }

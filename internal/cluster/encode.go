@@ -6,160 +6,168 @@ import (
 	"math/bits"
 )
 
-// encoder writes values in one canonical, unambiguous form. Its bytes are class keys and the input of digests; they
-// are never stored or sent.
-type encoder struct{ b []byte }
+// Encoder writes values in one canonical, unambiguous form. Its bytes are class keys and the input of digests; of objects they
+// are what the log carries too.
+type Encoder struct{ b []byte }
 
-func (e *encoder) int(v int64) { e.b = binary.AppendVarint(e.b, v) }
-func (e *encoder) text(s string) {
-	e.int(int64(len(s)))
+// Int writes a number.
+func (e *Encoder) Int(v int64) { e.b = binary.AppendVarint(e.b, v) }
+
+// Text writes a text.
+func (e *Encoder) Text(s string) {
+	e.Int(int64(len(s)))
 	e.b = append(e.b, s...)
 }
-func (e *encoder) bool(v bool) {
+
+// Texts writes a list of texts.
+func (e *Encoder) Texts(texts []string) { list(e, texts, encodeText) }
+
+// Bool writes whether something is so.
+func (e *Encoder) Bool(v bool) {
 	if v {
-		e.int(1)
+		e.Int(1)
 	} else {
-		e.int(0)
+		e.Int(0)
 	}
 }
 
-func list[T any](e *encoder, items []T, one func(*encoder, T)) {
-	e.int(int64(len(items)))
+func list[T any](e *Encoder, items []T, one func(*Encoder, T)) {
+	e.Int(int64(len(items)))
 	for _, it := range items {
 		one(e, it)
 	}
 }
 
-func encodeText(e *encoder, s string)       { e.text(s) }
-func encodeLabel(e *encoder, l Label)       { e.text(l.Key); e.text(l.Value) }
-func encodeQuantity(e *encoder, q Quantity) { e.text(q.Name); e.int(q.Value) }
-func encodeTaint(e *encoder, t Taint)       { e.text(t.Key); e.text(t.Value); e.text(t.Effect) }
-func encodeImage(e *encoder, i Image)       { list(e, i.Names, encodeText); e.int(i.Size) }
-func encodeWeight(e *encoder, w PluginWeight) {
-	e.text(w.Name)
-	e.int(w.Weight)
+func encodeText(e *Encoder, s string)       { e.Text(s) }
+func encodeLabel(e *Encoder, l Label)       { e.Text(l.Key); e.Text(l.Value) }
+func encodeQuantity(e *Encoder, q Quantity) { e.Text(q.Name); e.Int(q.Value) }
+func encodeTaint(e *Encoder, t Taint)       { e.Text(t.Key); e.Text(t.Value); e.Text(t.Effect) }
+func encodeImage(e *Encoder, i Image)       { list(e, i.Names, encodeText); e.Int(i.Size) }
+func encodeWeight(e *Encoder, w PluginWeight) {
+	e.Text(w.Name)
+	e.Int(w.Weight)
 }
-func encodeToleration(e *encoder, t Toleration) {
-	e.text(t.Key)
-	e.text(t.Operator)
-	e.text(t.Value)
-	e.text(t.Effect)
+func encodeToleration(e *Encoder, t Toleration) {
+	e.Text(t.Key)
+	e.Text(t.Operator)
+	e.Text(t.Value)
+	e.Text(t.Effect)
 }
-func encodeRequirement(e *encoder, r Requirement) {
-	e.text(r.Key)
-	e.text(r.Operator)
+func encodeRequirement(e *Encoder, r Requirement) {
+	e.Text(r.Key)
+	e.Text(r.Operator)
 	list(e, r.Values, encodeText)
 }
-func encodeTerm(e *encoder, t NodeSelectorTerm) {
+func encodeTerm(e *Encoder, t NodeSelectorTerm) {
 	list(e, t.Expressions, encodeRequirement)
 	list(e, t.Fields, encodeRequirement)
 }
-func encodePreferred(e *encoder, t PreferredTerm) {
-	e.int(int64(t.Weight))
+func encodePreferred(e *Encoder, t PreferredTerm) {
+	e.Int(int64(t.Weight))
 	encodeTerm(e, t.Term)
 }
-func encodeSelector(e *encoder, s LabelSelector) {
-	e.bool(s.Nothing)
+func encodeSelector(e *Encoder, s LabelSelector) {
+	e.Bool(s.Nothing)
 	list(e, s.Requirements, encodeRequirement)
 }
-func encodePodTerm(e *encoder, t PodTerm) {
-	e.text(t.TopologyKey)
+func encodePodTerm(e *Encoder, t PodTerm) {
+	e.Text(t.TopologyKey)
 	list(e, t.Namespaces, encodeText)
 	encodeSelector(e, t.NamespaceSelector)
 	encodeSelector(e, t.Selector)
 }
-func encodeWeightedPodTerm(e *encoder, t WeightedPodTerm) {
-	e.int(int64(t.Weight))
+func encodeWeightedPodTerm(e *Encoder, t WeightedPodTerm) {
+	e.Int(int64(t.Weight))
 	encodePodTerm(e, t.Term)
 }
-func encodeSpread(e *encoder, c SpreadConstraint) {
-	e.text(c.TopologyKey)
-	e.int(int64(c.MaxSkew))
-	e.int(int64(c.MinDomains))
-	e.bool(c.Hard)
-	e.bool(c.HonorAffinity)
-	e.bool(c.HonorTaints)
+func encodeSpread(e *Encoder, c SpreadConstraint) {
+	e.Text(c.TopologyKey)
+	e.Int(int64(c.MaxSkew))
+	e.Int(int64(c.MinDomains))
+	e.Bool(c.Hard)
+	e.Bool(c.HonorAffinity)
+	e.Bool(c.HonorTaints)
 	encodeSelector(e, c.Selector)
 }
-func encodePort(e *encoder, p HostPort) {
-	e.text(p.IP)
-	e.text(p.Protocol)
-	e.int(int64(p.Port))
+func encodePort(e *Encoder, p HostPort) {
+	e.Text(p.IP)
+	e.Text(p.Protocol)
+	e.Int(int64(p.Port))
 }
-func encodePoint(e *encoder, p ShapePoint) { e.int(int64(p.Utilization)); e.int(int64(p.Score)) }
-func encodeProfile(e *encoder, p Profile) {
-	e.text(p.SchedulerName)
+func encodePoint(e *Encoder, p ShapePoint) { e.Int(int64(p.Utilization)); e.Int(int64(p.Score)) }
+func encodeProfile(e *Encoder, p Profile) {
+	e.Text(p.SchedulerName)
 	list(e, p.PreFilters, encodeText)
 	list(e, p.Filters, encodeText)
 	list(e, p.Weights, encodeWeight)
-	e.text(p.FitStrategy)
+	e.Text(p.FitStrategy)
 	list(e, p.FitResources, encodeWeight)
 	list(e, p.Shape, encodePoint)
 	list(e, p.BalancedResources, encodeText)
 	list(e, p.IgnoredResources, encodeText)
 	list(e, p.IgnoredResourceGroups, encodeText)
 	list(e, p.AddedRequired, encodeTerm)
-	e.bool(p.HasAddedRequired)
+	e.Bool(p.HasAddedRequired)
 	list(e, p.AddedPreferred, encodePreferred)
-	e.int(int64(p.HardPodAffinityWeight))
-	e.bool(p.IgnorePreferredTerms)
+	e.Int(int64(p.HardPodAffinityWeight))
+	e.Bool(p.IgnorePreferredTerms)
 	list(e, p.DefaultSpread, encodeSpread)
-	e.bool(p.SystemSpread)
-	e.int(int64(p.PercentageOfNodesToScore))
+	e.Bool(p.SystemSpread)
+	e.Int(int64(p.PercentageOfNodesToScore))
 	list(e, p.PostFilters, encodeText)
 }
-func encodeNode(e *encoder, n *Node) {
-	e.text(n.Name)
+func encodeNode(e *Encoder, n *Node) {
+	e.Text(n.Name)
 	list(e, n.Labels, encodeLabel)
 	encodeShape(e, n)
 }
 
-func encodeShape(e *encoder, n *Node) {
+func encodeShape(e *Encoder, n *Node) {
 	list(e, n.Taints, encodeTaint)
-	e.bool(n.Unschedulable)
+	e.Bool(n.Unschedulable)
 	list(e, n.Allocatable, encodeQuantity)
 	list(e, n.Images, encodeImage)
 	list(e, n.Features, encodeText)
 	if n.Unsupported != "" { // the last of it: others hash as they did before there was this field
-		e.text(n.Unsupported)
+		e.Text(n.Unsupported)
 	}
 }
 
 // Key returns a string that is equal for equal specs only. Equal specs have equal keys in every process.
 func (s *ClassSpec) Key() string {
-	var e encoder
-	e.text(s.SchedulerName)
+	var e Encoder
+	e.Text(s.SchedulerName)
 	list(&e, s.Requests, encodeQuantity)
 	list(&e, s.ScoreRequests, encodeQuantity)
-	e.int(s.NonZeroCPU)
-	e.int(s.NonZeroMemory)
+	e.Int(s.NonZeroCPU)
+	e.Int(s.NonZeroMemory)
 	list(&e, s.Tolerations, encodeToleration)
 	list(&e, s.NodeSelector, encodeLabel)
 	list(&e, s.Required, encodeTerm)
-	e.bool(s.HasRequired)
+	e.Bool(s.HasRequired)
 	list(&e, s.Preferred, encodePreferred)
 	list(&e, s.HostPorts, encodePort)
 	list(&e, s.Images, encodeText)
-	e.int(int64(s.ImageContainers))
+	e.Int(int64(s.ImageContainers))
 	list(&e, s.Affinity, encodePodTerm)
 	list(&e, s.AntiAffinity, encodePodTerm)
 	list(&e, s.PreferredAffinity, encodeWeightedPodTerm)
 	list(&e, s.PreferredAntiAffinity, encodeWeightedPodTerm)
 	list(&e, s.Spread, encodeSpread)
 	list(&e, s.Features, encodeText)
-	e.text(s.NodeName)
-	e.text(s.Unsupported)
-	e.text(s.UnsupportedPlugin)
+	e.Text(s.NodeName)
+	e.Text(s.Unsupported)
+	e.Text(s.UnsupportedPlugin)
 	return string(e.b)
 }
 
 // Key returns a string that is equal for equal sets only. Equal sets have equal keys in every process.
 func (s *LabelSet) Key() string {
-	var e encoder
-	e.text(s.Namespace)
+	var e Encoder
+	e.Text(s.Namespace)
 	list(&e, s.Labels, encodeLabel)
-	e.text(s.Controller.Kind)
-	e.text(s.Controller.Name)
+	e.Text(s.Controller.Kind)
+	e.Text(s.Controller.Name)
 	return string(e.b)
 }
 
@@ -174,10 +182,10 @@ func hashBytes(b []byte) uint64 {
 }
 
 func hashText(kind uint64, parts ...string) uint64 {
-	var e encoder
-	e.int(int64(kind))
+	var e Encoder
+	e.Int(int64(kind))
 	for _, p := range parts {
-		e.text(p)
+		e.Text(p)
 	}
 	return hashBytes(e.b)
 }

@@ -160,7 +160,9 @@ func TestEveryFieldCountsInTheDigest(t *testing.T) {
 			Features: []string{""},
 		}},
 		cluster.NamespaceSet{Labels: []cluster.Label{{}}},
-		cluster.BudgetSet{Budget: cluster.Budget{Selector: clone(selector), Disrupted: []string{""}}},
+		cluster.ObjectSet{Object: &cluster.Budget{Selector: clone(selector), Disrupted: []string{""}}},
+		cluster.ObjectSet{Object: &clustertest.Made{Zones: []string{""}, Parts: []clustertest.Part{{}}}},
+		cluster.ObjectSet{Object: &cluster.Unread{ObjectKey: cluster.ObjectKey{Kind: 999}}},
 		cluster.PodSet{ID: 3, Pod: cluster.Pod{Class: 1, Gates: []string{""}}},                      // pending
 		cluster.PodSet{ID: 3, Pod: cluster.Pod{Class: 1, Gates: []string{""}, NodeName: "missing"}}, // bound, its node unknown
 		cluster.PodSet{ID: 3, Pod: cluster.Pod{Class: 1, Gates: []string{""}, NodeName: "there"}},
@@ -203,6 +205,9 @@ func clone(s cluster.LabelSelector) cluster.LabelSelector {
 // eachLeaf calls visit with one leaf of v changed at a time.
 func eachLeaf(t *testing.T, path string, v reflect.Value, visit func(path string)) {
 	switch v.Kind() {
+	case reflect.Interface: // an object, which is a pointer
+		eachLeaf(t, path, v.Elem().Elem(), visit)
+		return
 	case reflect.Struct:
 		for i := range v.NumField() {
 			eachLeaf(t, path+"."+v.Type().Field(i).Name, v.Field(i), visit)
@@ -249,6 +254,9 @@ func refused(st *cluster.State) []cluster.Delta {
 		cluster.PodSet{ID: st.FreePod(), Pod: cluster.Pod{UID: "new", Class: -7}},
 		cluster.LabelsDefined{ID: cluster.NoLabels},
 		cluster.SelectorSet{Name: "new"}, cluster.SelectorSet{Kind: "Deployment", Namespace: "default", Name: "new"},
+		cluster.ObjectSet{}, cluster.ObjectSet{Object: &cluster.Unread{}},
+		cluster.ObjectSet{Object: cluster.NewObject(cluster.ObjectKey{Kind: cluster.BudgetKind - 1})},
+		cluster.ObjectSet{Object: cluster.NewObject(cluster.ObjectKey{Kind: 1 << 10})},
 		cluster.PodAssumed{ID: st.FreePod()}, cluster.PodBound{ID: st.FreePod()}, cluster.PodForgotten{ID: -1}, cluster.PodRemoved{ID: st.FreePod()},
 		cluster.PodNominated{ID: st.FreePod(), Node: "node-a"}, cluster.PreemptionEnded{ID: st.FreePod()},
 		cluster.PreemptionStarted{ID: st.FreePod(), Victims: []cluster.PodID{0}},

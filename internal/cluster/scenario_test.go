@@ -150,9 +150,9 @@ func (s *scenario) delta(words []string) cluster.Delta {
 		for _, l := range a.labels() {
 			b.Selector.Requirements = append(b.Selector.Requirements, cluster.Requirement{Key: l.Key, Operator: "In", Values: []string{l.Value}})
 		}
-		return cluster.BudgetSet{Budget: b}
+		return cluster.ObjectSet{Object: &b}
 	case "budget-removed":
-		return cluster.BudgetRemoved{Namespace: "default", Name: words[1]}
+		return cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.BudgetKind, Namespace: "default", Name: words[1]}}
 	case "assumed":
 		return cluster.PodAssumed{ID: cluster.PodID(a.id), Node: cluster.NodeIndex(s.number(a.take("at", "0"))), Attempt: int32(s.number(a.take("attempt", "1")))}
 	case "bound":
@@ -272,13 +272,14 @@ func (s *scenario) show(what string) []string {
 		}
 		add("last changed at %d", st.SelectorsModified("default"))
 	case "budgets":
-		for _, b := range st.AllBudgets() {
+		for d := range st.Objects() {
+			b := d.Object.(*cluster.Budget)
 			add("%s protects %v, %d may go", b.Name, b.Selector.Requirements, b.Allowed)
 			for _, l := range st.LabelSets() {
 				add("  pod-a with label set %d: %v", l.ID, b.Protects("pod-a", &l.LabelSet))
 			}
 		}
-		add("last changed at %d", st.BudgetsModified)
+		add("last changed at %d", st.ObjectsModified(cluster.BudgetKind))
 	case "nominations":
 		for _, node := range slices.Sorted(st.NominatedNodes()) {
 			add("nominated to %s: pods %v", node, st.NominatedOn(node))

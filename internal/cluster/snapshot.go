@@ -32,8 +32,8 @@ func (s *State) Snapshot() iter.Seq[Delta] {
 				return
 			}
 		}
-		for _, b := range s.AllBudgets() {
-			if !yield(BudgetSet{*b}) {
+		for d := range s.Objects() {
+			if !yield(d) {
 				return
 			}
 		}
@@ -65,11 +65,12 @@ func (s *State) Restore(v Version) {
 		s.Nodes.touch(NodeIndex(i), v.Seq)
 	}
 	s.journal.restart(v.Seq)
-	s.ImagesModified, s.NamespacesModified, s.TermsModified, s.BudgetsModified = v.Seq, v.Seq, v.Seq, v.Seq
+	s.ImagesModified, s.NamespacesModified, s.TermsModified, s.objects.restored = v.Seq, v.Seq, v.Seq, v.Seq
 	for i := range s.Nodes.SpecModified {
 		s.Nodes.SpecModified[i] = v.Seq
 	}
 	s.restored = v.Seq
 	clear(s.selectorsModified)
+	clear(s.objects.modified)
 	clear(s.pinned)
 }

@@ -211,24 +211,6 @@ type Pod struct {
 	Preempted bool
 }
 
-// Budget is a PodDisruptionBudget, reduced to what preemption reads.
-type Budget struct {
-	Namespace, Name string
-	// Selector finds the pods of the namespace that are protected. One without requirements protects none.
-	Selector  LabelSelector
-	Allowed   int32    // status.disruptionsAllowed
-	Disrupted []string // the names in status.disruptedPods, in alphabetical order: these have been counted already
-}
-
-// Protects reports whether one more disruption of the pod, with its labels, counts against the budget.
-func (b *Budget) Protects(pod string, labels *LabelSet) bool {
-	if b.Namespace != labels.Namespace || b.Selector.Empty() || !b.Selector.Matches(labels.Labels) {
-		return false
-	}
-	_, counted := slices.BinarySearch(b.Disrupted, pod)
-	return !counted
-}
-
 // PluginWeight is a plugin, or a resource, with its weight.
 type PluginWeight struct {
 	Name   string

@@ -62,8 +62,6 @@ type State struct {
 	// NamespacesModified is the seq of the last delta that changed a namespace, and TermsModified of the last that
 	// changed TermClasses.
 	NamespacesModified, TermsModified Seq
-	// BudgetsModified is the seq of the last delta that changed a PodDisruptionBudget.
-	BudgetsModified Seq
 
 	version      Version
 	before       Before
@@ -83,8 +81,8 @@ type State struct {
 	labels       map[LabelsID]*Labels
 	services     map[string]map[string]LabelSelector // by namespace and name
 	controllers  map[selectorKey]LabelSelector
-	nominated    map[string][]PodID            // pending pods by the node they are nominated to
-	budgets      map[string]map[string]*Budget // by namespace and name
+	nominated    map[string][]PodID // pending pods by the node they are nominated to
+	objects      objects
 
 	selectorsModified map[string]Seq // by namespace
 	restored          Seq            // of the snapshot that this state began with, or of when selectorsModified was last cleared
@@ -114,7 +112,7 @@ func New(v Version) *State {
 		services:          make(map[string]map[string]LabelSelector),
 		controllers:       make(map[selectorKey]LabelSelector),
 		nominated:         make(map[string][]PodID),
-		budgets:           make(map[string]map[string]*Budget),
+		objects:           newObjects(),
 		selectorsModified: make(map[string]Seq),
 		podByUID:          make(map[string]PodID),
 		orphans:           make(map[string][]PodID),
@@ -129,11 +127,12 @@ func New(v Version) *State {
 // Version returns the version of the last applied delta.
 func (s *State) Version() Version { return s.version }
 
-// Before is the node or the pod that a delta is about, as it was before: for those who follow the log and have to know
-// what has changed.
+// Before is the node, the pod or the object that a delta is about, as it was before: for those who follow the log and have to
+// know what has changed.
 type Before struct {
-	Node Node // without a name: none
-	Pod  PodRow
+	Node   Node // without a name: none
+	Pod    PodRow
+	Object Object // nil: none
 
 	Class  *Class  // of Pod; nil: there was no pod
 	Labels *Labels // of Pod; nil: none that selectors see
@@ -165,6 +164,10 @@ func (s *State) remember(d Delta) {
 		s.rememberPod(d.ID)
 	case PodRemoved:
 		s.rememberPod(d.ID)
+	case ObjectSet:
+		s.before.Object = s.objects.at(d.Object.Key()).Object
+	case ObjectRemoved:
+		s.before.Object = s.objects.at(d.ObjectKey).Object
 	}
 }
 
@@ -331,10 +334,11 @@ func (s *State) Apply(d Delta) error {
 		s.startPreemption(d)
 	case PreemptionEnded:
 		s.endPreemption(d)
-	case BudgetSet:
-		s.setBudget(d.Budget)
-	case BudgetRemoved:
-		s.removeBudget(d.Namespace, d.Name)
+	case ObjectSet:
+		s.removeObject(d.Object.Key())
+		s.setObject(d)
+	case ObjectRemoved:
+		s.removeObject(d.ObjectKey)
 	case ImageSized:
 		s.pinned[s.Symbols.intern(d.Name)] = d.Size
 	}
@@ -399,7 +403,14 @@ func (s *State) check(d Delta) error {
 		if p := s.Pod(d.ID); d.ID != NoPod && (p == nil || !p.Preempting) {
 			return refuse("no pod %d for which others are evicted", d.ID)
 		}
-	case NamespaceSet, NamespaceRemoved, SelectorRemoved, BudgetSet, BudgetRemoved, ImageSized:
+	case ObjectSet:
+		if d.Object == nil {
+			return refuse("no object")
+		}
+		if kind := d.Object.Key().Kind; !kind.Possible() {
+			return refuse("object of kind %d", kind)
+		}
+	case NamespaceSet, NamespaceRemoved, SelectorRemoved, ObjectRemoved, ImageSized:
 	default:
 		return refuse("unknown delta %T", d)
 	}

@@ -73,9 +73,9 @@ func (s *State) setNode(d NodeSet) {
 		s.ImagesModified = s.version.Seq
 	}
 
-	var e encoder
-	e.int(kindNode)
-	e.int(int64(i))
+	var e Encoder
+	e.Int(kindNode)
+	e.Int(int64(i))
 	encodeNode(&e, &d.Node)
 	n.hash[i] = hashBytes(e.b)
 	s.digest += n.hash[i] + s.nodeSums(i)
@@ -95,7 +95,7 @@ func (s *State) setNode(d NodeSet) {
 
 // shape returns what a node has in common with others: one that another node has already, if it is at hand.
 func (s *State) shape(node *Node) *NodeShape {
-	e := encoder{s.scratch[:0]}
+	e := Encoder{s.scratch[:0]}
 	encodeShape(&e, node)
 	s.scratch = e.b
 	at := &s.shapes[hashBytes(e.b)%shapeSlots]

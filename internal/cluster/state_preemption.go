@@ -1,53 +1,5 @@
 package cluster
 
-import (
-	"cmp"
-	"iter"
-	"maps"
-	"slices"
-)
-
-// Budgets yields the PodDisruptionBudgets of a namespace, in no order. Readers must not change them.
-func (s *State) Budgets(namespace string) iter.Seq[*Budget] { return maps.Values(s.budgets[namespace]) }
-
-// Budget returns a PodDisruptionBudget, or nil.
-func (s *State) Budget(namespace, name string) *Budget { return s.budgets[namespace][name] }
-
-// AllBudgets returns all PodDisruptionBudgets, by namespace and name.
-func (s *State) AllBudgets() []*Budget {
-	var all []*Budget
-	for _, budgets := range s.budgets {
-		all = slices.AppendSeq(all, maps.Values(budgets))
-	}
-	slices.SortFunc(all, func(a, b *Budget) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	return all
-}
-
-func (s *State) setBudget(b Budget) {
-	s.removeBudget(b.Namespace, b.Name)
-	if s.budgets[b.Namespace] == nil {
-		s.budgets[b.Namespace] = make(map[string]*Budget)
-	}
-	s.budgets[b.Namespace][b.Name] = &b
-	s.digest += hashBudget(&b)
-	s.BudgetsModified = s.version.Seq
-}
-
-func (s *State) removeBudget(namespace, name string) {
-	b := s.Budget(namespace, name)
-	if b == nil {
-		return
-	}
-	s.digest -= hashBudget(b)
-	delete(s.budgets[namespace], name)
-	if len(s.budgets[namespace]) == 0 {
-		delete(s.budgets, namespace)
-	}
-	s.BudgetsModified = s.version.Seq
-}
-
 // renominate makes a pending pod nominated to another node, "" for none.
 func (s *State) renominate(id PodID, node string) {
 	s.unnominate(id)

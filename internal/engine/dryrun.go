@@ -116,7 +116,7 @@ func (c *evaluation) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.
 	known := &d.nodes[i]
 	changed := max(st.Nodes.Modified[i], d.since)
 	if known.found != nil {
-		changed = max(changed, st.BudgetsModified)
+		changed = max(changed, st.ObjectsModified(cluster.BudgetKind))
 	}
 	if known.until <= changed {
 		known.found, known.verdict = c.dryRun(st, i, p.priority, cluster.NoPod)

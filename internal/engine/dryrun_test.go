@@ -140,7 +140,11 @@ func slowDryRun(t fataler, st *cluster.State, id cluster.PodID, i cluster.NodeIn
 		return cmp.Or(-cmp.Compare(st.Pod(a).Priority, st.Pod(b).Priority), cmp.Compare(started(a), started(b)), cmp.Compare(a, b))
 	})
 	protected := make(map[cluster.PodID]bool)
-	for _, b := range st.AllBudgets() {
+	for d := range st.Objects() {
+		b, ok := d.Object.(*cluster.Budget)
+		if !ok {
+			continue
+		}
 		left := b.Allowed
 		for _, victim := range lower {
 			row := st.Pod(victim)

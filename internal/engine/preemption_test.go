@@ -58,7 +58,7 @@ func (b *bay) victims(pod cluster.PodID) (string, int32) {
 }
 
 func budget(name string, allowed int32, selector cluster.LabelSelector, disrupted ...string) cluster.Delta {
-	return cluster.BudgetSet{Budget: cluster.Budget{
+	return cluster.ObjectSet{Object: &cluster.Budget{
 		Namespace: "default", Name: name, Selector: selector, Allowed: allowed, Disrupted: disrupted,
 	}}
 }
@@ -169,8 +169,8 @@ func TestBudgetsDecideWhoIsSparedFirst(t *testing.T) {
 		"as one that matches nothing":       {[]cluster.Delta{budget("a", 0, cluster.LabelSelector{Nothing: true})}, "web2 plain", 0},
 		"pods without labels are not seen":  {[]cluster.Delta{budget("a", 0, selects("app", "NotIn", "web"))}, "web2 plain", 0},
 		"a protected pod goes if it has to": {[]cluster.Delta{budget("a", 0, selects("app", "Exists"))}, "web2 plain", 1},
-		"another namespace's does not count": {[]cluster.Delta{cluster.BudgetSet{
-			Budget: cluster.Budget{Namespace: "dev", Name: "a", Selector: web}}}, "web2 plain", 0},
+		"another namespace's does not count": {[]cluster.Delta{cluster.ObjectSet{
+			Object: &cluster.Budget{Namespace: "dev", Name: "a", Selector: web}}}, "web2 plain", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBay(t, 1, cluster.ClassSpec{})

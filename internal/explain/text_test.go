@@ -78,7 +78,7 @@ func TestTexts(t *testing.T) {
 		"preempt": func(t *testing.T) string {
 			w := newTown(t, house("node-1", "a"), house("node-2", "b"))
 			w.fill("node-1", "node-1", "node-2")
-			apply(t, w.st, cluster.BudgetSet{Budget: cluster.Budget{Namespace: "default", Name: "web", Selector: selects("web")}})
+			apply(t, w.st, cluster.ObjectSet{Object: &cluster.Budget{Namespace: "default", Name: "web", Selector: selects("web")}})
 			return w.explain(4000, 1<<30, func(_ *cluster.ClassSpec, p *cluster.Pod) { p.NeverPreempts = false })
 		},
 		"affinity": func(t *testing.T) string {

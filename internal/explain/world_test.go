@@ -145,7 +145,7 @@ func tame(t fataler, rng *rand.Rand, nodes, placed, pending int) *cluster.State 
 		apply(t, st, cluster.ClassDefined{ID: class, Spec: spec}, cluster.PodSet{ID: id, Pod: p})
 	}
 	if r.chance(40) {
-		apply(t, st, cluster.BudgetSet{Budget: cluster.Budget{Namespace: "default", Name: "web", Selector: selects("web"), Allowed: int32(r.IntN(2))}})
+		apply(t, st, cluster.ObjectSet{Object: &cluster.Budget{Namespace: "default", Name: "web", Selector: selects("web"), Allowed: int32(r.IntN(2))}})
 	}
 	return st
 }

@@ -113,12 +113,12 @@ func (f *Fold) Observe(e source.Event) error {
 		if _, ok := f.state.Selector(gone.Kind, gone.Namespace, gone.Name); ok {
 			return f.apply(gone)
 		}
-	case source.BudgetSet:
-		return f.observeBudget(cluster.BudgetSet{Budget: e.Budget})
-	case source.BudgetGone:
-		gone := cluster.BudgetRemoved{Namespace: sound(e.Budget.Namespace), Name: sound(e.Budget.Name)}
-		if f.state.Budget(gone.Namespace, gone.Name) != nil {
-			return f.apply(gone)
+	case source.ObjectSet:
+		return f.observeObject(cluster.ObjectSet{Object: e.Object})
+	case source.ObjectGone:
+		key := cluster.ObjectKey{Kind: e.Key.Kind, Namespace: sound(e.Key.Namespace), Name: sound(e.Key.Name)}
+		if _, ok := f.state.Object(key); ok {
+			return f.apply(cluster.ObjectRemoved{ObjectKey: key})
 		}
 	case source.PodSet:
 		return f.observePod(e.Pod)
@@ -180,7 +180,7 @@ func (f *Fold) hasNode(d *cluster.NodeSet) bool {
 }
 
 func (f *Fold) observeNamespace(d cluster.NamespaceSet) error {
-	d, why, err := tell(f, d, func(d *cluster.NamespaceSet) { d.Labels = nil })
+	d, why, err := tell(f, d, func(d *cluster.NamespaceSet, _ string) { d.Labels = nil })
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (f *Fold) observeNamespace(d cluster.NamespaceSet) error {
 }
 
 func (f *Fold) observeSelector(d cluster.SelectorSet) error {
-	d, why, err := tell(f, d, func(d *cluster.SelectorSet) { d.Selector = cluster.LabelSelector{Nothing: true} })
+	d, why, err := tell(f, d, func(d *cluster.SelectorSet, _ string) { d.Selector = cluster.LabelSelector{Nothing: true} })
 	if err != nil {
 		return err
 	}
@@ -201,17 +201,16 @@ func (f *Fold) observeSelector(d cluster.SelectorSet) error {
 	return f.applyObject(d, source.Unsupported{Kind: d.Kind, Namespace: d.Namespace, Name: d.Name, Why: why})
 }
 
-func (f *Fold) observeBudget(d cluster.BudgetSet) error {
-	d, why, err := tell(f, d, func(d *cluster.BudgetSet) {
-		d.Budget.Selector, d.Budget.Disrupted = cluster.LabelSelector{Nothing: true}, nil
-	})
+func (f *Fold) observeObject(d cluster.ObjectSet) error {
+	d, why, err := tell(f, d, func(d *cluster.ObjectSet, why string) { d.Object = d.Object.Unsupported(why) })
 	if err != nil {
 		return err
 	}
-	if known := f.state.Budget(d.Budget.Namespace, d.Budget.Name); known != nil && sameBudget(known, &d.Budget) {
+	key := d.Object.Key()
+	if known, ok := f.state.Object(key); ok && known.Same(d) {
 		return nil
 	}
-	return f.applyObject(d, source.Unsupported{Kind: "PodDisruptionBudget", Namespace: d.Budget.Namespace, Name: d.Budget.Name, Why: why})
+	return f.applyObject(d, source.Unsupported{Kind: key.Kind.String(), Namespace: key.Namespace, Name: key.Name, Why: why})
 }
 
 // applyObject applies the delta of an object, and says of what it was in the way of if it is not told as it is.

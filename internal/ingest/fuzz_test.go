@@ -56,7 +56,7 @@ func carryAnything(t *testing.T, data []byte) {
 	e := source.Event{Kind: source.NamespaceSet}
 	e.Namespace, e.Labels = source.ReduceNamespace(made[v1.Namespace](fill))
 	w.tell(e)
-	w.tell(source.Event{Kind: source.BudgetSet, Budget: source.ReduceBudget(made[policyv1.PodDisruptionBudget](fill))})
+	w.tell(source.Event{Kind: source.ObjectSet, Object: source.ReduceBudget(made[policyv1.PodDisruptionBudget](fill))})
 	w.selector(source.ReduceService(made[v1.Service](fill)))
 	w.selector(source.ReduceReplicationController(made[v1.ReplicationController](fill)))
 	w.selector(source.ReduceReplicaSet(made[appsv1.ReplicaSet](fill)))

@@ -29,8 +29,3 @@ func sameSelector(a, b *cluster.LabelSelector) bool {
 		return x.Key == y.Key && x.Operator == y.Operator && slices.Equal(x.Values, y.Values)
 	})
 }
-
-func sameBudget(a, b *cluster.Budget) bool {
-	return a.Namespace == b.Namespace && a.Name == b.Name && sameSelector(&a.Selector, &b.Selector) &&
-		a.Allowed == b.Allowed && slices.Equal(a.Disrupted, b.Disrupted)
-}

@@ -14,7 +14,6 @@ func TestEveryFieldOfWhatASourceTellsIsCompared(t *testing.T) {
 	eachChange(t, cluster.Image{}, func(a, b cluster.Image) bool {
 		return sameNode(&cluster.Node{Images: []cluster.Image{a}}, &cluster.Node{Images: []cluster.Image{b}})
 	})
-	eachChange(t, cluster.Budget{}, func(a, b cluster.Budget) bool { return sameBudget(&a, &b) })
 	eachChange(t, cluster.LabelSelector{}, func(a, b cluster.LabelSelector) bool { return sameSelector(&a, &b) })
 	eachChange(t, cluster.Requirement{}, func(a, b cluster.Requirement) bool {
 		return sameSelector(&cluster.LabelSelector{Requirements: []cluster.Requirement{a}}, &cluster.LabelSelector{Requirements: []cluster.Requirement{b}})

@@ -38,7 +38,8 @@ const (
 //   - Of a node, what its images are is left out if that is all that is in the way. Else the node is unsupported: no pod is
 //     placed on it, and those that are there count. So is a node with more than 128 resources of its own, or with new ones where
 //     all nodes together have 2,048 already.
-//   - Any other object is told with texts that can be told, or, if it is too large, as one that says nothing of any pod.
+//   - Any other object is told with texts that can be told, or, if it is too large, as one that says nothing of any pod, or as its
+//     kind's cluster.Object.Unsupported has it.
 //
 // A text that cannot be told is replaced by another, the same for the same text and another one for another text, so that what
 // is told later of the same object finds it. Unsupported hears of every object that is so, but of pods, when its delta has been
@@ -112,6 +113,15 @@ func mend(v reflect.Value, path string, bad *string) {
 		for i := range v.Len() {
 			mend(v.Index(i), fmt.Sprintf("%s[%d]", path, i), bad)
 		}
+	case reflect.Interface: // an object, which is called by its type
+		if v.IsNil() {
+			return
+		}
+		was := v.Elem().Elem()
+		is := reflect.New(was.Type())
+		is.Elem().Set(was)
+		mend(is.Elem(), was.Type().Name(), bad)
+		v.Set(is)
 	case reflect.Struct:
 		for i := range v.NumField() {
 			name := v.Type().Field(i).Name
@@ -134,8 +144,8 @@ func reason(bad string, why error) string {
 var errUntellable = errors.New("cannot be told to replicas, nor can what stands for it")
 
 // tell returns a delta that can be told, and what was in the way of telling it as it is. If it is too large, shrink leaves out
-// what makes it so.
-func tell[D cluster.Delta](f *Fold, d D, shrink func(*D)) (D, string, error) {
+// what makes it so; it is told what is in the way.
+func tell[D cluster.Delta](f *Fold, d D, shrink func(*D, string)) (D, string, error) {
 	first := f.tellable(d)
 	if first == nil {
 		return d, "", nil
@@ -143,7 +153,7 @@ func tell[D cluster.Delta](f *Fold, d D, shrink func(*D)) (D, string, error) {
 	d, bad := mended(d)
 	why := f.tellable(d)
 	if why != nil {
-		shrink(&d)
+		shrink(&d, reason(bad, first))
 		why = f.tellable(d)
 	}
 	if why != nil {

@@ -10,12 +10,12 @@ import (
 
 // ReduceBudget reads of a PodDisruptionBudget what preemption reads. One whose selector is missing or cannot be parsed
 // protects no pod.
-func ReduceBudget(budget *policyv1.PodDisruptionBudget) cluster.Budget {
+func ReduceBudget(budget *policyv1.PodDisruptionBudget) *cluster.Budget {
 	selector, err := reduceLabelSelector(budget.Spec.Selector)
 	if err != nil {
 		selector = cluster.LabelSelector{Nothing: true}
 	}
-	return cluster.Budget{
+	return &cluster.Budget{
 		Namespace: budget.Namespace,
 		Name:      budget.Name,
 		Selector:  selector,

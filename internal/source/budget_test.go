@@ -19,7 +19,7 @@ func TestABudgetIsReducedToWhatPreemptionReads(t *testing.T) {
 			DisruptionsAllowed: 2, CurrentHealthy: 5, DisruptedPods: map[string]metav1.Time{"web-2": {}, "web-10": {}},
 		},
 	}
-	want := cluster.Budget{
+	want := &cluster.Budget{
 		Namespace: "shop", Name: "web", Allowed: 2, Disrupted: []string{"web-10", "web-2"},
 		Selector: cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "In", Values: []string{"web"}}}},
 	}

@@ -24,8 +24,8 @@ const (
 	NamespaceGone                 // a namespace was deleted
 	SelectorSet                   // a service or a controller is new or was updated, perhaps in another field than its selector
 	SelectorGone                  // a service or a controller was deleted, or has no selector any more
-	BudgetSet                     // a PodDisruptionBudget is new or was updated
-	BudgetGone                    // a PodDisruptionBudget was deleted
+	ObjectSet                     // an object of one of cluster's kinds of objects is new or was updated
+	ObjectGone                    // such an object was deleted
 	PodMoved                      // a pod that was told is on another node, or nominated to another one; all else is as it was told
 	Synced                        // everything that existed when Watch began has been told
 )
@@ -39,7 +39,8 @@ type Event struct {
 	Namespace string
 	Labels    []cluster.Label // of the namespace
 	Selector  Selector
-	Budget    cluster.Budget
+	Object    cluster.Object
+	Key       cluster.ObjectKey // of an object that is gone
 }
 
 // Selector is a service, ReplicationController, ReplicaSet or StatefulSet, reduced to its selector.

@@ -106,7 +106,7 @@ func eventOf(o manifest.Object) (source.Event, bool) {
 	case o.StatefulSet != nil:
 		return selector(source.ReduceStatefulSet(o.StatefulSet))
 	case o.PodDisruptionBudget != nil:
-		return source.Event{Kind: source.BudgetSet, Budget: source.ReduceBudget(o.PodDisruptionBudget)}, true
+		return source.Event{Kind: source.ObjectSet, Object: source.ReduceBudget(o.PodDisruptionBudget)}, true
 	}
 	return source.Event{}, false
 }

@@ -248,7 +248,7 @@ func TestPreemptorTakesTheRoomOfTheLeastImportantPods(t *testing.T) {
 	s := sandbox(t,
 		setNode(aNode("a", "z", 1000)), setNode(aNode("b", "z", 1000)),
 		setPod(on(prior(aPod("high", 900), 5), "a")), setPod(on(prior(aPod("low", 900), 1), "b")),
-		source.Event{Kind: source.BudgetSet, Budget: cluster.Budget{Namespace: "default", Name: "budget", Selector: web()}})
+		source.Event{Kind: source.ObjectSet, Object: &cluster.Budget{Namespace: "default", Name: "budget", Selector: web()}})
 	for range 2 { // the second time on what is remembered of the first
 		try(t, s, func(w *World) error {
 			id, err := w.AddPod(prior(aPod("p", 500), 9))

@@ -96,7 +96,7 @@ func TestDrainedPodsGoElsewhereButThoseOfTheirNode(t *testing.T) {
 	s := sandbox(t,
 		setNode(aNode("a", "z", 2000)), setNode(aNode("b", "z", 500)),
 		setPod(daemon), setPod(mirror), setPod(large), setPod(on(aPod("web-1", 200), "a")), setPod(on(aPod("web-2", 200), "a")),
-		source.Event{Kind: source.BudgetSet, Budget: cluster.Budget{Namespace: "default", Name: "budget", Selector: web(), Allowed: 2}})
+		source.Event{Kind: source.ObjectSet, Object: &cluster.Budget{Namespace: "default", Name: "budget", Selector: web(), Allowed: 2}})
 	try(t, s, func(w *World) error {
 		got, err := Drain(w, []string{"a"}, PlaceOptions{})
 		if err != nil {

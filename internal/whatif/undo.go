@@ -84,10 +84,12 @@ func (w *World) remember(d cluster.Delta) error {
 		w.rememberSelector(d.Kind, d.Namespace, d.Name)
 	case cluster.SelectorRemoved:
 		w.rememberSelector(d.Kind, d.Namespace, d.Name)
-	case cluster.BudgetSet:
-		w.rememberBudget(d.Budget.Namespace, d.Budget.Name)
-	case cluster.BudgetRemoved:
-		w.rememberBudget(d.Namespace, d.Name)
+	case cluster.ObjectSet:
+		if d.Object != nil {
+			w.rememberObject(d.Object.Key())
+		}
+	case cluster.ObjectRemoved:
+		w.rememberObject(d.ObjectKey)
 	case cluster.PodSet:
 		if unused := w.unused(&d.Pod); unused != nil {
 			w.steps = append(w.steps, step{act: redefine, its: unused})
@@ -161,10 +163,10 @@ func (w *World) rememberSelector(kind, namespace, name string) {
 	w.steps = append(w.steps, was)
 }
 
-func (w *World) rememberBudget(namespace, name string) {
-	was := step{delta: cluster.BudgetRemoved{Namespace: namespace, Name: name}}
-	if budget := w.s.state.Budget(namespace, name); budget != nil {
-		was.delta = cluster.BudgetSet{Budget: *budget}
+func (w *World) rememberObject(key cluster.ObjectKey) {
+	was := step{delta: cluster.ObjectRemoved{ObjectKey: key}}
+	if set, ok := w.s.state.Object(key); ok {
+		was.delta = set
 	}
 	w.steps = append(w.steps, was)
 }

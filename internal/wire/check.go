@@ -30,6 +30,11 @@ func check(m *logv1.Delta) error {
 	case *logv1.Delta_NamespaceSet, *logv1.Delta_NamespaceRemoved, *logv1.Delta_ImageSized, *logv1.Delta_BudgetSet,
 		*logv1.Delta_BudgetRemoved:
 		return nil
+	case *logv1.Delta_ObjectSet:
+		_, err := objectSet(m.ObjectSet)
+		return errors.Join(objectKind("object_set.kind", m.ObjectSet.GetKind()), err)
+	case *logv1.Delta_ObjectRemoved:
+		return objectKind("object_removed.kind", m.ObjectRemoved.GetKind())
 	case *logv1.Delta_PodSet:
 		return errors.Join(
 			index("pod_set.id", m.PodSet.GetId()),
@@ -94,6 +99,14 @@ func checkLabels(m *logv1.LabelsDefined) error {
 func kind(field, k string) error {
 	if k != cluster.KindService && !isController(k) {
 		return fmt.Errorf("%s: %q is not a kind with a selector", field, k)
+	}
+	return nil
+}
+
+// objectKind checks the number of a kind of objects, which need not be one that this release knows.
+func objectKind(field string, k int32) error {
+	if !cluster.ObjectKind(k).Possible() {
+		return fmt.Errorf("%s: %d is not the number of a kind of objects", field, k)
 	}
 	return nil
 }

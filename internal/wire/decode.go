@@ -82,14 +82,17 @@ func delta(m *logv1.Delta) cluster.Delta {
 	case *logv1.Delta_PreemptionEnded:
 		d := m.PreemptionEnded
 		return cluster.PreemptionEnded{ID: cluster.PodID(d.GetId()), Failed: d.GetFailed(), Spared: PodIDs(d.GetSpared())}
+	case *logv1.Delta_ObjectSet:
+		set, _ := objectSet(m.ObjectSet) // which check has done
+		return set
+	case *logv1.Delta_ObjectRemoved:
+		return cluster.ObjectRemoved{ObjectKey: objectKey(m.ObjectRemoved)}
 	case *logv1.Delta_BudgetSet:
-		d := m.BudgetSet
-		return cluster.BudgetSet{Budget: cluster.Budget{
-			Namespace: d.GetNamespace(), Name: d.GetName(), Selector: selector(d.GetSelector()),
-			Allowed: d.GetAllowed(), Disrupted: d.GetDisrupted(),
-		}}
+		return cluster.ObjectSet{Object: budget(m.BudgetSet)}
 	case *logv1.Delta_BudgetRemoved:
-		return cluster.BudgetRemoved{Namespace: m.BudgetRemoved.GetNamespace(), Name: m.BudgetRemoved.GetName()}
+		return cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{
+			Kind: cluster.BudgetKind, Namespace: m.BudgetRemoved.GetNamespace(), Name: m.BudgetRemoved.GetName(),
+		}}
 	case *logv1.Delta_ImageSized:
 		return cluster.ImageSized{Name: m.ImageSized.GetName(), Size: m.ImageSized.GetSize()}
 	}

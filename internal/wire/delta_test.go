@@ -10,9 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/cluster/clustertest"
 	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
@@ -81,8 +83,43 @@ var deltas = map[string]*rapid.Generator[cluster.Delta]{
 	"pod_nominated":      of[cluster.PodNominated](),
 	"preemption_started": of[cluster.PreemptionStarted](),
 	"preemption_ended":   of[cluster.PreemptionEnded](),
-	"budget_set":         of[cluster.BudgetSet](),
-	"budget_removed":     of[cluster.BudgetRemoved](),
+
+	"object_set": rapid.OneOf(
+		object[clustertest.Made](true),
+		object[cluster.Budget](true), // which has more than the release before this one knows
+		rapid.Map(rapid.MakeCustom[cluster.ObjectKey](other), func(key cluster.ObjectKey) cluster.Delta {
+			key.Kind = 999 // which nobody knows
+			return cluster.ObjectSet{Object: cluster.NewObject(key), More: "\xff"}
+		})),
+	"object_removed": rapid.Map(rapid.MakeCustom[cluster.ObjectRemoved](other), func(d cluster.ObjectRemoved) cluster.Delta { return d }),
+	"budget_set":     object[cluster.Budget](false),
+	"budget_removed": rapid.Map(rapid.MakeCustom[cluster.ObjectRemoved](other), func(d cluster.ObjectRemoved) cluster.Delta {
+		d.Kind = cluster.BudgetKind
+		return d
+	}),
+}
+
+// other makes names of objects of kinds that need no form of their own.
+var other = rapid.MakeConfig{Types: map[reflect.Type]*rapid.Generator[any]{
+	reflect.TypeFor[cluster.ObjectKind](): rapid.SampledFrom([]cluster.ObjectKind{clustertest.MadeKind, cluster.BudgetKind + 1, 1023}).AsAny(),
+}}
+
+// object makes objects of a kind, with what only a later release can read or without.
+func object[T any, O interface {
+	*T
+	cluster.Object
+}](more bool) *rapid.Generator[cluster.Delta] {
+	return rapid.Custom(func(t *rapid.T) cluster.Delta {
+		made := rapid.MakeCustom[T](good).Draw(t, "object")
+		d := cluster.ObjectSet{Object: O(&made)}
+		if more {
+			d.More = rapid.StringN(1, 5, 9).Draw(t, "more")
+			if m, ok := d.Object.(*clustertest.Made); ok {
+				m.Later += "x" // what is more follows all that this release knows
+			}
+		}
+		return d
+	})
 }
 
 func roundTrip(t interface {
@@ -119,6 +156,21 @@ func TestEveryChangeOfTheProtocolIsCovered(t *testing.T) {
 	if len(deltas) != fields.Len() {
 		t.Errorf("%d generators for %d changes", len(deltas), fields.Len())
 	}
+	for name, generator := range deltas {
+		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
+			b, err := wire.Encode(generator.Draw(t, "delta"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var m logv1.Delta
+			if err := proto.Unmarshal(b, &m); err != nil {
+				t.Fatal(err)
+			}
+			if !m.ProtoReflect().Has(fields.ByName(protoreflect.Name(name))) {
+				t.Errorf("it is sent as %v", &m)
+			}
+		}))
+	}
 }
 
 // TestNoFieldIsForgotten sets every field, however deep, to a value of its own: a field that is added to a type of
@@ -128,7 +180,9 @@ func TestNoFieldIsForgotten(t *testing.T) {
 		cluster.SettingsSet{}, cluster.ClassDefined{}, cluster.LabelsDefined{}, cluster.SelectorSet{}, cluster.SelectorRemoved{},
 		cluster.NodeSet{}, cluster.NodeRemoved{}, cluster.NamespaceSet{}, cluster.NamespaceRemoved{}, cluster.PodSet{},
 		cluster.PodAssumed{}, cluster.PodBound{}, cluster.PodForgotten{}, cluster.PodRemoved{}, cluster.ImageSized{},
-		cluster.PodNominated{}, cluster.PreemptionStarted{}, cluster.PreemptionEnded{}, cluster.BudgetSet{}, cluster.BudgetRemoved{},
+		cluster.PodNominated{}, cluster.PreemptionStarted{}, cluster.PreemptionEnded{},
+		cluster.ObjectSet{Object: &cluster.Budget{}}, cluster.ObjectSet{Object: &clustertest.Made{}},
+		cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.BudgetKind}}, cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: 999}},
 	}
 	if len(all) != len(deltas) {
 		t.Errorf("%d deltas of %d are filled", len(all), len(deltas))
@@ -136,6 +190,7 @@ func TestNoFieldIsForgotten(t *testing.T) {
 	for _, zero := range all {
 		t.Run(fmt.Sprintf("%T", zero), func(t *testing.T) {
 			v := reflect.New(reflect.TypeOf(zero)).Elem()
+			v.Set(reflect.ValueOf(zero))
 			n := 0
 			fill(t, v, &n)
 			roundTrip(t, v.Interface().(cluster.Delta))
@@ -148,6 +203,9 @@ func fill(t *testing.T, v reflect.Value, n *int) {
 	switch v.Type() {
 	case reflect.TypeFor[cluster.SelectorSet](), reflect.TypeFor[cluster.SelectorRemoved](), reflect.TypeFor[cluster.Controller]():
 		defer func() { v.FieldByName("Kind").SetString(cluster.KindStatefulSet) }() // others are refused
+	case reflect.TypeFor[cluster.ObjectKey]():
+		kind := v.FieldByName("Kind").Int()
+		defer func() { v.FieldByName("Kind").SetInt(kind) }()
 	}
 	switch v.Kind() {
 	case reflect.String:
@@ -158,6 +216,8 @@ func fill(t *testing.T, v reflect.Value, n *int) {
 		v.SetInt(int64(*n))
 	case reflect.Uint64:
 		v.SetUint(uint64(*n))
+	case reflect.Interface: // an object
+		fill(t, v.Elem().Elem(), n)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
 		for i := range v.Len() {
@@ -228,6 +288,12 @@ func TestEncodeRefusesWhatDecodeWouldNotTake(t *testing.T) {
 		{"negative forgotten", cluster.PodForgotten{ID: -1}, "pod_forgotten.id"},
 		{"negative removed", cluster.PodRemoved{ID: -1}, "pod_removed.id"},
 		{"not UTF-8", cluster.NamespaceSet{Name: "\xff"}, "UTF-8"},
+		{"no object", cluster.ObjectSet{}, "no object"},
+		{"an object of a kind below all", cluster.ObjectSet{Object: &cluster.Unread{}}, "object_set.kind: 0"},
+		{"an object of a kind above all", cluster.ObjectSet{Object: &cluster.Unread{ObjectKey: cluster.ObjectKey{Kind: 1024}}}, "object_set.kind: 1024"},
+		{"the end of an object of no kind", cluster.ObjectRemoved{}, "object_removed.kind: 0"},
+		{"an object that is not UTF-8", cluster.ObjectSet{Object: &clustertest.Made{Zones: []string{"\xff"}}}, "UTF-8"},
+		{"a budget that is not UTF-8", cluster.ObjectSet{Object: &cluster.Budget{Disrupted: []string{"\xff"}}}, "UTF-8"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, err := wire.Encode(c.d); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -252,6 +318,10 @@ func TestDecodeRefusesMessagesOutOfBounds(t *testing.T) {
 			Id: 1, ControllerKind: "Job", ControllerName: "once",
 		}}}, `labels_defined.controller_kind: "Job"`},
 		{"unknown kind", &logv1.Delta{Change: &logv1.Delta_SelectorSet{SelectorSet: &logv1.SelectorSet{Kind: "Job"}}}, `selector_set.kind: "Job"`},
+		{"a body that nobody writes", &logv1.Delta{Change: &logv1.Delta_ObjectSet{ObjectSet: &logv1.ObjectSet{
+			Kind: int32(cluster.BudgetKind), Body: []byte{2},
+		}}}, "object_set.body: decode PodDisruptionBudget"},
+		{"no kind", &logv1.Delta{Change: &logv1.Delta_ObjectSet{ObjectSet: &logv1.ObjectSet{Kind: -1}}}, "object_set.kind: -1"},
 		{"large id", &logv1.Delta{Change: &logv1.Delta_PodSet{PodSet: &logv1.PodSet{Id: math.MaxInt32}}}, "pod_set.id: 2147483647"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -134,13 +134,10 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 		return &logv1.Delta{Change: &logv1.Delta_PreemptionEnded{PreemptionEnded: &logv1.PreemptionEnded{
 			Id: int32(d.ID), Failed: d.Failed, Spared: FromPodIDs(d.Spared),
 		}}}, nil
-	case cluster.BudgetSet:
-		return &logv1.Delta{Change: &logv1.Delta_BudgetSet{BudgetSet: &logv1.BudgetSet{
-			Namespace: d.Budget.Namespace, Name: d.Budget.Name, Selector: toSelector(d.Budget.Selector),
-			Allowed: d.Budget.Allowed, Disrupted: d.Budget.Disrupted,
-		}}}, nil
-	case cluster.BudgetRemoved:
-		return &logv1.Delta{Change: &logv1.Delta_BudgetRemoved{BudgetRemoved: &logv1.BudgetRemoved{Namespace: d.Namespace, Name: d.Name}}}, nil
+	case cluster.ObjectSet:
+		return toObjectSet(d)
+	case cluster.ObjectRemoved:
+		return toObjectRemoved(d), nil
 	case cluster.ImageSized:
 		return &logv1.Delta{Change: &logv1.Delta_ImageSized{ImageSized: &logv1.ImageSized{Name: d.Name, Size: d.Size}}}, nil
 	}

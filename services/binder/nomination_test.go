@@ -170,12 +170,12 @@ func TestRefusedBindEndsTheNomination(t *testing.T) {
 func TestBudgetsReachTheLogOnce(t *testing.T) {
 	term := pureTerm(t, nil)
 	budget := func(allowed int32) source.Event {
-		return source.Event{Kind: source.BudgetSet, Budget: cluster.Budget{
+		return source.Event{Kind: source.ObjectSet, Object: &cluster.Budget{
 			Namespace: "default", Name: "web", Allowed: allowed, Disrupted: []string{"a"},
 			Selector: cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "Exists"}}},
 		}}
 	}
-	gone := source.Event{Kind: source.BudgetGone, Budget: cluster.Budget{Namespace: "default", Name: "web"}}
+	gone := source.Event{Kind: source.ObjectGone, Key: cluster.ObjectKey{Kind: cluster.BudgetKind, Namespace: "default", Name: "web"}}
 	for _, c := range []struct {
 		name  string
 		event source.Event

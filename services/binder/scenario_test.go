@@ -113,7 +113,7 @@ func (s *scenario) command(words []string) []string {
 		}
 	case "budget":
 		apps := cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "In", Values: []string{args["app"]}}}}
-		observe(s.t, s.term, source.Event{Kind: source.BudgetSet, Budget: cluster.Budget{Namespace: "default", Name: "b", Selector: apps}})
+		observe(s.t, s.term, source.Event{Kind: source.ObjectSet, Object: &cluster.Budget{Namespace: "default", Name: "b", Selector: apps}})
 	case "preempt":
 		return s.preempt(names[0], args)
 	case "refuse":

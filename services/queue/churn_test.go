@@ -164,11 +164,11 @@ func (c *churn) replaceObjects() {
 	c.tell(source.Event{Kind: source.NamespaceSet, Namespace: name, Labels: []cluster.Label{{Key: "team", Value: name}}})
 	c.tell(source.Event{Kind: source.SelectorSet, Selector: source.Selector{Kind: cluster.KindService, Namespace: name, Name: name, Selector: selector}})
 	c.tell(source.Event{Kind: source.SelectorSet, Selector: source.Selector{Kind: cluster.KindReplicaSet, Namespace: name, Name: name, Selector: selector}})
-	c.tell(source.Event{Kind: source.BudgetSet, Budget: cluster.Budget{Namespace: name, Name: name, Selector: selector, Allowed: 1}})
+	c.tell(source.Event{Kind: source.ObjectSet, Object: &cluster.Budget{Namespace: name, Name: name, Selector: selector, Allowed: 1}})
 	if c.namespaces = append(c.namespaces, name); len(c.namespaces) > liveObjects {
 		old := c.namespaces[0]
 		c.namespaces = append([]string{}, c.namespaces[1:]...)
-		c.tell(source.Event{Kind: source.BudgetGone, Budget: cluster.Budget{Namespace: old, Name: old}})
+		c.tell(source.Event{Kind: source.ObjectGone, Key: cluster.ObjectKey{Kind: cluster.BudgetKind, Namespace: old, Name: old}})
 		c.tell(source.Event{Kind: source.SelectorGone, Selector: source.Selector{Kind: cluster.KindService, Namespace: old, Name: old}})
 		c.tell(source.Event{Kind: source.SelectorGone, Selector: source.Selector{Kind: cluster.KindReplicaSet, Namespace: old, Name: old}})
 		c.tell(source.Event{Kind: source.NamespaceGone, Namespace: old})
@@ -281,7 +281,7 @@ func (c *churn) measure(when string) kept {
 		k.entries[name+": classes"] = len(st.Classes())
 		k.entries[name+": label sets"] = len(st.LabelSets())
 		k.entries[name+": nodes"] = st.Nodes.Len()
-		k.entries[name+": budgets"] = len(st.AllBudgets())
+		k.entries[name+": objects"] = len(slices.Collect(st.Objects()))
 	}
 	k.entries["fold: classes"], k.entries["fold: label sets"] = c.fold.Known()
 	k.entries["worker: signatures"], k.entries["worker: subjects"] = c.worker.Known()

@@ -119,14 +119,14 @@ func (w *world) forgetSelector(o metav1.Object) {
 func (w *world) setBudget(b *policyv1.PodDisruptionBudget) {
 	w.kube.must("set budget", w.kube.budgets().Update(b))
 	w.objects.budgets[b.Namespace+"/"+b.Name] = b
-	w.apply(cluster.BudgetSet{Budget: source.ReduceBudget(b)})
+	w.apply(cluster.ObjectSet{Object: source.ReduceBudget(b)})
 }
 
 func (w *world) removeBudget(key string) {
 	b := w.objects.budgets[key]
 	w.kube.must("remove budget", w.kube.budgets().Delete(b))
 	delete(w.objects.budgets, key)
-	w.apply(cluster.BudgetRemoved{Namespace: b.Namespace, Name: b.Name})
+	w.apply(cluster.ObjectRemoved{ObjectKey: source.ReduceBudget(b).Key()})
 }
 
 // podNames returns the names of the pods that have a node.

@@ -79,14 +79,15 @@ func (r *replay) play(d cluster.Delta) {
 		key := d.Kind + "/" + d.Namespace + "/" + d.Name
 		r.kube.must("remove owner", r.kube.owners(d.Kind).Delete(r.objects.owners[key]))
 		delete(r.objects.owners, key)
-	case cluster.BudgetSet:
-		key := d.Budget.Namespace + "/" + d.Budget.Name
+	case cluster.ObjectSet:
+		budget := d.Object.(*cluster.Budget)
+		key := budget.Namespace + "/" + budget.Name
 		b := version(r, "budget "+key, r.script.budgets[key], func(b *policyv1.PodDisruptionBudget) bool {
-			return cmp.Equal(source.ReduceBudget(b), d.Budget, cmpopts.EquateEmpty())
+			return cmp.Equal(source.ReduceBudget(b), budget, cmpopts.EquateEmpty())
 		})
 		r.kube.must("set budget", r.kube.budgets().Update(b))
 		r.objects.budgets[key] = b
-	case cluster.BudgetRemoved:
+	case cluster.ObjectRemoved:
 		key := d.Namespace + "/" + d.Name
 		r.kube.must("remove budget", r.kube.budgets().Delete(r.objects.budgets[key]))
 		delete(r.objects.budgets, key)

@@ -134,13 +134,13 @@ func (s *script) setBudget(b *policyv1.PodDisruptionBudget) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.budgets[b.Namespace+"/"+b.Name] = append(s.budgets[b.Namespace+"/"+b.Name], b)
-	s.tell(source.Event{Kind: source.BudgetSet, Budget: source.ReduceBudget(b)})
+	s.tell(source.Event{Kind: source.ObjectSet, Object: source.ReduceBudget(b)})
 }
 
 func (s *script) removeBudget(b *policyv1.PodDisruptionBudget) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tell(source.Event{Kind: source.BudgetGone, Budget: cluster.Budget{Namespace: b.Namespace, Name: b.Name}})
+	s.tell(source.Event{Kind: source.ObjectGone, Key: source.ReduceBudget(b).Key()})
 }
 
 // running returns the pods that have a node, by uid.

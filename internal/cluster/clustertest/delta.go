@@ -2,6 +2,7 @@ package clustertest
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -103,7 +104,7 @@ func Delta(intn Intn, st *cluster.State) cluster.Delta {
 		case 22:
 			return endOfPreemption(intn, st)
 		case 23:
-			return budget(intn)
+			return object(intn)
 		}
 	}
 }
@@ -143,14 +144,55 @@ func endOfPreemption(intn Intn, st *cluster.State) cluster.Delta {
 	return cluster.PreemptionEnded{ID: pick(intn, preempting), Failed: intn.one(2), Spared: some(intn, 2, victims)}
 }
 
-func budget(intn Intn) cluster.Delta {
-	namespace, name := pick(intn, namespaces), pick(intn, selectors)
+// object sets or removes an object of a kind that there is, or of one that this release does not know.
+func object(intn Intn) cluster.Delta {
+	key := cluster.ObjectKey{Kind: pick(intn, append(cluster.ObjectKinds(), 999)), Namespace: pick(intn, namespaces), Name: pick(intn, selectors)}
 	if intn.one(3) {
-		return cluster.BudgetRemoved{Namespace: namespace, Name: name} // which need not exist
+		return cluster.ObjectRemoved{ObjectKey: key} // which need not exist
 	}
-	return cluster.BudgetSet{Budget: cluster.Budget{
-		Namespace: namespace, Name: name, Selector: Selector(intn), Allowed: int32(intn(3)), Disrupted: some(intn, 2, []string{"pod-10", "pod-20"}),
-	}}
+	set := cluster.ObjectSet{Object: cluster.NewObject(key)}
+	content := reflect.ValueOf(set.Object).Elem()
+	for i := range content.NumField() {
+		if name := content.Type().Field(i).Name; name != "Namespace" && name != "Name" && name != "ObjectKey" {
+			fill(intn, content.Field(i))
+		}
+	}
+	if intn.one(4) || content.NumField() == 1 {
+		set.More = pick(intn, []string{"", "later", "\x00\xff"})
+	}
+	if m, ok := set.Object.(*Made); ok && set.More != "" {
+		m.Later = "b" // what is more follows all that this release knows
+	}
+	return set
+}
+
+// fill gives a field of an object any value.
+func fill(intn Intn, v reflect.Value) {
+	switch at := v.Addr().Interface().(type) {
+	case *cluster.LabelSelector:
+		*at = Selector(intn)
+		return
+	case *[]string:
+		*at = some(intn, 2, []string{"pod-10", "pod-20"})
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(pick(intn, []string{"", "a", "b"}))
+	case reflect.Bool:
+		v.SetBool(intn.one(2))
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), intn(3), 3))
+		for i := range v.Len() {
+			fill(intn, v.Index(i))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(intn, v.Field(i))
+		}
+	default:
+		v.SetInt(int64(intn(3)))
+	}
 }
 
 func nodesOf(st *cluster.State) []cluster.NodeIndex {

@@ -35,8 +35,8 @@ func Dump(st *cluster.State) string {
 	for _, l := range selectorLines(st) {
 		line("%s", l)
 	}
-	for _, budget := range st.AllBudgets() {
-		line("budget: %+v", *budget)
+	for d := range st.Objects() {
+		line("%v: %+v %q", d.Object.Key().Kind, d.Object, d.More)
 	}
 	for _, name := range namespaceNames(st) {
 		l, _ := st.Namespace(name)

@@ -127,10 +127,10 @@ func budgetKind() kind {
 	return kind{
 		reduce: reducing(func(o *policyv1.PodDisruptionBudget, r *record) {
 			budget := source.ReduceBudget(o)
-			r.set = func() source.Event { return source.Event{Kind: source.BudgetSet, Budget: budget} }
+			r.set = func() source.Event { return source.Event{Kind: source.ObjectSet, Object: budget} }
 		}),
 		gone: func(object types.NamespacedName, _ types.UID) source.Event {
-			return source.Event{Kind: source.BudgetGone, Budget: cluster.Budget{Namespace: object.Namespace, Name: object.Name}}
+			return source.Event{Kind: source.ObjectGone, Key: cluster.ObjectKey{Kind: cluster.BudgetKind, Namespace: object.Namespace, Name: object.Name}}
 		},
 	}
 }

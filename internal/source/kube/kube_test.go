@@ -74,14 +74,17 @@ func TestDifferencesAreToldWhenTheAPIServerIsBack(t *testing.T) {
 		_, pod := v.Pods["default/goes"]
 		_, service := v.Selectors[sourcetest.SelectorName{Kind: cluster.KindService, Namespace: "default", Name: "goes"}]
 		_, set := v.Selectors[sourcetest.SelectorName{Kind: cluster.KindStatefulSet, Namespace: "default", Name: "new"}]
-		_, budget := v.Budgets["default/goes"]
-		return !node && !pod && !service && set && !budget && v.Pods["default/replaced"].UID == second && v.Pods["default/new"].UID != ""
+		return !node && !pod && !service && set && v.Budget("default", "goes") == nil && v.Pods["default/replaced"].UID == second && v.Pods["default/new"].UID != ""
 	})
 	awaitReady(t, s)
 	r.View(func(v sourcetest.View) {
 		for _, e := range v.Events[told:] {
-			if e.Pod.UID == stays || e.Node.Name == "stays" || e.Selector.Name == "stays" || e.Budget.Name == "stays" {
-				t.Errorf("an object that did not change was told again: kind %d, %s%s%s%s", e.Kind, e.Pod.Name, e.Node.Name, e.Selector.Name, e.Budget.Name)
+			name := ""
+			if e.Object != nil {
+				name = e.Object.Key().Name
+			}
+			if e.Pod.UID == stays || e.Node.Name == "stays" || e.Selector.Name == "stays" || name == "stays" {
+				t.Errorf("an object that did not change was told again: kind %d, %s%s%s%s", e.Kind, e.Pod.Name, e.Node.Name, e.Selector.Name, name)
 			}
 		}
 	})

@@ -96,7 +96,7 @@ func TestTheDeployedRoleIsEnoughAndWhatItLacksIsWaitedFor(t *testing.T) {
 	r.Synced()
 	awaitReady(t, s)
 	r.View(func(v sourcetest.View) {
-		if _, ok := v.Budgets["default/b"]; !ok {
+		if v.Budget("default", "b") == nil {
 			t.Error("the budget was not told")
 		}
 	})

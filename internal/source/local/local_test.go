@@ -339,7 +339,11 @@ func TestTheDifferenceIsToldWhenChangesWereMissed(t *testing.T) {
 	s := New(c.etcd, Config{})
 	var got []string
 	v := newView(s, func(e source.Event) {
-		got = append(got, fmt.Sprintf("%d %s%s%s%s %s", e.Kind, e.Node.Name, e.Pod.Name, e.Namespace, e.Selector.Name+e.Budget.Name, e.Pod.NodeName+e.Pod.Nominated))
+		object := e.Key.Name
+		if e.Object != nil {
+			object = e.Object.Key().Name
+		}
+		got = append(got, fmt.Sprintf("%d %s%s%s%s %s", e.Kind, e.Node.Name, e.Pod.Name, e.Namespace, e.Selector.Name+object, e.Pod.NodeName+e.Pod.Nominated))
 	})
 	list := func() []string {
 		t.Helper()

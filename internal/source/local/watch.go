@@ -253,7 +253,7 @@ func (v *view) set(kv coord.KV) {
 			return
 		}
 		v.budgets[kv.Key] = kv.ModRevision
-		v.sink(source.Event{Kind: source.BudgetSet, Budget: source.ReduceBudget(&budget)})
+		v.sink(source.Event{Kind: source.ObjectSet, Object: source.ReduceBudget(&budget)})
 	default:
 		if isSelector(prefix) {
 			v.setSelector(kv)
@@ -389,7 +389,7 @@ func (v *view) budgetGone(key string) {
 	delete(v.budgets, key)
 	_, rest := split(key)
 	namespace, name, _ := strings.Cut(rest, "/")
-	v.sink(source.Event{Kind: source.BudgetGone, Budget: cluster.Budget{Namespace: namespace, Name: name}})
+	v.sink(source.Event{Kind: source.ObjectGone, Key: cluster.ObjectKey{Kind: cluster.BudgetKind, Namespace: namespace, Name: name}})
 }
 
 // setNominated takes in what a condition says about the nomination of its pod.

@@ -42,16 +42,16 @@ func budgets(t *testing.T, c Cluster) {
 			DisruptionsAllowed: 2, DisruptedPods: map[string]metav1.Time{"web-1": metav1.NewTime(time.Unix(1700000000, 0))},
 		},
 	}
-	want := cluster.Budget{
+	want := &cluster.Budget{
 		Namespace: Namespace, Name: "web", Selector: selecting("app", "web"), Allowed: 2, Disrupted: []string{"web-1"},
 	}
 	c.SetBudget(t, web)
 	r := Record(t, c.Source(t)).Synced()
-	is := func(want cluster.Budget) func(View) bool {
-		return func(v View) bool { return cmp.Equal(want, v.Budgets[want.Namespace+"/"+want.Name]) }
+	is := func(want *cluster.Budget) func(View) bool {
+		return func(v View) bool { return cmp.Equal(want, v.Budget(want.Namespace, want.Name)) }
 	}
 	r.View(func(v View) {
-		if diff := cmp.Diff(want, v.Budgets[Namespace+"/web"]); diff != "" {
+		if diff := cmp.Diff(want, v.Budget(Namespace, "web")); diff != "" {
 			t.Errorf("the budget before Synced (-want +got):\n%s", diff)
 		}
 	})
@@ -66,12 +66,10 @@ func budgets(t *testing.T, c Cluster) {
 	r.Await("a budget of everything", is(want))
 
 	c.SetBudget(t, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "nothing"}})
-	r.Await("a budget without a selector", is(cluster.Budget{Namespace: Namespace, Name: "nothing", Selector: cluster.LabelSelector{Nothing: true}}))
+	r.Await("a budget without a selector", is(&cluster.Budget{Namespace: Namespace, Name: "nothing", Selector: cluster.LabelSelector{Nothing: true}}))
 	c.DeleteBudget(t, Namespace, "web")
 	r.Await("the end of a budget", func(v View) bool {
-		_, web := v.Budgets[Namespace+"/web"]
-		_, nothing := v.Budgets[Namespace+"/nothing"]
-		return !web && nothing
+		return v.Budget(Namespace, "web") == nil && v.Budget(Namespace, "nothing") != nil
 	})
 }
 

@@ -22,12 +22,18 @@ type View struct {
 	Nodes      map[string]cluster.Node
 	Namespaces map[string][]cluster.Label
 	Selectors  map[SelectorName]cluster.LabelSelector
-	Budgets    map[string]cluster.Budget // by namespace/name
+	Objects    map[cluster.ObjectKey]cluster.Object
 	Events     []source.Event
 }
 
 // SelectorName names a service or a controller.
 type SelectorName struct{ Kind, Namespace, Name string }
+
+// Budget returns a PodDisruptionBudget that was told, nil if it was not or is gone.
+func (v *View) Budget(namespace, name string) *cluster.Budget {
+	budget, _ := v.Objects[cluster.ObjectKey{Kind: cluster.BudgetKind, Namespace: namespace, Name: name}].(*cluster.Budget)
+	return budget
+}
 
 // Recorder runs Watch and folds what it tells. Watch's rules are checked on the way.
 type Recorder struct {
@@ -48,7 +54,7 @@ func Record(t testing.TB, s source.Source) *Recorder {
 		t: t, cancel: cancel, done: make(chan error, 1), changed: make(chan struct{}),
 		view: View{
 			Pods: map[string]source.Pod{}, Nodes: map[string]cluster.Node{}, Namespaces: map[string][]cluster.Label{},
-			Selectors: map[SelectorName]cluster.LabelSelector{}, Budgets: map[string]cluster.Budget{},
+			Selectors: map[SelectorName]cluster.LabelSelector{}, Objects: map[cluster.ObjectKey]cluster.Object{},
 		},
 	}
 	go func() { r.done <- s.Watch(ctx, r.sink) }()
@@ -76,7 +82,6 @@ func (r *Recorder) sink(e source.Event) {
 	defer r.mu.Unlock()
 	v := &r.view
 	key := e.Pod.Namespace + "/" + e.Pod.Name
-	budget := e.Budget.Namespace + "/" + e.Budget.Name
 	selector := SelectorName{e.Selector.Kind, e.Selector.Namespace, e.Selector.Name}
 	switch e.Kind {
 	case source.Synced:
@@ -119,13 +124,13 @@ func (r *Recorder) sink(e source.Event) {
 			r.t.Errorf("%+v was told gone and is not known", selector)
 		}
 		delete(v.Selectors, selector)
-	case source.BudgetSet:
-		v.Budgets[budget] = e.Budget
-	case source.BudgetGone:
-		if _, ok := v.Budgets[budget]; !ok {
-			r.t.Errorf("budget %s was told gone and is not known", budget)
+	case source.ObjectSet:
+		v.Objects[e.Object.Key()] = e.Object
+	case source.ObjectGone:
+		if _, ok := v.Objects[e.Key]; !ok {
+			r.t.Errorf("%+v was told gone and is not known", e.Key)
 		}
-		delete(v.Budgets, budget)
+		delete(v.Objects, e.Key)
 	default:
 		r.t.Errorf("event of kind %d was told", e.Kind)
 	}
@@ -193,7 +198,7 @@ func (r *Recorder) View(look func(View)) {
 func tail(events []source.Event) string {
 	out := ""
 	for _, e := range events[max(0, len(events)-10):] {
-		out += fmt.Sprintf("\n  kind %d: node %q pod %s/%s on %q namespace %q selector %+v budget %+v", e.Kind, e.Node.Name, e.Pod.Namespace, e.Pod.Name, e.Pod.NodeName, e.Namespace, e.Selector, e.Budget)
+		out += fmt.Sprintf("\n  kind %d: node %q pod %s/%s on %q namespace %q selector %+v object %+v %+v", e.Kind, e.Node.Name, e.Pod.Namespace, e.Pod.Name, e.Pod.NodeName, e.Namespace, e.Selector, e.Object, e.Key)
 	}
 	return out
 }

@@ -319,6 +319,8 @@ type Delta struct {
 	//	*Delta_PodNominated
 	//	*Delta_PreemptionStarted
 	//	*Delta_PreemptionEnded
+	//	*Delta_ObjectSet
+	//	*Delta_ObjectRemoved
 	Change        isDelta_Change `protobuf_oneof:"change"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -541,6 +543,24 @@ func (x *Delta) GetPreemptionEnded() *PreemptionEnded {
 	return nil
 }
 
+func (x *Delta) GetObjectSet() *ObjectSet {
+	if x != nil {
+		if x, ok := x.Change.(*Delta_ObjectSet); ok {
+			return x.ObjectSet
+		}
+	}
+	return nil
+}
+
+func (x *Delta) GetObjectRemoved() *ObjectRemoved {
+	if x != nil {
+		if x, ok := x.Change.(*Delta_ObjectRemoved); ok {
+			return x.ObjectRemoved
+		}
+	}
+	return nil
+}
+
 type isDelta_Change interface {
 	isDelta_Change()
 }
@@ -621,12 +641,13 @@ type Delta_SelectorRemoved struct {
 }
 
 type Delta_BudgetSet struct {
-	// A PodDisruptionBudget is new or differs in something that preemption reads.
+	// A PodDisruptionBudget is new or differs in something that preemption reads. It means the same as object_set, and is sent
+	// instead while there may be followers that do not know that.
 	BudgetSet *BudgetSet `protobuf:"bytes,16,opt,name=budget_set,json=budgetSet,proto3,oneof"`
 }
 
 type Delta_BudgetRemoved struct {
-	// A PodDisruptionBudget is gone.
+	// A PodDisruptionBudget is gone. It means the same as object_removed, and is sent instead as budget_set is.
 	BudgetRemoved *BudgetRemoved `protobuf:"bytes,17,opt,name=budget_removed,json=budgetRemoved,proto3,oneof"`
 }
 
@@ -643,6 +664,16 @@ type Delta_PreemptionStarted struct {
 type Delta_PreemptionEnded struct {
 	// The evictions of a preemption have been asked for, or have failed.
 	PreemptionEnded *PreemptionEnded `protobuf:"bytes,20,opt,name=preemption_ended,json=preemptionEnded,proto3,oneof"`
+}
+
+type Delta_ObjectSet struct {
+	// An object of one of the kinds that the ledger only keeps is new or differs in something that scheduling reads.
+	ObjectSet *ObjectSet `protobuf:"bytes,21,opt,name=object_set,json=objectSet,proto3,oneof"`
+}
+
+type Delta_ObjectRemoved struct {
+	// Such an object is gone.
+	ObjectRemoved *ObjectRemoved `protobuf:"bytes,22,opt,name=object_removed,json=objectRemoved,proto3,oneof"`
 }
 
 func (*Delta_Settings) isDelta_Change() {}
@@ -684,6 +715,10 @@ func (*Delta_PodNominated) isDelta_Change() {}
 func (*Delta_PreemptionStarted) isDelta_Change() {}
 
 func (*Delta_PreemptionEnded) isDelta_Change() {}
+
+func (*Delta_ObjectSet) isDelta_Change() {}
+
+func (*Delta_ObjectRemoved) isDelta_Change() {}
 
 // Settings are what all roles of an epoch must agree on. The binder says them at the start, and again when it gains or loses
 // a name.
@@ -3078,6 +3113,144 @@ func (x *BudgetRemoved) GetName() string {
 	return ""
 }
 
+// ObjectSet is an object, whole. A follower keeps it also if it does not know the kind, or not all of the body: the digest is of
+// the bytes.
+type ObjectSet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of its kind, 11 to 1023: see ObjectKind of internal/cluster. It never changes.
+	Kind int32 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// metadata.namespace. Empty if objects of the kind are in none.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// metadata.name.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// What it says, as internal/cluster encodes the kind: fields in order, those that are newer behind those that are older.
+	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectSet) Reset() {
+	*x = ObjectSet{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectSet) ProtoMessage() {}
+
+func (x *ObjectSet) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectSet.ProtoReflect.Descriptor instead.
+func (*ObjectSet) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ObjectSet) GetKind() int32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *ObjectSet) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ObjectSet) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ObjectSet) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+// ObjectRemoved: an object is gone.
+type ObjectRemoved struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of its kind, as in ObjectSet.
+	Kind int32 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// metadata.namespace.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// metadata.name.
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectRemoved) Reset() {
+	*x = ObjectRemoved{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectRemoved) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectRemoved) ProtoMessage() {}
+
+func (x *ObjectRemoved) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectRemoved.ProtoReflect.Descriptor instead.
+func (*ObjectRemoved) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ObjectRemoved) GetKind() int32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *ObjectRemoved) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ObjectRemoved) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // PodNominated says which node a pending pod is nominated to, before its source does.
 type PodNominated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3091,7 +3264,7 @@ type PodNominated struct {
 
 func (x *PodNominated) Reset() {
 	*x = PodNominated{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3103,7 +3276,7 @@ func (x *PodNominated) String() string {
 func (*PodNominated) ProtoMessage() {}
 
 func (x *PodNominated) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3116,7 +3289,7 @@ func (x *PodNominated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNominated.ProtoReflect.Descriptor instead.
 func (*PodNominated) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PodNominated) GetId() int32 {
@@ -3148,7 +3321,7 @@ type PreemptionStarted struct {
 
 func (x *PreemptionStarted) Reset() {
 	*x = PreemptionStarted{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	mi := &file_berth_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3333,7 @@ func (x *PreemptionStarted) String() string {
 func (*PreemptionStarted) ProtoMessage() {}
 
 func (x *PreemptionStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	mi := &file_berth_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3346,7 @@ func (x *PreemptionStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionStarted.ProtoReflect.Descriptor instead.
 func (*PreemptionStarted) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PreemptionStarted) GetId() int32 {
@@ -3212,7 +3385,7 @@ type PreemptionEnded struct {
 
 func (x *PreemptionEnded) Reset() {
 	*x = PreemptionEnded{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	mi := &file_berth_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3224,7 +3397,7 @@ func (x *PreemptionEnded) String() string {
 func (*PreemptionEnded) ProtoMessage() {}
 
 func (x *PreemptionEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	mi := &file_berth_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3237,7 +3410,7 @@ func (x *PreemptionEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionEnded.ProtoReflect.Descriptor instead.
 func (*PreemptionEnded) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PreemptionEnded) GetId() int32 {
@@ -3276,7 +3449,7 @@ type PodAssumed struct {
 
 func (x *PodAssumed) Reset() {
 	*x = PodAssumed{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[36]
+	mi := &file_berth_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3288,7 +3461,7 @@ func (x *PodAssumed) String() string {
 func (*PodAssumed) ProtoMessage() {}
 
 func (x *PodAssumed) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[36]
+	mi := &file_berth_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3301,7 +3474,7 @@ func (x *PodAssumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodAssumed.ProtoReflect.Descriptor instead.
 func (*PodAssumed) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PodAssumed) GetId() int32 {
@@ -3336,7 +3509,7 @@ type PodBound struct {
 
 func (x *PodBound) Reset() {
 	*x = PodBound{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[37]
+	mi := &file_berth_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3348,7 +3521,7 @@ func (x *PodBound) String() string {
 func (*PodBound) ProtoMessage() {}
 
 func (x *PodBound) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[37]
+	mi := &file_berth_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3361,7 +3534,7 @@ func (x *PodBound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodBound.ProtoReflect.Descriptor instead.
 func (*PodBound) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PodBound) GetId() int32 {
@@ -3384,7 +3557,7 @@ type PodForgotten struct {
 
 func (x *PodForgotten) Reset() {
 	*x = PodForgotten{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[38]
+	mi := &file_berth_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3396,7 +3569,7 @@ func (x *PodForgotten) String() string {
 func (*PodForgotten) ProtoMessage() {}
 
 func (x *PodForgotten) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[38]
+	mi := &file_berth_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3409,7 +3582,7 @@ func (x *PodForgotten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodForgotten.ProtoReflect.Descriptor instead.
 func (*PodForgotten) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PodForgotten) GetId() int32 {
@@ -3437,7 +3610,7 @@ type PodRemoved struct {
 
 func (x *PodRemoved) Reset() {
 	*x = PodRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[39]
+	mi := &file_berth_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3449,7 +3622,7 @@ func (x *PodRemoved) String() string {
 func (*PodRemoved) ProtoMessage() {}
 
 func (x *PodRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[39]
+	mi := &file_berth_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3462,7 +3635,7 @@ func (x *PodRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodRemoved.ProtoReflect.Descriptor instead.
 func (*PodRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PodRemoved) GetId() int32 {
@@ -3485,7 +3658,7 @@ type ImageSized struct {
 
 func (x *ImageSized) Reset() {
 	*x = ImageSized{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[40]
+	mi := &file_berth_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3497,7 +3670,7 @@ func (x *ImageSized) String() string {
 func (*ImageSized) ProtoMessage() {}
 
 func (x *ImageSized) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[40]
+	mi := &file_berth_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3510,7 +3683,7 @@ func (x *ImageSized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageSized.ProtoReflect.Descriptor instead.
 func (*ImageSized) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ImageSized) GetName() string {
@@ -3551,8 +3724,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x13KIND_SNAPSHOT_FIRST\x10\x02\x12\x16\n" +
 	"\x12KIND_SNAPSHOT_MORE\x10\x03\x12\x16\n" +
 	"\x12KIND_SNAPSHOT_LAST\x10\x04\x12\x12\n" +
-	"\x0eKIND_HEARTBEAT\x10\x05\"\xa5\n" +
-	"\n" +
+	"\x0eKIND_HEARTBEAT\x10\x05\"\xa5\v\n" +
 	"\x05Delta\x124\n" +
 	"\bsettings\x18\x01 \x01(\v2\x16.berth.log.v1.SettingsH\x00R\bsettings\x12A\n" +
 	"\rclass_defined\x18\x02 \x01(\v2\x1a.berth.log.v1.ClassDefinedH\x00R\fclassDefined\x122\n" +
@@ -3578,7 +3750,10 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x0ebudget_removed\x18\x11 \x01(\v2\x1b.berth.log.v1.BudgetRemovedH\x00R\rbudgetRemoved\x12A\n" +
 	"\rpod_nominated\x18\x12 \x01(\v2\x1a.berth.log.v1.PodNominatedH\x00R\fpodNominated\x12P\n" +
 	"\x12preemption_started\x18\x13 \x01(\v2\x1f.berth.log.v1.PreemptionStartedH\x00R\x11preemptionStarted\x12J\n" +
-	"\x10preemption_ended\x18\x14 \x01(\v2\x1d.berth.log.v1.PreemptionEndedH\x00R\x0fpreemptionEndedB\b\n" +
+	"\x10preemption_ended\x18\x14 \x01(\v2\x1d.berth.log.v1.PreemptionEndedH\x00R\x0fpreemptionEnded\x128\n" +
+	"\n" +
+	"object_set\x18\x15 \x01(\v2\x17.berth.log.v1.ObjectSetH\x00R\tobjectSet\x12D\n" +
+	"\x0eobject_removed\x18\x16 \x01(\v2\x1b.berth.log.v1.ObjectRemovedH\x00R\robjectRemovedB\b\n" +
 	"\x06change\"\xde\x02\n" +
 	"\bSettings\x12\x16\n" +
 	"\x06shards\x18\x01 \x01(\x05R\x06shards\x12\x12\n" +
@@ -3768,7 +3943,16 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\tdisrupted\x18\x05 \x03(\tR\tdisrupted\"A\n" +
 	"\rBudgetRemoved\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"2\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"e\n" +
+	"\tObjectSet\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"U\n" +
+	"\rObjectRemoved\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"2\n" +
 	"\fPodNominated\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\"Q\n" +
@@ -3815,7 +3999,7 @@ func file_berth_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_berth_log_v1_log_proto_goTypes = []any{
 	(FollowResponse_Kind)(0),  // 0: berth.log.v1.FollowResponse.Kind
 	(*Version)(nil),           // 1: berth.log.v1.Version
@@ -3851,14 +4035,16 @@ var file_berth_log_v1_log_proto_goTypes = []any{
 	(*PodSet)(nil),            // 31: berth.log.v1.PodSet
 	(*BudgetSet)(nil),         // 32: berth.log.v1.BudgetSet
 	(*BudgetRemoved)(nil),     // 33: berth.log.v1.BudgetRemoved
-	(*PodNominated)(nil),      // 34: berth.log.v1.PodNominated
-	(*PreemptionStarted)(nil), // 35: berth.log.v1.PreemptionStarted
-	(*PreemptionEnded)(nil),   // 36: berth.log.v1.PreemptionEnded
-	(*PodAssumed)(nil),        // 37: berth.log.v1.PodAssumed
-	(*PodBound)(nil),          // 38: berth.log.v1.PodBound
-	(*PodForgotten)(nil),      // 39: berth.log.v1.PodForgotten
-	(*PodRemoved)(nil),        // 40: berth.log.v1.PodRemoved
-	(*ImageSized)(nil),        // 41: berth.log.v1.ImageSized
+	(*ObjectSet)(nil),         // 34: berth.log.v1.ObjectSet
+	(*ObjectRemoved)(nil),     // 35: berth.log.v1.ObjectRemoved
+	(*PodNominated)(nil),      // 36: berth.log.v1.PodNominated
+	(*PreemptionStarted)(nil), // 37: berth.log.v1.PreemptionStarted
+	(*PreemptionEnded)(nil),   // 38: berth.log.v1.PreemptionEnded
+	(*PodAssumed)(nil),        // 39: berth.log.v1.PodAssumed
+	(*PodBound)(nil),          // 40: berth.log.v1.PodBound
+	(*PodForgotten)(nil),      // 41: berth.log.v1.PodForgotten
+	(*PodRemoved)(nil),        // 42: berth.log.v1.PodRemoved
+	(*ImageSized)(nil),        // 43: berth.log.v1.ImageSized
 }
 var file_berth_log_v1_log_proto_depIdxs = []int32{
 	1,  // 0: berth.log.v1.FollowRequest.from:type_name -> berth.log.v1.Version
@@ -3872,62 +4058,64 @@ var file_berth_log_v1_log_proto_depIdxs = []int32{
 	29, // 8: berth.log.v1.Delta.namespace_set:type_name -> berth.log.v1.NamespaceSet
 	30, // 9: berth.log.v1.Delta.namespace_removed:type_name -> berth.log.v1.NamespaceRemoved
 	31, // 10: berth.log.v1.Delta.pod_set:type_name -> berth.log.v1.PodSet
-	37, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
-	38, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
-	39, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
-	40, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
-	41, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
+	39, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
+	40, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
+	41, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
+	42, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
+	43, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
 	15, // 16: berth.log.v1.Delta.labels_defined:type_name -> berth.log.v1.LabelsDefined
 	16, // 17: berth.log.v1.Delta.selector_set:type_name -> berth.log.v1.SelectorSet
 	17, // 18: berth.log.v1.Delta.selector_removed:type_name -> berth.log.v1.SelectorRemoved
 	32, // 19: berth.log.v1.Delta.budget_set:type_name -> berth.log.v1.BudgetSet
 	33, // 20: berth.log.v1.Delta.budget_removed:type_name -> berth.log.v1.BudgetRemoved
-	34, // 21: berth.log.v1.Delta.pod_nominated:type_name -> berth.log.v1.PodNominated
-	35, // 22: berth.log.v1.Delta.preemption_started:type_name -> berth.log.v1.PreemptionStarted
-	36, // 23: berth.log.v1.Delta.preemption_ended:type_name -> berth.log.v1.PreemptionEnded
-	6,  // 24: berth.log.v1.Settings.profiles:type_name -> berth.log.v1.Profile
-	7,  // 25: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
-	7,  // 26: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
-	8,  // 27: berth.log.v1.Profile.shape:type_name -> berth.log.v1.ShapePoint
-	22, // 28: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
-	24, // 29: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
-	14, // 30: berth.log.v1.Profile.default_spread:type_name -> berth.log.v1.SpreadConstraint
-	10, // 31: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
-	18, // 32: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
-	18, // 33: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
-	20, // 34: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
-	19, // 35: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
-	22, // 36: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
-	24, // 37: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
-	25, // 38: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
-	12, // 39: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
-	12, // 40: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
-	13, // 41: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
-	13, // 42: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
-	14, // 43: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
-	23, // 44: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
-	11, // 45: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
-	11, // 46: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
-	12, // 47: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
-	11, // 48: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
-	19, // 49: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
-	11, // 50: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
-	23, // 51: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
-	23, // 52: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
-	22, // 53: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
-	19, // 54: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
-	21, // 55: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
-	18, // 56: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
-	27, // 57: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
-	19, // 58: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
-	11, // 59: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
-	2,  // 60: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
-	3,  // 61: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
-	61, // [61:62] is the sub-list for method output_type
-	60, // [60:61] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	36, // 21: berth.log.v1.Delta.pod_nominated:type_name -> berth.log.v1.PodNominated
+	37, // 22: berth.log.v1.Delta.preemption_started:type_name -> berth.log.v1.PreemptionStarted
+	38, // 23: berth.log.v1.Delta.preemption_ended:type_name -> berth.log.v1.PreemptionEnded
+	34, // 24: berth.log.v1.Delta.object_set:type_name -> berth.log.v1.ObjectSet
+	35, // 25: berth.log.v1.Delta.object_removed:type_name -> berth.log.v1.ObjectRemoved
+	6,  // 26: berth.log.v1.Settings.profiles:type_name -> berth.log.v1.Profile
+	7,  // 27: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
+	7,  // 28: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
+	8,  // 29: berth.log.v1.Profile.shape:type_name -> berth.log.v1.ShapePoint
+	22, // 30: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
+	24, // 31: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
+	14, // 32: berth.log.v1.Profile.default_spread:type_name -> berth.log.v1.SpreadConstraint
+	10, // 33: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
+	18, // 34: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
+	18, // 35: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
+	20, // 36: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
+	19, // 37: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
+	22, // 38: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
+	24, // 39: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
+	25, // 40: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
+	12, // 41: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
+	12, // 42: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
+	13, // 43: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	13, // 44: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	14, // 45: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
+	23, // 46: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
+	11, // 47: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
+	11, // 48: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
+	12, // 49: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
+	11, // 50: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
+	19, // 51: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
+	11, // 52: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
+	23, // 53: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
+	23, // 54: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
+	22, // 55: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
+	19, // 56: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
+	21, // 57: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
+	18, // 58: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
+	27, // 59: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
+	19, // 60: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
+	11, // 61: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
+	2,  // 62: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
+	3,  // 63: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
+	63, // [63:64] is the sub-list for method output_type
+	62, // [62:63] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_berth_log_v1_log_proto_init() }
@@ -3956,6 +4144,8 @@ func file_berth_log_v1_log_proto_init() {
 		(*Delta_PodNominated)(nil),
 		(*Delta_PreemptionStarted)(nil),
 		(*Delta_PreemptionEnded)(nil),
+		(*Delta_ObjectSet)(nil),
+		(*Delta_ObjectRemoved)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3963,7 +4153,7 @@ func file_berth_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_log_v1_log_proto_rawDesc), len(file_berth_log_v1_log_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   41,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

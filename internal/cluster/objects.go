@@ -1,0 +1,232 @@
+package cluster
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+)
+
+// ObjectKind is the number of a kind of objects. It is part of digests and of the log, so it stays what it is, and is never given
+// to another kind.
+type ObjectKind int32
+
+// The kinds of objects. Their numbers follow those of what else counts in digests.
+const (
+	BudgetKind ObjectKind = kindObject // PodDisruptionBudgets
+)
+
+// objectKinds says of each kind how Kubernetes calls it, and returns an object that has its key and nothing else.
+var objectKinds = map[ObjectKind]objectKind{
+	BudgetKind: {"PodDisruptionBudget", func(k ObjectKey) Object { return &Budget{Namespace: k.Namespace, Name: k.Name} }},
+}
+
+type objectKind struct {
+	name string
+	zero func(ObjectKey) Object
+}
+
+// maxObjectKind bounds the numbers of kinds, those of later releases too: for each there is something in every State.
+const maxObjectKind ObjectKind = 1<<10 - 1
+
+// Possible reports whether a kind, perhaps of a later release, can have that number.
+func (k ObjectKind) Possible() bool { return k >= kindObject && k <= maxObjectKind }
+
+func (k ObjectKind) String() string {
+	return cmp.Or(objectKinds[k].name, fmt.Sprintf("kind %d", int32(k)))
+}
+
+// ObjectKinds returns the kinds that this release knows, by number.
+func ObjectKinds() []ObjectKind { return slices.Sorted(maps.Keys(objectKinds)) }
+
+// AddObjectKind makes one more kind known, until the function that it returns is called. It is for tests, which do it before
+// anything else runs: those of the ledger are in objectKinds.
+func AddObjectKind(k ObjectKind, name string, zero func(ObjectKey) Object) (remove func()) {
+	objectKinds[k] = objectKind{name, zero}
+	return func() { delete(objectKinds, k) }
+}
+
+// ObjectKey names an object. Namespace is "" if objects of the kind are in none.
+type ObjectKey struct {
+	Kind            ObjectKind
+	Namespace, Name string
+}
+
+func (k ObjectKey) compare(other ObjectKey) int {
+	return cmp.Or(cmp.Compare(k.Kind, other.Kind), cmp.Compare(k.Namespace, other.Namespace), cmp.Compare(k.Name, other.Name))
+}
+
+// Object is a Kubernetes object that the state only keeps, to be found by its key, reduced to what scheduling reads. It is a
+// pointer to a struct whose fields are exported, and are texts, numbers, flags, structs or lists of these. It never changes once
+// it is in a state.
+//
+// What it encodes is its digest, its equality and its body in the log. So a field that comes in a later release comes last, is
+// written only if it or one behind it is not zero, and read only while there is More: a member of the release before keeps the
+// rest as it is (see ObjectSet), and has the same digest.
+type Object interface {
+	// Key returns the name of the object.
+	Key() ObjectKey
+	// Encode writes all of it but the key.
+	Encode(*Encoder)
+	// Decode reads what Encode has written, into an object that has its key and nothing else.
+	Decode(*Decoder)
+	// Unsupported returns the object that is told instead of one that is too large to be told: a small one of the same name. Why
+	// is for people.
+	Unsupported(why string) Object
+}
+
+// Unread is an object of a kind that this release does not know: all that it says is in ObjectSet.More. It is kept, and counts in
+// the digest.
+type Unread struct{ ObjectKey }
+
+// Key returns the name of the object.
+func (u *Unread) Key() ObjectKey { return u.ObjectKey }
+
+// Encode writes nothing.
+func (u *Unread) Encode(*Encoder) {}
+
+// Decode reads nothing.
+func (u *Unread) Decode(*Decoder) {}
+
+// Unsupported returns the object itself.
+func (u *Unread) Unsupported(string) Object { return u }
+
+// NewObject returns an object that has its key and nothing else. It is an Unread one if the kind is not known.
+func NewObject(key ObjectKey) Object {
+	if kind, known := objectKinds[key.Kind]; known {
+		return kind.zero(key)
+	}
+	return &Unread{key}
+}
+
+// Body returns what the object says: all of it but its key.
+func (d ObjectSet) Body() []byte {
+	var e Encoder
+	d.Object.Encode(&e)
+	return append(e.b, d.More...)
+}
+
+// Same reports whether two objects say the same. A list that is empty is the same as one that is absent.
+func (d ObjectSet) Same(other ObjectSet) bool {
+	return d.Object.Key() == other.Object.Key() && bytes.Equal(d.Body(), other.Body())
+}
+
+// DecodeObject returns the object of that name whose Body it is given. It fails on bytes that are the Body of none.
+func DecodeObject(key ObjectKey, body []byte) (ObjectSet, error) {
+	set := ObjectSet{Object: NewObject(key)}
+	d := Decoder{b: body}
+	set.Object.Decode(&d)
+	set.More = string(d.b)
+	switch {
+	case d.err != nil:
+		return ObjectSet{}, fmt.Errorf("decode %v %s/%s: %w", key.Kind, key.Namespace, key.Name, d.err)
+	case !bytes.Equal(set.Body(), body):
+		return ObjectSet{}, fmt.Errorf("decode %v %s/%s: there is another encoding of it", key.Kind, key.Namespace, key.Name)
+	}
+	return set, nil
+}
+
+func (d ObjectSet) hash() uint64 {
+	var e Encoder
+	key := d.Object.Key()
+	e.Int(int64(key.Kind))
+	e.Text(key.Namespace)
+	e.Text(key.Name)
+	d.Object.Encode(&e)
+	return hashBytes(append(e.b, d.More...))
+}
+
+// objects are the objects of a state.
+type objects struct {
+	all      map[ObjectKind]map[string]map[string]ObjectSet // by kind, namespace and name; no map in it is empty
+	modified map[ObjectKind]Seq
+	restored Seq // of the snapshot that the state began with
+}
+
+func newObjects() objects {
+	return objects{all: make(map[ObjectKind]map[string]map[string]ObjectSet), modified: make(map[ObjectKind]Seq)}
+}
+
+func (o *objects) at(key ObjectKey) ObjectSet { return o.all[key.Kind][key.Namespace][key.Name] }
+
+func (o *objects) clone() objects {
+	c := objects{all: make(map[ObjectKind]map[string]map[string]ObjectSet, len(o.all)), modified: maps.Clone(o.modified), restored: o.restored}
+	for kind, namespaces := range o.all {
+		c.all[kind] = cloneMaps(namespaces)
+	}
+	return c
+}
+
+// Object returns the delta that sets an object as it is. False: there is none of that name.
+func (s *State) Object(key ObjectKey) (ObjectSet, bool) {
+	set := s.objects.at(key)
+	return set, set.Object != nil
+}
+
+// Objects yields the deltas that set all objects, by kind, namespace and name.
+func (s *State) Objects() iter.Seq[ObjectSet] {
+	var sorted []ObjectSet
+	for _, namespaces := range s.objects.all {
+		for _, names := range namespaces {
+			sorted = slices.AppendSeq(sorted, maps.Values(names))
+		}
+	}
+	slices.SortFunc(sorted, func(a, b ObjectSet) int { return a.Object.Key().compare(b.Object.Key()) })
+	return slices.Values(sorted)
+}
+
+// ObjectsModified returns the seq of the last delta that changed an object of a kind.
+func (s *State) ObjectsModified(kind ObjectKind) Seq {
+	return max(s.objects.restored, s.objects.modified[kind])
+}
+
+// ObjectAt returns an object of the type of its kind, the zero value if there is none. Readers must not change it.
+func ObjectAt[O Object](s *State, key ObjectKey) O {
+	o, _ := s.objects.at(key).Object.(O)
+	return o
+}
+
+// ObjectsIn yields the objects of a kind and a namespace, of the type of the kind, in no order. Readers must not change them.
+func ObjectsIn[O Object](s *State, kind ObjectKind, namespace string) iter.Seq[O] {
+	return func(yield func(O) bool) {
+		for _, set := range s.objects.all[kind][namespace] {
+			if o, ok := set.Object.(O); ok && !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+func (s *State) setObject(d ObjectSet) {
+	key := d.Object.Key()
+	namespaces := s.objects.all[key.Kind]
+	if namespaces == nil {
+		namespaces = make(map[string]map[string]ObjectSet)
+		s.objects.all[key.Kind] = namespaces
+	}
+	if namespaces[key.Namespace] == nil {
+		namespaces[key.Namespace] = make(map[string]ObjectSet)
+	}
+	namespaces[key.Namespace][key.Name] = d
+	s.digest += d.hash()
+	s.objects.modified[key.Kind] = s.version.Seq
+}
+
+func (s *State) removeObject(key ObjectKey) {
+	was, ok := s.Object(key)
+	if !ok {
+		return
+	}
+	s.digest -= was.hash()
+	namespaces := s.objects.all[key.Kind]
+	delete(namespaces[key.Namespace], key.Name)
+	if len(namespaces[key.Namespace]) == 0 {
+		delete(namespaces, key.Namespace)
+	}
+	if len(namespaces) == 0 {
+		delete(s.objects.all, key.Kind)
+	}
+	s.objects.modified[key.Kind] = s.version.Seq
+}
