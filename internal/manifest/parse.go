@@ -171,15 +171,16 @@ func (p *parser) object(w place, h head, raw []byte) {
 		p.fail(w, "", fmt.Sprintf("it has %d bytes, at most %d are possible", len(raw), MaxObjectBytes))
 		return
 	}
-	o, ok := New(h.Kind)
-	if !ok {
-		p.fail(w, "kind", fmt.Sprintf("%q is not supported, want %s or List", h.Kind, strings.Join(kinds, ", ")))
+	kind := kindNamed(h.Kind)
+	if kind == nil || kind.complete == nil {
+		p.fail(w, "kind", fmt.Sprintf("%q is not supported, want %s or List", h.Kind, strings.Join(Kinds(), ", ")))
 		return
 	}
-	if want := apiVersion(h.Kind); h.APIVersion != want {
-		p.fail(w, "apiVersion", fmt.Sprintf("%q is not supported, want %q", h.APIVersion, want))
+	if h.APIVersion != kind.apiVersion {
+		p.fail(w, "apiVersion", fmt.Sprintf("%q is not supported, want %q", h.APIVersion, kind.apiVersion))
 		return
 	}
+	o := kind.zero()
 	o.Document = w.document
 	if wrong := toParse.exceeded(raw, o.Value()); len(wrong) > 0 {
 		p.failAll(w, wrong)
@@ -188,7 +189,10 @@ func (p *parser) object(w place, h head, raw []byte) {
 	if !p.decode(w, raw, o.Value()) {
 		return
 	}
-	errs := complete(o)
+	if kind.namespaced {
+		o.Meta().Namespace = cmp.Or(o.Meta().Namespace, metav1.NamespaceDefault)
+	}
+	errs := kind.complete(o)
 	w.object = o.String()
 	for _, err := range errs {
 		p.fail(w, err.Field, err.ErrorBody())
@@ -201,34 +205,6 @@ func (p *parser) object(w place, h head, raw []byte) {
 		}
 	}
 	p.objects = append(p.objects, o)
-}
-
-// complete fills in the defaults of an object and returns what is wrong with it.
-func complete(o Object) field.ErrorList {
-	if meta := o.Meta(); Namespaced(o.Kind()) {
-		meta.Namespace = cmp.Or(meta.Namespace, metav1.NamespaceDefault)
-	}
-	switch {
-	case o.Node != nil:
-		defaultNode(o.Node)
-		return validateNode(o.Node)
-	case o.Pod != nil:
-		defaultPod(o.Pod)
-		return validatePod(o.Pod)
-	case o.Namespace != nil:
-		return validateNamespace(o.Namespace)
-	case o.Service != nil:
-		return validateService(o.Service)
-	case o.ReplicationController != nil:
-		defaultReplicationController(o.ReplicationController)
-		return validateReplicationController(o.ReplicationController)
-	case o.ReplicaSet != nil:
-		return validateController(&o.ReplicaSet.ObjectMeta, o.ReplicaSet.Spec.Selector)
-	case o.StatefulSet != nil:
-		return validateController(&o.StatefulSet.ObjectMeta, o.StatefulSet.Spec.Selector)
-	default:
-		return validateBudget(o.PodDisruptionBudget)
-	}
 }
 
 // decode reads raw strictly into a pointer to a struct.

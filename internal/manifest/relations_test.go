@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -23,7 +24,7 @@ func spread(constraints string) string {
 
 // object returns a manifest of a kind with these metadata and this spec.
 func object(kind, meta, spec string) string {
-	return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: x, %s}\nspec: {%s}\n", apiVersion(kind), kind, meta, spec)
+	return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: x, %s}\nspec: {%s}\n", kindNamed(kind).apiVersion, kind, meta, spec)
 }
 
 func TestWhatIsWrongWithRelationsOfPodsIsNamed(t *testing.T) {
@@ -172,9 +173,9 @@ func TestServicesAndControllersAreRead(t *testing.T) {
 		t.Fatalf("read %s, want %s", names(objects), want)
 	}
 	got := []any{
-		objects[0].Service.Spec.Selector, objects[1].Service.Spec.Selector,
-		objects[2].ReplicationController.Spec.Selector, objects[3].ReplicationController.Spec.Selector,
-		objects[4].ReplicaSet.Spec.Selector, objects[5].StatefulSet.Spec.Selector,
+		objects[0].Other.(*v1.Service).Spec.Selector, objects[1].Other.(*v1.Service).Spec.Selector,
+		objects[2].Other.(*v1.ReplicationController).Spec.Selector, objects[3].Other.(*v1.ReplicationController).Spec.Selector,
+		objects[4].Other.(*appsv1.ReplicaSet).Spec.Selector, objects[5].Other.(*appsv1.StatefulSet).Spec.Selector,
 	}
 	want := []any{
 		map[string]string{"app": "web"}, map[string]string(nil), map[string]string{"app": "old"}, map[string]string{"app": "older"},
@@ -192,7 +193,7 @@ func TestServicesAndControllersAreRead(t *testing.T) {
 			t.Errorf("%s is in a namespace: %v, want %v", kind, !want, want)
 		}
 	}
-	if o := (Object{StatefulSet: &appsv1.StatefulSet{}}); o.Kind() != KindStatefulSet || (Object{}).Kind() != "" || (Object{}).Name() != "" {
+	if o := (Object{Other: &appsv1.StatefulSet{}}); o.Kind() != KindStatefulSet || (Object{}).Kind() != "" || (Object{}).Name() != "" {
 		t.Errorf("kinds %q and %q", o.Kind(), Object{}.Kind())
 	}
 }
@@ -219,7 +220,7 @@ func TestABudgetIsReadWithWhatItsStatusSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := objects[0].PodDisruptionBudget
+	b := objects[0].Other.(*policyv1.PodDisruptionBudget)
 	if _, disrupted := b.Status.DisruptedPods["web-1"]; b.Namespace != "default" || b.Spec.Selector.MatchLabels["app"] != "web" ||
 		b.Status.DisruptionsAllowed != 2 || !disrupted {
 		t.Errorf("read: %+v", b)

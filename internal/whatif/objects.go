@@ -84,9 +84,6 @@ func newNamespace(name string) source.Event {
 
 // eventOf returns what a source would tell of an object. False: nothing.
 func eventOf(o manifest.Object) (source.Event, bool) {
-	selector := func(s source.Selector, ok bool) (source.Event, bool) {
-		return source.Event{Kind: source.SelectorSet, Selector: s}, ok
-	}
 	switch {
 	case o.Node != nil:
 		return source.Event{Kind: source.NodeSet, Node: source.ReduceNode(o.Node)}, true
@@ -97,16 +94,11 @@ func eventOf(o manifest.Object) (source.Event, bool) {
 	case o.Namespace != nil:
 		name, labels := source.ReduceNamespace(o.Namespace)
 		return source.Event{Kind: source.NamespaceSet, Namespace: name, Labels: labels}, true
-	case o.Service != nil:
-		return selector(source.ReduceService(o.Service))
-	case o.ReplicationController != nil:
-		return selector(source.ReduceReplicationController(o.ReplicationController))
-	case o.ReplicaSet != nil:
-		return selector(source.ReduceReplicaSet(o.ReplicaSet))
-	case o.StatefulSet != nil:
-		return selector(source.ReduceStatefulSet(o.StatefulSet))
-	case o.PodDisruptionBudget != nil:
-		return source.Event{Kind: source.ObjectSet, Object: source.ReduceBudget(o.PodDisruptionBudget)}, true
+	}
+	if r, ok := source.Reductions[o.Kind()]; ok {
+		if tell := r.Reduce(o.Value()); tell != nil {
+			return tell(), true
+		}
 	}
 	return source.Event{}, false
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -164,14 +166,15 @@ func (r *workloadReader) controller(head *workloadHead) (cluster.Controller, err
 		return cluster.Controller{}, nil
 	}
 	var selector any
-	switch {
-	case o.ReplicaSet != nil:
-		o.ReplicaSet.ObjectMeta, selector = meta, &o.ReplicaSet.Spec.Selector
-	case o.StatefulSet != nil:
-		o.StatefulSet.ObjectMeta, selector = meta, &o.StatefulSet.Spec.Selector
-	default:
-		o.ReplicationController.ObjectMeta, selector = meta, &o.ReplicationController.Spec.Selector
+	switch c := o.Other.(type) {
+	case *appsv1.ReplicaSet:
+		selector = &c.Spec.Selector
+	case *appsv1.StatefulSet:
+		selector = &c.Spec.Selector
+	case *v1.ReplicationController:
+		selector = &c.Spec.Selector
 	}
+	*o.Meta() = meta
 	if len(head.Spec.Selector) > 0 {
 		if err := json.Unmarshal(head.Spec.Selector, selector); err != nil {
 			return cluster.Controller{}, err

@@ -1,10 +1,8 @@
 package kube
 
 import (
-	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -106,31 +104,12 @@ func conditionOf(pod *v1.Pod, is v1.PodConditionType) *v1.PodCondition {
 	return nil
 }
 
-// selectorKind tells services or controllers of one kind, which is the constant of package cluster. reduce returns false
-// for those that are not to be told.
-func selectorKind[O metav1.Object](name string, reduce func(O) (source.Selector, bool)) kind {
+// reducedKind tells the objects of any other kind.
+func reducedKind(r source.Reduction) kind {
 	return kind{
-		reduce: reducing(func(o O, r *record) {
-			if selector, ok := reduce(o); ok {
-				r.set = func() source.Event { return source.Event{Kind: source.SelectorSet, Selector: selector} }
-			}
-		}),
+		reduce: reducing(func(o metav1.Object, to *record) { to.set = r.Reduce(o) }),
 		gone: func(object types.NamespacedName, _ types.UID) source.Event {
-			return source.Event{Kind: source.SelectorGone, Selector: source.Selector{
-				Kind: name, Namespace: object.Namespace, Name: object.Name,
-			}}
-		},
-	}
-}
-
-func budgetKind() kind {
-	return kind{
-		reduce: reducing(func(o *policyv1.PodDisruptionBudget, r *record) {
-			budget := source.ReduceBudget(o)
-			r.set = func() source.Event { return source.Event{Kind: source.ObjectSet, Object: budget} }
-		}),
-		gone: func(object types.NamespacedName, _ types.UID) source.Event {
-			return source.Event{Kind: source.ObjectGone, Key: cluster.ObjectKey{Kind: cluster.BudgetKind, Namespace: object.Namespace, Name: object.Name}}
+			return r.Gone(object.Namespace, object.Name)
 		},
 	}
 }

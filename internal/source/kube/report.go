@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
@@ -46,20 +45,20 @@ func (s *Source) Preempted(ctx context.Context, e source.Eviction) error {
 // Unsupported writes an event of the object.
 func (s *Source) Unsupported(ctx context.Context, u source.Unsupported) error {
 	event := s.event(cmp.Or(u.Namespace, metav1.NamespaceDefault), u.Name, "", v1.EventTypeWarning, "Unsupported", "Watching", cutNote(u.Why))
-	event.Regarding = objectReference(u)
+	event.Regarding = s.objectReference(u)
 	return s.create(ctx, event)
 }
 
-// objectReference refers to an object of one of the kinds that are reduced.
-func objectReference(u source.Unsupported) v1.ObjectReference {
-	ref := v1.ObjectReference{APIVersion: "v1", Kind: u.Kind, Namespace: u.Namespace, Name: u.Name}
-	switch u.Kind {
-	case "Node":
+// objectReference refers to an object of one of the kinds that are followed.
+func (s *Source) objectReference(u source.Unsupported) v1.ObjectReference {
+	ref := v1.ObjectReference{Kind: u.Kind, Namespace: u.Namespace, Name: u.Name}
+	for i := range s.resources {
+		if kind := s.resources[i].kubernetesKind(); kind.Kind == u.Kind {
+			ref.APIVersion = kind.GroupVersion().String()
+		}
+	}
+	if u.Kind == "Node" {
 		ref.UID = types.UID(u.Name) // as kubelets write, and kubectl describe asks
-	case cluster.KindReplicaSet, cluster.KindStatefulSet:
-		ref.APIVersion = "apps/v1"
-	case "PodDisruptionBudget":
-		ref.APIVersion = "policy/v1"
 	}
 	return ref
 }

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,9 +13,11 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -44,7 +45,13 @@ type resource struct {
 	list    func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	fields  string // field selector
-	kind    kind
+	kind    kind   // unset: as source.Reductions has it
+}
+
+// kubernetesKind is what Kubernetes calls the kind of the objects, with the version of the API that they are read in.
+func (r *resource) kubernetesKind() schema.GroupVersionKind {
+	kinds, _, _ := scheme.Scheme.ObjectKinds(r.example) // which knows what the clients of this module return
+	return kinds[0]
 }
 
 // listing makes lists of one type lists of any.
@@ -85,7 +92,7 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 func followed(client kubernetes.Interface, schedulers map[string]bool) []resource {
 	const everywhere = metav1.NamespaceAll
 	core, apps, policy := client.CoreV1(), client.AppsV1(), client.PolicyV1()
-	return []resource{
+	all := []resource{
 		{
 			name: "nodes", example: &v1.Node{}, kind: nodeKind(),
 			list: listing(core.Nodes().List), watch: core.Nodes().Watch,
@@ -97,25 +104,27 @@ func followed(client kubernetes.Interface, schedulers map[string]bool) []resourc
 			list: listing(core.Pods(everywhere).List), watch: core.Pods(everywhere).Watch,
 		}, {
 			name: "services", example: &v1.Service{},
-			kind: selectorKind(cluster.KindService, source.ReduceService),
 			list: listing(core.Services(everywhere).List), watch: core.Services(everywhere).Watch,
 		}, {
 			name: "replicationcontrollers", example: &v1.ReplicationController{},
-			kind: selectorKind(cluster.KindReplicationController, source.ReduceReplicationController),
 			list: listing(core.ReplicationControllers(everywhere).List), watch: core.ReplicationControllers(everywhere).Watch,
 		}, {
 			name: "replicasets", example: &appsv1.ReplicaSet{},
-			kind: selectorKind(cluster.KindReplicaSet, source.ReduceReplicaSet),
 			list: listing(apps.ReplicaSets(everywhere).List), watch: apps.ReplicaSets(everywhere).Watch,
 		}, {
 			name: "statefulsets", example: &appsv1.StatefulSet{},
-			kind: selectorKind(cluster.KindStatefulSet, source.ReduceStatefulSet),
 			list: listing(apps.StatefulSets(everywhere).List), watch: apps.StatefulSets(everywhere).Watch,
 		}, {
-			name: "poddisruptionbudgets", example: &policyv1.PodDisruptionBudget{}, kind: budgetKind(),
+			name: "poddisruptionbudgets", example: &policyv1.PodDisruptionBudget{},
 			list: listing(policy.PodDisruptionBudgets(everywhere).List), watch: policy.PodDisruptionBudgets(everywhere).Watch,
 		},
 	}
+	for i := range all {
+		if r := &all[i]; r.kind.reduce == nil {
+			r.kind = reducedKind(source.Reductions[r.kubernetesKind().Kind])
+		}
+	}
+	return all
 }
 
 // catchUp waits until the running Watch has told all that had been written about pods when it was called: they are listed

@@ -18,43 +18,36 @@ import (
 )
 
 const (
-	root           = "local/"
-	nodeKeys       = root + "nodes/"
-	namespaceKeys  = root + "namespaces/"
-	podKeys        = root + "pods/"
-	serviceKeys    = root + "services/"
-	controllerKeys = root + "replicationcontrollers/"
-	replicaSetKeys = root + "replicasets/"
-	statefulKeys   = root + "statefulsets/"
-	budgetKeys     = root + "poddisruptionbudgets/"
-	placementKeys  = root + "placements/"
-	conditionKeys  = root + "conditions/"
+	root          = "local/"
+	nodeKeys      = root + "nodes/"
+	namespaceKeys = root + "namespaces/"
+	podKeys       = root + "pods/"
+	placementKeys = root + "placements/"
+	conditionKeys = root + "conditions/"
 )
 
 // objectKeys are the kinds of objects, of package manifest, by the prefix of their keys.
-var objectKeys = map[string]string{
-	nodeKeys:       manifest.KindNode,
-	namespaceKeys:  manifest.KindNamespace,
-	podKeys:        manifest.KindPod,
-	serviceKeys:    manifest.KindService,
-	controllerKeys: manifest.KindReplicationController,
-	replicaSetKeys: manifest.KindReplicaSet,
-	statefulKeys:   manifest.KindStatefulSet,
-	budgetKeys:     manifest.KindPodDisruptionBudget,
+var objectKeys = keysOf(manifest.Kinds())
+
+func keysOf(kinds []string) map[string]string {
+	keys := make(map[string]string, len(kinds))
+	for _, kind := range kinds {
+		resource, _ := manifest.Resource(kind)
+		keys[root+resource+"/"] = kind
+	}
+	return keys
 }
 
 // keyOf returns the key of an object, false if there is no such kind. The namespace of a kind that is in none is passed over.
 func keyOf(kind, namespace, name string) (string, bool) {
-	for prefix, k := range objectKeys {
-		switch {
-		case k != kind:
-		case manifest.Namespaced(kind):
-			return prefix + namespace + "/" + name, true
-		default:
-			return prefix + name, true
-		}
+	resource, ok := manifest.Resource(kind)
+	switch {
+	case !ok:
+		return "", false
+	case manifest.Namespaced(kind):
+		return root + resource + "/" + namespace + "/" + name, true
 	}
-	return "", false
+	return root + resource + "/" + name, true
 }
 
 // split takes the prefix, up to the second slash, off a key.

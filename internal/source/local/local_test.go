@@ -190,7 +190,7 @@ func (c *testCluster) DeleteSelector(t testing.TB, kind, namespace, name string)
 
 func (c *testCluster) SetBudget(t testing.TB, budget *policyv1.PodDisruptionBudget) {
 	t.Helper()
-	c.apply(t, manifest.Object{PodDisruptionBudget: budget})
+	c.apply(t, manifest.Object{Other: budget})
 }
 
 func (c *testCluster) DeleteBudget(t testing.TB, namespace, name string) {
@@ -451,6 +451,23 @@ func TestEveryKindIsListed(t *testing.T) {
 	}
 	if listOrder[len(listOrder)-1] != podKeys {
 		t.Errorf("pods are not listed last: %q", listOrder)
+	}
+}
+
+// What is stored stays where it is looked for.
+func TestObjectsAreKeptUnderTheirResource(t *testing.T) {
+	want := map[string]string{
+		"local/nodes/": "Node", "local/pods/": "Pod", "local/namespaces/": "Namespace", "local/services/": "Service",
+		"local/replicationcontrollers/": "ReplicationController", "local/replicasets/": "ReplicaSet", "local/statefulsets/": "StatefulSet",
+		"local/poddisruptionbudgets/": "PodDisruptionBudget",
+	}
+	if !maps.Equal(objectKeys, want) {
+		t.Errorf("objects are kept under %q, want %q", objectKeys, want)
+	}
+	for kind, want := range map[string]string{"Node": "local/nodes/b", "PodDisruptionBudget": "local/poddisruptionbudgets/a/b", "Deployment": ""} {
+		if got, ok := keyOf(kind, "a", "b"); got != want || ok != (want != "") {
+			t.Errorf("the key of a %s is %q, want %q", kind, got, want)
+		}
 	}
 }
 

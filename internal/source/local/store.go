@@ -10,9 +10,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/manifest"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/google/uuid"
-	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -273,29 +271,8 @@ func kept(o manifest.Object) manifest.Object {
 	case o.Namespace != nil:
 		namespace := *o.Namespace
 		out.Namespace = &namespace
-	case o.Service != nil:
-		out.Service = &v1.Service{TypeMeta: o.Service.TypeMeta, Spec: v1.ServiceSpec{Selector: o.Service.Spec.Selector}}
-	case o.ReplicationController != nil:
-		c := o.ReplicationController
-		out.ReplicationController = &v1.ReplicationController{
-			TypeMeta: c.TypeMeta, Spec: v1.ReplicationControllerSpec{Selector: c.Spec.Selector},
-		}
-	case o.ReplicaSet != nil:
-		out.ReplicaSet = &appsv1.ReplicaSet{
-			TypeMeta: o.ReplicaSet.TypeMeta, Spec: appsv1.ReplicaSetSpec{Selector: o.ReplicaSet.Spec.Selector},
-		}
-	case o.StatefulSet != nil:
-		out.StatefulSet = &appsv1.StatefulSet{
-			TypeMeta: o.StatefulSet.TypeMeta, Spec: appsv1.StatefulSetSpec{Selector: o.StatefulSet.Spec.Selector},
-		}
-	case o.PodDisruptionBudget != nil:
-		b := o.PodDisruptionBudget
-		out.PodDisruptionBudget = &policyv1.PodDisruptionBudget{
-			TypeMeta: b.TypeMeta, Spec: policyv1.PodDisruptionBudgetSpec{Selector: b.Spec.Selector},
-			Status: policyv1.PodDisruptionBudgetStatus{
-				DisruptionsAllowed: b.Status.DisruptionsAllowed, DisruptedPods: b.Status.DisruptedPods,
-			},
-		}
+	default:
+		out = o.Kept()
 	}
 	// What a server sets is not the manifest's to say.
 	meta := o.Meta()

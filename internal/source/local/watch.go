@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,7 +15,6 @@ import (
 	"github.com/berth-scheduler/berth/internal/manifest"
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 )
 
 // retryDelay is the pause before manifests are listed again after an error.
@@ -79,21 +80,20 @@ type view struct {
 	source *Source
 	sink   func(source.Event)
 
-	pods       map[string]*knownPod     // by key
-	byUID      map[string]*knownPod     // the same by uid: Source.known
-	placements map[string]string        // node by pod uid, of pods that have not been told
-	nominated  map[string]string        // node by pod uid, "" for none: what binders have said
-	nodes      map[string]nodeEntry     // by name
-	namespaces map[string]int64         // mod revision by name
-	selectors  map[string]selectorEntry // by key
-	budgets    map[string]int64         // mod revision by key
+	pods       map[string]*knownPod  // by key
+	byUID      map[string]*knownPod  // the same by uid: Source.known
+	placements map[string]string     // node by pod uid, of pods that have not been told
+	nominated  map[string]string     // node by pod uid, "" for none: what binders have said
+	nodes      map[string]nodeEntry  // by name
+	namespaces map[string]int64      // mod revision by name
+	others     map[string]otherEntry // by key
 }
 
 func newView(s *Source, sink func(source.Event)) *view {
 	return &view{
 		source: s, sink: sink,
 		pods: map[string]*knownPod{}, byUID: s.known, placements: map[string]string{}, nominated: map[string]string{},
-		nodes: map[string]nodeEntry{}, namespaces: map[string]int64{}, selectors: map[string]selectorEntry{}, budgets: map[string]int64{},
+		nodes: map[string]nodeEntry{}, namespaces: map[string]int64{}, others: map[string]otherEntry{},
 	}
 }
 
@@ -104,9 +104,11 @@ type nodeEntry struct {
 
 // listOrder are the prefixes in the order in which they are listed. Pods come last: whoever is told one that is placed knows
 // its node, and where it is placed or nominated is known here.
-var listOrder = []string{
-	conditionKeys, placementKeys, namespaceKeys, nodeKeys, budgetKeys, replicaSetKeys, controllerKeys, serviceKeys, statefulKeys, podKeys,
-}
+var listOrder = slices.Concat(
+	[]string{conditionKeys, placementKeys, namespaceKeys, nodeKeys},
+	slices.DeleteFunc(slices.Sorted(maps.Keys(objectKeys)), func(prefix string) bool { return !isOther(prefix) }),
+	[]string{podKeys},
+)
 
 // list tells the difference between the view and all the keys there are, at one revision, which it returns. It tells objects as
 // it reads them, and so keeps no list. After an error, what has been told is as it was at the revision that was read, or an
@@ -159,12 +161,8 @@ func (v *view) told(prefix string) map[string]bool {
 		for name := range v.namespaces {
 			keys[namespaceKeys+name] = true
 		}
-	case prefix == budgetKeys:
-		for key := range v.budgets {
-			keys[key] = true
-		}
-	case isSelector(prefix):
-		for key := range v.selectors {
+	case isOther(prefix):
+		for key := range v.others {
 			if strings.HasPrefix(key, prefix) {
 				keys[key] = true
 			}
@@ -244,19 +242,9 @@ func (v *view) set(kv coord.KV) {
 		if !source.Terminal(&pod) {
 			v.setPod(kv, &pod)
 		}
-	case budgetKeys:
-		if v.budgets[kv.Key] == kv.ModRevision {
-			return
-		}
-		var budget policyv1.PodDisruptionBudget
-		if !v.decode(kv, &budget) {
-			return
-		}
-		v.budgets[kv.Key] = kv.ModRevision
-		v.sink(source.Event{Kind: source.ObjectSet, Object: source.ReduceBudget(&budget)})
 	default:
-		if isSelector(prefix) {
-			v.setSelector(kv)
+		if isOther(prefix) {
+			v.setOther(kv)
 		}
 	}
 }
@@ -344,10 +332,8 @@ func (v *view) gone(key string) {
 		v.nodeGone(name)
 	case prefix == namespaceKeys:
 		v.namespaceGone(name)
-	case isSelector(prefix):
-		v.selectorGone(key)
-	case prefix == budgetKeys:
-		v.budgetGone(key)
+	case isOther(prefix):
+		v.otherGone(key)
 	}
 }
 
@@ -380,16 +366,6 @@ func (v *view) namespaceGone(name string) {
 	}
 	delete(v.namespaces, name)
 	v.sink(source.Event{Kind: source.NamespaceGone, Namespace: name})
-}
-
-func (v *view) budgetGone(key string) {
-	if _, ok := v.budgets[key]; !ok {
-		return
-	}
-	delete(v.budgets, key)
-	_, rest := split(key)
-	namespace, name, _ := strings.Cut(rest, "/")
-	v.sink(source.Event{Kind: source.ObjectGone, Key: cluster.ObjectKey{Kind: cluster.BudgetKind, Namespace: namespace, Name: name}})
 }
 
 // setNominated takes in what a condition says about the nomination of its pod.
