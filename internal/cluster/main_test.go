@@ -1,7 +1,6 @@
 package cluster_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/berth-scheduler/berth/internal/cluster/clustertest"
@@ -10,5 +9,5 @@ import (
 // What holds for objects holds for those of a kind that has nothing but its row.
 func TestMain(m *testing.M) {
 	clustertest.KnowMade()
-	os.Exit(m.Run())
+	m.Run()
 }

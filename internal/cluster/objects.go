@@ -54,10 +54,6 @@ type ObjectKey struct {
 	Namespace, Name string
 }
 
-func (k ObjectKey) compare(other ObjectKey) int {
-	return cmp.Or(cmp.Compare(k.Kind, other.Kind), cmp.Compare(k.Namespace, other.Namespace), cmp.Compare(k.Name, other.Name))
-}
-
 // Object is a Kubernetes object that the state only keeps, to be found by its key, reduced to what scheduling reads. It is a
 // pointer to a struct whose fields are exported, and are texts, numbers, flags, structs or lists of these. It never changes once
 // it is in a state.
@@ -140,21 +136,36 @@ func (d ObjectSet) hash() uint64 {
 
 // objects are the objects of a state.
 type objects struct {
-	all      map[ObjectKind]map[string]map[string]ObjectSet // by kind, namespace and name; no map in it is empty
-	modified map[ObjectKind]Seq
-	restored Seq // of the snapshot that the state began with
+	kinds    []objectsOf // by ObjectKind, from kindObject on, as far as there has been any
+	restored Seq         // of the snapshot that the state began with
 }
 
-func newObjects() objects {
-	return objects{all: make(map[ObjectKind]map[string]map[string]ObjectSet), modified: make(map[ObjectKind]Seq)}
+// objectsOf are the objects of a kind.
+type objectsOf struct {
+	all      map[string]map[string]ObjectSet // by namespace and name; no namespace is empty
+	modified Seq
 }
 
-func (o *objects) at(key ObjectKey) ObjectSet { return o.all[key.Kind][key.Namespace][key.Name] }
+func (o *objects) of(kind ObjectKind) objectsOf {
+	if i := int(kind) - kindObject; i >= 0 && i < len(o.kinds) {
+		return o.kinds[i]
+	}
+	return objectsOf{}
+}
+
+func (o *objects) at(key ObjectKey) ObjectSet { return o.of(key.Kind).all[key.Namespace][key.Name] }
+
+func (o *objects) restore(at Seq) {
+	o.restored = at
+	for i := range o.kinds {
+		o.kinds[i].modified = at
+	}
+}
 
 func (o *objects) clone() objects {
-	c := objects{all: make(map[ObjectKind]map[string]map[string]ObjectSet, len(o.all)), modified: maps.Clone(o.modified), restored: o.restored}
-	for kind, namespaces := range o.all {
-		c.all[kind] = cloneMaps(namespaces)
+	c := objects{kinds: slices.Clone(o.kinds), restored: o.restored}
+	for i := range c.kinds {
+		c.kinds[i].all = cloneMaps(c.kinds[i].all)
 	}
 	return c
 }
@@ -167,19 +178,22 @@ func (s *State) Object(key ObjectKey) (ObjectSet, bool) {
 
 // Objects yields the deltas that set all objects, by kind, namespace and name.
 func (s *State) Objects() iter.Seq[ObjectSet] {
-	var sorted []ObjectSet
-	for _, namespaces := range s.objects.all {
-		for _, names := range namespaces {
-			sorted = slices.AppendSeq(sorted, maps.Values(names))
+	return func(yield func(ObjectSet) bool) {
+		for _, of := range s.objects.kinds {
+			for _, namespace := range slices.Sorted(maps.Keys(of.all)) {
+				for _, name := range slices.Sorted(maps.Keys(of.all[namespace])) {
+					if !yield(of.all[namespace][name]) {
+						return
+					}
+				}
+			}
 		}
 	}
-	slices.SortFunc(sorted, func(a, b ObjectSet) int { return a.Object.Key().compare(b.Object.Key()) })
-	return slices.Values(sorted)
 }
 
 // ObjectsModified returns the seq of the last delta that changed an object of a kind.
 func (s *State) ObjectsModified(kind ObjectKind) Seq {
-	return max(s.objects.restored, s.objects.modified[kind])
+	return max(s.objects.restored, s.objects.of(kind).modified)
 }
 
 // ObjectAt returns an object of the type of its kind, the zero value if there is none. Readers must not change it.
@@ -191,7 +205,7 @@ func ObjectAt[O Object](s *State, key ObjectKey) O {
 // ObjectsIn yields the objects of a kind and a namespace, of the type of the kind, in no order. Readers must not change them.
 func ObjectsIn[O Object](s *State, kind ObjectKind, namespace string) iter.Seq[O] {
 	return func(yield func(O) bool) {
-		for _, set := range s.objects.all[kind][namespace] {
+		for _, set := range s.objects.of(kind).all[namespace] {
 			if o, ok := set.Object.(O); ok && !yield(o) {
 				return
 			}
@@ -201,17 +215,21 @@ func ObjectsIn[O Object](s *State, kind ObjectKind, namespace string) iter.Seq[O
 
 func (s *State) setObject(d ObjectSet) {
 	key := d.Object.Key()
-	namespaces := s.objects.all[key.Kind]
-	if namespaces == nil {
-		namespaces = make(map[string]map[string]ObjectSet)
-		s.objects.all[key.Kind] = namespaces
+	s.removeObject(key)
+	i := int(key.Kind) - kindObject
+	if missing := i + 1 - len(s.objects.kinds); missing > 0 {
+		s.objects.kinds = append(s.objects.kinds, make([]objectsOf, missing)...)
 	}
-	if namespaces[key.Namespace] == nil {
-		namespaces[key.Namespace] = make(map[string]ObjectSet)
+	of := &s.objects.kinds[i]
+	if of.all == nil {
+		of.all = make(map[string]map[string]ObjectSet)
 	}
-	namespaces[key.Namespace][key.Name] = d
+	if of.all[key.Namespace] == nil {
+		of.all[key.Namespace] = make(map[string]ObjectSet)
+	}
+	of.all[key.Namespace][key.Name] = d
+	of.modified = s.version.Seq
 	s.digest += d.hash()
-	s.objects.modified[key.Kind] = s.version.Seq
 }
 
 func (s *State) removeObject(key ObjectKey) {
@@ -219,14 +237,11 @@ func (s *State) removeObject(key ObjectKey) {
 	if !ok {
 		return
 	}
+	of := &s.objects.kinds[int(key.Kind)-kindObject]
+	delete(of.all[key.Namespace], key.Name)
+	if len(of.all[key.Namespace]) == 0 {
+		delete(of.all, key.Namespace)
+	}
+	of.modified = s.version.Seq
 	s.digest -= was.hash()
-	namespaces := s.objects.all[key.Kind]
-	delete(namespaces[key.Namespace], key.Name)
-	if len(namespaces[key.Namespace]) == 0 {
-		delete(namespaces, key.Namespace)
-	}
-	if len(namespaces) == 0 {
-		delete(s.objects.all, key.Kind)
-	}
-	s.objects.modified[key.Kind] = s.version.Seq
 }

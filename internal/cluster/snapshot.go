@@ -65,12 +65,12 @@ func (s *State) Restore(v Version) {
 		s.Nodes.touch(NodeIndex(i), v.Seq)
 	}
 	s.journal.restart(v.Seq)
-	s.ImagesModified, s.NamespacesModified, s.TermsModified, s.objects.restored = v.Seq, v.Seq, v.Seq, v.Seq
+	s.ImagesModified, s.NamespacesModified, s.TermsModified = v.Seq, v.Seq, v.Seq
+	s.objects.restore(v.Seq)
 	for i := range s.Nodes.SpecModified {
 		s.Nodes.SpecModified[i] = v.Seq
 	}
 	s.restored = v.Seq
 	clear(s.selectorsModified)
-	clear(s.objects.modified)
 	clear(s.pinned)
 }

@@ -112,7 +112,6 @@ func New(v Version) *State {
 		services:          make(map[string]map[string]LabelSelector),
 		controllers:       make(map[selectorKey]LabelSelector),
 		nominated:         make(map[string][]PodID),
-		objects:           newObjects(),
 		selectorsModified: make(map[string]Seq),
 		podByUID:          make(map[string]PodID),
 		orphans:           make(map[string][]PodID),
@@ -335,7 +334,6 @@ func (s *State) Apply(d Delta) error {
 	case PreemptionEnded:
 		s.endPreemption(d)
 	case ObjectSet:
-		s.removeObject(d.Object.Key())
 		s.setObject(d)
 	case ObjectRemoved:
 		s.removeObject(d.ObjectKey)
