@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,16 @@ func carryAnything(t *testing.T, data []byte) {
 	e.Namespace, e.Labels = source.ReduceNamespace(made[v1.Namespace](fill))
 	w.tell(e)
 	w.tell(source.Event{Kind: source.ObjectSet, Object: source.ReduceBudget(made[policyv1.PodDisruptionBudget](fill))})
+	var kept []cluster.ObjectKey
+	for _, kind := range cluster.ObjectKinds() { // whatever a reduction makes of them
+		o := cluster.NewObject(cluster.ObjectKey{Kind: kind})
+		fill.fill(reflect.ValueOf(o).Elem(), 0)
+		if key := o.Key(); max(len(key.Namespace), len(key.Name)) > 1024 {
+			continue // no name is longer
+		}
+		kept = append(kept, o.Key())
+		w.tell(source.Event{Kind: source.ObjectSet, Object: o})
+	}
 	w.selector(source.ReduceService(made[v1.Service](fill)))
 	w.selector(source.ReduceReplicationController(made[v1.ReplicationController](fill)))
 	w.selector(source.ReduceReplicaSet(made[appsv1.ReplicaSet](fill)))
@@ -69,6 +80,12 @@ func carryAnything(t *testing.T, data []byte) {
 		w.tell(moved)
 	}
 	w.reload()
+	for _, key := range kept {
+		w.tell(source.Event{Kind: source.ObjectGone, Key: key})
+	}
+	if n := len(slices.Collect(w.told.Objects())); n > 1 { // the one that was reduced
+		t.Errorf("%d objects are left", n)
+	}
 	for _, pod := range pods[1:] {
 		w.tell(source.Event{Kind: source.PodGone, Pod: source.Pod{Pod: cluster.Pod{UID: pod.UID}}})
 	}

@@ -1,7 +1,6 @@
 package wire_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) {
 	clustertest.KnowMade()
-	os.Exit(m.Run())
+	m.Run()
 }
 
 func encoded(t *testing.T, m proto.Message) []byte {
