@@ -117,7 +117,11 @@ func TestAKindThatHasOnlyItsRowsGoesTheWholeWay(t *testing.T) {
 	}
 
 	// 2. What cannot be told is told otherwise, and that is said.
-	l.observe(t, configMap("odd", map[string]string{"a": "\xff"}))
+	odd := configMap("odd", map[string]string{"a": "\xff"})
+	l.observe(t, odd)
+	if m := odd.Object.(*clustertest.Made); m.Parts[0].Name != "\xff" {
+		t.Errorf("what the source has told was changed: %+v", m)
+	}
 	l.observe(t, configMap("huge", map[string]string{"a": "x", "b": strings.Repeat("many ", wire.MaxTold)}))
 	l.observe(t, configMap("\xff", nil))
 	many := make(map[string]string)
