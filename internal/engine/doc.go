@@ -4,7 +4,7 @@
 // A class is compiled once into a program: its strings become symbols, its requests become columns. An Evaluator keeps
 // per class what it found for each node, so that a class is evaluated again only on the nodes that changed since. A
 // Placer places the pods of one batch, in order, on the live ledger, and proves each choice to be the best one or says
-// that it cannot. For a pod that fits nowhere, dry runs find the nodes where it would fit if pods of lower priority were
+// that it cannot. What everybody who places pods has to decide alike is in choice.go, once. For a pod that fits nowhere, dry runs find the nodes where it would fit if pods of lower priority were
 // gone, and which of them: kube-scheduler's DefaultPreemption.
 //
 // Each plugin is one file, named as kube-scheduler names it, with its formula and its reason texts. To add one: write

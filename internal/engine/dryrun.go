@@ -202,27 +202,11 @@ func compareImportance(a, b victim) int {
 
 // protect finds out which pods PodDisruptionBudgets protect, if they were to go in this order.
 func protect(st *cluster.State, pods []victim) {
-	var left map[*cluster.Budget]int32
+	var account Disruptions
+	var refused []*cluster.Budget
 	for k := range pods {
-		v := &pods[k]
-		labels := st.Labels(v.Labels)
-		if labels == nil || len(labels.Labels) == 0 {
-			continue
-		}
-		for budget := range st.Budgets(labels.Namespace) {
-			if !budget.Protects(v.Name, &labels.LabelSet) {
-				continue
-			}
-			allowed, seen := left[budget]
-			if !seen {
-				allowed = budget.Allowed
-			}
-			if left == nil {
-				left = make(map[*cluster.Budget]int32)
-			}
-			left[budget] = allowed - 1
-			v.protected = v.protected || allowed <= 0
-		}
+		refused = account.Charge(st, pods[k].PodRow, refused[:0])
+		pods[k].protected = len(refused) > 0
 	}
 }
 

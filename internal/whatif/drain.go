@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 // Why pods stay on a node that is drained.
@@ -59,7 +60,7 @@ func Evict(w *World, nodes ...string) ([]Moved, []Stay, error) {
 	}
 	var moved []Moved
 	var stays []Stay
-	left := make(map[*cluster.Budget]int32)
+	var account engine.Disruptions
 	for _, id := range ids {
 		row := st.Pod(id)
 		if why := staysWhy(st, row); why != "" {
@@ -68,7 +69,7 @@ func Evict(w *World, nodes ...string) ([]Moved, []Stay, error) {
 		}
 		moved = append(moved, Moved{
 			PodOutcome: PodOutcome{Pod: id, UID: row.UID, Namespace: row.Namespace, Name: row.Name},
-			From:       row.NodeName, Protected: disrupt(st, row, left),
+			From:       row.NodeName, Protected: protectors(st, row, &account),
 		})
 	}
 	for k := range moved {

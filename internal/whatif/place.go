@@ -158,11 +158,10 @@ type placing struct {
 	text     int                   // of all that is told
 	at       map[cluster.PodID]int // where in outcomes
 
-	ahead      []int // the pods behind the current one, in their order
-	placer     *engine.Placer
-	candidates []engine.Candidates    // the placer's
-	index      map[engine.Subject]int // of candidates
-	evictions  int                    // preemptions so far
+	ahead     []int // the pods behind the current one, in their order
+	placer    *engine.Placer
+	index     map[engine.Subject]int // of the placer's candidates
+	evictions int                    // preemptions so far
 
 	failed map[engine.Subject]*failure // the last one of pods that neither require a node nor are nominated
 }
@@ -235,13 +234,6 @@ func (p *placing) take(k int, left []int) ([]int, error) {
 	}
 }
 
-// crossNode reports whether pods on other nodes may be the only reason against some node.
-func crossNode(verdicts []engine.VerdictCount) bool {
-	return slices.ContainsFunc(verdicts, func(v engine.VerdictCount) bool {
-		return v.Plugin == engine.PodTopologySpread || v.Plugin == engine.InterPodAffinity
-	})
-}
-
 // one tries one pod. It reports whether the pod is placed, or whether room has been made for it.
 func (p *placing) one(k int) (placed, evicts bool, err error) {
 	if err := p.w.ctx.Err(); err != nil {
@@ -273,7 +265,7 @@ func (p *placing) one(k int) (placed, evicts bool, err error) {
 // tell counts what is now told of a pod.
 func (p *placing) tell(k int) error {
 	out := &p.outcomes[k]
-	now := told{crossNode: crossNode(out.Verdicts)}
+	now := told{crossNode: engine.CrossNode(out.Verdicts)}
 	if p.options.Brief {
 		out.Verdicts, out.Message = nil, ""
 	}
@@ -296,8 +288,7 @@ func (p *placing) tell(k int) error {
 	return nil
 }
 
-// choose finds the node for a pod as a commit does: the one that it requires; the one that it is nominated to, if that
-// fits; else the best of all.
+// choose finds the node for a pod as a commit does.
 func (p *placing) choose(k int) (cluster.NodeIndex, engine.Placement, error) {
 	st, id := p.w.State(), p.outcomes[k].Pod
 	row := st.Pod(id)
@@ -313,42 +304,23 @@ func (p *placing) choose(k int) (cluster.NodeIndex, engine.Placement, error) {
 	if p.placer == nil {
 		p.placer = engine.NewPlacer(p.w.Evaluator(), st, st.Version().Seq, nil)
 	}
-	if row.RequiredNode != "" {
-		node := st.Nodes.ByName(row.RequiredNode)
-		if node == cluster.NoNode {
-			return node, engine.NoFit, nil
-		}
-		return node, p.placer.PlaceOn(subject, id, node), nil
+	at, known := p.index[subject]
+	if !known {
+		at = -1
 	}
-	if row.Nominated != "" {
-		if node := st.Nodes.ByName(row.Nominated); node != cluster.NoNode && p.placer.PlaceOn(subject, id, node) == engine.Placed {
-			return node, engine.Placed, nil
-		}
-	}
-	if at, ok := p.known(subject); ok {
-		if node, placement := p.placer.Place(at); placement != engine.Retry {
-			return node, placement, nil
-		}
-	}
-	// What is known of the nodes proves no choice any more.
+	node, placement := p.placer.Choose(id, at)
+	// Where what is known of the nodes proves no choice any more, they are ranked again.
 	for _, more := range []int{slack, st.Nodes.Len()} {
-		p.evaluate(k, more)
-		if node, placement := p.placer.Place(0); placement != engine.Retry {
+		if placement != engine.Retry {
 			return node, placement, nil
 		}
+		p.evaluate(k, more)
+		node, placement = p.placer.Choose(id, 0)
 	}
-	return cluster.NoNode, engine.Retry, fmt.Errorf("no choice is proven for pod %s/%s", row.Namespace, row.Name)
-}
-
-// known returns where a subject is among the placer's candidates. Those of another signature prove nothing: they were of its own
-// when they were found, but what tells signatures apart may have come since.
-func (p *placing) known(s engine.Subject) (int, bool) {
-	at, ok := p.index[s]
-	if !ok {
-		return 0, false
+	if placement == engine.Retry {
+		return node, placement, fmt.Errorf("no choice is proven for pod %s/%s", row.Namespace, row.Name)
 	}
-	of, st, e := p.candidates[at].Subject, p.w.State(), p.w.Evaluator()
-	return at, of == s || e.Signature(st, of) == e.Signature(st, s)
+	return node, placement, nil
 }
 
 // evaluate ranks the nodes for a pod, whose candidates are the first, and for those ahead: of each signature as many as it has pods
@@ -380,15 +352,15 @@ func (p *placing) evaluate(k, more int) {
 		signatures[signature].pods++
 		p.index[subject] = signatures[signature].at
 	}
-	p.candidates = make([]engine.Candidates, len(order))
+	candidates := make([]engine.Candidates, len(order))
 	for k, it := range order {
-		p.candidates[k].Subject = it.subject
+		candidates[k].Subject = it.subject
 		everything := all(st)
 		if found, ok := e.Filter(st, it.subject, everything); ok && found.Eligible.Count() > 0 {
-			p.candidates[k].Groups, _ = e.Score(st, it.subject, everything, found.Eligible, it.pods+more)
+			candidates[k].Groups, _ = e.Score(st, it.subject, everything, found.Eligible, it.pods+more)
 		}
 	}
-	p.placer = engine.NewPlacer(e, st, st.Version().Seq, p.candidates)
+	p.placer = engine.NewPlacer(e, st, st.Version().Seq, candidates)
 }
 
 // all returns the range of all nodes.
@@ -415,34 +387,8 @@ func (p *placing) explain(out *PodOutcome) {
 
 // explain says why a pending pod fits nowhere: what filters say, and kube-scheduler's text.
 func explain(w *World, id cluster.PodID) *failure {
-	st, e := w.State(), w.Evaluator()
-	row := st.Pod(id)
-	subject, spec := engine.SubjectOf(&row.Pod), &st.Class(row.Class).Spec
-	out := &failure{version: st.Version(), nodes: st.Nodes.Count()}
-	switch {
-	case out.nodes == 0:
-	case spec.Unsupported != "":
-		out.why = []engine.VerdictCount{{
-			Plugin: spec.UnsupportedPlugin, Reason: spec.Unsupported, Unresolvable: true, Count: int32(out.nodes),
-		}}
-	case row.RequiredNode != "":
-		outside := int32(out.nodes)
-		if node := st.Nodes.ByName(row.RequiredNode); node != cluster.NoNode {
-			outside--
-			if v, known := e.Node(st, subject, id, node); known {
-				out.why = e.Explain(st, subject, v, node)
-			}
-		}
-		if outside > 0 {
-			out.why = engine.MergeVerdicts(out.why, []engine.VerdictCount{{
-				Plugin: engine.NodeAffinity, Reason: engine.ReasonNodeAffinityOutside, Unresolvable: true, Count: outside,
-			}})
-		}
-	default:
-		if found, ok := e.Filter(st, subject, all(st)); ok {
-			out.why = found.Verdicts
-		}
-	}
+	out := &failure{version: w.State().Version()}
+	out.nodes, out.why = w.Evaluator().AnswersOf(w.State(), id).Unschedulable()
 	out.message = engine.FitMessage(out.nodes, out.why)
 	return out
 }

@@ -114,38 +114,23 @@ func (out *PodOutcome) addMessage(f *failure, what string) {
 // victimsOf describes pods that are to go together, and which budgets do not allow that.
 func victimsOf(st *cluster.State, ids []cluster.PodID) []Victim {
 	out := make([]Victim, len(ids))
-	left := make(map[*cluster.Budget]int32)
+	var account engine.Disruptions
 	for k, id := range ids {
 		row := st.Pod(id)
 		out[k] = Victim{
 			Pod: id, UID: row.UID, Namespace: row.Namespace, Name: row.Name, Node: row.NodeName, Priority: row.Priority,
-			Protected: disrupt(st, row, left),
+			Protected: protectors(st, row, &account),
 		}
 	}
 	return out
 }
 
-// disrupt takes a pod away from the budgets that protect it, of which so many disruptions are left, and returns the names of
-// those that do not allow it, in order.
-func disrupt(st *cluster.State, row *cluster.PodRow, left map[*cluster.Budget]int32) []string {
-	labels := st.Labels(row.Labels)
-	if labels == nil || len(labels.Labels) == 0 {
-		return nil
+// protectors charges the budgets that protect a pod for its going, and returns the names of those that do not allow it, in order.
+func protectors(st *cluster.State, row *cluster.PodRow, account *engine.Disruptions) []string {
+	var names []string
+	for _, budget := range account.Charge(st, row, nil) {
+		names = append(names, budget.Name)
 	}
-	var broken []string
-	for budget := range st.Budgets(labels.Namespace) {
-		if !budget.Protects(row.Name, &labels.LabelSet) {
-			continue
-		}
-		allowed, seen := left[budget]
-		if !seen {
-			allowed = budget.Allowed
-		}
-		left[budget] = allowed - 1
-		if allowed <= 0 {
-			broken = append(broken, budget.Name)
-		}
-	}
-	slices.Sort(broken)
-	return broken
+	slices.Sort(names)
+	return names
 }

@@ -173,7 +173,7 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 			t.conflict(conflictRetry)
 			continue
 		}
-		node, placement := t.choose(placer, id, row, candidates, int(p.GetSubjectIndex()))
+		node, placement := placer.Choose(id, int(p.GetSubjectIndex()))
 		switch placement {
 		case engine.Placed:
 			if err := l.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: p.GetAttempt()}); err != nil {
@@ -195,36 +195,6 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 	}
 	resp.Version = wire.ToVersion(st.Version())
 	return resp, placed, nil
-}
-
-// choose finds the node for a pod. Like kube-scheduler it takes the node that the pod is nominated to if it fits there,
-// without a look at scores, and the best of all only if it does not.
-func (t *term) choose(placer *engine.Placer, id cluster.PodID, row *cluster.PodRow, candidates []engine.Candidates, index int) (cluster.NodeIndex, engine.Placement) {
-	st, subject := t.ledger.state, engine.SubjectOf(&row.Pod)
-	if row.RequiredNode != "" {
-		node := st.Nodes.ByName(row.RequiredNode)
-		if node == cluster.NoNode {
-			return node, engine.NoFit
-		}
-		return node, placer.PlaceOn(subject, id, node)
-	}
-	if row.Nominated != "" {
-		if node := st.Nodes.ByName(row.Nominated); node != cluster.NoNode && placer.PlaceOn(subject, id, node) == engine.Placed {
-			return node, engine.Placed
-		}
-	}
-	// Candidates of another signature prove nothing about this pod. They were of its own when they were found, but what tells
-	// signatures apart may have come since.
-	if index < 0 || !t.sameSignature(subject, candidates[index].Subject) {
-		return cluster.NoNode, engine.Retry
-	}
-	return placer.Place(index)
-}
-
-// sameSignature reports whether filters and scores treat two subjects alike on the live ledger.
-func (t *term) sameSignature(a, b engine.Subject) bool {
-	st := t.ledger.state
-	return a == b || t.evaluator.Signature(st, a) == t.evaluator.Signature(st, b)
 }
 
 // candidatesFor reports whether the pod is still what the attempt was made for: of the class that its candidates are

@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"slices"
 	"time"
 
 	otel "go.opentelemetry.io/otel/trace"
@@ -110,11 +109,7 @@ func newSignatureWork(st *cluster.State, s engine.Subject) *signatureWork {
 		return w
 	}
 	w.profile = c.Spec.SchedulerName
-	if c.Spec.Unsupported != "" {
-		w.unsupported = &engine.VerdictCount{
-			Plugin: c.Spec.UnsupportedPlugin, Reason: c.Spec.Unsupported, Unresolvable: true, Count: int32(st.Nodes.Count()),
-		}
-	}
+	w.unsupported = engine.UnsupportedVerdict(&c.Spec, st.Nodes.Count())
 	if p := st.Profile(c.Spec.SchedulerName); p != nil {
 		w.percentage = p.PercentageOfNodesToScore
 	}
@@ -167,7 +162,7 @@ func (b *batch) outlook(i int) outlook {
 	case on != nil && on.feasible:
 		return placeable
 	case b.attempts[i].RequiredNode != "":
-		if crossNode(on.verdicts) {
+		if engine.CrossNode(on.verdicts) {
 			return hopeful
 		}
 		return hopeless
@@ -188,41 +183,21 @@ func (b *batch) judged(i int) bool { return b.nodes > 0 && b.signatureOf[i].unsu
 func (b *batch) parking(i int) Parking {
 	w := b.signatureOf[i]
 	p := Parking{Version: b.oldest()}
-	nodes := b.nodes
 	switch {
 	case b.nodes == 0:
 		p.Wake = WhenAnyNode
 	case w.unsupported != nil:
 		p.Wake = WhenChanged
-		p.Verdicts = []engine.VerdictCount{*w.unsupported}
-	case b.attempts[i].RequiredNode != "":
-		if on := b.nodeWorkOf[i]; on.known {
-			p.Verdicts = engine.MergeVerdicts(on.verdicts, outside(nodes-1))
-		} else {
-			p.Verdicts = outside(nodes)
-		}
-	default:
-		nodes, p.Verdicts = w.nodes, w.verdicts
 	}
-	p.CrossNode = crossNode(p.Verdicts)
+	answers := engine.Answers{
+		Nodes: b.nodes, Unsupported: w.unsupported, Required: b.attempts[i].RequiredNode != "", Seen: w.nodes, Everywhere: w.verdicts,
+	}
+	if on := b.nodeWorkOf[i]; on != nil {
+		answers.Known, answers.There = on.known, on.verdicts
+	}
+	var nodes int
+	nodes, p.Verdicts = answers.Unschedulable()
+	p.CrossNode = engine.CrossNode(p.Verdicts)
 	p.Message = engine.FitMessage(nodes, p.Verdicts)
 	return p
-}
-
-// outside is what NodeAffinity says of all nodes but the one that a pod requires.
-func outside(nodes int) []engine.VerdictCount {
-	if nodes <= 0 {
-		return nil
-	}
-	return []engine.VerdictCount{{
-		Plugin: engine.NodeAffinity, Reason: engine.ReasonNodeAffinityOutside, Unresolvable: true, Count: int32(nodes),
-	}}
-}
-
-// crossNode reports whether pods on other nodes may be the only reason against some node. If they are, the verdict is
-// of one of these plugins.
-func crossNode(verdicts []engine.VerdictCount) bool {
-	return slices.ContainsFunc(verdicts, func(v engine.VerdictCount) bool {
-		return v.Plugin == engine.PodTopologySpread || v.Plugin == engine.InterPodAffinity
-	})
 }

@@ -241,16 +241,15 @@ func (w *hintWorld) parking(a Attempt) Parking {
 		if f.FeasibleCount > 0 {
 			w.t.Fatalf("%s fits a node", a.UID)
 		}
-		p.Verdicts = f.Verdicts
 	} else {
 		n := w.st.Nodes.ByName(a.RequiredNode)
 		v, known := w.engine.Node(w.st, a.Subject, a.ID, n)
 		if !known || v.Feasible() {
 			w.t.Fatalf("%s fits %s, or the node is not known", a.UID, a.RequiredNode)
 		}
-		p.Verdicts = engine.MergeVerdicts(w.engine.Explain(w.st, a.Subject, v, n), outside(w.st.Nodes.Count()-1))
 	}
-	p.CrossNode = crossNode(p.Verdicts)
+	_, p.Verdicts = w.engine.AnswersOf(w.st, a.ID).Unschedulable()
+	p.CrossNode = engine.CrossNode(p.Verdicts)
 	return p
 }
 
@@ -785,7 +784,7 @@ func (w *hintWorld) parked(o object, plugins ...string) {
 	for _, plugin := range plugins {
 		p.Verdicts = append(p.Verdicts, engine.VerdictCount{Plugin: plugin, Reason: "no", Count: 1})
 	}
-	p.CrossNode = crossNode(p.Verdicts)
+	p.CrossNode = engine.CrossNode(p.Verdicts)
 	w.queue.Park(w.now, w.st, attempts[0], p)
 	if got := w.requeued(); got != nil {
 		w.t.Fatalf("requeued at once: %v", got)

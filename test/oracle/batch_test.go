@@ -1,6 +1,8 @@
 package oracle
 
 import (
+	"slices"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 )
@@ -71,28 +73,10 @@ func (w *world) placeBatch(batch []cluster.PodID) (again []cluster.PodID) {
 	return again
 }
 
-// placeOne chooses the node of a pod as the binder does: the one it is nominated to if that is feasible, else the one
-// it requires, else the best of its signature's candidates.
+// placeOne chooses the node of a pod as the binder does, with the candidates of the pod's signature.
 func (w *world) placeOne(placer *engine.Placer, candidates []engine.Candidates, id cluster.PodID) (cluster.NodeIndex, engine.Placement) {
-	row := w.state.Pod(id)
-	subject := engine.SubjectOf(&row.Pod)
-	for _, name := range []string{row.Nominated, row.RequiredNode} {
-		node := w.state.Nodes.ByName(name)
-		if node == cluster.NoNode || row.RequiredNode != "" && name != row.RequiredNode {
-			continue
-		}
-		if placement := placer.PlaceOn(subject, id, node); placement != engine.NoFit {
-			return node, placement
-		}
-	}
-	if row.RequiredNode != "" {
-		return cluster.NoNode, engine.NoFit
-	}
-	signature := w.evaluator.Signature(w.state, subject)
-	for k := range candidates {
-		if w.evaluator.Signature(w.state, candidates[k].Subject) == signature {
-			return placer.Place(k)
-		}
-	}
-	return cluster.NoNode, engine.Retry // another signature by now
+	signature := w.evaluator.Signature(w.state, engine.SubjectOf(&w.state.Pod(id).Pod))
+	return placer.Choose(id, slices.IndexFunc(candidates, func(c engine.Candidates) bool {
+		return w.evaluator.Signature(w.state, c.Subject) == signature
+	}))
 }

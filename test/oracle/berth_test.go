@@ -116,25 +116,22 @@ func (w *world) correct(a *answer, subject engine.Subject, id cluster.PodID, nom
 // judgeRequired judges a pod that may go to one node only, by name; its class does not know the name.
 func (w *world) judgeRequired(d *decision, id cluster.PodID, row *cluster.PodRow, ranges []cluster.Range) {
 	subject := engine.SubjectOf(&row.Pod)
-	var verdicts []engine.VerdictCount
-	aside := engine.VerdictCount{Plugin: engine.NodeAffinity, Reason: engine.ReasonNodeAffinityOutside, Unresolvable: true}
+	answers := engine.Answers{Nodes: w.state.Nodes.Count(), Required: true}
 	for i := range cluster.NodeIndex(w.state.Nodes.Len()) {
 		switch name := w.state.Nodes.Spec[i].Name; {
 		case !w.state.Nodes.Live.Has(i):
 		case name != row.RequiredNode:
-			d.Verdicts[name] = verdict{Plugin: aside.Plugin, Unresolvable: true, Reasons: []string{aside.Reason}}
-			aside.Count++
+			d.Verdicts[name] = verdict{Plugin: engine.NodeAffinity, Unresolvable: true, Reasons: []string{engine.ReasonNodeAffinityOutside}}
 		default:
 			v, _ := w.evaluator.Node(w.state, subject, id, i)
-			if verdicts = w.evaluator.Explain(w.state, subject, v, i); !v.Feasible() {
+			answers.Known, answers.There = true, w.evaluator.Explain(w.state, subject, v, i)
+			if !v.Feasible() {
 				d.Verdicts[name] = w.explain(subject, id, i)
 			}
 		}
 	}
-	if aside.Count > 0 {
-		verdicts = engine.MergeVerdicts(verdicts, []engine.VerdictCount{aside})
-	}
-	w.finish(d, id, ranges, w.state.Nodes.Count(), verdicts)
+	nodes, verdicts := answers.Unschedulable()
+	w.finish(d, id, ranges, nodes, verdicts)
 }
 
 // explain returns why a pod of the subject does not fit a node.

@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// Choose returns the node for a pending pod, which the state has, and what to make of it. It is the one choice there is: a commit
+// makes it, and whoever says beforehand or afterwards what a commit does. Index is of the candidates that are meant for the pod, negative
+// for none.
+//
+// Like kube-scheduler it takes the only node that the pod may go to, if it requires one; else the node that it is nominated to, if it
+// fits there, without a look at scores; else the best of all, as Place does. Candidates of another signature prove nothing about this pod,
+// and the answer is Retry. They were of its own when they were found, but what tells signatures apart may have come since.
+//
+// As with Place, a caller that is told Placed applies PodAssumed to the state before it calls again. Choose does not ask whether the pod
+// is to be placed at all: whether it is placed, gated, being deleted, or another scheduler's.
+func (p *Placer) Choose(id cluster.PodID, index int) (cluster.NodeIndex, Placement) {
+	row := p.st.Pod(id)
+	subject := SubjectOf(&row.Pod)
+	if row.RequiredNode != "" {
+		node := p.st.Nodes.ByName(row.RequiredNode)
+		if node == cluster.NoNode {
+			return node, NoFit
+		}
+		return node, p.PlaceOn(subject, id, node)
+	}
+	if row.Nominated != "" {
+		if node := p.st.Nodes.ByName(row.Nominated); node != cluster.NoNode && p.PlaceOn(subject, id, node) == Placed {
+			return node, Placed
+		}
+	}
+	if index < 0 || index >= len(p.sets) || !p.e.sameSignature(p.st, subject, p.sets[index].subject) {
+		return cluster.NoNode, Retry
+	}
+	return p.Place(index)
+}
+
+// sameSignature reports whether filters and scores treat two subjects alike.
+func (e *Evaluator) sameSignature(st *cluster.State, a, b Subject) bool {
+	return a == b || e.Signature(st, a) == e.Signature(st, b)
+}
+
+// Answers are what filters have said of a pod that can go nowhere, by one Evaluator or merged over the ranges of many.
+type Answers struct {
+	Nodes       int           // how many there are
+	Unsupported *VerdictCount // of UnsupportedVerdict, for the pod's class
+
+	// Of a pod that requires a node, only what is said of that one node counts.
+	Required bool
+	Known    bool // there is such a node
+	There    []VerdictCount
+
+	// Of any other, what is said of all nodes: of how many, and why not these.
+	Seen       int
+	Everywhere []VerdictCount
+}
+
+// Unschedulable returns what a pod is made unschedulable with: of how many nodes that is said, and why it can go to none of them, each
+// reason with the number of nodes that have it. FitMessage makes kube-scheduler's text of it. Without nodes there is nothing to say; a class
+// that Berth cannot judge fits none; and all nodes but the one that a pod requires are refused by NodeAffinity.
+func (a Answers) Unschedulable() (nodes int, why []VerdictCount) {
+	switch {
+	case a.Nodes == 0:
+		return 0, nil
+	case a.Unsupported != nil:
+		return a.Nodes, []VerdictCount{*a.Unsupported}
+	case !a.Required:
+		return a.Seen, a.Everywhere
+	case !a.Known:
+		return a.Nodes, outside(a.Nodes)
+	}
+	return a.Nodes, MergeVerdicts(a.There, outside(a.Nodes-1))
+}
+
+// outside is what NodeAffinity says of all nodes but the one that a pod requires.
+func outside(nodes int) []VerdictCount {
+	if nodes <= 0 {
+		return nil
+	}
+	return []VerdictCount{{Plugin: NodeAffinity, Reason: ReasonNodeAffinityOutside, Unresolvable: true, Count: int32(nodes)}}
+}
+
+// UnsupportedVerdict returns why so many nodes, which are all, cannot run a class that Berth cannot judge; nil if it can be judged.
+func UnsupportedVerdict(spec *cluster.ClassSpec, nodes int) *VerdictCount {
+	if spec.Unsupported == "" {
+		return nil
+	}
+	return &VerdictCount{Plugin: spec.UnsupportedPlugin, Reason: spec.Unsupported, Unresolvable: true, Count: int32(nodes)}
+}
+
+// AnswersOf asks about a pending pod on the state as it is.
+func (e *Evaluator) AnswersOf(st *cluster.State, id cluster.PodID) Answers {
+	row := st.Pod(id)
+	subject := SubjectOf(&row.Pod)
+	a := Answers{
+		Nodes: st.Nodes.Count(), Unsupported: UnsupportedVerdict(&st.Class(row.Class).Spec, st.Nodes.Count()), Required: row.RequiredNode != "",
+	}
+	switch {
+	case a.Nodes == 0 || a.Unsupported != nil:
+	case a.Required:
+		node := st.Nodes.ByName(row.RequiredNode)
+		var v Verdict
+		if v, a.Known = e.Node(st, subject, id, node); a.Known {
+			a.There = e.Explain(st, subject, v, node)
+		}
+	default:
+		found, _ := e.Filter(st, subject, cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())})
+		a.Seen, a.Everywhere = int(found.Nodes), found.Verdicts
+	}
+	return a
+}
+
+// CrossNode reports whether pods on other nodes may be the only reason against some node: if they are, the verdict is of one of
+// these plugins.
+func CrossNode(verdicts []VerdictCount) bool {
+	return slices.ContainsFunc(verdicts, func(v VerdictCount) bool {
+		return v.Plugin == PodTopologySpread || v.Plugin == InterPodAffinity
+	})
+}
+
+// Disruptions is the account of PodDisruptionBudgets while pods of one state go one after the other, as kube-scheduler keeps it. The zero
+// value is that before the first of them.
+type Disruptions struct {
+	left map[*cluster.Budget]int32 // of budgets that have been charged
+}
+
+// Charge counts a pod that goes against all budgets that protect it, and appends to refused those that do not allow it: they have no
+// disruption left. They are charged, too.
+func (d *Disruptions) Charge(st *cluster.State, pod *cluster.PodRow, refused []*cluster.Budget) []*cluster.Budget {
+	labels := st.Labels(pod.Labels)
+	if labels == nil || len(labels.Labels) == 0 {
+		return refused
+	}
+	for budget := range st.Budgets(labels.Namespace) {
+		if !budget.Protects(pod.Name, &labels.LabelSet) {
+			continue
+		}
+		allowed, charged := d.left[budget]
+		if !charged {
+			allowed = budget.Allowed
+		}
+		if d.left == nil {
+			d.left = make(map[*cluster.Budget]int32)
+		}
+		d.left[budget] = allowed - 1
+		if allowed <= 0 {
+			refused = append(refused, budget)
+		}
+	}
+	return refused
+}
