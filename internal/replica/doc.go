@@ -8,7 +8,8 @@
 // digest than its own) drops its state and starts from nothing: it never answers from a state it cannot trust.
 //
 // A Feed encodes each delta once, keeps the most recent ones, and never waits for a follower: one that falls out of
-// what is kept is cut off.
+// what is kept is cut off. The deltas of one transaction travel in one message, and a Replica shows all deltas of a message or
+// none of them: so nobody reads half of a transaction.
 //
 // The package does not judge what the deltas mean, and does not choose the binder: internal/coord says who leads.
 package replica

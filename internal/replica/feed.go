@@ -22,8 +22,8 @@ const (
 	defaultKeep      = 10 * time.Second
 	defaultWithin    = 30 * time.Second
 
-	// maxDeltaBytes leaves a message of a single delta well below what RPCs may carry.
-	maxDeltaBytes = 16 << 20
+	// maxTransactionBytes leaves a message of a single transaction well below what RPCs may carry.
+	maxTransactionBytes = 16 << 20
 )
 
 // FeedConfig is everything a Feed needs. All of it may be left out.
@@ -65,7 +65,7 @@ type term struct {
 
 	mu   sync.Mutex
 	ring *ring
-	wake chan struct{} // if not nil, somebody waits for it to be closed by the next delta
+	wake chan struct{} // if not nil, somebody waits for it to be closed by the next transaction
 }
 
 // NewFeed returns a feed that is closed. It panics if the registry holds something else under one of its names.
@@ -127,27 +127,39 @@ func (f *Feed) end() {
 	}
 }
 
-// Append adds the delta that has just brought the ledger to v, and the ledger's digest there. It never waits for
-// followers. An error means that followers cannot get to v, because the feed is closed, d is not the next delta, or it
-// cannot be sent; then the owner has to give up the term.
-func (f *Feed) Append(d cluster.Delta, v cluster.Version, digest uint64) error {
+// Change is a delta that the ledger has applied, and the ledger's digest behind it.
+type Change struct {
+	Delta  cluster.Delta
+	Digest uint64
+}
+
+// Append adds the deltas of one transaction, of which the last has just brought the ledger to v. A follower is told of all of them in
+// one message, and its replica shows all of them or none. Append never waits for followers. An error means that followers cannot get to v,
+// because the feed is closed, the deltas are not the next ones, or they cannot be sent; then none of them is told to anybody, and the
+// owner has to give up the term.
+func (f *Feed) Append(v cluster.Version, changes ...Change) error {
 	t := f.current()
 	if t == nil {
-		return fmt.Errorf("append %T at %v to the log: it is closed", d, v)
+		return fmt.Errorf("append %d deltas up to %v to the log: it is closed", len(changes), v)
 	}
-	b, err := wire.Encode(d)
-	if err != nil {
-		return fmt.Errorf("append %T at %v to the log: %w", d, v, err)
-	}
-	if len(b) > maxDeltaBytes {
-		return fmt.Errorf("append %T at %v to the log: %d bytes are more than %d", d, v, len(b), maxDeltaBytes)
+	encoded, size := make([][]byte, len(changes)), 0
+	for i, c := range changes {
+		var err error
+		if encoded[i], err = wire.Encode(c.Delta); err != nil {
+			return fmt.Errorf("append %T up to %v to the log: %w", c.Delta, v, err)
+		}
+		if size += len(encoded[i]); size > maxTransactionBytes {
+			return fmt.Errorf("append %d deltas up to %v to the log: the first %d, up to %T, have %d bytes, more than %d", len(changes), v, i+1, c.Delta, size, maxTransactionBytes)
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if next := (cluster.Version{Epoch: t.epoch, Seq: t.ring.head + 1}); v != next {
-		return fmt.Errorf("append %T at %v to the log: want %v", d, v, next)
+	if next := (cluster.Version{Epoch: t.epoch, Seq: t.ring.head + cluster.Seq(len(changes))}); v != next {
+		return fmt.Errorf("append %d deltas up to %v to the log: want them to lead to %v", len(changes), v, next)
 	}
-	t.ring.push(b, digest)
+	for i, c := range changes {
+		t.ring.push(encoded[i], c.Digest, i < len(changes)-1)
+	}
 	if t.wake != nil {
 		close(t.wake)
 		t.wake = nil

@@ -487,7 +487,7 @@ func TestAppendRefusesWhatFollowersCouldNotFold(t *testing.T) {
 		return cluster.Version{Epoch: epoch, Seq: seq}
 	}
 	d := cluster.NamespaceSet{Name: "dev"}
-	if err := feed.Append(d, v(3, 1), 1); err == nil {
+	if err := feed.Append(v(3, 1), replica.Change{Delta: d, Digest: 1}); err == nil {
 		t.Error("a closed feed takes deltas")
 	}
 	feed.Open(v(3, 7), 1)
@@ -503,11 +503,18 @@ func TestAppendRefusesWhatFollowersCouldNotFold(t *testing.T) {
 		{"not UTF-8", cluster.NamespaceSet{Name: "\xff"}, v(3, 8)},
 		{"too large", wide(17 << 20), v(3, 8)},
 	} {
-		if err := feed.Append(c.d, c.v, 2); err == nil {
+		if err := feed.Append(c.v, replica.Change{Delta: c.d, Digest: 2}); err == nil {
 			t.Errorf("%s: Append of %T at %v succeeded", c.name, c.d, c.v)
 		}
 	}
-	if err := feed.Append(d, v(3, 8), 2); err != nil {
+	// Of a transaction that cannot be told whole, nothing is.
+	if err := feed.Append(v(3, 9), replica.Change{Delta: d}, replica.Change{Delta: cluster.NamespaceSet{Name: "\xff"}}); err == nil {
+		t.Error("a transaction of which a delta cannot be told is taken")
+	}
+	if err := feed.Append(v(3, 9), replica.Change{Delta: wide(9 << 20)}, replica.Change{Delta: wide(9 << 20)}); err == nil {
+		t.Error("a transaction larger than a message is taken")
+	}
+	if err := feed.Append(v(3, 8), replica.Change{Delta: d, Digest: 2}); err != nil {
 		t.Errorf("Append of the next delta: %v", err)
 	}
 	if feed.Head() != v(3, 8) {

@@ -79,7 +79,7 @@ func (l *ledger) apply(t *testing.T, d cluster.Delta) {
 	if err := l.st.Apply(d); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.feed.Append(d, l.st.Version(), l.st.Digest()); err != nil {
+	if err := l.feed.Append(l.st.Version(), replica.Change{Delta: d, Digest: l.st.Digest()}); err != nil {
 		t.Fatal(err)
 	}
 }

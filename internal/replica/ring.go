@@ -2,7 +2,7 @@ package replica
 
 import "github.com/berth-scheduler/berth/internal/cluster"
 
-// Limits of one message of the log. A delta that is larger than maxMessageBytes travels alone.
+// Limits of one message of the log. A transaction that is larger travels alone.
 const (
 	maxMessageBytes  = 1 << 20
 	maxMessageDeltas = 4096
@@ -25,15 +25,17 @@ type ring struct {
 type entry struct {
 	delta  []byte
 	digest uint64
-	pushed int // bytes of all deltas up to this one
+	pushed int  // bytes of all deltas up to this one
+	more   bool // the next delta is of the same transaction
 }
 
 func newRing(limit, limitBytes int, from cluster.Seq, digest uint64) *ring {
 	return &ring{limit: limit, limitBytes: limitBytes, base: from, head: from, baseDigest: digest}
 }
 
-// push appends the delta that leads to seq head+1, and drops old ones for it. The newest is always kept.
-func (r *ring) push(delta []byte, digest uint64) {
+// push appends the delta that leads to seq head+1, and drops old ones for it. The newest is always kept. If more deltas of its
+// transaction follow, nobody reads the ring before all have been pushed.
+func (r *ring) push(delta []byte, digest uint64, more bool) {
 	for r.base < r.head && (int(r.head-r.base) >= r.limit || r.bytes+len(delta) > r.limitBytes) {
 		r.base++
 		oldest := r.at(r.base)
@@ -46,7 +48,7 @@ func (r *ring) push(delta []byte, digest uint64) {
 	}
 	r.head++
 	r.pushed += len(delta)
-	*r.at(r.head) = entry{delta, digest, r.pushed}
+	*r.at(r.head) = entry{delta, digest, r.pushed, more}
 	r.bytes += len(delta)
 }
 
@@ -84,16 +86,20 @@ func (r *ring) digest(s cluster.Seq) uint64 {
 	return r.at(s).digest
 }
 
-// after returns the deltas that follow seq s, which the ring must hold: as many as fit into one message.
+// after returns the deltas that follow seq s, which the ring must hold: as many whole transactions as fit into one message, and one at
+// least.
 func (r *ring) after(s cluster.Seq) [][]byte {
 	var run [][]byte
-	size := 0
-	for s++; s <= r.head && len(run) < maxMessageDeltas; s++ {
-		d := r.at(s).delta
-		if size += len(d); size > maxMessageBytes && len(run) > 0 {
+	size, whole := 0, 0 // so many deltas are of whole transactions
+	for s++; s <= r.head; s++ {
+		next := r.at(s)
+		if size += len(next.delta); whole > 0 && (size > maxMessageBytes || len(run) >= maxMessageDeltas) {
 			break
 		}
-		run = append(run, d)
+		run = append(run, next.delta)
+		if !next.more {
+			whole = len(run)
+		}
 	}
-	return run
+	return run[:whole]
 }

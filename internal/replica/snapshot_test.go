@@ -40,7 +40,7 @@ func TestARingKeepsWhatIsInItsNewerHalf(t *testing.T) {
 	r := newRing(8, 1000, 10, 0)
 	push := func(sizes ...int) {
 		for _, n := range sizes {
-			r.push(make([]byte, n), 0)
+			r.push(make([]byte, n), 0, false)
 		}
 	}
 	push(1, 1, 1, 1)

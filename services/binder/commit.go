@@ -110,16 +110,12 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 	if !t.unbound.take(len(req.GetPods())) {
 		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait for their bind", t.unbound.count())
 	}
-	// 3. Place.
+	// 3. Place, and have that recorded.
 	began := time.Now()
 	resp, placed, err := t.place(req, candidates)
 	t.unbound.give(len(req.GetPods()) - len(placed))
 	if err == nil {
 		t.traceCommit(req, resp, placed, began, time.Now())
-	}
-	// 4. Have it recorded; what was assumed before an error is in the log, and so must be.
-	if len(placed) > 0 {
-		t.recorder.add(placed)
 	}
 	switch {
 	case t.ended(): // then the log is closed, which is also an error of place
@@ -131,14 +127,26 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 	return resp, nil
 }
 
-// place assumes what fits, in order, in one go: no other commit and nothing the source tells comes in between. It
-// returns the placements even with an error, which means a broken ledger.
-func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates) (*binderv1.CommitResponse, []intent, error) {
-	l := t.ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	st := l.state
-	stint, err := t.stint()
+// place assumes what fits, in order, in one transaction: no other commit and nothing the source tells comes in between, and the recorder
+// gets all of it or nothing. An error means a broken ledger, and nothing is placed.
+func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates) (resp *binderv1.CommitResponse, placed []intent, err error) {
+	err = t.ledger.update(func(tx *tx) (err error) {
+		if resp, placed, err = t.placeIn(tx, req, candidates); err == nil && len(placed) > 0 {
+			tx.tell(func() { t.recorder.add(placed) })
+		}
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	t.metrics.placed.Add(float64(len(placed)))
+	return resp, placed, nil
+}
+
+// placeIn is what place does in its transaction.
+func (t *term) placeIn(tx *tx, req *binderv1.CommitRequest, candidates []engine.Candidates) (*binderv1.CommitResponse, []intent, error) {
+	st := tx.state
+	stint, err := t.stint(tx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -176,14 +184,13 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 		node, placement := placer.Choose(id, int(p.GetSubjectIndex()))
 		switch placement {
 		case engine.Placed:
-			if err := l.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: p.GetAttempt()}); err != nil {
-				return nil, placed, err
+			if err := tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: p.GetAttempt()}); err != nil {
+				return nil, nil, err
 			}
 			out.Result, out.Node = binderv1.Outcome_RESULT_ASSUMED, int32(node)
 			placed = append(placed, intent{Binding: source.Binding{
 				UID: row.UID, Namespace: row.Namespace, Name: row.Name, Node: st.Nodes.Spec[node].Name,
-			}, shared: t.names.shares(st, row.Class), stint: stint})
-			t.metrics.placed.Inc()
+			}, shared: t.names.shares(st, row.Class), stint: stint, attempt: t.trace.Attempt(p.GetUid(), p.GetAttempt())})
 		case engine.NoFit:
 			out.Result = binderv1.Outcome_RESULT_NO_FIT
 			t.conflict(conflictNoFit)

@@ -75,13 +75,13 @@ func (t *term) carryOut(ctx context.Context, p preemption) error {
 			t.metrics.evictions.WithLabelValues("spared").Inc()
 		}
 	}
-	cleared, err := t.ledger.endPreemption(p, spared)
-	for _, r := range cleared {
-		if !t.reports.add(r) {
-			t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
+	return t.ledger.endPreemption(p, spared, func(cleared []source.Report) {
+		for _, r := range cleared {
+			if !t.reports.add(r) {
+				t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
+			}
 		}
-	}
-	return err
+	})
 }
 
 // holds waits until etcd says that the term holds. It returns nil, too, when ctx ends.
@@ -172,10 +172,16 @@ func (l *ledger) stays(v victim) bool {
 
 // endPreemption ends a preemption of which some victims are spared. It has failed if a victim stays: its removal, which
 // would wake the preemptor, will not come. Other pods may have waited for the removal of a spared one, too: their
-// nominations to the node end, which wakes them. The reports that say so are returned. An error means a broken ledger.
-func (l *ledger) endPreemption(p preemption, spared []cluster.PodID) ([]source.Report, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// nominations to the node end, which wakes them, and are reported. An error means a broken ledger.
+func (l *ledger) endPreemption(p preemption, spared []cluster.PodID, report func([]source.Report)) error {
+	return l.update(func(tx *tx) error {
+		cleared, err := l.endPreemptionIn(tx, p, spared)
+		tx.tell(func() { report(cleared) })
+		return err
+	})
+}
+
+func (l *ledger) endPreemptionIn(tx *tx, p preemption, spared []cluster.PodID) ([]source.Report, error) {
 	// 1. Who is left?
 	isSpared := make(map[cluster.PodID]bool, len(spared))
 	for _, id := range spared {
@@ -199,7 +205,7 @@ func (l *ledger) endPreemption(p preemption, spared []cluster.PodID) ([]source.R
 		ended = cluster.PreemptionEnded{ID: cluster.NoPod, Spared: staying}
 	}
 	if ended.ID != cluster.NoPod || len(staying) > 0 {
-		if err := l.apply(ended); err != nil {
+		if err := tx.apply(ended); err != nil {
 			return nil, err
 		}
 	}

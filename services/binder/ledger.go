@@ -1,6 +1,7 @@
 package binder
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -14,17 +15,18 @@ import (
 )
 
 // ledger is the authoritative state of one epoch, and the only writer of its log. Everything that changes the state
-// goes through apply, under the lock.
+// goes through update, in transactions.
 type ledger struct {
 	feed *replica.Feed
 
 	mu     sync.Mutex
 	state  *cluster.State
-	fold   *ingest.Fold // of what the source tells
+	fold   *ingest.Fold // of what the source tells; it applies to the transaction that is under way
+	tx     tx
 	opened bool
 	// preempted is, of pods that have been nominated by a preemption, the last attempt that was.
 	preempted map[string]attempt // by uid
-	broken    error              // the first delta the state refused: a broken invariant
+	broken    error              // why the first transaction failed: a broken invariant
 	// unsupported hears, under the lock, of objects that are told otherwise than they are; nil: nobody listens.
 	unsupported func(source.Unsupported)
 }
@@ -37,28 +39,91 @@ type attempt struct {
 
 func newLedger(epoch cluster.Epoch, settings cluster.Settings, feed *replica.Feed) (*ledger, error) {
 	l := &ledger{feed: feed, state: cluster.New(cluster.Version{Epoch: epoch}), preempted: make(map[string]attempt)}
-	l.fold = ingest.New(l.state, l.apply, ingest.Telling(wire.Tellable, func(u source.Unsupported) {
+	l.tx.state = l.state
+	l.fold = ingest.New(l.state, l.tx.apply, ingest.Telling(wire.Tellable, func(u source.Unsupported) {
 		if l.unsupported != nil {
 			l.unsupported(u)
 		}
 	}))
-	return l, l.apply(cluster.SettingsSet{Settings: settings})
+	return l, l.update(func(tx *tx) error { return tx.apply(cluster.SettingsSet{Settings: settings}) })
 }
 
-// apply changes the state and appends to the log. The caller holds the lock, or is alone. An error means a broken
-// invariant: the term has to end.
-func (l *ledger) apply(d cluster.Delta) error {
+// tx is a transaction of the ledger: any number of deltas, and what else others are to see of it. The ledger's state has each delta as
+// soon as it is applied; followers, the recorder and the lanes get all of it together when it ends, or nothing.
+type tx struct {
+	state   *cluster.State
+	running bool
+	err     error            // of the first delta that the state refused
+	changes []replica.Change // so far
+	then    []func()
+}
+
+// errNoTransaction is what a delta is refused with for which nobody has begun a transaction, or that comes behind one.
+var errNoTransaction = errors.New("there is no transaction")
+
+// apply applies the next delta. An error, which the transaction keeps, means a broken invariant.
+func (t *tx) apply(d cluster.Delta) error {
+	switch {
+	case !t.running:
+		return errNoTransaction
+	case t.err != nil:
+		return t.err
+	}
+	if t.err = t.state.Apply(d); t.err != nil {
+		t.err = fmt.Errorf("apply %T behind %v: %w", d, t.state.Version(), t.err)
+		return t.err
+	}
+	t.changes = append(t.changes, replica.Change{Delta: d, Digest: t.state.Digest()})
+	return nil
+}
+
+// tell has something called when followers have been told of the transaction, under the ledger's lock: it neither waits nor asks
+// the ledger. It is not called if the transaction fails.
+func (t *tx) tell(others func()) { t.then = append(t.then, others) }
+
+// largestBuffer bounds how many changes a ledger keeps room for from one transaction to the next.
+const largestBuffer = 1 << 14
+
+// end forgets the transaction, but for the memory that the next one can use.
+func (t *tx) end() {
+	clear(t.changes)
+	if cap(t.changes) > largestBuffer {
+		t.changes = nil
+	}
+	clear(t.then)
+	t.running, t.changes, t.then = false, t.changes[:0], t.then[:0]
+}
+
+// update changes the ledger in one transaction, under the lock. An error, be it of fn or because followers cannot be told, means a broken
+// invariant, and the term has to end: what was applied is told to nobody, and the ledger does nothing from then on. It is not undone. A
+// state that has refused a delta is not what it should be, and to undo deltas is to apply others, which nobody has tried either; but nothing
+// of a term outlives it, the next one loads the cluster anew, and what nobody was told of nobody has acted on.
+func (l *ledger) update(fn func(*tx) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.broken != nil {
 		return l.broken
 	}
-	err := l.state.Apply(d)
-	if err == nil && l.opened {
-		err = l.feed.Append(d, l.state.Version(), l.state.Digest())
+	l.broken = errors.New("change the ledger: the transaction did not end") // if fn panics
+	l.tx.running = true
+	defer l.tx.end()
+	err := fn(&l.tx)
+	l.tx.running = false
+	if err == nil {
+		err = l.tx.err
+	}
+	if err == nil && l.opened && len(l.tx.changes) > 0 {
+		err = l.feed.Append(l.state.Version(), l.tx.changes...)
 	}
 	if err != nil {
-		l.broken = fmt.Errorf("append %T at %v: %w", d, l.state.Version(), err)
+		l.broken = fmt.Errorf("change the ledger: %w", err)
+		return l.broken
 	}
-	return l.broken
+	for _, others := range l.tx.then {
+		others()
+	}
+	l.broken = nil
+	return nil
 }
 
 // open begins the epoch: from here on the ledger is published.
@@ -70,11 +135,13 @@ func (l *ledger) open() cluster.Version {
 	return l.state.Version()
 }
 
-// Snapshot calls encode while nothing changes.
+// Snapshot calls encode between two transactions. Of a ledger that is broken there is none.
 func (l *ledger) Snapshot(encode func(*cluster.State)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	encode(l.state)
+	if l.broken == nil {
+		encode(l.state)
+	}
 }
 
 func (l *ledger) version() cluster.Version {
@@ -91,12 +158,12 @@ func (l *ledger) digest() uint64 {
 
 // observe folds what the source tells. What changes nothing that scheduling reads appends no delta.
 func (l *ledger) observe(e source.Event) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e.Kind == source.PodGone {
-		delete(l.preempted, e.Pod.UID)
-	}
-	return l.fold.Observe(e)
+	return l.update(func(*tx) error {
+		if e.Kind == source.PodGone {
+			delete(l.preempted, e.Pod.UID)
+		}
+		return l.fold.Observe(e)
+	})
 }
 
 // nominatedTo returns those of the pending pods nominated to a node that are meant.
@@ -132,26 +199,27 @@ func (l *ledger) assumed(b source.Binding) (cluster.PodID, bool) {
 
 // bound settles an assumed pod whose bind succeeded. The source may have told it already.
 func (l *ledger) bound(b source.Binding) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if id, ok := l.assumed(b); ok {
-		return l.apply(cluster.PodBound{ID: id})
-	}
-	return nil
+	return l.update(func(tx *tx) error {
+		if id, ok := l.assumed(b); ok {
+			return tx.apply(cluster.PodBound{ID: id})
+		}
+		return nil
+	})
 }
 
 // forget makes an assumed pod pending again, nominated to no node. False: it is not assumed there any more.
-func (l *ledger) forget(b source.Binding, reason string) (bool, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	id, ok := l.assumed(b)
-	if !ok {
-		return false, nil
-	}
-	if err := l.apply(cluster.PodForgotten{ID: id, Reason: ingest.Sound(reason)}); err != nil {
-		return true, err
-	}
-	return true, l.fold.Nominate(id, "")
+func (l *ledger) forget(b source.Binding, reason string) (was bool, err error) {
+	err = l.update(func(tx *tx) error {
+		var id cluster.PodID
+		if id, was = l.assumed(b); !was {
+			return nil
+		}
+		if err := tx.apply(cluster.PodForgotten{ID: id, Reason: ingest.Sound(reason)}); err != nil {
+			return err
+		}
+		return l.fold.Nominate(id, "")
+	})
+	return was, err
 }
 
 // told returns, in order, what the source has told about recorded placements: BindUnknown for those that are still
@@ -180,12 +248,13 @@ func (l *ledger) told(batch []intent) []source.Result {
 	return results
 }
 
-// unplaced reports whether there is such a pod, it is not placed, and it is not another scheduler's to place.
+// unplaced reports whether there is such a pod, it is not placed, and it is not another scheduler's to place. A ledger that is broken
+// says so of none.
 func (l *ledger) unplaced(uid string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id, ok := l.state.PodByUID(uid)
-	return ok && !l.state.Pod(id).Placed() && !l.state.Yields(l.state.Pod(id).Class)
+	return ok && l.broken == nil && !l.state.Pod(id).Placed() && !l.state.Yields(l.state.Pod(id).Class)
 }
 
 // adoption is what becomes of an intent of an earlier epoch.
@@ -202,8 +271,14 @@ const (
 // adopt assumes a pod again that an earlier epoch has recorded an intent for, if the filters find that it fits. A misfit, with
 // what they have against it, is assumed only if insist.
 func (l *ledger) adopt(b source.Binding, e *engine.Evaluator, insist bool) (what adoption, why string, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	err = l.update(func(tx *tx) (err error) {
+		what, why, err = l.adoptIn(tx, b, e, insist)
+		return err
+	})
+	return what, why, err
+}
+
+func (l *ledger) adoptIn(tx *tx, b source.Binding, e *engine.Evaluator, insist bool) (what adoption, why string, err error) {
 	id, ok := l.state.PodByUID(b.UID)
 	if !ok || l.state.Pod(id).Placed() || l.state.Pod(id).Deleting {
 		return nothing, "", nil
@@ -239,5 +314,5 @@ func (l *ledger) adopt(b source.Binding, e *engine.Evaluator, insist bool) (what
 			return what, why, nil
 		}
 	}
-	return what, why, l.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: max(row.Attempt, 1)})
+	return what, why, tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: max(row.Attempt, 1)})
 }

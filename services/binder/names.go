@@ -196,24 +196,24 @@ func (n *names) count(by int) {
 }
 
 // yield tells replicas whose pods are left to another scheduler, unless they know. To whom may be any text: who holds a lease is what
-// others have written there. The caller holds the lock, or is alone.
-func (l *ledger) yield(names []string, to string) error {
+// others have written there.
+func (l *ledger) yield(tx *tx, names []string, to string) error {
 	to = ingest.Reason(to)
 	if s := &l.state.Settings; slices.Equal(s.Yielded, names) && s.YieldedTo == to {
 		return nil
 	}
-	return l.apply(cluster.SettingsSet{Settings: l.state.Settings.Yielding(names, to)})
+	return tx.apply(cluster.SettingsSet{Settings: l.state.Settings.Yielding(names, to)})
 }
 
 // stint returns the stint in which pods of shared names are placed at the moment, 0 if they may not be. In that case the log says so:
-// who is refused because of it finds the reason there. The caller holds the ledger's lock. An error means a broken ledger.
-func (t *term) stint() (int64, error) {
+// who is refused because of it finds the reason there. An error means a broken ledger.
+func (t *term) stint(tx *tx) (int64, error) {
 	if len(t.names.shared) == 0 {
 		return 0, nil
 	}
 	stint, _ := t.names.now()
 	if stint == 0 && len(t.ledger.state.Settings.Yielded) == 0 {
-		return 0, t.ledger.yield(t.names.shared, t.names.reason())
+		return 0, t.ledger.yield(tx, t.names.shared, t.names.reason())
 	}
 	return stint, nil
 }
@@ -291,22 +291,22 @@ func (t *term) tryAs(ctx context.Context) (source.Claim, error) {
 }
 
 // tellNames brings the log up to date with whose the shared names are. An error means a broken ledger.
-func (t *term) tellNames() error {
-	t.ledger.mu.Lock()
-	defer t.ledger.mu.Unlock()
-	was := t.ledger.state.Settings
+func (t *term) tellNames() error { return t.ledger.update(t.tellNamesIn) }
+
+func (t *term) tellNamesIn(tx *tx) error {
+	was := tx.state.Settings
 	names, to := []string(nil), ""
 	if stint, _ := t.names.now(); stint == 0 {
 		names, to = t.names.shared, t.names.reason()
 	}
-	if err := t.ledger.yield(names, to); err != nil {
+	if err := t.ledger.yield(tx, names, to); err != nil {
 		return err
 	}
 	switch all := strings.Join(t.names.shared, ","); {
 	case len(names) == 0 && (len(was.Yielded) > 0 || !t.ledger.opened):
 		t.log.Info("pods are ours to place", "scheduler", all, "lease", t.names.lease.String())
-	case len(names) > 0 && was.YieldedTo != t.ledger.state.Settings.YieldedTo:
-		t.log.Warn("pods are left to another scheduler", "scheduler", all, "why", t.ledger.state.Settings.YieldedTo)
+	case len(names) > 0 && was.YieldedTo != tx.state.Settings.YieldedTo:
+		t.log.Warn("pods are left to another scheduler", "scheduler", all, "why", tx.state.Settings.YieldedTo)
 	}
 	return nil
 }
@@ -316,11 +316,13 @@ var errNoRoom = errors.New("another scheduler has placed pods meanwhile")
 
 // reassume judges assumed pods again, on the nodes that they are assumed on and without each other, and assumes them again: first
 // those that fit, each before the next is judged. The others, for which it says why, keep their room only until their binds have been
-// withdrawn. An error means a broken ledger.
+// withdrawn. All of it is one transaction: nobody sees the room free meanwhile. An error means a broken ledger.
 func (t *term) reassume(batch []intent) error {
+	return t.ledger.update(func(tx *tx) error { return t.reassumeIn(tx, batch) })
+}
+
+func (t *term) reassumeIn(tx *tx, batch []intent) error {
 	l := t.ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	type placement struct {
 		in      *intent
 		id      cluster.PodID
@@ -344,7 +346,7 @@ func (t *term) reassume(batch []intent) error {
 		}
 		row := l.state.Pod(id)
 		judged = append(judged, placement{in, id, row.Node, max(row.Attempt, 1)})
-		if err := l.apply(cluster.PodForgotten{ID: id, Reason: errNoRoom.Error()}); err != nil {
+		if err := tx.apply(cluster.PodForgotten{ID: id, Reason: errNoRoom.Error()}); err != nil {
 			return err
 		}
 	}
@@ -359,13 +361,13 @@ func (t *term) reassume(batch []intent) error {
 			continue
 		}
 		p.in.misfit = nil
-		if err := l.apply(cluster.PodAssumed{ID: p.id, Node: p.node, Attempt: p.attempt}); err != nil {
+		if err := tx.apply(cluster.PodAssumed{ID: p.id, Node: p.node, Attempt: p.attempt}); err != nil {
 			return err
 		}
 	}
 	// 3. Their binds may still happen.
 	for _, p := range misfits {
-		if err := l.apply(cluster.PodAssumed{ID: p.id, Node: p.node, Attempt: p.attempt}); err != nil {
+		if err := tx.apply(cluster.PodAssumed{ID: p.id, Node: p.node, Attempt: p.attempt}); err != nil {
 			return err
 		}
 	}

@@ -37,7 +37,7 @@ func TestTheLedgersNominationStandsUntilTheSourceTellsAnother(t *testing.T) {
 			term := pureTerm(t, nil)
 			observe(t, term, nominated(pod("p", 1), c.said))
 			id, _ := term.ledger.state.PodByUID("p")
-			if err := term.ledger.fold.Nominate(id, "b"); err != nil {
+			if err := nominate(term, id, "b"); err != nil {
 				t.Fatal(err)
 			}
 			var got []string
@@ -53,13 +53,18 @@ func TestTheLedgersNominationStandsUntilTheSourceTellsAnother(t *testing.T) {
 	}
 }
 
+// nominate nominates a pod in the ledger.
+func nominate(term *term, id cluster.PodID, node string) error {
+	return term.ledger.update(func(*tx) error { return term.ledger.fold.Nominate(id, node) })
+}
+
 func TestLedgerNominatesAPodAnewBeforeTheSourceTellsAnything(t *testing.T) {
 	term := pureTerm(t, nil)
 	observe(t, term, pod("p", 1))
 	id, _ := term.ledger.state.PodByUID("p")
 	before := term.ledger.version().Seq
 	for _, node := range []string{"a", "b", "b"} {
-		if err := term.ledger.fold.Nominate(id, node); err != nil {
+		if err := nominate(term, id, node); err != nil {
 			t.Fatal(err)
 		}
 	}

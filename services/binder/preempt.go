@@ -79,11 +79,8 @@ func (t *term) preempt(req *binderv1.PreemptRequest) (*binderv1.PreemptResponse,
 	}
 	// 3. Start it.
 	resp, started, err := t.startPreemption(req)
-	if started == nil {
+	if !started {
 		t.preempting.give(1)
-	} else {
-		t.metrics.preemptionVictims.Observe(float64(len(started.victims)))
-		t.preemptions <- *started // there is room for all that were taken
 	}
 	switch {
 	case t.ended(): // then the log is closed, which is also an error of startPreemption
@@ -97,16 +94,30 @@ func (t *term) preempt(req *binderv1.PreemptRequest) (*binderv1.PreemptResponse,
 	return resp, nil
 }
 
-// startPreemption nominates the pod and marks the victims, in one go. It returns no response if the report lane is full,
-// and no preemption if nobody is to be evicted. An error means a broken ledger.
-func (t *term) startPreemption(req *binderv1.PreemptRequest) (*binderv1.PreemptResponse, *preemption, error) {
+// startPreemption nominates the pod and marks the victims, in one transaction, with which the lane gets the preemption. It returns no
+// response if the report lane is full, and has started nothing if nobody is to be evicted. An error means a broken ledger.
+func (t *term) startPreemption(req *binderv1.PreemptRequest) (resp *binderv1.PreemptResponse, started bool, err error) {
+	err = t.ledger.update(func(tx *tx) error {
+		var p *preemption
+		var err error
+		if resp, p, err = t.startPreemptionIn(tx, req); p != nil {
+			tx.tell(func() {
+				started = true
+				t.metrics.preemptionVictims.Observe(float64(len(p.victims)))
+				t.preemptions <- *p // there is room for all that were taken
+			})
+		}
+		return err
+	})
+	return resp, started, err
+}
+
+func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (*binderv1.PreemptResponse, *preemption, error) {
 	l := t.ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	answer := func(r binderv1.PreemptResponse_Result) *binderv1.PreemptResponse {
 		return &binderv1.PreemptResponse{Version: wire.ToVersion(l.state.Version()), Result: r}
 	}
-	stint, err := t.stint()
+	stint, err := t.stint(tx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -137,7 +148,8 @@ func (t *term) startPreemption(req *binderv1.PreemptRequest) (*binderv1.PreemptR
 	}
 	p := l.plan(id, now)
 	p.shared, p.stint = t.names.shares(l.state, row.Class), stint
-	// 3. Have it reported; the lane may be full.
+	// 3. Have it reported; the lane may be full. What a report says is looked up in the ledger before it is written: not before the
+	// transaction has ended, and never if that fails.
 	report := reportOf(row, req.GetPod().GetReason(), req.GetPod().GetMessage())
 	report.Attempt = req.GetPod().GetAttempt()
 	report.Nominate, report.Nominated = true, p.node
@@ -164,7 +176,7 @@ func (t *term) startPreemption(req *binderv1.PreemptRequest) (*binderv1.PreemptR
 		}
 	}
 	l.fold.KeepNomination(row)
-	if err := l.apply(cluster.PreemptionStarted{ID: id, Node: now.Node, Victims: now.Victims}); err != nil {
+	if err := tx.apply(cluster.PreemptionStarted{ID: id, Node: now.Node, Victims: now.Victims}); err != nil {
 		return nil, nil, err
 	}
 	return answer(binderv1.PreemptResponse_RESULT_STARTED), p, nil

@@ -397,7 +397,7 @@ func TestVictimSparedByAnotherPreemptionBringsItsPreemptorBack(t *testing.T) {
 	if len(second.victims) != 3 || len(second.evict) != 1 {
 		t.Fatalf("%d victims of which %d are to be evicted", len(second.victims), len(second.evict))
 	}
-	if _, err := term.ledger.endPreemption(first, []cluster.PodID{first.victims[0].id}); err != nil {
+	if err := term.ledger.endPreemption(first, []cluster.PodID{first.victims[0].id}, func([]source.Report) {}); err != nil {
 		t.Fatal(err)
 	}
 	from := term.mark()

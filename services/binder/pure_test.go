@@ -69,15 +69,16 @@ func observe(t testing.TB, term *term, things ...any) int {
 // assume places a pod as a commit does, and returns its intent.
 func assume(t testing.TB, term *term, uid, on string) intent {
 	t.Helper()
-	l := term.ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	id, ok := l.state.PodByUID(uid)
-	if !ok {
-		t.Fatalf("no pod %s", uid)
-	}
-	row := l.state.Pod(id)
-	if err := l.apply(cluster.PodAssumed{ID: id, Node: l.state.Nodes.ByName(on), Attempt: row.Attempt + 1}); err != nil {
+	var row *cluster.PodRow
+	err := term.ledger.update(func(tx *tx) error {
+		id, ok := tx.state.PodByUID(uid)
+		if !ok {
+			return fmt.Errorf("no pod %s", uid)
+		}
+		row = tx.state.Pod(id)
+		return tx.apply(cluster.PodAssumed{ID: id, Node: tx.state.Nodes.ByName(on), Attempt: row.Attempt + 1})
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	term.unbound.take(1)

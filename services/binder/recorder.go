@@ -114,7 +114,7 @@ func newRecorder(term termRecord, fenced bool, firstID int64, version func() clu
 	}
 }
 
-// add hands in placements, in order. It never blocks.
+// add hands in placements, in order. It never blocks, and is called under the ledger's lock.
 func (r *recorder) add(placed []intent) {
 	r.mu.Lock()
 	r.waiting = append(r.waiting, placed...)
@@ -241,7 +241,8 @@ func (r *recorder) due() <-chan time.Time {
 // recordOnce records what waits, if it has to be, lets its binds go, and gives back what was taken back; false: nothing
 // waited.
 func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
-	// 1. Take what waits.
+	// 1. Take what waits. The version is asked for before the lock is taken, which the ledger takes under its own.
+	now := r.version().Seq
 	r.mu.Lock()
 	n := min(len(r.waiting), batchLimit)
 	placed := r.waiting[:n:n]
@@ -253,7 +254,7 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 		back, r.back = r.back, nil
 	}
 	shrunk, emptied := r.shrink(back)
-	finished := r.takeFinished(r.version().Seq)
+	finished := r.takeFinished(now)
 	var batch *coord.Batch
 	id := int64(unrecorded)
 	if n > 0 && !r.fenced {

@@ -261,10 +261,16 @@ func (v *violations) checkReason(field, reason string) {
 
 // report hands the lane those reports of a request whose pod is still there, and ends the nominations that are to end.
 // Whether a pod still waits is seen when its report is written. False: the lane is full, and nothing was taken.
-func (t *term) report(req *binderv1.ReportRequest) (bool, error) {
+func (t *term) report(req *binderv1.ReportRequest) (taken bool, err error) {
+	err = t.ledger.update(func(*tx) (err error) {
+		taken, err = t.reportIn(req)
+		return err
+	})
+	return taken, err
+}
+
+func (t *term) reportIn(req *binderv1.ReportRequest) (bool, error) {
 	l := t.ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	reports := make([]source.Report, 0, len(req.GetReports()))
 	var cleared []cluster.PodID
 	for _, r := range req.GetReports() {

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-scheduler/berth/internal/trace"
 )
 
-// traceCommit makes the span of a commit for those of its attempts that are traced, and gives their placements the trace.
-// Placed are the pods of the request that were assumed, in order.
+// traceCommit makes the span of a commit for those of its attempts that are traced. Placed are the pods of the request that were
+// assumed, in order.
 func (t *term) traceCommit(req *binderv1.CommitRequest, resp *binderv1.CommitResponse, placed []intent, began, ended time.Time) {
 	if t.trace == nil {
 		return
@@ -32,7 +32,6 @@ func (t *term) traceCommit(req *binderv1.CommitRequest, resp *binderv1.CommitRes
 			attempt.Span("commit", began, ended, otel.WithAttributes(attributes...))
 		}
 		if result == binderv1.Outcome_RESULT_ASSUMED {
-			placed[next].attempt = attempt
 			next++
 		}
 	}
