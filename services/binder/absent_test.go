@@ -9,7 +9,7 @@ import (
 )
 
 // takeUpAbsent has a term take up an intent of p for a node that it does not know.
-func takeUpAbsent(t *testing.T, term *term) []intent {
+func takeUpAbsent(t *testing.T, term *term) []*placement {
 	t.Helper()
 	taken, err := term.adopt([]coord.StoredBatch{{Batch: coord.Batch{ID: 1, Intents: []coord.Intent{meant("p", "a")}}}})
 	if err != nil || len(taken) != 1 || !taken[0].absent {
@@ -49,7 +49,7 @@ func TestANodeThatComesBackWhileItsIntentIsWithdrawnIsNotOvercommitted(t *testin
 	term := pureTerm(t, src)
 	observe(t, term, node("b", 1000), pod("p", 900), pod("q", 900))
 	taken := takeUpAbsent(t, term)
-	var later intent
+	var later *placement
 	src.change(func() {
 		src.withdraw = func(source.Binding) source.Outcome {
 			observe(t, term, node("a", 1000))
@@ -64,7 +64,7 @@ func TestANodeThatComesBackWhileItsIntentIsWithdrawnIsNotOvercommitted(t *testin
 		record(t, term) // what was taken back is given back while the later bind is on its way
 		return source.Outcome{Result: source.BindDone}
 	})
-	if err := term.bind(t.Context(), []intent{later}); err != nil {
+	if err := term.bind(t.Context(), []*placement{later}); err != nil {
 		t.Fatal(err)
 	}
 	if got := where(term, "p"); src.nodeOf("p") != "a" || got != "bound on a" {
@@ -88,7 +88,7 @@ func TestAnIntentPutAsideForAnUnknownNodeTakesNothingFromThePlacementOfTheNextSt
 	if err := term.judgeAside(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := term.bind(t.Context(), []intent{<-term.binds}); err != nil {
+	if err := term.bind(t.Context(), []*placement{<-term.binds}); err != nil {
 		t.Fatal(err)
 	}
 	record(t, term)
@@ -107,7 +107,7 @@ func TestABatchThatEndsWithoutADeltaLeavesEtcdWithALaterVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	record(t, term)
-	if err := term.bind(t.Context(), []intent{<-term.binds}); err != nil {
+	if err := term.bind(t.Context(), []*placement{<-term.binds}); err != nil {
 		t.Fatal(err)
 	}
 	if left := record(t, term).batches; len(left) != 1 {
@@ -142,7 +142,7 @@ func TestNothingIsWrittenToAPodAfterItsStint(t *testing.T) {
 			term.names.lost("another holds it")
 			return source.Outcome{Result: source.BindUnknown, Err: errFake}
 		})
-		if err := term.bind(t.Context(), []intent{in}); err != nil {
+		if err := term.bind(t.Context(), []*placement{in}); err != nil {
 			t.Fatal(err)
 		}
 		if got := src.withdrawals(); len(got) > 0 {
@@ -165,7 +165,7 @@ func TestNothingIsWrittenToAPodAfterItsStint(t *testing.T) {
 func TestATryThatFailedIsLoggedLessAndLess(t *testing.T) {
 	var said []int
 	for tries := range 40 {
-		if in := (intent{tries: tries}); in.says() {
+		if p := (placement{tries: tries}); p.says() {
 			said = append(said, tries)
 		}
 	}

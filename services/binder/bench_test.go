@@ -42,7 +42,7 @@ func BenchmarkCommit(b *testing.B) {
 						if o.Result != binderv1.Outcome_RESULT_ASSUMED {
 							b.Fatalf("%s: %v", uids[i], o.Result)
 						}
-						if _, err := term.ledger.forget(bindings[i].Binding, ""); err != nil {
+						if _, err := term.ledger.forget(bindings[i].binding(), ""); err != nil {
 							b.Fatal(err)
 						}
 					}

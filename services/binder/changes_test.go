@@ -128,7 +128,7 @@ func TestWhatChangesWhileAPodIsAssumed(t *testing.T) {
 			in := assume(t, term, "p", "a")
 			observe(t, term, changes[name]...)
 			got := settled{Before: where(term, "p")}
-			if err := term.bind(t.Context(), []intent{in}); err != nil {
+			if err := term.bind(t.Context(), []*placement{in}); err != nil {
 				t.Fatal(err)
 			}
 			got.Sent, got.After, got.Taken = len(src.tried("p")) > 0, where(term, "p"), taken(term, "a")
@@ -172,7 +172,7 @@ func TestWhatChangesWhileAPodIsBeingBound(t *testing.T) {
 					}
 					return source.Outcome{Result: c.answer, Err: errFake}
 				})
-				if err := term.bind(t.Context(), []intent{in}); err != nil {
+				if err := term.bind(t.Context(), []*placement{in}); err != nil {
 					t.Fatal(err)
 				}
 				if order == "told behind the answer" {
@@ -205,7 +205,7 @@ func taken(term *term, name string) (sum int64) {
 }
 
 // isSettled checks that nothing is left of a bind.
-func isSettled(t *testing.T, term *term, in intent) {
+func isSettled(t *testing.T, term *term, in *placement) {
 	t.Helper()
 	finished := record(t, term).finished
 	if n := term.unbound.count(); n != 0 || !slices.Contains(finished, in.batch) {
@@ -230,7 +230,7 @@ func TestBindOfAPodWhoseDeletionHasBegunIsGone(t *testing.T) {
 	observe(t, term, node("a", 1000), pod("p", 500))
 	in := assume(t, term, "p", "a")
 	observe(t, term, changes["its deletion"]...)
-	if got := term.ledger.told([]intent{in}); got[0] != source.BindGone {
+	if got := term.ledger.told([]*placement{in}); got[0] != source.BindGone {
 		t.Errorf("told: %s", resultName(got[0]))
 	}
 }

@@ -11,7 +11,6 @@ import (
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
-	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
 
@@ -129,7 +128,7 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 
 // place assumes what fits, in order, in one transaction: no other commit and nothing the source tells comes in between, and the recorder
 // gets all of it or nothing. An error means a broken ledger, and nothing is placed.
-func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates) (resp *binderv1.CommitResponse, placed []intent, err error) {
+func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates) (resp *binderv1.CommitResponse, placed []*placement, err error) {
 	err = t.ledger.update(func(tx *tx) (err error) {
 		if resp, placed, err = t.placeIn(tx, req, candidates); err == nil && len(placed) > 0 {
 			tx.tell(func() { t.recorder.add(placed) })
@@ -144,7 +143,7 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 }
 
 // placeIn is what place does in its transaction.
-func (t *term) placeIn(tx *tx, req *binderv1.CommitRequest, candidates []engine.Candidates) (*binderv1.CommitResponse, []intent, error) {
+func (t *term) placeIn(tx *tx, req *binderv1.CommitRequest, candidates []engine.Candidates) (*binderv1.CommitResponse, []*placement, error) {
 	st := tx.state
 	stint, err := t.stint(tx)
 	if err != nil {
@@ -153,7 +152,7 @@ func (t *term) placeIn(tx *tx, req *binderv1.CommitRequest, candidates []engine.
 	placer := engine.NewPlacer(t.evaluator, st, wire.Version(req.GetVersion()).Seq, candidates)
 	resp := &binderv1.CommitResponse{ByImages: true, Outcomes: make([]*binderv1.Outcome, len(req.GetPods()))}
 	outcomes := make([]binderv1.Outcome, len(req.GetPods()))
-	placed := make([]intent, 0, len(req.GetPods()))
+	placed := make([]*placement, 0, len(req.GetPods()))
 	ended := false
 	for i, p := range req.GetPods() {
 		out := &outcomes[i]
@@ -181,16 +180,17 @@ func (t *term) placeIn(tx *tx, req *binderv1.CommitRequest, candidates []engine.
 			t.conflict(conflictRetry)
 			continue
 		}
-		node, placement := placer.Choose(id, int(p.GetSubjectIndex()))
-		switch placement {
+		node, chosen := placer.Choose(id, int(p.GetSubjectIndex()))
+		switch chosen {
 		case engine.Placed:
 			if err := tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: p.GetAttempt()}); err != nil {
 				return nil, nil, err
 			}
 			out.Result, out.Node = binderv1.Outcome_RESULT_ASSUMED, int32(node)
-			placed = append(placed, intent{Binding: source.Binding{
-				UID: row.UID, Namespace: row.Namespace, Name: row.Name, Node: st.Nodes.Spec[node].Name,
-			}, shared: t.names.shares(st, row.Class), stint: stint, attempt: t.trace.Attempt(p.GetUid(), p.GetAttempt())})
+			placed = append(placed, &placement{
+				UID: row.UID, Namespace: row.Namespace, Name: row.Name, choice: choice{Node: st.Nodes.Spec[node].Name}, state: stateAssumed,
+				attempt: t.trace.Attempt(p.GetUid(), p.GetAttempt()), shared: t.names.shares(st, row.Class), stint: stint,
+			})
 		case engine.NoFit:
 			out.Result = binderv1.Outcome_RESULT_NO_FIT
 			t.conflict(conflictNoFit)

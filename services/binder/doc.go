@@ -2,8 +2,10 @@
 // tells into the ledger, publishes the log, and is the only one that places pods.
 //
 // A placement is made in four steps: assumed in the ledger (and so in the log); recorded in etcd, with its intent, in
-// a transaction that fails if another binder has been elected; written to the source; bound in the ledger. A binder
-// that finds itself deposed drops everything it has and starts over as a candidate.
+// a transaction that fails if another binder has been elected; written to the source; bound in the ledger. Its states, and all steps
+// between them, are in placement.go. A binder that finds itself deposed drops everything it has and starts over as a candidate.
+//
+// The ledger changes in transactions, of which others see all or nothing: see ledger.update.
 //
 // A preemption is checked on the live ledger, started there, and carried out in a lane of its own: see carryOut.
 //

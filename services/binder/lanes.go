@@ -125,12 +125,12 @@ var errTroubled = errors.New("binds in the namespace fail at the moment, and oth
 
 // putOff brings binds back to the lane later, whose namespace has its share of those under way. If binds of the namespace have failed
 // lately, those that were never sent are taken back: they would hold room, and their share of Config.MaxUnbound, for nothing.
-func (t *term) putOff(ctx context.Context, batch []intent) error {
-	later := make([]intent, 0, len(batch))
-	for _, in := range batch {
-		if in.tries > 0 || in.misfit != nil || !t.troubles.has(in.Namespace, time.Now()) {
-			later = append(later, in)
-		} else if err := t.settle(in, source.Outcome{Result: source.BindRefused, Err: errTroubled}); err != nil {
+func (t *term) putOff(ctx context.Context, batch []*placement) error {
+	later := make([]*placement, 0, len(batch))
+	for _, p := range batch {
+		if p.tries > 0 || p.misfit != nil || !t.troubles.has(p.Namespace, time.Now()) {
+			later = append(later, p)
+		} else if err := t.settle(p, source.Outcome{Result: source.BindRefused, Err: errTroubled}); err != nil {
 			return err
 		}
 	}
@@ -140,7 +140,7 @@ func (t *term) putOff(ctx context.Context, batch []intent) error {
 
 // nextBinds waits for a bind, and returns it with those that wait behind it, as far as one call takes them. It returns
 // none when ctx ends.
-func (t *term) nextBinds(ctx context.Context) (batch []intent) {
+func (t *term) nextBinds(ctx context.Context) (batch []*placement) {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -160,19 +160,22 @@ func (t *term) nextBinds(ctx context.Context) (batch []intent) {
 
 // bind writes a batch once. What remains unknown comes back to the lane after a while, so that a pod whose bind never
 // gets an answer does not hold up others.
-func (t *term) bind(ctx context.Context, batch []intent) error {
+func (t *term) bind(ctx context.Context, batch []*placement) error {
 	// 1. The source may have told what became of some: the binder before bound them, or their last try was late.
-	open := make([]intent, 0, len(batch))
+	open := make([]*placement, 0, len(batch))
 	for i, told := range t.ledger.told(batch) {
-		if told == source.BindUnknown {
-			if batch[i].shared && !t.names.lasts(batch[i].stint) {
-				t.unbound.give(1) // nothing waits for it
-				t.names.putAside(batch[i])
-				continue
+		p := batch[i]
+		switch {
+		case told != source.BindUnknown:
+			if err := t.settle(p, source.Outcome{Result: told, Err: errTold}); err != nil {
+				return err
 			}
-			open = append(open, batch[i])
-		} else if err := t.settle(batch[i], source.Outcome{Result: told, Err: errTold}); err != nil {
-			return err
+		case p.shared && !t.names.lasts(p.stint):
+			if t.move(p, stateAside) {
+				t.names.putAside(p)
+			}
+		default:
+			open = append(open, p)
 		}
 	}
 	if len(open) == 0 {
@@ -180,21 +183,24 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 	}
 	// 2. Write the others, unless the lease may have expired: then they are the next binder's, by their intents.
 	bindings := make([]source.Binding, 0, len(open))
-	var misfits []intent
-	open = slices.DeleteFunc(open, func(in intent) bool {
-		if in.misfit != nil {
-			misfits = append(misfits, in)
+	var misfits []*placement
+	open = slices.DeleteFunc(open, func(p *placement) bool {
+		if p.state == stateWithdrawing {
+			misfits = append(misfits, p)
 			return true
 		}
-		bindings = append(bindings, in.Binding)
+		if !t.move(p, stateBinding) {
+			return true
+		}
+		bindings = append(bindings, p.binding())
 		return false
 	})
 	t.source.Prepare(bindings)
 	if t.ended() {
 		return nil
 	}
-	for i := range misfits {
-		if err := t.withdraw(ctx, &misfits[i], misfits[i].misfit); err != nil {
+	for _, p := range misfits {
+		if err := t.withdraw(ctx, p, p.misfit); err != nil {
 			return err
 		}
 	}
@@ -202,13 +208,13 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 		return nil
 	}
 	stint := int64(0)
-	for i := range open {
-		if !open[i].shared {
+	for _, p := range open {
+		if !p.shared {
 			continue
 		}
-		stint = max(stint, open[i].stint)
-		if !open[i].sent {
-			open[i].sent = true
+		stint = max(stint, p.stint)
+		if !p.sent {
+			p.sent = true
 			t.names.count(1)
 		}
 	}
@@ -220,8 +226,8 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 	t.metrics.bindSeconds.Observe(ended.Sub(began).Seconds())
 	if ctx.Err() != nil { // whether it was written or not, the intent is recorded
 		for i, o := range outcomes {
-			in := &open[i]
-			if in.sent && o.Result != source.BindUnknown && !(o.Result == source.BindRefused && t.doubtful(in, o)) {
+			p := open[i]
+			if p.sent && o.Result != source.BindUnknown && !(o.Result == source.BindRefused && t.doubtful(p, o)) {
 				t.names.count(-1)
 			}
 		}
@@ -231,33 +237,36 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 	unknown := open[:0]
 	var failed retried
 	for i, o := range outcomes {
-		in := &open[i]
-		traceBind(in, o, began, ended)
-		if in.shared && !t.names.lasts(in.stint) && (o.Result == source.BindUnknown || o.Result == source.BindRefused && t.doubtful(in, o)) {
+		p := open[i]
+		traceBind(p, o, began, ended)
+		if p.shared && !t.names.lasts(p.stint) && (o.Result == source.BindUnknown || o.Result == source.BindRefused && t.doubtful(p, o)) {
 			// The pod is another scheduler's by now: nothing is written to it before it is this one's again.
 			o.Result = source.BindUnknown
 			t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
-			unknown = append(unknown, *in)
+			unknown = append(unknown, p)
 			continue
 		}
 		switch {
-		case o.Result == source.BindUnknown && t.givesBack(in, began, o.Err), o.Result == source.BindRefused && t.doubtful(in, o):
-			if err := t.withdraw(ctx, in, o.Err); err != nil {
+		case o.Result == source.BindUnknown && t.givesBack(p, began, o.Err), o.Result == source.BindRefused && t.doubtful(p, o):
+			if !t.move(p, stateWithdrawing) {
+				continue
+			}
+			if err := t.withdraw(ctx, p, o.Err); err != nil {
 				return err
 			}
 			continue
 		case o.Result != source.BindUnknown:
 			if o.Result == source.BindDone {
-				t.troubles.over(in.Namespace)
+				t.troubles.over(p.Namespace)
 			}
-			if err := t.settle(*in, o); err != nil {
+			if err := t.settle(p, o); err != nil {
 				return err
 			}
 			continue
 		}
-		failed.add(in, o.Err)
+		failed.add(p, o.Err)
 		t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
-		unknown = append(unknown, *in)
+		unknown = append(unknown, p)
 	}
 	failed.tell(t.log)
 	t.again(ctx, unknown)
@@ -268,89 +277,85 @@ func (t *term) bind(ctx context.Context, batch []intent) error {
 // keeps it from answering every one.
 type retried struct {
 	pods  int
-	first intent
+	first *placement
 	err   error // of the first
 }
 
-func (r *retried) add(in *intent, err error) {
-	if !in.says() {
+func (r *retried) add(p *placement, err error) {
+	if !p.says() {
 		return
 	}
 	if r.pods++; r.pods == 1 {
-		r.first, r.err = *in, err
+		r.first, r.err = p, err
 	}
 }
 
 func (r *retried) tell(log *slog.Logger) {
-	if r.pods > 0 {
-		in := r.first
-		log.Warn("bind outcome unknown, trying again", "pods", r.pods, "pod", in.Namespace+"/"+in.Name, "node", in.Node, "err", r.err, in.attempt.Log())
+	if p := r.first; p != nil {
+		log.Warn("bind outcome unknown, trying again", "pods", r.pods, "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", r.err, p.attempt.Log())
 	}
 }
 
 // givesBack reports whether a bind that began at a time and failed is to be withdrawn.
-func (t *term) givesBack(in *intent, began time.Time, err error) bool {
+func (t *term) givesBack(p *placement, began time.Time, err error) bool {
 	if t.source.Fenced() {
 		return false // only etcd can be in the way, and if it stays there the term ends
 	}
-	if errors.Is(err, source.ErrChanged) && in.changed < changedTries {
-		in.changed++
+	if errors.Is(err, source.ErrChanged) && p.changed < changedTries {
+		p.changed++
 		return false
 	}
-	if in.failing.IsZero() {
-		in.failing = began
+	if p.failing.IsZero() {
+		p.failing = began
 	}
-	in.failed++
-	return t.troubles.has(in.Namespace, began) || in.failed >= giveBackTries && time.Since(in.failing) >= giveBackAfter
+	p.failed++
+	return t.troubles.has(p.Namespace, began) || p.failed >= giveBackTries && time.Since(p.failing) >= giveBackAfter
 }
-
-// says reports whether a try that failed is to be logged: the first, and those behind 1, 2, 4, 8 and so on others.
-func (in *intent) says() bool { return in.tries&(in.tries-1) == 0 }
 
 // doubtful reports whether an earlier try of a bind that was refused may still happen.
-func (t *term) doubtful(in *intent, o source.Outcome) bool {
-	return in.tries > 0 && !t.source.Fenced() && !errors.Is(o.Err, coord.ErrFenced)
+func (t *term) doubtful(p *placement, o source.Outcome) bool {
+	return p.tries > 0 && !t.source.Fenced() && !errors.Is(o.Err, coord.ErrFenced)
 }
 
-// withdraw makes an end of a bind that failed, or is not to be, if it can.
-func (t *term) withdraw(ctx context.Context, in *intent, why error) error {
+// withdraw makes an end of a placement that is withdrawing, if it can.
+func (t *term) withdraw(ctx context.Context, p *placement, why error) error {
 	stint := int64(0)
-	if in.shared {
-		stint = in.stint
+	if p.shared {
+		stint = p.stint
 	}
 	call, done := t.callFor(ctx, stint)
-	o := t.source.Withdraw(call, t.fence, in.Binding, refusal(*in, why))
+	o := t.source.Withdraw(call, t.fence, p.binding(), refusal(p, why))
 	done()
 	switch {
 	case ctx.Err() != nil:
 		return nil
 	case o.Result == source.BindUnknown:
-		if in.says() {
-			t.log.Warn("bind not withdrawn, trying again", "pod", in.Namespace+"/"+in.Name, "node", in.Node, "err", errors.Join(why, o.Err), in.attempt.Log())
+		if p.says() {
+			t.log.Warn("bind not withdrawn, trying again", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", errors.Join(why, o.Err), p.attempt.Log())
 		}
 		t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
-		t.again(ctx, []intent{*in})
+		t.again(ctx, []*placement{p})
 		return nil
 	case o.Result == source.BindRefused:
-		if in.misfit == nil {
-			t.troubles.note(in.Namespace, time.Now())
+		if p.misfit == nil {
+			t.troubles.note(p.Namespace, time.Now())
 		}
 		o.Err = why
 	}
-	return t.settle(*in, o)
+	return t.settle(p, o)
 }
 
 // maxReason bounds what is told of a refusal, in bytes: the text may be anybody's.
 const maxReason = 1 << 10
 
 // refusal returns what is told of a bind that was refused.
-func refusal(in intent, why error) source.Report {
-	text := fmt.Sprintf("binding to %s was refused: %v", in.Node, why)
+func refusal(p *placement, why error) source.Report {
+	text := fmt.Sprintf("binding to %s was refused: %v", p.Node, why)
 	if len(text) > maxReason {
 		text = text[:maxReason] + "…"
 	}
 	return source.Report{
-		UID: in.UID, Namespace: in.Namespace, Name: in.Name, Reason: reasonError, Message: strings.ToValidUTF8(text, "?"), Nominate: true,
+		UID: p.UID, Namespace: p.Namespace, Name: p.Name, Reason: reasonError, Message: strings.ToValidUTF8(text, "?"), Nominate: true,
 	}
 }
 
@@ -391,21 +396,19 @@ func (t *troubles) has(namespace string, now time.Time) bool {
 // errTold stands in for the answer of a bind that was not sent.
 var errTold = errors.New("told by the watch")
 
-// again brings intents back to the lane, after a delay that grows with their tries.
-func (t *term) again(ctx context.Context, batch []intent) {
-	if len(batch) == 0 {
-		return
-	}
+// again brings placements whose outcome is not known back to the lane, after a delay that grows with their tries.
+func (t *term) again(ctx context.Context, batch []*placement) {
+	batch = slices.DeleteFunc(batch, func(p *placement) bool { return p.misfit == nil && !t.move(p, stateRecorded) })
 	delay := bindBackoff.last
-	for i := range batch {
-		batch[i].tries++
-		delay = min(delay, bindBackoff.after(max(batch[i].tries-batch[i].changed, 1)))
+	for _, p := range batch {
+		p.tries++
+		delay = min(delay, bindBackoff.after(max(p.tries-p.changed, 1)))
 	}
 	t.after(ctx, delay, batch)
 }
 
-// after brings intents back to the lane after a delay.
-func (t *term) after(ctx context.Context, delay time.Duration, batch []intent) {
+// after brings placements back to the lane after a delay.
+func (t *term) after(ctx context.Context, delay time.Duration, batch []*placement) {
 	if len(batch) == 0 {
 		return
 	}
@@ -417,82 +420,83 @@ func (t *term) after(ctx context.Context, delay time.Duration, batch []intent) {
 			return nil
 		case <-timer.C:
 		}
-		for _, b := range batch {
+		for _, p := range batch {
 			select {
 			case <-ctx.Done():
 				return nil
-			case t.binds <- b:
+			case t.binds <- p:
 			}
 		}
 		return nil
 	})
 }
 
-// settle tells the ledger, the recorder and the event lane the outcome of one bind. An error ends the term.
-func (t *term) settle(b intent, o source.Outcome) error {
+// settle tells the ledger, the recorder and the event lane the outcome of a placement. An error ends the term.
+func (t *term) settle(p *placement, o source.Outcome) error {
 	if errors.Is(o.Err, coord.ErrFenced) {
 		t.metrics.fenced.Inc()
-		return fmt.Errorf("bind %s/%s to %s: %w", b.Namespace, b.Name, b.Node, o.Err) // the intent is the next binder's
+		return fmt.Errorf("bind %s/%s to %s: %w", p.Namespace, p.Name, p.Node, o.Err) // the intent is the next binder's
 	}
 	switch o.Result {
 	case source.BindDone:
-		err := t.ledger.bound(b.Binding)
-		t.events.add(func(ctx context.Context) error { return t.source.Scheduled(b.attempt.Context(ctx), b.Binding) })
-		t.decided(b, o.Result)
+		err := t.ledger.bound(p.binding())
+		binding, attempt := p.binding(), p.attempt
+		if t.decided(p, stateBound, o.Result) {
+			t.events.add(func(ctx context.Context) error { return t.source.Scheduled(attempt.Context(ctx), binding) })
+		}
 		return err
 	case source.BindElsewhere:
 		// Where it is, and that it is not here, comes from the source's watch: until then it counts here.
-		t.log.Warn("pod bound elsewhere", "pod", b.Namespace+"/"+b.Name, "node", b.Node, "err", o.Err, b.attempt.Log())
-		t.decided(b, o.Result)
+		t.log.Warn("pod bound elsewhere", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", o.Err, p.attempt.Log())
+		t.decided(p, stateReleased, o.Result)
 		return nil
 	case source.BindGone:
 		if errors.Is(o.Err, errTold) { // then its room has been given back, and no other binder finds the pod waiting
-			t.decided(b, o.Result)
+			t.decided(p, stateReleased, o.Result)
 			return nil
 		}
-		return t.takeBack(b, o.Result, "the pod is gone", nil)
+		return t.takeBack(p, o.Result, "the pod is gone", nil)
 	default:
-		refused := refusal(b, o.Err)
-		return t.takeBack(b, o.Result, refused.Message, &refused)
+		refused := refusal(p, o.Err)
+		return t.takeBack(p, o.Result, refused.Message, &refused)
 	}
 }
 
-// decided says that a bind has an outcome that the source shows.
-func (t *term) decided(b intent, result source.Result) {
-	t.counted(b, result)
-	t.recorder.decided(b)
-}
-
-// counted says that a bind has an outcome, to all who count them.
-func (t *term) counted(b intent, result source.Result) {
+// decided ends a placement that has an outcome which the source shows. False: it was not there to be ended.
+func (t *term) decided(p *placement, end placementState, result source.Result) bool {
+	if !t.move(p, end) {
+		return false
+	}
 	t.metrics.binds.WithLabelValues(resultName(result)).Inc()
-	t.unbound.give(1)
-	if b.sent {
-		t.names.count(-1)
-	}
+	t.recorder.decided(p)
+	return true
 }
 
-// takeBack gives the room of a bind back that does not come about, and then reports why. Before that its intent leaves the
+// takeBack gives the room of a placement back that does not come about, and then reports why. Before that its intent leaves the
 // record: another binder that found it there would take it for one that may have happened, and take the room again, which
 // another pod may have by then.
-func (t *term) takeBack(b intent, result source.Result, reason string, report *source.Report) error {
-	return t.recorder.takeBack(b, func() error {
+func (t *term) takeBack(p *placement, result source.Result, reason string, report *source.Report) error {
+	if !t.move(p, stateReleasing) {
+		return nil
+	}
+	return t.recorder.takeBack(p, func() error {
 		var err error
-		if !b.absent { // it was not assumed: if the pod is, that is by a later commit
-			err = t.forget(b, reason)
+		if !p.absent { // it was not assumed: if the pod is, that is by a later commit
+			err = t.forget(p, reason)
 		}
 		if report != nil && !t.reports.add(*report) {
 			t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
 		}
-		t.counted(b, result)
+		t.metrics.binds.WithLabelValues(resultName(result)).Inc()
+		t.move(p, stateReleased)
 		return err
 	})
 }
 
-func (t *term) forget(b intent, reason string) error {
-	was, err := t.ledger.forget(b.Binding, reason)
+func (t *term) forget(p *placement, reason string) error {
+	was, err := t.ledger.forget(p.binding(), reason)
 	if was {
-		t.log.Warn("placement taken back", "pod", b.Namespace+"/"+b.Name, "node", b.Node, "reason", reason, b.attempt.Log())
+		t.log.Warn("placement taken back", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "reason", reason, p.attempt.Log())
 	}
 	return err
 }

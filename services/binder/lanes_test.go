@@ -149,7 +149,7 @@ func TestAPodBoundElsewhereCountsHereUntilTheWatchTells(t *testing.T) {
 	src.answers(func(source.Binding) source.Outcome {
 		return source.Outcome{Result: source.BindElsewhere, Err: errFake}
 	})
-	if err := term.bind(t.Context(), []intent{in}); err != nil {
+	if err := term.bind(t.Context(), []*placement{in}); err != nil {
 		t.Fatal(err)
 	}
 	if got := where(term, "p"); got != "assumed on a" {
@@ -169,7 +169,7 @@ func TestAPodThatVanishesBeforeItsBindLeavesNothing(t *testing.T) {
 	term := pureTerm(t, src)
 	observe(t, term, node("a", 1000), pod("p", 100))
 	in := assume(t, term, "p", "a")
-	if err := term.bind(t.Context(), []intent{in}); err != nil {
+	if err := term.bind(t.Context(), []*placement{in}); err != nil {
 		t.Fatal(err)
 	}
 	finished := record(t, term).finished
@@ -192,7 +192,7 @@ func TestAFencedBindEndsTheTermAndTakesNothingBack(t *testing.T) {
 	src.answers(func(source.Binding) source.Outcome {
 		return source.Outcome{Result: source.BindRefused, Err: fmt.Errorf("place: %w", coord.ErrFenced)}
 	})
-	if err := term.bind(t.Context(), []intent{in}); err == nil || !strings.Contains(err.Error(), coord.ErrFenced.Error()) {
+	if err := term.bind(t.Context(), []*placement{in}); err == nil || !strings.Contains(err.Error(), coord.ErrFenced.Error()) {
 		t.Errorf("bind returned %v", err)
 	}
 	if got := where(term, "p"); got != "assumed on a" {
@@ -405,9 +405,9 @@ func TestANamespaceWhoseBindsHangLeavesOthersTheirShare(t *testing.T) {
 			src := newFakeSource()
 			term := pureTerm(t, single{src})
 			term.flights.most = places(workers)
-			term.binds, term.unbound = make(chan intent, 2000), &bound{limit: 2000}
-			out := make(chan intent, 2000)
-			term.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, 1, term.ledger.version, out, func(time.Duration) {}, term.log)
+			term.binds, term.unbound = make(chan *placement, 2000), &bound{limit: 2000}
+			out := make(chan *placement, 2000)
+			term.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, term.ledger.version, out, term.move, func(time.Duration) {}, term.log)
 			observe(t, term, node("a", 1_000_000))
 			src.answers(func(b source.Binding) source.Outcome {
 				if b.Namespace == "default" {

@@ -224,22 +224,22 @@ func (l *ledger) forget(b source.Binding, reason string) (was bool, err error) {
 
 // told returns, in order, what the source has told about recorded placements: BindUnknown for those that are still
 // only assumed.
-func (l *ledger) told(batch []intent) []source.Result {
+func (l *ledger) told(batch []*placement) []source.Result {
 	results := make([]source.Result, len(batch))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := range batch {
-		id, ok := l.state.PodByUID(batch[i].UID)
+	for i, p := range batch {
+		id, ok := l.state.PodByUID(p.UID)
 		if !ok {
 			results[i] = source.BindGone
 			continue
 		}
 		switch row := l.state.Pod(id); {
-		case batch[i].absent && row.Phase != cluster.Bound && !row.Deleting:
+		case p.absent && row.Phase != cluster.Bound && !row.Deleting:
 			// It was not assumed. If the pod is assumed by now, that is by a later commit, of which this bind knows nothing.
 		case !row.Placed(): // it is being deleted
 			results[i] = source.BindGone
-		case row.NodeName != batch[i].Node:
+		case row.NodeName != p.Node:
 			results[i] = source.BindElsewhere
 		case row.Phase == cluster.Bound:
 			results[i] = source.BindDone

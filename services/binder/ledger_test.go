@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
-	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/source"
 )
@@ -54,7 +53,7 @@ func TestABoundPodNeverBecomesUnbound(t *testing.T) {
 	term := pureTerm(t, nil)
 	observe(t, term, node("a", 1000), pod("p", 100))
 	in := assume(t, term, "p", "a")
-	if err := term.ledger.bound(in.Binding); err != nil {
+	if err := term.ledger.bound(in.binding()); err != nil {
 		t.Fatal(err)
 	}
 	if n := observe(t, term, pod("p", 100)); n != 0 { // told before the bind
@@ -104,9 +103,10 @@ func TestThePodThatReplacesAnotherHasNothingOfIt(t *testing.T) {
 	}
 	// Whatever the late bind of the old one is answered, it does not concern the new one.
 	for _, result := range []source.Result{source.BindDone, source.BindGone, source.BindRefused, source.BindElsewhere} {
+		late := *in
 		term.unbound.take(1)
-		term.recorder.adopt(in.batch, []coord.Intent{meant("old", "a"), meant("another", "a")})
-		if err := term.settle(in, source.Outcome{Result: result, Err: errFake}); err != nil {
+		term.recorder.adopt(in.batch, []*placement{&late, {UID: "another"}})
+		if err := term.settle(&late, source.Outcome{Result: result, Err: errFake}); err != nil {
 			t.Fatal(err)
 		}
 		record(t, term)

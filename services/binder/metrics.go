@@ -33,6 +33,7 @@ type metrics struct {
 	conflicts, binds, evictions *prometheus.CounterVec
 	laneDropped, laneFailed     *prometheus.CounterVec
 	intentsDropped              *prometheus.CounterVec
+	transitionsRefused          prometheus.Counter
 	recordSeconds, bindSeconds  prometheus.Histogram
 	preemptionVictims           prometheus.Histogram
 }
@@ -72,6 +73,8 @@ func newMetrics(r prometheus.Registerer, depths, sizes func() map[string]int) (*
 		evictions: counters("result", "evictions_total", "Tries of evictions, done or failed, and victims spared after all."),
 		intentsDropped: counters("reason", "intents_dropped_total",
 			"Recorded intents of earlier terms that are not carried out: a filter says no (misfit), or no binder can have meant them (foreign)."),
+		transitionsRefused: counter("placement_transitions_refused_total",
+			"Steps of placements that no placement in its state can take: errors of the program. Nothing was done; see the log."),
 		laneDropped:   counters("lane", "lane_dropped_total", "What a lane did not take because it was full, by lane."),
 		laneFailed:    counters("lane", "lane_failed_total", "Writes of a lane that failed and are not repeated, by lane."),
 		recordSeconds: histogram("berth", "binder", "record_seconds", times, "Time to write a version with its intents to etcd."),

@@ -49,7 +49,7 @@ type names struct {
 	begun  bool  // all is told that others had placed before the stint
 	why    string
 	// aside are the placements of shared names that wait for the next stint, recorded and assumed.
-	aside []intent
+	aside []*placement
 	open  int // binds of shared names that were sent, perhaps by an earlier term, and have no outcome yet
 }
 
@@ -164,16 +164,16 @@ func (n *names) reason() string {
 }
 
 // putAside keeps a placement until it can be judged again.
-func (n *names) putAside(in intent) {
+func (n *names) putAside(p *placement) {
 	n.mu.Lock()
-	n.aside = append(n.aside, in)
+	n.aside = append(n.aside, p)
 	n.mu.Unlock()
 	if stint, _ := n.now(); stint != 0 { // else the next one's begin does
 		n.signal()
 	}
 }
 
-func (n *names) takeAside() []intent {
+func (n *names) takeAside() []*placement {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	aside := n.aside
@@ -317,50 +317,49 @@ var errNoRoom = errors.New("another scheduler has placed pods meanwhile")
 // reassume judges assumed pods again, on the nodes that they are assumed on and without each other, and assumes them again: first
 // those that fit, each before the next is judged. The others, for which it says why, keep their room only until their binds have been
 // withdrawn. All of it is one transaction: nobody sees the room free meanwhile. An error means a broken ledger.
-func (t *term) reassume(batch []intent) error {
+func (t *term) reassume(batch []*placement) error {
 	return t.ledger.update(func(tx *tx) error { return t.reassumeIn(tx, batch) })
 }
 
-func (t *term) reassumeIn(tx *tx, batch []intent) error {
+func (t *term) reassumeIn(tx *tx, batch []*placement) error {
 	l := t.ledger
-	type placement struct {
-		in      *intent
+	type subject struct {
+		*placement
 		id      cluster.PodID
 		node    cluster.NodeIndex
 		attempt int32
 	}
 	// 1. Take them off their nodes.
-	var judged []placement
-	for i := range batch {
-		in := &batch[i]
-		id, ok := l.assumed(in.Binding)
+	var judged []subject
+	for _, p := range batch {
+		id, ok := l.assumed(p.binding())
 		switch {
-		case in.absent:
+		case p.absent:
 			continue // it is on no node, and is withdrawn
 		case !ok:
-			in.misfit = nil // what became of it has been told in this moment, and is seen where it is bound
+			p.misfit = nil // what became of it has been told in this moment, and is seen where it is bound
 			continue
 		case l.state.Pod(id).Node == cluster.NoNode:
-			in.misfit = errNoRoom // the node is gone: the pod stays assumed there
+			p.misfit = errNoRoom // the node is gone: the pod stays assumed there
 			continue
 		}
 		row := l.state.Pod(id)
-		judged = append(judged, placement{in, id, row.Node, max(row.Attempt, 1)})
+		judged = append(judged, subject{p, id, row.Node, max(row.Attempt, 1)})
 		if err := tx.apply(cluster.PodForgotten{ID: id, Reason: errNoRoom.Error()}); err != nil {
 			return err
 		}
 	}
 	// 2. Judge them.
-	var misfits []placement
+	var misfits []subject
 	for _, p := range judged {
 		row := l.state.Pod(p.id)
 		placer := engine.NewPlacer(t.evaluator, l.state, l.state.Version().Seq, nil)
 		if row.Deleting || len(row.Gates) > 0 || placer.PlaceOn(engine.SubjectOf(&row.Pod), p.id, p.node) != engine.Placed {
-			p.in.misfit = errNoRoom
+			p.misfit = errNoRoom
 			misfits = append(misfits, p)
 			continue
 		}
-		p.in.misfit = nil
+		p.misfit = nil
 		if err := tx.apply(cluster.PodAssumed{ID: p.id, Node: p.node, Attempt: p.attempt}); err != nil {
 			return err
 		}
@@ -382,15 +381,14 @@ func (t *term) judgeAside(ctx context.Context) error {
 		return nil
 	}
 	stint, _ := t.names.now()
-	var open []intent
+	var open []*placement
 	for i, told := range t.ledger.told(aside) {
-		in := aside[i]
+		p := aside[i]
 		if told == source.BindUnknown {
-			open = append(open, in)
+			open = append(open, p)
 			continue
 		}
-		t.unbound.retake(1)
-		if err := t.settle(in, source.Outcome{Result: told, Err: errTold}); err != nil {
+		if err := t.settle(p, source.Outcome{Result: told, Err: errTold}); err != nil {
 			return err
 		}
 	}
@@ -403,12 +401,18 @@ func (t *term) judgeAside(ctx context.Context) error {
 	if err := t.reassume(open); err != nil {
 		return err
 	}
-	for _, in := range open {
-		in.stint = stint
-		in.failed, in.failing = 0, time.Time{} // the stint before may have been long ago
-		t.unbound.retake(1)
+	for _, p := range open {
+		p.stint = stint
+		p.failed, p.failing = 0, time.Time{} // the stint before may have been long ago
+		next := stateRecorded
+		if p.misfit != nil {
+			next = stateWithdrawing
+		}
+		if !t.move(p, next) {
+			continue
+		}
 		select {
-		case t.binds <- in:
+		case t.binds <- p:
 		case <-ctx.Done():
 			return nil
 		}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
-	"github.com/berth-scheduler/berth/internal/source"
 )
 
 // fullEtcd takes no record until it has room, and says why.
@@ -45,12 +44,13 @@ func TestAnEtcdThatHasTooMuchToDoDoesNotEndTheTermAndNothingIsBoundMeanwhile(t *
 func outlast(t *testing.T, why error) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := &fullEtcd{until: time.Now().Add(time.Hour), why: why}
-		out := make(chan intent, 1)
-		r := newRecorder(etcd, false, 1, func() cluster.Version { return cluster.Version{Epoch: 7, Seq: 1} }, out, func(time.Duration) {}, slog.New(slog.DiscardHandler))
+		out := make(chan *placement, 1)
+		move := func(p *placement, next placementState) bool { return p.to(next) == nil }
+		r := newRecorder(etcd, false, func() cluster.Version { return cluster.Version{Epoch: 7, Seq: 1} }, out, move, func(time.Duration) {}, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.run(ctx) }()
-		r.add([]intent{{Binding: source.Binding{UID: "u"}}})
+		r.add([]*placement{{UID: "u"}})
 		time.Sleep(time.Hour - time.Minute)
 		synctest.Wait()
 		if asked := etcd.asked.Load(); len(out) != 0 || len(ended) != 0 || asked < 60 || asked > 3600 {

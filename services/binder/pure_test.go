@@ -28,14 +28,14 @@ func pureTerm(t testing.TB, src source.Source) *term {
 	term := &term{
 		epoch: 1, shardsOf: settings().Shards, source: src, ledger: l, feed: feed,
 		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}),
-		binds:     make(chan intent, 100), unbound: &bound{limit: 1000}, late: &bound{limit: maxLate},
+		binds:     make(chan *placement, 100), unbound: &bound{limit: 1000}, late: &bound{limit: maxLate},
 		preemptions: make(chan preemption, 10), preempting: &bound{limit: 10},
 		metrics: m, log: testLog(t), confirm: func(context.Context) error { return nil },
 		spawn: func(func() error) {}, fail: func(err error) { t.Errorf("the term failed: %v", err) },
 	}
 	term.events = newEventLane(100, []*bound{term.unbound, term.preempting}, m.laneDropped.WithLabelValues(laneEvents).Inc, func(err error) { t.Errorf("event: %v", err) })
 	term.reports = newReportLane(src, 100, term.unbound, term.waits, func(err error) { t.Errorf("report: %v", err) })
-	term.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, 1, l.version, term.binds, func(time.Duration) {}, term.log)
+	term.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, l.version, term.binds, term.move, func(time.Duration) {}, term.log)
 	l.open()
 	return term
 }
@@ -66,8 +66,8 @@ func observe(t testing.TB, term *term, things ...any) int {
 	return int(term.ledger.version().Seq - before)
 }
 
-// assume places a pod as a commit does, and returns its intent.
-func assume(t testing.TB, term *term, uid, on string) intent {
+// assume places a pod as a commit does, and returns its placement as it is when the recorder has recorded it.
+func assume(t testing.TB, term *term, uid, on string) *placement {
 	t.Helper()
 	var row *cluster.PodRow
 	err := term.ledger.update(func(tx *tx) error {
@@ -82,11 +82,11 @@ func assume(t testing.TB, term *term, uid, on string) intent {
 		t.Fatal(err)
 	}
 	term.unbound.take(1)
-	term.recorder.adopt(term.recorder.nextID, []coord.Intent{{PodUID: uid, Namespace: row.Namespace, Name: row.Name, Node: on}})
-	return intent{
-		Binding: source.Binding{UID: uid, Namespace: row.Namespace, Name: row.Name, Node: on},
-		batch:   term.recorder.nextID - 1,
+	p := &placement{
+		UID: uid, Namespace: row.Namespace, Name: row.Name, choice: choice{Node: on}, state: stateRecorded, batch: term.recorder.nextID,
 	}
+	term.recorder.adopt(p.batch, []*placement{p})
+	return p
 }
 
 // recorded is a record in memory.

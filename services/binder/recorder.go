@@ -12,8 +12,6 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
-	"github.com/berth-scheduler/berth/internal/source"
-	"github.com/berth-scheduler/berth/internal/trace"
 )
 
 // batchLimit bounds the intents of one etcd transaction, to stay far below etcd's request size.
@@ -24,23 +22,6 @@ const gatherFor = 100 * time.Millisecond
 
 // unrecorded is the batch of fenced binds.
 const unrecorded = 0
-
-// intent is a binding that was assumed. Before it leaves, its record is in etcd, if it needs one.
-type intent struct {
-	source.Binding
-	batch   int64          // to which its record belongs
-	index   int            // in the batch
-	tries   int            // binds with an unknown outcome; one that was taken over begins with the other binder's
-	changed int            // of ours, those that found that the pod had changed
-	failed  int            // of ours, the others
-	failing time.Time      // when the first of those was; zero for none
-	misfit  error          // why it is only to be withdrawn; nil if it is to be bound
-	absent  bool           // its node is not known: it is a misfit that is not assumed
-	shared  bool           // the pod's scheduler name is shared
-	stint   int64          // in which it was judged, if it is; 0: not in this term
-	sent    bool           // a bind may have left, if it is
-	attempt *trace.Attempt // nil: it is not traced, or was taken over
-}
 
 // termRecord is the part of a coord.Term that writes to etcd.
 type termRecord interface {
@@ -58,7 +39,8 @@ type recorder struct {
 	term    termRecord
 	fenced  bool
 	version func() cluster.Version
-	out     chan<- intent
+	out     chan<- *placement
+	move    func(*placement, placementState) bool // see term.move
 	log     *slog.Logger
 	took    func(time.Duration)
 
@@ -67,7 +49,7 @@ type recorder struct {
 	gather time.Duration
 
 	mu       sync.Mutex
-	waiting  []intent // bounded by term.unbound
+	waiting  []*placement // bounded by term.unbound
 	nextID   int64
 	open     map[int64]*openBatch // by id
 	finished []finishedBatch
@@ -82,52 +64,54 @@ type finishedBatch struct {
 	at cluster.Seq
 }
 
-// openBatch is a recorded batch of which some binds are not decided yet.
+// openBatch is a recorded batch of which some placements are not decided yet.
 type openBatch struct {
-	intents []coord.Intent // as recorded; the zero one where it is decided
-	open    int            // those that are not
-	at      cluster.Seq    // it was recorded with that version; 0: in an earlier epoch
+	placements []*placement // as recorded; nil where it is decided
+	open       int          // those that are not
+	at         cluster.Seq  // it was recorded with that version; 0: in an earlier epoch
 }
 
 // left returns the intents that are not decided.
 func (b *openBatch) left() []coord.Intent {
 	left := make([]coord.Intent, 0, b.open)
-	for _, in := range b.intents {
-		if in != (coord.Intent{}) {
-			left = append(left, in)
+	for _, p := range b.placements {
+		if p != nil {
+			left = append(left, p.intent())
 		}
 	}
 	return left
 }
 
-// takenBack is an intent that does not come about.
+// takenBack is a placement that is releasing.
 type takenBack struct {
-	batch int64
-	index int
-	then  func() error // called when no other binder can find the intent any more; an error ends the term
+	*placement
+	then func() error // called when no other binder can find its intent any more; an error ends the term
 }
 
-func newRecorder(term termRecord, fenced bool, firstID int64, version func() cluster.Version, out chan<- intent, took func(time.Duration), log *slog.Logger) *recorder {
+func newRecorder(
+	term termRecord, fenced bool, version func() cluster.Version, out chan<- *placement,
+	move func(*placement, placementState) bool, took func(time.Duration), log *slog.Logger,
+) *recorder {
 	return &recorder{
-		term: term, fenced: fenced, version: version, out: out, log: log, took: took,
-		wake: make(chan struct{}, 1), nextID: firstID, open: make(map[int64]*openBatch),
+		term: term, fenced: fenced, version: version, out: out, move: move, log: log, took: took,
+		wake: make(chan struct{}, 1), nextID: 1, open: make(map[int64]*openBatch),
 	}
 }
 
 // add hands in placements, in order. It never blocks, and is called under the ledger's lock.
-func (r *recorder) add(placed []intent) {
+func (r *recorder) add(placed []*placement) {
 	r.mu.Lock()
 	r.waiting = append(r.waiting, placed...)
 	r.mu.Unlock()
 	r.signal()
 }
 
-// adopt registers a batch that an earlier epoch recorded. Intents that are not bound again are the zero one.
-func (r *recorder) adopt(batch int64, intents []coord.Intent) {
+// adopt registers a batch that an earlier epoch recorded. Those of its intents that were not taken over are nil.
+func (r *recorder) adopt(batch int64, taken []*placement) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.nextID = max(r.nextID, batch+1)
-	b := &openBatch{intents: intents}
+	b := &openBatch{placements: taken}
 	b.open = len(b.left())
 	if b.open == 0 {
 		r.finished = append(r.finished, finishedBatch{id: batch})
@@ -136,16 +120,16 @@ func (r *recorder) adopt(batch int64, intents []coord.Intent) {
 	}
 }
 
-// decided says that one bind of a batch has an outcome that the source shows: the pod is on a node, or gone.
-func (r *recorder) decided(in intent) {
-	if in.batch == unrecorded {
+// decided says that a placement has an outcome that the source shows: the pod is on a node, or gone.
+func (r *recorder) decided(p *placement) {
+	if p.batch == unrecorded {
 		return
 	}
 	r.mu.Lock()
-	b := r.open[in.batch]
-	done := r.settle(in.batch, in.index)
+	b := r.open[p.batch]
+	done := r.settle(p)
 	if done {
-		r.finished = append(r.finished, finishedBatch{in.batch, b.at})
+		r.finished = append(r.finished, finishedBatch{p.batch, b.at})
 	}
 	r.mu.Unlock()
 	if done {
@@ -166,28 +150,32 @@ func (r *recorder) takeFinished(now cluster.Seq) []int64 {
 	return ids
 }
 
-// settle strikes an intent of a batch out, and reports whether the batch is finished with that. The caller holds the lock.
-func (r *recorder) settle(batch int64, index int) bool {
-	b := r.open[batch]
-	b.intents[index] = coord.Intent{}
+// settle strikes a placement out of its batch, where it is only once, and reports whether the batch is finished with that. The caller
+// holds the lock.
+func (r *recorder) settle(p *placement) bool {
+	b := r.open[p.batch]
+	if b == nil || b.placements[p.index] != p {
+		return false
+	}
+	b.placements[p.index] = nil
 	if b.open--; b.open > 0 {
 		return false
 	}
-	delete(r.open, batch)
+	delete(r.open, p.batch)
 	return true
 }
 
-// takeBack says that a bind does not come about, and calls then when the record does not say otherwise any more: until then
+// takeBack takes a placement that is releasing, and calls then when the record does not say otherwise any more: until then
 // the pod keeps its room. It returns then's error if it has been called already.
-func (r *recorder) takeBack(in intent, then func() error) error {
-	if in.batch == unrecorded {
+func (r *recorder) takeBack(p *placement, then func() error) error {
+	if p.batch == unrecorded {
 		return then()
 	}
 	r.mu.Lock()
 	if len(r.back) == 0 {
 		r.backAt = time.Now()
 	}
-	r.back = append(r.back, takenBack{in.batch, in.index, then})
+	r.back = append(r.back, takenBack{p, then})
 	r.mu.Unlock()
 	r.signal()
 	return nil
@@ -261,9 +249,12 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 		id = r.nextID
 		r.nextID++
 		batch = newBatch(id, placed)
-		r.open[id] = &openBatch{intents: batch.Intents, open: n} // none is decided before it is recorded
+		r.open[id] = &openBatch{placements: slices.Clone(placed), open: n} // none is decided before it is recorded
 	}
 	r.mu.Unlock()
+	for i, p := range placed {
+		p.batch, p.index = id, i
+	}
 	if n == 0 && len(finished) == 0 && len(back) == 0 {
 		return false, nil
 	}
@@ -300,10 +291,12 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 		r.signal()
 	}
 	// 4. Let the binds go.
-	for i, in := range placed {
-		in.batch, in.index = id, i
+	for _, p := range placed {
+		if !r.move(p, stateRecorded) {
+			continue
+		}
 		select {
-		case r.out <- in:
+		case r.out <- p:
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
@@ -311,10 +304,10 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-func newBatch(id int64, placed []intent) *coord.Batch {
+func newBatch(id int64, placed []*placement) *coord.Batch {
 	batch := &coord.Batch{ID: id, Intents: make([]coord.Intent, len(placed))}
-	for i, b := range placed {
-		batch.Intents[i] = coord.Intent{PodUID: b.UID, Namespace: b.Namespace, Name: b.Name, Node: b.Node}
+	for i, p := range placed {
+		batch.Intents[i] = p.intent()
 	}
 	return batch
 }
@@ -324,8 +317,10 @@ func newBatch(id int64, placed []intent) *coord.Batch {
 func (r *recorder) shrink(back []takenBack) (batches []coord.Batch, emptied []finishedBatch) {
 	touched := make(map[int64]*openBatch)
 	for _, b := range back {
-		touched[b.batch] = r.open[b.batch]
-		r.settle(b.batch, b.index)
+		if open := r.open[b.batch]; open != nil {
+			touched[b.batch] = open
+			r.settle(b.placement)
+		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(touched)) {
 		b := touched[id]

@@ -252,7 +252,7 @@ func TestARefusedBindKeepsItsRoomUntilThatIsRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 		record(t, term)
-		batch := []intent{<-term.binds, <-term.binds}
+		batch := []*placement{<-term.binds, <-term.binds}
 		tries := 0
 		written.fail = func() error {
 			if got := where(term, "p"); got != "assumed on a" {
@@ -312,7 +312,7 @@ func TestABindThatWasPreparedIsNotSentWhenTheLeaseHasEndedMeanwhile(t *testing.T
 	term := pureTerm(t, src)
 	term.lease = lease
 	observe(t, term, node("a", 1000), pod("p", 900))
-	if err := term.bind(t.Context(), []intent{assume(t, term, "p", "a")}); err != nil {
+	if err := term.bind(t.Context(), []*placement{assume(t, term, "p", "a")}); err != nil {
 		t.Fatal(err)
 	}
 	if got := sent(src); len(got) > 0 {
@@ -332,7 +332,7 @@ func TestARefusalBehindAnUnknownTryIsWithdrawn(t *testing.T) {
 		src.setPod(on(pod("p", 900), "a")) // the first one
 		return source.Outcome{Result: source.BindRefused, Err: errFake}
 	})
-	if err := term.bind(t.Context(), []intent{in}); err != nil {
+	if err := term.bind(t.Context(), []*placement{in}); err != nil {
 		t.Fatal(err)
 	}
 	record(t, term)
@@ -445,8 +445,7 @@ func TestANamespaceWhoseBindsFailDoesNotStopTheOthers(t *testing.T) {
 }
 
 func TestWhatIsToldOfARefusalIsBoundedText(t *testing.T) {
-	in := intent{Binding: source.Binding{UID: "p", Node: "a"}}
-	r := refusal(in, errors.New("a\xffb"+strings.Repeat("é", 1<<20)))
+	r := refusal(&placement{UID: "p", choice: choice{Node: "a"}}, errors.New("a\xffb"+strings.Repeat("é", 1<<20)))
 	if !utf8.ValidString(r.Message) || len(r.Message) > maxReason+8 || !strings.HasPrefix(r.Message, "binding to a was refused: a?b") {
 		t.Errorf("%d bytes: %.100q", len(r.Message), r.Message)
 	}
@@ -480,18 +479,18 @@ func TestAPodThatOthersChangeIsNotOneWhoseBindsFail(t *testing.T) {
 	term := pureTerm(t, newFakeSource())
 	long := time.Now().Add(-time.Hour)
 	changed := fmt.Errorf("bind: %w", source.ErrChanged)
-	in := intent{Binding: source.Binding{Namespace: "n"}, failing: long}
+	p := &placement{Namespace: "n", failing: long}
 	for tries := range changedTries {
-		if term.givesBack(&in, long, changed) {
+		if term.givesBack(p, long, changed) {
 			t.Errorf("given back, changed by others %d times before", tries)
 		}
 	}
 	for tries := range giveBackTries { // what others changed before does not count
-		if got, want := term.givesBack(&in, long, errFake), tries+1 >= giveBackTries; got != want {
+		if got, want := term.givesBack(p, long, errFake), tries+1 >= giveBackTries; got != want {
 			t.Errorf("failed %d times before: given back is %v, want %v", tries, got, want)
 		}
 	}
-	if !term.givesBack(&in, long, changed) {
+	if !term.givesBack(p, long, changed) {
 		t.Error("a change by others is no failure after so many")
 	}
 }

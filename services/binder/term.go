@@ -34,7 +34,7 @@ type term struct {
 	feed      *replica.Feed
 	evaluator *engine.Evaluator
 	recorder  *recorder
-	binds     chan intent
+	binds     chan *placement
 	unbound   *bound
 	late      *bound // binds without an answer for which no other waits any more
 	flights   flights
@@ -71,7 +71,7 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 		feed:      s.feed,
 		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: s.cfg.Parallelism}),
 		// As large as the most that can be recorded and not bound: the recorder hardly ever waits for the lane.
-		binds:   make(chan intent, s.cfg.MaxUnbound),
+		binds:   make(chan *placement, s.cfg.MaxUnbound),
 		unbound: &bound{limit: s.cfg.MaxUnbound},
 		late:    &bound{limit: maxLate},
 		// As large as the most that can be started: whoever starts one does not wait.
@@ -98,7 +98,7 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 	t.ledger.unsupported = t.reportUnsupported
 	t.reports = newReportLane(s.cfg.Source, s.cfg.EventLimit, t.unbound, t.waits, failed(laneReports))
 	t.reports.trace = s.cfg.Trace
-	t.recorder = newRecorder(held, s.cfg.Source.Fenced(), 1, t.ledger.version, t.binds,
+	t.recorder = newRecorder(held, s.cfg.Source.Fenced(), t.ledger.version, t.binds, t.move,
 		func(took time.Duration) { s.metrics.recordSeconds.Observe(took.Seconds()) }, log)
 	t.recorder.gather = gatherFor
 	return t, nil
@@ -204,7 +204,7 @@ func (s *Service) serve(ctx context.Context, held *coord.Term) error {
 }
 
 // takeOver waits until the ledger is what the source has, and then assumes again what earlier epochs meant to bind.
-func (s *Service) takeOver(ctx context.Context, t *term, synced <-chan struct{}, owners <-chan []coord.ShardOwner) ([]intent, error) {
+func (s *Service) takeOver(ctx context.Context, t *term, synced <-chan struct{}, owners <-chan []coord.ShardOwner) ([]*placement, error) {
 	if err := t.awaitSync(ctx, synced, s.wait); err != nil {
 		return nil, err
 	}
@@ -224,10 +224,10 @@ func (s *Service) takeOver(ctx context.Context, t *term, synced <-chan struct{},
 }
 
 // bindAdopted hands the lane what was taken over.
-func (t *term) bindAdopted(ctx context.Context, adopted []intent) error {
-	for _, in := range adopted {
+func (t *term) bindAdopted(ctx context.Context, adopted []*placement) error {
+	for _, p := range adopted {
 		select {
-		case t.binds <- in:
+		case t.binds <- p:
 		case <-ctx.Done():
 			return nil
 		}
@@ -299,44 +299,46 @@ const adoptPasses = 4
 // Such a pod is not bound there. But a binder that is deposed may have sent the bind, and it may still happen. So the pod
 // keeps the room, or takes more than there is, until its bind has been withdrawn: then it waits as if it had never been
 // placed. An intent that no binder can have meant is dropped at once. See decision 0019.
-func (t *term) adopt(batches []coord.StoredBatch) ([]intent, error) {
+func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 	// 1. The newest batch first: what it says is known to be later than what the others say. A pod has one intent.
 	batches = slices.SortedFunc(slices.Values(batches), func(a, b coord.StoredBatch) int { return cmp.Compare(b.Batch.ID, a.Batch.ID) })
-	var waiting []intent
+	var waiting []*placement
 	seen := make(map[string]bool)
 	for _, b := range batches {
 		for i, in := range b.Batch.Intents {
 			if !seen[in.PodUID] {
 				seen[in.PodUID] = true
-				binding := source.Binding{UID: in.PodUID, Namespace: in.Namespace, Name: in.Name, Node: in.Node}
-				// The other binder may have tried any number of times.
-				waiting = append(waiting, intent{Binding: binding, batch: b.Batch.ID, index: i, tries: 1})
+				waiting = append(waiting, &placement{
+					UID: in.PodUID, Namespace: in.Namespace, Name: in.Name, choice: choice{Node: in.Node}, state: stateRecorded,
+					batch: b.Batch.ID, index: i,
+					tries: 1, // the other binder may have tried any number of times
+				})
 			}
 		}
 	}
 	// 2. Each that fits takes its room before the next is judged. Those of shared names are judged in the stint that is now, if there is
 	// one.
 	stint, _ := t.names.now()
-	var taken []intent
+	var taken []*placement
 	for pass := 0; len(waiting) > 0 && pass < adoptPasses; pass++ {
 		before := len(taken)
 		var err error
-		waiting = slices.DeleteFunc(waiting, func(in intent) bool {
+		waiting = slices.DeleteFunc(waiting, func(p *placement) bool {
 			if err != nil {
 				return false
 			}
 			var what adoption
 			var why string
-			what, why, err = t.ledger.adopt(in.Binding, t.evaluator, false)
+			what, why, err = t.ledger.adopt(p.binding(), t.evaluator, false)
 			switch what {
 			case adopted:
-				taken = append(taken, in)
+				taken = append(taken, p)
 			case absent:
-				in.absent, in.misfit = true, errors.New("a binder before meant to, but now: "+why)
-				t.drop(in, "misfit", why)
-				taken = append(taken, in)
+				p.absent = true
+				t.refuse(p, why)
+				taken = append(taken, p)
 			case foreign:
-				t.drop(in, "foreign", why)
+				t.drop(p, "foreign", why)
 			case misfit:
 				return false
 			}
@@ -350,41 +352,46 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]intent, error) {
 		}
 	}
 	// 3. Those that do not fit are withdrawn.
-	for _, in := range waiting {
-		what, why, err := t.ledger.adopt(in.Binding, t.evaluator, true)
+	for _, p := range waiting {
+		what, why, err := t.ledger.adopt(p.binding(), t.evaluator, true)
 		switch {
 		case err != nil:
 			return nil, err
 		case what != misfit && what != adopted:
 			continue // since it was judged
 		case what == misfit:
-			in.misfit = fmt.Errorf("a binder before meant to, but now: %s", why)
-			t.drop(in, "misfit", why)
+			t.refuse(p, why)
 		}
-		taken = append(taken, in)
+		taken = append(taken, p)
 	}
 	// 4. What is left of the batches?
-	left := make(map[int64][]coord.Intent, len(batches))
+	left := make(map[int64][]*placement, len(batches))
 	for _, b := range batches {
-		left[b.Batch.ID] = make([]coord.Intent, len(b.Batch.Intents))
+		left[b.Batch.ID] = make([]*placement, len(b.Batch.Intents))
 	}
-	for i := range taken {
-		in := &taken[i]
-		if in.shared = t.sharesPod(in.UID); in.shared {
-			in.stint, in.sent = stint, true // sent, for all that is known
+	for _, p := range taken {
+		if p.shared = t.sharesPod(p.UID); p.shared {
+			p.stint, p.sent = stint, true // sent, for all that is known
 			t.names.count(1)
 		}
-		left[in.batch][in.index] = coord.Intent{PodUID: in.UID, Namespace: in.Namespace, Name: in.Name, Node: in.Node}
+		left[p.batch][p.index] = p
 	}
-	for id, intents := range left {
-		t.recorder.adopt(id, intents)
+	for id, placements := range left {
+		t.recorder.adopt(id, placements)
 	}
 	t.unbound.take(len(taken)) // nothing is taken yet: it succeeds
 	return taken, nil
 }
 
-// drop says that an intent of an earlier epoch is not carried out.
-func (t *term) drop(in intent, reason, why string) {
+// refuse makes a placement of an earlier epoch one that is only to be withdrawn.
+func (t *term) refuse(p *placement, why string) {
+	p.misfit = fmt.Errorf("a binder before meant to, but now: %s", why)
+	t.move(p, stateWithdrawing)
+	t.drop(p, "misfit", why)
+}
+
+// drop says that a placement of an earlier epoch is not carried out.
+func (t *term) drop(p *placement, reason, why string) {
 	t.metrics.intentsDropped.WithLabelValues(reason).Inc()
-	t.log.Warn("recorded intent not carried out", "pod", in.Namespace+"/"+in.Name, "node", in.Node, "reason", why)
+	t.log.Warn("recorded intent not carried out", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "reason", why)
 }

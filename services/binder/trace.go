@@ -14,7 +14,7 @@ import (
 
 // traceCommit makes the span of a commit for those of its attempts that are traced. Placed are the pods of the request that were
 // assumed, in order.
-func (t *term) traceCommit(req *binderv1.CommitRequest, resp *binderv1.CommitResponse, placed []intent, began, ended time.Time) {
+func (t *term) traceCommit(req *binderv1.CommitRequest, resp *binderv1.CommitResponse, placed []*placement, began, ended time.Time) {
 	if t.trace == nil {
 		return
 	}
@@ -52,24 +52,24 @@ func commitResult(r binderv1.Outcome_Result) string {
 }
 
 // traceRecord makes the span of the transaction that recorded placements.
-func traceRecord(batch *coord.Batch, placed []intent, began, ended time.Time) {
-	for i := range placed {
-		if a := placed[i].attempt; a != nil {
+func traceRecord(batch *coord.Batch, placed []*placement, began, ended time.Time) {
+	for _, p := range placed {
+		if a := p.attempt; a != nil {
 			a.Span("record", began, ended, otel.WithAttributes(trace.Batch.Int64(batch.ID), trace.Pods.Int(len(placed))))
 		}
 	}
 }
 
 // traceBind makes the span of one call that was to bind a pod.
-func traceBind(in *intent, o source.Outcome, began, ended time.Time) {
-	if in.attempt == nil {
+func traceBind(p *placement, o source.Outcome, began, ended time.Time) {
+	if p.attempt == nil {
 		return
 	}
 	attributes := []attribute.KeyValue{
-		trace.Result.String(resultName(o.Result)), trace.Node.String(in.Node), trace.Try.Int(in.tries + 1),
+		trace.Result.String(resultName(o.Result)), trace.Node.String(p.Node), trace.Try.Int(p.tries + 1),
 	}
 	if o.Err != nil {
 		attributes = append(attributes, trace.Message.String(o.Err.Error()))
 	}
-	in.attempt.Span("bind", began, ended, otel.WithAttributes(attributes...))
+	p.attempt.Span("bind", began, ended, otel.WithAttributes(attributes...))
 }

@@ -77,10 +77,9 @@ func TestTheBinderAddsCommitRecordAndBindToTheTraceOfAnAttempt(t *testing.T) {
 		return source.Outcome{Result: source.BindDone}
 	})
 	for range 2 {
-		if err := term.bind(t.Context(), []intent{in}); err != nil {
+		if err := term.bind(t.Context(), []*placement{in}); err != nil {
 			t.Fatal(err)
 		}
-		in.tries++
 	}
 	e := <-term.events.waiting
 	if err := e.write(t.Context()); err != nil {
@@ -112,8 +111,9 @@ func TestPlacementsThatAreNotSampledAllocateNothingForTraces(t *testing.T) {
 	} {
 		term := &term{trace: provider}
 		req, resp := &binderv1.CommitRequest{}, &binderv1.CommitResponse{}
-		placed := make([]intent, 256)
+		placed := make([]*placement, 256)
 		for i := range placed {
+			placed[i] = new(placement)
 			req.Pods = append(req.Pods, &binderv1.PodAttempt{Uid: fmt.Sprintf("0d6d9a3e-7a54-4a6b-9c1f-%012d", i), Attempt: 1})
 			resp.Outcomes = append(resp.Outcomes, &binderv1.Outcome{Result: binderv1.Outcome_RESULT_ASSUMED})
 		}
@@ -122,7 +122,7 @@ func TestPlacementsThatAreNotSampledAllocateNothingForTraces(t *testing.T) {
 			term.traceCommit(req, resp, placed, now, now)
 			traceRecord(batch, placed, now, now)
 			for i := range placed {
-				traceBind(&placed[i], source.Outcome{}, now, now)
+				traceBind(placed[i], source.Outcome{}, now, now)
 			}
 		})
 		if allocs != 0 {

@@ -1,0 +1,168 @@
+package binder
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/trace"
+)
+
+// placement is a pod that was given a node, from then on until it is bound there or has given back what it was given. It begins as assumed,
+// by a commit, or, where an earlier epoch has recorded it, as recorded.
+//
+// Who it is of, what was chosen for it, and how it is traced never change, and anybody may read that. All else belongs to its owner, who is
+// alone in changing it, and hands it on with the state: the recorder has those that are assumed or releasing, a worker of the bind lane
+// those that it has taken, the lane's queue the other recorded and withdrawing ones, names those that are aside.
+type placement struct {
+	UID, Namespace, Name string // of the pod
+	choice
+	attempt *trace.Attempt // nil: it is not traced, or was taken over
+
+	state   placementState
+	batch   int64     // to which its record belongs, from the record on
+	index   int       // in the batch
+	tries   int       // binds with an unknown outcome; one that was taken over begins with the other binder's
+	changed int       // of ours, those that found that the pod had changed
+	failed  int       // of ours, the others
+	failing time.Time // when the first of those was; zero for none
+	misfit  error     // why it is only to be withdrawn; nil if it is to be bound
+	absent  bool      // its node is not known: it is a misfit that is not assumed
+	shared  bool      // the pod's scheduler name is shared
+	stint   int64     // in which it was judged, if it is; 0: not in this term
+	sent    bool      // a bind may have left, if it is
+}
+
+// choice is what was chosen for a placement. It is recorded whole before anything of it is written anywhere, is never chosen differently
+// by another binder, and is given back whole.
+type choice struct {
+	Node string
+}
+
+// binding returns what a source is asked to write.
+func (p *placement) binding() source.Binding {
+	return source.Binding{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Node: p.Node}
+}
+
+// intent returns what is recorded.
+func (p *placement) intent() coord.Intent {
+	return coord.Intent{PodUID: p.UID, Namespace: p.Namespace, Name: p.Name, Node: p.Node}
+}
+
+// placementState is how far a placement is. In all states but the last two its pod keeps its room in the ledger, unless it is absent.
+//
+// The source may tell at any time what became of the pod. That is looked at before anything is written, of a placement in its turn or
+// put aside. One that is told is bound, or released, at once: nothing is written and nothing taken back, for the ledger has given
+// the room back as it was told.
+type placementState uint8
+
+const (
+	// stateAssumed: the ledger has it, and nothing outside of this process knows of it. It waits for the record.
+	stateAssumed placementState = iota
+	// stateRecorded: its intent is in etcd, or it needs none (source.Source.Fenced). It waits for its turn in the lane. Binds of it may have
+	// been sent, by this binder or an earlier one, and may still happen.
+	stateRecorded
+	// statePreparing is reserved for what is to be done between record and bind, to volumes and devices. Nothing leads there yet.
+	statePreparing
+	// stateBinding: a bind of it is under way.
+	stateBinding
+	// stateWithdrawing: no bind of it is sent. A write to its pod is to make sure that none which was sent can happen any more. Where the
+	// outcome of that is not known, one that fits is bound again, and a misfit stays to be withdrawn.
+	stateWithdrawing
+	// stateAside: another scheduler has its name. Its room and its record stay, nothing is written to its pod, and nobody waits for it: it does
+	// not count as unbound. In the next stint it is judged again.
+	stateAside
+	// stateReleasing: it does not come about. No bind of it was sent, or none can happen any more. Its intent is leaving the record; until
+	// it has, another binder could find it, so the room stays taken.
+	stateReleasing
+	// stateBound: its pod is bound where it was to be.
+	stateBound
+	// stateReleased: what it was given is others' to take, or its pod is another's to place.
+	stateReleased
+	states
+)
+
+func (s placementState) String() string {
+	return [states]string{"assumed", "recorded", "preparing", "binding", "withdrawing", "aside", "releasing", "bound", "released"}[s]
+}
+
+// final reports whether nothing comes behind a state.
+func (s placementState) final() bool { return s == stateBound || s == stateReleased }
+
+// unbound reports whether placements in a state count against Config.MaxUnbound.
+func (s placementState) unbound() bool { return !s.final() && s != stateAside }
+
+// transitions are all that there are, by the state that they lead from.
+var transitions = [states][]placementState{
+	stateAssumed: {
+		stateRecorded, // the record is written, or it needs none
+	},
+	stateRecorded: {
+		stateBinding,     // it is its turn
+		stateWithdrawing, // taken over, it does not fit any more
+		stateAside,       // its stint is over
+		stateReleasing,   // its namespace is in trouble, and no bind was sent
+		stateBound,       // the source has told
+		stateReleased,    // the same: it is gone, or elsewhere
+	},
+	stateBinding: {
+		stateRecorded,    // what became of it is not known
+		stateWithdrawing, // it keeps failing, or it was refused and an earlier bind may still happen
+		stateReleasing,   // it was refused, or its pod is gone
+		stateBound,
+		stateReleased, // it is elsewhere
+	},
+	stateWithdrawing: {
+		stateRecorded,  // what became of that is not known, and it fits
+		stateAside,     // its stint is over
+		stateReleasing, // it is withdrawn, or its pod is gone
+		stateBound,     // an earlier bind has happened
+		stateReleased,  // it is elsewhere
+	},
+	stateAside: {
+		stateRecorded,    // in the next stint it fits
+		stateWithdrawing, // it does not
+		stateBound,       // the source has told
+		stateReleased,    // the same: it is gone, or elsewhere
+	},
+	stateReleasing: {
+		stateReleased, // its intent has left the record
+	},
+	statePreparing: nil, stateBound: nil, stateReleased: nil,
+}
+
+// to brings a placement into a state. An error says that there is no such transition, and nothing has changed.
+func (p *placement) to(next placementState) error {
+	if !slices.Contains(transitions[p.state], next) {
+		return fmt.Errorf("a placement that is %v cannot be %v", p.state, next)
+	}
+	p.state = next
+	return nil
+}
+
+// move brings a placement, of which the caller is the owner, into a state, and counts it there. False: there is no such transition. Then
+// the program is wrong. That is logged and counted, and the caller lets the placement be: it has another owner, who goes on with
+// it, or its room stays taken until the term ends, and the next one finds it in the record.
+func (t *term) move(p *placement, next placementState) bool {
+	was := p.state
+	if err := p.to(next); err != nil {
+		t.metrics.transitionsRefused.Inc()
+		t.log.Error("placement not moved", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", err)
+		return false
+	}
+	switch {
+	case was.unbound() && !next.unbound():
+		t.unbound.give(1)
+	case !was.unbound() && next.unbound():
+		t.unbound.retake(1)
+	}
+	if next.final() && p.sent {
+		t.names.count(-1)
+	}
+	return true
+}
+
+// says reports whether a try that failed is to be logged: the first, and those behind 1, 2, 4, 8 and so on others.
+func (p *placement) says() bool { return p.tries&(p.tries-1) == 0 }
