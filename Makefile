@@ -151,7 +151,7 @@ attack: ## what an honest caller gets of a gateway that is attacked in each way,
 
 .PHONY: churn
 churn: ## a month of churn in one process: 10,000,000 pods and 100,000 nodes come and go; PODS=… NODES=…
-	go test -v -count=1 -timeout 0 -run '^TestChurnEndsWithTheMemoryItBeganWith$$' ./services/queue \
+	go test -v -count=1 -timeout 0 -run '^TestChurnEndsWithTheMemoryItBeganWith$$' ./services/queue/pending \
 	  -churn.pods=$(or $(PODS),10000000) -churn.nodes=$(or $(NODES),100000)
 
 .PHONY: clean

@@ -3,12 +3,12 @@ package queue
 import (
 	"context"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"time"
 
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 const (
@@ -19,9 +19,6 @@ const (
 	// stalled is how long a shard's band counts while its cycle does not get on.
 	stalled = 5 * time.Second
 )
-
-// anyPriority is the floor of a shard while no other has a band.
-const anyPriority = math.MinInt32
 
 // bands is what a member knows of the priority that each shard is working at. It is safe for concurrent use.
 type bands struct {
@@ -126,7 +123,7 @@ func (b *bands) knows(members []string) bool {
 func (b *bands) highest(except int32) int32 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	highest := int32(anyPriority)
+	highest := int32(pending.AnyPriority) // while no other has a band
 	for _, w := range b.others {
 		if time.Since(w.at) < bandsCount {
 			highest = above(highest, w.priorities, except)
@@ -358,9 +355,7 @@ func (d *driver) outranked() bool {
 	floor := d.s.floor(d.sh.number)
 	d.sh.mu.Lock()
 	defer d.sh.mu.Unlock()
-	d.sh.queue.endBackoffs(time.Now())
-	e := d.sh.queue.head()
-	return e != nil && e.pod.Priority < floor
+	return d.sh.queue.Outranked(time.Now(), floor)
 }
 
 // released notes the end of a wait for other shards.

@@ -7,12 +7,13 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 // batch is the pods of one cycle, and what is known about where they can go.
 type batch struct {
 	popped   time.Time
-	attempts []Attempt // in queue order
+	attempts []pending.Attempt // in queue order
 	version  cluster.Version
 	least    cluster.Version // what the answers have to be of, or later
 	nodes    int             // that exist
@@ -61,7 +62,7 @@ type nodeWork struct {
 }
 
 // newBatch looks up what the cycle needs of the state the attempts were popped at. It keeps nothing of the state.
-func newBatch(now time.Time, st *cluster.State, e Evaluator, attempts []Attempt, committed cluster.Version) *batch {
+func newBatch(now time.Time, st *cluster.State, e Evaluator, attempts []pending.Attempt, committed cluster.Version) *batch {
 	b := &batch{
 		popped: now, attempts: attempts, version: st.Version(), least: st.Version(), seed: st.Settings.Seed,
 		nodes: st.Nodes.Count(), length: st.Nodes.Len(),
@@ -87,7 +88,7 @@ func newBatch(now time.Time, st *cluster.State, e Evaluator, attempts []Attempt,
 		if w.unsupported != nil {
 			continue
 		}
-		if name := a.node(); name != "" {
+		if name := a.Node(); name != "" {
 			p := &nodeWork{subject: a.Subject, self: a.ID, name: name, node: st.Nodes.ByName(name)}
 			if p.node != cluster.NoNode || a.RequiredNode != "" {
 				b.nodeWorks = append(b.nodeWorks, p)
@@ -180,14 +181,14 @@ func (b *batch) outlook(i int) outlook {
 func (b *batch) judged(i int) bool { return b.nodes > 0 && b.signatureOf[i].unsupported == nil }
 
 // parking returns why the i-th attempt can go nowhere.
-func (b *batch) parking(i int) Parking {
+func (b *batch) parking(i int) pending.Parking {
 	w := b.signatureOf[i]
-	p := Parking{Version: b.oldest()}
+	p := pending.Parking{Version: b.oldest()}
 	switch {
 	case b.nodes == 0:
-		p.Wake = WhenAnyNode
+		p.Wake = pending.WhenAnyNode
 	case w.unsupported != nil:
-		p.Wake = WhenChanged
+		p.Wake = pending.WhenChanged
 	}
 	answers := engine.Answers{
 		Nodes: b.nodes, Unsupported: w.unsupported, Required: b.attempts[i].RequiredNode != "", Seen: w.nodes, Everywhere: w.verdicts,

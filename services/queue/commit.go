@@ -14,6 +14,7 @@ import (
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 const (
@@ -109,7 +110,7 @@ func (d *driver) settle(b *batch, open map[int]bool, sent []int, response *binde
 	exhausted := false
 	version := wire.Version(response.GetVersion())
 	d.answered(version)
-	d.sh.with(func(q *Queue, now time.Time) {
+	d.sh.with(func(q *pending.Queue, now time.Time) {
 		for k, i := range sent {
 			a := b.attempts[i]
 			switch result := response.GetOutcomes()[k].GetResult(); result {
@@ -153,7 +154,7 @@ func (d *driver) answered(version cluster.Version) {
 
 // tooOften counts that the binder did not find for a pod what workers had found, and reports whether this has happened
 // so often in a row that the pod has to back off.
-func (d *driver) tooOften(a Attempt) bool {
+func (d *driver) tooOften(a pending.Attempt) bool {
 	n := d.misfits[a.UID] + 1
 	if n >= mostMisfits {
 		return true

@@ -16,6 +16,7 @@ import (
 	scorev1 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 // slack is how many more candidates are asked for than pods will take of them, for those that other shards take meanwhile.
@@ -105,7 +106,7 @@ func (d *driver) giveBack(b *batch, open map[int]bool) {
 	if len(open) == 0 {
 		return
 	}
-	d.sh.with(func(q *Queue, now time.Time) {
+	d.sh.with(func(q *pending.Queue, now time.Time) {
 		for i := range b.attempts {
 			if open[i] {
 				q.Retry(now, b.attempts[i])
@@ -159,7 +160,7 @@ func (d *driver) refused(ctx context.Context, b *batch, open map[int]bool, pods 
 
 // fail puts those of the pods that have no outcome in backoff.
 func (d *driver) fail(b *batch, open map[int]bool, pods []int, message string) {
-	d.sh.with(func(q *Queue, now time.Time) {
+	d.sh.with(func(q *pending.Queue, now time.Time) {
 		for _, i := range pods {
 			if open[i] {
 				q.Fail(now, b.attempts[i], message)
@@ -287,7 +288,7 @@ func (d *driver) park(ctx context.Context, b *batch, open map[int]bool) (preempt
 		}
 	}
 	if len(lost) > 0 {
-		d.sh.with(func(q *Queue, now time.Time) {
+		d.sh.with(func(q *pending.Queue, now time.Time) {
 			for _, i := range lost {
 				q.Await(now, b.attempts[i], b.newest)
 				delete(open, i)
@@ -303,7 +304,7 @@ func (d *driver) shelve(ctx context.Context, b *batch, open map[int]bool, pods [
 		return nil, nil
 	}
 	err = d.read(ctx, func(st *cluster.State) {
-		d.sh.with(func(q *Queue, now time.Time) {
+		d.sh.with(func(q *pending.Queue, now time.Time) {
 			for _, i := range pods {
 				f := d.postFilter(st, b, i)
 				if f.preempts {
@@ -329,7 +330,7 @@ func (d *driver) read(ctx context.Context, fn func(*cluster.State)) error {
 
 // parkOne parks a pod with the verdicts of the filter-workers and what has come of PostFilter, unless what was said was
 // perhaps about another node.
-func (d *driver) parkOne(q *Queue, now time.Time, st *cluster.State, b *batch, open map[int]bool, i int, f postFilter) {
+func (d *driver) parkOne(q *pending.Queue, now time.Time, st *cluster.State, b *batch, open map[int]bool, i int, f postFilter) {
 	a, parking := b.attempts[i], b.parking(i)
 	if on := b.nodeWorkOf[i]; on != nil && st.Nodes.ByName(on.name) != on.node {
 		return

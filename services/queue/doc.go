@@ -1,15 +1,12 @@
-// Package queue holds the pods that wait to be scheduled, in shards, and drives their cycles: pop a batch, ask the
+// Package queue owns shards of the pods that wait to be scheduled, and drives their cycles: pop a batch, ask the
 // filter-workers, ask the score-workers, hand the candidates to the binder; then, for pods that fit nowhere, ask the
 // filter-workers which pods of lower priority are in the way, and have the binder preempt them.
 //
 // Order is global by priority: a shard pops no pod below the band of another, the highest priority of the other's pods
 // that are active or being tried. Members tell each other their bands; what one has said last counts for 1.5 s.
 //
-// [Queue] is one shard's pods, a pure fold over the log: no clock, no goroutine, no I/O. A pod in it is gated, active,
-// in backoff, unschedulable or in flight, and in exactly one of these. It leaves when the log says that it is placed,
-// gone or being deleted.
-//
-// [Service] owns shards under an etcd lease, one driver goroutine each, and answers what they hold.
+// [Service] owns shards under an etcd lease, one driver goroutine each, and answers what they hold: each is a
+// [pending.Queue], which the replica's log and the driver change under the shard's lock.
 //
 // The package never decides where a pod goes: workers say where it can, the binder says where it does. It keeps
 // nothing that its next owner could not rebuild from the log, except how often a pod has failed.

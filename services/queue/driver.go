@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 // The pause after a cycle without progress grows from the first to the last, so that a driver that cannot get on
@@ -196,7 +197,7 @@ func (d *driver) pop(ctx context.Context) (b *batch, next time.Time, outranked b
 		defer d.sh.mu.Unlock()
 		now := time.Now()
 		d.sh.queue.Recheck(now, st)
-		var attempts []Attempt
+		var attempts []pending.Attempt
 		attempts, outranked = d.sh.queue.PopAbove(now, d.limit(), floor)
 		if len(attempts) > 0 {
 			b, outranked = newBatch(now, st, d.s.cfg.Evaluator, attempts, d.committed), false

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 // Bounds of the requests, as the proto says them.
@@ -34,7 +35,7 @@ const (
 // listed is a pod on its way to an answer.
 type listed struct {
 	shard *shard
-	Entry
+	pending.Entry
 }
 
 // key orders the pods of a list.
@@ -113,7 +114,7 @@ func (s *Service) GetPending(ctx context.Context, request *queuev1.GetPendingReq
 			if !ok {
 				continue
 			}
-			number, _ := ShardOf(st, st.Pod(id).Class)
+			number, _ := pending.ShardOf(st, st.Pod(id).Class)
 			sh := owned[number]
 			if sh == nil {
 				continue
@@ -160,7 +161,7 @@ func (s *Service) Activate(ctx context.Context, request *queuev1.ActivateRequest
 				continue
 			}
 			for _, sh := range owned {
-				sh.with(func(q *Queue, now time.Time) {
+				sh.with(func(q *pending.Queue, now time.Time) {
 					if q.Activate(now, id) {
 						response.Uids = append(response.Uids, uid)
 					}
@@ -182,8 +183,8 @@ func (s *Service) GetShards(context.Context, *queuev1.GetShardsRequest) (*queuev
 	bands := s.ownBands()
 	for number, n := range s.depths() {
 		shard := &queuev1.Shard{
-			Shard: number, Gated: int32(n[Gated]), Active: int32(n[Active]), Backoff: int32(n[Backoff]),
-			Unschedulable: int32(n[Unschedulable]), InFlight: int32(n[InFlight]),
+			Shard: number, Gated: int32(n[pending.Gated]), Active: int32(n[pending.Active]), Backoff: int32(n[pending.Backoff]),
+			Unschedulable: int32(n[pending.Unschedulable]), InFlight: int32(n[pending.InFlight]),
 		}
 		if band, ok := bands[number]; ok {
 			shard.Band = &band
@@ -228,7 +229,7 @@ func (s *Service) answer(pods []listed, ahead bool) []*queuev1.PendingPod {
 			Uid: l.Pod.UID, Namespace: l.Pod.Namespace, Name: l.Pod.Name, State: state(l.Place), Since: timestamppb.New(l.Since),
 			Attempts: l.Attempts, Message: l.Message, Verdicts: wire.ToVerdicts(l.Verdicts), Shard: l.shard.number, Priority: l.Pod.Priority,
 		}
-		if l.Place == Active {
+		if l.Place == pending.Active {
 			priorities := 0
 			if ahead && i < maxAheads {
 				priorities = maxPriorities
@@ -244,24 +245,24 @@ func (s *Service) answer(pods []listed, ahead bool) []*queuev1.PendingPod {
 	return out
 }
 
-func aheadOf(s Standing) (out []*queuev1.Ahead) {
+func aheadOf(s pending.Standing) (out []*queuev1.Ahead) {
 	for _, a := range s.Ahead {
 		out = append(out, &queuev1.Ahead{Priority: a.Priority, Pods: int32(a.Pods), Namespace: a.Namespace, Name: a.Name})
 	}
 	return out
 }
 
-func state(p Place) queuev1.State {
+func state(p pending.Place) queuev1.State {
 	switch p {
-	case Gated:
+	case pending.Gated:
 		return queuev1.State_STATE_GATED
-	case Active:
+	case pending.Active:
 		return queuev1.State_STATE_ACTIVE
-	case Backoff:
+	case pending.Backoff:
 		return queuev1.State_STATE_BACKOFF
-	case Unschedulable:
+	case pending.Unschedulable:
 		return queuev1.State_STATE_UNSCHEDULABLE
-	case InFlight:
+	case pending.InFlight:
 		return queuev1.State_STATE_IN_FLIGHT
 	}
 	return queuev1.State_STATE_UNSPECIFIED

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 // Values of the label result of scheduler_schedule_attempts_total.
@@ -38,9 +39,6 @@ const (
 	preemptionGone        = "gone"
 	preemptionError       = "error"
 )
-
-// schedulingGates is the plugin that counts for pods with scheduling gates.
-const schedulingGates = "SchedulingGates"
 
 // metrics are what a queue member knows. Those that begin with scheduler_ have kube-scheduler's names, labels, buckets
 // and meaning; its shards are summed in them:
@@ -176,19 +174,19 @@ func (m *metrics) attempt(result, profile string, took time.Duration) {
 }
 
 // Incoming implements Observer.
-func (m *metrics) Incoming(to Place, event string) {
+func (m *metrics) Incoming(to pending.Place, event string) {
 	if queue := incomingQueue(to); queue != "" {
 		m.incoming.WithLabelValues(queue, event).Inc()
 	}
 }
 
 // incomingQueue returns which queue pods come to, for kube-scheduler: it keeps those with gates among the unschedulable.
-func incomingQueue(to Place) string {
+func incomingQueue(to pending.Place) string {
 	switch to {
-	case Active, Backoff:
+	case pending.Active, pending.Backoff:
 		return to.String()
-	case Unschedulable, Gated:
-		return Unschedulable.String()
+	case pending.Unschedulable, pending.Gated:
+		return pending.Unschedulable.String()
 	}
 	return ""
 }
@@ -235,17 +233,17 @@ func (c *podCollector) Describe(out chan<- *prometheus.Desc) {
 }
 
 func (c *podCollector) Collect(out chan<- prometheus.Metric) {
-	var sum [places]int
+	var sum [pending.Places]int
 	for shard, counts := range c.s.depths() {
 		for p, n := range counts {
-			out <- prometheus.MustNewConstMetric(c.pods, prometheus.GaugeValue, float64(n), strconv.Itoa(int(shard)), Place(p).String())
+			out <- prometheus.MustNewConstMetric(c.pods, prometheus.GaugeValue, float64(n), strconv.Itoa(int(shard)), pending.Place(p).String())
 			sum[p] += n
 		}
 	}
 	for shard, waits := range c.s.headWaits(time.Now()) {
 		out <- prometheus.MustNewConstMetric(c.head, prometheus.GaugeValue, waits.Seconds(), strconv.Itoa(int(shard)))
 	}
-	for _, p := range []Place{Active, Backoff, Unschedulable, Gated} {
+	for _, p := range []pending.Place{pending.Active, pending.Backoff, pending.Unschedulable, pending.Gated} {
 		out <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(sum[p]), p.String())
 	}
 	for key, n := range c.s.rejected() {
@@ -258,11 +256,7 @@ func (s *Service) headWaits(now time.Time) map[int32]time.Duration {
 	waits := make(map[int32]time.Duration)
 	for _, sh := range s.owned() {
 		sh.mu.Lock()
-		if e := sh.queue.active.head(); e != nil {
-			waits[sh.number] = max(0, now.Sub(e.entered))
-		} else {
-			waits[sh.number] = 0
-		}
+		waits[sh.number] = sh.queue.HeadWait(now)
 		sh.mu.Unlock()
 	}
 	return waits

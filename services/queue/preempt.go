@@ -16,6 +16,7 @@ import (
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 // preemptFor is after how long a cycle begins no further preemption, so that pods that fit need not wait for the next
@@ -63,21 +64,21 @@ func (d *driver) preempt(ctx context.Context, b *batch, now view, open map[int]b
 		a, began := b.attempts[i], time.Now()
 		why, ok := hopeless[a.Subject]
 		var found dryRunFound
-		if !ok || a.node() != "" {
+		if !ok || a.Node() != "" {
 			var err error
 			if found, err = d.dryRun(ctx, b, a, now); err != nil {
 				d.preempted(b, i, preemptionError, statusError, time.Since(began))
 				return d.refused(ctx, b, open, []int{i}, "preempt", err)
 			}
 			if found.nodes == 0 { // the pod, or its class, is gone
-				d.sh.with(func(q *Queue, now time.Time) { q.Await(now, a, found.version) })
+				d.sh.with(func(q *pending.Queue, now time.Time) { q.Await(now, a, found.version) })
 				delete(open, i)
 				continue
 			}
 			why = engine.PreemptionMessage(found.nodes, found.verdicts)
 		}
 		if found.best == nil {
-			if a.node() == "" {
+			if a.Node() == "" {
 				hopeless[a.Subject] = why
 			}
 			d.preempted(b, i, preemptionNoCandidate, statusUnschedulable, time.Since(began))
@@ -109,7 +110,7 @@ func (d *driver) parkPreemptor(ctx context.Context, b *batch, open map[int]bool,
 		if profile := st.Profile(b.signatureOf[i].profile); profile != nil {
 			f.message = engine.PostFilterMessage(profile, why)
 		}
-		d.sh.with(func(q *Queue, now time.Time) { d.parkOne(q, now, st, b, open, i, f) })
+		d.sh.with(func(q *pending.Queue, now time.Time) { d.parkOne(q, now, st, b, open, i, f) })
 	})
 }
 
@@ -122,7 +123,7 @@ type dryRunFound struct {
 }
 
 // dryRun asks the filter-workers where a pod would fit if pods of lower priority were gone.
-func (d *driver) dryRun(ctx context.Context, b *batch, a Attempt, now view) (dryRunFound, error) {
+func (d *driver) dryRun(ctx context.Context, b *batch, a pending.Attempt, now view) (dryRunFound, error) {
 	least := b.newest
 	if d.committed.Epoch == least.Epoch && least.Less(d.committed) {
 		least = d.committed
@@ -216,11 +217,11 @@ func (d *driver) settlePreemption(
 	case binderv1.PreemptResponse_RESULT_STARTED:
 		d.preempted(b, i, preemptionStarted, statusSuccess, time.Since(began))
 		return d.read(ctx, func(st *cluster.State) {
-			d.sh.with(func(q *Queue, now time.Time) { d.parkOne(q, now, st, b, open, i, postFilter{started: true}) })
+			d.sh.with(func(q *pending.Queue, now time.Time) { d.parkOne(q, now, st, b, open, i, postFilter{started: true}) })
 		})
 	case binderv1.PreemptResponse_RESULT_GONE:
 		d.preempted(b, i, preemptionGone, statusError, time.Since(began))
-		d.sh.with(func(q *Queue, now time.Time) { q.Await(now, a, version) })
+		d.sh.with(func(q *pending.Queue, now time.Time) { q.Await(now, a, version) })
 		delete(open, i)
 	default:
 		d.preempted(b, i, preemptionRetry, statusError, time.Since(began))

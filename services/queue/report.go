@@ -13,6 +13,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 // Reasons of the PodScheduled condition.
@@ -47,7 +48,7 @@ func newReporter(s *Service, shard int32, log *slog.Logger) *reporter {
 }
 
 // add never blocks. Clear says that the pod is to be nominated to no node any more.
-func (r *reporter) add(a Attempt, reason, message string, clear bool) {
+func (r *reporter) add(a pending.Attempt, reason, message string, clear bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.reports[a.ID]; !ok {

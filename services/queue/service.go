@@ -18,6 +18,7 @@ import (
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/trace"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 // Replica is this member's copy of the ledger, as internal/replica keeps it.
@@ -235,13 +236,13 @@ func (s *Service) setCount(st *cluster.State) {
 }
 
 // depths returns how many pods each owned shard has in each place.
-func (s *Service) depths() map[int32][places]int {
-	depths := make(map[int32][places]int)
+func (s *Service) depths() map[int32][pending.Places]int {
+	depths := make(map[int32][pending.Places]int)
 	for _, sh := range s.owned() {
 		sh.mu.Lock()
-		var counts [places]int
+		var counts [pending.Places]int
 		for p := range counts {
-			counts[p] = sh.queue.Count(Place(p))
+			counts[p] = sh.queue.Count(pending.Place(p))
 		}
 		sh.mu.Unlock()
 		depths[sh.number] = counts

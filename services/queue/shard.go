@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 // shard is a queue that this member owns, with its driver.
@@ -17,7 +18,7 @@ type shard struct {
 	revision int64 // of the claim in etcd
 
 	mu    sync.Mutex
-	queue *Queue
+	queue *pending.Queue
 
 	woken    chan struct{} // holds one value while the queue may have changed since the driver looked
 	draining chan struct{} // closed: start no further cycle
@@ -27,15 +28,15 @@ type shard struct {
 	lost     bool               // the binder says that another owns the shard; read after done
 }
 
-func newShard(number int32, revision int64, judge Judge, cancel context.CancelFunc) *shard {
+func newShard(number int32, revision int64, judge pending.Judge, cancel context.CancelFunc) *shard {
 	return &shard{
-		number: number, revision: revision, queue: NewQueue(number, judge),
+		number: number, revision: revision, queue: pending.NewQueue(number, judge),
 		woken: make(chan struct{}, 1), draining: make(chan struct{}), cancel: cancel, done: make(chan struct{}),
 	}
 }
 
 // with calls fn with the queue locked, and lets the driver look at what has changed.
-func (sh *shard) with(fn func(q *Queue, now time.Time)) {
+func (sh *shard) with(fn func(q *pending.Queue, now time.Time)) {
 	sh.mu.Lock()
 	fn(sh.queue, time.Now())
 	sh.mu.Unlock()
@@ -46,7 +47,7 @@ func (sh *shard) with(fn func(q *Queue, now time.Time)) {
 }
 
 // standing returns where a pod stands in line, as Queue.Standing does: zero if it is not there any more.
-func (sh *shard) standing(id cluster.PodID, priorities int) Standing {
+func (sh *shard) standing(id cluster.PodID, priorities int) pending.Standing {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	s, _ := sh.queue.Standing(id, priorities)
@@ -54,11 +55,11 @@ func (sh *shard) standing(id cluster.PodID, priorities int) Standing {
 }
 
 func (sh *shard) reset(st *cluster.State) {
-	sh.with(func(q *Queue, now time.Time) { q.Reset(now, st) })
+	sh.with(func(q *pending.Queue, now time.Time) { q.Reset(now, st) })
 }
 
 func (sh *shard) apply(st *cluster.State, d cluster.Delta) {
-	sh.with(func(q *Queue, now time.Time) { q.Apply(now, st, d) })
+	sh.with(func(q *pending.Queue, now time.Time) { q.Apply(now, st, d) })
 }
 
 // drain lets the cycle that is running end, for at most so long, and starts no other.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 // What a message of a cycle takes grows with the pods of its batch, and with what users have made: nodes, signatures, and
@@ -41,11 +42,11 @@ func (d *driver) tooLarge(ctx context.Context, b *batch, open map[int]bool, stag
 	d.log.Error("pod too large for a message, parked", "stage", stage, "uid", b.attempts[0].UID, "err", err)
 	message := fmt.Sprintf("%s: what has to be said of this pod alone is too large for a message: %v", stage, err)
 	return d.read(ctx, func(st *cluster.State) {
-		d.sh.with(func(q *Queue, now time.Time) {
+		d.sh.with(func(q *pending.Queue, now time.Time) {
 			if !open[0] {
 				return
 			}
-			q.Park(now, st, b.attempts[0], Parking{Message: message, Version: st.Version(), Wake: WhenChanged})
+			q.Park(now, st, b.attempts[0], pending.Parking{Message: message, Version: st.Version(), Wake: pending.WhenChanged})
 			d.decided(b, 0, resultUnschedulable, message)
 			delete(open, 0)
 			d.reports.add(b.attempts[0], reasonUnschedulable, message, true)

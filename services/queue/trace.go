@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/trace"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 // What traces say of attempts that have no result of kube-scheduler's.
@@ -35,7 +36,7 @@ type tracedAttempt struct {
 }
 
 // traceAttempts returns those of the attempts that are traced, by their index.
-func (d *driver) traceAttempts(st *cluster.State, attempts []Attempt) map[int]*tracedAttempt {
+func (d *driver) traceAttempts(st *cluster.State, attempts []pending.Attempt) map[int]*tracedAttempt {
 	var traced map[int]*tracedAttempt
 	for i := range attempts {
 		a := &attempts[i]

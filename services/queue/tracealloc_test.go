@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/trace"
+	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 func TestAttemptsThatAreNotSampledAllocateNothing(t *testing.T) {
@@ -16,9 +17,9 @@ func TestAttemptsThatAreNotSampledAllocateNothing(t *testing.T) {
 	} {
 		d := &driver{s: &Service{cfg: Config{Trace: provider}}, sh: &shard{}}
 		st := cluster.New(cluster.Version{Epoch: 1})
-		b := &batch{attempts: make([]Attempt, 256)}
+		b := &batch{attempts: make([]pending.Attempt, 256)}
 		for i := range b.attempts {
-			b.attempts[i] = Attempt{ID: cluster.PodID(i), UID: fmt.Sprintf("0d6d9a3e-7a54-4a6b-9c1f-%012d", i), Number: 1}
+			b.attempts[i] = pending.Attempt{ID: cluster.PodID(i), UID: fmt.Sprintf("0d6d9a3e-7a54-4a6b-9c1f-%012d", i), Number: 1}
 		}
 		questions := make([]question[int, int], 2)
 		open := map[int]bool{}

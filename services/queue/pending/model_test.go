@@ -1,4 +1,4 @@
-package queue
+package pending
 
 import (
 	"cmp"
@@ -402,7 +402,7 @@ func (m *model) check(t *rapid.T) {
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Fatalf("places (-want +got):\n%s", diff)
 	}
-	for p := range Place(places) {
+	for p := range Place(Places) {
 		sum -= m.queue.Count(p)
 	}
 	if sum != 0 {

@@ -1,4 +1,4 @@
-package queue
+package pending
 
 import (
 	"math/rand/v2"

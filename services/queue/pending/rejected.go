@@ -1,4 +1,4 @@
-package queue
+package pending
 
 import (
 	"iter"
@@ -18,6 +18,9 @@ type Rejection struct {
 // Rejected yields how many pods of the queue each plugin is against, by their classes, in no order. A pod whose attempt is
 // running counts for none.
 func (q *Queue) Rejected() iter.Seq2[Rejection, int] { return maps.All(q.rejections) }
+
+// schedulingGates is the plugin that counts for pods with scheduling gates.
+const schedulingGates = "SchedulingGates"
 
 // rejections counts pods by what is against them. It is kept rather than counted when somebody asks, because whoever asks
 // holds up the queue and the log meanwhile, and metrics are asked for every few seconds.

@@ -1,4 +1,4 @@
-package queue
+package pending
 
 import (
 	"slices"
@@ -8,6 +8,14 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 )
+
+// evaluating makes an Evaluator the Judge of a queue.
+type evaluating struct{ *engine.Evaluator }
+
+func (e evaluating) Feasible(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) bool {
+	verdict, known := e.Node(st, s, self, node)
+	return known && verdict.Feasible()
+}
 
 // cpuJudge is a judge that anybody can follow. A pod fits a node that has enough free CPU and that no other pod of its
 // priority or a higher one is nominated to. Besides, a pod with affinity needs some pod of 100m on any node, and a wary pod needs that no pod with

@@ -1,4 +1,4 @@
-package queue
+package pending
 
 import (
 	"math/rand/v2"
@@ -29,7 +29,7 @@ func TestPositionIsHowManyPodsArePoppedBefore(t *testing.T) {
 		}
 	}
 	ahead := make(map[int32][]cluster.PodID) // that were popped so far, by priority
-	batch, _ := q.PopAbove(now, pods, anyPriority)
+	batch, _ := q.PopAbove(now, pods, AnyPriority)
 	for k, a := range batch {
 		if got := found[a.ID].Position; got != k {
 			t.Errorf("pod %d is at %d, and was popped at %d", a.ID, got, k)
@@ -104,7 +104,7 @@ func longLine(b *testing.B) (*Queue, *cluster.State) {
 func BenchmarkStanding(b *testing.B) {
 	q, _ := longLine(b)
 	for k := 0; b.Loop(); k++ {
-		q.Standing(cluster.PodID(k*7919%q.Count(Active)), maxPriorities)
+		q.Standing(cluster.PodID(k*7919%q.Count(Active)), 10)
 	}
 }
 

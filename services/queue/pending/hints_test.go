@@ -1,4 +1,4 @@
-package queue
+package pending
 
 import (
 	"cmp"
@@ -154,7 +154,7 @@ func newHintWorld(t *testing.T, plugins ...string) *hintWorld {
 		t: t, now: time.Unix(1000, 0), st: cluster.New(cluster.Version{Epoch: 1}), engine: engine.NewEvaluator(engine.EvaluatorConfig{}),
 		classes: make(map[string]cluster.ClassID), labels: make(map[string]cluster.LabelsID),
 	}
-	w.queue = NewQueue(0, judge{w.engine})
+	w.queue = NewQueue(0, evaluating{w.engine})
 	profile := cluster.DefaultProfile(testScheduler)
 	if len(plugins) > 0 {
 		other := func(name string) bool { return !slices.Contains(plugins, name) }

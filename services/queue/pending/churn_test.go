@@ -1,4 +1,4 @@
-package queue
+package pending
 
 import (
 	"flag"
@@ -87,7 +87,7 @@ func newChurn(t *testing.T) *churn {
 		told: cluster.New(cluster.Version{Epoch: 1}), copied: cluster.New(cluster.Version{Epoch: 1}),
 		judge: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}), worker: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}),
 	}
-	c.queue = NewQueue(0, judge{c.judge})
+	c.queue = NewQueue(0, evaluating{c.judge})
 	c.fold = ingest.New(c.told, c.apply, ingest.Telling(wire.Tellable, func(source.Unsupported) {}))
 	c.queue.Reset(c.now, c.copied)
 	c.must(c.apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}}))

@@ -1,7 +1,8 @@
-package queue
+package pending
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -20,10 +21,10 @@ const (
 	Unschedulable              // no node fits, or others are being evicted for it; it waits for a change that could help
 	InFlight                   // an attempt is running, or its outcome is on its way through the log
 
-	places = iota
+	Places = iota // how many there are
 
 	// assumed is not a place in the queue: the pod is placed, and remembered for what it counts if its bind fails.
-	assumed Place = places
+	assumed Place = Places
 )
 
 func (p Place) String() string {
@@ -63,8 +64,8 @@ type Attempt struct {
 	Since        time.Time // since when the pod had waited for it
 }
 
-// node returns the name of the node that matters by itself for the pod, "" if there is none.
-func (a *Attempt) node() string { return cmp.Or(a.RequiredNode, a.Nominated) }
+// Node returns the name of the node that matters by itself for the pod, "" if there is none.
+func (a *Attempt) Node() string { return cmp.Or(a.RequiredNode, a.Nominated) }
 
 // Parking is why an attempt placed nothing, and how the pod may come back.
 type Parking struct {
@@ -143,7 +144,7 @@ type Queue struct {
 	event    string          // what kube-scheduler calls the delta that was folded last
 	arrivals int64
 	pods     map[cluster.PodID]*entry
-	counts   [places + 1]int
+	counts   [Places + 1]int
 
 	rejections rejections
 
@@ -183,7 +184,7 @@ func NewQueue(shard int32, judge Judge) *Queue {
 
 func (q *Queue) clear() {
 	q.pods = make(map[cluster.PodID]*entry)
-	q.counts = [places + 1]int{}
+	q.counts = [Places + 1]int{}
 	q.rejections = make(rejections)
 	q.active = orderedPods{rankOf: inLine}
 	q.running = orderedPods{rankOf: inLine}
@@ -205,10 +206,13 @@ func (q *Queue) Version() cluster.Version { return q.version }
 // Count returns the number of pods in a place.
 func (q *Queue) Count(p Place) int { return q.counts[p] }
 
+// AnyPriority is the floor of PopAbove that is below no pod.
+const AnyPriority = math.MinInt32
+
 // Pop returns up to limit pods that are ready at now, in queue order, and puts them in flight. When no pod is active,
 // pods leave their backoff early, but not a backoff after an error. It never blocks and returns nil when none is ready.
 func (q *Queue) Pop(now time.Time, limit int) []Attempt {
-	batch, _ := q.PopAbove(now, limit, anyPriority)
+	batch, _ := q.PopAbove(now, limit, AnyPriority)
 	return batch
 }
 
@@ -235,6 +239,22 @@ func (q *Queue) PopAbove(now time.Time, limit int, floor int32) (batch []Attempt
 		})
 	}
 	return batch, false
+}
+
+// Outranked reports whether there is a pod for Pop, but PopAbove would keep it for its priority.
+func (q *Queue) Outranked(now time.Time, floor int32) bool {
+	q.endBackoffs(now)
+	e := q.head()
+	return e != nil && e.pod.Priority < floor
+}
+
+// HeadWait returns how long the first active pod has waited since it entered the queue or its last attempt failed; 0 if none
+// is active.
+func (q *Queue) HeadWait(now time.Time) time.Duration {
+	if e := q.active.head(); e != nil {
+		return max(0, now.Sub(e.entered))
+	}
+	return 0
 }
 
 // head returns the pod that Pop would take first, once it has ended the backoffs; nil if there is none.

@@ -1,4 +1,4 @@
-package queue
+package pending
 
 import (
 	"slices"
@@ -38,7 +38,7 @@ func TestPopAboveLeavesWhatIsBelowTheFloor(t *testing.T) {
 		want      []string
 		outranked bool
 	}{
-		{anyPriority, 9, []string{"c", "b", "d", "a"}, false},
+		{AnyPriority, 9, []string{"c", "b", "d", "a"}, false},
 		{3, 9, []string{"c", "b", "d", "a"}, false},
 		{4, 9, []string{"c", "b", "d"}, true},
 		{4, 3, []string{"c", "b", "d"}, false}, // the limit keeps the next as well

@@ -1,0 +1,52 @@
+// Package pending holds the pods of one shard that wait to be scheduled, as a pure fold over the log: no clock, no
+// goroutine, no I/O. It never decides where a pod goes, nor asks anybody but its [Judge] whether it could go there.
+//
+// # Where a pod is
+//
+// A pod that a [Queue] holds is in exactly one [Place]. [Queue.Apply] and [Queue.Reset] follow the log; [Queue.Pop] hands
+// out attempts, and Retry, Await, Fail and Park take their outcomes in; Recheck and Activate bring pods back.
+//
+//	                       enters
+//	          ┌───────────────┴───────────────┐
+//	          ▼              no gates          ▼      Pop
+//	        Gated ──────────────────────▶  Active ───────────────▶ InFlight ────▶ (assumed) ────▶ gone
+//	                                       ▲    ▲ ◀──────────────── │  │ ▲             │
+//	                             backoff   │    │     Retry         │  │ │ Pop, early  │ the bind failed
+//	                             is over   │    │ Activate          │  │ │             │
+//	                                       │    │          Fail     │  │ │             │
+//	                                    Backoff ◀───────────────────┘──┼─┘             │
+//	                                     ▲ ▲    │                      │ Park          │
+//	                         a wake-up   │ └────┼──────────────────────┼───────────────┘
+//	                                     │      │                      ▼
+//	                                     └──────┴─────────────── Unschedulable
+//
+//	from            to              because
+//	—               Gated           it has gates, or its scheduler name is left to another scheduler
+//	—               Active          it has not; Backoff instead if it has failed before, and a Reset finds it backing off
+//	Gated           Active          it is gated no more; Backoff instead if it has failed and backs off still
+//	any but assumed Gated           it has got gates, or its name is left to another: an attempt that runs is void
+//	Active          InFlight        Pop
+//	Backoff         InFlight        Pop, if no pod is active; not after an error
+//	Backoff         Active          its backoff is over; Activate
+//	InFlight        Active          Retry; Await, if the log up to the version says nothing of it; Reset
+//	InFlight        Backoff         Fail; Park, if what would have brought it back has happened meanwhile. Active instead if it
+//	                                does not back off any more
+//	InFlight        Unschedulable   Park
+//	Unschedulable   Backoff         a wake-up: a node that has changed fits or could be preempted on, a hint, a change of the
+//	                                pod itself, its victims are gone, the first node, or it has waited for too long. Active
+//	                                instead if its backoff is over
+//	Unschedulable   Active          Activate; its evictions have failed
+//	any             assumed         the log says that it is placed
+//	assumed         Backoff         the log says that its bind failed
+//	any             gone            bound, removed, being deleted, or of another shard or scheduler by now
+//
+// Three things are told of a pod beside its place.
+//
+//   - Held: others are being evicted for it. Wherever it would come back to, Active or Backoff, it is Unschedulable
+//     instead, is not flushed, and nothing wakes it, until the evictions have ended.
+//   - Awaited: it is InFlight, and the log will tell what has become of it. Its priority is in no band any more.
+//   - What has happened since its attempt began: it has changed, hints would queue it, it is to be tried again in any case.
+//     Park reads it, so that no wake-up is lost between the evaluation and the parking.
+//
+// Assumed pods are in none of the places: they are remembered for how often they have failed, if their bind does.
+package pending
