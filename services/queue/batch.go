@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/services/queue/fanout"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
@@ -43,22 +44,15 @@ type signatureWork struct {
 	seed        uint64               // of the order of equal nodes
 	asked       bool                 // about the signature as a whole
 
-	nodes    int // seen by filter-workers
-	feasible int // how many of them
-	eligible cluster.Bitmap
-	verdicts []engine.VerdictCount
-	groups   []engine.Group
+	engine.Feasibility // of all nodes, as the filter-workers say
+	groups             []engine.Group
 }
 
 // nodeWork is a pod with one node that matters by itself: the only one that it may go to, or the one it is nominated to.
 type nodeWork struct {
-	subject  engine.Subject
-	self     cluster.PodID
-	name     string
-	node     cluster.NodeIndex // NoNode: there is none of that name
-	known    bool              // the node exists
-	feasible bool
-	verdicts []engine.VerdictCount
+	name string
+	fanout.OnNode
+	fanout.OnNodeAnswer
 }
 
 // newBatch looks up what the cycle needs of the state the attempts were popped at. It keeps nothing of the state.
@@ -89,8 +83,8 @@ func newBatch(now time.Time, st *cluster.State, e Evaluator, attempts []pending.
 			continue
 		}
 		if name := a.Node(); name != "" {
-			p := &nodeWork{subject: a.Subject, self: a.ID, name: name, node: st.Nodes.ByName(name)}
-			if p.node != cluster.NoNode || a.RequiredNode != "" {
+			p := &nodeWork{name: name, OnNode: fanout.OnNode{Subject: a.Subject, Self: a.ID, Node: st.Nodes.ByName(name)}}
+			if p.Node != cluster.NoNode || a.RequiredNode != "" {
 				b.nodeWorks = append(b.nodeWorks, p)
 				b.nodeWorkOf[i] = p
 			}
@@ -126,13 +120,16 @@ func (b *batch) all() []int {
 	return all
 }
 
-// answered notes the version of an answer.
-func (b *batch) answered(v cluster.Version) {
-	if b.evaluated.IsZero() || v.Less(b.evaluated) {
-		b.evaluated = v
+// answered notes what an answer is of.
+func (b *batch) answered(v fanout.Versions) {
+	if v.Oldest.IsZero() {
+		return // nobody had to be asked
 	}
-	if b.newest.Less(v) {
-		b.newest = v
+	if b.evaluated.IsZero() || v.Oldest.Less(b.evaluated) {
+		b.evaluated = v.Oldest
+	}
+	if b.newest.Less(v.Newest) {
+		b.newest = v.Newest
 	}
 }
 
@@ -160,18 +157,18 @@ func (b *batch) outlook(i int) outlook {
 	switch {
 	case b.nodes == 0 || w.unsupported != nil:
 		return hopeless
-	case on != nil && on.feasible:
+	case on != nil && on.Feasible:
 		return placeable
 	case b.attempts[i].RequiredNode != "":
-		if engine.CrossNode(on.verdicts) {
+		if engine.CrossNode(on.Verdicts) {
 			return hopeful
 		}
 		return hopeless
-	case w.nodes == 0:
+	case w.Nodes == 0:
 		return unknown
-	case w.feasible > 0:
+	case w.FeasibleCount > 0:
 		return placeable
-	case w.eligible.Count() > 0:
+	case w.Eligible.Count() > 0:
 		return hopeful
 	}
 	return hopeless
@@ -191,10 +188,10 @@ func (b *batch) parking(i int) pending.Parking {
 		p.Wake = pending.WhenChanged
 	}
 	answers := engine.Answers{
-		Nodes: b.nodes, Unsupported: w.unsupported, Required: b.attempts[i].RequiredNode != "", Seen: w.nodes, Everywhere: w.verdicts,
+		Nodes: b.nodes, Unsupported: w.unsupported, Required: b.attempts[i].RequiredNode != "", Seen: int(w.Nodes), Everywhere: w.Verdicts,
 	}
 	if on := b.nodeWorkOf[i]; on != nil {
-		answers.Known, answers.There = on.known, on.verdicts
+		answers.Known, answers.There = on.Known, on.Verdicts
 	}
 	var nodes int
 	nodes, p.Verdicts = answers.Unschedulable()

@@ -56,7 +56,7 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preem
 				})
 			}
 			pod.SubjectIndex = at
-		case on == nil || !on.feasible:
+		case on == nil || !on.Feasible:
 			continue // its nodes were gone before they could be scored
 		}
 		sent = append(sent, i)

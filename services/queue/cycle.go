@@ -8,14 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
-	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
-	scorev1 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
-	"github.com/berth-scheduler/berth/internal/wire"
+	"github.com/berth-scheduler/berth/services/queue/fanout"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
@@ -41,7 +37,7 @@ func (r reach) after(batch int, exhausted bool) reach {
 
 // cycle takes a batch through filter, score and commit, and then makes room for pods that fit nowhere. Pods that get no
 // outcome are active again. An error means that the shard is lost or ctx has ended.
-func (d *driver) cycle(ctx context.Context, b *batch, now view) error {
+func (d *driver) cycle(ctx context.Context, b *batch, to workers) error {
 	d.s.metrics.batch.Observe(float64(len(b.attempts)))
 	d.progress, d.busy = 0, 0
 	d.widen()
@@ -59,7 +55,7 @@ func (d *driver) cycle(ctx context.Context, b *batch, now view) error {
 
 	// 1. Where can they go?
 	if b.nodes > 0 {
-		err := d.stage("filter", func() error { return d.filter(ctx, b, now) })
+		err := d.stage("filter", func() error { return d.filter(ctx, b, to) })
 		d.ran(pointFilter, b, b.all(), err)
 		if err != nil {
 			return d.refused(ctx, b, open, b.all(), "filter", err)
@@ -72,7 +68,7 @@ func (d *driver) cycle(ctx context.Context, b *batch, now view) error {
 		return err
 	}
 	// 3. Place the others.
-	more, err := d.place(ctx, b, now, open)
+	more, err := d.place(ctx, b, to, open)
 	if err != nil {
 		return err
 	}
@@ -82,17 +78,17 @@ func (d *driver) cycle(ctx context.Context, b *batch, now view) error {
 		return nil
 	}
 	slices.Sort(preemptors)
-	return d.stage("preempt", func() error { return d.preempt(ctx, b, now, open, preemptors) })
+	return d.stage("preempt", func() error { return d.preempt(ctx, b, to, open, preemptors) })
 }
 
 // place has the pods that go to the binder scored and committed. It returns those that preempt because they fit
 // nowhere after all.
-func (d *driver) place(ctx context.Context, b *batch, now view, open map[int]bool) (preemptors []int, err error) {
+func (d *driver) place(ctx context.Context, b *batch, to workers, open map[int]bool) (preemptors []int, err error) {
 	if len(b.goes) == 0 {
 		return nil, nil
 	}
 	goes := slices.Sorted(maps.Keys(b.goes))
-	err = d.stage("score", func() error { return d.score(ctx, b, now, open) })
+	err = d.stage("score", func() error { return d.score(ctx, b, to, open) })
 	d.ran(pointScore, b, goes, err)
 	if err != nil {
 		return nil, d.refused(ctx, b, open, goes, "score", err)
@@ -146,7 +142,7 @@ func (d *driver) refused(ctx context.Context, b *batch, open map[int]bool, pods 
 		return d.tooLarge(ctx, b, open, stage, err)
 	}
 	d.s.metrics.retries.WithLabelValues(stage).Add(float64(len(pods)))
-	if refused := (refusedError{}); !errors.As(err, &refused) {
+	if refused := (fanout.RefusedError{}); !errors.As(err, &refused) {
 		if _, asked := rpc.RetryAfter(err); asked {
 			d.busy = rpc.RetryPause(err, 0)
 		}
@@ -181,87 +177,38 @@ func (d *driver) decided(b *batch, i int, result, message string) {
 	d.s.metrics.attempt(result, b.signatureOf[i].profile, took)
 }
 
-// filter asks the filter-workers about all signatures of the batch, and about its pods on nodes that matter by themselves.
-func (d *driver) filter(ctx context.Context, b *batch, now view) error {
-	first, last := d.s.directory.split(now.filters)
-	subjects := make([]*filterv1.Subject, len(b.asked))
-	for i, w := range b.asked {
-		subjects[i] = wire.ToSubject(w.subject)
+// workers answer about all nodes, as fanout.Workers do.
+type workers interface {
+	Filter(ctx context.Context, q fanout.FilterQuestion) (fanout.FilterAnswer, error)
+	Score(ctx context.Context, q fanout.ScoreQuestion) (fanout.ScoreAnswer, error)
+	DryRunPreemption(ctx context.Context, q fanout.DryRunQuestion) (fanout.DryRunAnswer, error)
+}
+
+// filter asks about all signatures of the batch, and about its pods on nodes that matter by themselves.
+func (d *driver) filter(ctx context.Context, b *batch, to workers) error {
+	q := fanout.FilterQuestion{Least: b.least, Length: b.length, Traced: len(b.traced) > 0}
+	q.Subjects = make([]engine.Subject, 0, len(b.asked))
+	for _, w := range b.asked {
+		q.Subjects = append(q.Subjects, w.subject)
 	}
-	var cuts []cluster.Range
-	var onNodes [][]*nodeWork
-	var questions []question[*filterv1.FilterRequest, *filterv1.FilterResponse]
-	for _, r := range ranges(b.length, len(first)) {
-		request := &filterv1.FilterRequest{
-			MinVersion: wire.ToVersion(b.least), First: int32(r.First), End: int32(r.End), Subjects: subjects,
-		}
-		var works []*nodeWork
-		for _, p := range b.nodeWorks {
-			if p.node != cluster.NoNode && r.First <= p.node && p.node < r.End {
-				works = append(works, p)
-				request.PodsOnNodes = append(request.PodsOnNodes, &filterv1.PodOnNode{
-					Subject: wire.ToSubject(p.subject), Node: int32(p.node), Self: int32(p.self),
-				})
-			}
-		}
-		if len(subjects)+len(works) == 0 {
-			continue
-		}
-		cuts, onNodes = append(cuts, r), append(onNodes, works)
-		questions = append(questions, question[*filterv1.FilterRequest, *filterv1.FilterResponse]{
-			request: request,
-			span:    b.rangeSpan(d.s.cfg.Trace, "filter", r),
-			call: func(ctx context.Context, conn grpc.ClientConnInterface, request *filterv1.FilterRequest) (*filterv1.FilterResponse, error) {
-				return filterv1.NewFilterServiceClient(conn).Filter(ctx, request)
-			},
-		})
+	q.OnNodes = make([]fanout.OnNode, 0, len(b.nodeWorks))
+	for _, p := range b.nodeWorks {
+		q.OnNodes = append(q.OnNodes, p.OnNode)
 	}
-	answers, err := askAll(ctx, d.s, first, last, questions)
-	traceRanges(b, questions, func(i, k int) bool {
-		return b.signatureOf[i].asked && b.attempts[i].RequiredNode == "" || slices.Contains(onNodes[k], b.nodeWorkOf[i])
+	answer, err := to.Filter(ctx, q)
+	b.traceCalls("filter", answer.Calls, func(i int, c *fanout.Call) bool {
+		return b.signatureOf[i].asked && b.attempts[i].RequiredNode == "" ||
+			slices.ContainsFunc(c.About, func(k int) bool { return b.nodeWorks[k] == b.nodeWorkOf[i] })
 	})
 	if err != nil {
 		return err
 	}
-	for i, answer := range answers {
-		if err := b.addFilter(cuts[i], onNodes[i], answer); err != nil {
-			return fmt.Errorf("range [%d, %d): %w", cuts[i].First, cuts[i].End, err)
-		}
+	b.answered(answer.Versions)
+	for i, w := range b.asked {
+		w.Feasibility = answer.Subjects[i]
 	}
-	return nil
-}
-
-// addFilter merges the answer about one range; ranges come in order.
-func (b *batch) addFilter(r cluster.Range, works []*nodeWork, answer *filterv1.FilterResponse) error {
-	if len(answer.GetSubjects()) != len(b.asked) || len(answer.GetPodsOnNodes()) != len(works) {
-		return refusedError{fmt.Errorf("answer about %d subjects and %d pods on nodes, asked for %d and %d",
-			len(answer.GetSubjects()), len(answer.GetPodsOnNodes()), len(b.asked), len(works))}
-	}
-	b.answered(wire.Version(answer.GetVersion()))
-	for i, f := range answer.GetSubjects() {
-		w := b.asked[i]
-		bits, err := wire.Bitmap(f.GetEligible(), min((len(f.GetEligible())+7)/8, r.Len()/64))
-		if err != nil {
-			return refusedError{err}
-		}
-		if len(bits) > 0 {
-			w.eligible = w.eligible.Grow(int(r.First) + len(bits)*64)
-			copy(w.eligible[r.First/64:], bits)
-		}
-		verdicts, err := wire.Verdicts(f.GetVerdicts())
-		if err != nil {
-			return refusedError{err}
-		}
-		w.nodes += int(f.GetNodes())
-		w.feasible += int(f.GetFeasibleCount())
-		w.verdicts = engine.MergeVerdicts(w.verdicts, verdicts)
-	}
-	for i, answered := range answer.GetPodsOnNodes() {
-		verdicts, err := wire.Verdicts(answered.GetVerdicts())
-		if err != nil {
-			return refusedError{err}
-		}
-		works[i].known, works[i].feasible, works[i].verdicts = answered.GetKnown(), answered.GetFeasible(), verdicts
+	for i, p := range b.nodeWorks {
+		p.OnNodeAnswer = answer.OnNodes[i]
 	}
 	return nil
 }
@@ -332,7 +279,7 @@ func (d *driver) read(ctx context.Context, fn func(*cluster.State)) error {
 // perhaps about another node.
 func (d *driver) parkOne(q *pending.Queue, now time.Time, st *cluster.State, b *batch, open map[int]bool, i int, f postFilter) {
 	a, parking := b.attempts[i], b.parking(i)
-	if on := b.nodeWorkOf[i]; on != nil && st.Nodes.ByName(on.name) != on.node {
+	if on := b.nodeWorkOf[i]; on != nil && st.Nodes.ByName(on.name) != on.Node {
 		return
 	}
 	if f.message != "" {
@@ -351,85 +298,45 @@ func (d *driver) parkOne(q *pending.Queue, now time.Time, st *cluster.State, b *
 	}
 }
 
-// score asks the score-workers for the best nodes of the signatures that have some and a pod that goes to the binder.
-func (d *driver) score(ctx context.Context, b *batch, now view, open map[int]bool) error {
-	first, last := d.s.directory.split(now.scores)
+// score asks for the best nodes of the signatures that have some and a pod that goes to the binder.
+func (d *driver) score(ctx context.Context, b *batch, to workers, open map[int]bool) error {
 	wanted := make(map[*signatureWork]cluster.Bitmap)
 	own := make(map[*signatureWork]int)
-	words := 0
 	for i, a := range b.attempts {
 		w := b.signatureOf[i]
 		if !open[i] || !b.goes[i] || a.RequiredNode != "" {
 			continue
 		}
 		own[w]++
-		if own[w] > 1 || w.eligible.Count() == 0 {
+		if own[w] > 1 || w.Eligible.Count() == 0 {
 			continue
 		}
 		wanted[w], d.next = w.sample(d.next, len(b.attempts))
-		words = max(words, len(w.eligible))
 	}
 	if len(wanted) == 0 {
 		return nil
 	}
-	var asked [][]*signatureWork
-	var questions []question[*scorev1.ScoreRequest, *scorev1.ScoreResponse]
-	for _, r := range cluster.Ranges(words*64, len(first), cluster.LeastRange) {
-		request := &scorev1.ScoreRequest{MinVersion: wire.ToVersion(b.newest), First: int32(r.First), End: int32(r.End)}
-		var about []*signatureWork
-		for _, w := range b.asked {
-			eligible := wanted[w]
-			if len(eligible) <= int(r.First/64) {
-				continue
-			}
-			part := wire.FromBitmap(eligible[r.First/64 : min(int(r.End/64), len(eligible))])
-			if len(part) > 0 {
-				about = append(about, w)
-				request.Subjects = append(request.Subjects, &scorev1.SubjectQuery{
-					Subject: wire.ToSubject(w.subject), Eligible: part, Limit: int32(d.reach.limit(own[w], len(b.attempts))),
-				})
-			}
+	q := fanout.ScoreQuestion{Least: b.newest, Traced: len(b.traced) > 0}
+	var asked []*signatureWork
+	for _, w := range b.asked {
+		if eligible := wanted[w]; eligible != nil {
+			asked = append(asked, w)
+			q.Subjects = append(q.Subjects, fanout.ScoreSubject{
+				Subject: w.subject, Eligible: eligible, Limit: d.reach.limit(own[w], len(b.attempts)), Seed: w.seed,
+			})
 		}
-		if len(about) == 0 {
-			continue
-		}
-		asked = append(asked, about)
-		questions = append(questions, question[*scorev1.ScoreRequest, *scorev1.ScoreResponse]{
-			request: request,
-			span:    b.rangeSpan(d.s.cfg.Trace, "score", r),
-			call: func(ctx context.Context, conn grpc.ClientConnInterface, request *scorev1.ScoreRequest) (*scorev1.ScoreResponse, error) {
-				return scorev1.NewScoreServiceClient(conn).Score(ctx, request)
-			},
-		})
 	}
-	answers, err := askAll(ctx, d.s, first, last, questions)
-	traceRanges(b, questions, func(i, k int) bool {
-		return open[i] && b.goes[i] && b.attempts[i].RequiredNode == "" && slices.Contains(asked[k], b.signatureOf[i])
+	answer, err := to.Score(ctx, q)
+	b.traceCalls("score", answer.Calls, func(i int, c *fanout.Call) bool {
+		return open[i] && b.goes[i] && b.attempts[i].RequiredNode == "" &&
+			slices.ContainsFunc(c.About, func(k int) bool { return asked[k] == b.signatureOf[i] })
 	})
 	if err != nil {
 		return err
 	}
-	return b.addScores(asked, answers, func(w *signatureWork) int { return d.reach.limit(own[w], len(b.attempts)) })
-}
-
-// addScores merges the answers about all ranges; limit is that of a signature.
-func (b *batch) addScores(asked [][]*signatureWork, answers []*scorev1.ScoreResponse, limit func(*signatureWork) int) error {
-	parts := make(map[*signatureWork][][]engine.Group)
-	for i, answer := range answers {
-		if len(answer.GetSubjects()) != len(asked[i]) {
-			return refusedError{fmt.Errorf("answer about %d subjects, asked for %d", len(answer.GetSubjects()), len(asked[i]))}
-		}
-		b.answered(wire.Version(answer.GetVersion()))
-		for k, c := range answer.GetSubjects() {
-			groups, err := wire.Groups(c.GetGroups())
-			if err != nil {
-				return refusedError{err}
-			}
-			parts[asked[i][k]] = append(parts[asked[i][k]], groups)
-		}
-	}
-	for w, groups := range parts {
-		w.groups = engine.MergeGroups(w.seed, limit(w), groups...)
+	b.answered(answer.Versions)
+	for i, w := range asked {
+		w.groups = answer.Groups[i]
 	}
 	return nil
 }

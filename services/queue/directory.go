@@ -10,16 +10,11 @@ import (
 	"github.com/berth-scheduler/berth/internal/coord"
 )
 
-// suspicion is how long a worker that failed to answer is asked only after the others. A worker that is gone for
-// good leaves the members when its lease ends.
-const suspicion = 3 * time.Second
-
 // directory knows who is alive. It is safe for concurrent use.
 type directory struct {
-	mu       sync.Mutex
-	now      view
-	changed  chan struct{} // closed when now is replaced
-	suspects map[string]time.Time
+	mu      sync.Mutex
+	now     view
+	changed chan struct{} // closed when now is replaced
 }
 
 // view is who is alive at one moment. It is not changed once it is handed out.
@@ -32,7 +27,7 @@ type view struct {
 }
 
 func newDirectory() *directory {
-	return &directory{changed: make(chan struct{}), suspects: make(map[string]time.Time)}
+	return &directory{changed: make(chan struct{})}
 }
 
 // follow keeps the directory until ctx ends.
@@ -98,36 +93,6 @@ func (d *directory) get() (view, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.now, d.changed
-}
-
-// suspect makes a worker the last choice for a while.
-func (d *directory) suspect(address string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.suspects[address] = time.Now().Add(suspicion)
-}
-
-// split parts workers into those to give ranges to and those to ask only when these fail. Unless there are none, the
-// first are never empty.
-func (d *directory) split(workers []string) (first, last []string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for address, until := range d.suspects {
-		if !time.Now().Before(until) {
-			delete(d.suspects, address)
-		}
-	}
-	for _, address := range workers {
-		if _, ok := d.suspects[address]; ok {
-			last = append(last, address)
-		} else {
-			first = append(first, address)
-		}
-	}
-	if len(first) == 0 {
-		return last, nil
-	}
-	return first, last
 }
 
 // awaitLeader waits for another active binder than leader, but no longer than atMost, nor than until ctx ends. Without

@@ -147,7 +147,7 @@ func (d *driver) run(ctx context.Context) error {
 			continue
 		}
 		// 3. Run the cycle.
-		if err := d.cycle(ctx, b, now); err != nil || ctx.Err() != nil {
+		if err := d.cycle(ctx, b, d.s.fanout.Over(now.filters, now.scores)); err != nil || ctx.Err() != nil {
 			return err
 		}
 		// 4. Do not spin, nor keep other shards waiting for nothing.

@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
-	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
+	"github.com/berth-scheduler/berth/services/queue/fanout"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
@@ -52,7 +51,7 @@ func (d *driver) postFilter(st *cluster.State, b *batch, i int) postFilter {
 
 // preempt makes room for pods that fit nowhere, one after the other in queue order: each dry run sees the nomination
 // that comes of the one before, which holds the room.
-func (d *driver) preempt(ctx context.Context, b *batch, now view, open map[int]bool, pods []int) error {
+func (d *driver) preempt(ctx context.Context, b *batch, to workers, open map[int]bool, pods []int) error {
 	start := time.Now()
 	// What preemption says where it cannot help is the same for all pods of a subject, in this batch.
 	hopeless := make(map[engine.Subject]string)
@@ -63,21 +62,21 @@ func (d *driver) preempt(ctx context.Context, b *batch, now view, open map[int]b
 		d.s.bands.works(d.sh.number, time.Now().Add(stalled))
 		a, began := b.attempts[i], time.Now()
 		why, ok := hopeless[a.Subject]
-		var found dryRunFound
+		var found fanout.DryRunAnswer
 		if !ok || a.Node() != "" {
 			var err error
-			if found, err = d.dryRun(ctx, b, a, now); err != nil {
+			if found, err = d.dryRun(ctx, b, a, to); err != nil {
 				d.preempted(b, i, preemptionError, statusError, time.Since(began))
 				return d.refused(ctx, b, open, []int{i}, "preempt", err)
 			}
-			if found.nodes == 0 { // the pod, or its class, is gone
-				d.sh.with(func(q *pending.Queue, now time.Time) { q.Await(now, a, found.version) })
+			if found.Nodes == 0 { // the pod, or its class, is gone
+				d.sh.with(func(q *pending.Queue, now time.Time) { q.Await(now, a, found.Oldest) })
 				delete(open, i)
 				continue
 			}
-			why = engine.PreemptionMessage(found.nodes, found.verdicts)
+			why = engine.PreemptionMessage(found.Nodes, found.Verdicts)
 		}
-		if found.best == nil {
+		if found.Best == nil {
 			if a.Node() == "" {
 				hopeless[a.Subject] = why
 			}
@@ -114,72 +113,25 @@ func (d *driver) parkPreemptor(ctx context.Context, b *batch, open map[int]bool,
 	})
 }
 
-// dryRunFound is the merged answer about all ranges.
-type dryRunFound struct {
-	version  cluster.Version // the oldest of the answers
-	nodes    int             // that exist
-	best     *filterv1.PreemptionCandidate
-	verdicts []engine.VerdictCount // why the nodes are no candidates
-}
-
-// dryRun asks the filter-workers where a pod would fit if pods of lower priority were gone.
-func (d *driver) dryRun(ctx context.Context, b *batch, a pending.Attempt, now view) (dryRunFound, error) {
+// dryRun asks where a pod would fit if pods of lower priority were gone.
+func (d *driver) dryRun(ctx context.Context, b *batch, a pending.Attempt, to workers) (fanout.DryRunAnswer, error) {
 	least := b.newest
 	if d.committed.Epoch == least.Epoch && least.Less(d.committed) {
 		least = d.committed
 	}
-	first, last := d.s.directory.split(now.filters)
-	var questions []question[*filterv1.DryRunPreemptionRequest, *filterv1.DryRunPreemptionResponse]
-	for _, r := range ranges(b.length, len(first)) {
-		questions = append(questions, question[*filterv1.DryRunPreemptionRequest, *filterv1.DryRunPreemptionResponse]{
-			request: &filterv1.DryRunPreemptionRequest{
-				MinVersion: wire.ToVersion(least), First: int32(r.First), End: int32(r.End),
-				Subject: wire.ToSubject(a.Subject), Pod: int32(a.ID), Limit: 1,
-			},
-			call: func(ctx context.Context, conn grpc.ClientConnInterface, request *filterv1.DryRunPreemptionRequest) (*filterv1.DryRunPreemptionResponse, error) {
-				return filterv1.NewFilterServiceClient(conn).DryRunPreemption(ctx, request)
-			},
-		})
-	}
-	answers, err := askAll(ctx, d.s, first, last, questions)
-	if err != nil {
-		return dryRunFound{}, err
-	}
-	return mergeDryRuns(answers, b.seed)
-}
-
-func mergeDryRuns(answers []*filterv1.DryRunPreemptionResponse, seed uint64) (dryRunFound, error) {
-	var found dryRunFound
-	var best *engine.Preemption
-	for k, answer := range answers {
-		d, err := wire.DryRun(answer)
-		if err != nil {
-			return dryRunFound{}, refusedError{err}
-		}
-		if v := wire.Version(answer.GetVersion()); k == 0 || v.Less(found.version) {
-			found.version = v
-		}
-		found.nodes += int(d.Nodes)
-		found.verdicts = engine.MergeVerdicts(found.verdicts, d.Verdicts)
-		for n := range d.Candidates {
-			if p := &d.Candidates[n]; best == nil || p.Compare(best, seed) < 0 {
-				best, found.best = p, answer.GetCandidates()[n]
-			}
-		}
-	}
-	return found, nil
+	return to.DryRunPreemption(ctx, fanout.DryRunQuestion{Least: least, Length: b.length, Subject: a.Subject, Pod: a.ID, Seed: b.seed})
 }
 
 // evict has the binder evict the best candidate's victims and nominate the pod. It reports false if the binder takes no further
 // preemption now.
 func (d *driver) evict(
-	ctx context.Context, b *batch, open map[int]bool, i int, found dryRunFound, began time.Time,
+	ctx context.Context, b *batch, open map[int]bool, i int, found fanout.DryRunAnswer, began time.Time,
 ) (goOn bool, err error) {
 	a := b.attempts[i]
 	d.reports.withdraw(a.ID)
 	request := &binderv1.PreemptRequest{
-		Shard: d.sh.number, ShardRevision: d.sh.revision, Version: wire.ToVersion(found.version),
-		Attempt: a.Number, Candidate: found.best,
+		Shard: d.sh.number, ShardRevision: d.sh.revision, Version: wire.ToVersion(found.Oldest),
+		Attempt: a.Number, Candidate: found.Best,
 		Pod: &binderv1.PodReport{Id: int32(a.ID), Uid: a.UID, Reason: reasonUnschedulable, Message: b.parking(i).Message, Attempt: a.Number},
 	}
 	response, err := askBinder(ctx, d, 1, false, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PreemptResponse, error) {

@@ -22,8 +22,8 @@ func sampleSize(nodes int, percentage int32) int {
 // a batch, whatever nodes those ahead of it fill, has as many feasible nodes as the percentage says: the eligible nodes
 // do not tell which of them are infeasible.
 func (w *signatureWork) sample(start cluster.NodeIndex, pods int) (cluster.Bitmap, cluster.NodeIndex) {
-	excluded := max(w.eligible.Count()-w.feasible, 0)
-	return sample(w.eligible, start, sampleSize(w.nodes, w.percentage)+pods-1+excluded)
+	excluded := max(w.Eligible.Count()-int(w.FeasibleCount), 0)
+	return sample(w.Eligible, start, sampleSize(int(w.Nodes), w.percentage)+pods-1+excluded)
 }
 
 // sample returns the first n nodes of a set, from the index start on and round, and the index behind the last of them,

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 func TestPercentageBoundsTheNodesToScoreButNotBelowAHundred(t *testing.T) {
@@ -25,7 +26,9 @@ func TestPercentageBoundsTheNodesToScoreButNotBelowAHundred(t *testing.T) {
 }
 
 func TestSampleHasEnoughFeasibleNodesForEveryPodOfTheBatch(t *testing.T) {
-	w := signatureWork{percentage: 10, nodes: 2000, feasible: 300, eligible: slices.Repeat(cluster.Bitmap{^uint64(0)}, 8)}
+	w := signatureWork{percentage: 10, Feasibility: engine.Feasibility{
+		Nodes: 2000, FeasibleCount: 300, Eligible: slices.Repeat(cluster.Bitmap{^uint64(0)}, 8),
+	}}
 	got, next := w.sample(500, 5)
 	// 200 are to be scored, up to 4 are filled by the pods ahead, and 212 of the 512 may be infeasible.
 	if n := got.Count(); n != 416 || next != 500+416-512 {

@@ -18,6 +18,7 @@ import (
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/trace"
+	"github.com/berth-scheduler/berth/services/queue/fanout"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
@@ -133,7 +134,7 @@ type Service struct {
 	log       *slog.Logger
 	metrics   *metrics
 	directory *directory
-	patience  patience
+	fanout    *fanout.Fanout
 	bands     *bands
 	binding   *binding
 
@@ -152,11 +153,13 @@ func New(cfg Config) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, log: cfg.Log, directory: newDirectory(), bands: newBands(), binding: newBinding(), shards: make(map[int32]*shard),
-		patience: patience{least: cfg.HedgeAfter, most: cfg.WorkerTimeout / 2},
 	}
 	if s.metrics, err = newMetrics(cfg.Metrics, s); err != nil {
 		return nil, fmt.Errorf("create queue: %w", err)
 	}
+	s.fanout = fanout.New(fanout.Config{
+		Clients: cfg.Clients, Timeout: cfg.WorkerTimeout, HedgeAfter: cfg.HedgeAfter, Hedges: s.metrics.hedges, Trace: cfg.Trace,
+	})
 	return s, nil
 }
 

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	otel "go.opentelemetry.io/otel/trace"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/trace"
+	"github.com/berth-scheduler/berth/services/queue/fanout"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
@@ -153,71 +153,14 @@ func (t *tracedAttempt) log() slog.Attr {
 	return t.Log()
 }
 
-// rangeSpan is the span of what is asked about one range, in the trace of the cycle. The methods of a nil one do nothing.
-// One goroutine uses it at a time.
-type rangeSpan struct {
-	provider     *trace.Provider
-	name         string
-	cut          cluster.Range
-	span         otel.Span // nil until it was started
-	began, ended time.Time
-	worker       string // who answered; "": nobody
-}
-
-// rangeSpan returns a span that is to be started, nil if the cycle is not traced.
-func (b *batch) rangeSpan(p *trace.Provider, name string, cut cluster.Range) *rangeSpan {
-	if len(b.traced) == 0 {
-		return nil
-	}
-	return &rangeSpan{provider: p, name: name, cut: cut}
-}
-
-func (r *rangeSpan) start(ctx context.Context) context.Context {
-	if r == nil {
-		return ctx
-	}
-	r.began = time.Now()
-	ctx, r.span = r.provider.Start(ctx, r.name, otel.WithTimestamp(r.began), otel.WithAttributes(r.attributes()...))
-	return ctx
-}
-
-func (r *rangeSpan) attributes() []attribute.KeyValue {
-	return []attribute.KeyValue{trace.RangeFirst.Int(int(r.cut.First)), trace.RangeEnd.Int(int(r.cut.End))}
-}
-
-func (r *rangeSpan) answered(worker string) {
-	if r != nil {
-		r.worker = worker
-	}
-}
-
-func (r *rangeSpan) finish() {
-	if r == nil {
-		return
-	}
-	r.ended = time.Now()
-	if r.worker == "" {
-		r.span.SetStatus(codes.Error, "no worker answered")
-	} else {
-		r.span.SetAttributes(trace.Worker.String(r.worker))
-	}
-	r.span.End(otel.WithTimestamp(r.ended))
-}
-
-// traceRanges makes, for each traced attempt, the spans of the questions that were asked about it, the i-th attempt and the
-// k-th question. They link to those of the cycle, which have the calls below them.
-func traceRanges[Req, Res any](b *batch, questions []question[Req, Res], asked func(i, k int) bool) {
+// traceCalls makes, for each traced attempt, the spans of the calls that were about it, the i-th attempt. They link to those
+// of the cycle, which have the calls below them.
+func (b *batch) traceCalls(name string, calls []fanout.Call, about func(i int, c *fanout.Call) bool) {
 	for i, t := range b.traced {
-		for k := range questions {
-			r := questions[k].span
-			if r.span == nil || !asked(i, k) { // nobody was there to ask
-				continue
+		for k := range calls {
+			if c := &calls[k]; about(i, c) {
+				t.Span(name, c.Began, c.Ended, otel.WithLinks(otel.Link{SpanContext: c.Span}), otel.WithAttributes(c.Attributes...))
 			}
-			about := r.attributes()
-			if r.worker != "" {
-				about = append(about, trace.Worker.String(r.worker))
-			}
-			t.Span(r.name, r.began, r.ended, otel.WithLinks(otel.Link{SpanContext: r.span.SpanContext()}), otel.WithAttributes(about...))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/trace"
+	"github.com/berth-scheduler/berth/services/queue/fanout"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
@@ -21,17 +22,10 @@ func TestAttemptsThatAreNotSampledAllocateNothing(t *testing.T) {
 		for i := range b.attempts {
 			b.attempts[i] = pending.Attempt{ID: cluster.PodID(i), UID: fmt.Sprintf("0d6d9a3e-7a54-4a6b-9c1f-%012d", i), Number: 1}
 		}
-		questions := make([]question[int, int], 2)
 		open := map[int]bool{}
 		allocs := testing.AllocsPerRun(100, func() {
 			b.traced = d.traceAttempts(st, b.attempts)
-			for k := range questions {
-				questions[k].span = b.rangeSpan(provider, "filter", cluster.Range{End: 64})
-				questions[k].span.start(t.Context())
-				questions[k].span.answered("f")
-				questions[k].span.finish()
-			}
-			traceRanges(b, questions, func(i, k int) bool { return b.attempts[i].RequiredNode == "" })
+			b.traceCalls("filter", nil, func(i int, _ *fanout.Call) bool { return b.attempts[i].RequiredNode == "" })
 			for i := range b.attempts {
 				b.traced[i].preempted(preemptionStarted, 1)
 				b.traced[i].endPlaced(st, b.attempts[i].ID, resultScheduled, "")

@@ -1,4 +1,4 @@
-package queue
+package fanout
 
 import (
 	"context"
@@ -19,42 +19,37 @@ import (
 // errNoWorkers: nobody is there to ask.
 var errNoWorkers = errors.New("no live worker")
 
-// refusedError says that a request is wrong, or hits a bug: to ask again does not help.
-type refusedError struct{ error }
+// RefusedError says that a request is wrong, or hits a bug: to ask again does not help.
+type RefusedError struct{ error }
 
-func (e refusedError) Unwrap() error { return e.error }
+// Unwrap returns what is wrong.
+func (e RefusedError) Unwrap() error { return e.error }
 
-// question is one range's request to some kind of worker.
-type question[Req, Res any] struct {
+// part is one range's share of a question, to some kind of worker.
+type part[Req, Res any] struct {
+	cut     cluster.Range
+	about   []int // what it is about, by the indexes of the question
 	request Req
 	call    func(ctx context.Context, conn grpc.ClientConnInterface, request Req) (Res, error)
 	span    *rangeSpan // nil: it is not traced
 }
 
-// ranges cuts the indexes below n for the workers. The last range has no upper bound, so that nodes that a worker
-// knows already are not missed.
-func ranges(n, workers int) []cluster.Range {
-	parts := cluster.Ranges(max(n, 1), workers, cluster.LeastRange)
-	parts[len(parts)-1].End = cluster.MaxIndex
-	return parts
-}
-
 // askAll puts all questions at once, the i-th to the i-th of the first workers. A question that is not answered, or not in
 // the time that answers usually take, goes to another worker as well; if none answers it, askAll fails. Answers are in the
 // order of questions.
-func askAll[Req, Res any](ctx context.Context, s *Service, first, last []string, questions []question[Req, Res]) ([]Res, error) {
-	if len(questions) > 0 && len(first)+len(last) == 0 {
+func askAll[Req, Res any](ctx context.Context, f *Fanout, first, last []string, parts []part[Req, Res]) ([]Res, error) {
+	if len(parts) > 0 && len(first)+len(last) == 0 {
 		return nil, errNoWorkers
 	}
-	answers := make([]Res, len(questions))
-	errs := make([]error, len(questions))
-	if len(questions) == 1 {
-		answers[0], errs[0] = ask(ctx, s, inTurn(first, last, 0), questions[0])
+	answers := make([]Res, len(parts))
+	errs := make([]error, len(parts))
+	if len(parts) == 1 {
+		answers[0], errs[0] = ask(ctx, f, inTurn(first, last, 0), parts[0])
 		return answers, errs[0]
 	}
 	var calls sync.WaitGroup
-	for i, q := range questions {
-		calls.Go(func() { answers[i], errs[i] = ask(ctx, s, inTurn(first, last, i), q) })
+	for i, q := range parts {
+		calls.Go(func() { answers[i], errs[i] = ask(ctx, f, inTurn(first, last, i), q) })
 	}
 	calls.Wait()
 	return answers, errors.Join(errs...)
@@ -76,7 +71,7 @@ type reply[Res any] struct {
 
 // ask puts a question to the first of the workers. The next one is asked, too, when one fails or lets the question wait too
 // long; the first answer counts, and the other calls are cancelled.
-func ask[Req, Res any](ctx context.Context, s *Service, workers []string, q question[Req, Res]) (Res, error) {
+func ask[Req, Res any](ctx context.Context, f *Fanout, workers []string, q part[Req, Res]) (Res, error) {
 	var none Res
 	ctx = q.span.start(ctx)
 	defer q.span.finish()
@@ -89,7 +84,7 @@ func ask[Req, Res any](ctx context.Context, s *Service, workers []string, q ques
 		open++
 		go func() {
 			began := time.Now()
-			answer, err := askOne(calling, s, workers[from], q)
+			answer, err := askOne(calling, f, workers[from], q)
 			replies <- reply[Res]{from, answer, err, time.Since(began)}
 		}()
 	}
@@ -101,26 +96,26 @@ func ask[Req, Res any](ctx context.Context, s *Service, workers []string, q ques
 	}()
 
 	var failures []error
-	hedge := time.NewTimer(s.patience.limit())
+	hedge := time.NewTimer(f.patience.limit())
 	defer hedge.Stop()
 	for next(); ; {
 		var r reply[Res]
 		select {
 		case <-hedge.C:
 			if asked < len(workers) {
-				s.metrics.hedges.Inc()
+				f.cfg.Hedges.Inc()
 				next()
-				hedge.Reset(s.patience.limit())
+				hedge.Reset(f.patience.limit())
 			}
 			continue
 		case r = <-replies:
 			open--
 		}
 		if r.err == nil {
-			s.patience.answered(r.took)
+			f.patience.answered(r.took)
 			q.span.answered(workers[r.from])
 			for slow := range r.from { // they have failed, or have been waited for in vain
-				s.directory.suspect(workers[slow])
+				f.suspects.add(workers[slow])
 			}
 			return r.answer, nil
 		}
@@ -130,9 +125,9 @@ func ask[Req, Res any](ctx context.Context, s *Service, workers []string, q ques
 		failures = append(failures, fmt.Errorf("%s: %w", workers[r.from], r.err))
 		switch status.Code(r.err) {
 		case codes.InvalidArgument:
-			return none, refusedError{failures[len(failures)-1]}
+			return none, RefusedError{failures[len(failures)-1]}
 		case codes.Unavailable, codes.DeadlineExceeded:
-			s.directory.suspect(workers[r.from])
+			f.suspects.add(workers[r.from])
 		}
 		if open > 0 {
 			continue
@@ -141,17 +136,17 @@ func ask[Req, Res any](ctx context.Context, s *Service, workers []string, q ques
 			return none, errors.Join(failures...)
 		}
 		next()
-		hedge.Reset(s.patience.limit())
+		hedge.Reset(f.patience.limit())
 	}
 }
 
-func askOne[Req, Res any](ctx context.Context, s *Service, address string, q question[Req, Res]) (Res, error) {
+func askOne[Req, Res any](ctx context.Context, f *Fanout, address string, q part[Req, Res]) (Res, error) {
 	var none Res
-	conn, err := s.cfg.Clients.Conn(address)
+	conn, err := f.cfg.Clients.Conn(address)
 	if err != nil {
 		return none, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.WorkerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
 	defer cancel()
 	return q.call(ctx, conn, q.request)
 }
