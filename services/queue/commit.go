@@ -26,19 +26,18 @@ const (
 
 var errNoOutcome = errors.New("the binder's answer does not match the request")
 
-// commit hands the pods that can go somewhere to the binder, in queue order. It returns those that preempt because they
-// fit nowhere after all.
-func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preemptors []int, err error) {
+// commit hands the pods that can go somewhere to the binder, in queue order.
+func (c *cycle) commit(ctx context.Context) error {
 	// 1. Write the request.
-	from := b.oldest() // of another epoch, it is refused
-	request := &binderv1.CommitRequest{Shard: d.sh.number, ShardRevision: d.sh.revision, Version: wire.ToVersion(from)}
+	from := c.oldest() // of another epoch, it is refused
+	request := &binderv1.CommitRequest{Shard: c.sh.number, ShardRevision: c.sh.revision, Version: wire.ToVersion(from)}
 	index := make(map[*signatureWork]int32)
-	var sent []int
-	for i, a := range b.attempts {
-		if !open[i] || !b.goes[i] {
+	var sent []*attempt
+	for _, a := range c.attempts {
+		if !a.open || !a.goes {
 			continue
 		}
-		w, on := b.signatureOf[i], b.nodeWorkOf[i]
+		w, on := a.signature, a.onNode
 		pod := &binderv1.PodAttempt{Id: int32(a.ID), Uid: a.UID, Attempt: a.Number, SubjectIndex: -1}
 		switch {
 		case a.RequiredNode != "":
@@ -48,7 +47,7 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preem
 				at = int32(len(request.Subjects))
 				index[w] = at
 				groups := w.groups
-				if d.byImages != from.Epoch {
+				if c.byImages != from.Epoch {
 					groups = engine.WithoutImages(w.seed, groups)
 				}
 				request.Subjects = append(request.Subjects, &binderv1.SubjectCandidates{
@@ -59,89 +58,88 @@ func (d *driver) commit(ctx context.Context, b *batch, open map[int]bool) (preem
 		case on == nil || !on.Feasible:
 			continue // its nodes were gone before they could be scored
 		}
-		sent = append(sent, i)
+		sent = append(sent, a)
 		request.Pods = append(request.Pods, pod)
 	}
 	if len(sent) == 0 {
-		return nil, nil
+		return nil
 	}
 	// 2. Send it until the outcome is known.
-	for _, i := range sent {
-		d.s.binding.begin(b.attempts[i].ID, b.signatureOf[i].profile, b.popped, b.traced[i])
+	for _, a := range sent {
+		c.s.binding.begin(a.ID, a.signature.profile, c.popped, a.traced)
 	}
 	defer func() {
-		for _, i := range sent {
-			if !b.placed[i] {
-				d.s.binding.end(b.attempts[i].ID)
+		for _, a := range sent {
+			if !a.placed {
+				c.s.binding.end(a.ID)
 			}
 		}
 	}()
-	response, err := askBinder(ctx, d, len(sent), true, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.CommitResponse, error) {
+	response, err := askBinder(ctx, c.driver, len(sent), true, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.CommitResponse, error) {
 		return binder.Commit(ctx, request)
 	})
 	switch {
 	case err == nil && len(response.GetOutcomes()) != len(sent):
 		err = errNoOutcome
 	case status.Code(err) == codes.Aborted:
-		d.s.metrics.retries.WithLabelValues("aborted").Add(float64(len(sent)))
-		d.log.Info("commit aborted, its pods are tried again", "pods", len(sent), "err", err)
-		return nil, nil
+		c.s.metrics.retries.WithLabelValues("aborted").Add(float64(len(sent)))
+		c.log.Info("commit aborted, its pods are tried again", "pods", len(sent), "err", err)
+		return nil
 	case errors.Is(err, errShardLost) || ctx.Err() != nil:
-		return nil, err
+		return err
 	case rpc.TooLarge(err):
-		return nil, d.tooLarge(ctx, b, open, "commit", err)
+		return c.tooLarge(ctx, "commit", err)
 	}
 	if err != nil {
-		d.log.Error("binder refuses the commit", "pods", len(sent), "err", err)
-		d.fail(b, open, sent, fmt.Sprintf("commit: %v", err))
-		return nil, nil
+		c.log.Error("binder refuses the commit", "pods", len(sent), "err", err)
+		c.fail(sent, fmt.Sprintf("commit: %v", err))
+		return nil
 	}
 	// 3. Take the outcomes in.
 	if response.GetByImages() {
-		d.byImages = wire.Version(response.GetVersion()).Epoch
+		c.byImages = wire.Version(response.GetVersion()).Epoch
 	}
-	return d.shelve(ctx, b, open, d.settle(b, open, sent, response))
+	return c.shelve(ctx, c.settle(sent, response))
 }
 
 // settle gives every pod of a commit its outcome, but for those it returns: the pods ahead of them have not changed that
 // no node fits, which the filter-workers had said.
-func (d *driver) settle(b *batch, open map[int]bool, sent []int, response *binderv1.CommitResponse) (unchanged []int) {
-	var tooOften []int
+func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unchanged []*attempt) {
+	var tooOften []*attempt
 	exhausted := false
 	version := wire.Version(response.GetVersion())
-	d.answered(version)
-	d.sh.with(func(q *pending.Queue, now time.Time) {
-		for k, i := range sent {
-			a := b.attempts[i]
+	c.answered(version)
+	c.sh.with(func(q *pending.Queue, now time.Time) {
+		for k, a := range sent {
 			switch result := response.GetOutcomes()[k].GetResult(); result {
 			case binderv1.Outcome_RESULT_ASSUMED, binderv1.Outcome_RESULT_PLACED:
-				d.progress++
-				d.s.metrics.algorithm.Observe(time.Since(b.popped).Seconds())
-				b.placed[i] = true
-				q.Await(now, a, version)
-				delete(open, i)
+				c.progress++
+				c.s.metrics.algorithm.Observe(time.Since(c.popped).Seconds())
+				a.placed = true
+				q.Await(now, a.Attempt, version)
+				a.open = false
 			case binderv1.Outcome_RESULT_GONE:
-				q.Await(now, a, version)
-				delete(open, i)
+				q.Await(now, a.Attempt, version)
+				a.open = false
 			case binderv1.Outcome_RESULT_NO_FIT:
-				if b.outlook(i) == hopeful {
-					unchanged = append(unchanged, i)
+				if c.outlook(a) == hopeful {
+					unchanged = append(unchanged, a)
 					continue
 				}
 				// The next cycle asks the workers again, at this version or later, and then knows why.
-				if d.tooOften(a) {
-					tooOften = append(tooOften, i)
+				if c.tooOften(a) {
+					tooOften = append(tooOften, a)
 				} else {
-					d.s.metrics.retries.WithLabelValues("no_fit").Inc()
+					c.s.metrics.retries.WithLabelValues("no_fit").Inc()
 				}
 			default:
 				exhausted = true
-				d.s.metrics.retries.WithLabelValues("retry").Inc()
+				c.s.metrics.retries.WithLabelValues("retry").Inc()
 			}
 		}
 	})
-	d.reach = d.reach.after(len(b.attempts), exhausted)
-	d.fail(b, open, tooOften, "no node was left when the pod's turn came")
+	c.reach = c.reach.after(len(c.attempts), exhausted)
+	c.fail(tooOften, "no node was left when the pod's turn came")
 	return unchanged
 }
 
@@ -154,12 +152,12 @@ func (d *driver) answered(version cluster.Version) {
 
 // tooOften counts that the binder did not find for a pod what workers had found, and reports whether this has happened
 // so often in a row that the pod has to back off.
-func (d *driver) tooOften(a pending.Attempt) bool {
-	n := d.misfits[a.UID] + 1
+func (c *cycle) tooOften(a *attempt) bool {
+	n := c.misfits[a.UID] + 1
 	if n >= mostMisfits {
 		return true
 	}
-	d.again[a.UID] = n
+	c.stillMisfits[a.UID] = n
 	return false
 }
 

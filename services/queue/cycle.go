@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
+
+	otel "go.opentelemetry.io/otel/trace"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -35,148 +36,6 @@ func (r reach) after(batch int, exhausted bool) reach {
 	return r - (r+15)/16
 }
 
-// cycle takes a batch through filter, score and commit, and then makes room for pods that fit nowhere. Pods that get no
-// outcome are active again. An error means that the shard is lost or ctx has ended.
-func (d *driver) cycle(ctx context.Context, b *batch, to workers) error {
-	d.s.metrics.batch.Observe(float64(len(b.attempts)))
-	d.progress, d.busy = 0, 0
-	d.widen()
-	d.again = make(map[string]int)
-	open := make(map[int]bool, len(b.attempts)) // without an outcome
-	for i := range b.attempts {
-		open[i] = true
-	}
-	ctx = d.traceCycle(ctx, b)
-	defer func() {
-		d.giveBack(b, open)
-		d.misfits = d.again
-		b.endTraces(open)
-	}()
-
-	// 1. Where can they go?
-	if b.nodes > 0 {
-		err := d.stage("filter", func() error { return d.filter(ctx, b, to) })
-		d.ran(pointFilter, b, b.all(), err)
-		if err != nil {
-			return d.refused(ctx, b, open, b.all(), "filter", err)
-		}
-	}
-	// 2. Park the pods that can go nowhere and do not preempt; wait for the log where the workers know better than this
-	// replica.
-	var preemptors []int
-	if err := d.stage("park", func() (err error) { preemptors, err = d.park(ctx, b, open); return err }); err != nil {
-		return err
-	}
-	// 3. Place the others.
-	more, err := d.place(ctx, b, to, open)
-	if err != nil {
-		return err
-	}
-	// 4. Make room, when nobody who fits waits any more.
-	preemptors = append(preemptors, more...)
-	if len(preemptors) == 0 {
-		return nil
-	}
-	slices.Sort(preemptors)
-	return d.stage("preempt", func() error { return d.preempt(ctx, b, to, open, preemptors) })
-}
-
-// place has the pods that go to the binder scored and committed. It returns those that preempt because they fit
-// nowhere after all.
-func (d *driver) place(ctx context.Context, b *batch, to workers, open map[int]bool) (preemptors []int, err error) {
-	if len(b.goes) == 0 {
-		return nil, nil
-	}
-	goes := slices.Sorted(maps.Keys(b.goes))
-	err = d.stage("score", func() error { return d.score(ctx, b, to, open) })
-	d.ran(pointScore, b, goes, err)
-	if err != nil {
-		return nil, d.refused(ctx, b, open, goes, "score", err)
-	}
-	err = d.stage("commit", func() error { preemptors, err = d.commit(ctx, b, open); return err })
-	return preemptors, err
-}
-
-// giveBack makes the pods without an outcome active again.
-func (d *driver) giveBack(b *batch, open map[int]bool) {
-	if len(open) == 0 {
-		return
-	}
-	d.sh.with(func(q *pending.Queue, now time.Time) {
-		for i := range b.attempts {
-			if open[i] {
-				q.Retry(now, b.attempts[i])
-			}
-		}
-	})
-}
-
-// stage runs a part of the cycle. The shard keeps others waiting while it does, but not if it hangs.
-func (d *driver) stage(name string, run func() error) error {
-	start := time.Now()
-	d.s.bands.works(d.sh.number, start.Add(stalled))
-	err := run()
-	d.took = time.Since(start)
-	d.s.metrics.stage.WithLabelValues(name).Observe(d.took.Seconds())
-	return err
-}
-
-// ran measures the last stage for its pods as one of kube-scheduler's extension points.
-func (d *driver) ran(point string, b *batch, pods []int, err error) {
-	status := statusSuccess
-	if err != nil {
-		status = statusError
-	}
-	for _, i := range pods {
-		d.s.metrics.points.WithLabelValues(point, status, b.signatureOf[i].profile).Observe(d.took.Seconds())
-	}
-}
-
-// refused handles a question about pods that workers did not answer: the pods are tried again at once, but if the
-// question was wrong they back off.
-func (d *driver) refused(ctx context.Context, b *batch, open map[int]bool, pods []int, stage string, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if rpc.TooLarge(err) {
-		return d.tooLarge(ctx, b, open, stage, err)
-	}
-	d.s.metrics.retries.WithLabelValues(stage).Add(float64(len(pods)))
-	if refused := (fanout.RefusedError{}); !errors.As(err, &refused) {
-		if _, asked := rpc.RetryAfter(err); asked {
-			d.busy = rpc.RetryPause(err, 0)
-		}
-		d.log.Warn("no worker answered, trying again", "stage", stage, "pods", len(pods), "err", err)
-		return nil
-	}
-	d.log.Error("workers refuse the request", "stage", stage, "pods", len(pods), "err", err)
-	d.fail(b, open, pods, fmt.Sprintf("%s: %v", stage, err))
-	return nil
-}
-
-// fail puts those of the pods that have no outcome in backoff.
-func (d *driver) fail(b *batch, open map[int]bool, pods []int, message string) {
-	d.sh.with(func(q *pending.Queue, now time.Time) {
-		for _, i := range pods {
-			if open[i] {
-				q.Fail(now, b.attempts[i], message)
-				d.progress++
-				d.reports.add(b.attempts[i], reasonError, message, true)
-				d.decided(b, i, resultError, message)
-				delete(open, i)
-			}
-		}
-	})
-}
-
-// decided measures an attempt that has placed nothing, because of what the message says.
-func (d *driver) decided(b *batch, i int, result, message string) {
-	b.traced[i].end(result, message)
-	took := time.Since(b.popped)
-	d.s.metrics.algorithm.Observe(took.Seconds())
-	d.s.metrics.attempt(result, b.signatureOf[i].profile, took)
-}
-
 // workers answer about all nodes, as fanout.Workers do.
 type workers interface {
 	Filter(ctx context.Context, q fanout.FilterQuestion) (fanout.FilterAnswer, error)
@@ -184,102 +43,266 @@ type workers interface {
 	DryRunPreemption(ctx context.Context, q fanout.DryRunQuestion) (fanout.DryRunAnswer, error)
 }
 
+// cycle is one batch on its way through filter, score and commit, with what is known of each attempt. One goroutine uses it.
+type cycle struct {
+	*driver // of the shard, which the cycle does not outlive
+	workers workers
+
+	popped   time.Time
+	attempts []*attempt // in queue order
+	version  cluster.Version
+	least    cluster.Version // what the answers have to be of, or later
+	nodes    int             // that exist
+	length   int             // one more than the largest index
+	seed     uint64          // of ties between preemptions
+
+	asked   []*signatureWork // those that workers are asked about, as they first appear
+	onNodes []*nodeWork
+
+	traced bool      // some attempt is
+	span   otel.Span // if it is
+
+	// evaluated is the oldest version of all answers, newest the newest.
+	evaluated, newest cluster.Version
+
+	progress     int            // attempts that are placed, parked or in backoff
+	busy         time.Duration  // how long to leave the workers alone, which have refused a question
+	stillMisfits map[string]int // what driver.misfits becomes
+}
+
+// run takes the batch through filter, score and commit, and then makes room for pods that fit nowhere. Pods that get no
+// outcome are active again. An error means that the shard is lost or ctx has ended.
+func (c *cycle) run(ctx context.Context, to workers) error {
+	c.workers = to
+	c.s.metrics.batch.Observe(float64(len(c.attempts)))
+	c.widen()
+	ctx = c.trace(ctx)
+	defer func() {
+		c.giveBack()
+		c.misfits = c.stillMisfits
+		c.endTraces()
+	}()
+
+	// 1. Where can they go?
+	if c.nodes > 0 {
+		if err := c.extensionPoint(pointFilter, "filter", c.attempts, func() error { return c.filter(ctx) }); err != nil {
+			return c.refused(ctx, c.attempts, "filter", err)
+		}
+	}
+	// 2. Park the pods that can go nowhere and do not preempt; wait for the log where the workers know better than this
+	// replica.
+	if _, err := c.stage("park", func() error { return c.sort(ctx) }); err != nil {
+		return err
+	}
+	// 3. Place the others.
+	if err := c.place(ctx); err != nil {
+		return err
+	}
+	// 4. Make room, when nobody who fits waits any more.
+	preemptors := c.those(func(a *attempt) bool { return a.preempts })
+	if len(preemptors) == 0 {
+		return nil
+	}
+	_, err := c.stage("preempt", func() error { return c.preempt(ctx, preemptors) })
+	return err
+}
+
+// those returns the attempts that something holds for.
+func (c *cycle) those(holds func(*attempt) bool) (those []*attempt) {
+	for _, a := range c.attempts {
+		if holds(a) {
+			those = append(those, a)
+		}
+	}
+	return those
+}
+
+// place has the pods that go to the binder scored and committed.
+func (c *cycle) place(ctx context.Context) error {
+	goes := c.those(func(a *attempt) bool { return a.goes })
+	if len(goes) == 0 {
+		return nil
+	}
+	if err := c.extensionPoint(pointScore, "score", goes, func() error { return c.score(ctx) }); err != nil {
+		return c.refused(ctx, goes, "score", err)
+	}
+	_, err := c.stage("commit", func() error { return c.commit(ctx) })
+	return err
+}
+
+// giveBack makes the pods without an outcome active again.
+func (c *cycle) giveBack() {
+	open := c.those(func(a *attempt) bool { return a.open })
+	if len(open) == 0 {
+		return
+	}
+	c.sh.with(func(q *pending.Queue, now time.Time) {
+		for _, a := range open {
+			q.Retry(now, a.Attempt)
+		}
+	})
+}
+
+// stage runs a part of the cycle, and says how long it took. The shard keeps others waiting while it does, but not if it hangs.
+func (c *cycle) stage(name string, run func() error) (took time.Duration, err error) {
+	start := time.Now()
+	c.s.bands.works(c.sh.number, start.Add(stalled))
+	err = run()
+	took = time.Since(start)
+	c.s.metrics.stage.WithLabelValues(name).Observe(took.Seconds())
+	return took, err
+}
+
+// extensionPoint is stage, measured for its pods as one of kube-scheduler's extension points.
+func (c *cycle) extensionPoint(point, name string, pods []*attempt, run func() error) error {
+	took, err := c.stage(name, run)
+	status := statusSuccess
+	if err != nil {
+		status = statusError
+	}
+	for _, a := range pods {
+		c.s.metrics.points.WithLabelValues(point, status, a.signature.profile).Observe(took.Seconds())
+	}
+	return err
+}
+
+// refused handles a question about pods that workers did not answer: the pods are tried again at once, but if the
+// question was wrong they back off.
+func (c *cycle) refused(ctx context.Context, pods []*attempt, stage string, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if rpc.TooLarge(err) {
+		return c.tooLarge(ctx, stage, err)
+	}
+	c.s.metrics.retries.WithLabelValues(stage).Add(float64(len(pods)))
+	if refused := (fanout.RefusedError{}); !errors.As(err, &refused) {
+		if _, asked := rpc.RetryAfter(err); asked {
+			c.busy = rpc.RetryPause(err, 0)
+		}
+		c.log.Warn("no worker answered, trying again", "stage", stage, "pods", len(pods), "err", err)
+		return nil
+	}
+	c.log.Error("workers refuse the request", "stage", stage, "pods", len(pods), "err", err)
+	c.fail(pods, fmt.Sprintf("%s: %v", stage, err))
+	return nil
+}
+
+// fail puts those of the pods that have no outcome in backoff.
+func (c *cycle) fail(pods []*attempt, message string) {
+	c.sh.with(func(q *pending.Queue, now time.Time) {
+		for _, a := range pods {
+			if a.open {
+				q.Fail(now, a.Attempt, message)
+				c.progress++
+				c.reports.add(a.Attempt, reasonError, message, true)
+				c.decided(a, resultError, message)
+				a.open = false
+			}
+		}
+	})
+}
+
+// decided measures an attempt that has placed nothing, because of what the message says.
+func (c *cycle) decided(a *attempt, result, message string) {
+	a.traced.end(result, message)
+	took := time.Since(c.popped)
+	c.s.metrics.algorithm.Observe(took.Seconds())
+	c.s.metrics.attempt(result, a.signature.profile, took)
+}
+
 // filter asks about all signatures of the batch, and about its pods on nodes that matter by themselves.
-func (d *driver) filter(ctx context.Context, b *batch, to workers) error {
-	q := fanout.FilterQuestion{Least: b.least, Length: b.length, Traced: len(b.traced) > 0}
-	q.Subjects = make([]engine.Subject, 0, len(b.asked))
-	for _, w := range b.asked {
+func (c *cycle) filter(ctx context.Context) error {
+	q := fanout.FilterQuestion{Least: c.least, Length: c.length, Traced: c.traced}
+	q.Subjects = make([]engine.Subject, 0, len(c.asked))
+	for _, w := range c.asked {
 		q.Subjects = append(q.Subjects, w.subject)
 	}
-	q.OnNodes = make([]fanout.OnNode, 0, len(b.nodeWorks))
-	for _, p := range b.nodeWorks {
+	q.OnNodes = make([]fanout.OnNode, 0, len(c.onNodes))
+	for _, p := range c.onNodes {
 		q.OnNodes = append(q.OnNodes, p.OnNode)
 	}
-	answer, err := to.Filter(ctx, q)
-	b.traceCalls("filter", answer.Calls, func(i int, c *fanout.Call) bool {
-		return b.signatureOf[i].asked && b.attempts[i].RequiredNode == "" ||
-			slices.ContainsFunc(c.About, func(k int) bool { return b.nodeWorks[k] == b.nodeWorkOf[i] })
+	answer, err := c.workers.Filter(ctx, q)
+	c.traceCalls("filter", answer.Calls, func(a *attempt, call *fanout.Call) bool {
+		return a.signature.asked && a.RequiredNode == "" ||
+			slices.ContainsFunc(call.About, func(k int) bool { return c.onNodes[k] == a.onNode })
 	})
 	if err != nil {
 		return err
 	}
-	b.answered(answer.Versions)
-	for i, w := range b.asked {
+	c.include(answer.Versions)
+	for i, w := range c.asked {
 		w.Feasibility = answer.Subjects[i]
 	}
-	for i, p := range b.nodeWorks {
+	for i, p := range c.onNodes {
 		p.OnNodeAnswer = answer.OnNodes[i]
 	}
 	return nil
 }
 
-// park gives an outcome to the pods that can go nowhere, but for those that preempt, which it returns, and decides which
-// go to the binder. Those that only pods on other nodes keep from going somewhere go with the pods ahead of them, which
-// may be the ones they want near.
-func (d *driver) park(ctx context.Context, b *batch, open map[int]bool) (preemptors []int, err error) {
-	var stuck, lost []int
-	for i := range b.attempts {
-		switch b.outlook(i) {
+// sort gives an outcome to the pods that can go nowhere, but for those that preempt, and decides which go to the binder.
+// Those that only pods on other nodes keep from going somewhere go with the pods ahead of them, which may be the ones they
+// want near.
+func (c *cycle) sort(ctx context.Context) error {
+	var stuck, lost []*attempt
+	ahead := false // somebody goes
+	for _, a := range c.attempts {
+		switch c.outlook(a) {
 		case placeable:
-			b.goes[i] = true
+			a.goes, ahead = true, true
 		case hopeful:
-			if len(b.goes) > 0 {
-				b.goes[i] = true
-			} else {
-				stuck = append(stuck, i)
+			if a.goes = ahead; !ahead {
+				stuck = append(stuck, a)
 			}
 		case hopeless:
-			stuck = append(stuck, i)
+			stuck = append(stuck, a)
 		case unknown:
-			lost = append(lost, i)
+			lost = append(lost, a)
 		}
 	}
 	if len(lost) > 0 {
-		d.sh.with(func(q *pending.Queue, now time.Time) {
-			for _, i := range lost {
-				q.Await(now, b.attempts[i], b.newest)
-				delete(open, i)
+		c.sh.with(func(q *pending.Queue, now time.Time) {
+			for _, a := range lost {
+				q.Await(now, a.Attempt, c.newest)
+				a.open = false
 			}
 		})
 	}
-	return d.shelve(ctx, b, open, stuck)
+	return c.shelve(ctx, stuck)
 }
 
-// shelve parks pods that fit nowhere, but for those that may preempt, which it returns.
-func (d *driver) shelve(ctx context.Context, b *batch, open map[int]bool, pods []int) (preemptors []int, err error) {
+// shelve parks pods that fit nowhere, but for those that may preempt.
+func (c *cycle) shelve(ctx context.Context, pods []*attempt) error {
 	if len(pods) == 0 {
-		return nil, nil
+		return nil
 	}
-	err = d.read(ctx, func(st *cluster.State) {
-		d.sh.with(func(q *pending.Queue, now time.Time) {
-			for _, i := range pods {
-				f := d.postFilter(st, b, i)
-				if f.preempts {
-					preemptors = append(preemptors, i)
-					continue
+	return c.read(ctx, func(st *cluster.State) {
+		c.sh.with(func(q *pending.Queue, now time.Time) {
+			for _, a := range pods {
+				f := c.postFilter(st, a)
+				if a.preempts = f.preempts; !a.preempts {
+					c.park(q, now, st, a, f)
 				}
-				d.parkOne(q, now, st, b, open, i, f)
 			}
 		})
 	})
-	return preemptors, err
 }
 
 // read calls fn with the replica's state. Without one it does not: the pods are tried again. An error means that ctx
 // has ended.
-func (d *driver) read(ctx context.Context, fn func(*cluster.State)) error {
-	err := d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error { fn(st); return nil })
+func (c *cycle) read(ctx context.Context, fn func(*cluster.State)) error {
+	err := c.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error { fn(st); return nil })
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return nil
 }
 
-// parkOne parks a pod with the verdicts of the filter-workers and what has come of PostFilter, unless what was said was
+// park parks a pod with the verdicts of the filter-workers and what has come of PostFilter, unless what was said was
 // perhaps about another node.
-func (d *driver) parkOne(q *pending.Queue, now time.Time, st *cluster.State, b *batch, open map[int]bool, i int, f postFilter) {
-	a, parking := b.attempts[i], b.parking(i)
-	if on := b.nodeWorkOf[i]; on != nil && st.Nodes.ByName(on.name) != on.Node {
+func (c *cycle) park(q *pending.Queue, now time.Time, st *cluster.State, a *attempt, f postFilter) {
+	parking := c.parking(a)
+	if on := a.onNode; on != nil && st.Nodes.ByName(on.name) != on.Node {
 		return
 	}
 	if f.message != "" {
@@ -289,52 +312,52 @@ func (d *driver) parkOne(q *pending.Queue, now time.Time, st *cluster.State, b *
 		parking.Message += " " + more
 	}
 	parking.Resigns = f.clear
-	q.Park(now, st, a, parking)
-	d.progress++
-	d.decided(b, i, resultUnschedulable, parking.Message)
-	delete(open, i)
+	q.Park(now, st, a.Attempt, parking)
+	c.progress++
+	c.decided(a, resultUnschedulable, parking.Message)
+	a.open = false
 	if !f.started {
-		d.reports.add(a, reasonUnschedulable, parking.Message, f.clear)
+		c.reports.add(a.Attempt, reasonUnschedulable, parking.Message, f.clear)
 	}
 }
 
 // score asks for the best nodes of the signatures that have some and a pod that goes to the binder.
-func (d *driver) score(ctx context.Context, b *batch, to workers, open map[int]bool) error {
+func (c *cycle) score(ctx context.Context) error {
 	wanted := make(map[*signatureWork]cluster.Bitmap)
 	own := make(map[*signatureWork]int)
-	for i, a := range b.attempts {
-		w := b.signatureOf[i]
-		if !open[i] || !b.goes[i] || a.RequiredNode != "" {
+	for _, a := range c.attempts {
+		w := a.signature
+		if !a.open || !a.goes || a.RequiredNode != "" {
 			continue
 		}
 		own[w]++
 		if own[w] > 1 || w.Eligible.Count() == 0 {
 			continue
 		}
-		wanted[w], d.next = w.sample(d.next, len(b.attempts))
+		wanted[w], c.next = w.sample(c.next, len(c.attempts))
 	}
 	if len(wanted) == 0 {
 		return nil
 	}
-	q := fanout.ScoreQuestion{Least: b.newest, Traced: len(b.traced) > 0}
+	q := fanout.ScoreQuestion{Least: c.newest, Traced: c.traced}
 	var asked []*signatureWork
-	for _, w := range b.asked {
+	for _, w := range c.asked {
 		if eligible := wanted[w]; eligible != nil {
 			asked = append(asked, w)
 			q.Subjects = append(q.Subjects, fanout.ScoreSubject{
-				Subject: w.subject, Eligible: eligible, Limit: d.reach.limit(own[w], len(b.attempts)), Seed: w.seed,
+				Subject: w.subject, Eligible: eligible, Limit: c.reach.limit(own[w], len(c.attempts)), Seed: w.seed,
 			})
 		}
 	}
-	answer, err := to.Score(ctx, q)
-	b.traceCalls("score", answer.Calls, func(i int, c *fanout.Call) bool {
-		return open[i] && b.goes[i] && b.attempts[i].RequiredNode == "" &&
-			slices.ContainsFunc(c.About, func(k int) bool { return asked[k] == b.signatureOf[i] })
+	answer, err := c.workers.Score(ctx, q)
+	c.traceCalls("score", answer.Calls, func(a *attempt, call *fanout.Call) bool {
+		return a.open && a.goes && a.RequiredNode == "" &&
+			slices.ContainsFunc(call.About, func(k int) bool { return asked[k] == a.signature })
 	})
 	if err != nil {
 		return err
 	}
-	b.answered(answer.Versions)
+	c.include(answer.Versions)
 	for i, w := range asked {
 		w.groups = answer.Groups[i]
 	}

@@ -34,13 +34,10 @@ type driver struct {
 	reach     reach
 	most      int // pods of the next batch, while batches have been too large for a message; 0: as many as may be
 	// misfits counts by pod uid how often in a row the binder did not find what workers had found: a node, or what is to be
-	// preempted. again is what it becomes at the end of the cycle.
-	misfits, again map[string]int
-	progress       int           // pods of this cycle that are placed, parked or in backoff
-	took           time.Duration // of the last stage
-	pause          time.Duration
-	busy           time.Duration // how long to leave the workers alone, which have refused a question of this cycle
-	preemptFrom    time.Time     // until then the binder wants no preemption
+	// preempted.
+	misfits     map[string]int
+	pause       time.Duration // the last, after a cycle without progress
+	preemptFrom time.Time     // until then the binder wants no preemption
 
 	bands          <-chan struct{} // holds one value while the band of another shard may have changed
 	outrankedSince time.Time       // since when other shards work at higher priorities; zero: they do not
@@ -126,7 +123,7 @@ func (d *driver) run(ctx context.Context) error {
 			continue
 		}
 		// 2. Pop what is ready and not below what other shards work at.
-		b, next, outranked, err := d.pop(ctx)
+		c, next, outranked, err := d.pop(ctx)
 		if err != nil {
 			if !d.rest(ctx, firstPause*10) {
 				return nil
@@ -140,19 +137,19 @@ func (d *driver) run(ctx context.Context) error {
 			continue
 		}
 		d.released()
-		if b == nil {
+		if c == nil {
 			if !d.await(ctx, next) {
 				return nil
 			}
 			continue
 		}
 		// 3. Run the cycle.
-		if err := d.cycle(ctx, b, d.s.fanout.Over(now.filters, now.scores)); err != nil || ctx.Err() != nil {
+		if err := c.run(ctx, d.s.fanout.Over(now.filters, now.scores)); err != nil || ctx.Err() != nil {
 			return err
 		}
 		// 4. Do not spin, nor keep other shards waiting for nothing.
-		if d.progress > 0 {
-			if d.pause = 0; d.busy > 0 && !d.rest(ctx, d.busy) {
+		if c.progress > 0 {
+			if d.pause = 0; c.busy > 0 && !d.rest(ctx, c.busy) {
 				return nil
 			}
 			continue
@@ -160,7 +157,7 @@ func (d *driver) run(ctx context.Context) error {
 		if d.pause = min(max(2*d.pause, firstPause), lastPause); d.pause == lastPause {
 			d.s.bands.rests(d.sh.number)
 		}
-		if !d.rest(ctx, max(d.pause, d.busy)) {
+		if !d.rest(ctx, max(d.pause, c.busy)) {
 			return nil
 		}
 	}
@@ -185,9 +182,9 @@ func (d *driver) await(ctx context.Context, next time.Time) bool {
 	return true
 }
 
-// pop takes the next batch with what the cycle has to know of the state. Without one it returns when there may be, the
+// pop takes the next batch, as the cycle that it has to go through. Without one it returns when there may be, the
 // zero time if not by time alone, or that there is one but for what other shards work at.
-func (d *driver) pop(ctx context.Context) (b *batch, next time.Time, outranked bool, err error) {
+func (d *driver) pop(ctx context.Context) (c *cycle, next time.Time, outranked bool, err error) {
 	if d.sh.isDraining() {
 		return nil, time.Time{}, false, nil
 	}
@@ -197,15 +194,14 @@ func (d *driver) pop(ctx context.Context) (b *batch, next time.Time, outranked b
 		defer d.sh.mu.Unlock()
 		now := time.Now()
 		d.sh.queue.Recheck(now, st)
-		var attempts []pending.Attempt
-		attempts, outranked = d.sh.queue.PopAbove(now, d.limit(), floor)
-		if len(attempts) > 0 {
-			b, outranked = newBatch(now, st, d.s.cfg.Evaluator, attempts, d.committed), false
-			b.traced = d.traceAttempts(st, attempts)
+		var batch []pending.Attempt
+		batch, outranked = d.sh.queue.PopAbove(now, d.limit(), floor)
+		if len(batch) > 0 {
+			c, outranked = d.newCycle(now, st, batch), false
 			return nil
 		}
 		next, _ = d.sh.queue.Next()
 		return nil
 	})
-	return b, next, outranked, err
+	return c, next, outranked, err
 }

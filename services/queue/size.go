@@ -30,26 +30,27 @@ func (d *driver) widen() {
 
 // tooLarge handles a batch of which a message was too large. A pod that is a batch by itself cannot be placed in this cluster:
 // it waits until it has changed, or for as long as parked pods do.
-func (d *driver) tooLarge(ctx context.Context, b *batch, open map[int]bool, stage string, err error) error {
-	n := len(b.attempts)
-	d.progress++ // it ends: do not wait
+func (c *cycle) tooLarge(ctx context.Context, stage string, err error) error {
+	n := len(c.attempts)
+	c.progress++ // it ends: do not wait
 	if n > 1 {
-		d.most = n / 2
-		d.s.metrics.retries.WithLabelValues("too_large").Add(float64(n))
-		d.log.Warn("batch too large for a message, halved", "stage", stage, "pods", n, "err", err)
+		c.most = n / 2
+		c.s.metrics.retries.WithLabelValues("too_large").Add(float64(n))
+		c.log.Warn("batch too large for a message, halved", "stage", stage, "pods", n, "err", err)
 		return nil
 	}
-	d.log.Error("pod too large for a message, parked", "stage", stage, "uid", b.attempts[0].UID, "err", err)
+	c.log.Error("pod too large for a message, parked", "stage", stage, "uid", c.attempts[0].UID, "err", err)
 	message := fmt.Sprintf("%s: what has to be said of this pod alone is too large for a message: %v", stage, err)
-	return d.read(ctx, func(st *cluster.State) {
-		d.sh.with(func(q *pending.Queue, now time.Time) {
-			if !open[0] {
+	return c.read(ctx, func(st *cluster.State) {
+		c.sh.with(func(q *pending.Queue, now time.Time) {
+			a := c.attempts[0]
+			if !a.open {
 				return
 			}
-			q.Park(now, st, b.attempts[0], pending.Parking{Message: message, Version: st.Version(), Wake: pending.WhenChanged})
-			d.decided(b, 0, resultUnschedulable, message)
-			delete(open, 0)
-			d.reports.add(b.attempts[0], reasonUnschedulable, message, true)
+			q.Park(now, st, a.Attempt, pending.Parking{Message: message, Version: st.Version(), Wake: pending.WhenChanged})
+			c.decided(a, resultUnschedulable, message)
+			a.open = false
+			c.reports.add(a.Attempt, reasonUnschedulable, message, true)
 		})
 	})
 }

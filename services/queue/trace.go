@@ -12,7 +12,6 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/trace"
 	"github.com/berth-scheduler/berth/services/queue/fanout"
-	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
 // What traces say of attempts that have no result of kube-scheduler's.
@@ -35,75 +34,70 @@ type tracedAttempt struct {
 	logger   *slog.Logger
 }
 
-// traceAttempts returns those of the attempts that are traced, by their index.
-func (d *driver) traceAttempts(st *cluster.State, attempts []pending.Attempt) map[int]*tracedAttempt {
-	var traced map[int]*tracedAttempt
-	for i := range attempts {
-		a := &attempts[i]
-		sampled := d.s.cfg.Trace.Attempt(a.UID, a.Number)
+// traceAttempts finds the attempts that are traced.
+func (c *cycle) traceAttempts(st *cluster.State) {
+	for _, a := range c.attempts {
+		sampled := c.s.cfg.Trace.Attempt(a.UID, a.Number)
 		if sampled == nil {
 			continue
 		}
-		t := &tracedAttempt{Attempt: sampled, since: a.Since, number: a.Number, logger: d.log}
+		t := &tracedAttempt{Attempt: sampled, since: a.Since, number: a.Number, logger: c.log}
 		t.about = []attribute.KeyValue{
 			trace.PodUID.String(a.UID), trace.Number.Int(int(a.Number)), trace.Class.Int(int(a.Subject.Class)),
-			trace.Shard.Int(int(d.sh.number)), trace.Epoch.Int64(int64(st.Version().Epoch)),
+			trace.Shard.Int(int(c.sh.number)), trace.Epoch.Int64(int64(st.Version().Epoch)),
 		}
 		if row := st.Pod(a.ID); row != nil {
 			t.pod = row.Namespace + "/" + row.Name
 			t.about = append(t.about, trace.PodNamespace.String(row.Namespace), trace.PodName.String(row.Name))
 		}
-		if traced == nil {
-			traced = make(map[int]*tracedAttempt)
-		}
-		traced[i] = t
+		a.traced, c.traced = t, true
 	}
-	return traced
 }
 
-// traceCycle starts the trace of the cycle, with links to those of its attempts and back, if any of them is traced. The
+// trace starts the trace of the cycle, with links to those of its attempts and back, if any of them is traced. The
 // calls of the cycle are to have the returned context: they are traced if the cycle is.
-func (d *driver) traceCycle(ctx context.Context, b *batch) context.Context {
-	if d.s.cfg.Trace == nil {
+func (c *cycle) trace(ctx context.Context) context.Context {
+	if c.s.cfg.Trace == nil {
 		return ctx
 	}
-	if len(b.traced) == 0 {
+	if !c.traced {
 		return trace.Untraced(ctx)
 	}
 	var first *tracedAttempt
 	var links []otel.Link
-	for i := range b.attempts {
-		t := b.traced[i]
-		if t == nil {
+	for _, a := range c.attempts {
+		if a.traced == nil {
 			continue
 		}
 		if first == nil {
-			first = t
+			first = a.traced
 		}
-		links = append(links, otel.Link{SpanContext: t.Root()})
+		links = append(links, otel.Link{SpanContext: a.traced.Root()})
 	}
-	ctx, b.cycle = d.s.cfg.Trace.Cycle(ctx, first.Attempt, b.popped, otel.WithLinks(links...), otel.WithAttributes(
-		trace.Shard.Int(int(d.sh.number)), trace.Epoch.Int64(int64(b.version.Epoch)), trace.Pods.Int(len(b.attempts)), trace.Signatures.Int(len(b.asked)),
+	ctx, c.span = c.s.cfg.Trace.Cycle(ctx, first.Attempt, c.popped, otel.WithLinks(links...), otel.WithAttributes(
+		trace.Shard.Int(int(c.sh.number)), trace.Epoch.Int64(int64(c.version.Epoch)), trace.Pods.Int(len(c.attempts)), trace.Signatures.Int(len(c.asked)),
 	))
-	for _, t := range b.traced {
-		t.cycle = otel.Link{SpanContext: b.cycle.SpanContext()}
-		t.Span("queue", t.since, b.popped)
+	for _, a := range c.attempts {
+		if t := a.traced; t != nil {
+			t.cycle = otel.Link{SpanContext: c.span.SpanContext()}
+			t.Span("queue", t.since, c.popped)
+		}
 	}
 	return ctx
 }
 
 // endTraces ends the trace of the cycle, and those of the attempts that have no outcome or none that anybody else tells.
-func (b *batch) endTraces(open map[int]bool) {
-	if len(b.traced) == 0 {
+func (c *cycle) endTraces() {
+	if !c.traced {
 		return
 	}
-	b.cycle.End()
-	for i, t := range b.traced {
+	c.span.End()
+	for _, a := range c.attempts {
 		switch {
-		case open[i]:
-			t.end(tracedRetry, "")
-		case !b.placed[i]:
-			t.end(tracedGone, "")
+		case a.open:
+			a.traced.end(tracedRetry, "")
+		case !a.placed:
+			a.traced.end(tracedGone, "")
 		}
 	}
 }
@@ -153,13 +147,16 @@ func (t *tracedAttempt) log() slog.Attr {
 	return t.Log()
 }
 
-// traceCalls makes, for each traced attempt, the spans of the calls that were about it, the i-th attempt. They link to those
-// of the cycle, which have the calls below them.
-func (b *batch) traceCalls(name string, calls []fanout.Call, about func(i int, c *fanout.Call) bool) {
-	for i, t := range b.traced {
+// traceCalls makes, for each traced attempt, the spans of the calls that were about it. They link to those of the cycle,
+// which have the calls below them.
+func (c *cycle) traceCalls(name string, calls []fanout.Call, about func(a *attempt, call *fanout.Call) bool) {
+	if len(calls) == 0 {
+		return
+	}
+	for _, a := range c.attempts {
 		for k := range calls {
-			if c := &calls[k]; about(i, c) {
-				t.Span(name, c.Began, c.Ended, otel.WithLinks(otel.Link{SpanContext: c.Span}), otel.WithAttributes(c.Attributes...))
+			if call := &calls[k]; a.traced != nil && about(a, call) {
+				a.traced.Span(name, call.Began, call.Ended, otel.WithLinks(otel.Link{SpanContext: call.Span}), otel.WithAttributes(call.Attributes...))
 			}
 		}
 	}

@@ -18,24 +18,23 @@ func TestAttemptsThatAreNotSampledAllocateNothing(t *testing.T) {
 	} {
 		d := &driver{s: &Service{cfg: Config{Trace: provider}}, sh: &shard{}}
 		st := cluster.New(cluster.Version{Epoch: 1})
-		b := &batch{attempts: make([]pending.Attempt, 256)}
-		for i := range b.attempts {
-			b.attempts[i] = pending.Attempt{ID: cluster.PodID(i), UID: fmt.Sprintf("0d6d9a3e-7a54-4a6b-9c1f-%012d", i), Number: 1}
+		c := &cycle{driver: d, attempts: make([]*attempt, 256)}
+		for i := range c.attempts {
+			c.attempts[i] = &attempt{Attempt: pending.Attempt{ID: cluster.PodID(i), UID: fmt.Sprintf("0d6d9a3e-7a54-4a6b-9c1f-%012d", i), Number: 1}}
 		}
-		open := map[int]bool{}
 		allocs := testing.AllocsPerRun(100, func() {
-			b.traced = d.traceAttempts(st, b.attempts)
-			b.traceCalls("filter", nil, func(i int, _ *fanout.Call) bool { return b.attempts[i].RequiredNode == "" })
-			for i := range b.attempts {
-				b.traced[i].preempted(preemptionStarted, 1)
-				b.traced[i].endPlaced(st, b.attempts[i].ID, resultScheduled, "")
+			c.traceAttempts(st)
+			c.traceCalls("filter", nil, func(a *attempt, _ *fanout.Call) bool { return a.RequiredNode == "" })
+			for _, a := range c.attempts {
+				a.traced.preempted(preemptionStarted, 1)
+				a.traced.endPlaced(st, a.ID, resultScheduled, "")
 			}
-			b.endTraces(open)
+			c.endTraces()
 		})
 		if allocs != 0 {
-			t.Errorf("tracing %s: %v allocations for %d attempts of which none is sampled, want none", name, allocs, len(b.attempts))
+			t.Errorf("tracing %s: %v allocations for %d attempts of which none is sampled, want none", name, allocs, len(c.attempts))
 		}
-		if allocs := testing.AllocsPerRun(100, func() { d.traceCycle(t.Context(), b) }); allocs > 1 {
+		if allocs := testing.AllocsPerRun(100, func() { c.trace(t.Context()) }); allocs > 1 {
 			t.Errorf("tracing %s: %v allocations for a cycle without a sampled attempt, want one context at most", name, allocs)
 		}
 	}

@@ -3,36 +3,23 @@ package queue
 import (
 	"time"
 
-	otel "go.opentelemetry.io/otel/trace"
-
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/services/queue/fanout"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
-// batch is the pods of one cycle, and what is known about where they can go.
-type batch struct {
-	popped   time.Time
-	attempts []pending.Attempt // in queue order
-	version  cluster.Version
-	least    cluster.Version // what the answers have to be of, or later
-	nodes    int             // that exist
-	length   int             // one more than the largest index
-	seed     uint64          // of ties between preemptions
+// attempt is one of a cycle's, and what is known about where it can go.
+type attempt struct {
+	pending.Attempt
+	signature *signatureWork
+	onNode    *nodeWork      // nil: no node matters by itself
+	traced    *tracedAttempt // nil: it is not
 
-	signatureOf []*signatureWork // by index of attempts
-	asked       []*signatureWork // those that workers are asked about, as they first appear
-	nodeWorks   []*nodeWork
-	nodeWorkOf  map[int]*nodeWork // by index of attempts
-	goes        map[int]bool      // to the binder; by index of attempts
-	placed      map[int]bool      // by the binder; by index of attempts
-
-	traced map[int]*tracedAttempt // by index of attempts; nil if none is
-	cycle  otel.Span              // of the cycle, if some attempt is traced
-
-	// evaluated is the oldest version of all answers, newest the newest.
-	evaluated, newest cluster.Version
+	open     bool // without an outcome
+	goes     bool // to the binder
+	placed   bool // by the binder
+	preempts bool // it fits nowhere, and may make room
 }
 
 // signatureWork is the pods of the batch that filters and scores treat alike.
@@ -55,46 +42,51 @@ type nodeWork struct {
 	fanout.OnNodeAnswer
 }
 
-// newBatch looks up what the cycle needs of the state the attempts were popped at. It keeps nothing of the state.
-func newBatch(now time.Time, st *cluster.State, e Evaluator, attempts []pending.Attempt, committed cluster.Version) *batch {
-	b := &batch{
-		popped: now, attempts: attempts, version: st.Version(), least: st.Version(), seed: st.Settings.Seed,
-		nodes: st.Nodes.Count(), length: st.Nodes.Len(),
-		signatureOf: make([]*signatureWork, len(attempts)), nodeWorkOf: make(map[int]*nodeWork), goes: make(map[int]bool), placed: make(map[int]bool),
+// newCycle looks up what the cycle of a batch needs of the state it was popped at. It keeps nothing of the state.
+func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Attempt) *cycle {
+	c := &cycle{
+		driver: d, popped: now, version: st.Version(), least: st.Version(), seed: st.Settings.Seed,
+		nodes: st.Nodes.Count(), length: st.Nodes.Len(), stillMisfits: make(map[string]int),
 	}
-	if committed.Epoch == b.least.Epoch && b.least.Less(committed) {
-		b.least = committed // the classes of another epoch have other ids
+	if d.committed.Epoch == c.least.Epoch && c.least.Less(d.committed) {
+		c.least = d.committed // the classes of another epoch have other ids
 	}
-	b.evaluated, b.newest = cluster.Version{}, b.least
+	c.newest = c.least
+	attempts := make([]attempt, len(batch))
+	c.attempts = make([]*attempt, len(batch))
 	bySubject := make(map[engine.Subject]*signatureWork)
 	bySignature := make(map[engine.Signature]*signatureWork)
-	for i, a := range attempts {
+	for i := range batch {
+		a := &attempts[i]
+		a.Attempt, a.open = batch[i], true
+		c.attempts[i] = a
 		w := bySubject[a.Subject]
 		if w == nil {
-			signature := e.Signature(st, a.Subject)
+			signature := d.s.cfg.Evaluator.Signature(st, a.Subject)
 			if w = bySignature[signature]; w == nil {
 				w = newSignatureWork(st, a.Subject)
 				bySignature[signature] = w
 			}
 			bySubject[a.Subject] = w
 		}
-		b.signatureOf[i] = w
+		a.signature = w
 		if w.unsupported != nil {
 			continue
 		}
 		if name := a.Node(); name != "" {
 			p := &nodeWork{name: name, OnNode: fanout.OnNode{Subject: a.Subject, Self: a.ID, Node: st.Nodes.ByName(name)}}
 			if p.Node != cluster.NoNode || a.RequiredNode != "" {
-				b.nodeWorks = append(b.nodeWorks, p)
-				b.nodeWorkOf[i] = p
+				c.onNodes = append(c.onNodes, p)
+				a.onNode = p
 			}
 		}
 		if a.RequiredNode == "" && !w.asked {
 			w.asked = true
-			b.asked = append(b.asked, w)
+			c.asked = append(c.asked, w)
 		}
 	}
-	return b
+	c.traceAttempts(st)
+	return c
 }
 
 func newSignatureWork(st *cluster.State, s engine.Subject) *signatureWork {
@@ -111,34 +103,25 @@ func newSignatureWork(st *cluster.State, s engine.Subject) *signatureWork {
 	return w
 }
 
-// all returns the indexes of all attempts.
-func (b *batch) all() []int {
-	all := make([]int, len(b.attempts))
-	for i := range all {
-		all[i] = i
-	}
-	return all
-}
-
-// answered notes what an answer is of.
-func (b *batch) answered(v fanout.Versions) {
+// include notes what an answer is of.
+func (c *cycle) include(v fanout.Versions) {
 	if v.Oldest.IsZero() {
 		return // nobody had to be asked
 	}
-	if b.evaluated.IsZero() || v.Oldest.Less(b.evaluated) {
-		b.evaluated = v.Oldest
+	if c.evaluated.IsZero() || v.Oldest.Less(c.evaluated) {
+		c.evaluated = v.Oldest
 	}
-	if b.newest.Less(v.Newest) {
-		b.newest = v.Newest
+	if c.newest.Less(v.Newest) {
+		c.newest = v.Newest
 	}
 }
 
 // oldest returns the version that every answer is of, or later.
-func (b *batch) oldest() cluster.Version {
-	if b.evaluated.IsZero() {
-		return b.version
+func (c *cycle) oldest() cluster.Version {
+	if c.evaluated.IsZero() {
+		return c.version
 	}
-	return b.evaluated
+	return c.evaluated
 }
 
 // outlook is what the filter-workers' answers mean for a pod.
@@ -151,15 +134,15 @@ const (
 	unknown                  // the workers do not know its class
 )
 
-// outlook returns what the answers mean for the i-th attempt.
-func (b *batch) outlook(i int) outlook {
-	w, on := b.signatureOf[i], b.nodeWorkOf[i]
+// outlook returns what the answers mean for an attempt.
+func (c *cycle) outlook(a *attempt) outlook {
+	w, on := a.signature, a.onNode
 	switch {
-	case b.nodes == 0 || w.unsupported != nil:
+	case c.nodes == 0 || w.unsupported != nil:
 		return hopeless
 	case on != nil && on.Feasible:
 		return placeable
-	case b.attempts[i].RequiredNode != "":
+	case a.RequiredNode != "":
 		if engine.CrossNode(on.Verdicts) {
 			return hopeful
 		}
@@ -174,23 +157,23 @@ func (b *batch) outlook(i int) outlook {
 	return hopeless
 }
 
-// judged reports whether filters have said that the i-th attempt can go nowhere.
-func (b *batch) judged(i int) bool { return b.nodes > 0 && b.signatureOf[i].unsupported == nil }
+// judged reports whether filters have said that an attempt can go nowhere.
+func (c *cycle) judged(a *attempt) bool { return c.nodes > 0 && a.signature.unsupported == nil }
 
-// parking returns why the i-th attempt can go nowhere.
-func (b *batch) parking(i int) pending.Parking {
-	w := b.signatureOf[i]
-	p := pending.Parking{Version: b.oldest()}
+// parking returns why an attempt can go nowhere.
+func (c *cycle) parking(a *attempt) pending.Parking {
+	w := a.signature
+	p := pending.Parking{Version: c.oldest()}
 	switch {
-	case b.nodes == 0:
+	case c.nodes == 0:
 		p.Wake = pending.WhenAnyNode
 	case w.unsupported != nil:
 		p.Wake = pending.WhenChanged
 	}
 	answers := engine.Answers{
-		Nodes: b.nodes, Unsupported: w.unsupported, Required: b.attempts[i].RequiredNode != "", Seen: int(w.Nodes), Everywhere: w.Verdicts,
+		Nodes: c.nodes, Unsupported: w.unsupported, Required: a.RequiredNode != "", Seen: int(w.Nodes), Everywhere: w.Verdicts,
 	}
-	if on := b.nodeWorkOf[i]; on != nil {
+	if on := a.onNode; on != nil {
 		answers.Known, answers.There = on.Known, on.Verdicts
 	}
 	var nodes int
