@@ -10,10 +10,12 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
@@ -139,6 +141,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(rpc.Error(codes.PermissionDenied, ReasonCrossOrigin, "%v", err))
 		return
 	}
+	if !isText(r.URL) {
+		refuse(rpc.Error(codes.InvalidArgument, rpc.ReasonInvalid, "the path or the query is not UTF-8"))
+		return
+	}
 	// 2. Who is it? Nothing more is read of a stranger.
 	caller := address
 	if h.cfg.Known != nil {
@@ -185,6 +191,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	h.mux.ServeHTTP(&patientWriter{ResponseWriter: w, unread: h.unread, caller: caller, refuse: refuse}, r)
+}
+
+// isText reports whether what a URL says can be in a message of the API. One that is wrongly escaped is for others to refuse.
+func isText(u *url.URL) bool {
+	query, err := url.QueryUnescape(u.RawQuery)
+	return utf8.ValidString(u.Path) && (err != nil || utf8.ValidString(query))
 }
 
 func (c *HTTPConfig) checkHost(r *http.Request) error {
