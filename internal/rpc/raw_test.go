@@ -7,6 +7,10 @@ import (
 	"net"
 	"sync"
 	"testing"
+
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
 // rawConn is a client of HTTP/2 that frames what it sends as it likes.
@@ -18,9 +22,19 @@ type rawConn struct {
 	ended   bool
 }
 
-func dialRaw(t *testing.T, address string) *rawConn {
+// rawNetwork is a network in memory of one listener, that raw connections are made to.
+type rawNetwork struct {
+	rpc.Network
+	listener *bufconn.Listener
+}
+
+func newRawNetwork() rawNetwork { return rawNetwork{rpc.Memory(), bufconn.Listen(256 << 10)} }
+
+func (n rawNetwork) Listen(string) (net.Listener, error) { return n.listener, nil }
+
+func dialRaw(t *testing.T, n rawNetwork) *rawConn {
 	t.Helper()
-	conn, err := net.Dial("tcp", address)
+	conn, err := n.listener.DialContext(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func TestManyValuesAreNotDecoded(t *testing.T) {
 			"ReadWorkload": func() error { _, err := ReadWorkload([]byte(text), 1, 10_000); return err },
 		} {
 			var err error
-			if got := allocates(func() { err = read() }); err == nil || got > 40<<20 {
+			if got := allocates(func() { err = read() }); err == nil || got > 64<<20 {
 				t.Errorf("%s of %s: %d MiB for 4: %.200v", what, name, got>>20, err)
 			}
 		}
