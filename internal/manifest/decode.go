@@ -32,12 +32,19 @@ var (
 	toParse = bounds{values: 20_000, digits: 100, exponent: 999}
 	// toUnmarshal are wider: what has been parsed, and is encoded again, has more values by its defaults, and its quantities in other forms.
 	toUnmarshal = bounds{values: 60_000, digits: 200, exponent: 1999}
+	// stored has as many values as an object of [MaxObjectBytes] can have: a pod that runs counts, however it has come into the store.
+	stored = bounds{values: MaxObjectBytes, digits: 200, exponent: 1999}
 )
 
 // Unmarshal decodes an object of somebody else's, in JSON, into a pointer to its struct as [json.Unmarshal] does, leniently. What takes
 // far more time or memory to decode than to send is an error. What Parse has accepted is not, once it is encoded.
-func Unmarshal(raw []byte, into any) error {
-	if wrong := toUnmarshal.exceeded(raw, into); len(wrong) > 0 {
+func Unmarshal(raw []byte, into any) error { return toUnmarshal.unmarshal(raw, into) }
+
+// UnmarshalStored does the same with what a source has stored, maybe when Parse bounded less than it does now.
+func UnmarshalStored(raw []byte, into any) error { return stored.unmarshal(raw, into) }
+
+func (b bounds) unmarshal(raw []byte, into any) error {
+	if wrong := b.exceeded(raw, into); len(wrong) > 0 {
 		return fmt.Errorf("%s: %s", wrong[0].path, wrong[0].description)
 	}
 	return json.Unmarshal(raw, into)

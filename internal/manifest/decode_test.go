@@ -152,3 +152,14 @@ func TestStoredObjectsAreDecodedWithCareToo(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatIsStoredIsDecodedHoweverManyValuesItHas(t *testing.T) {
+	raw := `{"kind":"Pod","spec":{"nodeName":"n","containers":[{"name":"c","args":` + many(`""`, MaxObjectBytes-100) + `}]}}`
+	var pod v1.Pod
+	if err := UnmarshalStored([]byte(raw), &pod); err != nil || len(pod.Spec.Containers[0].Args) < 300_000 {
+		t.Errorf("%d arguments: %v", len(pod.Spec.Containers), err)
+	}
+	if err := Unmarshal([]byte(raw), &pod); err == nil {
+		t.Error("what people send has as many")
+	}
+}

@@ -106,6 +106,9 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 		return nil, err
 	}
 	// 2. Is there room for more unbound pods?
+	if n := t.names.countAside(); n >= t.unbound.limit { // they are judged again in one transaction, which has a bound
+		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait until their scheduler name is this Berth's again", n)
+	}
 	if !t.unbound.take(len(req.GetPods())) {
 		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait for their bind", t.unbound.count())
 	}
@@ -180,7 +183,13 @@ func (t *term) placeIn(tx *tx, req *binderv1.CommitRequest, candidates []engine.
 			t.conflict(conflictRetry)
 			continue
 		}
-		node, chosen := placer.Choose(id, int(p.GetSubjectIndex()))
+		var node cluster.NodeIndex
+		var chosen engine.Placement
+		if !t.judge(row, func() { node, chosen = placer.Choose(id, int(p.GetSubjectIndex())) }) {
+			ended = true                                // the placer is not what it was
+			out.Result = binderv1.Outcome_RESULT_NO_FIT // the shard tries that twice, and backs off
+			continue
+		}
 		switch chosen {
 		case engine.Placed:
 			if err := tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: p.GetAttempt()}); err != nil {

@@ -29,6 +29,8 @@ type ledger struct {
 	broken    error              // why the first transaction failed: a broken invariant
 	// unsupported hears, under the lock, of objects that are told otherwise than they are; nil: nobody listens.
 	unsupported func(source.Unsupported)
+	// abandoned hears that the function of a transaction has panicked, whose caller then cannot say that the term has to end; nil: nobody listens.
+	abandoned func(error)
 }
 
 // attempt is an attempt of a pod. Whoever claims a shard anew may count its pods' attempts from the last assumed one.
@@ -57,6 +59,9 @@ type tx struct {
 	changes []replica.Change // so far
 	then    []func()
 }
+
+// errPanicked is why a ledger is broken whose last transaction has neither ended well nor failed.
+var errPanicked = errors.New("change the ledger: its function has panicked")
 
 // errNoTransaction is what a delta is refused with for which nobody has begun a transaction, or that comes behind one.
 var errNoTransaction = errors.New("there is no transaction")
@@ -104,7 +109,12 @@ func (l *ledger) update(fn func(*tx) error) error {
 	if l.broken != nil {
 		return l.broken
 	}
-	l.broken = errors.New("change the ledger: the transaction did not end") // if fn panics
+	l.broken = errPanicked
+	defer func() {
+		if l.broken == errPanicked && l.abandoned != nil {
+			l.abandoned(errPanicked)
+		}
+	}()
 	l.tx.running = true
 	defer l.tx.end()
 	err := fn(&l.tx)

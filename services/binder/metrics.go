@@ -13,6 +13,7 @@ const (
 	conflictRetry      = "retry"       // behind such a pod, or the attempt is over
 	conflictGone       = "gone"        // the pod is gone, deleted, gated or changed
 	conflictYielded    = "yielded"     // another scheduler has the pod's scheduler name
+	conflictPanic      = "panic"       // the engine panics when it judges the pod
 	conflictVictims    = "victims"     // other pods would have to go than the preemption says
 	conflictOtherEpoch = "other_epoch" // found in another epoch
 	conflictShardLost  = "shard_lost"  // the shard has been claimed since

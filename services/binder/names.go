@@ -173,6 +173,12 @@ func (n *names) putAside(p *placement) {
 	}
 }
 
+func (n *names) countAside() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.aside)
+}
+
 func (n *names) takeAside() []*placement {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -353,8 +359,11 @@ func (t *term) reassumeIn(tx *tx, batch []*placement) error {
 	var misfits []subject
 	for _, p := range judged {
 		row := l.state.Pod(p.id)
-		placer := engine.NewPlacer(t.evaluator, l.state, l.state.Version().Seq, nil)
-		if row.Deleting || len(row.Gates) > 0 || placer.PlaceOn(engine.SubjectOf(&row.Pod), p.id, p.node) != engine.Placed {
+		fits := false
+		if row.Deleting || len(row.Gates) > 0 || !t.judge(row, func() {
+			placer := engine.NewPlacer(t.evaluator, l.state, l.state.Version().Seq, nil)
+			fits = placer.PlaceOn(engine.SubjectOf(&row.Pod), p.id, p.node) == engine.Placed
+		}) || !fits {
 			p.misfit = errNoRoom
 			misfits = append(misfits, p)
 			continue

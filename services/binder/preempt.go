@@ -141,8 +141,15 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (*binderv
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
 	}
 	// 2. Must any go? And are these the pods, no others, and do no more of them violate a budget?
-	now, ok := t.judged(id, req.GetCandidate())
-	if !ok || t.fits(id, row) {
+	var now engine.Preemption
+	agreed := false
+	if !t.judge(row, func() {
+		now, agreed = t.judged(id, req.GetCandidate())
+		agreed = agreed && !t.fits(id, row)
+	}) {
+		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
+	}
+	if !agreed {
 		t.conflict(conflictVictims)
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
 	}

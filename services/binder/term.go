@@ -32,13 +32,15 @@ type term struct {
 	source    source.Source
 	ledger    *ledger
 	feed      *replica.Feed
-	evaluator *engine.Evaluator
-	recorder  *recorder
-	binds     chan *placement
-	unbound   *bound
-	late      *bound // binds without an answer for which no other waits any more
-	flights   flights
-	troubles  troubles
+	evaluator *engine.Evaluator // under the ledger's lock
+	// parallelism is the evaluator's.
+	parallelism int
+	recorder    *recorder
+	binds       chan *placement
+	unbound     *bound
+	late        *bound // binds without an answer for which no other waits any more
+	flights     flights
+	troubles    troubles
 	// preemptions wait to be carried out; preempting counts them and those that are being carried out.
 	preemptions chan preemption
 	preempting  *bound
@@ -69,7 +71,7 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 		names:     names{lease: s.cfg.Lease, shared: s.shared, wake: make(chan struct{}, 1)},
 		source:    s.cfg.Source,
 		feed:      s.feed,
-		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: s.cfg.Parallelism}),
+		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: s.cfg.Parallelism}), parallelism: s.cfg.Parallelism,
 		// As large as the most that can be recorded and not bound: the recorder hardly ever waits for the lane.
 		binds:   make(chan *placement, s.cfg.MaxUnbound),
 		unbound: &bound{limit: s.cfg.MaxUnbound},
@@ -96,6 +98,7 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 	}
 	t.events = newEventLane(s.cfg.EventLimit, []*bound{t.unbound, t.preempting}, s.metrics.laneDropped.WithLabelValues(laneEvents).Inc, failed(laneEvents))
 	t.ledger.unsupported = t.reportUnsupported
+	t.ledger.abandoned = func(err error) { t.fail(err) } // which there is when the term is served
 	t.reports = newReportLane(s.cfg.Source, s.cfg.EventLimit, t.unbound, t.waits, failed(laneReports))
 	t.reports.trace = s.cfg.Trace
 	t.recorder = newRecorder(held, s.cfg.Source.Fenced(), t.ledger.version, t.binds, t.move,

@@ -174,7 +174,7 @@ func (s *Source) read(ctx context.Context, namespace, name string) (*storedPod, 
 		return nil, nil
 	}
 	var pod v1.Pod
-	if err := manifest.Unmarshal(kv.Value, &pod); err != nil {
+	if err := manifest.UnmarshalStored(kv.Value, &pod); err != nil {
 		return nil, fmt.Errorf("decode pod %s/%s: %w", namespace, name, err)
 	}
 	p := &storedPod{

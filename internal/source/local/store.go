@@ -306,7 +306,7 @@ func encode(o manifest.Object) ([]byte, error) {
 // compare gives object the identity of the stored one and reports whether they are the same.
 func compare(w *write, object manifest.Object) (same bool, wrong []manifest.Violation, err error) {
 	stored, _ := manifest.New(object.Kind())
-	if err := manifest.Unmarshal(w.stored.Value, stored.Value()); err != nil {
+	if err := manifest.UnmarshalStored(w.stored.Value, stored.Value()); err != nil {
 		return false, nil, fmt.Errorf("decode stored %s: %w", w.object, err)
 	}
 	meta, identity := object.Meta(), stored.Meta()

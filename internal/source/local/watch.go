@@ -378,7 +378,7 @@ func (v *view) setNominated(uid string, kv coord.KV) {
 
 // decode reports false, and says so in the log, when a value is not what Store writes.
 func (v *view) decode(kv coord.KV, into any) bool {
-	if err := manifest.Unmarshal(kv.Value, into); err != nil {
+	if err := manifest.UnmarshalStored(kv.Value, into); err != nil {
 		v.source.cfg.Log.Error("stored object skipped: it cannot be decoded", "key", kv.Key, "err", err)
 		return false
 	}
