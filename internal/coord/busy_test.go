@@ -37,7 +37,7 @@ func (t *busyTxn) Commit() (*clientv3.TxnResponse, error) {
 func TestWhileEtcdHasTooMuchToDoWritesAreTriedAgain(t *testing.T) {
 	c := connect(t, startEmbeddedServer(t))
 	whole := c.txns
-	s := newSession(t, c, 10*time.Second)
+	s := newSession(t, c, lasting)
 	defer closeSession(t, s)
 	var term *Term
 	for what, write := range map[string]func() error{

@@ -107,7 +107,7 @@ func TestRequestsEndWithTheirTimeoutWhileEtcdIsPaused(t *testing.T) {
 func TestNothingWorksAndNothingHangsAfterClose(t *testing.T) {
 	s := startEmbeddedServer(t)
 	c := connect(t, s)
-	session := newSession(t, c, 10*time.Second)
+	session := newSession(t, c, lasting)
 	members := c.WatchMembers(t.Context())
 	watch := c.Watch(t.Context(), "", 0)
 	next(t, members)

@@ -119,6 +119,12 @@ func closeSession(t *testing.T, s *Session) {
 	}
 }
 
+// The ttl of sessions: of one whose end is waited for, and of one that must not end by itself, however busy the machine is.
+const (
+	mortal  = 4 * time.Second
+	lasting = 10 * time.Minute
+)
+
 // vanish ends a session as the death of its process does: no more keepalives, and no revocation.
 func vanish(s *Session) {
 	s.cancel()

@@ -37,8 +37,8 @@ func TestLeadershipPassesOnWhenTheLeaderDiesOrResigns(t *testing.T) {
 		is := func(term *Term, id string) func(Leader) bool {
 			return func(l Leader) bool { return l == Leader{term.Epoch(), id, "address-of-" + id} }
 		}
-		s1 := newSession(t, c1, time.Second)
-		s2 := newSession(t, c2, time.Second)
+		s1 := newSession(t, c1, mortal)
+		s2 := newSession(t, c2, lasting)
 		first := elect(t, c1, s1, "one")
 		until(t, leaders, is(first, "one"))
 
@@ -52,7 +52,7 @@ func TestLeadershipPassesOnWhenTheLeaderDiesOrResigns(t *testing.T) {
 		t2 := next(t, second)
 		until(t, leaders, is(t2, "two"))
 
-		s3 := newSession(t, c1, time.Second)
+		s3 := newSession(t, c1, lasting)
 		third := campaign(t, c1, s3, "three")
 		if err := t2.Resign(within(t)); err != nil {
 			t.Fatal(err)
@@ -77,7 +77,7 @@ func TestLeadershipPassesOnWhenTheLeaderDiesOrResigns(t *testing.T) {
 func TestCampaignEndsWithItsContextAndItsSession(t *testing.T) {
 	onEveryEtcd(t, func(t *testing.T, s server) {
 		c := connect(t, s)
-		leads, waits := newSession(t, c, 5*time.Second), newSession(t, c, 5*time.Second)
+		leads, waits := newSession(t, c, lasting), newSession(t, c, lasting)
 		defer closeSession(t, leads)
 		elect(t, c, leads, "one")
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -100,7 +100,7 @@ func TestCampaignEndsWithItsContextAndItsSession(t *testing.T) {
 func TestASessionThatLeadsAgainHasANewEpoch(t *testing.T) {
 	onEveryEtcd(t, func(t *testing.T, s server) {
 		c := connect(t, s)
-		session := newSession(t, c, 5*time.Second)
+		session := newSession(t, c, lasting)
 		defer closeSession(t, session)
 		first := elect(t, c, session, "one") // never resigned, as if the resignation were lost
 		second := elect(t, c, session, "one")
@@ -116,7 +116,7 @@ func TestASessionThatLeadsAgainHasANewEpoch(t *testing.T) {
 func TestDeposedTermWritesNothing(t *testing.T) {
 	onEveryEtcd(t, func(t *testing.T, s server) {
 		c := connect(t, s)
-		session := newSession(t, c, 5*time.Second)
+		session := newSession(t, c, lasting)
 		defer closeSession(t, session)
 		term := elect(t, c, session, "one")
 		kept := &Batch{ID: 1, Intents: []Intent{{"uid", "ns", "pod", "node"}}}
@@ -160,7 +160,7 @@ func TestDeposedTermWritesNothing(t *testing.T) {
 func TestTermWhoseSessionIsOverWritesNothing(t *testing.T) {
 	onEveryEtcd(t, func(t *testing.T, s server) {
 		c := connect(t, s)
-		session := newSession(t, c, 5*time.Second)
+		session := newSession(t, c, lasting)
 		term := elect(t, c, session, "one")
 		vanish(session) // etcd still has the lease: it is the local clock that has to refuse
 		if err := term.Record(within(t), Version{term.Epoch(), 1}, nil, nil); !errors.Is(err, ErrFenced) {
@@ -180,7 +180,7 @@ func TestTermWhoseSessionIsOverWritesNothing(t *testing.T) {
 func TestPausedLeaderIsReplacedAndFenced(t *testing.T) {
 	etcd := etcdtest.Start(t)
 	c := connect(t, etcd)
-	s1 := newSession(t, c, time.Second)
+	s1 := newSession(t, c, mortal)
 	first := elect(t, c, s1, "one")
 	if err := first.Record(within(t), Version{first.Epoch(), 7}, nil, nil); err != nil {
 		t.Fatal(err)
@@ -188,7 +188,7 @@ func TestPausedLeaderIsReplacedAndFenced(t *testing.T) {
 	etcd.Pause()
 	<-first.Done()
 	etcd.Continue()
-	s2 := newSession(t, c, time.Second)
+	s2 := newSession(t, c, lasting)
 	defer closeSession(t, s2)
 	second := elect(t, c, s2, "two")
 	if err := first.Record(within(t), Version{first.Epoch(), 8}, nil, nil); !errors.Is(err, ErrFenced) {

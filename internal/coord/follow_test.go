@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -71,7 +70,7 @@ func TestMembersThatAreTooLargeAreIgnored(t *testing.T) {
 	if got := next(t, c.WatchMembers(t.Context())); len(got) != 1 {
 		t.Errorf("%d members, want the one that is as small as they are", len(got))
 	}
-	s := newSession(t, c, time.Second)
+	s := newSession(t, c, lasting)
 	defer closeSession(t, s)
 	if err := s.Register(within(t), Member{RoleQueue, "a", strings.Repeat("x", maxMemberValue)}); err == nil {
 		t.Error("one is registered whom nobody reads")

@@ -3,13 +3,12 @@ package coord
 import (
 	"errors"
 	"testing"
-	"time"
 )
 
 func TestAllTermsOfAnEtcdHaveOneIdentityAndADeposedOneMakesNone(t *testing.T) {
 	onEveryEtcd(t, func(t *testing.T, s server) {
 		c := connect(t, s)
-		session := newSession(t, c, 5*time.Second)
+		session := newSession(t, c, lasting)
 		first := elect(t, c, session, "one")
 		if err := first.Resign(within(t)); err != nil {
 			t.Fatal(err)

@@ -270,7 +270,7 @@ func TestMembersAreFollowedOverRestartAndCompaction(t *testing.T) {
 	c := connect(t, etcd)
 	watch := c.WatchMembers(t.Context())
 	next(t, watch)
-	session := newSession(t, c, 30*time.Second)
+	session := newSession(t, c, lasting)
 	register := func(id string) {
 		t.Helper()
 		if err := session.Register(within(t), Member{RoleQueue, id, "x"}); err != nil {
@@ -293,7 +293,7 @@ func TestMembersAreFollowedOverRestartAndCompaction(t *testing.T) {
 
 func TestSlowReaderGetsTheNewestList(t *testing.T) {
 	c := connect(t, startEmbeddedServer(t))
-	session := newSession(t, c, 10*time.Second)
+	session := newSession(t, c, lasting)
 	defer closeSession(t, session)
 	slow, fast := c.WatchMembers(t.Context()), c.WatchMembers(t.Context())
 	const n = 100
@@ -309,9 +309,15 @@ func TestSlowReaderGetsTheNewestList(t *testing.T) {
 	if lists > n/2 { // one that was waiting, and what has not come through yet
 		t.Errorf("the slow reader had to read %d lists of %d", lists, n)
 	}
-	select {
-	case <-fast:
-		t.Error("the same list is sent twice")
-	case <-time.After(100 * time.Millisecond):
+	repeated := 0 // once, if the last change came while the list before it was made
+	for {
+		select {
+		case <-fast:
+			if repeated++; repeated > 1 {
+				t.Fatal("the same list is sent again and again")
+			}
+		case <-time.After(100 * time.Millisecond):
+			return
+		}
 	}
 }

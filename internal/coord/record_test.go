@@ -18,7 +18,7 @@ import (
 // lead returns a term that ends with the test.
 func lead(t *testing.T, c *Client) *Term {
 	t.Helper()
-	session := newSession(t, c, 10*time.Second)
+	session := newSession(t, c, lasting)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patient)
 		defer cancel()

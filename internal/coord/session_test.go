@@ -19,7 +19,7 @@ func TestMembersVanishWhenTheirLeaseEnds(t *testing.T) {
 		if got := next(t, watch); len(got) != 0 {
 			t.Fatalf("members at the start: %v", got)
 		}
-		dies, leaves, stays := newSession(t, c, time.Second), newSession(t, c, time.Second), newSession(t, c, time.Second)
+		dies, leaves, stays := newSession(t, c, mortal), newSession(t, c, lasting), newSession(t, c, lasting)
 		defer closeSession(t, stays)
 		members := []Member{
 			{RoleFilterWorker, "a", "host:1"}, {RoleFilterWorker, "b", "host:2"}, {RoleQueue, "a", "host:3"},
@@ -46,7 +46,7 @@ func TestMembersVanishWhenTheirLeaseEnds(t *testing.T) {
 func TestRegisteringAgainReplacesTheAddressAndTheLease(t *testing.T) {
 	onEveryEtcd(t, func(t *testing.T, s server) {
 		c := connect(t, s)
-		before, after := newSession(t, c, time.Second), newSession(t, c, time.Second)
+		before, after := newSession(t, c, lasting), newSession(t, c, lasting)
 		defer closeSession(t, after)
 		if err := before.Register(within(t), Member{RoleBinder, "a", "host:1"}); err != nil {
 			t.Fatal(err)
@@ -64,7 +64,7 @@ func TestRegisteringAgainReplacesTheAddressAndTheLease(t *testing.T) {
 
 func TestMalformedMembersAreRefused(t *testing.T) {
 	s := startEmbeddedServer(t)
-	session := newSession(t, connect(t, s), time.Second)
+	session := newSession(t, connect(t, s), lasting)
 	defer closeSession(t, session)
 	for _, m := range []Member{{"", "a", "x"}, {RoleQueue, "", "x"}, {RoleQueue, "a/b", "x"}, {"a/b", "c", "x"}, {RoleQueue, "a", ""}} {
 		if err := session.Register(within(t), m); err == nil {
@@ -179,7 +179,7 @@ func TestSessionSurvivesAShortPauseAndARestart(t *testing.T) {
 func TestSessionIsOverWhenEtcdHasEndedItsLease(t *testing.T) {
 	onEveryEtcd(t, func(t *testing.T, s server) {
 		c := connect(t, s)
-		session := newSession(t, c, 30*time.Second)
+		session := newSession(t, c, lasting)
 		began := time.Now()
 		if _, err := c.etcd.Revoke(within(t), session.lease); err != nil {
 			t.Fatal(err)

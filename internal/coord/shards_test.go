@@ -4,7 +4,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -16,7 +15,7 @@ func TestShardHasOneOwnerAtATime(t *testing.T) {
 		if got := next(t, watch); len(got) != 0 {
 			t.Fatalf("owners at the start: %v", got)
 		}
-		a, b := newSession(t, c, time.Second), newSession(t, c, time.Second)
+		a, b := newSession(t, c, mortal), newSession(t, c, lasting)
 		defer closeSession(t, b)
 		first, err := a.ClaimShard(within(t), 3, "a")
 		if err != nil {
@@ -67,7 +66,7 @@ func TestOneOfManyClaimsWins(t *testing.T) {
 		winners := 0
 		var all sync.WaitGroup
 		for range 8 {
-			session := newSession(t, c, 5*time.Second)
+			session := newSession(t, c, lasting)
 			defer closeSession(t, session)
 			all.Go(func() {
 				_, err := session.ClaimShard(ctx, 0, "x")

@@ -70,7 +70,7 @@ func TestALeaseIsRenewedWhileTheKeyOfTheRolesOwnTakesLong(t *testing.T) {
 		}
 		return really()
 	}}
-	s := newSession(t, c, time.Second)
+	s := newSession(t, c, mortal)
 	defer closeSession(t, s)
 	if s.over() {
 		t.Error("the session is over when it begins")
@@ -80,7 +80,7 @@ func TestALeaseIsRenewedWhileTheKeyOfTheRolesOwnTakesLong(t *testing.T) {
 // etcd says so of a write that it has applied, if there is no room any more behind it, and of all later ones.
 func TestACandidateWhoseKeyIsWrittenThoughEtcdIsFullIsElected(t *testing.T) {
 	c := connect(t, startEmbeddedServer(t))
-	s := newSession(t, c, 10*time.Second)
+	s := newSession(t, c, lasting)
 	defer closeSession(t, s)
 	var full atomic.Bool
 	whole := c.txns

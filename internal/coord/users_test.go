@@ -49,7 +49,7 @@ func TestEachRoleMayDoItsPartInEtcd(t *testing.T) {
 		if err := c.Ready(within(t)); err != nil {
 			t.Errorf("%s: Ready: %v", role, err)
 		}
-		s := newSession(t, c, time.Second)
+		s := newSession(t, c, lasting)
 		if err := s.Register(within(t), Member{Role: role, ID: "a", Address: "b"}); err != nil {
 			t.Error(err)
 		}
@@ -62,7 +62,7 @@ func TestEachRoleMayDoItsPartInEtcd(t *testing.T) {
 		defer closeSession(t, s)
 	}
 	binder, queue, gateway := as[RoleBinder], as[RoleQueue], as[RoleGateway]
-	s := newSession(t, binder, 10*time.Second)
+	s := newSession(t, binder, lasting)
 	if err := s.Stand(within(t), "b"); err != nil {
 		t.Error(err)
 	}
@@ -85,7 +85,7 @@ func TestEachRoleMayDoItsPartInEtcd(t *testing.T) {
 	if ok, _, err := binder.Txn(within(t), []Cond{term.Guard()}, []Op{Put("local/placements/u", nil)}); err != nil || !ok {
 		t.Errorf("place: %v, %v", ok, err)
 	}
-	qs := newSession(t, queue, 10*time.Second)
+	qs := newSession(t, queue, lasting)
 	if _, err := qs.ClaimShard(within(t), 0, "q"); err != nil {
 		t.Error(err)
 	}
@@ -109,9 +109,9 @@ func TestEachRoleMayDoItsPartInEtcd(t *testing.T) {
 // Whoever can write intents, or take the place of the binder, places pods.
 func TestNobodyButTheBinderWritesWhatPlacesPods(t *testing.T) {
 	as := withUsers(t, true)
-	s := newSession(t, as[RoleBinder], 10*time.Second)
+	s := newSession(t, as[RoleBinder], lasting)
 	term := elect(t, as[RoleBinder], s, "b")
-	qs := newSession(t, as[RoleQueue], 10*time.Second)
+	qs := newSession(t, as[RoleQueue], lasting)
 	if _, err := qs.ClaimShard(within(t), 0, "q"); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestNobodyButTheBinderWritesWhatPlacesPods(t *testing.T) {
 // Leases without keys are anybody's.
 func TestALeaseIsItsRolesOwnFromTheStart(t *testing.T) {
 	as := withUsers(t, false)
-	s := newSession(t, as[RoleQueue], 10*time.Second)
+	s := newSession(t, as[RoleQueue], lasting)
 	worker := as[RoleFilterWorker].etcd
 	if _, err := worker.Revoke(within(t), s.lease); !errors.Is(err, rpctypes.ErrPermissionDenied) {
 		t.Errorf("a worker ends the lease of a queue that has claimed nothing yet: %v", err)
@@ -249,7 +249,7 @@ func TestALeaseThatSomebodyElseHasTakenIsGivenUpForAnother(t *testing.T) {
 				}
 			}}
 			defer func() { c.leases = before }()
-			s := newSession(t, c, 10*time.Second)
+			s := newSession(t, c, lasting)
 			defer closeSession(t, s)
 			if first == 0 || s.lease == first {
 				t.Errorf("the session is under lease %x, the first was %x", s.lease, first)

@@ -13,7 +13,7 @@ import (
 
 // A pod may have some 20,000 containers, and its class is compiled while others wait.
 func TestAClassOfVeryManyImagesIsCompiledInTimeThatGrowsWithThem(t *testing.T) {
-	took := func(images int) time.Duration {
+	least := func(images, tries int, enough time.Duration) time.Duration { // others may use the machine, which only makes it take longer
 		spec := cluster.ClassSpec{SchedulerName: "s", ImageContainers: int32(images)}
 		for k := range images {
 			spec.Images = append(spec.Images, fmt.Sprint("registry.example.com/team/app:", k))
@@ -21,7 +21,7 @@ func TestAClassOfVeryManyImagesIsCompiledInTimeThatGrowsWithThem(t *testing.T) {
 		st := cluster.New(cluster.Version{Epoch: 1})
 		apply(t, st, cluster.NodeSet{Node: cluster.Node{Name: "n", Images: []cluster.Image{{Names: spec.Images[images/2:], Size: 1}}}})
 		least := time.Duration(1 << 62)
-		for range 5 { // others may use the machine
+		for try := 0; try < tries && least > enough; try++ {
 			from := time.Now()
 			p := compile(st, &spec)
 			least = min(least, time.Since(from))
@@ -31,8 +31,8 @@ func TestAClassOfVeryManyImagesIsCompiledInTimeThatGrowsWithThem(t *testing.T) {
 		}
 		return least
 	}
-	few, many := took(1000), took(32_000)
-	if many > 200*few { // 32 times the images; by pairs it would be 1,024 times as much
+	few := least(1000, 5, 0)
+	if many := least(32_000, 500, 200*few); many > 200*few { // 32 times the images; by pairs it would be 1,024 times as much
 		t.Errorf("%v for 1,000 images and %v for 32,000", few, many)
 	}
 }

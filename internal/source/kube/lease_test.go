@@ -122,7 +122,7 @@ func (c *testCluster) elector(t testing.TB, id string) (leads <-chan struct{}, s
 			LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: "scheduler"}, Client: c.client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: id},
 		},
-		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond, ReleaseOnCancel: true,
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(started) }, OnStoppedLeading: func() {},
 		},
@@ -143,7 +143,7 @@ func (c *testCluster) elector(t testing.TB, id string) (leads <-chan struct{}, s
 func TestLeaseIsThatOfClientGosElection(t *testing.T) {
 	c := startCluster(t)
 	l, err := newSource(t, c.config()).Lease(LeaseConfig{
-		Namespace: "default", Name: "scheduler", Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		Namespace: "default", Name: "scheduler", Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 700 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
