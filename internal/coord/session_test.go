@@ -179,7 +179,7 @@ func TestSessionSurvivesAShortPauseAndARestart(t *testing.T) {
 func TestSessionIsOverWhenEtcdHasEndedItsLease(t *testing.T) {
 	onEveryEtcd(t, func(t *testing.T, s server) {
 		c := connect(t, s)
-		session := newSession(t, c, lasting)
+		session := newSession(t, c, 30*time.Second)
 		began := time.Now()
 		if _, err := c.etcd.Revoke(within(t), session.lease); err != nil {
 			t.Fatal(err)

@@ -70,7 +70,7 @@ func TestALeaseIsRenewedWhileTheKeyOfTheRolesOwnTakesLong(t *testing.T) {
 		}
 		return really()
 	}}
-	s := newSession(t, c, mortal)
+	s := newSession(t, c, time.Second)
 	defer closeSession(t, s)
 	if s.over() {
 		t.Error("the session is over when it begins")
