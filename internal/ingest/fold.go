@@ -143,6 +143,13 @@ func (f *Fold) observeNode(seen cluster.Node) error {
 	if f.hasNode(&d) {
 		return nil
 	}
+	few, surplus := fewEnough(f.state, seen.Allocatable, f.resources.node, f.resources.all)
+	if surplus != nil {
+		if seen.Allocatable = few; f.hasNode(&cluster.NodeSet{Index: d.Index, Node: seen}) {
+			return nil
+		}
+		d.Node = seen
+	}
 	if why := f.untoldNode(&d.Node); why != nil {
 		var err error
 		if d.Node, err = f.tellableNode(seen, why); err != nil {
@@ -156,8 +163,12 @@ func (f *Fold) observeNode(seen cluster.Node) error {
 	if err := f.apply(d); err != nil {
 		return err
 	}
-	if d.Node.Unsupported != "" {
-		f.unsupported(source.Unsupported{Kind: "Node", Name: d.Node.Name, Why: d.Node.Unsupported})
+	why := d.Node.Unsupported
+	if why == "" && surplus != nil {
+		why = Reason(surplus.Error() + ": those beyond are left out")
+	}
+	if why != "" {
+		f.unsupported(source.Unsupported{Kind: "Node", Name: d.Node.Name, Why: why})
 	}
 	return nil
 }

@@ -100,6 +100,7 @@ type world struct {
 	t            *testing.T
 	told, copied *cluster.State
 	fold         *ingest.Fold
+	heard        []source.Unsupported
 }
 
 func newWorld(t *testing.T) *world {
@@ -108,6 +109,7 @@ func newWorld(t *testing.T) *world {
 		if u.Why == "" || u.Kind == "" {
 			t.Errorf("unsupported without a reason: %+v", u)
 		}
+		w.heard = append(w.heard, u)
 	}))
 	settings := cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}
 	if err := w.apply(cluster.SettingsSet{Settings: settings}); err != nil {

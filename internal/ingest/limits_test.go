@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/wire"
@@ -19,20 +21,46 @@ func equipped(name, prefix string, own int) cluster.Node {
 	return n
 }
 
-func TestANodeWithVeryManyResourcesIsUnsupportedAndMakesFewColumns(t *testing.T) {
+// ofNode returns the names of the resources that a node has in the ledger, and the node.
+func (w *world) ofNode(name string) (names []string, n cluster.Node) {
+	n = w.told.Node(w.told.Nodes.ByName(name))
+	for _, q := range n.Allocatable {
+		names = append(names, q.Name)
+	}
+	return names, n
+}
+
+func TestANodeWithVeryManyResourcesLosesThoseBeyond128AndNothingElse(t *testing.T) {
 	w := newWorld(t)
 	w.tell(source.Event{Kind: source.NodeSet, Node: equipped("usual", "usual", 100)})
 	before := w.told.Resources()
+	broken := equipped("broken", "broken", 20_000)
+	// The order is the source's, by name: Kubernetes' own come last here.
+	broken.Allocatable = append(broken.Allocatable, cluster.Quantity{Name: "hugepages-2Mi", Value: 7}, cluster.Quantity{Name: "pods.kubernetes.io/x", Value: 8})
+	broken.Labels = []cluster.Label{{Key: "zone", Value: "z"}}
+	broken.Taints = []cluster.Taint{{Key: "k", Effect: "NoSchedule"}}
 	for range 2 { // told again, it is the same
-		w.tell(source.Event{Kind: source.NodeSet, Node: equipped("broken", "broken", 20_000)})
+		w.tell(source.Event{Kind: source.NodeSet, Node: broken})
 	}
-	if got := w.told.Resources() - before; got > 64 {
-		t.Errorf("%d more columns, want 64 at most", got)
+	if got := w.told.Resources() - before; got != 128 {
+		t.Errorf("%d more columns, want 128", got)
 	}
-	if n := w.told.Node(w.told.Nodes.ByName("broken")); !strings.Contains(n.Unsupported, "20000 different resources") {
-		t.Errorf("the node is unsupported because %q", n.Unsupported)
+	names, n := w.ofNode("broken")
+	if n.Unsupported != "" || len(n.Labels) != 1 || len(n.Taints) != 1 {
+		t.Errorf("the node has labels %v and taints %v, and is unsupported because %q", n.Labels, n.Taints, n.Unsupported)
 	}
-	if n := w.told.Node(w.told.Nodes.ByName("usual")); n.Unsupported != "" {
+	want := []string{"cpu", "pods"}
+	for i := range 126 {
+		want = append(want, fmt.Sprintf("example.com/broken-%05d", i))
+	}
+	want = append(want, "hugepages-2Mi", "pods.kubernetes.io/x")
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("its resources (-want +got):\n%s", diff)
+	}
+	if len(w.heard) != 1 || w.heard[0].Kind != "Node" || w.heard[0].Name != "broken" || !strings.Contains(w.heard[0].Why, "20002 different resources") {
+		t.Errorf("said is %+v, want it once and why", w.heard)
+	}
+	if _, n := w.ofNode("usual"); n.Unsupported != "" {
 		t.Errorf("the other node is unsupported because %q", n.Unsupported)
 	}
 	w.reload()
@@ -41,19 +69,30 @@ func TestANodeWithVeryManyResourcesIsUnsupportedAndMakesFewColumns(t *testing.T)
 func TestAllNodesTogetherHaveSoManyResourcesAtMost(t *testing.T) {
 	w := newWorld(t)
 	for i := range 100 {
-		w.tell(source.Event{Kind: source.NodeSet, Node: equipped(fmt.Sprint("node-", i), fmt.Sprint("own-", i), 100)})
+		n := equipped(fmt.Sprint("node-", i), fmt.Sprint("own-", i), 100)
+		n.Labels = []cluster.Label{{Key: "zone", Value: "z"}}
+		w.tell(source.Event{Kind: source.NodeSet, Node: n})
 	}
-	if got := w.told.Resources(); got > 2048 {
+	if got := w.told.Resources(); got != 2048 {
 		t.Errorf("%d columns", got)
 	}
-	last := w.told.Node(w.told.Nodes.ByName("node-99"))
-	if !strings.Contains(last.Unsupported, "more than 2048") || len(last.Allocatable) != 2 {
-		t.Errorf("the last node has %d resources, and is unsupported because %q", len(last.Allocatable), last.Unsupported)
+	names, last := w.ofNode("node-99")
+	if last.Unsupported != "" || len(last.Labels) != 1 || len(names) != 2 {
+		t.Errorf("the last node has the resources %v and the labels %v, and is unsupported because %q", names, last.Labels, last.Unsupported)
+	}
+	if n := len(w.heard); n == 0 || w.heard[n-1].Name != "node-99" || !strings.Contains(w.heard[n-1].Why, "more than 2048") {
+		t.Errorf("said is %+v", w.heard)
 	}
 	// What is there already may be had by any node.
 	w.tell(source.Event{Kind: source.NodeSet, Node: equipped("alike", "own-0", 100)})
-	if n := w.told.Node(w.told.Nodes.ByName("alike")); n.Unsupported != "" || len(n.Allocatable) != 102 {
-		t.Errorf("a node like the first is unsupported because %q", n.Unsupported)
+	if names, n := w.ofNode("alike"); n.Unsupported != "" || len(names) != 102 {
+		t.Errorf("a node like the first has %d resources, and is unsupported because %q", len(names), n.Unsupported)
+	}
+	// Where others have gone, there is room again.
+	w.tell(source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: "node-1"}})
+	w.tell(source.Event{Kind: source.NodeSet, Node: equipped("node-99", "own-99", 100)})
+	if names, _ := w.ofNode("node-99"); len(names) != 102 {
+		t.Errorf("when another has gone, the last node has %d resources", len(names))
 	}
 	w.reload()
 }

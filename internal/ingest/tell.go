@@ -1,12 +1,14 @@
 package ingest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -20,7 +22,7 @@ const (
 	// maxText is the longest text, in bytes, that is told of an object which cannot be told as it is. No name is longer.
 	maxText = 1024
 	// keptRequests is how many resources such a pod goes on to request if nothing else helps, besides those that all nodes have,
-	// and how many such a node goes on to have.
+	// and how many a node goes on to have that cannot be told.
 	keptRequests = 64
 	// maxNodeResources is how many resources a node may have besides those that all have, and maxResources how many all nodes may have
 	// together: each is a column with a place for every node, in every process.
@@ -36,8 +38,9 @@ const (
 //   - A pod becomes one of a class that is unsupported, which says why. If it is on a node already, its requests, its host
 //     ports, and what others' selectors see of it, count on.
 //   - Of a node, what its images are is left out if that is all that is in the way. Else the node is unsupported: no pod is
-//     placed on it, and those that are there count. So is a node with more than 128 resources of its own, or with new ones where
-//     all nodes together have 2,048 already.
+//     placed on it, and those that are there count.
+//   - Of a node with more than 128 resources of its own, or with new ones where all nodes together have 2,048 already, those beyond
+//     are left out: pods that ask for them fit nowhere there. Kubernetes' own are kept before others, and then those whose names come first.
 //   - Any other object is told with texts that can be told, or, if it is too large, as one that says nothing of any pod, or as its
 //     kind's cluster.Object.Unsupported has it.
 //
@@ -163,37 +166,76 @@ func tell[D cluster.Delta](f *Fold, d D, shrink func(*D, string)) (D, string, er
 }
 
 // untoldNode says why a node cannot be told, if it cannot.
-func (f *Fold) untoldNode(n *cluster.Node) error {
-	if err := f.tellable(cluster.NodeSet{Node: *n}); err != nil {
-		return err
-	}
-	return tooMany(f.state, n, f.resources.node, f.resources.all)
-}
+func (f *Fold) untoldNode(n *cluster.Node) error { return f.tellable(cluster.NodeSet{Node: *n}) }
 
 // TooManyResources says why a state should not take a node for the resources that it brings, nil if it may: it has more than 128 of its
 // own, or all nodes would have more than 2,048.
 func TooManyResources(st *cluster.State, n *cluster.Node) error {
-	return tooMany(st, n, maxNodeResources, maxResources)
+	_, err := fewEnough(st, n.Allocatable, maxNodeResources, maxResources)
+	return err
 }
 
-func tooMany(st *cluster.State, n *cluster.Node, ofNode, ofAll int) error {
-	own, fresh := 0, 0
-	for _, q := range n.Allocatable {
+// fewEnough returns those of a node's resources, in their order, that a state should take, and why not all; ofNode and ofAll bound those of
+// the node and those of all nodes, but 0 bounds none. Those that all nodes have do not count.
+func fewEnough(st *cluster.State, all []cluster.Quantity, ofNode, ofAll int) ([]cluster.Quantity, error) {
+	// 1. How many are there?
+	fresh := func(name string) bool {
+		_, known := st.Resource(sound(name))
+		return !known
+	}
+	own, unknown := 0, 0
+	for _, q := range all {
 		if basic(q.Name) {
 			continue
 		}
-		own++
-		if _, known := st.Resource(q.Name); !known {
-			fresh++
+		if own++; fresh(q.Name) {
+			unknown++
 		}
 	}
+	var why error
 	switch {
 	case ofNode > 0 && own > ofNode:
-		return fmt.Errorf("it has %d different resources, which is more than %d", own, ofNode)
-	case ofAll > 0 && fresh > 0 && st.Resources()+fresh > ofAll:
-		return fmt.Errorf("it has %d resources that no other node has, and with them there are more than %d", fresh, ofAll)
+		why = fmt.Errorf("it has %d different resources, which is more than %d", own, ofNode)
+	case ofAll > 0 && unknown > 0 && st.Resources()+unknown > ofAll:
+		why = fmt.Errorf("it has %d resources that no other node has, and with them there are more than %d", unknown, ofAll)
+	default:
+		return all, nil
 	}
-	return nil
+	// 2. Kubernetes' own come first: they matter to more pods than others.
+	ranked := slices.SortedFunc(slices.Values(all), func(a, b cluster.Quantity) int {
+		return cmp.Or(cmp.Compare(rank(a.Name), rank(b.Name)), cmp.Compare(a.Name, b.Name))
+	})
+	room := ofAll - st.Resources()
+	keep := make(map[string]bool)
+	own = 0
+	for _, q := range ranked {
+		switch {
+		case basic(q.Name):
+		case ofNode > 0 && own == ofNode:
+			continue
+		case ofAll > 0 && fresh(q.Name):
+			if room <= 0 {
+				continue
+			}
+			room--
+			own++
+		default:
+			own++
+		}
+		keep[q.Name] = true
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(q cluster.Quantity) bool { return !keep[q.Name] }), why
+}
+
+// rank orders resources by whose they are: 0 for those that all nodes have, 1 for other ones of Kubernetes' own, 2 for all others.
+func rank(name string) int {
+	switch {
+	case basic(name):
+		return 0
+	case !strings.Contains(name, "/"), strings.Contains(name, "kubernetes.io/"):
+		return 1
+	}
+	return 2
 }
 
 // tellableNode returns what is told of a node that cannot be told as it is.
@@ -224,12 +266,6 @@ func (f *Fold) tellableNode(seen cluster.Node, first error) (cluster.Node, error
 	// 3. With the name, and what its pods are counted against.
 	node.Labels, node.Taints, node.Features = nil, nil, nil
 	node.Allocatable = fewer(node.Allocatable)
-	if untold(&node) != nil {
-		node.Allocatable = slices.DeleteFunc(node.Allocatable, func(q cluster.Quantity) bool {
-			_, known := f.state.Resource(q.Name)
-			return !known && !basic(q.Name)
-		})
-	}
 	if why := untold(&node); why != nil {
 		return node, fmt.Errorf("node %q: %w: %w", node.Name, errUntellable, why)
 	}
