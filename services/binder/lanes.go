@@ -323,8 +323,10 @@ func (t *term) withdraw(ctx context.Context, p *placement, why error) error {
 	if p.shared {
 		stint = p.stint
 	}
+	report := refusal(p, why)
+	report.Nominate = t.ledger.ours(p.UID) // else the nomination is another scheduler's
 	call, done := t.callFor(ctx, stint)
-	o := t.source.Withdraw(call, t.fence, p.binding(), refusal(p, why))
+	o := t.source.Withdraw(call, t.fence, p.binding(), report)
 	done()
 	switch {
 	case ctx.Err() != nil:

@@ -264,7 +264,24 @@ func (l *ledger) unplaced(uid string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id, ok := l.state.PodByUID(uid)
-	return ok && l.broken == nil && !l.state.Pod(id).Placed() && !l.state.Yields(l.state.Pod(id).Class)
+	if !ok || l.broken != nil {
+		return false
+	}
+	row := l.state.Pod(id)
+	return !row.Placed() && !l.state.Yields(row.Class) && l.profile(row) != nil
+}
+
+// ours reports whether a pod is not known to be for another scheduler.
+func (l *ledger) ours(uid string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id, ok := l.state.PodByUID(uid)
+	return !ok || l.profile(l.state.Pod(id)) != nil
+}
+
+// profile returns the profile by which a pod is placed, nil if it is for another scheduler.
+func (l *ledger) profile(row *cluster.PodRow) *cluster.Profile {
+	return l.state.Profile(l.state.Class(row.Class).Spec.SchedulerName)
 }
 
 // adoption is what becomes of an intent of an earlier epoch.
@@ -272,9 +289,9 @@ type adoption int
 
 const (
 	nothing adoption = iota // the pod is placed, being deleted or gone: there is nothing to bind
-	foreign                 // no binder has meant that: the pod is not for it to place, or not there
+	foreign                 // no binder has meant that: it is another pod, or one that was never to be placed
 	absent                  // its node is not known, but may come back
-	misfit                  // a filter says no
+	misfit                  // a filter says no, or the profiles do
 	adopted                 // it fits, and is assumed again
 )
 
@@ -294,35 +311,42 @@ func (l *ledger) adoptIn(tx *tx, b source.Binding, e *engine.Evaluator, insist b
 		return nothing, "", nil
 	}
 	row := l.state.Pod(id)
-	switch class := l.state.Class(row.Class); {
+	switch {
 	case row.Namespace != b.Namespace || row.Name != b.Name:
 		return foreign, "the pod of this uid is " + row.Namespace + "/" + row.Name, nil
-	case l.state.Profile(class.Spec.SchedulerName) == nil:
-		return foreign, "it is for another scheduler", nil
 	case len(row.Gates) > 0:
 		return foreign, "it has scheduling gates", nil
-	case row.RequiredNode != "" && row.RequiredNode != b.Node:
-		return foreign, "it may only go to " + row.RequiredNode, nil
 	}
 	node := l.state.Nodes.ByName(b.Node)
 	if node == cluster.NoNode {
 		return absent, "there is no such node", nil
 	}
-	subject := engine.SubjectOf(&row.Pod)
-	verdict, known := e.Node(l.state, subject, id, node)
-	if !known {
-		return nothing, "", nil
-	}
-	what = adopted
-	if !verdict.Feasible() {
-		what = misfit
-		var reasons []string
-		for _, v := range e.Explain(l.state, subject, verdict, node) {
-			reasons = append(reasons, v.Reason)
-		}
-		if why = strings.Join(reasons, ", "); !insist {
-			return what, why, nil
-		}
+	if what, why = l.judge(e, row, id, node); what == nothing || what == misfit && !insist {
+		return what, why, nil
 	}
 	return what, why, tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: max(row.Attempt, 1)})
+}
+
+// judge says whether a pod that an earlier epoch has meant to bind to a node fits there: adopted or misfit, or nothing if that is not
+// known. That epoch may have had other profiles, by which the pod was its own to place, or not pinned.
+func (l *ledger) judge(e *engine.Evaluator, row *cluster.PodRow, id cluster.PodID, node cluster.NodeIndex) (what adoption, why string) {
+	switch {
+	case l.profile(row) == nil:
+		return misfit, "it is for another scheduler"
+	case row.RequiredNode != "" && row.RequiredNode != l.state.Nodes.Spec[node].Name:
+		return misfit, "it may only go to " + row.RequiredNode
+	}
+	subject := engine.SubjectOf(&row.Pod)
+	verdict, known := e.Node(l.state, subject, id, node)
+	switch {
+	case !known:
+		return nothing, ""
+	case verdict.Feasible():
+		return adopted, ""
+	}
+	var reasons []string
+	for _, v := range e.Explain(l.state, subject, verdict, node) {
+		reasons = append(reasons, v.Reason)
+	}
+	return misfit, strings.Join(reasons, ", ")
 }

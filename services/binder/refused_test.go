@@ -163,16 +163,17 @@ func TestATakeoverDropsIntentsThatNoBinderCanHaveMeant(t *testing.T) {
 	if diff := cmp.Diff([]string{"fits"}, binds); diff != "" {
 		t.Errorf("to be bound (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"cordoned", "unsupported"}, withdrawals); diff != "" {
+	// An earlier binder may have had other profiles, by which a pod was its own, or not pinned.
+	if diff := cmp.Diff([]string{"cordoned", "elsewhere", "theirs", "unsupported"}, withdrawals); diff != "" {
 		t.Errorf("to be withdrawn (-want +got):\n%s", diff)
 	}
-	for _, uid := range []string{"gated", "theirs", "elsewhere", "renamed"} {
+	for _, uid := range []string{"gated", "renamed"} {
 		if got := where(term, uid); got != "pending" {
 			t.Errorf("%s is %s", uid, got)
 		}
 	}
-	if got := counts(t, registry, "berth_binder_intents_dropped_total"); got["misfit"] != 2 || got["foreign"] != 4 {
-		t.Errorf("counted are %v, want 2 misfits and 4 foreign", got)
+	if got := counts(t, registry, "berth_binder_intents_dropped_total"); got["misfit"] != 4 || got["foreign"] != 2 {
+		t.Errorf("counted are %v, want 4 misfits and 2 foreign", got)
 	}
 }
 

@@ -163,3 +163,51 @@ func TestAnAdoptedBindThatTheSourceShowsMeanwhileIsNotSentAgain(t *testing.T) {
 		t.Errorf("finished batches: %v", got)
 	}
 }
+
+// A binder whose configuration had a profile for them has sent their binds, and they may still happen.
+func TestIntentsOfPodsWhoseProfileIsGoneKeepTheirRoomUntilTheyAreWithdrawn(t *testing.T) {
+	src := newFakeSource()
+	theirs, q := pod("theirs", 900), pod("q", 900)
+	theirs.Class.SchedulerName = "gone"
+	src.setPod(theirs)
+	term := pureTerm(t, src)
+	observe(t, term, node("a", 1000), theirs, q)
+	taken, err := term.adopt([]coord.StoredBatch{{Batch: coord.Batch{ID: 1, Intents: []coord.Intent{meant("theirs", "a")}}}})
+	if err != nil || len(taken) != 1 {
+		t.Fatalf("taken %v, %v; want the intent, to be withdrawn", taken, err)
+	}
+	st := term.ledger.state
+	if got := commitPods(t, term, requestOf(st, evaluate(st, 4), 1, "q")); !slices.Equal(got, []string{"q: no fit"}) {
+		t.Errorf("a pod that needs the room is %v", got)
+	}
+	if err := term.bind(t.Context(), taken); err != nil {
+		t.Fatal(err)
+	}
+	record(t, term)
+	if got := src.withdrawals(); len(got) != 1 || got[0].Nominate {
+		t.Errorf("withdrawn: %+v, want it once, and its nomination left to its scheduler", got)
+	}
+	if got := sent(src); len(got) > 0 || where(term, "theirs") != "pending" {
+		t.Errorf("binds %v, theirs is %s", got, where(term, "theirs"))
+	}
+	if _, ours := term.waits("theirs"); ours {
+		t.Error("what Berth says of it is written to it")
+	}
+}
+
+// A pod whose node is not known is not assumed: it may be placed elsewhere before the bind is withdrawn that may still happen.
+func TestIntentsThatAreWithdrawnGoFirst(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	cordoned := node("cordoned", 1000)
+	cordoned.Unschedulable = true
+	observe(t, term, node("a", 1000), cordoned, pod("p", 10), pod("misfit", 10), pod("absent", 10))
+	taken, err := term.adopt([]coord.StoredBatch{{Batch: coord.Batch{ID: 1, Intents: []coord.Intent{
+		meant("p", "a"), meant("misfit", "cordoned"), meant("absent", "nowhere"),
+	}}}})
+	if err != nil || len(taken) != 3 {
+		t.Fatalf("taken %v, %v", taken, err)
+	}
+	if got := []string{taken[0].UID, taken[1].UID, taken[2].UID}; !slices.Equal(got, []string{"absent", "misfit", "p"}) {
+		t.Errorf("they go in the order %v", got)
+	}
+}

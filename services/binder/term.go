@@ -322,7 +322,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 	// 2. Each that fits takes its room before the next is judged. Those of shared names are judged in the stint that is now, if there is
 	// one.
 	stint, _ := t.names.now()
-	var taken []*placement
+	var taken, refused []*placement
 	for pass := 0; len(waiting) > 0 && pass < adoptPasses; pass++ {
 		before := len(taken)
 		var err error
@@ -339,7 +339,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 			case absent:
 				p.absent = true
 				t.refuse(p, why)
-				taken = append(taken, p)
+				refused = append(refused, p)
 			case foreign:
 				t.drop(p, "foreign", why)
 			case misfit:
@@ -364,9 +364,13 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 			continue // since it was judged
 		case what == misfit:
 			t.refuse(p, why)
+			refused = append(refused, p)
+		default:
+			taken = append(taken, p)
 		}
-		taken = append(taken, p)
 	}
+	// They go first. A pod whose node is not known may be placed meanwhile, and the others keep room that is not theirs.
+	taken = append(refused, taken...)
 	// 4. What is left of the batches?
 	left := make(map[int64][]*placement, len(batches))
 	for _, b := range batches {
