@@ -18,13 +18,14 @@ import (
 // bindBackoff is between tries of a bind whose outcome is unknown.
 var bindBackoff = backoff{100 * time.Millisecond, 5 * time.Second}
 
-// A bind that has failed for giveBackAfter, and so many times, is withdrawn, and the pod goes back to its shard with what was
-// the matter: an admission webhook, say, that fails for ever for one namespace holds up no other. While a namespace is in
+// A bind that has failed for giveBackAfter, and so many times, or for twice as long, and hangingTries times, is withdrawn, and the pod goes
+// back to its shard with what was the matter: an admission webhook, say, that fails for ever for one namespace holds up no other. While a namespace is in
 // trouble, and for troubleLasts, binds of its pods are withdrawn as soon as they fail, so that they hold room and their share
 // of Config.MaxUnbound for no longer than that takes.
 const (
 	giveBackAfter = 5 * time.Second
 	giveBackTries = 4
+	hangingTries  = 2
 	// changedTries is how many tries may find that the pod has changed meanwhile before that counts as a failure, too.
 	changedTries = 10
 	troubleLasts = time.Minute
@@ -40,8 +41,8 @@ const (
 	maxLate   = 256
 )
 
-// putOffFor is how long a bind is put off whose namespace has its share of those under way.
-const putOffFor = time.Second
+// noPlaceEvery is how often it is looked who has waited for a place for too long.
+const noPlaceEvery = time.Second
 
 // bindLane writes recorded placements to the source until each has an outcome. Any number may run. An error ends the
 // term.
@@ -51,18 +52,22 @@ func (t *term) bindLane(ctx context.Context) error {
 		if len(batch) == 0 {
 			return nil
 		}
-		namespace := batch[0].Namespace // where calls take time, a batch is one bind
-		if !t.flights.take(namespace) {
-			if err := t.putOff(ctx, batch); err != nil {
-				return err
-			}
-			continue
+		first := batch[0]
+		if t.flights.most > 0 && first.place == nil && t.calls(first) && !t.flights.take(first, time.Now()) {
+			continue // it waits for a place
 		}
+		place := first.place
+		first.place = nil // it is for this turn
 		answered := make(chan struct{})
 		t.spawn(func() error {
 			defer close(answered)
-			defer t.flights.give(namespace)
-			return t.bind(ctx, batch)
+			err := t.bind(ctx, batch)
+			if place != nil {
+				if next := t.flights.give(place); next != nil {
+					t.after(ctx, 0, []*placement{next})
+				}
+			}
+			return err
 		})
 		select {
 		case <-answered:
@@ -81,65 +86,166 @@ func (t *term) bindLane(ctx context.Context) error {
 	}
 }
 
-// flights are the binds under way, by namespace. The namespaces share the places: none has more than are free, so a webhook that does
-// not answer in one of them leaves others half of the places, or with two such a quarter, and so on. It is safe for concurrent use.
+// calls reports whether a placement's turn is a call to the source. Else it is put aside, or settled by what the source has told.
+func (t *term) calls(p *placement) bool {
+	return (!p.shared || t.names.lasts(p.stint)) && t.ledger.told([]*placement{p})[0] == source.BindUnknown
+}
+
+// flights are the calls under way, by namespace. The namespaces share the places: none has more than are free, so a webhook that does
+// not answer in one of them leaves others half of the places, or with two such a quarter, and so on. Who finds none waits until one
+// is given back. Withdrawals of a namespace have a share like those of another one: they are what ends binds that get no answer.
+// It is safe for concurrent use.
 type flights struct {
 	most int // places; 0: any number
 
 	mu    sync.Mutex
 	taken int
-	of    map[string]int
+	of    map[whose]*flight // those with none under way are not there
+}
+
+// whose says what places are for.
+type whose struct {
+	namespace string
+	withdraws bool
+}
+
+// flight is what is under way of a namespace. While others of it wait, it has as many places as it may have.
+type flight struct {
+	whose
+	taken   int          // at least 1
+	waiting []*placement // the lane's, in the order in which they came
 }
 
 // places returns how many binds may be under way with so many workers. Of those that get no answer for 10 s, half of four for each worker
 // take a fifth of the workers' time, as each has one for lateAfter.
 func places(workers int) int { return min(4*workers, workers+maxLate) }
 
-// take takes a place for a namespace. False: it has its share.
-func (f *flights) take(namespace string) bool {
+// take takes a place for a placement's turn. False: its namespace has its share, and the placement waits.
+func (f *flights) take(p *placement, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.most > 0 && f.of[namespace] > 0 && f.of[namespace] >= f.most-f.taken {
+	of := whose{p.Namespace, p.state == stateWithdrawing}
+	n := f.of[of]
+	if n == nil {
+		if f.of == nil {
+			f.of = make(map[whose]*flight)
+		}
+		n = &flight{whose: of}
+		f.of[of] = n
+	}
+	if !f.admits(n) {
+		p.waits = now
+		n.waiting = append(n.waiting, p)
 		return false
 	}
-	if f.of == nil {
-		f.of = make(map[string]int)
-	}
-	f.of[namespace]++
-	f.taken++
+	f.takeFor(n, p)
 	return true
 }
 
-// give gives a place back.
-func (f *flights) give(namespace string) {
+// admits reports whether a namespace may have one place more, as one that has none always may. The caller holds the lock.
+func (f *flights) admits(n *flight) bool { return n.taken == 0 || n.taken < f.most-f.taken }
+
+func (f *flights) takeFor(n *flight, p *placement) {
+	n.taken++
+	f.taken++
+	p.place = n
+}
+
+// give gives a place back. It returns who has it from then on: of the namespaces that wait and may have it, the one with the fewest
+// places, and the longest wait.
+func (f *flights) give(place *flight) (next *placement) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.taken--
-	if f.of[namespace]--; f.of[namespace] == 0 {
-		delete(f.of, namespace)
-	}
-}
-
-// errTroubled is why a bind is taken back that was not tried.
-var errTroubled = errors.New("binds in the namespace fail at the moment, and others of it are under way")
-
-// putOff brings binds back to the lane later, whose namespace has its share of those under way. If binds of the namespace have failed
-// lately, those that were never sent are taken back: they would hold room, and their share of Config.MaxUnbound, for nothing.
-func (t *term) putOff(ctx context.Context, batch []*placement) error {
-	later := make([]*placement, 0, len(batch))
-	for _, p := range batch {
-		if p.tries > 0 || p.misfit != nil || !t.troubles.has(p.Namespace, time.Now()) {
-			later = append(later, p)
-		} else if err := t.settle(p, source.Outcome{Result: source.BindRefused, Err: errTroubled}); err != nil {
-			return err
+	place.taken--
+	var of *flight
+	for _, n := range f.of {
+		if len(n.waiting) > 0 && f.admits(n) && (of == nil || n.before(of)) {
+			of = n
 		}
 	}
-	t.after(ctx, putOffFor, later)
-	return nil
+	if of != nil {
+		next = pop(&of.waiting)
+		f.takeFor(of, next)
+	}
+	if place.taken == 0 { // then nobody of it waits: it would have had the place
+		delete(f.of, place.whose)
+	}
+	return next
 }
 
-// nextBinds waits for a bind, and returns it with those that wait behind it, as far as one call takes them. It returns
-// none when ctx ends.
+// before reports whether a namespace gets a place before another. In both somebody waits.
+func (n *flight) before(other *flight) bool {
+	if n.taken != other.taken {
+		return n.taken < other.taken
+	}
+	return n.waiting[0].waits.Before(other.waiting[0].waits)
+}
+
+// wait reports whether binds of a namespace wait.
+func (f *flights) wait(namespace string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.of[whose{namespace: namespace}]
+	return n != nil && len(n.waiting) > 0
+}
+
+// overdue takes the binds that have waited for longer than their namespace's may, and returns them.
+func (f *flights) overdue(now time.Time, patience func(namespace string) time.Duration) (gone []*placement) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.of {
+		if n.withdraws {
+			continue
+		}
+		atMost := patience(n.namespace)
+		for len(n.waiting) > 0 && now.Sub(n.waiting[0].waits) >= atMost {
+			gone = append(gone, pop(&n.waiting))
+		}
+	}
+	return gone
+}
+
+// errSlow is why a placement is taken back, or withdrawn, whose turn has not come.
+var errSlow = errors.New("binds in the namespace take long or fail at the moment, and others of it are under way")
+
+// noPlaceLane ends the waits for a place that last too long: they would hold room, and a part of Config.MaxUnbound, for binds that
+// nobody knows the end of. That is after giveBackAfter, or at once if binds of the namespace have failed lately. What was never sent is taken
+// back; what may have been is withdrawn.
+func (t *term) noPlaceLane(ctx context.Context) error {
+	tick := time.NewTicker(noPlaceEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now := time.Now()
+		overdue := t.flights.overdue(now, func(namespace string) time.Duration {
+			if t.troubles.has(namespace, now) {
+				return 0
+			}
+			return giveBackAfter
+		})
+		var sent []*placement
+		for _, p := range overdue {
+			t.slow.note(p.Namespace, now)
+			if p.tries == 0 {
+				if err := t.settle(p, source.Outcome{Result: source.BindRefused, Err: errSlow}); err != nil {
+					return err
+				}
+			} else if t.move(p, stateWithdrawing) {
+				p.misfit = errSlow
+				sent = append(sent, p)
+			}
+		}
+		t.after(ctx, 0, sent)
+	}
+}
+
+// nextBinds waits for a bind, and returns it with those that wait behind it, as far as one call takes them: one alone, where each needs a
+// place. It returns none when ctx ends.
 func (t *term) nextBinds(ctx context.Context) (batch []*placement) {
 	select {
 	case <-ctx.Done():
@@ -147,7 +253,7 @@ func (t *term) nextBinds(ctx context.Context) (batch []*placement) {
 	case first := <-t.binds:
 		batch = append(batch, first)
 	}
-	for len(batch) < t.source.MaxBatch() {
+	for t.flights.most == 0 && len(batch) < t.source.MaxBatch() {
 		select {
 		case next := <-t.binds:
 			batch = append(batch, next)
@@ -258,6 +364,9 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 		case o.Result != source.BindUnknown:
 			if o.Result == source.BindDone {
 				t.troubles.over(p.Namespace)
+				if ended.Sub(began) < lateAfter && !t.flights.wait(p.Namespace) {
+					t.slow.over(p.Namespace)
+				}
 			}
 			if err := t.settle(p, o); err != nil {
 				return err
@@ -309,7 +418,8 @@ func (t *term) givesBack(p *placement, began time.Time, err error) bool {
 		p.failing = began
 	}
 	p.failed++
-	return t.troubles.has(p.Namespace, began) || p.failed >= giveBackTries && time.Since(p.failing) >= giveBackAfter
+	long := time.Since(p.failing)
+	return t.troubles.has(p.Namespace, began) || p.failed >= giveBackTries && long >= giveBackAfter || p.failed >= hangingTries && long >= 2*giveBackAfter
 }
 
 // doubtful reports whether an earlier try of a bind that was refused may still happen.
@@ -361,13 +471,13 @@ func refusal(p *placement, why error) source.Report {
 	}
 }
 
-// troubles are the namespaces whose binds fail, each since it was last so. It is safe for concurrent use.
+// troubles are the namespaces whose binds fail, or take long, each since it was last so. It is safe for concurrent use.
 type troubles struct {
 	mu    sync.Mutex
 	since map[string]time.Time
 }
 
-// note says that a bind of a namespace was withdrawn at a time.
+// note says that a namespace was in trouble at a time.
 func (t *troubles) note(namespace string, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -380,14 +490,14 @@ func (t *troubles) note(namespace string, now time.Time) {
 	t.since[namespace] = now
 }
 
-// over says that a bind of a namespace was done.
+// over says that a namespace is not in trouble any more.
 func (t *troubles) over(namespace string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.since, namespace)
 }
 
-// has reports whether a bind of a namespace has been withdrawn lately.
+// has reports whether a namespace has been in trouble lately.
 func (t *troubles) has(namespace string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -322,6 +322,7 @@ func runBinds(t *testing.T, term *term, workers int) (stop func()) {
 	for range workers {
 		term.spawn(func() error { return term.bindLane(ctx) })
 	}
+	term.spawn(func() error { return term.noPlaceLane(ctx) })
 	return func() { cancel(); running.Wait() }
 }
 

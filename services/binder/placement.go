@@ -15,7 +15,8 @@ import (
 //
 // Who it is of, what was chosen for it, and how it is traced never change, and anybody may read that. All else belongs to its owner, who is
 // alone in changing it, and hands it on with the state: the recorder has those that are assumed or releasing, a worker of the bind lane
-// those that it has taken, the lane's queue the other recorded and withdrawing ones, names those that are aside.
+// those that it has taken, the lane the other recorded and withdrawing ones, in its queue or where they wait for a place, names those that
+// are aside.
 type placement struct {
 	UID, Namespace, Name string // of the pod
 	choice
@@ -29,6 +30,8 @@ type placement struct {
 	failed  int       // of ours, the others
 	failing time.Time // when the first of those was; zero for none
 	misfit  error     // why it is only to be withdrawn; nil if it is to be bound
+	waits   time.Time // since when it waits for a place among the calls under way, if it does
+	place   *flight   // its place, from when it has one until its turn has come
 	absent  bool      // its node is not known: it is a misfit that is not assumed
 	shared  bool      // the pod's scheduler name is shared
 	stint   int64     // in which it was judged, if it is; 0: not in this term
@@ -101,9 +104,9 @@ var transitions = [states][]placementState{
 	},
 	stateRecorded: {
 		stateBinding,     // it is its turn
-		stateWithdrawing, // taken over, it does not fit any more
+		stateWithdrawing, // taken over, it does not fit any more; or a bind was sent, and it has found no place for the next
 		stateAside,       // its stint is over
-		stateReleasing,   // its namespace is in trouble, and no bind was sent
+		stateReleasing,   // it has found no place among the binds under way, and no bind was sent
 		stateBound,       // the source has told
 		stateReleased,    // the same: it is gone, or elsewhere
 	},

@@ -478,7 +478,7 @@ func TestTroublesAreForgotten(t *testing.T) {
 
 func TestAPodThatOthersChangeIsNotOneWhoseBindsFail(t *testing.T) {
 	term := pureTerm(t, newFakeSource())
-	long := time.Now().Add(-time.Hour)
+	long := time.Now().Add(-giveBackAfter)
 	changed := fmt.Errorf("bind: %w", source.ErrChanged)
 	p := &placement{Namespace: "n", failing: long}
 	for tries := range changedTries {

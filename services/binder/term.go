@@ -40,7 +40,8 @@ type term struct {
 	unbound     *bound
 	late        *bound // binds without an answer for which no other waits any more
 	flights     flights
-	troubles    troubles
+	troubles    troubles // namespaces in which binds were withdrawn
+	slow        troubles // namespaces in which placements have waited for a place for too long
 	// preemptions wait to be carried out; preempting counts them and those that are being carried out.
 	preemptions chan preemption
 	preempting  *bound
@@ -187,6 +188,7 @@ func (s *Service) serve(ctx context.Context, held *coord.Term) error {
 		run     func(context.Context) error
 	}{
 		{s.cfg.BindWorkers, t.bindLane},
+		{1, t.noPlaceLane},
 		{preemptionWorkers, t.preemptionLane},
 		{eventWorkers, t.events.run},
 		{reportWorkers, t.reports.run},
