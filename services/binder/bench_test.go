@@ -32,7 +32,7 @@ func BenchmarkCommit(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					resp, bindings, err := term.place(req, candidates)
+					resp, bindings, err := term.place(req, candidates, make([]bool, len(uids)))
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -109,13 +109,19 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 	if n := t.names.countAside(); n >= t.unbound.limit { // they are judged again in one transaction, which has a bound
 		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait until their scheduler name is this Berth's again", n)
 	}
-	if !t.unbound.take(len(req.GetPods())) {
+	wanted, busy := t.wanted(req.GetPods())
+	if !t.unbound.takeOf(wanted) {
 		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait for their bind", t.unbound.count())
 	}
 	// 3. Place, and have that recorded.
 	began := time.Now()
-	resp, placed, err := t.place(req, candidates)
-	t.unbound.give(len(req.GetPods()) - len(placed))
+	resp, placed, err := t.place(req, candidates, busy)
+	for _, p := range placed {
+		wanted[p.Namespace]--
+	}
+	for namespace, n := range wanted {
+		t.unbound.giveOf(namespace, n)
+	}
 	if err == nil {
 		t.traceCommit(req, resp, placed, began, time.Now())
 	}
@@ -129,11 +135,40 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 	return resp, nil
 }
 
-// place assumes what fits, in order, in one transaction: no other commit and nothing the source tells comes in between, and the recorder
+// wanted returns how many unbound pods a commit asks for, by namespace, and which of its pods it does not ask for: of namespaces whose binds
+// take long. Those have as many unbound pods as there are places for binds; others would only wait behind them, and hold up whom they
+// share a shard with.
+func (t *term) wanted(pods []*binderv1.PodAttempt) (wanted map[string]int, busy []bool) {
+	wanted, busy = make(map[string]int), make([]bool, len(pods))
+	now := time.Now()
+	for i, namespace := range t.ledger.namespaces(pods) {
+		if busy[i] = t.slow.has(namespace, now) && t.unbound.countOf(namespace)+wanted[namespace] >= t.flights.most; !busy[i] {
+			wanted[namespace]++
+		}
+	}
+	return wanted, busy
+}
+
+// namespaces returns the pods' namespaces, "" for pods that are not there.
+func (l *ledger) namespaces(pods []*binderv1.PodAttempt) []string {
+	namespaces := make([]string, len(pods))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, p := range pods {
+		if row := l.state.Pod(cluster.PodID(p.GetId())); row != nil && row.UID == p.GetUid() {
+			namespaces[i] = row.Namespace
+		}
+	}
+	return namespaces
+}
+
+// place assumes what fits, in order, but those that are busy, in one transaction: no other commit and nothing the source tells comes in between, and the recorder
 // gets all of it or nothing. An error means a broken ledger, and nothing is placed.
-func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates) (resp *binderv1.CommitResponse, placed []*placement, err error) {
+func (t *term) place(
+	req *binderv1.CommitRequest, candidates []engine.Candidates, busy []bool,
+) (resp *binderv1.CommitResponse, placed []*placement, err error) {
 	err = t.ledger.update(func(tx *tx) (err error) {
-		if resp, placed, err = t.placeIn(tx, req, candidates); err == nil && len(placed) > 0 {
+		if resp, placed, err = t.placeIn(tx, req, candidates, busy); err == nil && len(placed) > 0 {
 			tx.tell(func() { t.recorder.add(placed) })
 		}
 		return err
@@ -146,7 +181,9 @@ func (t *term) place(req *binderv1.CommitRequest, candidates []engine.Candidates
 }
 
 // placeIn is what place does in its transaction.
-func (t *term) placeIn(tx *tx, req *binderv1.CommitRequest, candidates []engine.Candidates) (*binderv1.CommitResponse, []*placement, error) {
+func (t *term) placeIn(
+	tx *tx, req *binderv1.CommitRequest, candidates []engine.Candidates, busy []bool,
+) (*binderv1.CommitResponse, []*placement, error) {
 	st := tx.state
 	stint, err := t.stint(tx)
 	if err != nil {
@@ -177,6 +214,10 @@ func (t *term) placeIn(tx *tx, req *binderv1.CommitRequest, candidates []engine.
 		case stint == 0 && t.names.shares(st, row.Class): // the log says so, and the shard holds it back
 			out.Result = binderv1.Outcome_RESULT_GONE
 			t.conflict(conflictYielded)
+			continue
+		case busy[i]:
+			out.Result = binderv1.Outcome_RESULT_BUSY
+			t.conflict(conflictBusy)
 			continue
 		case ended || row.Attempt >= p.GetAttempt(): // an attempt that was placed and forgotten is over
 			out.Result = binderv1.Outcome_RESULT_RETRY

@@ -292,6 +292,8 @@ func resultText(r binderv1.Outcome_Result) string {
 		return "no fit"
 	case binderv1.Outcome_RESULT_GONE:
 		return "gone"
+	case binderv1.Outcome_RESULT_BUSY:
+		return "busy"
 	}
 	return fmt.Sprintf("result %d", r)
 }

@@ -42,7 +42,7 @@ func TestAPlacementTakesNoStepThatIsNotInTheTable(t *testing.T) {
 			term.log = slog.New(slog.NewTextHandler(&logged, nil))
 			p := &placement{UID: "p", Namespace: "default", Name: "p", choice: choice{Node: "a"}, state: from}
 			before := 7
-			term.unbound.take(before)
+			term.unbound.giveOf("default", -before)
 			moved := term.move(p, next)
 			refused := refusals(t, term)
 			if row[1+next] == "x" {

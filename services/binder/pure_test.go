@@ -81,7 +81,7 @@ func assume(t testing.TB, term *term, uid, on string) *placement {
 	if err != nil {
 		t.Fatal(err)
 	}
-	term.unbound.take(1)
+	term.unbound.giveOf(row.Namespace, -1)
 	p := &placement{
 		UID: uid, Namespace: row.Namespace, Name: row.Name, choice: choice{Node: on}, state: stateRecorded, batch: term.recorder.nextID,
 	}

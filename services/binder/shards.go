@@ -38,7 +38,8 @@ type bound struct {
 	mu    sync.Mutex
 	limit int
 	taken int
-	idle  chan struct{} // closed when nothing is taken any more; nil while nothing is
+	of    map[string]int // what namespaces have of it, if they share it
+	idle  chan struct{}  // closed when nothing is taken any more; nil while nothing is
 }
 
 // take reserves n, or nothing. A single request larger than the whole bound passes when nothing else is taken.
@@ -58,8 +59,50 @@ func (b *bound) give(n int) {
 	b.set(b.taken - n)
 }
 
-// retake reserves n that were given before, whatever the limit is.
-func (b *bound) retake(n int) { b.give(-n) }
+// takeOf reserves what is wanted for each namespace, or nothing. None may have more than are free then: one from which nothing comes back
+// leaves others half, and two leave a quarter. What is wanted when nothing is taken passes, however much it is.
+func (b *bound) takeOf(wanted map[string]int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	free, n := b.limit-b.taken, 0
+	for namespace, k := range wanted {
+		if n += k; b.taken > 0 && b.of[namespace]+k > free {
+			return false
+		}
+	}
+	if b.taken > 0 && n > free {
+		return false
+	}
+	for namespace, k := range wanted {
+		b.setOf(namespace, k)
+	}
+	return true
+}
+
+// giveOf gives n of a namespace back; with less than none, it reserves them whatever the limit is.
+func (b *bound) giveOf(namespace string, n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.setOf(namespace, -n)
+}
+
+// setOf changes what a namespace has, under the lock.
+func (b *bound) setOf(namespace string, by int) {
+	if b.of == nil {
+		b.of = make(map[string]int)
+	}
+	if b.of[namespace] += by; b.of[namespace] == 0 {
+		delete(b.of, namespace)
+	}
+	b.set(b.taken + by)
+}
+
+// countOf returns what a namespace has.
+func (b *bound) countOf(namespace string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.of[namespace]
+}
 
 // set changes what is taken, under the lock.
 func (b *bound) set(taken int) {

@@ -7,6 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
 )
@@ -27,9 +30,12 @@ func newSlowWorld(t *testing.T, takes func(namespace string) time.Duration, then
 	w.term = pureTerm(t, single{w.src})
 	w.flights.most = places(slowWorkers)
 	w.binds, w.unbound = make(chan *placement, 2000), &bound{limit: 2000}
-	w.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, w.ledger.version, make(chan *placement, 2000), w.move, func(time.Duration) {}, w.log)
+	w.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, w.ledger.version, w.binds, w.move, func(time.Duration) {}, w.log)
 	w.reports = newReportLane(w.src, 2000, w.unbound, w.waits, func(error) {})
-	observe(t, w.term, node("a", 1_000_000))
+	large := node("a", 1_000_000)
+	large.Allocatable = slices.DeleteFunc(large.Allocatable, func(q cluster.Quantity) bool { return q.Name == "pods" })
+	large.Allocatable = append(large.Allocatable, cluster.Quantity{Name: "pods", Value: 1_000_000})
+	observe(t, w.term, large)
 	w.src.answers(func(b source.Binding) source.Outcome {
 		d := takes(b.Namespace)
 		elapse(d)
@@ -234,6 +240,117 @@ func TestANamespaceWhoseWithdrawalsHangLeavesOthersTheirShare(t *testing.T) {
 			}
 		}
 	})
+}
+
+// commit has pods committed, and what is placed recorded. It returns how many have each outcome; nothing if the commit is refused.
+func (w *slowWorld) commit(attempt int32, uids ...string) map[string]int {
+	w.t.Helper()
+	st := w.ledger.state
+	resp, err := w.term.commit(requestOf(st, evaluate(st, len(uids)+1), attempt, uids...))
+	if err != nil {
+		wantError(w.t, err, codes.ResourceExhausted, "TOO_MANY_UNBOUND")
+		return nil
+	}
+	record(w.t, w.term)
+	outcomes := make(map[string]int)
+	for _, o := range resp.GetOutcomes() {
+		outcomes[resultText(o.GetResult())]++
+	}
+	return outcomes
+}
+
+func TestANamespaceWhoseBindsAreSlowLeavesOthersRoomToCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSlowWorld(t, func(namespace string) time.Duration {
+			if namespace == "default" {
+				return 50 * time.Millisecond
+			}
+			return 20 * time.Second
+		}, source.BindDone)
+		w.unbound.limit = 400
+		var slow, good []string
+		for i := range 500 {
+			slow = append(slow, fmt.Sprint("slow-", i))
+			w.pod(slow[i], "slow")
+		}
+		for i := range 20 {
+			good = append(good, fmt.Sprint("good-", i))
+			w.pod(good[i], "default")
+		}
+		defer runBinds(t, w.term, slowWorkers)()
+		// It takes what it gets, which is half of all.
+		took := 0
+		for took < 400 {
+			outcomes := w.commit(1, slow[took:took+10]...)
+			if outcomes["assumed"] == 0 {
+				break
+			}
+			took += outcomes["assumed"]
+		}
+		if took != 200 {
+			t.Errorf("a namespace has %d of 400", took)
+		}
+		if got := w.commit(1, good[:10]...); got["assumed"] != 10 {
+			t.Errorf("while a namespace has its share, others are %v", got)
+		}
+		// A shard whose pods are in between waits until it is known that binds take long, and then no more.
+		both := append(slow[400:490:490], good[10:]...)
+		w.after(2*lateAfter + giveBackAfter + noPlace)
+		room := places(slowWorkers) - w.unbound.countOf("slow")
+		if got := w.commit(2, both...); got["busy"] != 90-room || got["assumed"] != 10+room {
+			t.Errorf("beside %d places others are %v", room, got)
+		}
+		for i := range 30 { // whatever it presses
+			w.after(noPlace)
+			w.commit(int32(3+i), slow[:300]...)
+			if n := w.unbound.countOf("slow"); n > places(slowWorkers) {
+				t.Fatalf("it has %d unbound pods, with %d places", n, places(slowWorkers))
+			}
+		}
+		// When its binds are fast again, it has as many as any.
+		w.src.answers(nil)
+		w.after(time.Minute)
+		w.pod("last", "slow")
+		w.commit(1, "last")
+		w.after(lateAfter)
+		if got := w.commit(40, slow[:150]...); got["busy"] != 0 || got["assumed"]+got["already placed"] != 150 {
+			t.Errorf("when binds are fast again, its pods are %v", got)
+		}
+		w.after(time.Minute)
+		if n := w.unbound.count(); n != 0 || len(w.unbound.of) != 0 || refusals(t, w.term) != 0 {
+			t.Errorf("in the end %d count as unbound, of %v", n, w.unbound.of)
+		}
+	})
+}
+
+func TestNamespacesShareABound(t *testing.T) {
+	b := &bound{limit: 100}
+	for i, c := range []struct {
+		wanted map[string]int
+		taken  bool
+	}{
+		{map[string]int{"a": 40}, true},
+		{map[string]int{"a": 21}, false}, // 61 of 100, with 60 free
+		{map[string]int{"a": 20}, true},
+		{map[string]int{"a": 1}, false},
+		{map[string]int{}, true},
+		{map[string]int{"b": 40, "c": 1}, false}, // 41, with 40 free
+		{map[string]int{"a": 1, "b": 1}, false},
+		{map[string]int{"b": 40}, true},
+		{map[string]int{"c": 1}, false},
+	} {
+		if got := b.takeOf(c.wanted); got != c.taken {
+			t.Errorf("%d: %v is taken: %v", i, c.wanted, got)
+		}
+	}
+	b.giveOf("a", 60)
+	b.giveOf("b", 40)
+	if b.count() != 0 || len(b.of) != 0 {
+		t.Errorf("%d are left, of %v", b.count(), b.of)
+	}
+	if !b.takeOf(map[string]int{"a": 1000}) {
+		t.Error("what is larger than all is refused, and nothing is taken")
+	}
 }
 
 func TestAPlaceGoesToTheNamespaceWithTheFewest(t *testing.T) {

@@ -388,7 +388,9 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 	for id, placements := range left {
 		t.recorder.adopt(id, placements)
 	}
-	t.unbound.take(len(taken)) // nothing is taken yet: it succeeds
+	for _, p := range taken {
+		t.unbound.giveOf(p.Namespace, -1)
+	}
 	return taken, nil
 }
 

@@ -47,6 +47,8 @@ func commitResult(r binderv1.Outcome_Result) string {
 		return "no_fit"
 	case binderv1.Outcome_RESULT_GONE:
 		return "gone"
+	case binderv1.Outcome_RESULT_BUSY:
+		return "busy"
 	}
 	return "retry"
 }

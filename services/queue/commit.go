@@ -22,6 +22,8 @@ const (
 	retryCommit = 50 * time.Millisecond
 	// mostMisfits is how often in a row the binder may find no node where workers found some, before the pod backs off.
 	mostMisfits = 3
+	// busyMessage is told of a pod that the binder does not place for the binds of others of its namespace.
+	busyMessage = "binds in its namespace take long, and as many of its pods wait for theirs as may"
 )
 
 var errNoOutcome = errors.New("the binder's answer does not match the request")
@@ -105,7 +107,7 @@ func (c *cycle) commit(ctx context.Context) error {
 // settle gives every pod of a commit its outcome, but for those it returns: the pods ahead of them have not changed that
 // no node fits, which the filter-workers had said.
 func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unchanged []*attempt) {
-	var tooOften []*attempt
+	var tooOften, busy []*attempt
 	exhausted := false
 	version := wire.Version(response.GetVersion())
 	c.answered(version)
@@ -121,6 +123,8 @@ func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unch
 			case binderv1.Outcome_RESULT_GONE:
 				q.Await(now, a.Attempt, version)
 				a.open = false
+			case binderv1.Outcome_RESULT_BUSY:
+				busy = append(busy, a)
 			case binderv1.Outcome_RESULT_NO_FIT:
 				if c.outlook(a) == hopeful {
 					unchanged = append(unchanged, a)
@@ -140,6 +144,7 @@ func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unch
 	})
 	c.reach = c.reach.after(len(c.attempts), exhausted)
 	c.fail(tooOften, "no node was left when the pod's turn came")
+	c.fail(busy, busyMessage)
 	return unchanged
 }
 

@@ -463,6 +463,41 @@ func TestPodThatTheBinderCallsGoneIsTriedAgainIfTheLogKeepsIt(t *testing.T) {
 	w.untilPlaced("p")
 }
 
+// Its namespace has enough pods that wait for binds which take long: behind them it would hold up everybody.
+func TestAPodThatTheBinderCallsBusyBacksOffAndHoldsUpNoOther(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	at := -1 // of the pod in the request
+	w.binder.before = func(n int, request *binderv1.CommitRequest) error {
+		if at = slices.IndexFunc(request.Pods, func(p *binderv1.PodAttempt) bool { return p.Uid == "uid-slow" && p.Attempt == 1 }); at >= 0 {
+			request.Pods[at].Uid = "uid-nobody" // so that it is not placed
+		}
+		return nil
+	}
+	w.binder.after = func(n int, response *binderv1.CommitResponse) error {
+		if at >= 0 {
+			response.Outcomes[at].Result = binderv1.Outcome_RESULT_BUSY
+		}
+		return nil
+	}
+	w.ledger.pod("slow", 100, nil)
+	w.ledger.pod("good", 100, nil)
+	q, _ := w.queueMember("q1")
+	p := untilState(t, q, "slow", queuev1.State_STATE_BACKOFF)
+	if !strings.Contains(p.GetMessage(), "binds in its namespace take long") || p.GetBackoffUntil() == nil {
+		t.Errorf("message %q, backoff until %v", p.GetMessage(), p.GetBackoffUntil())
+	}
+	w.untilPlaced("good", "slow")
+	w.binder.mu.Lock()
+	defer w.binder.mu.Unlock()
+	if diff := cmp.Diff([]string{"good", "slow"}, w.binder.placed); diff != "" {
+		t.Errorf("placed (-want +got):\n%s", diff)
+	}
+}
+
 func TestBindThatFailsBringsThePodBack(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)

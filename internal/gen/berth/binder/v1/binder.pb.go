@@ -43,6 +43,8 @@ const (
 	Outcome_RESULT_NO_FIT Outcome_Result = 4
 	// The pod is gone, deleted, gated or changed its class: the replica will tell.
 	Outcome_RESULT_GONE Outcome_Result = 5
+	// Not placed: binds in the pod's namespace take long, and as many of its pods wait for theirs as may. Run it again when it has backed off.
+	Outcome_RESULT_BUSY Outcome_Result = 6
 )
 
 // Enum value maps for Outcome_Result.
@@ -54,6 +56,7 @@ var (
 		3: "RESULT_RETRY",
 		4: "RESULT_NO_FIT",
 		5: "RESULT_GONE",
+		6: "RESULT_BUSY",
 	}
 	Outcome_Result_value = map[string]int32{
 		"RESULT_UNSPECIFIED": 0,
@@ -62,6 +65,7 @@ var (
 		"RESULT_RETRY":       3,
 		"RESULT_NO_FIT":      4,
 		"RESULT_GONE":        5,
+		"RESULT_BUSY":        6,
 	}
 )
 
@@ -833,17 +837,18 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x0eCommitResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x124\n" +
 	"\boutcomes\x18\x02 \x03(\v2\x18.berth.binder.v1.OutcomeR\boutcomes\x12\x1b\n" +
-	"\tby_images\x18\x03 \x01(\bR\bbyImages\"\xd5\x01\n" +
+	"\tby_images\x18\x03 \x01(\bR\bbyImages\"\xe7\x01\n" +
 	"\aOutcome\x127\n" +
 	"\x06result\x18\x01 \x01(\x0e2\x1f.berth.binder.v1.Outcome.ResultR\x06result\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\x05R\x04node\"}\n" +
+	"\x04node\x18\x02 \x01(\x05R\x04node\"\x8e\x01\n" +
 	"\x06Result\x12\x16\n" +
 	"\x12RESULT_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eRESULT_ASSUMED\x10\x01\x12\x11\n" +
 	"\rRESULT_PLACED\x10\x02\x12\x10\n" +
 	"\fRESULT_RETRY\x10\x03\x12\x11\n" +
 	"\rRESULT_NO_FIT\x10\x04\x12\x0f\n" +
-	"\vRESULT_GONE\x10\x05\"[\n" +
+	"\vRESULT_GONE\x10\x05\x12\x0f\n" +
+	"\vRESULT_BUSY\x10\x06\"[\n" +
 	"\rReportRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x124\n" +
 	"\areports\x18\x02 \x03(\v2\x1a.berth.binder.v1.PodReportR\areports\"\xa4\x01\n" +
