@@ -270,7 +270,11 @@ func TestTooManyUnboundPodsAreRefusedUntilBindsCatchUp(t *testing.T) {
 	var uids []string
 	for i := range 7 {
 		uids = append(uids, fmt.Sprintf("p%d", i))
-		src.setPod(pod(uids[i], 10))
+		p := pod(uids[i], 10)
+		if i == 5 {
+			p.Namespace = "other" // a namespace has no more than are free
+		}
+		src.setPod(p)
 	}
 	hold := make(chan struct{})
 	src.answers(func(source.Binding) source.Outcome {
