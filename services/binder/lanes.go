@@ -61,9 +61,10 @@ func (t *term) bindLane(ctx context.Context) error {
 		answered := make(chan struct{})
 		t.spawn(func() error {
 			defer close(answered)
+			began := time.Now()
 			err := t.bind(ctx, batch)
 			if place != nil {
-				if next := t.flights.give(place); next != nil {
+				if next := t.flights.give(place, began, time.Now()); next != nil {
 					t.after(ctx, 0, []*placement{next})
 				}
 			}
@@ -114,6 +115,7 @@ type flight struct {
 	whose
 	taken   int          // at least 1
 	waiting []*placement // the lane's, in the order in which they came
+	quick   time.Time    // when a call of it last ended within lateAfter
 }
 
 // places returns how many binds may be under way with so many workers. Of those that get no answer for 10 s, half of four for each worker
@@ -151,11 +153,14 @@ func (f *flights) takeFor(n *flight, p *placement) {
 	p.place = n
 }
 
-// give gives a place back. It returns who has it from then on: of the namespaces that wait and may have it, the one with the fewest
+// give gives the place of a call that lasted from began to now back. It returns who has it from then on: of the namespaces that wait and may have it, the one with the fewest
 // places, and the longest wait.
-func (f *flights) give(place *flight) (next *placement) {
+func (f *flights) give(place *flight, began, now time.Time) (next *placement) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if now.Sub(began) < lateAfter {
+		place.quick = now
+	}
 	f.taken--
 	place.taken--
 	var of *flight
@@ -190,7 +195,8 @@ func (f *flights) wait(namespace string) bool {
 	return n != nil && len(n.waiting) > 0
 }
 
-// overdue takes the binds that have waited for longer than their namespace's may, and returns them.
+// overdue takes the binds that have waited for longer than their namespace's may, and returns them. While calls of the namespace are
+// quick nobody of it waits for too long: there are only many of them, or the source is slow for all.
 func (f *flights) overdue(now time.Time, patience func(namespace string) time.Duration) (gone []*placement) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -199,7 +205,7 @@ func (f *flights) overdue(now time.Time, patience func(namespace string) time.Du
 			continue
 		}
 		atMost := patience(n.namespace)
-		for len(n.waiting) > 0 && now.Sub(n.waiting[0].waits) >= atMost {
+		for len(n.waiting) > 0 && now.Sub(n.waiting[0].waits) >= atMost && now.Sub(n.quick) >= atMost {
 			gone = append(gone, pop(&n.waiting))
 		}
 	}

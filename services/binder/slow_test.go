@@ -381,7 +381,7 @@ func TestAPlaceGoesToTheNamespaceWithTheFewest(t *testing.T) {
 		t.Fatalf("they have %d, %d and %d of 8", count(has, "a"), count(has, "b"), count(has, "c"))
 	}
 	for len(has) > 0 {
-		next := f.give(has[0].place)
+		next := f.give(has[0].place, time.Time{}, time.Now())
 		has = has[1:]
 		if next == nil {
 			continue
@@ -395,4 +395,22 @@ func TestAPlaceGoesToTheNamespaceWithTheFewest(t *testing.T) {
 	if len(waits) > 0 || f.taken != 0 || len(f.of) > 0 {
 		t.Errorf("in the end %d wait, %d places are taken, %d namespaces are known", len(waits), f.taken, len(f.of))
 	}
+}
+
+func TestPlacementsThatWaitBehindManyQuickBindsAreNotTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSlowWorld(t, func(string) time.Duration { return lateAfter / 2 }, source.BindDone)
+		w.flights.most = slowWorkers // of which a lone namespace has four, with two binds a second each
+		uids := w.place("default", 100)
+		defer runBinds(t, w.term, slowWorkers)()
+		for range 20 {
+			w.after(time.Second)
+		}
+		if n := w.count(uids, "bound on a"); n != len(uids) {
+			t.Errorf("%d of %d are bound", n, len(uids))
+		}
+		if w.slow.has("default", time.Now()) {
+			t.Error("the namespace is said to be slow")
+		}
+	})
 }
