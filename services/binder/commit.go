@@ -117,7 +117,7 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 	began := time.Now()
 	resp, placed, err := t.place(req, candidates, busy)
 	for _, p := range placed {
-		wanted[p.Namespace]--
+		wanted[t.shareOf(p.Namespace)]--
 	}
 	for namespace, n := range wanted {
 		t.unbound.giveOf(namespace, n)
@@ -140,6 +140,10 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 // share a shard with.
 func (t *term) wanted(pods []*binderv1.PodAttempt) (wanted map[string]int, busy []bool) {
 	wanted, busy = make(map[string]int), make([]bool, len(pods))
+	if t.flights.most == 0 {
+		wanted[""] = len(pods)
+		return wanted, busy
+	}
 	now := time.Now()
 	for i, namespace := range t.ledger.namespaces(pods) {
 		if busy[i] = t.slow.has(namespace, now) && t.unbound.countOf(namespace)+wanted[namespace] >= t.flights.most; !busy[i] {
@@ -147,6 +151,14 @@ func (t *term) wanted(pods []*binderv1.PodAttempt) (wanted map[string]int, busy 
 		}
 	}
 	return wanted, busy
+}
+
+// shareOf returns whose share of the unbound pods a namespace's are: where binds have no places, nobody's, for no namespace can hold up others.
+func (t *term) shareOf(namespace string) string {
+	if t.flights.most == 0 {
+		return ""
+	}
+	return namespace
 }
 
 // namespaces returns the pods' namespaces, "" for pods that are not there.

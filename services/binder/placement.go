@@ -157,9 +157,9 @@ func (t *term) move(p *placement, next placementState) bool {
 	}
 	switch {
 	case was.unbound() && !next.unbound():
-		t.unbound.giveOf(p.Namespace, 1)
+		t.unbound.giveOf(t.shareOf(p.Namespace), 1)
 	case !was.unbound() && next.unbound():
-		t.unbound.giveOf(p.Namespace, -1)
+		t.unbound.giveOf(t.shareOf(p.Namespace), -1)
 	}
 	if next.final() && p.sent {
 		t.names.count(-1)

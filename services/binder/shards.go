@@ -60,13 +60,13 @@ func (b *bound) give(n int) {
 }
 
 // takeOf reserves what is wanted for each namespace, or nothing. None may have more than are free then: one from which nothing comes back
-// leaves others half, and two leave a quarter. What is wanted when nothing is taken passes, however much it is.
+// leaves others half, and two leave a quarter; "", which is no namespace, may have all. What is wanted when nothing is taken passes, however much it is.
 func (b *bound) takeOf(wanted map[string]int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	free, n := b.limit-b.taken, 0
 	for namespace, k := range wanted {
-		if n += k; b.taken > 0 && b.of[namespace]+k > free {
+		if n += k; b.taken > 0 && namespace != "" && b.of[namespace]+k > free {
 			return false
 		}
 	}

@@ -389,7 +389,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 		t.recorder.adopt(id, placements)
 	}
 	for _, p := range taken {
-		t.unbound.giveOf(p.Namespace, -1)
+		t.unbound.giveOf(t.shareOf(p.Namespace), -1)
 	}
 	return taken, nil
 }
