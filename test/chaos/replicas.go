@@ -129,11 +129,11 @@ func (n *nemesis) slowDown(ctx context.Context, worker string) func() error {
 // slowWork is the delay of a slow worker, each way: more than the queue waits for an answer.
 const slowWork = 200 * time.Millisecond
 
-// What outruns a follower: a node with an image of so long a name that each change of it is more than a MiB of log, changed
+// What outruns a follower: a node with an image of so long a name that each change of it is almost a MiB of log, changed
 // until the log, of which 64 MiB are kept, has been written anew.
 const (
 	ballastNode  = "ballast"
-	ballastBytes = 1200 << 10 // etcd takes no more than 1.5 MiB
+	ballastBytes = 1000 << 10 // of an object larger than a MiB less is told
 	keptLog      = 64 << 20
 	leastChanges = keptLog/ballastBytes + 5 // what is under way to the follower is not what it is behind by
 	mostChanges  = 2 * leastChanges
