@@ -21,6 +21,9 @@ const (
 	churnTick = 20 * time.Millisecond // between two nodes whose images change
 	podImage  = "i:latest"            // the image of the workload's pods, as nodes call it
 	badText   = "a\xffb"              // is not UTF-8
+
+	undoLimit = 2 * time.Minute // for an object to be removed again
+	undoPause = time.Second     // between two tries
 )
 
 // ask makes a request to the store, with time enough.
@@ -123,7 +126,7 @@ func (n *nemesis) untoldNode(ctx context.Context, number int) (func() error, err
 	err := ask(ctx, func(ctx context.Context) error { return n.store.createNode(ctx, bad) })
 	return func() error {
 		var failed error
-		for range 3 { // an answer may be lost
+		for until := time.Now().Add(undoLimit); time.Now().Before(until); time.Sleep(undoPause) { // the API server may be restarting
 			if failed = ask(ctx, func(ctx context.Context) error { return n.store.deleteNode(ctx, bad.Name) }); failed == nil || n.store.outcome(failed) == Refused {
 				return nil
 			}
