@@ -124,13 +124,18 @@ func (n *nemesis) untoldNode(ctx context.Context, number int) (func() error, err
 		Status: corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: []string{badText}, SizeBytes: 1}}},
 	}
 	err := ask(ctx, func(ctx context.Context) error { return n.store.createNode(ctx, bad) })
-	return func() error {
-		var failed error
-		for until := time.Now().Add(undoLimit); time.Now().Before(until); time.Sleep(undoPause) { // the API server may be restarting
-			if failed = ask(ctx, func(ctx context.Context) error { return n.store.deleteNode(ctx, bad.Name) }); failed == nil || n.store.outcome(failed) == Refused {
-				return nil
-			}
+	return func() error { return n.removeNode(ctx, bad.Name) }, err
+}
+
+// removeNode removes a node that a fault has made, and keeps trying: an answer may be lost, or the API server be restarting.
+func (n *nemesis) removeNode(ctx context.Context, name string) error {
+	for until := time.Now().Add(undoLimit); ; time.Sleep(undoPause) {
+		err := ask(ctx, func(ctx context.Context) error { return n.store.deleteNode(ctx, name) })
+		if n.store.outcome(err) != Unknown {
+			return nil
 		}
-		return failed
-	}, err
+		if time.Now().After(until) {
+			return err
+		}
+	}
 }

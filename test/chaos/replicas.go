@@ -142,9 +142,7 @@ const (
 
 // outrun lets nothing through between the binder and a follower while the log grows, until the binder cuts the follower off.
 func (n *nemesis) outrun(ctx context.Context, follower string) (func() error, error) {
-	remove := func() error {
-		return ask(ctx, func(ctx context.Context) error { return n.store.deleteNode(ctx, ballastNode) })
-	}
+	remove := func() error { return n.removeNode(ctx, ballastNode) }
 	cut, loaded := n.watch(ctx, metricCutOff, n.crew.runningOf(roleBinder)...), n.watch(ctx, metricReloaded, follower)
 	err := ask(ctx, func(ctx context.Context) error {
 		return n.store.createNode(ctx, &corev1.Node{
