@@ -25,6 +25,7 @@ const (
 	alertsFile = "../../deploy/prometheus/alerts.yaml"
 	casesFile  = "../../deploy/prometheus/alerts_test.yaml"
 	runbook    = "docs/runbook.md"
+	repository = "https://github.com/berth-scheduler/berth/blob/main/" // an alert is read where no file of it is
 )
 
 // alerts parses the alert rules as Prometheus does.
@@ -62,7 +63,7 @@ func TestEveryAlertSaysWhatToDo(t *testing.T) {
 			t.Errorf("a rule %q: want alerts, each once", r.Alert)
 		}
 		seen[r.Alert] = true
-		if want := runbook + "#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+		if want := repository + runbook + "#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
 			t.Errorf("%s: runbook_url is %q, want %q", r.Alert, r.Annotations["runbook_url"], want)
 		}
 		if !sections[r.Alert] {
