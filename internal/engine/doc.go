@@ -4,8 +4,11 @@
 // A class is compiled once into a program: its strings become symbols, its requests become columns. An Evaluator keeps
 // per class what it found for each node, so that a class is evaluated again only on the nodes that changed since. A
 // Placer places the pods of one batch, in order, on the live ledger, and proves each choice to be the best one or says
-// that it cannot. What everybody who places pods has to decide alike is in choice.go, once. For a pod that fits nowhere, dry runs find the nodes where it would fit if pods of lower priority were
-// gone, and which of them: kube-scheduler's DefaultPreemption.
+// that it cannot. What everybody who places pods has to decide alike is in choice.go, once. For a pod that fits nowhere, dry runs
+// find the nodes where it would fit if pods of lower priority were gone, and which of them: kube-scheduler's DefaultPreemption.
+//
+// The two hard parts have an example in numbers each, which the tests run (example_test.go): ExamplePlacer shows why a choice is
+// proven although most nodes were not looked at, and Example_topologyProfiles how nodes are judged by what pods elsewhere count.
 //
 // Each plugin is one file, named as kube-scheduler names it, with its formula and its reason texts. To add one: write
 // its file and compile it in program.go. If it filters, give it a place there in filtersOf, pass and place, and a code in verdict.go; if
