@@ -191,6 +191,10 @@ func (e *env) all(ctx context.Context, g *errgroup.Group, o AllOptions) error {
 // one is ready. etcd applies what has come in one go, in this process, and more would only keep others from a core for longer.
 const embeddedBindWorkers = 2
 
+// mostBindWorkers is how many pods are bound at once by way of an API server, each by a request of its own. With a low Cluster.KubeQPS they are half as
+// many as requests are let through in a second: a bind that waits for its turn is not to be taken for one that the API server is slow with.
+const mostBindWorkers = 64
+
 func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, cl Cluster) error {
 	r := role{role: coord.RoleBinder, id: id}
 	if err := e.listen(&r, listen); err != nil {
@@ -203,8 +207,11 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 		return err
 	}
 	bindWorkers := 0 // the binder's own choice
-	if e.embedded != nil && src.MaxBatch() > 1 {
+	switch {
+	case e.embedded != nil && src.MaxBatch() > 1:
 		bindWorkers = embeddedBindWorkers
+	case src.MaxBatch() == 1 && cl.KubeQPS > 0:
+		bindWorkers = max(1, min(mostBindWorkers, int(cl.KubeQPS/2)))
 	}
 	cfg := binder.Config{
 		ID: id, Address: r.address, Coord: e.coord, Source: src, Settings: cl.Settings, LeaseTTL: e.LeaseTTL, BindWorkers: bindWorkers,

@@ -135,22 +135,31 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 	return resp, nil
 }
 
-// wanted returns how many unbound pods a commit asks for, by namespace, and which of its pods it does not ask for: of namespaces whose binds
-// take long. Those have as many unbound pods as there are places for binds; others would only wait behind them, and hold up whom they
-// share a shard with.
+// wanted returns how many unbound pods a commit asks for, by namespace, and which of its pods it does not ask for: those for which their
+// namespace has no room. They would only wait, and hold up whom they share a shard with.
 func (t *term) wanted(pods []*binderv1.PodAttempt) (wanted map[string]int, busy []bool) {
 	wanted, busy = make(map[string]int), make([]bool, len(pods))
 	if t.flights.most == 0 {
 		wanted[""] = len(pods)
 		return wanted, busy
 	}
-	now := time.Now()
+	now, rooms := time.Now(), make(map[string]int)
 	for i, namespace := range t.ledger.namespaces(pods) {
-		if busy[i] = t.slow.has(namespace, now) && t.unbound.countOf(namespace)+wanted[namespace] >= t.flights.most; !busy[i] {
+		room, known := rooms[namespace]
+		if !known {
+			room = t.roomOf(namespace, now)
+			rooms[namespace] = room
+		}
+		if busy[i] = wanted[namespace] >= room; !busy[i] {
 			wanted[namespace]++
 		}
 	}
 	return wanted, busy
+}
+
+// roomOf returns how many more unbound pods a namespace may have by how its binds go.
+func (t *term) roomOf(namespace string, now time.Time) int {
+	return t.windows.allows(namespace, now) - t.unbound.countOf(namespace)
 }
 
 // shareOf returns whose share of the unbound pods a namespace's are: where binds have no places, nobody's, for no namespace can hold up others.
@@ -205,7 +214,7 @@ func (t *term) placeIn(
 	resp := &binderv1.CommitResponse{ByImages: true, Outcomes: make([]*binderv1.Outcome, len(req.GetPods()))}
 	outcomes := make([]binderv1.Outcome, len(req.GetPods()))
 	placed := make([]*placement, 0, len(req.GetPods()))
-	ended := false
+	ended, now := false, time.Now()
 	for i, p := range req.GetPods() {
 		out := &outcomes[i]
 		resp.Outcomes[i] = out
@@ -253,6 +262,9 @@ func (t *term) placeIn(
 				UID: row.UID, Namespace: row.Namespace, Name: row.Name, choice: choice{Node: st.Nodes.Spec[node].Name}, state: stateAssumed,
 				attempt: t.trace.Attempt(p.GetUid(), p.GetAttempt()), shared: t.names.shares(st, row.Class), stint: stint,
 			})
+			if t.flights.most > 0 && t.windows.trust(row.Namespace, now) == slow {
+				t.noteStuck(placed[len(placed)-1])
+			}
 		case engine.NoFit:
 			out.Result = binderv1.Outcome_RESULT_NO_FIT
 			t.conflict(conflictNoFit)

@@ -24,3 +24,11 @@ func (t *term) judge(row *cluster.PodRow, judge func()) (ok bool) {
 	judge()
 	return true
 }
+
+// judge has a pod judged, and reports whether it could be.
+type judge func(row *cluster.PodRow, by func(*engine.Evaluator)) bool
+
+// judging judges by the term's evaluator. The caller of what it is for holds the ledger's lock.
+func (t *term) judging(row *cluster.PodRow, by func(*engine.Evaluator)) bool {
+	return t.judge(row, func() { by(t.evaluator) })
+}

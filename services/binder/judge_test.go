@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-scheduler/berth/internal/coord"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 )
 
@@ -36,6 +37,17 @@ func TestAPodThatCannotBeJudgedEndsNoTerm(t *testing.T) {
 		if outcome.GetResult() != binderv1.Outcome_RESULT_ASSUMED {
 			t.Errorf("pod %d, judged again: %v", i, outcome.GetResult())
 		}
+	}
+}
+
+// Nor is it bound by what is recorded of it. Its room is kept until that is sure.
+func TestAPodThatCannotBeJudgedEndsNoTakeover(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 1000), pod("p", 100), pod("q", 100))
+	term.evaluator = nil
+	taken, err := term.adopt([]coord.StoredBatch{{Batch: coord.Batch{ID: 1, Intents: []coord.Intent{meant("p", "a"), meant("q", "a")}}}})
+	if err != nil || len(taken) != 2 {
+		t.Fatalf("%d are taken over, %v", len(taken), err)
 	}
 }
 

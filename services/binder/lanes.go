@@ -61,12 +61,9 @@ func (t *term) bindLane(ctx context.Context) error {
 		answered := make(chan struct{})
 		t.spawn(func() error {
 			defer close(answered)
-			began := time.Now()
 			err := t.bind(ctx, batch)
 			if place != nil {
-				if next := t.flights.give(place, began, time.Now()); next != nil {
-					t.after(ctx, 0, []*placement{next})
-				}
+				t.after(ctx, 0, t.flights.give(place, time.Now()))
 			}
 			return err
 		})
@@ -74,6 +71,9 @@ func (t *term) bindLane(ctx context.Context) error {
 		case <-answered:
 			continue
 		case <-time.After(lateAfter):
+		}
+		if place != nil {
+			t.hangs(place)
 		}
 		if !t.late.take(len(batch)) {
 			<-answered
@@ -87,21 +87,41 @@ func (t *term) bindLane(ctx context.Context) error {
 	}
 }
 
+// hangs notes that the call of a place is late. If at least half of those of its namespace are, its window is no larger than half of what is under
+// way: then the next ones will hardly be better. Else the window is halved.
+func (t *term) hangs(place *place) {
+	taken, late := t.flights.late(place)
+	if 2*late >= taken {
+		t.windows.shut(place.namespace, taken/2, time.Now())
+		return
+	}
+	t.fails(place.namespace)
+}
+
+// fails notes that a call of a namespace is late, or has failed.
+func (t *term) fails(namespace string) {
+	t.windows.halve(namespace, t.unbound.countOf(namespace), time.Now())
+}
+
 // calls reports whether a placement's turn is a call to the source. Else it is put aside, or settled by what the source has told.
 func (t *term) calls(p *placement) bool {
 	return (!p.shared || t.names.lasts(p.stint)) && t.ledger.told([]*placement{p})[0] == source.BindUnknown
 }
 
 // flights are the calls under way, by namespace. The namespaces share the places: none has more than are free, so a webhook that does
-// not answer in one of them leaves others half of the places, or with two such a quarter, and so on. Who finds none waits until one
-// is given back. Withdrawals of a namespace have a share like those of another one: they are what ends binds that get no answer.
+// not answer in one of them leaves others half of the places, or with two such a quarter, and so on. However many are slow, their binds have
+// half of the places together, and their withdrawals, which are what ends binds that get no answer, a quarter; and those of which nothing is
+// known have a quarter, for as long as their calls are not late. Who finds no place waits until one is given back.
 // It is safe for concurrent use.
 type flights struct {
-	most int // places; 0: any number
+	most  int                           // places; 0: any number
+	trust func(string, time.Time) trust // how far a namespace is trusted
 
-	mu    sync.Mutex
-	taken int
-	of    map[whose]*flight // those with none under way are not there
+	mu      sync.Mutex
+	taken   int
+	slow    map[bool]int      // of these, for binds, and for withdrawals, of namespaces that were slow then, or that are late
+	unknown int               // of these, of namespaces of which nothing was known
+	of      map[whose]*flight // those with none under way of which none waits are not there
 }
 
 // whose says what places are for.
@@ -113,14 +133,21 @@ type whose struct {
 // flight is what is under way of a namespace. While others of it wait, it has as many places as it may have.
 type flight struct {
 	whose
-	taken   int          // at least 1
+	taken   int
+	late    int          // of those that are taken
 	waiting []*placement // the lane's, in the order in which they came
-	quick   time.Time    // when a call of it last ended within lateAfter
 }
 
-// places returns how many binds may be under way with so many workers. Of those that get no answer for 10 s, half of four for each worker
-// take a fifth of the workers' time, as each has one for lateAfter.
-func places(workers int) int { return min(4*workers, workers+maxLate) }
+// place is what a placement has for one turn.
+type place struct {
+	*flight
+	trust       trust // as which it is counted
+	late, given bool
+}
+
+// places returns how many calls may be under way with so many workers. Of those that get no answer for 10 s, half of four for each worker
+// take a fifth of the workers' time, as each has one for lateAfter. All of them may be late.
+func places(workers int) int { return min(4*workers, maxLate) }
 
 // take takes a place for a placement's turn. False: its namespace has its share, and the placement waits.
 func (f *flights) take(p *placement, now time.Time) bool {
@@ -135,48 +162,107 @@ func (f *flights) take(p *placement, now time.Time) bool {
 		n = &flight{whose: of}
 		f.of[of] = n
 	}
-	if !f.admits(n) {
+	trust := f.trust(p.Namespace, now)
+	if !f.admits(n, trust) {
 		p.waits = now
 		n.waiting = append(n.waiting, p)
 		return false
 	}
-	f.takeFor(n, p)
+	f.takeFor(n, p, trust)
 	return true
 }
 
-// admits reports whether a namespace may have one place more, as one that has none always may. The caller holds the lock.
-func (f *flights) admits(n *flight) bool { return n.taken == 0 || n.taken < f.most-f.taken }
-
-func (f *flights) takeFor(n *flight, p *placement) {
-	n.taken++
-	f.taken++
-	p.place = n
-}
-
-// give gives the place of a call that lasted from began to now back. It returns who has it from then on: of the namespaces that wait and may have it, the one with the fewest
-// places, and the longest wait.
-func (f *flights) give(place *flight, began, now time.Time) (next *placement) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if now.Sub(began) < lateAfter {
-		place.quick = now
-	}
-	f.taken--
-	place.taken--
-	var of *flight
-	for _, n := range f.of {
-		if len(n.waiting) > 0 && f.admits(n) && (of == nil || n.before(of)) {
-			of = n
+// admits reports whether a namespace may have one place more. One that is trusted, and has none, always may. The caller holds the lock.
+func (f *flights) admits(n *flight, trust trust) bool {
+	quarter := max(1, f.most/4)
+	switch {
+	case trust == slow && n.withdraws:
+		if f.slow[true] >= quarter {
+			return false
+		}
+	case trust == slow:
+		if f.slow[false] >= 2*quarter {
+			return false
+		}
+	case trust == unknown:
+		if f.unknown >= quarter || f.unknown+f.slow[false]+f.slow[true] >= f.most {
+			return false
 		}
 	}
-	if of != nil {
-		next = pop(&of.waiting)
-		f.takeFor(of, next)
+	return n.taken == 0 || n.taken < f.most-f.taken
+}
+
+func (f *flights) takeFor(n *flight, p *placement, trust trust) {
+	n.taken++
+	f.taken++
+	p.place = &place{flight: n, trust: trust}
+	f.count(p.place, 1)
+}
+
+// count counts a place among those that are trusted as far. The caller holds the lock.
+func (f *flights) count(p *place, by int) {
+	switch p.trust {
+	case slow:
+		if f.slow == nil {
+			f.slow = make(map[bool]int)
+		}
+		f.slow[p.withdraws] += by
+	case unknown:
+		f.unknown += by
 	}
-	if place.taken == 0 { // then nobody of it waits: it would have had the place
-		delete(f.of, place.whose)
+}
+
+// late notes that the call of a place is late, and returns how many of its namespace are under way, and how many of these are late.
+func (f *flights) late(p *place) (taken, late int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !p.given && !p.late {
+		p.late = true
+		p.flight.late++
+		f.count(p, -1)
+		p.trust = slow
+		f.count(p, 1)
 	}
-	return next
+	return p.taken, p.flight.late
+}
+
+// give gives a place back. It returns who has places from then on that waited for one: of the namespaces that may have one
+// it goes to the one with the fewest, and of these to the longest wait.
+func (f *flights) give(place *place, now time.Time) (next []*placement) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.taken--
+	place.taken--
+	if place.given = true; place.late {
+		place.flight.late--
+	}
+	f.count(place, -1)
+	for {
+		var of *flight
+		var trust trust
+		for _, n := range f.of {
+			if len(n.waiting) == 0 || of != nil && !n.before(of) {
+				continue
+			}
+			if t := f.trust(n.namespace, now); f.admits(n, t) {
+				of, trust = n, t
+			}
+		}
+		if of == nil {
+			f.drop(place.flight)
+			return next
+		}
+		p := pop(&of.waiting)
+		f.takeFor(of, p, trust)
+		next = append(next, p)
+	}
+}
+
+// drop forgets a namespace if nothing of it is under way or waits. The caller holds the lock.
+func (f *flights) drop(n *flight) {
+	if n.taken == 0 && len(n.waiting) == 0 {
+		delete(f.of, n.whose)
+	}
 }
 
 // before reports whether a namespace gets a place before another. In both somebody waits.
@@ -187,27 +273,30 @@ func (n *flight) before(other *flight) bool {
 	return n.waiting[0].waits.Before(other.waiting[0].waits)
 }
 
-// wait reports whether binds of a namespace wait.
-func (f *flights) wait(namespace string) bool {
+// waiting returns how many wait for a place.
+func (f *flights) waiting() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := f.of[whose{namespace: namespace}]
-	return n != nil && len(n.waiting) > 0
+	for _, of := range f.of {
+		n += len(of.waiting)
+	}
+	return n
 }
 
-// overdue takes the binds that have waited for longer than their namespace's may, and returns them. While calls of the namespace are
-// quick nobody of it waits for too long: there are only many of them, or the source is slow for all.
+// overdue takes the binds of namespaces that are not trusted that have waited for longer than theirs may, and returns them. Of others
+// nobody waits for too long: there are only many of them.
 func (f *flights) overdue(now time.Time, patience func(namespace string) time.Duration) (gone []*placement) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, n := range f.of {
-		if n.withdraws {
+		if n.withdraws || len(n.waiting) == 0 || f.trust(n.namespace, now) == trusted {
 			continue
 		}
 		atMost := patience(n.namespace)
-		for len(n.waiting) > 0 && now.Sub(n.waiting[0].waits) >= atMost && now.Sub(n.quick) >= atMost {
+		for len(n.waiting) > 0 && now.Sub(n.waiting[0].waits) >= atMost {
 			gone = append(gone, pop(&n.waiting))
 		}
+		f.drop(n)
 	}
 	return gone
 }
@@ -228,6 +317,7 @@ func (t *term) noPlaceLane(ctx context.Context) error {
 		case <-tick.C:
 		}
 		now := time.Now()
+		t.windows.sweep(now)
 		overdue := t.flights.overdue(now, func(namespace string) time.Duration {
 			if t.troubles.has(namespace, now) {
 				return 0
@@ -236,7 +326,6 @@ func (t *term) noPlaceLane(ctx context.Context) error {
 		})
 		var sent []*placement
 		for _, p := range overdue {
-			t.slow.note(p.Namespace, now)
 			if p.tries == 0 {
 				if err := t.settle(p, source.Outcome{Result: source.BindRefused, Err: errSlow}); err != nil {
 					return err
@@ -360,6 +449,9 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 		}
 		switch {
 		case o.Result == source.BindUnknown && t.givesBack(p, began, o.Err), o.Result == source.BindRefused && t.doubtful(p, o):
+			if o.Result == source.BindUnknown {
+				t.fails(p.Namespace)
+			}
 			if !t.move(p, stateWithdrawing) {
 				continue
 			}
@@ -370,8 +462,8 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 		case o.Result != source.BindUnknown:
 			if o.Result == source.BindDone {
 				t.troubles.over(p.Namespace)
-				if ended.Sub(began) < lateAfter && !t.flights.wait(p.Namespace) {
-					t.slow.over(p.Namespace)
+				if ended.Sub(began) < lateAfter {
+					t.windows.done(p.Namespace, ended)
 				}
 			}
 			if err := t.settle(p, o); err != nil {
@@ -380,6 +472,9 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 			continue
 		}
 		failed.add(p, o.Err)
+		if !errors.Is(o.Err, source.ErrChanged) {
+			t.fails(p.Namespace)
+		}
 		t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
 		unknown = append(unknown, p)
 	}
@@ -451,6 +546,7 @@ func (t *term) withdraw(ctx context.Context, p *placement, why error) error {
 		if p.says() {
 			t.log.Warn("bind not withdrawn, trying again", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", errors.Join(why, o.Err), p.attempt.Log())
 		}
+		t.fails(p.Namespace)
 		t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
 		t.again(ctx, []*placement{p})
 		return nil
@@ -477,7 +573,7 @@ func refusal(p *placement, why error) source.Report {
 	}
 }
 
-// troubles are the namespaces whose binds fail, or take long, each since it was last so. It is safe for concurrent use.
+// troubles are the namespaces of which binds were withdrawn, each since that was last so. It is safe for concurrent use.
 type troubles struct {
 	mu    sync.Mutex
 	since map[string]time.Time
@@ -519,6 +615,7 @@ func (t *term) again(ctx context.Context, batch []*placement) {
 	batch = slices.DeleteFunc(batch, func(p *placement) bool { return p.misfit == nil && !t.move(p, stateRecorded) })
 	delay := bindBackoff.last
 	for _, p := range batch {
+		t.noteStuck(p)
 		p.tries++
 		delay = min(delay, bindBackoff.after(max(p.tries-p.changed, 1)))
 	}

@@ -99,12 +99,13 @@ func TestAPodWhoseBindNeverGetsAnAnswerHoldsUpNoOther(t *testing.T) {
 	b.active()
 	b.commit(b.request(1, "stuck"))
 	eventually(t, "its delay has grown", func() bool { return len(src.tried("stuck")) >= 3 })
-	b.commit(b.request(1, uids[1:]...))
-	for _, uid := range uids[1:] {
+	attempt := int32(0)
+	for _, uid := range uids[1:] { // one by one: while one of the namespace fails, it may have no more than there are places
+		eventually(t, uid+" is placed", func() bool {
+			attempt++
+			return b.commit(b.request(attempt, uid))[0] != "busy"
+		})
 		b.awaitPhase(uid, "bound on a")
-	}
-	if got := b.phase("stuck"); got != "assumed on a" {
-		t.Errorf("stuck is %s", got)
 	}
 }
 
@@ -405,7 +406,7 @@ func TestANamespaceWhoseBindsHangLeavesOthersTheirShare(t *testing.T) {
 			const workers, each = 8, 300
 			src := newFakeSource()
 			term := pureTerm(t, single{src})
-			term.flights.most = places(workers)
+			term.share(places(workers))
 			term.binds, term.unbound = make(chan *placement, 2000), &bound{limit: 2000}
 			out := make(chan *placement, 2000)
 			term.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, term.ledger.version, out, term.move, func(time.Duration) {}, term.log)

@@ -297,15 +297,15 @@ const (
 
 // adopt assumes a pod again that an earlier epoch has recorded an intent for, if the filters find that it fits. A misfit, with
 // what they have against it, is assumed only if insist.
-func (l *ledger) adopt(b source.Binding, e *engine.Evaluator, insist bool) (what adoption, why string, err error) {
+func (l *ledger) adopt(b source.Binding, judge judge, insist bool) (what adoption, why string, err error) {
 	err = l.update(func(tx *tx) (err error) {
-		what, why, err = l.adoptIn(tx, b, e, insist)
+		what, why, err = l.adoptIn(tx, b, judge, insist)
 		return err
 	})
 	return what, why, err
 }
 
-func (l *ledger) adoptIn(tx *tx, b source.Binding, e *engine.Evaluator, insist bool) (what adoption, why string, err error) {
+func (l *ledger) adoptIn(tx *tx, b source.Binding, judge judge, insist bool) (what adoption, why string, err error) {
 	id, ok := l.state.PodByUID(b.UID)
 	if !ok || l.state.Pod(id).Placed() || l.state.Pod(id).Deleting {
 		return nothing, "", nil
@@ -321,7 +321,10 @@ func (l *ledger) adoptIn(tx *tx, b source.Binding, e *engine.Evaluator, insist b
 	if node == cluster.NoNode {
 		return absent, "there is no such node", nil
 	}
-	if what, why = l.judge(e, row, id, node); what == nothing || what == misfit && !insist {
+	if !judge(row, func(e *engine.Evaluator) { what, why = l.judge(e, row, id, node) }) {
+		what, why = misfit, "it cannot be judged"
+	}
+	if what == nothing || what == misfit && !insist {
 		return what, why, nil
 	}
 	return what, why, tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: max(row.Attempt, 1)})

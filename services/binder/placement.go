@@ -31,11 +31,12 @@ type placement struct {
 	failing time.Time // when the first of those was; zero for none
 	misfit  error     // why it is only to be withdrawn; nil if it is to be bound
 	waits   time.Time // since when it waits for a place among the calls under way, if it does
-	place   *flight   // its place, from when it has one until its turn has come
+	place   *place    // its place, from when it has one until its turn has come
 	absent  bool      // its node is not known: it is a misfit that is not assumed
 	shared  bool      // the pod's scheduler name is shared
 	stint   int64     // in which it was judged, if it is; 0: not in this term
 	sent    bool      // a bind may have left, if it is
+	stuck   bool      // it counts in term.unbound as stuck
 }
 
 // choice is what was chosen for a placement. It is recorded whole before anything of it is written anywhere, is never chosen differently
@@ -157,6 +158,10 @@ func (t *term) move(p *placement, next placementState) bool {
 	}
 	switch {
 	case was.unbound() && !next.unbound():
+		if p.stuck {
+			p.stuck = false
+			t.unbound.addStuck(-1)
+		}
 		t.unbound.giveOf(t.shareOf(p.Namespace), 1)
 	case !was.unbound() && next.unbound():
 		t.unbound.giveOf(t.shareOf(p.Namespace), -1)
@@ -165,6 +170,15 @@ func (t *term) move(p *placement, next placementState) bool {
 		t.names.count(-1)
 	}
 	return true
+}
+
+// noteStuck says, of a placement that counts as unbound and of which the caller is the owner, that its bind has failed, or that those of its
+// namespace are slow: nobody gives way to it, for who knows how long.
+func (t *term) noteStuck(p *placement) {
+	if !p.stuck && p.state.unbound() {
+		p.stuck = true
+		t.unbound.addStuck(1)
+	}
 }
 
 // says reports whether a try that failed is to be logged: the first, and those behind 1, 2, 4, 8 and so on others.

@@ -139,6 +139,9 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (*binderv
 	case row.Attempt >= this.number, last.claim == this.claim && last.number > this.number: // the attempt is over
 		t.conflict(conflictRetry)
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
+	case t.flights.most > 0 && t.roomOf(row.Namespace, time.Now()) <= 0: // nobody goes for a pod that would not be placed then
+		t.conflict(conflictBusy)
+		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
 	}
 	// 2. Must any go? And are these the pods, no others, and do no more of them violate a budget?
 	var now engine.Preemption

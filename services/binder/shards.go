@@ -39,7 +39,8 @@ type bound struct {
 	limit int
 	taken int
 	of    map[string]int // what namespaces have of it, if they share it
-	idle  chan struct{}  // closed when nothing is taken any more; nil while nothing is
+	stuck int            // of what is taken, what nobody needs to give way to
+	idle  chan struct{}  // closed when nothing else is taken any more; nil while nothing is
 }
 
 // take reserves n, or nothing. A single request larger than the whole bound passes when nothing else is taken.
@@ -104,19 +105,27 @@ func (b *bound) countOf(namespace string) int {
 	return b.of[namespace]
 }
 
+// addStuck says that so many of what is taken are stuck, or with less than none that they are not any more.
+func (b *bound) addStuck(by int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stuck += by
+	b.set(b.taken)
+}
+
 // set changes what is taken, under the lock.
 func (b *bound) set(taken int) {
 	b.taken = taken
-	switch {
-	case taken > 0 && b.idle == nil:
+	switch moving := taken - b.stuck; {
+	case moving > 0 && b.idle == nil:
 		b.idle = make(chan struct{})
-	case taken <= 0 && b.idle != nil:
+	case moving <= 0 && b.idle != nil:
 		close(b.idle)
 		b.idle = nil
 	}
 }
 
-// awaitIdle waits until nothing is taken, but no longer than until ctx ends or for so long.
+// awaitIdle waits until nothing is taken but what is stuck, but no longer than until ctx ends or for so long.
 func (b *bound) awaitIdle(ctx context.Context, atMost time.Duration) {
 	b.mu.Lock()
 	idle := b.idle

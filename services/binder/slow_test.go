@@ -2,7 +2,9 @@ package binder
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -28,8 +31,8 @@ func newSlowWorld(t *testing.T, takes func(namespace string) time.Duration, then
 	t.Helper()
 	w := &slowWorld{t: t, src: newFakeSource()}
 	w.term = pureTerm(t, single{w.src})
-	w.flights.most = places(slowWorkers)
 	w.binds, w.unbound = make(chan *placement, 2000), &bound{limit: 2000}
+	w.share(places(slowWorkers))
 	w.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, w.ledger.version, w.binds, w.move, func(time.Duration) {}, w.log)
 	w.reports = newReportLane(w.src, 2000, w.unbound, w.waits, func(error) {})
 	large := node("a", 1_000_000)
@@ -268,6 +271,7 @@ func TestANamespaceWhoseBindsAreSlowLeavesOthersRoomToCommit(t *testing.T) {
 			return 20 * time.Second
 		}, source.BindDone)
 		w.unbound.limit = 400
+		w.share(places(slowWorkers))
 		var slow, good []string
 		for i := range 500 {
 			slow = append(slow, fmt.Sprint("slow-", i))
@@ -296,15 +300,15 @@ func TestANamespaceWhoseBindsAreSlowLeavesOthersRoomToCommit(t *testing.T) {
 		// A shard whose pods are in between waits until it is known that binds take long, and then no more.
 		both := append(slow[400:490:490], good[10:]...)
 		w.after(2*lateAfter + giveBackAfter + noPlace)
-		room := places(slowWorkers) - w.unbound.countOf("slow")
+		room := places(slowWorkers)/2 - w.unbound.countOf("slow")
 		if got := w.commit(2, both...); got["busy"] != 90-room || got["assumed"] != 10+room {
 			t.Errorf("beside %d places others are %v", room, got)
 		}
 		for i := range 30 { // whatever it presses
 			w.after(noPlace)
 			w.commit(int32(3+i), slow[:300]...)
-			if n := w.unbound.countOf("slow"); n > places(slowWorkers) {
-				t.Fatalf("it has %d unbound pods, with %d places", n, places(slowWorkers))
+			if n := w.unbound.countOf("slow"); n > places(slowWorkers)/2 {
+				t.Fatalf("it has %d unbound pods, and slow namespaces %d places", n, places(slowWorkers)/2)
 			}
 		}
 		// When its binds are fast again, it has as many as any.
@@ -354,7 +358,7 @@ func TestNamespacesShareABound(t *testing.T) {
 }
 
 func TestAPlaceGoesToTheNamespaceWithTheFewest(t *testing.T) {
-	f := flights{most: 8}
+	f := flights{most: 8, trust: func(string, time.Time) trust { return trusted }}
 	now := time.Now()
 	var has, waits []*placement
 	come := func(namespaces ...string) {
@@ -381,16 +385,14 @@ func TestAPlaceGoesToTheNamespaceWithTheFewest(t *testing.T) {
 		t.Fatalf("they have %d, %d and %d of 8", count(has, "a"), count(has, "b"), count(has, "c"))
 	}
 	for len(has) > 0 {
-		next := f.give(has[0].place, time.Time{}, time.Now())
-		has = has[1:]
-		if next == nil {
-			continue
+		next := f.give(has[0].place, time.Now())
+		has = append(has[1:], next...)
+		for _, p := range next {
+			if p.place == nil || !slices.Contains(waits, p) {
+				t.Fatalf("%s has a place, and did not wait for one", p.Namespace)
+			}
 		}
-		if next.place == nil || !slices.Contains(waits, next) {
-			t.Fatalf("%s has a place, and did not wait for one", next.Namespace)
-		}
-		waits = slices.DeleteFunc(waits, func(p *placement) bool { return p == next })
-		has = append(has, next)
+		waits = slices.DeleteFunc(waits, func(p *placement) bool { return slices.Contains(next, p) })
 	}
 	if len(waits) > 0 || f.taken != 0 || len(f.of) > 0 {
 		t.Errorf("in the end %d wait, %d places are taken, %d namespaces are known", len(waits), f.taken, len(f.of))
@@ -400,7 +402,7 @@ func TestAPlaceGoesToTheNamespaceWithTheFewest(t *testing.T) {
 func TestPlacementsThatWaitBehindManyQuickBindsAreNotTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, func(string) time.Duration { return lateAfter / 2 }, source.BindDone)
-		w.flights.most = slowWorkers // of which a lone namespace has four, with two binds a second each
+		w.share(slowWorkers) // of which a lone namespace has four, with two binds a second each
 		uids := w.place("default", 100)
 		defer runBinds(t, w.term, slowWorkers)()
 		for range 20 {
@@ -409,8 +411,316 @@ func TestPlacementsThatWaitBehindManyQuickBindsAreNotTakenBack(t *testing.T) {
 		if n := w.count(uids, "bound on a"); n != len(uids) {
 			t.Errorf("%d of %d are bound", n, len(uids))
 		}
-		if w.slow.has("default", time.Now()) {
+		if w.windows.trust("default", time.Now()) != trusted {
 			t.Error("the namespace is said to be slow")
 		}
 	})
+}
+
+// make makes pods of a namespace, which are pending.
+func (w *slowWorld) make(namespace string, n int) (uids []string) {
+	w.t.Helper()
+	for i := range n {
+		uids = append(uids, fmt.Sprint(namespace, "-", i))
+		w.pod(uids[i], namespace)
+	}
+	return uids
+}
+
+// pending returns those of some pods that are pending, at most so many.
+func (w *slowWorld) pending(uids []string, most int) (pending []string) {
+	for _, uid := range uids {
+		if len(pending) < most && where(w.term, uid) == "pending" {
+			pending = append(pending, uid)
+		}
+	}
+	return pending
+}
+
+// A webhook on all of pods, their status too, lets neither binds nor withdrawals of its namespace come to an end.
+func TestANamespaceOfWhichNothingCanBeWrittenHoldsUpNoCommitOfOthers(t *testing.T) {
+	for _, takes := range []time.Duration{10 * time.Millisecond, 10 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+			w.unbound.limit = 400
+			w.share(places(slowWorkers))
+			unknown := source.Outcome{Result: source.BindUnknown, Err: errFake}
+			w.src.answers(func(b source.Binding) source.Outcome {
+				if b.Namespace == "default" {
+					return source.Outcome{Result: source.BindDone}
+				}
+				elapse(takes)
+				return unknown
+			})
+			w.src.withdraw = func(source.Binding) source.Outcome { elapse(takes); return unknown }
+			bad, good := w.make("bad", 600), w.make("default", 60)
+			defer runBinds(t, w.term, slowWorkers)()
+			for i, uid := range good {
+				for range 20 {
+					w.after(time.Second)
+					if n := w.commit(int32(1+i), w.pending(bad, 10)...)["assumed"]; n == 0 {
+						break
+					}
+				}
+				w.after(20 * time.Second)
+				if got := w.commit(int32(1+i), append(w.pending(bad, 9), uid)...); got["assumed"] == 0 {
+					t.Fatalf("after %d rounds a pod beside those of the namespace is %v; it has %d unbound pods", i, got, w.unbound.countOf("bad"))
+				}
+			}
+			w.after(lateAfter)
+			if n := w.count(good, "bound on a"); n != len(good) {
+				t.Errorf("%d of %d others are bound", n, len(good))
+			}
+		})
+	}
+}
+
+// Of a webhook with several endpoints one hangs, so that a bind now and then is quick.
+func TestANamespaceOfWhichFewBindsAreQuickHoldsUpNoCommitOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSlowWorld(t, hangElsewhere, source.BindDone)
+		w.unbound.limit = 400
+		w.share(places(slowWorkers))
+		var mu sync.Mutex
+		var quick time.Time
+		w.src.answers(func(b source.Binding) source.Outcome {
+			takes := 5 * time.Second
+			mu.Lock()
+			if now := time.Now(); b.Namespace == "default" || now.Sub(quick) > 3*time.Second {
+				quick, takes = now, 10*time.Millisecond
+			}
+			mu.Unlock()
+			elapse(takes)
+			return source.Outcome{Result: source.BindDone}
+		})
+		bad, good := w.make("bad", 1500), w.make("default", 100)
+		defer runBinds(t, w.term, slowWorkers)()
+		refused := 0
+		for i, uid := range good {
+			w.after(time.Second)
+			for range 20 {
+				if n := w.commit(int32(1+i), w.pending(bad, 10)...)["assumed"]; n == 0 {
+					break
+				}
+			}
+			if w.commit(int32(1+i), bad[len(bad)-1], uid) == nil {
+				refused++
+			}
+		}
+		if refused > 1 {
+			t.Errorf("%d of %d commits were refused whole", refused, len(good))
+		}
+	})
+}
+
+// However many namespaces a webhook hangs for, half of the places are left to others.
+func TestBindsOfManyNamespacesThatHangHoldUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+		w.late.limit = places(slowWorkers)
+		defer runBinds(t, w.term, slowWorkers)()
+		var bad []string
+		for i := range 100 {
+			bad = append(bad, w.make(fmt.Sprint("tenant", i), 3)...)
+		}
+		hang := func() {
+			for _, uid := range w.pending(bad, len(bad)) {
+				w.binds <- assume(t, w.term, uid, "a")
+			}
+		}
+		for i, uid := range w.make("default", 40) {
+			if i > 0 { // it is trusted
+				hang()
+				w.after(5 * time.Second)
+			}
+			w.binds <- assume(t, w.term, uid, "a")
+			w.after(2 * lateAfter)
+			if got := where(w.term, uid); got != "bound on a" {
+				t.Errorf("%d: beside 100 namespaces whose binds hang a pod is %s after %v", i, got, 2*lateAfter)
+			}
+		}
+	})
+}
+
+// What is told of all others does not wait for a placement that does not come to an end.
+func TestEventsAndConditionsDoNotGiveWayToAPlacementThatIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+		w.src.answers(func(source.Binding) source.Outcome { return source.Outcome{Result: source.BindUnknown, Err: errFake} })
+		w.src.withdraw = func(source.Binding) source.Outcome { return source.Outcome{Result: source.BindUnknown, Err: errFake} }
+		w.place("bad", 1)
+		defer runBinds(t, w.term, slowWorkers)()
+		w.after(time.Minute)
+		if n := w.unbound.count(); n != 1 {
+			t.Fatalf("%d are unbound", n)
+		}
+		began := time.Now()
+		w.unbound.awaitIdle(t.Context(), courtesy)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("others wait for %v", took)
+		}
+		// They do give way to one that may be bound at any moment.
+		w.pod("p", "default")
+		in := assume(t, w.term, "p", "a")
+		began = time.Now()
+		w.unbound.awaitIdle(t.Context(), courtesy)
+		if took := time.Since(began); took != courtesy {
+			t.Errorf("they gave way for %v", took)
+		}
+		w.src.answers(nil)
+		w.binds <- in
+		w.after(time.Minute)
+		if n, stuck := w.unbound.count(), w.unbound.stuck; n != 0 || stuck != 0 {
+			t.Errorf("in the end %d are unbound, and %d stuck", n, stuck)
+		}
+	})
+}
+
+// Nobody has to go for a pod that would not be placed then.
+func TestAPodOfANamespaceWithoutRoomPreemptsNobody(t *testing.T) {
+	term, req := full(t, newFakeSource(), 2)
+	term.share(4)
+	now := time.Now()
+	term.windows.shut("default", 1, now)
+	term.unbound.giveOf("default", -2)
+	resp, err := term.preempt(req)
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_RETRY || len(term.preemptions) != 0 {
+		t.Errorf("without room: %v, %v", resp, err)
+	}
+	term.unbound.giveOf("default", 1)
+	resp, err = term.preempt(req)
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_STARTED || len(term.preemptions) != 1 {
+		t.Errorf("with room: %v, %v", resp, err)
+	}
+}
+
+// Whatever comes and goes, nobody waits who may have a place, and all come out.
+func TestPlacesAreNeitherLostNorKept(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		w := &windows{places: 1 + r.IntN(20), limit: 100}
+		f := flights{most: w.places, trust: w.trust}
+		now := time.Unix(1000, 0)
+		var has []*placement
+		waits := map[*placement]bool{}
+		give := func(p *placement) {
+			for _, next := range f.give(p.place, now) {
+				delete(waits, next)
+				has = append(has, next)
+			}
+			for _, n := range f.of {
+				if len(n.waiting) > 0 && f.admits(n, w.trust(n.namespace, now)) {
+					t.Fatalf("seed %d: somebody waits who may go", seed)
+				}
+			}
+		}
+		check := func() {
+			taken, late, waiting := 0, 0, 0
+			for key, n := range f.of {
+				if n.whose != key || n.taken == 0 && len(n.waiting) == 0 {
+					t.Fatalf("seed %d: %+v is kept", seed, n)
+				}
+				taken, late, waiting = taken+n.taken, late+n.late, waiting+len(n.waiting)
+			}
+			of := map[trust]int{}
+			for _, p := range has {
+				of[p.place.trust]++
+			}
+			if of[slow] != f.slow[false]+f.slow[true] || of[unknown] != f.unknown {
+				t.Fatalf("seed %d: %v of each trust, counted as %v and %d", seed, of, f.slow, f.unknown)
+			}
+			if taken != f.taken || taken != len(has) || waiting != len(waits) || late > taken || waiting > 0 && taken == 0 {
+				t.Fatalf("seed %d: %d of %d are taken by %d, %d late, %d of %d wait", seed, taken, f.taken, len(has), late, waiting, len(waits))
+			}
+		}
+		for range 500 {
+			now = now.Add(time.Duration(r.IntN(2000)) * time.Millisecond)
+			namespace := fmt.Sprint(r.IntN(6))
+			switch k := r.IntN(12); {
+			case k == 0:
+				for _, p := range f.overdue(now, func(string) time.Duration { return time.Duration(r.IntN(5)) * time.Second }) {
+					delete(waits, p)
+				}
+			case k == 1:
+				w.shut(namespace, 1, now)
+			case k == 2:
+				w.done(namespace, now)
+			case k == 3 && len(has) > 0:
+				f.late(has[r.IntN(len(has))].place)
+			case k < 8 || len(has) == 0:
+				p := &placement{Namespace: namespace}
+				if r.IntN(4) == 0 {
+					p.state = stateWithdrawing
+				}
+				if f.take(p, now) {
+					has = append(has, p)
+				} else {
+					waits[p] = true
+				}
+			default:
+				i := r.IntN(len(has))
+				p := has[i]
+				has = slices.Delete(has, i, i+1)
+				give(p)
+			}
+			check()
+		}
+		for len(has) > 0 {
+			p := has[0]
+			has = has[1:]
+			give(p)
+			check()
+		}
+		if len(f.of) != 0 || len(waits) != 0 {
+			t.Fatalf("seed %d: %v are left, %d wait", seed, f.of, len(waits))
+		}
+	}
+}
+
+// The API server answers nothing for a minute, or refuses, or takes long, in one namespace or many; then it is well.
+func TestAfterAnOutageOfTheSourceAllAreBoundSoon(t *testing.T) {
+	for _, namespaces := range []int{1, 5, 60} {
+		for _, takes := range []time.Duration{time.Millisecond, 10 * time.Second, 1500 * time.Millisecond} {
+			synctest.Test(t, func(t *testing.T) {
+				w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+				w.unbound.limit = 400
+				w.share(places(slowWorkers))
+				w.late.limit = places(slowWorkers)
+				began := time.Now()
+				answer := func(well source.Outcome) source.Outcome {
+					if time.Since(began) < time.Minute {
+						elapse(takes)
+						return source.Outcome{Result: source.BindUnknown, Err: errFake}
+					}
+					elapse(20 * time.Millisecond)
+					return well
+				}
+				w.src.answers(func(source.Binding) source.Outcome { return answer(source.Outcome{Result: source.BindDone}) })
+				w.src.withdraw = func(source.Binding) source.Outcome {
+					return answer(source.Outcome{Result: source.BindRefused, Err: errFake})
+				}
+				var uids []string
+				for i := range namespaces {
+					uids = append(uids, w.make(fmt.Sprint("n", i), 600/namespaces)...)
+				}
+				defer runBinds(t, w.term, slowWorkers)()
+				attempt := int32(0)
+				for w.count(uids, "bound on a") < len(uids) && time.Since(began) < 5*time.Minute {
+					w.after(time.Second)
+					pending := w.pending(uids, 200)
+					for i := 0; i < len(pending); i += 10 {
+						attempt++
+						w.commit(attempt, pending[i:min(i+10, len(pending))]...)
+					}
+				}
+				if took := time.Since(began) - time.Minute; took > 30*time.Second {
+					t.Errorf("%d namespaces, calls that take %v: all are bound %v after the end of the outage", namespaces, takes, took)
+				}
+				w.after(time.Minute)
+				if n := w.unbound.count(); n != 0 || w.unbound.stuck != 0 || w.late.count() != 0 || w.flights.taken != 0 || len(w.flights.of) != 0 || refusals(t, w.term) != 0 {
+					t.Errorf("in the end %d are unbound, %d stuck, %d late, %d places taken", n, w.unbound.stuck, w.late.count(), w.flights.taken)
+				}
+			})
+		}
+	}
 }

@@ -41,7 +41,7 @@ type term struct {
 	late        *bound // binds without an answer for which no other waits any more
 	flights     flights
 	troubles    troubles // namespaces in which binds were withdrawn
-	slow        troubles // namespaces in which placements have waited for a place for too long
+	windows     windows  // how many unbound pods namespaces may have
 	// preemptions wait to be carried out; preempting counts them and those that are being carried out.
 	preemptions chan preemption
 	preempting  *bound
@@ -85,7 +85,7 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 		log:         log,
 	}
 	if !t.source.Fenced() {
-		t.flights.most = places(s.cfg.BindWorkers)
+		t.share(places(s.cfg.BindWorkers))
 	}
 	var err error
 	if t.ledger, err = newLedger(cluster.Epoch(held.Epoch()), s.cfg.Settings, s.feed); err != nil {
@@ -106,6 +106,12 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 		func(took time.Duration) { s.metrics.recordSeconds.Observe(took.Seconds()) }, log)
 	t.recorder.gather = gatherFor
 	return t, nil
+}
+
+// share has namespaces share so many places for binds, and the unbound pods.
+func (t *term) share(places int) {
+	t.windows.places, t.windows.limit = places, t.unbound.limit
+	t.flights.most, t.flights.trust = places, t.windows.trust
 }
 
 // reportUnsupported says, for people, that an object is told otherwise than it is.
@@ -334,7 +340,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 			}
 			var what adoption
 			var why string
-			what, why, err = t.ledger.adopt(p.binding(), t.evaluator, false)
+			what, why, err = t.ledger.adopt(p.binding(), t.judging, false)
 			switch what {
 			case adopted:
 				taken = append(taken, p)
@@ -358,7 +364,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 	}
 	// 3. Those that do not fit are withdrawn.
 	for _, p := range waiting {
-		what, why, err := t.ledger.adopt(p.binding(), t.evaluator, true)
+		what, why, err := t.ledger.adopt(p.binding(), t.judging, true)
 		switch {
 		case err != nil:
 			return nil, err
