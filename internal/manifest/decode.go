@@ -56,8 +56,8 @@ func (b bounds) exceeded(raw []byte, into any) []mismatch {
 	if n := Values(raw); n > b.values {
 		return []mismatch{{"metadata", fmt.Sprintf("the object has %d values, at most %d are possible", n, b.values)}}
 	}
-	// What looks like such a quantity is nearly always none, and most objects have nothing that does.
-	if !costly(raw, b) || !json.Valid(raw) {
+	// What looks like such a quantity is nearly always none, and most objects have nothing that does, and no escapes that could hide one.
+	if !costly(raw, b) && !bytes.Contains(raw, escape) || !json.Valid(raw) {
 		return nil
 	}
 	q := quantities{bounds: b, decoder: json.NewDecoder(bytes.NewReader(raw)), fields: make(map[reflect.Type]map[string]reflect.Type)}
@@ -65,6 +65,9 @@ func (b bounds) exceeded(raw []byte, into any) []mismatch {
 	q.value(reflect.TypeOf(into), nil)
 	return q.costly
 }
+
+// escape is what all escapes of digits and letters begin with.
+var escape = []byte(`\u00`)
 
 // Values returns how many values a text in JSON has, but for the first of each list and object, and one for each of these.
 func Values(raw []byte) int {
@@ -119,8 +122,12 @@ func (q *quantities) value(t reflect.Type, path *field.Path) {
 
 func (q *quantities) scalar(t reflect.Type, path *field.Path, text string) {
 	if t == quantityType && costly(text, q.bounds) && len(q.costly) < maxListed {
-		q.costly = append(q.costly, mismatch{path.String(), short(text) + ": the exponent is out of range, or there are too many digits"})
+		q.costly = append(q.costly, mismatch{path.String(), outOfRange(text)})
 	}
+}
+
+func outOfRange(text string) string {
+	return short(text) + ": the exponent is out of range, or there are too many digits"
 }
 
 // within returns type and path of what is in a list or an object; nil if no type is known.

@@ -51,6 +51,18 @@ func TestVastQuantitiesAreNotComputedWith(t *testing.T) {
 	}
 }
 
+func TestVastQuantitiesThatAreHiddenByEscapesAreNotComputedWith(t *testing.T) {
+	for _, number := range []string{`1\u0065-30000000`, `1\u0045-30000000`, `1e-3\u0030000000`, `1e\u002d30000000`, `\u0031\u002e\u0065\u002d\u0033\u0030000000`} {
+		input := `{"apiVersion":"v1","kind":"Node","metadata":{"name":"x"},"status":{"allocatable":{"cpu":"` + number + `"}}}`
+		if objects, err := Parse([]byte(input)); err == nil || !strings.Contains(err.Error(), "out of range") {
+			t.Errorf("%s: %v, %v", number, names(objects), err)
+		}
+		if err := UnmarshalStored([]byte(input), new(v1.Node)); err == nil {
+			t.Errorf("%s is read from the store", number)
+		}
+	}
+}
+
 func TestWhatOnlyLooksLikeAVastQuantityIsTaken(t *testing.T) {
 	objects, err := Parse([]byte(pod("p", "  nodeSelector: {commit: 12345e6789, serial: \"1e99999\"}\n") + "---\n" +
 		"apiVersion: v1\nkind: Node\nmetadata: {name: nn, annotations: {digits: \"" + strings.Repeat("9", 1000) + "\"}}\nstatus: {allocatable: {cpu: 1e3, memory: 1E, pods: 0012e1}}\n"))

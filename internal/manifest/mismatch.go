@@ -21,7 +21,7 @@ var (
 	quantityType = reflect.TypeFor[resource.Quantity]()
 )
 
-// compare finds where a decoded JSON value, whose quantities are within bounds, does not fit a Go type. The decoder's own errors name neither the index of a
+// compare finds where a decoded JSON value does not fit a Go type. The decoder's own errors name neither the index of a
 // list nor, for quantities, any field.
 func compare(value any, t reflect.Type, path *field.Path, out *[]mismatch) {
 	if value == nil || len(*out) >= maxListed {
@@ -38,6 +38,10 @@ func compare(value any, t reflect.Type, path *field.Path, out *[]mismatch) {
 		t = t.Elem()
 	}
 	if reflect.PointerTo(t).Implements(unmarshaler) {
+		if text, ok := value.(string); ok && t == quantityType && costly(text, toParse) {
+			fail(outOfRange(text))
+			return
+		}
 		if err := decodeInto(value, t); err != nil {
 			fail(fmt.Sprintf("%s: %s", inJSON(value), strings.TrimPrefix(err.Error(), "json: ")))
 		}

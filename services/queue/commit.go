@@ -144,7 +144,7 @@ func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unch
 	})
 	c.reach = c.reach.after(len(c.attempts), exhausted)
 	c.fail(tooOften, "no node was left when the pod's turn came")
-	c.fail(busy, busyMessage)
+	c.backOff(busy, busyMessage, false) // no bind was tried: what others have made room for is theirs
 	return unchanged
 }
 

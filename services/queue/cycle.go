@@ -188,14 +188,17 @@ func (c *cycle) refused(ctx context.Context, pods []*attempt, stage string, err 
 	return nil
 }
 
-// fail puts those of the pods that have no outcome in backoff.
-func (c *cycle) fail(pods []*attempt, message string) {
+// fail puts those of the pods that have no outcome in backoff, and ends their nominations, as kube-scheduler does with every failure.
+func (c *cycle) fail(pods []*attempt, message string) { c.backOff(pods, message, true) }
+
+// backOff puts those of the pods that have no outcome in backoff. Clear says that their nominations end.
+func (c *cycle) backOff(pods []*attempt, message string, clear bool) {
 	c.sh.with(func(q *pending.Queue, now time.Time) {
 		for _, a := range pods {
 			if a.open {
 				q.Fail(now, a.Attempt, message)
 				c.progress++
-				c.reports.add(a.Attempt, reasonError, message, true)
+				c.reports.add(a.Attempt, reasonError, message, clear)
 				c.decided(a, resultError, message)
 				a.open = false
 			}

@@ -483,10 +483,14 @@ func TestAPodThatTheBinderCallsBusyBacksOffAndHoldsUpNoOther(t *testing.T) {
 		}
 		return nil
 	}
-	w.ledger.pod("slow", 100, nil)
+	w.ledger.pod("slow", 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Nominated = "n1" })
 	w.ledger.pod("good", 100, nil)
 	q, _ := w.queueMember("q1")
 	p := untilState(t, q, "slow", queuev1.State_STATE_BACKOFF)
+	until(t, "that is reported", func() bool { return w.binder.report("slow") != "" })
+	if w.binder.clears("slow") {
+		t.Error("its nomination ends: what was made free for it may be another's")
+	}
 	if !strings.Contains(p.GetMessage(), "binds in its namespace take long") || p.GetBackoffUntil() == nil {
 		t.Errorf("message %q, backoff until %v", p.GetMessage(), p.GetBackoffUntil())
 	}
