@@ -91,6 +91,9 @@ func (c *cycle) commit(ctx context.Context) error {
 		return err
 	case rpc.TooLarge(err):
 		return c.tooLarge(ctx, "commit", err)
+	case status.Code(err) == codes.InvalidArgument:
+		c.apart("commit", err)
+		return nil
 	}
 	if err != nil {
 		c.log.Error("binder refuses the commit", "pods", len(sent), "err", err)

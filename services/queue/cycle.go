@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -175,16 +174,15 @@ func (c *cycle) refused(ctx context.Context, pods []*attempt, stage string, err 
 	if rpc.TooLarge(err) {
 		return c.tooLarge(ctx, stage, err)
 	}
-	c.s.metrics.retries.WithLabelValues(stage).Add(float64(len(pods)))
-	if refused := (fanout.RefusedError{}); !errors.As(err, &refused) {
-		if _, asked := rpc.RetryAfter(err); asked {
-			c.busy = rpc.RetryPause(err, 0)
-		}
-		c.log.Warn("no worker answered, trying again", "stage", stage, "pods", len(pods), "err", err)
+	if refused := (fanout.RefusedError{}); errors.As(err, &refused) {
+		c.apart(stage, err)
 		return nil
 	}
-	c.log.Error("workers refuse the request", "stage", stage, "pods", len(pods), "err", err)
-	c.fail(pods, fmt.Sprintf("%s: %v", stage, err))
+	c.s.metrics.retries.WithLabelValues(stage).Add(float64(len(pods)))
+	if _, asked := rpc.RetryAfter(err); asked {
+		c.busy = rpc.RetryPause(err, 0)
+	}
+	c.log.Warn("no worker answered, trying again", "stage", stage, "pods", len(pods), "err", err)
 	return nil
 }
 

@@ -67,6 +67,11 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 			var err error
 			if found, err = c.dryRun(ctx, a); err != nil {
 				c.preempted(a, preemptionError, statusError, time.Since(began))
+				if refused := (fanout.RefusedError{}); errors.As(err, &refused) {
+					c.log.Error("preemption refused", "uid", a.UID, "err", err)
+					c.fail([]*attempt{a}, fmt.Sprintf("preempt: %v", err))
+					continue
+				}
 				return c.refused(ctx, []*attempt{a}, "preempt", err)
 			}
 			if found.Nodes == 0 { // the pod, or its class, is gone

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -621,5 +622,41 @@ func TestNewEpochVoidsTheAttemptsOfTheOldOne(t *testing.T) {
 	sent := w.binder.sent()
 	if want := [][]string{{"p/1"}, {"p/1"}, {"p/2"}}; !cmp.Equal(want, sent) {
 		t.Errorf("commits %v, want %v: one lost, one of the old epoch, one of the new", sent, want)
+	}
+}
+
+// One pod that the workers cannot judge, be it that they find its question wrong or that they hit a bug with it, holds up no other.
+func TestAPodThatNoWorkerCanJudgeHoldsUpNoOther(t *testing.T) {
+	for _, code := range []codes.Code{codes.Internal, codes.InvalidArgument} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 1)
+			for k := range 2 {
+				f, _ := w.filterWorker(fmt.Sprintf("f%d", k), nil)
+				f.refuse = func(r *filterv1.FilterRequest) error {
+					if slices.ContainsFunc(r.GetSubjects(), func(s *filterv1.Subject) bool { return s.GetClass() == 0 }) {
+						return status.Error(code, "this class")
+					}
+					return nil
+				}
+			}
+			w.scoreWorker("s1")
+			w.ledger.node("n1", 10000)
+			w.ledger.pod("bad", 777, nil) // the first class
+			good := []string{"a", "b", "c", "d", "e"}
+			for _, name := range good {
+				w.ledger.pod(name, 100, nil)
+			}
+			q, _ := w.queueMember("q1")
+			elapse(5 * time.Second)
+			for _, name := range good {
+				if w.ledger.nodeOf(name) == "" {
+					t.Errorf("%v: %s is not placed", code, name)
+				}
+			}
+			p := untilState(t, q, "bad", queuev1.State_STATE_BACKOFF)
+			if !strings.Contains(p.GetMessage(), "this class") {
+				t.Errorf("%v: the pod that cannot be judged is told %q", code, p.GetMessage())
+			}
+		})
 	}
 }

@@ -11,7 +11,8 @@ import (
 
 // What a message of a cycle takes grows with the pods of its batch, and with what users have made: nodes, signatures, and
 // groups of nodes, one per node in the worst case. A batch for which one is too large is given back, and the next is half as
-// large, and so on down to one pod. Batches grow again as long as that goes well.
+// large, and so on down to one pod. The same is done with a batch that is refused, or with which each worker fails: one of its pods may be
+// to blame, and the others must not wait for it. Batches grow again as long as that goes well.
 
 // limit is how many pods the next batch has at most.
 func (d *driver) limit() int {
@@ -53,4 +54,18 @@ func (c *cycle) tooLarge(ctx context.Context, stage string, err error) error {
 			c.reports.add(a.Attempt, reasonUnschedulable, message, true)
 		})
 	})
+}
+
+// apart handles a batch that is refused. A pod that is a batch by itself backs off.
+func (c *cycle) apart(stage string, err error) {
+	n := len(c.attempts)
+	if n == 1 {
+		c.log.Error("pod refused", "stage", stage, "uid", c.attempts[0].UID, "err", err)
+		c.fail(c.attempts, fmt.Sprintf("%s: %v", stage, err))
+		return
+	}
+	c.progress++ // it ends: do not wait
+	c.most = n / 2
+	c.s.metrics.retries.WithLabelValues("refused").Add(float64(n))
+	c.log.Error("batch refused, halved", "stage", stage, "pods", n, "err", err)
 }

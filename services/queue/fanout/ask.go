@@ -96,6 +96,7 @@ func ask[Req, Res any](ctx context.Context, f *Fanout, workers []string, q part[
 	}()
 
 	var failures []error
+	failed := 0 // of these, workers that met a bug
 	hedge := time.NewTimer(f.patience.limit())
 	defer hedge.Stop()
 	for next(); ; {
@@ -126,6 +127,8 @@ func ask[Req, Res any](ctx context.Context, f *Fanout, workers []string, q part[
 		switch status.Code(r.err) {
 		case codes.InvalidArgument:
 			return none, RefusedError{failures[len(failures)-1]}
+		case codes.Internal:
+			failed++
 		case codes.Unavailable, codes.DeadlineExceeded:
 			f.suspects.add(workers[r.from])
 		}
@@ -133,6 +136,9 @@ func ask[Req, Res any](ctx context.Context, f *Fanout, workers []string, q part[
 			continue
 		}
 		if asked == len(workers) {
+			if failed == len(failures) {
+				return none, RefusedError{errors.Join(failures...)}
+			}
 			return none, errors.Join(failures...)
 		}
 		next()
