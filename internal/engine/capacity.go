@@ -22,7 +22,7 @@ func (e *Evaluator) Capacity(st *cluster.State, s Subject, limit int64) (Capacit
 	if c == nil {
 		return Capacity{}, false
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.topology.filters() {
 		return Capacity{}, false
 	}

@@ -64,7 +64,12 @@ type evaluation struct {
 	signature Signature
 	used      uint64 // of Evaluator.clock; guarded by Evaluator.mu
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	found
+}
+
+// found is what has been found about a signature. Its zero value is nothing.
+type found struct {
 	program  *program
 	relation *relations
 	topology *topology   // nil if other pods do not matter
@@ -108,6 +113,7 @@ func (e *Evaluator) follow(st *cluster.State) {
 func (e *Evaluator) evaluation(st *cluster.State, s Subject) *evaluation {
 	c := e.filterEvaluation(st, s)
 	if c != nil && c.topology != nil {
+		defer c.unlockIfPanicking()
 		c.topology.sync(st, c.program)
 	}
 	return c
@@ -115,15 +121,73 @@ func (e *Evaluator) evaluation(st *cluster.State, s Subject) *evaluation {
 
 // filterEvaluation is evaluation, but counts that only score are not brought up to date.
 func (e *Evaluator) filterEvaluation(st *cluster.State, s Subject) *evaluation {
+	c, r := e.lookUp(st, s)
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.unlockIfPanicking()
+	spec := &st.Class(s.Class).Spec
+	if c.program == nil {
+		c.program = compile(st, spec)
+	} else if c.program.stale(st, spec) {
+		p := compile(st, spec)
+		if !p.same(c.program) {
+			clear(c.known)
+			c.forgetScores()
+		}
+		c.program = p
+	}
+	c.images.sync(st, c.program)
+	c.relate(st, spec, r)
+	if c.overflow && c.program.unsupported == "" {
+		p := *c.program
+		p.unsupported, p.unsupportedPlugin = "pod has too many topology constraints and affinity terms", PodTopologySpread
+		c.program = &p
+		clear(c.known)
+	}
+	if c.topology.filters() {
+		c.topology.sync(st, c.program)
+	}
+	return c
+}
+
+// unlock ends a call that has locked an evaluation. It is deferred. Of a call that ends by a panic, what was found may be half of
+// something, and is dropped: whoever comes next finds it anew.
+func (c *evaluation) unlock() {
+	defer c.mu.Unlock()
+	if p := recover(); p != nil {
+		c.found = found{}
+		panic(p)
+	}
+}
+
+// unlockIfPanicking is unlock, deferred where the lock stays with the caller unless there is a panic.
+func (c *evaluation) unlockIfPanicking() {
+	if p := recover(); p != nil {
+		defer c.mu.Unlock()
+		c.found = found{}
+		panic(p)
+	}
+}
+
+// lookUp returns the evaluation of a subject's signature, and how it relates to other pods; nil if the state has no such class.
+func (e *Evaluator) lookUp(st *cluster.State, s Subject) (*evaluation, *relations) {
 	e.mu.Lock()
+	whole := false
+	defer func() {
+		if !whole {
+			e.st = nil // all is found anew
+		}
+		e.mu.Unlock()
+	}()
 	e.follow(st)
 	id, r := e.signature(st, s)
 	if r == nil {
 		maps.DeleteFunc(e.evaluations, func(k Signature, _ *evaluation) bool { return k.class == s.Class })
-		e.mu.Unlock()
-		return nil
+		whole = true
+		return nil, nil
 	}
-	defined := st.Class(s.Class)
 	c := e.evaluations[id]
 	if c == nil {
 		if len(e.evaluations) >= e.sweepEvaluations {
@@ -138,31 +202,8 @@ func (e *Evaluator) filterEvaluation(st *cluster.State, s Subject) *evaluation {
 	}
 	e.clock++
 	c.used = e.clock
-	e.mu.Unlock()
-
-	c.mu.Lock()
-	if c.program == nil {
-		c.program = compile(st, &defined.Spec)
-	} else if c.program.stale(st, &defined.Spec) {
-		p := compile(st, &defined.Spec)
-		if !p.same(c.program) {
-			clear(c.known)
-			c.forgetScores()
-		}
-		c.program = p
-	}
-	c.images.sync(st, c.program)
-	c.relate(st, &defined.Spec, r)
-	if c.overflow && c.program.unsupported == "" {
-		p := *c.program
-		p.unsupported, p.unsupportedPlugin = "pod has too many topology constraints and affinity terms", PodTopologySpread
-		c.program = &p
-		clear(c.known)
-	}
-	if c.topology.filters() {
-		c.topology.sync(st, c.program)
-	}
-	return c
+	whole = true
+	return c, r
 }
 
 // relate makes what other pods matter to the class, unless it is there and still holds.
@@ -255,14 +296,28 @@ func (e *Evaluator) split(ws words, nodes int) []words {
 	return spans
 }
 
-// each runs work for every span, the first in the calling goroutine, and waits for all.
+// each runs work for every span, the first in the calling goroutine, and waits for all. A panic of one is the caller's.
 func each(spans []words, work func(k int, span words)) {
-	var wg sync.WaitGroup
-	for k := 1; k < len(spans); k++ {
-		wg.Go(func() { work(k, spans[k]) })
+	if len(spans) == 1 {
+		work(0, spans[0])
+		return
 	}
-	work(0, spans[0])
+	var wg sync.WaitGroup
+	panics := make([]any, len(spans))
+	do := func(k int) {
+		defer func() { panics[k] = recover() }()
+		work(k, spans[k])
+	}
+	for k := 1; k < len(spans); k++ {
+		wg.Go(func() { do(k) })
+	}
+	do(0)
 	wg.Wait()
+	for _, p := range panics {
+		if p != nil {
+			panic(p)
+		}
+	}
 }
 
 // Feasibility is which nodes of a range can run a class.
@@ -283,7 +338,7 @@ func (e *Evaluator) Filter(st *cluster.State, s Subject, r cluster.Range) (Feasi
 	if c == nil {
 		return Feasibility{}, false
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.sync(st)
 	ws, r := align(r, st.Nodes.Len())
 	c.reserve(st)
@@ -373,7 +428,7 @@ func (e *Evaluator) Node(st *cluster.State, s Subject, self cluster.PodID, i clu
 	if c == nil {
 		return 0, false
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if !st.Nodes.Live.Has(i) {
 		return 0, false
 	}
@@ -396,7 +451,7 @@ func (e *Evaluator) Explain(st *cluster.State, s Subject, v Verdict, i cluster.N
 	if c == nil {
 		return nil
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if v.Feasible() || !st.Nodes.Live.Has(i) || !c.program.explains(v) {
 		return nil
 	}
@@ -411,7 +466,7 @@ func (e *Evaluator) CrossNode(st *cluster.State, s Subject) bool {
 	if c == nil {
 		return false
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	return c.topology.filters()
 }
 
@@ -421,7 +476,7 @@ func (e *Evaluator) Possible(st *cluster.State, s Subject) bool {
 	if c == nil {
 		return false
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.topology == nil {
 		return c.anyFeasible(st)
 	}

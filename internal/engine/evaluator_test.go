@@ -362,3 +362,63 @@ func TestEvaluationDoesNotAllocatePerNode(t *testing.T) {
 		t.Errorf("Filter allocates %v times, Score %v, want at most 100", smallFilter, smallScore)
 	}
 }
+
+// Of a panic in the middle of an evaluation nothing stays, least of all a lock.
+func TestAPanicLeavesNothingBehind(t *testing.T) {
+	b := scene{nodes: identicalNodes("a", "b"), class: smallPod}
+	st := b.state(t)
+	e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
+	want, _ := e.Filter(st, of(testClass), everything(st))
+	calls := map[string]func() bool{
+		"Filter":   func() bool { _, ok := e.Filter(st, of(testClass), everything(st)); return ok },
+		"Score":    func() bool { _, ok := e.Score(st, of(testClass), everything(st), want.Eligible, 10); return ok },
+		"Possible": func() bool { return e.Possible(st, of(testClass)) },
+	}
+	for name, call := range calls {
+		for what, broken := range map[string]func(c *evaluation){
+			"its counts": func(c *evaluation) {
+				c.topology = &topology{spread: podTopologySpread{hard: make([]spreadConstraint, 1)}, slots: make([]slot, 1), synced: -1}
+			},
+		} {
+			broken(e.evaluations[Signature{class: testClass}])
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s, %s: no panic", name, what)
+					}
+				}()
+				call()
+			}()
+			if !call() {
+				t.Errorf("%s, behind a panic over %s: no answer", name, what)
+			}
+			if got, ok := e.Filter(st, of(testClass), everything(st)); !ok || got.FeasibleCount != want.FeasibleCount {
+				t.Errorf("%s, behind a panic over %s: %d nodes are feasible, want %d", name, what, got.FeasibleCount, want.FeasibleCount)
+			}
+		}
+	}
+}
+
+func TestAPanicInOneSpanIsTheCallers(t *testing.T) {
+	for bad := range 3 {
+		done := make([]bool, 3)
+		func() {
+			defer func() {
+				if p := recover(); p != "broken" {
+					t.Errorf("the panic is %v", p)
+				}
+			}()
+			each(make([]words, 3), func(k int, _ words) {
+				if k == bad {
+					panic("broken")
+				}
+				done[k] = true
+			})
+		}()
+		for k := range done {
+			if done[k] == (k == bad) {
+				t.Errorf("span %d of a call in which %d panics: done %v", k, bad, done[k])
+			}
+		}
+	}
+}

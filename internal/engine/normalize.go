@@ -135,7 +135,7 @@ func (e *Evaluator) Totals(st *cluster.State, s Subject, groups []Group) ([]Grou
 	if c == nil {
 		return nil, false
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	j := c.judgement(st)
 	out := make([]GroupScores, len(groups))
 	raws := make([]rawScores, len(groups))

@@ -87,7 +87,7 @@ func (p *Placer) Place(index int) (cluster.NodeIndex, Placement) {
 	if !p.take(c) {
 		return cluster.NoNode, Retry
 	}
-	defer c.evaluation.mu.Unlock()
+	defer c.evaluation.unlock()
 	if !c.begun {
 		c.begun, c.signature, c.seed = true, c.evaluation.signature, TieSeed(p.st, c.subject.Class)
 	}

@@ -71,7 +71,7 @@ func (e *Evaluator) DryRun(st *cluster.State, pod cluster.PodID, r cluster.Range
 	if c == nil {
 		return DryRun{}, false
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.settle()
 	p, d := newPreemptor(st, pod, row.Priority), c.dryRunsOf(st, row.Priority)
 	ws, r := align(r, st.Nodes.Len())
@@ -106,7 +106,7 @@ func (e *Evaluator) DryRunNode(st *cluster.State, pod cluster.PodID, node cluste
 	if c == nil {
 		return Preemption{}, false
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	p := newPreemptor(st, pod, row.Priority)
 	if !p.allows(node) {
 		return Preemption{}, false
@@ -129,7 +129,7 @@ func (e *Evaluator) Preemptable(st *cluster.State, s Subject, self cluster.PodID
 	if c == nil {
 		return false
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if profile := c.program.profile; profile == nil || !slices.Contains(profile.PostFilters, DefaultPreemption) {
 		return false
 	}

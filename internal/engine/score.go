@@ -10,7 +10,7 @@ func (e *Evaluator) Score(st *cluster.State, s Subject, r cluster.Range, eligibl
 	if c == nil {
 		return nil, false
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.sync(st)
 	ws, r := align(r, st.Nodes.Len())
 	ws.end = min(ws.end, ws.first+len(eligible))

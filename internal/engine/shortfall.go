@@ -87,7 +87,7 @@ func (e *Evaluator) Survey(st *cluster.State, pod cluster.PodID, visit func(clus
 		return Survey{}, false
 	}
 	c := s.c
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.sync(st)
 	c.reserve(st)
 	if c.topology.filters() {
@@ -145,7 +145,7 @@ func (e *Evaluator) Shortfall(st *cluster.State, pod cluster.PodID, i cluster.No
 	if !ok {
 		return nil, false
 	}
-	defer s.c.mu.Unlock()
+	defer s.c.unlock()
 	out := s.lacks(i, nil)
 	for k := range out {
 		s.detail(i, &out[k])
@@ -627,7 +627,7 @@ func (e *Evaluator) GroupOf(st *cluster.State, s Subject, i cluster.NodeIndex) (
 	if c == nil {
 		return Group{}, false
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if !st.Nodes.Live.Has(i) {
 		return Group{}, false
 	}
