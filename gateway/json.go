@@ -37,6 +37,8 @@ const (
 	httpDeadline      = 30 * time.Second // of a request that is no watch
 	httpReadTimeout   = 40 * time.Second // of a request, whatever the handler says
 	httpStreams       = 100              // of a connection, with HTTP/2
+	httpHeld          = 2048             // requests that a handler has, whatever becomes of them
+	httpRefuseTimeout = 2 * time.Second  // of the writes of a refusal
 	httpAtOnce        = 128              // requests that are answered, but for watches
 	httpWatches       = 1000             // watches
 	httpBodies        = 64 << 20         // bytes of their bodies, and of what becomes of them
@@ -128,6 +130,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(rpc.WithCaller(r.Context(), address))
 	refuse := func(err error) {
 		rpc.Pause(err)
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(httpRefuseTimeout)) // not all writers can
 		_, outbound := runtime.MarshalerForRequest(h.mux, r)
 		answerError(r.Context(), h.mux, outbound, w, r, err)
 	}
@@ -137,7 +140,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	dropUncarried(r)
-	if err := h.crossSite.Check(r); err != nil {
+	// Reading is not for other pages either, though they do not see the answer: it costs, and an error can be told from none.
+	asWrite := *r
+	asWrite.Method = http.MethodPost
+	if err := h.crossSite.Check(&asWrite); err != nil {
 		refuse(rpc.Error(codes.PermissionDenied, ReasonCrossOrigin, "%v", err))
 		return
 	}
@@ -375,8 +381,18 @@ func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler) error 
 	// Requests live in a context that ends with ctx only for watches: the others are to finish.
 	watches, endWatches := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatches()
+	held := rpc.NewShare(httpHeld, 0)
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			// A request is held until its client has let the end of its answer go, even if it is refused.
+			address := rpc.AddressOfRequest(r)
+			if !held.Take(address, 1) {
+				panic(http.ErrAbortHandler) // without an answer, which would be held too
+			}
+			defer held.Give(address, 1)
+			if r.ProtoMajor >= 2 { // else the connection is, whose number is bounded
+				defer func() { _ = http.NewResponseController(w).Flush() }()
+			}
 			if r.URL.Path == watchPath {
 				requestCtx, cancel := context.WithCancel(r.Context())
 				defer cancel()

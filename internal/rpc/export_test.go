@@ -51,3 +51,9 @@ func Strangers(conn net.Conn) int {
 	defer l.mu.Unlock()
 	return l.strangers.Len()
 }
+
+// HeldStreams returns how many streams gRPC holds that no handler has.
+func (s *Server) HeldStreams() int {
+	n, _ := s.held.share.Used()
+	return n
+}

@@ -20,6 +20,7 @@ type rawConn struct {
 	more    *sync.Cond
 	windows map[uint32]int // by stream; 0 is the connection's
 	ended   bool
+	headers int // frames of headers that have come
 }
 
 // rawNetwork is a network in memory of one listener, that raw connections are made to.
@@ -38,6 +39,11 @@ func dialRaw(t *testing.T, n rawNetwork) *rawConn {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newRawConn(t, conn)
+}
+
+func newRawConn(t *testing.T, conn net.Conn) *rawConn {
+	t.Helper()
 	c := &rawConn{Conn: conn, windows: map[uint32]int{0: 65535}}
 	c.more = sync.NewCond(&c.mu)
 	done := make(chan struct{})
@@ -70,6 +76,9 @@ func (c *rawConn) read() {
 			c.mu.Unlock()
 			return
 		}
+		if head[3] == 1 {
+			c.headers++
+		}
 		if head[3] == 8 {
 			c.windows[binary.BigEndian.Uint32(head[5:])] += int(binary.BigEndian.Uint32(payload))
 			c.more.Broadcast()
@@ -93,7 +102,14 @@ func (c *rawConn) write(t *testing.T, b []byte) {
 // call begins a call of a method on a stream.
 func (c *rawConn) call(t *testing.T, stream uint32, method string, more ...[2]string) {
 	t.Helper()
-	var block []byte
+	c.mu.Lock()
+	c.windows[stream] = 65535
+	c.mu.Unlock()
+	c.write(t, frame(1, 4, stream, headers(method, more...)))
+}
+
+// headers are those of a call of a method.
+func headers(method string, more ...[2]string) (block []byte) {
 	for _, field := range append([][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"},
 		{"content-type", "application/grpc"}, {"te", "trailers"}}, more...) {
 		block = append(block, 0)
@@ -101,10 +117,21 @@ func (c *rawConn) call(t *testing.T, stream uint32, method string, more ...[2]st
 			block = append(append(block, byte(len(text))), text...) // shorter than 127
 		}
 	}
+	return block
+}
+
+// answered returns how many calls have an answer, or its beginning.
+func (c *rawConn) answered() int {
 	c.mu.Lock()
-	c.windows[stream] = 65535
-	c.mu.Unlock()
-	c.write(t, frame(1, 4, stream, block))
+	defer c.mu.Unlock()
+	return c.headers
+}
+
+// hasEnded reports whether the server has closed the connection.
+func (c *rawConn) hasEnded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
 }
 
 // drip sends data in frames of one byte, as fast as the windows let it.

@@ -34,6 +34,7 @@ type Server struct {
 	grpc      *grpc.Server
 	health    *Health
 	unread    *unread
+	held      *held
 	public    *public    // nil: an inner one
 	inner     *inner     // nil: a public one
 	strangers *strangers // of an inner one with TLS
@@ -114,7 +115,12 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 	}
 	transport := insecure.NewCredentials()
 	var members members
-	identities := unreadCredentials{unread: s.unread}
+	s.held = &held{log: s.log, share: NewShare(heldStreams, 0)}
+	identities := unreadCredentials{
+		unread: s.unread, held: s.held,
+		// Of everybody who is not one of Berth's processes, where these are known, and not of the gateway's own calls.
+		counts: func(role string) bool { return !o.forwarding && (o.public || cfg.TLS != nil) && !members.has(role) },
+	}
 	var serverOptions []grpc.ServerOption
 	if cfg.TLS != nil {
 		members = newMembers(cfg.TLS, o.callers)
@@ -166,7 +172,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(maxStreamsPerConnection), grpc.MaxHeaderListSize(maxHeaderBytes),
 			grpc.StaticStreamWindowSize(innerWindow), grpc.StaticConnWindowSize(innerConnWindow))
 	}
-	serverOptions = append(serverOptions, grpc.KeepaliveParams(pings), grpc.StreamInterceptor(refuseTapped(only(stream))))
+	serverOptions = append(serverOptions, grpc.KeepaliveParams(pings), grpc.StreamInterceptor(countHandlers(refuseTapped(only(stream)))))
 	if cfg.Trace != nil {
 		serverOptions = append(serverOptions, grpc.StatsHandler(otelgrpc.NewServerHandler(append(tracing,
 			otelgrpc.WithTracerProvider(cfg.Trace), otelgrpc.WithPropagators(propagation.TraceContext{}))...)))

@@ -140,6 +140,8 @@ type unreadCredentials struct {
 	unread  *unread
 	role    func(credentials.AuthInfo) string // of a certificate; nil without TLS
 	vouches func(role string) bool            // whose connection is for a listener to keep; nil: nobody's
+	held    *held
+	counts  func(role string) bool // of whose connections the streams are counted
 }
 
 func (c unreadCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -151,6 +153,10 @@ func (c unreadCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.
 	if c.role != nil {
 		of.role = c.role(info)
 	}
+	if c.counts(of.role) {
+		of.streams = newCounted(conn, c.held)
+		of.Conn = of.streams
+	}
 	if bound := unbound(raw); bound != nil && c.vouches != nil && c.vouches(of.role) {
 		bound.stay()
 	}
@@ -160,10 +166,11 @@ func (c unreadCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.
 // connection counts the unread answers of one client.
 type connection struct {
 	net.Conn
-	raw    net.Conn // below the encryption, if there is any
-	unread *unread
-	role   string       // that the other side's certificate names, if any
-	open   atomic.Int32 // calls and streams, where they are counted: see strangers
+	raw     net.Conn // below the encryption, if there is any
+	unread  *unread
+	role    string       // that the other side's certificate names, if any
+	streams *counted     // Conn, where they are; else nil
+	open    atomic.Int32 // calls and streams, where they are counted: see strangers
 
 	// Under unread.mu:
 	bytes  int            // of unread.bytes

@@ -1,0 +1,75 @@
+package rpc_test
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+// A stranger asks whether the server serves, with as many headers as there may be, and opens no window for the answers: their handlers
+// have ended, and what the calls take is not given back.
+func TestAnswersThatAreNotReadToTheirEndAreBounded(t *testing.T) {
+	r := start(t, rpc.TCP(), &service{}, rpc.WithPublic(nil))
+	const check = "/grpc.health.v1.Health/Check"
+	var conns []*rawConn
+	const streams = 50 // of a connection: so many may ask at once
+	for range 80 {     // some are told that too many ask
+		if slices.ContainsFunc(conns, (*rawConn).hasEnded) {
+			break
+		}
+		conn, err := net.Dial("tcp", r.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := newRawConn(t, conn)
+		conns = append(conns, c)
+		if _, err := c.Write(frame(4, 0, 0, []byte{0, 4, 0, 0, 0, 0})); err != nil { // SETTINGS: no window
+			t.Fatal(err)
+		}
+		for k := range uint32(streams) {
+			if c.hasEnded() {
+				break
+			}
+			block := headers(check)
+			if k == 0 {
+				block = append(block, 0x40, 1, 'x', 1, 'a') // into the table of headers, from which each takes a byte
+			}
+			block = append(block, strings.Repeat("\xbe", 500)...)
+			_, _ = c.Write(append(frame(1, 4, 2*k+1, block), frame(0, 1, 2*k+1, []byte{0, 0, 0, 0, 0})...))
+		}
+		eventually(t, "all to be answered, or cut", func() bool { return c.answered() >= streams || c.hasEnded() })
+	}
+	// One address has half of what there is: 1,024 of 2,048.
+	if !slices.ContainsFunc(conns, (*rawConn).hasEnded) {
+		t.Errorf("%d connections go on, with %d streams", len(conns), r.server.HeldStreams())
+	}
+	if n := r.server.HeldStreams(); n > 1024 {
+		t.Errorf("%d streams are held", n)
+	}
+	other := dialFrom(t, "127.0.0.2", r.address)
+	if _, err := healthgrpc.NewHealthClient(other).Check(within(t, patience), &healthgrpc.HealthCheckRequest{}); err != nil {
+		t.Errorf("from another address: %v", err)
+	}
+	if text := r.logs.String(); !strings.Contains(text, "cut a client whose answers do not come to their end") {
+		t.Errorf("nothing is said of it: %s", text)
+	}
+}
+
+func dialFrom(t *testing.T, from, to string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+to, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return connect(t, from, to), nil }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
