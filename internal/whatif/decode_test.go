@@ -18,6 +18,7 @@ func nodeOf(cpu string) string {
 func TestVastQuantitiesAreNotComputedWith(t *testing.T) {
 	for _, number := range []string{
 		`"1e-30000000"`, `1e-30000000`, `"1.e-30000000"`, `"e30000000"`, `"0e-30000000"`, `"1e-30000000","cpu":"1"`, `"1"},"ALLOCATABLE":{"cpu":"1e-30000000"`,
+		`"1\u0065-30000000"`, `"1e-3\u0030000000"`, `"1","\u0063pu":"1\u0065-30000000"`,
 		`"` + strings.Repeat("9", 1<<19) + `"`,
 	} {
 		for form, text := range map[string]string{
