@@ -28,7 +28,7 @@ const (
 // WhatIf makes the changes of a request in a sandbox, schedules its pods, says what would happen, and takes all back. Pods that
 // would be evicted are named only if names is true.
 func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRequest, names bool) (*schedulingv1.WhatIfResponse, error) {
-	load, err := workload(req.GetManifests(), req.GetTimes())
+	load, err := workload(ctx, req.GetManifests(), req.GetTimes())
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 	var load whatif.Workload
 	if req.GetManifest() != "" {
 		var err error
-		if load, err = readWorkload("manifest", req.GetManifest(), 1); err != nil {
+		if load, err = readWorkload(ctx, "manifest", req.GetManifest(), 1); err != nil {
 			return nil, err
 		}
 	}
@@ -165,7 +165,7 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 	if req.GetEverything() && req.GetManifests() != "" {
 		return nil, rpc.Invalid(rpc.Violation{Field: "everything", Description: "goes with no manifests"})
 	}
-	load, err := workload(req.GetManifests(), req.GetTimes())
+	load, err := workload(ctx, req.GetManifests(), req.GetTimes())
 	if err != nil {
 		return nil, err
 	}
@@ -315,7 +315,7 @@ func (c *changes) addNodes(a *schedulingv1.AddNodes) error {
 		models = append(models, c.w.State().Node(i))
 	} else {
 		var err error
-		if models, err = whatif.Nodes([]byte(a.GetManifests()), maxAdded); err != nil {
+		if models, err = whatif.Nodes(c.w.Context(), []byte(a.GetManifests()), maxAdded); err != nil {
 			return fmt.Errorf("manifests: %w", err)
 		}
 		if len(models) == 0 {
@@ -366,19 +366,22 @@ func settings(w *whatif.World, field, configuration string) (cluster.Settings, [
 }
 
 // workload reads the manifests of a request, if there are any.
-func workload(manifests string, times int32) (whatif.Workload, error) {
+func workload(ctx context.Context, manifests string, times int32) (whatif.Workload, error) {
 	switch {
 	case times < 0 || times > maxPods:
 		return whatif.Workload{}, rpc.Invalid(rpc.Violation{Field: "times", Description: fmt.Sprintf("%d, want 0 to %d", times, maxPods)})
 	case strings.TrimSpace(manifests) == "":
 		return whatif.Workload{}, nil
 	}
-	return readWorkload("manifests", manifests, int(times))
+	return readWorkload(ctx, "manifests", manifests, int(times))
 }
 
-func readWorkload(field, manifests string, times int) (whatif.Workload, error) {
-	load, err := whatif.ReadWorkload([]byte(manifests), times, maxPods)
-	if err != nil {
+func readWorkload(ctx context.Context, field, manifests string, times int) (whatif.Workload, error) {
+	load, err := whatif.ReadWorkload(ctx, []byte(manifests), times, maxPods)
+	switch {
+	case ctx.Err() != nil:
+		return load, ctx.Err()
+	case err != nil:
 		return load, rpc.Invalid(rpc.Violation{Field: field, Description: err.Error()})
 	}
 	return load, nil

@@ -47,7 +47,7 @@ func FuzzReadWorkload(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}],"overhead":{"cpu":"1\u0065-30000000","memory":"1e-3\u0030000000"}}}`), 1)
 	f.Fuzz(func(t *testing.T, data []byte, times int) {
 		const limit = 100
-		load, err := ReadWorkload(data, times, limit)
+		load, err := ReadWorkload(t.Context(), data, times, limit)
 		if err != nil {
 			return
 		}
