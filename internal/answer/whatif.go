@@ -18,7 +18,7 @@ const (
 	maxChanges  = 1000
 	maxPods     = 10_000
 	maxAdded    = 10_000  // nodes, by all changes together
-	maxLabels   = 500_000 // of these nodes: 50 each
+	maxLabels   = 500_000 // of these nodes, taints and images among them: 50 each
 	maxCapacity = 1_000_000
 	maxMoves    = 1000
 
@@ -222,7 +222,7 @@ type changes struct {
 	stays     []*schedulingv1.Outcome        // pods that a drain leaves where they are
 	notes     []string
 	added     int // nodes
-	labels    int // of these
+	labels    int // of these, and taints and images
 }
 
 func (c *changes) make(list []*schedulingv1.Change) error {
@@ -326,10 +326,10 @@ func (c *changes) addNodes(a *schedulingv1.AddNodes) error {
 		return fmt.Errorf("count: that is %d nodes, at most %d are possible", c.added, maxAdded)
 	}
 	for _, model := range models {
-		c.labels += len(model.Labels) * max(count, 1)
+		c.labels += (len(model.Labels) + len(model.Taints) + len(model.Images)) * max(count, 1)
 	}
 	if c.labels > maxLabels {
-		return fmt.Errorf("count: that is %d labels of nodes, at most %d are possible", c.labels, maxLabels)
+		return fmt.Errorf("count: that is %d labels, taints and images of nodes, at most %d are possible", c.labels, maxLabels)
 	}
 	for _, model := range models {
 		if a.GetLike() == "" {
