@@ -32,6 +32,13 @@ func TestNodesThatAreAddedAreBoundedInAllChangesTogether(t *testing.T) {
 	made := func(labels int, count int32) *schedulingv1.AddNodes {
 		return &schedulingv1.AddNodes{Manifests: nodeWith("b", labels), Count: count}
 	}
+	with := func(field, element string, n int, count int32) *schedulingv1.AddNodes {
+		var list strings.Builder
+		for k := range n {
+			fmt.Fprintf(&list, element+",", k)
+		}
+		return &schedulingv1.AddNodes{Count: count, Manifests: "kind: Node\nmetadata: {name: c}\nstatus: {allocatable: {cpu: 1, pods: 5}, " + field + "[" + list.String() + "]}\n"}
+	}
 	for name, c := range map[string]struct {
 		changes []*schedulingv1.AddNodes
 		field   string // that is wrong; "" if none is
@@ -41,6 +48,10 @@ func TestNodesThatAreAddedAreBoundedInAllChangesTogether(t *testing.T) {
 		"too many in one":         {[]*schedulingv1.AddNodes{like(10_001)}, "changes[0].add_nodes"},
 		"labels":                  {[]*schedulingv1.AddNodes{made(500, 500), made(500, 500)}, ""},
 		"more labels":             {[]*schedulingv1.AddNodes{made(500, 500), made(500, 501)}, "changes[1].add_nodes"},
+		"images":                  {[]*schedulingv1.AddNodes{with("images: ", "{names: [i%d]}", 500, 1000)}, ""},
+		"more images":             {[]*schedulingv1.AddNodes{with("images: ", "{names: [i%d]}", 500, 1001)}, "changes[0].add_nodes"},
+		"more taints":             {[]*schedulingv1.AddNodes{with("}\nspec: {taints: ", "{key: k%d, effect: NoSchedule}", 500, 1001)}, "changes[0].add_nodes"},
+		"images beside labels":    {[]*schedulingv1.AddNodes{made(500, 500), with("images: ", "{names: [i%d]}", 500, 501)}, "changes[1].add_nodes"},
 		"of each many":            {[]*schedulingv1.AddNodes{made(10_000, 2000)}, "changes[0].add_nodes"},
 	} {
 		request := &schedulingv1.WhatIfRequest{SummaryOnly: true}

@@ -18,7 +18,7 @@ const (
 	maxChanges  = 1000
 	maxPods     = 10_000
 	maxAdded    = 10_000  // nodes, by all changes together
-	maxLabels   = 500_000 // of these nodes: 50 each
+	maxLabels   = 500_000 // of these nodes, taints and images among them: 50 each
 	maxCapacity = 1_000_000
 	maxMoves    = 1000
 
@@ -28,7 +28,7 @@ const (
 // WhatIf makes the changes of a request in a sandbox, schedules its pods, says what would happen, and takes all back. Pods that
 // would be evicted are named only if names is true.
 func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRequest, names bool) (*schedulingv1.WhatIfResponse, error) {
-	load, err := workload(req.GetManifests(), req.GetTimes())
+	load, err := workload(ctx, req.GetManifests(), req.GetTimes())
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 	var load whatif.Workload
 	if req.GetManifest() != "" {
 		var err error
-		if load, err = readWorkload("manifest", req.GetManifest(), 1); err != nil {
+		if load, err = readWorkload(ctx, "manifest", req.GetManifest(), 1); err != nil {
 			return nil, err
 		}
 	}
@@ -165,7 +165,7 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 	if req.GetEverything() && req.GetManifests() != "" {
 		return nil, rpc.Invalid(rpc.Violation{Field: "everything", Description: "goes with no manifests"})
 	}
-	load, err := workload(req.GetManifests(), req.GetTimes())
+	load, err := workload(ctx, req.GetManifests(), req.GetTimes())
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +222,7 @@ type changes struct {
 	stays     []*schedulingv1.Outcome        // pods that a drain leaves where they are
 	notes     []string
 	added     int // nodes
-	labels    int // of these
+	labels    int // of these, and taints and images
 }
 
 func (c *changes) make(list []*schedulingv1.Change) error {
@@ -315,7 +315,7 @@ func (c *changes) addNodes(a *schedulingv1.AddNodes) error {
 		models = append(models, c.w.State().Node(i))
 	} else {
 		var err error
-		if models, err = whatif.Nodes([]byte(a.GetManifests()), maxAdded); err != nil {
+		if models, err = whatif.Nodes(c.w.Context(), []byte(a.GetManifests()), maxAdded); err != nil {
 			return fmt.Errorf("manifests: %w", err)
 		}
 		if len(models) == 0 {
@@ -326,10 +326,10 @@ func (c *changes) addNodes(a *schedulingv1.AddNodes) error {
 		return fmt.Errorf("count: that is %d nodes, at most %d are possible", c.added, maxAdded)
 	}
 	for _, model := range models {
-		c.labels += len(model.Labels) * max(count, 1)
+		c.labels += (len(model.Labels) + len(model.Taints) + len(model.Images)) * max(count, 1)
 	}
 	if c.labels > maxLabels {
-		return fmt.Errorf("count: that is %d labels of nodes, at most %d are possible", c.labels, maxLabels)
+		return fmt.Errorf("count: that is %d labels, taints and images of nodes, at most %d are possible", c.labels, maxLabels)
 	}
 	for _, model := range models {
 		if a.GetLike() == "" {
@@ -366,19 +366,22 @@ func settings(w *whatif.World, field, configuration string) (cluster.Settings, [
 }
 
 // workload reads the manifests of a request, if there are any.
-func workload(manifests string, times int32) (whatif.Workload, error) {
+func workload(ctx context.Context, manifests string, times int32) (whatif.Workload, error) {
 	switch {
 	case times < 0 || times > maxPods:
 		return whatif.Workload{}, rpc.Invalid(rpc.Violation{Field: "times", Description: fmt.Sprintf("%d, want 0 to %d", times, maxPods)})
 	case strings.TrimSpace(manifests) == "":
 		return whatif.Workload{}, nil
 	}
-	return readWorkload("manifests", manifests, int(times))
+	return readWorkload(ctx, "manifests", manifests, int(times))
 }
 
-func readWorkload(field, manifests string, times int) (whatif.Workload, error) {
-	load, err := whatif.ReadWorkload([]byte(manifests), times, maxPods)
-	if err != nil {
+func readWorkload(ctx context.Context, field, manifests string, times int) (whatif.Workload, error) {
+	load, err := whatif.ReadWorkload(ctx, []byte(manifests), times, maxPods)
+	switch {
+	case ctx.Err() != nil:
+		return load, ctx.Err()
+	case err != nil:
 		return load, rpc.Invalid(rpc.Violation{Field: field, Description: err.Error()})
 	}
 	return load, nil

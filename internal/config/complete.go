@@ -22,8 +22,11 @@ type Completed struct {
 }
 
 // Complete fills in what cfg leaves out and checks it. cfg is not changed. The error names every field that is wrong, and
-// every plugin that the configuration names and Berth does not have.
+// every plugin that the configuration names and Berth does not have, but for those behind the first hundred.
 func Complete(cfg *configv1.KubeSchedulerConfiguration) (Completed, error) {
+	if err := few(cfg); err != nil {
+		return Completed{}, fmt.Errorf("check configuration: %w", err)
+	}
 	written := cfg
 	cfg = cfg.DeepCopy()
 	setDefaults(cfg)
@@ -48,10 +51,55 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration) (Completed, error) {
 		out.Profiles = append(out.Profiles, profileOf(cfg, p, r))
 		keepUsedArgs(p)
 	}
-	if err := utilerrors.Flatten(utilerrors.NewAggregate(errs)); err != nil {
+	if err := together(errs); err != nil {
 		return Completed{}, fmt.Errorf("check configuration: %w", err)
 	}
 	return out, nil
+}
+
+const (
+	// maxEntries is how many profiles, and entries of each list of plugins, there may be: each profile has all defaults, and entries are
+	// compared with each other.
+	maxEntries = 1000
+	// maxErrors is how many errors are told. The text of an aggregate takes time with the square of them.
+	maxErrors = 100
+)
+
+// few finds lists that have more entries than are looked at.
+func few(cfg *configv1.KubeSchedulerConfiguration) error {
+	var errs []error
+	check := func(path *field.Path, entries int) {
+		if entries > maxEntries {
+			errs = append(errs, field.TooMany(path, entries, maxEntries))
+		}
+	}
+	profiles := field.NewPath("profiles")
+	check(profiles, len(cfg.Profiles))
+	for i := range cfg.Profiles {
+		p, path := &cfg.Profiles[i], profiles.Index(i)
+		check(path.Child("pluginConfig"), len(p.PluginConfig))
+		if p.Plugins == nil {
+			continue
+		}
+		for _, s := range pluginSets(p.Plugins) {
+			check(path.Child("plugins", s.point, "enabled"), len(s.set.Enabled))
+			check(path.Child("plugins", s.point, "disabled"), len(s.set.Disabled))
+		}
+	}
+	return together(errs)
+}
+
+// together makes one error of the first of a list, and says how many more there are; nil if there are none.
+func together(errs []error) error {
+	all := utilerrors.Flatten(utilerrors.NewAggregate(errs))
+	if all == nil {
+		return nil
+	}
+	first := all.Errors()
+	if more := len(first) - maxErrors; more > 0 {
+		return utilerrors.NewAggregate(append(first[:maxErrors:maxErrors], fmt.Errorf("and %d more", more)))
+	}
+	return all
 }
 
 // unbuilt finds what a profile, as written, says about plugins that Berth does not have or nobody has. That they stand in the default

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/component-base/config/v1alpha1"
@@ -55,10 +54,7 @@ func validate(cfg *configv1.KubeSchedulerConfiguration) error {
 		add(field.Invalid(field.NewPath("podMaxBackoffSeconds"), *cfg.PodMaxBackoffSeconds, "must be greater than or equal to PodInitialBackoffSeconds"))
 	}
 	add(validateExtenders(field.NewPath("extenders"), cfg.Extenders)...)
-	if aggregate := utilerrors.Flatten(utilerrors.NewAggregate(errs)); aggregate != nil {
-		return aggregate // not a nil of a type
-	}
-	return nil
+	return together(errs)
 }
 
 func validateLeaderElection(path *field.Path, l *v1alpha1.LeaderElectionConfiguration) (errs field.ErrorList) {

@@ -1,13 +1,18 @@
 package manifest
 
 import (
+	"encoding"
 	"encoding/json"
+	"fmt"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // vastNumbers are quantities that an API server takes minutes to compute with, if they come to be computed with.
@@ -51,8 +56,11 @@ func TestVastQuantitiesAreNotComputedWith(t *testing.T) {
 	}
 }
 
+// hiddenNumbers are such as escapes of JSON hide.
+var hiddenNumbers = []string{`1\u0065-30000000`, `1\u0045-30000000`, `1e-3\u0030000000`, `1e\u002d30000000`, `\u0031\u002e\u0065\u002d\u0033\u0030000000`}
+
 func TestVastQuantitiesThatAreHiddenByEscapesAreNotComputedWith(t *testing.T) {
-	for _, number := range []string{`1\u0065-30000000`, `1\u0045-30000000`, `1e-3\u0030000000`, `1e\u002d30000000`, `\u0031\u002e\u0065\u002d\u0033\u0030000000`} {
+	for _, number := range hiddenNumbers {
 		input := `{"apiVersion":"v1","kind":"Node","metadata":{"name":"x"},"status":{"allocatable":{"cpu":"` + number + `"}}}`
 		if objects, err := Parse([]byte(input)); err == nil || !strings.Contains(err.Error(), "out of range") {
 			t.Errorf("%s: %v, %v", number, names(objects), err)
@@ -60,6 +68,54 @@ func TestVastQuantitiesThatAreHiddenByEscapesAreNotComputedWith(t *testing.T) {
 		if err := UnmarshalStored([]byte(input), new(v1.Node)); err == nil {
 			t.Errorf("%s is read from the store", number)
 		}
+	}
+}
+
+func TestWhatIsWrongWithAnObjectIsFoundWithoutItsVastQuantities(t *testing.T) {
+	raw := []byte(`{"spec":{"overhead":{"cpu":"1\u0065-9999","memory":"1e-9\u0039999"},"volumes":[{"emptyDir":{"sizeLimit":"1e-9999"}}],"containers":7}}`)
+	if wrong := mismatches(raw, new(v1.Pod)); len(wrong) != 4 || strings.Count(fmt.Sprint(wrong), "out of range") != 3 {
+		t.Errorf("%v", wrong)
+	}
+}
+
+// Each type that decodes itself is one whose text is read in one pass, but for quantities, which are judged before.
+func TestOnlyQuantitiesTakeLongToDecode(t *testing.T) {
+	quick := map[reflect.Type]bool{
+		reflect.TypeFor[metav1.Time](): true, reflect.TypeFor[metav1.MicroTime](): true, reflect.TypeFor[metav1.FieldsV1](): true,
+		reflect.TypeFor[intstr.IntOrString](): true, quantityType: true,
+	}
+	seen := make(map[reflect.Type]bool)
+	var visit func(reflect.Type)
+	visit = func(of reflect.Type) {
+		if seen[of] {
+			return
+		}
+		seen[of] = true
+		if pointer := reflect.PointerTo(of); pointer.Implements(unmarshaler) || pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+			if !quick[of] {
+				t.Errorf("%v decodes itself: bound what that takes", of)
+			}
+			return
+		}
+		switch of.Kind() {
+		case reflect.Map:
+			visit(of.Key())
+			visit(of.Elem())
+		case reflect.Pointer, reflect.Slice:
+			visit(of.Elem())
+		case reflect.Struct:
+			for _, field := range fieldTypes(of) {
+				visit(field)
+			}
+		case reflect.Array, reflect.Interface: // which nothing looks into
+			t.Errorf("%v is not looked into", of)
+		}
+	}
+	for _, k := range kinds {
+		visit(reflect.TypeOf(k.zero().Value()))
+	}
+	if !seen[quantityType] || len(seen) < 100 {
+		t.Errorf("%d types", len(seen))
 	}
 }
 

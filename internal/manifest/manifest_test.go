@@ -313,6 +313,11 @@ func FuzzParseNeverPanics(f *testing.F) {
 	f.Add([]byte("--- {apiVersion: v1}\n--- !!binary x\n- &a [*a]"))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"List","items":[null,{}]}`))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"x"},"status":{"allocatable":{"cpu":"1.e-30000000","cpu":"e30000000"}}}`))
+	for _, number := range hiddenNumbers {
+		f.Add([]byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"x"},"status":{"allocatable":{"\u0063pu":"` + number + `"}}}`))
+		f.Add([]byte(container(`resources: {requests: {cpu: "` + number + `"}}`)))
+	}
+	f.Add([]byte(container(`resources: {requests: {cpu: "1\x65\U0000002d3\u0030000000"}}`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		objects, err := Parse(data)
 		if (err == nil) != (len(objects) > 0) {

@@ -18,6 +18,7 @@ func nodeOf(cpu string) string {
 func TestVastQuantitiesAreNotComputedWith(t *testing.T) {
 	for _, number := range []string{
 		`"1e-30000000"`, `1e-30000000`, `"1.e-30000000"`, `"e30000000"`, `"0e-30000000"`, `"1e-30000000","cpu":"1"`, `"1"},"ALLOCATABLE":{"cpu":"1e-30000000"`,
+		`"1\u0065-30000000"`, `"1e-3\u0030000000"`, `"1","\u0063pu":"1\u0065-30000000"`,
 		`"` + strings.Repeat("9", 1<<19) + `"`,
 	} {
 		for form, text := range map[string]string{
@@ -26,15 +27,15 @@ func TestVastQuantitiesAreNotComputedWith(t *testing.T) {
 			if events, err := Events([]byte(text)); err == nil && form != "YAML" && form != "flow" { // in YAML some are 0, or a field twice
 				t.Errorf("events of %s with %.60s: %v", form, number, events)
 			}
-			if nodes, err := Nodes([]byte(text), 10); err == nil && form != "YAML" && form != "flow" {
+			if nodes, err := Nodes(t.Context(), []byte(text), 10); err == nil && form != "YAML" && form != "flow" {
 				t.Errorf("nodes of %s with %.60s: %v", form, number, nodes)
 			}
 			pods := strings.NewReplacer(`"kind":"Node"`, `"apiVersion":"v1","kind":"Pod"`, `"status":{"allocatable":`, `"spec":{"overhead":`, "ALLOCATABLE", "overhead").Replace(text)
-			if load, err := ReadWorkload([]byte(pods), 1, 10); err == nil {
+			if load, err := ReadWorkload(t.Context(), []byte(pods), 1, 10); err == nil {
 				t.Errorf("pods of %s with %.60s: %v", form, number, load)
 			}
 			jobs := `{"kind":"Job","metadata":{"name":"j"},"spec":{"template":{"spec":{"overhead":{"cpu":` + number + `},"containers":[{"name":"c","image":"i"}]}}}}`
-			if _, err := ReadWorkload([]byte(jobs), 1, 10); err == nil && number[0] == '"' && !strings.Contains(number, ":") { // else it is 0, or there twice: then the last counts
+			if _, err := ReadWorkload(t.Context(), []byte(jobs), 1, 10); err == nil && number[0] == '"' && !strings.Contains(number, ":") { // else it is 0, or there twice: then the last counts
 				t.Errorf("a job with %.60s", number)
 			}
 		}
@@ -70,8 +71,8 @@ func TestManyValuesAreNotDecoded(t *testing.T) {
 		"lists in lists":       "kind: Node\nmetadata: {name: x}\nspec: " + strings.Repeat("- ", size/2) + "\n",
 	} {
 		for what, read := range map[string]func() error{
-			"Nodes":        func() error { _, err := Nodes([]byte(text), 10_000); return err },
-			"ReadWorkload": func() error { _, err := ReadWorkload([]byte(text), 1, 10_000); return err },
+			"Nodes":        func() error { _, err := Nodes(t.Context(), []byte(text), 10_000); return err },
+			"ReadWorkload": func() error { _, err := ReadWorkload(t.Context(), []byte(text), 1, 10_000); return err },
 		} {
 			var err error
 			if got := allocates(func() { err = read() }); err == nil || got > 64<<20 {
@@ -86,11 +87,11 @@ func TestNodesAreReadUpToALimit(t *testing.T) {
 	for k := range 5 {
 		fmt.Fprintf(&text, "kind: Node\nmetadata: {name: n%d}\n---\nkind: Pod\nmetadata: {name: p}\nspec: 7\n---\n", k)
 	}
-	nodes, err := Nodes([]byte(text.String()), 5)
+	nodes, err := Nodes(t.Context(), []byte(text.String()), 5)
 	if err != nil || len(nodes) != 5 || nodes[4].Name != "n4" {
 		t.Errorf("%v, %v", nodes, err)
 	}
-	if nodes, err := Nodes([]byte(text.String()), 4); err == nil {
+	if nodes, err := Nodes(t.Context(), []byte(text.String()), 4); err == nil {
 		t.Errorf("more than so many: %v", nodes)
 	}
 }

@@ -3,10 +3,12 @@ package whatif
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"unicode"
 
 	yamlreader "k8s.io/apimachinery/pkg/util/yaml"
@@ -16,15 +18,31 @@ import (
 	"github.com/berth-scheduler/berth/internal/manifest"
 )
 
+// extent is how much an input may have.
+type extent struct {
+	values    int // of a document, which are counted before it is decoded
+	documents int // empty ones too: to read one takes some 6 KiB, whatever is in it
+}
+
+var (
+	asked = extent{values: manifest.MaxListValues, documents: 10_000} // of what somebody asks about
+	own   = extent{values: math.MaxInt, documents: math.MaxInt}       // of one's own file
+)
+
 // eachDocument visits the documents of an input in YAML or JSON, but those that are empty; an error names the document. What is one is
-// as with kubectl: JSON values one after the other, or YAML between lines of "---", of which the aliases are bounded. No document may have
-// more than so many values, which are counted before it is decoded.
-func eachDocument(data []byte, values int, visit func(raw []byte) error) error {
+// as with kubectl: JSON values one after the other, or YAML between lines of "---", of which the aliases are bounded.
+func eachDocument(ctx context.Context, data []byte, most extent, visit func(raw []byte) error) error {
 	number := 0
 	take := func(raw json.RawMessage, err error) error {
 		number++
-		if n := manifest.Values(raw); n > values {
-			err = fmt.Errorf("%w: %d values, at most %d are possible in a document", ErrTooMuch, n, values)
+		n := manifest.Values(raw)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case number > most.documents:
+			err = fmt.Errorf("%w: at most %d documents are possible", ErrTooMuch, most.documents)
+		case n > most.values:
+			err = fmt.Errorf("%w: %d values, at most %d are possible in a document", ErrTooMuch, n, most.values)
 		}
 		if err == nil && len(raw) > 0 && !bytes.Equal(raw, []byte("null")) {
 			err = visit(raw)
@@ -63,7 +81,7 @@ func eachDocument(data []byte, values int, visit func(raw []byte) error) error {
 		}
 		var raw json.RawMessage
 		if err == nil && len(document) > 0 {
-			if err = aliases.Few(document, values); err == nil {
+			if err = aliases.Few(document, most.values); err == nil {
 				err = aliases.Check(document)
 			}
 			if err == nil {

@@ -13,6 +13,7 @@ func FuzzFromObjects(f *testing.F) {
 	f.Add([]byte("apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {allocatable: {cpu: 1, pods: 5}}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i, ports: [{hostPort: 80}]}]}"))
 	f.Add([]byte(`{"kind":"PodList","items":[{"metadata":{"name":"p"},"spec":{"topologySpreadConstraints":[{"maxSkew":1,"topologyKey":"z","whenUnsatisfiable":"DoNotSchedule","labelSelector":{}}]}}]}`))
 	f.Add([]byte(`{"kind":"Node","metadata":{"name":"x"},"status":{"allocatable":{"cpu":"1.e-30000000","cpu":"e30000000"}}}`))
+	f.Add([]byte(`{"kind":"Node","metadata":{"name":"x"},"status":{"allocatable":{"cpu":"1\u0065-30000000","memory":"1e-3\u0030000000"}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := FromObjects(data, settings(), engine.EvaluatorConfig{})
 		if err != nil {
@@ -43,9 +44,10 @@ func FuzzReadWorkload(f *testing.F) {
 	f.Add([]byte(`{"kind":"List","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}]}`), 1)
 	f.Add([]byte(`{"kind":"Job","metadata":{"name":"j"},"spec":{"parallelism":4,"completions":2,"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}}`), -1)
 	f.Add([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}],"overhead":{"cpu":"1.e-30000000","cpu":"e30000000"}}}`), 1)
+	f.Add([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}],"overhead":{"cpu":"1\u0065-30000000","memory":"1e-3\u0030000000"}}}`), 1)
 	f.Fuzz(func(t *testing.T, data []byte, times int) {
 		const limit = 100
-		load, err := ReadWorkload(data, times, limit)
+		load, err := ReadWorkload(t.Context(), data, times, limit)
 		if err != nil {
 			return
 		}

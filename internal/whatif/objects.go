@@ -2,10 +2,10 @@ package whatif
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -109,7 +109,7 @@ func readObjects(data []byte) ([]manifest.Object, error) {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d are possible", ErrTooMuch, len(data), MaxInputBytes)
 	}
 	var objects []manifest.Object
-	err := eachDocument(data, math.MaxInt, func(raw []byte) error {
+	err := eachDocument(context.Background(), data, own, func(raw []byte) error {
 		return eachObject(raw, "", false, func(kind string, raw []byte) error {
 			o, ok, err := decodeObject(kind, raw)
 			if ok {
@@ -123,12 +123,12 @@ func readObjects(data []byte) ([]manifest.Object, error) {
 
 // Nodes returns the Nodes of what somebody asks about, read as Events reads them, at most so many. Objects of other kinds are passed over
 // undecoded.
-func Nodes(data []byte, limit int) ([]cluster.Node, error) {
+func Nodes(ctx context.Context, data []byte, limit int) ([]cluster.Node, error) {
 	if len(data) > manifest.MaxInputBytes {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d are possible", ErrTooMuch, len(data), manifest.MaxInputBytes)
 	}
 	var nodes []cluster.Node
-	err := eachDocument(data, manifest.MaxListValues, func(raw []byte) error {
+	err := eachDocument(ctx, data, asked, func(raw []byte) error {
 		return eachObject(raw, "", false, func(kind string, raw []byte) error {
 			switch {
 			case kind != manifest.KindNode:

@@ -105,7 +105,7 @@ spec:
 func TestWorkloadIsThePodsThatControllersWouldMake(t *testing.T) {
 	job := strings.NewReplacer("apps/v1", "batch/v1", "Deployment", "Job", "web", "batch", "replicas: 3", "parallelism: 5, completions: 2", "selector: {matchLabels: {app: batch}}", "").Replace(deployment)
 	job = strings.Replace(job, "parallelism: 5, completions: 2", "parallelism: 5\n  completions: 2", 1)
-	load, err := ReadWorkload([]byte(deployment+"---"+job), 2, 100)
+	load, err := ReadWorkload(t.Context(), []byte(deployment+"---"+job), 2, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestWorkloadIsThePodsThatControllersWouldMake(t *testing.T) {
 		t.Fatal(err)
 	}
 	try(t, s, func(w *World) error {
-		load, err := ReadWorkload([]byte(deployment), 1, 3)
+		load, err := ReadWorkload(t.Context(), []byte(deployment), 1, 3)
 		if err != nil {
 			return err
 		}
@@ -161,12 +161,12 @@ func TestWorkloadThatIsWrongIsRefused(t *testing.T) {
 		"no pod":     {"{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}", "spec.template is missing"},
 		"no replica": {strings.Replace(deployment, "replicas: 3", "replicas: 0", 1), "stand for no pod"},
 	} {
-		_, err := ReadWorkload([]byte(c.in), 1, 2)
+		_, err := ReadWorkload(t.Context(), []byte(c.in), 1, 2)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
-	_, err := ReadWorkload([]byte(strings.Replace(deployment, "image:", "imag:", 1)), 1, 10)
+	_, err := ReadWorkload(t.Context(), []byte(strings.Replace(deployment, "image:", "imag:", 1)), 1, 10)
 	if wrong := (*manifest.Error)(nil); !errors.As(err, &wrong) {
 		t.Errorf("%v is no *manifest.Error", err)
 	}
@@ -180,7 +180,7 @@ func TestListsInListsAreRefused(t *testing.T) {
 			t.Errorf("objects: %.200v", err)
 		}
 	}
-	if _, err := ReadWorkload([]byte(deep), 1, 10); !errors.Is(err, errNestedList) {
+	if _, err := ReadWorkload(t.Context(), []byte(deep), 1, 10); !errors.Is(err, errNestedList) {
 		t.Errorf("workload: %.200v", err)
 	}
 }

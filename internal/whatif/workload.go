@@ -2,6 +2,7 @@ package whatif
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,12 +40,12 @@ type workloadHead struct {
 // and Jobs, which stand for as many pods as would run at the same time. All are taken so many times, at least once. The pods
 // are read strictly, with an API server's defaults: the error of one that is wrong is a *manifest.Error of it alone. At most
 // limit pods are read.
-func ReadWorkload(data []byte, times, limit int) (Workload, error) {
+func ReadWorkload(ctx context.Context, data []byte, times, limit int) (Workload, error) {
 	if len(data) > manifest.MaxInputBytes {
 		return Workload{}, fmt.Errorf("%w: %d bytes, at most %d are possible", ErrTooMuch, len(data), manifest.MaxInputBytes)
 	}
 	r := workloadReader{times: max(times, 1), limit: limit}
-	err := eachDocument(data, manifest.MaxListValues, func(raw []byte) error { return r.object(raw, false) })
+	err := eachDocument(ctx, data, asked, func(raw []byte) error { return r.object(raw, false) })
 	if err != nil {
 		return Workload{}, err
 	}

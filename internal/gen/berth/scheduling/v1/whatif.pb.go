@@ -294,7 +294,7 @@ type AddNodes struct {
 	Like string `protobuf:"bytes,1,opt,name=like,proto3" json:"like,omitempty"`
 	// as these manifests say: YAML or JSON of Nodes.
 	Manifests string `protobuf:"bytes,2,opt,name=manifests,proto3" json:"manifests,omitempty"`
-	// How many. 0 means 1; at most 10,000 nodes in all changes of a request, with 500,000 labels.
+	// How many. 0 means 1; at most 10,000 nodes in all changes of a request, with 500,000 labels, taints and images.
 	Count         int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
