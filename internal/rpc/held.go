@@ -166,7 +166,7 @@ func (c *counted) look() {
 
 // cut has reads and writes fail, so that gRPC closes the connection. The caller holds the lock.
 func (c *counted) cut(why string) {
-	c.held.log.Warn("cut a client whose answers do not come to their end", "caller", c.Conn.RemoteAddr().String(), "why", why, "streams", len(c.open))
+	c.held.log.Warn("cut a client whose answers do not come to their end", "caller", c.Conn.RemoteAddr().String(), "why", why, "calls", len(c.open))
 	c.giveAll()
 	_ = c.Conn.SetDeadline(time.Now())
 }
