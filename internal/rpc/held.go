@@ -190,15 +190,15 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// countHandlers is in front of all that is done for a call.
-func countHandlers(next grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
-	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// countHandlers says of each call for how long it has a handler.
+func countHandlers(next grpc.StreamHandler) grpc.StreamHandler {
+	return func(srv any, stream grpc.ServerStream) error {
 		if p, ok := peer.FromContext(stream.Context()); ok {
 			if address, ok := p.Addr.(clientAddr); ok && address.conn.streams != nil {
 				address.conn.streams.runs(1)
 				defer address.conn.streams.runs(-1)
 			}
 		}
-		return next(srv, stream, info, handler)
+		return next(srv, stream)
 	}
 }

@@ -172,7 +172,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(maxStreamsPerConnection), grpc.MaxHeaderListSize(maxHeaderBytes),
 			grpc.StaticStreamWindowSize(innerWindow), grpc.StaticConnWindowSize(innerConnWindow))
 	}
-	serverOptions = append(serverOptions, grpc.KeepaliveParams(pings), grpc.StreamInterceptor(countHandlers(refuseTapped(only(stream)))))
+	serverOptions = append(serverOptions, grpc.KeepaliveParams(pings), grpc.StreamInterceptor(only(stream)))
 	if cfg.Trace != nil {
 		serverOptions = append(serverOptions, grpc.StatsHandler(otelgrpc.NewServerHandler(append(tracing,
 			otelgrpc.WithTracerProvider(cfg.Trace), otelgrpc.WithPropagators(propagation.TraceContext{}))...)))

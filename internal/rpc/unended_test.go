@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
@@ -60,6 +61,29 @@ func TestAnswersThatAreNotReadToTheirEndAreBounded(t *testing.T) {
 	}
 	if text := r.logs.String(); !strings.Contains(text, "cut a client whose answers do not come to their end") {
 		t.Errorf("nothing is said of it: %s", text)
+	}
+}
+
+// What a handler has is bounded elsewhere, for as long as it takes.
+func TestACallThatAHandlerHasIsNotHeldWithoutOne(t *testing.T) {
+	began, release := make(chan struct{}), make(chan struct{})
+	r := start(t, rpc.TCP(), &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		close(began)
+		<-release
+		return &testgrpc.SimpleResponse{}, nil
+	}}, rpc.WithPublic(nil))
+	answered := make(chan error, 1)
+	go func() {
+		_, err := r.client.UnaryCall(within(t, patience), &testgrpc.SimpleRequest{})
+		answered <- err
+	}()
+	receive(t, began, "the handler to begin")
+	if n := r.server.HeldStreams(); n != 0 {
+		t.Errorf("%d streams are held that no handler has", n)
+	}
+	close(release)
+	if err := receive(t, answered, "the answer"); err != nil {
+		t.Error(err)
 	}
 }
 
