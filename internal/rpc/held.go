@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"sync"
@@ -196,7 +197,10 @@ func countHandlers(next grpc.StreamHandler) grpc.StreamHandler {
 		if p, ok := peer.FromContext(stream.Context()); ok {
 			if address, ok := p.Addr.(clientAddr); ok && address.conn.streams != nil {
 				address.conn.streams.runs(1)
-				defer address.conn.streams.runs(-1)
+				ended := sync.OnceFunc(func() { address.conn.streams.runs(-1) })
+				defer ended()
+				// A call that its client has reset has no stream any more, though its handler may not have noticed.
+				defer context.AfterFunc(stream.Context(), ended)()
 			}
 		}
 		return next(srv, stream)

@@ -64,6 +64,37 @@ func TestAnswersThatAreNotReadToTheirEndAreBounded(t *testing.T) {
 	}
 }
 
+// A handler may outlive its call, which its client has reset. It has no stream then, and stands for none that is held.
+func TestCallsThatAreResetHideNoAnswersThatAreNotRead(t *testing.T) {
+	const reset, held = 16, 10 // so many of a method run at a time
+	began, release := make(chan struct{}, reset), make(chan struct{})
+	network := newRawNetwork()
+	r := start(t, network, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		began <- struct{}{}
+		<-release // whatever becomes of the call
+		return &testgrpc.SimpleResponse{}, nil
+	}}, rpc.WithPublic(nil))
+	defer close(release)
+	c := dialRaw(t, network)
+	c.write(t, frame(4, 0, 0, []byte{0, 4, 0, 0, 0, 0})) // SETTINGS: no window
+	ask := func(k int, method string) {
+		stream := uint32(2*k + 1)
+		c.call(t, stream, method)
+		c.write(t, frame(0, 1, stream, []byte{0, 0, 0, 0, 0}))
+	}
+	for k := range reset {
+		ask(k, unaryCall)
+		receive(t, began, "a handler to begin")
+	}
+	for k := range reset {
+		c.write(t, frame(3, 0, uint32(2*k+1), []byte{0, 0, 0, 8})) // RST_STREAM: cancelled
+	}
+	for k := range held {
+		ask(reset+k, "/grpc.health.v1.Health/Check")
+	}
+	eventually(t, "all answers that are not read to be counted", func() bool { return c.answered() == held && r.server.HeldStreams() == held })
+}
+
 // What a handler has is bounded elsewhere, for as long as it takes.
 func TestACallThatAHandlerHasIsNotHeldWithoutOne(t *testing.T) {
 	began, release := make(chan struct{}), make(chan struct{})
