@@ -24,8 +24,9 @@ import (
 
 // The bounds of a server that is for other roles.
 const (
-	// innerStreamRequestBytes is the largest request of a stream: they are questions, and what is large is told to unary methods.
-	innerStreamRequestBytes = 64 << 10
+	// streamRequestBytes is the largest request of a stream, also of people's where there are several: they are questions, and what is large
+	// is told to unary methods.
+	streamRequestBytes = 64 << 10
 	// A request that nobody has read yet takes no more of memory than a stream's window; what is being read has the room that it says
 	// it needs at once. The window of a connection holds nothing, since gRPC opens it again whatever is read.
 	innerWindow     = 64 << 10
@@ -104,6 +105,10 @@ func withRequests(stream grpc.ServerStream, method string, limit int, counted bo
 // boundRequests is the outermost interceptor of streams: messages are read behind those that count them.
 func boundRequests(limit int, counted bool) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		limit := limit
+		if info.IsClientStream {
+			limit = min(limit, streamRequestBytes)
+		}
 		return handler(srv, withRequests(stream, info.FullMethod, limit, counted))
 	}
 }
