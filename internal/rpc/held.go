@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"sync"
@@ -13,8 +14,10 @@ import (
 const (
 	// heldStreams is how many streams gRPC may hold that no handler has, of all clients.
 	heldStreams = 2048
-	// heldStreamsFor is how long a connection may have such streams without one coming to its end.
-	heldStreamsFor = 30 * time.Second
+	// heldStreamsFor is how long a connection may have such streams without one coming to its end, or so many bytes of answers going: a large
+	// answer takes its time where the network is slow.
+	heldStreamsFor  = 30 * time.Second
+	heldStreamsMove = 64 << 10
 )
 
 // held bounds the streams that gRPC holds and no handler has. A call's handler ends, and gives back all that bounds it, when its answer is
@@ -38,7 +41,8 @@ type counted struct {
 	open    map[uint32]struct{} // streams
 	running int                 // handlers
 	taken   int                 // of held.share
-	ended   time.Time           // when a stream last came to its end, or was the first that no handler had
+	since   time.Time           // when a stream last came to its end, or enough of answers went, or a stream was the first that no handler had
+	sent    int                 // bytes of answers, since then
 	watch   *time.Timer         // of look; nil: none runs
 	closed  bool
 }
@@ -52,6 +56,7 @@ const clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // Frames of HTTP/2 (RFC 9113, 6).
 const (
+	frameData      = 0
 	frameHeaders   = 1
 	frameReset     = 3
 	flagEndStream  = 1
@@ -65,7 +70,7 @@ type frames struct {
 	have int // bytes of head
 }
 
-func (f *frames) pass(b []byte, visit func(kind, flags byte, stream uint32)) {
+func (f *frames) pass(b []byte, visit func(kind, flags byte, stream uint32, length int)) {
 	for len(b) > 0 {
 		if f.skip > 0 {
 			n := min(f.skip, len(b))
@@ -77,7 +82,7 @@ func (f *frames) pass(b []byte, visit func(kind, flags byte, stream uint32)) {
 		if f.have == frameHeadBytes {
 			h := f.head
 			f.have, f.skip = 0, int(h[0])<<16|int(h[1])<<8|int(h[2])
-			visit(h[3], h[4], (uint32(h[5])<<24|uint32(h[6])<<16|uint32(h[7])<<8|uint32(h[8]))&^(1<<31))
+			visit(h[3], h[4], (uint32(h[5])<<24|uint32(h[6])<<16|uint32(h[7])<<8|uint32(h[8]))&^(1<<31), f.skip)
 		}
 	}
 }
@@ -86,7 +91,7 @@ func (c *counted) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.in.pass(b[:n], func(kind, _ byte, stream uint32) {
+	c.in.pass(b[:n], func(kind, _ byte, stream uint32, _ int) {
 		switch {
 		case kind == frameHeaders && stream > c.last:
 			c.last = stream
@@ -103,9 +108,14 @@ func (c *counted) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.out.pass(b[:n], func(kind, flags byte, stream uint32) {
-		if kind == frameHeaders && flags&flagEndStream != 0 || kind == frameReset {
+	c.out.pass(b[:n], func(kind, flags byte, stream uint32, length int) {
+		switch {
+		case kind == frameHeaders && flags&flagEndStream != 0 || kind == frameReset:
 			c.end(stream)
+		case kind == frameData:
+			if c.sent += length; c.sent >= heldStreamsMove {
+				c.moved()
+			}
 		}
 	})
 	c.count()
@@ -116,9 +126,12 @@ func (c *counted) Write(b []byte) (int, error) {
 func (c *counted) end(stream uint32) {
 	if _, there := c.open[stream]; there {
 		delete(c.open, stream)
-		c.ended = time.Now()
+		c.moved()
 	}
 }
+
+// moved notes that the client reads. The caller holds the lock.
+func (c *counted) moved() { c.since, c.sent = time.Now(), 0 }
 
 // runs notes that a handler begins, or with less than none that one has ended.
 func (c *counted) runs(by int) {
@@ -142,7 +155,7 @@ func (c *counted) count() {
 		c.held.share.Give(c.address, -more)
 	}
 	if c.taken == 0 && now > 0 {
-		c.ended = time.Now()
+		c.moved()
 	}
 	c.taken = now
 	if now > 0 && c.watch == nil {
@@ -150,12 +163,12 @@ func (c *counted) count() {
 	}
 }
 
-// look cuts a connection of which no stream has come to its end for too long.
+// look cuts a connection of which nothing has moved for too long.
 func (c *counted) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.watch = nil
-	switch left := heldStreamsFor - time.Since(c.ended); {
+	switch left := heldStreamsFor - time.Since(c.since); {
 	case c.closed || c.taken == 0:
 	case left <= 0:
 		c.cut("too long")
@@ -190,15 +203,18 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// countHandlers is in front of all that is done for a call.
-func countHandlers(next grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
-	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// countHandlers says of each call for how long it has a handler.
+func countHandlers(next grpc.StreamHandler) grpc.StreamHandler {
+	return func(srv any, stream grpc.ServerStream) error {
 		if p, ok := peer.FromContext(stream.Context()); ok {
 			if address, ok := p.Addr.(clientAddr); ok && address.conn.streams != nil {
 				address.conn.streams.runs(1)
-				defer address.conn.streams.runs(-1)
+				ended := sync.OnceFunc(func() { address.conn.streams.runs(-1) })
+				defer ended()
+				// A call that its client has reset has no stream any more, though its handler may not have noticed.
+				defer context.AfterFunc(stream.Context(), ended)()
 			}
 		}
-		return next(srv, stream, info, handler)
+		return next(srv, stream)
 	}
 }

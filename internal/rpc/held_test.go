@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,8 +57,8 @@ func (p *countedPipe) send(parts ...[]byte) {
 // answer has the server send.
 func (p *countedPipe) answer(part []byte) {
 	p.t.Helper()
-	for _, b := range part { // in pieces
-		if _, err := p.Write([]byte{b}); err != nil {
+	for piece := range slices.Chunk(part, 5) {
+		if _, err := p.Write(piece); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -142,6 +143,51 @@ func TestAConnectionWhoseHandlersTakeLongIsNotCut(t *testing.T) {
 		p.runs(-1)
 		p.answer(framed(frameHeaders, 4|flagEndStream, 1))
 		p.want(0)
+	})
+}
+
+// data is a frame of an answer's bytes.
+func data(stream uint32, bytes int) []byte {
+	f := framed(frameData, 0, stream)
+	f[1], f[2] = byte(bytes>>8), byte(bytes)
+	return append(f, make([]byte, bytes)...)
+}
+
+func TestAConnectionThatReadsALargeAnswerSlowlyIsNotCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newCountedPipe(t, newHeld(100), "a")
+		defer p.close()
+		p.send(framed(frameHeaders, 4, 1))
+		p.answer(framed(frameHeaders, 4, 1))
+		for range 20 { // three times as long as nothing may move, at 13 KiB a second
+			for range 4 {
+				p.answer(data(1, 16<<10))
+			}
+			time.Sleep(heldStreamsFor / 6)
+			synctest.Wait()
+		}
+		p.want(1)
+		p.answer(framed(frameHeaders, 4|flagEndStream, 1))
+		p.want(0)
+	})
+}
+
+func TestAConnectionThatReadsNextToNothingIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newCountedPipe(t, newHeld(100), "a")
+		defer p.close()
+		p.send(framed(frameHeaders, 4, 1))
+		p.answer(framed(frameHeaders, 4, 1))
+		for range 6 {
+			p.answer(data(1, heldStreamsMove/6-1))
+			time.Sleep(heldStreamsFor / 6)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		p.want(0)
+		if err := <-p.failed; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the connection goes on: %v", err)
+		}
 	})
 }
 

@@ -24,8 +24,9 @@ import (
 
 // The bounds of a server that is for other roles.
 const (
-	// innerStreamRequestBytes is the largest request of a stream: they are questions, and what is large is told to unary methods.
-	innerStreamRequestBytes = 64 << 10
+	// streamRequestBytes is the largest request of a stream, also of people's where there are several: they are questions, and what is large
+	// is told to unary methods.
+	streamRequestBytes = 64 << 10
 	// A request that nobody has read yet takes no more of memory than a stream's window; what is being read has the room that it says
 	// it needs at once. The window of a connection holds nothing, since gRPC opens it again whatever is read.
 	innerWindow     = 64 << 10
@@ -104,6 +105,10 @@ func withRequests(stream grpc.ServerStream, method string, limit int, counted bo
 // boundRequests is the outermost interceptor of streams: messages are read behind those that count them.
 func boundRequests(limit int, counted bool) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		limit := limit
+		if info.IsClientStream {
+			limit = min(limit, streamRequestBytes)
+		}
 		return handler(srv, withRequests(stream, info.FullMethod, limit, counted))
 	}
 }
@@ -295,21 +300,27 @@ func (s *strangers) tap(ctx context.Context, _ *tap.Info) (context.Context, erro
 	return ctx, nil
 }
 
-// refuseTapped is in front of all that is done for a call: it refuses those that the tap had no place for.
-func refuseTapped(next grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
-	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// refuseTapped refuses the calls that the tap had no place for.
+func refuseTapped(next grpc.StreamHandler) grpc.StreamHandler {
+	return func(srv any, stream grpc.ServerStream) error {
 		if err, ok := stream.Context().Value(refusedKey{}).(error); ok {
 			return err
 		}
-		return next(srv, stream, info, handler)
+		return next(srv, stream)
 	}
+}
+
+// front is in front of all that is done for a call. gRPC asks no interceptor about a method that streams nothing, so the [registrar] puts
+// it before those that are registered as streams, and [only] before the others.
+func front(handler grpc.StreamHandler) grpc.StreamHandler {
+	return countHandlers(refuseTapped(handler))
 }
 
 func errManyStreams(limit int) error {
 	return Exhausted(ReasonQueueFull, time.Second, "too many calls are open: of those whose certificates name no role, %d at most", limit)
 }
 
-// only applies interceptors to streams, and not to what is registered as one.
+// only applies interceptors to streams, behind [front], and not to what is registered as one.
 func only(interceptors []grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if !info.IsServerStream && !info.IsClientStream {
@@ -319,7 +330,7 @@ func only(interceptors []grpc.StreamServerInterceptor) grpc.StreamServerIntercep
 			next := handler
 			handler = func(srv any, stream grpc.ServerStream) error { return intercept(srv, stream, info, next) }
 		}
-		return handler(srv, stream)
+		return front(handler)(srv, stream)
 	}
 }
 
@@ -348,9 +359,9 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	streams := slices.Clone(desc.Streams)
 	for _, m := range desc.Methods {
 		info := &grpc.UnaryServerInfo{Server: impl, FullMethod: "/" + desc.ServiceName + "/" + m.MethodName}
-		streams = append(streams, grpc.StreamDesc{StreamName: m.MethodName, Handler: func(srv any, stream grpc.ServerStream) error {
+		streams = append(streams, grpc.StreamDesc{StreamName: m.MethodName, Handler: front(func(srv any, stream grpc.ServerStream) error {
 			return r.unary(srv, stream, info, m.Handler)
-		}})
+		})})
 	}
 	r.grpc.RegisterService(&grpc.ServiceDesc{
 		ServiceName: desc.ServiceName, HandlerType: desc.HandlerType, Streams: streams, Metadata: desc.Metadata,

@@ -220,6 +220,23 @@ func TestWhoseCertificateNamesNoRoleOfBerthsHasFewCallsOpen(t *testing.T) {
 	}
 }
 
+func TestWhoHasAllItsCallsOpenIsRefusedHealthToo(t *testing.T) {
+	ca := newIssuer(t)
+	r := startInner(t, ca.give(t.TempDir(), "binder", ca))
+	health := healthgrpc.NewHealthClient(client(t, tlsOf(t, ca.give(t.TempDir(), "metrics", ca), false), r.address))
+	for range rpc.StrangersStreams {
+		stream, err := health.Watch(within(t, patience), &healthgrpc.HealthCheckRequest{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := health.Check(within(t, patience), &healthgrpc.HealthCheckRequest{})
+	checkRefused(t, err)
+}
+
 // tracked is a connection of a server whose end in memory can be told.
 type tracked struct{ net.Conn }
 

@@ -286,6 +286,7 @@ type publicStream struct {
 	public *public
 	method string
 	once   bool // there is one message to read
+	heard  bool // one of several has come
 }
 
 func (s *publicStream) Context() context.Context { return s.ctx }
@@ -298,7 +299,8 @@ func (s *publicStream) RecvMsg(request any) error {
 }
 
 // hear reads the next of several messages. It ends with the stream's context, which may end before the call does, by a review: whoever
-// says nothing would not be found out. What it leaves behind then ends with the call.
+// says nothing would not be found out. What it leaves behind then ends with the call. Each message counts for its caller's rate, the first
+// one with the call.
 func (s *publicStream) hear(request any) error {
 	if s.ctx.Err() != nil {
 		return context.Cause(s.ctx)
@@ -307,6 +309,10 @@ func (s *publicStream) hear(request any) error {
 	s.public.readers.Go(func() { done <- s.ServerStream.RecvMsg(request) })
 	select {
 	case err := <-done:
+		if err == nil && s.heard {
+			_, err = s.public.admit(s.ServerStream.Context(), s.method)
+		}
+		s.heard = true
 		return err
 	case <-s.ctx.Done():
 		return context.Cause(s.ctx)

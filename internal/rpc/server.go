@@ -168,11 +168,11 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		tracing = append(tracing, otelgrpc.WithPublicEndpoint())
 	} else {
 		s.inner = &inner{outer: chainUnary(unary), gates: gates.unary, members: members}
-		stream = append([]grpc.StreamServerInterceptor{boundRequests(innerStreamRequestBytes, false)}, stream...)
+		stream = append([]grpc.StreamServerInterceptor{boundRequests(streamRequestBytes, false)}, stream...)
 		serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(maxStreamsPerConnection), grpc.MaxHeaderListSize(maxHeaderBytes),
 			grpc.StaticStreamWindowSize(innerWindow), grpc.StaticConnWindowSize(innerConnWindow))
 	}
-	serverOptions = append(serverOptions, grpc.KeepaliveParams(pings), grpc.StreamInterceptor(countHandlers(refuseTapped(only(stream)))))
+	serverOptions = append(serverOptions, grpc.KeepaliveParams(pings), grpc.StreamInterceptor(only(stream)))
 	if cfg.Trace != nil {
 		serverOptions = append(serverOptions, grpc.StatsHandler(otelgrpc.NewServerHandler(append(tracing,
 			otelgrpc.WithTracerProvider(cfg.Trace), otelgrpc.WithPropagators(propagation.TraceContext{}))...)))

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
@@ -60,6 +61,60 @@ func TestAnswersThatAreNotReadToTheirEndAreBounded(t *testing.T) {
 	}
 	if text := r.logs.String(); !strings.Contains(text, "cut a client whose answers do not come to their end") {
 		t.Errorf("nothing is said of it: %s", text)
+	}
+}
+
+// A handler may outlive its call, which its client has reset. It has no stream then, and stands for none that is held.
+func TestCallsThatAreResetHideNoAnswersThatAreNotRead(t *testing.T) {
+	const reset, held = 16, 10 // so many of a method run at a time
+	began, release := make(chan struct{}, reset), make(chan struct{})
+	network := newRawNetwork()
+	r := start(t, network, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		began <- struct{}{}
+		<-release // whatever becomes of the call
+		return &testgrpc.SimpleResponse{}, nil
+	}}, rpc.WithPublic(nil))
+	defer close(release)
+	c := dialRaw(t, network)
+	c.write(t, frame(4, 0, 0, []byte{0, 4, 0, 0, 0, 0})) // SETTINGS: no window
+	ask := func(k int, method string) {
+		stream := uint32(2*k + 1)
+		c.call(t, stream, method)
+		c.write(t, frame(0, 1, stream, []byte{0, 0, 0, 0, 0}))
+	}
+	for k := range reset {
+		ask(k, unaryCall)
+		receive(t, began, "a handler to begin")
+	}
+	for k := range reset {
+		c.write(t, frame(3, 0, uint32(2*k+1), []byte{0, 0, 0, 8})) // RST_STREAM: cancelled
+	}
+	for k := range held {
+		ask(reset+k, "/grpc.health.v1.Health/Check")
+	}
+	eventually(t, "all answers that are not read to be counted", func() bool { return c.answered() == held && r.server.HeldStreams() == held })
+}
+
+// What a handler has is bounded elsewhere, for as long as it takes.
+func TestACallThatAHandlerHasIsNotHeldWithoutOne(t *testing.T) {
+	began, release := make(chan struct{}), make(chan struct{})
+	r := start(t, rpc.TCP(), &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		close(began)
+		<-release
+		return &testgrpc.SimpleResponse{}, nil
+	}}, rpc.WithPublic(nil))
+	answered := make(chan error, 1)
+	go func() {
+		_, err := r.client.UnaryCall(within(t, patience), &testgrpc.SimpleRequest{})
+		answered <- err
+	}()
+	receive(t, began, "the handler to begin")
+	if n := r.server.HeldStreams(); n != 0 {
+		t.Errorf("%d streams are held that no handler has", n)
+	}
+	close(release)
+	if err := receive(t, answered, "the answer"); err != nil {
+		t.Error(err)
 	}
 }
 
