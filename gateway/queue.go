@@ -14,8 +14,8 @@ import (
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 )
 
-// maxBands is how many priorities GetQueue tells apart.
-const maxBands = 100
+// maxPriorities is how many priorities GetQueue tells apart.
+const maxPriorities = 100
 
 // GetQueue implements SchedulingService. Like ListPods it looks at every pod once.
 func (s *Service) GetQueue(ctx context.Context, _ *schedulingv1.GetQueueRequest) (*schedulingv1.GetQueueResponse, error) {
@@ -39,7 +39,7 @@ func (s *Service) GetQueue(ctx context.Context, _ *schedulingv1.GetQueueRequest)
 
 	members, _, owners := s.peers.all()
 	response.Shards = shardsOf(shards, owners, members, s.askShards(ctx, members))
-	response.Bands = bandsOf(pending, response.GetShards())
+	response.Priorities = prioritiesOf(pending, response.GetShards())
 	return response, nil
 }
 
@@ -61,25 +61,25 @@ func (s *Service) askShards(ctx context.Context, members []coord.Member) []*queu
 	return answers
 }
 
-// bandsOf lists the pending pods by priority, highest first. What is beyond maxBands is added to the last.
-func bandsOf(pending map[int32]int32, shards []*schedulingv1.Shard) []*schedulingv1.Band {
-	var bands []*schedulingv1.Band
+// prioritiesOf lists the pending pods by priority, highest first. What is beyond maxPriorities is added to the last.
+func prioritiesOf(pending map[int32]int32, shards []*schedulingv1.Shard) []*schedulingv1.PriorityCount {
+	var counts []*schedulingv1.PriorityCount
 	for _, priority := range slices.SortedFunc(maps.Keys(pending), func(a, b int32) int { return cmp.Compare(b, a) }) {
-		if len(bands) == maxBands {
-			bands[maxBands-1].Pending += pending[priority]
+		if len(counts) == maxPriorities {
+			counts[maxPriorities-1].Pending += pending[priority]
 			continue
 		}
-		bands = append(bands, &schedulingv1.Band{Priority: priority, Pending: pending[priority]})
+		counts = append(counts, &schedulingv1.PriorityCount{Priority: priority, Pending: pending[priority]})
 	}
 	for _, shard := range shards {
-		if shard.Band == nil {
+		if shard.PriorityFloor == nil {
 			continue
 		}
-		for _, band := range bands {
-			if band.GetPriority() == shard.GetBand() {
-				band.Shards = append(band.Shards, shard.GetShard())
+		for _, count := range counts {
+			if count.GetPriority() == shard.GetPriorityFloor() {
+				count.Shards = append(count.Shards, shard.GetShard())
 			}
 		}
 	}
-	return bands
+	return counts
 }

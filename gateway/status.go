@@ -182,7 +182,7 @@ func shardsOf(count int, owners []coord.ShardOwner, members []coord.Member, dept
 					Gated: d.GetGated(), Active: d.GetActive(), Backoff: d.GetBackoff(),
 					Unschedulable: d.GetUnschedulable(), InFlight: d.GetInFlight(),
 				}
-				shards[k].Band = d.Band
+				shards[k].PriorityFloor = d.PriorityFloor
 			}
 		}
 	}

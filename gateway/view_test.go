@@ -98,8 +98,8 @@ func TestQueueTellsBandsShardsAndRates(t *testing.T) {
 		deltas = append(deltas, p)
 	}
 	b.ledger.apply(t, append(deltas, assumed(4, 0))...)
-	band := int32(100)
-	b.join(&peer{role: coord.RoleQueue, id: "q-0", shards: []*queuev1.Shard{{Shard: 0, Active: 2, Band: &band}}})
+	floor := int32(100)
+	b.join(&peer{role: coord.RoleQueue, id: "q-0", shards: []*queuev1.Shard{{Shard: 0, Active: 2, PriorityFloor: &floor}}})
 	b.cast.change(func() { b.cast.shards = []coord.ShardOwner{{Shard: 0, Owner: "q-0"}} })
 	b.status(1, 1)
 
@@ -109,11 +109,11 @@ func TestQueueTellsBandsShardsAndRates(t *testing.T) {
 	}
 	want := &schedulingv1.GetQueueResponse{
 		Version: &schedulingv1.Version{Epoch: 7, Seq: 6},
-		Bands: []*schedulingv1.Band{
+		Priorities: []*schedulingv1.PriorityCount{
 			{Priority: 100, Pending: 2, Shards: []int32{0}},
 			{Priority: 0, Pending: 2},
 		},
-		Shards:     []*schedulingv1.Shard{{Shard: 0, Owner: "q-0", Depth: &schedulingv1.QueueDepth{Active: 2}, Band: &band}, {Shard: 1}},
+		Shards:     []*schedulingv1.Shard{{Shard: 0, Owner: "q-0", Depth: &schedulingv1.QueueDepth{Active: 2}, PriorityFloor: &floor}, {Shard: 1}},
 		Placed_10S: 1, Placed_60S: 1, Arrived_10S: 5, Arrived_60S: 5,
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {

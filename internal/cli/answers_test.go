@@ -186,14 +186,14 @@ func (g *gateway) GetQueue(context.Context, *schedulingv1.GetQueueRequest) (*sch
 	}
 	response := &schedulingv1.GetQueueResponse{
 		Version: version(), Placed_10S: 12_345, Placed_60S: 60_000, Arrived_10S: 3, Arrived_60S: 601,
-		Bands: []*schedulingv1.Band{{Priority: 1000, Pending: 12, Shards: []int32{0, 1}}},
+		Priorities: []*schedulingv1.PriorityCount{{Priority: 1000, Pending: 12, Shards: []int32{0, 1}}},
 		Shards: []*schedulingv1.Shard{
-			{Shard: 0, Owner: "q-0", Depth: &schedulingv1.QueueDepth{Active: 1234, InFlight: 256}, Band: proto.Int32(1000)},
+			{Shard: 0, Owner: "q-0", Depth: &schedulingv1.QueueDepth{Active: 1234, InFlight: 256}, PriorityFloor: proto.Int32(1000)},
 			{Shard: 1, Owner: "q-0", Depth: &schedulingv1.QueueDepth{Gated: 1, Unschedulable: 12}}, {Shard: 2},
 		},
 	}
 	for k := range int32(10) {
-		response.Bands = append(response.Bands, &schedulingv1.Band{Priority: -k, Pending: 100 * (k + 1)})
+		response.Priorities = append(response.Priorities, &schedulingv1.PriorityCount{Priority: -k, Pending: 100 * (k + 1)})
 	}
 	return response, nil
 }

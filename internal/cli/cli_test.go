@@ -341,7 +341,7 @@ func TestAnswersLookLikeTheGoldenFiles(t *testing.T) {
 		{"compare-both", "compare --with a --everything -f b"},
 		{"queue", "queue"},
 		{"queue-name", "queue -o name"},
-		{"queue-jsonpath", "queue -o jsonpath={.bands[0].pending}"},
+		{"queue-jsonpath", "queue -o jsonpath={.priorities[0].pending}"},
 		{"workers", "workers"},
 		{"workers-wide", "workers -o wide"},
 		{"workers-name", "workers -o name"},

@@ -94,7 +94,7 @@ func TestAQuestionThatCannotBeReadIsNotAsked(t *testing.T) {
 		"get pods --namespace=":                      "--namespace is empty",
 		"whatif drain a b":                           "the name of one node",
 		"nodes a b":                                  "accepts at most 1 arg",
-		"queue -o jsonpath={.bands":                  "unclosed action",
+		"queue -o jsonpath={.priorities":             "unclosed action",
 	} {
 		if out, _, err := h.run("", strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
 			t.Errorf("%s: %v and %q, want an error with %q and no answer", args, err, out, want)

@@ -50,7 +50,7 @@ func (t *table) queue(q *schedulingv1.GetQueueResponse) {
 	t.rates(q)
 	t.line("As of version %s.", versionText(q.GetVersion()))
 	t.gap()
-	t.bands(q.GetBands(), len(q.GetBands()))
+	t.priorities(q.GetPriorities(), len(q.GetPriorities()))
 	t.gap()
 	t.shards(q.GetShards())
 }
@@ -65,21 +65,21 @@ func rate(n int32, seconds float64) string {
 	return strconv.FormatFloat(float64(n)/seconds, 'f', 1, 64)
 }
 
-// bands writes the first of the priorities, highest first.
-func (t *table) bands(bands []*schedulingv1.Band, limit int) {
-	if len(bands) == 0 {
+// priorities writes the first of the priorities, highest first.
+func (t *table) priorities(counts []*schedulingv1.PriorityCount, limit int) {
+	if len(counts) == 0 {
 		t.line("No pod is pending.")
 		return
 	}
 	t.row("PRIORITY", "PENDING", "SHARDS AT WORK")
-	for _, b := range bands[:min(limit, len(bands))] {
+	for _, b := range counts[:min(limit, len(counts))] {
 		shards := make([]string, 0, len(b.GetShards()))
 		for _, s := range b.GetShards() {
 			shards = append(shards, strconv.Itoa(int(s)))
 		}
 		t.row(strconv.Itoa(int(b.GetPriority())), count(b.GetPending()), cmp.Or(strings.Join(shards, ","), "none"))
 	}
-	if more := len(bands) - limit; more > 0 {
+	if more := len(counts) - limit; more > 0 {
 		t.line("and %s", counted(int32(more), "lower priority", "lower priorities"))
 	}
 }
@@ -87,11 +87,11 @@ func (t *table) bands(bands []*schedulingv1.Band, limit int) {
 func (t *table) shards(shards []*schedulingv1.Shard) {
 	t.row("SHARD", "OWNER", "WORKS AT", "GATED", "ACTIVE", "BACKOFF", "UNSCHEDULABLE", "IN FLIGHT")
 	for _, shard := range shards {
-		band := ""
-		if shard.Band != nil {
-			band = strconv.Itoa(int(shard.GetBand()))
+		floor := ""
+		if shard.PriorityFloor != nil {
+			floor = strconv.Itoa(int(shard.GetPriorityFloor()))
 		}
-		cells := []string{strconv.Itoa(int(shard.GetShard())), cmp.Or(shard.GetOwner(), "none"), band}
+		cells := []string{strconv.Itoa(int(shard.GetShard())), cmp.Or(shard.GetOwner(), "none"), floor}
 		if d := shard.GetDepth(); d != nil {
 			for _, n := range []int32{d.GetGated(), d.GetActive(), d.GetBackoff(), d.GetUnschedulable(), d.GetInFlight()} {
 				cells = append(cells, count(n))

@@ -21,8 +21,8 @@ const (
 	screenEnd   = "\x1b[J"     // nor of more lines
 )
 
-// topBands is how many priorities top shows.
-const topBands = 8
+// topPriorities is how many priorities top shows.
+const topPriorities = 8
 
 func topCommand(opt Options) *cobra.Command {
 	var c connection
@@ -138,7 +138,7 @@ func (t *table) top(s *schedulingv1.GetStatusResponse, q *schedulingv1.GetQueueR
 	t.gap()
 	t.rates(q)
 	t.gap()
-	t.bands(q.GetBands(), topBands)
+	t.priorities(q.GetPriorities(), topPriorities)
 	t.gap()
 	t.shards(q.GetShards())
 	t.gap()

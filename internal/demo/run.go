@@ -96,21 +96,21 @@ func (r *runner) progress(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	bound, parked, waiting := int(status.GetPods().GetBound()), 0, 0
+	bound, unschedulable, waiting := int(status.GetPods().GetBound()), 0, 0
 	for _, s := range status.GetShards() {
-		parked += int(s.GetDepth().GetUnschedulable())
+		unschedulable += int(s.GetDepth().GetUnschedulable())
 		waiting += int(s.GetDepth().GetActive() + s.GetDepth().GetBackoff() + s.GetDepth().GetInFlight())
 	}
 	const width = 40
-	full := min((bound+parked)*width/Pods, width)
-	line := fmt.Sprintf("[%s%s] %5d bound, %4d do not fit, %5d waiting", strings.Repeat("#", full), strings.Repeat(".", width-full), bound, parked, waiting)
+	full := min((bound+unschedulable)*width/Pods, width)
+	line := fmt.Sprintf("[%s%s] %5d bound, %4d do not fit, %5d waiting", strings.Repeat("#", full), strings.Repeat(".", width-full), bound, unschedulable, waiting)
 	if r.Terminal {
 		fmt.Fprintf(r.Out, "\r%s", line)
 	} else {
 		fmt.Fprintln(r.Out, line)
 	}
 	known := bound + int(status.GetPods().GetAssumed()+status.GetPods().GetPending())
-	return known == Pods && bound+parked == Pods, nil
+	return known == Pods && bound+unschedulable == Pods, nil
 }
 
 func (r *runner) awaitDecisions(ctx context.Context) error {

@@ -51,7 +51,7 @@ var rights = []struct {
 		scorev1.ScoreService_Score_FullMethodName,
 	}},
 	{only(coord.RoleQueue), only(coord.RoleQueue), []string{
-		queuev1.QueueService_WatchBands_FullMethodName,
+		queuev1.QueueService_WatchPriorityFloors_FullMethodName,
 	}},
 	{only(coord.RoleQueue), only(coord.RoleGateway), []string{
 		queuev1.QueueService_ListPending_FullMethodName,

@@ -160,15 +160,15 @@ func (c *cycle) outlook(a *attempt) outlook {
 // judged reports whether filters have said that an attempt can go nowhere.
 func (c *cycle) judged(a *attempt) bool { return c.nodes > 0 && a.signature.unsupported == nil }
 
-// parking returns why an attempt can go nowhere.
-func (c *cycle) parking(a *attempt) pending.Parking {
+// diagnosis returns why an attempt can go nowhere.
+func (c *cycle) diagnosis(a *attempt) pending.Diagnosis {
 	w := a.signature
-	p := pending.Parking{Version: c.oldest()}
+	d := pending.Diagnosis{Version: c.oldest()}
 	switch {
 	case c.nodes == 0:
-		p.Wake = pending.WhenAnyNode
+		d.Wake = pending.WhenAnyNode
 	case w.unsupported != nil:
-		p.Wake = pending.WhenChanged
+		d.Wake = pending.WhenChanged
 	}
 	answers := engine.Answers{
 		Nodes: c.nodes, Unsupported: w.unsupported, Required: a.RequiredNode != "", Seen: int(w.Nodes), Everywhere: w.Verdicts,
@@ -177,8 +177,8 @@ func (c *cycle) parking(a *attempt) pending.Parking {
 		answers.Known, answers.There = on.Known, on.Verdicts
 	}
 	var nodes int
-	nodes, p.Verdicts = answers.Unschedulable()
-	p.CrossNode = engine.CrossNode(p.Verdicts)
-	p.Message = engine.FitMessage(nodes, p.Verdicts)
-	return p
+	nodes, d.Verdicts = answers.Unschedulable()
+	d.CrossNode = engine.CrossNode(d.Verdicts)
+	d.Message = engine.FitMessage(nodes, d.Verdicts)
+	return d
 }

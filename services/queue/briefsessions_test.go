@@ -21,7 +21,7 @@ func TestSessionsThatEndAtOnceAreBegunOnceASecond(t *testing.T) {
 		ended := make(chan struct{})
 		close(ended)
 		sessions := 0
-		s := &Service{log: slog.New(slog.DiscardHandler), directory: newDirectory(), bands: newBands(), shards: make(map[int32]*shard)}
+		s := &Service{log: slog.New(slog.DiscardHandler), directory: newDirectory(), floors: newFloors(), shards: make(map[int32]*shard)}
 		s.cfg.NewSession = func(context.Context) (Session, error) {
 			sessions++
 			return lostSession{ended}, nil

@@ -64,7 +64,7 @@ type cycle struct {
 	// evaluated is the oldest version of all answers, newest the newest.
 	evaluated, newest cluster.Version
 
-	progress     int            // attempts that are placed, parked or in backoff
+	progress     int            // attempts that are placed, unschedulable or in backoff
 	busy         time.Duration  // how long to leave the workers alone, which have refused a question
 	stillMisfits map[string]int // what driver.misfits becomes
 }
@@ -88,9 +88,9 @@ func (c *cycle) run(ctx context.Context, to workers) error {
 			return c.refused(ctx, c.attempts, "filter", err)
 		}
 	}
-	// 2. Park the pods that can go nowhere and do not preempt; wait for the log where the workers know better than this
-	// replica.
-	if _, err := c.stage("park", func() error { return c.sort(ctx) }); err != nil {
+	// 2. Make unschedulable the pods that can go nowhere and do not preempt; wait for the log where the workers know better
+	// than this replica.
+	if _, err := c.stage("unschedulable", func() error { return c.sort(ctx) }); err != nil {
 		return err
 	}
 	// 3. Place the others.
@@ -145,7 +145,7 @@ func (c *cycle) giveBack() {
 // stage runs a part of the cycle, and says how long it took. The shard keeps others waiting while it does, but not if it hangs.
 func (c *cycle) stage(name string, run func() error) (took time.Duration, err error) {
 	start := time.Now()
-	c.s.bands.works(c.sh.number, start.Add(stalled))
+	c.s.floors.works(c.sh.number, start.Add(stalled))
 	err = run()
 	took = time.Since(start)
 	c.s.metrics.stage.WithLabelValues(name).Observe(took.Seconds())
@@ -272,7 +272,7 @@ func (c *cycle) sort(ctx context.Context) error {
 	return c.shelve(ctx, stuck)
 }
 
-// shelve parks pods that fit nowhere, but for those that may preempt.
+// shelve makes pods unschedulable that fit nowhere, but for those that may preempt.
 func (c *cycle) shelve(ctx context.Context, pods []*attempt) error {
 	if len(pods) == 0 {
 		return nil
@@ -282,7 +282,7 @@ func (c *cycle) shelve(ctx context.Context, pods []*attempt) error {
 			for _, a := range pods {
 				f := c.postFilter(st, a)
 				if a.preempts = f.preempts; !a.preempts {
-					c.park(q, now, st, a, f)
+					c.reject(q, now, st, a, f)
 				}
 			}
 		})
@@ -299,26 +299,26 @@ func (c *cycle) read(ctx context.Context, fn func(*cluster.State)) error {
 	return nil
 }
 
-// park parks a pod with the verdicts of the filter-workers and what has come of PostFilter, unless what was said was
-// perhaps about another node.
-func (c *cycle) park(q *pending.Queue, now time.Time, st *cluster.State, a *attempt, f postFilter) {
-	parking := c.parking(a)
+// reject makes a pod unschedulable, with the verdicts of the filter-workers and what has come of PostFilter,
+// unless what was said was perhaps about another node.
+func (c *cycle) reject(q *pending.Queue, now time.Time, st *cluster.State, a *attempt, f postFilter) {
+	diagnosis := c.diagnosis(a)
 	if on := a.onNode; on != nil && st.Nodes.ByName(on.name) != on.Node {
 		return
 	}
 	if f.message != "" {
-		parking.Message += " " + f.message
+		diagnosis.Message += " " + f.message
 	}
-	if more := engine.DevicesMessage(st, parking.Verdicts); more != "" {
-		parking.Message += " " + more
+	if more := engine.DevicesMessage(st, diagnosis.Verdicts); more != "" {
+		diagnosis.Message += " " + more
 	}
-	parking.Resigns = f.clear
-	q.Park(now, st, a.Attempt, parking)
+	diagnosis.Resigns = f.clear
+	q.Reject(now, st, a.Attempt, diagnosis)
 	c.progress++
-	c.decided(a, resultUnschedulable, parking.Message)
+	c.decided(a, resultUnschedulable, diagnosis.Message)
 	a.open = false
 	if !f.started {
-		c.reports.add(a.Attempt, reasonUnschedulable, parking.Message, f.clear)
+		c.reports.add(a.Attempt, reasonUnschedulable, diagnosis.Message, f.clear)
 	}
 }
 

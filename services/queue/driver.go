@@ -39,7 +39,7 @@ type driver struct {
 	pause       time.Duration // the last, after a cycle without progress
 	preemptFrom time.Time     // until then the binder wants no preemption
 
-	bands          <-chan struct{} // holds one value while the band of another shard may have changed
+	floors         <-chan struct{} // holds one value while the floor of another shard may have changed
 	outrankedSince time.Time       // since when other shards work at higher priorities; zero: they do not
 }
 
@@ -47,14 +47,14 @@ type driver struct {
 // binder has said that another owns the shard.
 func (s *Service) drive(ctx context.Context, sh *shard) (lost bool) {
 	log := s.log.With("shard", sh.number)
-	changed, stop := s.bands.listen()
+	changed, stop := s.floors.listen()
 	defer stop()
-	d := &driver{s: s, sh: sh, log: log, reports: newReporter(s, sh.number, log), bands: changed}
+	d := &driver{s: s, sh: sh, log: log, reports: newReporter(s, sh.number, log), floors: changed}
 	if !d.enlist(ctx) {
 		return false
 	}
-	s.bands.works(sh.number, time.Time{})
-	defer s.bands.rests(sh.number)
+	s.floors.works(sh.number, time.Time{})
+	defer s.floors.rests(sh.number)
 	reporting, cancel := context.WithCancel(ctx)
 	var reporter sync.WaitGroup
 	reporter.Go(func() { d.reports.run(reporting) })
@@ -110,7 +110,7 @@ func (d *driver) run(ctx context.Context) error {
 	}
 	for {
 		// 1. Nothing is popped while there is nobody to ask.
-		d.s.bands.works(d.sh.number, time.Time{})
+		d.s.floors.works(d.sh.number, time.Time{})
 		now, changed := d.s.directory.get()
 		if now.missing() != nil {
 			select {
@@ -155,7 +155,7 @@ func (d *driver) run(ctx context.Context) error {
 			continue
 		}
 		if d.pause = min(max(2*d.pause, firstPause), lastPause); d.pause == lastPause {
-			d.s.bands.rests(d.sh.number)
+			d.s.floors.rests(d.sh.number)
 		}
 		if !d.rest(ctx, max(d.pause, c.busy)) {
 			return nil

@@ -173,21 +173,21 @@ func (s *Service) Activate(ctx context.Context, request *queuev1.ActivateRequest
 	if err != nil {
 		return nil, replica.Status(err)
 	}
-	s.bands.announce()
+	s.floors.announce()
 	return response, nil
 }
 
-// GetShards returns the owned shards with their depths and bands.
+// GetShards returns the owned shards with their depths and floors.
 func (s *Service) GetShards(context.Context, *queuev1.GetShardsRequest) (*queuev1.GetShardsResponse, error) {
 	response := &queuev1.GetShardsResponse{}
-	bands := s.ownBands()
+	floors := s.ownFloors()
 	for number, n := range s.depths() {
 		shard := &queuev1.Shard{
 			Shard: number, Gated: int32(n[pending.Gated]), Active: int32(n[pending.Active]), Backoff: int32(n[pending.Backoff]),
 			Unschedulable: int32(n[pending.Unschedulable]), InFlight: int32(n[pending.InFlight]),
 		}
-		if band, ok := bands[number]; ok {
-			shard.Band = &band
+		if floor, ok := floors[number]; ok {
+			shard.PriorityFloor = &floor
 		}
 		response.Shards = append(response.Shards, shard)
 	}

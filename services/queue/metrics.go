@@ -61,8 +61,9 @@ const (
 //	berth_queue_retries_total                              reason
 //	berth_queue_hedges_total
 //	berth_queue_preemptions_total                          result
-//	berth_queue_band_waits_total
-//	berth_queue_band_wait_seconds
+//	berth_queue_priority_floor_waits_total
+//	berth_queue_priority_floor_wait_seconds
+//	berth_queue_band_waits_total, berth_queue_band_wait_seconds: the same by their old names, for one release
 //	berth_queue_reports_dropped_total
 //
 // The pods of a batch share the time of a stage, so each of them counts with all of it, as what it waited for. Of
@@ -83,8 +84,10 @@ type metrics struct {
 	retries        *prometheus.CounterVec
 	hedges         prometheus.Counter
 	preemptions    *prometheus.CounterVec
-	bandWaits      prometheus.Counter
-	bandWait       prometheus.Histogram
+	floorWaits     prometheus.Counter
+	floorWait      prometheus.Histogram
+	bandWaits      prometheus.Counter   // as floorWaits
+	bandWait       prometheus.Histogram // as floorWait
 	reportsDropped prometheus.Counter
 }
 
@@ -142,11 +145,18 @@ func newMetrics(registry prometheus.Registerer, s *Service) (*metrics, error) {
 		preemptions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_queue_preemptions_total", Help: "Attempts to preempt, by what came of them.",
 		}, []string{"result"}),
+		floorWaits: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "berth_queue_priority_floor_waits_total", Help: "Times a shard had to wait because others worked at higher priorities.",
+		}),
+		floorWait: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "berth_queue_priority_floor_wait_seconds", Help: "How long a shard waited because others worked at higher priorities.",
+			Buckets: exponential(.001, 2, 15),
+		}),
 		bandWaits: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "berth_queue_band_waits_total", Help: "Times a shard had to wait because others worked at higher priorities.",
+			Name: "berth_queue_band_waits_total", Help: "Deprecated: use berth_queue_priority_floor_waits_total.",
 		}),
 		bandWait: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "berth_queue_band_wait_seconds", Help: "How long a shard waited because others worked at higher priorities.",
+			Name: "berth_queue_band_wait_seconds", Help: "Deprecated: use berth_queue_priority_floor_wait_seconds.",
 			Buckets: exponential(.001, 2, 15),
 		}),
 		reportsDropped: prometheus.NewCounter(prometheus.CounterOpts{
@@ -158,13 +168,25 @@ func newMetrics(registry prometheus.Registerer, s *Service) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.attempts, m.attemptSeconds, m.algorithm, m.points, m.preemptionAttempts, m.sli, m.podAttempts, m.afterFlush, m.incoming,
-		m.batch, m.stage, m.retries, m.hedges, m.preemptions, m.bandWaits, m.bandWait, m.reportsDropped, newPodCollector(s),
+		m.batch, m.stage, m.retries, m.hedges, m.preemptions, m.floorWaits, m.floorWait, m.bandWaits, m.bandWait, m.reportsDropped, newPodCollector(s),
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	return m, nil
+}
+
+// outranked counts that a shard begins to wait for others that work at higher priorities.
+func (m *metrics) outranked() {
+	m.floorWaits.Inc()
+	m.bandWaits.Inc()
+}
+
+// released counts the end of such a wait.
+func (m *metrics) released(took time.Duration) {
+	m.floorWait.Observe(took.Seconds())
+	m.bandWait.Observe(took.Seconds())
 }
 
 // attempt counts an attempt that has ended.

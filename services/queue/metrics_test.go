@@ -101,7 +101,7 @@ func TestMetricsMeanWhatTheyMeanInKubeScheduler(t *testing.T) {
 		`scheduler_queue_incoming_pods_total{event="UnschedulablePodAdd",queue="unschedulable"}`: 1,
 		`berth_queue_preemptions_total{result="started"}`:                                        1,
 		`berth_queue_preemptions_total{result="no_candidate"}`:                                   1,
-		`berth_queue_band_waits_total`:                                                           0,
+		`berth_queue_priority_floor_waits_total`:                                                 0,
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
@@ -164,7 +164,7 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	want := []string{
 		"berth_queue_band_wait_seconds", "berth_queue_band_waits_total", "berth_queue_batch_size", "berth_queue_head_wait_seconds",
 		"berth_queue_hedges_total", "berth_queue_pods",
-		"berth_queue_preemptions_total", "berth_queue_reports_dropped_total", "berth_queue_stage_seconds",
+		"berth_queue_preemptions_total", "berth_queue_priority_floor_wait_seconds", "berth_queue_priority_floor_waits_total", "berth_queue_reports_dropped_total", "berth_queue_stage_seconds",
 		"scheduler_framework_extension_point_duration_seconds", "scheduler_pending_pods",
 		"scheduler_pod_scheduled_after_flush_total", "scheduler_pod_scheduling_attempts",
 		"scheduler_pod_scheduling_sli_duration_seconds", "scheduler_preemption_attempts_total",

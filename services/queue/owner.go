@@ -121,7 +121,7 @@ func (s *Service) dropAll() {
 		sh.cancel()
 	}
 	clear(s.shards)
-	s.bands.announce()
+	s.floors.announce()
 }
 
 // settle takes one step towards the shards that this member should own. It returns when to take another even if
@@ -149,7 +149,7 @@ func (o *ownership) settle(ctx context.Context, now view) (again time.Duration) 
 		default:
 			if !want[n] {
 				sh.drain(o.s.cfg.DrainTimeout)
-				o.s.bands.announce()
+				o.s.floors.announce()
 			}
 		}
 	}

@@ -59,7 +59,7 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 		if k > 0 && time.Since(start) > preemptFor || c.sh.isDraining() || time.Now().Before(c.preemptFrom) {
 			return nil // the others are tried again
 		}
-		c.s.bands.works(c.sh.number, time.Now().Add(stalled))
+		c.s.floors.works(c.sh.number, time.Now().Add(stalled))
 		began := time.Now()
 		why, ok := hopeless[a.Subject]
 		var found fanout.DryRunAnswer
@@ -86,7 +86,7 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 				hopeless[a.Subject] = why
 			}
 			c.preempted(a, preemptionNoCandidate, statusUnschedulable, time.Since(began))
-			if err := c.parkPreemptor(ctx, a, why); err != nil {
+			if err := c.rejectPreemptor(ctx, a, why); err != nil {
 				return err
 			}
 			continue
@@ -107,14 +107,14 @@ func (c *cycle) preempted(a *attempt, result, status string, took time.Duration)
 	c.s.metrics.points.WithLabelValues(pointPostFilter, status, a.signature.profile).Observe(took.Seconds())
 }
 
-// parkPreemptor parks a pod for which there is no room to be made. Why says so.
-func (c *cycle) parkPreemptor(ctx context.Context, a *attempt, why string) error {
+// rejectPreemptor makes a pod unschedulable for which there is no room to be made. Why says so.
+func (c *cycle) rejectPreemptor(ctx context.Context, a *attempt, why string) error {
 	return c.read(ctx, func(st *cluster.State) {
 		f := postFilter{clear: true}
 		if profile := st.Profile(a.signature.profile); profile != nil {
 			f.message = engine.PostFilterMessage(profile, why)
 		}
-		c.sh.with(func(q *pending.Queue, now time.Time) { c.park(q, now, st, a, f) })
+		c.sh.with(func(q *pending.Queue, now time.Time) { c.reject(q, now, st, a, f) })
 	})
 }
 
@@ -134,7 +134,7 @@ func (c *cycle) evict(ctx context.Context, a *attempt, found fanout.DryRunAnswer
 	request := &binderv1.PreemptRequest{
 		Shard: c.sh.number, ShardRevision: c.sh.revision, Version: wire.ToVersion(found.Oldest),
 		Attempt: a.Number, Candidate: found.Best,
-		Pod: &binderv1.PodReport{Id: int32(a.ID), Uid: a.UID, Reason: reasonUnschedulable, Message: c.parking(a).Message, Attempt: a.Number},
+		Pod: &binderv1.PodReport{Id: int32(a.ID), Uid: a.UID, Reason: reasonUnschedulable, Message: c.diagnosis(a).Message, Attempt: a.Number},
 	}
 	response, err := askBinder(ctx, c.driver, 1, false, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PreemptResponse, error) {
 		return binder.Preempt(ctx, request)
@@ -169,7 +169,7 @@ func (c *cycle) settlePreemption(ctx context.Context, a *attempt, response *bind
 	case binderv1.PreemptResponse_RESULT_STARTED:
 		c.preempted(a, preemptionStarted, statusSuccess, time.Since(began))
 		return c.read(ctx, func(st *cluster.State) {
-			c.sh.with(func(q *pending.Queue, now time.Time) { c.park(q, now, st, a, postFilter{started: true}) })
+			c.sh.with(func(q *pending.Queue, now time.Time) { c.reject(q, now, st, a, postFilter{started: true}) })
 		})
 	case binderv1.PreemptResponse_RESULT_GONE:
 		c.preempted(a, preemptionGone, statusError, time.Since(began))

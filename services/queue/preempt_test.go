@@ -131,7 +131,7 @@ func TestPodsOfASubjectWithoutACandidateAskOnce(t *testing.T) {
 	}
 }
 
-func TestPodThatMayNotPreemptIsParkedWithTheReason(t *testing.T) {
+func TestPodThatMayNotPreemptIsUnschedulableWithTheReason(t *testing.T) {
 	w, filters := full(t)
 	w.ledger.pod("never", 600, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Priority, p.NeverPreempts = 10, true })
 	w.ledger.pod("unsupported", 600, func(p *cluster.Pod, c *cluster.ClassSpec) {

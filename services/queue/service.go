@@ -135,7 +135,7 @@ type Service struct {
 	metrics   *metrics
 	directory *directory
 	fanout    *fanout.Fanout
-	bands     *bands
+	floors    *floors
 	binding   *binding
 
 	// mu comes after the replica's lock and before that of any shard.
@@ -152,7 +152,7 @@ func New(cfg Config) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, log: cfg.Log, directory: newDirectory(), bands: newBands(), binding: newBinding(), shards: make(map[int32]*shard),
+		cfg: cfg, log: cfg.Log, directory: newDirectory(), floors: newFloors(), binding: newBinding(), shards: make(map[int32]*shard),
 	}
 	if s.metrics, err = newMetrics(cfg.Metrics, s); err != nil {
 		return nil, fmt.Errorf("create queue: %w", err)
@@ -172,7 +172,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer unsubscribe()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.directory.follow(ctx, s.cfg.Coord) })
-	g.Go(func() error { return s.followBands(ctx) })
+	g.Go(func() error { return s.followFloors(ctx) })
 	g.Go(func() error { return s.keepShards(ctx) })
 	return g.Wait()
 }
@@ -214,7 +214,7 @@ func (s *Service) Reset(st *cluster.State) {
 	for _, sh := range s.shards {
 		sh.reset(st)
 	}
-	s.bands.announce()
+	s.floors.announce()
 }
 
 // Applied follows one delta of the log; st is the state after it. The replica calls it with its state locked.
@@ -228,7 +228,7 @@ func (s *Service) Applied(st *cluster.State, d cluster.Delta) {
 	for _, sh := range s.shards {
 		sh.apply(st, d)
 	}
-	s.bands.announce()
+	s.floors.announce()
 }
 
 func (s *Service) setCount(st *cluster.State) {

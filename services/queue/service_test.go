@@ -172,7 +172,7 @@ func TestRetryKeepsTheOrder(t *testing.T) {
 	}
 }
 
-func TestHelpfulDeltaBetweenEvaluationAndParkingWakesThePod(t *testing.T) {
+func TestHelpfulDeltaBetweenEvaluationAndItsEndWakesThePod(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)
 	w.filterWorker("f1", func(call int64) {
@@ -187,7 +187,7 @@ func TestHelpfulDeltaBetweenEvaluationAndParkingWakesThePod(t *testing.T) {
 	w.untilPlaced("p")
 }
 
-func TestParkedPodIsReportedAndWakesWithTheDeltaThatHelps(t *testing.T) {
+func TestUnschedulablePodIsReportedAndWakesWithTheDeltaThatHelps(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)
 	filters, _ := w.filterWorker("f1", nil)
@@ -229,7 +229,7 @@ func TestPodThatLacksWhatNoNodeHasIsToldOfDeviceClasses(t *testing.T) {
 	until(t, "the report is handed in", func() bool { return w.binder.report("p") == want })
 }
 
-func TestUnsupportedPodIsParkedWithItsVerdict(t *testing.T) {
+func TestUnsupportedPodIsUnschedulableWithItsVerdict(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)
 	w.filterWorker("f1", nil)
@@ -560,7 +560,7 @@ func TestShardIsRebuiltAfterItsOwnerDies(t *testing.T) {
 	for k := range 12 {
 		w.ledger.pod(fmt.Sprintf("p%d", k), int64(500+k), nil)
 	}
-	until(t, "12 pods are parked by both", func() bool {
+	until(t, "12 pods are unschedulable by both", func() bool {
 		a, b := pending(t, q1), pending(t, q2)
 		return len(a)+len(b) == 12 && len(a) > 0 && len(b) > 0 && len(w.etcd.ownersOf()) == 3
 	})

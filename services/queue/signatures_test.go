@@ -123,7 +123,7 @@ func TestPodThatOnlyOtherNodesKeepAwayGoesToTheBinderBehindAnother(t *testing.T)
 	}
 }
 
-func TestPodThatTheOneAheadDoesNotHelpIsParkedWithItsVerdicts(t *testing.T) {
+func TestPodThatTheOneAheadDoesNotHelpIsUnschedulableWithItsVerdicts(t *testing.T) {
 	w, filters := zones(t)
 	w.ledger.pod("first", 100, nil)
 	w.ledger.pod("second", 100, near("nobody"))
@@ -144,7 +144,7 @@ func TestPodThatTheOneAheadDoesNotHelpIsParkedWithItsVerdicts(t *testing.T) {
 	w.untilPlaced("second")
 }
 
-func TestPodThatOtherNodesKeepAwayIsParkedIfNothingIsAheadAndWakesByAnother(t *testing.T) {
+func TestPodThatOtherNodesKeepAwayIsUnschedulableIfNothingIsAheadAndWakesByAnother(t *testing.T) {
 	w, _ := zones(t)
 	w.ledger.pod("p", 500, near("friend"))
 	q, _ := w.queueMember("q1")
@@ -164,7 +164,7 @@ func TestPodThatOtherNodesKeepAwayIsParkedIfNothingIsAheadAndWakesByAnother(t *t
 	}
 }
 
-func TestPodInTheWayThatLeavesBetweenEvaluationAndParkingWakesThePod(t *testing.T) {
+func TestPodInTheWayThatLeavesBetweenEvaluationAndItsEndWakesThePod(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)
 	w.filterWorker("f1", func(call int64) {
@@ -205,7 +205,7 @@ func TestNominatedPodIsSentThoughItsNodeFitsNobodyElse(t *testing.T) {
 	}
 }
 
-func TestNominatedPodWhoseNodeDoesNotFitIsParkedOrGoesElsewhere(t *testing.T) {
+func TestNominatedPodWhoseNodeDoesNotFitIsUnschedulableOrGoesElsewhere(t *testing.T) {
 	w, _ := zones(t)
 	w.ledger.pod("full", 8000, bound("b"))
 	nominate := func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Nominated = "a1" }

@@ -30,7 +30,7 @@ func (d *driver) widen() {
 }
 
 // tooLarge handles a batch of which a message was too large. A pod that is a batch by itself cannot be placed in this cluster:
-// it waits until it has changed, or for as long as parked pods do.
+// it waits until it has changed, or for as long as unschedulable pods do.
 func (c *cycle) tooLarge(ctx context.Context, stage string, err error) error {
 	n := len(c.attempts)
 	c.progress++ // it ends: do not wait
@@ -40,7 +40,7 @@ func (c *cycle) tooLarge(ctx context.Context, stage string, err error) error {
 		c.log.Warn("batch too large for a message, halved", "stage", stage, "pods", n, "err", err)
 		return nil
 	}
-	c.log.Error("pod too large for a message, parked", "stage", stage, "uid", c.attempts[0].UID, "err", err)
+	c.log.Error("pod too large for a message, unschedulable", "stage", stage, "uid", c.attempts[0].UID, "err", err)
 	message := fmt.Sprintf("%s: what has to be said of this pod alone is too large for a message: %v", stage, err)
 	return c.read(ctx, func(st *cluster.State) {
 		c.sh.with(func(q *pending.Queue, now time.Time) {
@@ -48,7 +48,7 @@ func (c *cycle) tooLarge(ctx context.Context, stage string, err error) error {
 			if !a.open {
 				return
 			}
-			q.Park(now, st, a.Attempt, pending.Parking{Message: message, Version: st.Version(), Wake: pending.WhenChanged})
+			q.Reject(now, st, a.Attempt, pending.Diagnosis{Message: message, Version: st.Version(), Wake: pending.WhenChanged})
 			c.decided(a, resultUnschedulable, message)
 			a.open = false
 			c.reports.add(a.Attempt, reasonUnschedulable, message, true)

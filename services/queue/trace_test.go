@@ -90,7 +90,7 @@ func TestTheTraceOfAnAttemptSaysHowItEnded(t *testing.T) {
 				bind(w, func(id cluster.PodID) cluster.Delta { return cluster.PodRemoved{ID: id} })
 			}, result: "gone", below: "filter queue score",
 		},
-		"parked": {
+		"unschedulable": {
 			milli: 5000, then: func(*world) {}, result: "unschedulable",
 			message: "0/1 nodes are available: 1 Insufficient cpu. ", below: "filter preempt queue",
 		},

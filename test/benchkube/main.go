@@ -94,7 +94,7 @@ func parse(args []string) (config, error) {
 	f.IntVar(&cfg.nodes, "nodes", 0, fmt.Sprintf("`number` of nodes; 0: %d, and %d for daemonset", usualNodes, daemonSetNodes))
 	f.StringVar(&workloads, "workload", "plain", "comma-separated `names`, or all:\n"+describeWorkloads())
 	f.IntVar(&cfg.pods, "pods", 0, fmt.Sprintf("`number` of pods, all pending before the contender starts; 0: %d plain ones, %d with constraints, one for each node for daemonset, %d preemptors, %d that fit nowhere for churn, %d for restart",
-		plainPods, constrainedPods, preemptorPods, parkedPods, latePods))
+		plainPods, constrainedPods, preemptorPods, unschedulablePods, latePods))
 	f.IntVar(&cfg.boundPods, "bound-pods", 140000, "`number` of pods that are bound already, for restart")
 	f.IntVar(&cfg.classes, "classes", 16, "`number` of different plain pods, by their requests, 1 to 16; 1: all request 100m and 500Mi, as those of other workloads do")
 	f.IntVar(&cfg.nodeCPU, "node-cpu", 4, "`CPUs` of each node")

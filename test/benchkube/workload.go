@@ -44,11 +44,11 @@ func (w workload) script() script {
 const plain = "plain"
 
 const (
-	plainPods       = 10000
-	constrainedPods = 2000
-	preemptorPods   = 1000
-	parkedPods      = 1000
-	latePods        = 100
+	plainPods         = 10000
+	constrainedPods   = 2000
+	preemptorPods     = 1000
+	unschedulablePods = 1000
+	latePods          = 100
 
 	usualNodes     = 5000
 	daemonSetNodes = 15000
@@ -144,7 +144,7 @@ func workloads() []workload {
 			room:      func(cfg config, _ int) int { return preemptionRoom(cfg.nodes, cfg.nodeCPU) },
 		},
 		{
-			name: "churn", about: "pods come and go and nodes change, beside pods that fit nowhere; --pods is about these", pods: parkedPods,
+			name: "churn", about: "pods come and go and nodes change, beside pods that fit nowhere; --pods is about these", pods: unschedulablePods,
 			newScript: func() script { return newChurn() },
 		},
 		{

@@ -198,12 +198,12 @@ func (b *Berth) AwaitDecided(n int) {
 		if err != nil {
 			return err
 		}
-		parked := 0
+		unschedulable := 0
 		for _, shard := range s.GetShards() {
-			parked += int(shard.GetDepth().GetUnschedulable())
+			unschedulable += int(shard.GetDepth().GetUnschedulable())
 		}
-		if c := s.GetPods(); int(c.GetBound())+parked != n || int(c.GetBound()+c.GetAssumed()+c.GetPending()) != n {
-			return fmt.Errorf("%v and %d unschedulable", c, parked)
+		if c := s.GetPods(); int(c.GetBound())+unschedulable != n || int(c.GetBound()+c.GetAssumed()+c.GetPending()) != n {
+			return fmt.Errorf("%v and %d unschedulable", c, unschedulable)
 		}
 		return nil
 	})

@@ -216,7 +216,7 @@ func (p *pipeline) ready() error {
 }
 
 // settled returns why Berth still has something to do: it has not been told everything, or a pod is neither bound nor
-// parked nor gated.
+// unschedulable nor gated.
 func (p *pipeline) settled() error {
 	if n := p.source.untold(); n > 0 {
 		return fmt.Errorf("the binder has not been told %d events", n)

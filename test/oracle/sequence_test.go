@@ -228,10 +228,10 @@ func runSequence(t *testing.T, endpoints []string, prefix string, plan *plan) (*
 			s.change(p.source)
 		}
 		if s.settle {
-			p.await(t, "the pods to be bound or parked", p.settled)
+			p.await(t, "the pods to be bound or unschedulable", p.settled)
 		}
 	}
-	p.await(t, "the pods to be bound or parked", p.settled)
+	p.await(t, "the pods to be bound or unschedulable", p.settled)
 	p.stop(t)
 	log, err := p.record.all()
 	if err != nil {

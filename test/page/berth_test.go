@@ -163,11 +163,11 @@ func (b *berth) settle(pending int) error {
 		if err := b.get("/v1/status", &status); err != nil {
 			return err
 		}
-		parked := 0
+		unschedulable := 0
 		for _, shard := range status.Shards {
-			parked += shard.Depth.Unschedulable
+			unschedulable += shard.Depth.Unschedulable
 		}
-		if status.Pods.Pending == pending && status.Pods.Assumed == 0 && parked == pending {
+		if status.Pods.Pending == pending && status.Pods.Assumed == 0 && unschedulable == pending {
 			return nil
 		}
 		if time.Now().After(until) {

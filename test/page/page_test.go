@@ -25,7 +25,7 @@ func TestThePageShowsTheCluster(t *testing.T) {
 	p.await("the members", `document.querySelectorAll("#members tbody tr").length === 8`)
 	p.await("the members", `[...document.querySelectorAll("#members tbody tr")].every((row) => row.children[2].innerText === "yes")`)
 	p.await("the shards", `document.querySelectorAll("#shards tbody tr").length === 2`)
-	p.await("the bands", `document.querySelector("#bands tbody tr").innerText.startsWith("1,000\t6")`)
+	p.await("the counts by priority", `document.querySelector("#priorities tbody tr").innerText.startsWith("1,000\t6")`)
 	p.await("the legend", text("legend")+`.includes("cordoned")`)
 	p.await("the map", `performance.getEntriesByName("map-draw").length > 0`)
 

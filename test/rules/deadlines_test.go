@@ -41,7 +41,7 @@ var hurried = map[string]string{
 	"internal/source/local/local_test.go TestWatchWaitsForEtcdAndSaysSo":                             "nobody listens there",
 	"services/binder/harness_test.go connect":                                                        "of one try, and tests with an etcd that is paused wait for its end",
 	"services/binder/term_test.go TestNothingIsPlacedWhileEtcdIsAwayForLongerThanTheLease":           "twice the lease, which is the fact",
-	"services/queue/bands_test.go WatchBands":                                                        "how often a neighbor that has nothing new says so",
+	"services/queue/floors_test.go WatchPriorityFloors":                                              "how often a neighbor that has nothing new says so",
 	"test/rpcs/rpcs_test.go call":                                                                    "a stream that has nothing to say is cut",
 	"test/system/garbage_test.go send":                                                               "a stream that has nothing to say is cut",
 	"internal/coord/record_test.go TestRecordWithoutAnAnswerIsUnknownAndCanBeRepeated":               "etcd does not answer",

@@ -101,7 +101,7 @@ func TestAnAttemptIsOneTraceOfAllItHasGoneThrough(t *testing.T) {
 			t.Errorf("%s: the trace says node %q, the API %q", pod, value(root, trace.Node), pods[pod].GetNode())
 		}
 		if message := value(root, trace.Message); result == "unschedulable" && !strings.Contains(message, "Insufficient cpu") {
-			t.Errorf("%s: parked because of %q, want Insufficient cpu", pod, message)
+			t.Errorf("%s: unschedulable because of %q, want Insufficient cpu", pod, message)
 		}
 		checkTimes(t, pod, root, spans)
 		checkLinks(t, pod, all, root, spans)

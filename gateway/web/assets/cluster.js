@@ -50,14 +50,14 @@ export const queue = new Poller({
       ["arrived", perSecond(answer.arrived10s, 10), perSecond(answer.arrived60s, 60)],
       ["placed", perSecond(answer.placed10s, 10), perSecond(answer.placed60s, 60)],
     ]));
-    fill(byId("bands"), table("By priority", ["priority", "#not placed", "worked at by shards"],
-      answer.bands.length > 0
-        ? answer.bands.map((b) => [number(b.priority), number(b.pending), b.shards.join(", ") || "none now"])
+    fill(byId("priorities"), table("By priority", ["priority", "#not placed", "worked at by shards"],
+      answer.priorities.length > 0
+        ? answer.priorities.map((b) => [number(b.priority), number(b.pending), b.shards.join(", ") || "none now"])
         : [["–", "0", "none"]]));
     const depths = ["inFlight", "active", "backoff", "unschedulable", "gated"];
     fill(byId("shards"), table("By shard", ["shard", "#at priority", "#in flight", "#active", "#backoff", "#unschedulable", "#gated"],
       answer.shards.map((s) => [
-        s.owner ? number(s.shard) : `${s.shard}, nobody's`, s.band == null ? "–" : number(s.band),
+        s.owner ? number(s.shard) : `${s.shard}, nobody's`, s.priority_floor == null ? "–" : number(s.priority_floor),
         ...depths.map((state) => (s.depth ? number(s.depth[state]) : "?")),
       ])));
   },

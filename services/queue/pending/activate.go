@@ -18,9 +18,9 @@ type Observer interface {
 // Observe makes the queue tell o what becomes of pods from now on; nil: nobody.
 func (q *Queue) Observe(o Observer) { q.observer = o }
 
-// Band returns the highest priority of the pods that are active, or in flight with an outcome that is not awaited from the
+// PriorityFloor returns the highest priority of the pods that are active, or in flight with an outcome that is not awaited from the
 // log. False: there is none.
-func (q *Queue) Band() (priority int32, ok bool) {
+func (q *Queue) PriorityFloor() (priority int32, ok bool) {
 	for _, h := range []*orderedPods{&q.active, &q.running} {
 		if e := h.head(); e != nil && (!ok || e.pod.Priority > priority) {
 			priority, ok = e.pod.Priority, true

@@ -58,8 +58,8 @@ func TestChurnEndsWithTheMemoryItBeganWith(t *testing.T) {
 	if c.copied.Digest() != c.told.Digest() {
 		t.Errorf("the replica's digest is %x, the ledger's %x", c.copied.Digest(), c.told.Digest())
 	}
-	if c.bound == 0 || c.parked == 0 {
-		t.Errorf("%d pods were bound and %d parked", c.bound, c.parked)
+	if c.bound == 0 || c.unschedulable == 0 {
+		t.Errorf("%d pods were bound and %d unschedulable", c.bound, c.unschedulable)
 	}
 }
 
@@ -74,11 +74,11 @@ type churn struct {
 	judge        *engine.Evaluator
 	worker       *engine.Evaluator
 
-	came                int // pods
-	pods                []string
-	nodes               []string
-	namespaces          []string
-	bound, parked, node int
+	came                       int // pods
+	pods                       []string
+	nodes                      []string
+	namespaces                 []string
+	bound, unschedulable, node int
 }
 
 func newChurn(t *testing.T) *churn {
@@ -240,7 +240,7 @@ func (c *churn) run(pods, perNode int) {
 	}
 }
 
-// schedule places a batch, or parks it.
+// schedule places a batch, or makes it unschedulable.
 func (c *churn) schedule() {
 	c.now = c.now.Add(250 * time.Millisecond)
 	c.queue.Recheck(c.now, c.copied)
@@ -252,8 +252,8 @@ func (c *churn) schedule() {
 			c.t.Fatalf("pod %s is popped, and is gone", a.UID)
 		}
 		if found.FeasibleCount == 0 || c.copied.Class(row.Class).Spec.Unsupported != "" {
-			c.parked++
-			c.queue.Park(c.now, c.copied, a, Parking{Verdicts: found.Verdicts, Message: "no", Version: c.copied.Version()})
+			c.unschedulable++
+			c.queue.Reject(c.now, c.copied, a, Diagnosis{Verdicts: found.Verdicts, Message: "no", Version: c.copied.Version()})
 			continue
 		}
 		groups, _ := c.worker.Score(c.copied, a.Subject, all, found.Eligible, 4)
@@ -288,10 +288,10 @@ func (c *churn) measure(when string) kept {
 	k.entries["queue: signatures"], k.entries["queue: subjects"] = c.judge.Known()
 	k.entries["queue: pods"] = len(c.queue.pods)
 	k.entries["queue: rejections"] = len(c.queue.rejections)
-	k.entries["queue: parked subjects"] = len(c.queue.local) + len(c.queue.crossNode)
+	k.entries["queue: unschedulable subjects"] = len(c.queue.local) + len(c.queue.crossNode)
 	k.entries["queue: listeners"] = len(c.queue.listeners)
 	k.entries["queue: nominees"] = len(c.queue.nominees)
 	k.entries["queue: looks"] = len(c.queue.looks)
-	c.t.Logf("%s: %.1f MiB, bound %d, parked %d, %v", when, k.heap, c.bound, c.parked, k.entries)
+	c.t.Logf("%s: %.1f MiB, bound %d, unschedulable %d, %v", when, k.heap, c.bound, c.unschedulable, k.entries)
 	return k
 }

@@ -4,7 +4,7 @@
 // # Where a pod is
 //
 // A pod that a [Queue] holds is in exactly one [Place]. [Queue.Apply] and [Queue.Reset] follow the log; [Queue.Pop] hands
-// out attempts, and Retry, Await, Fail and Park take their outcomes in; Recheck and Activate bring pods back.
+// out attempts, and Retry, Await, Fail and Reject take their outcomes in; Recheck and Activate bring pods back.
 //
 //	                       enters
 //	          ┌───────────────┴───────────────┐
@@ -15,7 +15,7 @@
 //	                             is over   │    │ Activate          │  │ │             │
 //	                                       │    │          Fail     │  │ │             │
 //	                                    Backoff ◀───────────────────┘──┼─┘             │
-//	                                     ▲ ▲    │                      │ Park          │
+//	                                     ▲ ▲    │                      │ Reject        │
 //	                         a wake-up   │ └────┼──────────────────────┼───────────────┘
 //	                                     │      │                      ▼
 //	                                     └──────┴─────────────── Unschedulable
@@ -29,9 +29,9 @@
 //	Backoff         InFlight        Pop, if no pod is active; not after an error
 //	Backoff         Active          its backoff is over; Activate
 //	InFlight        Active          Retry; Await, if the log up to the version says nothing of it; Reset
-//	InFlight        Backoff         Fail; Park, if what would have brought it back has happened meanwhile. Active instead if it
+//	InFlight        Backoff         Fail; Reject, if what would have brought it back has happened meanwhile. Active instead if it
 //	                                does not back off any more
-//	InFlight        Unschedulable   Park
+//	InFlight        Unschedulable   Reject
 //	Unschedulable   Backoff         a wake-up: a node that has changed fits or could be preempted on, a hint, a change of the
 //	                                pod itself, its victims are gone, the first node, or it has waited for too long. Active
 //	                                instead if its backoff is over
@@ -44,9 +44,9 @@
 //
 //   - Held: others are being evicted for it. Wherever it would come back to, Active or Backoff, it is Unschedulable
 //     instead, is not flushed, and nothing wakes it, until the evictions have ended.
-//   - Awaited: it is InFlight, and the log will tell what has become of it. Its priority is in no band any more.
+//   - Awaited: it is InFlight, and the log will tell what has become of it. Its priority is no floor for others any more.
 //   - What has happened since its attempt began: it has changed, hints would queue it, it is to be tried again in any case.
-//     Park reads it, so that no wake-up is lost between the evaluation and the parking.
+//     Reject reads it, so that no wake-up is lost between the evaluation and the end of the attempt.
 //
 // Assumed pods are in none of the places: they are remembered for how often they have failed, if their bind does.
 package pending

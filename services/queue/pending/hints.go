@@ -286,7 +286,7 @@ type listening struct {
 	plugins   plugins // that may queue them
 }
 
-// listens returns what a pod listens as: a pod in flight for all hints, as its attempt may yet be rejected, a parked one
+// listens returns what a pod listens as: a pod in flight for all hints, as its attempt may yet be rejected, an unschedulable one
 // for those of the plugins that have rejected it. False: for none.
 func (e *entry) listens() (listening, bool) {
 	l := listening{class: e.pod.Class, namespace: e.pod.Namespace}

@@ -232,10 +232,10 @@ func (w *hintWorld) popped() []Attempt {
 	return w.queue.Pop(w.now, 1000)
 }
 
-// parking returns what the engine says of a pod that fits nowhere.
-func (w *hintWorld) parking(a Attempt) Parking {
+// diagnosis returns what the engine says of a pod that fits nowhere.
+func (w *hintWorld) diagnosis(a Attempt) Diagnosis {
 	w.t.Helper()
-	p := Parking{Version: w.st.Version()}
+	p := Diagnosis{Version: w.st.Version()}
 	if a.RequiredNode == "" {
 		f, _ := w.engine.Filter(w.st, a.Subject, everyNode)
 		if f.FeasibleCount > 0 {
@@ -720,7 +720,7 @@ func TestEveryCaseOfTheHintsIsToldOrNamed(t *testing.T) {
 }
 
 // TestUpstreamsQueueingHints: pods are requeued by what kube-scheduler requeues them by, whether it comes after they were
-// parked, or between their evaluation and their parking.
+// unschedulable, or between their evaluation and the end of the attempt.
 func TestUpstreamsQueueingHints(t *testing.T) {
 	for _, c := range hintCases {
 		for _, late := range []bool{false, true} {
@@ -733,17 +733,17 @@ func TestUpstreamsQueueingHints(t *testing.T) {
 				if len(attempts) != len(c.pods) {
 					t.Fatalf("%d pods popped, want %d", len(attempts), len(c.pods))
 				}
-				evaluated := make(map[string]Parking)
+				evaluated := make(map[string]Diagnosis)
 				for _, a := range attempts {
-					evaluated[a.UID] = w.parking(a)
+					evaluated[a.UID] = w.diagnosis(a)
 				}
-				park := func() {
+				reject := func() {
 					for _, a := range attempts {
-						w.queue.Park(w.now, w.st, a, evaluated[a.UID])
+						w.queue.Reject(w.now, w.st, a, evaluated[a.UID])
 					}
 				}
 				if !late {
-					park()
+					reject()
 					if got := w.requeued(); got != nil {
 						t.Fatalf("before the trigger %v are requeued", got)
 					}
@@ -752,7 +752,7 @@ func TestUpstreamsQueueingHints(t *testing.T) {
 					w.step(step)
 				}
 				if late {
-					park()
+					reject()
 				}
 				if diff := gocmp.Diff(c.want, w.requeued()); diff != "" {
 					t.Errorf("requeued (-want +got):\n%s", diff)
@@ -772,20 +772,20 @@ func TestUpstreamsQueueingHints(t *testing.T) {
 	}
 }
 
-// parked adds a pod and parks it as rejected by plugins, whatever the engine says of it.
-func (w *hintWorld) parked(o object, plugins ...string) {
+// rejected adds a pod and makes it unschedulable, as rejected by plugins, whatever the engine says of it.
+func (w *hintWorld) rejected(o object, plugins ...string) {
 	w.t.Helper()
 	w.step(o)
 	attempts := w.popped()
 	if len(attempts) != 1 {
 		w.t.Fatalf("%d pods popped, want 1", len(attempts))
 	}
-	p := Parking{Version: w.st.Version()}
+	p := Diagnosis{Version: w.st.Version()}
 	for _, plugin := range plugins {
 		p.Verdicts = append(p.Verdicts, engine.VerdictCount{Plugin: plugin, Reason: "no", Count: 1})
 	}
 	p.CrossNode = engine.CrossNode(p.Verdicts)
-	w.queue.Park(w.now, w.st, attempts[0], p)
+	w.queue.Reject(w.now, w.st, attempts[0], p)
 	if got := w.requeued(); got != nil {
 		w.t.Fatalf("requeued at once: %v", got)
 	}
@@ -819,7 +819,7 @@ func TestChangedPodIsRequeuedOnlyIfAPluginThatRejectedItWouldSo(t *testing.T) {
 			t.Run(plugin+"/"+name, func(t *testing.T) {
 				w := newHintWorld(t)
 				w.step(node("n1", amount("cpu", 1000)))
-				w.parked(change[0], plugin)
+				w.rejected(change[0], plugin)
 				w.step(change[1])
 				if got := w.requeued() != nil; got != slices.Contains(requeuing, name) {
 					t.Errorf("requeued: %v", got)
@@ -860,7 +860,7 @@ func TestPodIsRequeuedByAHintThoughItFitsNowhereYet(t *testing.T) {
 				w := newHintWorld(t)
 				w.step(node("n1", label("zone", "a"), amount("cpu", 1000)))
 				w.step(c.placed)
-				w.parked(c.pod, plugin)
+				w.rejected(c.pod, plugin)
 				w.step(c.change)
 				if got := w.requeued() != nil; got != (plugin == c.plugin) {
 					t.Errorf("rejected by %s: requeued: %v", plugin, got)
@@ -874,7 +874,7 @@ func TestPodIsNotRequeuedByPodsOfOtherNamespaces(t *testing.T) {
 	elsewhere := func(o *object) { o.pod.Namespace = "other" }
 	w := newHintWorld(t)
 	w.step(node("n1", label("zone", "a"), amount("cpu", 1000)))
-	w.parked(pod("p", amount("cpu", 4000), spreads("zone", "app", 1), near("app", "zone")), engine.PodTopologySpread, engine.InterPodAffinity)
+	w.rejected(pod("p", amount("cpu", 4000), spreads("zone", "app", 1), near("app", "zone")), engine.PodTopologySpread, engine.InterPodAffinity)
 	w.step(pod("other", label("app", "web"), on("n1"), elsewhere))
 	w.step(gone("other"))
 	if got := w.requeued(); got != nil {
@@ -923,15 +923,15 @@ func TestPodIsRequeuedByAChangeOfANodeWhereItCouldPreempt(t *testing.T) {
 				w.step(pod("low", amount("cpu", 900), on("n1")))
 				w.step(c.pod)
 				a := w.popped()[0]
-				p := Parking{Version: w.st.Version(), Verdicts: []engine.VerdictCount{{Plugin: engine.NodeAffinity}}}
+				p := Diagnosis{Version: w.st.Version(), Verdicts: []engine.VerdictCount{{Plugin: engine.NodeAffinity}}}
 				if !late {
-					w.queue.Park(w.now, w.st, a, p)
+					w.queue.Reject(w.now, w.st, a, p)
 				}
 				for _, step := range c.trigger {
 					w.step(step)
 				}
 				if late {
-					w.queue.Park(w.now, w.st, a, p)
+					w.queue.Reject(w.now, w.st, a, p)
 				}
 				if got := w.requeued() != nil; got != c.want {
 					t.Errorf("requeued: %v, want %v", got, c.want)
@@ -951,13 +951,13 @@ func TestPodsOfOneClassAreLookedAtApartIfPriorityOrVersionTellThemApart(t *testi
 				w.step(pod("placed", amount("cpu", 900), priority(5), on("n1")))
 				w.step(pod("high", amount("cpu", 500), wants("group", "b"), priority(10), relation))
 				w.step(pod("low", amount("cpu", 500), wants("group", "b"), relation))
-				attempts, p := w.popped(), Parking{Version: w.st.Version()}
+				attempts, p := w.popped(), Diagnosis{Version: w.st.Version()}
 				slices.Reverse(attempts) // low is looked at first
 				if late {
 					w.step(reachable)
 				}
 				for _, a := range attempts {
-					w.queue.Park(w.now, w.st, a, p)
+					w.queue.Reject(w.now, w.st, a, p)
 				}
 				if !late {
 					w.step(reachable)
@@ -975,8 +975,8 @@ func TestPodsOfOneClassAreLookedAtApartIfPriorityOrVersionTellThemApart(t *testi
 		w.step(pod("older", amount("cpu", 500)))
 		attempts, older := w.popped(), w.st.Version()
 		w.step(node("n1", amount("cpu", 1000)))
-		w.queue.Park(w.now, w.st, attempts[0], Parking{Version: w.st.Version()})
-		w.queue.Park(w.now, w.st, attempts[1], Parking{Version: older})
+		w.queue.Reject(w.now, w.st, attempts[0], Diagnosis{Version: w.st.Version()})
+		w.queue.Reject(w.now, w.st, attempts[1], Diagnosis{Version: older})
 		if diff := gocmp.Diff([]string{"older"}, w.requeued()); diff != "" {
 			t.Errorf("requeued (-want +got):\n%s", diff)
 		}
@@ -987,7 +987,7 @@ func TestPodThatComesToDependOnOtherNodesWakesByThem(t *testing.T) {
 	w := newHintWorld(t)
 	w.step(node("n1", label("zone", "a"), amount("cpu", 100)))
 	w.step(node("n2", label("zone", "a"), amount("cpu", 1000)))
-	w.parked(pod("p", amount("cpu", 500), wants("group", "b")), engine.NodeAffinity)
+	w.rejected(pod("p", amount("cpu", 500), wants("group", "b")), engine.NodeAffinity)
 	w.step(pod("p", amount("cpu", 500), near("app", "zone")))
 	if got := w.requeued(); got != nil {
 		t.Fatalf("by its own change: %v", got)
@@ -1042,11 +1042,11 @@ func TestManyWaitingPodsCostFewQuestions(t *testing.T) {
 			}
 			for attempts := w.popped(); len(attempts) > 0; attempts = w.popped() {
 				for _, a := range attempts {
-					w.queue.Park(w.now, w.st, a, Parking{Version: w.st.Version(), Verdicts: []engine.VerdictCount{{Plugin: engine.NodeResourcesFit}}})
+					w.queue.Reject(w.now, w.st, a, Diagnosis{Version: w.st.Version(), Verdicts: []engine.VerdictCount{{Plugin: engine.NodeResourcesFit}}})
 				}
 			}
 			if counting.nodes+counting.signatures > 0 {
-				t.Errorf("parking them took questions about %d nodes, %d about all", counting.nodes, counting.signatures)
+				t.Errorf("diagnosis them took questions about %d nodes, %d about all", counting.nodes, counting.signatures)
 			}
 			counting.nodes, counting.signatures = 0, 0
 			w.step(node("n1", amount("cpu", 1001)))

@@ -105,9 +105,9 @@ func (j cpuJudge) CrossNode(st *cluster.State, s engine.Subject) bool {
 	})
 }
 
-// parkedPod returns a queue with one pod of a class, id 0, that has been parked on nodes n1 and n2, with what had been
+// rejectedPod returns a queue with one pod of a class, id 0, that has been unschedulable on nodes n1 and n2, with what had been
 // placed before.
-func parkedPod(t *testing.T, now time.Time, class cluster.ClassSpec, n1, n2 int64, before ...cluster.Delta) (*Queue, *cluster.State) {
+func rejectedPod(t *testing.T, now time.Time, class cluster.ClassSpec, n1, n2 int64, before ...cluster.Delta) (*Queue, *cluster.State) {
 	t.Helper()
 	st := cluster.New(cluster.Version{Epoch: 1})
 	q := NewQueue(0, newCPUJudge())
@@ -123,9 +123,9 @@ func parkedPod(t *testing.T, now time.Time, class cluster.ClassSpec, n1, n2 int6
 		t.Fatal("the pod fits from the beginning")
 	}
 	crossNode := newCPUJudge().eligible(st, a.Subject, 0, 0) || newCPUJudge().eligible(st, a.Subject, 0, 1)
-	q.Park(now, st, a, Parking{Version: st.Version(), CrossNode: crossNode})
+	q.Reject(now, st, a, Diagnosis{Version: st.Version(), CrossNode: crossNode})
 	if got := place(t, q); got != Unschedulable {
-		t.Fatalf("when it is parked: %v, want unschedulable", got)
+		t.Fatalf("when it is waiting: %v, want unschedulable", got)
 	}
 	return q, st
 }
@@ -138,34 +138,34 @@ func placed(id cluster.PodID, class cluster.ClassSpec, node string) []cluster.De
 	}
 }
 
-func TestParkedPodWakesWhenAChangeOnAnotherNodeMakesItPossible(t *testing.T) {
+func TestUnschedulablePodWakesWhenAChangeOnAnotherNodeMakesItPossible(t *testing.T) {
 	now := time.Unix(1000, 0)
-	q, st := parkedPod(t, now, withAffinity(cpuClass(500)), 50, 1000)
+	q, st := rejectedPod(t, now, withAffinity(cpuClass(500)), 50, 1000)
 	apply(t, q, st, now, placed(1, cpuClass(200), "n1")...)
 	if q.Recheck(now, st); place(t, q) != Unschedulable {
 		t.Fatalf("when another pod came: %v, want unschedulable", place(t, q))
 	}
 	apply(t, q, st, now, cluster.ClassDefined{ID: 2, Spec: cpuClass(100)}, cluster.PodSet{ID: 2, Pod: cluster.Pod{UID: "friend", Class: 2}})
-	apply(t, q, st, now, cluster.PodAssumed{ID: 2, Node: 0, Attempt: 1}) // on n1, where the parked pod has no room
+	apply(t, q, st, now, cluster.PodAssumed{ID: 2, Node: 0, Attempt: 1}) // on n1, where the unschedulable pod has no room
 	if q.Recheck(now, st); place(t, q) != Backoff {
 		t.Errorf("when the pod it wants near was placed: %v, want backoff", place(t, q))
 	}
 }
 
-func TestPodIsNotParkedForGoodWhenAnotherNodeChangedDuringItsAttempt(t *testing.T) {
+func TestPodIsNotUnschedulableForGoodWhenAnotherNodeChangedDuringItsAttempt(t *testing.T) {
 	now := time.Unix(1000, 0)
-	q, st := parkedPod(t, now, withAffinity(cpuClass(500)), 50, 1000)
+	q, st := rejectedPod(t, now, withAffinity(cpuClass(500)), 50, 1000)
 	apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Priority: 1}})
 	a, evaluated := pop(t, q, now), st.Version()
 	apply(t, q, st, now, placed(1, cpuClass(100), "n1")...)
 	q.Recheck(now, st)
-	q.Park(now, st, a, Parking{Version: evaluated, CrossNode: true})
+	q.Reject(now, st, a, Diagnosis{Version: evaluated, CrossNode: true})
 	if q.Recheck(now, st); place(t, q) != Backoff {
 		t.Errorf("the pod is %v, want backoff", place(t, q))
 	}
 }
 
-func TestParkedPodWakesWhenThePodInItsWayHasComeAndGone(t *testing.T) {
+func TestUnschedulablePodWakesWhenThePodInItsWayHasComeAndGone(t *testing.T) {
 	now := time.Unix(1000, 0)
 	grow := cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Allocatable: cpu(1000)}}
 	gone := cluster.PodRemoved{ID: 1}
@@ -182,7 +182,7 @@ func TestParkedPodWakesWhenThePodInItsWayHasComeAndGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, always := range []bool{false, true} {
-				q, st := parkedPod(t, now, wary(cpuClass(500)), 50, c.n2, c.before...)
+				q, st := rejectedPod(t, now, wary(cpuClass(500)), 50, c.n2, c.before...)
 				for _, d := range c.after {
 					apply(t, q, st, now, d)
 					if always {
@@ -197,7 +197,7 @@ func TestParkedPodWakesWhenThePodInItsWayHasComeAndGone(t *testing.T) {
 	}
 }
 
-func TestParkedPodIsCheckedAgainWhenAnyOtherThingChangesThatItIsJudgedBy(t *testing.T) {
+func TestUnschedulablePodIsCheckedAgainWhenAnyOtherThingChangesThatItIsJudgedBy(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for name, d := range map[string]cluster.Delta{
 		"node gone":      cluster.NodeRemoved{Index: 0},
@@ -207,7 +207,7 @@ func TestParkedPodIsCheckedAgainWhenAnyOtherThingChangesThatItIsJudgedBy(t *test
 		"selector gone":  cluster.SelectorRemoved{Kind: cluster.KindService, Namespace: "other", Name: "web"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			q, st := parkedPod(t, now, withAffinity(cpuClass(500)), 50, 1000, cluster.NamespaceSet{Name: "other"},
+			q, st := rejectedPod(t, now, withAffinity(cpuClass(500)), 50, 1000, cluster.NamespaceSet{Name: "other"},
 				cluster.SelectorSet{Kind: cluster.KindService, Namespace: "other", Name: "web"})
 			q.Recheck(now, st)
 			q.judge = always{newCPUJudge()} // say, by this change
@@ -227,7 +227,7 @@ type always struct{ cpuJudge }
 
 func (always) Possible(*cluster.State, engine.Subject) bool { return true }
 
-func TestParkedPodIsTriedAgainByAHigherPriorityAndWithoutItsNomination(t *testing.T) {
+func TestUnschedulablePodIsTriedAgainByAHigherPriorityAndWithoutItsNomination(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for name, c := range map[string]struct {
 		change func(*cluster.Pod)
@@ -240,7 +240,7 @@ func TestParkedPodIsTriedAgainByAHigherPriorityAndWithoutItsNomination(t *testin
 		"nomination taken": {func(p *cluster.Pod) { p.Nominated = "" }, Backoff},
 	} {
 		t.Run(name, func(t *testing.T) {
-			q, st := parkedPod(t, now, cpuClass(500), 50, 100)
+			q, st := rejectedPod(t, now, cpuClass(500), 50, 100)
 			pod := st.Pod(0).Pod
 			pod.Nominated = "n1"
 			apply(t, q, st, now, cluster.LabelsDefined{ID: 3, Set: cluster.LabelSet{Namespace: "default"}}, cluster.PodSet{ID: 0, Pod: pod})
@@ -258,14 +258,14 @@ func TestParkedPodIsTriedAgainByAHigherPriorityAndWithoutItsNomination(t *testin
 
 func TestNominatedPodWakesWhenItsNodeFitsButForItsOwnNomination(t *testing.T) {
 	now := time.Unix(1000, 0)
-	q, st := parkedPod(t, now, cpuClass(500), 50, 100)
+	q, st := rejectedPod(t, now, cpuClass(500), 50, 100)
 	apply(t, q, st, now, cluster.PodNominated{ID: 0, Node: "n2"})
 	q.Activate(now, 0)
 	a := pop(t, q, now)
 	if a.Nominated != "n2" {
 		t.Errorf("the attempt is of a pod that is nominated to %q, want n2", a.Nominated)
 	}
-	q.Park(now, st, a, Parking{Version: st.Version()})
+	q.Reject(now, st, a, Diagnosis{Version: st.Version()})
 	apply(t, q, st, now,
 		cluster.ClassDefined{ID: 1, Spec: cpuClass(800)},
 		cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "other", Class: 1, Nominated: "n2"}},

@@ -45,10 +45,10 @@ type modelPod struct {
 	awaitedAt cluster.Version // zero unless its outcome is in the log up to there
 
 	// Since it was popped:
-	parked  bool
-	changed bool // its class or priority
-	smaller bool // its request
-	again   bool // it is to be tried again
+	unschedulable bool
+	changed       bool // its class or priority
+	smaller       bool // its request
+	again         bool // it is to be tried again
 }
 
 // model is the queue again, without any index: it looks at every pod whenever it needs one.
@@ -125,8 +125,8 @@ func (m *model) victimsGone(id cluster.PodID) bool {
 	return true
 }
 
-// recheck brings back every parked pod that fits somewhere, or could preempt on a node that the last delta has changed,
-// or has waited for five minutes. That it fits somewhere is more than the rule says, unless parked pods fit nowhere, which
+// recheck brings back every unschedulable pod that fits somewhere, or could preempt on a node that the last delta has changed,
+// or has waited for five minutes. That it fits somewhere is more than the rule says, unless unschedulable pods fit nowhere, which
 // is what the rule is for.
 func (m *model) recheck() {
 	m.queue.Recheck(m.now, m.st)
@@ -157,9 +157,9 @@ func (m *model) couldPreempt(p *modelPod, since cluster.Seq) bool {
 	return false
 }
 
-// missed reports whether something has happened since a parked pod was popped that would have brought it back.
+// missed reports whether something has happened since an unschedulable pod was popped that would have brought it back.
 func (m *model) missed(p *modelPod) bool {
-	return p.again || !p.parked || p.smaller || m.anyFits(p.id) || m.couldPreempt(p, p.popped.Seq)
+	return p.again || !p.unschedulable || p.smaller || m.anyFits(p.id) || m.couldPreempt(p, p.popped.Seq)
 }
 
 func (m *model) sorted(want func(*modelPod) bool) []*modelPod {
@@ -323,7 +323,7 @@ func (m *model) pop(t *rapid.T, limit int) {
 		p.place, p.attempts, p.attempt = InFlight, p.attempts+1, got[k]
 		p.awaitedAt = cluster.Version{}
 		p.feasible, p.eligible, p.popped = m.anyFits(p.id) || m.couldPreempt(p, -1), m.anyEligible(p.id), m.st.Version()
-		p.parked, p.changed, p.smaller, p.again = false, false, false, false
+		p.unschedulable, p.changed, p.smaller, p.again = false, false, false, false
 	}
 }
 
@@ -337,8 +337,8 @@ func (m *model) setNode(t *rapid.T) {
 		Name: name, Allocatable: cpu(rapid.SampledFrom([]int64{0, 200, 400, 1000}).Draw(t, "cpu"))}})
 }
 
-func (m *model) park(p *modelPod) {
-	m.queue.Park(m.now, m.st, p.attempt, Parking{
+func (m *model) reject(p *modelPod) {
+	m.queue.Reject(m.now, m.st, p.attempt, Diagnosis{
 		Message: "no node fits", Version: p.popped, CrossNode: p.eligible,
 		// What is said of a pod differs from one attempt to the next; the same plugin may have two reasons.
 		Verdicts: []engine.VerdictCount{
@@ -348,7 +348,7 @@ func (m *model) park(p *modelPod) {
 	})
 	p.failures++
 	p.errors = 0
-	p.entered, p.parked = m.now, true
+	p.entered, p.unschedulable = m.now, true
 	if !m.st.Pod(p.id).Preempting && m.missed(p) {
 		m.comeBack(p)
 	} else {
@@ -411,18 +411,18 @@ func (m *model) check(t *rapid.T) {
 	if diff := gocmp.Diff(rejected, maps.Collect(m.queue.Rejected())); diff != "" {
 		t.Fatalf("plugins that are against pods (-counted +kept):\n%s", diff)
 	}
-	band, held := int32(0), false
+	floor, held := int32(0), false
 	for id, p := range m.pods {
 		row := m.st.Pod(id)
 		if m.waits(p) && m.anyFits(id) {
 			t.Fatalf("pod %d is unschedulable and fits: its wake-up was lost", id)
 		}
-		if (p.place == Active || running(p)) && (!held || row.Priority > band) {
-			band, held = row.Priority, true
+		if (p.place == Active || running(p)) && (!held || row.Priority > floor) {
+			floor, held = row.Priority, true
 		}
 	}
-	if got, ok := m.queue.Band(); got != band || ok != held {
-		t.Fatalf("band %d, %v; want %d, %v", got, ok, band, held)
+	if got, ok := m.queue.PriorityFloor(); got != floor || ok != held {
+		t.Fatalf("floor %d, %v; want %d, %v", got, ok, floor, held)
 	}
 }
 
@@ -433,10 +433,10 @@ func TestQueueIsTheModel(t *testing.T) {
 			"":    m.check,
 			"pod": m.addPod,
 			"pop": func(t *rapid.T) { m.pop(t, rapid.IntRange(1, 4).Draw(t, "limit")) },
-			"a whole cycle parks what does not fit": func(t *rapid.T) {
+			"a whole cycle makes unschedulable what does not fit": func(t *rapid.T) {
 				m.pop(t, 100)
 				for _, p := range m.sorted(func(p *modelPod) bool { return running(p) && !p.feasible }) {
-					m.park(p)
+					m.reject(p)
 				}
 			},
 			"a node grows and shrinks during a cycle": func(t *rapid.T) {
@@ -444,7 +444,7 @@ func TestQueueIsTheModel(t *testing.T) {
 				m.setNode(t)
 				m.setNode(t)
 				for _, p := range m.sorted(func(p *modelPod) bool { return running(p) && !p.feasible }) {
-					m.park(p)
+					m.reject(p)
 				}
 			},
 			"second": func(t *rapid.T) {
@@ -578,7 +578,7 @@ func TestQueueIsTheModel(t *testing.T) {
 				p := m.pick(t, func(p *modelPod) bool { return p.place == assumed })
 				m.apply(t, cluster.PodForgotten{ID: p.id, Reason: "bind failed"})
 				p.errors++
-				p.entered, p.parked = m.now, false
+				p.entered, p.unschedulable = m.now, false
 				m.comeBack(p)
 			},
 			"retry": func(t *rapid.T) {
@@ -602,12 +602,12 @@ func TestQueueIsTheModel(t *testing.T) {
 					m.again(p)
 				}
 			},
-			"park": func(t *rapid.T) {
-				m.park(m.pick(t, func(p *modelPod) bool { return running(p) && !p.feasible }))
+			"unschedulable": func(t *rapid.T) {
+				m.reject(m.pick(t, func(p *modelPod) bool { return running(p) && !p.feasible }))
 			},
 			"void attempts do nothing": func(t *rapid.T) {
 				p := m.pick(t, func(p *modelPod) bool { return p.place != InFlight && p.attempts > 0 })
-				m.queue.Park(m.now, m.st, p.attempt, Parking{})
+				m.queue.Reject(m.now, m.st, p.attempt, Diagnosis{})
 				m.queue.Fail(m.now, p.attempt, "late")
 				m.queue.Retry(m.now, p.attempt)
 			},
@@ -616,7 +616,7 @@ func TestQueueIsTheModel(t *testing.T) {
 				for _, p := range m.sortedByCreation() {
 					m.arrivals++
 					p.arrival = m.arrivals // those of the same time are ordered by creation and id from here on
-					p.awaitedAt, p.parked = cluster.Version{}, false
+					p.awaitedAt, p.unschedulable = cluster.Version{}, false
 					p.again, p.smaller, p.changed = false, false, false
 					if p.place != assumed {
 						m.comeBack(p)

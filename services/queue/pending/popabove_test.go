@@ -62,9 +62,9 @@ func TestPodsLeaveTheirBackoffEarlyOnlyAboveTheFloor(t *testing.T) {
 	now := time.Unix(1000, 0)
 	q, st := ranked(t, now, 5)
 	a := pop(t, q, now)
-	// A node has come since it was evaluated: it is not parked, but backs off.
+	// A node has come since it was evaluated: it is not waiting, but backs off.
 	apply(t, q, st, now, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(1000)}})
-	q.Park(now, st, a, Parking{Version: cluster.Version{Epoch: 1, Seq: 1}})
+	q.Reject(now, st, a, Diagnosis{Version: cluster.Version{Epoch: 1, Seq: 1}})
 	if got := place(t, q); got != Backoff {
 		t.Fatalf("the pod is %v, want in backoff", got)
 	}

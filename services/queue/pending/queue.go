@@ -67,8 +67,8 @@ type Attempt struct {
 // Node returns the name of the node that matters by itself for the pod, "" if there is none.
 func (a *Attempt) Node() string { return cmp.Or(a.RequiredNode, a.Nominated) }
 
-// Parking is why an attempt placed nothing, and how the pod may come back.
-type Parking struct {
+// Diagnosis is why an attempt placed nothing, and how the pod may come back.
+type Diagnosis struct {
 	Verdicts []engine.VerdictCount
 	Message  string          // as kube-scheduler words it
 	Version  cluster.Version // the oldest version that any node was evaluated at
@@ -105,13 +105,13 @@ type entry struct {
 	errors   int // attempts that ended in an error, since one that did not; if any, the backoff is never cut short
 	expiry   time.Time
 
-	// What the last attempt said, if it was parked.
+	// What the last attempt said, if it was unschedulable.
 	verdicts  []engine.VerdictCount
 	rejected  plugins // of the verdicts
 	message   string
 	wake      Wake
-	evaluated cluster.Version // the oldest that any node was evaluated at; zero: it was not parked
-	// crossNode says, while it is parked, that what is on one node may decide whether another is feasible.
+	evaluated cluster.Version // the oldest that any node was evaluated at; zero: it was not unschedulable
+	// crossNode says, while it is unschedulable, that what is on one node may decide whether another is feasible.
 	crossNode bool
 
 	// What has happened since the last attempt began.
@@ -130,7 +130,7 @@ type entry struct {
 
 // Queue is one shard's pods. It is not safe for concurrent use.
 //
-// The log comes in through Reset and Apply, the outcomes of attempts through Retry, Await, Fail and Park.
+// The log comes in through Reset and Apply, the outcomes of attempts through Retry, Await, Fail and Reject.
 type Queue struct {
 	shard    int32
 	judge    Judge
@@ -153,14 +153,14 @@ type Queue struct {
 	backoff  orderedPods // after an attempt that found no node
 	errors   orderedPods // after an error
 	aging    orderedPods // unschedulable, by when they were tried last
-	nodeless pods        // parked until there is a node
-	// local are parked because of what each node is itself, whatever their labels: only a change of a node makes that node
+	nodeless pods        // unschedulable until there is a node
+	// local are unschedulable because of what each node is itself, whatever their labels: only a change of a node makes that node
 	// feasible. crossNode are all others. Judge.CrossNode alone does not tell them apart: pods that were in the way on
 	// other nodes may be gone, but what they hid is not known.
-	local, crossNode map[engine.Subject]*parkedPods
+	local, crossNode map[engine.Subject]*unschedulablePods
 	doubtful         bool                     // something has changed since it was known that none of crossNode is feasible
 	checked          cluster.Seq              // what changed later has not been looked at for crossNode
-	listeners        map[listening]*listeners // in flight or parked, by what hints tell them apart by
+	listeners        map[listening]*listeners // in flight or unschedulable, by what hints tell them apart by
 	nominees         pods                     // that are nominated to some node
 	awaited          []awaited                // by version
 
@@ -190,7 +190,7 @@ func (q *Queue) clear() {
 	q.running = orderedPods{rankOf: inLine}
 	q.backoff = orderedPods{rankOf: byExpiry}
 	q.errors = orderedPods{rankOf: byExpiry}
-	q.local, q.crossNode = make(map[engine.Subject]*parkedPods), make(map[engine.Subject]*parkedPods)
+	q.local, q.crossNode = make(map[engine.Subject]*unschedulablePods), make(map[engine.Subject]*unschedulablePods)
 	q.aging = orderedPods{rankOf: byAge}
 	q.doubtful, q.checked = false, 0
 	q.nodeless = make(pods)
@@ -328,10 +328,10 @@ func (q *Queue) failed(now time.Time, e *entry, message string) {
 	q.requeue(now, e, attemptFailure)
 }
 
-// Park makes an attempt's pod unschedulable, with st the folded state. If a node that has changed since the evaluated
-// version can run the pod, or could if others were evicted, or the pod itself has changed, or something has happened by
-// which a plugin that has rejected it queues it, it goes on to its backoff instead, so that no wake-up is lost.
-func (q *Queue) Park(now time.Time, st *cluster.State, a Attempt, p Parking) {
+// Reject makes an attempt's pod unschedulable, with st the folded state. If a node that has changed since the
+// evaluated version can run the pod, or could if others were evicted, or the pod itself has changed, or something has
+// happened by which a plugin that has rejected it queues it, it goes on to its backoff instead, so that no wake-up is lost.
+func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis) {
 	e := q.inFlight(a)
 	if e == nil {
 		return
@@ -340,22 +340,22 @@ func (q *Queue) Park(now time.Time, st *cluster.State, a Attempt, p Parking) {
 	e.errors = 0
 	e.entered, e.flushed = now, false
 	q.unlink(e)
-	e.verdicts, e.rejected, e.message = p.Verdicts, rejecting(p.Verdicts), p.Message
-	e.wake, e.evaluated = p.Wake, p.Version
-	e.resigns = p.Resigns && e.pod.Nominated != ""
+	e.verdicts, e.rejected, e.message = d.Verdicts, rejecting(d.Verdicts), d.Message
+	e.wake, e.evaluated = d.Wake, d.Version
+	e.resigns = d.Resigns && e.pod.Nominated != ""
 	// A node that only pods on other nodes exclude may be feasible without having changed.
-	e.crossNode = p.CrossNode || q.judge.CrossNode(st, engine.SubjectOf(&e.pod))
+	e.crossNode = d.CrossNode || q.judge.CrossNode(st, engine.SubjectOf(&e.pod))
 	q.link(e)
 	if !e.held && q.missed(st, e) {
 		q.requeue(now, e, attemptFailure)
 		return
 	}
-	q.doubtful = q.doubtful || p.CrossNode && p.Version.Less(st.Version())
+	q.doubtful = q.doubtful || d.CrossNode && d.Version.Less(st.Version())
 	q.move(now, e, Unschedulable, attemptFailure)
 }
 
 // missed reports whether something has happened since a pod's attempt that would have brought it back. If that attempt did
-// not park it, everything would have.
+// not make it unschedulable, everything would have.
 func (q *Queue) missed(st *cluster.State, e *entry) bool {
 	return e.evaluated.IsZero() || q.changedOrHinted(st, e) || q.helped(st, e)
 }

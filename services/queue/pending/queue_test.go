@@ -117,7 +117,7 @@ func TestSuccessfulAttemptBetweenErrorsResetsTheErrorBackoff(t *testing.T) {
 		now = now.Add(time.Minute)
 		a = pop(t, q, now)
 	}
-	q.Park(now, st, a, Parking{Version: st.Version()})
+	q.Reject(now, st, a, Diagnosis{Version: st.Version()})
 	apply(t, q, st, now, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(1000)}})
 	e, _ := q.Entry(0)
 	if want := now.Add(2 * time.Second); e.Place != Backoff || !e.BackoffUntil.Equal(want) {
@@ -128,7 +128,7 @@ func TestSuccessfulAttemptBetweenErrorsResetsTheErrorBackoff(t *testing.T) {
 func TestUnsupportedPodIsWokenByAnotherClassOnly(t *testing.T) {
 	now := time.Unix(1000, 0)
 	q, st, a := onePod(t, now)
-	q.Park(now, st, a, Parking{Version: st.Version(), Wake: WhenChanged})
+	q.Reject(now, st, a, Diagnosis{Version: st.Version(), Wake: WhenChanged})
 	apply(t, q, st, now, cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Allocatable: cpu(1000)}})
 	if got := place(t, q); got != Unschedulable {
 		t.Fatalf("after a node came: %v, want unschedulable", got)
@@ -153,7 +153,7 @@ func TestPodThatIsUnschedulableForTooLongIsTriedAgain(t *testing.T) {
 				set := settings(1)
 				set.Settings.MaxUnschedulableSeconds = c.seconds
 				apply(t, q, st, now, set, cluster.NodeRemoved{Index: 0})
-				q.Park(now, st, pop(t, q, now), Parking{Version: st.Version(), Wake: wake})
+				q.Reject(now, st, pop(t, q, now), Diagnosis{Version: st.Version(), Wake: wake})
 				at, ok := q.Next()
 				if !ok || at.Sub(now).Round(time.Second) != c.want {
 					t.Fatalf("Next is %v later, %v; want %v", at.Sub(now), ok, c.want)
@@ -199,12 +199,12 @@ func TestOnlyThePodWhoseLastAttemptTheFlushBroughtCountsAsFlushed(t *testing.T) 
 			q, st, a := onePod(t, now)
 			var got scheduled
 			q.Observe(&got)
-			q.Park(now, st, a, Parking{Version: st.Version()})
+			q.Reject(now, st, a, Diagnosis{Version: st.Version()})
 			now = now.Add(time.Hour)
 			q.Recheck(now, st)
 			a = pop(t, q, now)
 			if c.again {
-				q.Park(now, st, a, Parking{Version: st.Version()})
+				q.Reject(now, st, a, Diagnosis{Version: st.Version()})
 				apply(t, q, st, now, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(1000)}})
 				a = pop(t, q, now)
 			}
@@ -233,7 +233,7 @@ func TestPodThatOthersAreEvictedForIsHeldBackAfterARebuildToo(t *testing.T) {
 	apply(t, q, st, now,
 		cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "victim", NodeName: "n1", Priority: -1}},
 		cluster.PreemptionStarted{ID: 0, Node: 0, Victims: []cluster.PodID{1}})
-	q.Park(now, st, a, Parking{Version: st.Version()})
+	q.Reject(now, st, a, Diagnosis{Version: st.Version()})
 	q = NewQueue(0, newCPUJudge())
 	q.Reset(now, st)
 	if got := place(t, q); got != Unschedulable {
@@ -242,7 +242,7 @@ func TestPodThatOthersAreEvictedForIsHeldBackAfterARebuildToo(t *testing.T) {
 	if _, ok := q.Next(); ok {
 		t.Error("it is to be flushed")
 	}
-	// Whatever it was parked for is not known any more.
+	// Whatever it was unschedulable for is not known any more.
 	apply(t, q, st, now, cluster.PreemptionEnded{ID: 0})
 	if got := place(t, q); got != Active {
 		t.Errorf("when the evictions were asked for: %v, want active", got)
@@ -316,11 +316,11 @@ func TestPodOfANameThatIsYieldedIsHeldBackUntilItIsNotAnyMore(t *testing.T) {
 	}
 }
 
-func TestPodParkedForWantOfNodesWakesWithTheFirstNode(t *testing.T) {
+func TestPodUnschedulableForWantOfNodesWakesWithTheFirstNode(t *testing.T) {
 	now := time.Unix(1000, 0)
 	q, st, a := onePod(t, now)
 	apply(t, q, st, now, cluster.NodeRemoved{Index: 0})
-	q.Park(now, st, a, Parking{Version: st.Version(), Wake: WhenAnyNode})
+	q.Reject(now, st, a, Diagnosis{Version: st.Version(), Wake: WhenAnyNode})
 	if got := place(t, q); got != Unschedulable {
 		t.Fatalf("without nodes: %v, want unschedulable", got)
 	}
@@ -418,10 +418,10 @@ func TestNominationThatEndsByThePodsOwnAttemptIsNoNews(t *testing.T) {
 		{"another has", false, Backoff},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			q, st := parkedPod(t, now, cpuClass(500), 100, 100)
+			q, st := rejectedPod(t, now, cpuClass(500), 100, 100)
 			apply(t, q, st, now, cluster.PodNominated{ID: 0, Node: "n1"})
 			q.Activate(now, 0)
-			q.Park(now, st, pop(t, q, now), Parking{Version: st.Version(), Resigns: c.resigns})
+			q.Reject(now, st, pop(t, q, now), Diagnosis{Version: st.Version(), Resigns: c.resigns})
 			apply(t, q, st, now, cluster.PodNominated{ID: 0})
 			if got := place(t, q); got != c.want {
 				t.Errorf("the pod is %v, want %v", got, c.want)

@@ -112,8 +112,8 @@ func (s *scenario) command(words []string) []string {
 			names = []string{"nothing is ready"}
 		}
 		return names
-	case "park":
-		s.queue.Park(s.now, s.st, s.attempts[name], Parking{Version: s.popped[name]})
+	case "unschedulable":
+		s.queue.Reject(s.now, s.st, s.attempts[name], Diagnosis{Version: s.popped[name]})
 	case "activate":
 		return []string{map[bool]string{true: "yes", false: "no"}[s.queue.Activate(s.now, s.pod(name))]}
 	case "preempt":
@@ -137,9 +137,9 @@ func (s *scenario) command(words []string) []string {
 		s.apply(d)
 	case "nominated":
 		s.apply(cluster.PodNominated{ID: s.pod(name), Node: args["node"]})
-	case "band":
-		if band, ok := s.queue.Band(); ok {
-			return []string{fmt.Sprint(band)}
+	case "floor":
+		if floor, ok := s.queue.PriorityFloor(); ok {
+			return []string{fmt.Sprint(floor)}
 		}
 		return []string{"none"}
 	case "next":

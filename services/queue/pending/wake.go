@@ -8,10 +8,10 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 )
 
-// Wake says what can bring a parked pod back, besides the flush.
+// Wake says what can bring an unschedulable pod back, besides the flush.
 type Wake uint8
 
-// What can bring a parked pod back. A change of the pod itself can, too.
+// What can bring an unschedulable pod back. A change of the pod itself can, too.
 const (
 	WhenFeasible Wake = iota // something has changed by which it is feasible, could preempt, or has come closer to it
 	WhenAnyNode              // the cluster has a node
@@ -35,8 +35,8 @@ type Judge interface {
 	Signature(st *cluster.State, s engine.Subject) engine.Signature
 }
 
-// parkedPods are unschedulable pods that come back when they are feasible or may preempt, of one subject.
-type parkedPods struct {
+// unschedulablePods are unschedulable pods that come back when they are feasible or may preempt, of one subject.
+type unschedulablePods struct {
 	free       pods // those that may go anywhere
 	preemptors pods // of these, those that preempt if they can
 	// own are those with a node that matters by itself, by its name. A pod that is nominated is in both.
@@ -48,7 +48,7 @@ type pods map[cluster.PodID]*entry
 // node returns the name of the node that matters by itself for the pod, "" if there is none.
 func (e *entry) node() string { return cmp.Or(e.pod.RequiredNode, e.pod.Nominated) }
 
-// preempts reports whether a parked pod would preempt if it could. One that is nominated has done so already: it waits for
+// preempts reports whether an unschedulable pod would preempt if it could. One that is nominated has done so already: it waits for
 // its victims.
 func (e *entry) preempts() bool { return e.pod.Nominated == "" && !e.pod.NeverPreempts }
 
@@ -73,10 +73,10 @@ func (q *Queue) Recheck(now time.Time, st *cluster.State) {
 	q.doubtful = false
 	possible := q.perSignature(st, q.judge.Possible)
 	preemptable := make(map[look]bool)
-	for s, parked := range q.crossNode {
-		if len(parked.free) > 0 && possible(s) {
-			q.requeueAll(now, parked.free)
-		} else if self := parked.preemptors.any(); self != nil {
+	for s, waiting := range q.crossNode {
+		if len(waiting.free) > 0 && possible(s) {
+			q.requeueAll(now, waiting.free)
+		} else if self := waiting.preemptors.any(); self != nil {
 			this := look{signature: q.judge.Signature(st, s), priority: s.Priority}
 			can, known := preemptable[this]
 			if !known {
@@ -84,12 +84,12 @@ func (q *Queue) Recheck(now time.Time, st *cluster.State) {
 				preemptable[this] = can
 			}
 			if can {
-				q.requeueAll(now, parked.preemptors)
+				q.requeueAll(now, waiting.preemptors)
 			}
 		}
-		for name := range parked.own {
+		for name := range waiting.own {
 			if n := st.Nodes.ByName(name); n != cluster.NoNode {
-				q.requeueOwn(now, st, parked, n, st.Nodes.Modified[n] > since)
+				q.requeueOwn(now, st, waiting, n, st.Nodes.Modified[n] > since)
 			}
 		}
 	}
@@ -128,29 +128,29 @@ func (q *Queue) wake(now time.Time, st *cluster.State) {
 
 // wakeOn brings back the pods that a change of one node could help.
 func (q *Queue) wakeOn(now time.Time, st *cluster.State, n cluster.NodeIndex) {
-	for s, parked := range q.local {
-		if len(parked.free) > 0 && q.judge.Feasible(st, s, cluster.NoPod, n) {
-			q.requeueAll(now, parked.free)
-		} else if self := parked.preemptors.any(); self != nil && q.judge.Preemptable(st, s, self.id, n) {
-			q.requeueAll(now, parked.preemptors)
+	for s, waiting := range q.local {
+		if len(waiting.free) > 0 && q.judge.Feasible(st, s, cluster.NoPod, n) {
+			q.requeueAll(now, waiting.free)
+		} else if self := waiting.preemptors.any(); self != nil && q.judge.Preemptable(st, s, self.id, n) {
+			q.requeueAll(now, waiting.preemptors)
 		}
-		q.requeueOwn(now, st, parked, n, true)
+		q.requeueOwn(now, st, waiting, n, true)
 	}
 }
 
-// findCrossNode finds the parked pods that are now judged by more than one node: by what the last delta told of terms,
+// findCrossNode finds the unschedulable pods that are now judged by more than one node: by what the last delta told of terms,
 // namespaces and selectors, pods of other nodes can be in their way from here on.
 func (q *Queue) findCrossNode(st *cluster.State) {
 	q.doubtful = true
 	var found []*entry
 	crossNode := q.perSignature(st, q.judge.CrossNode)
-	for _, parked := range q.local {
-		for _, e := range parked.free {
+	for _, waiting := range q.local {
+		for _, e := range waiting.free {
 			if crossNode(engine.SubjectOf(&e.pod)) {
 				found = append(found, e)
 			}
 		}
-		for _, own := range parked.own {
+		for _, own := range waiting.own {
 			for _, e := range own {
 				if e.pod.RequiredNode != "" && crossNode(engine.SubjectOf(&e.pod)) {
 					found = append(found, e)
@@ -173,8 +173,8 @@ func (q *Queue) requeueAll(now time.Time, ps pods) {
 
 // requeueOwn brings back the pods for which a node matters by itself, if it is feasible, or if it has changed and they
 // could preempt there.
-func (q *Queue) requeueOwn(now time.Time, st *cluster.State, parked *parkedPods, n cluster.NodeIndex, changed bool) {
-	for _, e := range parked.own[st.Nodes.Spec[n].Name] {
+func (q *Queue) requeueOwn(now time.Time, st *cluster.State, waiting *unschedulablePods, n cluster.NodeIndex, changed bool) {
+	for _, e := range waiting.own[st.Nodes.Spec[n].Name] {
 		if q.helps(st, e, n, changed) {
 			q.requeue(now, e, q.event)
 		}
@@ -239,7 +239,7 @@ func (q *Queue) helped(st *cluster.State, e *entry) bool {
 	if e.pod.RequiredNode != "" {
 		return false
 	}
-	// One look for all pods of a signature that are parked in this state.
+	// One look for all pods of a signature that are unschedulable in this state.
 	if q.looked != st.Version() {
 		q.looked, q.looks = st.Version(), make(map[look]bool)
 	}
@@ -296,23 +296,23 @@ func (q *Queue) link(e *entry) {
 		q.nodeless[e.id] = e
 		return
 	}
-	group, s := q.parked(e)
-	parked := group[s]
-	if parked == nil {
-		parked = &parkedPods{free: make(pods), preemptors: make(pods), own: make(map[string]pods)}
-		group[s] = parked
+	group, s := q.siblings(e)
+	waiting := group[s]
+	if waiting == nil {
+		waiting = &unschedulablePods{free: make(pods), preemptors: make(pods), own: make(map[string]pods)}
+		group[s] = waiting
 	}
 	if e.pod.RequiredNode == "" {
-		parked.free[e.id] = e
+		waiting.free[e.id] = e
 		if e.preempts() {
-			parked.preemptors[e.id] = e
+			waiting.preemptors[e.id] = e
 		}
 	}
 	if name := e.node(); name != "" {
-		if parked.own[name] == nil {
-			parked.own[name] = make(pods)
+		if waiting.own[name] == nil {
+			waiting.own[name] = make(pods)
 		}
-		parked.own[name][e.id] = e
+		waiting.own[name][e.id] = e
 	}
 }
 
@@ -334,25 +334,25 @@ func (q *Queue) unlink(e *entry) {
 		return
 	}
 	delete(q.nodeless, e.id)
-	group, s := q.parked(e)
-	parked := group[s]
-	if parked == nil {
+	group, s := q.siblings(e)
+	waiting := group[s]
+	if waiting == nil {
 		return
 	}
-	delete(parked.free, e.id)
-	delete(parked.preemptors, e.id)
+	delete(waiting.free, e.id)
+	delete(waiting.preemptors, e.id)
 	name := e.node()
-	delete(parked.own[name], e.id)
-	if len(parked.own[name]) == 0 {
-		delete(parked.own, name)
+	delete(waiting.own[name], e.id)
+	if len(waiting.own[name]) == 0 {
+		delete(waiting.own, name)
 	}
-	if len(parked.free)+len(parked.own) == 0 {
+	if len(waiting.free)+len(waiting.own) == 0 {
 		delete(group, s)
 	}
 }
 
-// parked returns where pods like this one are parked, and under which subject.
-func (q *Queue) parked(e *entry) (map[engine.Subject]*parkedPods, engine.Subject) {
+// siblings returns where pods like this one are kept while they are unschedulable, and under which subject.
+func (q *Queue) siblings(e *entry) (map[engine.Subject]*unschedulablePods, engine.Subject) {
 	s := engine.SubjectOf(&e.pod)
 	if e.crossNode {
 		return q.crossNode, s

@@ -627,7 +627,7 @@ type Shard struct {
 	// Pods in flight.
 	InFlight int32 `protobuf:"varint,6,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// The priority it works at; unset: it has nothing to do.
-	Band          *int32 `protobuf:"varint,7,opt,name=band,proto3,oneof" json:"band,omitempty"`
+	PriorityFloor *int32 `protobuf:"varint,7,opt,name=priority_floor,json=priorityFloor,proto3,oneof" json:"priority_floor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -704,15 +704,15 @@ func (x *Shard) GetInFlight() int32 {
 	return 0
 }
 
-func (x *Shard) GetBand() int32 {
-	if x != nil && x.Band != nil {
-		return *x.Band
+func (x *Shard) GetPriorityFloor() int32 {
+	if x != nil && x.PriorityFloor != nil {
+		return *x.PriorityFloor
 	}
 	return 0
 }
 
-// WatchBandsRequest says who watches.
-type WatchBandsRequest struct {
+// WatchPriorityFloorsRequest says who watches.
+type WatchPriorityFloorsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The member's id, for logs.
 	Member        string `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
@@ -720,20 +720,20 @@ type WatchBandsRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WatchBandsRequest) Reset() {
-	*x = WatchBandsRequest{}
+func (x *WatchPriorityFloorsRequest) Reset() {
+	*x = WatchPriorityFloorsRequest{}
 	mi := &file_berth_queue_v1_queue_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WatchBandsRequest) String() string {
+func (x *WatchPriorityFloorsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WatchBandsRequest) ProtoMessage() {}
+func (*WatchPriorityFloorsRequest) ProtoMessage() {}
 
-func (x *WatchBandsRequest) ProtoReflect() protoreflect.Message {
+func (x *WatchPriorityFloorsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_berth_queue_v1_queue_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -745,41 +745,41 @@ func (x *WatchBandsRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WatchBandsRequest.ProtoReflect.Descriptor instead.
-func (*WatchBandsRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use WatchPriorityFloorsRequest.ProtoReflect.Descriptor instead.
+func (*WatchPriorityFloorsRequest) Descriptor() ([]byte, []int) {
 	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *WatchBandsRequest) GetMember() string {
+func (x *WatchPriorityFloorsRequest) GetMember() string {
 	if x != nil {
 		return x.Member
 	}
 	return ""
 }
 
-// WatchBandsResponse is the bands of a member's shards. A shard that is not listed has none.
-type WatchBandsResponse struct {
+// WatchPriorityFloorsResponse is the priority floors of a member's shards. A shard that is not listed has none.
+type WatchPriorityFloorsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By shard.
-	Bands         []*Band `protobuf:"bytes,1,rep,name=bands,proto3" json:"bands,omitempty"`
+	Floors        []*PriorityFloor `protobuf:"bytes,1,rep,name=floors,proto3" json:"floors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WatchBandsResponse) Reset() {
-	*x = WatchBandsResponse{}
+func (x *WatchPriorityFloorsResponse) Reset() {
+	*x = WatchPriorityFloorsResponse{}
 	mi := &file_berth_queue_v1_queue_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WatchBandsResponse) String() string {
+func (x *WatchPriorityFloorsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WatchBandsResponse) ProtoMessage() {}
+func (*WatchPriorityFloorsResponse) ProtoMessage() {}
 
-func (x *WatchBandsResponse) ProtoReflect() protoreflect.Message {
+func (x *WatchPriorityFloorsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_berth_queue_v1_queue_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -791,20 +791,20 @@ func (x *WatchBandsResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WatchBandsResponse.ProtoReflect.Descriptor instead.
-func (*WatchBandsResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use WatchPriorityFloorsResponse.ProtoReflect.Descriptor instead.
+func (*WatchPriorityFloorsResponse) Descriptor() ([]byte, []int) {
 	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *WatchBandsResponse) GetBands() []*Band {
+func (x *WatchPriorityFloorsResponse) GetFloors() []*PriorityFloor {
 	if x != nil {
-		return x.Bands
+		return x.Floors
 	}
 	return nil
 }
 
-// Band is the priority that a shard is working at.
-type Band struct {
+// PriorityFloor is the priority that a shard is working at: no other pops pods of a lower one.
+type PriorityFloor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The shard.
 	Shard int32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
@@ -814,20 +814,20 @@ type Band struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Band) Reset() {
-	*x = Band{}
+func (x *PriorityFloor) Reset() {
+	*x = PriorityFloor{}
 	mi := &file_berth_queue_v1_queue_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Band) String() string {
+func (x *PriorityFloor) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Band) ProtoMessage() {}
+func (*PriorityFloor) ProtoMessage() {}
 
-func (x *Band) ProtoReflect() protoreflect.Message {
+func (x *PriorityFloor) ProtoReflect() protoreflect.Message {
 	mi := &file_berth_queue_v1_queue_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -839,19 +839,19 @@ func (x *Band) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Band.ProtoReflect.Descriptor instead.
-func (*Band) Descriptor() ([]byte, []int) {
+// Deprecated: Use PriorityFloor.ProtoReflect.Descriptor instead.
+func (*PriorityFloor) Descriptor() ([]byte, []int) {
 	return file_berth_queue_v1_queue_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *Band) GetShard() int32 {
+func (x *PriorityFloor) GetShard() int32 {
 	if x != nil {
 		return x.Shard
 	}
 	return 0
 }
 
-func (x *Band) GetPriority() int32 {
+func (x *PriorityFloor) GetPriority() int32 {
 	if x != nil {
 		return x.Priority
 	}
@@ -990,21 +990,21 @@ const file_berth_queue_v1_queue_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\"\x12\n" +
 	"\x10GetShardsRequest\"B\n" +
 	"\x11GetShardsResponse\x12-\n" +
-	"\x06shards\x18\x01 \x03(\v2\x15.berth.queue.v1.ShardR\x06shards\"\xca\x01\n" +
+	"\x06shards\x18\x01 \x03(\v2\x15.berth.queue.v1.ShardR\x06shards\"\xe7\x01\n" +
 	"\x05Shard\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12\x14\n" +
 	"\x05gated\x18\x02 \x01(\x05R\x05gated\x12\x16\n" +
 	"\x06active\x18\x03 \x01(\x05R\x06active\x12\x18\n" +
 	"\abackoff\x18\x04 \x01(\x05R\abackoff\x12$\n" +
 	"\runschedulable\x18\x05 \x01(\x05R\runschedulable\x12\x1b\n" +
-	"\tin_flight\x18\x06 \x01(\x05R\binFlight\x12\x17\n" +
-	"\x04band\x18\a \x01(\x05H\x00R\x04band\x88\x01\x01B\a\n" +
-	"\x05_band\"+\n" +
-	"\x11WatchBandsRequest\x12\x16\n" +
-	"\x06member\x18\x01 \x01(\tR\x06member\"@\n" +
-	"\x12WatchBandsResponse\x12*\n" +
-	"\x05bands\x18\x01 \x03(\v2\x14.berth.queue.v1.BandR\x05bands\"8\n" +
-	"\x04Band\x12\x14\n" +
+	"\tin_flight\x18\x06 \x01(\x05R\binFlight\x12*\n" +
+	"\x0epriority_floor\x18\a \x01(\x05H\x00R\rpriorityFloor\x88\x01\x01B\x11\n" +
+	"\x0f_priority_floor\"4\n" +
+	"\x1aWatchPriorityFloorsRequest\x12\x16\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\"T\n" +
+	"\x1bWatchPriorityFloorsResponse\x125\n" +
+	"\x06floors\x18\x01 \x03(\v2\x1d.berth.queue.v1.PriorityFloorR\x06floors\"A\n" +
+	"\rPriorityFloor\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\"%\n" +
 	"\x0fActivateRequest\x12\x12\n" +
@@ -1017,14 +1017,13 @@ const file_berth_queue_v1_queue_proto_rawDesc = "" +
 	"\fSTATE_ACTIVE\x10\x02\x12\x11\n" +
 	"\rSTATE_BACKOFF\x10\x03\x12\x17\n" +
 	"\x13STATE_UNSCHEDULABLE\x10\x04\x12\x13\n" +
-	"\x0fSTATE_IN_FLIGHT\x10\x052\xb3\x03\n" +
+	"\x0fSTATE_IN_FLIGHT\x10\x052\xce\x03\n" +
 	"\fQueueService\x12V\n" +
 	"\vListPending\x12\".berth.queue.v1.ListPendingRequest\x1a#.berth.queue.v1.ListPendingResponse\x12S\n" +
 	"\n" +
 	"GetPending\x12!.berth.queue.v1.GetPendingRequest\x1a\".berth.queue.v1.GetPendingResponse\x12P\n" +
-	"\tGetShards\x12 .berth.queue.v1.GetShardsRequest\x1a!.berth.queue.v1.GetShardsResponse\x12U\n" +
-	"\n" +
-	"WatchBands\x12!.berth.queue.v1.WatchBandsRequest\x1a\".berth.queue.v1.WatchBandsResponse0\x01\x12M\n" +
+	"\tGetShards\x12 .berth.queue.v1.GetShardsRequest\x1a!.berth.queue.v1.GetShardsResponse\x12p\n" +
+	"\x13WatchPriorityFloors\x12*.berth.queue.v1.WatchPriorityFloorsRequest\x1a+.berth.queue.v1.WatchPriorityFloorsResponse0\x01\x12M\n" +
 	"\bActivate\x12\x1f.berth.queue.v1.ActivateRequest\x1a .berth.queue.v1.ActivateResponseB\xc0\x01\n" +
 	"\x12com.berth.queue.v1B\n" +
 	"QueueProtoP\x01ZDgithub.com/berth-scheduler/berth/internal/gen/berth/queue/v1;queuev1\xa2\x02\x03BQX\xaa\x02\x0eBerth.Queue.V1\xca\x02\x0eBerth\\Queue\\V1\xe2\x02\x1aBerth\\Queue\\V1\\GPBMetadata\xea\x02\x10Berth::Queue::V1b\x06proto3"
@@ -1044,23 +1043,23 @@ func file_berth_queue_v1_queue_proto_rawDescGZIP() []byte {
 var file_berth_queue_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_berth_queue_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_berth_queue_v1_queue_proto_goTypes = []any{
-	(State)(0),                    // 0: berth.queue.v1.State
-	(*ListPendingRequest)(nil),    // 1: berth.queue.v1.ListPendingRequest
-	(*ListPendingResponse)(nil),   // 2: berth.queue.v1.ListPendingResponse
-	(*GetPendingRequest)(nil),     // 3: berth.queue.v1.GetPendingRequest
-	(*GetPendingResponse)(nil),    // 4: berth.queue.v1.GetPendingResponse
-	(*PendingPod)(nil),            // 5: berth.queue.v1.PendingPod
-	(*Ahead)(nil),                 // 6: berth.queue.v1.Ahead
-	(*GetShardsRequest)(nil),      // 7: berth.queue.v1.GetShardsRequest
-	(*GetShardsResponse)(nil),     // 8: berth.queue.v1.GetShardsResponse
-	(*Shard)(nil),                 // 9: berth.queue.v1.Shard
-	(*WatchBandsRequest)(nil),     // 10: berth.queue.v1.WatchBandsRequest
-	(*WatchBandsResponse)(nil),    // 11: berth.queue.v1.WatchBandsResponse
-	(*Band)(nil),                  // 12: berth.queue.v1.Band
-	(*ActivateRequest)(nil),       // 13: berth.queue.v1.ActivateRequest
-	(*ActivateResponse)(nil),      // 14: berth.queue.v1.ActivateResponse
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*v1.VerdictCount)(nil),       // 16: berth.filter.v1.VerdictCount
+	(State)(0),                          // 0: berth.queue.v1.State
+	(*ListPendingRequest)(nil),          // 1: berth.queue.v1.ListPendingRequest
+	(*ListPendingResponse)(nil),         // 2: berth.queue.v1.ListPendingResponse
+	(*GetPendingRequest)(nil),           // 3: berth.queue.v1.GetPendingRequest
+	(*GetPendingResponse)(nil),          // 4: berth.queue.v1.GetPendingResponse
+	(*PendingPod)(nil),                  // 5: berth.queue.v1.PendingPod
+	(*Ahead)(nil),                       // 6: berth.queue.v1.Ahead
+	(*GetShardsRequest)(nil),            // 7: berth.queue.v1.GetShardsRequest
+	(*GetShardsResponse)(nil),           // 8: berth.queue.v1.GetShardsResponse
+	(*Shard)(nil),                       // 9: berth.queue.v1.Shard
+	(*WatchPriorityFloorsRequest)(nil),  // 10: berth.queue.v1.WatchPriorityFloorsRequest
+	(*WatchPriorityFloorsResponse)(nil), // 11: berth.queue.v1.WatchPriorityFloorsResponse
+	(*PriorityFloor)(nil),               // 12: berth.queue.v1.PriorityFloor
+	(*ActivateRequest)(nil),             // 13: berth.queue.v1.ActivateRequest
+	(*ActivateResponse)(nil),            // 14: berth.queue.v1.ActivateResponse
+	(*timestamppb.Timestamp)(nil),       // 15: google.protobuf.Timestamp
+	(*v1.VerdictCount)(nil),             // 16: berth.filter.v1.VerdictCount
 }
 var file_berth_queue_v1_queue_proto_depIdxs = []int32{
 	5,  // 0: berth.queue.v1.ListPendingResponse.pods:type_name -> berth.queue.v1.PendingPod
@@ -1071,16 +1070,16 @@ var file_berth_queue_v1_queue_proto_depIdxs = []int32{
 	15, // 5: berth.queue.v1.PendingPod.backoff_until:type_name -> google.protobuf.Timestamp
 	6,  // 6: berth.queue.v1.PendingPod.ahead:type_name -> berth.queue.v1.Ahead
 	9,  // 7: berth.queue.v1.GetShardsResponse.shards:type_name -> berth.queue.v1.Shard
-	12, // 8: berth.queue.v1.WatchBandsResponse.bands:type_name -> berth.queue.v1.Band
+	12, // 8: berth.queue.v1.WatchPriorityFloorsResponse.floors:type_name -> berth.queue.v1.PriorityFloor
 	1,  // 9: berth.queue.v1.QueueService.ListPending:input_type -> berth.queue.v1.ListPendingRequest
 	3,  // 10: berth.queue.v1.QueueService.GetPending:input_type -> berth.queue.v1.GetPendingRequest
 	7,  // 11: berth.queue.v1.QueueService.GetShards:input_type -> berth.queue.v1.GetShardsRequest
-	10, // 12: berth.queue.v1.QueueService.WatchBands:input_type -> berth.queue.v1.WatchBandsRequest
+	10, // 12: berth.queue.v1.QueueService.WatchPriorityFloors:input_type -> berth.queue.v1.WatchPriorityFloorsRequest
 	13, // 13: berth.queue.v1.QueueService.Activate:input_type -> berth.queue.v1.ActivateRequest
 	2,  // 14: berth.queue.v1.QueueService.ListPending:output_type -> berth.queue.v1.ListPendingResponse
 	4,  // 15: berth.queue.v1.QueueService.GetPending:output_type -> berth.queue.v1.GetPendingResponse
 	8,  // 16: berth.queue.v1.QueueService.GetShards:output_type -> berth.queue.v1.GetShardsResponse
-	11, // 17: berth.queue.v1.QueueService.WatchBands:output_type -> berth.queue.v1.WatchBandsResponse
+	11, // 17: berth.queue.v1.QueueService.WatchPriorityFloors:output_type -> berth.queue.v1.WatchPriorityFloorsResponse
 	14, // 18: berth.queue.v1.QueueService.Activate:output_type -> berth.queue.v1.ActivateResponse
 	14, // [14:19] is the sub-list for method output_type
 	9,  // [9:14] is the sub-list for method input_type

@@ -21,11 +21,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	QueueService_ListPending_FullMethodName = "/berth.queue.v1.QueueService/ListPending"
-	QueueService_GetPending_FullMethodName  = "/berth.queue.v1.QueueService/GetPending"
-	QueueService_GetShards_FullMethodName   = "/berth.queue.v1.QueueService/GetShards"
-	QueueService_WatchBands_FullMethodName  = "/berth.queue.v1.QueueService/WatchBands"
-	QueueService_Activate_FullMethodName    = "/berth.queue.v1.QueueService/Activate"
+	QueueService_ListPending_FullMethodName         = "/berth.queue.v1.QueueService/ListPending"
+	QueueService_GetPending_FullMethodName          = "/berth.queue.v1.QueueService/GetPending"
+	QueueService_GetShards_FullMethodName           = "/berth.queue.v1.QueueService/GetShards"
+	QueueService_WatchPriorityFloors_FullMethodName = "/berth.queue.v1.QueueService/WatchPriorityFloors"
+	QueueService_Activate_FullMethodName            = "/berth.queue.v1.QueueService/Activate"
 )
 
 // QueueServiceClient is the client API for QueueService service.
@@ -40,9 +40,9 @@ type QueueServiceClient interface {
 	GetPending(ctx context.Context, in *GetPendingRequest, opts ...grpc.CallOption) (*GetPendingResponse, error)
 	// GetShards returns the shards this member owns, with their depths.
 	GetShards(ctx context.Context, in *GetShardsRequest, opts ...grpc.CallOption) (*GetShardsResponse, error)
-	// WatchBands streams, to other queue members, the priority that each of this member's shards is working at: at once, on
+	// WatchPriorityFloors streams, to other queue members, the priority that each of this member's shards is working at: at once, on
 	// every change, and every half second.
-	WatchBands(ctx context.Context, in *WatchBandsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchBandsResponse], error)
+	WatchPriorityFloors(ctx context.Context, in *WatchPriorityFloorsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPriorityFloorsResponse], error)
 	// Activate makes pods active that are unschedulable or in backoff, whatever they wait for. Unknown ones are left out.
 	Activate(ctx context.Context, in *ActivateRequest, opts ...grpc.CallOption) (*ActivateResponse, error)
 }
@@ -85,13 +85,13 @@ func (c *queueServiceClient) GetShards(ctx context.Context, in *GetShardsRequest
 	return out, nil
 }
 
-func (c *queueServiceClient) WatchBands(ctx context.Context, in *WatchBandsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchBandsResponse], error) {
+func (c *queueServiceClient) WatchPriorityFloors(ctx context.Context, in *WatchPriorityFloorsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPriorityFloorsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &QueueService_ServiceDesc.Streams[0], QueueService_WatchBands_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &QueueService_ServiceDesc.Streams[0], QueueService_WatchPriorityFloors_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[WatchBandsRequest, WatchBandsResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[WatchPriorityFloorsRequest, WatchPriorityFloorsResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (c *queueServiceClient) WatchBands(ctx context.Context, in *WatchBandsReque
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type QueueService_WatchBandsClient = grpc.ServerStreamingClient[WatchBandsResponse]
+type QueueService_WatchPriorityFloorsClient = grpc.ServerStreamingClient[WatchPriorityFloorsResponse]
 
 func (c *queueServiceClient) Activate(ctx context.Context, in *ActivateRequest, opts ...grpc.CallOption) (*ActivateResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -126,9 +126,9 @@ type QueueServiceServer interface {
 	GetPending(context.Context, *GetPendingRequest) (*GetPendingResponse, error)
 	// GetShards returns the shards this member owns, with their depths.
 	GetShards(context.Context, *GetShardsRequest) (*GetShardsResponse, error)
-	// WatchBands streams, to other queue members, the priority that each of this member's shards is working at: at once, on
+	// WatchPriorityFloors streams, to other queue members, the priority that each of this member's shards is working at: at once, on
 	// every change, and every half second.
-	WatchBands(*WatchBandsRequest, grpc.ServerStreamingServer[WatchBandsResponse]) error
+	WatchPriorityFloors(*WatchPriorityFloorsRequest, grpc.ServerStreamingServer[WatchPriorityFloorsResponse]) error
 	// Activate makes pods active that are unschedulable or in backoff, whatever they wait for. Unknown ones are left out.
 	Activate(context.Context, *ActivateRequest) (*ActivateResponse, error)
 	mustEmbedUnimplementedQueueServiceServer()
@@ -150,8 +150,8 @@ func (UnimplementedQueueServiceServer) GetPending(context.Context, *GetPendingRe
 func (UnimplementedQueueServiceServer) GetShards(context.Context, *GetShardsRequest) (*GetShardsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetShards not implemented")
 }
-func (UnimplementedQueueServiceServer) WatchBands(*WatchBandsRequest, grpc.ServerStreamingServer[WatchBandsResponse]) error {
-	return status.Error(codes.Unimplemented, "method WatchBands not implemented")
+func (UnimplementedQueueServiceServer) WatchPriorityFloors(*WatchPriorityFloorsRequest, grpc.ServerStreamingServer[WatchPriorityFloorsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchPriorityFloors not implemented")
 }
 func (UnimplementedQueueServiceServer) Activate(context.Context, *ActivateRequest) (*ActivateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Activate not implemented")
@@ -231,16 +231,16 @@ func _QueueService_GetShards_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
-func _QueueService_WatchBands_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(WatchBandsRequest)
+func _QueueService_WatchPriorityFloors_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchPriorityFloorsRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(QueueServiceServer).WatchBands(m, &grpc.GenericServerStream[WatchBandsRequest, WatchBandsResponse]{ServerStream: stream})
+	return srv.(QueueServiceServer).WatchPriorityFloors(m, &grpc.GenericServerStream[WatchPriorityFloorsRequest, WatchPriorityFloorsResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type QueueService_WatchBandsServer = grpc.ServerStreamingServer[WatchBandsResponse]
+type QueueService_WatchPriorityFloorsServer = grpc.ServerStreamingServer[WatchPriorityFloorsResponse]
 
 func _QueueService_Activate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ActivateRequest)
@@ -286,8 +286,8 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 	},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "WatchBands",
-			Handler:       _QueueService_WatchBands_Handler,
+			StreamName:    "WatchPriorityFloors",
+			Handler:       _QueueService_WatchPriorityFloors_Handler,
 			ServerStreams: true,
 		},
 	},

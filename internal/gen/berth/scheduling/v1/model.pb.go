@@ -408,7 +408,7 @@ type Shard struct {
 	// How many pods it holds, by state.
 	Depth *QueueDepth `protobuf:"bytes,3,opt,name=depth,proto3" json:"depth,omitempty"`
 	// The priority it works at; unset: it has nothing to do.
-	Band          *int32 `protobuf:"varint,4,opt,name=band,proto3,oneof" json:"band,omitempty"`
+	PriorityFloor *int32 `protobuf:"varint,4,opt,name=priority_floor,json=priorityFloor,proto3,oneof" json:"priority_floor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -464,9 +464,9 @@ func (x *Shard) GetDepth() *QueueDepth {
 	return nil
 }
 
-func (x *Shard) GetBand() int32 {
-	if x != nil && x.Band != nil {
-		return *x.Band
+func (x *Shard) GetPriorityFloor() int32 {
+	if x != nil && x.PriorityFloor != nil {
+		return *x.PriorityFloor
 	}
 	return 0
 }
@@ -1115,13 +1115,13 @@ const file_berth_scheduling_v1_model_proto_rawDesc = "" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\astarted\"3\n" +
 	"\tNodeRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x05R\x05first\x12\x10\n" +
-	"\x03end\x18\x02 \x01(\x05R\x03end\"\x8c\x01\n" +
+	"\x03end\x18\x02 \x01(\x05R\x03end\"\xa9\x01\n" +
 	"\x05Shard\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x125\n" +
-	"\x05depth\x18\x03 \x01(\v2\x1f.berth.scheduling.v1.QueueDepthR\x05depth\x12\x17\n" +
-	"\x04band\x18\x04 \x01(\x05H\x00R\x04band\x88\x01\x01B\a\n" +
-	"\x05_band\"\x97\x01\n" +
+	"\x05depth\x18\x03 \x01(\v2\x1f.berth.scheduling.v1.QueueDepthR\x05depth\x12*\n" +
+	"\x0epriority_floor\x18\x04 \x01(\x05H\x00R\rpriorityFloor\x88\x01\x01B\x11\n" +
+	"\x0f_priority_floor\"\x97\x01\n" +
 	"\n" +
 	"QueueDepth\x12\x14\n" +
 	"\x05gated\x18\x01 \x01(\x05R\x05gated\x12\x16\n" +

@@ -342,7 +342,7 @@ func (x *Tile) GetFeasible() int32 {
 	return 0
 }
 
-// GetQueueRequest asks for the queue by shard and band.
+// GetQueueRequest asks for the queue by shard and by priority.
 type GetQueueRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -379,13 +379,13 @@ func (*GetQueueRequest) Descriptor() ([]byte, []int) {
 	return file_berth_scheduling_v1_view_proto_rawDescGZIP(), []int{4}
 }
 
-// GetQueueResponse is the queue by shard and band.
+// GetQueueResponse is the queue by shard and by priority.
 type GetQueueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version it is of.
 	Version *Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// By priority, highest first, the pods that are not placed. At most 100; the last one then stands for all lower ones.
-	Bands []*Band `protobuf:"bytes,2,rep,name=bands,proto3" json:"bands,omitempty"`
+	Priorities []*PriorityCount `protobuf:"bytes,2,rep,name=priorities,proto3" json:"priorities,omitempty"`
 	// All shards, by number.
 	Shards []*Shard `protobuf:"bytes,3,rep,name=shards,proto3" json:"shards,omitempty"`
 	// Pods placed in the last 10 seconds, as the gateway has seen them.
@@ -437,9 +437,9 @@ func (x *GetQueueResponse) GetVersion() *Version {
 	return nil
 }
 
-func (x *GetQueueResponse) GetBands() []*Band {
+func (x *GetQueueResponse) GetPriorities() []*PriorityCount {
 	if x != nil {
-		return x.Bands
+		return x.Priorities
 	}
 	return nil
 }
@@ -479,8 +479,8 @@ func (x *GetQueueResponse) GetArrived_60S() int32 {
 	return 0
 }
 
-// Band is the pods of one priority.
-type Band struct {
+// PriorityCount is the pods of one priority.
+type PriorityCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// spec.priority.
 	Priority int32 `protobuf:"varint,1,opt,name=priority,proto3" json:"priority,omitempty"`
@@ -492,20 +492,20 @@ type Band struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Band) Reset() {
-	*x = Band{}
+func (x *PriorityCount) Reset() {
+	*x = PriorityCount{}
 	mi := &file_berth_scheduling_v1_view_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Band) String() string {
+func (x *PriorityCount) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Band) ProtoMessage() {}
+func (*PriorityCount) ProtoMessage() {}
 
-func (x *Band) ProtoReflect() protoreflect.Message {
+func (x *PriorityCount) ProtoReflect() protoreflect.Message {
 	mi := &file_berth_scheduling_v1_view_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -517,26 +517,26 @@ func (x *Band) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Band.ProtoReflect.Descriptor instead.
-func (*Band) Descriptor() ([]byte, []int) {
+// Deprecated: Use PriorityCount.ProtoReflect.Descriptor instead.
+func (*PriorityCount) Descriptor() ([]byte, []int) {
 	return file_berth_scheduling_v1_view_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *Band) GetPriority() int32 {
+func (x *PriorityCount) GetPriority() int32 {
 	if x != nil {
 		return x.Priority
 	}
 	return 0
 }
 
-func (x *Band) GetPending() int32 {
+func (x *PriorityCount) GetPending() int32 {
 	if x != nil {
 		return x.Pending
 	}
 	return 0
 }
 
-func (x *Band) GetShards() []int32 {
+func (x *PriorityCount) GetShards() []int32 {
 	if x != nil {
 		return x.Shards
 	}
@@ -571,10 +571,12 @@ const file_berth_scheduling_v1_view_proto_rawDesc = "" +
 	"\x0fdevice_permille\x18\x06 \x01(\x05R\x0edevicePermille\x12$\n" +
 	"\runschedulable\x18\a \x01(\x05R\runschedulable\x12\x1a\n" +
 	"\bfeasible\x18\b \x01(\x05R\bfeasible\"\x11\n" +
-	"\x0fGetQueueRequest\"\xaf\x02\n" +
+	"\x0fGetQueueRequest\"\xc2\x02\n" +
 	"\x10GetQueueResponse\x126\n" +
-	"\aversion\x18\x01 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12/\n" +
-	"\x05bands\x18\x02 \x03(\v2\x19.berth.scheduling.v1.BandR\x05bands\x122\n" +
+	"\aversion\x18\x01 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12B\n" +
+	"\n" +
+	"priorities\x18\x02 \x03(\v2\".berth.scheduling.v1.PriorityCountR\n" +
+	"priorities\x122\n" +
 	"\x06shards\x18\x03 \x03(\v2\x1a.berth.scheduling.v1.ShardR\x06shards\x12\x1d\n" +
 	"\n" +
 	"placed_10s\x18\x04 \x01(\x05R\tplaced10s\x12\x1d\n" +
@@ -583,8 +585,8 @@ const file_berth_scheduling_v1_view_proto_rawDesc = "" +
 	"\varrived_10s\x18\x06 \x01(\x05R\n" +
 	"arrived10s\x12\x1f\n" +
 	"\varrived_60s\x18\a \x01(\x05R\n" +
-	"arrived60s\"T\n" +
-	"\x04Band\x12\x1a\n" +
+	"arrived60s\"]\n" +
+	"\rPriorityCount\x12\x1a\n" +
 	"\bpriority\x18\x01 \x01(\x05R\bpriority\x12\x18\n" +
 	"\apending\x18\x02 \x01(\x05R\apending\x12\x16\n" +
 	"\x06shards\x18\x03 \x03(\x05R\x06shardsB\xe2\x01\n" +
@@ -610,7 +612,7 @@ var file_berth_scheduling_v1_view_proto_goTypes = []any{
 	(*Tile)(nil),             // 3: berth.scheduling.v1.Tile
 	(*GetQueueRequest)(nil),  // 4: berth.scheduling.v1.GetQueueRequest
 	(*GetQueueResponse)(nil), // 5: berth.scheduling.v1.GetQueueResponse
-	(*Band)(nil),             // 6: berth.scheduling.v1.Band
+	(*PriorityCount)(nil),    // 6: berth.scheduling.v1.PriorityCount
 	(*Version)(nil),          // 7: berth.scheduling.v1.Version
 	(*Shard)(nil),            // 8: berth.scheduling.v1.Shard
 }
@@ -619,7 +621,7 @@ var file_berth_scheduling_v1_view_proto_depIdxs = []int32{
 	2, // 1: berth.scheduling.v1.GetMapResponse.zones:type_name -> berth.scheduling.v1.Zone
 	3, // 2: berth.scheduling.v1.Zone.tiles:type_name -> berth.scheduling.v1.Tile
 	7, // 3: berth.scheduling.v1.GetQueueResponse.version:type_name -> berth.scheduling.v1.Version
-	6, // 4: berth.scheduling.v1.GetQueueResponse.bands:type_name -> berth.scheduling.v1.Band
+	6, // 4: berth.scheduling.v1.GetQueueResponse.priorities:type_name -> berth.scheduling.v1.PriorityCount
 	8, // 5: berth.scheduling.v1.GetQueueResponse.shards:type_name -> berth.scheduling.v1.Shard
 	6, // [6:6] is the sub-list for method output_type
 	6, // [6:6] is the sub-list for method input_type

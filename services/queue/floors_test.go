@@ -41,10 +41,10 @@ type neighbor struct {
 	heard   map[string]int // streams by member
 }
 
-func (n *neighbor) say(bands map[int32]int32) {
+func (n *neighbor) say(floors map[int32]int32) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.says = bands
+	n.says = floors
 	close(n.changed)
 	n.changed = make(chan struct{})
 }
@@ -56,15 +56,15 @@ func (n *neighbor) hang() {
 	n.silent = true
 }
 
-func (n *neighbor) WatchBands(request *queuev1.WatchBandsRequest, stream queuev1.QueueService_WatchBandsServer) error {
+func (n *neighbor) WatchPriorityFloors(request *queuev1.WatchPriorityFloorsRequest, stream queuev1.QueueService_WatchPriorityFloorsServer) error {
 	n.mu.Lock()
 	n.heard[request.GetMember()]++
 	n.mu.Unlock()
 	for {
 		n.mu.Lock()
-		message, silent, changed := &queuev1.WatchBandsResponse{}, n.silent, n.changed
+		message, silent, changed := &queuev1.WatchPriorityFloorsResponse{}, n.silent, n.changed
 		for shard, p := range n.says {
-			message.Bands = append(message.Bands, &queuev1.Band{Shard: shard, Priority: p})
+			message.Floors = append(message.Floors, &queuev1.PriorityFloor{Shard: shard, Priority: p})
 		}
 		n.mu.Unlock()
 		if !silent {
@@ -120,7 +120,7 @@ func (w *world) after(d time.Duration) []string {
 	return w.binder.order()
 }
 
-func TestLowerBandWaitsUntilTheHigherOneOfAnotherMemberIsDone(t *testing.T) {
+func TestLowerPriorityWaitsUntilTheHigherOneOfAnotherMemberIsDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, n, _ := beside(t)
 		w.ledger.pod("low", 100, priority(9))
@@ -134,7 +134,7 @@ func TestLowerBandWaitsUntilTheHigherOneOfAnotherMemberIsDone(t *testing.T) {
 			t.Errorf("50 ms after it works at 9, %v are placed, want %v", got, want)
 		}
 		measured := samples(t, w.metrics.(*prometheus.Registry))
-		if waits, ended := measured["berth_queue_band_waits_total"], measured["berth_queue_band_wait_seconds"]; waits == 0 || ended != waits {
+		if waits, ended := measured["berth_queue_priority_floor_waits_total"], measured["berth_queue_priority_floor_wait_seconds"]; waits == 0 || ended != waits {
 			t.Errorf("%v waits have begun and %v ended, want some, and all of them", waits, ended)
 		}
 	})
@@ -208,7 +208,7 @@ func TestNewMemberHearsTheOthersBeforeItBegins(t *testing.T) {
 	})
 }
 
-func TestUnschedulablePodOfAHigherBandStarvesNobody(t *testing.T) {
+func TestUnschedulablePodOfAHigherPriorityStarvesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 4)
 		w.filterWorker("f1", nil)
@@ -279,7 +279,7 @@ func TestShardThatGetsNowhereHoldsNobodyForLong(t *testing.T) {
 	})
 }
 
-func TestShardThatDrainsHasNoBand(t *testing.T) {
+func TestShardThatDrainsHasNoFloor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		hangs := make(chan struct{})
@@ -288,21 +288,21 @@ func TestShardThatDrainsHasNoBand(t *testing.T) {
 		w.ledger.node("n1", 1000)
 		q, _ := w.queueMember("q1")
 		elapse(time.Second)
-		stream := newBandStream(t.Context())
+		stream := newFloorStream(t.Context())
 		var watch sync.WaitGroup
-		watch.Go(func() { _ = q.WatchBands(&queuev1.WatchBandsRequest{Member: "q2"}, stream) })
+		watch.Go(func() { _ = q.WatchPriorityFloors(&queuev1.WatchPriorityFloorsRequest{Member: "q2"}, stream) })
 		defer watch.Wait()
 		defer stream.cancel()
 		defer close(hangs)
-		says := func(want ...*queuev1.Band) {
+		says := func(want ...*queuev1.PriorityFloor) {
 			t.Helper()
-			if got := fmt.Sprint((<-stream.sent).GetBands()); got != fmt.Sprint(want) {
-				t.Errorf("bands %v, want %v", got, want)
+			if got := fmt.Sprint((<-stream.sent).GetFloors()); got != fmt.Sprint(want) {
+				t.Errorf("floors %v, want %v", got, want)
 			}
 		}
 		says()
 		w.ledger.pod("p", 100, priority(10))
-		says(&queuev1.Band{Priority: 10})
+		says(&queuev1.PriorityFloor{Priority: 10})
 		w.etcd.join(coord.RoleQueue, "q2") // to whom rendezvous hashing gives the shard
 		says()
 		if owners := w.etcd.ownersOf(); owners[0] != "q1" {
@@ -311,7 +311,7 @@ func TestShardThatDrainsHasNoBand(t *testing.T) {
 	})
 }
 
-func TestOrderIsGlobalByBandOverShardsAndMembers(t *testing.T) {
+func TestOrderIsGlobalByPriorityOverShardsAndMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 8)
 		w.batch = 3
@@ -405,25 +405,25 @@ func TestOwnersChangeUnderLoadAndNoPodIsLostOrTwiceOrOutOfOrder(t *testing.T) {
 		}
 		last := map[string]string{}
 		for _, name := range order {
-			band := name[:len("p/kk")] // of one class, so of one shard
-			if name <= last[band] {
-				t.Errorf("%s is placed after %s", name, last[band])
+			floor := name[:len("p/kk")] // of one class, so of one shard
+			if name <= last[floor] {
+				t.Errorf("%s is placed after %s", name, last[floor])
 			}
-			last[band] = name
+			last[floor] = name
 		}
 	})
 }
 
-func TestWatchBandsSpeaksAtOnceOnChangeAndEveryHalfSecond(t *testing.T) {
+func TestWatchPriorityFloorsSpeaksAtOnceOnChangeAndEveryHalfSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1) // without workers: nothing is popped
 		q, _ := w.queueMember("q1")
 		elapse(time.Second)
-		stream := newBandStream(t.Context())
+		stream := newFloorStream(t.Context())
 		var watch sync.WaitGroup
 		watch.Go(func() {
-			if err := q.WatchBands(&queuev1.WatchBandsRequest{Member: "q2"}, stream); err == nil {
-				t.Error("WatchBands ended without an error")
+			if err := q.WatchPriorityFloors(&queuev1.WatchPriorityFloorsRequest{Member: "q2"}, stream); err == nil {
+				t.Error("WatchPriorityFloors ended without an error")
 			}
 		})
 		defer watch.Wait()
@@ -431,11 +431,11 @@ func TestWatchBandsSpeaksAtOnceOnChangeAndEveryHalfSecond(t *testing.T) {
 		const pause, period = 5 * time.Millisecond, 500 * time.Millisecond
 		last := time.Now()
 		// A message comes so long after something, or a pause later if the stream has just looked.
-		expect := func(since time.Time, after time.Duration, bands ...*queuev1.Band) {
+		expect := func(since time.Time, after time.Duration, floors ...*queuev1.PriorityFloor) {
 			t.Helper()
 			m := <-stream.sent
 			last = time.Now()
-			got, want := fmt.Sprint(m.GetBands()), fmt.Sprint(bands)
+			got, want := fmt.Sprint(m.GetFloors()), fmt.Sprint(floors)
 			if took := last.Sub(since); took < after || took > after+pause || got != want {
 				t.Errorf("after %v: %v, want %v after %v", took, got, want, after)
 			}
@@ -443,34 +443,34 @@ func TestWatchBandsSpeaksAtOnceOnChangeAndEveryHalfSecond(t *testing.T) {
 		expect(last, 0)
 		elapse(100 * time.Millisecond)
 		w.ledger.pod("a", 100, priority(3))
-		expect(time.Now(), 0, &queuev1.Band{Priority: 3})
+		expect(time.Now(), 0, &queuev1.PriorityFloor{Priority: 3})
 		elapse(time.Millisecond)
 		w.ledger.pod("b", 100, priority(5))
 		w.ledger.pod("c", 100, priority(7))
-		expect(last, pause, &queuev1.Band{Priority: 7})
-		w.ledger.pod("d", 100, priority(1)) // changes no band
-		expect(last, period, &queuev1.Band{Priority: 7})
+		expect(last, pause, &queuev1.PriorityFloor{Priority: 7})
+		w.ledger.pod("d", 100, priority(1)) // changes no floor
+		expect(last, period, &queuev1.PriorityFloor{Priority: 7})
 		w.ledger.apply(cluster.PodRemoved{ID: 2})
-		expect(last, pause, &queuev1.Band{Priority: 5})
+		expect(last, pause, &queuev1.PriorityFloor{Priority: 5})
 	})
 }
 
-// bandStream is the server's end of a stream.
-type bandStream struct {
+// floorStream is the server's end of a stream.
+type floorStream struct {
 	grpc.ServerStream
 	ctx    context.Context
 	cancel context.CancelFunc
-	sent   chan *queuev1.WatchBandsResponse
+	sent   chan *queuev1.WatchPriorityFloorsResponse
 }
 
-func newBandStream(ctx context.Context) *bandStream {
+func newFloorStream(ctx context.Context) *floorStream {
 	ctx, cancel := context.WithCancel(ctx)
-	return &bandStream{ctx: ctx, cancel: cancel, sent: make(chan *queuev1.WatchBandsResponse)}
+	return &floorStream{ctx: ctx, cancel: cancel, sent: make(chan *queuev1.WatchPriorityFloorsResponse)}
 }
 
-func (s *bandStream) Context() context.Context { return s.ctx }
+func (s *floorStream) Context() context.Context { return s.ctx }
 
-func (s *bandStream) Send(m *queuev1.WatchBandsResponse) error {
+func (s *floorStream) Send(m *queuev1.WatchPriorityFloorsResponse) error {
 	select {
 	case s.sent <- m:
 		return nil
