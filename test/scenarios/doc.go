@@ -4,7 +4,8 @@
 //
 // # How to write a story
 //
-// A line is a command, a comment or empty; what a command prints is indented below it. Write the commands, run
+// A line is a command, a comment or empty. Below commands stands "----", and what they print, up to an empty line. Write the
+// commands and "----", run
 //
 //	go test ./test/scenarios -run '/my-story' -rewrite
 //
@@ -35,7 +36,7 @@
 //	events P                   prints the pod's events, each once; also those of a pod that is gone
 //	metrics NAME               prints a metric of all members together, by its other labels
 //
-// A command after "kube:" is only for API servers: elsewhere what is written below it stands as it is.
+// Commands below a line "kube", up to their "----", are only for API servers: elsewhere what they print stands as it is.
 //
 // Nothing may depend on timing. Use await for what must happen, and settle before show: settle alone cannot know that
 // something is still to come. Give pods that compete different priorities, and nodes that must not tie different sizes; let

@@ -1,22 +1,19 @@
 package scenarios
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
-	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/cockroachdb/datadriven"
 	"go.uber.org/goleak"
 
+	"github.com/berth-scheduler/berth/internal/cluster/clustertest"
 	"github.com/berth-scheduler/berth/internal/kubetest"
 	"github.com/berth-scheduler/berth/test/berthtest"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write what the stories print into their files")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -55,56 +52,17 @@ func stories(t *testing.T) []string {
 	return files
 }
 
-// tell plays the story of a file and compares what it prints.
+// tell plays the story of a file and compares what it prints. Commands below "kube" are only for API servers: elsewhere what is
+// written there stands as it is.
 func tell(t *testing.T, file string, start func(berthtest.Options) *story) {
 	t.Helper()
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := play(t, filepath.Base(file), string(want), start)
-	if *rewrite {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := gocmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-		t.Errorf("%s (-want +got):\n%s\nrun with -rewrite and read the difference", file, diff)
-	}
-}
-
-const (
-	indent   = "    "
-	kubeOnly = "kube: "
-)
-
-// play runs a script and returns it with what it prints now.
-func play(t *testing.T, file, script string, start func(berthtest.Options) *story) string {
-	t.Helper()
 	var s *story
-	var out strings.Builder
-	keep := false // what is printed below the command that was left out
-	number := 0
-	for line := range strings.Lines(strings.TrimRight(script, "\n") + "\n") {
-		number++
-		if strings.HasPrefix(line, indent) {
-			if keep {
-				out.WriteString(line)
-			}
-			continue
-		}
-		out.WriteString(line)
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			keep = false
-			continue
-		}
-		words := strings.Fields(line)
+	datadriven.RunTest(t, file, func(_ *testing.T, d *datadriven.TestData) string {
+		commands := clustertest.Commands(d.FullCmd(), d.Input)
 		if s == nil {
-			o, err := options(words)
+			o, err := options(commands[0])
 			if err != nil {
-				t.Fatalf("%s:%d: %v", file, number, err)
+				t.Fatalf("%s: %v", d.Pos, err)
 			}
 			ports, err := kubetest.FreePorts(1)
 			if err != nil {
@@ -112,25 +70,27 @@ func play(t *testing.T, file, script string, start func(berthtest.Options) *stor
 			}
 			o.OpsListen = "127.0.0.1:" + ports[0]
 			s = start(o)
-			if words[0] == "berth" {
-				continue
+		}
+		switch commands[0][0] {
+		case "berth":
+			commands = commands[1:]
+		case "kube":
+			if !s.kube {
+				return d.Expected
 			}
+			commands = commands[1:]
 		}
-		line, forKube := strings.CutPrefix(line, kubeOnly)
-		keep = forKube && !s.kube
-		if keep {
-			continue
+		var printed []string
+		for _, words := range commands {
+			s.at = d.Pos + ": " + strings.Join(words, " ")
+			lines, err := s.command(words)
+			if err != nil {
+				t.Fatalf("%s: %v", s.at, err)
+			}
+			printed = append(printed, lines...)
 		}
-		s.at = fmt.Sprintf("%s:%d: %s", file, number, line)
-		printed, err := s.command(strings.Fields(line))
-		if err != nil {
-			t.Fatalf("%s: %v", s.at, err)
-		}
-		for _, p := range printed {
-			out.WriteString(indent + p + "\n")
-		}
-	}
-	return out.String()
+		return strings.Join(printed, "\n")
+	})
 }
 
 // options reads the berth command; any other says nothing.
