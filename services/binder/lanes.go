@@ -48,43 +48,49 @@ const noPlaceEvery = time.Second
 // term.
 func (t *term) bindLane(ctx context.Context) error {
 	for {
-		batch := t.nextBinds(ctx)
+		batch, of := t.nextBinds(ctx)
 		if len(batch) == 0 {
 			return nil
 		}
-		first := batch[0]
-		if t.flights.most > 0 && first.place == nil && t.calls(first) && !t.flights.take(first, time.Now()) {
-			continue // it waits for a place
-		}
-		place := first.place
-		first.place = nil // it is for this turn
-		answered := make(chan struct{})
-		t.spawn(func() error {
-			defer close(answered)
-			err := t.bind(ctx, batch)
-			if place != nil {
-				t.after(ctx, 0, t.flights.give(place, time.Now()))
-			}
-			return err
-		})
-		select {
-		case <-answered:
-			continue
-		case <-time.After(lateAfter):
-		}
-		if place != nil {
-			t.hangs(place)
-		}
-		if !t.late.take(len(batch)) {
-			<-answered
-			continue
-		}
-		t.spawn(func() error {
-			<-answered
-			t.late.give(len(batch))
-			return nil
-		})
+		t.takeTurn(ctx, batch)
+		t.turns.done(of)
 	}
+}
+
+// takeTurn is a worker's work for a batch whose turn has come: until it has an answer, is late, or is found to have to wait for a place.
+func (t *term) takeTurn(ctx context.Context, batch []*placement) {
+	first := batch[0]
+	if t.flights.most > 0 && first.place == nil && t.calls(first) && !t.flights.take(first, time.Now()) {
+		return // it waits for a place
+	}
+	place := first.place
+	first.place = nil // it is for this turn
+	answered := make(chan struct{})
+	t.spawn(func() error {
+		defer close(answered)
+		err := t.bind(ctx, batch)
+		if place != nil {
+			t.after(ctx, 0, t.flights.give(place, time.Now()))
+		}
+		return err
+	})
+	select {
+	case <-answered:
+		return
+	case <-time.After(lateAfter):
+	}
+	if place != nil {
+		t.hangs(place)
+	}
+	if !t.late.take(len(batch)) {
+		<-answered
+		return
+	}
+	t.spawn(func() error {
+		<-answered
+		t.late.give(len(batch))
+		return nil
+	})
 }
 
 // hangs notes that the call of a place is late. If at least half of those of its namespace are, its window is no larger than half of what is under
@@ -124,11 +130,14 @@ type flights struct {
 	of      map[whose]*flight // those with none under way of which none waits are not there
 }
 
-// whose says what places are for.
+// whose says what turns and places are for.
 type whose struct {
 	namespace string
 	withdraws bool
 }
+
+// whose says whose turns of a placement are, as it is.
+func (p *placement) whose() whose { return whose{p.Namespace, p.state == stateWithdrawing} }
 
 // flight is what is under way of a namespace. While others of it wait, it has as many places as it may have.
 type flight struct {
@@ -153,7 +162,7 @@ func places(workers int) int { return min(4*workers, maxLate) }
 func (f *flights) take(p *placement, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	of := whose{p.Namespace, p.state == stateWithdrawing}
+	of := p.whose()
 	n := f.of[of]
 	if n == nil {
 		if f.of == nil {
@@ -339,24 +348,50 @@ func (t *term) noPlaceLane(ctx context.Context) error {
 	}
 }
 
-// nextBinds waits for a bind, and returns it with those that wait behind it, as far as one call takes them: one alone, where each needs a
-// place. It returns none when ctx ends.
-func (t *term) nextBinds(ctx context.Context) (batch []*placement) {
+// nextBinds waits for a bind, and returns it with those that wait behind it, as far as one call takes them. Where each needs a place, it is
+// one alone, and whose turn that is; the caller says when the turn is done. It returns none when ctx ends.
+func (t *term) nextBinds(ctx context.Context) (batch []*placement, of *turn) {
+	if t.flights.most > 0 {
+		return t.nextTurn(ctx)
+	}
 	select {
 	case <-ctx.Done():
-		return nil
+		return nil, nil
 	case first := <-t.binds:
 		batch = append(batch, first)
 	}
-	for t.flights.most == 0 && len(batch) < t.source.MaxBatch() {
+	for len(batch) < t.source.MaxBatch() {
 		select {
 		case next := <-t.binds:
 			batch = append(batch, next)
 		default:
-			return batch
+			return batch, nil
 		}
 	}
-	return batch
+	return batch, nil
+}
+
+// nextTurn is nextBinds where each needs a place.
+func (t *term) nextTurn(ctx context.Context) ([]*placement, *turn) {
+	for ctx.Err() == nil {
+		for range len(t.binds) {
+			select {
+			case p := <-t.binds:
+				t.turns.add(p)
+			default: // another worker has it
+			}
+		}
+		if p, of := t.turns.next(); p != nil {
+			return []*placement{p}, of
+		}
+		select {
+		case <-ctx.Done():
+		case p := <-t.binds:
+			t.turns.add(p)
+		case <-t.turns.more:
+		}
+	}
+	return nil, nil
 }
 
 // bind writes a batch once. What remains unknown comes back to the lane after a while, so that a pod whose bind never

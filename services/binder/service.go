@@ -133,7 +133,7 @@ func (s *Service) depths() map[string]int {
 		return map[string]int{laneBinds: 0, laneLateBinds: 0, laneEvents: 0, laneReports: 0, lanePreemptions: 0}
 	}
 	return map[string]int{
-		laneBinds: len(t.binds) + t.flights.waiting(), laneLateBinds: t.late.count(), laneEvents: t.events.depth(), laneReports: t.reports.depth(),
+		laneBinds: len(t.binds) + t.turns.waiting() + t.flights.waiting(), laneLateBinds: t.late.count(), laneEvents: t.events.depth(), laneReports: t.reports.depth(),
 		lanePreemptions: len(t.preemptions),
 	}
 }
