@@ -1,6 +1,7 @@
 package binder
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -723,4 +724,53 @@ func TestAfterAnOutageOfTheSourceAllAreBoundSoon(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The client of the API server lets 50 requests through in a second. Each pod has changed before its first bind comes, so it takes two
+// requests, and then another. There are as many workers as internal/roles makes of that.
+func TestBindsThatWaitForTheirTurnWithTheClientAreNotTakenForSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const workers, between = 50 / 4, time.Second / 50
+		w := newSlowWorld(t, hangElsewhere, source.BindDone)
+		w.share(places(workers))
+		var mu sync.Mutex
+		next := time.Now()
+		changed := make(map[string]bool)
+		request := func() {
+			mu.Lock()
+			if now := time.Now(); next.Before(now) {
+				next = now
+			}
+			at := next
+			next = next.Add(between)
+			mu.Unlock()
+			elapse(time.Until(at))
+		}
+		w.src.answers(func(b source.Binding) source.Outcome {
+			request()
+			mu.Lock()
+			again := changed[b.UID]
+			changed[b.UID] = true
+			mu.Unlock()
+			if !again {
+				request()
+				return source.Outcome{Result: source.BindUnknown, Err: errors.Join(source.ErrChanged, errFake)}
+			}
+			return source.Outcome{Result: source.BindDone}
+		})
+		uids := w.make("n", 1000)
+		defer runBinds(t, w.term, workers)()
+		began := time.Now()
+		for attempt := int32(1); w.count(uids, "bound on a") < len(uids) && time.Since(began) < 5*time.Minute; attempt++ {
+			if pending := w.pending(uids, 50); len(pending) > 0 {
+				if got := w.commit(attempt, pending...); got["busy"] > 0 {
+					t.Fatalf("after %v pods are %v", time.Since(began), got)
+				}
+			}
+			w.after(time.Second / 4)
+		}
+		if took := time.Since(began); took > time.Duration(3*len(uids))*between+2*time.Second {
+			t.Errorf("all are bound after %v", took)
+		}
+	})
 }
