@@ -35,7 +35,7 @@ const (
 
 // A bind that has had no answer for lateAfter, which is many times what a server takes that is well, is late: its worker
 // goes on with the next. So calls that get no answer, of which each takes until its timeout, do not hold up others. Of
-// late binds there are at most maxLate; beyond that, workers wait.
+// late binds there are at most maxLate; beyond that, one that has a place is cut off, as if its time had run out, and for others workers wait.
 const (
 	lateAfter = time.Second
 	maxLate   = 256
@@ -64,10 +64,14 @@ func (t *term) takeTurn(ctx context.Context, batch []*placement) {
 		return // it waits for a place
 	}
 	place := first.place
-	first.place = nil // it is for this turn
+	calls, cut := context.WithCancel(ctx)
+	if place != nil {
+		place.calls = calls
+	}
 	answered := make(chan struct{})
 	t.spawn(func() error {
 		defer close(answered)
+		defer cut()
 		err := t.bind(ctx, batch)
 		if place != nil {
 			t.after(ctx, 0, t.flights.give(place, time.Now()))
@@ -83,6 +87,9 @@ func (t *term) takeTurn(ctx context.Context, batch []*placement) {
 		t.hangs(place)
 	}
 	if !t.late.take(len(batch)) {
+		if place != nil {
+			cut() // it may happen yet, as when its time has run out
+		}
 		<-answered
 		return
 	}
@@ -92,6 +99,9 @@ func (t *term) takeTurn(ctx context.Context, batch []*placement) {
 		return nil
 	})
 }
+
+// errCutOff is why nothing is known of a bind that was cut off.
+var errCutOff = fmt.Errorf("no answer within %v, and as many others without one as there may be", lateAfter)
 
 // hangs notes that the call of a place is late. If at least half of those of its namespace are, its window is no larger than half of what is under
 // way: then the next ones will hardly be better. Else the window is halved.
@@ -150,7 +160,8 @@ type flight struct {
 // place is what a placement has for one turn.
 type place struct {
 	*flight
-	trust       trust // as which it is counted
+	trust       trust           // as which it is counted
+	calls       context.Context // of its turn's calls
 	late, given bool
 }
 
@@ -397,6 +408,10 @@ func (t *term) nextTurn(ctx context.Context) ([]*placement, *turn) {
 // bind writes a batch once. What remains unknown comes back to the lane after a while, so that a pod whose bind never
 // gets an answer does not hold up others.
 func (t *term) bind(ctx context.Context, batch []*placement) error {
+	calls := ctx
+	if place := batch[0].place; place != nil { // it is for this turn
+		calls, batch[0].place = place.calls, nil
+	}
 	// 1. The source may have told what became of some: the binder before bound them, or their last try was late.
 	open := make([]*placement, 0, len(batch))
 	for i, told := range t.ledger.told(batch) {
@@ -436,7 +451,7 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 		return nil
 	}
 	for _, p := range misfits {
-		if err := t.withdraw(ctx, p, p.misfit); err != nil {
+		if err := t.withdraw(ctx, calls, p, p.misfit); err != nil {
 			return err
 		}
 	}
@@ -455,7 +470,7 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 		}
 	}
 	began := time.Now()
-	call, done := t.callFor(ctx, stint)
+	call, done := t.callFor(calls, stint)
 	outcomes := t.source.Bind(call, t.fence, bindings)
 	done()
 	ended := time.Now()
@@ -474,6 +489,9 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 	var failed retried
 	for i, o := range outcomes {
 		p := open[i]
+		if o.Result == source.BindUnknown && calls.Err() != nil {
+			o.Err = errCutOff
+		}
 		traceBind(p, o, began, ended)
 		if p.shared && !t.names.lasts(p.stint) && (o.Result == source.BindUnknown || o.Result == source.BindRefused && t.doubtful(p, o)) {
 			// The pod is another scheduler's by now: nothing is written to it before it is this one's again.
@@ -490,7 +508,7 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 			if !t.move(p, stateWithdrawing) {
 				continue
 			}
-			if err := t.withdraw(ctx, p, o.Err); err != nil {
+			if err := t.withdraw(ctx, calls, p, o.Err); err != nil {
 				return err
 			}
 			continue
@@ -563,15 +581,15 @@ func (t *term) doubtful(p *placement, o source.Outcome) bool {
 	return p.tries > 0 && !t.source.Fenced() && !errors.Is(o.Err, coord.ErrFenced)
 }
 
-// withdraw makes an end of a placement that is withdrawing, if it can.
-func (t *term) withdraw(ctx context.Context, p *placement, why error) error {
+// withdraw makes an end of a placement that is withdrawing, if it can, by calls that end with a context of theirs.
+func (t *term) withdraw(ctx, calls context.Context, p *placement, why error) error {
 	stint := int64(0)
 	if p.shared {
 		stint = p.stint
 	}
 	report := refusal(p, why)
 	report.Nominate = t.ledger.ours(p.UID) // else the nomination is another scheduler's
-	call, done := t.callFor(ctx, stint)
+	call, done := t.callFor(calls, stint)
 	o := t.source.Withdraw(call, t.fence, p.binding(), report)
 	done()
 	switch {

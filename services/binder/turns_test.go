@@ -1,13 +1,17 @@
 package binder
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -138,5 +142,85 @@ func TestAWorkerIsForTheNamespaceForWhichTheFewestWork(t *testing.T) {
 		if len(turns.of) != 0 || len(turns.order) != 0 {
 			t.Fatalf("seed %d: %v is left", seed, turns.of)
 		}
+	}
+}
+
+// hanging is a source whose binds take as long as it is said, unless their context ends.
+type hanging struct {
+	single
+	takes func(namespace string) time.Duration
+}
+
+func (h hanging) Bind(ctx context.Context, fence coord.Cond, bindings []source.Binding) []source.Outcome {
+	timer := time.NewTimer(h.takes(bindings[0].Namespace))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return h.single.Bind(ctx, fence, bindings)
+	case <-ctx.Done():
+		return []source.Outcome{{Result: source.BindUnknown, Err: ctx.Err()}}
+	}
+}
+
+// Nothing says which of the namespaces are slow that were quick until now, but a bind of each. No worker waits for one of them longer
+// than it takes to know.
+func TestWorkersWaitForNoBindForLongHoweverManyHangAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const namespaces = 100
+		var hangs atomic.Bool
+		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+		w.src.answers(nil)
+		w.late.limit = places(slowWorkers)
+		w.source = hanging{single{w.src}, func(namespace string) time.Duration {
+			if namespace == "default" || !hangs.Load() {
+				return 10 * time.Millisecond
+			}
+			return 10 * time.Second
+		}}
+		defer runBinds(t, w.term, slowWorkers)()
+		var uids []string
+		place := func(uid, namespace string) {
+			uids = append(uids, uid)
+			w.pod(uid, namespace)
+			w.binds <- assume(t, w.term, uid, "a")
+		}
+		all := func(name string) {
+			for i := range namespaces {
+				place(fmt.Sprint(name, i), fmt.Sprint("tenant", i))
+			}
+		}
+		all("before")
+		w.after(2 * lateAfter)
+		hangs.Store(true)
+		all("first")
+		all("second")
+		place("other", "default")
+		// So many are late, and then each worker takes a second to know another.
+		w.after(time.Duration(namespaces/slowWorkers+2) * lateAfter)
+		if got := where(w.term, "other"); got != "bound on a" {
+			t.Errorf("beside %d namespaces whose binds hang all at once a pod is %s", namespaces, got)
+		}
+		hangs.Store(false)
+		w.after(time.Minute)
+		if bound, pending := w.count(uids, "bound on a"), w.count(uids, "pending"); bound+pending != len(uids) || w.unbound.count() != 0 || w.late.count() != 0 || w.flights.taken != 0 {
+			t.Errorf("in the end %d are bound and %d pending of %d, %d places are taken", bound, pending, len(uids), w.flights.taken)
+		}
+	})
+}
+
+func TestABindThatIsCutOffSaysWhy(t *testing.T) {
+	w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+	w.source = hanging{single{w.src}, hangElsewhere}
+	w.pod("p", "tenant")
+	p := assume(t, w.term, "p", "a")
+	calls, cut := context.WithCancel(t.Context())
+	cut()
+	p.place = &place{flight: &flight{whose: p.whose()}, calls: calls}
+	w.troubles.note("tenant", time.Now()) // so it is withdrawn at once
+	if err := w.bind(t.Context(), []*placement{p}); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.src.withdrawals(); len(got) != 1 || !strings.Contains(got[0].Message, errCutOff.Error()) {
+		t.Errorf("it is said %+v", got)
 	}
 }
