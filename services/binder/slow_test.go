@@ -774,3 +774,82 @@ func TestBindsThatWaitForTheirTurnWithTheClientAreNotTakenForSlow(t *testing.T) 
 		}
 	})
 }
+
+// The same in many namespaces, so that what is stuck when it is found out is as much as may be unbound.
+func TestManyNamespacesOfWhichNothingCanBeWrittenHoldUpNoCommitOfOthers(t *testing.T) {
+	for _, takes := range []time.Duration{10 * time.Millisecond, 10 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+			w.unbound.limit = 400
+			w.share(places(slowWorkers))
+			w.late.limit = places(slowWorkers)
+			unknown := source.Outcome{Result: source.BindUnknown, Err: errFake}
+			w.src.answers(func(b source.Binding) source.Outcome {
+				if b.Namespace == "default" {
+					return source.Outcome{Result: source.BindDone}
+				}
+				elapse(takes)
+				return unknown
+			})
+			w.src.withdraw = func(source.Binding) source.Outcome { elapse(takes); return unknown }
+			var bad []string
+			for i := range 30 {
+				bad = append(bad, w.make(fmt.Sprint("bad", i), 50)...)
+			}
+			good := w.make("default", 10)
+			defer runBinds(t, w.term, slowWorkers)()
+			attempt := int32(0)
+			press := func() {
+				pending := w.pending(bad, len(bad))
+				for i := 0; i < len(pending); i += 10 {
+					attempt++
+					w.commit(attempt, pending[i:min(i+10, len(pending))]...)
+				}
+			}
+			press()
+			for i, uid := range good {
+				for range 20 {
+					w.after(time.Second)
+					press()
+				}
+				attempt++
+				if got := w.commit(attempt, uid); got["assumed"] != 1 {
+					t.Fatalf("%d: a pod beside them is %v; %d are unbound, %d of them stuck", i, got, w.unbound.count(), w.unbound.stuck)
+				}
+			}
+			w.after(lateAfter)
+			if n := w.count(good, "bound on a"); n != len(good) {
+				t.Errorf("%d of %d others are bound", n, len(good))
+			}
+		})
+	}
+}
+
+func TestWhatIsStuckLeavesRoomForOthersUpToABound(t *testing.T) {
+	b := &bound{limit: 100}
+	take := func(namespace string, n int, want bool) {
+		t.Helper()
+		if got := b.takeOf(map[string]int{namespace: n}); got != want {
+			t.Errorf("%s takes %d: %v; %d are taken, %d of them stuck", namespace, n, got, b.taken, b.stuck)
+		}
+	}
+	take("a", 50, true)
+	take("a", 1, false)
+	b.addStuck(50)
+	take("a", 51, false) // of a hundred, 50 of which it has
+	take("b", 50, true)
+	take("b", 1, false)
+	b.addStuck(50)
+	b.giveOf("c", -200)
+	b.addStuck(200)
+	take("d", 50, true)
+	b.addStuck(50)
+	take("e", 25, true) // 350 are stuck, of which 300 leave room
+	take("e", 1, false)
+	b.addStuck(25)
+	b.giveOf("f", -25) // no more than 400 in all
+	take("g", 1, false)
+	b.addStuck(-200)
+	b.giveOf("c", 200)
+	take("g", 1, true)
+}
