@@ -351,6 +351,7 @@ func (t *term) noPlaceLane(ctx context.Context) error {
 					return err
 				}
 			} else if t.move(p, stateWithdrawing) {
+				t.noteStuck(p)
 				p.misfit = errSlow
 				sent = append(sent, p)
 			}

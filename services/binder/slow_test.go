@@ -853,3 +853,45 @@ func TestWhatIsStuckLeavesRoomForOthersUpToABound(t *testing.T) {
 	b.giveOf("c", 200)
 	take("g", 1, true)
 }
+
+// A binder takes over as many placements as may be unbound, and nothing can be written to their pods.
+func TestWhatIsTakenOverAndCannotBeWithdrawnHoldsUpNoCommitOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+		w.unbound.limit = 400
+		w.share(places(slowWorkers))
+		w.src.withdraw = func(source.Binding) source.Outcome {
+			elapse(10 * time.Second)
+			return source.Outcome{Result: source.BindUnknown, Err: errFake}
+		}
+		var intents []coord.Intent
+		for _, uid := range w.make("hangs", 500) {
+			in := meant(uid, "a")
+			in.Namespace = "hangs"
+			intents = append(intents, in)
+		}
+		taken, err := w.adopt([]coord.StoredBatch{{Batch: coord.Batch{ID: 1, Intents: intents}}})
+		if err != nil || len(taken) != len(intents) {
+			t.Fatalf("%d taken over, %v", len(taken), err)
+		}
+		for _, p := range taken {
+			w.binds <- p
+		}
+		defer runBinds(t, w.term, slowWorkers)()
+		w.after(giveBackAfter + 2*noPlace)
+		good := w.make("default", 10)
+		if got := w.commit(1, good...); got["assumed"] != len(good) {
+			t.Errorf("others are %v; %d are unbound, %d of them stuck", got, w.unbound.count(), w.unbound.stuck)
+		}
+		w.after(lateAfter)
+		if n := w.count(good, "bound on a"); n != len(good) {
+			t.Errorf("%d of %d others are bound", n, len(good))
+		}
+		w.src.answers(nil)
+		w.src.change(func() { w.src.withdraw = nil })
+		w.after(2 * time.Minute)
+		if n, stuck := w.unbound.count(), w.unbound.stuck; n != 0 || stuck != 0 {
+			t.Errorf("in the end %d are unbound, %d stuck", n, stuck)
+		}
+	})
+}
