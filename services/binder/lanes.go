@@ -322,7 +322,7 @@ func (f *flights) overdue(now time.Time, patience func(namespace string) time.Du
 }
 
 // errSlow is why a placement is taken back, or withdrawn, whose turn has not come.
-var errSlow = errors.New("binds in the namespace take long or fail at the moment, and others of it are under way")
+var errSlow = errors.New("binds take long or fail at the moment, in the namespace or in many others, and as many as may be are under way")
 
 // noPlaceLane ends the waits for a place that last too long: they would hold room, and a part of Config.MaxUnbound, for binds that
 // nobody knows the end of. That is after giveBackAfter, or at once if binds of the namespace have failed lately. What was never sent is taken
@@ -669,8 +669,9 @@ func (t *term) again(ctx context.Context, batch []*placement) {
 	batch = slices.DeleteFunc(batch, func(p *placement) bool { return p.misfit == nil && !t.move(p, stateRecorded) })
 	delay := bindBackoff.last
 	for _, p := range batch {
-		t.noteStuck(p)
-		p.tries++
+		if p.tries++; p.tries > p.changed { // else it is about to be bound
+			t.noteStuck(p)
+		}
 		delay = min(delay, bindBackoff.after(max(p.tries-p.changed, 1)))
 	}
 	t.after(ctx, delay, batch)
