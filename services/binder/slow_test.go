@@ -895,3 +895,38 @@ func TestWhatIsTakenOverAndCannotBeWithdrawnHoldsUpNoCommitOfOthers(t *testing.T
 		}
 	})
 }
+
+// The same, with pods that back off as those of a shard do: when the outage ends all wait for 10 s, and who is busy then for as long again.
+func TestAfterAnOutageOfTheSourceThoseThatHaveBackedOffAreBoundSoon(t *testing.T) {
+	for _, namespaces := range []int{1, 30, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			const workers, outage, wave = 64, time.Minute, 10 * time.Second
+			w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+			w.share(places(workers))
+			began := time.Now()
+			w.src.answers(func(source.Binding) source.Outcome {
+				if left := outage - time.Since(began); left > 0 {
+					elapse(min(left, 10*time.Second))
+					return source.Outcome{Result: source.BindUnknown, Err: errFake}
+				}
+				elapse(20 * time.Millisecond)
+				return source.Outcome{Result: source.BindDone}
+			})
+			var uids []string
+			for i := range namespaces {
+				uids = append(uids, w.make(fmt.Sprint("n", i), 1500/namespaces)...)
+			}
+			defer runBinds(t, w.term, workers)()
+			for attempt := int32(1); w.count(uids, "bound on a") < len(uids) && time.Since(began) < 2*outage; attempt++ {
+				pending := w.pending(uids, len(uids))
+				for i := 0; i < len(pending); i += 100 {
+					w.commit(attempt, pending[i:min(i+100, len(pending))]...)
+				}
+				w.after(wave)
+			}
+			if took := time.Since(began) - outage; took > 3*wave {
+				t.Errorf("%d namespaces: all are bound %v after the end of the outage", namespaces, took)
+			}
+		})
+	}
+}
