@@ -191,9 +191,13 @@ func (e *env) all(ctx context.Context, g *errgroup.Group, o AllOptions) error {
 // one is ready. etcd applies what has come in one go, in this process, and more would only keep others from a core for longer.
 const embeddedBindWorkers = 2
 
-// mostBindWorkers is how many pods are bound at once by way of an API server, each by a request of its own. With a low Cluster.KubeQPS they are half as
-// many as requests are let through in a second: a bind that waits for its turn is not to be taken for one that the API server is slow with.
+// mostBindWorkers is how many pods are bound at once by way of an API server, each by a request of its own, or two if the pod has changed.
 const mostBindWorkers = 64
+
+// bindWorkersOf returns how many pods are bound at once where so many requests are let through in a second. A bind that waits for its turn is
+// not to be taken for one that the API server is slow with, which is one of more than a second: of a namespace by itself, two binds for
+// each worker may be under way, each of two requests.
+func bindWorkersOf(qps float32) int { return max(1, min(mostBindWorkers, int(qps/4))) }
 
 func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, cl Cluster) error {
 	r := role{role: coord.RoleBinder, id: id}
@@ -211,7 +215,7 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	case e.embedded != nil && src.MaxBatch() > 1:
 		bindWorkers = embeddedBindWorkers
 	case src.MaxBatch() == 1 && cl.KubeQPS > 0:
-		bindWorkers = max(1, min(mostBindWorkers, int(cl.KubeQPS/2)))
+		bindWorkers = bindWorkersOf(cl.KubeQPS)
 	}
 	cfg := binder.Config{
 		ID: id, Address: r.address, Coord: e.coord, Source: src, Settings: cl.Settings, LeaseTTL: e.LeaseTTL, BindWorkers: bindWorkers,

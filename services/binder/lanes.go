@@ -35,7 +35,7 @@ const (
 
 // A bind that has had no answer for lateAfter, which is many times what a server takes that is well, is late: its worker
 // goes on with the next. So calls that get no answer, of which each takes until its timeout, do not hold up others. Of
-// late binds there are at most maxLate; beyond that, workers wait.
+// late binds there are at most maxLate; beyond that, one that has a place is cut off, as if its time had run out, and for others workers wait.
 const (
 	lateAfter = time.Second
 	maxLate   = 256
@@ -48,44 +48,60 @@ const noPlaceEvery = time.Second
 // term.
 func (t *term) bindLane(ctx context.Context) error {
 	for {
-		batch := t.nextBinds(ctx)
+		batch, of := t.nextBinds(ctx)
 		if len(batch) == 0 {
 			return nil
 		}
-		first := batch[0]
-		if t.flights.most > 0 && first.place == nil && t.calls(first) && !t.flights.take(first, time.Now()) {
-			continue // it waits for a place
-		}
-		place := first.place
-		first.place = nil // it is for this turn
-		answered := make(chan struct{})
-		t.spawn(func() error {
-			defer close(answered)
-			err := t.bind(ctx, batch)
-			if place != nil {
-				t.after(ctx, 0, t.flights.give(place, time.Now()))
-			}
-			return err
-		})
-		select {
-		case <-answered:
-			continue
-		case <-time.After(lateAfter):
-		}
-		if place != nil {
-			t.hangs(place)
-		}
-		if !t.late.take(len(batch)) {
-			<-answered
-			continue
-		}
-		t.spawn(func() error {
-			<-answered
-			t.late.give(len(batch))
-			return nil
-		})
+		t.takeTurn(ctx, batch)
+		t.turns.done(of)
 	}
 }
+
+// takeTurn is a worker's work for a batch whose turn has come: until it has an answer, is late, or is found to have to wait for a place.
+func (t *term) takeTurn(ctx context.Context, batch []*placement) {
+	first := batch[0]
+	if t.flights.most > 0 && first.place == nil && t.calls(first) && !t.flights.take(first, time.Now()) {
+		return // it waits for a place
+	}
+	place := first.place
+	calls, cut := context.WithCancel(ctx)
+	if place != nil {
+		place.calls = calls
+	}
+	answered := make(chan struct{})
+	t.spawn(func() error {
+		defer close(answered)
+		defer cut()
+		err := t.bind(ctx, batch)
+		if place != nil {
+			t.after(ctx, 0, t.flights.give(place, time.Now()))
+		}
+		return err
+	})
+	select {
+	case <-answered:
+		return
+	case <-time.After(lateAfter):
+	}
+	if place != nil {
+		t.hangs(place)
+	}
+	if !t.late.take(len(batch)) {
+		if place != nil {
+			cut() // it may happen yet, as when its time has run out
+		}
+		<-answered
+		return
+	}
+	t.spawn(func() error {
+		<-answered
+		t.late.give(len(batch))
+		return nil
+	})
+}
+
+// errCutOff is why nothing is known of a bind that was cut off.
+var errCutOff = fmt.Errorf("no answer within %v, and as many others without one as there may be", lateAfter)
 
 // hangs notes that the call of a place is late. If at least half of those of its namespace are, its window is no larger than half of what is under
 // way: then the next ones will hardly be better. Else the window is halved.
@@ -124,11 +140,14 @@ type flights struct {
 	of      map[whose]*flight // those with none under way of which none waits are not there
 }
 
-// whose says what places are for.
+// whose says what turns and places are for.
 type whose struct {
 	namespace string
 	withdraws bool
 }
+
+// whose says whose turns of a placement are, as it is.
+func (p *placement) whose() whose { return whose{p.Namespace, p.state == stateWithdrawing} }
 
 // flight is what is under way of a namespace. While others of it wait, it has as many places as it may have.
 type flight struct {
@@ -141,7 +160,8 @@ type flight struct {
 // place is what a placement has for one turn.
 type place struct {
 	*flight
-	trust       trust // as which it is counted
+	trust       trust           // as which it is counted
+	calls       context.Context // of its turn's calls
 	late, given bool
 }
 
@@ -153,7 +173,7 @@ func places(workers int) int { return min(4*workers, maxLate) }
 func (f *flights) take(p *placement, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	of := whose{p.Namespace, p.state == stateWithdrawing}
+	of := p.whose()
 	n := f.of[of]
 	if n == nil {
 		if f.of == nil {
@@ -302,7 +322,7 @@ func (f *flights) overdue(now time.Time, patience func(namespace string) time.Du
 }
 
 // errSlow is why a placement is taken back, or withdrawn, whose turn has not come.
-var errSlow = errors.New("binds in the namespace take long or fail at the moment, and others of it are under way")
+var errSlow = errors.New("binds take long or fail at the moment, in the namespace or in many others, and as many as may be are under way")
 
 // noPlaceLane ends the waits for a place that last too long: they would hold room, and a part of Config.MaxUnbound, for binds that
 // nobody knows the end of. That is after giveBackAfter, or at once if binds of the namespace have failed lately. What was never sent is taken
@@ -331,6 +351,7 @@ func (t *term) noPlaceLane(ctx context.Context) error {
 					return err
 				}
 			} else if t.move(p, stateWithdrawing) {
+				t.noteStuck(p)
 				p.misfit = errSlow
 				sent = append(sent, p)
 			}
@@ -339,29 +360,59 @@ func (t *term) noPlaceLane(ctx context.Context) error {
 	}
 }
 
-// nextBinds waits for a bind, and returns it with those that wait behind it, as far as one call takes them: one alone, where each needs a
-// place. It returns none when ctx ends.
-func (t *term) nextBinds(ctx context.Context) (batch []*placement) {
+// nextBinds waits for a bind, and returns it with those that wait behind it, as far as one call takes them. Where each needs a place, it is
+// one alone, and whose turn that is; the caller says when the turn is done. It returns none when ctx ends.
+func (t *term) nextBinds(ctx context.Context) (batch []*placement, of *turn) {
+	if t.flights.most > 0 {
+		return t.nextTurn(ctx)
+	}
 	select {
 	case <-ctx.Done():
-		return nil
+		return nil, nil
 	case first := <-t.binds:
 		batch = append(batch, first)
 	}
-	for t.flights.most == 0 && len(batch) < t.source.MaxBatch() {
+	for len(batch) < t.source.MaxBatch() {
 		select {
 		case next := <-t.binds:
 			batch = append(batch, next)
 		default:
-			return batch
+			return batch, nil
 		}
 	}
-	return batch
+	return batch, nil
+}
+
+// nextTurn is nextBinds where each needs a place.
+func (t *term) nextTurn(ctx context.Context) ([]*placement, *turn) {
+	for ctx.Err() == nil {
+		for range len(t.binds) {
+			select {
+			case p := <-t.binds:
+				t.turns.add(p)
+			default: // another worker has it
+			}
+		}
+		if p, of := t.turns.next(); p != nil {
+			return []*placement{p}, of
+		}
+		select {
+		case <-ctx.Done():
+		case p := <-t.binds:
+			t.turns.add(p)
+		case <-t.turns.more:
+		}
+	}
+	return nil, nil
 }
 
 // bind writes a batch once. What remains unknown comes back to the lane after a while, so that a pod whose bind never
 // gets an answer does not hold up others.
 func (t *term) bind(ctx context.Context, batch []*placement) error {
+	calls := ctx
+	if place := batch[0].place; place != nil { // it is for this turn
+		calls, batch[0].place = place.calls, nil
+	}
 	// 1. The source may have told what became of some: the binder before bound them, or their last try was late.
 	open := make([]*placement, 0, len(batch))
 	for i, told := range t.ledger.told(batch) {
@@ -401,7 +452,7 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 		return nil
 	}
 	for _, p := range misfits {
-		if err := t.withdraw(ctx, p, p.misfit); err != nil {
+		if err := t.withdraw(ctx, calls, p, p.misfit); err != nil {
 			return err
 		}
 	}
@@ -420,7 +471,7 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 		}
 	}
 	began := time.Now()
-	call, done := t.callFor(ctx, stint)
+	call, done := t.callFor(calls, stint)
 	outcomes := t.source.Bind(call, t.fence, bindings)
 	done()
 	ended := time.Now()
@@ -439,6 +490,9 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 	var failed retried
 	for i, o := range outcomes {
 		p := open[i]
+		if o.Result == source.BindUnknown && calls.Err() != nil {
+			o.Err = errCutOff
+		}
 		traceBind(p, o, began, ended)
 		if p.shared && !t.names.lasts(p.stint) && (o.Result == source.BindUnknown || o.Result == source.BindRefused && t.doubtful(p, o)) {
 			// The pod is another scheduler's by now: nothing is written to it before it is this one's again.
@@ -455,7 +509,7 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 			if !t.move(p, stateWithdrawing) {
 				continue
 			}
-			if err := t.withdraw(ctx, p, o.Err); err != nil {
+			if err := t.withdraw(ctx, calls, p, o.Err); err != nil {
 				return err
 			}
 			continue
@@ -528,15 +582,15 @@ func (t *term) doubtful(p *placement, o source.Outcome) bool {
 	return p.tries > 0 && !t.source.Fenced() && !errors.Is(o.Err, coord.ErrFenced)
 }
 
-// withdraw makes an end of a placement that is withdrawing, if it can.
-func (t *term) withdraw(ctx context.Context, p *placement, why error) error {
+// withdraw makes an end of a placement that is withdrawing, if it can, by calls that end with a context of theirs.
+func (t *term) withdraw(ctx, calls context.Context, p *placement, why error) error {
 	stint := int64(0)
 	if p.shared {
 		stint = p.stint
 	}
 	report := refusal(p, why)
 	report.Nominate = t.ledger.ours(p.UID) // else the nomination is another scheduler's
-	call, done := t.callFor(ctx, stint)
+	call, done := t.callFor(calls, stint)
 	o := t.source.Withdraw(call, t.fence, p.binding(), report)
 	done()
 	switch {
@@ -615,8 +669,9 @@ func (t *term) again(ctx context.Context, batch []*placement) {
 	batch = slices.DeleteFunc(batch, func(p *placement) bool { return p.misfit == nil && !t.move(p, stateRecorded) })
 	delay := bindBackoff.last
 	for _, p := range batch {
-		t.noteStuck(p)
-		p.tries++
+		if p.tries++; p.tries > p.changed { // else it is about to be bound
+			t.noteStuck(p)
+		}
 		delay = min(delay, bindBackoff.after(max(p.tries-p.changed, 1)))
 	}
 	t.after(ctx, delay, batch)

@@ -383,6 +383,9 @@ func TestAPodThatOthersChangeIsTriedAgainAtOnce(t *testing.T) {
 		var last time.Duration
 		tries := 0
 		src.answers(func(source.Binding) source.Outcome {
+			if n := term.unbound.stuck; n != 0 {
+				t.Errorf("%d are stuck", n)
+			}
 			if tries++; tries <= changedTries {
 				return source.Outcome{Result: source.BindUnknown, Err: errors.Join(source.ErrChanged, errFake)}
 			}

@@ -37,7 +37,7 @@ type Config struct {
 	SharedNames []string
 
 	LeaseTTL    time.Duration         // how long the term outlives a silent binder; 0 means 5 s
-	MaxUnbound  int                   // placements waiting for their bind, beyond which, or beyond half of which for a namespace, commits are refused; 0 means 10,000
+	MaxUnbound  int                   // placements waiting for their bind, but for those whose binds have failed, beyond which, or beyond half of which for a namespace, commits are refused; 0 means 10,000
 	BindWorkers int                   // concurrent Bind calls, but for late ones; 0 means 4, or 64 of one binding each
 	EventLimit  int                   // events that may wait, and as many reports; 0 means 50,000
 	Preemptions int                   // preemptions under way, beyond which others are refused; 0 means 1,000
@@ -133,7 +133,7 @@ func (s *Service) depths() map[string]int {
 		return map[string]int{laneBinds: 0, laneLateBinds: 0, laneEvents: 0, laneReports: 0, lanePreemptions: 0}
 	}
 	return map[string]int{
-		laneBinds: len(t.binds) + t.flights.waiting(), laneLateBinds: t.late.count(), laneEvents: t.events.depth(), laneReports: t.reports.depth(),
+		laneBinds: len(t.binds) + t.turns.waiting() + t.flights.waiting(), laneLateBinds: t.late.count(), laneEvents: t.events.depth(), laneReports: t.reports.depth(),
 		lanePreemptions: len(t.preemptions),
 	}
 }

@@ -39,7 +39,7 @@ type bound struct {
 	limit int
 	taken int
 	of    map[string]int // what namespaces have of it, if they share it
-	stuck int            // of what is taken, what nobody needs to give way to
+	stuck int            // of what is taken, what nobody needs to give way to, or to wait for
 	idle  chan struct{}  // closed when nothing else is taken any more; nil while nothing is
 }
 
@@ -60,12 +60,18 @@ func (b *bound) give(n int) {
 	b.set(b.taken - n)
 }
 
+// maxStuck is how much may be stuck, in limits, before that takes away from what else may be taken.
+const maxStuck = 3
+
 // takeOf reserves what is wanted for each namespace, or nothing. None may have more than are free then: one from which nothing comes back
 // leaves others half, and two leave a quarter; "", which is no namespace, may have all. What is wanted when nothing is taken passes, however much it is.
+//
+// What is stuck leaves as much free as if it were not there: nobody knows when it comes back, if ever, and there is as much of it as many
+// namespaces together could take before it was known of each that it gets stuck. It counts as what its namespace has.
 func (b *bound) takeOf(wanted map[string]int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	free, n := b.limit-b.taken, 0
+	free, n := b.limit-b.taken+min(b.stuck, maxStuck*b.limit), 0
 	for namespace, k := range wanted {
 		if n += k; b.taken > 0 && namespace != "" && b.of[namespace]+k > free {
 			return false

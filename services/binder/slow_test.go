@@ -1,6 +1,7 @@
 package binder
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -722,5 +723,210 @@ func TestAfterAnOutageOfTheSourceAllAreBoundSoon(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The client of the API server lets 50 requests through in a second. Each pod has changed before its first bind comes, so it takes two
+// requests, and then another. There are as many workers as internal/roles makes of that.
+func TestBindsThatWaitForTheirTurnWithTheClientAreNotTakenForSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const workers, between = 50 / 4, time.Second / 50
+		w := newSlowWorld(t, hangElsewhere, source.BindDone)
+		w.share(places(workers))
+		var mu sync.Mutex
+		next := time.Now()
+		changed := make(map[string]bool)
+		request := func() {
+			mu.Lock()
+			if now := time.Now(); next.Before(now) {
+				next = now
+			}
+			at := next
+			next = next.Add(between)
+			mu.Unlock()
+			elapse(time.Until(at))
+		}
+		w.src.answers(func(b source.Binding) source.Outcome {
+			request()
+			mu.Lock()
+			again := changed[b.UID]
+			changed[b.UID] = true
+			mu.Unlock()
+			if !again {
+				request()
+				return source.Outcome{Result: source.BindUnknown, Err: errors.Join(source.ErrChanged, errFake)}
+			}
+			return source.Outcome{Result: source.BindDone}
+		})
+		uids := w.make("n", 1000)
+		defer runBinds(t, w.term, workers)()
+		began := time.Now()
+		for attempt := int32(1); w.count(uids, "bound on a") < len(uids) && time.Since(began) < 5*time.Minute; attempt++ {
+			if pending := w.pending(uids, 50); len(pending) > 0 {
+				if got := w.commit(attempt, pending...); got["busy"] > 0 {
+					t.Fatalf("after %v pods are %v", time.Since(began), got)
+				}
+			}
+			w.after(time.Second / 4)
+		}
+		if took := time.Since(began); took > time.Duration(3*len(uids))*between+2*time.Second {
+			t.Errorf("all are bound after %v", took)
+		}
+	})
+}
+
+// The same in many namespaces, so that what is stuck when it is found out is as much as may be unbound.
+func TestManyNamespacesOfWhichNothingCanBeWrittenHoldUpNoCommitOfOthers(t *testing.T) {
+	for _, takes := range []time.Duration{10 * time.Millisecond, 10 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+			w.unbound.limit = 400
+			w.share(places(slowWorkers))
+			w.late.limit = places(slowWorkers)
+			unknown := source.Outcome{Result: source.BindUnknown, Err: errFake}
+			w.src.answers(func(b source.Binding) source.Outcome {
+				if b.Namespace == "default" {
+					return source.Outcome{Result: source.BindDone}
+				}
+				elapse(takes)
+				return unknown
+			})
+			w.src.withdraw = func(source.Binding) source.Outcome { elapse(takes); return unknown }
+			var bad []string
+			for i := range 30 {
+				bad = append(bad, w.make(fmt.Sprint("bad", i), 50)...)
+			}
+			good := w.make("default", 10)
+			defer runBinds(t, w.term, slowWorkers)()
+			attempt := int32(0)
+			press := func() {
+				pending := w.pending(bad, len(bad))
+				for i := 0; i < len(pending); i += 10 {
+					attempt++
+					w.commit(attempt, pending[i:min(i+10, len(pending))]...)
+				}
+			}
+			press()
+			for i, uid := range good {
+				for range 20 {
+					w.after(time.Second)
+					press()
+				}
+				attempt++
+				if got := w.commit(attempt, uid); got["assumed"] != 1 {
+					t.Fatalf("%d: a pod beside them is %v; %d are unbound, %d of them stuck", i, got, w.unbound.count(), w.unbound.stuck)
+				}
+			}
+			w.after(lateAfter)
+			if n := w.count(good, "bound on a"); n != len(good) {
+				t.Errorf("%d of %d others are bound", n, len(good))
+			}
+		})
+	}
+}
+
+func TestWhatIsStuckLeavesRoomForOthersUpToABound(t *testing.T) {
+	b := &bound{limit: 100}
+	take := func(namespace string, n int, want bool) {
+		t.Helper()
+		if got := b.takeOf(map[string]int{namespace: n}); got != want {
+			t.Errorf("%s takes %d: %v; %d are taken, %d of them stuck", namespace, n, got, b.taken, b.stuck)
+		}
+	}
+	take("a", 50, true)
+	take("a", 1, false)
+	b.addStuck(50)
+	take("a", 51, false) // of a hundred, 50 of which it has
+	take("b", 50, true)
+	take("b", 1, false)
+	b.addStuck(50)
+	b.giveOf("c", -200)
+	b.addStuck(200)
+	take("d", 50, true)
+	b.addStuck(50)
+	take("e", 25, true) // 350 are stuck, of which 300 leave room
+	take("e", 1, false)
+	b.addStuck(25)
+	b.giveOf("f", -25) // no more than 400 in all
+	take("g", 1, false)
+	b.addStuck(-200)
+	b.giveOf("c", 200)
+	take("g", 1, true)
+}
+
+// A binder takes over as many placements as may be unbound, and nothing can be written to their pods.
+func TestWhatIsTakenOverAndCannotBeWithdrawnHoldsUpNoCommitOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+		w.unbound.limit = 400
+		w.share(places(slowWorkers))
+		w.src.withdraw = func(source.Binding) source.Outcome {
+			elapse(10 * time.Second)
+			return source.Outcome{Result: source.BindUnknown, Err: errFake}
+		}
+		var intents []coord.Intent
+		for _, uid := range w.make("hangs", 500) {
+			in := meant(uid, "a")
+			in.Namespace = "hangs"
+			intents = append(intents, in)
+		}
+		taken, err := w.adopt([]coord.StoredBatch{{Batch: coord.Batch{ID: 1, Intents: intents}}})
+		if err != nil || len(taken) != len(intents) {
+			t.Fatalf("%d taken over, %v", len(taken), err)
+		}
+		for _, p := range taken {
+			w.binds <- p
+		}
+		defer runBinds(t, w.term, slowWorkers)()
+		w.after(giveBackAfter + 2*noPlace)
+		good := w.make("default", 10)
+		if got := w.commit(1, good...); got["assumed"] != len(good) {
+			t.Errorf("others are %v; %d are unbound, %d of them stuck", got, w.unbound.count(), w.unbound.stuck)
+		}
+		w.after(lateAfter)
+		if n := w.count(good, "bound on a"); n != len(good) {
+			t.Errorf("%d of %d others are bound", n, len(good))
+		}
+		w.src.answers(nil)
+		w.src.change(func() { w.src.withdraw = nil })
+		w.after(2 * time.Minute)
+		if n, stuck := w.unbound.count(), w.unbound.stuck; n != 0 || stuck != 0 {
+			t.Errorf("in the end %d are unbound, %d stuck", n, stuck)
+		}
+	})
+}
+
+// The same, with pods that back off as those of a shard do: when the outage ends all wait for 10 s, and who is busy then for as long again.
+func TestAfterAnOutageOfTheSourceThoseThatHaveBackedOffAreBoundSoon(t *testing.T) {
+	for _, namespaces := range []int{1, 30, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			const workers, outage, wave = 64, time.Minute, 10 * time.Second
+			w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+			w.share(places(workers))
+			began := time.Now()
+			w.src.answers(func(source.Binding) source.Outcome {
+				if left := outage - time.Since(began); left > 0 {
+					elapse(min(left, 10*time.Second))
+					return source.Outcome{Result: source.BindUnknown, Err: errFake}
+				}
+				elapse(20 * time.Millisecond)
+				return source.Outcome{Result: source.BindDone}
+			})
+			var uids []string
+			for i := range namespaces {
+				uids = append(uids, w.make(fmt.Sprint("n", i), 1500/namespaces)...)
+			}
+			defer runBinds(t, w.term, workers)()
+			for attempt := int32(1); w.count(uids, "bound on a") < len(uids) && time.Since(began) < 2*outage; attempt++ {
+				pending := w.pending(uids, len(uids))
+				for i := 0; i < len(pending); i += 100 {
+					w.commit(attempt, pending[i:min(i+100, len(pending))]...)
+				}
+				w.after(wave)
+			}
+			if took := time.Since(began) - outage; took > 3*wave {
+				t.Errorf("%d namespaces: all are bound %v after the end of the outage", namespaces, took)
+			}
+		})
 	}
 }

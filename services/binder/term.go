@@ -39,6 +39,7 @@ type term struct {
 	binds       chan *placement
 	unbound     *bound
 	late        *bound // binds without an answer for which no other waits any more
+	turns       turns
 	flights     flights
 	troubles    troubles // namespaces in which binds were withdrawn
 	windows     windows  // how many unbound pods namespaces may have
@@ -112,6 +113,7 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 func (t *term) share(places int) {
 	t.windows.places, t.windows.limit = places, t.unbound.limit
 	t.flights.most, t.flights.trust = places, t.windows.trust
+	t.turns.more = make(chan struct{}, 1)
 }
 
 // reportUnsupported says, for people, that an object is told otherwise than it is.

@@ -34,6 +34,9 @@ const (
 	halvedEvery = 100 * time.Millisecond
 	// windowLasts is how long a call that was late or failed, or a bind that was done in time, is remembered.
 	windowLasts = time.Minute
+	// forgivenAfter is when a namespace is slow no more that has had a bind done in time since what was late or failed last. Pods that were held
+	// back come again in waves, every 10 s, of which each would let the next be only a few times larger.
+	forgivenAfter = 5 * time.Second
 	// maxWindows bounds the namespaces that are remembered.
 	maxWindows = 10_000
 )
@@ -127,8 +130,11 @@ func (w *windows) sweep(now time.Time) {
 // find returns a namespace's window. The caller holds the lock.
 func (w *windows) find(namespace string, now time.Time) window {
 	v, there := w.of[namespace]
-	if !there || now.Sub(v.bad) >= windowLasts {
+	switch since := now.Sub(v.bad); {
+	case !there || since >= windowLasts:
 		v.size = w.limit
+	case since >= forgivenAfter && v.good.After(v.bad):
+		v.size = max(v.size, w.places)
 	}
 	return v
 }

@@ -66,6 +66,28 @@ func TestAWindowEndsWhenNothingHasFailedForLong(t *testing.T) {
 	}
 }
 
+func TestANamespaceIsSlowNoMoreWhenABindIsDoneInTimeAndNothingFailsAnyMore(t *testing.T) {
+	w := windows{places: 256, limit: 10_000}
+	now := time.Now()
+	w.done("n", now)
+	w.shut("n", 1, now.Add(1))
+	if now = now.Add(windowLasts - 1); w.trust("n", now) != slow {
+		t.Error("a bind before the call that was late opens the window")
+	}
+	w.shut("n", 1, now)
+	w.done("n", now.Add(1))
+	if got := w.trust("n", now.Add(forgivenAfter-1)); got != slow {
+		t.Errorf("it is %v too soon", got)
+	}
+	if got, may := w.trust("n", now.Add(forgivenAfter)), w.allows("n", now.Add(forgivenAfter)); got != trusted || may != 256 {
+		t.Errorf("long after a bind was done in time it is %v, and may have %d", got, may)
+	}
+	w.shut("n", 1, now.Add(2))
+	if w.trust("n", now.Add(forgivenAfter)) != slow {
+		t.Error("what came later is forgiven")
+	}
+}
+
 func TestANamespaceIsTrustedWhoseBindsAreDoneInTime(t *testing.T) {
 	w := windows{places: 16, limit: 100}
 	now := time.Now()
