@@ -4,7 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,15 +20,98 @@ const (
 	// answer takes its time where the network is slow.
 	heldStreamsFor  = 30 * time.Second
 	heldStreamsMove = 64 << 10
+	// heldFrames is how many bytes of frames that are of no stream's, or open windows, may come from a client while what it is sent does not
+	// go: gRPC keeps what they ask for until it does.
+	heldFrames = 64 << 10
+	// heldFramesGone of these may have been dealt with when a write has gone that is not the last one, and one reset.
+	heldFramesGone = 1 << 10
+
+	// writeBuffer is how many bytes gRPC collects before it writes. It writes less only when it has dealt with all that it was told.
+	writeBuffer = 32 << 10
 )
 
 // held bounds the streams that gRPC holds and no handler has. A call's handler ends, and gives back all that bounds it, when its answer is
 // made. gRPC keeps its stream, with its headers and whatever the client has sent behind its request, until the client's flow control
 // lets the last byte of the answer go. So each connection is counted from frames: a stream is there from the client's HEADERS to the
-// end of the server's answer, or a reset.
+// end of the server's answer, or a reset. One that the client resets is there until gRPC has dealt with the reset, which it does not while
+// it waits for the client to read.
+//
+// Where there is no room for one more, the connection that has most of them gives way, so that nobody is cut for what others hold.
 type held struct {
-	log   *slog.Logger
-	share *Share // of streams, by address
+	log *quiet
+
+	mu    sync.Mutex
+	share *Share                // of streams, by address
+	conns map[*counted]struct{} // those that have some of it
+}
+
+func newHeld(log *slog.Logger, limit int) *held {
+	return &held{log: &quiet{log: log}, share: NewShare(limit, 0), conns: make(map[*counted]struct{})}
+}
+
+// set says how many streams of a connection no handler has.
+func (h *held) set(c *counted, n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for !c.closed.Load() && n > c.taken && !h.share.Take(c.address, n-c.taken) {
+		h.cut(h.givesWay(c, n), "too many")
+	}
+	if c.closed.Load() {
+		return
+	}
+	if n < c.taken {
+		h.share.Give(c.address, c.taken-n)
+	}
+	if c.taken = n; n > 0 {
+		h.conns[c] = struct{}{}
+	} else {
+		delete(h.conns, c)
+	}
+}
+
+// givesWay returns the connection that is cut so that another may have n streams: the one that has most, of addresses that have more than
+// this one's will have, else of its own. The caller holds mu.
+func (h *held) givesWay(c *counted, n int) *counted {
+	of := h.share.heldBy(c.address) - c.taken + n
+	var most, own *counted
+	for other := range h.conns {
+		switch {
+		case other == c:
+		case other.address == c.address:
+			if other.taken > n && (own == nil || other.taken > own.taken) {
+				own = other
+			}
+		case h.share.heldBy(other.address) > of && (most == nil || other.taken > most.taken):
+			most = other
+		}
+	}
+	switch {
+	case most != nil:
+		return most
+	case own != nil:
+		return own
+	}
+	return c
+}
+
+// cut has reads and writes fail, so that gRPC closes the connection. The caller holds mu.
+func (h *held) cut(c *counted, why string) {
+	if c.closed.Load() {
+		return
+	}
+	if cuts := h.log.count(time.Now()); cuts > 0 {
+		h.log.log.Warn("cut a client whose answers do not come to their end", "caller", c.Conn.RemoteAddr().String(), "why", why, "calls", c.taken, "cuts", cuts)
+	}
+	h.forget(c)
+	_ = c.Conn.SetDeadline(time.Now()) // wakes who waits; gRPC sets others when a handshake ends
+}
+
+// forget ends the counting of a connection. The caller holds mu.
+func (h *held) forget(c *counted) {
+	h.share.Give(c.address, c.taken)
+	c.taken = 0
+	delete(h.conns, c)
+	c.closed.Store(true)
 }
 
 // counted is a connection of which the streams are counted.
@@ -34,17 +119,23 @@ type counted struct {
 	net.Conn
 	held    *held
 	address string
-	in, out frames // what comes is read by one goroutine, what goes is written by one at a time
+	in, out frames      // what comes is read by one goroutine, what goes is written by one at a time
+	closed  atomic.Bool // or cut; set under held.mu
+	taken   int         // of held.share, under held.mu
 
 	mu      sync.Mutex
 	last    uint32              // stream that the client has opened
 	open    map[uint32]struct{} // streams
 	running int                 // handlers
-	taken   int                 // of held.share
+	coming  int                 // streams that the client has reset, by what gRPC has not dealt with: it comes back for more when it has
+	reset   int                 // streams that the client has reset, by what gRPC has not dealt with all of since it waits to write
+	fed     int                 // bytes of heldFrames
+	writing bool                // gRPC waits for the client to read
+	behind  bool                // it does, or may have more to write
+	holds   int                 // streams that no handler has
 	since   time.Time           // when a stream last came to its end, or enough of answers went, or a stream was the first that no handler had
 	sent    int                 // bytes of answers, since then
 	watch   *time.Timer         // of look; nil: none runs
-	closed  bool
 }
 
 func newCounted(conn net.Conn, h *held) *counted {
@@ -59,6 +150,9 @@ const (
 	frameData      = 0
 	frameHeaders   = 1
 	frameReset     = 3
+	frameSettings  = 4
+	framePing      = 6
+	frameWindow    = 8
 	flagEndStream  = 1
 	frameHeadBytes = 9
 )
@@ -88,30 +182,84 @@ func (f *frames) pass(b []byte, visit func(kind, flags byte, stream uint32, leng
 }
 
 func (c *counted) Read(b []byte) (int, error) {
+	if !c.dealt() {
+		return 0, os.ErrDeadlineExceeded
+	}
 	n, err := c.Conn.Read(b)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.in.pass(b[:n], func(kind, _ byte, stream uint32, _ int) {
-		switch {
-		case kind == frameHeaders && stream > c.last:
+	c.in.pass(b[:n], func(kind, _ byte, stream uint32, length int) {
+		switch kind {
+		case frameHeaders:
+			// gRPC knows no trailers of clients, and ends the connection for a stream that is opened twice; but not where it did not
+			// understand the first time.
+			if stream <= c.last {
+				c.cut("a stream is opened again")
+			}
 			c.last = stream
 			c.open[stream] = struct{}{}
-		case kind == frameReset:
-			c.end(stream)
+		case frameReset:
+			if _, there := c.open[stream]; there {
+				delete(c.open, stream)
+				c.coming++
+				if !c.behind {
+					c.moved()
+				}
+			}
+		case frameSettings, framePing, frameWindow:
+			if !c.behind {
+				break
+			}
+			if c.fed += frameHeadBytes + length; c.fed > heldFrames {
+				c.cut("it sends and does not read")
+			}
 		}
 	})
 	c.count()
 	return n, err
 }
 
+// dealt notes that gRPC has dealt with all that has been read, but for what waits behind a write, and reports whether it may read more.
+func (c *counted) dealt() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reset, c.coming = c.reset+c.coming, 0
+	if !c.behind {
+		c.drained()
+	}
+	c.count()
+	return !c.closed.Load()
+}
+
+// drained notes that gRPC has nothing left to do of what the client sent and it has read. The caller holds the lock.
+func (c *counted) drained() { c.reset, c.fed = 0, 0 }
+
 func (c *counted) Write(b []byte) (int, error) {
+	last := len(b) < writeBuffer
+	c.mu.Lock()
+	if last {
+		c.drained()
+	}
+	c.writing, c.behind = true, true
+	c.count()
+	c.mu.Unlock()
+	if c.closed.Load() {
+		return 0, os.ErrDeadlineExceeded
+	}
 	n, err := c.Conn.Write(b)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.writing, c.behind = false, !last
+	if !last { // where much is to be written all the time, the rest goes bit by bit
+		c.reset, c.fed = max(c.reset-1, 0), max(c.fed-heldFramesGone, 0)
+	}
 	c.out.pass(b[:n], func(kind, flags byte, stream uint32, length int) {
 		switch {
 		case kind == frameHeaders && flags&flagEndStream != 0 || kind == frameReset:
-			c.end(stream)
+			if _, there := c.open[stream]; there {
+				delete(c.open, stream)
+				c.moved()
+			}
 		case kind == frameData:
 			if c.sent += length; c.sent >= heldStreamsMove {
 				c.moved()
@@ -120,14 +268,6 @@ func (c *counted) Write(b []byte) (int, error) {
 	})
 	c.count()
 	return n, err
-}
-
-// end notes that a stream has come to its end. The caller holds the lock.
-func (c *counted) end(stream uint32) {
-	if _, there := c.open[stream]; there {
-		delete(c.open, stream)
-		c.moved()
-	}
 }
 
 // moved notes that the client reads. The caller holds the lock.
@@ -141,24 +281,18 @@ func (c *counted) runs(by int) {
 	c.count()
 }
 
-// count takes or gives what the streams that no handler has are of the bound. A connection that has no room for them is cut. The caller
-// holds the lock.
+// count takes or gives what the streams that no handler has are of the bound. The caller holds the lock.
 func (c *counted) count() {
-	now := max(len(c.open)-c.running, 0)
-	switch more := now - c.taken; {
-	case c.closed:
+	n := max(len(c.open)-c.running, 0) + c.coming + c.reset
+	if n == c.holds || c.closed.Load() {
 		return
-	case more > 0 && !c.held.share.Take(c.address, more):
-		c.cut("too many")
-		return
-	case more < 0:
-		c.held.share.Give(c.address, -more)
 	}
-	if c.taken == 0 && now > 0 {
+	if c.holds == 0 {
 		c.moved()
 	}
-	c.taken = now
-	if now > 0 && c.watch == nil {
+	c.holds = n
+	c.held.set(c, n)
+	if n > 0 && c.watch == nil && !c.closed.Load() {
 		c.watch = time.AfterFunc(heldStreamsFor, c.look)
 	}
 }
@@ -167,38 +301,38 @@ func (c *counted) count() {
 func (c *counted) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.writing {
+		c.behind = false
+		c.drained()
+		c.count()
+	}
 	c.watch = nil
-	switch left := heldStreamsFor - time.Since(c.since); {
-	case c.closed || c.taken == 0:
-	case left <= 0:
-		c.cut("too long")
-	default:
+	if c.closed.Load() || c.holds == 0 {
+		return
+	}
+	if left := heldStreamsFor - time.Since(c.since); left > 0 {
 		c.watch = time.AfterFunc(left, c.look)
+	} else {
+		c.cut("too long")
 	}
 }
 
-// cut has reads and writes fail, so that gRPC closes the connection. The caller holds the lock.
 func (c *counted) cut(why string) {
-	c.held.log.Warn("cut a client whose answers do not come to their end", "caller", c.Conn.RemoteAddr().String(), "why", why, "calls", len(c.open))
-	c.giveAll()
-	_ = c.Conn.SetDeadline(time.Now())
-}
-
-// giveAll ends the counting. The caller holds the lock.
-func (c *counted) giveAll() {
-	c.held.share.Give(c.address, c.taken)
-	c.taken, c.closed = 0, true
-	if c.watch != nil {
-		c.watch.Stop()
-		c.watch = nil
-	}
+	c.held.mu.Lock()
+	defer c.held.mu.Unlock()
+	c.held.cut(c, why)
 }
 
 func (c *counted) Close() error {
 	c.mu.Lock()
-	if !c.closed {
-		c.giveAll()
+	if c.watch != nil {
+		c.watch.Stop()
 	}
+	c.held.mu.Lock()
+	if !c.closed.Load() {
+		c.held.forget(c)
+	}
+	c.held.mu.Unlock()
 	c.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -26,6 +26,13 @@ type countedPipe struct {
 }
 
 func newCountedPipe(t *testing.T, h *held, address string) *countedPipe {
+	p := newDeafPipe(t, h, address)
+	go func() { _, _ = io.Copy(io.Discard, p.client) }()
+	return p
+}
+
+// newDeafPipe is one whose client reads nothing by itself.
+func newDeafPipe(t *testing.T, h *held, address string) *countedPipe {
 	server, client := net.Pipe()
 	p := &countedPipe{counted: newCounted(server, h), t: t, client: client, failed: make(chan error, 1)}
 	p.address = address
@@ -38,7 +45,6 @@ func newCountedPipe(t *testing.T, h *held, address string) *countedPipe {
 			}
 		}
 	}()
-	go func() { _, _ = io.Copy(io.Discard, client) }()
 	p.send([]byte(clientPreface), framed(4, 0, 0))
 	return p
 }
@@ -71,9 +77,7 @@ func (p *countedPipe) close() {
 	synctest.Wait()
 }
 
-func newHeld(limit int) *held {
-	return &held{log: slog.New(slog.DiscardHandler), share: NewShare(limit, 0)}
-}
+func quietHeld(limit int) *held { return newHeld(slog.New(slog.DiscardHandler), limit) }
 
 func (p *countedPipe) want(taken int) {
 	p.t.Helper()
@@ -84,7 +88,7 @@ func (p *countedPipe) want(taken int) {
 
 func TestStreamsAreHeldFromTheirHeadersToTheEndOfTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newCountedPipe(t, newHeld(100), "a")
+		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		p.send(framed(frameHeaders, 4, 1), framed(frameHeaders, 4, 3), framed(frameHeaders, 4, 5))
 		p.want(3)
@@ -101,7 +105,6 @@ func TestStreamsAreHeldFromTheirHeadersToTheEndOfTheAnswer(t *testing.T) {
 		p.answer(framed(frameHeaders, 4|flagEndStream, 1))
 		p.want(2)
 		p.answer(framed(frameHeaders, 4|flagEndStream, 1)) // an end is one
-		p.send(framed(frameHeaders, 4|flagEndStream, 1))   // and what comes behind it no beginning
 		p.want(2)
 		p.send(framed(frameReset, 0, 3)) // the client does not want it
 		p.want(1)
@@ -110,9 +113,159 @@ func TestStreamsAreHeldFromTheirHeadersToTheEndOfTheAnswer(t *testing.T) {
 	})
 }
 
+// write has gRPC write, which waits until the client reads.
+func (p *countedPipe) write(bytes int) (wrote chan error) {
+	wrote = make(chan error, 1)
+	go func() {
+		_, err := p.Write(data(1, bytes-frameHeadBytes))
+		wrote <- err
+	}()
+	synctest.Wait()
+	return wrote
+}
+
+// read has the client read so much.
+func (p *countedPipe) read(bytes int) {
+	p.t.Helper()
+	if _, err := io.CopyN(io.Discard, p.client, int64(bytes)); err != nil {
+		p.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func (p *countedPipe) wantCut() {
+	p.t.Helper()
+	if err := <-p.failed; !errors.Is(err, os.ErrDeadlineExceeded) {
+		p.t.Errorf("the connection goes on: %v", err)
+	}
+	// gRPC takes back what deadlines there are when its handshake is over, behind which it may have read frames already.
+	if err := p.Conn.SetDeadline(time.Time{}); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := p.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		p.t.Errorf("it is read again: %v", err)
+	}
+	if _, err := p.Write(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		p.t.Errorf("it is written to again: %v", err)
+	}
+}
+
+// While gRPC waits to write, it keeps streams that are reset, whatever it has read.
+func TestStreamsThatAreResetAreHeldUntilThatIsDealtWith(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newDeafPipe(t, quietHeld(100), "a")
+		defer p.close()
+		stream := uint32(1)
+		reset := func() {
+			p.send(framed(frameHeaders, 4, stream), framed(frameReset, 0, stream))
+			stream += 2
+		}
+		reset()
+		p.want(0)
+		wrote := p.write(writeBuffer)
+		reset()
+		reset()
+		reset()
+		p.want(3)
+		p.read(writeBuffer)
+		p.want(2) // there is more to write, before which one may have been dealt with
+		if err := <-wrote; err != nil {
+			t.Fatal(err)
+		}
+		wrote = p.write(100)
+		p.want(0) // that is all there was
+		reset()
+		p.want(1)
+		p.read(100)
+		if err := <-wrote; err != nil {
+			t.Fatal(err)
+		}
+		p.send(framed(frameSettings, 0, 0))
+		p.want(0)
+		p.write(writeBuffer)
+		reset()
+		reset()
+		p.read(writeBuffer)
+		p.want(1)
+		time.Sleep(heldStreamsFor + time.Second) // nothing is written for so long: there was no more
+		synctest.Wait()
+		p.want(0)
+		p.write(100)
+		for range 4 {
+			reset()
+			time.Sleep(heldStreamsFor/4 + time.Second)
+		}
+		synctest.Wait()
+		p.want(0)
+		p.wantCut()
+	})
+}
+
+// What gRPC has read and not looked at counts as it was.
+func TestStreamsThatAreResetAreHeldUntilTheResetIsRead(t *testing.T) {
+	h := quietHeld(100)
+	server, client := net.Pipe()
+	c := newCounted(server, h)
+	defer func() { _ = c.Close() }()
+	go func() {
+		_, _ = client.Write(slices.Concat([]byte(clientPreface), framed(frameHeaders, 4, 1), framed(frameReset, 0, 1)))
+		_ = client.Close()
+	}()
+	buffer := make([]byte, 1<<10)
+	if _, err := c.Read(buffer); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := h.share.Used(); n != 1 {
+		t.Errorf("%d streams are held of which gRPC has not seen the reset, want 1", n)
+	}
+	_, _ = c.Read(buffer)
+	if n, _ := h.share.Used(); n != 0 {
+		t.Errorf("%d streams are held when gRPC comes back for more, want 0", n)
+	}
+}
+
+// gRPC gives a stream's number again, if it did not understand the stream's headers the first time.
+func TestAStreamThatIsOpenedAgainEndsItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newCountedPipe(t, quietHeld(100), "a")
+		defer p.close()
+		p.send(framed(frameHeaders, 4, 1))
+		p.answer(framed(frameReset, 0, 1))
+		p.send(framed(frameHeaders, 4, 1))
+		p.want(0)
+		p.wantCut()
+	})
+}
+
+func TestAClientThatSendsWhatIsKeptAndDoesNotReadIsCut(t *testing.T) {
+	for name, kind := range map[string]byte{"settings": frameSettings, "pings": framePing, "windows": frameWindow} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newDeafPipe(t, quietHeld(100), "a")
+				defer p.close()
+				f := framed(kind, 0, 0)
+				f[1] = 4
+				f = append(f, make([]byte, 1024)...)
+				for range 200 { // which it may, while it reads
+					p.send(f)
+				}
+				p.write(writeBuffer)
+				for range heldFrames / len(f) {
+					p.send(f)
+				}
+				p.read(writeBuffer)
+				p.send(f) // one has been dealt with
+				p.write(writeBuffer)
+				p.send(f[:frameHeadBytes])
+				p.wantCut()
+			})
+		})
+	}
+}
+
 func TestAConnectionOfWhichNoAnswerComesToItsEndIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newCountedPipe(t, newHeld(100), "a")
+		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		for k := range 5 { // while one ends now and then, the others may wait
 			p.send(framed(frameHeaders, 4, uint32(4*k+1)), framed(frameHeaders, 4, uint32(4*k+3)))
@@ -123,15 +276,13 @@ func TestAConnectionOfWhichNoAnswerComesToItsEndIsCut(t *testing.T) {
 		time.Sleep(heldStreamsFor + time.Second)
 		synctest.Wait()
 		p.want(0)
-		if err := <-p.failed; !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("the connection goes on: %v", err)
-		}
+		p.wantCut()
 	})
 }
 
 func TestAConnectionWhoseHandlersTakeLongIsNotCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newCountedPipe(t, newHeld(100), "a")
+		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		p.send(framed(frameHeaders, 4, 1))
 		p.runs(1) // a watch
@@ -155,7 +306,7 @@ func data(stream uint32, bytes int) []byte {
 
 func TestAConnectionThatReadsALargeAnswerSlowlyIsNotCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newCountedPipe(t, newHeld(100), "a")
+		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		p.send(framed(frameHeaders, 4, 1))
 		p.answer(framed(frameHeaders, 4, 1))
@@ -174,7 +325,7 @@ func TestAConnectionThatReadsALargeAnswerSlowlyIsNotCut(t *testing.T) {
 
 func TestAConnectionThatReadsNextToNothingIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newCountedPipe(t, newHeld(100), "a")
+		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		p.send(framed(frameHeaders, 4, 1))
 		p.answer(framed(frameHeaders, 4, 1))
@@ -185,15 +336,13 @@ func TestAConnectionThatReadsNextToNothingIsCut(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		p.want(0)
-		if err := <-p.failed; !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("the connection goes on: %v", err)
-		}
+		p.wantCut()
 	})
 }
 
 func TestAnAddressHoldsHalfOfTheStreamsAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHeld(8)
+		h := quietHeld(8)
 		bad, other := newCountedPipe(t, h, "a"), newCountedPipe(t, h, "b")
 		defer bad.close()
 		defer other.close()
@@ -202,11 +351,59 @@ func TestAnAddressHoldsHalfOfTheStreamsAtMost(t *testing.T) {
 		}
 		bad.want(4)
 		bad.send(framed(frameHeaders, 4, 9))
-		if err := <-bad.failed; !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("the connection goes on: %v", err)
-		}
+		bad.wantCut()
 		bad.want(0)
 		other.send(framed(frameHeaders, 4, 1))
 		other.want(1)
+	})
+}
+
+// Whoever comes when there is no room is not cut for what others hold.
+func TestTheConnectionThatHoldsMostGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := quietHeld(16)
+		var pipes []*countedPipe
+		hold := func(address string, streams int) *countedPipe {
+			p := newCountedPipe(t, h, address)
+			pipes = append(pipes, p)
+			for k := range streams {
+				p.send(framed(frameHeaders, 4, uint32(2*k+1)))
+			}
+			return p
+		}
+		defer func() {
+			for _, p := range pipes {
+				p.close()
+			}
+		}()
+		small, large := hold("a", 3), hold("a", 5)
+		other, last := hold("b", 4), hold("c", 2)
+		hold("d", 1)
+		hold("e", 1)
+		small.want(16)
+		honest := hold("f", 1)
+		honest.want(12)
+		large.wantCut()
+		for _, p := range []*countedPipe{small, other, last, honest} {
+			if p.closed.Load() {
+				t.Errorf("a connection of %s is cut too", p.address)
+			}
+		}
+	})
+}
+
+// Of one address, too.
+func TestOfOneAddressTheConnectionThatHoldsMostGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := quietHeld(16)
+		bad, honest := newCountedPipe(t, h, "a"), newCountedPipe(t, h, "a")
+		defer bad.close()
+		defer honest.close()
+		for k := range uint32(8) {
+			bad.send(framed(frameHeaders, 4, 2*k+1))
+		}
+		honest.send(framed(frameHeaders, 4, 1))
+		honest.want(1)
+		bad.wantCut()
 	})
 }
