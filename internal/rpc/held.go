@@ -20,11 +20,13 @@ const (
 	// answer takes its time where the network is slow.
 	heldStreamsFor  = 30 * time.Second
 	heldStreamsMove = 64 << 10
-	// heldFrames is how many bytes of frames that are of no stream's, or open windows, may come from a client while what it is sent does not
-	// go: gRPC keeps what they ask for until it does.
+	// heldFrames is how many bytes of frames that are of no stream's, or open windows, may come from a client before gRPC has dealt with them,
+	// which it does not while it waits for the client to read.
 	heldFrames = 64 << 10
-	// heldFramesGone of these may have been dealt with when a write has gone that is not the last one, and one reset.
+	// heldFramesGone of these are dealt with, and one reset, when a write has gone that is not the last one.
 	heldFramesGone = 1 << 10
+	// dealtWithin is how long gRPC takes at most to deal with what a client sends, if it does not wait for the client to read.
+	dealtWithin = time.Second
 
 	// writeBuffer is how many bytes gRPC collects before it writes. It writes less only when it has dealt with all that it was told.
 	writeBuffer = 32 << 10
@@ -127,15 +129,15 @@ type counted struct {
 	last    uint32              // stream that the client has opened
 	open    map[uint32]struct{} // streams
 	running int                 // handlers
-	coming  int                 // streams that the client has reset, by what gRPC has not dealt with: it comes back for more when it has
-	reset   int                 // streams that the client has reset, by what gRPC has not dealt with all of since it waits to write
+	coming  int                 // streams that the client has reset, by what gRPC has not looked at: it comes back for more when it has
+	reset   int                 // streams that the client has reset, by what gRPC has looked at, and may have to deal with
 	fed     int                 // bytes of heldFrames
-	writing bool                // gRPC waits for the client to read
-	behind  bool                // it does, or may have more to write
+	writing bool                // gRPC waits for the client to read, if it is for long
 	holds   int                 // streams that no handler has
 	since   time.Time           // when a stream last came to its end, or enough of answers went, or a stream was the first that no handler had
 	sent    int                 // bytes of answers, since then
 	watch   *time.Timer         // of look; nil: none runs
+	settle  *time.Timer         // of settled; nil: none runs
 }
 
 func newCounted(conn net.Conn, h *held) *counted {
@@ -182,34 +184,30 @@ func (f *frames) pass(b []byte, visit func(kind, flags byte, stream uint32, leng
 }
 
 func (c *counted) Read(b []byte) (int, error) {
-	if !c.dealt() {
+	if !c.looked() {
 		return 0, os.ErrDeadlineExceeded
 	}
 	n, err := c.Conn.Read(b)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.in.pass(b[:n], func(kind, _ byte, stream uint32, length int) {
-		switch kind {
-		case frameHeaders:
-			// gRPC knows no trailers of clients, and ends the connection for a stream that is opened twice; but not where it did not
-			// understand the first time.
-			if stream <= c.last {
-				c.cut("a stream is opened again")
-			}
+		switch {
+		case kind == frameHeaders && stream <= c.last, (kind == frameData || kind == frameReset || kind == frameWindow) && stream > c.last:
+			// gRPC ends the connection for a stream that is opened twice, but not for one whose headers it did not understand; and may
+			// answer to what is of no stream by a reset, which would be taken for the end of the one that is opened then.
+			c.cut("frames of no stream")
+		case kind == frameHeaders:
 			c.last = stream
 			c.open[stream] = struct{}{}
-		case frameReset:
+		case kind == frameReset:
 			if _, there := c.open[stream]; there {
 				delete(c.open, stream)
 				c.coming++
-				if !c.behind {
+				if !c.writing {
 					c.moved()
 				}
 			}
-		case frameSettings, framePing, frameWindow:
-			if !c.behind {
-				break
-			}
+		case kind == frameSettings || kind == framePing || kind == frameWindow:
 			if c.fed += frameHeadBytes + length; c.fed > heldFrames {
 				c.cut("it sends and does not read")
 			}
@@ -219,28 +217,35 @@ func (c *counted) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// dealt notes that gRPC has dealt with all that has been read, but for what waits behind a write, and reports whether it may read more.
-func (c *counted) dealt() bool {
+// looked notes that gRPC has looked at all that has been read, since it wants more, and reports whether it may have more.
+func (c *counted) looked() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reset, c.coming = c.reset+c.coming, 0
-	if !c.behind {
-		c.drained()
-	}
 	c.count()
 	return !c.closed.Load()
 }
 
-// drained notes that gRPC has nothing left to do of what the client sent and it has read. The caller holds the lock.
+// drained notes that gRPC has dealt with all it has looked at. The caller holds the lock.
 func (c *counted) drained() { c.reset, c.fed = 0, 0 }
+
+// settled notes the same where nothing is written: it would be by now.
+func (c *counted) settled() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settle = nil
+	if !c.writing {
+		c.drained()
+	}
+	c.count()
+}
 
 func (c *counted) Write(b []byte) (int, error) {
 	last := len(b) < writeBuffer
 	c.mu.Lock()
-	if last {
+	if c.writing = true; last {
 		c.drained()
 	}
-	c.writing, c.behind = true, true
 	c.count()
 	c.mu.Unlock()
 	if c.closed.Load() {
@@ -249,8 +254,7 @@ func (c *counted) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.writing, c.behind = false, !last
-	if !last { // where much is to be written all the time, the rest goes bit by bit
+	if c.writing = false; !last { // who always has more to write gets to the rest bit by bit
 		c.reset, c.fed = max(c.reset-1, 0), max(c.fed-heldFramesGone, 0)
 	}
 	c.out.pass(b[:n], func(kind, flags byte, stream uint32, length int) {
@@ -283,6 +287,9 @@ func (c *counted) runs(by int) {
 
 // count takes or gives what the streams that no handler has are of the bound. The caller holds the lock.
 func (c *counted) count() {
+	if (c.reset > 0 || c.fed > heldFrames/2) && c.settle == nil && !c.closed.Load() {
+		c.settle = time.AfterFunc(dealtWithin, c.settled)
+	}
 	n := max(len(c.open)-c.running, 0) + c.coming + c.reset
 	if n == c.holds || c.closed.Load() {
 		return
@@ -301,19 +308,13 @@ func (c *counted) count() {
 func (c *counted) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.writing {
-		c.behind = false
-		c.drained()
-		c.count()
-	}
 	c.watch = nil
-	if c.closed.Load() || c.holds == 0 {
-		return
-	}
-	if left := heldStreamsFor - time.Since(c.since); left > 0 {
-		c.watch = time.AfterFunc(left, c.look)
-	} else {
+	switch left := heldStreamsFor - time.Since(c.since); {
+	case c.closed.Load() || c.holds == 0:
+	case left <= 0:
 		c.cut("too long")
+	default:
+		c.watch = time.AfterFunc(left, c.look)
 	}
 }
 
@@ -325,8 +326,10 @@ func (c *counted) cut(why string) {
 
 func (c *counted) Close() error {
 	c.mu.Lock()
-	if c.watch != nil {
-		c.watch.Stop()
+	for _, timer := range []*time.Timer{c.watch, c.settle} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	c.held.mu.Lock()
 	if !c.closed.Load() {

@@ -106,9 +106,11 @@ func TestStreamsAreHeldFromTheirHeadersToTheEndOfTheAnswer(t *testing.T) {
 		p.want(2)
 		p.answer(framed(frameHeaders, 4|flagEndStream, 1)) // an end is one
 		p.want(2)
-		p.send(framed(frameReset, 0, 3)) // the client does not want it
-		p.want(1)
 		p.answer(framed(frameReset, 0, 5))
+		p.want(1)
+		p.send(framed(frameReset, 0, 3)) // the client does not want it
+		time.Sleep(dealtWithin)
+		synctest.Wait()
 		p.want(0)
 	})
 }
@@ -156,43 +158,45 @@ func TestStreamsThatAreResetAreHeldUntilThatIsDealtWith(t *testing.T) {
 		p := newDeafPipe(t, quietHeld(100), "a")
 		defer p.close()
 		stream := uint32(1)
-		reset := func() {
-			p.send(framed(frameHeaders, 4, stream), framed(frameReset, 0, stream))
-			stream += 2
+		reset := func(times int) {
+			for range times {
+				p.send(framed(frameHeaders, 4, stream), framed(frameReset, 0, stream))
+				stream += 2
+			}
 		}
-		reset()
+		settle := func() {
+			time.Sleep(dealtWithin)
+			synctest.Wait()
+		}
+		// 1. Where nothing is to be written, that is soon.
+		reset(2)
+		p.want(2)
+		settle()
 		p.want(0)
+		// 2. Not where gRPC waits to write.
 		wrote := p.write(writeBuffer)
-		reset()
-		reset()
-		reset()
+		reset(3)
+		settle()
 		p.want(3)
 		p.read(writeBuffer)
-		p.want(2) // there is more to write, before which one may have been dealt with
 		if err := <-wrote; err != nil {
 			t.Fatal(err)
 		}
+		p.want(2) // and has more to write, before which it may have dealt with one
 		wrote = p.write(100)
 		p.want(0) // that is all there was
-		reset()
-		p.want(1)
+		reset(1)
 		p.read(100)
 		if err := <-wrote; err != nil {
 			t.Fatal(err)
 		}
-		p.send(framed(frameSettings, 0, 0))
-		p.want(0)
-		p.write(writeBuffer)
-		reset()
-		reset()
-		p.read(writeBuffer)
 		p.want(1)
-		time.Sleep(heldStreamsFor + time.Second) // nothing is written for so long: there was no more
-		synctest.Wait()
+		settle()
 		p.want(0)
+		// 3. Nor does it help to reset more.
 		p.write(100)
 		for range 4 {
-			reset()
+			reset(1)
 			time.Sleep(heldStreamsFor/4 + time.Second)
 		}
 		synctest.Wait()
@@ -201,39 +205,79 @@ func TestStreamsThatAreResetAreHeldUntilThatIsDealtWith(t *testing.T) {
 	})
 }
 
-// What gRPC has read and not looked at counts as it was.
-func TestStreamsThatAreResetAreHeldUntilTheResetIsRead(t *testing.T) {
-	h := quietHeld(100)
-	server, client := net.Pipe()
-	c := newCounted(server, h)
-	defer func() { _ = c.Close() }()
-	go func() {
-		_, _ = client.Write(slices.Concat([]byte(clientPreface), framed(frameHeaders, 4, 1), framed(frameReset, 0, 1)))
-		_ = client.Close()
-	}()
-	buffer := make([]byte, 1<<10)
-	if _, err := c.Read(buffer); err != nil {
-		t.Fatal(err)
-	}
-	if n, _ := h.share.Used(); n != 1 {
-		t.Errorf("%d streams are held of which gRPC has not seen the reset, want 1", n)
-	}
-	_, _ = c.Read(buffer)
-	if n, _ := h.share.Used(); n != 0 {
-		t.Errorf("%d streams are held when gRPC comes back for more, want 0", n)
+// What gRPC has read and not looked at is as it was.
+func TestStreamsThatAreResetAreHeldUntilTheResetIsLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := quietHeld(100)
+		server, client := net.Pipe()
+		c := newCounted(server, h)
+		defer func() { _ = c.Close() }()
+		go func() {
+			_, _ = client.Write(slices.Concat([]byte(clientPreface), framed(frameHeaders, 4, 1), framed(frameReset, 0, 1)))
+		}()
+		if _, err := c.Read(make([]byte, 1<<10)); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = io.ReadFull(client, make([]byte, frameHeadBytes)) }()
+		if _, err := c.Write(framed(frameSettings, 0, 0)); err != nil { // whatever it writes
+			t.Fatal(err)
+		}
+		want := func(held int) {
+			t.Helper()
+			time.Sleep(2 * dealtWithin)
+			synctest.Wait()
+			if n, _ := h.share.Used(); n != held {
+				t.Errorf("%d streams are held, want %d", n, held)
+			}
+		}
+		want(1)
+		go func() { _, _ = c.Read(make([]byte, 1)) }()
+		want(0)
+	})
+}
+
+// gRPC gives a stream's number again, if it did not understand the stream's headers the first time; and resets what it does not understand,
+// of streams too that are opened only then.
+func TestFramesOfNoStreamEndTheirConnection(t *testing.T) {
+	for name, frames := range map[string][][]byte{
+		"opened again":          {framed(frameHeaders, 4, 1), framed(frameHeaders, 4, 1)},
+		"opened out of order":   {framed(frameHeaders, 4, 3), framed(frameHeaders, 4, 1)},
+		"a window before it is": {framed(frameWindow, 0, 1)},
+		"a reset before it is":  {framed(frameHeaders, 4, 1), framed(frameReset, 0, 3)},
+		"data before it is":     {framed(frameData, 0, 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newCountedPipe(t, quietHeld(100), "a")
+				defer p.close()
+				for k, f := range frames {
+					if p.closed.Load() {
+						t.Errorf("it is cut before frame %d", k)
+					}
+					p.send(f)
+				}
+				p.want(0)
+				p.wantCut()
+			})
+		})
 	}
 }
 
-// gRPC gives a stream's number again, if it did not understand the stream's headers the first time.
-func TestAStreamThatIsOpenedAgainEndsItsConnection(t *testing.T) {
+func TestFramesOfTheConnectionAndUnknownOnesEndNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
-		p.send(framed(frameHeaders, 4, 1))
-		p.answer(framed(frameReset, 0, 1))
-		p.send(framed(frameHeaders, 4, 1))
-		p.want(0)
-		p.wantCut()
+		for _, kind := range []byte{2, frameSettings, framePing, 7, frameWindow, 16, 255} {
+			p.send(framed(kind, 0, 0))
+		}
+		for _, kind := range []byte{2, 16, 255} { // priority may come before
+			p.send(framed(kind, 0, 5))
+		}
+		p.send(framed(frameHeaders, 4, 5), framed(frameWindow, 0, 5), framed(frameData, 1, 5), framed(frameWindow, 0, 3))
+		p.want(1)
+		if p.closed.Load() {
+			t.Error("it is cut")
+		}
 	})
 }
 
@@ -246,9 +290,13 @@ func TestAClientThatSendsWhatIsKeptAndDoesNotReadIsCut(t *testing.T) {
 				f := framed(kind, 0, 0)
 				f[1] = 4
 				f = append(f, make([]byte, 1024)...)
-				for range 200 { // which it may, while it reads
-					p.send(f)
+				for k := range 200 { // which it may, for a while
+					if p.send(f); k%60 == 0 {
+						time.Sleep(dealtWithin)
+					}
 				}
+				p.write(100)
+				p.read(100)
 				p.write(writeBuffer)
 				for range heldFrames / len(f) {
 					p.send(f)

@@ -92,20 +92,24 @@ func TestAConnectionIsCutForWhatItsFirstPacketHolds(t *testing.T) {
 	}
 }
 
-// What gRPC does not understand it does not remember: the same stream may be opened again.
-func TestAStreamThatIsOpenedAgainIsNotAnswered(t *testing.T) {
-	network := newRawNetwork()
-	start(t, network, &service{}, rpc.WithPublic(nil))
-	c := dialRaw(t, network)
+// What gRPC does not understand it does not remember: the same stream may be opened again, and the reset of what came before goes behind that.
+func TestAStreamThatIsResetBeforeItIsOpenedIsNotAnswered(t *testing.T) {
 	const check = "/grpc.health.v1.Health/Check"
-	c.write(t, bytes.Join([][]byte{
-		frame(4, 0, 0, []byte{0, 4, 0, 0, 0, 0}),                    // SETTINGS: no window
-		frame(1, 4, 1, headers(check, [2]string{"NOT-LOWER", "x"})), // malformed
-		frame(1, 4, 1, headers(check)), frame(0, 1, 1, []byte{0, 0, 0, 0, 0}),
-	}, nil))
-	eventually(t, "an answer, or the end of the connection", func() bool { return c.answered() > 0 || c.hasEnded() })
-	if c.answered() > 0 {
-		t.Error("it is answered")
+	for name, before := range map[string][]byte{
+		"malformed headers": frame(1, 4, 1, headers(check, [2]string{"NOT-LOWER", "x"})),
+		"a window of none":  frame(8, 0, 1, []byte{0, 0, 0, 0}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			network := newRawNetwork()
+			start(t, network, &service{}, rpc.WithPublic(nil))
+			c := dialRaw(t, network)
+			noWindow := frame(4, 0, 0, []byte{0, 4, 0, 0, 0, 0}) // SETTINGS
+			c.write(t, bytes.Join([][]byte{noWindow, before, frame(1, 4, 1, headers(check)), frame(0, 1, 1, []byte{0, 0, 0, 0, 0})}, nil))
+			eventually(t, "an answer, or the end of the connection", func() bool { return c.answered() > 0 || c.hasEnded() })
+			if c.answered() > 0 {
+				t.Error("it is answered")
+			}
+		})
 	}
 }
 
