@@ -1,12 +1,14 @@
 package rpc
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -328,6 +330,22 @@ func TestAConnectionOfWhichNoAnswerComesToItsEndIsCut(t *testing.T) {
 	})
 }
 
+// Nor while its client gives answers up.
+func TestAConnectionOfWhichAnswersAreGivenUpIsNotCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newCountedPipe(t, quietHeld(100), "a")
+		defer p.close()
+		for k := range 5 {
+			p.send(framed(frameHeaders, 4, uint32(4*k+1)), framed(frameHeaders, 4, uint32(4*k+3)))
+			time.Sleep(heldStreamsFor - time.Second)
+			p.send(framed(frameReset, 0, uint32(4*k+1)))
+		}
+		time.Sleep(dealtWithin)
+		synctest.Wait()
+		p.want(5)
+	})
+}
+
 func TestAConnectionWhoseHandlersTakeLongIsNotCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newCountedPipe(t, quietHeld(100), "a")
@@ -436,6 +454,27 @@ func TestTheConnectionThatHoldsMostGivesWay(t *testing.T) {
 			if p.closed.Load() {
 				t.Errorf("a connection of %s is cut too", p.address)
 			}
+		}
+	})
+}
+
+func TestCutsAreToldFromTimeToTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logs bytes.Buffer
+		h := newHeld(slog.New(slog.NewTextHandler(&logs, nil)), 2)
+		cut := func(times int) {
+			for range times {
+				p := newCountedPipe(t, h, "a")
+				p.send(framed(frameHeaders, 4, 1), framed(frameHeaders, 4, 3))
+				p.wantCut()
+				p.close()
+			}
+		}
+		cut(3)
+		time.Sleep(quietEvery)
+		cut(3)
+		if n := strings.Count(logs.String(), "cut a client"); n != 2 || !strings.Contains(logs.String(), "cuts=3") {
+			t.Errorf("%d lines, want 2 of which the second one tells of 3:\n%s", n, &logs)
 		}
 	})
 }
