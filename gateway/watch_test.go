@@ -168,7 +168,17 @@ func TestWatcherThatNeverReadsIsCutOffAndHurtsNobody(t *testing.T) {
 	b := start(t, withState(stateOf(t, 7, crowd(pods)...)), with(func(cfg *gateway.Config) {
 		cfg.Stall, cfg.MaxWatchers, cfg.Heartbeat = time.Second, 2, 20*time.Millisecond
 	}))
-	idle, diligent := b.watch(nil), b.watch(nil)
+	// A client widens its windows by what it sees of the network, unless it is told not to: then nothing would be too much for it.
+	narrow, err := b.net.Dial("gateway", grpc.WithStaticStreamWindowSize(1<<16), grpc.WithStaticConnWindowSize(1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = narrow.Close() }()
+	idle, err := schedulingv1.NewSchedulingServiceClient(narrow).WatchPlacements(b.ctx, &schedulingv1.WatchPlacementsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	diligent := b.watch(nil)
 	for _, stream := range []grpc.ServerStreamingClient[schedulingv1.WatchPlacementsResponse]{idle, diligent} {
 		if _, err := stream.Recv(); err != nil { // a heartbeat: it has begun
 			t.Fatal(err)

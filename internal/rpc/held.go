@@ -4,7 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,15 +20,100 @@ const (
 	// answer takes its time where the network is slow.
 	heldStreamsFor  = 30 * time.Second
 	heldStreamsMove = 64 << 10
+	// heldFrames is how many bytes of frames that are of no stream's, or open windows, may come from a client before gRPC has dealt with them,
+	// which it does not while it waits for the client to read.
+	heldFrames = 64 << 10
+	// heldFramesGone of these are dealt with, and one reset, when a write has gone that is not the last one.
+	heldFramesGone = 1 << 10
+	// dealtWithin is how long gRPC takes at most to deal with what a client sends, if it does not wait for the client to read.
+	dealtWithin = time.Second
+
+	// writeBuffer is how many bytes gRPC collects before it writes. It writes less only when it has dealt with all that it was told.
+	writeBuffer = 32 << 10
 )
 
 // held bounds the streams that gRPC holds and no handler has. A call's handler ends, and gives back all that bounds it, when its answer is
 // made. gRPC keeps its stream, with its headers and whatever the client has sent behind its request, until the client's flow control
 // lets the last byte of the answer go. So each connection is counted from frames: a stream is there from the client's HEADERS to the
-// end of the server's answer, or a reset.
+// end of the server's answer, or a reset. One that the client resets is there until gRPC has dealt with the reset, which it does not while
+// it waits for the client to read.
+//
+// Where there is no room for one more, the connection that has most of them gives way, so that nobody is cut for what others hold.
 type held struct {
-	log   *slog.Logger
-	share *Share // of streams, by address
+	log *quiet
+
+	mu    sync.Mutex
+	share *Share                // of streams, by address
+	conns map[*counted]struct{} // those that have some of it
+}
+
+func newHeld(log *slog.Logger, limit int) *held {
+	return &held{log: &quiet{log: log}, share: NewShare(limit, 0), conns: make(map[*counted]struct{})}
+}
+
+// set says how many streams of a connection no handler has.
+func (h *held) set(c *counted, n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for !c.closed.Load() && n > c.taken && !h.share.Take(c.address, n-c.taken) {
+		h.cut(h.givesWay(c, n), "too many")
+	}
+	if c.closed.Load() {
+		return
+	}
+	if n < c.taken {
+		h.share.Give(c.address, c.taken-n)
+	}
+	if c.taken = n; n > 0 {
+		h.conns[c] = struct{}{}
+	} else {
+		delete(h.conns, c)
+	}
+}
+
+// givesWay returns the connection that is cut so that another may have n streams: the one that has most, of addresses that have more than
+// this one's will have, else of its own. The caller holds mu.
+func (h *held) givesWay(c *counted, n int) *counted {
+	of := h.share.heldBy(c.address) - c.taken + n
+	var most, own *counted
+	for other := range h.conns {
+		switch {
+		case other == c:
+		case other.address == c.address:
+			if other.taken > n && (own == nil || other.taken > own.taken) {
+				own = other
+			}
+		case h.share.heldBy(other.address) > of && (most == nil || other.taken > most.taken):
+			most = other
+		}
+	}
+	switch {
+	case most != nil:
+		return most
+	case own != nil:
+		return own
+	}
+	return c
+}
+
+// cut has reads and writes fail, so that gRPC closes the connection. The caller holds mu.
+func (h *held) cut(c *counted, why string) {
+	if c.closed.Load() {
+		return
+	}
+	if cuts := h.log.count(time.Now()); cuts > 0 {
+		h.log.log.Warn("cut a client whose answers do not come to their end", "caller", c.Conn.RemoteAddr().String(), "why", why, "calls", c.taken, "cuts", cuts)
+	}
+	h.forget(c)
+	_ = c.Conn.SetDeadline(time.Now()) // wakes who waits; gRPC sets others when a handshake ends
+}
+
+// forget ends the counting of a connection. The caller holds mu.
+func (h *held) forget(c *counted) {
+	h.share.Give(c.address, c.taken)
+	c.taken = 0
+	delete(h.conns, c)
+	c.closed.Store(true)
 }
 
 // counted is a connection of which the streams are counted.
@@ -34,17 +121,23 @@ type counted struct {
 	net.Conn
 	held    *held
 	address string
-	in, out frames // what comes is read by one goroutine, what goes is written by one at a time
+	in, out frames      // what comes is read by one goroutine, what goes is written by one at a time
+	closed  atomic.Bool // or cut; set under held.mu
+	taken   int         // of held.share, under held.mu
 
 	mu      sync.Mutex
 	last    uint32              // stream that the client has opened
 	open    map[uint32]struct{} // streams
 	running int                 // handlers
-	taken   int                 // of held.share
+	coming  int                 // streams that the client has reset, by what gRPC has not looked at: it comes back for more when it has
+	reset   int                 // streams that the client has reset, by what gRPC has looked at, and may have to deal with
+	fed     int                 // bytes of heldFrames
+	writing bool                // gRPC waits for the client to read, if it is for long
+	holds   int                 // streams that no handler has
 	since   time.Time           // when a stream last came to its end, or enough of answers went, or a stream was the first that no handler had
 	sent    int                 // bytes of answers, since then
 	watch   *time.Timer         // of look; nil: none runs
-	closed  bool
+	settle  *time.Timer         // of settled; nil: none runs
 }
 
 func newCounted(conn net.Conn, h *held) *counted {
@@ -59,6 +152,9 @@ const (
 	frameData      = 0
 	frameHeaders   = 1
 	frameReset     = 3
+	frameSettings  = 4
+	framePing      = 6
+	frameWindow    = 8
 	flagEndStream  = 1
 	frameHeadBytes = 9
 )
@@ -88,30 +184,86 @@ func (f *frames) pass(b []byte, visit func(kind, flags byte, stream uint32, leng
 }
 
 func (c *counted) Read(b []byte) (int, error) {
+	if !c.looked() {
+		return 0, os.ErrDeadlineExceeded
+	}
 	n, err := c.Conn.Read(b)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.in.pass(b[:n], func(kind, _ byte, stream uint32, _ int) {
+	c.in.pass(b[:n], func(kind, _ byte, stream uint32, length int) {
 		switch {
-		case kind == frameHeaders && stream > c.last:
+		case kind == frameHeaders && stream <= c.last, (kind == frameData || kind == frameReset || kind == frameWindow) && stream > c.last:
+			// gRPC ends the connection for a stream that is opened twice, but not for one whose headers it did not understand; and may
+			// answer to what is of no stream by a reset, which would be taken for the end of the one that is opened then.
+			c.cut("frames of no stream")
+		case kind == frameHeaders:
 			c.last = stream
 			c.open[stream] = struct{}{}
 		case kind == frameReset:
-			c.end(stream)
+			if _, there := c.open[stream]; there {
+				delete(c.open, stream)
+				c.coming++
+				if !c.writing {
+					c.moved()
+				}
+			}
+		case kind == frameSettings || kind == framePing || kind == frameWindow:
+			if c.fed += frameHeadBytes + length; c.fed > heldFrames {
+				c.cut("it sends and does not read")
+			}
 		}
 	})
 	c.count()
 	return n, err
 }
 
+// looked notes that gRPC has looked at all that has been read, since it wants more, and reports whether it may have more.
+func (c *counted) looked() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reset, c.coming = c.reset+c.coming, 0
+	c.count()
+	return !c.closed.Load()
+}
+
+// drained notes that gRPC has dealt with all it has looked at. The caller holds the lock.
+func (c *counted) drained() { c.reset, c.fed = 0, 0 }
+
+// settled notes the same where nothing is written: it would be by now.
+func (c *counted) settled() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settle = nil
+	if !c.writing {
+		c.drained()
+	}
+	c.count()
+}
+
 func (c *counted) Write(b []byte) (int, error) {
+	last := len(b) < writeBuffer
+	c.mu.Lock()
+	if c.writing = true; last {
+		c.drained()
+	}
+	c.count()
+	c.mu.Unlock()
+	if c.closed.Load() {
+		return 0, os.ErrDeadlineExceeded
+	}
 	n, err := c.Conn.Write(b)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.writing = false; !last { // who always has more to write gets to the rest bit by bit
+		c.reset, c.fed = max(c.reset-1, 0), max(c.fed-heldFramesGone, 0)
+	}
 	c.out.pass(b[:n], func(kind, flags byte, stream uint32, length int) {
 		switch {
 		case kind == frameHeaders && flags&flagEndStream != 0 || kind == frameReset:
-			c.end(stream)
+			if _, there := c.open[stream]; there {
+				delete(c.open, stream)
+				c.moved()
+			}
 		case kind == frameData:
 			if c.sent += length; c.sent >= heldStreamsMove {
 				c.moved()
@@ -120,14 +272,6 @@ func (c *counted) Write(b []byte) (int, error) {
 	})
 	c.count()
 	return n, err
-}
-
-// end notes that a stream has come to its end. The caller holds the lock.
-func (c *counted) end(stream uint32) {
-	if _, there := c.open[stream]; there {
-		delete(c.open, stream)
-		c.moved()
-	}
 }
 
 // moved notes that the client reads. The caller holds the lock.
@@ -141,24 +285,21 @@ func (c *counted) runs(by int) {
 	c.count()
 }
 
-// count takes or gives what the streams that no handler has are of the bound. A connection that has no room for them is cut. The caller
-// holds the lock.
+// count takes or gives what the streams that no handler has are of the bound. The caller holds the lock.
 func (c *counted) count() {
-	now := max(len(c.open)-c.running, 0)
-	switch more := now - c.taken; {
-	case c.closed:
-		return
-	case more > 0 && !c.held.share.Take(c.address, more):
-		c.cut("too many")
-		return
-	case more < 0:
-		c.held.share.Give(c.address, -more)
+	if (c.reset > 0 || c.fed > heldFrames/2) && c.settle == nil && !c.closed.Load() {
+		c.settle = time.AfterFunc(dealtWithin, c.settled)
 	}
-	if c.taken == 0 && now > 0 {
+	n := max(len(c.open)-c.running, 0) + c.coming + c.reset
+	if n == c.holds || c.closed.Load() {
+		return
+	}
+	if c.holds == 0 {
 		c.moved()
 	}
-	c.taken = now
-	if now > 0 && c.watch == nil {
+	c.holds = n
+	c.held.set(c, n)
+	if n > 0 && c.watch == nil && !c.closed.Load() {
 		c.watch = time.AfterFunc(heldStreamsFor, c.look)
 	}
 }
@@ -169,7 +310,7 @@ func (c *counted) look() {
 	defer c.mu.Unlock()
 	c.watch = nil
 	switch left := heldStreamsFor - time.Since(c.since); {
-	case c.closed || c.taken == 0:
+	case c.closed.Load() || c.holds == 0:
 	case left <= 0:
 		c.cut("too long")
 	default:
@@ -177,28 +318,24 @@ func (c *counted) look() {
 	}
 }
 
-// cut has reads and writes fail, so that gRPC closes the connection. The caller holds the lock.
 func (c *counted) cut(why string) {
-	c.held.log.Warn("cut a client whose answers do not come to their end", "caller", c.Conn.RemoteAddr().String(), "why", why, "calls", len(c.open))
-	c.giveAll()
-	_ = c.Conn.SetDeadline(time.Now())
-}
-
-// giveAll ends the counting. The caller holds the lock.
-func (c *counted) giveAll() {
-	c.held.share.Give(c.address, c.taken)
-	c.taken, c.closed = 0, true
-	if c.watch != nil {
-		c.watch.Stop()
-		c.watch = nil
-	}
+	c.held.mu.Lock()
+	defer c.held.mu.Unlock()
+	c.held.cut(c, why)
 }
 
 func (c *counted) Close() error {
 	c.mu.Lock()
-	if !c.closed {
-		c.giveAll()
+	for _, timer := range []*time.Timer{c.watch, c.settle} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
+	c.held.mu.Lock()
+	if !c.closed.Load() {
+		c.held.forget(c)
+	}
+	c.held.mu.Unlock()
 	c.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"io"
 	"net"
@@ -42,7 +43,8 @@ func dialRaw(t *testing.T, n rawNetwork) *rawConn {
 	return newRawConn(t, conn)
 }
 
-func newRawConn(t *testing.T, conn net.Conn) *rawConn {
+// newRawConn begins a connection, with so many frames at once.
+func newRawConn(t *testing.T, conn net.Conn, frames ...[]byte) *rawConn {
 	t.Helper()
 	c := &rawConn{Conn: conn, windows: map[uint32]int{0: 65535}}
 	c.more = sync.NewCond(&c.mu)
@@ -55,8 +57,12 @@ func newRawConn(t *testing.T, conn net.Conn) *rawConn {
 		_ = conn.Close()
 		<-done
 	})
-	c.write(t, append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frame(4, 0, 0, nil)...))
+	c.write(t, append(preface(), bytes.Join(frames, nil)...))
 	return c
+}
+
+func preface() []byte {
+	return append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frame(4, 0, 0, nil)...)
 }
 
 // read reads what makes windows larger, and drops the rest.
@@ -114,7 +120,11 @@ func headers(method string, more ...[2]string) (block []byte) {
 		{"content-type", "application/grpc"}, {"te", "trailers"}}, more...) {
 		block = append(block, 0)
 		for _, text := range field {
-			block = append(append(block, byte(len(text))), text...) // shorter than 127
+			n := len(text)
+			if block = append(block, byte(min(n, 127))); n >= 127 {
+				block = binary.AppendUvarint(block, uint64(n-127))
+			}
+			block = append(block, text...)
 		}
 	}
 	return block

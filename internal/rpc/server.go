@@ -115,7 +115,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 	}
 	transport := insecure.NewCredentials()
 	var members members
-	s.held = &held{log: s.log, share: NewShare(heldStreams, 0)}
+	s.held = newHeld(s.log, heldStreams)
 	identities := unreadCredentials{
 		unread: s.unread, held: s.held,
 		// Of everybody who is not one of Berth's processes, where these are known, and not of the gateway's own calls.
@@ -141,6 +141,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 	serverOptions = append(serverOptions,
 		grpc.MaxRecvMsgSize(o.requestLimit),
 		grpc.MaxSendMsgSize(cfg.Largest),
+		grpc.WriteBufferSize(writeBuffer),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: serverPingFloor, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true), // so that Serve owns every handler's goroutine

@@ -1,11 +1,15 @@
 package rpc_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
 	"net"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -62,6 +66,85 @@ func TestAnswersThatAreNotReadToTheirEndAreBounded(t *testing.T) {
 	if text := r.logs.String(); !strings.Contains(text, "cut a client whose answers do not come to their end") {
 		t.Errorf("nothing is said of it: %s", text)
 	}
+}
+
+// gRPC takes back what deadlines there are when its handshake is over, behind which it may have read many calls.
+func TestAConnectionIsCutForWhatItsFirstPacketHolds(t *testing.T) {
+	r := start(t, rpc.TCP(), &service{}, rpc.WithPublic(nil))
+	const check = "/grpc.health.v1.Health/Check"
+	var conns []*rawConn
+	const streams = 50 // of a connection
+	for range 30 {     // one address has 1,024 in all
+		frames := [][]byte{frame(4, 0, 0, []byte{0, 4, 0, 0, 0, 0})} // SETTINGS: no window
+		for k := range uint32(streams) {
+			frames = append(frames, frame(1, 4, 2*k+1, headers(check)), frame(0, 1, 2*k+1, []byte{0, 0, 0, 0, 0}))
+		}
+		conn, err := net.Dial("tcp", r.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := newRawConn(t, conn, frames...)
+		conns = append(conns, c)
+		eventually(t, "all to be answered, or cut", func() bool { return c.answered() >= streams || c.hasEnded() })
+	}
+	if n := r.server.HeldStreams(); n > 1024 || !slices.ContainsFunc(conns, (*rawConn).hasEnded) {
+		t.Errorf("%d connections go on, with %d streams that are counted", len(conns), n)
+	}
+}
+
+// What gRPC does not understand it does not remember: the same stream may be opened again, and the reset of what came before goes behind that.
+func TestAStreamThatIsResetBeforeItIsOpenedIsNotAnswered(t *testing.T) {
+	const check = "/grpc.health.v1.Health/Check"
+	for name, before := range map[string][]byte{
+		"malformed headers": frame(1, 4, 1, headers(check, [2]string{"NOT-LOWER", "x"})),
+		"a window of none":  frame(8, 0, 1, []byte{0, 0, 0, 0}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			network := newRawNetwork()
+			start(t, network, &service{}, rpc.WithPublic(nil))
+			c := dialRaw(t, network)
+			noWindow := frame(4, 0, 0, []byte{0, 4, 0, 0, 0, 0}) // SETTINGS
+			c.write(t, bytes.Join([][]byte{noWindow, before, frame(1, 4, 1, headers(check)), frame(0, 1, 1, []byte{0, 0, 0, 0, 0})}, nil))
+			eventually(t, "an answer, or the end of the connection", func() bool { return c.answered() > 0 || c.hasEnded() })
+			if c.answered() > 0 {
+				t.Error("it is answered")
+			}
+		})
+	}
+}
+
+// gRPC keeps what it is told while it waits to write: each stream with its headers, though it has been reset.
+func TestAClientThatOpensAndResetsAndDoesNotReadIsCut(t *testing.T) {
+	network := newRawNetwork()
+	r := start(t, network, &service{}, rpc.WithPublic(nil))
+	conn, err := network.listener.DialContext(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(preface()); err != nil {
+		t.Fatal(err)
+	}
+	long := "/" + strings.Repeat("x", 10_000) + "/unknown" // the answer says it
+	const calls = 5000
+	for k := range uint32(calls) {
+		frames := append(frame(1, 5, 2*k+1, headers("/x/unknown")), frame(3, 0, 2*k+1, []byte{0, 0, 0, 8})...)
+		if k < 60 { // more than there is room for on the way
+			frames = frame(1, 5, 2*k+1, headers(long))
+		}
+		_, err := conn.Write(frames)
+		if errors.Is(err, io.ErrClosedPipe) {
+			eventually(t, "what was held to be given back", func() bool { return r.server.HeldStreams() == 0 })
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Errorf("after %d calls, which are reset, %d streams are held", calls, r.server.HeldStreams())
 }
 
 // A handler may outlive its call, which its client has reset. It has no stream then, and stands for none that is held.
