@@ -156,6 +156,53 @@ func TestReportCanEndANomination(t *testing.T) {
 	}
 }
 
+// A report may be long on its way: the pod may have been nominated anew meanwhile.
+func TestReportEndsNoNominationButTheOneItMeans(t *testing.T) {
+	for name, c := range map[string]struct {
+		claim   int64   // of the report, which is of attempt 3
+		means   string  // the node
+		by      attempt // which has nominated the pod since; zero: no preemption has
+		node    string  // that it is nominated to now
+		cleared bool
+	}{
+		"it is as it was":                              {7, "a", attempt{}, "a", true},
+		"another has nominated it":                     {7, "a", attempt{}, "b", false},
+		"its attempt was on the node that was meant":   {7, "a", attempt{7, 2}, "a", true},
+		"a later attempt has taken it there":           {7, "a", attempt{7, 4}, "b", false},
+		"a later attempt has taken it there again":     {7, "a", attempt{7, 4}, "a", false},
+		"its own attempt has taken it there":           {7, "a", attempt{7, 3}, "a", false},
+		"an attempt of a later owner has":              {7, "a", attempt{8, 1}, "a", false},
+		"an attempt of an earlier owner had":           {7, "a", attempt{6, 9}, "a", true},
+		"a queue that does not say what it means":      {0, "", attempt{}, "b", true},
+		"a queue that does not say it, of a preemptor": {0, "", attempt{7, 4}, "b", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			term := pureTerm(t, newFakeSource())
+			observe(t, term, node("a", 100), node("b", 100), nominated(pod("p", 1), c.node))
+			id, _ := term.ledger.state.PodByUID("p")
+			if c.by != (attempt{}) {
+				term.ledger.preempted["p"] = c.by
+			}
+			taken, err := term.report(&binderv1.ReportRequest{ShardRevision: c.claim, Reports: []*binderv1.PodReport{{
+				Id: int32(id), Uid: "p", Reason: "Unschedulable", Message: "m", ClearNomination: true, Nominated: c.means, Attempt: 3,
+			}}})
+			if !taken || err != nil {
+				t.Fatalf("taken: %v, %v", taken, err)
+			}
+			want := c.node
+			if c.cleared {
+				want = ""
+			}
+			if got := nominee(term, "p"); got != want {
+				t.Errorf("p is nominated to %q, want %q", got, want)
+			}
+			if r, _ := term.reports.next(); r.Message != "m" || r.Nominate != c.cleared || r.Nominated != "" {
+				t.Errorf("it is written as %+v", r.Report)
+			}
+		})
+	}
+}
+
 func TestRefusedBindEndsTheNomination(t *testing.T) {
 	term := pureTerm(t, newFakeSource())
 	observe(t, term, node("a", 100), nominated(pod("p", 1), "a"))

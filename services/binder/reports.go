@@ -281,7 +281,7 @@ func (t *term) reportIn(req *binderv1.ReportRequest) (bool, error) {
 		}
 		report := reportOf(row, r.GetReason(), r.GetMessage())
 		report.Attempt = r.GetAttempt()
-		if r.GetClearNomination() && !row.Placed() {
+		if r.GetClearNomination() && !row.Placed() && l.means(req.GetShardRevision(), r, row) {
 			report.Nominate = true
 			cleared = append(cleared, id)
 		}
@@ -296,6 +296,17 @@ func (t *term) reportIn(req *binderv1.ReportRequest) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// means reports whether a report that ends the nomination of a pod means the one that the pod has: it may have been long on its way, and the
+// pod been nominated since, to another node or to the same.
+func (l *ledger) means(claim int64, r *binderv1.PodReport, row *cluster.PodRow) bool {
+	if claim == 0 || r.GetNominated() == "" {
+		return true // a queue of a version that does not say what it means
+	}
+	last := l.preempted[r.GetUid()]
+	since := last.claim > claim || last.claim == claim && last.number >= r.GetAttempt()
+	return row.Nominated == r.GetNominated() && !since
 }
 
 func reportOf(row *cluster.PodRow, reason, message string) source.Report {

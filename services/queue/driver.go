@@ -49,7 +49,7 @@ func (s *Service) drive(ctx context.Context, sh *shard) (lost bool) {
 	log := s.log.With("shard", sh.number)
 	changed, stop := s.floors.listen()
 	defer stop()
-	d := &driver{s: s, sh: sh, log: log, reports: newReporter(s, sh.number, log), floors: changed}
+	d := &driver{s: s, sh: sh, log: log, reports: newReporter(s, sh, log), floors: changed}
 	if !d.enlist(ctx) {
 		return false
 	}

@@ -279,6 +279,7 @@ type binder struct {
 	asked    []string          // what preempts say
 	reports  map[string]string // message by uid
 	cleared  map[string]bool   // whose nomination is to be cleared; by uid
+	meant    map[string]string // which nomination: "n1 of attempt 1 under 101"; by uid
 	placed   []string          // names in the order they were placed
 	// before and after let a test interfere with the n-th commit, from 1.
 	before  func(n int, request *binderv1.CommitRequest) error
@@ -364,6 +365,7 @@ func (b *binder) Report(_ context.Context, request *binderv1.ReportRequest) (*bi
 	for _, r := range request.GetReports() {
 		b.reports[r.GetUid()] = r.GetMessage()
 		b.cleared[r.GetUid()] = r.GetClearNomination()
+		b.meant[r.GetUid()] = fmt.Sprintf("%s of attempt %d under %d", r.GetNominated(), r.GetAttempt(), request.GetShardRevision())
 	}
 	return &binderv1.ReportResponse{}, nil
 }

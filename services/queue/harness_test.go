@@ -54,7 +54,7 @@ func newWorld(t *testing.T, shards int32) *world {
 	}
 	w.binder = &binder{
 		ledger: w.ledger, evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}),
-		reports: make(map[string]string), cleared: make(map[string]bool),
+		reports: make(map[string]string), cleared: make(map[string]bool), meant: make(map[string]string),
 	}
 	w.clients = rpc.NewClients(rpc.Config{Net: w.net})
 	t.Cleanup(func() {

@@ -164,6 +164,11 @@ func TestProfileWithoutPostFiltersSaysNothingOfPreemptionAndClearsTheNomination(
 	if !w.binder.clears("high") {
 		t.Error("the nomination stays")
 	}
+	w.binder.mu.Lock()
+	defer w.binder.mu.Unlock()
+	if got, want := w.binder.meant["uid-high"], "n1 of attempt 1 under 101"; got != want { // the first claim of the fake etcd
+		t.Errorf("it is that on %q, want %q", got, want)
+	}
 }
 
 func TestNominationIsClearedOnlyIfPreemptionFindsNothing(t *testing.T) {

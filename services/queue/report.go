@@ -33,9 +33,9 @@ const (
 // conditions. It does its best: a pod that fails again replaces its report, and what the bound has no room for is
 // dropped.
 type reporter struct {
-	s     *Service
-	shard int32
-	log   *slog.Logger
+	s   *Service
+	sh  *shard
+	log *slog.Logger
 
 	mu      sync.Mutex
 	reports map[cluster.PodID]*binderv1.PodReport
@@ -43,11 +43,11 @@ type reporter struct {
 	filled  chan struct{}   // holds one value while there may be reports
 }
 
-func newReporter(s *Service, shard int32, log *slog.Logger) *reporter {
-	return &reporter{s: s, shard: shard, log: log, reports: make(map[cluster.PodID]*binderv1.PodReport), filled: make(chan struct{}, 1)}
+func newReporter(s *Service, sh *shard, log *slog.Logger) *reporter {
+	return &reporter{s: s, sh: sh, log: log, reports: make(map[cluster.PodID]*binderv1.PodReport), filled: make(chan struct{}, 1)}
 }
 
-// add never blocks. Clear says that the pod is to be nominated to no node any more.
+// add never blocks. Clear says that the nomination that the attempt began with is to end.
 func (r *reporter) add(a pending.Attempt, reason, message string, clear bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +60,8 @@ func (r *reporter) add(a pending.Attempt, reason, message string, clear bool) {
 		r.order = append(r.order, a.ID)
 	}
 	r.reports[a.ID] = &binderv1.PodReport{
-		Id: int32(a.ID), Uid: a.UID, Reason: reason, Message: message, ClearNomination: clear && a.Nominated != "", Attempt: a.Number,
+		Id: int32(a.ID), Uid: a.UID, Reason: reason, Message: message, Attempt: a.Number,
+		ClearNomination: clear && a.Nominated != "", Nominated: a.Nominated,
 	}
 	select {
 	case r.filled <- struct{}{}:
@@ -146,6 +147,8 @@ func (r *reporter) send(ctx context.Context, address string, reports []*binderv1
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportPeriod)
 	defer cancel()
-	_, err = binderv1.NewBinderServiceClient(conn).Report(ctx, &binderv1.ReportRequest{Shard: r.shard, Reports: reports})
+	_, err = binderv1.NewBinderServiceClient(conn).Report(ctx, &binderv1.ReportRequest{
+		Shard: r.sh.number, ShardRevision: r.sh.revision, Reports: reports,
+	})
 	return err
 }

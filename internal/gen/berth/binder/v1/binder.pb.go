@@ -491,7 +491,9 @@ type ReportRequest struct {
 	// The shard.
 	Shard int32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
 	// At most 10,000.
-	Reports       []*PodReport `protobuf:"bytes,2,rep,name=reports,proto3" json:"reports,omitempty"`
+	Reports []*PodReport `protobuf:"bytes,2,rep,name=reports,proto3" json:"reports,omitempty"`
+	// The etcd revision at which its owner claimed it, as of whose attempts the reports tell; 0: not said.
+	ShardRevision int64 `protobuf:"varint,3,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -540,6 +542,13 @@ func (x *ReportRequest) GetReports() []*PodReport {
 	return nil
 }
 
+func (x *ReportRequest) GetShardRevision() int64 {
+	if x != nil {
+		return x.ShardRevision
+	}
+	return 0
+}
+
 // PodReport is why a pod was not placed.
 type PodReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -551,10 +560,13 @@ type PodReport struct {
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The message, as kube-scheduler words it: "0/3 nodes are available: 3 Insufficient cpu."
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// The pod is to be nominated to no node any more.
+	// The pod is to be nominated to no node any more, unless it has been nominated otherwise since.
 	ClearNomination bool `protobuf:"varint,5,opt,name=clear_nomination,json=clearNomination,proto3" json:"clear_nomination,omitempty"`
-	// The attempt that it tells of, from 1; 0: not said. What is written of it names the trace of that attempt.
-	Attempt       int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The attempt that it tells of, from 1; 0: not said. What is written of it names the trace of that attempt. A nomination by this attempt
+	// or a later one is not cleared.
+	Attempt int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The name of the node that the attempt found the pod nominated to: only that nomination is cleared. Empty: not said; any is.
+	Nominated     string `protobuf:"bytes,7,opt,name=nominated,proto3" json:"nominated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -629,6 +641,13 @@ func (x *PodReport) GetAttempt() int32 {
 		return x.Attempt
 	}
 	return 0
+}
+
+func (x *PodReport) GetNominated() string {
+	if x != nil {
+		return x.Nominated
+	}
+	return ""
 }
 
 // ReportResponse is empty.
@@ -848,17 +867,19 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\fRESULT_RETRY\x10\x03\x12\x11\n" +
 	"\rRESULT_NO_FIT\x10\x04\x12\x0f\n" +
 	"\vRESULT_GONE\x10\x05\x12\x0f\n" +
-	"\vRESULT_BUSY\x10\x06\"[\n" +
+	"\vRESULT_BUSY\x10\x06\"\x82\x01\n" +
 	"\rReportRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x124\n" +
-	"\areports\x18\x02 \x03(\v2\x1a.berth.binder.v1.PodReportR\areports\"\xa4\x01\n" +
+	"\areports\x18\x02 \x03(\v2\x1a.berth.binder.v1.PodReportR\areports\x12%\n" +
+	"\x0eshard_revision\x18\x03 \x01(\x03R\rshardRevision\"\xc2\x01\n" +
 	"\tPodReport\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12)\n" +
 	"\x10clear_nomination\x18\x05 \x01(\bR\x0fclearNomination\x12\x18\n" +
-	"\aattempt\x18\x06 \x01(\x05R\aattempt\"\x10\n" +
+	"\aattempt\x18\x06 \x01(\x05R\aattempt\x12\x1c\n" +
+	"\tnominated\x18\a \x01(\tR\tnominated\"\x10\n" +
 	"\x0eReportResponse\"\x8a\x02\n" +
 	"\x0ePreemptRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
