@@ -75,7 +75,7 @@ type Diagnosis struct {
 	Wake     Wake
 	// CrossNode says that pods on other nodes may be the only reason against some node.
 	CrossNode bool
-	// Resigns says that the pod's nomination is about to end because the attempt found no use for it.
+	// Resigns says that the nomination that the attempt began with, if any, is about to end because the attempt found no use for it.
 	Resigns bool
 }
 
@@ -330,7 +330,8 @@ func (q *Queue) failed(now time.Time, e *entry, message string) {
 
 // Reject makes an attempt's pod unschedulable, with st the folded state. If a node that has changed since the
 // evaluated version can run the pod, or could if others were evicted, or the pod itself has changed, or something has
-// happened by which a plugin that has rejected it queues it, it goes on to its backoff instead, so that no wake-up is lost.
+// happened by which a plugin that has rejected it queues it, it goes on to its backoff instead, so that no wake-up is lost. So it does if
+// the attempt ends the pod's nomination, but that has come only since: the attempt ends none but the one that it began with.
 func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis) {
 	e := q.inFlight(a)
 	if e == nil {
@@ -342,7 +343,10 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 	q.unlink(e)
 	e.verdicts, e.rejected, e.message = d.Verdicts, rejecting(d.Verdicts), d.Message
 	e.wake, e.evaluated = d.Wake, d.Version
-	e.resigns = d.Resigns && e.pod.Nominated != ""
+	if d.Resigns && e.pod.Nominated != "" {
+		e.resigns = e.pod.Nominated == a.Nominated
+		e.again = e.again || !e.resigns // it has come meanwhile: the next attempt judges it, and ends it if it is of no use
+	}
 	// A node that only pods on other nodes exclude may be feasible without having changed.
 	e.crossNode = d.CrossNode || q.judge.CrossNode(st, engine.SubjectOf(&e.pod))
 	q.link(e)

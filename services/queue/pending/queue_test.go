@@ -434,3 +434,52 @@ func TestNominationThatEndsByThePodsOwnAttemptIsNoNews(t *testing.T) {
 		})
 	}
 }
+
+// The attempt ends the nomination that it began with, if any. What it has found does not speak of another one.
+func TestNominationThatComesDuringAnAttemptIsForTheNextOneToJudge(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, c := range []struct {
+		name    string
+		before  string // the pod is nominated to it when the attempt begins
+		resigns bool
+		during  []cluster.Delta
+		want    Place
+	}{
+		{"a first one", "", true, []cluster.Delta{cluster.PodNominated{ID: 0, Node: "n1"}}, Backoff},
+		{"another than before", "n2", true, []cluster.Delta{cluster.PodNominated{ID: 0, Node: "n1"}}, Backoff},
+		{"of an attempt that ends none", "", false, []cluster.Delta{cluster.PodNominated{ID: 0, Node: "n1"}}, Unschedulable},
+		{"by the preemption that goes on", "", true, []cluster.Delta{
+			cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "v", NodeName: "n1", Priority: -1}},
+			cluster.PreemptionStarted{ID: 0, Node: 0, Victims: []cluster.PodID{1}},
+		}, Unschedulable},
+		{"none", "n1", true, nil, Unschedulable},
+		{"one that has ended by then", "", true, []cluster.Delta{cluster.PodNominated{ID: 0, Node: "n1"}, cluster.PodNominated{ID: 0}}, Backoff},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			q, st := rejectedPod(t, now, cpuClass(500), 100, 100)
+			if c.before != "" {
+				apply(t, q, st, now, cluster.PodNominated{ID: 0, Node: c.before})
+			}
+			q.Activate(now, 0)
+			a := pop(t, q, now)
+			apply(t, q, st, now, c.during...)
+			q.Reject(now, st, a, Diagnosis{Version: st.Version(), Resigns: c.resigns})
+			if got := place(t, q); got != c.want {
+				t.Fatalf("the pod is %v, want %v", got, c.want)
+			}
+			if c.want != Backoff {
+				return
+			}
+			// The next attempt knows of it, and ends it if it has no use for it: that is no news.
+			a = pop(t, q, now)
+			if a.Nominated != st.Pod(0).Nominated {
+				t.Errorf("the next attempt takes the pod to be nominated to %q", a.Nominated)
+			}
+			q.Reject(now, st, a, Diagnosis{Version: st.Version(), Resigns: true})
+			apply(t, q, st, now, cluster.PodNominated{ID: 0})
+			if got := place(t, q); got != Unschedulable {
+				t.Errorf("after the next attempt the pod is %v", got)
+			}
+		})
+	}
+}
