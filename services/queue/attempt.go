@@ -18,7 +18,7 @@ type attempt struct {
 
 	open     bool // without an outcome
 	goes     bool // to the binder
-	placed   bool // by the binder
+	placed   bool // by the binder, and the log has not told of its bind yet
 	preempts bool // it fits nowhere, and may make room
 }
 

@@ -67,9 +67,11 @@ func (c *cycle) commit(ctx context.Context) error {
 		return nil
 	}
 	// 2. Send it until the outcome is known.
+	c.s.mu.Lock() // what the log tells of their binds is told both binding and the queue before this, or neither
 	for _, a := range sent {
 		c.s.binding.begin(a.ID, a.signature.profile, c.popped, a.traced)
 	}
+	c.s.mu.Unlock()
 	defer func() {
 		for _, a := range sent {
 			if !a.placed {
@@ -120,7 +122,7 @@ func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unch
 			case binderv1.Outcome_RESULT_ASSUMED, binderv1.Outcome_RESULT_PLACED:
 				c.progress++
 				c.s.metrics.algorithm.Observe(time.Since(c.popped).Seconds())
-				a.placed = true
+				a.placed = q.Remembers(a.Attempt) // else its bind was told, and if that was before begin, binding would keep the attempt
 				q.Await(now, a.Attempt, version)
 				a.open = false
 			case binderv1.Outcome_RESULT_GONE:

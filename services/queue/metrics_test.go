@@ -177,3 +177,33 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
 }
+
+// Nothing is kept of such an attempt: what the log tells of the pod later, in a month perhaps, is not its end.
+func TestAttemptOfAPodWhoseBindWasToldBeforeItsCommitIsNotMeasuredLater(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	registry := prometheus.NewRegistry()
+	w.metrics = registry
+	w.ledger.node("n1", 1000)
+	w.filterWorker("f1", func(call int64) {
+		if call == 1 { // somebody else binds it, after it was popped
+			p := w.row("p").Pod
+			p.NodeName = "n1"
+			w.ledger.apply(cluster.PodSet{ID: 0, Pod: p})
+		}
+	})
+	w.scoreWorker("s1")
+	w.ledger.pod("p", 100, nil)
+	w.queueMember("q1")
+	until(t, "its commit", func() bool { return len(w.binder.sent()) == 1 })
+	w.ledger.pod("next", 100, nil) // of the same shard, whose cycles come one after the other
+	w.untilPlaced("next")
+	p := w.row("p").Pod
+	p.NeverPreempts = true
+	w.ledger.apply(cluster.PodSet{ID: 0, Pod: p})
+	for name, n := range samples(t, registry) {
+		if strings.HasPrefix(name, "scheduler_schedule_attempts_total") && strings.Contains(name, `"scheduled"`) && n != 0 {
+			t.Errorf("%s is %v, though nothing that was placed is bound", name, n)
+		}
+	}
+}

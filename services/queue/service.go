@@ -224,7 +224,7 @@ func (s *Service) Applied(st *cluster.State, d cluster.Delta) {
 	if _, ok := d.(cluster.SettingsSet); ok {
 		s.setCount(st)
 	}
-	s.binding.apply(st, d, s.metrics)
+	s.binding.apply(st, d, s.metrics) // ahead of the queues: of what they have forgotten it has heard
 	for _, sh := range s.shards {
 		sh.apply(st, d)
 	}

@@ -378,6 +378,12 @@ func (q *Queue) inFlight(a Attempt) *entry {
 	return e
 }
 
+// Remembers reports whether an attempt's pod is in the queue, or is placed and not bound as far as the folded log tells.
+func (q *Queue) Remembers(a Attempt) bool {
+	e := q.pods[a.ID]
+	return e != nil && e.pod.UID == a.UID
+}
+
 // requeue makes a pod active because of an event, or puts it in backoff if that has not passed.
 func (q *Queue) requeue(now time.Time, e *entry, event string) {
 	e.expiry = e.entered.Add(q.pause(e)).Truncate(time.Second)
