@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -35,9 +37,9 @@ type unheard struct {
 }
 
 func (u unheard) Write(b []byte) (int, error) {
-	if len(b) >= 1<<20 {
-		u.held.Add(int64(len(b)))
-		defer u.held.Add(-int64(len(b)))
+	if len(b) >= 16<<10 { // the first part of what is large: the rest waits behind it
+		u.held.Add(4 << 20)
+		defer u.held.Add(-4 << 20)
 		<-u.reads
 	}
 	return u.ResponseRecorder.Write(b)
@@ -97,4 +99,38 @@ func TestJSONAnswersThatNobodyReadsAreBounded(t *testing.T) {
 	if w := ask("hog", "large"); w.Code != http.StatusOK {
 		t.Errorf("once all have been read: %d %s", w.Code, w.Body)
 	}
+}
+
+// slow is the answer to a client that reads 4 KiB a second.
+type slow struct {
+	*httptest.ResponseRecorder
+	deadline time.Time // of writes
+}
+
+func (s *slow) SetWriteDeadline(deadline time.Time) error {
+	s.deadline = deadline
+	return nil
+}
+
+func (s *slow) Write(b []byte) (int, error) {
+	if time.Sleep(time.Duration(len(b)) * time.Second >> 12); time.Now().After(s.deadline) {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return s.ResponseRecorder.Write(b)
+}
+
+func TestAClientThatReadsALargeJSONAnswerSlowlyGetsAllOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handler, err := gateway.Handler(&wordy{}, gateway.HTTPConfig{Known: named})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nodes/large", nil)
+		r.Header.Set("Authorization", "ann")
+		w := &slow{ResponseRecorder: httptest.NewRecorder()}
+		handler.ServeHTTP(w, r)
+		if w.Code != http.StatusOK || w.Body.Len() < 4<<20 {
+			t.Errorf("%d, %d bytes", w.Code, w.Body.Len())
+		}
+	})
 }

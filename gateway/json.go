@@ -31,7 +31,8 @@ import (
 const (
 	httpHeaderTimeout = 5 * time.Second
 	httpBodyTimeout   = 10 * time.Second
-	httpWriteTimeout  = 30 * time.Second // of one write, since a watch has no end
+	httpWriteTimeout  = 30 * time.Second // of one write, since a watch has no end, and of so many bytes of it, since an answer may be large
+	httpWriteBytes    = 64 << 10
 	httpIdleTimeout   = 60 * time.Second
 	httpHeaderBytes   = 32 << 10
 	httpDeadline      = 30 * time.Second // of a request that is no watch
@@ -361,8 +362,14 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 		defer w.unread.Give(w.caller, n)
 	}
 	w.begun = true
-	w.extend()
-	return w.ResponseWriter.Write(b)
+	written := 0
+	for { // one of none is a write too
+		w.extend()
+		n, err := w.ResponseWriter.Write(b[written:min(written+httpWriteBytes, len(b))])
+		if written += n; err != nil || written == len(b) {
+			return written, err
+		}
+	}
 }
 
 // FlushError is what http.ResponseController looks for.
