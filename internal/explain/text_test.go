@@ -9,6 +9,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the texts of testdata anew")
@@ -23,7 +24,7 @@ const podClass, filler cluster.ClassID = 1, 2
 
 func newTown(t *testing.T, nodes ...cluster.Node) town {
 	st := cluster.New(cluster.Version{Epoch: 41})
-	apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Seed: 3, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}})
+	apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Seed: 3, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}}})
 	for k, set := range labelSets {
 		apply(t, st, cluster.LabelsDefined{ID: cluster.LabelsID(k + 1), Set: set})
 	}

@@ -34,7 +34,7 @@ func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec) {
 	}
 	// Kube-scheduler allocates devices for resources that a DeviceClass stands for, where the node has none by a device plugin. Those
 	// whose name says so no node can have. Others look like any extended resource: pods that ask for one go to nodes that have it, and
-	// nowhere else (engine.DevicesMessage).
+	// nowhere else (engine.Besides).
 	extended := 0
 	for _, q := range class.Requests {
 		if strings.HasPrefix(q.Name, resourcev1.ResourceDeviceClassPrefix) && q.Value > 0 {
