@@ -241,7 +241,7 @@ func (c *converter) alpha1(from object) error {
 		setArg(profile, interPodAffinity, "hardPodAffinityWeight", v)
 	}
 	if take(from, "disablePreemption") == true {
-		disable(profile, "postFilter", "DefaultPreemption")
+		disable(profile, "postFilter", theOneAt("postFilter"))
 	}
 	if v, ok := take(from, "bindTimeoutSeconds").(float64); ok && v != 600 {
 		setArg(profile, "VolumeBinding", "bindTimeoutSeconds", v)

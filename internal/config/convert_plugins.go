@@ -75,7 +75,7 @@ func (c *converter) point(path string, p object, point string) {
 		switch strategy, why := strategies[name], gone[name]; {
 		case strategy != "" && point == "score":
 			if enabledStrategies++; enabledStrategies > 1 {
-				c.say("%s.plugins.score.enabled: %s is left out: a profile has one strategy of NodeResourcesFit", path, name)
+				c.say("%s.plugins.score.enabled: %s is left out: a profile has one strategy of %s", path, name, nodeResourcesFit)
 				continue
 			}
 			e["name"] = nodeResourcesFit

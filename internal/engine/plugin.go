@@ -76,7 +76,9 @@ const (
 	Spreading
 	PodTerms
 	Claims
-	Volumes
+	BoundVolumes
+	SharedDisks
+	AttachedVolumes
 	Features
 )
 
