@@ -22,6 +22,8 @@ type hints struct {
 // Rejectors is a set of plugins, by their rows.
 type Rejectors uint32
 
+var _ [32 - len(plugins)]struct{} // a bit for each
+
 // RejectorsOf returns the plugins of verdicts.
 func RejectorsOf(verdicts []VerdictCount) (set Rejectors) {
 	for _, v := range verdicts {
