@@ -251,7 +251,7 @@ func (p *interPod) weighs() bool  { return false }
 func (p *interPod) weigh(*topology, []int64) {}
 
 // counts is of no slot: nodes count that have its key.
-func (p *interPod) counts(*cluster.State, *program, cluster.NodeIndex, func(int) bool) uint64 {
+func (p *interPod) counts(*topology, *cluster.State, *program, cluster.NodeIndex, []int32) uint64 {
 	return 0
 }
 

@@ -41,7 +41,7 @@ var nodeAffinity = Descriptor{
 	scale:     mostScale,
 	compile: func(c *compiler) compiled {
 		p := &affinity{nodeSelection: c.program.selection, spec: c.spec, profile: c.profile, code: c.plugin.code}
-		out := compiled{score: p.score, survey: p.survey, surveyBefore: p.surveyNames}
+		out := compiled{survey: p.survey, surveyBefore: p.surveyNames}
 		if p.hasRequired && slices.Contains(c.profile.PreFilters, NodeAffinity) {
 			if p.names, p.narrowed = namedNodes(c.spec.Required); p.narrowed {
 				out.before = p.narrow
@@ -57,6 +57,9 @@ var nodeAffinity = Descriptor{
 			if err := p.prefer(c); err != nil {
 				out.broken = err.Error()
 			}
+		}
+		if len(p.preferred) > 0 {
+			out.score = p.score
 		}
 		return out
 	},

@@ -31,16 +31,18 @@ var nodeResourcesBalancedAllocation = Descriptor{
 		if !scores {
 			return compiled{}
 		}
-		return compiled{score: p.score}
+		return compiled{score: p.score()}
 	},
 }
 
 // balance is the plugin of a class.
 type balance struct{ resources []scoredResource }
 
-func (p *balance) score(st *cluster.State, i cluster.NodeIndex) int64 {
-	n := &st.Nodes
-	return maxScore/2 + (maxScore/2+p.of(n, i, true)-p.of(n, i, false))/2
+func (p *balance) score() scoreFunc {
+	return func(st *cluster.State, i cluster.NodeIndex) int64 {
+		n := &st.Nodes
+		return maxScore/2 + (maxScore/2+p.of(n, i, true)-p.of(n, i, false))/2
+	}
 }
 
 func (p *balance) of(n *cluster.Nodes, i cluster.NodeIndex, withPod bool) int64 {

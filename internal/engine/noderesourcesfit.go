@@ -43,7 +43,7 @@ var nodeResourcesFit = Descriptor{
 	scale:      ownScale,
 	compile: func(c *compiler) compiled {
 		p := c.fit()
-		out := compiled{filter: p.filter, score: p.score, details: p.names, survey: func(s *surveyor) surveyFunc {
+		out := compiled{filter: p.filter(), score: p.score(), details: p.names, survey: func(s *surveyor) surveyFunc {
 			return func(i cluster.NodeIndex, nominees *overlay, out []Lack) []Lack {
 				return p.lacks(s.st, i, nominees, out)
 			}
@@ -163,62 +163,66 @@ func (c *compiler) fit() *fit {
 	return p
 }
 
-func (p *fit) filter(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
-	n := &st.Nodes
-	v := p.absent
-	if int64(n.PodCount[i])+h.count()+1 > n.AllowedPods[i] {
-		v |= codeDetailed | 1<<firstDetail
-	}
-	for k := range p.requests {
-		r := &p.requests[k]
-		allocatable := n.Allocatable[r.resource][i]
-		if r.value > allocatable-n.Requested[r.resource][i]-h.request(r.resource) {
-			v |= r.insufficient()
-			if r.value > allocatable {
-				v |= unresolvable
+func (p *fit) filter() filterFunc {
+	return func(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
+		n := &st.Nodes
+		v := p.absent
+		if int64(n.PodCount[i])+h.count()+1 > n.AllowedPods[i] {
+			v |= codeDetailed | 1<<firstDetail
+		}
+		for k := range p.requests {
+			r := &p.requests[k]
+			allocatable := n.Allocatable[r.resource][i]
+			if r.value > allocatable-n.Requested[r.resource][i]-h.request(r.resource) {
+				v |= r.insufficient()
+				if r.value > allocatable {
+					v |= unresolvable
+				}
 			}
 		}
+		return v
 	}
-	return v
 }
 
-func (p *fit) score(st *cluster.State, i cluster.NodeIndex) int64 {
-	n := &st.Nodes
-	var sum, weights int64
-	for k := range p.resources {
-		r := &p.resources[k]
-		capacity := n.Allocatable[r.id][i]
-		if capacity == 0 {
-			continue
-		}
-		used := r.used(n, i) + r.request
-		var s int64
-		switch p.strategy {
-		case leastAllocated:
-			if used <= capacity {
-				s = (capacity - used) * maxScore / capacity
-			}
-		case mostAllocated:
-			s = min(used, capacity) * maxScore / capacity
-		case requestedToCapacityRatio:
-			utilization := int64(maxUtilization)
-			if used <= capacity {
-				utilization = used * maxUtilization / capacity
-			}
-			if s = shapeAt(p.shape, utilization); s <= 0 {
+func (p *fit) score() scoreFunc {
+	return func(st *cluster.State, i cluster.NodeIndex) int64 {
+		n := &st.Nodes
+		var sum, weights int64
+		for k := range p.resources {
+			r := &p.resources[k]
+			capacity := n.Allocatable[r.id][i]
+			if capacity == 0 {
 				continue
 			}
+			used := r.used(n, i) + r.request
+			var s int64
+			switch p.strategy {
+			case leastAllocated:
+				if used <= capacity {
+					s = (capacity - used) * maxScore / capacity
+				}
+			case mostAllocated:
+				s = min(used, capacity) * maxScore / capacity
+			case requestedToCapacityRatio:
+				utilization := int64(maxUtilization)
+				if used <= capacity {
+					utilization = used * maxUtilization / capacity
+				}
+				if s = shapeAt(p.shape, utilization); s <= 0 {
+					continue
+				}
+			}
+			sum += s * r.weight
+			weights += r.weight
 		}
-		sum += s * r.weight
-		weights += r.weight
+		switch {
+		case weights == 0:
+			return 0
+		case p.strategy == requestedToCapacityRatio:
+			return int64(math.Round(float64(sum) / float64(weights)))
+		}
+		return sum / weights
 	}
-	switch {
-	case weights == 0:
-		return 0
-	case p.strategy == requestedToCapacityRatio:
-		return int64(math.Round(float64(sum) / float64(weights)))
-	}
-	return sum / weights
 }
 
 // shapeAt is the broken line through the points, flat outside.

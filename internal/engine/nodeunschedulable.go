@@ -18,13 +18,10 @@ var nodeUnschedulable = Descriptor{
 	Predicates: []string{"CheckNodeUnschedulable"},
 	reasons:    []Reason{{Text: ReasonUnschedulable}},
 	compile: func(c *compiler) compiled {
-		tolerated, code := slices.ContainsFunc(c.spec.Tolerations, toleratesCordon), c.plugin.code
-		return compiled{filter: func(st *cluster.State, i cluster.NodeIndex, _ *overlay) Verdict {
-			if !tolerated && st.Nodes.Unschedulable.Has(i) {
-				return code | unresolvable
-			}
-			return codeFeasible
-		}}
+		if slices.ContainsFunc(c.spec.Tolerations, toleratesCordon) {
+			return compiled{}
+		}
+		return compiled{filterSet: &c.st.Nodes.Unschedulable}
 	},
 	hints: hints{own: func(_ *Demands, c *ownChange) bool {
 		return c.tolerations() && slices.ContainsFunc(c.is.Tolerations, toleratesCordon)

@@ -1,7 +1,5 @@
 package engine
 
-import "github.com/berth-scheduler/berth/internal/cluster"
-
 // NodeUnsupported keeps every pod off nodes of which the ledger could not tell all (cluster.Node.Unsupported): before any filter
 // runs, whatever the pod tolerates, and in every profile. It is no plugin of kube-scheduler's. It fails unresolvably.
 const NodeUnsupported = "NodeUnsupported"
@@ -13,13 +11,7 @@ var nodeUnsupported = Descriptor{
 	Name:    NodeUnsupported,
 	reasons: []Reason{{Text: ReasonNodeUnsupported, before: true}},
 	compile: func(c *compiler) compiled {
-		code := c.plugin.code
-		return compiled{before: func(st *cluster.State, i cluster.NodeIndex, _ *overlay) Verdict {
-			if st.Nodes.Unsupported.Has(i) {
-				return code | unresolvable
-			}
-			return codeFeasible
-		}}
+		return compiled{beforeSet: &c.st.Nodes.Unsupported}
 	},
 	short: inWords("is unsupported", "are unsupported"),
 	text:  always("the node is unsupported: its events say why"),

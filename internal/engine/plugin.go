@@ -124,11 +124,19 @@ func PluginOf(name string) *Plugin {
 
 // rankOfPlugin returns a plugin's place in the table; one that is not there is behind all.
 func rankOfPlugin(name string) int {
-	if k := slices.IndexFunc(plugins[:], func(p Plugin) bool { return p.Name == name }); k >= 0 {
+	if k := slices.Index(names[:], name); k >= 0 {
 		return k
 	}
 	return len(plugins)
 }
+
+// names are the plugins' names, by row.
+var names = func() (out [len(plugins)]string) {
+	for row := range plugins {
+		out[row] = plugins[row].Name
+	}
+	return out
+}()
 
 // RunsAt reports whether the plugin runs at a point.
 func (d *Descriptor) RunsAt(point string) bool { return slices.Contains(d.Points, point) }

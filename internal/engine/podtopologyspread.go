@@ -157,12 +157,12 @@ func (p *spread) increments(_ *topology, pod *cluster.LabelSet, moved bool, out 
 	return out
 }
 
-// counts reports for which slots a node counts, as a mask, given which topology keys it lacks.
-func (p *spread) counts(st *cluster.State, program *program, i cluster.NodeIndex, lacks func(slot int) bool) uint64 {
+// counts reports for which slots a node counts, as a mask, given its domain of each topology key.
+func (p *spread) counts(t *topology, st *cluster.State, program *program, i cluster.NodeIndex, domain []int32) uint64 {
 	mask := uint64(0)
 	add := func(constraints []spreadConstraint, requireAll bool) {
 		for _, c := range constraints {
-			if requireAll && lacks(c.slot) {
+			if requireAll && domain[t.slots[c.slot].key] == noDomain {
 				return
 			}
 		}

@@ -48,22 +48,41 @@ type scoreFunc func(st *cluster.State, i cluster.NodeIndex) int64
 
 // compiled is what a plugin makes of a class. What is nil, it does not do: a filter would let every node pass.
 type compiled struct {
-	broken  string // why the class cannot be judged
-	before  filterFunc
-	filter  filterFunc
-	score   scoreFunc
-	details []string // reasons that verdicts of codeDetailed name by their bits
+	broken string // why the class cannot be judged
+	// before and filter judge a node. Where a plugin refuses all nodes of a set, unresolvably, it says the set instead: it is a part of
+	// the state that the class is compiled against, as it is when a node is judged.
+	before, filter       filterFunc
+	beforeSet, filterSet *cluster.Bitmap
+	score                scoreFunc
+	details              []string // reasons that verdicts of codeDetailed name by their bits
 
 	// surveyBefore and survey return what adds all that a node lacks, where before and filter tell of the first thing only. nil: there
 	// is no more to tell; nobody else tells of a node either that has been set aside before.
 	surveyBefore, survey func(*surveyor) surveyFunc
 }
 
-// step is a filter of a program.
+// step is a filter of a program: it refuses the nodes of a set with a verdict, or is run.
 type step struct {
-	run    filterFunc
-	plugin *Plugin
-	survey func(*surveyor) surveyFunc
+	set     *cluster.Bitmap
+	verdict Verdict
+	run     filterFunc
+	plugin  *Plugin
+	survey  func(*surveyor) surveyFunc
+}
+
+// firstOf returns the verdict of the first step that a live node fails.
+func firstOf(steps []step, st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
+	for k := range steps {
+		s := &steps[k]
+		if s.set != nil {
+			if s.set.Has(i) {
+				return s.verdict
+			}
+		} else if v := s.run(st, i, h); v != codeFeasible {
+			return v
+		}
+	}
+	return codeFeasible
 }
 
 // scorer is a score of a program, with its place.
@@ -150,8 +169,8 @@ func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
 			continue
 		}
 		p.at[row] = at
-		if m := &made[row]; m.filter != nil {
-			p.filters = append(p.filters, step{m.filter, &plugins[row], m.survey})
+		if m := &made[row]; m.filter != nil || m.filterSet != nil {
+			p.filters = append(p.filters, step{m.filterSet, plugins[row].code | unresolvable, m.filter, &plugins[row], m.survey})
 		}
 	}
 	if c.missingSymbol {
@@ -168,8 +187,8 @@ func (p *program) take(plugin *Plugin, m *compiled) {
 	if m.broken != "" && p.unsupported == "" {
 		p.unsupported, p.unsupportedPlugin = m.broken, plugin.Name
 	}
-	if m.before != nil {
-		p.before = append(p.before, step{m.before, plugin, m.surveyBefore})
+	if m.before != nil || m.beforeSet != nil {
+		p.before = append(p.before, step{m.beforeSet, plugin.code | unresolvable, m.before, plugin, m.surveyBefore})
 	}
 	if m.details != nil {
 		p.details = m.details
@@ -239,22 +258,12 @@ func (p *program) preFilter(st *cluster.State, i cluster.NodeIndex) Verdict {
 	if p.unsupported != "" {
 		return codeUnsupported | unresolvable
 	}
-	for k := range p.before {
-		if v := p.before[k].run(st, i, nil); v != codeFeasible {
-			return v
-		}
-	}
-	return codeFeasible
+	return firstOf(p.before, st, i, nil)
 }
 
 // pass runs the filters once.
 func (p *program) pass(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
-	for k := range p.filters {
-		if v := p.filters[k].run(st, i, h); v != codeFeasible {
-			return v
-		}
-	}
-	return codeFeasible
+	return firstOf(p.filters, st, i, h)
 }
 
 // combine returns the verdict on an eligible or other node of a topology profile: that of the filter which comes first.

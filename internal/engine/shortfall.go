@@ -243,7 +243,7 @@ func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 	}
 	// 1. What is set aside before any filter runs.
 	for k := range p.before {
-		v := p.before[k].run(s.st, i, nil)
+		v := firstOf(p.before[k:k+1], s.st, i, nil)
 		switch {
 		case v == codeFeasible:
 		case s.before[k] == nil:
@@ -261,7 +261,7 @@ func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 	for k := range p.filters {
 		if s.filters[k] != nil {
 			out = s.filters[k](i, nominees, out)
-		} else if v := p.filters[k].run(s.st, i, nominees); v != codeFeasible {
+		} else if v := firstOf(p.filters[k:k+1], s.st, i, nominees); v != codeFeasible {
 			out = append(out, p.filters[k].plugin.lack(v))
 		}
 	}

@@ -57,8 +57,8 @@ type crossNode interface {
 	// fingerprint writes what tells texts of topology profiles apart, besides the signature.
 	fingerprint(*signatureKey)
 
-	// counts reports for which of its chosen slots a node counts, as a mask, given which topology keys it lacks.
-	counts(st *cluster.State, p *program, i cluster.NodeIndex, lacks func(slot int) bool) uint64
+	// counts reports for which of its chosen slots a node counts, as a mask, given its domain of each topology key.
+	counts(t *topology, st *cluster.State, p *program, i cluster.NodeIndex, domain []int32) uint64
 	// increments adds what a placed pod with these labels counts; with moved, what one changes that is thought to come or go.
 	increments(t *topology, pod *cluster.LabelSet, moved bool, out []increment) []increment
 
@@ -391,14 +391,13 @@ func (t *topology) read(st *cluster.State, p *program, i cluster.NodeIndex, r *r
 		}
 	}
 	// 1. For which slots does the node count?
-	lacks := func(s int) bool { return r.domain[t.slots[s].key] == noDomain }
 	for s := range t.slots {
-		if t.slots[s].local || !t.slots[s].chosen && !lacks(s) {
+		if t.slots[s].local || !t.slots[s].chosen && r.domain[t.slots[s].key] != noDomain {
 			r.in |= 1 << s
 		}
 	}
 	for _, j := range t.plugins {
-		r.in |= j.counts(st, p, i, lacks)
+		r.in |= j.counts(t, st, p, i, r.domain)
 	}
 	// 2. What do its pods add?
 	for _, pod := range st.PodsOn(i) {
