@@ -83,7 +83,7 @@ func (c *converter) policy(from object) (object, error) {
 		}
 	}
 	if v, ok := take(from, "hardPodAffinitySymmetricWeight").(float64); ok && v != 0 && v != 1 { // 0 is what an unset one was
-		setArg(profile, interPodAffinity, "hardPodAffinityWeight", v)
+		setArg(profile, ofPodTerms, "hardPodAffinityWeight", v)
 	}
 	if take(from, "alwaysCheckAllPredicates") == true {
 		c.say("alwaysCheckAllPredicates is left out: a node's verdict is that of the first filter it fails")
@@ -130,7 +130,7 @@ func (c *converter) predicates(profile, from object) (map[string]bool, error) {
 		switch {
 		case isLabels:
 			c.requireLabels(profile, texts(labels["labels"]), labels["presence"] == true)
-			filters[nodeAffinity] = true
+			filters[ofNodeTerms] = true
 		case isService:
 			c.say("predicate %s (serviceAffinity) is left out: v1 does not have it; %s", name, gone["ServiceAffinity"])
 		case volumeCounts[name]:
@@ -178,13 +178,13 @@ func (c *converter) priorities(profile, from object) (map[string]float64, error)
 		case weight == 0:
 			c.say("priority %s is left out: its weight is 0", name)
 		case spreadPriorities[name]:
-			c.say("priority %s is %s in v1, which spreads by the constraints of pods too", name, podTopologySpread)
-			if _, ok := weights[podTopologySpread]; !ok { // it may be named itself
-				weights[podTopologySpread] = weight
+			c.say("priority %s is %s in v1, which spreads by the constraints of pods too", name, ofSpreading)
+			if _, ok := weights[ofSpreading]; !ok { // it may be named itself
+				weights[ofSpreading] = weight
 			}
-		case plugin == nodeResourcesFit && strategy != "":
-			c.say("priority %s is left out: a profile has one strategy of %s, and %s came first", name, nodeResourcesFit, strategy)
-		case plugin == nodeResourcesFit:
+		case plugin == ofRequests && strategy != "":
+			c.say("priority %s is left out: a profile has one strategy of %s, and %s came first", name, ofRequests, strategy)
+		case plugin == ofRequests:
 			weights[plugin], strategy = weight, name
 			setStrategy(profile, name, ratio)
 		default:
@@ -197,7 +197,7 @@ func (c *converter) priorities(profile, from object) (map[string]float64, error)
 func setStrategy(profile object, priority string, ratio object) {
 	switch priority {
 	case "MostRequestedPriority":
-		setArg(profile, nodeResourcesFit, "scoringStrategy", object{"type": string(configv1.MostAllocated)})
+		setArg(profile, ofRequests, "scoringStrategy", object{"type": string(configv1.MostAllocated)})
 	case "RequestedToCapacityRatioPriority":
 		strategy := object{"type": string(configv1.RequestedToCapacityRatio)}
 		if shape := ratio["shape"]; shape != nil {
@@ -206,7 +206,7 @@ func setStrategy(profile object, priority string, ratio object) {
 		if resources := ratio["resources"]; resources != nil {
 			strategy["resources"] = resources
 		}
-		setArg(profile, nodeResourcesFit, "scoringStrategy", strategy)
+		setArg(profile, ofRequests, "scoringStrategy", strategy)
 	}
 }
 

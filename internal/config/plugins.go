@@ -11,10 +11,10 @@ import (
 
 // The plugins whose arguments old configurations gave in other ways.
 var (
-	nodeAffinity      = engine.JudgeOf(engine.NodeTerms)
-	nodeResourcesFit  = engine.JudgeOf(engine.Requests)
-	podTopologySpread = engine.JudgeOf(engine.Spreading)
-	interPodAffinity  = engine.JudgeOf(engine.PodTerms)
+	ofNodeTerms = engine.JudgeOf(engine.NodeTerms)
+	ofRequests  = engine.JudgeOf(engine.Requests)
+	ofSpreading = engine.JudgeOf(engine.Spreading)
+	ofPodTerms  = engine.JudgeOf(engine.PodTerms)
 )
 
 const all = "*"

@@ -27,12 +27,6 @@ func preempts(profile *cluster.Profile) bool {
 	return profile != nil && slices.Contains(profile.PostFilters, DefaultPreemption)
 }
 
-// The reasons why a node is no candidate for preemption, besides those of filters.
-const (
-	ReasonNoVictims  = "No preemption victims found for incoming pod"
-	ReasonNotHelpful = "Preemption is not helpful for scheduling"
-)
-
 // Preemption is a node on which a pod would fit if some pods of lower priority were gone.
 type Preemption struct {
 	Node    cluster.NodeIndex

@@ -96,6 +96,12 @@ func MergeVerdicts(parts ...[]VerdictCount) []VerdictCount {
 	return merged
 }
 
+// The reasons why a node is no candidate for preemption, besides those of filters.
+const (
+	ReasonNoVictims  = "No preemption victims found for incoming pod"
+	ReasonNotHelpful = "Preemption is not helpful for scheduling"
+)
+
 // tally counts verdicts by reason: slot is the code, or maxCodes plus the number of the detail.
 type tally struct {
 	counts [tallySlots][2]tallyCount // second index: 1 for unresolvable
