@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/cluster/clustertest"
 )
 
 // verdictOf says what an evaluator finds of the scene's first node.
@@ -180,5 +181,39 @@ func TestPreferencesThatDoNotParseMatterOnlyWhereTheyScore(t *testing.T) {
 	profile.Weights = nil
 	if got := verdictOf(t, scene{nodes: node, class: class, profile: &profile}); got != nil {
 		t.Errorf("not scored: %v, want none", got)
+	}
+}
+
+// Codes and places tell plugins apart: a verdict is one of a plugin's reasons, and a score has a place to itself.
+func TestNoTwoPluginsShareACodeOrAPlace(t *testing.T) {
+	codes, places := map[Verdict]string{codeFeasible: "feasible", codeUnsupported: "", codeNoVictims: "", codeNotHelpful: ""}, make(map[string]string)
+	for _, p := range Plugins() {
+		for k := range p.reasons {
+			code := p.code + Verdict(k)
+			if other, taken := codes[code]; taken || code >= maxCodes {
+				t.Errorf("%s has the code %d, of %q", p.Name, code, other)
+			}
+			codes[code] = p.Name
+		}
+		if p.scale == notScored {
+			continue
+		}
+		place, most := fmt.Sprint(p.scale.normalized(), p.place), fixedScores
+		switch {
+		case p.scale.ranges():
+			most = normalizedScores
+		case p.scale.normalized():
+			most = nodeScales
+		}
+		if other, taken := places[place]; taken || p.place >= most {
+			t.Errorf("%s has the place %d, of %q", p.Name, p.place, other)
+		}
+		places[place] = p.Name
+	}
+}
+
+func TestTheProfileOfGeneratorsIsTheDefault(t *testing.T) {
+	if diff := cmp.Diff(DefaultProfile("s"), clustertest.Profile("s")); diff != "" {
+		t.Errorf("profile (-want +got):\n%s", diff)
 	}
 }

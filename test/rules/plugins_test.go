@@ -1,14 +1,18 @@
 package rules
 
 import (
+	"encoding/json"
 	"go/ast"
 	"go/token"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-scheduler/berth/internal/engine"
 )
@@ -175,4 +179,88 @@ func namedPlugins(f *ast.File, inEngine bool, fileOf, declares map[string]string
 			found(of, "engine."+name, at)
 		}
 	})
+}
+
+// What CONTRIBUTING.md says is done, literally, and nothing else: its file and its row make the plugin filter and score, with a text, a metric,
+// a hint and an explanation.
+func TestAPluginIsAddedAsThePageSays(t *testing.T) {
+	page := readFile(t, "CONTRIBUTING.md")
+	page = page[strings.Index(page, "## Add a plugin"):]
+	block := func(language string) string {
+		_, rest, found := strings.Cut(page, "```"+language+"\n")
+		text, _, ended := strings.Cut(rest, "```")
+		if !found || !ended {
+			t.Fatalf("CONTRIBUTING.md: no block of %s under \"Add a plugin\"", language)
+		}
+		return text
+	}
+	context, added, _ := strings.Cut(strings.TrimPrefix(block("diff"), " "), "\n+")
+	table := readFile(t, pluginTable)
+	if strings.Count(table, context+"\n") != 1 {
+		t.Fatalf("%s does not have %q once", pluginTable, context)
+	}
+	dir := t.TempDir()
+	replace := make(map[string]string)
+	overlay := func(name, text string) {
+		at := filepath.Join(dir, strconv.Itoa(len(replace)))
+		if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		replace[filepath.Join(rootDir(t), name)] = at
+	}
+	overlay(engineDir+"/quietnodes.go", block("go"))
+	overlay(pluginTable, strings.Replace(table, context+"\n", context+"\n"+added, 1))
+	overlay("services/madeup/main.go", readFile(t, "test/rules/testdata/madeup/main.go"))
+	b, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := run(rootDir(t), "go", "run", "-overlay", file, "./services/madeup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `filter: 0 feasible: 0/1 nodes are available: 1 node(s) were quiet.
+metric: QuietNodes
+explanation: 1 is quiet; the node is quiet
+hint: unschedulable
+hint: backoff
+score: other 100
+score: silent 0
+more: 100
+`
+	if diff := cmp.Diff(want, string(out)); diff != "" {
+		t.Errorf("what it does (-want +got):\n%s", diff)
+	}
+}
+
+// The pages tell the plugins of the table that filter or score, in its order, before what else they say of them.
+func TestPagesListThePluginsOfTheTable(t *testing.T) {
+	var want []string
+	name := make(map[string]bool)
+	for _, p := range engine.Plugins() {
+		if name[p.Name] = true; !p.Unbuilt && (p.RunsAt("filter") || p.RunsAt("score")) {
+			want = append(want, p.Name)
+		}
+	}
+	for _, page := range []string{"README.md", "docs/coming-from-kube-scheduler.md"} {
+		var got []string
+		for line := range strings.Lines(readFile(t, page)) {
+			if !strings.Contains(line, "| "+want[0]+",") {
+				continue
+			}
+			line, _, _ = strings.Cut(line, ": ")
+			for _, word := range regexp.MustCompile(`\w+`).FindAllString(line, -1) {
+				if name[word] {
+					got = append(got, word)
+				}
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-table +page):\n%s", page, diff)
+		}
+	}
 }
