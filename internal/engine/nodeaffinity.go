@@ -66,6 +66,8 @@ var nodeAffinity = Descriptor{
 	short: inWords("does not match its node selector or affinity", "do not match its node selector or affinity"),
 	text: func(l *Lack, _ Blocker) string {
 		switch {
+		case l.Wanted == nil && l.Reason != ReasonNodeAffinity && l.Reason != ReasonNodeAffinityEnforced:
+			return l.Reason // the pod cannot be judged
 		case l.Wanted == nil:
 			return "no required node affinity term can match any node"
 		case l.Field:

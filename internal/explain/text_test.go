@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -171,5 +172,21 @@ func TestTexts(t *testing.T) {
 				t.Errorf("%s (-want +got); run with -rewrite if it is right:\n%s", file, diff)
 			}
 		})
+	}
+}
+
+// A placed pod may be of a class that Berth cannot judge: whichever plugin that is about, its reason is told.
+func TestWhyAPlacedPodCannotBeJudgedIsTold(t *testing.T) {
+	for _, plugin := range []string{
+		engine.TaintToleration, engine.NodeAffinity, engine.NodePorts, engine.NodeResourcesFit, engine.PodTopologySpread, engine.InterPodAffinity,
+		engine.NodeDeclaredFeatures, "VolumeBinding",
+	} {
+		w := newTown(t, house("a", "z1"))
+		got := w.explain(100, 1<<20, func(spec *cluster.ClassSpec, pod *cluster.Pod) {
+			spec.Unsupported, spec.UnsupportedPlugin, pod.NodeName = "it cannot be told", plugin, "a"
+		})
+		if !strings.Contains(got, "it cannot be told") {
+			t.Errorf("of %s:\n%s", plugin, got)
+		}
 	}
 }
