@@ -15,6 +15,7 @@ import (
 	"github.com/berth-scheduler/berth/gateway"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/engine"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -27,7 +28,7 @@ func small() []cluster.Delta {
 	full.Node.Allocatable = []cluster.Quantity{{Name: "cpu", Value: 600}, {Name: "memory", Value: 16 << 30}, {Name: "pods", Value: 110}}
 	half.Node.Allocatable = []cluster.Quantity{{Name: "cpu", Value: 400}, {Name: "memory", Value: 16 << 30}, {Name: "pods", Value: 110}}
 	return append(oneClass, cluster.SettingsSet{Settings: cluster.Settings{
-		Shards: 1, Source: "local", Profiles: []cluster.Profile{cluster.DefaultProfile("berth")},
+		Shards: 1, Source: "local", Profiles: []cluster.Profile{engine.DefaultProfile("berth")},
 	}}, full, half, pod(1), pod(2), assumed(1, 0), cluster.PodBound{ID: 1})
 }
 

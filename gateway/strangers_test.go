@@ -22,6 +22,7 @@ import (
 	"github.com/berth-scheduler/berth/gateway"
 	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
@@ -70,7 +71,7 @@ func TestAnswersNameOtherPodsOnlyToWhoMayListThem(t *testing.T) {
 	full := node(0)
 	full.Node.Allocatable = []cluster.Quantity{{Name: "cpu", Value: 500}, {Name: "memory", Value: 16 << 30}, {Name: "pods", Value: 110}}
 	deltas := append([]cluster.Delta{
-		cluster.SettingsSet{Settings: cluster.Settings{Shards: 2, Source: "local", Profiles: []cluster.Profile{cluster.DefaultProfile("berth")}}},
+		cluster.SettingsSet{Settings: cluster.Settings{Shards: 2, Source: "local", Profiles: []cluster.Profile{engine.DefaultProfile("berth")}}},
 	}, oneClass[1:]...)
 	b := start(t, known, withState(stateOf(t, 7, append(deltas, full, pod(1), assumed(1, 0), urgent)...)))
 	for _, user := range []string{"admin", "tenant"} {

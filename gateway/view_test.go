@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/engine"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 )
@@ -125,7 +126,7 @@ func TestMapTellsWhereAPodFits(t *testing.T) {
 	full := node(1)
 	full.Node.Allocatable = []cluster.Quantity{{Name: "cpu", Value: 100}, {Name: "memory", Value: 16 << 30}, {Name: "pods", Value: 110}}
 	deltas := append(oneClass, cluster.SettingsSet{Settings: cluster.Settings{
-		Shards: 2, Source: "local", Profiles: []cluster.Profile{cluster.DefaultProfile("berth")},
+		Shards: 2, Source: "local", Profiles: []cluster.Profile{engine.DefaultProfile("berth")},
 	}}, node(0), full, pod(1))
 	b := start(t, withState(stateOf(t, 7, deltas...)))
 	feasible := func(pod string) (tiles string, sum int32) {

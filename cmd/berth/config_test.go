@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/config"
+	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/roles"
 )
 
@@ -60,7 +61,7 @@ func TestWithoutFlagsTheProfileIsTheDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := cluster.Settings{
-		Shards: 4, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}, InitialBackoffSeconds: 1, MaxBackoffSeconds: 10,
+		Shards: 4, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}, InitialBackoffSeconds: 1, MaxBackoffSeconds: 10,
 		MaxUnschedulableSeconds: 300,
 	}
 	if diff := cmp.Diff(want, f.cluster.Settings); diff != "" {
@@ -76,7 +77,7 @@ func TestStrategyFlagsReachTheProfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := cluster.DefaultProfile("a")
+	want := engine.DefaultProfile("a")
 	want.FitStrategy = cluster.RequestedToCapacityRatio
 	want.FitResources = []cluster.PluginWeight{{Name: "example.com/gpu", Weight: 3}}
 	want.Shape = []cluster.ShapePoint{{Utilization: 0, Score: 1}, {Utilization: 50, Score: 9}}

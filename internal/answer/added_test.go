@@ -24,7 +24,7 @@ func nodeWith(name string, labels int) string {
 
 func TestNodesThatAreAddedAreBoundedInAllChangesTogether(t *testing.T) {
 	box, err := whatif.FromObjects([]byte(nodeWith("a", 0)),
-		cluster.Settings{Shards: 1, Source: "local", Profiles: []cluster.Profile{cluster.DefaultProfile("berth")}}, engine.EvaluatorConfig{})
+		cluster.Settings{Shards: 1, Source: "local", Profiles: []cluster.Profile{engine.DefaultProfile("berth")}}, engine.EvaluatorConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ const (
 func newFollowing(b *testing.B, nodes int) *following {
 	f := &following{b: b, st: cluster.New(cluster.Version{Epoch: 1}), nodes: nodes}
 	deltas := []cluster.Delta{cluster.SettingsSet{Settings: cluster.Settings{
-		Shards: 1, Seed: 1, Source: "local", Profiles: []cluster.Profile{cluster.DefaultProfile("berth")},
+		Shards: 1, Seed: 1, Source: "local", Profiles: []cluster.Profile{engine.DefaultProfile("berth")},
 	}}}
 	for k := range benchClasses {
 		cpu := []cluster.Quantity{{Name: "cpu", Value: int64(100 + k)}, {Name: "memory", Value: 100 << 20}}

@@ -21,7 +21,7 @@ import (
 // boxOf returns a sandbox of objects.
 func boxOf(t *testing.T, objects string) *whatif.Sandbox {
 	box, err := whatif.FromObjects([]byte(objects),
-		cluster.Settings{Shards: 1, Source: "local", Profiles: []cluster.Profile{cluster.DefaultProfile("berth")}}, engine.EvaluatorConfig{})
+		cluster.Settings{Shards: 1, Source: "local", Profiles: []cluster.Profile{engine.DefaultProfile("berth")}}, engine.EvaluatorConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ func TestAComparisonNamesPendingPodsOnlyToThoseWhoMayListThem(t *testing.T) {
 	st := cluster.New(cluster.Version{Epoch: 1})
 	cpu := []cluster.Quantity{{Name: "cpu", Value: 100}}
 	for _, d := range []cluster.Delta{
-		cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Seed: 1, Source: "local", Profiles: []cluster.Profile{cluster.DefaultProfile("berth")}}},
+		cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Seed: 1, Source: "local", Profiles: []cluster.Profile{engine.DefaultProfile("berth")}}},
 		cluster.ClassDefined{Spec: cluster.ClassSpec{SchedulerName: "berth", Requests: cpu, ScoreRequests: cpu, NonZeroCPU: 100, NonZeroMemory: 1}},
 		cluster.NodeSet{Node: cluster.Node{Name: "node", Allocatable: []cluster.Quantity{{Name: "cpu", Value: 1000}, {Name: "memory", Value: 1 << 30}, {Name: "pods", Value: 10}}}},
 		cluster.PodSet{Pod: cluster.Pod{UID: "uid", Namespace: "secret", Name: "pending"}},

@@ -201,7 +201,7 @@ func loaded(b *testing.B, nodes int) *cluster.State {
 			b.Fatal(err)
 		}
 	}
-	apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}})
+	apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{clustertest.Profile("default-scheduler")}}})
 	for k := range 100 {
 		asks := []cluster.Quantity{{Name: "cpu", Value: int64(100 + k)}, {Name: "memory", Value: 256 << 20}}
 		apply(cluster.ClassDefined{ID: cluster.ClassID(k), Spec: cluster.ClassSpec{SchedulerName: "default-scheduler", Requests: asks, ScoreRequests: asks}})

@@ -142,7 +142,7 @@ func TestEveryFieldCountsInTheDigest(t *testing.T) {
 		return cluster.PodTerm{Namespaces: []string{""}, NamespaceSelector: clone(selector), Selector: clone(selector)}
 	}
 	for _, d := range []cluster.Delta{
-		cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("a")}}},
+		cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{clustertest.Profile("a")}}},
 		cluster.ClassDefined{ID: 9, Spec: cluster.ClassSpec{
 			Requests: []cluster.Quantity{{}}, ScoreRequests: []cluster.Quantity{{}}, Tolerations: []cluster.Toleration{{}},
 			NodeSelector: []cluster.Label{{}}, Required: []cluster.NodeSelectorTerm{{Fields: []cluster.Requirement{{Values: []string{""}}}}},

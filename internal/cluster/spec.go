@@ -290,31 +290,6 @@ func (s Settings) Yielding(names []string, to string) Settings {
 	return s
 }
 
-// DefaultProfile is kube-scheduler's default profile, of the plugins Berth has.
-func DefaultProfile(schedulerName string) Profile {
-	return Profile{
-		SchedulerName: schedulerName,
-		PreFilters: []string{
-			"NodeAffinity", "NodePorts", "NodeResourcesFit", "PodTopologySpread", "InterPodAffinity", "NodeDeclaredFeatures",
-		},
-		Filters: []string{
-			"NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit",
-			"PodTopologySpread", "InterPodAffinity", "NodeDeclaredFeatures",
-		},
-		Weights: []PluginWeight{
-			{"TaintToleration", 3}, {"NodeAffinity", 2}, {"NodeResourcesFit", 1}, {"PodTopologySpread", 2},
-			{"InterPodAffinity", 2}, {"NodeResourcesBalancedAllocation", 1}, {"ImageLocality", 1},
-		},
-		FitStrategy:           LeastAllocated,
-		FitResources:          []PluginWeight{{"cpu", 1}, {"memory", 1}},
-		BalancedResources:     []string{"cpu", "memory"},
-		HardPodAffinityWeight: 1,
-		DefaultSpread:         SystemSpread(),
-		SystemSpread:          true,
-		PostFilters:           []string{"DynamicResources", "DefaultPreemption"},
-	}
-}
-
 // SystemSpread are kube-scheduler's default constraints.
 func SystemSpread() []SpreadConstraint {
 	return []SpreadConstraint{

@@ -10,6 +10,7 @@ import (
 	configv1 "k8s.io/kube-scheduler/config/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 // Completed is a configuration that Berth can run by.
@@ -114,7 +115,7 @@ func unbuilt(path *field.Path, p *configv1.KubeSchedulerProfile) (errs field.Err
 		for _, s := range pluginSets(p.Plugins) {
 			for i, e := range s.set.Enabled {
 				known := lookUp(e.Name)
-				if known == nil || known.built || completed && s.point == multiPoint && weightOf(e) == known.weight {
+				if known == nil || !known.Unbuilt || completed && s.point == multiPoint && weightOf(e) == int32(known.Weight) {
 					continue
 				}
 				refuse(path.Child("plugins", s.point, "enabled").Index(i), e.Name)
@@ -131,7 +132,7 @@ func unbuilt(path *field.Path, p *configv1.KubeSchedulerProfile) (errs field.Err
 			continue
 		}
 		standard := newArgs(c.Name)
-		if known.built || standard == nil || c.Args.Object == nil {
+		if !known.Unbuilt || standard == nil || c.Args.Object == nil {
 			continue
 		}
 		args := c.Args.Object.DeepCopyObject()
@@ -149,9 +150,9 @@ func weightOf(e configv1.Plugin) int32 { return valueOr(e.Weight, 0) }
 
 // isCompleted reports whether each default plugin is either enabled or disabled by name.
 func isCompleted(s *configv1.PluginSet) bool {
-	for i := range inTree {
-		is := func(p configv1.Plugin) bool { return p.Name == inTree[i].name }
-		if inTree[i].byDefault && !slices.ContainsFunc(s.Enabled, is) && !slices.ContainsFunc(s.Disabled, is) {
+	for _, plugin := range inTree() {
+		is := func(p configv1.Plugin) bool { return p.Name == plugin.Name }
+		if !plugin.Gated && !slices.ContainsFunc(s.Enabled, is) && !slices.ContainsFunc(s.Disabled, is) {
 			return false
 		}
 	}
@@ -160,28 +161,29 @@ func isCompleted(s *configv1.PluginSet) bool {
 
 // unrunnable finds combinations that Berth, and mostly kube-scheduler too, cannot run.
 func unrunnable(path *field.Path, r resolved) (errs field.ErrorList) {
-	if got := r.at["queueSort"]; len(got) != 1 || got[0] != prioritySort {
-		errs = append(errs, field.Invalid(path.Child("queueSort"), got, "exactly one queue sort plugin is required, and Berth has "+prioritySort))
+	if got, has := r.at["queueSort"], theOneAt("queueSort"); len(got) != 1 || got[0] != has {
+		errs = append(errs, field.Invalid(path.Child("queueSort"), got, "exactly one queue sort plugin is required, and Berth has "+has))
 	}
-	if !slices.Contains(r.at["bind"], defaultBinder) {
-		errs = append(errs, field.Invalid(path.Child("bind"), r.at["bind"], "at least one bind plugin is needed, and Berth has "+defaultBinder))
+	if has := theOneAt("bind"); !slices.Contains(r.at["bind"], has) {
+		errs = append(errs, field.Invalid(path.Child("bind"), r.at["bind"], "at least one bind plugin is needed, and Berth has "+has))
 	}
-	if !slices.Contains(r.at["preEnqueue"], schedulingGates) {
-		errs = append(errs, field.Invalid(path.Child("preEnqueue"), r.at["preEnqueue"], "Berth cannot do without "+schedulingGates+": the API server binds no gated pod"))
+	if gates := engine.JudgeOf(engine.Gates); !slices.Contains(r.at["preEnqueue"], gates) {
+		errs = append(errs, field.Invalid(path.Child("preEnqueue"), r.at["preEnqueue"], "Berth cannot do without "+gates+": the API server binds no gated pod"))
 	}
-	needs := func(name, point, other string) {
-		if slices.Contains(r.at[point], name) && !slices.Contains(r.at[other], name) {
-			errs = append(errs, field.Invalid(path.Child(other), r.at[other], fmt.Sprintf("%s cannot run at %s without %s", name, point, other)))
+	for _, point := range []string{"filter", "score", "postFilter"} {
+		for _, p := range inTree() {
+			if other, needs := p.Needs[point]; needs && slices.Contains(r.at[point], p.Name) && !slices.Contains(r.at[other], p.Name) {
+				errs = append(errs, field.Invalid(path.Child(other), r.at[other], fmt.Sprintf("%s cannot run at %s without %s", p.Name, point, other)))
+			}
 		}
 	}
-	for _, name := range []string{nodePorts, nodeResourcesFit, podTopologySpread, interPodAffinity, declaredFeatures} {
-		needs(name, "filter", "preFilter")
-	}
-	for _, name := range []string{taintToleration, balancedAllocation, podTopologySpread, interPodAffinity} {
-		needs(name, "score", "preScore")
-	}
-	needs(defaultPreemption, "postFilter", "preEnqueue") // where the preemptor is held back while others are evicted
 	return errs
+}
+
+// theOneAt returns the only plugin that Berth has for a point.
+func theOneAt(point string) string {
+	all := inTree()
+	return all[slices.IndexFunc(all, func(p engine.Plugin) bool { return p.RunsAt(point) && !p.Unbuilt })].Name
 }
 
 // keepUsedArgs drops the arguments of plugins that do not run, and sorts the others.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/config"
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 const header = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -46,7 +47,7 @@ func profile(plugins, pluginConfig string) string {
 
 func TestTheEmptyConfigurationIsTheDefaultProfile(t *testing.T) {
 	c := mustComplete(t, "")
-	if diff := cmp.Diff([]cluster.Profile{cluster.DefaultProfile("default-scheduler")}, c.Profiles); diff != "" {
+	if diff := cmp.Diff([]cluster.Profile{engine.DefaultProfile("default-scheduler")}, c.Profiles); diff != "" {
 		t.Errorf("profiles (-want +got):\n%s", diff)
 	}
 	if c.Notes != nil {
@@ -235,7 +236,7 @@ func TestArgumentsReachTheProfile(t *testing.T) {
         preferredDuringSchedulingIgnoredDuringExecution:
         - {weight: 3, preference: {matchExpressions: [{key: ssd, operator: Exists}]}}
 `)).Profiles[0]
-	want := cluster.DefaultProfile("default-scheduler")
+	want := engine.DefaultProfile("default-scheduler")
 	want.IgnoredResources, want.IgnoredResourceGroups = []string{"example.com/a"}, []string{"example.org"}
 	want.FitStrategy = cluster.RequestedToCapacityRatio
 	want.FitResources = []cluster.PluginWeight{{Name: "example.com/gpu", Weight: 5}, {Name: "cpu", Weight: 1}}
@@ -265,7 +266,7 @@ func TestArgumentsOfInterPodAffinityReachTheProfile(t *testing.T) {
 		{"no weight", "{hardPodAffinityWeight: 0}", 0, false},
 		{"preferred terms", "{ignorePreferredTermsOfExistingPods: true}", 1, true},
 	} {
-		want := cluster.DefaultProfile("default-scheduler")
+		want := engine.DefaultProfile("default-scheduler")
 		want.HardPodAffinityWeight, want.IgnorePreferredTerms = tt.weight, tt.ignore
 		got := mustComplete(t, args("InterPodAffinity", tt.args)).Profiles[0]
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -301,7 +302,7 @@ func TestArgumentsOfPodTopologySpreadReachTheProfile(t *testing.T) {
 			{maxSkew: 4, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway, minDomains: -3, nodeAffinityPolicy: Honor, nodeTaintsPolicy: Ignore}]}`,
 			[]cluster.SpreadConstraint{{TopologyKey: "zone", MaxSkew: 4, MinDomains: 1, HonorAffinity: true}}, false},
 	} {
-		want := cluster.DefaultProfile("default-scheduler")
+		want := engine.DefaultProfile("default-scheduler")
 		want.DefaultSpread, want.SystemSpread = tt.want, tt.system
 		got := mustComplete(t, args("PodTopologySpread", tt.args)).Profiles[0]
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -336,9 +337,9 @@ profiles:
 - schedulerName: packer
   pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated}}}]
 `)
-	packer := cluster.DefaultProfile("packer")
+	packer := engine.DefaultProfile("packer")
 	packer.FitStrategy = cluster.MostAllocated
-	if diff := cmp.Diff([]cluster.Profile{cluster.DefaultProfile("default-scheduler"), packer}, c.Profiles); diff != "" {
+	if diff := cmp.Diff([]cluster.Profile{engine.DefaultProfile("default-scheduler"), packer}, c.Profiles); diff != "" {
 		t.Errorf("profiles (-want +got):\n%s", diff)
 	}
 	if *c.Config.PodInitialBackoffSeconds != 2 || *c.Config.PodMaxBackoffSeconds != 20 {

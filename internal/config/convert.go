@@ -238,10 +238,10 @@ func (c *converter) alpha1(from object) error {
 	case v == 0:
 		c.say("hardPodAffinitySymmetricWeight: 0 was the same as unset until 1.16, and stands for the default, 1; for none, set hardPodAffinityWeight: 0 of InterPodAffinity")
 	default:
-		setArg(profile, interPodAffinity, "hardPodAffinityWeight", v)
+		setArg(profile, ofPodTerms, "hardPodAffinityWeight", v)
 	}
 	if take(from, "disablePreemption") == true {
-		disable(profile, "postFilter", "DefaultPreemption")
+		disable(profile, "postFilter", theOneAt("postFilter"))
 	}
 	if v, ok := take(from, "bindTimeoutSeconds").(float64); ok && v != 600 {
 		setArg(profile, "VolumeBinding", "bindTimeoutSeconds", v)
@@ -261,7 +261,7 @@ func (c *converter) source(profile, source object) error {
 	switch provider := text(take(source, "provider")); provider {
 	case "", "DefaultProvider":
 	case "ClusterAutoscalerProvider":
-		setArg(profile, nodeResourcesFit, "scoringStrategy", object{"type": string(configv1.MostAllocated)})
+		setArg(profile, ofRequests, "scoringStrategy", object{"type": string(configv1.MostAllocated)})
 	default:
 		return fmt.Errorf("algorithmSource.provider: %q: want DefaultProvider or ClusterAutoscalerProvider", provider)
 	}

@@ -75,17 +75,17 @@ func (c *converter) point(path string, p object, point string) {
 		switch strategy, why := strategies[name], gone[name]; {
 		case strategy != "" && point == "score":
 			if enabledStrategies++; enabledStrategies > 1 {
-				c.say("%s.plugins.score.enabled: %s is left out: a profile has one strategy of NodeResourcesFit", path, name)
+				c.say("%s.plugins.score.enabled: %s is left out: a profile has one strategy of %s", path, name, ofRequests)
 				continue
 			}
-			e["name"] = nodeResourcesFit
-			child(argsOf(p, nodeResourcesFit), "scoringStrategy")["type"] = string(strategy)
+			e["name"] = ofRequests
+			child(argsOf(p, ofRequests), "scoringStrategy")["type"] = string(strategy)
 			enabled = append(enabled, e)
 		case strategy != "":
 			// Its other points are those of NodeResourcesFit, which are there by default.
-		case selectorSpread[name] && (point == "preScore" || point == "score") && !stands(p, point, podTopologySpread):
-			c.say("%s.plugins.%s.enabled: %s is %s in v1, which spreads by the constraints of pods too", path, point, name, podTopologySpread)
-			e["name"] = podTopologySpread
+		case selectorSpread[name] && (point == "preScore" || point == "score") && !stands(p, point, ofSpreading):
+			c.say("%s.plugins.%s.enabled: %s is %s in v1, which spreads by the constraints of pods too", path, point, name, ofSpreading)
+			e["name"] = ofSpreading
 			enabled = append(enabled, e)
 		case why != "":
 			c.say("%s.plugins.%s.enabled: %s is left out: v1 does not have it; %s", path, point, name, why)
@@ -106,7 +106,7 @@ func (c *converter) point(path string, p object, point string) {
 		}
 	}
 	if disabledStrategies > 0 && enabledStrategies == 0 && point == "score" {
-		disabled = append(disabled, object{"name": nodeResourcesFit})
+		disabled = append(disabled, object{"name": ofRequests})
 	}
 	setIn(p, point, "enabled", enabled)
 	setIn(p, point, "disabled", disabled)
@@ -143,7 +143,7 @@ func (c *converter) pluginConfig(path string, p object) {
 				delete(args, "apiVersion")
 				delete(args, "kind")
 			}
-			if args, ok := entry["args"].(object); ok && name == podTopologySpread && len(list(args, "defaultConstraints")) > 0 && args["defaultingType"] == nil {
+			if args, ok := entry["args"].(object); ok && name == ofSpreading && len(list(args, "defaultConstraints")) > 0 && args["defaultingType"] == nil {
 				args["defaultingType"] = string(configv1.ListDefaulting) // the only one there was at first
 			}
 			kept = append(kept, entry)
@@ -168,7 +168,7 @@ func (c *converter) pluginConfig(path string, p object) {
 
 // strategyArgs makes arguments of a former plugin those of the strategy, if that is the one of the profile.
 func (c *converter) strategyArgs(path string, p object, name string, args object) {
-	strategy := child(argsOf(p, nodeResourcesFit), "scoringStrategy")
+	strategy := child(argsOf(p, ofRequests), "scoringStrategy")
 	if now := text(strategy["type"]); now != "" && now != string(strategies[name]) {
 		c.say("%s.pluginConfig: the arguments of %s are left out: the strategy is %s", path, name, now)
 		return
@@ -202,7 +202,7 @@ func (c *converter) requireLabels(p object, labels []string, present bool) {
 	if !present {
 		operator = "DoesNotExist"
 	}
-	required := child(child(argsOf(p, nodeAffinity), "addedAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
+	required := child(child(argsOf(p, ofNodeTerms), "addedAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
 	terms := list(required, "nodeSelectorTerms")
 	if len(terms) == 0 {
 		terms = []object{{}}

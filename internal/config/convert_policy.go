@@ -7,43 +7,35 @@ import (
 	"time"
 
 	configv1 "k8s.io/kube-scheduler/config/v1"
+
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
-// predicates are the plugins that stand for a policy's predicates at Filter.
-var predicates = map[string][]string{
-	"GeneralPredicates":     {"NodeName", nodePorts, nodeAffinity, nodeResourcesFit},
-	"PodFitsResources":      {nodeResourcesFit},
-	"PodFitsHostPorts":      {nodePorts},
-	"PodFitsPorts":          {nodePorts},
-	"HostName":              {"NodeName"},
-	"MatchNodeSelector":     {nodeAffinity},
-	"MatchInterPodAffinity": {interPodAffinity},
-	"EvenPodsSpread":        {podTopologySpread},
-	"NoDiskConflict":        {"VolumeRestrictions"},
-	"NoVolumeZoneConflict":  {"VolumeZone"},
-	"MaxCSIVolumeCountPred": {"NodeVolumeLimits"},
-	"CheckVolumeBinding":    {"VolumeBinding"},
-	// Every policy had these two, named or not.
-	"PodToleratesNodeTaints": {taintToleration},
-	"CheckNodeUnschedulable": {"NodeUnschedulable"},
+// predicates returns the plugins that stand for a policy's predicate at Filter.
+func predicates(name string) (stand []string) {
+	for _, p := range inTree() {
+		if slices.Contains(p.Predicates, name) {
+			stand = append(stand, p.Name)
+		}
+	}
+	return stand
 }
+
+// always are predicates that every policy had, named or not.
+var always = []string{"PodToleratesNodeTaints", "CheckNodeUnschedulable"}
 
 // volumeCounts are predicates about volumes that CSI drivers serve now.
 var volumeCounts = map[string]bool{
 	"MaxEBSVolumeCount": true, "MaxGCEPDVolumeCount": true, "MaxAzureDiskVolumeCount": true, "MaxCinderVolumeCount": true,
 }
 
-// priorities are the plugins that stand for a policy's priorities at Score.
-var priorities = map[string]string{
-	"BalancedResourceAllocation":       balancedAllocation,
-	"ImageLocalityPriority":            "ImageLocality",
-	"InterPodAffinityPriority":         interPodAffinity,
-	"NodeAffinityPriority":             nodeAffinity,
-	"TaintTolerationPriority":          taintToleration,
-	"EvenPodsSpreadPriority":           podTopologySpread,
-	"LeastRequestedPriority":           nodeResourcesFit,
-	"MostRequestedPriority":            nodeResourcesFit,
-	"RequestedToCapacityRatioPriority": nodeResourcesFit,
+// priority returns the plugin that stands for a policy's priority at Score, "" if there is none.
+func priority(name string) string {
+	all := inTree()
+	if k := slices.IndexFunc(all, func(p engine.Plugin) bool { return slices.Contains(p.Priorities, name) }); k >= 0 {
+		return all[k].Name
+	}
+	return ""
 }
 
 // spreadPriorities spread the pods of services and controllers, as PodTopologySpread's default constraints do now.
@@ -54,9 +46,6 @@ var goneOfPolicies = map[string]string{
 	"ResourceLimitsPriority":      gone["NodeResourceLimits"],
 	"EqualPriority":               "it made no difference",
 }
-
-// later are default plugins that came after policies: a policy says nothing about them.
-var later = []string{"DynamicResources", declaredFeatures}
 
 // policy converts a policy: what it named runs, with its weights, and of filters and scores nothing else does.
 func (c *converter) policy(from object) (object, error) {
@@ -69,33 +58,32 @@ func (c *converter) policy(from object) (object, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i := range inTree {
-		p := &inTree[i]
-		if !p.byDefault || slices.Contains(later, p.name) {
-			continue
+	for _, p := range inTree() {
+		if p.Gated || len(p.Predicates)+len(p.Priorities) == 0 {
+			continue // of those that came later a policy says nothing
 		}
-		noFilter := p.runsAt("filter") && filters != nil && !filters[p.name]
-		weight, scored := weights[p.name]
-		noScore := p.weight != 0 && weights != nil && !scored
+		noFilter := p.RunsAt("filter") && filters != nil && !filters[p.Name]
+		weight, scored := weights[p.Name]
+		noScore := p.Weight != 0 && weights != nil && !scored
 		switch {
-		case (noFilter || !p.runsAt("filter")) && (noScore || p.weight == 0) && (noFilter || noScore):
-			disable(profile, multiPoint, p.name)
+		case (noFilter || !p.RunsAt("filter")) && (noScore || p.Weight == 0) && (noFilter || noScore):
+			disable(profile, multiPoint, p.Name)
 			continue
 		case noFilter:
-			disable(profile, "filter", p.name)
-			if p.runsAt("preFilter") {
-				disable(profile, "preFilter", p.name)
+			disable(profile, "filter", p.Name)
+			if p.RunsAt("preFilter") {
+				disable(profile, "preFilter", p.Name)
 			}
 		case noScore:
-			disable(profile, "score", p.name)
+			disable(profile, "score", p.Name)
 		}
-		if scored && weight != float64(p.weight) {
+		if scored && weight != float64(p.Weight) {
 			set := child(child(profile, "plugins"), "score")
-			setIn(profile, "score", "enabled", append(list(set, "enabled"), object{"name": p.name, "weight": weight}))
+			setIn(profile, "score", "enabled", append(list(set, "enabled"), object{"name": p.Name, "weight": weight}))
 		}
 	}
 	if v, ok := take(from, "hardPodAffinitySymmetricWeight").(float64); ok && v != 0 && v != 1 { // 0 is what an unset one was
-		setArg(profile, interPodAffinity, "hardPodAffinityWeight", v)
+		setArg(profile, ofPodTerms, "hardPodAffinityWeight", v)
 	}
 	if take(from, "alwaysCheckAllPredicates") == true {
 		c.say("alwaysCheckAllPredicates is left out: a node's verdict is that of the first filter it fails")
@@ -128,7 +116,12 @@ func (c *converter) predicates(profile, from object) (map[string]bool, error) {
 	if !said {
 		return nil, nil
 	}
-	filters := map[string]bool{taintToleration: true, "NodeUnschedulable": true}
+	filters := make(map[string]bool)
+	for _, name := range always {
+		for _, plugin := range predicates(name) {
+			filters[plugin] = true
+		}
+	}
 	for _, p := range list(object{"": named}, "") {
 		name := text(p["name"])
 		argument, _ := p["argument"].(object)
@@ -137,14 +130,16 @@ func (c *converter) predicates(profile, from object) (map[string]bool, error) {
 		switch {
 		case isLabels:
 			c.requireLabels(profile, texts(labels["labels"]), labels["presence"] == true)
-			filters[nodeAffinity] = true
+			filters[ofNodeTerms] = true
 		case isService:
 			c.say("predicate %s (serviceAffinity) is left out: v1 does not have it; %s", name, gone["ServiceAffinity"])
 		case volumeCounts[name]:
-			filters["NodeVolumeLimits"] = true
+			for _, plugin := range predicates("MaxCSIVolumeCountPred") {
+				filters[plugin] = true
+			}
 			c.say("predicate %s is left out: %s", name, gone["EBSLimits"])
-		case predicates[name] != nil:
-			for _, plugin := range predicates[name] {
+		case predicates(name) != nil:
+			for _, plugin := range predicates(name) {
 				filters[plugin] = true
 			}
 		default:
@@ -170,7 +165,7 @@ func (c *converter) priorities(profile, from object) (map[string]float64, error)
 		if isRatio {
 			name = "RequestedToCapacityRatioPriority"
 		}
-		plugin, why := priorities[name], goneOfPolicies[name]
+		plugin, why := priority(name), goneOfPolicies[name]
 		switch {
 		case argument["labelPreference"] != nil:
 			c.say("priority %s (labelPreference) is left out: v1 does not have it; %s, though its preferences are normalised together with those of pods", name, gone["NodeLabel"])
@@ -183,13 +178,13 @@ func (c *converter) priorities(profile, from object) (map[string]float64, error)
 		case weight == 0:
 			c.say("priority %s is left out: its weight is 0", name)
 		case spreadPriorities[name]:
-			c.say("priority %s is %s in v1, which spreads by the constraints of pods too", name, podTopologySpread)
-			if _, ok := weights[podTopologySpread]; !ok { // it may be named itself
-				weights[podTopologySpread] = weight
+			c.say("priority %s is %s in v1, which spreads by the constraints of pods too", name, ofSpreading)
+			if _, ok := weights[ofSpreading]; !ok { // it may be named itself
+				weights[ofSpreading] = weight
 			}
-		case plugin == nodeResourcesFit && strategy != "":
-			c.say("priority %s is left out: a profile has one strategy of NodeResourcesFit, and %s came first", name, strategy)
-		case plugin == nodeResourcesFit:
+		case plugin == ofRequests && strategy != "":
+			c.say("priority %s is left out: a profile has one strategy of %s, and %s came first", name, ofRequests, strategy)
+		case plugin == ofRequests:
 			weights[plugin], strategy = weight, name
 			setStrategy(profile, name, ratio)
 		default:
@@ -202,7 +197,7 @@ func (c *converter) priorities(profile, from object) (map[string]float64, error)
 func setStrategy(profile object, priority string, ratio object) {
 	switch priority {
 	case "MostRequestedPriority":
-		setArg(profile, nodeResourcesFit, "scoringStrategy", object{"type": string(configv1.MostAllocated)})
+		setArg(profile, ofRequests, "scoringStrategy", object{"type": string(configv1.MostAllocated)})
 	case "RequestedToCapacityRatioPriority":
 		strategy := object{"type": string(configv1.RequestedToCapacityRatio)}
 		if shape := ratio["shape"]; shape != nil {
@@ -211,7 +206,7 @@ func setStrategy(profile object, priority string, ratio object) {
 		if resources := ratio["resources"]; resources != nil {
 			strategy["resources"] = resources
 		}
-		setArg(profile, nodeResourcesFit, "scoringStrategy", strategy)
+		setArg(profile, ofRequests, "scoringStrategy", strategy)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/config"
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
@@ -84,7 +85,7 @@ func TestAConvertedPolicyFiltersAndScoresWhatItNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := cluster.DefaultProfile("default-scheduler")
+	want := engine.DefaultProfile("default-scheduler")
 	want.PreFilters = []string{"NodePorts", "NodeResourcesFit", "NodeDeclaredFeatures"} // the last is younger than policies
 	want.Filters = []string{"NodeUnschedulable", "TaintToleration", "NodePorts", "NodeResourcesFit", "NodeDeclaredFeatures"}
 	want.Weights = []cluster.PluginWeight{{Name: "NodeAffinity", Weight: 3}, {Name: "NodeResourcesFit", Weight: 2}}

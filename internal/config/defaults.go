@@ -1,6 +1,7 @@
 package config
 
 import (
+	"reflect"
 	"slices"
 	"time"
 
@@ -77,32 +78,26 @@ func setProfileDefaults(p *configv1.KubeSchedulerProfile) {
 	}
 }
 
-// newArgs returns the default arguments of a plugin, nil if it takes none.
-func newArgs(plugin string) runtime.Object {
-	var args runtime.Object
-	switch plugin {
-	case defaultPreemption:
-		args = &configv1.DefaultPreemptionArgs{}
-	case "DynamicResources":
-		args = &configv1.DynamicResourcesArgs{}
-	case interPodAffinity:
-		args = &configv1.InterPodAffinityArgs{}
-	case nodeAffinity:
-		args = &configv1.NodeAffinityArgs{}
-	case balancedAllocation:
-		args = &configv1.NodeResourcesBalancedAllocationArgs{}
-	case nodeResourcesFit:
-		args = &configv1.NodeResourcesFitArgs{}
-	case podTopologySpread:
-		args = &configv1.PodTopologySpreadArgs{}
-	case "VolumeBinding":
-		args = &configv1.VolumeBindingArgs{}
-	default:
-		return nil
+// argsOfPlugins are empty arguments of every plugin that takes some.
+func argsOfPlugins() []runtime.Object {
+	return []runtime.Object{
+		&configv1.DefaultPreemptionArgs{}, &configv1.DynamicResourcesArgs{}, &configv1.InterPodAffinityArgs{}, &configv1.NodeAffinityArgs{},
+		&configv1.NodeResourcesBalancedAllocationArgs{}, &configv1.NodeResourcesFitArgs{}, &configv1.PodTopologySpreadArgs{},
+		&configv1.VolumeBindingArgs{},
 	}
-	args.GetObjectKind().SetGroupVersionKind(configv1.SchemeGroupVersion.WithKind(plugin + "Args"))
-	setArgsDefaults(args)
-	return args
+}
+
+// newArgs returns the default arguments of a plugin, nil if it takes none. Their type has its name.
+func newArgs(plugin string) runtime.Object {
+	kind := plugin + "Args"
+	for _, args := range argsOfPlugins() {
+		if reflect.TypeOf(args).Elem().Name() == kind {
+			args.GetObjectKind().SetGroupVersionKind(configv1.SchemeGroupVersion.WithKind(kind))
+			setArgsDefaults(args)
+			return args
+		}
+	}
+	return nil
 }
 
 func defaultResources() []configv1.ResourceSpec {

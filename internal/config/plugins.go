@@ -5,81 +5,38 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	configv1 "k8s.io/kube-scheduler/config/v1"
+
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
-// The names of plugins whose arguments or points have a meaning here.
-const (
-	nodeAffinity       = "NodeAffinity"
-	nodePorts          = "NodePorts"
-	nodeResourcesFit   = "NodeResourcesFit"
-	balancedAllocation = "NodeResourcesBalancedAllocation"
-	taintToleration    = "TaintToleration"
-	podTopologySpread  = "PodTopologySpread"
-	interPodAffinity   = "InterPodAffinity"
-	declaredFeatures   = "NodeDeclaredFeatures"
-	schedulingGates    = "SchedulingGates"
-	prioritySort       = "PrioritySort"
-	defaultBinder      = "DefaultBinder"
-	defaultPreemption  = "DefaultPreemption"
+// The plugins whose arguments old configurations gave in other ways.
+var (
+	ofNodeTerms = engine.JudgeOf(engine.NodeTerms)
+	ofRequests  = engine.JudgeOf(engine.Requests)
+	ofSpreading = engine.JudgeOf(engine.Spreading)
+	ofPodTerms  = engine.JudgeOf(engine.PodTerms)
 )
 
 const all = "*"
 
-// plugin is one of kube-scheduler's plugins.
-type plugin struct {
-	name   string
-	points []string // where it runs
-	// byDefault: it is in the default profile, with this weight; 0 is none.
-	byDefault bool
-	weight    int32
-	// built: Berth has it.
-	built bool
-}
-
-// inTree are kube-scheduler's plugins, those of the default profile in their order there. When Berth learns a plugin,
-// built becomes true here.
-var inTree = []plugin{
-	{schedulingGates, []string{"preEnqueue"}, true, 0, true},
-	{prioritySort, []string{"queueSort"}, true, 0, true},
-	{"NodeUnschedulable", []string{"filter"}, true, 0, true},
-	{"NodeName", []string{"filter"}, true, 0, true},
-	{taintToleration, []string{"filter", "preScore", "score"}, true, 3, true},
-	{nodeAffinity, []string{"preFilter", "filter", "preScore", "score"}, true, 2, true},
-	{nodePorts, []string{"preFilter", "filter"}, true, 0, true},
-	{nodeResourcesFit, []string{"preFilter", "filter", "preScore", "score", "placementScore"}, true, 1, true},
-	{"VolumeRestrictions", []string{"preFilter", "filter"}, true, 0, false},
-	{"NodeVolumeLimits", []string{"preFilter", "filter"}, true, 0, false},
-	{"VolumeBinding", []string{"preFilter", "filter", "reserve", "preScore", "score", "preBind"}, true, 0, false},
-	{"VolumeZone", []string{"preFilter", "filter"}, true, 0, false},
-	{podTopologySpread, []string{"preFilter", "filter", "preScore", "score"}, true, 2, true},
-	{interPodAffinity, []string{"preFilter", "filter", "preScore", "score"}, true, 2, true},
-	{"DynamicResources", []string{"preEnqueue", "preFilter", "filter", "postFilter", "score", "reserve", "preBind"}, true, 2, false},
-	{defaultPreemption, []string{"preEnqueue", "postFilter"}, true, 0, true},
-	{balancedAllocation, []string{"preScore", "score"}, true, 1, true},
-	{"ImageLocality", []string{"score"}, true, 1, true},
-	{defaultBinder, []string{"bind"}, true, 0, true},
-	{declaredFeatures, []string{"preFilter", "filter"}, true, 0, true},
-	// Behind feature gates that are off.
-	{"GangScheduling", []string{"preEnqueue", "permit"}, false, 0, false},
-	{"TopologyPlacementGenerator", []string{"placementGenerate"}, false, 0, false},
-	{"PodGroupPodsCount", []string{"placementScore"}, false, 0, false},
+// inTree returns kube-scheduler's plugins, those of the default profile in their order there.
+func inTree() []engine.Plugin {
+	return slices.DeleteFunc(slices.Clone(engine.Plugins()), func(p engine.Plugin) bool { return len(p.Points) == 0 })
 }
 
 // lookUp returns a plugin, nil if kube-scheduler has none of that name.
-func lookUp(name string) *plugin {
-	if i := slices.IndexFunc(inTree, func(p plugin) bool { return p.name == name }); i >= 0 {
-		return &inTree[i]
+func lookUp(name string) *engine.Plugin {
+	if p := engine.PluginOf(name); p != nil && len(p.Points) > 0 {
+		return p
 	}
 	return nil
 }
 
-func (p *plugin) runsAt(point string) bool { return slices.Contains(p.points, point) }
-
 // entry is how the plugin stands in the default profile.
-func (p *plugin) entry() configv1.Plugin {
-	out := configv1.Plugin{Name: p.name}
-	if p.weight != 0 {
-		out.Weight = pointTo(p.weight)
+func entry(p *engine.Plugin) configv1.Plugin {
+	out := configv1.Plugin{Name: p.Name}
+	if p.Weight != 0 {
+		out.Weight = pointTo(int32(p.Weight))
 	}
 	return out
 }
@@ -106,9 +63,9 @@ func pluginSets(p *configv1.Plugins) []pluginSet {
 // mergePlugins returns the default plugins as a profile changes them.
 func mergePlugins(custom *configv1.Plugins) *configv1.Plugins {
 	out := &configv1.Plugins{}
-	for i := range inTree {
-		if inTree[i].byDefault {
-			out.MultiPoint.Enabled = append(out.MultiPoint.Enabled, inTree[i].entry())
+	for _, p := range inTree() {
+		if !p.Gated {
+			out.MultiPoint.Enabled = append(out.MultiPoint.Enabled, entry(&p))
 		}
 	}
 	if custom == nil {
@@ -190,7 +147,7 @@ func checkEntries(path *field.Path, p *configv1.Plugins) (errs field.ErrorList) 
 			switch {
 			case known == nil:
 				errs = append(errs, field.Invalid(at.Child("name"), e.Name, noSuchPlugin))
-			case s.point != multiPoint && !known.runsAt(s.point):
+			case s.point != multiPoint && !known.RunsAt(s.point):
 				errs = append(errs, field.Invalid(at.Child("name"), e.Name, "plugin does not extend "+interfaceOf(s.point)))
 			case seen[e.Name]:
 				errs = append(errs, field.Duplicate(at.Child("name"), e.Name))
@@ -218,7 +175,7 @@ func expand(s pluginSet, everywhere *configv1.PluginSet) []string {
 	withoutSpread := has(s.set.Disabled, all)
 	spreads := func(name string) bool {
 		known := lookUp(name)
-		return !withoutSpread && known != nil && known.runsAt(s.point) && !has(s.set.Disabled, name)
+		return !withoutSpread && known != nil && known.RunsAt(s.point) && !has(s.set.Disabled, name)
 	}
 	for _, e := range s.set.Enabled {
 		if has(everywhere.Enabled, e.Name) && spreads(e.Name) {

@@ -24,10 +24,10 @@ func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedul
 		out.Weights = append(out.Weights, cluster.PluginWeight{Name: name, Weight: r.weights[name]})
 	}
 	used := enabledNames(p.Plugins)
-	for _, name := range []string{nodeResourcesFit, balancedAllocation, nodeAffinity, podTopologySpread, interPodAffinity} {
-		args := newArgs(name) // of a plugin that does not run
+	for _, plugin := range inTree() {
+		args := newArgs(plugin.Name) // of a plugin that does not run
 		for i := range p.PluginConfig {
-			if p.PluginConfig[i].Name == name && slices.Contains(used, name) {
+			if p.PluginConfig[i].Name == plugin.Name && slices.Contains(used, plugin.Name) {
 				args = p.PluginConfig[i].Args.Object
 			}
 		}
@@ -53,7 +53,7 @@ func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedul
 func built(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		known := lookUp(name)
-		return known == nil || !known.built
+		return known == nil || known.Unbuilt
 	})
 }
 

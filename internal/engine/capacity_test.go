@@ -66,7 +66,7 @@ func TestCapacityHoldsTheRoomOfNominatedPods(t *testing.T) {
 	apply(t, st,
 		cluster.ClassDefined{ID: 7, Spec: cluster.ClassSpec{Requests: requests(10_000, 1<<30)}},
 		cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "nominated", Class: 7, Priority: 1, Nominated: "node-0"}})
-	st.Settings.Profiles = []cluster.Profile{cluster.DefaultProfile("")}
+	st.Settings.Profiles = []cluster.Profile{DefaultProfile("")}
 	e := NewEvaluator(EvaluatorConfig{})
 	for priority, want := range map[int32]int64{0: 2, 1: 2, 2: 3} { // of 32 CPUs
 		if got, ok := e.Capacity(st, Subject{Class: 7, Priority: priority}, 100); !ok || got.Pods != want {

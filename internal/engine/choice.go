@@ -59,7 +59,7 @@ type Answers struct {
 
 // Unschedulable returns what a pod is made unschedulable with: of how many nodes that is said, and why it can go to none of them, each
 // reason with the number of nodes that have it. FitMessage makes kube-scheduler's text of it. Without nodes there is nothing to say; a class
-// that Berth cannot judge fits none; and all nodes but the one that a pod requires are refused by NodeAffinity.
+// that Berth cannot judge fits none; and all nodes but the one that a pod requires are set aside.
 func (a Answers) Unschedulable() (nodes int, why []VerdictCount) {
 	switch {
 	case a.Nodes == 0:
@@ -74,12 +74,13 @@ func (a Answers) Unschedulable() (nodes int, why []VerdictCount) {
 	return a.Nodes, MergeVerdicts(a.There, outside(a.Nodes-1))
 }
 
-// outside is what NodeAffinity says of all nodes but the one that a pod requires.
+// outside is what is said of all nodes but the one that a pod requires.
 func outside(nodes int) []VerdictCount {
 	if nodes <= 0 {
 		return nil
 	}
-	return []VerdictCount{{Plugin: NodeAffinity, Reason: ReasonNodeAffinityOutside, Unresolvable: true, Count: int32(nodes)}}
+	name, code := requiredElsewhere()
+	return []VerdictCount{{Plugin: name, Reason: reasonOf(code), Unresolvable: true, Count: int32(nodes)}}
 }
 
 // UnsupportedVerdict returns why so many nodes, which are all, cannot run a class that Berth cannot judge; nil if it can be judged.
@@ -116,7 +117,8 @@ func (e *Evaluator) AnswersOf(st *cluster.State, id cluster.PodID) Answers {
 // these plugins.
 func CrossNode(verdicts []VerdictCount) bool {
 	return slices.ContainsFunc(verdicts, func(v VerdictCount) bool {
-		return v.Plugin == PodTopologySpread || v.Plugin == InterPodAffinity
+		p := PluginOf(v.Plugin)
+		return p != nil && p.relate != nil
 	})
 }
 

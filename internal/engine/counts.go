@@ -38,11 +38,11 @@ func (c *evaluation) count(st *cluster.State) {
 	s.synced = st.Version().Seq
 }
 
-// feasibleTopologyProfiles calls visit for every topology profile that has feasible nodes, and how many. The evaluation has been counted.
-func (c *evaluation) feasibleTopologyProfiles(visit func(*topologyProfile, int64)) {
-	c.topology.judgeAll()
-	for id, n := range c.counts.nodes {
-		if tp := c.topology.profiles[id]; n > 0 && tp.verdict.Feasible() {
+// feasible calls visit for every topology profile that has feasible nodes, and how many, given how many eligible ones each has.
+func (t *topology) feasible(eligible []int64, visit func(*topologyProfile, int64)) {
+	t.judgeAll()
+	for id, n := range eligible {
+		if tp := t.profiles[id]; n > 0 && tp.verdict.Feasible() {
 			visit(tp, n)
 		}
 	}

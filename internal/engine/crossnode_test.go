@@ -25,7 +25,7 @@ func newZones(t *testing.T, nodes, inZones int, spec cluster.ClassSpec) *zones {
 		return cluster.LabelSet{Namespace: "default", Labels: labels}
 	}
 	spec.Requests, spec.ScoreRequests = requests(100, 100), requests(100, 100)
-	settings := cluster.Settings{Shards: 1, Seed: 7, Profiles: []cluster.Profile{cluster.DefaultProfile("")}}
+	settings := cluster.Settings{Shards: 1, Seed: 7, Profiles: []cluster.Profile{DefaultProfile("")}}
 	apply(t, z.st, cluster.SettingsSet{Settings: settings},
 		cluster.ClassDefined{ID: testClass, Spec: spec}, cluster.ClassDefined{ID: otherClass, Spec: cluster.ClassSpec{Requests: requests(100, 100)}},
 		cluster.LabelsDefined{ID: webLabels, Set: set(cluster.Label{Key: "app", Value: "web"})},

@@ -10,9 +10,9 @@
 // The two hard parts have an example in numbers each, which the tests run (example_test.go): ExamplePlacer shows why a choice is
 // proven although most nodes were not looked at, and Example_topologyProfiles how nodes are judged by what pods elsewhere count.
 //
-// Each plugin is one file, named as kube-scheduler names it, with its formula and its reason texts. To add one: write
-// its file and compile it in program.go. If it filters, give it a place there in filtersOf, pass and place, and a code in verdict.go; if
-// it scores, in raw or fixed. Add a line to the tests' oracle.
+// Each plugin is one file, named as kube-scheduler names it, with its formula, its reason texts and its Descriptor, and one row of the table
+// in plugins.go. All that Berth knows of a plugin is there, also what others ask: where it runs, what its hints are, what an explanation says.
+// A class is compiled to the functions of those that have something to say about it.
 //
 // The package is pure: no clock, no I/O, no gRPC. It never changes a State; cutting nodes into ranges, merging answers
 // of several workers over the network and applying placements are the callers' work.

@@ -48,8 +48,10 @@ func (c *evaluation) dryRunsOf(st *cluster.State, priority int32) *dryRuns {
 // settle makes reads of the topology write nothing, so that several goroutines can judge nodes.
 func (c *evaluation) settle() {
 	if c.topology.filters() {
-		for k := range c.topology.spread.hard {
-			c.topology.slots[c.topology.spread.hard[k].slot].domains.least()
+		for _, s := range c.topology.slots {
+			if s.domains != nil {
+				s.domains.least()
+			}
 		}
 	}
 }

@@ -142,7 +142,7 @@ func (e *Evaluator) filterEvaluation(st *cluster.State, s Subject) *evaluation {
 	c.relate(st, spec, r)
 	if c.overflow && c.program.unsupported == "" {
 		p := *c.program
-		p.unsupported, p.unsupportedPlugin = "pod has too many topology constraints and affinity terms", PodTopologySpread
+		p.unsupported, p.unsupportedPlugin = "pod has too many topology constraints and affinity terms", relatingPlugins()[0].Name
 		c.program = &p
 		clear(c.known)
 	}
@@ -212,7 +212,7 @@ func (c *evaluation) relate(st *cluster.State, spec *cluster.ClassSpec, r *relat
 		return
 	}
 	c.relation = r
-	c.topology, c.overflow = newTopology(st, spec, r, c.program, c.signature.priority)
+	c.topology, c.overflow = newTopology(st, r, c.program, c.signature.priority)
 	c.counts, c.dryRuns = profileCounts{}, nil
 	c.forgetScores() // the groups are of other topology profiles
 }
@@ -482,7 +482,7 @@ func (e *Evaluator) Possible(st *cluster.State, s Subject) bool {
 	}
 	possible := false
 	c.count(st)
-	c.feasibleTopologyProfiles(func(*topologyProfile, int64) { possible = true })
+	c.topology.feasible(c.counts.nodes, func(*topologyProfile, int64) { possible = true })
 	return possible
 }
 
@@ -500,5 +500,12 @@ func (c *evaluation) anyFeasible(st *cluster.State) bool {
 
 // explains reports whether the verdict can be of this program.
 func (p *program) explains(v Verdict) bool {
-	return v.code() > 0 && v.code() < codeFit || v.code() == codeFit && bits.Len64(v.insufficient()) <= len(p.fit.names)
+	switch code := v.code(); code {
+	case codeUnsupported, codeNoVictims, codeNotHelpful:
+		return true
+	case codeDetailed:
+		return bits.Len64(v.details()) <= len(p.details)
+	default:
+		return code < maxCodes && byCode[code] >= 0
+	}
 }

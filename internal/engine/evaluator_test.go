@@ -101,7 +101,7 @@ func TestOnlyChangedNodesAreEvaluatedAgain(t *testing.T) {
 	}
 	scoreAll()
 	check("after all was evaluated", nil, nil)
-	e.evaluations[Signature{class: testClass}].verdicts[3] = codeNodePorts // not what filtering again would find
+	e.evaluations[Signature{class: testClass}].verdicts[3] = PluginOf(NodePorts).code // not what filtering again would find
 	if f, _ := e.Filter(st, of(testClass), everything(st)); !strings.Contains(texts(f.Verdicts), ReasonNodePorts) {
 		t.Errorf("Filter evaluated a node that has not changed: %q", texts(f.Verdicts))
 	}
@@ -164,7 +164,7 @@ func TestScoresFollowNewResourcesAndSettings(t *testing.T) {
 	check := func(when string, want int32) {
 		t.Helper()
 		groups, _ := e.Score(st, of(testClass), everything(st), st.Nodes.Live, 1)
-		if len(groups) != 1 || groups[0].Nodes[0].Scores[scoreFit] != want {
+		if len(groups) != 1 || groups[0].Nodes[0].Scores[PluginOf(NodeResourcesFit).place] != want {
 			t.Errorf("%s: %+v, want %d", when, groups, want)
 		}
 	}
@@ -178,7 +178,7 @@ func TestScoresFollowNewResourcesAndSettings(t *testing.T) {
 
 // A replica is told whole settings whenever names are left to another scheduler or taken back.
 func TestNamesThatAreYieldedMakeNothingVoid(t *testing.T) {
-	profiles := func() []cluster.Profile { return []cluster.Profile{cluster.DefaultProfile("default")} }
+	profiles := func() []cluster.Profile { return []cluster.Profile{DefaultProfile("default")} }
 	st := fleet(t, 70)
 	apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: profiles()}})
 	class := cluster.ClassID(100)
@@ -311,7 +311,7 @@ func TestReadersOfOneStateMayEvaluateAtTheSameTime(t *testing.T) {
 func TestExplainIgnoresVerdictsOfAnotherClass(t *testing.T) {
 	st := fleet(t, 1)
 	e := NewEvaluator(EvaluatorConfig{})
-	for _, v := range []Verdict{0, unresolvable, codeFit | 1<<62, codeFit + 1, ^Verdict(0)} {
+	for _, v := range []Verdict{0, unresolvable, codeDetailed | 1<<62, codeDetailed + 1, ^Verdict(0)} {
 		if got := e.Explain(st, of(testClass), v, 0); got != nil {
 			t.Errorf("Explain(%x) = %v, want nothing", uint64(v), got)
 		}
@@ -320,10 +320,10 @@ func TestExplainIgnoresVerdictsOfAnotherClass(t *testing.T) {
 
 func TestAPodThatRequestsMoreResourcesThanAVerdictHoldsIsNotPlaced(t *testing.T) {
 	var many []cluster.Quantity
-	for k := range maxFitResources {
+	for k := range maxDetails {
 		many = append(many, quantity(fmt.Sprintf("example.com/r%02d", k), 1))
 	}
-	for n, want := range map[int]string{maxFitResources - 1: "Insufficient", maxFitResources: "too many"} {
+	for n, want := range map[int]string{maxDetails - 1: "Insufficient", maxDetails: "too many"} {
 		st := scene{nodes: []cluster.Node{{Name: "a"}}, class: cluster.ClassSpec{Requests: many[:n]}}.state(t)
 		f, _ := NewEvaluator(EvaluatorConfig{}).Filter(st, of(testClass), everything(st))
 		if got := texts(f.Verdicts); !strings.Contains(got, want) || f.FeasibleCount != 0 {
@@ -377,7 +377,7 @@ func TestAPanicLeavesNothingBehind(t *testing.T) {
 	for name, call := range calls {
 		for what, broken := range map[string]func(c *evaluation){
 			"its counts": func(c *evaluation) {
-				c.topology = &topology{spread: podTopologySpread{hard: make([]spreadConstraint, 1)}, slots: make([]slot, 1), synced: -1}
+				c.topology = &topology{filtering: true, slots: make([]slot, 1), synced: -1}
 			},
 		} {
 			broken(e.evaluations[Signature{class: testClass}])

@@ -13,7 +13,7 @@ func (must) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args.
 
 // exampleCluster has nodes for 110 pods each, the plugins that score, and the class of the pods that are placed.
 func exampleCluster(class cluster.ClassSpec, weights []cluster.PluginWeight, nodes ...cluster.Node) *cluster.State {
-	profile := cluster.DefaultProfile("test")
+	profile := DefaultProfile("test")
 	profile.Weights = weights
 	class.SchedulerName = "test"
 	st := cluster.New(cluster.Version{Epoch: 1})
@@ -59,7 +59,7 @@ func ExamplePlacer() {
 	for k, g := range groups {
 		best := g.Nodes[0]
 		fmt.Printf("taints: %d, nodes: %d, listed: %s with %d+%d\n",
-			g.Raw.TaintToleration, g.Count, st.Node(best.Node).Name, best.Fixed, totals[k].Normalized.TaintToleration)
+			g.Raw.Scores[0], g.Count, st.Node(best.Node).Name, best.Fixed, totals[k].Normalized[0])
 	}
 	p := NewPlacer(e, st, st.Version().Seq, []Candidates{{of(testClass), groups}})
 	for id := cluster.PodID(1); ; id++ {
@@ -133,7 +133,8 @@ func Example_topologyProfiles() {
 				continue
 			}
 			tp := t.profileOf(i)
-			count, least := t.spread.levels(t, &t.spread.hard[0], tp, nil)
+			of := t.plugins[0].crossNode.(*spread)
+			count, least := of.levels(t, &of.hard[0], tp, nil)
 			fmt.Printf("%s %-8q has %d, least %d, feasible %v\n",
 				st.Node(i).Name, tp.text[len(t.prefix):], count, least, tp.verdict.Feasible())
 		}

@@ -14,9 +14,9 @@ type Group struct {
 	Raw   Raw
 	Count int32    // of all nodes in the group
 	Nodes []Scored // the best of them, best first; if there are fewer than Count, the others are worse than the last
-	// ImageLocality is what that plugin adds to the total of each node, weighted, on the state that the nodes were scored on. It is the
+	// OfImages is what images add to the total of each node, weighted, on the state that the nodes were scored on. It is the
 	// same for all, and counted again where groups are compared.
-	ImageLocality int64
+	OfImages int64
 }
 
 func (g *Group) truncated() bool { return int(g.Count) > len(g.Nodes) }
@@ -24,8 +24,8 @@ func (g *Group) truncated() bool { return int(g.Count) > len(g.Nodes) }
 // Scored is a node with the part of its score that the node alone decides.
 type Scored struct {
 	Node   cluster.NodeIndex
-	Fixed  int64              // the weighted sum of the scores of NodeResourcesFit and NodeResourcesBalancedAllocation
-	Scores [fixedScores]int32 // NodeResourcesFit, NodeResourcesBalancedAllocation, ImageLocality: 0 to 100, or NotScored
+	Fixed  int64              // the weighted sum of the scores, but for that of images
+	Scores [fixedScores]int32 // by place: 0 to 100, or NotScored
 }
 
 // rank is a node's place in the order of preference: higher totals first, then the class's own order of nodes, by TieSeed, which is
@@ -49,11 +49,18 @@ func (a rank) before(b rank) bool { return a.total > b.total || a.total == b.tot
 
 func rankOf(seed uint64, s *Scored) rank { return rank{s.Fixed, tie(seed, s.Node)} }
 
-// compareGroups orders groups as answers list them: fewest untolerated taints first, then most preferred.
+// compareGroups orders groups as answers list them: by score, place by place, the best first.
 func compareGroups(a, b Group) int {
+	for k := range a.Raw.Scores {
+		c := cmp.Compare(b.Raw.Scores[k], a.Raw.Scores[k])
+		if scales[k] == reversedMostScale {
+			c = -c
+		}
+		if c != 0 {
+			return c
+		}
+	}
 	return cmp.Or(
-		cmp.Compare(a.Raw.TaintToleration, b.Raw.TaintToleration),
-		cmp.Compare(b.Raw.NodeAffinity, a.Raw.NodeAffinity),
 		cmp.Compare(a.Raw.TopologyProfile, b.Raw.TopologyProfile),
 		cmp.Compare(a.Raw.Images, b.Raw.Images),
 	)
@@ -87,7 +94,7 @@ func MergeGroups(seed uint64, limit int, parts ...[]Group) []Group {
 }
 
 func mergeGroup(seed uint64, limit int, raw Raw, groups []*Group) Group {
-	out := Group{Raw: raw, ImageLocality: groups[0].ImageLocality}
+	out := Group{Raw: raw, OfImages: groups[0].OfImages}
 	if len(groups) == 1 && sorted(seed, groups[0].Nodes) {
 		out.Count, out.Nodes = groups[0].Count, groups[0].Nodes[:min(len(groups[0].Nodes), max(limit, 1))]
 		return out
@@ -135,25 +142,25 @@ func sorted(seed uint64, nodes []Scored) bool {
 	return true
 }
 
-// WithoutImages returns the groups for somebody who does not tell them apart by images: what ImageLocality adds is in the fixed scores,
+// WithoutImages returns the groups for somebody who does not tell them apart by images: what images add is in the fixed scores,
 // as it was when the nodes were scored. Seed is the class's TieSeed.
 func WithoutImages(seed uint64, groups []Group) []Group {
 	parts, most := make([][]Group, 0, len(groups)), 0
 	for _, g := range groups {
 		nodes := slices.Clone(g.Nodes)
 		for k := range nodes {
-			nodes[k].Fixed += g.ImageLocality
+			nodes[k].Fixed += g.OfImages
 		}
 		most += len(nodes)
-		g.Raw.Images, g.ImageLocality, g.Nodes = "", 0, nodes
+		g.Raw.Images, g.OfImages, g.Nodes = "", 0, nodes
 		parts = append(parts, []Group{g})
 	}
 	return MergeGroups(seed, most, parts...)
 }
 
 // Normalized are the scores of a node between 0 and 100, without weights, of the plugins that normalise over all
-// feasible nodes.
-type Normalized struct{ TaintToleration, NodeAffinity, PodTopologySpread, InterPodAffinity int64 }
+// feasible nodes, by place.
+type Normalized [normalizedScores]int64
 
 // groupID numbers the distinct raw score vectors of a class.
 type groupID uint32

@@ -11,7 +11,7 @@ import (
 func scored(fixed int64, node cluster.NodeIndex) Scored { return Scored{Node: node, Fixed: fixed} }
 
 func TestMergedGroupsListOnlyWhatIsKnownToBeBest(t *testing.T) {
-	tainted := Raw{TaintToleration: 1}
+	tainted := Raw{Scores: [2]int64{1}}
 	parts := [][]Group{
 		{{Count: 5, Nodes: []Scored{scored(90, 1), scored(70, 2)}}, {Raw: tainted, Count: 1, Nodes: []Scored{scored(10, 3)}}},
 		{{Count: 3, Nodes: []Scored{scored(80, 65), scored(60, 66), scored(50, 67)}}},
@@ -124,12 +124,12 @@ func TestAResourceThatNoNodeHasMayBeOfADeviceClass(t *testing.T) {
 		{lacks("example.com/unseen", "cpu", "example.com/fpga", "example.com/unseen"), "No node has example.com/fpga, example.com/unseen" + more},
 		{[]VerdictCount{{Plugin: "VolumeBinding", Reason: "Insufficient example.com/fpga"}}, ""},
 	} {
-		if got := DevicesMessage(st, tt.verdicts); got != tt.want {
-			t.Errorf("DevicesMessage(%v) = %q, want %q", tt.verdicts, got, tt.want)
+		if got := Besides(st, tt.verdicts); got != tt.want {
+			t.Errorf("Besides(%v) = %q, want %q", tt.verdicts, got, tt.want)
 		}
 	}
 	apply(t, st, cluster.NodeRemoved{Index: 1})
-	if got, want := DevicesMessage(st, lacks("example.com/gpu")), "No node has example.com/gpu"+more; got != want {
+	if got, want := Besides(st, lacks("example.com/gpu")), "No node has example.com/gpu"+more; got != want {
 		t.Errorf("after the only node with it has gone: %q, want %q", got, want)
 	}
 }

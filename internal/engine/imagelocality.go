@@ -18,14 +18,26 @@ import (
 // images change all the time moves no score that is kept.
 const ImageLocality = "ImageLocality"
 
+var imageLocality = Descriptor{
+	Name: ImageLocality, Points: []string{"score"},
+	Priorities: []string{"ImageLocalityPriority"},
+	scale:      imageScale,
+	compile: func(c *compiler) compiled {
+		if c.scores() {
+			c.program.images = c.wantedImages()
+		}
+		return compiled{}
+	},
+}
+
 const (
 	mebibyte          int64 = 1 << 20
 	imageMin                = 23 * mebibyte
 	imageMaxContainer       = 1000 * mebibyte
 )
 
-// imageLocality is the plugin of a class. The zero value is of a class that it does not score.
-type imageLocality struct {
+// wantedImages are those of a class. The zero value is of a class that is not scored by them.
+type wantedImages struct {
 	images []wantedImage // by symbol, without those that no node has ever had
 	count  int           // of the class's different images
 	max    int64
@@ -38,8 +50,9 @@ type wantedImage struct {
 	times int64 // that the class names it
 }
 
-func (c *compiler) imageLocality(spec *cluster.ClassSpec) imageLocality {
-	p := imageLocality{max: imageMaxContainer * int64(spec.ImageContainers)}
+func (c *compiler) wantedImages() wantedImages {
+	spec := c.spec
+	p := wantedImages{max: imageMaxContainer * int64(spec.ImageContainers)}
 	if spec.Unsupported != "" {
 		return p // no node is scored
 	}
@@ -65,7 +78,7 @@ func (c *compiler) imageLocality(spec *cluster.ClassSpec) imageLocality {
 }
 
 // on returns which of the class's images a node has, as Raw.Images. If they are all among the first eight, it allocates nothing.
-func (p *imageLocality) on(n *cluster.Nodes, i cluster.NodeIndex) string {
+func (p *wantedImages) on(n *cluster.Nodes, i cluster.NodeIndex) string {
 	var room [16]int
 	places := room[:0]
 	has := n.Images(i) // by symbol too

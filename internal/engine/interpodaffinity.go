@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -29,6 +30,104 @@ const (
 	ReasonAntiAffinity         = "node(s) didn't match pod anti-affinity rules"
 	ReasonExistingAntiAffinity = "node(s) didn't satisfy existing pods anti-affinity rules"
 )
+
+var interPodAffinity = Descriptor{
+	Name: InterPodAffinity, Points: []string{"preFilter", "filter", "preScore", "score"},
+	Needs:      map[string]string{"filter": "preFilter", "score": "preScore"},
+	Judges:     []Aspect{PodTerms},
+	Predicates: []string{"MatchInterPodAffinity"}, Priorities: []string{"InterPodAffinityPriority"},
+	reasons: []Reason{{Text: ReasonAffinity}, {Text: ReasonAntiAffinity}, {Text: ReasonExistingAntiAffinity}},
+	scale:   rangeScale,
+	relate: func(r *relating) relation {
+		return &termRelation{spec: r.spec, carriers: r.carried(), filters: r.filters, scores: r.scores}
+	},
+	hints: hints{
+		pod: func(d *Demands, m Movement) bool {
+			near, repelled := d.spec.Affinity, d.spec.AntiAffinity
+			switch {
+			case m.was == nil:
+				return matchesAll(near, m.is)
+			case m.is == nil:
+				return matchesAll(repelled, m.was)
+			}
+			return !matchesAll(near, m.was) && matchesAll(near, m.is) || matchesAll(repelled, m.was) && !matchesAll(repelled, m.is)
+		},
+		of: func(m Movement, labels *cluster.LabelSet) bool { return matchesAll(m.terms, labels) },
+		on: func(d *Demands, was, is *cluster.Node) bool {
+			differs := func(key string) (had, has, differs bool) {
+				old, had := topologyOf(was, key)
+				value, has := topologyOf(is, key)
+				return had, has, value != old
+			}
+			near := func(t cluster.PodTerm) bool {
+				had, has, differs := differs(t.TopologyKey)
+				return has && (!had || differs)
+			}
+			repelled := func(t cluster.PodTerm) bool {
+				had, has, differs := differs(t.TopologyKey)
+				return was == nil || had && (!has || differs)
+			}
+			return is != nil && (slices.ContainsFunc(d.spec.Affinity, near) || slices.ContainsFunc(d.spec.AntiAffinity, repelled))
+		},
+		own: func(_ *Demands, c *ownChange) bool { return c.relabeled },
+	},
+	short: inWords("is excluded by affinity or anti-affinity between pods", "are excluded by affinity or anti-affinity between pods"),
+	text: func(l *Lack, by Blocker) string {
+		switch {
+		case l.NoKey:
+			return l.missing("affinity")
+		case l.Reason == ReasonAffinity:
+			return fmt.Sprintf("affinity: no pod that matches %s is in %s=%s", termsText(l.Terms), l.TopologyKey, l.Value)
+		case l.Reason == ReasonAntiAffinity:
+			return fmt.Sprintf("anti-affinity of the pod: %s in %s=%s%s", termsText(l.Terms), l.TopologyKey, l.Value, by.behind(": "))
+		case l.Reason == ReasonExistingAntiAffinity:
+			return fmt.Sprintf("anti-affinity of a placed pod against %s in %s=%s%s", termsText(l.Terms), l.TopologyKey, l.Value, by.behind(": "))
+		}
+		return l.Reason
+	},
+	detail: func(s *surveyor, i cluster.NodeIndex, l *Lack) {
+		switch l.Reason {
+		case ReasonAffinity:
+			for _, t := range s.spec.Affinity {
+				if t.TopologyKey == l.TopologyKey {
+					l.Terms = append(l.Terms, t)
+				}
+			}
+		case ReasonAntiAffinity:
+			s.block(i, l, s.repelled)
+		case ReasonExistingAntiAffinity:
+			s.block(i, l, s.repels)
+		}
+	},
+}
+
+// The places of the reasons.
+const (
+	termsAffinity Verdict = iota
+	termsAntiAffinity
+	termsExisting
+)
+
+// termRelation is the terms of a class, and those of other pods that match its pods.
+type termRelation struct {
+	spec            *cluster.ClassSpec
+	carriers        []carrier
+	filters, scores bool
+}
+
+// carrier is a term of other pods that matches the pods.
+type carrier struct {
+	class  cluster.ClassID // whose pods carry it
+	key    string          // its topology key
+	blocks bool            // it is required anti-affinity
+	weight int64           // what it scores; 0 if it blocks
+}
+
+func (of *termRelation) matches(st *cluster.State, r *relations, key *signatureKey) {
+	if of.filters && len(of.spec.Affinity) > 0 {
+		key.bool(newPodMatchers(st, of.spec.Affinity).all(&r.labels.LabelSet))
+	}
+}
 
 // podMatcher is a term of an incoming pod: which placed pods it matches.
 type podMatcher struct {
@@ -83,16 +182,17 @@ func (ms podMatchers) all(pod *cluster.LabelSet) bool {
 	return len(ms) > 0
 }
 
-// interPodAffinity judges topology profiles. Its slots count, per topology key: pods that match all required affinity terms; pods
+// interPod judges topology profiles. Its slots count, per topology key: pods that match all required affinity terms; pods
 // that match a required anti-affinity term, once per term; pods' required anti-affinity terms that match; and weights.
-type interPodAffinity struct {
+type interPod struct {
+	code        Verdict
 	terms       podMatchers // required affinity
 	anti        podMatchers // required anti-affinity
 	preferred   []weightedMatcher
 	matchesSelf bool // the pod matches all of terms
-	resolves    bool // the namespaces of some term depend on their labels
+	resolved    bool // the namespaces of some term depend on their labels
 
-	affinity, antiAffinity, existing, score []int // slots
+	affinity, antiAffinity, existing, scored []int // slots
 }
 
 type weightedMatcher struct {
@@ -100,9 +200,9 @@ type weightedMatcher struct {
 	weight int64
 }
 
-func (t *topology) compileInterPodAffinity(st *cluster.State, spec *cluster.ClassSpec, r *relations) {
-	p := &t.interPod
-	if r.filters.interPod {
+func (of *termRelation) judge(t *topology, st *cluster.State, r *relations, plugin *Plugin) crossNode {
+	p, spec := &interPod{code: plugin.code}, of.spec
+	if of.filters {
 		p.terms, p.anti = newPodMatchers(st, spec.Affinity), newPodMatchers(st, spec.AntiAffinity)
 		p.matchesSelf = r.labels != nil && p.terms.all(&r.labels.LabelSet)
 		for _, m := range p.terms {
@@ -112,7 +212,7 @@ func (t *topology) compileInterPodAffinity(st *cluster.State, spec *cluster.Clas
 			t.slotOf(&p.antiAffinity, m.key)
 		}
 	}
-	if r.scores.interPod {
+	if of.scores {
 		for k := range spec.PreferredAffinity {
 			w := &spec.PreferredAffinity[k]
 			p.preferred = append(p.preferred, weightedMatcher{newPodMatcher(st, &w.Term), int64(w.Weight)})
@@ -122,25 +222,58 @@ func (t *topology) compileInterPodAffinity(st *cluster.State, spec *cluster.Clas
 			p.preferred = append(p.preferred, weightedMatcher{newPodMatcher(st, &w.Term), -int64(w.Weight)})
 		}
 		for _, m := range p.preferred {
-			t.slotOf(&p.score, m.key)
+			t.slotOf(&p.scored, m.key)
 		}
 	}
 	for _, ms := range []podMatchers{p.terms, p.anti} {
 		for k := range ms {
-			p.resolves = p.resolves || ms[k].resolved
+			p.resolved = p.resolved || ms[k].resolved
 		}
 	}
 	for k := range p.preferred {
-		p.resolves = p.resolves || p.preferred[k].resolved
+		p.resolved = p.resolved || p.preferred[k].resolved
 	}
-	for _, c := range r.carriers {
+	for _, c := range of.carriers {
 		slot, by := 0, c.weight
 		if c.blocks {
 			slot, by = t.slotOf(&p.existing, c.key), 1
 		} else {
-			slot = t.slotOf(&p.score, c.key)
+			slot = t.slotOf(&p.scored, c.key)
 		}
 		t.carried[c.class] = append(t.carried[c.class], increment{slot, by, false})
+	}
+	return p
+}
+
+func (p *interPod) filters() bool { return len(p.affinity)+len(p.antiAffinity)+len(p.existing) > 0 }
+func (p *interPod) weighs() bool  { return false }
+
+func (p *interPod) weigh(*topology, []int64) {}
+
+// counts is of no slot: nodes count that have its key.
+func (p *interPod) counts(*topology, *cluster.State, *program, cluster.NodeIndex, []int32) uint64 {
+	return 0
+}
+
+func (p *interPod) resolves() bool { return p.resolved }
+
+// fingerprint writes the namespaces that terms select by their labels.
+func (p *interPod) fingerprint(key *signatureKey) {
+	write := func(m *podMatcher) {
+		if m.resolved {
+			for _, name := range m.namespaces {
+				key.text(name)
+			}
+			key.int(len(m.namespaces))
+		}
+	}
+	for _, ms := range []podMatchers{p.terms, p.anti} {
+		for k := range ms {
+			write(&ms[k])
+		}
+	}
+	for k := range p.preferred {
+		write(&p.preferred[k].podMatcher)
 	}
 }
 
@@ -158,7 +291,7 @@ func (t *topology) slotOf(purpose *[]int, key string) int {
 }
 
 // increments adds what a placed pod with these labels counts.
-func (p *interPodAffinity) increments(t *topology, pod *cluster.LabelSet, out []increment) []increment {
+func (p *interPod) increments(t *topology, pod *cluster.LabelSet, _ bool, out []increment) []increment {
 	if p.terms.all(pod) {
 		for _, s := range p.affinity {
 			out = append(out, increment{s, 1, false})
@@ -171,21 +304,21 @@ func (p *interPodAffinity) increments(t *topology, pod *cluster.LabelSet, out []
 	}
 	for k := range p.preferred {
 		if p.preferred[k].matches(pod) {
-			out = append(out, increment{t.slotOf(&p.score, p.preferred[k].key), p.preferred[k].weight, false})
+			out = append(out, increment{t.slotOf(&p.scored, p.preferred[k].key), p.preferred[k].weight, false})
 		}
 	}
 	return out
 }
 
 // filter judges a node of a topology profile as if extra were counted besides, by slot.
-func (p *interPodAffinity) filter(t *topology, c *topologyProfile, extra []int64) Verdict {
+func (p *interPod) filter(t *topology, c *topologyProfile, extra []int64) Verdict {
 	if extra != nil && p.skips(t) {
 		return codeFeasible
 	}
 	near, anywhere := true, 0
 	for _, s := range p.affinity {
 		if c.lacks(t.slots[s].key) {
-			return codeAffinity | unresolvable
+			return p.code + termsAffinity | unresolvable
 		}
 		has := t.countWith(s, c, extra) > 0
 		near = near && has
@@ -195,16 +328,16 @@ func (p *interPodAffinity) filter(t *topology, c *topologyProfile, extra []int64
 		}
 	}
 	if !near && (anywhere > 0 || !p.matchesSelf) {
-		return codeAffinity | unresolvable
+		return p.code + termsAffinity | unresolvable
 	}
 	for _, s := range p.antiAffinity {
 		if !c.lacks(t.slots[s].key) && t.countWith(s, c, extra) > 0 {
-			return codeAntiAffinity
+			return p.code + termsAntiAffinity
 		}
 	}
 	for _, s := range p.existing {
 		if !c.lacks(t.slots[s].key) && t.countWith(s, c, extra) > 0 {
-			return codeExistingAntiAffinity
+			return p.code + termsExisting
 		}
 	}
 	return codeFeasible
@@ -212,7 +345,7 @@ func (p *interPodAffinity) filter(t *topology, c *topologyProfile, extra []int64
 
 // skips reports whether kube-scheduler does not run the filter at all, whatever pods are thought to come or go: the pod has
 // no required terms, and no required anti-affinity of a placed pod matches it.
-func (p *interPodAffinity) skips(t *topology) bool {
+func (p *interPod) skips(t *topology) bool {
 	for _, s := range p.existing {
 		if t.slots[s].positive > 0 {
 			return false
@@ -221,21 +354,141 @@ func (p *interPodAffinity) skips(t *topology) bool {
 	return len(p.terms)+len(p.anti) == 0
 }
 
-// raw scores a topology profile.
-func (p *interPodAffinity) raw(t *topology, c *topologyProfile) int64 {
-	sum := int64(0)
-	for _, s := range p.score {
+// score scores a topology profile.
+func (p *interPod) score(t *topology, c *topologyProfile) (sum int64, ok bool) {
+	for _, s := range p.scored {
 		if !c.lacks(t.slots[s].key) {
 			sum += t.count(s, c)
 		}
 	}
-	return sum
+	return sum, true
 }
 
-// normalizeInterPod scales a raw score, given the least and the largest of all feasible nodes.
-func normalizeInterPod(raw, least, largest int64) int64 {
-	if largest <= least {
-		return 0
+// lacks is filter, but tells of all topology keys whose terms a topology profile breaks.
+func (p *interPod) lacks(t *topology, c *topologyProfile, extra []int64, out []Lack) []Lack {
+	if extra != nil && p.skips(t) {
+		return out
 	}
-	return int64(float64(maxScore) * (float64(raw-least) / float64(largest-least)))
+	add := func(s int, reason string, unresolvable bool, count int64) {
+		key := t.slots[s].key
+		l := Lack{
+			Plugin: InterPodAffinity, Reason: reason, Unresolvable: unresolvable, Relative: 1,
+			TopologyKey: t.keys[key].name, NoKey: c.lacks(key), Count: count, slot: s,
+		}
+		if reason != ReasonAffinity {
+			l.Help = helpOfDomain(l.TopologyKey)
+		}
+		out = append(out, l)
+	}
+	first := !p.affinityUnmet(t, c, extra) // a pod that matches its own terms begins
+	for _, s := range p.affinity {
+		if c.lacks(t.slots[s].key) || !first && t.countWith(s, c, extra) <= 0 {
+			add(s, ReasonAffinity, true, 0)
+		}
+	}
+	for _, s := range p.antiAffinity {
+		if n := t.countWith(s, c, extra); !c.lacks(t.slots[s].key) && n > 0 {
+			add(s, ReasonAntiAffinity, false, n)
+		}
+	}
+	for _, s := range p.existing {
+		if n := t.countWith(s, c, extra); !c.lacks(t.slots[s].key) && n > 0 {
+			add(s, ReasonExistingAntiAffinity, false, n)
+		}
+	}
+	return out
+}
+
+// affinityUnmet reports whether a domain without a matching pod is refused: whether there is one elsewhere, or the pod does
+// not match its own terms.
+func (p *interPod) affinityUnmet(t *topology, c *topologyProfile, extra []int64) bool {
+	anywhere := 0
+	for _, s := range p.affinity {
+		anywhere += t.slots[s].positive
+		if !c.lacks(t.slots[s].key) && t.count(s, c) > 0 && t.countWith(s, c, extra) <= 0 {
+			anywhere--
+		}
+	}
+	return anywhere > 0 || !p.matchesSelf
+}
+
+// repelled returns the first required anti-affinity term of the pod for a topology key that matches another pod.
+func (s *surveyor) repelled(key string, other *cluster.PodRow) *cluster.PodTerm {
+	labels := s.st.Labels(other.Labels)
+	for _, j := range s.c.topology.plugins {
+		p, is := j.crossNode.(*interPod)
+		for k := 0; is && labels != nil && k < len(p.anti); k++ {
+			if m := &p.anti[k]; m.key == key && m.matches(&labels.LabelSet) {
+				return &s.spec.AntiAffinity[k]
+			}
+		}
+	}
+	return nil
+}
+
+// repels returns the first required anti-affinity term of another pod for a topology key that matches the pod.
+func (s *surveyor) repels(key string, other *cluster.PodRow) *cluster.PodTerm {
+	labels := s.st.Labels(s.pod.Labels)
+	if labels == nil {
+		return nil
+	}
+	namespace, _ := s.st.Namespace(labels.Namespace)
+	terms := s.st.Class(other.Class).Spec.AntiAffinity
+	for k := range terms {
+		t := &terms[k]
+		named := slices.Contains(t.Namespaces, labels.Namespace) || t.NamespaceSelector.Matches(namespace)
+		if t.TopologyKey == key && named && t.Selector.Matches(labels.Labels) {
+			return t
+		}
+	}
+	return nil
+}
+
+// carried returns the terms of all classes that match the subject's pods.
+func (r *relating) carried() []carrier {
+	st, spec, profile := r.st, r.spec, r.profile
+	scoring := r.scores &&
+		(!profile.IgnorePreferredTerms || len(spec.PreferredAffinity)+len(spec.PreferredAntiAffinity) > 0)
+	if r.labels == nil || !r.filters && !scoring {
+		return nil
+	}
+	var out []carrier
+	namespace, _ := st.Namespace(r.namespace)
+	add := func(class cluster.ClassID, index int, t *cluster.PodTerm, c carrier) {
+		named := slices.Contains(t.Namespaces, r.namespace) || t.NamespaceSelector.Matches(namespace)
+		if named && t.Selector.Matches(r.labels.Labels) {
+			c.class, c.key = class, t.TopologyKey
+			out = append(out, c)
+			r.key.int(int(class))
+			r.key.int(index)
+		}
+	}
+	for _, id := range st.TermClasses() {
+		other := &st.Class(id).Spec
+		index := 0
+		for k := range other.AntiAffinity {
+			if r.filters {
+				add(id, index, &other.AntiAffinity[k], carrier{blocks: true})
+			}
+			index++
+		}
+		if !scoring {
+			continue
+		}
+		for k := range other.Affinity {
+			if profile.HardPodAffinityWeight > 0 {
+				add(id, index, &other.Affinity[k], carrier{weight: int64(profile.HardPodAffinityWeight)})
+			}
+			index++
+		}
+		for k := range other.PreferredAffinity {
+			add(id, index, &other.PreferredAffinity[k].Term, carrier{weight: int64(other.PreferredAffinity[k].Weight)})
+			index++
+		}
+		for k := range other.PreferredAntiAffinity {
+			add(id, index, &other.PreferredAntiAffinity[k].Term, carrier{weight: -int64(other.PreferredAntiAffinity[k].Weight)})
+			index++
+		}
+	}
+	return out
 }

@@ -20,8 +20,7 @@ func FitMessage(nodes int, verdicts []VerdictCount) string {
 	}
 	counts := make(map[string]int)
 	for _, v := range verdicts {
-		if v.Reason == ReasonNodeAffinityConflict {
-			// A PreFilter plugin has refused all nodes at once: its reason is not counted.
+		if v.alone() {
 			return fmt.Sprintf("0/%d nodes are available: %s.", nodes, v.Reason)
 		}
 		counts[v.Reason] += int(v.Count)
@@ -37,25 +36,20 @@ func FitMessage(nodes int, verdicts []VerdictCount) string {
 	return fmt.Sprintf("0/%d nodes are available: %s.", nodes, strings.Join(reasons, ", "))
 }
 
-// DevicesMessage returns what to say besides of a pod with these verdicts, if it lacks an extended resource that no node has at all: a
-// DeviceClass may stand for it, and then kube-scheduler would allocate devices, which Berth does not judge. "" if that is not so.
-func DevicesMessage(st *cluster.State, verdicts []VerdictCount) string {
-	var names []string
-	for _, v := range verdicts {
-		name, lacks := strings.CutPrefix(v.Reason, ReasonInsufficient)
-		if lacks && v.Plugin == NodeResourcesFit && cluster.IsExtended(name) && !slices.Contains(names, name) && !offered(st, name) {
-			names = append(names, name)
+// Besides returns what to say besides of a pod with these verdicts; "" if there is nothing.
+func Besides(st *cluster.State, verdicts []VerdictCount) string {
+	for k := range plugins {
+		if p := &plugins[k]; p.besides != nil {
+			if says := p.besides(st, verdicts); says != "" {
+				return says
+			}
 		}
 	}
-	if len(names) == 0 {
-		return ""
-	}
-	slices.Sort(names)
-	return fmt.Sprintf("No node has %s; Berth does not judge device classes that offer it yet.", strings.Join(names, ", "))
+	return ""
 }
 
-// offered reports whether some node has a resource, be it all requested.
-func offered(st *cluster.State, name string) bool {
-	id, ok := st.Resource(name)
-	return ok && slices.ContainsFunc(st.Nodes.Allocatable[id][:st.Nodes.Len()], func(amount int64) bool { return amount > 0 })
+// alone reports whether a plugin has refused all nodes at once, by its reason.
+func (v *VerdictCount) alone() bool {
+	p := PluginOf(v.Plugin)
+	return p != nil && slices.ContainsFunc(p.reasons, func(r Reason) bool { return r.alone && r.Text == v.Reason })
 }

@@ -3,9 +3,7 @@ package engine
 import (
 	"fmt"
 	"slices"
-
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
+	"strings"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -31,12 +29,76 @@ const (
 	ReasonNodeAffinityConflict = "pod affinity terms conflict"
 )
 
-const nameField = "metadata.name"
+var nodeAffinity = Descriptor{
+	Name: NodeAffinity, Points: []string{"preFilter", "filter", "preScore", "score"},
+	Judges:     []Aspect{NodeTerms},
+	Predicates: []string{"GeneralPredicates", "MatchNodeSelector"}, Priorities: []string{"NodeAffinityPriority"},
+	reasons: []Reason{
+		{Text: ReasonNodeAffinity}, {Text: ReasonNodeAffinityEnforced}, {Text: ReasonNodeAffinityOutside, before: true},
+		{Text: ReasonNodeAffinityConflict, before: true, alone: true},
+	},
+	elsewhere: affinityOutside,
+	scale:     mostScale,
+	compile: func(c *compiler) compiled {
+		p := &affinity{nodeSelection: c.program.selection, spec: c.spec, profile: c.profile, code: c.plugin.code}
+		out := compiled{survey: p.survey, surveyBefore: p.surveyNames}
+		if p.hasRequired && slices.Contains(c.profile.PreFilters, NodeAffinity) {
+			if p.names, p.narrowed = namedNodes(c.spec.Required); p.narrowed {
+				out.before = p.narrow
+			}
+		}
+		if p.hasEnforced = c.profile.HasAddedRequired; p.hasEnforced {
+			p.enforced = c.affinityTerms(c.profile.AddedRequired)
+		}
+		if p.hasEnforced || p.hasRequired || len(p.selector) > 0 {
+			out.filter = p.filter
+		}
+		if c.scores() {
+			if err := p.prefer(c); err != nil {
+				out.broken = err.Error()
+			}
+		}
+		if len(p.preferred) > 0 {
+			out.score = p.score
+		}
+		return out
+	},
+	short: inWords("does not match its node selector or affinity", "do not match its node selector or affinity"),
+	text: func(l *Lack, _ Blocker) string {
+		switch {
+		case l.Wanted == nil && l.Reason != ReasonNodeAffinity && l.Reason != ReasonNodeAffinityEnforced:
+			return l.Reason // the pod cannot be judged
+		case l.Wanted == nil:
+			return "no required node affinity term can match any node"
+		case l.Field:
+			return "wanted: " + RequirementText(l.Wanted)
+		}
+		has, of := "label "+l.Wanted.Key+" is missing", ""
+		if l.HasValue {
+			has = fmt.Sprintf("label %s is %q", l.Wanted.Key, l.Value)
+		}
+		if l.Reason == ReasonNodeAffinityEnforced {
+			of = " by the profile"
+		}
+		return fmt.Sprintf("%s, wanted%s: %s", has, of, RequirementText(l.Wanted))
+	},
+}
 
-type nodeAffinity struct {
-	selector    []cluster.NodeLabel
-	hasRequired bool
-	required    []affinityTerm
+// The places of the reasons.
+const (
+	affinityOwn Verdict = iota
+	affinityEnforced
+	affinityOutside
+	affinityConflict
+)
+
+// affinity is the plugin of a class.
+type affinity struct {
+	nodeSelection
+	spec    *cluster.ClassSpec
+	profile *cluster.Profile
+	code    Verdict
+
 	hasEnforced bool
 	enforced    []affinityTerm  // of the profile
 	preferred   []preferredTerm // of the pod and the profile
@@ -49,43 +111,9 @@ type preferredTerm struct {
 	affinityTerm
 }
 
-// affinityTerm is a conjunction.
-type affinityTerm struct {
-	labels []labelRequirement
-	fields []fieldRequirement
-}
-
-type labelRequirement struct {
-	operator selection.Operator
-	key      cluster.Symbol
-	values   []cluster.Symbol // of In and NotIn; without those no node has
-	number   int64            // of Gt and Lt
-}
-
-type fieldRequirement struct {
-	isName, not bool
-	value       string
-}
-
-// nodeAffinity compiles the plugin. The error is what kube-scheduler's PreScore fails the pod with.
-func (c *compiler) nodeAffinity(spec *cluster.ClassSpec, profile *cluster.Profile) (nodeAffinity, error) {
-	var p nodeAffinity
-	for _, l := range spec.NodeSelector {
-		p.selector = append(p.selector, cluster.NodeLabel{Key: c.symbol(l.Key), Value: c.symbol(l.Value)})
-	}
-	if p.hasRequired = spec.HasRequired; p.hasRequired {
-		p.required = c.affinityTerms(spec.Required)
-		if slices.Contains(profile.PreFilters, NodeAffinity) {
-			p.names, p.narrowed = namedNodes(spec.Required)
-		}
-	}
-	if p.hasEnforced = profile.HasAddedRequired; p.hasEnforced {
-		p.enforced = c.affinityTerms(profile.AddedRequired)
-	}
-	if !scores(profile, NodeAffinity) {
-		return p, nil
-	}
-	preferred := slices.Concat(spec.Preferred, profile.AddedPreferred)
+// prefer compiles the preferred terms. The error is what kube-scheduler's PreScore fails the pod with.
+func (p *affinity) prefer(c *compiler) error {
+	preferred := slices.Concat(c.spec.Preferred, c.profile.AddedPreferred)
 	for k := range preferred {
 		pref := &preferred[k]
 		if pref.Weight == 0 || isEmptyTerm(&pref.Term) {
@@ -93,26 +121,11 @@ func (c *compiler) nodeAffinity(spec *cluster.ClassSpec, profile *cluster.Profil
 		}
 		t, err := c.affinityTerm(&pref.Term)
 		if err != nil {
-			return p, fmt.Errorf("parse preferred node affinity term %d: %w", k, err)
+			return fmt.Errorf("parse preferred node affinity term %d: %w", k, err)
 		}
 		p.preferred = append(p.preferred, preferredTerm{int64(pref.Weight), t})
 	}
-	return p, nil
-}
-
-// affinityTerms compiles terms that are ORed, without those that cannot match.
-func (c *compiler) affinityTerms(terms []cluster.NodeSelectorTerm) []affinityTerm {
-	var out []affinityTerm
-	for k := range terms {
-		if t, err := c.affinityTerm(&terms[k]); err == nil && !isEmptyTerm(&terms[k]) {
-			out = append(out, t)
-		}
-	}
-	return out
-}
-
-func isEmptyTerm(t *cluster.NodeSelectorTerm) bool {
-	return len(t.Expressions) == 0 && len(t.Fields) == 0
+	return nil
 }
 
 // namedNodes returns the names that the terms allow. False: some term does not name its nodes, or there is none.
@@ -140,90 +153,28 @@ func namedNodes(terms []cluster.NodeSelectorTerm) (names []string, narrowed bool
 	return slices.Compact(names), len(terms) > 0
 }
 
-var operators = map[string]selection.Operator{
-	"In": selection.In, "NotIn": selection.NotIn, "Exists": selection.Exists, "DoesNotExist": selection.DoesNotExist,
-	"Gt": selection.GreaterThan, "Lt": selection.LessThan,
-}
-
-func (c *compiler) affinityTerm(t *cluster.NodeSelectorTerm) (affinityTerm, error) {
-	var out affinityTerm
-	for _, e := range t.Expressions {
-		op, ok := operators[e.Operator]
-		if !ok {
-			return out, fmt.Errorf("key %q: operator %q is not valid", e.Key, e.Operator)
-		}
-		if _, err := labels.NewRequirement(e.Key, op, e.Values); err != nil {
-			return out, fmt.Errorf("key %q: %w", e.Key, err)
-		}
-		r := labelRequirement{operator: op, key: c.symbol(e.Key)}
-		switch op {
-		case selection.In, selection.NotIn:
-			for _, v := range e.Values {
-				if sym := c.symbol(v); sym != cluster.NoSymbol {
-					r.values = append(r.values, sym)
-				}
-			}
-		case selection.GreaterThan, selection.LessThan:
-			r.number, _ = parseInt(e.Values[0])
-		}
-		out.labels = append(out.labels, r)
-	}
-	for _, f := range t.Fields {
-		if f.Operator != "In" && f.Operator != "NotIn" {
-			return out, fmt.Errorf("field %q: operator %q is not valid", f.Key, f.Operator)
-		}
-		if len(f.Values) != 1 {
-			return out, fmt.Errorf("field %q: must have one value, not %d", f.Key, len(f.Values))
-		}
-		out.fields = append(out.fields, fieldRequirement{f.Key == nameField, f.Operator == "NotIn", f.Values[0]})
-	}
-	return out, nil
-}
-
 // narrow says why a node is set aside before any filter runs.
-func (p *nodeAffinity) narrow(n *cluster.Nodes, i cluster.NodeIndex) Verdict {
-	switch {
-	case !p.narrowed:
-		return codeFeasible
-	case len(p.names) == 0:
-		return codeNodeAffinityConflict | unresolvable
+func (p *affinity) narrow(st *cluster.State, i cluster.NodeIndex, _ *overlay) Verdict {
+	if len(p.names) == 0 {
+		return p.code + affinityConflict | unresolvable
 	}
-	if _, found := slices.BinarySearch(p.names, n.Spec[i].Name); !found {
-		return codeNodeAffinityOutside | unresolvable
+	if _, found := slices.BinarySearch(p.names, st.Nodes.Spec[i].Name); !found {
+		return p.code + affinityOutside | unresolvable
 	}
 	return codeFeasible
 }
 
-func (p *nodeAffinity) filter(st *cluster.State, i cluster.NodeIndex) Verdict {
+func (p *affinity) filter(st *cluster.State, i cluster.NodeIndex, _ *overlay) Verdict {
 	switch {
 	case p.hasEnforced && !anyMatches(p.enforced, st, i):
-		return codeNodeAffinityEnforced | unresolvable
-	case !p.selects(st, i):
-		return codeNodeAffinity | unresolvable
+		return p.code + affinityEnforced | unresolvable
+	case !p.admits(st, i):
+		return p.code + affinityOwn | unresolvable
 	}
 	return codeFeasible
 }
 
-// selects reports whether the pod's own node selector and required terms match a node.
-func (p *nodeAffinity) selects(st *cluster.State, i cluster.NodeIndex) bool {
-	for _, want := range p.selector {
-		if got, ok := labelOf(st.Nodes.Labels[i], want.Key); !ok || got != want.Value {
-			return false
-		}
-	}
-	return !p.hasRequired || anyMatches(p.required, st, i)
-}
-
-func anyMatches(terms []affinityTerm, st *cluster.State, i cluster.NodeIndex) bool {
-	for k := range terms {
-		if terms[k].matches(st, i) {
-			return true
-		}
-	}
-	return false
-}
-
-func (p *nodeAffinity) score(st *cluster.State, i cluster.NodeIndex) int64 {
+func (p *affinity) score(st *cluster.State, i cluster.NodeIndex) int64 {
 	sum := int64(0)
 	for k := range p.preferred {
 		if p.preferred[k].matches(st, i) {
@@ -233,83 +184,120 @@ func (p *nodeAffinity) score(st *cluster.State, i cluster.NodeIndex) int64 {
 	return sum
 }
 
-func (t *affinityTerm) matches(st *cluster.State, i cluster.NodeIndex) bool {
+// systemLabels are the prefixes of labels that say what a node is. To change them would be to lie.
+var systemLabels = []string{
+	"kubernetes.io/", "beta.kubernetes.io/", "node.kubernetes.io/", "topology.kubernetes.io/", "failure-domain.beta.kubernetes.io/",
+}
+
+// affinityLack returns what a node lacks that is not met, for one of the reasons; nil if no node could meet the terms.
+func affinityLack(reason string, wanted *cluster.Requirement, term, index int, field bool) Lack {
+	l := Lack{Plugin: NodeAffinity, Reason: reason, Unresolvable: true, Relative: 1, Wanted: wanted, Term: term, Index: index, Field: field}
+	if wanted != nil && reason == ReasonNodeAffinity {
+		l.Help |= HelpConditions
+	}
+	if wanted != nil && !field && !slices.ContainsFunc(systemLabels, func(p string) bool { return strings.HasPrefix(wanted.Key, p) }) {
+		l.Help |= HelpLabels
+	}
+	return l
+}
+
+// surveyNames tells of nodes that have been set aside by their names.
+func (p *affinity) surveyNames(s *surveyor) surveyFunc {
+	names := &cluster.Requirement{Key: nameField, Operator: "In", Values: p.names}
+	return func(i cluster.NodeIndex, _ *overlay, out []Lack) []Lack {
+		switch p.narrow(s.st, i, nil) {
+		case codeFeasible:
+			return out
+		case p.code + affinityConflict | unresolvable:
+			return append(out, affinityLack(ReasonNodeAffinityConflict, names, -1, 0, true))
+		}
+		return append(out, affinityLack(ReasonNodeAffinityOutside, names, -1, 0, true))
+	}
+}
+
+// survey adds what the pod's node selector and affinity terms and the profile's want.
+func (p *affinity) survey(s *surveyor) surveyFunc {
+	var selector []cluster.Requirement
+	for _, l := range p.spec.NodeSelector {
+		selector = append(selector, cluster.Requirement{Key: l.Key, Operator: "In", Values: []string{l.Value}})
+	}
+	required, enforced := sourceTerms(s.st, p.spec.Required), sourceTerms(s.st, p.profile.AddedRequired)
+	return func(i cluster.NodeIndex, _ *overlay, out []Lack) []Lack {
+		if p.hasEnforced {
+			out = unmetTerms(s.st, i, enforced, ReasonNodeAffinityEnforced, false, out)
+		}
+		for k, want := range p.selector {
+			if got, ok := labelOf(s.st.Nodes.Labels[i], want.Key); !ok || got != want.Value {
+				out = append(out, affinityLack(ReasonNodeAffinity, &selector[k], -1, k, false))
+			}
+		}
+		if p.hasRequired {
+			named := p.narrowed && p.narrow(s.st, i, nil) != codeFeasible // it has been told that the node has another name
+			out = unmetTerms(s.st, i, required, ReasonNodeAffinity, named, out)
+		}
+		return out
+	}
+}
+
+// sourceTerm is a node selector term that can match, compiled, and what it was compiled from.
+type sourceTerm struct {
+	affinityTerm
+	source *cluster.NodeSelectorTerm
+	index  int
+}
+
+func sourceTerms(st *cluster.State, terms []cluster.NodeSelectorTerm) []sourceTerm {
+	c := compiler{st: st}
+	var out []sourceTerm
+	for k := range terms {
+		if t, err := c.affinityTerm(&terms[k]); err == nil && !isEmptyTerm(&terms[k]) {
+			out = append(out, sourceTerm{t, &terms[k], k})
+		}
+	}
+	return out
+}
+
+// unmetTerms adds what a node lacks of the term of which it lacks least, the first of several. Named says that it has been told already
+// that the node has another name.
+func unmetTerms(st *cluster.State, i cluster.NodeIndex, terms []sourceTerm, reason string, named bool, out []Lack) []Lack {
+	if len(terms) == 0 {
+		return append(out, affinityLack(reason, nil, 0, 0, false))
+	}
+	var nearest *sourceTerm
+	least := 0
+	for k := range terms {
+		if n := terms[k].unmet(st, i, named, nil); nearest == nil || n < least {
+			nearest, least = &terms[k], n
+		}
+	}
+	if least > 0 {
+		nearest.unmet(st, i, named, func(index int, field bool, wanted *cluster.Requirement) {
+			out = append(out, affinityLack(reason, wanted, nearest.index, index, field))
+		})
+	}
+	return out
+}
+
+// unmet counts the conditions that a node does not meet, but those on its name if that has been told, and calls visit for
+// each, if there is one.
+func (t *sourceTerm) unmet(st *cluster.State, i cluster.NodeIndex, named bool, visit func(index int, field bool, wanted *cluster.Requirement)) int {
+	count := 0
 	for k := range t.labels {
-		if !t.labels[k].matches(st, i) {
-			return false
+		if t.labels[k].matches(st, i) {
+			continue
+		}
+		if count++; visit != nil {
+			visit(k, false, &t.source.Expressions[k])
 		}
 	}
-	for _, f := range t.fields {
-		text := "" // of a field that nodes do not have
-		if f.isName {
-			text = st.Nodes.Spec[i].Name
+	for k := range t.fields {
+		one := affinityTerm{fields: t.fields[k : k+1]}
+		if named && t.fields[k].isName || one.matches(st, i) {
+			continue
 		}
-		if (text == f.value) == f.not {
-			return false
+		if count++; visit != nil {
+			visit(k, true, &t.source.Fields[k])
 		}
 	}
-	return true
+	return count
 }
-
-func (r *labelRequirement) matches(st *cluster.State, i cluster.NodeIndex) bool {
-	value, ok := labelOf(st.Nodes.Labels[i], r.key)
-	switch r.operator {
-	case selection.In:
-		return ok && slices.Contains(r.values, value)
-	case selection.NotIn:
-		return !ok || !slices.Contains(r.values, value)
-	case selection.Exists:
-		return ok
-	case selection.DoesNotExist:
-		return !ok
-	}
-	if !ok {
-		return false
-	}
-	number, ok := parseInt(st.Symbols.Text(value))
-	return ok && (r.operator == selection.GreaterThan && number > r.number ||
-		r.operator == selection.LessThan && number < r.number)
-}
-
-// labelOf finds a key in labels that are sorted by key.
-func labelOf(sorted []cluster.NodeLabel, key cluster.Symbol) (cluster.Symbol, bool) {
-	lo, hi := 0, len(sorted)
-	for lo < hi {
-		mid := (lo + hi) / 2
-		if sorted[mid].Key < key {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	if lo < len(sorted) && sorted[lo].Key == key {
-		return sorted[lo].Value, true
-	}
-	return cluster.NoSymbol, false
-}
-
-// parseInt is strconv.ParseInt(s, 10, 64) without an error to allocate: labels that are no numbers are common.
-func parseInt(s string) (int64, bool) {
-	negative := false
-	if s != "" && (s[0] == '+' || s[0] == '-') {
-		negative = s[0] == '-'
-		s = s[1:]
-	}
-	if s == "" {
-		return 0, false
-	}
-	value := int64(0) // negative, since that side has one number more
-	for k := range len(s) {
-		digit := int64(s[k]) - '0'
-		if digit < 0 || digit > 9 || value < (minInt64+digit)/10 {
-			return 0, false
-		}
-		value = value*10 - digit
-	}
-	if negative {
-		return value, true
-	}
-	return -value, value != minInt64
-}
-
-const minInt64 = -1 << 63

@@ -23,12 +23,12 @@ func TestANodeHasToDeclareEveryFeatureThatAPodNeeds(t *testing.T) {
 		{"a longer name is another feature", []string{"A"}, []string{"AB"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := compileNodeDeclaredFeatures(&cluster.ClassSpec{Features: tt.required})
+			got := func(n *cluster.Nodes) bool { return declares(n.Spec[1].Features, tt.required) }
 			shape := func(features ...string) cluster.NodeSpec {
 				return cluster.NodeSpec{NodeShape: &cluster.NodeShape{Features: features}}
 			}
 			n := &cluster.Nodes{Spec: []cluster.NodeSpec{shape("other"), shape(tt.declared...)}}
-			if got := p.filter(n, 1); got != tt.want {
+			if got := got(n); got != tt.want {
 				t.Errorf("pod that needs %q on node with %q: %t, want %t", tt.required, tt.declared, got, tt.want)
 			}
 		})

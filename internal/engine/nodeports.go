@@ -1,6 +1,11 @@
 package engine
 
-import "github.com/berth-scheduler/berth/internal/cluster"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
 
 // NodePorts keeps pods off nodes where a host port they want is taken. Two ports conflict if number and protocol are
 // equal, and the IPs are equal or one of them is 0.0.0.0. Removing pods would help.
@@ -11,25 +16,54 @@ const ReasonNodePorts = "node(s) didn't have free ports for the requested pod po
 
 const allIPs = "0.0.0.0"
 
-type nodePorts struct{ wanted []cluster.HostPort }
-
-func compileNodePorts(spec *cluster.ClassSpec) nodePorts {
-	var p nodePorts
-	for _, port := range spec.HostPorts {
-		if port.Port > 0 {
-			p.wanted = append(p.wanted, port)
+var nodePorts = Descriptor{
+	Name: NodePorts, Points: []string{"preFilter", "filter"}, Needs: map[string]string{"filter": "preFilter"},
+	Judges:     []Aspect{Ports},
+	Predicates: []string{"GeneralPredicates", "PodFitsHostPorts", "PodFitsPorts"},
+	reasons:    []Reason{{Text: ReasonNodePorts}},
+	compile: func(c *compiler) compiled {
+		p := hostPorts{code: c.plugin.code}
+		for _, port := range c.spec.HostPorts {
+			if port.Port > 0 {
+				p.wanted = append(p.wanted, port)
+			}
 		}
-	}
-	return p
+		if len(p.wanted) == 0 {
+			return compiled{}
+		}
+		return compiled{filter: p.filter, survey: p.survey}
+	},
+	detail: func(s *surveyor, i cluster.NodeIndex, l *Lack) {
+		l.Blocker = s.find(i, func(pod *cluster.PodRow) bool {
+			return slices.ContainsFunc(s.st.Class(pod.Class).Spec.HostPorts, func(used cluster.HostPort) bool { return conflict(l.Port, &used) })
+		})
+	},
+	short: inWords("has its host port taken", "have its host port taken"),
+	text: func(l *Lack, by Blocker) string {
+		if l.Port == nil {
+			return l.Reason
+		}
+		port := fmt.Sprintf("%d/%s", l.Port.Port, l.Port.Protocol)
+		if l.Port.IP != allIPs {
+			port = l.Port.IP + ":" + port
+		}
+		return fmt.Sprintf("host port %s is taken%s", port, by.behind(" by "))
+	},
 }
 
-func (p *nodePorts) filter(n *cluster.Nodes, i cluster.NodeIndex, h *overlay) Verdict {
+type hostPorts struct {
+	code   Verdict
+	wanted []cluster.HostPort
+}
+
+func (p *hostPorts) filter(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
+	n := &st.Nodes
 	for k := range p.wanted {
 		w := &p.wanted[k]
 		for u := range n.Ports[i] {
 			used := &n.Ports[i][u]
 			if conflict(w, &used.HostPort) && used.Count+h.uses(&used.HostPort) > 0 {
-				return codeNodePorts
+				return p.code
 			}
 		}
 		if h == nil {
@@ -37,7 +71,7 @@ func (p *nodePorts) filter(n *cluster.Nodes, i cluster.NodeIndex, h *overlay) Ve
 		}
 		for port, pods := range h.ports {
 			if pods > 0 && conflict(w, &port) {
-				return codeNodePorts
+				return p.code
 			}
 		}
 	}
@@ -46,4 +80,22 @@ func (p *nodePorts) filter(n *cluster.Nodes, i cluster.NodeIndex, h *overlay) Ve
 
 func conflict(a, b *cluster.HostPort) bool {
 	return a.Port == b.Port && a.Protocol == b.Protocol && (a.IP == b.IP || a.IP == allIPs || b.IP == allIPs)
+}
+
+func (p *hostPorts) survey(s *surveyor) surveyFunc {
+	var each []hostPorts // those that are wanted, each once
+	for k, w := range p.wanted {
+		if slices.Index(p.wanted, w) == k {
+			each = append(each, hostPorts{p.code, p.wanted[k : k+1]})
+		}
+	}
+	return func(i cluster.NodeIndex, nominees *overlay, out []Lack) []Lack {
+		for k := range each {
+			if each[k].filter(s.st, i, nominees) == codeFeasible {
+				continue
+			}
+			out = append(out, Lack{Plugin: NodePorts, Reason: ReasonNodePorts, Relative: 1, Port: &each[k].wanted[0], Help: HelpNewNode})
+		}
+		return out
+	}
 }

@@ -14,26 +14,38 @@ import (
 // requests nothing of the resources, and is not normalised.
 const NodeResourcesBalancedAllocation = "NodeResourcesBalancedAllocation"
 
-type nodeResourcesBalancedAllocation struct{ resources []scoredResource }
+var nodeResourcesBalancedAllocation = Descriptor{
+	Name: NodeResourcesBalancedAllocation, Points: []string{"preScore", "score"}, Needs: map[string]string{"score": "preScore"},
+	Priorities: []string{"BalancedResourceAllocation"},
+	scale:      ownScale,
+	compile: func(c *compiler) compiled {
+		p, scores := new(balance), false
+		for _, name := range c.profile.BalancedResources {
+			for _, q := range c.spec.Requests {
+				scores = scores || q.Name == name && q.Value != 0
+			}
+			if s, ok := c.scoredResource(cluster.PluginWeight{Name: name, Weight: 1}, c.spec.Requests); ok {
+				p.resources = append(p.resources, s)
+			}
+		}
+		if !scores {
+			return compiled{}
+		}
+		return compiled{score: p.score()}
+	},
+}
 
-// nodeResourcesBalancedAllocation compiles the plugin; false if it does not score such pods.
-func (c *compiler) nodeResourcesBalancedAllocation(spec *cluster.ClassSpec, profile *cluster.Profile) (p nodeResourcesBalancedAllocation, scores bool) {
-	for _, name := range profile.BalancedResources {
-		for _, q := range spec.Requests {
-			scores = scores || q.Name == name && q.Value != 0
-		}
-		if s, ok := c.scoredResource(cluster.PluginWeight{Name: name, Weight: 1}, spec.Requests); ok {
-			p.resources = append(p.resources, s)
-		}
+// balance is the plugin of a class.
+type balance struct{ resources []scoredResource }
+
+func (p *balance) score() scoreFunc {
+	return func(st *cluster.State, i cluster.NodeIndex) int64 {
+		n := &st.Nodes
+		return maxScore/2 + (maxScore/2+p.of(n, i, true)-p.of(n, i, false))/2
 	}
-	return p, scores
 }
 
-func (p *nodeResourcesBalancedAllocation) score(n *cluster.Nodes, i cluster.NodeIndex) int64 {
-	return maxScore/2 + (maxScore/2+p.balance(n, i, true)-p.balance(n, i, false))/2
-}
-
-func (p *nodeResourcesBalancedAllocation) balance(n *cluster.Nodes, i cluster.NodeIndex, withPod bool) int64 {
+func (p *balance) of(n *cluster.Nodes, i cluster.NodeIndex, withPod bool) int64 {
 	var first, second, total float64
 	count := 0
 	for k := range p.resources {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -32,6 +33,58 @@ const (
 	ReasonInsufficient = "Insufficient "
 )
 
+var nodeResourcesFit = Descriptor{
+	Name: NodeResourcesFit, Points: []string{"preFilter", "filter", "preScore", "score", "placementScore"},
+	Needs:      map[string]string{"filter": "preFilter"},
+	Judges:     []Aspect{Requests},
+	Predicates: []string{"GeneralPredicates", "PodFitsResources"},
+	Priorities: []string{"LeastRequestedPriority", "MostRequestedPriority", "RequestedToCapacityRatioPriority"},
+	reasons:    []Reason{{}}, // named by bits
+	scale:      ownScale,
+	compile: func(c *compiler) compiled {
+		p := c.fit()
+		out := compiled{filter: p.filter(), score: p.score(), details: p.names, survey: func(s *surveyor) surveyFunc {
+			return func(i cluster.NodeIndex, nominees *overlay, out []Lack) []Lack {
+				return p.lacks(s.st, i, nominees, out)
+			}
+		}}
+		if len(p.names) > maxDetails {
+			out.broken = "pod requests too many different resources"
+		}
+		return out
+	},
+	hints: hints{
+		own: func(_ *Demands, c *ownChange) bool { return LessRequested(c.is.Requests, c.was.Requests) },
+		on: func(d *Demands, was, is *cluster.Node) bool {
+			return is != nil && d.fits(is) && (was == nil || d.grows(was, is))
+		},
+	},
+	short: func(r *Rejection) string {
+		var what []string
+		for _, reason := range r.Reasons {
+			name := strings.TrimPrefix(reason.Reason, ReasonInsufficient)
+			if reason.Reason == ReasonTooManyPods {
+				name = "room for one more pod"
+			}
+			if !slices.Contains(what, name) {
+				what = append(what, name)
+			}
+		}
+		return plural(int(r.Nodes), "lacks ", "lack ") + strings.Join(what, " or ")
+	},
+	text: func(l *Lack, _ Blocker) string {
+		amount := func(value int64) string { return AmountText(l.Resource, value) }
+		switch l.Resource {
+		case "":
+			return l.Reason
+		case "pods":
+			return fmt.Sprintf("pods: %d of %d are taken", l.Capacity-l.Free, l.Capacity)
+		}
+		return fmt.Sprintf("%s: requests %s, %s free of %s", l.Resource, amount(l.Requested), amount(l.Free), amount(l.Capacity))
+	},
+	besides: devicesMessage,
+}
+
 // maxUtilization is the largest argument of a RequestedToCapacityRatio shape, in percent.
 const maxUtilization = 100
 
@@ -43,7 +96,8 @@ const (
 	requestedToCapacityRatio
 )
 
-type nodeResourcesFit struct {
+// fit is the plugin of a class.
+type fit struct {
 	requests []fitRequest
 	names    []string // reasons, by their bit in a Verdict: first ReasonTooManyPods, then the resources requested
 	// absent is the verdict of what no node has any of, and missing which resources that are, as requests.
@@ -56,21 +110,13 @@ type nodeResourcesFit struct {
 }
 
 type fitRequest struct {
-	resource cluster.ResourceID // of no meaning in nodeResourcesFit.missing
-	name     int                // in nodeResourcesFit.names
+	resource cluster.ResourceID // of no meaning in fit.missing
+	name     int                // in fit.names
 	value    int64
 }
 
 // insufficient is the verdict that names it.
-func (r *fitRequest) insufficient() Verdict { return codeFit | 1<<(firstResourceBit+r.name) }
-
-// scoredResource is a resource that a plugin scores with.
-type scoredResource struct {
-	id      cluster.ResourceID
-	weight  int64
-	request int64 // of the pod
-	nonZero bool  // the node's sum is NonZeroCPU or NonZeroMemory
-}
+func (r *fitRequest) insufficient() Verdict { return codeDetailed | 1<<(firstDetail+r.name) }
 
 // ignored reports whether the profile ignores the resource: extended ones only can be.
 func ignored(profile *cluster.Profile, name string) bool {
@@ -81,12 +127,9 @@ func ignored(profile *cluster.Profile, name string) bool {
 	return slices.Contains(profile.IgnoredResources, name) || slices.Contains(profile.IgnoredResourceGroups, group)
 }
 
-func isBasic(name string) bool {
-	return name == "cpu" || name == "memory" || name == "ephemeral-storage"
-}
-
-func (c *compiler) nodeResourcesFit(spec *cluster.ClassSpec, profile *cluster.Profile) nodeResourcesFit {
-	p := nodeResourcesFit{names: []string{ReasonTooManyPods}}
+func (c *compiler) fit() *fit {
+	spec, profile := c.spec, c.profile
+	p := &fit{names: []string{ReasonTooManyPods}}
 	for _, q := range spec.Requests {
 		if q.Value <= 0 || !isBasic(q.Name) && !cluster.IsScalar(q.Name) || ignored(profile, q.Name) {
 			continue
@@ -120,87 +163,66 @@ func (c *compiler) nodeResourcesFit(spec *cluster.ClassSpec, profile *cluster.Pr
 	return p
 }
 
-// scoredResource finds the column and the pod's request of a resource. False: no node can have a score for it.
-func (c *compiler) scoredResource(r cluster.PluginWeight, requests []cluster.Quantity) (scoredResource, bool) {
-	s := scoredResource{weight: r.Weight}
-	for _, q := range requests {
-		if q.Name == r.Name {
-			s.request = q.Value
+func (p *fit) filter() filterFunc {
+	return func(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
+		n := &st.Nodes
+		v := p.absent
+		if int64(n.PodCount[i])+h.count()+1 > n.AllowedPods[i] {
+			v |= codeDetailed | 1<<firstDetail
 		}
-	}
-	if !isBasic(r.Name) && (s.request == 0 || !cluster.IsScalar(r.Name)) {
-		return s, false
-	}
-	id, ok := c.resource(r.Name)
-	s.id = id
-	return s, ok
-}
-
-// used returns what the node's pods request of the resource.
-func (s *scoredResource) used(n *cluster.Nodes, i cluster.NodeIndex) int64 {
-	switch {
-	case !s.nonZero:
-		return n.Requested[s.id][i]
-	case s.id == cluster.CPU:
-		return n.NonZeroCPU[i]
-	}
-	return n.NonZeroMemory[i]
-}
-
-func (p *nodeResourcesFit) filter(n *cluster.Nodes, i cluster.NodeIndex, h *overlay) Verdict {
-	v := p.absent
-	if int64(n.PodCount[i])+h.count()+1 > n.AllowedPods[i] {
-		v |= codeFit | 1<<firstResourceBit
-	}
-	for k := range p.requests {
-		r := &p.requests[k]
-		allocatable := n.Allocatable[r.resource][i]
-		if r.value > allocatable-n.Requested[r.resource][i]-h.request(r.resource) {
-			v |= r.insufficient()
-			if r.value > allocatable {
-				v |= unresolvable
+		for k := range p.requests {
+			r := &p.requests[k]
+			allocatable := n.Allocatable[r.resource][i]
+			if r.value > allocatable-n.Requested[r.resource][i]-h.request(r.resource) {
+				v |= r.insufficient()
+				if r.value > allocatable {
+					v |= unresolvable
+				}
 			}
 		}
+		return v
 	}
-	return v
 }
 
-func (p *nodeResourcesFit) score(n *cluster.Nodes, i cluster.NodeIndex) int64 {
-	var sum, weights int64
-	for k := range p.resources {
-		r := &p.resources[k]
-		capacity := n.Allocatable[r.id][i]
-		if capacity == 0 {
-			continue
-		}
-		used := r.used(n, i) + r.request
-		var s int64
-		switch p.strategy {
-		case leastAllocated:
-			if used <= capacity {
-				s = (capacity - used) * maxScore / capacity
-			}
-		case mostAllocated:
-			s = min(used, capacity) * maxScore / capacity
-		case requestedToCapacityRatio:
-			utilization := int64(maxUtilization)
-			if used <= capacity {
-				utilization = used * maxUtilization / capacity
-			}
-			if s = shapeAt(p.shape, utilization); s <= 0 {
+func (p *fit) score() scoreFunc {
+	return func(st *cluster.State, i cluster.NodeIndex) int64 {
+		n := &st.Nodes
+		var sum, weights int64
+		for k := range p.resources {
+			r := &p.resources[k]
+			capacity := n.Allocatable[r.id][i]
+			if capacity == 0 {
 				continue
 			}
+			used := r.used(n, i) + r.request
+			var s int64
+			switch p.strategy {
+			case leastAllocated:
+				if used <= capacity {
+					s = (capacity - used) * maxScore / capacity
+				}
+			case mostAllocated:
+				s = min(used, capacity) * maxScore / capacity
+			case requestedToCapacityRatio:
+				utilization := int64(maxUtilization)
+				if used <= capacity {
+					utilization = used * maxUtilization / capacity
+				}
+				if s = shapeAt(p.shape, utilization); s <= 0 {
+					continue
+				}
+			}
+			sum += s * r.weight
+			weights += r.weight
 		}
-		sum += s * r.weight
-		weights += r.weight
+		switch {
+		case weights == 0:
+			return 0
+		case p.strategy == requestedToCapacityRatio:
+			return int64(math.Round(float64(sum) / float64(weights)))
+		}
+		return sum / weights
 	}
-	switch {
-	case weights == 0:
-		return 0
-	case p.strategy == requestedToCapacityRatio:
-		return int64(math.Round(float64(sum) / float64(weights)))
-	}
-	return sum / weights
 }
 
 // shapeAt is the broken line through the points, flat outside.
@@ -221,4 +243,73 @@ func shapeAt(shape []cluster.ShapePoint, utilization int64) int64 {
 		return 0
 	}
 	return int64(shape[len(shape)-1].Score)
+}
+
+func (p *fit) lacks(st *cluster.State, i cluster.NodeIndex, nominees *overlay, out []Lack) []Lack {
+	n := &st.Nodes
+	add := func(resource, reason string, requested, free, capacity int64) {
+		l := Lack{
+			Plugin: NodeResourcesFit, Reason: reason, Unresolvable: resource != "pods" && requested > capacity,
+			Relative: (float64(requested) - float64(free)) / float64(requested),
+			Resource: resource, Requested: requested, Free: free, Capacity: capacity,
+		}
+		if resource != "pods" && free > 0 {
+			l.Help |= HelpRequests
+		}
+		if requested <= capacity {
+			l.Help |= HelpNewNode
+		}
+		out = append(out, l)
+	}
+	if free := n.AllowedPods[i] - int64(n.PodCount[i]) - nominees.count(); free < 1 {
+		add("pods", ReasonTooManyPods, 1, free, n.AllowedPods[i])
+	}
+	for k := range p.requests {
+		r := &p.requests[k]
+		capacity := n.Allocatable[r.resource][i]
+		if free := capacity - n.Requested[r.resource][i] - nominees.request(r.resource); r.value > free {
+			add(st.ResourceName(r.resource), p.names[r.name], r.value, free, capacity)
+		}
+	}
+	for k := range p.missing {
+		r := &p.missing[k]
+		add(strings.TrimPrefix(p.names[r.name], ReasonInsufficient), p.names[r.name], r.value, 0, 0)
+	}
+	return out
+}
+
+// fits reports whether a pod would fit a node that no pods are on.
+func (d *Demands) fits(n *cluster.Node) bool {
+	return amountOf(n.Allocatable, "pods") > 0 && !slices.ContainsFunc(d.spec.Requests, func(q cluster.Quantity) bool {
+		return q.Value > amountOf(n.Allocatable, q.Name)
+	})
+}
+
+// grows reports whether a node has more of what a pod requests, or room for more pods.
+func (d *Demands) grows(was, is *cluster.Node) bool {
+	more := func(name string) bool { return amountOf(is.Allocatable, name) > amountOf(was.Allocatable, name) }
+	return more("pods") || slices.ContainsFunc(d.spec.Requests, func(q cluster.Quantity) bool { return more(q.Name) })
+}
+
+// devicesMessage says so if a pod with these verdicts lacks an extended resource that no node has at all: a
+// DeviceClass may stand for it, and then kube-scheduler would allocate devices, which Berth does not judge.
+func devicesMessage(st *cluster.State, verdicts []VerdictCount) string {
+	var names []string
+	for _, v := range verdicts {
+		name, lacks := strings.CutPrefix(v.Reason, ReasonInsufficient)
+		if lacks && v.Plugin == NodeResourcesFit && cluster.IsExtended(name) && !slices.Contains(names, name) && !offered(st, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("No node has %s; Berth does not judge device classes that offer it yet.", strings.Join(names, ", "))
+}
+
+// offered reports whether some node has a resource, be it all requested.
+func offered(st *cluster.State, name string) bool {
+	id, ok := st.Resource(name)
+	return ok && slices.ContainsFunc(st.Nodes.Allocatable[id][:st.Nodes.Len()], func(amount int64) bool { return amount > 0 })
 }

@@ -2,88 +2,106 @@ package engine
 
 import "github.com/berth-scheduler/berth/internal/cluster"
 
-// rawScores are what the nodes of a group score before normalisation, and what ImageLocality, which has none, adds to their totals.
+// rawScores are what the nodes of a group score before normalisation, by place, and what their images, which need none, add to their
+// totals.
 type rawScores struct {
-	taints, affinity, spread, interPod int64
-	images                             int64 // weighted
-	ignored                            bool  // PodTopologySpread ignores the nodes
+	scores  [normalizedScores]int64
+	ignored uint8 // a bit for each place where the nodes do not count
+	images  int64 // weighted
 }
 
 // scoreBounds are the least and largest raw scores of all feasible nodes, as far as normalisation needs them. The zero value is of
 // no node.
 type scoreBounds struct {
-	some, someSpread            bool
-	mostTaints, mostAffinity    int64
-	leastSpread, mostSpread     int64
-	leastInterPod, mostInterPod int64
+	some   bool
+	bounds [normalizedScores]scoreBound
+}
+
+type scoreBound struct {
+	some        bool
+	least, most int64 // least only if the scale ranges
 }
 
 // with returns the score bounds if nodes of those raw scores are among the feasible.
 func (x scoreBounds) with(w rawScores) scoreBounds {
-	if !x.some {
-		x.leastInterPod, x.mostInterPod = w.interPod, w.interPod
-	}
 	x.some = true
-	x.mostTaints, x.mostAffinity = max(x.mostTaints, w.taints), max(x.mostAffinity, w.affinity)
-	x.leastInterPod, x.mostInterPod = min(x.leastInterPod, w.interPod), max(x.mostInterPod, w.interPod)
-	if w.ignored {
-		return x
+	for k, score := range w.scores {
+		b := &x.bounds[k]
+		switch {
+		case w.ignored&(1<<k) != 0:
+		case !scales[k].ranges():
+			b.most = max(b.most, score)
+		case !b.some:
+			*b = scoreBound{true, score, score}
+		default:
+			b.least, b.most = min(b.least, score), max(b.most, score)
+		}
 	}
-	if !x.someSpread {
-		x.leastSpread = w.spread
-	}
-	x.someSpread = true
-	x.leastSpread, x.mostSpread = min(x.leastSpread, w.spread), max(x.mostSpread, w.spread)
 	return x
 }
 
-// normalize scales to 100. Spread says whether PodTopologySpread scores at all.
-func (x *scoreBounds) normalize(w rawScores, spread bool) Normalized {
-	out := Normalized{TaintToleration: maxScore, NodeAffinity: w.affinity}
-	if m := x.mostTaints; m != 0 {
-		out.TaintToleration = maxScore - maxScore*w.taints/m
+// normalize scales to 100.
+func (x *scoreBounds) normalize(w rawScores) (out Normalized) {
+	for k, score := range w.scores {
+		if b := &x.bounds[k]; w.ignored&(1<<k) == 0 {
+			out[k] = b.normalize(scales[k], score)
+		}
 	}
-	if m := x.mostAffinity; m != 0 {
-		out.NodeAffinity = maxScore * w.affinity / m
-	}
-	if spread && !w.ignored {
-		out.PodTopologySpread = normalizeSpread(w.spread, x.leastSpread, x.mostSpread)
-	}
-	out.InterPodAffinity = normalizeInterPod(w.interPod, x.leastInterPod, x.mostInterPod)
 	return out
 }
 
-// normalized returns the weighted sum of normalised scores.
-func (w *weights) normalized(n Normalized) int64 {
-	return w.taintToleration*n.TaintToleration + w.nodeAffinity*n.NodeAffinity + w.spread*n.PodTopologySpread +
-		w.interPod*n.InterPodAffinity
+func (b *scoreBound) normalize(scale Scale, score int64) int64 {
+	switch scale {
+	case mostScale:
+		if b.most != 0 {
+			return maxScore * score / b.most
+		}
+		return score
+	case reversedMostScale:
+		if b.most != 0 {
+			return maxScore - maxScore*score/b.most
+		}
+		return maxScore
+	case rangeScale:
+		if b.most <= b.least {
+			return 0
+		}
+		return int64(float64(maxScore) * (float64(score-b.least) / float64(b.most-b.least)))
+	}
+	if b.most == 0 { // reversedRangeScale
+		return maxScore
+	}
+	return maxScore * (b.most + b.least - score) / b.most
 }
 
-// image returns the weighted score of ImageLocality, or 0 if it does not score.
-func (w *weights) image(score int64) int64 { return w.fixed[scoreImage] * max(score, 0) }
+// normalized returns the weighted sum of normalised scores.
+func (w *weights) normalized(n Normalized) (sum int64) {
+	for k, score := range n {
+		sum += w.normal[k] * score
+	}
+	return sum
+}
+
+// image returns what images add to a total, 0 if they are not scored.
+func (w *weights) image(score int64) int64 { return w.fixed[imagePlace] * max(score, 0) }
 
 // judgement is how one pod of a class sees groups on the state as it is.
-type judgement struct {
-	c       *evaluation
-	weights []float64 // of soft spread constraints
-}
+type judgement struct{ c *evaluation }
 
 // judgement prepares the scoring of groups. The evaluation is synced.
 func (c *evaluation) judgement(st *cluster.State) judgement {
-	j := judgement{c: c}
 	if c.topology == nil {
-		return j
+		return judgement{c}
 	}
-	if len(c.topology.spread.soft) > 0 {
-		c.count(st)
-		j.weights = c.topology.spread.weights(c.topology, c.feasibleTopologyProfiles)
+	for _, p := range c.topology.plugins {
+		if p.weighs() {
+			c.count(st)
+			p.weigh(c.topology, c.counts.nodes)
+		}
 	}
 	c.topology.judgeAll()
-	return j
+	return judgement{c}
 }
-
-// spread reports whether PodTopologySpread scores the class.
-func (j *judgement) spread() bool { return len(j.weights) > 0 }
 
 // topologyProfile returns a group's topology profile, nil if other pods do not matter. False: it makes no sense on this state.
 func (j *judgement) topologyProfile(raw *Raw) (*topologyProfile, bool) {
@@ -95,37 +113,34 @@ func (j *judgement) topologyProfile(raw *Raw) (*topologyProfile, bool) {
 
 // rawScores resolves the counts of a group's topology profile.
 func (j *judgement) rawScores(raw *Raw, tp *topologyProfile) rawScores {
-	w := rawScores{
-		taints: raw.TaintToleration, affinity: raw.NodeAffinity,
-		images: j.c.program.weights.image(j.c.imageScore(raw.Images)),
-	}
+	w := rawScores{ignored: profileScores, images: j.c.program.weights.image(j.c.imageScore(raw.Images))}
+	copy(w.scores[:], raw.Scores[:])
 	if tp == nil {
 		return w
 	}
-	t := j.c.topology
-	w.interPod = t.interPod.raw(t, tp)
-	if !j.spread() {
-		return w
-	}
-	if w.ignored = t.spread.ignores(t, tp); !w.ignored {
-		w.spread = t.spread.raw(t, tp, j.weights)
+	for _, p := range j.c.topology.plugins {
+		if score, ok := p.score(j.c.topology, tp); ok {
+			w.scores[p.plugin.place] = score
+			w.ignored &^= 1 << p.plugin.place
+		}
 	}
 	return w
 }
 
+// profileScores has a bit for each place in Normalized that is not in Raw.Scores: topology profiles are scored there, if at all.
+const profileScores = 1<<normalizedScores - 1<<nodeScales
+
 // total returns what the nodes of a group score besides their fixed scores, among feasible nodes of those score bounds.
 func (j *judgement) total(x *scoreBounds, w rawScores) int64 {
-	return j.c.program.weights.normalized(x.normalize(w, j.spread())) + w.images
+	return j.c.program.weights.normalized(x.normalize(w)) + w.images
 }
 
 // GroupScores is what a group scores among all others.
 type GroupScores struct {
-	Feasible bool // by what pods on other nodes decide; if not, the rest is zero
-	// PodTopologySpread and InterPodAffinity are the scores before normalisation. That of nodes which PodTopologySpread
-	// ignores is 0.
-	PodTopologySpread, InterPodAffinity int64
-	Normalized                          Normalized
-	Totals                              []int64 // of the group's nodes, in their order
+	Feasible   bool                    // by what pods on other nodes decide; if not, the rest is zero
+	Raw        [normalizedScores]int64 // before normalisation; 0 of nodes that are ignored
+	Normalized Normalized
+	Totals     []int64 // of the group's nodes, in their order
 }
 
 // Totals returns the scores of all groups of a subject on the state: the groups must be all there are, over all ranges,
@@ -154,12 +169,23 @@ func (e *Evaluator) Totals(st *cluster.State, s Subject, groups []Group) ([]Grou
 		if !out[k].Feasible {
 			continue
 		}
-		out[k].PodTopologySpread, out[k].InterPodAffinity = raws[k].spread, raws[k].interPod
-		out[k].Normalized = x.normalize(raws[k], j.spread())
+		out[k].Raw, out[k].Normalized = raws[k].scores, x.normalize(raws[k])
 		sum := c.program.weights.normalized(out[k].Normalized) + raws[k].images
 		for n := range groups[k].Nodes {
 			out[k].Totals = append(out[k].Totals, sum+groups[k].Nodes[n].Fixed)
 		}
 	}
 	return out, true
+}
+
+// ScoreOf returns what a plugin gives the n-th node of a group, before normalisation and between 0 and 100: the same where there is none.
+func ScoreOf(plugin string, g *Group, n int, scores *GroupScores) (raw, normalized int64) {
+	p := PluginOf(plugin)
+	switch {
+	case p == nil || p.scale == notScored:
+		return 0, 0 // one that Berth does not have
+	case p.scale.normalized():
+		return scores.Raw[p.place], scores.Normalized[p.place]
+	}
+	return int64(g.Nodes[n].Scores[p.place]), int64(g.Nodes[n].Scores[p.place])
 }

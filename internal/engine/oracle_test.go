@@ -223,7 +223,7 @@ func (o oracle) profile() cluster.Profile {
 	if p := o.st.Profile(o.spec.SchedulerName); p != nil {
 		return *p
 	}
-	return cluster.DefaultProfile("")
+	return DefaultProfile("")
 }
 
 func (o oracle) weight(plugin string) int64 {
@@ -242,7 +242,7 @@ func (o oracle) raw(i cluster.NodeIndex) Raw {
 	if o.weight("TaintToleration") != 0 {
 		for _, t := range kube.Spec.Taints {
 			if t.Effect == v1.TaintEffectPreferNoSchedule && !corev1helpers.TolerationsTolerateTaint(klog.Background(), pod.Spec.Tolerations, &t, false) {
-				r.TaintToleration++
+				r.Scores[0]++
 			}
 		}
 	}
@@ -250,7 +250,7 @@ func (o oracle) raw(i cluster.NodeIndex) Raw {
 		both := v1Pod(&cluster.ClassSpec{Preferred: slices.Concat(o.spec.Preferred, o.profile().AddedPreferred)})
 		terms, err := nodeaffinity.NewPreferredSchedulingTerms(both.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
 		if err == nil {
-			r.NodeAffinity = terms.Score(kube)
+			r.Scores[1] = terms.Score(kube)
 		}
 	}
 	if o.weight("ImageLocality") != 0 {
@@ -261,8 +261,8 @@ func (o oracle) raw(i cluster.NodeIndex) Raw {
 
 func clamp(s int64) int32 { return int32(min(max(s, 0), 100)) }
 
-func (o oracle) scores(i cluster.NodeIndex) [3]int32 {
-	out := [3]int32{-1, -1, -1}
+func (o oracle) scores(i cluster.NodeIndex) [fixedScores]int32 {
+	out := [fixedScores]int32{-1, -1, -1}
 	if o.weight("NodeResourcesFit") != 0 {
 		out[0] = clamp(o.fit(i))
 	}
@@ -436,10 +436,10 @@ func (o oracle) groups() []Group {
 		slices.SortFunc(nodes, func(a, b Scored) int {
 			return cmp.Or(cmp.Compare(b.Fixed, a.Fixed), cmp.Compare(o.tie(a.Node), o.tie(b.Node)))
 		})
-		out = append(out, Group{Raw: raw, Count: int32(len(nodes)), Nodes: nodes, ImageLocality: o.image(&nodes[0])})
+		out = append(out, Group{Raw: raw, Count: int32(len(nodes)), Nodes: nodes, OfImages: o.image(&nodes[0])})
 	}
 	slices.SortFunc(out, func(a, b Group) int {
-		return cmp.Or(cmp.Compare(a.Raw.TaintToleration, b.Raw.TaintToleration), cmp.Compare(b.Raw.NodeAffinity, a.Raw.NodeAffinity),
+		return cmp.Or(cmp.Compare(a.Raw.Scores[0], b.Raw.Scores[0]), cmp.Compare(b.Raw.Scores[1], a.Raw.Scores[1]),
 			cmp.Compare(a.Raw.Images, b.Raw.Images))
 	})
 	return out
@@ -457,16 +457,16 @@ func (o oracle) best() cluster.NodeIndex {
 	groups := o.groups()
 	var maxTaints, maxAffinity int64
 	for _, g := range groups {
-		maxTaints, maxAffinity = max(maxTaints, g.Raw.TaintToleration), max(maxAffinity, g.Raw.NodeAffinity)
+		maxTaints, maxAffinity = max(maxTaints, g.Raw.Scores[0]), max(maxAffinity, g.Raw.Scores[1])
 	}
 	best, bestTotal := cluster.NoNode, int64(0)
 	for _, g := range groups {
 		taints, affinity := int64(100), int64(0)
 		if maxTaints > 0 {
-			taints = 100 - 100*g.Raw.TaintToleration/maxTaints
+			taints = 100 - 100*g.Raw.Scores[0]/maxTaints
 		}
 		if maxAffinity > 0 {
-			affinity = 100 * g.Raw.NodeAffinity / maxAffinity
+			affinity = 100 * g.Raw.Scores[1] / maxAffinity
 		}
 		for _, s := range g.Nodes {
 			total := s.Fixed + o.image(&s) + o.weight("TaintToleration")*taints + o.weight("NodeAffinity")*affinity

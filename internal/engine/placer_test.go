@@ -74,7 +74,7 @@ func TestAUsedUpListIsRetriedUnlessAKnownNodeIsAsGoodAsTheRest(t *testing.T) {
 		t.Errorf("with the list used up and empty nodes unlisted: %v on %d, want retry", placement, node)
 	}
 
-	packing := cluster.DefaultProfile("test")
+	packing := DefaultProfile("test")
 	packing.FitStrategy = cluster.MostAllocated
 	b = newBatch(t, scene{nodes: identicalNodes("a", "b", "c"), class: smallPod, profile: &packing}, 1)
 	first, _ := b.place()
@@ -101,7 +101,7 @@ func TestAnUnknownGroupThatCouldChangeNormalisationIsRetried(t *testing.T) {
 	nodes[0].Allocatable = requests(2000, 2000)
 	nodes[1].Allocatable, nodes[1].Taints = requests(10000, 10000), taints(1)
 	nodes[2].Taints, nodes[3].Taints = taints(5), taints(5)
-	profile := cluster.DefaultProfile("test")
+	profile := DefaultProfile("test")
 	profile.Weights = []cluster.PluginWeight{{Name: TaintToleration, Weight: 1}, {Name: NodeResourcesFit, Weight: 1}}
 	dirty := scene{nodes: nodes, class: smallPod, profile: &profile}
 	clean := scene{nodes: nodes[:2], class: smallPod, profile: &profile}
@@ -114,7 +114,7 @@ func TestAnUnknownGroupThatCouldChangeNormalisationIsRetried(t *testing.T) {
 	}
 	b := newBatch(t, dirty, 1)
 	for _, g := range b.p.sets[0].groups {
-		if g.raw.TaintToleration == 5 {
+		if g.raw.Scores[0] == 5 {
 			listed := g.listed[0].Node
 			cordoned := b.st.Node(listed)
 			cordoned.Unschedulable = true
@@ -168,8 +168,8 @@ func TestNodesWithoutImagesThatJoinOrLeaveChangeWhatImagesCount(t *testing.T) {
 		f, _ := e.Filter(st, of(testClass), everything(st))
 		groups, _ := e.Score(st, of(testClass), everything(st), f.Eligible, 10)
 		for _, g := range groups {
-			if g.Raw.Images == "\x01" && g.ImageLocality != want {
-				t.Errorf("%s: %d for the node with the image, want %d", what, g.ImageLocality, want)
+			if g.Raw.Images == "\x01" && g.OfImages != want {
+				t.Errorf("%s: %d for the node with the image, want %d", what, g.OfImages, want)
 			}
 		}
 	}

@@ -210,7 +210,7 @@ func TestScores(t *testing.T) {
 		return []cluster.Image{{Names: []string{"app:1", "app@sha256:0"}, Size: size}}
 	}
 	strategy := func(name string, resources ...cluster.PluginWeight) *cluster.Profile {
-		p := cluster.DefaultProfile("test")
+		p := DefaultProfile("test")
 		p.FitStrategy, p.FitResources = name, resources
 		p.Shape = []cluster.ShapePoint{{Utilization: 0, Score: 10}, {Utilization: 100, Score: 0}}
 		return &p
@@ -219,7 +219,7 @@ func TestScores(t *testing.T) {
 	pod := cluster.ClassSpec{Requests: requests(3000, 5000), ScoreRequests: requests(3000, 5000)}
 	twoNodes := []cluster.Node{{Name: "a", Allocatable: requests(4000, 10000)}, {Name: "b", Allocatable: requests(6000, 10000)}}
 	besteffort := cluster.ClassSpec{ScoreRequests: requests(100, 200*mib), NonZeroCPU: 100, NonZeroMemory: 200 * mib}
-	balanced := cluster.DefaultProfile("test")
+	balanced := DefaultProfile("test")
 	balanced.BalancedResources = []string{"cpu", "memory", "example.com/gpu"}
 	images := func(containers int32, names ...string) cluster.ClassSpec {
 		return cluster.ClassSpec{Images: names, ImageContainers: containers}
@@ -295,10 +295,10 @@ func TestScores(t *testing.T) {
 			got := make([][3]int32, len(tt.b.nodes))
 			for _, g := range groups {
 				for _, s := range g.Nodes {
-					got[s.Node] = s.Scores
+					got[s.Node] = [3]int32(s.Scores[:3])
 					want := int64(max(s.Scores[0], 0)) + int64(max(s.Scores[1], 0))
-					if image := int64(max(s.Scores[2], 0)); s.Fixed != want || g.ImageLocality != image {
-						t.Errorf("node %d: Fixed = %d, ImageLocality = %d, want %d and %d", s.Node, s.Fixed, g.ImageLocality, want, image)
+					if image := int64(max(s.Scores[2], 0)); s.Fixed != want || g.OfImages != image {
+						t.Errorf("node %d: Fixed = %d, OfImages = %d, want %d and %d", s.Node, s.Fixed, g.OfImages, want, image)
 					}
 				}
 			}
@@ -334,7 +334,7 @@ func TestRawScoresAreNormalisedOverAllGroups(t *testing.T) {
 	for _, g := range groups {
 		raws = append(raws, g.Raw)
 	}
-	if diff := cmp.Diff([]Raw{{TaintToleration: 0}, {TaintToleration: 1, NodeAffinity: 30}, {TaintToleration: 3, NodeAffinity: 80}}, raws); diff != "" {
+	if diff := cmp.Diff([]Raw{{}, {Scores: [2]int64{1, 30}}, {Scores: [2]int64{3, 80}}}, raws); diff != "" {
 		t.Fatalf("raw scores (-want +got):\n%s", diff)
 	}
 	if groups[0].Count != 2 || len(groups[0].Nodes) != 1 {
@@ -342,9 +342,9 @@ func TestRawScoresAreNormalisedOverAllGroups(t *testing.T) {
 	}
 	// Taints: 100, 100-33 = 67, 0. Affinity: 0, 3000/80 = 37, 100.
 	want := []GroupScores{ // in total 3·taints + 2·affinity: nothing else scores
-		{Feasible: true, Normalized: Normalized{TaintToleration: 100}, Totals: []int64{300}},
-		{Feasible: true, Normalized: Normalized{TaintToleration: 67, NodeAffinity: 37}, Totals: []int64{275}},
-		{Feasible: true, Normalized: Normalized{NodeAffinity: 100}, Totals: []int64{200}},
+		{Feasible: true, Normalized: Normalized{100}, Totals: []int64{300}},
+		{Feasible: true, Raw: [4]int64{1, 30}, Normalized: Normalized{67, 37}, Totals: []int64{275}},
+		{Feasible: true, Raw: [4]int64{3, 80}, Normalized: Normalized{0, 100}, Totals: []int64{200}},
 	}
 	got, _ := NewEvaluator(EvaluatorConfig{}).Totals(st, of(testClass), groups)
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"cmp"
+	"fmt"
 	"math"
+	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -28,16 +31,72 @@ const (
 	ReasonSpreadMissing = "node(s) didn't match pod topology spread constraints (missing required label)"
 )
 
-const hostname = "kubernetes.io/hostname"
+var podTopologySpread = Descriptor{
+	Name: PodTopologySpread, Points: []string{"preFilter", "filter", "preScore", "score"},
+	Needs:      map[string]string{"filter": "preFilter", "score": "preScore"},
+	Judges:     []Aspect{Spreading},
+	Predicates: []string{"EvenPodsSpread"}, Priorities: []string{"EvenPodsSpreadPriority"},
+	reasons: []Reason{{Text: ReasonSpread}, {Text: ReasonSpreadMissing}},
+	scale:   reversedRangeScale,
+	relate: func(r *relating) relation {
+		in, requireAll := r.constraints()
+		return &spreadRelation{in, requireAll}
+	},
+	hints: hints{
+		pod: func(d *Demands, m Movement) bool {
+			switch {
+			case m.was == nil:
+				return d.counts(m.is)
+			case m.is == nil:
+				return d.counts(m.was)
+			}
+			return m.is.Namespace == d.namespace && d.distinguishes(m.was, m.is)
+		},
+		on: func(d *Demands, was, is *cluster.Node) bool {
+			before, after := was != nil && d.keys(was), is != nil && d.keys(is)
+			return before != after || before && after && (!slices.Equal(was.Taints, is.Taints) || d.moves(was, is))
+		},
+		own: func(d *Demands, c *ownChange) bool {
+			honored := slices.ContainsFunc(d.constraints, func(s cluster.SpreadConstraint) bool { return s.HonorTaints })
+			return c.tolerations() && honored || c.relabeled && d.distinguishes(c.labelsWas, c.labelsIs)
+		},
+	},
+	short: inWords("would break its topology spread", "would break its topology spread"),
+	text: func(l *Lack, _ Blocker) string {
+		switch {
+		case l.NoKey:
+			return l.missing("topology spread")
+		case l.Spread == nil:
+			return l.Reason
+		}
+		with := ""
+		if l.Self {
+			with = " and would have one more"
+		}
+		return fmt.Sprintf("topology spread over %s: %q has %d matching %s%s, the least of all domains is %d, and maxSkew is %d",
+			l.TopologyKey, l.Value, l.Count, plural(int(l.Count), "pod", "pods"), with, l.Least, l.Spread.MaxSkew)
+	},
+}
 
-// podTopologySpread judges topology profiles. Each constraint has a slot of its own.
-type podTopologySpread struct {
+// spreadRelation is the constraints in force: the class's own, or the profile's with the pod's default selector.
+type spreadRelation struct {
+	in         []cluster.SpreadConstraint
+	requireAll bool // nodes that lack a topology key of a soft constraint do not score
+}
+
+func (s *spreadRelation) matches(_ *cluster.State, r *relations, key *signatureKey) {
+	for k := range s.in {
+		key.bool(s.in[k].Selector.Matches(r.labels.Labels))
+	}
+}
+
+// spread judges topology profiles. Each constraint has a slot of its own.
+type spread struct {
+	code       Verdict
 	namespace  string
 	hard, soft []spreadConstraint
 	// requireAll says that nodes without the key of a soft constraint neither count nor score.
 	requireAll bool
-	// countsNodes says that a soft constraint's weight depends on the number of feasible nodes.
-	countsNodes bool
 
 	weighing weighing
 }
@@ -48,21 +107,19 @@ type spreadConstraint struct {
 	self int64 // 1 if the pod matches its own selector
 }
 
-func (t *topology) compilePodTopologySpread(r *relations) {
-	p := &t.spread
-	p.namespace, p.requireAll = r.namespace, r.requireAll
-	for k := range r.spread {
-		c := spreadConstraint{SpreadConstraint: &r.spread[k]}
+func (of *spreadRelation) judge(t *topology, _ *cluster.State, r *relations, plugin *Plugin) crossNode {
+	p := &spread{code: plugin.code, namespace: r.namespace, requireAll: of.requireAll}
+	for k := range of.in {
+		c := spreadConstraint{SpreadConstraint: &of.in[k]}
 		if c.Selector.Matches(r.labels.Labels) {
 			c.self = 1
 		}
-		s := slot{key: t.key(c.TopologyKey), spread: c.SpreadConstraint}
+		s := slot{key: t.key(c.TopologyKey), chosen: true}
 		if c.Hard {
 			s.domains = new(domains)
 		} else {
 			s.local = c.TopologyKey == hostname
 			s.emptyCounts = !p.requireAll
-			p.countsNodes = p.countsNodes || s.local
 		}
 		c.slot = t.addSlot(s)
 		if c.Hard {
@@ -71,10 +128,16 @@ func (t *topology) compilePodTopologySpread(r *relations) {
 			p.soft = append(p.soft, c)
 		}
 	}
+	return p
 }
 
+func (p *spread) filters() bool               { return len(p.hard) > 0 }
+func (p *spread) resolves() bool              { return false }
+func (p *spread) fingerprint(_ *signatureKey) {}
+func (p *spread) weighs() bool                { return len(p.soft) > 0 }
+
 // increments adds what a placed pod with these labels counts; with moved, what one changes that is thought to come or go.
-func (p *podTopologySpread) increments(pod *cluster.LabelSet, moved bool, out []increment) []increment {
+func (p *spread) increments(_ *topology, pod *cluster.LabelSet, moved bool, out []increment) []increment {
 	if pod.Namespace != p.namespace {
 		return out
 	}
@@ -94,17 +157,17 @@ func (p *podTopologySpread) increments(pod *cluster.LabelSet, moved bool, out []
 	return out
 }
 
-// counts reports for which slots a node counts, as a mask, given which topology keys it lacks.
-func (p *podTopologySpread) counts(st *cluster.State, program *program, i cluster.NodeIndex, lacks func(slot int) bool) uint64 {
+// counts reports for which slots a node counts, as a mask, given its domain of each topology key.
+func (p *spread) counts(t *topology, st *cluster.State, program *program, i cluster.NodeIndex, domain []int32) uint64 {
 	mask := uint64(0)
 	add := func(constraints []spreadConstraint, requireAll bool) {
 		for _, c := range constraints {
-			if requireAll && lacks(c.slot) {
+			if requireAll && domain[t.slots[c.slot].key] == noDomain {
 				return
 			}
 		}
 		for _, c := range constraints {
-			if c.HonorAffinity && !program.affinity.selects(st, i) || c.HonorTaints && program.taints.filter(&st.Nodes, i) != codeFeasible {
+			if c.HonorAffinity && !program.selection.admits(st, i) || c.HonorTaints && !program.tolerations.admit(&st.Nodes, i) {
 				continue
 			}
 			mask |= 1 << c.slot
@@ -116,22 +179,22 @@ func (p *podTopologySpread) counts(st *cluster.State, program *program, i cluste
 }
 
 // filter judges a node of a topology profile as if extra were counted besides, by slot.
-func (p *podTopologySpread) filter(t *topology, tp *topologyProfile, extra []int64) Verdict {
+func (p *spread) filter(t *topology, tp *topologyProfile, extra []int64) Verdict {
 	for k := range p.hard {
 		c := &p.hard[k]
 		s := &t.slots[c.slot]
 		if tp.lacks(s.key) {
-			return codeSpreadMissing | unresolvable
+			return p.code + 1 | unresolvable
 		}
 		if count, least := p.levels(t, c, tp, extra); count+c.self-least > int64(c.MaxSkew) {
-			return codeSpread
+			return p.code
 		}
 	}
 	return codeFeasible
 }
 
 // levels returns the count of a topology profile's domain and the least count of all domains, as if extra were counted besides.
-func (p *podTopologySpread) levels(t *topology, c *spreadConstraint, tp *topologyProfile, extra []int64) (count, least int64) {
+func (p *spread) levels(t *topology, c *spreadConstraint, tp *topologyProfile, extra []int64) (count, least int64) {
 	d := t.slots[c.slot].domains
 	was, count := t.count(c.slot, tp), t.countWith(c.slot, tp, extra)
 	least = d.least()
@@ -145,7 +208,7 @@ func (p *podTopologySpread) levels(t *topology, c *spreadConstraint, tp *topolog
 }
 
 // ignores reports whether the nodes of a topology profile do not score.
-func (p *podTopologySpread) ignores(t *topology, tp *topologyProfile) bool {
+func (p *spread) ignores(t *topology, tp *topologyProfile) bool {
 	if p.requireAll {
 		for k := range p.soft {
 			if tp.lacks(t.slots[p.soft[k].slot].key) {
@@ -156,16 +219,19 @@ func (p *podTopologySpread) ignores(t *topology, tp *topologyProfile) bool {
 	return false
 }
 
-// raw scores a topology profile that is not ignored, given the weight of each soft constraint.
-func (p *podTopologySpread) raw(t *topology, tp *topologyProfile, weights []float64) int64 {
-	score := float64(0)
+// score scores a topology profile, if it is not ignored, with the weights that the soft constraints have been given last.
+func (p *spread) score(t *topology, tp *topologyProfile) (int64, bool) {
+	if len(p.soft) == 0 || p.ignores(t, tp) {
+		return 0, false
+	}
+	score, weights := float64(0), p.weighing.weights
 	for k := range p.soft {
 		c := &p.soft[k]
 		if !tp.lacks(t.slots[c.slot].key) {
 			score += float64(t.count(c.slot, tp))*weights[k] + float64(c.MaxSkew-1)
 		}
 	}
-	return int64(math.Round(score))
+	return int64(math.Round(score)), true
 }
 
 // weighing is room for what weights counts.
@@ -176,15 +242,14 @@ type weighing struct {
 	weights []float64
 }
 
-// weights returns the weight of each soft constraint, given the topology profiles that have feasible nodes and how many. They hold
-// until it is called again.
-func (p *podTopologySpread) weights(t *topology, feasible func(visit func(*topologyProfile, int64))) []float64 {
+// weigh weighs each soft constraint, given how many eligible nodes each topology profile has.
+func (p *spread) weigh(t *topology, eligible []int64) {
 	w := &p.weighing
 	w.round++
 	w.sizes, w.seen, w.weights = grow(w.sizes, len(p.soft)), grow(w.seen, len(p.soft)), grow(w.weights, len(p.soft))
 	clear(w.sizes)
 	nodes := int64(0)
-	feasible(func(tp *topologyProfile, n int64) {
+	t.feasible(eligible, func(tp *topologyProfile, n int64) {
 		if p.ignores(t, tp) {
 			return
 		}
@@ -211,63 +276,122 @@ func (p *podTopologySpread) weights(t *topology, feasible func(visit func(*topol
 		}
 		w.weights[k] = math.Log(float64(size + 2))
 	}
-	return w.weights
 }
 
-// normalizeSpread scales a raw score, given the least and the largest of all feasible nodes that are not ignored.
-func normalizeSpread(raw, least, largest int64) int64 {
-	if largest == 0 {
-		return maxScore
-	}
-	return maxScore * (largest + least - raw) / largest
-}
-
-// domains are the counts of the domains of a hard constraint, by count.
-type domains struct {
-	nodes  []int32 // by domain: nodes that count
-	count  int64   // of domains with such nodes
-	levels []int32 // how many domains have each count
-	lowest int64   // no domain has less
-}
-
-func (d *domains) enter(count int64) {
-	d.levels = grow(d.levels, int(count)+1)
-	d.levels[count]++
-	if d.count++; d.count == 1 {
-		d.lowest = count
-	}
-	d.lowest = min(d.lowest, count)
-}
-
-func (d *domains) leave(count int64) {
-	d.levels[count]--
-	d.count--
-}
-
-// least returns the least count of all domains, 0 if there is none. Asked again, it writes nothing.
-func (d *domains) least() int64 {
-	if d.count == 0 {
-		return 0
-	}
-	for d.levels[d.lowest] == 0 {
-		d.lowest++
-	}
-	return d.lowest
-}
-
-// leastIf returns what the least count would be if that of one domain were another. It may be negative.
-func (d *domains) leastIf(from, to int64) int64 {
-	least := d.least()
-	switch {
-	case to <= least:
-		return to
-	case from != least || d.levels[least] > 1:
-		return least
-	}
-	for k := least + 1; k < min(to, int64(len(d.levels))); k++ {
-		if d.levels[k] > 0 {
-			return k
+// lacks is filter, but tells of all constraints that a topology profile breaks.
+func (p *spread) lacks(t *topology, tp *topologyProfile, extra []int64, out []Lack) []Lack {
+	for k := range p.hard {
+		c := &p.hard[k]
+		l := Lack{Plugin: PodTopologySpread, Reason: ReasonSpread, Relative: 1, TopologyKey: c.TopologyKey, Spread: c.SpreadConstraint, slot: c.slot, Help: helpOfDomain(c.TopologyKey)}
+		if tp.lacks(t.slots[c.slot].key) {
+			l.Reason, l.Unresolvable, l.NoKey, l.Help = ReasonSpreadMissing, true, true, 0
+			out = append(out, l)
+			continue
+		}
+		l.Self = c.self > 0
+		l.Count, l.Least = p.levels(t, c, tp, extra)
+		if skew := l.Count + c.self - l.Least; skew > int64(c.MaxSkew) {
+			l.Relative = float64(skew-int64(c.MaxSkew)) / float64(skew)
+			out = append(out, l)
 		}
 	}
-	return to
+	return out
+}
+
+// constraints returns the spread constraints in force, as filtering and scoring pick them.
+func (r *relating) constraints() ([]cluster.SpreadConstraint, bool) {
+	if !r.filters && !r.scores || r.labels == nil {
+		return nil, true
+	}
+	own := len(r.spec.Spread) > 0
+	all := r.spec.Spread
+	if !own {
+		all = r.profile.DefaultSpread
+	}
+	in := slices.DeleteFunc(slices.Clone(all), func(c cluster.SpreadConstraint) bool {
+		return c.Hard && !r.filters || !c.Hard && !r.scores
+	})
+	if len(in) == 0 {
+		return nil, true
+	}
+	if !own {
+		selector := defaultSelector(r.st, &r.labels.LabelSet)
+		if selector.Empty() {
+			return nil, true
+		}
+		for k := range in {
+			in[k].Selector = selector
+		}
+		for _, q := range selector.Requirements {
+			r.key.text(q.Key)
+			r.key.text(q.Operator)
+			r.key.int(len(q.Values))
+			for _, v := range q.Values {
+				r.key.text(v)
+			}
+		}
+		r.key.bool(selector.Nothing)
+	}
+	r.key.text(r.namespace)
+	return in, own || !r.profile.SystemSpread
+}
+
+// defaultSelector returns what the default constraints of a pod select: what all services that select the pod, and its
+// controller, select together.
+func defaultSelector(st *cluster.State, pod *cluster.LabelSet) cluster.LabelSelector {
+	// 1. The services agree on the labels that they share, since they select the same pod.
+	var out cluster.LabelSelector
+	for _, selector := range st.Services(pod.Namespace) {
+		if selector.Matches(pod.Labels) {
+			out.Requirements = append(out.Requirements, selector.Requirements...)
+		}
+	}
+	// 2. A ReplicationController's labels take the place of theirs; the selectors of others come in addition.
+	if c := pod.Controller; c.Kind != "" {
+		if selector, ok := st.Selector(c.Kind, pod.Namespace, c.Name); ok && !selector.Nothing {
+			if c.Kind == cluster.KindReplicationController {
+				out.Requirements = slices.DeleteFunc(out.Requirements, func(q cluster.Requirement) bool {
+					return slices.ContainsFunc(selector.Requirements, func(r cluster.Requirement) bool { return r.Key == q.Key })
+				})
+			}
+			out.Requirements = append(out.Requirements, selector.Requirements...)
+		}
+	}
+	slices.SortFunc(out.Requirements, compareRequirements)
+	out.Requirements = slices.CompactFunc(out.Requirements, func(a, b cluster.Requirement) bool { return compareRequirements(a, b) == 0 })
+	return out
+}
+
+func compareRequirements(a, b cluster.Requirement) int {
+	return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Operator, b.Operator), slices.Compare(a.Values, b.Values))
+}
+
+// counts reports whether a constraint counts a pod with these labels.
+func (d *Demands) counts(pod *cluster.LabelSet) bool {
+	return pod.Namespace == d.namespace &&
+		slices.ContainsFunc(d.constraints, func(c cluster.SpreadConstraint) bool { return d.anyLabels || c.Selector.Matches(pod.Labels) })
+}
+
+// distinguishes reports whether a constraint counts a pod with the ones but not with the other labels.
+func (d *Demands) distinguishes(was, is *cluster.LabelSet) bool {
+	return slices.ContainsFunc(d.constraints, func(c cluster.SpreadConstraint) bool {
+		return d.anyLabels || c.Selector.Matches(was.Labels) != c.Selector.Matches(is.Labels)
+	})
+}
+
+// keys reports whether a node has the topology keys of all constraints.
+func (d *Demands) keys(n *cluster.Node) bool {
+	return !slices.ContainsFunc(d.constraints, func(c cluster.SpreadConstraint) bool {
+		_, ok := topologyOf(n, c.TopologyKey)
+		return !ok
+	})
+}
+
+// moves reports whether a node that has all keys has come to another domain of a constraint.
+func (d *Demands) moves(was, is *cluster.Node) bool {
+	return slices.ContainsFunc(d.constraints, func(c cluster.SpreadConstraint) bool {
+		old, _ := topologyOf(was, c.TopologyKey)
+		value, _ := topologyOf(is, c.TopologyKey)
+		return old != value
+	})
 }

@@ -11,15 +11,21 @@ import (
 // DefaultPreemption finds room for a pod that fits nowhere, where pods of lower priority are in its way.
 const DefaultPreemption = "DefaultPreemption"
 
-// DynamicResources would find room by giving back devices. Berth knows no pod with devices; it says so as
-// kube-scheduler does.
-const DynamicResources = "DynamicResources"
+var defaultPreemption = Descriptor{
+	Name: DefaultPreemption, Points: []string{"preEnqueue", "postFilter"},
+	Needs: map[string]string{"postFilter": "preEnqueue"}, // where the preemptor is held back while others are evicted
+	postFilter: func(preemption string) string {
+		if preemption == "" {
+			return ""
+		}
+		return "preemption: " + preemption
+	},
+}
 
-// The reasons why a node is no candidate for preemption, besides those of filters.
-const (
-	ReasonNoVictims  = "No preemption victims found for incoming pod"
-	ReasonNotHelpful = "Preemption is not helpful for scheduling"
-)
+// preempts reports whether pods of a profile may preempt others; of none, they may not.
+func preempts(profile *cluster.Profile) bool {
+	return profile != nil && slices.Contains(profile.PostFilters, DefaultPreemption)
+}
 
 // Preemption is a node on which a pod would fit if some pods of lower priority were gone.
 type Preemption struct {
@@ -130,7 +136,7 @@ func (e *Evaluator) Preemptable(st *cluster.State, s Subject, self cluster.PodID
 		return false
 	}
 	defer c.unlock()
-	if profile := c.program.profile; profile == nil || !slices.Contains(profile.PostFilters, DefaultPreemption) {
+	if !preempts(c.program.profile) {
 		return false
 	}
 	p := newPreemptor(st, self, s.Priority)
@@ -147,7 +153,7 @@ func (e *Evaluator) Preempts(st *cluster.State, pod cluster.PodID) (why string, 
 	}
 	profile := st.Profile(st.Class(row.Class).Spec.SchedulerName)
 	switch {
-	case profile == nil || !slices.Contains(profile.PostFilters, DefaultPreemption):
+	case !preempts(profile):
 		return "", false
 	case row.NeverPreempts:
 		return notEligibleNever, false
@@ -182,12 +188,11 @@ func PreemptionMessage(nodes int, verdicts []VerdictCount) string { return FitMe
 // preemption: " and what preemption says. It is what FailedScheduling's text ends with.
 func PostFilterMessage(profile *cluster.Profile, preemption string) string {
 	var says []string
-	for _, plugin := range profile.PostFilters {
-		switch {
-		case plugin == DynamicResources:
-			says = append(says, "no new claims to deallocate")
-		case plugin == DefaultPreemption && preemption != "":
-			says = append(says, "preemption: "+preemption)
+	for _, name := range profile.PostFilters {
+		if p := PluginOf(name); p != nil && p.postFilter != nil {
+			if text := p.postFilter(preemption); text != "" {
+				says = append(says, text)
+			}
 		}
 	}
 	return strings.Join(says, ", ")

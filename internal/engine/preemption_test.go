@@ -308,13 +308,13 @@ func TestPostFilterMessageJoinsWhatThePluginsSay(t *testing.T) {
 		plugins    []string
 		said, want string
 	}{
-		{[]string{DynamicResources, DefaultPreemption}, said, "no new claims to deallocate, preemption: " + said},
-		{[]string{DefaultPreemption, DynamicResources}, said, "preemption: " + said + ", no new claims to deallocate"},
+		{[]string{dynamicResources.Name, DefaultPreemption}, said, "no new claims to deallocate, preemption: " + said},
+		{[]string{DefaultPreemption, dynamicResources.Name}, said, "preemption: " + said + ", no new claims to deallocate"},
 		{[]string{DefaultPreemption}, notEligibleNever, "preemption: not eligible due to preemptionPolicy=Never."},
 		{[]string{DefaultPreemption}, notEligibleTerminating,
 			"preemption: not eligible due to a terminating pod on the nominated node."},
-		{[]string{DynamicResources, DefaultPreemption}, "", "no new claims to deallocate"},
-		{[]string{"Other", DynamicResources}, said, "no new claims to deallocate"},
+		{[]string{dynamicResources.Name, DefaultPreemption}, "", "no new claims to deallocate"},
+		{[]string{"Other", dynamicResources.Name}, said, "no new claims to deallocate"},
 		{nil, said, ""},
 	} {
 		if got := PostFilterMessage(&cluster.Profile{PostFilters: tt.plugins}, tt.said); got != tt.want {
@@ -360,12 +360,12 @@ func TestWhoMayPreempt(t *testing.T) {
 			b.add("ends", 900, cluster.Pod{NodeName: "node-0", Deleting: true, Preempted: true})
 		}, "", true},
 		"not where no plugin does": {cluster.Pod{Priority: 10, NeverPreempts: true}, func(b *bay) {
-			profile := cluster.DefaultProfile("")
-			profile.PostFilters = []string{DynamicResources}
+			profile := DefaultProfile("")
+			profile.PostFilters = []string{dynamicResources.Name}
 			apply(b.t, b.st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{profile}}})
 		}, "", false},
 		"not for another scheduler": {cluster.Pod{Priority: 10}, func(b *bay) {
-			apply(b.t, b.st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("x")}}})
+			apply(b.t, b.st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{DefaultProfile("x")}}})
 		}, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -457,7 +457,7 @@ func TestDryRunsAreOfTheProfileThatHolds(t *testing.T) {
 	b.add("low", 950, cluster.Pod{NodeName: "node-0", Priority: 1})
 	id := b.add("preemptor", 500, cluster.Pod{Priority: 10})
 	for _, filters := range [][]string{{NodeResourcesFit}, {NodePorts}, {NodeResourcesFit}} {
-		profile := cluster.DefaultProfile("")
+		profile := DefaultProfile("")
 		profile.Filters = filters
 		apply(t, b.st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{profile}}})
 		d, _ := b.e.DryRun(b.st, id, everything(b.st), 1)

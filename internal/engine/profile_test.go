@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/cluster/clustertest"
 )
 
 // verdictOf says what an evaluator finds of the scene's first node.
@@ -37,14 +38,14 @@ func TestDisabledPluginsDoNotFilter(t *testing.T) {
 		NodeAffinity: ReasonNodeAffinity, NodePorts: ReasonNodePorts, NodeResourcesFit: ReasonInsufficient + "cpu",
 		NodeDeclaredFeatures: ReasonFeatures,
 	}
-	all := slices.DeleteFunc(cluster.DefaultProfile("").Filters, func(name string) bool {
+	all := slices.DeleteFunc(DefaultProfile("").Filters, func(name string) bool {
 		return name == PodTopologySpread || name == InterPodAffinity // of which the scene has no pods
 	})
 	if len(all) != len(reasons) {
 		t.Fatalf("%d default filters, and reasons of %d", len(all), len(reasons))
 	}
 	of := func(filters ...string) []string {
-		profile := cluster.DefaultProfile("")
+		profile := DefaultProfile("")
 		profile.Filters = filters
 		return verdictOf(t, scene{
 			nodes: []cluster.Node{hostile}, class: class, other: cluster.ClassSpec{HostPorts: port}, pods: []string{"node"}, profile: &profile,
@@ -64,7 +65,7 @@ func TestDisabledPluginsDoNotFilter(t *testing.T) {
 }
 
 func TestFiltersRunInTheProfilesOrder(t *testing.T) {
-	profile := cluster.DefaultProfile("")
+	profile := DefaultProfile("")
 	profile.Filters = []string{"OfSomebodyElse", TaintToleration, NodeUnschedulable}
 	node := cluster.Node{Unschedulable: true, Taints: []cluster.Taint{{Key: "k", Effect: "NoSchedule"}}}
 	got := verdictOf(t, scene{nodes: []cluster.Node{node}, profile: &profile})
@@ -82,7 +83,7 @@ func TestWithoutPreFilterNodeAffinityNarrowsNothing(t *testing.T) {
 		{"enabled", []string{NodeAffinity}, ReasonNodeAffinityOutside},
 		{"disabled", nil, ReasonNodeAffinity},
 	} {
-		profile := cluster.DefaultProfile("")
+		profile := DefaultProfile("")
 		profile.PreFilters = tt.preFilters
 		got := verdictOf(t, scene{nodes: []cluster.Node{{Name: "node"}}, class: required(fields("In", "elsewhere")), profile: &profile})
 		if diff := cmp.Diff([]string{"NodeAffinity: " + tt.want}, got); diff != "" {
@@ -107,7 +108,7 @@ func TestAddedAffinityBindsAllPodsOfTheProfile(t *testing.T) {
 		{"neither matches", []cluster.NodeSelectorTerm{inB}, required(inB), []string{"NodeAffinity: " + ReasonNodeAffinityEnforced}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			profile := cluster.DefaultProfile("")
+			profile := DefaultProfile("")
 			profile.HasAddedRequired, profile.AddedRequired = true, tt.added
 			got := verdictOf(t, scene{nodes: []cluster.Node{node}, class: tt.class, profile: &profile})
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -118,12 +119,12 @@ func TestAddedAffinityBindsAllPodsOfTheProfile(t *testing.T) {
 }
 
 func TestAddedPreferencesAddToThePodsOwn(t *testing.T) {
-	profile := cluster.DefaultProfile("")
+	profile := DefaultProfile("")
 	profile.AddedPreferred = []cluster.PreferredTerm{{Weight: 30, Term: expressions("zone", "Exists")}}
 	class := cluster.ClassSpec{Preferred: []cluster.PreferredTerm{{Weight: 12, Term: expressions("zone", "In", "a")}}}
 	st := scene{nodes: []cluster.Node{{Labels: []cluster.Label{{Key: "zone", Value: "a"}}}}, class: class, profile: &profile}.state(t)
 	groups, _ := NewEvaluator(EvaluatorConfig{}).Score(st, of(testClass), everything(st), st.Nodes.Live, 1)
-	if len(groups) != 1 || groups[0].Raw.NodeAffinity != 42 {
+	if len(groups) != 1 || groups[0].Raw.Scores[1] != 42 {
 		t.Errorf("%+v, want a raw score of 42", groups)
 	}
 }
@@ -145,7 +146,7 @@ func TestIgnoredResourcesAreNotChecked(t *testing.T) {
 		{"kubernetes.io is not extended", []string{"x.kubernetes.io/y"}, []string{"x.kubernetes.io"}, "x.kubernetes.io/y", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			profile := cluster.DefaultProfile("")
+			profile := DefaultProfile("")
 			profile.IgnoredResources, profile.IgnoredResourceGroups = tt.resources, tt.groups
 			class := cluster.ClassSpec{Requests: []cluster.Quantity{quantity(tt.asks, 1)}}
 			got := verdictOf(t, scene{nodes: []cluster.Node{{Name: "node"}}, class: class, profile: &profile})
@@ -157,7 +158,7 @@ func TestIgnoredResourcesAreNotChecked(t *testing.T) {
 }
 
 func TestVerdictsFollowNewSettings(t *testing.T) {
-	profile := cluster.DefaultProfile("test")
+	profile := DefaultProfile("test")
 	st := scene{nodes: []cluster.Node{{Unschedulable: true}}, profile: &profile}.state(t)
 	e := NewEvaluator(EvaluatorConfig{})
 	if f, _ := e.Filter(st, of(testClass), everything(st)); f.FeasibleCount != 0 {
@@ -172,7 +173,7 @@ func TestVerdictsFollowNewSettings(t *testing.T) {
 
 func TestPreferencesThatDoNotParseMatterOnlyWhereTheyScore(t *testing.T) {
 	class := cluster.ClassSpec{Preferred: []cluster.PreferredTerm{{Weight: 1, Term: expressions("n", "Near", "5")}}}
-	profile := cluster.DefaultProfile("")
+	profile := DefaultProfile("")
 	node := []cluster.Node{{Name: "node"}}
 	if got := verdictOf(t, scene{nodes: node, class: class, profile: &profile}); len(got) != 1 {
 		t.Errorf("scored: %v, want one verdict", got)
@@ -180,5 +181,39 @@ func TestPreferencesThatDoNotParseMatterOnlyWhereTheyScore(t *testing.T) {
 	profile.Weights = nil
 	if got := verdictOf(t, scene{nodes: node, class: class, profile: &profile}); got != nil {
 		t.Errorf("not scored: %v, want none", got)
+	}
+}
+
+// Codes and places tell plugins apart: a verdict is one of a plugin's reasons, and a score has a place to itself.
+func TestNoTwoPluginsShareACodeOrAPlace(t *testing.T) {
+	codes, places := map[Verdict]string{codeFeasible: "feasible", codeUnsupported: "", codeNoVictims: "", codeNotHelpful: ""}, make(map[string]string)
+	for _, p := range Plugins() {
+		for k := range p.reasons {
+			code := p.code + Verdict(k)
+			if other, taken := codes[code]; taken || code >= maxCodes {
+				t.Errorf("%s has the code %d, of %q", p.Name, code, other)
+			}
+			codes[code] = p.Name
+		}
+		if p.scale == notScored {
+			continue
+		}
+		place, most := fmt.Sprint(p.scale.normalized(), p.place), fixedScores
+		switch {
+		case p.scale.ranges():
+			most = normalizedScores
+		case p.scale.normalized():
+			most = nodeScales
+		}
+		if other, taken := places[place]; taken || p.place >= most {
+			t.Errorf("%s has the place %d, of %q", p.Name, p.place, other)
+		}
+		places[place] = p.Name
+	}
+}
+
+func TestTheProfileOfGeneratorsIsTheDefault(t *testing.T) {
+	if diff := cmp.Diff(DefaultProfile("s"), clustertest.Profile("s")); diff != "" {
+		t.Errorf("profile (-want +got):\n%s", diff)
 	}
 }

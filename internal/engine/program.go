@@ -9,59 +9,106 @@ import (
 // maxScore is the largest score of a plugin.
 const maxScore = 100
 
-// Raw are the scores of a node that other nodes have a say in. Those of TaintToleration and NodeAffinity are normalised over all
-// feasible nodes before they count. Those of PodTopologySpread and InterPodAffinity depend on other nodes' pods, too, and that of
-// ImageLocality on other nodes' images; TopologyProfile and Images stand for them.
+// Raw are the scores of a node that other nodes have a say in. Scores are normalised over all feasible nodes before they count. What
+// depends on other nodes' pods, too, or on their images, is not in it; TopologyProfile and Images stand for that.
 type Raw struct {
-	TaintToleration, NodeAffinity int64
-	// Images says which of the class's images a node has, for ImageLocality, by their places among the different images in the
+	// Scores are those of the node itself, by place, of the plugins of mostScale and reversedMostScale.
+	Scores [nodeScales]int64
+	// Images says which of the class's images a node has, by their places among the different images in the
 	// class's order: bit k of the first byte for place k, then, for each further one in order, how many places are left out after
 	// the one before (or after place 7) as a varint. So its length is bounded by what the node has. "" if the node has none, or
 	// if the plugin does not score.
 	Images string
-	// TopologyProfile is what those two plugins see of a node, in an encoding that is the same in every replica: nodes of one
+	// TopologyProfile is what the plugins that read pods on other nodes see of a node, in an encoding that is the same in every replica: nodes of one
 	// topology profile are feasible together and score alike. It has nothing to do with a scheduling profile. "" if they do not judge the pod.
 	TopologyProfile string
 }
 
-// The places in Scored.Scores.
+// How many places there are for scores.
 const (
-	scoreFit = iota
-	scoreBalanced
-	ownScores   // how many of them the node alone decides
-	scoreImage  = ownScores
-	fixedScores = scoreImage + 1
+	nodeScales       = 2 // in Raw.Scores
+	normalizedScores = 4 // in Normalized, with those of topology profiles
+	fixedScores      = 4 // in Scored.Scores: as many as cost no more memory than fewer
 )
 
 // NotScored stands in Scored.Scores for a plugin that does not score the class.
 const NotScored = -1
 
-// weights are the profile's weights of the score plugins; 0: the plugin does not score.
+// weights are the profile's weights of the score plugins, by place; 0: the plugin does not score.
 type weights struct {
-	taintToleration, nodeAffinity, spread, interPod int64
-	fixed                                           [fixedScores]int64
+	normal [normalizedScores]int64
+	fixed  [fixedScores]int64
+}
+
+// filterFunc returns the verdict on a live node, as if pods had come to it or gone from it.
+type filterFunc func(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict
+
+// scoreFunc scores a live node.
+type scoreFunc func(st *cluster.State, i cluster.NodeIndex) int64
+
+// compiled is what a plugin makes of a class. What is nil, it does not do: a filter would let every node pass.
+type compiled struct {
+	broken string // why the class cannot be judged
+	// before and filter judge a node. Where a plugin refuses all nodes of a set, unresolvably, it says the set instead: it is a part of
+	// the state that the class is compiled against, as it is when a node is judged.
+	before, filter       filterFunc
+	beforeSet, filterSet *cluster.Bitmap
+	score                scoreFunc
+	details              []string // reasons that verdicts of codeDetailed name by their bits
+
+	// surveyBefore and survey return what adds all that a node lacks, where before and filter tell of the first thing only. nil: there
+	// is no more to tell; nobody else tells of a node either that has been set aside before.
+	surveyBefore, survey func(*surveyor) surveyFunc
+}
+
+// step is a filter of a program: it refuses the nodes of a set with a verdict, or is run.
+type step struct {
+	set     *cluster.Bitmap
+	verdict Verdict
+	run     filterFunc
+	plugin  *Plugin
+	survey  func(*surveyor) surveyFunc
+}
+
+// firstOf returns the verdict of the first step that a live node fails.
+func firstOf(steps []step, st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
+	for k := range steps {
+		s := &steps[k]
+		if s.set != nil {
+			if s.set.Has(i) {
+				return s.verdict
+			}
+		} else if v := s.run(st, i, h); v != codeFeasible {
+			return v
+		}
+	}
+	return codeFeasible
+}
+
+// scorer is a score of a program, with its place.
+type scorer struct {
+	run   scoreFunc
+	place int
 }
 
 // program is a class compiled against the symbols and columns of a state. It never changes.
 type program struct {
 	unsupported, unsupportedPlugin string
 
-	unschedulable nodeUnschedulable
-	name          nodeName
-	taints        taintToleration
-	affinity      nodeAffinity
-	ports         nodePorts
-	fit           nodeResourcesFit
-	balanced      nodeResourcesBalancedAllocation
-	images        imageLocality
-	features      nodeDeclaredFeatures
+	// What several plugins read of the class.
+	selection   nodeSelection
+	tolerations tolerations
+	images      wantedImages
 
-	// filters is what runs on each node, in the profile's order, without what lets all pods of the class pass.
-	filters []filterPlugin
-	at      [filterPlugins]int // where each of the profile's filters comes in its order
-	weights weights
-	// scored says which of the not normalised plugins score the class.
-	scored [fixedScores]bool
+	// before is what sets nodes aside before any filter runs, in every profile; filters is what runs on each node, in the profile's
+	// order, without what lets all pods of the class pass.
+	before, filters []step
+	raws, owns      []scorer          // of Raw.Scores, and of Scored.Scores
+	at              [len(plugins)]int // where each of the profile's filters comes in its order, by row
+	details         []string
+	weights         weights
+	blank           nodeScores // of a node that nothing has scored
+	scoresImages    bool
 
 	// What it was compiled against; see stale.
 	profile   *cluster.Profile
@@ -70,26 +117,15 @@ type program struct {
 	numbered  uint64 // Renumbered
 }
 
-// filterPlugin names a filter in program.filters.
-type filterPlugin uint8
-
-const (
-	filterNodeUnschedulable filterPlugin = iota
-	filterNodeName
-	filterTaintToleration
-	filterNodeAffinity
-	filterNodePorts
-	filterNodeResourcesFit
-	filterNodeDeclaredFeatures
-	filterPodTopologySpread
-	filterInterPodAffinity
-	filterPlugins
-)
-
 // compiler looks up what a class names, and remembers whether something was missing.
 type compiler struct {
 	st                              *cluster.State
 	missingSymbol, missingResources bool
+
+	spec    *cluster.ClassSpec
+	profile *cluster.Profile
+	program *program // as far as it is made
+	plugin  *Plugin  // whose turn it is
 }
 
 func (c *compiler) symbol(text string) cluster.Symbol {
@@ -104,41 +140,38 @@ func (c *compiler) resource(name string) (cluster.ResourceID, bool) {
 	return id, ok
 }
 
+// scores reports whether the plugin scores.
+func (c *compiler) scores() bool { return scores(c.profile, c.plugin.Name) }
+
 func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
-	c := compiler{st: st}
+	c := compiler{st: st, spec: spec}
 	p := &program{
 		unsupported: spec.Unsupported, unsupportedPlugin: spec.UnsupportedPlugin,
 		profile: st.Profile(spec.SchedulerName), symbols: -1, resources: -1, numbered: st.Renumbered(),
 	}
-	profile := p.profile
-	if profile == nil {
-		d := cluster.DefaultProfile(spec.SchedulerName)
-		profile = &d
+	c.program, c.profile = p, p.profile
+	if c.profile == nil {
+		d := DefaultProfile(spec.SchedulerName)
+		c.profile = &d
 	}
-	p.weights = weightsOf(profile)
-
-	var err error
-	p.unschedulable = compileNodeUnschedulable(spec)
-	p.name = nodeName{spec.NodeName}
-	p.taints = c.taintToleration(spec)
-	p.affinity, err = c.nodeAffinity(spec, profile)
-	p.ports = compileNodePorts(spec)
-	p.features = compileNodeDeclaredFeatures(spec)
-	p.fit = c.nodeResourcesFit(spec, profile)
-	p.balanced, p.scored[scoreBalanced] = c.nodeResourcesBalancedAllocation(spec, profile)
-	p.filters = p.filtersOf(profile)
-	p.scored[scoreFit] = p.weights.fixed[scoreFit] != 0
-	p.scored[scoreBalanced] = p.scored[scoreBalanced] && p.weights.fixed[scoreBalanced] != 0
-	if p.scored[scoreImage] = p.weights.fixed[scoreImage] != 0; p.scored[scoreImage] {
-		p.images = c.imageLocality(spec)
+	p.weights = weightsOf(c.profile)
+	p.selection, p.tolerations = c.nodeSelection(), c.tolerations()
+	var made [len(plugins)]compiled
+	for row := range plugins {
+		if c.plugin = &plugins[row]; c.plugin.compile != nil {
+			made[row] = c.plugin.compile(&c)
+			p.take(c.plugin, &made[row])
+		}
 	}
-
-	switch {
-	case p.unsupported != "":
-	case err != nil:
-		p.unsupported, p.unsupportedPlugin = err.Error(), NodeAffinity
-	case len(p.fit.names) > maxFitResources:
-		p.unsupported, p.unsupportedPlugin = "pod requests too many different resources", NodeResourcesFit
+	for at, name := range c.profile.Filters {
+		row := rankOfPlugin(name)
+		if row == len(plugins) {
+			continue
+		}
+		p.at[row] = at
+		if m := &made[row]; m.filter != nil || m.filterSet != nil {
+			p.filters = append(p.filters, step{m.filterSet, plugins[row].code | unresolvable, m.filter, &plugins[row], m.survey})
+		}
 	}
 	if c.missingSymbol {
 		p.symbols = st.Symbols.Len()
@@ -149,45 +182,28 @@ func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
 	return p
 }
 
-// filtersOf returns what the profile runs at Filter and has something to say about the class.
-func (p *program) filtersOf(profile *cluster.Profile) []filterPlugin {
-	var out []filterPlugin
-	for at, name := range profile.Filters {
-		if plugin := slices.Index(filterNames[:], name); plugin >= 0 {
-			p.at[plugin] = at
-		}
-		switch name {
-		case NodeUnschedulable:
-			out = append(out, filterNodeUnschedulable)
-		case NodeName:
-			if p.name.name != "" {
-				out = append(out, filterNodeName)
-			}
-		case TaintToleration:
-			out = append(out, filterTaintToleration)
-		case NodeAffinity:
-			if p.affinity.hasEnforced || p.affinity.hasRequired || len(p.affinity.selector) > 0 {
-				out = append(out, filterNodeAffinity)
-			}
-		case NodePorts:
-			if len(p.ports.wanted) > 0 {
-				out = append(out, filterNodePorts)
-			}
-		case NodeResourcesFit:
-			out = append(out, filterNodeResourcesFit)
-		case NodeDeclaredFeatures:
-			if len(p.features.required) > 0 {
-				out = append(out, filterNodeDeclaredFeatures)
-			}
-		}
+// take adds what a plugin has made of the class, but for its filter.
+func (p *program) take(plugin *Plugin, m *compiled) {
+	if m.broken != "" && p.unsupported == "" {
+		p.unsupported, p.unsupportedPlugin = m.broken, plugin.Name
 	}
-	return out
-}
-
-// filterNames are the names by filterPlugin.
-var filterNames = [filterPlugins]string{
-	NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, NodeDeclaredFeatures,
-	PodTopologySpread, InterPodAffinity,
+	if m.before != nil || m.beforeSet != nil {
+		p.before = append(p.before, step{m.beforeSet, plugin.code | unresolvable, m.before, plugin, m.surveyBefore})
+	}
+	if m.details != nil {
+		p.details = m.details
+	}
+	switch {
+	case plugin.scale == imageScale:
+		p.scoresImages = p.weights.fixed[plugin.place] != 0
+	case plugin.scale == ownScale && (m.score == nil || p.weights.fixed[plugin.place] == 0):
+		p.blank[plugin.place] = NotScored
+	case plugin.scale == ownScale:
+		p.owns = append(p.owns, scorer{m.score, plugin.place})
+	case m.score == nil:
+	case plugin.scale.normalized() && p.weights.normal[plugin.place] != 0:
+		p.raws = append(p.raws, scorer{m.score, plugin.place})
+	}
 }
 
 // scores reports whether a plugin scores in a profile.
@@ -198,21 +214,13 @@ func scores(profile *cluster.Profile, plugin string) bool {
 func weightsOf(profile *cluster.Profile) weights {
 	var w weights
 	for _, p := range profile.Weights {
-		switch p.Name {
-		case TaintToleration:
-			w.taintToleration = p.Weight
-		case NodeAffinity:
-			w.nodeAffinity = p.Weight
-		case PodTopologySpread:
-			w.spread = p.Weight
-		case InterPodAffinity:
-			w.interPod = p.Weight
-		case NodeResourcesFit:
-			w.fixed[scoreFit] = p.Weight
-		case NodeResourcesBalancedAllocation:
-			w.fixed[scoreBalanced] = p.Weight
-		case ImageLocality:
-			w.fixed[scoreImage] = p.Weight
+		plugin := PluginOf(p.Name)
+		switch {
+		case plugin == nil || plugin.scale == notScored:
+		case plugin.scale.normalized():
+			w.normal[plugin.place] = p.Weight
+		default:
+			w.fixed[plugin.place] = p.Weight
 		}
 	}
 	return w
@@ -250,40 +258,12 @@ func (p *program) preFilter(st *cluster.State, i cluster.NodeIndex) Verdict {
 	if p.unsupported != "" {
 		return codeUnsupported | unresolvable
 	}
-	if st.Nodes.Unsupported.Has(i) {
-		return codeNodeUnsupported | unresolvable
-	}
-	return p.affinity.narrow(&st.Nodes, i)
+	return firstOf(p.before, st, i, nil)
 }
 
 // pass runs the filters once.
 func (p *program) pass(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
-	n := &st.Nodes
-	for _, plugin := range p.filters {
-		v := codeFeasible
-		switch plugin {
-		case filterNodeUnschedulable:
-			v = p.unschedulable.filter(n, i)
-		case filterNodeName:
-			v = p.name.filter(n, i)
-		case filterTaintToleration:
-			v = p.taints.filter(n, i)
-		case filterNodeAffinity:
-			v = p.affinity.filter(st, i)
-		case filterNodePorts:
-			v = p.ports.filter(n, i, h)
-		case filterNodeResourcesFit:
-			v = p.fit.filter(n, i, h)
-		case filterNodeDeclaredFeatures:
-			if !p.features.filter(n, i) {
-				v = codeFeatures | unresolvable
-			}
-		}
-		if v != codeFeasible {
-			return v
-		}
-	}
-	return codeFeasible
+	return firstOf(p.filters, st, i, h)
 }
 
 // combine returns the verdict on an eligible or other node of a topology profile: that of the filter which comes first.
@@ -304,53 +284,31 @@ func (p *program) earlier(v, w Verdict) Verdict {
 
 // place returns where the filter of a verdict that is not feasible comes in the profile's order.
 func (p *program) place(v Verdict) int {
-	switch v.code() {
-	case codeNodeUnschedulable:
-		return p.at[filterNodeUnschedulable]
-	case codeNodeName:
-		return p.at[filterNodeName]
-	case codeTaintToleration:
-		return p.at[filterTaintToleration]
-	case codeNodeAffinity, codeNodeAffinityEnforced:
-		return p.at[filterNodeAffinity]
-	case codeNodePorts:
-		return p.at[filterNodePorts]
-	case codeFit:
-		return p.at[filterNodeResourcesFit]
-	case codeFeatures:
-		return p.at[filterNodeDeclaredFeatures]
-	case codeSpread, codeSpreadMissing:
-		return p.at[filterPodTopologySpread]
-	case codeAffinity, codeAntiAffinity, codeExistingAntiAffinity:
-		return p.at[filterInterPodAffinity]
+	row := byCode[v.code()]
+	if row < 0 || plugins[row].reasons[v.code()-plugins[row].code].before {
+		return -1 // before any filter runs
 	}
-	return -1 // before any filter runs
+	return p.at[row]
 }
 
 // raw scores a live node with the plugins that other nodes have a say in, but for what its topology profile says.
 func (p *program) raw(st *cluster.State, i cluster.NodeIndex) Raw {
 	var r Raw
-	if p.weights.taintToleration != 0 {
-		r.TaintToleration = p.taints.score(&st.Nodes, i)
-	}
-	if p.weights.nodeAffinity != 0 {
-		r.NodeAffinity = p.affinity.score(st, i)
+	for k := range p.raws {
+		r.Scores[p.raws[k].place] = p.raws[k].run(st, i)
 	}
 	r.Images = p.images.on(&st.Nodes, i)
 	return r
 }
 
 // nodeScores are the scores that the node alone decides, 0 to 100 or NotScored.
-type nodeScores [ownScores]int8
+type nodeScores [fixedScores]int8
 
 // fixed scores a live node with the plugins that look at it alone.
 func (p *program) fixed(st *cluster.State, i cluster.NodeIndex) nodeScores {
-	out := nodeScores{NotScored, NotScored}
-	if p.scored[scoreFit] {
-		out[scoreFit] = inRange(p.fit.score(&st.Nodes, i))
-	}
-	if p.scored[scoreBalanced] {
-		out[scoreBalanced] = inRange(p.balanced.score(&st.Nodes, i))
+	out := p.blank
+	for k := range p.owns {
+		out[p.owns[k].place] = inRange(p.owns[k].run(st, i))
 	}
 	return out
 }

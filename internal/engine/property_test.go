@@ -231,7 +231,7 @@ func TestImagesAndNodesThatChangeBetweenEvaluationAndCommitChangeNoChoice(t *tes
 					placed++
 					for _, g := range o.groups() {
 						was := slices.IndexFunc(candidates[k].Groups, func(h Group) bool { return h.Raw == g.Raw })
-						if was >= 0 && candidates[k].Groups[was].ImageLocality != g.ImageLocality {
+						if was >= 0 && candidates[k].Groups[was].OfImages != g.OfImages {
 							moved++
 							break
 						}

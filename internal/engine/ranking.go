@@ -259,7 +259,7 @@ func (c *evaluation) top(limit int) []Group {
 			listed = append(listed, scoredNode(n.node, n.total, c.scores[n.node], image))
 		}
 		out = append(out, Group{
-			Raw: c.raws.raws[id], Count: int32(g.count), Nodes: listed[first:len(listed):len(listed)], ImageLocality: c.program.weights.image(image),
+			Raw: c.raws.raws[id], Count: int32(g.count), Nodes: listed[first:len(listed):len(listed)], OfImages: c.program.weights.image(image),
 		})
 	}
 	slices.SortFunc(out, compareGroups)

@@ -24,9 +24,9 @@ func TestAnEvaluatorOutlivesSymbolsAndColumns(t *testing.T) {
 		}
 	}
 	// Where images score, a program is made again whenever a node comes or goes.
-	plain := cluster.DefaultProfile("plain")
+	plain := DefaultProfile("plain")
 	plain.Weights = slices.DeleteFunc(plain.Weights, func(w cluster.PluginWeight) bool { return w.Name == ImageLocality })
-	apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("s"), plain}}})
+	apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{DefaultProfile("s"), plain}}})
 	specs := []cluster.ClassSpec{
 		{NodeSelector: []cluster.Label{{Key: "pool", Value: "late"}}},
 		{SchedulerName: "plain", NodeSelector: []cluster.Label{{Key: "rack", Value: "rack-1"}}},
@@ -124,7 +124,7 @@ func TestAnEvaluatorOutlivesSymbolsAndColumns(t *testing.T) {
 func sortedGroups(groups []Group) map[string][]string {
 	out := make(map[string][]string)
 	for _, g := range groups {
-		key := fmt.Sprint(g.Raw.TaintToleration, g.Raw.NodeAffinity, g.Raw.TopologyProfile)
+		key := fmt.Sprint(g.Raw.Scores[0], g.Raw.Scores[1], g.Raw.TopologyProfile)
 		out[key] = append(out[key], fmt.Sprint(g.Count, g.Nodes))
 	}
 	return out

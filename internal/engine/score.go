@@ -36,9 +36,9 @@ func (c *evaluation) forgetScores() {
 	c.rankings.groups, c.raws = nil, interner{}
 }
 
-// imageScore returns what ImageLocality scores nodes with a set of the class's images, or NotScored.
+// imageScore returns what nodes score with a set of the class's images, or NotScored.
 func (c *evaluation) imageScore(set string) int64 {
-	if !c.program.scored[scoreImage] {
+	if !c.program.scoresImages {
 		return NotScored
 	}
 	return c.images.score(set)
@@ -50,7 +50,7 @@ func scoredNode(i cluster.NodeIndex, fixed int64, own nodeScores, image int64) S
 	for k, score := range own {
 		s.Scores[k] = int32(score)
 	}
-	s.Scores[scoreImage] = int32(image)
+	s.Scores[imagePlace] = int32(image)
 	return s
 }
 

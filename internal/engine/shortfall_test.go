@@ -85,7 +85,7 @@ func TestANodeLacksSomethingOfEveryPluginThatAloneRejectsIt(t *testing.T) {
 			}
 		}
 		profile := st.Settings
-		for _, plugin := range cluster.DefaultProfile("").Filters {
+		for _, plugin := range DefaultProfile("").Filters {
 			if err := st.Apply(only(st, plugin)); err != nil {
 				t.Fatal(err)
 			}
@@ -106,7 +106,7 @@ func TestANodeLacksSomethingOfEveryPluginThatAloneRejectsIt(t *testing.T) {
 			}
 		}
 	})
-	for _, plugin := range cluster.DefaultProfile("").Filters {
+	for _, plugin := range DefaultProfile("").Filters {
 		if seen[plugin] == 0 && plugin != NodeName {
 			t.Errorf("no node lacked anything of %s", plugin)
 		}
@@ -234,7 +234,7 @@ func TestACordonIsOneLackThoughThereIsATaintToo(t *testing.T) {
 	z := newZones(t, 1, 1, cluster.ClassSpec{})
 	node := z.st.Node(0)
 	node.Unschedulable = true
-	node.Taints = []cluster.Taint{{Key: unschedulableTaint, Effect: "NoSchedule"}, {Key: "gpu", Value: "a", Effect: "NoExecute"}}
+	node.Taints = []cluster.Taint{{Key: cordonTaint, Effect: "NoSchedule"}, {Key: "gpu", Value: "a", Effect: "NoExecute"}}
 	apply(t, z.st, cluster.NodeSet{Index: 0, Node: node})
 	lacks, _ := z.e.Shortfall(z.st, z.pod(testClass, webLabels, ""), 0)
 	if len(lacks) != 2 || lacks[0].Plugin != NodeUnschedulable || lacks[1].Plugin != TaintToleration || lacks[1].Taint.Key != "gpu" {

@@ -1,85 +1,76 @@
 package engine
 
-import "github.com/berth-scheduler/berth/internal/cluster"
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
 
 // TaintToleration keeps pods off nodes with a NoSchedule or NoExecute taint that they do not tolerate; it fails
 // unresolvably.
 //
 // Its raw score is the number of the node's PreferNoSchedule taints that the pod does not tolerate. It is normalised
 // in reverse over the feasible nodes: 100 - 100·raw/max, and 100 everywhere if max is 0.
-//
-// A toleration tolerates a taint if its effect is empty or equal, its key is empty or equal, and its operator is Exists,
-// or Equal (or empty) with an equal value. The operators Lt and Gt tolerate nothing, as in kube-scheduler with its
-// default feature gates.
 const TaintToleration = "TaintToleration"
 
 // ReasonUntoleratedTaint is TaintToleration's reason.
 const ReasonUntoleratedTaint = "node(s) had untolerated taint(s)"
 
-type taintToleration struct{ tolerations []toleration }
-
-// toleration is a compiled toleration that could tolerate some taint of the state.
-type toleration struct {
-	key, value                  cluster.Symbol
-	effect                      cluster.Effect
-	anyKey, anyValue, anyEffect bool
+var taintToleration = Descriptor{
+	Name: TaintToleration, Points: []string{"filter", "preScore", "score"}, Needs: map[string]string{"score": "preScore"},
+	Predicates: []string{"PodToleratesNodeTaints"}, Priorities: []string{"TaintTolerationPriority"},
+	reasons: []Reason{{Text: ReasonUntoleratedTaint}},
+	scale:   reversedMostScale,
+	compile: func(c *compiler) compiled {
+		tolerations, code := c.program.tolerations, c.plugin.code
+		return compiled{
+			filter: func(st *cluster.State, i cluster.NodeIndex, _ *overlay) Verdict {
+				if !tolerations.admit(&st.Nodes, i) {
+					return code | unresolvable
+				}
+				return codeFeasible
+			},
+			score: func(st *cluster.State, i cluster.NodeIndex) (untolerated int64) {
+				for _, t := range st.Nodes.Taints(i) {
+					if t.Effect == cluster.PreferNoSchedule && !tolerations.tolerate(t) {
+						untolerated++
+					}
+				}
+				return untolerated
+			},
+			survey: tolerations.survey,
+		}
+	},
+	hints: hints{own: func(_ *Demands, c *ownChange) bool { return c.tolerations() }},
+	short: inWords("has a taint that it does not tolerate", "have a taint that it does not tolerate"),
+	text: func(l *Lack, _ Blocker) string {
+		if l.Taint == nil {
+			return l.Reason
+		}
+		return fmt.Sprintf("taint %s is not tolerated", TaintText(*l.Taint))
+	},
 }
 
-func isEqual(operator string) bool { return operator == "" || operator == "Equal" }
-
-func (c *compiler) taintToleration(spec *cluster.ClassSpec) taintToleration {
-	var p taintToleration
-	for _, t := range spec.Tolerations {
-		if t.Operator != "Exists" && !isEqual(t.Operator) {
-			continue
+func (ts tolerations) survey(s *surveyor) surveyFunc {
+	return func(i cluster.NodeIndex, _ *overlay, out []Lack) []Lack {
+		n := &s.st.Nodes
+		cordoned := slices.ContainsFunc(out, func(l Lack) bool { return l.Help&HelpCordon != 0 })
+		for k, t := range n.Taints(i) {
+			if !keepsOff(t.Effect) || ts.tolerate(t) {
+				continue
+			}
+			taint := &n.Spec[i].NodeShape.Taints[k]
+			if cordoned && taint.Key == cordonTaint && t.Effect == cluster.NoSchedule {
+				continue // it has been said
+			}
+			l := Lack{Plugin: TaintToleration, Reason: ReasonUntoleratedTaint, Unresolvable: true, Relative: 1, Taint: taint, Help: HelpTaints}
+			if strings.HasPrefix(taint.Key, systemTaints) {
+				l.Help = HelpNewNode
+			}
+			out = append(out, l)
 		}
-		out := toleration{
-			anyKey: t.Key == "", anyValue: t.Operator == "Exists",
-			anyEffect: t.Effect == "", effect: cluster.ParseEffect(t.Effect),
-		}
-		if !out.anyEffect && out.effect == cluster.NoEffect {
-			continue // an effect that repels nobody
-		}
-		if !out.anyKey {
-			out.key = c.symbol(t.Key)
-		}
-		if !out.anyValue {
-			out.value = c.symbol(t.Value)
-		}
-		if !out.anyKey && out.key == cluster.NoSymbol || !out.anyValue && out.value == cluster.NoSymbol {
-			continue // no node has such a taint yet
-		}
-		p.tolerations = append(p.tolerations, out)
+		return out
 	}
-	return p
-}
-
-func (p *taintToleration) tolerates(t cluster.NodeTaint) bool {
-	for k := range p.tolerations {
-		tol := &p.tolerations[k]
-		if (tol.anyEffect || tol.effect == t.Effect) && (tol.anyKey || tol.key == t.Key) &&
-			(tol.anyValue || tol.value == t.Value) {
-			return true
-		}
-	}
-	return false
-}
-
-func (p *taintToleration) filter(n *cluster.Nodes, i cluster.NodeIndex) Verdict {
-	for _, t := range n.Taints(i) {
-		if (t.Effect == cluster.NoSchedule || t.Effect == cluster.NoExecute) && !p.tolerates(t) {
-			return codeTaintToleration | unresolvable
-		}
-	}
-	return codeFeasible
-}
-
-func (p *taintToleration) score(n *cluster.Nodes, i cluster.NodeIndex) int64 {
-	untolerated := int64(0)
-	for _, t := range n.Taints(i) {
-		if t.Effect == cluster.PreferNoSchedule && !p.tolerates(t) {
-			untolerated++
-		}
-	}
-	return untolerated
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/binary"
 	"hash/fnv"
 	"maps"
@@ -12,18 +13,17 @@ import (
 // maxSlots bounds what the pods of one signature count: masks have a bit per slot.
 const maxSlots = 64
 
-// topology counts, for the pods of one signature, what PodTopologySpread and InterPodAffinity read of all nodes of a state, per
+// topology counts, for the pods of one signature, what plugins read of pods on all nodes of a state, per
 // domain of each topology key. It is a fold over the nodes: sync brings it to the state's version by reading again the
 // nodes that have changed.
 //
 // What is counted is numbered in slots. A node's row says in which domains it is and what its pods add to each slot;
-// what the two plugins see of a node, and what nodes have in common, is its topology profile.
+// what these plugins see of a node, and what nodes have in common, is its topology profile.
 type topology struct {
-	spread   podTopologySpread
-	interPod interPodAffinity
-	priority int32 // of the pods: lower nominees do not count
-	// interPodFirst says that the scheduling profile filters with InterPodAffinity before PodTopologySpread.
-	interPodFirst bool
+	plugins   []judging // in the order of the table
+	ordered   []judging // in the scheduling profile's order of filters
+	filtering bool      // some of them filters
+	priority  int32     // of the pods: lower nominees do not count
 
 	keys    []topologyKey
 	slots   []slot
@@ -50,6 +50,35 @@ type topology struct {
 	sweepLabeled int    // labeled is looked through when there are so many
 }
 
+// crossNode is a plugin that reads pods on other nodes, for the pods of a signature. All of a node goes by its topology profile.
+type crossNode interface {
+	filters() bool  // whether it can refuse nodes
+	resolves() bool // whether what it counts depends on the labels of namespaces
+	// fingerprint writes what tells texts of topology profiles apart, besides the signature.
+	fingerprint(*signatureKey)
+
+	// counts reports for which of its chosen slots a node counts, as a mask, given its domain of each topology key.
+	counts(t *topology, st *cluster.State, p *program, i cluster.NodeIndex, domain []int32) uint64
+	// increments adds what a placed pod with these labels counts; with moved, what one changes that is thought to come or go.
+	increments(t *topology, pod *cluster.LabelSet, moved bool, out []increment) []increment
+
+	// filter judges a node of a topology profile as if extra were counted besides, by slot. lacks tells all that it lacks.
+	filter(t *topology, tp *topologyProfile, extra []int64) Verdict
+	lacks(t *topology, tp *topologyProfile, extra []int64, out []Lack) []Lack
+
+	// weighs reports whether it has to be told how many eligible nodes each topology profile has before it scores; weigh tells.
+	weighs() bool
+	weigh(t *topology, eligible []int64)
+	// score scores a topology profile. False: its nodes do not score.
+	score(t *topology, tp *topologyProfile) (int64, bool)
+}
+
+// judging is a crossNode with its row.
+type judging struct {
+	crossNode
+	plugin *Plugin
+}
+
 // topologyKey is a node label whose values are domains.
 type topologyKey struct {
 	name    string
@@ -67,7 +96,7 @@ type topologyKey struct {
 type slot struct {
 	key    int
 	sums   []int64 // by domain
-	spread *cluster.SpreadConstraint
+	chosen bool    // its plugin says which nodes count; else those do that have the key
 	// positive is how many domains have a sum above 0.
 	positive int
 	// domains is kept for hard spread constraints.
@@ -129,14 +158,20 @@ func (r *row) equal(other *row) bool {
 
 // newTopology returns what the pods of a signature need, or nil if other pods do not matter to them. True: they matter in
 // too many ways to be judged.
-func newTopology(st *cluster.State, spec *cluster.ClassSpec, r *relations, p *program, priority int32) (*topology, bool) {
+func newTopology(st *cluster.State, r *relations, p *program, priority int32) (*topology, bool) {
 	t := &topology{
-		priority: priority, synced: -1, interPodFirst: p.at[filterInterPodAffinity] < p.at[filterPodTopologySpread],
+		priority: priority, synced: -1,
 		carried: make(map[cluster.ClassID][]increment), labeled: make(map[cluster.LabelsID]*additions),
 		profileIDs: make(map[string]topologyProfileID),
 	}
-	t.compilePodTopologySpread(r)
-	t.compileInterPodAffinity(st, spec, r)
+	for k, plugin := range relatingPlugins() {
+		one := judging{r.of[k].judge(t, st, r, plugin), plugin}
+		t.plugins, t.filtering = append(t.plugins, one), t.filtering || one.filters()
+	}
+	t.ordered = slices.Clone(t.plugins)
+	slices.SortStableFunc(t.ordered, func(a, b judging) int {
+		return cmp.Compare(p.at[rankOfPlugin(a.plugin.Name)], p.at[rankOfPlugin(b.plugin.Name)])
+	})
 	if len(t.slots) == 0 || len(t.slots) > maxSlots {
 		return nil, len(t.slots) > maxSlots
 	}
@@ -153,21 +188,8 @@ func newTopology(st *cluster.State, spec *cluster.ClassSpec, r *relations, p *pr
 func (t *topology) fingerprint(r *relations) string {
 	var key signatureKey
 	key.text(r.signature.matches)
-	write := func(m *podMatcher) {
-		if m.resolved {
-			for _, name := range m.namespaces {
-				key.text(name)
-			}
-			key.int(len(m.namespaces))
-		}
-	}
-	for _, ms := range []podMatchers{t.interPod.terms, t.interPod.anti} {
-		for k := range ms {
-			write(&ms[k])
-		}
-	}
-	for k := range t.interPod.preferred {
-		write(&t.interPod.preferred[k].podMatcher)
+	for _, p := range t.plugins {
+		p.fingerprint(&key)
 	}
 	h := fnv.New64a()
 	_, _ = h.Write(key.b) // never fails
@@ -176,13 +198,11 @@ func (t *topology) fingerprint(r *relations) string {
 
 // resolves reports whether what is counted depends on the labels of namespaces.
 func (t *topology) resolves() bool {
-	return t != nil && t.interPod.resolves
+	return t != nil && slices.ContainsFunc(t.plugins, func(p judging) bool { return p.resolves() })
 }
 
 // filters reports whether feasibility depends on other pods, and not the score alone.
-func (t *topology) filters() bool {
-	return t != nil && len(t.spread.hard)+len(t.interPod.affinity)+len(t.interPod.antiAffinity)+len(t.interPod.existing) > 0
-}
+func (t *topology) filters() bool { return t != nil && t.filtering }
 
 func (t *topology) key(name string) int {
 	for k := range t.keys {
@@ -371,13 +391,14 @@ func (t *topology) read(st *cluster.State, p *program, i cluster.NodeIndex, r *r
 		}
 	}
 	// 1. For which slots does the node count?
-	lacks := func(s int) bool { return r.domain[t.slots[s].key] == noDomain }
 	for s := range t.slots {
-		if t.slots[s].local || t.slots[s].spread == nil && !lacks(s) {
+		if t.slots[s].local || !t.slots[s].chosen && r.domain[t.slots[s].key] != noDomain {
 			r.in |= 1 << s
 		}
 	}
-	r.in |= t.spread.counts(st, p, i, lacks)
+	for _, j := range t.plugins {
+		r.in |= j.counts(t, st, p, i, r.domain)
+	}
 	// 2. What do its pods add?
 	for _, pod := range st.PodsOn(i) {
 		for _, inc := range t.carried[pod.Class] {
@@ -405,9 +426,10 @@ func (t *topology) additionsOf(st *cluster.State, id cluster.LabelsID) *addition
 	}
 	a := new(additions)
 	if l := st.Labels(id); l != nil {
-		shared := t.interPod.increments(t, &l.LabelSet, nil)
-		a.placed = t.spread.increments(&l.LabelSet, false, shared)
-		a.moved = t.spread.increments(&l.LabelSet, true, t.interPod.increments(t, &l.LabelSet, nil))
+		for _, j := range t.plugins {
+			a.placed = j.increments(t, &l.LabelSet, false, a.placed)
+			a.moved = j.increments(t, &l.LabelSet, true, a.moved)
+		}
 	}
 	t.labeled[id] = a
 	return a

@@ -17,7 +17,7 @@ const (
 	ownDomain int32 = -2 // the node is alone in its domain
 )
 
-// topologyProfile is what PodTopologySpread and InterPodAffinity see of a node: nodes of one topology profile are judged
+// topologyProfile is what plugins that read pods on other nodes see of a node: nodes of one topology profile are judged
 // and scored alike, whatever the counts are. Fields and methods of topology call it profile; a scheduling profile is another thing.
 type topologyProfile struct {
 	text    string
@@ -262,14 +262,12 @@ func (t *topology) verdictOn(c *topologyProfile) (v Verdict, first bool) {
 
 // pass judges a node of a topology profile as if extra were counted besides, by slot. Nil is nothing.
 func (t *topology) pass(c *topologyProfile, extra []int64) Verdict {
-	v, w := t.spread.filter(t, c, extra), codeFeasible
-	if v == codeFeasible || t.interPodFirst {
-		w = t.interPod.filter(t, c, extra)
+	for _, p := range t.ordered {
+		if v := p.filter(t, c, extra); v != codeFeasible {
+			return v
+		}
 	}
-	if w != codeFeasible && (v == codeFeasible || t.interPodFirst) {
-		return w
-	}
-	return v
+	return codeFeasible
 }
 
 // judgeAll makes the verdicts on all topology profiles again, if something has changed.

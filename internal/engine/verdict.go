@@ -11,40 +11,26 @@ import (
 // Verdict is why a node is not feasible for a class, packed so that a class can keep one per node. The zero Verdict
 // says that the node is feasible. Its other values have a meaning only together with the class.
 //
-// Bits 0 to 7 are the code, bit 8 says unresolvable, and for codeFit bit 9+k says that the class's k-th resource is
-// insufficient (see nodeResourcesFit.names).
+// Bits 0 to 7 are the code, bit 8 says unresolvable, and for codeDetailed bit 9+k says that the k-th of the program's details is
+// a reason.
 type Verdict uint64
 
-// Codes of verdicts, one per reason but for NodeResourcesFit.
+// Codes of verdicts, one per reason but for codeDetailed. Those of plugins are in their rows.
 const (
-	codeFeasible Verdict = iota
-	codeNodeUnschedulable
-	codeNodeName
-	codeTaintToleration
-	codeNodeAffinity
-	codeNodeAffinityEnforced
-	codeNodeAffinityOutside
-	codeNodeAffinityConflict
-	codeNodePorts
-	codeUnsupported
-	codeSpread
-	codeSpreadMissing
-	codeAffinity
-	codeAntiAffinity
-	codeExistingAntiAffinity
-	codeFeatures
-	codeNodeUnsupported
-	codeNoVictims // these two are of dry runs
-	codeNotHelpful
-	codeFit // the last: tally counts its resources behind it
+	codeFeasible    Verdict = 0
+	codeUnsupported Verdict = 9
+	codeNoVictims   Verdict = 17 // these two are of dry runs
+	codeNotHelpful  Verdict = 18
+	codeDetailed    Verdict = 19 // of the plugin that has details: its reasons are named by bits
+	maxCodes                = 32 // tally counts details behind them
 )
 
 const (
-	codeMask         Verdict = 0xff
-	unresolvable     Verdict = 1 << 8
-	firstResourceBit         = 9
-	maxFitResources          = 63 - firstResourceBit
-	tallySlots               = int(codeFit) + maxFitResources
+	codeMask     Verdict = 0xff
+	unresolvable Verdict = 1 << 8
+	firstDetail          = 9
+	maxDetails           = 63 - firstDetail
+	tallySlots           = maxCodes + maxDetails
 )
 
 // Feasible reports whether the node can run the class.
@@ -56,8 +42,8 @@ func (v Verdict) Unresolvable() bool { return v&unresolvable != 0 }
 
 func (v Verdict) code() Verdict { return v & codeMask }
 
-// insufficient returns the mask of insufficient resources of a codeFit verdict.
-func (v Verdict) insufficient() uint64 { return uint64(v >> firstResourceBit) }
+// details returns the mask of the details of a codeDetailed verdict.
+func (v Verdict) details() uint64 { return uint64(v >> firstDetail) }
 
 // maxExamples is how many nodes a VerdictCount names.
 const maxExamples = 3
@@ -71,24 +57,10 @@ type VerdictCount struct {
 	Examples     []string // names of the first of them by index, at most 3
 }
 
-// pluginOrder is kube-scheduler's default order of filter plugins, behind what Berth asks before.
-var pluginOrder = []string{
-	NodeUnsupported, NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, "VolumeRestrictions",
-	"NodeVolumeLimits", "VolumeBinding", "VolumeZone", PodTopologySpread, InterPodAffinity, "DynamicResources",
-	NodeDeclaredFeatures,
-}
-
-func pluginRank(name string) int {
-	if i := slices.Index(pluginOrder, name); i >= 0 {
-		return i
-	}
-	return len(pluginOrder)
-}
-
 // compareVerdicts orders by plugin in kube-scheduler's order, then by reason; resolvable ones first.
 func compareVerdicts(a, b VerdictCount) int {
 	if c := cmp.Or(
-		cmp.Compare(pluginRank(a.Plugin), pluginRank(b.Plugin)),
+		cmp.Compare(rankOfPlugin(a.Plugin), rankOfPlugin(b.Plugin)),
 		cmp.Compare(a.Plugin, b.Plugin),
 		cmp.Compare(a.Reason, b.Reason),
 	); c != 0 {
@@ -124,7 +96,13 @@ func MergeVerdicts(parts ...[]VerdictCount) []VerdictCount {
 	return merged
 }
 
-// tally counts verdicts by reason: slot is the code, or codeFit plus the number of the resource.
+// The reasons why a node is no candidate for preemption, besides those of filters.
+const (
+	ReasonNoVictims  = "No preemption victims found for incoming pod"
+	ReasonNotHelpful = "Preemption is not helpful for scheduling"
+)
+
+// tally counts verdicts by reason: slot is the code, or maxCodes plus the number of the detail.
 type tally struct {
 	counts [tallySlots][2]tallyCount // second index: 1 for unresolvable
 }
@@ -136,12 +114,12 @@ type tallyCount struct {
 
 func (t *tally) add(v Verdict, i cluster.NodeIndex) {
 	u := int(v >> 8 & 1)
-	if v.code() != codeFit {
+	if v.code() != codeDetailed {
 		t.counts[v.code()][u].add(i)
 		return
 	}
-	for mask := v.insufficient(); mask != 0; mask &= mask - 1 {
-		t.counts[int(codeFit)+bits.TrailingZeros64(mask)][u].add(i)
+	for mask := v.details(); mask != 0; mask &= mask - 1 {
+		t.counts[maxCodes+bits.TrailingZeros64(mask)][u].add(i)
 	}
 }
 
@@ -174,43 +152,30 @@ func (t *tally) verdicts(st *cluster.State, p *program) []VerdictCount {
 
 // reason returns the plugin and the text of a tally slot.
 func (p *program) reason(slot int) (plugin, reason string) {
-	switch Verdict(slot) {
-	case codeNodeUnschedulable:
-		return NodeUnschedulable, ReasonUnschedulable
-	case codeNodeUnsupported:
-		return NodeUnsupported, ReasonNodeUnsupported
-	case codeNodeName:
-		return NodeName, ReasonNodeName
-	case codeTaintToleration:
-		return TaintToleration, ReasonUntoleratedTaint
-	case codeNodeAffinity:
-		return NodeAffinity, ReasonNodeAffinity
-	case codeNodeAffinityEnforced:
-		return NodeAffinity, ReasonNodeAffinityEnforced
-	case codeNodeAffinityOutside:
-		return NodeAffinity, ReasonNodeAffinityOutside
-	case codeNodeAffinityConflict:
-		return NodeAffinity, ReasonNodeAffinityConflict
-	case codeNodePorts:
-		return NodePorts, ReasonNodePorts
-	case codeSpread:
-		return PodTopologySpread, ReasonSpread
-	case codeSpreadMissing:
-		return PodTopologySpread, ReasonSpreadMissing
-	case codeAffinity:
-		return InterPodAffinity, ReasonAffinity
-	case codeAntiAffinity:
-		return InterPodAffinity, ReasonAntiAffinity
-	case codeExistingAntiAffinity:
-		return InterPodAffinity, ReasonExistingAntiAffinity
-	case codeFeatures:
-		return NodeDeclaredFeatures, ReasonFeatures
-	case codeUnsupported:
+	code := Verdict(slot)
+	switch {
+	case slot >= maxCodes:
+		return plugins[byCode[codeDetailed]].Name, p.details[slot-maxCodes]
+	case code == codeUnsupported:
 		return p.unsupportedPlugin, p.unsupported
-	case codeNoVictims:
+	case code == codeNoVictims:
 		return "", ReasonNoVictims
-	case codeNotHelpful:
+	case code == codeNotHelpful:
 		return "", ReasonNotHelpful
 	}
-	return NodeResourcesFit, p.fit.names[slot-int(codeFit)]
+	return plugins[byCode[code]].Name, reasonOf(code)
+}
+
+// pluginOf returns the plugin of a code.
+func (p *program) pluginOf(code Verdict) string {
+	if code == codeUnsupported {
+		return p.unsupportedPlugin
+	}
+	return plugins[byCode[code]].Name
+}
+
+// reasonOf returns the text of a plugin's code.
+func reasonOf(code Verdict) string {
+	of := &plugins[byCode[code]]
+	return of.reasons[code-of.code].Text
 }

@@ -32,7 +32,7 @@ func apply(t fataler, st *cluster.State, deltas ...cluster.Delta) {
 }
 
 var testProfiles = []cluster.Profile{
-	cluster.DefaultProfile("default"),
+	DefaultProfile("default"),
 	{
 		SchedulerName: "most",
 		PreFilters:    []string{NodeResourcesFit, NodeAffinity},

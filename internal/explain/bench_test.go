@@ -15,7 +15,7 @@ import (
 // deployments of priority 0. What is free is 4 CPUs at most.
 func fleet(b *testing.B, nodes int) *cluster.State {
 	st := cluster.New(cluster.Version{Epoch: 1})
-	profile := cluster.DefaultProfile("default-scheduler")
+	profile := engine.DefaultProfile("default-scheduler")
 	apply(b, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Seed: 42, Profiles: []cluster.Profile{profile}}})
 	for k := range 20 {
 		app := cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "In", Values: []string{fmt.Sprint(k)}}}}

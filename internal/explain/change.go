@@ -94,15 +94,9 @@ type Victim struct {
 
 const (
 	hostname     = "kubernetes.io/hostname"
-	cordonTaint  = "node.kubernetes.io/unschedulable"
 	systemTaints = "node.kubernetes.io/" // say that a node is not well: to tolerate or remove them helps nobody
 	maxShapes    = 8                     // that are tried for AddNode
 )
-
-// systemLabels are the prefixes of labels that say what a node is. To change them would be to lie.
-var systemLabels = []string{
-	"kubernetes.io/", "beta.kubernetes.io/", "node.kubernetes.io/", "topology.kubernetes.io/", "failure-domain.beta.kubernetes.io/",
-}
 
 // findings collects, node by node, what comes nearest and what single changes could help.
 type findings struct {
@@ -148,8 +142,12 @@ type set struct {
 	lacks []engine.Lack // of the first
 }
 
-// add adds a node with its things written as a key.
-func (s *sets) add(i cluster.NodeIndex, lacks []engine.Lack) {
+// add adds a node with its things, written as a key.
+func (s *sets) add(i cluster.NodeIndex, lacks []engine.Lack, write func([]byte, *engine.Lack) []byte) {
+	s.scratch = s.scratch[:0]
+	for k := range lacks {
+		s.scratch = write(s.scratch, &lacks[k])
+	}
 	if found := s.byKey[string(s.scratch)]; found != nil {
 		found.nodes++
 		return
@@ -177,36 +175,29 @@ func (f *findings) visit(i cluster.NodeIndex, lacks []engine.Lack) {
 		return
 	}
 	f.nearest = keep(f.nearest, Miss{Node: i, Things: len(lacks), Relative: relative(lacks)})
-	switch all := kindOf(lacks); all {
-	case engine.NodeResourcesFit:
-		if !slices.ContainsFunc(lacks, func(l engine.Lack) bool { return l.Resource == "pods" || l.Free <= 0 }) {
-			f.smallest.offer(i, relative(lacks), lacks)
-		}
-	case engine.TaintToleration:
-		if !slices.ContainsFunc(lacks, func(l engine.Lack) bool { return strings.HasPrefix(l.Taint.Key, systemTaints) }) {
-			f.tainted.offer(i, float64(len(lacks)), lacks)
-			f.tolerations.scratch = f.tolerations.scratch[:0]
-			for k := range lacks {
-				f.tolerations.scratch = appendTaint(f.tolerations.scratch, lacks[k].Taint)
-			}
-			f.tolerations.add(i, lacks)
-		}
-	case engine.NodeAffinity:
-		f.affinity(i, lacks)
-	case engine.NodeUnschedulable:
+	help := ^engine.Help(0) // what helps all that it lacks
+	for k := range lacks {
+		help &= lacks[k].Help
+	}
+	if help&engine.HelpRequests != 0 {
+		f.smallest.offer(i, relative(lacks), lacks)
+	}
+	if help&engine.HelpTaints != 0 {
+		f.tainted.offer(i, float64(len(lacks)), lacks)
+		f.tolerations.add(i, lacks, func(b []byte, l *engine.Lack) []byte { return appendTaint(b, l.Taint) })
+	}
+	if help&engine.HelpConditions != 0 {
+		f.conditions.add(i, lacks, func(b []byte, l *engine.Lack) []byte {
+			return strconv.AppendBool(binary.AppendVarint(binary.AppendVarint(b, int64(l.Term)), int64(l.Index)), l.Field)
+		})
+	}
+	if help&engine.HelpLabels != 0 {
+		f.label.offer(i, float64(len(lacks)), lacks)
+	}
+	if help&engine.HelpCordon != 0 {
 		f.cordoned.offer(i, 1, lacks)
 	}
 	f.shape(i, lacks)
-}
-
-// kindOf returns the plugin that all lacks are of, "" if they are of several.
-func kindOf(lacks []engine.Lack) string {
-	for k := range lacks {
-		if lacks[k].Plugin != lacks[0].Plugin {
-			return ""
-		}
-	}
-	return lacks[0].Plugin
 }
 
 func appendTaint(b []byte, t *cluster.Taint) []byte {
@@ -217,27 +208,6 @@ func appendTaint(b []byte, t *cluster.Taint) []byte {
 	return b
 }
 
-// affinity takes a node that only node affinity keeps the pod off.
-func (f *findings) affinity(i cluster.NodeIndex, lacks []engine.Lack) {
-	own, labels := true, true // of the pod itself, and of labels that may change
-	b := f.conditions.scratch[:0]
-	for k := range lacks {
-		l := &lacks[k]
-		own = own && l.Wanted != nil && l.Reason == engine.ReasonNodeAffinity
-		labels = labels && l.Wanted != nil && !l.Field && !slices.ContainsFunc(systemLabels, func(p string) bool { return strings.HasPrefix(l.Wanted.Key, p) })
-		b = binary.AppendVarint(b, int64(l.Term))
-		b = binary.AppendVarint(b, int64(l.Index))
-		b = strconv.AppendBool(b, l.Field)
-	}
-	f.conditions.scratch = b
-	if own {
-		f.conditions.add(i, lacks)
-	}
-	if labels {
-		f.label.offer(i, float64(len(lacks)), lacks)
-	}
-}
-
 // shapeKey tells apart nodes that would be different if they were new.
 type shapeKey struct {
 	shape  *cluster.NodeShape
@@ -246,29 +216,12 @@ type shapeKey struct {
 
 // shape takes a node if one like it, but new, may have all that this one lacks.
 func (f *findings) shape(i cluster.NodeIndex, lacks []engine.Lack) {
-	for k := range lacks {
-		l := &lacks[k]
-		switch l.Plugin {
-		case engine.NodeUnsupported:
-			return
-		case engine.NodeUnschedulable, engine.NodePorts:
-		case engine.TaintToleration:
-			if !strings.HasPrefix(l.Taint.Key, systemTaints) {
-				return
-			}
-		case engine.NodeResourcesFit:
-			if l.Requested > l.Capacity {
-				return
-			}
-		case engine.PodTopologySpread, engine.InterPodAffinity:
-			// What pods nominated to this node deny is not denied to others of its domain.
-			shared := l.TopologyKey != hostname && len(f.st.NominatedOn(f.st.Nodes.Spec[i].Name)) == 0
-			if l.NoKey || shared || l.Reason == engine.ReasonAffinity {
-				return
-			}
-		default:
-			return
-		}
+	helps := engine.HelpNewNode
+	if len(f.st.NominatedOn(f.st.Nodes.Spec[i].Name)) > 0 {
+		helps |= engine.HelpNewNodeNominees
+	}
+	if slices.ContainsFunc(lacks, func(l engine.Lack) bool { return l.Help&helps == 0 }) {
+		return
 	}
 	host := f.st.Symbols.Lookup(hostname)
 	key := shapeKey{shape: f.st.Nodes.Spec[i].NodeShape}

@@ -137,7 +137,7 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 		if out.Feasible == 0 {
 			reasons := reasonsOf(out.Rejections)
 			out.Message = engine.FitMessage(int(out.Nodes), reasons)
-			out.Devices = engine.DevicesMessage(st, reasons)
+			out.Devices = engine.Besides(st, reasons)
 		}
 		// 3. Those that come nearest, in full.
 		for _, m := range found.nearest {

@@ -193,7 +193,7 @@ func (c *Change) makeOn(t fataler, st *cluster.State, id cluster.PodID) string {
 		apply(t, st, cluster.NodeSet{Index: at, Node: node})
 	case Uncordon:
 		node.Unschedulable = false
-		node.Taints = withoutTaints(node.Taints, func(old cluster.Taint) bool { return old.Key == cordonTaint })
+		node.Taints = withoutTaints(node.Taints, func(old cluster.Taint) bool { return old.Key == "node.kubernetes.io/unschedulable" })
 		apply(t, st, cluster.NodeSet{Index: at, Node: node})
 	case RemoveTaints:
 		node.Taints = withoutTaints(node.Taints, func(old cluster.Taint) bool { return slices.Contains(c.Taints, old) })

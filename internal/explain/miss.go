@@ -22,11 +22,8 @@ type Miss struct {
 	Blockers []Blocker     // by the place in Lacks: the pods in the way
 }
 
-// Blocker is a pod that is in the way. It has no name if there is none, or none is found.
-type Blocker struct {
-	Namespace, Name string
-	Node            string // where it is, or is nominated to
-}
+// Blocker is a pod that is in the way.
+type Blocker = engine.Blocker
 
 func (m *Miss) compare(other *Miss) int {
 	return cmp.Or(cmp.Compare(m.Things, other.Things), cmp.Compare(m.Relative, other.Relative), cmp.Compare(m.Node, other.Node))
@@ -49,7 +46,7 @@ func missOf(w *whatif.World, pod cluster.PodID, i cluster.NodeIndex) Miss {
 	}
 	for k := range lacks {
 		if blocker := st.Pod(lacks[k].Blocker); blocker != nil {
-			m.Blockers[k] = Blocker{blocker.Namespace, blocker.Name, cmp.Or(blocker.NodeName, blocker.Nominated)}
+			m.Blockers[k] = Blocker{Namespace: blocker.Namespace, Name: blocker.Name, Node: cmp.Or(blocker.NodeName, blocker.Nominated)}
 		}
 	}
 	return m

@@ -108,7 +108,7 @@ func columnsOf(st *cluster.State, s engine.Subject, groups []engine.Group, score
 				if !scores[g].Feasible {
 					continue
 				}
-				if raw, normalized := scoreOf(c.Name, &groups[g], n, &scores[g]); normalized != engine.NotScored && (raw != 0 || normalized != 0) {
+				if raw, normalized := engine.ScoreOf(c.Name, &groups[g], n, &scores[g]); normalized != engine.NotScored && (raw != 0 || normalized != 0) {
 					return false
 				}
 			}
@@ -120,30 +120,8 @@ func columnsOf(st *cluster.State, s engine.Subject, groups []engine.Group, score
 func (c columns) of(g *engine.Group, n int, scores *engine.GroupScores) []PluginScore {
 	out := make([]PluginScore, 0, len(c))
 	for _, column := range c {
-		raw, normalized := scoreOf(column.Name, g, n, scores)
+		raw, normalized := engine.ScoreOf(column.Name, g, n, scores)
 		out = append(out, PluginScore{Plugin: column.Name, Raw: raw, Normalized: normalized, Weight: column.Weight})
 	}
 	return out
-}
-
-// scoreOf returns what a plugin gives the n-th node of a group.
-func scoreOf(plugin string, g *engine.Group, n int, scores *engine.GroupScores) (raw, normalized int64) {
-	fixed := g.Nodes[n].Scores
-	switch plugin {
-	case engine.TaintToleration:
-		return g.Raw.TaintToleration, scores.Normalized.TaintToleration
-	case engine.NodeAffinity:
-		return g.Raw.NodeAffinity, scores.Normalized.NodeAffinity
-	case engine.PodTopologySpread:
-		return scores.PodTopologySpread, scores.Normalized.PodTopologySpread
-	case engine.InterPodAffinity:
-		return scores.InterPodAffinity, scores.Normalized.InterPodAffinity
-	case engine.NodeResourcesFit:
-		return int64(fixed[0]), int64(fixed[0])
-	case engine.NodeResourcesBalancedAllocation:
-		return int64(fixed[1]), int64(fixed[1])
-	case engine.ImageLocality:
-		return int64(fixed[2]), int64(fixed[2])
-	}
-	return 0, 0 // one that Berth does not have
 }

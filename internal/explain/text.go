@@ -7,8 +7,6 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 )
@@ -85,7 +83,7 @@ func (x *Explanation) Headline() string {
 	slices.SortStableFunc(rejections, func(a, b engine.Rejection) int { return int(b.Nodes - a.Nodes) })
 	var says []string
 	for k := range rejections {
-		says = append(says, fmt.Sprintf("%s %s", count(rejections[k].Nodes), short(&rejections[k])))
+		says = append(says, fmt.Sprintf("%s %s", count(rejections[k].Nodes), rejections[k].Short()))
 	}
 	return fmt.Sprintf("%s is pending because none of %s can take it: %s.", name, nodes(x.Nodes), strings.Join(says, ", "))
 }
@@ -124,43 +122,6 @@ func (x *Explanation) facts() string {
 		says = append(says, "being deleted")
 	}
 	return strings.Join(says, "; ") + "."
-}
-
-// short says what a plugin's rejection means, after a number of nodes.
-func short(r *engine.Rejection) string {
-	switch r.Plugin {
-	case engine.NodeUnschedulable:
-		return plural(int(r.Nodes), "is cordoned", "are cordoned")
-	case engine.NodeUnsupported:
-		return plural(int(r.Nodes), "is", "are") + " unsupported"
-	case engine.NodeName:
-		return plural(int(r.Nodes), "has another name", "have other names")
-	case engine.TaintToleration:
-		return plural(int(r.Nodes), "has", "have") + " a taint that it does not tolerate"
-	case engine.NodeAffinity:
-		return plural(int(r.Nodes), "does", "do") + " not match its node selector or affinity"
-	case engine.NodePorts:
-		return plural(int(r.Nodes), "has", "have") + " its host port taken"
-	case engine.NodeResourcesFit:
-		var what []string
-		for _, reason := range r.Reasons {
-			name := strings.TrimPrefix(reason.Reason, engine.ReasonInsufficient)
-			if reason.Reason == engine.ReasonTooManyPods {
-				name = "room for one more pod"
-			}
-			if !slices.Contains(what, name) {
-				what = append(what, name)
-			}
-		}
-		return plural(int(r.Nodes), "lacks ", "lack ") + strings.Join(what, " or ")
-	case engine.PodTopologySpread:
-		return "would break its topology spread"
-	case engine.InterPodAffinity:
-		return plural(int(r.Nodes), "is", "are") + " excluded by affinity or anti-affinity between pods"
-	case engine.NodeDeclaredFeatures:
-		return plural(int(r.Nodes), "lacks", "lack") + " a feature that it needs"
-	}
-	return plural(int(r.Nodes), "is", "are") + " rejected by " + r.Plugin
 }
 
 // rejections writes the table whose first column adds up to the nodes.
@@ -225,146 +186,9 @@ func trimLines(b *strings.Builder) {
 func (m *Miss) Details() []string {
 	out := make([]string, len(m.Lacks))
 	for k := range m.Lacks {
-		out[k] = lackText(&m.Lacks[k], m.Blockers[k])
+		out[k] = m.Lacks[k].Text(m.Blockers[k])
 	}
 	return out
-}
-
-// lackText says what a node lacks, with the numbers.
-func lackText(l *engine.Lack, by Blocker) string {
-	has := func(what string) string {
-		if !l.HasValue {
-			return what + " is missing"
-		}
-		return fmt.Sprintf("%s is %q", what, l.Value)
-	}
-	blocker := ""
-	if by.Name != "" {
-		blocker = fmt.Sprintf(" by %s/%s on %s", by.Namespace, by.Name, by.Node)
-	}
-	switch {
-	case l.Resource == "pods":
-		return fmt.Sprintf("pods: %d of %d are taken", l.Capacity-l.Free, l.Capacity)
-	case l.Resource != "":
-		return fmt.Sprintf("%s: requests %s, %s free of %s", l.Resource, amount(l.Resource, l.Requested), amount(l.Resource, l.Free), amount(l.Resource, l.Capacity))
-	case l.Taint != nil:
-		return fmt.Sprintf("taint %s is not tolerated", taintText(*l.Taint))
-	case l.Plugin == engine.NodeAffinity && l.Wanted == nil:
-		return "no required node affinity term can match any node"
-	case l.Plugin == engine.NodeAffinity && l.Field:
-		return "wanted: " + requirementText(l.Wanted)
-	case l.Plugin == engine.NodeAffinity:
-		of := ""
-		if l.Reason == engine.ReasonNodeAffinityEnforced {
-			of = " by the profile"
-		}
-		return fmt.Sprintf("%s, wanted%s: %s", has("label "+l.Wanted.Key), of, requirementText(l.Wanted))
-	case l.Port != nil:
-		return fmt.Sprintf("host port %s is taken%s", portText(l.Port), blocker)
-	case l.Feature != "":
-		return fmt.Sprintf("feature %s is not declared", l.Feature)
-	case l.Name != "":
-		return fmt.Sprintf("the pod asks for the node %s", l.Name)
-	case l.NoKey:
-		return fmt.Sprintf("label %s is missing, and the pod's %s needs it", l.TopologyKey, ruleOf(l))
-	case l.Plugin == engine.PodTopologySpread:
-		with := ""
-		if l.Self {
-			with = " and would have one more"
-		}
-		return fmt.Sprintf("topology spread over %s: %q has %d matching %s%s, the least of all domains is %d, and maxSkew is %d",
-			l.TopologyKey, l.Value, l.Count, plural(int(l.Count), "pod", "pods"), with, l.Least, l.Spread.MaxSkew)
-	case l.Reason == engine.ReasonAffinity:
-		return fmt.Sprintf("affinity: no pod that matches %s is in %s=%s", termsText(l.Terms), l.TopologyKey, l.Value)
-	case l.Reason == engine.ReasonAntiAffinity:
-		return fmt.Sprintf("anti-affinity of the pod: %s in %s=%s%s", termsText(l.Terms), l.TopologyKey, l.Value, kept(by))
-	case l.Reason == engine.ReasonExistingAntiAffinity:
-		return fmt.Sprintf("anti-affinity of a placed pod against %s in %s=%s%s", termsText(l.Terms), l.TopologyKey, l.Value, kept(by))
-	case l.Plugin == engine.NodeUnschedulable:
-		return "the node is cordoned"
-	case l.Plugin == engine.NodeUnsupported:
-		return "the node is unsupported: its events say why"
-	}
-	return l.Reason
-}
-
-func kept(by Blocker) string {
-	if by.Name == "" {
-		return ""
-	}
-	return fmt.Sprintf(": %s/%s on %s", by.Namespace, by.Name, by.Node)
-}
-
-func ruleOf(l *engine.Lack) string {
-	if l.Plugin == engine.PodTopologySpread {
-		return "topology spread"
-	}
-	return "affinity"
-}
-
-func taintText(t cluster.Taint) string {
-	if t.Value == "" {
-		return t.Key + ":" + t.Effect
-	}
-	return t.Key + "=" + t.Value + ":" + t.Effect
-}
-
-func portText(p *cluster.HostPort) string {
-	if p.IP == "0.0.0.0" {
-		return fmt.Sprintf("%d/%s", p.Port, p.Protocol)
-	}
-	return fmt.Sprintf("%s:%d/%s", p.IP, p.Port, p.Protocol)
-}
-
-// requirementText writes a requirement as a label selector.
-func requirementText(r *cluster.Requirement) string {
-	switch r.Operator {
-	case "In":
-		if len(r.Values) == 1 {
-			return r.Key + "=" + r.Values[0]
-		}
-		return r.Key + " in (" + strings.Join(r.Values, ", ") + ")"
-	case "NotIn":
-		return r.Key + " not in (" + strings.Join(r.Values, ", ") + ")"
-	case "Exists":
-		return r.Key
-	case "DoesNotExist":
-		return "!" + r.Key
-	case "Gt":
-		return r.Key + ">" + strings.Join(r.Values, ", ")
-	case "Lt":
-		return r.Key + "<" + strings.Join(r.Values, ", ")
-	}
-	return r.Key + " " + r.Operator + " " + strings.Join(r.Values, ", ")
-}
-
-func termsText(terms []cluster.PodTerm) string {
-	var out []string
-	for k := range terms {
-		var of []string
-		for r := range terms[k].Selector.Requirements {
-			of = append(of, requirementText(&terms[k].Selector.Requirements[r]))
-		}
-		switch {
-		case terms[k].Selector.Nothing:
-			of = []string{"nothing"}
-		case len(of) == 0:
-			of = []string{"every pod"}
-		}
-		out = append(out, strings.Join(of, ","))
-	}
-	return strings.Join(out, " and ")
-}
-
-// amount writes a quantity as Kubernetes does.
-func amount(name string, value int64) string {
-	switch {
-	case name == "cpu":
-		return resource.NewMilliQuantity(value, resource.DecimalSI).String()
-	case name == "memory", name == "ephemeral-storage", strings.HasPrefix(name, "hugepages-"):
-		return resource.NewQuantity(value, resource.BinarySI).String()
-	}
-	return strconv.FormatInt(value, 10)
 }
 
 // help writes what would help.
@@ -395,17 +219,17 @@ func (c *Change) String() string {
 	switch c.Kind {
 	case ReduceRequests:
 		for _, r := range c.Requests {
-			what = append(what, fmt.Sprintf("%s from %s to %s", r.Resource, amount(r.Resource, r.From), amount(r.Resource, r.To)))
+			what = append(what, fmt.Sprintf("%s from %s to %s", r.Resource, engine.AmountText(r.Resource, r.From), engine.AmountText(r.Resource, r.To)))
 		}
 		return fmt.Sprintf("Request less: %s. %s", strings.Join(what, ", "), opens)
 	case Tolerate:
 		for _, t := range c.Tolerations {
-			what = append(what, taintText(cluster.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}))
+			what = append(what, engine.TaintText(cluster.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}))
 		}
 		return fmt.Sprintf("Tolerate %s. %s", list(what), opens)
 	case DropConditions:
 		for k := range c.Conditions {
-			what = append(what, requirementText(&c.Conditions[k].Requirement))
+			what = append(what, engine.RequirementText(&c.Conditions[k].Requirement))
 		}
 		from := "node selector"
 		if c.Conditions[0].Term >= 0 {
@@ -425,7 +249,7 @@ func (c *Change) String() string {
 		return fmt.Sprintf("Uncordon %s.", c.Node)
 	case RemoveTaints:
 		for _, t := range c.Taints {
-			what = append(what, taintText(t))
+			what = append(what, engine.TaintText(t))
 		}
 		return fmt.Sprintf("Remove %s %s from %s.", plural(len(what), "taint", "taints"), list(what), c.Node)
 	case AddNode:

@@ -4,11 +4,13 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the texts of testdata anew")
@@ -23,7 +25,7 @@ const podClass, filler cluster.ClassID = 1, 2
 
 func newTown(t *testing.T, nodes ...cluster.Node) town {
 	st := cluster.New(cluster.Version{Epoch: 41})
-	apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Seed: 3, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}})
+	apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Seed: 3, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}}})
 	for k, set := range labelSets {
 		apply(t, st, cluster.LabelsDefined{ID: cluster.LabelsID(k + 1), Set: set})
 	}
@@ -170,5 +172,21 @@ func TestTexts(t *testing.T) {
 				t.Errorf("%s (-want +got); run with -rewrite if it is right:\n%s", file, diff)
 			}
 		})
+	}
+}
+
+// A placed pod may be of a class that Berth cannot judge: whichever plugin that is about, its reason is told.
+func TestWhyAPlacedPodCannotBeJudgedIsTold(t *testing.T) {
+	for _, plugin := range []string{
+		engine.TaintToleration, engine.NodeAffinity, engine.NodePorts, engine.NodeResourcesFit, engine.PodTopologySpread, engine.InterPodAffinity,
+		engine.NodeDeclaredFeatures, "VolumeBinding",
+	} {
+		w := newTown(t, house("a", "z1"))
+		got := w.explain(100, 1<<20, func(spec *cluster.ClassSpec, pod *cluster.Pod) {
+			spec.Unsupported, spec.UnsupportedPlugin, pod.NodeName = "it cannot be told", plugin, "a"
+		})
+		if !strings.Contains(got, "it cannot be told") {
+			t.Errorf("of %s:\n%s", plugin, got)
+		}
 	}
 }

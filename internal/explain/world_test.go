@@ -98,7 +98,7 @@ func quantity(name string, value int64) cluster.Quantity {
 func tame(t fataler, rng *rand.Rand, nodes, placed, pending int) *cluster.State {
 	r := tamer{rng}
 	st := cluster.New(cluster.Version{Epoch: 1})
-	profile := cluster.DefaultProfile("default-scheduler")
+	profile := engine.DefaultProfile("default-scheduler")
 	apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Seed: uint64(r.IntN(100)), Profiles: []cluster.Profile{profile}}})
 	for k, set := range labelSets {
 		apply(t, st, cluster.LabelsDefined{ID: cluster.LabelsID(k + 1), Set: set})
@@ -117,7 +117,7 @@ func tame(t fataler, rng *rand.Rand, nodes, placed, pending int) *cluster.State 
 			n.Labels = append(n.Labels, cluster.Label{Key: zone, Value: one(r, "a", "b", "c")})
 		}
 		if n.Unschedulable && r.chance(50) {
-			n.Taints = append(n.Taints, cluster.Taint{Key: cordonTaint, Effect: "NoSchedule"})
+			n.Taints = append(n.Taints, cluster.Taint{Key: "node.kubernetes.io/unschedulable", Effect: "NoSchedule"})
 		}
 		for range r.IntN(3) {
 			n.Taints = append(n.Taints, cluster.Taint{

@@ -111,7 +111,7 @@ func newWorld(t *testing.T) *world {
 		}
 		w.heard = append(w.heard, u)
 	}))
-	settings := cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}
+	settings := cluster.Settings{Shards: 1, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}}
 	if err := w.apply(cluster.SettingsSet{Settings: settings}); err != nil {
 		t.Fatal(err)
 	}

@@ -193,7 +193,7 @@ func metricsOfAllRoles(t *testing.T) map[string]*described {
 	must(os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}],
 clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]}`), 0o600))
 
-	cluster := cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}
+	cluster := cluster.Settings{Shards: 1, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}}
 	src, err := kube.New(kube.Config{Kubeconfig: kubeconfig, SchedulerNames: []string{"default-scheduler"}, Metrics: as("binder")})
 	must(err)
 	lease, err := src.Lease(kube.LeaseConfig{Namespace: "n", Name: "l", Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: time.Second})

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -28,7 +29,7 @@ func reduceNodeAffinity(spec *v1.PodSpec, class *cluster.ClassSpec) (requiredNod
 
 	preferred := affinity.PreferredDuringSchedulingIgnoredDuringExecution
 	if _, err := nodeaffinity.NewPreferredSchedulingTerms(preferred); err != nil {
-		refuse(class, "NodeAffinity", "the pod's preferred node affinity is invalid: "+err.Error())
+		refuse(class, engine.NodeTerms, "the pod's preferred node affinity is invalid: "+err.Error())
 		return requiredNode
 	}
 	for _, t := range preferred {
@@ -96,7 +97,7 @@ func RestoreRequiredNode(p Pod) Pod {
 // KeepsRequiredNode reports whether a pod of the profile may be known by its required node: it goes to that node or to none, and nothing else
 // asks for its node affinity.
 func KeepsRequiredNode(profile *cluster.Profile) bool {
-	return slices.Contains(profile.PreFilters, "NodeAffinity") && !slices.ContainsFunc(profile.DefaultSpread, func(c cluster.SpreadConstraint) bool {
+	return slices.Contains(profile.PreFilters, engine.JudgeOf(engine.NodeTerms)) && !slices.ContainsFunc(profile.DefaultSpread, func(c cluster.SpreadConstraint) bool {
 		return c.Hard && c.HonorAffinity
 	})
 }

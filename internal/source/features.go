@@ -2,6 +2,7 @@ package source
 
 import (
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/component-helpers/nodedeclaredfeatures"
@@ -19,6 +20,6 @@ func reduceFeatures(pod *v1.Pod, class *cluster.ClassSpec) {
 		class.Features, err = framework.Unmap(needed)
 	}
 	if err != nil {
-		refuse(class, "NodeDeclaredFeatures", "the features that the pod needs cannot be told: "+err.Error())
+		refuse(class, engine.Features, "the features that the pod needs cannot be told: "+err.Error())
 	}
 }

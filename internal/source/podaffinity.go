@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	v1 "k8s.io/api/core/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 )
@@ -43,7 +44,7 @@ func reducePodAffinity(pod *v1.Pod, class *cluster.ClassSpec) {
 	class.PreferredAffinity = weighted("preferredAffinityTerms", near.PreferredDuringSchedulingIgnoredDuringExecution)
 	class.PreferredAntiAffinity = weighted("preferredAntiAffinityTerms", apart.PreferredDuringSchedulingIgnoredDuringExecution)
 	if err := utilerrors.NewAggregate(errs); err != nil {
-		refuse(class, "InterPodAffinity", "parsing pod: "+err.Error())
+		refuse(class, engine.PodTerms, "parsing pod: "+err.Error())
 	}
 }
 

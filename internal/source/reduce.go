@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -100,9 +101,9 @@ func preempted(pod *v1.Pod) bool {
 	})
 }
 
-// refuse makes pods of the class ones that Berth cannot judge.
-func refuse(class *cluster.ClassSpec, plugin, why string) {
-	class.UnsupportedPlugin, class.Unsupported = plugin, why
+// refuse makes pods of the class ones that Berth cannot judge, for an aspect of theirs.
+func refuse(class *cluster.ClassSpec, aspect engine.Aspect, why string) {
+	class.UnsupportedPlugin, class.Unsupported = engine.JudgeOf(aspect), why
 }
 
 // Terminal reports whether the pod has succeeded or failed: it takes nothing from its node any more.

@@ -2,6 +2,7 @@ package source
 
 import (
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -13,7 +14,7 @@ func reduceSpread(pod *v1.Pod, class *cluster.ClassSpec) {
 		selector, err := reduceLabelSelector(c.LabelSelector)
 		if err != nil {
 			class.Spread = nil
-			refuse(class, "PodTopologySpread", "get constraints from pod: "+err.Error())
+			refuse(class, engine.Spreading, "get constraints from pod: "+err.Error())
 			return
 		}
 		if !selector.Nothing {

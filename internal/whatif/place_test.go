@@ -16,7 +16,7 @@ import (
 )
 
 func settings() cluster.Settings {
-	return cluster.Settings{Shards: 1, Seed: 5, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}
+	return cluster.Settings{Shards: 1, Seed: 5, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}}
 }
 
 // sandbox returns one that has been told events.

@@ -131,7 +131,7 @@ func TestDrainedPodsGoElsewhereButThoseOfTheirNode(t *testing.T) {
 
 func TestSettingsThatPackPodsAreToldFromThoseThatSpreadThem(t *testing.T) {
 	packing := settings()
-	packing.Profiles = []cluster.Profile{cluster.DefaultProfile("default-scheduler")}
+	packing.Profiles = []cluster.Profile{engine.DefaultProfile("default-scheduler")}
 	packing.Profiles[0].FitStrategy = cluster.MostAllocated
 	packing.Profiles[0].Weights = []cluster.PluginWeight{{Name: engine.NodeResourcesFit, Weight: 1}}
 	var events []source.Event

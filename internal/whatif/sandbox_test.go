@@ -23,7 +23,7 @@ func draws(t *rapid.T) clustertest.Intn {
 
 func randomState(t *rapid.T, steps int) *cluster.State {
 	st, intn := cluster.New(start), draws(t)
-	if err := st.Apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}}); err != nil {
+	if err := st.Apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}}}); err != nil {
 		t.Fatal(err)
 	}
 	for range rapid.IntRange(0, steps).Draw(t, "steps") {

@@ -10,8 +10,8 @@ import (
 	scorev1 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
 )
 
-// scoresPerNode is the length of engine.Scored.Scores.
-const scoresPerNode = len(engine.Scored{}.Scores)
+// scoresPerNode is how many of engine.Scored.Scores are told.
+var scoresPerNode = engine.ScorePlaces()
 
 // maxRaw bounds engine.Raw.TopologyProfile and engine.Raw.Images, in bytes.
 const maxRaw = 1 << 16
@@ -35,12 +35,12 @@ func Subject(m *filterv1.Subject) engine.Subject {
 func ToGroups(groups []engine.Group) []*scorev1.Group {
 	return each(groups, func(g engine.Group) *scorev1.Group {
 		m := &scorev1.Group{
-			TaintToleration: g.Raw.TaintToleration,
-			NodeAffinity:    g.Raw.NodeAffinity,
+			TaintToleration: g.Raw.Scores[0], // the fields are by place
+			NodeAffinity:    g.Raw.Scores[1],
 			Count:           g.Count,
 			TopologyProfile: []byte(g.Raw.TopologyProfile),
 			Images:          []byte(g.Raw.Images),
-			ImageLocality:   g.ImageLocality,
+			ImageLocality:   g.OfImages,
 		}
 		if len(g.Nodes) == 0 {
 			return m
@@ -50,8 +50,8 @@ func ToGroups(groups []engine.Group) []*scorev1.Group {
 		m.Raw = make([]int32, 0, len(g.Nodes)*scoresPerNode)
 		for i, n := range g.Nodes {
 			m.Nodes[i] = int32(n.Node)
-			m.Fixed[i] = n.Fixed + g.ImageLocality
-			m.Raw = append(m.Raw, n.Scores[:]...)
+			m.Fixed[i] = n.Fixed + g.OfImages
+			m.Raw = append(m.Raw, n.Scores[:scoresPerNode]...)
 		}
 		return m
 	})
@@ -71,12 +71,12 @@ func Groups(ms []*scorev1.Group) ([]engine.Group, error) {
 		}
 		groups[i] = engine.Group{
 			Raw: engine.Raw{
-				TaintToleration: m.GetTaintToleration(), NodeAffinity: m.GetNodeAffinity(), TopologyProfile: string(m.GetTopologyProfile()),
+				Scores: [...]int64{m.GetTaintToleration(), m.GetNodeAffinity()}, TopologyProfile: string(m.GetTopologyProfile()),
 				Images: string(m.GetImages()),
 			},
-			Count:         m.GetCount(),
-			Nodes:         nodes,
-			ImageLocality: m.GetImageLocality(),
+			Count:    m.GetCount(),
+			Nodes:    nodes,
+			OfImages: m.GetImageLocality(),
 		}
 	}
 	return groups, nil
@@ -104,7 +104,7 @@ func scored(m *scorev1.Group) ([]engine.Scored, error) {
 			return nil, err
 		}
 		nodes[i] = engine.Scored{Node: cluster.NodeIndex(index32), Fixed: m.GetFixed()[i] - m.GetImageLocality()}
-		copy(nodes[i].Scores[:], m.GetRaw()[i*scoresPerNode:])
+		copy(nodes[i].Scores[:scoresPerNode], m.GetRaw()[i*scoresPerNode:])
 	}
 	return nodes, nil
 }

@@ -111,7 +111,7 @@ func add(f *testing.F, m proto.Message) {
 
 func FuzzGroups(f *testing.F) {
 	add(f, &scorev1.SubjectScores{Groups: wire.ToGroups([]engine.Group{
-		{Raw: engine.Raw{TaintToleration: 1, NodeAffinity: 7, TopologyProfile: "profile"}, Count: 3, Nodes: []engine.Scored{{Node: 5, Fixed: 80}, {Node: 6, Fixed: -1}}},
+		{Raw: engine.Raw{Scores: [2]int64{1, 7}, TopologyProfile: "profile"}, Count: 3, Nodes: []engine.Scored{{Node: 5, Fixed: 80}, {Node: 6, Fixed: -1}}},
 		{Count: 1},
 	})})
 	f.Fuzz(func(t *testing.T, data []byte) {

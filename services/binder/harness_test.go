@@ -31,7 +31,7 @@ const (
 func testLog(t testing.TB) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
 
 func settings() cluster.Settings {
-	return cluster.Settings{Shards: 4, Seed: 1, Profiles: []cluster.Profile{cluster.DefaultProfile(scheduler)}}
+	return cluster.Settings{Shards: 4, Seed: 1, Profiles: []cluster.Profile{engine.DefaultProfile(scheduler)}}
 }
 
 // poll asks until ok or for so long, and returns what it was told last.

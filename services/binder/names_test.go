@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/source"
 )
@@ -106,7 +107,7 @@ func (l *fakeLease) heldBy() string {
 func sharing(l *fakeLease) func(*Config) {
 	return func(c *Config) {
 		c.Lease, c.SharedNames = l, []string{scheduler}
-		c.Settings.Profiles = append(c.Settings.Profiles, cluster.DefaultProfile("own"))
+		c.Settings.Profiles = append(c.Settings.Profiles, engine.DefaultProfile("own"))
 	}
 }
 

@@ -48,7 +48,7 @@ func three(t *testing.T) *cluster.State {
 	st := cluster.New(cluster.Version{Epoch: 2})
 	asks := []cluster.Quantity{{Name: "cpu", Value: 500}}
 	deltas := []cluster.Delta{
-		cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}},
+		cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}}},
 		cluster.ClassDefined{ID: 7, Spec: cluster.ClassSpec{SchedulerName: "default-scheduler", Requests: asks, ScoreRequests: asks}},
 	}
 	for i, milli := range map[cluster.NodeIndex]int64{0: 100, 1: 500, 64: 1000} {

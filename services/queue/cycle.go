@@ -309,7 +309,7 @@ func (c *cycle) reject(q *pending.Queue, now time.Time, st *cluster.State, a *at
 	if f.message != "" {
 		diagnosis.Message += " " + f.message
 	}
-	if more := engine.DevicesMessage(st, diagnosis.Verdicts); more != "" {
+	if more := engine.Besides(st, diagnosis.Verdicts); more != "" {
 		diagnosis.Message += " " + more
 	}
 	diagnosis.Resigns = f.clear

@@ -35,7 +35,7 @@ type ledger struct {
 func newLedger(shards int32) *ledger {
 	l := &ledger{st: cluster.New(cluster.Version{Epoch: epoch})}
 	l.apply(cluster.SettingsSet{Settings: cluster.Settings{
-		Shards: shards, Seed: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")},
+		Shards: shards, Seed: 1, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")},
 	}})
 	return l
 }

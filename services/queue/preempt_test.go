@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -155,7 +156,7 @@ func TestPodThatMayNotPreemptIsUnschedulableWithTheReason(t *testing.T) {
 func TestProfileWithoutPostFiltersSaysNothingOfPreemptionAndClearsTheNomination(t *testing.T) {
 	w, _ := full(t)
 	settings := w.ledger.st.Settings
-	settings.Profiles = []cluster.Profile{cluster.DefaultProfile("default-scheduler")}
+	settings.Profiles = []cluster.Profile{engine.DefaultProfile("default-scheduler")}
 	settings.Profiles[0].PostFilters = nil
 	w.ledger.apply(cluster.SettingsSet{Settings: settings})
 	w.ledger.pod("high", 600, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Priority, p.Nominated = 10, "n1" })

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 )
@@ -230,7 +231,7 @@ func TestPercentageOfNodesToScoreBoundsTheCandidatesAndTheyTurn(t *testing.T) {
 	w.filterWorker("f1", nil)
 	w.scoreWorker("s1")
 	w.scoreWorker("s2")
-	profile := cluster.DefaultProfile("default-scheduler")
+	profile := engine.DefaultProfile("default-scheduler")
 	profile.PercentageOfNodesToScore = 10
 	w.ledger.apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Seed: 1, Profiles: []cluster.Profile{profile}}})
 	for k := range 2000 {

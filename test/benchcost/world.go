@@ -62,7 +62,7 @@ func newWorld(load workload, nodes int, seed uint64) (*world, error) {
 	for _, e := range []**engine.Evaluator{&w.filter, &w.score, &w.binder} {
 		*e = engine.NewEvaluator(engine.EvaluatorConfig{})
 	}
-	profile := cluster.DefaultProfile("default-scheduler")
+	profile := engine.DefaultProfile("default-scheduler")
 	settings := cluster.Settings{Shards: 1, Seed: seed, Profiles: []cluster.Profile{profile}}
 	if err := w.apply(cluster.SettingsSet{Settings: settings}); err != nil {
 		return nil, err

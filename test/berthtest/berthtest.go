@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/roles"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -74,7 +75,7 @@ func Start(t testing.TB, o Options) *Berth {
 	ctx, cancel := context.WithCancel(context.Background())
 	serving, ended := make(chan [2]string, 1), make(chan error, 1)
 	if o.Profiles == nil {
-		o.Profiles = []cluster.Profile{cluster.DefaultProfile("default-scheduler")}
+		o.Profiles = []cluster.Profile{engine.DefaultProfile("default-scheduler")}
 	}
 	settings := cluster.Settings{Shards: max(o.Shards, 1), Seed: o.Seed, Profiles: o.Profiles}
 	source := "local"

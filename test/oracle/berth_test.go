@@ -194,17 +194,17 @@ func (w *world) addScores(d *decision, subject engine.Subject, groups []engine.G
 					s.weigh(plugin, value) // of a plugin that must not score
 				}
 			}
-			put(engine.TaintToleration, scores[k].Normalized.TaintToleration)
-			put(engine.NodeAffinity, scores[k].Normalized.NodeAffinity)
-			put(names.PodTopologySpread, scores[k].Normalized.PodTopologySpread)
-			put(names.InterPodAffinity, scores[k].Normalized.InterPodAffinity)
-			put(engine.NodeResourcesFit, int64(n.Scores[0]))
-			put(engine.NodeResourcesBalancedAllocation, int64(n.Scores[1]))
-			put(engine.ImageLocality, int64(n.Scores[2]))
-			s.rate(engine.TaintToleration, g.Raw.TaintToleration)
-			s.rate(engine.NodeAffinity, g.Raw.NodeAffinity)
-			s.rate(names.PodTopologySpread, scores[k].PodTopologySpread)
-			s.rate(names.InterPodAffinity, scores[k].InterPodAffinity)
+			for _, plugin := range []string{
+				engine.TaintToleration, engine.NodeAffinity, names.PodTopologySpread, names.InterPodAffinity,
+				engine.NodeResourcesFit, engine.NodeResourcesBalancedAllocation, engine.ImageLocality,
+			} {
+				_, normalized := engine.ScoreOf(plugin, &g, j, &scores[k])
+				put(plugin, normalized)
+			}
+			for _, plugin := range []string{engine.TaintToleration, engine.NodeAffinity, names.PodTopologySpread, names.InterPodAffinity} {
+				raw, _ := engine.ScoreOf(plugin, &g, j, &scores[k])
+				s.rate(plugin, raw)
+			}
 			name := w.state.Nodes.Spec[n.Node].Name
 			if _, twice := d.Scores[name]; twice {
 				w.breaks("node %s is in two groups", name)

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -229,7 +230,7 @@ func berthConstraint(c v1.TopologySpreadConstraint) cluster.SpreadConstraint {
 
 func TestBerthsDefaultProfileIsKubeSchedulers(t *testing.T) {
 	p := defaultProfile(t)
-	if diff := cmp.Diff(berthProfile(&p), cluster.DefaultProfile(p.SchedulerName)); diff != "" {
+	if diff := cmp.Diff(berthProfile(&p), engine.DefaultProfile(p.SchedulerName)); diff != "" {
 		t.Errorf("DefaultProfile (-kube-scheduler +Berth):\n%s", diff)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/demo"
+	"github.com/berth-scheduler/berth/internal/engine"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/test/berthtest"
 )
@@ -156,10 +157,10 @@ func TestWhatBerthCannotJudgeIsParkedWithAVerdict(t *testing.T) {
 }
 
 func TestProfilesRunSideBySide(t *testing.T) {
-	packing := cluster.DefaultProfile("packing")
+	packing := engine.DefaultProfile("packing")
 	packing.FitStrategy = cluster.MostAllocated
 	packing.Weights = []cluster.PluginWeight{{Name: "NodeResourcesFit", Weight: 1}}
-	b := berthtest.Start(t, berthtest.Options{Nodes: 6, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler"), packing}})
+	b := berthtest.Start(t, berthtest.Options{Nodes: 6, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler"), packing}})
 	bound := func(want int) {
 		berthtest.Await(t, berthtest.Patience, "the pods to be bound", func(context.Context) error {
 			if n := len(b.Placements()); n != want {

@@ -77,7 +77,7 @@ func newPair(t *testing.T, berth *berthtest.Berth) *pair {
 	manifests = append(manifests,
 		`{apiVersion: v1, kind: Service, metadata: {name: web, namespace: default}, spec: {selector: {app: web}}}`)
 	berth.Apply(manifests...)
-	settings := cluster.Settings{Shards: 1, Seed: seed, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}
+	settings := cluster.Settings{Shards: 1, Seed: seed, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}}
 	sandbox, err := whatif.FromObjects([]byte(strings.Join(manifests, "\n---\n")), settings, engine.EvaluatorConfig{})
 	if err != nil {
 		t.Fatal(err)

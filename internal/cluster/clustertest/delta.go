@@ -3,6 +3,7 @@ package clustertest
 import (
 	"fmt"
 	"reflect"
+	"strings"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -219,8 +220,30 @@ func podsOf(st *cluster.State) func(phases ...cluster.Phase) []cluster.PodID {
 	}
 }
 
+// Profile is kube-scheduler's default profile, as engine.DefaultProfile: the engine's own tests cannot import what imports it.
+func Profile(schedulerName string) cluster.Profile {
+	return cluster.Profile{
+		SchedulerName: schedulerName,
+		PreFilters:    strings.Fields("NodeAffinity NodePorts NodeResourcesFit PodTopologySpread InterPodAffinity NodeDeclaredFeatures"),
+		Filters: strings.Fields("NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit PodTopologySpread InterPodAffinity " +
+			"NodeDeclaredFeatures"),
+		Weights: []cluster.PluginWeight{
+			{Name: "TaintToleration", Weight: 3}, {Name: "NodeAffinity", Weight: 2}, {Name: "NodeResourcesFit", Weight: 1},
+			{Name: "PodTopologySpread", Weight: 2}, {Name: "InterPodAffinity", Weight: 2},
+			{Name: "NodeResourcesBalancedAllocation", Weight: 1}, {Name: "ImageLocality", Weight: 1},
+		},
+		FitStrategy:           cluster.LeastAllocated,
+		FitResources:          []cluster.PluginWeight{{Name: "cpu", Weight: 1}, {Name: "memory", Weight: 1}},
+		BalancedResources:     strings.Fields("cpu memory"),
+		HardPodAffinityWeight: 1,
+		DefaultSpread:         cluster.SystemSpread(),
+		SystemSpread:          true,
+		PostFilters:           strings.Fields("DynamicResources DefaultPreemption"),
+	}
+}
+
 func settings(intn Intn) cluster.Delta {
-	profile := cluster.DefaultProfile("default-scheduler")
+	profile := Profile("default-scheduler")
 	profile.HardPodAffinityWeight = int32(intn(3))
 	profile.IgnorePreferredTerms = intn.one(3)
 	profile.PercentageOfNodesToScore = int32(intn(101))

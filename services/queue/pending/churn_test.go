@@ -90,7 +90,7 @@ func newChurn(t *testing.T) *churn {
 	c.queue = NewQueue(0, evaluating{c.judge})
 	c.fold = ingest.New(c.told, c.apply, ingest.Telling(wire.Tellable, func(source.Unsupported) {}))
 	c.queue.Reset(c.now, c.copied)
-	c.must(c.apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{cluster.DefaultProfile("default-scheduler")}}}))
+	c.must(c.apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}}}))
 	for range liveNodes {
 		c.addNode()
 	}

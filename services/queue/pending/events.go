@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 // The events by which pods come to a place, as kube-scheduler names them.
@@ -69,7 +70,7 @@ func podEvent(st *cluster.State, row *cluster.PodRow) string {
 		return events.add
 	case b.Pod.Labels != row.Labels:
 		return events.label
-	case less(class.Spec.Requests, b.Class.Spec.Requests):
+	case engine.LessRequested(class.Spec.Requests, b.Class.Spec.Requests):
 		return events.scaleDown
 	case len(b.Pod.Gates) > 0 && len(row.Gates) == 0:
 		return events.gates

@@ -179,7 +179,7 @@ func (q *Queue) set(now time.Time, st *cluster.State, id cluster.PodID) {
 	}
 	e.changed = e.changed || engine.SubjectOf(&was) != engine.SubjectOf(&row.Pod) || was.RequiredNode != row.RequiredNode
 	e.again = e.again || was.Priority < row.Priority || was.Nominated != "" && row.Nominated == ""
-	e.hinted |= ownHints(st, &row.Pod)
+	e.hinted |= engine.OwnHints(st, &row.Pod)
 	if e.place == Unschedulable && !e.held && q.changedOrHinted(st, e) {
 		q.requeue(now, e, q.event)
 	}

@@ -155,7 +155,7 @@ func newHintWorld(t *testing.T, plugins ...string) *hintWorld {
 		classes: make(map[string]cluster.ClassID), labels: make(map[string]cluster.LabelsID),
 	}
 	w.queue = NewQueue(0, evaluating{w.engine})
-	profile := cluster.DefaultProfile(testScheduler)
+	profile := engine.DefaultProfile(testScheduler)
 	if len(plugins) > 0 {
 		other := func(name string) bool { return !slices.Contains(plugins, name) }
 		profile.PreFilters = slices.DeleteFunc(profile.PreFilters, other)

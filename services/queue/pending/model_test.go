@@ -21,7 +21,7 @@ func cpu(milli int64) []cluster.Quantity { return []cluster.Quantity{{Name: "cpu
 
 func settings(shards int32) cluster.SettingsSet {
 	return cluster.SettingsSet{Settings: cluster.Settings{
-		Shards: shards, Seed: 7, Profiles: []cluster.Profile{cluster.DefaultProfile(testScheduler)},
+		Shards: shards, Seed: 7, Profiles: []cluster.Profile{engine.DefaultProfile(testScheduler)},
 	}}
 }
 

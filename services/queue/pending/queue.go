@@ -107,7 +107,7 @@ type entry struct {
 
 	// What the last attempt said, if it was unschedulable.
 	verdicts  []engine.VerdictCount
-	rejected  plugins // of the verdicts
+	rejected  engine.Rejectors // of the verdicts
 	message   string
 	wake      Wake
 	evaluated cluster.Version // the oldest that any node was evaluated at; zero: it was not unschedulable
@@ -115,10 +115,10 @@ type entry struct {
 	crossNode bool
 
 	// What has happened since the last attempt began.
-	changed bool    // it is judged by other things
-	again   bool    // it is to be tried again, whatever that attempt says
-	resigns bool    // its nomination is about to end by its own attempt's word, which is no news
-	hinted  plugins // that would queue it
+	changed bool             // it is judged by other things
+	again   bool             // it is to be tried again, whatever that attempt says
+	resigns bool             // its nomination is about to end by its own attempt's word, which is no news
+	hinted  engine.Rejectors // that would queue it
 
 	held    bool      // others are being evicted for it: it stays where it is
 	yielded bool      // another scheduler has its name at the moment
@@ -341,7 +341,7 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 	e.errors = 0
 	e.entered, e.flushed = now, false
 	q.unlink(e)
-	e.verdicts, e.rejected, e.message = d.Verdicts, rejecting(d.Verdicts), d.Message
+	e.verdicts, e.rejected, e.message = d.Verdicts, engine.RejectorsOf(d.Verdicts), d.Message
 	e.wake, e.evaluated = d.Wake, d.Version
 	if d.Resigns && e.pod.Nominated != "" {
 		e.resigns = e.pod.Nominated == a.Nominated

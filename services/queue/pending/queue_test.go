@@ -8,6 +8,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 // onePod returns a queue with one pod of 500m CPU, popped, and a node that is too small for it.
@@ -256,7 +257,7 @@ func TestPodOfANameThatIsYieldedIsHeldBackUntilItIsNotAnyMore(t *testing.T) {
 	other := cpuClass(500)
 	other.SchedulerName = "other"
 	twoNames := settings(1)
-	twoNames.Settings.Profiles = append(twoNames.Settings.Profiles, cluster.DefaultProfile("other"))
+	twoNames.Settings.Profiles = append(twoNames.Settings.Profiles, engine.DefaultProfile("other"))
 	apply(t, q, st, now,
 		cluster.ClassDefined{ID: 1, Spec: other},
 		cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "u1", Name: "p1", Created: now.UnixNano() + 1}},

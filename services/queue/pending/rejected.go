@@ -20,7 +20,7 @@ type Rejection struct {
 func (q *Queue) Rejected() iter.Seq2[Rejection, int] { return maps.All(q.rejections) }
 
 // schedulingGates is the plugin that counts for pods with scheduling gates.
-const schedulingGates = "SchedulingGates"
+var schedulingGates = engine.JudgeOf(engine.Gates)
 
 // rejections counts pods by what is against them. It is kept rather than counted when somebody asks, because whoever asks
 // holds up the queue and the log meanwhile, and metrics are asked for every few seconds.

@@ -1,0 +1,202 @@
+package engine
+
+import (
+	"math/bits"
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// hints say whether a change may make a pod schedulable that the plugin has rejected.
+//
+// kube-scheduler asks the plugins that have rejected a pod, and takes their word. Berth knows more: whether the pod fits a node now, or
+// could preempt there. What that does not tell are changes that bring the pod closer to fitting somewhere; for these the hints are
+// kube-scheduler's, of pkg/scheduler/framework/plugins.
+type hints struct {
+	pod func(*Demands, Movement) bool                   // another pod has come to a node, has left one or has changed its labels
+	own func(*Demands, *ownChange) bool                 // the pod itself has changed
+	on  func(d *Demands, was, is *cluster.Node) bool    // a node has come, has changed or has gone; nil is no node
+	of  func(m Movement, labels *cluster.LabelSet) bool // another pod that had something against pods with those labels counts no more
+}
+
+// Rejectors is a set of plugins, by their rows.
+type Rejectors uint32
+
+var _ [32 - len(plugins)]struct{} // a bit for each
+
+// RejectorsOf returns the plugins of verdicts.
+func RejectorsOf(verdicts []VerdictCount) (set Rejectors) {
+	for _, v := range verdicts {
+		if row := rankOfPlugin(v.Plugin); row < len(plugins) {
+			set |= 1 << row
+		}
+	}
+	return set
+}
+
+// HintedByNodes returns the plugins that have hints for what happens to nodes or to pods on them, HintedByPods those that have some for
+// the latter.
+func HintedByNodes() Rejectors {
+	return hinted(func(h *hints) bool { return h.on != nil }) | HintedByPods()
+}
+
+// HintedByPods is told of with HintedByNodes.
+func HintedByPods() Rejectors { return hinted(func(h *hints) bool { return h.pod != nil }) }
+
+func hinted(has func(*hints) bool) (set Rejectors) {
+	for row := range plugins {
+		if has(&plugins[row].hints) {
+			set |= 1 << row
+		}
+	}
+	return set
+}
+
+// each returns the plugins of a set whose hints say so.
+func (of Rejectors) each(say func(*hints) bool) (set Rejectors) {
+	for rest := of; rest != 0; rest &= rest - 1 {
+		if row := bits.TrailingZeros32(uint32(rest)); say(&plugins[row].hints) {
+			set |= 1 << row
+		}
+	}
+	return set
+}
+
+// Demands is what a pod's hints read of it, but its own labels.
+type Demands struct {
+	namespace   string
+	spec        *cluster.ClassSpec
+	constraints []cluster.SpreadConstraint // the hard ones
+	anyLabels   bool                       // whatever their selectors say: they are the services'
+}
+
+// DemandsOf returns those of pods of a class in a namespace.
+func DemandsOf(st *cluster.State, class cluster.ClassID, namespace string) Demands {
+	c := st.Class(class)
+	if c == nil {
+		return Demands{spec: &cluster.ClassSpec{}}
+	}
+	d := Demands{namespace: namespace, spec: &c.Spec}
+	all := c.Spec.Spread
+	if profile := st.Profile(c.Spec.SchedulerName); len(all) == 0 && profile != nil {
+		all, d.anyLabels = profile.DefaultSpread, true
+	}
+	for _, s := range all {
+		if s.Hard {
+			d.constraints = append(d.constraints, s)
+		}
+	}
+	return d
+}
+
+// Movement is what a delta does to a pod that counts on a node, or did: its labels before and after; nil while it counts
+// on none.
+type Movement struct {
+	was, is *cluster.LabelSet
+	terms   []cluster.PodTerm // the anti-affinity it had, if it counts no more
+}
+
+// MovementOf returns what the last delta did to the pod with that id. False: nothing that concerns other pods.
+func MovementOf(st *cluster.State, id cluster.PodID) (m Movement, ok bool) {
+	if b := st.Before(); b.Class != nil && b.Pod.Placed() {
+		m.was, m.terms = setOf(b.Labels), b.Class.Spec.AntiAffinity
+	}
+	if row := st.Pod(id); row != nil && row.Placed() {
+		m.is, m.terms = setOf(st.Labels(row.Labels)), nil
+	}
+	return m, (m.was != nil || m.is != nil) && m.was != m.is
+}
+
+// setOf returns what selectors see of a placed pod.
+func setOf(l *cluster.Labels) *cluster.LabelSet {
+	if l == nil {
+		return &unseen
+	}
+	return &l.LabelSet
+}
+
+// unseen are the labels of pods that no selector sees.
+var unseen cluster.LabelSet
+
+// AfterMovement returns which of some plugins queue a pod because another has come to a node, left one or changed its labels.
+func (d *Demands) AfterMovement(m Movement, of Rejectors) Rejectors {
+	return of.each(func(h *hints) bool { return h.pod != nil && h.pod(d, m) })
+}
+
+// Releases returns which of some plugins queue a pod with those labels because one that has gone had something against it.
+func (m Movement) Releases(st *cluster.State, labels cluster.LabelsID, of Rejectors) Rejectors {
+	if len(m.terms) == 0 {
+		return 0
+	}
+	return of.each(func(h *hints) bool { return h.of != nil && h.of(m, setOf(st.Labels(labels))) })
+}
+
+// Repels reports whether a pod that has gone had something against others.
+func (m Movement) Repels() bool { return len(m.terms) > 0 }
+
+// AfterNode returns which of some plugins queue a pod because a node has come, changed or gone; nil is no node.
+func (d *Demands) AfterNode(was, is *cluster.Node, of Rejectors) Rejectors {
+	return of.each(func(h *hints) bool { return h.on != nil && h.on(d, was, is) })
+}
+
+// ownChange is what has changed of a pending pod.
+type ownChange struct {
+	was, is             *cluster.ClassSpec
+	labelsWas, labelsIs *cluster.LabelSet
+	relabeled           bool
+}
+
+// OwnHints returns which plugins queue a pending pod because the last delta has changed itself, with st the state after it.
+func OwnHints(st *cluster.State, is *cluster.Pod) Rejectors {
+	b := st.Before()
+	class := st.Class(is.Class)
+	if b.Class == nil || class == nil {
+		return 0
+	}
+	d := DemandsOf(st, is.Class, is.Namespace)
+	c := &ownChange{
+		was: &b.Class.Spec, is: &class.Spec, relabeled: b.Pod.Labels != is.Labels,
+		labelsWas: setOf(b.Labels), labelsIs: setOf(st.Labels(is.Labels)),
+	}
+	return hinted(func(h *hints) bool { return h.own != nil && h.own(&d, c) })
+}
+
+// tolerations reports whether the pod has more tolerations or fewer. They only ever come.
+func (c *ownChange) tolerations() bool { return len(c.was.Tolerations) != len(c.is.Tolerations) }
+
+// LessRequested reports whether some request is less than it was.
+func LessRequested(is, was []cluster.Quantity) bool {
+	return slices.ContainsFunc(was, func(w cluster.Quantity) bool {
+		return !slices.ContainsFunc(is, func(q cluster.Quantity) bool { return q.Name == w.Name && q.Value >= w.Value })
+	})
+}
+
+// amountOf returns how much of a resource there is.
+func amountOf(quantities []cluster.Quantity, name string) int64 {
+	for _, q := range quantities {
+		if q.Name == name {
+			return q.Value
+		}
+	}
+	return 0
+}
+
+// topologyOf returns a node's value of a topology key.
+func topologyOf(n *cluster.Node, key string) (string, bool) {
+	if n == nil {
+		return "", false
+	}
+	return cluster.ValueOf(n.Labels, key)
+}
+
+// matchesAll reports whether there are terms and all match a pod. Namespaces that a term selects by their labels do not
+// count: that is kube-scheduler's way.
+func matchesAll(terms []cluster.PodTerm, pod *cluster.LabelSet) bool {
+	for k := range terms {
+		t := &terms[k]
+		if !slices.Contains(t.Namespaces, pod.Namespace) && !t.NamespaceSelector.Matches(nil) || !t.Selector.Matches(pod.Labels) {
+			return false
+		}
+	}
+	return len(terms) > 0
+}

@@ -1,0 +1,37 @@
+package engine
+
+// The plugins of kube-scheduler's that Berth has elsewhere: the queue and the binder are what they do.
+var (
+	schedulingGates = Descriptor{Name: "SchedulingGates", Points: []string{"preEnqueue"}, Judges: []Aspect{Gates}}
+	prioritySort    = Descriptor{Name: "PrioritySort", Points: []string{"queueSort"}}
+	defaultBinder   = Descriptor{Name: "DefaultBinder", Points: []string{"bind"}}
+)
+
+// The plugins of kube-scheduler's that Berth does not have.
+var (
+	volumeRestrictions = Descriptor{
+		Name: "VolumeRestrictions", Points: []string{"preFilter", "filter"}, Unbuilt: true,
+		Judges: []Aspect{SharedDisks}, Predicates: []string{"NoDiskConflict"},
+	}
+	nodeVolumeLimits = Descriptor{
+		Name: "NodeVolumeLimits", Points: []string{"preFilter", "filter"}, Unbuilt: true,
+		Judges: []Aspect{AttachedVolumes}, Predicates: []string{"MaxCSIVolumeCountPred"},
+	}
+	volumeBinding = Descriptor{
+		Name: "VolumeBinding", Points: []string{"preFilter", "filter", "reserve", "preScore", "score", "preBind"}, Unbuilt: true,
+		Judges: []Aspect{BoundVolumes}, Predicates: []string{"CheckVolumeBinding"},
+	}
+	volumeZone = Descriptor{
+		Name: "VolumeZone", Points: []string{"preFilter", "filter"}, Unbuilt: true, Predicates: []string{"NoVolumeZoneConflict"},
+	}
+	// It would find room by giving back devices. Berth knows no pod with devices; it says so as kube-scheduler does.
+	dynamicResources = Descriptor{
+		Name:   "DynamicResources",
+		Points: []string{"preEnqueue", "preFilter", "filter", "postFilter", "score", "reserve", "preBind"}, Unbuilt: true,
+		Judges:     []Aspect{Claims},
+		postFilter: func(string) string { return "no new claims to deallocate" },
+	}
+	gangScheduling             = Descriptor{Name: "GangScheduling", Points: []string{"preEnqueue", "permit"}, Gated: true, Unbuilt: true}
+	topologyPlacementGenerator = Descriptor{Name: "TopologyPlacementGenerator", Points: []string{"placementGenerate"}, Gated: true, Unbuilt: true}
+	podGroupPodsCount          = Descriptor{Name: "PodGroupPodsCount", Points: []string{"placementScore"}, Gated: true, Unbuilt: true}
+)

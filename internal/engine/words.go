@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// Short says in plain words what a rejection means, after the number of its nodes.
+func (r *Rejection) Short() string {
+	if p := PluginOf(r.Plugin); p != nil && p.short != nil {
+		return p.short(r)
+	}
+	return plural(int(r.Nodes), "is", "are") + " rejected by " + r.Plugin
+}
+
+// Text says in plain words what a node lacks, with the numbers. By is the pod that is in the way.
+func (l *Lack) Text(by Blocker) string {
+	if p := PluginOf(l.Plugin); p != nil && p.text != nil {
+		return p.text(l, by)
+	}
+	return l.Reason
+}
+
+// inWords returns what says one thing of one node and another of several.
+func inWords(one, many string) func(*Rejection) string {
+	return func(r *Rejection) string { return plural(int(r.Nodes), one, many) }
+}
+
+// always returns what says the same of every lack.
+func always(text string) func(*Lack, Blocker) string {
+	return func(*Lack, Blocker) string { return text }
+}
+
+// String says where the pod is that is in the way; "" if there is none.
+func (by Blocker) String() string {
+	if by.Name == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s/%s on %s", by.Namespace, by.Name, by.Node)
+}
+
+// behind returns where the pod is that is in the way, behind a text; "" if there is none.
+func (by Blocker) behind(text string) string {
+	if by.Name == "" {
+		return ""
+	}
+	return text + by.String()
+}
+
+// missing says that a node does not have the label that a rule needs.
+func (l *Lack) missing(rule string) string {
+	return fmt.Sprintf("label %s is missing, and the pod's %s needs it", l.TopologyKey, rule)
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+// TaintText writes a taint as kubectl does.
+func TaintText(t cluster.Taint) string {
+	if t.Value == "" {
+		return t.Key + ":" + t.Effect
+	}
+	return t.Key + "=" + t.Value + ":" + t.Effect
+}
+
+// RequirementText writes a requirement as a label selector.
+func RequirementText(r *cluster.Requirement) string {
+	switch r.Operator {
+	case "In":
+		if len(r.Values) == 1 {
+			return r.Key + "=" + r.Values[0]
+		}
+		return r.Key + " in (" + strings.Join(r.Values, ", ") + ")"
+	case "NotIn":
+		return r.Key + " not in (" + strings.Join(r.Values, ", ") + ")"
+	case "Exists":
+		return r.Key
+	case "DoesNotExist":
+		return "!" + r.Key
+	case "Gt":
+		return r.Key + ">" + strings.Join(r.Values, ", ")
+	case "Lt":
+		return r.Key + "<" + strings.Join(r.Values, ", ")
+	}
+	return r.Key + " " + r.Operator + " " + strings.Join(r.Values, ", ")
+}
+
+func termsText(terms []cluster.PodTerm) string {
+	var out []string
+	for k := range terms {
+		var of []string
+		for r := range terms[k].Selector.Requirements {
+			of = append(of, RequirementText(&terms[k].Selector.Requirements[r]))
+		}
+		switch {
+		case terms[k].Selector.Nothing:
+			of = []string{"nothing"}
+		case len(of) == 0:
+			of = []string{"every pod"}
+		}
+		out = append(out, strings.Join(of, ","))
+	}
+	return strings.Join(out, " and ")
+}
+
+// AmountText writes a quantity of a resource as Kubernetes does.
+func AmountText(name string, value int64) string {
+	switch {
+	case name == "cpu":
+		return resource.NewMilliQuantity(value, resource.DecimalSI).String()
+	case name == "memory", name == "ephemeral-storage", strings.HasPrefix(name, "hugepages-"):
+		return resource.NewQuantity(value, resource.BinarySI).String()
+	}
+	return strconv.FormatInt(value, 10)
+}
