@@ -58,7 +58,7 @@ type ownership struct {
 	s       *Service
 	session Session
 	running map[int32]*shard
-	release map[int32]bool      // claimed, without a driver, to be given up
+	release map[int32]bool      // its driver has ended, and the claim is to be given up
 	notYet  map[int32]time.Time // not to be claimed before
 	drivers sync.WaitGroup
 	ended   chan struct{} // holds one value when a driver has ended
@@ -153,12 +153,9 @@ func (o *ownership) settle(ctx context.Context, now view) (again time.Duration) 
 			}
 		}
 	}
-	// 2. Give up what another should own.
+	// 2. Give up what another should own; and what this member should own again, to claim it anew below. The binder knows attempts by claim,
+	// pod and number, and the next queue counts them from the last that was placed again.
 	for n := range o.release {
-		if want[n] {
-			delete(o.release, n) // claimed again below: the claim is idempotent
-			continue
-		}
 		if err := o.session.ReleaseShard(ctx, int(n)); err != nil {
 			o.s.log.Warn("shard not released, trying again", "shard", n, "err", err)
 			later(retryClaims)
@@ -169,7 +166,7 @@ func (o *ownership) settle(ctx context.Context, now view) (again time.Duration) 
 	}
 	// 3. Claim what this member should own.
 	for n := range want {
-		if o.running[n] != nil {
+		if o.running[n] != nil || o.release[n] {
 			continue
 		}
 		if left := time.Until(o.notYet[n]); left > 0 {
