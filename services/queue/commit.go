@@ -72,16 +72,24 @@ func (c *cycle) commit(ctx context.Context) error {
 		c.s.binding.begin(a.ID, a.signature.profile, c.popped, a.traced)
 	}
 	c.s.mu.Unlock()
-	defer func() {
+	defer func(sent []*attempt) {
 		for _, a := range sent {
 			if !a.placed {
 				c.s.binding.end(a.ID)
 			}
 		}
-	}()
-	response, err := askBinder(ctx, c.driver, len(sent), true, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.CommitResponse, error) {
-		return binder.Commit(ctx, request)
+	}(sent)
+	all := len(sent)
+	response, err := askBinder(ctx, c.driver, all, true, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.CommitResponse, error) {
+		response, err := binder.Commit(ctx, request)
+		if n := len(request.Pods); n > 1 && rpc.ReasonOf(err) == "TOO_MANY_UNBOUND" {
+			request.Pods = request.Pods[:n/2] // when it is asked again: smaller batches of others would take the room as it comes
+		}
+		return response, err
 	})
+	if sent = sent[:len(request.Pods)]; len(sent) < all {
+		c.most = len(sent) // the pods behind them are tried again
+	}
 	switch {
 	case err == nil && len(response.GetOutcomes()) != len(sent):
 		err = errNoOutcome

@@ -12,7 +12,7 @@ import (
 // What a message of a cycle takes grows with the pods of its batch, and with what users have made: nodes, signatures, and
 // groups of nodes, one per node in the worst case. A batch for which one is too large is given back, and the next is half as
 // large, and so on down to one pod. The same is done with a batch that is refused, or with which each worker fails: one of its pods may be
-// to blame, and the others must not wait for it. Batches grow again as long as that goes well.
+// to blame, and the others must not wait for it. Of a batch for which the binder has no room the first half is sent (commit). Batches grow again as long as that goes well.
 
 // limit is how many pods the next batch has at most.
 func (d *driver) limit() int {

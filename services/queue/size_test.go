@@ -2,10 +2,13 @@ package queue_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
@@ -93,5 +96,29 @@ func TestReportsThatAreTooLargeForAMessageAreSplit(t *testing.T) {
 	w.binder.refuseReports(false)
 	for _, name := range names {
 		until(t, name+" is reported", func() bool { return w.binder.report(name) != "" })
+	}
+}
+
+func TestABatchForWhichThereIsNoRoomIsHalvedUntilThereIs(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 10_000)
+	w.binder.before = func(_ int, request *binderv1.CommitRequest) error {
+		if len(request.GetPods()) > 3 { // as much room as there ever is, for others take the rest
+			return rpc.Exhausted("TOO_MANY_UNBOUND", time.Millisecond, "later")
+		}
+		return nil
+	}
+	var names []string
+	for i := range 8 {
+		names = append(names, fmt.Sprintf("p%d", i))
+		w.ledger.pod(names[i], 100, nil)
+	}
+	w.queueMember("q1")
+	w.untilPlaced(names...)
+	if got := w.binder.order(); !slices.Equal(got, names) {
+		t.Errorf("placed in the order %v", got)
 	}
 }
