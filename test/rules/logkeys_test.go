@@ -43,6 +43,7 @@ var logKeys = map[string]string{
 	"caller":    "address of a client",
 	"bytes":     "how many",
 	"calls":     "how many",
+	"cuts":      "how many",
 	"grpc":      "address of the public API",
 	"http":      "address of the public API as JSON, and of the page",
 	"tls":       "whether there is any",
