@@ -2,7 +2,6 @@ package pending
 
 import (
 	"slices"
-	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -81,16 +80,19 @@ func demandsOf(st *cluster.State, class cluster.ClassID, namespace string) deman
 // on none.
 type movement struct {
 	was, is *cluster.LabelSet
-	terms   []cluster.PodTerm // the anti-affinity it had, if it counts no more
+	gone    *cluster.Class // of the pod, if it counts no more and had anti-affinity; else nil
 }
 
 // movementOf returns what the last delta did to the pod with that id. False: nothing that concerns other pods.
 func movementOf(st *cluster.State, id cluster.PodID) (m movement, ok bool) {
 	if b := st.Before(); b.Class != nil && b.Pod.Placed() {
-		m.was, m.terms = setOf(b.Labels), b.Class.Spec.AntiAffinity
+		m.was = setOf(b.Labels)
+		if len(b.Class.Spec.AntiAffinity) > 0 {
+			m.gone = b.Class
+		}
 	}
 	if row := st.Pod(id); row != nil && row.Placed() {
-		m.is, m.terms = setOf(st.Labels(row.Labels)), nil
+		m.is, m.gone = setOf(st.Labels(row.Labels)), nil
 	}
 	return m, (m.was != nil || m.is != nil) && m.was != m.is
 }
@@ -303,74 +305,113 @@ func (e *entry) listens() (listening, bool) {
 type listeners struct {
 	pods
 	demands *demands // nil until a hint is to be given
+
+	// What has happened by which a plugin queues the pods, as of upTo.
+	upTo   cluster.Seq
+	latest [len(hinting)]event        // the last, of each of hinting
+	gone   map[*cluster.Class]event   // pods with anti-affinity, the last of each class
+	freed  map[cluster.LabelsID]event // of these, the last whose terms match pods with these labels
 }
 
-func (ls *listeners) demandsOf(st *cluster.State, l listening) *demands {
+// hinting are the plugins of nodeHints and podHints.
+var hinting = [...]plugins{spread, affinity, fit}
+
+// event is that something has happened.
+type event struct {
+	seq  cluster.Seq
+	name string // as kube-scheduler names it
+}
+
+// after reports whether an event has happened later than something else.
+func (ev event) after(seq cluster.Seq) bool { return ev.seq > seq }
+
+func later(a, b event) event {
+	if b.after(a.seq) {
+		return b
+	}
+	return a
+}
+
+func (ls *listeners) hear(ps plugins, ev event) {
+	for k, p := range hinting {
+		if ps&p != 0 {
+			ls.latest[k] = later(ls.latest[k], ev)
+		}
+	}
+}
+
+// hintsFor brings what is known about those that listen as one up to date, unless it is as of a version that is no older than least.
+func (q *Queue) hintsFor(st *cluster.State, l listening, ls *listeners, least cluster.Seq) {
+	if ls.upTo >= least {
+		return
+	}
 	if ls.demands == nil {
 		d := demandsOf(st, l.class, l.namespace)
 		ls.demands = &d
 	}
-	return ls.demands
-}
-
-// hint tells a pod that plugins would queue it. It is queued if they have rejected it; if that is not known yet, or it is
-// held back, they are remembered.
-func (q *Queue) hint(now time.Time, e *entry, ps plugins) {
-	e.hinted |= ps
-	if e.place == Unschedulable && !e.held && e.hinted&e.rejected != 0 {
-		q.requeue(now, e, q.event)
+	n := &q.notes
+	ls.upTo, ls.latest, ls.gone, ls.freed = q.version.Seq, [len(hinting)]event{}, nil, nil
+	ls.hear(l.plugins&nodeHints, n.anyNode)
+	ls.hear(l.plugins&podHints, n.anyPod)
+	for k := range n.nodes {
+		ls.hear(ls.demands.afterNode(n.nodes[k].was, n.nodes[k].is)&l.plugins, n.nodes[k].event)
+	}
+	if l.plugins&podHints == 0 {
+		return
+	}
+	for m, ev := range n.pods {
+		ls.hear(ls.demands.afterMovement(m)&l.plugins, ev)
+		if l.plugins&affinity == 0 || m.gone == nil {
+			continue
+		}
+		if ls.gone == nil {
+			ls.gone, ls.freed = make(map[*cluster.Class]event), make(map[cluster.LabelsID]event)
+		}
+		ls.gone[m.gone] = later(ls.gone[m.gone], ev)
 	}
 }
 
-// hintNode gives the hints about the node that the last delta has changed.
-func (q *Queue) hintNode(now time.Time, st *cluster.State, n cluster.NodeIndex) {
-	var was, is *cluster.Node
-	if b := st.Before(); b.Node.Name != "" {
-		was = &b.Node
-	}
-	if st.Nodes.Live.Has(n) {
-		node := st.Node(n)
-		is = &node
-	}
-	for l, ls := range q.listeners {
-		if ps := ls.demandsOf(st, l).afterNode(was, is) & l.plugins; ps != 0 {
-			q.hintAll(now, ls.pods, ps)
+// hint tells a pod of what has happened, as of the version that hintsFor has brought its listeners to. What would queue it is
+// remembered, and the last event by which it is queued returned: one of a plugin that has rejected it.
+func (ls *listeners) hint(st *cluster.State, e *entry) (queues event) {
+	told := func(ps plugins, ev event) {
+		if ev.after(e.heard) {
+			if e.hinted |= ps; e.rejected&ps != 0 {
+				queues = later(queues, ev)
+			}
 		}
 	}
+	for k, p := range hinting {
+		told(p, ls.latest[k])
+	}
+	if len(ls.gone) > 0 {
+		ev, known := ls.freed[e.pod.Labels]
+		if !known {
+			for c, gone := range ls.gone {
+				if matchesAll(c.Spec.AntiAffinity, setOf(st.Labels(e.pod.Labels))) {
+					ev = later(ev, gone)
+				}
+			}
+			ls.freed[e.pod.Labels] = ev
+		}
+		told(affinity, ev)
+	}
+	e.heard = ls.upTo
+	return queues
 }
 
-// hintPod gives the hints about the pod that the last delta has changed.
-func (q *Queue) hintPod(now time.Time, st *cluster.State, id cluster.PodID) {
-	m, ok := movementOf(st, id)
+// silent reports whether nothing has happened by which any of the pods would be queued.
+func (ls *listeners) silent() bool {
+	return ls.latest == [len(hinting)]event{} && len(ls.gone) == 0
+}
+
+// hearNow lets a pod remember the hints of all that has happened since its attempt began.
+func (q *Queue) hearNow(st *cluster.State, e *entry) {
+	l, ok := e.listens()
 	if !ok {
 		return
 	}
-	for l, ls := range q.listeners {
-		if l.plugins&podHints == 0 {
-			continue
-		}
-		if ps := ls.demandsOf(st, l).afterMovement(m) & l.plugins; ps != 0 {
-			q.hintAll(now, ls.pods, ps)
-		}
-		if l.plugins&affinity == 0 || len(m.terms) == 0 {
-			continue
-		}
-		matches := make(map[cluster.LabelsID]bool) // the anti-affinity of a pod that has gone
-		for _, e := range ls.pods {
-			match, known := matches[e.pod.Labels]
-			if !known {
-				match = matchesAll(m.terms, setOf(st.Labels(e.pod.Labels)))
-				matches[e.pod.Labels] = match
-			}
-			if match {
-				q.hint(now, e, affinity)
-			}
-		}
-	}
-}
-
-func (q *Queue) hintAll(now time.Time, all pods, ps plugins) {
-	for _, e := range all {
-		q.hint(now, e, ps)
-	}
+	ls := q.listeners[l]
+	q.hintsFor(st, l, ls, q.version.Seq)
+	ls.hint(st, e)
 }

@@ -188,9 +188,12 @@ func (w *waiting) drive() {
 	}
 }
 
-// look brings back the pods that changes could help.
+// look brings back the pods that changes could help, in parts of a millisecond.
 func (w *waiting) look() {
-	w.mu.RLock()
-	w.queue.Recheck(w.now, w.st)
-	w.mu.RUnlock()
+	for done := false; !done; {
+		w.mu.RLock()
+		began := time.Now()
+		done = w.queue.RecheckUntil(w.now, w.st, func() bool { return time.Since(began) >= time.Millisecond })
+		w.mu.RUnlock()
+	}
 }
