@@ -183,7 +183,7 @@ func (d *driver) await(ctx context.Context, next time.Time) bool {
 }
 
 // lookFor is for how long the driver looks for pods to bring back before it lets the log go on.
-const lookFor = time.Millisecond
+const lookFor = 200 * time.Microsecond
 
 // pop takes the next batch, as the cycle that it has to go through. Without one it returns when there may be, the
 // zero time if not by time alone, or that there is one but for what other shards work at.

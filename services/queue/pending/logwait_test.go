@@ -188,12 +188,12 @@ func (w *waiting) drive() {
 	}
 }
 
-// look brings back the pods that changes could help, in parts of a millisecond.
+// look brings back the pods that changes could help, in parts as long as a driver takes.
 func (w *waiting) look() {
 	for done := false; !done; {
 		w.mu.RLock()
 		began := time.Now()
-		done = w.queue.RecheckUntil(w.now, w.st, func() bool { return time.Since(began) >= time.Millisecond })
+		done = w.queue.RecheckUntil(w.now, w.st, func() bool { return time.Since(began) >= 200*time.Microsecond })
 		w.mu.RUnlock()
 	}
 }

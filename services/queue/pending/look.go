@@ -132,7 +132,7 @@ func (q *Queue) requeueAll(now time.Time, ps pods, event string, enough func() b
 	for _, e := range ps {
 		q.requeue(now, e, event)
 		if enough() {
-			return len(ps) == 0
+			return false
 		}
 	}
 	return true
