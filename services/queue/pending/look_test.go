@@ -255,3 +255,103 @@ func TestLookInPartsBringsBackAll(t *testing.T) {
 		})
 	}
 }
+
+// inParts looks one step at a time until all has been looked at.
+func inParts(q *Queue, now time.Time, st *cluster.State) {
+	for !q.RecheckUntil(now, st, steps) {
+	}
+}
+
+func TestLookInPartsSeesEveryPodThatHasChanged(t *testing.T) {
+	now := time.Unix(1000, 0)
+	st := cluster.New(cluster.Version{Epoch: 1})
+	q := NewQueue(0, newCPUJudge())
+	apply(t, q, st, now, settings(1), cluster.ClassDefined{ID: 0, Spec: cpuClass(500)}, cluster.ClassDefined{ID: 1, Spec: cpuClass(200)},
+		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(300)}})
+	for k := range cluster.PodID(4) {
+		apply(t, q, st, now, cluster.PodSet{ID: k, Pod: cluster.Pod{UID: fmt.Sprint(k), Created: now.UnixNano()}})
+	}
+	for _, a := range q.Pop(now, 4) {
+		q.Reject(now, st, a, Diagnosis{Version: st.Version()})
+	}
+	for k := range cluster.PodID(4) {
+		apply(t, q, st, now, cluster.PodSet{ID: k, Pod: cluster.Pod{UID: fmt.Sprint(k), Class: 1, Created: now.UnixNano()}})
+	}
+	if inParts(q, now, st); q.Count(Backoff) != 4 {
+		t.Errorf("%d of 4 pods that fit by now have come back", q.Count(Backoff))
+	}
+}
+
+func TestLookInPartsSeesEveryNodeWhereAPodCouldPreemptThatOtherNodesMatterTo(t *testing.T) {
+	now := time.Unix(1000, 0)
+	before := append(placed(1, cpuClass(100), "n1"), placed(2, cpuClass(300), "n2")...)
+	q, st := rejectedPod(t, now, withAffinity(cpuClass(500)), 50, 600, before...)
+	pod := st.Pod(0).Pod
+	pod.Priority = 5
+	apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: pod})
+	q.Reject(now, st, pop(t, q, now), Diagnosis{Version: st.Version(), CrossNode: true})
+	q.looked = st.Version().Seq // what was there before is no news
+	apply(t, q, st, now, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(60)}},
+		cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Allocatable: cpu(610)}})
+	if inParts(q, now, st); place(t, q) != Backoff {
+		t.Errorf("the pod is %v, want backoff", place(t, q))
+	}
+}
+
+func TestReleasedPodIsLookedAtForWhatHasComeToMatterMeanwhile(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := rejectedPod(t, now, wary(cpuClass(500)), 50, 100)
+	victim := placed(1, cpuClass(10), "n2")
+	pod := victim[1].(cluster.PodSet)
+	pod.Pod.Priority = -1
+	apply(t, q, st, now, victim[0], pod, cluster.PreemptionStarted{ID: 0, Node: 1, Victims: []cluster.PodID{1}})
+	apply(t, q, st, now, placed(2, withAntiAffinity(cpuClass(10)), "n1")...)
+	apply(t, q, st, now, cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Allocatable: cpu(1000)}})
+	q.Recheck(now, st)
+	apply(t, q, st, now, cluster.PreemptionEnded{ID: 0})
+	if q.Recheck(now, st); place(t, q) != Unschedulable {
+		t.Fatalf("while a pod that it may not be near is there: %v, want unschedulable", place(t, q))
+	}
+	apply(t, q, st, now, cluster.PodRemoved{ID: 2}) // of n1: what it fits, n2, does not change
+	if q.Recheck(now, st); place(t, q) != Backoff {
+		t.Errorf("when that has gone: %v, want backoff", place(t, q))
+	}
+}
+
+func TestPodThatBecomesAnotherIsLookedAtForWhatHappensOnOtherNodes(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := rejectedPod(t, now, cpuClass(500), 50, 100, placed(1, withAffinity(cpuClass(500)), "elsewhere")...)
+	apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Class: 1, Created: now.UnixNano()}})
+	q.Recheck(now, st)
+	apply(t, q, st, now, cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Allocatable: cpu(1000)}})
+	if q.Recheck(now, st); place(t, q) != Unschedulable {
+		t.Fatalf("without the pod it wants near: %v, want unschedulable", place(t, q))
+	}
+	apply(t, q, st, now, cluster.ClassDefined{ID: 2, Spec: cpuClass(100)}, cluster.PodSet{ID: 2, Pod: cluster.Pod{UID: "friend", Class: 2}},
+		cluster.PodAssumed{ID: 2, Node: 0, Attempt: 1})
+	if q.Recheck(now, st); place(t, q) != Backoff {
+		t.Errorf("with it, on another node: %v, want backoff", place(t, q))
+	}
+}
+
+func TestPodThatBecomesAnotherDoesNotLoseWhatItHasNotHeard(t *testing.T) {
+	now := time.Unix(1000, 0)
+	st := cluster.New(cluster.Version{Epoch: 1})
+	q := NewQueue(0, nowhere{newCPUJudge()})
+	apply(t, q, st, now, settings(1))
+	for k, spec := range lateClasses() {
+		apply(t, q, st, now, cluster.ClassDefined{ID: cluster.ClassID(k), Spec: spec})
+	}
+	apply(t, q, st, now,
+		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(100)}},
+		cluster.LabelsDefined{ID: 1, Set: cluster.LabelSet{Namespace: "default", Labels: []cluster.Label{{Key: "app", Value: "a"}}}},
+		cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Namespace: "default", Class: 1, Created: now.UnixNano()}})
+	a, version := pop(t, q, now), st.Version()
+	apply(t, q, st, now,
+		cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "near", Namespace: "default", Labels: 1, NodeName: "n1"}},
+		cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Namespace: "default", Created: now.UnixNano()}})
+	q.Reject(now, st, a, Diagnosis{Version: version, Verdicts: []engine.VerdictCount{{Plugin: engine.InterPodAffinity}}})
+	if got := place(t, q); got != Backoff {
+		t.Errorf("the pod is %v, want backoff: what it wanted near has come while it did", got)
+	}
+}
