@@ -355,3 +355,45 @@ func TestPodThatBecomesAnotherDoesNotLoseWhatItHasNotHeard(t *testing.T) {
 		t.Errorf("the pod is %v, want backoff: what it wanted near has come while it did", got)
 	}
 }
+
+// byLabels says that other nodes matter to pods with labels, once they do, and that these fit, once they do.
+type byLabels struct {
+	cpuJudge
+	matter, fit *bool
+}
+
+func (j byLabels) CrossNode(_ *cluster.State, s engine.Subject) bool {
+	return *j.matter && s.Labels == 1
+}
+
+func (j byLabels) Possible(_ *cluster.State, s engine.Subject) bool { return *j.fit && s.Labels == 1 }
+
+func TestReleasedPodJoinsOthersThatAreKnownNotToDependOnOtherNodes(t *testing.T) {
+	now := time.Unix(1000, 0)
+	var matter, fit bool
+	st := cluster.New(cluster.Version{Epoch: 1})
+	q := NewQueue(0, byLabels{newCPUJudge(), &matter, &fit})
+	apply(t, q, st, now, settings(1), cluster.ClassDefined{ID: 0, Spec: cpuClass(500)},
+		cluster.LabelsDefined{ID: 1, Set: cluster.LabelSet{Namespace: "default"}})
+	for n := range cluster.NodeIndex(2) {
+		apply(t, q, st, now, cluster.NodeSet{Index: n, Node: cluster.Node{Name: fmt.Sprint("n", n), Allocatable: cpu(100)}})
+	}
+	apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Labels: 1, Created: now.UnixNano()}},
+		cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "other", Created: now.UnixNano()}})
+	apply(t, q, st, now, placed(2, cpuClass(10), "n0")[0], cluster.PodSet{ID: 2, Pod: cluster.Pod{UID: "victim", Class: 2, NodeName: "n0", Priority: -1}})
+	for _, a := range q.Pop(now, 2) {
+		q.Reject(now, st, a, Diagnosis{Version: st.Version()})
+	}
+	apply(t, q, st, now, cluster.PreemptionStarted{ID: 0, Node: 0, Victims: []cluster.PodID{2}})
+	matter = true
+	apply(t, q, st, now, cluster.NamespaceSet{Name: "team"})
+	q.Recheck(now, st)
+	apply(t, q, st, now, cluster.PreemptionEnded{ID: 0}, cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n1", Allocatable: cpu(110)}})
+	q.Recheck(now, st)
+	fit = true
+	apply(t, q, st, now, cluster.NodeRemoved{Index: 1})
+	q.Recheck(now, st)
+	if other, _ := q.Entry(1); place(t, q) != Backoff || other.Place != Unschedulable {
+		t.Errorf("the pod is %v, want backoff; another, to which other nodes do not matter, is %v", place(t, q), other.Place)
+	}
+}
