@@ -86,7 +86,7 @@ bench: build ## Berth on its local source: decisions per second, memory, latency
 
 .PHONY: bench-go
 bench-go: ## benchmarks of the pure parts
-	go test -run '^$$' -bench . -benchmem ./internal/engine ./internal/cluster ./services/binder ./test/benchcost
+	go test -run '^$$' -bench . -benchmem ./internal/engine ./internal/cluster ./services/binder ./services/queue/pending ./test/benchcost
 
 .PHONY: profile
 profile: build ## profiles of a workload of bench-kube, or as local-NAME of bench, in .bin/profiles and .bin/profiles/local; WORKLOAD=…

@@ -13,10 +13,10 @@ import (
 // could preempt there. What that does not tell are changes that bring the pod closer to fitting somewhere; for these the hints are
 // kube-scheduler's, of pkg/scheduler/framework/plugins.
 type hints struct {
-	pod func(*Demands, Movement) bool                   // another pod has come to a node, has left one or has changed its labels
-	own func(*Demands, *ownChange) bool                 // the pod itself has changed
-	on  func(d *Demands, was, is *cluster.Node) bool    // a node has come, has changed or has gone; nil is no node
-	of  func(m Movement, labels *cluster.LabelSet) bool // another pod that had something against pods with those labels counts no more
+	pod func(*Demands, Movement) bool                                // another pod has come to a node, has left one or has changed its labels
+	own func(*Demands, *ownChange) bool                              // the pod itself has changed
+	on  func(d *Demands, was, is *cluster.Node) bool                 // a node has come, has changed or has gone; nil is no node
+	of  func(gone *cluster.ClassSpec, labels *cluster.LabelSet) bool // another pod that had something against pods with those labels counts no more
 }
 
 // Rejectors is a set of plugins, by their rows.
@@ -35,13 +35,18 @@ func RejectorsOf(verdicts []VerdictCount) (set Rejectors) {
 }
 
 // HintedByNodes returns the plugins that have hints for what happens to nodes or to pods on them, HintedByPods those that have some for
-// the latter.
+// the latter, HintedByGone those of them that have some for pods that had something against others and count no more.
 func HintedByNodes() Rejectors {
 	return hinted(func(h *hints) bool { return h.on != nil }) | HintedByPods()
 }
 
 // HintedByPods is told of with HintedByNodes.
-func HintedByPods() Rejectors { return hinted(func(h *hints) bool { return h.pod != nil }) }
+func HintedByPods() Rejectors {
+	return hinted(func(h *hints) bool { return h.pod != nil }) | HintedByGone()
+}
+
+// HintedByGone is told of with HintedByNodes.
+func HintedByGone() Rejectors { return hinted(func(h *hints) bool { return h.of != nil }) }
 
 func hinted(has func(*hints) bool) (set Rejectors) {
 	for row := range plugins {
@@ -50,6 +55,14 @@ func hinted(has func(*hints) bool) (set Rejectors) {
 		}
 	}
 	return set
+}
+
+// Each returns the plugins of a set, one by one.
+func (of Rejectors) Each() (out []Rejectors) {
+	for rest := of; rest != 0; rest &= rest - 1 {
+		out = append(out, rest&-rest)
+	}
+	return out
 }
 
 // each returns the plugins of a set whose hints say so.
@@ -90,19 +103,22 @@ func DemandsOf(st *cluster.State, class cluster.ClassID, namespace string) Deman
 }
 
 // Movement is what a delta does to a pod that counts on a node, or did: its labels before and after; nil while it counts
-// on none.
+// on none. Two that are equal give the same hints.
 type Movement struct {
 	was, is *cluster.LabelSet
-	terms   []cluster.PodTerm // the anti-affinity it had, if it counts no more
+	gone    *cluster.Class // of the pod, if it counts no more and had anti-affinity; else nil
 }
 
 // MovementOf returns what the last delta did to the pod with that id. False: nothing that concerns other pods.
 func MovementOf(st *cluster.State, id cluster.PodID) (m Movement, ok bool) {
 	if b := st.Before(); b.Class != nil && b.Pod.Placed() {
-		m.was, m.terms = setOf(b.Labels), b.Class.Spec.AntiAffinity
+		m.was = setOf(b.Labels)
+		if len(b.Class.Spec.AntiAffinity) > 0 {
+			m.gone = b.Class
+		}
 	}
 	if row := st.Pod(id); row != nil && row.Placed() {
-		m.is, m.terms = setOf(st.Labels(row.Labels)), nil
+		m.is, m.gone = setOf(st.Labels(row.Labels)), nil
 	}
 	return m, (m.was != nil || m.is != nil) && m.was != m.is
 }
@@ -123,16 +139,15 @@ func (d *Demands) AfterMovement(m Movement, of Rejectors) Rejectors {
 	return of.each(func(h *hints) bool { return h.pod != nil && h.pod(d, m) })
 }
 
-// Releases returns which of some plugins queue a pod with those labels because one that has gone had something against it.
-func (m Movement) Releases(st *cluster.State, labels cluster.LabelsID, of Rejectors) Rejectors {
-	if len(m.terms) == 0 {
-		return 0
-	}
-	return of.each(func(h *hints) bool { return h.of != nil && h.of(m, setOf(st.Labels(labels))) })
-}
+// Gone returns the class of the pod if it counts no more and had something against others, else nil.
+func (m Movement) Gone() *cluster.Class { return m.gone }
 
-// Repels reports whether a pod that has gone had something against others.
-func (m Movement) Repels() bool { return len(m.terms) > 0 }
+// AfterGone returns which of some plugins queue a pod with those labels because one of a class that had something against others
+// counts no more.
+func AfterGone(st *cluster.State, gone *cluster.Class, labels cluster.LabelsID, of Rejectors) Rejectors {
+	set := setOf(st.Labels(labels))
+	return of.each(func(h *hints) bool { return h.of != nil && h.of(&gone.Spec, set) })
+}
 
 // AfterNode returns which of some plugins queue a pod because a node has come, changed or gone; nil is no node.
 func (d *Demands) AfterNode(was, is *cluster.Node, of Rejectors) Rejectors {

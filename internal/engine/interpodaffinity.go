@@ -52,7 +52,9 @@ var interPodAffinity = Descriptor{
 			}
 			return !matchesAll(near, m.was) && matchesAll(near, m.is) || matchesAll(repelled, m.was) && !matchesAll(repelled, m.is)
 		},
-		of: func(m Movement, labels *cluster.LabelSet) bool { return matchesAll(m.terms, labels) },
+		of: func(gone *cluster.ClassSpec, labels *cluster.LabelSet) bool {
+			return matchesAll(gone.AntiAffinity, labels)
+		},
 		on: func(d *Demands, was, is *cluster.Node) bool {
 			differs := func(key string) (had, has, differs bool) {
 				old, had := topologyOf(was, key)

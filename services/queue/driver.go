@@ -182,18 +182,31 @@ func (d *driver) await(ctx context.Context, next time.Time) bool {
 	return true
 }
 
+// lookFor is for how long the driver looks for pods to bring back before it lets the log go on.
+const lookFor = 200 * time.Microsecond
+
 // pop takes the next batch, as the cycle that it has to go through. Without one it returns when there may be, the
 // zero time if not by time alone, or that there is one but for what other shards work at.
 func (d *driver) pop(ctx context.Context) (c *cycle, next time.Time, outranked bool, err error) {
-	if d.sh.isDraining() {
-		return nil, time.Time{}, false, nil
+	for looked := false; !looked && err == nil; {
+		if d.sh.isDraining() {
+			return nil, time.Time{}, false, nil
+		}
+		c, next, looked, outranked, err = d.look(ctx)
 	}
+	return c, next, outranked, err
+}
+
+// look is pop, if what has changed can be looked at without holding up the log; else it looks at a part.
+func (d *driver) look(ctx context.Context) (c *cycle, next time.Time, looked, outranked bool, err error) {
 	err = d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
 		floor := d.s.floor(d.sh.number) // which locks other shards
 		d.sh.mu.Lock()
 		defer d.sh.mu.Unlock()
 		now := time.Now()
-		d.sh.queue.Recheck(now, st)
+		if looked = d.sh.queue.RecheckUntil(now, st, func() bool { return time.Since(now) >= lookFor }); !looked {
+			return nil
+		}
 		var batch []pending.Attempt
 		batch, outranked = d.sh.queue.PopAbove(now, d.limit(), floor)
 		if len(batch) > 0 {
@@ -203,5 +216,5 @@ func (d *driver) pop(ctx context.Context) (c *cycle, next time.Time, outranked b
 		next, _ = d.sh.queue.Next()
 		return nil
 	})
-	return c, next, outranked, err
+	return c, next, looked, outranked, err
 }

@@ -290,8 +290,9 @@ func (c *churn) measure(when string) kept {
 	k.entries["queue: rejections"] = len(c.queue.rejections)
 	k.entries["queue: unschedulable subjects"] = len(c.queue.local) + len(c.queue.crossNode)
 	k.entries["queue: listeners"] = len(c.queue.listeners)
+	k.entries["queue: notes"] = len(c.queue.notes.nodes) + len(c.queue.notes.pods) + len(c.queue.notes.unsure) + len(c.queue.own)
 	k.entries["queue: nominees"] = len(c.queue.nominees)
-	k.entries["queue: looks"] = len(c.queue.looks)
+	k.entries["queue: looks"] = len(c.queue.helpful)
 	c.t.Logf("%s: %.1f MiB, bound %d, unschedulable %d, %v", when, k.heap, c.bound, c.unschedulable, k.entries)
 	return k
 }

@@ -49,4 +49,10 @@
 //     Reject reads it, so that no wake-up is lost between the evaluation and the end of the attempt.
 //
 // Assumed pods are in none of the places: they are remembered for how often they have failed, if their bind does.
+//
+// # Notes and looks
+//
+// Apply asks the Judge nothing: it notes what may bring unschedulable pods back, and Recheck looks, as a whole or in parts. So a
+// pod that a change of the cluster helps is still Unschedulable until the next look; what happens to the pod itself shows at once,
+// unless it takes a question to the Judge.
 package pending

@@ -54,7 +54,7 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 		before[e.pod.UID] = e
 	}
 	q.clear()
-	q.version, q.checked = st.Version(), st.Version().Seq
+	q.version, q.looked = st.Version(), st.Version().Seq
 	q.settings = st.Settings
 	q.setTimes(&st.Settings)
 
@@ -91,7 +91,8 @@ func (q *Queue) ofShard(st *cluster.State, row *cluster.PodRow) bool {
 	return ok && shard == q.shard
 }
 
-// Apply folds one delta; st is the state after it.
+// Apply folds one delta; st is the state after it. The log waits meanwhile, for all who read the state: what a delta means for
+// pods that are unschedulable is only noted, for Recheck to find out.
 func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 	q.version, q.event = st.Version(), eventOf(st, d)
 	switch d := d.(type) {
@@ -101,50 +102,50 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		}
 	case cluster.PodSet:
 		q.set(now, st, d.ID)
-		q.hintPod(now, st, d.ID)
-		q.wake(now, st)
+		q.notePod(st, d.ID)
+		q.noteChanged(st)
 	case cluster.PodAssumed:
 		if e := q.pods[d.ID]; e != nil {
 			e.attempts = max(e.attempts, d.Attempt)
 			q.move(now, e, assumed, "")
 		}
-		q.hintPod(now, st, d.ID)
+		q.notePod(st, d.ID)
 		if st.Before().Pod.Nominated != "" {
-			q.wake(now, st) // a node is rid of a nomination
+			q.noteChanged(st) // a node is rid of a nomination
 		}
-		q.doubtful = true // others may want it near
+		q.doubt() // others may want it near
 	case cluster.PodBound:
 		q.bound(now, d.ID)
 	case cluster.PodForgotten:
 		q.forget(now, st, d)
-		q.hintPod(now, st, d.ID)
-		q.wake(now, st)
+		q.notePod(st, d.ID)
+		q.noteChanged(st)
 		q.wakeNominees(now, st, st.Before().Pod.NodeName)
 	case cluster.PodRemoved:
 		q.drop(d.ID)
-		q.hintPod(now, st, d.ID)
-		q.wake(now, st)
+		q.notePod(st, d.ID)
+		q.noteChanged(st)
 		q.wakeNominees(now, st, st.Before().Pod.NodeName)
 	case cluster.PodNominated:
 		q.nominate(now, st, d.ID, d.Node == "" && st.Before().Pod.Nominated != "")
-		q.wake(now, st)
+		q.noteChanged(st)
 	case cluster.PreemptionStarted:
 		q.nominate(now, st, d.ID, false)
-		q.wake(now, st)
+		q.noteChanged(st)
 	case cluster.PreemptionEnded:
 		q.release(now, st, d)
 	case cluster.NodeSet:
-		q.hintNode(now, st, d.Index)
-		q.wake(now, st)
+		q.noteNode(st, d.Index)
+		q.noteChanged(st)
 	case cluster.NodeRemoved:
-		q.hintNode(now, st, d.Index)
+		q.noteNode(st, d.Index)
 		q.wakeNominees(now, st, st.Before().Node.Name)
-		q.doubtful = true // the nodes that are left are as they were
+		q.doubt() // the nodes that are left are as they were
 	case cluster.NamespaceSet, cluster.NamespaceRemoved, cluster.SelectorSet, cluster.SelectorRemoved:
-		q.findCrossNode(st)
+		q.noteRelations()
 	}
 	if st.TermsModified == q.version.Seq {
-		q.findCrossNode(st)
+		q.noteRelations()
 	}
 	q.resolve(now)
 }
@@ -180,8 +181,12 @@ func (q *Queue) set(now time.Time, st *cluster.State, id cluster.PodID) {
 	e.changed = e.changed || engine.SubjectOf(&was) != engine.SubjectOf(&row.Pod) || was.RequiredNode != row.RequiredNode
 	e.again = e.again || was.Priority < row.Priority || was.Nominated != "" && row.Nominated == ""
 	e.hinted |= engine.OwnHints(st, &row.Pod)
-	if e.place == Unschedulable && !e.held && q.changedOrHinted(st, e) {
+	switch {
+	case e.place != Unschedulable || e.held:
+	case e.due():
 		q.requeue(now, e, q.event)
+	case e.changed:
+		q.unsure(e)
 	}
 }
 
@@ -216,8 +221,10 @@ func (q *Queue) yield(now time.Time, st *cluster.State) bool {
 // follow takes over what the state says of a pod.
 func (q *Queue) follow(st *cluster.State, e *entry, row *cluster.PodRow) {
 	q.unlink(e)
-	if s := engine.SubjectOf(&row.Pod); e.place == Unschedulable && !e.crossNode && engine.SubjectOf(&e.pod) != s {
-		e.crossNode = q.judge.CrossNode(st, s)
+	// Until it has been tried again, other nodes may matter to what it is now.
+	e.crossNode = e.crossNode || e.place == Unschedulable && engine.SubjectOf(&e.pod) != engine.SubjectOf(&row.Pod)
+	if (e.pod.Class != row.Class || e.pod.Namespace != row.Namespace) && q.notes.events() {
+		e.hinted |= nodeHints // what it has not heard of yet may have been for what it was
 	}
 	e.pod, e.held, e.yielded = row.Pod, row.Preempting, st.Yields(row.Class)
 	q.link(e)
@@ -244,7 +251,7 @@ func (q *Queue) nominate(now time.Time, st *cluster.State, id cluster.PodID, cle
 // release follows the end of the evictions for a pod. If they have failed it is tried again at once; else it waits like
 // others from here on, unless what it waits for has happened already.
 func (q *Queue) release(now time.Time, st *cluster.State, d cluster.PreemptionEnded) {
-	q.wake(now, st) // the spared ones may give way to others
+	q.noteChanged(st) // the spared ones may give way to others
 	e := q.pods[d.ID]
 	if e == nil {
 		return
@@ -253,10 +260,10 @@ func (q *Queue) release(now time.Time, st *cluster.State, d cluster.PreemptionEn
 	switch {
 	case d.Failed:
 		q.Activate(now, d.ID)
-	case e.place == Unschedulable && q.missed(st, e):
-		q.requeue(now, e, q.event)
+	case e.place == Unschedulable:
+		q.unsure(e)
 	}
-	q.doubtful = true // of what happened on other nodes meanwhile
+	q.doubt() // of what happened on other nodes meanwhile
 }
 
 // forget brings back a pod whose bind failed.
@@ -302,6 +309,7 @@ func (q *Queue) drop(id cluster.PodID) {
 	if e := q.pods[id]; e != nil {
 		q.unlink(e)
 		delete(q.pods, id)
+		delete(q.notes.unsure, id)
 	}
 }
 

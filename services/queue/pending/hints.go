@@ -1,17 +1,20 @@
 package pending
 
 import (
-	"time"
-
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 )
 
-// What hints there are: those for what happens to nodes or to pods on them, and of these those for the latter.
+// What hints there are: those for what happens to nodes or to pods on them, of these those for the latter, and of these those for
+// pods that had something against others and are gone.
 var (
 	nodeHints = engine.HintedByNodes()
 	podHints  = engine.HintedByPods()
+	goneHints = engine.HintedByGone()
 )
+
+// hinting are the plugins of nodeHints.
+var hinting = nodeHints.Each()
 
 // listening is what hints tell pods apart by, but their labels.
 type listening struct {
@@ -37,74 +40,119 @@ func (e *entry) listens() (listening, bool) {
 type listeners struct {
 	pods
 	demands *engine.Demands // nil until a hint is to be given
+
+	// What has happened by which a plugin queues the pods, as of upTo.
+	upTo   cluster.Seq
+	latest latest                      // whatever a pod's labels are; nil: nothing
+	gone   map[*cluster.Class]event    // pods that had something against others, the last of each class
+	freed  map[cluster.LabelsID]latest // of these, those that had something against pods with these labels; nil: none
 }
 
-func (ls *listeners) demandsOf(st *cluster.State, l listening) *engine.Demands {
+// latest are the last events by which each of hinting queues pods.
+type latest []event
+
+// event is that something has happened.
+type event struct {
+	seq  cluster.Seq
+	name string // as kube-scheduler names it
+}
+
+// after reports whether an event has happened later than something else.
+func (ev event) after(seq cluster.Seq) bool { return ev.seq > seq }
+
+func later(a, b event) event {
+	if b.after(a.seq) {
+		return b
+	}
+	return a
+}
+
+// hear takes in that plugins queue pods because of an event.
+func (l *latest) hear(ps engine.Rejectors, ev event) {
+	if ps == 0 || ev.seq == 0 {
+		return
+	}
+	if *l == nil {
+		*l = make(latest, len(hinting))
+	}
+	for k, p := range hinting {
+		if ps&p != 0 {
+			(*l)[k] = later((*l)[k], ev)
+		}
+	}
+}
+
+// hintsFor brings what is known about those that listen as one up to date, unless it is as of a version that is no older than least.
+func (q *Queue) hintsFor(st *cluster.State, l listening, ls *listeners, least cluster.Seq) {
+	if ls.upTo >= least {
+		return
+	}
 	if ls.demands == nil {
 		d := engine.DemandsOf(st, l.class, l.namespace)
 		ls.demands = &d
 	}
-	return ls.demands
-}
-
-// hint tells a pod that plugins would queue it. It is queued if they have rejected it; if that is not known yet, or it is
-// held back, they are remembered.
-func (q *Queue) hint(now time.Time, e *entry, ps engine.Rejectors) {
-	e.hinted |= ps
-	if e.place == Unschedulable && !e.held && e.hinted&e.rejected != 0 {
-		q.requeue(now, e, q.event)
+	n := &q.notes
+	ls.upTo, ls.latest, ls.gone, ls.freed = q.version.Seq, nil, nil, nil
+	ls.latest.hear(l.plugins&nodeHints, n.anyNode)
+	ls.latest.hear(l.plugins&podHints, n.anyPod)
+	for k := range n.nodes {
+		ls.latest.hear(ls.demands.AfterNode(n.nodes[k].was, n.nodes[k].is, l.plugins), n.nodes[k].event)
+	}
+	if l.plugins&podHints == 0 {
+		return
+	}
+	for m, ev := range n.pods {
+		ls.latest.hear(ls.demands.AfterMovement(m, l.plugins), ev)
+		gone := m.Gone()
+		if l.plugins&goneHints == 0 || gone == nil {
+			continue
+		}
+		if ls.gone == nil {
+			ls.gone, ls.freed = make(map[*cluster.Class]event), make(map[cluster.LabelsID]latest)
+		}
+		ls.gone[gone] = later(ls.gone[gone], ev)
 	}
 }
 
-// hintNode gives the hints about the node that the last delta has changed.
-func (q *Queue) hintNode(now time.Time, st *cluster.State, n cluster.NodeIndex) {
-	var was, is *cluster.Node
-	if b := st.Before(); b.Node.Name != "" {
-		was = &b.Node
-	}
-	if st.Nodes.Live.Has(n) {
-		node := st.Node(n)
-		is = &node
-	}
-	for l, ls := range q.listeners {
-		if ps := ls.demandsOf(st, l).AfterNode(was, is, l.plugins); ps != 0 {
-			q.hintAll(now, ls.pods, ps)
+// hint tells a pod of what has happened, as of the version that hintsFor has brought its listeners to. What would queue it is
+// remembered, and the last event by which it is queued returned: one of a plugin that has rejected it.
+func (ls *listeners) hint(st *cluster.State, e *entry) (queues event) {
+	told := func(l latest) {
+		for k, ev := range l {
+			if ev.after(e.heard) {
+				if e.hinted |= hinting[k]; e.rejected&hinting[k] != 0 {
+					queues = later(queues, ev)
+				}
+			}
 		}
 	}
+	told(ls.latest)
+	if len(ls.gone) > 0 {
+		freed, known := ls.freed[e.pod.Labels]
+		if !known {
+			for class, ev := range ls.gone {
+				freed.hear(engine.AfterGone(st, class, e.pod.Labels, goneHints), ev)
+			}
+			ls.freed[e.pod.Labels] = freed
+		}
+		told(freed)
+	}
+	e.heard = ls.upTo
+	return queues
 }
 
-// hintPod gives the hints about the pod that the last delta has changed.
-func (q *Queue) hintPod(now time.Time, st *cluster.State, id cluster.PodID) {
-	m, ok := engine.MovementOf(st, id)
+// silent reports whether nothing has happened by which any of the pods would be queued.
+func (ls *listeners) silent() bool {
+	return ls.latest == nil && len(ls.gone) == 0
+}
+
+// hearNow lets a pod remember the hints of all that has happened since its attempt began.
+func (q *Queue) hearNow(st *cluster.State, e *entry) {
+	l, ok := e.listens()
 	if !ok {
 		return
 	}
-	for l, ls := range q.listeners {
-		if l.plugins&podHints == 0 {
-			continue
-		}
-		if ps := ls.demandsOf(st, l).AfterMovement(m, l.plugins); ps != 0 {
-			q.hintAll(now, ls.pods, ps)
-		}
-		if !m.Repels() {
-			continue
-		}
-		released := make(map[cluster.LabelsID]engine.Rejectors)
-		for _, e := range ls.pods {
-			ps, known := released[e.pod.Labels]
-			if !known {
-				ps = m.Releases(st, e.pod.Labels, l.plugins)
-				released[e.pod.Labels] = ps
-			}
-			if ps != 0 {
-				q.hint(now, e, ps)
-			}
-		}
-	}
-}
-
-func (q *Queue) hintAll(now time.Time, all pods, ps engine.Rejectors) {
-	for _, e := range all {
-		q.hint(now, e, ps)
-	}
+	ls := q.listeners[l]
+	q.hintsFor(st, l, ls, q.version.Seq)
+	ls.hint(st, e)
 }

@@ -249,6 +249,7 @@ func TestUnschedulablePodIsTriedAgainByAHigherPriorityAndWithoutItsNomination(t 
 			}
 			c.change(&pod)
 			apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: pod})
+			q.Recheck(now, st)
 			if got := place(t, q); got != c.want {
 				t.Errorf("the pod is %v, want %v", got, c.want)
 			}
@@ -270,11 +271,13 @@ func TestNominatedPodWakesWhenItsNodeFitsButForItsOwnNomination(t *testing.T) {
 		cluster.ClassDefined{ID: 1, Spec: cpuClass(800)},
 		cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "other", Class: 1, Nominated: "n2"}},
 		cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Allocatable: cpu(1000)}})
+	q.Recheck(now, st)
 	if got := place(t, q); got != Unschedulable {
 		t.Fatalf("while another is nominated too: %v, want unschedulable", got)
 	}
 	// The node is free for it alone: what is nominated there is itself.
 	apply(t, q, st, now, cluster.PodAssumed{ID: 1, Node: 0, Attempt: 1})
+	q.Recheck(now, st)
 	if got := place(t, q); got != Backoff {
 		t.Errorf("when the other went elsewhere: %v, want backoff", got)
 	}

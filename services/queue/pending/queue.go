@@ -113,12 +113,14 @@ type entry struct {
 	evaluated cluster.Version // the oldest that any node was evaluated at; zero: it was not unschedulable
 	// crossNode says, while it is unschedulable, that what is on one node may decide whether another is feasible.
 	crossNode bool
+	related   cluster.Seq // as of which crossNode is known
 
 	// What has happened since the last attempt began.
 	changed bool             // it is judged by other things
 	again   bool             // it is to be tried again, whatever that attempt says
 	resigns bool             // its nomination is about to end by its own attempt's word, which is no news
 	hinted  engine.Rejectors // that would queue it
+	heard   cluster.Seq      // hinted knows of what happened until then; what happened before the attempt, or before it came here, is no news
 
 	held    bool      // others are being evicted for it: it stays where it is
 	yielded bool      // another scheduler has its name at the moment
@@ -142,6 +144,7 @@ type Queue struct {
 
 	version  cluster.Version // of the state that was folded last
 	event    string          // what kube-scheduler calls the delta that was folded last
+	cause    string          // and the last that somebody may wake by
 	arrivals int64
 	pods     map[cluster.PodID]*entry
 	counts   [Places + 1]int
@@ -158,15 +161,20 @@ type Queue struct {
 	// feasible. crossNode are all others. Judge.CrossNode alone does not tell them apart: pods that were in the way on
 	// other nodes may be gone, but what they hid is not known.
 	local, crossNode map[engine.Subject]*unschedulablePods
-	doubtful         bool                     // something has changed since it was known that none of crossNode is feasible
-	checked          cluster.Seq              // what changed later has not been looked at for crossNode
+	own              map[string]pods          // unschedulable pods with a node that matters by itself, by its name
+	ownCrossNode     pods                     // of these, those that are crossNode
 	listeners        map[listening]*listeners // in flight or unschedulable, by what hints tell them apart by
-	nominees         pods                     // that are nominated to some node
+	nominees         map[string]pods          // by the node that they are nominated to
 	awaited          []awaited                // by version
 
-	// looks are the answers that helped had in the state looked.
-	looks  map[look]bool
-	looked cluster.Version
+	notes   notes       // what the fold has noted since the last look began
+	looking *look       // that is under way, or nil
+	looked  cluster.Seq // the last look began at
+	most    int         // events that notes keep of a kind
+
+	// helpful are the answers that helped had in the state that it was asked in last.
+	helpful   map[question]bool
+	helpfulAt cluster.Version
 }
 
 // awaited is an attempt whose outcome the log tells, at the latest at version.
@@ -177,7 +185,7 @@ type awaited struct {
 
 // NewQueue returns the queue of a shard, empty until Reset.
 func NewQueue(shard int32, judge Judge) *Queue {
-	q := &Queue{shard: shard, judge: judge, first: firstBackoff, last: lastBackoff, patience: longestUnschedulable}
+	q := &Queue{shard: shard, judge: judge, first: firstBackoff, last: lastBackoff, patience: longestUnschedulable, most: mostEvents}
 	q.clear()
 	return q
 }
@@ -192,11 +200,12 @@ func (q *Queue) clear() {
 	q.errors = orderedPods{rankOf: byExpiry}
 	q.local, q.crossNode = make(map[engine.Subject]*unschedulablePods), make(map[engine.Subject]*unschedulablePods)
 	q.aging = orderedPods{rankOf: byAge}
-	q.doubtful, q.checked = false, 0
 	q.nodeless = make(pods)
+	q.own, q.ownCrossNode = make(map[string]pods), make(pods)
 	q.listeners = make(map[listening]*listeners)
-	q.nominees = make(pods)
-	q.looks, q.looked = nil, cluster.Version{}
+	q.nominees = make(map[string]pods)
+	q.notes, q.looking, q.looked = notes{unsure: make(pods)}, nil, 0
+	q.helpful, q.helpfulAt = nil, cluster.Version{}
 	q.awaited = nil
 }
 
@@ -337,6 +346,7 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 	if e == nil {
 		return
 	}
+	q.hearNow(st, e)
 	e.failures++
 	e.errors = 0
 	e.entered, e.flushed = now, false
@@ -349,12 +359,13 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 	}
 	// A node that only pods on other nodes exclude may be feasible without having changed.
 	e.crossNode = d.CrossNode || q.judge.CrossNode(st, engine.SubjectOf(&e.pod))
+	e.related = st.Version().Seq
 	q.link(e)
 	if !e.held && q.missed(st, e) {
 		q.requeue(now, e, attemptFailure)
 		return
 	}
-	q.doubtful = q.doubtful || d.CrossNode && d.Version.Less(st.Version())
+	q.notes.doubtful = q.notes.doubtful || d.CrossNode && d.Version.Less(st.Version())
 	q.move(now, e, Unschedulable, attemptFailure)
 }
 
@@ -366,7 +377,12 @@ func (q *Queue) missed(st *cluster.State, e *entry) bool {
 
 // changedOrHinted reports whether a pod is to be tried again because of what it is itself, or of a hint.
 func (q *Queue) changedOrHinted(st *cluster.State, e *entry) bool {
-	return e.again || e.hinted&e.rejected != 0 || e.changed && (e.wake == WhenChanged || q.fits(st, e))
+	return e.due() || e.changed && q.fits(st, e)
+}
+
+// due is what can be said of changedOrHinted without a look at any node.
+func (e *entry) due() bool {
+	return e.again || e.hinted&e.rejected != 0 || e.changed && e.wake == WhenChanged
 }
 
 // inFlight returns the entry of an attempt, or nil if it is void.
@@ -435,7 +451,8 @@ func (q *Queue) move(now time.Time, e *entry, to Place, event string) {
 	if e.held && (to == Active || to == Backoff) {
 		to = Unschedulable
 	}
-	e.place, e.since, e.awaited = to, now, false
+	e.place, e.since, e.awaited, e.heard = to, now, false, q.version.Seq
+	delete(q.notes.unsure, e.id)
 	if to == InFlight {
 		e.changed, e.again, e.resigns, e.hinted, e.evaluated = false, false, false, 0, cluster.Version{}
 	}

@@ -120,6 +120,7 @@ func TestSuccessfulAttemptBetweenErrorsResetsTheErrorBackoff(t *testing.T) {
 	}
 	q.Reject(now, st, a, Diagnosis{Version: st.Version()})
 	apply(t, q, st, now, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(1000)}})
+	q.Recheck(now, st)
 	e, _ := q.Entry(0)
 	if want := now.Add(2 * time.Second); e.Place != Backoff || !e.BackoffUntil.Equal(want) {
 		t.Errorf("%v until %v, want backoff until %v: one failure, no error", e.Place, e.BackoffUntil, want)
@@ -131,6 +132,7 @@ func TestUnsupportedPodIsWokenByAnotherClassOnly(t *testing.T) {
 	q, st, a := onePod(t, now)
 	q.Reject(now, st, a, Diagnosis{Version: st.Version(), Wake: WhenChanged})
 	apply(t, q, st, now, cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Allocatable: cpu(1000)}})
+	q.Recheck(now, st)
 	if got := place(t, q); got != Unschedulable {
 		t.Fatalf("after a node came: %v, want unschedulable", got)
 	}
@@ -207,6 +209,7 @@ func TestOnlyThePodWhoseLastAttemptTheFlushBroughtCountsAsFlushed(t *testing.T) 
 			if c.again {
 				q.Reject(now, st, a, Diagnosis{Version: st.Version()})
 				apply(t, q, st, now, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(1000)}})
+				q.Recheck(now, st)
 				a = pop(t, q, now)
 			}
 			apply(t, q, st, now, cluster.PodAssumed{ID: 0, Node: 0, Attempt: a.Number}, c.bound)
@@ -245,6 +248,7 @@ func TestPodThatOthersAreEvictedForIsHeldBackAfterARebuildToo(t *testing.T) {
 	}
 	// Whatever it was unschedulable for is not known any more.
 	apply(t, q, st, now, cluster.PreemptionEnded{ID: 0})
+	q.Recheck(now, st)
 	if got := place(t, q); got != Active {
 		t.Errorf("when the evictions were asked for: %v, want active", got)
 	}
@@ -327,6 +331,7 @@ func TestPodUnschedulableForWantOfNodesWakesWithTheFirstNode(t *testing.T) {
 	}
 	// It does not fit, but only another attempt can say so.
 	apply(t, q, st, now, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(100)}})
+	q.Recheck(now, st)
 	if got := place(t, q); got != Backoff {
 		t.Errorf("with a node: %v, want backoff", got)
 	}

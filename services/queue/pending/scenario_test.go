@@ -70,6 +70,7 @@ func (s *scenario) apply(d cluster.Delta) {
 		s.t.Fatal(err)
 	}
 	s.queue.Apply(s.now, s.st, d)
+	s.queue.Recheck(s.now, s.st)
 }
 
 func (s *scenario) command(words []string) []string {

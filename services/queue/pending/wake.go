@@ -35,12 +35,12 @@ type Judge interface {
 	Signature(st *cluster.State, s engine.Subject) engine.Signature
 }
 
-// unschedulablePods are unschedulable pods that come back when they are feasible or may preempt, of one subject.
+// unschedulablePods are unschedulable pods of one subject that come back when they are feasible or may preempt, and may go
+// anywhere. Those with a node that matters by itself are in Queue.own; a pod that is nominated is in both.
 type unschedulablePods struct {
-	free       pods // those that may go anywhere
-	preemptors pods // of these, those that preempt if they can
-	// own are those with a node that matters by itself, by its name. A pod that is nominated is in both.
-	own map[string]pods
+	free       pods
+	preemptors pods        // of these, those that preempt if they can
+	related    cluster.Seq // as of which it is known of all of them whether they are crossNode
 }
 
 type pods map[cluster.PodID]*entry
@@ -60,132 +60,11 @@ func (ps pods) any() *entry {
 	return nil
 }
 
-// Recheck brings back the pods that have been unschedulable for too long, and those that are feasible by what has changed
-// on other nodes than the one they fit on. Apply only notes that there was a change, so that many changes cost one look.
-// To be called before Pop, with st the folded state.
-func (q *Queue) Recheck(now time.Time, st *cluster.State) {
-	q.flush(now)
-	since := q.checked
-	q.checked = st.Version().Seq
-	if !q.doubtful {
-		return
-	}
-	q.doubtful = false
-	possible := q.perSignature(st, q.judge.Possible)
-	preemptable := make(map[look]bool)
-	for s, waiting := range q.crossNode {
-		if len(waiting.free) > 0 && possible(s) {
-			q.requeueAll(now, waiting.free)
-		} else if self := waiting.preemptors.any(); self != nil {
-			this := look{signature: q.judge.Signature(st, s), priority: s.Priority}
-			can, known := preemptable[this]
-			if !known {
-				can = anyChanged(st, since, func(n cluster.NodeIndex) bool { return q.judge.Preemptable(st, s, self.id, n) })
-				preemptable[this] = can
-			}
-			if can {
-				q.requeueAll(now, waiting.preemptors)
-			}
-		}
-		for name := range waiting.own {
-			if n := st.Nodes.ByName(name); n != cluster.NoNode {
-				q.requeueOwn(now, st, waiting, n, st.Nodes.Modified[n] > since)
-			}
-		}
-	}
-}
-
-// perSignature returns a function that asks about each signature once. It is good for one state.
-func (q *Queue) perSignature(st *cluster.State, ask func(*cluster.State, engine.Subject) bool) func(engine.Subject) bool {
-	known := make(map[engine.Signature]bool)
-	return func(s engine.Subject) bool {
-		signature := q.judge.Signature(st, s)
-		answer, ok := known[signature]
-		if !ok {
-			answer = ask(st, s)
-			known[signature] = answer
-		}
-		return answer
-	}
-}
-
-// wake brings back the pods that the last delta could help: those that are feasible on a node it changed, or could preempt
-// there.
-func (q *Queue) wake(now time.Time, st *cluster.State) {
-	if st.Nodes.Count() > 0 {
-		q.requeueAll(now, q.nodeless)
-	}
-	if len(q.local)+len(q.crossNode) == 0 {
-		return
-	}
-	st.Nodes.ChangedSince(st.Version().Seq-1, everyNode, func(n cluster.NodeIndex) {
-		q.doubtful = true
-		if st.Nodes.Live.Has(n) {
-			q.wakeOn(now, st, n)
-		}
-	})
-}
-
-// wakeOn brings back the pods that a change of one node could help.
-func (q *Queue) wakeOn(now time.Time, st *cluster.State, n cluster.NodeIndex) {
-	for s, waiting := range q.local {
-		if len(waiting.free) > 0 && q.judge.Feasible(st, s, cluster.NoPod, n) {
-			q.requeueAll(now, waiting.free)
-		} else if self := waiting.preemptors.any(); self != nil && q.judge.Preemptable(st, s, self.id, n) {
-			q.requeueAll(now, waiting.preemptors)
-		}
-		q.requeueOwn(now, st, waiting, n, true)
-	}
-}
-
-// findCrossNode finds the unschedulable pods that are now judged by more than one node: by what the last delta told of terms,
-// namespaces and selectors, pods of other nodes can be in their way from here on.
-func (q *Queue) findCrossNode(st *cluster.State) {
-	q.doubtful = true
-	var found []*entry
-	crossNode := q.perSignature(st, q.judge.CrossNode)
-	for _, waiting := range q.local {
-		for _, e := range waiting.free {
-			if crossNode(engine.SubjectOf(&e.pod)) {
-				found = append(found, e)
-			}
-		}
-		for _, own := range waiting.own {
-			for _, e := range own {
-				if e.pod.RequiredNode != "" && crossNode(engine.SubjectOf(&e.pod)) {
-					found = append(found, e)
-				}
-			}
-		}
-	}
-	for _, e := range found {
-		q.unlink(e)
-		e.crossNode = true
-		q.link(e)
-	}
-}
-
-func (q *Queue) requeueAll(now time.Time, ps pods) {
-	for _, e := range ps {
-		q.requeue(now, e, q.event)
-	}
-}
-
-// requeueOwn brings back the pods for which a node matters by itself, if it is feasible, or if it has changed and they
-// could preempt there.
-func (q *Queue) requeueOwn(now time.Time, st *cluster.State, waiting *unschedulablePods, n cluster.NodeIndex, changed bool) {
-	for _, e := range waiting.own[st.Nodes.Spec[n].Name] {
-		if q.helps(st, e, n, changed) {
-			q.requeue(now, e, q.event)
-		}
-	}
-}
-
 // wakeNominees brings back the pods that are nominated to a node which a pod has left, if nobody is on the way out of it any more:
 // what they waited for has happened, and they may not fit all the same. Others have taken the room, or it was never enough.
 func (q *Queue) wakeNominees(now time.Time, st *cluster.State, node string) {
-	for _, e := range q.nominees {
-		if e.pod.Nominated != node || !victimsGone(st, e) {
+	for _, e := range q.nominees[node] {
+		if !victimsGone(st, e) {
 			continue
 		}
 		e.again = true // if its attempt is running, or it is held back
@@ -239,18 +118,18 @@ func (q *Queue) helped(st *cluster.State, e *entry) bool {
 	if e.pod.RequiredNode != "" {
 		return false
 	}
-	// One look for all pods of a signature that are unschedulable in this state.
-	if q.looked != st.Version() {
-		q.looked, q.looks = st.Version(), make(map[look]bool)
+	// One question for all pods of a signature that are unschedulable in this state.
+	if q.helpfulAt != st.Version() {
+		q.helpfulAt, q.helpful = st.Version(), make(map[question]bool)
 	}
 	s := engine.SubjectOf(&e.pod)
-	this := look{q.judge.Signature(st, s), e.pod.Priority, e.preempts(), since}
-	found, known := q.looks[this]
+	this := question{q.judge.Signature(st, s), e.pod.Priority, e.preempts(), since}
+	found, known := q.helpful[this]
 	if !known {
 		found = anyChanged(st, since, func(n cluster.NodeIndex) bool {
 			return q.judge.Feasible(st, s, cluster.NoPod, n) || e.preempts() && q.judge.Preemptable(st, s, e.id, n)
 		})
-		q.looks[this] = found
+		q.helpful[this] = found
 	}
 	return found
 }
@@ -263,8 +142,8 @@ func anyChanged(st *cluster.State, since cluster.Seq, holds func(cluster.NodeInd
 	return found
 }
 
-// look is a question to the judge: can a signature run on a node that has changed since, or preempt there?
-type look struct {
+// question is one to the judge: can a signature run on a node that has changed since, or preempt there?
+type question struct {
 	signature engine.Signature
 	priority  int32
 	preempts  bool
@@ -287,7 +166,7 @@ func (q *Queue) link(e *entry) {
 		q.listeners[key].pods[e.id] = e
 	}
 	if e.pod.Nominated != "" {
-		q.nominees[e.id] = e
+		put(q.nominees, e.pod.Nominated, e)
 	}
 	if e.place != Unschedulable || e.held || e.wake == WhenChanged {
 		return
@@ -296,23 +175,39 @@ func (q *Queue) link(e *entry) {
 		q.nodeless[e.id] = e
 		return
 	}
+	if name := e.node(); name != "" {
+		put(q.own, name, e)
+		if e.crossNode {
+			q.ownCrossNode[e.id] = e
+		}
+	}
+	if e.pod.RequiredNode != "" {
+		return
+	}
 	group, s := q.siblings(e)
 	waiting := group[s]
 	if waiting == nil {
-		waiting = &unschedulablePods{free: make(pods), preemptors: make(pods), own: make(map[string]pods)}
+		waiting = &unschedulablePods{free: make(pods), preemptors: make(pods)}
 		group[s] = waiting
 	}
-	if e.pod.RequiredNode == "" {
-		waiting.free[e.id] = e
-		if e.preempts() {
-			waiting.preemptors[e.id] = e
-		}
+	waiting.free[e.id] = e
+	if e.preempts() {
+		waiting.preemptors[e.id] = e
 	}
-	if name := e.node(); name != "" {
-		if waiting.own[name] == nil {
-			waiting.own[name] = make(pods)
-		}
-		waiting.own[name][e.id] = e
+	waiting.related = min(waiting.related, e.related)
+}
+
+// put adds a pod to those that are kept by name, and take removes it.
+func put(all map[string]pods, name string, e *entry) {
+	if all[name] == nil {
+		all[name] = make(pods)
+	}
+	all[name][e.id] = e
+}
+
+func take(all map[string]pods, name string, e *entry) {
+	if delete(all[name], e.id); len(all[name]) == 0 {
+		delete(all, name)
 	}
 }
 
@@ -329,11 +224,13 @@ func (q *Queue) unlink(e *entry) {
 			}
 		}
 	}
-	delete(q.nominees, e.id)
+	take(q.nominees, e.pod.Nominated, e)
 	if e.place != Unschedulable {
 		return
 	}
 	delete(q.nodeless, e.id)
+	take(q.own, e.node(), e)
+	delete(q.ownCrossNode, e.id)
 	group, s := q.siblings(e)
 	waiting := group[s]
 	if waiting == nil {
@@ -341,12 +238,7 @@ func (q *Queue) unlink(e *entry) {
 	}
 	delete(waiting.free, e.id)
 	delete(waiting.preemptors, e.id)
-	name := e.node()
-	delete(waiting.own[name], e.id)
-	if len(waiting.own[name]) == 0 {
-		delete(waiting.own, name)
-	}
-	if len(waiting.free)+len(waiting.own) == 0 {
+	if len(waiting.free) == 0 {
 		delete(group, s)
 	}
 }

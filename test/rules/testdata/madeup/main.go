@@ -61,6 +61,7 @@ func main() {
 	for _, d := range []cluster.Delta{node(1, "other", "quiet"), node(0, "silent", "")} {
 		apply(d)
 		q.Apply(now, st, d)
+		q.Recheck(now, st)
 		waits, _ := q.Entry(pod)
 		fmt.Println("hint:", waits.Place)
 	}

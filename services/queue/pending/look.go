@@ -1,0 +1,322 @@
+package pending
+
+import (
+	"cmp"
+	"maps"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// look is one look at everything that was noted until it began. It may be done in parts, between which the state may change:
+// each question is asked of the state as it is then, and what happens meanwhile is noted for the next look.
+type look struct {
+	since, until cluster.Seq // what it is about
+	event        string      // by which pods come back
+
+	listeners []listening // whose hints are still to be given
+	unsure    []*entry    // that have changed or were released
+	own       []*entry    // with a node that matters by itself
+	groups    []group
+
+	// The nodes that a group is asked about, for those that are local and those that are not, and the next of them for the first
+	// of groups.
+	changed, touched []cluster.NodeIndex
+	next             int
+
+	possible    map[engine.Signature]bool // answers so far
+	preemptable map[question]bool
+}
+
+// group is a key of Queue.local or of Queue.crossNode.
+type group struct {
+	crossNode bool
+	subject   engine.Subject
+}
+
+func (q *Queue) podsOf(g group) *unschedulablePods {
+	if g.crossNode {
+		return q.crossNode[g.subject]
+	}
+	return q.local[g.subject]
+}
+
+// Recheck brings back the pods that have been unschedulable for too long, and those that what Apply has noted could help. Apply
+// only notes, so that the log does not wait, and many changes cost one look. To be called before Pop, with st the folded
+// state.
+func (q *Queue) Recheck(now time.Time, st *cluster.State) {
+	q.RecheckUntil(now, st, func() bool { return false })
+}
+
+// RecheckUntil is Recheck in parts: it asks after each step, such as one question to the judge, whether it is enough for now,
+// and if so returns false, to be called again. It takes at least one step each time. Once it has returned true, all that was
+// noted before the first part has been looked at.
+func (q *Queue) RecheckUntil(now time.Time, st *cluster.State, enough func() bool) (done bool) {
+	if q.looking != nil || q.beginLook(st) {
+		if !q.goOn(now, st, q.looking, enough) {
+			return false
+		}
+	}
+	return q.flush(now, enough) // last: it counts those that nothing else brings back
+}
+
+// goOn does the next steps of a look.
+func (q *Queue) goOn(now time.Time, st *cluster.State, l *look, enough func() bool) (done bool) {
+	done = q.lookAtNodeless(now, st, l, enough) && q.giveHints(now, st, l, enough) && q.lookAtPods(now, st, l, enough) &&
+		q.lookAtGroups(now, st, l, enough)
+	if done {
+		q.looking = nil
+		q.notes.forget(l.until)
+	}
+	return done
+}
+
+// beginLook takes the notes over. False: there are none.
+func (q *Queue) beginLook(st *cluster.State) bool {
+	n := &q.notes
+	l := &look{
+		since: q.looked, until: st.Version().Seq, event: cmp.Or(q.cause, q.event),
+		possible: make(map[engine.Signature]bool), preemptable: make(map[question]bool),
+	}
+	q.looked = l.until
+	if !n.any && !n.doubtful && len(n.unsure) == 0 && !n.events() {
+		return false
+	}
+	q.looking = l
+	if n.events() {
+		l.listeners = slices.Collect(maps.Keys(q.listeners))
+	}
+	l.unsure = slices.Collect(maps.Values(n.unsure))
+	clear(n.unsure)
+	for w, word := range n.changed {
+		for ; word != 0; word &= word - 1 {
+			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(word))
+			l.changed = append(l.changed, i)
+			l.own = slices.AppendSeq(l.own, maps.Values(q.own[st.Nodes.Spec[i].Name]))
+		}
+	}
+	clear(n.changed)
+	n.any = false
+	related := n.related > l.since
+	if len(l.changed) > 0 || related {
+		for s := range q.local {
+			l.groups = append(l.groups, group{false, s})
+		}
+	}
+	if n.doubtful {
+		n.doubtful = false
+		st.Nodes.ChangedSince(l.since, everyNode, func(i cluster.NodeIndex) { l.touched = append(l.touched, i) })
+		for s := range q.crossNode {
+			l.groups = append(l.groups, group{true, s})
+		}
+		l.own = slices.AppendSeq(l.own, maps.Values(q.ownCrossNode))
+	}
+	if related {
+		l.own = nil
+		for _, own := range q.own {
+			l.own = slices.AppendSeq(l.own, maps.Values(own))
+		}
+	}
+	return true
+}
+
+// lookAtNodeless brings back the pods that have waited for a node, if there is one.
+func (q *Queue) lookAtNodeless(now time.Time, st *cluster.State, l *look, enough func() bool) bool {
+	return st.Nodes.Count() == 0 || q.requeueAll(now, q.nodeless, l.event, enough)
+}
+
+func (q *Queue) requeueAll(now time.Time, ps pods, event string, enough func() bool) bool {
+	for _, e := range ps {
+		q.requeue(now, e, event)
+		if enough() {
+			return false
+		}
+	}
+	return true
+}
+
+// giveHints gives the hints of the events.
+func (q *Queue) giveHints(now time.Time, st *cluster.State, l *look, enough func() bool) bool {
+	for ; len(l.listeners) > 0; l.listeners = l.listeners[1:] {
+		key := l.listeners[0]
+		ls := q.listeners[key]
+		if ls == nil {
+			continue
+		}
+		q.hintsFor(st, key, ls, l.until)
+		if !ls.silent() {
+			for _, e := range ls.pods {
+				if e.heard >= l.until {
+					continue
+				}
+				if ev := ls.hint(st, e); ev.seq > 0 && e.place == Unschedulable && !e.held {
+					q.requeue(now, e, ev.name)
+				}
+				if enough() {
+					return false
+				}
+			}
+		}
+		if enough() {
+			l.listeners = l.listeners[1:]
+			return false
+		}
+	}
+	return true
+}
+
+// lookAtPods looks at pods by themselves: those that have changed or were released, and those with a node of their own.
+func (q *Queue) lookAtPods(now time.Time, st *cluster.State, l *look, enough func() bool) bool {
+	for len(l.unsure) > 0 {
+		e := l.unsure[0]
+		l.unsure = l.unsure[1:]
+		if q.waits(e) && q.missed(st, e) {
+			q.requeue(now, e, l.event)
+		}
+		if enough() {
+			return false
+		}
+	}
+	for len(l.own) > 0 {
+		e := l.own[0]
+		l.own = l.own[1:]
+		if q.waits(e) && e.wake == WhenFeasible {
+			q.lookAtOwn(now, st, l, e)
+		}
+		if enough() {
+			return false
+		}
+	}
+	return true
+}
+
+// waits reports whether a pod is still in the queue, unschedulable, and not held back.
+func (q *Queue) waits(e *entry) bool { return q.pods[e.id] == e && e.place == Unschedulable && !e.held }
+
+// lookAtOwn brings a pod back if the node that matters by itself for it is feasible, or has changed and it could preempt there.
+func (q *Queue) lookAtOwn(now time.Time, st *cluster.State, l *look, e *entry) {
+	if q.relates(e) && q.judge.CrossNode(st, engine.SubjectOf(&e.pod)) {
+		q.cross(l, e)
+	}
+	e.related = st.Version().Seq
+	n := st.Nodes.ByName(e.node())
+	if n != cluster.NoNode && q.helps(st, e, n, st.Nodes.Modified[n] > l.since) {
+		q.requeue(now, e, l.event)
+	}
+}
+
+// relates reports whether it is not known any more that what is on other nodes does not matter to a pod.
+func (q *Queue) relates(e *entry) bool { return !e.crossNode && e.related < q.notes.related }
+
+// cross has a pod looked at for what is on other nodes, from this look on.
+func (q *Queue) cross(l *look, e *entry) {
+	q.unlink(e)
+	e.crossNode = true
+	q.link(e)
+	l.groups = append(l.groups, group{true, engine.SubjectOf(&e.pod)})
+}
+
+// findCrossNode finds the pods of a local group to which other nodes matter by now.
+func (q *Queue) findCrossNode(st *cluster.State, l *look, waiting *unschedulablePods, enough func() bool) bool {
+	if waiting.related >= q.notes.related {
+		return true
+	}
+	answers := make(map[cluster.LabelsID]bool) // in a group, only labels differ
+	for _, e := range waiting.free {
+		if !q.relates(e) {
+			continue
+		}
+		answer, known := answers[e.pod.Labels]
+		if !known {
+			answer = q.judge.CrossNode(st, engine.SubjectOf(&e.pod))
+			answers[e.pod.Labels] = answer
+		}
+		if e.related = st.Version().Seq; answer {
+			q.cross(l, e)
+		}
+		if enough() {
+			return false
+		}
+	}
+	waiting.related = st.Version().Seq
+	return true
+}
+
+// lookAtGroups looks at the pods that may go anywhere.
+func (q *Queue) lookAtGroups(now time.Time, st *cluster.State, l *look, enough func() bool) bool {
+	for ; len(l.groups) > 0; l.groups, l.next = l.groups[1:], 0 {
+		look := q.lookAtLocal
+		if l.groups[0].crossNode {
+			look = q.lookAtCrossNode
+		}
+		if waiting := q.podsOf(l.groups[0]); waiting != nil && !look(now, st, l, waiting, enough) {
+			return false
+		}
+	}
+	return true
+}
+
+// lookAtLocal brings back the pods of a group that a node which has changed could help.
+func (q *Queue) lookAtLocal(now time.Time, st *cluster.State, l *look, waiting *unschedulablePods, enough func() bool) bool {
+	if !q.findCrossNode(st, l, waiting, enough) {
+		return false
+	}
+	s := l.groups[0].subject
+	for ; l.next < len(l.changed) && len(waiting.free) > 0; l.next++ {
+		n := l.changed[l.next]
+		if !st.Nodes.Live.Has(n) {
+			continue
+		}
+		if q.judge.Feasible(st, s, cluster.NoPod, n) {
+			return q.requeueAll(now, waiting.free, l.event, enough)
+		}
+		if self := waiting.preemptors.any(); self != nil && q.judge.Preemptable(st, s, self.id, n) &&
+			!q.requeueAll(now, waiting.preemptors, l.event, enough) {
+			return false
+		}
+		if enough() {
+			l.next++
+			return false
+		}
+	}
+	return true
+}
+
+// lookAtCrossNode brings back the pods of a group that fit somewhere, or could preempt on a node that has changed.
+func (q *Queue) lookAtCrossNode(now time.Time, st *cluster.State, l *look, waiting *unschedulablePods, enough func() bool) bool {
+	s := l.groups[0].subject
+	signature := q.judge.Signature(st, s)
+	possible, known := l.possible[signature]
+	if !known {
+		possible = q.judge.Possible(st, s)
+		l.possible[signature] = possible
+	}
+	if possible {
+		return q.requeueAll(now, waiting.free, l.event, enough)
+	}
+	if !known && enough() {
+		return false
+	}
+	this := question{signature: signature, priority: s.Priority}
+	can, known := l.preemptable[this]
+	for ; !known && l.next < len(l.touched); l.next++ {
+		self := waiting.preemptors.any()
+		if self == nil {
+			return true
+		}
+		n := l.touched[l.next]
+		if st.Nodes.Live.Has(n) && q.judge.Preemptable(st, s, self.id, n) {
+			can = true
+			break
+		}
+		if enough() {
+			l.next++
+			return false
+		}
+	}
+	l.preemptable[this] = can
+	return !can || q.requeueAll(now, waiting.preemptors, l.event, enough)
+}
