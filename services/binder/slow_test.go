@@ -796,7 +796,7 @@ func TestManyNamespacesOfWhichNothingCanBeWrittenHoldUpNoCommitOfOthers(t *testi
 			for i := range 30 {
 				bad = append(bad, w.make(fmt.Sprint("bad", i), 50)...)
 			}
-			good := w.make("default", 10)
+			good := w.make("default", 4)
 			defer runBinds(t, w.term, slowWorkers)()
 			attempt := int32(0)
 			press := func() {
@@ -808,8 +808,8 @@ func TestManyNamespacesOfWhichNothingCanBeWrittenHoldUpNoCommitOfOthers(t *testi
 			}
 			press()
 			for i, uid := range good {
-				for range 20 {
-					w.after(time.Second)
+				for range 5 {
+					w.after(4 * time.Second)
 					press()
 				}
 				attempt++
