@@ -101,7 +101,7 @@ func TestJSONAnswersThatNobodyReadsAreBounded(t *testing.T) {
 	}
 }
 
-// slow is the answer to a client that reads 4 KiB a second.
+// slow is the answer to a client that reads 4 KiB a second, of a bubble's fake time.
 type slow struct {
 	*httptest.ResponseRecorder
 	deadline time.Time // of writes
@@ -113,7 +113,8 @@ func (s *slow) SetWriteDeadline(deadline time.Time) error {
 }
 
 func (s *slow) Write(b []byte) (int, error) {
-	if time.Sleep(time.Duration(len(b)) * time.Second >> 12); time.Now().After(s.deadline) {
+	time.Sleep(time.Duration(len(b)) * time.Second >> 12)
+	if time.Now().After(s.deadline) {
 		return 0, os.ErrDeadlineExceeded
 	}
 	return s.ResponseRecorder.Write(b)

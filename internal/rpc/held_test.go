@@ -81,6 +81,9 @@ func (p *countedPipe) close() {
 
 func quietHeld(limit int) *held { return newHeld(slog.New(slog.DiscardHandler), limit) }
 
+// elapse lets so much of a bubble's fake time pass: nobody waits for it.
+func elapse(d time.Duration) { time.Sleep(d) }
+
 func (p *countedPipe) want(taken int) {
 	p.t.Helper()
 	if n, _ := p.held.share.Used(); n != taken {
@@ -111,7 +114,7 @@ func TestStreamsAreHeldFromTheirHeadersToTheEndOfTheAnswer(t *testing.T) {
 		p.answer(framed(frameReset, 0, 5))
 		p.want(1)
 		p.send(framed(frameReset, 0, 3)) // the client does not want it
-		time.Sleep(dealtWithin)
+		elapse(dealtWithin)
 		synctest.Wait()
 		p.want(0)
 	})
@@ -167,7 +170,7 @@ func TestStreamsThatAreResetAreHeldUntilThatIsDealtWith(t *testing.T) {
 			}
 		}
 		settle := func() {
-			time.Sleep(dealtWithin)
+			elapse(dealtWithin)
 			synctest.Wait()
 		}
 		// 1. Where nothing is to be written, that is soon.
@@ -199,7 +202,7 @@ func TestStreamsThatAreResetAreHeldUntilThatIsDealtWith(t *testing.T) {
 		p.write(100)
 		for range 4 {
 			reset(1)
-			time.Sleep(heldStreamsFor/4 + time.Second)
+			elapse(heldStreamsFor/4 + time.Second)
 		}
 		synctest.Wait()
 		p.want(0)
@@ -226,7 +229,7 @@ func TestStreamsThatAreResetAreHeldUntilTheResetIsLookedAt(t *testing.T) {
 		}
 		want := func(held int) {
 			t.Helper()
-			time.Sleep(2 * dealtWithin)
+			elapse(2 * dealtWithin)
 			synctest.Wait()
 			if n, _ := h.share.Used(); n != held {
 				t.Errorf("%d streams are held, want %d", n, held)
@@ -294,7 +297,7 @@ func TestAClientThatSendsWhatIsKeptAndDoesNotReadIsCut(t *testing.T) {
 				f = append(f, make([]byte, 1024)...)
 				for k := range 200 { // which it may, for a while
 					if p.send(f); k%60 == 0 {
-						time.Sleep(dealtWithin)
+						elapse(dealtWithin)
 					}
 				}
 				p.write(100)
@@ -319,11 +322,11 @@ func TestAConnectionOfWhichNoAnswerComesToItsEndIsCut(t *testing.T) {
 		defer p.close()
 		for k := range 5 { // while one ends now and then, the others may wait
 			p.send(framed(frameHeaders, 4, uint32(4*k+1)), framed(frameHeaders, 4, uint32(4*k+3)))
-			time.Sleep(heldStreamsFor - time.Second)
+			elapse(heldStreamsFor - time.Second)
 			p.answer(framed(frameHeaders, 4|flagEndStream, uint32(4*k+1)))
 		}
 		p.want(5)
-		time.Sleep(heldStreamsFor + time.Second)
+		elapse(heldStreamsFor + time.Second)
 		synctest.Wait()
 		p.want(0)
 		p.wantCut()
@@ -337,10 +340,10 @@ func TestAConnectionOfWhichAnswersAreGivenUpIsNotCut(t *testing.T) {
 		defer p.close()
 		for k := range 5 {
 			p.send(framed(frameHeaders, 4, uint32(4*k+1)), framed(frameHeaders, 4, uint32(4*k+3)))
-			time.Sleep(heldStreamsFor - time.Second)
+			elapse(heldStreamsFor - time.Second)
 			p.send(framed(frameReset, 0, uint32(4*k+1)))
 		}
-		time.Sleep(dealtWithin)
+		elapse(dealtWithin)
 		synctest.Wait()
 		p.want(5)
 	})
@@ -353,7 +356,7 @@ func TestAConnectionWhoseHandlersTakeLongIsNotCut(t *testing.T) {
 		p.send(framed(frameHeaders, 4, 1))
 		p.runs(1) // a watch
 		for range 5 {
-			time.Sleep(heldStreamsFor)
+			elapse(heldStreamsFor)
 			synctest.Wait()
 		}
 		p.answer(framed(frameHeaders, 4, 1))
@@ -380,7 +383,7 @@ func TestAConnectionThatReadsALargeAnswerSlowlyIsNotCut(t *testing.T) {
 			for range 4 {
 				p.answer(data(1, 16<<10))
 			}
-			time.Sleep(heldStreamsFor / 6)
+			elapse(heldStreamsFor / 6)
 			synctest.Wait()
 		}
 		p.want(1)
@@ -397,9 +400,9 @@ func TestAConnectionThatReadsNextToNothingIsCut(t *testing.T) {
 		p.answer(framed(frameHeaders, 4, 1))
 		for range 6 {
 			p.answer(data(1, heldStreamsMove/6-1))
-			time.Sleep(heldStreamsFor / 6)
+			elapse(heldStreamsFor / 6)
 		}
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		synctest.Wait()
 		p.want(0)
 		p.wantCut()
@@ -471,7 +474,7 @@ func TestCutsAreToldFromTimeToTime(t *testing.T) {
 			}
 		}
 		cut(3)
-		time.Sleep(quietEvery)
+		elapse(quietEvery)
 		cut(3)
 		if n := strings.Count(logs.String(), "cut a client"); n != 2 || !strings.Contains(logs.String(), "cuts=3") {
 			t.Errorf("%d lines, want 2 of which the second one tells of 3:\n%s", n, &logs)

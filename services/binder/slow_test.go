@@ -165,23 +165,8 @@ func TestABindThatHangsIsWithdrawnAfterTwoTries(t *testing.T) {
 func TestWhatWasTakenOverOfANamespaceWhoseBindsHangIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
-		var uids []string
-		var intents []coord.Intent
-		for i := range 600 {
-			uid := fmt.Sprint("hangs-", i)
-			w.pod(uid, "hangs")
-			uids = append(uids, uid)
-			in := meant(uid, "a")
-			in.Namespace = "hangs"
-			intents = append(intents, in)
-		}
-		taken, err := w.adopt([]coord.StoredBatch{{Batch: coord.Batch{ID: 1, Intents: intents}}})
-		if err != nil || len(taken) != len(uids) {
-			t.Fatalf("%d taken over, %v", len(taken), err)
-		}
-		for _, p := range taken {
-			w.binds <- p
-		}
+		uids := w.make("hangs", 600)
+		w.takeOver("hangs", uids)
 		defer runBinds(t, w.term, slowWorkers)()
 		w.after(giveBackAfter + 2*noPlace)
 		if n := w.unbound.count(); n > places(slowWorkers) {
@@ -426,6 +411,24 @@ func (w *slowWorld) make(namespace string, n int) (uids []string) {
 		w.pod(uids[i], namespace)
 	}
 	return uids
+}
+
+// takeOver has the term take over binds of a namespace's pods that the binder before had under way.
+func (w *slowWorld) takeOver(namespace string, uids []string) {
+	w.t.Helper()
+	var intents []coord.Intent
+	for _, uid := range uids {
+		in := meant(uid, "a")
+		in.Namespace = namespace
+		intents = append(intents, in)
+	}
+	taken, err := w.adopt([]coord.StoredBatch{{Batch: coord.Batch{ID: 1, Intents: intents}}})
+	if err != nil || len(taken) != len(uids) {
+		w.t.Fatalf("%d taken over, %v", len(taken), err)
+	}
+	for _, p := range taken {
+		w.binds <- p
+	}
 }
 
 // pending returns those of some pods that are pending, at most so many.
@@ -864,19 +867,7 @@ func TestWhatIsTakenOverAndCannotBeWithdrawnHoldsUpNoCommitOfOthers(t *testing.T
 			elapse(10 * time.Second)
 			return source.Outcome{Result: source.BindUnknown, Err: errFake}
 		}
-		var intents []coord.Intent
-		for _, uid := range w.make("hangs", 500) {
-			in := meant(uid, "a")
-			in.Namespace = "hangs"
-			intents = append(intents, in)
-		}
-		taken, err := w.adopt([]coord.StoredBatch{{Batch: coord.Batch{ID: 1, Intents: intents}}})
-		if err != nil || len(taken) != len(intents) {
-			t.Fatalf("%d taken over, %v", len(taken), err)
-		}
-		for _, p := range taken {
-			w.binds <- p
-		}
+		w.takeOver("hangs", w.make("hangs", 500))
 		defer runBinds(t, w.term, slowWorkers)()
 		w.after(giveBackAfter + 2*noPlace)
 		good := w.make("default", 10)

@@ -39,7 +39,7 @@ func BenchmarkLogWaits(b *testing.B) {
 			}()
 			waits, holds := make([]time.Duration, 0, b.N), make([]time.Duration, 0, b.N)
 			for range b.N {
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // of real time: a log that is told of 1,000 deltas a second, not as many as can be
 				d := kind.next()
 				came := time.Now()
 				w.mu.Lock()
