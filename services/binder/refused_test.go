@@ -405,7 +405,13 @@ func TestANamespaceWhoseBindsFailDoesNotStopTheOthers(t *testing.T) {
 	const most = 20
 	etcd, src := startEtcd(t), newFakeSource()
 	src.setNode(node("a", 1_000_000))
-	src.answers(failsBroken)
+	refused := make(chan struct{}) // good is; before that, nobody knows that the binds of the namespace fail
+	src.answers(func(b source.Binding) source.Outcome {
+		if b.Namespace == broken {
+			<-refused
+		}
+		return failsBroken(b)
+	})
 	var bad []string
 	for i := range 3 * most {
 		bad = append(bad, fmt.Sprintf("bad%d", i))
@@ -418,6 +424,7 @@ func TestANamespaceWhoseBindsFailDoesNotStopTheOthers(t *testing.T) {
 	good := b.request(1, "good")
 	_, err := b.Commit(t.Context(), good)
 	wantError(t, err, codes.ResourceExhausted, "TOO_MANY_UNBOUND")
+	close(refused)
 	// A shard takes them up again and again, as many as there is room for.
 	ctx, cancel := context.WithCancel(t.Context())
 	var pressing sync.WaitGroup
