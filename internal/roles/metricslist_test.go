@@ -40,7 +40,7 @@ var notOurs = []struct{ names, why string }{
 	{"scheduler_plugin_execution_duration_seconds scheduler_plugin_evaluation_total",
 		"a plugin is a few instructions per node of a column here, not a call that could be timed"},
 	{"scheduler_queueing_hint_execution_duration_seconds scheduler_event_handling_duration_seconds scheduler_inflight_events",
-		"unschedulable pods are judged per signature as the log is folded, and no events are kept for pods in flight"},
+		"unschedulable pods are judged per signature, many changes at a time, before the shard pops"},
 	{"scheduler_goroutines scheduler_preemption_goroutines_duration_seconds scheduler_preemption_goroutines_execution_total",
 		"there are no goroutines per pod; evictions are `berth_binder_evictions_total`"},
 	{"scheduler_permit_wait_duration_seconds", "no plugin at Permit is built"},
