@@ -41,6 +41,7 @@ type driver struct {
 
 	floors         <-chan struct{} // holds one value while the floor of another shard may have changed
 	outrankedSince time.Time       // since when other shards work at higher priorities; zero: they do not
+	doubtedSince   time.Time       // since when others may work at higher ones, as far as the driver has asked; zero: they do not
 }
 
 // drive makes the shard known, and schedules its pods until ctx ends or the shard is drained. It reports whether the
@@ -144,7 +145,9 @@ func (d *driver) run(ctx context.Context) error {
 			continue
 		}
 		// 3. Run the cycle.
-		if err := c.run(ctx, d.s.fanout.Over(now.filters, now.scores)); err != nil || ctx.Err() != nil {
+		looked := d.lookMeanwhile(ctx)
+		err = c.run(ctx, d.s.fanout.Over(now.filters, now.scores))
+		if looked(); err != nil || ctx.Err() != nil {
 			return err
 		}
 		// 4. Do not spin, nor keep other shards waiting for nothing.
@@ -182,9 +185,6 @@ func (d *driver) await(ctx context.Context, next time.Time) bool {
 	return true
 }
 
-// lookFor is for how long the driver looks for pods to bring back before it lets the log go on.
-const lookFor = 200 * time.Microsecond
-
 // pop takes the next batch, as the cycle that it has to go through. Without one it returns when there may be, the
 // zero time if not by time alone, or that there is one but for what other shards work at.
 func (d *driver) pop(ctx context.Context) (c *cycle, next time.Time, outranked bool, err error) {
@@ -199,12 +199,14 @@ func (d *driver) pop(ctx context.Context) (c *cycle, next time.Time, outranked b
 
 // look is pop, if what has changed can be looked at without holding up the log; else it looks at a part.
 func (d *driver) look(ctx context.Context) (c *cycle, next time.Time, looked, outranked bool, err error) {
+	doubted := false
 	err = d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
-		floor := d.s.floor(d.sh.number) // which locks other shards
+		now := time.Now()
+		floor := d.floor(now)
 		d.sh.mu.Lock()
 		defer d.sh.mu.Unlock()
-		now := time.Now()
-		if looked = d.sh.queue.RecheckUntil(now, st, func() bool { return time.Since(now) >= lookFor }); !looked {
+		_, doubted = d.sh.queue.PossibleFloor()
+		if looked = d.sh.look(now, st); !looked {
 			return nil
 		}
 		var batch []pending.Attempt
@@ -216,5 +218,42 @@ func (d *driver) look(ctx context.Context) (c *cycle, next time.Time, looked, ou
 		next, _ = d.sh.queue.Next()
 		return nil
 	})
+	if doubted && looked {
+		d.s.floors.announce()
+	}
 	return c, next, looked, outranked, err
+}
+
+// lookMeanwhile goes on looking at what has changed while a cycle runs, until the function that it returns is called: pods that wake are
+// of the priorities that other shards are told to wait for. It takes half of its time at most.
+func (d *driver) lookMeanwhile(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var looker sync.WaitGroup
+	looker.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-d.sh.woken:
+			}
+			began := time.Now()
+			var err error
+			for looked := false; !looked && err == nil; {
+				err = d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
+					d.sh.mu.Lock()
+					defer d.sh.mu.Unlock()
+					looked = d.sh.look(time.Now(), st) || ctx.Err() != nil
+					return nil
+				})
+			}
+			d.s.floors.announce()
+			if !wait(ctx, max(time.Since(began), time.Millisecond)) {
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		looker.Wait()
+	}
 }

@@ -16,6 +16,8 @@ const (
 	floorsPeriod = 500 * time.Millisecond  // between two of them at most
 	floorsCount  = 1500 * time.Millisecond // how long the last word of another member counts
 	floorsRetry  = time.Second             // between two calls of a member that does not answer, at most
+	// possible is how long a floor holds others that is only possible.
+	possible = 50 * time.Millisecond
 	// stalled is how long a shard's floor counts while its cycle does not get on.
 	stalled = 5 * time.Second
 )
@@ -30,10 +32,29 @@ type floors struct {
 	listeners map[chan struct{}]bool
 }
 
+// floorsOf are the floors of a member's shards, by shard; one without a floor is not there.
+type floorsOf struct {
+	working  map[int32]int32
+	possible map[int32]int32 // of pods that may have become schedulable, and are not looked at yet
+}
+
+func (f *floorsOf) equal(other *floorsOf) bool {
+	return maps.Equal(f.working, other.working) && maps.Equal(f.possible, other.possible)
+}
+
 // word is what another member has said last.
 type word struct {
-	priorities map[int32]int32 // by shard; one without a floor is not there
-	at         time.Time
+	floorsOf
+	at time.Time
+}
+
+// floor is the lowest priority that a shard may run: the highest that any other is working at, and the highest that any may
+// work at once it has looked at what has changed.
+type floor struct{ working, possible int32 }
+
+func (f *floor) raise(by *floorsOf, except int32) {
+	f.working = above(f.working, by.working, except)
+	f.possible = above(f.possible, by.possible, except)
 }
 
 func newFloors() *floors {
@@ -94,12 +115,12 @@ func (f *floors) isWorking(shard int32) bool {
 }
 
 // heard notes what another member says.
-func (f *floors) heard(member string, priorities map[int32]int32) {
+func (f *floors) heard(member string, says floorsOf) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before := f.others[member]
-	f.others[member] = word{priorities, time.Now()}
-	if before.at.IsZero() || !maps.Equal(before.priorities, priorities) {
+	f.others[member] = word{says, time.Now()}
+	if before.at.IsZero() || !before.equal(&says) {
 		f.announceLocked()
 	}
 }
@@ -119,14 +140,14 @@ func (f *floors) knows(members []string) bool {
 	return !slices.ContainsFunc(members, func(id string) bool { return f.others[id].at.IsZero() })
 }
 
-// highest returns the highest floor of other members' shards, but for one.
-func (f *floors) highest(except int32) int32 {
+// highest returns the floor that other members' shards make, but for one.
+func (f *floors) highest(except int32) floor {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	highest := int32(pending.AnyPriority) // while no other has a floor
+	highest := floor{pending.AnyPriority, pending.AnyPriority} // while no other has a floor
 	for _, w := range f.others {
 		if time.Since(w.at) < floorsCount {
-			highest = above(highest, w.priorities, except)
+			highest.raise(&w.floorsOf, except)
 		}
 	}
 	return highest
@@ -142,25 +163,30 @@ func above(floor int32, priorities map[int32]int32, except int32) int32 {
 	return floor
 }
 
-// floor returns the lowest priority that a shard may run: the highest that any other is working at.
-func (s *Service) floor(shard int32) int32 {
-	return above(s.floors.highest(shard), s.ownFloors(), shard)
+// floor returns the floor of a shard.
+func (s *Service) floor(shard int32) floor {
+	highest, own := s.floors.highest(shard), s.ownFloors()
+	highest.raise(&own, shard)
+	return highest
 }
 
 // ownFloors returns the floors of this member's shards. One that is draining, or whose driver does not get on, has none.
-func (s *Service) ownFloors() map[int32]int32 {
-	priorities := make(map[int32]int32)
+func (s *Service) ownFloors() floorsOf {
+	own := floorsOf{make(map[int32]int32), make(map[int32]int32)}
 	for _, sh := range s.owned() {
 		if sh.isDraining() || !s.floors.isWorking(sh.number) {
 			continue
 		}
 		sh.mu.Lock()
 		if priority, ok := sh.queue.PriorityFloor(); ok {
-			priorities[sh.number] = priority
+			own.working[sh.number] = priority
+		}
+		if priority, ok := sh.queue.PossibleFloor(); ok {
+			own.possible[sh.number] = priority
 		}
 		sh.mu.Unlock()
 	}
-	return priorities
+	return own
 }
 
 func (sh *shard) isDraining() bool {
@@ -177,12 +203,14 @@ func (s *Service) WatchPriorityFloors(_ *queuev1.WatchPriorityFloorsRequest, str
 	ctx := stream.Context()
 	changed, stop := s.floors.listen()
 	defer stop()
-	var said map[int32]int32
+	var said floorsOf
 	var at time.Time
 	for {
 		own := s.ownFloors()
-		if at.IsZero() || time.Since(at) >= floorsPeriod || !maps.Equal(own, said) {
-			if err := stream.Send(floorsMessage(own)); err != nil {
+		if at.IsZero() || time.Since(at) >= floorsPeriod || !own.equal(&said) {
+			if err := stream.Send(&queuev1.WatchPriorityFloorsResponse{
+				Floors: floorsMessage(own.working), Possible: floorsMessage(own.possible),
+			}); err != nil {
 				return err
 			}
 			said, at = own, time.Now()
@@ -200,12 +228,19 @@ func (s *Service) WatchPriorityFloors(_ *queuev1.WatchPriorityFloorsRequest, str
 	}
 }
 
-func floorsMessage(priorities map[int32]int32) *queuev1.WatchPriorityFloorsResponse {
-	m := &queuev1.WatchPriorityFloorsResponse{}
+func floorsMessage(priorities map[int32]int32) (m []*queuev1.PriorityFloor) {
 	for _, shard := range slices.Sorted(maps.Keys(priorities)) {
-		m.Floors = append(m.Floors, &queuev1.PriorityFloor{Shard: shard, Priority: priorities[shard]})
+		m = append(m, &queuev1.PriorityFloor{Shard: shard, Priority: priorities[shard]})
 	}
 	return m
+}
+
+func floorsIn(m []*queuev1.PriorityFloor) map[int32]int32 {
+	priorities := make(map[int32]int32, len(m))
+	for _, floor := range m {
+		priorities[floor.GetShard()] = floor.GetPriority()
+	}
+	return priorities
 }
 
 // followFloors hears the floors of the other live queue members, until ctx ends.
@@ -295,11 +330,7 @@ func (s *Service) hearFloorsOnce(ctx context.Context, member, address string) (h
 		}
 		heard = true
 		silence.Reset(floorsCount)
-		priorities := make(map[int32]int32, len(message.GetFloors()))
-		for _, floor := range message.GetFloors() {
-			priorities[floor.GetShard()] = floor.GetPriority()
-		}
-		s.floors.heard(member, priorities)
+		s.floors.heard(member, floorsOf{floorsIn(message.GetFloors()), floorsIn(message.GetPossible())})
 	}
 }
 
@@ -333,7 +364,11 @@ func (d *driver) giveWay(ctx context.Context) bool {
 		d.outrankedSince = time.Now()
 		d.s.metrics.outranked()
 	}
-	again := time.NewTimer(floorsPeriod) // another's last word may have ceased to count, or a backoff may have ended
+	wait := floorsPeriod // another's last word may have ceased to count, or a backoff may have ended
+	if !d.doubtedSince.IsZero() {
+		wait = min(wait, max(possible-time.Since(d.doubtedSince), 0))
+	}
+	again := time.NewTimer(wait)
 	defer again.Stop()
 	for d.outranked() {
 		select {
@@ -352,10 +387,26 @@ func (d *driver) giveWay(ctx context.Context) bool {
 }
 
 func (d *driver) outranked() bool {
-	floor := d.s.floor(d.sh.number)
+	floor := d.floor(time.Now())
 	d.sh.mu.Lock()
 	defer d.sh.mu.Unlock()
 	return d.sh.queue.Outranked(time.Now(), floor)
+}
+
+// floor returns the lowest priority that the shard may run now. It locks other shards.
+func (d *driver) floor(now time.Time) int32 {
+	floor := d.s.floor(d.sh.number)
+	switch {
+	case floor.possible <= floor.working:
+		d.doubtedSince = time.Time{}
+		return floor.working
+	case d.doubtedSince.IsZero():
+		d.doubtedSince = now
+	}
+	if now.Sub(d.doubtedSince) >= possible {
+		return floor.working // who looks for so long looks all the time: nobody waits for that
+	}
+	return floor.possible
 }
 
 // released notes the end of a wait for other shards.

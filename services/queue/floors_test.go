@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,6 +37,7 @@ type neighbor struct {
 
 	mu      sync.Mutex
 	says    map[int32]int32 // priority by shard
+	may     map[int32]int32 // that are possible
 	silent  bool
 	changed chan struct{}
 	heard   map[string]int // streams by member
@@ -65,6 +67,9 @@ func (n *neighbor) WatchPriorityFloors(request *queuev1.WatchPriorityFloorsReque
 		message, silent, changed := &queuev1.WatchPriorityFloorsResponse{}, n.silent, n.changed
 		for shard, p := range n.says {
 			message.Floors = append(message.Floors, &queuev1.PriorityFloor{Shard: shard, Priority: p})
+		}
+		for shard, p := range n.may {
+			message.Possible = append(message.Possible, &queuev1.PriorityFloor{Shard: shard, Priority: p})
 		}
 		n.mu.Unlock()
 		if !silent {
@@ -138,6 +143,69 @@ func TestLowerPriorityWaitsUntilTheHigherOneOfAnotherMemberIsDone(t *testing.T) 
 			t.Errorf("%v waits have begun and %v ended, want some, and all of them", waits, ended)
 		}
 	})
+}
+
+func TestPriorityThatIsOnlyPossibleHoldsNobodyForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, n, _ := beside(t)
+		n.mu.Lock()
+		n.may = map[int32]int32{7: 10}
+		n.mu.Unlock()
+		n.say(nil)
+		elapse(time.Second)
+		w.ledger.pod("low", 100, priority(9))
+		w.ledger.pod("high", 100, priority(11))
+		if got, want := w.after(40*time.Millisecond), []string{"high"}; !slices.Equal(got, want) {
+			t.Fatalf("40 ms after another may work at 10, %v are placed, want %v", got, want)
+		}
+		if got, want := w.after(20*time.Millisecond), []string{"high", "low"}; !slices.Equal(got, want) {
+			t.Errorf("60 ms after another may work at 10, %v are placed, want %v", got, want)
+		}
+		w.ledger.pod("next", 100, priority(9)) // it does nothing but look
+		if got, want := w.after(20*time.Millisecond), []string{"high", "low", "next"}; !slices.Equal(got, want) {
+			t.Errorf("later, %v are placed, want %v", got, want)
+		}
+	})
+}
+
+// A node comes with room for one of two pods that are unschedulable. The shard of that with the higher priority is amid a cycle for
+// another pod of its own, which is no more urgent than the other shard's.
+func TestPodThatWakesAmidACycleOfItsShardGoesFirst(t *testing.T) {
+	for name, cycle := range map[string]time.Duration{"that soon ends": 10 * time.Millisecond, "that lasts": 400 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 8)
+				var amid atomic.Bool
+				w.filterWorker("f1", func(int64) {
+					if amid.Load() {
+						elapse(cycle)
+					}
+				})
+				w.scoreWorker("s1")
+				w.ledger.node("small", 1000)
+				q, _ := w.queueMember("q1")
+				elapse(time.Second)
+				w.ledger.pod("high", 50_000, priority(10))
+				for k := range 4 {
+					w.ledger.pod(fmt.Sprintf("low%d", k), int64(50_001+k), priority(1))
+				}
+				w.after(time.Minute)
+				waiting := pending(t, q)
+				shard := waiting["high"].GetShard()
+				if !slices.ContainsFunc(slices.Collect(maps.Values(waiting)), func(p *queuev1.PendingPod) bool { return p.GetShard() != shard }) {
+					t.Fatal("all pods are of one shard: nothing is tested")
+				}
+				amid.Store(true)
+				w.ledger.pod("amid", 50_000, priority(1))
+				elapse(cycle / 2)
+				amid.Store(false)
+				w.ledger.node("large", 50_500)
+				if got, want := w.after(time.Minute), []string{"high"}; !slices.Equal(got, want) {
+					t.Errorf("placed %v, want %v", got, want)
+				}
+			})
+		})
+	}
 }
 
 func TestMemberThatIsNotHeardHoldsNobodyForLong(t *testing.T) {

@@ -186,7 +186,7 @@ func (s *Service) GetShards(context.Context, *queuev1.GetShardsRequest) (*queuev
 			Shard: number, Gated: int32(n[pending.Gated]), Active: int32(n[pending.Active]), Backoff: int32(n[pending.Backoff]),
 			Unschedulable: int32(n[pending.Unschedulable]), InFlight: int32(n[pending.InFlight]),
 		}
-		if floor, ok := floors[number]; ok {
+		if floor, ok := floors.working[number]; ok {
 			shard.PriorityFloor = &floor
 		}
 		response.Shards = append(response.Shards, shard)

@@ -54,6 +54,14 @@ func (sh *shard) standing(id cluster.PodID, priorities int) pending.Standing {
 	return s
 }
 
+// lookFor is for how long a shard looks for pods to bring back before it lets the log go on.
+const lookFor = 200 * time.Microsecond
+
+// look looks at a part of what has changed, and reports whether that was the last. The caller holds the lock.
+func (sh *shard) look(now time.Time, st *cluster.State) (done bool) {
+	return sh.queue.RecheckUntil(now, st, func() bool { return time.Since(now) >= lookFor })
+}
+
 func (sh *shard) reset(st *cluster.State) {
 	sh.with(func(q *pending.Queue, now time.Time) { q.Reset(now, st) })
 }

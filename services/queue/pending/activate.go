@@ -29,6 +29,15 @@ func (q *Queue) PriorityFloor() (priority int32, ok bool) {
 	return priority, ok
 }
 
+// PossibleFloor returns the highest priority of the pods that nodes may have made schedulable which have changed, but have not been looked
+// at yet. False: there is none.
+func (q *Queue) PossibleFloor() (priority int32, ok bool) {
+	if !q.notes.any && (q.looking == nil || len(q.looking.changed) == 0) {
+		return 0, false
+	}
+	return q.sleeping.highest()
+}
+
 // Activate makes a pod active that is unschedulable or in backoff, whatever it waits for. If its attempt is running, it
 // comes back after its backoff should that place nothing. False: the queue does not hold the pod, or it has gates, or
 // others are being evicted for it.

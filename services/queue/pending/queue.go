@@ -114,6 +114,7 @@ type entry struct {
 	// crossNode says, while it is unschedulable, that what is on one node may decide whether another is feasible.
 	crossNode bool
 	related   cluster.Seq // as of which crossNode is known
+	sleeps    bool        // it is in Queue.sleeping
 
 	// What has happened since the last attempt began.
 	changed bool             // it is judged by other things
@@ -157,6 +158,7 @@ type Queue struct {
 	errors   orderedPods // after an error
 	aging    orderedPods // unschedulable, by when they were tried last
 	nodeless pods        // unschedulable until there is a node
+	sleeping priorities  // of unschedulable pods that a node may bring back
 	// local are unschedulable because of what each node is itself, whatever their labels: only a change of a node makes that node
 	// feasible. crossNode are all others. Judge.CrossNode alone does not tell them apart: pods that were in the way on
 	// other nodes may be gone, but what they hid is not known.
@@ -201,6 +203,7 @@ func (q *Queue) clear() {
 	q.local, q.crossNode = make(map[engine.Subject]*unschedulablePods), make(map[engine.Subject]*unschedulablePods)
 	q.aging = orderedPods{rankOf: byAge}
 	q.nodeless = make(pods)
+	q.sleeping = priorities{}
 	q.own, q.ownCrossNode = make(map[string]pods), make(pods)
 	q.listeners = make(map[listening]*listeners)
 	q.nominees = make(map[string]pods)

@@ -171,6 +171,8 @@ func (q *Queue) link(e *entry) {
 	if e.place != Unschedulable || e.held || e.wake == WhenChanged {
 		return
 	}
+	e.sleeps = true
+	q.sleeping.add(e.pod.Priority)
 	if e.wake == WhenAnyNode {
 		q.nodeless[e.id] = e
 		return
@@ -225,6 +227,10 @@ func (q *Queue) unlink(e *entry) {
 		}
 	}
 	take(q.nominees, e.pod.Nominated, e)
+	if e.sleeps {
+		e.sleeps = false
+		q.sleeping.remove(e.pod.Priority)
+	}
 	if e.place != Unschedulable {
 		return
 	}

@@ -761,7 +761,10 @@ func (x *WatchPriorityFloorsRequest) GetMember() string {
 type WatchPriorityFloorsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By shard.
-	Floors        []*PriorityFloor `protobuf:"bytes,1,rep,name=floors,proto3" json:"floors,omitempty"`
+	Floors []*PriorityFloor `protobuf:"bytes,1,rep,name=floors,proto3" json:"floors,omitempty"`
+	// By shard, the highest priority of its pods that something may have made schedulable that it has not looked at yet. Others
+	// wait for that, but not for long.
+	Possible      []*PriorityFloor `protobuf:"bytes,2,rep,name=possible,proto3" json:"possible,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -799,6 +802,13 @@ func (*WatchPriorityFloorsResponse) Descriptor() ([]byte, []int) {
 func (x *WatchPriorityFloorsResponse) GetFloors() []*PriorityFloor {
 	if x != nil {
 		return x.Floors
+	}
+	return nil
+}
+
+func (x *WatchPriorityFloorsResponse) GetPossible() []*PriorityFloor {
+	if x != nil {
+		return x.Possible
 	}
 	return nil
 }
@@ -1001,9 +1011,10 @@ const file_berth_queue_v1_queue_proto_rawDesc = "" +
 	"\x0epriority_floor\x18\a \x01(\x05H\x00R\rpriorityFloor\x88\x01\x01B\x11\n" +
 	"\x0f_priority_floor\"4\n" +
 	"\x1aWatchPriorityFloorsRequest\x12\x16\n" +
-	"\x06member\x18\x01 \x01(\tR\x06member\"T\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\"\x8f\x01\n" +
 	"\x1bWatchPriorityFloorsResponse\x125\n" +
-	"\x06floors\x18\x01 \x03(\v2\x1d.berth.queue.v1.PriorityFloorR\x06floors\"A\n" +
+	"\x06floors\x18\x01 \x03(\v2\x1d.berth.queue.v1.PriorityFloorR\x06floors\x129\n" +
+	"\bpossible\x18\x02 \x03(\v2\x1d.berth.queue.v1.PriorityFloorR\bpossible\"A\n" +
 	"\rPriorityFloor\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\"%\n" +
@@ -1071,21 +1082,22 @@ var file_berth_queue_v1_queue_proto_depIdxs = []int32{
 	6,  // 6: berth.queue.v1.PendingPod.ahead:type_name -> berth.queue.v1.Ahead
 	9,  // 7: berth.queue.v1.GetShardsResponse.shards:type_name -> berth.queue.v1.Shard
 	12, // 8: berth.queue.v1.WatchPriorityFloorsResponse.floors:type_name -> berth.queue.v1.PriorityFloor
-	1,  // 9: berth.queue.v1.QueueService.ListPending:input_type -> berth.queue.v1.ListPendingRequest
-	3,  // 10: berth.queue.v1.QueueService.GetPending:input_type -> berth.queue.v1.GetPendingRequest
-	7,  // 11: berth.queue.v1.QueueService.GetShards:input_type -> berth.queue.v1.GetShardsRequest
-	10, // 12: berth.queue.v1.QueueService.WatchPriorityFloors:input_type -> berth.queue.v1.WatchPriorityFloorsRequest
-	13, // 13: berth.queue.v1.QueueService.Activate:input_type -> berth.queue.v1.ActivateRequest
-	2,  // 14: berth.queue.v1.QueueService.ListPending:output_type -> berth.queue.v1.ListPendingResponse
-	4,  // 15: berth.queue.v1.QueueService.GetPending:output_type -> berth.queue.v1.GetPendingResponse
-	8,  // 16: berth.queue.v1.QueueService.GetShards:output_type -> berth.queue.v1.GetShardsResponse
-	11, // 17: berth.queue.v1.QueueService.WatchPriorityFloors:output_type -> berth.queue.v1.WatchPriorityFloorsResponse
-	14, // 18: berth.queue.v1.QueueService.Activate:output_type -> berth.queue.v1.ActivateResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	12, // 9: berth.queue.v1.WatchPriorityFloorsResponse.possible:type_name -> berth.queue.v1.PriorityFloor
+	1,  // 10: berth.queue.v1.QueueService.ListPending:input_type -> berth.queue.v1.ListPendingRequest
+	3,  // 11: berth.queue.v1.QueueService.GetPending:input_type -> berth.queue.v1.GetPendingRequest
+	7,  // 12: berth.queue.v1.QueueService.GetShards:input_type -> berth.queue.v1.GetShardsRequest
+	10, // 13: berth.queue.v1.QueueService.WatchPriorityFloors:input_type -> berth.queue.v1.WatchPriorityFloorsRequest
+	13, // 14: berth.queue.v1.QueueService.Activate:input_type -> berth.queue.v1.ActivateRequest
+	2,  // 15: berth.queue.v1.QueueService.ListPending:output_type -> berth.queue.v1.ListPendingResponse
+	4,  // 16: berth.queue.v1.QueueService.GetPending:output_type -> berth.queue.v1.GetPendingResponse
+	8,  // 17: berth.queue.v1.QueueService.GetShards:output_type -> berth.queue.v1.GetShardsResponse
+	11, // 18: berth.queue.v1.QueueService.WatchPriorityFloors:output_type -> berth.queue.v1.WatchPriorityFloorsResponse
+	14, // 19: berth.queue.v1.QueueService.Activate:output_type -> berth.queue.v1.ActivateResponse
+	15, // [15:20] is the sub-list for method output_type
+	10, // [10:15] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_berth_queue_v1_queue_proto_init() }
