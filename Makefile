@@ -10,6 +10,7 @@ PROTOC_GEN_GO       := google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
 PROTOC_GEN_GO_GRPC  := google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.0
 PROTOC_GEN_GATEWAY  := github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-grpc-gateway@v2.29.0
 STATICCHECK         := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+DEADCODE            := golang.org/x/tools/cmd/deadcode@v0.38.0
 GOVULNCHECK         := golang.org/x/vuln/cmd/govulncheck@v1.3.0
 GRPCURL             := github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4
 
@@ -44,13 +45,15 @@ oracle: ## compare decisions with kube-scheduler's own plugins, at length, and c
 	cd test/oracle && CGO_ENABLED=0 go test -v -count=1 -timeout 0 . -rapid.checks=$(or $(CHECKS),24000) -sequences=$(or $(SEQUENCES),300)
 
 .PHONY: lint
-lint: tools lint-go lint-proto ## gofmt, vet, staticcheck, buf lint, whether the API of the last release still holds, and whether generated code is current
+lint: tools lint-go lint-proto ## gofmt, vet, staticcheck, dead code, buf lint, whether the API of the last release still holds, and whether generated code is current
 
 .PHONY: lint-go
 lint-go: tools
 	@unformatted=$$(git ls-files '*.go' | grep -v '^internal/gen/' | xargs gofmt -l); \
 	  if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	go vet $(PACKAGES) && $(BIN)/staticcheck $(PACKAGES)
+	$(BIN)/deadcode -f '{{range .Funcs}}{{println $$.Path .Name}}{{end}}' ./cmd/... | grep . | grep -v '\.delta$$' | LC_ALL=C sort | \
+	  diff <(grep -v '^#' test/rules/deadcode.txt) - || { echo "only tests call these, or test/rules/deadcode.txt names what is called, or gone"; exit 1; }
 	for module in test/oracle test/deploy test/monitoring test/page; do (cd $$module && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
 
 .PHONY: lint-proto
@@ -159,7 +162,7 @@ clean: ## remove what was built here
 	rm -rf $(BIN)
 
 # A stamp holds the versions, so that a changed version is installed.
-TOOLS := $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(PROTOC_GEN_GATEWAY) $(STATICCHECK)
+TOOLS := $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(PROTOC_GEN_GATEWAY) $(STATICCHECK) $(DEADCODE)
 .PHONY: tools
 tools:
 	@mkdir -p $(BIN); if [ "$$(cat $(BIN)/.tools 2>/dev/null)" != "$(TOOLS)" ]; then \

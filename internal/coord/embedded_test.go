@@ -118,7 +118,7 @@ func TestTransactionsUnderWayWhenTheEmbeddedEtcdIsClosed(t *testing.T) {
 					isRunning()
 				}
 				key := fmt.Sprintf("%d/%06d", w, done[w])
-				c.Txn(within(t), []Cond{IfExists(key)}, nil) // only reads, from the file that is to be closed
+				c.Txn(within(t), []Cond{IfModRevision(key, 1)}, nil) // only reads, from the file that is to be closed
 				ok, _, err := c.Txn(within(t), []Cond{IfAbsent(key)}, []Op{Put(key, nil)})
 				if failed[w] = err; err == nil && !ok {
 					t.Errorf("%s was there before", key)

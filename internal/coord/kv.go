@@ -35,7 +35,7 @@ type KV struct {
 	CreateRevision, ModRevision int64
 }
 
-// Cond is a condition of a transaction; make one with IfAbsent, IfExists, IfCreateRevision, IfModRevision or Term.Guard.
+// Cond is a condition of a transaction; make one with IfAbsent, IfCreateRevision, IfModRevision or Term.Guard.
 type Cond struct {
 	target   func(key string) clientv3.Cmp
 	operator string
@@ -47,11 +47,6 @@ type Cond struct {
 // IfAbsent holds if the key does not exist.
 func IfAbsent(key string) Cond {
 	return Cond{target: clientv3.CreateRevision, operator: "=", key: key}
-}
-
-// IfExists holds if the key exists.
-func IfExists(key string) Cond {
-	return Cond{target: clientv3.CreateRevision, operator: ">", key: key}
 }
 
 // IfCreateRevision holds if the key was created at revision and has not been deleted since.

@@ -128,8 +128,6 @@ func TestTxnWritesOnlyIfAllConditionsHold(t *testing.T) {
 			cond Cond
 			want bool
 		}{
-			{"exists", IfExists("a"), true},
-			{"exists, absent key", IfExists("b"), false},
 			{"absent", IfAbsent("b"), true},
 			{"absent, existing key", IfAbsent("a"), false},
 			{"create revision", IfCreateRevision("a", created), true},
@@ -139,7 +137,7 @@ func TestTxnWritesOnlyIfAllConditionsHold(t *testing.T) {
 		}
 		for _, test := range tests {
 			put(t, c, Delete("out"))
-			ok, revision, err := c.Txn(within(t), []Cond{IfExists("a"), test.cond}, []Op{Put("out", nil)})
+			ok, revision, err := c.Txn(within(t), []Cond{IfCreateRevision("a", created), test.cond}, []Op{Put("out", nil)})
 			if err != nil || ok != test.want {
 				t.Errorf("%s: %v, %v", test.name, ok, err)
 			}

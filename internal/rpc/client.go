@@ -7,29 +7,15 @@ import (
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/retry"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/timeout"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/keepalive"
 )
-
-// Attempts and pauses of a call marked [Idempotent].
-const (
-	maxAttempts     = 4 // the first included
-	firstRetryPause = 50 * time.Millisecond
-	maxRetryPause   = time.Second
-)
-
-// Idempotent marks a unary call that may be made twice: it is tried again, up to four times in all and within its
-// deadline, when the answer is UNAVAILABLE. Calls without the mark, and streams, are never retried.
-// Where there are several servers to ask, asking another one is better than this.
-func Idempotent() grpc.CallOption { return retry.WithMax(maxAttempts) }
 
 // Clients keeps one connection per address, for all roles of a process. Every call on them has metrics, debug logs
 // and, if unary and its context has none, a deadline of [DefaultClientDeadline]. A call to an address that cannot be
@@ -67,14 +53,10 @@ func dialOptions(cfg Config) []grpc.DialOption {
 	logger, logOptions := callLogger(cfg.Log), callLogging(clientLevel)
 	logged := selector.MatchFunc(onlyAt(cfg.Log, slog.LevelDebug))
 
-	// Outermost first: one deadline for all attempts, then each attempt with its own metrics and log line.
+	// Outermost first: a deadline, then metrics and log line. No call is made again here: who calls knows what may happen twice.
 	options := []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(
 			selector.UnaryClientInterceptor(timeout.UnaryClientInterceptor(DefaultClientDeadline), selector.MatchFunc(withoutDeadline)),
-			retry.UnaryClientInterceptor(
-				retry.WithCodes(codes.Unavailable),
-				retry.WithBackoff(retry.BackoffExponentialWithJitterBounded(firstRetryPause, 0.2, maxRetryPause)),
-			),
 			metrics.UnaryClientInterceptor(),
 			selector.UnaryClientInterceptor(logging.UnaryClientInterceptor(logger, logOptions...), logged),
 			cutUnary,

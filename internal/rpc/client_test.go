@@ -17,60 +17,18 @@ import (
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
-func TestOnlyIdempotentCallsAreRetriedAndOnlyWhenUnavailable(t *testing.T) {
+func TestNoCallIsMadeAgain(t *testing.T) {
 	onEach(t, func(t *testing.T, network rpc.Network) {
-		for _, c := range []struct {
-			what  string
-			code  codes.Code
-			opts  []grpc.CallOption
-			calls int64
-		}{
-			{"unmarked", codes.Unavailable, nil, 1},
-			{"marked", codes.Unavailable, []grpc.CallOption{rpc.Idempotent()}, 4},
-			{"marked, other code", codes.ResourceExhausted, []grpc.CallOption{rpc.Idempotent()}, 1},
-		} {
-			var calls atomic.Int64
-			r := start(t, network, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
-				calls.Add(1)
-				return nil, rpc.Error(c.code, rpc.ReasonNotReady, "no")
-			}})
-			_, err := r.client.UnaryCall(within(t, patience), &testgrpc.SimpleRequest{}, c.opts...)
-			if status.Code(err) != c.code || calls.Load() != c.calls {
-				t.Errorf("%s: %d calls, %v; want %d calls, %v", c.what, calls.Load(), err, c.calls, c.code)
-			}
+		var calls atomic.Int64
+		r := start(t, network, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			calls.Add(1)
+			return nil, rpc.Error(codes.Unavailable, rpc.ReasonNotReady, "no")
+		}})
+		_, err := r.client.UnaryCall(within(t, patience), &testgrpc.SimpleRequest{})
+		if status.Code(err) != codes.Unavailable || calls.Load() != 1 {
+			t.Errorf("%d calls, %v; want one, UNAVAILABLE", calls.Load(), err)
 		}
 	})
-}
-
-func TestRetriedCallSucceedsOnceTheServerDoes(t *testing.T) {
-	var calls atomic.Int64
-	r := start(t, rpc.Memory(), &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
-		if calls.Add(1) < 3 {
-			return nil, rpc.Error(codes.Unavailable, rpc.ReasonNotReady, "loading")
-		}
-		return &testgrpc.SimpleResponse{}, nil
-	}})
-	if _, err := r.client.UnaryCall(within(t, patience), &testgrpc.SimpleRequest{}, rpc.Idempotent()); err != nil {
-		t.Error(err)
-	}
-	if n := metric(t, r.cfg.Metrics, "grpc_client_handled_total", map[string]string{"grpc_method": "UnaryCall"}); n != 3 {
-		t.Errorf("%v attempts counted, want 3", n)
-	}
-}
-
-func TestIdempotentMarkOnAStreamIsIgnored(t *testing.T) {
-	var calls atomic.Int64
-	r := start(t, rpc.Memory(), &service{stream: func(*testgrpc.StreamingOutputCallRequest, output) error {
-		calls.Add(1)
-		return rpc.Error(codes.Unavailable, rpc.ReasonNotReady, "no")
-	}})
-	stream, err := r.client.StreamingOutputCall(within(t, patience), &testgrpc.StreamingOutputCallRequest{}, rpc.Idempotent())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || calls.Load() != 1 {
-		t.Errorf("%d calls, %v; want one, UNAVAILABLE", calls.Load(), err)
-	}
 }
 
 func TestCallsOnClosedClientsAreUnavailable(t *testing.T) {

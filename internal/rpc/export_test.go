@@ -57,3 +57,21 @@ func (s *Server) HeldStreams() int {
 	n, _ := s.held.share.Used()
 	return n
 }
+
+// Why returns why a service is not serving: "" if it is, "unknown service" if it is neither registered nor Set.
+func (h *Health) Why(service string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s, ok := h.states[service]
+	if !ok {
+		return "unknown service"
+	}
+	return s.why
+}
+
+// load returns how many run and wait.
+func (g *Gate) load() (running, waiting int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running.used, g.waiting.used
+}

@@ -122,13 +122,6 @@ func (g *Gate) remove(caller string, at int) {
 	}
 }
 
-// load returns how many run and wait.
-func (g *Gate) load() (running, waiting int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.running.used, g.waiting.used
-}
-
 // The bounds of every method of every server, whatever the handler itself bounds. They are many times what a Berth's own
 // roles ask at a time; what waits takes memory for its request only.
 const (

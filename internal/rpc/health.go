@@ -1,9 +1,6 @@
 package rpc
 
 import (
-	"errors"
-	"maps"
-	"slices"
 	"sync"
 
 	"google.golang.org/grpc/health"
@@ -50,39 +47,6 @@ func (h *Health) Set(service string, serving bool, why string) {
 			h.put(follower, state{serving, why})
 		}
 	}
-}
-
-// Why returns why a service is not serving: "" if it is, "unknown service" if it is neither registered nor Set.
-func (h *Health) Why(service string) string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s, ok := h.states[service]
-	if !ok {
-		return "unknown service"
-	}
-	return s.why
-}
-
-// Checks returns one check per service that has a state of its own, the whole server first, for [ServeOps].
-// The check of the whole server is named "serving".
-func (h *Health) Checks() []Check {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var checks []Check
-	for _, service := range slices.Sorted(maps.Keys(h.states)) {
-		if h.follows[service] {
-			continue
-		}
-		check := Check{Name: service}
-		if service == "" {
-			check.Name = "serving"
-		}
-		if s := h.states[service]; !s.serving {
-			check.Err = errors.New(s.why)
-		}
-		checks = append(checks, check)
-	}
-	return checks
 }
 
 // put records and publishes a state. The caller holds mu, or is the only one to know h.
