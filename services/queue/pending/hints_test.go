@@ -1091,3 +1091,33 @@ func TestEventsHaveKubeSchedulersNames(t *testing.T) {
 		}
 	}
 }
+
+// The pod is nominated to a node where it fits, but for a pod on another one in the same zone. What workers say of all nodes counts
+// the pod's own nomination there, so the diagnosis names resources and no other node. Nothing else waits.
+func TestANominatedPodWakesWhenWhatKeepsItFromItsNodeGoesAmidItsAttempt(t *testing.T) {
+	for name, late := range map[string]bool{"after it": false, "amid it": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newHintWorld(t)
+			w.step(node("n0", label("zone", "a"), amount("cpu", 800)))
+			w.step(node("n2", label("zone", "a"), amount("cpu", 300)))
+			w.step(pod("enemy", label("app", "x"), amount("cpu", 300), priority(20), on("n2")))
+			w.step(pod("p", amount("cpu", 600), farFrom("app", "zone"), priority(10), nominatedTo("n0")))
+			a := w.popped()[0]
+			d := w.diagnosis(a)
+			if !late {
+				w.queue.Reject(w.now, w.st, a, d)
+			}
+			w.step(gone("enemy"))
+			if late {
+				w.queue.Reject(w.now, w.st, a, d)
+			}
+			e := w.queue.pods[a.ID]
+			if !w.queue.fits(w.st, e) {
+				t.Fatal("it does not fit its node: nothing is tested")
+			}
+			if len(w.requeued()) == 0 {
+				t.Errorf("it fits its node, and is %v", e.place)
+			}
+		})
+	}
+}

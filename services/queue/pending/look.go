@@ -55,12 +55,13 @@ func (q *Queue) Recheck(now time.Time, st *cluster.State) {
 // and if so returns false, to be called again. It takes at least one step each time. Once it has returned true, all that was
 // noted before the first part has been looked at.
 func (q *Queue) RecheckUntil(now time.Time, st *cluster.State, enough func() bool) (done bool) {
-	if q.looking != nil || q.beginLook(st) {
+	if q.looking != nil || !q.flushing && q.beginLook(st) {
 		if !q.goOn(now, st, q.looking, enough) {
 			return false
 		}
 	}
-	return q.flush(now, enough) // last: it counts those that nothing else brings back
+	q.flushing = !q.flush(now, enough) // last: it counts those that nothing else brings back
+	return !q.flushing
 }
 
 // goOn does the next steps of a look.

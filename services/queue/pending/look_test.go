@@ -397,3 +397,46 @@ func TestReleasedPodJoinsOthersThatAreKnownNotToDependOnOtherNodes(t *testing.T)
 		t.Errorf("the pod is %v, want backoff; another, to which other nodes do not matter, is %v", place(t, q), other.Place)
 	}
 }
+
+// asked counts the questions about all nodes, of which each look asks one here.
+type asked struct {
+	nowhere
+	times *int
+}
+
+func (a asked) CrossNode(*cluster.State, engine.Subject) bool { return true }
+
+func (a asked) Possible(*cluster.State, engine.Subject) bool {
+	*a.times++
+	return false
+}
+
+func TestPodsThatAreFlushedInPartsDoNotTakeALookEach(t *testing.T) {
+	const pods = 20
+	start, looks := time.Unix(1000, 0), 0
+	st := cluster.New(cluster.Version{Epoch: 1})
+	q := NewQueue(0, asked{nowhere{newCPUJudge()}, &looks})
+	apply(t, q, st, start, settings(1), cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(1000)}},
+		cluster.ClassDefined{ID: 0, Spec: cpuClass(2000)})
+	reject := func(now time.Time, n int) {
+		for range n {
+			id := st.FreePod()
+			apply(t, q, st, now, cluster.PodSet{ID: id, Pod: cluster.Pod{UID: fmt.Sprint(id), Created: now.UnixNano()}})
+		}
+		for _, a := range q.Pop(now, n) {
+			q.Reject(now, st, a, Diagnosis{Version: st.Version(), CrossNode: true})
+		}
+	}
+	reject(start, pods)
+	reject(start.Add(time.Minute), 1) // it stays, and each look asks about it
+	now := start.Add(longestUnschedulable + time.Second)
+	parts := 0
+	for done := false; !done; parts++ {
+		id := st.FreePod() // between two parts the log goes on
+		apply(t, q, st, now, cluster.PodSet{ID: id, Pod: cluster.Pod{UID: fmt.Sprint(id), NodeName: "n1"}})
+		done = q.RecheckUntil(now, st, steps)
+	}
+	if got := q.Count(Unschedulable); looks > 1 || got != 1 {
+		t.Errorf("%d looks and %d pods that are still unschedulable after %d parts, want one and one", looks, got, parts)
+	}
+}

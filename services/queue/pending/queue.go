@@ -169,10 +169,11 @@ type Queue struct {
 	nominees         map[string]pods          // by the node that they are nominated to
 	awaited          []awaited                // by version
 
-	notes   notes       // what the fold has noted since the last look began
-	looking *look       // that is under way, or nil
-	looked  cluster.Seq // the last look began at
-	most    int         // events that notes keep of a kind
+	notes    notes       // what the fold has noted since the last look began
+	looking  *look       // that is under way, or nil
+	flushing bool        // it has been done, and the flush that comes after it has not
+	looked   cluster.Seq // the last look began at
+	most     int         // events that notes keep of a kind
 
 	// helpful are the answers that helped had in the state that it was asked in last.
 	helpful   map[question]bool
@@ -207,7 +208,7 @@ func (q *Queue) clear() {
 	q.own, q.ownCrossNode = make(map[string]pods), make(pods)
 	q.listeners = make(map[listening]*listeners)
 	q.nominees = make(map[string]pods)
-	q.notes, q.looking, q.looked = notes{unsure: make(pods)}, nil, 0
+	q.notes, q.looking, q.flushing, q.looked = notes{unsure: make(pods)}, nil, false, 0
 	q.helpful, q.helpfulAt = nil, cluster.Version{}
 	q.awaited = nil
 }
@@ -368,7 +369,8 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 		q.requeue(now, e, attemptFailure)
 		return
 	}
-	q.notes.doubtful = q.notes.doubtful || d.CrossNode && d.Version.Less(st.Version())
+	// So may be the node that it is nominated to, of which the diagnosis says what counts against others.
+	q.notes.doubtful = q.notes.doubtful || (d.CrossNode || e.crossNode && e.pod.Nominated != "") && d.Version.Less(st.Version())
 	q.move(now, e, Unschedulable, attemptFailure)
 }
 
