@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/berth-scheduler/berth/internal/cluster"
+import (
+	"fmt"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
 
 // Subject is what filters and scores see of a pod: they treat pods of equal subjects alike, and often others too; see
 // Signature. Which node the pod requires or is nominated to is not part of it.
@@ -28,6 +32,11 @@ func (e *Evaluator) Signature(st *cluster.State, s Subject) Signature {
 	e.follow(st)
 	k, _ := e.signature(st, s)
 	return k
+}
+
+// SignatureAlone returns a signature that is no other subject's, for one of which none can be found.
+func SignatureAlone(s Subject) Signature {
+	return Signature{class: s.Class, priority: s.Priority, matches: fmt.Sprintf("alone: %+v", s)}
 }
 
 // signature returns a subject's signature, and its relations, nil if the state does not have its class. The lock is held.

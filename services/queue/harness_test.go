@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
@@ -40,6 +41,7 @@ type world struct {
 	batch   int                   // of queue members; 0: the standard
 	timeout time.Duration         // of workers' answers, for queue members
 	hedge   time.Duration         // likewise
+	broken  atomic.Bool           // the engine of queue members panics with the first class
 
 	mu       sync.Mutex
 	sessions map[string][]*session
@@ -169,7 +171,7 @@ func (w *world) scoreWorker(id string) (stop func()) {
 func (w *world) queueMember(id string) (s *queue.Service, stop func()) {
 	w.t.Helper()
 	s, err := queue.New(queue.Config{
-		ID: id, Replica: w.ledger, Evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), Coord: w.etcd, Clients: w.clients,
+		ID: id, Replica: w.ledger, Evaluator: &evaluator{engine.NewEvaluator(engine.EvaluatorConfig{}), &w.broken}, Coord: w.etcd, Clients: w.clients,
 		NewSession: func(context.Context) (queue.Session, error) {
 			s := &session{etcd: w.etcd, owner: id, done: make(chan struct{})}
 			w.mu.Lock()
@@ -264,3 +266,45 @@ func untilState(t *testing.T, s *queue.Service, name string, want queuev1.State)
 // elapse lets fake time pass. Its callers run under testing/synctest, where a sleep takes no real time, and ends when all
 // other goroutines of the test have nothing left to do before that moment.
 func elapse(d time.Duration) { time.Sleep(d) }
+
+// evaluator panics with the first class while broken.
+type evaluator struct {
+	queue.Evaluator
+	broken *atomic.Bool
+}
+
+func (e *evaluator) judges(class cluster.ClassID) {
+	if e.broken.Load() && class == 0 {
+		panic("this class")
+	}
+}
+
+func (e *evaluator) Node(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) (engine.Verdict, bool) {
+	e.judges(s.Class)
+	return e.Evaluator.Node(st, s, self, node)
+}
+
+func (e *evaluator) Signature(st *cluster.State, s engine.Subject) engine.Signature {
+	e.judges(s.Class)
+	return e.Evaluator.Signature(st, s)
+}
+
+func (e *evaluator) Possible(st *cluster.State, s engine.Subject) bool {
+	e.judges(s.Class)
+	return e.Evaluator.Possible(st, s)
+}
+
+func (e *evaluator) CrossNode(st *cluster.State, s engine.Subject) bool {
+	e.judges(s.Class)
+	return e.Evaluator.CrossNode(st, s)
+}
+
+func (e *evaluator) Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool) {
+	e.judges(st.Pod(pod).Class)
+	return e.Evaluator.Preempts(st, pod)
+}
+
+func (e *evaluator) Preemptable(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) bool {
+	e.judges(s.Class)
+	return e.Evaluator.Preemptable(st, s, self, node)
+}

@@ -151,6 +151,7 @@ func New(cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.Evaluator = &guarded{Evaluator: cfg.Evaluator, log: cfg.Log}
 	s := &Service{
 		cfg: cfg, log: cfg.Log, directory: newDirectory(), floors: newFloors(), binding: newBinding(), shards: make(map[int32]*shard),
 	}

@@ -626,6 +626,35 @@ func TestNewEpochVoidsTheAttemptsOfTheOldOne(t *testing.T) {
 }
 
 // One pod that the workers cannot judge, be it that they find its question wrong or that they hit a bug with it, holds up no other.
+func TestAPodWithWhichTheEnginePanicsEndsNoMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		filters, _ := w.filterWorker("f1", nil)
+		filters.refuse = func(r *filterv1.FilterRequest) error {
+			if w.broken.Load() && slices.ContainsFunc(r.GetSubjects(), func(s *filterv1.Subject) bool { return s.GetClass() == 0 }) {
+				return status.Error(codes.Internal, "this class")
+			}
+			return nil
+		}
+		w.scoreWorker("s1")
+		w.ledger.node("n1", 1000)
+		w.ledger.pod("bad", 7777, nil) // the first class
+		q, _ := w.queueMember("q1")
+		untilState(t, q, "bad", queuev1.State_STATE_UNSCHEDULABLE)
+		w.broken.Store(true)
+		elapse(time.Minute)
+		w.ledger.node("n2", 1000)
+		w.ledger.pod("good", 100, nil)
+		elapse(time.Minute)
+		if w.ledger.nodeOf("good") == "" {
+			t.Error("good is not placed")
+		}
+		if p := untilState(t, q, "bad", queuev1.State_STATE_BACKOFF); !strings.Contains(p.GetMessage(), "this class") {
+			t.Errorf("the pod that cannot be judged is told %q", p.GetMessage())
+		}
+	})
+}
+
 func TestAPodThatNoWorkerCanJudgeHoldsUpNoOther(t *testing.T) {
 	for _, code := range []codes.Code{codes.Internal, codes.InvalidArgument} {
 		synctest.Test(t, func(t *testing.T) {
