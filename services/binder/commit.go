@@ -107,7 +107,7 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 	}
 	// 2. Is there room for more unbound pods?
 	if n := t.names.countAside(); n >= t.unbound.limit { // they are judged again in one transaction, which has a bound
-		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait until their scheduler name is this Berth's again", n)
+		return nil, rpc.Exhausted("TOO_MANY_ASIDE", 50*time.Millisecond, "%d pods wait until their scheduler name is this Berth's again", n)
 	}
 	wanted, busy := t.wanted(req.GetPods())
 	if !t.unbound.takeOf(wanted) {

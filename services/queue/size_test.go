@@ -122,3 +122,27 @@ func TestABatchForWhichThereIsNoRoomIsHalvedUntilThereIs(t *testing.T) {
 		t.Errorf("placed in the order %v", got)
 	}
 }
+
+func TestABatchThatHasToWaitWhateverItsSizeIsNotHalved(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 10_000)
+	w.binder.before = func(n int, request *binderv1.CommitRequest) error {
+		if n < 5 {
+			return rpc.Exhausted("TOO_MANY_ASIDE", time.Millisecond, "later")
+		}
+		if n := len(request.GetPods()); n != 8 {
+			t.Errorf("%d pods are sent, want all 8", n)
+		}
+		return nil
+	}
+	var names []string
+	for i := range 8 {
+		names = append(names, fmt.Sprintf("p%d", i))
+		w.ledger.pod(names[i], 100, nil)
+	}
+	w.queueMember("q1")
+	w.untilPlaced(names...)
+}

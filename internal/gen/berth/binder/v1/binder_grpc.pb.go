@@ -36,7 +36,8 @@ type BinderServiceClient interface {
 	// It is idempotent per pod and attempt.
 	// ABORTED (OTHER_EPOCH): the candidates are of another epoch; run the pods again on its replica.
 	// FAILED_PRECONDITION (SHARD_LOST): the shard is owned by another; drop the work.
-	// RESOURCE_EXHAUSTED (TOO_MANY_UNBOUND) with RetryInfo: binds are behind, of all pods or of a namespace; come back later.
+	// RESOURCE_EXHAUSTED (TOO_MANY_UNBOUND) with RetryInfo: binds are behind, of all pods or of a namespace; come back later, or with fewer pods.
+	// RESOURCE_EXHAUSTED (TOO_MANY_ASIDE) with RetryInfo: pods wait until their scheduler name is this Berth's again; come back later.
 	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
 	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error)
 	// Report hands in the outcomes of attempts that placed nothing, to be written as events and conditions.
@@ -97,7 +98,8 @@ type BinderServiceServer interface {
 	// It is idempotent per pod and attempt.
 	// ABORTED (OTHER_EPOCH): the candidates are of another epoch; run the pods again on its replica.
 	// FAILED_PRECONDITION (SHARD_LOST): the shard is owned by another; drop the work.
-	// RESOURCE_EXHAUSTED (TOO_MANY_UNBOUND) with RetryInfo: binds are behind, of all pods or of a namespace; come back later.
+	// RESOURCE_EXHAUSTED (TOO_MANY_UNBOUND) with RetryInfo: binds are behind, of all pods or of a namespace; come back later, or with fewer pods.
+	// RESOURCE_EXHAUSTED (TOO_MANY_ASIDE) with RetryInfo: pods wait until their scheduler name is this Berth's again; come back later.
 	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
 	Commit(context.Context, *CommitRequest) (*CommitResponse, error)
 	// Report hands in the outcomes of attempts that placed nothing, to be written as events and conditions.
