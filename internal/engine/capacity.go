@@ -17,16 +17,17 @@ type Capacity struct {
 // Capacity counts how many more pods of a subject fit, one after the other, up to a limit: on each node by itself, by the filters
 // that run on it, as if so many had come already. False: the state has no such class, or pods on other nodes decide too; then
 // they have to be placed.
-func (e *Evaluator) Capacity(st *cluster.State, s Subject, limit int64) (Capacity, bool) {
-	c := e.evaluation(st, s)
-	if c == nil {
-		return Capacity{}, false
-	}
-	defer c.unlock()
-	if c.topology.filters() {
-		return Capacity{}, false
-	}
-	spec := &st.Class(s.Class).Spec
+func (e *Evaluator) Capacity(st *cluster.State, s Subject, limit int64) (out Capacity, ok bool) {
+	e.with(st, s, func(c *evaluation) {
+		if ok = !c.topology.filters(); ok {
+			out = c.capacity(e, st, limit)
+		}
+	})
+	return out, ok
+}
+
+func (c *evaluation) capacity(e *Evaluator, st *cluster.State, limit int64) Capacity {
+	spec := &st.Class(c.signature.class).Spec
 	spans := e.split(words{0, len(st.Nodes.Live)}, st.Nodes.Count())
 	parts := make([]Capacity, len(spans))
 	each(spans, func(k int, span words) {
@@ -54,7 +55,7 @@ func (e *Evaluator) Capacity(st *cluster.State, s Subject, limit int64) (Capacit
 	if out.Pods < limit {
 		out.Verdicts = MergeVerdicts(verdicts...)
 	}
-	return out, true
+	return out
 }
 
 // copies returns how many pods of the class a live node takes, up to a limit, and the verdict on one more, which is feasible if

@@ -108,26 +108,45 @@ func (e *Evaluator) follow(st *cluster.State) {
 	}
 }
 
-// evaluation returns that of a subject's signature, its lock held, its program current and its counts up to date; nil if
-// the state has no such class.
-func (e *Evaluator) evaluation(st *cluster.State, s Subject) *evaluation {
-	c := e.filterEvaluation(st, s)
-	if c != nil && c.topology != nil {
-		defer c.unlockIfPanicking()
-		c.topology.sync(st, c.program)
-	}
-	return c
+// with calls f with the evaluation of a subject's signature: locked, its program current and its counts up to date. False: the state
+// has no such class, and f was not called.
+func (e *Evaluator) with(st *cluster.State, s Subject, f func(c *evaluation)) bool {
+	return e.withFilters(st, s, func(c *evaluation) {
+		c.syncCounts(st)
+		f(c)
+	})
 }
 
-// filterEvaluation is evaluation, but counts that only score are not brought up to date.
-func (e *Evaluator) filterEvaluation(st *cluster.State, s Subject) *evaluation {
+// withFilters is with, but counts that only score are not brought up to date.
+func (e *Evaluator) withFilters(st *cluster.State, s Subject, f func(c *evaluation)) bool {
 	c, r := e.lookUp(st, s)
 	if c == nil {
-		return nil
+		return false
 	}
+	c.locked(func() {
+		c.update(st, &st.Class(s.Class).Spec, r)
+		f(c)
+	})
+	return true
+}
+
+// locked calls f under the evaluation's lock. If f panics, what was found may be half of something, and is dropped: whoever comes next
+// finds it anew.
+func (c *evaluation) locked(f func()) {
 	c.mu.Lock()
-	defer c.unlockIfPanicking()
-	spec := &st.Class(s.Class).Spec
+	whole := false
+	defer func() {
+		if !whole {
+			c.found = found{}
+		}
+		c.mu.Unlock()
+	}()
+	f()
+	whole = true
+}
+
+// update makes the program current, and with it how other pods matter and the counts that filter.
+func (c *evaluation) update(st *cluster.State, spec *cluster.ClassSpec, r *relations) {
 	if c.program == nil {
 		c.program = compile(st, spec)
 	} else if c.program.stale(st, spec) {
@@ -147,27 +166,14 @@ func (e *Evaluator) filterEvaluation(st *cluster.State, s Subject) *evaluation {
 		clear(c.known)
 	}
 	if c.topology.filters() {
+		c.syncCounts(st)
+	}
+}
+
+// syncCounts brings what other pods say up to date, if they matter.
+func (c *evaluation) syncCounts(st *cluster.State) {
+	if c.topology != nil {
 		c.topology.sync(st, c.program)
-	}
-	return c
-}
-
-// unlock ends a call that has locked an evaluation. It is deferred. Of a call that ends by a panic, what was found may be half of
-// something, and is dropped: whoever comes next finds it anew.
-func (c *evaluation) unlock() {
-	defer c.mu.Unlock()
-	if p := recover(); p != nil {
-		c.found = found{}
-		panic(p)
-	}
-}
-
-// unlockIfPanicking is unlock, deferred where the lock stays with the caller unless there is a panic.
-func (c *evaluation) unlockIfPanicking() {
-	if p := recover(); p != nil {
-		defer c.mu.Unlock()
-		c.found = found{}
-		panic(p)
 	}
 }
 
@@ -333,12 +339,12 @@ type Feasibility struct {
 // Filter returns which nodes of a range can run a class, evaluating only nodes that have changed since it was last
 // asked. r.First must be a multiple of 64; if not, the range begins at the multiple below. False: the state has no such
 // class.
-func (e *Evaluator) Filter(st *cluster.State, s Subject, r cluster.Range) (Feasibility, bool) {
-	c := e.filterEvaluation(st, s)
-	if c == nil {
-		return Feasibility{}, false
-	}
-	defer c.unlock()
+func (e *Evaluator) Filter(st *cluster.State, s Subject, r cluster.Range) (out Feasibility, ok bool) {
+	ok = e.withFilters(st, s, func(c *evaluation) { out = c.feasibility(e, st, r) })
+	return out, ok
+}
+
+func (c *evaluation) feasibility(e *Evaluator, st *cluster.State, r cluster.Range) Feasibility {
 	c.sync(st)
 	ws, r := align(r, st.Nodes.Len())
 	c.reserve(st)
@@ -360,7 +366,7 @@ func (e *Evaluator) Filter(st *cluster.State, s Subject, r cluster.Range) (Feasi
 		verdicts[k] = parts[k].verdicts
 	}
 	out.Verdicts = MergeVerdicts(verdicts...)
-	return out, true
+	return out
 }
 
 // reserve makes room for verdicts on all nodes.
@@ -423,16 +429,13 @@ func (c *evaluation) filter(st *cluster.State, span words, r cluster.Range, out 
 
 // Node returns the verdict on one node as it is now. Self is the pod itself, if it may be nominated to the node, else
 // cluster.NoPod. False: there is no such class, or no such node.
-func (e *Evaluator) Node(st *cluster.State, s Subject, self cluster.PodID, i cluster.NodeIndex) (Verdict, bool) {
-	c := e.filterEvaluation(st, s)
-	if c == nil {
-		return 0, false
-	}
-	defer c.unlock()
-	if !st.Nodes.Live.Has(i) {
-		return 0, false
-	}
-	return c.verdict(st, i, self), true
+func (e *Evaluator) Node(st *cluster.State, s Subject, self cluster.PodID, i cluster.NodeIndex) (v Verdict, ok bool) {
+	e.withFilters(st, s, func(c *evaluation) {
+		if ok = st.Nodes.Live.Has(i); ok {
+			v = c.verdict(st, i, self)
+		}
+	})
+	return v, ok
 }
 
 // verdict judges one live node. The evaluation has just been synced.
@@ -446,37 +449,31 @@ func (c *evaluation) verdict(st *cluster.State, i cluster.NodeIndex, self cluste
 
 // Explain spells out a verdict that Node returned for a class and a node. It is empty for a feasible node, and if
 // the class is gone.
-func (e *Evaluator) Explain(st *cluster.State, s Subject, v Verdict, i cluster.NodeIndex) []VerdictCount {
-	c := e.evaluation(st, s)
-	if c == nil {
-		return nil
-	}
-	defer c.unlock()
-	if v.Feasible() || !st.Nodes.Live.Has(i) || !c.program.explains(v) {
-		return nil
-	}
-	var t tally
-	t.add(v, i)
-	return MergeVerdicts(t.verdicts(st, c.program))
+func (e *Evaluator) Explain(st *cluster.State, s Subject, v Verdict, i cluster.NodeIndex) (out []VerdictCount) {
+	e.with(st, s, func(c *evaluation) {
+		if v.Feasible() || !st.Nodes.Live.Has(i) || !c.program.explains(v) {
+			return
+		}
+		var t tally
+		t.add(v, i)
+		out = MergeVerdicts(t.verdicts(st, c.program))
+	})
+	return out
 }
 
 // CrossNode reports whether what happens on one node can make another feasible.
-func (e *Evaluator) CrossNode(st *cluster.State, s Subject) bool {
-	c := e.evaluation(st, s)
-	if c == nil {
-		return false
-	}
-	defer c.unlock()
-	return c.topology.filters()
+func (e *Evaluator) CrossNode(st *cluster.State, s Subject) (can bool) {
+	e.with(st, s, func(c *evaluation) { can = c.topology.filters() })
+	return can
 }
 
 // Possible reports whether some node is feasible now. It costs little if few nodes have changed since it was last asked.
-func (e *Evaluator) Possible(st *cluster.State, s Subject) bool {
-	c := e.evaluation(st, s)
-	if c == nil {
-		return false
-	}
-	defer c.unlock()
+func (e *Evaluator) Possible(st *cluster.State, s Subject) (possible bool) {
+	e.with(st, s, func(c *evaluation) { possible = c.possible(st) })
+	return possible
+}
+
+func (c *evaluation) possible(st *cluster.State) bool {
 	if c.topology == nil {
 		return c.anyFeasible(st)
 	}

@@ -61,8 +61,11 @@ func unknown(e *Evaluator, st *cluster.State, id cluster.ClassID) (filter, score
 }
 
 func unknownTo(e *Evaluator, st *cluster.State, s Subject) (filter, score []int) {
-	c := e.evaluation(st, s)
-	defer c.mu.Unlock()
+	e.with(st, s, func(c *evaluation) { filter, score = c.unknown(st) })
+	return filter, score
+}
+
+func (c *evaluation) unknown(st *cluster.State) (filter, score []int) {
 	c.sync(st)
 	for w := range st.Nodes.Live {
 		for k, done := range []cluster.Bitmap{c.known, c.scored} {

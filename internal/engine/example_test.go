@@ -123,9 +123,7 @@ func Example_topologyProfiles() {
 		Namespace: "default", Labels: []cluster.Label{{Key: "app", Value: "web"}},
 	}})
 	e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
-	show := func() {
-		c := e.evaluation(st, Subject{Class: testClass, Labels: web})
-		defer c.mu.Unlock()
+	show := func(c *evaluation) {
 		t := c.topology
 		t.judgeAll()
 		for i := range cluster.NodeIndex(st.Nodes.Len()) {
@@ -140,15 +138,16 @@ func Example_topologyProfiles() {
 		}
 		fmt.Println()
 	}
+	showNow := func() { e.with(st, Subject{Class: testClass, Labels: web}, show) }
 	for id, node := range []string{"a1", "b1", "c1"} {
 		if node == "c1" {
-			show()
+			showNow()
 		}
 		apply(must{}, st, cluster.PodSet{ID: cluster.PodID(id), Pod: cluster.Pod{UID: node, Class: testClass, Labels: web, NodeName: node}})
 	}
-	show()
+	showNow()
 	apply(must{}, st, cluster.NodeRemoved{Index: 1})
-	show()
+	showNow()
 	// Output:
 	// a1 "\x01\x01a" has 1, least 0, feasible false
 	// a2 "\x01\x01a" has 1, least 0, feasible false

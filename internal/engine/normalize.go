@@ -145,12 +145,12 @@ type GroupScores struct {
 
 // Totals returns the scores of all groups of a subject on the state: the groups must be all there are, over all ranges,
 // and of this version. False: they are not of this subject and state.
-func (e *Evaluator) Totals(st *cluster.State, s Subject, groups []Group) ([]GroupScores, bool) {
-	c := e.evaluation(st, s)
-	if c == nil {
-		return nil, false
-	}
-	defer c.unlock()
+func (e *Evaluator) Totals(st *cluster.State, s Subject, groups []Group) (out []GroupScores, ok bool) {
+	e.with(st, s, func(c *evaluation) { out, ok = c.totals(st, groups) })
+	return out, ok
+}
+
+func (c *evaluation) totals(st *cluster.State, groups []Group) ([]GroupScores, bool) {
 	j := c.judgement(st)
 	out := make([]GroupScores, len(groups))
 	raws := make([]rawScores, len(groups))

@@ -80,14 +80,33 @@ func NewPlacer(e *Evaluator, st *cluster.State, evaluated cluster.Seq, candidate
 func (p *Placer) Place(index int) (cluster.NodeIndex, Placement) {
 	p.observe()
 	p.placed = cluster.NoNode
-	if index < 0 || index >= len(p.sets) {
-		return cluster.NoNode, Retry
+	placement := Retry
+	if index >= 0 && index < len(p.sets) {
+		c := &p.sets[index]
+		p.with(c, func() { p.placed, placement = p.place(c) })
 	}
-	c := &p.sets[index]
-	if !p.take(c) {
-		return cluster.NoNode, Retry
+	return p.placed, placement
+}
+
+// with calls f while the candidate set's evaluation is locked and up to date, unless the state has no such class. It is looked up again
+// if there was anything but placements, which alone change neither what the class is nor how it relates to others.
+func (p *Placer) with(c *candidateSet, f func()) {
+	if of := c.evaluation; of != nil && c.known >= p.quiet {
+		of.locked(func() {
+			of.syncCounts(p.st)
+			f()
+		})
+		return
 	}
-	defer c.evaluation.unlock()
+	c.evaluation, c.known = nil, p.st.Version().Seq
+	p.e.with(p.st, c.subject, func(of *evaluation) {
+		c.evaluation = of
+		f()
+	})
+}
+
+// place is Place for a candidate set whose evaluation is locked and up to date.
+func (p *Placer) place(c *candidateSet) (cluster.NodeIndex, Placement) {
 	if !c.begun {
 		c.begun, c.signature, c.seed = true, c.evaluation.signature, TieSeed(p.st, c.subject.Class)
 	}
@@ -95,23 +114,7 @@ func (p *Placer) Place(index int) (cluster.NodeIndex, Placement) {
 		return cluster.NoNode, Retry
 	}
 	p.catchUp(c)
-	node, placement := p.choose(c)
-	p.placed = node
-	return node, placement
-}
-
-// take brings the candidate set's evaluation up to date and locks it. Placements alone change neither what the class
-// is nor how it relates to others. False: the state has no such class.
-func (p *Placer) take(c *candidateSet) bool {
-	if c.evaluation == nil || c.known < p.quiet {
-		c.evaluation, c.known = p.e.evaluation(p.st, c.subject), p.st.Version().Seq
-		return c.evaluation != nil
-	}
-	c.evaluation.mu.Lock()
-	if t := c.evaluation.topology; t != nil {
-		t.sync(p.st, c.evaluation.program)
-	}
-	return true
+	return p.choose(c)
 }
 
 // PlaceOn checks one node, which a pod requires or is nominated to. Self is the pod, or cluster.NoPod.

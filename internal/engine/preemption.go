@@ -68,22 +68,23 @@ type DryRun struct {
 // have changed since they were last tried for a pod of the signature and the priority; see dryRuns. Nobody may change the
 // victims' slices. r.First must be a multiple of 64; if not, the range begins at the multiple below. False: the state has
 // no such pending pod.
-func (e *Evaluator) DryRun(st *cluster.State, pod cluster.PodID, r cluster.Range, limit int) (DryRun, bool) {
+func (e *Evaluator) DryRun(st *cluster.State, pod cluster.PodID, r cluster.Range, limit int) (out DryRun, ok bool) {
 	row := st.Pod(pod)
 	if row == nil || row.Placed() {
 		return DryRun{}, false
 	}
-	c := e.filterEvaluation(st, SubjectOf(&row.Pod))
-	if c == nil {
-		return DryRun{}, false
-	}
-	defer c.unlock()
+	p := newPreemptor(st, pod, row.Priority)
+	ok = e.withFilters(st, SubjectOf(&row.Pod), func(c *evaluation) { out = c.dryRunRange(e, st, &p, r, max(limit, 1)) })
+	return out, ok
+}
+
+func (c *evaluation) dryRunRange(e *Evaluator, st *cluster.State, p *preemptor, r cluster.Range, limit int) DryRun {
 	c.settle()
-	p, d := newPreemptor(st, pod, row.Priority), c.dryRunsOf(st, row.Priority)
+	d := c.dryRunsOf(st, p.priority)
 	ws, r := align(r, st.Nodes.Len())
 	spans := e.split(ws, (ws.end-ws.first)*64)
 	parts := make([]dryRunPart, len(spans))
-	each(spans, func(k int, span words) { parts[k] = c.dryRunSpan(st, d, &p, span, r, max(limit, 1)) })
+	each(spans, func(k int, span words) { parts[k] = c.dryRunSpan(st, d, p, span, r, limit) })
 	var out DryRun
 	var best []*Preemption
 	verdicts := make([][]VerdictCount, len(parts))
@@ -94,54 +95,47 @@ func (e *Evaluator) DryRun(st *cluster.State, pod cluster.PodID, r cluster.Range
 		verdicts[k] = parts[k].verdicts
 	}
 	slices.SortFunc(best, func(a, b *Preemption) int { return a.Compare(b, st.Settings.Seed) })
-	for _, candidate := range best[:min(len(best), max(limit, 1))] {
+	for _, candidate := range best[:min(len(best), limit)] {
 		out.Candidates = append(out.Candidates, *candidate)
 	}
 	out.Verdicts = MergeVerdicts(verdicts...)
-	return out, true
+	return out
 }
 
 // DryRunNode returns what would have to go from one node for a pending pod, as the state is now. False: the node is no
 // candidate, or there is no such node or pending pod.
-func (e *Evaluator) DryRunNode(st *cluster.State, pod cluster.PodID, node cluster.NodeIndex) (Preemption, bool) {
+func (e *Evaluator) DryRunNode(st *cluster.State, pod cluster.PodID, node cluster.NodeIndex) (out Preemption, ok bool) {
 	row := st.Pod(pod)
 	if row == nil || row.Placed() || !st.Nodes.Live.Has(node) {
 		return Preemption{}, false
 	}
-	c := e.filterEvaluation(st, SubjectOf(&row.Pod))
-	if c == nil {
+	if p := newPreemptor(st, pod, row.Priority); !p.allows(node) {
 		return Preemption{}, false
 	}
-	defer c.unlock()
-	p := newPreemptor(st, pod, row.Priority)
-	if !p.allows(node) {
-		return Preemption{}, false
-	}
-	found, _ := c.dryRun(st, node, row.Priority, pod)
-	if found == nil {
-		return Preemption{}, false
-	}
-	return *found, true
+	e.withFilters(st, SubjectOf(&row.Pod), func(c *evaluation) {
+		if found, _ := c.dryRun(st, node, row.Priority, pod); found != nil {
+			out, ok = *found, true
+		}
+	})
+	return out, ok
 }
 
 // Preemptable reports whether DryRunNode would find a candidate on a node for a pod that is pending with that subject,
 // and whose profile and policy let it preempt. It remembers like DryRun.
-func (e *Evaluator) Preemptable(st *cluster.State, s Subject, self cluster.PodID, node cluster.NodeIndex) bool {
+func (e *Evaluator) Preemptable(st *cluster.State, s Subject, self cluster.PodID, node cluster.NodeIndex) (ok bool) {
 	row := st.Pod(self)
 	if row == nil || row.NeverPreempts || !st.Nodes.Live.Has(node) {
 		return false
 	}
-	c := e.filterEvaluation(st, s)
-	if c == nil {
-		return false
-	}
-	defer c.unlock()
-	if !preempts(c.program.profile) {
-		return false
-	}
-	p := newPreemptor(st, self, s.Priority)
-	found, _ := c.try(st, c.dryRunsOf(st, s.Priority), &p, node)
-	return found != nil
+	e.withFilters(st, s, func(c *evaluation) {
+		if !preempts(c.program.profile) {
+			return
+		}
+		p := newPreemptor(st, self, s.Priority)
+		found, _ := c.try(st, c.dryRunsOf(st, s.Priority), &p, node)
+		ok = found != nil
+	})
+	return ok
 }
 
 // Preempts reports whether a pending pod may preempt now. If not, why says so as kube-scheduler does; it is empty if its

@@ -382,16 +382,15 @@ func TestWhoMayPreempt(t *testing.T) {
 }
 
 // tried returns for which nodes a dry run was made on the state as it is, with the pod's priority.
-func tried(e *Evaluator, st *cluster.State, id cluster.PodID) []int {
+func tried(e *Evaluator, st *cluster.State, id cluster.PodID) (out []int) {
 	row := st.Pod(id)
-	c := e.evaluation(st, SubjectOf(&row.Pod))
-	defer c.mu.Unlock()
-	var out []int
-	for i := range c.dryRuns[row.Priority].nodes {
-		if c.dryRuns[row.Priority].nodes[i].until == st.Version().Seq+1 {
-			out = append(out, i)
+	e.with(st, SubjectOf(&row.Pod), func(c *evaluation) {
+		for i := range c.dryRuns[row.Priority].nodes {
+			if c.dryRuns[row.Priority].nodes[i].until == st.Version().Seq+1 {
+				out = append(out, i)
+			}
 		}
-	}
+	})
 	return out
 }
 
@@ -475,11 +474,11 @@ func TestDryRunsOfManyPrioritiesAreForgotten(t *testing.T) {
 		if d, _ := b.e.DryRun(b.st, id, everything(b.st), 1); d.Count != 1 {
 			t.Fatalf("priority %d has %d candidates, want 1", k, d.Count)
 		}
-		c := b.e.evaluation(b.st, SubjectOf(&b.st.Pod(id).Pod))
-		if len(c.dryRuns) > maxPriorities {
-			t.Errorf("dry runs of %d priorities are kept", len(c.dryRuns))
-		}
-		c.mu.Unlock()
+		b.e.with(b.st, SubjectOf(&b.st.Pod(id).Pod), func(c *evaluation) {
+			if len(c.dryRuns) > maxPriorities {
+				t.Errorf("dry runs of %d priorities are kept", len(c.dryRuns))
+			}
+		})
 	}
 }
 

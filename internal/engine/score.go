@@ -5,12 +5,12 @@ import "github.com/berth-scheduler/berth/internal/cluster"
 // Score returns the best nodes among the eligible ones of a range, at most limit (at least 1) of each group, scoring
 // only nodes that have changed since they were last scored. Bit 0 of eligible is r.First, which must be a multiple of
 // 64. Indexes without a node are left out. False: the state has no such class.
-func (e *Evaluator) Score(st *cluster.State, s Subject, r cluster.Range, eligible cluster.Bitmap, limit int) ([]Group, bool) {
-	c := e.evaluation(st, s)
-	if c == nil {
-		return nil, false
-	}
-	defer c.unlock()
+func (e *Evaluator) Score(st *cluster.State, s Subject, r cluster.Range, eligible cluster.Bitmap, limit int) (out []Group, ok bool) {
+	ok = e.with(st, s, func(c *evaluation) { out = c.ranked(e, st, r, eligible, max(limit, 1)) })
+	return out, ok
+}
+
+func (c *evaluation) ranked(e *Evaluator, st *cluster.State, r cluster.Range, eligible cluster.Bitmap, limit int) []Group {
 	c.sync(st)
 	ws, r := align(r, st.Nodes.Len())
 	ws.end = min(ws.end, ws.first+len(eligible))
@@ -24,9 +24,8 @@ func (e *Evaluator) Score(st *cluster.State, s Subject, r cluster.Range, eligibl
 	whole := (st.Nodes.Len() + 63) / 64
 	c.scored = grow(c.scored, whole)
 	c.groups, c.scores = grow(c.groups, whole*64), grow(c.scores, whole*64)
-	limit = max(limit, 1)
 	c.rank(e, st, ws, r, eligible, limit)
-	return c.top(limit), true
+	return c.top(limit)
 }
 
 // forgetScores forgets all scores and groups.

@@ -82,13 +82,13 @@ type Survey struct {
 // Survey judges all nodes for a pod, also for one that is placed, as if it came in addition. It calls visit for each node
 // that is not feasible, by index, with all that the node lacks; the lacks hold until visit returns. Visit must not call the
 // Evaluator. False: the state has no such pod.
-func (e *Evaluator) Survey(st *cluster.State, pod cluster.PodID, visit func(cluster.NodeIndex, []Lack)) (Survey, bool) {
-	s, ok := e.surveyor(st, pod)
-	if !ok {
-		return Survey{}, false
-	}
-	c := s.c
-	defer c.unlock()
+func (e *Evaluator) Survey(st *cluster.State, pod cluster.PodID, visit func(cluster.NodeIndex, []Lack)) (out Survey, ok bool) {
+	ok = e.withSurveyor(st, pod, func(s *surveyor) { out = s.survey(visit) })
+	return out, ok
+}
+
+func (s *surveyor) survey(visit func(cluster.NodeIndex, []Lack)) Survey {
+	st, c := s.st, s.c
 	c.sync(st)
 	c.reserve(st)
 	if c.topology.filters() {
@@ -133,26 +133,23 @@ func (e *Evaluator) Survey(st *cluster.State, pod cluster.PodID, visit func(clus
 			}
 		}
 	}
-	return out, true
+	return out
 }
 
 // Shortfall returns all that keeps a pod off a node, by plugin in the profile's order; nothing if it fits. False: the state
 // has no such pod or node.
-func (e *Evaluator) Shortfall(st *cluster.State, pod cluster.PodID, i cluster.NodeIndex) ([]Lack, bool) {
+func (e *Evaluator) Shortfall(st *cluster.State, pod cluster.PodID, i cluster.NodeIndex) (out []Lack, ok bool) {
 	if !st.Nodes.Live.Has(i) {
 		return nil, false
 	}
-	s, ok := e.surveyor(st, pod)
-	if !ok {
-		return nil, false
-	}
-	defer s.c.unlock()
-	out := s.lacks(i, nil)
-	for k := range out {
-		s.detail(i, &out[k])
-	}
+	ok = e.withSurveyor(st, pod, func(s *surveyor) {
+		out = s.lacks(i, nil)
+		for k := range out {
+			s.detail(i, &out[k])
+		}
+	})
 	slices.SortStableFunc(out, func(a, b Lack) int { return cmp.Compare(rankOfPlugin(a.Plugin), rankOfPlugin(b.Plugin)) })
-	return out, true
+	return out, ok
 }
 
 // surveyor finds out what nodes lack for one pod.
@@ -173,16 +170,16 @@ type surveyor struct {
 // surveyFunc adds all that a live node lacks, as far as one plugin judges it, with the pods that count as nominated to it.
 type surveyFunc func(i cluster.NodeIndex, nominees *overlay, out []Lack) []Lack
 
-// surveyor returns one for a pod, its evaluation locked; false if the state has no such pod.
-func (e *Evaluator) surveyor(st *cluster.State, pod cluster.PodID) (*surveyor, bool) {
+// withSurveyor calls f with one for a pod, its evaluation locked. False: the state has no such pod, and f was not called.
+func (e *Evaluator) withSurveyor(st *cluster.State, pod cluster.PodID, f func(*surveyor)) bool {
 	row := st.Pod(pod)
 	if row == nil {
-		return nil, false
+		return false
 	}
-	c := e.filterEvaluation(st, SubjectOf(&row.Pod))
-	if c == nil {
-		return nil, false
-	}
+	return e.withFilters(st, SubjectOf(&row.Pod), func(c *evaluation) { f(newSurveyor(st, c, pod, row)) })
+}
+
+func newSurveyor(st *cluster.State, c *evaluation, pod cluster.PodID, row *cluster.PodRow) *surveyor {
 	p := c.program
 	s := &surveyor{st: st, c: c, spec: &st.Class(row.Class).Spec, id: pod, pod: row, nominated: cluster.NoNode}
 	if !row.Placed() {
@@ -202,7 +199,7 @@ func (e *Evaluator) surveyor(st *cluster.State, pod cluster.PodID) (*surveyor, b
 		return out
 	}
 	s.before, s.filters = surveys(p.before), surveys(p.filters)
-	return s, true
+	return s
 }
 
 // elsewhere reports whether the pod requires another node.
@@ -382,18 +379,19 @@ func (s *surveyor) find(i cluster.NodeIndex, is func(*cluster.PodRow) bool) clus
 
 // GroupOf returns the group of one live node with that node alone, as Score would list it if it is eligible, for Totals to score
 // besides the groups of all nodes. False: the state has no such class or node.
-func (e *Evaluator) GroupOf(st *cluster.State, s Subject, i cluster.NodeIndex) (Group, bool) {
-	c := e.evaluation(st, s)
-	if c == nil {
-		return Group{}, false
-	}
-	defer c.unlock()
-	if !st.Nodes.Live.Has(i) {
-		return Group{}, false
-	}
+func (e *Evaluator) GroupOf(st *cluster.State, s Subject, i cluster.NodeIndex) (out Group, ok bool) {
+	e.with(st, s, func(c *evaluation) {
+		if ok = st.Nodes.Live.Has(i); ok {
+			out = c.groupOf(st, i)
+		}
+	})
+	return out, ok
+}
+
+func (c *evaluation) groupOf(st *cluster.State, i cluster.NodeIndex) Group {
 	scores := c.program.fixed(st, i)
 	raw := c.raw(st, i)
 	image := c.imageScore(raw.Images)
 	one := scoredNode(i, c.program.weights.sum(scores), scores, image)
-	return Group{Raw: raw, Count: 1, Nodes: []Scored{one}, OfImages: c.program.weights.image(image)}, true
+	return Group{Raw: raw, Count: 1, Nodes: []Scored{one}, OfImages: c.program.weights.image(image)}
 }

@@ -137,11 +137,11 @@ func TestAPodIsReadOnlyForTheSignaturesThatCountIt(t *testing.T) {
 	// read returns the signatures that read a node when they are brought up to date.
 	read := func(node cluster.NodeIndex) (by []int) {
 		for k, s := range f.signatures {
-			c := f.worker.evaluation(f.st, s)
-			if slices.Contains(c.topology.changed, node) {
-				by = append(by, k)
-			}
-			c.mu.Unlock()
+			f.worker.with(f.st, s, func(c *evaluation) {
+				if slices.Contains(c.topology.changed, node) {
+					by = append(by, k)
+				}
+			})
 		}
 		return by
 	}
