@@ -2,4 +2,46 @@
 // one role over TCP, or all of them over memory; the handlers, interceptors and stubs are the same.
 //
 // It reads no flags and no environment, and handles no signals: that is cmd/berth's.
+//
+// # Locks
+//
+// This is the order in which locks are taken. Who holds one of these takes only ones that are further down, and not a second one of the
+// same name, such as that of another shard. A lock that is not here is never held together with another. Each is released by the function
+// that has taken it. A test in test/rules reads this list and compares it with the program.
+//
+//	kube.teller.mu             events of the API server go to the ledger one at a time
+//	offline.service.mu         a client's questions about a file, one at a time
+//	replica.Replica.mu         the state that all read; subscribers hear of a change under it
+//	queue.Service.mu           which shards a member owns: all of them hear of a change, or none
+//	queue.shard.mu             the queue of one shard
+//	binder.ledger.mu           the ledger: a transaction, with all that is told of it
+//	engine.Evaluator.mu        which evaluations there are; not held while one is used
+//	engine.evaluation.mu       what is known of one signature
+//	engine.interner.mu         the groups of a signature, which several goroutines number
+//	queue.guarded.mu           when a panic was last logged
+//	queue.reporter.mu          reports that wait for the binder
+//	queue.binding.mu           attempts between commit and bind
+//	queue.directory.mu         who is alive
+//	queue.floors.mu            the priorities that shards work at
+//	gateway.feed.mu            recent placements
+//	gateway.names.mu           pods by name
+//	gateway.rates.mu           how many pods were placed lately
+//	gateway.tail.mu            what the sandbox has not been told of the log
+//	binder.recorder.mu         placements to be recorded, and batches that are
+//	binder.reportLane.mu       reports to be written
+//	binder.flights.mu          calls under way, by namespace
+//	binder.troubles.mu         namespaces whose binds were withdrawn
+//	binder.windows.mu          how many unbound pods namespaces may have
+//	binder.bound.mu            how much of something is taken
+//	binder.names.mu            whether shared scheduler names are the term's
+//	replica.Feed.mu            which term's log is open
+//	replica.sharedSnapshot.mu  the snapshot that followers share
+//	replica.term.mu            the last deltas of the log
+//	gateway.watchers.mu        the watches that run
+//	rpc.boundListener.mu       connections of a server
+//	rpc.counted.mu             streams of one connection
+//	rpc.held.mu                streams of all connections
+//	rpc.quiet.mu               what was not logged
+//	rpc.unread.mu              answers that clients have not read
+//	rpc.Share.mu               what callers hold of a bound
 package roles

@@ -138,8 +138,7 @@ type Service struct {
 	floors    *floors
 	binding   *binding
 
-	// mu comes after the replica's lock and before that of any shard.
-	mu        sync.Mutex
+	mu        sync.Mutex       // guards what follows
 	shards    map[int32]*shard // owned
 	count     int32            // of shards there are; 0: not known yet
 	hasLeases bool             // there is a session
