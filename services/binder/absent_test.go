@@ -75,8 +75,7 @@ func TestANodeThatComesBackWhileItsIntentIsWithdrawnIsNotOvercommitted(t *testin
 func TestAnIntentPutAsideForAnUnknownNodeTakesNothingFromThePlacementOfTheNextStint(t *testing.T) {
 	src := newFakeSource()
 	src.setPod(pod("p", 900))
-	term := pureTerm(t, src)
-	term.names = names{shared: []string{scheduler}, lease: newFakeLease(), wake: make(chan struct{}, 1)}
+	term := pureTerm(t, src, withNames)
 	observe(t, term, node("b", 1000), pod("p", 900))
 	if err := term.bind(t.Context(), takeUpAbsent(t, term)); err != nil { // there is no stint: it is put aside
 		t.Fatal(err)
@@ -123,8 +122,7 @@ func TestNothingIsWrittenToAPodAfterItsStint(t *testing.T) {
 	shared := func(t *testing.T) (*fakeSource, *term, int64) {
 		src := newFakeSource()
 		src.setPod(pod("p", 100))
-		term := pureTerm(t, src)
-		term.names = names{shared: []string{scheduler}, lease: newFakeLease(), wake: make(chan struct{}, 1)}
+		term := pureTerm(t, src, withNames)
 		observe(t, term, node("a", 1000), pod("p", 100))
 		stint, _ := term.names.taken(time.Now().Add(time.Hour))
 		term.names.begin(stint)

@@ -14,7 +14,7 @@ func BenchmarkCommit(b *testing.B) {
 	for _, nodes := range []int{5000} {
 		for _, classes := range []int{1, 8} {
 			b.Run(fmt.Sprintf("nodes=%d/classes=%d", nodes, classes), func(b *testing.B) {
-				term := pureTerm(b, nil)
+				term := pureTerm(b, newFakeSource())
 				for i := range nodes {
 					observe(b, term, node(fmt.Sprintf("n%d", i), int64(16_000+1000*(i%48))))
 				}

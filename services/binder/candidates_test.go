@@ -48,7 +48,7 @@ func commitPods(t *testing.T, term *term, req *binderv1.CommitRequest) []string 
 }
 
 func TestNominatedPodGoesToItsNodeThoughAnotherIsBetter(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	observe(t, term, node("small", 1000), node("large", 2000), pod("free", 100), nominated(pod("nominated", 100), "small"))
 	st := term.ledger.state
 	got := commitPods(t, term, requestOf(st, evaluate(st, 10), 1, "nominated", "free"))
@@ -58,7 +58,7 @@ func TestNominatedPodGoesToItsNodeThoughAnotherIsBetter(t *testing.T) {
 }
 
 func TestNominatedPodWhoseNodeIsFullOrGoneGoesToTheBest(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	observe(t, term, node("full", 1000), node("small", 1000), node("large", 2000), on(pod("there", 1000), "full"),
 		nominated(pod("p", 100), "full"), nominated(pod("q", 100), "unknown"))
 	st := term.ledger.state
@@ -69,7 +69,7 @@ func TestNominatedPodWhoseNodeIsFullOrGoneGoesToTheBest(t *testing.T) {
 }
 
 func TestNominationHoldsTheRoomForItsPodAlone(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	observe(t, term, node("a", 1000), prior(nominated(pod("high", 800), "a"), 10), pod("low", 800))
 	st := term.ledger.state
 	o := evaluate(st, 10)
@@ -93,7 +93,7 @@ func TestNominatedPodNeedsNoCandidatesButItsNode(t *testing.T) {
 		"nominated no more":   {pod("p", 100), []string{"p: gone", "q: assumed on b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			term := pureTerm(t, nil)
+			term := pureTerm(t, newFakeSource())
 			observe(t, term, node("a", 1000), node("b", 2000), nominated(pod("p", 100), "a"), pod("q", 100))
 			st := term.ledger.state
 			req := requestOf(st, evaluate(st, 10), 1, "p", "q")
@@ -109,7 +109,7 @@ func TestNominatedPodNeedsNoCandidatesButItsNode(t *testing.T) {
 }
 
 func TestCandidatesOfAnotherSignatureProveNothing(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	observe(t, term, inZone(node("a", 2000), "x"), inZone(node("b", 1000), "y"), app(pod("web", 100), "web"), app(pod("db", 100), "db"),
 		app(pod("db2", 100), "db"))
 	st := term.ledger.state
@@ -133,7 +133,7 @@ func TestCandidatesOfAnotherSignatureProveNothing(t *testing.T) {
 
 func TestPodThatWantsAPodOfItsOwnBatchNearGoesBehindIt(t *testing.T) {
 	for _, order := range [][]string{{"first", "second"}, {"second", "first"}} {
-		term := pureTerm(t, nil)
+		term := pureTerm(t, newFakeSource())
 		second := pod("second", 100)
 		second.Class.Affinity = apps("first")
 		observe(t, term, inZone(node("a", 1000), "x"), inZone(node("b", 4000), "y"), inZone(node("c", 900), "x"),

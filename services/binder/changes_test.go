@@ -79,7 +79,7 @@ func TestWhatChangesWhileAPodIsInFlight(t *testing.T) {
 		"node shrunk":        "p: assumed on b",
 	} {
 		t.Run(name, func(t *testing.T) {
-			term := pureTerm(t, nil)
+			term := pureTerm(t, newFakeSource())
 			observe(t, term, node("a", 2000), node("b", 1000), pod("p", 500))
 			st := term.ledger.state
 			req := requestOf(st, evaluate(st, 10), 1, "p")
@@ -226,7 +226,7 @@ func TestPodWhoseDeletionHasBegunIsNotTakenOver(t *testing.T) {
 }
 
 func TestBindOfAPodWhoseDeletionHasBegunIsGone(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	observe(t, term, node("a", 1000), pod("p", 500))
 	in := assume(t, term, "p", "a")
 	observe(t, term, changes["its deletion"]...)

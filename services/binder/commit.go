@@ -158,13 +158,13 @@ func (t *term) wanted(pods []*binderv1.PodAttempt) (wanted map[string]int, busy 
 }
 
 // roomOf returns how many more unbound pods a namespace may have by how its binds go.
-func (t *term) roomOf(namespace string, now time.Time) int {
-	return t.windows.allows(namespace, now) - t.unbound.countOf(namespace)
+func (b *backlog) roomOf(namespace string, now time.Time) int {
+	return b.windows.allows(namespace, now) - b.unbound.countOf(namespace)
 }
 
 // shareOf returns whose share of the unbound pods a namespace's are: where binds have no places, nobody's, for no namespace can hold up others.
-func (t *term) shareOf(namespace string) string {
-	if t.flights.most == 0 {
+func (b *backlog) shareOf(namespace string) string {
+	if b.flights.most == 0 {
 		return ""
 	}
 	return namespace

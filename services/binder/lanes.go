@@ -86,18 +86,18 @@ var errCutOff = fmt.Errorf("no answer within %v, and as many others without one 
 
 // hangs notes that the call of a place is late. If at least half of those of its namespace are, its window is no larger than half of what is under
 // way: then the next ones will hardly be better. Else the window is halved.
-func (t *term) hangs(place *place) {
-	taken, late := t.flights.late(place)
+func (b *backlog) hangs(place *place) {
+	taken, late := b.flights.late(place)
 	if 2*late >= taken {
-		t.windows.shut(place.namespace, taken/2, time.Now())
+		b.windows.shut(place.namespace, taken/2, time.Now())
 		return
 	}
-	t.fails(place.namespace)
+	b.fails(place.namespace)
 }
 
 // fails notes that a call of a namespace is late, or has failed.
-func (t *term) fails(namespace string) {
-	t.windows.halve(namespace, t.unbound.countOf(namespace), time.Now())
+func (b *backlog) fails(namespace string) {
+	b.windows.halve(namespace, b.unbound.countOf(namespace), time.Now())
 }
 
 // calls reports whether a placement's turn is a call to the source. Else it is put aside, or settled by what the source has told.

@@ -408,11 +408,9 @@ func TestANamespaceWhoseBindsHangLeavesOthersTheirShare(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			const workers, each = 8, 300
 			src := newFakeSource()
-			term := pureTerm(t, single{src})
-			term.share(places(workers))
-			term.binds, term.unbound = make(chan *placement, 2000), &bound{limit: 2000}
+			term := pureTerm(t, single{src}, inPlaces(places(workers)), func(c *termConfig) { c.MaxUnbound = 2000 })
 			out := make(chan *placement, 2000)
-			term.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, term.ledger.version, out, term.move, func(time.Duration) {}, term.log)
+			term.recorder.out = out
 			observe(t, term, node("a", 1_000_000))
 			src.answers(func(b source.Binding) source.Outcome {
 				if b.Namespace == "default" {

@@ -17,7 +17,7 @@ import (
 // ledger is the authoritative state of one epoch, and the only writer of its log. Everything that changes the state
 // goes through update, in transactions.
 type ledger struct {
-	feed *replica.Feed
+	ledgerConfig
 
 	mu     sync.Mutex
 	state  *cluster.State
@@ -27,9 +27,16 @@ type ledger struct {
 	// preempted is, of pods that have been nominated by a preemption, the last attempt that was.
 	preempted map[string]attempt // by uid
 	broken    error              // why the first transaction failed: a broken invariant
-	// unsupported hears, under the lock, of objects that are told otherwise than they are; nil: nobody listens.
+}
+
+// ledgerConfig is everything a ledger needs.
+type ledgerConfig struct {
+	epoch    cluster.Epoch
+	settings cluster.Settings
+	feed     *replica.Feed
+	// unsupported hears, under the lock, of objects that are told otherwise than they are.
 	unsupported func(source.Unsupported)
-	// abandoned hears that the function of a transaction has panicked, whose caller then cannot say that the term has to end; nil: nobody listens.
+	// abandoned hears that the function of a transaction has panicked, whose caller then cannot say that the term has to end.
 	abandoned func(error)
 }
 
@@ -39,15 +46,11 @@ type attempt struct {
 	number int32
 }
 
-func newLedger(epoch cluster.Epoch, settings cluster.Settings, feed *replica.Feed) (*ledger, error) {
-	l := &ledger{feed: feed, state: cluster.New(cluster.Version{Epoch: epoch}), preempted: make(map[string]attempt)}
+func newLedger(cfg ledgerConfig) (*ledger, error) {
+	l := &ledger{ledgerConfig: cfg, state: cluster.New(cluster.Version{Epoch: cfg.epoch}), preempted: make(map[string]attempt)}
 	l.tx.state = l.state
-	l.fold = ingest.New(l.state, l.tx.apply, ingest.Telling(wire.Tellable, func(u source.Unsupported) {
-		if l.unsupported != nil {
-			l.unsupported(u)
-		}
-	}))
-	return l, l.update(func(tx *tx) error { return tx.apply(cluster.SettingsSet{Settings: settings}) })
+	l.fold = ingest.New(l.state, l.tx.apply, ingest.Telling(wire.Tellable, cfg.unsupported))
+	return l, l.update(func(tx *tx) error { return tx.apply(cluster.SettingsSet{Settings: cfg.settings}) })
 }
 
 // tx is a transaction of the ledger: any number of deltas, and what else others are to see of it. The ledger's state has each delta as
@@ -111,7 +114,7 @@ func (l *ledger) update(fn func(*tx) error) error {
 	}
 	l.broken = errPanicked
 	defer func() {
-		if l.broken == errPanicked && l.abandoned != nil {
+		if l.broken == errPanicked {
 			l.abandoned(errPanicked)
 		}
 	}()

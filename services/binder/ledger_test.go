@@ -9,7 +9,7 @@ import (
 )
 
 func TestWhatChangesNothingAppendsNoDelta(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	full := node("a", 1000)
 	full.Labels = []cluster.Label{{Key: "zone", Value: "x"}}
 	full.Taints = []cluster.Taint{{Key: "k", Effect: "NoSchedule"}}
@@ -50,7 +50,7 @@ func TestWhatChangesNothingAppendsNoDelta(t *testing.T) {
 }
 
 func TestABoundPodNeverBecomesUnbound(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	observe(t, term, node("a", 1000), pod("p", 100))
 	in := assume(t, term, "p", "a")
 	if err := term.ledger.bound(in.binding()); err != nil {
@@ -71,7 +71,7 @@ func TestABoundPodNeverBecomesUnbound(t *testing.T) {
 }
 
 func TestAnAssumedPodIsWhereTheSourceSaysItIs(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	observe(t, term, node("a", 1000), node("b", 1000), pod("here", 100), pod("there", 100), pod("changed", 100), pod("deleted", 100))
 	for _, uid := range []string{"here", "there", "changed", "deleted"} {
 		assume(t, term, uid, "a")
@@ -127,7 +127,7 @@ func TestThePodThatReplacesAnotherHasNothingOfIt(t *testing.T) {
 }
 
 func TestClassesAndLabelSetsWithoutPodsAreForgotten(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	known := func(classes, labels int) {
 		t.Helper()
 		l := term.ledger
@@ -157,7 +157,7 @@ func TestClassesAndLabelSetsWithoutPodsAreForgotten(t *testing.T) {
 }
 
 func TestAnIDOfALabelSetIsNeverUsedAgain(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	idOf := func(uid string) (labels cluster.LabelsID) {
 		term.ledger.Snapshot(func(st *cluster.State) {
 			id, _ := st.PodByUID(uid)
@@ -192,7 +192,7 @@ func TestAnIDOfALabelSetIsNeverUsedAgain(t *testing.T) {
 }
 
 func TestWhatSelectorsSeeOfAPodReachesTheLog(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	observe(t, term, node("a", 1000), labelled("p", "web"), labelled("q", "web"), labelled("assumed", "web"))
 	assume(t, term, "assumed", "a")
 	nominated := labelled("q", "web")
@@ -231,7 +231,7 @@ func TestWhatSelectorsSeeOfAPodReachesTheLog(t *testing.T) {
 }
 
 func TestTheEndOfANominationThatComesWithTheNodeSettlesAnAssumedPod(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	p := pod("p", 100)
 	p.Nominated = "a"
 	observe(t, term, node("a", 1000), p)
@@ -270,7 +270,7 @@ func TestRequiredNodesAreKeptOnlyWhereNothingElseReadsNodeAffinity(t *testing.T)
 	} {
 		s := settings()
 		tt.change(&s.Profiles[0])
-		l, err := newLedger(1, s, replica.NewFeed(replica.FeedConfig{}))
+		l, err := newLedger(ledgerConfig{epoch: 1, settings: s, feed: replica.NewFeed(replica.FeedConfig{})})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -53,6 +53,10 @@ type names struct {
 	open  int // binds of shared names that were sent, perhaps by an earlier term, and have no outcome yet
 }
 
+func newNames(lease Lease, shared []string) *names {
+	return &names{lease: lease, shared: shared, wake: make(chan struct{}, 1)}
+}
+
 // sharedNames returns those of the settings' names that are among some, in alphabetical order.
 func sharedNames(settings cluster.Settings, among []string) []string {
 	var shared []string
@@ -75,25 +79,25 @@ func (n *names) shares(st *cluster.State, class cluster.ClassID) bool {
 }
 
 // sharesPod reports whether a pod is of a shared name.
-func (t *term) sharesPod(uid string) bool {
-	if len(t.names.shared) == 0 {
+func (l *ledger) sharesPod(names *names, uid string) bool {
+	if len(names.shared) == 0 {
 		return false
 	}
-	t.ledger.mu.Lock()
-	defer t.ledger.mu.Unlock()
-	id, ok := t.ledger.state.PodByUID(uid)
-	return ok && t.names.shares(t.ledger.state, t.ledger.state.Pod(id).Class)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id, ok := l.state.PodByUID(uid)
+	return ok && names.shares(l.state, l.state.Pod(id).Class)
 }
 
 // waits reports whether a pod is there, not placed, and the term's to write to, and until when: zero if no end is known.
-func (t *term) waits(uid string) (until time.Time, ok bool) {
-	if !t.ledger.unplaced(uid) {
+func (n *names) waits(l *ledger, uid string) (until time.Time, ok bool) {
+	if !l.unplaced(uid) {
 		return time.Time{}, false
 	}
-	if !t.sharesPod(uid) {
+	if !l.sharesPod(n, uid) {
 		return time.Time{}, true
 	}
-	stint, until := t.names.now() // the log may say so only later
+	stint, until := n.now() // the log may say so only later
 	return until, stint != 0
 }
 
@@ -270,7 +274,7 @@ func (t *term) judgeNames(ctx context.Context) error {
 
 // tryLease tries to take the lease, or to renew it. It reports whether a stint is to begin by it.
 func (t *term) tryLease(ctx context.Context) (stint int64, fresh bool) {
-	n := &t.names
+	n := t.names
 	claim, err := t.tryAs(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -457,7 +461,7 @@ func (t *term) callFor(ctx context.Context, stint int64) (context.Context, conte
 // leaveNames gives the lease up at the end of a term, when nothing is under way any more: not if another binder may have been elected
 // or stands by, which has the same name towards others, and not if a bind may still arrive.
 func (t *term) leaveNames(ctx context.Context, contested func(context.Context) (bool, error)) {
-	n := &t.names
+	n := t.names
 	if len(n.shared) == 0 {
 		return
 	}

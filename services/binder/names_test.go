@@ -254,7 +254,7 @@ func TestTheHoldersClockEndsItsStintEvenIfNobodySaysSo(t *testing.T) {
 	// The next renewal says that the lease is held for a moment, and the one after it has no answer at all.
 	lease.set(func(l *fakeLease) { l.silent = true })
 	eventually(t, "the time is over", func() bool {
-		n := &b.term.Load().names
+		n := b.term.Load().names
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		return time.Now().After(n.until)
@@ -306,7 +306,7 @@ func TestPlacementsOfALostStintAreJudgedAgainInTheNext(t *testing.T) {
 	lease.give("kube-scheduler_1")
 	b.awaitYield("kube-scheduler_1")
 	eventually(t, "all are put aside", func() bool {
-		n := &b.term.Load().names
+		n := b.term.Load().names
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		return len(n.aside) == 4
@@ -337,7 +337,7 @@ func TestPlacementsOfALostStintAreJudgedAgainInTheNext(t *testing.T) {
 	b.awaitPhase("orphan", "pending")
 	eventually(t, "no intent is left", func() bool { return len(intents(t, other)) == 0 })
 	eventually(t, "nothing is open", func() bool {
-		n := &b.term.Load().names
+		n := b.term.Load().names
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		return n.open == 0 && len(n.aside) == 0 && b.term.Load().unbound.count() == 0

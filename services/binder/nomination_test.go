@@ -34,7 +34,7 @@ func TestTheLedgersNominationStandsUntilTheSourceTellsAnother(t *testing.T) {
 		"what the ledger wrote comes back behind older": {"", []string{"", "b", "c"}, []string{"b", "b", "c"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			term := pureTerm(t, nil)
+			term := pureTerm(t, newFakeSource())
 			observe(t, term, nominated(pod("p", 1), c.said))
 			id, _ := term.ledger.state.PodByUID("p")
 			if err := nominate(term, id, "b"); err != nil {
@@ -59,7 +59,7 @@ func nominate(term *term, id cluster.PodID, node string) error {
 }
 
 func TestLedgerNominatesAPodAnewBeforeTheSourceTellsAnything(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	observe(t, term, pod("p", 1))
 	id, _ := term.ledger.state.PodByUID("p")
 	before := term.ledger.version().Seq
@@ -220,7 +220,7 @@ func TestRefusedBindEndsTheNomination(t *testing.T) {
 }
 
 func TestBudgetsReachTheLogOnce(t *testing.T) {
-	term := pureTerm(t, nil)
+	term := pureTerm(t, newFakeSource())
 	budget := func(allowed int32) source.Event {
 		return source.Event{Kind: source.ObjectSet, Object: &cluster.Budget{
 			Namespace: "default", Name: "web", Allowed: allowed, Disrupted: []string{"a"},

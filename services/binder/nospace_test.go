@@ -46,7 +46,10 @@ func outlast(t *testing.T, why error) {
 		etcd := &fullEtcd{until: time.Now().Add(time.Hour), why: why}
 		out := make(chan *placement, 1)
 		move := func(p *placement, next placementState) bool { return p.to(next) == nil }
-		r := newRecorder(etcd, false, func() cluster.Version { return cluster.Version{Epoch: 7, Seq: 1} }, out, move, func(time.Duration) {}, slog.New(slog.DiscardHandler))
+		r := newRecorder(recorderConfig{
+			term: etcd, version: func() cluster.Version { return cluster.Version{Epoch: 7, Seq: 1} }, out: out, move: move,
+			took: func(time.Duration) {}, log: slog.New(slog.DiscardHandler),
+		})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.run(ctx) }()

@@ -149,35 +149,35 @@ func (p *placement) to(next placementState) error {
 // move brings a placement, of which the caller is the owner, into a state, and counts it there. False: there is no such transition. Then
 // the program is wrong. That is logged and counted, and the caller lets the placement be: it has another owner, who goes on with
 // it, or its room stays taken until the term ends, and the next one finds it in the record.
-func (t *term) move(p *placement, next placementState) bool {
+func (b *backlog) move(p *placement, next placementState) bool {
 	was := p.state
 	if err := p.to(next); err != nil {
-		t.metrics.transitionsRefused.Inc()
-		t.log.Error("placement not moved", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", err)
+		b.metrics.transitionsRefused.Inc()
+		b.log.Error("placement not moved", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", err)
 		return false
 	}
 	switch {
 	case was.unbound() && !next.unbound():
 		if p.stuck {
 			p.stuck = false
-			t.unbound.addStuck(-1)
+			b.unbound.addStuck(-1)
 		}
-		t.unbound.giveOf(t.shareOf(p.Namespace), 1)
+		b.unbound.giveOf(b.shareOf(p.Namespace), 1)
 	case !was.unbound() && next.unbound():
-		t.unbound.giveOf(t.shareOf(p.Namespace), -1)
+		b.unbound.giveOf(b.shareOf(p.Namespace), -1)
 	}
 	if next.final() && p.sent {
-		t.names.count(-1)
+		b.names.count(-1)
 	}
 	return true
 }
 
 // noteStuck says, of a placement that counts as unbound and of which the caller is the owner, that its bind has failed, or that those of its
 // namespace are slow: nobody gives way to it, for who knows how long.
-func (t *term) noteStuck(p *placement) {
+func (b *backlog) noteStuck(p *placement) {
 	if !p.stuck && p.state.unbound() {
 		p.stuck = true
-		t.unbound.addStuck(1)
+		b.unbound.addStuck(1)
 	}
 }
 

@@ -23,9 +23,9 @@ import (
 )
 
 // full returns a term with a node that so many pods of low priority fill, and one of high priority that needs it all.
-func full(t testing.TB, src *fakeSource, victims int) (*term, *binderv1.PreemptRequest) {
+func full(t testing.TB, src *fakeSource, victims int, change ...func(*termConfig)) (*term, *binderv1.PreemptRequest) {
 	t.Helper()
-	term := pureTerm(t, src)
+	term := pureTerm(t, src, change...)
 	observe(t, term, node("a", int64(10*victims)), prior(pod("high", int64(10*victims)), 10))
 	var names []string
 	for i := range victims {

@@ -4,41 +4,58 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
-	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
-// pureTerm returns a term without etcd, of which nothing runs.
-func pureTerm(t testing.TB, src source.Source) *term {
+// pureTerm returns a term without etcd, of which nothing runs, and which records what its source would not need. What it is made of may be
+// changed before.
+func pureTerm(t testing.TB, src source.Source, change ...func(*termConfig)) *term {
 	t.Helper()
-	feed := replica.NewFeed(replica.FeedConfig{})
-	l, err := newLedger(1, settings(), feed)
-	if err != nil {
-		t.Fatal(err)
-	}
 	m, err := newMetrics(nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	term := &term{
-		epoch: 1, shardsOf: settings().Shards, source: src, ledger: l, feed: feed,
-		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}),
-		binds:     make(chan *placement, 100), unbound: &bound{limit: 1000}, late: &bound{limit: maxLate},
-		preemptions: make(chan preemption, 10), preempting: &bound{limit: 10},
-		metrics: m, log: testLog(t), confirm: func(context.Context) error { return nil },
-		spawn: func(func() error) {}, fail: func(err error) { t.Errorf("the term failed: %v", err) },
+	cfg := termConfig{
+		Config: Config{
+			Source: src, Settings: settings(), MaxUnbound: 1000, Preemptions: 10, EventLimit: 100, Parallelism: 1, Log: testLog(t),
+		},
+		granted: granted{
+			epoch: 1, confirm: func(context.Context) error { return nil }, record: &recorded{batches: make(map[int64][]coord.Intent)},
+		},
+		life:    life{spawn: func(func() error) {}, fail: func(err error) { t.Errorf("the term failed: %v", err) }},
+		feed:    replica.NewFeed(replica.FeedConfig{}),
+		metrics: m,
 	}
-	term.events = newEventLane(100, []*bound{term.unbound, term.preempting}, m.laneDropped.WithLabelValues(laneEvents).Inc, func(err error) { t.Errorf("event: %v", err) })
-	term.reports = newReportLane(src, 100, term.unbound, term.waits, func(err error) { t.Errorf("report: %v", err) })
-	term.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, l.version, term.binds, term.move, func(time.Duration) {}, term.log)
-	l.open()
+	for _, change := range change {
+		change(&cfg)
+	}
+	term, err := newTerm(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := func(err error) { t.Errorf("not written, given up: %v", err) }
+	term.events.failed, term.reports.failed = failed, failed
+	term.recorder.fenced, term.recorder.gather = false, 0
+	term.ledger.open()
 	return term
 }
+
+// inPlaces has namespaces share so many places.
+func inPlaces(places int) func(*termConfig) {
+	return func(c *termConfig) { c.places = places }
+}
+
+// unboundAtMost is Config.MaxUnbound.
+func unboundAtMost(limit int) func(*termConfig) {
+	return func(c *termConfig) { c.MaxUnbound = limit }
+}
+
+// withNames has pods of the tests' scheduler name be placed in stints.
+func withNames(c *termConfig) { c.Lease, c.shared = newFakeLease(), []string{scheduler} }
 
 // gone is a pod that was deleted.
 type gone string

@@ -36,17 +36,9 @@ type termRecord interface {
 // been given to any other pod. So one that is taken back leaves its batch before its room is free, and the intents of a batch
 // whose binds have all been decided are removed some time.
 type recorder struct {
-	term    termRecord
-	fenced  bool
-	version func() cluster.Version
-	out     chan<- *placement
-	move    func(*placement, placementState) bool // see term.move
-	log     *slog.Logger
-	took    func(time.Duration)
+	recorderConfig
 
 	wake chan struct{} // capacity 1
-	// gather is for how long what is taken back waits for more of it. Each write of a batch that shrinks is of all that is left of it.
-	gather time.Duration
 
 	mu       sync.Mutex
 	waiting  []*placement // bounded by term.unbound
@@ -55,6 +47,19 @@ type recorder struct {
 	finished []finishedBatch
 	back     []takenBack // bounded by term.unbound
 	backAt   time.Time   // when the first of them came
+}
+
+// recorderConfig is everything a recorder needs. All of it is required, but for gather.
+type recorderConfig struct {
+	term    termRecord
+	fenced  bool // source.Source.Fenced
+	version func() cluster.Version
+	out     chan<- *placement                     // gets those that may be bound
+	move    func(*placement, placementState) bool // backlog.move
+	took    func(time.Duration)                   // hears how long a record took
+	// gather is for how long what is taken back waits for more of it. Each write of a batch that shrinks is of all that is left of it.
+	gather time.Duration
+	log    *slog.Logger
 }
 
 // finishedBatch is a batch that nothing is left of. It leaves etcd with a later version than it was recorded at: until then a delayed
@@ -88,14 +93,8 @@ type takenBack struct {
 	then func() error // called when no other binder can find its intent any more; an error ends the term
 }
 
-func newRecorder(
-	term termRecord, fenced bool, version func() cluster.Version, out chan<- *placement,
-	move func(*placement, placementState) bool, took func(time.Duration), log *slog.Logger,
-) *recorder {
-	return &recorder{
-		term: term, fenced: fenced, version: version, out: out, move: move, log: log, took: took,
-		wake: make(chan struct{}, 1), nextID: 1, open: make(map[int64]*openBatch),
-	}
+func newRecorder(cfg recorderConfig) *recorder {
+	return &recorder{recorderConfig: cfg, wake: make(chan struct{}, 1), nextID: 1, open: make(map[int64]*openBatch)}
 }
 
 // add hands in placements, in order. It never blocks, and is called under the ledger's lock.

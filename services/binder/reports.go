@@ -27,14 +27,9 @@ const (
 // failed, does not end with a context, and holds keys: reports, their merging, the bound and what is newer overtaking a
 // delay would all stay here, beside it.
 type reportLane struct {
-	source source.Source
-	limit  int    // of pods whose report waits
-	binds  *bound // that it gives way to
-	// waits reports whether what a report of a pod says is still so, and until when it may be written; zero: at any time.
-	waits  func(uid string) (until time.Time, ok bool)
-	failed func(error)
-	trace  *trace.Provider // nil traces nothing
-	wake   chan struct{}
+	reportLaneConfig
+
+	wake chan struct{}
 
 	mu      sync.Mutex
 	waiting map[string]waitingReport // by uid
@@ -43,16 +38,26 @@ type reportLane struct {
 	failing int                      // those of waiting that have a time
 }
 
+// reportLaneConfig is everything a report lane needs. All of it is required, but for trace.
+type reportLaneConfig struct {
+	source source.Source
+	limit  int    // of pods whose report waits
+	binds  *bound // that it gives way to
+	// waits reports whether what a report of a pod says is still so, and until when it may be written; zero: at any time.
+	waits  func(uid string) (until time.Time, ok bool)
+	failed func(error)     // hears of a write that is given up
+	trace  *trace.Provider // nil traces nothing
+}
+
 // waitingReport is a report that is to be written. Without a Reason it is a nomination and nothing else.
 type waitingReport struct {
 	source.Report
 	attempts
 }
 
-func newReportLane(src source.Source, limit int, binds *bound, waits func(uid string) (until time.Time, ok bool), failed func(error)) *reportLane {
+func newReportLane(cfg reportLaneConfig) *reportLane {
 	return &reportLane{
-		source: src, limit: limit, binds: binds, waits: waits, failed: failed, wake: make(chan struct{}, 1),
-		waiting: make(map[string]waitingReport), writing: make(map[string]bool),
+		reportLaneConfig: cfg, wake: make(chan struct{}, 1), waiting: make(map[string]waitingReport), writing: make(map[string]bool),
 	}
 }
 

@@ -34,7 +34,7 @@ func TestReportsOfAPodThatWaitAreOne(t *testing.T) {
 		"the end of a nomination":          {reported("old", true, "a"), reported("", true, ""), reported("old", true, "")},
 		"a nomination replaces a lone one": {reported("", true, "a"), reported("", true, ""), reported("", true, "")},
 	} {
-		l := newReportLane(nil, 10, new(bound), nil, nil)
+		l := newReportLane(reportLaneConfig{limit: 10, binds: new(bound)})
 		other := source.Report{UID: "q", Reason: "Unschedulable"}
 		l.add(c.older, other)
 		l.add(c.newer)
@@ -55,7 +55,7 @@ func TestReportsOfAPodThatWaitAreOne(t *testing.T) {
 }
 
 func TestReportsOfAPodAreWrittenOneAfterTheOther(t *testing.T) {
-	l := newReportLane(nil, 10, new(bound), nil, nil)
+	l := newReportLane(reportLaneConfig{limit: 10, binds: new(bound)})
 	l.add(reported("first", false, ""))
 	first, _ := l.next()
 	l.add(reported("second", true, "a"))
@@ -203,10 +203,8 @@ func TestEventsAndReportsNeverWaitForEachOther(t *testing.T) {
 	for _, c := range []struct{ events, reports bool }{{true, false}, {false, true}} {
 		synctest.Test(t, func(t *testing.T) {
 			src := silent{newFakeSource(), c.events, c.reports}
-			term := pureTerm(t, src.fakeSource)
-			fails := func(err error) { t.Errorf("given up: %v", err) }
-			term.events = newEventLane(100, []*bound{term.unbound, term.preempting}, func() {}, fails)
-			term.reports = newReportLane(src, 100, term.unbound, func(string) (time.Time, bool) { return time.Time{}, true }, fails)
+			term := pureTerm(t, src)
+			term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
 			for i := range 100 {
 				b := source.Binding{UID: fmt.Sprintf("placed%d", i)}
 				term.events.add(func(ctx context.Context) error { return src.Scheduled(ctx, b) })

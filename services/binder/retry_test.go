@@ -39,11 +39,11 @@ func (f *failing) Scheduled(ctx context.Context, b source.Binding) error {
 // failingTerm returns a term whose lanes write to such a source, and what they have given up.
 func failingTerm(t *testing.T, limit int, fail func() bool) (*term, *failing, *[]error) {
 	src := &failing{fakeSource: newFakeSource(), fail: fail, began: time.Now()}
-	term := pureTerm(t, src)
+	term := pureTerm(t, src, func(c *termConfig) { c.EventLimit = limit })
 	givenUp := new([]error)
 	note := func(err error) { src.change(func() { *givenUp = append(*givenUp, err) }) }
-	term.events = newEventLane(limit, nil, func() { t.Error("an event was dropped") }, note)
-	term.reports = newReportLane(src, limit, term.unbound, term.waits, note)
+	term.events.ahead, term.events.dropped = nil, func() { t.Error("an event was dropped") }
+	term.events.failed, term.reports.failed = note, note
 	return term, src, givenUp
 }
 
@@ -142,7 +142,7 @@ func TestWhatIsNewerTakesThePlaceOfAReportThatFailed(t *testing.T) {
 }
 
 func TestAReportThatComesWhileAnotherOfThePodFailsIsWrittenNext(t *testing.T) {
-	l := newReportLane(nil, 10, new(bound), nil, nil)
+	l := newReportLane(reportLaneConfig{limit: 10, binds: new(bound)})
 	l.add(reported("old", true, "a"))
 	old, _ := l.next()
 	l.add(reported("new", false, ""))

@@ -28,14 +28,14 @@ type slowWorld struct {
 const slowWorkers = 8 // so there are 32 places, of which a lone namespace has 16
 
 // newSlowWorld makes one in which binds take as long as it is said, and are then as it is said.
-func newSlowWorld(t *testing.T, takes func(namespace string) time.Duration, then source.Result) *slowWorld {
+func newSlowWorld(t *testing.T, takes func(namespace string) time.Duration, then source.Result, change ...func(*termConfig)) *slowWorld {
 	t.Helper()
 	w := &slowWorld{t: t, src: newFakeSource()}
-	w.term = pureTerm(t, single{w.src})
-	w.binds, w.unbound = make(chan *placement, 2000), &bound{limit: 2000}
-	w.share(places(slowWorkers))
-	w.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, w.ledger.version, w.binds, w.move, func(time.Duration) {}, w.log)
-	w.reports = newReportLane(w.src, 2000, w.unbound, w.waits, func(error) {})
+	change = slices.Insert(change, 0, inPlaces(places(slowWorkers)), unboundAtMost(2000), func(c *termConfig) { c.EventLimit = 2000 })
+	w.term = pureTerm(t, single{w.src}, change...)
+	w.reports.failed = func(error) {}
+	w.binds = make(chan *placement, 2000) // which tests may fill before a worker runs
+	w.recorder.out = w.binds
 	large := node("a", 1_000_000)
 	large.Allocatable = slices.DeleteFunc(large.Allocatable, func(q cluster.Quantity) bool { return q.Name == "pods" })
 	large.Allocatable = append(large.Allocatable, cluster.Quantity{Name: "pods", Value: 1_000_000})
@@ -255,9 +255,7 @@ func TestANamespaceWhoseBindsAreSlowLeavesOthersRoomToCommit(t *testing.T) {
 				return 50 * time.Millisecond
 			}
 			return 20 * time.Second
-		}, source.BindDone)
-		w.unbound.limit = 400
-		w.share(places(slowWorkers))
+		}, source.BindDone, unboundAtMost(400))
 		var slow, good []string
 		for i := range 500 {
 			slow = append(slow, fmt.Sprint("slow-", i))
@@ -387,8 +385,8 @@ func TestAPlaceGoesToTheNamespaceWithTheFewest(t *testing.T) {
 
 func TestPlacementsThatWaitBehindManyQuickBindsAreNotTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newSlowWorld(t, func(string) time.Duration { return lateAfter / 2 }, source.BindDone)
-		w.share(slowWorkers) // of which a lone namespace has four, with two binds a second each
+		// Of these places a lone namespace has four, with two binds a second each.
+		w := newSlowWorld(t, func(string) time.Duration { return lateAfter / 2 }, source.BindDone, inPlaces(slowWorkers))
 		uids := w.place("default", 100)
 		defer runBinds(t, w.term, slowWorkers)()
 		for range 20 {
@@ -445,9 +443,7 @@ func (w *slowWorld) pending(uids []string, most int) (pending []string) {
 func TestANamespaceOfWhichNothingCanBeWrittenHoldsUpNoCommitOfOthers(t *testing.T) {
 	for _, takes := range []time.Duration{10 * time.Millisecond, 10 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
-			w.unbound.limit = 400
-			w.share(places(slowWorkers))
+			w := newSlowWorld(t, hangElsewhere, source.BindUnknown, unboundAtMost(400))
 			unknown := source.Outcome{Result: source.BindUnknown, Err: errFake}
 			w.src.answers(func(b source.Binding) source.Outcome {
 				if b.Namespace == "default" {
@@ -482,9 +478,7 @@ func TestANamespaceOfWhichNothingCanBeWrittenHoldsUpNoCommitOfOthers(t *testing.
 // Of a webhook with several endpoints one hangs, so that a bind now and then is quick.
 func TestANamespaceOfWhichFewBindsAreQuickHoldsUpNoCommitOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newSlowWorld(t, hangElsewhere, source.BindDone)
-		w.unbound.limit = 400
-		w.share(places(slowWorkers))
+		w := newSlowWorld(t, hangElsewhere, source.BindDone, unboundAtMost(400))
 		var mu sync.Mutex
 		var quick time.Time
 		w.src.answers(func(b source.Binding) source.Outcome {
@@ -582,8 +576,7 @@ func TestEventsAndConditionsDoNotGiveWayToAPlacementThatIsStuck(t *testing.T) {
 
 // Nobody has to go for a pod that would not be placed then.
 func TestAPodOfANamespaceWithoutRoomPreemptsNobody(t *testing.T) {
-	term, req := full(t, newFakeSource(), 2)
-	term.share(4)
+	term, req := full(t, newFakeSource(), 2, inPlaces(4))
 	now := time.Now()
 	term.windows.shut("default", 1, now)
 	term.unbound.giveOf("default", -2)
@@ -686,9 +679,7 @@ func TestAfterAnOutageOfTheSourceAllAreBoundSoon(t *testing.T) {
 	for _, namespaces := range []int{1, 5, 60} {
 		for _, takes := range []time.Duration{time.Millisecond, 10 * time.Second, 1500 * time.Millisecond} {
 			synctest.Test(t, func(t *testing.T) {
-				w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
-				w.unbound.limit = 400
-				w.share(places(slowWorkers))
+				w := newSlowWorld(t, hangElsewhere, source.BindUnknown, unboundAtMost(400))
 				w.late.limit = places(slowWorkers)
 				began := time.Now()
 				answer := func(well source.Outcome) source.Outcome {
@@ -734,8 +725,7 @@ func TestAfterAnOutageOfTheSourceAllAreBoundSoon(t *testing.T) {
 func TestBindsThatWaitForTheirTurnWithTheClientAreNotTakenForSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const workers, between = 50 / 4, time.Second / 50
-		w := newSlowWorld(t, hangElsewhere, source.BindDone)
-		w.share(places(workers))
+		w := newSlowWorld(t, hangElsewhere, source.BindDone, inPlaces(places(workers)))
 		var mu sync.Mutex
 		next := time.Now()
 		changed := make(map[string]bool)
@@ -782,9 +772,7 @@ func TestBindsThatWaitForTheirTurnWithTheClientAreNotTakenForSlow(t *testing.T) 
 func TestManyNamespacesOfWhichNothingCanBeWrittenHoldUpNoCommitOfOthers(t *testing.T) {
 	for _, takes := range []time.Duration{10 * time.Millisecond, 10 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
-			w.unbound.limit = 400
-			w.share(places(slowWorkers))
+			w := newSlowWorld(t, hangElsewhere, source.BindUnknown, unboundAtMost(400))
 			w.late.limit = places(slowWorkers)
 			unknown := source.Outcome{Result: source.BindUnknown, Err: errFake}
 			w.src.answers(func(b source.Binding) source.Outcome {
@@ -860,9 +848,7 @@ func TestWhatIsStuckLeavesRoomForOthersUpToABound(t *testing.T) {
 // A binder takes over as many placements as may be unbound, and nothing can be written to their pods.
 func TestWhatIsTakenOverAndCannotBeWithdrawnHoldsUpNoCommitOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
-		w.unbound.limit = 400
-		w.share(places(slowWorkers))
+		w := newSlowWorld(t, hangElsewhere, source.BindUnknown, unboundAtMost(400))
 		w.src.withdraw = func(source.Binding) source.Outcome {
 			elapse(10 * time.Second)
 			return source.Outcome{Result: source.BindUnknown, Err: errFake}
@@ -892,8 +878,7 @@ func TestAfterAnOutageOfTheSourceThoseThatHaveBackedOffAreBoundSoon(t *testing.T
 	for _, namespaces := range []int{1, 30, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			const workers, outage, wave = 64, time.Minute, 10 * time.Second
-			w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
-			w.share(places(workers))
+			w := newSlowWorld(t, hangElsewhere, source.BindUnknown, inPlaces(places(workers)))
 			began := time.Now()
 			w.src.answers(func(source.Binding) source.Outcome {
 				if left := outage - time.Since(began); left > 0 {

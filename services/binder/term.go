@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -21,14 +20,10 @@ import (
 
 // term is everything a binder holds while it is active. Nothing of it outlives the term.
 type term struct {
-	epoch     int64
-	shardsOf  int32           // Settings.Shards
-	lease     <-chan struct{} // closed when the lease may have expired
-	done      <-chan struct{} // closed when the term ends, for whatever reason
-	fence     coord.Cond
-	confirm   func(context.Context) error           // asks etcd whether the term holds
-	identity  func(context.Context) (string, error) // of this Berth towards other schedulers
-	names     names                                 // whose pods it places
+	granted
+	life
+	*backlog
+	shardsOf  int32 // Settings.Shards
 	source    source.Source
 	ledger    *ledger
 	feed      *replica.Feed
@@ -36,90 +31,120 @@ type term struct {
 	// parallelism is the evaluator's.
 	parallelism int
 	recorder    *recorder
-	binds       chan *placement
-	unbound     *bound
-	late        *bound // binds without an answer for which no other waits any more
-	turns       turns
-	flights     flights
-	troubles    troubles // namespaces in which binds were withdrawn
-	windows     windows  // how many unbound pods namespaces may have
 	// preemptions wait to be carried out; preempting counts them and those that are being carried out.
 	preemptions chan preemption
 	preempting  *bound
 	events      *eventLane
 	reports     *reportLane
 	shards      shardGuard
-	metrics     *metrics
 	trace       *trace.Provider // nil traces nothing
-	log         *slog.Logger
-	spawn       func(func() error)      // runs what the term waits for when it ends
-	fail        context.CancelCauseFunc // ends the term
+}
+
+// granted is what a binder has from etcd by being elected.
+type granted struct {
+	epoch    int64
+	lease    <-chan struct{} // closed when the lease may have expired
+	fence    coord.Cond
+	confirm  func(context.Context) error           // asks etcd whether the term holds
+	identity func(context.Context) (string, error) // of this Berth towards other schedulers
+	record   termRecord
+}
+
+// life is how a term ends, and who waits for what it has begun.
+type life struct {
+	done  <-chan struct{}         // closed when the term ends, for whatever reason
+	spawn func(func() error)      // runs what the term waits for when it ends
+	fail  context.CancelCauseFunc // ends the term
+}
+
+// termConfig is everything a term needs.
+type termConfig struct {
+	Config // of its binder
+	granted
+	life
+	shared  []string // Service.shared
+	places  int      // that namespaces share; see newBacklog
+	feed    *replica.Feed
+	metrics *metrics
 }
 
 var errDeposed = errors.New("deposed: the lease may have expired")
 
-func (s *Service) newTerm(held *coord.Term) (*term, error) {
-	log := s.cfg.Log.With("epoch", held.Epoch())
-	t := &term{
-		epoch:    held.Epoch(),
-		shardsOf: s.cfg.Settings.Shards,
-		lease:    held.Done(),
-		fence:    held.Guard(),
-		confirm: func(ctx context.Context) error {
-			_, _, err := s.cfg.Coord.Txn(ctx, []coord.Cond{held.Guard()}, nil)
-			return err
+// termConfig returns what a term is made of that this binder holds.
+func (s *Service) termConfig(held *coord.Term, life life) termConfig {
+	cfg := termConfig{
+		Config: s.cfg,
+		granted: granted{
+			epoch: held.Epoch(),
+			lease: held.Done(),
+			fence: held.Guard(),
+			confirm: func(ctx context.Context) error {
+				_, _, err := s.cfg.Coord.Txn(ctx, []coord.Cond{held.Guard()}, nil)
+				return err
+			},
+			identity: held.Identity,
+			record:   held,
 		},
-		identity:  held.Identity,
-		names:     names{lease: s.cfg.Lease, shared: s.shared, wake: make(chan struct{}, 1)},
-		source:    s.cfg.Source,
-		feed:      s.feed,
-		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: s.cfg.Parallelism}), parallelism: s.cfg.Parallelism,
-		// As large as the most that can be recorded and not bound: the recorder hardly ever waits for the lane.
-		binds:   make(chan *placement, s.cfg.MaxUnbound),
-		unbound: &bound{limit: s.cfg.MaxUnbound},
-		late:    &bound{limit: maxLate},
-		// As large as the most that can be started: whoever starts one does not wait.
-		preemptions: make(chan preemption, s.cfg.Preemptions),
-		preempting:  &bound{limit: s.cfg.Preemptions},
-		metrics:     s.metrics,
-		trace:       s.cfg.Trace,
-		log:         log,
+		life:    life,
+		shared:  s.shared,
+		feed:    s.feed,
+		metrics: s.metrics,
 	}
-	if !t.source.Fenced() {
-		t.share(places(s.cfg.BindWorkers))
+	cfg.Log = cfg.Log.With("epoch", held.Epoch())
+	if !cfg.Source.Fenced() {
+		cfg.places = places(cfg.BindWorkers)
 	}
-	var err error
-	if t.ledger, err = newLedger(cluster.Epoch(held.Epoch()), s.cfg.Settings, s.feed); err != nil {
-		return nil, err
-	}
+	return cfg
+}
+
+// newTerm makes a term of its parts, each of which is whole when it is made, of those before it.
+func newTerm(cfg termConfig) (*term, error) {
+	names := newNames(cfg.Lease, cfg.shared)
+	backlog := newBacklog(cfg.MaxUnbound, cfg.places, names, cfg.metrics, cfg.Log)
+	preempting := &bound{limit: cfg.Preemptions}
 	failed := func(lane string) func(error) {
 		return func(err error) {
-			s.metrics.laneFailed.WithLabelValues(lane).Inc()
-			log.Warn("not written, given up", "lane", lane, "err", err)
+			cfg.metrics.laneFailed.WithLabelValues(lane).Inc()
+			cfg.Log.Warn("not written, given up", "lane", lane, "err", err)
 		}
 	}
-	t.events = newEventLane(s.cfg.EventLimit, []*bound{t.unbound, t.preempting}, s.metrics.laneDropped.WithLabelValues(laneEvents).Inc, failed(laneEvents))
-	t.ledger.unsupported = t.reportUnsupported
-	t.ledger.abandoned = func(err error) { t.fail(err) } // which there is when the term is served
-	t.reports = newReportLane(s.cfg.Source, s.cfg.EventLimit, t.unbound, t.waits, failed(laneReports))
-	t.reports.trace = s.cfg.Trace
-	t.recorder = newRecorder(held, s.cfg.Source.Fenced(), t.ledger.version, t.binds, t.move,
-		func(took time.Duration) { s.metrics.recordSeconds.Observe(took.Seconds()) }, log)
-	t.recorder.gather = gatherFor
-	return t, nil
-}
-
-// share has namespaces share so many places for binds, and the unbound pods.
-func (t *term) share(places int) {
-	t.windows.places, t.windows.limit = places, t.unbound.limit
-	t.flights.most, t.flights.trust = places, t.windows.trust
-	t.turns.more = make(chan struct{}, 1)
-}
-
-// reportUnsupported says, for people, that an object is told otherwise than it is.
-func (t *term) reportUnsupported(u source.Unsupported) {
-	t.log.Warn("object unsupported", "object", u.Kind+" "+u.Namespace+"/"+u.Name, "why", u.Why)
-	t.events.add(func(ctx context.Context) error { return t.source.Unsupported(ctx, u) })
+	events := newEventLane(cfg.EventLimit, []*bound{backlog.unbound, preempting}, cfg.metrics.laneDropped.WithLabelValues(laneEvents).Inc, failed(laneEvents))
+	ledger, err := newLedger(ledgerConfig{
+		epoch:    cluster.Epoch(cfg.epoch),
+		settings: cfg.Settings,
+		feed:     cfg.feed,
+		unsupported: func(u source.Unsupported) {
+			cfg.Log.Warn("object unsupported", "object", u.Kind+" "+u.Namespace+"/"+u.Name, "why", u.Why)
+			events.add(func(ctx context.Context) error { return cfg.Source.Unsupported(ctx, u) })
+		},
+		abandoned: cfg.fail,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &term{
+		granted:     cfg.granted,
+		life:        cfg.life,
+		backlog:     backlog,
+		shardsOf:    cfg.Settings.Shards,
+		source:      cfg.Source,
+		ledger:      ledger,
+		feed:        cfg.feed,
+		evaluator:   engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: cfg.Parallelism}),
+		parallelism: cfg.Parallelism,
+		recorder: newRecorder(recorderConfig{
+			term: cfg.record, fenced: cfg.Source.Fenced(), version: ledger.version, out: backlog.binds, move: backlog.move,
+			took: func(took time.Duration) { cfg.metrics.recordSeconds.Observe(took.Seconds()) }, gather: gatherFor, log: cfg.Log,
+		}),
+		preemptions: make(chan preemption, cfg.Preemptions), // as large as the most that can be started: whoever starts one does not wait
+		preempting:  preempting,
+		events:      events,
+		reports: newReportLane(reportLaneConfig{
+			source: cfg.Source, limit: cfg.EventLimit, binds: backlog.unbound, failed: failed(laneReports), trace: cfg.Trace,
+			waits: func(uid string) (time.Time, bool) { return names.waits(ledger, uid) },
+		}),
+		trace: cfg.Trace,
+	}, nil
 }
 
 // ended reports whether the term is over or its lease may be. It is asked where waiting for the goroutine that ends
@@ -136,16 +161,15 @@ func (t *term) ended() bool {
 }
 
 // serve runs one term: take over, open the epoch, work, until ctx ends or the term is lost.
-func (s *Service) serve(ctx context.Context, held *coord.Term) error {
-	t, err := s.newTerm(held)
+func (s *Service) serve(binder context.Context, held *coord.Term) error {
+	ctx, fail := context.WithCancelCause(binder)
+	defer fail(nil)
+	g, ctx := errgroup.WithContext(ctx)
+	t, err := newTerm(s.termConfig(held, life{done: ctx.Done(), spawn: g.Go, fail: fail}))
 	if err != nil {
 		return err
 	}
-	defer t.leaveNames(ctx, held.Contested)
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	g, ctx := errgroup.WithContext(ctx)
-	t.done, t.spawn, t.fail = ctx.Done(), g.Go, fail
+	defer t.leaveNames(binder, held.Contested)
 	// 1. The term dies with its lease.
 	g.Go(func() error {
 		select {
@@ -387,7 +411,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 		left[b.Batch.ID] = make([]*placement, len(b.Batch.Intents))
 	}
 	for _, p := range taken {
-		if p.shared = t.sharesPod(p.UID); p.shared {
+		if p.shared = t.ledger.sharesPod(t.names, p.UID); p.shared {
 			p.stint, p.sent = stint, true // sent, for all that is known
 			t.names.count(1)
 		}

@@ -59,6 +59,7 @@ func TestATransactionThatFailsIsToldToNobodyAndEndsTheLedger(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			term := pureTerm(t, newFakeSource())
+			term.ledger.abandoned = func(error) {}
 			observe(t, term, node("a", 1000), pod("p", 100))
 			l := term.ledger
 			before := term.mark()
