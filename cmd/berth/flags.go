@@ -149,20 +149,34 @@ func allCommand() *cobra.Command {
 }
 
 // roleCommand is a command that runs one role in a process of its own.
-func roleCommand(name, short, listen string, extra func(*pflag.FlagSet), check func(*commonFlags) error, run func(context.Context, roles.Common) error) *cobra.Command {
+type roleCommand struct {
+	name, short string
+	listen      string                   // the default of --listen; "" means 127.0.0.1:0
+	flags       func(*pflag.FlagSet)     // adds those of this role; nil: there are none
+	check       func(*commonFlags) error // says what is wrong with them; nil: nothing
+	run         func(context.Context, roles.Common) error
+}
+
+func (r roleCommand) command() *cobra.Command {
 	var f commonFlags
 	c := &cobra.Command{
-		Use:   name,
-		Short: short,
+		Use:   r.name,
+		Short: r.short,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(f.finish(name, true), check(&f)); err != nil {
+			err := f.finish(r.name, true)
+			if r.check != nil {
+				err = errors.Join(err, r.check(&f))
+			}
+			if err != nil {
 				return err
 			}
-			return f.run(cmd.Context(), name, func(ctx context.Context) error { return run(ctx, f.common) })
+			return f.run(cmd.Context(), r.name, func(ctx context.Context) error { return r.run(ctx, f.common) })
 		},
 	}
-	f.add(c.Flags(), listen)
-	extra(c.Flags())
+	f.add(c.Flags(), cmp.Or(r.listen, "127.0.0.1:0"))
+	if r.flags != nil {
+		r.flags(c.Flags())
+	}
 	return c
 }
 
@@ -194,31 +208,36 @@ func binderCommand() *cobra.Command {
 
 func queueCommand() *cobra.Command {
 	var q roles.Queue
-	return roleCommand("queue", "Run a queue member: it holds shards of the queue and drives their cycles", "127.0.0.1:0",
-		func(fs *pflag.FlagSet) { addBatch(fs, &q) }, func(*commonFlags) error { return checkBatch(q) },
-		func(ctx context.Context, c roles.Common) error { return roles.QueueMember(ctx, c, q) })
+	return roleCommand{
+		name:  "queue",
+		short: "Run a queue member: it holds shards of the queue and drives their cycles",
+		flags: func(fs *pflag.FlagSet) { addBatch(fs, &q) },
+		check: func(*commonFlags) error { return checkBatch(q) },
+		run:   func(ctx context.Context, c roles.Common) error { return roles.QueueMember(ctx, c, q) },
+	}.command()
 }
 
 func filterWorkerCommand() *cobra.Command {
-	return roleCommand("filter-worker", "Run a filter-worker: it tells which nodes can run a class", "127.0.0.1:0", func(*pflag.FlagSet) {}, noCheck, roles.FilterWorker)
+	return roleCommand{name: "filter-worker", short: "Run a filter-worker: it tells which nodes can run a class", run: roles.FilterWorker}.command()
 }
 
 func scoreWorkerCommand() *cobra.Command {
-	return roleCommand("score-worker", "Run a score-worker: it tells which of them are best", "127.0.0.1:0", func(*pflag.FlagSet) {}, noCheck, roles.ScoreWorker)
+	return roleCommand{name: "score-worker", short: "Run a score-worker: it tells which of them are best", run: roles.ScoreWorker}.command()
 }
-
-// noCheck is the check of a role without flags of its own.
-func noCheck(*commonFlags) error { return nil }
 
 func gatewayCommand() *cobra.Command {
 	var p roles.Public
-	return roleCommand("gateway", "Run a gateway: it serves the public API", "127.0.0.1:7070",
-		func(fs *pflag.FlagSet) {
+	return roleCommand{
+		name:   "gateway",
+		short:  "Run a gateway: it serves the public API",
+		listen: "127.0.0.1:7070",
+		flags: func(fs *pflag.FlagSet) {
 			addHTTP(fs, &p)
 			addAccess(fs, &p.Access)
 		},
-		func(f *commonFlags) error {
+		check: func(f *commonFlags) error {
 			return errors.Join(f.tls.allows("--http-listen", p.HTTPListen), checkAccess(&p.Access, f.common.Listen, p.HTTPListen))
 		},
-		func(ctx context.Context, c roles.Common) error { return roles.Gateway(ctx, c, p) })
+		run: func(ctx context.Context, c roles.Common) error { return roles.Gateway(ctx, c, p) },
+	}.command()
 }

@@ -77,7 +77,7 @@ func QueueMember(ctx context.Context, c Common, q Queue) error {
 		if err != nil {
 			return err
 		}
-		return e.queue(ctx, g, c.ID, c.Listen, rep, newEvaluator(), q)
+		return e.queue(ctx, g, follower{c.ID, c.Listen, rep, newEvaluator()}, q)
 	})
 }
 
@@ -88,7 +88,7 @@ func FilterWorker(ctx context.Context, c Common) error {
 		if err != nil {
 			return err
 		}
-		return e.filterWorker(ctx, g, c.ID, c.Listen, rep, newEvaluator())
+		return e.filterWorker(ctx, g, follower{c.ID, c.Listen, rep, newEvaluator()})
 	})
 }
 
@@ -99,7 +99,7 @@ func ScoreWorker(ctx context.Context, c Common) error {
 		if err != nil {
 			return err
 		}
-		return e.scoreWorker(ctx, g, c.ID, c.Listen, rep, newEvaluator())
+		return e.scoreWorker(ctx, g, follower{c.ID, c.Listen, rep, newEvaluator()})
 	})
 }
 
@@ -110,7 +110,7 @@ func Gateway(ctx context.Context, c Common, p Public) error {
 		if err != nil {
 			return err
 		}
-		return e.gateway(ctx, g, c.ID, c.Listen, rep, p)
+		return e.gateway(ctx, g, follower{id: c.ID, listen: c.Listen, replica: rep}, p)
 	})
 }
 
@@ -180,9 +180,9 @@ func (e *env) all(ctx context.Context, g *errgroup.Group, o AllOptions) error {
 	}
 	return errors.Join(
 		start("binder", 1, func(id string, _ *engine.Evaluator) error { return e.binder(ctx, g, id, id, o.Cluster) }),
-		start("filter", o.FilterWorkers, func(id string, v *engine.Evaluator) error { return e.filterWorker(ctx, g, id, id, rep, v) }),
-		start("score", o.ScoreWorkers, func(id string, v *engine.Evaluator) error { return e.scoreWorker(ctx, g, id, id, rep, v) }),
-		start("queue", o.Queues, func(id string, v *engine.Evaluator) error { return e.queue(ctx, g, id, id, rep, v, o.Queue) }),
+		start("filter", o.FilterWorkers, func(id string, v *engine.Evaluator) error { return e.filterWorker(ctx, g, follower{id, id, rep, v}) }),
+		start("score", o.ScoreWorkers, func(id string, v *engine.Evaluator) error { return e.scoreWorker(ctx, g, follower{id, id, rep, v}) }),
+		start("queue", o.Queues, func(id string, v *engine.Evaluator) error { return e.queue(ctx, g, follower{id, id, rep, v}, o.Queue) }),
 		start("gateway", 1, func(id string, _ *engine.Evaluator) error { return e.gatewayOfAll(ctx, g, id, rep, o) }),
 	)
 }
@@ -263,51 +263,58 @@ func (e *env) source(cl Cluster, metrics prometheus.Registerer) (source.Source, 
 
 func newEvaluator() *engine.Evaluator { return engine.NewEvaluator(engine.EvaluatorConfig{}) }
 
-func (e *env) queue(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, evaluator *engine.Evaluator, q Queue) error {
-	r := role{role: coord.RoleQueue, id: id}
-	if err := e.listen(&r, listen); err != nil {
+// follower is what a role that follows the log is made of, whichever it is.
+type follower struct {
+	id, listen string
+	replica    *replica.Replica
+	evaluator  *engine.Evaluator // a gateway has none
+}
+
+func (e *env) queue(ctx context.Context, g *errgroup.Group, f follower, q Queue) error {
+	r := role{role: coord.RoleQueue, id: f.id}
+	if err := e.listen(&r, f.listen); err != nil {
 		return err
 	}
 	e.ops.own["queue"] = map[string]any{"batchSize": q.BatchSize}
 	s, err := queue.New(queue.Config{
-		ID: id, Replica: rep, Evaluator: evaluator, Coord: e.coord, Clients: e.clients,
+		ID: f.id, Replica: f.replica, Evaluator: f.evaluator, Coord: e.coord, Clients: e.clients,
 		NewSession: func(ctx context.Context) (queue.Session, error) { return e.coord.NewSession(ctx, e.LeaseTTL) },
-		BatchSize:  q.BatchSize, Log: e.Log, Metrics: e.metrics(id), Trace: e.Trace,
+		BatchSize:  q.BatchSize, Log: e.Log, Metrics: e.metrics(f.id), Trace: e.Trace,
 	})
 	if err != nil {
 		return err
 	}
 	r.register, r.ready = s.Register, s.Ready
-	r.follows(rep)
+	r.follows(f.replica)
 	g.Go(func() error { return s.Run(ctx) })
 	return e.serve(ctx, g, r)
 }
 
-func (e *env) filterWorker(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, evaluator *engine.Evaluator) error {
-	r := role{role: coord.RoleFilterWorker, id: id}
-	if err := e.listen(&r, listen); err != nil {
+func (e *env) filterWorker(ctx context.Context, g *errgroup.Group, f follower) error {
+	r := role{role: coord.RoleFilterWorker, id: f.id}
+	if err := e.listen(&r, f.listen); err != nil {
 		return err
 	}
-	s, err := filter.New(filter.Config{Replica: rep, Evaluator: evaluator, Log: e.Log})
+	s, err := filter.New(filter.Config{Replica: f.replica, Evaluator: f.evaluator, Log: e.Log})
 	if err != nil {
 		return err
 	}
 	r.register, r.ready = s.Register, s.Ready
-	r.follows(rep)
+	r.follows(f.replica)
 	return e.serve(ctx, g, r)
 }
 
-func (e *env) scoreWorker(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, evaluator *engine.Evaluator) error {
-	r := role{role: coord.RoleScoreWorker, id: id}
-	if err := e.listen(&r, listen); err != nil {
+func (e *env) scoreWorker(ctx context.Context, g *errgroup.Group, f follower) error {
+	r := role{role: coord.RoleScoreWorker, id: f.id}
+	if err := e.listen(&r, f.listen); err != nil {
 		return err
 	}
-	s, err := score.New(score.Config{Replica: rep, Evaluator: evaluator, Log: e.Log})
+	s, err := score.New(score.Config{Replica: f.replica, Evaluator: f.evaluator, Log: e.Log})
 	if err != nil {
 		return err
 	}
 	r.register, r.ready = s.Register, s.Ready
-	r.follows(rep)
+	r.follows(f.replica)
 	return e.serve(ctx, g, r)
 }
 
@@ -334,22 +341,22 @@ func (e *env) newGateway(ctx context.Context, g *errgroup.Group, rep *replica.Re
 	return s, nil
 }
 
-func (e *env) gateway(ctx context.Context, g *errgroup.Group, id, listen string, rep *replica.Replica, p Public) error {
+func (e *env) gateway(ctx context.Context, g *errgroup.Group, f follower, p Public) error {
 	e.ops.sayGateway(p)
 	guard, err := e.newGuard(p.Access, "public")
 	if err != nil {
 		return err
 	}
-	r := role{role: coord.RoleGateway, id: id, options: append(publicOptions(), guarded(guard))}
-	if err := e.listen(&r, listen); err != nil {
+	r := role{role: coord.RoleGateway, id: f.id, options: append(publicOptions(), guarded(guard))}
+	if err := e.listen(&r, f.listen); err != nil {
 		return err
 	}
-	s, err := e.newGateway(ctx, g, rep)
+	s, err := e.newGateway(ctx, g, f.replica)
 	if err != nil {
 		return err
 	}
 	r.register, r.ready = s.Register, s.Ready
-	r.follows(rep)
+	r.follows(f.replica)
 	if err := e.serve(ctx, g, r); err != nil {
 		return err
 	}

@@ -26,16 +26,20 @@ const (
 
 // Scheduled writes the event that a pod was placed.
 func (s *Source) Scheduled(ctx context.Context, b source.Binding) error {
-	event := s.event(b.Namespace, b.Name, b.UID, v1.EventTypeNormal, "Scheduled", "Binding",
-		fmt.Sprintf("Successfully assigned %s/%s to %s", b.Namespace, b.Name, b.Node))
+	event := s.event(news{
+		namespace: b.Namespace, name: b.Name, uid: b.UID, reason: "Scheduled", action: "Binding",
+		note: fmt.Sprintf("Successfully assigned %s/%s to %s", b.Namespace, b.Name, b.Node),
+	})
 	s.series.forget(b.UID)
 	return s.create(ctx, event)
 }
 
 // Preempted writes the event that a pod was evicted.
 func (s *Source) Preempted(ctx context.Context, e source.Eviction) error {
-	event := s.event(e.Namespace, e.Name, e.UID, v1.EventTypeNormal, "Preempted", "Preempting",
-		fmt.Sprintf("Preempted by pod %s on node %s", e.PreemptorUID, e.Node))
+	event := s.event(news{
+		namespace: e.Namespace, name: e.Name, uid: e.UID, reason: "Preempted", action: "Preempting",
+		note: fmt.Sprintf("Preempted by pod %s on node %s", e.PreemptorUID, e.Node),
+	})
 	event.ReportingController = e.PreemptorScheduler
 	preemptor := podReference(e.PreemptorNamespace, e.PreemptorName, e.PreemptorUID)
 	event.Related = &preemptor
@@ -44,7 +48,10 @@ func (s *Source) Preempted(ctx context.Context, e source.Eviction) error {
 
 // Unsupported writes an event of the object.
 func (s *Source) Unsupported(ctx context.Context, u source.Unsupported) error {
-	event := s.event(cmp.Or(u.Namespace, metav1.NamespaceDefault), u.Name, "", v1.EventTypeWarning, "Unsupported", "Watching", cutNote(u.Why))
+	event := s.event(news{
+		namespace: cmp.Or(u.Namespace, metav1.NamespaceDefault), name: u.Name, warns: true, reason: "Unsupported", action: "Watching",
+		note: cutNote(u.Why),
+	})
 	event.Regarding = s.objectReference(u)
 	return s.create(ctx, event)
 }
@@ -119,7 +126,10 @@ func (s *Source) failedScheduling(ctx context.Context, r source.Report) error {
 		}
 		// The event has expired: write another.
 	}
-	event := s.event(r.Namespace, r.Name, r.UID, v1.EventTypeWarning, "FailedScheduling", "Scheduling", cutNote(r.Message))
+	event := s.event(news{
+		namespace: r.Namespace, name: r.Name, uid: r.UID, warns: true, reason: "FailedScheduling", action: "Scheduling",
+		note: cutNote(r.Message),
+	})
 	if err := s.create(ctx, event); err != nil {
 		return err
 	}
@@ -127,27 +137,38 @@ func (s *Source) failedScheduling(ctx context.Context, r source.Report) error {
 	return nil
 }
 
+// news is what an event tells.
+type news struct {
+	namespace, name, uid string // of the pod that it is about
+	warns                bool
+	reason, action, note string
+}
+
 // event returns an event about a pod, or about what the caller makes of it.
-func (s *Source) event(namespace, name, uid, kind, reason, action, note string) *eventsv1.Event {
+func (s *Source) event(n news) *eventsv1.Event {
 	controller := ""
 	if pods := s.watched(); pods != nil {
-		controller = pods.schedulerOf(types.NamespacedName{Namespace: namespace, Name: name}, types.UID(uid))
+		controller = pods.schedulerOf(types.NamespacedName{Namespace: n.namespace, Name: n.name}, types.UID(n.uid))
+	}
+	kind := v1.EventTypeNormal
+	if n.warns {
+		kind = v1.EventTypeWarning
 	}
 	now := s.cfg.Now()
 	suffix := "." + strconv.FormatInt(s.unique(now), 16)
 	return &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace,
-			Name:      strings.TrimRight(name[:min(len(name), maxEventName-len(suffix))], "-.") + suffix,
+			Namespace: n.namespace,
+			Name:      strings.TrimRight(n.name[:min(len(n.name), maxEventName-len(suffix))], "-.") + suffix,
 		},
 		EventTime:           metav1.NewMicroTime(now),
 		ReportingController: cmp.Or(controller, s.cfg.SchedulerNames[0]),
 		ReportingInstance:   s.cfg.Instance,
-		Action:              action,
-		Reason:              reason,
+		Action:              n.action,
+		Reason:              n.reason,
 		Type:                kind,
-		Note:                note,
-		Regarding:           podReference(namespace, name, uid),
+		Note:                n.note,
+		Regarding:           podReference(n.namespace, n.name, n.uid),
 	}
 }
 
