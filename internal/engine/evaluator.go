@@ -12,8 +12,8 @@ import (
 const (
 	// spanNodes is how many nodes a range must have for each goroutine beyond the first.
 	spanNodes = 4096
-	// reserve is how many times as many nodes are kept in order as are asked for, and one of 128 in addition: the more there
-	// are, the more calls there are between two passes over all nodes.
+	// reserve says how many nodes of each group are kept in order: so many times as many as a caller asks for, and 1 of 128 of all
+	// nodes besides. The more are kept, the more calls can be answered before all nodes have to be looked at again.
 	reserve = 20
 	// defaultMaxEvaluations bounds the cache. An evaluation takes about 16 bytes per node once filtered and scored, 24 for each node
 	// that is kept in order, and 24 per node for each priority whose pods have asked for dry runs.
@@ -26,8 +26,8 @@ type EvaluatorConfig struct {
 	MaxEvaluations int // evaluations to keep; the least recently used one goes; 0 means 1024
 }
 
-// Evaluator evaluates classes over the nodes of a state and keeps what it found, per signature and node, for as long as
-// the node does not change. A state at another address or of another epoch drops everything.
+// Evaluator evaluates classes over the nodes of a state. What it finds it keeps, per signature and node, until the node changes. When it is
+// asked about a state at another address or of another epoch, it drops everything first.
 //
 // It is safe for concurrent use, as long as nobody changes the state during a call. Calls about the same signature wait
 // for each other.
@@ -58,8 +58,7 @@ func (e *Evaluator) Known() (signatures, subjects int) {
 	return len(e.evaluations), len(e.relations)
 }
 
-// evaluation is what an Evaluator knows of the pods of one signature. Bit i of known says that verdicts[i] and feasible hold for
-// node i as it is now; bit i of scored says it of groups[i] and scores[i].
+// evaluation is what an Evaluator knows of the pods of one signature.
 type evaluation struct {
 	signature Signature
 	used      uint64 // of Evaluator.clock; guarded by Evaluator.mu
@@ -69,14 +68,17 @@ type evaluation struct {
 }
 
 // found is what has been found about a signature. Its zero value is nothing.
+//
+// If bit i of known is set, verdicts[i] and bit i of feasible hold for node i as it was at synced. If bit i of scored is set, so do
+// groups[i] and scores[i].
 type found struct {
 	program  *program
 	relation *relations
-	topology *topology   // nil if other pods do not matter
-	overflow bool        // or if they matter in too many ways
+	topology *topology   // nil if other pods do not matter, or if they matter in too many ways
+	overflow bool        // it is the latter
 	images   imageScores // as of the last call
 	counts   profileCounts
-	synced   cluster.Seq // known and scored hold for the nodes as they were at this seq
+	synced   cluster.Seq // of the state, when sync was last called
 	known    cluster.Bitmap
 	feasible cluster.Bitmap
 	verdicts []Verdict
@@ -86,7 +88,7 @@ type found struct {
 	raws     interner
 	rankings rankings
 	dryRuns  map[int32]*dryRuns // by priority, once somebody has asked
-	grouped  uint64             // groups are of topology profiles as of that rebuild of the topology
+	grouped  uint64             // topology.rebuilt when groups were found: they name profiles as of then
 }
 
 // NewEvaluator returns an Evaluator that knows nothing yet.

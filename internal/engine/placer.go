@@ -34,11 +34,9 @@ func (p Placement) String() string {
 // filters and scores prefer of all nodes as they are at that moment, or the Placer says that it cannot prove which one
 // that is.
 //
-// The candidates say what holds for nodes that have not changed since they were evaluated. All others, whoever changed
-// them, are filtered and scored again here, once per class and change. A group of candidates that is truncated has
-// nodes of which only a ceiling is known, namely its last listed node; a choice is proven if it is no worse than all
-// such ceilings. What other nodes have a say in is no part of the candidates' scores but of their group's, and counted here: their pods
-// by the group's topology profile, their images by the group's images.
+// What the candidates say of a node holds until the node changes. Nodes that have changed since, whoever changed them, are filtered and
+// scored again here, once per class and change. The scores of candidates are what each node alone decides. What pods and images on other
+// nodes decide is the same for all nodes of a group, and is counted here, as it is at the moment. Why the choice is exact is said at choose.
 //
 // A Placer is for one goroutine, which may change the state between calls, by any delta.
 type Placer struct {
@@ -169,7 +167,27 @@ func (p *Placer) catchUp(c *candidateSet) {
 	}
 }
 
-// choose finds the best node over all groups of the class and proves it.
+// choose finds the best node over all groups of the class, and proves that it is.
+//
+// The proof. The candidates list all groups that had an eligible node when they were evaluated. So every live node that is feasible now is
+// one of these:
+//
+//   - It has changed since. Then catchUp has evaluated it as it is now, and it is in changed of its group.
+//   - It has not changed, and is listed. Then its group and its fixed score hold: only the node itself decides them.
+//   - It has not changed, and is not listed. Then its group is truncated, and it ranks behind the last node listed there, which is the
+//     group's ceiling.
+//
+// A group all of whose nodes are excluded by pods on other nodes is closed, and left out of what follows.
+//
+// Two nodes of one group compare by rank, since all that other nodes decide is the same for both. So the best node of a group is the best of
+// its changed and its listed nodes, as long as there is a listed one that has not changed: the nodes that are not listed are behind that.
+// A group without one left that is truncated is hidden: it may have a better node, no better than its ceiling.
+//
+// Nodes of two groups compare by totals. These depend on the score bounds, the least and largest raw scores of all groups with a feasible
+// node. They are taken over the groups that certainly have one. Of a hidden group that may have none, it does not matter whether it has one
+// if its raw scores are within the bounds; else the answer is Retry. With the bounds known, totals are exact, and a hidden group's ceiling
+// has a total that none of its nodes that are not listed exceeds. If none of these ceilings comes before the best node, no node does; if one
+// does, the answer is Retry.
 func (p *Placer) choose(c *candidateSet) (cluster.NodeIndex, Placement) {
 	// 1. The best node that is known, group by group, and the score bounds that normalisation needs: over the groups that
 	// certainly have a feasible node.
@@ -186,7 +204,7 @@ func (p *Placer) choose(c *candidateSet) (cluster.NodeIndex, Placement) {
 			continue
 		}
 		if g.best, g.certain = p.best(c, g); g.spoilt {
-			return cluster.NoNode, Retry // who scored it knows nothing of groups by images, or is not of this mind about them
+			return cluster.NoNode, Retry // whoever scored it does not group by images, or groups otherwise
 		}
 		g.rawScores = j.rawScores(&g.raw, tp)
 		if g.certain {

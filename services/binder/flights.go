@@ -6,19 +6,23 @@ import (
 	"time"
 )
 
-// flights are the calls under way, by namespace. The namespaces share the places: none has more than are free, so a webhook that does
-// not answer in one of them leaves others half of the places, or with two such a quarter, and so on. However many are slow, their binds have
-// half of the places together, and their withdrawals, which are what ends binds that get no answer, a quarter; and those of which nothing is
-// known have a quarter, for as long as their calls are not late. Who finds no place waits until one is given back.
-// It is safe for concurrent use.
+// flights are the calls under way, by namespace. There are so many places for them, and namespaces share these:
+//
+//   - None has more places than are free. So a webhook of one namespace that does not answer leaves half of them to others, two such leave
+//     a quarter, and so on.
+//   - The binds of all slow namespaces together have half of the places. Their withdrawals, by which binds without an answer end, have a
+//     quarter besides.
+//   - All namespaces of which nothing is known have a quarter. A call of theirs that is late counts among those of slow ones from then on.
+//
+// Who finds no place waits until one is given back. It is safe for concurrent use.
 type flights struct {
 	most  int                           // places; 0: any number
 	trust func(string, time.Time) trust // how far a namespace is trusted
 
 	mu      sync.Mutex
 	taken   int
-	slow    map[bool]int      // of these, for binds, and for withdrawals, of namespaces that were slow then, or that are late
-	unknown int               // of these, of namespaces of which nothing was known
+	slow    map[bool]int      // by whose.withdraws: of these, those of namespaces that were slow then, and those that are late
+	unknown int               // of these, those of namespaces of which nothing was known then, but for late ones
 	of      map[whose]*flight // those with none under way of which none waits are not there
 }
 

@@ -38,7 +38,8 @@ func (t *term) bindLane(ctx context.Context) error {
 	}
 }
 
-// takeTurn is a worker's work for a batch whose turn has come: until it has an answer, is late, or is found to have to wait for a place.
+// takeTurn is what a worker does for a batch whose turn has come. It returns when the batch has an answer, when the call is late and may be
+// left to itself, or at once if the batch has to wait for a place.
 func (t *term) takeTurn(ctx context.Context, batch []*placement) {
 	first := batch[0]
 	if t.flights.most > 0 && first.place == nil && t.calls(first) && !t.flights.take(first, time.Now()) {
@@ -84,8 +85,8 @@ func (t *term) takeTurn(ctx context.Context, batch []*placement) {
 // errCutOff is why nothing is known of a bind that was cut off.
 var errCutOff = fmt.Errorf("no answer within %v, and as many others without one as there may be", lateAfter)
 
-// hangs notes that the call of a place is late. If at least half of those of its namespace are, its window is no larger than half of what is under
-// way: then the next ones will hardly be better. Else the window is halved.
+// hangs notes that the call of a place is late. If at least half of its namespace's calls are late, the next ones will hardly be better: the
+// window becomes no larger than half of what is under way. Else it is halved.
 func (b *backlog) hangs(place *place) {
 	taken, late := b.flights.late(place)
 	if 2*late >= taken {

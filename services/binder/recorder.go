@@ -32,9 +32,9 @@ type termRecord interface {
 // recorder writes what was assumed to etcd, many commits in one transaction, and lets the binds go only when that
 // has succeeded. If binds are fenced, they are let go at once: see source.Source.
 //
-// An intent in etcd is one that is not decided, or whose pod the source shows where it is or shows no more: its room has not
-// been given to any other pod. So one that is taken back leaves its batch before its room is free, and the intents of a batch
-// whose binds have all been decided are removed some time.
+// The room of an intent that is in etcd is no other pod's: the intent is not decided yet, or the source shows what became of its pod. So one
+// that is taken back leaves its batch before its room is free. A batch of which all intents are decided may stay for a while, and is removed
+// with a later record.
 type recorder struct {
 	recorderConfig
 

@@ -39,7 +39,7 @@ type bound struct {
 	limit int
 	taken int
 	of    map[string]int // what namespaces have of it, if they share it
-	stuck int            // of what is taken, what nobody needs to give way to, or to wait for
+	stuck int            // of what is taken, what may never come back: nobody waits for it, or gives way to it
 	idle  chan struct{}  // closed when nothing else is taken any more; nil while nothing is
 }
 
@@ -63,11 +63,12 @@ func (b *bound) give(n int) {
 // maxStuck is how much may be stuck, in limits, before that takes away from what else may be taken.
 const maxStuck = 3
 
-// takeOf reserves what is wanted for each namespace, or nothing. None may have more than are free then: one from which nothing comes back
-// leaves others half, and two leave a quarter; "", which is no namespace, may have all. What is wanted when nothing is taken passes, however much it is.
+// takeOf reserves what is wanted for each namespace, or nothing. With what it wants, a namespace may have no more than was free before. So
+// one that gives nothing back leaves half of the bound to others, and two leave a quarter. The namespace "", which is none, may have all. If
+// nothing is taken, any amount passes.
 //
-// What is stuck leaves as much free as if it were not there: nobody knows when it comes back, if ever, and there is as much of it as many
-// namespaces together could take before it was known of each that it gets stuck. It counts as what its namespace has.
+// What is stuck counts as its namespace's, but does not make less free for others: nobody knows whether it ever comes back, and many
+// namespaces together may have taken a lot before it was known of each that it gets stuck.
 func (b *bound) takeOf(wanted map[string]int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
