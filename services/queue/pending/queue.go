@@ -116,12 +116,7 @@ type entry struct {
 	related   cluster.Seq // as of which crossNode is known
 	sleeps    bool        // it is in Queue.sleeping
 
-	// What has happened since the last attempt began.
-	changed bool             // it is judged by other things
-	again   bool             // it is to be tried again, whatever that attempt says
-	resigns bool             // its nomination is about to end by its own attempt's word, which is no news
-	hinted  engine.Rejectors // that would queue it
-	heard   cluster.Seq      // hinted knows of what happened until then; what happened before the attempt, or before it came here, is no news
+	news // since the last attempt began
 
 	held    bool      // others are being evicted for it: it stays where it is
 	yielded bool      // another scheduler has its name at the moment
@@ -129,6 +124,15 @@ type entry struct {
 	first   time.Time // when it first was active; zero: never
 	flushed bool      // nothing but the flush has brought it back since its last attempt
 	rank    rank      // in the order it is in
+}
+
+// news is what has happened since a pod's attempt began that may bring the pod back. An attempt begins without any.
+type news struct {
+	changed bool             // it is judged by other things
+	again   bool             // it is to be tried again, whatever that attempt says
+	resigns bool             // its nomination is about to end by its own attempt's word, which is no news
+	hinted  engine.Rejectors // that would queue it
+	heard   cluster.Seq      // hinted knows of what happened until then; what happened before the pod came to its place is no news
 }
 
 // Queue is one shard's pods. It is not safe for concurrent use.
@@ -456,11 +460,12 @@ func (q *Queue) move(now time.Time, e *entry, to Place, event string) {
 	if e.held && (to == Active || to == Backoff) {
 		to = Unschedulable
 	}
-	e.place, e.since, e.awaited, e.heard = to, now, false, q.version.Seq
+	e.place, e.since, e.awaited = to, now, false
 	delete(q.notes.unsure, e.id)
 	if to == InFlight {
-		e.changed, e.again, e.resigns, e.hinted, e.evaluated = false, false, false, 0, cluster.Version{}
+		e.news, e.evaluated = news{}, cluster.Version{}
 	}
+	e.heard = q.version.Seq
 	if to == Active && e.first.IsZero() {
 		e.first = now
 	}
