@@ -1121,3 +1121,30 @@ func TestANominatedPodWakesWhenWhatKeepsItFromItsNodeGoesAmidItsAttempt(t *testi
 		})
 	}
 }
+
+func TestAPodThatWaitsForVictimsWhereItCanNotRunAnyMoreWakes(t *testing.T) {
+	for when, late := range map[string]bool{"after its attempt": false, "amid it": true} {
+		t.Run(when, func(t *testing.T) {
+			w := newHintWorld(t)
+			w.step(node("n9", label("group", "b"), amount("cpu", 1000)))
+			w.step(pod("victim", amount("cpu", 900), on("n9"), func(o *object) { o.pod.Deleting, o.pod.Preempted = true, true }))
+			w.step(pod("p", amount("cpu", 500), wants("group", "b"), priority(10), nominatedTo("n9")))
+			a := w.popped()[0]
+			d := w.diagnosis(a)
+			if !late {
+				w.queue.Reject(w.now, w.st, a, d)
+				w.step(node("n9", label("group", "b"), label("other", "x"), amount("cpu", 1000)))
+				if got := w.requeued(); len(got) > 0 {
+					t.Fatalf("requeued while it may wait: %v", got)
+				}
+			}
+			w.step(node("n9", label("group", "b"), amount("cpu", 1000), cordoned))
+			if late {
+				w.queue.Reject(w.now, w.st, a, d)
+			}
+			if got := w.requeued(); len(got) != 1 {
+				t.Errorf("requeued %v, want p, which may preempt elsewhere by now", got)
+			}
+		})
+	}
+}
