@@ -312,7 +312,7 @@ func (c *cycle) reject(q *pending.Queue, now time.Time, st *cluster.State, a *at
 	if more := engine.Besides(st, diagnosis.Verdicts); more != "" {
 		diagnosis.Message += " " + more
 	}
-	diagnosis.Resigns = f.clear
+	diagnosis.Resigns, diagnosis.Keepers = f.clear, f.keepers
 	q.Reject(now, st, a.Attempt, diagnosis)
 	c.progress++
 	c.decided(a, resultUnschedulable, diagnosis.Message)

@@ -24,10 +24,11 @@ const preemptFor = 500 * time.Millisecond
 
 // postFilter is what comes of kube-scheduler's PostFilter for a pod that fits nowhere.
 type postFilter struct {
-	preempts bool   // it may preempt: the rest is not known yet
-	started  bool   // pods are evicted for it, and the binder has reported it
-	message  string // what FailedScheduling's text ends with
-	clear    bool   // it is to be nominated to no node any more
+	preempts bool             // it may preempt: the rest is not known yet
+	started  bool             // pods are evicted for it, and the binder has reported it
+	message  string           // what FailedScheduling's text ends with
+	clear    bool             // it is to be nominated to no node any more
+	keepers  engine.Rejectors // keep it from preempting
 }
 
 // postFilter says what comes of PostFilter without a dry run.
@@ -54,14 +55,14 @@ func (c *cycle) postFilter(st *cluster.State, a *attempt) postFilter {
 func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 	start := time.Now()
 	// What preemption says where it cannot help is the same for all pods of a subject, in this batch.
-	hopeless := make(map[engine.Subject]string)
+	hopeless := make(map[engine.Subject]noRoom)
 	for k, a := range pods {
 		if k > 0 && time.Since(start) > preemptFor || c.sh.isDraining() || time.Now().Before(c.preemptFrom) {
 			return nil // the others are tried again
 		}
 		c.s.floors.works(c.sh.number, time.Now().Add(stalled))
 		began := time.Now()
-		why, ok := hopeless[a.Subject]
+		none, ok := hopeless[a.Subject]
 		var found fanout.DryRunAnswer
 		if !ok || a.Node() != "" {
 			var err error
@@ -79,14 +80,14 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 				a.open = false
 				continue
 			}
-			why = engine.PreemptionMessage(found.Nodes, found.Verdicts)
+			none = noRoom{engine.PreemptionMessage(found.Nodes, found.Verdicts), engine.KeepersOf(found.Verdicts)}
 		}
 		if found.Best == nil {
 			if a.Node() == "" {
-				hopeless[a.Subject] = why
+				hopeless[a.Subject] = none
 			}
 			c.preempted(a, preemptionNoCandidate, statusUnschedulable, time.Since(began))
-			if err := c.rejectPreemptor(ctx, a, why); err != nil {
+			if err := c.rejectPreemptor(ctx, a, none); err != nil {
 				return err
 			}
 			continue
@@ -107,12 +108,18 @@ func (c *cycle) preempted(a *attempt, result, status string, took time.Duration)
 	c.s.metrics.points.WithLabelValues(pointPostFilter, status, a.signature.profile).Observe(took.Seconds())
 }
 
-// rejectPreemptor makes a pod unschedulable for which there is no room to be made. Why says so.
-func (c *cycle) rejectPreemptor(ctx context.Context, a *attempt, why string) error {
+// noRoom is that no node is a candidate: what is said of it, and who may end it.
+type noRoom struct {
+	why     string
+	keepers engine.Rejectors
+}
+
+// rejectPreemptor makes a pod unschedulable for which there is no room to be made.
+func (c *cycle) rejectPreemptor(ctx context.Context, a *attempt, none noRoom) error {
 	return c.read(ctx, func(st *cluster.State) {
-		f := postFilter{clear: true}
+		f := postFilter{clear: true, keepers: none.keepers}
 		if profile := st.Profile(a.signature.profile); profile != nil {
-			f.message = engine.PostFilterMessage(profile, why)
+			f.message = engine.PostFilterMessage(profile, none.why)
 		}
 		c.sh.with(func(q *pending.Queue, now time.Time) { c.reject(q, now, st, a, f) })
 	})

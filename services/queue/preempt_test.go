@@ -132,6 +132,47 @@ func TestPodsOfASubjectWithoutACandidateAskOnce(t *testing.T) {
 	}
 }
 
+func TestPodsKeptFromPreemptingByWhatIsElsewherePreemptWhenThatGoes(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	zone := []cluster.Label{{Key: "zone", Value: "a"}}
+	w.ledger.apply(
+		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Labels: zone, Allocatable: quantities(1000)}},
+		cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Labels: zone, Allocatable: quantities(1000)}},
+		cluster.NodeSet{Index: 2, Node: cluster.Node{Name: "n3", Labels: zone, Allocatable: quantities(100)}},
+	)
+	w.ledger.pod("low1", 1000, bound("n1"))
+	w.ledger.pod("low2", 1000, bound("n2"))
+	app := w.ledger.labels("app", "x")
+	w.ledger.pod("enemy", 100, func(p *cluster.Pod, spec *cluster.ClassSpec) {
+		bound("n3")(p, spec)
+		p.Labels, p.Priority = app, 100
+	})
+	for k := range 2 { // only the first one's dry run is made
+		w.ledger.pod(fmt.Sprintf("p%d", k), 600, func(p *cluster.Pod, spec *cluster.ClassSpec) {
+			p.Priority = 10
+			spec.AntiAffinity = []cluster.PodTerm{{
+				TopologyKey: "zone", Namespaces: []string{"default"}, NamespaceSelector: cluster.LabelSelector{Nothing: true},
+				Selector: cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "Exists"}}},
+			}}
+		})
+	}
+	q, _ := w.queueMember("q1")
+	for k := range 2 {
+		untilState(t, q, fmt.Sprintf("p%d", k), queuev1.State_STATE_UNSCHEDULABLE)
+	}
+	w.ledger.mu.RLock()
+	enemy, _ := w.ledger.st.PodByUID("uid-enemy")
+	w.ledger.mu.RUnlock()
+	w.ledger.apply(cluster.PodRemoved{ID: enemy})
+	for k := range 2 {
+		name := fmt.Sprintf("p%d", k)
+		until(t, name+" is nominated", func() bool { return w.row(name).Nominated != "" })
+	}
+}
+
 func TestPodThatMayNotPreemptIsUnschedulableWithTheReason(t *testing.T) {
 	w, filters := full(t)
 	w.ledger.pod("never", 600, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Priority, p.NeverPreempts = 10, true })

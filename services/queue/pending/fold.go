@@ -141,7 +141,11 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.noteNode(st, d.Index)
 		q.wakeNominees(now, st, st.Before().Node.Name)
 		q.doubt() // the nodes that are left are as they were
-	case cluster.NamespaceSet, cluster.NamespaceRemoved, cluster.SelectorSet, cluster.SelectorRemoved:
+	case cluster.NamespaceSet, cluster.NamespaceRemoved:
+		q.notes.namespace = q.now()
+		q.noteRelations()
+	case cluster.SelectorSet, cluster.SelectorRemoved:
+		q.notes.selector = q.now()
 		q.noteRelations()
 	}
 	if st.TermsModified == q.version.Seq {

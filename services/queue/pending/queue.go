@@ -75,6 +75,8 @@ type Diagnosis struct {
 	Wake     Wake
 	// CrossNode says that pods on other nodes may be the only reason against some node.
 	CrossNode bool
+	// Keepers are the plugins that keep the pod from preempting because of what is on other nodes: engine.KeepersOf.
+	Keepers engine.Rejectors
 	// Resigns says that the nomination that the attempt began with, if any, is about to end because the attempt found no use for it.
 	Resigns bool
 }
@@ -107,7 +109,7 @@ type entry struct {
 
 	// What the last attempt said, if it was unschedulable.
 	verdicts  []engine.VerdictCount
-	rejected  engine.Rejectors // of the verdicts
+	rejected  engine.Rejectors // of the verdicts, and what keeps it from preempting
 	message   string
 	wake      Wake
 	evaluated cluster.Version // the oldest that any node was evaluated at; zero: it was not unschedulable
@@ -355,7 +357,7 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 	e.errors = 0
 	e.entered, e.flushed = now, false
 	q.unlink(e)
-	e.verdicts, e.rejected, e.message = d.Verdicts, engine.RejectorsOf(d.Verdicts), d.Message
+	e.verdicts, e.rejected, e.message = d.Verdicts, engine.RejectorsOf(d.Verdicts)|d.Keepers, d.Message
 	e.wake, e.evaluated = d.Wake, d.Version
 	if d.Resigns && e.pod.Nominated != "" {
 		e.resigns = e.pod.Nominated == a.Nominated
