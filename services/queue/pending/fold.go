@@ -241,8 +241,8 @@ func (q *Queue) nominate(now time.Time, st *cluster.State, id cluster.PodID, cle
 	if e == nil {
 		return
 	}
-	q.follow(st, e, st.Pod(id))
 	cleared, e.resigns = cleared && !e.resigns, false
+	q.follow(st, e, st.Pod(id))
 	e.again = e.again || cleared
 	switch {
 	case e.held && (e.place == Active || e.place == Backoff):

@@ -1234,6 +1234,50 @@ func TestPodsThatCanPreemptNobodyAreNotRequeuedByPodsElsewhere(t *testing.T) {
 	}
 }
 
+// A pod is outbid on the node that it is nominated to, and its attempt ends the nomination: the log says so later.
+func TestAPodThatResignsWakesWhenItCouldPreemptElsewhere(t *testing.T) {
+	for name, more := range map[string]with{"alone": func(*object) {}, "with pods elsewhere that matter": farFrom("nobody", "zone")} {
+		for _, resigned := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, the nomination has ended %v", name, resigned), func(t *testing.T) {
+				w := newHintWorld(t)
+				w.step(node("n9", amount("cpu", 1000)))
+				w.step(pod("big", amount("cpu", 1000), on("n9"), priority(100)))
+				w.step(node("n1", amount("cpu", 1000), cordoned))
+				w.step(pod("low", amount("cpu", 1000), on("n1")))
+				w.step(pod("p", amount("cpu", 500), priority(10), nominatedTo("n9"), more))
+				a := w.popped()[0]
+				d := w.diagnosis(a)
+				d.Resigns = true
+				w.queue.Reject(w.now, w.st, a, d)
+				end := func() {
+					w.apply(cluster.PodNominated{ID: a.ID})
+					if got := w.requeued(); len(got) > 0 && resigned {
+						t.Fatalf("requeued by the end of its nomination: %v", got)
+					}
+				}
+				if resigned {
+					end()
+				}
+				w.step(node("n1", amount("cpu", 1000)))
+				w.queue.Recheck(w.now, w.st)
+				if !resigned {
+					end()
+				}
+				if _, ok := w.engine.DryRunNode(w.st, a.ID, w.st.Nodes.ByName("n1")); !ok {
+					t.Fatal("it could not preempt: nothing is tested")
+				}
+				if got := w.requeued(); len(got) != 1 {
+					t.Errorf("requeued %v, want p", got)
+				}
+				w.step(gone("p"))
+				if n := len(w.queue.listeners); n > 0 {
+					t.Errorf("%d listeners are left", n)
+				}
+			})
+		}
+	}
+}
+
 func TestAPodThatWaitsForVictimsWhereItCanNotRunAnyMoreWakes(t *testing.T) {
 	for when, late := range map[string]bool{"after its attempt": false, "amid it": true} {
 		t.Run(when, func(t *testing.T) {

@@ -51,8 +51,8 @@ type pods map[cluster.PodID]*entry
 func (e *entry) node() string { return cmp.Or(e.pod.RequiredNode, e.pod.Nominated) }
 
 // preempts reports whether an unschedulable pod would preempt if it could. One that is nominated has done so already: it waits for
-// its victims.
-func (e *entry) preempts() bool { return e.pod.Nominated == "" && !e.pod.NeverPreempts }
+// its victims, unless it is about to be nominated no more.
+func (e *entry) preempts() bool { return (e.pod.Nominated == "" || e.resigns) && !e.pod.NeverPreempts }
 
 // any returns one of the pods, or nil if there is none.
 func (ps pods) any() *entry {
