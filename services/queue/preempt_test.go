@@ -281,6 +281,55 @@ func TestPreemptionIsPutOffWhileTheBinderHasTooMuchToDoAndOthersArePlaced(t *tes
 	until(t, "high is nominated", func() bool { return w.row("high").Nominated != "" })
 }
 
+func TestPodsThatWaitForABinderThatTakesNoPreemptionHoldUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.batch = 2
+		w.filterWorker("f1", nil)
+		w.scoreWorker("s1")
+		w.ledger.node("n1", 1000)
+		w.ledger.node("n2", 100)
+		w.ledger.pod("low", 1000, bound("n1"))
+		full := true
+		w.binder.preempting = func(int, *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+			if full {
+				return nil, rpc.Exhausted("PREEMPTIONS_FULL", 50*time.Millisecond, "as many preemptions wait for their evictions as may")
+			}
+			return nil, nil
+		}
+		for k := range 6 { // three batches
+			w.ledger.pod(fmt.Sprintf("high%d", k), 600, priority(10))
+		}
+		w.ledger.pod("small", 100, nil)
+		w.queueMember("q1")
+		elapse(time.Second)
+		if w.ledger.nodeOf("small") == "" {
+			t.Error("a pod that fits waits behind pods that may not preempt yet")
+		}
+		asked := len(w.binder.preempted())
+		if asked > 3 {
+			t.Errorf("the binder is asked %d times in a second, want once per batch at most", asked)
+		}
+		elapse(time.Minute)
+		if n := len(w.binder.preempted()); n == asked {
+			t.Error("the binder is not asked again in a minute")
+		}
+		w.binder.mu.Lock()
+		full = false
+		w.binder.mu.Unlock()
+		elapse(time.Minute)
+		nominated := 0
+		for k := range 6 {
+			if w.row(fmt.Sprintf("high%d", k)).Nominated != "" {
+				nominated++
+			}
+		}
+		if nominated != 1 {
+			t.Errorf("%d pods are nominated once the binder takes preemptions again, want the one for which there is a victim", nominated)
+		}
+	})
+}
+
 func TestPreemptionOfUnknownOutcomeIsAskedForAgain(t *testing.T) {
 	w, _ := full(t)
 	w.binder.preempting = func(n int, _ *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
