@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -687,5 +688,47 @@ func TestAPodThatNoWorkerCanJudgeHoldsUpNoOther(t *testing.T) {
 				t.Errorf("%v: the pod that cannot be judged is told %q", code, p.GetMessage())
 			}
 		})
+	}
+}
+
+func TestALookThatTakesLongHoldsUpNoPodThatIsActive(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	const nodes, classes = 20, 200
+	for k := range nodes {
+		w.ledger.node(fmt.Sprintf("n%d", k), 1000)
+	}
+	for k := range classes {
+		w.ledger.pod(fmt.Sprintf("large%d", k), int64(2000+k), nil)
+	}
+	q, _ := w.queueMember("q1")
+	until(t, "all are unschedulable", func() bool {
+		waiting := pending(t, q)
+		for _, p := range waiting {
+			if p.GetState() != queuev1.State_STATE_UNSCHEDULABLE {
+				return false
+			}
+		}
+		return len(waiting) == classes
+	})
+	var asked atomic.Int64
+	slowly := func() { // a millisecond of work, or the look would be over at once
+		asked.Add(1)
+		for began := time.Now(); time.Since(began) < time.Millisecond; {
+			runtime.Gosched()
+		}
+	}
+	w.judging.Store(&slowly)
+	for k := range nodes {
+		w.ledger.node(fmt.Sprintf("n%d", k), 1001)
+	}
+	until(t, "the shard looks", func() bool { return asked.Load() > 0 })
+	w.ledger.pod("small", 100, nil)
+	w.untilPlaced("small")
+	w.judging.Store(nil)
+	if n := asked.Load(); n > nodes*classes {
+		t.Errorf("%d questions have been asked when the pod is placed, want few of %d", n, 2*nodes*classes)
 	}
 }

@@ -19,6 +19,8 @@ type shard struct {
 
 	mu    sync.Mutex
 	queue *pending.Queue
+	// lookingSince is when the look began that is under way; zero: none is.
+	lookingSince time.Time
 
 	woken    chan struct{} // holds one value while the queue may have changed since the driver looked
 	draining chan struct{} // closed: start no further cycle
@@ -59,7 +61,20 @@ const lookFor = 200 * time.Microsecond
 
 // look looks at a part of what has changed, and reports whether that was the last. The caller holds the lock.
 func (sh *shard) look(now time.Time, st *cluster.State) (done bool) {
-	return sh.queue.RecheckUntil(now, st, func() bool { return time.Since(now) >= lookFor })
+	done = sh.queue.RecheckUntil(now, st, func() bool { return time.Since(now) >= lookFor })
+	switch {
+	case done:
+		sh.lookingSince = time.Time{}
+	case sh.lookingSince.IsZero():
+		sh.lookingSince = now
+	}
+	return done
+}
+
+// looksForLong reports whether what is active need not wait for the end of the look that is under way: nor do other shards then. The
+// caller holds the lock.
+func (sh *shard) looksForLong(now time.Time) bool {
+	return !sh.lookingSince.IsZero() && now.Sub(sh.lookingSince) >= possible
 }
 
 func (sh *shard) reset(st *cluster.State) {
