@@ -732,3 +732,45 @@ func TestALookThatTakesLongHoldsUpNoPodThatIsActive(t *testing.T) {
 		t.Errorf("%d questions have been asked when the pod is placed, want few of %d", n, 2*nodes*classes)
 	}
 }
+
+func TestTheLogDoesNotWaitForAWholeBatchToBeRejected(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	const nodes, classes = 5, 50
+	var asked atomic.Int64
+	told := make(chan int64, 1)
+	judging := func() {
+		if asked.Add(1) == 1 { // the pods are compared with what has changed since their verdicts
+			go func() {
+				w.ledger.node("small", 10)
+				told <- asked.Load()
+			}()
+		}
+		for began := time.Now(); time.Since(began) < time.Millisecond; { // a millisecond of work, or all would be over at once
+			runtime.Gosched()
+		}
+	}
+	w.filterWorker("f1", func(int64) {
+		for k := range nodes {
+			w.ledger.node(fmt.Sprintf("n%d", k), 1001)
+		}
+		w.judging.Store(&judging)
+	})
+	w.scoreWorker("s1")
+	for k := range nodes {
+		w.ledger.node(fmt.Sprintf("n%d", k), 1000)
+	}
+	for k := range classes {
+		w.ledger.pod(fmt.Sprintf("large%d", k), int64(2000+k), func(p *cluster.Pod, _ *cluster.ClassSpec) { p.NeverPreempts = true })
+	}
+	w.queueMember("q1")
+	select {
+	case n := <-told:
+		if n > nodes*classes/2 {
+			t.Errorf("the log has waited for %d questions of %d, want those about a pod", n, nodes*classes)
+		}
+	case <-time.After(patience):
+		t.Error("nothing was asked")
+	}
+	w.judging.Store(nil)
+}
