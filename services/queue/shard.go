@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"context"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -54,6 +55,26 @@ func (sh *shard) standing(id cluster.PodID, priorities int) pending.Standing {
 	defer sh.mu.Unlock()
 	s, _ := sh.queue.Standing(id, priorities)
 	return s
+}
+
+// entriesAtATime bounds for how many pods the queue, and with it the log, waits.
+const entriesAtATime = 1024
+
+// entries yields the pods of the queue, some at a time, and does not hold it meanwhile.
+func (sh *shard) entries() iter.Seq[[]pending.Entry] {
+	return func(yield func([]pending.Entry) bool) {
+		sh.mu.Lock()
+		ids := sh.queue.IDs()
+		sh.mu.Unlock()
+		for some := range slices.Chunk(ids, entriesAtATime) {
+			sh.mu.Lock()
+			entries := slices.Collect(sh.queue.Entries(some))
+			sh.mu.Unlock()
+			if !yield(entries) {
+				return
+			}
+		}
+	}
 }
 
 // lookFor is for how long a shard looks for pods to bring back before it lets the log go on.

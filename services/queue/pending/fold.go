@@ -3,6 +3,7 @@ package pending
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -317,11 +318,14 @@ func (q *Queue) drop(id cluster.PodID) {
 	}
 }
 
-// Entries yields every pod of the queue, in no order.
-func (q *Queue) Entries() iter.Seq[Entry] {
+// IDs returns the pods that the queue remembers, in no order.
+func (q *Queue) IDs() []cluster.PodID { return slices.Collect(maps.Keys(q.pods)) }
+
+// Entries yields those of some pods that the queue holds.
+func (q *Queue) Entries(of []cluster.PodID) iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
-		for _, e := range q.pods {
-			if e.place != assumed && !yield(e.view()) {
+		for _, id := range of {
+			if e, ok := q.Entry(id); ok && !yield(e) {
 				return
 			}
 		}

@@ -261,7 +261,7 @@ func (w *hintWorld) diagnosis(a Attempt) Diagnosis {
 func (w *hintWorld) requeued() []string {
 	w.queue.Recheck(w.now, w.st)
 	var names []string
-	for e := range w.queue.Entries() {
+	for e := range w.queue.Entries(w.queue.IDs()) {
 		if e.Place == Active || e.Place == Backoff {
 			names = append(names, e.Pod.Name)
 		}

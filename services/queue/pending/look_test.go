@@ -165,7 +165,7 @@ func TestHintsAreGivenForEveryEventHoweverLateTheLook(t *testing.T) {
 			w.late.most = 1 // anything may have happened
 		}
 		w.run(func(Attempt) bool { return false })
-		for e := range w.eager.Entries() {
+		for e := range w.eager.Entries(w.eager.IDs()) {
 			late, _ := w.late.Entry(e.ID)
 			switch {
 			case e.Place == late.Place:
@@ -199,7 +199,7 @@ func TestNoPodThatFitsIsLeftBehindHoweverLateTheLook(t *testing.T) {
 			return false
 		}
 		w.run(func(a Attempt) bool { return fits(a.ID) })
-		for e := range w.late.Entries() {
+		for e := range w.late.Entries(w.late.IDs()) {
 			if e.Place == Unschedulable && fits(e.ID) {
 				t.Fatalf("seed %d: %s fits and is unschedulable", seed, e.Pod.Name)
 			}

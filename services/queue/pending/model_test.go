@@ -397,7 +397,7 @@ func (m *model) check(t *rapid.T) {
 		}
 	}
 	sum, rejected := 0, make(map[Rejection]int)
-	for e := range m.queue.Entries() {
+	for e := range m.queue.Entries(m.queue.IDs()) {
 		for _, plugin := range against(e) {
 			rejected[Rejection{e.Pod.Class, plugin}]++
 		}
