@@ -109,9 +109,11 @@ func (d *driver) run(ctx context.Context) error {
 	if !d.awaitOthers(ctx) {
 		return nil
 	}
-	for {
+	for works := true; ; {
 		// 1. Nothing is popped while there is nobody to ask.
-		d.s.floors.works(d.sh.number, time.Time{})
+		if works {
+			d.s.floors.works(d.sh.number, time.Time{})
+		}
 		now, changed := d.s.directory.get()
 		if now.missing() != nil {
 			select {
@@ -125,7 +127,8 @@ func (d *driver) run(ctx context.Context) error {
 		}
 		// 2. Pop what is ready and not below what other shards work at.
 		c, next, outranked, err := d.pop(ctx)
-		if err != nil {
+		if works = err == nil; !works { // there is no state: nobody waits for that
+			d.s.floors.rests(d.sh.number)
 			if !d.rest(ctx, firstPause*10) {
 				return nil
 			}

@@ -32,7 +32,8 @@ type ledger struct {
 	keep int              // number of the next class
 	sets cluster.LabelsID // how many label sets there are
 
-	reading atomic.Pointer[func()] // called before each read; nil: nothing
+	reading  atomic.Pointer[func()] // called before each read; nil: nothing
+	unloaded atomic.Bool            // there is no state to read
 }
 
 func newLedger(shards int32) *ledger {
@@ -63,6 +64,9 @@ func (l *ledger) applyLocked(deltas ...cluster.Delta) {
 func (l *ledger) Read(_ context.Context, least cluster.Version, fn func(*cluster.State) error) error {
 	if reading := l.reading.Load(); reading != nil {
 		(*reading)()
+	}
+	if l.unloaded.Load() {
+		return replica.ErrNotLoaded
 	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -399,6 +399,35 @@ func TestShardThatGetsNowhereHoldsNobodyForLong(t *testing.T) {
 	})
 }
 
+func TestShardOfAMemberWithoutAStateHasNoFloor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.filterWorker("f1", nil)
+		w.scoreWorker("s1")
+		w.ledger.node("n1", 1000)
+		q, _ := w.queueMember("q1")
+		elapse(time.Second)
+		floor := func() *int32 {
+			response, err := q.GetShards(t.Context(), &queuev1.GetShardsRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return response.GetShards()[0].PriorityFloor
+		}
+		w.ledger.unloaded.Store(true) // its replica is to load a snapshot
+		w.ledger.pod("a", 100, priority(3))
+		for range 20 {
+			elapse(101 * time.Millisecond) // its driver tries again
+			synctest.Wait()
+			if got := floor(); got != nil {
+				t.Fatalf("its floor is %d, though it can pop nothing", *got)
+			}
+		}
+		w.ledger.unloaded.Store(false)
+		w.untilPlaced("a")
+	})
+}
+
 func TestShardThatDrainsHasNoFloor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
