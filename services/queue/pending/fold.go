@@ -54,7 +54,13 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 	for _, e := range q.pods {
 		before[e.pod.UID] = e
 	}
+	left := q.left
 	q.clear()
+	for uid, attempts := range left {
+		if _, ok := st.PodByUID(uid); ok {
+			q.left[uid] = attempts
+		}
+	}
 	q.version, q.looked = st.Version(), st.Version().Seq
 	q.settings = st.Settings
 	q.setTimes(&st.Settings)
@@ -124,6 +130,7 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.wakeNominees(now, st, st.Before().Pod.NodeName)
 	case cluster.PodRemoved:
 		q.drop(d.ID)
+		delete(q.left, st.Before().Pod.UID)
 		q.notePod(st, d.ID)
 		q.noteChanged(st)
 		q.wakeNominees(now, st, st.Before().Pod.NodeName)
@@ -163,6 +170,9 @@ func (q *Queue) set(now time.Time, st *cluster.State, id cluster.PodID) {
 		switch {
 		case row.Phase == cluster.Bound:
 			q.bound(now, id)
+		case e != nil && !row.Placed() && !q.ofShard(st, row):
+			q.left[row.UID] = e.attempts // the binder knows attempts by their numbers, should it come back
+			q.drop(id)
 		case e == nil || e.place != assumed || row.Phase != cluster.Assumed:
 			q.drop(id)
 		}
@@ -290,9 +300,10 @@ func (q *Queue) forget(now time.Time, st *cluster.State, d cluster.PodForgotten)
 func (q *Queue) add(now time.Time, st *cluster.State, id cluster.PodID, row *cluster.PodRow) *entry {
 	q.arrivals++
 	e := &entry{
-		id: id, pod: row.Pod, arrival: q.arrivals, place: assumed, since: now, entered: now, attempts: row.Attempt, held: row.Preempting,
-		yielded: st.Yields(row.Class),
+		id: id, pod: row.Pod, arrival: q.arrivals, place: assumed, since: now, entered: now, attempts: max(row.Attempt, q.left[row.UID]),
+		held: row.Preempting, yielded: st.Yields(row.Class),
 	}
+	delete(q.left, row.UID)
 	if row.Created != 0 {
 		e.entered = time.Unix(0, row.Created)
 	}

@@ -169,6 +169,7 @@ type Queue struct {
 	ownCrossNode     pods                     // of these, those that are crossNode
 	listeners        map[listening]*listeners // in flight or unschedulable, by what hints tell them apart by
 	nominees         map[string]pods          // by the node that they are nominated to
+	left             map[string]int32         // by uid, how often pods have been tried that are of another shard by now
 	awaited          []awaited                // by version
 
 	notes    notes       // what the fold has noted since the last look began
@@ -210,6 +211,7 @@ func (q *Queue) clear() {
 	q.own, q.ownCrossNode = make(map[string]pods), make(pods)
 	q.listeners = make(map[listening]*listeners)
 	q.nominees = make(map[string]pods)
+	q.left = make(map[string]int32)
 	q.notes, q.looking, q.flushing, q.looked = notes{unsure: make(pods)}, nil, false, 0
 	q.helpful, q.helpfulAt = nil, cluster.Version{}
 	q.awaited = nil
