@@ -12,17 +12,25 @@ import (
 // kube-scheduler asks the plugins that have rejected a pod, and takes their word. Berth knows more: whether the pod fits a node now, or
 // could preempt there. What that does not tell are changes that bring the pod closer to fitting somewhere; for these the hints are
 // kube-scheduler's, of pkg/scheduler/framework/plugins.
+//
+// The hints for a pod that the plugin keeps from preempting, Descriptor.keeps, are Berth's own. Whatever is on other nodes and no victim
+// takes away may go without a change of the node where the pod would preempt, so they overlook nothing that could help.
 type hints struct {
-	pod func(*Demands, Movement) bool                                // another pod has come to a node, has left one or has changed its labels
-	own func(*Demands, *ownChange) bool                              // the pod itself has changed
-	on  func(d *Demands, was, is *cluster.Node) bool                 // a node has come, has changed or has gone; nil is no node
-	of  func(gone *cluster.ClassSpec, labels *cluster.LabelSet) bool // another pod that had something against pods with those labels counts no more
+	pod func(*cluster.State, *Demands, Movement) bool // another pod has come to a node, has left one, ends or has changed its labels
+	own func(*Demands, *ownChange) bool               // the pod itself has changed
+	on  func(d *Demands, was, is *cluster.Node) bool  // a node has come, has changed or has gone; nil is no node
+	// of: another pod that had something against pods with those labels counts no more.
+	of func(st *cluster.State, gone *cluster.ClassSpec, labels *cluster.LabelSet) bool
+	// namespaces: one has come, has gone or has changed its labels; selectors: so has a service or a controller.
+	namespaces, selectors func(*Demands) bool
 }
 
-// Rejectors is a set of plugins, by their rows.
-type Rejectors uint32
+// Rejectors is a set of plugins, by their rows, that have rejected a pod; and from keepers on of those that keep one from preempting.
+type Rejectors uint64
 
-var _ [32 - len(plugins)]struct{} // a bit for each
+const keepers = 32
+
+var _ [keepers - len(plugins)]struct{} // a bit for each
 
 // RejectorsOf returns the plugins of verdicts.
 func RejectorsOf(verdicts []VerdictCount) (set Rejectors) {
@@ -32,6 +40,11 @@ func RejectorsOf(verdicts []VerdictCount) (set Rejectors) {
 		}
 	}
 	return set
+}
+
+// KeepersOf returns the plugins that keep a pod from preempting because of what is on other nodes, by the verdicts of dry runs.
+func KeepersOf(verdicts []VerdictCount) Rejectors {
+	return RejectorsOf(verdicts) << keepers & HintedByNodes()
 }
 
 // HintedByNodes returns the plugins that have hints for what happens to nodes or to pods on them, HintedByPods those that have some for
@@ -53,6 +66,9 @@ func hinted(has func(*hints) bool) (set Rejectors) {
 		if has(&plugins[row].hints) {
 			set |= 1 << row
 		}
+		if has(&plugins[row].keeps) {
+			set |= 1 << (row + keepers)
+		}
 	}
 	return set
 }
@@ -68,7 +84,12 @@ func (of Rejectors) Each() (out []Rejectors) {
 // each returns the plugins of a set whose hints say so.
 func (of Rejectors) each(say func(*hints) bool) (set Rejectors) {
 	for rest := of; rest != 0; rest &= rest - 1 {
-		if row := bits.TrailingZeros32(uint32(rest)); say(&plugins[row].hints) {
+		row := bits.TrailingZeros64(uint64(rest))
+		h := &plugins[row%keepers].hints
+		if row >= keepers {
+			h = &plugins[row-keepers].keeps
+		}
+		if say(h) {
 			set |= 1 << row
 		}
 	}
@@ -107,6 +128,7 @@ func DemandsOf(st *cluster.State, class cluster.ClassID, namespace string) Deman
 type Movement struct {
 	was, is *cluster.LabelSet
 	gone    *cluster.Class // of the pod, if it counts no more and had anti-affinity; else nil
+	ends    bool           // it is being deleted from here on, and counts for some no more
 }
 
 // MovementOf returns what the last delta did to the pod with that id. False: nothing that concerns other pods.
@@ -120,7 +142,8 @@ func MovementOf(st *cluster.State, id cluster.PodID) (m Movement, ok bool) {
 	if row := st.Pod(id); row != nil && row.Placed() {
 		m.is, m.gone = setOf(st.Labels(row.Labels)), nil
 	}
-	return m, (m.was != nil || m.is != nil) && m.was != m.is
+	m.ends = m.was != nil && m.is != nil && !st.Before().Pod.Deleting && st.Pod(id).Deleting
+	return m, (m.was != nil || m.is != nil) && (m.was != m.is || m.ends)
 }
 
 // setOf returns what selectors see of a placed pod.
@@ -134,9 +157,20 @@ func setOf(l *cluster.Labels) *cluster.LabelSet {
 // unseen are the labels of pods that no selector sees.
 var unseen cluster.LabelSet
 
-// AfterMovement returns which of some plugins queue a pod because another has come to a node, left one or changed its labels.
-func (d *Demands) AfterMovement(m Movement, of Rejectors) Rejectors {
-	return of.each(func(h *hints) bool { return h.pod != nil && h.pod(d, m) })
+// AfterMovement returns which of some plugins queue a pod because another has come to a node, left one, ends or has changed its labels.
+func (d *Demands) AfterMovement(st *cluster.State, m Movement, of Rejectors) Rejectors {
+	return of.each(func(h *hints) bool { return h.pod != nil && h.pod(st, d, m) })
+}
+
+// AfterNamespace returns which of some plugins queue a pod because a namespace has come, has gone or has changed its labels, AfterSelector
+// because a service or a controller has.
+func (d *Demands) AfterNamespace(of Rejectors) Rejectors {
+	return of.each(func(h *hints) bool { return h.namespaces != nil && h.namespaces(d) })
+}
+
+// AfterSelector is told of with AfterNamespace.
+func (d *Demands) AfterSelector(of Rejectors) Rejectors {
+	return of.each(func(h *hints) bool { return h.selectors != nil && h.selectors(d) })
 }
 
 // Gone returns the class of the pod if it counts no more and had something against others, else nil.
@@ -146,7 +180,7 @@ func (m Movement) Gone() *cluster.Class { return m.gone }
 // counts no more.
 func AfterGone(st *cluster.State, gone *cluster.Class, labels cluster.LabelsID, of Rejectors) Rejectors {
 	set := setOf(st.Labels(labels))
-	return of.each(func(h *hints) bool { return h.of != nil && h.of(&gone.Spec, set) })
+	return of.each(func(h *hints) bool { return h.of != nil && h.of(st, &gone.Spec, set) })
 }
 
 // AfterNode returns which of some plugins queue a pod because a node has come, changed or gone; nil is no node.
@@ -202,6 +236,22 @@ func topologyOf(n *cluster.Node, key string) (string, bool) {
 		return "", false
 	}
 	return cluster.ValueOf(n.Labels, key)
+}
+
+// keptByNodes is the hint of plugins that keep pods from preempting: pods count on other nodes by their labels and taints.
+func keptByNodes(_ *Demands, was, is *cluster.Node) bool {
+	return was == nil || is == nil || !slices.Equal(was.Labels, is.Labels) || !slices.Equal(was.Taints, is.Taints)
+}
+
+// matchesAny reports whether some term matches a pod, with the namespaces that terms select as they are now.
+func matchesAny(st *cluster.State, terms []cluster.PodTerm, pod *cluster.LabelSet) bool {
+	return slices.ContainsFunc(terms, func(t cluster.PodTerm) bool { return matchesNow(st, &t, pod) })
+}
+
+func matchesNow(st *cluster.State, t *cluster.PodTerm, pod *cluster.LabelSet) bool {
+	namespace, _ := st.Namespace(pod.Namespace)
+	named := slices.Contains(t.Namespaces, pod.Namespace) || t.NamespaceSelector.Matches(namespace) || t.NamespaceSelector.Matches(nil)
+	return named && t.Selector.Matches(pod.Labels)
 }
 
 // matchesAll reports whether there are terms and all match a pod. Namespaces that a term selects by their labels do not

@@ -42,7 +42,7 @@ var interPodAffinity = Descriptor{
 		return &termRelation{spec: r.spec, carriers: r.carried(), filters: r.filters, scores: r.scores}
 	},
 	hints: hints{
-		pod: func(d *Demands, m Movement) bool {
+		pod: func(_ *cluster.State, d *Demands, m Movement) bool {
 			near, repelled := d.spec.Affinity, d.spec.AntiAffinity
 			switch {
 			case m.was == nil:
@@ -52,7 +52,7 @@ var interPodAffinity = Descriptor{
 			}
 			return !matchesAll(near, m.was) && matchesAll(near, m.is) || matchesAll(repelled, m.was) && !matchesAll(repelled, m.is)
 		},
-		of: func(gone *cluster.ClassSpec, labels *cluster.LabelSet) bool {
+		of: func(_ *cluster.State, gone *cluster.ClassSpec, labels *cluster.LabelSet) bool {
 			return matchesAll(gone.AntiAffinity, labels)
 		},
 		on: func(d *Demands, was, is *cluster.Node) bool {
@@ -72,6 +72,19 @@ var interPodAffinity = Descriptor{
 			return is != nil && (slices.ContainsFunc(d.spec.Affinity, near) || slices.ContainsFunc(d.spec.AntiAffinity, repelled))
 		},
 		own: func(_ *Demands, c *ownChange) bool { return c.relabeled },
+	},
+	keeps: hints{
+		pod: func(st *cluster.State, d *Demands, m Movement) bool {
+			differs := func(t cluster.PodTerm) bool {
+				return (m.was != nil && matchesNow(st, &t, m.was)) != (m.is != nil && matchesNow(st, &t, m.is))
+			}
+			return slices.ContainsFunc(d.spec.Affinity, differs) || slices.ContainsFunc(d.spec.AntiAffinity, differs)
+		},
+		of: func(st *cluster.State, gone *cluster.ClassSpec, labels *cluster.LabelSet) bool {
+			return matchesAny(st, gone.AntiAffinity, labels)
+		},
+		on:         keptByNodes,
+		namespaces: func(*Demands) bool { return true }, // terms of others may select by them
 	},
 	short: inWords("is excluded by affinity or anti-affinity between pods", "are excluded by affinity or anti-affinity between pods"),
 	text: func(l *Lack, by Blocker) string {

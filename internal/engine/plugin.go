@@ -41,8 +41,8 @@ type Descriptor struct {
 	// elsewhere is the place, among its reasons, of what is said of all nodes but the one that a pod requires. 0: another plugin says it.
 	elsewhere Verdict
 
-	// hints say which changes bring a pod closer that it has rejected.
-	hints hints
+	// hints say which changes bring a pod closer that it has rejected, keeps which may let one preempt that it has kept from that.
+	hints, keeps hints
 
 	// short says what its rejections mean, after the number of the nodes; text what a node lacks. Without them the reasons have to do.
 	short func(*Rejection) string

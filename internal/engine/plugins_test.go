@@ -366,3 +366,11 @@ func TestParseIntIsStrconvs(t *testing.T) {
 		}
 	}
 }
+
+func TestPluginsThatReadOtherNodesSayWhatMayLetAPodPreempt(t *testing.T) {
+	for _, p := range relatingPlugins() {
+		if p.keeps.pod == nil || p.keeps.on == nil {
+			t.Errorf("%s has no hints for pods that it keeps from preempting", p.Name)
+		}
+	}
+}

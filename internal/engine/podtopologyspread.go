@@ -43,15 +43,7 @@ var podTopologySpread = Descriptor{
 		return &spreadRelation{in, requireAll}
 	},
 	hints: hints{
-		pod: func(d *Demands, m Movement) bool {
-			switch {
-			case m.was == nil:
-				return d.counts(m.is)
-			case m.is == nil:
-				return d.counts(m.was)
-			}
-			return m.is.Namespace == d.namespace && d.distinguishes(m.was, m.is)
-		},
+		pod: spreadMoves,
 		on: func(d *Demands, was, is *cluster.Node) bool {
 			before, after := was != nil && d.keys(was), is != nil && d.keys(is)
 			return before != after || before && after && (!slices.Equal(was.Taints, is.Taints) || d.moves(was, is))
@@ -60,6 +52,13 @@ var podTopologySpread = Descriptor{
 			honored := slices.ContainsFunc(d.constraints, func(s cluster.SpreadConstraint) bool { return s.HonorTaints })
 			return c.tolerations() && honored || c.relabeled && d.distinguishes(c.labelsWas, c.labelsIs)
 		},
+	},
+	keeps: hints{
+		pod: func(st *cluster.State, d *Demands, m Movement) bool {
+			return spreadMoves(st, d, m) || m.ends && d.counts(m.is)
+		},
+		on:        keptByNodes,
+		selectors: func(d *Demands) bool { return d.anyLabels && len(d.constraints) > 0 },
 	},
 	short: inWords("would break its topology spread", "would break its topology spread"),
 	text: func(l *Lack, _ Blocker) string {
@@ -76,6 +75,17 @@ var podTopologySpread = Descriptor{
 		return fmt.Sprintf("topology spread over %s: %q has %d matching %s%s, the least of all domains is %d, and maxSkew is %d",
 			l.TopologyKey, l.Value, l.Count, plural(int(l.Count), "pod", "pods"), with, l.Least, l.Spread.MaxSkew)
 	},
+}
+
+// spreadMoves is the hint for what other pods do.
+func spreadMoves(_ *cluster.State, d *Demands, m Movement) bool {
+	switch {
+	case m.was == nil:
+		return d.counts(m.is)
+	case m.is == nil:
+		return d.counts(m.was)
+	}
+	return m.was != m.is && m.is.Namespace == d.namespace && d.distinguishes(m.was, m.is)
 }
 
 // spreadRelation is the constraints in force: the class's own, or the profile's with the pod's default selector.

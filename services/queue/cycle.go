@@ -272,21 +272,29 @@ func (c *cycle) sort(ctx context.Context) error {
 	return c.shelve(ctx, stuck)
 }
 
-// shelve makes pods unschedulable that fit nowhere, but for those that may preempt.
+// shelve makes pods unschedulable that fit nowhere, but for those that may preempt. It is done in parts, as each is compared with all that
+// has changed since its verdicts, and the log waits meanwhile.
 func (c *cycle) shelve(ctx context.Context, pods []*attempt) error {
-	if len(pods) == 0 {
-		return nil
-	}
-	return c.read(ctx, func(st *cluster.State) {
-		c.sh.with(func(q *pending.Queue, now time.Time) {
-			for _, a := range pods {
-				f := c.postFilter(st, a)
-				if a.preempts = f.preempts; !a.preempts {
-					c.reject(q, now, st, a, f)
+	for len(pods) > 0 {
+		left := pods
+		err := c.read(ctx, func(st *cluster.State) {
+			c.sh.with(func(q *pending.Queue, now time.Time) {
+				for enough := false; len(left) > 0 && !enough; enough = time.Since(now) >= lookFor {
+					a := left[0]
+					left = left[1:]
+					f := c.postFilter(st, a)
+					if a.preempts = f.preempts; !a.preempts {
+						c.reject(q, now, st, a, f)
+					}
 				}
-			}
+			})
 		})
-	})
+		if err != nil || len(left) == len(pods) { // there is no state: they are tried again
+			return err
+		}
+		pods = left
+	}
+	return nil
 }
 
 // read calls fn with the replica's state. Without one it does not: the pods are tried again. An error means that ctx
@@ -312,7 +320,7 @@ func (c *cycle) reject(q *pending.Queue, now time.Time, st *cluster.State, a *at
 	if more := engine.Besides(st, diagnosis.Verdicts); more != "" {
 		diagnosis.Message += " " + more
 	}
-	diagnosis.Resigns = f.clear
+	diagnosis.Resigns, diagnosis.Keepers = f.clear, f.keepers
 	q.Reject(now, st, a.Attempt, diagnosis)
 	c.progress++
 	c.decided(a, resultUnschedulable, diagnosis.Message)

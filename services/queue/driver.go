@@ -109,9 +109,11 @@ func (d *driver) run(ctx context.Context) error {
 	if !d.awaitOthers(ctx) {
 		return nil
 	}
-	for {
+	for works := true; ; {
 		// 1. Nothing is popped while there is nobody to ask.
-		d.s.floors.works(d.sh.number, time.Time{})
+		if works {
+			d.s.floors.works(d.sh.number, time.Time{})
+		}
 		now, changed := d.s.directory.get()
 		if now.missing() != nil {
 			select {
@@ -125,7 +127,8 @@ func (d *driver) run(ctx context.Context) error {
 		}
 		// 2. Pop what is ready and not below what other shards work at.
 		c, next, outranked, err := d.pop(ctx)
-		if err != nil {
+		if works = err == nil; !works { // there is no state: nobody waits for that
+			d.s.floors.rests(d.sh.number)
 			if !d.rest(ctx, firstPause*10) {
 				return nil
 			}
@@ -188,7 +191,7 @@ func (d *driver) await(ctx context.Context, next time.Time) bool {
 // pop takes the next batch, as the cycle that it has to go through. Without one it returns when there may be, the
 // zero time if not by time alone, or that there is one but for what other shards work at.
 func (d *driver) pop(ctx context.Context) (c *cycle, next time.Time, outranked bool, err error) {
-	for looked := false; !looked && err == nil; {
+	for looked := false; !looked && c == nil && err == nil; {
 		if d.sh.isDraining() {
 			return nil, time.Time{}, false, nil
 		}
@@ -197,7 +200,8 @@ func (d *driver) pop(ctx context.Context) (c *cycle, next time.Time, outranked b
 	return c, next, outranked, err
 }
 
-// look is pop, if what has changed can be looked at without holding up the log; else it looks at a part.
+// look looks at a part of what has changed, so that the log is not held up. It is pop once that was the last part, or if the look takes long,
+// as what is active does not wait for ever for what may wake.
 func (d *driver) look(ctx context.Context) (c *cycle, next time.Time, looked, outranked bool, err error) {
 	doubted := false
 	err = d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
@@ -206,7 +210,7 @@ func (d *driver) look(ctx context.Context) (c *cycle, next time.Time, looked, ou
 		d.sh.mu.Lock()
 		defer d.sh.mu.Unlock()
 		_, doubted = d.sh.queue.PossibleFloor()
-		if looked = d.sh.look(now, st); !looked {
+		if looked = d.sh.look(now, st); !looked && !d.sh.looksForLong(now) {
 			return nil
 		}
 		var batch []pending.Attempt
@@ -228,17 +232,22 @@ func (d *driver) look(ctx context.Context) (c *cycle, next time.Time, looked, ou
 // of the priorities that other shards are told to wait for. It takes half of its time at most.
 func (d *driver) lookMeanwhile(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
+	d.sh.mu.Lock()
+	looked := d.sh.lookingSince.IsZero()
+	d.sh.mu.Unlock()
 	var looker sync.WaitGroup
 	looker.Go(func() {
 		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-d.sh.woken:
+			if looked {
+				select {
+				case <-ctx.Done():
+					return
+				case <-d.sh.woken:
+				}
 			}
 			began := time.Now()
 			var err error
-			for looked := false; !looked && err == nil; {
+			for looked = false; !looked && err == nil && time.Since(began) < possible; {
 				err = d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
 					d.sh.mu.Lock()
 					defer d.sh.mu.Unlock()
@@ -246,6 +255,7 @@ func (d *driver) lookMeanwhile(ctx context.Context) (stop func()) {
 					return nil
 				})
 			}
+			looked = looked || err != nil
 			d.s.floors.announce()
 			if !wait(ctx, max(time.Since(began), time.Millisecond)) {
 				return

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -30,6 +31,9 @@ type ledger struct {
 	subs []replica.Subscriber
 	keep int              // number of the next class
 	sets cluster.LabelsID // how many label sets there are
+
+	reading  atomic.Pointer[func()] // called before each read; nil: nothing
+	unloaded atomic.Bool            // there is no state to read
 }
 
 func newLedger(shards int32) *ledger {
@@ -58,6 +62,12 @@ func (l *ledger) applyLocked(deltas ...cluster.Delta) {
 }
 
 func (l *ledger) Read(_ context.Context, least cluster.Version, fn func(*cluster.State) error) error {
+	if reading := l.reading.Load(); reading != nil {
+		(*reading)()
+	}
+	if l.unloaded.Load() {
+		return replica.ErrNotLoaded
+	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	if have := l.st.Version(); !least.IsZero() && (have.Epoch != least.Epoch || have.Seq < least.Seq) {

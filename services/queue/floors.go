@@ -364,13 +364,12 @@ func (d *driver) giveWay(ctx context.Context) bool {
 		d.outrankedSince = time.Now()
 		d.s.metrics.outranked()
 	}
-	wait := floorsPeriod // another's last word may have ceased to count, or a backoff may have ended
-	if !d.doubtedSince.IsZero() {
-		wait = min(wait, max(possible-time.Since(d.doubtedSince), 0))
-	}
-	again := time.NewTimer(wait)
+	again := time.NewTimer(floorsPeriod) // another's last word may have ceased to count, or a backoff may have ended
 	defer again.Stop()
 	for d.outranked() {
+		if left := possible - time.Since(d.doubtedSince); !d.doubtedSince.IsZero() && left > 0 {
+			again.Reset(left)
+		}
 		select {
 		case <-ctx.Done():
 			return false

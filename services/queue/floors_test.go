@@ -168,6 +168,58 @@ func TestPriorityThatIsOnlyPossibleHoldsNobodyForLong(t *testing.T) {
 	})
 }
 
+func TestPriorityThatBecomesPossibleHoldsNobodyForLongWhoHasWaitedBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, n, _ := beside(t)
+		w.ledger.pod("low", 100, priority(9))
+		if got := w.after(time.Minute); len(got) > 0 {
+			t.Fatalf("while another works at 10, %v are placed", got)
+		}
+		n.mu.Lock()
+		n.may = map[int32]int32{7: 10}
+		n.mu.Unlock()
+		n.say(nil)
+		if got := w.after(40 * time.Millisecond); len(got) > 0 {
+			t.Errorf("40 ms after another may work at 10, %v are placed", got)
+		}
+		if got, want := w.after(20*time.Millisecond), []string{"low"}; !slices.Equal(got, want) {
+			t.Errorf("60 ms after another may work at 10, %v are placed, want %v", got, want)
+		}
+	})
+}
+
+func TestADriverThatGivesWayDoesNotSpin(t *testing.T) {
+	for name, may := range map[string]map[int32]int32{"to what is": nil, "to what is, and more may be": {7: 20}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, n, _ := beside(t)
+				n.mu.Lock()
+				n.may = may
+				n.mu.Unlock()
+				n.say(map[int32]int32{7: 10})
+				elapse(time.Second)
+				var reads atomic.Int64
+				reading := func() {
+					if reads.Add(1) > 1000 {
+						elapse(time.Millisecond) // else the second would never end
+					}
+				}
+				w.ledger.reading.Store(&reading)
+				w.ledger.pod("low", 100, priority(9))
+				elapse(time.Second)
+				reads.Store(0)
+				elapse(time.Second)
+				if got := reads.Load(); got > 10 {
+					t.Errorf("the state is read %d times in a second, want a few times", got)
+				}
+				if got := w.binder.order(); len(got) > 0 {
+					t.Errorf("placed %v below what another works at", got)
+				}
+			})
+		})
+	}
+}
+
 // A node comes with room for one of two pods that are unschedulable. The shard of that with the higher priority is amid a cycle for
 // another pod of its own, which is no more urgent than the other shard's.
 func TestPodThatWakesAmidACycleOfItsShardGoesFirst(t *testing.T) {
@@ -344,6 +396,35 @@ func TestShardThatGetsNowhereHoldsNobodyForLong(t *testing.T) {
 		if len(held) == 9 {
 			t.Error("all pods are of one shard: nothing is tested")
 		}
+	})
+}
+
+func TestShardOfAMemberWithoutAStateHasNoFloor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.filterWorker("f1", nil)
+		w.scoreWorker("s1")
+		w.ledger.node("n1", 1000)
+		q, _ := w.queueMember("q1")
+		elapse(time.Second)
+		floor := func() *int32 {
+			response, err := q.GetShards(t.Context(), &queuev1.GetShardsRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return response.GetShards()[0].PriorityFloor
+		}
+		w.ledger.unloaded.Store(true) // its replica is to load a snapshot
+		w.ledger.pod("a", 100, priority(3))
+		for range 20 {
+			elapse(101 * time.Millisecond) // its driver tries again
+			synctest.Wait()
+			if got := floor(); got != nil {
+				t.Fatalf("its floor is %d, though it can pop nothing", *got)
+			}
+		}
+		w.ledger.unloaded.Store(false)
+		w.untilPlaced("a")
 	})
 }
 

@@ -62,18 +62,18 @@ func (s *Service) ListPending(_ context.Context, request *queuev1.ListPendingReq
 		}
 	}
 	for _, sh := range s.owned() {
-		sh.mu.Lock()
-		for e := range sh.queue.Entries() {
-			l := listed{shard: sh, Entry: e}
-			key := l.key()
-			if after != nil && compareKeys(key, *after) <= 0 || bound != nil && compareKeys(key, *bound) >= 0 {
-				continue
-			}
-			if pods = append(pods, l); len(pods) >= 2*(size+1) {
-				cut()
+		for some := range sh.entries() {
+			for _, e := range some {
+				l := listed{shard: sh, Entry: e}
+				key := l.key()
+				if after != nil && compareKeys(key, *after) <= 0 || bound != nil && compareKeys(key, *bound) >= 0 {
+					continue
+				}
+				if pods = append(pods, l); len(pods) >= 2*(size+1) {
+					cut()
+				}
 			}
 		}
-		sh.mu.Unlock()
 	}
 	cut()
 	response := &queuev1.ListPendingResponse{}

@@ -36,12 +36,13 @@ type world struct {
 	etcd    *etcd
 	binder  *binder
 	clients *rpc.Clients
-	metrics prometheus.Registerer // of queue members
-	trace   *trace.Provider       // of queue members
-	batch   int                   // of queue members; 0: the standard
-	timeout time.Duration         // of workers' answers, for queue members
-	hedge   time.Duration         // likewise
-	broken  atomic.Bool           // the engine of queue members panics with the first class
+	metrics prometheus.Registerer  // of queue members
+	trace   *trace.Provider        // of queue members
+	batch   int                    // of queue members; 0: the standard
+	timeout time.Duration          // of workers' answers, for queue members
+	hedge   time.Duration          // likewise
+	broken  atomic.Bool            // the engine of queue members panics with the first class
+	judging atomic.Pointer[func()] // called before the engine of queue members judges; nil: nothing
 
 	mu       sync.Mutex
 	sessions map[string][]*session
@@ -171,7 +172,7 @@ func (w *world) scoreWorker(id string) (stop func()) {
 func (w *world) queueMember(id string) (s *queue.Service, stop func()) {
 	w.t.Helper()
 	s, err := queue.New(queue.Config{
-		ID: id, Replica: w.ledger, Evaluator: &evaluator{engine.NewEvaluator(engine.EvaluatorConfig{}), &w.broken}, Coord: w.etcd, Clients: w.clients,
+		ID: id, Replica: w.ledger, Evaluator: &evaluator{engine.NewEvaluator(engine.EvaluatorConfig{}), w}, Coord: w.etcd, Clients: w.clients,
 		NewSession: func(context.Context) (queue.Session, error) {
 			s := &session{etcd: w.etcd, owner: id, done: make(chan struct{})}
 			w.mu.Lock()
@@ -267,14 +268,17 @@ func untilState(t *testing.T, s *queue.Service, name string, want queuev1.State)
 // other goroutines of the test have nothing left to do before that moment.
 func elapse(d time.Duration) { time.Sleep(d) }
 
-// evaluator panics with the first class while broken.
+// evaluator panics with the first class while its world is broken.
 type evaluator struct {
 	queue.Evaluator
-	broken *atomic.Bool
+	in *world
 }
 
 func (e *evaluator) judges(class cluster.ClassID) {
-	if e.broken.Load() && class == 0 {
+	if judging := e.in.judging.Load(); judging != nil {
+		(*judging)()
+	}
+	if e.in.broken.Load() && class == 0 {
 		panic("this class")
 	}
 }

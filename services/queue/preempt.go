@@ -24,10 +24,11 @@ const preemptFor = 500 * time.Millisecond
 
 // postFilter is what comes of kube-scheduler's PostFilter for a pod that fits nowhere.
 type postFilter struct {
-	preempts bool   // it may preempt: the rest is not known yet
-	started  bool   // pods are evicted for it, and the binder has reported it
-	message  string // what FailedScheduling's text ends with
-	clear    bool   // it is to be nominated to no node any more
+	preempts bool             // it may preempt: the rest is not known yet
+	started  bool             // pods are evicted for it, and the binder has reported it
+	message  string           // what FailedScheduling's text ends with
+	clear    bool             // it is to be nominated to no node any more
+	keepers  engine.Rejectors // keep it from preempting
 }
 
 // postFilter says what comes of PostFilter without a dry run.
@@ -54,14 +55,14 @@ func (c *cycle) postFilter(st *cluster.State, a *attempt) postFilter {
 func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 	start := time.Now()
 	// What preemption says where it cannot help is the same for all pods of a subject, in this batch.
-	hopeless := make(map[engine.Subject]string)
+	hopeless := make(map[engine.Subject]noRoom)
 	for k, a := range pods {
-		if k > 0 && time.Since(start) > preemptFor || c.sh.isDraining() || time.Now().Before(c.preemptFrom) {
-			return nil // the others are tried again
+		if c.preemptionWaits(pods[k:]) || k > 0 && time.Since(start) > preemptFor || c.sh.isDraining() {
+			return nil // the others are tried again, or back off
 		}
 		c.s.floors.works(c.sh.number, time.Now().Add(stalled))
 		began := time.Now()
-		why, ok := hopeless[a.Subject]
+		none, ok := hopeless[a.Subject]
 		var found fanout.DryRunAnswer
 		if !ok || a.Node() != "" {
 			var err error
@@ -79,14 +80,14 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 				a.open = false
 				continue
 			}
-			why = engine.PreemptionMessage(found.Nodes, found.Verdicts)
+			none = noRoom{engine.PreemptionMessage(found.Nodes, found.Verdicts), engine.KeepersOf(found.Verdicts)}
 		}
 		if found.Best == nil {
 			if a.Node() == "" {
-				hopeless[a.Subject] = why
+				hopeless[a.Subject] = none
 			}
 			c.preempted(a, preemptionNoCandidate, statusUnschedulable, time.Since(began))
-			if err := c.rejectPreemptor(ctx, a, why); err != nil {
+			if err := c.rejectPreemptor(ctx, a, none); err != nil {
 				return err
 			}
 			continue
@@ -99,6 +100,19 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 	return nil
 }
 
+// waitingMessage is told of pods that would preempt while the binder has too much to do for that.
+const waitingMessage = "its preemption was put off: the binder has too much to do"
+
+// preemptionWaits puts pods in backoff if the binder wants no preemption now. Else, as many as a batch has would come again and again,
+// ahead of those that fit.
+func (c *cycle) preemptionWaits(pods []*attempt) bool {
+	if !time.Now().Before(c.preemptFrom) {
+		return false
+	}
+	c.backOff(pods, waitingMessage, false) // what others have made room for is theirs
+	return true
+}
+
 // preempted measures a try to make room.
 func (c *cycle) preempted(a *attempt, result, status string, took time.Duration) {
 	a.traced.preempted(result, took)
@@ -107,12 +121,18 @@ func (c *cycle) preempted(a *attempt, result, status string, took time.Duration)
 	c.s.metrics.points.WithLabelValues(pointPostFilter, status, a.signature.profile).Observe(took.Seconds())
 }
 
-// rejectPreemptor makes a pod unschedulable for which there is no room to be made. Why says so.
-func (c *cycle) rejectPreemptor(ctx context.Context, a *attempt, why string) error {
+// noRoom is that no node is a candidate: what is said of it, and who may end it.
+type noRoom struct {
+	why     string
+	keepers engine.Rejectors
+}
+
+// rejectPreemptor makes a pod unschedulable for which there is no room to be made.
+func (c *cycle) rejectPreemptor(ctx context.Context, a *attempt, none noRoom) error {
 	return c.read(ctx, func(st *cluster.State) {
-		f := postFilter{clear: true}
+		f := postFilter{clear: true, keepers: none.keepers}
 		if profile := st.Profile(a.signature.profile); profile != nil {
-			f.message = engine.PostFilterMessage(profile, why)
+			f.message = engine.PostFilterMessage(profile, none.why)
 		}
 		c.sh.with(func(q *pending.Queue, now time.Time) { c.reject(q, now, st, a, f) })
 	})
@@ -127,8 +147,8 @@ func (c *cycle) dryRun(ctx context.Context, a *attempt) (fanout.DryRunAnswer, er
 	return c.workers.DryRunPreemption(ctx, fanout.DryRunQuestion{Least: least, Length: c.length, Subject: a.Subject, Pod: a.ID, Seed: c.seed})
 }
 
-// evict has the binder evict the best candidate's victims and nominate the pod. It reports false if the binder takes no further
-// preemption now.
+// evict has the binder evict the best candidate's victims and nominate the pod. It reports false if what the shard knows of the state is too
+// old for this pod, and so for the others.
 func (c *cycle) evict(ctx context.Context, a *attempt, found fanout.DryRunAnswer, began time.Time) (goOn bool, err error) {
 	c.reports.withdraw(a.ID)
 	request := &binderv1.PreemptRequest{
@@ -146,12 +166,15 @@ func (c *cycle) evict(ctx context.Context, a *attempt, found fanout.DryRunAnswer
 	case err == nil:
 	case errors.Is(err, errShardLost) || ctx.Err() != nil:
 		return false, err
-	case code == codes.Aborted || code == codes.ResourceExhausted:
+	case code == codes.ResourceExhausted:
 		c.s.metrics.retries.WithLabelValues("preempt_" + snake(code)).Inc()
-		if code == codes.ResourceExhausted {
-			c.preemptFrom = time.Now().Add(rpc.RetryPause(err, retryCommit))
-		}
+		c.preemptFrom = time.Now().Add(rpc.RetryPause(err, retryCommit))
 		c.log.Info("preemption put off", "uid", a.UID, "err", err, a.traced.log())
+		c.preemptionWaits([]*attempt{a})
+		return true, nil
+	case code == codes.Aborted:
+		c.s.metrics.retries.WithLabelValues("preempt_" + snake(code)).Inc()
+		c.log.Info("preemption aborted", "uid", a.UID, "err", err, a.traced.log())
 		return false, nil
 	default:
 		c.log.Error("binder refuses the preemption", "uid", a.UID, "err", err, a.traced.log())

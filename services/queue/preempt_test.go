@@ -132,6 +132,47 @@ func TestPodsOfASubjectWithoutACandidateAskOnce(t *testing.T) {
 	}
 }
 
+func TestPodsKeptFromPreemptingByWhatIsElsewherePreemptWhenThatGoes(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	zone := []cluster.Label{{Key: "zone", Value: "a"}}
+	w.ledger.apply(
+		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Labels: zone, Allocatable: quantities(1000)}},
+		cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n2", Labels: zone, Allocatable: quantities(1000)}},
+		cluster.NodeSet{Index: 2, Node: cluster.Node{Name: "n3", Labels: zone, Allocatable: quantities(100)}},
+	)
+	w.ledger.pod("low1", 1000, bound("n1"))
+	w.ledger.pod("low2", 1000, bound("n2"))
+	app := w.ledger.labels("app", "x")
+	w.ledger.pod("enemy", 100, func(p *cluster.Pod, spec *cluster.ClassSpec) {
+		bound("n3")(p, spec)
+		p.Labels, p.Priority = app, 100
+	})
+	for k := range 2 { // only the first one's dry run is made
+		w.ledger.pod(fmt.Sprintf("p%d", k), 600, func(p *cluster.Pod, spec *cluster.ClassSpec) {
+			p.Priority = 10
+			spec.AntiAffinity = []cluster.PodTerm{{
+				TopologyKey: "zone", Namespaces: []string{"default"}, NamespaceSelector: cluster.LabelSelector{Nothing: true},
+				Selector: cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "Exists"}}},
+			}}
+		})
+	}
+	q, _ := w.queueMember("q1")
+	for k := range 2 {
+		untilState(t, q, fmt.Sprintf("p%d", k), queuev1.State_STATE_UNSCHEDULABLE)
+	}
+	w.ledger.mu.RLock()
+	enemy, _ := w.ledger.st.PodByUID("uid-enemy")
+	w.ledger.mu.RUnlock()
+	w.ledger.apply(cluster.PodRemoved{ID: enemy})
+	for k := range 2 {
+		name := fmt.Sprintf("p%d", k)
+		until(t, name+" is nominated", func() bool { return w.row(name).Nominated != "" })
+	}
+}
+
 func TestPodThatMayNotPreemptIsUnschedulableWithTheReason(t *testing.T) {
 	w, filters := full(t)
 	w.ledger.pod("never", 600, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Priority, p.NeverPreempts = 10, true })
@@ -238,6 +279,55 @@ func TestPreemptionIsPutOffWhileTheBinderHasTooMuchToDoAndOthersArePlaced(t *tes
 	w.ledger.apply(cluster.PodSet{ID: id, Pod: small})
 	w.untilPlaced("small")
 	until(t, "high is nominated", func() bool { return w.row("high").Nominated != "" })
+}
+
+func TestPodsThatWaitForABinderThatTakesNoPreemptionHoldUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.batch = 2
+		w.filterWorker("f1", nil)
+		w.scoreWorker("s1")
+		w.ledger.node("n1", 1000)
+		w.ledger.node("n2", 100)
+		w.ledger.pod("low", 1000, bound("n1"))
+		full := true
+		w.binder.preempting = func(int, *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+			if full {
+				return nil, rpc.Exhausted("PREEMPTIONS_FULL", 50*time.Millisecond, "as many preemptions wait for their evictions as may")
+			}
+			return nil, nil
+		}
+		for k := range 6 { // three batches
+			w.ledger.pod(fmt.Sprintf("high%d", k), 600, priority(10))
+		}
+		w.ledger.pod("small", 100, nil)
+		w.queueMember("q1")
+		elapse(time.Second)
+		if w.ledger.nodeOf("small") == "" {
+			t.Error("a pod that fits waits behind pods that may not preempt yet")
+		}
+		asked := len(w.binder.preempted())
+		if asked > 3 {
+			t.Errorf("the binder is asked %d times in a second, want once per batch at most", asked)
+		}
+		elapse(time.Minute)
+		if n := len(w.binder.preempted()); n == asked {
+			t.Error("the binder is not asked again in a minute")
+		}
+		w.binder.mu.Lock()
+		full = false
+		w.binder.mu.Unlock()
+		elapse(time.Minute)
+		nominated := 0
+		for k := range 6 {
+			if w.row(fmt.Sprintf("high%d", k)).Nominated != "" {
+				nominated++
+			}
+		}
+		if nominated != 1 {
+			t.Errorf("%d pods are nominated once the binder takes preemptions again, want the one for which there is a victim", nominated)
+		}
+	})
 }
 
 func TestPreemptionOfUnknownOutcomeIsAskedForAgain(t *testing.T) {

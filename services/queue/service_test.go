@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -688,4 +689,88 @@ func TestAPodThatNoWorkerCanJudgeHoldsUpNoOther(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestALookThatTakesLongHoldsUpNoPodThatIsActive(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	const nodes, classes = 20, 200
+	for k := range nodes {
+		w.ledger.node(fmt.Sprintf("n%d", k), 1000)
+	}
+	for k := range classes {
+		w.ledger.pod(fmt.Sprintf("large%d", k), int64(2000+k), nil)
+	}
+	q, _ := w.queueMember("q1")
+	until(t, "all are unschedulable", func() bool {
+		waiting := pending(t, q)
+		for _, p := range waiting {
+			if p.GetState() != queuev1.State_STATE_UNSCHEDULABLE {
+				return false
+			}
+		}
+		return len(waiting) == classes
+	})
+	var asked atomic.Int64
+	slowly := func() { // a millisecond of work, or the look would be over at once
+		asked.Add(1)
+		for began := time.Now(); time.Since(began) < time.Millisecond; {
+			runtime.Gosched()
+		}
+	}
+	w.judging.Store(&slowly)
+	for k := range nodes {
+		w.ledger.node(fmt.Sprintf("n%d", k), 1001)
+	}
+	until(t, "the shard looks", func() bool { return asked.Load() > 0 })
+	w.ledger.pod("small", 100, nil)
+	w.untilPlaced("small")
+	w.judging.Store(nil)
+	if n := asked.Load(); n > nodes*classes {
+		t.Errorf("%d questions have been asked when the pod is placed, want few of %d", n, 2*nodes*classes)
+	}
+}
+
+func TestTheLogDoesNotWaitForAWholeBatchToBeRejected(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	const nodes, classes = 5, 50
+	var asked atomic.Int64
+	told := make(chan int64, 1)
+	judging := func() {
+		if asked.Add(1) == 1 { // the pods are compared with what has changed since their verdicts
+			go func() {
+				w.ledger.node("small", 10)
+				told <- asked.Load()
+			}()
+		}
+		for began := time.Now(); time.Since(began) < time.Millisecond; { // a millisecond of work, or all would be over at once
+			runtime.Gosched()
+		}
+	}
+	w.filterWorker("f1", func(int64) {
+		for k := range nodes {
+			w.ledger.node(fmt.Sprintf("n%d", k), 1001)
+		}
+		w.judging.Store(&judging)
+	})
+	w.scoreWorker("s1")
+	for k := range nodes {
+		w.ledger.node(fmt.Sprintf("n%d", k), 1000)
+	}
+	for k := range classes {
+		w.ledger.pod(fmt.Sprintf("large%d", k), int64(2000+k), func(p *cluster.Pod, _ *cluster.ClassSpec) { p.NeverPreempts = true })
+	}
+	w.queueMember("q1")
+	select {
+	case n := <-told:
+		if n > nodes*classes/2 {
+			t.Errorf("the log has waited for %d questions of %d, want those about a pod", n, nodes*classes)
+		}
+	case <-time.After(patience):
+		t.Error("nothing was asked")
+	}
+	w.judging.Store(nil)
 }

@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"context"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -19,6 +20,8 @@ type shard struct {
 
 	mu    sync.Mutex
 	queue *pending.Queue
+	// lookingSince is when the look began that is under way; zero: none is.
+	lookingSince time.Time
 
 	woken    chan struct{} // holds one value while the queue may have changed since the driver looked
 	draining chan struct{} // closed: start no further cycle
@@ -54,12 +57,45 @@ func (sh *shard) standing(id cluster.PodID, priorities int) pending.Standing {
 	return s
 }
 
+// entriesAtATime bounds for how many pods the queue, and with it the log, waits.
+const entriesAtATime = 1024
+
+// entries yields the pods of the queue, some at a time, and does not hold it meanwhile.
+func (sh *shard) entries() iter.Seq[[]pending.Entry] {
+	return func(yield func([]pending.Entry) bool) {
+		sh.mu.Lock()
+		ids := sh.queue.IDs()
+		sh.mu.Unlock()
+		for some := range slices.Chunk(ids, entriesAtATime) {
+			sh.mu.Lock()
+			entries := slices.Collect(sh.queue.Entries(some))
+			sh.mu.Unlock()
+			if !yield(entries) {
+				return
+			}
+		}
+	}
+}
+
 // lookFor is for how long a shard looks for pods to bring back before it lets the log go on.
 const lookFor = 200 * time.Microsecond
 
 // look looks at a part of what has changed, and reports whether that was the last. The caller holds the lock.
 func (sh *shard) look(now time.Time, st *cluster.State) (done bool) {
-	return sh.queue.RecheckUntil(now, st, func() bool { return time.Since(now) >= lookFor })
+	done = sh.queue.RecheckUntil(now, st, func() bool { return time.Since(now) >= lookFor })
+	switch {
+	case done:
+		sh.lookingSince = time.Time{}
+	case sh.lookingSince.IsZero():
+		sh.lookingSince = now
+	}
+	return done
+}
+
+// looksForLong reports whether what is active need not wait for the end of the look that is under way: nor do other shards then. The
+// caller holds the lock.
+func (sh *shard) looksForLong(now time.Time) bool {
+	return !sh.lookingSince.IsZero() && now.Sub(sh.lookingSince) >= possible
 }
 
 func (sh *shard) reset(st *cluster.State) {

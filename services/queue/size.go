@@ -48,7 +48,7 @@ func (c *cycle) tooLarge(ctx context.Context, stage string, err error) error {
 			if !a.open {
 				return
 			}
-			q.Reject(now, st, a.Attempt, pending.Diagnosis{Message: message, Version: st.Version(), Wake: pending.WhenChanged})
+			q.Reject(now, st, a.Attempt, pending.Diagnosis{Message: message, Version: st.Version(), Wake: pending.WhenChanged, Resigns: true})
 			c.decided(a, resultUnschedulable, message)
 			a.open = false
 			c.reports.add(a.Attempt, reasonUnschedulable, message, true)

@@ -42,7 +42,8 @@ func TestABatchThatIsTooLargeForAMessageIsHalved(t *testing.T) {
 		w.ledger.pod(names[i], int64(10+i), nil) // each of a class of its own, with candidates of its own
 	}
 	// It prefers each node to another degree, so every node is a group by itself: what is to be said of it alone is too large.
-	w.ledger.pod("giant", 10, func(_ *cluster.Pod, c *cluster.ClassSpec) {
+	w.ledger.pod("giant", 10, func(p *cluster.Pod, c *cluster.ClassSpec) {
+		p.Nominated = "gone"
 		for bit := range bits {
 			c.Preferred = append(c.Preferred, cluster.PreferredTerm{Weight: 1 << bit, Term: cluster.NodeSelectorTerm{
 				Expressions: []cluster.Requirement{{Key: fmt.Sprint("bit", bit), Operator: "In", Values: []string{"1"}}},
@@ -57,6 +58,10 @@ func TestABatchThatIsTooLargeForAMessageIsHalved(t *testing.T) {
 		t.Errorf("the giant waits because of %q", giant.GetMessage())
 	}
 	until(t, "it is reported", func() bool { return strings.Contains(w.binder.report("giant"), "too large for a message") })
+	w.ledger.mu.RLock()
+	id, _ := w.ledger.st.PodByUID("uid-giant")
+	w.ledger.mu.RUnlock()
+	w.ledger.apply(cluster.PodNominated{ID: id}) // the report says so
 	sent := w.binder.sent()
 	most := 0
 	for _, batch := range sent {

@@ -3,6 +3,7 @@ package pending
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -53,7 +54,13 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 	for _, e := range q.pods {
 		before[e.pod.UID] = e
 	}
+	left := q.left
 	q.clear()
+	for uid, attempts := range left {
+		if _, ok := st.PodByUID(uid); ok {
+			q.left[uid] = attempts
+		}
+	}
 	q.version, q.looked = st.Version(), st.Version().Seq
 	q.settings = st.Settings
 	q.setTimes(&st.Settings)
@@ -123,6 +130,7 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.wakeNominees(now, st, st.Before().Pod.NodeName)
 	case cluster.PodRemoved:
 		q.drop(d.ID)
+		delete(q.left, st.Before().Pod.UID)
 		q.notePod(st, d.ID)
 		q.noteChanged(st)
 		q.wakeNominees(now, st, st.Before().Pod.NodeName)
@@ -141,7 +149,11 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.noteNode(st, d.Index)
 		q.wakeNominees(now, st, st.Before().Node.Name)
 		q.doubt() // the nodes that are left are as they were
-	case cluster.NamespaceSet, cluster.NamespaceRemoved, cluster.SelectorSet, cluster.SelectorRemoved:
+	case cluster.NamespaceSet, cluster.NamespaceRemoved:
+		q.notes.namespace = q.now()
+		q.noteRelations()
+	case cluster.SelectorSet, cluster.SelectorRemoved:
+		q.notes.selector = q.now()
 		q.noteRelations()
 	}
 	if st.TermsModified == q.version.Seq {
@@ -158,6 +170,9 @@ func (q *Queue) set(now time.Time, st *cluster.State, id cluster.PodID) {
 		switch {
 		case row.Phase == cluster.Bound:
 			q.bound(now, id)
+		case e != nil && !row.Placed() && !q.ofShard(st, row):
+			q.left[row.UID] = e.attempts // the binder knows attempts by their numbers, should it come back
+			q.drop(id)
 		case e == nil || e.place != assumed || row.Phase != cluster.Assumed:
 			q.drop(id)
 		}
@@ -237,8 +252,8 @@ func (q *Queue) nominate(now time.Time, st *cluster.State, id cluster.PodID, cle
 	if e == nil {
 		return
 	}
-	q.follow(st, e, st.Pod(id))
 	cleared, e.resigns = cleared && !e.resigns, false
+	q.follow(st, e, st.Pod(id))
 	e.again = e.again || cleared
 	switch {
 	case e.held && (e.place == Active || e.place == Backoff):
@@ -285,9 +300,10 @@ func (q *Queue) forget(now time.Time, st *cluster.State, d cluster.PodForgotten)
 func (q *Queue) add(now time.Time, st *cluster.State, id cluster.PodID, row *cluster.PodRow) *entry {
 	q.arrivals++
 	e := &entry{
-		id: id, pod: row.Pod, arrival: q.arrivals, place: assumed, since: now, entered: now, attempts: row.Attempt, held: row.Preempting,
-		yielded: st.Yields(row.Class),
+		id: id, pod: row.Pod, arrival: q.arrivals, place: assumed, since: now, entered: now, attempts: max(row.Attempt, q.left[row.UID]),
+		held: row.Preempting, yielded: st.Yields(row.Class),
 	}
+	delete(q.left, row.UID)
 	if row.Created != 0 {
 		e.entered = time.Unix(0, row.Created)
 	}
@@ -313,11 +329,14 @@ func (q *Queue) drop(id cluster.PodID) {
 	}
 }
 
-// Entries yields every pod of the queue, in no order.
-func (q *Queue) Entries() iter.Seq[Entry] {
+// IDs returns the pods that the queue remembers, in no order.
+func (q *Queue) IDs() []cluster.PodID { return slices.Collect(maps.Keys(q.pods)) }
+
+// Entries yields those of some pods that the queue holds.
+func (q *Queue) Entries(of []cluster.PodID) iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
-		for _, e := range q.pods {
-			if e.place != assumed && !yield(e.view()) {
+		for _, id := range of {
+			if e, ok := q.Entry(id); ok && !yield(e) {
 				return
 			}
 		}

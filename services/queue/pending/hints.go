@@ -98,11 +98,13 @@ func (q *Queue) hintsFor(st *cluster.State, l listening, ls *listeners, least cl
 	for k := range n.nodes {
 		ls.latest.hear(ls.demands.AfterNode(n.nodes[k].was, n.nodes[k].is, l.plugins), n.nodes[k].event)
 	}
+	ls.latest.hear(ls.demands.AfterNamespace(l.plugins), n.namespace)
+	ls.latest.hear(ls.demands.AfterSelector(l.plugins), n.selector)
 	if l.plugins&podHints == 0 {
 		return
 	}
 	for m, ev := range n.pods {
-		ls.latest.hear(ls.demands.AfterMovement(m, l.plugins), ev)
+		ls.latest.hear(ls.demands.AfterMovement(st, m, l.plugins), ev)
 		gone := m.Gone()
 		if l.plugins&goneHints == 0 || gone == nil {
 			continue

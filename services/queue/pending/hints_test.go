@@ -250,6 +250,10 @@ func (w *hintWorld) diagnosis(a Attempt) Diagnosis {
 	}
 	_, p.Verdicts = w.engine.AnswersOf(w.st, a.ID).Unschedulable()
 	p.CrossNode = engine.CrossNode(p.Verdicts)
+	if _, may := w.engine.Preempts(w.st, a.ID); may {
+		d, _ := w.engine.DryRun(w.st, a.ID, everyNode, 1)
+		p.Keepers = engine.KeepersOf(d.Verdicts)
+	}
 	return p
 }
 
@@ -257,7 +261,7 @@ func (w *hintWorld) diagnosis(a Attempt) Diagnosis {
 func (w *hintWorld) requeued() []string {
 	w.queue.Recheck(w.now, w.st)
 	var names []string
-	for e := range w.queue.Entries() {
+	for e := range w.queue.Entries(w.queue.IDs()) {
 		if e.Place == Active || e.Place == Backoff {
 			names = append(names, e.Pod.Name)
 		}
@@ -1117,6 +1121,185 @@ func TestANominatedPodWakesWhenWhatKeepsItFromItsNodeGoesAmidItsAttempt(t *testi
 			}
 			if len(w.requeued()) == 0 {
 				t.Errorf("it fits its node, and is %v", e.place)
+			}
+		})
+	}
+}
+
+// A pod is rejected for room, which preemption would make but for a pod on another node. When that goes, its own node is as it was.
+func TestAPodKeptFromPreemptingByWhatIsElsewhereWakesWhenThatGoes(t *testing.T) {
+	n1 := node("n1", label("zone", "a"), label("group", "b"), amount("cpu", 1000))
+	n2 := node("n2", label("zone", "a"), amount("cpu", 1000))
+	low := pod("low", amount("cpu", 1000), on("n1"))
+	also := func(key string) with {
+		return func(o *object) { o.class.AntiAffinity = append(o.class.AntiAffinity, podTerm(key, "zone")...) }
+	}
+	byLabels := func(o *object) { // terms that select namespaces so
+		for _, terms := range [][]cluster.PodTerm{o.class.Affinity, o.class.AntiAffinity} {
+			for k := range terms {
+				terms[k].Namespaces, terms[k].NamespaceSelector = nil, exists("team")
+			}
+		}
+	}
+	enemy := func(more ...with) object {
+		return pod("enemy", append([]with{amount("cpu", 100), priority(1000), on("n2")}, more...)...)
+	}
+	p := func(more ...with) object {
+		return pod("p", append([]with{amount("cpu", 500), wants("group", "b"), priority(10)}, more...)...)
+	}
+	spread := []object{
+		n1, node("n2", label("zone", "a"), label("group", "b"), amount("cpu", 100)),
+		node("n3", label("zone", "b"), label("group", "b"), amount("cpu", 100)), low, enemy(label("app", "x")),
+	}
+	ends := enemy(label("app", "x"))
+	ends.pod.Deleting = true
+	for name, c := range map[string]struct {
+		cluster []object
+		pod     object
+		step    any
+	}{
+		"a pod that it is to be far from": {[]object{n1, n2, low, enemy(label("app", "x"))}, p(farFrom("app", "zone")), gone("enemy")},
+		"one of several":                  {[]object{n1, n2, low, enemy(label("app", "x"))}, p(farFrom("app", "zone"), also("db")), gone("enemy")},
+		"by a namespace's labels":         {[]object{n1, n2, low, enemy(label("app", "x"))}, p(farFrom("app", "zone"), byLabels), gone("enemy")},
+		"that loses its labels":           {[]object{n1, n2, low, enemy(label("app", "x"))}, p(farFrom("app", "zone")), enemy()},
+		"a pod that is to be far from it": {[]object{n1, n2, low, enemy(farFrom("app", "zone"))}, p(label("app", "x")), gone("enemy")},
+		"by one of several terms":         {[]object{n1, n2, low, enemy(farFrom("app", "zone"), also("db"))}, p(label("app", "x")), gone("enemy")},
+		"by its namespace's labels":       {[]object{n1, n2, low, enemy(farFrom("app", "zone"), byLabels)}, p(label("app", "x")), gone("enemy")},
+		"whose node moves":                {[]object{n1, n2, low, enemy(farFrom("app", "zone"))}, p(label("app", "x")), node("n2", label("zone", "b"), amount("cpu", 1000))},
+		"whose node goes":                 {[]object{n1, n2, low, enemy(farFrom("app", "zone"))}, p(label("app", "x")), gone("n2")},
+		"whose namespace is another's": {
+			[]object{n1, n2, low, enemy(label("app", "x"))}, p(farFrom("app", "zone"), byLabels), cluster.NamespaceSet{Name: "default"},
+		},
+		"a pod that counts":       {spread, p(label("app", "x"), spreads("zone", "app", 0)), gone("enemy")},
+		"that is being deleted":   {spread, p(label("app", "x"), spreads("zone", "app", 0)), ends},
+		"a domain without others": {spread, p(label("app", "x"), spreads("zone", "app", 0)), node("n3", label("zone", "b"), amount("cpu", 100))},
+		"too few where it wants to be near": {
+			[]object{n1, n2, pod("low", label("app", "x"), amount("cpu", 1000), on("n1"))}, p(near("app", "zone"), byLabels),
+			enemy(label("app", "x")),
+		},
+	} {
+		for when, late := range map[string]bool{"after its attempt": false, "amid it": true} {
+			t.Run(name+", "+when, func(t *testing.T) {
+				w := newHintWorld(t)
+				w.apply(cluster.NamespaceSet{Name: "default", Labels: []cluster.Label{{Key: "team", Value: "a"}}})
+				for _, o := range c.cluster {
+					w.step(o)
+				}
+				w.step(c.pod)
+				a := w.popped()[0]
+				if _, ok := w.engine.DryRunNode(w.st, a.ID, w.st.Nodes.ByName("n1")); ok {
+					t.Fatal("it could preempt before: nothing is tested")
+				}
+				d := w.diagnosis(a)
+				if !late {
+					w.queue.Reject(w.now, w.st, a, d)
+					if got := w.requeued(); len(got) > 0 {
+						t.Fatalf("requeued at once: %v", got)
+					}
+				}
+				if d, ok := c.step.(cluster.Delta); ok {
+					w.apply(d)
+				} else {
+					w.step(c.step)
+				}
+				if late {
+					w.queue.Reject(w.now, w.st, a, d)
+				}
+				if _, ok := w.engine.DryRunNode(w.st, a.ID, w.st.Nodes.ByName("n1")); !ok {
+					t.Fatal("it could not preempt after: nothing is tested")
+				}
+				if got := w.requeued(); len(got) != 1 {
+					t.Errorf("requeued %v, want p", got)
+				}
+			})
+		}
+	}
+}
+
+func TestPodsThatCanPreemptNobodyAreNotRequeuedByPodsElsewhere(t *testing.T) {
+	w := newHintWorld(t)
+	w.step(node("n1", label("zone", "a"), amount("cpu", 1000)))
+	w.step(node("n2", label("zone", "b"), label("other", "x"), amount("cpu", 100)))
+	w.step(pod("full", amount("cpu", 1000), on("n1")))
+	for k := range 5 {
+		w.step(pod(fmt.Sprint("p", k), label("app", "x"), amount("cpu", 500), spreads("zone", "app", 0)))
+	}
+	for _, a := range w.popped() {
+		w.queue.Reject(w.now, w.st, a, w.diagnosis(a))
+	}
+	w.step(pod("small", label("app", "x"), amount("cpu", 10), on("n2")))
+	w.step(gone("small"))
+	if got := w.requeued(); len(got) > 0 {
+		t.Errorf("requeued %v, want none", got)
+	}
+}
+
+// A pod is outbid on the node that it is nominated to, and its attempt ends the nomination: the log says so later.
+func TestAPodThatResignsWakesWhenItCouldPreemptElsewhere(t *testing.T) {
+	for name, more := range map[string]with{"alone": func(*object) {}, "with pods elsewhere that matter": farFrom("nobody", "zone")} {
+		for _, resigned := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, the nomination has ended %v", name, resigned), func(t *testing.T) {
+				w := newHintWorld(t)
+				w.step(node("n9", amount("cpu", 1000)))
+				w.step(pod("big", amount("cpu", 1000), on("n9"), priority(100)))
+				w.step(node("n1", amount("cpu", 1000), cordoned))
+				w.step(pod("low", amount("cpu", 1000), on("n1")))
+				w.step(pod("p", amount("cpu", 500), priority(10), nominatedTo("n9"), more))
+				a := w.popped()[0]
+				d := w.diagnosis(a)
+				d.Resigns = true
+				w.queue.Reject(w.now, w.st, a, d)
+				end := func() {
+					w.apply(cluster.PodNominated{ID: a.ID})
+					if got := w.requeued(); len(got) > 0 && resigned {
+						t.Fatalf("requeued by the end of its nomination: %v", got)
+					}
+				}
+				if resigned {
+					end()
+				}
+				w.step(node("n1", amount("cpu", 1000)))
+				w.queue.Recheck(w.now, w.st)
+				if !resigned {
+					end()
+				}
+				if _, ok := w.engine.DryRunNode(w.st, a.ID, w.st.Nodes.ByName("n1")); !ok {
+					t.Fatal("it could not preempt: nothing is tested")
+				}
+				if got := w.requeued(); len(got) != 1 {
+					t.Errorf("requeued %v, want p", got)
+				}
+				w.step(gone("p"))
+				if n := len(w.queue.listeners); n > 0 {
+					t.Errorf("%d listeners are left", n)
+				}
+			})
+		}
+	}
+}
+
+func TestAPodThatWaitsForVictimsWhereItCanNotRunAnyMoreWakes(t *testing.T) {
+	for when, late := range map[string]bool{"after its attempt": false, "amid it": true} {
+		t.Run(when, func(t *testing.T) {
+			w := newHintWorld(t)
+			w.step(node("n9", label("group", "b"), amount("cpu", 1000)))
+			w.step(pod("victim", amount("cpu", 900), on("n9"), func(o *object) { o.pod.Deleting, o.pod.Preempted = true, true }))
+			w.step(pod("p", amount("cpu", 500), wants("group", "b"), priority(10), nominatedTo("n9")))
+			a := w.popped()[0]
+			d := w.diagnosis(a)
+			if !late {
+				w.queue.Reject(w.now, w.st, a, d)
+				w.step(node("n9", label("group", "b"), label("other", "x"), amount("cpu", 1000)))
+				if got := w.requeued(); len(got) > 0 {
+					t.Fatalf("requeued while it may wait: %v", got)
+				}
+			}
+			w.step(node("n9", label("group", "b"), amount("cpu", 1000), cordoned))
+			if late {
+				w.queue.Reject(w.now, w.st, a, d)
+			}
+			if got := w.requeued(); len(got) != 1 {
+				t.Errorf("requeued %v, want p, which may preempt elsewhere by now", got)
 			}
 		})
 	}

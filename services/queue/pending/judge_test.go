@@ -89,6 +89,14 @@ func (j cpuJudge) Preemptable(st *cluster.State, s engine.Subject, self cluster.
 	return victims && free >= st.Class(s.Class).Spec.Requests[0].Value && !j.taken(st, s, self, n)
 }
 
+// Preempts says that a pod may, unless it waits for victims on a node that is large enough and where it may go.
+func (cpuJudge) Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool) {
+	row := st.Pod(pod)
+	n := st.Nodes.ByName(row.Nominated)
+	return "", !row.NeverPreempts && (n == cluster.NoNode || row.RequiredNode != "" && row.RequiredNode != row.Nominated ||
+		st.Nodes.Allocatable[cluster.CPU][n] < st.Class(row.Class).Spec.Requests[0].Value)
+}
+
 func (j cpuJudge) Possible(st *cluster.State, s engine.Subject) bool {
 	for n := range cluster.NodeIndex(st.Nodes.Len()) {
 		if j.Feasible(st, s, cluster.NoPod, n) {

@@ -178,13 +178,15 @@ func (w *waiting) drive() {
 		if batch == nil {
 			return
 		}
-		w.mu.RLock()
-		for _, a := range batch {
-			w.queue.Reject(w.now, w.st, a, Diagnosis{
-				Version: evaluated, Message: "no", Verdicts: []engine.VerdictCount{{Plugin: engine.NodeResourcesFit, Reason: "Insufficient cpu", Count: 1000}},
-			})
+		for len(batch) > 0 {
+			w.mu.RLock()
+			for began := time.Now(); len(batch) > 0 && time.Since(began) < 200*time.Microsecond; batch = batch[1:] {
+				w.queue.Reject(w.now, w.st, batch[0], Diagnosis{
+					Version: evaluated, Message: "no", Verdicts: []engine.VerdictCount{{Plugin: engine.NodeResourcesFit, Reason: "Insufficient cpu", Count: 1000}},
+				})
+			}
+			w.mu.RUnlock()
 		}
-		w.mu.RUnlock()
 	}
 }
 

@@ -17,7 +17,10 @@ type look struct {
 	since, until cluster.Seq // what it is about
 	event        string      // by which pods come back
 
+	related cluster.Seq // as of which pods of other nodes may matter to others than before
+
 	listeners []listening // whose hints are still to be given
+	told      []*entry    // of the first of them, those that are still to be given them; nil: not known yet
 	unsure    []*entry    // that have changed or were released
 	own       []*entry    // with a node that matters by itself
 	groups    []group
@@ -26,9 +29,17 @@ type look struct {
 	// of groups.
 	changed, touched []cluster.NodeIndex
 	next             int
+	relating         *relating // of the first of groups; nil: that is not being found out
 
 	possible    map[engine.Signature]bool // answers so far
 	preemptable map[question]bool
+}
+
+// relating are the pods of a local group of which it is still to be found out whether other nodes matter to them by now.
+type relating struct {
+	since   cluster.Seq // what it has been found out of is of then, or later
+	pods    []*entry
+	answers map[cluster.LabelsID]bool // in a group, only labels differ
 }
 
 // group is a key of Queue.local or of Queue.crossNode.
@@ -79,7 +90,7 @@ func (q *Queue) goOn(now time.Time, st *cluster.State, l *look, enough func() bo
 func (q *Queue) beginLook(st *cluster.State) bool {
 	n := &q.notes
 	l := &look{
-		since: q.looked, until: st.Version().Seq, event: cmp.Or(q.cause, q.event),
+		since: q.looked, until: st.Version().Seq, related: n.related, event: cmp.Or(q.cause, q.event),
 		possible: make(map[engine.Signature]bool), preemptable: make(map[question]bool),
 	}
 	q.looked = l.until
@@ -141,28 +152,30 @@ func (q *Queue) requeueAll(now time.Time, ps pods, event string, enough func() b
 
 // giveHints gives the hints of the events.
 func (q *Queue) giveHints(now time.Time, st *cluster.State, l *look, enough func() bool) bool {
-	for ; len(l.listeners) > 0; l.listeners = l.listeners[1:] {
+	for ; len(l.listeners) > 0; l.listeners, l.told = l.listeners[1:], nil {
 		key := l.listeners[0]
 		ls := q.listeners[key]
 		if ls == nil {
 			continue
 		}
 		q.hintsFor(st, key, ls, l.until)
-		if !ls.silent() {
-			for _, e := range ls.pods {
-				if e.heard >= l.until {
-					continue
-				}
+		if l.told == nil && !ls.silent() {
+			l.told = slices.AppendSeq(make([]*entry, 0, len(ls.pods)), maps.Values(ls.pods))
+		}
+		for len(l.told) > 0 {
+			e := l.told[0]
+			l.told = l.told[1:]
+			if ls.pods[e.id] == e && e.heard < l.until {
 				if ev := ls.hint(st, e); ev.seq > 0 && e.place == Unschedulable && !e.held {
 					q.requeue(now, e, ev.name)
 				}
-				if enough() {
-					return false
-				}
+			}
+			if enough() {
+				return false
 			}
 		}
 		if enough() {
-			l.listeners = l.listeners[1:]
+			l.listeners, l.told = l.listeners[1:], nil
 			return false
 		}
 	}
@@ -222,33 +235,37 @@ func (q *Queue) cross(l *look, e *entry) {
 
 // findCrossNode finds the pods of a local group to which other nodes matter by now.
 func (q *Queue) findCrossNode(st *cluster.State, l *look, waiting *unschedulablePods, enough func() bool) bool {
-	if waiting.related >= q.notes.related {
-		return true
+	for l.relating != nil || waiting.related < l.related {
+		if l.relating == nil {
+			l.relating = &relating{st.Version().Seq, slices.Collect(maps.Values(waiting.free)), make(map[cluster.LabelsID]bool)}
+			waiting.related = l.relating.since // or less, if one comes meanwhile that has not been asked about for longer
+		}
+		r := l.relating
+		for len(r.pods) > 0 {
+			e := r.pods[0]
+			r.pods = r.pods[1:]
+			if waiting.free[e.id] == e && e.related < l.related {
+				answer, known := r.answers[e.pod.Labels]
+				if !known {
+					answer = q.judge.CrossNode(st, engine.SubjectOf(&e.pod))
+					r.answers[e.pod.Labels] = answer
+				}
+				if e.related = r.since; answer {
+					q.cross(l, e)
+				}
+			}
+			if enough() {
+				return false
+			}
+		}
+		l.relating = nil
 	}
-	answers := make(map[cluster.LabelsID]bool) // in a group, only labels differ
-	for _, e := range waiting.free {
-		if !q.relates(e) {
-			continue
-		}
-		answer, known := answers[e.pod.Labels]
-		if !known {
-			answer = q.judge.CrossNode(st, engine.SubjectOf(&e.pod))
-			answers[e.pod.Labels] = answer
-		}
-		if e.related = st.Version().Seq; answer {
-			q.cross(l, e)
-		}
-		if enough() {
-			return false
-		}
-	}
-	waiting.related = st.Version().Seq
 	return true
 }
 
 // lookAtGroups looks at the pods that may go anywhere.
 func (q *Queue) lookAtGroups(now time.Time, st *cluster.State, l *look, enough func() bool) bool {
-	for ; len(l.groups) > 0; l.groups, l.next = l.groups[1:], 0 {
+	for ; len(l.groups) > 0; l.groups, l.next, l.relating = l.groups[1:], 0, nil {
 		look := q.lookAtLocal
 		if l.groups[0].crossNode {
 			look = q.lookAtCrossNode

@@ -165,7 +165,7 @@ func TestHintsAreGivenForEveryEventHoweverLateTheLook(t *testing.T) {
 			w.late.most = 1 // anything may have happened
 		}
 		w.run(func(Attempt) bool { return false })
-		for e := range w.eager.Entries() {
+		for e := range w.eager.Entries(w.eager.IDs()) {
 			late, _ := w.late.Entry(e.ID)
 			switch {
 			case e.Place == late.Place:
@@ -199,7 +199,7 @@ func TestNoPodThatFitsIsLeftBehindHoweverLateTheLook(t *testing.T) {
 			return false
 		}
 		w.run(func(a Attempt) bool { return fits(a.ID) })
-		for e := range w.late.Entries() {
+		for e := range w.late.Entries(w.late.IDs()) {
 			if e.Place == Unschedulable && fits(e.ID) {
 				t.Fatalf("seed %d: %s fits and is unschedulable", seed, e.Pod.Name)
 			}
@@ -438,5 +438,49 @@ func TestPodsThatAreFlushedInPartsDoNotTakeALookEach(t *testing.T) {
 	}
 	if got := q.Count(Unschedulable); looks > 1 || got != 1 {
 		t.Errorf("%d looks and %d pods that are still unschedulable after %d parts, want one and one", looks, got, parts)
+	}
+}
+
+// A look in parts that looked for the next pod among all in each part took forty times as long as one as a whole.
+func TestALookInPartsDoesNotBeginAnewInEachPart(t *testing.T) {
+	const count = 10_000
+	enemy := cpuClass(1)
+	enemy.AntiAffinity = podTerm("nobody", "zone")
+	for name, d := range map[string]cluster.Delta{
+		"pods are given hints": cluster.PodRemoved{ID: 0}, "pods of other nodes may matter": cluster.NamespaceSet{Name: "team"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			took := func(enough func() bool) time.Duration {
+				w := &waiting{tb: t, now: time.Unix(1000, 0), st: cluster.New(cluster.Version{Epoch: 1}), nodes: 1, perNode: 1}
+				w.queue = NewQueue(0, nowhere{newCPUJudge()})
+				w.apply(settings(1))
+				w.apply(cluster.ClassDefined{ID: 0, Spec: enemy})
+				w.apply(cluster.ClassDefined{ID: 1, Spec: cpuClass(100)})
+				w.apply(cluster.NodeSet{Index: 0, Node: w.node(0, 0)})
+				w.apply(cluster.PodSet{ID: 0, Pod: w.placed(0)})
+				w.apply(cluster.PodSet{ID: 1, Pod: w.placed(1)}) // keeps the class
+				for k := range count {
+					name := fmt.Sprint("waits-", k)
+					w.apply(cluster.PodSet{ID: w.st.FreePod(), Pod: cluster.Pod{UID: name, Name: name, Namespace: "default", Class: 1}})
+				}
+				for _, a := range w.queue.Pop(w.now, count) {
+					w.queue.Reject(w.now, w.st, a, Diagnosis{Version: w.st.Version(), Verdicts: []engine.VerdictCount{{Plugin: engine.InterPodAffinity, Count: 1}}})
+				}
+				w.queue.Recheck(w.now, w.st)
+				w.apply(d)
+				began := time.Now()
+				for done := false; !done; {
+					done = w.queue.RecheckUntil(w.now, w.st, enough)
+				}
+				if n := w.queue.Count(Unschedulable); n != count {
+					t.Fatalf("%d pods are unschedulable after the look, want %d", n, count)
+				}
+				return time.Since(began)
+			}
+			whole, parts := took(func() bool { return false }), took(steps)
+			if parts > 10*whole {
+				t.Errorf("in parts the look takes %v, as a whole %v", parts, whole)
+			}
+		})
 	}
 }

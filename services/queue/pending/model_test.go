@@ -142,9 +142,14 @@ func (m *model) waits(p *modelPod) bool {
 	return p.place == Unschedulable && !m.st.Pod(p.id).Preempting
 }
 
-// couldPreempt reports whether a pod could preempt on a node that has changed since.
+// couldPreempt reports whether a pod could preempt on a node that has changed since, or need not wait for its victims any more because of
+// what its node has become.
 func (m *model) couldPreempt(p *modelPod, since cluster.Seq) bool {
 	row := m.st.Pod(p.id)
+	if n := m.st.Nodes.ByName(cmp.Or(row.RequiredNode, row.Nominated)); n != cluster.NoNode && row.Nominated != "" {
+		_, may := m.judge.Preempts(m.st, p.id)
+		return may && !m.victimsGone(p.id) && m.st.Nodes.Modified[n] > since
+	}
 	if row.NeverPreempts || row.Nominated != "" {
 		return false
 	}
@@ -392,7 +397,7 @@ func (m *model) check(t *rapid.T) {
 		}
 	}
 	sum, rejected := 0, make(map[Rejection]int)
-	for e := range m.queue.Entries() {
+	for e := range m.queue.Entries(m.queue.IDs()) {
 		for _, plugin := range against(e) {
 			rejected[Rejection{e.Pod.Class, plugin}]++
 		}

@@ -25,6 +25,8 @@ type notes struct {
 	nodes           []nodeChange
 	pods            map[engine.Movement]event // the last that moved so
 	anyNode, anyPod event                     // the last of those that could not be kept
+	// The last namespace, and the last service or controller, that has come, gone or changed.
+	namespace, selector event
 }
 
 // nodeChange is that a node has come, changed or gone; nil is no node.
@@ -35,14 +37,17 @@ type nodeChange struct {
 
 // events reports whether there is something that hints are given for.
 func (n *notes) events() bool {
-	return len(n.nodes)+len(n.pods) > 0 || n.anyNode.seq > 0 || n.anyPod.seq > 0
+	return len(n.nodes)+len(n.pods) > 0 || slices.ContainsFunc(n.last(), func(ev *event) bool { return ev.seq > 0 })
 }
+
+// last are the events of which only the last is kept.
+func (n *notes) last() []*event { return []*event{&n.anyNode, &n.anyPod, &n.namespace, &n.selector} }
 
 // forget drops the events that have been looked at.
 func (n *notes) forget(until cluster.Seq) {
 	n.nodes = slices.DeleteFunc(n.nodes, func(c nodeChange) bool { return c.seq <= until })
 	maps.DeleteFunc(n.pods, func(_ engine.Movement, ev event) bool { return ev.seq <= until })
-	for _, ev := range []*event{&n.anyNode, &n.anyPod} {
+	for _, ev := range n.last() {
 		if ev.seq <= until {
 			*ev = event{}
 		}

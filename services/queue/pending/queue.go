@@ -75,6 +75,8 @@ type Diagnosis struct {
 	Wake     Wake
 	// CrossNode says that pods on other nodes may be the only reason against some node.
 	CrossNode bool
+	// Keepers are the plugins that keep the pod from preempting because of what is on other nodes: engine.KeepersOf.
+	Keepers engine.Rejectors
 	// Resigns says that the nomination that the attempt began with, if any, is about to end because the attempt found no use for it.
 	Resigns bool
 }
@@ -107,7 +109,7 @@ type entry struct {
 
 	// What the last attempt said, if it was unschedulable.
 	verdicts  []engine.VerdictCount
-	rejected  engine.Rejectors // of the verdicts
+	rejected  engine.Rejectors // of the verdicts, and what keeps it from preempting
 	message   string
 	wake      Wake
 	evaluated cluster.Version // the oldest that any node was evaluated at; zero: it was not unschedulable
@@ -171,6 +173,7 @@ type Queue struct {
 	ownCrossNode     pods                     // of these, those that are crossNode
 	listeners        map[listening]*listeners // in flight or unschedulable, by what hints tell them apart by
 	nominees         map[string]pods          // by the node that they are nominated to
+	left             map[string]int32         // by uid, how often pods have been tried that are of another shard by now
 	awaited          []awaited                // by version
 
 	notes    notes       // what the fold has noted since the last look began
@@ -212,6 +215,7 @@ func (q *Queue) clear() {
 	q.own, q.ownCrossNode = make(map[string]pods), make(pods)
 	q.listeners = make(map[listening]*listeners)
 	q.nominees = make(map[string]pods)
+	q.left = make(map[string]int32)
 	q.notes, q.looking, q.flushing, q.looked = notes{unsure: make(pods)}, nil, false, 0
 	q.helpful, q.helpfulAt = nil, cluster.Version{}
 	q.awaited = nil
@@ -359,7 +363,7 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 	e.errors = 0
 	e.entered, e.flushed = now, false
 	q.unlink(e)
-	e.verdicts, e.rejected, e.message = d.Verdicts, engine.RejectorsOf(d.Verdicts), d.Message
+	e.verdicts, e.rejected, e.message = d.Verdicts, engine.RejectorsOf(d.Verdicts)|d.Keepers, d.Message
 	e.wake, e.evaluated = d.Wake, d.Version
 	if d.Resigns && e.pod.Nominated != "" {
 		e.resigns = e.pod.Nominated == a.Nominated

@@ -402,13 +402,25 @@ func TestPodWhoseClassChangesShardMovesToTheOtherQueue(t *testing.T) {
 		class[shard] = cluster.ClassID(k)
 		do(cluster.PodSet{ID: cluster.PodID(k + 1), Pod: cluster.Pod{UID: fmt.Sprint(k), Class: cluster.ClassID(k), NodeName: "elsewhere"}})
 	}
-	for _, shard := range []int32{0, 1, 0} {
+	// The binder knows attempts by shard, pod and number: no number comes twice.
+	wants := []int32{1, 1, 2, 2, 3}
+	for k, shard := range []int32{0, 1, 0, 1, 0} {
 		do(cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Class: class[shard]}})
 		if _, ok := queues[shard].Entry(0); !ok {
 			t.Errorf("the pod is not in shard %d", shard)
 		}
 		if _, ok := queues[1-shard].Entry(0); ok {
 			t.Errorf("the pod is still in shard %d", 1-shard)
+		}
+		if a := pop(t, queues[shard], now); a.Number != wants[k] {
+			t.Errorf("in shard %d it is attempt %d, want %d", shard, a.Number, wants[k])
+		}
+		queues[1-shard].Reset(now, st)
+	}
+	do(cluster.PodRemoved{ID: 0})
+	for _, q := range queues {
+		if len(q.left) > 0 {
+			t.Errorf("a pod that is gone is remembered: %v", q.left)
 		}
 	}
 }

@@ -215,7 +215,7 @@ func (s *scenario) setPod(name string, args map[string]string) {
 
 func (s *scenario) show() []string {
 	var lines []string
-	for e := range s.queue.Entries() {
+	for e := range s.queue.Entries(s.queue.IDs()) {
 		line := fmt.Sprintf("%s: %v", e.Pod.Name, e.Place)
 		if !e.BackoffUntil.IsZero() {
 			line += fmt.Sprintf(" until %v", e.BackoffUntil.Sub(s.start))

@@ -26,6 +26,8 @@ type Judge interface {
 	// Preemptable reports whether a node could if pods of lower priority were gone. Self is a pending pod that stands for
 	// those it is about: it may go to the same nodes, and preempts or does not as they do.
 	Preemptable(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) bool
+	// Preempts reports whether a pending pod may preempt now, or why not.
+	Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool)
 	// Possible reports whether any node can.
 	Possible(st *cluster.State, s engine.Subject) bool
 	// CrossNode reports whether what is on one node can decide whether another can. Unless it does, labels play no part.
@@ -49,8 +51,8 @@ type pods map[cluster.PodID]*entry
 func (e *entry) node() string { return cmp.Or(e.pod.RequiredNode, e.pod.Nominated) }
 
 // preempts reports whether an unschedulable pod would preempt if it could. One that is nominated has done so already: it waits for
-// its victims.
-func (e *entry) preempts() bool { return e.pod.Nominated == "" && !e.pod.NeverPreempts }
+// its victims, unless it is about to be nominated no more.
+func (e *entry) preempts() bool { return (e.pod.Nominated == "" || e.resigns) && !e.pod.NeverPreempts }
 
 // any returns one of the pods, or nil if there is none.
 func (ps pods) any() *entry {
@@ -84,10 +86,22 @@ func victimsGone(st *cluster.State, e *entry) bool {
 	return true
 }
 
-// helps reports whether a pod fits a node, or it has changed and the pod could preempt there.
+// helps reports whether a pod fits the node that matters by itself for it, or it has changed and the pod could preempt there, or need not
+// wait there any more.
 func (q *Queue) helps(st *cluster.State, e *entry, n cluster.NodeIndex, changed bool) bool {
 	s := engine.SubjectOf(&e.pod)
-	return q.judge.Feasible(st, s, e.id, n) || changed && e.preempts() && q.judge.Preemptable(st, s, e.id, n)
+	return q.judge.Feasible(st, s, e.id, n) ||
+		changed && (e.preempts() && q.judge.Preemptable(st, s, e.id, n) || q.waitsInVain(st, e))
+}
+
+// waitsInVain reports whether a pod waits for pods to leave the node that it is nominated to, where it can never run by now: then it may
+// preempt elsewhere.
+func (q *Queue) waitsInVain(st *cluster.State, e *entry) bool {
+	if e.pod.Nominated == "" || victimsGone(st, e) {
+		return false
+	}
+	_, ok := q.judge.Preempts(st, e.id)
+	return ok
 }
 
 // fits reports whether a pod is feasible on any node.
