@@ -52,7 +52,7 @@ func changes(st *cluster.State) []string {
 	for i := range st.Nodes.Modified {
 		out = append(out, fmt.Sprint(i, st.Nodes.Modified[i], st.Nodes.SpecModified[i]))
 	}
-	return append(out, fmt.Sprint(st.ImagesModified, st.NamespacesModified, st.TermsModified, objectsModified(st),
+	return append(out, fmt.Sprint(st.ImagesModified, st.KeysModified, st.NamespacesModified, st.TermsModified, objectsModified(st),
 		st.FreePod(), st.Nodes.Free(), st.Symbols.Len(), st.Resources()))
 }
 

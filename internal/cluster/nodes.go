@@ -110,6 +110,7 @@ type Nodes struct {
 	count    int
 	symbols  *Symbols    // the state's
 	byName   []NodeIndex // by Symbol of the name; NoNode, or shorter, if no node has it
+	keyUses  []int32     // how many nodes have a label, by Symbol of its key; or shorter, if none has
 	hash     []uint64    // of the spec: with that of the sums, what the node adds to the digest
 }
 
@@ -133,6 +134,31 @@ func (n *Nodes) setByName(name Symbol, i NodeIndex) {
 		n.byName = append(n.byName, NoNode)
 	}
 	n.byName[name] = i
+}
+
+// HasKey reports whether some node has a label of that key; see State.KeysModified.
+func (n *Nodes) HasKey(key Symbol) bool {
+	return key != NoSymbol && int(key) < len(n.keyUses) && n.keyUses[key] > 0
+}
+
+// retainKeys and releaseKeys count the nodes that have each key, and report whether one has its first node then, or none any more.
+func (n *Nodes) retainKeys(labels []NodeLabel) (changed bool) {
+	for _, l := range labels {
+		for len(n.keyUses) <= int(l.Key) {
+			n.keyUses = append(n.keyUses, 0)
+		}
+		n.keyUses[l.Key]++
+		changed = changed || n.keyUses[l.Key] == 1
+	}
+	return changed
+}
+
+func (n *Nodes) releaseKeys(labels []NodeLabel) (changed bool) {
+	for _, l := range labels {
+		n.keyUses[l.Key]--
+		changed = changed || n.keyUses[l.Key] == 0
+	}
+	return changed
 }
 
 // Taints returns the taints of a node.

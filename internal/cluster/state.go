@@ -59,6 +59,9 @@ type State struct {
 	// ImagesModified is the seq of the last delta that changed the images of nodes or the number of nodes: what
 	// ImageLocality reads besides the node itself.
 	ImagesModified Seq
+	// KeysModified is the seq of the last delta that changed which label keys nodes have: with it the first node got one, or the last
+	// one lost it.
+	KeysModified Seq
 	// NamespacesModified is the seq of the last delta that changed a namespace, and TermsModified of the last that
 	// changed TermClasses.
 	NamespacesModified, TermsModified Seq

@@ -39,7 +39,7 @@ var interPodAffinity = Descriptor{
 	reasons: []Reason{{Text: ReasonAffinity}, {Text: ReasonAntiAffinity}, {Text: ReasonExistingAntiAffinity}},
 	scale:   rangeScale,
 	relate: func(r *relating) relation {
-		return &termRelation{spec: r.spec, carriers: r.carried(), filters: r.filters, scores: r.scores}
+		return newTermRelation(r)
 	},
 	hints: hints{
 		pod: func(d *Demands, m Movement) bool {
@@ -110,16 +110,19 @@ const (
 	termsExisting
 )
 
-// termRelation is the terms of a class, and those of other pods that match its pods.
+// termRelation is the terms of a class, and which of those of other pods matter to its pods. What these are is looked up whenever it is
+// asked: others may have very many.
 type termRelation struct {
 	spec            *cluster.ClassSpec
-	carriers        []carrier
 	filters, scores bool
+	scoresOthers    bool  // other pods' terms score, too
+	hardWeight      int64 // what their required affinity scores
 }
 
 // carrier is a term of other pods that matches the pods.
 type carrier struct {
 	class  cluster.ClassID // whose pods carry it
+	index  int             // among the terms of the class
 	key    string          // its topology key
 	blocks bool            // it is required anti-affinity
 	weight int64           // what it scores; 0 if it blocks
@@ -203,7 +206,7 @@ type weightedMatcher struct {
 }
 
 func (of *termRelation) judge(t *topology, st *cluster.State, r *relations, plugin *Plugin) crossNode {
-	p, spec := &interPod{code: plugin.code}, of.spec
+	p, spec, before := &interPod{code: plugin.code}, of.spec, len(t.slots)
 	if of.filters {
 		p.terms, p.anti = newPodMatchers(st, spec.Affinity), newPodMatchers(st, spec.AntiAffinity)
 		p.matchesSelf = r.labels != nil && p.terms.all(&r.labels.LabelSet)
@@ -235,16 +238,28 @@ func (of *termRelation) judge(t *topology, st *cluster.State, r *relations, plug
 	for k := range p.preferred {
 		p.resolved = p.resolved || p.preferred[k].resolved
 	}
-	for _, c := range of.carriers {
+	t.own += len(t.slots) - before
+	of.carriers(st, r, func(c carrier) {
 		slot, by := 0, c.weight
-		if c.blocks {
+		switch {
+		case !st.Nodes.HasKey(st.Symbols.Lookup(c.key)):
+			return
+		case c.blocks:
 			slot, by = t.slotOf(&p.existing, c.key), 1
-		} else {
+		default:
 			slot = t.slotOf(&p.scored, c.key)
 		}
 		t.carried[c.class] = append(t.carried[c.class], increment{slot, by, false})
-	}
+	})
 	return p
+}
+
+func (of *termRelation) leftOut(st *cluster.State, r *relations, key *signatureKey) {
+	of.carriers(st, r, func(c carrier) {
+		if !st.Nodes.HasKey(st.Symbols.Lookup(c.key)) {
+			key.text(c.key)
+		}
+	})
 }
 
 func (p *interPod) filters() bool { return len(p.affinity)+len(p.antiAffinity)+len(p.existing) > 0 }
@@ -446,40 +461,45 @@ func (s *surveyor) repels(key string, other *cluster.PodRow) *cluster.PodTerm {
 	return nil
 }
 
-// carried returns the terms of all classes that match the subject's pods.
-func (r *relating) carried() []carrier {
-	st, spec, profile := r.st, r.spec, r.profile
-	scoring := r.scores &&
-		(!profile.IgnorePreferredTerms || len(spec.PreferredAffinity)+len(spec.PreferredAntiAffinity) > 0)
-	if r.labels == nil || !r.filters && !scoring {
-		return nil
+func newTermRelation(r *relating) *termRelation {
+	of := &termRelation{spec: r.spec, filters: r.filters, scores: r.scores, hardWeight: int64(r.profile.HardPodAffinityWeight)}
+	of.scoresOthers = r.scores &&
+		(!r.profile.IgnorePreferredTerms || len(r.spec.PreferredAffinity)+len(r.spec.PreferredAntiAffinity) > 0)
+	of.carriers(r.st, r.relations, func(c carrier) {
+		r.key.int(int(c.class))
+		r.key.int(c.index)
+	})
+	return of
+}
+
+// carriers calls visit for the terms of all classes that match the subject's pods.
+func (of *termRelation) carriers(st *cluster.State, r *relations, visit func(carrier)) {
+	if r.labels == nil || !of.filters && !of.scoresOthers {
+		return
 	}
-	var out []carrier
 	namespace, _ := st.Namespace(r.namespace)
 	add := func(class cluster.ClassID, index int, t *cluster.PodTerm, c carrier) {
 		named := slices.Contains(t.Namespaces, r.namespace) || t.NamespaceSelector.Matches(namespace)
 		if named && t.Selector.Matches(r.labels.Labels) {
-			c.class, c.key = class, t.TopologyKey
-			out = append(out, c)
-			r.key.int(int(class))
-			r.key.int(index)
+			c.class, c.index, c.key = class, index, t.TopologyKey
+			visit(c)
 		}
 	}
 	for _, id := range st.TermClasses() {
 		other := &st.Class(id).Spec
 		index := 0
 		for k := range other.AntiAffinity {
-			if r.filters {
+			if of.filters {
 				add(id, index, &other.AntiAffinity[k], carrier{blocks: true})
 			}
 			index++
 		}
-		if !scoring {
+		if !of.scoresOthers {
 			continue
 		}
 		for k := range other.Affinity {
-			if profile.HardPodAffinityWeight > 0 {
-				add(id, index, &other.Affinity[k], carrier{weight: int64(profile.HardPodAffinityWeight)})
+			if of.hardWeight > 0 {
+				add(id, index, &other.Affinity[k], carrier{weight: of.hardWeight})
 			}
 			index++
 		}
@@ -492,5 +512,4 @@ func (r *relating) carried() []carrier {
 			index++
 		}
 	}
-	return out
 }

@@ -84,6 +84,8 @@ type spreadRelation struct {
 	requireAll bool // nodes that lack a topology key of a soft constraint do not score
 }
 
+func (s *spreadRelation) leftOut(*cluster.State, *relations, *signatureKey) {}
+
 func (s *spreadRelation) matches(_ *cluster.State, r *relations, key *signatureKey) {
 	for k := range s.in {
 		key.bool(s.in[k].Selector.Matches(r.labels.Labels))
@@ -122,6 +124,7 @@ func (of *spreadRelation) judge(t *topology, _ *cluster.State, r *relations, plu
 			s.emptyCounts = !p.requireAll
 		}
 		c.slot = t.addSlot(s)
+		t.own++
 		if c.Hard {
 			p.hard = append(p.hard, c)
 		} else {
@@ -170,7 +173,7 @@ func (p *spread) counts(t *topology, st *cluster.State, program *program, i clus
 			if c.HonorAffinity && !program.selection.admits(st, i) || c.HonorTaints && !program.tolerations.admit(&st.Nodes, i) {
 				continue
 			}
-			mask |= 1 << c.slot
+			mask |= t.slots[c.slot].bit
 		}
 	}
 	add(p.hard, true)

@@ -34,6 +34,8 @@ type relation interface {
 	matches(st *cluster.State, r *relations, key *signatureKey)
 	// judge returns the plugin for these pods, its slots added to the topology.
 	judge(t *topology, st *cluster.State, r *relations, plugin *Plugin) crossNode
+	// leftOut writes of which topology keys judge adds no slot for others, since no node has a label of the key.
+	leftOut(st *cluster.State, r *relations, key *signatureKey)
 }
 
 // relating is what a plugin finds out with how pods are related to others.
@@ -77,6 +79,13 @@ func (e *Evaluator) related(st *cluster.State, s Subject) *relations {
 func (r *relations) current(st *cluster.State, profile *cluster.Profile) bool {
 	return r.profile == profile && r.terms == st.TermsModified && r.namespaces == st.NamespacesModified &&
 		r.selectors == st.SelectorsModified(r.namespace)
+}
+
+// leftOut writes which topology keys of others' terms do not count, as no node has them.
+func (r *relations) leftOut(st *cluster.State, key *signatureKey) {
+	for _, one := range r.of {
+		one.leftOut(st, r, key)
+	}
 }
 
 func relate(st *cluster.State, s Subject, spec *cluster.ClassSpec, profile *cluster.Profile) *relations {
