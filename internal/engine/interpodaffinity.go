@@ -137,6 +137,7 @@ func (of *termRelation) matches(st *cluster.State, r *relations, key *signatureK
 // podMatcher is a term of an incoming pod: which placed pods it matches.
 type podMatcher struct {
 	key        string
+	slot       int      // where it counts, once that is known; not that of required affinity, whose terms count together
 	namespaces []string // sorted
 	any        bool     // of any namespace
 	resolved   bool     // namespaces are those of now
@@ -213,8 +214,8 @@ func (of *termRelation) judge(t *topology, st *cluster.State, r *relations, plug
 		for _, m := range p.terms {
 			t.slotOf(&p.affinity, m.key)
 		}
-		for _, m := range p.anti {
-			t.slotOf(&p.antiAffinity, m.key)
+		for k := range p.anti {
+			p.anti[k].slot = t.slotOf(&p.antiAffinity, p.anti[k].key)
 		}
 	}
 	if of.scores {
@@ -226,8 +227,8 @@ func (of *termRelation) judge(t *topology, st *cluster.State, r *relations, plug
 			w := &spec.PreferredAntiAffinity[k]
 			p.preferred = append(p.preferred, weightedMatcher{newPodMatcher(st, &w.Term), -int64(w.Weight)})
 		}
-		for _, m := range p.preferred {
-			t.slotOf(&p.scored, m.key)
+		for k := range p.preferred {
+			p.preferred[k].slot = t.slotOf(&p.scored, p.preferred[k].key)
 		}
 	}
 	for _, ms := range []podMatchers{p.terms, p.anti} {
@@ -249,7 +250,7 @@ func (of *termRelation) judge(t *topology, st *cluster.State, r *relations, plug
 		default:
 			slot = t.slotOf(&p.scored, c.key)
 		}
-		t.carried[c.class] = append(t.carried[c.class], increment{slot, by, false})
+		t.carried[c.class] = sum(t.carried[c.class], increment{slot, by, false})
 	})
 	return p
 }
@@ -308,7 +309,7 @@ func (t *topology) slotOf(purpose *[]int, key string) int {
 }
 
 // increments adds what a placed pod with these labels counts.
-func (p *interPod) increments(t *topology, pod *cluster.LabelSet, _ bool, out []increment) []increment {
+func (p *interPod) increments(_ *topology, pod *cluster.LabelSet, _ bool, out []increment) []increment {
 	if p.terms.all(pod) {
 		for _, s := range p.affinity {
 			out = append(out, increment{s, 1, false})
@@ -316,12 +317,12 @@ func (p *interPod) increments(t *topology, pod *cluster.LabelSet, _ bool, out []
 	}
 	for k := range p.anti {
 		if p.anti[k].matches(pod) {
-			out = append(out, increment{t.slotOf(&p.antiAffinity, p.anti[k].key), 1, false})
+			out = sum(out, increment{p.anti[k].slot, 1, false})
 		}
 	}
 	for k := range p.preferred {
 		if p.preferred[k].matches(pod) {
-			out = append(out, increment{t.slotOf(&p.scored, p.preferred[k].key), p.preferred[k].weight, false})
+			out = sum(out, increment{p.preferred[k].slot, p.preferred[k].weight, false})
 		}
 	}
 	return out

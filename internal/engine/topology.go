@@ -3,7 +3,6 @@ package engine
 import (
 	"cmp"
 	"encoding/binary"
-	"hash/fnv"
 	"maps"
 	"slices"
 
@@ -120,6 +119,17 @@ type increment struct {
 	alive bool // only if the pod is not terminating
 }
 
+// sum adds an increment to others, as part of one that is alike. With very many terms there are few slots.
+func sum(increments []increment, one increment) []increment {
+	for k := range increments {
+		if same := &increments[k]; same.slot == one.slot && same.alive == one.alive {
+			same.by += one.by
+			return increments
+		}
+	}
+	return append(increments, one)
+}
+
 // additions are what pods with a label set add: where they are read from a node, and where they are thought to come or
 // go; see topology.shift.
 type additions struct{ placed, moved []increment }
@@ -193,14 +203,11 @@ func newTopology(st *cluster.State, r *relations, p *program, priority int32) (*
 // fingerprint returns what the texts of topology profiles begin with: it differs where the same pods would count differently.
 func (t *topology) fingerprint(st *cluster.State, r *relations) string {
 	var key signatureKey
-	key.text(r.signature.matches)
 	for _, p := range t.plugins {
 		p.fingerprint(&key)
 	}
 	r.leftOut(st, &key)
-	h := fnv.New64a()
-	_, _ = h.Write(key.b) // never fails
-	return string(binary.BigEndian.AppendUint64(nil, cluster.Mix(h.Sum64())))
+	return string(binary.BigEndian.AppendUint64(nil, cluster.Mix(fnv1a(r.written, key.b))))
 }
 
 // resolves reports whether what is counted depends on the labels of namespaces.
