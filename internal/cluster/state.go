@@ -87,6 +87,7 @@ type State struct {
 	nominated    map[string][]PodID // pending pods by the node they are nominated to
 	objects      objects
 
+	namespaceDigest   uint64         // what namespaces add to the digest
 	selectorsModified map[string]Seq // by namespace
 	restored          Seq            // of the snapshot that this state began with, or of when selectorsModified was last cleared
 
@@ -315,7 +316,7 @@ func (s *State) Apply(d Delta) error {
 		s.removeNamespace(d.Name)
 		s.NamespacesModified = s.version.Seq
 		s.namespaces[d.Name] = d.Labels
-		s.digest += hashNamespace(d.Name, d.Labels)
+		s.addNamespace(hashNamespace(d.Name, d.Labels))
 	case NamespaceRemoved:
 		s.removeNamespace(d.Name)
 		s.NamespacesModified = s.version.Seq
@@ -497,7 +498,12 @@ func (s *State) release(id ClassID) {
 
 func (s *State) removeNamespace(name string) {
 	if labels, ok := s.namespaces[name]; ok {
-		s.digest -= hashNamespace(name, labels)
+		s.addNamespace(-hashNamespace(name, labels))
 		delete(s.namespaces, name)
 	}
+}
+
+func (s *State) addNamespace(hash uint64) {
+	s.digest += hash
+	s.namespaceDigest += hash
 }

@@ -134,13 +134,13 @@ func (of *spreadRelation) judge(t *topology, _ *cluster.State, r *relations, plu
 	return p
 }
 
-func (p *spread) filters() bool               { return len(p.hard) > 0 }
-func (p *spread) resolves() bool              { return false }
-func (p *spread) fingerprint(_ *signatureKey) {}
-func (p *spread) weighs() bool                { return len(p.soft) > 0 }
+func (p *spread) filters() bool                             { return len(p.hard) > 0 }
+func (p *spread) resolves() bool                            { return false }
+func (p *spread) fingerprint(*cluster.State, *signatureKey) {}
+func (p *spread) weighs() bool                              { return len(p.soft) > 0 }
 
 // increments adds what a placed pod with these labels counts; with moved, what one changes that is thought to come or go.
-func (p *spread) increments(_ *topology, pod *cluster.LabelSet, moved bool, out []increment) []increment {
+func (p *spread) increments(_ *cluster.State, pod *cluster.LabelSet, moved bool, out []increment) []increment {
 	if pod.Namespace != p.namespace {
 		return out
 	}

@@ -58,12 +58,12 @@ type crossNode interface {
 	filters() bool  // whether it can refuse nodes
 	resolves() bool // whether what it counts depends on the labels of namespaces
 	// fingerprint writes what tells texts of topology profiles apart, besides the signature.
-	fingerprint(*signatureKey)
+	fingerprint(*cluster.State, *signatureKey)
 
 	// counts reports for which of its chosen slots a node counts, as a mask of their bits, given its domain of each topology key.
 	counts(t *topology, st *cluster.State, p *program, i cluster.NodeIndex, domain []int32) uint64
 	// increments adds what a placed pod with these labels counts; with moved, what one changes that is thought to come or go.
-	increments(t *topology, pod *cluster.LabelSet, moved bool, out []increment) []increment
+	increments(st *cluster.State, pod *cluster.LabelSet, moved bool, out []increment) []increment
 
 	// filter judges a node of a topology profile as if extra were counted besides, by slot. lacks tells all that it lacks.
 	filter(t *topology, tp *topologyProfile, extra []int64) Verdict
@@ -204,7 +204,7 @@ func newTopology(st *cluster.State, r *relations, p *program, priority int32) (*
 func (t *topology) fingerprint(st *cluster.State, r *relations) string {
 	var key signatureKey
 	for _, p := range t.plugins {
-		p.fingerprint(&key)
+		p.fingerprint(st, &key)
 	}
 	r.leftOut(st, &key)
 	return string(binary.BigEndian.AppendUint64(nil, cluster.Mix(fnv1a(r.written, key.b))))
@@ -449,8 +449,8 @@ func (t *topology) additionsOf(st *cluster.State, id cluster.LabelsID) *addition
 	a := new(additions)
 	if l := st.Labels(id); l != nil {
 		for _, j := range t.plugins {
-			a.placed = j.increments(t, &l.LabelSet, false, a.placed)
-			a.moved = j.increments(t, &l.LabelSet, true, a.moved)
+			a.placed = j.increments(st, &l.LabelSet, false, a.placed)
+			a.moved = j.increments(st, &l.LabelSet, true, a.moved)
 		}
 	}
 	t.labeled[id] = a
