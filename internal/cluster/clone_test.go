@@ -134,6 +134,7 @@ func TestCloneSharesOnlyWhatNeverChanges(t *testing.T) {
 		"State.labels{}.Labels":         true, // never changes
 		"State.classes{}.requests":      true, // replaced
 		"State.classes{}.lacked":        true, // replaced
+		"State.classes{}.ports":         true, // never changes
 		"State.labels{}.LabelSet":       true, // never changes
 	}
 	rapid.Check(t, func(t *rapid.T) {

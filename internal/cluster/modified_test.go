@@ -190,7 +190,7 @@ func TestClassesAndLabelSetsGoWithTheirLastPod(t *testing.T) {
 }
 
 // apply applies deltas, all of which must be good.
-func apply(t *testing.T, st *cluster.State, deltas ...cluster.Delta) {
+func apply(t testing.TB, st *cluster.State, deltas ...cluster.Delta) {
 	t.Helper()
 	for _, d := range deltas {
 		if err := st.Apply(d); err != nil {

@@ -42,6 +42,7 @@ type Class struct {
 
 	requests []resourceAmount // Spec.Requests but "pods", in columns
 	lacked   []Quantity       // those that have no column
+	ports    []HostPort       // Spec.HostPorts in order; shared by clones
 }
 
 type resourceAmount struct {
@@ -471,7 +472,8 @@ func (s *State) setSettings(settings Settings) {
 }
 
 func (s *State) defineClass(d ClassDefined) {
-	c := &Class{ID: d.ID, Spec: d.Spec, Key: d.Spec.Key(), Hash: d.Spec.Hash()}
+	c := &Class{ID: d.ID, Spec: d.Spec, Key: d.Spec.Key(), Hash: d.Spec.Hash(), ports: slices.Clone(d.Spec.HostPorts)}
+	slices.SortFunc(c.ports, comparePorts)
 	s.resolve(c)
 	s.classes[d.ID] = c
 	s.digest += c.digest()
