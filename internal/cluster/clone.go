@@ -55,8 +55,8 @@ func (n *Nodes) clone() Nodes {
 	}
 	c.Modified, c.SpecModified = slices.Clone(n.Modified), slices.Clone(n.SpecModified)
 	c.modifiedWord, c.modifiedBlock = slices.Clone(n.modifiedWord), slices.Clone(n.modifiedBlock)
-	c.firstPod = slices.Clone(n.firstPod)
-	c.byName = slices.Clone(n.byName)
+	c.firstPod, c.portHash = slices.Clone(n.firstPod), slices.Clone(n.portHash)
+	c.byName, c.keyUses = slices.Clone(n.byName), slices.Clone(n.keyUses)
 	c.hash = slices.Clone(n.hash)
 	return c
 }

@@ -52,7 +52,7 @@ func changes(st *cluster.State) []string {
 	for i := range st.Nodes.Modified {
 		out = append(out, fmt.Sprint(i, st.Nodes.Modified[i], st.Nodes.SpecModified[i]))
 	}
-	return append(out, fmt.Sprint(st.ImagesModified, st.NamespacesModified, st.TermsModified, objectsModified(st),
+	return append(out, fmt.Sprint(st.ImagesModified, st.KeysModified, st.NamespacesModified, st.TermsModified, objectsModified(st),
 		st.FreePod(), st.Nodes.Free(), st.Symbols.Len(), st.Resources()))
 }
 
@@ -134,6 +134,7 @@ func TestCloneSharesOnlyWhatNeverChanges(t *testing.T) {
 		"State.labels{}.Labels":         true, // never changes
 		"State.classes{}.requests":      true, // replaced
 		"State.classes{}.lacked":        true, // replaced
+		"State.classes{}.ports":         true, // never changes
 		"State.labels{}.LabelSet":       true, // never changes
 	}
 	rapid.Check(t, func(t *rapid.T) {

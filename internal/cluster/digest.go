@@ -59,10 +59,7 @@ func (s *State) nodeSums(i NodeIndex) uint64 {
 			sum += fold(s.resourceHash[r], int64(i), v)
 		}
 	}
-	for _, p := range n.Ports[i] {
-		sum += fold(hashText(kindSums, p.IP, p.Protocol), int64(i), int64(p.Port), int64(p.Count))
-	}
-	return h + sum
+	return h + sum + n.portHash[i]
 }
 
 func (p *PodRow) digest(id PodID) uint64 {

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -94,6 +95,8 @@ func TestChangedSinceReportsExactlyTheChangedNodes(t *testing.T) {
 type marks struct {
 	spec                 []cluster.Seq
 	namespaces, terms    cluster.Seq
+	keysModified         cluster.Seq
+	keys                 map[string]bool // that some node has
 	selectors            map[string]cluster.Seq
 	termClasses          []cluster.ClassID
 	classPods, labelPods map[int32]int
@@ -103,7 +106,12 @@ func marksOf(st *cluster.State) marks {
 	m := marks{
 		spec: slices.Clone(st.Nodes.SpecModified), namespaces: st.NamespacesModified, terms: st.TermsModified,
 		selectors: make(map[string]cluster.Seq), termClasses: slices.Clone(st.TermClasses()),
-		classPods: make(map[int32]int), labelPods: make(map[int32]int),
+		classPods: make(map[int32]int), labelPods: make(map[int32]int), keysModified: st.KeysModified, keys: make(map[string]bool),
+	}
+	for i := range st.Nodes.Labels {
+		for _, l := range st.Nodes.Labels[i] {
+			m.keys[st.Symbols.Text(l.Key)] = true
+		}
 	}
 	for _, namespace := range []string{"default", "dev", "prod", "never-seen"} {
 		m.selectors[namespace] = st.SelectorsModified(namespace)
@@ -143,12 +151,16 @@ func TestMarksMoveOnlyWithWhatTheyAreOf(t *testing.T) {
 				want.terms = now
 			}
 			got := marksOf(st)
+			if !maps.Equal(want.keys, got.keys) {
+				want.keysModified = now
+			}
 			for _, m := range []struct {
 				of        string
 				want, got any
 			}{
 				{"specs of nodes", want.spec, got.spec},
 				{"namespaces", want.namespaces, got.namespaces},
+				{"keys of nodes", want.keysModified, got.keysModified},
 				{"classes with terms", want.terms, got.terms},
 				{"selectors", want.selectors, got.selectors},
 			} {
@@ -178,7 +190,7 @@ func TestClassesAndLabelSetsGoWithTheirLastPod(t *testing.T) {
 }
 
 // apply applies deltas, all of which must be good.
-func apply(t *testing.T, st *cluster.State, deltas ...cluster.Delta) {
+func apply(t testing.TB, st *cluster.State, deltas ...cluster.Delta) {
 	t.Helper()
 	for _, d := range deltas {
 		if err := st.Apply(d); err != nil {
@@ -261,7 +273,7 @@ func TestEverythingCountsAsChangedAtTheRestoredSnapshot(t *testing.T) {
 		}
 	}
 	got := map[string]cluster.Seq{
-		"images": other.ImagesModified, "namespaces": other.NamespacesModified, "classes with terms": other.TermsModified,
+		"images": other.ImagesModified, "keys of nodes": other.KeysModified, "namespaces": other.NamespacesModified, "classes with terms": other.TermsModified,
 		"a node's spec": other.Nodes.SpecModified[130], "selectors of x": other.SelectorsModified("x"),
 		"selectors of y, which are gone": other.SelectorsModified("y"),
 	}

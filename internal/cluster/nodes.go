@@ -44,12 +44,6 @@ func ParseEffect(name string) Effect {
 	return NoEffect
 }
 
-// UsedPort is a host port in use on a node, and by how many of its pods.
-type UsedPort struct {
-	HostPort
-	Count int32
-}
-
 // ImageState is what is known of one image name over all nodes.
 type ImageState struct {
 	Size  int64 // in bytes, of the node that showed it first
@@ -87,8 +81,8 @@ type Nodes struct {
 	Unsupported   Bitmap // those of which Node.Unsupported says something
 	Spec          []NodeSpec
 	Labels        [][]NodeLabel // by Key
-	Ports         [][]UsedPort
-	AllowedPods   []int64 // allocatable of "pods"
+	Ports         [][]UsedPort  // by port, then protocol, then IP; see PortsAt and PortUses
+	AllowedPods   []int64       // allocatable of "pods"
 	PodCount      []int32
 	NonZeroCPU    []int64 // see ClassSpec.NonZeroCPU
 	NonZeroMemory []int64
@@ -107,9 +101,11 @@ type Nodes struct {
 	modifiedWord, modifiedBlock []Seq
 
 	firstPod []PodID
+	portHash []uint64 // what the node's ports add to its sums in the digest
 	count    int
 	symbols  *Symbols    // the state's
 	byName   []NodeIndex // by Symbol of the name; NoNode, or shorter, if no node has it
+	keyUses  []int32     // how many nodes have a label, by Symbol of its key; or shorter, if none has
 	hash     []uint64    // of the spec: with that of the sums, what the node adds to the digest
 }
 
@@ -133,6 +129,31 @@ func (n *Nodes) setByName(name Symbol, i NodeIndex) {
 		n.byName = append(n.byName, NoNode)
 	}
 	n.byName[name] = i
+}
+
+// HasKey reports whether some node has a label of that key; see State.KeysModified.
+func (n *Nodes) HasKey(key Symbol) bool {
+	return key != NoSymbol && int(key) < len(n.keyUses) && n.keyUses[key] > 0
+}
+
+// retainKeys and releaseKeys count the nodes that have each key, and report whether one has its first node then, or none any more.
+func (n *Nodes) retainKeys(labels []NodeLabel) (changed bool) {
+	for _, l := range labels {
+		for len(n.keyUses) <= int(l.Key) {
+			n.keyUses = append(n.keyUses, 0)
+		}
+		n.keyUses[l.Key]++
+		changed = changed || n.keyUses[l.Key] == 1
+	}
+	return changed
+}
+
+func (n *Nodes) releaseKeys(labels []NodeLabel) (changed bool) {
+	for _, l := range labels {
+		n.keyUses[l.Key]--
+		changed = changed || n.keyUses[l.Key] == 0
+	}
+	return changed
 }
 
 // Taints returns the taints of a node.
@@ -185,6 +206,7 @@ func (n *Nodes) grow(i NodeIndex) {
 		n.Spec = append(n.Spec, NodeSpec{NodeShape: noShape})
 		n.Labels = append(n.Labels, nil)
 		n.Ports = append(n.Ports, nil)
+		n.portHash = append(n.portHash, 0)
 		n.AllowedPods = append(n.AllowedPods, 0)
 		n.PodCount = append(n.PodCount, 0)
 		n.NonZeroCPU = append(n.NonZeroCPU, 0)
@@ -212,23 +234,4 @@ func (n *Nodes) grow(i NodeIndex) {
 func (n *Nodes) addResource() {
 	n.Allocatable = append(n.Allocatable, make([]int64, n.Len(), cap(n.Spec)))
 	n.Requested = append(n.Requested, make([]int64, n.Len(), cap(n.Spec)))
-}
-
-func (n *Nodes) addPorts(i NodeIndex, ports []HostPort, by int32) {
-next:
-	for _, p := range ports {
-		used := n.Ports[i]
-		for k := range used {
-			if used[k].HostPort != p {
-				continue
-			}
-			used[k].Count += by
-			if used[k].Count == 0 {
-				used[k] = used[len(used)-1]
-				n.Ports[i] = used[:len(used)-1]
-			}
-			continue next
-		}
-		n.Ports[i] = append(used, UsedPort{HostPort: p, Count: by})
-	}
 }

@@ -65,7 +65,7 @@ func (s *State) Restore(v Version) {
 		s.Nodes.touch(NodeIndex(i), v.Seq)
 	}
 	s.journal.restart(v.Seq)
-	s.ImagesModified, s.NamespacesModified, s.TermsModified = v.Seq, v.Seq, v.Seq
+	s.ImagesModified, s.KeysModified, s.NamespacesModified, s.TermsModified = v.Seq, v.Seq, v.Seq, v.Seq
 	s.objects.restore(v.Seq)
 	for i := range s.Nodes.SpecModified {
 		s.Nodes.SpecModified[i] = v.Seq

@@ -42,6 +42,7 @@ type Class struct {
 
 	requests []resourceAmount // Spec.Requests but "pods", in columns
 	lacked   []Quantity       // those that have no column
+	ports    []HostPort       // Spec.HostPorts in order; shared by clones
 }
 
 type resourceAmount struct {
@@ -59,6 +60,9 @@ type State struct {
 	// ImagesModified is the seq of the last delta that changed the images of nodes or the number of nodes: what
 	// ImageLocality reads besides the node itself.
 	ImagesModified Seq
+	// KeysModified is the seq of the last delta that changed which label keys nodes have: with it the first node got one, or the last
+	// one lost it.
+	KeysModified Seq
 	// NamespacesModified is the seq of the last delta that changed a namespace, and TermsModified of the last that
 	// changed TermClasses.
 	NamespacesModified, TermsModified Seq
@@ -84,6 +88,7 @@ type State struct {
 	nominated    map[string][]PodID // pending pods by the node they are nominated to
 	objects      objects
 
+	namespaceDigest   uint64         // what namespaces add to the digest
 	selectorsModified map[string]Seq // by namespace
 	restored          Seq            // of the snapshot that this state began with, or of when selectorsModified was last cleared
 
@@ -312,7 +317,7 @@ func (s *State) Apply(d Delta) error {
 		s.removeNamespace(d.Name)
 		s.NamespacesModified = s.version.Seq
 		s.namespaces[d.Name] = d.Labels
-		s.digest += hashNamespace(d.Name, d.Labels)
+		s.addNamespace(hashNamespace(d.Name, d.Labels))
 	case NamespaceRemoved:
 		s.removeNamespace(d.Name)
 		s.NamespacesModified = s.version.Seq
@@ -467,7 +472,8 @@ func (s *State) setSettings(settings Settings) {
 }
 
 func (s *State) defineClass(d ClassDefined) {
-	c := &Class{ID: d.ID, Spec: d.Spec, Key: d.Spec.Key(), Hash: d.Spec.Hash()}
+	c := &Class{ID: d.ID, Spec: d.Spec, Key: d.Spec.Key(), Hash: d.Spec.Hash(), ports: slices.Clone(d.Spec.HostPorts)}
+	slices.SortFunc(c.ports, comparePorts)
 	s.resolve(c)
 	s.classes[d.ID] = c
 	s.digest += c.digest()
@@ -494,7 +500,12 @@ func (s *State) release(id ClassID) {
 
 func (s *State) removeNamespace(name string) {
 	if labels, ok := s.namespaces[name]; ok {
-		s.digest -= hashNamespace(name, labels)
+		s.addNamespace(-hashNamespace(name, labels))
 		delete(s.namespaces, name)
 	}
+}
+
+func (s *State) addNamespace(hash uint64) {
+	s.digest += hash
+	s.namespaceDigest += hash
 }

@@ -66,6 +66,9 @@ func (s *State) touchSelectors(namespace string) {
 // Namespaces yields the labels of all namespaces, in no order.
 func (s *State) Namespaces() iter.Seq2[string, []Label] { return maps.All(s.namespaces) }
 
+// NamespaceDigest returns a hash of all namespaces and their labels.
+func (s *State) NamespaceDigest() uint64 { return s.namespaceDigest }
+
 // TermClasses returns the classes whose pods have pod affinity or anti-affinity terms, required or preferred, by id.
 // The caller must not change the slice.
 func (s *State) TermClasses() []ClassID { return s.termClasses }

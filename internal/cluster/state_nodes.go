@@ -52,11 +52,13 @@ func (s *State) setNode(d NodeSet) {
 	n.Unschedulable.Put(i, d.Node.Unschedulable)
 	n.Unsupported.Put(i, d.Node.Unsupported != "")
 
+	labelsBefore := n.Labels[i]
 	n.Labels[i] = make([]NodeLabel, 0, len(d.Node.Labels))
 	for _, l := range d.Node.Labels {
 		n.Labels[i] = append(n.Labels[i], NodeLabel{s.Symbols.intern(l.Key), s.Symbols.intern(l.Value)})
 	}
 	slices.SortFunc(n.Labels[i], func(a, b NodeLabel) int { return int(a.Key - b.Key) })
+	s.changeKeys(labelsBefore, n.Labels[i])
 	for r := range n.Allocatable {
 		n.Allocatable[r][i] = 0
 	}
@@ -91,6 +93,13 @@ func (s *State) setNode(d NodeSet) {
 		}
 	}
 	s.sweep()
+}
+
+// changeKeys counts the keys of a node's labels.
+func (s *State) changeKeys(was, is []NodeLabel) {
+	if appeared, gone := s.Nodes.retainKeys(is), s.Nodes.releaseKeys(was); appeared || gone {
+		s.KeysModified = s.version.Seq
+	}
 }
 
 // shape returns what a node has in common with others: one that another node has already, if it is at hand.
@@ -165,6 +174,7 @@ func (s *State) removeNode(i NodeIndex) {
 	n.Unschedulable.Clear(i)
 	n.Unsupported.Clear(i)
 	n.count--
+	s.changeKeys(n.Labels[i], nil)
 	n.Spec[i], n.Labels[i], n.Ports[i] = NodeSpec{NodeShape: noShape}, nil, nil
 	n.AllowedPods[i], n.hash[i] = 0, 0
 	for r := range n.Allocatable {

@@ -187,8 +187,8 @@ func (s *State) addSums(i NodeIndex, c *Class, sign int64) {
 	n.NonZeroCPU[i] += sign * c.Spec.NonZeroCPU
 	n.NonZeroMemory[i] += sign * c.Spec.NonZeroMemory
 	n.PodCount[i] += int32(sign)
-	if len(c.Spec.HostPorts) > 0 {
-		n.addPorts(i, c.Spec.HostPorts, int32(sign))
+	if len(c.ports) > 0 {
+		n.addPorts(i, c.ports, int32(sign))
 	}
 	s.digest += s.nodeSums(i)
 }

@@ -82,7 +82,7 @@ func (s *State) renumber(used Bitmap) {
 		}
 	}
 	n := &s.Nodes
-	n.byName = nil
+	n.byName, n.keyUses = nil, nil
 	shapes := make(map[*NodeShape]*NodeShape)
 	// Labels and shapes may be those of a clone too, whose symbols are others.
 	for i := range n.Spec {
@@ -95,6 +95,7 @@ func (s *State) renumber(used Bitmap) {
 			labels[k] = NodeLabel{to[l.Key], to[l.Value]}
 		}
 		n.Labels[i] = labels
+		n.retainKeys(labels)
 		was := n.Spec[i].NodeShape
 		is := shapes[was]
 		if is == nil {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"crypto/sha256"
 	"maps"
 	"math/bits"
 	"runtime"
@@ -76,6 +77,8 @@ type found struct {
 	relation *relations
 	topology *topology   // nil if other pods do not matter, or if they matter in too many ways
 	overflow bool        // it is the latter
+	keys     cluster.Seq // leftOut is of the keys that nodes had at that State.KeysModified
+	leftOut  [sha256.Size]byte
 	images   imageScores // as of the last call
 	counts   profileCounts
 	synced   cluster.Seq // of the state, when sync was last called
@@ -216,13 +219,26 @@ func (e *Evaluator) lookUp(st *cluster.State, s Subject) (*evaluation, *relation
 
 // relate makes what other pods matter to the class, unless it is there and still holds.
 func (c *evaluation) relate(st *cluster.State, spec *cluster.ClassSpec, r *relations) {
-	if was := c.relation; was != nil && was.profile == r.profile && (was.namespaces == r.namespaces || !c.topology.resolves()) {
+	was := c.relation
+	c.relation = r
+	if !c.leavesOutOthers(st) && was != nil && was.profile == r.profile && (was.namespaces == r.namespaces || !c.topology.resolves()) {
 		return
 	}
-	c.relation = r
 	c.topology, c.overflow = newTopology(st, r, c.program, c.signature.priority)
 	c.counts, c.dryRuns = profileCounts{}, nil
 	c.forgetScores() // the groups are of other topology profiles
+}
+
+// leavesOutOthers reports whether it is other topology keys than before of which no node has a label.
+func (c *evaluation) leavesOutOthers(st *cluster.State) bool {
+	if c.keys == st.KeysModified {
+		return false
+	}
+	var key signatureKey
+	c.relation.leftOut(st, &key)
+	was := c.leftOut
+	c.keys, c.leftOut = st.KeysModified, sha256.Sum256(key.b)
+	return c.leftOut != was
 }
 
 // dropUnused drops what is kept of signatures that no subject has any more: their class is gone, or what other pods match has changed since.

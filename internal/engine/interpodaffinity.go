@@ -39,7 +39,7 @@ var interPodAffinity = Descriptor{
 	reasons: []Reason{{Text: ReasonAffinity}, {Text: ReasonAntiAffinity}, {Text: ReasonExistingAntiAffinity}},
 	scale:   rangeScale,
 	relate: func(r *relating) relation {
-		return &termRelation{spec: r.spec, carriers: r.carried(), filters: r.filters, scores: r.scores}
+		return newTermRelation(r)
 	},
 	hints: hints{
 		pod: func(_ *cluster.State, d *Demands, m Movement) bool {
@@ -123,16 +123,19 @@ const (
 	termsExisting
 )
 
-// termRelation is the terms of a class, and those of other pods that match its pods.
+// termRelation is the terms of a class, and which of those of other pods matter to its pods. What these are is looked up whenever it is
+// asked: others may have very many.
 type termRelation struct {
 	spec            *cluster.ClassSpec
-	carriers        []carrier
 	filters, scores bool
+	scoresOthers    bool  // other pods' terms score, too
+	hardWeight      int64 // what their required affinity scores
 }
 
 // carrier is a term of other pods that matches the pods.
 type carrier struct {
 	class  cluster.ClassID // whose pods carry it
+	index  int             // among the terms of the class
 	key    string          // its topology key
 	blocks bool            // it is required anti-affinity
 	weight int64           // what it scores; 0 if it blocks
@@ -140,57 +143,65 @@ type carrier struct {
 
 func (of *termRelation) matches(st *cluster.State, r *relations, key *signatureKey) {
 	if of.filters && len(of.spec.Affinity) > 0 {
-		key.bool(newPodMatchers(st, of.spec.Affinity).all(&r.labels.LabelSet))
+		key.bool(newPodMatchers(of.spec.Affinity).all(st, &r.labels.LabelSet))
 	}
 }
 
 // podMatcher is a term of an incoming pod: which placed pods it matches.
 type podMatcher struct {
-	key        string
-	namespaces []string // sorted
-	any        bool     // of any namespace
-	resolved   bool     // namespaces are those of now
-	selector   *cluster.LabelSelector
+	*cluster.PodTerm
+	slot     int  // where it counts, once that is known; not that of required affinity, whose terms count together
+	any      bool // it is for any namespace
+	resolved bool // which namespaces it is for depends on the labels that they have now
 }
 
 type podMatchers []podMatcher
 
-func newPodMatcher(st *cluster.State, t *cluster.PodTerm) podMatcher {
-	m := podMatcher{key: t.TopologyKey, namespaces: t.Namespaces, any: t.NamespaceSelector.Matches(nil), selector: &t.Selector}
-	if m.any || t.NamespaceSelector.Nothing {
-		return m
-	}
-	m.namespaces, m.resolved = slices.Clone(m.namespaces), true
-	for name, labels := range st.Namespaces() {
-		if t.NamespaceSelector.Matches(labels) {
-			m.namespaces = append(m.namespaces, name)
-		}
-	}
-	slices.Sort(m.namespaces)
+func newPodMatcher(t *cluster.PodTerm) podMatcher {
+	m := podMatcher{PodTerm: t, any: t.NamespaceSelector.Matches(nil)}
+	m.resolved = !m.any && !t.NamespaceSelector.Nothing
 	return m
 }
 
-func newPodMatchers(st *cluster.State, terms []cluster.PodTerm) podMatchers {
+func newPodMatchers(terms []cluster.PodTerm) podMatchers {
 	out := make(podMatchers, len(terms))
 	for k := range terms {
-		out[k] = newPodMatcher(st, &terms[k])
+		out[k] = newPodMatcher(&terms[k])
 	}
 	return out
 }
 
-func (m *podMatcher) matches(pod *cluster.LabelSet) bool {
-	if !m.any {
-		if _, found := slices.BinarySearch(m.namespaces, pod.Namespace); !found {
-			return false
+// matches looks at the labels of the pod's namespace alone, and not for all namespaces that the term is for: with many of both that
+// would take long whenever a namespace changes.
+func (m *podMatcher) matches(st *cluster.State, pod *cluster.LabelSet) bool {
+	if _, named := slices.BinarySearch(m.Namespaces, pod.Namespace); !m.any && !named && !m.selects(st, pod.Namespace) {
+		return false
+	}
+	return m.Selector.Matches(pod.Labels)
+}
+
+// selects reports whether the term is for a namespace by its labels.
+func (m *podMatcher) selects(st *cluster.State, namespace string) bool {
+	labels, _ := st.Namespace(namespace)
+	return m.resolved && m.NamespaceSelector.Matches(labels)
+}
+
+// namespaces returns all that a resolved term is for, in alphabetical order.
+func (m *podMatcher) namespaces(st *cluster.State) []string {
+	out := slices.Clone(m.Namespaces)
+	for name, labels := range st.Namespaces() {
+		if m.NamespaceSelector.Matches(labels) {
+			out = append(out, name)
 		}
 	}
-	return m.selector.Matches(pod.Labels)
+	slices.Sort(out)
+	return out
 }
 
 // all reports whether every term matches the pod.
-func (ms podMatchers) all(pod *cluster.LabelSet) bool {
+func (ms podMatchers) all(st *cluster.State, pod *cluster.LabelSet) bool {
 	for k := range ms {
-		if !ms[k].matches(pod) {
+		if !ms[k].matches(st, pod) {
 			return false
 		}
 	}
@@ -204,8 +215,8 @@ type interPod struct {
 	terms       podMatchers // required affinity
 	anti        podMatchers // required anti-affinity
 	preferred   []weightedMatcher
-	matchesSelf bool // the pod matches all of terms
-	resolved    bool // the namespaces of some term depend on their labels
+	resolved    []*podMatcher // those whose namespaces depend on their labels
+	matchesSelf bool          // the pod matches all of terms
 
 	affinity, antiAffinity, existing, scored []int // slots
 }
@@ -216,48 +227,65 @@ type weightedMatcher struct {
 }
 
 func (of *termRelation) judge(t *topology, st *cluster.State, r *relations, plugin *Plugin) crossNode {
-	p, spec := &interPod{code: plugin.code}, of.spec
+	p, spec, before := &interPod{code: plugin.code}, of.spec, len(t.slots)
 	if of.filters {
-		p.terms, p.anti = newPodMatchers(st, spec.Affinity), newPodMatchers(st, spec.AntiAffinity)
-		p.matchesSelf = r.labels != nil && p.terms.all(&r.labels.LabelSet)
+		p.terms, p.anti = newPodMatchers(spec.Affinity), newPodMatchers(spec.AntiAffinity)
+		p.matchesSelf = r.labels != nil && p.terms.all(st, &r.labels.LabelSet)
 		for _, m := range p.terms {
-			t.slotOf(&p.affinity, m.key)
+			t.slotOf(&p.affinity, m.TopologyKey)
 		}
-		for _, m := range p.anti {
-			t.slotOf(&p.antiAffinity, m.key)
+		for k := range p.anti {
+			p.anti[k].slot = t.slotOf(&p.antiAffinity, p.anti[k].TopologyKey)
 		}
 	}
 	if of.scores {
 		for k := range spec.PreferredAffinity {
 			w := &spec.PreferredAffinity[k]
-			p.preferred = append(p.preferred, weightedMatcher{newPodMatcher(st, &w.Term), int64(w.Weight)})
+			p.preferred = append(p.preferred, weightedMatcher{newPodMatcher(&w.Term), int64(w.Weight)})
 		}
 		for k := range spec.PreferredAntiAffinity {
 			w := &spec.PreferredAntiAffinity[k]
-			p.preferred = append(p.preferred, weightedMatcher{newPodMatcher(st, &w.Term), -int64(w.Weight)})
+			p.preferred = append(p.preferred, weightedMatcher{newPodMatcher(&w.Term), -int64(w.Weight)})
 		}
-		for _, m := range p.preferred {
-			t.slotOf(&p.scored, m.key)
+		for k := range p.preferred {
+			p.preferred[k].slot = t.slotOf(&p.scored, p.preferred[k].TopologyKey)
+		}
+	}
+	resolve := func(m *podMatcher) {
+		if m.resolved {
+			p.resolved = append(p.resolved, m)
 		}
 	}
 	for _, ms := range []podMatchers{p.terms, p.anti} {
 		for k := range ms {
-			p.resolved = p.resolved || ms[k].resolved
+			resolve(&ms[k])
 		}
 	}
 	for k := range p.preferred {
-		p.resolved = p.resolved || p.preferred[k].resolved
+		resolve(&p.preferred[k].podMatcher)
 	}
-	for _, c := range of.carriers {
+	t.own += len(t.slots) - before
+	of.carriers(st, r, func(c carrier) {
 		slot, by := 0, c.weight
-		if c.blocks {
+		switch {
+		case !st.Nodes.HasKey(st.Symbols.Lookup(c.key)):
+			return
+		case c.blocks:
 			slot, by = t.slotOf(&p.existing, c.key), 1
-		} else {
+		default:
 			slot = t.slotOf(&p.scored, c.key)
 		}
-		t.carried[c.class] = append(t.carried[c.class], increment{slot, by, false})
-	}
+		t.carried[c.class] = sum(t.carried[c.class], increment{slot, by, false})
+	})
 	return p
+}
+
+func (of *termRelation) leftOut(st *cluster.State, r *relations, key *signatureKey) {
+	of.carriers(st, r, func(c carrier) {
+		if !st.Nodes.HasKey(st.Symbols.Lookup(c.key)) {
+			key.text(c.key)
+		}
+	})
 }
 
 func (p *interPod) filters() bool { return len(p.affinity)+len(p.antiAffinity)+len(p.existing) > 0 }
@@ -270,25 +298,23 @@ func (p *interPod) counts(*topology, *cluster.State, *program, cluster.NodeIndex
 	return 0
 }
 
-func (p *interPod) resolves() bool { return p.resolved }
+func (p *interPod) resolves() bool { return len(p.resolved) > 0 }
+
+// resolvedTerms is of how many terms of a pod the namespaces are told apart; with more all namespaces are.
+const resolvedTerms = 4
 
 // fingerprint writes the namespaces that terms select by their labels.
-func (p *interPod) fingerprint(key *signatureKey) {
-	write := func(m *podMatcher) {
-		if m.resolved {
-			for _, name := range m.namespaces {
-				key.text(name)
-			}
-			key.int(len(m.namespaces))
-		}
+func (p *interPod) fingerprint(st *cluster.State, key *signatureKey) {
+	if len(p.resolved) > resolvedTerms {
+		key.int(int(st.NamespaceDigest()))
+		return
 	}
-	for _, ms := range []podMatchers{p.terms, p.anti} {
-		for k := range ms {
-			write(&ms[k])
+	for _, m := range p.resolved {
+		names := m.namespaces(st)
+		for _, name := range names {
+			key.text(name)
 		}
-	}
-	for k := range p.preferred {
-		write(&p.preferred[k].podMatcher)
+		key.int(len(names))
 	}
 }
 
@@ -306,20 +332,20 @@ func (t *topology) slotOf(purpose *[]int, key string) int {
 }
 
 // increments adds what a placed pod with these labels counts.
-func (p *interPod) increments(t *topology, pod *cluster.LabelSet, _ bool, out []increment) []increment {
-	if p.terms.all(pod) {
+func (p *interPod) increments(st *cluster.State, pod *cluster.LabelSet, _ bool, out []increment) []increment {
+	if p.terms.all(st, pod) {
 		for _, s := range p.affinity {
 			out = append(out, increment{s, 1, false})
 		}
 	}
 	for k := range p.anti {
-		if p.anti[k].matches(pod) {
-			out = append(out, increment{t.slotOf(&p.antiAffinity, p.anti[k].key), 1, false})
+		if p.anti[k].matches(st, pod) {
+			out = sum(out, increment{p.anti[k].slot, 1, false})
 		}
 	}
 	for k := range p.preferred {
-		if p.preferred[k].matches(pod) {
-			out = append(out, increment{t.slotOf(&p.scored, p.preferred[k].key), p.preferred[k].weight, false})
+		if p.preferred[k].matches(st, pod) {
+			out = sum(out, increment{p.preferred[k].slot, p.preferred[k].weight, false})
 		}
 	}
 	return out
@@ -433,7 +459,7 @@ func (s *surveyor) repelled(key string, other *cluster.PodRow) *cluster.PodTerm 
 	for _, j := range s.c.topology.plugins {
 		p, is := j.crossNode.(*interPod)
 		for k := 0; is && labels != nil && k < len(p.anti); k++ {
-			if m := &p.anti[k]; m.key == key && m.matches(&labels.LabelSet) {
+			if m := &p.anti[k]; m.TopologyKey == key && m.matches(s.st, &labels.LabelSet) {
 				return &s.spec.AntiAffinity[k]
 			}
 		}
@@ -459,40 +485,45 @@ func (s *surveyor) repels(key string, other *cluster.PodRow) *cluster.PodTerm {
 	return nil
 }
 
-// carried returns the terms of all classes that match the subject's pods.
-func (r *relating) carried() []carrier {
-	st, spec, profile := r.st, r.spec, r.profile
-	scoring := r.scores &&
-		(!profile.IgnorePreferredTerms || len(spec.PreferredAffinity)+len(spec.PreferredAntiAffinity) > 0)
-	if r.labels == nil || !r.filters && !scoring {
-		return nil
+func newTermRelation(r *relating) *termRelation {
+	of := &termRelation{spec: r.spec, filters: r.filters, scores: r.scores, hardWeight: int64(r.profile.HardPodAffinityWeight)}
+	of.scoresOthers = r.scores &&
+		(!r.profile.IgnorePreferredTerms || len(r.spec.PreferredAffinity)+len(r.spec.PreferredAntiAffinity) > 0)
+	of.carriers(r.st, r.relations, func(c carrier) {
+		r.key.int(int(c.class))
+		r.key.int(c.index)
+	})
+	return of
+}
+
+// carriers calls visit for the terms of all classes that match the subject's pods.
+func (of *termRelation) carriers(st *cluster.State, r *relations, visit func(carrier)) {
+	if r.labels == nil || !of.filters && !of.scoresOthers {
+		return
 	}
-	var out []carrier
 	namespace, _ := st.Namespace(r.namespace)
 	add := func(class cluster.ClassID, index int, t *cluster.PodTerm, c carrier) {
 		named := slices.Contains(t.Namespaces, r.namespace) || t.NamespaceSelector.Matches(namespace)
 		if named && t.Selector.Matches(r.labels.Labels) {
-			c.class, c.key = class, t.TopologyKey
-			out = append(out, c)
-			r.key.int(int(class))
-			r.key.int(index)
+			c.class, c.index, c.key = class, index, t.TopologyKey
+			visit(c)
 		}
 	}
 	for _, id := range st.TermClasses() {
 		other := &st.Class(id).Spec
 		index := 0
 		for k := range other.AntiAffinity {
-			if r.filters {
+			if of.filters {
 				add(id, index, &other.AntiAffinity[k], carrier{blocks: true})
 			}
 			index++
 		}
-		if !scoring {
+		if !of.scoresOthers {
 			continue
 		}
 		for k := range other.Affinity {
-			if profile.HardPodAffinityWeight > 0 {
-				add(id, index, &other.Affinity[k], carrier{weight: int64(profile.HardPodAffinityWeight)})
+			if of.hardWeight > 0 {
+				add(id, index, &other.Affinity[k], carrier{weight: of.hardWeight})
 			}
 			index++
 		}
@@ -505,5 +536,4 @@ func (r *relating) carried() []carrier {
 			index++
 		}
 	}
-	return out
 }

@@ -57,25 +57,28 @@ type hostPorts struct {
 }
 
 func (p *hostPorts) filter(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
-	n := &st.Nodes
-	for k := range p.wanted {
-		w := &p.wanted[k]
-		for u := range n.Ports[i] {
-			used := &n.Ports[i][u]
-			if conflict(w, &used.HostPort) && used.Count+h.uses(&used.HostPort) > 0 {
-				return p.code
-			}
-		}
-		if h == nil {
-			continue
-		}
-		for port, pods := range h.ports {
-			if pods > 0 && conflict(w, &port) {
-				return p.code
-			}
+	if len(st.Nodes.Ports[i]) == 0 && h == nil {
+		return codeFeasible
+	}
+	for _, w := range p.wanted {
+		if taken(&st.Nodes, i, w, h) {
+			return p.code
 		}
 	}
 	return codeFeasible
+}
+
+// taken reports whether a host port of a node is. Only what is known of that port is looked at: a node may have a hundred thousand.
+func taken(n *cluster.Nodes, i cluster.NodeIndex, w cluster.HostPort, h *overlay) bool {
+	if w.IP != allIPs {
+		all := cluster.HostPort{IP: allIPs, Protocol: w.Protocol, Port: w.Port}
+		return n.PortUses(i, w)+h.uses(w) > 0 || n.PortUses(i, all)+h.uses(all) > 0
+	}
+	uses := h.usesOfAnyIP(w)
+	for _, used := range n.PortsAt(i, w) {
+		uses += used.Count
+	}
+	return uses > 0
 }
 
 func conflict(a, b *cluster.HostPort) bool {
@@ -84,8 +87,10 @@ func conflict(a, b *cluster.HostPort) bool {
 
 func (p *hostPorts) survey(s *surveyor) surveyFunc {
 	var each []hostPorts // those that are wanted, each once
+	seen := make(map[cluster.HostPort]bool, len(p.wanted))
 	for k, w := range p.wanted {
-		if slices.Index(p.wanted, w) == k {
+		if !seen[w] {
+			seen[w] = true
 			each = append(each, hostPorts{p.code, p.wanted[k : k+1]})
 		}
 	}

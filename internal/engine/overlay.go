@@ -8,7 +8,7 @@ import "github.com/berth-scheduler/berth/internal/cluster"
 type overlay struct {
 	pods      int64
 	requested []int64                    // by resource
-	ports     map[cluster.HostPort]int32 // how many more pods use each
+	ports     map[cluster.HostPort]int32 // how many more pods use each; without an IP: at any
 	counts    []int64                    // by slot of a topology; nil: as they are
 }
 
@@ -29,6 +29,7 @@ func (o *overlay) add(st *cluster.State, spec *cluster.ClassSpec, n int64) {
 			o.ports = make(map[cluster.HostPort]int32)
 		}
 		o.ports[port] += int32(n)
+		o.ports[anyIP(port)] += int32(n)
 	}
 }
 
@@ -46,11 +47,19 @@ func (o *overlay) request(r cluster.ResourceID) int64 {
 	return o.requested[r]
 }
 
-func (o *overlay) uses(port *cluster.HostPort) int32 {
+func (o *overlay) uses(port cluster.HostPort) int32 {
 	if o == nil {
 		return 0
 	}
-	return o.ports[*port]
+	return o.ports[port]
+}
+
+func (o *overlay) usesOfAnyIP(port cluster.HostPort) int32 { return o.uses(anyIP(port)) }
+
+// anyIP is a port without its IP, which is never empty.
+func anyIP(port cluster.HostPort) cluster.HostPort {
+	port.IP = ""
+	return port
 }
 
 // nominatedTo returns the pods nominated to a live node.

@@ -94,6 +94,8 @@ type spreadRelation struct {
 	requireAll bool // nodes that lack a topology key of a soft constraint do not score
 }
 
+func (s *spreadRelation) leftOut(*cluster.State, *relations, *signatureKey) {}
+
 func (s *spreadRelation) matches(_ *cluster.State, r *relations, key *signatureKey) {
 	for k := range s.in {
 		key.bool(s.in[k].Selector.Matches(r.labels.Labels))
@@ -132,6 +134,7 @@ func (of *spreadRelation) judge(t *topology, _ *cluster.State, r *relations, plu
 			s.emptyCounts = !p.requireAll
 		}
 		c.slot = t.addSlot(s)
+		t.own++
 		if c.Hard {
 			p.hard = append(p.hard, c)
 		} else {
@@ -141,13 +144,13 @@ func (of *spreadRelation) judge(t *topology, _ *cluster.State, r *relations, plu
 	return p
 }
 
-func (p *spread) filters() bool               { return len(p.hard) > 0 }
-func (p *spread) resolves() bool              { return false }
-func (p *spread) fingerprint(_ *signatureKey) {}
-func (p *spread) weighs() bool                { return len(p.soft) > 0 }
+func (p *spread) filters() bool                             { return len(p.hard) > 0 }
+func (p *spread) resolves() bool                            { return false }
+func (p *spread) fingerprint(*cluster.State, *signatureKey) {}
+func (p *spread) weighs() bool                              { return len(p.soft) > 0 }
 
 // increments adds what a placed pod with these labels counts; with moved, what one changes that is thought to come or go.
-func (p *spread) increments(_ *topology, pod *cluster.LabelSet, moved bool, out []increment) []increment {
+func (p *spread) increments(_ *cluster.State, pod *cluster.LabelSet, moved bool, out []increment) []increment {
 	if pod.Namespace != p.namespace {
 		return out
 	}
@@ -180,7 +183,7 @@ func (p *spread) counts(t *topology, st *cluster.State, program *program, i clus
 			if c.HonorAffinity && !program.selection.admits(st, i) || c.HonorTaints && !program.tolerations.admit(&st.Nodes, i) {
 				continue
 			}
-			mask |= 1 << c.slot
+			mask |= t.slots[c.slot].bit
 		}
 	}
 	add(p.hard, true)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"maps"
 	"slices"
@@ -22,6 +23,7 @@ type relations struct {
 	namespace string
 	labels    *cluster.Labels // nil: NoLabels
 	of        []relation      // by relatingPlugins
+	written   uint64          // fnv1a of what the signature was made of, as signatureKey.text writes it
 
 	// What they were read from; see current.
 	profile                      *cluster.Profile
@@ -34,6 +36,8 @@ type relation interface {
 	matches(st *cluster.State, r *relations, key *signatureKey)
 	// judge returns the plugin for these pods, its slots added to the topology.
 	judge(t *topology, st *cluster.State, r *relations, plugin *Plugin) crossNode
+	// leftOut writes of which topology keys judge adds no slot for others, since no node has a label of the key.
+	leftOut(st *cluster.State, r *relations, key *signatureKey)
 }
 
 // relating is what a plugin finds out with how pods are related to others.
@@ -79,6 +83,13 @@ func (r *relations) current(st *cluster.State, profile *cluster.Profile) bool {
 		r.selectors == st.SelectorsModified(r.namespace)
 }
 
+// leftOut writes which topology keys of others' terms do not count, as no node has them.
+func (r *relations) leftOut(st *cluster.State, key *signatureKey) {
+	for _, one := range r.of {
+		one.leftOut(st, r, key)
+	}
+}
+
 func relate(st *cluster.State, s Subject, spec *cluster.ClassSpec, profile *cluster.Profile) *relations {
 	r := &relations{
 		signature: Signature{class: s.Class}, labels: st.Labels(s.Labels),
@@ -104,8 +115,33 @@ func relate(st *cluster.State, s Subject, spec *cluster.ClassSpec, profile *clus
 			one.matches(st, r, &key)
 		}
 	}
-	r.signature.matches = string(key.b)
+	r.signature.matches = key.short()
+	var text signatureKey
+	text.int(len(key.b))
+	r.written = fnv1a(fnv1a(fnvOffset, text.b), key.b)
 	return r
+}
+
+// 64-bit FNV-1a. Unlike hash/fnv it goes on from where it has been.
+const fnvOffset = 14695981039346656037
+
+func fnv1a(h uint64, b []byte) uint64 {
+	for _, c := range b {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	return h
+}
+
+// shortKey is how long a key may be to stand for itself.
+const shortKey = 32
+
+// short returns the key, or what stands for it if it is long: others choose how long it is. No two keys are the same then.
+func (k *signatureKey) short() string {
+	if len(k.b) <= shortKey {
+		return string(k.b)
+	}
+	sum := sha256.Sum256(k.b)
+	return "#" + string(sum[:]) // longer than what stands for itself
 }
 
 // signatureKey writes what tells signatures of one class apart.

@@ -3,14 +3,14 @@ package engine
 import (
 	"cmp"
 	"encoding/binary"
-	"hash/fnv"
 	"maps"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
-// maxSlots bounds what the pods of one signature count: masks have a bit per slot.
+// maxSlots bounds what the pods of one signature count for constraints and terms of their own. Masks have a bit for each slot that is chosen.
+// What terms of other pods count does not matter here: nobody is refused for what others ask for.
 const maxSlots = 64
 
 // topology counts, for the pods of one signature, what plugins read of pods on all nodes of a state, per
@@ -26,7 +26,10 @@ type topology struct {
 	priority  int32     // of the pods: lower nominees do not count
 
 	keys    []topologyKey
+	keyOf   map[string]int // by name
 	slots   []slot
+	own     int                             // how many of them are there for the pods' own constraints and terms
+	chosen  int                             // how many of them are chosen
 	carried map[cluster.ClassID][]increment // what a pod adds by its class
 	labeled map[cluster.LabelsID]*additions // what a pod adds by its labels; filled as they are met
 
@@ -55,12 +58,12 @@ type crossNode interface {
 	filters() bool  // whether it can refuse nodes
 	resolves() bool // whether what it counts depends on the labels of namespaces
 	// fingerprint writes what tells texts of topology profiles apart, besides the signature.
-	fingerprint(*signatureKey)
+	fingerprint(*cluster.State, *signatureKey)
 
-	// counts reports for which of its chosen slots a node counts, as a mask, given its domain of each topology key.
+	// counts reports for which of its chosen slots a node counts, as a mask of their bits, given its domain of each topology key.
 	counts(t *topology, st *cluster.State, p *program, i cluster.NodeIndex, domain []int32) uint64
 	// increments adds what a placed pod with these labels counts; with moved, what one changes that is thought to come or go.
-	increments(t *topology, pod *cluster.LabelSet, moved bool, out []increment) []increment
+	increments(st *cluster.State, pod *cluster.LabelSet, moved bool, out []increment) []increment
 
 	// filter judges a node of a topology profile as if extra were counted besides, by slot. lacks tells all that it lacks.
 	filter(t *topology, tp *topologyProfile, extra []int64) Verdict
@@ -90,6 +93,7 @@ type topologyKey struct {
 	shared  int     // domains with several nodes
 	apart   bool    // every domain is one node: topology profiles of nodes do not name theirs, but say what it counts
 	valued  bool    // some slot needs the value; if not, all values are of one domain
+	slots   []int   // that are counted by it
 }
 
 // slot is one thing that is counted per domain of a key.
@@ -97,6 +101,7 @@ type slot struct {
 	key    int
 	sums   []int64 // by domain
 	chosen bool    // its plugin says which nodes count; else those do that have the key
+	bit    uint64  // its bit in masks, if it is chosen
 	// positive is how many domains have a sum above 0.
 	positive int
 	// domains is kept for hard spread constraints.
@@ -114,6 +119,17 @@ type increment struct {
 	alive bool // only if the pod is not terminating
 }
 
+// sum adds an increment to others, as part of one that is alike. With very many terms there are few slots.
+func sum(increments []increment, one increment) []increment {
+	for k := range increments {
+		if same := &increments[k]; same.slot == one.slot && same.alive == one.alive {
+			same.by += one.by
+			return increments
+		}
+	}
+	return append(increments, one)
+}
+
 // additions are what pods with a label set add: where they are read from a node, and where they are thought to come or
 // go; see topology.shift.
 type additions struct{ placed, moved []increment }
@@ -121,7 +137,7 @@ type additions struct{ placed, moved []increment }
 // rows are what nodes add, in columns by node.
 type rows struct {
 	live   cluster.Bitmap
-	in     []uint64 // slots that the node counts for
+	in     []uint64 // chosen slots that the node counts for, as their bits; see counts
 	domain []int32  // by node and key; noDomain if the node lacks it
 	adds   []int64  // by node and slot
 }
@@ -160,7 +176,7 @@ func (r *row) equal(other *row) bool {
 // too many ways to be judged.
 func newTopology(st *cluster.State, r *relations, p *program, priority int32) (*topology, bool) {
 	t := &topology{
-		priority: priority, synced: -1,
+		priority: priority, synced: -1, keyOf: make(map[string]int),
 		carried: make(map[cluster.ClassID][]increment), labeled: make(map[cluster.LabelsID]*additions),
 		profileIDs: make(map[string]topologyProfileID),
 	}
@@ -172,28 +188,26 @@ func newTopology(st *cluster.State, r *relations, p *program, priority int32) (*
 	slices.SortStableFunc(t.ordered, func(a, b judging) int {
 		return cmp.Compare(p.at[rankOfPlugin(a.plugin.Name)], p.at[rankOfPlugin(b.plugin.Name)])
 	})
-	if len(t.slots) == 0 || len(t.slots) > maxSlots {
-		return nil, len(t.slots) > maxSlots
+	if len(t.slots) == 0 || t.own > maxSlots {
+		return nil, t.own > maxSlots
 	}
 	for k := range t.slots {
 		s := &t.slots[k]
 		t.keys[s.key].valued = t.keys[s.key].valued || !s.local
 	}
-	t.prefix = t.fingerprint(r)
+	t.prefix = t.fingerprint(st, r)
 	t.before = row{domain: make([]int32, len(t.keys)), adds: make([]int64, len(t.slots))}
 	return t, false
 }
 
 // fingerprint returns what the texts of topology profiles begin with: it differs where the same pods would count differently.
-func (t *topology) fingerprint(r *relations) string {
+func (t *topology) fingerprint(st *cluster.State, r *relations) string {
 	var key signatureKey
-	key.text(r.signature.matches)
 	for _, p := range t.plugins {
-		p.fingerprint(&key)
+		p.fingerprint(st, &key)
 	}
-	h := fnv.New64a()
-	_, _ = h.Write(key.b) // never fails
-	return string(binary.BigEndian.AppendUint64(nil, cluster.Mix(h.Sum64())))
+	r.leftOut(st, &key)
+	return string(binary.BigEndian.AppendUint64(nil, cluster.Mix(fnv1a(r.written, key.b))))
 }
 
 // resolves reports whether what is counted depends on the labels of namespaces.
@@ -205,11 +219,10 @@ func (t *topology) resolves() bool {
 func (t *topology) filters() bool { return t != nil && t.filtering }
 
 func (t *topology) key(name string) int {
-	for k := range t.keys {
-		if t.keys[k].name == name {
-			return k
-		}
+	if k, ok := t.keyOf[name]; ok {
+		return k
 	}
+	t.keyOf[name] = len(t.keys)
 	t.keys = append(t.keys, topologyKey{
 		name: name, missing: true, symbol: cluster.NoSymbol, apart: true,
 		domains: map[string]int32{"": 0}, bySym: make(map[cluster.Symbol]int32), nodes: []int32{0},
@@ -219,8 +232,22 @@ func (t *topology) key(name string) int {
 
 func (t *topology) addSlot(s slot) int {
 	s.sums = []int64{0}
+	if s.chosen {
+		s.bit = 1 << t.chosen
+		t.chosen++
+	}
+	key := &t.keys[s.key]
+	key.slots = append(key.slots, len(t.slots))
 	t.slots = append(t.slots, s)
 	return len(t.slots) - 1
+}
+
+// counts reports whether a node counts for the slot, given its row's mask and domains.
+func (s *slot) counts(in uint64, domain []int32) bool {
+	if s.chosen {
+		return s.local || in&s.bit != 0
+	}
+	return domain[s.key] != noDomain
 }
 
 // domainOf returns the domain of a value.
@@ -357,8 +384,8 @@ func (t *topology) regroup() bool {
 	for k := range t.keys {
 		key := &t.keys[k]
 		apart := key.shared == 0
-		for s := range t.slots {
-			apart = apart && !(t.slots[s].key == k && t.slots[s].emptyCounts && !t.slots[s].local)
+		for _, s := range key.slots {
+			apart = apart && !(t.slots[s].emptyCounts && !t.slots[s].local)
 		}
 		changed = changed || apart != key.apart
 		key.apart = apart
@@ -390,12 +417,7 @@ func (t *topology) read(st *cluster.State, p *program, i cluster.NodeIndex, r *r
 			r.domain[k] = d
 		}
 	}
-	// 1. For which slots does the node count?
-	for s := range t.slots {
-		if t.slots[s].local || !t.slots[s].chosen && r.domain[t.slots[s].key] != noDomain {
-			r.in |= 1 << s
-		}
-	}
+	// 1. For which chosen slots does the node count?
 	for _, j := range t.plugins {
 		r.in |= j.counts(t, st, p, i, r.domain)
 	}
@@ -414,7 +436,7 @@ func (t *topology) read(st *cluster.State, p *program, i cluster.NodeIndex, r *r
 		}
 	}
 	for s := range r.adds {
-		if r.in&(1<<s) == 0 {
+		if !t.slots[s].counts(r.in, r.domain) {
 			r.adds[s] = 0
 		}
 	}
@@ -427,8 +449,8 @@ func (t *topology) additionsOf(st *cluster.State, id cluster.LabelsID) *addition
 	a := new(additions)
 	if l := st.Labels(id); l != nil {
 		for _, j := range t.plugins {
-			a.placed = j.increments(t, &l.LabelSet, false, a.placed)
-			a.moved = j.increments(t, &l.LabelSet, true, a.moved)
+			a.placed = j.increments(st, &l.LabelSet, false, a.placed)
+			a.moved = j.increments(st, &l.LabelSet, true, a.moved)
 		}
 	}
 	t.labeled[id] = a
@@ -453,7 +475,7 @@ func (t *topology) move(r *row, sign int64) {
 	}
 	for k := range t.slots {
 		s := &t.slots[k]
-		if s.local || r.in&(1<<k) == 0 {
+		if s.local || !s.counts(r.in, r.domain) {
 			continue
 		}
 		d := r.domain[s.key]

@@ -113,8 +113,8 @@ func (t *topology) describe(st *cluster.State, i cluster.NodeIndex, self cluster
 			b = binary.AppendUvarint(b, uint64(len(text)))
 			b = append(b, text...)
 		}
-		for s := range t.slots {
-			if t.slots[s].key == k && (t.slots[s].local || key.apart && r.domain[k] != noDomain) {
+		for _, s := range key.slots {
+			if t.slots[s].local || key.apart && r.domain[k] != noDomain {
 				b = binary.AppendVarint(b, r.adds[s])
 			}
 		}
@@ -143,9 +143,10 @@ func (t *topology) nominees(st *cluster.State, i cluster.NodeIndex, self cluster
 // if need be. As in kube-scheduler, hard spread constraints do not ask then whether they had counted the pod: if it is
 // terminating, or if their selector is empty, they had not.
 func (t *topology) shift(st *cluster.State, i cluster.NodeIndex, pod *cluster.PodRow, n int64, extra []int64) []int64 {
+	r := t.row(i)
 	add := func(increments []increment) {
 		for _, inc := range increments {
-			if t.rows.in[i]&(1<<inc.slot) == 0 {
+			if !t.slots[inc.slot].counts(r.in, r.domain) {
 				continue
 			}
 			if extra == nil {
@@ -189,8 +190,8 @@ func (t *topology) parse(text string) (*topologyProfile, bool) {
 		default:
 			return nil, false
 		}
-		for s := range t.slots {
-			if t.slots[s].key == k && (t.slots[s].local || key.apart && c.domains[k] != noDomain) {
+		for _, s := range key.slots {
+			if t.slots[s].local || key.apart && c.domains[k] != noDomain {
 				n, used := binary.Varint(b)
 				if used <= 0 {
 					return nil, false

@@ -320,3 +320,9 @@ func describe(groups []Group) string {
 
 // of returns the subject of pods that no selector sees.
 func of(class cluster.ClassID) Subject { return Subject{Class: class} }
+
+// evaluationOf returns the evaluation of a subject, up to date, for a test in which nobody else asks.
+func evaluationOf(e *Evaluator, st *cluster.State, s Subject) (of *evaluation) {
+	e.with(st, s, func(c *evaluation) { of = c })
+	return of
+}

@@ -58,6 +58,8 @@ type Change struct {
 	Requests    []RequestChange      // of ReduceRequests
 	Tolerations []cluster.Toleration // of Tolerate
 	Conditions  []Condition          // of DropConditions
+	Terms       int                  // of DropConditions: how many required node affinity terms the pod has
+	AllTerms    bool                 // of DropConditions: all of them go, since one is left without conditions, and would match nothing
 	Labels      []LabelChange        // of LabelNode
 	Taints      []cluster.Taint      // of RemoveTaints
 	Victims     []Victim             // of Preempt, the most important first
@@ -391,13 +393,15 @@ func drop(w *whatif.World, pod cluster.PodID, s *set) (Change, error) {
 		l := &s.lacks[k]
 		c.Conditions = append(c.Conditions, Condition{l.Term, l.Index, l.Field, *l.Wanted})
 	}
-	return c, respecify(w, pod, c.drop)
+	err := respecify(w, pod, c.drop) // which sets the rest of c
+	return c, err
 }
 
 // drop takes the conditions out of a class. A term without any would match nothing: with the last condition of a term, all
 // required terms go.
 func (c *Change) drop(spec *cluster.ClassSpec) {
 	selector, required := []cluster.Label(nil), slices.Clone(spec.Required)
+	c.Terms = len(required)
 	has := func(term, index int, field bool) bool {
 		return slices.ContainsFunc(c.Conditions, func(d Condition) bool { return d.Term == term && d.Index == index && d.Field == field })
 	}
@@ -417,7 +421,7 @@ func (c *Change) drop(spec *cluster.ClassSpec) {
 	for k, t := range required {
 		required[k] = cluster.NodeSelectorTerm{Expressions: rest(k, t.Expressions, false), Fields: rest(k, t.Fields, true)}
 		if len(t.Expressions)+len(t.Fields) > 0 && len(required[k].Expressions)+len(required[k].Fields) == 0 {
-			required, spec.HasRequired = nil, false
+			required, spec.HasRequired, c.AllTerms = nil, false, true
 			break
 		}
 	}

@@ -21,6 +21,7 @@ type Cause int
 // The causes. The first that holds is told, in this order.
 const (
 	Placed      Cause = iota // it is on a node
+	Deleting                 // it is being deleted: nobody tries to place it
 	Gated                    // it has scheduling gates: nobody tries to place it
 	NoProfile                // no profile has its scheduler name
 	Unsupported              // it asks for what Berth cannot judge
@@ -32,7 +33,7 @@ const (
 )
 
 func (c Cause) String() string {
-	return [...]string{"placed", "gated", "no profile", "unsupported", "preempting", "yielded", "no nodes", "rejected", "fits"}[c]
+	return [...]string{"placed", "deleting", "gated", "no profile", "unsupported", "preempting", "yielded", "no nodes", "rejected", "fits"}[c]
 }
 
 // Explanation is why a pod is where it is, or nowhere, at a version.
@@ -171,6 +172,8 @@ func causeOf(st *cluster.State, row *cluster.PodRow) Cause {
 	switch {
 	case row.Placed():
 		return Placed
+	case row.Deleting:
+		return Deleting
 	case len(row.Gates) > 0:
 		return Gated
 	case st.Profile(spec.SchedulerName) == nil:

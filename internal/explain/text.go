@@ -58,6 +58,8 @@ func (x *Explanation) Headline() string {
 	switch x.Cause {
 	case Placed:
 		return fmt.Sprintf("%s is on %s%s.", name, x.Pod.Node, x.here())
+	case Deleting:
+		return fmt.Sprintf("%s is not tried: it is being deleted.", name)
 	case Gated:
 		return fmt.Sprintf("%s is not tried: %s %s to be removed.", name, plural(len(x.Pod.Gates), "scheduling gate ", "scheduling gates ")+list(x.Pod.Gates), plural(len(x.Pod.Gates), "has", "have"))
 	case NoProfile:
@@ -228,14 +230,7 @@ func (c *Change) String() string {
 		}
 		return fmt.Sprintf("Tolerate %s. %s", list(what), opens)
 	case DropConditions:
-		for k := range c.Conditions {
-			what = append(what, engine.RequirementText(&c.Conditions[k].Requirement))
-		}
-		from := "node selector"
-		if c.Conditions[0].Term >= 0 {
-			from = "required node affinity"
-		}
-		return fmt.Sprintf("Drop %s from its %s. %s", list(what), from, opens)
+		return fmt.Sprintf("Drop %s. %s", strings.Join(c.dropped(), ", and "), opens)
 	case LabelNode:
 		for _, l := range c.Labels {
 			if l.Remove {
@@ -267,6 +262,34 @@ func (c *Change) String() string {
 		violations = fmt.Sprintf(" A PodDisruptionBudget protects %d of %d.", c.Violations, len(c.Victims))
 	}
 	return fmt.Sprintf("Evict %s from %s, as preemption would.%s", list(what), c.Node, violations)
+}
+
+// dropped says what DropConditions drops, by where it stands.
+func (c *Change) dropped() (out []string) {
+	var selector, affinity []string
+	term := 0 // the only one of which conditions go
+	for k := range c.Conditions {
+		text := engine.RequirementText(&c.Conditions[k].Requirement)
+		if c.Conditions[k].Term < 0 {
+			selector = append(selector, text)
+		} else {
+			affinity, term = append(affinity, text), c.Conditions[k].Term
+		}
+	}
+	if len(selector) > 0 {
+		out = append(out, list(selector)+" from its node selector")
+	}
+	switch {
+	case c.AllTerms && c.Terms > 1:
+		out = append(out, fmt.Sprintf("its required node affinity, all %d terms of it", c.Terms))
+	case c.AllTerms:
+		out = append(out, fmt.Sprintf("its required node affinity (%s)", list(affinity)))
+	case len(affinity) > 0 && c.Terms > 1:
+		out = append(out, fmt.Sprintf("%s from term %d of its required node affinity", list(affinity), term+1))
+	case len(affinity) > 0:
+		out = append(out, list(affinity)+" from its required node affinity")
+	}
+	return out
 }
 
 // candidates writes the best nodes with what each plugin adds: its weighted score, and how it comes about.

@@ -190,3 +190,68 @@ func TestWhyAPlacedPodCannotBeJudgedIsTold(t *testing.T) {
 		}
 	}
 }
+
+func in(key string, values ...string) cluster.Requirement {
+	return cluster.Requirement{Key: key, Operator: "In", Values: values}
+}
+
+func TestWhatIsDroppedIsToldByWhereItStands(t *testing.T) {
+	ofZones := func(terms ...[]cluster.Requirement) func(*cluster.ClassSpec, *cluster.Pod) {
+		return func(s *cluster.ClassSpec, _ *cluster.Pod) {
+			s.HasRequired = true
+			for _, expressions := range terms {
+				s.Required = append(s.Required, cluster.NodeSelectorTerm{Expressions: expressions})
+			}
+		}
+	}
+	for _, test := range []struct {
+		name, want string
+		change     func(*cluster.ClassSpec, *cluster.Pod)
+	}{
+		{"the only condition of the only term", "Drop its required node affinity (zone=a).", ofZones([]cluster.Requirement{in("zone", "a")})},
+		{"the only condition of one of two terms", "Drop its required node affinity, all 2 terms of it.", ofZones([]cluster.Requirement{in("zone", "a")}, []cluster.Requirement{in("zone", "b")})},
+		{"one condition of the only term", "Drop disk=ssd from its required node affinity.", ofZones([]cluster.Requirement{in("zone", "c"), in("disk", "ssd")})},
+		{
+			"one condition of one of two terms", "Drop disk=ssd from term 2 of its required node affinity.",
+			ofZones([]cluster.Requirement{in("zone", "a"), in("disk", "ssd")}, []cluster.Requirement{in("zone", "c"), in("disk", "ssd")}),
+		},
+		{"the node selector", "Drop disk=floppy from its node selector.", func(s *cluster.ClassSpec, _ *cluster.Pod) {
+			s.NodeSelector = []cluster.Label{{Key: "disk", Value: "floppy"}}
+		}},
+		{"both", "Drop disk=floppy from its node selector, and disk=ssd from its required node affinity.", func(s *cluster.ClassSpec, p *cluster.Pod) {
+			s.NodeSelector = []cluster.Label{{Key: "disk", Value: "floppy"}}
+			ofZones([]cluster.Requirement{in("zone", "c"), in("disk", "ssd")})(s, p)
+		}},
+		{"both, of which one goes whole", "Drop disk=floppy from its node selector, and its required node affinity (zone=a).", func(s *cluster.ClassSpec, p *cluster.Pod) {
+			s.NodeSelector = []cluster.Label{{Key: "disk", Value: "floppy"}}
+			ofZones([]cluster.Requirement{in("zone", "a")})(s, p)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			node := house("node-1", "c")
+			for k := range node.Labels {
+				if node.Labels[k].Key == zone {
+					node.Labels[k].Key = "zone"
+				}
+			}
+			if got := newTown(t, node).explain(1000, 1<<30, test.change); !strings.Contains(got, ". "+test.want+" Then it fits node-1.\n") {
+				t.Errorf("want %q:\n%s", test.want, got)
+			}
+		})
+	}
+}
+
+func TestAPendingPodThatIsBeingDeletedIsNotSaidToWait(t *testing.T) {
+	for name, cpu := range map[string]int64{"it would fit": 1000, "it would fit nowhere": 1_000_000} {
+		t.Run(name, func(t *testing.T) {
+			w := newTown(t, house("node-1", "a"))
+			got := w.explain(cpu, 1<<30, func(_ *cluster.ClassSpec, p *cluster.Pod) { p.Deleting, p.Gates = true, []string{"example.com/quota"} })
+			if headline, _, _ := strings.Cut(got, "\n"); headline != "default/shop is not tried: it is being deleted." {
+				t.Error(headline)
+			}
+			if strings.Contains(got, "would help") || strings.Contains(got, "single change") {
+				t.Errorf("changes are told:\n%s", got)
+			}
+		})
+	}
+}

@@ -16,12 +16,22 @@ const maxExtended = 50
 // maxPorts is how many host ports one pod may ask for. Of one that asks for more so many count.
 const maxPorts = 1024
 
+// maxTerms is how many pod affinity and anti-affinity terms one pod may have, required and preferred. Of one that has more so many
+// count, first those that keep others away: each is compared with the pods of everybody.
+const maxTerms = 256
+
 // refuseUnsupported says of what the pod asks for and Berth cannot judge, if there is anything, which plugin would have to.
 // The text stands where a plugin's reason stands, for a person to read.
 func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec) {
 	if n := len(class.HostPorts); n > maxPorts {
 		class.HostPorts = class.HostPorts[:maxPorts:maxPorts]
 		refuse(class, engine.Ports, fmt.Sprintf("Berth judges at most %d host ports per pod, and the pod asks for %d", maxPorts, n))
+	}
+	if n := len(class.Affinity) + len(class.AntiAffinity) + len(class.PreferredAffinity) + len(class.PreferredAntiAffinity); n > maxTerms {
+		room := maxTerms
+		class.AntiAffinity, class.Affinity = firstOf(class.AntiAffinity, &room), firstOf(class.Affinity, &room)
+		class.PreferredAffinity, class.PreferredAntiAffinity = firstOf(class.PreferredAffinity, &room), firstOf(class.PreferredAntiAffinity, &room)
+		refuse(class, engine.PodTerms, fmt.Sprintf("Berth judges at most %d affinity terms per pod, and the pod has %d", maxTerms, n))
 	}
 	for i := range pod.Spec.Volumes {
 		if aspect, why := unsupportedVolume(&pod.Spec.Volumes[i]); why != "" {
@@ -50,6 +60,16 @@ func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec) {
 		refuse(class, engine.Requests,
 			fmt.Sprintf("Berth judges at most %d extended resources per pod, and the pod asks for %d", maxExtended, extended))
 	}
+}
+
+// firstOf returns as many terms of a list as there is room for, and takes that.
+func firstOf[T any](terms []T, room *int) []T {
+	n := min(len(terms), *room)
+	*room -= n
+	if n == 0 {
+		return nil
+	}
+	return terms[:n:n]
 }
 
 // unsupportedVolume finds volumes that bind a pod to some nodes. Those that any node can mount are no matter of scheduling.

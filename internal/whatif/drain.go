@@ -11,8 +11,9 @@ import (
 
 // Why pods stay on a node that is drained.
 const (
-	staysDaemon = "it is kept to its node, as pods of a DaemonSet are"
-	staysMirror = "it looks like the mirror of a static pod of its node"
+	staysDeleting = "it is being deleted"
+	staysDaemon   = "it is kept to its node, as pods of a DaemonSet are"
+	staysMirror   = "it looks like the mirror of a static pod of its node"
 )
 
 // Moved is a pod that had to leave its node.
@@ -32,7 +33,7 @@ type Stay struct {
 
 // Evict cordons nodes and makes their pods pending, as their controllers would make them again elsewhere; it returns them with
 // the nodes that they were on, in the order of their ids. Pods of DaemonSets and mirrors of static pods stay, as with
-// kubectl drain. The ledger does not know controllers of all kinds: a pod that only its own node may run counts as one of a
+// kubectl drain; so does what is being deleted already. The ledger does not know controllers of all kinds: a pod that only its own node may run counts as one of a
 // DaemonSet, and one with the name and the toleration that kubelets give to mirrors as a mirror.
 func Evict(w *World, nodes ...string) ([]Moved, []Stay, error) {
 	st := w.State()
@@ -92,6 +93,8 @@ func staysWhy(st *cluster.State, row *cluster.PodRow) string {
 		return t.Key == "" && t.Operator == "Exists" && t.Effect == "NoExecute"
 	}
 	switch {
+	case row.Deleting:
+		return staysDeleting // it goes by itself: nobody evicts it, nor places it elsewhere
 	case row.RequiredNode != "" && row.RequiredNode == row.NodeName, keptTo(spec, row.NodeName):
 		return staysDaemon
 	case strings.HasSuffix(row.Name, "-"+strings.ToLower(row.NodeName)) && slices.ContainsFunc(spec.Tolerations, everything) &&

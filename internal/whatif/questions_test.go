@@ -129,6 +129,26 @@ func TestDrainedPodsGoElsewhereButThoseOfTheirNode(t *testing.T) {
 	})
 }
 
+func TestADrainLeavesAPodThatIsBeingDeletedToItsDeletion(t *testing.T) {
+	going := on(aPod("going", 100), "a")
+	going.Deleting = true
+	s := sandbox(t, setNode(aNode("a", "z", 2000)), setNode(aNode("b", "z", 2000)), setPod(going), setPod(on(aPod("web", 100), "a")),
+		source.Event{Kind: source.ObjectSet, Object: &cluster.Budget{Namespace: "default", Name: "budget", Selector: web(), Allowed: 1}})
+	try(t, s, func(w *World) error {
+		got, err := Drain(w, []string{"a"}, PlaceOptions{})
+		if err != nil {
+			return err
+		}
+		if len(got.Moved) != 1 || got.Moved[0].Name != "web" || got.Moved[0].Node != "b" || len(got.Moved[0].Protected) > 0 {
+			t.Errorf("moved: %+v, want web alone, which its budget allows", got.Moved)
+		}
+		if len(got.Stays) != 1 || got.Stays[0].Name != "going" || got.Stays[0].Why != "it is being deleted" {
+			t.Errorf("stays: %+v, want the pod that is being deleted", got.Stays)
+		}
+		return nil
+	})
+}
+
 func TestSettingsThatPackPodsAreToldFromThoseThatSpreadThem(t *testing.T) {
 	packing := settings()
 	packing.Profiles = []cluster.Profile{engine.DefaultProfile("default-scheduler")}

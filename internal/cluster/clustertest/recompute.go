@@ -89,7 +89,7 @@ func Recompute(st *cluster.State) error {
 	if p := st.Pod(st.FreePod()); p != nil {
 		return fmt.Errorf("free pod id %d is that of %q", st.FreePod(), p.UID)
 	}
-	for _, recompute := range []func(*cluster.State) error{recomputeImages, recomputeTerms, recomputeNominations, recomputeServices} {
+	for _, recompute := range []func(*cluster.State) error{recomputeImages, recomputeKeys, recomputeTerms, recomputeNominations, recomputeServices} {
 		if err := recompute(st); err != nil {
 			return err
 		}
@@ -130,8 +130,14 @@ func compareNode(st *cluster.State, i cluster.NodeIndex, want *sums, pods []clus
 		}
 	}
 	ports := make(map[cluster.HostPort]int32)
-	for _, p := range n.Ports[i] {
+	for k, p := range n.Ports[i] {
 		ports[p.HostPort] += p.Count
+		if k > 0 && n.Ports[i][k-1].Port > p.Port {
+			return fmt.Errorf("ports are not in order: %v", n.Ports[i])
+		}
+		if got := n.PortUses(i, p.HostPort); got != p.Count || !slices.Contains(n.PortsAt(i, p.HostPort), p) {
+			return fmt.Errorf("port %+v is found %d times, and among %v", p, got, n.PortsAt(i, p.HostPort))
+		}
 	}
 	got := sums{n.PodCount[i], n.NonZeroCPU[i], n.NonZeroMemory[i], nil, nil}
 	switch {

@@ -27,6 +27,22 @@ func recomputeLabels(st *cluster.State, pods map[cluster.LabelsID]int) error {
 	return nil
 }
 
+// recomputeKeys compares which label keys nodes have.
+func recomputeKeys(st *cluster.State) error {
+	want := make(map[cluster.Symbol]bool)
+	for _, labels := range st.Nodes.Labels {
+		for _, l := range labels {
+			want[l.Key] = true
+		}
+	}
+	for key := range cluster.Symbol(st.Symbols.Len()) {
+		if got := st.Nodes.HasKey(key); got != want[key] {
+			return fmt.Errorf("some node has the label %s: %v, want %v", st.Symbols.Text(key), got, want[key])
+		}
+	}
+	return nil
+}
+
 // recomputeTerms compares which classes have pod affinity or anti-affinity terms.
 func recomputeTerms(st *cluster.State) error {
 	var want []cluster.ClassID

@@ -43,7 +43,7 @@ const (
 	SuggestionKind_SUGGESTION_KIND_ADD_NODE SuggestionKind = 6
 	// Remove pods of lower priority.
 	SuggestionKind_SUGGESTION_KIND_PREEMPT SuggestionKind = 7
-	// Take a condition out of the pod's node selector or required node affinity.
+	// Take conditions out of the pod's node selector or required node affinity, or the latter as a whole; the text says which.
 	SuggestionKind_SUGGESTION_KIND_LOOSEN_CONSTRAINT SuggestionKind = 8
 )
 
