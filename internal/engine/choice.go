@@ -121,35 +121,3 @@ func CrossNode(verdicts []VerdictCount) bool {
 		return p != nil && p.relate != nil
 	})
 }
-
-// Disruptions is the account of PodDisruptionBudgets while pods of one state go one after the other, as kube-scheduler keeps it. The zero
-// value is that before the first of them.
-type Disruptions struct {
-	left map[*cluster.Budget]int32 // of budgets that have been charged
-}
-
-// Charge counts a pod that goes against all budgets that protect it, and appends to refused those that do not allow it: they have no
-// disruption left. They are charged, too.
-func (d *Disruptions) Charge(st *cluster.State, pod *cluster.PodRow, refused []*cluster.Budget) []*cluster.Budget {
-	labels := st.Labels(pod.Labels)
-	if labels == nil || len(labels.Labels) == 0 {
-		return refused
-	}
-	for budget := range st.Budgets(labels.Namespace) {
-		if !budget.Protects(pod.Name, &labels.LabelSet) {
-			continue
-		}
-		allowed, charged := d.left[budget]
-		if !charged {
-			allowed = budget.Allowed
-		}
-		if d.left == nil {
-			d.left = make(map[*cluster.Budget]int32)
-		}
-		d.left[budget] = allowed - 1
-		if allowed <= 0 {
-			refused = append(refused, budget)
-		}
-	}
-	return refused
-}

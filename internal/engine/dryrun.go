@@ -154,7 +154,7 @@ func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int
 	}
 	// 3. Those that need not go come back: first those that budgets protect, of both kinds the most important first.
 	slices.SortFunc(lower, compareImportance)
-	protect(st, lower)
+	c.budgets.protect(st, lower)
 	reprieve := func(protected bool) (victims int32) {
 		for k := range lower {
 			v := &lower[k]
@@ -203,8 +203,8 @@ func compareImportance(a, b victim) int {
 }
 
 // protect finds out which pods PodDisruptionBudgets protect, if they were to go in this order.
-func protect(st *cluster.State, pods []victim) {
-	var account Disruptions
+func (b *budgets) protect(st *cluster.State, pods []victim) {
+	account := Disruptions{budgets: b}
 	var refused []*cluster.Budget
 	for k := range pods {
 		refused = account.Charge(st, pods[k].PodRow, refused[:0])

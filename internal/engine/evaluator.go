@@ -44,6 +44,7 @@ type Evaluator struct {
 	evaluations map[Signature]*evaluation
 
 	relations map[subjectKey]*relations
+	budgets   budgets
 
 	// When there are so many, those that the state does not have any more are dropped.
 	sweepEvaluations, sweepRelations int
@@ -63,6 +64,7 @@ func (e *Evaluator) Known() (signatures, subjects int) {
 type evaluation struct {
 	signature Signature
 	used      uint64 // of Evaluator.clock; guarded by Evaluator.mu
+	budgets   *budgets
 
 	mu sync.Mutex
 	found
@@ -208,7 +210,7 @@ func (e *Evaluator) lookUp(st *cluster.State, s Subject) (*evaluation, *relation
 		if len(e.evaluations) >= e.config.MaxEvaluations {
 			e.evict()
 		}
-		c = &evaluation{signature: id}
+		c = &evaluation{signature: id, budgets: &e.budgets}
 		e.evaluations[id] = c
 	}
 	e.clock++
