@@ -147,7 +147,7 @@ func (s *Source) Withdraw(ctx context.Context, _ coord.Cond, b source.Binding, w
 	}
 	name := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
 	// Of the version that was read: if a binding is carried out meanwhile, its condition stands.
-	written, err := s.patchStatusOf(ctx, s.binds, name, map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion}, patch)
+	written, err := s.patchStatusOf(ctx, s.binds, name, pod.UID, pod.ResourceVersion, patch)
 	if err != nil {
 		return unknown(b, err)
 	}
