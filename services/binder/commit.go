@@ -119,9 +119,7 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 	for _, p := range placed {
 		wanted[t.shareOf(p.Namespace)]--
 	}
-	for namespace, n := range wanted {
-		t.unbound.giveOf(namespace, n)
-	}
+	t.unbound.giveAll(wanted)
 	if err == nil {
 		t.traceCommit(req, resp, placed, began, time.Now())
 	}

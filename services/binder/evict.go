@@ -27,17 +27,21 @@ var evictionBackoff = backoff{100 * time.Millisecond, time.Second}
 
 // preemptionLane carries out preemptions. Any number may run. An error ends the term.
 func (t *term) preemptionLane(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case p := <-t.preemptions:
-			if err := t.carryOut(ctx, p); err != nil {
-				return err
-			}
-			t.preempting.give(1)
+	return work(ctx, t.preemptions, t.preemptions.next, func(ctx context.Context, p preemption) error {
+		t.evicting.giveOf("", -1)
+		late := time.AfterFunc(lateAfter, func() {
+			t.evicting.giveOf("", 1)
+			t.preempting.addStuck(len(p.of))
+		})
+		err := t.carryOut(ctx, p)
+		if late.Stop() {
+			t.evicting.giveOf("", 1)
+		} else {
+			t.preempting.addStuck(-len(p.of))
 		}
-	}
+		t.preempting.giveAll(p.of)
+		return err
+	})
 }
 
 // errSpared stops the evictions of a preemption of which one has failed for good.

@@ -146,7 +146,7 @@ func (t *term) noPlaceLane(ctx context.Context) error {
 
 // nextBinds waits for a bind, and returns it with those that wait behind it, as far as one call takes them. Where each needs a place, it is
 // one alone, and whose turn that is; the caller says when the turn is done. It returns none when ctx ends.
-func (t *term) nextBinds(ctx context.Context) (batch []*placement, of *turn) {
+func (t *term) nextBinds(ctx context.Context) (batch []*placement, of *turn[whose, *placement]) {
 	if t.flights.most > 0 {
 		return t.nextTurn(ctx)
 	}
@@ -168,12 +168,12 @@ func (t *term) nextBinds(ctx context.Context) (batch []*placement, of *turn) {
 }
 
 // nextTurn is nextBinds where each needs a place.
-func (t *term) nextTurn(ctx context.Context) ([]*placement, *turn) {
+func (t *term) nextTurn(ctx context.Context) ([]*placement, *turn[whose, *placement]) {
 	for ctx.Err() == nil {
 		for range len(t.binds) {
 			select {
 			case p := <-t.binds:
-				t.turns.add(p)
+				t.turns.add(p.whose(), p)
 			default: // another worker has it
 			}
 		}
@@ -183,7 +183,7 @@ func (t *term) nextTurn(ctx context.Context) ([]*placement, *turn) {
 		select {
 		case <-ctx.Done():
 		case p := <-t.binds:
-			t.turns.add(p)
+			t.turns.add(p.whose(), p)
 		case <-t.turns.more:
 		}
 	}

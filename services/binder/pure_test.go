@@ -29,11 +29,11 @@ func pureTerm(t testing.TB, src source.Source) *term {
 		epoch: 1, shardsOf: settings().Shards, source: src, ledger: l, feed: feed,
 		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}),
 		binds:     make(chan *placement, 100), unbound: &bound{limit: 1000}, late: &bound{limit: maxLate},
-		preemptions: make(chan preemption, 10), preempting: &bound{limit: 10},
+		preemptions: newTurns[preemption](preemptionWorkers), preempting: &bound{limit: 10}, evicting: new(bound),
 		metrics: m, log: testLog(t), confirm: func(context.Context) error { return nil },
 		spawn: func(func() error) {}, fail: func(err error) { t.Errorf("the term failed: %v", err) },
 	}
-	term.events = newEventLane(100, []*bound{term.unbound, term.preempting}, m.laneDropped.WithLabelValues(laneEvents).Inc, func(err error) { t.Errorf("event: %v", err) })
+	term.events = newEventLane(100, []*bound{term.unbound, term.evicting}, m.laneDropped.WithLabelValues(laneEvents).Inc, func(err error) { t.Errorf("event: %v", err) })
 	term.reports = newReportLane(src, 100, term.unbound, term.waits, func(err error) { t.Errorf("report: %v", err) })
 	term.recorder = newRecorder(&recorded{batches: make(map[int64][]coord.Intent)}, false, l.version, term.binds, term.move, func(time.Duration) {}, term.log)
 	l.open()

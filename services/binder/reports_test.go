@@ -122,13 +122,13 @@ func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
 			t.Errorf("after the bind there are %d events and %d reports", events, reports)
 		}
 		// While pods are being evicted, the reports that hold room for others go on.
-		term.preempting.take(1)
+		term.evicting.take(1)
 		add("e")
 		elapse(courtesy / 2)
 		if events, reports := written(); events != 1 || reports != 2 {
 			t.Errorf("during an eviction there are %d events and %d reports", events, reports)
 		}
-		term.preempting.give(1)
+		term.evicting.give(1)
 		if events, reports := written(); events != 2 || reports != 2 {
 			t.Errorf("after the eviction there are %d events and %d reports", events, reports)
 		}
@@ -156,7 +156,7 @@ func TestBurstOfPlacementsAndReportsIsDeliveredWithin30Seconds(t *testing.T) {
 		src := newFakeSource()
 		src.took = 20 * time.Millisecond // of each write, of which a report has two
 		term := pureTerm(t, src)
-		term.events = newEventLane(50_000, []*bound{term.unbound, term.preempting}, func() { t.Error("an event was dropped") }, func(error) {})
+		term.events = newEventLane(50_000, []*bound{term.unbound, term.evicting}, func() { t.Error("an event was dropped") }, func(error) {})
 		term.reports.limit = 50_000
 		term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
 		began := time.Now()
@@ -205,7 +205,7 @@ func TestEventsAndReportsNeverWaitForEachOther(t *testing.T) {
 			src := silent{newFakeSource(), c.events, c.reports}
 			term := pureTerm(t, src.fakeSource)
 			fails := func(err error) { t.Errorf("given up: %v", err) }
-			term.events = newEventLane(100, []*bound{term.unbound, term.preempting}, func() {}, fails)
+			term.events = newEventLane(100, []*bound{term.unbound, term.evicting}, func() {}, fails)
 			term.reports = newReportLane(src, 100, term.unbound, func(string) (time.Time, bool) { return time.Time{}, true }, fails)
 			for i := range 100 {
 				b := source.Binding{UID: fmt.Sprintf("placed%d", i)}

@@ -71,7 +71,7 @@ const maxStuck = 3
 func (b *bound) takeOf(wanted map[string]int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	free, n := b.limit-b.taken+min(b.stuck, maxStuck*b.limit), 0
+	free, n := b.free(), 0
 	for namespace, k := range wanted {
 		if n += k; b.taken > 0 && namespace != "" && b.of[namespace]+k > free {
 			return false
@@ -84,6 +84,25 @@ func (b *bound) takeOf(wanted map[string]int) bool {
 		b.setOf(namespace, k)
 	}
 	return true
+}
+
+// giveAll gives back what was wanted for each namespace.
+func (b *bound) giveAll(wanted map[string]int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for namespace, n := range wanted {
+		b.setOf(namespace, -n)
+	}
+}
+
+// free returns how much may be taken. The caller holds the lock.
+func (b *bound) free() int { return b.limit - b.taken + min(b.stuck, maxStuck*b.limit) }
+
+// full reports whether nothing more may be taken.
+func (b *bound) full() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.taken > 0 && b.free() <= 0
 }
 
 // giveOf gives n of a namespace back; with less than none, it reserves them whatever the limit is.

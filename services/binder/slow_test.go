@@ -588,12 +588,12 @@ func TestAPodOfANamespaceWithoutRoomPreemptsNobody(t *testing.T) {
 	term.windows.shut("default", 1, now)
 	term.unbound.giveOf("default", -2)
 	resp, err := term.preempt(req)
-	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_RETRY || len(term.preemptions) != 0 {
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_RETRY || term.preemptions.waiting() != 0 {
 		t.Errorf("without room: %v, %v", resp, err)
 	}
 	term.unbound.giveOf("default", 1)
 	resp, err = term.preempt(req)
-	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_STARTED || len(term.preemptions) != 1 {
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_STARTED || term.preemptions.waiting() != 1 {
 		t.Errorf("with room: %v, %v", resp, err)
 	}
 }

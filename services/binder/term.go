@@ -38,14 +38,15 @@ type term struct {
 	recorder    *recorder
 	binds       chan *placement
 	unbound     *bound
-	late        *bound // binds without an answer for which no other waits any more
-	turns       turns
+	late        *bound                   // binds without an answer for which no other waits any more
+	turns       turns[whose, *placement] // where each needs a place
 	flights     flights
 	troubles    troubles // namespaces in which binds were withdrawn
 	windows     windows  // how many unbound pods namespaces may have
 	// preemptions wait to be carried out; preempting counts them and those that are being carried out.
-	preemptions chan preemption
+	preemptions *turns[string, preemption]
 	preempting  *bound
+	evicting    *bound // preemptions that are being carried out, and are not late
 	events      *eventLane
 	reports     *reportLane
 	shards      shardGuard
@@ -75,12 +76,12 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 		feed:      s.feed,
 		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: s.cfg.Parallelism}), parallelism: s.cfg.Parallelism,
 		// As large as the most that can be recorded and not bound: the recorder hardly ever waits for the lane.
-		binds:   make(chan *placement, s.cfg.MaxUnbound),
-		unbound: &bound{limit: s.cfg.MaxUnbound},
-		late:    &bound{limit: maxLate},
-		// As large as the most that can be started: whoever starts one does not wait.
-		preemptions: make(chan preemption, s.cfg.Preemptions),
+		binds:       make(chan *placement, s.cfg.MaxUnbound),
+		unbound:     &bound{limit: s.cfg.MaxUnbound},
+		late:        &bound{limit: maxLate},
+		preemptions: newTurns[preemption](preemptionWorkers),
 		preempting:  &bound{limit: s.cfg.Preemptions},
+		evicting:    new(bound),
 		metrics:     s.metrics,
 		trace:       s.cfg.Trace,
 		log:         log,
@@ -98,7 +99,7 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 			log.Warn("not written, given up", "lane", lane, "err", err)
 		}
 	}
-	t.events = newEventLane(s.cfg.EventLimit, []*bound{t.unbound, t.preempting}, s.metrics.laneDropped.WithLabelValues(laneEvents).Inc, failed(laneEvents))
+	t.events = newEventLane(s.cfg.EventLimit, []*bound{t.unbound, t.evicting}, s.metrics.laneDropped.WithLabelValues(laneEvents).Inc, failed(laneEvents))
 	t.ledger.unsupported = t.reportUnsupported
 	t.ledger.abandoned = func(err error) { t.fail(err) } // which there is when the term is served
 	t.reports = newReportLane(s.cfg.Source, s.cfg.EventLimit, t.unbound, t.waits, failed(laneReports))

@@ -75,10 +75,10 @@ func TestAllWorkersWork(t *testing.T) {
 func TestAWorkerIsForTheNamespaceForWhichTheFewestWork(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		turns := turns{more: make(chan struct{}, 1)}
+		turns := turns[whose, *placement]{more: make(chan struct{}, 1)}
 		waits := map[whose][]*placement{}
 		work := map[whose]int{}
-		var working []*turn
+		var working []*turn[whose, *placement]
 		waiting := 0
 		serve := func() {
 			select {
@@ -121,7 +121,7 @@ func TestAWorkerIsForTheNamespaceForWhichTheFewestWork(t *testing.T) {
 				if r.IntN(4) == 0 {
 					p.state = stateWithdrawing
 				}
-				turns.add(p)
+				turns.add(p.whose(), p)
 				waits[p.whose()] = append(waits[p.whose()], p)
 				waiting++
 			case k < 4 && len(working) < slowWorkers:
@@ -142,6 +142,33 @@ func TestAWorkerIsForTheNamespaceForWhichTheFewestWork(t *testing.T) {
 		if len(turns.of) != 0 || len(turns.order) != 0 {
 			t.Fatalf("seed %d: %v is left", seed, turns.of)
 		}
+	}
+}
+
+func TestNobodyHasMoreUnderWayThanCouldBeginBeside(t *testing.T) {
+	turns := newTurns[int](4) // 16
+	for whose, want := range []int{8, 4, 2, 1, 1, 0} {
+		for i := range 20 {
+			turns.add(fmt.Sprint(whose), i)
+		}
+		n := 0
+		for v, of := turns.next(); of != nil; v, of = turns.next() {
+			if v != n || of.whose != fmt.Sprint(whose) {
+				t.Fatalf("%d of %s is the next", v, of.whose)
+			}
+			n++
+		}
+		if n != want || turns.slow(fmt.Sprint(whose)) != (n > 0) && n > 0 {
+			t.Errorf("behind %d others %d begin, want %d", whose, n, want)
+		}
+	}
+	first := turns.of["0"]
+	turns.done(first)
+	if len(turns.more) != 1 {
+		t.Error("nobody is told that one is done")
+	}
+	if _, of := turns.next(); of != turns.of["5"] {
+		t.Errorf("then one of %v begins", of)
 	}
 }
 
