@@ -143,7 +143,7 @@ func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v 
 		switch {
 		case err == nil:
 			t.metrics.evictions.WithLabelValues("done").Inc()
-			t.events.add(func(ctx context.Context) error { return t.source.Preempted(ctx, v.Eviction) })
+			t.events.add(v.Namespace, func(ctx context.Context) error { return t.source.Preempted(ctx, v.Eviction) })
 			return true, nil
 		case errors.Is(err, coord.ErrFenced):
 			t.metrics.fenced.Inc()

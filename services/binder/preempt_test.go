@@ -122,7 +122,7 @@ func TestFullLaneRefusesAPreemptionBeforeAnythingIsChanged(t *testing.T) {
 			func(term *term) { term.preempting.take(10) }, func(term *term) { term.preempting.give(1) }, "PREEMPTIONS_FULL",
 		},
 		"of reports": {
-			func(term *term) { term.reports.limit = 1; term.reports.add(source.Report{UID: "other"}) },
+			func(term *term) { term.reports.room.limit = 1; term.reports.add(source.Report{UID: "other"}) },
 			func(term *term) { term.reports.next() }, "REPORTS_FULL",
 		},
 	} {
@@ -289,8 +289,9 @@ func TestPreemptionEndsBehindItsEvictions(t *testing.T) {
 			t.Errorf("evictions: %+v", src.evicted)
 		}
 		// Each victim has its event.
-		for len(term.events.waiting) > 0 {
-			if err := (<-term.events.waiting).write(t.Context()); err != nil {
+		for e, of := term.events.turns.next(); of != nil; e, of = term.events.turns.next() {
+			term.events.turns.done(of)
+			if err := e.write(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}

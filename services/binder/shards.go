@@ -98,6 +98,13 @@ func (b *bound) giveAll(wanted map[string]int) {
 // free returns how much may be taken. The caller holds the lock.
 func (b *bound) free() int { return b.limit - b.taken + min(b.stuck, maxStuck*b.limit) }
 
+// roomOf returns how much more a namespace may have: no more than are free then.
+func (b *bound) roomOf(namespace string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.free() - b.of[namespace]
+}
+
 // full reports whether nothing more may be taken.
 func (b *bound) full() bool {
 	b.mu.Lock()

@@ -103,6 +103,7 @@ func (s *Service) newTerm(held *coord.Term) (*term, error) {
 	t.ledger.unsupported = t.reportUnsupported
 	t.ledger.abandoned = func(err error) { t.fail(err) } // which there is when the term is served
 	t.reports = newReportLane(s.cfg.Source, s.cfg.EventLimit, t.unbound, t.waits, failed(laneReports))
+	t.reports.dropped = s.metrics.laneDropped.WithLabelValues(laneReports).Inc
 	t.reports.trace = s.cfg.Trace
 	t.recorder = newRecorder(held, s.cfg.Source.Fenced(), t.ledger.version, t.binds, t.move,
 		func(took time.Duration) { s.metrics.recordSeconds.Observe(took.Seconds()) }, log)
@@ -120,7 +121,7 @@ func (t *term) share(places int) {
 // reportUnsupported says, for people, that an object is told otherwise than it is.
 func (t *term) reportUnsupported(u source.Unsupported) {
 	t.log.Warn("object unsupported", "object", u.Kind+" "+u.Namespace+"/"+u.Name, "why", u.Why)
-	t.events.add(func(ctx context.Context) error { return t.source.Unsupported(ctx, u) })
+	t.events.add(u.Namespace, func(ctx context.Context) error { return t.source.Unsupported(ctx, u) })
 }
 
 // ended reports whether the term is over or its lease may be. It is asked where waiting for the goroutine that ends
