@@ -300,8 +300,8 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 		case o.Result != source.BindUnknown:
 			if o.Result == source.BindDone {
 				t.troubles.over(p.Namespace)
-				if ended.Sub(began) < lateAfter {
-					t.windows.done(p.Namespace, ended)
+				if took := ended.Sub(began); took < lateAfter {
+					t.windows.done(p.Namespace, took, ended)
 				}
 			}
 			if err := t.settle(p, o); err != nil {

@@ -63,16 +63,19 @@ func newReportLane(src source.Source, limit int, binds *bound, waits func(uid st
 func (l *reportLane) add(reports ...source.Report) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// 1. What do those need whose pod has none that waits?
+	// 1. Is there room for those whose pod has none that waits?
 	wanted, fresh := make(map[string]int), make(map[string]bool)
+	var slow []string
 	for _, r := range reports {
-		if _, waits := l.waiting[r.UID]; waits || fresh[r.UID] || wanted[r.Namespace] >= l.room.roomOf(r.Namespace) && l.turns.slow(r.Namespace) {
+		if _, waits := l.waiting[r.UID]; waits || fresh[r.UID] {
 			continue
 		}
 		fresh[r.UID] = true
-		wanted[r.Namespace]++
+		if wanted[r.Namespace]++; wanted[r.Namespace] == 1 && l.turns.slow(r.Namespace) {
+			slow = append(slow, r.Namespace)
+		}
 	}
-	if !l.room.takeOf(wanted) {
+	if !l.room.takeOf(wanted, slow...) {
 		return false
 	}
 	// 2. Queue them.
@@ -81,12 +84,14 @@ func (l *reportLane) add(reports ...source.Report) bool {
 		switch {
 		case waits:
 			r = merge(older.Report, r)
-		case !fresh[r.UID]:
+		case wanted[r.Namespace] == 0:
 			l.dropped()
 			continue
-		case l.writing[r.UID]: // its turn comes when that is done
 		default:
-			l.turns.add(r.Namespace, r.UID)
+			wanted[r.Namespace]--
+			if !l.writing[r.UID] { // else its turn comes when that is done
+				l.turns.add(r.Namespace, r.UID)
+			}
 		}
 		if !older.due.IsZero() { // what is newer does not wait for what has failed
 			l.failing.giveOf(r.Namespace, 1)

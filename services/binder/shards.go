@@ -68,12 +68,19 @@ const maxStuck = 3
 //
 // What is stuck leaves as much free as if it were not there: nobody knows when it comes back, if ever, and there is as much of it as many
 // namespaces together could take before it was known of each that it gets stuck. It counts as what its namespace has.
-func (b *bound) takeOf(wanted map[string]int) bool {
+//
+// Of what some namespaces want, only as much is wanted as they may have, and so it says then.
+func (b *bound) takeOf(wanted map[string]int, some ...string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	free, n := b.free(), 0
+	if b.taken > 0 {
+		for _, namespace := range some {
+			wanted[namespace] = max(0, min(wanted[namespace], free-b.of[namespace]))
+		}
+	}
 	for namespace, k := range wanted {
-		if n += k; b.taken > 0 && namespace != "" && b.of[namespace]+k > free {
+		if n += k; k > 0 && b.taken > 0 && namespace != "" && b.of[namespace]+k > free {
 			return false
 		}
 	}
@@ -97,13 +104,6 @@ func (b *bound) giveAll(wanted map[string]int) {
 
 // free returns how much may be taken. The caller holds the lock.
 func (b *bound) free() int { return b.limit - b.taken + min(b.stuck, maxStuck*b.limit) }
-
-// roomOf returns how much more a namespace may have: no more than are free then.
-func (b *bound) roomOf(namespace string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.free() - b.of[namespace]
-}
 
 // full reports whether nothing more may be taken.
 func (b *bound) full() bool {
