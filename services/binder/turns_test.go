@@ -235,6 +235,61 @@ func TestWorkersWaitForNoBindForLongHoweverManyHangAtOnce(t *testing.T) {
 	})
 }
 
+// A call that binds pods of a shared name goes on for a while when the term ends, but not when it is cut off.
+func TestAWorkerWaitsNoLongerForABindOfASharedNameThatIsCutOff(t *testing.T) {
+	for _, c := range []struct {
+		end   func(w *slowWorld, cut func())
+		after time.Duration
+	}{
+		{func(_ *slowWorld, cut func()) { cut() }, 0},
+		{func(w *slowWorld, cut func()) { w.term.done = over(); cut() }, lastWord},
+		{func(w *slowWorld, cut func()) { w.term.lease = over(); cut() }, 0},
+		{func(w *slowWorld, cut func()) { w.term.lease, w.term.done = over(), over(); cut() }, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+			w.term.lease, w.term.done = make(chan struct{}), make(chan struct{})
+			stint, _ := w.names.taken(time.Now().Add(time.Hour))
+			w.names.begin(stint)
+			ctx, cut := context.WithCancel(t.Context())
+			call, done := w.callFor(ctx, stint)
+			defer done()
+			c.end(w, cut)
+			began := time.Now()
+			<-call.Done()
+			if took := time.Since(began); took != c.after {
+				t.Errorf("the call ends after %v, want %v", took, c.after)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+		w.source = hanging{single{w.src}, hangElsewhere}
+		w.term.lease, w.term.done = make(chan struct{}), make(chan struct{})
+		stint, _ := w.names.taken(time.Now().Add(time.Hour))
+		w.names.begin(stint)
+		w.late.limit, w.late.taken = 0, 1 // as many are late as may be
+		w.pod("p", "tenant")
+		p := assume(t, w.term, "p", "a")
+		p.shared, p.stint = true, stint
+		defer runBinds(t, w.term, 0)()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		began := time.Now()
+		w.takeTurn(ctx, []*placement{p})
+		if took := time.Since(began); took != lateAfter {
+			t.Errorf("the worker is held for %v", took)
+		}
+	})
+}
+
+// over returns what is closed when something has ended.
+func over() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
 func TestABindThatIsCutOffSaysWhy(t *testing.T) {
 	w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
 	w.source = hanging{single{w.src}, hangElsewhere}
