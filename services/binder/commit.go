@@ -106,9 +106,6 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 		return nil, err
 	}
 	// 2. Is there room for more unbound pods?
-	if n := t.names.countAside(); n >= t.unbound.limit { // they are judged again in one transaction, which has a bound
-		return nil, rpc.Exhausted("TOO_MANY_ASIDE", 50*time.Millisecond, "%d pods wait until their scheduler name is this Berth's again", n)
-	}
 	shares, wanted, long := t.wanted(req.GetPods())
 	if !t.unbound.takeOf(wanted, long...) {
 		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait for their bind", t.unbound.count())
@@ -230,6 +227,7 @@ func (t *term) placeIn(
 	outcomes := make([]binderv1.Outcome, len(req.GetPods()))
 	placed := make([]*placement, 0, len(req.GetPods()))
 	ended, now := false, time.Now()
+	manyAside := t.names.countAside() >= t.unbound.limit // they are judged again in one transaction, which has a bound
 	for i, p := range req.GetPods() {
 		out := &outcomes[i]
 		resp.Outcomes[i] = out
@@ -251,7 +249,7 @@ func (t *term) placeIn(
 			out.Result = binderv1.Outcome_RESULT_GONE
 			t.conflict(conflictYielded)
 			continue
-		case busy[i]:
+		case busy[i], manyAside && t.names.shares(st, row.Class):
 			out.Result = binderv1.Outcome_RESULT_BUSY
 			t.conflict(conflictBusy)
 			continue
