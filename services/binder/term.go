@@ -372,12 +372,11 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case what != misfit && what != adopted:
-			continue // since it was judged
-		case what == misfit:
+		case what == misfit, what == absent: // its node may have gone since it was judged
+			p.absent = what == absent
 			t.refuse(p, why)
 			refused = append(refused, p)
-		default:
+		case what == adopted:
 			taken = append(taken, p)
 		}
 	}
