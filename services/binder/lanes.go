@@ -255,7 +255,7 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 		}
 	}
 	began := time.Now()
-	call, done := t.callFor(calls, stint)
+	call, done := t.callFor(source.WithEnd(calls, t.ended), stint)
 	outcomes := t.source.Bind(call, t.fence, bindings)
 	done()
 	ended := time.Now()
