@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// How many writes of the event lane and of the report lane are under way at once, and how long one may take. With 20 ms
+// How many writes of the event lane and of the report lane are under way at once, but for late ones, and how long one may take. With 20 ms
 // per write, and two writes per report, 10,000 of each are out in 25 s.
 const (
 	eventWorkers  = 8

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
-// How many preemptions are carried out at once, and how many evictions of each.
+// How many preemptions are carried out at once, but for late ones, and how many evictions of each.
 const (
 	preemptionWorkers = 8
 	evictionsAtOnce   = 8

@@ -14,7 +14,7 @@ import (
 // It is safe for concurrent use.
 type turns[K comparable, V any] struct {
 	more chan struct{} // holds one value while a worker without work is to look again
-	most int           // of what is under way, of which nobody has more than could begin beside; 0: any number
+	most int           // of what is under way, of which nobody has more than could begin beside, but one; 0: any number
 
 	mu      sync.Mutex
 	of      map[K]*turn[K, V] // those of which none waits and for which nobody works are not there
@@ -93,8 +93,17 @@ func (t *turns[K, V]) next() (v V, of *turn[K, V]) {
 	return v, n
 }
 
-// has reports whether as much is under way for somebody as may be: no more than could begin beside. The caller holds the lock.
-func (t *turns[K, V]) has(n *turn[K, V]) bool { return t.most > 0 && n.workers >= t.most-t.working }
+// has reports whether as much is under way for somebody as may be: no more than could begin beside. For whom nothing is, something may
+// begin beyond that, or a few who have their shares would keep all others waiting. The caller holds the lock.
+func (t *turns[K, V]) has(n *turn[K, V]) bool {
+	switch {
+	case t.most == 0:
+		return false
+	case n.workers == 0:
+		return t.working >= maxLate
+	}
+	return n.workers >= t.most-t.working
+}
 
 // slow reports whether as much is under way for somebody as may be, which it is where it ends late.
 func (t *turns[K, V]) slow(whose K) bool {
