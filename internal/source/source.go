@@ -139,7 +139,8 @@ type Source interface {
 	// and then calls Bind: so a Bind that leaves late, when another term has begun, is of a pod from before that.
 	Prepare(bindings []Binding)
 	// Bind writes placements and answers for each, in order. fence is the guard of the binder's term. BindRefused is said of
-	// this Bind: one before, whose outcome was unknown, may still happen; see Withdraw.
+	// this Bind: one before, whose outcome was unknown, may still happen; see Withdraw. What it still has to read of a pod may be later
+	// than the term; then it writes nothing if the term has Ended.
 	Bind(ctx context.Context, fence coord.Cond, bindings []Binding) []Outcome
 	// Withdraw makes sure that a pod is bound by no Bind that was prepared before, by whatever binder and on whatever way it
 	// still is, and then answers BindRefused. Any other result is what has become of the pod instead, or that it is not known.
@@ -163,4 +164,19 @@ type Source interface {
 	Evict(ctx context.Context, fence coord.Cond, e Eviction) error
 	// Preempted records that a pod was evicted, for people: an event of the victim.
 	Preempted(ctx context.Context, e Eviction) error
+}
+
+// ended is the key of what tells a call whether the term that it is for has ended.
+type ended struct{}
+
+// WithEnd returns a context of calls for a term, of which has says whether it has ended, or may have.
+func WithEnd(ctx context.Context, has func() bool) context.Context {
+	return context.WithValue(ctx, ended{}, has)
+}
+
+// Ended reports whether the term that a call is for has ended, or may have, as far as its context says. That is known before the
+// context ends, and a context may go on for a while when a term ends.
+func Ended(ctx context.Context) bool {
+	has, ok := ctx.Value(ended{}).(func() bool)
+	return ok && has()
 }

@@ -1,9 +1,12 @@
 package binder
 
 import (
+	"context"
+	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
 )
@@ -69,6 +72,42 @@ func TestANodeThatComesBackWhileItsIntentIsWithdrawnIsNotOvercommitted(t *testin
 	}
 	if got := where(term, "p"); src.nodeOf("p") != "a" || got != "bound on a" {
 		t.Errorf("p is on %q, and %s in the ledger", src.nodeOf("p"), got)
+	}
+}
+
+// removing removes a node from a term's ledger when something is logged.
+type removing struct {
+	slog.Handler
+	remove func()
+}
+
+func (h removing) Handle(ctx context.Context, r slog.Record) error {
+	h.remove()
+	return h.Handler.Handle(ctx, r)
+}
+
+func TestAnIntentWhoseNodeGoesAmidTheTakeoverIsWithdrawn(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	cordoned := func(name string) cluster.Node {
+		n := node(name, 1000)
+		n.Unschedulable = true
+		return n
+	}
+	observe(t, term, cordoned("a"), cordoned("b"), pod("p", 100), pod("q", 100))
+	term.log = slog.New(removing{term.log.Handler(), func() { // of the first it is known by then that it does not fit
+		observe(t, term, source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: "b"}})
+	}})
+	taken, err := term.adopt([]coord.StoredBatch{{Batch: coord.Batch{ID: 1, Intents: []coord.Intent{meant("p", "a"), meant("q", "b")}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range taken {
+		if p.state != stateWithdrawing || p.absent != (p.UID == "q") {
+			t.Errorf("%s is %v, absent: %v", p.UID, p.state, p.absent)
+		}
+	}
+	if len(taken) != 2 {
+		t.Errorf("%d of 2 are taken over", len(taken))
 	}
 }
 

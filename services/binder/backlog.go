@@ -6,8 +6,8 @@ import "log/slog"
 type backlog struct {
 	binds    chan *placement // to be bound, in the order in which they came
 	unbound  *bound
-	late     *bound // binds without an answer for which no other waits any more
-	turns    turns
+	late     *bound                   // binds without an answer for which no other waits any more
+	turns    turns[whose, *placement] // where each needs a place
 	flights  flights
 	troubles troubles // namespaces in which binds were withdrawn
 	windows  windows  // how many unbound pods namespaces may have
@@ -24,7 +24,7 @@ func newBacklog(limit, places int, names *names, metrics *metrics, log *slog.Log
 		binds:   make(chan *placement, limit), // as large as the most that can be recorded and not bound: the recorder hardly ever waits for the lane
 		unbound: &bound{limit: limit},
 		late:    &bound{limit: maxLate},
-		turns:   turns{more: make(chan struct{}, 1)},
+		turns:   turns[whose, *placement]{more: make(chan struct{}, 1)},
 		windows: windows{places: places, limit: limit},
 		names:   names,
 		metrics: metrics,

@@ -106,22 +106,18 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 		return nil, err
 	}
 	// 2. Is there room for more unbound pods?
-	if n := t.names.countAside(); n >= t.unbound.limit { // they are judged again in one transaction, which has a bound
-		return nil, rpc.Exhausted("TOO_MANY_ASIDE", 50*time.Millisecond, "%d pods wait until their scheduler name is this Berth's again", n)
-	}
-	wanted, busy := t.wanted(req.GetPods())
-	if !t.unbound.takeOf(wanted) {
+	shares, wanted, long := t.wanted(req.GetPods())
+	if !t.unbound.takeOf(wanted, long...) {
 		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait for their bind", t.unbound.count())
 	}
+	busy := beyond(shares, wanted)
 	// 3. Place, and have that recorded.
 	began := time.Now()
 	resp, placed, err := t.place(req, candidates, busy)
 	for _, p := range placed {
 		wanted[t.shareOf(p.Namespace)]--
 	}
-	for namespace, n := range wanted {
-		t.unbound.giveOf(namespace, n)
-	}
+	t.unbound.giveAll(wanted)
 	if err == nil {
 		t.traceCommit(req, resp, placed, began, time.Now())
 	}
@@ -135,26 +131,42 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 	return resp, nil
 }
 
-// wanted returns how many unbound pods a commit asks for, by namespace, and which of its pods it does not ask for: those for which their
-// namespace has no room. They would only wait, and hold up whom they share a shard with.
-func (t *term) wanted(pods []*binderv1.PodAttempt) (wanted map[string]int, busy []bool) {
-	wanted, busy = make(map[string]int), make([]bool, len(pods))
+// wanted returns whose share of the unbound pods each pod of a commit takes of, how much of each it asks for, and of whose it is content with
+// as much as there is. It asks for no more than a namespace may have by how its binds go: pods beyond that would only wait, and hold up whom
+// they share a shard with.
+//
+// A namespace whose binds take long, but are not late, is at its share for long. That holds up no others: a commit with pods of these is
+// content with what there is of it. One without waits, as it does for a namespace whose binds are quick: that has room again before a pod
+// could back off.
+func (t *term) wanted(pods []*binderv1.PodAttempt) (shares []string, wanted map[string]int, long []string) {
+	shares, wanted = make([]string, len(pods)), make(map[string]int)
 	if t.flights.most == 0 {
 		wanted[""] = len(pods)
-		return wanted, busy
+		return shares, wanted, nil
 	}
-	now, rooms := time.Now(), make(map[string]int)
-	for i, namespace := range t.ledger.namespaces(pods) {
-		room, known := rooms[namespace]
-		if !known {
-			room = t.roomOf(namespace, now)
-			rooms[namespace] = room
-		}
-		if busy[i] = wanted[namespace] >= room; !busy[i] {
-			wanted[namespace]++
+	shares = t.ledger.namespaces(pods)
+	for _, namespace := range shares {
+		wanted[namespace]++
+	}
+	now, several := time.Now(), len(wanted) > 1
+	for namespace, n := range wanted {
+		wanted[namespace] = max(0, min(n, t.roomOf(namespace, now)))
+		if several && t.windows.long(namespace, now) {
+			long = append(long, namespace)
 		}
 	}
-	return wanted, busy
+	return shares, wanted, long
+}
+
+// beyond returns which pods of a commit are beyond what is taken for them.
+func beyond(shares []string, taken map[string]int) []bool {
+	busy, has := make([]bool, len(shares)), make(map[string]int)
+	for i, of := range shares {
+		if busy[i] = has[of] >= taken[of]; !busy[i] {
+			has[of]++
+		}
+	}
+	return busy
 }
 
 // roomOf returns how many more unbound pods a namespace may have by how its binds go.
@@ -215,6 +227,7 @@ func (t *term) placeIn(
 	outcomes := make([]binderv1.Outcome, len(req.GetPods()))
 	placed := make([]*placement, 0, len(req.GetPods()))
 	ended, now := false, time.Now()
+	manyAside := t.names.countAside() >= t.unbound.limit // they are judged again in one transaction, which has a bound
 	for i, p := range req.GetPods() {
 		out := &outcomes[i]
 		resp.Outcomes[i] = out
@@ -236,7 +249,7 @@ func (t *term) placeIn(
 			out.Result = binderv1.Outcome_RESULT_GONE
 			t.conflict(conflictYielded)
 			continue
-		case busy[i]:
+		case busy[i], manyAside && t.names.shares(st, row.Class):
 			out.Result = binderv1.Outcome_RESULT_BUSY
 			t.conflict(conflictBusy)
 			continue

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// How many writes of the event lane and of the report lane are under way at once, and how long one may take. With 20 ms
+// How many writes of the event lane and of the report lane are under way at once, but for late ones, and how long one may take. With 20 ms
 // per write, and two writes per report, 10,000 of each are out in 25 s.
 const (
 	eventWorkers  = 8
@@ -48,50 +48,53 @@ func (t *term) retryWrites(ctx context.Context) error {
 // dropped and counted: the placement itself is in the API. An event whose write failed without an answer may be there, and
 // then again.
 type eventLane struct {
-	waiting chan event // its capacity is the bound
-	ahead   []*bound   // what it gives way to
+	ahead   []*bound // what it gives way to
 	dropped func()
 	failed  func(error)
+	room    bound // for events that wait; no namespace has more of it than are free
+	turns   *turns[string, event]
 
 	mu      sync.Mutex
-	failing []event // at most as many as may wait
+	failing []event // as many as retries has
+	retries bound   // for those of failing
 }
 
 // event is the write of one event.
 type event struct {
-	write func(context.Context) error
+	namespace string
+	write     func(context.Context) error
 	attempts
 }
 
 func newEventLane(limit int, ahead []*bound, dropped func(), failed func(error)) *eventLane {
-	return &eventLane{waiting: make(chan event, limit), ahead: ahead, dropped: dropped, failed: failed}
+	return &eventLane{
+		ahead: ahead, dropped: dropped, failed: failed, room: bound{limit: limit}, retries: bound{limit: limit}, turns: newTurns[event](eventWorkers),
+	}
 }
 
-// add hands in the write of one event. It never blocks.
-func (l *eventLane) add(write func(context.Context) error) { l.put(event{write: write}) }
+// add hands in the write of one event, of an object in a namespace. It never blocks.
+func (l *eventLane) add(namespace string, write func(context.Context) error) {
+	l.put(event{namespace: namespace, write: write})
+}
 
 func (l *eventLane) put(e event) {
-	select {
-	case l.waiting <- e:
-	default:
+	if !l.room.takeOf(map[string]int{e.namespace: 1}) {
 		l.dropped()
+		return
 	}
+	l.turns.add(e.namespace, e)
 }
 
 // depth returns how many events wait.
-func (l *eventLane) depth() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.waiting) + len(l.failing)
-}
+func (l *eventLane) depth() int { return l.room.count() + l.retries.count() }
 
 // again takes back an event whose write has failed. False: it has failed too often, or too many have.
 func (l *eventLane) again(e event, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !e.failed(now) || len(l.failing) >= cap(l.waiting) {
+	if !e.failed(now) || !l.retries.takeOf(map[string]int{e.namespace: 1}) {
 		return false
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.failing = append(l.failing, e)
 	return true
 }
@@ -104,6 +107,7 @@ func (l *eventLane) retry(now time.Time) {
 		if e.due.After(now) {
 			return false
 		}
+		l.retries.giveOf(e.namespace, 1)
 		l.put(e)
 		return true
 	})
@@ -111,21 +115,17 @@ func (l *eventLane) retry(now time.Time) {
 
 // run is one worker of the lane; any number may run.
 func (l *eventLane) run(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e := <-l.waiting:
-			if len(l.waiting) <= cap(l.waiting)/2 {
-				for _, b := range l.ahead {
-					b.awaitIdle(ctx, courtesy)
-				}
-			}
-			if err := timely(ctx, e.write); err != nil && ctx.Err() == nil && !l.again(e, time.Now()) {
-				l.failed(err)
+	return work(ctx, l.turns, l.turns.next, func(ctx context.Context, e event) error {
+		if l.room.giveOf(e.namespace, 1); l.room.count() <= l.room.limit/2 {
+			for _, b := range l.ahead {
+				b.awaitIdle(ctx, courtesy)
 			}
 		}
-	}
+		if err := timely(ctx, e.write); err != nil && ctx.Err() == nil && !l.again(e, time.Now()) {
+			l.failed(err)
+		}
+		return nil
+	})
 }
 
 // timely gives a write its deadline.

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
-// How many preemptions are carried out at once, and how many evictions of each.
+// How many preemptions are carried out at once, but for late ones, and how many evictions of each.
 const (
 	preemptionWorkers = 8
 	evictionsAtOnce   = 8
@@ -27,17 +27,21 @@ var evictionBackoff = backoff{100 * time.Millisecond, time.Second}
 
 // preemptionLane carries out preemptions. Any number may run. An error ends the term.
 func (t *term) preemptionLane(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case p := <-t.preemptions:
-			if err := t.carryOut(ctx, p); err != nil {
-				return err
-			}
-			t.preempting.give(1)
+	return work(ctx, t.preemptions, t.preemptions.next, func(ctx context.Context, p preemption) error {
+		t.evicting.giveOf("", -1)
+		late := time.AfterFunc(lateAfter, func() {
+			t.evicting.giveOf("", 1)
+			t.preempting.addStuck(len(p.of))
+		})
+		err := t.carryOut(ctx, p)
+		if late.Stop() {
+			t.evicting.giveOf("", 1)
+		} else {
+			t.preempting.addStuck(-len(p.of))
 		}
-	}
+		t.preempting.giveAll(p.of)
+		return err
+	})
 }
 
 // errSpared stops the evictions of a preemption of which one has failed for good.
@@ -139,7 +143,7 @@ func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v 
 		switch {
 		case err == nil:
 			t.metrics.evictions.WithLabelValues("done").Inc()
-			t.events.add(func(ctx context.Context) error { return t.source.Preempted(ctx, v.Eviction) })
+			t.events.add(v.Namespace, func(ctx context.Context) error { return t.source.Preempted(ctx, v.Eviction) })
 			return true, nil
 		case errors.Is(err, coord.ErrFenced):
 			t.metrics.fenced.Inc()

@@ -3,9 +3,7 @@ package binder
 import (
 	"strings"
 	"testing"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/coord"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
@@ -64,18 +62,52 @@ func TestATransactionThatPanicsEndsTheTerm(t *testing.T) {
 	}
 }
 
+// They are judged again in one transaction. That is no matter of pods whose name nobody else has.
 func TestPlacementsThatArePutAsideHaveABound(t *testing.T) {
-	term := pureTerm(t, newFakeSource())
+	term := pureTerm(t, newFakeSource(), withNames)
+	stint, _ := term.names.taken(time.Now().Add(time.Hour))
+	term.names.begin(stint)
 	observe(t, term, node("a", 1000), pod("p", 100))
 	request := requestOf(term.ledger.state, evaluate(term.ledger.state, 10), 1, "p")
 	for range term.unbound.limit {
 		term.names.putAside(&placement{})
 	}
-	if _, err := term.commit(request); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("with as many put aside as may be unbound: %v", err)
+	commit := func() binderv1.Outcome_Result {
+		t.Helper()
+		resp, err := term.commit(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetOutcomes()[0].GetResult()
 	}
+	if got := commit(); got != binderv1.Outcome_RESULT_BUSY || term.unbound.count() != 0 {
+		t.Errorf("with as many put aside as may be unbound a pod of a shared name is %v", got)
+	}
+	term.names.shared = []string{"another"}
+	if got := commit(); got != binderv1.Outcome_RESULT_ASSUMED {
+		t.Errorf("with as many put aside as may be unbound a pod of another name is %v", got)
+	}
+	term.names.shared = []string{scheduler}
 	term.names.takeAside()
-	if _, err := term.commit(request); err != nil {
-		t.Errorf("once they are judged: %v", err)
+	observe(t, term, pod("q", 100))
+	request = requestOf(term.ledger.state, evaluate(term.ledger.state, 10), 1, "q")
+	if got := commit(); got != binderv1.Outcome_RESULT_ASSUMED {
+		t.Errorf("once they are judged a pod of a shared name is %v", got)
+	}
+}
+
+func TestWhatIsStuckIsSoStillWhenItComesBackFromAside(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	term.unbound.limit = 10
+	p := &placement{state: stateRecorded}
+	term.unbound.giveOf("", -1)
+	term.noteStuck(p)
+	for _, c := range []struct {
+		next           placementState
+		unbound, stuck int
+	}{{stateAside, 0, 0}, {stateRecorded, 1, 1}, {stateAside, 0, 0}, {stateWithdrawing, 1, 1}, {stateReleasing, 1, 1}, {stateReleased, 0, 0}} {
+		if !term.move(p, c.next) || term.unbound.count() != c.unbound || term.unbound.stuck != c.stuck {
+			t.Errorf("one that is %v counts %d, and %d as stuck", c.next, term.unbound.count(), term.unbound.stuck)
+		}
 	}
 }

@@ -147,7 +147,7 @@ func (t *term) noPlaceLane(ctx context.Context) error {
 
 // nextBinds waits for a bind, and returns it with those that wait behind it, as far as one call takes them. Where each needs a place, it is
 // one alone, and whose turn that is; the caller says when the turn is done. It returns none when ctx ends.
-func (t *term) nextBinds(ctx context.Context) (batch []*placement, of *turn) {
+func (t *term) nextBinds(ctx context.Context) (batch []*placement, of *turn[whose, *placement]) {
 	if t.flights.most > 0 {
 		return t.nextTurn(ctx)
 	}
@@ -169,12 +169,12 @@ func (t *term) nextBinds(ctx context.Context) (batch []*placement, of *turn) {
 }
 
 // nextTurn is nextBinds where each needs a place.
-func (t *term) nextTurn(ctx context.Context) ([]*placement, *turn) {
+func (t *term) nextTurn(ctx context.Context) ([]*placement, *turn[whose, *placement]) {
 	for ctx.Err() == nil {
 		for range len(t.binds) {
 			select {
 			case p := <-t.binds:
-				t.turns.add(p)
+				t.turns.add(p.whose(), p)
 			default: // another worker has it
 			}
 		}
@@ -184,7 +184,7 @@ func (t *term) nextTurn(ctx context.Context) ([]*placement, *turn) {
 		select {
 		case <-ctx.Done():
 		case p := <-t.binds:
-			t.turns.add(p)
+			t.turns.add(p.whose(), p)
 		case <-t.turns.more:
 		}
 	}
@@ -256,7 +256,7 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 		}
 	}
 	began := time.Now()
-	call, done := t.callFor(calls, stint)
+	call, done := t.callFor(source.WithEnd(calls, t.ended), stint)
 	outcomes := t.source.Bind(call, t.fence, bindings)
 	done()
 	ended := time.Now()
@@ -301,8 +301,8 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 		case o.Result != source.BindUnknown:
 			if o.Result == source.BindDone {
 				t.troubles.over(p.Namespace)
-				if ended.Sub(began) < lateAfter {
-					t.windows.done(p.Namespace, ended)
+				if took := ended.Sub(began); took < lateAfter {
+					t.windows.done(p.Namespace, took, ended)
 				}
 			}
 			if err := t.settle(p, o); err != nil {

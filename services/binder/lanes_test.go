@@ -327,6 +327,44 @@ func runBinds(t *testing.T, term *term, workers int) (stop func()) {
 	return func() { cancel(); running.Wait() }
 }
 
+// asking is a source that sees whether the term has ended while it binds.
+type asking struct {
+	*fakeSource
+	ask func(context.Context)
+}
+
+func (a asking) Bind(ctx context.Context, fence coord.Cond, bindings []source.Binding) []source.Outcome {
+	a.ask(ctx)
+	return a.fakeSource.Bind(ctx, fence, bindings)
+}
+
+func TestASourceSeesThatTheTermHasEndedWhileItBinds(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		src := newFakeSource()
+		term := pureTerm(t, src)
+		lease, asked := make(chan struct{}), false
+		term.lease = lease
+		stint, _ := term.names.taken(time.Now().Add(time.Hour))
+		term.names.begin(stint)
+		term.source = asking{src, func(ctx context.Context) {
+			before := source.Ended(ctx)
+			close(lease)
+			if asked = true; before || !source.Ended(ctx) {
+				t.Errorf("shared %v: ended is %v, and with the lease %v", shared, before, source.Ended(ctx))
+			}
+		}}
+		src.setPod(pod("p", 10))
+		observe(t, term, node("a", 100), pod("p", 10))
+		p := assume(t, term, "p", "a")
+		if p.shared = shared; shared {
+			p.stint = stint
+		}
+		if err := term.bind(t.Context(), []*placement{p}); err != nil || !asked {
+			t.Errorf("shared %v: %v, asked: %v", shared, err, asked)
+		}
+	}
+}
+
 func TestBindsThatGetNoAnswerHoldUpNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const workers, stuck = 4, 12

@@ -12,7 +12,7 @@ const (
 	conflictExhausted  = "exhausted"   // the best node cannot be proven from the candidates
 	conflictRetry      = "retry"       // behind such a pod, or the attempt is over
 	conflictGone       = "gone"        // the pod is gone, deleted, gated or changed
-	conflictBusy       = "busy"        // binds in the pod's namespace take long, and enough of its pods wait for theirs
+	conflictBusy       = "busy"        // binds in the pod's namespace take long, and enough of its pods wait for theirs; or evictions in its victims'; or many placements are put aside
 	conflictYielded    = "yielded"     // another scheduler has the pod's scheduler name
 	conflictPanic      = "panic"       // the engine panics when it judges the pod
 	conflictVictims    = "victims"     // other pods would have to go than the preemption says

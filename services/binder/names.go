@@ -434,7 +434,8 @@ func (t *term) judgeAside(ctx context.Context) error {
 }
 
 // callFor returns the context of a call that binds, and what to call when it has returned. With shared names, which were judged in a
-// stint, it ends with that, and not with the term but some time later, unless another binder may have been elected. 0: without.
+// stint, it ends with that, and not with the term but some time later, unless another binder may have been elected. One that is cut off, with
+// ctx alone, ends at once. 0: without.
 func (t *term) callFor(ctx context.Context, stint int64) (context.Context, context.CancelFunc) {
 	if stint == 0 {
 		return ctx, func() {}
@@ -448,8 +449,14 @@ func (t *term) callFor(ctx context.Context, stint int64) (context.Context, conte
 		select {
 		case <-t.lease:
 			cancel()
+			return
 		default:
+		}
+		select {
+		case <-t.done:
 			time.AfterFunc(lastWord, cancel)
+		default:
+			cancel()
 		}
 	})
 	return call, func() {

@@ -128,7 +128,7 @@ func TestReportCanEndANomination(t *testing.T) {
 		})
 	}
 	// A lane without room takes nothing, and nothing changes.
-	term.reports.limit = 3
+	term.reports.room.limit = 3
 	term.reports.add(source.Report{UID: "other"})
 	before := term.ledger.version()
 	if taken, err := term.report(req); taken || err != nil || term.ledger.version() != before {

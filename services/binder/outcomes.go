@@ -104,7 +104,7 @@ func (t *term) settle(p *placement, o source.Outcome) error {
 		err := t.ledger.bound(p.binding())
 		binding, attempt := p.binding(), p.attempt
 		if t.decided(p, stateBound, o.Result) {
-			t.events.add(func(ctx context.Context) error { return t.source.Scheduled(attempt.Context(ctx), binding) })
+			t.events.add(p.Namespace, func(ctx context.Context) error { return t.source.Scheduled(attempt.Context(ctx), binding) })
 		}
 		return err
 	case source.BindElsewhere:

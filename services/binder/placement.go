@@ -36,7 +36,7 @@ type placement struct {
 	shared  bool      // the pod's scheduler name is shared
 	stint   int64     // in which it was judged, if it is; 0: not in this term
 	sent    bool      // a bind may have left, if it is
-	stuck   bool      // it counts in term.unbound as stuck
+	stuck   bool      // as long as it counts in term.unbound, it does so as stuck
 }
 
 // choice is what was chosen for a placement. It is recorded whole before anything of it is written anywhere, is never chosen differently
@@ -159,12 +159,14 @@ func (b *backlog) move(p *placement, next placementState) bool {
 	switch {
 	case was.unbound() && !next.unbound():
 		if p.stuck {
-			p.stuck = false
 			b.unbound.addStuck(-1)
 		}
 		b.unbound.giveOf(b.shareOf(p.Namespace), 1)
 	case !was.unbound() && next.unbound():
 		b.unbound.giveOf(b.shareOf(p.Namespace), -1)
+		if p.stuck { // else those that come back all at once would leave nobody room until each of them has failed again
+			b.unbound.addStuck(1)
+		}
 	}
 	if next.final() && p.sent {
 		b.names.count(-1)

@@ -95,7 +95,7 @@ func TestAPlacementIsEndedOnce(t *testing.T) {
 			if refusals(t, term) == 0 {
 				t.Errorf("%s, then %s: nothing was refused", one, other)
 			}
-			if n := len(term.events.waiting); n > 1 || n == 1 && one != "done" {
+			if n := term.events.turns.waiting(); n > 1 || n == 1 && one != "done" {
 				t.Errorf("%s, then %s: %d events", one, other, n)
 			}
 		}

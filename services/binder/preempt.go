@@ -25,7 +25,11 @@ type preemption struct {
 	stint  int64
 	// victims are all that have to go, evict those of them that nobody has asked to go yet.
 	victims, evict []victim
+	of             map[string]int // what it has of term.preempting: one for each namespace of those in evict
 }
+
+// whose returns whose turn it is: a namespace's of its victims.
+func (p *preemption) whose() string { return p.evict[0].Namespace }
 
 // victim is a pod that has to go.
 type victim struct {
@@ -72,54 +76,61 @@ func (t *term) preempt(req *binderv1.PreemptRequest) (*binderv1.PreemptResponse,
 		return nil, err
 	}
 	// 2. Is there room for one more?
-	if !t.preempting.take(1) {
-		t.metrics.laneDropped.WithLabelValues(lanePreemptions).Inc()
-		n := t.preempting.count()
-		return nil, rpc.Exhausted("PREEMPTIONS_FULL", 50*time.Millisecond, "%d preemptions wait for their evictions", n)
+	if t.preempting.full() {
+		return nil, t.errPreemptionsFull()
 	}
 	// 3. Start it.
-	resp, started, err := t.startPreemption(req)
-	if !started {
-		t.preempting.give(1)
-	}
+	resp, refused, err := t.startPreemption(req)
 	switch {
 	case t.ended(): // then the log is closed, which is also an error of startPreemption
 		return nil, errNotActive("the term has ended")
 	case err != nil:
 		t.fail(err)
 		return nil, rpc.Error(codes.Internal, "BROKEN_LEDGER", "preempt: the ledger is broken")
-	case resp == nil:
-		return nil, t.errReportsFull(1)
 	}
-	return resp, nil
+	return resp, refused
 }
 
-// startPreemption nominates the pod and marks the victims, in one transaction, with which the lane gets the preemption. It returns no
-// response if the report lane is full, and has started nothing if nobody is to be evicted. An error means a broken ledger.
-func (t *term) startPreemption(req *binderv1.PreemptRequest) (resp *binderv1.PreemptResponse, started bool, err error) {
+func (t *term) errPreemptionsFull() error {
+	t.metrics.laneDropped.WithLabelValues(lanePreemptions).Inc()
+	return rpc.Exhausted("PREEMPTIONS_FULL", 50*time.Millisecond, "%d preemptions wait for their evictions", t.preempting.count())
+}
+
+// takesLong reports whether a preemption evicts pods of a namespace in which as many evictions as may be under way take long.
+func (t *term) takesLong(p *preemption) bool {
+	for namespace := range p.of {
+		if t.preemptions.slow(namespace) {
+			return true
+		}
+	}
+	return false
+}
+
+// startPreemption nominates the pod and marks the victims, in one transaction, with which the lane gets the preemption. Instead of a
+// response it returns why it is refused, if a lane is full. An error means a broken ledger.
+func (t *term) startPreemption(req *binderv1.PreemptRequest) (resp *binderv1.PreemptResponse, refused, err error) {
 	err = t.ledger.update(func(tx *tx) error {
 		var p *preemption
 		var err error
-		if resp, p, err = t.startPreemptionIn(tx, req); p != nil {
+		if resp, p, refused, err = t.startPreemptionIn(tx, req); p != nil {
 			tx.tell(func() {
-				started = true
 				t.metrics.preemptionVictims.Observe(float64(len(p.victims)))
-				t.preemptions <- *p // there is room for all that were taken
+				t.preemptions.add(p.whose(), *p)
 			})
 		}
 		return err
 	})
-	return resp, started, err
+	return resp, refused, err
 }
 
-func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (*binderv1.PreemptResponse, *preemption, error) {
+func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *binderv1.PreemptResponse, p *preemption, refused, err error) {
 	l := t.ledger
 	answer := func(r binderv1.PreemptResponse_Result) *binderv1.PreemptResponse {
 		return &binderv1.PreemptResponse{Version: wire.ToVersion(l.state.Version()), Result: r}
 	}
 	stint, err := t.stint(tx)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	// 1. Is the pod still what the attempt was made for?
 	id, this := cluster.PodID(req.GetPod().GetId()), attempt{req.GetShardRevision(), req.GetAttempt()}
@@ -127,21 +138,21 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (*binderv
 	switch {
 	case row == nil || row.UID != req.GetPod().GetUid() || row.Placed() || row.Deleting || len(row.Gates) > 0:
 		t.conflict(conflictGone)
-		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil
+		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil, nil
 	case stint == 0 && t.names.shares(l.state, row.Class):
 		t.conflict(conflictYielded)
-		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil
+		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil, nil
 	case this == last:
-		return answer(binderv1.PreemptResponse_RESULT_STARTED), nil, nil
+		return answer(binderv1.PreemptResponse_RESULT_STARTED), nil, nil, nil
 	case row.Preempting:
 		t.conflict(conflictGone)
-		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil
+		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil, nil
 	case row.Attempt >= this.number, last.claim == this.claim && last.number > this.number: // the attempt is over
 		t.conflict(conflictRetry)
-		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
+		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
 	case t.flights.most > 0 && t.roomOf(row.Namespace, time.Now()) <= 0: // nobody goes for a pod that would not be placed then
 		t.conflict(conflictBusy)
-		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
+		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
 	}
 	// 2. Must any go? And are these the pods, no others, and do no more of them violate a budget?
 	var now engine.Preemption
@@ -150,14 +161,21 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (*binderv
 		now, agreed = t.judged(id, req.GetCandidate())
 		agreed = agreed && !t.fits(id, row)
 	}) {
-		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
+		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
 	}
 	if !agreed {
 		t.conflict(conflictVictims)
-		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil
+		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
 	}
-	p := l.plan(id, now)
+	p = l.plan(id, now)
 	p.shared, p.stint = t.names.shares(l.state, row.Class), stint
+	if len(p.evict) > 0 && !t.preempting.takeOf(p.of) {
+		if !t.takesLong(p) {
+			return nil, nil, t.errPreemptionsFull(), nil
+		}
+		t.conflict(conflictBusy) // which puts off no other preemption of the shard
+		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
+	}
 	// 3. Have it reported; the lane may be full. What a report says is looked up in the ledger before it is written: not before the
 	// transaction has ended, and never if that fails.
 	report := reportOf(row, req.GetPod().GetReason(), req.GetPod().GetMessage())
@@ -170,26 +188,27 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (*binderv
 		reports = append(reports, l.clearings(cleared)...)
 	}
 	if !t.reports.add(reports...) {
-		return nil, nil, nil
+		t.preempting.giveAll(p.of)
+		return nil, nil, t.errReportsFull(1), nil
 	}
 	// 4. Start it.
 	l.preempted[row.UID] = this
 	if len(p.evict) == 0 {
 		if err := l.fold.Nominate(id, p.node); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
-		return answer(binderv1.PreemptResponse_RESULT_STARTED), nil, nil
+		return answer(binderv1.PreemptResponse_RESULT_STARTED), nil, nil, nil
 	}
 	for _, other := range cleared {
 		if err := l.fold.Nominate(other, ""); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 	}
 	l.fold.KeepNomination(row)
 	if err := tx.apply(cluster.PreemptionStarted{ID: id, Node: now.Node, Victims: now.Victims}); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return answer(binderv1.PreemptResponse_RESULT_STARTED), p, nil
+	return answer(binderv1.PreemptResponse_RESULT_STARTED), p, nil, nil
 }
 
 // judged returns what would have to go from the candidate of a request, if that is what the request says. The caller
@@ -213,7 +232,7 @@ func (t *term) fits(id cluster.PodID, row *cluster.PodRow) bool {
 // plan returns what has to be done for a pod that preempts others. The caller holds the lock.
 func (l *ledger) plan(pod cluster.PodID, now engine.Preemption) *preemption {
 	st, row := l.state, l.state.Pod(pod)
-	p := &preemption{pod: pod, uid: row.UID, node: st.Nodes.Spec[now.Node].Name}
+	p := &preemption{pod: pod, uid: row.UID, node: st.Nodes.Spec[now.Node].Name, of: make(map[string]int)}
 	for _, id := range now.Victims {
 		other := st.Pod(id)
 		v := victim{id, source.Eviction{
@@ -224,6 +243,7 @@ func (l *ledger) plan(pod cluster.PodID, now engine.Preemption) *preemption {
 		p.victims = append(p.victims, v)
 		if !other.Deleting && !other.Victim {
 			p.evict = append(p.evict, v)
+			p.of[v.Namespace] = 1
 		}
 	}
 	return p

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -39,10 +40,12 @@ func full(t testing.TB, src *fakeSource, victims int, change ...func(*termConfig
 func begin(t testing.TB, term *term, req *binderv1.PreemptRequest) preemption {
 	t.Helper()
 	resp, err := term.preempt(req)
-	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_STARTED || len(term.preemptions) != 1 {
-		t.Fatalf("preempt: %v, %v; %d wait", resp, err, len(term.preemptions))
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_STARTED || term.preemptions.waiting() != 1 {
+		t.Fatalf("preempt: %v, %v; %d wait", resp, err, term.preemptions.waiting())
 	}
-	return <-term.preemptions
+	p, of := term.preemptions.next()
+	term.preemptions.done(of)
+	return p
 }
 
 func TestPreemptionsThatMayNotBeAreRefused(t *testing.T) {
@@ -119,7 +122,7 @@ func TestFullLaneRefusesAPreemptionBeforeAnythingIsChanged(t *testing.T) {
 			func(term *term) { term.preempting.take(10) }, func(term *term) { term.preempting.give(1) }, "PREEMPTIONS_FULL",
 		},
 		"of reports": {
-			func(term *term) { term.reports.limit = 1; term.reports.add(source.Report{UID: "other"}) },
+			func(term *term) { term.reports.room.limit = 1; term.reports.add(source.Report{UID: "other"}) },
 			func(term *term) { term.reports.next() }, "REPORTS_FULL",
 		},
 	} {
@@ -138,6 +141,114 @@ func TestFullLaneRefusesAPreemptionBeforeAnythingIsChanged(t *testing.T) {
 			c.empty(term)
 			begin(t, term, req)
 		})
+	}
+}
+
+// evicting returns a term whose workers carry out preemptions, on a source that answers evictions in the namespace bad only after 10 s, with an
+// error; and a function that has it carry out one more, of so many pods of a namespace.
+func evicting(t *testing.T) (w *term, src *fakeSource, add func(namespace string, victims int), stop func()) {
+	src = newFakeSource()
+	w = pureTerm(t, src)
+	w.preempting.limit = 1000
+	src.refuse = func(e source.Eviction) error {
+		if e.Namespace == "bad" {
+			elapse(10 * time.Second)
+			return errFake
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for range preemptionWorkers {
+		running.Go(func() {
+			if err := w.preemptionLane(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	observe(t, w, node("a", 1000))
+	n := 0
+	add = func(namespace string, victims int) {
+		p := preemption{pod: cluster.NoPod, uid: "x", node: "a", of: map[string]int{namespace: 1}}
+		for range victims {
+			n++
+			row := on(pod(fmt.Sprint("v", n), 1), "a")
+			row.Namespace = namespace
+			src.setPod(row)
+			observe(t, w, row)
+			id, _ := w.ledger.state.PodByUID(row.UID)
+			p.victims = append(p.victims, victim{id, source.Eviction{UID: row.UID, Namespace: namespace, Name: row.Name, Node: "a"}})
+		}
+		p.evict = p.victims
+		if !w.preempting.takeOf(p.of) {
+			t.Errorf("a preemption of %s is refused", namespace)
+		}
+		w.preemptions.add(p.whose(), p)
+	}
+	return w, src, add, func() { cancel(); running.Wait() }
+}
+
+func TestEvictionsThatHangHoldUpOtherPreemptionsNoLongerThanUntilTheyAreLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, src, add, stop := evicting(t)
+		defer stop()
+		for range 100 {
+			add("bad", 1)
+		}
+		for i := range 60 { // longer than the evictions are tried
+			synctest.Wait()
+			before := len(src.evictions())
+			add("default", 1)
+			elapse(lateAfter + time.Millisecond)
+			synctest.Wait()
+			gone := 0
+			src.mu.Lock()
+			for _, e := range src.evicted {
+				if e.Namespace == "default" {
+					gone++
+				}
+			}
+			src.mu.Unlock()
+			if gone != i+1 {
+				t.Fatalf("of %d other victims %d are evicted, and of all %d, %d of them in a second", i+1, gone, len(src.evictions()), len(src.evictions())-before)
+			}
+		}
+		if n := w.preemptions.working; n > places(preemptionWorkers)/2 {
+			t.Errorf("%d preemptions of one namespace are under way", n)
+		}
+		// Events give way to evictions, but not to those.
+		began := time.Now()
+		if w.evicting.awaitIdle(t.Context(), time.Hour); w.preempting.stuck == 0 || time.Since(began) > lateAfter {
+			t.Errorf("events wait %v for evictions, of which %d are late", time.Since(began), w.preempting.stuck)
+		}
+		elapse(time.Hour)
+		synctest.Wait()
+		if n := w.preempting; n.taken != 0 || w.evicting.taken != 0 || n.stuck != 0 || len(n.of) != 0 || w.preemptions.working != 0 || len(w.preemptions.of) != 0 {
+			t.Errorf("in the end %d count, %d are late, of %v", n.taken, n.stuck, n.of)
+		}
+	})
+}
+
+func TestNoNamespaceOfVictimsHasMorePreemptionsThanAreFree(t *testing.T) {
+	term, req := full(t, newFakeSource(), 2)
+	term.preempting.giveOf("default", -5) // half of all
+	_, err := term.preempt(req)
+	wantError(t, err, codes.ResourceExhausted, "PREEMPTIONS_FULL")
+	// While they take long, no other preemption of the shard is put off.
+	for range places(preemptionWorkers) / 2 {
+		term.preemptions.add("default", preemption{})
+		term.preemptions.next()
+	}
+	resp, err := term.preempt(req)
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_RETRY || term.preempting.count() != 5 || term.reports.depth() != 0 {
+		t.Errorf("preempt: %v, %v; %d count, %d reports wait", resp, err, term.preempting.count(), term.reports.depth())
+	}
+	v := on(pod("elsewhere", 10), "b")
+	v.Namespace = "other"
+	observe(t, term, node("b", 10), v, prior(pod("high2", 10), 10))
+	p := begin(t, term, preemptOf(term.ledger.state, "high2", "b", "elsewhere"))
+	if len(p.of) != 1 || p.of["other"] != 1 || term.preempting.countOf("other") != 1 {
+		t.Errorf("it has %v", p.of)
 	}
 }
 
@@ -178,8 +289,9 @@ func TestPreemptionEndsBehindItsEvictions(t *testing.T) {
 			t.Errorf("evictions: %+v", src.evicted)
 		}
 		// Each victim has its event.
-		for len(term.events.waiting) > 0 {
-			if err := (<-term.events.waiting).write(t.Context()); err != nil {
+		for e, of := term.events.turns.next(); of != nil; e, of = term.events.turns.next() {
+			term.events.turns.done(of)
+			if err := e.write(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -19,9 +19,9 @@ const (
 	reasonError         = "SchedulerError"
 )
 
-// reportLane writes why pods were not placed, and what they are nominated to: at most one write per pod at a time, in
+// reportLane writes why pods were not placed, and what they are nominated to: at most one write per pod at a time, those of a namespace in
 // the order of the reports, and one for all reports of a pod that wait. It is bounded: reports beyond the bound are
-// refused. A write that fails is tried again as long as it says the newest of its pod; see writeBackoff.
+// refused, and no namespace has more of it than are free. A write that fails is tried again as long as it says the newest of its pod; see writeBackoff.
 //
 // A workqueue of client-go would do the order and the one write at a time. It has no bound, neither on what waits nor on what has
 // failed, does not end with a context, and holds keys: reports, their merging, the bound and what is newer overtaking a
@@ -29,13 +29,13 @@ const (
 type reportLane struct {
 	reportLaneConfig
 
-	wake chan struct{}
+	room    bound                  // for pods whose report waits
+	failing bound                  // those of them that have a time: half of the room is for reports that have not failed
+	turns   *turns[string, string] // uids of those whose turn has come
 
 	mu      sync.Mutex
 	waiting map[string]waitingReport // by uid
-	order   []string                 // uids of those whose turn has come, oldest first
 	writing map[string]bool          // by uid
-	failing int                      // those of waiting that have a time
 }
 
 // reportLaneConfig is everything a report lane needs. All of it is required, but for trace.
@@ -45,8 +45,10 @@ type reportLaneConfig struct {
 	binds  *bound // that it gives way to
 	// waits reports whether what a report of a pod says is still so, and until when it may be written; zero: at any time.
 	waits  func(uid string) (until time.Time, ok bool)
-	failed func(error)     // hears of a write that is given up
-	trace  *trace.Provider // nil traces nothing
+	failed func(error) // hears of a write that is given up
+	// dropped hears of a report that is not written, for its namespace has its share and is slow.
+	dropped func()
+	trace   *trace.Provider // nil traces nothing
 }
 
 // waitingReport is a report that is to be written. Without a Reason it is a nomination and nothing else.
@@ -57,34 +59,54 @@ type waitingReport struct {
 
 func newReportLane(cfg reportLaneConfig) *reportLane {
 	return &reportLane{
-		reportLaneConfig: cfg, wake: make(chan struct{}, 1), waiting: make(map[string]waitingReport), writing: make(map[string]bool),
+		reportLaneConfig: cfg,
+		room:             bound{limit: cfg.limit}, failing: bound{limit: cfg.limit / 2}, turns: newTurns[string](reportWorkers),
+		waiting: make(map[string]waitingReport), writing: make(map[string]bool),
 	}
 }
 
-// add queues reports, all or none. False: the lane has no room for them. More than the lane takes at all pass while no
-// other waits. It never blocks.
+// add queues reports, all or none. False: the lane, or the share of a namespace, has no room for them. But those of a namespace that has its
+// share, and of which as many writes as may be under way take long, are dropped: they hold up nobody. More than the lane takes at all
+// pass while no other waits. It never blocks.
 func (l *reportLane) add(reports ...source.Report) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting)+len(reports) > l.limit && len(l.waiting) > 0 {
+	// 1. Is there room for those whose pod has none that waits?
+	wanted, fresh := make(map[string]int), make(map[string]bool)
+	var slow []string
+	for _, r := range reports {
+		if _, waits := l.waiting[r.UID]; waits || fresh[r.UID] {
+			continue
+		}
+		fresh[r.UID] = true
+		if wanted[r.Namespace]++; wanted[r.Namespace] == 1 && l.turns.slow(r.Namespace) {
+			slow = append(slow, r.Namespace)
+		}
+	}
+	if !l.room.takeOf(wanted, slow...) {
 		return false
 	}
+	// 2. Queue them.
 	for _, r := range reports {
 		older, waits := l.waiting[r.UID]
 		switch {
 		case waits:
 			r = merge(older.Report, r)
-		case l.writing[r.UID]: // its turn comes when that is done
+		case wanted[r.Namespace] == 0:
+			l.dropped()
+			continue
 		default:
-			l.order = append(l.order, r.UID)
+			wanted[r.Namespace]--
+			if !l.writing[r.UID] { // else its turn comes when that is done
+				l.turns.add(r.Namespace, r.UID)
+			}
 		}
 		if !older.due.IsZero() { // what is newer does not wait for what has failed
-			l.failing--
-			l.order = append(l.order, r.UID)
+			l.failing.giveOf(r.Namespace, 1)
+			l.turns.add(r.Namespace, r.UID)
 		}
 		l.waiting[r.UID] = waitingReport{Report: r}
 	}
-	l.signal()
 	return true
 }
 
@@ -100,13 +122,6 @@ func merge(older, newer source.Report) source.Report {
 	return newer
 }
 
-func (l *reportLane) signal() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-}
-
 // depth returns how many pods' reports wait.
 func (l *reportLane) depth() int {
 	l.mu.Lock()
@@ -118,21 +133,18 @@ func (l *reportLane) depth() int {
 func (l *reportLane) ready() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.waiting) - l.failing
+	return len(l.waiting) - l.failing.count()
 }
 
-// next takes the oldest report whose turn has come. The caller says when it is written.
-func (l *reportLane) next() (waitingReport, bool) {
+// take takes the report of a pod whose turn has come. The caller says when it is written.
+func (l *reportLane) take(uid string) waitingReport {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.order) == 0 {
-		return waitingReport{}, false
-	}
-	uid := pop(&l.order)
 	r := l.waiting[uid]
 	delete(l.waiting, uid)
+	l.room.giveOf(r.Namespace, 1)
 	l.writing[uid] = true
-	return r, true
+	return r
 }
 
 // written lets the next report of the pod go.
@@ -140,29 +152,27 @@ func (l *reportLane) written(uid string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.writing, uid)
-	if _, waits := l.waiting[uid]; waits {
-		l.order = append(l.order, uid)
-		l.signal()
+	if r, waits := l.waiting[uid]; waits {
+		l.turns.add(r.Namespace, uid)
 	}
 }
 
 // again takes a report back whose write has failed. A newer one takes over what it does not say itself. False: it has
-// failed too often, or the lane has no room: half of it is for reports that have not failed.
+// failed too often, or too many have.
 func (l *reportLane) again(r waitingReport, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.writing, r.UID)
 	if newer, waits := l.waiting[r.UID]; waits {
 		l.waiting[r.UID] = waitingReport{Report: merge(r.Report, newer.Report)}
-		l.order = append(l.order, r.UID)
-		l.signal()
+		l.turns.add(r.Namespace, r.UID)
 		return true
 	}
-	if !r.failed(now) || l.failing >= l.limit/2 {
+	if !r.failed(now) || !l.failing.takeOf(map[string]int{r.Namespace: 1}) {
 		return false
 	}
 	l.waiting[r.UID] = r
-	l.failing++
+	l.room.giveOf(r.Namespace, -1)
 	return true
 }
 
@@ -170,18 +180,17 @@ func (l *reportLane) again(r waitingReport, now time.Time) bool {
 func (l *reportLane) retry(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.failing == 0 {
+	if l.failing.count() == 0 {
 		return
 	}
 	for uid, r := range l.waiting {
 		if !r.due.IsZero() && !r.due.After(now) {
 			r.due = time.Time{}
 			l.waiting[uid] = r
-			l.failing--
-			l.order = append(l.order, uid)
+			l.failing.giveOf(r.Namespace, 1)
+			l.turns.add(r.Namespace, uid)
 		}
 	}
-	l.signal()
 }
 
 // pop takes the first of a list that is not empty. An empty list keeps no memory.
@@ -197,33 +206,27 @@ func pop[T any](list *[]T) T {
 
 // run is one worker of the lane; any number may run.
 func (l *reportLane) run(ctx context.Context) error {
-	for ctx.Err() == nil {
+	next := func() (uid string, of *turn[string, string]) {
 		n := l.ready()
-		if n > 0 && n <= l.limit/2 {
+		if n > 0 && n <= l.room.limit/2 {
 			l.binds.awaitIdle(ctx, courtesy) // before it takes one, which a newer one may replace meanwhile
 		}
-		var r waitingReport
-		ok := false
 		if n > 0 { // one that comes only now gives way too
-			r, ok = l.next()
+			return l.turns.next()
 		}
-		if !ok {
-			select {
-			case <-ctx.Done():
-			case <-l.wake:
-			}
-			continue
-		}
-		l.signal() // another worker may find more
+		return "", nil
+	}
+	return work(ctx, l.turns, next, func(ctx context.Context, uid string) error {
+		r := l.take(uid)
 		err := l.write(ctx, r.Report)
 		switch {
 		case err == nil:
-			l.written(r.UID)
+			l.written(uid)
 		case ctx.Err() == nil && !l.again(r, time.Now()):
 			l.failed(err)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 func (l *reportLane) write(ctx context.Context, r source.Report) error {

@@ -22,6 +22,15 @@ func reported(message string, nominate bool, node string) source.Report {
 	return r
 }
 
+// next takes the oldest report whose turn has come, as a worker does.
+func (l *reportLane) next() (waitingReport, bool) {
+	uid, of := l.turns.next()
+	if l.turns.done(of); of == nil {
+		return waitingReport{}, false
+	}
+	return l.take(uid), true
+}
+
 func TestReportsOfAPodThatWaitAreOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		older, newer, want source.Report
@@ -68,8 +77,8 @@ func TestReportsOfAPodAreWrittenOneAfterTheOther(t *testing.T) {
 		t.Errorf("then comes %+v", r)
 	}
 	l.written("p")
-	if _, ok := l.next(); ok || len(l.waiting)+len(l.writing)+len(l.order) > 0 {
-		t.Errorf("left: %v, %v, %v", l.waiting, l.writing, l.order)
+	if _, ok := l.next(); ok || len(l.waiting)+len(l.writing)+l.turns.waiting()+l.room.count() > 0 {
+		t.Errorf("left: %v, %v, %v", l.waiting, l.writing, l.turns.of)
 	}
 }
 
@@ -105,7 +114,7 @@ func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
 		}
 		add := func(name string) {
 			b := source.Binding{UID: name}
-			term.events.add(func(ctx context.Context) error { return src.Scheduled(ctx, b) })
+			term.events.add("", func(ctx context.Context) error { return src.Scheduled(ctx, b) })
 			term.reports.add(source.Report{UID: name, Reason: "Unschedulable"})
 		}
 		defer runLanes(t, term)()
@@ -122,13 +131,13 @@ func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
 			t.Errorf("after the bind there are %d events and %d reports", events, reports)
 		}
 		// While pods are being evicted, the reports that hold room for others go on.
-		term.preempting.take(1)
+		term.evicting.take(1)
 		add("e")
 		elapse(courtesy / 2)
 		if events, reports := written(); events != 1 || reports != 2 {
 			t.Errorf("during an eviction there are %d events and %d reports", events, reports)
 		}
-		term.preempting.give(1)
+		term.evicting.give(1)
 		if events, reports := written(); events != 2 || reports != 2 {
 			t.Errorf("after the eviction there are %d events and %d reports", events, reports)
 		}
@@ -156,13 +165,13 @@ func TestBurstOfPlacementsAndReportsIsDeliveredWithin30Seconds(t *testing.T) {
 		src := newFakeSource()
 		src.took = 20 * time.Millisecond // of each write, of which a report has two
 		term := pureTerm(t, src)
-		term.events = newEventLane(50_000, []*bound{term.unbound, term.preempting}, func() { t.Error("an event was dropped") }, func(error) {})
-		term.reports.limit = 50_000
+		term.events = newEventLane(50_000, []*bound{term.unbound, term.evicting}, func() { t.Error("an event was dropped") }, func(error) {})
+		term.reports.room.limit = 50_000
 		term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
 		began := time.Now()
 		for i := range pods {
 			b := source.Binding{UID: fmt.Sprintf("placed%d", i)}
-			term.events.add(func(ctx context.Context) error { return src.Scheduled(ctx, b) })
+			term.events.add("", func(ctx context.Context) error { return src.Scheduled(ctx, b) })
 			if !term.reports.add(source.Report{UID: fmt.Sprintf("waits%d", i), Reason: "Unschedulable"}) {
 				t.Fatal("a report was refused")
 			}
@@ -207,7 +216,7 @@ func TestEventsAndReportsNeverWaitForEachOther(t *testing.T) {
 			term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
 			for i := range 100 {
 				b := source.Binding{UID: fmt.Sprintf("placed%d", i)}
-				term.events.add(func(ctx context.Context) error { return src.Scheduled(ctx, b) })
+				term.events.add("", func(ctx context.Context) error { return src.Scheduled(ctx, b) })
 				term.reports.add(source.Report{UID: fmt.Sprintf("waits%d", i), Reason: "Unschedulable"})
 			}
 			stop := runLanes(t, term)
@@ -220,10 +229,117 @@ func TestEventsAndReportsNeverWaitForEachOther(t *testing.T) {
 			// A write that gets no answer holds up its own lane no longer than its timeout either.
 			elapse(writeTimeout + time.Millisecond)
 			synctest.Wait()
-			if c.events && len(term.events.failing) != eventWorkers || c.reports && term.reports.failing != reportWorkers {
-				t.Errorf("%+v: %d events and %d reports have failed", c, len(term.events.failing), term.reports.failing)
+			if c.events && len(term.events.failing) != eventWorkers || c.reports && term.reports.failing.count() != reportWorkers {
+				t.Errorf("%+v: %d events and %d reports have failed", c, len(term.events.failing), term.reports.failing.count())
 			}
 		})
+	}
+}
+
+// silentIn is a source that answers nothing about pods of a namespace.
+type silentIn struct {
+	*fakeSource
+	namespace string
+}
+
+func (s silentIn) Unschedulable(ctx context.Context, r source.Report) error {
+	return silent{s.fakeSource, false, r.Namespace == s.namespace}.Unschedulable(ctx, r)
+}
+
+func (s silentIn) Scheduled(ctx context.Context, b source.Binding) error {
+	return silent{s.fakeSource, b.Namespace == s.namespace, false}.Scheduled(ctx, b)
+}
+
+func TestWritesThatHangDelayThoseOfOtherNamespacesNoLongerThanUntilTheyAreLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := silentIn{newFakeSource(), "bad"}
+		term := pureTerm(t, src.fakeSource)
+		term.events = newEventLane(5000, []*bound{term.unbound, term.evicting}, func() { t.Error("an event was dropped") }, func(error) {})
+		term.reports = newReportLane(reportLaneConfig{
+			source: src, limit: 5000, binds: term.unbound, failed: func(error) {}, dropped: func() {},
+			waits: func(string) (time.Time, bool) { return time.Time{}, true },
+		})
+		add := func(uid, namespace string) {
+			b := source.Binding{UID: uid, Namespace: namespace}
+			term.events.add(namespace, func(ctx context.Context) error { return src.Scheduled(ctx, b) })
+			if !term.reports.add(source.Report{UID: uid, Namespace: namespace, Reason: "Unschedulable"}) {
+				t.Errorf("the report of %s is refused", uid)
+			}
+		}
+		for i := range 1000 {
+			add(fmt.Sprint("bad", i), "bad")
+		}
+		stop := runLanes(t, term)
+		for i := range 300 { // longer than what fails is tried again
+			synctest.Wait()
+			add(fmt.Sprint("good", i), "default")
+			elapse(lateAfter + time.Millisecond)
+			synctest.Wait()
+			if events, reports := len(src.scheduled), len(src.reports); events != i+1 || reports != i+1 {
+				t.Fatalf("of %d others %d events and %d reports are written", i+1, events, reports)
+			}
+		}
+		stop()
+		if e, r := term.events.turns.working, term.reports.turns.working; e != 0 || r != 0 {
+			t.Errorf("in the end %d events and %d reports are being written", e, r)
+		}
+	})
+}
+
+func TestANamespaceHasNoMoreOfALaneThanIsFree(t *testing.T) {
+	dropped := 0
+	l := newReportLane(reportLaneConfig{limit: 10, binds: new(bound), dropped: func() { dropped++ }})
+	n := 0
+	some := func(namespaces ...string) (reports []source.Report) {
+		for _, namespace := range namespaces {
+			n++
+			reports = append(reports, source.Report{UID: fmt.Sprint("p", n), Namespace: namespace, Reason: "Unschedulable"})
+		}
+		return reports
+	}
+	first := some("bad")
+	if !l.add(first...) || !l.add(some("bad", "bad", "bad", "bad")...) {
+		t.Error("it does not get its share")
+	}
+	if l.add(some("bad")...) || l.add(some("default", "bad")...) {
+		t.Error("it gets more")
+	}
+	if !l.add(first...) || !l.add(some("default", "default")...) {
+		t.Error("others do not get theirs, or a report that waits cannot be replaced")
+	}
+	// It is slow: nobody waits for it to have room.
+	for range places(reportWorkers) {
+		l.turns.add("bad", "")
+		l.turns.next()
+	}
+	if !l.add(some("bad", "default", "bad")...) || dropped != 2 || l.depth() != 8 || l.room.count() != 8 {
+		t.Errorf("%d are dropped, %d wait, of %v", dropped, l.depth(), l.room.of)
+	}
+	for uid := range l.waiting {
+		l.take(uid)
+	}
+	if dropped = 0; !l.add(some("bad")...) || dropped != 0 || l.depth() != 1 {
+		t.Errorf("with room %d are dropped, %d wait", dropped, l.depth())
+	}
+
+	dropped = 0
+	e := newEventLane(10, nil, func() { dropped++ }, nil)
+	for range 10 {
+		e.add("bad", nil)
+	}
+	if e.depth() != 5 || dropped != 5 {
+		t.Errorf("%d events wait, %d are dropped", e.depth(), dropped)
+	}
+	for range 4 {
+		e.add("default", nil)
+	}
+	if e.depth() != 8 || dropped != 6 {
+		t.Errorf("with others %d events wait, %d are dropped", e.depth(), dropped)
+	}
+	for e.again(event{namespace: "bad"}, time.Time{}) {
+	}
+	if n := e.retries.count(); n != 5 || len(e.failing) != 5 || !e.again(event{namespace: "default"}, time.Time{}) {
+		t.Errorf("of %d that have failed all are of one namespace", n)
 	}
 }
 
@@ -231,10 +347,10 @@ func TestEventsBeyondTheBoundAreDropped(t *testing.T) {
 	dropped := 0
 	l := newEventLane(2, nil, func() { dropped++ }, nil)
 	for range 5 {
-		l.add(func(context.Context) error { return nil })
+		l.add("", func(context.Context) error { return nil })
 	}
-	if len(l.waiting) != 2 || dropped != 3 {
-		t.Errorf("%d wait, %d were dropped", len(l.waiting), dropped)
+	if n := l.turns.waiting(); n != 2 || dropped != 3 {
+		t.Errorf("%d wait, %d were dropped", n, dropped)
 	}
 }
 

@@ -82,7 +82,7 @@ func TestReportsAndEventsThatFailAreTriedAgainUntilTheyAreWritten(t *testing.T) 
 		term, src, givenUp := failingTerm(t, 100, away.Load)
 		observe(t, term, pod("p", 100))
 		term.reports.add(reported("m", true, "a"))
-		term.events.add(func(ctx context.Context) error { return src.Scheduled(ctx, source.Binding{UID: "q"}) })
+		term.events.add("", func(ctx context.Context) error { return src.Scheduled(ctx, source.Binding{UID: "q"}) })
 		defer runLanes(t, term)()
 		elapse(2*time.Minute + time.Millisecond)
 		synctest.Wait()
@@ -135,8 +135,8 @@ func TestWhatIsNewerTakesThePlaceOfAReportThatFailed(t *testing.T) {
 		if diff := cmp.Diff(want, src.reports); diff != "" {
 			t.Errorf("reports in the end (-want +got):\n%s", diff)
 		}
-		if l := term.reports; len(l.waiting)+len(l.order)+len(l.writing)+l.failing > 0 {
-			t.Errorf("left: %v, %v, %v, %d", l.waiting, l.order, l.writing, l.failing)
+		if l := term.reports; len(l.waiting)+len(l.writing)+l.turns.waiting()+l.room.count()+l.failing.count() > 0 {
+			t.Errorf("left: %v, %v, %v, %d", l.waiting, l.turns.of, l.writing, l.failing.count())
 		}
 	})
 }
@@ -154,8 +154,8 @@ func TestAReportThatComesWhileAnotherOfThePodFailsIsWrittenNext(t *testing.T) {
 		t.Errorf("next is %+v, want %+v", got, want)
 	}
 	l.written("p")
-	if len(l.waiting)+len(l.order)+len(l.writing)+l.failing > 0 {
-		t.Errorf("left: %v, %v, %v, %d", l.waiting, l.order, l.writing, l.failing)
+	if len(l.waiting)+len(l.writing)+l.turns.waiting()+l.room.count()+l.failing.count() > 0 {
+		t.Errorf("left: %v, %v, %v, %d", l.waiting, l.turns.of, l.writing, l.failing.count())
 	}
 }
 
@@ -177,7 +177,7 @@ func TestWritesThatKeepFailingAreGivenUpAndLeaveRoomForOthers(t *testing.T) {
 			t.Errorf("%d reports wait, %d are given up", term.reports.depth(), n)
 		}
 		for range limit + 1 {
-			term.events.add(func(ctx context.Context) error { return src.Scheduled(ctx, source.Binding{}) })
+			term.events.add("", func(ctx context.Context) error { return src.Scheduled(ctx, source.Binding{}) })
 			synctest.Wait()
 		}
 		if n := len(*givenUp); term.events.depth() != limit || n != limit/2+1 {

@@ -209,11 +209,12 @@ func preemptOf(st *cluster.State, name, on string, victims ...string) *binderv1.
 // evict carries out the preemptions that wait, and prints what the source was asked.
 func (s *scenario) evict() []string {
 	s.t.Helper()
-	for len(s.term.preemptions) > 0 {
-		if err := s.term.carryOut(s.t.Context(), <-s.term.preemptions); err != nil {
+	for p, of := s.term.preemptions.next(); of != nil; p, of = s.term.preemptions.next() {
+		if err := s.term.carryOut(s.t.Context(), p); err != nil {
 			s.t.Fatal(err)
 		}
-		s.term.preempting.give(1)
+		s.term.preempting.giveAll(p.of)
+		s.term.preemptions.done(of)
 	}
 	var names []string
 	for _, e := range s.src.evicted[s.told:] {

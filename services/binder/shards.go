@@ -69,12 +69,19 @@ const maxStuck = 3
 //
 // What is stuck counts as its namespace's, but does not make less free for others: nobody knows whether it ever comes back, and many
 // namespaces together may have taken a lot before it was known of each that it gets stuck.
-func (b *bound) takeOf(wanted map[string]int) bool {
+//
+// Of what some namespaces want, only as much is wanted as they may have, and so it says then.
+func (b *bound) takeOf(wanted map[string]int, some ...string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	free, n := b.limit-b.taken+min(b.stuck, maxStuck*b.limit), 0
+	free, n := b.free(), 0
+	if b.taken > 0 {
+		for _, namespace := range some {
+			wanted[namespace] = max(0, min(wanted[namespace], free-b.of[namespace]))
+		}
+	}
 	for namespace, k := range wanted {
-		if n += k; b.taken > 0 && namespace != "" && b.of[namespace]+k > free {
+		if n += k; k > 0 && b.taken > 0 && namespace != "" && b.of[namespace]+k > free {
 			return false
 		}
 	}
@@ -85,6 +92,25 @@ func (b *bound) takeOf(wanted map[string]int) bool {
 		b.setOf(namespace, k)
 	}
 	return true
+}
+
+// giveAll gives back what was wanted for each namespace.
+func (b *bound) giveAll(wanted map[string]int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for namespace, n := range wanted {
+		b.setOf(namespace, -n)
+	}
+}
+
+// free returns how much may be taken. The caller holds the lock.
+func (b *bound) free() int { return b.limit - b.taken + min(b.stuck, maxStuck*b.limit) }
+
+// full reports whether nothing more may be taken.
+func (b *bound) full() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.taken > 0 && b.free() <= 0
 }
 
 // giveOf gives n of a namespace back; with less than none, it reserves them whatever the limit is.

@@ -311,6 +311,56 @@ func TestANamespaceWhoseBindsAreSlowLeavesOthersRoomToCommit(t *testing.T) {
 	})
 }
 
+// Binds that are not late bound no window. So a namespace has its share of what may be unbound, and is at it again as soon as one of them is done.
+func TestANamespaceWhoseBindsTakeLongButAreNotLateLeavesOthersRoomToCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSlowWorld(t, almostLate, source.BindDone, unboundAtMost(400))
+		long, good := w.make("tenant", 1500), w.make("default", 50)
+		defer runBinds(t, w.term, slowWorkers)()
+		busy := 0
+		for i, uid := range good {
+			full := false
+			for range 60 {
+				if full = w.commit(int32(1+i), w.pending(long[:1400], 10)...) == nil; full {
+					break
+				}
+			}
+			if !full {
+				t.Fatal("its own commits are never refused")
+			}
+			got := w.commit(int32(1+i), append(w.pending(long[1400:], 9), uid)...)
+			if busy += got["busy"]; i > 0 && got == nil || got["assumed"] > 9 {
+				t.Errorf("commit %d of a shard that has pods of it is %v", i, got)
+			}
+			w.after(lateAfter)
+		}
+		if n := w.count(good, "bound on a"); n < len(good)-1 || busy == 0 {
+			t.Errorf("%d of %d others are bound, %d were busy", n, len(good), busy)
+		}
+	})
+}
+
+// Where binds are quick, room comes back before a pod could have backed off.
+func TestPodsOfNamespacesWhoseBindsAreQuickAreNotBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSlowWorld(t, func(string) time.Duration { return 50 * time.Millisecond }, source.BindDone, unboundAtMost(100))
+		one, other := w.make("one", 150), w.make("other", 10)
+		defer runBinds(t, w.term, slowWorkers)()
+		w.commit(1, one[0], other[0])
+		w.after(lateAfter)
+		if got := w.commit(1, one[1:51]...); got["assumed"] != 50 {
+			t.Errorf("one is %v", got)
+		}
+		if got := w.commit(1, append(one[51:60:60], other[1])...); got != nil {
+			t.Errorf("beyond its share both are %v", got)
+		}
+		w.after(lateAfter)
+		if got := w.commit(1, append(one[51:60:60], other[1])...); got["assumed"] != 10 {
+			t.Errorf("when it has room both are %v", got)
+		}
+	})
+}
+
 func TestNamespacesShareABound(t *testing.T) {
 	b := &bound{limit: 100}
 	for i, c := range []struct {
@@ -581,12 +631,12 @@ func TestAPodOfANamespaceWithoutRoomPreemptsNobody(t *testing.T) {
 	term.windows.shut("default", 1, now)
 	term.unbound.giveOf("default", -2)
 	resp, err := term.preempt(req)
-	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_RETRY || len(term.preemptions) != 0 {
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_RETRY || term.preemptions.waiting() != 0 {
 		t.Errorf("without room: %v, %v", resp, err)
 	}
 	term.unbound.giveOf("default", 1)
 	resp, err = term.preempt(req)
-	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_STARTED || len(term.preemptions) != 1 {
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_STARTED || term.preemptions.waiting() != 1 {
 		t.Errorf("with room: %v, %v", resp, err)
 	}
 }
@@ -641,7 +691,7 @@ func TestPlacesAreNeitherLostNorKept(t *testing.T) {
 			case k == 1:
 				w.shut(namespace, 1, now)
 			case k == 2:
-				w.done(namespace, now)
+				w.done(namespace, 0, now)
 			case k == 3 && len(has) > 0:
 				f.late(has[r.IntN(len(has))].place)
 			case k < 8 || len(has) == 0:

@@ -32,8 +32,9 @@ type term struct {
 	parallelism int
 	recorder    *recorder
 	// preemptions wait to be carried out; preempting counts them and those that are being carried out.
-	preemptions chan preemption
+	preemptions *turns[string, preemption]
 	preempting  *bound
+	evicting    *bound // preemptions that are being carried out, and are not late
 	events      *eventLane
 	reports     *reportLane
 	shards      shardGuard
@@ -108,14 +109,15 @@ func newTerm(cfg termConfig) (*term, error) {
 			cfg.Log.Warn("not written, given up", "lane", lane, "err", err)
 		}
 	}
-	events := newEventLane(cfg.EventLimit, []*bound{backlog.unbound, preempting}, cfg.metrics.laneDropped.WithLabelValues(laneEvents).Inc, failed(laneEvents))
+	evicting := new(bound)
+	events := newEventLane(cfg.EventLimit, []*bound{backlog.unbound, evicting}, cfg.metrics.laneDropped.WithLabelValues(laneEvents).Inc, failed(laneEvents))
 	ledger, err := newLedger(ledgerConfig{
 		epoch:    cluster.Epoch(cfg.epoch),
 		settings: cfg.Settings,
 		feed:     cfg.feed,
 		unsupported: func(u source.Unsupported) {
 			cfg.Log.Warn("object unsupported", "object", u.Kind+" "+u.Namespace+"/"+u.Name, "why", u.Why)
-			events.add(func(ctx context.Context) error { return cfg.Source.Unsupported(ctx, u) })
+			events.add(u.Namespace, func(ctx context.Context) error { return cfg.Source.Unsupported(ctx, u) })
 		},
 		abandoned: cfg.fail,
 	})
@@ -136,12 +138,14 @@ func newTerm(cfg termConfig) (*term, error) {
 			term: cfg.record, fenced: cfg.Source.Fenced(), version: ledger.version, out: backlog.binds, move: backlog.move,
 			took: func(took time.Duration) { cfg.metrics.recordSeconds.Observe(took.Seconds()) }, gather: gatherFor, log: cfg.Log,
 		}),
-		preemptions: make(chan preemption, cfg.Preemptions), // as large as the most that can be started: whoever starts one does not wait
+		preemptions: newTurns[preemption](preemptionWorkers),
 		preempting:  preempting,
+		evicting:    evicting,
 		events:      events,
 		reports: newReportLane(reportLaneConfig{
 			source: cfg.Source, limit: cfg.EventLimit, binds: backlog.unbound, failed: failed(laneReports), trace: cfg.Trace,
-			waits: func(uid string) (time.Time, bool) { return names.waits(ledger, uid) },
+			dropped: cfg.metrics.laneDropped.WithLabelValues(laneReports).Inc,
+			waits:   func(uid string) (time.Time, bool) { return names.waits(ledger, uid) },
 		}),
 		trace: cfg.Trace,
 	}, nil
@@ -394,12 +398,11 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case what != misfit && what != adopted:
-			continue // since it was judged
-		case what == misfit:
+		case what == misfit, what == absent: // its node may have gone since it was judged
+			p.absent = what == absent
 			t.refuse(p, why)
 			refused = append(refused, p)
-		default:
+		case what == adopted:
 			taken = append(taken, p)
 		}
 	}

@@ -81,7 +81,7 @@ func TestTheBinderAddsCommitRecordAndBindToTheTraceOfAnAttempt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	e := <-term.events.waiting
+	e, _ := term.events.turns.next()
 	if err := e.write(t.Context()); err != nil {
 		t.Fatal(err)
 	}

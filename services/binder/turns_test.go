@@ -75,10 +75,10 @@ func TestAllWorkersWork(t *testing.T) {
 func TestAWorkerIsForTheNamespaceForWhichTheFewestWork(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		turns := turns{more: make(chan struct{}, 1)}
+		turns := turns[whose, *placement]{more: make(chan struct{}, 1)}
 		waits := map[whose][]*placement{}
 		work := map[whose]int{}
-		var working []*turn
+		var working []*turn[whose, *placement]
 		waiting := 0
 		serve := func() {
 			select {
@@ -121,7 +121,7 @@ func TestAWorkerIsForTheNamespaceForWhichTheFewestWork(t *testing.T) {
 				if r.IntN(4) == 0 {
 					p.state = stateWithdrawing
 				}
-				turns.add(p)
+				turns.add(p.whose(), p)
 				waits[p.whose()] = append(waits[p.whose()], p)
 				waiting++
 			case k < 4 && len(working) < slowWorkers:
@@ -142,6 +142,37 @@ func TestAWorkerIsForTheNamespaceForWhichTheFewestWork(t *testing.T) {
 		if len(turns.of) != 0 || len(turns.order) != 0 {
 			t.Fatalf("seed %d: %v is left", seed, turns.of)
 		}
+	}
+}
+
+func TestNobodyHasMoreUnderWayThanCouldBeginBeside(t *testing.T) {
+	turns := newTurns[int](4) // 16
+	wants := []int{8, 4, 2, 1, 1}
+	for range maxLate - 16 {
+		wants = append(wants, 1) // who has none may always have one, within reason
+	}
+	for whose, want := range append(wants, 0) {
+		for i := range 20 {
+			turns.add(fmt.Sprint(whose), i)
+		}
+		n := 0
+		for v, of := turns.next(); of != nil; v, of = turns.next() {
+			if v != n || of.whose != fmt.Sprint(whose) {
+				t.Fatalf("%d of %s is the next", v, of.whose)
+			}
+			n++
+		}
+		if n != want || !turns.slow(fmt.Sprint(whose)) {
+			t.Errorf("behind %d others %d begin, want %d", whose, n, want)
+		}
+	}
+	first := turns.of["0"]
+	turns.done(first)
+	if len(turns.more) != 1 {
+		t.Error("nobody is told that one is done")
+	}
+	if _, of := turns.next(); of != turns.of[fmt.Sprint(len(wants))] {
+		t.Errorf("then one of %v begins", of)
 	}
 }
 
@@ -206,6 +237,61 @@ func TestWorkersWaitForNoBindForLongHoweverManyHangAtOnce(t *testing.T) {
 			t.Errorf("in the end %d are bound and %d pending of %d, %d places are taken", bound, pending, len(uids), w.flights.taken)
 		}
 	})
+}
+
+// A call that binds pods of a shared name goes on for a while when the term ends, but not when it is cut off.
+func TestAWorkerWaitsNoLongerForABindOfASharedNameThatIsCutOff(t *testing.T) {
+	for _, c := range []struct {
+		end   func(w *slowWorld, cut func())
+		after time.Duration
+	}{
+		{func(_ *slowWorld, cut func()) { cut() }, 0},
+		{func(w *slowWorld, cut func()) { w.term.done = over(); cut() }, lastWord},
+		{func(w *slowWorld, cut func()) { w.term.lease = over(); cut() }, 0},
+		{func(w *slowWorld, cut func()) { w.term.lease, w.term.done = over(), over(); cut() }, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+			w.term.lease, w.term.done = make(chan struct{}), make(chan struct{})
+			stint, _ := w.names.taken(time.Now().Add(time.Hour))
+			w.names.begin(stint)
+			ctx, cut := context.WithCancel(t.Context())
+			call, done := w.callFor(ctx, stint)
+			defer done()
+			c.end(w, cut)
+			began := time.Now()
+			<-call.Done()
+			if took := time.Since(began); took != c.after {
+				t.Errorf("the call ends after %v, want %v", took, c.after)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
+		w.source = hanging{single{w.src}, hangElsewhere}
+		w.term.lease, w.term.done = make(chan struct{}), make(chan struct{})
+		stint, _ := w.names.taken(time.Now().Add(time.Hour))
+		w.names.begin(stint)
+		w.late.limit, w.late.taken = 0, 1 // as many are late as may be
+		w.pod("p", "tenant")
+		p := assume(t, w.term, "p", "a")
+		p.shared, p.stint = true, stint
+		defer runBinds(t, w.term, 0)()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		began := time.Now()
+		w.takeTurn(ctx, []*placement{p})
+		if took := time.Since(began); took != lateAfter {
+			t.Errorf("the worker is held for %v", took)
+		}
+	})
+}
+
+// over returns what is closed when something has ended.
+func over() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
 }
 
 func TestABindThatIsCutOffSaysWhy(t *testing.T) {

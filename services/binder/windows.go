@@ -27,11 +27,14 @@ type window struct {
 	halved time.Time // last
 	bad    time.Time // when a call was last late, or failed
 	good   time.Time // when a bind was last done in time
+	long   bool      // that one took longAfter
 }
 
 const (
 	// halvedEvery is how often a window is halved at most: calls that fail together are one piece of evidence.
 	halvedEvery = 100 * time.Millisecond
+	// longAfter is how long a bind takes that is done in time, but so that what its namespace has of the unbound pods comes back slowly.
+	longAfter = lateAfter / 4
 	// windowLasts is how long a call that was late or failed, or a bind that was done in time, is remembered.
 	windowLasts = time.Minute
 	// forgivenAfter is when a namespace is slow no more that has had a bind done in time since what was late or failed last. Pods that were held
@@ -68,15 +71,15 @@ func (w *windows) bad(namespace string, now time.Time, change func(*window)) {
 	w.put(namespace, v)
 }
 
-// done notes that a bind of a namespace was done in time.
-func (w *windows) done(namespace string, now time.Time) {
+// done notes that a bind of a namespace was done in time, and how long it took.
+func (w *windows) done(namespace string, took time.Duration, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.places == 0 {
 		return
 	}
 	v := w.find(namespace, now)
-	v.good = now
+	v.good, v.long = now, took >= longAfter
 	v.size += 1 + v.size/4
 	w.put(namespace, v)
 }
@@ -90,6 +93,14 @@ func (w *windows) allows(namespace string, now time.Time) int {
 		return math.MaxInt
 	}
 	return max(v.size, w.places/2/max(w.slow, 1), 1)
+}
+
+// long reports whether binds of a namespace take long, though they are done in time.
+func (w *windows) long(namespace string, now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v := w.find(namespace, now)
+	return v.long && now.Sub(v.good) < windowLasts
 }
 
 // trust is how far it is known that calls of a namespace end soon.

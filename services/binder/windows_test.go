@@ -17,7 +17,7 @@ func grown(calls, every int) int {
 		if k%every == 0 {
 			w.halve("n", 400, now)
 		} else {
-			w.done("n", now)
+			w.done("n", 0, now)
 		}
 	}
 	return w.allows("n", now)
@@ -69,13 +69,13 @@ func TestAWindowEndsWhenNothingHasFailedForLong(t *testing.T) {
 func TestANamespaceIsSlowNoMoreWhenABindIsDoneInTimeAndNothingFailsAnyMore(t *testing.T) {
 	w := windows{places: 256, limit: 10_000}
 	now := time.Now()
-	w.done("n", now)
+	w.done("n", 0, now)
 	w.shut("n", 1, now.Add(1))
 	if now = now.Add(windowLasts - 1); w.trust("n", now) != slow {
 		t.Error("a bind before the call that was late opens the window")
 	}
 	w.shut("n", 1, now)
-	w.done("n", now.Add(1))
+	w.done("n", 0, now.Add(1))
 	if got := w.trust("n", now.Add(forgivenAfter-1)); got != slow {
 		t.Errorf("it is %v too soon", got)
 	}
@@ -94,7 +94,7 @@ func TestANamespaceIsTrustedWhoseBindsAreDoneInTime(t *testing.T) {
 	if w.trust("n", now) != unknown {
 		t.Error("known before anything is known of it")
 	}
-	w.done("n", now)
+	w.done("n", 0, now)
 	if w.trust("n", now) != trusted || w.trust("n", now.Add(windowLasts)) != unknown {
 		t.Error("not trusted when a bind is done, or for longer than that is remembered")
 	}
@@ -132,7 +132,7 @@ func TestHowManyNamespacesAreSlowIsKnown(t *testing.T) {
 			case 2:
 				w.sweep(now)
 			default:
-				w.done(name, now)
+				w.done(name, 0, now)
 			}
 			slow := 0
 			for _, v := range w.of {

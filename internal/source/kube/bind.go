@@ -48,6 +48,9 @@ func (s *Source) bind(ctx context.Context, b source.Binding) source.Outcome {
 		if o, ok := standing(b, pod, errGone); ok {
 			return o
 		}
+		if source.Ended(ctx) {
+			return unknown(b, errEnded)
+		}
 		b.Version = pod.ResourceVersion
 	}
 	err := s.post(ctx, b)
@@ -82,6 +85,8 @@ func (s *Source) post(ctx context.Context, b source.Binding) error {
 	s.observe(s.binds, began, err)
 	return err
 }
+
+var errEnded = errors.New("the term has ended while the pod was read")
 
 var errGone = errors.New("there is no such pod any more, or it is being deleted")
 
@@ -147,7 +152,7 @@ func (s *Source) Withdraw(ctx context.Context, _ coord.Cond, b source.Binding, w
 	}
 	name := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
 	// Of the version that was read: if a binding is carried out meanwhile, its condition stands.
-	written, err := s.patchStatusOf(ctx, s.binds, name, map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion}, patch)
+	written, err := s.patchStatusOf(ctx, s.binds, name, pod.UID, pod.ResourceVersion, patch)
 	if err != nil {
 		return unknown(b, err)
 	}

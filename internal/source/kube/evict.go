@@ -8,7 +8,6 @@ import (
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -54,13 +53,11 @@ func (s *Source) delete(ctx context.Context, name types.NamespacedName, uid type
 	began := time.Now()
 	err := s.preemptions.CoreV1().Pods(name.Namespace).Delete(request, name.Name, *metav1.NewPreconditionDeleteOptions(string(uid)))
 	s.observe(s.preemptions, began, err)
-	switch {
-	case err == nil, apierrors.IsNotFound(err):
+	if err == nil {
 		return nil
-	case apierrors.IsConflict(err): // is the pod another one?
-		if pod, getErr := s.get(ctx, s.preemptions, name.Namespace, name.Name); getErr == nil && (pod == nil || pod.UID != uid) {
-			return nil
-		}
 	}
-	return fmt.Errorf("evict pod %s: delete: %w", name, err)
+	if err := s.unlessGone(ctx, s.preemptions, name, uid, err); err != nil {
+		return fmt.Errorf("evict pod %s: delete: %w", name, err)
+	}
+	return nil
 }

@@ -365,6 +365,29 @@ func TestOutcomesFollowTheAPIServersAnswer(t *testing.T) {
 	}
 }
 
+// What is read then may be what another binder has made of the pod.
+func TestNoBindOfAPodWhoseVersionIsReadIsSentWhenTheTermHasEnded(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		var posts atomic.Int32
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				posts.Add(1)
+			}
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{"kind":"Pod","apiVersion":"v1","metadata":{"namespace":"default","name":"p","uid":"u","resourceVersion":"7"}}`)
+		}))
+		t.Cleanup(server.Close)
+		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+		writeKubeconfig(t, kubeconfig, server.URL)
+		s := newSource(t, Config{Kubeconfig: kubeconfig, SchedulerNames: []string{"berth"}})
+		ctx := source.WithEnd(within(t), func() bool { return ended })
+		out := s.Bind(ctx, coord.Cond{}, []source.Binding{{UID: "u", Namespace: "default", Name: "p", Node: "n"}})[0]
+		if n := posts.Load(); (out.Result == source.BindDone) == ended || out.Result == source.BindUnknown != ended || n > 0 == ended {
+			t.Errorf("ended: %v; Bind: %+v, sent %d times", ended, out, n)
+		}
+	}
+}
+
 func TestABindDoesNotWaitForEvents(t *testing.T) {
 	c := startCluster(t)
 	c.SetNode(t, sourcetest.Node("one"))

@@ -54,11 +54,15 @@ func (s *Source) writeStatus(ctx context.Context, by lane, pods *mirror, name ty
 
 // patchStatus writes to a pod's status, and returns what the pod is with that, nil if there is no such pod any more.
 func (s *Source) patchStatus(ctx context.Context, by lane, name types.NamespacedName, uid types.UID, p statusPatch) (*v1.Pod, error) {
-	return s.patchStatusOf(ctx, by, name, map[string]any{"uid": uid}, p)
+	return s.patchStatusOf(ctx, by, name, uid, "", p)
 }
 
-// patchStatusOf is patchStatus of a pod of which more than the uid must be as is said.
-func (s *Source) patchStatusOf(ctx context.Context, by lane, name types.NamespacedName, metadata map[string]any, p statusPatch) (*v1.Pod, error) {
+// patchStatusOf is patchStatus of a pod of a resource version; "": of any.
+func (s *Source) patchStatusOf(ctx context.Context, by lane, name types.NamespacedName, uid types.UID, version string, p statusPatch) (*v1.Pod, error) {
+	metadata := map[string]any{"uid": uid}
+	if version != "" {
+		metadata["resourceVersion"] = version
+	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": metadata, // refused if it is not so: the pod was replaced, or has changed
 		"status":   p,
@@ -66,19 +70,35 @@ func (s *Source) patchStatusOf(ctx context.Context, by lane, name types.Namespac
 	if err != nil {
 		return nil, fmt.Errorf("encode status of pod %s: %w", name, err)
 	}
-	ctx, cancel := s.request(ctx)
+	request, cancel := s.request(ctx)
 	defer cancel()
 	began := time.Now()
 	pod, err := by.CoreV1().Pods(name.Namespace).Patch(
-		ctx, name.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		request, name.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	s.observe(by, began, err)
-	switch {
-	case apierrors.IsNotFound(err), isReplaced(err):
-		return nil, nil
-	case err != nil:
+	if err == nil {
+		return pod, nil
+	}
+	if err := s.unlessGone(ctx, by, name, uid, err); err != nil {
 		return nil, fmt.Errorf("write status of pod %s: %w", name, err)
 	}
-	return pod, nil
+	return nil, nil
+}
+
+// unlessGone returns the error of a write to a pod, nil if that is because there is no pod of the uid any more. An admission webhook may deny
+// with anything, also with what the API server says when the pod is not there. So that is asked.
+func (s *Source) unlessGone(ctx context.Context, by lane, name types.NamespacedName, uid types.UID, err error) error {
+	if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !isReplaced(err) {
+		return err
+	}
+	pod, getErr := s.get(ctx, by, name.Namespace, name.Name)
+	switch {
+	case getErr != nil:
+		return errors.Join(err, getErr)
+	case pod == nil || pod.UID != uid:
+		return nil
+	}
+	return err
 }
 
 // differs reports whether a condition says something else than the one that stands, nil for none, and completes it with
@@ -92,7 +112,7 @@ func differs(c, stands *v1.PodCondition, now time.Time) bool {
 	return stands.Reason != c.Reason || stands.Message != c.Message || stands.ObservedGeneration != c.ObservedGeneration
 }
 
-// isReplaced reports whether a patch was refused because the object of the name has another uid.
+// isReplaced reports whether a patch was refused because the object of the name has another uid, or by a webhook that says so.
 func isReplaced(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {

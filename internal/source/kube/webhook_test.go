@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +18,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // failBindings makes an admission webhook fail the bindings in a namespace: with this status, or, if there is none, because
@@ -134,4 +137,61 @@ func withUID(bindings []source.Binding, uid string) []source.Binding {
 		other[i].UID = uid
 	}
 	return other
+}
+
+// denied is a source of an API server at which a pod is on a node, or waits for one, and a webhook denies what has one of the methods.
+func denied(t *testing.T, node string, status metav1.Status, methods ...string) *Source {
+	status.TypeMeta, status.Status = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, metav1.StatusFailure
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var answer any = map[string]any{
+			"kind": "Pod", "apiVersion": "v1",
+			"metadata": map[string]any{"namespace": "default", "name": "p", "uid": "u", "resourceVersion": "7"},
+			"spec":     map[string]any{"nodeName": node},
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if slices.Contains(methods, r.Method) {
+			answer = status
+			w.WriteHeader(int(status.Code))
+		}
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	writeKubeconfig(t, kubeconfig, server.URL)
+	return newSource(t, Config{Kubeconfig: kubeconfig, SchedulerNames: []string{"berth"}})
+}
+
+// What a webhook denies with is its own: also a code, or a cause, by which the API server says that the pod is not there.
+func TestAPodIsNotGoneBecauseAWebhookSaysSo(t *testing.T) {
+	for name, status := range map[string]metav1.Status{
+		"not found": {Code: http.StatusNotFound, Message: "no team"},
+		"conflict":  {Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: "no team"},
+		"replaced": {Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "no team", Details: &metav1.StatusDetails{
+			Causes: []metav1.StatusCause{{Field: "metadata.uid", Message: "no team"}},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			says := func(what string, err error) {
+				t.Helper()
+				if err == nil || !strings.Contains(err.Error(), "no team") {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			s := denied(t, "", status, http.MethodPatch)
+			report := source.Report{UID: "u", Namespace: "default", Name: "p", Reason: "Unschedulable", Message: "m"}
+			out := s.Withdraw(within(t), coord.Cond{}, source.Binding{UID: "u", Namespace: "default", Name: "p", Node: "n", Version: "6"}, report)
+			if says("Withdraw", out.Err); out.Result != source.BindUnknown {
+				t.Errorf("Withdraw: %+v, want result %d", out, source.BindUnknown)
+			}
+			s.pods = newMirror(nil, kind{}, nil)
+			s.pods.put(types.NamespacedName{Namespace: "default", Name: "p"}, &seen{uid: "u", version: "7", status: &podStatus{}})
+			says("Unschedulable", s.Unschedulable(within(t), report))
+			for _, method := range []string{http.MethodPatch, http.MethodDelete} {
+				s := denied(t, "n", status, method)
+				says("Evict, which is denied at "+method, s.Evict(within(t), coord.Cond{}, source.Eviction{UID: "u", Namespace: "default", Name: "p", Node: "n"}))
+			}
+		})
+	}
 }

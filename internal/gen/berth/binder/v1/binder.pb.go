@@ -43,7 +43,8 @@ const (
 	Outcome_RESULT_NO_FIT Outcome_Result = 4
 	// The pod is gone, deleted, gated or changed its class: the replica will tell.
 	Outcome_RESULT_GONE Outcome_Result = 5
-	// Not placed: binds in the pod's namespace take long, and as many of its pods wait for theirs as may. Run it again when it has backed off.
+	// Not placed: binds in the pod's namespace take long, and as many of its pods wait for theirs as may; or as many pods of shared scheduler
+	// names as may wait until they can be judged again. Run it again when it has backed off.
 	Outcome_RESULT_BUSY Outcome_Result = 6
 )
 
@@ -104,7 +105,8 @@ const (
 	PreemptResponse_RESULT_UNSPECIFIED PreemptResponse_Result = 0
 	// The pod is nominated, and pods are evicted unless all of them are on their way out already.
 	PreemptResponse_RESULT_STARTED PreemptResponse_Result = 1
-	// Nothing was done: other pods would have to go than the request says. Run the pod again at `version`.
+	// Nothing was done: other pods would have to go than the request says, or as many wait as may, for their binds in the pod's namespace or
+	// for their evictions in the victims'. Run the pod again at `version`.
 	PreemptResponse_RESULT_RETRY PreemptResponse_Result = 2
 	// The pod is gone, deleted, placed or gated, or pods are evicted for it already: the replica will tell.
 	PreemptResponse_RESULT_GONE PreemptResponse_Result = 3

@@ -37,7 +37,6 @@ type BinderServiceClient interface {
 	// ABORTED (OTHER_EPOCH): the candidates are of another epoch; run the pods again on its replica.
 	// FAILED_PRECONDITION (SHARD_LOST): the shard is owned by another; drop the work.
 	// RESOURCE_EXHAUSTED (TOO_MANY_UNBOUND) with RetryInfo: binds are behind, of all pods or of a namespace; come back later, or with fewer pods.
-	// RESOURCE_EXHAUSTED (TOO_MANY_ASIDE) with RetryInfo: pods wait until their scheduler name is this Berth's again; come back later.
 	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
 	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error)
 	// Report hands in the outcomes of attempts that placed nothing, to be written as events and conditions.
@@ -47,6 +46,7 @@ type BinderServiceClient interface {
 	// the room for it. It checks on the live ledger that exactly these pods have to go, and answers when the ledger says
 	// so; the evictions themselves follow.
 	// It is idempotent per pod and attempt. Errors as of Commit, and of Report.
+	// RESOURCE_EXHAUSTED (PREEMPTIONS_FULL) with RetryInfo: evictions are behind; come back later.
 	Preempt(ctx context.Context, in *PreemptRequest, opts ...grpc.CallOption) (*PreemptResponse, error)
 }
 
@@ -99,7 +99,6 @@ type BinderServiceServer interface {
 	// ABORTED (OTHER_EPOCH): the candidates are of another epoch; run the pods again on its replica.
 	// FAILED_PRECONDITION (SHARD_LOST): the shard is owned by another; drop the work.
 	// RESOURCE_EXHAUSTED (TOO_MANY_UNBOUND) with RetryInfo: binds are behind, of all pods or of a namespace; come back later, or with fewer pods.
-	// RESOURCE_EXHAUSTED (TOO_MANY_ASIDE) with RetryInfo: pods wait until their scheduler name is this Berth's again; come back later.
 	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
 	Commit(context.Context, *CommitRequest) (*CommitResponse, error)
 	// Report hands in the outcomes of attempts that placed nothing, to be written as events and conditions.
@@ -109,6 +108,7 @@ type BinderServiceServer interface {
 	// the room for it. It checks on the live ledger that exactly these pods have to go, and answers when the ledger says
 	// so; the evictions themselves follow.
 	// It is idempotent per pod and attempt. Errors as of Commit, and of Report.
+	// RESOURCE_EXHAUSTED (PREEMPTIONS_FULL) with RetryInfo: evictions are behind; come back later.
 	Preempt(context.Context, *PreemptRequest) (*PreemptResponse, error)
 	mustEmbedUnimplementedBinderServiceServer()
 }
