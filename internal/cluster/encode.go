@@ -89,6 +89,12 @@ func encodeSpread(e *Encoder, c SpreadConstraint) {
 	e.Bool(c.HonorTaints)
 	encodeSelector(e, c.Selector)
 }
+func encodeMigration(e *Encoder, m Migration) {
+	e.Text(m.Plugin)
+	e.Text(m.Driver)
+	e.Text(m.Handle)
+	e.Text(m.Error)
+}
 func encodePort(e *Encoder, p HostPort) {
 	e.Text(p.IP)
 	e.Text(p.Protocol)
