@@ -1,6 +1,8 @@
 package source
 
 import (
+	"fmt"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
@@ -39,6 +41,31 @@ func migration(volume *v1.PersistentVolume) (cluster.Migration, *v1.PersistentVo
 		return cluster.Migration{Plugin: plugin, Error: err.Error()}, nil
 	}
 	return migratedTo(plugin, translated), translated
+}
+
+// inlineMigration returns what a volume in the spec of a pod is to CSI.
+func inlineMigration(volume *v1.Volume) cluster.Migration {
+	var plugin string
+	one := v1.Volume{Name: volume.Name}
+	switch all := &volume.VolumeSource; {
+	case all.AWSElasticBlockStore != nil:
+		plugin, one.AWSElasticBlockStore = plugins.AWSEBSInTreePluginName, all.AWSElasticBlockStore
+	case all.GCEPersistentDisk != nil:
+		plugin, one.GCEPersistentDisk = plugins.GCEPDInTreePluginName, all.GCEPersistentDisk
+	case all.AzureDisk != nil:
+		plugin, one.AzureDisk = plugins.AzureDiskInTreePluginName, all.AzureDisk
+	case all.Cinder != nil:
+		plugin, one.Cinder = plugins.CinderInTreePluginName, all.Cinder
+	case all.PortworxVolume != nil:
+		plugin, one.PortworxVolume = plugins.PortworxVolumePluginName, all.PortworxVolume
+	default:
+		return cluster.Migration{}
+	}
+	translated, err := translator.TranslateInTreeInlineVolumeToCSI(logr.Discard(), &one, "") // none of them asks for the namespace
+	if err != nil {
+		return cluster.Migration{Plugin: plugin, Error: fmt.Sprintf("converting volume(%s) from inline to csi: %v", volume.Name, err)}
+	}
+	return migratedTo(plugin, translated)
 }
 
 func migratedTo(plugin string, translated *v1.PersistentVolume) cluster.Migration {

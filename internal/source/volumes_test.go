@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -284,5 +285,63 @@ status: {attached: true}
 	inline := source.ReduceVolumeAttachment(read[storagev1.VolumeAttachment](t, `{metadata: {name: a}, spec: {attacher: d, nodeName: n1, source: {inlineVolumeSpec: {}}}}`))
 	if inline.Volume != "" {
 		t.Errorf("an inline volume is attached as %q", inline.Volume)
+	}
+}
+
+func TestTheVolumesOfAPodAreItsClaimsAndDisks(t *testing.T) {
+	pod := spec(t, `
+containers: [{name: a}]
+volumes:
+- {name: scratch, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce]}}}}
+- {name: config, configMap: {name: c}}
+- {name: data, persistentVolumeClaim: {claimName: z, readOnly: true}}
+- {name: again, persistentVolumeClaim: {claimName: z}}
+- {name: gce, gcePersistentDisk: {pdName: d, readOnly: true, partition: 1}}
+- {name: ebs, awsElasticBlockStore: {volumeID: vol-1, readOnly: true}}
+- {name: iscsi, iscsi: {targetPortal: p, iqn: q, lun: 3, readOnly: true}}
+- {name: rbd, rbd: {monitors: [m2, m1, m2], pool: rbd, image: i, readOnly: true}}
+- {name: azure, azureDisk: {diskName: d, diskURI: /uri, kind: Managed}}
+- {name: cinder, cinder: {volumeID: c}}
+- {name: portworx, portworxVolume: {volumeID: p}}
+- {name: broken, azureDisk: {diskName: d, diskURI: /uri, kind: Dedicated}}
+- {name: file, azureFile: {secretName: s, shareName: share}}
+- {name: vsphere, vsphereVolume: {volumePath: p}}
+- {name: csi, csi: {driver: d}}
+`)
+	got := source.ReducePod(pod)
+	claims := []cluster.PodClaim{{Name: "p-scratch", Ephemeral: true, PodUID: "u"}, {Name: "z"}, {Name: "z"}}
+	if diff := cmp.Diff(claims, got.Labels.Claims); diff != "" {
+		t.Errorf("claims (-want +got):\n%s", diff)
+	}
+	disks := []cluster.Disk{
+		{Kind: cluster.DiskGCE, ID: "d", ReadOnly: true, Migration: cluster.Migration{
+			Plugin: "kubernetes.io/gce-pd", Driver: "pd.csi.storage.gke.io", Handle: "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d",
+		}},
+		{Kind: cluster.DiskEBS, ID: "vol-1", Migration: cluster.Migration{Plugin: "kubernetes.io/aws-ebs", Driver: "ebs.csi.aws.com", Handle: "vol-1"}},
+		{Kind: cluster.DiskISCSI, ID: "q", ReadOnly: true},
+		{Kind: cluster.DiskRBD, ID: "i", Pool: "rbd", Monitors: []string{"m1", "m2"}, ReadOnly: true},
+		{Migration: cluster.Migration{Plugin: "kubernetes.io/azure-disk", Driver: "disk.csi.azure.com", Handle: "/uri"}},
+		{Migration: cluster.Migration{Plugin: "kubernetes.io/cinder", Driver: "cinder.csi.openstack.org", Handle: "c"}},
+		{Migration: cluster.Migration{Plugin: "kubernetes.io/portworx-volume", Driver: "pxd.portworx.com", Handle: "p"}},
+		{Migration: cluster.Migration{
+			Plugin: "kubernetes.io/azure-disk", Error: "converting volume(broken) from inline to csi: kind(Dedicated) is not supported in csi migration",
+		}},
+	}
+	if diff := cmp.Diff(disks, got.Class.Disks); diff != "" {
+		t.Errorf("disks (-want +got):\n%s", diff)
+	}
+}
+
+// The pods of a StatefulSet are of one class, each with a claim of its own.
+func TestClaimsAreOfThePodAndNotOfItsClass(t *testing.T) {
+	of := func(claim string) source.Pod {
+		return source.ReducePod(spec(t, strings.ReplaceAll("containers: [{name: a}]\nvolumes: [{name: v, persistentVolumeClaim: {claimName: CLAIM}}]", "CLAIM", claim)))
+	}
+	a, b, again := of("data-0"), of("data-1"), of("data-0")
+	if diff := cmp.Diff(a.Class, b.Class); diff != "" {
+		t.Errorf("the classes differ:\n%s", diff)
+	}
+	if a.Labels.Key() == b.Labels.Key() || a.Labels.Key() != again.Labels.Key() {
+		t.Error("claims do not tell pods apart")
 	}
 }

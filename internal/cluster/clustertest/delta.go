@@ -325,6 +325,9 @@ func Class(intn Intn) cluster.ClassSpec {
 	if intn.one(4) {
 		c.Features = some(intn, 1, features)
 	}
+	if intn.one(6) {
+		fill(intn, reflect.ValueOf(&c.Disks).Elem())
+	}
 	return c
 }
 

@@ -119,6 +119,7 @@ func Run(t *testing.T, c Cluster) {
 		{"AReportIsWrittenOnce", reportOnce},
 		{"WhatPreemptionReadsOfAPodIsTold", podPreemption},
 		{"BudgetsAreTold", budgets},
+		{"ClaimsAndDisksOfPodsAreTold", podVolumes},
 		{"WhatVolumesAreMadeOfIsTold", volumes},
 		{"ANominationIsToldAndCleared", nominate},
 		{"ANominationIsWrittenTogetherWithAReport", nominateInReport},

@@ -11,6 +11,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+func podVolumes(t *testing.T, c Cluster) {
+	pod := Pod("stored")
+	pod.Spec.Volumes = []v1.Volume{
+		{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "claimed"}}},
+		{Name: "scratch", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{
+			Spec: v1.PersistentVolumeClaimSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, Resources: storage("1Gi")},
+		}}}},
+		{Name: "disk", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "10.0.0.1", IQN: "iqn.2026-01.com.example:disk"}}},
+	}
+	uid := c.SetPod(t, pod)
+	got := Record(t, c.Source(t)).Synced().Pod(Namespace, "stored", "")
+	claims := []cluster.PodClaim{{Name: "claimed"}, {Name: "stored-scratch", Ephemeral: true, PodUID: uid}}
+	if diff := cmp.Diff(claims, got.Labels.Claims); diff != "" {
+		t.Errorf("claims of the pod (-want +got):\n%s", diff)
+	}
+	disks := []cluster.Disk{{Kind: cluster.DiskISCSI, ID: "iqn.2026-01.com.example:disk"}}
+	if diff := cmp.Diff(disks, got.Class.Disks); diff != "" {
+		t.Errorf("disks of the pod (-want +got):\n%s", diff)
+	}
+}
+
 func storage(size string) v1.VolumeResourceRequirements {
 	return v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse(size)}}
 }
