@@ -46,7 +46,7 @@ func migration(volume *v1.PersistentVolume) (cluster.Migration, *v1.PersistentVo
 // inlineMigration returns what a volume in the spec of a pod is to CSI.
 func inlineMigration(volume *v1.Volume) cluster.Migration {
 	var plugin string
-	one := v1.Volume{Name: volume.Name}
+	var one v1.VolumeSource // not yet a v1.Volume to point to, which most volumes need none of
 	switch all := &volume.VolumeSource; {
 	case all.AWSElasticBlockStore != nil:
 		plugin, one.AWSElasticBlockStore = plugins.AWSEBSInTreePluginName, all.AWSElasticBlockStore
@@ -61,7 +61,7 @@ func inlineMigration(volume *v1.Volume) cluster.Migration {
 	default:
 		return cluster.Migration{}
 	}
-	translated, err := translator.TranslateInTreeInlineVolumeToCSI(logr.Discard(), &one, "") // none of them asks for the namespace
+	translated, err := translator.TranslateInTreeInlineVolumeToCSI(logr.Discard(), &v1.Volume{Name: volume.Name, VolumeSource: one}, "") // none asks for the namespace
 	if err != nil {
 		return cluster.Migration{Plugin: plugin, Error: fmt.Sprintf("converting volume(%s) from inline to csi: %v", volume.Name, err)}
 	}
