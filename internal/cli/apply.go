@@ -25,9 +25,11 @@ func applyCommand(opt Options) *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Create or update nodes, pods, services and the like of the local source",
 		Long: "Apply sends manifests (YAML or JSON; Namespace, Node, Pod, Service, ReplicationController, ReplicaSet,\n" +
-			"StatefulSet and PodDisruptionBudget objects, or a List of them) to Berth. All of them are checked before any\n" +
-			"of them is written. Of services and controllers only the selectors count: nothing makes pods of a ReplicaSet.\n" +
-			"Nor does anything compute how many disruptions a PodDisruptionBudget allows: status.disruptionsAllowed says it.",
+			"StatefulSet and PodDisruptionBudget objects, and what volumes are made of: PersistentVolume, PersistentVolumeClaim,\n" +
+			"StorageClass, CSINode, CSIDriver, CSIStorageCapacity and VolumeAttachment; or a List of them) to Berth. All of them\n" +
+			"are checked before any of them is written. Of services and controllers only the selectors count: nothing makes pods\n" +
+			"of a ReplicaSet. Nor does anything compute how many disruptions a PodDisruptionBudget allows, or make a volume:\n" +
+			"status.disruptionsAllowed says the former, and manifests of PersistentVolumes are all the volumes there are.",
 		Example: "  " + opt.Program + " apply -f cluster.yaml\n  kubectl get nodes -o json | " + opt.Program + " apply -f - --dry-run",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -253,9 +255,19 @@ var kinds = []struct {
 	{"ReplicaSet", []string{"replicaset", "replicasets", "rs"}},
 	{"StatefulSet", []string{"statefulset", "statefulsets", "sts"}},
 	{"PodDisruptionBudget", []string{"poddisruptionbudget", "poddisruptionbudgets", "pdb"}},
+	{"PersistentVolume", []string{"persistentvolume", "persistentvolumes", "pv"}},
+	{"PersistentVolumeClaim", []string{"persistentvolumeclaim", "persistentvolumeclaims", "pvc"}},
+	{"StorageClass", []string{"storageclass", "storageclasses", "sc"}},
+	{"CSINode", []string{"csinode", "csinodes"}},
+	{"CSIDriver", []string{"csidriver", "csidrivers"}},
+	{"CSIStorageCapacity", []string{"csistoragecapacity", "csistoragecapacities"}},
+	{"VolumeAttachment", []string{"volumeattachment", "volumeattachments"}},
 }
 
-func namespaced(kind string) bool { return kind != "Node" && kind != "Namespace" }
+func namespaced(kind string) bool { return !slices.Contains(inNoNamespace, kind) }
+
+// inNoNamespace are the kinds whose objects are in no namespace.
+var inNoNamespace = []string{"Node", "Namespace", "PersistentVolume", "StorageClass", "CSINode", "CSIDriver", "VolumeAttachment"}
 
 func parseKind(name string) (string, error) {
 	var known []string

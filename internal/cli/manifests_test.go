@@ -182,7 +182,9 @@ func TestEveryKindIsDeletedByItsNames(t *testing.T) {
 	want := map[string]string{
 		"po p": "Pod shop/p", "no n": "Node /n", "ns n": "Namespace /n", "svc s": "Service shop/s", "Services s": "Service shop/s",
 		"rc r": "ReplicationController shop/r", "rs r": "ReplicaSet shop/r", "replicaset r": "ReplicaSet shop/r", "sts s": "StatefulSet shop/s",
-		"pdb b": "PodDisruptionBudget shop/b",
+		"pdb b": "PodDisruptionBudget shop/b", "pv v": "PersistentVolume /v", "pvc c": "PersistentVolumeClaim shop/c", "sc s": "StorageClass /s",
+		"csinode n": "CSINode /n", "csidrivers d": "CSIDriver /d", "csistoragecapacity c": "CSIStorageCapacity shop/c",
+		"volumeattachment a": "VolumeAttachment /a",
 	}
 	for args, deleted := range want {
 		if _, _, err := h.run("", append(strings.Fields("delete "+args), "-n", "shop")...); err != nil {

@@ -76,6 +76,12 @@ func decodeRequirement(d *Decoder) Requirement {
 	return Requirement{Key: d.Text(), Operator: d.Text(), Values: d.Texts()}
 }
 
+func decodeLabel(d *Decoder) Label { return Label{Key: d.Text(), Value: d.Text()} }
+
+func decodeTerm(d *Decoder) NodeSelectorTerm {
+	return NodeSelectorTerm{Expressions: decodeList(d, decodeRequirement), Fields: decodeList(d, decodeRequirement)}
+}
+
 func decodeSelector(d *Decoder) LabelSelector {
 	return LabelSelector{Nothing: d.Bool(), Requirements: decodeList(d, decodeRequirement)}
 }

@@ -89,6 +89,25 @@ func encodeSpread(e *Encoder, c SpreadConstraint) {
 	e.Bool(c.HonorTaints)
 	encodeSelector(e, c.Selector)
 }
+func encodeMigration(e *Encoder, m Migration) {
+	e.Text(m.Plugin)
+	e.Text(m.Driver)
+	e.Text(m.Handle)
+	e.Text(m.Error)
+}
+func encodeDisk(e *Encoder, d Disk) {
+	e.Text(d.Kind)
+	e.Text(d.ID)
+	e.Text(d.Pool)
+	e.Texts(d.Monitors)
+	e.Bool(d.ReadOnly)
+	encodeMigration(e, d.Migration)
+}
+func encodeClaim(e *Encoder, c PodClaim) {
+	e.Text(c.Name)
+	e.Bool(c.Ephemeral)
+	e.Text(c.PodUID)
+}
 func encodePort(e *Encoder, p HostPort) {
 	e.Text(p.IP)
 	e.Text(p.Protocol)
@@ -158,6 +177,9 @@ func (s *ClassSpec) Key() string {
 	e.Text(s.NodeName)
 	e.Text(s.Unsupported)
 	e.Text(s.UnsupportedPlugin)
+	if len(s.Disks) > 0 { // the last of it: others have the keys that they had before there was this field
+		list(&e, s.Disks, encodeDisk)
+	}
 	return string(e.b)
 }
 
@@ -168,6 +190,9 @@ func (s *LabelSet) Key() string {
 	list(&e, s.Labels, encodeLabel)
 	e.Text(s.Controller.Kind)
 	e.Text(s.Controller.Name)
+	if len(s.Claims) > 0 { // as with ClassSpec.Disks
+		list(&e, s.Claims, encodeClaim)
+	}
 	return string(e.b)
 }
 

@@ -16,11 +16,32 @@ type ObjectKind int32
 // The kinds of objects. Their numbers follow those of what else counts in digests.
 const (
 	BudgetKind ObjectKind = kindObject // PodDisruptionBudgets
+
+	PersistentVolumeKind      ObjectKind = kindObject + 1
+	PersistentVolumeClaimKind ObjectKind = kindObject + 2
+	StorageClassKind          ObjectKind = kindObject + 3
+	CSINodeKind               ObjectKind = kindObject + 4
+	CSIDriverKind             ObjectKind = kindObject + 5
+	CSIStorageCapacityKind    ObjectKind = kindObject + 6
+	VolumeAttachmentKind      ObjectKind = kindObject + 7
 )
 
-// objectKinds says of each kind how Kubernetes calls it, and returns an object that has its key and nothing else.
+// objectKinds says of each kind how Kubernetes calls it, and returns an object that has its key and nothing else. One of a kind that
+// is in no namespace has its key only if that names none.
 var objectKinds = map[ObjectKind]objectKind{
 	BudgetKind: {"PodDisruptionBudget", func(k ObjectKey) Object { return &Budget{Namespace: k.Namespace, Name: k.Name} }},
+
+	PersistentVolumeKind: {"PersistentVolume", func(k ObjectKey) Object { return &PersistentVolume{Name: k.Name} }},
+	PersistentVolumeClaimKind: {"PersistentVolumeClaim", func(k ObjectKey) Object {
+		return &PersistentVolumeClaim{Namespace: k.Namespace, Name: k.Name}
+	}},
+	StorageClassKind: {"StorageClass", func(k ObjectKey) Object { return &StorageClass{Name: k.Name} }},
+	CSINodeKind:      {"CSINode", func(k ObjectKey) Object { return &CSINode{Name: k.Name} }},
+	CSIDriverKind:    {"CSIDriver", func(k ObjectKey) Object { return &CSIDriver{Name: k.Name} }},
+	CSIStorageCapacityKind: {"CSIStorageCapacity", func(k ObjectKey) Object {
+		return &CSIStorageCapacity{Namespace: k.Namespace, Name: k.Name}
+	}},
+	VolumeAttachmentKind: {"VolumeAttachment", func(k ObjectKey) Object { return &VolumeAttachment{Name: k.Name} }},
 }
 
 type objectKind struct {
@@ -109,9 +130,13 @@ func (d ObjectSet) Same(other ObjectSet) bool {
 	return d.Object.Key() == other.Object.Key() && bytes.Equal(d.Body(), other.Body())
 }
 
-// DecodeObject returns the object of that name whose Body it is given. It fails on bytes that are the Body of none.
+// DecodeObject returns the object of that name whose Body it is given. It fails on bytes that are the Body of none, and on a name that no
+// object of the kind has.
 func DecodeObject(key ObjectKey, body []byte) (ObjectSet, error) {
 	set := ObjectSet{Object: NewObject(key)}
+	if set.Object.Key() != key {
+		return ObjectSet{}, fmt.Errorf("decode %v %s/%s: objects of the kind are in no namespace", key.Kind, key.Namespace, key.Name)
+	}
 	d := Decoder{b: body}
 	set.Object.Decode(&d)
 	set.More = string(d.b)
@@ -208,6 +233,19 @@ func ObjectsIn[O Object](s *State, kind ObjectKind, namespace string) iter.Seq[O
 		for _, set := range s.objects.of(kind).all[namespace] {
 			if o, ok := set.Object.(O); ok && !yield(o) {
 				return
+			}
+		}
+	}
+}
+
+// objectsOfKind yields the objects of a kind in all namespaces, as ObjectsIn does those of one.
+func objectsOfKind[O Object](s *State, kind ObjectKind) iter.Seq[O] {
+	return func(yield func(O) bool) {
+		for namespace := range s.objects.of(kind).all {
+			for o := range ObjectsIn[O](s, kind, namespace) {
+				if !yield(o) {
+					return
+				}
 			}
 		}
 	}

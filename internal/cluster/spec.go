@@ -26,19 +26,31 @@ type Quantity struct {
 // LabelsID names a label set within an epoch. It is never used again in the epoch.
 type LabelsID int32
 
-// NoLabels is the label set of a pod that no selector sees.
+// NoLabels is the label set of a pod that no selector sees, and that uses no claims.
 const NoLabels LabelsID = 0
 
 // Label is a key with a value.
 type Label struct{ Key, Value string }
 
-// LabelSet is what selectors see of a pod: pods that selectors treat alike share one.
+// LabelSet is what selectors and volumes see of a pod: pods that these treat alike share one.
 type LabelSet struct {
 	Namespace string
 	Labels    []Label // by key
 	// Controller is the object that controls the pod, if it is of a kind whose selector PodTopologySpread's default
 	// constraints use, else zero.
 	Controller Controller
+	// Claims are what its volumes are, as far as they are PersistentVolumeClaims of its namespace, in the order of its volumes. They
+	// are here rather than in the class since pods that ask for the same, but each for a volume of its own, are of one class.
+	Claims []PodClaim
+}
+
+// PodClaim is a PersistentVolumeClaim that a pod uses.
+type PodClaim struct {
+	Name string // "" if the pod names none
+	// Ephemeral says that the claim is made for the pod, of an ephemeral volume: it is good only if the pod, whose UID is PodUID,
+	// controls it. PodUID is "" of others.
+	Ephemeral bool
+	PodUID    string
 }
 
 // The kinds of objects whose selectors PodTopologySpread's default constraints use.
@@ -165,6 +177,28 @@ type ClassSpec struct {
 	// Unsupported says why Berth cannot judge such a pod, and UnsupportedPlugin which plugin would have to. Empty if
 	// it can. Such a pod is never placed.
 	Unsupported, UnsupportedPlugin string
+	// Disks are its volumes that are named in its spec and not claimed, as far as it matters on which node they are.
+	Disks []Disk
+}
+
+// The kinds of disks that only one pod can use at a time: what Disk.Kind may be, besides "".
+const (
+	DiskGCE   = "gcePersistentDisk"
+	DiskEBS   = "awsElasticBlockStore"
+	DiskISCSI = "iscsi"
+	DiskRBD   = "rbd"
+)
+
+// Disk is a volume in the spec of a pod.
+type Disk struct {
+	// Kind is that of a disk that VolumeRestrictions keeps from being used twice on a node, "" of one that it passes over. Two of a
+	// kind are the same if their ID is: pdName, volumeID, iqn or image; and of RBD also Pool and one of the Monitors.
+	Kind, ID, Pool string
+	Monitors       []string // in alphabetical order
+	// ReadOnly disks can be used together. It is false of DiskEBS, which cannot in any case.
+	ReadOnly bool
+	// Migration is the CSI volume that NodeVolumeLimits counts, if its Plugin is not "".
+	Migration Migration
 }
 
 // Phase is how far a pod has come.

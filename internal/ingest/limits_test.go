@@ -2,6 +2,7 @@ package ingest_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -97,12 +98,15 @@ func TestAllNodesTogetherHaveSoManyResourcesAtMost(t *testing.T) {
 	w.reload()
 }
 
-func TestAPodWhoseClassIsTooLargeKeepsItsLabelsAndHostPorts(t *testing.T) {
+func TestAPodWhoseClassIsTooLargeKeepsItsLabelsHostPortsAndVolumes(t *testing.T) {
 	w := newWorld(t)
 	w.tell(source.Event{Kind: source.NodeSet, Node: equipped("a", "a", 0)})
 	pod := source.Pod{Pod: cluster.Pod{UID: "p", Namespace: "default", Name: "p", NodeName: "a"}}
 	pod.Class.SchedulerName = "default-scheduler"
-	pod.Labels = cluster.LabelSet{Namespace: "default", Labels: []cluster.Label{{Key: "app", Value: "web"}}}
+	pod.Labels = cluster.LabelSet{
+		Namespace: "default", Labels: []cluster.Label{{Key: "app", Value: "web"}}, Claims: []cluster.PodClaim{{Name: "data"}},
+	}
+	pod.Class.Disks = []cluster.Disk{{Kind: cluster.DiskEBS, ID: "vol-1"}}
 	for i := range 100 {
 		pod.Class.HostPorts = append(pod.Class.HostPorts, cluster.HostPort{IP: "0.0.0.0", Protocol: "TCP", Port: int32(1000 + i)})
 	}
@@ -120,7 +124,34 @@ func TestAPodWhoseClassIsTooLargeKeepsItsLabelsAndHostPorts(t *testing.T) {
 	if spec.Unsupported == "" || len(spec.AntiAffinity) > 0 {
 		t.Errorf("its class has %d terms, and is unsupported because %q", len(spec.AntiAffinity), spec.Unsupported)
 	}
-	if labels := w.told.Labels(row.Labels); labels == nil || len(labels.Labels) != 1 || len(spec.HostPorts) != 100 {
-		t.Errorf("what is left of it is %d host ports and the labels %v", len(spec.HostPorts), labels)
+	labels := w.told.Labels(row.Labels)
+	if labels == nil || len(labels.Labels) != 1 || len(labels.Claims) != 1 || len(spec.HostPorts) != 100 || len(spec.Disks) != 1 {
+		t.Errorf("what is left of it is %d host ports, %d disks, and the labels and claims %v", len(spec.HostPorts), len(spec.Disks), labels)
+	}
+}
+
+func TestAPodWithFarTooManyVolumesKeepsSome(t *testing.T) {
+	w := newWorld(t)
+	pod := source.Pod{Pod: cluster.Pod{UID: "p", Namespace: "default", Name: "p"}, Labels: cluster.LabelSet{Namespace: "default"}}
+	pod.Class.SchedulerName = "default-scheduler"
+	text := strings.Repeat("x", 2000)
+	for range wire.MaxTold / len(text) {
+		pod.Labels.Claims = append(pod.Labels.Claims, cluster.PodClaim{Name: text, Ephemeral: true, PodUID: text})
+		pod.Class.Disks = append(pod.Class.Disks, cluster.Disk{
+			Kind: text, ID: text, Pool: text, Monitors: slices.Repeat([]string{text}, 100),
+			Migration: cluster.Migration{Plugin: text, Driver: text, Handle: text, Error: text},
+		})
+		pod.Class.Requests = append(pod.Class.Requests, cluster.Quantity{Name: text, Value: 1})
+		pod.Class.HostPorts = append(pod.Class.HostPorts, cluster.HostPort{IP: text, Protocol: text, Port: 1})
+	}
+	w.tell(source.Event{Kind: source.PodSet, Pod: pod})
+	id, ok := w.told.PodByUID("p")
+	if !ok {
+		t.Fatal("the pod is not there")
+	}
+	row := w.told.Pod(id)
+	spec, claims := w.told.Class(row.Class).Spec, w.told.Labels(row.Labels).Claims
+	if spec.Unsupported == "" || len(spec.Disks) == 0 || len(claims) == 0 {
+		t.Errorf("it has %d disks and %d claims, and is unsupported because %q", len(spec.Disks), len(claims), spec.Unsupported)
 	}
 }

@@ -24,6 +24,9 @@ const (
 	// keptRequests is how many resources such a pod goes on to request if nothing else helps, besides those that all nodes have,
 	// and how many a node goes on to have that cannot be told.
 	keptRequests = 64
+	// keptVolumes is how many claims and how many disks such a pod goes on to use then, and keptMonitors how many monitors a disk has.
+	keptVolumes  = 32
+	keptMonitors = 8
 	// maxNodeResources is how many resources a node may have besides those that all have, and maxResources how many all nodes may have
 	// together: each is a column with a place for every node, in every process.
 	maxNodeResources = 128
@@ -36,7 +39,7 @@ const (
 // wire.Tellable. What cannot is told otherwise:
 //
 //   - A pod becomes one of a class that is unsupported, which says why. If it is on a node already, its requests, its host
-//     ports, and what others' selectors see of it, count on.
+//     ports and volumes, and what others' selectors see of it, count on.
 //   - Of a node, what its images are is left out if that is all that is in the way. Else the node is unsupported: no pod is
 //     placed on it, and those that are there count.
 //   - Of a node with more than 128 resources of its own, or with new ones where all nodes together have 2,048 already, those beyond
@@ -328,15 +331,21 @@ func (f *Fold) substitute(seen source.Pod, first error) (source.Pod, identity, e
 	pod.Class = cluster.ClassSpec{
 		SchedulerName: pod.Class.SchedulerName,
 		Requests:      pod.Class.Requests, NonZeroCPU: pod.Class.NonZeroCPU, NonZeroMemory: pod.Class.NonZeroMemory, HostPorts: ports,
+		Disks:             pod.Class.Disks,
 		UnsupportedPlugin: pod.Class.UnsupportedPlugin, Unsupported: pod.Class.Unsupported,
 	}
 	if ids, why = untold(&pod); why == nil {
 		return pod, ids, nil
 	}
 	// 3. With less of that.
-	pod.Labels = cluster.LabelSet{Namespace: pod.Labels.Namespace}
+	pod.Labels = cluster.LabelSet{Namespace: pod.Labels.Namespace, Claims: pod.Labels.Claims[:min(len(pod.Labels.Claims), keptVolumes)]}
 	pod.Class.Requests = fewer(pod.Class.Requests)
 	pod.Class.HostPorts = ports[:min(len(ports), keptRequests)]
+	pod.Class.Disks = pod.Class.Disks[:min(len(pod.Class.Disks), keptVolumes)]
+	for i := range pod.Class.Disks { // mended has made them the pod's own
+		disk := &pod.Class.Disks[i]
+		disk.Monitors = disk.Monitors[:min(len(disk.Monitors), keptMonitors)]
+	}
 	if ids, why = untold(&pod); why != nil {
 		return pod, ids, fmt.Errorf("pod %s/%s: %w: %w", pod.Namespace, pod.Name, errUntellable, why)
 	}

@@ -7,6 +7,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -22,6 +23,13 @@ const (
 	KindReplicaSet            = "ReplicaSet"
 	KindStatefulSet           = "StatefulSet"
 	KindPodDisruptionBudget   = "PodDisruptionBudget"
+	KindPersistentVolume      = "PersistentVolume"
+	KindPersistentVolumeClaim = "PersistentVolumeClaim"
+	KindStorageClass          = "StorageClass"
+	KindCSINode               = "CSINode"
+	KindCSIDriver             = "CSIDriver"
+	KindCSIStorageCapacity    = "CSIStorageCapacity"
+	KindVolumeAttachment      = "VolumeAttachment"
 )
 
 // kinds are the kinds in the order in which they are listed to people.
@@ -65,6 +73,37 @@ var kinds = []kind{
 		to.TypeMeta, to.Spec.Selector = from.TypeMeta, from.Spec.Selector
 		to.Status.DisruptionsAllowed, to.Status.DisruptedPods = from.Status.DisruptionsAllowed, from.Status.DisruptedPods
 	}),
+	inNoNamespace(other(KindPersistentVolume, v1.SchemeGroupVersion, "persistentvolumes", func(v *v1.PersistentVolume) field.ErrorList {
+		defaultPersistentVolume(v)
+		return validatePersistentVolume(v)
+	}, func(from, to *v1.PersistentVolume) {
+		to.TypeMeta, to.Spec, to.Status.Phase = from.TypeMeta, from.Spec, from.Status.Phase
+	})),
+	other(KindPersistentVolumeClaim, v1.SchemeGroupVersion, "persistentvolumeclaims", validatePersistentVolumeClaim, func(from, to *v1.PersistentVolumeClaim) {
+		to.TypeMeta, to.Spec, to.Status.Phase = from.TypeMeta, from.Spec, from.Status.Phase
+	}),
+	inNoNamespace(other(KindStorageClass, storagev1.SchemeGroupVersion, "storageclasses", func(c *storagev1.StorageClass) field.ErrorList {
+		defaultStorageClass(c)
+		return validateStorageClass(c)
+	}, func(from, to *storagev1.StorageClass) {
+		to.TypeMeta, to.Provisioner = from.TypeMeta, from.Provisioner
+		to.VolumeBindingMode, to.AllowedTopologies = from.VolumeBindingMode, from.AllowedTopologies
+	})),
+	inNoNamespace(other(KindCSINode, storagev1.SchemeGroupVersion, "csinodes", validateCSINode, func(from, to *storagev1.CSINode) {
+		to.TypeMeta, to.Spec = from.TypeMeta, from.Spec
+	})),
+	inNoNamespace(other(KindCSIDriver, storagev1.SchemeGroupVersion, "csidrivers", validateCSIDriver, func(from, to *storagev1.CSIDriver) {
+		to.TypeMeta, to.Spec.StorageCapacity = from.TypeMeta, from.Spec.StorageCapacity
+		to.Spec.PreventPodSchedulingIfMissing = from.Spec.PreventPodSchedulingIfMissing
+	})),
+	other(KindCSIStorageCapacity, storagev1.SchemeGroupVersion, "csistoragecapacities", validateCSIStorageCapacity, func(from, to *storagev1.CSIStorageCapacity) {
+		to.TypeMeta, to.StorageClassName, to.NodeTopology = from.TypeMeta, from.StorageClassName, from.NodeTopology
+		to.Capacity, to.MaximumVolumeSize = from.Capacity, from.MaximumVolumeSize
+	}),
+	inNoNamespace(other(KindVolumeAttachment, storagev1.SchemeGroupVersion, "volumeattachments", validateVolumeAttachment, func(from, to *storagev1.VolumeAttachment) {
+		to.TypeMeta, to.Spec.Attacher, to.Spec.NodeName = from.TypeMeta, from.Spec.Attacher, from.Spec.NodeName
+		to.Spec.Source.PersistentVolumeName = from.Spec.Source.PersistentVolumeName
+	})),
 }
 
 // kind is what there is to know of a kind of objects.
@@ -93,6 +132,12 @@ func other[T any, O interface {
 	if complete != nil {
 		k.complete = func(o Object) field.ErrorList { return complete(o.Other.(O)) }
 	}
+	return k
+}
+
+// inNoNamespace returns a kind whose objects are in no namespace.
+func inNoNamespace(k kind) kind {
+	k.namespaced = false
 	return k
 }
 

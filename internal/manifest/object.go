@@ -9,7 +9,8 @@ import (
 
 // Object is an object of one of the kinds: exactly one of the first four is set. Of services and controllers only the
 // selector counts: nothing makes pods of their templates. Of a PodDisruptionBudget only the selector counts, and
-// status.disruptionsAllowed and status.disruptedPods as the manifest says them: nothing computes them from the rest.
+// status.disruptionsAllowed and status.disruptedPods as the manifest says them: nothing computes them from the rest. Nor does anything
+// provision volumes, or bind claims to them: of a PersistentVolume and a PersistentVolumeClaim, status.phase counts as the manifest says it.
 type Object struct {
 	Node      *v1.Node
 	Pod       *v1.Pod
@@ -79,7 +80,7 @@ func (o Object) Kept() Object {
 	return out
 }
 
-// NamespaceName returns the namespace that the object is in, "" for nodes and namespaces.
+// NamespaceName returns the namespace that the object is in, "" if objects of its kind are in none.
 func (o Object) NamespaceName() string {
 	if Namespaced(o.Kind()) {
 		return o.Meta().Namespace

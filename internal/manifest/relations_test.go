@@ -187,7 +187,8 @@ func TestServicesAndControllersAreRead(t *testing.T) {
 	}
 	for kind, want := range map[string]bool{
 		KindNode: false, KindNamespace: false, KindPod: true, KindService: true, KindReplicationController: true, KindReplicaSet: true, KindStatefulSet: true,
-		KindPodDisruptionBudget: true, "Deployment": false,
+		KindPodDisruptionBudget: true, KindPersistentVolume: false, KindPersistentVolumeClaim: true, KindStorageClass: false, KindCSINode: false,
+		KindCSIDriver: false, KindCSIStorageCapacity: true, KindVolumeAttachment: false, "Deployment": false,
 	} {
 		if Namespaced(kind) != want {
 			t.Errorf("%s is in a namespace: %v, want %v", kind, !want, want)

@@ -44,8 +44,8 @@ func ReduceNamespace(namespace *v1.Namespace) (string, []cluster.Label) {
 }
 
 // ReducePod reads of a pod what scheduling reads, as kube-scheduler 1.36 reads it with its default feature gates.
-// Pods that ask for the same are of equal Class, whatever their names, labels and annotations: labels are in Labels, but for
-// those that spread constraints name in matchLabelKeys.
+// Pods that ask for the same are of equal Class, whatever their names, labels, annotations and claims: labels and claims are in Labels,
+// but for labels that spread constraints name in matchLabelKeys.
 func ReducePod(pod *v1.Pod) Pod {
 	p := Pod{
 		Pod: cluster.Pod{
@@ -90,6 +90,7 @@ func ReducePod(pod *v1.Pod) Pod {
 	reduceFeatures(pod, &p.Class)
 	reducePodAffinity(pod, &p.Class)
 	reduceSpread(pod, &p.Class)
+	reduceVolumes(pod, &p)
 	refuseUnsupported(pod, &p.Class)
 	return p
 }

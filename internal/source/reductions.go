@@ -10,6 +10,14 @@ var Reductions = map[string]Reduction{
 	cluster.KindReplicaSet:            selectorReduction(cluster.KindReplicaSet, ReduceReplicaSet),
 	cluster.KindStatefulSet:           selectorReduction(cluster.KindStatefulSet, ReduceStatefulSet),
 	cluster.BudgetKind.String():       ObjectReduction(cluster.BudgetKind, ReduceBudget),
+
+	cluster.PersistentVolumeKind.String():      ObjectReduction(cluster.PersistentVolumeKind, ReducePersistentVolume),
+	cluster.PersistentVolumeClaimKind.String(): ObjectReduction(cluster.PersistentVolumeClaimKind, ReducePersistentVolumeClaim),
+	cluster.StorageClassKind.String():          ObjectReduction(cluster.StorageClassKind, ReduceStorageClass),
+	cluster.CSINodeKind.String():               ObjectReduction(cluster.CSINodeKind, ReduceCSINode),
+	cluster.CSIDriverKind.String():             ObjectReduction(cluster.CSIDriverKind, ReduceCSIDriver),
+	cluster.CSIStorageCapacityKind.String():    ObjectReduction(cluster.CSIStorageCapacityKind, ReduceCSIStorageCapacity),
+	cluster.VolumeAttachmentKind.String():      ObjectReduction(cluster.VolumeAttachmentKind, ReduceVolumeAttachment),
 }
 
 // Reduction is how the objects of a kind are told.

@@ -50,7 +50,7 @@ type Selector struct {
 }
 
 // Pod is a pod as a source sees it: cluster.Pod.Class and cluster.Pod.Labels are unset, Class is what it asks for and
-// Labels what selectors see of it. A pod that is replaced by another of the same name is told gone before the other is
+// Labels what selectors and volumes see of it. A pod that is replaced by another of the same name is told gone before the other is
 // told.
 type Pod struct {
 	cluster.Pod

@@ -123,6 +123,7 @@ func classSpec(m *logv1.ClassSpec) cluster.ClassSpec {
 		NodeName:              m.GetNodeName(),
 		Unsupported:           m.GetUnsupported(),
 		UnsupportedPlugin:     m.GetUnsupportedPlugin(),
+		Disks:                 each(m.GetDisks(), disk),
 	}
 }
 
@@ -144,6 +145,7 @@ func labelSet(m *logv1.LabelsDefined) cluster.LabelSet {
 		Namespace:  m.GetNamespace(),
 		Labels:     each(m.GetLabels(), label),
 		Controller: cluster.Controller{Kind: m.GetControllerKind(), Name: m.GetControllerName()},
+		Claims:     each(m.GetClaims(), claim),
 	}
 }
 
@@ -233,6 +235,17 @@ func spread(m *logv1.SpreadConstraint) cluster.SpreadConstraint {
 		HonorTaints:   m.GetHonorTaints(),
 		Selector:      selector(m.GetSelector()),
 	}
+}
+
+func disk(m *logv1.Disk) cluster.Disk {
+	return cluster.Disk{
+		Kind: m.GetKind(), ID: m.GetId(), Pool: m.GetPool(), Monitors: m.GetMonitors(), ReadOnly: m.GetReadOnly(),
+		Migration: cluster.Migration{Plugin: m.GetPlugin(), Driver: m.GetDriver(), Handle: m.GetHandle(), Error: m.GetError()},
+	}
+}
+
+func claim(m *logv1.PodClaim) cluster.PodClaim {
+	return cluster.PodClaim{Name: m.GetName(), Ephemeral: m.GetEphemeral(), PodUID: m.GetPodUid()}
 }
 
 func hostPort(m *logv1.HostPort) cluster.HostPort {

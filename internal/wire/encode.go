@@ -62,6 +62,7 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 			Labels:         each(d.Set.Labels, toLabel),
 			ControllerKind: d.Set.Controller.Kind,
 			ControllerName: d.Set.Controller.Name,
+			Claims:         each(d.Set.Claims, toClaim),
 		}}}, nil
 	case cluster.SelectorSet:
 		return &logv1.Delta{Change: &logv1.Delta_SelectorSet{SelectorSet: &logv1.SelectorSet{
@@ -173,6 +174,7 @@ func toClassSpec(s *cluster.ClassSpec) (*logv1.ClassSpec, error) {
 		NodeName:              s.NodeName,
 		Unsupported:           s.Unsupported,
 		UnsupportedPlugin:     s.UnsupportedPlugin,
+		Disks:                 each(s.Disks, toDisk),
 	}, nil
 }
 
@@ -248,6 +250,17 @@ func toSpread(c cluster.SpreadConstraint) *logv1.SpreadConstraint {
 		HonorTaints:   c.HonorTaints,
 		Selector:      toSelector(c.Selector),
 	}
+}
+
+func toDisk(d cluster.Disk) *logv1.Disk {
+	return &logv1.Disk{
+		Kind: d.Kind, Id: d.ID, Pool: d.Pool, Monitors: d.Monitors, ReadOnly: d.ReadOnly,
+		Plugin: d.Migration.Plugin, Driver: d.Migration.Driver, Handle: d.Migration.Handle, Error: d.Migration.Error,
+	}
+}
+
+func toClaim(c cluster.PodClaim) *logv1.PodClaim {
+	return &logv1.PodClaim{Name: c.Name, Ephemeral: c.Ephemeral, PodUid: c.PodUID}
 }
 
 func toHostPort(p cluster.HostPort) *logv1.HostPort {

@@ -226,6 +226,9 @@ func TestOnlyBindersAndGatewaysMayUseTheAPIServerAndNoMoreThanTheyNeed(t *testin
 		// the selectors of default spread constraints
 		{"berth-binder", "", "services replicationcontrollers", "list watch"},
 		{"berth-binder", "apps", "replicasets statefulsets", "list watch"},
+		// what volumes are made of
+		{"berth-binder", "", "persistentvolumes persistentvolumeclaims", "list watch"},
+		{"berth-binder", "storage.k8s.io", "storageclasses csinodes csidrivers csistoragecapacities volumeattachments", "list watch"},
 		{"berth-binder", "policy", "poddisruptionbudgets", "list watch"}, // which pods preemption spares
 		{"berth-binder", "", "pods", "delete"},                           // their eviction
 		{"berth-binder", "", "pods/binding", "create"},                   // placements

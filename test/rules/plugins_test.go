@@ -22,9 +22,9 @@ const (
 	pluginTable = engineDir + "/plugins.go"
 )
 
-// alsoFields are plugins' names that fields of the Kubernetes API have too. Of these an identifier names the plugin only if it stands
+// alsoFields are plugins' names that fields and types of the Kubernetes API have too, or begin with. Of these an identifier names the plugin only if it stands
 // alone in the engine's package, or is chosen from it.
-var alsoFields = []string{"NodeName", "NodeAffinity", "SchedulingGates"}
+var alsoFields = []string{"NodeName", "NodeAffinity", "SchedulingGates", "VolumeBinding"}
 
 // Files that name plugins all the same, and why.
 var namesPlugins = []struct{ file, reason string }{

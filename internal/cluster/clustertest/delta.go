@@ -148,6 +148,7 @@ func endOfPreemption(intn Intn, st *cluster.State) cluster.Delta {
 // object sets or removes an object of a kind that there is, or of one that this release does not know.
 func object(intn Intn) cluster.Delta {
 	key := cluster.ObjectKey{Kind: pick(intn, append(cluster.ObjectKinds(), 999)), Namespace: pick(intn, namespaces), Name: pick(intn, selectors)}
+	key = cluster.NewObject(key).Key() // objects of some kinds are in no namespace
 	if intn.one(3) {
 		return cluster.ObjectRemoved{ObjectKey: key} // which need not exist
 	}
@@ -323,6 +324,9 @@ func Class(intn Intn) cluster.ClassSpec {
 	}
 	if intn.one(4) {
 		c.Features = some(intn, 1, features)
+	}
+	if intn.one(6) {
+		fill(intn, reflect.ValueOf(&c.Disks).Elem())
 	}
 	return c
 }

@@ -1,12 +1,19 @@
 package clustertest
 
-import "github.com/berth-scheduler/berth/internal/cluster"
+import (
+	"reflect"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
 
 // LabelSet returns a random label set.
 func LabelSet(intn Intn) cluster.LabelSet {
 	set := cluster.LabelSet{Namespace: pick(intn, namespaces), Labels: labels(intn)}
 	if intn.one(3) {
 		set.Controller = cluster.Controller{Kind: pick(intn, kinds[1:]), Name: pick(intn, selectors)}
+	}
+	if intn.one(4) {
+		fill(intn, reflect.ValueOf(&set.Claims).Elem())
 	}
 	return set
 }

@@ -17,6 +17,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -260,6 +261,87 @@ func (c *testCluster) SetBudget(t testing.TB, budget *policyv1.PodDisruptionBudg
 func (c *testCluster) DeleteBudget(t testing.TB, namespace, name string) {
 	t.Helper()
 	if err := c.client.PolicyV1().PodDisruptionBudgets(namespace).Delete(within(t), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *testCluster) SetObject(t testing.TB, object metav1.Object) {
+	t.Helper()
+	core, storage := c.client.CoreV1(), c.client.StorageV1()
+	switch o := object.(type) {
+	case *v1.PersistentVolume:
+		set(t, core.PersistentVolumes(), o, core.PersistentVolumes().UpdateStatus)
+	case *v1.PersistentVolumeClaim:
+		set(t, core.PersistentVolumeClaims(o.Namespace), o, core.PersistentVolumeClaims(o.Namespace).UpdateStatus)
+	case *storagev1.StorageClass:
+		set(t, storage.StorageClasses(), o, nil)
+	case *storagev1.CSINode:
+		set(t, storage.CSINodes(), o, nil)
+	case *storagev1.CSIDriver:
+		set(t, storage.CSIDrivers(), o, nil)
+	case *storagev1.CSIStorageCapacity:
+		set(t, storage.CSIStorageCapacities(o.Namespace), o, nil)
+	case *storagev1.VolumeAttachment:
+		set(t, storage.VolumeAttachments(), o, nil)
+	default:
+		t.Fatalf("set a %T", object)
+	}
+}
+
+// set creates or updates an object, and then its status, unless status is nil.
+func set[O metav1.Object](t testing.TB, objects interface {
+	Create(context.Context, O, metav1.CreateOptions) (O, error)
+	Get(context.Context, string, metav1.GetOptions) (O, error)
+	Update(context.Context, O, metav1.UpdateOptions) (O, error)
+}, o O, status func(context.Context, O, metav1.UpdateOptions) (O, error)) {
+	t.Helper()
+	is, err := objects.Create(within(t), o, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		if is, err = objects.Get(within(t), o.GetName(), metav1.GetOptions{}); err == nil {
+			o.SetResourceVersion(is.GetResourceVersion())
+			is, err = objects.Update(within(t), o, metav1.UpdateOptions{})
+		}
+	}
+	if err == nil && status != nil {
+		o.SetResourceVersion(is.GetResourceVersion())
+		_, err = status(within(t), o, metav1.UpdateOptions{})
+	}
+	o.SetResourceVersion("")
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// DeleteObject deletes an object that something protects from being deleted while it is in use.
+func (c *testCluster) DeleteObject(t testing.TB, kind, namespace, name string) {
+	t.Helper()
+	core, storage := c.client.CoreV1(), c.client.StorageV1()
+	unprotected := []byte(`{"metadata":{"finalizers":null}}`)
+	var err error
+	switch kind {
+	case "PersistentVolume":
+		if _, err = core.PersistentVolumes().Patch(within(t), name, types.MergePatchType, unprotected, metav1.PatchOptions{}); err == nil {
+			err = core.PersistentVolumes().Delete(within(t), name, metav1.DeleteOptions{})
+		}
+	case "PersistentVolumeClaim":
+		claims := core.PersistentVolumeClaims(namespace)
+		if _, err = claims.Patch(within(t), name, types.MergePatchType, unprotected, metav1.PatchOptions{}); err == nil {
+			err = claims.Delete(within(t), name, metav1.DeleteOptions{})
+		}
+	case "StorageClass":
+		err = storage.StorageClasses().Delete(within(t), name, metav1.DeleteOptions{})
+	case "CSINode":
+		err = storage.CSINodes().Delete(within(t), name, metav1.DeleteOptions{})
+	case "CSIDriver":
+		err = storage.CSIDrivers().Delete(within(t), name, metav1.DeleteOptions{})
+	case "CSIStorageCapacity":
+		err = storage.CSIStorageCapacities(namespace).Delete(within(t), name, metav1.DeleteOptions{})
+	case "VolumeAttachment":
+		err = storage.VolumeAttachments().Delete(within(t), name, metav1.DeleteOptions{})
+	default:
+		t.Fatalf("delete a %s", kind)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }

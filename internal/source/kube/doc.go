@@ -1,5 +1,5 @@
-// Package kube is a Kubernetes cluster as the binder sees it: it watches nodes, pods, namespaces, services, controllers and
-// PodDisruptionBudgets through an API server, binds and evicts pods, and writes their events, conditions and nominations.
+// Package kube is a Kubernetes cluster as the binder sees it: it watches nodes, pods, namespaces, services, controllers,
+// PodDisruptionBudgets, and what volumes are made of, through an API server, binds and evicts pods, and writes their events, conditions and nominations.
 // It implements [source.Source].
 //
 // It watches with client-go's reflectors, the part of informers that lists, watches, resumes and lists again, but

@@ -42,7 +42,9 @@ func TestAnEventRefersToItsObjectInTheAPIVersionOfItsKind(t *testing.T) {
 	s := unconnected(t)
 	for kind, want := range map[string]string{
 		"Node": "v1", "Namespace": "v1", "Service": "v1", "ReplicationController": "v1", "ReplicaSet": "apps/v1", "StatefulSet": "apps/v1",
-		"PodDisruptionBudget": "policy/v1",
+		"PodDisruptionBudget": "policy/v1", "PersistentVolume": "v1", "PersistentVolumeClaim": "v1", "StorageClass": "storage.k8s.io/v1",
+		"CSINode": "storage.k8s.io/v1", "CSIDriver": "storage.k8s.io/v1", "CSIStorageCapacity": "storage.k8s.io/v1",
+		"VolumeAttachment": "storage.k8s.io/v1",
 	} {
 		ref := s.objectReference(source.Unsupported{Kind: kind, Namespace: "a", Name: "b"})
 		if ref.APIVersion != want || ref.Kind != kind || ref.Namespace != "a" || ref.Name != "b" || (ref.UID == "b") != (kind == "Node") {

@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -59,7 +60,7 @@ func listing[L runtime.Object](list func(context.Context, metav1.ListOptions) (L
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) }
 }
 
-// Watch follows nodes, namespaces, pods, services, controllers and PodDisruptionBudgets until ctx ends.
+// Watch follows nodes, namespaces, pods, services, controllers, PodDisruptionBudgets, and what volumes are made of, until ctx ends.
 func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	s.start()
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(s.cfg.Log.Handler()))
@@ -91,7 +92,7 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 // followed returns all that is followed, by way of client.
 func followed(client kubernetes.Interface, schedulers map[string]bool) []resource {
 	const everywhere = metav1.NamespaceAll
-	core, apps, policy := client.CoreV1(), client.AppsV1(), client.PolicyV1()
+	core, apps, policy, storage := client.CoreV1(), client.AppsV1(), client.PolicyV1(), client.StorageV1()
 	all := []resource{
 		{
 			name: "nodes", example: &v1.Node{}, kind: nodeKind(),
@@ -117,6 +118,27 @@ func followed(client kubernetes.Interface, schedulers map[string]bool) []resourc
 		}, {
 			name: "poddisruptionbudgets", example: &policyv1.PodDisruptionBudget{},
 			list: listing(policy.PodDisruptionBudgets(everywhere).List), watch: policy.PodDisruptionBudgets(everywhere).Watch,
+		}, {
+			name: "persistentvolumes", example: &v1.PersistentVolume{},
+			list: listing(core.PersistentVolumes().List), watch: core.PersistentVolumes().Watch,
+		}, {
+			name: "persistentvolumeclaims", example: &v1.PersistentVolumeClaim{},
+			list: listing(core.PersistentVolumeClaims(everywhere).List), watch: core.PersistentVolumeClaims(everywhere).Watch,
+		}, {
+			name: "storageclasses", example: &storagev1.StorageClass{},
+			list: listing(storage.StorageClasses().List), watch: storage.StorageClasses().Watch,
+		}, {
+			name: "csinodes", example: &storagev1.CSINode{},
+			list: listing(storage.CSINodes().List), watch: storage.CSINodes().Watch,
+		}, {
+			name: "csidrivers", example: &storagev1.CSIDriver{},
+			list: listing(storage.CSIDrivers().List), watch: storage.CSIDrivers().Watch,
+		}, {
+			name: "csistoragecapacities", example: &storagev1.CSIStorageCapacity{},
+			list: listing(storage.CSIStorageCapacities(everywhere).List), watch: storage.CSIStorageCapacities(everywhere).Watch,
+		}, {
+			name: "volumeattachments", example: &storagev1.VolumeAttachment{},
+			list: listing(storage.VolumeAttachments().List), watch: storage.VolumeAttachments().Watch,
 		},
 	}
 	for i := range all {

@@ -1,5 +1,5 @@
-// Package local is a cluster without Kubernetes: nodes, pods, namespaces, services, controllers and PodDisruptionBudgets are
-// ordinary manifests kept in etcd, and so are the placements of the pods. Everything is in etcd and nothing else, so it survives the restart of any process.
+// Package local is a cluster without Kubernetes: nodes, pods, namespaces, services, controllers, PodDisruptionBudgets, and what
+// volumes are made of, are ordinary manifests kept in etcd, and so are the placements of the pods. Everything is in etcd and nothing else, so it survives the restart of any process.
 //
 // [Store] is how manifests get in and out; the gateway uses it. [Source] is how the binder sees them; it implements
 // [source.Source]. They may be in different processes.
@@ -14,6 +14,13 @@
 //	local/replicasets/<namespace>/<name>
 //	local/statefulsets/<namespace>/<name>
 //	local/poddisruptionbudgets/<namespace>/<name>    policyv1.PodDisruptionBudget as JSON: of it also what status says
+//	local/persistentvolumes/<name>                   v1.PersistentVolume as JSON: of it also the spec and status.phase
+//	local/persistentvolumeclaims/<namespace>/<name>  v1.PersistentVolumeClaim as JSON: the same, and its owners
+//	local/storageclasses/<name>                      storagev1.StorageClass as JSON, and so on: of these what scheduling reads
+//	local/csinodes/<name>
+//	local/csidrivers/<name>
+//	local/csistoragecapacities/<namespace>/<name>
+//	local/volumeattachments/<name>
 //	local/placements/<uid>         {"namespace","name","node","time"}: the pod is on the node
 //	local/conditions/<uid>         {"namespace","name","reason","message","nominated","time"}: why the pod is not placed,
 //	                               and the node that a binder has nominated it to
@@ -22,7 +29,8 @@
 // with it. A pod that is evicted is deleted at once, and nothing is kept of it.
 // Until a binder has said which node a pod is nominated to, "" included, status.nominatedNodeName of its manifest counts; a
 // pod on a node is nominated to none. No controller computes how many disruptions a budget allows: it is what
-// status.disruptionsAllowed of the manifest says, 0 if it says nothing, and stays that whoever is evicted.
+// status.disruptionsAllowed of the manifest says, 0 if it says nothing, and stays that whoever is evicted. None makes, attaches or binds
+// volumes either.
 // A namespace is but a name with labels: a pod may name one that was never applied, and removing one keeps its pods.
 // The package runs nothing: no controller makes pods, and a placed pod stays as it is until it is deleted or applied with a phase of Succeeded or Failed.
 package local

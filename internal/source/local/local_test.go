@@ -198,6 +198,16 @@ func (c *testCluster) DeleteBudget(t testing.TB, namespace, name string) {
 	c.delete(t, manifest.KindPodDisruptionBudget, namespace, name)
 }
 
+func (c *testCluster) SetObject(t testing.TB, object metav1.Object) {
+	t.Helper()
+	c.apply(t, manifest.Object{Other: object})
+}
+
+func (c *testCluster) DeleteObject(t testing.TB, kind, namespace, name string) {
+	t.Helper()
+	c.delete(t, kind, namespace, name)
+}
+
 func (c *testCluster) Reported(t testing.TB, _, _, uid string) (int64, string) {
 	t.Helper()
 	kv, _, err := c.etcd.Get(within(t), conditionKeys+uid)
@@ -459,12 +469,14 @@ func TestObjectsAreKeptUnderTheirResource(t *testing.T) {
 	want := map[string]string{
 		"local/nodes/": "Node", "local/pods/": "Pod", "local/namespaces/": "Namespace", "local/services/": "Service",
 		"local/replicationcontrollers/": "ReplicationController", "local/replicasets/": "ReplicaSet", "local/statefulsets/": "StatefulSet",
-		"local/poddisruptionbudgets/": "PodDisruptionBudget",
+		"local/poddisruptionbudgets/": "PodDisruptionBudget", "local/persistentvolumes/": "PersistentVolume",
+		"local/persistentvolumeclaims/": "PersistentVolumeClaim", "local/storageclasses/": "StorageClass", "local/csinodes/": "CSINode",
+		"local/csidrivers/": "CSIDriver", "local/csistoragecapacities/": "CSIStorageCapacity", "local/volumeattachments/": "VolumeAttachment",
 	}
 	if !maps.Equal(objectKeys, want) {
 		t.Errorf("objects are kept under %q, want %q", objectKeys, want)
 	}
-	for kind, want := range map[string]string{"Node": "local/nodes/b", "PodDisruptionBudget": "local/poddisruptionbudgets/a/b", "Deployment": ""} {
+	for kind, want := range map[string]string{"Node": "local/nodes/b", "PodDisruptionBudget": "local/poddisruptionbudgets/a/b", "CSINode": "local/csinodes/b", "Deployment": ""} {
 		if got, ok := keyOf(kind, "a", "b"); got != want || ok != (want != "") {
 			t.Errorf("the key of a %s is %q, want %q", kind, got, want)
 		}

@@ -273,6 +273,9 @@ func kept(o manifest.Object) manifest.Object {
 		out.Namespace = &namespace
 	default:
 		out = o.Kept()
+		if _, claim := o.Other.(*v1.PersistentVolumeClaim); claim {
+			owners = o.Meta().OwnerReferences
+		}
 	}
 	// What a server sets is not the manifest's to say.
 	meta := o.Meta()

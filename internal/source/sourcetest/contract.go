@@ -52,6 +52,9 @@ type Cluster interface {
 	// SetBudget creates or updates a PodDisruptionBudget, its status included.
 	SetBudget(t testing.TB, budget *policyv1.PodDisruptionBudget)
 	DeleteBudget(t testing.TB, namespace, name string)
+	// SetObject creates or updates an object of those that volumes are made of, its status included.
+	SetObject(t testing.TB, object metav1.Object)
+	DeleteObject(t testing.TB, kind, namespace, name string)
 	// Reported returns how many writes the reports on a pod have made, and the message that stands there.
 	Reported(t testing.TB, namespace, name, uid string) (writes int64, message string)
 }
@@ -116,6 +119,8 @@ func Run(t *testing.T, c Cluster) {
 		{"AReportIsWrittenOnce", reportOnce},
 		{"WhatPreemptionReadsOfAPodIsTold", podPreemption},
 		{"BudgetsAreTold", budgets},
+		{"ClaimsAndDisksOfPodsAreTold", podVolumes},
+		{"WhatVolumesAreMadeOfIsTold", volumes},
 		{"ANominationIsToldAndCleared", nominate},
 		{"ANominationIsWrittenTogetherWithAReport", nominateInReport},
 		{"ANominationOfAPodThatIsGoneOrReplacedIsNotWritten", nominateGone},

@@ -1260,7 +1260,9 @@ type ClassSpec struct {
 	// spec.topologySpreadConstraints, in order.
 	Spread []*SpreadConstraint `protobuf:"bytes,21,rep,name=spread,proto3" json:"spread,omitempty"`
 	// The features that a node must declare, in alphabetical order.
-	Features      []string `protobuf:"bytes,22,rep,name=features,proto3" json:"features,omitempty"`
+	Features []string `protobuf:"bytes,22,rep,name=features,proto3" json:"features,omitempty"`
+	// Volumes that are named in the spec and not claimed, as far as it matters on which node they are, in order.
+	Disks         []*Disk `protobuf:"bytes,23,rep,name=disks,proto3" json:"disks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1449,6 +1451,131 @@ func (x *ClassSpec) GetFeatures() []string {
 	return nil
 }
 
+func (x *ClassSpec) GetDisks() []*Disk {
+	if x != nil {
+		return x.Disks
+	}
+	return nil
+}
+
+// Disk is a volume in the spec of a pod.
+type Disk struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// gcePersistentDisk, awsElasticBlockStore, iscsi or rbd: only one pod of a node can use it. Empty: others may.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// What tells disks of a kind apart: pdName, volumeID, iqn or image. Empty if kind is.
+	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Of rbd, the pool.
+	Pool string `protobuf:"bytes,3,opt,name=pool,proto3" json:"pool,omitempty"`
+	// Of rbd, the monitors, in alphabetical order: disks with one in common may be the same.
+	Monitors []string `protobuf:"bytes,4,rep,name=monitors,proto3" json:"monitors,omitempty"`
+	// Disks that are all mounted to be read can be used together.
+	ReadOnly bool `protobuf:"varint,5,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	// The in-tree plugin that a CSI driver has replaced. Empty: none has, and the disk is not counted against limits.
+	Plugin string `protobuf:"bytes,6,opt,name=plugin,proto3" json:"plugin,omitempty"`
+	// That CSI driver. Empty if there is an error.
+	Driver string `protobuf:"bytes,7,opt,name=driver,proto3" json:"driver,omitempty"`
+	// The handle of the volume that it is to the driver. Empty if there is an error.
+	Handle string `protobuf:"bytes,8,opt,name=handle,proto3" json:"handle,omitempty"`
+	// Why it cannot be translated for the driver. Empty if it can, or plugin is empty.
+	Error         string `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Disk) Reset() {
+	*x = Disk{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Disk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Disk) ProtoMessage() {}
+
+func (x *Disk) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Disk.ProtoReflect.Descriptor instead.
+func (*Disk) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Disk) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Disk) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Disk) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Disk) GetMonitors() []string {
+	if x != nil {
+		return x.Monitors
+	}
+	return nil
+}
+
+func (x *Disk) GetReadOnly() bool {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return false
+}
+
+func (x *Disk) GetPlugin() string {
+	if x != nil {
+		return x.Plugin
+	}
+	return ""
+}
+
+func (x *Disk) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *Disk) GetHandle() string {
+	if x != nil {
+		return x.Handle
+	}
+	return ""
+}
+
+func (x *Disk) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // LabelSelector matches labels that meet all requirements. Without any it matches everything.
 type LabelSelector struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1462,7 +1589,7 @@ type LabelSelector struct {
 
 func (x *LabelSelector) Reset() {
 	*x = LabelSelector{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[10]
+	mi := &file_berth_log_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1601,7 @@ func (x *LabelSelector) String() string {
 func (*LabelSelector) ProtoMessage() {}
 
 func (x *LabelSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[10]
+	mi := &file_berth_log_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1614,7 @@ func (x *LabelSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelSelector.ProtoReflect.Descriptor instead.
 func (*LabelSelector) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LabelSelector) GetRequirements() []*Requirement {
@@ -1521,7 +1648,7 @@ type PodTerm struct {
 
 func (x *PodTerm) Reset() {
 	*x = PodTerm{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[11]
+	mi := &file_berth_log_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1660,7 @@ func (x *PodTerm) String() string {
 func (*PodTerm) ProtoMessage() {}
 
 func (x *PodTerm) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[11]
+	mi := &file_berth_log_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1673,7 @@ func (x *PodTerm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodTerm.ProtoReflect.Descriptor instead.
 func (*PodTerm) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PodTerm) GetTopologyKey() string {
@@ -1590,7 +1717,7 @@ type WeightedPodTerm struct {
 
 func (x *WeightedPodTerm) Reset() {
 	*x = WeightedPodTerm{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[12]
+	mi := &file_berth_log_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1602,7 +1729,7 @@ func (x *WeightedPodTerm) String() string {
 func (*WeightedPodTerm) ProtoMessage() {}
 
 func (x *WeightedPodTerm) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[12]
+	mi := &file_berth_log_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1615,7 +1742,7 @@ func (x *WeightedPodTerm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightedPodTerm.ProtoReflect.Descriptor instead.
 func (*WeightedPodTerm) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WeightedPodTerm) GetWeight() int32 {
@@ -1655,7 +1782,7 @@ type SpreadConstraint struct {
 
 func (x *SpreadConstraint) Reset() {
 	*x = SpreadConstraint{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[13]
+	mi := &file_berth_log_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1794,7 @@ func (x *SpreadConstraint) String() string {
 func (*SpreadConstraint) ProtoMessage() {}
 
 func (x *SpreadConstraint) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[13]
+	mi := &file_berth_log_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1807,7 @@ func (x *SpreadConstraint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpreadConstraint.ProtoReflect.Descriptor instead.
 func (*SpreadConstraint) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SpreadConstraint) GetTopologyKey() string {
@@ -1732,7 +1859,7 @@ func (x *SpreadConstraint) GetSelector() *LabelSelector {
 	return nil
 }
 
-// LabelsDefined introduces a label set: what selectors see of a pod.
+// LabelsDefined introduces a label set: what selectors and volumes see of a pod.
 type LabelsDefined struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The label set's id: from 1, never used again in the epoch.
@@ -1745,13 +1872,15 @@ type LabelsDefined struct {
 	ControllerKind string `protobuf:"bytes,4,opt,name=controller_kind,json=controllerKind,proto3" json:"controller_kind,omitempty"`
 	// The controller's name, of the same namespace. Empty if controller_kind is.
 	ControllerName string `protobuf:"bytes,5,opt,name=controller_name,json=controllerName,proto3" json:"controller_name,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The PersistentVolumeClaims that its pods use, in the order of their volumes.
+	Claims        []*PodClaim `protobuf:"bytes,6,rep,name=claims,proto3" json:"claims,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LabelsDefined) Reset() {
 	*x = LabelsDefined{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[14]
+	mi := &file_berth_log_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1763,7 +1892,7 @@ func (x *LabelsDefined) String() string {
 func (*LabelsDefined) ProtoMessage() {}
 
 func (x *LabelsDefined) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[14]
+	mi := &file_berth_log_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1776,7 +1905,7 @@ func (x *LabelsDefined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelsDefined.ProtoReflect.Descriptor instead.
 func (*LabelsDefined) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LabelsDefined) GetId() int32 {
@@ -1814,6 +1943,77 @@ func (x *LabelsDefined) GetControllerName() string {
 	return ""
 }
 
+func (x *LabelsDefined) GetClaims() []*PodClaim {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+// PodClaim is a PersistentVolumeClaim that a pod uses.
+type PodClaim struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// metadata.name of the claim, in the namespace of the pod. Empty if the pod names none.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The claim is made for the pod, of an ephemeral volume: it has to be controlled by it.
+	Ephemeral bool `protobuf:"varint,2,opt,name=ephemeral,proto3" json:"ephemeral,omitempty"`
+	// metadata.uid of the pod. Empty if the claim is not ephemeral.
+	PodUid        string `protobuf:"bytes,3,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodClaim) Reset() {
+	*x = PodClaim{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodClaim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodClaim) ProtoMessage() {}
+
+func (x *PodClaim) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodClaim.ProtoReflect.Descriptor instead.
+func (*PodClaim) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PodClaim) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PodClaim) GetEphemeral() bool {
+	if x != nil {
+		return x.Ephemeral
+	}
+	return false
+}
+
+func (x *PodClaim) GetPodUid() string {
+	if x != nil {
+		return x.PodUid
+	}
+	return ""
+}
+
 // SelectorSet is a service or a controller, whole.
 type SelectorSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1831,7 +2031,7 @@ type SelectorSet struct {
 
 func (x *SelectorSet) Reset() {
 	*x = SelectorSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[15]
+	mi := &file_berth_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1843,7 +2043,7 @@ func (x *SelectorSet) String() string {
 func (*SelectorSet) ProtoMessage() {}
 
 func (x *SelectorSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[15]
+	mi := &file_berth_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1856,7 +2056,7 @@ func (x *SelectorSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelectorSet.ProtoReflect.Descriptor instead.
 func (*SelectorSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SelectorSet) GetKind() string {
@@ -1902,7 +2102,7 @@ type SelectorRemoved struct {
 
 func (x *SelectorRemoved) Reset() {
 	*x = SelectorRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[16]
+	mi := &file_berth_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1914,7 +2114,7 @@ func (x *SelectorRemoved) String() string {
 func (*SelectorRemoved) ProtoMessage() {}
 
 func (x *SelectorRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[16]
+	mi := &file_berth_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1927,7 +2127,7 @@ func (x *SelectorRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelectorRemoved.ProtoReflect.Descriptor instead.
 func (*SelectorRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SelectorRemoved) GetKind() string {
@@ -1964,7 +2164,7 @@ type Quantity struct {
 
 func (x *Quantity) Reset() {
 	*x = Quantity{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[17]
+	mi := &file_berth_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2176,7 @@ func (x *Quantity) String() string {
 func (*Quantity) ProtoMessage() {}
 
 func (x *Quantity) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[17]
+	mi := &file_berth_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +2189,7 @@ func (x *Quantity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quantity.ProtoReflect.Descriptor instead.
 func (*Quantity) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Quantity) GetName() string {
@@ -2019,7 +2219,7 @@ type Label struct {
 
 func (x *Label) Reset() {
 	*x = Label{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[18]
+	mi := &file_berth_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2231,7 @@ func (x *Label) String() string {
 func (*Label) ProtoMessage() {}
 
 func (x *Label) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[18]
+	mi := &file_berth_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2244,7 @@ func (x *Label) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Label.ProtoReflect.Descriptor instead.
 func (*Label) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Label) GetKey() string {
@@ -2078,7 +2278,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[19]
+	mi := &file_berth_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2290,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[19]
+	mi := &file_berth_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2303,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Toleration) GetKey() string {
@@ -2149,7 +2349,7 @@ type Taint struct {
 
 func (x *Taint) Reset() {
 	*x = Taint{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[20]
+	mi := &file_berth_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2361,7 @@ func (x *Taint) String() string {
 func (*Taint) ProtoMessage() {}
 
 func (x *Taint) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[20]
+	mi := &file_berth_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2374,7 @@ func (x *Taint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taint.ProtoReflect.Descriptor instead.
 func (*Taint) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Taint) GetKey() string {
@@ -2211,7 +2411,7 @@ type NodeSelectorTerm struct {
 
 func (x *NodeSelectorTerm) Reset() {
 	*x = NodeSelectorTerm{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[21]
+	mi := &file_berth_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2423,7 @@ func (x *NodeSelectorTerm) String() string {
 func (*NodeSelectorTerm) ProtoMessage() {}
 
 func (x *NodeSelectorTerm) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[21]
+	mi := &file_berth_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2436,7 @@ func (x *NodeSelectorTerm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSelectorTerm.ProtoReflect.Descriptor instead.
 func (*NodeSelectorTerm) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *NodeSelectorTerm) GetExpressions() []*Requirement {
@@ -2268,7 +2468,7 @@ type Requirement struct {
 
 func (x *Requirement) Reset() {
 	*x = Requirement{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[22]
+	mi := &file_berth_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2280,7 +2480,7 @@ func (x *Requirement) String() string {
 func (*Requirement) ProtoMessage() {}
 
 func (x *Requirement) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[22]
+	mi := &file_berth_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2293,7 +2493,7 @@ func (x *Requirement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Requirement.ProtoReflect.Descriptor instead.
 func (*Requirement) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Requirement) GetKey() string {
@@ -2330,7 +2530,7 @@ type PreferredTerm struct {
 
 func (x *PreferredTerm) Reset() {
 	*x = PreferredTerm{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[23]
+	mi := &file_berth_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2342,7 +2542,7 @@ func (x *PreferredTerm) String() string {
 func (*PreferredTerm) ProtoMessage() {}
 
 func (x *PreferredTerm) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[23]
+	mi := &file_berth_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2355,7 +2555,7 @@ func (x *PreferredTerm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreferredTerm.ProtoReflect.Descriptor instead.
 func (*PreferredTerm) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PreferredTerm) GetWeight() int32 {
@@ -2387,7 +2587,7 @@ type HostPort struct {
 
 func (x *HostPort) Reset() {
 	*x = HostPort{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[24]
+	mi := &file_berth_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2399,7 +2599,7 @@ func (x *HostPort) String() string {
 func (*HostPort) ProtoMessage() {}
 
 func (x *HostPort) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[24]
+	mi := &file_berth_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2412,7 +2612,7 @@ func (x *HostPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostPort.ProtoReflect.Descriptor instead.
 func (*HostPort) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HostPort) GetIp() string {
@@ -2464,7 +2664,7 @@ type NodeSet struct {
 
 func (x *NodeSet) Reset() {
 	*x = NodeSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[25]
+	mi := &file_berth_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2476,7 +2676,7 @@ func (x *NodeSet) String() string {
 func (*NodeSet) ProtoMessage() {}
 
 func (x *NodeSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[25]
+	mi := &file_berth_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2489,7 +2689,7 @@ func (x *NodeSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSet.ProtoReflect.Descriptor instead.
 func (*NodeSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NodeSet) GetIndex() int32 {
@@ -2568,7 +2768,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[26]
+	mi := &file_berth_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2580,7 +2780,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[26]
+	mi := &file_berth_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2593,7 +2793,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Image) GetNames() []string {
@@ -2621,7 +2821,7 @@ type NodeRemoved struct {
 
 func (x *NodeRemoved) Reset() {
 	*x = NodeRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[27]
+	mi := &file_berth_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2633,7 +2833,7 @@ func (x *NodeRemoved) String() string {
 func (*NodeRemoved) ProtoMessage() {}
 
 func (x *NodeRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[27]
+	mi := &file_berth_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2646,7 +2846,7 @@ func (x *NodeRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRemoved.ProtoReflect.Descriptor instead.
 func (*NodeRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NodeRemoved) GetIndex() int32 {
@@ -2669,7 +2869,7 @@ type NamespaceSet struct {
 
 func (x *NamespaceSet) Reset() {
 	*x = NamespaceSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[28]
+	mi := &file_berth_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2681,7 +2881,7 @@ func (x *NamespaceSet) String() string {
 func (*NamespaceSet) ProtoMessage() {}
 
 func (x *NamespaceSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[28]
+	mi := &file_berth_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2694,7 +2894,7 @@ func (x *NamespaceSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceSet.ProtoReflect.Descriptor instead.
 func (*NamespaceSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NamespaceSet) GetName() string {
@@ -2722,7 +2922,7 @@ type NamespaceRemoved struct {
 
 func (x *NamespaceRemoved) Reset() {
 	*x = NamespaceRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[29]
+	mi := &file_berth_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2734,7 +2934,7 @@ func (x *NamespaceRemoved) String() string {
 func (*NamespaceRemoved) ProtoMessage() {}
 
 func (x *NamespaceRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[29]
+	mi := &file_berth_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2747,7 +2947,7 @@ func (x *NamespaceRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceRemoved.ProtoReflect.Descriptor instead.
 func (*NamespaceRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NamespaceRemoved) GetName() string {
@@ -2808,7 +3008,7 @@ type PodSet struct {
 
 func (x *PodSet) Reset() {
 	*x = PodSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[30]
+	mi := &file_berth_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2820,7 +3020,7 @@ func (x *PodSet) String() string {
 func (*PodSet) ProtoMessage() {}
 
 func (x *PodSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[30]
+	mi := &file_berth_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2833,7 +3033,7 @@ func (x *PodSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodSet.ProtoReflect.Descriptor instead.
 func (*PodSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PodSet) GetId() int32 {
@@ -2995,7 +3195,7 @@ type BudgetSet struct {
 
 func (x *BudgetSet) Reset() {
 	*x = BudgetSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[31]
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3007,7 +3207,7 @@ func (x *BudgetSet) String() string {
 func (*BudgetSet) ProtoMessage() {}
 
 func (x *BudgetSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[31]
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3020,7 +3220,7 @@ func (x *BudgetSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetSet.ProtoReflect.Descriptor instead.
 func (*BudgetSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *BudgetSet) GetNamespace() string {
@@ -3071,7 +3271,7 @@ type BudgetRemoved struct {
 
 func (x *BudgetRemoved) Reset() {
 	*x = BudgetRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[32]
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3083,7 +3283,7 @@ func (x *BudgetRemoved) String() string {
 func (*BudgetRemoved) ProtoMessage() {}
 
 func (x *BudgetRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[32]
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3096,7 +3296,7 @@ func (x *BudgetRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetRemoved.ProtoReflect.Descriptor instead.
 func (*BudgetRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *BudgetRemoved) GetNamespace() string {
@@ -3131,7 +3331,7 @@ type ObjectSet struct {
 
 func (x *ObjectSet) Reset() {
 	*x = ObjectSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3143,7 +3343,7 @@ func (x *ObjectSet) String() string {
 func (*ObjectSet) ProtoMessage() {}
 
 func (x *ObjectSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3156,7 +3356,7 @@ func (x *ObjectSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectSet.ProtoReflect.Descriptor instead.
 func (*ObjectSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ObjectSet) GetKind() int32 {
@@ -3202,7 +3402,7 @@ type ObjectRemoved struct {
 
 func (x *ObjectRemoved) Reset() {
 	*x = ObjectRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	mi := &file_berth_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3214,7 +3414,7 @@ func (x *ObjectRemoved) String() string {
 func (*ObjectRemoved) ProtoMessage() {}
 
 func (x *ObjectRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	mi := &file_berth_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3227,7 +3427,7 @@ func (x *ObjectRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectRemoved.ProtoReflect.Descriptor instead.
 func (*ObjectRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ObjectRemoved) GetKind() int32 {
@@ -3264,7 +3464,7 @@ type PodNominated struct {
 
 func (x *PodNominated) Reset() {
 	*x = PodNominated{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	mi := &file_berth_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3276,7 +3476,7 @@ func (x *PodNominated) String() string {
 func (*PodNominated) ProtoMessage() {}
 
 func (x *PodNominated) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	mi := &file_berth_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3289,7 +3489,7 @@ func (x *PodNominated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNominated.ProtoReflect.Descriptor instead.
 func (*PodNominated) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PodNominated) GetId() int32 {
@@ -3321,7 +3521,7 @@ type PreemptionStarted struct {
 
 func (x *PreemptionStarted) Reset() {
 	*x = PreemptionStarted{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[36]
+	mi := &file_berth_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3333,7 +3533,7 @@ func (x *PreemptionStarted) String() string {
 func (*PreemptionStarted) ProtoMessage() {}
 
 func (x *PreemptionStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[36]
+	mi := &file_berth_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3346,7 +3546,7 @@ func (x *PreemptionStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionStarted.ProtoReflect.Descriptor instead.
 func (*PreemptionStarted) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PreemptionStarted) GetId() int32 {
@@ -3385,7 +3585,7 @@ type PreemptionEnded struct {
 
 func (x *PreemptionEnded) Reset() {
 	*x = PreemptionEnded{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[37]
+	mi := &file_berth_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3397,7 +3597,7 @@ func (x *PreemptionEnded) String() string {
 func (*PreemptionEnded) ProtoMessage() {}
 
 func (x *PreemptionEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[37]
+	mi := &file_berth_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3410,7 +3610,7 @@ func (x *PreemptionEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionEnded.ProtoReflect.Descriptor instead.
 func (*PreemptionEnded) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PreemptionEnded) GetId() int32 {
@@ -3449,7 +3649,7 @@ type PodAssumed struct {
 
 func (x *PodAssumed) Reset() {
 	*x = PodAssumed{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[38]
+	mi := &file_berth_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3461,7 +3661,7 @@ func (x *PodAssumed) String() string {
 func (*PodAssumed) ProtoMessage() {}
 
 func (x *PodAssumed) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[38]
+	mi := &file_berth_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3474,7 +3674,7 @@ func (x *PodAssumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodAssumed.ProtoReflect.Descriptor instead.
 func (*PodAssumed) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PodAssumed) GetId() int32 {
@@ -3509,7 +3709,7 @@ type PodBound struct {
 
 func (x *PodBound) Reset() {
 	*x = PodBound{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[39]
+	mi := &file_berth_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3521,7 +3721,7 @@ func (x *PodBound) String() string {
 func (*PodBound) ProtoMessage() {}
 
 func (x *PodBound) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[39]
+	mi := &file_berth_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3534,7 +3734,7 @@ func (x *PodBound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodBound.ProtoReflect.Descriptor instead.
 func (*PodBound) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PodBound) GetId() int32 {
@@ -3557,7 +3757,7 @@ type PodForgotten struct {
 
 func (x *PodForgotten) Reset() {
 	*x = PodForgotten{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[40]
+	mi := &file_berth_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3569,7 +3769,7 @@ func (x *PodForgotten) String() string {
 func (*PodForgotten) ProtoMessage() {}
 
 func (x *PodForgotten) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[40]
+	mi := &file_berth_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3582,7 +3782,7 @@ func (x *PodForgotten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodForgotten.ProtoReflect.Descriptor instead.
 func (*PodForgotten) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PodForgotten) GetId() int32 {
@@ -3610,7 +3810,7 @@ type PodRemoved struct {
 
 func (x *PodRemoved) Reset() {
 	*x = PodRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[41]
+	mi := &file_berth_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3622,7 +3822,7 @@ func (x *PodRemoved) String() string {
 func (*PodRemoved) ProtoMessage() {}
 
 func (x *PodRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[41]
+	mi := &file_berth_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3635,7 +3835,7 @@ func (x *PodRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodRemoved.ProtoReflect.Descriptor instead.
 func (*PodRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PodRemoved) GetId() int32 {
@@ -3658,7 +3858,7 @@ type ImageSized struct {
 
 func (x *ImageSized) Reset() {
 	*x = ImageSized{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[42]
+	mi := &file_berth_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3670,7 +3870,7 @@ func (x *ImageSized) String() string {
 func (*ImageSized) ProtoMessage() {}
 
 func (x *ImageSized) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[42]
+	mi := &file_berth_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3683,7 +3883,7 @@ func (x *ImageSized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageSized.ProtoReflect.Descriptor instead.
 func (*ImageSized) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ImageSized) GetName() string {
@@ -3797,7 +3997,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x05score\x18\x02 \x01(\x05R\x05score\"K\n" +
 	"\fClassDefined\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12+\n" +
-	"\x04spec\x18\x02 \x01(\v2\x17.berth.log.v1.ClassSpecR\x04spec\"\xcf\b\n" +
+	"\x04spec\x18\x02 \x01(\v2\x17.berth.log.v1.ClassSpecR\x04spec\"\xf9\b\n" +
 	"\tClassSpec\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x122\n" +
 	"\brequests\x18\x02 \x03(\v2\x16.berth.log.v1.QuantityR\brequests\x12=\n" +
@@ -3823,7 +4023,18 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x12preferred_affinity\x18\x13 \x03(\v2\x1d.berth.log.v1.WeightedPodTermR\x11preferredAffinity\x12U\n" +
 	"\x17preferred_anti_affinity\x18\x14 \x03(\v2\x1d.berth.log.v1.WeightedPodTermR\x15preferredAntiAffinity\x126\n" +
 	"\x06spread\x18\x15 \x03(\v2\x1e.berth.log.v1.SpreadConstraintR\x06spread\x12\x1a\n" +
-	"\bfeatures\x18\x16 \x03(\tR\bfeatures\"h\n" +
+	"\bfeatures\x18\x16 \x03(\tR\bfeatures\x12(\n" +
+	"\x05disks\x18\x17 \x03(\v2\x12.berth.log.v1.DiskR\x05disks\"\xd5\x01\n" +
+	"\x04Disk\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
+	"\x04pool\x18\x03 \x01(\tR\x04pool\x12\x1a\n" +
+	"\bmonitors\x18\x04 \x03(\tR\bmonitors\x12\x1b\n" +
+	"\tread_only\x18\x05 \x01(\bR\breadOnly\x12\x16\n" +
+	"\x06plugin\x18\x06 \x01(\tR\x06plugin\x12\x16\n" +
+	"\x06driver\x18\a \x01(\tR\x06driver\x12\x16\n" +
+	"\x06handle\x18\b \x01(\tR\x06handle\x12\x14\n" +
+	"\x05error\x18\t \x01(\tR\x05error\"h\n" +
 	"\rLabelSelector\x12=\n" +
 	"\frequirements\x18\x01 \x03(\v2\x19.berth.log.v1.RequirementR\frequirements\x12\x18\n" +
 	"\anothing\x18\x02 \x01(\bR\anothing\"\xd1\x01\n" +
@@ -3845,13 +4056,18 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x04hard\x18\x04 \x01(\bR\x04hard\x12%\n" +
 	"\x0ehonor_affinity\x18\x05 \x01(\bR\rhonorAffinity\x12!\n" +
 	"\fhonor_taints\x18\x06 \x01(\bR\vhonorTaints\x127\n" +
-	"\bselector\x18\a \x01(\v2\x1b.berth.log.v1.LabelSelectorR\bselector\"\xbc\x01\n" +
+	"\bselector\x18\a \x01(\v2\x1b.berth.log.v1.LabelSelectorR\bselector\"\xec\x01\n" +
 	"\rLabelsDefined\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12+\n" +
 	"\x06labels\x18\x03 \x03(\v2\x13.berth.log.v1.LabelR\x06labels\x12'\n" +
 	"\x0fcontroller_kind\x18\x04 \x01(\tR\x0econtrollerKind\x12'\n" +
-	"\x0fcontroller_name\x18\x05 \x01(\tR\x0econtrollerName\"\x8c\x01\n" +
+	"\x0fcontroller_name\x18\x05 \x01(\tR\x0econtrollerName\x12.\n" +
+	"\x06claims\x18\x06 \x03(\v2\x16.berth.log.v1.PodClaimR\x06claims\"U\n" +
+	"\bPodClaim\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\tephemeral\x18\x02 \x01(\bR\tephemeral\x12\x17\n" +
+	"\apod_uid\x18\x03 \x01(\tR\x06podUid\"\x8c\x01\n" +
 	"\vSelectorSet\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -3999,7 +4215,7 @@ func file_berth_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_berth_log_v1_log_proto_goTypes = []any{
 	(FollowResponse_Kind)(0),  // 0: berth.log.v1.FollowResponse.Kind
 	(*Version)(nil),           // 1: berth.log.v1.Version
@@ -4012,39 +4228,41 @@ var file_berth_log_v1_log_proto_goTypes = []any{
 	(*ShapePoint)(nil),        // 8: berth.log.v1.ShapePoint
 	(*ClassDefined)(nil),      // 9: berth.log.v1.ClassDefined
 	(*ClassSpec)(nil),         // 10: berth.log.v1.ClassSpec
-	(*LabelSelector)(nil),     // 11: berth.log.v1.LabelSelector
-	(*PodTerm)(nil),           // 12: berth.log.v1.PodTerm
-	(*WeightedPodTerm)(nil),   // 13: berth.log.v1.WeightedPodTerm
-	(*SpreadConstraint)(nil),  // 14: berth.log.v1.SpreadConstraint
-	(*LabelsDefined)(nil),     // 15: berth.log.v1.LabelsDefined
-	(*SelectorSet)(nil),       // 16: berth.log.v1.SelectorSet
-	(*SelectorRemoved)(nil),   // 17: berth.log.v1.SelectorRemoved
-	(*Quantity)(nil),          // 18: berth.log.v1.Quantity
-	(*Label)(nil),             // 19: berth.log.v1.Label
-	(*Toleration)(nil),        // 20: berth.log.v1.Toleration
-	(*Taint)(nil),             // 21: berth.log.v1.Taint
-	(*NodeSelectorTerm)(nil),  // 22: berth.log.v1.NodeSelectorTerm
-	(*Requirement)(nil),       // 23: berth.log.v1.Requirement
-	(*PreferredTerm)(nil),     // 24: berth.log.v1.PreferredTerm
-	(*HostPort)(nil),          // 25: berth.log.v1.HostPort
-	(*NodeSet)(nil),           // 26: berth.log.v1.NodeSet
-	(*Image)(nil),             // 27: berth.log.v1.Image
-	(*NodeRemoved)(nil),       // 28: berth.log.v1.NodeRemoved
-	(*NamespaceSet)(nil),      // 29: berth.log.v1.NamespaceSet
-	(*NamespaceRemoved)(nil),  // 30: berth.log.v1.NamespaceRemoved
-	(*PodSet)(nil),            // 31: berth.log.v1.PodSet
-	(*BudgetSet)(nil),         // 32: berth.log.v1.BudgetSet
-	(*BudgetRemoved)(nil),     // 33: berth.log.v1.BudgetRemoved
-	(*ObjectSet)(nil),         // 34: berth.log.v1.ObjectSet
-	(*ObjectRemoved)(nil),     // 35: berth.log.v1.ObjectRemoved
-	(*PodNominated)(nil),      // 36: berth.log.v1.PodNominated
-	(*PreemptionStarted)(nil), // 37: berth.log.v1.PreemptionStarted
-	(*PreemptionEnded)(nil),   // 38: berth.log.v1.PreemptionEnded
-	(*PodAssumed)(nil),        // 39: berth.log.v1.PodAssumed
-	(*PodBound)(nil),          // 40: berth.log.v1.PodBound
-	(*PodForgotten)(nil),      // 41: berth.log.v1.PodForgotten
-	(*PodRemoved)(nil),        // 42: berth.log.v1.PodRemoved
-	(*ImageSized)(nil),        // 43: berth.log.v1.ImageSized
+	(*Disk)(nil),              // 11: berth.log.v1.Disk
+	(*LabelSelector)(nil),     // 12: berth.log.v1.LabelSelector
+	(*PodTerm)(nil),           // 13: berth.log.v1.PodTerm
+	(*WeightedPodTerm)(nil),   // 14: berth.log.v1.WeightedPodTerm
+	(*SpreadConstraint)(nil),  // 15: berth.log.v1.SpreadConstraint
+	(*LabelsDefined)(nil),     // 16: berth.log.v1.LabelsDefined
+	(*PodClaim)(nil),          // 17: berth.log.v1.PodClaim
+	(*SelectorSet)(nil),       // 18: berth.log.v1.SelectorSet
+	(*SelectorRemoved)(nil),   // 19: berth.log.v1.SelectorRemoved
+	(*Quantity)(nil),          // 20: berth.log.v1.Quantity
+	(*Label)(nil),             // 21: berth.log.v1.Label
+	(*Toleration)(nil),        // 22: berth.log.v1.Toleration
+	(*Taint)(nil),             // 23: berth.log.v1.Taint
+	(*NodeSelectorTerm)(nil),  // 24: berth.log.v1.NodeSelectorTerm
+	(*Requirement)(nil),       // 25: berth.log.v1.Requirement
+	(*PreferredTerm)(nil),     // 26: berth.log.v1.PreferredTerm
+	(*HostPort)(nil),          // 27: berth.log.v1.HostPort
+	(*NodeSet)(nil),           // 28: berth.log.v1.NodeSet
+	(*Image)(nil),             // 29: berth.log.v1.Image
+	(*NodeRemoved)(nil),       // 30: berth.log.v1.NodeRemoved
+	(*NamespaceSet)(nil),      // 31: berth.log.v1.NamespaceSet
+	(*NamespaceRemoved)(nil),  // 32: berth.log.v1.NamespaceRemoved
+	(*PodSet)(nil),            // 33: berth.log.v1.PodSet
+	(*BudgetSet)(nil),         // 34: berth.log.v1.BudgetSet
+	(*BudgetRemoved)(nil),     // 35: berth.log.v1.BudgetRemoved
+	(*ObjectSet)(nil),         // 36: berth.log.v1.ObjectSet
+	(*ObjectRemoved)(nil),     // 37: berth.log.v1.ObjectRemoved
+	(*PodNominated)(nil),      // 38: berth.log.v1.PodNominated
+	(*PreemptionStarted)(nil), // 39: berth.log.v1.PreemptionStarted
+	(*PreemptionEnded)(nil),   // 40: berth.log.v1.PreemptionEnded
+	(*PodAssumed)(nil),        // 41: berth.log.v1.PodAssumed
+	(*PodBound)(nil),          // 42: berth.log.v1.PodBound
+	(*PodForgotten)(nil),      // 43: berth.log.v1.PodForgotten
+	(*PodRemoved)(nil),        // 44: berth.log.v1.PodRemoved
+	(*ImageSized)(nil),        // 45: berth.log.v1.ImageSized
 }
 var file_berth_log_v1_log_proto_depIdxs = []int32{
 	1,  // 0: berth.log.v1.FollowRequest.from:type_name -> berth.log.v1.Version
@@ -4053,69 +4271,71 @@ var file_berth_log_v1_log_proto_depIdxs = []int32{
 	1,  // 3: berth.log.v1.FollowResponse.head:type_name -> berth.log.v1.Version
 	5,  // 4: berth.log.v1.Delta.settings:type_name -> berth.log.v1.Settings
 	9,  // 5: berth.log.v1.Delta.class_defined:type_name -> berth.log.v1.ClassDefined
-	26, // 6: berth.log.v1.Delta.node_set:type_name -> berth.log.v1.NodeSet
-	28, // 7: berth.log.v1.Delta.node_removed:type_name -> berth.log.v1.NodeRemoved
-	29, // 8: berth.log.v1.Delta.namespace_set:type_name -> berth.log.v1.NamespaceSet
-	30, // 9: berth.log.v1.Delta.namespace_removed:type_name -> berth.log.v1.NamespaceRemoved
-	31, // 10: berth.log.v1.Delta.pod_set:type_name -> berth.log.v1.PodSet
-	39, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
-	40, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
-	41, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
-	42, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
-	43, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
-	15, // 16: berth.log.v1.Delta.labels_defined:type_name -> berth.log.v1.LabelsDefined
-	16, // 17: berth.log.v1.Delta.selector_set:type_name -> berth.log.v1.SelectorSet
-	17, // 18: berth.log.v1.Delta.selector_removed:type_name -> berth.log.v1.SelectorRemoved
-	32, // 19: berth.log.v1.Delta.budget_set:type_name -> berth.log.v1.BudgetSet
-	33, // 20: berth.log.v1.Delta.budget_removed:type_name -> berth.log.v1.BudgetRemoved
-	36, // 21: berth.log.v1.Delta.pod_nominated:type_name -> berth.log.v1.PodNominated
-	37, // 22: berth.log.v1.Delta.preemption_started:type_name -> berth.log.v1.PreemptionStarted
-	38, // 23: berth.log.v1.Delta.preemption_ended:type_name -> berth.log.v1.PreemptionEnded
-	34, // 24: berth.log.v1.Delta.object_set:type_name -> berth.log.v1.ObjectSet
-	35, // 25: berth.log.v1.Delta.object_removed:type_name -> berth.log.v1.ObjectRemoved
+	28, // 6: berth.log.v1.Delta.node_set:type_name -> berth.log.v1.NodeSet
+	30, // 7: berth.log.v1.Delta.node_removed:type_name -> berth.log.v1.NodeRemoved
+	31, // 8: berth.log.v1.Delta.namespace_set:type_name -> berth.log.v1.NamespaceSet
+	32, // 9: berth.log.v1.Delta.namespace_removed:type_name -> berth.log.v1.NamespaceRemoved
+	33, // 10: berth.log.v1.Delta.pod_set:type_name -> berth.log.v1.PodSet
+	41, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
+	42, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
+	43, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
+	44, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
+	45, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
+	16, // 16: berth.log.v1.Delta.labels_defined:type_name -> berth.log.v1.LabelsDefined
+	18, // 17: berth.log.v1.Delta.selector_set:type_name -> berth.log.v1.SelectorSet
+	19, // 18: berth.log.v1.Delta.selector_removed:type_name -> berth.log.v1.SelectorRemoved
+	34, // 19: berth.log.v1.Delta.budget_set:type_name -> berth.log.v1.BudgetSet
+	35, // 20: berth.log.v1.Delta.budget_removed:type_name -> berth.log.v1.BudgetRemoved
+	38, // 21: berth.log.v1.Delta.pod_nominated:type_name -> berth.log.v1.PodNominated
+	39, // 22: berth.log.v1.Delta.preemption_started:type_name -> berth.log.v1.PreemptionStarted
+	40, // 23: berth.log.v1.Delta.preemption_ended:type_name -> berth.log.v1.PreemptionEnded
+	36, // 24: berth.log.v1.Delta.object_set:type_name -> berth.log.v1.ObjectSet
+	37, // 25: berth.log.v1.Delta.object_removed:type_name -> berth.log.v1.ObjectRemoved
 	6,  // 26: berth.log.v1.Settings.profiles:type_name -> berth.log.v1.Profile
 	7,  // 27: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
 	7,  // 28: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
 	8,  // 29: berth.log.v1.Profile.shape:type_name -> berth.log.v1.ShapePoint
-	22, // 30: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
-	24, // 31: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
-	14, // 32: berth.log.v1.Profile.default_spread:type_name -> berth.log.v1.SpreadConstraint
+	24, // 30: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
+	26, // 31: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
+	15, // 32: berth.log.v1.Profile.default_spread:type_name -> berth.log.v1.SpreadConstraint
 	10, // 33: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
-	18, // 34: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
-	18, // 35: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
-	20, // 36: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
-	19, // 37: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
-	22, // 38: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
-	24, // 39: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
-	25, // 40: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
-	12, // 41: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
-	12, // 42: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
-	13, // 43: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
-	13, // 44: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
-	14, // 45: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
-	23, // 46: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
-	11, // 47: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
-	11, // 48: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
-	12, // 49: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
-	11, // 50: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
-	19, // 51: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
-	11, // 52: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
-	23, // 53: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
-	23, // 54: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
-	22, // 55: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
-	19, // 56: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
-	21, // 57: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
-	18, // 58: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
-	27, // 59: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
-	19, // 60: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
-	11, // 61: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
-	2,  // 62: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
-	3,  // 63: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
-	63, // [63:64] is the sub-list for method output_type
-	62, // [62:63] is the sub-list for method input_type
-	62, // [62:62] is the sub-list for extension type_name
-	62, // [62:62] is the sub-list for extension extendee
-	0,  // [0:62] is the sub-list for field type_name
+	20, // 34: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
+	20, // 35: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
+	22, // 36: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
+	21, // 37: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
+	24, // 38: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
+	26, // 39: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
+	27, // 40: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
+	13, // 41: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
+	13, // 42: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
+	14, // 43: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	14, // 44: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	15, // 45: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
+	11, // 46: berth.log.v1.ClassSpec.disks:type_name -> berth.log.v1.Disk
+	25, // 47: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
+	12, // 48: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
+	12, // 49: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
+	13, // 50: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
+	12, // 51: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
+	21, // 52: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
+	17, // 53: berth.log.v1.LabelsDefined.claims:type_name -> berth.log.v1.PodClaim
+	12, // 54: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
+	25, // 55: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
+	25, // 56: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
+	24, // 57: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
+	21, // 58: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
+	23, // 59: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
+	20, // 60: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
+	29, // 61: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
+	21, // 62: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
+	12, // 63: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
+	2,  // 64: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
+	3,  // 65: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
+	65, // [65:66] is the sub-list for method output_type
+	64, // [64:65] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_berth_log_v1_log_proto_init() }
@@ -4153,7 +4373,7 @@ func file_berth_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_log_v1_log_proto_rawDesc), len(file_berth_log_v1_log_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   43,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

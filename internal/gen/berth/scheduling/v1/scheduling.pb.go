@@ -1042,9 +1042,10 @@ func (x *Applied) GetResult() string {
 // DeleteRequest names an object.
 type DeleteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace, Node, Pod, Service, ReplicationController, ReplicaSet, StatefulSet or PodDisruptionBudget; required.
+	// Namespace, Node, Pod, Service, ReplicationController, ReplicaSet, StatefulSet, PodDisruptionBudget, PersistentVolume,
+	// PersistentVolumeClaim, StorageClass, CSINode, CSIDriver, CSIStorageCapacity or VolumeAttachment; required.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Its namespace; empty means default, and none for nodes and namespaces.
+	// Its namespace; empty means default, and none if objects of its kind are in none.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Its name; required.
 	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
