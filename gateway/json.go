@@ -68,6 +68,8 @@ type HTTPConfig struct {
 	// Expect returns why a body is not to be read of who has sent a header authorization, for a call of a method; "" if it is for none.
 	// It counts the call. Nil: bodies are read of all who are known.
 	Expect func(ctx context.Context, authorization []string, method string) error
+	// Turns are those in which JSON is decoded and encoded. Nil: nobody waits for one.
+	Turns *rpc.Turns
 }
 
 // AllowedHost returns whether a host is one of these, localhost, or an address: no web page of somebody else's has such a name.
@@ -83,7 +85,10 @@ func AllowedHost(names func() []string) func(host string) bool {
 type forwardingConn struct{ grpc.ClientConnInterface }
 
 func (c forwardingConn) Invoke(ctx context.Context, method string, request, response any, options ...grpc.CallOption) error {
-	return c.ClientConnInterface.Invoke(rpc.Forward(ctx, rpc.CallerOf(ctx)), method, request, response, options...)
+	// What comes before is decoding, and what comes behind encoding. The call has turns of its own.
+	return rpc.Aside(ctx, func() error {
+		return c.ClientConnInterface.Invoke(rpc.Forward(ctx, rpc.CallerOf(ctx)), method, request, response, options...)
+	})
 }
 
 func (c forwardingConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, options ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -197,7 +202,18 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	h.mux.ServeHTTP(&patientWriter{ResponseWriter: w, unread: h.unread, caller: caller, refuse: refuse}, r)
+	patient := &patientWriter{ResponseWriter: w, unread: h.unread, caller: caller, refuse: refuse}
+	// 5. The call, in a turn but for what waits. Messages of a watch are small, and it waits for each.
+	if r.URL.Path != watchPath {
+		turn, err := rpc.TakeTurn(rpc.WithTurns(rpc.WithCaller(r.Context(), caller), h.cfg.Turns))
+		if err != nil {
+			refuse(err)
+			return
+		}
+		defer turn.End()
+		patient.turn, r = turn, r.WithContext(turn.During(r.Context()))
+	}
+	h.mux.ServeHTTP(patient, r)
 }
 
 // isText reports whether what a URL says can be in a message of the API. One that is wrongly escaped is for others to refuse.
@@ -340,6 +356,7 @@ type patientWriter struct {
 	unread *rpc.Share
 	caller string
 	refuse func(error) // answers with an error, where nothing has been written
+	turn   *rpc.Turn   // ends before anything is written, which waits for the client; nil: there is none
 	begun  bool
 }
 
@@ -349,6 +366,9 @@ func (w *patientWriter) WriteHeader(code int) {
 }
 
 func (w *patientWriter) Write(b []byte) (int, error) {
+	if w.turn != nil {
+		w.turn.End()
+	}
 	if len(b) >= httpUnreadFrom {
 		n := min(len(b), httpUnread/2)
 		if !w.unread.Take(w.caller, n) {

@@ -30,7 +30,7 @@ type Manifests interface {
 // takesManifests returns an error unless the log says that the cluster is made of manifests.
 func (s *Service) takesManifests(ctx context.Context) error {
 	from := ""
-	if err := s.read(ctx, func(st *cluster.State) { from = st.Settings.Source }); err != nil {
+	if err := s.look(ctx, func(st *cluster.State) { from = st.Settings.Source }); err != nil {
 		return err
 	}
 	if from != "local" || s.cfg.Manifests == nil {

@@ -14,8 +14,18 @@ import (
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
-// read calls fn with the state.
+// read calls fn with the state, when it is the caller's turn.
 func (s *Service) read(ctx context.Context, fn func(*cluster.State)) error {
+	turn, err := rpc.TakeTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer turn.End()
+	return s.look(ctx, fn)
+}
+
+// look is read for what takes microseconds, which nobody need wait for.
+func (s *Service) look(ctx context.Context, fn func(*cluster.State)) error {
 	if err := s.loaded(); err != nil {
 		return err
 	}
@@ -119,7 +129,7 @@ func (s *Service) GetPod(ctx context.Context, req *schedulingv1.GetPodRequest) (
 
 // findPod returns what the ledger knows of a pod, and at which version.
 func (s *Service) findPod(ctx context.Context, name podName) (pod *schedulingv1.Pod, version *schedulingv1.Version, err error) {
-	err = s.read(ctx, func(st *cluster.State) {
+	err = s.look(ctx, func(st *cluster.State) {
 		version = versionOf(st.Version())
 		if _, p := s.names.find(st, name); p != nil {
 			pod = podOf(st, p)

@@ -49,6 +49,11 @@ func (s *Service) try(ctx context.Context, look func(*cluster.State) error, ask 
 	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QuestionFor)
 	defer cancel()
+	turn, err := rpc.TakeTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer turn.End()
 	b := s.sandbox
 	var since []cluster.Delta
 	var version cluster.Version
@@ -71,7 +76,7 @@ func (s *Service) try(ctx context.Context, look func(*cluster.State) error, ask 
 	if err := b.box.Follow(since, version, digest); err != nil {
 		return err // the next question gets a new copy
 	}
-	return ask(ctx, b.box)
+	return ask(whatif.WithPause(ctx, turn.Yield), b.box)
 }
 
 // nothing is looked for.

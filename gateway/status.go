@@ -59,7 +59,7 @@ func (s *Service) GetStatus(ctx context.Context, _ *schedulingv1.GetStatusReques
 	// 1. What the replica knows.
 	shardCount, indexes := 0, 0
 	if s.loaded() == nil {
-		err := s.read(ctx, func(st *cluster.State) {
+		err := s.look(ctx, func(st *cluster.State) {
 			response.Version = versionOf(st.Version())
 			response.Nodes = int32(st.Nodes.Count())
 			response.Pods.Pending = int32(st.Count(cluster.Pending))

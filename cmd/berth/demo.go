@@ -60,7 +60,7 @@ func runDemo(ctx context.Context, c roles.Common, o roles.AllOptions, exit bool)
 	}
 	defer os.RemoveAll(dir)
 	o.DataDir = dir
-	useThreads()
+	useThreads(minThreads)
 	serving := make(chan [2]string, 1)
 	o.Serving = func(grpcAddress, httpAddress string) { serving <- [2]string{grpcAddress, httpAddress} }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -129,7 +130,7 @@ func allCommand() *cobra.Command {
 			cl.profile(&f.common)
 			return f.run(cmd.Context(), "all", func(ctx context.Context) error {
 				cl.logNotes(f.common.Log)
-				useThreads()
+				useThreads(minThreads)
 				return roles.All(ctx, f.common, o)
 			})
 		},
@@ -238,6 +239,11 @@ func gatewayCommand() *cobra.Command {
 		check: func(f *commonFlags) error {
 			return errors.Join(f.tls.allows("--http-listen", p.HTTPListen), checkAccess(&p.Access, f.common.Listen, p.HTTPListen))
 		},
-		run: func(ctx context.Context, c roles.Common) error { return roles.Gateway(ctx, c, p) },
+		run: func(ctx context.Context, c roles.Common) error {
+			useThreads(runtime.NumCPU() + spareThreads)
+			floor := heapFloor()
+			defer runtime.KeepAlive(floor)
+			return roles.Gateway(ctx, c, p)
+		},
 	}.command()
 }

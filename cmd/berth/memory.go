@@ -34,3 +34,22 @@ func useMemory() {
 		debug.SetMemoryLimit(limit)
 	}
 }
+
+// mostFloor is how much heapFloor returns where there is memory for it.
+const mostFloor = 64 << 20
+
+// heapFloor returns memory that holds nothing and, since nobody touches it, takes none. Go collects garbage when there is as much of it as the
+// heap holds besides: where a cluster is small, so is the heap of its gateway, which would collect again after every few answers, and use more
+// of the processors for that than for the answers. With this, there are 64 MiB of garbage first.
+func heapFloor() []byte {
+	_, set := os.LookupEnv("GOGC")
+	return make([]byte, floorBytes(debug.SetMemoryLimit(-1), set))
+}
+
+// floorBytes returns how much of a limit on memory is for heapFloor: none if it is set when garbage is collected.
+func floorBytes(limit int64, set bool) int64 {
+	if set {
+		return 0
+	}
+	return min(mostFloor, limit/16)
+}

@@ -15,7 +15,7 @@ func TestThreads(t *testing.T) {
 		{"GOMAXPROCS says two", 2, 2, true, 2},
 		{"a container that may use two of many cores", 2, 64, false, 2},
 	} {
-		if got := threads(test.now, test.cores, test.set); got != test.want {
+		if got := threads(test.now, test.cores, minThreads, test.set); got != test.want {
 			t.Errorf("%s: %d threads, want %d", test.what, got, test.want)
 		}
 	}

@@ -54,7 +54,10 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 			}
 		}
 		added, err := w.Add(load)
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err() // which is no fault of the manifests
+		case err != nil:
 			return rpc.Invalid(rpc.Violation{Field: "manifests", Description: err.Error()})
 		}
 		placed, err := whatif.Place(w, append(pods, added...), whatif.PlaceOptions{

@@ -7,10 +7,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
-)
 
-// clockTick is the unit of the times in /proc/<pid>/stat: 1/100 s on every architecture that Go supports.
-const clockTick = 10 * time.Millisecond
+	"golang.org/x/sys/unix"
+)
 
 // procAttr makes children die with their parent, and keeps a terminal's Ctrl-C from reaching them: it is the parent
 // that ends them, in its order.
@@ -21,22 +20,10 @@ func procAttr() *syscall.SysProcAttr {
 // usage reads what a living process has consumed. The peak is VmHWM and not rusage's maxrss, which a child inherits
 // from its parent at fork.
 func usage(pid int) (Usage, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return Usage{}, err
-	}
-	// The second field is the program's name in parentheses, which may contain anything.
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) < 13 {
-		return Usage{}, fmt.Errorf("parse /proc/%d/stat: %d fields", pid, len(fields))
-	}
-	var ticks int64
-	for _, f := range fields[11:13] { // utime, stime
-		n, err := strconv.ParseInt(f, 10, 64)
-		if err != nil {
-			return Usage{}, fmt.Errorf("parse /proc/%d/stat: %w", pid, err)
-		}
-		ticks += n
+	// The clock of a process: more exact than the ticks in /proc/<pid>/stat.
+	var spent unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|2), &spent); err != nil {
+		return Usage{}, fmt.Errorf("read the clock of process %d: %w", pid, err)
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -51,7 +38,7 @@ func usage(pid int) (Usage, error) {
 		if err != nil {
 			return Usage{}, fmt.Errorf("parse /proc/%d/status: %w", pid, err)
 		}
-		return Usage{CPU: time.Duration(ticks) * clockTick, PeakRSS: kib << 10}, nil
+		return Usage{CPU: time.Duration(spent.Nano()), PeakRSS: kib << 10}, nil
 	}
 	return Usage{}, fmt.Errorf("parse /proc/%d/status: no VmHWM", pid) // a zombie has no memory
 }

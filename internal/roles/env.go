@@ -83,7 +83,7 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 			return fmt.Errorf("read TLS files: %w", err)
 		}
 	}
-	e.rpc = rpc.Config{Net: network, Log: c.Log, Metrics: measured.common, Trace: c.Trace.TracerProvider()}
+	e.rpc = rpc.Config{Net: network, Log: c.Log, Metrics: measured.common, Trace: c.Trace.TracerProvider(), Turns: rpc.NewTurns(0)}
 	if network == rpc.TCP() {
 		e.rpc.TLS = e.tls(role)
 	}

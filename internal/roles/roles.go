@@ -429,7 +429,7 @@ func (e *env) serveJSON(ctx context.Context, g *errgroup.Group, s *gateway.Servi
 	if err != nil {
 		return "", err
 	}
-	cfg := gateway.HTTPConfig{AllowedHost: gateway.AllowedHost(func() []string { return e.hosts(p) })}
+	cfg := gateway.HTTPConfig{AllowedHost: gateway.AllowedHost(func() []string { return e.hosts(p) }), Turns: e.rpc.Turns}
 	if guard != nil {
 		cfg.Known, cfg.Expect = guard.Know, guard.Expect
 	}

@@ -15,6 +15,7 @@ type Config struct {
 	Metrics *prometheus.Registry // where call metrics are registered, once however many servers share it; nil keeps none
 	Trace   trace.TracerProvider // nil means no tracing
 	TLS     *TLS                 // nil means plaintext, and that everybody may do everything
+	Turns   *Turns               // in which servers that are open to people work; nil means that they do not wait for any
 	Largest int                  // message that is sent and received, in bytes; 0 means [MessageLimit]
 }
 

@@ -80,6 +80,7 @@ func WithReview(every time.Duration) Option { return func(o *options) { o.review
 type public struct {
 	guard      Guard   // nil: everyone is admitted
 	members    members // nil without TLS
+	turns      *Turns  // nil: nobody waits for one
 	forwarding bool
 	largest    int                         // bytes of a request
 	review     time.Duration               // between two reviews of a stream
@@ -93,9 +94,9 @@ type public struct {
 	readers            sync.WaitGroup
 }
 
-func newPublic(o *options, members members, outer, inner grpc.UnaryServerInterceptor) *public {
+func newPublic(o *options, members members, turns *Turns, outer, inner grpc.UnaryServerInterceptor) *public {
 	return &public{
-		guard: o.guard, members: members, forwarding: o.forwarding, largest: o.requestLimit, review: o.reviewEvery, outer: outer, inner: inner,
+		guard: o.guard, members: members, turns: turns, forwarding: o.forwarding, largest: o.requestLimit, review: o.reviewEvery, outer: outer, inner: inner,
 		known: newGate(readAtOnce, readWaiting, methodBusyFor), strangers: newGate(strangersRead, strangersWaiting, methodBusyFor),
 		held: NewShare(heldLimit, 0), following: NewShare(publicFollowing, 0), talking: NewShare(publicTalking, 0),
 		health: NewShare(publicHealth, 0),
@@ -107,7 +108,7 @@ const healthService = "/grpc.health.v1.Health/"
 
 // admit returns the context of a call whose caller is known, at least by address.
 func (p *public) admit(ctx context.Context, method string) (context.Context, error) {
-	ctx = WithCaller(ctx, addressOfCall(ctx, p.forwarding))
+	ctx = WithTurns(WithCaller(ctx, addressOfCall(ctx, p.forwarding)), p.turns)
 	if p.forwarding {
 		ctx = takeCounted(ctx)
 	}

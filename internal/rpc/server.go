@@ -156,7 +156,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 	}
 	var tracing []otelgrpc.Option
 	if o.public {
-		s.public = newPublic(&o, members, chainUnary(unary), gates.unary)
+		s.public = newPublic(&o, members, cfg.Turns, chainUnary(unary), gates.unary)
 		stream = append([]grpc.StreamServerInterceptor{boundRequests(o.requestLimit, true)}, append(stream, s.public.stream)...)
 		if o.forwarding {
 			serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(forwardedStreams), grpc.MaxHeaderListSize(maxHeaderBytes))

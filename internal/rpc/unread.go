@@ -99,6 +99,12 @@ func (u *unread) count(ctx context.Context, answer any) (any, error) {
 		return nil, Exhausted(ReasonQueueFull, methodBusyFor, "an answer of %d bytes: too many others are not read yet", size)
 	}
 	buffer := u.get(capacity, size)
+	turn, err := TakeTurn(ctx)
+	if err != nil {
+		room.Put(buffer)
+		return nil, err
+	}
+	defer turn.End()
 	if _, err := (proto.MarshalOptions{UseCachedSize: true}).MarshalAppend((*buffer)[:0], message); err != nil {
 		room.Put(buffer)
 		return nil, fmt.Errorf("encode an answer: %w", err)

@@ -36,9 +36,9 @@ func eachDocument(ctx context.Context, data []byte, most extent, visit func(raw 
 	take := func(raw json.RawMessage, err error) error {
 		number++
 		n := manifest.Values(raw)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
+		switch ended := between(ctx); {
+		case ended != nil:
+			return ended
 		case number > most.documents:
 			err = fmt.Errorf("%w: at most %d documents are possible", ErrTooMuch, most.documents)
 		case n > most.values:

@@ -236,7 +236,7 @@ func (p *placing) take(k int, left []int) ([]int, error) {
 
 // one tries one pod. It reports whether the pod is placed, or whether room has been made for it.
 func (p *placing) one(k int) (placed, evicts bool, err error) {
-	if err := p.w.ctx.Err(); err != nil {
+	if err := between(p.w.ctx); err != nil {
 		return false, false, err
 	}
 	out := &p.outcomes[k]

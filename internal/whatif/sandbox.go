@@ -87,6 +87,23 @@ func (s *Sandbox) Spoiled() error { return s.spoiled }
 // and with them columns of all there is. Its owner makes a new one.
 func (s *Sandbox) Swollen() bool { return s.state.Nodes.Len() > 2*s.nodes+swollenBy }
 
+type pauseKey struct{}
+
+// WithPause returns a context of questions that take long: between their parts they call pause, and end with its error.
+func WithPause(ctx context.Context, pause func() error) context.Context {
+	return context.WithValue(ctx, pauseKey{}, pause)
+}
+
+// between is called between the parts of what takes long.
+func between(ctx context.Context) error {
+	if pause, ok := ctx.Value(pauseKey{}).(func() error); ok {
+		if err := pause(); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
 // Try calls ask with a World that is as the cluster is. What ask changes in it is undone when ask returns. The World must not
 // be used later. Try returns ask's error, or one that wraps ErrSpoiled. When ctx has ended, changes and questions return its
 // error.

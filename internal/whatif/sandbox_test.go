@@ -303,3 +303,40 @@ func TestUsageIsOfTheZonesThatNodesAreInNow(t *testing.T) {
 		})
 	}
 }
+
+func TestAQuestionPausesBetweenItsParts(t *testing.T) {
+	s := sandbox(t, setNode(aNode("n", "a", 1000)))
+	paused, added := 0, 0
+	var ended error
+	ask := func() error {
+		paused = 0
+		return s.Try(WithPause(t.Context(), func() error { paused++; return ended }), func(w *World) error {
+			var pods []cluster.PodID
+			for _, name := range []string{"a", "b", "c"} {
+				id, err := w.AddPod(aPod(name, 1))
+				if err != nil {
+					return err
+				}
+				pods = append(pods, id)
+			}
+			added = paused
+			_, err := Place(w, pods, PlaceOptions{})
+			return err
+		})
+	}
+	if err := ask(); err != nil || added < 3 || paused < added+6 { // each is chosen for, and assumed
+		t.Errorf("of three pods: %v, after %d pauses, %d of them while they were added", err, paused, added)
+	}
+	paused = 0
+	if err := eachDocument(WithPause(t.Context(), func() error { paused++; return nil }), []byte("a: 1\n---\nb: 1\n"), own, func([]byte) error { return nil }); err != nil || paused < 2 {
+		t.Errorf("of two documents: %v, after %d pauses", err, paused)
+	}
+	ended = errors.New("no more")
+	if err := ask(); !errors.Is(err, ended) || s.Spoiled() != nil {
+		t.Errorf("a pause that ends it: %v; spoiled: %v", err, s.Spoiled())
+	}
+	ended = nil
+	if err := ask(); err != nil {
+		t.Errorf("the next question: %v", err)
+	}
+}

@@ -35,11 +35,11 @@ type belongings struct {
 
 // Apply changes the World by one delta, as the ledger's state would change, and remembers how to undo it.
 func (w *World) Apply(d cluster.Delta) error {
-	switch {
+	switch err := between(w.ctx); {
 	case w.s.world != w:
 		return errors.New("apply: the try has ended")
-	case w.ctx.Err() != nil:
-		return w.ctx.Err()
+	case err != nil:
+		return err
 	case len(w.steps) >= MaxChanges:
 		return fmt.Errorf("%w: at most %d changes are possible", ErrTooMuch, MaxChanges)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +22,10 @@ import (
 	"github.com/berth-scheduler/berth/test/berthtest"
 )
 
-var attackCalls = flag.Int("attack-calls", 60, "how many calls an honest caller makes of each kind during each attack")
+var (
+	attackCalls = flag.Int("attack-calls", 60, "how many calls an honest caller makes of each kind during each attack")
+	attackOnly  = flag.String("attack-only", "", "a regular expression of the attacks that are made; by default all are")
+)
 
 const (
 	honestEvery  = 25 * time.Millisecond // one call: less often than --caller-qps lets a caller
@@ -31,17 +35,34 @@ const (
 // victim is a gateway that is attacked.
 type victim struct {
 	target
-	t *testing.T
+	t       *testing.T
+	gateway *kubetest.Process
 }
 
-// honest makes calls of each kind, one after the other, and returns how long they took. Each must be answered.
-func (v *victim) honest(n int, when string) map[string][]time.Duration {
+// usage returns what the gateway has consumed.
+func (v *victim) usage(when string) kubetest.Usage {
+	v.t.Helper()
+	u, err := v.gateway.Usage()
+	if err != nil {
+		v.t.Fatalf("%s: the gateway is gone: %v", when, err)
+	}
+	return u
+}
+
+// took is what calls took of a kind, call by call.
+type took struct {
+	time []time.Duration
+	work []time.Duration // that the gateway did meanwhile, on all cores, for whomever: unlike the time, it is much the same on a busy machine
+}
+
+// honest makes calls of each kind, one after the other, and returns what they took. Each must be answered.
+func (v *victim) honest(n int, when string) map[string]*took {
 	v.t.Helper()
 	conn, client := v.conn("127.0.0.100"), browser("127.0.0.100")
 	defer conn.Close()
 	defer client.CloseIdleConnections()
 	api := schedulingv1.NewSchedulingServiceClient(conn)
-	took := map[string][]time.Duration{}
+	all := map[string]*took{}
 	tick := time.NewTicker(honestEvery)
 	defer tick.Stop()
 	for i := range n {
@@ -82,16 +103,22 @@ func (v *victim) honest(n int, when string) map[string][]time.Duration {
 		} {
 			<-tick.C
 			ctx, cancel := context.WithTimeout(bearing(context.Background(), "honest"), 5*time.Minute)
+			before := v.usage(when).CPU
 			began := time.Now()
 			err := call.make(ctx)
 			cancel()
 			if err != nil && !(call.kind == "why" && status.Code(err) == codes.NotFound) {
 				v.t.Errorf("%s: an honest caller's %s: %v", when, call.kind, err)
 			}
-			took[call.kind] = append(took[call.kind], time.Since(began))
+			elapsed := time.Since(began)
+			if all[call.kind] == nil {
+				all[call.kind] = &took{}
+			}
+			all[call.kind].time = append(all[call.kind].time, elapsed)
+			all[call.kind].work = append(all[call.kind].work, v.usage(when).CPU-before)
 		}
 	}
-	return took
+	return all
 }
 
 // share returns the value below which a share of them is.
@@ -128,6 +155,7 @@ func TestHonestCallersAreAnsweredWhileTheGatewayIsAttacked(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(gateway.Stop)
+	v.gateway = gateway
 	first := v.conn("127.0.0.100")
 	t.Cleanup(func() { _ = first.Close() })
 	berthtest.Await(t, *within, "the gateway to answer", func(ctx context.Context) error {
@@ -139,34 +167,44 @@ func TestHonestCallersAreAnsweredWhileTheGatewayIsAttacked(t *testing.T) {
 	})
 
 	v.honest(max(*attackCalls/4, 1), "warming up")
-	say := func(name string, quiet, took map[string][]time.Duration, perSecond float64) {
-		var line strings.Builder
-		for _, kind := range []string{"gRPC", "JSON", "why", "new connection"} {
-			fmt.Fprintf(&line, "  %s %.1f/%.1f then %.1f/%.1f ms (%.1fx)", kind, ms(share(quiet[kind], 0.5)), ms(share(quiet[kind], 0.99)),
-				ms(share(took[kind], 0.5)), ms(share(took[kind], 0.99)), ms(share(took[kind], 0.99))/ms(share(quiet[kind], 0.99)))
+	say := func(name string, quiet, attacked map[string]*took, perSecond float64) {
+		line := func(of func(*took) []time.Duration) string {
+			var line strings.Builder
+			for _, kind := range []string{"gRPC", "JSON", "why", "new connection"} {
+				was, is := of(quiet[kind]), of(attacked[kind])
+				fmt.Fprintf(&line, "  %s %.1f/%.1f then %.1f/%.1f ms (%.1fx)", kind, ms(share(was, 0.5)), ms(share(was, 0.99)),
+					ms(share(is, 0.5)), ms(share(is, 0.99)), ms(share(is, 0.99))/ms(share(was, 0.99)))
+			}
+			return line.String()
 		}
-		u, err := gateway.Usage()
-		if err != nil {
-			t.Fatalf("after %s the gateway is gone: %v", name, err)
-		}
-		t.Logf("%-30s p50/p99 quiet, then attacked:%s  peak memory %.0f MiB  %.0f attempts/s", name, line.String(), mib(u.PeakRSS), perSecond)
+		u := v.usage("after " + name)
+		t.Logf("%-30s p50/p99 quiet, then attacked:%s  peak memory %.0f MiB  %.0f attempts/s", name,
+			line(func(c *took) []time.Duration { return c.time }), mib(u.PeakRSS), perSecond)
+		t.Logf("%-30s of which the gateway worked: %s", name, line(func(c *took) []time.Duration { return c.work }))
 		if u.PeakRSS > attackMemory {
 			t.Errorf("after %s the gateway has had %.0f MiB, %.0f MiB are its bound", name, mib(u.PeakRSS), mib(attackMemory))
 		}
 	}
+	only, err := regexp.Compile(*attackOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, a := range v.attacks() {
+		if !only.MatchString(a.name) {
+			continue
+		}
 		quiet := v.honest(*attackCalls, "before "+a.name) // each time anew: the machine has other things to do
 		attack, err := startAttack(order{a.name, v.target})
 		if err != nil {
 			t.Fatalf("%s: %v", a.name, err)
 		}
 		v.honest(max(*attackCalls/4, 1), a.name) // it needs a moment to be in full swing
-		took := v.honest(*attackCalls, a.name)
+		attacked := v.honest(*attackCalls, a.name)
 		perSecond, err := attack.end()
 		if err != nil {
 			t.Errorf("%s: %v", a.name, err)
 		}
-		say(a.name, quiet, took, perSecond)
+		say(a.name, quiet, attacked, perSecond)
 	}
 }
 
