@@ -478,6 +478,9 @@ func TestALookInPartsDoesNotBeginAnewInEachPart(t *testing.T) {
 				return time.Since(began)
 			}
 			whole, parts := took(func() bool { return false }), took(steps)
+			for range 5 { // the machine may have had other things to do
+				whole, parts = min(whole, took(func() bool { return false })), min(parts, took(steps))
+			}
 			if parts > 10*whole {
 				t.Errorf("in parts the look takes %v, as a whole %v", parts, whole)
 			}
