@@ -193,3 +193,24 @@ func TestAPodOnANodeWithoutTheTopologyKeyIsInNoDomain(t *testing.T) {
 		})
 	}
 }
+
+func TestOnlyConstraintsAndTermsOfItsOwnCanBeTooManyForAPod(t *testing.T) {
+	keys, labels := manyKeys(maxSlots + 1)
+	for own := maxSlots - 1; own <= maxSlots+1; own++ {
+		spec := cluster.ClassSpec{AntiAffinity: []cluster.PodTerm{{TopologyKey: keys[0]}}}
+		for _, key := range keys[:own-1] {
+			spec.Spread = append(spec.Spread, cluster.SpreadConstraint{TopologyKey: key, MaxSkew: 1, MinDomains: 1, Hard: true})
+		}
+		w := newTerms(t, 3, labels...)
+		w.other(0, keys, true, "")
+		w.other(1, keys, false, "node-2")
+		apply(t, w.st, cluster.ClassDefined{ID: otherClass, Spec: spec}, cluster.PodSet{ID: 7, Pod: cluster.Pod{UID: "own", Namespace: "default", Class: otherClass, Labels: webLabels}})
+		f, _ := w.e.Filter(w.st, Subject{Class: otherClass, Labels: webLabels}, everything(w.st))
+		switch tooMany := own > maxSlots; {
+		case tooMany && (f.FeasibleCount != 0 || len(f.Verdicts) != 1 || f.Verdicts[0].Reason != "pod has too many topology constraints and affinity terms"):
+			t.Errorf("%d of its own: %+v, want a refusal that says why", own, f)
+		case !tooMany && f.FeasibleCount != 2:
+			t.Errorf("%d of its own: %+v, want all nodes but that of the other pod", own, f)
+		}
+	}
+}
