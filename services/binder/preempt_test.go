@@ -213,13 +213,20 @@ func TestEvictionsThatHangHoldUpOtherPreemptionsNoLongerThanUntilTheyAreLate(t *
 				t.Fatalf("of %d other victims %d are evicted, and of all %d, %d of them in a second", i+1, gone, len(src.evictions()), len(src.evictions())-before)
 			}
 		}
-		if n := w.preemptions.working; n > places(preemptionWorkers)/2 {
-			t.Errorf("%d preemptions of one namespace are under way", n)
+		w.preemptions.mu.Lock()
+		working := w.preemptions.working
+		w.preemptions.mu.Unlock()
+		if working > places(preemptionWorkers)/2 {
+			t.Errorf("%d preemptions of one namespace are under way", working)
 		}
 		// Events give way to evictions, but not to those.
 		began := time.Now()
-		if w.evicting.awaitIdle(t.Context(), time.Hour); w.preempting.stuck == 0 || time.Since(began) > lateAfter {
-			t.Errorf("events wait %v for evictions, of which %d are late", time.Since(began), w.preempting.stuck)
+		w.evicting.awaitIdle(t.Context(), time.Hour)
+		w.preempting.mu.Lock()
+		late := w.preempting.stuck
+		w.preempting.mu.Unlock()
+		if late == 0 || time.Since(began) > lateAfter {
+			t.Errorf("events wait %v for evictions, of which %d are late", time.Since(began), late)
 		}
 		elapse(time.Hour)
 		synctest.Wait()

@@ -275,7 +275,10 @@ func TestWritesThatHangDelayThoseOfOtherNamespacesNoLongerThanUntilTheyAreLate(t
 			add(fmt.Sprint("good", i), "default")
 			elapse(lateAfter + time.Millisecond)
 			synctest.Wait()
-			if events, reports := len(src.scheduled), len(src.reports); events != i+1 || reports != i+1 {
+			src.mu.Lock()
+			events, reports := len(src.scheduled), len(src.reports)
+			src.mu.Unlock()
+			if events != i+1 || reports != i+1 {
 				t.Fatalf("of %d others %d events and %d reports are written", i+1, events, reports)
 			}
 		}
