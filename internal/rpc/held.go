@@ -20,6 +20,10 @@ const (
 	// answer takes its time where the network is slow.
 	heldStreamsFor  = 30 * time.Second
 	heldStreamsMove = 64 << 10
+	// A stream counts once, and once more for each heldHeaders of its headers beyond heldHeadersFree: besides them gRPC keeps what it repeats of
+	// them, if it has answered by itself, in up to four bytes for one.
+	heldHeadersFree = 8 << 10
+	heldHeaders     = 2 << 10
 	// heldFrames is how many bytes of frames that are of no stream's, or open windows, may come from a client before gRPC has dealt with them,
 	// which it does not while it waits for the client to read.
 	heldFrames = 64 << 10
@@ -126,22 +130,24 @@ type counted struct {
 	taken   int         // of held.share, under held.mu
 
 	mu      sync.Mutex
-	last    uint32              // stream that the client has opened
-	open    map[uint32]struct{} // streams
-	running int                 // handlers
-	coming  int                 // streams that the client has reset, by what gRPC has not looked at: it comes back for more when it has
-	reset   int                 // streams that the client has reset, by what gRPC has looked at, and may have to deal with
-	fed     int                 // bytes of heldFrames
-	writing bool                // gRPC waits for the client to read, if it is for long
-	holds   int                 // streams that no handler has
-	since   time.Time           // when a stream last came to its end, or enough of answers went, or a stream was the first that no handler had
-	sent    int                 // bytes of answers, since then
-	watch   *time.Timer         // of look; nil: none runs
-	settle  *time.Timer         // of settled; nil: none runs
+	last    uint32         // stream that the client has opened
+	open    map[uint32]int // streams, and as how many each counts
+	counts  int            // all of them
+	headers int            // bytes of those of last
+	running int            // handlers
+	coming  int            // what streams count that the client has reset, by what gRPC has not looked at: it comes back for more when it has
+	reset   int            // what those count that the client has reset, by what gRPC has looked at, and may have to deal with
+	fed     int            // bytes of heldFrames
+	writing bool           // gRPC waits for the client to read, if it is for long
+	holds   int            // what streams count that no handler has
+	since   time.Time      // when a stream last came to its end, or enough of answers went, or a stream was the first that no handler had
+	sent    int            // bytes of answers, since then
+	watch   *time.Timer    // of look; nil: none runs
+	settle  *time.Timer    // of settled; nil: none runs
 }
 
 func newCounted(conn net.Conn, h *held) *counted {
-	return &counted{Conn: conn, held: h, address: AddressOf(conn.RemoteAddr()), in: frames{skip: len(clientPreface)}, open: make(map[uint32]struct{})}
+	return &counted{Conn: conn, held: h, address: AddressOf(conn.RemoteAddr()), in: frames{skip: len(clientPreface)}, open: make(map[uint32]int)}
 }
 
 // clientPreface is what a client sends before its first frame (RFC 9113, 3.4).
@@ -155,6 +161,7 @@ const (
 	frameSettings  = 4
 	framePing      = 6
 	frameWindow    = 8
+	frameMore      = 9 // of headers
 	flagEndStream  = 1
 	frameHeadBytes = 9
 )
@@ -197,12 +204,15 @@ func (c *counted) Read(b []byte) (int, error) {
 			// answer to what is of no stream by a reset, which would be taken for the end of the one that is opened then.
 			c.cut("frames of no stream")
 		case kind == frameHeaders:
-			c.last = stream
-			c.open[stream] = struct{}{}
+			c.last, c.headers = stream, length
+			c.weigh(stream, 1+max(c.headers-heldHeadersFree, 0)/heldHeaders)
+		case kind == frameMore && c.open[stream] > 0 && stream == c.last:
+			c.headers += length
+			c.weigh(stream, 1+max(c.headers-heldHeadersFree, 0)/heldHeaders)
 		case kind == frameReset:
-			if _, there := c.open[stream]; there {
-				delete(c.open, stream)
-				c.coming++
+			if n := c.open[stream]; n > 0 {
+				c.weigh(stream, 0)
+				c.coming += n
 				if !c.writing {
 					c.moved()
 				}
@@ -215,6 +225,14 @@ func (c *counted) Read(b []byte) (int, error) {
 	})
 	c.count()
 	return n, err
+}
+
+// weigh says as how many a stream counts: 0 means that it is not there any more. The caller holds the lock.
+func (c *counted) weigh(stream uint32, n int) {
+	c.counts += n - c.open[stream]
+	if c.open[stream] = n; n == 0 {
+		delete(c.open, stream)
+	}
 }
 
 // looked notes that gRPC has looked at all that has been read, since it wants more, and reports whether it may have more.
@@ -260,8 +278,8 @@ func (c *counted) Write(b []byte) (int, error) {
 	c.out.pass(b[:n], func(kind, flags byte, stream uint32, length int) {
 		switch {
 		case kind == frameHeaders && flags&flagEndStream != 0 || kind == frameReset:
-			if _, there := c.open[stream]; there {
-				delete(c.open, stream)
+			if c.open[stream] > 0 {
+				c.weigh(stream, 0)
 				c.moved()
 			}
 		case kind == frameData:
@@ -290,7 +308,10 @@ func (c *counted) count() {
 	if (c.reset > 0 || c.fed > heldFrames/2) && c.settle == nil && !c.closed.Load() {
 		c.settle = time.AfterFunc(dealtWithin, c.settled)
 	}
-	n := max(len(c.open)-c.running, 0) + c.coming + c.reset
+	n := c.coming + c.reset
+	if streams := len(c.open); streams > c.running { // of which those that have a handler are not known: they are like the others
+		n += (c.counts*(streams-c.running) + streams - 1) / streams
+	}
 	if n == c.holds || c.closed.Load() {
 		return
 	}
