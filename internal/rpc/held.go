@@ -47,18 +47,31 @@ type held struct {
 	log *quiet
 
 	mu    sync.Mutex
-	share *Share                // of streams, by address
-	conns map[*counted]struct{} // those that have some of it
+	share *Share               // by address
+	conns map[*holder]struct{} // those that have some of it
+}
+
+// holder is a connection, with what it has of a bound.
+type holder struct {
+	address string // or who else it is of
+	remote  net.Addr
+	end     func()      // has whoever serves it close it
+	closed  atomic.Bool // or cut; set under held.mu
+	taken   int         // of held.share, under held.mu
 }
 
 func newHeld(log *slog.Logger, limit int) *held {
-	return &held{log: &quiet{log: log}, share: NewShare(limit, 0), conns: make(map[*counted]struct{})}
+	return &held{log: &quiet{log: log}, share: NewShare(limit, 0), conns: make(map[*holder]struct{})}
 }
 
-// set says how many streams of a connection no handler has.
-func (h *held) set(c *counted, n int) {
+// set says how much a connection has.
+func (h *held) set(c *holder, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.setLocked(c, n)
+}
+
+func (h *held) setLocked(c *holder, n int) {
 	for !c.closed.Load() && n > c.taken && !h.share.Take(c.address, n-c.taken) {
 		h.cut(h.givesWay(c, n), "too many")
 	}
@@ -75,11 +88,11 @@ func (h *held) set(c *counted, n int) {
 	}
 }
 
-// givesWay returns the connection that is cut so that another may have n streams: the one that has most, of addresses that have more than
+// givesWay returns the connection that is cut so that another may have n: the one that has most, of addresses that have more than
 // this one's will have, else of its own. The caller holds mu.
-func (h *held) givesWay(c *counted, n int) *counted {
+func (h *held) givesWay(c *holder, n int) *holder {
 	of := h.share.heldBy(c.address) - c.taken + n
-	var most, own *counted
+	var most, own *holder
 	for other := range h.conns {
 		switch {
 		case other == c:
@@ -100,20 +113,20 @@ func (h *held) givesWay(c *counted, n int) *counted {
 	return c
 }
 
-// cut has reads and writes fail, so that gRPC closes the connection. The caller holds mu.
-func (h *held) cut(c *counted, why string) {
+// cut ends a connection. The caller holds mu.
+func (h *held) cut(c *holder, why string) {
 	if c.closed.Load() {
 		return
 	}
 	if cuts := h.log.count(time.Now()); cuts > 0 {
-		h.log.log.Warn("cut a client whose answers do not come to their end", "caller", c.Conn.RemoteAddr().String(), "why", why, "calls", c.taken, "cuts", cuts)
+		h.log.log.Warn("cut a client whose answers do not come to their end", "caller", c.remote.String(), "why", why, "calls", c.taken, "cuts", cuts)
 	}
 	h.forget(c)
-	_ = c.Conn.SetDeadline(time.Now()) // wakes who waits; gRPC sets others when a handshake ends
+	c.end()
 }
 
 // forget ends the counting of a connection. The caller holds mu.
-func (h *held) forget(c *counted) {
+func (h *held) forget(c *holder) {
 	h.share.Give(c.address, c.taken)
 	c.taken = 0
 	delete(h.conns, c)
@@ -123,11 +136,9 @@ func (h *held) forget(c *counted) {
 // counted is a connection of which the streams are counted.
 type counted struct {
 	net.Conn
+	holder
 	held    *held
-	address string
-	in, out frames      // what comes is read by one goroutine, what goes is written by one at a time
-	closed  atomic.Bool // or cut; set under held.mu
-	taken   int         // of held.share, under held.mu
+	in, out frames // what comes is read by one goroutine, what goes is written by one at a time
 
 	mu      sync.Mutex
 	last    uint32         // stream that the client has opened
@@ -147,7 +158,12 @@ type counted struct {
 }
 
 func newCounted(conn net.Conn, h *held) *counted {
-	return &counted{Conn: conn, held: h, address: AddressOf(conn.RemoteAddr()), in: frames{skip: len(clientPreface)}, open: make(map[uint32]int)}
+	return &counted{
+		Conn: conn, held: h, in: frames{skip: len(clientPreface)}, open: make(map[uint32]int),
+		holder: holder{address: AddressOf(conn.RemoteAddr()), remote: conn.RemoteAddr(), end: func() {
+			_ = conn.SetDeadline(time.Now()) // wakes who waits, and gRPC closes it; it sets others when a handshake ends
+		}},
+	}
 }
 
 // clientPreface is what a client sends before its first frame (RFC 9113, 3.4).
@@ -319,7 +335,7 @@ func (c *counted) count() {
 		c.moved()
 	}
 	c.holds = n
-	c.held.set(c, n)
+	c.held.set(&c.holder, n)
 	if n > 0 && c.watch == nil && !c.closed.Load() {
 		c.watch = time.AfterFunc(heldStreamsFor, c.look)
 	}
@@ -342,7 +358,7 @@ func (c *counted) look() {
 func (c *counted) cut(why string) {
 	c.held.mu.Lock()
 	defer c.held.mu.Unlock()
-	c.held.cut(c, why)
+	c.held.cut(&c.holder, why)
 }
 
 func (c *counted) Close() error {
@@ -354,7 +370,7 @@ func (c *counted) Close() error {
 	}
 	c.held.mu.Lock()
 	if !c.closed.Load() {
-		c.held.forget(c)
+		c.held.forget(&c.holder)
 	}
 	c.held.mu.Unlock()
 	c.mu.Unlock()
