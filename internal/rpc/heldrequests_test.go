@@ -72,17 +72,17 @@ type asker struct {
 	stream uint32
 }
 
-func (p *pipes) connect(t *testing.T, address string) *asker {
+func (p *pipes) connect(t *testing.T, address string, settings ...http2.Setting) *asker {
 	t.Helper()
 	server, client := net.Pipe()
 	p.accepted <- from{server, address}
 	a := &asker{t: t, conn: tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}), stream: 1}
-	var settings bytes.Buffer
-	settings.WriteString(http2.ClientPreface)
-	if err := http2.NewFramer(&settings, nil).WriteSettings(); err != nil {
+	var begin bytes.Buffer
+	begin.WriteString(http2.ClientPreface)
+	if err := http2.NewFramer(&begin, nil).WriteSettings(settings...); err != nil {
 		t.Fatal(err)
 	}
-	a.send(settings.Bytes())
+	a.send(begin.Bytes())
 	return a
 }
 
