@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"math"
 	"mime"
@@ -385,12 +386,12 @@ func (w *patientWriter) extend() {
 
 // ServeHTTP serves handler on l, which it closes, until ctx ends; then watches are ended, other requests get
 // [rpc.DefaultDrain] to finish, and it returns nil. An error means that the listener broke.
-func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
+func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler, logger *slog.Logger) error {
 	// Requests live in a context that ends with ctx only for watches: the others are to finish.
 	watches, endWatches := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatches()
 	server := &http.Server{
-		Handler: rpc.HoldRequests(log, httpHeld, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Handler: rpc.HoldRequests(logger, httpHeld, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == watchPath {
 				requestCtx, cancel := context.WithCancel(r.Context())
 				defer cancel()
@@ -409,6 +410,7 @@ func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler, log *s
 		// whole write, since what has gone in part cannot be gone on with.
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: httpStreams, WriteByteTimeout: httpWriteTimeout},
 		ConnContext: rpc.WithConn,
+		ErrorLog:    log.New(rpc.LibraryLog(logger), "", 0),
 	}
 	address := l.Addr().String()
 	served := make(chan error, 1)

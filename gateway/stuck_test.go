@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/berth-scheduler/berth/gateway"
 	"github.com/berth-scheduler/berth/internal/certs"
+	"github.com/berth-scheduler/berth/internal/logtest"
 )
 
 // handed is a listener that is handed its connections.
@@ -36,6 +38,32 @@ func (h *handed) Accept() (net.Conn, error) {
 
 func (h *handed) Close() error   { h.close(); return nil }
 func (h *handed) Addr() net.Addr { return &net.TCPAddr{} }
+
+func TestHandshakesThatFailDoNotFillTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := &logtest.Buffer{}
+		l := &handed{conns: make(chan net.Conn)}
+		l.closed, l.close = context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() {
+			served <- gateway.ServeHTTP(ctx, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{{}}}), http.NotFoundHandler(), slog.New(slog.NewTextHandler(logs, nil)))
+		}()
+		for range 20 {
+			server, client := net.Pipe()
+			l.conns <- server
+			_ = client.Close()
+			synctest.Wait()
+		}
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if text := logs.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "TLS handshake error") {
+			t.Errorf("want a line:\n%s", text)
+		}
+	})
+}
 
 // With HTTP/2, no timeout of a stream ends it while its connection cannot be written to.
 func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
