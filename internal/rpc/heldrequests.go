@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"crypto/tls"
 	"log/slog"
 	"net"
@@ -8,11 +9,12 @@ import (
 	"sync"
 )
 
-// heldRequests bounds the requests of a server of HTTP, refused ones too, until the ends of their answers have gone, by address. Where there is no room for one more, the connection that has most of them
+// heldRequests bounds the requests of a server of HTTP, refused ones too, until the ends of their answers have gone: those of who is not
+// known by address, and besides them those of callers ([Vouch]). Where there is no room for one more, the connection that has most of them
 // gives way, as it does of a [held].
 type heldRequests struct {
-	next      http.Handler
-	strangers *held
+	next             http.Handler
+	strangers, known *held
 
 	mu    sync.Mutex
 	conns map[heldBy]*holder // those that have some
@@ -27,7 +29,7 @@ type heldBy struct {
 
 // HoldRequests returns a handler that bounds how many requests a server has, of all, of which its ConnContext must be [WithConn].
 func HoldRequests(log *slog.Logger, limit int, next http.Handler) http.Handler {
-	return &heldRequests{next: next, strangers: newHeld(log, limit), conns: make(map[heldBy]*holder)}
+	return &heldRequests{next: next, strangers: newHeld(log, limit), known: newHeld(log, limit), conns: make(map[heldBy]*holder)}
 }
 
 // heldRequest is one of them.
@@ -35,8 +37,12 @@ type heldRequest struct {
 	of   *heldRequests
 	conn net.Conn
 
-	by heldBy
+	mu   sync.Mutex
+	by   heldBy
+	gone bool // the end of the answer is
 }
+
+type requestKey struct{}
 
 // ServeHTTP implements http.Handler.
 func (h *heldRequests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -60,7 +66,7 @@ func (h *heldRequests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			one.give()
 		}()
 	}()
-	h.next.ServeHTTP(w, r)
+	h.next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, one)))
 }
 
 // take takes room for a request, and reports whether its connection may go on.
@@ -95,7 +101,23 @@ func (h *heldRequests) change(by heldBy, c *holder, n int) {
 	}
 }
 
+// vouch moves the request to those of its caller.
+func (r *heldRequest) vouch(caller string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone || r.by.held == r.of.known {
+		return
+	}
+	before := r.by
+	r.by = heldBy{r.of.known, r.conn, caller}
+	r.of.take(r.by) // else the connection is closed
+	r.of.give(before)
+}
+
 func (r *heldRequest) give() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gone = true
 	r.of.give(r.by)
 }
 

@@ -28,6 +28,7 @@ type pipes struct {
 	closed   context.Context
 	close    context.CancelFunc
 	identity tls.Certificate
+	clients  []net.Conn
 }
 
 func newPipes(t *testing.T) *pipes {
@@ -54,6 +55,14 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
+// hangUp closes the clients' sides, to which servers would say goodbye in vain.
+func (p *pipes) hangUp() {
+	for _, client := range p.clients {
+		_ = client.Close()
+	}
+	synctest.Wait()
+}
+
 func (p *pipes) Close() error   { p.close(); return nil }
 func (p *pipes) Addr() net.Addr { return remote("192.0.2.200:1") }
 
@@ -75,6 +84,7 @@ type asker struct {
 func (p *pipes) connect(t *testing.T, address string, settings ...http2.Setting) *asker {
 	t.Helper()
 	server, client := net.Pipe()
+	p.clients = append(p.clients, client)
 	p.accepted <- from{server, address}
 	a := &asker{t: t, conn: tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}), stream: 1}
 	var begin bytes.Buffer
@@ -131,18 +141,20 @@ func holding(t *testing.T, limit int, handler http.HandlerFunc) (l *pipes, h *he
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	return l, h, func() {
+		l.hangUp()
 		_ = server.Close()
 		<-served
 		synctest.Wait()
 	}
 }
 
-// want says how many requests are held.
-func (h *heldRequests) want(t *testing.T, strangers int) {
+// want says how many requests of strangers and of callers are held.
+func (h *heldRequests) want(t *testing.T, strangers, known int) {
 	t.Helper()
 	s, _ := h.strangers.share.Used()
-	if s != strangers {
-		t.Errorf("%d requests are held, want %d", s, strangers)
+	k, _ := h.known.share.Used()
+	if s != strangers || k != known {
+		t.Errorf("%d requests of strangers are held, %d of callers; want %d and %d", s, k, strangers, known)
 	}
 }
 
@@ -156,20 +168,83 @@ func TestRequestsAreHeldUntilTheEndsOfTheirAnswersHaveGone(t *testing.T) {
 		defer stop()
 		c := l.connect(t, "192.0.2.1")
 		c.ask(10, "/")
-		h.want(t, 10)
+		h.want(t, 10, 0)
 		if len(ended) != 10 {
 			t.Errorf("%d handlers have ended", len(ended))
 		}
 		if c.hasEnded() { // it reads
 			t.Error("its connection is closed")
 		}
-		h.want(t, 0)
+		h.want(t, 0, 0)
 		c.ask(10, "/")
 		if n, _ := h.strangers.share.Used(); n == 0 {
 			t.Error("none is held of others")
 		}
 		_ = c.conn.NetConn().Close()
 		synctest.Wait()
-		h.want(t, 0)
+		h.want(t, 0, 0)
+	})
+}
+
+// admitting is the handler of requests that last as long as their clients want. Those for a path have a caller of that name.
+func admitting(_ http.ResponseWriter, r *http.Request) {
+	if caller := r.URL.Path[1:]; caller != "" {
+		Vouch(r.Context(), caller)
+		Vouch(r.Context(), caller) // who asks again is who it is
+	}
+	<-r.Context().Done()
+}
+
+func TestTheConnectionOfMostRequestsGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, h, stop := holding(t, 16, admitting)
+		defer stop()
+		hold := func(address string, requests int) *asker {
+			a := l.connect(t, address)
+			a.ask(requests, "/")
+			return a
+		}
+		small, large := hold("192.0.2.1", 3), hold("192.0.2.1", 5)
+		other, last := hold("192.0.2.2", 4), hold("192.0.2.3", 2)
+		hold("192.0.2.4", 1)
+		hold("192.0.2.5", 1)
+		h.want(t, 16, 0)
+		honest := hold("192.0.2.6", 1)
+		h.want(t, 12, 0)
+		if !large.hasEnded() {
+			t.Error("the connection that has most goes on")
+		}
+		for k, a := range []*asker{small, other, last, honest} {
+			if a.hasEnded() {
+				t.Errorf("another one, %d, is closed", k)
+			}
+		}
+	})
+}
+
+// Whom strangers could drive out otherwise, since many may come by one connection or address.
+func TestRequestsOfCallersAreNotAmongThoseOfStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, h, stop := holding(t, 16, admitting)
+		defer stop()
+		known := l.connect(t, "192.0.2.1")
+		known.ask(4, "/ann")
+		known.ask(3, "/bob")
+		h.want(t, 0, 7)
+		for k := range 8 {
+			a := l.connect(t, "192.0.2."+string(rune('2'+k)))
+			a.ask(6, "/")
+		}
+		if n, _ := h.strangers.share.Used(); n > 16 || n == 0 {
+			t.Errorf("%d requests of strangers are held", n)
+		}
+		if known.hasEnded() {
+			t.Error("callers' connection is closed for strangers")
+		}
+		_ = known.conn.NetConn().Close()
+		synctest.Wait()
+		if n, _ := h.known.share.Used(); n != 0 {
+			t.Errorf("%d requests of callers are held that have ended", n)
+		}
 	})
 }

@@ -16,6 +16,7 @@ func servingOps(t *testing.T, cfg OpsConfig) (l *pipes, stop func()) {
 	served := make(chan error, 1)
 	go func() { served <- ServeOps(ctx, l, cfg) }()
 	return l, func() {
+		l.hangUp()
 		cancel()
 		if err := <-served; err != nil {
 			t.Error(err)
@@ -34,7 +35,6 @@ func TestOperatorsRequestsThatWaitForTheirClientAreBounded(t *testing.T) {
 		var askers []*asker
 		for range 5 { // an address has 128 of 256
 			a := l.connect(t, "192.0.2.1", noWindow)
-			defer func() { _ = a.conn.NetConn().Close() }()
 			askers = append(askers, a)
 			a.ask(opsRequests, "/healthz")
 		}
@@ -48,7 +48,6 @@ func TestOperatorsRequestsThatWaitForTheirClientAreBounded(t *testing.T) {
 			t.Errorf("%d connections are closed, want that which has most", ended)
 		}
 		other := l.connect(t, "192.0.2.2")
-		defer func() { _ = other.conn.NetConn().Close() }()
 		other.ask(1, "/healthz")
 		if frame := other.until(http2.FrameData); frame == nil {
 			t.Error("another address is not answered")
@@ -78,7 +77,6 @@ func TestAnAnswerAboutHealthThatIsNotTakenIsGivenUpSoon(t *testing.T) {
 				l, stop := servingOps(t, OpsConfig{Profiling: true})
 				defer stop()
 				a := l.connect(t, "192.0.2.1", noWindow)
-				defer func() { _ = a.conn.NetConn().Close() }()
 				a.ask(1, path)
 				elapse(opsHealthTimeout)
 				if a.until(http2.FrameRSTStream) == nil {
