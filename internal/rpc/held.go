@@ -153,6 +153,8 @@ type counted struct {
 	holds   int            // what streams count that no handler has
 	since   time.Time      // when a stream last came to its end, or enough of answers went, or a stream was the first that no handler had
 	sent    int            // bytes of answers, since then
+	gone    int            // bytes of answers, since goneAt
+	goneAt  time.Time      // when heldStreamsMove of them had gone last, whatever came to its end meanwhile
 	watch   *time.Timer    // of look; nil: none runs
 	settle  *time.Timer    // of settled; nil: none runs
 }
@@ -302,6 +304,9 @@ func (c *counted) Write(b []byte) (int, error) {
 			if c.sent += length; c.sent >= heldStreamsMove {
 				c.moved()
 			}
+			if c.gone += length; c.gone >= heldStreamsMove {
+				c.gone, c.goneAt = 0, time.Now()
+			}
 		}
 	})
 	c.count()
@@ -310,6 +315,13 @@ func (c *counted) Write(b []byte) (int, error) {
 
 // moved notes that the client reads. The caller holds the lock.
 func (c *counted) moved() { c.since, c.sent = time.Now(), 0 }
+
+// reads returns when the client had last let so much of answers go, of whatever size, that it can be said to read them.
+func (c *counted) reads() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.goneAt
+}
 
 // runs notes that a handler begins, or with less than none that one has ended.
 func (c *counted) runs(by int) {
