@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -26,7 +27,7 @@ func TestRequestsThatAHandlerHasAreBounded(t *testing.T) {
 		served <- gateway.ServeHTTP(ctx, l, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			running.Add(1)
 			<-release
-		}))
+		}), slog.New(slog.DiscardHandler))
 	}()
 	client := func(from string) *http.Client {
 		transport := &http.Transport{DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext, DisableKeepAlives: true}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	"log/slog"
 	"math"
 	"mime"
 	"net"
@@ -38,7 +40,7 @@ const (
 	httpDeadline      = 30 * time.Second // of a request that is no watch
 	httpReadTimeout   = 40 * time.Second // of a request, whatever the handler says
 	httpStreams       = 100              // of a connection, with HTTP/2
-	httpHeld          = 2048             // requests that a handler has, whatever becomes of them
+	httpHeld          = 2048             // requests until the ends of their answers have gone, whatever becomes of them; of strangers, and of callers
 	httpRefuseTimeout = 2 * time.Second  // of the writes of a refusal
 	httpAtOnce        = 128              // requests that are answered, but for watches
 	httpWatches       = 1000             // watches
@@ -404,22 +406,12 @@ func (w *patientWriter) extend() {
 
 // ServeHTTP serves handler on l, which it closes, until ctx ends; then watches are ended, other requests get
 // [rpc.DefaultDrain] to finish, and it returns nil. An error means that the listener broke.
-func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler) error {
+func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler, logger *slog.Logger) error {
 	// Requests live in a context that ends with ctx only for watches: the others are to finish.
 	watches, endWatches := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatches()
-	held := rpc.NewShare(httpHeld, 0)
 	server := &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			// A request is held until its client has let the end of its answer go, even if it is refused.
-			address := rpc.AddressOfRequest(r)
-			if !held.Take(address, 1) {
-				panic(http.ErrAbortHandler) // without an answer, which would be held too
-			}
-			defer held.Give(address, 1)
-			if r.ProtoMajor >= 2 { // else the connection is, whose number is bounded
-				defer func() { _ = http.NewResponseController(w).Flush() }()
-			}
+		Handler: rpc.HoldRequests(logger, httpHeld, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == watchPath {
 				requestCtx, cancel := context.WithCancel(r.Context())
 				defer cancel()
@@ -428,14 +420,17 @@ func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler) error 
 				r = r.WithContext(requestCtx)
 			}
 			handler.ServeHTTP(w, r)
-		}),
+		})),
 		ReadHeaderTimeout: httpHeaderTimeout,
 		ReadTimeout:       httpReadTimeout,
 		WriteTimeout:      httpWriteTimeout, // which a patientWriter extends
 		IdleTimeout:       httpIdleTimeout,
 		MaxHeaderBytes:    httpHeaderBytes,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: httpStreams},
-		ConnContext:       rpc.WithConn,
+		// With HTTP/2, the other timeouts are of streams, which nothing ends while the connection cannot be written to. Over TLS this one is of a
+		// whole write, since what has gone in part cannot be gone on with.
+		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: httpStreams, WriteByteTimeout: httpWriteTimeout},
+		ConnContext: rpc.WithConn,
+		ErrorLog:    log.New(rpc.LibraryLog(logger), "", 0),
 	}
 	address := l.Addr().String()
 	served := make(chan error, 1)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -38,7 +39,7 @@ func (b *berth) serveWeb(cfg gateway.HTTPConfig) (url string, client *http.Clien
 	l := listen(b.t)
 	ctx, cancel := context.WithCancel(b.ctx)
 	served := make(chan error, 1)
-	go func() { served <- gateway.ServeHTTP(ctx, l, handler) }()
+	go func() { served <- gateway.ServeHTTP(ctx, l, handler, slog.New(slog.DiscardHandler)) }()
 	transport := &http.Transport{}
 	done := false
 	stop = func() {

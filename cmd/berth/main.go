@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 
 	"github.com/berth-scheduler/berth/internal/certs"
@@ -61,6 +63,13 @@ func command() *cobra.Command {
 	return root
 }
 
+// logLibraries has libraries log to log that have a log for all of a process.
+func logLibraries(log *slog.Logger) {
+	klog.SetSlogLogger(log) // parts of client-go
+	// gRPC, and what makes JSON of it: errors only, of which strangers cause what they like.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, rpc.LibraryLog(log)))
+}
+
 // newLogger returns the process's logger, writing to stderr, and what sets its level.
 func newLogger(format, level string) (*slog.Logger, *slog.LevelVar, error) {
 	l := new(slog.LevelVar)
@@ -105,7 +114,7 @@ func (f *commonFlags) run(ctx context.Context, role string, run func(ctx context
 	useMemory()
 	f.common.Log, f.common.Trace = log, provider
 	f.common.SetVerbosity = func(value string) (string, error) { return setVerbosity(level, value) }
-	klog.SetSlogLogger(log) // parts of client-go still log there
+	logLibraries(log)
 	err = run(ctx)
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()

@@ -135,7 +135,7 @@ func (e *env) serveOps(ctx context.Context) error {
 		l = tls.NewListener(l, e.certs.Server(true)) // kubelets probe without a certificate
 	}
 	return rpc.ServeOps(ctx, l, rpc.OpsConfig{
-		Metrics: e.measured, Checks: e.ops.checks, Admit: admit, AllowedHost: e.opsHost, Config: e.ops.config, Flags: e.Flags,
+		Log: e.Log, Metrics: e.measured, Checks: e.ops.checks, Admit: admit, AllowedHost: e.opsHost, Config: e.ops.config, Flags: e.Flags,
 		Status: func() [][2]string { return e.ops.status(time.Now()) }, Profiling: e.Profiling, SetVerbosity: e.SetVerbosity,
 	})
 }

@@ -453,7 +453,7 @@ func (e *env) serveJSON(ctx context.Context, g *errgroup.Group, s *gateway.Servi
 	g.Go(func() error { return server.Serve(ctx, behind) })
 	g.Go(func() error {
 		defer clients.Close()
-		return gateway.ServeHTTP(ctx, l, handler)
+		return gateway.ServeHTTP(ctx, l, handler, e.Log)
 	})
 	return address, nil
 }

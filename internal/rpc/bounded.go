@@ -254,8 +254,11 @@ func WithConn(ctx context.Context, conn net.Conn) context.Context {
 
 // Vouch says that the call of a context was let in, for somebody: its connection does not give way to others any more, if the caller
 // has not its share already of those that do not. Who may connect may not be allowed anything else, so that half of all connections can be
-// such; they are divided as by a [Share].
+// such; they are divided as by a [Share]. A request of HTTP counts among those of its caller from then on ([HoldRequests]).
 func Vouch(ctx context.Context, caller string) {
+	if request, ok := ctx.Value(requestKey{}).(*heldRequest); ok {
+		request.vouch(caller)
+	}
 	var bound *boundConn
 	if conn, ok := ctx.Value(connKey{}).(net.Conn); ok {
 		bound = unbound(conn)

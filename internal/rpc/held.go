@@ -20,6 +20,10 @@ const (
 	// answer takes its time where the network is slow.
 	heldStreamsFor  = 30 * time.Second
 	heldStreamsMove = 64 << 10
+	// A stream counts once, and once more for each heldHeaders of its headers beyond heldHeadersFree: besides them gRPC keeps what it repeats of
+	// them, if it has answered by itself, in up to four bytes for one.
+	heldHeadersFree = 8 << 10
+	heldHeaders     = 2 << 10
 	// heldFrames is how many bytes of frames that are of no stream's, or open windows, may come from a client before gRPC has dealt with them,
 	// which it does not while it waits for the client to read.
 	heldFrames = 64 << 10
@@ -43,18 +47,31 @@ type held struct {
 	log *quiet
 
 	mu    sync.Mutex
-	share *Share                // of streams, by address
-	conns map[*counted]struct{} // those that have some of it
+	share *Share               // by address
+	conns map[*holder]struct{} // those that have some of it
+}
+
+// holder is a connection, with what it has of a bound.
+type holder struct {
+	address string // or who else it is of
+	remote  net.Addr
+	end     func()      // has whoever serves it close it
+	closed  atomic.Bool // or cut; set under held.mu
+	taken   int         // of held.share, under held.mu
 }
 
 func newHeld(log *slog.Logger, limit int) *held {
-	return &held{log: &quiet{log: log}, share: NewShare(limit, 0), conns: make(map[*counted]struct{})}
+	return &held{log: &quiet{log: log}, share: NewShare(limit, 0), conns: make(map[*holder]struct{})}
 }
 
-// set says how many streams of a connection no handler has.
-func (h *held) set(c *counted, n int) {
+// set says how much a connection has.
+func (h *held) set(c *holder, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.setLocked(c, n)
+}
+
+func (h *held) setLocked(c *holder, n int) {
 	for !c.closed.Load() && n > c.taken && !h.share.Take(c.address, n-c.taken) {
 		h.cut(h.givesWay(c, n), "too many")
 	}
@@ -71,11 +88,11 @@ func (h *held) set(c *counted, n int) {
 	}
 }
 
-// givesWay returns the connection that is cut so that another may have n streams: the one that has most, of addresses that have more than
+// givesWay returns the connection that is cut so that another may have n: the one that has most, of addresses that have more than
 // this one's will have, else of its own. The caller holds mu.
-func (h *held) givesWay(c *counted, n int) *counted {
+func (h *held) givesWay(c *holder, n int) *holder {
 	of := h.share.heldBy(c.address) - c.taken + n
-	var most, own *counted
+	var most, own *holder
 	for other := range h.conns {
 		switch {
 		case other == c:
@@ -96,20 +113,20 @@ func (h *held) givesWay(c *counted, n int) *counted {
 	return c
 }
 
-// cut has reads and writes fail, so that gRPC closes the connection. The caller holds mu.
-func (h *held) cut(c *counted, why string) {
+// cut ends a connection. The caller holds mu.
+func (h *held) cut(c *holder, why string) {
 	if c.closed.Load() {
 		return
 	}
 	if cuts := h.log.count(time.Now()); cuts > 0 {
-		h.log.log.Warn("cut a client whose answers do not come to their end", "caller", c.Conn.RemoteAddr().String(), "why", why, "calls", c.taken, "cuts", cuts)
+		h.log.log.Warn("cut a client whose answers do not come to their end", "caller", c.remote.String(), "why", why, "calls", c.taken, "cuts", cuts)
 	}
 	h.forget(c)
-	_ = c.Conn.SetDeadline(time.Now()) // wakes who waits; gRPC sets others when a handshake ends
+	c.end()
 }
 
 // forget ends the counting of a connection. The caller holds mu.
-func (h *held) forget(c *counted) {
+func (h *held) forget(c *holder) {
 	h.share.Give(c.address, c.taken)
 	c.taken = 0
 	delete(h.conns, c)
@@ -119,29 +136,36 @@ func (h *held) forget(c *counted) {
 // counted is a connection of which the streams are counted.
 type counted struct {
 	net.Conn
+	holder
 	held    *held
-	address string
-	in, out frames      // what comes is read by one goroutine, what goes is written by one at a time
-	closed  atomic.Bool // or cut; set under held.mu
-	taken   int         // of held.share, under held.mu
+	in, out frames // what comes is read by one goroutine, what goes is written by one at a time
 
 	mu      sync.Mutex
-	last    uint32              // stream that the client has opened
-	open    map[uint32]struct{} // streams
-	running int                 // handlers
-	coming  int                 // streams that the client has reset, by what gRPC has not looked at: it comes back for more when it has
-	reset   int                 // streams that the client has reset, by what gRPC has looked at, and may have to deal with
-	fed     int                 // bytes of heldFrames
-	writing bool                // gRPC waits for the client to read, if it is for long
-	holds   int                 // streams that no handler has
-	since   time.Time           // when a stream last came to its end, or enough of answers went, or a stream was the first that no handler had
-	sent    int                 // bytes of answers, since then
-	watch   *time.Timer         // of look; nil: none runs
-	settle  *time.Timer         // of settled; nil: none runs
+	last    uint32         // stream that the client has opened
+	open    map[uint32]int // streams, and as how many each counts
+	counts  int            // all of them
+	headers int            // bytes of those of last
+	running int            // handlers
+	coming  int            // what streams count that the client has reset, by what gRPC has not looked at: it comes back for more when it has
+	reset   int            // what those count that the client has reset, by what gRPC has looked at, and may have to deal with
+	fed     int            // bytes of heldFrames
+	writing bool           // gRPC waits for the client to read, if it is for long
+	holds   int            // what streams count that no handler has
+	since   time.Time      // when a stream last came to its end, or enough of answers went, or a stream was the first that no handler had
+	sent    int            // bytes of answers, since then
+	gone    int            // bytes of answers, since goneAt
+	goneAt  time.Time      // when heldStreamsMove of them had gone last, whatever came to its end meanwhile
+	watch   *time.Timer    // of look; nil: none runs
+	settle  *time.Timer    // of settled; nil: none runs
 }
 
 func newCounted(conn net.Conn, h *held) *counted {
-	return &counted{Conn: conn, held: h, address: AddressOf(conn.RemoteAddr()), in: frames{skip: len(clientPreface)}, open: make(map[uint32]struct{})}
+	return &counted{
+		Conn: conn, held: h, in: frames{skip: len(clientPreface)}, open: make(map[uint32]int),
+		holder: holder{address: AddressOf(conn.RemoteAddr()), remote: conn.RemoteAddr(), end: func() {
+			_ = conn.SetDeadline(time.Now()) // wakes who waits, and gRPC closes it; it sets others when a handshake ends
+		}},
+	}
 }
 
 // clientPreface is what a client sends before its first frame (RFC 9113, 3.4).
@@ -155,6 +179,7 @@ const (
 	frameSettings  = 4
 	framePing      = 6
 	frameWindow    = 8
+	frameMore      = 9 // of headers
 	flagEndStream  = 1
 	frameHeadBytes = 9
 )
@@ -197,12 +222,15 @@ func (c *counted) Read(b []byte) (int, error) {
 			// answer to what is of no stream by a reset, which would be taken for the end of the one that is opened then.
 			c.cut("frames of no stream")
 		case kind == frameHeaders:
-			c.last = stream
-			c.open[stream] = struct{}{}
+			c.last, c.headers = stream, length
+			c.weigh(stream, 1+max(c.headers-heldHeadersFree, 0)/heldHeaders)
+		case kind == frameMore && c.open[stream] > 0 && stream == c.last:
+			c.headers += length
+			c.weigh(stream, 1+max(c.headers-heldHeadersFree, 0)/heldHeaders)
 		case kind == frameReset:
-			if _, there := c.open[stream]; there {
-				delete(c.open, stream)
-				c.coming++
+			if n := c.open[stream]; n > 0 {
+				c.weigh(stream, 0)
+				c.coming += n
 				if !c.writing {
 					c.moved()
 				}
@@ -215,6 +243,14 @@ func (c *counted) Read(b []byte) (int, error) {
 	})
 	c.count()
 	return n, err
+}
+
+// weigh says as how many a stream counts: 0 means that it is not there any more. The caller holds the lock.
+func (c *counted) weigh(stream uint32, n int) {
+	c.counts += n - c.open[stream]
+	if c.open[stream] = n; n == 0 {
+		delete(c.open, stream)
+	}
 }
 
 // looked notes that gRPC has looked at all that has been read, since it wants more, and reports whether it may have more.
@@ -260,13 +296,16 @@ func (c *counted) Write(b []byte) (int, error) {
 	c.out.pass(b[:n], func(kind, flags byte, stream uint32, length int) {
 		switch {
 		case kind == frameHeaders && flags&flagEndStream != 0 || kind == frameReset:
-			if _, there := c.open[stream]; there {
-				delete(c.open, stream)
+			if c.open[stream] > 0 {
+				c.weigh(stream, 0)
 				c.moved()
 			}
 		case kind == frameData:
 			if c.sent += length; c.sent >= heldStreamsMove {
 				c.moved()
+			}
+			if c.gone += length; c.gone >= heldStreamsMove {
+				c.gone, c.goneAt = 0, time.Now()
 			}
 		}
 	})
@@ -276,6 +315,13 @@ func (c *counted) Write(b []byte) (int, error) {
 
 // moved notes that the client reads. The caller holds the lock.
 func (c *counted) moved() { c.since, c.sent = time.Now(), 0 }
+
+// reads returns when the client had last let so much of answers go, of whatever size, that it can be said to read them.
+func (c *counted) reads() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.goneAt
+}
 
 // runs notes that a handler begins, or with less than none that one has ended.
 func (c *counted) runs(by int) {
@@ -290,7 +336,10 @@ func (c *counted) count() {
 	if (c.reset > 0 || c.fed > heldFrames/2) && c.settle == nil && !c.closed.Load() {
 		c.settle = time.AfterFunc(dealtWithin, c.settled)
 	}
-	n := max(len(c.open)-c.running, 0) + c.coming + c.reset
+	n := c.coming + c.reset
+	if streams := len(c.open); streams > c.running { // of which those that have a handler are not known: they are like the others
+		n += (c.counts*(streams-c.running) + streams - 1) / streams
+	}
 	if n == c.holds || c.closed.Load() {
 		return
 	}
@@ -298,7 +347,7 @@ func (c *counted) count() {
 		c.moved()
 	}
 	c.holds = n
-	c.held.set(c, n)
+	c.held.set(&c.holder, n)
 	if n > 0 && c.watch == nil && !c.closed.Load() {
 		c.watch = time.AfterFunc(heldStreamsFor, c.look)
 	}
@@ -321,7 +370,7 @@ func (c *counted) look() {
 func (c *counted) cut(why string) {
 	c.held.mu.Lock()
 	defer c.held.mu.Unlock()
-	c.held.cut(c, why)
+	c.held.cut(&c.holder, why)
 }
 
 func (c *counted) Close() error {
@@ -333,7 +382,7 @@ func (c *counted) Close() error {
 	}
 	c.held.mu.Lock()
 	if !c.closed.Load() {
-		c.held.forget(c)
+		c.held.forget(&c.holder)
 	}
 	c.held.mu.Unlock()
 	c.mu.Unlock()

@@ -120,6 +120,36 @@ func TestStreamsAreHeldFromTheirHeadersToTheEndOfTheAnswer(t *testing.T) {
 	})
 }
 
+// gRPC keeps headers with a stream, and in its answer, if it did not understand them.
+func TestStreamsOfManyHeadersCountMoreThanOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newCountedPipe(t, quietHeld(100), "a")
+		defer p.close()
+		headers := func(kind byte, stream uint32, bytes int) []byte {
+			f := data(stream, bytes)
+			f[3] = kind
+			return f
+		}
+		p.send(headers(frameHeaders, 1, heldHeadersFree))
+		p.want(1)
+		p.send(headers(frameHeaders, 3, heldHeadersFree), headers(frameMore, 3, 2*heldHeaders), headers(frameMore, 3, 2*heldHeaders))
+		p.want(6)
+		p.runs(1) // one of them
+		p.want(3)
+		p.runs(1)
+		p.want(0)
+		p.runs(-2)
+		p.want(6)
+		p.answer(framed(frameHeaders, 4|flagEndStream, 1))
+		p.want(5)
+		p.send(framed(frameReset, 0, 3))
+		p.want(5)
+		elapse(dealtWithin)
+		synctest.Wait()
+		p.want(0)
+	})
+}
+
 // write has gRPC write, which waits until the client reads.
 func (p *countedPipe) write(bytes int) (wrote chan error) {
 	wrote = make(chan error, 1)

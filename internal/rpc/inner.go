@@ -316,14 +316,29 @@ func front(handler grpc.StreamHandler) grpc.StreamHandler {
 	return countHandlers(refuseTapped(handler))
 }
 
+// refuseUnknown answers calls of methods that there are none of. gRPC itself would repeat the name, in headers, which no flow control
+// holds back, and in up to nine bytes for one.
+func refuseUnknown(pauses bool) grpc.StreamHandler {
+	return func(any, grpc.ServerStream) error {
+		if pauses { // which costs strangers nothing
+			time.Sleep(refusalPause)
+		}
+		return status.Error(codes.Unimplemented, "there is no such method here")
+	}
+}
+
 func errManyStreams(limit int) error {
 	return Exhausted(ReasonQueueFull, time.Second, "too many calls are open: of those whose certificates name no role, %d at most", limit)
 }
 
-// only applies interceptors to streams, behind [front], and not to what is registered as one.
+// only applies interceptors to streams, behind [front], and not to what is registered as one. A call of a method that there is none of has
+// no srv, and meets none of them but front: they would tell logs and metrics a name that a stranger has made.
 func only(interceptors []grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		if !info.IsServerStream && !info.IsClientStream {
+		switch {
+		case srv == nil:
+			return front(handler)(srv, stream)
+		case !info.IsServerStream && !info.IsClientStream:
 			return handler(srv, stream)
 		}
 		for _, intercept := range slices.Backward(interceptors) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -58,6 +59,9 @@ func serverLevel(code codes.Code) logging.Level {
 
 // quietEvery is how often a line says how many calls were refused that have none of their own.
 const quietEvery = 10 * time.Second
+
+// maxPanicBytes are told of a panic that a library has logged, with its stack.
+const maxPanicBytes = 16 << 10
 
 // quiet is a log of calls at a server that is open to people. That a stranger is refused is no news, and strangers decide how often it
 // happens: such calls are told at debug level, and in a line from time to time, with how many there were since the one before.
@@ -114,6 +118,28 @@ func ofStranger(fields []any) bool {
 		}
 	}
 	return false
+}
+
+// libraryLog takes the lines of a library's own log, of which strangers cause what they like. One is told from time to time, with how many
+// there were since the one before, and each at debug level. What a panic has left is told in any case.
+type libraryLog struct{ quiet }
+
+// LibraryLog returns what a library logs to that has a log of its own: see the ErrorLog of http.Server, and grpclog.
+func LibraryLog(log *slog.Logger) io.Writer { return &libraryLog{quiet{log: log}} }
+
+// Write implements io.Writer.
+func (l *libraryLog) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	if strings.HasPrefix(text, "http: panic serving ") || strings.HasPrefix(text, "http2: panic serving ") {
+		l.log.Error("a library has logged", "line", clean(text, maxPanicBytes))
+		return len(line), nil
+	}
+	text = clean(text, maxTextBytes)
+	l.log.Debug("a library has logged", "line", text)
+	if lines := l.count(time.Now()); lines > 0 {
+		l.log.Warn("a library has logged, lately", "line", text, "lines", lines)
+	}
+	return len(line), nil
 }
 
 func clientLevel(codes.Code) logging.Level { return logging.LevelDebug }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
@@ -24,12 +26,14 @@ const (
 	opsHeaderTimeout = 5 * time.Second
 	opsReadTimeout   = 10 * time.Second
 	opsWriteTimeout  = 30 * time.Second
+	opsHealthTimeout = 5 * time.Second // of an answer about health
 	opsIdleTimeout   = 60 * time.Second
 	opsHeaderBytes   = 16 << 10
 	opsBodyBytes     = 1 << 10 // of what sets something
 	opsScrapes       = 4       // at the same time; more are answered 503
 	opsReviews       = 64      // whose callers are being found out
 	opsRequests      = 32      // but for health at the same time; more are answered 429
+	opsHeld          = 256     // of all, refused ones too, until the ends of their answers have gone
 
 	// profileTimeout replaces opsWriteTimeout where profiles are served: the answer comes when the time it is of is over.
 	profileTimeout = 10 * time.Minute
@@ -37,6 +41,7 @@ const (
 
 // OpsConfig is what ServeOps serves. All of it may be left out.
 type OpsConfig struct {
+	Log     *slog.Logger // nil discards
 	Metrics prometheus.Gatherer
 	Checks  func() []Check // of readiness, with names that differ; called per request, concurrently; must not wait
 	// Admit lets a request in, or returns an error of [Error]. Nil lets everyone in. It is not asked about /healthz, /livez and
@@ -65,15 +70,19 @@ type OpsConfig struct {
 //	/debug/pprof/      Go's profiles, if cfg says so
 //	/debug/flags/v     with PUT, sets how much is logged, if cfg says so
 func ServeOps(ctx context.Context, l net.Listener, cfg OpsConfig) error {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	server := &http.Server{
-		Handler:           opsHandler(cfg),
+		Handler:           HoldRequests(cfg.Log, opsHeld, opsHandler(cfg)),
 		ReadHeaderTimeout: opsHeaderTimeout,
 		ReadTimeout:       opsReadTimeout,
 		WriteTimeout:      opsWriteTimeout,
 		IdleTimeout:       opsIdleTimeout,
 		MaxHeaderBytes:    opsHeaderBytes,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: opsRequests},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: opsRequests, WriteByteTimeout: opsWriteTimeout}, // else nothing ends a write
 		ConnContext:       WithConn,
+		ErrorLog:          log.New(LibraryLog(cfg.Log), "", 0),
 	}
 	if cfg.Profiling {
 		server.WriteTimeout = profileTimeout
@@ -191,6 +200,7 @@ func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 	reviews, scrapes := NewShare(opsReviews, 0), NewShare(opsScrapes, 0)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if slices.Contains(openPaths, r.URL.Path) {
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(opsHealthTimeout)) // not all writers can
 			next.ServeHTTP(w, r)
 			return
 		}

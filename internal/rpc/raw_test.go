@@ -21,7 +21,9 @@ type rawConn struct {
 	more    *sync.Cond
 	windows map[uint32]int // by stream; 0 is the connection's
 	ended   bool
-	headers int // frames of headers that have come
+	headers int             // frames of headers that have come
+	ends    map[uint32]bool // streams of which the end has come, or a reset
+	answers map[uint32]int  // bytes of headers, by stream
 }
 
 // rawNetwork is a network in memory of one listener, that raw connections are made to.
@@ -46,7 +48,7 @@ func dialRaw(t *testing.T, n rawNetwork) *rawConn {
 // newRawConn begins a connection, with so many frames at once.
 func newRawConn(t *testing.T, conn net.Conn, frames ...[]byte) *rawConn {
 	t.Helper()
-	c := &rawConn{Conn: conn, windows: map[uint32]int{0: 65535}}
+	c := &rawConn{Conn: conn, windows: map[uint32]int{0: 65535}, ends: make(map[uint32]bool), answers: make(map[uint32]int)}
 	c.more = sync.NewCond(&c.mu)
 	done := make(chan struct{})
 	go func() {
@@ -85,8 +87,15 @@ func (c *rawConn) read() {
 		if head[3] == 1 {
 			c.headers++
 		}
+		stream := binary.BigEndian.Uint32(head[5:])
+		if head[3] == 1 || head[3] == 9 {
+			c.answers[stream] += len(payload)
+		}
+		if head[3] == 1 && head[4]&1 != 0 || head[3] == 3 {
+			c.ends[stream] = true
+		}
 		if head[3] == 8 {
-			c.windows[binary.BigEndian.Uint32(head[5:])] += int(binary.BigEndian.Uint32(payload))
+			c.windows[stream] += int(binary.BigEndian.Uint32(payload))
 			c.more.Broadcast()
 		}
 		c.mu.Unlock()
@@ -135,6 +144,20 @@ func (c *rawConn) answered() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.headers
+}
+
+// answerOf returns how many bytes of headers have come of a stream.
+func (c *rawConn) answerOf(stream uint32) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.answers[stream]
+}
+
+// endOf reports whether the server has ended a stream.
+func (c *rawConn) endOf(stream uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ends[stream]
 }
 
 // hasEnded reports whether the server has closed the connection.

@@ -146,6 +146,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: serverPingFloor, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true), // so that Serve owns every handler's goroutine
 		grpc.Creds(identities),
+		grpc.UnknownServiceHandler(refuseUnknown(o.public)),
 		grpc.ForceServerCodecV2(answerCodec{encoding.GetCodecV2(protocodec.Name)}),
 	)
 	pings := keepalive.ServerParameters{

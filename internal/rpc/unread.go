@@ -67,10 +67,14 @@ func newUnread(log *slog.Logger, largest int, forwarding bool) *unread {
 	}
 }
 
-// cutDeaf ends the connections that hold room and have given none back for unreadFor. The caller holds mu.
+// cutDeaf ends the connections that hold room and have read nothing for unreadFor. The caller holds mu.
 func (u *unread) cutDeaf(now time.Time) {
 	for c := range u.conns {
-		if now.Sub(c.since) > unreadFor {
+		since := c.since
+		if c.streams != nil && c.streams.reads().After(since) { // an answer gives nothing back before all of it has gone
+			since = c.streams.reads()
+		}
+		if now.Sub(since) > unreadFor {
 			u.log.Warn("cut a client that does not read its answers", "caller", c.Conn.RemoteAddr().String(), "bytes", c.bytes)
 			_ = c.SetDeadline(now) // its reads and writes fail, and gRPC closes it
 			c.since = now
