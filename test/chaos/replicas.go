@@ -181,7 +181,11 @@ func (n *nemesis) outrun(ctx context.Context, follower string) (func() error, er
 		if now, err := n.binder(ctx, false); told.saw == "" && (i < mostChanges || err != nil || now != leader) {
 			return sign{idle: fmt.Sprintf("the log has grown by %d changes of the %d that are sure to do, or its binder is another", i, mostChanges)}
 		}
-		if told.missed == "" {
+		switch {
+		case told.missed != "":
+		case i < leastChanges: // it was cut off for reading nothing for so long, and may go on where it was
+			told.idle = fmt.Sprintf("the log has grown by %d changes of the %d that it takes to outrun a follower", i, leastChanges)
+		default:
 			back := n.await(ctx, signLimit, loaded)
 			told.saw, told.missed = told.saw+"; "+back.saw, back.missed
 		}
