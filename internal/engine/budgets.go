@@ -35,6 +35,13 @@ type spaceBudgets struct {
 	kept int                          // how much that is; see maxProtected
 }
 
+// forget lets go of the state.
+func (b *budgets) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.st, b.spaces = nil, nil
+}
+
 // space returns the budgets of a namespace, nil if there is none.
 func (b *budgets) space(st *cluster.State, namespace string) *spaceBudgets {
 	b.mu.Lock()

@@ -140,3 +140,17 @@ func TestBudgetsAreChargedAsIfAllWereAskedOfEachPod(t *testing.T) {
 		t.Errorf("outcomes: %v", outcomes)
 	}
 }
+
+// Readers hold two states while a new one is loaded, and there would be a third.
+func TestAnEvaluatorKeepsNothingOfAStateThatItHasLeft(t *testing.T) {
+	was, urgent := guarded(t, 3, 2, 4, false)
+	e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
+	if out, _ := e.DryRun(was, urgent, everything(was), 1); out.Count != 3 || e.budgets.st != was {
+		t.Fatalf("%+v, budgets of %p", out, e.budgets.st)
+	}
+	is := was.Clone()
+	e.Filter(is, SubjectOf(&is.Pod(urgent).Pod), everything(is))
+	if e.st != is || e.budgets.st != nil || e.budgets.spaces != nil {
+		t.Errorf("it is of %p, and keeps budgets of %p", e.st, e.budgets.st)
+	}
+}

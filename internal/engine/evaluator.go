@@ -111,6 +111,7 @@ func NewEvaluator(config EvaluatorConfig) *Evaluator {
 func (e *Evaluator) follow(st *cluster.State) {
 	if e.st != st || e.epoch != st.Version().Epoch {
 		e.st, e.epoch, e.evaluations, e.relations = st, st.Version().Epoch, make(map[Signature]*evaluation), nil
+		e.budgets.forget() // or the old state would be kept until somebody asks about the new one's
 		e.sweepEvaluations, e.sweepRelations = minSwept, minSwept
 	}
 }
@@ -236,10 +237,10 @@ func (c *evaluation) leavesOutOthers(st *cluster.State) bool {
 	if c.keys == st.KeysModified {
 		return false
 	}
-	var key signatureKey
-	c.relation.leftOut(st, &key)
+	sum := sha256.New()
+	c.relation.leftOut(st, func(written []byte) { sum.Write(written) })
 	was := c.leftOut
-	c.keys, c.leftOut = st.KeysModified, sha256.Sum256(key.b)
+	c.keys, c.leftOut = st.KeysModified, [sha256.Size]byte(sum.Sum(nil))
 	return c.leftOut != was
 }
 

@@ -280,10 +280,10 @@ func (of *termRelation) judge(t *topology, st *cluster.State, r *relations, plug
 	return p
 }
 
-func (of *termRelation) leftOut(st *cluster.State, r *relations, key *signatureKey) {
+func (of *termRelation) leftOut(st *cluster.State, r *relations, key func(string)) {
 	of.carriers(st, r, func(c carrier) {
 		if !st.Nodes.HasKey(st.Symbols.Lookup(c.key)) {
-			key.text(c.key)
+			key(c.key)
 		}
 	})
 }

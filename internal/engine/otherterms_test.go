@@ -214,3 +214,19 @@ func TestOnlyConstraintsAndTermsOfItsOwnCanBeTooManyForAPod(t *testing.T) {
 		}
 	}
 }
+
+// Who makes pods chooses how many such keys there are.
+func TestTopologyKeysThatDoNotCountAreWrittenOneByOne(t *testing.T) {
+	w := newTerms(t, 3)
+	keys, _ := manyKeys(200)
+	w.other(1, keys, false, "")
+	w.feasible()
+	c := w.e.evaluations[w.e.Signature(w.st, w.subject)]
+	longest, all := 0, 0
+	c.relation.leftOut(w.st, func(written []byte) {
+		longest, all = max(longest, len(written)), all+len(written)
+	})
+	if one := len(keys[0]) + 1; longest != one || all != 200*one {
+		t.Errorf("%d bytes are written, %d of them at once, want 200 times %d", all, longest, one)
+	}
+}

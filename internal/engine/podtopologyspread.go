@@ -94,7 +94,7 @@ type spreadRelation struct {
 	requireAll bool // nodes that lack a topology key of a soft constraint do not score
 }
 
-func (s *spreadRelation) leftOut(*cluster.State, *relations, *signatureKey) {}
+func (s *spreadRelation) leftOut(*cluster.State, *relations, func(string)) {}
 
 func (s *spreadRelation) matches(_ *cluster.State, r *relations, key *signatureKey) {
 	for k := range s.in {

@@ -36,8 +36,8 @@ type relation interface {
 	matches(st *cluster.State, r *relations, key *signatureKey)
 	// judge returns the plugin for these pods, its slots added to the topology.
 	judge(t *topology, st *cluster.State, r *relations, plugin *Plugin) crossNode
-	// leftOut writes of which topology keys judge adds no slot for others, since no node has a label of the key.
-	leftOut(st *cluster.State, r *relations, key *signatureKey)
+	// leftOut names the topology keys of which judge adds no slot for others, since no node has a label of the key.
+	leftOut(st *cluster.State, r *relations, key func(string))
 }
 
 // relating is what a plugin finds out with how pods are related to others.
@@ -83,10 +83,16 @@ func (r *relations) current(st *cluster.State, profile *cluster.Profile) bool {
 		r.selectors == st.SelectorsModified(r.namespace)
 }
 
-// leftOut writes which topology keys of others' terms do not count, as no node has them.
-func (r *relations) leftOut(st *cluster.State, key *signatureKey) {
+// leftOut writes which topology keys of others' terms do not count, as no node has them: one after the other, since others choose how many
+// there are.
+func (r *relations) leftOut(st *cluster.State, write func([]byte)) {
+	var key signatureKey
 	for _, one := range r.of {
-		one.leftOut(st, r, key)
+		one.leftOut(st, r, func(name string) {
+			key.b = key.b[:0]
+			key.text(name)
+			write(key.b)
+		})
 	}
 }
 

@@ -206,8 +206,9 @@ func (t *topology) fingerprint(st *cluster.State, r *relations) string {
 	for _, p := range t.plugins {
 		p.fingerprint(st, &key)
 	}
-	r.leftOut(st, &key)
-	return string(binary.BigEndian.AppendUint64(nil, cluster.Mix(fnv1a(r.written, key.b))))
+	sum := fnv1a(r.written, key.b)
+	r.leftOut(st, func(written []byte) { sum = fnv1a(sum, written) })
+	return string(binary.BigEndian.AppendUint64(nil, cluster.Mix(sum)))
 }
 
 // resolves reports whether what is counted depends on the labels of namespaces.
