@@ -145,9 +145,14 @@ func endOfPreemption(intn Intn, st *cluster.State) cluster.Delta {
 	return cluster.PreemptionEnded{ID: pick(intn, preempting), Failed: intn.one(2), Spared: some(intn, 2, victims)}
 }
 
-// object sets or removes an object of a kind that there is, or of one that this release does not know.
+// object sets or removes an object of a kind that there is, or of one that this release does not know: half of the time a budget, which
+// decides something.
 func object(intn Intn) cluster.Delta {
-	key := cluster.ObjectKey{Kind: pick(intn, append(cluster.ObjectKinds(), 999)), Namespace: pick(intn, namespaces), Name: pick(intn, selectors)}
+	kind := cluster.BudgetKind
+	if intn.one(2) {
+		kind = pick(intn, append(cluster.ObjectKinds(), 999))
+	}
+	key := cluster.ObjectKey{Kind: kind, Namespace: pick(intn, namespaces), Name: pick(intn, selectors)}
 	key = cluster.NewObject(key).Key() // objects of some kinds are in no namespace
 	if intn.one(3) {
 		return cluster.ObjectRemoved{ObjectKey: key} // which need not exist
