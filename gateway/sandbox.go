@@ -73,8 +73,15 @@ func (s *Service) try(ctx context.Context, look func(*cluster.State) error, ask 
 	if err != nil {
 		return replica.Status(err)
 	}
+	if err := turn.Yield(); err != nil { // a copy of the cluster is one piece of work, and so are many deltas
+		b.box = nil
+		return err
+	}
 	if err := b.box.Follow(since, version, digest); err != nil {
 		return err // the next question gets a new copy
+	}
+	if err := turn.Yield(); err != nil {
+		return err
 	}
 	return ask(whatif.WithPause(ctx, turn.Yield), b.box)
 }

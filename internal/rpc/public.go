@@ -28,9 +28,9 @@ type Guard interface {
 // The bounds of a server that is open to people.
 const (
 	publicStreams = 100 // of a connection, calls and streams
-	// publicHeaderBytes are of a call: a token has 16 KiB at most, which leaves 4 KiB for the rest. What gRPC does not understand it repeats,
+	// publicHeaderBytes are of a call: a token has 16 KiB at most, and the baggage of a trace 8, which leaves 2 KiB for the rest. What gRPC does not understand it repeats,
 	// in up to four bytes for one, in headers, which no flow control holds back.
-	publicHeaderBytes = 20 << 10
+	publicHeaderBytes = 26 << 10
 	// publicWindow is how much of a request the transport takes before somebody reads it: the least there is. It is the same for
 	// all of a connection's life, so that nobody widens it by being far away.
 	publicWindow = 64 << 10

@@ -19,10 +19,10 @@ const turnFor = 2 * time.Millisecond
 // Turns are safe for concurrent use, and those that are nil are there for everybody at once.
 type Turns struct{ gate *Gate }
 
-// NewTurns returns so many turns; 0 means two less than GOMAXPROCS, and at least one.
+// NewTurns returns so many turns; 0 means two less than GOMAXPROCS, one less of two or three, and at least one.
 func NewTurns(atOnce int) *Turns {
 	if atOnce <= 0 {
-		atOnce = max(runtime.GOMAXPROCS(0)-2, 1)
+		atOnce = max(runtime.GOMAXPROCS(0)-2, min(runtime.GOMAXPROCS(0), 3)-1, 1)
 	}
 	// Whoever waits has been let in elsewhere, and is counted there.
 	return &Turns{newGate(atOnce, math.MaxInt/4, busyFor)}
