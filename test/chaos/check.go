@@ -602,10 +602,16 @@ func (c *checker) spread(at Micros, g *groupState) {
 func (c *checker) ends(entries []Entry) {
 	over := Micros(-1)
 	made := map[string]string{} // uid → name, of pods that the API server said it had created
+	outrun := 0                 // changes by which the log has grown since a follower was last to be outrun
 	for _, e := range entries {
 		switch {
 		case e.Mark == End:
 			over = e.At
+		case e.Object != nil && e.Object.Name == ballastNode:
+			outrun++
+		case e.Fault != nil && e.Fault.Kind == lostFollower && e.Fault.Phase == phaseBegin:
+			outrun = 0
+		case e.Fault != nil && e.Fault.Kind == lostFollower && outrun < leastChanges: // it is still in the log, and may go on where it was
 		case e.Fault != nil && e.Fault.Missed != "":
 			c.report(RuleFound, e.At, "fault %d, %s %s: %s", e.Fault.Number, e.Fault.Kind, e.Fault.Target, e.Fault.Missed)
 		case e.Call != nil && e.Call.Verb == verbCreate && e.Call.Outcome == Done:

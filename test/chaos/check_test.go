@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -86,6 +87,15 @@ func (h *tale) clock() *time.Time {
 // node stores a node.
 func (h *tale) node(n *corev1.Node) {
 	h.add(Entry{Object: &Object{Revision: h.next(), Name: n.Name, Node: n}})
+}
+
+// outrun lets a follower miss so many changes, and load no snapshot afterwards.
+func (h *tale) outrun(changes int) {
+	h.add(Entry{Fault: &Fault{Kind: lostFollower, Phase: phaseBegin}})
+	for range changes {
+		h.node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: ballastNode}})
+	}
+	h.add(Entry{Fault: &Fault{Kind: lostFollower, Phase: phaseEnd, Missed: "snapshots of gateway-0 stayed 1"}})
 }
 
 // pod stores a new pod, whose uid is its name.
@@ -382,6 +392,8 @@ func TestEachKindOfViolationIsFound(t *testing.T) {
 		{"a replica that differs is not found out", RuleFound, "stayed 0", func(h *tale) {
 			h.add(Entry{Fault: &Fault{Kind: diverge, Phase: phaseEnd, Missed: "resyncs of score-worker-0 stayed 0"}})
 		}},
+		{"a follower that the log has outrun loads no snapshot", RuleFound, "stayed 1", func(h *tale) { h.outrun(leastChanges) }},
+		{"a follower that the log has not outrun yet loads none", "", "", func(h *tale) { h.outrun(leastChanges - 1) }},
 		{"a node grew just before a pod was placed", "", "", func(h *tale) {
 			h.node(sized(1, 5000))
 			h.pod(pod(classBig, "d", 2000))
