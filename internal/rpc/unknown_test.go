@@ -48,7 +48,7 @@ func TestAMethodThatIsUnknownIsRefusedWithoutItsName(t *testing.T) {
 
 // What is malformed gRPC answers before anybody is asked, and repeats it, in four bytes for one.
 func TestAnswersToMalformedCallsAreBounded(t *testing.T) {
-	const most = 4 * 20 << 10
+	const most = 4 * 26 << 10
 	for _, size := range []int{20_000, 25_000, 31_000} {
 		long := strings.Repeat("\xff", size)
 		for name, block := range map[string][]byte{
