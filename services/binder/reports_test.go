@@ -3,6 +3,7 @@ package binder
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -191,6 +192,42 @@ func TestLanesThatAreFullToOneNamespaceGiveWayNoMore(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What is under way for somebody is a share of the lane, and a write that takes long is late.
+func TestAnEventThatGivesWayIsNotUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource()
+		term := pureTerm(t, src)
+		term.unbound.take(1)
+		var written []string
+		add := func(namespace string) {
+			term.events.add(namespace, func(context.Context) error {
+				src.change(func() { written = append(written, namespace) })
+				elapse(writeTimeout / 2)
+				return nil
+			})
+		}
+		for range eventWorkers {
+			add("tenant")
+		}
+		defer runLanes(t, term)()
+		synctest.Wait()
+		term.events.turns.mu.Lock()
+		n := term.events.turns.working
+		term.events.turns.mu.Unlock()
+		if n != 0 {
+			t.Errorf("%d are under way during a bind", n)
+		}
+		add("default") // not behind those of the other that came before
+		term.unbound.give(1)
+		synctest.Wait()
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		if len(written) != eventWorkers || !slices.Contains(written, "default") {
+			t.Errorf("after it %v are written", written)
+		}
+	})
 }
 
 func TestBurstOfPlacementsAndReportsIsDeliveredWithin30Seconds(t *testing.T) {
