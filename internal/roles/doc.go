@@ -32,8 +32,10 @@
 //	binder.flights.mu          calls under way, by namespace
 //	binder.troubles.mu         namespaces whose binds were withdrawn
 //	binder.windows.mu          how many unbound pods namespaces may have
+//	binder.eventLane.mu        events to be written again
 //	binder.bound.mu            how much of something is taken
 //	binder.names.mu            whether shared scheduler names are the term's
+//	binder.turns.mu            what waits for workers, by namespace
 //	replica.Feed.mu            which term's log is open
 //	replica.sharedSnapshot.mu  the snapshot that followers share
 //	replica.term.mu            the last deltas of the log

@@ -135,9 +135,9 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 // as much as there is. It asks for no more than a namespace may have by how its binds go: pods beyond that would only wait, and hold up whom
 // they share a shard with.
 //
-// A namespace whose binds take long, but are not late, is at its share for long. That holds up no others: a commit with pods of these is
-// content with what there is of it. One without waits, as it does for a namespace whose binds are quick: that has room again before a pod
-// could back off.
+// A namespace whose binds take long, but are not late, is at its share for long. That holds up no others, of the commit or behind it: a commit
+// is content with what there is for such, for whose pods come first. It waits for a namespace whose binds are quick: that has room again before
+// a pod could back off.
 func (t *term) wanted(pods []*binderv1.PodAttempt) (shares []string, wanted map[string]int, long []string) {
 	shares, wanted = make([]string, len(pods)), make(map[string]int)
 	if t.flights.most == 0 {
@@ -145,15 +145,14 @@ func (t *term) wanted(pods []*binderv1.PodAttempt) (shares []string, wanted map[
 		return shares, wanted, nil
 	}
 	shares = t.ledger.namespaces(pods)
+	now := time.Now()
 	for _, namespace := range shares {
-		wanted[namespace]++
-	}
-	now, several := time.Now(), len(wanted) > 1
-	for namespace, n := range wanted {
-		wanted[namespace] = max(0, min(n, t.roomOf(namespace, now)))
-		if several && t.windows.long(namespace, now) {
+		if wanted[namespace]++; wanted[namespace] == 1 && t.windows.long(namespace, now) {
 			long = append(long, namespace)
 		}
+	}
+	for namespace, n := range wanted {
+		wanted[namespace] = max(0, min(n, t.roomOf(namespace, now)))
 	}
 	return shares, wanted, long
 }

@@ -16,7 +16,7 @@ const (
 )
 
 // courtesy is how long a write of these lanes gives way to binds, and an event to evictions too: they share the API server,
-// and a bind, or room, is what somebody waits for. A lane of events that is more than half full gives way no more.
+// and a bind, or room, is what somebody waits for. A lane that is more than a quarter full gives way no more: to a lone namespace it is full at half.
 const courtesy = 400 * time.Millisecond
 
 // A write of these lanes that fails is tried again after a second, then after twice as long, up to half a minute. With so
@@ -115,12 +115,20 @@ func (l *eventLane) retry(now time.Time) {
 
 // run is one worker of the lane; any number may run.
 func (l *eventLane) run(ctx context.Context) error {
-	return work(ctx, l.turns, l.turns.next, func(ctx context.Context, e event) error {
-		if l.room.giveOf(e.namespace, 1); l.room.count() <= l.room.limit/2 {
+	next := func() (e event, of *turn[string, event]) {
+		n := l.room.count()
+		if n > 0 && n <= l.room.limit/4 {
 			for _, b := range l.ahead {
-				b.awaitIdle(ctx, courtesy)
+				b.awaitIdle(ctx, courtesy) // before it takes one: while it gives way none is under way
 			}
 		}
+		if n > 0 { // one that comes only now gives way too
+			return l.turns.next()
+		}
+		return e, nil
+	}
+	return work(ctx, l.turns, next, func(ctx context.Context, e event) error {
+		l.room.giveOf(e.namespace, 1)
 		if err := timely(ctx, e.write); err != nil && ctx.Err() == nil && !l.again(e, time.Now()) {
 			l.failed(err)
 		}

@@ -96,16 +96,6 @@ func (t *term) errPreemptionsFull() error {
 	return rpc.Exhausted("PREEMPTIONS_FULL", 50*time.Millisecond, "%d preemptions wait for their evictions", t.preempting.count())
 }
 
-// takesLong reports whether a preemption evicts pods of a namespace in which as many evictions as may be under way take long.
-func (t *term) takesLong(p *preemption) bool {
-	for namespace := range p.of {
-		if t.preemptions.slow(namespace) {
-			return true
-		}
-	}
-	return false
-}
-
 // startPreemption nominates the pod and marks the victims, in one transaction, with which the lane gets the preemption. Instead of a
 // response it returns why it is refused, if a lane is full. An error means a broken ledger.
 func (t *term) startPreemption(req *binderv1.PreemptRequest) (resp *binderv1.PreemptResponse, refused, err error) {
@@ -169,11 +159,8 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *bi
 	}
 	p = l.plan(id, now)
 	p.shared, p.stint = t.names.shares(l.state, row.Class), stint
-	if len(p.evict) > 0 && !t.preempting.takeOf(p.of) {
-		if !t.takesLong(p) {
-			return nil, nil, t.errPreemptionsFull(), nil
-		}
-		t.conflict(conflictBusy) // which puts off no other preemption of the shard
+	if len(p.evict) > 0 && !t.preempting.takeOf(p.of) { // a namespace of these has its share: that puts off no other preemption of the shard
+		t.conflict(conflictBusy)
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
 	}
 	// 3. Have it reported; the lane may be full. What a report says is looked up in the ledger before it is written: not before the
@@ -189,7 +176,11 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *bi
 	}
 	if !t.reports.add(reports...) {
 		t.preempting.giveAll(p.of)
-		return nil, nil, t.errReportsFull(1), nil
+		if t.reports.room.full() {
+			return nil, nil, t.errReportsFull(1), nil
+		}
+		t.conflict(conflictBusy) // so it is with a namespace of these pods
+		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
 	}
 	// 4. Start it.
 	l.preempted[row.UID] = this

@@ -236,20 +236,23 @@ func TestEvictionsThatHangHoldUpOtherPreemptionsNoLongerThanUntilTheyAreLate(t *
 	})
 }
 
+// wantPutOff has a preemption put off alone, with nothing changed.
+func wantPutOff(t *testing.T, term *term, req *binderv1.PreemptRequest) {
+	t.Helper()
+	version, preemptions, reports := term.ledger.version(), term.preempting.count(), term.reports.depth()
+	resp, err := term.preempt(req)
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_RETRY {
+		t.Errorf("preempt: %v, %v", resp, err)
+	}
+	if term.ledger.version() != version || term.preempting.count() != preemptions || term.reports.depth() != reports || term.preemptions.waiting() != 0 {
+		t.Errorf("the log is at %v, was at %v; %d preemptions count, %d reports wait", term.ledger.version(), version, term.preempting.count(), term.reports.depth())
+	}
+}
+
 func TestNoNamespaceOfVictimsHasMorePreemptionsThanAreFree(t *testing.T) {
 	term, req := full(t, newFakeSource(), 2)
 	term.preempting.giveOf("default", -5) // half of all
-	_, err := term.preempt(req)
-	wantError(t, err, codes.ResourceExhausted, "PREEMPTIONS_FULL")
-	// While they take long, no other preemption of the shard is put off.
-	for range places(preemptionWorkers) / 2 {
-		term.preemptions.add("default", preemption{})
-		term.preemptions.next()
-	}
-	resp, err := term.preempt(req)
-	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_RETRY || term.preempting.count() != 5 || term.reports.depth() != 0 {
-		t.Errorf("preempt: %v, %v; %d count, %d reports wait", resp, err, term.preempting.count(), term.reports.depth())
-	}
+	wantPutOff(t, term, req)              // and no other preemption of the shard is
 	v := on(pod("elsewhere", 10), "b")
 	v.Namespace = "other"
 	observe(t, term, node("b", 10), v, prior(pod("high2", 10), 10))
@@ -257,6 +260,19 @@ func TestNoNamespaceOfVictimsHasMorePreemptionsThanAreFree(t *testing.T) {
 	if len(p.of) != 1 || p.of["other"] != 1 || term.preempting.countOf("other") != 1 {
 		t.Errorf("it has %v", p.of)
 	}
+}
+
+// A nomination that ends is reported, too: where the namespace of its pod has its share of the reports, that is the matter of this preemption alone.
+func TestAPreemptionWaitsAloneForReportsOfANamespaceThatHasItsShare(t *testing.T) {
+	term, req := full(t, newFakeSource(), 2)
+	waits := prior(pod("waits", 10), 5)
+	waits.Namespace, waits.Nominated = "other", "a"
+	observe(t, term, waits)
+	for i := 0; term.reports.add(source.Report{UID: fmt.Sprint("r", i), Namespace: "other", Reason: reasonUnschedulable}); i++ {
+	}
+	wantPutOff(t, term, req)
+	term.reports.next()
+	begin(t, term, req)
 }
 
 func TestPreemptionEndsBehindItsEvictions(t *testing.T) {

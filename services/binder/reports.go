@@ -129,11 +129,12 @@ func (l *reportLane) depth() int {
 	return len(l.waiting)
 }
 
-// ready returns how many of them need not wait for their time.
-func (l *reportLane) ready() int {
+// ready returns how many of them need not wait for their time, and whether these are more than a quarter of what those may be that have none.
+func (l *reportLane) ready() (n int, many bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.waiting) - l.failing.count()
+	n = len(l.waiting) - l.failing.count()
+	return n, n > (l.room.limit-l.failing.count())/4
 }
 
 // take takes the report of a pod whose turn has come. The caller says when it is written.
@@ -207,8 +208,8 @@ func pop[T any](list *[]T) T {
 // run is one worker of the lane; any number may run.
 func (l *reportLane) run(ctx context.Context) error {
 	next := func() (uid string, of *turn[string, string]) {
-		n := l.ready()
-		if n > 0 && n <= l.room.limit/2 {
+		n, many := l.ready()
+		if n > 0 && !many {
 			l.binds.awaitIdle(ctx, courtesy) // before it takes one, which a newer one may replace meanwhile
 		}
 		if n > 0 { // one that comes only now gives way too

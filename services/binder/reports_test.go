@@ -3,6 +3,7 @@ package binder
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -148,13 +149,83 @@ func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
 		if events, reports := written(); events != 3 || reports != 3 {
 			t.Errorf("beside a long bind there are %d events and %d reports", events, reports)
 		}
-		// A lane that is more than half full does not wait.
+		// A lane that is more than a quarter full does not wait.
 		for i := range 100 {
 			add(fmt.Sprintf("c%d", i))
 		}
 		elapse(courtesy) // of those workers that began before it was
-		if events, reports := written(); events < 3+40 || reports < 3+40 {
+		if events, reports := written(); events < 3+70 || reports < 3+70 {
 			t.Errorf("of full lanes %d events and %d reports were written", events, reports)
+		}
+	})
+}
+
+// A lone namespace has no more than half of a lane, and what has failed counts among its reports.
+func TestLanesThatAreFullToOneNamespaceGiveWayNoMore(t *testing.T) {
+	for _, failed := range []int{0, 25} {
+		synctest.Test(t, func(t *testing.T) {
+			src := newFakeSource()
+			term := pureTerm(t, src)
+			term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
+			dropped := 0
+			term.events.dropped = func() { dropped++ }
+			refused := false
+			for i := 0; dropped == 0 || !refused; i++ {
+				b := source.Binding{UID: fmt.Sprint("p", i), Namespace: "tenant"}
+				term.events.add(b.Namespace, func(ctx context.Context) error { return src.Scheduled(ctx, b) })
+				refused = refused || !term.reports.add(source.Report{UID: b.UID, Namespace: b.Namespace, Reason: "Unschedulable"})
+			}
+			for range failed {
+				if r, ok := term.reports.next(); !ok || !term.reports.again(r, time.Now().Add(time.Hour)) {
+					t.Fatal("not so many may have failed")
+				}
+			}
+			events := term.events.room.count()
+			reports, _ := term.reports.ready()
+			term.unbound.take(1) // for good
+			defer runLanes(t, term)()
+			synctest.Wait()
+			src.mu.Lock()
+			defer src.mu.Unlock()
+			if len(src.scheduled) < events/4 || len(src.reports) < reports/4 {
+				t.Errorf("beside a bind %d of %d events and %d of %d reports are written, with %d failed", len(src.scheduled), events, len(src.reports), reports, failed)
+			}
+		})
+	}
+}
+
+// What is under way for somebody is a share of the lane, and a write that takes long is late.
+func TestAnEventThatGivesWayIsNotUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource()
+		term := pureTerm(t, src)
+		term.unbound.take(1)
+		var written []string
+		add := func(namespace string) {
+			term.events.add(namespace, func(context.Context) error {
+				src.change(func() { written = append(written, namespace) })
+				elapse(writeTimeout / 2)
+				return nil
+			})
+		}
+		for range eventWorkers {
+			add("tenant")
+		}
+		defer runLanes(t, term)()
+		synctest.Wait()
+		term.events.turns.mu.Lock()
+		n := term.events.turns.working
+		term.events.turns.mu.Unlock()
+		if n != 0 {
+			t.Errorf("%d are under way during a bind", n)
+		}
+		add("default") // not behind those of the other that came before
+		term.unbound.give(1)
+		synctest.Wait()
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		if len(written) != eventWorkers || !slices.Contains(written, "default") {
+			t.Errorf("after it %v are written", written)
 		}
 	})
 }

@@ -70,14 +70,22 @@ const maxStuck = 3
 // What is stuck counts as its namespace's, but does not make less free for others: nobody knows whether it ever comes back, and many
 // namespaces together may have taken a lot before it was known of each that it gets stuck.
 //
-// Of what some namespaces want, only as much is wanted as they may have, and so it says then.
+// Of what some namespaces want, only as much is wanted as they may have, and as others and those of them that come first leave; so it says then.
 func (b *bound) takeOf(wanted map[string]int, some ...string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	free, n := b.free(), 0
 	if b.taken > 0 {
+		left := free // by others
+		for _, k := range wanted {
+			left -= k
+		}
 		for _, namespace := range some {
-			wanted[namespace] = max(0, min(wanted[namespace], free-b.of[namespace]))
+			left += wanted[namespace]
+		}
+		for _, namespace := range some {
+			wanted[namespace] = max(0, min(wanted[namespace], free-b.of[namespace], left))
+			left -= wanted[namespace]
 		}
 	}
 	for namespace, k := range wanted {

@@ -3,6 +3,7 @@ package binder
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -319,14 +320,11 @@ func TestANamespaceWhoseBindsTakeLongButAreNotLateLeavesOthersRoomToCommit(t *te
 		defer runBinds(t, w.term, slowWorkers)()
 		busy := 0
 		for i, uid := range good {
-			full := false
-			for range 60 {
-				if full = w.commit(int32(1+i), w.pending(long[:1400], 10)...) == nil; full {
-					break
+			for took := 1; took > 0; {
+				outcomes := w.commit(int32(1+i), w.pending(long[:1400], 10)...)
+				if took = outcomes["assumed"]; i > 0 && outcomes == nil {
+					t.Fatal("a commit of it alone is refused whole, and holds up its shard")
 				}
-			}
-			if !full {
-				t.Fatal("its own commits are never refused")
 			}
 			got := w.commit(int32(1+i), append(w.pending(long[1400:], 9), uid)...)
 			if busy += got["busy"]; i > 0 && got == nil || got["assumed"] > 9 {
@@ -388,6 +386,33 @@ func TestNamespacesShareABound(t *testing.T) {
 	}
 	if !b.takeOf(map[string]int{"a": 1000}) {
 		t.Error("what is larger than all is refused, and nothing is taken")
+	}
+}
+
+// Each may have as much as is free, but not all of them that.
+func TestNamespacesThatAreContentWithLessShareWhatOthersLeave(t *testing.T) {
+	for i, c := range []struct {
+		wanted map[string]int
+		some   []string
+		want   map[string]int // nil: nothing is taken
+	}{
+		{map[string]int{"b": 60, "c": 60}, []string{"b", "c"}, map[string]int{"b": 60, "c": 0}},
+		{map[string]int{"b": 40, "c": 40, "d": 10}, []string{"c", "b"}, map[string]int{"b": 10, "c": 40, "d": 10}},
+		{map[string]int{"a": 40, "b": 40, "c": 40}, []string{"a", "b", "c"}, map[string]int{"a": 20, "b": 40, "c": 0}},
+		{map[string]int{"b": 40, "d": 60}, []string{"b"}, map[string]int{"b": 0, "d": 60}},
+		{map[string]int{"b": 40, "d": 61}, []string{"b"}, nil},
+	} {
+		b := &bound{limit: 100}
+		b.giveOf("a", -40)
+		taken := b.takeOf(c.wanted, c.some...)
+		if taken != (c.want != nil) || taken && !maps.Equal(c.wanted, c.want) {
+			t.Errorf("%d: %v of %v, want %v", i, c.wanted, taken, c.want)
+		}
+		for namespace, n := range c.want {
+			if has := b.of[namespace]; namespace != "a" && has != n || namespace == "a" && has != 40+n {
+				t.Errorf("%d: %s has %d, want %d more", i, namespace, has, n)
+			}
+		}
 	}
 }
 

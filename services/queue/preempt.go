@@ -201,7 +201,7 @@ func (c *cycle) settlePreemption(ctx context.Context, a *attempt, response *bind
 	default:
 		c.preempted(a, preemptionRetry, statusError, time.Since(began))
 		if c.tooOften(a) {
-			c.fail([]*attempt{a}, "its preemption was put off: the pods to be preempted had changed, or binds in its namespace, or evictions in theirs, take long")
+			c.fail([]*attempt{a}, "its preemption was put off: the pods to be preempted had changed, or as many binds in its namespace, or evictions in theirs, are under way as may be")
 			return nil
 		}
 		c.s.metrics.retries.WithLabelValues("preempt").Inc()

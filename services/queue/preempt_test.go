@@ -246,7 +246,7 @@ func TestPreemptionThatTheBinderFindsOtherwiseIsTriedAgainAndThenBacksOff(t *tes
 	w.ledger.pod("high", 600, priority(10))
 	q, _ := w.queueMember("q1")
 	p := untilState(t, q, "high", queuev1.State_STATE_BACKOFF)
-	if want := "its preemption was put off: the pods to be preempted had changed, or binds in its namespace, or evictions in theirs, take long"; p.GetMessage() != want {
+	if want := "its preemption was put off: the pods to be preempted had changed, or as many binds in its namespace, or evictions in theirs, are under way as may be"; p.GetMessage() != want {
 		t.Errorf("message %q, want %q", p.GetMessage(), want)
 	}
 	if n := len(filters.asked()); n != 3 {

@@ -56,8 +56,11 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 	}
 	left := q.left
 	q.clear()
+	for uid, e := range before { // it may have left the shard since, and add takes from there if it has not
+		left[uid] = e.attempts
+	}
 	for uid, attempts := range left {
-		if _, ok := st.PodByUID(uid); ok {
+		if id, ok := st.PodByUID(uid); ok && st.Pod(id).Phase != cluster.Bound {
 			q.left[uid] = attempts
 		}
 	}
@@ -81,7 +84,6 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 		if was := before[row.UID]; was != nil {
 			e.entered, e.failures, e.errors = was.entered, was.failures, was.errors
 			e.message, e.verdicts = was.message, was.verdicts
-			e.attempts = max(e.attempts, was.attempts)
 			e.first, e.flushed = was.first, was.flushed
 			event = ""
 		}

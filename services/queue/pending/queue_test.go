@@ -425,6 +425,51 @@ func TestPodWhoseClassChangesShardMovesToTheOtherQueue(t *testing.T) {
 	}
 }
 
+// A queue that fell out of the log sees of what happened meanwhile only the state.
+func TestAttemptsOfAPodThatLeavesTheShardWithinAGapAreRemembered(t *testing.T) {
+	now := time.Unix(1000, 0)
+	st := cluster.New(cluster.Version{Epoch: 1})
+	q := NewQueue(0, newCPUJudge())
+	unseen := func(d cluster.Delta) {
+		if err := st.Apply(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unseen(settings(2))
+	class := map[int32]cluster.ClassID{} // one of each shard
+	for k := range 20 {
+		unseen(cluster.ClassDefined{ID: cluster.ClassID(k), Spec: cpuClass(int64(100 + k))})
+		shard, _ := ShardOf(st, cluster.ClassID(k))
+		class[shard] = cluster.ClassID(k)
+		unseen(cluster.PodSet{ID: cluster.PodID(k + 1), Pod: cluster.Pod{UID: fmt.Sprint(k), Class: cluster.ClassID(k), NodeName: "elsewhere"}})
+	}
+	for i, uid := range []string{"moves", "bound", "stays"} {
+		unseen(cluster.PodSet{ID: cluster.PodID(100 + i), Pod: cluster.Pod{UID: uid, Class: class[0]}})
+	}
+	q.Reset(now, st)
+	if n := len(q.Pop(now, 10)); n != 3 {
+		t.Fatalf("%d pods are tried", n)
+	}
+	unseen(cluster.PodSet{ID: 100, Pod: cluster.Pod{UID: "moves", Class: class[1]}})
+	unseen(cluster.PodSet{ID: 101, Pod: cluster.Pod{UID: "bound", Class: class[0], NodeName: "elsewhere"}})
+	for range 2 { // and once more
+		q.Reset(now, st)
+	}
+	if len(q.left) != 1 {
+		t.Errorf("remembered of those that are not there: %v", q.left)
+	}
+	unseen(cluster.PodSet{ID: 100, Pod: cluster.Pod{UID: "moves", Class: class[0]}})
+	q.Apply(now, st, cluster.PodSet{ID: 100, Pod: st.Pod(100).Pod})
+	for _, a := range q.Pop(now, 10) {
+		if a.Number != 2 {
+			t.Errorf("%s is tried with number %d, want 2", a.UID, a.Number)
+		}
+	}
+	if len(q.left) != 0 {
+		t.Errorf("remembered of those that are not there: %v", q.left)
+	}
+}
+
 func TestNominationThatEndsByThePodsOwnAttemptIsNoNews(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, c := range []struct {

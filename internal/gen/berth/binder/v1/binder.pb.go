@@ -106,7 +106,7 @@ const (
 	// The pod is nominated, and pods are evicted unless all of them are on their way out already.
 	PreemptResponse_RESULT_STARTED PreemptResponse_Result = 1
 	// Nothing was done: other pods would have to go than the request says, or as many wait as may, for their binds in the pod's namespace or
-	// for their evictions in the victims'. Run the pod again at `version`.
+	// for their evictions in the victims', or of the reports of a namespace. Run the pod again at `version`.
 	PreemptResponse_RESULT_RETRY PreemptResponse_Result = 2
 	// The pod is gone, deleted, placed or gated, or pods are evicted for it already: the replica will tell.
 	PreemptResponse_RESULT_GONE PreemptResponse_Result = 3
