@@ -2,6 +2,7 @@ package binder
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -28,8 +29,15 @@ type preemption struct {
 	of             map[string]int // what it has of term.preempting: one for each namespace of those in evict
 }
 
-// whose returns whose turn it is: a namespace's of its victims.
+// whose returns whose turn it is: a namespace's of its victims. It is under way for all of them: nobody knows which will keep it.
 func (p *preemption) whose() string { return p.evict[0].Namespace }
+
+// newPreemptions returns the turns of preemptions.
+func newPreemptions() *turns[string, preemption] {
+	t := newTurns[preemption](preemptionWorkers)
+	t.all = func(p preemption) []string { return slices.Collect(maps.Keys(p.of)) }
+	return t
+}
 
 // victim is a pod that has to go.
 type victim struct {

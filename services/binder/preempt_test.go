@@ -275,6 +275,26 @@ func TestAPreemptionWaitsAloneForReportsOfANamespaceThatHasItsShare(t *testing.T
 	begin(t, term, req)
 }
 
+func TestAPreemptionIsUnderWayForEachNamespaceOfItsVictims(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 20), on(pod("v0", 10), "a"), prior(pod("high", 20), 10))
+	other := on(pod("v1", 10), "a")
+	other.Namespace = "other"
+	observe(t, term, other)
+	if resp, err := term.preempt(preemptOf(term.ledger.state, "high", "a", "v0", "v1")); err != nil || term.preemptions.waiting() != 1 {
+		t.Fatalf("preempt: %v, %v", resp, err)
+	}
+	_, of := term.preemptions.next()
+	for _, namespace := range []string{"default", "other"} {
+		if n := term.preemptions.of[namespace]; n == nil || n.workers != 1 {
+			t.Errorf("for %s there is %+v under way", namespace, n)
+		}
+	}
+	if term.preemptions.done(of); len(term.preemptions.of) != 0 {
+		t.Errorf("%v is left", term.preemptions.of)
+	}
+}
+
 func TestPreemptionEndsBehindItsEvictions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource()

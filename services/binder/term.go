@@ -138,7 +138,7 @@ func newTerm(cfg termConfig) (*term, error) {
 			term: cfg.record, fenced: cfg.Source.Fenced(), version: ledger.version, out: backlog.binds, move: backlog.move,
 			took: func(took time.Duration) { cfg.metrics.recordSeconds.Observe(took.Seconds()) }, gather: gatherFor, log: cfg.Log,
 		}),
-		preemptions: newTurns[preemption](preemptionWorkers),
+		preemptions: newPreemptions(),
 		preempting:  preempting,
 		evicting:    evicting,
 		events:      events,

@@ -15,6 +15,7 @@ import (
 type turns[K comparable, V any] struct {
 	more chan struct{} // holds one value while a worker without work is to look again
 	most int           // of what is under way, of which nobody has more than could begin beside, but one; 0: any number
+	all  func(V) []K   // all for whom it is under way, who has the turn among them; nil: only who has the turn
 
 	mu      sync.Mutex
 	of      map[K]*turn[K, V] // those of which none waits and for which nobody works are not there
@@ -27,6 +28,7 @@ type turn[K comparable, V any] struct {
 	whose   K
 	waiting []V // in the order in which they came
 	workers int
+	with    []*turn[K, V] // what is returned for one that is for several: theirs
 }
 
 // newTurns returns the turns of a lane with so many workers, by namespace.
@@ -38,6 +40,12 @@ func newTurns[V any](workers int) *turns[string, V] {
 func (t *turns[K, V]) add(whose K, v V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.put(t.turnOf(whose), v)
+	t.signal()
+}
+
+// turnOf returns the turn of somebody. The caller holds the lock.
+func (t *turns[K, V]) turnOf(whose K) *turn[K, V] {
 	n := t.of[whose]
 	if n == nil {
 		if t.of == nil {
@@ -46,10 +54,14 @@ func (t *turns[K, V]) add(whose K, v V) {
 		n = &turn[K, V]{whose: whose}
 		t.of[whose] = n
 	}
+	return n
+}
+
+// put has something wait for a turn. The caller holds the lock.
+func (t *turns[K, V]) put(n *turn[K, V], v V) {
 	if n.waiting = append(n.waiting, v); len(n.waiting) == 1 {
 		t.order = append(t.order, n)
 	}
-	t.signal()
 }
 
 // signal has a worker look. The caller holds the lock.
@@ -60,14 +72,40 @@ func (t *turns[K, V]) signal() {
 	}
 }
 
-// next returns what is the next, and whose turn that is: nil if nothing waits, or all for whom something does have their share.
+// next returns what is the next, and whose turn that is: nil if nothing waits, or all for whom something does have their share. What is for
+// several waits with one that has its share, so that it keeps nothing of the others waiting.
 func (t *turns[K, V]) next() (v V, of *turn[K, V]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.order) == 0 {
-		return v, nil
+	for len(t.order) > 0 {
+		at := t.first()
+		n := t.order[at]
+		if t.has(n) {
+			return v, nil
+		}
+		with, has := t.with(n)
+		first := t.pop(at)
+		if has != nil {
+			t.put(has, first)
+			continue
+		}
+		for _, n := range with {
+			n.workers++
+		}
+		t.working++
+		if len(t.order) > 0 {
+			t.signal()
+		}
+		if len(with) > 1 {
+			n = &turn[K, V]{whose: n.whose, with: with}
+		}
+		return first, n
 	}
-	at := 0
+	return v, nil
+}
+
+// first returns whose turn is the next of those in the order, of which there are some. The caller holds the lock.
+func (t *turns[K, V]) first() (at int) {
 	for i, n := range t.order {
 		if n.workers < t.order[at].workers {
 			at = i
@@ -76,21 +114,38 @@ func (t *turns[K, V]) next() (v V, of *turn[K, V]) {
 			break // hardly more than may work are looked at
 		}
 	}
-	n := t.order[at]
-	if t.has(n) {
-		return v, nil
+	return at
+}
+
+// with returns all for whom the first that waits for a turn is, or one of the others that has its share. The caller holds the lock.
+func (t *turns[K, V]) with(n *turn[K, V]) (with []*turn[K, V], has *turn[K, V]) {
+	with = []*turn[K, V]{n}
+	if t.all == nil {
+		return with, nil
 	}
+	all := t.all(n.waiting[0])
+	for _, whose := range all {
+		if other := t.of[whose]; other != nil && other != n && t.has(other) {
+			return nil, other
+		}
+	}
+	for _, whose := range all {
+		if whose != n.whose {
+			with = append(with, t.turnOf(whose))
+		}
+	}
+	return with, nil
+}
+
+// pop takes the first that waits for a turn. The caller holds the lock.
+func (t *turns[K, V]) pop(at int) V {
+	n := t.order[at]
 	t.order = slices.Delete(t.order, at, at+1)
-	v = pop(&n.waiting)
+	v := pop(&n.waiting)
 	if len(n.waiting) > 0 {
 		t.order = append(t.order, n)
 	}
-	n.workers++
-	t.working++
-	if len(t.order) > 0 {
-		t.signal()
-	}
-	return v, n
+	return v
 }
 
 // has reports whether as much is under way for somebody as may be: no more than could begin beside. For whom nothing is, something may
@@ -121,8 +176,14 @@ func (t *turns[K, V]) done(n *turn[K, V]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.working--
-	if n.workers--; n.workers == 0 && len(n.waiting) == 0 {
-		delete(t.of, n.whose)
+	with := n.with
+	if with == nil {
+		with = []*turn[K, V]{n}
+	}
+	for _, n := range with {
+		if n.workers--; n.workers == 0 && len(n.waiting) == 0 {
+			delete(t.of, n.whose)
+		}
 	}
 	if len(t.order) > 0 {
 		t.signal()

@@ -176,6 +176,106 @@ func TestNobodyHasMoreUnderWayThanCouldBeginBeside(t *testing.T) {
 	}
 }
 
+// bothTurns are of namespaces that are words of what waits.
+func bothTurns() *turns[string, string] {
+	turns := newTurns[string](4) // 16
+	turns.all = strings.Fields
+	return turns
+}
+
+// begun takes as many as may begin.
+func begun(turns *turns[string, string]) (begun []string, of []*turn[string, string]) {
+	for v, n := turns.next(); n != nil; v, n = turns.next() {
+		begun, of = append(begun, v), append(of, n)
+	}
+	return begun, of
+}
+
+func TestWhatIsOfSeveralNamespacesIsUnderWayForEach(t *testing.T) {
+	turns := bothTurns()
+	for range 20 {
+		turns.add("a", "a")
+	}
+	of := make([]*turn[string, string], 0, 8)
+	for range 8 {
+		_, n := turns.next()
+		of = append(of, n)
+	}
+	for range 20 {
+		turns.add("b", "b a")
+	}
+	turns.add("b", "b")
+	if got, _ := begun(turns); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("beside a, which has its share, %v begin", got)
+	}
+	turns.add("b", "b")
+	turns.done(of[0])
+	turns.done(of[1])
+	if got, _ := begun(turns); !slices.Equal(got, []string{"b", "a"}) {
+		t.Errorf("when two of a are done, %v begin", got)
+	}
+}
+
+// Whatever comes and goes, it counts for whom it is, none of them had its share before, and all come out.
+func TestWhatIsOfSeveralNamespacesIsNeitherLostNorKept(t *testing.T) {
+	kinds := []string{"a", "b", "c", "a b", "b a", "b c", "c a b"}
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		turns := bothTurns()
+		work := map[string]int{}
+		var working []string
+		var of []*turn[string, string]
+		came, went := 0, 0
+		serve := func() {
+			v, n := turns.next()
+			if n == nil {
+				return
+			}
+			for _, whose := range strings.Fields(v) {
+				if work[whose] > 0 && work[whose] >= 16-len(working) {
+					t.Fatalf("seed %d: %q begins beside %v", seed, v, work)
+				}
+				work[whose]++
+			}
+			working, of = append(working, v), append(of, n)
+		}
+		done := func(i int) {
+			for _, whose := range strings.Fields(working[i]) {
+				work[whose]--
+			}
+			turns.done(of[i])
+			working, of = slices.Delete(working, i, i+1), slices.Delete(of, i, i+1)
+			went++
+		}
+		for range 300 {
+			switch k := r.IntN(5); {
+			case k < 2:
+				v := kinds[r.IntN(len(kinds))]
+				turns.add(strings.Fields(v)[0], v)
+				came++
+			case k < 4:
+				serve()
+			case len(of) > 0:
+				done(r.IntN(len(of)))
+			}
+			for whose, n := range work {
+				if is := turns.of[whose]; is == nil && n > 0 || is != nil && is.workers != n {
+					t.Fatalf("seed %d: %d are under way for %s, counted as %+v", seed, n, whose, is)
+				}
+			}
+		}
+		for went < came {
+			for serve(); len(of) == 0; {
+				t.Fatalf("seed %d: none of %d begins", seed, turns.waiting())
+			}
+			done(0)
+		}
+		if len(turns.of) != 0 || len(turns.order) != 0 || turns.working != 0 {
+			t.Fatalf("seed %d: %v is left", seed, turns.of)
+		}
+	}
+}
+
 // hanging is a source whose binds take as long as it is said, unless their context ends.
 type hanging struct {
 	single
