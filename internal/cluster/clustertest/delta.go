@@ -189,7 +189,9 @@ func fill(intn Intn, v reflect.Value) {
 	case reflect.Bool:
 		v.SetBool(intn.one(2))
 	case reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), intn(3), 3))
+		if n := intn(3); n > 0 { // an empty one that is there comes back as one that is absent
+			v.Set(reflect.MakeSlice(v.Type(), n, n))
+		}
 		for i := range v.Len() {
 			fill(intn, v.Index(i))
 		}
