@@ -39,9 +39,10 @@
 //	replica.term.mu            the last deltas of the log
 //	gateway.watchers.mu        the watches that run
 //	rpc.boundListener.mu       connections of a server
+//	rpc.heldRequest.mu         whose a request is
+//	rpc.heldRequests.mu        requests of all connections, by connection
 //	rpc.counted.mu             streams of one connection
-//	rpc.held.mu                streams of all connections
-//	rpc.quiet.mu               what was not logged
+//	rpc.held.mu                streams or requests of all connections
 //	rpc.unread.mu              answers that clients have not read
 //	rpc.Share.mu               what callers hold of a bound
 package roles
