@@ -18,6 +18,8 @@
 //	engine.Evaluator.mu        which evaluations there are; not held while one is used
 //	engine.evaluation.mu       what is known of one signature
 //	engine.interner.mu         the groups of a signature, which several goroutines number
+//	engine.budgets.mu          the budgets of a state, by namespace
+//	engine.spaceBudgets.mu     which budgets of a namespace select which labels
 //	queue.guarded.mu           when a panic was last logged
 //	queue.reporter.mu          reports that wait for the binder
 //	queue.binding.mu           attempts between commit and bind
