@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"math"
 	"mime"
@@ -430,7 +429,7 @@ func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler, logger
 		// whole write, since what has gone in part cannot be gone on with.
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: httpStreams, WriteByteTimeout: httpWriteTimeout},
 		ConnContext: rpc.WithConn,
-		ErrorLog:    log.New(rpc.LibraryLog(logger), "", 0),
+		ErrorLog:    slog.NewLogLogger(rpc.LibraryLog(logger), slog.LevelError),
 	}
 	address := l.Addr().String()
 	served := make(chan error, 1)

@@ -67,7 +67,7 @@ func command() *cobra.Command {
 func logLibraries(log *slog.Logger) {
 	klog.SetSlogLogger(log) // parts of client-go
 	// gRPC, and what makes JSON of it: errors only, of which strangers cause what they like.
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, rpc.LibraryLog(log)))
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(rpc.LibraryLog(log), slog.LevelError).Writer()))
 }
 
 // newLogger returns the process's logger, writing to stderr, and what sets its level.

@@ -18,6 +18,8 @@
 //	engine.Evaluator.mu        which evaluations there are; not held while one is used
 //	engine.evaluation.mu       what is known of one signature
 //	engine.interner.mu         the groups of a signature, which several goroutines number
+//	engine.budgets.mu          the budgets of a state, by namespace
+//	engine.spaceBudgets.mu     which budgets of a namespace select which labels
 //	queue.guarded.mu           when a panic was last logged
 //	queue.reporter.mu          reports that wait for the binder
 //	queue.binding.mu           attempts between commit and bind
@@ -41,9 +43,10 @@
 //	replica.term.mu            the last deltas of the log
 //	gateway.watchers.mu        the watches that run
 //	rpc.boundListener.mu       connections of a server
+//	rpc.heldRequest.mu         whose a request is
+//	rpc.heldRequests.mu        requests of all connections, by connection
 //	rpc.counted.mu             streams of one connection
-//	rpc.held.mu                streams of all connections
-//	rpc.quiet.mu               what was not logged
+//	rpc.held.mu                streams or requests of all connections
 //	rpc.unread.mu              answers that clients have not read
 //	rpc.Share.mu               what callers hold of a bound
 package roles

@@ -55,28 +55,43 @@ type held struct {
 type holder struct {
 	address string // or who else it is of
 	remote  net.Addr
-	end     func()      // has whoever serves it close it
+	end     func()      // has whoever serves it close it; see held.end
 	closed  atomic.Bool // or cut; set under held.mu
 	taken   int         // of held.share, under held.mu
+}
+
+// cutting is a connection that is cut, of which nothing is counted any more, and that is to be ended.
+type cutting struct {
+	of    *holder
+	why   string
+	calls int // that it had
 }
 
 func newHeld(log *slog.Logger, limit int) *held {
 	return &held{log: &quiet{log: log}, share: NewShare(limit, 0), conns: make(map[*holder]struct{})}
 }
 
-// set says how much a connection has.
-func (h *held) set(c *holder, n int) {
+// set says how much a connection has, and returns which give way, for end.
+func (h *held) set(c *holder, n int) (cuts []cutting) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.setLocked(c, n)
+	return h.setLocked(c, n)
 }
 
-func (h *held) setLocked(c *holder, n int) {
+// add is set for who says how much more it has, or less, and returns too how much it has then.
+func (h *held) add(c *holder, n int) (cuts []cutting, has int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	cuts = h.setLocked(c, max(c.taken+n, 0))
+	return cuts, c.taken
+}
+
+func (h *held) setLocked(c *holder, n int) (cuts []cutting) {
 	for !c.closed.Load() && n > c.taken && !h.share.Take(c.address, n-c.taken) {
-		h.cut(h.givesWay(c, n), "too many")
+		cuts = h.cut(cuts, h.givesWay(c, n), "too many")
 	}
 	if c.closed.Load() {
-		return
+		return cuts
 	}
 	if n < c.taken {
 		h.share.Give(c.address, c.taken-n)
@@ -86,6 +101,7 @@ func (h *held) setLocked(c *holder, n int) {
 	} else {
 		delete(h.conns, c)
 	}
+	return cuts
 }
 
 // givesWay returns the connection that is cut so that another may have n: the one that has most, of addresses that have more than
@@ -113,16 +129,25 @@ func (h *held) givesWay(c *holder, n int) *holder {
 	return c
 }
 
-// cut ends a connection. The caller holds mu.
-func (h *held) cut(c *holder, why string) {
+// cut adds a connection to those that are to be ended. The caller holds mu.
+func (h *held) cut(cuts []cutting, c *holder, why string) []cutting {
 	if c.closed.Load() {
-		return
+		return cuts
 	}
-	if cuts := h.log.count(time.Now()); cuts > 0 {
-		h.log.log.Warn("cut a client whose answers do not come to their end", "caller", c.remote.String(), "why", why, "calls", c.taken, "cuts", cuts)
-	}
+	cuts = append(cuts, cutting{c, why, c.taken})
 	h.forget(c)
-	c.end()
+	return cuts
+}
+
+// end ends connections that were cut. The caller holds no lock: to end one may take what locks its layers have, and is nothing that others
+// should wait for.
+func (h *held) end(cuts []cutting) {
+	for _, c := range cuts {
+		if n := h.log.count(time.Now()); n > 0 {
+			h.log.log.Warn("cut a client whose answers do not come to their end", "caller", c.of.remote.String(), "why", c.why, "calls", c.calls, "cuts", n)
+		}
+		c.of.end()
+	}
 }
 
 // forget ends the counting of a connection. The caller holds mu.
@@ -140,7 +165,11 @@ type counted struct {
 	held    *held
 	in, out frames // what comes is read by one goroutine, what goes is written by one at a time
 
+	// goneAt is when heldStreamsMove bytes of answers had gone last, whatever came to its end meanwhile; nil: never.
+	goneAt atomic.Pointer[time.Time]
+
 	mu      sync.Mutex
+	cuts    []cutting      // to be ended when the lock is let go
 	last    uint32         // stream that the client has opened
 	open    map[uint32]int // streams, and as how many each counts
 	counts  int            // all of them
@@ -154,7 +183,6 @@ type counted struct {
 	since   time.Time      // when a stream last came to its end, or enough of answers went, or a stream was the first that no handler had
 	sent    int            // bytes of answers, since then
 	gone    int            // bytes of answers, since goneAt
-	goneAt  time.Time      // when heldStreamsMove of them had gone last, whatever came to its end meanwhile
 	watch   *time.Timer    // of look; nil: none runs
 	settle  *time.Timer    // of settled; nil: none runs
 }
@@ -213,36 +241,47 @@ func (c *counted) Read(b []byte) (int, error) {
 		return 0, os.ErrDeadlineExceeded
 	}
 	n, err := c.Conn.Read(b)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.in.pass(b[:n], func(kind, _ byte, stream uint32, length int) {
-		switch {
-		case kind == frameHeaders && stream <= c.last, (kind == frameData || kind == frameReset || kind == frameWindow) && stream > c.last:
-			// gRPC ends the connection for a stream that is opened twice, but not for one whose headers it did not understand; and may
-			// answer to what is of no stream by a reset, which would be taken for the end of the one that is opened then.
-			c.cut("frames of no stream")
-		case kind == frameHeaders:
-			c.last, c.headers = stream, length
-			c.weigh(stream, 1+max(c.headers-heldHeadersFree, 0)/heldHeaders)
-		case kind == frameMore && c.open[stream] > 0 && stream == c.last:
-			c.headers += length
-			c.weigh(stream, 1+max(c.headers-heldHeadersFree, 0)/heldHeaders)
-		case kind == frameReset:
-			if n := c.open[stream]; n > 0 {
-				c.weigh(stream, 0)
-				c.coming += n
-				if !c.writing {
-					c.moved()
-				}
-			}
-		case kind == frameSettings || kind == framePing || kind == frameWindow:
-			if c.fed += frameHeadBytes + length; c.fed > heldFrames {
-				c.cut("it sends and does not read")
+	c.change(func() { c.in.pass(b[:n], c.came) })
+	return n, err
+}
+
+// came notes a frame of the client's. The caller holds the lock.
+func (c *counted) came(kind, _ byte, stream uint32, length int) {
+	switch {
+	case kind == frameHeaders && stream <= c.last, (kind == frameData || kind == frameReset || kind == frameWindow) && stream > c.last:
+		// gRPC ends the connection for a stream that is opened twice, but not for one whose headers it did not understand; and may
+		// answer to what is of no stream by a reset, which would be taken for the end of the one that is opened then.
+		c.cut("frames of no stream")
+	case kind == frameHeaders:
+		c.last, c.headers = stream, length
+		c.weigh(stream, 1+max(c.headers-heldHeadersFree, 0)/heldHeaders)
+	case kind == frameMore && c.open[stream] > 0 && stream == c.last:
+		c.headers += length
+		c.weigh(stream, 1+max(c.headers-heldHeadersFree, 0)/heldHeaders)
+	case kind == frameReset:
+		if n := c.open[stream]; n > 0 {
+			c.weigh(stream, 0)
+			c.coming += n
+			if !c.writing {
+				c.moved()
 			}
 		}
-	})
+	case kind == frameSettings || kind == framePing || kind == frameWindow:
+		if c.fed += frameHeadBytes + length; c.fed > heldFrames {
+			c.cut("it sends and does not read")
+		}
+	}
+}
+
+// change changes something under the lock, counts, and ends those that have to give way then.
+func (c *counted) change(something func()) {
+	c.mu.Lock()
+	something()
 	c.count()
-	return n, err
+	cuts := c.cuts
+	c.cuts = nil
+	c.mu.Unlock()
+	c.held.end(cuts)
 }
 
 // weigh says as how many a stream counts: 0 means that it is not there any more. The caller holds the lock.
@@ -255,10 +294,7 @@ func (c *counted) weigh(stream uint32, n int) {
 
 // looked notes that gRPC has looked at all that has been read, since it wants more, and reports whether it may have more.
 func (c *counted) looked() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.reset, c.coming = c.reset+c.coming, 0
-	c.count()
+	c.change(func() { c.reset, c.coming = c.reset+c.coming, 0 })
 	return !c.closed.Load()
 }
 
@@ -267,50 +303,51 @@ func (c *counted) drained() { c.reset, c.fed = 0, 0 }
 
 // settled notes the same where nothing is written: it would be by now.
 func (c *counted) settled() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.settle = nil
-	if !c.writing {
-		c.drained()
-	}
-	c.count()
+	c.change(func() {
+		c.settle = nil
+		if !c.writing {
+			c.drained()
+		}
+	})
 }
 
 func (c *counted) Write(b []byte) (int, error) {
 	last := len(b) < writeBuffer
-	c.mu.Lock()
-	if c.writing = true; last {
-		c.drained()
-	}
-	c.count()
-	c.mu.Unlock()
+	c.change(func() {
+		if c.writing = true; last {
+			c.drained()
+		}
+	})
 	if c.closed.Load() {
 		return 0, os.ErrDeadlineExceeded
 	}
 	n, err := c.Conn.Write(b)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.writing = false; !last { // who always has more to write gets to the rest bit by bit
-		c.reset, c.fed = max(c.reset-1, 0), max(c.fed-heldFramesGone, 0)
-	}
-	c.out.pass(b[:n], func(kind, flags byte, stream uint32, length int) {
-		switch {
-		case kind == frameHeaders && flags&flagEndStream != 0 || kind == frameReset:
-			if c.open[stream] > 0 {
-				c.weigh(stream, 0)
-				c.moved()
-			}
-		case kind == frameData:
-			if c.sent += length; c.sent >= heldStreamsMove {
-				c.moved()
-			}
-			if c.gone += length; c.gone >= heldStreamsMove {
-				c.gone, c.goneAt = 0, time.Now()
-			}
+	c.change(func() {
+		if c.writing = false; !last { // who always has more to write gets to the rest bit by bit
+			c.reset, c.fed = max(c.reset-1, 0), max(c.fed-heldFramesGone, 0)
 		}
+		c.out.pass(b[:n], c.went)
 	})
-	c.count()
 	return n, err
+}
+
+// went notes a frame of the server's. The caller holds the lock.
+func (c *counted) went(kind, flags byte, stream uint32, length int) {
+	switch {
+	case kind == frameHeaders && flags&flagEndStream != 0 || kind == frameReset:
+		if c.open[stream] > 0 {
+			c.weigh(stream, 0)
+			c.moved()
+		}
+	case kind == frameData:
+		if c.sent += length; c.sent >= heldStreamsMove {
+			c.moved()
+		}
+		if c.gone += length; c.gone >= heldStreamsMove {
+			c.gone = 0
+			c.goneAt.Store(new(time.Now()))
+		}
+	}
 }
 
 // moved notes that the client reads. The caller holds the lock.
@@ -318,17 +355,15 @@ func (c *counted) moved() { c.since, c.sent = time.Now(), 0 }
 
 // reads returns when the client had last let so much of answers go, of whatever size, that it can be said to read them.
 func (c *counted) reads() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.goneAt
+	if at := c.goneAt.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
 }
 
 // runs notes that a handler begins, or with less than none that one has ended.
 func (c *counted) runs(by int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.running += by
-	c.count()
+	c.change(func() { c.running += by })
 }
 
 // count takes or gives what the streams that no handler has are of the bound. The caller holds the lock.
@@ -347,7 +382,7 @@ func (c *counted) count() {
 		c.moved()
 	}
 	c.holds = n
-	c.held.set(&c.holder, n)
+	c.cuts = append(c.cuts, c.held.set(&c.holder, n)...)
 	if n > 0 && c.watch == nil && !c.closed.Load() {
 		c.watch = time.AfterFunc(heldStreamsFor, c.look)
 	}
@@ -355,22 +390,23 @@ func (c *counted) count() {
 
 // look cuts a connection of which nothing has moved for too long.
 func (c *counted) look() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.watch = nil
-	switch left := heldStreamsFor - time.Since(c.since); {
-	case c.closed.Load() || c.holds == 0:
-	case left <= 0:
-		c.cut("too long")
-	default:
-		c.watch = time.AfterFunc(left, c.look)
-	}
+	c.change(func() {
+		c.watch = nil
+		switch left := heldStreamsFor - time.Since(c.since); {
+		case c.closed.Load() || c.holds == 0:
+		case left <= 0:
+			c.cut("too long")
+		default:
+			c.watch = time.AfterFunc(left, c.look)
+		}
+	})
 }
 
+// cut is for who holds the lock by way of change.
 func (c *counted) cut(why string) {
 	c.held.mu.Lock()
 	defer c.held.mu.Unlock()
-	c.held.cut(&c.holder, why)
+	c.cuts = c.held.cut(c.cuts, &c.holder, why)
 }
 
 func (c *counted) Close() error {

@@ -49,7 +49,8 @@ func (h *heldRequests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	one := &heldRequest{of: h}
 	one.conn, _ = r.Context().Value(connKey{}).(net.Conn)
 	one.by = heldBy{h.strangers, one.conn, AddressOfRequest(r)}
-	if !h.take(one.by) {
+	cuts, may := h.take(one.by)
+	if one.by.held.end(cuts); !may {
 		panic(http.ErrAbortHandler) // without an answer, which would be held too
 	}
 	defer func() {
@@ -69,8 +70,8 @@ func (h *heldRequests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, one)))
 }
 
-// take takes room for a request, and reports whether its connection may go on.
-func (h *heldRequests) take(by heldBy) bool {
+// take takes room for a request, reports whether its connection may go on, and returns which are to be ended for it.
+func (h *heldRequests) take(by heldBy) (cuts []cutting, may bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := h.conns[by]
@@ -78,8 +79,8 @@ func (h *heldRequests) take(by heldBy) bool {
 		c = &holder{address: by.caller, remote: by.conn.RemoteAddr(), end: func() { closeBelow(by.conn) }}
 		h.conns[by] = c
 	}
-	h.change(by, c, 1)
-	return !c.closed.Load()
+	cuts = h.change(by, c, 1)
+	return cuts, !c.closed.Load()
 }
 
 // give gives it back. What was cut has nothing any more.
@@ -87,31 +88,34 @@ func (h *heldRequests) give(by heldBy) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c := h.conns[by]; c != nil {
-		h.change(by, c, -1)
+		h.change(by, c, -1) // for which nobody gives way
 	}
 }
 
 // change is for who holds mu.
-func (h *heldRequests) change(by heldBy, c *holder, n int) {
-	by.held.mu.Lock()
-	defer by.held.mu.Unlock()
-	by.held.setLocked(c, max(c.taken+n, 0))
-	if c.taken == 0 {
+func (h *heldRequests) change(by heldBy, c *holder, n int) (cuts []cutting) {
+	cuts, left := by.held.add(c, n)
+	if left == 0 {
 		delete(h.conns, by)
 	}
+	return cuts
 }
 
 // vouch moves the request to those of its caller.
-func (r *heldRequest) vouch(caller string) {
+func (r *heldRequest) vouch(caller string) { r.of.known.end(r.move(caller)) }
+
+// move does so, and returns which are to be ended for it.
+func (r *heldRequest) move(caller string) (cuts []cutting) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.gone || r.by.held == r.of.known {
-		return
+		return nil
 	}
 	before := r.by
 	r.by = heldBy{r.of.known, r.conn, caller}
-	r.of.take(r.by) // else the connection is closed
+	cuts, _ = r.of.take(r.by) // else the connection is among them
 	r.of.give(before)
+	return cuts
 }
 
 func (r *heldRequest) give() {

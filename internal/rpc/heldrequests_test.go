@@ -125,10 +125,22 @@ func (a *asker) ask(times int, path string) {
 	}
 }
 
+// read has the client read until nothing more comes.
+func (a *asker) read(what func() error) error {
+	read := make(chan error, 1)
+	go func() { read <- what() }()
+	synctest.Wait()
+	_ = a.conn.SetReadDeadline(time.Now())
+	defer func() { _ = a.conn.SetReadDeadline(time.Time{}) }()
+	return <-read
+}
+
 // hasEnded reports whether the server has closed the connection, once all is read that came before.
 func (a *asker) hasEnded() bool {
-	_ = a.conn.SetReadDeadline(time.Now().Add(time.Second))
-	_, err := io.Copy(io.Discard, a.conn)
+	err := a.read(func() error {
+		_, err := io.Copy(io.Discard, a.conn)
+		return err
+	})
 	timeout, ok := errors.AsType[net.Error](err)
 	return !ok || !timeout.Timeout()
 }

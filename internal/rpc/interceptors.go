@@ -124,23 +124,33 @@ func ofStranger(fields []any) bool {
 // there were since the one before, and each at debug level. What a panic has left is told in any case.
 type libraryLog struct{ quiet }
 
-// LibraryLog returns what a library logs to that has a log of its own: see the ErrorLog of http.Server, and grpclog.
-func LibraryLog(log *slog.Logger) io.Writer { return &libraryLog{quiet{log: log}} }
+// LibraryLog returns what a library logs to that has a log of its own, by way of [slog.NewLogLogger]: see the ErrorLog of http.Server, and
+// grpclog.
+func LibraryLog(log *slog.Logger) slog.Handler { return &libraryLog{quiet{log: log}} }
 
-// Write implements io.Writer.
-func (l *libraryLog) Write(line []byte) (int, error) {
-	text := strings.TrimSpace(string(line))
+// Enabled implements slog.Handler: it is found out by the line.
+func (l *libraryLog) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements slog.Handler.
+func (l *libraryLog) Handle(_ context.Context, line slog.Record) error {
+	text := strings.TrimSpace(line.Message)
 	if strings.HasPrefix(text, "http: panic serving ") || strings.HasPrefix(text, "http2: panic serving ") {
 		l.log.Error("a library has logged", "line", clean(text, maxPanicBytes))
-		return len(line), nil
+		return nil
 	}
 	text = clean(text, maxTextBytes)
 	l.log.Debug("a library has logged", "line", text)
 	if lines := l.count(time.Now()); lines > 0 {
 		l.log.Warn("a library has logged, lately", "line", text, "lines", lines)
 	}
-	return len(line), nil
+	return nil
 }
+
+// WithAttrs implements slog.Handler: a library's lines have none.
+func (l *libraryLog) WithAttrs([]slog.Attr) slog.Handler { return l }
+
+// WithGroup implements slog.Handler.
+func (l *libraryLog) WithGroup(string) slog.Handler { return l }
 
 func clientLevel(codes.Code) logging.Level { return logging.LevelDebug }
 

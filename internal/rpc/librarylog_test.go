@@ -14,7 +14,7 @@ import (
 func TestWhatALibraryLogsIsToldFromTimeToTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logs := &logtest.Buffer{}
-		l := LibraryLog(slog.New(slog.NewTextHandler(logs, nil)))
+		l := slog.NewLogLogger(LibraryLog(slog.New(slog.NewTextHandler(logs, nil))), slog.LevelError).Writer()
 		say := func(line string) {
 			if n, err := l.Write([]byte(line)); n != len(line) || err != nil {
 				t.Errorf("%d, %v", n, err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"math"
 	"net"
@@ -82,7 +81,7 @@ func ServeOps(ctx context.Context, l net.Listener, cfg OpsConfig) error {
 		MaxHeaderBytes:    opsHeaderBytes,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: opsRequests, WriteByteTimeout: opsWriteTimeout}, // else nothing ends a write
 		ConnContext:       WithConn,
-		ErrorLog:          log.New(LibraryLog(cfg.Log), "", 0),
+		ErrorLog:          slog.NewLogLogger(LibraryLog(cfg.Log), slog.LevelError),
 	}
 	if cfg.Profiling {
 		server.WriteTimeout = profileTimeout

@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"golang.org/x/net/http2"
 )
@@ -56,18 +55,21 @@ func TestOperatorsRequestsThatWaitForTheirClientAreBounded(t *testing.T) {
 }
 
 // until reads frames to one of a kind of the first stream; nil if there is none.
-func (a *asker) until(kind http2.FrameType) http2.Frame {
-	_ = a.conn.SetReadDeadline(time.Now().Add(time.Second))
+func (a *asker) until(kind http2.FrameType) (found http2.Frame) {
 	framer := http2.NewFramer(nil, a.conn)
-	for {
-		frame, err := framer.ReadFrame()
-		if err != nil {
-			return nil
+	_ = a.read(func() error { // why it ends says nothing: there is the frame, or not
+		for {
+			frame, err := framer.ReadFrame()
+			if err != nil {
+				return err
+			}
+			if h := frame.Header(); h.Type == kind && h.StreamID == 1 {
+				found = frame
+				return nil
+			}
 		}
-		if h := frame.Header(); h.Type == kind && h.StreamID == 1 {
-			return frame
-		}
-	}
+	})
+	return found
 }
 
 func TestAnAnswerAboutHealthThatIsNotTakenIsGivenUpSoon(t *testing.T) {

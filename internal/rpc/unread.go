@@ -67,18 +67,32 @@ func newUnread(log *slog.Logger, largest int, forwarding bool) *unread {
 	}
 }
 
-// cutDeaf ends the connections that hold room and have read nothing for unreadFor. The caller holds mu.
-func (u *unread) cutDeaf(now time.Time) {
+// deaf is a connection that is to be ended.
+type deaf struct {
+	conn  *connection
+	bytes int // of answers that it does not read
+}
+
+// deaf returns the connections that hold room and have read nothing for unreadFor. The caller holds mu, and has end end them later.
+func (u *unread) deaf(now time.Time) (all []deaf) {
 	for c := range u.conns {
 		since := c.since
 		if c.streams != nil && c.streams.reads().After(since) { // an answer gives nothing back before all of it has gone
 			since = c.streams.reads()
 		}
 		if now.Sub(since) > unreadFor {
-			u.log.Warn("cut a client that does not read its answers", "caller", c.Conn.RemoteAddr().String(), "bytes", c.bytes)
-			_ = c.SetDeadline(now) // its reads and writes fail, and gRPC closes it
+			all = append(all, deaf{c, c.bytes})
 			c.since = now
 		}
+	}
+	return all
+}
+
+// end ends connections. The caller holds no lock, as with [held.end].
+func (u *unread) end(all []deaf) {
+	for _, c := range all {
+		u.log.Warn("cut a client that does not read its answers", "caller", c.conn.Conn.RemoteAddr().String(), "bytes", c.bytes)
+		_ = c.conn.SetDeadline(time.Now()) // its reads and writes fail, and gRPC closes it
 	}
 }
 
@@ -210,15 +224,21 @@ func (c *connection) Close() error {
 
 // take returns room for so many bytes, and nil when there is none.
 func (c *connection) take(caller string, bytes int) *room {
+	room, deaf := c.tryTake(caller, bytes)
+	c.unread.end(deaf)
+	return room
+}
+
+// tryTake returns too whom take ends, because there is no room.
+func (c *connection) tryTake(caller string, bytes int) (*room, []deaf) {
 	c.unread.mu.Lock()
 	defer c.unread.mu.Unlock()
 	if c.closed || !c.unread.forwarding && c.bytes+bytes > unreadShare {
-		return nil
+		return nil, nil
 	}
 	now := time.Now()
 	if !c.unread.share.Take(caller, bytes) {
-		c.unread.cutDeaf(now)
-		return nil
+		return nil, c.unread.deaf(now)
 	}
 	if c.bytes == 0 {
 		c.since = now
@@ -233,7 +253,7 @@ func (c *connection) take(caller string, bytes int) *room {
 	r := &room{conn: c, caller: caller, bytes: bytes}
 	// gRPC also drops, without freeing it, what is written to a stream that the client has just reset.
 	r.dropped = runtime.AddCleanup(r, func(bytes int) { c.give(caller, bytes) }, bytes)
-	return r
+	return r, nil
 }
 
 // give gives room back, unless Close has.

@@ -44,6 +44,8 @@ var logKeys = map[string]string{
 	"bytes":     "how many",
 	"calls":     "how many",
 	"cuts":      "how many",
+	"line":      "of a library's own log, as it is",
+	"lines":     "how many",
 	"grpc":      "address of the public API",
 	"http":      "address of the public API as JSON, and of the page",
 	"tls":       "whether there is any",
