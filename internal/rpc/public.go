@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -56,7 +57,7 @@ const (
 	// reviewEvery is how often it is asked again whether who has a stream may have it, which has no end of its own.
 	reviewEvery = 30 * time.Second
 
-	// refusalPause is how long a refusal waits that costs its caller nothing: who has all streams of a connection waiting asks no
+	// refusalPause is how long a refusal waits at least that costs its caller nothing: who has all streams of a connection waiting asks no
 	// more often than that.
 	refusalPause = 100 * time.Millisecond
 )
@@ -142,9 +143,13 @@ func (p *public) permit(ctx context.Context, method string, request any) error {
 func Pause(err error) {
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.ResourceExhausted:
-		time.Sleep(refusalPause)
+		pause()
 	}
 }
+
+// pause lasts refusalPause, and up to as long again by chance: who asks many times at once is not answered many times at once, which
+// everybody would wait behind.
+func pause() { time.Sleep(refusalPause + rand.N(refusalPause)) }
 
 // unary serves a unary method that has been registered as a stream.
 func (p *public) unary(srv any, stream grpc.ServerStream, info *grpc.UnaryServerInfo, method grpc.MethodHandler) error {
@@ -193,7 +198,7 @@ func (p *public) read(ctx context.Context, stream grpc.ServerStream, method stri
 	err = readWithin(ctx, &p.readers, limit, stream, request)
 	leave()
 	if ofHealth && err != nil { // which costs strangers nothing
-		time.Sleep(refusalPause)
+		pause()
 	}
 	return err
 }

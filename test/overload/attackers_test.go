@@ -159,11 +159,21 @@ func bearing(ctx context.Context, token string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 }
 
-// each runs n goroutines that do something again and again until ctx ends, and waits for them.
+// each runs n goroutines that do something again and again until ctx ends, one after the other and one each attackEvery, and waits for
+// them.
 func each(ctx context.Context, n int, do func(i int)) {
+	every(ctx, n, attackEvery, do)
+}
+
+// every is each for goroutines that begin that long after one another; 0: all at once, again and again.
+func every(ctx context.Context, n int, apart time.Duration, do func(i int)) {
 	var running sync.WaitGroup
 	for i := range n {
 		running.Go(func() {
+			select {
+			case <-time.After(apart * time.Duration(i)):
+			case <-ctx.Done():
+			}
 			tick := time.NewTicker(attackEvery * time.Duration(n))
 			defer tick.Stop()
 			for ctx.Err() == nil {
@@ -298,6 +308,9 @@ func (v target) attacks() []struct {
 		}},
 		{"JSON requests", func(ctx context.Context) {
 			each(ctx, 400, func(i int) { v.post(ctx, clients[i%attackers], hog(i), "/v1/capacity", `{"name":"pod-000000"}`) })
+		}},
+		{"JSON requests, 400 at once", func(ctx context.Context) {
+			every(ctx, 400, 0, func(i int) { v.post(ctx, clients[i%attackers], hog(i), "/v1/capacity", `{"name":"pod-000000"}`) })
 		}},
 		{"requests that do not come", func(ctx context.Context) {
 			each(ctx, 64, func(i int) {
