@@ -180,7 +180,8 @@ func (t *term) holds(ctx context.Context) error {
 }
 
 // evict makes a victim of a preemption go, unless it is on its way out already. False: it stays, since stop was closed or because of
-// an error. errSpared: it could not be evicted, or the preemptor is another scheduler's to place by now. Another error ends the term.
+// an error. errSpared: it could not be evicted, or the preemptor needs the room no more, or is another scheduler's to place by now. Another
+// error ends the term.
 func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v victim) (bool, error) {
 	for try := range evictionTries {
 		if try > 0 {
@@ -198,8 +199,11 @@ func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v 
 		if t.ended() {
 			return false, errDeposed
 		}
-		if !t.ledger.stays(v) {
+		switch stays, wanted := t.ledger.toEvict(p, v); {
+		case !stays:
 			return true, nil
+		case !wanted:
+			return false, errSpared
 		}
 		if p.shared && !t.names.lasts(p.stint) {
 			return false, errSpared
@@ -242,6 +246,13 @@ func (l *ledger) stays(v victim) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.remains(v)
+}
+
+// toEvict reports whether a victim of a preemption stays, and whether the preemptor wants it to go.
+func (l *ledger) toEvict(p preemption, v victim) (stays, wanted bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.remains(v), l.wants(p)
 }
 
 // remains is stays for one who holds the lock.

@@ -652,6 +652,58 @@ func TestVictimThatIsGoneOrDeletedMeanwhileIsNotEvicted(t *testing.T) {
 	}
 }
 
+func TestNobodyIsEvictedForAPreemptorThatNeedsNoRoomAnyMore(t *testing.T) {
+	for name, now := range map[string][]any{
+		"it is gone":          {gone("high")},
+		"it is being deleted": {deletingPod(prior(pod("high", 20), 10))},
+		"it is placed":        {on(prior(pod("high", 20), 10), "b")},
+		"another has its id, for which others are to go": {gone("high"), prior(pod("another", 20), 10)},
+	} {
+		for before := range 2 { // evictions
+			t.Run(fmt.Sprint(name, " after ", before), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					src := newFakeSource()
+					term, req := full(t, src, 2)
+					p := begin(t, term, req)
+					observe(t, term, node("b", 20))
+					happens := sync.OnceFunc(func() {
+						observe(t, term, now...)
+						if err := term.ledger.update(func(tx *tx) error {
+							id, came := tx.state.PodByUID("another")
+							if !came {
+								return nil
+							}
+							if id != p.pod {
+								t.Errorf("its id is %d, want %d", id, p.pod)
+							}
+							return tx.apply(cluster.PreemptionStarted{ID: id, Node: tx.state.Nodes.ByName("a"), Victims: []cluster.PodID{p.victims[0].id}})
+						}); err != nil {
+							t.Error(err)
+						}
+					})
+					src.refuse = func(source.Eviction) error { happens(); return errFake }
+					if before == 0 {
+						happens()
+					}
+					if err := term.carryOut(t.Context(), p); err != nil {
+						t.Fatal(err)
+					}
+					if n := len(src.evicted); before == 0 && n > 0 || n > 2 {
+						t.Errorf("%d evictions are tried: %v", n, src.evictions())
+					}
+					term.ledger.Snapshot(func(st *cluster.State) {
+						for _, v := range p.victims {
+							if st.Pod(v.id).Victim {
+								t.Errorf("%s is still to go", v.Name)
+							}
+						}
+					})
+				})
+			})
+		}
+	}
+}
+
 func TestVictimThatIsDeletedThoughItsEvictionFailedIsNotSpared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource()
