@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/ingest"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -113,7 +114,12 @@ func TestNothingIsRememberedOfPodsThatAreGone(t *testing.T) {
 	if term.ledger.fold.Nominations() != 0 {
 		t.Errorf("nominations of placed pods: %d", term.ledger.fold.Nominations())
 	}
-	observe(t, term, gone("high"))
+	// The ledger has uids as they can be told.
+	unsound := pod("uid\xff", 10)
+	observe(t, term, unsound)
+	id, _ := term.ledger.state.PodByUID(ingest.Sound(unsound.UID))
+	term.ledger.preempted[term.ledger.state.Pod(id).UID] = attempt{1, 1}
+	observe(t, term, gone("high"), gone(unsound.UID))
 	if len(term.ledger.preempted) != 0 {
 		t.Errorf("attempts of pods that are gone: %v", term.ledger.preempted)
 	}
