@@ -3,6 +3,7 @@ package binder
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 )
@@ -53,5 +54,31 @@ func BenchmarkCommit(b *testing.B) {
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(placed), "ns/pod")
 			})
 		}
+	}
+}
+
+// BenchmarkGive is what a bind that is done costs while binds of many slow namespaces wait for a place.
+func BenchmarkGive(b *testing.B) {
+	for _, namespaces := range []int{0, 9_000} {
+		b.Run(fmt.Sprintf("waiting=%d", namespaces), func(b *testing.B) {
+			term := pureTerm(b, newFakeSource(), inPlaces(256))
+			now := time.Now()
+			term.windows.done("quick", time.Millisecond, now)
+			for i := range namespaces {
+				namespace := fmt.Sprint("slow", i)
+				term.windows.shut(namespace, 1, now)
+				term.flights.take(&placement{Namespace: namespace}, now)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				p := &placement{Namespace: "quick"}
+				if !term.flights.take(p, now) {
+					b.Fatal("it waits")
+				}
+				if next := term.flights.give(p.place, now); len(next) > 0 {
+					b.Fatalf("%d begin", len(next))
+				}
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +22,13 @@ const (
 
 // How often an eviction is tried.
 const evictionTries = 4
+
+// A preemption waits for its turn no longer than another may take: its preemptor is held back meanwhile, and keeps room. For a turn that does not come, as
+// evictions hang in a namespace of its victims, that would be for ever.
+const (
+	turnWithin  = evictionTries * writeTimeout
+	noTurnEvery = time.Second // how often it is looked who has waited for too long, or for nothing
+)
 
 // evictionBackoff is between tries of an eviction, and of asking whether the term holds.
 var evictionBackoff = backoff{100 * time.Millisecond, time.Second}
@@ -76,8 +84,15 @@ func (t *term) carryOut(ctx context.Context, p preemption) error {
 	for i, v := range p.evict {
 		if !evicted[i] {
 			spared = append(spared, v.id)
-			t.metrics.evictions.WithLabelValues("spared").Inc()
 		}
+	}
+	return t.endPreemption(p, spared)
+}
+
+// endPreemption ends a preemption of which some victims are spared, and has it reported whose nominations end by that.
+func (t *term) endPreemption(p preemption, spared []cluster.PodID) error {
+	if len(spared) > 0 {
+		t.metrics.evictions.WithLabelValues("spared").Add(float64(len(spared)))
 	}
 	return t.ledger.endPreemption(p, spared, func(cleared []source.Report) {
 		for _, r := range cleared {
@@ -86,6 +101,62 @@ func (t *term) carryOut(ctx context.Context, p preemption) error {
 			}
 		}
 	})
+}
+
+// noTurnLane ends the preemptions that wait for their turn and need it no more, for all their victims are on their way or the preemptor is, and
+// those whose turn does not come. The latter have failed, as with evictions that do: the victims are spared, and the preemptor is tried again. So
+// those who cannot have what they want come again no more often than evictions that hang are given up.
+func (t *term) noTurnLane(ctx context.Context) error {
+	tick := time.NewTicker(noTurnEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now, overdue := time.Now(), 0
+		for _, p := range t.ledger.noTurn(t.preemptions, now) {
+			if ctx.Err() != nil {
+				return nil
+			}
+			var spared []cluster.PodID
+			for _, v := range p.evict {
+				if t.ledger.stays(v) {
+					spared = append(spared, v.id)
+				}
+			}
+			err := t.endPreemption(p, spared)
+			t.preempting.giveAll(p.of)
+			if err != nil {
+				return err
+			}
+			if p.overdue(now) {
+				overdue++
+			}
+		}
+		if overdue > 0 {
+			t.log.Warn("preemptions given up whose turn has not come: evictions hang, or are many", "preemptions", overdue)
+		}
+	}
+}
+
+// overdue reports whether a preemption has waited for its turn for too long.
+func (p *preemption) overdue(now time.Time) bool { return now.Sub(p.since) >= turnWithin }
+
+// noTurn takes those out of the preemptions that wait whose turn is not to come.
+func (l *ledger) noTurn(waiting *turns[string, preemption], now time.Time) []preemption {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return waiting.takeOut(func(p preemption) bool {
+		return p.overdue(now) || !l.wants(p) || !slices.ContainsFunc(p.evict, l.remains)
+	})
+}
+
+// wants reports whether a preemption still has its preemptor, which is held back for it. The caller holds the lock.
+func (l *ledger) wants(p preemption) bool {
+	row := l.state.Pod(p.pod)
+	return row != nil && row.UID == p.uid && row.Preempting && !row.Deleting
 }
 
 // holds waits until etcd says that the term holds. It returns nil, too, when ctx ends.
@@ -109,7 +180,8 @@ func (t *term) holds(ctx context.Context) error {
 }
 
 // evict makes a victim of a preemption go, unless it is on its way out already. False: it stays, since stop was closed or because of
-// an error. errSpared: it could not be evicted, or the preemptor is another scheduler's to place by now. Another error ends the term.
+// an error. errSpared: it could not be evicted, or the preemptor needs the room no more, or is another scheduler's to place by now. Another
+// error ends the term.
 func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v victim) (bool, error) {
 	for try := range evictionTries {
 		if try > 0 {
@@ -127,8 +199,11 @@ func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v 
 		if t.ended() {
 			return false, errDeposed
 		}
-		if !t.ledger.stays(v) {
+		switch stays, wanted := t.ledger.toEvict(p, v); {
+		case !stays:
 			return true, nil
+		case !wanted:
+			return false, errSpared
 		}
 		if p.shared && !t.names.lasts(p.stint) {
 			return false, errSpared
@@ -170,6 +245,18 @@ func (l *ledger) find(v victim) *cluster.PodRow {
 func (l *ledger) stays(v victim) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.remains(v)
+}
+
+// toEvict reports whether a victim of a preemption stays, and whether the preemptor wants it to go.
+func (l *ledger) toEvict(p preemption, v victim) (stays, wanted bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.remains(v), l.wants(p)
+}
+
+// remains is stays for one who holds the lock.
+func (l *ledger) remains(v victim) bool {
 	row := l.find(v)
 	return row != nil && !row.Deleting
 }

@@ -271,7 +271,7 @@ func TestReportsAreRefusedWhenTheLaneIsFull(t *testing.T) {
 		uids = append(uids, fmt.Sprintf("p%d", i))
 		src.setPod(pod(uids[i], 100))
 	}
-	b := start(t, etcd, src, func(c *Config) { c.EventLimit = 2 })
+	b := start(t, etcd, src, func(c *Config) { c.EventLimit = 1 })
 	b.active()
 	var refused error
 	eventually(t, "a report is refused", func() bool {

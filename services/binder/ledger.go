@@ -173,7 +173,7 @@ func (l *ledger) digest() uint64 {
 func (l *ledger) observe(e source.Event) error {
 	return l.update(func(*tx) error {
 		if e.Kind == source.PodGone {
-			delete(l.preempted, e.Pod.UID)
+			delete(l.preempted, ingest.Sound(e.Pod.UID))
 		}
 		return l.fold.Observe(e)
 	})

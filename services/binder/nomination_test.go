@@ -1,12 +1,16 @@
 package binder
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/ingest"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -110,7 +114,12 @@ func TestNothingIsRememberedOfPodsThatAreGone(t *testing.T) {
 	if term.ledger.fold.Nominations() != 0 {
 		t.Errorf("nominations of placed pods: %d", term.ledger.fold.Nominations())
 	}
-	observe(t, term, gone("high"))
+	// The ledger has uids as they can be told.
+	unsound := pod("uid\xff", 10)
+	observe(t, term, unsound)
+	id, _ := term.ledger.state.PodByUID(ingest.Sound(unsound.UID))
+	term.ledger.preempted[term.ledger.state.Pod(id).UID] = attempt{1, 1}
+	observe(t, term, gone("high"), gone(unsound.UID))
 	if len(term.ledger.preempted) != 0 {
 		t.Errorf("attempts of pods that are gone: %v", term.ledger.preempted)
 	}
@@ -128,14 +137,14 @@ func TestReportCanEndANomination(t *testing.T) {
 		})
 	}
 	// A lane without room takes nothing, and nothing changes.
-	term.reports.room.limit = 3
+	term.reports.room.limit = 1
 	term.reports.add(source.Report{UID: "other"})
 	before := term.ledger.version()
-	if taken, err := term.report(req); taken || err != nil || term.ledger.version() != before {
+	if _, taken, err := term.report(req); taken || err != nil || term.ledger.version() != before {
 		t.Errorf("taken: %v, %v; the log is at %v, was at %v", taken, err, term.ledger.version(), before)
 	}
 	term.reports.next()
-	if taken, err := term.report(req); !taken || err != nil {
+	if _, taken, err := term.report(req); !taken || err != nil {
 		t.Fatalf("taken: %v, %v", taken, err)
 	}
 	if p, q := nominee(term, "p"), nominee(term, "q"); p != "" || q != "a" {
@@ -153,6 +162,44 @@ func TestReportCanEndANomination(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("reports (-want +got):\n%s", diff)
+	}
+}
+
+func TestReportsOfANamespaceThatHasItsShareHoldUpNoOthers(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 100))
+	req := &binderv1.ReportRequest{ShardRevision: 7}
+	for _, uid := range []string{"gone", "many", "few", "many2", "few2"} {
+		p := nominated(pod(uid, 1), "a")
+		p.Namespace = strings.TrimSuffix(uid, "2")
+		observe(t, term, p)
+		id, _ := term.ledger.state.PodByUID(uid)
+		req.Reports = append(req.Reports, &binderv1.PodReport{
+			Id: int32(id), Uid: uid, Reason: "Unschedulable", Message: "m", ClearNomination: true, Nominated: "a", Attempt: 1,
+		})
+	}
+	observe(t, term, gone("gone"))
+	for i := 0; term.reports.add(source.Report{UID: fmt.Sprint("r", i), Namespace: "many", Reason: "Unschedulable"}); i++ {
+	}
+	before := term.reports.depth()
+	left, taken, err := term.report(req)
+	if !slices.Equal(left, []int32{1, 3}) || !taken || err != nil || term.reports.depth() != before+2 {
+		t.Errorf("left: %v; taken: %v, %v; %d wait, %d did before", left, taken, err, term.reports.depth(), before)
+	}
+	for _, uid := range []string{"many", "few", "many2", "few2"} {
+		if on := nominee(term, uid); on != "" {
+			t.Errorf("%s is nominated to %s, which keeps room from others", uid, on)
+		}
+	}
+	// When there is room for them they still say that the nomination has ended.
+	for range before {
+		term.reports.next()
+	}
+	if left, taken, err = term.report(&binderv1.ReportRequest{ShardRevision: 7, Reports: req.Reports[1:2]}); len(left) > 0 || !taken || err != nil {
+		t.Errorf("then left: %v; taken: %v, %v", left, taken, err)
+	}
+	if r := term.reports.waiting["many"]; !r.Nominate || r.Nominated != "" {
+		t.Errorf("it is written as %+v", r.Report)
 	}
 }
 
@@ -183,7 +230,7 @@ func TestReportEndsNoNominationButTheOneItMeans(t *testing.T) {
 			if c.by != (attempt{}) {
 				term.ledger.preempted["p"] = c.by
 			}
-			taken, err := term.report(&binderv1.ReportRequest{ShardRevision: c.claim, Reports: []*binderv1.PodReport{{
+			_, taken, err := term.report(&binderv1.ReportRequest{ShardRevision: c.claim, Reports: []*binderv1.PodReport{{
 				Id: int32(id), Uid: "p", Reason: "Unschedulable", Message: "m", ClearNomination: true, Nominated: c.means, Attempt: 3,
 			}}})
 			if !taken || err != nil {

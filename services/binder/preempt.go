@@ -24,6 +24,7 @@ type preemption struct {
 	node   string
 	shared bool // the preemptor's scheduler name is
 	stint  int64
+	since  time.Time // it waits for its turn
 	// victims are all that have to go, evict those of them that nobody has asked to go yet.
 	victims, evict []victim
 	of             map[string]int // what it has of term.preempting: one for each namespace of those in evict
@@ -231,7 +232,7 @@ func (t *term) fits(id cluster.PodID, row *cluster.PodRow) bool {
 // plan returns what has to be done for a pod that preempts others. The caller holds the lock.
 func (l *ledger) plan(pod cluster.PodID, now engine.Preemption) *preemption {
 	st, row := l.state, l.state.Pod(pod)
-	p := &preemption{pod: pod, uid: row.UID, node: st.Nodes.Spec[now.Node].Name, of: make(map[string]int)}
+	p := &preemption{pod: pod, uid: row.UID, node: st.Nodes.Spec[now.Node].Name, since: time.Now(), of: make(map[string]int)}
 	for _, id := range now.Victims {
 		other := st.Pod(id)
 		v := victim{id, source.Eviction{

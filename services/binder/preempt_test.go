@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -145,8 +146,8 @@ func TestFullLaneRefusesAPreemptionBeforeAnythingIsChanged(t *testing.T) {
 }
 
 // evicting returns a term whose workers carry out preemptions, on a source that answers evictions in the namespace bad only after 10 s, with an
-// error; and a function that has it carry out one more, of so many pods of a namespace.
-func evicting(t *testing.T) (w *term, src *fakeSource, add func(namespace string, victims int), stop func()) {
+// error; and a function that has it carry out one more, of a pod of each of some namespaces, that are words.
+func evicting(t *testing.T) (w *term, src *fakeSource, add func(namespaces string) preemption, stop func()) {
 	src = newFakeSource()
 	w = pureTerm(t, src)
 	w.preempting.limit = 1000
@@ -168,22 +169,36 @@ func evicting(t *testing.T) (w *term, src *fakeSource, add func(namespace string
 	}
 	observe(t, w, node("a", 1000))
 	n := 0
-	add = func(namespace string, victims int) {
-		p := preemption{pod: cluster.NoPod, uid: "x", node: "a", of: map[string]int{namespace: 1}}
-		for range victims {
-			n++
-			row := on(pod(fmt.Sprint("v", n), 1), "a")
+	add = func(namespaces string) preemption {
+		n++
+		high := prior(pod(fmt.Sprint("high", n), 1), 10)
+		observe(t, w, high)
+		p := preemption{uid: high.UID, node: "a", since: time.Now(), of: make(map[string]int)}
+		var ids []cluster.PodID
+		for _, namespace := range strings.Fields(namespaces) {
+			p.of[namespace] = 1
+			row := on(pod(fmt.Sprint("v", n, "-", namespace), 1), "a")
 			row.Namespace = namespace
 			src.setPod(row)
 			observe(t, w, row)
-			id, _ := w.ledger.state.PodByUID(row.UID)
-			p.victims = append(p.victims, victim{id, source.Eviction{UID: row.UID, Namespace: namespace, Name: row.Name, Node: "a"}})
+			w.ledger.Snapshot(func(st *cluster.State) {
+				id, _ := st.PodByUID(row.UID)
+				ids = append(ids, id)
+				p.victims = append(p.victims, victim{id, source.Eviction{UID: row.UID, Namespace: namespace, Name: row.Name, Node: "a"}})
+			})
 		}
 		p.evict = p.victims
 		if !w.preempting.takeOf(p.of) {
-			t.Errorf("a preemption of %s is refused", namespace)
+			t.Errorf("a preemption of %s is refused", namespaces)
 		}
-		w.preemptions.add(p.whose(), p)
+		if err := w.ledger.update(func(tx *tx) error {
+			p.pod, _ = tx.state.PodByUID(p.uid)
+			tx.tell(func() { w.preemptions.add(p.whose(), p) })
+			return tx.apply(cluster.PreemptionStarted{ID: p.pod, Node: tx.state.Nodes.ByName("a"), Victims: ids})
+		}); err != nil {
+			t.Error(err)
+		}
+		return p
 	}
 	return w, src, add, func() { cancel(); running.Wait() }
 }
@@ -193,12 +208,12 @@ func TestEvictionsThatHangHoldUpOtherPreemptionsNoLongerThanUntilTheyAreLate(t *
 		w, src, add, stop := evicting(t)
 		defer stop()
 		for range 100 {
-			add("bad", 1)
+			add("bad")
 		}
 		for i := range 60 { // longer than the evictions are tried
 			synctest.Wait()
 			before := len(src.evictions())
-			add("default", 1)
+			add("default")
 			elapse(lateAfter + time.Millisecond)
 			synctest.Wait()
 			gone := 0
@@ -234,6 +249,124 @@ func TestEvictionsThatHangHoldUpOtherPreemptionsNoLongerThanUntilTheyAreLate(t *
 			t.Errorf("in the end %d count, %d are late, of %v", n.taken, n.stuck, n.of)
 		}
 	})
+}
+
+func TestAPreemptionWhoseTurnDoesNotComeFailsAfterAsLongAsAnotherMayTake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, src, add, stop := evicting(t)
+		defer stop()
+		for range 100 {
+			add("bad")
+		}
+		p := add("bad default")
+		from := w.mark()
+		defer runNoTurns(t, w)()
+		elapse(turnWithin - time.Second)
+		synctest.Wait()
+		if !preemptionOf(w, p) {
+			t.Error("it is given up at once")
+		}
+		elapse(2 * time.Second)
+		synctest.Wait()
+		var ended []cluster.Delta
+		for _, d := range logSince(t, w, from) {
+			if d, ok := d.(cluster.PreemptionEnded); ok && d.ID == p.pod {
+				ended = append(ended, d)
+			}
+		}
+		want := cluster.PreemptionEnded{ID: p.pod, Failed: true, Spared: []cluster.PodID{p.victims[0].id, p.victims[1].id}}
+		if diff := cmp.Diff([]cluster.Delta{want}, ended); diff != "" {
+			t.Errorf("log of the one (-want +got):\n%s", diff)
+		}
+		if n, working := w.preempting.countOf("bad"), places(preemptionWorkers)/2; n > working || w.preempting.countOf("default") > 0 || w.preemptions.waiting() > 0 {
+			t.Errorf("%d preemptions of the namespace count, %d wait", n, w.preemptions.waiting())
+		}
+		for _, v := range p.victims {
+			if slices.Contains(src.evictions(), v.Name) {
+				t.Errorf("%s is evicted", v.Name)
+			}
+		}
+		elapse(time.Hour)
+		synctest.Wait()
+		if n := w.preempting; n.taken != 0 || n.stuck != 0 || w.evicting.taken != 0 || w.preemptions.working != 0 || len(w.preemptions.of) != 0 {
+			t.Errorf("in the end %d count, %d are late, of %v", n.taken, n.stuck, n.of)
+		}
+	})
+}
+
+func TestAPreemptionThatNeedsItsTurnNoMoreWaitsForNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		happens func(p preemption) []any
+		want    cluster.PreemptionEnded // but for ids
+		spared  int
+	}{
+		"its victims are gone":               {func(p preemption) []any { return []any{gone(p.victims[0].UID), gone(p.victims[1].UID)} }, cluster.PreemptionEnded{}, 0},
+		"one is gone, one is being deleted":  {func(p preemption) []any { return []any{gone(p.victims[0].UID), deletingVictim(p.victims[1])} }, cluster.PreemptionEnded{}, 0},
+		"the preemptor is gone":              {func(p preemption) []any { return []any{gone(p.uid)} }, cluster.PreemptionEnded{ID: cluster.NoPod}, 2},
+		"the preemptor is gone, and one too": {func(p preemption) []any { return []any{gone(p.uid), gone(p.victims[0].UID)} }, cluster.PreemptionEnded{ID: cluster.NoPod}, 1},
+		"the preemptor is placed by another": {func(p preemption) []any { return []any{on(prior(pod(p.uid, 1), 10), "a")} }, cluster.PreemptionEnded{ID: cluster.NoPod}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, src, add, stop := evicting(t)
+				defer stop()
+				for range 100 {
+					add("bad")
+				}
+				p := add("bad default")
+				defer runNoTurns(t, w)()
+				elapse(5 * time.Second)
+				synctest.Wait()
+				observe(t, w, c.happens(p)...)
+				from := w.mark()
+				elapse(noTurnEvery)
+				synctest.Wait()
+				want := c.want
+				if want.ID == 0 {
+					want.ID = p.pod
+				}
+				for _, v := range p.victims[len(p.victims)-c.spared:] {
+					want.Spared = append(want.Spared, v.id)
+				}
+				if diff := cmp.Diff([]cluster.Delta{want}, logSince(t, w, from)); diff != "" {
+					t.Errorf("log (-want +got):\n%s", diff)
+				}
+				if n := w.preempting.countOf("default"); n != 0 || w.preempting.countOf("bad") != 100 {
+					t.Errorf("it counts, or others do not: %d and %d", n, w.preempting.countOf("bad"))
+				}
+				for _, v := range p.victims {
+					if slices.Contains(src.evictions(), v.Name) {
+						t.Errorf("%s is evicted", v.Name)
+					}
+				}
+			})
+		})
+	}
+}
+
+// runNoTurns ends preemptions whose turn does not come until it is stopped.
+func runNoTurns(t *testing.T, w *term) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := w.noTurnLane(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return func() { cancel(); running.Wait() }
+}
+
+// preemptionOf reports whether pods are evicted for the preemptor of a preemption.
+func preemptionOf(w *term, p preemption) (is bool) {
+	w.ledger.Snapshot(func(st *cluster.State) { is = st.Pod(p.pod) != nil && st.Pod(p.pod).Preempting })
+	return is
+}
+
+// deletingVictim is a victim that somebody has deleted.
+func deletingVictim(v victim) source.Pod {
+	row := on(pod(v.UID, 1), v.Node)
+	row.Namespace = v.Namespace
+	return deletingPod(row)
 }
 
 // wantPutOff has a preemption put off alone, with nothing changed.
@@ -516,6 +649,58 @@ func TestVictimThatIsGoneOrDeletedMeanwhileIsNotEvicted(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"v3"}, src.evictions()); diff != "" {
 		t.Errorf("evicted (-want +got):\n%s", diff)
+	}
+}
+
+func TestNobodyIsEvictedForAPreemptorThatNeedsNoRoomAnyMore(t *testing.T) {
+	for name, now := range map[string][]any{
+		"it is gone":          {gone("high")},
+		"it is being deleted": {deletingPod(prior(pod("high", 20), 10))},
+		"it is placed":        {on(prior(pod("high", 20), 10), "b")},
+		"another has its id, for which others are to go": {gone("high"), prior(pod("another", 20), 10)},
+	} {
+		for before := range 2 { // evictions
+			t.Run(fmt.Sprint(name, " after ", before), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					src := newFakeSource()
+					term, req := full(t, src, 2)
+					p := begin(t, term, req)
+					observe(t, term, node("b", 20))
+					happens := sync.OnceFunc(func() {
+						observe(t, term, now...)
+						if err := term.ledger.update(func(tx *tx) error {
+							id, came := tx.state.PodByUID("another")
+							if !came {
+								return nil
+							}
+							if id != p.pod {
+								t.Errorf("its id is %d, want %d", id, p.pod)
+							}
+							return tx.apply(cluster.PreemptionStarted{ID: id, Node: tx.state.Nodes.ByName("a"), Victims: []cluster.PodID{p.victims[0].id}})
+						}); err != nil {
+							t.Error(err)
+						}
+					})
+					src.refuse = func(source.Eviction) error { happens(); return errFake }
+					if before == 0 {
+						happens()
+					}
+					if err := term.carryOut(t.Context(), p); err != nil {
+						t.Fatal(err)
+					}
+					if n := len(src.evicted); before == 0 && n > 0 || n > 2 {
+						t.Errorf("%d evictions are tried: %v", n, src.evictions())
+					}
+					term.ledger.Snapshot(func(st *cluster.State) {
+						for _, v := range p.victims {
+							if st.Pod(v.id).Victim {
+								t.Errorf("%s is still to go", v.Name)
+							}
+						}
+					})
+				})
+			})
+		}
 	}
 }
 

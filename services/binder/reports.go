@@ -69,31 +69,50 @@ func newReportLane(cfg reportLaneConfig) *reportLane {
 // share, and of which as many writes as may be under way take long, are dropped: they hold up nobody. More than the lane takes at all
 // pass while no other waits. It never blocks.
 func (l *reportLane) add(reports ...source.Report) bool {
+	_, ok := l.put(false, reports)
+	return ok
+}
+
+// offer is add, but of namespaces that have their share it leaves what there is no room for, and returns the indexes of that.
+func (l *reportLane) offer(reports ...source.Report) (left []int, ok bool) {
+	return l.put(true, reports)
+}
+
+func (l *reportLane) put(some bool, reports []source.Report) (left []int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// 1. Is there room for those whose pod has none that waits?
-	wanted, fresh := make(map[string]int), make(map[string]bool)
-	var slow []string
+	wanted, fresh, slow := make(map[string]int), make(map[string]bool), make(map[string]bool)
+	var content []string // with less than all of theirs
 	for _, r := range reports {
 		if _, waits := l.waiting[r.UID]; waits || fresh[r.UID] {
 			continue
 		}
 		fresh[r.UID] = true
-		if wanted[r.Namespace]++; wanted[r.Namespace] == 1 && l.turns.slow(r.Namespace) {
-			slow = append(slow, r.Namespace)
+		if wanted[r.Namespace]++; wanted[r.Namespace] > 1 {
+			continue
+		}
+		if slow[r.Namespace] = l.turns.slow(r.Namespace); slow[r.Namespace] || some {
+			content = append(content, r.Namespace)
+		}
+		if some && !slow[r.Namespace] && l.room.full() {
+			return nil, false
 		}
 	}
-	if !l.room.takeOf(wanted, slow...) {
-		return false
+	if !l.room.takeOf(wanted, content...) {
+		return nil, false
 	}
 	// 2. Queue them.
-	for _, r := range reports {
+	for i, r := range reports {
 		older, waits := l.waiting[r.UID]
 		switch {
 		case waits:
 			r = merge(older.Report, r)
-		case wanted[r.Namespace] == 0:
+		case wanted[r.Namespace] == 0 && slow[r.Namespace]:
 			l.dropped()
+			continue
+		case wanted[r.Namespace] == 0:
+			left = append(left, i)
 			continue
 		default:
 			wanted[r.Namespace]--
@@ -107,7 +126,7 @@ func (l *reportLane) add(reports ...source.Report) bool {
 		}
 		l.waiting[r.UID] = waitingReport{Report: r}
 	}
-	return true
+	return left, true
 }
 
 // merge returns what is left to be written of two reports of a pod.
@@ -269,20 +288,21 @@ func (v *violations) checkReason(field, reason string) {
 }
 
 // report hands the lane those reports of a request whose pod is still there, and ends the nominations that are to end.
-// Whether a pod still waits is seen when its report is written. False: the lane is full, and nothing was taken.
-func (t *term) report(req *binderv1.ReportRequest) (taken bool, err error) {
+// Whether a pod still waits is seen when its report is written. It returns the indexes of the reports that the lane has left. False: the lane
+// is full, and nothing was taken.
+func (t *term) report(req *binderv1.ReportRequest) (left []int32, taken bool, err error) {
 	err = t.ledger.update(func(*tx) (err error) {
-		taken, err = t.reportIn(req)
+		left, taken, err = t.reportIn(req)
 		return err
 	})
-	return taken, err
+	return left, taken, err
 }
 
-func (t *term) reportIn(req *binderv1.ReportRequest) (bool, error) {
+func (t *term) reportIn(req *binderv1.ReportRequest) (left []int32, taken bool, err error) {
 	l := t.ledger
-	reports := make([]source.Report, 0, len(req.GetReports()))
+	reports, indexes := make([]source.Report, 0, len(req.GetReports())), make([]int32, 0, len(req.GetReports()))
 	var cleared []cluster.PodID
-	for _, r := range req.GetReports() {
+	for i, r := range req.GetReports() {
 		id := cluster.PodID(r.GetId())
 		row := l.state.Pod(id)
 		if row == nil || row.UID != r.GetUid() {
@@ -294,28 +314,33 @@ func (t *term) reportIn(req *binderv1.ReportRequest) (bool, error) {
 			report.Nominate = true
 			cleared = append(cleared, id)
 		}
-		reports = append(reports, report)
+		reports, indexes = append(reports, report), append(indexes, int32(i))
 	}
-	if !t.reports.add(reports...) {
-		return false, nil
+	behind, taken := t.reports.offer(reports...)
+	if !taken {
+		return nil, false, nil
 	}
-	for _, id := range cleared {
+	for _, i := range behind {
+		left = append(left, indexes[i])
+	}
+	for _, id := range cleared { // those of reports that are left, too: others need the room
 		if err := l.fold.Nominate(id, ""); err != nil {
-			return true, err
+			return left, true, err
 		}
 	}
-	return true, nil
+	return left, true, nil
 }
 
 // means reports whether a report that ends the nomination of a pod means the one that the pod has: it may have been long on its way, and the
-// pod been nominated since, to another node or to the same.
+// pod been nominated since, to another node or to the same. One that was left before means the nomination that has ended then: that is still to be
+// written.
 func (l *ledger) means(claim int64, r *binderv1.PodReport, row *cluster.PodRow) bool {
 	if claim == 0 || r.GetNominated() == "" {
 		return true // a queue of a version that does not say what it means
 	}
 	last := l.preempted[r.GetUid()]
 	since := last.claim > claim || last.claim == claim && last.number >= r.GetAttempt()
-	return row.Nominated == r.GetNominated() && !since
+	return (row.Nominated == r.GetNominated() || row.Nominated == "") && !since
 }
 
 func reportOf(row *cluster.PodRow, reason, message string) source.Report {

@@ -348,7 +348,7 @@ func (s *Service) Report(_ context.Context, req *binderv1.ReportRequest) (*binde
 	if err := validateReports(req); err != nil {
 		return nil, err
 	}
-	taken, err := t.report(req)
+	left, taken, err := t.report(req)
 	switch {
 	case t.ended(): // then the log is closed, which is also an error of report
 		return nil, errNotActive("the term has ended")
@@ -358,7 +358,7 @@ func (s *Service) Report(_ context.Context, req *binderv1.ReportRequest) (*binde
 	case !taken:
 		return nil, t.errReportsFull(len(req.GetReports()))
 	}
-	return &binderv1.ReportResponse{}, nil
+	return &binderv1.ReportResponse{Left: left}, nil
 }
 
 func (t *term) errReportsFull(refused int) error {

@@ -226,6 +226,7 @@ func (s *Service) serve(binder context.Context, held *coord.Term) error {
 		{s.cfg.BindWorkers, t.bindLane},
 		{1, t.noPlaceLane},
 		{preemptionWorkers, t.preemptionLane},
+		{1, t.noTurnLane},
 		{eventWorkers, t.events.run},
 		{reportWorkers, t.reports.run},
 		{1, t.retryWrites},

@@ -143,7 +143,7 @@ func TestWhatIsWrittenOfAnAttemptThatPlacedNothingIsInItsTrace(t *testing.T) {
 	observe(t, term, pod("p", 100))
 	id, _ := term.ledger.state.PodByUID("p")
 	report := &binderv1.PodReport{Id: int32(id), Uid: "p", Reason: reasonUnschedulable, Message: "no room", Attempt: 3}
-	if taken, err := term.report(&binderv1.ReportRequest{Reports: []*binderv1.PodReport{report}}); !taken || err != nil {
+	if _, taken, err := term.report(&binderv1.ReportRequest{Reports: []*binderv1.PodReport{report}}); !taken || err != nil {
 		t.Fatalf("the lane took the report: %v, %v", taken, err)
 	}
 	if err := term.reports.write(t.Context(), term.reports.waiting["p"].Report); err != nil {

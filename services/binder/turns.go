@@ -87,6 +87,7 @@ func (t *turns[K, V]) next() (v V, of *turn[K, V]) {
 		first := t.pop(at)
 		if has != nil {
 			t.put(has, first)
+			t.drop(n)
 			continue
 		}
 		for _, n := range with {
@@ -181,13 +182,37 @@ func (t *turns[K, V]) done(n *turn[K, V]) {
 		with = []*turn[K, V]{n}
 	}
 	for _, n := range with {
-		if n.workers--; n.workers == 0 && len(n.waiting) == 0 {
-			delete(t.of, n.whose)
-		}
+		n.workers--
+		t.drop(n)
 	}
 	if len(t.order) > 0 {
 		t.signal()
 	}
+}
+
+// drop forgets somebody of whom nothing waits and for whom nobody works. The caller holds the lock.
+func (t *turns[K, V]) drop(n *turn[K, V]) {
+	if n.workers == 0 && len(n.waiting) == 0 {
+		delete(t.of, n.whose)
+	}
+}
+
+// takeOut takes out what waits and is meant, and returns it: its turn does not come.
+func (t *turns[K, V]) takeOut(meant func(V) bool) (out []V) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.order = slices.DeleteFunc(t.order, func(n *turn[K, V]) bool {
+		n.waiting = slices.DeleteFunc(n.waiting, func(v V) bool {
+			if !meant(v) {
+				return false
+			}
+			out = append(out, v)
+			return true
+		})
+		t.drop(n)
+		return len(n.waiting) == 0
+	})
+	return out
 }
 
 // waiting returns how many wait for a worker.

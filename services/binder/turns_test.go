@@ -218,7 +218,7 @@ func TestWhatIsOfSeveralNamespacesIsUnderWayForEach(t *testing.T) {
 
 // Whatever comes and goes, it counts for whom it is, none of them had its share before, and all come out.
 func TestWhatIsOfSeveralNamespacesIsNeitherLostNorKept(t *testing.T) {
-	kinds := []string{"a", "b", "c", "a b", "b a", "b c", "c a b"}
+	kinds := []string{"a", "b", "c", "a b", "b a", "b c", "c a b", "d a"}
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		turns := bothTurns()
@@ -248,7 +248,19 @@ func TestWhatIsOfSeveralNamespacesIsNeitherLostNorKept(t *testing.T) {
 			went++
 		}
 		for range 300 {
-			switch k := r.IntN(5); {
+			switch k := r.IntN(6); {
+			case k == 5 && r.IntN(4) == 0:
+				kind, before := kinds[r.IntN(len(kinds))], turns.waiting()
+				out := turns.takeOut(func(v string) bool { return v == kind })
+				for _, v := range out {
+					if v != kind {
+						t.Fatalf("seed %d: of %q %q is taken out", seed, kind, v)
+					}
+				}
+				if n := turns.waiting(); n != before-len(out) || len(turns.takeOut(func(v string) bool { return v == kind })) > 0 {
+					t.Fatalf("seed %d: of %d %d are taken out, and %d wait", seed, before, len(out), n)
+				}
+				went += len(out)
 			case k < 2:
 				v := kinds[r.IntN(len(kinds))]
 				turns.add(strings.Fields(v)[0], v)
@@ -261,6 +273,11 @@ func TestWhatIsOfSeveralNamespacesIsNeitherLostNorKept(t *testing.T) {
 			for whose, n := range work {
 				if is := turns.of[whose]; is == nil && n > 0 || is != nil && is.workers != n {
 					t.Fatalf("seed %d: %d are under way for %s, counted as %+v", seed, n, whose, is)
+				}
+			}
+			for whose, n := range turns.of {
+				if n.workers == 0 && len(n.waiting) == 0 {
+					t.Fatalf("seed %d: nothing is of %s, which is kept", seed, whose)
 				}
 			}
 		}

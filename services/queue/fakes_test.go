@@ -295,6 +295,8 @@ type binder struct {
 	before  func(n int, request *binderv1.CommitRequest) error
 	after   func(n int, response *binderv1.CommitResponse) error
 	refuses bool // reports
+	// leaves says which reports the binder takes not, though it takes others; nil: none.
+	leaves func(*binderv1.PodReport) bool
 	// preempting lets a test answer the n-th preemption, from 1; nil: as the ledger has it.
 	preempting func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
 }
@@ -372,12 +374,17 @@ func (b *binder) Report(_ context.Context, request *binderv1.ReportRequest) (*bi
 	if b.refuses {
 		return nil, rpc.WithRetry(rpc.Error(codes.ResourceExhausted, "REPORTS_FULL", "later"), 10*time.Millisecond)
 	}
-	for _, r := range request.GetReports() {
+	response := &binderv1.ReportResponse{}
+	for i, r := range request.GetReports() {
+		if b.leaves != nil && b.leaves(r) {
+			response.Left = append(response.Left, int32(i))
+			continue
+		}
 		b.reports[r.GetUid()] = r.GetMessage()
 		b.cleared[r.GetUid()] = r.GetClearNomination()
 		b.meant[r.GetUid()] = fmt.Sprintf("%s of attempt %d under %d", r.GetNominated(), r.GetAttempt(), request.GetShardRevision())
 	}
-	return &binderv1.ReportResponse{}, nil
+	return response, nil
 }
 
 // Preempt marks the victims, which stay until the test has them evicted.

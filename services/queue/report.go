@@ -27,6 +27,7 @@ const (
 	reportBatch  = 1_000
 	reportPeriod = 5 * time.Second // how long handing in a batch may take
 	reportRetry  = 100 * time.Millisecond
+	reportAgain  = time.Second // how often a batch of those is handed in again that the binder has left
 )
 
 // reporter hands the outcomes of attempts that placed nothing to the binder, which writes them as events and
@@ -40,6 +41,7 @@ type reporter struct {
 	mu      sync.Mutex
 	reports map[cluster.PodID]*binderv1.PodReport
 	order   []cluster.PodID // of reports, oldest first
+	left    []cluster.PodID // the others of reports: the binder has left them, oldest first
 	filled  chan struct{}   // holds one value while there may be reports
 }
 
@@ -52,9 +54,13 @@ func (r *reporter) add(a pending.Attempt, reason, message string, clear bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.reports[a.ID]; !ok {
-		if len(r.order) >= maxReports {
-			delete(r.reports, r.order[0])
-			r.order = r.order[1:]
+		if len(r.reports) >= maxReports {
+			from := &r.order
+			if len(r.left) > 0 { // of a namespace that has more than its share
+				from = &r.left
+			}
+			delete(r.reports, (*from)[0])
+			*from = (*from)[1:]
 			r.s.metrics.reportsDropped.Inc()
 		}
 		r.order = append(r.order, a.ID)
@@ -75,36 +81,71 @@ func (r *reporter) withdraw(id cluster.PodID) {
 	defer r.mu.Unlock()
 	if _, ok := r.reports[id]; ok {
 		delete(r.reports, id)
-		r.order = slices.DeleteFunc(r.order, func(other cluster.PodID) bool { return other == id })
+		is := func(other cluster.PodID) bool { return other == id }
+		r.order, r.left = slices.DeleteFunc(r.order, is), slices.DeleteFunc(r.left, is)
 	}
 }
 
-// take returns the oldest reports.
-func (r *reporter) take() []*binderv1.PodReport {
+// take returns the oldest of some reports.
+func (r *reporter) take(of *[]cluster.PodID) []*binderv1.PodReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := min(len(r.order), reportBatch)
+	n := min(len(*of), reportBatch)
 	taken := make([]*binderv1.PodReport, 0, n)
-	for _, id := range r.order[:n] {
+	for _, id := range (*of)[:n] {
 		taken = append(taken, r.reports[id])
 		delete(r.reports, id)
 	}
-	r.order = r.order[n:]
+	*of = (*of)[n:]
 	return taken
 }
 
-// run hands in reports until ctx ends.
+// leave takes reports back that the binder has left, but for pods of which there is a newer one.
+func (r *reporter) leave(reports []*binderv1.PodReport, indexes []int32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, i := range indexes {
+		if i < 0 || int(i) >= len(reports) {
+			continue // no binder says that
+		}
+		id := cluster.PodID(reports[i].GetId())
+		if _, ok := r.reports[id]; ok {
+			continue
+		}
+		if len(r.reports) >= maxReports {
+			r.s.metrics.reportsDropped.Inc()
+			continue
+		}
+		r.reports[id], r.left = reports[i], append(r.left, id)
+	}
+}
+
+// leaves reports whether there are reports that the binder has left.
+func (r *reporter) leaves() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.left) > 0
+}
+
+// run hands in reports until ctx ends. Those that the binder has left hold up no others.
 func (r *reporter) run(ctx context.Context) {
+	var again <-chan time.Time // nil while the binder has left none
 	for {
+		from := &r.order
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.filled:
+		case <-again:
+			from, again = &r.left, nil
 		}
-		for reports := r.take(); len(reports) > 0; reports = r.take() {
+		for reports := r.take(from); len(reports) > 0; reports = r.take(&r.order) {
 			if !r.hand(ctx, reports) {
 				return
 			}
+		}
+		if again == nil && r.leaves() {
+			again = time.After(reportAgain)
 		}
 	}
 }
@@ -113,11 +154,13 @@ func (r *reporter) run(ctx context.Context) {
 func (r *reporter) hand(ctx context.Context, reports []*binderv1.PodReport) bool {
 	for {
 		now, _ := r.s.directory.get()
+		var left []int32
 		err := errNoBinder
 		if now.hasLeader() {
-			err = r.send(ctx, now.leader.Address, reports)
+			left, err = r.send(ctx, now.leader.Address, reports)
 		}
 		if err == nil {
+			r.leave(reports, left)
 			return true
 		}
 		if ctx.Err() != nil {
@@ -140,15 +183,15 @@ func (r *reporter) hand(ctx context.Context, reports []*binderv1.PodReport) bool
 
 var errNoBinder = status.Error(codes.Unavailable, "no active binder")
 
-func (r *reporter) send(ctx context.Context, address string, reports []*binderv1.PodReport) error {
+func (r *reporter) send(ctx context.Context, address string, reports []*binderv1.PodReport) (left []int32, err error) {
 	conn, err := r.s.cfg.Clients.Conn(address)
 	if err != nil {
-		return status.Errorf(codes.Unavailable, "connect to %s: %v", address, err)
+		return nil, status.Errorf(codes.Unavailable, "connect to %s: %v", address, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportPeriod)
 	defer cancel()
-	_, err = binderv1.NewBinderServiceClient(conn).Report(ctx, &binderv1.ReportRequest{
+	resp, err := binderv1.NewBinderServiceClient(conn).Report(ctx, &binderv1.ReportRequest{
 		Shard: r.sh.number, ShardRevision: r.sh.revision, Reports: reports,
 	})
-	return err
+	return resp.GetLeft(), err
 }

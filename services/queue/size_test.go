@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -102,6 +103,39 @@ func TestReportsThatAreTooLargeForAMessageAreSplit(t *testing.T) {
 	for _, name := range names {
 		until(t, name+" is reported", func() bool { return w.binder.report(name) != "" })
 	}
+}
+
+func TestReportsThatTheBinderLeavesAreHandedInAgainAndHoldUpNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.filterWorker("f1", nil)
+		w.scoreWorker("s1")
+		w.ledger.node("n1", 10)
+		full, calls := true, 0
+		w.binder.leaves = func(r *binderv1.PodReport) bool {
+			calls++
+			return full && slices.Contains([]string{"uid-many1", "uid-many2"}, r.GetUid())
+		}
+		for _, name := range []string{"many1", "few", "many2"} {
+			w.ledger.pod(name, 500, nil)
+		}
+		w.queueMember("q1")
+		elapse(10 * time.Second)
+		synctest.Wait()
+		if w.binder.report("few") == "" || w.binder.report("many1") != "" {
+			t.Errorf("reported: %q and %q", w.binder.report("few"), w.binder.report("many1"))
+		}
+		w.binder.mu.Lock()
+		if full = false; calls > 3*20 {
+			t.Errorf("3 reports are handed in %d times in 10 s", calls)
+		}
+		w.binder.mu.Unlock()
+		elapse(2 * time.Second)
+		synctest.Wait()
+		if w.binder.report("many1") == "" || w.binder.report("many2") == "" {
+			t.Error("they are lost")
+		}
+	})
 }
 
 func TestABatchForWhichThereIsNoRoomIsHalvedUntilThereIs(t *testing.T) {

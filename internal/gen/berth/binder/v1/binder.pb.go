@@ -652,9 +652,12 @@ func (x *PodReport) GetNominated() string {
 	return ""
 }
 
-// ReportResponse is empty.
+// ReportResponse says what was not taken of a request.
 type ReportResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The indexes of the reports that were not taken, in order: their namespaces have their share of what may wait to be written. That they
+	// end nominations was taken.
+	Left          []int32 `protobuf:"varint,1,rep,packed,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -687,6 +690,13 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
 	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReportResponse) GetLeft() []int32 {
+	if x != nil {
+		return x.Left
+	}
+	return nil
 }
 
 // PreemptRequest is one preemption.
@@ -881,8 +891,9 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12)\n" +
 	"\x10clear_nomination\x18\x05 \x01(\bR\x0fclearNomination\x12\x18\n" +
 	"\aattempt\x18\x06 \x01(\x05R\aattempt\x12\x1c\n" +
-	"\tnominated\x18\a \x01(\tR\tnominated\"\x10\n" +
-	"\x0eReportResponse\"\x8a\x02\n" +
+	"\tnominated\x18\a \x01(\tR\tnominated\"$\n" +
+	"\x0eReportResponse\x12\x12\n" +
+	"\x04left\x18\x01 \x03(\x05R\x04left\"\x8a\x02\n" +
 	"\x0ePreemptRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
 	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +

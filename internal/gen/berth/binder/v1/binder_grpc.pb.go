@@ -39,7 +39,8 @@ type BinderServiceClient interface {
 	// RESOURCE_EXHAUSTED (TOO_MANY_UNBOUND) with RetryInfo: binds are behind, of all pods or of a namespace; come back later, or with fewer pods.
 	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
 	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error)
-	// Report hands in the outcomes of attempts that placed nothing, to be written as events and conditions.
+	// Report hands in the outcomes of attempts that placed nothing, to be written as events and conditions. The response says which of them
+	// were not taken: come back later with those.
 	// RESOURCE_EXHAUSTED (REPORTS_FULL) with RetryInfo: the lanes are behind; nothing of the request was taken.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
 	// Preempt evicts pods from a node so that a pod that fits nowhere finds room there, nominates the pod to it, and holds
@@ -101,7 +102,8 @@ type BinderServiceServer interface {
 	// RESOURCE_EXHAUSTED (TOO_MANY_UNBOUND) with RetryInfo: binds are behind, of all pods or of a namespace; come back later, or with fewer pods.
 	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
 	Commit(context.Context, *CommitRequest) (*CommitResponse, error)
-	// Report hands in the outcomes of attempts that placed nothing, to be written as events and conditions.
+	// Report hands in the outcomes of attempts that placed nothing, to be written as events and conditions. The response says which of them
+	// were not taken: come back later with those.
 	// RESOURCE_EXHAUSTED (REPORTS_FULL) with RetryInfo: the lanes are behind; nothing of the request was taken.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
 	// Preempt evicts pods from a node so that a pod that fits nowhere finds room there, nominates the pod to it, and holds
