@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -51,12 +53,18 @@ const (
 	// has read, behind the call that is answered. One that is larger than half of it counts for half.
 	httpUnread     = 64 << 20
 	httpUnreadFrom = 16 << 10
+	// httpCompressFrom is from how many bytes on a map is compressed.
+	httpCompressFrom = 4 << 10
 	// httpElements is how many objects and lists a body may have. The largest request that makes sense has some 2,000.
 	httpElements = 10_000
 )
 
 // watchPath is the only path whose answer has no end; see http.yaml.
 const watchPath = "/v1/placements:watch"
+
+// mapPath is the route of GetMap: some 100 bytes for each tile, of which there are thousands, and the page asks every two
+// seconds. Compressed it is a twentieth.
+const mapPath = "/v1/map"
 
 // HTTPConfig says whom a Handler answers.
 type HTTPConfig struct {
@@ -127,6 +135,8 @@ type handler struct {
 	watching  *rpc.Share // watches: all of them go by one connection, where those of one caller could be all that it has room for
 	bodies    *rpc.Share // bytes
 	unread    *rpc.Share // bytes of answers that are being written
+
+	compressors sync.Pool // *gzip.Writer: each takes more than a MiB, and is used within a turn
 }
 
 // ServeHTTP implements http.Handler.
@@ -204,6 +214,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	patient := &patientWriter{ResponseWriter: w, unread: h.unread, caller: caller, refuse: refuse}
+	// No client that is known refuses gzip by a weight of 0.
+	if r.Method == http.MethodGet && r.URL.Path == mapPath && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		patient.compress = h.compress
+	}
 	// 5. The call, in a turn but for what waits. Messages of a watch are small, and it waits for each.
 	if r.URL.Path != watchPath {
 		turn, err := rpc.TakeTurn(rpc.WithTurns(rpc.WithCaller(r.Context(), caller), h.cfg.Turns))
@@ -350,15 +364,31 @@ func answerError(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler
 	runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, err)
 }
 
+// compress returns a text compressed. The compressor is not kept for as long as a client takes to read that.
+func (h *handler) compress(text []byte) []byte {
+	compressor, _ := h.compressors.Get().(*gzip.Writer)
+	if compressor == nil {
+		compressor, _ = gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level exists
+	}
+	var compressed bytes.Buffer
+	compressor.Reset(&compressed)
+	_, _ = compressor.Write(text) // a buffer takes everything
+	_ = compressor.Close()
+	compressor.Reset(io.Discard)
+	h.compressors.Put(compressor)
+	return bytes.Clone(compressed.Bytes()) // without the room that it has grown
+}
+
 // patientWriter gives every write a deadline of its own, so that a client that reads a watch is served without end and
 // one that does not is let go. An answer that there is no room for, since clients do not read others, it refuses.
 type patientWriter struct {
 	http.ResponseWriter
-	unread *rpc.Share
-	caller string
-	refuse func(error) // answers with an error, where nothing has been written
-	turn   *rpc.Turn   // ends before anything is written, which waits for the client; nil: there is none
-	begun  bool
+	unread   *rpc.Share
+	caller   string
+	refuse   func(error)         // answers with an error, where nothing has been written
+	turn     *rpc.Turn           // ends before anything is written, which waits for the client; nil: there is none
+	compress func([]byte) []byte // is for a large answer, which is one write, unless it is an error; nil: none is compressed
+	begun    bool
 }
 
 func (w *patientWriter) WriteHeader(code int) {
@@ -367,28 +397,40 @@ func (w *patientWriter) WriteHeader(code int) {
 }
 
 func (w *patientWriter) Write(b []byte) (int, error) {
+	said := len(b)
+	held := said
+	compressed := w.compress != nil && !w.begun && said >= httpCompressFrom
+	if compressed {
+		b = w.compress(b)
+		held += len(b) // whoever calls may keep what it was
+	}
 	if w.turn != nil {
 		w.turn.End()
 	}
-	if len(b) >= httpUnreadFrom {
-		n := min(len(b), httpUnread/2)
+	if held >= httpUnreadFrom {
+		n := min(held, httpUnread/2)
 		if !w.unread.Take(w.caller, n) {
-			err := rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "an answer of %d bytes: too many others are not read yet", len(b))
+			err := rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "an answer of %d bytes: too many others are not read yet", said)
 			if w.begun {
 				return 0, err
 			}
 			w.refuse(err)
-			return len(b), nil // it has been answered
+			return said, nil // it has been answered
 		}
 		defer w.unread.Give(w.caller, n)
 	}
+	if compressed {
+		w.Header().Set("Content-Encoding", "gzip")
+	}
 	w.begun = true
-	written := 0
 	for { // one of none is a write too
 		w.extend()
-		n, err := w.ResponseWriter.Write(b[written:min(written+httpWriteBytes, len(b))])
-		if written += n; err != nil || written == len(b) {
-			return written, err
+		n, err := w.ResponseWriter.Write(b[:min(httpWriteBytes, len(b))])
+		if err != nil {
+			return 0, err
+		}
+		if b = b[n:]; len(b) == 0 {
+			return said, nil
 		}
 	}
 }
