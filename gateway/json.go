@@ -121,7 +121,7 @@ func Handler(conn grpc.ClientConnInterface, cfg HTTPConfig) (http.Handler, error
 		return nil, fmt.Errorf("register JSON handlers: %w", err)
 	}
 	return &handler{
-		cfg: cfg, mux: mux, running: rpc.NewShare(httpAtOnce, 0), watching: rpc.NewShare(httpWatches, 0),
+		cfg: cfg, mux: mux, running: rpc.NewShare(httpAtOnce, 0), watching: rpc.NewShare(httpWatches, watchesOfOne),
 		bodies: rpc.NewShare(httpBodies, 0), unread: rpc.NewShare(httpUnread, 0),
 	}, nil
 }
@@ -182,7 +182,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// 3. Has it its share already?
 	if r.URL.Path == watchPath {
 		if !h.watching.Take(caller, 1) {
-			refuse(rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "%d watches are answered at a time, and of one caller as many as leave room for as many again", httpWatches))
+			refuse(rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "%d watches are answered at a time, and of one caller %d and as many as leave room for as many again", httpWatches, watchesOfOne))
 			return
 		}
 		defer h.watching.Give(caller, 1)

@@ -158,6 +158,15 @@ func (c answerCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
+// Encode returns a message that any number of streams of a [Server] can send, by SendMsg, so that it is encoded once for all of them.
+func Encode(message proto.Message) (any, error) {
+	encoded, err := proto.Marshal(message)
+	if err != nil {
+		return nil, fmt.Errorf("encode a message: %w", err)
+	}
+	return mem.BufferSlice{mem.SliceBuffer(encoded)}, nil
+}
+
 // unreadCredentials makes every connection of a server a [connection].
 type unreadCredentials struct {
 	credentials.TransportCredentials
