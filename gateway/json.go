@@ -74,8 +74,8 @@ type HTTPConfig struct {
 	AllowedHost func(host string) bool
 	// Known returns who has sent a header authorization, or why not, before a body is read. Nil: callers need not be known.
 	Known func(ctx context.Context, authorization []string) (caller string, err error)
-	// Expect returns why a body is not to be read of who has sent a header authorization, for a call of a method; "" if it is for none.
-	// It counts the call. Nil: bodies are read of all who are known.
+	// Expect returns why a request is not to be answered of who has sent a header authorization, before its body is read. The method is that of
+	// which a body would be the request; "" if there is none. It counts the call. Nil: all who are known are answered.
 	Expect func(ctx context.Context, authorization []string, method string) error
 	// Turns are those in which JSON is decoded and encoded. Nil: nobody waits for one.
 	Turns *rpc.Turns
@@ -197,15 +197,16 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		r = r.WithContext(ctx)
 	}
-	// 4. Its body. With HTTP/2, one that is empty is there too.
-	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
-		if h.cfg.Expect != nil {
-			if err := h.cfg.Expect(r.Context(), r.Header.Values("Authorization"), methodOf(r.URL.Path)); err != nil {
-				refuse(err)
-				return
-			}
-			r = r.WithContext(rpc.WithCounted(r.Context()))
+	// 4. May it ask once more? That counts whether a call comes of it or not.
+	if h.cfg.Expect != nil {
+		if err := h.cfg.Expect(r.Context(), r.Header.Values("Authorization"), methodOf(r.URL.Path)); err != nil {
+			refuse(err)
+			return
 		}
+		r = r.WithContext(rpc.WithCounted(r.Context()))
+	}
+	// 5. Its body. With HTTP/2, one that is empty is there too.
+	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
 		held, err := h.readBody(w, r, caller)
 		defer func() { h.bodies.Give(caller, held) }()
 		if err != nil {
@@ -218,7 +219,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.URL.Path == mapPath && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		patient.compress = h.compress
 	}
-	// 5. The call, in a turn but for what waits. Messages of a watch are small, and it waits for each.
+	// 6. The call, in a turn but for what waits. Messages of a watch are small, and it waits for each.
 	if r.URL.Path != watchPath {
 		turn, err := rpc.TakeTurn(rpc.WithTurns(rpc.WithCaller(r.Context(), caller), h.cfg.Turns))
 		if err != nil {

@@ -157,6 +157,23 @@ func TestNothingIsReadOfABodyThatIsNotExpected(t *testing.T) {
 	}
 }
 
+// A call that is made is counted where it is answered, unless it has been; one that is not made would be nowhere.
+func TestEveryRequestCountsForItsCallersRate(t *testing.T) {
+	for _, path := range []string{"/v1/nodes", "/v1/nowhere", "/v1/nodes?page_size=many", "/v1/placements:watch?from.epoch=some"} {
+		s := &strict{err: rpc.Error(codes.ResourceExhausted, access.ReasonTooManyCalls, "no more")}
+		handler, err := gateway.Handler(&silent{}, gateway.HTTPConfig{Known: named, Expect: s.expect})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Header.Set("Authorization", "ann")
+		w := httptest.NewRecorder()
+		if handler.ServeHTTP(w, r); w.Code != http.StatusTooManyRequests || len(s.asked) != 1 {
+			t.Errorf("%s: %d, counted %d times; want 429, and once", path, w.Code, len(s.asked))
+		}
+	}
+}
+
 // The bodies that http.yaml names.
 func TestABodyIsExpectedForTheMethodItIsOf(t *testing.T) {
 	rules, err := os.ReadFile("../proto/berth/scheduling/v1/http.yaml")

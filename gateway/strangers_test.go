@@ -315,7 +315,7 @@ func TestAWatchByJSONEndsWhenItsCallerMayNotHaveItAnyMore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := start(t, func(_ *gateway.Config, b *berth) { b.guard = guard }, withState(stateOf(t, 7, crowd(1)...)))
+		b := start(t, func(_ *gateway.Config, b *berth) { b.guard, b.behind = guard, true }, withState(stateOf(t, 7, crowd(1)...)))
 		url, client := b.webWith(gateway.HTTPConfig{Known: guard.Know, Expect: guard.Expect})
 		request, err := http.NewRequestWithContext(b.ctx, http.MethodGet, url+"/v1/placements:watch?from.epoch=7", nil)
 		if err != nil {
