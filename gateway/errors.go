@@ -42,7 +42,7 @@ func errStopping() error {
 }
 
 func errTooManyWatchers(limit int) error {
-	return rpc.Exhausted(ReasonTooManyWatchers, time.Second, "%d clients may watch, and of one caller as many as leave room for as many again", limit)
+	return rpc.Exhausted(ReasonTooManyWatchers, time.Second, "%d clients may watch, and of one caller %d and as many as leave room for as many again", limit, watchesOfOne)
 }
 
 func errTooSlow() error {

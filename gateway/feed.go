@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
 // feed is the recent placements, in a ring, as seen by following the ledger. Any number of watchers read it, each at its
@@ -34,6 +35,8 @@ type placement struct {
 	placed bool
 	at     cluster.Version // the version that brought it
 	resume cluster.Version // what a watcher that has got this may resume from; before at while more of at follows
+	// encoded is the message, for all who watch; nil: nobody has read it yet. It is final when the lock is let go under which it was pushed.
+	encoded any
 }
 
 func newFeed(history int) *feed { return &feed{ring: make([]placement, history)} }
@@ -199,7 +202,13 @@ func (f *feed) next(position uint64, buffer []placement) (n int, version cluster
 		return 0, f.version, nil, errTooSlow()
 	}
 	for ; n < len(buffer) && position < f.end; n++ {
-		buffer[n] = f.ring[position%uint64(len(f.ring))]
+		p := &f.ring[position%uint64(len(f.ring))]
+		if p.encoded == nil {
+			if p.encoded, err = rpc.Encode(messageOf(p)); err != nil {
+				return 0, f.version, nil, err
+			}
+		}
+		buffer[n] = *p
 		position++
 	}
 	if n == 0 {

@@ -6,10 +6,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 )
 
 // script drives a feed with a ledger that changes at random.
@@ -258,4 +261,50 @@ func TestOldEpochsCannotBeResumed(t *testing.T) {
 			t.Errorf("open at %v in epoch 6: behind %t, %v; want behind", future, behind, err)
 		}
 	})
+}
+
+// However many watch, a placement costs the gateway one encoding.
+func TestAPlacementIsEncodedOnceForAllWhoWatch(t *testing.T) {
+	f := newFeed(4)
+	st := cluster.New(cluster.Version{Epoch: 7})
+	apply := func(deltas ...cluster.Delta) {
+		t.Helper()
+		for _, d := range deltas {
+			if err := st.Apply(d); err != nil {
+				t.Fatal(err)
+			}
+			f.Applied(st, d)
+		}
+	}
+	apply(cluster.ClassDefined{ID: 1, Spec: cluster.ClassSpec{SchedulerName: "berth"}}, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Namespace: "n", Name: "p", Class: 1, NodeName: "node"}})
+	var encoded [][]byte
+	for range 2 {
+		read := make([]placement, 4)
+		n, _, _, err := f.next(0, read)
+		if err != nil || n != 1 {
+			t.Fatalf("%d placements, %v", n, err)
+		}
+		message, ok := read[0].encoded.(mem.BufferSlice)
+		if !ok {
+			t.Fatalf("a watcher gets %T", read[0].encoded)
+		}
+		encoded = append(encoded, message[0].ReadOnlyData())
+	}
+	if &encoded[0][0] != &encoded[1][0] {
+		t.Error("two who watch have an encoding each")
+	}
+	// What comes into the ring in its place is encoded anew.
+	for i := range cluster.PodID(4) {
+		apply(cluster.PodSet{ID: i + 1, Pod: cluster.Pod{UID: fmt.Sprint("u", i), Namespace: "n", Name: "p", Class: 1, NodeName: "node"}})
+	}
+	read := make([]placement, 4)
+	if _, _, _, err := f.next(1, read); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range read {
+		m := &schedulingv1.WatchPlacementsResponse{}
+		if err := proto.Unmarshal(p.encoded.(mem.BufferSlice).Materialize(), m); err != nil || m.GetUid() != fmt.Sprint("u", i) {
+			t.Errorf("%v, %v; want u%d", m, err, i)
+		}
+	}
 }

@@ -112,7 +112,7 @@ func New(cfg Config) (*Service, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Service{cfg: cfg, feed: newFeed(cfg.History), rates: newRates(time.Now), names: &names{}, sandbox: newSandbox(), drains: rpc.NewGate(1, drainsWaiting)}
-	s.watchers.running = rpc.NewShare(cfg.MaxWatchers, 0)
+	s.watchers.running = rpc.NewShare(cfg.MaxWatchers, watchesOfOne)
 	s.watchers.limit = cfg.MaxWatchers
 	s.watchers.stopping = make(chan struct{})
 	var stops []func()

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -51,12 +53,18 @@ const (
 	// has read, behind the call that is answered. One that is larger than half of it counts for half.
 	httpUnread     = 64 << 20
 	httpUnreadFrom = 16 << 10
+	// httpCompressFrom is from how many bytes on a map is compressed.
+	httpCompressFrom = 4 << 10
 	// httpElements is how many objects and lists a body may have. The largest request that makes sense has some 2,000.
 	httpElements = 10_000
 )
 
 // watchPath is the only path whose answer has no end; see http.yaml.
 const watchPath = "/v1/placements:watch"
+
+// mapPath is the route of GetMap: some 100 bytes for each tile, of which there are thousands, and the page asks every two
+// seconds. Compressed it is a twentieth.
+const mapPath = "/v1/map"
 
 // HTTPConfig says whom a Handler answers.
 type HTTPConfig struct {
@@ -66,8 +74,8 @@ type HTTPConfig struct {
 	AllowedHost func(host string) bool
 	// Known returns who has sent a header authorization, or why not, before a body is read. Nil: callers need not be known.
 	Known func(ctx context.Context, authorization []string) (caller string, err error)
-	// Expect returns why a body is not to be read of who has sent a header authorization, for a call of a method; "" if it is for none.
-	// It counts the call. Nil: bodies are read of all who are known.
+	// Expect returns why a request is not to be answered of who has sent a header authorization, before its body is read. The method is that of
+	// which a body would be the request; "" if there is none. It counts the call. Nil: all who are known are answered.
 	Expect func(ctx context.Context, authorization []string, method string) error
 	// Turns are those in which JSON is decoded and encoded. Nil: nobody waits for one.
 	Turns *rpc.Turns
@@ -113,7 +121,7 @@ func Handler(conn grpc.ClientConnInterface, cfg HTTPConfig) (http.Handler, error
 		return nil, fmt.Errorf("register JSON handlers: %w", err)
 	}
 	return &handler{
-		cfg: cfg, mux: mux, running: rpc.NewShare(httpAtOnce, 0), watching: rpc.NewShare(httpWatches, 0),
+		cfg: cfg, mux: mux, running: rpc.NewShare(httpAtOnce, 0), watching: rpc.NewShare(httpWatches, watchesOfOne),
 		bodies: rpc.NewShare(httpBodies, 0), unread: rpc.NewShare(httpUnread, 0),
 	}, nil
 }
@@ -127,6 +135,8 @@ type handler struct {
 	watching  *rpc.Share // watches: all of them go by one connection, where those of one caller could be all that it has room for
 	bodies    *rpc.Share // bytes
 	unread    *rpc.Share // bytes of answers that are being written
+
+	compressors sync.Pool // *gzip.Writer: each takes more than a MiB, and is used within a turn
 }
 
 // ServeHTTP implements http.Handler.
@@ -172,7 +182,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// 3. Has it its share already?
 	if r.URL.Path == watchPath {
 		if !h.watching.Take(caller, 1) {
-			refuse(rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "%d watches are answered at a time, and of one caller as many as leave room for as many again", httpWatches))
+			refuse(rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "%d watches are answered at a time, and of one caller %d and as many as leave room for as many again", httpWatches, watchesOfOne))
 			return
 		}
 		defer h.watching.Give(caller, 1)
@@ -187,15 +197,16 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		r = r.WithContext(ctx)
 	}
-	// 4. Its body. With HTTP/2, one that is empty is there too.
-	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
-		if h.cfg.Expect != nil {
-			if err := h.cfg.Expect(r.Context(), r.Header.Values("Authorization"), methodOf(r.URL.Path)); err != nil {
-				refuse(err)
-				return
-			}
-			r = r.WithContext(rpc.WithCounted(r.Context()))
+	// 4. May it ask once more? That counts whether a call comes of it or not.
+	if h.cfg.Expect != nil {
+		if err := h.cfg.Expect(r.Context(), r.Header.Values("Authorization"), methodOf(r.URL.Path)); err != nil {
+			refuse(err)
+			return
 		}
+		r = r.WithContext(rpc.WithCounted(r.Context()))
+	}
+	// 5. Its body. With HTTP/2, one that is empty is there too.
+	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
 		held, err := h.readBody(w, r, caller)
 		defer func() { h.bodies.Give(caller, held) }()
 		if err != nil {
@@ -204,7 +215,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	patient := &patientWriter{ResponseWriter: w, unread: h.unread, caller: caller, refuse: refuse}
-	// 5. The call, in a turn but for what waits. Messages of a watch are small, and it waits for each.
+	// No client that is known refuses gzip by a weight of 0.
+	if r.Method == http.MethodGet && r.URL.Path == mapPath && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		patient.compress = h.compress
+	}
+	// 6. The call, in a turn but for what waits. Messages of a watch are small, and it waits for each.
 	if r.URL.Path != watchPath {
 		turn, err := rpc.TakeTurn(rpc.WithTurns(rpc.WithCaller(r.Context(), caller), h.cfg.Turns))
 		if err != nil {
@@ -350,15 +365,31 @@ func answerError(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler
 	runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, err)
 }
 
+// compress returns a text compressed. The compressor is not kept for as long as a client takes to read that.
+func (h *handler) compress(text []byte) []byte {
+	compressor, _ := h.compressors.Get().(*gzip.Writer)
+	if compressor == nil {
+		compressor, _ = gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level exists
+	}
+	var compressed bytes.Buffer
+	compressor.Reset(&compressed)
+	_, _ = compressor.Write(text) // a buffer takes everything
+	_ = compressor.Close()
+	compressor.Reset(io.Discard)
+	h.compressors.Put(compressor)
+	return bytes.Clone(compressed.Bytes()) // without the room that it has grown
+}
+
 // patientWriter gives every write a deadline of its own, so that a client that reads a watch is served without end and
 // one that does not is let go. An answer that there is no room for, since clients do not read others, it refuses.
 type patientWriter struct {
 	http.ResponseWriter
-	unread *rpc.Share
-	caller string
-	refuse func(error) // answers with an error, where nothing has been written
-	turn   *rpc.Turn   // ends before anything is written, which waits for the client; nil: there is none
-	begun  bool
+	unread   *rpc.Share
+	caller   string
+	refuse   func(error)         // answers with an error, where nothing has been written
+	turn     *rpc.Turn           // ends before anything is written, which waits for the client; nil: there is none
+	compress func([]byte) []byte // is for a large answer, which is one write, unless it is an error; nil: none is compressed
+	begun    bool
 }
 
 func (w *patientWriter) WriteHeader(code int) {
@@ -367,28 +398,40 @@ func (w *patientWriter) WriteHeader(code int) {
 }
 
 func (w *patientWriter) Write(b []byte) (int, error) {
+	said := len(b)
+	held := said
+	compressed := w.compress != nil && !w.begun && said >= httpCompressFrom
+	if compressed {
+		b = w.compress(b)
+		held += len(b) // whoever calls may keep what it was
+	}
 	if w.turn != nil {
 		w.turn.End()
 	}
-	if len(b) >= httpUnreadFrom {
-		n := min(len(b), httpUnread/2)
+	if held >= httpUnreadFrom {
+		n := min(held, httpUnread/2)
 		if !w.unread.Take(w.caller, n) {
-			err := rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "an answer of %d bytes: too many others are not read yet", len(b))
+			err := rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "an answer of %d bytes: too many others are not read yet", said)
 			if w.begun {
 				return 0, err
 			}
 			w.refuse(err)
-			return len(b), nil // it has been answered
+			return said, nil // it has been answered
 		}
 		defer w.unread.Give(w.caller, n)
 	}
+	if compressed {
+		w.Header().Set("Content-Encoding", "gzip")
+	}
 	w.begun = true
-	written := 0
 	for { // one of none is a write too
 		w.extend()
-		n, err := w.ResponseWriter.Write(b[written:min(written+httpWriteBytes, len(b))])
-		if written += n; err != nil || written == len(b) {
-			return written, err
+		n, err := w.ResponseWriter.Write(b[:min(httpWriteBytes, len(b))])
+		if err != nil {
+			return 0, err
+		}
+		if b = b[n:]; len(b) == 0 {
+			return said, nil
 		}
 	}
 }

@@ -47,7 +47,12 @@ func (s *Service) Apply(ctx context.Context, req *schedulingv1.ApplyRequest) (*s
 	if strings.TrimSpace(req.GetManifests()) == "" {
 		return nil, rpc.Invalid(rpc.Violation{Field: "manifests", Description: "required"})
 	}
+	turn, err := rpc.TakeTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
 	objects, err := manifest.Parse([]byte(req.GetManifests()))
+	turn.End() // etcd is waited for without one
 	if err != nil {
 		return nil, s.manifestError(ctx, err)
 	}

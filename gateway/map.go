@@ -21,6 +21,9 @@ const (
 	maxTiles      = 20_000
 )
 
+// mapPart is of how many nodes it is found out in one go whether a pod fits.
+const mapPart = 1024
+
 // zoneLabel is the label that says where a node is.
 const zoneLabel = "topology.kubernetes.io/zone"
 
@@ -138,6 +141,11 @@ func (s *Service) feasibilityMap(ctx context.Context, name podName, limit int) (
 			st := w.State()
 			subject, feasible := engine.SubjectOf(&st.Pod(id).Pod), cluster.NewBitmap(st.Nodes.Len())
 			for i := range cluster.NodeIndex(st.Nodes.Len()) {
+				if i%mapPart == 0 {
+					if err := w.Between(); err != nil {
+						return err
+					}
+				}
 				verdict, known := w.Evaluator().Node(st, subject, id, i)
 				feasible.Put(i, known && verdict.Feasible())
 			}

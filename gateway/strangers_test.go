@@ -100,30 +100,36 @@ func TestAnswersNameOtherPodsOnlyToWhoMayListThem(t *testing.T) {
 }
 
 func TestOneCallerDoesNotHaveAllWatches(t *testing.T) {
-	known, _ := withGuard(t)
-	b := start(t, known, withState(stateOf(t, 7, crowd(1)...)), with(func(cfg *gateway.Config) {
-		cfg.MaxWatchers, cfg.Heartbeat = 10, 10*time.Millisecond
-	}))
-	watch := func(user string) error {
-		stream, err := b.client.WatchPlacements(b.as(user), &schedulingv1.WatchPlacementsRequest{})
-		if err == nil {
-			_, err = stream.Recv()
-		}
-		return err
-	}
-	had := 0
-	for range 10 {
-		if err := watch("hog"); err == nil {
-			had++
-		} else if rpc.ReasonOf(err) != gateway.ReasonTooManyWatchers {
-			t.Fatal(err)
-		}
-	}
-	if had != 5 {
-		t.Errorf("one caller has %d of 10 watches, want half", had)
-	}
-	if err := watch("other"); err != nil {
-		t.Errorf("another caller: %v", err)
+	for name, c := range map[string]struct{ all, asked, want int }{
+		"half of few": {10, 10, 5}, "of many as many as it needs": {1000, 55, 50},
+	} {
+		t.Run(name, func(t *testing.T) {
+			known, _ := withGuard(t)
+			b := start(t, known, withState(stateOf(t, 7, crowd(1)...)), with(func(cfg *gateway.Config) {
+				cfg.MaxWatchers, cfg.Heartbeat = c.all, 10*time.Millisecond
+			}))
+			watch := func(user string) error {
+				stream, err := b.client.WatchPlacements(b.as(user), &schedulingv1.WatchPlacementsRequest{})
+				if err == nil {
+					_, err = stream.Recv()
+				}
+				return err
+			}
+			had := 0
+			for range c.asked {
+				if err := watch("hog"); err == nil {
+					had++
+				} else if rpc.ReasonOf(err) != gateway.ReasonTooManyWatchers {
+					t.Fatal(err)
+				}
+			}
+			if had != c.want {
+				t.Errorf("one caller has %d of %d watches, want %d", had, c.all, c.want)
+			}
+			if err := watch("other"); err != nil {
+				t.Errorf("another caller: %v", err)
+			}
+		})
 	}
 }
 
@@ -309,7 +315,7 @@ func TestAWatchByJSONEndsWhenItsCallerMayNotHaveItAnyMore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := start(t, func(_ *gateway.Config, b *berth) { b.guard = guard }, withState(stateOf(t, 7, crowd(1)...)))
+		b := start(t, func(_ *gateway.Config, b *berth) { b.guard, b.behind = guard, true }, withState(stateOf(t, 7, crowd(1)...)))
 		url, client := b.webWith(gateway.HTTPConfig{Known: guard.Know, Expect: guard.Expect})
 		request, err := http.NewRequestWithContext(b.ctx, http.MethodGet, url+"/v1/placements:watch?from.epoch=7", nil)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -15,7 +16,9 @@ import (
 
 	"github.com/berth-scheduler/berth/gateway"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/internal/manifest"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/source/local"
 )
 
 // gone returns the context of a call whose client has left: it gets a turn at once, or not at all.
@@ -153,4 +156,69 @@ func TestJSONIsDecodedAndEncodedInTurns(t *testing.T) {
 		t.Errorf("once the turn is free: %d, after %d calls", code, calls)
 	}
 	hold(t, turns).End()
+}
+
+// turnless is a store that finds a turn free whenever it is asked.
+type turnless struct {
+	*objects
+	t     *testing.T
+	turns *rpc.Turns
+}
+
+func (s turnless) Apply(ctx context.Context, all []manifest.Object, dryRun bool) ([]local.Applied, error) {
+	hold(s.t, s.turns).End()
+	return s.objects.Apply(ctx, all, dryRun)
+}
+
+func TestManifestsAreReadInATurnAndWrittenWithoutOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, turns := &ledger{state: from(t, "local")}, rpc.NewTurns(1)
+		store := turnless{&objects{}, t, turns}
+		clients := rpc.NewClients(rpc.Config{Net: rpc.Memory()})
+		defer clients.Close()
+		service, err := gateway.New(gateway.Config{Replica: l, Coord: &cast{}, Conns: clients, Manifests: store})
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply := func(ctx context.Context) error {
+			_, err := service.Apply(rpc.WithTurns(rpc.WithCaller(ctx, "ann"), turns), &schedulingv1.ApplyRequest{Manifests: twoPods})
+			return err
+		}
+		// Somebody waits while the cluster is read, and has the next turn until the caller is gone.
+		ctx, leave := context.WithCancel(t.Context())
+		release := make(chan struct{})
+		l.afterRead = func() {
+			go func() {
+				turn, err := rpc.TakeTurn(rpc.WithTurns(rpc.WithCaller(t.Context(), "somebody"), turns))
+				if err != nil {
+					t.Error(err)
+				}
+				leave()
+				<-release
+				turn.End()
+			}()
+			synctest.Wait()
+		}
+		if err := apply(ctx); !errors.Is(err, context.Canceled) || len(store.applied) > 0 {
+			t.Errorf("while another has the turn: %v, with %v", err, store.applied)
+		}
+		close(release)
+		synctest.Wait()
+		if err := apply(t.Context()); err != nil || len(store.applied) != 2 {
+			t.Errorf("once the turn is free: %v, with %v", err, store.applied)
+		}
+		hold(t, turns).End()
+	})
+}
+
+func TestAMapOfWhereAPodFitsEndsWithItsCall(t *testing.T) {
+	b := start(t, withState(stateOf(t, 7, small()...)))
+	ctx, leave := context.WithCancel(t.Context())
+	b.ledger.afterRead = leave // it has been looked for, and is tried then
+	if _, err := b.service.GetMap(ctx, &schedulingv1.GetMapRequest{Pod: "pod-0002"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("its caller has left: %v", err)
+	}
+	if m, err := b.service.GetMap(t.Context(), &schedulingv1.GetMapRequest{Pod: "pod-0002"}); err != nil || m.GetNodes() != 2 {
+		t.Errorf("another caller: %v, %v", m, err)
+	}
 }

@@ -15,6 +15,11 @@ import (
 // watchBatch is how many placements a watcher takes from the feed at a time.
 const watchBatch = 256
 
+// watchesOfOne is how many watches one caller may have. Who looks at placements needs one, or one for each page that is open; the service
+// accounts of a namespace are one caller, with whatever watches for them; and behind a load balancer an address is several people. Each watch
+// has every placement sent, which no turn and no rate bounds.
+const watchesOfOne = 50
+
 // WatchPlacements implements SchedulingService.
 //
 // When the epoch changes, or the gateway's replica loads a snapshot, the stream goes on with what differs from before;
@@ -32,12 +37,12 @@ func (s *Service) WatchPlacements(req *schedulingv1.WatchPlacementsRequest, stre
 	// goroutine sends, which the service owns.
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	messages, failed := make(chan *schedulingv1.WatchPlacementsResponse), make(chan error, 1)
+	messages, failed := make(chan any), make(chan error, 1)
 	over, err := s.watchers.start(rpc.CallerOf(ctx), func() {
 		for {
 			select {
 			case message := <-messages:
-				if err := stream.Send(message); err != nil {
+				if err := stream.SendMsg(message); err != nil {
 					failed <- err
 					return
 				}
@@ -54,7 +59,7 @@ func (s *Service) WatchPlacements(req *schedulingv1.WatchPlacementsRequest, stre
 	// send hands over a message when the one before it is on its way.
 	stall := time.NewTimer(s.cfg.Stall)
 	defer stall.Stop()
-	send := func(message *schedulingv1.WatchPlacementsResponse) error {
+	send := func(message any) error {
 		stall.Reset(s.cfg.Stall)
 		select {
 		case messages <- message:
@@ -79,7 +84,7 @@ func (s *Service) WatchPlacements(req *schedulingv1.WatchPlacementsRequest, stre
 			return err
 		}
 		for i := range n {
-			if err := send(messageOf(&buffer[i])); err != nil {
+			if err := send(buffer[i].encoded); err != nil {
 				return err
 			}
 		}

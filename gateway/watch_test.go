@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/gateway"
@@ -268,5 +272,37 @@ func TestTwoGatewaysOfOneLedgerResumeEachOther(t *testing.T) {
 	want := []string{"7/3 default/pod-0002 uid-2 node-00 true", "7/4 default/pod-0003 uid-3 node-00 true"}
 	if !slices.Equal(got, want) {
 		t.Errorf("resumed elsewhere: %q, want %q", got, want)
+	}
+}
+
+// answered notes how an answer is compressed.
+type answered chan string
+
+func (a answered) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (a answered) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (a answered) HandleConn(context.Context, stats.ConnStats)                       {}
+func (a answered) HandleRPC(_ context.Context, s stats.RPCStats) {
+	if header, ok := s.(*stats.InHeader); ok {
+		a <- header.Compression
+	}
+}
+
+// By default a server of gRPC compresses each message for who compresses its request.
+func TestAWatchIsNotCompressed(t *testing.T) {
+	b := start(t, withState(stateOf(t, 7, crowd(1)...)))
+	headers := make(answered, 1)
+	conn, err := b.net.Dial("gateway", grpc.WithStatsHandler(headers))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stream, err := schedulingv1.NewSchedulingServiceClient(conn).WatchPlacements(b.ctx, &schedulingv1.WatchPlacementsRequest{From: &schedulingv1.Version{Epoch: 7}}, grpc.UseCompressor(gzip.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.ledger.apply(t, assumed(0, 0))
+	b.lines(stream, 1)
+	if by := <-headers; by != "" && by != encoding.Identity {
+		t.Errorf("each message is compressed by %s", by)
 	}
 }

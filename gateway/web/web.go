@@ -40,7 +40,7 @@ type file struct {
 	body                   []byte
 }
 
-// Handler serves the page at / and its assets under /page/, to everyone, and leaves all other requests to api. Maps it compresses.
+// Handler serves the page at / and its assets under /page/, to everyone, and leaves all other requests to api.
 func Handler(api http.Handler) (http.Handler, error) {
 	files, err := load()
 	if err != nil {
@@ -49,7 +49,7 @@ func Handler(api http.Handler) (http.Handler, error) {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f, found := files[r.URL.Path]
 		if !found || r.Method != http.MethodGet && r.Method != http.MethodHead {
-			compressMap(api, w, r)
+			api.ServeHTTP(w, r)
 			return
 		}
 		for name, value := range map[string]string{

@@ -1,8 +1,6 @@
 package web_test
 
 import (
-	"compress/gzip"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -10,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/berth-scheduler/berth/gateway/web"
 )
@@ -105,59 +102,6 @@ func TestAllElseIsLeftToTheAPI(t *testing.T) {
 	} {
 		if w := ask(h, request.method, request.path); w.Code != http.StatusTeapot {
 			t.Errorf("%s %s: answered %d, want it left to the API", request.method, request.path, w.Code)
-		}
-	}
-}
-
-func TestMapsAreCompressedForThoseWhoReadThat(t *testing.T) {
-	said := strings.Repeat(`{"node": "node-1"}`, 1000)
-	h, err := web.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Errorf("%s: the deadline of a write cannot be set: %v", r.URL, err)
-		}
-		if r.URL.RawQuery == "pod=nobody" {
-			http.Error(w, said, http.StatusNotFound) // takes a Content-Encoding away
-			return
-		}
-		_, _ = io.WriteString(w, said)
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewServer(h)
-	defer server.Close()
-	for _, test := range []struct {
-		path       string
-		accepts    string
-		code       int
-		compressed bool
-	}{
-		{"/v1/map", "gzip, deflate, br, zstd", http.StatusOK, true},
-		{"/v1/map?pod=nobody", "gzip", http.StatusNotFound, true},
-		{"/v1/map", "identity", http.StatusOK, false},
-		{"/v1/placements:watch", "gzip", http.StatusOK, false}, // each message must leave at once
-	} {
-		request, err := http.NewRequest(http.MethodGet, server.URL+test.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Accept-Encoding", test.accepts)
-		response, err := server.Client().Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer response.Body.Close()
-		body := response.Body
-		if got := response.Header.Get("Content-Encoding") == "gzip"; got != test.compressed {
-			t.Errorf("%s for %q: compressed: %t, want %t", test.path, test.accepts, got, test.compressed)
-		} else if got {
-			if body, err = gzip.NewReader(response.Body); err != nil {
-				t.Fatal(err)
-			}
-		}
-		text, err := io.ReadAll(body)
-		if err != nil || strings.TrimSpace(string(text)) != said || response.StatusCode != test.code {
-			t.Errorf("%s for %q: answered %d with %d bytes, %v; want %d with %d", test.path, test.accepts, response.StatusCode, len(text), err, test.code, len(said))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package roles
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -208,6 +209,19 @@ func (e *env) bound(l net.Listener, name string) net.Listener {
 		return l
 	}
 	return rpc.Bound(l, rpc.Bounds{Name: name, All: e.Connections, Each: e.OfOneAddress, Metrics: e.measured.common})
+}
+
+// listenHTTP listens for people who speak HTTP, at an address of TCP.
+func (e *env) listenHTTP(address, name string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	l = rpc.Bound(l, rpc.Bounds{Name: name, All: e.Connections, Each: e.OfOneAddress, Paced: true, Metrics: e.measured.common})
+	if e.certs != nil {
+		l = tls.NewListener(l, e.certs.Server(true)) // kubelets probe without a certificate, and people show tokens
+	}
+	return l, nil
 }
 
 // follows fills in what a role with a replica says of itself.

@@ -2,9 +2,7 @@ package roles
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
-	"net"
 	"net/http"
 	"runtime"
 	"runtime/debug"
@@ -125,15 +123,11 @@ func (e *env) serveOps(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("guard the operators' endpoints: %w", err)
 	}
-	l, err := net.Listen("tcp", e.OpsListen)
+	l, err := e.listenHTTP(e.OpsListen, "operators")
 	if err != nil {
 		return fmt.Errorf("listen for operators: %w", err)
 	}
 	e.Log.Info("serving metrics and readiness", "address", l.Addr().String(), "tls", e.certs != nil, "guarded", admit != nil)
-	l = e.bound(l, "operators")
-	if e.certs != nil {
-		l = tls.NewListener(l, e.certs.Server(true)) // kubelets probe without a certificate
-	}
 	return rpc.ServeOps(ctx, l, rpc.OpsConfig{
 		Log: e.Log, Metrics: e.measured, Checks: e.ops.checks, Admit: admit, AllowedHost: e.opsHost, Config: e.ops.config, Flags: e.Flags,
 		Status: func() [][2]string { return e.ops.status(time.Now()) }, Profiling: e.Profiling, SetVerbosity: e.SetVerbosity,

@@ -2,7 +2,6 @@ package roles
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -441,15 +440,11 @@ func (e *env) serveJSON(ctx context.Context, g *errgroup.Group, s *gateway.Servi
 	if err != nil {
 		return "", err
 	}
-	l, err := net.Listen("tcp", p.HTTPListen)
+	l, err := e.listenHTTP(p.HTTPListen, "http")
 	if err != nil {
 		return "", fmt.Errorf("listen for JSON: %w", err)
 	}
 	address := l.Addr().String()
-	l = e.bound(l, "http")
-	if e.certs != nil {
-		l = tls.NewListener(l, e.certs.Server(true))
-	}
 	g.Go(func() error { return server.Serve(ctx, behind) })
 	g.Go(func() error {
 		defer clients.Close()

@@ -30,6 +30,7 @@ type Bounds struct {
 	All     int                   // 0 means DefaultConnections
 	Each    int                   // of one remote address, see AddressOf; 0 means DefaultConnectionsOfOne, less no such bound; never more than are free
 	Keep    bool                  // nobody gives way: nobody vouches for anybody here, so that the oldest may be the best
+	Paced   bool                  // no more is read of a connection than some KiB while it does not read, see paced; for HTTP
 	Metrics prometheus.Registerer // nil keeps none
 }
 
@@ -56,7 +57,7 @@ func Bound(l net.Listener, b Bounds) net.Listener {
 		Name: "berth_connections", Help: "Number of open connections, by listener.",
 	}, []string{"listener"}))
 	return &boundListener{
-		Listener: l, each: b.Each, all: b.All, keep: b.Keep, share: NewShare(b.All, b.Each), vouched: NewShare(b.All/2, 0), strangers: list.New(), rates: cache.NewLRUExpireCache(rememberedAddresses),
+		Listener: l, each: b.Each, all: b.All, keep: b.Keep, paced: b.Paced, share: NewShare(b.All, b.Each), vouched: NewShare(b.All/2, 0), strangers: list.New(), rates: cache.NewLRUExpireCache(rememberedAddresses),
 		open:      open.WithLabelValues(b.Name),
 		tooMany:   refused.WithLabelValues(b.Name, "all"),
 		tooManyOf: refused.WithLabelValues(b.Name, "address"),
@@ -68,7 +69,7 @@ func Bound(l net.Listener, b Bounds) net.Listener {
 type boundListener struct {
 	net.Listener
 	all, each                             int
-	keep                                  bool
+	keep, paced                           bool
 	share                                 *Share                // by address
 	vouched                               *Share                // by caller: half of all, so that no callers, whatever they may, have all for good
 	rates                                 *cache.LRUExpireCache // *rate.Limiter by address
@@ -105,6 +106,9 @@ func (l *boundListener) Accept() (net.Conn, error) {
 			}
 		}
 		l.open.Inc()
+		if l.paced {
+			conn = &paced{Conn: conn}
+		}
 		bound := &boundConn{Conn: conn, listener: l, address: address}
 		l.mu.Lock()
 		bound.at = l.strangers.PushBack(bound)

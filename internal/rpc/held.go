@@ -21,7 +21,8 @@ const (
 	heldStreamsFor  = 30 * time.Second
 	heldStreamsMove = 64 << 10
 	// A stream counts once, and once more for each heldHeaders of its headers beyond heldHeadersFree: besides them gRPC keeps what it repeats of
-	// them, if it has answered by itself, in up to four bytes for one.
+	// them, if it has answered by itself, in up to four bytes for one. They are counted as they come: a byte may stand for what HPACK remembers,
+	// and what they are then, of which nothing is seen here, is publicHeaderBytes at most.
 	heldHeadersFree = 8 << 10
 	heldHeaders     = 2 << 10
 	// heldFrames is how many bytes of frames that are of no stream's, or open windows, may come from a client before gRPC has dealt with them,

@@ -61,7 +61,7 @@ func (h *heldRequests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			one.give()
 			return
 		}
-		closed := stream.CloseNotify() // is told too when the connection is closed, which ends all
+		closed := stream.CloseNotify() // is told too when the connection is closed, which ends all: at the latest when the server ends
 		go func() {
 			<-closed
 			one.give()

@@ -35,7 +35,7 @@ const (
 //
 // Streams are not counted: their Send waits for flow control itself.
 type unread struct {
-	log     *slog.Logger
+	log     *quiet
 	buffers mem.BufferPool
 	largest int // message that is sent
 	// forwarding means that all who call come by one connection, whose only client is this process, which reads: a connection then has no bound.
@@ -60,7 +60,7 @@ func capacityFor(size int) int {
 
 func newUnread(log *slog.Logger, largest int, forwarding bool) *unread {
 	return &unread{
-		log: log, largest: largest, forwarding: forwarding,
+		log: &quiet{log: log}, largest: largest, forwarding: forwarding,
 		buffers: mem.NewTieredBufferPool(slices.Clone(tiers)...),
 		conns:   make(map[*connection]struct{}),
 		share:   NewShare(unreadLimit, 0),
@@ -91,7 +91,9 @@ func (u *unread) deaf(now time.Time) (all []deaf) {
 // end ends connections. The caller holds no lock, as with [held.end].
 func (u *unread) end(all []deaf) {
 	for _, c := range all {
-		u.log.Warn("cut a client that does not read its answers", "caller", c.conn.Conn.RemoteAddr().String(), "bytes", c.bytes)
+		if n := u.log.count(time.Now()); n > 0 {
+			u.log.log.Warn("cut a client that does not read its answers", "caller", c.conn.Conn.RemoteAddr().String(), "bytes", c.bytes, "cuts", n)
+		}
 		_ = c.conn.SetDeadline(time.Now()) // its reads and writes fail, and gRPC closes it
 	}
 }
@@ -156,6 +158,15 @@ func (c answerCodec) Marshal(v any) (mem.BufferSlice, error) {
 		return encoded, nil
 	}
 	return c.CodecV2.Marshal(v)
+}
+
+// Encode returns a message that any number of streams of a [Server] can send, by SendMsg, so that it is encoded once for all of them.
+func Encode(message proto.Message) (any, error) {
+	encoded, err := proto.Marshal(message)
+	if err != nil {
+		return nil, fmt.Errorf("encode a message: %w", err)
+	}
+	return mem.BufferSlice{mem.SliceBuffer(encoded)}, nil
 }
 
 // unreadCredentials makes every connection of a server a [connection].

@@ -29,6 +29,10 @@ func (w *World) Evaluator() *engine.Evaluator { return w.s.evaluator }
 // Context returns the context of Try.
 func (w *World) Context() context.Context { return w.ctx }
 
+// Between is for who asks the Evaluator about many nodes, between the parts of that: others may have their turn ([WithPause]). It returns the
+// error of a question whose context has ended.
+func (w *World) Between() error { return between(w.ctx) }
+
 // Observe makes happen what a source would tell: a node, pod, namespace, service, controller or PodDisruptionBudget that is new,
 // changed or gone. What changes nothing is no change.
 func (w *World) Observe(e source.Event) error { return w.s.fold.Observe(e) }
