@@ -53,21 +53,18 @@ func (b bounds) unmarshal(raw []byte, into any) error {
 // exceeded finds what must not be decoded from raw, which is JSON, into a value of the type that into points to. It looks at what stands
 // there and not at what is decoded, since a decoder decodes each value of a field that is there twice.
 func (b bounds) exceeded(raw []byte, into any) []mismatch {
-	if n := Values(raw); n > b.values {
-		return []mismatch{{"metadata", fmt.Sprintf("the object has %d values, at most %d are possible", n, b.values)}}
+	if len(raw) > b.values { // less has no more values than that
+		if n := Values(raw); n > b.values {
+			return []mismatch{{"metadata", fmt.Sprintf("the object has %d values, at most %d are possible", n, b.values)}}
+		}
 	}
-	// What looks like such a quantity is nearly always none, and most objects have nothing that does, and no escapes that could hide one.
-	if !costly(raw, b) && !bytes.Contains(raw, escape) || !json.Valid(raw) {
+	if !suspect(raw, b) || !json.Valid(raw) {
 		return nil
 	}
-	q := quantities{bounds: b, decoder: json.NewDecoder(bytes.NewReader(raw)), fields: make(map[reflect.Type]map[string]reflect.Type)}
-	q.decoder.UseNumber()
+	q := newQuantities(raw, b)
 	q.value(reflect.TypeOf(into), nil)
 	return q.costly
 }
-
-// escape is what all escapes of digits and letters begin with.
-var escape = []byte(`\u00`)
 
 // Values returns how many values a text in JSON has, but for the first of each list and object, and one for each of these.
 func Values(raw []byte) int {
@@ -85,12 +82,88 @@ func Values(raw []byte) int {
 	return n
 }
 
+// suspect reports whether there may be a costly quantity in raw, which is JSON. It looks at every fourth byte, since to find out for certain takes
+// several times as long as to decode: a costly number has four digits in a row, or an escape stands for one of its characters. What is found that
+// way is nearly always of a name, a time or a uid.
+func suspect(raw []byte, b bounds) bool {
+	if hides(raw) {
+		return true
+	}
+	for i := 3; i < len(raw); i += 4 {
+		if !digit(raw[i]) {
+			continue
+		}
+		start, end := i, i+1
+		for start > 0 && digit(raw[start-1]) {
+			start--
+		}
+		for end < len(raw) && digit(raw[end]) {
+			end++
+		}
+		if end-start >= b.digits/2 || end-start >= 4 && suspectExponent(raw, start, end, b) { // a number may have a dot
+			return true
+		}
+		i = end // what comes behind has its four digits around end+4
+	}
+	return false
+}
+
+func digit(c byte) bool { return '0' <= c && c <= '9' }
+
+// hides reports whether an escape may stand for a digit, a sign or an e. One for a dot hides nothing.
+func hides(raw []byte) bool {
+	for {
+		i := bytes.Index(raw, escape)
+		if i < 0 || len(raw) < i+6 {
+			return false
+		}
+		c, err := strconv.ParseUint(string(raw[i+4:i+6]), 16, 8)
+		if err != nil || digit(byte(c)) || strings.IndexByte("+-eE", byte(c)) >= 0 {
+			return true
+		}
+		raw = raw[i+6:]
+	}
+}
+
+// escape is what all escapes of digits and letters begin with.
+var escape = []byte(`\u00`)
+
+// suspectExponent reports whether the digits from start to end may be those of an exponent that is out of bounds, in a number that a text
+// consists of, but for white space.
+func suspectExponent(raw []byte, start, end int, b bounds) bool {
+	i := start - 1
+	if i > 0 && (raw[i] == '+' || raw[i] == '-') {
+		i--
+	}
+	if i < 0 || raw[i] != 'e' && raw[i] != 'E' || !vast(raw[i+1:], b) {
+		return false
+	}
+	for i--; i >= 0 && (digit(raw[i]) || strings.IndexByte("+-.", raw[i]) >= 0); {
+		i--
+	}
+	if i >= 0 && wordly(raw[i]) && !bytes.Contains(raw[max(0, i-5):i], escape[:1]) { // of an escape it may be white space
+		return false
+	}
+	return end == len(raw) || !wordly(raw[end]) && strings.IndexByte("+-.:", raw[end]) < 0
+}
+
+// wordly reports whether no number begins behind c, or ends before it.
+func wordly(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' || c == '/'
+}
+
 // quantities finds those of a JSON value that are costly.
 type quantities struct {
 	bounds
 	decoder *json.Decoder
 	fields  map[reflect.Type]map[string]reflect.Type
 	costly  []mismatch
+}
+
+func newQuantities(raw []byte, b bounds) *quantities {
+	q := &quantities{bounds: b, decoder: json.NewDecoder(bytes.NewReader(raw)), fields: make(map[reflect.Type]map[string]reflect.Type)}
+	q.decoder.UseNumber()
+	return q
 }
 
 // value reads a value, whose place is of a type; nil where no type is known.
@@ -156,11 +229,11 @@ func (q *quantities) within(t reflect.Type, path *field.Path, in json.Delim, key
 
 // costly reports whether a text has, or is, a number that takes long to parse or to compute with: so many digits, or such an exponent. It
 // need not have digits before the exponent.
-func costly[T string | []byte](text T, b bounds) bool {
+func costly(text string, b bounds) bool {
 	digits := 0
 	for i := range len(text) {
 		switch c := text[i]; {
-		case '0' <= c && c <= '9' || c == '.':
+		case digit(c) || c == '.':
 			if digits++; digits > b.digits {
 				return true
 			}
@@ -179,7 +252,7 @@ func vast[T string | []byte](text T, b bounds) bool {
 		text = text[1:]
 	}
 	end := 0
-	for end < len(text) && '0' <= text[end] && text[end] <= '9' {
+	for end < len(text) && digit(text[end]) {
 		if end++; end > b.digits {
 			return true
 		}

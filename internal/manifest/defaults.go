@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/berth-scheduler/berth/internal/quantity"
 )
 
 // defaultPods is how many pods a node takes that does not say: kubelet's default.
@@ -78,9 +80,9 @@ func defaultPod(pod *v1.Pod) {
 // roundUp takes away what is finer than a thousandth, upwards.
 func roundUp(lists ...v1.ResourceList) {
 	for _, list := range lists {
-		for name, quantity := range list {
-			quantity.RoundUp(resource.Milli)
-			list[name] = quantity
+		for name, amount := range list {
+			quantity.RoundUp(&amount)
+			list[name] = amount
 		}
 	}
 }
@@ -110,7 +112,7 @@ func defaultPodResources(pod *v1.Pod) {
 	if level == nil || len(level.Limits)+len(level.Requests) == 0 {
 		return
 	}
-	for name, limit := range resourcehelper.AggregateContainerLimits(pod, resourcehelper.PodResourcesOptions{}) {
+	for name, limit := range quantity.ContainerLimits(pod) {
 		_, requested := level.Requests[name]
 		_, limited := level.Limits[name]
 		if isHugePage(name) && !requested && !limited {
@@ -126,7 +128,7 @@ func defaultPodResources(pod *v1.Pod) {
 	if level.Requests == nil {
 		level.Requests = v1.ResourceList{}
 	}
-	for name, request := range resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{}) {
+	for name, request := range quantity.ContainerRequests(pod) {
 		if _, ok := level.Requests[name]; !ok && resourcehelper.IsSupportedPodLevelResource(name) && !isHugePage(name) {
 			level.Requests[name] = request
 		}

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-scheduler/berth/internal/quantity"
 )
 
 // The largest quantities that can be counted: cpu in thousandths, everything else in whole units. A quantity that is larger
@@ -155,17 +157,17 @@ func validateQuantities(list v1.ResourceList, path *field.Path) field.ErrorList 
 			errs = append(errs, field.Invalid(p, string(name), e))
 		}
 		q := list[name]
-		limit := &maxQuantity
+		limit := maxQuantity
 		if name == v1.ResourceCPU {
-			limit = &maxCPU
+			limit = maxCPU
 		}
 		switch {
 		case q.Sign() < 0:
-			errs = append(errs, field.Invalid(p, q.String(), "must not be negative"))
-		case q.Cmp(*limit) > 0:
-			errs = append(errs, field.Invalid(p, q.String(), "too large: at most "+limit.String()+" can be counted"))
-		case isCounted(name) && q.Cmp(*resource.NewQuantity(q.Value(), q.Format)) != 0:
-			errs = append(errs, field.Invalid(p, q.String(), "must be a whole number"))
+			errs = append(errs, field.Invalid(p, quantity.Text(q), "must not be negative"))
+		case quantity.Compare(q, limit) > 0:
+			errs = append(errs, field.Invalid(p, quantity.Text(q), "too large: at most "+quantity.Text(limit)+" can be counted"))
+		case isCounted(name) && !quantity.IsWhole(q):
+			errs = append(errs, field.Invalid(p, quantity.Text(q), "must be a whole number"))
 		}
 	}
 	return errs
@@ -203,10 +205,10 @@ func validateContainerResources(requests, limits v1.ResourceList, path *field.Pa
 		p := path.Child("requests").Key(string(name))
 		switch {
 		case !ok:
-		case request.Cmp(limit) > 0:
-			errs = append(errs, field.Invalid(p, request.String(), "must not be more than the limit of "+limit.String()))
-		case (isExtended(name) || isHugePage(name)) && request.Cmp(limit) != 0:
-			errs = append(errs, field.Invalid(p, request.String(), "must be equal to the limit of "+limit.String()+": the resource cannot be overcommitted"))
+		case quantity.Compare(request, limit) > 0:
+			errs = append(errs, field.Invalid(p, quantity.Text(request), "must not be more than the limit of "+quantity.Text(limit)))
+		case (isExtended(name) || isHugePage(name)) && quantity.Compare(request, limit) != 0:
+			errs = append(errs, field.Invalid(p, quantity.Text(request), "must be equal to the limit of "+quantity.Text(limit)+": the resource cannot be overcommitted"))
 		}
 	}
 	return errs

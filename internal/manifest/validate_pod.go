@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/berth-scheduler/berth/internal/quantity"
 )
 
 func validatePod(pod *v1.Pod) field.ErrorList {
@@ -32,7 +34,7 @@ func validatePod(pod *v1.Pod) field.ErrorList {
 	}
 	errs = append(errs, validateQuantities(spec.Overhead, path.Child("overhead"))...)
 	if len(errs) == 0 { // each amount can be counted: can their sums?
-		errs = append(errs, validateQuantities(resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}), path.Child("containers").Child("(sum of requests)"))...)
+		errs = append(errs, validateQuantities(quantity.PodRequests(pod, resourcehelper.PodResourcesOptions{}), path.Child("containers").Child("(sum of requests)"))...)
 	}
 	errs = append(errs, validatePlacement(spec, path)...)
 	errs = append(errs, validateTolerations(spec.Tolerations, path.Child("tolerations"))...)

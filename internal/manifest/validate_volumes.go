@@ -11,6 +11,8 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-scheduler/berth/internal/quantity"
 )
 
 var (
@@ -162,7 +164,7 @@ func validateStorage(list v1.ResourceList, path *field.Path) field.ErrorList {
 
 func validateSize(size *resource.Quantity, path *field.Path) field.ErrorList {
 	if size != nil && size.Sign() < 0 {
-		return field.ErrorList{field.Invalid(path, size.String(), "must not be negative")}
+		return field.ErrorList{field.Invalid(path, quantity.Text(*size), "must not be negative")}
 	}
 	return nil
 }

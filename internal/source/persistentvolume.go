@@ -2,12 +2,11 @@ package source
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/quantity"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -18,7 +17,7 @@ func ReducePersistentVolume(volume *v1.PersistentVolume) *cluster.PersistentVolu
 		Name:            volume.Name,
 		Labels:          sortedLabels(volume.Labels),
 		Class:           classOf(&volume.ObjectMeta, &spec.StorageClassName),
-		Capacity:        bytesOf(spec.Capacity[v1.ResourceStorage]),
+		Capacity:        quantity.Whole(spec.Capacity[v1.ResourceStorage]),
 		AccessModes:     accessModes(spec.AccessModes),
 		Mode:            volumeMode(spec.VolumeMode),
 		AttributesClass: deref(spec.VolumeAttributesClassName),
@@ -58,18 +57,6 @@ func classOf(meta *metav1.ObjectMeta, name *string) string {
 		return class
 	}
 	return deref(name)
-}
-
-// bytesOf returns a size in bytes, rounded up, and none below 0. As sizes are not added, the largest there is needs no special case:
-// no quantity in the API is larger.
-func bytesOf(size resource.Quantity) int64 {
-	switch {
-	case size.Sign() < 0:
-		return 0
-	case size.CmpInt64(math.MaxInt64) >= 0:
-		return math.MaxInt64
-	}
-	return size.Value()
 }
 
 // accessModes returns modes as the set that they are.

@@ -2,6 +2,7 @@ package source
 
 import (
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/quantity"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -29,7 +30,7 @@ func ReducePersistentVolumeClaim(claim *v1.PersistentVolumeClaim) *cluster.Persi
 		Deleting:        claim.DeletionTimestamp != nil,
 	}
 	if request, ok := spec.Resources.Requests[v1.ResourceStorage]; ok {
-		c.HasRequest, c.Request = true, bytesOf(request)
+		c.HasRequest, c.Request = true, quantity.Whole(request)
 	}
 	if spec.Selector != nil {
 		var err error

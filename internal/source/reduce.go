@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/quantity"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -133,11 +134,11 @@ func reduceAnyRequests(pod *v1.Pod, class *cluster.ClassSpec) {
 		UseStatusResources: assigned,
 		InPlacePodLevelResourcesVerticalScalingEnabled: assigned,
 	}
-	requests := resourcehelper.PodRequests(pod, options)
+	requests := quantity.PodRequests(pod, options)
 	class.Requests = requestQuantities(requests)
 
 	defaults := v1.ResourceList{v1.ResourceCPU: defaultCPURequest, v1.ResourceMemory: defaultMemoryRequest}
-	score := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{
+	score := quantity.PodRequests(pod, resourcehelper.PodResourcesOptions{
 		SkipPodLevelResources: true, NonMissingContainerRequests: defaults,
 	})
 	class.ScoreRequests = requestQuantities(score)
@@ -151,10 +152,10 @@ func reduceAnyRequests(pod *v1.Pod, class *cluster.ClassSpec) {
 	nonZero := requests
 	if len(defaults) > 0 {
 		options.NonMissingContainerRequests = defaults
-		nonZero = resourcehelper.PodRequests(pod, options)
+		nonZero = quantity.PodRequests(pod, options)
 	}
-	class.NonZeroCPU = amountOf(nonZero.Cpu(), (*resource.Quantity).MilliValue)
-	class.NonZeroMemory = amountOf(nonZero.Memory(), (*resource.Quantity).Value)
+	class.NonZeroCPU = min(maxAmount+1, quantity.Milli(nonZero[v1.ResourceCPU]))
+	class.NonZeroMemory = min(maxAmount+1, quantity.Whole(nonZero[v1.ResourceMemory]))
 }
 
 // simpleRequests reports whether a pod requests the sum of what its containers' specs say, and nothing else matters: the
@@ -174,14 +175,14 @@ func reduceSimpleRequests(containers []v1.Container, class *cluster.ClassSpec) {
 	var cpu, memory resource.Quantity // what containers that name none count for
 	for i := range containers {
 		requests := containers[i].Resources.Requests
-		for name, quantity := range requests {
-			sums = addQuantity(sums, name, quantity)
+		for name, amount := range requests {
+			sums = addQuantity(sums, name, amount)
 		}
 		if _, named := requests[v1.ResourceCPU]; !named {
-			cpu.Add(defaultCPURequest)
+			quantity.Add(&cpu, defaultCPURequest)
 		}
 		if _, named := requests[v1.ResourceMemory]; !named {
-			memory.Add(defaultMemoryRequest)
+			quantity.Add(&memory, defaultMemoryRequest)
 		}
 	}
 	class.Requests = requestsOf(sums)
@@ -198,19 +199,19 @@ func reduceSimpleRequests(containers []v1.Container, class *cluster.ClassSpec) {
 }
 
 type namedQuantity struct {
-	name     v1.ResourceName
-	quantity resource.Quantity
+	name v1.ResourceName
+	sum  resource.Quantity
 }
 
 // addQuantity adds to the sum of that name.
-func addQuantity(sums []namedQuantity, name v1.ResourceName, quantity resource.Quantity) []namedQuantity {
+func addQuantity(sums []namedQuantity, name v1.ResourceName, amount resource.Quantity) []namedQuantity {
 	for i := range sums {
 		if sums[i].name == name {
-			sums[i].quantity.Add(quantity)
+			quantity.Add(&sums[i].sum, amount)
 			return sums
 		}
 	}
-	return append(sums, namedQuantity{name, quantity.DeepCopy()}) // a large quantity shares its digits with its copies
+	return append(sums, namedQuantity{name, quantity.Bounded(amount).DeepCopy()}) // a large quantity shares its digits with its copies
 }
 
 // requestsOf returns the amounts that kube-scheduler counts, by name, without zeros and "pods".
@@ -218,7 +219,7 @@ func requestsOf(sums []namedQuantity) []cluster.Quantity {
 	out := make([]cluster.Quantity, 0, len(sums))
 	for i := range sums {
 		if s := &sums[i]; s.name != v1.ResourcePods {
-			out = appendCounted(out, s.name, &s.quantity)
+			out = appendCounted(out, s.name, s.sum)
 		}
 	}
 	return sortedQuantities(out)
@@ -227,9 +228,9 @@ func requestsOf(sums []namedQuantity) []cluster.Quantity {
 // requestQuantities is quantities without "pods", which a node has but a pod cannot ask for.
 func requestQuantities(list v1.ResourceList) []cluster.Quantity {
 	out := make([]cluster.Quantity, 0, len(list))
-	for name, quantity := range list {
+	for name, amount := range list {
 		if name != v1.ResourcePods {
-			out = appendCounted(out, name, &quantity)
+			out = appendCounted(out, name, amount)
 		}
 	}
 	return sortedQuantities(out)
@@ -238,8 +239,8 @@ func requestQuantities(list v1.ResourceList) []cluster.Quantity {
 // quantities returns the amounts that kube-scheduler counts, by name, without zeros.
 func quantities(list v1.ResourceList) []cluster.Quantity {
 	out := make([]cluster.Quantity, 0, len(list))
-	for name, quantity := range list {
-		out = appendCounted(out, name, &quantity)
+	for name, amount := range list {
+		out = appendCounted(out, name, amount)
 	}
 	for i := range out {
 		out[i].Value = min(out[i].Value, maxAmount)
@@ -251,38 +252,23 @@ func quantities(list v1.ResourceList) []cluster.Quantity {
 // fits nowhere, and what a thousand such pods on a node request still adds up in an int64.
 const maxAmount = 1 << 53
 
-// amountOf returns a quantity as value does, between 0 and one more than maxAmount. Where that overflows value says 0, or
-// anything.
-func amountOf(quantity *resource.Quantity, value func(*resource.Quantity) int64) int64 {
-	switch sign := quantity.Sign(); {
-	case sign < 0:
-		return 0
-	case sign > 0 && quantity.Cmp(tooLarge) >= 0:
-		return maxAmount + 1
-	}
-	return max(0, min(value(quantity), maxAmount+1))
-}
-
-// tooLarge is more than an int64 holds in thousandths.
-var tooLarge = *resource.NewQuantity(1<<53, resource.BinarySI)
-
 // appendCounted appends an amount, unless it is zero or kube-scheduler does not count it.
-func appendCounted(out []cluster.Quantity, name v1.ResourceName, quantity *resource.Quantity) []cluster.Quantity {
+func appendCounted(out []cluster.Quantity, name v1.ResourceName, amount resource.Quantity) []cluster.Quantity {
 	var value int64
 	switch name {
 	case v1.ResourceCPU:
-		value = amountOf(quantity, (*resource.Quantity).MilliValue)
+		value = quantity.Milli(amount)
 	case v1.ResourceMemory, v1.ResourceEphemeralStorage, v1.ResourcePods:
-		value = amountOf(quantity, (*resource.Quantity).Value)
+		value = quantity.Whole(amount)
 	default:
 		if cluster.IsScalar(string(name)) {
-			value = amountOf(quantity, (*resource.Quantity).Value)
+			value = quantity.Whole(amount)
 		}
 	}
 	if value == 0 {
 		return out
 	}
-	return append(out, cluster.Quantity{Name: string(name), Value: value})
+	return append(out, cluster.Quantity{Name: string(name), Value: min(value, maxAmount+1)})
 }
 
 // sortedQuantities orders amounts by name; none are nil.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/quantity"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 )
@@ -36,7 +37,7 @@ func ReduceCSIStorageCapacity(capacity *storagev1.CSIStorageCapacity) *cluster.C
 	}
 	c := &cluster.CSIStorageCapacity{Namespace: capacity.Namespace, Name: capacity.Name, Class: capacity.StorageClassName, Topology: topology}
 	if limit := cmp.Or(capacity.MaximumVolumeSize, capacity.Capacity); limit != nil {
-		c.HasLimit, c.Limit = true, bytesOf(*limit)
+		c.HasLimit, c.Limit = true, quantity.Whole(*limit)
 	}
 	return c
 }

@@ -82,6 +82,8 @@ status: {phase: Available}
 		"affinity that nothing meets":        {`{spec: {nodeAffinity: {required: {nodeSelectorTerms: []}}}}`, func(v *cluster.PersistentVolume) { v.HasAffinity = true }},
 		"a part of a byte":                   {`{spec: {capacity: {storage: 1500m}}}`, func(v *cluster.PersistentVolume) { v.Capacity = 2 }},
 		"more than can be counted":           {`{spec: {capacity: {storage: 100Ei}}}`, func(v *cluster.PersistentVolume) { v.Capacity = math.MaxInt64 }},
+		"more than that, in powers of 10":    {`{spec: {capacity: {storage: 20E}}}`, func(v *cluster.PersistentVolume) { v.Capacity = math.MaxInt64 }},
+		"as much as can be counted, nearly":  {`{spec: {capacity: {storage: 9E}}}`, func(v *cluster.PersistentVolume) { v.Capacity = 9e18 }},
 		"less than nothing":                  {`{spec: {capacity: {storage: -1}}}`, nil},
 		"an in-tree volume that is no CSI's": {`{spec: {nfs: {server: s, path: p}}}`, nil},
 		"one that kube-scheduler leaves be":  {`{spec: {vsphereVolume: {volumePath: p}}}`, nil},

@@ -105,8 +105,6 @@ type Source struct {
 	mu      sync.Mutex
 	pods    *mirror          // the pods that the running Watch has seen; nil before the first
 	pending map[string]error // by resource: what Watch waits for
-
-	lists lists // of pods
 }
 
 var _ source.Source = (*Source)(nil)

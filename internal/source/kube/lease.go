@@ -164,7 +164,7 @@ func (l *Lease) Release(ctx context.Context, holder string) error {
 	return nil
 }
 
-// CatchUp waits until the running Watch has told all that had been written about pods when it was called. An error is ctx's.
+// CatchUp waits until the running Watch has told all that others who place pods had written when it was called. An error is ctx's.
 func (l *Lease) CatchUp(ctx context.Context) error { return l.source.catchUp(ctx) }
 
 // say writes an event about the lease, as kube-scheduler's election does. That it is not written costs nothing.

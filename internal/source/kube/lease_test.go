@@ -2,13 +2,17 @@ package kube
 
 import (
 	"context"
+	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source/sourcetest"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -221,6 +225,63 @@ func TestCatchUpTellsWhatWasWrittenBefore(t *testing.T) {
 	if err := l.CatchUp(ended); err == nil {
 		t.Error("CatchUp without an API server: no error")
 	}
+}
+
+// What another scheduler has written of volumes is told too, though watches have not come as far.
+func TestCatchUpTellsWhatOthersHaveMadeOfVolumes(t *testing.T) {
+	c := startCluster(t)
+	server := startProxy(t, c, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		volumes := strings.HasSuffix(r.URL.Path, "/persistentvolumes") || strings.HasSuffix(r.URL.Path, "/persistentvolumeclaims")
+		switch {
+		case !volumes || r.URL.Query().Get("watch") == "":
+			next.ServeHTTP(w, r)
+		case !refuseInitialEvents(w, r):
+			w.Header().Set("Content-Type", "application/json")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done() // a watch that tells nothing
+		}
+	})
+	cfg := c.config()
+	cfg.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	writeKubeconfig(t, cfg.Kubeconfig, server.URL)
+	s := newSource(t, cfg)
+	l, err := s.Lease(testLease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := sourcetest.Record(t, s).Synced()
+	once := []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
+	storage := v1.ResourceList{v1.ResourceStorage: apiresource.MustParse("1Gi")}
+	_, err = c.client.CoreV1().PersistentVolumes().Create(within(t), &v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "volume"},
+		Spec: v1.PersistentVolumeSpec{
+			Capacity: storage, AccessModes: once, ClaimRef: &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "default", Name: "claim"},
+			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "csi.example.com", VolumeHandle: "h"}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.client.CoreV1().PersistentVolumeClaims("default").Create(within(t), &v1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "claim", Annotations: map[string]string{"volume.kubernetes.io/selected-node": "one"}},
+		Spec:       v1.PersistentVolumeClaimSpec{AccessModes: once, Resources: v1.VolumeResourceRequirements{Requests: storage}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.CatchUp(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	r.View(func(v sourcetest.View) {
+		volume, _ := v.Objects[cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: "volume"}].(*cluster.PersistentVolume)
+		if volume == nil || volume.Claim.Name != "claim" {
+			t.Errorf("after CatchUp the volume is %+v", volume)
+		}
+		claim, _ := v.Objects[cluster.ObjectKey{Kind: cluster.PersistentVolumeClaimKind, Namespace: "default", Name: "claim"}].(*cluster.PersistentVolumeClaim)
+		if claim == nil || claim.SelectedNode != "one" {
+			t.Errorf("after CatchUp the claim is %+v", claim)
+		}
+	})
 }
 
 func firstPod(r *sourcetest.Recorder) (name string) {

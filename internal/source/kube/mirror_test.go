@@ -81,6 +81,26 @@ type forgetful struct {
 
 func startForgetful(t *testing.T, c *testCluster) *forgetful {
 	t.Helper()
+	f := new(forgetful)
+	f.Server = startProxy(t, c, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		pods := strings.HasSuffix(r.URL.Path, "/api/v1/pods")
+		if pods && r.URL.Query().Get("watch") != "" {
+			if !refuseInitialEvents(w, r) {
+				refuse(w, http.StatusGone, metav1.StatusReasonExpired)
+			}
+			return
+		}
+		next.ServeHTTP(w, r)
+		if pods {
+			f.lists.Add(1)
+		}
+	})
+	return f
+}
+
+// startProxy starts a proxy before the API server, which asks handle what to do with each request.
+func startProxy(t *testing.T, c *testCluster, handle func(w http.ResponseWriter, r *http.Request, next http.Handler)) *httptest.Server {
+	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", c.plane.Kubeconfig())
 	if err != nil {
 		t.Fatal(err)
@@ -98,27 +118,27 @@ func startForgetful(t *testing.T, c *testCluster) *forgetful {
 		Transport:     transport,
 		FlushInterval: -1,
 	}
-	f := new(forgetful)
-	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		pods := strings.HasSuffix(r.URL.Path, "/api/v1/pods")
-		if pods && r.URL.Query().Get("watch") != "" {
-			code, reason := http.StatusGone, metav1.StatusReasonExpired
-			if r.URL.Query().Get("sendInitialEvents") != "" { // it does not know lists that come as watches, either
-				code, reason = http.StatusUnprocessableEntity, metav1.StatusReasonInvalid
-			}
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(code)
-			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":"no"}`, reason, code)
-			return
-		}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Authorization") // the transport has its own
-		proxy.ServeHTTP(w, r)
-		if pods {
-			f.lists.Add(1)
-		}
+		handle(w, r, proxy)
 	}))
-	t.Cleanup(f.Close)
-	return f
+	t.Cleanup(server.Close)
+	return server
+}
+
+// refuseInitialEvents refuses a list that is to come as a watch, as an API server does that does not know these.
+func refuseInitialEvents(w http.ResponseWriter, r *http.Request) bool {
+	if r.URL.Query().Get("sendInitialEvents") == "" {
+		return false
+	}
+	refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+	return true
+}
+
+func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":"no"}`, reason, code)
 }
 
 func TestPodsAreListedAgainWhileBindsAndStatusAreWritten(t *testing.T) {

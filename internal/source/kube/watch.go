@@ -47,6 +47,8 @@ type resource struct {
 	watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	fields  string // field selector
 	kind    kind   // unset: as source.Reductions has it
+	placing bool   // who places pods writes to it
+	lists   *lists
 }
 
 // kubernetesKind is what Kubernetes calls the kind of the objects, with the version of the API that they are read in.
@@ -67,21 +69,18 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	t := &teller{sink: sink, left: len(s.resources)}
 	var running sync.WaitGroup
 	for _, r := range s.resources {
-		if r.name != podsResource {
-			m := newMirror(t, r.kind, func() { s.waitFor(r.name, nil) })
-			running.Go(func() { s.follow(ctx, r, m) })
-			continue
-		}
 		m := newMirror(t, r.kind, func() {
 			s.waitFor(r.name, nil)
-			s.lists.told()
+			r.lists.told()
 		})
-		s.mu.Lock()
-		s.pods = m
-		s.mu.Unlock()
+		if r.name == podsResource {
+			s.mu.Lock()
+			s.pods = m
+			s.mu.Unlock()
+		}
 		running.Go(func() {
 			for ctx.Err() == nil {
-				s.follow(s.lists.next(ctx), r, m)
+				s.follow(r.lists.next(ctx), r, m)
 			}
 		})
 	}
@@ -101,7 +100,7 @@ func followed(client kubernetes.Interface, schedulers map[string]bool) []resourc
 			name: "namespaces", example: &v1.Namespace{}, kind: namespaceKind(),
 			list: listing(core.Namespaces().List), watch: core.Namespaces().Watch,
 		}, {
-			name: podsResource, example: &v1.Pod{}, kind: podKind(schedulers), fields: livePods,
+			name: podsResource, example: &v1.Pod{}, kind: podKind(schedulers), fields: livePods, placing: true,
 			list: listing(core.Pods(everywhere).List), watch: core.Pods(everywhere).Watch,
 		}, {
 			name: "services", example: &v1.Service{},
@@ -119,10 +118,10 @@ func followed(client kubernetes.Interface, schedulers map[string]bool) []resourc
 			name: "poddisruptionbudgets", example: &policyv1.PodDisruptionBudget{},
 			list: listing(policy.PodDisruptionBudgets(everywhere).List), watch: policy.PodDisruptionBudgets(everywhere).Watch,
 		}, {
-			name: "persistentvolumes", example: &v1.PersistentVolume{},
+			name: "persistentvolumes", example: &v1.PersistentVolume{}, placing: true,
 			list: listing(core.PersistentVolumes().List), watch: core.PersistentVolumes().Watch,
 		}, {
-			name: "persistentvolumeclaims", example: &v1.PersistentVolumeClaim{},
+			name: "persistentvolumeclaims", example: &v1.PersistentVolumeClaim{}, placing: true,
 			list: listing(core.PersistentVolumeClaims(everywhere).List), watch: core.PersistentVolumeClaims(everywhere).Watch,
 		}, {
 			name: "storageclasses", example: &storagev1.StorageClass{},
@@ -142,25 +141,34 @@ func followed(client kubernetes.Interface, schedulers map[string]bool) []resourc
 		},
 	}
 	for i := range all {
-		if r := &all[i]; r.kind.reduce == nil {
+		r := &all[i]
+		if r.lists = new(lists); r.kind.reduce == nil {
 			r.kind = reducedKind(source.Reductions[r.kubernetesKind().Kind])
 		}
 	}
 	return all
 }
 
-// catchUp waits until the running Watch has told all that had been written about pods when it was called: they are listed
-// again, at their newest, and what differs is told. An error is ctx's.
+// catchUp waits until the running Watch has told all that others who place pods had written when it was called, to pods, to volumes and
+// to claims: these are listed again, at their newest, and what differs is told. An error is ctx's.
 func (s *Source) catchUp(ctx context.Context) error {
-	select {
-	case <-s.lists.again():
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("list pods again: %w", context.Cause(ctx))
+	told := make(map[string]<-chan struct{})
+	for _, r := range s.resources {
+		if r.placing {
+			told[r.name] = r.lists.again()
+		}
 	}
+	for name, told := range told {
+		select {
+		case <-told:
+		case <-ctx.Done():
+			return fmt.Errorf("list %s again: %w", name, context.Cause(ctx))
+		}
+	}
+	return nil
 }
 
-// lists counts how often pods are listed from scratch.
+// lists counts how often a resource is listed from scratch.
 type lists struct {
 	mu      sync.Mutex
 	begun   int
