@@ -136,7 +136,7 @@ func (t *term) noTurnLane(ctx context.Context) error {
 			}
 		}
 		if overdue > 0 {
-			t.log.Warn("preemptions given up whose turn has not come: evictions hang, or are many", "preemptions", overdue)
+			t.log.Warn("preemptions given up whose turn has not come: evictions hang, or are many", "pods", overdue)
 		}
 	}
 }
