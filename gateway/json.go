@@ -146,7 +146,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	address := rpc.AddressOfRequest(r)
 	r = r.WithContext(rpc.WithCaller(r.Context(), address))
 	refuse := func(err error) {
-		rpc.Pause(err)
+		rpc.PauseAlways()
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(httpRefuseTimeout)) // not all writers can
 		_, outbound := runtime.MarshalerForRequest(h.mux, r)
 		answerError(r.Context(), h.mux, outbound, w, r, err)
@@ -468,11 +468,9 @@ func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler, logger
 		WriteTimeout:      httpWriteTimeout, // which a patientWriter extends
 		IdleTimeout:       httpIdleTimeout,
 		MaxHeaderBytes:    httpHeaderBytes,
-		// With HTTP/2, the other timeouts are of streams, which nothing ends while the connection cannot be written to. Over TLS this one is of a
-		// whole write, since what has gone in part cannot be gone on with.
-		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: httpStreams, WriteByteTimeout: httpWriteTimeout},
-		ConnContext: rpc.WithConn,
-		ErrorLog:    slog.NewLogLogger(rpc.LibraryLog(logger), slog.LevelError),
+		HTTP2:             rpc.HTTP2(httpStreams, httpWriteTimeout),
+		ConnContext:       rpc.WithConn,
+		ErrorLog:          slog.NewLogLogger(rpc.LibraryLog(logger), slog.LevelError),
 	}
 	address := l.Addr().String()
 	served := make(chan error, 1)

@@ -47,12 +47,7 @@ func (s *Service) Apply(ctx context.Context, req *schedulingv1.ApplyRequest) (*s
 	if strings.TrimSpace(req.GetManifests()) == "" {
 		return nil, rpc.Invalid(rpc.Violation{Field: "manifests", Description: "required"})
 	}
-	turn, err := rpc.TakeTurn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	objects, err := manifest.Parse([]byte(req.GetManifests()))
-	turn.End() // etcd is waited for without one
+	objects, err := parse(ctx, req.GetManifests())
 	if err != nil {
 		return nil, s.manifestError(ctx, err)
 	}
@@ -67,6 +62,21 @@ func (s *Service) Apply(ctx context.Context, req *schedulingv1.ApplyRequest) (*s
 		})
 	}
 	return response, nil
+}
+
+// parse parses manifests in turns of the caller's, of which it has none when it returns: etcd is waited for without one.
+func parse(ctx context.Context, manifests string) ([]manifest.Object, error) {
+	turn, err := rpc.TakeTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer turn.End()
+	return manifest.ParseBetween([]byte(manifests), func() error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return turn.Yield()
+	})
 }
 
 // Delete implements SchedulingService.

@@ -204,6 +204,12 @@ func TestManifestsAreReadInATurnAndWrittenWithoutOne(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
+		// Its caller may leave while they are read, too.
+		ctx, leave = context.WithCancel(t.Context())
+		l.afterRead = leave
+		if err := apply(ctx); !errors.Is(err, context.Canceled) || len(store.applied) > 0 {
+			t.Errorf("its caller has left: %v, with %v", err, store.applied)
+		}
 		if err := apply(t.Context()); err != nil || len(store.applied) != 2 {
 			t.Errorf("once the turn is free: %v, with %v", err, store.applied)
 		}

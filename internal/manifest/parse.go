@@ -29,7 +29,13 @@ const (
 // Parse reads all objects of the input, in order, with their defaults. The error is an *Error; there are no objects
 // then. Objects of the same kind and name, and no object at all, are errors too.
 func Parse(data []byte) ([]Object, error) {
-	p := parser{where: map[string]string{}}
+	return ParseBetween(data, func() error { return nil })
+}
+
+// ParseBetween is Parse for who has others wait meanwhile: it calls between before each document and each item of a list, and returns its
+// error.
+func ParseBetween(data []byte, between func() error) ([]Object, error) {
+	p := parser{where: map[string]string{}, between: between}
 	if len(data) > MaxInputBytes {
 		p.fail(place{}, "", fmt.Sprintf("the input has %d bytes, at most %d are possible", len(data), MaxInputBytes))
 		return nil, &Error{p.violations}
@@ -38,7 +44,9 @@ func Parse(data []byte) ([]Object, error) {
 		if len(p.violations) >= maxViolations {
 			break
 		}
-		p.document(doc)
+		if err := p.document(doc); err != nil {
+			return nil, err
+		}
 	}
 	if len(p.violations) == 0 && len(p.objects) == 0 {
 		p.fail(place{}, "", "the input contains no object")
@@ -54,6 +62,7 @@ type parser struct {
 	objects    []Object
 	violations []Violation
 	where      map[string]string // by object: where it was defined first
+	between    func() error      // an error of it ends everything
 }
 
 // place is where in the input something is.
@@ -96,14 +105,17 @@ type list struct {
 	Items           []json.RawMessage `json:"items"`
 }
 
-// document reads a document: an object or a list of them.
-func (p *parser) document(doc document) {
+// document reads a document: an object or a list of them. An error is one of between.
+func (p *parser) document(doc document) error {
+	if err := p.between(); err != nil {
+		return err
+	}
 	w := place{document: doc.number}
 	raw := doc.raw
 	if doc.json {
 		if n := Values(raw); n > MaxListValues {
 			p.fail(w, "", fmt.Sprintf("it has %d values, at most %d are possible", n, MaxListValues))
-			return
+			return nil
 		}
 	} else {
 		most := MaxListValues
@@ -111,7 +123,7 @@ func (p *parser) document(doc document) {
 			most = maxYAMLValues
 		} else if !looksLikeList(raw) {
 			p.fail(w, "", fmt.Sprintf("it has %d bytes, at most %d are possible", len(raw), MaxObjectBytes))
-			return
+			return nil
 		}
 		err := aliases.Few(raw, most)
 		if err == nil {
@@ -119,35 +131,39 @@ func (p *parser) document(doc document) {
 		}
 		if err != nil {
 			p.fail(w, "", yamlError(err))
-			return
+			return nil
 		}
 		if raw, err = yaml.YAMLToJSONStrict(raw); err != nil {
 			p.fail(w, "", yamlError(err))
-			return
+			return nil
 		}
 	}
 	h, ok := p.head(w, raw)
 	if !ok {
-		return
+		return nil
 	}
 	if h.APIVersion != "v1" || h.Kind != "List" {
 		p.object(w, h, raw)
-		return
+		return nil
 	}
 	w.object = "List"
 	var l list
 	if !p.decode(w, raw, &l) {
-		return
+		return nil
 	}
 	for i, item := range l.Items {
 		if len(p.violations) >= maxViolations {
-			return
+			return nil
+		}
+		if err := p.between(); err != nil {
+			return err
 		}
 		w := place{document: doc.number, item: field.NewPath("items").Index(i)}
 		if h, ok := p.head(w, item); ok {
 			p.object(w, h, item)
 		}
 	}
+	return nil
 }
 
 // head reads what kind of object raw is.

@@ -321,7 +321,7 @@ func front(handler grpc.StreamHandler) grpc.StreamHandler {
 func refuseUnknown(pauses bool) grpc.StreamHandler {
 	return func(any, grpc.ServerStream) error {
 		if pauses { // which costs strangers nothing
-			pause()
+			PauseAlways()
 		}
 		return status.Error(codes.Unimplemented, "there is no such method here")
 	}

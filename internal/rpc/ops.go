@@ -57,6 +57,17 @@ type OpsConfig struct {
 	SetVerbosity func(value string) (string, error)
 }
 
+// HTTP2 returns how servers of HTTP serve HTTP/2: with so many requests at once of a connection, of whose bodies together no more comes
+// before somebody reads them than gRPC would take of one request, and with connections that end when a write takes longer. The other timeouts are of
+// streams, which nothing ends while the connection cannot be written to. Over TLS this one is of a whole write, since what has gone in part
+// cannot be gone on with.
+func HTTP2(streams int, write time.Duration) *http.HTTP2Config {
+	return &http.HTTP2Config{
+		MaxConcurrentStreams: streams, WriteByteTimeout: write,
+		MaxReceiveBufferPerConnection: publicWindow, MaxReceiveBufferPerStream: publicWindow,
+	}
+}
+
 // ServeOps answers HTTP on l, which it closes, until ctx ends; then it lets requests in flight finish, for at most
 // [DefaultDrain], and returns nil. An error means that the listener broke. Paths and answers are those of kube-scheduler:
 //
@@ -79,7 +90,7 @@ func ServeOps(ctx context.Context, l net.Listener, cfg OpsConfig) error {
 		WriteTimeout:      opsWriteTimeout,
 		IdleTimeout:       opsIdleTimeout,
 		MaxHeaderBytes:    opsHeaderBytes,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: opsRequests, WriteByteTimeout: opsWriteTimeout}, // else nothing ends a write
+		HTTP2:             HTTP2(opsRequests, opsWriteTimeout),
 		ConnContext:       WithConn,
 		ErrorLog:          slog.NewLogLogger(LibraryLog(cfg.Log), slog.LevelError),
 	}

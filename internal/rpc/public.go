@@ -144,13 +144,13 @@ func (p *public) permit(ctx context.Context, method string, request any) error {
 func Pause(err error) {
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.ResourceExhausted:
-		pause()
+		PauseAlways()
 	}
 }
 
-// pause lasts refusalPause, and up to as long again by chance: who asks many times at once is not answered many times at once, which
-// everybody would wait behind.
-func pause() { time.Sleep(refusalPause + rand.N(refusalPause)) }
+// PauseAlways is [Pause] for who is refused with whatever error: it lasts 100 ms, and up to as long again by chance. Who asks many times at once is not answered
+// many times at once, which everybody would wait behind.
+func PauseAlways() { time.Sleep(refusalPause + rand.N(refusalPause)) }
 
 // unary serves a unary method that has been registered as a stream.
 func (p *public) unary(srv any, stream grpc.ServerStream, info *grpc.UnaryServerInfo, method grpc.MethodHandler) error {
@@ -199,7 +199,7 @@ func (p *public) read(ctx context.Context, stream grpc.ServerStream, method stri
 	err = readWithin(ctx, &p.readers, limit, stream, request)
 	leave()
 	if ofHealth && err != nil { // which costs strangers nothing
-		pause()
+		PauseAlways()
 	}
 	return err
 }
