@@ -23,6 +23,11 @@
 //     kube-scheduler, which is asked about every placement on the state before it, about the victims of every preemption,
 //     and in the end whether what is left has really nowhere to go.
 //
+// Clusters have what volumes are made of (PersistentVolumes of CSI and of in-tree plugins, claims in every state, classes, CSINodes,
+// CSIDrivers, capacities and attachments), pods have claims, ephemeral volumes and inline disks, and kube-scheduler judges them by its own
+// VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone. Each text that they can say has to come
+// (volumes_test.go). What Berth does not decide yet is said in undecided_test.go, counted apart and printed.
+//
 // A difference is shrunk, printed with the flag that repeats it, and then with the smallest cluster that shows it, as
 // YAML.
 //
@@ -60,6 +65,8 @@
 //   - Of a pod whose required node affinity contradicts itself, kube-scheduler's text ends with "not found": PreFilter ends
 //     before DynamicResources', whose PostFilter then misses what that would have left. Berth says what PostFilter says of
 //     all others.
+//   - Where kube-scheduler's attempt ends with an error (a claim's class that does not say when it binds, a disk that CSI has no name for),
+//     Berth has to find no node either. What it says of the pod is not compared: kube-scheduler says nothing of nodes.
 //   - Whole Berths choose the node to preempt on before others have changed the cluster; that it is the best is therefore not
 //     asked of sequences, only that exactly its victims have to go when they do.
 //   - kube-scheduler does not score when one node is feasible, or the one that the pod is nominated to; here it does, so
