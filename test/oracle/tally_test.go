@@ -22,7 +22,9 @@ type tally struct {
 	// byText are the decisions by what plugins that read volumes have said in them, without names; apartByText those that were not
 	// compared.
 	byText, apartByText map[string]int
-	failed              *scene // the last one that the schedulers differ about
+	// helped are the decisions by what such plugins have said of nodes where preemption helps.
+	helped map[string]int
+	failed *scene // the last one that the schedulers differ about
 }
 
 // sum is the tally of all tests.
@@ -39,10 +41,11 @@ func (n *tally) count(d *decision, feasible int) {
 	if d.scoreError != nil {
 		n.unscored++
 	}
-	n.byText = d.countTexts(n.byText)
+	n.byText = d.countTexts(n.byText, anywhere)
 	if n.byPlugin == nil {
 		n.byPlugin = make(map[string]int)
 	}
+	n.countHelped(d)
 	if p := d.Preemption; p != nil {
 		n.preemptions++
 		n.candidates += len(p.Candidates)
@@ -85,7 +88,10 @@ func (n *tally) countApart(why string, d *decision) {
 		n.apartFailures = increment(n.apartFailures, nameless(d.failed.Error()), 1)
 		return
 	}
-	n.apartByText = d.countTexts(n.apartByText)
+	n.apartByText = d.countTexts(n.apartByText, anywhere)
+	if n.apart[undecidedUnbuilt] > 0 {
+		n.countHelped(d)
+	}
 }
 
 // countFailed counts an attempt that kube-scheduler fails at.
@@ -101,12 +107,21 @@ func increment(of map[string]int, what string, by int) map[string]int {
 	return of
 }
 
-// countTexts counts once each text by which a plugin that reads volumes has refused a node, or all of them.
-func (d *decision) countTexts(in map[string]int) map[string]int {
+// countHelped counts what plugins have said of nodes where preemption helps.
+func (n *tally) countHelped(d *decision) {
+	if d.Preemption != nil {
+		n.helped = d.countTexts(n.helped, func(node string) bool { _, ok := d.Preemption.Candidates[node]; return ok })
+	}
+}
+
+func anywhere(string) bool { return true }
+
+// countTexts counts once each text by which a plugin that reads volumes has refused a node, or all of them, of those that are of.
+func (d *decision) countTexts(in map[string]int, of func(node string) bool) map[string]int {
 	said := make(map[string]bool)
-	for _, v := range d.Verdicts {
+	for node, v := range d.Verdicts {
 		for _, reason := range v.Reasons {
-			if slices.Contains(volumePlugins, v.Plugin) {
+			if slices.Contains(volumePlugins, v.Plugin) && of(node) {
 				said[v.Plugin+": "+nameless(reason)] = true
 			}
 		}
@@ -135,7 +150,9 @@ func (n *tally) report(t *testing.T) {
 	}{
 		{"decisions that were not compared", n.apart}, {"attempts of kube-scheduler's that fail, for which Berth finds nothing either", n.failures},
 		{"those of them that were not compared", n.apartFailures},
-		{"decisions by what plugins that read volumes say in them", n.byText}, {"the same of those that were not compared", n.apartByText},
+		{"decisions by what plugins that read volumes say in them", n.byText},
+		{"decisions by what they say of nodes where preemption helps", n.helped},
+		{"the same of those that were not compared", n.apartByText},
 	} {
 		for _, key := range sortedKeys(what.of) {
 			t.Logf("%s: %d: %s", what.name, what.of[key], key)

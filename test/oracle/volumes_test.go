@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -79,7 +80,9 @@ func TestVolumesAreJudgedTheSame(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 5).Draw(t, "judged") {
 			pod := w.named(w.plainPod())
-			pod.Spec.Priority = drawPriority(t)
+			if pod.Spec.Priority = ptr.To[int32](100); oneIn(t, 3, "another priority") {
+				pod.Spec.Priority = drawPriority(t)
+			}
 			pod.Status.NominatedNodeName = w.drawNomination(pod)
 			w.enter(pod)
 		}
@@ -129,6 +132,15 @@ func (n *tally) checkTexts(t *testing.T) {
 		case n.byText[text] > 0, n.apartByText[text] > 0 && (waits || n.apart[undecidedUnbuilt] > 0):
 		default:
 			t.Errorf("no decision was compared in which a plugin says %q", text)
+		}
+	}
+	for _, text := range []string{
+		names.VolumeRestrictions + ": node(s) had no available disk",
+		names.VolumeRestrictions + ": node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod",
+		names.NodeVolumeLimits + ": node(s) exceed max volume count",
+	} {
+		if n.helped[text] == 0 {
+			t.Errorf("preemption never helps where a plugin says %q", text)
 		}
 	}
 	for _, said := range []map[string]int{n.byText, n.apartByText} {
