@@ -2,7 +2,7 @@
 // framework and its plugins, at the version in go.mod. It is all tests, and a module of its own, so that nobody who
 // builds Berth has to download k8s.io/kubernetes.
 //
-// Four things are compared:
+// Five things are compared:
 //
 //   - Single decisions. Random clusters of real Kubernetes objects go two ways: into kube-scheduler's cache, queue and
 //     informers and through its framework; and through package source into deltas, a cluster.State, an engine.Evaluator
@@ -18,6 +18,8 @@
 //     histogram of reasons why others are none; that kube-scheduler's criteria could prefer the candidates in Berth's
 //     order; and the text of FailedScheduling to its end, of the whole PostFilter. Victims are evicted in between.
 //   - Situations: small clusters in testdata, each about one rule of a plugin, built up object by object.
+//   - Tables: the cases of kube-scheduler's own tests of the plugins that read volumes. The tests run as they are in the module, and tell
+//     what the plugin has been given (tables_test.go).
 //   - Sequences. Whole Berths (a binder, queues with several shards, filter-workers and score-workers, each with a
 //     replica of its own, over gRPC and etcd) place 500 pods each, among changes. Afterwards their log is played to
 //     kube-scheduler, which is asked about every placement on the state before it, about the victims of every preemption,
