@@ -181,7 +181,10 @@ func (is *claimState) appendUse(to []attachmentChange, node NodeIndex, by PodCla
 // nothing.
 func coalesce(changes []attachmentChange) []attachmentChange {
 	slices.SortFunc(changes, func(a, b attachmentChange) int {
-		return cmp.Or(cmp.Compare(a.node, b.node), a.Attachment.compare(b.Attachment))
+		if a.node != b.node {
+			return int(a.node - b.node)
+		}
+		return a.Attachment.compare(b.Attachment)
 	})
 	n := 0
 	for first := 0; first < len(changes); {
@@ -538,38 +541,38 @@ func (s *State) changeClaims(changes []attachmentChange, keys []claimKey) []atta
 		}
 		was := claim.is
 		if s.readUsedClaim(key, claim) {
-			changes = s.appendClaim(changes, key, claim, &was, -1)
-			changes = s.appendClaim(changes, key, claim, &claim.is, 1)
+			changes = s.appendClaim(changes, key.name, claim, &was)
 		}
 	}
 	return changes
 }
 
-// appendClaim appends what a claim counts as in a state, wherever it is used.
-func (s *State) appendClaim(to []attachmentChange, key claimKey, claim *usedClaim, is *claimState, sign int32) []attachmentChange {
-	naming := make(map[LabelsID][]PodClaim) // how pods name it: many that share it may share their label set too
-	of := func(id PodID) {
+// appendClaim appends what it changes, wherever a claim is used, that it counts as something else than it was.
+func (s *State) appendClaim(to []attachmentChange, name string, claim *usedClaim, was *claimState) []attachmentChange {
+	uses := make(map[LabelsID][]PodClaim) // of long lists: pods that share a claim may share their label set too
+	add := func(id PodID) {
 		p := &s.pods[id]
-		by, known := naming[p.Labels]
-		if !known {
-			for _, c := range s.labels[p.Labels].Claims {
-				if c.Name == key.name {
-					by = append(by, c)
-				}
+		claims := s.labels[p.Labels].Claims
+		if len(claims) >= fewest {
+			if _, known := uses[p.Labels]; !known {
+				uses[p.Labels] = slices.DeleteFunc(slices.Clone(claims), func(by PodClaim) bool { return by.Name != name })
 			}
-			naming[p.Labels] = by
+			claims = uses[p.Labels]
 		}
 		csiNode := s.CSINode(s.Nodes.Spec[p.Node].Name) != nil
-		for _, c := range by {
-			to = is.appendUse(to, p.Node, c, csiNode, sign)
+		for _, by := range claims {
+			if by.Name == name {
+				to = was.appendUse(to, p.Node, by, csiNode, -1)
+				to = claim.is.appendUse(to, p.Node, by, csiNode, 1)
+			}
 		}
 	}
 	for _, id := range claim.named.list {
-		of(id)
+		add(id)
 	}
 	for _, id := range claim.made.list {
 		if claim.named.find(id) < 0 {
-			of(id)
+			add(id)
 		}
 	}
 	return to

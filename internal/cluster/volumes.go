@@ -1,6 +1,6 @@
 package cluster
 
-import "cmp"
+import "strings"
 
 // Attachment is a volume that is attached to a node as NodeVolumeLimits counts it there: once, whoever uses it.
 type Attachment struct {
@@ -76,5 +76,8 @@ func (c *StorageClass) provisioned(namespace, name string) ClaimVolume {
 }
 
 func (a Attachment) compare(b Attachment) int {
-	return cmp.Or(cmp.Compare(a.Driver, b.Driver), cmp.Compare(a.Handle, b.Handle))
+	if c := strings.Compare(a.Driver, b.Driver); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Handle, b.Handle)
 }
