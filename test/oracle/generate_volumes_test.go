@@ -137,7 +137,7 @@ func drawCSINode(t *rapid.T, name string) *storagev1.CSINode {
 			continue
 		}
 		d := storagev1.CSINodeDriver{Name: driver, NodeID: name}
-		if limit := pick[int32](t, "limit", 1, 2, 3, 0, -1, -2); limit >= 0 {
+		if limit := pick[int32](t, "limit", 1, 2, 1, 3, 0, -1, -2); limit >= 0 {
 			d.Allocatable = &storagev1.VolumeNodeResources{Count: &limit}
 		} else if limit == -2 {
 			d.Allocatable = &storagev1.VolumeNodeResources{}

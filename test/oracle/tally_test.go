@@ -14,6 +14,7 @@ type tally struct {
 	sequences, severalShards, severalRanges                     int
 	preemptions, candidates, violating, victims, ineligible     int
 	evictions                                                   int // preemptions of whole Berths
+	attached                                                    int // volumes that both count on nodes
 
 	byPlugin map[string]int // verdicts by plugin, and scores that are not 0
 	apart    map[string]int // decisions that were not compared, by why
@@ -161,6 +162,9 @@ func (n *tally) report(t *testing.T) {
 	t.Logf("%d searches for victims: %d candidates with %d victims, %d of them against a budget; %d pods may not preempt", n.preemptions, n.candidates, n.victims, n.violating, n.ineligible)
 	if n.decisions >= 1000 && n.infeasible > n.decisions*3/4 {
 		t.Error("the clusters are too full to compare scores")
+	}
+	if n.attached > 0 {
+		t.Logf("%d volumes attached to nodes are counted the same", n.attached)
 	}
 	if n.attempts > 0 {
 		t.Logf("%d attempts in %d batches: %d placed on one of kube-scheduler's best nodes (%d of them where they were nominated), %d fit none, %d sent to the next batch", n.attempts, n.batches, n.proven, n.nominated, n.noFit, n.retries)

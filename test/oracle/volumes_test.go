@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
@@ -75,7 +76,10 @@ func TestVolumesAreJudgedTheSame(t *testing.T) {
 			}
 			w.setNode(node, w.drawPlace())
 		}
-		for range evenly(t, "pods", [8]int{0, 1, 2, 3, 4, 6, 8, 12}) {
+		if oneIn(t, 3, "tight") {
+			w.limitAll()
+		}
+		for range evenly(t, "pods", [8]int{0, 1, 2, 4, 6, 8, 12, 16}) {
 			w.runOn(w.plainPod(), nodeName(rapid.IntRange(0, w.width).Draw(t, "node")))
 		}
 		for range rapid.IntRange(1, 5).Draw(t, "judged") {
@@ -88,6 +92,9 @@ func TestVolumesAreJudgedTheSame(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 6).Draw(t, "rounds") {
 			ranges := w.drawRanges()
+			if oneIn(t, 3, "uses") {
+				w.compareUses()
+			}
 			for _, id := range sortedKeys(w.pending) {
 				w.compareAndFollow(id, ranges)
 			}
@@ -100,6 +107,20 @@ func TestVolumesAreJudgedTheSame(t *testing.T) {
 	})
 	n.report(t)
 	n.checkTexts(t)
+}
+
+// limitAll leaves room for one or two volumes of each driver on each node.
+func (w *world) limitAll() {
+	for _, name := range w.nodeNames() {
+		n := drawCSINode(w.t, name)
+		n.Spec.Drivers = nil
+		for _, driver := range attachable {
+			n.Spec.Drivers = append(n.Spec.Drivers, storagev1.CSINodeDriver{
+				Name: driver, NodeID: name, Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To(pick[int32](w.t, "limit", 1, 2))},
+			})
+		}
+		w.keep(n)
+	}
 }
 
 // compareAndFollow judges a pending pod both ways; sometimes it is then placed on one of kube-scheduler's best nodes, or its victims go.
