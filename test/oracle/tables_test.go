@@ -186,14 +186,62 @@ type upstreamCall struct {
 	Reasons []string
 }
 
-// calls runs the tests of a plugin and returns the calls, in order.
-func (table *upstreamTable) calls(t *testing.T) []upstreamCall {
+// buildTables builds the tests of the plugins, with recorders, and returns the folder of the binaries.
+func buildTables(t *testing.T) string {
+	tmp := t.TempDir()
 	module := strings.TrimSpace(run(t, ".", nil, "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes"))
-	dir, tmp := filepath.Join(module, "pkg/scheduler/framework/plugins", table.dir), t.TempDir()
-	text, err := os.ReadFile(filepath.Join(dir, table.file))
+	write := func(name string, content []byte) string {
+		path := filepath.Join(tmp, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	read := func(path string) []byte {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	// 1. The plugins' packages, as they are, but for a recorder.
+	replaced := make(map[string]string)
+	var packages []string
+	for _, table := range upstreamTables {
+		packages = append(packages, "./upstream/"+table.dir)
+		here, err := filepath.Abs(filepath.Join("upstream", table.dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := filepath.Glob(filepath.Join(module, "pkg/scheduler/framework/plugins", table.dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			name := filepath.Base(file)
+			if replaced[filepath.Join(here, name)] = file; name == table.file {
+				replaced[filepath.Join(here, name)] = write(table.file, table.wrap(t, read(file)))
+			}
+		}
+		replaced[filepath.Join(here, "berth_recorder_test.go")] = write(table.dir+"_recorder.go",
+			fmt.Appendf(nil, recorder, table.dir, table.receiver, strings.Join(table.objects, ", "), cmp.Or(table.cluster, "nil")))
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replaced})
 	if err != nil {
 		t.Fatal(err)
 	}
+	// 2. What they need. Tests of others may need modules that are not in go.mod.
+	write("go.sum", read("go.sum"))
+	args := []string{
+		"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", tmp + "/", "-modfile=" + write("go.mod", read("go.mod")), "-mod=mod",
+		"-overlay=" + write("overlay.json", overlay),
+	}
+	run(t, ".", nil, "go", append(args, packages...)...)
+	return tmp
+}
+
+// wrap returns the text of the plugin with its methods wrapped.
+func (table *upstreamTable) wrap(t *testing.T, text []byte) []byte {
 	for _, method := range []string{"PreFilter", "Filter"} {
 		head := fmt.Sprintf("func (pl *%s) ", table.receiver)
 		if bytes.Count(text, []byte(head+method+"(")) != 1 {
@@ -201,49 +249,14 @@ func (table *upstreamTable) calls(t *testing.T) []upstreamCall {
 		}
 		text = bytes.Replace(text, []byte(head+method+"("), []byte(head+"unrecorded"+method+"("), 1)
 	}
-	text = fmt.Appendf(text, wrappers, table.receiver)
-	here, err := filepath.Abs(filepath.Join("upstream", table.dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	replaced := make(map[string]string)
-	for _, file := range files {
-		replaced[filepath.Join(here, filepath.Base(file))] = file
-	}
-	for name, content := range map[string][]byte{
-		table.file:               text,
-		"berth_recorder_test.go": fmt.Appendf(nil, recorder, table.dir, table.receiver, strings.Join(table.objects, ", "), cmp.Or(table.cluster, "nil")),
-	} {
-		replaced[filepath.Join(here, name)] = filepath.Join(tmp, name)
-		if err := os.WriteFile(filepath.Join(tmp, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replaced})
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlayFile, callsFile := filepath.Join(tmp, "overlay.json"), filepath.Join(tmp, "calls.json")
-	if err := os.WriteFile(overlayFile, overlay, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"go.mod", "go.sum"} { // to which is added what only tests of others need
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(tmp, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	binary := filepath.Join(tmp, "tests")
-	run(t, ".", nil, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary, "-modfile="+filepath.Join(tmp, "go.mod"), "-mod=mod", "-overlay="+overlayFile, "./upstream/"+table.dir)
-	run(t, tmp, []string{"BERTH_CALLS=" + callsFile}, binary, "-test.run=^("+table.tests+")$")
-	lines, err := os.ReadFile(callsFile)
+	return fmt.Appendf(text, wrappers, table.receiver)
+}
+
+// calls runs the tests of a plugin and returns the calls, in order.
+func (table *upstreamTable) calls(t *testing.T, binaries string) []upstreamCall {
+	file := filepath.Join(t.TempDir(), "calls.json")
+	run(t, binaries, []string{"BERTH_CALLS=" + file}, filepath.Join(binaries, table.dir+".test"), "-test.run=^("+table.tests+")$")
+	lines, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,9 +362,10 @@ func (c *upstreamCall) complete(pod *v1.Pod, name, node string) *v1.Pod {
 // TestUpstreamsTablesAreJudgedTheSame judges the cases of kube-scheduler's own tests of plugins that read volumes.
 func TestUpstreamsTablesAreJudgedTheSame(t *testing.T) {
 	var n tally
+	binaries := buildTables(t)
 	for _, table := range upstreamTables {
 		t.Run(table.plugin, func(t *testing.T) {
-			calls, judged := table.calls(t), 0
+			calls, judged := table.calls(t, binaries), 0
 			for k, c := range calls {
 				if c.Point == "PreFilter" && k+1 < len(calls) && calls[k+1].Point == "Filter" {
 					continue // the call of Filter has the case, and the node
