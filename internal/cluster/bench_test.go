@@ -180,3 +180,99 @@ func heap() uint64 {
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
+
+// BenchmarkApplyClaims is what the four deltas of a pod's life cost that has claims of its own, on nodes to each of which so many volumes
+// are attached.
+func BenchmarkApplyClaims(b *testing.B) {
+	for _, attached := range []int{0, 30, 300} {
+		b.Run(fmt.Sprintf("attached=%d", attached), func(b *testing.B) {
+			const nodes = 200
+			s := fleet(b, nodes)
+			for i := range nodes {
+				for k := range attached {
+					name := fmt.Sprintf("pv-%d-%d", i, k)
+					applyAll(b, s,
+						ObjectSet{Object: &PersistentVolume{Name: name, Driver: "d", Handle: "vol-" + name}},
+						ObjectSet{Object: &VolumeAttachment{Name: "va-" + name, Attacher: "d", Node: s.Nodes.Spec[i].Name, Volume: name}})
+				}
+			}
+			lives := make([][4]Delta, 512)
+			for k := range lives {
+				name := fmt.Sprintf("data-%d", k)
+				applyAll(b, s,
+					ObjectSet{Object: &PersistentVolume{Name: "pv-" + name, Driver: "d", Handle: "vol-pv-" + name}},
+					ObjectSet{Object: &PersistentVolumeClaim{Namespace: "default", Name: name, Volume: "pv-" + name, Bound: true}},
+					LabelsDefined{LabelsID(k + 2), LabelSet{Namespace: "default", Claims: []PodClaim{{Name: name}}}},
+					PodSet{ID: PodID(k + 2), Pod: Pod{UID: "keeper-" + name, Class: 1, Labels: LabelsID(k + 2)}})
+				lives[k] = life(fmt.Sprintf("pod-%d", k), NodeIndex(k%nodes))
+				set := lives[k][0].(PodSet)
+				set.Pod.Labels = LabelsID(k + 2)
+				lives[k][0] = set
+			}
+			b.ReportAllocs()
+			for k := 0; b.Loop(); k++ {
+				for _, d := range &lives[k%len(lives)] {
+					if err := s.Apply(d); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// shared returns a state in which so many pods on 5,000 nodes use one claim, each beside one of its own.
+func shared(b *testing.B, pods int) *State {
+	const nodes = 5000
+	s := fleet(b, nodes)
+	applyAll(b, s,
+		ObjectSet{Object: &StorageClass{Name: "fast", Provisioner: "d"}},
+		ObjectSet{Object: &PersistentVolumeClaim{Namespace: "default", Name: "shared", Class: "fast", Volume: "pv"}})
+	for k := range pods {
+		own := fmt.Sprintf("data-%d", k)
+		applyAll(b, s,
+			ObjectSet{Object: &PersistentVolume{Name: "pv-" + own, Driver: "d", Handle: "vol-" + own}},
+			ObjectSet{Object: &PersistentVolumeClaim{Namespace: "default", Name: own, Class: "fast", Volume: "pv-" + own}},
+			LabelsDefined{LabelsID(k + 2), LabelSet{Namespace: "default", Claims: []PodClaim{{Name: own}, {Name: "shared"}}}},
+			PodSet{ID: PodID(k + 2), Pod: Pod{UID: own, Namespace: "default", Class: 1, Labels: LabelsID(k + 2), NodeName: s.Nodes.Spec[k%nodes].Name}})
+	}
+	return s
+}
+
+// BenchmarkSharedVolume is what one delta costs about what so many pods use.
+func BenchmarkSharedVolume(b *testing.B) {
+	volume := func(handle string, capacity int64) Delta {
+		return ObjectSet{Object: &PersistentVolume{Name: "pv", Driver: "d", Handle: handle, Capacity: capacity}}
+	}
+	gone := ObjectRemoved{ObjectKey{PersistentVolumeKind, "", "pv"}}
+	for _, pods := range []int{1000, 10_000, 100_000} {
+		s := shared(b, pods)
+		class := func(provisioner string) Delta {
+			return ObjectSet{Object: &StorageClass{Name: "fast", Provisioner: provisioner}}
+		}
+		pod := PodSet{ID: 1, Pod: Pod{UID: "one", Namespace: "default", Class: 1, Labels: 2, NodeName: "node-7"}}
+		for _, c := range []struct {
+			name   string
+			before Delta
+			deltas [2]Delta
+		}{
+			{"handle", nil, [2]Delta{volume("a", 1), volume("b", 1)}},
+			{"capacity", nil, [2]Delta{volume("a", 1), volume("a", 2)}},
+			{"class", gone, [2]Delta{class("d"), class("e")}},
+			{"class-of-bound", volume("a", 1), [2]Delta{class("d"), class("e")}},
+			{"pod", nil, [2]Delta{pod, PodRemoved{1}}},
+		} {
+			b.Run(fmt.Sprintf("pods=%d/%s", pods, c.name), func(b *testing.B) {
+				if c.before != nil {
+					applyAll(b, s, c.before)
+				}
+				b.ReportAllocs()
+				for k := 0; b.Loop(); k++ {
+					if err := s.Apply(c.deltas[k%2]); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

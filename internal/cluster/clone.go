@@ -26,6 +26,7 @@ func (s *State) Clone() *State {
 	c.controllers = maps.Clone(s.controllers)
 	c.nominated = cloneSlices(s.nominated)
 	c.objects = s.objects.clone()
+	c.volumes = s.volumes.clone()
 	c.selectorsModified = maps.Clone(s.selectorsModified)
 
 	c.pods = slices.Clone(s.pods)

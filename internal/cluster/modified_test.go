@@ -9,15 +9,29 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/cluster/clustertest"
 )
 
-// whereabouts is the node that each pod is on, and the one that it is nominated to while it is pending.
-type whereabouts map[cluster.PodID][]cluster.NodeIndex
+// whereabouts is the node that each pod is on, and the one that it is nominated to while it is pending; and what is attached to each
+// node.
+type whereabouts struct {
+	pods     map[cluster.PodID][]cluster.NodeIndex
+	attached []attached
+}
+
+type attached struct {
+	volumes []cluster.Attachment
+	failing int
+}
 
 func whereaboutsOf(st *cluster.State) whereabouts {
-	w := make(whereabouts)
+	w := whereabouts{pods: make(map[cluster.PodID][]cluster.NodeIndex)}
 	for id, p := range st.Pods() {
-		w[id] = podNodes(st, p)
+		w.pods[id] = podNodes(st, p)
+	}
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		volumes, failing := clustertest.Attached(st, i)
+		w.attached = append(w.attached, attached{volumes, failing})
 	}
 	return w
 }
@@ -58,11 +72,28 @@ func touched(st *cluster.State, d cluster.Delta, before whereabouts) []cluster.N
 		}
 		return nodes
 	case cluster.PodRemoved:
-		return before[d.ID]
+		return before.pods[d.ID]
+	case cluster.ObjectSet:
+		return touchedByObject(st, d.Object.Key(), before)
+	case cluster.ObjectRemoved:
+		return touchedByObject(st, d.ObjectKey, before)
 	default:
 		return nil
 	}
-	return append(podNodes(st, st.Pod(id)), before[id]...)
+	return append(podNodes(st, st.Pod(id)), before.pods[id]...)
+}
+
+// touchedByObject returns the nodes of which an object says something: that of a CSINode, and those to which others are attached then.
+func touchedByObject(st *cluster.State, key cluster.ObjectKey, before whereabouts) (nodes []cluster.NodeIndex) {
+	if key.Kind == cluster.CSINodeKind {
+		nodes = append(nodes, st.Nodes.ByName(key.Name))
+	}
+	for i, was := range before.attached {
+		if volumes, failing := clustertest.Attached(st, cluster.NodeIndex(i)); failing != was.failing || !slices.Equal(volumes, was.volumes) {
+			nodes = append(nodes, cluster.NodeIndex(i))
+		}
+	}
+	return nodes
 }
 
 func TestChangedSinceReportsExactlyTheChangedNodes(t *testing.T) {
@@ -100,6 +131,10 @@ type marks struct {
 	selectors            map[string]cluster.Seq
 	termClasses          []cluster.ClassID
 	classPods, labelPods map[int32]int
+
+	volumeObjects, volumeUses, volumes cluster.Seq
+	objects                            map[cluster.ObjectKey]bool
+	uses                               string // who uses claims, and on how many nodes volumes are used
 }
 
 func marksOf(st *cluster.State) marks {
@@ -107,6 +142,11 @@ func marksOf(st *cluster.State) marks {
 		spec: slices.Clone(st.Nodes.SpecModified), namespaces: st.NamespacesModified, terms: st.TermsModified,
 		selectors: make(map[string]cluster.Seq), termClasses: slices.Clone(st.TermClasses()),
 		classPods: make(map[int32]int), labelPods: make(map[int32]int), keysModified: st.KeysModified, keys: make(map[string]bool),
+	}
+	m.volumeObjects, m.volumeUses, m.volumes = st.VolumeObjectsModified(), st.VolumeUsesModified(), st.VolumesModified()
+	m.uses, m.objects = clustertest.Uses(st), make(map[cluster.ObjectKey]bool)
+	for o := range st.Objects() {
+		m.objects[o.Object.Key()] = true
 	}
 	for i := range st.Nodes.Labels {
 		for _, l := range st.Nodes.Labels[i] {
@@ -123,6 +163,28 @@ func marksOf(st *cluster.State) marks {
 		m.labelPods[int32(l.ID)] = l.Pods
 	}
 	return m
+}
+
+// isOfVolumes reports whether a delta changes an object that volumes are made of.
+func isOfVolumes(d cluster.Delta, before map[cluster.ObjectKey]bool) bool {
+	of := func(key cluster.ObjectKey) bool {
+		return key.Kind >= cluster.PersistentVolumeKind && key.Kind <= cluster.VolumeAttachmentKind
+	}
+	switch d := d.(type) {
+	case cluster.ObjectSet:
+		return of(d.Object.Key())
+	case cluster.ObjectRemoved:
+		return of(d.ObjectKey) && before[d.ObjectKey]
+	}
+	return false
+}
+
+func movesPods(d cluster.Delta) bool {
+	switch d.(type) {
+	case cluster.PodSet, cluster.PodAssumed, cluster.PodForgotten, cluster.PodRemoved, cluster.NodeSet, cluster.NodeRemoved:
+		return true
+	}
+	return false
 }
 
 func TestMarksMoveOnlyWithWhatTheyAreOf(t *testing.T) {
@@ -151,6 +213,14 @@ func TestMarksMoveOnlyWithWhatTheyAreOf(t *testing.T) {
 				want.terms = now
 			}
 			got := marksOf(st)
+			if isOfVolumes(d, want.objects) {
+				want.volumeObjects = now
+			}
+			if want.uses != got.uses {
+				want.volumeUses = now
+			} else if movesPods(d) {
+				want.volumeUses = got.volumeUses // a pod that is set again leaves and comes back
+			}
 			if !maps.Equal(want.keys, got.keys) {
 				want.keysModified = now
 			}
@@ -163,6 +233,9 @@ func TestMarksMoveOnlyWithWhatTheyAreOf(t *testing.T) {
 				{"keys of nodes", want.keysModified, got.keysModified},
 				{"classes with terms", want.terms, got.terms},
 				{"selectors", want.selectors, got.selectors},
+				{"what volumes are made of", want.volumeObjects, got.volumeObjects},
+				{"who uses volumes", want.volumeUses, got.volumeUses},
+				{"volumes", max(want.volumeObjects, want.volumeUses), got.volumes},
 			} {
 				if diff := cmp.Diff(m.want, m.got); diff != "" {
 					t.Fatalf("%s last changed, after %+v (-want +got):\n%s", m.of, d, diff)
@@ -275,6 +348,7 @@ func TestEverythingCountsAsChangedAtTheRestoredSnapshot(t *testing.T) {
 	got := map[string]cluster.Seq{
 		"images": other.ImagesModified, "keys of nodes": other.KeysModified, "namespaces": other.NamespacesModified, "classes with terms": other.TermsModified,
 		"a node's spec": other.Nodes.SpecModified[130], "selectors of x": other.SelectorsModified("x"),
+		"who uses volumes": other.VolumeUsesModified(), "volumes": other.VolumesModified(),
 		"selectors of y, which are gone": other.SelectorsModified("y"),
 	}
 	for of, seq := range got {

@@ -23,6 +23,7 @@ type PodRow struct {
 	Victim bool
 
 	live       bool
+	volumes    bool   // it has claims or disks
 	next, prev PodID  // of the same node; if not live, of the ids without a pod
 	hash       uint64 // of what does not change from phase to phase
 }
@@ -87,6 +88,7 @@ type State struct {
 	controllers  map[selectorKey]LabelSelector
 	nominated    map[string][]PodID // pending pods by the node they are nominated to
 	objects      objects
+	volumes      volumes
 
 	namespaceDigest   uint64         // what namespaces add to the digest
 	selectorsModified map[string]Seq // by namespace
@@ -120,6 +122,7 @@ func New(v Version) *State {
 		selectorsModified: make(map[string]Seq),
 		podByUID:          make(map[string]PodID),
 		orphans:           make(map[string][]PodID),
+		volumes:           newVolumes(),
 	}
 	s.Nodes.symbols = &s.Symbols
 	for _, name := range []string{"cpu", "memory", "ephemeral-storage"} {
@@ -339,9 +342,9 @@ func (s *State) Apply(d Delta) error {
 	case PreemptionEnded:
 		s.endPreemption(d)
 	case ObjectSet:
-		s.setObject(d)
+		s.changeVolumes(d.Object.Key(), func() { s.setObject(d) })
 	case ObjectRemoved:
-		s.removeObject(d.ObjectKey)
+		s.changeVolumes(d.ObjectKey, func() { s.removeObject(d.ObjectKey) })
 	case ImageSized:
 		s.pinned[s.Symbols.intern(d.Name)] = d.Size
 	}

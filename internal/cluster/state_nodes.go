@@ -86,6 +86,7 @@ func (s *State) setNode(d NodeSet) {
 	n.SpecModified[i] = s.version.Seq
 
 	if fresh {
+		s.enterNode(i)
 		waiting := s.orphans[d.Node.Name]
 		delete(s.orphans, d.Node.Name)
 		for _, id := range waiting {
@@ -166,6 +167,7 @@ func (s *State) removeNode(i NodeIndex) {
 		s.rehashPod(id, func() { s.detach(id) })
 		s.orphans[name] = append(s.orphans[name], id)
 	}
+	s.leaveNode(i)
 	s.digest -= n.hash[i] + s.nodeSums(i)
 	allocatable := n.Spec[i].Allocatable
 	s.dropImages(i)

@@ -34,10 +34,14 @@ func (s *State) setPod(d PodSet) {
 	if node != NoNode {
 		nodeName = s.Nodes.Spec[node].Name // the same text, shared
 	}
-	if l := s.labels[d.Pod.Labels]; l != nil && l.Namespace == d.Pod.Namespace {
-		d.Pod.Namespace = l.Namespace // shared too
+	volumes := len(s.classes[d.Pod.Class].Spec.Disks) > 0
+	if l := s.labels[d.Pod.Labels]; l != nil {
+		volumes = volumes || len(l.Claims) > 0
+		if l.Namespace == d.Pod.Namespace {
+			d.Pod.Namespace = l.Namespace // shared too
+		}
 	}
-	*p = PodRow{Pod: d.Pod, Phase: phase, Node: NoNode, live: true, next: NoPod, prev: NoPod, hash: s.hashPod(&d.Pod)}
+	*p = PodRow{Pod: d.Pod, Phase: phase, Node: NoNode, live: true, next: NoPod, prev: NoPod, hash: s.hashPod(&d.Pod), volumes: volumes}
 	p.NodeName, p.Attempt = nodeName, attempt
 	p.Preempting, p.Victim = preempting && phase == Pending, victim && phase != Pending
 	s.count(p, 1)
@@ -155,6 +159,9 @@ func (s *State) attach(id PodID, i NodeIndex) {
 	}
 	s.Nodes.firstPod[i] = id
 	s.addSums(i, s.classes[p.Class], 1)
+	if p.volumes {
+		s.enterVolumes(id, i)
+	}
 	s.touchByPod(i, p)
 }
 
@@ -162,6 +169,9 @@ func (s *State) attach(id PodID, i NodeIndex) {
 func (s *State) detach(id PodID) {
 	p := &s.pods[id]
 	i := p.Node
+	if p.volumes {
+		s.leaveVolumes(id, i)
+	}
 	if p.prev == NoPod {
 		s.Nodes.firstPod[i] = p.next
 	} else {

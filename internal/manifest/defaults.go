@@ -64,6 +64,9 @@ func defaultPod(pod *v1.Pod) {
 			defaultContainer(&containers[i], spec.HostNetwork)
 		}
 	}
+	for i := range spec.Volumes {
+		defaultVolume(&spec.Volumes[i])
+	}
 	defaultPodResources(pod)
 
 	roundUp(spec.Overhead)
@@ -74,6 +77,22 @@ func defaultPod(pod *v1.Pod) {
 		for i := range containers {
 			roundUp(containers[i].Resources.Limits, containers[i].Resources.Requests)
 		}
+	}
+}
+
+// defaultVolume says which pool a disk is of, and of what kind: by that volumes are the same, or are told to CSI.
+func defaultVolume(volume *v1.Volume) {
+	if volume.RBD != nil {
+		volume.RBD.RBDPool = cmp.Or(volume.RBD.RBDPool, "rbd")
+	}
+	defaultAzureDisk(volume.AzureDisk)
+}
+
+// defaultAzureDisk says of what kind a disk is; there may be none.
+func defaultAzureDisk(disk *v1.AzureDiskVolumeSource) {
+	if disk != nil && disk.Kind == nil {
+		shared := v1.AzureSharedBlobDisk
+		disk.Kind = &shared
 	}
 }
 

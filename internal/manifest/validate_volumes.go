@@ -24,6 +24,7 @@ var (
 // defaultPersistentVolume makes a volume that does not say how far it is one that may be bound: no controller says it.
 func defaultPersistentVolume(volume *v1.PersistentVolume) {
 	volume.Status.Phase = cmp.Or(volume.Status.Phase, v1.VolumeAvailable)
+	defaultAzureDisk(volume.Spec.AzureDisk)
 }
 
 func validatePersistentVolume(volume *v1.PersistentVolume) field.ErrorList {

@@ -90,3 +90,38 @@ func TestVolumesAndClassesAreReadWithTheirDefaults(t *testing.T) {
 		t.Errorf("the claim is kept as %q", phase)
 	}
 }
+
+// A disk of a pool that is not named is the disk of the pool rbd; an Azure disk of no kind cannot be translated, as none of its default can.
+func TestVolumesOfPodsAreCompletedAsByTheAPIServer(t *testing.T) {
+	objects, err := Parse([]byte(`
+apiVersion: v1
+kind: Pod
+metadata: {name: x}
+spec:
+  containers: [{name: c, image: i}]
+  volumes:
+  - {name: a, rbd: {monitors: [m], image: d}}
+  - {name: b, rbd: {monitors: [m], image: d, pool: other}}
+  - {name: c, azureDisk: {diskName: d, diskURI: u}}
+  - {name: d, azureDisk: {diskName: d, diskURI: u, kind: Managed}}
+---
+` + storage(KindPersistentVolume, "", "spec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, azureDisk: {diskName: d, diskURI: u}}")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	volumes := objects[0].Pod.Spec.Volumes
+	if pools := []string{volumes[0].RBD.RBDPool, volumes[1].RBD.RBDPool}; pools[0] != "rbd" || pools[1] != "other" {
+		t.Errorf("the pools are %q", pools)
+	}
+	for _, disk := range []struct {
+		source *v1.AzureDiskVolumeSource
+		want   v1.AzureDataDiskKind
+	}{
+		{volumes[2].AzureDisk, v1.AzureSharedBlobDisk}, {volumes[3].AzureDisk, v1.AzureManagedDisk},
+		{objects[1].Other.(*v1.PersistentVolume).Spec.AzureDisk, v1.AzureSharedBlobDisk},
+	} {
+		if disk.source.Kind == nil || *disk.source.Kind != disk.want {
+			t.Errorf("a disk is of kind %v, want %s", disk.source.Kind, disk.want)
+		}
+	}
+}

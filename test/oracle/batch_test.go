@@ -33,18 +33,19 @@ func (w *world) placeBatch(batch []cluster.PodID) (again []cluster.PodID) {
 	placer := engine.NewPlacer(w.evaluator, w.state, evaluated, candidates)
 	for k, id := range batch {
 		n.attempts++
-		if w.unjudged(id) {
+		pod := w.pending[id]
+		want := w.kube.judge(pod)
+		apart := w.kube.undecided(pod, want)
+		if w.unjudged(id) || apart != "" && apart != undecidedForeign {
 			w.compare(id, ranges)
 			w.leave(id)
 			continue
 		}
-		pod := w.pending[id]
-		want := w.kube.judge(pod)
 		node, placement := w.placeOne(placer, candidates, id)
 		switch placement {
 		case engine.Placed:
 			name := w.state.Nodes.Spec[node].Name
-			if why := want.refuses(name, w.nodeNames()); why != "" {
+			if why := want.refuses(name, w.nodeNames()); why != "" && apart == "" {
 				w.fail(pod, "%s", why)
 			}
 			n.proven++
@@ -53,7 +54,7 @@ func (w *world) placeBatch(batch []cluster.PodID) (again []cluster.PodID) {
 			}
 			w.place(id, name)
 		case engine.NoFit:
-			if feasible := want.feasible(w.nodeNames()); len(feasible) > 0 {
+			if feasible := want.feasible(w.nodeNames()); len(feasible) > 0 && apart == "" {
 				w.fail(pod, "Berth finds no node, kube-scheduler %v", feasible)
 			}
 			n.noFit++

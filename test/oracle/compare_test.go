@@ -29,6 +29,20 @@ func (w *world) difference(id cluster.PodID, ranges []cluster.Range) (*decision,
 	n, pod := w.n, w.pending[id]
 	want, got := w.kube.judge(pod), w.judge(id, ranges)
 	feasible := want.feasible(w.nodeNames())
+	if why := w.kube.undecided(pod, want); why != "" {
+		n.countApart(why, want)
+		if open := got.feasible(w.nodeNames()); why != undecidedForeign && len(open) > 0 {
+			return want, fmt.Sprintf("Berth finds %v, and is to refuse the pod: %s", open, why)
+		}
+		return want, ""
+	}
+	if want.failed != nil {
+		n.countFailed(want)
+		if open := got.feasible(w.nodeNames()); want.Nominated == "" && len(open) > 0 || want.Nominated != got.Nominated {
+			return want, fmt.Sprintf("kube-scheduler's attempt fails: %v; Berth finds %v, and the nominated node %q", want.failed, open, got.Nominated)
+		}
+		return want, ""
+	}
 	if w.unjudged(id) {
 		n.unjudged++
 		if len(feasible) > 0 && want.scoreError == nil {
@@ -75,7 +89,7 @@ func TestOneDecisionIsTheSame(t *testing.T) {
 		}
 		// The same pods are judged again after each change, from what the evaluator has kept.
 		for range rapid.IntRange(1, 4).Draw(t, "judged") {
-			pod := named(w.drawPod(), w.name())
+			pod := w.named(w.drawPod())
 			if oneIn(t, 32, "names its node") {
 				pod.Spec.NodeName = nodeName(rapid.IntRange(0, w.width).Draw(t, "its node"))
 			} else if pod.Status.NominatedNodeName = w.drawNomination(pod); oneIn(t, 12, "gated") {
@@ -103,7 +117,7 @@ func TestPreemptionIsTheSame(t *testing.T) {
 		w := drawWorld(t, evenly(t, "width", [8]int{1, 2, 2, 3, 3, 4, 6, 8}), &n)
 		w.drawCrowd()
 		for range rapid.IntRange(1, 4).Draw(t, "preemptors") {
-			pod := named(w.drawPreemptor(), w.name())
+			pod := w.named(w.drawPreemptor())
 			pod.Status.NominatedNodeName = w.drawNomination(pod)
 			w.enter(pod)
 		}
@@ -154,7 +168,7 @@ func TestEachPlacementIsOneOfTheBest(t *testing.T) {
 			length = 500
 		}
 		for range length {
-			pod := named(rapid.SampledFrom(templates).Draw(t, "kind"), w.name())
+			pod := w.named(rapid.SampledFrom(templates).Draw(t, "kind"))
 			if oneIn(t, 4, "labels of its own") {
 				pod.Labels = drawLabels(t, podLabels, 3)
 			}

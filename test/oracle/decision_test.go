@@ -19,7 +19,13 @@ type decision struct {
 	Preemption *preemption
 
 	scoreError error // of kube-scheduler: there are no scores
-	unscored   bool  // of Berth: other nodes are not scored once the nominated one is feasible
+	// failed is the error that kube-scheduler's attempt ends with, unless the nominated node is feasible: no node is chosen, and
+	// none refused. It is foreign if it is about a pod that is on a node.
+	failed  error
+	foreign bool
+	// refusedBy is the plugin of kube-scheduler's that has refused all nodes at PreFilter, "" if none has.
+	refusedBy string
+	unscored  bool // of Berth: other nodes are not scored once the nominated one is feasible
 }
 
 // verdict is why a node is not feasible.
@@ -71,8 +77,11 @@ func (d *decision) reject(t failer, node string, s *fwk.Status) {
 	}
 }
 
-// feasible returns the feasible nodes, whether or not they have scores.
+// feasible returns the feasible nodes, whether or not they have scores. There is none if the attempt has failed.
 func (d *decision) feasible(nodes []string) []string {
+	if d.failed != nil {
+		return nil
+	}
 	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { _, not := d.Verdicts[n]; return not })
 }
 
@@ -90,6 +99,9 @@ func (d *decision) best() []string {
 
 // refuses returns why kube-scheduler would not have chosen a node, one of those; "" if it could have.
 func (d *decision) refuses(node string, nodes []string) string {
+	if d.failed != nil && d.Nominated == "" {
+		return fmt.Sprintf("Berth chooses %s, and kube-scheduler's attempt fails: %v", node, d.failed)
+	}
 	if d.scoreError != nil && d.Nominated == "" {
 		if feasible := d.feasible(nodes); !slices.Contains(feasible, node) {
 			return fmt.Sprintf("Berth chooses %s, feasible are %v", node, feasible)

@@ -2,7 +2,7 @@
 // framework and its plugins, at the version in go.mod. It is all tests, and a module of its own, so that nobody who
 // builds Berth has to download k8s.io/kubernetes.
 //
-// Four things are compared:
+// Five things are compared:
 //
 //   - Single decisions. Random clusters of real Kubernetes objects go two ways: into kube-scheduler's cache, queue and
 //     informers and through its framework; and through package source into deltas, a cluster.State, an engine.Evaluator
@@ -18,10 +18,17 @@
 //     histogram of reasons why others are none; that kube-scheduler's criteria could prefer the candidates in Berth's
 //     order; and the text of FailedScheduling to its end, of the whole PostFilter. Victims are evicted in between.
 //   - Situations: small clusters in testdata, each about one rule of a plugin, built up object by object.
+//   - Tables: the cases of kube-scheduler's own tests of the plugins that read volumes. The tests run as they are in the module, and tell
+//     what the plugin has been given (tables_test.go).
 //   - Sequences. Whole Berths (a binder, queues with several shards, filter-workers and score-workers, each with a
 //     replica of its own, over gRPC and etcd) place 500 pods each, among changes. Afterwards their log is played to
 //     kube-scheduler, which is asked about every placement on the state before it, about the victims of every preemption,
 //     and in the end whether what is left has really nowhere to go.
+//
+// Clusters have what volumes are made of (PersistentVolumes of CSI and of in-tree plugins, claims in every state, classes, CSINodes,
+// CSIDrivers, capacities and attachments), pods have claims, ephemeral volumes and inline disks, and kube-scheduler judges them by its own
+// VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone. Each text that they can say has to come
+// (volumes_test.go). What Berth does not decide yet is said in undecided_test.go, counted apart and printed.
 //
 // A difference is shrunk, printed with the flag that repeats it, and then with the smallest cluster that shows it, as
 // YAML.
@@ -60,6 +67,8 @@
 //   - Of a pod whose required node affinity contradicts itself, kube-scheduler's text ends with "not found": PreFilter ends
 //     before DynamicResources', whose PostFilter then misses what that would have left. Berth says what PostFilter says of
 //     all others.
+//   - Where kube-scheduler's attempt ends with an error (a claim's class that does not say when it binds, a disk that CSI has no name for),
+//     Berth has to find no node either. What it says of the pod is not compared: kube-scheduler says nothing of nodes.
 //   - Whole Berths choose the node to preempt on before others have changed the cluster; that it is the best is therefore not
 //     asked of sequences, only that exactly its victims have to go when they do.
 //   - kube-scheduler does not score when one node is feasible, or the one that the pod is nominated to; here it does, so

@@ -89,7 +89,7 @@ func (w *world) drawCrowd() {
 		}
 	}
 	for range rapid.IntRange(0, 3).Draw(t, "budgets") {
-		w.setBudget(drawBudget(t, w.podNames()))
+		w.keep(drawBudget(t, w.podNames()))
 	}
 }
 

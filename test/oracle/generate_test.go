@@ -108,6 +108,9 @@ func drawNode(t *rapid.T, name string) *v1.Node {
 	} else {
 		drawNodeLabels(t, n)
 	}
+	if oneIn(t, 4, "labels of storage") {
+		drawStorageLabels(t, n)
+	}
 	n.Spec.Unschedulable = oneIn(t, 16, "unschedulable")
 	n.Spec.Taints = several(t, 3, "taints", func() v1.Taint {
 		taint := v1.Taint{
@@ -238,6 +241,9 @@ func drawSpec(t *rapid.T, width int) *v1.Pod {
 	}
 	if oneIn(t, 10, "image volume") {
 		s.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: pick(t, "image", "model:7", "model", "app:1")}}}}
+	}
+	if oneIn(t, 24, "volumes") {
+		s.Volumes = append(s.Volumes, drawPodVolumes(t)...)
 	}
 	return p
 }

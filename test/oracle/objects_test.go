@@ -5,7 +5,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
@@ -16,17 +15,15 @@ import (
 // deleted is when pods that terminate were told to.
 var deleted = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 
-// objects are the namespaces of a world, the services and controllers, and the budgets.
+// objects are the namespaces of a world, the services and controllers, and what Berth's ledger only keeps.
 type objects struct {
 	namespaces map[string]*v1.Namespace
-	owners     map[string]metav1.Object                 // by kind, namespace and name
-	budgets    map[string]*policyv1.PodDisruptionBudget // by namespace and name
+	owners     map[string]metav1.Object // by kind, namespace and name
+	kept       keptObjects
 }
 
 func newObjects() objects {
-	return objects{
-		namespaces: make(map[string]*v1.Namespace), owners: make(map[string]metav1.Object), budgets: make(map[string]*policyv1.PodDisruptionBudget),
-	}
+	return objects{namespaces: make(map[string]*v1.Namespace), owners: make(map[string]metav1.Object), kept: make(keptObjects)}
 }
 
 func ownerKey(o metav1.Object) string { return kindOf(o) + "/" + o.GetNamespace() + "/" + o.GetName() }
@@ -55,7 +52,7 @@ func (w *world) drawObjects() {
 		w.setOwner(drawOwner(w.t))
 	}
 	for range rapid.IntRange(0, 2).Draw(w.t, "budgets") {
-		w.setBudget(drawBudget(w.t, w.podNames()))
+		w.keep(drawBudget(w.t, w.podNames()))
 	}
 }
 
@@ -63,10 +60,10 @@ func (w *world) drawObjects() {
 func (w *world) changeObject() {
 	t := w.t
 	switch kind := rapid.IntRange(0, 7).Draw(t, "object"); {
-	case kind == 7 && len(w.objects.budgets) > 0:
-		w.removeBudget(rapid.SampledFrom(sortedKeys(w.objects.budgets)).Draw(t, "budget"))
+	case kind == 7 && len(w.objects.kept.keys(cluster.BudgetKind)) > 0:
+		w.discard(rapid.SampledFrom(w.objects.kept.keys(cluster.BudgetKind)).Draw(t, "budget"))
 	case kind >= 6:
-		w.setBudget(drawBudget(t, w.podNames()))
+		w.keep(drawBudget(t, w.podNames()))
 	case kind == 0 && len(w.objects.namespaces) > 0:
 		w.removeNamespace(rapid.SampledFrom(sortedKeys(w.objects.namespaces)).Draw(t, "namespace"))
 	case kind <= 2:
@@ -75,6 +72,17 @@ func (w *world) changeObject() {
 		w.removeOwner(rapid.SampledFrom(sortedKeys(w.objects.owners)).Draw(t, "owner"))
 	default:
 		w.setOwner(drawOwner(t))
+	}
+}
+
+// changeStorage changes one of the objects that volumes are made of, or takes one away.
+func (w *world) changeStorage() {
+	if keys := w.objects.kept.storage(); len(keys) > 0 && oneIn(w.t, 4, "one goes") {
+		w.discard(rapid.SampledFrom(keys).Draw(w.t, "goes"))
+		return
+	}
+	for _, o := range drawStorageObject(w.t, w.width) {
+		w.keep(o)
 	}
 }
 
@@ -116,17 +124,19 @@ func (w *world) forgetSelector(o metav1.Object) {
 	}
 }
 
-func (w *world) setBudget(b *policyv1.PodDisruptionBudget) {
-	w.kube.must("set budget", w.kube.budgets().Update(b))
-	w.objects.budgets[b.Namespace+"/"+b.Name] = b
-	w.apply(cluster.ObjectSet{Object: source.ReduceBudget(b)})
+// keep adds an object that Berth's ledger only keeps, or changes one.
+func (w *world) keep(o metav1.Object) {
+	reduced := reduceKept(o)
+	w.kube.must("set "+reduced.Key().Kind.String(), w.kube.kept(reduced.Key().Kind).Update(o))
+	w.objects.kept[reduced.Key()] = o
+	w.apply(cluster.ObjectSet{Object: reduced})
 }
 
-func (w *world) removeBudget(key string) {
-	b := w.objects.budgets[key]
-	w.kube.must("remove budget", w.kube.budgets().Delete(b))
-	delete(w.objects.budgets, key)
-	w.apply(cluster.ObjectRemoved{ObjectKey: source.ReduceBudget(b).Key()})
+// discard takes such an object away.
+func (w *world) discard(key cluster.ObjectKey) {
+	w.kube.must("remove "+key.Kind.String(), w.kube.kept(key.Kind).Delete(w.objects.kept[key]))
+	delete(w.objects.kept, key)
+	w.apply(cluster.ObjectRemoved{ObjectKey: key})
 }
 
 // podNames returns the names of the pods that have a node.

@@ -28,6 +28,7 @@ type preemption struct {
 	Counts     map[string]int     // the other nodes, by reason
 	Text       string             // of FailedScheduling, to its end
 
+	failed    error                     // that kube-scheduler has met: what it has found is not all that there is
 	evaluator *kubepreemption.Evaluator // kube-scheduler's
 	choices   []kubepreemption.Candidate
 	order     []string // Berth's: the candidates, best first
@@ -79,8 +80,8 @@ func (u *upstream) dryRun(evaluator *kubepreemption.Evaluator, state fwk.CycleSt
 	u.must("list nodes", err)
 	budgets, err := u.informers.Policy().V1().PodDisruptionBudgets().Lister().List(labels.Everything())
 	u.must("list budgets", err)
-	// An error is also in the status of its node.
-	choices, why, _ := evaluator.DryRunPreemption(u.ctx, state, pod, potential, budgets, 0, int32(len(potential)))
+	choices, why, err := evaluator.DryRunPreemption(u.ctx, state, pod, potential, budgets, 0, int32(len(potential)))
+	out.failed = err
 	why.ForEachExplicitNode(func(_ string, s *fwk.Status) {
 		for _, reason := range s.Reasons() {
 			out.Counts[reason]++

@@ -24,16 +24,22 @@ var (
 		names.TaintToleration, names.NodeAffinity, names.NodeResourcesFit, names.PodTopologySpread, names.InterPodAffinity,
 		names.NodeResourcesBalancedAllocation, names.ImageLocality,
 	}
-	filters = []string{names.NodeUnschedulable, names.NodeName, names.NodePorts, names.NodeDeclaredFeatures}
+	filters = []string{
+		names.NodeUnschedulable, names.NodeName, names.NodePorts, names.VolumeRestrictions, names.NodeVolumeLimits, names.VolumeBinding,
+		names.VolumeZone, names.NodeDeclaredFeatures,
+	}
+	// volumePlugins are those of the filters that read volumes.
+	volumePlugins = []string{names.VolumeRestrictions, names.NodeVolumeLimits, names.VolumeBinding, names.VolumeZone}
 	// rated are the scorers whose raw scores are compared besides the normalised ones.
 	rated = []string{names.TaintToleration, names.NodeAffinity, names.PodTopologySpread, names.InterPodAffinity}
 	// atFilter are all that filter, of both lists, in the same order; atPreFilter those that have a PreFilter too.
 	atFilter = []string{
 		names.NodeUnschedulable, names.NodeName, names.TaintToleration, names.NodeAffinity, names.NodePorts, names.NodeResourcesFit,
-		names.PodTopologySpread, names.InterPodAffinity, names.NodeDeclaredFeatures,
+		names.VolumeRestrictions, names.NodeVolumeLimits, names.VolumeBinding, names.VolumeZone, names.PodTopologySpread, names.InterPodAffinity, names.NodeDeclaredFeatures,
 	}
 	atPreFilter = []string{
-		names.NodeAffinity, names.NodePorts, names.NodeResourcesFit, names.PodTopologySpread, names.InterPodAffinity, names.NodeDeclaredFeatures,
+		names.NodeAffinity, names.NodePorts, names.NodeResourcesFit, names.VolumeRestrictions, names.NodeVolumeLimits, names.VolumeBinding,
+		names.VolumeZone, names.PodTopologySpread, names.InterPodAffinity, names.NodeDeclaredFeatures,
 	}
 	// atPostFilter are those that do something for a pod that fits nowhere.
 	atPostFilter = []string{names.DynamicResources, names.DefaultPreemption}
@@ -74,6 +80,15 @@ func drawProfiles(t *rapid.T) []config.KubeSchedulerProfile {
 			p.Plugins.Filter.Disabled = append(p.Plugins.Filter.Disabled, config.Plugin{Name: name})
 			if slices.Contains(atPreFilter, name) && rapid.Bool().Draw(t, "at PreFilter too") {
 				p.Plugins.PreFilter.Disabled = append(p.Plugins.PreFilter.Disabled, config.Plugin{Name: name})
+			}
+		}
+	}
+	if oneIn(t, 2, "few volume plugins") {
+		for _, name := range volumePlugins {
+			if rapid.Bool().Draw(t, "without "+name) {
+				for _, set := range []*config.PluginSet{&p.Plugins.PreFilter, &p.Plugins.Filter, &p.Plugins.Reserve, &p.Plugins.PreBind} {
+					set.Disabled = append(set.Disabled, config.Plugin{Name: name})
+				}
 			}
 		}
 	}
@@ -169,6 +184,9 @@ func berthProfile(p *config.KubeSchedulerProfile) cluster.Profile {
 		return slices.ContainsFunc(set.Disabled, func(d config.Plugin) bool { return d.Name == name })
 	}
 	for _, plugin := range p.Plugins.MultiPoint.Enabled {
+		if !built(plugin.Name) && !slices.Contains(atPostFilter, plugin.Name) {
+			continue
+		}
 		if slices.Contains(atPreFilter, plugin.Name) && !disabled(p.Plugins.PreFilter, plugin.Name) {
 			out.PreFilters = append(out.PreFilters, plugin.Name)
 		}

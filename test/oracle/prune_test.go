@@ -2,11 +2,13 @@ package oracle
 
 import (
 	"encoding/json"
+	"reflect"
 	"slices"
 )
 
-// prune takes out of an object, field by field, what what holds does not need, and reports whether there was anything.
-func prune[T any](object **T, holds func() bool) (changed bool) {
+// prune takes out of an object, field by field, what what holds does not need, and reports whether there was anything. O is a
+// pointer, or an interface that has one.
+func prune[O any](object *O, holds func() bool) (changed bool) {
 	tree, ok := treeOf(*object)
 	if !ok {
 		return false
@@ -16,11 +18,11 @@ func prune[T any](object **T, holds func() bool) (changed bool) {
 		if err != nil {
 			return false
 		}
-		before, pruned := *object, new(T)
+		before, pruned := *object, reflect.New(reflect.TypeOf(*object).Elem()).Interface()
 		if json.Unmarshal(text, pruned) != nil {
 			return false
 		}
-		if *object = pruned; holds() {
+		if *object = pruned.(O); holds() {
 			return true
 		}
 		*object = before
@@ -41,6 +43,7 @@ func treeOf(object any) (tree any, ok bool) {
 var kept = []string{
 	"metadata", "spec", "name", "namespace", "uid", "schedulerName", "nodeName", "containers",
 	"key", "operator", "values", "effect", "topologyKey", "maxSkew", "whenUnsatisfiable", "weight",
+	"claimName", "driver", "volumeHandle", "volumeID", "pdName", "iqn", "monitors", "attacher", "source", "provisioner", "storageClassName",
 }
 
 // pruneTree takes keys and elements out of a tree, as far as try allows.

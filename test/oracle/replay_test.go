@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 
@@ -80,17 +79,15 @@ func (r *replay) play(d cluster.Delta) {
 		r.kube.must("remove owner", r.kube.owners(d.Kind).Delete(r.objects.owners[key]))
 		delete(r.objects.owners, key)
 	case cluster.ObjectSet:
-		budget := d.Object.(*cluster.Budget)
-		key := budget.Namespace + "/" + budget.Name
-		b := version(r, "budget "+key, r.script.budgets[key], func(b *policyv1.PodDisruptionBudget) bool {
-			return cmp.Equal(source.ReduceBudget(b), budget, cmpopts.EquateEmpty())
+		key := d.Object.Key()
+		o := version(r, fmt.Sprintf("%v %s/%s", key.Kind, key.Namespace, key.Name), r.script.kept[key], func(o metav1.Object) bool {
+			return cmp.Equal(reduceKept(o), d.Object, cmpopts.EquateEmpty())
 		})
-		r.kube.must("set budget", r.kube.budgets().Update(b))
-		r.objects.budgets[key] = b
+		r.kube.must("set "+key.Kind.String(), r.kube.kept(key.Kind).Update(o))
+		r.objects.kept[key] = o
 	case cluster.ObjectRemoved:
-		key := d.Namespace + "/" + d.Name
-		r.kube.must("remove budget", r.kube.budgets().Delete(r.objects.budgets[key]))
-		delete(r.objects.budgets, key)
+		r.kube.must("remove "+d.Kind.String(), r.kube.kept(d.Kind).Delete(r.objects.kept[d.ObjectKey]))
+		delete(r.objects.kept, d.ObjectKey)
 	case cluster.PodSet:
 		r.setPod(d)
 	case cluster.PodNominated:
@@ -242,10 +239,14 @@ func (r *replay) assume(d cluster.PodAssumed) {
 		r.Fatalf("the log places pod %d, which is %v, on node %d", d.ID, r.phases[d.ID], d.Node)
 	}
 	want := r.kube.judge(pod)
-	r.n.count(want, len(want.feasible(r.nodeNames())))
+	apart := r.kube.undecided(pod, want)
+	r.n.countAny(apart, want, len(want.feasible(r.nodeNames())))
 	r.n.attempts++
-	if why := want.refuses(node.Name, r.nodeNames()); why != "" {
+	if why := want.refuses(node.Name, r.nodeNames()); why != "" && apart == "" {
 		r.fail(pod, why)
+	}
+	if apart != "" && apart != undecidedForeign {
+		r.fail(pod, "Berth places a pod that it is to refuse: "+apart)
 	}
 	r.n.proven++
 	if want.Nominated != "" {
@@ -266,11 +267,12 @@ func (r *replay) end() {
 		}
 		want := r.kube.judge(pod)
 		feasible := want.feasible(r.nodeNames())
-		r.n.count(want, len(feasible))
+		apart := r.kube.undecided(pod, want)
+		r.n.countAny(apart, want, len(feasible))
 		r.n.attempts++
 		r.n.noFit++
 		unjudged := source.ReducePod(pod).Class.Unsupported != ""
-		if len(feasible) > 0 && !(unjudged && want.scoreError != nil) {
+		if len(feasible) > 0 && apart == "" && !(unjudged && want.scoreError != nil) {
 			r.fail(pod, fmt.Sprintf("Berth leaves the pod, kube-scheduler finds %v", feasible))
 		}
 	}
@@ -306,9 +308,7 @@ func (r *replay) fail(pod *v1.Pod, why string) {
 	for _, key := range sortedKeys(r.objects.owners) {
 		s.owners = append(s.owners, r.objects.owners[key])
 	}
-	for _, key := range sortedKeys(r.objects.budgets) {
-		s.budgets = append(s.budgets, r.objects.budgets[key])
-	}
+	s.kept = r.objects.kept.all()
 	slices.SortFunc(s.nodes, func(a, b *v1.Node) int { return strings.Compare(a.Name, b.Name) })
 	r.n.failed = s
 	r.Fatalf("pod %s: %s", pod.Name, why)

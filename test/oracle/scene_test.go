@@ -8,7 +8,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 
@@ -23,7 +22,7 @@ type scene struct {
 	waiting    []*v1.Pod // pending ones, besides the pod
 	namespaces []*v1.Namespace
 	owners     []metav1.Object // services and controllers
-	budgets    []*policyv1.PodDisruptionBudget
+	kept       []metav1.Object // what Berth's ledger only keeps
 	pod        *v1.Pod
 }
 
@@ -44,9 +43,7 @@ func (w *world) scene(pod *v1.Pod) *scene {
 	for _, key := range sortedKeys(w.objects.owners) {
 		s.owners = append(s.owners, w.objects.owners[key])
 	}
-	for _, key := range sortedKeys(w.objects.budgets) {
-		s.budgets = append(s.budgets, w.objects.budgets[key])
-	}
+	s.kept = w.objects.kept.all()
 	return s
 }
 
@@ -59,8 +56,8 @@ func (s *scene) open(t failer, n *tally) (*world, cluster.PodID) {
 	for _, o := range s.owners {
 		w.setOwner(o)
 	}
-	for _, b := range s.budgets {
-		w.setBudget(b)
+	for _, o := range s.kept {
+		w.keep(o)
 	}
 	for i, n := range s.nodes {
 		w.setNode(n, cluster.NodeIndex(i*spread))
@@ -113,7 +110,7 @@ func (s *scene) minimize() {
 		changed = without(&s.pods, differs) || changed
 		changed = without(&s.nodes, differs) || changed
 		changed = without(&s.owners, differs) || changed
-		changed = without(&s.budgets, differs) || changed
+		changed = without(&s.kept, differs) || changed
 		changed = without(&s.namespaces, differs) || changed
 		for _, list := range [][]*v1.Pod{s.pods, s.waiting} {
 			for i := range list {
@@ -124,8 +121,8 @@ func (s *scene) minimize() {
 		for i := range s.nodes {
 			changed = prune(&s.nodes[i], differs) || changed
 		}
-		for i := range s.budgets {
-			changed = prune(&s.budgets[i], differs) || changed
+		for i := range s.kept {
+			changed = prune(&s.kept[i], differs) || changed
 		}
 	}
 }
@@ -169,8 +166,8 @@ func (s *scene) String() string {
 	for _, o := range s.owners {
 		show(kindOf(o), o)
 	}
-	for _, b := range s.budgets {
-		show("budget", b)
+	for _, o := range s.kept {
+		show(reduceKept(o).Key().Kind.String(), o)
 	}
 	for i := range s.profiles {
 		if p := berthProfile(&s.profiles[i]); p.SchedulerName == s.pod.Spec.SchedulerName && p.SchedulerName != v1.DefaultSchedulerName {

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -27,9 +26,9 @@ type script struct {
 	pods       map[string][]*v1.Pod // by uid
 	namespaces map[string][]*v1.Namespace
 	owners     map[string][]metav1.Object
-	budgets    map[string][]*policyv1.PodDisruptionBudget
-	placed     map[string]bool // pods that have a node, by uid
-	gone       map[string]bool // pods that were deleted, by uid
+	kept       map[cluster.ObjectKey][]metav1.Object // what Berth's ledger only keeps
+	placed     map[string]bool                       // pods that have a node, by uid
+	gone       map[string]bool                       // pods that were deleted, by uid
 
 	refuse   int             // how many pods' first bindings are refused
 	refusals map[string]bool // by uid
@@ -39,7 +38,7 @@ func newScript() *script {
 	return &script{
 		more: make(chan struct{}), nodes: make(map[string][]*v1.Node), pods: make(map[string][]*v1.Pod),
 		namespaces: make(map[string][]*v1.Namespace), owners: make(map[string][]metav1.Object),
-		budgets: make(map[string][]*policyv1.PodDisruptionBudget), placed: make(map[string]bool), gone: make(map[string]bool), refusals: make(map[string]bool),
+		kept: make(map[cluster.ObjectKey][]metav1.Object), placed: make(map[string]bool), gone: make(map[string]bool), refusals: make(map[string]bool),
 	}
 }
 
@@ -130,17 +129,18 @@ func (s *script) bury(p *v1.Pod) {
 	s.tell(source.Event{Kind: source.PodGone, Pod: gone})
 }
 
-func (s *script) setBudget(b *policyv1.PodDisruptionBudget) {
+func (s *script) keep(o metav1.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.budgets[b.Namespace+"/"+b.Name] = append(s.budgets[b.Namespace+"/"+b.Name], b)
-	s.tell(source.Event{Kind: source.ObjectSet, Object: source.ReduceBudget(b)})
+	reduced := reduceKept(o)
+	s.kept[reduced.Key()] = append(s.kept[reduced.Key()], o)
+	s.tell(source.Event{Kind: source.ObjectSet, Object: reduced})
 }
 
-func (s *script) removeBudget(b *policyv1.PodDisruptionBudget) {
+func (s *script) discard(o metav1.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tell(source.Event{Kind: source.ObjectGone, Key: source.ReduceBudget(b).Key()})
+	s.tell(source.Event{Kind: source.ObjectGone, Key: reduceKept(o).Key()})
 }
 
 // running returns the pods that have a node, by uid.

@@ -25,6 +25,7 @@ type plan struct {
 	crew     crew
 	apart    int             // node indexes per node
 	crowded  bool            // the nodes are small, and pods preempt each other
+	storing  bool            // most pods have volumes
 	refuse   int             // how many pods' first bindings are refused
 	before   []func(*script) // the cluster without the pods to be placed
 	after    []stage         // pods, and what else happens meanwhile
@@ -55,10 +56,11 @@ func drawPlan(t *rapid.T) *plan {
 	}
 	width := evenly(t, "width", [8]int{6, 8, 12, 16, 20, 30, 40, 60})
 	p.crowded = rapid.Bool().Draw(t, "crowded")
+	p.storing = oneIn(t, 3, "storage")
 	p.drawCluster(t, width)
 	var templates []*v1.Pod
 	for range rapid.IntRange(2, 10).Draw(t, "kinds of pods") {
-		pod := drawPod(t, width)
+		pod := p.drawPod(t, width)
 		if !oneIn(t, 5, "wild") {
 			tame(pod)
 		}
@@ -79,9 +81,12 @@ func drawPlan(t *rapid.T) *plan {
 				pod.Spec.Priority = drawPriority(t)
 			}
 			s.pods = append(s.pods, pod)
+			for _, o := range drawEphemeralClaims(t, pod) {
+				p.before = append(p.before, func(s *script) { s.keep(o) })
+			}
 		}
 		if rapid.Bool().Draw(t, "something happens") {
-			s.change = drawChange(t, width)
+			s.change = p.drawChange(t, width)
 		}
 		s.settle = oneIn(t, 4, "settle")
 		p.after = append(p.after, s)
@@ -144,17 +149,34 @@ func (p *plan) drawCluster(t *rapid.T, width int) {
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "budgets") {
 		b := drawBudget(t, nil)
-		tell(func(s *script) { s.setBudget(b) })
+		tell(func(s *script) { s.keep(b) })
+	}
+	if p.storing {
+		for _, o := range drawStorage(t, width) {
+			tell(func(s *script) { s.keep(o) })
+		}
 	}
 	for i := range evenly(t, "pods", [8]int{0, 2, 4, 8, 16, 32, 48, 64}) {
-		pod := drawRunning(t, fmt.Sprintf("running-%d", i), width)
+		pod := p.drawRunning(t, fmt.Sprintf("running-%d", i), width)
+		for _, o := range drawEphemeralClaims(t, pod) {
+			tell(func(s *script) { s.keep(o) })
+		}
 		tell(func(s *script) { s.setPod(pod, nil) })
 	}
 }
 
+// drawPod draws a pod of the sequence.
+func (p *plan) drawPod(t *rapid.T, width int) *v1.Pod {
+	pod := drawPod(t, width)
+	if p.storing && len(pod.Spec.Volumes) == 0 && rapid.Bool().Draw(t, "volumes") {
+		pod.Spec.Volumes = drawPodVolumes(t)
+	}
+	return pod
+}
+
 // drawRunning draws a pod that has its node, without ports: see the package's comment.
-func drawRunning(t *rapid.T, name string, width int) *v1.Pod {
-	pod := named(drawPod(t, width), name)
+func (p *plan) drawRunning(t *rapid.T, name string, width int) *v1.Pod {
+	pod := named(p.drawPod(t, width), name)
 	pod = onNode(pod, nodeName(rapid.IntRange(0, width).Draw(t, "node")), drawStatus(t, pod))
 	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -168,7 +190,20 @@ func drawRunning(t *rapid.T, name string, width int) *v1.Pod {
 }
 
 // drawChange draws what happens while pods are placed. Which pod it happens to is decided when it does.
-func drawChange(t *rapid.T, width int) func(*script) {
+func (p *plan) drawChange(t *rapid.T, width int) func(*script) {
+	if p.storing && oneIn(t, 3, "of storage") {
+		objects := drawStorageObject(t, width)
+		gone := oneIn(t, 4, "gone")
+		return func(s *script) {
+			for _, o := range objects {
+				if gone {
+					s.discard(o)
+				} else {
+					s.keep(o)
+				}
+			}
+		}
+	}
 	which := rapid.IntRange(0, sequenceLength).Draw(t, "which")
 	one := func(s *script, of []*v1.Pod, what func(*v1.Pod)) {
 		if len(of) > 0 {
@@ -205,11 +240,11 @@ func drawChange(t *rapid.T, width int) func(*script) {
 	case 8:
 		b := drawBudget(t, nil)
 		if rapid.Bool().Draw(t, "removed") {
-			return func(s *script) { s.removeBudget(b) }
+			return func(s *script) { s.discard(b) }
 		}
-		return func(s *script) { s.setBudget(b) }
+		return func(s *script) { s.keep(b) }
 	}
-	pod := drawRunning(t, "late-"+strconv.Itoa(rapid.Int().Draw(t, "name")), width)
+	pod := p.drawRunning(t, "late-"+strconv.Itoa(rapid.Int().Draw(t, "name")), width)
 	return func(s *script) { s.setPod(pod, nil) }
 }
 

@@ -2,6 +2,8 @@ package oracle
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 	"testing"
 )
 
@@ -12,9 +14,18 @@ type tally struct {
 	sequences, severalShards, severalRanges                     int
 	preemptions, candidates, violating, victims, ineligible     int
 	evictions                                                   int // preemptions of whole Berths
+	attached                                                    int // volumes that both count on nodes
 
 	byPlugin map[string]int // verdicts by plugin, and scores that are not 0
-	failed   *scene         // the last one that the schedulers differ about
+	apart    map[string]int // decisions that were not compared, by why
+	// failures are attempts of kube-scheduler's that have failed, by error without names; apartFailures those that were not compared.
+	failures, apartFailures map[string]int
+	// byText are the decisions by what plugins that read volumes have said in them, without names; apartByText those that were not
+	// compared.
+	byText, apartByText map[string]int
+	// helped are the decisions by what such plugins have said of nodes where preemption helps.
+	helped map[string]int
+	failed *scene // the last one that the schedulers differ about
 }
 
 // sum is the tally of all tests.
@@ -31,9 +42,11 @@ func (n *tally) count(d *decision, feasible int) {
 	if d.scoreError != nil {
 		n.unscored++
 	}
+	n.byText = d.countTexts(n.byText, anywhere)
 	if n.byPlugin == nil {
 		n.byPlugin = make(map[string]int)
 	}
+	n.countHelped(d)
 	if p := d.Preemption; p != nil {
 		n.preemptions++
 		n.candidates += len(p.Candidates)
@@ -57,21 +70,110 @@ func (n *tally) count(d *decision, feasible int) {
 	}
 }
 
+// countAny counts a decision of kube-scheduler's as it has been treated: apart says why it has not been compared.
+func (n *tally) countAny(apart string, d *decision, feasible int) {
+	switch {
+	case apart != "":
+		n.countApart(apart, d)
+	case d.failed != nil:
+		n.countFailed(d)
+	default:
+		n.count(d, feasible)
+	}
+}
+
+// countApart counts a decision of kube-scheduler that has not been compared.
+func (n *tally) countApart(why string, d *decision) {
+	n.apart = increment(n.apart, why, 1)
+	if d.failed != nil {
+		n.apartFailures = increment(n.apartFailures, nameless(d.failed.Error()), 1)
+		return
+	}
+	n.apartByText = d.countTexts(n.apartByText, anywhere)
+	if n.apart[undecidedUnbuilt] > 0 {
+		n.countHelped(d)
+	}
+}
+
+// countFailed counts an attempt that kube-scheduler fails at.
+func (n *tally) countFailed(d *decision) {
+	n.failures = increment(n.failures, nameless(d.failed.Error()), 1)
+}
+
+func increment(of map[string]int, what string, by int) map[string]int {
+	if of == nil {
+		of = make(map[string]int)
+	}
+	of[what] += by
+	return of
+}
+
+// countHelped counts what plugins have said of nodes where preemption helps.
+func (n *tally) countHelped(d *decision) {
+	if d.Preemption != nil {
+		n.helped = d.countTexts(n.helped, func(node string) bool { _, ok := d.Preemption.Candidates[node]; return ok })
+	}
+}
+
+func anywhere(string) bool { return true }
+
+// countTexts counts once each text by which a plugin that reads volumes has refused a node, or all of them, of those that are of.
+func (d *decision) countTexts(in map[string]int, of func(node string) bool) map[string]int {
+	said := make(map[string]bool)
+	for node, v := range d.Verdicts {
+		for _, reason := range v.Reasons {
+			if slices.Contains(volumePlugins, v.Plugin) && of(node) {
+				said[v.Plugin+": "+nameless(reason)] = true
+			}
+		}
+	}
+	for text := range said {
+		in = increment(in, text, 1)
+	}
+	return in
+}
+
+// aName is what stands for an object in a text: its name in quotes, or namespace and name.
+var aName = regexp.MustCompile(`"[^"]*"|\b[-a-z0-9]+/[-a-z0-9]+\b|\(aws://[^)]*\)|volume\([^)]*\)`)
+
+// nameless is a text without the names of objects.
+func nameless(text string) string { return aName.ReplaceAllString(text, "…") }
+
 // report says how much a test has compared, and fails if that was not worth much.
 func (n *tally) report(t *testing.T) {
 	t.Helper()
 	t.Logf("%d decisions compared (%d of them without a feasible node), with %d verdicts on nodes that are not feasible and the scores of %d that are", n.decisions, n.infeasible, n.verdicts, n.scores)
 	t.Logf("besides %d whose scores kube-scheduler fails on, %d that Berth says it cannot judge", n.unscored, n.unjudged)
 	t.Logf("verdicts, and scores other than 0, by plugin: %v", n.byPlugin)
+	for _, what := range []struct {
+		name string
+		of   map[string]int
+	}{
+		{"decisions that were not compared", n.apart}, {"attempts of kube-scheduler's that fail, for which Berth finds nothing either", n.failures},
+		{"those of them that were not compared", n.apartFailures},
+		{"decisions by what plugins that read volumes say in them", n.byText},
+		{"decisions by what they say of nodes where preemption helps", n.helped},
+		{"the same of those that were not compared", n.apartByText},
+	} {
+		for _, key := range sortedKeys(what.of) {
+			t.Logf("%s: %d: %s", what.name, what.of[key], key)
+		}
+	}
 	t.Logf("%d searches for victims: %d candidates with %d victims, %d of them against a budget; %d pods may not preempt", n.preemptions, n.candidates, n.victims, n.violating, n.ineligible)
 	if n.decisions >= 1000 && n.infeasible > n.decisions*3/4 {
 		t.Error("the clusters are too full to compare scores")
+	}
+	if n.attached > 0 {
+		t.Logf("%d volumes attached to nodes are counted the same", n.attached)
 	}
 	if n.attempts > 0 {
 		t.Logf("%d attempts in %d batches: %d placed on one of kube-scheduler's best nodes (%d of them where they were nominated), %d fit none, %d sent to the next batch", n.attempts, n.batches, n.proven, n.nominated, n.noFit, n.retries)
 	}
 	if n.sequences > 0 {
 		t.Logf("%d sequences, %d of them over several shards, %d over several ranges; %d preemptions in them", n.sequences, n.severalShards, n.severalRanges, n.evictions)
+	}
+	for why, count := range n.apart {
+		sum.apart = increment(sum.apart, why, count)
 	}
 	sum.decisions += n.decisions
 	sum.proven += n.proven
@@ -88,4 +190,7 @@ func (n *tally) print(code int) {
 	}
 	fmt.Printf("oracle: %d decisions, %d sequences by whole Berths of %d pods each, %d placements, %d searches for victims with %d candidates: 0 differences\n",
 		n.decisions, n.sequences, sequenceLength, n.proven, n.preemptions, n.candidates)
+	for _, why := range sortedKeys(n.apart) {
+		fmt.Printf("oracle: besides %d decisions that were not compared: %s\n", n.apart[why], why)
+	}
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
@@ -117,6 +118,7 @@ func (u *upstream) newProfile(cfg *config.KubeSchedulerProfile, nominations fwk.
 	}
 	f, err := frameworkruntime.NewFramework(u.ctx, registry, cfg,
 		frameworkruntime.WithSnapshotSharedLister(u.lister), frameworkruntime.WithSharedDRAManager(noDRA{}),
+		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(u.informers.Storage().V1().CSINodes().Lister())),
 		frameworkruntime.WithInformerFactory(u.informers), frameworkruntime.WithPodNominator(nominations),
 		frameworkruntime.WithParallelism(1))
 	if err != nil {
@@ -137,9 +139,6 @@ func (u *upstream) namespaces() cache.Store {
 	return u.informers.Core().V1().Namespaces().Informer().GetStore()
 }
 func (u *upstream) pending() cache.Store { return u.informers.Core().V1().Pods().Informer().GetStore() }
-func (u *upstream) budgets() cache.Store {
-	return u.informers.Policy().V1().PodDisruptionBudgets().Informer().GetStore()
-}
 func (u *upstream) owners(kind string) cache.Store {
 	switch kind {
 	case cluster.KindService:
@@ -197,6 +196,9 @@ func (u *upstream) judge(pod *v1.Pod) *decision {
 	state := framework.NewCycleState()
 	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}
 	feasible := u.filter(p, state, pod, nodes, &diagnosis, d)
+	if d.failed != nil {
+		return d
+	}
 	diagnosis.NodeToStatus.ForEachExplicitNode(func(node string, s *fwk.Status) { d.reject(u.t, node, s) })
 	for _, n := range nodes {
 		if name := n.Node().Name; !slices.ContainsFunc(feasible, func(f fwk.NodeInfo) bool { return f == n }) {
@@ -207,6 +209,7 @@ func (u *upstream) judge(pod *v1.Pod) *decision {
 		fit := &framework.FitError{Pod: pod, NumAllNodes: len(nodes), Diagnosis: diagnosis}
 		if d.Message = fit.Error(); preempts(pod) {
 			d.Preemption = u.preempt(p, state, pod, fit)
+			d.failed = d.Preemption.failed
 		}
 		return d
 	}
@@ -221,8 +224,10 @@ func (u *upstream) filter(p *profile, state fwk.CycleState, pod *v1.Pod, nodes [
 	narrowed, status, narrowing := p.RunPreFilterPlugins(u.ctx, state, pod)
 	if !status.IsSuccess() {
 		if !status.IsRejected() {
-			u.t.Fatalf("kube-scheduler's PreFilter: %v", status.AsError())
+			d.failed = status.AsError()
+			return nil
 		}
+		d.refusedBy = status.Plugin()
 		diagnosis.NodeToStatus.SetAbsentNodesStatus(status)
 		diagnosis.PreFilterMsg = status.Message()
 		return nil
@@ -230,7 +235,7 @@ func (u *upstream) filter(p *profile, state fwk.CycleState, pod *v1.Pod, nodes [
 	if nominated, err := u.lister.NodeInfos().Get(pod.Status.NominatedNodeName); err == nil {
 		if s := p.RunFilterPluginsWithNominatedPods(u.ctx, state, pod, nominated); s.IsSuccess() {
 			d.Nominated = nominated.Node().Name
-		} else {
+		} else if s.IsRejected() {
 			diagnosis.NodeToStatus.Set(nominated.Node().Name, s)
 		}
 	}
@@ -245,11 +250,22 @@ func (u *upstream) filter(p *profile, state fwk.CycleState, pod *v1.Pod, nodes [
 	for _, n := range nodes {
 		if s := p.RunFilterPluginsWithNominatedPods(u.ctx, state, pod, n); s.IsSuccess() {
 			feasible = append(feasible, n)
+		} else if !s.IsRejected() {
+			d.failed = s.AsError()
+			d.foreign = d.foreign || !u.failsAlone(p, state, pod, n)
 		} else {
 			diagnosis.NodeToStatus.Set(n.Node().Name, s)
 		}
 	}
 	return feasible
+}
+
+// failsAlone reports whether kube-scheduler fails to judge a pod on a node where no other pod is.
+func (u *upstream) failsAlone(p *profile, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) bool {
+	alone := framework.NewNodeInfo()
+	alone.SetNode(node.Node())
+	s := p.RunFilterPlugins(u.ctx, state.Clone(), pod, alone)
+	return !s.IsSuccess() && !s.IsRejected()
 }
 
 // score fills the scores of the feasible nodes, or the error that kube-scheduler fails the cycle with.

@@ -35,8 +35,8 @@ type world struct {
 	preempting map[cluster.PodID]eviction // pending pods whose victims are about to terminate
 	objects    objects
 	names      int
-	// nominating says that pods can be nominated to nodes.
-	nominating bool
+	// nominating says that pods can be nominated to nodes, storing that most of them have volumes.
+	nominating, storing bool
 
 	n      *tally
 	judged *v1.Pod // the last one
@@ -51,7 +51,18 @@ func drawWorld(t *rapid.T, width int, n *tally) *world {
 	w := newWorld(t, drawProfiles(t), rapid.Uint64().Draw(t, "seed"), n)
 	w.t, w.width, w.nominating = t, width, rapid.Bool().Draw(t, "nominations")
 	w.drawObjects()
+	if oneIn(t, 8, "storage") {
+		w.drawStorage()
+	}
 	return w
+}
+
+// drawStorage draws what volumes are made of; from now on most pods have some.
+func (w *world) drawStorage() {
+	w.storing = true
+	for _, o := range drawStorage(w.t, w.width) {
+		w.keep(o)
+	}
 }
 
 // newWorld is an empty cluster.
@@ -275,8 +286,10 @@ func (w *world) change() {
 		w.removeNode(rapid.SampledFrom(w.nodeNames()).Draw(t, "node"))
 	case kind <= 2:
 		w.runDrawn()
-	case kind == 3:
+	case kind == 3 && (!w.storing || oneIn(t, 4, "no storage")):
 		w.changeObject()
+	case kind == 3:
+		w.changeStorage()
 	case kind <= 5 && len(w.pending) > 0:
 		w.changePending(rapid.SampledFrom(sortedKeys(w.pending)).Draw(t, "pending"))
 	case len(w.pods) > 0:
@@ -286,7 +299,20 @@ func (w *world) change() {
 
 // drawPod draws a pod for this cluster.
 func (w *world) drawPod() *v1.Pod {
-	return drawPod(w.t, w.width)
+	pod := drawPod(w.t, w.width)
+	if w.storing && len(pod.Spec.Volumes) == 0 && !oneIn(w.t, 4, "no volumes") {
+		pod.Spec.Volumes = drawPodVolumes(w.t)
+	}
+	return pod
+}
+
+// named is the pod under a name of its own. What its ephemeral volumes claim is there then, or is not.
+func (w *world) named(pod *v1.Pod) *v1.Pod {
+	pod = named(pod, w.name())
+	for _, o := range drawEphemeralClaims(w.t, pod) {
+		w.keep(o)
+	}
+	return pod
 }
 
 // drawNomination draws the node that a pending pod is nominated to, mostly none.
@@ -304,7 +330,7 @@ func (w *world) runDrawn() {
 
 // runOn adds a pod to a node under a name of its own, in a state that is drawn.
 func (w *world) runOn(pod *v1.Pod, node string) {
-	pod = named(pod, w.name())
+	pod = w.named(pod)
 	pod = onNode(pod, node, drawStatus(w.t, pod))
 	if oneIn(w.t, 6, "terminating") {
 		pod = terminate(w.t, pod)

@@ -37,7 +37,10 @@ var (
 	features   = []string{"FeatureA", "FeatureB"}
 	kinds      = []string{cluster.KindService, cluster.KindReplicationController, cluster.KindReplicaSet, cluster.KindStatefulSet}
 	selectors  = []string{"api", "web"} // the names of services and controllers
-	ports      = []cluster.HostPort{
+	// Of volumes, claims, classes, drivers, handles, attachments, and whatever else is in an object.
+	volumeNames  = []string{"a", "b"}
+	provisioners = []string{"", "a", "kubernetes.io/aws-ebs", "kubernetes.io/azure-file"}
+	ports        = []cluster.HostPort{
 		{IP: "0.0.0.0", Protocol: "TCP", Port: 80}, {IP: "127.0.0.1", Protocol: "TCP", Port: 80},
 		{IP: "127.0.0.2", Protocol: "TCP", Port: 80}, {IP: "0.0.0.0", Protocol: "UDP", Port: 53},
 	}
@@ -50,7 +53,7 @@ func Delta(intn Intn, st *cluster.State) cluster.Delta {
 	}
 	nodes, pods := nodesOf(st), podsOf(st)
 	for {
-		switch intn(24) {
+		switch intn(27) {
 		case 0:
 			return cluster.ClassDefined{ID: cluster.ClassID(st.Version().Seq + 1), Spec: Class(intn)}
 		case 1, 2, 3:
@@ -104,7 +107,7 @@ func Delta(intn Intn, st *cluster.State) cluster.Delta {
 			}
 		case 22:
 			return endOfPreemption(intn, st)
-		case 23:
+		case 23, 24, 25, 26:
 			return object(intn)
 		}
 	}
@@ -145,14 +148,24 @@ func endOfPreemption(intn Intn, st *cluster.State) cluster.Delta {
 	return cluster.PreemptionEnded{ID: pick(intn, preempting), Failed: intn.one(2), Spared: some(intn, 2, victims)}
 }
 
-// object sets or removes an object of a kind that there is, or of one that this release does not know: half of the time a budget, which
-// decides something.
+// object sets or removes an object of a kind that there is, or of one that this release does not know: often a budget, or what volumes are
+// made of, which decide something.
 func object(intn Intn) cluster.Delta {
 	kind := cluster.BudgetKind
-	if intn.one(2) {
+	switch intn(5) {
+	case 0:
 		kind = pick(intn, append(cluster.ObjectKinds(), 999))
+	case 1, 2, 3:
+		kind = cluster.PersistentVolumeKind + cluster.ObjectKind(intn(int(cluster.VolumeAttachmentKind-cluster.PersistentVolumeKind)+1))
 	}
 	key := cluster.ObjectKey{Kind: kind, Namespace: pick(intn, namespaces), Name: pick(intn, selectors)}
+	switch kind {
+	case cluster.BudgetKind:
+	case cluster.CSINodeKind:
+		key.Name = pick(intn, nodeNames)
+	default:
+		key.Name = pick(intn, volumeNames)
+	}
 	key = cluster.NewObject(key).Key() // objects of some kinds are in no namespace
 	if intn.one(3) {
 		return cluster.ObjectRemoved{ObjectKey: key} // which need not exist
@@ -167,8 +180,15 @@ func object(intn Intn) cluster.Delta {
 	if intn.one(4) || content.NumField() == 1 {
 		set.More = pick(intn, []string{"", "later", "\x00\xff"})
 	}
-	if m, ok := set.Object.(*Made); ok && set.More != "" {
-		m.Later = "b" // what is more follows all that this release knows
+	switch o := set.Object.(type) {
+	case *Made:
+		if set.More != "" {
+			o.Later = "b" // what is more follows all that this release knows
+		}
+	case *cluster.VolumeAttachment:
+		o.Node = pick(intn, nodeNames) // which need not exist
+	case *cluster.StorageClass:
+		o.Provisioner = pick(intn, provisioners)
 	}
 	return set
 }
@@ -185,7 +205,7 @@ func fill(intn Intn, v reflect.Value) {
 	}
 	switch v.Kind() {
 	case reflect.String:
-		v.SetString(pick(intn, []string{"", "a", "b"}))
+		v.SetString(pick(intn, append([]string{""}, volumeNames...)))
 	case reflect.Bool:
 		v.SetBool(intn.one(2))
 	case reflect.Slice:

@@ -49,6 +49,7 @@ func Dump(st *cluster.State) string {
 			}
 		}
 	}
+	b.WriteString(Uses(st))
 	for id, p := range st.Pods() {
 		line("pod %d: %v at %d, preempting %v, victim %v, %+v", id, p.Phase, p.Node, p.Preempting, p.Victim, p.Pod)
 	}
@@ -119,6 +120,7 @@ func node(st *cluster.State, i cluster.NodeIndex) []string {
 	}
 	slices.Sort(ids)
 	add("pod ids %v", ids)
+	add("attached %+v, uncounted %q", st.Attached(i), st.UncountedOn(i))
 	return lines
 }
 

@@ -12,7 +12,7 @@ func LabelSet(intn Intn) cluster.LabelSet {
 	if intn.one(3) {
 		set.Controller = cluster.Controller{Kind: pick(intn, kinds[1:]), Name: pick(intn, selectors)}
 	}
-	if intn.one(4) {
+	if intn.one(2) {
 		fill(intn, reflect.ValueOf(&set.Claims).Elem())
 	}
 	return set

@@ -1,0 +1,198 @@
+package clustertest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// Attached is what NodeVolumeLimits counts on a node, by driver and handle, and how many volumes of its pods it fails to count: read
+// slowly from pods and objects.
+func Attached(st *cluster.State, i cluster.NodeIndex) (all []cluster.Attachment, failing int) {
+	at := func(driver, handle string) *cluster.Attachment {
+		for k := range all {
+			if all[k].Driver == driver && all[k].Handle == handle {
+				return &all[k]
+			}
+		}
+		all = append(all, cluster.Attachment{Driver: driver, Handle: handle})
+		return &all[len(all)-1]
+	}
+	if !st.Nodes.Live.Has(i) {
+		return nil, 0
+	}
+	name := st.Node(i).Name
+	csiNode := st.CSINode(name) != nil
+	for _, p := range st.PodsOn(i) {
+		if l := st.Labels(p.Labels); l != nil {
+			for _, by := range l.Claims {
+				driver, handle, err := claimed(st, l.Namespace, by, csiNode)
+				switch {
+				case err != nil:
+					failing++
+				case driver != "" && handle != "":
+					at(driver, handle).Uses++
+				}
+			}
+		}
+		for _, d := range st.Class(p.Class).Spec.Disks {
+			switch {
+			case !csiNode:
+			case d.Migration.Error != "":
+				failing++
+			case d.Migration.Driver != "":
+				at(d.Migration.Driver, d.Migration.Handle).Uses++
+			}
+		}
+	}
+	for a := range st.VolumeAttachments() {
+		v := st.PersistentVolume(a.Volume)
+		if a.Node == name && a.Attacher != "" && v != nil && v.Driver != "" {
+			at(a.Attacher, v.Handle).Attachments++
+		}
+	}
+	slices.SortFunc(all, func(a, b cluster.Attachment) int {
+		return cmp.Or(cmp.Compare(a.Driver, b.Driver), cmp.Compare(a.Handle, b.Handle))
+	})
+	return all, failing
+}
+
+// claimed returns what a claim counts as that a pod uses.
+func claimed(st *cluster.State, namespace string, by cluster.PodClaim, csiNode bool) (driver, handle string, err error) {
+	claim := st.PersistentVolumeClaim(namespace, by.Name)
+	switch {
+	case by.Name == "":
+		return "", "", fmt.Errorf("no name")
+	case claim == nil:
+		return "", "", nil
+	case by.Ephemeral && (claim.Owner == "" || claim.Owner != by.PodUID):
+		return "", "", fmt.Errorf("not the owner")
+	}
+	if v := st.PersistentVolume(claim.Volume); claim.Volume != "" && v != nil {
+		if v.Driver == "" && csiNode {
+			return v.Migration.Driver, v.Migration.Handle, nil
+		}
+		return v.Driver, v.Handle, nil
+	}
+	class := st.StorageClass(claim.Class)
+	if claim.Class == "" || class == nil {
+		return "", "", nil
+	}
+	driver = class.Provisioner
+	switch driver {
+	case "kubernetes.io/azure-file":
+		driver = ""
+	case "kubernetes.io/aws-ebs":
+		if driver = "ebs.csi.aws.com"; !csiNode {
+			driver = ""
+		}
+	}
+	return driver, cluster.ClaimHandle(namespace, by.Name), nil
+}
+
+// users returns the pods of which each claim counts the uses by name, by namespace and name.
+func users(st *cluster.State) map[[2]string][]cluster.PodID {
+	out := make(map[[2]string][]cluster.PodID)
+	for id, p := range st.Pods() {
+		l := st.Labels(p.Labels)
+		if l == nil || p.Node == cluster.NoNode {
+			continue
+		}
+		for _, name := range append([]string{""}, volumeNames...) {
+			if slices.ContainsFunc(l.Claims, func(c cluster.PodClaim) bool { return c.Name == name && !c.Ephemeral }) {
+				key := [2]string{l.Namespace, name}
+				out[key] = append(out[key], id)
+			}
+		}
+	}
+	return out
+}
+
+// recomputeVolumes compares what is attached to nodes, and who uses claims.
+func recomputeVolumes(st *cluster.State) error {
+	nodes := make(map[[2]string]int)
+	for i := range cluster.NodeIndex(st.Nodes.Len() + 1) {
+		want, failing := Attached(st, i)
+		got := st.Attached(i)
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("attached to node %d: %+v, want %+v", i, got, want)
+		}
+		if (st.UncountedOn(i) != "") != (failing > 0) {
+			return fmt.Errorf("node %d has %d volumes that fail: %q", i, failing, st.UncountedOn(i))
+		}
+		left := len(want)
+		for _, driver := range append([]string{"", "ebs.csi.aws.com"}, volumeNames...) {
+			of := st.AttachedOf(i, driver)
+			left -= len(of)
+			for k := range of {
+				if of[k].Driver != driver || !slices.Contains(want, of[k]) {
+					return fmt.Errorf("attached to node %d of %q: %+v", i, driver, of)
+				}
+			}
+		}
+		if left != 0 {
+			return fmt.Errorf("node %d: %d of %+v are found by no driver", i, left, want)
+		}
+		for _, a := range want {
+			if a.Uses > 0 {
+				nodes[[2]string{a.Driver, a.Handle}]++
+			}
+		}
+	}
+	for _, driver := range append([]string{"ebs.csi.aws.com"}, volumeNames...) {
+		for _, handle := range handles() {
+			if got, want := st.AttachedAnywhere(driver, handle), nodes[[2]string{driver, handle}]; got != want {
+				return fmt.Errorf("%s %q is used on %d nodes, want %d", driver, handle, got, want)
+			}
+		}
+	}
+	want := users(st)
+	for _, namespace := range namespaces {
+		for _, name := range append([]string{""}, volumeNames...) {
+			ids := slices.Sorted(st.ClaimUserIDs(namespace, name))
+			if of := want[[2]string{namespace, name}]; !slices.Equal(ids, of) || st.ClaimUsers(namespace, name) != len(of) {
+				return fmt.Errorf("users of %s/%s: %v, %d, want %v", namespace, name, ids, st.ClaimUsers(namespace, name), of)
+			}
+			for _, csiNode := range []bool{false, true} {
+				driver, handle, _ := claimed(st, namespace, cluster.PodClaim{Name: name}, csiNode)
+				if handle == "" || driver == "" {
+					driver, handle = "", ""
+				}
+				if d, h := st.ClaimVolume(namespace, name).On(csiNode); d != driver || h != handle {
+					return fmt.Errorf("%s/%s counts as %q %q, want %q %q", namespace, name, d, h, driver, handle)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// handles are those that Delta gives, and of claims.
+func handles() []string {
+	all := append([]string{""}, volumeNames...)
+	for _, namespace := range namespaces {
+		for _, name := range volumeNames {
+			all = append(all, cluster.ClaimHandle(namespace, name))
+		}
+	}
+	return all
+}
+
+// Uses describes who uses claims, and on how many nodes volumes are used, of those that Delta gives.
+func Uses(st *cluster.State) string {
+	var b strings.Builder
+	for _, namespace := range namespaces {
+		for _, name := range append([]string{""}, volumeNames...) {
+			fmt.Fprintf(&b, "claim %s/%s: users %v\n", namespace, name, slices.Sorted(st.ClaimUserIDs(namespace, name)))
+		}
+	}
+	for _, driver := range append([]string{"ebs.csi.aws.com"}, volumeNames...) {
+		for _, handle := range handles() {
+			fmt.Fprintf(&b, "%s %q: used on %d nodes\n", driver, handle, st.AttachedAnywhere(driver, handle))
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,174 @@
+package oracle
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// volumeTexts are what the plugins that read volumes can say of a pod whose objects the API server would take, as countTexts says it.
+// True: only of a claim that waits for a consumer, so that it is not compared.
+var volumeTexts = map[string]bool{
+	names.VolumeRestrictions + ": persistentvolumeclaim … not found":                                                                                false,
+	names.VolumeRestrictions + ": node(s) had no available disk":                                                                                    false,
+	names.VolumeRestrictions + ": node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod": false,
+
+	names.NodeVolumeLimits + ": node(s) exceed max volume count":                     false,
+	names.NodeVolumeLimits + ": looking up PVC …: persistentvolumeclaim … not found": false,
+
+	names.VolumeBinding + ": persistentvolumeclaim … not found":                                             false,
+	names.VolumeBinding + ": waiting for ephemeral volume controller to create the persistentvolumeclaim …": false,
+	names.VolumeBinding + ": PVC … was not created for pod … (pod is not owner)":                            false,
+	names.VolumeBinding + ": persistentvolumeclaim … is being deleted":                                      false,
+	names.VolumeBinding + ": persistentvolumeclaim … bound to non-existent persistentvolume …":              false,
+	names.VolumeBinding + ": pod has unbound immediate PersistentVolumeClaims":                              false,
+	names.VolumeBinding + ": node(s) didn't match PersistentVolume's node affinity":                         false,
+	names.VolumeBinding + ": node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)":     false,
+	names.VolumeBinding + ": node(s) didn't find available persistent volumes to bind":                      true,
+	names.VolumeBinding + ": node(s) did not have enough free storage":                                      true,
+
+	names.VolumeZone + ": persistentvolumeclaim … not found":                          false,
+	names.VolumeZone + ": persistentvolume … not found":                               false,
+	names.VolumeZone + ": storageclass.storage.k8s.io … not found":                    false,
+	names.VolumeZone + ": PersistentVolumeClaim had no pv name and storageClass name": false,
+	names.VolumeZone + ": VolumeBindingMode not set for StorageClass …":               false,
+	names.VolumeZone + ": PersistentVolume had no name":                               false,
+	names.VolumeZone + ": node(s) had no available volume zone":                       false,
+}
+
+// plainPod draws a pod that little but its volumes keeps from a node.
+func (w *world) plainPod() *v1.Pod {
+	pod := w.drawPod()
+	if len(pod.Spec.Volumes) == 0 || !oneIn(w.t, 8, "plain") {
+		pod.Spec.Volumes = drawPodVolumes(w.t)
+	}
+	if oneIn(w.t, 6, "as it is") {
+		return pod
+	}
+	s := &pod.Spec
+	s.HostNetwork, s.HostUsers, s.NodeSelector, s.Affinity, s.TopologySpreadConstraints, s.Resources = false, nil, nil, &v1.Affinity{}, nil, nil
+	s.Tolerations = []v1.Toleration{{Operator: v1.TolerationOpExists}}
+	for _, containers := range [][]v1.Container{s.InitContainers, s.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			c.Ports, c.RestartPolicyRules, c.Resources = nil, nil, v1.ResourceRequirements{}
+		}
+	}
+	return pod
+}
+
+// TestVolumesAreJudgedTheSame judges pods with volumes while claims, volumes, attachments and the pods that use them come and go.
+func TestVolumesAreJudgedTheSame(t *testing.T) {
+	var n tally
+	defer n.explain(t)
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t, evenly(t, "width", [8]int{1, 2, 3, 4, 5, 6, 3, 4}), &n)
+		w.drawStorage()
+		for _, node := range drawFleet(t, w.width) {
+			if rapid.Bool().Draw(t, "labels of storage") {
+				drawStorageLabels(t, node)
+			}
+			w.setNode(node, w.drawPlace())
+		}
+		if oneIn(t, 3, "tight") {
+			w.limitAll()
+		}
+		for range evenly(t, "pods", [8]int{0, 1, 2, 4, 6, 8, 12, 16}) {
+			w.runOn(w.plainPod(), nodeName(rapid.IntRange(0, w.width).Draw(t, "node")))
+		}
+		for range rapid.IntRange(1, 5).Draw(t, "judged") {
+			pod := w.named(w.plainPod())
+			if pod.Spec.Priority = ptr.To[int32](100); oneIn(t, 3, "another priority") {
+				pod.Spec.Priority = drawPriority(t)
+			}
+			pod.Status.NominatedNodeName = w.drawNomination(pod)
+			w.enter(pod)
+		}
+		for range rapid.IntRange(1, 6).Draw(t, "rounds") {
+			ranges := w.drawRanges()
+			if oneIn(t, 3, "uses") {
+				w.compareUses()
+			}
+			for _, id := range sortedKeys(w.pending) {
+				w.compareAndFollow(id, ranges)
+			}
+			if oneIn(t, 3, "any change") {
+				w.change()
+			} else {
+				w.changeStorage()
+			}
+		}
+	})
+	n.report(t)
+	n.checkTexts(t)
+}
+
+// limitAll leaves room for one or two volumes of each driver on each node.
+func (w *world) limitAll() {
+	for _, name := range w.nodeNames() {
+		n := drawCSINode(w.t, name)
+		n.Spec.Drivers = nil
+		for _, driver := range attachable {
+			n.Spec.Drivers = append(n.Spec.Drivers, storagev1.CSINodeDriver{
+				Name: driver, NodeID: name, Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To(pick[int32](w.t, "limit", 1, 2))},
+			})
+		}
+		w.keep(n)
+	}
+}
+
+// compareAndFollow judges a pending pod both ways; sometimes it is then placed on one of kube-scheduler's best nodes, or its victims go.
+func (w *world) compareAndFollow(id cluster.PodID, ranges []cluster.Range) {
+	if _, waits := w.preempting[id]; waits {
+		w.evicted(id)
+		return
+	}
+	if w.evicting(w.pending[id].Status.NominatedNodeName) {
+		return // see the package's comment
+	}
+	want := w.compare(id, ranges)
+	switch p := want.Preemption; {
+	case !oneIn(w.t, 4, "followed") || w.pending[id].Spec.NodeName != "" || w.kube.undecided(w.pending[id], want) != "":
+	case p != nil && len(p.Candidates) > 0:
+		node := rapid.SampledFrom(sortedKeys(p.Candidates)).Draw(w.t, "evicted from")
+		w.evict(id, node, p.Candidates[node])
+	case want.failed == nil && want.scoreError == nil && len(want.best()) > 0:
+		w.place(id, want.best()[0])
+	}
+}
+
+// checkTexts fails the test if one of volumeTexts has never come in a decision that was compared.
+func (n *tally) checkTexts(t *testing.T) {
+	if n.decisions+n.apart[undecidedUnbuilt] < 5000 {
+		return // too few to expect all of them
+	}
+	for text, waits := range volumeTexts {
+		switch {
+		case n.byText[text] > 0, n.apartByText[text] > 0 && (waits || n.apart[undecidedUnbuilt] > 0):
+		default:
+			t.Errorf("no decision was compared in which a plugin says %q", text)
+		}
+	}
+	for _, text := range []string{
+		names.VolumeRestrictions + ": node(s) had no available disk",
+		names.VolumeRestrictions + ": node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod",
+		names.NodeVolumeLimits + ": node(s) exceed max volume count",
+	} {
+		if n.helped[text] == 0 {
+			t.Errorf("preemption never helps where a plugin says %q", text)
+		}
+	}
+	for _, said := range []map[string]int{n.byText, n.apartByText} {
+		for text := range said {
+			if _, known := volumeTexts[text]; !known {
+				t.Errorf("a plugin says %q, which is not among volumeTexts", text)
+			}
+		}
+	}
+}
