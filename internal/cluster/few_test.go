@@ -41,3 +41,26 @@ func TestASetIsTheSameWhetherItHasFewElementsOrMany(t *testing.T) {
 		}
 	}
 }
+
+func TestNothingIsKeptOfVolumesThatNobodyUses(t *testing.T) {
+	s := fleet(t, 2)
+	claims := []PodClaim{{Name: "bound"}, {Name: "unbound"}, {Name: "gone"}, {Name: "ours", Ephemeral: true, PodUID: "p"}, {Name: "theirs", Ephemeral: true, PodUID: "p"}}
+	disks := []Disk{{Migration: Migration{Driver: "d", Handle: "disk"}}, {Migration: Migration{Error: "why"}}}
+	applyAll(t, s,
+		ObjectSet{Object: &PersistentVolume{Name: "v", Driver: "d", Handle: "h"}}, ObjectSet{Object: &StorageClass{Name: "fast", Provisioner: "d"}},
+		ObjectSet{Object: &PersistentVolumeClaim{Namespace: "default", Name: "bound", Volume: "v"}},
+		ObjectSet{Object: &PersistentVolumeClaim{Namespace: "default", Name: "unbound", Class: "fast"}},
+		ObjectSet{Object: &PersistentVolumeClaim{Namespace: "default", Name: "ours", Volume: "w", Class: "fast", Owner: "p"}},
+		ObjectSet{Object: &PersistentVolumeClaim{Namespace: "default", Name: "theirs", Owner: "q"}},
+		ObjectSet{Object: &CSINode{Name: "node-1"}}, ObjectSet{Object: &VolumeAttachment{Name: "a", Attacher: "d", Node: "node-1", Volume: "v"}},
+		ClassDefined{2, ClassSpec{Disks: disks}}, LabelsDefined{2, LabelSet{Namespace: "default", Claims: claims}},
+		PodSet{ID: 1, Pod: Pod{UID: "p", Class: 2, Labels: 2, NodeName: "node-1"}})
+	v := &s.volumes
+	if len(v.claims) != 5 || len(v.byVolume) != 2 || len(v.byClass) != 1 || len(v.nodes) != 4 || v.failing[1] != 2 {
+		t.Fatalf("of a pod with five claims and two disks there is %+v", *v)
+	}
+	applyAll(t, s, PodRemoved{1}, ObjectRemoved{ObjectKey{VolumeAttachmentKind, "", "a"}})
+	if len(v.claims)+len(v.byVolume)+len(v.byClass)+len(v.on)+len(v.of)+len(v.failing)+len(v.nodes) > 0 || v.attached[1] != nil {
+		t.Errorf("of a pod that is gone there is %+v", *v)
+	}
+}

@@ -488,7 +488,12 @@ func (s *State) defineClass(d ClassDefined) {
 }
 
 // retain and release count the pods of a class; the last one takes the class along.
-func (s *State) retain(id ClassID) { s.classes[id].Pods++ }
+func (s *State) retain(id ClassID) *Class {
+	c := s.classes[id]
+	c.Pods++
+	return c
+}
+
 func (s *State) release(id ClassID) {
 	c := s.classes[id]
 	if c.Pods--; c.Pods == 0 {

@@ -17,7 +17,7 @@ func (s *State) setPod(d PodSet) {
 	case p.live && p.Phase == Assumed:
 		phase, node, nodeName = Assumed, p.Node, p.NodeName
 	}
-	s.retain(d.Pod.Class)
+	class := s.retain(d.Pod.Class)
 	s.retainLabels(d.Pod.Labels)
 	if p.live {
 		attempt = max(attempt, p.Attempt)
@@ -34,7 +34,7 @@ func (s *State) setPod(d PodSet) {
 	if node != NoNode {
 		nodeName = s.Nodes.Spec[node].Name // the same text, shared
 	}
-	volumes := len(s.classes[d.Pod.Class].Spec.Disks) > 0
+	volumes := len(class.Spec.Disks) > 0
 	if l := s.labels[d.Pod.Labels]; l != nil {
 		volumes = volumes || len(l.Claims) > 0
 		if l.Namespace == d.Pod.Namespace {

@@ -534,7 +534,7 @@ func (s *State) findAttachmentBy(key ObjectKey, on, of func(key, name string)) {
 
 // changeClaims brings claims up to date, as far as they are used, and appends what that changes.
 func (s *State) changeClaims(changes []attachmentChange, keys []claimKey) []attachmentChange {
-	for _, key := range slices.Clone(keys) { // what they are found by may change
+	for _, key := range keys { // by which they were found, and go on to be: that changes with the claim alone
 		claim := s.volumes.claims[key]
 		if claim == nil {
 			continue

@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -145,6 +146,21 @@ func TestAPodOnANodeThatIsNotKnownUsesNoClaim(t *testing.T) {
 	}
 }
 
+func TestTheErrorOfANodeIsThatOfItsPodWithTheLeastID(t *testing.T) {
+	for _, order := range [][]cluster.PodID{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}} {
+		st := cluster.New(start)
+		apply(t, st, pods(nil, "", nil, []cluster.PodClaim{{}}, []cluster.PodClaim{{Name: "c", Ephemeral: true}})...)
+		apply(t, st, set(&cluster.PersistentVolumeClaim{Namespace: "shop", Name: "c"})...)
+		apply(t, st, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n"}})
+		for _, id := range order {
+			apply(t, st, cluster.PodAssumed{ID: id, Node: 0})
+		}
+		if got, want := st.UncountedOn(0), "PersistentVolumeClaim had no name"; got != want {
+			t.Errorf("in order %v: %q, want %q", order, got, want)
+		}
+	}
+}
+
 func TestWhatAPodUsesIsWhatItsNodeHasMoreOfThem(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	st := cluster.New(start)
@@ -184,74 +200,194 @@ func TestWhatAPodUsesIsWhatItsNodeHasMoreOfThem(t *testing.T) {
 // worlds of other tests do not.
 func TestManyVolumesAreCountedLikeFew(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
-	const claims, volumes, nodes = 90, 120, 3
+	const steps = 1500
 	st := cluster.New(start)
-	apply(t, st, cluster.ClassDefined{ID: 1})
-	node := func() string { return fmt.Sprint("n", random.IntN(nodes)) }
-	volume := func() string { return fmt.Sprint("v", random.IntN(volumes)) }
-	most := 0
-	for step := range 4000 {
-		var d cluster.Delta
-		switch random.IntN(12) {
-		case 0:
-			name := node()
-			at := st.Nodes.ByName(name)
-			if at != cluster.NoNode && random.IntN(8) == 0 {
-				d = cluster.NodeRemoved{Index: at}
-			} else if at == cluster.NoNode {
-				d = cluster.NodeSet{Index: st.Nodes.Free(), Node: cluster.Node{Name: name}}
-			}
-		case 1, 2, 3:
-			id := cluster.LabelsID(step + 1)
-			set := cluster.LabelSet{Namespace: "shop"}
-			for range random.IntN(40) {
-				set.Claims = append(set.Claims, cluster.PodClaim{Name: fmt.Sprint("c", random.IntN(claims))})
-			}
-			apply(t, st, cluster.LabelsDefined{ID: id, Set: set})
-			d = cluster.PodSet{ID: st.FreePod(), Pod: cluster.Pod{UID: fmt.Sprint(step), Class: 1, Labels: id, NodeName: node()}}
-		case 4, 5:
-			if id := cluster.PodID(random.IntN(60)); st.Pod(id) != nil {
-				d = cluster.PodRemoved{ID: id}
-			}
-		case 6, 7:
-			claim := &cluster.PersistentVolumeClaim{Namespace: "shop", Name: fmt.Sprint("c", random.IntN(claims)), Volume: volume(), Class: "fast"}
-			if random.IntN(4) == 0 {
-				claim.Volume = ""
-			}
-			d = cluster.ObjectSet{Object: claim}
-		case 8, 9:
-			v := &cluster.PersistentVolume{Name: volume(), Driver: fmt.Sprint("d", random.IntN(2)), Handle: fmt.Sprint(random.IntN(volumes))}
-			if d = (cluster.ObjectSet{Object: v}); random.IntN(4) == 0 {
-				d = cluster.ObjectRemoved{ObjectKey: v.Key()}
-			}
-		case 10:
-			a := &cluster.VolumeAttachment{Name: fmt.Sprint("a", random.IntN(volumes)), Attacher: "d1", Node: node(), Volume: volume()}
-			if d = (cluster.ObjectSet{Object: a}); random.IntN(4) == 0 {
-				d = cluster.ObjectRemoved{ObjectKey: a.Key()}
-			}
-		case 11:
-			if random.IntN(2) == 0 {
-				d = cluster.ObjectSet{Object: &cluster.StorageClass{Name: "fast", Provisioner: fmt.Sprint("d", random.IntN(2))}}
-			} else {
-				d = cluster.ObjectSet{Object: &cluster.CSINode{Name: node()}}
-			}
-		}
-		if d == nil {
-			continue
-		}
+	apply(t, st, cluster.ClassDefined{ID: 1, Spec: cluster.ClassSpec{Disks: []cluster.Disk{{Migration: cluster.Migration{Plugin: ebsOld, Driver: ebs, Handle: "disk"}}}}})
+	was := readVolumes(st)
+	most := struct{ volumes, users, failing, anywhere int }{}
+	for step := range steps {
 		if random.IntN(100) == 0 {
 			st = st.Clone()
 		}
+		d := manyVolumes(random, step, st)
+		if d == nil {
+			continue
+		}
 		apply(t, st, d)
-		for i := range cluster.NodeIndex(st.Nodes.Len()) {
-			want, _ := clustertest.Attached(st, i)
-			if !slices.Equal(want, st.Attached(i)) {
-				t.Fatalf("step %d, after %+v, node %d (-want +got):\n%s", step, d, i, cmp.Diff(want, st.Attached(i)))
+		is := readVolumes(st)
+		if kept := keptVolumes(st); !reflect.DeepEqual(is, kept) {
+			t.Fatalf("step %d, after %+v (-want +got):\n%s", step, d, cmp.Diff(is, kept))
+		}
+		if got := st.VolumeUsesModified() == st.Version().Seq; !got && (!reflect.DeepEqual(is.Users, was.Users) || !reflect.DeepEqual(is.Nodes, was.Nodes)) {
+			t.Fatalf("step %d, after %+v: who uses volumes has changed, and does not count as changed", step, d)
+		}
+		about := cluster.NoNode
+		switch d := d.(type) {
+		case cluster.ObjectSet:
+			if d.Object.Key().Kind == cluster.CSINodeKind {
+				about = st.Nodes.ByName(d.Object.Key().Name)
 			}
-			most = max(most, len(want))
+		case cluster.ObjectRemoved:
+			if d.Kind == cluster.CSINodeKind {
+				about = st.Nodes.ByName(d.Name)
+			}
+		default:
+			was = is
+			continue
+		}
+		for i := range min(someNodes, st.Nodes.Len()) {
+			changed := !slices.Equal(is.Attached[i], was.Attached[i]) || is.Failing[i] != was.Failing[i] || cluster.NodeIndex(i) == about
+			if got := st.Nodes.Modified[i] == st.Version().Seq; got != changed {
+				t.Fatalf("step %d, after %+v, node %d counts as changed: %v, want %v", step, d, i, got, changed)
+			}
+			most.volumes, most.failing = max(most.volumes, len(is.Attached[i])), max(most.failing, is.Failing[i])
+		}
+		for _, ids := range is.Users {
+			most.users = max(most.users, len(ids))
+		}
+		for _, n := range is.Nodes {
+			most.anywhere = max(most.anywhere, n)
+		}
+		was = is
+	}
+	if most.volumes < 50 || most.users < 17 || most.failing < 10 || most.anywhere < 3 {
+		t.Errorf("at most %+v: too few to say much", most)
+	}
+}
+
+const (
+	someClaims  = 60
+	someVolumes = 120
+	someNodes   = 3
+	somePods    = 60
+)
+
+// manyVolumes returns a delta in a world in which much is attached to few nodes, or nil.
+func manyVolumes(random *rand.Rand, step int, st *cluster.State) cluster.Delta {
+	node := func() string { return fmt.Sprint("n", random.IntN(someNodes)) }
+	volume := func() string { return fmt.Sprint("v", random.IntN(someVolumes)) }
+	claim := func() string { return fmt.Sprint("c", random.IntN(someClaims)) }
+	setOrRemoved := func(o cluster.Object, outOf int) cluster.Delta {
+		if random.IntN(outOf) == 0 {
+			return cluster.ObjectRemoved{ObjectKey: o.Key()}
+		}
+		return cluster.ObjectSet{Object: o}
+	}
+	switch random.IntN(14) {
+	case 0:
+		name := node()
+		if at := st.Nodes.ByName(name); at == cluster.NoNode {
+			return cluster.NodeSet{Index: st.Nodes.Free(), Node: cluster.Node{Name: name}}
+		} else if random.IntN(12) == 0 {
+			return cluster.NodeRemoved{Index: at}
+		}
+	case 1, 2, 3:
+		// Defined with its pod, as all deltas here are compared.
+		uid := fmt.Sprint("uid-", random.IntN(somePods))
+		if _, known := st.PodByUID(uid); known {
+			return nil
+		}
+		labels := cluster.LabelSet{Namespace: "shop"}
+		for range random.IntN(60) {
+			by := cluster.PodClaim{Name: claim()}
+			if random.IntN(4) == 0 {
+				by.Ephemeral, by.PodUID = true, uid
+			}
+			labels.Claims = append(labels.Claims, by)
+		}
+		if err := st.Apply(cluster.LabelsDefined{ID: cluster.LabelsID(step + 1), Set: labels}); err != nil {
+			panic(err)
+		}
+		return cluster.PodSet{ID: st.FreePod(), Pod: cluster.Pod{UID: uid, Class: 1, Labels: cluster.LabelsID(step + 1), NodeName: node()}}
+	case 4:
+		if id := cluster.PodID(random.IntN(somePods)); st.Pod(id) != nil {
+			return cluster.PodRemoved{ID: id}
+		}
+	case 5, 6, 7:
+		c := &cluster.PersistentVolumeClaim{Namespace: "shop", Name: claim(), Volume: volume(), Class: "fast", Owner: fmt.Sprint("uid-", random.IntN(somePods))}
+		if random.IntN(4) == 0 {
+			c.Volume = ""
+		}
+		return setOrRemoved(c, 12)
+	case 8, 9, 10:
+		v := &cluster.PersistentVolume{Name: volume(), Driver: fmt.Sprint("d", random.IntN(2)), Handle: fmt.Sprint(random.IntN(someVolumes))}
+		if random.IntN(4) == 0 {
+			v.Driver, v.Handle, v.Migration = "", "", cluster.Migration{Plugin: ebsOld, Driver: ebs, Handle: v.Handle}
+		}
+		return setOrRemoved(v, 4)
+	case 11, 12:
+		return setOrRemoved(&cluster.VolumeAttachment{Name: fmt.Sprint("a", random.IntN(someVolumes)), Attacher: "d1", Node: node(), Volume: volume()}, 4)
+	case 13:
+		if random.IntN(3) == 0 {
+			return setOrRemoved(&cluster.StorageClass{Name: "fast", Provisioner: []string{"d0", "d1", ebsOld}[random.IntN(3)]}, 6)
+		}
+		return setOrRemoved(&cluster.CSINode{Name: node()}, 3)
+	}
+	return nil
+}
+
+// theVolumes are what follows from all volumes of a world of manyVolumes.
+type theVolumes struct {
+	Attached [][]cluster.Attachment
+	Failing  []int
+	Users    map[string][]cluster.PodID
+	Nodes    map[[2]string]int
+}
+
+// readVolumes reads it slowly, and keptVolumes what the state has of it.
+func readVolumes(st *cluster.State) theVolumes {
+	out := theVolumes{Users: make(map[string][]cluster.PodID), Nodes: make(map[[2]string]int)}
+	for i := range cluster.NodeIndex(someNodes) {
+		all, failing := clustertest.Attached(st, i)
+		out.Attached, out.Failing = append(out.Attached, all), append(out.Failing, failing)
+		for _, a := range all {
+			if a.Uses > 0 {
+				out.Nodes[[2]string{a.Driver, a.Handle}]++
+			}
 		}
 	}
-	if most < 80 {
-		t.Errorf("no node had more than %d volumes", most)
+	for id, p := range st.Pods() {
+		for _, by := range st.Labels(p.Labels).Claims {
+			if p.Node != cluster.NoNode && !by.Ephemeral && !slices.Contains(out.Users[by.Name], id) {
+				out.Users[by.Name] = append(out.Users[by.Name], id)
+			}
+		}
 	}
+	return out
+}
+
+func keptVolumes(st *cluster.State) theVolumes {
+	out := theVolumes{Users: make(map[string][]cluster.PodID), Nodes: make(map[[2]string]int)}
+	for i := range cluster.NodeIndex(someNodes) {
+		out.Attached = append(out.Attached, st.Attached(i))
+		failing := 0
+		for _, p := range st.PodsOn(i) {
+			_, of := st.Uses(st.Class(p.Class), st.Labels(p.Labels), st.CSINode(st.Nodes.Spec[i].Name) != nil)
+			failing += of
+		}
+		if (failing > 0) != (st.UncountedOn(i) != "") {
+			failing = -1
+		}
+		out.Failing = append(out.Failing, failing)
+	}
+	for k := range someClaims {
+		if name := fmt.Sprint("c", k); st.ClaimUsers("shop", name) > 0 {
+			out.Users[name] = slices.Sorted(st.ClaimUserIDs("shop", name))
+		}
+	}
+	keep := func(driver, handle string) {
+		if n := st.AttachedAnywhere(driver, handle); n != 0 {
+			out.Nodes[[2]string{driver, handle}] = n
+		}
+	}
+	for _, driver := range []string{"d0", "d1", ebs} {
+		keep(driver, "disk")
+		for k := range someVolumes {
+			keep(driver, fmt.Sprint(k))
+		}
+		for k := range someClaims {
+			keep(driver, cluster.ClaimHandle("shop", fmt.Sprint("c", k)))
+		}
+	}
+	return out
 }

@@ -12,14 +12,15 @@ import (
 // Attached is what NodeVolumeLimits counts on a node, by driver and handle, and how many volumes of its pods it fails to count: read
 // slowly from pods and objects.
 func Attached(st *cluster.State, i cluster.NodeIndex) (all []cluster.Attachment, failing int) {
+	found := make(map[[2]string]int)
 	at := func(driver, handle string) *cluster.Attachment {
-		for k := range all {
-			if all[k].Driver == driver && all[k].Handle == handle {
-				return &all[k]
-			}
+		k, known := found[[2]string{driver, handle}]
+		if !known {
+			k = len(all)
+			found[[2]string{driver, handle}] = k
+			all = append(all, cluster.Attachment{Driver: driver, Handle: handle})
 		}
-		all = append(all, cluster.Attachment{Driver: driver, Handle: handle})
-		return &all[len(all)-1]
+		return &all[k]
 	}
 	if !st.Nodes.Live.Has(i) {
 		return nil, 0
