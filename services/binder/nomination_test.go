@@ -203,6 +203,47 @@ func TestReportsOfANamespaceThatHasItsShareHoldUpNoOthers(t *testing.T) {
 	}
 }
 
+// The report that ended a nomination may never have been written.
+func TestEveryReportSaysWhatTheSourceDoesNotKnowOfANomination(t *testing.T) {
+	for name, c := range map[string]struct {
+		told, now string // the node that the pod is nominated to: by the source, and in the ledger
+		then      *string
+		want      bool
+	}{
+		"it has ended":                           {told: "a", want: true},
+		"it is another":                          {told: "a", now: "b", want: true},
+		"there was none":                         {now: "b", want: true},
+		"it has ended, and the source knows":     {told: "a", then: new(string)},
+		"it never was":                           {},
+		"it is as the source has told it":        {told: "a", now: "a"},
+		"it has ended, but the source says more": {told: "a", then: &[]string{"b"}[0]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			term := pureTerm(t, newFakeSource())
+			observe(t, term, node("a", 100), node("b", 100), nominated(pod("p", 1), c.told))
+			id, _ := term.ledger.state.PodByUID("p")
+			if err := nominate(term, id, c.now); err != nil {
+				t.Fatal(err)
+			}
+			if c.then != nil {
+				observe(t, term, nominated(pod("p", 1), *c.then))
+			}
+			if _, taken, err := term.report(&binderv1.ReportRequest{ShardRevision: 7, Reports: []*binderv1.PodReport{{
+				Id: int32(id), Uid: "p", Reason: "Unschedulable", Message: "m", Attempt: 2,
+			}}}); !taken || err != nil {
+				t.Fatalf("taken: %v, %v", taken, err)
+			}
+			want := ""
+			if c.want {
+				want = c.now
+			}
+			if r, _ := term.reports.next(); r.Message != "m" || r.Nominate != c.want || r.Nominated != want {
+				t.Errorf("it is written as %+v", r.Report)
+			}
+		})
+	}
+}
+
 // A report may be long on its way: the pod may have been nominated anew meanwhile.
 func TestReportEndsNoNominationButTheOneItMeans(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -310,9 +310,13 @@ func (t *term) reportIn(req *binderv1.ReportRequest) (left []int32, taken bool, 
 		}
 		report := reportOf(row, r.GetReason(), r.GetMessage())
 		report.Attempt = r.GetAttempt()
-		if r.GetClearNomination() && !row.Placed() && l.means(req.GetShardRevision(), r, row) {
+		switch {
+		case row.Placed():
+		case r.GetClearNomination() && l.means(req.GetShardRevision(), r, row):
 			report.Nominate = true
 			cleared = append(cleared, id)
+		case l.fold.Untold(row): // the report that was to tell it may have been dropped
+			report.Nominate, report.Nominated = true, row.Nominated
 		}
 		reports, indexes = append(reports, report), append(indexes, int32(i))
 	}
