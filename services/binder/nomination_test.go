@@ -118,7 +118,7 @@ func TestNothingIsRememberedOfPodsThatAreGone(t *testing.T) {
 	unsound := pod("uid\xff", 10)
 	observe(t, term, unsound)
 	id, _ := term.ledger.state.PodByUID(ingest.Sound(unsound.UID))
-	term.ledger.preempted[term.ledger.state.Pod(id).UID] = attempt{1, 1}
+	term.ledger.preempted[term.ledger.state.Pod(id).UID] = lastPreemption{by: attempt{1, 1}}
 	observe(t, term, gone("high"), gone(unsound.UID))
 	if len(term.ledger.preempted) != 0 {
 		t.Errorf("attempts of pods that are gone: %v", term.ledger.preempted)
@@ -269,7 +269,7 @@ func TestReportEndsNoNominationButTheOneItMeans(t *testing.T) {
 			observe(t, term, node("a", 100), node("b", 100), nominated(pod("p", 1), c.node))
 			id, _ := term.ledger.state.PodByUID("p")
 			if c.by != (attempt{}) {
-				term.ledger.preempted["p"] = c.by
+				term.ledger.preempted["p"] = lastPreemption{by: c.by}
 			}
 			_, taken, err := term.report(&binderv1.ReportRequest{ShardRevision: c.claim, Reports: []*binderv1.PodReport{{
 				Id: int32(id), Uid: "p", Reason: "Unschedulable", Message: "m", ClearNomination: true, Nominated: c.means, Attempt: 3,

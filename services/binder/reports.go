@@ -342,7 +342,7 @@ func (l *ledger) means(claim int64, r *binderv1.PodReport, row *cluster.PodRow) 
 	if claim == 0 || r.GetNominated() == "" {
 		return true // a queue of a version that does not say what it means
 	}
-	last := l.preempted[r.GetUid()]
+	last := l.preempted[r.GetUid()].by
 	since := last.claim > claim || last.claim == claim && last.number >= r.GetAttempt()
 	return (row.Nominated == r.GetNominated() || row.Nominated == "") && !since
 }
