@@ -155,8 +155,13 @@ func (l *ledger) noTurn(waiting *turns[string, preemption], now time.Time) []pre
 
 // wants reports whether a preemption still has its preemptor, which is held back for it. The caller holds the lock.
 func (l *ledger) wants(p preemption) bool {
+	return l.holdsBack(p) && !l.state.Pod(p.pod).Deleting
+}
+
+// holdsBack reports whether the preemptor of a preemption is held back for it, and not for a later one. The caller holds the lock.
+func (l *ledger) holdsBack(p preemption) bool {
 	row := l.state.Pod(p.pod)
-	return row != nil && row.UID == p.uid && row.Preempting && !row.Deleting
+	return row != nil && row.UID == p.uid && row.Preempting && l.preempted[p.uid].by == p.by
 }
 
 // holds waits until etcd says that the term holds. It returns nil, too, when ctx ends.
@@ -293,7 +298,7 @@ func (l *ledger) endPreemptionIn(tx *tx, p preemption, spared []cluster.PodID) (
 	}
 	// 2. End it, and whatever relied on those who stay.
 	ended := cluster.PreemptionEnded{ID: p.pod, Failed: stays, Spared: staying}
-	if row := l.state.Pod(p.pod); row == nil || row.UID != p.uid || !row.Preempting {
+	if !l.holdsBack(p) {
 		ended = cluster.PreemptionEnded{ID: cluster.NoPod, Spared: staying}
 	}
 	if ended.ID != cluster.NoPod || len(staying) > 0 {

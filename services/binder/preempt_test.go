@@ -751,6 +751,35 @@ func TestASparedVictimEndsNoNominationThatDoesNotRelyOnIt(t *testing.T) {
 	}
 }
 
+func TestAPreemptionActsForNoLaterOneOfItsPod(t *testing.T) {
+	src := newFakeSource()
+	w, req := full(t, src, 2)
+	older := begin(t, w, req)
+	if err := w.ledger.update(func(tx *tx) error {
+		if err := tx.apply(cluster.PodAssumed{ID: older.pod, Node: tx.state.Nodes.ByName("a"), Attempt: 1}); err != nil {
+			return err
+		}
+		return tx.apply(cluster.PodForgotten{ID: older.pod, Reason: "the test says so"})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	observe(t, w, node("a", 30), on(pod("v2", 10), "a"), prior(pod("high", 30), 10))
+	req = preemptOf(w.ledger.state, "high", "a", "v0", "v1", "v2")
+	req.Attempt = 2
+	newer := begin(t, w, req)
+	from := w.mark()
+	if err := w.carryOut(t.Context(), older); err != nil {
+		t.Fatal(err)
+	}
+	want := cluster.PreemptionEnded{ID: cluster.NoPod, Spared: []cluster.PodID{older.victims[0].id, older.victims[1].id}}
+	if diff := cmp.Diff([]cluster.Delta{want}, logSince(t, w, from)); diff != "" || len(src.evictions()) > 0 {
+		t.Errorf("it evicts %v; log (-want +got):\n%s", src.evictions(), diff)
+	}
+	if !preemptionOf(w, newer) {
+		t.Error("the newer one has ended")
+	}
+}
+
 func TestVictimThatIsDeletedThoughItsEvictionFailedIsNotSpared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource()
