@@ -287,7 +287,7 @@ func (v *violations) checkReason(field, reason string) {
 	}
 }
 
-// report hands the lane those reports of a request whose pod is still there, and ends the nominations that are to end.
+// report hands the lane those reports of a request whose pod is still there and not placed, and ends the nominations that are to end.
 // Whether a pod still waits is seen when its report is written. It returns the indexes of the reports that the lane has left. False: the lane
 // is full, and nothing was taken.
 func (t *term) report(req *binderv1.ReportRequest) (left []int32, taken bool, err error) {
@@ -305,13 +305,12 @@ func (t *term) reportIn(req *binderv1.ReportRequest) (left []int32, taken bool, 
 	for i, r := range req.GetReports() {
 		id := cluster.PodID(r.GetId())
 		row := l.state.Pod(id)
-		if row == nil || row.UID != r.GetUid() {
+		if row == nil || row.UID != r.GetUid() || row.Placed() {
 			continue
 		}
 		report := reportOf(row, r.GetReason(), r.GetMessage())
 		report.Attempt = r.GetAttempt()
 		switch {
-		case row.Placed():
 		case r.GetClearNomination() && l.means(req.GetShardRevision(), r, row):
 			report.Nominate = true
 			cleared = append(cleared, id)
