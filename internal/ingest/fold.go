@@ -306,6 +306,13 @@ func (f *Fold) KeepNomination(row *cluster.PodRow) {
 	}
 }
 
+// Untold reports whether the source has told another nomination of a pending pod, or none, where the pod has this one: what was written to the
+// source may be on its way, or lost.
+func (f *Fold) Untold(row *cluster.PodRow) bool {
+	said, ours := f.said[row.UID]
+	return ours && said != row.Nominated
+}
+
 // identity is the class and the label set of a pod that was seen.
 type identity struct {
 	class            cluster.ClassID

@@ -106,8 +106,11 @@ func ContainerLimits(pod *v1.Pod) v1.ResourceList {
 	return resourcehelper.AggregateContainerLimits(bounded(pod), resourcehelper.PodResourcesOptions{})
 }
 
-// bounded returns a pod whose resources are quick to compute with: pod itself, which others read, or a copy.
+// bounded returns a pod whose resources can be computed with, which is quick: pod itself, which others read, or a copy.
 func bounded(pod *v1.Pod) *v1.Pod {
+	if pod.Spec.Resources != nil && len(pod.Spec.Overhead) > 0 {
+		return boundedCopy(pod) // the overhead is added to the pod's own quantities, in place if they are kept as digits
+	}
 	for list := range lists(pod) {
 		for _, q := range list {
 			if !quick(&q) {

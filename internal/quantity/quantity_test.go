@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 	"pgregory.net/rapid"
 )
 
@@ -162,5 +163,28 @@ func TestAllListsOfAPodAreLookedAt(t *testing.T) {
 	ordinary := &v1.Pod{Spec: v1.PodSpec{Overhead: v1.ResourceList{"cpu": resource.MustParse("1")}}}
 	if bounded(ordinary) != ordinary {
 		t.Error("an ordinary pod is copied")
+	}
+}
+
+func TestToSumUpAPodChangesNothingOfIt(t *testing.T) {
+	quantity := func(text string) resource.Quantity {
+		q := resource.MustParse(text)
+		q.AsDec() // as an API server's may be kept
+		return q
+	}
+	pod := &v1.Pod{Spec: v1.PodSpec{
+		Resources:  &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceMemory: quantity("1.5Gi")}},
+		Overhead:   v1.ResourceList{v1.ResourceMemory: quantity("1Gi")},
+		Containers: []v1.Container{{Resources: v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceMemory: quantity("1Gi")}}}},
+	}}
+	before := pod.DeepCopy()
+	for range 2 {
+		got := PodRequests(pod, resourcehelper.PodResourcesOptions{})[v1.ResourceMemory]
+		if want := resource.MustParse("2.5Gi"); got.Cmp(want) != 0 {
+			t.Errorf("it requests %v, want %v", &got, &want)
+		}
+	}
+	if !reflect.DeepEqual(pod, before) {
+		t.Errorf("the pod is %v, was %v", pod.Spec, before.Spec)
 	}
 }

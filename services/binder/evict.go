@@ -155,8 +155,13 @@ func (l *ledger) noTurn(waiting *turns[string, preemption], now time.Time) []pre
 
 // wants reports whether a preemption still has its preemptor, which is held back for it. The caller holds the lock.
 func (l *ledger) wants(p preemption) bool {
+	return l.holdsBack(p) && !l.state.Pod(p.pod).Deleting
+}
+
+// holdsBack reports whether the preemptor of a preemption is held back for it, and not for a later one. The caller holds the lock.
+func (l *ledger) holdsBack(p preemption) bool {
 	row := l.state.Pod(p.pod)
-	return row != nil && row.UID == p.uid && row.Preempting && !row.Deleting
+	return row != nil && row.UID == p.uid && row.Preempting && l.preempted[p.uid].by == p.by
 }
 
 // holds waits until etcd says that the term holds. It returns nil, too, when ctx ends.
@@ -262,8 +267,8 @@ func (l *ledger) remains(v victim) bool {
 }
 
 // endPreemption ends a preemption of which some victims are spared. It has failed if a victim stays: its removal, which
-// would wake the preemptor, will not come. Other pods may have waited for the removal of a spared one, too: their
-// nominations to the node end, which wakes them, and are reported. An error means a broken ledger.
+// would wake the preemptor, will not come. Other pods may have preempted a spared one, too: their nominations to the node
+// end, which wakes them, and are reported. Others keep theirs: their victims go. An error means a broken ledger.
 func (l *ledger) endPreemption(p preemption, spared []cluster.PodID, report func([]source.Report)) error {
 	return l.update(func(tx *tx) error {
 		cleared, err := l.endPreemptionIn(tx, p, spared)
@@ -279,6 +284,7 @@ func (l *ledger) endPreemptionIn(tx *tx, p preemption, spared []cluster.PodID) (
 		isSpared[id] = true
 	}
 	var staying []cluster.PodID // spared, and still there
+	uids := make(map[string]bool)
 	stays := false
 	for _, v := range p.victims {
 		row := l.find(v)
@@ -287,12 +293,12 @@ func (l *ledger) endPreemptionIn(tx *tx, p preemption, spared []cluster.PodID) (
 		}
 		stays = true // perhaps another preemption has spared it
 		if isSpared[v.id] {
-			staying = append(staying, v.id)
+			staying, uids[v.UID] = append(staying, v.id), true
 		}
 	}
 	// 2. End it, and whatever relied on those who stay.
 	ended := cluster.PreemptionEnded{ID: p.pod, Failed: stays, Spared: staying}
-	if row := l.state.Pod(p.pod); row == nil || row.UID != p.uid || !row.Preempting {
+	if !l.holdsBack(p) {
 		ended = cluster.PreemptionEnded{ID: cluster.NoPod, Spared: staying}
 	}
 	if ended.ID != cluster.NoPod || len(staying) > 0 {
@@ -304,7 +310,8 @@ func (l *ledger) endPreemptionIn(tx *tx, p preemption, spared []cluster.PodID) (
 		return nil, nil
 	}
 	others := l.nominatedTo(p.node, func(row *cluster.PodRow) bool {
-		return row.UID != p.uid && !row.Preempting
+		waits := slices.ContainsFunc(l.preempted[row.UID].victims, func(uid string) bool { return uids[uid] })
+		return row.UID != p.uid && !row.Preempting && waits
 	})
 	cleared := l.clearings(others)
 	for _, id := range others {

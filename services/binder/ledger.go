@@ -24,9 +24,9 @@ type ledger struct {
 	fold   *ingest.Fold // of what the source tells; it applies to the transaction that is under way
 	tx     tx
 	opened bool
-	// preempted is, of pods that have been nominated by a preemption, the last attempt that was.
-	preempted map[string]attempt // by uid
-	broken    error              // why the first transaction failed: a broken invariant
+	// preempted is, of pods that have been nominated by a preemption, the last that was.
+	preempted map[string]lastPreemption // by uid
+	broken    error                     // why the first transaction failed: a broken invariant
 }
 
 // ledgerConfig is everything a ledger needs.
@@ -46,8 +46,14 @@ type attempt struct {
 	number int32
 }
 
+// lastPreemption is what is remembered of a pod's last preemption.
+type lastPreemption struct {
+	by      attempt
+	victims []string // uids of all that had to go
+}
+
 func newLedger(cfg ledgerConfig) (*ledger, error) {
-	l := &ledger{ledgerConfig: cfg, state: cluster.New(cluster.Version{Epoch: cfg.epoch}), preempted: make(map[string]attempt)}
+	l := &ledger{ledgerConfig: cfg, state: cluster.New(cluster.Version{Epoch: cfg.epoch}), preempted: make(map[string]lastPreemption)}
 	l.tx.state = l.state
 	l.fold = ingest.New(l.state, l.tx.apply, ingest.Telling(wire.Tellable, cfg.unsupported))
 	return l, l.update(func(tx *tx) error { return tx.apply(cluster.SettingsSet{Settings: cfg.settings}) })

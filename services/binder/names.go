@@ -27,7 +27,7 @@ type Lease interface {
 	RetryPeriod() time.Duration
 	// Release gives it up, unless somebody has written it since the holder did.
 	Release(ctx context.Context, holder string) error
-	// CatchUp waits until the source's Watch has told all that had been written about pods when it was called. An error is ctx's.
+	// CatchUp waits until the source's Watch has told all that others who place pods had written when it was called. An error is ctx's.
 	CatchUp(ctx context.Context) error
 }
 

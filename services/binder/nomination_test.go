@@ -118,7 +118,7 @@ func TestNothingIsRememberedOfPodsThatAreGone(t *testing.T) {
 	unsound := pod("uid\xff", 10)
 	observe(t, term, unsound)
 	id, _ := term.ledger.state.PodByUID(ingest.Sound(unsound.UID))
-	term.ledger.preempted[term.ledger.state.Pod(id).UID] = attempt{1, 1}
+	term.ledger.preempted[term.ledger.state.Pod(id).UID] = lastPreemption{by: attempt{1, 1}}
 	observe(t, term, gone("high"), gone(unsound.UID))
 	if len(term.ledger.preempted) != 0 {
 		t.Errorf("attempts of pods that are gone: %v", term.ledger.preempted)
@@ -151,14 +151,13 @@ func TestReportCanEndANomination(t *testing.T) {
 		t.Errorf("p is nominated to %q, q to %q", p, q)
 	}
 	var got []source.Report
-	for range 3 {
+	for range 2 {
 		r, _ := term.reports.next()
 		got = append(got, r.Report)
 	}
 	want := []source.Report{
 		{UID: "p", Namespace: "default", Name: "p", Reason: "Unschedulable", Message: "m", Nominate: true},
 		{UID: "q", Namespace: "default", Name: "q", Reason: "Unschedulable", Message: "m"},
-		{UID: "placed", Namespace: "default", Name: "placed", Reason: "Unschedulable", Message: "m"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("reports (-want +got):\n%s", diff)
@@ -169,9 +168,11 @@ func TestReportsOfANamespaceThatHasItsShareHoldUpNoOthers(t *testing.T) {
 	term := pureTerm(t, newFakeSource())
 	observe(t, term, node("a", 100))
 	req := &binderv1.ReportRequest{ShardRevision: 7}
-	for _, uid := range []string{"gone", "many", "few", "many2", "few2"} {
+	for _, uid := range []string{"gone", "many", "few", "many2", "few2", "placed"} {
 		p := nominated(pod(uid, 1), "a")
-		p.Namespace = strings.TrimSuffix(uid, "2")
+		if p.Namespace = strings.TrimSuffix(uid, "2"); uid == "placed" {
+			p.Namespace = "many"
+		}
 		observe(t, term, p)
 		id, _ := term.ledger.state.PodByUID(uid)
 		req.Reports = append(req.Reports, &binderv1.PodReport{
@@ -179,6 +180,7 @@ func TestReportsOfANamespaceThatHasItsShareHoldUpNoOthers(t *testing.T) {
 		})
 	}
 	observe(t, term, gone("gone"))
+	assume(t, term, "placed", "a")
 	for i := 0; term.reports.add(source.Report{UID: fmt.Sprint("r", i), Namespace: "many", Reason: "Unschedulable"}); i++ {
 	}
 	before := term.reports.depth()
@@ -200,6 +202,47 @@ func TestReportsOfANamespaceThatHasItsShareHoldUpNoOthers(t *testing.T) {
 	}
 	if r := term.reports.waiting["many"]; !r.Nominate || r.Nominated != "" {
 		t.Errorf("it is written as %+v", r.Report)
+	}
+}
+
+// The report that ended a nomination may never have been written.
+func TestEveryReportSaysWhatTheSourceDoesNotKnowOfANomination(t *testing.T) {
+	for name, c := range map[string]struct {
+		told, now string // the node that the pod is nominated to: by the source, and in the ledger
+		then      *string
+		want      bool
+	}{
+		"it has ended":                           {told: "a", want: true},
+		"it is another":                          {told: "a", now: "b", want: true},
+		"there was none":                         {now: "b", want: true},
+		"it has ended, and the source knows":     {told: "a", then: new(string)},
+		"it never was":                           {},
+		"it is as the source has told it":        {told: "a", now: "a"},
+		"it has ended, but the source says more": {told: "a", then: &[]string{"b"}[0]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			term := pureTerm(t, newFakeSource())
+			observe(t, term, node("a", 100), node("b", 100), nominated(pod("p", 1), c.told))
+			id, _ := term.ledger.state.PodByUID("p")
+			if err := nominate(term, id, c.now); err != nil {
+				t.Fatal(err)
+			}
+			if c.then != nil {
+				observe(t, term, nominated(pod("p", 1), *c.then))
+			}
+			if _, taken, err := term.report(&binderv1.ReportRequest{ShardRevision: 7, Reports: []*binderv1.PodReport{{
+				Id: int32(id), Uid: "p", Reason: "Unschedulable", Message: "m", Attempt: 2,
+			}}}); !taken || err != nil {
+				t.Fatalf("taken: %v, %v", taken, err)
+			}
+			want := ""
+			if c.want {
+				want = c.now
+			}
+			if r, _ := term.reports.next(); r.Message != "m" || r.Nominate != c.want || r.Nominated != want {
+				t.Errorf("it is written as %+v", r.Report)
+			}
+		})
 	}
 }
 
@@ -228,7 +271,7 @@ func TestReportEndsNoNominationButTheOneItMeans(t *testing.T) {
 			observe(t, term, node("a", 100), node("b", 100), nominated(pod("p", 1), c.node))
 			id, _ := term.ledger.state.PodByUID("p")
 			if c.by != (attempt{}) {
-				term.ledger.preempted["p"] = c.by
+				term.ledger.preempted["p"] = lastPreemption{by: c.by}
 			}
 			_, taken, err := term.report(&binderv1.ReportRequest{ShardRevision: c.claim, Reports: []*binderv1.PodReport{{
 				Id: int32(id), Uid: "p", Reason: "Unschedulable", Message: "m", ClearNomination: true, Nominated: c.means, Attempt: 3,

@@ -21,6 +21,7 @@ import (
 type preemption struct {
 	pod    cluster.PodID // the preemptor
 	uid    string
+	by     attempt
 	node   string
 	shared bool // the preemptor's scheduler name is
 	stint  int64
@@ -32,6 +33,14 @@ type preemption struct {
 
 // whose returns whose turn it is: a namespace's of its victims. It is under way for all of them: nobody knows which will keep it.
 func (p *preemption) whose() string { return p.evict[0].Namespace }
+
+func (p *preemption) remembered() lastPreemption {
+	uids := make([]string, len(p.victims))
+	for i, v := range p.victims {
+		uids[i] = v.UID
+	}
+	return lastPreemption{p.by, uids}
+}
 
 // newPreemptions returns the turns of preemptions.
 func newPreemptions() *turns[string, preemption] {
@@ -133,7 +142,7 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *bi
 	}
 	// 1. Is the pod still what the attempt was made for?
 	id, this := cluster.PodID(req.GetPod().GetId()), attempt{req.GetShardRevision(), req.GetAttempt()}
-	row, last := l.state.Pod(id), l.preempted[req.GetPod().GetUid()]
+	row, last := l.state.Pod(id), l.preempted[req.GetPod().GetUid()].by
 	switch {
 	case row == nil || row.UID != req.GetPod().GetUid() || row.Placed() || row.Deleting || len(row.Gates) > 0:
 		t.conflict(conflictGone)
@@ -167,7 +176,7 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *bi
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
 	}
 	p = l.plan(id, now)
-	p.shared, p.stint = t.names.shares(l.state, row.Class), stint
+	p.by, p.shared, p.stint = this, t.names.shares(l.state, row.Class), stint
 	if len(p.evict) > 0 && !t.preempting.takeOf(p.of) { // a namespace of these has its share: that puts off no other preemption of the shard
 		t.conflict(conflictBusy)
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
@@ -192,7 +201,7 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *bi
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
 	}
 	// 4. Start it.
-	l.preempted[row.UID] = this
+	l.preempted[row.UID] = p.remembered()
 	if len(p.evict) == 0 {
 		if err := l.fold.Nominate(id, p.node); err != nil {
 			return nil, nil, nil, err

@@ -704,6 +704,82 @@ func TestNobodyIsEvictedForAPreemptorThatNeedsNoRoomAnyMore(t *testing.T) {
 	}
 }
 
+// Who preempted others on the node has them go, and needs none of those that are spared.
+func TestASparedVictimEndsNoNominationThatDoesNotRelyOnIt(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, w *term){
+		"its preemptor is gone": func(t *testing.T, w *term) {
+			p, of := w.preemptions.next()
+			w.preemptions.done(of)
+			observe(t, w, gone("p"))
+			if err := w.carryOut(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"its preemptor's turn does not come": func(t *testing.T, w *term) {
+			defer runNoTurns(t, w)()
+			elapse(turnWithin + noTurnEvery)
+			synctest.Wait()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := pureTerm(t, newFakeSource())
+				observe(t, w, node("a", 30), on(pod("v1", 10), "a"), on(pod("v2", 10), "a"), on(prior(pod("v3", 10), 5), "a"),
+					prior(pod("q", 20), 10), prior(pod("p", 10), 10), prior(pod("r", 25), 20))
+				first := begin(t, w, preemptOf(w.ledger.state, "q", "a", "v1", "v2"))
+				if err := w.carryOut(t.Context(), first); err != nil {
+					t.Fatal(err)
+				}
+				observe(t, w, deletingPod(on(pod("v1", 10), "a")), deletingPod(on(pod("v2", 10), "a")))
+				for _, name := range []string{"p", "r"} { // r has nobody evicted, but relies on p's victim
+					resp, err := w.preempt(preemptOf(w.ledger.state, name, "a", "v1", "v2", "v3"))
+					if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_STARTED {
+						t.Fatalf("preempt for %s: %v, %v", name, resp, err)
+					}
+				}
+				end(t, w)
+				w.ledger.Snapshot(func(st *cluster.State) {
+					if id, _ := st.PodByUID("v3"); st.Pod(id).Victim {
+						t.Error("v3 is still to go")
+					}
+				})
+				if q, r := nominee(w, "q"), nominee(w, "r"); q != "a" || r != "" {
+					t.Errorf("q is nominated to %q, r to %q", q, r)
+				}
+			})
+		})
+	}
+}
+
+func TestAPreemptionActsForNoLaterOneOfItsPod(t *testing.T) {
+	src := newFakeSource()
+	w, req := full(t, src, 2)
+	older := begin(t, w, req)
+	if err := w.ledger.update(func(tx *tx) error {
+		if err := tx.apply(cluster.PodAssumed{ID: older.pod, Node: tx.state.Nodes.ByName("a"), Attempt: 1}); err != nil {
+			return err
+		}
+		return tx.apply(cluster.PodForgotten{ID: older.pod, Reason: "the test says so"})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	observe(t, w, node("a", 30), on(pod("v2", 10), "a"), prior(pod("high", 30), 10))
+	req = preemptOf(w.ledger.state, "high", "a", "v0", "v1", "v2")
+	req.Attempt = 2
+	newer := begin(t, w, req)
+	from := w.mark()
+	if err := w.carryOut(t.Context(), older); err != nil {
+		t.Fatal(err)
+	}
+	want := cluster.PreemptionEnded{ID: cluster.NoPod, Spared: []cluster.PodID{older.victims[0].id, older.victims[1].id}}
+	if diff := cmp.Diff([]cluster.Delta{want}, logSince(t, w, from)); diff != "" || len(src.evictions()) > 0 {
+		t.Errorf("it evicts %v; log (-want +got):\n%s", src.evictions(), diff)
+	}
+	if !preemptionOf(w, newer) {
+		t.Error("the newer one has ended")
+	}
+}
+
 func TestVictimThatIsDeletedThoughItsEvictionFailedIsNotSpared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource()

@@ -287,7 +287,7 @@ func (v *violations) checkReason(field, reason string) {
 	}
 }
 
-// report hands the lane those reports of a request whose pod is still there, and ends the nominations that are to end.
+// report hands the lane those reports of a request whose pod is still there and not placed, and ends the nominations that are to end.
 // Whether a pod still waits is seen when its report is written. It returns the indexes of the reports that the lane has left. False: the lane
 // is full, and nothing was taken.
 func (t *term) report(req *binderv1.ReportRequest) (left []int32, taken bool, err error) {
@@ -305,14 +305,17 @@ func (t *term) reportIn(req *binderv1.ReportRequest) (left []int32, taken bool, 
 	for i, r := range req.GetReports() {
 		id := cluster.PodID(r.GetId())
 		row := l.state.Pod(id)
-		if row == nil || row.UID != r.GetUid() {
+		if row == nil || row.UID != r.GetUid() || row.Placed() {
 			continue
 		}
 		report := reportOf(row, r.GetReason(), r.GetMessage())
 		report.Attempt = r.GetAttempt()
-		if r.GetClearNomination() && !row.Placed() && l.means(req.GetShardRevision(), r, row) {
+		switch {
+		case r.GetClearNomination() && l.means(req.GetShardRevision(), r, row):
 			report.Nominate = true
 			cleared = append(cleared, id)
+		case l.fold.Untold(row): // the report that was to tell it may have been dropped
+			report.Nominate, report.Nominated = true, row.Nominated
 		}
 		reports, indexes = append(reports, report), append(indexes, int32(i))
 	}
@@ -338,7 +341,7 @@ func (l *ledger) means(claim int64, r *binderv1.PodReport, row *cluster.PodRow) 
 	if claim == 0 || r.GetNominated() == "" {
 		return true // a queue of a version that does not say what it means
 	}
-	last := l.preempted[r.GetUid()]
+	last := l.preempted[r.GetUid()].by
 	since := last.claim > claim || last.claim == claim && last.number >= r.GetAttempt()
 	return (row.Nominated == r.GetNominated() || row.Nominated == "") && !since
 }

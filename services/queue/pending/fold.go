@@ -269,18 +269,23 @@ func (q *Queue) nominate(now time.Time, st *cluster.State, id cluster.PodID, cle
 // others from here on, unless what it waits for has happened already.
 func (q *Queue) release(now time.Time, st *cluster.State, d cluster.PreemptionEnded) {
 	q.noteChanged(st) // the spared ones may give way to others
-	e := q.pods[d.ID]
-	if e == nil {
-		return
+	if e := q.pods[d.ID]; e != nil {
+		q.follow(st, e, st.Pod(d.ID))
+		switch {
+		case d.Failed:
+			q.Activate(now, d.ID)
+		case e.place == Unschedulable:
+			q.unsure(e)
+		}
+		q.doubt() // of what happened on other nodes meanwhile
 	}
-	q.follow(st, e, st.Pod(d.ID))
-	switch {
-	case d.Failed:
-		q.Activate(now, d.ID)
-	case e.place == Unschedulable:
-		q.unsure(e)
+	var woken string
+	for _, id := range d.Spared { // who is nominated there waits for them in vain; most are of one node
+		if row := st.Pod(id); row != nil && row.NodeName != woken {
+			woken = row.NodeName
+			q.wakeNominees(now, st, woken)
+		}
 	}
-	q.doubt() // of what happened on other nodes meanwhile
 }
 
 // forget brings back a pod whose bind failed.

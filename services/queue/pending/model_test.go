@@ -86,14 +86,18 @@ func newModel(t *rapid.T) *model {
 }
 
 func (m *model) apply(t *rapid.T, d cluster.Delta) {
-	left := "" // the node that a pod leaves, or that goes itself
+	var left []string // the nodes that a pod leaves, or is to stay on, or that go themselves
 	switch d := d.(type) {
 	case cluster.PodRemoved:
-		left = m.st.Pod(d.ID).NodeName
+		left = []string{m.st.Pod(d.ID).NodeName}
 	case cluster.PodForgotten:
-		left = m.st.Pod(d.ID).NodeName
+		left = []string{m.st.Pod(d.ID).NodeName}
 	case cluster.NodeRemoved:
-		left = m.st.Nodes.Spec[d.Index].Name
+		left = []string{m.st.Nodes.Spec[d.Index].Name}
+	case cluster.PreemptionEnded:
+		for _, id := range d.Spared {
+			left = append(left, m.st.Pod(id).NodeName)
+		}
 	}
 	if err := m.st.Apply(d); err != nil {
 		t.Fatalf("apply %+v: %v", d, err)
@@ -107,7 +111,7 @@ func (m *model) apply(t *rapid.T, d cluster.Delta) {
 		m.again(p)
 	}
 	for id, p := range m.pods {
-		if left != "" && m.st.Pod(id).Nominated == left && m.victimsGone(id) {
+		if on := m.st.Pod(id).Nominated; on != "" && slices.Contains(left, on) && m.victimsGone(id) {
 			p.again = true
 			if m.waits(p) {
 				m.comeBack(p)

@@ -254,6 +254,32 @@ func TestPodThatOthersAreEvictedForIsHeldBackAfterARebuildToo(t *testing.T) {
 	}
 }
 
+func TestANominatedPodIsTriedAgainWhenAnothersVictimIsToStay(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st, a := onePod(t, now)
+	apply(t, q, st, now,
+		cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "victim", NodeName: "n1", Priority: -1}},
+		cluster.PodSet{ID: 2, Pod: cluster.Pod{UID: "leaves", NodeName: "n1", Priority: -1}},
+		cluster.PodNominated{ID: 0, Node: "n1"},
+		cluster.PodSet{ID: 3, Pod: cluster.Pod{UID: "preemptor", Name: "preemptor", Created: now.UnixNano() + 1}},
+		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(600)}}, // enough for it, but for them
+		cluster.PreemptionStarted{ID: 3, Node: 0, Victims: []cluster.PodID{1, 2}})
+	q.Reject(now, st, a, Diagnosis{Version: st.Version()})
+	for _, step := range []struct {
+		delta cluster.Delta
+		want  Place
+	}{
+		{cluster.PreemptionEnded{ID: cluster.NoPod, Spared: []cluster.PodID{1}}, Unschedulable}, // one still leaves
+		{cluster.PreemptionEnded{ID: 3, Failed: true, Spared: []cluster.PodID{2}}, Backoff},
+	} {
+		apply(t, q, st, now, step.delta)
+		q.Recheck(now, st)
+		if got := place(t, q); got != step.want {
+			t.Errorf("behind %+v it is %v, want %v", step.delta, got, step.want)
+		}
+	}
+}
+
 func TestPodOfANameThatIsYieldedIsHeldBackUntilItIsNotAnyMore(t *testing.T) {
 	now := time.Unix(1000, 0)
 	q, st, _ := onePod(t, now)

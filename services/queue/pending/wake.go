@@ -62,8 +62,8 @@ func (ps pods) any() *entry {
 	return nil
 }
 
-// wakeNominees brings back the pods that are nominated to a node which a pod has left, if nobody is on the way out of it any more:
-// what they waited for has happened, and they may not fit all the same. Others have taken the room, or it was never enough.
+// wakeNominees brings back the pods that are nominated to a node which a pod has left, or is to stay on, if nobody is on the way out of it any
+// more: what they waited for has happened, or will not, and they may not fit all the same. Others have taken the room, or it was never enough.
 func (q *Queue) wakeNominees(now time.Time, st *cluster.State, node string) {
 	for _, e := range q.nominees[node] {
 		if !victimsGone(st, e) {
