@@ -48,5 +48,6 @@
 //	rpc.counted.mu             streams of one connection
 //	rpc.held.mu                streams or requests of all connections
 //	rpc.unread.mu              answers that clients have not read
+//	rpc.Gate.mu                whose turn it is
 //	rpc.Share.mu               what callers hold of a bound
 package roles
