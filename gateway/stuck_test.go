@@ -65,8 +65,9 @@ func TestHandshakesThatFailDoNotFillTheLog(t *testing.T) {
 	})
 }
 
-// With HTTP/2, no timeout of a stream ends it while its connection cannot be written to.
-func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
+// identityOf returns a gateway's key pair.
+func identityOf(t *testing.T) tls.Certificate {
+	t.Helper()
 	authority, err := certs.NewAuthority(time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -79,6 +80,12 @@ func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return identity
+}
+
+// With HTTP/2, no timeout of a stream ends it while its connection cannot be written to.
+func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
+	identity := identityOf(t)
 	var request bytes.Buffer
 	request.WriteString(http2.ClientPreface)
 	framer := http2.NewFramer(&request, nil)

@@ -14,25 +14,13 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/berth-scheduler/berth/gateway"
-	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
 // What a connection may send before anybody reads it is in memory, though no bound counts it.
 func TestNoMoreOfBodiesThatNobodyReadsIsTakenThanOfARequestByGRPC(t *testing.T) {
 	const most = 64 << 10
-	authority, err := certs.NewAuthority(time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, key, err := authority.Issue("gateway", nil, time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	identity, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	identity := identityOf(t)
 	for name, serve := range map[string]func(context.Context, net.Listener) error{
 		"people": func(ctx context.Context, l net.Listener) error {
 			return gateway.ServeHTTP(ctx, l, http.NotFoundHandler(), slog.New(slog.DiscardHandler))

@@ -13,21 +13,24 @@ import (
 	"pgregory.net/rapid"
 )
 
-// ordinary draws what is not vast, with many digits and none, around each bound too.
-func ordinary(t *rapid.T, name string) resource.Quantity {
-	text := rapid.SampledFrom([]string{"", "-"}).Draw(t, name+": sign") + rapid.StringMatching(`[0-9]{1,22}(\.[0-9]{0,12})?`).Draw(t, name) +
-		rapid.SampledFrom([]string{"", "n", "u", "m", "k", "E", "Ki", "Gi", "Ei", "e3", "e7", "E-6"}).Draw(t, name+": unit")
-	if rapid.Bool().Draw(t, name+": at a bound") {
-		text = rapid.SampledFrom([]string{
+// ordinaries are quantities that are not vast, with many digits and none, around each bound too.
+var ordinaries = rapid.Custom(func(t *rapid.T) string {
+	if rapid.Bool().Draw(t, "at a bound") {
+		return rapid.SampledFrom([]string{
 			"9223372036854775807", "9223372036854775806.5", "9223372036854775808", "9223372036854775.807", "9223372036854776", "9007199254740992",
 			"9007199254740991.5", "1e29", "0.0", "0e7", "1n", "-9223372036854775808", "9Ei", "0",
-		}).Draw(t, name+": bound")
+		}).Draw(t, "bound")
 	}
+	return rapid.SampledFrom([]string{"", "-"}).Draw(t, "sign") + rapid.StringMatching(`[0-9]{1,22}(\.[0-9]{0,12})?`).Draw(t, "number") +
+		rapid.SampledFrom([]string{"", "n", "u", "m", "k", "E", "Ki", "Gi", "Ei", "e3", "e7", "E-6"}).Draw(t, "unit")
+}).Filter(func(text string) bool {
 	q, err := resource.ParseQuantity(text)
-	if err != nil || math.Abs(q.AsApproximateFloat64()) >= 1e30 {
-		t.Skip()
-	}
-	return q
+	return err == nil && math.Abs(q.AsApproximateFloat64()) < 1e30
+})
+
+// ordinary draws one of ordinaries.
+func ordinary(t *rapid.T, name string) resource.Quantity {
+	return resource.MustParse(ordinaries.Draw(t, name))
 }
 
 // exact returns a quantity times 10^scale, rounded up, or towards 0.

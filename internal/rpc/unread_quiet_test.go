@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/berth-scheduler/berth/internal/logtest"
 )
@@ -26,7 +25,7 @@ func TestClientsThatAreCutForWhatTheyDoNotReadDoNotFillTheLog(t *testing.T) {
 		if text := logs.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "192.0.2.1") {
 			t.Errorf("want a line:\n%s", text)
 		}
-		time.Sleep(quietEvery)
+		elapse(quietEvery)
 		cut(1)
 		if text := logs.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "cuts=20") {
 			t.Errorf("want another, which tells of those between:\n%s", text)

@@ -31,17 +31,11 @@ var writeBackoff = backoff{retryEvery, maxRetryDelay}
 
 // retryWrites brings back to the lanes what has failed, each in its time.
 func (t *term) retryWrites(ctx context.Context) error {
-	tick := time.NewTicker(retryEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-tick.C:
-			t.events.retry(now)
-			t.reports.retry(now)
-		}
-	}
+	return every(ctx, retryEvery, func(now time.Time) error {
+		t.events.retry(now)
+		t.reports.retry(now)
+		return nil
+	})
 }
 
 // eventLane writes events of what has happened, for people: placements and evictions. What comes while it is full is

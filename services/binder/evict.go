@@ -107,15 +107,8 @@ func (t *term) endPreemption(p preemption, spared []cluster.PodID) error {
 // those whose turn does not come. The latter have failed, as with evictions that do: the victims are spared, and the preemptor is tried again. So
 // those who cannot have what they want come again no more often than evictions that hang are given up.
 func (t *term) noTurnLane(ctx context.Context) error {
-	tick := time.NewTicker(noTurnEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		now, overdue := time.Now(), 0
+	return every(ctx, noTurnEvery, func(now time.Time) error {
+		overdue := 0
 		for _, p := range t.ledger.noTurn(t.preemptions, now) {
 			if ctx.Err() != nil {
 				return nil
@@ -138,7 +131,8 @@ func (t *term) noTurnLane(ctx context.Context) error {
 		if overdue > 0 {
 			t.log.Warn("preemptions given up whose turn has not come: evictions hang, or are many", "pods", overdue)
 		}
-	}
+		return nil
+	})
 }
 
 // overdue reports whether a preemption has waited for its turn for too long.

@@ -109,19 +109,27 @@ func (t *term) calls(p *placement) bool {
 // errSlow is why a placement is taken back, or withdrawn, whose turn has not come.
 var errSlow = errors.New("binds take long or fail at the moment, in the namespace or in many others, and as many as may be are under way")
 
-// noPlaceLane ends the waits for a place that last too long: they would hold room, and a part of Config.MaxUnbound, for binds that
-// nobody knows the end of. That is after giveBackAfter, or at once if binds of the namespace have failed lately. What was never sent is taken
-// back; what may have been is withdrawn.
-func (t *term) noPlaceLane(ctx context.Context) error {
-	tick := time.NewTicker(noPlaceEvery)
+// every does something again and again until ctx ends, and returns its error.
+func every(ctx context.Context, interval time.Duration, do func(now time.Time) error) error {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+			if err := do(time.Now()); err != nil {
+				return err
+			}
 		}
-		now := time.Now()
+	}
+}
+
+// noPlaceLane ends the waits for a place that last too long: they would hold room, and a part of Config.MaxUnbound, for binds that
+// nobody knows the end of. That is after giveBackAfter, or at once if binds of the namespace have failed lately. What was never sent is taken
+// back; what may have been is withdrawn.
+func (t *term) noPlaceLane(ctx context.Context) error {
+	return every(ctx, noPlaceEvery, func(now time.Time) error {
 		t.windows.sweep(now)
 		overdue := t.flights.overdue(now, func(namespace string) time.Duration {
 			if t.troubles.has(namespace, now) {
@@ -142,7 +150,8 @@ func (t *term) noPlaceLane(ctx context.Context) error {
 			}
 		}
 		t.after(ctx, 0, sent)
-	}
+		return nil
+	})
 }
 
 // nextBinds waits for a bind, and returns it with those that wait behind it, as far as one call takes them. Where each needs a place, it is
