@@ -26,7 +26,8 @@ const (
 // concurrently.
 type Kubelet struct {
 	client   *kubernetes.Clientset
-	takes    time.Duration // from the order to go until the pod is removed
+	takes    time.Duration   // from the order to go until the pod is removed
+	from     <-chan struct{} // closed when pods may be removed at all; nil: they may
 	end      func()
 	workers  sync.WaitGroup
 	stopping <-chan struct{}
@@ -45,16 +46,16 @@ type leaver struct {
 	at  time.Time // when it is stopped
 }
 
-// PlayKubelets starts a Kubelet, which takes some time to stop a pod, and returns when it has seen the pods that exist. It
-// ends with ctx or Stop.
-func PlayKubelets(ctx context.Context, kubeconfig string, takes time.Duration) (*Kubelet, error) {
+// PlayKubelets starts a Kubelet, which takes some time to stop a pod, and returns when it has seen the pods that exist. No pod has
+// stopped before the channel is closed, unless that is nil. It ends with ctx or Stop.
+func PlayKubelets(ctx context.Context, kubeconfig string, takes time.Duration, from <-chan struct{}) (*Kubelet, error) {
 	client, err := NewClient(kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("play kubelets: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	k := &Kubelet{
-		client: client, takes: takes, stopping: ctx.Done(), noted: map[types.UID]bool{},
+		client: client, takes: takes, from: from, stopping: ctx.Done(), noted: map[types.UID]bool{},
 		leaving: make(chan leaver, kubeletQueue), stopped: make(chan *corev1.Pod),
 	}
 	k.workers.Go(func() { k.wait(ctx) })
@@ -113,6 +114,13 @@ func (k *Kubelet) observe(obj any, gone bool) {
 
 // wait hands on each pod when it is stopped, until ctx ends.
 func (k *Kubelet) wait(ctx context.Context) {
+	if k.from != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.from:
+		}
+	}
 	for {
 		var next leaver
 		select {

@@ -29,7 +29,7 @@ func TestKubeletRemovesBoundPodsThatAreToldToGoAndRemembersThem(t *testing.T) {
 	if err := pods.Delete(ctx, "pod-000001", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	k, err := PlayKubelets(ctx, c.Kubeconfig(), 0)
+	k, err := PlayKubelets(ctx, c.Kubeconfig(), 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -112,7 +112,7 @@ func (p *preemption) prepare(ctx context.Context, s *stage) error {
 		return err
 	}
 	var err error
-	if p.kubelet, err = kubetest.PlayKubelets(ctx, s.plane.Kubeconfig(), stopTime); err != nil {
+	if p.kubelet, err = kubetest.PlayKubelets(ctx, s.plane.Kubeconfig(), stopTime, nil); err != nil {
 		return err
 	}
 	s.atEnd(func() { _ = p.kubelet.Stop() }) // judge asks for its error
