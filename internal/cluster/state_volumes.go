@@ -424,6 +424,9 @@ func (s *State) changeAttachedTo(node NodeIndex, changes []attachmentChange) {
 	}
 	if emptied {
 		all = slices.DeleteFunc(all, func(a Attachment) bool { return a.Uses == 0 && a.Attachments == 0 })
+		if cap(all) > 2*len(all)+fewest {
+			all = slices.Clone(all)
+		}
 	}
 	if all = withFresh(all, fresh); len(all) == 0 {
 		all = nil
@@ -549,18 +552,13 @@ func (s *State) changeClaims(changes []attachmentChange, keys []claimKey) []atta
 
 // appendClaim appends what it changes, wherever a claim is used, that it counts as something else than it was.
 func (s *State) appendClaim(to []attachmentChange, name string, claim *usedClaim, was *claimState) []attachmentChange {
-	uses := make(map[LabelsID][]PodClaim) // of long lists: pods that share a claim may share their label set too
+	if len(claim.made.list) == 0 && was.ClaimVolume == claim.is.ClaimVolume {
+		return to // only pods that use it by an ephemeral volume would count it otherwise
+	}
 	add := func(id PodID) {
 		p := &s.pods[id]
-		claims := s.labels[p.Labels].Claims
-		if len(claims) >= fewest {
-			if _, known := uses[p.Labels]; !known {
-				uses[p.Labels] = slices.DeleteFunc(slices.Clone(claims), func(by PodClaim) bool { return by.Name != name })
-			}
-			claims = uses[p.Labels]
-		}
 		csiNode := s.CSINode(s.Nodes.Spec[p.Node].Name) != nil
-		for _, by := range claims {
+		for _, by := range s.labels[p.Labels].claimsOf(name) {
 			if by.Name == name {
 				to = was.appendUse(to, p.Node, by, csiNode, -1)
 				to = claim.is.appendUse(to, p.Node, by, csiNode, 1)

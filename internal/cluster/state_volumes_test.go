@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -193,6 +194,50 @@ func TestWhatAPodUsesIsWhatItsNodeHasMoreOfThem(t *testing.T) {
 	}
 	if used < 20 {
 		t.Errorf("pods used %d volumes", used)
+	}
+}
+
+// A tenant may have thousands of claims name one volume, and a pod use them all.
+func TestAVolumeOfAllClaimsOfAPodIsChangedInTimeThatGrowsWithThemAlone(t *testing.T) {
+	const many, most = 4000, 32 << 20
+	st := cluster.New(start)
+	apply(t, st, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n"}})
+	claims := make([]cluster.PodClaim, many)
+	for i := range claims {
+		claims[i].Name = fmt.Sprint("c", i)
+		apply(t, st, set(&cluster.PersistentVolumeClaim{Namespace: "shop", Name: claims[i].Name, Volume: "v"})...)
+	}
+	apply(t, st, pods(nil, "n", claims)...)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	apply(t, st, set(&cluster.PersistentVolume{Name: "v", Driver: "d", Handle: "h"})...)
+	runtime.ReadMemStats(&after)
+	if got := st.Attached(0); len(got) != 1 || got[0].Uses != many {
+		t.Errorf("attached: %v", got)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > most {
+		t.Errorf("it takes %d KiB, want %d at most", took>>10, most>>10)
+	}
+}
+
+func TestANodeKeepsNoRoomForPodsThatHaveLeft(t *testing.T) {
+	const many = 4000
+	st := cluster.New(start)
+	apply(t, st, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n"}})
+	apply(t, st, set(&cluster.PersistentVolume{Name: "v", Driver: "d", Handle: "h"}, &cluster.VolumeAttachment{Name: "a", Attacher: "d", Node: "n", Volume: "v"},
+		&cluster.StorageClass{Name: "fast", Provisioner: "d"})...)
+	claims := make([]cluster.PodClaim, many)
+	for i := range claims {
+		claims[i].Name = fmt.Sprint("c", i)
+		apply(t, st, set(&cluster.PersistentVolumeClaim{Namespace: "shop", Name: claims[i].Name, Class: "fast"})...)
+	}
+	apply(t, st, pods(nil, "n", claims)...)
+	if n := len(st.Attached(0)); n != many+1 {
+		t.Fatalf("%d are attached", n)
+	}
+	apply(t, st, cluster.PodRemoved{ID: 0})
+	if got := st.Attached(0); len(got) != 1 || cap(got) > 64 {
+		t.Errorf("%d are attached, with room for %d", len(got), cap(got))
 	}
 }
 

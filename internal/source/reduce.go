@@ -92,7 +92,7 @@ func ReducePod(pod *v1.Pod) Pod {
 	reducePodAffinity(pod, &p.Class)
 	reduceSpread(pod, &p.Class)
 	reduceVolumes(pod, &p)
-	refuseUnsupported(pod, &p.Class)
+	refuseUnsupported(pod, &p.Class, &p.Labels)
 	return p
 }
 

@@ -20,9 +20,12 @@ const maxPorts = 1024
 // count, first those that keep others away: each is compared with the pods of everybody.
 const maxTerms = 256
 
+// maxVolumes is how many claims and disks of one pod count: what they come to is found again when what they are made of changes.
+const maxVolumes = 256
+
 // refuseUnsupported says of what the pod asks for and Berth cannot judge, if there is anything, which plugin would have to.
 // The text stands where a plugin's reason stands, for a person to read.
-func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec) {
+func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec, labels *cluster.LabelSet) {
 	if n := len(class.HostPorts); n > maxPorts {
 		class.HostPorts = class.HostPorts[:maxPorts:maxPorts]
 		refuse(class, engine.Ports, fmt.Sprintf("Berth judges at most %d host ports per pod, and the pod asks for %d", maxPorts, n))
@@ -32,6 +35,10 @@ func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec) {
 		class.AntiAffinity, class.Affinity = firstOf(class.AntiAffinity, &room), firstOf(class.Affinity, &room)
 		class.PreferredAffinity, class.PreferredAntiAffinity = firstOf(class.PreferredAffinity, &room), firstOf(class.PreferredAntiAffinity, &room)
 		refuse(class, engine.PodTerms, fmt.Sprintf("Berth judges at most %d affinity terms per pod, and the pod has %d", maxTerms, n))
+	}
+	if len(labels.Claims)+len(class.Disks) > maxVolumes { // it is refused for the first of them
+		room := maxVolumes
+		labels.Claims, class.Disks = firstOf(labels.Claims, &room), firstOf(class.Disks, &room)
 	}
 	for i := range pod.Spec.Volumes {
 		if aspect, why := unsupportedVolume(&pod.Spec.Volumes[i]); why != "" {
@@ -62,7 +69,7 @@ func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec) {
 	}
 }
 
-// firstOf returns as many terms of a list as there is room for, and takes that.
+// firstOf returns as many entries of a list as there is room for, and takes that.
 func firstOf[T any](terms []T, room *int) []T {
 	n := min(len(terms), *room)
 	*room -= n

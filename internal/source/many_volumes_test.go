@@ -1,0 +1,32 @@
+package source_test
+
+import (
+	"fmt"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+func TestOfAPodOfMoreVolumesThan256SoManyCount(t *testing.T) {
+	for _, test := range []struct{ claims, disks, wantClaims, wantDisks int }{{250, 6, 250, 6}, {250, 7, 250, 6}, {10_000, 7, 256, 0}, {0, 300, 0, 256}} {
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}}
+		for i := range test.claims {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprint("c", i), VolumeSource: v1.VolumeSource{
+				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprint("c", i)},
+			}})
+		}
+		for i := range test.disks {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprint("d", i), VolumeSource: v1.VolumeSource{
+				GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: fmt.Sprint("d", i)},
+			}})
+		}
+		got := source.ReducePod(pod)
+		if len(got.Labels.Claims) != test.wantClaims || len(got.Class.Disks) != test.wantDisks {
+			t.Errorf("of %d claims and %d disks count %d and %d, want %d and %d", test.claims, test.disks,
+				len(got.Labels.Claims), len(got.Class.Disks), test.wantClaims, test.wantDisks)
+		}
+	}
+}
