@@ -759,7 +759,10 @@ func TestAPreemptionActsForNoLaterOneOfItsPod(t *testing.T) {
 		if err := tx.apply(cluster.PodAssumed{ID: older.pod, Node: tx.state.Nodes.ByName("a"), Attempt: 1}); err != nil {
 			return err
 		}
-		return tx.apply(cluster.PodForgotten{ID: older.pod, Reason: "the test says so"})
+		if err := tx.apply(cluster.PodForgotten{ID: older.pod, Reason: "the test says so"}); err != nil {
+			return err
+		}
+		return w.ledger.fold.Nominate(older.pod, "")
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -977,4 +980,28 @@ func TestStandbyBinderPreemptsNobody(t *testing.T) {
 	}
 	_, err = s.Preempt(t.Context(), nil)
 	wantError(t, err, codes.Unavailable, "NOT_ACTIVE")
+}
+
+// An attempt may have begun before the queue knew that an earlier one has started a preemption, and arrive when that has ended.
+func TestNoMoreGoForAPreemptorWhoseVictimsAreOnTheirWay(t *testing.T) {
+	term, req := full(t, newFakeSource(), 1)
+	observe(t, term, node("b", 10), on(pod("w", 10), "b"))
+	p := begin(t, term, req)
+	if err := term.carryOut(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	again := preemptOf(term.ledger.state, "high", "b", "w")
+	again.Attempt = req.Attempt + 1
+	resp, err := term.preempt(again)
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_RETRY || term.preemptions.waiting() != 0 {
+		t.Errorf("preempt again: %v, %v; %d wait", resp, err, term.preemptions.waiting())
+	}
+	if row := term.ledger.state.Pod(p.pod); row.Nominated != "a" {
+		t.Errorf("nominated to %q", row.Nominated)
+	}
+	// When they are gone, and another has their room, it may.
+	observe(t, term, gone("v0"), on(prior(pod("other", 10), 20), "a"))
+	again = preemptOf(term.ledger.state, "high", "b", "w")
+	again.Attempt = req.Attempt + 2
+	begin(t, term, again)
 }
