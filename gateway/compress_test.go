@@ -14,7 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -25,6 +24,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/access"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // charted is a connection whose answers are maps of as many tiles as are asked for, whose names do not repeat themselves.
@@ -132,7 +132,7 @@ func TestMapsThatNobodyReadsAreBounded(t *testing.T) {
 
 // A compressor takes more than a MiB.
 func TestARefusedMapTakesNoCompressor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		handler := paged(t, &charted{}, gateway.HTTPConfig{Known: func(context.Context, []string) (string, error) {
 			return "", rpc.Error(codes.Unauthenticated, access.ReasonUnknownToken, "who?")
 		}})

@@ -10,13 +10,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/berth-scheduler/berth/gateway"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // wordy is a connection whose answers are of 4 MiB, if the request asks for them, and else small.
@@ -121,7 +121,7 @@ func (s *slow) Write(b []byte) (int, error) {
 }
 
 func TestAClientThatReadsALargeJSONAnswerSlowlyGetsAllOfIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		handler, err := gateway.Handler(&wordy{}, gateway.HTTPConfig{Known: named})
 		if err != nil {
 			t.Fatal(err)

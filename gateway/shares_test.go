@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,6 +19,7 @@ import (
 	"github.com/berth-scheduler/berth/gateway"
 	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // silent is a connection whose calls are answered by nothing, and whose streams say nothing until they end.
@@ -85,7 +85,7 @@ func TestAnEmptyBodyIsNone(t *testing.T) {
 }
 
 func TestARefusalTakesItsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		handler, err := gateway.Handler(&silent{}, gateway.HTTPConfig{Known: func(context.Context, []string) (string, error) {
 			return "", rpc.Error(codes.Unauthenticated, access.ReasonUnknownToken, "who?")
 		}})

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-scheduler/berth/gateway"
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/logtest"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // handed is a listener that is handed its connections.
@@ -40,7 +41,7 @@ func (h *handed) Close() error   { h.close(); return nil }
 func (h *handed) Addr() net.Addr { return &net.TCPAddr{} }
 
 func TestHandshakesThatFailDoNotFillTheLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		logs := &logtest.Buffer{}
 		l := &handed{conns: make(chan net.Conn)}
 		l.closed, l.close = context.WithCancel(t.Context())
@@ -104,7 +105,7 @@ func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
 	}
 	for name, drip := range map[string]bool{"since its client reads nothing": false, "since its client reads a byte in 29 seconds": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				l := &handed{conns: make(chan net.Conn)}
 				l.closed, l.close = context.WithCancel(t.Context())
 				ctx, cancel := context.WithCancel(t.Context())

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/manifest"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source/local"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // gone returns the context of a call whose client has left: it gets a turn at once, or not at all.
@@ -171,7 +172,7 @@ func (s turnless) Apply(ctx context.Context, all []manifest.Object, dryRun bool)
 }
 
 func TestManifestsAreReadInATurnAndWrittenWithoutOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l, turns := &ledger{state: from(t, "local")}, rpc.NewTurns(1)
 		store := turnless{&objects{}, t, turns}
 		clients := rpc.NewClients(rpc.Config{Net: rpc.Memory()})

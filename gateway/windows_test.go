@@ -8,13 +8,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
 
 	"github.com/berth-scheduler/berth/gateway"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // What a connection may send before anybody reads it is in memory, though no bound counts it.
@@ -96,7 +96,7 @@ func TestNoRefusalIsWhatIsDoneFastest(t *testing.T) {
 			request.Header.Set("Sec-Fetch-Site", "cross-site")
 		}
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				began, answer := time.Now(), httptest.NewRecorder()
 				api.ServeHTTP(answer, request)
 				if took := time.Since(began); answer.Code == http.StatusOK || took < 100*time.Millisecond {

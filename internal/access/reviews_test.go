@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -20,6 +19,7 @@ import (
 
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // apiServer is a Reviewer that takes its time. Tokens that begin with "user-" are somebody's.
@@ -62,7 +62,7 @@ func (a *apiServer) Allowed(context.Context, Caller, Permission) (bool, string, 
 func from(t *testing.T, address string) context.Context { return rpc.WithCaller(t.Context(), address) }
 
 func TestOneReviewIsAskedForOneToken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := &apiServer{takes: 100 * time.Millisecond}
 		r := NewReviews(api)
 		for _, token := range []string{"user-a", "guess"} {
@@ -92,7 +92,7 @@ func TestOneReviewIsAskedForOneToken(t *testing.T) {
 }
 
 func TestWhoGuessesTokensHoldsUpNobodyElse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := &apiServer{takes: 20 * time.Millisecond}
 		r := NewReviews(api)
 		if _, err := r.Authenticate(from(t, "10.0.0.9"), "user-known"); err != nil {
@@ -282,7 +282,7 @@ func TestTokensThatNobodyHasAreNotAskedAbout(t *testing.T) {
 }
 
 func TestWhoGuessesDoesNotLockOutThoseBehindTheSameAddress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		office := from(t, "10.0.0.9")
 		api := &apiServer{}
 		r := NewReviews(api)

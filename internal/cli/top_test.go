@@ -5,12 +5,12 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
 	"github.com/berth-scheduler/berth/internal/cli"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 const (
@@ -58,7 +58,7 @@ func watchTop(t *testing.T, g *gateway, drawn func(frames int, cancel func())) (
 }
 
 func TestTopDrawsAgainUntilItIsInterruptedAndLeavesTheTerminalAsItWas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		frames, err := watchTop(t, &gateway{}, func(n int, cancel func()) {
 			if n == 3 {
 				cancel()
@@ -85,7 +85,7 @@ func TestTopDrawsAgainUntilItIsInterruptedAndLeavesTheTerminalAsItWas(t *testing
 }
 
 func TestTopSaysThatItIsNotCurrentWhileTheGatewayIsAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g := &gateway{}
 		frames, err := watchTop(t, g, func(n int, cancel func()) {
 			g.away.Store(n == 1)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 func TestNoCallIsMadeAgain(t *testing.T) {
@@ -77,7 +78,7 @@ func TestCallsOnClosedClientsAreUnavailable(t *testing.T) {
 }
 
 func TestConnectionsToMembersThatAreGoneAreClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cfg := rpc.Config{Net: rpc.Memory()}
 		serve := func(address string) (stop func()) {
 			l, err := cfg.Net.Listen(address)
@@ -175,7 +176,7 @@ func TestClosedClientsGiveNoConnections(t *testing.T) {
 
 // The idle minutes are fake time, on a memory network inside the bubble.
 func TestIdleConnectionSurvivesItsOwnPings(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cfg := rpc.Config{Net: rpc.Memory()}
 		l, err := cfg.Net.Listen("role")
 		if err != nil {
@@ -224,7 +225,7 @@ func TestIdleConnectionSurvivesItsOwnPings(t *testing.T) {
 }
 
 func TestClientNoticesASilentPeer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cfg := rpc.Config{Net: rpc.Memory()}
 		l, err := cfg.Net.Listen("role")
 		if err != nil {

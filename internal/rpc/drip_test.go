@@ -11,11 +11,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // gRPC keeps each frame of HTTP/2 by itself until the message that it is of is there.
 func TestARequestInSmallFramesTakesLittleMoreThanItsBytes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // where nothing is too slow
+	bubble.Test(t, func(t *testing.T) { // where nothing is too slow
 		const calls, size = 2, 256 << 10
 		got := make(chan int, calls)
 		network := newRawNetwork()

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
+
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 func TestGateBoundsWhoRunsAndWhoWaits(t *testing.T) {
@@ -66,7 +68,7 @@ func enter(t *testing.T, g *Gate, caller string) <-chan func() {
 }
 
 func TestCallersTakeTurnsAtAGate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g := NewGate(1, 64)
 		first := <-enter(t, g, "hog")
 		var hogs []<-chan func()
@@ -97,7 +99,7 @@ func TestCallersTakeTurnsAtAGate(t *testing.T) {
 }
 
 func TestOneCallerLeavesRoomAtAGate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g := NewGate(16, 128)
 		ctx, cancel := context.WithCancel(t.Context())
 		entered, refused := 0, 0

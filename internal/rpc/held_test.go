@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // framed is a frame without payload.
@@ -92,7 +94,7 @@ func (p *countedPipe) want(taken int) {
 }
 
 func TestStreamsAreHeldFromTheirHeadersToTheEndOfTheAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		p.send(framed(frameHeaders, 4, 1), framed(frameHeaders, 4, 3), framed(frameHeaders, 4, 5))
@@ -122,7 +124,7 @@ func TestStreamsAreHeldFromTheirHeadersToTheEndOfTheAnswer(t *testing.T) {
 
 // gRPC keeps headers with a stream, and in its answer, if it did not understand them.
 func TestStreamsOfManyHeadersCountMoreThanOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		headers := func(kind byte, stream uint32, bytes int) []byte {
@@ -189,7 +191,7 @@ func (p *countedPipe) wantCut() {
 
 // While gRPC waits to write, it keeps streams that are reset, whatever it has read.
 func TestStreamsThatAreResetAreHeldUntilThatIsDealtWith(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newDeafPipe(t, quietHeld(100), "a")
 		defer p.close()
 		stream := uint32(1)
@@ -242,7 +244,7 @@ func TestStreamsThatAreResetAreHeldUntilThatIsDealtWith(t *testing.T) {
 
 // What gRPC has read and not looked at is as it was.
 func TestStreamsThatAreResetAreHeldUntilTheResetIsLookedAt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := quietHeld(100)
 		server, client := net.Pipe()
 		c := newCounted(server, h)
@@ -282,7 +284,7 @@ func TestFramesOfNoStreamEndTheirConnection(t *testing.T) {
 		"data before it is":     {framed(frameData, 0, 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				p := newCountedPipe(t, quietHeld(100), "a")
 				defer p.close()
 				for k, f := range frames {
@@ -299,7 +301,7 @@ func TestFramesOfNoStreamEndTheirConnection(t *testing.T) {
 }
 
 func TestFramesOfTheConnectionAndUnknownOnesEndNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		for _, kind := range []byte{2, frameSettings, framePing, 7, frameWindow, 16, 255} {
@@ -319,7 +321,7 @@ func TestFramesOfTheConnectionAndUnknownOnesEndNone(t *testing.T) {
 func TestAClientThatSendsWhatIsKeptAndDoesNotReadIsCut(t *testing.T) {
 	for name, kind := range map[string]byte{"settings": frameSettings, "pings": framePing, "windows": frameWindow} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				p := newDeafPipe(t, quietHeld(100), "a")
 				defer p.close()
 				f := framed(kind, 0, 0)
@@ -347,7 +349,7 @@ func TestAClientThatSendsWhatIsKeptAndDoesNotReadIsCut(t *testing.T) {
 }
 
 func TestAConnectionOfWhichNoAnswerComesToItsEndIsCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		for k := range 5 { // while one ends now and then, the others may wait
@@ -365,7 +367,7 @@ func TestAConnectionOfWhichNoAnswerComesToItsEndIsCut(t *testing.T) {
 
 // Nor while its client gives answers up.
 func TestAConnectionOfWhichAnswersAreGivenUpIsNotCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		for k := range 5 {
@@ -380,7 +382,7 @@ func TestAConnectionOfWhichAnswersAreGivenUpIsNotCut(t *testing.T) {
 }
 
 func TestAConnectionWhoseHandlersTakeLongIsNotCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		p.send(framed(frameHeaders, 4, 1))
@@ -404,7 +406,7 @@ func data(stream uint32, bytes int) []byte {
 }
 
 func TestAConnectionThatReadsALargeAnswerSlowlyIsNotCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		p.send(framed(frameHeaders, 4, 1))
@@ -423,7 +425,7 @@ func TestAConnectionThatReadsALargeAnswerSlowlyIsNotCut(t *testing.T) {
 }
 
 func TestAConnectionThatReadsNextToNothingIsCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newCountedPipe(t, quietHeld(100), "a")
 		defer p.close()
 		p.send(framed(frameHeaders, 4, 1))
@@ -440,7 +442,7 @@ func TestAConnectionThatReadsNextToNothingIsCut(t *testing.T) {
 }
 
 func TestAnAddressHoldsHalfOfTheStreamsAtMost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := quietHeld(8)
 		bad, other := newCountedPipe(t, h, "a"), newCountedPipe(t, h, "b")
 		defer bad.close()
@@ -459,7 +461,7 @@ func TestAnAddressHoldsHalfOfTheStreamsAtMost(t *testing.T) {
 
 // Whoever comes when there is no room is not cut for what others hold.
 func TestTheConnectionThatHoldsMostGivesWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := quietHeld(16)
 		var pipes []*countedPipe
 		hold := func(address string, streams int) *countedPipe {
@@ -492,7 +494,7 @@ func TestTheConnectionThatHoldsMostGivesWay(t *testing.T) {
 }
 
 func TestCutsAreToldFromTimeToTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var logs bytes.Buffer
 		h := newHeld(slog.New(slog.NewTextHandler(&logs, nil)), 2)
 		cut := func(times int) {
@@ -514,7 +516,7 @@ func TestCutsAreToldFromTimeToTime(t *testing.T) {
 
 // Of one address, too.
 func TestOfOneAddressTheConnectionThatHoldsMostGivesWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := quietHeld(16)
 		bad, honest := newCountedPipe(t, h, "a"), newCountedPipe(t, h, "a")
 		defer bad.close()

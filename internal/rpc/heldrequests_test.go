@@ -20,6 +20,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // pipes is a listener, with TLS, whose connections come from whatever address.
@@ -171,7 +173,7 @@ func (h *heldRequests) want(t *testing.T, strangers, known int) {
 }
 
 func TestRequestsAreHeldUntilTheEndsOfTheirAnswersHaveGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ended := make(chan bool, 20)
 		l, h, stop := holding(t, 100, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "ok")
@@ -208,7 +210,7 @@ func admitting(_ http.ResponseWriter, r *http.Request) {
 }
 
 func TestTheConnectionOfMostRequestsGivesWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l, h, stop := holding(t, 16, admitting)
 		defer stop()
 		hold := func(address string, requests int) *asker {
@@ -236,7 +238,7 @@ func TestTheConnectionOfMostRequestsGivesWay(t *testing.T) {
 
 // Whom strangers could drive out otherwise, since many may come by one connection or address.
 func TestRequestsOfCallersAreNotAmongThoseOfStrangers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l, h, stop := holding(t, 16, admitting)
 		defer stop()
 		known := l.connect(t, "192.0.2.1")

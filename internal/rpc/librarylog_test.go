@@ -9,10 +9,11 @@ import (
 	"testing/synctest"
 
 	"github.com/berth-scheduler/berth/internal/logtest"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 func TestWhatALibraryLogsIsToldFromTimeToTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		logs := &logtest.Buffer{}
 		l := slog.NewLogLogger(LibraryLog(slog.New(slog.NewTextHandler(logs, nil))), slog.LevelError).Writer()
 		say := func(line string) {
@@ -39,7 +40,7 @@ func TestWhatALibraryLogsIsToldFromTimeToTime(t *testing.T) {
 }
 
 func TestHandshakesWithOperatorsThatFailDoNotFillTheLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		logs := &logtest.Buffer{}
 		l, stop := servingOps(t, OpsConfig{Log: slog.New(slog.NewTextHandler(logs, nil))})
 		defer stop()

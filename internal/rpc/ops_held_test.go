@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 
 	"golang.org/x/net/http2"
+
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // servingOps serves operators' endpoints in a bubble.
@@ -28,7 +30,7 @@ func servingOps(t *testing.T, cfg OpsConfig) (l *pipes, stop func()) {
 var noWindow = http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}
 
 func TestOperatorsRequestsThatWaitForTheirClientAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l, stop := servingOps(t, OpsConfig{})
 		defer stop()
 		var askers []*asker
@@ -75,7 +77,7 @@ func (a *asker) until(kind http2.FrameType) (found http2.Frame) {
 func TestAnAnswerAboutHealthThatIsNotTakenIsGivenUpSoon(t *testing.T) {
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
 		t.Run(path, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				l, stop := servingOps(t, OpsConfig{Profiling: true})
 				defer stop()
 				a := l.connect(t, "192.0.2.1", noWindow)
@@ -90,7 +92,7 @@ func TestAnAnswerAboutHealthThatIsNotTakenIsGivenUpSoon(t *testing.T) {
 }
 
 func TestAConnectionOfOperatorsThatCannotBeWrittenToIsClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l, stop := servingOps(t, OpsConfig{Profiling: true})
 		defer stop()
 		a := l.connect(t, "192.0.2.1")

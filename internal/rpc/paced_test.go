@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // bare is a listener whose connections have no TLS yet.
@@ -57,7 +59,7 @@ func pings(t *testing.T, n int) []byte {
 }
 
 func TestAClientThatReadsNothingIsNotReadFrom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l, stop := servingPaced(t, func(http.ResponseWriter, *http.Request) {})
 		defer stop()
 		a := l.connect(t, "192.0.2.1")
@@ -100,7 +102,7 @@ func TestAClientThatReadsNothingIsNotReadFrom(t *testing.T) {
 }
 
 func TestAClientThatReadsWhileItSendsSendsAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l, stop := servingPaced(t, func(http.ResponseWriter, *http.Request) {})
 		defer stop()
 		a := l.connect(t, "192.0.2.1")

@@ -3,12 +3,13 @@ package rpc
 import (
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 func TestManyWhoAreRefusedAtOnceAreNotAnsweredAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const many, bins = 100, 10
 		began := time.Now()
 		var mu sync.Mutex

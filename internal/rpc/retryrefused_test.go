@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -15,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // conn answers every unary call with what answer says of the n-th, and notes when it came.
@@ -30,7 +30,7 @@ func (c *conn) Invoke(context.Context, string, any, any, ...grpc.CallOption) err
 }
 
 func TestAClientThatRetriesRefusalsComesBackWhenItIsAskedTo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := &conn{answer: func(n int) error {
 			if n < 3 {
 				return rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "full")
@@ -51,7 +51,7 @@ func TestAClientThatRetriesRefusalsComesBackWhenItIsAskedTo(t *testing.T) {
 }
 
 func TestAClientThatRetriesRefusalsDoesNotWaitBeyondItsDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		full := &conn{answer: func(int) error { return rpc.Exhausted(rpc.ReasonQueueFull, time.Second, "full") }}
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)

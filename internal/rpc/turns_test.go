@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // spend has a caller spend time in a gate.
@@ -39,7 +41,7 @@ func order(t *testing.T, g *Gate, callers ...string) (went []string) {
 }
 
 func TestWhoHasHadLeastLatelyGoesFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g := NewGate(1, 64)
 		spend(t, g, "hog", 50*time.Millisecond)
 		spend(t, g, "other hog", 20*time.Millisecond)
@@ -79,7 +81,7 @@ func turnOf(ctx context.Context, turns *Turns, caller string) (*Turn, error) {
 }
 
 func TestWorkWaitsForATurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		turns := NewTurns(2)
 		var held []*Turn
 		for i := range 2 {
@@ -148,7 +150,7 @@ func TestWithoutTurnsNobodyWaits(t *testing.T) {
 }
 
 func TestAsideOthersHaveTheTurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		turns := NewTurns(1)
 		turn, err := turnOf(t.Context(), turns, "one")
 		if err != nil {
@@ -182,7 +184,7 @@ func TestAsideOthersHaveTheTurn(t *testing.T) {
 }
 
 func TestLongWorkLetsOthersHaveATurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		turns := NewTurns(1)
 		long, err := turnOf(t.Context(), turns, "long")
 		if err != nil {

@@ -5,13 +5,13 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/berth-scheduler/berth/internal/logtest"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 func TestClientsThatAreCutForWhatTheyDoNotReadDoNotFillTheLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		logs := &logtest.Buffer{}
 		u := newUnread(slog.New(slog.NewTextHandler(logs, nil)), MessageLimit, false)
 		cut := func(times int) {

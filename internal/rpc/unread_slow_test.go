@@ -4,11 +4,13 @@ import (
 	"log/slog"
 	"testing"
 	"testing/synctest"
+
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // An answer of many megabytes takes longer than a connection may read none.
 func TestAClientThatReadsALargeAnswerSlowlyIsNotCutForTheRoomOfIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		u := newUnread(slog.New(slog.DiscardHandler), MessageLimit, false)
 		var rooms []*room
 		takes := func(address string) *countedPipe {

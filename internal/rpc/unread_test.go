@@ -21,6 +21,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/logtest"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 const page = 512 << 10 // a large answer, encoded; unreadShare and unreadLimit are so many of them
@@ -161,7 +162,7 @@ func TestUnreadAnswersOfAllConnectionsAreBounded(t *testing.T) {
 }
 
 func TestConnectionsThatReadNothingAreCutWhenRoomIsNeeded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := start(t, rpc.Memory(), pages())
 		reads := r.deaf(t)
 		one, cancel := context.WithCancel(t.Context())
@@ -198,7 +199,7 @@ func TestConnectionsThatReadNothingAreCutWhenRoomIsNeeded(t *testing.T) {
 
 func TestEndOfStreamsGivesUnreadAnswersBack(t *testing.T) {
 	withoutCollection(t)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := start(t, rpc.Memory(), pages())
 		conn := r.deaf(t)
 		for range 2 {

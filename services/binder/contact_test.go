@@ -7,11 +7,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // way is one binder's way to a cluster that other binders reach too.
@@ -137,7 +137,7 @@ func probing(answer func(context.Context) error) *Service {
 
 func TestTheTermStaysWhereItIsWhileTheSourceAnswersNobody(t *testing.T) {
 	for _, answer := range []func(context.Context) error{refused, silence} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s := probing(answer)
 			var standing atomic.Bool
 			standing.Store(true)
@@ -163,7 +163,7 @@ func TestTheTermStaysWhereItIsWhileTheSourceAnswersNobody(t *testing.T) {
 }
 
 func TestATermIsGivenUpOnlyToWhoStoodWhileTheSourceWasStillAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var back, asked atomic.Bool
 		s := probing(func(context.Context) error {
 			if back.Load() {
@@ -189,7 +189,7 @@ func TestATermIsGivenUpOnlyToWhoStoodWhileTheSourceWasStillAway(t *testing.T) {
 }
 
 func TestASourceThatAnswersNowAndThenKeepsTheTerm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		s := probing(func(context.Context) error {
 			if time.Since(began)%(12*time.Second) < 2*time.Second {

@@ -18,6 +18,7 @@ import (
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 func TestABindOfUnknownOutcomeKeepsItsRoomUntilItIsKnown(t *testing.T) {
@@ -366,7 +367,7 @@ func TestASourceSeesThatTheTermHasEndedWhileItBinds(t *testing.T) {
 }
 
 func TestBindsThatGetNoAnswerHoldUpNoOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const workers, stuck = 4, 12
 		src := newFakeSource()
 		src.setNode(node("a", 1000))
@@ -412,7 +413,7 @@ func TestBindsThatGetNoAnswerHoldUpNoOthers(t *testing.T) {
 }
 
 func TestAPodThatOthersChangeIsTriedAgainAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		src.setPod(pod("p", 100))
 		term := pureTerm(t, single{src})
@@ -443,7 +444,7 @@ func TestAPodThatOthersChangeIsTriedAgainAtOnce(t *testing.T) {
 // A webhook that does not answer, in one namespace or several.
 func TestANamespaceWhoseBindsHangLeavesOthersTheirShare(t *testing.T) {
 	for _, hanging := range []int{1, 3} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			const workers, each = 8, 300
 			src := newFakeSource()
 			term := pureTerm(t, single{src}, inPlaces(places(workers)), func(c *termConfig) { c.MaxUnbound = 2000 })
@@ -493,7 +494,7 @@ func TestANamespaceWhoseBindsHangLeavesOthersTheirShare(t *testing.T) {
 }
 
 func TestLateBindsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const workers, late = 4, 5
 		var now, most atomic.Int32
 		src := newFakeSource()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // fullEtcd takes no record until it has room, and says why.
@@ -42,7 +43,7 @@ func TestAnEtcdThatHasTooMuchToDoDoesNotEndTheTermAndNothingIsBoundMeanwhile(t *
 
 // outlast lets a recorder ask an etcd for an hour that writes nothing, and says why, and then writes.
 func outlast(t *testing.T, why error) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		etcd := &fullEtcd{until: time.Now().Add(time.Hour), why: why}
 		out := make(chan *placement, 1)
 		move := func(p *placement, next placementState) bool { return p.to(next) == nil }

@@ -22,6 +22,7 @@ import (
 	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // full returns a term with a node that so many pods of low priority fill, and one of high priority that needs it all.
@@ -204,7 +205,7 @@ func evicting(t *testing.T) (w *term, src *fakeSource, add func(namespaces strin
 }
 
 func TestEvictionsThatHangHoldUpOtherPreemptionsNoLongerThanUntilTheyAreLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, src, add, stop := evicting(t)
 		defer stop()
 		for range 100 {
@@ -252,7 +253,7 @@ func TestEvictionsThatHangHoldUpOtherPreemptionsNoLongerThanUntilTheyAreLate(t *
 }
 
 func TestAPreemptionWhoseTurnDoesNotComeFailsAfterAsLongAsAnotherMayTake(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, src, add, stop := evicting(t)
 		defer stop()
 		for range 100 {
@@ -307,7 +308,7 @@ func TestAPreemptionThatNeedsItsTurnNoMoreWaitsForNone(t *testing.T) {
 		"the preemptor is placed by another": {func(p preemption) []any { return []any{on(prior(pod(p.uid, 1), 10), "a")} }, cluster.PreemptionEnded{ID: cluster.NoPod}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w, src, add, stop := evicting(t)
 				defer stop()
 				for range 100 {
@@ -429,7 +430,7 @@ func TestAPreemptionIsUnderWayForEachNamespaceOfItsVictims(t *testing.T) {
 }
 
 func TestPreemptionEndsBehindItsEvictions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		term, req := full(t, src, 20)
 		p := begin(t, term, req)
@@ -478,7 +479,7 @@ func TestPreemptionEndsBehindItsEvictions(t *testing.T) {
 }
 
 func TestFailedEvictionIsTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		term, req := full(t, src, 1)
 		p := begin(t, term, req)
@@ -511,7 +512,7 @@ func (s hangs) Evict(ctx context.Context, _ coord.Cond, e source.Eviction) error
 }
 
 func TestEvictionsWithoutAnswerSpareTheirVictimsAfterAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		term, req := full(t, src, 2)
 		term.source = hangs{src}
@@ -531,7 +532,7 @@ func TestEvictionsWithoutAnswerSpareTheirVictimsAfterAWhile(t *testing.T) {
 }
 
 func TestOneVictimThatStaysSparesThoseThatAreNotEvictedYet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		const victims = evictionsAtOnce + 12
 		term, req := full(t, src, victims)
@@ -564,7 +565,7 @@ func TestOneVictimThatStaysSparesThoseThatAreNotEvictedYet(t *testing.T) {
 }
 
 func TestNobodyIsEvictedOnceTheLeaseMayHaveExpired(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for tries := range 2 {
 			src := newFakeSource()
 			term, req := full(t, src, 1)
@@ -615,7 +616,7 @@ func TestFencedEvictionEndsTheTerm(t *testing.T) {
 }
 
 func TestNobodyIsEvictedBeforeEtcdSaysThatTheTermHolds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		term, req := full(t, src, 1)
 		p := begin(t, term, req)
@@ -661,7 +662,7 @@ func TestNobodyIsEvictedForAPreemptorThatNeedsNoRoomAnyMore(t *testing.T) {
 	} {
 		for before := range 2 { // evictions
 			t.Run(fmt.Sprint(name, " after ", before), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					src := newFakeSource()
 					term, req := full(t, src, 2)
 					p := begin(t, term, req)
@@ -722,7 +723,7 @@ func TestASparedVictimEndsNoNominationThatDoesNotRelyOnIt(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := pureTerm(t, newFakeSource())
 				observe(t, w, node("a", 30), on(pod("v1", 10), "a"), on(pod("v2", 10), "a"), on(prior(pod("v3", 10), 5), "a"),
 					prior(pod("q", 20), 10), prior(pod("p", 10), 10), prior(pod("r", 25), 20))
@@ -784,7 +785,7 @@ func TestAPreemptionActsForNoLaterOneOfItsPod(t *testing.T) {
 }
 
 func TestVictimThatIsDeletedThoughItsEvictionFailedIsNotSpared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		term, req := full(t, src, 1)
 		p := begin(t, term, req)

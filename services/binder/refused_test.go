@@ -20,6 +20,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 func TestARestartDoesNotResurrectARefusedBind(t *testing.T) {
@@ -243,7 +244,7 @@ func TestAnIntentThatDoesNotFitKeepsItsRoomUntilItsBindIsWithdrawn(t *testing.T)
 }
 
 func TestARefusedBindKeepsItsRoomUntilThatIsRecorded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		term := pureTerm(t, src)
 		observe(t, term, node("a", 1000), pod("p", 900), pod("q", 10))
@@ -358,7 +359,7 @@ func failsBroken(b source.Binding) source.Outcome {
 }
 
 func TestABindThatKeepsFailingIsGivenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		src.answers(failsBroken)
 		term := pureTerm(t, src)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // reported is a report of a pod; without a message it has a nomination alone.
@@ -103,7 +104,7 @@ func runLanes(t *testing.T, term *term) (stop func()) {
 }
 
 func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		term := pureTerm(t, src)
 		term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
@@ -163,7 +164,7 @@ func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
 // A lone namespace has no more than half of a lane, and what has failed counts among its reports.
 func TestLanesThatAreFullToOneNamespaceGiveWayNoMore(t *testing.T) {
 	for _, failed := range []int{0, 25} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			src := newFakeSource()
 			term := pureTerm(t, src)
 			term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
@@ -196,7 +197,7 @@ func TestLanesThatAreFullToOneNamespaceGiveWayNoMore(t *testing.T) {
 
 // What is under way for somebody is a share of the lane, and a write that takes long is late.
 func TestAnEventThatGivesWayIsNotUnderWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		term := pureTerm(t, src)
 		term.unbound.take(1)
@@ -231,7 +232,7 @@ func TestAnEventThatGivesWayIsNotUnderWay(t *testing.T) {
 }
 
 func TestBurstOfPlacementsAndReportsIsDeliveredWithin30Seconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const pods = 10_000
 		src := newFakeSource()
 		src.took = 20 * time.Millisecond // of each write, of which a report has two
@@ -281,7 +282,7 @@ func (s silent) Scheduled(ctx context.Context, b source.Binding) error {
 
 func TestEventsAndReportsNeverWaitForEachOther(t *testing.T) {
 	for _, c := range []struct{ events, reports bool }{{true, false}, {false, true}} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			src := silent{newFakeSource(), c.events, c.reports}
 			term := pureTerm(t, src)
 			term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
@@ -322,7 +323,7 @@ func (s silentIn) Scheduled(ctx context.Context, b source.Binding) error {
 }
 
 func TestWritesThatHangDelayThoseOfOtherNamespacesNoLongerThanUntilTheyAreLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		src := silentIn{newFakeSource(), "bad"}
 		term := pureTerm(t, src.fakeSource)
 		term.events = newEventLane(5000, []*bound{term.unbound, term.evicting}, func() { t.Error("an event was dropped") }, func(error) {})

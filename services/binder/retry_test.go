@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // failing is a source that does not take reports and events while fail says so.
@@ -76,7 +77,7 @@ func TestTheLastTryIsTheLast(t *testing.T) {
 }
 
 func TestReportsAndEventsThatFailAreTriedAgainUntilTheyAreWritten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var away atomic.Bool
 		away.Store(true)
 		term, src, givenUp := failingTerm(t, 100, away.Load)
@@ -108,7 +109,7 @@ func TestReportsAndEventsThatFailAreTriedAgainUntilTheyAreWritten(t *testing.T) 
 }
 
 func TestWhatIsNewerTakesThePlaceOfAReportThatFailed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var away atomic.Bool
 		away.Store(true)
 		term, src, _ := failingTerm(t, 100, away.Load)
@@ -160,7 +161,7 @@ func TestAReportThatComesWhileAnotherOfThePodFailsIsWrittenNext(t *testing.T) {
 }
 
 func TestWritesThatKeepFailingAreGivenUpAndLeaveRoomForOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const limit = 10
 		term, src, givenUp := failingTerm(t, limit, func() bool { return true })
 		stop := runLanes(t, term)

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/cockroachdb/datadriven"
 	"google.golang.org/grpc/status"
@@ -18,13 +17,14 @@ import (
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/wire"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // TestScenarios runs the scripts of testdata: comments, commands one per line, "----", and what the commands print, up to an
 // empty line. With -rewrite, what they print is written into the files.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			src := newFakeSource()
 			s := &scenario{t: t, src: src, term: pureTerm(t, src)}
 			datadriven.RunTest(t, path, func(_ *testing.T, d *datadriven.TestData) string {

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/coord"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // slowWorld is a term of which some workers of the bind lane run, on a source whose binds take long in some namespaces.
@@ -99,7 +100,7 @@ func (w *slowWorld) after(d time.Duration) {
 }
 
 func TestAPlaceThatIsGivenBackGoesToWhoWaitsForIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
 		w.place("one", 100)
 		w.place("two", 100)
@@ -115,7 +116,7 @@ func TestAPlaceThatIsGivenBackGoesToWhoWaitsForIt(t *testing.T) {
 }
 
 func TestPlacementsOfANamespaceWhoseBindsAreSlowAreTakenBackIfTheyFindNoPlace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, func(string) time.Duration { return 5 * time.Second }, source.BindDone)
 		uids := w.place("slow", 300)
 		defer runBinds(t, w.term, slowWorkers)()
@@ -147,7 +148,7 @@ func TestPlacementsOfANamespaceWhoseBindsAreSlowAreTakenBackIfTheyFindNoPlace(t 
 const noPlace = time.Second + time.Second/10
 
 func TestABindThatHangsIsWithdrawnAfterTwoTries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
 		uids := w.place("hangs", 1)
 		defer runBinds(t, w.term, slowWorkers)()
@@ -164,7 +165,7 @@ func TestABindThatHangsIsWithdrawnAfterTwoTries(t *testing.T) {
 
 // What a binder before has recorded may have been sent by it, and cannot be taken back but by a write to the pod.
 func TestWhatWasTakenOverOfANamespaceWhoseBindsHangIsWithdrawn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
 		uids := w.make("hangs", 600)
 		w.takeOver("hangs", uids)
@@ -180,7 +181,7 @@ func TestWhatWasTakenOverOfANamespaceWhoseBindsHangIsWithdrawn(t *testing.T) {
 }
 
 func TestWhatIsWithdrawnOrToldNeedsNoPlaceOfBindsThatHang(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
 		w.place("hangs", 100)
 		defer runBinds(t, w.term, slowWorkers)()
@@ -210,7 +211,7 @@ func TestWhatIsWithdrawnOrToldNeedsNoPlaceOfBindsThatHang(t *testing.T) {
 
 // Withdrawals that hang too have a share of their own, and no more.
 func TestANamespaceWhoseWithdrawalsHangLeavesOthersTheirShare(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
 		w.src.withdraw = func(source.Binding) source.Outcome {
 			elapse(10 * time.Second)
@@ -250,7 +251,7 @@ func (w *slowWorld) commit(attempt int32, uids ...string) map[string]int {
 }
 
 func TestANamespaceWhoseBindsAreSlowLeavesOthersRoomToCommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, func(namespace string) time.Duration {
 			if namespace == "default" {
 				return 50 * time.Millisecond
@@ -314,7 +315,7 @@ func TestANamespaceWhoseBindsAreSlowLeavesOthersRoomToCommit(t *testing.T) {
 
 // Binds that are not late bound no window. So a namespace has its share of what may be unbound, and is at it again as soon as one of them is done.
 func TestANamespaceWhoseBindsTakeLongButAreNotLateLeavesOthersRoomToCommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, almostLate, source.BindDone, unboundAtMost(400))
 		long, good := w.make("tenant", 1500), w.make("default", 50)
 		defer runBinds(t, w.term, slowWorkers)()
@@ -340,7 +341,7 @@ func TestANamespaceWhoseBindsTakeLongButAreNotLateLeavesOthersRoomToCommit(t *te
 
 // Where binds are quick, room comes back before a pod could have backed off.
 func TestPodsOfNamespacesWhoseBindsAreQuickAreNotBusy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, func(string) time.Duration { return 50 * time.Millisecond }, source.BindDone, unboundAtMost(100))
 		one, other := w.make("one", 150), w.make("other", 10)
 		defer runBinds(t, w.term, slowWorkers)()
@@ -459,7 +460,7 @@ func TestAPlaceGoesToTheNamespaceWithTheFewest(t *testing.T) {
 }
 
 func TestPlacementsThatWaitBehindManyQuickBindsAreNotTakenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		// Of these places a lone namespace has four, with two binds a second each.
 		w := newSlowWorld(t, func(string) time.Duration { return lateAfter / 2 }, source.BindDone, inPlaces(slowWorkers))
 		uids := w.place("default", 100)
@@ -517,7 +518,7 @@ func (w *slowWorld) pending(uids []string, most int) (pending []string) {
 // A webhook on all of pods, their status too, lets neither binds nor withdrawals of its namespace come to an end.
 func TestANamespaceOfWhichNothingCanBeWrittenHoldsUpNoCommitOfOthers(t *testing.T) {
 	for _, takes := range []time.Duration{10 * time.Millisecond, 10 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newSlowWorld(t, hangElsewhere, source.BindUnknown, unboundAtMost(400))
 			unknown := source.Outcome{Result: source.BindUnknown, Err: errFake}
 			w.src.answers(func(b source.Binding) source.Outcome {
@@ -552,7 +553,7 @@ func TestANamespaceOfWhichNothingCanBeWrittenHoldsUpNoCommitOfOthers(t *testing.
 
 // Of a webhook with several endpoints one hangs, so that a bind now and then is quick.
 func TestANamespaceOfWhichFewBindsAreQuickHoldsUpNoCommitOfOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, hangElsewhere, source.BindDone, unboundAtMost(400))
 		var mu sync.Mutex
 		var quick time.Time
@@ -588,7 +589,7 @@ func TestANamespaceOfWhichFewBindsAreQuickHoldsUpNoCommitOfOthers(t *testing.T) 
 
 // However many namespaces a webhook hangs for, half of the places are left to others.
 func TestBindsOfManyNamespacesThatHangHoldUpNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
 		w.late.limit = places(slowWorkers)
 		defer runBinds(t, w.term, slowWorkers)()
@@ -617,7 +618,7 @@ func TestBindsOfManyNamespacesThatHangHoldUpNoOther(t *testing.T) {
 
 // What is told of all others does not wait for a placement that does not come to an end.
 func TestEventsAndConditionsDoNotGiveWayToAPlacementThatIsStuck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
 		w.src.answers(func(source.Binding) source.Outcome { return source.Outcome{Result: source.BindUnknown, Err: errFake} })
 		w.src.withdraw = func(source.Binding) source.Outcome { return source.Outcome{Result: source.BindUnknown, Err: errFake} }
@@ -753,7 +754,7 @@ func TestPlacesAreNeitherLostNorKept(t *testing.T) {
 func TestAfterAnOutageOfTheSourceAllAreBoundSoon(t *testing.T) {
 	for _, namespaces := range []int{1, 5, 60} {
 		for _, takes := range []time.Duration{time.Millisecond, 10 * time.Second, 1500 * time.Millisecond} {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newSlowWorld(t, hangElsewhere, source.BindUnknown, unboundAtMost(400))
 				w.late.limit = places(slowWorkers)
 				began := time.Now()
@@ -798,7 +799,7 @@ func TestAfterAnOutageOfTheSourceAllAreBoundSoon(t *testing.T) {
 // The client of the API server lets 50 requests through in a second. Each pod has changed before its first bind comes, so it takes two
 // requests, and then another. There are as many workers as internal/roles makes of that.
 func TestBindsThatWaitForTheirTurnWithTheClientAreNotTakenForSlow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const workers, between = 50 / 4, time.Second / 50
 		w := newSlowWorld(t, hangElsewhere, source.BindDone, inPlaces(places(workers)))
 		var mu sync.Mutex
@@ -846,7 +847,7 @@ func TestBindsThatWaitForTheirTurnWithTheClientAreNotTakenForSlow(t *testing.T) 
 // The same in many namespaces, so that what is stuck when it is found out is as much as may be unbound.
 func TestManyNamespacesOfWhichNothingCanBeWrittenHoldUpNoCommitOfOthers(t *testing.T) {
 	for _, takes := range []time.Duration{10 * time.Millisecond, 10 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newSlowWorld(t, hangElsewhere, source.BindUnknown, unboundAtMost(400))
 			w.late.limit = places(slowWorkers)
 			unknown := source.Outcome{Result: source.BindUnknown, Err: errFake}
@@ -922,7 +923,7 @@ func TestWhatIsStuckLeavesRoomForOthersUpToABound(t *testing.T) {
 
 // A binder takes over as many placements as may be unbound, and nothing can be written to their pods.
 func TestWhatIsTakenOverAndCannotBeWithdrawnHoldsUpNoCommitOfOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, hangElsewhere, source.BindUnknown, unboundAtMost(400))
 		w.src.withdraw = func(source.Binding) source.Outcome {
 			elapse(10 * time.Second)
@@ -951,7 +952,7 @@ func TestWhatIsTakenOverAndCannotBeWithdrawnHoldsUpNoCommitOfOthers(t *testing.T
 // The same, with pods that back off as those of a shard do: when the outage ends all wait for 10 s, and who is busy then for as long again.
 func TestAfterAnOutageOfTheSourceThoseThatHaveBackedOffAreBoundSoon(t *testing.T) {
 	for _, namespaces := range []int{1, 30, 100} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			const workers, outage, wave = 64, time.Minute, 10 * time.Second
 			w := newSlowWorld(t, hangElsewhere, source.BindUnknown, inPlaces(places(workers)))
 			began := time.Now()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // almostLate says that binds take almost as long as they may without being late, but in the namespace default.
@@ -25,7 +26,7 @@ func almostLate(namespace string) time.Duration {
 
 func TestBindsThatTakeLongButAreNotLateKeepOthersWaitingNoLongerThanOneOfThem(t *testing.T) {
 	for _, namespaces := range []int{1, 5, 100} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newSlowWorld(t, almostLate, source.BindDone)
 			for i := range namespaces {
 				w.place(fmt.Sprint("tenant", i), 1000/namespaces)
@@ -43,7 +44,7 @@ func TestBindsThatTakeLongButAreNotLateKeepOthersWaitingNoLongerThanOneOfThem(t 
 
 // Workers are shared, not turns: else one of them would have a worker for 10 ms as often as the other has one for 900 ms.
 func TestNamespacesShareTheWorkers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, almostLate, source.BindDone)
 		w.place("tenant", 500)
 		uids := w.place("default", 1000)
@@ -56,7 +57,7 @@ func TestNamespacesShareTheWorkers(t *testing.T) {
 }
 
 func TestAllWorkersWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, almostLate, source.BindDone)
 		defer runBinds(t, w.term, slowWorkers)()
 		synctest.Wait() // they wait
@@ -313,7 +314,7 @@ func (h hanging) Bind(ctx context.Context, fence coord.Cond, bindings []source.B
 // Nothing says which of the namespaces are slow that were quick until now, but a bind of each. No worker waits for one of them longer
 // than it takes to know.
 func TestWorkersWaitForNoBindForLongHoweverManyHangAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const namespaces = 100
 		var hangs atomic.Bool
 		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
@@ -367,7 +368,7 @@ func TestAWorkerWaitsNoLongerForABindOfASharedNameThatIsCutOff(t *testing.T) {
 		{func(w *slowWorld, cut func()) { w.term.lease = over(); cut() }, 0},
 		{func(w *slowWorld, cut func()) { w.term.lease, w.term.done = over(), over(); cut() }, 0},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
 			w.term.lease, w.term.done = make(chan struct{}), make(chan struct{})
 			stint, _ := w.names.taken(time.Now().Add(time.Hour))
@@ -383,7 +384,7 @@ func TestAWorkerWaitsNoLongerForABindOfASharedNameThatIsCutOff(t *testing.T) {
 			}
 		})
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newSlowWorld(t, hangElsewhere, source.BindUnknown)
 		w.source = hanging{single{w.src}, hangElsewhere}
 		w.term.lease, w.term.done = make(chan struct{}), make(chan struct{})

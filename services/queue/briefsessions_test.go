@@ -4,8 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // lostSession is lost as soon as it is there: etcd lets the role have a lease, say, and claim nothing under it.
@@ -17,7 +18,7 @@ func (s lostSession) Done() <-chan struct{}                                { ret
 func (lostSession) Close(context.Context) error                            { return nil }
 
 func TestSessionsThatEndAtOnceAreBegunOnceASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})
 		close(ended)
 		sessions := 0

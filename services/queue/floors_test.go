@@ -22,6 +22,7 @@ import (
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/services/queue"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // wordCounts is how long the last word of another member counts.
@@ -126,7 +127,7 @@ func (w *world) after(d time.Duration) []string {
 }
 
 func TestLowerPriorityWaitsUntilTheHigherOneOfAnotherMemberIsDone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, n, _ := beside(t)
 		w.ledger.pod("low", 100, priority(9))
 		w.ledger.pod("high", 100, priority(11))
@@ -146,7 +147,7 @@ func TestLowerPriorityWaitsUntilTheHigherOneOfAnotherMemberIsDone(t *testing.T) 
 }
 
 func TestPriorityThatIsOnlyPossibleHoldsNobodyForLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, n, _ := beside(t)
 		n.mu.Lock()
 		n.may = map[int32]int32{7: 10}
@@ -169,7 +170,7 @@ func TestPriorityThatIsOnlyPossibleHoldsNobodyForLong(t *testing.T) {
 }
 
 func TestPriorityThatBecomesPossibleHoldsNobodyForLongWhoHasWaitedBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, n, _ := beside(t)
 		w.ledger.pod("low", 100, priority(9))
 		if got := w.after(time.Minute); len(got) > 0 {
@@ -191,7 +192,7 @@ func TestPriorityThatBecomesPossibleHoldsNobodyForLongWhoHasWaitedBefore(t *test
 func TestADriverThatGivesWayDoesNotSpin(t *testing.T) {
 	for name, may := range map[string]map[int32]int32{"to what is": nil, "to what is, and more may be": {7: 20}} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w, n, _ := beside(t)
 				n.mu.Lock()
 				n.may = may
@@ -225,7 +226,7 @@ func TestADriverThatGivesWayDoesNotSpin(t *testing.T) {
 func TestPodThatWakesAmidACycleOfItsShardGoesFirst(t *testing.T) {
 	for name, cycle := range map[string]time.Duration{"that soon ends": 10 * time.Millisecond, "that lasts": 400 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t, 8)
 				var amid atomic.Bool
 				w.filterWorker("f1", func(int64) {
@@ -270,7 +271,7 @@ func TestMemberThatIsNotHeardHoldsNobodyForLong(t *testing.T) {
 		"leaves": {func(w *world, _ *neighbor, die func()) { w.etcd.leave("q0") }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w, n, die := beside(t)
 				w.ledger.pod("low", 100, nil)
 				if got := w.after(time.Minute); got != nil {
@@ -291,7 +292,7 @@ func TestMemberThatIsNotHeardHoldsNobodyForLong(t *testing.T) {
 }
 
 func TestMemberIsCalledAgainWhenItIsBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, _, die := beside(t)
 		die()
 		elapse(time.Minute)
@@ -311,7 +312,7 @@ func TestMemberIsCalledAgainWhenItIsBack(t *testing.T) {
 }
 
 func TestNewMemberHearsTheOthersBeforeItBegins(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		w.filterWorker("f1", nil)
 		w.scoreWorker("s1")
@@ -329,7 +330,7 @@ func TestNewMemberHearsTheOthersBeforeItBegins(t *testing.T) {
 }
 
 func TestUnschedulablePodOfAHigherPriorityStarvesNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 4)
 		w.filterWorker("f1", nil)
 		w.scoreWorker("s1")
@@ -366,7 +367,7 @@ func TestUnschedulablePodOfAHigherPriorityStarvesNobody(t *testing.T) {
 }
 
 func TestShardThatGetsNowhereHoldsNobodyForLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 8)
 		filters, _ := w.filterWorker("f1", nil)
 		filters.refuse = func(request *filterv1.FilterRequest) error {
@@ -400,7 +401,7 @@ func TestShardThatGetsNowhereHoldsNobodyForLong(t *testing.T) {
 }
 
 func TestShardOfAMemberWithoutAStateHasNoFloor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		w.filterWorker("f1", nil)
 		w.scoreWorker("s1")
@@ -429,7 +430,7 @@ func TestShardOfAMemberWithoutAStateHasNoFloor(t *testing.T) {
 }
 
 func TestShardThatDrainsHasNoFloor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		hangs := make(chan struct{})
 		w.filterWorker("f1", func(int64) { <-hangs })
@@ -461,7 +462,7 @@ func TestShardThatDrainsHasNoFloor(t *testing.T) {
 }
 
 func TestOrderIsGlobalByPriorityOverShardsAndMembers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 8)
 		w.batch = 3
 		w.filterWorker("f1", nil)
@@ -506,7 +507,7 @@ func TestOrderIsGlobalByPriorityOverShardsAndMembers(t *testing.T) {
 }
 
 func TestOwnersChangeUnderLoadAndNoPodIsLostOrTwiceOrOutOfOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 8)
 		w.batch = 4
 		w.filterWorker("f1", func(int64) { elapse(3 * time.Millisecond) })
@@ -564,7 +565,7 @@ func TestOwnersChangeUnderLoadAndNoPodIsLostOrTwiceOrOutOfOrder(t *testing.T) {
 }
 
 func TestWatchPriorityFloorsSpeaksAtOnceOnChangeAndEveryHalfSecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1) // without workers: nothing is popped
 		q, _ := w.queueMember("q1")
 		elapse(time.Second)

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -15,6 +14,7 @@ import (
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // full returns a world with two nodes and a pod of priority 0 that fills each.
@@ -282,7 +282,7 @@ func TestPreemptionIsPutOffWhileTheBinderHasTooMuchToDoAndOthersArePlaced(t *tes
 }
 
 func TestPodsThatWaitForABinderThatTakesNoPreemptionHoldUpNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		w.batch = 2
 		w.filterWorker("f1", nil)
@@ -390,7 +390,7 @@ func TestReportOfAnEarlierAttemptDoesNotFollowThePreemption(t *testing.T) {
 }
 
 func TestManyPreemptionsDoNotKeepAPodThatFitsWaiting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		filters, _ := w.filterWorker("f1", nil)
 		filters.slow = 100 * time.Millisecond

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -22,6 +21,7 @@ import (
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // checkLeaks is called first, so that it looks last.
@@ -628,7 +628,7 @@ func TestNewEpochVoidsTheAttemptsOfTheOldOne(t *testing.T) {
 
 // One pod that the workers cannot judge, be it that they find its question wrong or that they hit a bug with it, holds up no other.
 func TestAPodWithWhichTheEnginePanicsEndsNoMember(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		filters, _ := w.filterWorker("f1", nil)
 		filters.refuse = func(r *filterv1.FilterRequest) error {
@@ -658,7 +658,7 @@ func TestAPodWithWhichTheEnginePanicsEndsNoMember(t *testing.T) {
 
 func TestAPodThatNoWorkerCanJudgeHoldsUpNoOther(t *testing.T) {
 	for _, code := range []codes.Code{codes.Internal, codes.InvalidArgument} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t, 1)
 			for k := range 2 {
 				f, _ := w.filterWorker(fmt.Sprintf("f%d", k), nil)

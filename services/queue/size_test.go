@@ -12,6 +12,7 @@ import (
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // limitMessages makes the queue's messages small.
@@ -106,7 +107,7 @@ func TestReportsThatAreTooLargeForAMessageAreSplit(t *testing.T) {
 }
 
 func TestReportsThatTheBinderLeavesAreHandedInAgainAndHoldUpNoOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		w.filterWorker("f1", nil)
 		w.scoreWorker("s1")

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-scheduler/berth/test/bubble"
 	"github.com/berth-scheduler/berth/test/measure"
 )
 
@@ -29,7 +29,7 @@ func TestPaceKeepsItsRateWhateverAnOperationTakes(t *testing.T) {
 		{"longer", 80 * time.Millisecond, 100},
 		{"for ever", time.Hour, 4},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
 			var began []int
 			p := &pace{perSecond: 100, workers: 4, do: func(_ context.Context, i int) (bool, error) {
@@ -52,7 +52,7 @@ func TestPaceKeepsItsRateWhateverAnOperationTakes(t *testing.T) {
 }
 
 func TestPaceBeginsOperationsWhenTheyAreDue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		now := time.Now()
 		var mu sync.Mutex
 		at := map[int]time.Duration{}
@@ -76,7 +76,7 @@ func TestPaceBeginsOperationsWhenTheyAreDue(t *testing.T) {
 }
 
 func TestPaceEndsWithTheFirstErrorAndWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
 		p := &pace{perSecond: 10, workers: 2, do: func(_ context.Context, i int) (bool, error) {
 			if i == 3 {

@@ -51,7 +51,7 @@ var hurried = map[string]string{
 }
 
 // TestDeadlinesInTestsAreForHangsOnly: a test that fails because the machine was slow says nothing about Berth. What it waits for,
-// it waits for minutes. Where time itself is the fact, it is that of testing/synctest, or given.
+// it waits for minutes. Where time itself is the fact, it is that of package bubble, or given.
 func TestDeadlinesInTestsAreForHangsOnly(t *testing.T) {
 	constants := make(map[string]map[string]ast.Expr) // by directory
 	parsed := make(map[string]*ast.File)
@@ -97,7 +97,7 @@ func TestDeadlinesInTestsAreForHangsOnly(t *testing.T) {
 					used[at] = true
 					return
 				}
-				t.Errorf("%s: %s: %s of %v in %s: want at least %v, testing/synctest, or a reason in hurried", name, set.Position(n.Pos()), what, limit, of.Name.Name, shortest)
+				t.Errorf("%s: %s: %s of %v in %s: want at least %v, package bubble, or a reason in hurried", name, set.Position(n.Pos()), what, limit, of.Name.Name, shortest)
 			})
 		}
 	}
@@ -121,7 +121,7 @@ func waitsInTests(name string) bool {
 	return false
 }
 
-// deadlines calls found for each wait with a constant limit, but for those in a bubble of testing/synctest.
+// deadlines calls found for each wait with a constant limit, but for those in a bubble of package bubble.
 func deadlines(body ast.Node, known map[string]ast.Expr, found func(n ast.Node, what string, limit time.Duration)) {
 	tell := func(n ast.Node, what string, limit ast.Expr) {
 		if d, ok := duration(limit, known, 0); ok {
@@ -142,7 +142,7 @@ func deadlines(body ast.Node, known map[string]ast.Expr, found func(n ast.Node, 
 				name = f.Name
 			}
 			switch {
-			case name == "synctest.Test":
+			case name == "bubble.Test":
 				return false
 			case (name == "context.WithTimeout" || name == "berthtest.Await" || name == "Await") && len(n.Args) > 1:
 				tell(n, name, n.Args[1])
