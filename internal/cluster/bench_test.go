@@ -276,3 +276,24 @@ func BenchmarkSharedVolume(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkVolumeOfManyClaims is what one delta costs about a volume that all claims name which each of 200 pods of one label set uses.
+func BenchmarkVolumeOfManyClaims(b *testing.B) {
+	const pods, claims = 200, 256 // no pod has more that count
+	s := fleet(b, pods)
+	set := LabelSet{Namespace: "default"}
+	for k := range claims {
+		name := fmt.Sprintf("data-%d", k)
+		set.Claims = append(set.Claims, PodClaim{Name: name})
+		applyAll(b, s, ObjectSet{Object: &PersistentVolumeClaim{Namespace: "default", Name: name, Class: "fast", Volume: "pv"}})
+	}
+	applyAll(b, s, LabelsDefined{2, set})
+	for k := range pods {
+		applyAll(b, s, PodSet{ID: PodID(k + 2), Pod: Pod{UID: fmt.Sprint(k), Namespace: "default", Class: 1, Labels: 2, NodeName: s.Nodes.Spec[k].Name}})
+	}
+	handles := [2]string{"a", "b"}
+	b.ReportAllocs()
+	for k := 0; b.Loop(); k++ {
+		applyAll(b, s, ObjectSet{Object: &PersistentVolume{Name: "pv", Driver: "d", Handle: handles[k%2]}})
+	}
+}

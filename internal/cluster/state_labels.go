@@ -14,21 +14,7 @@ type Labels struct {
 	Key  string // LabelSet.Key()
 	Pods int    // how many pods have it
 
-	hash   uint64
-	byName []PodClaim // Claims by their names, where there are many
-}
-
-// claimsOf returns those of Claims that are of a name, among others perhaps if there are few.
-func (l *Labels) claimsOf(name string) []PodClaim {
-	if l.byName == nil {
-		return l.Claims
-	}
-	first, _ := slices.BinarySearchFunc(l.byName, name, func(c PodClaim, name string) int { return cmp.Compare(c.Name, name) })
-	end := first
-	for end < len(l.byName) && l.byName[end].Name == name {
-		end++
-	}
-	return l.byName[first:end]
+	hash uint64
 }
 
 // selectorKey names a service or controller.
@@ -100,9 +86,6 @@ func (s *State) Nominations() int { return len(s.nominated) }
 func (s *State) defineLabels(d LabelsDefined) {
 	l := &Labels{LabelSet: d.Set, ID: d.ID, Key: d.Set.Key()}
 	l.hash = hashText(kindLabels, l.Key)
-	if len(l.Claims) >= fewest {
-		l.byName = slices.SortedStableFunc(slices.Values(l.Claims), func(a, b PodClaim) int { return cmp.Compare(a.Name, b.Name) })
-	}
 	s.labels[d.ID] = l
 	s.digest += l.digest()
 }

@@ -558,7 +558,7 @@ func (s *State) appendClaim(to []attachmentChange, name string, claim *usedClaim
 	add := func(id PodID) {
 		p := &s.pods[id]
 		csiNode := s.CSINode(s.Nodes.Spec[p.Node].Name) != nil
-		for _, by := range s.labels[p.Labels].claimsOf(name) {
+		for _, by := range s.labels[p.Labels].Claims { // few: more than some hundred do not count
 			if by.Name == name {
 				to = was.appendUse(to, p.Node, by, csiNode, -1)
 				to = claim.is.appendUse(to, p.Node, by, csiNode, 1)

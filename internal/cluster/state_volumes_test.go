@@ -198,7 +198,7 @@ func TestWhatAPodUsesIsWhatItsNodeHasMoreOfThem(t *testing.T) {
 }
 
 // A tenant may have thousands of claims name one volume, and a pod use them all.
-func TestAVolumeOfAllClaimsOfAPodIsChangedInTimeThatGrowsWithThemAlone(t *testing.T) {
+func TestAVolumeOfAllClaimsOfAPodIsChangedInLittleRoom(t *testing.T) {
 	const many, most = 4000, 32 << 20
 	st := cluster.New(start)
 	apply(t, st, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n"}})
