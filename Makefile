@@ -149,8 +149,8 @@ proofs: ## what takes hours: oracle at length, overload, an hour of chaos, and e
 	$(MAKE) fuzz
 
 .PHONY: attack
-attack: ## what an honest caller gets of a gateway that is attacked in each way, quiet and meanwhile; CALLS=… of each kind, ATTACK=… for those of a name
-	go test -v -count=1 -timeout 0 -run HonestCallers ./test/overload -attack-calls=$(or $(CALLS),400) -attack-only='$(ATTACK)'
+attack: ## what an honest caller gets of a gateway that is attacked in each way, quiet and meanwhile; CALLS=… of each kind, ATTACK=… for those of a name, OTHER=1 to attack another gateway beside it
+	go test -v -count=1 -timeout 0 -run HonestCallers ./test/overload -attack-calls=$(or $(CALLS),400) -attack-only='$(ATTACK)' -attack-other=$(if $(OTHER),true,false)
 
 .PHONY: churn
 churn: ## a month of churn in one process: 10,000,000 pods and 100,000 nodes come and go; PODS=… NODES=…

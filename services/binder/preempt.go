@@ -162,19 +162,23 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *bi
 		t.conflict(conflictBusy)
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
 	}
-	// 2. May the pod preempt, of which an earlier attempt may have started a preemption that this one did not know of? Must any go? And are these
-	// the pods, no others, and do no more of them violate a budget?
+	// 2. May the pod preempt? An earlier attempt may have started a preemption that this one did not know of. Must any go? And are these the
+	// pods, no others, and do no more of them violate a budget?
 	var now engine.Preemption
-	agreed := false
+	may, agreed := false, false
 	if !t.judge(row, func() {
-		if _, agreed = t.evaluator.Preempts(l.state, id); agreed {
+		if _, may = t.evaluator.Preempts(l.state, id); may {
 			now, agreed = t.judged(id, req.GetCandidate())
+			agreed = agreed && !t.fits(id, row)
 		}
-		agreed = agreed && !t.fits(id, row)
 	}) {
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
 	}
-	if !agreed {
+	switch {
+	case !may:
+		t.conflict(conflictGone)
+		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil, nil
+	case !agreed:
 		t.conflict(conflictVictims)
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
 	}

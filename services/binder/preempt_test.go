@@ -994,7 +994,7 @@ func TestNoMoreGoForAPreemptorWhoseVictimsAreOnTheirWay(t *testing.T) {
 	again := preemptOf(term.ledger.state, "high", "b", "w")
 	again.Attempt = req.Attempt + 1
 	resp, err := term.preempt(again)
-	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_RETRY || term.preemptions.waiting() != 0 {
+	if err != nil || resp.GetResult() != binderv1.PreemptResponse_RESULT_GONE || term.preemptions.waiting() != 0 {
 		t.Errorf("preempt again: %v, %v; %d wait", resp, err, term.preemptions.waiting())
 	}
 	if row := term.ledger.state.Pod(p.pod); row.Nominated != "a" {

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-scheduler/berth/test/bubble"
 )
 
-// With the race detector, and without the package, it kills the process within a second on two processors.
+// With the race detector, and without the package, it kills the process within seconds on two processors.
 func TestManyMayMakeTimersThatAreDueAtOnce(t *testing.T) {
 	const many, times = 8, 20_000
 	var told atomic.Int64

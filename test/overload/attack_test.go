@@ -25,6 +25,7 @@ import (
 var (
 	attackCalls = flag.Int("attack-calls", 60, "how many calls an honest caller makes of each kind during each attack")
 	attackOnly  = flag.String("attack-only", "", "a regular expression of the attacks that are made; by default all are")
+	attackOther = flag.Bool("attack-other", false, "attack another gateway on the same machine: what remains is what the attackers and the machine do")
 )
 
 const (
@@ -138,24 +139,31 @@ func TestHonestCallersAreAnsweredWhileTheGatewayIsAttacked(t *testing.T) {
 	r.apply(pods)
 
 	// The gateway that is attacked asks for tokens.
-	ports, err := kubetest.FreePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := &victim{t: t, target: target{GRPC: "127.0.0.1:" + ports[0], JSON: "127.0.0.1:" + ports[1], Heavy: pod(1_000_000, 0)}}
 	dir := t.TempDir()
 	tokens := filepath.Join(dir, "tokens")
 	if err := os.WriteFile(tokens, []byte("honest, honest, write\nhog-0, hog-0, write\nhog-1, hog-1, write\nhog-2, hog-2, write\nhog-3, hog-3, write\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	gateway, err := kubetest.StartProcess("attacked gateway", filepath.Join(dir, "log"), berthtest.Binary(t), "gateway", "--id", "attacked",
-		"--etcd-endpoints", strings.Join(p.Etcd.Endpoints(), ","), "--lease-ttl", "10s", "--listen", v.GRPC, "--http-listen", v.JSON,
-		"--authenticate", "tokens", "--token-file", tokens)
-	if err != nil {
-		t.Fatal(err)
+	start := func(id string) *victim {
+		ports, err := kubetest.FreePorts(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := &victim{t: t, target: target{GRPC: "127.0.0.1:" + ports[0], JSON: "127.0.0.1:" + ports[1], Heavy: pod(1_000_000, 0)}}
+		v.gateway, err = kubetest.StartProcess(id+" gateway", filepath.Join(dir, id+".log"), berthtest.Binary(t), "gateway", "--id", id,
+			"--etcd-endpoints", strings.Join(p.Etcd.Endpoints(), ","), "--lease-ttl", "10s", "--listen", v.GRPC, "--http-listen", v.JSON,
+			"--authenticate", "tokens", "--token-file", tokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(v.gateway.Stop)
+		return v
 	}
-	t.Cleanup(gateway.Stop)
-	v.gateway = gateway
+	v := start("attacked")
+	attacked := v.target
+	if *attackOther {
+		attacked = start("other").target
+	}
 	first := v.conn("127.0.0.100")
 	t.Cleanup(func() { _ = first.Close() })
 	berthtest.Await(t, *within, "the gateway to answer", func(ctx context.Context) error {
@@ -194,17 +202,17 @@ func TestHonestCallersAreAnsweredWhileTheGatewayIsAttacked(t *testing.T) {
 			continue
 		}
 		quiet := v.honest(*attackCalls, "before "+a.name) // each time anew: the machine has other things to do
-		attack, err := startAttack(order{a.name, v.target})
+		attack, err := startAttack(order{a.name, attacked})
 		if err != nil {
 			t.Fatalf("%s: %v", a.name, err)
 		}
 		v.honest(max(*attackCalls/4, 1), a.name) // it needs a moment to be in full swing
-		attacked := v.honest(*attackCalls, a.name)
+		meanwhile := v.honest(*attackCalls, a.name)
 		perSecond, err := attack.end()
 		if err != nil {
 			t.Errorf("%s: %v", a.name, err)
 		}
-		say(a.name, quiet, attacked, perSecond)
+		say(a.name, quiet, meanwhile, perSecond)
 	}
 }
 
