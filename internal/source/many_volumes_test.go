@@ -28,5 +28,11 @@ func TestOfAPodOfMoreVolumesThan256SoManyCount(t *testing.T) {
 			t.Errorf("of %d claims and %d disks count %d and %d, want %d and %d", test.claims, test.disks,
 				len(got.Labels.Claims), len(got.Class.Disks), test.wantClaims, test.wantDisks)
 		}
+		if test.claims > 256 && cap(got.Labels.Claims) > 2*256 {
+			t.Errorf("of %d claims the room of %d is kept", test.claims, cap(got.Labels.Claims))
+		}
+		if got.Class.Unsupported == "" {
+			t.Error("it is supported")
+		}
 	}
 }

@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -27,7 +28,7 @@ const maxVolumes = 256
 // The text stands where a plugin's reason stands, for a person to read.
 func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec, labels *cluster.LabelSet) {
 	if n := len(class.HostPorts); n > maxPorts {
-		class.HostPorts = class.HostPorts[:maxPorts:maxPorts]
+		class.HostPorts = slices.Clone(class.HostPorts[:maxPorts])
 		refuse(class, engine.Ports, fmt.Sprintf("Berth judges at most %d host ports per pod, and the pod asks for %d", maxPorts, n))
 	}
 	if n := len(class.Affinity) + len(class.AntiAffinity) + len(class.PreferredAffinity) + len(class.PreferredAntiAffinity); n > maxTerms {
@@ -36,9 +37,10 @@ func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec, labels *cluster.La
 		class.PreferredAffinity, class.PreferredAntiAffinity = firstOf(class.PreferredAffinity, &room), firstOf(class.PreferredAntiAffinity, &room)
 		refuse(class, engine.PodTerms, fmt.Sprintf("Berth judges at most %d affinity terms per pod, and the pod has %d", maxTerms, n))
 	}
-	if len(labels.Claims)+len(class.Disks) > maxVolumes { // it is refused for the first of them
+	if n := len(labels.Claims) + len(class.Disks); n > maxVolumes {
 		room := maxVolumes
 		labels.Claims, class.Disks = firstOf(labels.Claims, &room), firstOf(class.Disks, &room)
+		refuse(class, engine.AttachedVolumes, fmt.Sprintf("Berth judges at most %d claims and disks per pod, and the pod has %d", maxVolumes, n))
 	}
 	for i := range pod.Spec.Volumes {
 		if aspect, why := unsupportedVolume(&pod.Spec.Volumes[i]); why != "" {
@@ -69,14 +71,17 @@ func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec, labels *cluster.La
 	}
 }
 
-// firstOf returns as many entries of a list as there is room for, and takes that.
+// firstOf returns as many entries of a list as there is room for, without the room of the others, and takes that.
 func firstOf[T any](terms []T, room *int) []T {
 	n := min(len(terms), *room)
 	*room -= n
 	if n == 0 {
 		return nil
 	}
-	return terms[:n:n]
+	if n == len(terms) {
+		return terms
+	}
+	return slices.Clone(terms[:n])
 }
 
 // unsupportedVolume finds volumes that bind a pod to some nodes. Those that any node can mount are no matter of scheduling.
