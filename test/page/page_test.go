@@ -11,8 +11,10 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -190,6 +192,52 @@ func TestATokenIsAskedForAndKept(t *testing.T) {
 	}
 	if got := get[string](p, `JSON.stringify(localStorage) + document.cookie`); got != "{}" {
 		t.Errorf("the page keeps %s beyond its tab", got)
+	}
+}
+
+func TestAnAnswerAboutATokenThatIsGoneAsksForNone(t *testing.T) {
+	dir := t.TempDir()
+	b := start(t, dir, "127.0.0.1:0", "--authenticate", "tokens", "--token-file", writeTokens(t, dir, "right-token,ann,read\n"))
+	// Between the page and the gateway: what the status says of the wrong token is on its way until the right one is in use.
+	onItsWay, arrives := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	front := &httputil.ReverseProxy{
+		FlushInterval: -1,
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: b.http}) },
+		ModifyResponse: func(r *http.Response) error {
+			if r.Request.URL.Path == "/v1/status" && r.Request.Header.Get("Authorization") == "Bearer wrong-token" {
+				once.Do(func() { close(onItsWay) })
+				select {
+				case <-arrives:
+				case <-r.Request.Context().Done():
+				}
+			}
+			return nil
+		},
+	}
+	server := httptest.NewServer(front)
+	t.Cleanup(server.Close)
+	p := open(t, server.Listener.Addr().String(), "", "401")
+	p.await("the dialog", `document.getElementById("sign-in").open`)
+	p.write("#token", "wrong-token"+kb.Enter)
+	select {
+	case <-onItsWay:
+	case <-time.After(patience):
+		t.Fatal("nobody asks with the wrong token")
+	}
+	p.await("the dialog again", `document.getElementById("sign-in").open && `+text("sign-in-why")+`.includes("not known")`)
+	p.write("#token", "right-token"+kb.Enter)
+	p.await("the stream", text("placements-state")+` === "live"`)
+	if n := get[int](p, `document.querySelectorAll("#members tbody tr").length`); n != 0 {
+		t.Fatalf("%d members are shown, before there is an answer", n)
+	}
+	close(arrives)
+	p.await("the members", `document.querySelectorAll("#members tbody tr").length === 8`)
+	if get[bool](p, `document.getElementById("sign-in").open`) {
+		t.Error("the page asks for a token, though it has one that is good")
+	}
+	if got := get[string](p, text("banner")); got != "" {
+		t.Errorf("the banner says %q", got)
 	}
 }
 
