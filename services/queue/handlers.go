@@ -181,12 +181,13 @@ func (s *Service) Activate(ctx context.Context, request *queuev1.ActivateRequest
 func (s *Service) GetShards(context.Context, *queuev1.GetShardsRequest) (*queuev1.GetShardsResponse, error) {
 	response := &queuev1.GetShardsResponse{}
 	floors := s.ownFloors()
-	for number, n := range s.depths() {
+	for _, sh := range s.owned() {
+		n, looks := sh.depth()
 		shard := &queuev1.Shard{
-			Shard: number, Gated: int32(n[pending.Gated]), Active: int32(n[pending.Active]), Backoff: int32(n[pending.Backoff]),
-			Unschedulable: int32(n[pending.Unschedulable]), InFlight: int32(n[pending.InFlight]),
+			Shard: sh.number, Gated: int32(n[pending.Gated]), Active: int32(n[pending.Active]), Backoff: int32(n[pending.Backoff]),
+			Unschedulable: int32(n[pending.Unschedulable]), InFlight: int32(n[pending.InFlight]), Looks: looks,
 		}
-		if floor, ok := floors.working[number]; ok {
+		if floor, ok := floors.working[sh.number]; ok {
 			shard.PriorityFloor = &floor
 		}
 		response.Shards = append(response.Shards, shard)

@@ -242,13 +242,7 @@ func (s *Service) setCount(st *cluster.State) {
 func (s *Service) depths() map[int32][pending.Places]int {
 	depths := make(map[int32][pending.Places]int)
 	for _, sh := range s.owned() {
-		sh.mu.Lock()
-		var counts [pending.Places]int
-		for p := range counts {
-			counts[p] = sh.queue.Count(pending.Place(p))
-		}
-		sh.mu.Unlock()
-		depths[sh.number] = counts
+		depths[sh.number], _ = sh.depth()
 	}
 	return depths
 }

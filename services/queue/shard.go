@@ -57,6 +57,16 @@ func (sh *shard) standing(id cluster.PodID, priorities int) pending.Standing {
 	return s
 }
 
+// depth returns how many pods the queue has in each place, and whether some may come back by what has not been looked at yet.
+func (sh *shard) depth() (counts [pending.Places]int, looks bool) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for p := range counts {
+		counts[p] = sh.queue.Count(pending.Place(p))
+	}
+	return counts, sh.queue.Looks()
+}
+
 // entriesAtATime bounds for how many pods the queue, and with it the log, waits.
 const entriesAtATime = 1024
 

@@ -226,6 +226,15 @@ func (p *pipeline) settled() error {
 		if v := p.follows[i].Version(); v != version {
 			return fmt.Errorf("a queue is at version %v, the binder at %v", v, version)
 		}
+		shards, err := q.GetShards(context.Background(), &queuev1.GetShardsRequest{})
+		if err != nil {
+			return err
+		}
+		for _, shard := range shards.GetShards() {
+			if shard.GetLooks() {
+				return fmt.Errorf("shard %d has not looked at all that has happened", shard.GetShard())
+			}
+		}
 		for token := ""; ; {
 			page, err := q.ListPending(context.Background(), &queuev1.ListPendingRequest{PageSize: 1000, PageToken: token})
 			if err != nil {

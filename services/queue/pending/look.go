@@ -75,6 +75,9 @@ func (q *Queue) RecheckUntil(now time.Time, st *cluster.State, enough func() boo
 	return !q.flushing
 }
 
+// Looks reports whether something has been noted by which unschedulable pods may come back, and has not been looked at to its end.
+func (q *Queue) Looks() bool { return q.looking != nil || !q.notes.none() }
+
 // goOn does the next steps of a look.
 func (q *Queue) goOn(now time.Time, st *cluster.State, l *look, enough func() bool) (done bool) {
 	done = q.lookAtNodeless(now, st, l, enough) && q.giveHints(now, st, l, enough) && q.lookAtPods(now, st, l, enough) &&
@@ -94,7 +97,7 @@ func (q *Queue) beginLook(st *cluster.State) bool {
 		possible: make(map[engine.Signature]bool), preemptable: make(map[question]bool),
 	}
 	q.looked = l.until
-	if !n.any && !n.doubtful && len(n.unsure) == 0 && !n.events() {
+	if n.none() {
 		return false
 	}
 	q.looking = l

@@ -247,7 +247,12 @@ func TestLookInPartsBringsBackAll(t *testing.T) {
 				if got := q.Count(Unschedulable); before-got > 1 {
 					t.Fatalf("one step brings %d pods back", before-got)
 				}
-				before = q.Count(Unschedulable)
+				if before = q.Count(Unschedulable); !q.Looks() {
+					t.Fatalf("after %d parts all has been looked at, it says, before the last", parts)
+				}
+			}
+			if q.Looks() {
+				t.Error("there is still something to look at, it says, after the last part")
 			}
 			if got := q.Count(Backoff); got != pods || parts < pods {
 				t.Errorf("%d of %d pods have come back, in %d parts", got, pods, parts)

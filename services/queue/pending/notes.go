@@ -35,6 +35,9 @@ type nodeChange struct {
 	was, is *cluster.Node
 }
 
+// none reports whether nothing has been noted.
+func (n *notes) none() bool { return !n.any && !n.doubtful && len(n.unsure) == 0 && !n.events() }
+
 // events reports whether there is something that hints are given for.
 func (n *notes) events() bool {
 	return len(n.nodes)+len(n.pods) > 0 || slices.ContainsFunc(n.last(), func(ev *event) bool { return ev.seq > 0 })

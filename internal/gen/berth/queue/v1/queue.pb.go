@@ -628,6 +628,8 @@ type Shard struct {
 	InFlight int32 `protobuf:"varint,6,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// The priority it works at; unset: it has nothing to do.
 	PriorityFloor *int32 `protobuf:"varint,7,opt,name=priority_floor,json=priorityFloor,proto3,oneof" json:"priority_floor,omitempty"`
+	// Something has changed by which unschedulable pods may come back, and has not been looked at to its end.
+	Looks         bool `protobuf:"varint,8,opt,name=looks,proto3" json:"looks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -709,6 +711,13 @@ func (x *Shard) GetPriorityFloor() int32 {
 		return *x.PriorityFloor
 	}
 	return 0
+}
+
+func (x *Shard) GetLooks() bool {
+	if x != nil {
+		return x.Looks
+	}
+	return false
 }
 
 // WatchPriorityFloorsRequest says who watches.
@@ -1000,7 +1009,7 @@ const file_berth_queue_v1_queue_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\"\x12\n" +
 	"\x10GetShardsRequest\"B\n" +
 	"\x11GetShardsResponse\x12-\n" +
-	"\x06shards\x18\x01 \x03(\v2\x15.berth.queue.v1.ShardR\x06shards\"\xe7\x01\n" +
+	"\x06shards\x18\x01 \x03(\v2\x15.berth.queue.v1.ShardR\x06shards\"\xfd\x01\n" +
 	"\x05Shard\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12\x14\n" +
 	"\x05gated\x18\x02 \x01(\x05R\x05gated\x12\x16\n" +
@@ -1008,7 +1017,8 @@ const file_berth_queue_v1_queue_proto_rawDesc = "" +
 	"\abackoff\x18\x04 \x01(\x05R\abackoff\x12$\n" +
 	"\runschedulable\x18\x05 \x01(\x05R\runschedulable\x12\x1b\n" +
 	"\tin_flight\x18\x06 \x01(\x05R\binFlight\x12*\n" +
-	"\x0epriority_floor\x18\a \x01(\x05H\x00R\rpriorityFloor\x88\x01\x01B\x11\n" +
+	"\x0epriority_floor\x18\a \x01(\x05H\x00R\rpriorityFloor\x88\x01\x01\x12\x14\n" +
+	"\x05looks\x18\b \x01(\bR\x05looksB\x11\n" +
 	"\x0f_priority_floor\"4\n" +
 	"\x1aWatchPriorityFloorsRequest\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\"\x8f\x01\n" +
