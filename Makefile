@@ -34,7 +34,8 @@ demo: build ## schedule a generated GPU fleet and keep serving; EXIT=1 ends by i
 .PHONY: test
 test: grpcurl ## run every test; needs Go, a C compiler, the module proxy, and Chromium, which root gets by apt
 	go run ./test/benchkube build # the control plane, once: minutes that no test should have to wait for
-	go test -race -p 4 -timeout 40m $(PACKAGES) # four packages at a time: most of them wait for processes, sockets and leases, half of their time and more
+	@# Four packages at a time: most of them wait for processes, sockets and leases, half of their time and more. Those that wait longest begin first.
+	go test -race -p 4 -timeout 40m ./test/soak ./test/system $(PACKAGES)
 	cd test/deploy && CGO_ENABLED=0 go test -count=1 .
 	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .
 	cd test/page && CGO_ENABLED=0 go test -count=1 .
