@@ -52,12 +52,12 @@ func TestPodsThatComeOneByOneAreTimedOverSeparateProcesses(t *testing.T) {
 	if len(r.problems) > 0 {
 		t.Fatalf("problems = %q", r.problems)
 	}
-	for _, f := range []figure{p50, p50FromCall} {
+	for _, f := range []figure{p50, p50FromCall, p50Assumed} { // what is assumed comes by another stream than what is bound, and may come later
 		if r.figures[f] <= 0 {
 			t.Errorf("%s = %v", f, r.figures[f])
 		}
 	}
-	if r.figures[p50FromCall] <= r.figures[p50] || r.figures[p99] < r.figures[p50] || r.figures[p50Assumed] > r.figures[p50] {
+	if r.figures[p50FromCall] <= r.figures[p50] || r.figures[p99] < r.figures[p50] {
 		t.Errorf("figures that cannot be: %v", r.figures)
 	}
 	if len(r.usage) != 6 || r.usage["etcd"].PeakRSS == 0 || r.usage["queue"].CPU == 0 {
