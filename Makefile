@@ -142,9 +142,13 @@ fuzz: ## run every fuzz target for its time, going on where it was; FUZZTIME=10m
 # What takes hours, or time itself, or is built elsewhere, is a proof and no test: make test is the facts, in minutes. New ones, such
 # as other versions of Kubernetes, are added here.
 .PHONY: proofs
-proofs: ## what takes hours: oracle at length, overload, an hour of chaos, and every fuzz target; each also has a target of its own
+proofs: ## what takes hours: oracle at length, overload, attack, swap, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
 	$(MAKE) oracle
 	$(MAKE) overload
+	$(MAKE) attack
+	$(MAKE) swap
+	$(MAKE) soak-etcd
+	$(MAKE) churn
 	$(MAKE) chaos DURATION=$(or $(DURATION),1h)
 	$(MAKE) fuzz
 
