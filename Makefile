@@ -19,9 +19,12 @@ GRPCURL             := github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
+# What members say they were built from, binary or image.
+VERSION ?= $(shell git describe --tags --always --dirty)
+
 .PHONY: build
 build: ## build .bin/berth
-	CGO_ENABLED=0 go build -o $(BIN)/berth ./cmd/berth
+	CGO_ENABLED=0 go build -trimpath -ldflags="-X github.com/berth-scheduler/berth/internal/member.version=$(VERSION)" -o $(BIN)/berth ./cmd/berth
 
 .PHONY: plugin
 plugin: ## build .bin/kubectl-berth, the kubectl plugin
@@ -82,7 +85,7 @@ test-compose: ## run docker-compose.yaml: schedule, kill, scale; needs root, ins
 
 .PHONY: image
 image: ## build the image berth:dev with Docker; BASE=… BUILDER=… IMAGE=…
-	docker build -f deploy/Dockerfile --build-arg VERSION=$$(git describe --tags --always --dirty) $(foreach a,BASE BUILDER,$(if $($(a)),--build-arg $(a)=$($(a)))) -t $(or $(IMAGE),berth:dev) .
+	docker build -f deploy/Dockerfile --build-arg VERSION=$(VERSION) $(foreach a,BASE BUILDER,$(if $($(a)),--build-arg $(a)=$($(a)))) -t $(or $(IMAGE),berth:dev) .
 
 .PHONY: bench
 bench: build ## Berth on its local source: decisions per second, memory, latency; BENCHFLAGS='--workload all' for 1,000,000 nodes too
@@ -143,9 +146,13 @@ fuzz: ## run every fuzz target for its time, going on where it was; FUZZTIME=10m
 # What takes hours, or time itself, or is built elsewhere, is a proof and no test: make test is the facts, in minutes. New ones, such
 # as other versions of Kubernetes, are added here.
 .PHONY: proofs
-proofs: ## what takes hours: oracle at length, overload, an hour of chaos, and every fuzz target; each also has a target of its own
+proofs: ## what takes hours: oracle at length, overload, attack, swap, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
 	$(MAKE) oracle
 	$(MAKE) overload
+	$(MAKE) attack
+	$(MAKE) swap
+	$(MAKE) soak-etcd
+	$(MAKE) churn
 	$(MAKE) chaos DURATION=$(or $(DURATION),1h)
 	$(MAKE) fuzz
 

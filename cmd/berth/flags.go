@@ -45,7 +45,7 @@ func (f *commonFlags) add(fs *pflag.FlagSet, listen string) {
 func addEtcd(fs *pflag.FlagSet, c *roles.Common) {
 	fs.StringSliceVar(&c.EtcdEndpoints, "etcd-endpoints", nil, "etcd's client URLs: https://host:port, or on this machine http://127.0.0.1:port or unix:///path")
 	fs.StringVar(&c.EtcdPrefix, "etcd-prefix", "/berth/", "under which all keys in etcd are")
-	fs.BoolVar(&c.EtcdOwned, "etcd-owned", false, "etcd is this Berth's alone: the active binder compacts it. Another's is only looked at")
+	fs.BoolVar(&c.EtcdOwned, "etcd-owned", false, "etcd is this Berth's alone: the active binder compacts it, if it has no users. Another's is only looked at")
 }
 
 // finish checks the flags and fills in what depends on the machine.

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
 )
 
 func TestSecondEmbeddedOnADirectoryFailsAtOnce(t *testing.T) {
@@ -176,5 +178,24 @@ func TestEmbeddedKeepsItsDataOverARestart(t *testing.T) {
 	}
 	if len(kvs) != 2 || string(kvs[0].Value) != "1" || string(kvs[1].Value) != "2" {
 		t.Errorf("List = %v", kvs)
+	}
+}
+
+// Nobody but etcd itself compacts it while there is room: without, it would keep every value that a key ever had.
+func TestTheEmbeddedEtcdCompactsAndHasAQuota(t *testing.T) {
+	s := startEmbeddedServer(t)
+	c := s.e.etcd.Config()
+	if c.AutoCompactionMode != embed.CompactorModePeriodic {
+		t.Errorf("it compacts by %q, want periodic", c.AutoCompactionMode)
+	}
+	if kept, err := time.ParseDuration(c.AutoCompactionRetention); err != nil || kept < time.Minute || kept > 10*time.Minute {
+		t.Errorf("it keeps %q of the past, want 1 to 10 minutes", c.AutoCompactionRetention)
+	}
+	d, err := connect(t, s).Database(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Quota < 2<<30 || d.Quota > 8<<30 {
+		t.Errorf("its quota is %d bytes, want 2 GiB to 8 GiB", d.Quota)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/member"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
@@ -93,9 +94,11 @@ func (o *operations) checks() []rpc.Check {
 
 // status is what /statusz says, as of now.
 func (o *operations) status(now time.Time) [][2]string {
-	build, revision := "unknown", "unknown"
+	build, revision := member.Build(), "unknown"
+	if build == "" {
+		build = "unknown"
+	}
 	if info, ok := debug.ReadBuildInfo(); ok {
-		build = info.Main.Version
 		for _, s := range info.Settings {
 			if s.Key == "vcs.revision" {
 				revision = s.Value

@@ -213,15 +213,18 @@ func TestTheChartRefusesValuesThatMakeNoSense(t *testing.T) {
 		"replicas":      {"binder": map[string]any{"replicas": 0}},
 		"replica":       {"queue": map[string]any{"replica": 3}}, // a misspelt name
 		"schedulerName": {"schedulerName": ""},
-		"pullPolicy":    {"image": map[string]any{"pullPolicy": "Sometimes"}},
-		"priority":      {"priority": 2_000_000_000}, // the system's own
-		"endpoints":     {"etcd": map[string]any{"enabled": false}},
-		"^https://":     {"etcd": map[string]any{"enabled": false, "endpoints": []any{"https://a:2379", "http://b:2379"}}},
-		"quotaBytes":    {"etcd": map[string]any{"quotaBytes": 0}},
-		"labels":        {"podMonitor": map[string]any{"labels": map[string]any{"release": 1}}},
-		"extraArgs":     {"gateway": map[string]any{"extraArgs": []any{7}}},
-		"extraArgs/0":   {"gateway": map[string]any{"extraArgs": []any{"allowed-hosts=a"}}}, // no flag
-		"requests":      {"gateway": map[string]any{"resources": map[string]any{"requests": map[string]any{"gpu": map[string]any{}}}}},
+		// Berth would have to place its own pods.
+		"Set ownSchedulerName to a name that another scheduler has": {"schedulerName": "default-scheduler"},
+		"ownSchedulerName: Berth's own pods would be x's":           {"schedulerName": "x", "ownSchedulerName": "x"},
+		"pullPolicy":  {"image": map[string]any{"pullPolicy": "Sometimes"}},
+		"priority":    {"priority": 2_000_000_000}, // the system's own
+		"endpoints":   {"etcd": map[string]any{"enabled": false}},
+		"^https://":   {"etcd": map[string]any{"enabled": false, "endpoints": []any{"https://a:2379", "http://b:2379"}}},
+		"quotaBytes":  {"etcd": map[string]any{"quotaBytes": 0}},
+		"labels":      {"podMonitor": map[string]any{"labels": map[string]any{"release": 1}}},
+		"extraArgs":   {"gateway": map[string]any{"extraArgs": []any{7}}},
+		"extraArgs/0": {"gateway": map[string]any{"extraArgs": []any{"allowed-hosts=a"}}}, // no flag
+		"requests":    {"gateway": map[string]any{"resources": map[string]any{"requests": map[string]any{"gpu": map[string]any{}}}}},
 	} {
 		if _, err := helm(values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want an error that names %s", values, err, want)

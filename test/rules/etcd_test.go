@@ -9,7 +9,7 @@ import (
 )
 
 // shippedEtcds returns the flags of every etcd that manifests, the compose file and pages have people start, by where that is. The
-// chart's is compared with the kustomization's in test/deploy, and the embedded one tells in package coord.
+// chart's is compared with the kustomization's in test/deploy, and package coord asks the embedded one itself.
 func shippedEtcds(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	all := make(map[string]map[string]string)

@@ -286,6 +286,24 @@ func TestOnlyBindersAndGatewaysMayUseTheAPIServerAndNoMoreThanTheyNeed(t *testin
 	}
 }
 
+// An etcd with users, as all that we ship have, lets no role compact it: a binder that is to would warn of a refusal at each look, and
+// people would rely on what is not done.
+func TestNoBinderIsToCompactAnEtcdThatDoesNotLetIt(t *testing.T) {
+	binders := 0
+	for _, c := range commandLines(t) {
+		if len(c.args) == 0 || c.args[0] != "binder" || c.from != composeFile+", binder" && c.from != kustomizeDir+", binder" {
+			continue
+		}
+		binders++
+		if slices.ContainsFunc(c.args, func(arg string) bool { return strings.HasPrefix(arg, "--etcd-owned") }) {
+			t.Errorf("%s: --etcd-owned: its etcd has users, which refuses the role binder a compaction", c.from)
+		}
+	}
+	if binders != 2 {
+		t.Errorf("found %d binders, want the compose file's and the manifests'", binders)
+	}
+}
+
 // compose is what the tests read of the compose file.
 type compose struct {
 	Services map[string]struct {

@@ -18,6 +18,9 @@ labels:
 
 {{- /* The spec of a pod, but for its containers and volumes. Argument: dict of root and role. */}}
 {{- define "berth.pod" -}}
+{{- if eq .root.Values.schedulerName (.root.Values.ownSchedulerName | default "default-scheduler") }}
+{{- fail (printf "ownSchedulerName: Berth's own pods would be %s's, which is Berth (schedulerName): after the loss of all of them none would be placed. Set ownSchedulerName to a name that another scheduler has, such as kube-scheduler under another name: docs/deploy.md, \"In kube-scheduler's place\"" .root.Values.schedulerName) }}
+{{- end }}
 {{- with .root.Values.ownSchedulerName }}
 schedulerName: {{ . }}
 {{- end }}
