@@ -21,6 +21,9 @@ type look struct {
 
 	listeners []listening // whose hints are still to be given
 	told      []*entry    // of the first of them, those that are still to be given them; nil: not known yet
+	sharing   []*sharing  // of claims whose users are concerned
+	claims    []*claim    // whose users are
+	users     []*entry    // of the first of them, those that are still to be brought back; nil: not known yet
 	unsure    []*entry    // that have changed or were released
 	own       []*entry    // with a node that matters by itself
 	groups    []group
@@ -77,8 +80,8 @@ func (q *Queue) RecheckUntil(now time.Time, st *cluster.State, enough func() boo
 
 // goOn does the next steps of a look.
 func (q *Queue) goOn(now time.Time, st *cluster.State, l *look, enough func() bool) (done bool) {
-	done = q.lookAtNodeless(now, st, l, enough) && q.giveHints(now, st, l, enough) && q.lookAtPods(now, st, l, enough) &&
-		q.lookAtGroups(now, st, l, enough)
+	done = q.lookAtNodeless(now, st, l, enough) && q.giveHints(now, st, l, enough) && q.lookAtClaims(now, l, enough) &&
+		q.lookAtPods(now, st, l, enough) && q.lookAtGroups(now, st, l, enough)
 	if done {
 		q.looking = nil
 		q.notes.forget(l.until)
@@ -94,13 +97,19 @@ func (q *Queue) beginLook(st *cluster.State) bool {
 		possible: make(map[engine.Signature]bool), preemptable: make(map[question]bool),
 	}
 	q.looked = l.until
-	if !n.any && !n.doubtful && len(n.unsure) == 0 && !n.events() {
+	if !n.any && !n.doubtful && len(n.unsure) == 0 && !n.events() && !n.concerns() {
 		return false
 	}
 	q.looking = l
 	if n.events() {
 		l.listeners = slices.Collect(maps.Keys(q.listeners))
 	}
+	l.sharing, l.claims = slices.Collect(maps.Keys(n.sharing)), slices.Collect(maps.Keys(n.claims))
+	if n.anyClaim {
+		l.claims, n.anyClaim = slices.Collect(maps.Values(q.volumes.claims)), false
+	}
+	clear(n.sharing)
+	clear(n.claims)
 	l.unsure = slices.Collect(maps.Values(n.unsure))
 	clear(n.unsure)
 	for w, word := range n.changed {

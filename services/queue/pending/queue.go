@@ -118,6 +118,8 @@ type entry struct {
 	related   cluster.Seq // as of which crossNode is known
 	sleeps    bool        // it is in Queue.sleeping
 
+	claims []*claim // that it uses
+
 	news // since the last attempt began
 
 	held    bool      // others are being evicted for it: it stays where it is
@@ -176,6 +178,7 @@ type Queue struct {
 	left             map[string]int32         // by uid, how often pods have been tried that are of another shard by now
 	awaited          []awaited                // by version
 
+	volumes  volumes     // who is concerned by a change of claims, and of what they are bound to
 	notes    notes       // what the fold has noted since the last look began
 	looking  *look       // that is under way, or nil
 	flushing bool        // it has been done, and the flush that comes after it has not
@@ -216,7 +219,8 @@ func (q *Queue) clear() {
 	q.listeners = make(map[listening]*listeners)
 	q.nominees = make(map[string]pods)
 	q.left = make(map[string]int32)
-	q.notes, q.looking, q.flushing, q.looked = notes{unsure: make(pods)}, nil, false, 0
+	q.volumes = newVolumes()
+	q.notes, q.looking, q.flushing, q.looked = newNotes(), nil, false, 0
 	q.helpful, q.helpfulAt = nil, cluster.Version{}
 	q.awaited = nil
 }
