@@ -64,7 +64,7 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 			q.left[uid] = attempts
 		}
 	}
-	q.version, q.looked = st.Version(), st.Version().Seq
+	q.version, q.looked, q.aside.since = st.Version(), st.Version().Seq, st.Version().Seq
 	q.settings = st.Settings
 	q.setTimes(&st.Settings)
 

@@ -178,12 +178,14 @@ type Queue struct {
 	left             map[string]int32         // by uid, how often pods have been tried that are of another shard by now
 	awaited          []awaited                // by version
 
-	volumes  volumes     // who is concerned by a change of claims, and of what they are bound to
-	notes    notes       // what the fold has noted since the last look began
-	looking  *look       // that is under way, or nil
-	flushing bool        // it has been done, and the flush that comes after it has not
-	looked   cluster.Seq // the last look began at
-	most     int         // events that notes keep of a kind
+	volumes      volumes // who is concerned by a change of claims, and of what they are bound to
+	notes        notes   // what the fold has noted since the last look began
+	looking      *look   // that is under way, or nil
+	aside        aside   // what looks have left for later, and lookingAside the look at that which is under way, or nil
+	lookingAside *look
+	flushing     bool        // it has been done, and the flush that comes after it has not
+	looked       cluster.Seq // the last look began at
+	most         int         // events that notes keep of a kind
 
 	// helpful are the answers that helped had in the state that it was asked in last.
 	helpful   map[question]bool
@@ -221,6 +223,7 @@ func (q *Queue) clear() {
 	q.left = make(map[string]int32)
 	q.volumes = newVolumes()
 	q.notes, q.looking, q.flushing, q.looked = newNotes(), nil, false, 0
+	q.aside, q.lookingAside = aside{}, nil
 	q.helpful, q.helpfulAt = nil, cluster.Version{}
 	q.awaited = nil
 }

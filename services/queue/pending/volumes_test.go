@@ -574,3 +574,90 @@ func (w *volumeWorld) check(t *rapid.T) {
 		t.Fatalf("after a look there are notes of %d claims and %d that have something in common", len(n.claims), len(n.sharing))
 	}
 }
+
+// counting counts what it is asked about nodes.
+type counting struct {
+	volumeJudge
+	asked *int
+}
+
+func (c counting) Feasible(st *cluster.State, s engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
+	*c.asked++
+	return c.volumeJudge.Feasible(st, s, self, n)
+}
+
+// manyClaims is a queue in which many pods sleep, each with a claim of its own that does not exist, and one without claims that no node has room
+// for.
+func manyClaims(t *testing.T, milli int64) (w *volumeWorld, plain cluster.PodID, asked *int) {
+	w, asked = newVolumeWorld(t), new(int)
+	w.node("n1", "a", milli)
+	for k := range 300 {
+		w.pod(fmt.Sprint("waits-", k), 0, 5, "", fmt.Sprint("data-", k))
+	}
+	plain = w.pod("plain", 1, 5, "")
+	for _, a := range w.queue.Pop(w.now, 1000) {
+		w.reject(a, w.st.Version(), engine.NodeResourcesFit)
+	}
+	w.now = w.now.Add(time.Minute)
+	w.queue.judge = counting{w.judge, asked}
+	w.look = func(*Queue, *cluster.State) {}
+	return w, plain, asked
+}
+
+func TestPodsWithClaimsHoldUpNoneWithout(t *testing.T) {
+	w, plain, _ := manyClaims(t, 100)
+	w.node("n1", "a", 500) // room for the many, if they had what they claim
+	for k := range 5 {
+		if w.queue.RecheckUntil(w.now, w.st, steps) {
+			t.Fatal("the look was over after so few steps:", k)
+		}
+	}
+	w.node("n2", "a", 1000)
+	for range 5 {
+		if w.queue.RecheckUntil(w.now, w.st, steps) {
+			t.Fatal("the look was over after so few steps")
+		}
+	}
+	if got := w.placeOf(plain); got != Active {
+		t.Errorf("a pod without claims: %v", got)
+	}
+	w.queue.Recheck(w.now, w.st)
+	if got := w.queue.Count(Unschedulable); got != 300 {
+		t.Errorf("%d pods sleep, want those with claims", got)
+	}
+}
+
+func TestPodsThatDifferInTheirClaimsAreOneQuestionWhereThatDoesNotMatter(t *testing.T) {
+	w, _, asked := manyClaims(t, 100)
+	w.node("n1", "a", 150) // no room for any
+	if w.queue.Recheck(w.now, w.st); *asked > 2 {
+		t.Errorf("%d questions, want one for each class", *asked)
+	}
+	*asked = 0
+	w.node("n1", "a", 300)
+	if w.queue.Recheck(w.now, w.st); *asked < 300 {
+		t.Errorf("%d questions, want one for each pod that it has room for", *asked)
+	}
+}
+
+// TestStorageThatChangesAllTheTimeMakesNoLookLong has volumes come that nobody waits for, and one for each of few.
+func TestStorageThatChangesAllTheTimeMakesNoLookLong(t *testing.T) {
+	w, _, asked := manyClaims(t, 500)
+	steps := 0
+	for k := range 100 {
+		w.set(&cluster.PersistentVolume{Name: fmt.Sprint("theirs-", k), HasClaim: true, Claim: cluster.ClaimReference{Namespace: "default", Name: fmt.Sprint("theirs-", k)}})
+		w.set(&cluster.PersistentVolume{Name: fmt.Sprint("free-", k), Class: "other", Available: true, Capacity: 1000})
+		w.set(&cluster.CSIStorageCapacity{Namespace: "system", Name: fmt.Sprint("room-", k), Class: "other", HasLimit: true, Limit: 1000})
+		w.set(&cluster.VolumeAttachment{Name: fmt.Sprint("attached-", k), Attacher: "driver", Node: "elsewhere", Volume: "theirs-0"})
+	}
+	for k := range 3 {
+		w.set(&cluster.PersistentVolume{Name: fmt.Sprint("pv-", k), HasClaim: true, Claim: cluster.ClaimReference{Namespace: "default", Name: fmt.Sprint("data-", k)}})
+	}
+	w.queue.RecheckUntil(w.now, w.st, func() bool { steps++; return false })
+	if got := w.queue.Count(Active); got != 3 {
+		t.Errorf("%d pods have woken, want 3", got)
+	}
+	if steps > 10 || *asked > 0 {
+		t.Errorf("%d steps and %d questions", steps, *asked)
+	}
+}

@@ -43,6 +43,7 @@ type unschedulablePods struct {
 	free       pods
 	preemptors pods        // of these, those that preempt if they can
 	related    cluster.Seq // as of which it is known of all of them whether they are crossNode
+	claims     bool        // they have some, and so are of one label set
 }
 
 type pods map[cluster.PodID]*entry
@@ -209,7 +210,7 @@ func (q *Queue) link(e *entry) {
 	group, s := q.siblings(e)
 	waiting := group[s]
 	if waiting == nil {
-		waiting = &unschedulablePods{free: make(pods), preemptors: make(pods)}
+		waiting = &unschedulablePods{free: make(pods), preemptors: make(pods), claims: len(e.claims) > 0}
 		group[s] = waiting
 	}
 	waiting.free[e.id] = e
