@@ -661,3 +661,19 @@ func TestStorageThatChangesAllTheTimeMakesNoLookLong(t *testing.T) {
 		t.Errorf("%d steps and %d questions", steps, *asked)
 	}
 }
+
+func TestPodWithAClaimWakesWhenItCouldPreemptOnANodeThatHasChanged(t *testing.T) {
+	w := newVolumeWorld(t)
+	once(w)
+	w.node("n1", "a", 100)
+	w.pod("victim", 0, 1, "n1")
+	id := w.pod("waits", 0, 5, "", "data")
+	w.cycle(func() {})
+	w.now = w.now.Add(time.Minute)
+	if got := w.placeOf(id); got != Unschedulable {
+		t.Fatalf("while the node is too small: %v", got)
+	}
+	if w.node("n1", "a", 200); w.placeOf(id) != Active {
+		t.Errorf("when it has grown: %v", w.placeOf(id))
+	}
+}
