@@ -53,7 +53,7 @@ func attachedVolumes(d *Demands, c VolumeChange) bool {
 	case *cluster.CSINode:
 		was, changed := c.Was.(*cluster.CSINode)
 		return !changed || slices.ContainsFunc(is.Drivers, func(driver cluster.NodeDriver) bool {
-			return limitOf(was, driver.Name) < driver.Limit
+			return hintedLimit(was, driver.Name) < driver.Limit
 		})
 	case nil:
 		if was, ok := c.Was.(*cluster.VolumeAttachment); ok {
@@ -65,8 +65,8 @@ func attachedVolumes(d *Demands, c VolumeChange) bool {
 	return false
 }
 
-// limitOf returns how many volumes of a driver can be attached to a node, 0 if it has no limit: that is kube-scheduler's way.
-func limitOf(n *cluster.CSINode, driver string) int32 {
+// hintedLimit returns how many volumes of a driver can be attached to a node, 0 if it has no limit: that is kube-scheduler's way.
+func hintedLimit(n *cluster.CSINode, driver string) int32 {
 	for _, d := range n.Drivers {
 		if d.Name == driver {
 			return d.Limit
