@@ -42,8 +42,8 @@ func (volumeJudge) claimed(st *cluster.State, s engine.Subject, n cluster.NodeIn
 			if v == nil || !c.Bound && !v.HasClaim {
 				return true
 			}
-			zone, _ := cluster.ValueOf(v.Labels, "zone")
-			is, _ := cluster.ValueOf(st.Node(n).Labels, "zone")
+			zone, _ := cluster.ValueOf(v.Labels, topologyZone)
+			is, _ := cluster.ValueOf(st.Node(n).Labels, topologyZone)
 			return zone != "" && zone != is
 		}
 		class := st.StorageClass(c.Class)
@@ -94,15 +94,21 @@ type volumeWorld struct {
 	t     interface{ Fatal(...any) }
 	now   time.Time
 	st    *cluster.State
-	judge volumeJudge
+	judge Judge
 	queue *Queue
 	look  func(*Queue, *cluster.State) // after each delta
 }
 
+const topologyZone = "topology.kubernetes.io/zone"
+
 const volumeClasses = 2 // of pods: of 200m, and of 600m
 
 func newVolumeWorld(t interface{ Fatal(...any) }) *volumeWorld {
-	w := &volumeWorld{t: t, now: time.Unix(1_000_000, 0), st: cluster.New(cluster.Version{Epoch: 3}), judge: volumeJudge{newCPUJudge()}}
+	return newVolumeWorldOf(t, volumeJudge{newCPUJudge()})
+}
+
+func newVolumeWorldOf(t interface{ Fatal(...any) }, judge Judge) *volumeWorld {
+	w := &volumeWorld{t: t, now: time.Unix(1_000_000, 0), st: cluster.New(cluster.Version{Epoch: 3}), judge: judge}
 	w.queue = NewQueue(0, w.judge)
 	w.look = func(q *Queue, st *cluster.State) { q.Recheck(w.now, st) }
 	w.apply(settings(1))
@@ -129,7 +135,7 @@ func (w *volumeWorld) node(name, zone string, milli int64) {
 	if at == cluster.NoNode {
 		at = w.st.Nodes.Free()
 	}
-	w.apply(cluster.NodeSet{Index: at, Node: cluster.Node{Name: name, Labels: []cluster.Label{{Key: "zone", Value: zone}}, Allocatable: cpu(milli)}})
+	w.apply(cluster.NodeSet{Index: at, Node: cluster.Node{Name: name, Labels: []cluster.Label{{Key: topologyZone, Value: zone}}, Allocatable: append(cpu(milli), cluster.Quantity{Name: "pods", Value: 9})}})
 }
 
 // pod sets a pod that uses some claims.
@@ -289,7 +295,7 @@ func TestPodWakesByWhatItsClaimsAreMadeOf(t *testing.T) {
 				w.reject(a, w.st.Version(), engine.NodeResourcesFit)
 			}
 			w.now = w.now.Add(time.Minute)
-			w.queue.judge = nowhere{w.judge.cpuJudge}
+			w.queue.judge = nowhere{newCPUJudge()}
 			heard := new(heardOf)
 			w.queue.Observe(heard)
 			switch {
@@ -423,8 +429,17 @@ func TestPodThatCouldPreemptButForItsClaimWakesWhenThatIsBound(t *testing.T) {
 // TestPodsWithClaimsLoseNoWakeUp draws logs, and looks at all of it or in parts: an unschedulable pod that is feasible on a node, or could preempt,
 // whatever has changed, must have woken.
 func TestPodsWithClaimsLoseNoWakeUp(t *testing.T) {
+	for name, judge := range map[string]func() Judge{
+		"by a judge that anybody can follow": func() Judge { return volumeJudge{newCPUJudge()} },
+		"by the engine":                      func() Judge { return evaluating{engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1})} },
+	} {
+		t.Run(name, func(t *testing.T) { losesNoWakeUp(t, judge) })
+	}
+}
+
+func losesNoWakeUp(t *testing.T, judge func() Judge) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newVolumeWorld(t)
+		w := newVolumeWorldOf(t, judge())
 		whole := rapid.Bool().Draw(t, "after each delta")
 		w.look = func(q *Queue, st *cluster.State) {
 			if whole {
@@ -484,7 +499,7 @@ func TestPodsWithClaimsLoseNoWakeUp(t *testing.T) {
 			"volume": func(t *rapid.T) {
 				v := &cluster.PersistentVolume{
 					Name: names.Draw(t, "volume"), Class: rapid.SampledFrom([]string{"", "late"}).Draw(t, "class"), Capacity: rapid.Int64Range(1, 3).Draw(t, "capacity"),
-					Available: coin.Draw(t, "available"), Labels: []cluster.Label{{Key: "zone", Value: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "zone")}},
+					Available: coin.Draw(t, "available"), Labels: []cluster.Label{{Key: topologyZone, Value: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "zone")}},
 					Driver: "driver", Handle: names.Draw(t, "handle"),
 				}
 				if coin.Draw(t, "for a claim") {
@@ -596,10 +611,10 @@ func manyClaims(t *testing.T, milli int64) (w *volumeWorld, plain cluster.PodID,
 	}
 	plain = w.pod("plain", 1, 5, "")
 	for _, a := range w.queue.Pop(w.now, 1000) {
-		w.reject(a, w.st.Version(), engine.NodeResourcesFit)
+		w.reject(a, w.st.Version(), engine.NodeName)
 	}
 	w.now = w.now.Add(time.Minute)
-	w.queue.judge = counting{w.judge, asked}
+	w.queue.judge = counting{volumeJudge{newCPUJudge()}, asked}
 	w.look = func(*Queue, *cluster.State) {}
 	return w, plain, asked
 }
