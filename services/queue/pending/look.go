@@ -132,6 +132,15 @@ func (q *Queue) beginLook(st *cluster.State) bool {
 	clear(n.claims)
 	l.unsure = slices.Collect(maps.Values(n.unsure))
 	clear(n.unsure)
+	if n.nominees {
+		for id := range st.VolumeNominees() {
+			if i := st.Nodes.ByName(st.Pod(id).Nominated); i != cluster.NoNode {
+				n.changed = n.changed.Grow(st.Nodes.Len())
+				n.changed.Set(i)
+			}
+		}
+		n.nominees = false
+	}
 	q.aside.changed = q.aside.changed.Grow(len(n.changed) * 64)
 	for w, word := range n.changed {
 		q.aside.changed[w] |= word

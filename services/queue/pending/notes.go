@@ -25,6 +25,8 @@ type notes struct {
 	claims   map[*claim]struct{}
 	sharing  map[*sharing]struct{}
 	anyClaim bool
+	// What nominated pods use may be other volumes than before, by which no node has changed.
+	nominees bool
 
 	// Of what hints are given for:
 	nodes           []nodeChange
@@ -53,7 +55,7 @@ func newNotes() notes {
 }
 
 // concerns reports whether there is something that concerns claims.
-func (n *notes) concerns() bool { return len(n.claims)+len(n.sharing) > 0 || n.anyClaim }
+func (n *notes) concerns() bool { return len(n.claims)+len(n.sharing) > 0 || n.anyClaim || n.nominees }
 
 // events reports whether there is something that hints are given for.
 func (n *notes) events() bool {

@@ -384,6 +384,7 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 		q.requeue(now, e, attemptFailure)
 		return
 	}
+	q.notes.nominees = q.notes.nominees || st.VolumeNomineeCount() > 0 && d.Version.Seq < st.VolumeObjectsModified()
 	// So may be the node that it is nominated to, of which the diagnosis says what counts against others.
 	q.notes.doubtful = q.notes.doubtful || (d.CrossNode || e.crossNode && e.pod.Nominated != "") && d.Version.Less(st.Version())
 	q.move(now, e, Unschedulable, attemptFailure)

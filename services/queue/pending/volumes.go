@@ -123,6 +123,9 @@ func (q *Queue) join(all map[string]*sharing, among **sharing, c *claim, name st
 // noteVolume notes what the last delta has done to an object that volumes are made of; nil: it is gone.
 func (q *Queue) noteVolume(st *cluster.State, key cluster.ObjectKey, is cluster.Object) {
 	v, c := &q.volumes, engine.VolumeChange{Was: st.Before().Object, Is: is}
+	if key.Kind >= cluster.PersistentVolumeKind && key.Kind <= cluster.StorageClassKind {
+		q.notes.nominees = q.notes.nominees || st.VolumeNomineeCount() > 0
+	}
 	switch key.Kind {
 	case cluster.PersistentVolumeClaimKind:
 		if claim := v.claims[claimKey{key.Namespace, key.Name}]; claim != nil {

@@ -692,3 +692,28 @@ func TestPodWithAClaimWakesWhenItCouldPreemptOnANodeThatHasChanged(t *testing.T)
 		t.Errorf("when it has grown: %v", w.placeOf(id))
 	}
 }
+
+func TestPodWakesWhenWhatANominatedPodIsToAttachIsAttachedAlready(t *testing.T) {
+	w := newVolumeWorldOf(t, evaluating{engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1})})
+	w.node("n1", "a", 1000)
+	w.set(&cluster.CSINode{Name: "n1", Drivers: []cluster.NodeDriver{{Name: "driver", Limited: true, Limit: 2}}})
+	for _, name := range []string{"one", "two", "three"} {
+		w.set(&cluster.PersistentVolume{Name: name, Driver: "driver", Handle: name})
+		w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: name, Volume: name, Bound: true})
+	}
+	w.pod("there", 0, 9, "n1", "one")
+	nominated := w.pod("nominated", 0, 9, "", "two")
+	w.apply(cluster.PodNominated{ID: nominated, Node: "n1"})
+	id := w.pod("waits", 0, 5, "", "three")
+	for _, a := range w.queue.Pop(w.now, 10) {
+		w.reject(a, w.st.Version(), engine.NodeVolumeLimits)
+	}
+	w.now = w.now.Add(time.Minute)
+	if got := w.placeOf(id); got != Unschedulable {
+		t.Fatalf("while the nominated pod needs the last place: %v", got)
+	}
+	w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "two", Volume: "one", Bound: true})
+	if got := w.placeOf(id); got != Active {
+		t.Errorf("when it does not any more: %v", got)
+	}
+}
