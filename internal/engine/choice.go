@@ -31,15 +31,13 @@ func (p *Placer) Choose(id cluster.PodID, index int) (cluster.NodeIndex, Placeme
 			return node, Placed
 		}
 	}
-	if index < 0 || index >= len(p.sets) || !p.e.sameSignature(p.st, subject, p.sets[index].subject) {
+	if index < 0 || index >= len(p.sets) || !p.meantFor(&p.sets[index], subject) {
 		return cluster.NoNode, Retry
 	}
-	return p.Place(index)
-}
-
-// sameSignature reports whether filters and scores treat two subjects alike.
-func (e *Evaluator) sameSignature(st *cluster.State, a, b Subject) bool {
-	return a == b || e.Signature(st, a) == e.Signature(st, b)
+	p.observe()
+	p.placed = cluster.NoNode
+	placement := p.placeAs(&p.sets[index], subject)
+	return p.placed, placement
 }
 
 // Answers are what filters have said of a pod that can go nowhere, by one Evaluator or merged over the ranges of many.
@@ -70,6 +68,10 @@ func (a Answers) Unschedulable() (nodes int, why []VerdictCount) {
 		return a.Seen, a.Everywhere
 	case !a.Known:
 		return a.Nodes, outside(a.Nodes)
+	case len(a.There) == 1 && a.There[0].alone():
+		all := a.There[0]
+		all.Count = int32(a.Nodes)
+		return a.Nodes, []VerdictCount{all}
 	}
 	return a.Nodes, MergeVerdicts(a.There, outside(a.Nodes-1))
 }

@@ -163,6 +163,9 @@ func (p *program) reason(slot int) (plugin, reason string) {
 	case code == codeNotHelpful:
 		return "", ReasonNotHelpful
 	}
+	if text, own := p.texts[code]; own {
+		return plugins[byCode[code]].Name, text
+	}
 	return plugins[byCode[code]].Name, reasonOf(code)
 }
 
