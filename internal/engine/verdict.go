@@ -17,12 +17,13 @@ type Verdict uint64
 
 // Codes of verdicts, one per reason but for codeDetailed. Those of plugins are in their rows.
 const (
-	codeFeasible    Verdict = 0
-	codeUnsupported Verdict = 9
-	codeNoVictims   Verdict = 17 // these two are of dry runs
-	codeNotHelpful  Verdict = 18
-	codeDetailed    Verdict = 19 // of the plugin that has details: its reasons are named by bits
-	maxCodes                = 32 // tally counts details behind them
+	codeFeasible         Verdict = 0
+	codeUnsupported      Verdict = 9
+	codeNoVictims        Verdict = 17 // these two are of dry runs
+	codeNotHelpful       Verdict = 18
+	codeDetailed         Verdict = 19 // of the plugin that has details: its reasons are named by bits
+	nodeVolumeLimitsCode Verdict = 22
+	maxCodes                     = 32 // tally counts details behind them
 )
 
 const (
