@@ -590,3 +590,20 @@ func TestVolumesAreJudgedAsByTheRulesReadOneByOne(t *testing.T) {
 		t.Error("no candidates")
 	}
 }
+
+func TestANomineeOfTheSameVolumeLeavesTheVerdictToWhatElseFailsBesideIt(t *testing.T) {
+	w, e := newStorage(t, 1), NewEvaluator(EvaluatorConfig{})
+	w.bound("c", nil)
+	w.set(&cluster.CSINode{Name: "n0", Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true}}})
+	nominee := w.st.Pod(w.pod("nominee", "", 9, nil, claims("c")...)).Pod
+	nominee.Nominated = "n0"
+	w.apply(cluster.PodSet{ID: 0, Pod: nominee})
+	near := cluster.ClassSpec{SchedulerName: "default", Affinity: []cluster.PodTerm{{TopologyKey: "topology.kubernetes.io/zone", Namespaces: []string{"other"}, NamespaceSelector: cluster.LabelSelector{Nothing: true}}}}
+	w.apply(cluster.ClassDefined{ID: 900, Spec: near})
+	pod := w.st.Pod(w.pod("judged", "", 0, nil, claims("c")...)).Pod
+	pod.Class = 900
+	w.apply(cluster.PodSet{ID: 1, Pod: pod})
+	if diff := gocmp.Diff([]string{"InterPodAffinity: " + ReasonAffinity}, w.says(e, 1)); diff != "" {
+		t.Errorf("beside the nominee its volume is not new (-want +got):\n%s", diff)
+	}
+}
