@@ -27,7 +27,7 @@ const (
 var nodeVolumeLimits = Descriptor{
 	Name: NodeVolumeLimits, Points: []string{"preFilter", "filter"},
 	Judges: []Aspect{AttachedVolumes}, Predicates: []string{"MaxCSIVolumeCountPred"},
-	reasons: []Reason{{Text: ReasonVolumeLimit}, {}, {fails: true}, {Text: ReasonUncountedVolumes}, {Text: ReasonUntoldLimits}, {Text: ReasonVolumeLimit}},
+	reasons: []Reason{{Text: ReasonVolumeLimit, without: limitsExceededAlone}, {}, {fails: true}, {Text: ReasonUncountedVolumes}, {Text: ReasonUntoldLimits}, {Text: ReasonVolumeLimit, onlyWithout: true}},
 	resolve: func(r *resolving) string {
 		r.out.limits = r.limits()
 		return ""

@@ -13,7 +13,7 @@ var plugins = [...]Plugin{
 	{Descriptor: &nodePorts, code: 8},
 	{Descriptor: &nodeResourcesFit, Weight: 1, code: codeDetailed, place: 0},
 	{Descriptor: &volumeRestrictions, code: 20},
-	{Descriptor: &nodeVolumeLimits, code: nodeVolumeLimitsCode},
+	{Descriptor: &nodeVolumeLimits, code: 22},
 	{Descriptor: &volumeBinding, code: 28},
 	{Descriptor: &volumeZone, code: 31},
 	{Descriptor: &podTopologySpread, Weight: 2, code: 10, place: 2},

@@ -266,10 +266,11 @@ func (p *program) filter(st *cluster.State, i cluster.NodeIndex, priority int32,
 		if v := p.pass(st, i, nominees); v != codeFeasible {
 			return v
 		}
-		if v := p.pass(st, i, nil); v != nodeVolumeLimitsCode+limitsExceeded {
-			return v
+		v := p.pass(st, i, nil)
+		if r := v.tabled(); r != nil && r.without > 0 {
+			return plugins[byCode[v.code()]].code + r.without | v&unresolvable
 		}
-		return nodeVolumeLimitsCode + limitsExceededAlone
+		return v
 	}
 	return p.pass(st, i, nil)
 }
@@ -298,8 +299,8 @@ func (p *program) alone(k int, st *cluster.State, i cluster.NodeIndex, nominees 
 
 // combine returns the verdict on an eligible or other node of a topology profile: that of the filter which comes first.
 func (p *program) combine(v Verdict, c *topologyProfile) Verdict {
-	switch {
-	case v == nodeVolumeLimitsCode+limitsExceededAlone:
+	switch r := v.tabled(); {
+	case r != nil && r.onlyWithout:
 		if c.first && !c.verdict.Feasible() {
 			return c.verdict // it fails already with the pods nominated to it
 		}

@@ -17,13 +17,12 @@ type Verdict uint64
 
 // Codes of verdicts, one per reason but for codeDetailed. Those of plugins are in their rows.
 const (
-	codeFeasible         Verdict = 0
-	codeUnsupported      Verdict = 9
-	codeNoVictims        Verdict = 17 // these two are of dry runs
-	codeNotHelpful       Verdict = 18
-	codeDetailed         Verdict = 19 // of the plugin that has details: its reasons are named by bits
-	nodeVolumeLimitsCode Verdict = 22
-	maxCodes                     = 32 // tally counts details behind them
+	codeFeasible    Verdict = 0
+	codeUnsupported Verdict = 9
+	codeNoVictims   Verdict = 17 // these two are of dry runs
+	codeNotHelpful  Verdict = 18
+	codeDetailed    Verdict = 19 // of the plugin that has details: its reasons are named by bits
+	maxCodes                = 32 // tally counts details behind them
 )
 
 const (
@@ -42,6 +41,16 @@ func (v Verdict) Feasible() bool { return v == 0 }
 func (v Verdict) Unresolvable() bool { return v&unresolvable != 0 }
 
 func (v Verdict) code() Verdict { return v & codeMask }
+
+// tabled returns the reason that the table has for a verdict, nil if there is none.
+func (v Verdict) tabled() *Reason {
+	code := v.code()
+	if code >= maxCodes || code == codeDetailed || byCode[code] < 0 {
+		return nil
+	}
+	of := &plugins[byCode[code]]
+	return &of.reasons[code-of.code]
+}
 
 // details returns the mask of the details of a codeDetailed verdict.
 func (v Verdict) details() uint64 { return uint64(v >> firstDetail) }
