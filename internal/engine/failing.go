@@ -18,11 +18,8 @@ type failing struct {
 
 // fails reports whether a verdict says that the plugin fails.
 func (v Verdict) fails() bool {
-	if v.code() >= maxCodes || byCode[v.code()] < 0 {
-		return false
-	}
-	of := &plugins[byCode[v.code()]]
-	return v.code() != codeDetailed && of.reasons[v.code()-of.code].fails
+	r := v.tabled()
+	return r != nil && r.fails
 }
 
 // mayFail reports whether some node's verdict could say that a plugin fails.

@@ -28,7 +28,7 @@ var nodeVolumeLimits = Descriptor{
 	Name: NodeVolumeLimits, Points: []string{"preFilter", "filter"},
 	Judges: []Aspect{AttachedVolumes}, Predicates: []string{"MaxCSIVolumeCountPred"},
 	hints:   hints{pod: attachedGone, volumes: attachedVolumes},
-	reasons: []Reason{{Text: ReasonVolumeLimit}, {}, {fails: true}, {Text: ReasonUncountedVolumes}, {Text: ReasonUntoldLimits}},
+	reasons: []Reason{{Text: ReasonVolumeLimit, without: limitsExceededAlone}, {}, {fails: true}, {Text: ReasonUncountedVolumes}, {Text: ReasonUntoldLimits}, {Text: ReasonVolumeLimit, onlyWithout: true}},
 	resolve: func(r *resolving) string {
 		r.out.limits = r.limits()
 		return ""
@@ -71,6 +71,7 @@ const (
 	limitsFailed
 	limitsUncounted
 	limitsUntold
+	limitsExceededAlone // limitsExceeded, but not if the pods nominated to the node are there: they use the same volumes
 )
 
 // limitsDemand is what pods want to have attached to a node that has a CSINode. On others there are no limits.

@@ -71,6 +71,10 @@ type Reason struct {
 	before, alone bool
 	// fails: kube-scheduler's attempt ends with an error, so that no node is feasible if one has the reason.
 	fails bool
+	// without is the place, among the plugin's reasons, of the same one of a node that fails only without the pods nominated to it; 0: there
+	// is none, for those only ever take room. onlyWithout is that it is that one.
+	without     Verdict
+	onlyWithout bool
 }
 
 // Aspect is a part of a pod's spec.

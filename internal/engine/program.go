@@ -266,6 +266,11 @@ func (p *program) filter(st *cluster.State, i cluster.NodeIndex, priority int32,
 		if v := p.pass(st, i, nominees); v != codeFeasible {
 			return v
 		}
+		v := p.pass(st, i, nil)
+		if r := v.tabled(); r != nil && r.without > 0 {
+			return plugins[byCode[v.code()]].code + r.without | v&unresolvable
+		}
+		return v
 	}
 	return p.pass(st, i, nil)
 }
@@ -283,10 +288,24 @@ func (p *program) pass(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdi
 	return firstOf(p.filters, st, i, h)
 }
 
+// alone returns the verdict of one of the filters, with the pods nominated to a node and without.
+func (p *program) alone(k int, st *cluster.State, i cluster.NodeIndex, nominees *overlay) Verdict {
+	v := firstOf(p.filters[k:k+1], st, i, nominees)
+	if v == codeFeasible && nominees != nil {
+		v = firstOf(p.filters[k:k+1], st, i, nil)
+	}
+	return v
+}
+
 // combine returns the verdict on an eligible or other node of a topology profile: that of the filter which comes first.
 func (p *program) combine(v Verdict, c *topologyProfile) Verdict {
-	if !v.Feasible() && !c.first {
-		return v // the node fails already with the pods nominated to it
+	switch r := v.tabled(); {
+	case r != nil && r.onlyWithout:
+		if c.first && !c.verdict.Feasible() {
+			return c.verdict // it fails already with the pods nominated to it
+		}
+	case !v.Feasible() && !c.first:
+		return v // it is this that does
 	}
 	return p.earlier(v, c.verdict)
 }

@@ -258,7 +258,7 @@ func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 	for k := range p.filters {
 		if s.filters[k] != nil {
 			out = s.filters[k](i, nominees, out)
-		} else if v := firstOf(p.filters[k:k+1], s.st, i, nominees); v != codeFeasible {
+		} else if v := p.alone(k, s.st, i, nominees); v != codeFeasible {
 			out = append(out, p.lack(p.filters[k].plugin, v))
 		}
 	}

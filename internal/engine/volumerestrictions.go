@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -63,9 +64,6 @@ var volumeRestrictions = Descriptor{
 		if p.disks == nil && p.inUse == 0 {
 			return compiled{}
 		}
-		if p.disks != nil {
-			p.known = make(map[cluster.ClassID]bool)
-		}
 		c.program.volumes.restrictions = p
 		return compiled{filter: p.filter}
 	},
@@ -121,8 +119,8 @@ type restrictions struct {
 	disks map[diskName]bool // nil: none
 
 	// known says of classes whether their disks conflict. Spans of an evaluation ask at the same time.
-	mu    sync.Mutex
-	known map[cluster.ClassID]bool
+	known sync.Map // bool by cluster.ClassID
+	count atomic.Int32
 }
 
 // mostKnownClasses bounds restrictions.known.
@@ -164,9 +162,8 @@ func (p *restrictions) conflicts(class *cluster.Class) bool {
 	if p.disks == nil || len(class.Spec.Disks) == 0 {
 		return false
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	is, found := p.known[class.ID]
+	known, found := p.known.Load(class.ID)
+	is, _ := known.(bool)
 	if !found {
 		is = slices.ContainsFunc(class.Spec.Disks, func(d cluster.Disk) bool {
 			return namesOf(&d, func(name diskName) bool {
@@ -174,10 +171,11 @@ func (p *restrictions) conflicts(class *cluster.Class) bool {
 				return same && (writes || !d.ReadOnly)
 			})
 		})
-		if len(p.known) >= mostKnownClasses {
-			clear(p.known)
+		if p.count.Add(1) >= mostKnownClasses {
+			p.count.Store(0)
+			p.known.Clear()
 		}
-		p.known[class.ID] = is
+		p.known.Store(class.ID, is)
 	}
 	return is
 }
