@@ -19,6 +19,8 @@ type volumes struct {
 	failing  map[NodeIndex]int32     // how many volumes of a node's pods fail; see State.Uses
 	nodes    map[[2]string]int32     // on how many nodes pods use a volume, by driver and handle
 	modified Seq                     // see VolumeUsesModified
+	nominees map[PodID]struct{}      // see VolumeNominees
+	named    Seq                     // see VolumeNomineesModified
 	changes  []attachmentChange      // room for those of one pod
 }
 
@@ -50,7 +52,7 @@ func newVolumes() volumes {
 	return volumes{
 		claims: make(map[claimKey]*usedClaim), byVolume: make(fews[string, claimKey]), byClass: make(fews[string, claimKey]),
 		on: make(fews[string, string]), of: make(fews[string, string]),
-		failing: make(map[NodeIndex]int32), nodes: make(map[[2]string]int32),
+		failing: make(map[NodeIndex]int32), nodes: make(map[[2]string]int32), nominees: make(map[PodID]struct{}),
 	}
 }
 
@@ -65,7 +67,7 @@ func (v *volumes) clone() volumes {
 	for i, of := range c.attached {
 		c.attached[i] = slices.Clone(of)
 	}
-	c.failing, c.nodes = maps.Clone(v.failing), maps.Clone(v.nodes)
+	c.failing, c.nodes, c.nominees = maps.Clone(v.failing), maps.Clone(v.nodes), maps.Clone(v.nominees)
 	c.changes = nil
 	return c
 }
@@ -229,6 +231,9 @@ func (s *State) AttachedAnywhere(driver, handle string) int {
 	return int(s.volumes.nodes[[2]string{driver, handle}])
 }
 
+// Uncounted returns how many volumes of the pods of a node are such as UncountedOn tells of.
+func (s *State) Uncounted(node NodeIndex) int { return int(s.volumes.failing[node]) }
+
 // UncountedOn returns the error with which an attempt of kube-scheduler ends that counts what the pods of a node use, "" if there is none.
 // Of several it is that of the pod with the least id.
 func (s *State) UncountedOn(node NodeIndex) string {
@@ -280,8 +285,27 @@ func (s *State) VolumeObjectsModified() Seq {
 // VolumeUsesModified returns the seq of the last delta that changed what ClaimUsers or AttachedAnywhere returns for something.
 func (s *State) VolumeUsesModified() Seq { return s.volumes.modified }
 
+// VolumeNominees yields the pending pods with claims or disks that are nominated to a node, which need not exist, in no order.
+func (s *State) VolumeNominees() iter.Seq[PodID] { return maps.Keys(s.volumes.nominees) }
+
+// VolumeNomineeCount returns how many VolumeNominees yields.
+func (s *State) VolumeNomineeCount() int { return len(s.volumes.nominees) }
+
+// VolumeNomineesModified returns the seq of the last delta that changed what VolumeNominees yields, or such a pod.
+func (s *State) VolumeNomineesModified() Seq { return s.volumes.named }
+
 // VolumesModified returns the later one of VolumeObjectsModified and VolumeUsesModified.
 func (s *State) VolumesModified() Seq { return max(s.VolumeObjectsModified(), s.VolumeUsesModified()) }
+
+// nominateVolumes notes that a pod with claims or disks is nominated from here on, or is not any more.
+func (s *State) nominateVolumes(id PodID, nominated bool) {
+	s.volumes.named = s.version.Seq
+	if nominated {
+		s.volumes.nominees[id] = struct{}{}
+	} else {
+		delete(s.volumes.nominees, id)
+	}
+}
 
 // enterVolumes counts the volumes of a pod that comes to a node.
 func (s *State) enterVolumes(id PodID, i NodeIndex) {

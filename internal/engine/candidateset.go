@@ -10,6 +10,7 @@ type candidateSet struct {
 	seed       uint64    // of the order of equal scores
 	evaluation *evaluation
 	known      cluster.Seq // evaluation was looked up at this seq
+	volumes    bool        // its pods have some
 	groups     []candidateGroup
 	byRaw      map[Raw]int
 	last       int // of groups, the one that was looked up last

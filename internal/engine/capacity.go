@@ -27,7 +27,7 @@ func (e *Evaluator) Capacity(st *cluster.State, s Subject, limit int64) (out Cap
 }
 
 func (c *evaluation) capacity(e *Evaluator, st *cluster.State, limit int64) Capacity {
-	spec := &st.Class(c.signature.class).Spec
+	class := st.Class(c.signature.class)
 	spans := e.split(words{0, len(st.Nodes.Live)}, st.Nodes.Count())
 	parts := make([]Capacity, len(spans))
 	each(spans, func(k int, span words) {
@@ -35,7 +35,7 @@ func (c *evaluation) capacity(e *Evaluator, st *cluster.State, limit int64) Capa
 		for w := span.first; w < span.end; w++ {
 			for live := st.Nodes.Live[w]; live != 0; live &= live - 1 {
 				i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(live))
-				n, v := c.copies(st, spec, i, limit)
+				n, v := c.copies(st, class, i, limit)
 				parts[k].Nodes++
 				parts[k].Pods = min(parts[k].Pods+n, limit)
 				if !v.Feasible() {
@@ -60,17 +60,17 @@ func (c *evaluation) capacity(e *Evaluator, st *cluster.State, limit int64) Capa
 
 // copies returns how many pods of the class a live node takes, up to a limit, and the verdict on one more, which is feasible if
 // the limit was reached.
-func (c *evaluation) copies(st *cluster.State, spec *cluster.ClassSpec, i cluster.NodeIndex, limit int64) (int64, Verdict) {
+func (c *evaluation) copies(st *cluster.State, class *cluster.Class, i cluster.NodeIndex, limit int64) (int64, Verdict) {
 	if v := c.program.preFilter(st, i); v != codeFeasible {
 		return 0, v
 	}
-	with := nomineesOf(st, i, c.signature.priority, cluster.NoPod)
+	with := c.program.nomineesOf(st, i, c.signature.priority, cluster.NoPod)
 	if with == nil {
-		with = newOverlay(st)
+		with = c.program.overlay(st)
 	}
 	came := int64(0)
 	verdict := func(n int64) Verdict { // with n there already, and whoever is nominated: without, there is more room
-		with.add(st, spec, n-came)
+		c.program.move(with, st, i, class, nil, n-came) // each with claims of its own, of which nothing is known
 		came = n
 		return c.program.pass(st, i, with)
 	}

@@ -31,15 +31,13 @@ func (p *Placer) Choose(id cluster.PodID, index int) (cluster.NodeIndex, Placeme
 			return node, Placed
 		}
 	}
-	if index < 0 || index >= len(p.sets) || !p.e.sameSignature(p.st, subject, p.sets[index].subject) {
+	if index < 0 || index >= len(p.sets) || !p.meantFor(&p.sets[index], subject) {
 		return cluster.NoNode, Retry
 	}
-	return p.Place(index)
-}
-
-// sameSignature reports whether filters and scores treat two subjects alike.
-func (e *Evaluator) sameSignature(st *cluster.State, a, b Subject) bool {
-	return a == b || e.Signature(st, a) == e.Signature(st, b)
+	p.observe()
+	p.placed = cluster.NoNode
+	placement := p.placeAs(&p.sets[index], subject)
+	return p.placed, placement
 }
 
 // Answers are what filters have said of a pod that can go nowhere, by one Evaluator or merged over the ranges of many.
@@ -47,9 +45,10 @@ type Answers struct {
 	Nodes       int           // how many there are
 	Unsupported *VerdictCount // of UnsupportedVerdict, for the pod's class
 
-	// Of a pod that requires a node, only what is said of that one node counts.
+	// Of a pod that requires a node, only what is said of that one node counts, unless it is refused before any node is looked at.
 	Required bool
-	Known    bool // there is such a node
+	Refused  *VerdictCount // of Evaluator.Refusal
+	Known    bool          // there is such a node
 	There    []VerdictCount
 
 	// Of any other, what is said of all nodes: of how many, and why not these.
@@ -68,6 +67,8 @@ func (a Answers) Unschedulable() (nodes int, why []VerdictCount) {
 		return a.Nodes, []VerdictCount{*a.Unsupported}
 	case !a.Required:
 		return a.Seen, a.Everywhere
+	case a.Refused != nil:
+		return a.Nodes, []VerdictCount{*a.Refused}
 	case !a.Known:
 		return a.Nodes, outside(a.Nodes)
 	}
@@ -91,6 +92,19 @@ func UnsupportedVerdict(spec *cluster.ClassSpec, nodes int) *VerdictCount {
 	return &VerdictCount{Plugin: spec.UnsupportedPlugin, Reason: spec.Unsupported, Unresolvable: true, Count: int32(nodes)}
 }
 
+// Refusal returns why pods of a subject are refused before any node is looked at, which is said of all nodes, because of what their volumes
+// are; nil if they are not. Filter says so too, but knows nothing of a required node that does not exist.
+func (e *Evaluator) Refusal(st *cluster.State, s Subject) *VerdictCount {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.follow(st)
+	_, r := e.signature(st, s)
+	if r == nil || r.volumes == nil || r.volumes.refusal == "" {
+		return nil
+	}
+	return &VerdictCount{Plugin: r.volumes.refusedBy, Reason: r.volumes.refusal, Unresolvable: true, Count: int32(st.Nodes.Count())}
+}
+
 // AnswersOf asks about a pending pod on the state as it is.
 func (e *Evaluator) AnswersOf(st *cluster.State, id cluster.PodID) Answers {
 	row := st.Pod(id)
@@ -101,6 +115,7 @@ func (e *Evaluator) AnswersOf(st *cluster.State, id cluster.PodID) Answers {
 	switch {
 	case a.Nodes == 0 || a.Unsupported != nil:
 	case a.Required:
+		a.Refused = e.Refusal(st, subject)
 		node := st.Nodes.ByName(row.RequiredNode)
 		var v Verdict
 		if v, a.Known = e.Node(st, subject, id, node); a.Known {

@@ -117,6 +117,9 @@ func (c *evaluation) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.
 	}
 	known := &d.nodes[i]
 	changed := max(st.Nodes.Modified[i], d.since)
+	if v := c.program.volumes; v != nil && v.limits != nil && len(nominatedTo(st, i)) > 0 {
+		changed = max(changed, st.VolumeObjectsModified()) // what their claims come to changes no node
+	}
 	if known.found != nil {
 		changed = max(changed, st.ObjectsModified(cluster.BudgetKind))
 	}
@@ -232,20 +235,20 @@ type room struct {
 
 func (c *evaluation) room(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) room {
 	r := room{st: st, evaluation: c, node: i}
-	if nominees := nomineesOf(st, i, c.signature.priority, self); nominees != nil {
+	if nominees := c.program.nomineesOf(st, i, c.signature.priority, self); nominees != nil {
 		if c.topology.filters() {
 			nominees.counts = c.topology.nominees(st, i, self)
 		}
 		r.passes = append(r.passes, nominees)
 	}
-	r.passes = append(r.passes, newOverlay(st))
+	r.passes = append(r.passes, c.program.overlay(st))
 	return r
 }
 
 // move makes a pod go, n = -1, or come back, n = 1.
 func (r *room) move(pod *cluster.PodRow, n int64) {
 	for _, h := range r.passes {
-		h.add(r.st, &r.st.Class(pod.Class).Spec, n)
+		r.evaluation.program.move(h, r.st, r.node, r.st.Class(pod.Class), r.st.Labels(pod.Labels), n)
 		if t := r.evaluation.topology; t.filters() {
 			h.counts = t.shift(r.st, r.node, pod, n, h.counts)
 		}

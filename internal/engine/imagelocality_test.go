@@ -23,7 +23,7 @@ func TestAClassOfVeryManyImagesIsCompiledInTimeThatGrowsWithThem(t *testing.T) {
 		least := time.Duration(1 << 62)
 		for try := 0; try < tries && least > enough; try++ {
 			from := time.Now()
-			p := compile(st, &spec)
+			p := compile(st, &spec, nil)
 			least = min(least, time.Since(from))
 			if p.images.count != images || len(p.images.images) != images-images/2 {
 				t.Fatalf("%d images, %d of them known, want %d and %d", p.images.count, len(p.images.images), images, images-images/2)
@@ -39,7 +39,7 @@ func TestAClassOfVeryManyImagesIsCompiledInTimeThatGrowsWithThem(t *testing.T) {
 
 func TestAClassThatIsNotPlacedCompilesNoImages(t *testing.T) {
 	spec := cluster.ClassSpec{SchedulerName: "s", Images: []string{"a", "b"}, ImageContainers: 2, Unsupported: "too large"}
-	if p := compile(cluster.New(cluster.Version{Epoch: 1}), &spec); p.images.count != 0 {
+	if p := compile(cluster.New(cluster.Version{Epoch: 1}), &spec, nil); p.images.count != 0 {
 		t.Errorf("%d images, want none", p.images.count)
 	}
 }
@@ -82,12 +82,12 @@ func TestWhatNodesHaveOfTheImagesOfAClassTakesRoomForWhatTheyHave(t *testing.T) 
 	spec.Images = append(spec.Images, "app:1", "app:2")
 	w := newWorld(t, 1, 0, 0)
 	apply(t, w.st, cluster.NodeSet{Node: cluster.Node{Name: "n", Images: []cluster.Image{{Names: []string{"app:1"}}, {Names: []string{"app:2"}}}}})
-	p := compile(w.st, &spec)
+	p := compile(w.st, &spec, nil)
 	if got := p.images.on(&w.st.Nodes, 0); len(got) > 8 {
 		t.Errorf("%d bytes for two images", len(got))
 	}
 	spec.Images = []string{"app:1", "app:2"}
-	few := compile(w.st, &spec)
+	few := compile(w.st, &spec, nil)
 	if got := testing.AllocsPerRun(100, func() { few.images.on(&w.st.Nodes, 0) }); got != 0 {
 		t.Errorf("%v allocations for images among the first eight, want none", got)
 	}

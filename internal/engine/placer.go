@@ -80,16 +80,35 @@ func (p *Placer) Place(index int) (cluster.NodeIndex, Placement) {
 	p.placed = cluster.NoNode
 	placement := Retry
 	if index >= 0 && index < len(p.sets) {
-		c := &p.sets[index]
-		p.with(c, func() { p.placed, placement = p.place(c) })
+		placement = p.placeAs(&p.sets[index], p.sets[index].subject)
 	}
 	return p.placed, placement
 }
 
-// with calls f while the candidate set's evaluation is locked and up to date, unless the state has no such class. It is looked up again
-// if there was anything but placements, which alone change neither what the class is nor how it relates to others.
-func (p *Placer) with(c *candidateSet, f func()) {
-	if of := c.evaluation; of != nil && c.known >= p.quiet {
+// placeAs is Place for a pod of a subject of the signature that the candidates are meant for.
+func (p *Placer) placeAs(c *candidateSet, s Subject) Placement {
+	placement := Retry
+	p.with(c, s, func() { p.placed, placement = p.place(c) })
+	return placement
+}
+
+// meantFor reports whether candidates are of the signature that a subject has now. The first pod of it may have been placed, and be of another
+// one by that: its volumes are attached now.
+func (p *Placer) meantFor(c *candidateSet, s Subject) bool {
+	switch {
+	case s == c.subject:
+		return true
+	case c.begun:
+		return p.e.Signature(p.st, s) == c.signature
+	}
+	return p.e.Signature(p.st, s) == p.e.Signature(p.st, c.subject)
+}
+
+// with calls f while the evaluation of a subject of the candidate set's signature is locked and up to date, unless the state has no such
+// class. It is looked up again if there was anything but placements, which alone change neither what the class is nor how it relates to
+// others; or if the pods have volumes, which others may have come to use by that.
+func (p *Placer) with(c *candidateSet, s Subject, f func()) {
+	if of := c.evaluation; of != nil && c.known >= p.quiet && !c.volumes {
 		of.locked(func() {
 			of.syncCounts(p.st)
 			f()
@@ -97,8 +116,8 @@ func (p *Placer) with(c *candidateSet, f func()) {
 		return
 	}
 	c.evaluation, c.known = nil, p.st.Version().Seq
-	p.e.with(p.st, c.subject, func(of *evaluation) {
-		c.evaluation = of
+	p.e.with(p.st, s, func(of *evaluation) {
+		c.evaluation, c.volumes = of, of.relation.volumes != nil
 		f()
 	})
 }

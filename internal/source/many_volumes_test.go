@@ -31,8 +31,8 @@ func TestOfAPodOfMoreVolumesThan256SoManyCount(t *testing.T) {
 		if test.claims > 256 && cap(got.Labels.Claims) > 2*256 {
 			t.Errorf("of %d claims the room of %d is kept", test.claims, cap(got.Labels.Claims))
 		}
-		if got.Class.Unsupported == "" {
-			t.Error("it is supported")
+		if many := test.claims+test.disks > 256; many != (got.Class.Unsupported != "") {
+			t.Errorf("of %d claims and %d disks is said %q", test.claims, test.disks, got.Class.Unsupported)
 		}
 	}
 }

@@ -42,12 +42,6 @@ func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec, labels *cluster.La
 		labels.Claims, class.Disks = firstOf(labels.Claims, &room), firstOf(class.Disks, &room)
 		refuse(class, engine.AttachedVolumes, fmt.Sprintf("Berth judges at most %d claims and disks per pod, and the pod has %d", maxVolumes, n))
 	}
-	for i := range pod.Spec.Volumes {
-		if aspect, why := unsupportedVolume(&pod.Spec.Volumes[i]); why != "" {
-			refuse(class, aspect, why)
-			return
-		}
-	}
 	if len(pod.Spec.ResourceClaims) > 0 {
 		refuse(class, engine.Claims, "Berth does not judge resource claims yet")
 		return
@@ -82,34 +76,4 @@ func firstOf[T any](terms []T, room *int) []T {
 		return terms
 	}
 	return slices.Clone(terms[:n])
-}
-
-// unsupportedVolume finds volumes that bind a pod to some nodes. Those that any node can mount are no matter of scheduling.
-func unsupportedVolume(v *v1.Volume) (aspect engine.Aspect, why string) {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return engine.BoundVolumes, "Berth does not judge persistent volume claims yet"
-	case v.Ephemeral != nil:
-		return engine.BoundVolumes, "Berth does not judge ephemeral volumes yet"
-	}
-	for _, disk := range []struct {
-		is     bool
-		aspect engine.Aspect
-		field  string
-	}{
-		{v.GCEPersistentDisk != nil, engine.SharedDisks, "gcePersistentDisk"},
-		{v.AWSElasticBlockStore != nil, engine.SharedDisks, "awsElasticBlockStore"},
-		{v.ISCSI != nil, engine.SharedDisks, "iscsi"},
-		{v.RBD != nil, engine.SharedDisks, "rbd"},
-		{v.AzureDisk != nil, engine.AttachedVolumes, "azureDisk"},
-		{v.AzureFile != nil, engine.AttachedVolumes, "azureFile"},
-		{v.Cinder != nil, engine.AttachedVolumes, "cinder"},
-		{v.VsphereVolume != nil, engine.AttachedVolumes, "vsphereVolume"},
-		{v.PortworxVolume != nil, engine.AttachedVolumes, "portworxVolume"},
-	} {
-		if disk.is {
-			return disk.aspect, "Berth does not judge " + disk.field + " volumes yet"
-		}
-	}
-	return 0, ""
 }

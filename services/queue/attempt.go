@@ -26,6 +26,7 @@ type attempt struct {
 type signatureWork struct {
 	subject     engine.Subject       // of the first of them; workers are asked about it
 	unsupported *engine.VerdictCount // why they cannot be judged
+	refused     *engine.VerdictCount // why they are refused before any node is looked at
 	profile     string               // the scheduler's name
 	percentage  int32                // of the nodes that are to be scored, by the profile
 	seed        uint64               // of the order of equal nodes
@@ -65,6 +66,7 @@ func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Atte
 			signature := d.s.cfg.Evaluator.Signature(st, a.Subject)
 			if w = bySignature[signature]; w == nil {
 				w = newSignatureWork(st, a.Subject)
+				w.refused = d.s.cfg.Evaluator.Refusal(st, a.Subject)
 				bySignature[signature] = w
 			}
 			bySubject[a.Subject] = w
@@ -171,7 +173,7 @@ func (c *cycle) diagnosis(a *attempt) pending.Diagnosis {
 		d.Wake = pending.WhenChanged
 	}
 	answers := engine.Answers{
-		Nodes: c.nodes, Unsupported: w.unsupported, Required: a.RequiredNode != "", Seen: int(w.Nodes), Everywhere: w.Verdicts,
+		Nodes: c.nodes, Unsupported: w.unsupported, Required: a.RequiredNode != "", Refused: w.refused, Seen: int(w.Nodes), Everywhere: w.Verdicts,
 	}
 	if on := a.onNode; on != nil {
 		answers.Known, answers.There = on.Known, on.Verdicts

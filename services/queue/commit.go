@@ -22,6 +22,10 @@ const (
 	retryCommit = 50 * time.Millisecond
 	// mostMisfits is how often in a row the binder may find no node where workers found some, before the pod backs off.
 	mostMisfits = 3
+	// mostRetries is how often in a row the first pod of a commit may be retried, and with it all others, before it backs off. Its
+	// candidates are as many as can be asked for, and so others have to place pods on all of them each time; or its worker judges it
+	// otherwise than the binder, as one of another release may, and it would be so for ever.
+	mostRetries = 8
 	// busyMessage is told of a pod that the binder does not place for the binds of others of its namespace.
 	busyMessage = "binds in its namespace take long, and as many of its pods wait for theirs as may"
 )
@@ -120,7 +124,7 @@ func (c *cycle) commit(ctx context.Context) error {
 // settle gives every pod of a commit its outcome, but for those it returns: the pods ahead of them have not changed that
 // no node fits, which the filter-workers had said.
 func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unchanged []*attempt) {
-	var tooOften, busy []*attempt
+	var tooOften, busy, stuck []*attempt
 	exhausted := false
 	version := wire.Version(response.GetVersion())
 	c.answered(version)
@@ -150,6 +154,9 @@ func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unch
 					c.s.metrics.retries.WithLabelValues("no_fit").Inc()
 				}
 			default:
+				if k == 0 && c.oftener(a, mostRetries) {
+					stuck = append(stuck, a)
+				}
 				exhausted = true
 				c.s.metrics.retries.WithLabelValues("retry").Inc()
 			}
@@ -157,6 +164,7 @@ func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unch
 	})
 	c.reach = c.reach.after(len(c.attempts), exhausted)
 	c.fail(tooOften, "no node was left when the pod's turn came")
+	c.fail(stuck, "again and again, the nodes that were found for the pod were not what the binder found when its turn came")
 	c.backOff(busy, busyMessage, false) // no bind was tried: what others have made room for is theirs
 	return unchanged
 }
@@ -170,9 +178,12 @@ func (d *driver) answered(version cluster.Version) {
 
 // tooOften counts that the binder did not find for a pod what workers had found, and reports whether this has happened
 // so often in a row that the pod has to back off.
-func (c *cycle) tooOften(a *attempt) bool {
+func (c *cycle) tooOften(a *attempt) bool { return c.oftener(a, mostMisfits) }
+
+// oftener is tooOften with another bound.
+func (c *cycle) oftener(a *attempt, most int) bool {
 	n := c.misfits[a.UID] + 1
-	if n >= mostMisfits {
+	if n >= most {
 		return true
 	}
 	c.stillMisfits[a.UID] = n

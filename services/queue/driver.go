@@ -33,8 +33,8 @@ type driver struct {
 	next      cluster.NodeIndex // where the next sample of nodes to score starts
 	reach     reach
 	most      int // pods of the next batch, while batches have been too large for a message; 0: as many as may be
-	// misfits counts by pod uid how often in a row the binder did not find what workers had found: a node, or what is to be
-	// preempted.
+	// misfits counts by pod uid how often in a row the binder did not find what workers had found: a node, what is to be
+	// preempted, or, of the first pod of a commit, what its nodes are.
 	misfits     map[string]int
 	pause       time.Duration // the last, after a cycle without progress
 	preemptFrom time.Time     // until then the binder wants no preemption

@@ -297,6 +297,8 @@ type binder struct {
 	refuses bool // reports
 	// leaves says which reports the binder takes not, though it takes others; nil: none.
 	leaves func(*binderv1.PodReport) bool
+	// retries lets a test say that a pod is retried whatever its candidates, and with it those behind it.
+	retries func(name string) bool
 	// preempting lets a test answer the n-th preemption, from 1; nil: as the ledger has it.
 	preempting func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
 }
@@ -334,6 +336,7 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 	}
 	placer := engine.NewPlacer(b.evaluator, st, wire.Version(request.GetVersion()).Seq, candidates)
 	response := &binderv1.CommitResponse{ByImages: true}
+	ended := false
 	for _, p := range request.GetPods() {
 		outcome := &binderv1.Outcome{Result: binderv1.Outcome_RESULT_GONE}
 		response.Outcomes = append(response.Outcomes, outcome)
@@ -344,6 +347,10 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 		}
 		if row.Placed() {
 			outcome.Result = binderv1.Outcome_RESULT_PLACED
+			continue
+		}
+		if ended = ended || b.retries != nil && b.retries(row.Name); ended {
+			outcome.Result = binderv1.Outcome_RESULT_RETRY
 			continue
 		}
 		// Unlike the real one it tries a nominated pod nowhere else.

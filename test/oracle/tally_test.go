@@ -90,9 +90,6 @@ func (n *tally) countApart(why string, d *decision) {
 		return
 	}
 	n.apartByText = d.countTexts(n.apartByText, anywhere)
-	if n.apart[undecidedUnbuilt] > 0 {
-		n.countHelped(d)
-	}
 }
 
 // countFailed counts an attempt that kube-scheduler fails at.

@@ -5,33 +5,38 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 )
 
-// What hints there are: those for what happens to nodes or to pods on them, of these those for the latter, and of these those for
-// pods that had something against others and are gone.
+// What hints there are: those for what happens to nodes or to pods on them, of these those for the latter, of these those for
+// pods that had something against others and are gone; and those for what volumes are made of.
 var (
-	nodeHints = engine.HintedByNodes()
-	podHints  = engine.HintedByPods()
-	goneHints = engine.HintedByGone()
+	nodeHints   = engine.HintedByNodes()
+	podHints    = engine.HintedByPods()
+	goneHints   = engine.HintedByGone()
+	volumeHints = engine.HintedByVolumes()
 )
 
-// hinting are the plugins of nodeHints.
-var hinting = nodeHints.Each()
+// allHints are the plugins that have hints for what happens, hinting each of them.
+var (
+	allHints = nodeHints | volumeHints
+	hinting  = allHints.Each()
+)
 
 // listening is what hints tell pods apart by, but their labels.
 type listening struct {
 	class     cluster.ClassID
 	namespace string
+	claims    bool             // they use some
 	plugins   engine.Rejectors // that may queue them
 }
 
 // listens returns what a pod listens as: a pod in flight for all hints, as its attempt may yet be rejected, an unschedulable one
 // for those of the plugins that have rejected it. False: for none.
 func (e *entry) listens() (listening, bool) {
-	l := listening{class: e.pod.Class, namespace: e.pod.Namespace}
+	l := listening{class: e.pod.Class, namespace: e.pod.Namespace, claims: len(e.claims) > 0}
 	switch e.place {
 	case InFlight:
-		l.plugins = nodeHints
+		l.plugins = allHints
 	case Unschedulable:
-		l.plugins = e.rejected & nodeHints
+		l.plugins = e.rejected & allHints
 	}
 	return l, l.plugins != 0
 }
@@ -88,15 +93,21 @@ func (q *Queue) hintsFor(st *cluster.State, l listening, ls *listeners, least cl
 		return
 	}
 	if ls.demands == nil {
-		d := engine.DemandsOf(st, l.class, l.namespace)
+		d := engine.DemandsOf(st, l.class, l.namespace, l.claims)
 		ls.demands = &d
 	}
 	n := &q.notes
 	ls.upTo, ls.latest, ls.gone, ls.freed = q.version.Seq, nil, nil, nil
 	ls.latest.hear(l.plugins&nodeHints, n.anyNode)
 	ls.latest.hear(l.plugins&podHints, n.anyPod)
+	ls.latest.hear(l.plugins&volumeHints, n.anyVolume)
 	for k := range n.nodes {
 		ls.latest.hear(ls.demands.AfterNode(n.nodes[k].was, n.nodes[k].is, l.plugins), n.nodes[k].event)
+	}
+	if l.plugins&volumeHints != 0 {
+		for k := range n.volumes {
+			ls.latest.hear(ls.demands.AfterVolume(n.volumes[k].VolumeChange, l.plugins), n.volumes[k].event)
+		}
 	}
 	ls.latest.hear(ls.demands.AfterNamespace(l.plugins), n.namespace)
 	ls.latest.hear(ls.demands.AfterSelector(l.plugins), n.selector)

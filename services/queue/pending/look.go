@@ -21,6 +21,9 @@ type look struct {
 
 	listeners []listening // whose hints are still to be given
 	told      []*entry    // of the first of them, those that are still to be given them; nil: not known yet
+	sharing   []*sharing  // of claims whose users are concerned
+	claims    []*claim    // whose users are
+	users     []*entry    // of the first of them, those that are still to be brought back; nil: not known yet
 	unsure    []*entry    // that have changed or were released
 	own       []*entry    // with a node that matters by itself
 	groups    []group
@@ -33,6 +36,23 @@ type look struct {
 
 	possible    map[engine.Signature]bool // answers so far
 	preemptable map[question]bool
+	bare        map[bare]bool // of pods with claims, as if they had none
+}
+
+// bare is a question about pods without their claims and a node: could those who have some be feasible there, or preempt?
+type bare struct {
+	class    cluster.ClassID
+	priority int32
+	node     cluster.NodeIndex
+}
+
+// aside is what has been noted for pods with claims. Each may have claims of its own, so that there may be a question for each of them and each
+// node, where others share one: they are looked at when there is nobody else to look at.
+type aside struct {
+	changed  cluster.Bitmap
+	any      bool
+	doubtful bool
+	since    cluster.Seq // the last look at them began then
 }
 
 // relating are the pods of a local group of which it is still to be found out whether other nodes matter to them by now.
@@ -70,23 +90,28 @@ func (q *Queue) RecheckUntil(now time.Time, st *cluster.State, enough func() boo
 		if !q.goOn(now, st, q.looking, enough) {
 			return false
 		}
+		q.notes.forget(q.looking.until)
+		q.looking = nil
+	}
+	if q.lookingAside != nil || !q.flushing && q.beginAside(st) {
+		if !q.goOn(now, st, q.lookingAside, enough) {
+			return false
+		}
+		q.lookingAside = nil
 	}
 	q.flushing = !q.flush(now, enough) // last: it counts those that nothing else brings back
 	return !q.flushing
 }
 
 // Looks reports whether something has been noted by which unschedulable pods may come back, and has not been looked at to its end.
-func (q *Queue) Looks() bool { return q.looking != nil || !q.notes.none() }
+func (q *Queue) Looks() bool {
+	return q.looking != nil || q.lookingAside != nil || !q.notes.none() || q.aside.any || q.aside.doubtful
+}
 
 // goOn does the next steps of a look.
 func (q *Queue) goOn(now time.Time, st *cluster.State, l *look, enough func() bool) (done bool) {
-	done = q.lookAtNodeless(now, st, l, enough) && q.giveHints(now, st, l, enough) && q.lookAtPods(now, st, l, enough) &&
-		q.lookAtGroups(now, st, l, enough)
-	if done {
-		q.looking = nil
-		q.notes.forget(l.until)
-	}
-	return done
+	return q.lookAtNodeless(now, st, l, enough) && q.giveHints(now, st, l, enough) && q.lookAtClaims(now, l, enough) &&
+		q.lookAtPods(now, st, l, enough) && q.lookAtGroups(now, st, l, enough)
 }
 
 // beginLook takes the notes over. False: there are none.
@@ -104,9 +129,26 @@ func (q *Queue) beginLook(st *cluster.State) bool {
 	if n.events() {
 		l.listeners = slices.Collect(maps.Keys(q.listeners))
 	}
+	l.sharing, l.claims = slices.Collect(maps.Keys(n.sharing)), slices.Collect(maps.Keys(n.claims))
+	if n.anyClaim {
+		l.claims, n.anyClaim = slices.Collect(maps.Values(q.volumes.claims)), false
+	}
+	clear(n.sharing)
+	clear(n.claims)
 	l.unsure = slices.Collect(maps.Values(n.unsure))
 	clear(n.unsure)
+	if n.nominees {
+		for id := range st.VolumeNominees() {
+			if i := st.Nodes.ByName(st.Pod(id).Nominated); i != cluster.NoNode {
+				n.changed = n.changed.Grow(st.Nodes.Len())
+				n.changed.Set(i)
+			}
+		}
+		n.nominees = false
+	}
+	q.aside.changed = q.aside.changed.Grow(len(n.changed) * 64)
 	for w, word := range n.changed {
+		q.aside.changed[w] |= word
 		for ; word != 0; word &= word - 1 {
 			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(word))
 			l.changed = append(l.changed, i)
@@ -116,17 +158,14 @@ func (q *Queue) beginLook(st *cluster.State) bool {
 	clear(n.changed)
 	n.any = false
 	related := n.related > l.since
+	q.aside.any = q.aside.any || len(l.changed) > 0 || related
 	if len(l.changed) > 0 || related {
-		for s := range q.local {
-			l.groups = append(l.groups, group{false, s})
-		}
+		l.groups = groupsOf(l.groups, q.local, false, false)
 	}
 	if n.doubtful {
-		n.doubtful = false
+		n.doubtful, q.aside.doubtful = false, true
 		st.Nodes.ChangedSince(l.since, everyNode, func(i cluster.NodeIndex) { l.touched = append(l.touched, i) })
-		for s := range q.crossNode {
-			l.groups = append(l.groups, group{true, s})
-		}
+		l.groups = groupsOf(l.groups, q.crossNode, true, false)
 		l.own = slices.AppendSeq(l.own, maps.Values(q.ownCrossNode))
 	}
 	if related {
@@ -136,6 +175,47 @@ func (q *Queue) beginLook(st *cluster.State) bool {
 		}
 	}
 	return true
+}
+
+// groupsOf appends the groups that have claims, or those that have none.
+func groupsOf(to []group, all map[engine.Subject]*unschedulablePods, crossNode, claims bool) []group {
+	for s, waiting := range all {
+		if waiting.claims == claims {
+			to = append(to, group{crossNode, s})
+		}
+	}
+	return to
+}
+
+// beginAside takes over what is noted for pods with claims. False: nothing.
+func (q *Queue) beginAside(st *cluster.State) bool {
+	a := &q.aside
+	if !a.any && !a.doubtful {
+		return false
+	}
+	l := &look{
+		since: a.since, until: st.Version().Seq, related: q.notes.related, event: cmp.Or(q.cause, q.event),
+		possible: make(map[engine.Signature]bool), preemptable: make(map[question]bool), bare: make(map[bare]bool),
+	}
+	a.since = l.until
+	if a.any {
+		l.groups = groupsOf(l.groups, q.local, false, true)
+	}
+	if a.doubtful {
+		l.groups = groupsOf(l.groups, q.crossNode, true, true)
+	}
+	if len(l.groups) > 0 {
+		for w, word := range a.changed {
+			for ; word != 0; word &= word - 1 {
+				l.changed = append(l.changed, cluster.NodeIndex(w*64+bits.TrailingZeros64(word)))
+			}
+		}
+		st.Nodes.ChangedSince(l.since, everyNode, func(i cluster.NodeIndex) { l.touched = append(l.touched, i) })
+		q.lookingAside = l
+	}
+	clear(a.changed)
+	a.any, a.doubtful = false, false
+	return q.lookingAside != nil
 }
 
 // lookAtNodeless brings back the pods that have waited for a node, if there is one.
@@ -288,7 +368,7 @@ func (q *Queue) lookAtLocal(now time.Time, st *cluster.State, l *look, waiting *
 	s := l.groups[0].subject
 	for ; l.next < len(l.changed) && len(waiting.free) > 0; l.next++ {
 		n := l.changed[l.next]
-		if !st.Nodes.Live.Has(n) {
+		if !st.Nodes.Live.Has(n) || waiting.claims && !q.helpsBare(st, l, waiting, s, n) {
 			continue
 		}
 		if q.judge.Feasible(st, s, cluster.NoPod, n) {
@@ -304,6 +384,25 @@ func (q *Queue) lookAtLocal(now time.Time, st *cluster.State, l *look, waiting *
 		}
 	}
 	return true
+}
+
+// helpsBare reports whether a node could help the pods of a group if they had no claims: else it cannot help them. That is one question for
+// all that differ only in their claims.
+func (q *Queue) helpsBare(st *cluster.State, l *look, waiting *unschedulablePods, s engine.Subject, n cluster.NodeIndex) bool {
+	s.Labels = cluster.NoLabels
+	this := bare{s.Class, s.Priority, n}
+	helps, known := l.bare[this]
+	if !known {
+		helps = q.judge.Feasible(st, s, cluster.NoPod, n)
+		if !helps {
+			self := waiting.free.any()
+			helps = q.judge.Preemptable(st, s, self.id, n)
+		}
+		if l.bare != nil {
+			l.bare[this] = helps
+		}
+	}
+	return helps
 }
 
 // lookAtCrossNode brings back the pods of a group that fit somewhere, or could preempt on a node that has changed.

@@ -13,7 +13,7 @@ import (
 const mostEvents = 4096
 
 // notes are what the fold tells the look that comes after it. They take constant time per delta, and never more room than
-// there are nodes, unschedulable pods and mostEvents.
+// there are nodes, unschedulable pods, claims of pods and mostEvents.
 type notes struct {
 	changed  cluster.Bitmap // nodes that may help an unschedulable pod
 	any      bool           // there are such nodes
@@ -21,10 +21,19 @@ type notes struct {
 	unsure   pods           // unschedulable pods that have changed, or were released, and are to be looked at by themselves
 	related  cluster.Seq    // of the last delta by which pods on other nodes may matter to others than before
 
+	// Claims, and those that have something in common, whose users a change concerns; anyClaim: all of some kind.
+	claims   map[*claim]struct{}
+	sharing  map[*sharing]struct{}
+	anyClaim bool
+	// What nominated pods use may be other volumes than before, by which no node has changed.
+	nominees bool
+
 	// Of what hints are given for:
 	nodes           []nodeChange
 	pods            map[engine.Movement]event // the last that moved so
-	anyNode, anyPod event                     // the last of those that could not be kept
+	volumes         []volumeChange
+	anyNode, anyPod event // the last of those that could not be kept
+	anyVolume       event
 	// The last namespace, and the last service or controller, that has come, gone or changed.
 	namespace, selector event
 }
@@ -35,20 +44,38 @@ type nodeChange struct {
 	was, is *cluster.Node
 }
 
+// volumeChange is that an object has come, changed or gone that volumes are made of.
+type volumeChange struct {
+	event
+	engine.VolumeChange
+}
+
+func newNotes() notes {
+	return notes{unsure: make(pods), claims: make(map[*claim]struct{}), sharing: make(map[*sharing]struct{})}
+}
+
+// concerns reports whether there is something that concerns claims.
+func (n *notes) concerns() bool { return len(n.claims)+len(n.sharing) > 0 || n.anyClaim || n.nominees }
+
 // none reports whether nothing has been noted.
-func (n *notes) none() bool { return !n.any && !n.doubtful && len(n.unsure) == 0 && !n.events() }
+func (n *notes) none() bool {
+	return !n.any && !n.doubtful && len(n.unsure) == 0 && !n.events() && !n.concerns()
+}
 
 // events reports whether there is something that hints are given for.
 func (n *notes) events() bool {
-	return len(n.nodes)+len(n.pods) > 0 || slices.ContainsFunc(n.last(), func(ev *event) bool { return ev.seq > 0 })
+	return len(n.nodes)+len(n.pods)+len(n.volumes) > 0 || slices.ContainsFunc(n.last(), func(ev *event) bool { return ev.seq > 0 })
 }
 
 // last are the events of which only the last is kept.
-func (n *notes) last() []*event { return []*event{&n.anyNode, &n.anyPod, &n.namespace, &n.selector} }
+func (n *notes) last() []*event {
+	return []*event{&n.anyNode, &n.anyPod, &n.anyVolume, &n.namespace, &n.selector}
+}
 
 // forget drops the events that have been looked at.
 func (n *notes) forget(until cluster.Seq) {
 	n.nodes = slices.DeleteFunc(n.nodes, func(c nodeChange) bool { return c.seq <= until })
+	n.volumes = slices.DeleteFunc(n.volumes, func(c volumeChange) bool { return c.seq <= until })
 	maps.DeleteFunc(n.pods, func(_ engine.Movement, ev event) bool { return ev.seq <= until })
 	for _, ev := range n.last() {
 		if ev.seq <= until {

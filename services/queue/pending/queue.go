@@ -118,6 +118,8 @@ type entry struct {
 	related   cluster.Seq // as of which crossNode is known
 	sleeps    bool        // it is in Queue.sleeping
 
+	claims []*claim // that it uses
+
 	news // since the last attempt began
 
 	held    bool      // others are being evicted for it: it stays where it is
@@ -176,11 +178,14 @@ type Queue struct {
 	left             map[string]int32         // by uid, how often pods have been tried that are of another shard by now
 	awaited          []awaited                // by version
 
-	notes    notes       // what the fold has noted since the last look began
-	looking  *look       // that is under way, or nil
-	flushing bool        // it has been done, and the flush that comes after it has not
-	looked   cluster.Seq // the last look began at
-	most     int         // events that notes keep of a kind
+	volumes      volumes // who is concerned by a change of claims, and of what they are bound to
+	notes        notes   // what the fold has noted since the last look began
+	looking      *look   // that is under way, or nil
+	aside        aside   // what looks have left for later, and lookingAside the look at that which is under way, or nil
+	lookingAside *look
+	flushing     bool        // it has been done, and the flush that comes after it has not
+	looked       cluster.Seq // the last look began at
+	most         int         // events that notes keep of a kind
 
 	// helpful are the answers that helped had in the state that it was asked in last.
 	helpful   map[question]bool
@@ -216,7 +221,9 @@ func (q *Queue) clear() {
 	q.listeners = make(map[listening]*listeners)
 	q.nominees = make(map[string]pods)
 	q.left = make(map[string]int32)
-	q.notes, q.looking, q.flushing, q.looked = notes{unsure: make(pods)}, nil, false, 0
+	q.volumes = newVolumes()
+	q.notes, q.looking, q.flushing, q.looked = newNotes(), nil, false, 0
+	q.aside, q.lookingAside = aside{}, nil
 	q.helpful, q.helpfulAt = nil, cluster.Version{}
 	q.awaited = nil
 }
@@ -377,6 +384,7 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 		q.requeue(now, e, attemptFailure)
 		return
 	}
+	q.notes.nominees = q.notes.nominees || st.VolumeNomineeCount() > 0 && d.Version.Seq < st.VolumeObjectsModified()
 	// So may be the node that it is nominated to, of which the diagnosis says what counts against others.
 	q.notes.doubtful = q.notes.doubtful || (d.CrossNode || e.crossNode && e.pod.Nominated != "") && d.Version.Less(st.Version())
 	q.move(now, e, Unschedulable, attemptFailure)

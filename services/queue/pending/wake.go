@@ -30,7 +30,7 @@ type Judge interface {
 	Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool)
 	// Possible reports whether any node can.
 	Possible(st *cluster.State, s engine.Subject) bool
-	// CrossNode reports whether what is on one node can decide whether another can. Unless it does, labels play no part.
+	// CrossNode reports whether what is on one node can decide whether another can. Unless it does, labels play no part, but for claims.
 	// It changes only when the terms of classes, a namespace or a selector do.
 	CrossNode(st *cluster.State, s engine.Subject) bool
 	// Signature tells subjects apart that are judged differently in this state.
@@ -43,6 +43,7 @@ type unschedulablePods struct {
 	free       pods
 	preemptors pods        // of these, those that preempt if they can
 	related    cluster.Seq // as of which it is known of all of them whether they are crossNode
+	claims     bool        // they have some, and so are of one label set
 }
 
 type pods map[cluster.PodID]*entry
@@ -126,6 +127,9 @@ func (q *Queue) helped(st *cluster.State, e *entry) bool {
 	if e.evaluated.Epoch != st.Version().Epoch {
 		since = -1 // of another log: everything may have changed
 	}
+	if q.concerned(e, since) {
+		return true
+	}
 	if n := st.Nodes.ByName(e.node()); n != cluster.NoNode && st.Nodes.Modified[n] > since && q.helps(st, e, n, true) {
 		return true
 	}
@@ -191,6 +195,9 @@ func (q *Queue) link(e *entry) {
 		q.nodeless[e.id] = e
 		return
 	}
+	for _, c := range e.claims {
+		c.waiting[e.id] = e
+	}
 	if name := e.node(); name != "" {
 		put(q.own, name, e)
 		if e.crossNode {
@@ -203,7 +210,7 @@ func (q *Queue) link(e *entry) {
 	group, s := q.siblings(e)
 	waiting := group[s]
 	if waiting == nil {
-		waiting = &unschedulablePods{free: make(pods), preemptors: make(pods)}
+		waiting = &unschedulablePods{free: make(pods), preemptors: make(pods), claims: len(e.claims) > 0}
 		group[s] = waiting
 	}
 	waiting.free[e.id] = e
@@ -249,6 +256,9 @@ func (q *Queue) unlink(e *entry) {
 		return
 	}
 	delete(q.nodeless, e.id)
+	for _, c := range e.claims {
+		delete(c.waiting, e.id)
+	}
 	take(q.own, e.node(), e)
 	delete(q.ownCrossNode, e.id)
 	group, s := q.siblings(e)
@@ -269,6 +279,8 @@ func (q *Queue) siblings(e *entry) (map[engine.Subject]*unschedulablePods, engin
 	if e.crossNode {
 		return q.crossNode, s
 	}
-	s.Labels = cluster.NoLabels
+	if len(e.claims) == 0 {
+		s.Labels = cluster.NoLabels
+	}
 	return q.local, s
 }

@@ -1,0 +1,281 @@
+package pending
+
+import (
+	"slices"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// volumes finds the pods that a change of what volumes are made of concerns. Pods without claims are not in it. It takes as much room as
+// the pods of the queue have claims, and a delta takes constant time, or as much as a pod has claims.
+//
+// Of pods that are concerned the judge is asked nothing: they are tried again, whatever has rejected them. What the last attempt has said may
+// be true no more; a node may have come to be feasible but for the claim since then, or one that has not changed may be one to preempt on. To
+// find out would take a question about all nodes, for each pod, which is what an attempt takes; and as a pod that has been tried again backs
+// off, storage that changes all the time makes no look long.
+//
+// What is about a node is not here: a node counts as changed if something else is attached to it, or if its CSINode is another.
+type volumes struct {
+	claims            map[claimKey]*claim
+	byVolume, byClass map[string]*sharing
+	// The last changes that concern all claims without a volume, and all that only one pod may use.
+	unbound, single event
+}
+
+type claimKey struct{ namespace, name string }
+
+// claim is a PersistentVolumeClaim that pods of the queue use. It need not exist.
+type claim struct {
+	key     claimKey
+	uses    int
+	waiting pods // of those who use it the unschedulable ones that are not held back, and not waiting for something else
+
+	// As it was when it was read last:
+	volume, class *sharing // what it names, which need not exist; nil: none, or there is no such claim
+	request       int64
+	single        bool // only one pod may use it
+
+	changed event // the last change that concerns its users
+}
+
+// sharing are the claims that have a volume or a class in common.
+type sharing struct {
+	name    string
+	claims  map[*claim]struct{}
+	changed event // of the volume or the class
+	room    event // the last time that there may have been more room for claims of the class that have no volume
+	most    int64 // the most room that there has been for one
+}
+
+// readWriteOncePod is the access mode of claims that only one pod may use.
+const readWriteOncePod = "ReadWriteOncePod"
+
+func newVolumes() volumes {
+	return volumes{claims: make(map[claimKey]*claim), byVolume: make(map[string]*sharing), byClass: make(map[string]*sharing)}
+}
+
+// use returns the claims of a pod with those labels, for disuse to take back.
+func (q *Queue) use(st *cluster.State, labels cluster.LabelsID) (claims []*claim) {
+	set := st.Labels(labels)
+	if set == nil {
+		return nil
+	}
+	for _, by := range set.Claims {
+		key := claimKey{set.Namespace, by.Name}
+		c := q.volumes.claims[key]
+		if c == nil {
+			c = &claim{key: key, waiting: make(pods)}
+			q.volumes.claims[key] = c
+			q.read(st, c)
+		}
+		c.uses++
+		claims = append(claims, c)
+	}
+	return claims
+}
+
+func (q *Queue) disuse(claims []*claim) {
+	for _, c := range claims {
+		if c.uses--; c.uses == 0 {
+			q.join(q.volumes.byVolume, &c.volume, c, "", false)
+			q.join(q.volumes.byClass, &c.class, c, "", false)
+			delete(q.volumes.claims, c.key)
+			delete(q.notes.claims, c)
+		}
+	}
+}
+
+// read brings a claim up to date.
+func (q *Queue) read(st *cluster.State, c *claim) {
+	is := st.PersistentVolumeClaim(c.key.namespace, c.key.name)
+	exists := is != nil
+	if !exists {
+		is = new(cluster.PersistentVolumeClaim)
+	}
+	q.join(q.volumes.byVolume, &c.volume, c, is.Volume, is.Volume != "")
+	q.join(q.volumes.byClass, &c.class, c, is.Class, exists)
+	c.request, c.single = is.Request, slices.Contains(is.AccessModes, readWriteOncePod)
+}
+
+// join takes a claim from those that share something to those that share what is called so, or to none.
+func (q *Queue) join(all map[string]*sharing, among **sharing, c *claim, name string, any bool) {
+	if was := *among; was != nil {
+		if any && was.name == name {
+			return
+		}
+		if delete(was.claims, c); len(was.claims) == 0 {
+			delete(all, was.name)
+			delete(q.notes.sharing, was)
+		}
+	}
+	*among = nil
+	if any {
+		if all[name] == nil {
+			all[name] = &sharing{name: name, claims: make(map[*claim]struct{})}
+		}
+		all[name].claims[c] = struct{}{}
+		*among = all[name]
+	}
+}
+
+// noteVolume notes what the last delta has done to an object that volumes are made of; nil: it is gone.
+func (q *Queue) noteVolume(st *cluster.State, key cluster.ObjectKey, is cluster.Object) {
+	v, c := &q.volumes, engine.VolumeChange{Was: st.Before().Object, Is: is}
+	if key.Kind >= cluster.PersistentVolumeKind && key.Kind <= cluster.StorageClassKind {
+		q.notes.nominees = q.notes.nominees || st.VolumeNomineeCount() > 0
+	}
+	switch key.Kind {
+	case cluster.PersistentVolumeClaimKind:
+		if claim := v.claims[claimKey{key.Namespace, key.Name}]; claim != nil {
+			q.read(st, claim)
+			q.noteClaim(claim)
+		}
+	case cluster.PersistentVolumeKind:
+		q.noteSharing(v.byVolume[key.Name])
+		for _, o := range []cluster.Object{c.Was, c.Is} {
+			if pv, ok := o.(*cluster.PersistentVolume); ok && pv.HasClaim {
+				q.noteClaim(v.claims[claimKey{pv.Claim.Namespace, pv.Claim.Name}])
+			}
+		}
+		if pv, ok := is.(*cluster.PersistentVolume); ok && !pv.HasClaim && pv.Available && !pv.Deleting {
+			q.noteRoom(pv.Class, pv.Capacity)
+		}
+	case cluster.StorageClassKind:
+		if c.Helps() {
+			q.noteSharing(v.byClass[key.Name])
+		}
+	case cluster.CSIStorageCapacityKind:
+		if room, ok := is.(*cluster.CSIStorageCapacity); ok && c.Helps() {
+			q.noteRoom(room.Class, room.Limit)
+		}
+	case cluster.CSIDriverKind:
+		if c.Helps() && len(v.claims) > 0 {
+			v.unbound, q.notes.anyClaim = q.now(), true
+		}
+	case cluster.CSINodeKind, cluster.VolumeAttachmentKind:
+		q.noteHinted(c)
+	}
+}
+
+// noteHinted notes a change that hints are given for.
+func (q *Queue) noteHinted(c engine.VolumeChange) {
+	if len(q.listeners) == 0 {
+		return
+	}
+	if len(q.notes.volumes) == q.most {
+		q.notes.volumes, q.notes.anyVolume = nil, q.now()
+		return
+	}
+	q.notes.volumes = append(q.notes.volumes, volumeChange{q.now(), c})
+}
+
+// noteUsers notes that the claims of a pod have a user less, if the last delta has taken it from its node.
+func (q *Queue) noteUsers(st *cluster.State, id cluster.PodID) {
+	b := st.Before()
+	if st.VolumeUsesModified() != q.version.Seq || b.Labels == nil || b.Pod.Node == cluster.NoNode {
+		return
+	}
+	if row := st.Pod(id); row != nil && row.Node != cluster.NoNode && row.Labels == b.Pod.Labels {
+		return
+	}
+	for _, by := range b.Labels.Claims {
+		if c := q.volumes.claims[claimKey{b.Labels.Namespace, by.Name}]; c != nil && c.single {
+			q.noteClaim(c)
+		}
+	}
+}
+
+// noteAnyUsers notes that pods may have left which used claims that only one may use, with their node.
+func (q *Queue) noteAnyUsers(st *cluster.State) {
+	if st.VolumeUsesModified() == q.version.Seq && len(q.volumes.claims) > 0 {
+		q.volumes.single, q.notes.anyClaim = q.now(), true
+	}
+}
+
+// noteClaim notes a change that concerns those who use a claim; nil: that nobody does.
+func (q *Queue) noteClaim(c *claim) {
+	if c == nil {
+		return
+	}
+	c.changed = q.now()
+	if len(c.waiting) > 0 {
+		q.notes.claims[c] = struct{}{}
+	}
+}
+
+// noteSharing notes a change that concerns those who use one of several claims; nil: that nobody does.
+func (q *Queue) noteSharing(s *sharing) {
+	if s != nil {
+		s.changed = q.now()
+		q.notes.sharing[s] = struct{}{}
+	}
+}
+
+// noteRoom notes that there may be so much more room for a claim of a class that has no volume.
+func (q *Queue) noteRoom(class string, amount int64) {
+	if s := q.volumes.byClass[class]; s != nil {
+		s.room, s.most = q.now(), max(s.most, amount)
+		q.notes.sharing[s] = struct{}{}
+	}
+}
+
+// latest returns the last change that concerns those who use a claim.
+func (v *volumes) latest(c *claim) event {
+	last := c.changed
+	if c.volume != nil {
+		last = later(last, c.volume.changed)
+	}
+	if c.class != nil {
+		last = later(last, c.class.changed)
+		if c.volume == nil {
+			last = later(last, v.unbound)
+			if c.request <= c.class.most {
+				last = later(last, c.class.room)
+			}
+		}
+	}
+	if c.single {
+		last = later(last, v.single)
+	}
+	return last
+}
+
+// concerned reports whether a change after a version concerns a pod by its claims.
+func (q *Queue) concerned(e *entry, since cluster.Seq) bool {
+	return slices.ContainsFunc(e.claims, func(c *claim) bool { return q.volumes.latest(c).after(since) })
+}
+
+// lookAtClaims brings back the pods that changes of volumes concern.
+func (q *Queue) lookAtClaims(now time.Time, l *look, enough func() bool) bool {
+	for len(l.sharing) > 0 {
+		for c := range l.sharing[0].claims {
+			if len(c.waiting) > 0 {
+				l.claims = append(l.claims, c)
+			}
+		}
+		if l.sharing = l.sharing[1:]; enough() {
+			return false
+		}
+	}
+	for ; len(l.claims) > 0; l.claims, l.users = l.claims[1:], nil {
+		c := l.claims[0]
+		ev := q.volumes.latest(c)
+		if l.users == nil {
+			for _, e := range c.waiting {
+				l.users = append(l.users, e)
+			}
+		}
+		for len(l.users) > 0 {
+			e := l.users[0]
+			if l.users = l.users[1:]; c.waiting[e.id] == e && ev.after(e.evaluated.Seq) {
+				q.requeue(now, e, ev.name)
+			}
+			if enough() {
+				return false
+			}
+		}
+	}
+	return true
+}

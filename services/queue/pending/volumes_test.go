@@ -1,0 +1,719 @@
+package pending
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// volumeJudge is cpuJudge, but a pod also needs its claims. One that is bound needs its volume, on nodes of the volume's zone if it has one; one
+// that is not needs a class that binds late, and a volume that it may be bound to, or room for one to be made; one that only one pod may
+// use needs that nobody does. A node has no place for claims if as much is attached to it as may be.
+type volumeJudge struct{ cpuJudge }
+
+func (volumeJudge) claimed(st *cluster.State, s engine.Subject, n cluster.NodeIndex, goes func(*cluster.PodRow) bool) bool {
+	set := st.Labels(s.Labels)
+	if set == nil || len(set.Claims) == 0 {
+		return true
+	}
+	if limit := st.CSINode(st.Nodes.Spec[n].Name); limit != nil && len(limit.Drivers) > 0 && len(st.AttachedOf(n, "driver")) >= int(limit.Drivers[0].Limit) {
+		return false
+	}
+	return !slices.ContainsFunc(set.Claims, func(by cluster.PodClaim) bool {
+		c := st.PersistentVolumeClaim(set.Namespace, by.Name)
+		if c == nil || c.Deleting {
+			return true
+		}
+		if slices.Contains(c.AccessModes, "ReadWriteOncePod") {
+			for id := range st.ClaimUserIDs(set.Namespace, by.Name) {
+				if !goes(st.Pod(id)) {
+					return true
+				}
+			}
+		}
+		if c.Volume != "" {
+			v := st.PersistentVolume(c.Volume)
+			if v == nil || !c.Bound && !v.HasClaim {
+				return true
+			}
+			zone, _ := cluster.ValueOf(v.Labels, topologyZone)
+			is, _ := cluster.ValueOf(st.Node(n).Labels, topologyZone)
+			return zone != "" && zone != is
+		}
+		class := st.StorageClass(c.Class)
+		if class == nil || class.Mode != cluster.BindToFirstConsumer {
+			return true
+		}
+		for v := range st.PersistentVolumes() {
+			if v.Class == c.Class && v.Capacity >= c.Request && v.Available && (!v.HasClaim || v.Claim.Name == by.Name) {
+				return false
+			}
+		}
+		if d := st.CSIDriver(class.Provisioner); d == nil || !d.StorageCapacity {
+			return false
+		}
+		for room := range st.CSIStorageCapacities() {
+			if room.Class == c.Class && room.HasLimit && room.Limit >= c.Request {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (j volumeJudge) Feasible(st *cluster.State, s engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
+	return j.cpuJudge.Feasible(st, s, self, n) && j.claimed(st, s, n, func(*cluster.PodRow) bool { return false })
+}
+
+func (j volumeJudge) Preemptable(st *cluster.State, s engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
+	return j.cpuJudge.Preemptable(st, s, self, n) &&
+		j.claimed(st, s, n, func(p *cluster.PodRow) bool { return p.Node == n && p.Priority < s.Priority && !p.Victim })
+}
+
+func (j volumeJudge) Possible(st *cluster.State, s engine.Subject) bool {
+	for n := range cluster.NodeIndex(st.Nodes.Len()) {
+		if j.Feasible(st, s, cluster.NoPod, n) {
+			return true
+		}
+	}
+	return false
+}
+
+func (volumeJudge) Signature(_ *cluster.State, s engine.Subject) engine.Signature {
+	return engine.SignatureAlone(s)
+}
+
+// volumeWorld is a log with volumes and a queue that judges by volumeJudge.
+type volumeWorld struct {
+	t     interface{ Fatal(...any) }
+	now   time.Time
+	st    *cluster.State
+	judge Judge
+	queue *Queue
+	look  func(*Queue, *cluster.State) // after each delta
+}
+
+const topologyZone = "topology.kubernetes.io/zone"
+
+const volumeClasses = 2 // of pods: of 200m, and of 600m
+
+func newVolumeWorld(t interface{ Fatal(...any) }) *volumeWorld {
+	return newVolumeWorldOf(t, volumeJudge{newCPUJudge()})
+}
+
+func newVolumeWorldOf(t interface{ Fatal(...any) }, judge Judge) *volumeWorld {
+	w := &volumeWorld{t: t, now: time.Unix(1_000_000, 0), st: cluster.New(cluster.Version{Epoch: 3}), judge: judge}
+	w.queue = NewQueue(0, w.judge)
+	w.look = func(q *Queue, st *cluster.State) { q.Recheck(w.now, st) }
+	w.apply(settings(1))
+	for k := range cluster.ClassID(volumeClasses) {
+		w.apply(cluster.ClassDefined{ID: k, Spec: cpuClass(200 + 400*int64(k))})
+		w.apply(cluster.PodSet{ID: w.st.FreePod(), Pod: cluster.Pod{UID: fmt.Sprint("keeper-", k), Class: k, NodeName: "elsewhere"}})
+	}
+	return w
+}
+
+func (w *volumeWorld) apply(d cluster.Delta) {
+	if err := w.st.Apply(d); err != nil {
+		w.t.Fatal(fmt.Sprintf("apply %+v: %v", d, err))
+	}
+	w.queue.Apply(w.now, w.st, d)
+	w.look(w.queue, w.st)
+}
+
+func (w *volumeWorld) set(o cluster.Object) { w.apply(cluster.ObjectSet{Object: o}) }
+
+// node sets a node and its CSINode, which has room for two volumes.
+func (w *volumeWorld) node(name, zone string, milli int64) {
+	at := w.st.Nodes.ByName(name)
+	if at == cluster.NoNode {
+		at = w.st.Nodes.Free()
+	}
+	w.apply(cluster.NodeSet{Index: at, Node: cluster.Node{Name: name, Labels: []cluster.Label{{Key: topologyZone, Value: zone}}, Allocatable: append(cpu(milli), cluster.Quantity{Name: "pods", Value: 9})}})
+}
+
+// pod sets a pod that uses some claims.
+func (w *volumeWorld) pod(name string, class cluster.ClassID, priority int32, node string, claims ...string) cluster.PodID {
+	set := cluster.LabelSet{Namespace: "default", Labels: []cluster.Label{{Key: "of", Value: name}}}
+	for _, c := range claims {
+		set.Claims = append(set.Claims, cluster.PodClaim{Name: c})
+	}
+	labels := cluster.LabelsID(w.st.Version().Seq + 1)
+	w.apply(cluster.LabelsDefined{ID: labels, Set: set})
+	id := w.st.FreePod()
+	w.apply(cluster.PodSet{ID: id, Pod: cluster.Pod{
+		UID: name, Name: name, Namespace: "default", Class: class, Labels: labels, Priority: priority, NodeName: node, Created: w.now.UnixNano(),
+	}})
+	return id
+}
+
+// helped reports whether a pod is feasible somewhere, or could preempt.
+func (w *volumeWorld) helped(id cluster.PodID) bool {
+	s := engine.SubjectOf(&w.st.Pod(id).Pod)
+	for n := range cluster.NodeIndex(w.st.Nodes.Len()) {
+		if w.judge.Feasible(w.st, s, id, n) || w.judge.Preemptable(w.st, s, id, n) {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *volumeWorld) reject(a Attempt, at cluster.Version, plugin string) {
+	w.queue.Reject(w.now, w.st, a, Diagnosis{Version: at, Verdicts: []engine.VerdictCount{{Plugin: plugin}}})
+}
+
+// cycle pops everything and rejects what is not helped. The pods that are left are tried again.
+func (w *volumeWorld) cycle(meanwhile func()) {
+	type tried struct {
+		Attempt
+		hopeless bool
+	}
+	var batch []tried
+	w.queue.Recheck(w.now, w.st)
+	at := w.st.Version()
+	for _, a := range w.queue.Pop(w.now, 1000) {
+		batch = append(batch, tried{a, !w.helped(a.ID)})
+	}
+	meanwhile()
+	for _, a := range batch {
+		if a.hopeless {
+			w.reject(a.Attempt, at, engine.NodeResourcesFit)
+		} else {
+			w.queue.Retry(w.now, a.Attempt)
+		}
+	}
+}
+
+func (w *volumeWorld) placeOf(id cluster.PodID) Place {
+	e, ok := w.queue.Entry(id)
+	if !ok {
+		w.t.Fatal("the queue does not hold the pod")
+	}
+	return e.Place
+}
+
+// sleeping has a pod that uses claim "data", of 500 bytes and no class that there is, sleep on node n1 of zone a.
+func sleeping(t *testing.T, claims ...string) (*volumeWorld, cluster.PodID) {
+	w := newVolumeWorld(t)
+	w.node("n1", "a", 1000)
+	id := w.pod("waits", 0, 5, "", append(claims, "data")...)
+	w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "data", Class: "late", HasRequest: true, Request: 500})
+	w.rejectAll()
+	if got := w.placeOf(id); got != Unschedulable {
+		t.Fatalf("at first: %v", got)
+	}
+	return w, id
+}
+
+// rejectAll has VolumeBinding reject all pods that are ready, and comes back when they could be popped again.
+func (w *volumeWorld) rejectAll() {
+	for _, a := range w.queue.Pop(w.now, 1000) {
+		w.reject(a, w.st.Version(), "VolumeBinding")
+	}
+	w.now = w.now.Add(time.Minute)
+}
+
+func TestPodWakesByWhatItsClaimsAreMadeOf(t *testing.T) {
+	claim := func(change func(*cluster.PersistentVolumeClaim)) *cluster.PersistentVolumeClaim {
+		c := &cluster.PersistentVolumeClaim{Namespace: "default", Name: "data", Class: "late", HasRequest: true, Request: 500}
+		change(c)
+		return c
+	}
+	bound := claim(func(c *cluster.PersistentVolumeClaim) { c.Volume, c.Bound = "pv", true })
+	volume := func(change func(*cluster.PersistentVolume)) *cluster.PersistentVolume {
+		v := &cluster.PersistentVolume{Name: "pv", Class: "late", Capacity: 1000, Available: true}
+		change(v)
+		return v
+	}
+	room := func(limit int64) *cluster.CSIStorageCapacity {
+		return &cluster.CSIStorageCapacity{Namespace: "kube-system", Name: "room", Class: "late", HasLimit: true, Limit: limit}
+	}
+	class := &cluster.StorageClass{Name: "late", Provisioner: "driver", Mode: cluster.BindToFirstConsumer}
+	for name, c := range map[string]struct {
+		before []cluster.Object
+		by     cluster.Object
+		gone   bool // it goes
+		want   string
+	}{
+		"its claim is bound":        {by: bound, want: "PersistentVolumeClaimUpdate"},
+		"its claim goes":            {by: claim(func(*cluster.PersistentVolumeClaim) {}), gone: true, want: "PersistentVolumeClaimDelete"},
+		"another's claim":           {by: claim(func(c *cluster.PersistentVolumeClaim) { c.Name = "other" })},
+		"its claim, but in another": {by: claim(func(c *cluster.PersistentVolumeClaim) { c.Namespace = "other" })},
+		"a volume for any":          {by: volume(func(*cluster.PersistentVolume) {}), want: "PersistentVolumeAdd"},
+		"a volume for it": {by: volume(func(v *cluster.PersistentVolume) {
+			v.HasClaim, v.Claim = true, cluster.ClaimReference{Namespace: "default", Name: "data"}
+		}), want: "PersistentVolumeAdd"},
+		"a volume for another": {by: volume(func(v *cluster.PersistentVolume) {
+			v.HasClaim, v.Claim = true, cluster.ClaimReference{Namespace: "default", Name: "other"}
+		})},
+		"a volume of another class":    {by: volume(func(v *cluster.PersistentVolume) { v.Class = "other" })},
+		"a volume that is too small":   {by: volume(func(v *cluster.PersistentVolume) { v.Capacity = 499 })},
+		"a volume that is as large":    {by: volume(func(v *cluster.PersistentVolume) { v.Capacity = 500 }), want: "PersistentVolumeAdd"},
+		"a volume that is not free":    {by: volume(func(v *cluster.PersistentVolume) { v.Available = false })},
+		"a volume that goes":           {by: volume(func(v *cluster.PersistentVolume) { v.Deleting = true })},
+		"its volume":                   {before: []cluster.Object{bound}, by: volume(func(v *cluster.PersistentVolume) { v.Class = "" }), want: "PersistentVolumeAdd"},
+		"a volume, but it has its own": {before: []cluster.Object{bound}, by: volume(func(v *cluster.PersistentVolume) { v.Name = "other" })},
+		"its class":                    {by: class, want: "storage.k8s.io/StorageClassAdd"},
+		"another class":                {by: &cluster.StorageClass{Name: "other"}},
+		"its class, as it was":         {before: []cluster.Object{class}, by: class},
+		"room":                         {by: room(500), want: "storage.k8s.io/CSIStorageCapacityAdd"},
+		"more room":                    {before: []cluster.Object{room(300)}, by: room(600), want: "storage.k8s.io/CSIStorageCapacityUpdate"},
+		"less room":                    {before: []cluster.Object{room(900)}, by: room(600)},
+		"more room, but not enough":    {before: []cluster.Object{room(300)}, by: room(400)},
+		"room that goes":               {before: []cluster.Object{room(900)}, by: room(900), gone: true},
+		"room, but it has its volume":  {before: []cluster.Object{bound}, by: room(900)},
+		"a driver":                     {by: &cluster.CSIDriver{Name: "driver", StorageCapacity: true}},
+		"a driver that has room everywhere": {
+			before: []cluster.Object{&cluster.CSIDriver{Name: "driver", StorageCapacity: true}}, by: &cluster.CSIDriver{Name: "driver"},
+			want: "storage.k8s.io/CSIDriverUpdate"},
+		"a driver that is gone": {
+			before: []cluster.Object{&cluster.CSIDriver{Name: "driver", StorageCapacity: true}}, by: &cluster.CSIDriver{Name: "driver"}, gone: true,
+			want: "storage.k8s.io/CSIDriverDelete"},
+		"a CSINode": {by: &cluster.CSINode{Name: "n1"}, want: "storage.k8s.io/CSINodeAdd"},
+		"a CSINode of which no more is migrated": {
+			before: []cluster.Object{&cluster.CSINode{Name: "n1"}},
+			by:     &cluster.CSINode{Name: "n1", Drivers: []cluster.NodeDriver{{Name: "d", Limited: true, Limit: 4}}}},
+		"a CSINode of which more is migrated": {
+			before: []cluster.Object{&cluster.CSINode{Name: "n1"}}, by: &cluster.CSINode{Name: "n1", Migrated: []string{"kubernetes.io/aws-ebs"}},
+			want: "storage.k8s.io/CSINodeUpdate"},
+		"an attachment": {by: &cluster.VolumeAttachment{Name: "a", Attacher: "driver", Node: "n1", Volume: "pv"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, id := sleeping(t)
+			for _, o := range c.before {
+				w.set(o)
+			}
+			w.rejectAll() // it may have woken
+			plain := w.pod("plain", 1, 5, "")
+			for _, a := range w.queue.Pop(w.now, 1) {
+				w.reject(a, w.st.Version(), engine.NodeResourcesFit)
+			}
+			w.now = w.now.Add(time.Minute)
+			w.queue.judge = nowhere{newCPUJudge()}
+			heard := new(heardOf)
+			w.queue.Observe(heard)
+			switch {
+			case !c.gone:
+				w.set(c.by)
+			default:
+				w.apply(cluster.ObjectRemoved{ObjectKey: c.by.Key()})
+			}
+			want := Unschedulable
+			if c.want != "" {
+				want = Active
+			}
+			if got := w.placeOf(id); got != want || heard.last != c.want {
+				t.Errorf("%v by %q; want %v by %q", got, heard.last, want, c.want)
+			}
+			if got := w.placeOf(plain); got != Unschedulable {
+				t.Errorf("a pod without claims: %v", got)
+			}
+		})
+	}
+}
+
+// heardOf remembers by what a pod has come to its place.
+type heardOf struct{ last string }
+
+func (h *heardOf) Incoming(_ Place, event string)       { h.last = event }
+func (h *heardOf) Scheduled(int32, time.Duration, bool) {}
+
+// once is claim "data", which only one pod may use, bound to a volume that is there.
+func once(w *volumeWorld) {
+	w.set(&cluster.PersistentVolume{Name: "pv"})
+	w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "data", Volume: "pv", Bound: true, AccessModes: []string{"ReadWriteOncePod"}})
+}
+
+func TestPodWakesWhenTheOnlyOneThatMayUseItsClaimLeaves(t *testing.T) {
+	for name, leave := range map[string]func(*volumeWorld, cluster.PodID){
+		"it goes":                    func(w *volumeWorld, user cluster.PodID) { w.apply(cluster.PodRemoved{ID: user}) },
+		"its node goes":              func(w *volumeWorld, _ cluster.PodID) { w.apply(cluster.NodeRemoved{Index: 1}) },
+		"it uses the claim no more":  func(w *volumeWorld, user cluster.PodID) { w.relabel(user) },
+		"its bind has failed":        nil,
+		"another claim has one less": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, want := newVolumeWorld(t), Active
+			w.node("n1", "a", 1000)
+			w.node("n2", "a", 100)
+			once(w)
+			w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "other", Volume: "pv", Bound: true, AccessModes: []string{"ReadWriteOncePod"}})
+			other := w.pod("other", 0, 9, "n2", "other")
+			var user cluster.PodID
+			if name != "its bind has failed" {
+				user = w.pod("user", 0, 9, "n2", "data")
+			} else {
+				user = w.pod("user", 0, 9, "", "data")
+				w.apply(cluster.PodAssumed{ID: user, Node: 1, Attempt: 1})
+				leave = func(w *volumeWorld, user cluster.PodID) { w.apply(cluster.PodForgotten{ID: user}) }
+			}
+			if name == "another claim has one less" {
+				leave, want = func(w *volumeWorld, _ cluster.PodID) { w.apply(cluster.PodRemoved{ID: other}) }, Unschedulable
+			}
+			id := w.pod("waits", 0, 5, "", "data")
+			w.rejectAll()
+			if w.node("n1", "a", 1100); w.placeOf(id) != Unschedulable {
+				t.Fatal("it woke before")
+			}
+			if leave(w, user); w.placeOf(id) != want {
+				t.Errorf("%v, want %v", w.placeOf(id), want)
+			}
+		})
+	}
+}
+
+// relabel has a pod use no claims any more.
+func (w *volumeWorld) relabel(id cluster.PodID) {
+	pod := w.st.Pod(id).Pod
+	pod.Labels = cluster.NoLabels
+	w.apply(cluster.PodSet{ID: id, Pod: pod})
+}
+
+func TestPodIsNotMadeUnschedulableWithWhatItsClaimWas(t *testing.T) {
+	w := newVolumeWorld(t)
+	w.node("n1", "a", 100) // where it does not fit in any case
+	id := w.pod("waits", 0, 5, "", "data")
+	other := w.pod("other", 0, 5, "", "theirs")
+	w.cycle(func() { w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "data"}) })
+	if got := w.placeOf(id); got != Backoff {
+		t.Errorf("the pod whose claim came during its attempt: %v", got)
+	}
+	if got := w.placeOf(other); got != Unschedulable {
+		t.Errorf("another: %v", got)
+	}
+}
+
+func TestPodThatWasHeldBackHearsOfItsClaimWhenItIsReleased(t *testing.T) {
+	w := newVolumeWorld(t)
+	w.node("n1", "a", 250)
+	victim := w.pod("victim", 0, 1, "n1")
+	id := w.pod("waits", 0, 5, "", "data")
+	w.rejectAll()
+	w.apply(cluster.PreemptionStarted{ID: id, Node: 0, Victims: []cluster.PodID{victim}})
+	w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "data"})
+	if got := w.placeOf(id); got != Unschedulable {
+		t.Errorf("while others are evicted for it: %v", got)
+	}
+	w.apply(cluster.PreemptionEnded{ID: id})
+	if got := w.placeOf(id); got != Active {
+		t.Errorf("afterwards: %v", got)
+	}
+}
+
+func TestPodThatCouldPreemptButForItsClaimWakesWhenThatIsBound(t *testing.T) {
+	w := newVolumeWorld(t)
+	w.node("n1", "a", 250)
+	w.pod("victim", 0, 1, "n1")
+	w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "data"})
+	id := w.pod("waits", 0, 5, "", "data")
+	for _, a := range w.queue.Pop(w.now, 1) {
+		w.reject(a, w.st.Version(), engine.NodeResourcesFit) // there is no room in any case
+	}
+	w.now = w.now.Add(time.Minute)
+	if w.helped(id) {
+		t.Fatal("it could preempt before")
+	}
+	w.set(&cluster.PersistentVolume{Name: "pv"})
+	w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "data", Volume: "pv", Bound: true})
+	if got := w.placeOf(id); !w.helped(id) || got != Active {
+		t.Errorf("the pod could preempt: %v; it is %v", w.helped(id), got)
+	}
+}
+
+// TestPodsWithClaimsLoseNoWakeUp draws logs, and looks at all of it or in parts: an unschedulable pod that is feasible on a node, or could preempt,
+// whatever has changed, must have woken.
+func TestPodsWithClaimsLoseNoWakeUp(t *testing.T) {
+	for name, judge := range map[string]func() Judge{
+		"by a judge that anybody can follow": func() Judge { return volumeJudge{newCPUJudge()} },
+		"by the engine":                      func() Judge { return evaluating{engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1})} },
+	} {
+		t.Run(name, func(t *testing.T) { losesNoWakeUp(t, judge) })
+	}
+}
+
+func losesNoWakeUp(t *testing.T, judge func() Judge) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newVolumeWorldOf(t, judge())
+		whole := rapid.Bool().Draw(t, "after each delta")
+		w.look = func(q *Queue, st *cluster.State) {
+			if whole {
+				q.Recheck(w.now, st)
+				return
+			}
+			for range rapid.IntRange(0, 3).Draw(t, "steps") {
+				q.RecheckUntil(w.now, st, steps)
+			}
+		}
+		names := rapid.SampledFrom([]string{"one", "two", "three"})
+		zones := rapid.SampledFrom([]string{"a", "b"})
+		nodes := rapid.SampledFrom([]string{"n1", "n2"})
+		coin := rapid.Bool()
+		pods := 0
+		var change func(*rapid.T)
+		actions := map[string]func(*rapid.T){
+			"node": func(t *rapid.T) {
+				w.node(nodes.Draw(t, "node"), zones.Draw(t, "zone"), rapid.SampledFrom([]int64{100, 300, 700}).Draw(t, "cpu"))
+			},
+			"node goes": func(t *rapid.T) {
+				if at := w.st.Nodes.ByName(nodes.Draw(t, "node")); at != cluster.NoNode {
+					w.apply(cluster.NodeRemoved{Index: at})
+				}
+			},
+			"pod": func(t *rapid.T) {
+				if pods++; pods < 40 {
+					claims := rapid.SliceOfNDistinct(names, 0, 2, func(s string) string { return s }).Draw(t, "claims")
+					node := rapid.SampledFrom([]string{"", "", "n1", "n2"}).Draw(t, "on")
+					w.pod(fmt.Sprint("pod-", pods), cluster.ClassID(rapid.IntRange(0, volumeClasses-1).Draw(t, "class")), rapid.Int32Range(0, 2).Draw(t, "priority"), node, claims...)
+				}
+			},
+			"pod goes": func(t *rapid.T) {
+				var ids []cluster.PodID
+				for id, p := range w.st.Pods() {
+					if p.NodeName != "elsewhere" {
+						ids = append(ids, id)
+					}
+				}
+				if len(ids) > 0 {
+					w.apply(cluster.PodRemoved{ID: rapid.SampledFrom(ids).Draw(t, "pod")})
+				}
+			},
+			"claim": func(t *rapid.T) {
+				c := &cluster.PersistentVolumeClaim{
+					Namespace: "default", Name: names.Draw(t, "claim"), Class: rapid.SampledFrom([]string{"", "late"}).Draw(t, "class"),
+					HasRequest: true, Request: rapid.Int64Range(1, 3).Draw(t, "request"), Deleting: rapid.IntRange(0, 4).Draw(t, "deleting") == 0,
+				}
+				if coin.Draw(t, "bound") {
+					c.Volume, c.Bound = names.Draw(t, "volume"), coin.Draw(t, "wholly")
+				}
+				if coin.Draw(t, "once") {
+					c.AccessModes = []string{"ReadWriteOncePod"}
+				}
+				w.set(c)
+			},
+			"volume": func(t *rapid.T) {
+				v := &cluster.PersistentVolume{
+					Name: names.Draw(t, "volume"), Class: rapid.SampledFrom([]string{"", "late"}).Draw(t, "class"), Capacity: rapid.Int64Range(1, 3).Draw(t, "capacity"),
+					Available: coin.Draw(t, "available"), Labels: []cluster.Label{{Key: topologyZone, Value: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "zone")}},
+					Driver: "driver", Handle: names.Draw(t, "handle"),
+				}
+				if coin.Draw(t, "for a claim") {
+					v.HasClaim, v.Claim = true, cluster.ClaimReference{Namespace: "default", Name: names.Draw(t, "claim")}
+				}
+				w.set(v)
+			},
+			"class": func(t *rapid.T) {
+				w.set(&cluster.StorageClass{
+					Name: rapid.SampledFrom([]string{"", "late"}).Draw(t, "class"), Provisioner: "driver",
+					Mode: rapid.SampledFrom([]string{cluster.BindImmediately, cluster.BindToFirstConsumer}).Draw(t, "mode"),
+				})
+			},
+			"room": func(t *rapid.T) {
+				w.set(&cluster.CSIStorageCapacity{
+					Namespace: "system", Name: nodes.Draw(t, "room"), Class: "late", HasLimit: coin.Draw(t, "limited"), Limit: rapid.Int64Range(0, 3).Draw(t, "limit"),
+				})
+			},
+			"driver": func(t *rapid.T) { w.set(&cluster.CSIDriver{Name: "driver", StorageCapacity: coin.Draw(t, "capacity")}) },
+			"CSINode": func(t *rapid.T) {
+				w.set(&cluster.CSINode{Name: nodes.Draw(t, "node"), Drivers: []cluster.NodeDriver{{Name: "driver", Limited: true, Limit: rapid.Int32Range(0, 2).Draw(t, "limit")}}})
+			},
+			"attachment": func(t *rapid.T) {
+				w.set(&cluster.VolumeAttachment{Name: names.Draw(t, "attachment"), Attacher: "driver", Node: nodes.Draw(t, "node"), Volume: names.Draw(t, "volume")})
+			},
+			"object goes": func(t *rapid.T) {
+				var keys []cluster.ObjectKey
+				for o := range w.st.Objects() {
+					keys = append(keys, o.Object.Key())
+				}
+				if len(keys) > 0 {
+					w.apply(cluster.ObjectRemoved{ObjectKey: rapid.SampledFrom(keys).Draw(t, "object")})
+				}
+			},
+			"a cycle": func(t *rapid.T) {
+				w.now = w.now.Add(time.Minute)
+				w.cycle(func() {
+					for range rapid.IntRange(0, 3).Draw(t, "deltas meanwhile") {
+						change(t)
+					}
+				})
+			},
+			"": func(t *rapid.T) {
+				w.queue.Recheck(w.now, w.st) // the look that is under way, and then what has been noted since
+				w.queue.Recheck(w.now, w.st)
+				for e := range w.queue.Entries(w.queue.IDs()) {
+					if e.Place == Unschedulable && w.helped(e.ID) {
+						t.Fatalf("%s is unschedulable, and is feasible or could preempt: its wake-up was lost", e.Pod.Name)
+					}
+				}
+				w.check(t)
+			},
+		}
+		changes := []string{"node", "pod goes", "claim", "volume", "class", "room", "driver", "CSINode", "attachment", "object goes"}
+		change = func(t *rapid.T) { actions[rapid.SampledFrom(changes).Draw(t, "change")](t) }
+		t.Repeat(actions)
+	})
+}
+
+// check compares what is kept of claims with what the pods of the queue use.
+func (w *volumeWorld) check(t *rapid.T) {
+	uses := make(map[claimKey]int)
+	for _, e := range w.queue.pods {
+		if set := w.st.Labels(e.pod.Labels); set != nil {
+			for _, by := range set.Claims {
+				uses[claimKey{set.Namespace, by.Name}]++
+			}
+		}
+	}
+	for key, c := range w.queue.volumes.claims {
+		if uses[key] != c.uses {
+			t.Fatalf("claim %v: %d uses, want %d", key, c.uses, uses[key])
+		}
+		delete(uses, key)
+	}
+	if len(uses) > 0 {
+		t.Fatalf("claims that are not kept: %v", uses)
+	}
+	for _, all := range []map[string]*sharing{w.queue.volumes.byVolume, w.queue.volumes.byClass} {
+		for name, s := range all {
+			if len(s.claims) == 0 || s.name != name {
+				t.Fatalf("%q is kept as what %d claims have, of the name %q", name, len(s.claims), s.name)
+			}
+		}
+	}
+	if n := &w.queue.notes; len(n.claims)+len(n.sharing) > 0 {
+		t.Fatalf("after a look there are notes of %d claims and %d that have something in common", len(n.claims), len(n.sharing))
+	}
+}
+
+// counting counts what it is asked about nodes.
+type counting struct {
+	volumeJudge
+	asked *int
+}
+
+func (c counting) Feasible(st *cluster.State, s engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
+	*c.asked++
+	return c.volumeJudge.Feasible(st, s, self, n)
+}
+
+// manyClaims is a queue in which many pods sleep, each with a claim of its own that does not exist, and one without claims that no node has room
+// for.
+func manyClaims(t *testing.T, milli int64) (w *volumeWorld, plain cluster.PodID, asked *int) {
+	w, asked = newVolumeWorld(t), new(int)
+	w.node("n1", "a", milli)
+	for k := range 300 {
+		w.pod(fmt.Sprint("waits-", k), 0, 5, "", fmt.Sprint("data-", k))
+	}
+	plain = w.pod("plain", 1, 5, "")
+	for _, a := range w.queue.Pop(w.now, 1000) {
+		w.reject(a, w.st.Version(), engine.NodeName)
+	}
+	w.now = w.now.Add(time.Minute)
+	w.queue.judge = counting{volumeJudge{newCPUJudge()}, asked}
+	w.look = func(*Queue, *cluster.State) {}
+	return w, plain, asked
+}
+
+func TestPodsWithClaimsHoldUpNoneWithout(t *testing.T) {
+	w, plain, _ := manyClaims(t, 100)
+	w.node("n1", "a", 500) // room for the many, if they had what they claim
+	for k := range 5 {
+		if w.queue.RecheckUntil(w.now, w.st, steps) {
+			t.Fatal("the look was over after so few steps:", k)
+		}
+	}
+	w.node("n2", "a", 1000)
+	for range 5 {
+		if w.queue.RecheckUntil(w.now, w.st, steps) {
+			t.Fatal("the look was over after so few steps")
+		}
+	}
+	if got := w.placeOf(plain); got != Active {
+		t.Errorf("a pod without claims: %v", got)
+	}
+	w.queue.Recheck(w.now, w.st)
+	if got := w.queue.Count(Unschedulable); got != 300 {
+		t.Errorf("%d pods sleep, want those with claims", got)
+	}
+}
+
+func TestPodsThatDifferInTheirClaimsAreOneQuestionWhereThatDoesNotMatter(t *testing.T) {
+	w, _, asked := manyClaims(t, 100)
+	w.node("n1", "a", 150) // no room for any
+	if w.queue.Recheck(w.now, w.st); *asked > 2 {
+		t.Errorf("%d questions, want one for each class", *asked)
+	}
+	*asked = 0
+	w.node("n1", "a", 300)
+	if w.queue.Recheck(w.now, w.st); *asked < 300 {
+		t.Errorf("%d questions, want one for each pod that it has room for", *asked)
+	}
+}
+
+// TestStorageThatChangesAllTheTimeMakesNoLookLong has volumes come that nobody waits for, and one for each of few.
+func TestStorageThatChangesAllTheTimeMakesNoLookLong(t *testing.T) {
+	w, _, asked := manyClaims(t, 500)
+	steps := 0
+	for k := range 100 {
+		w.set(&cluster.PersistentVolume{Name: fmt.Sprint("theirs-", k), HasClaim: true, Claim: cluster.ClaimReference{Namespace: "default", Name: fmt.Sprint("theirs-", k)}})
+		w.set(&cluster.PersistentVolume{Name: fmt.Sprint("free-", k), Class: "other", Available: true, Capacity: 1000})
+		w.set(&cluster.CSIStorageCapacity{Namespace: "system", Name: fmt.Sprint("room-", k), Class: "other", HasLimit: true, Limit: 1000})
+		w.set(&cluster.VolumeAttachment{Name: fmt.Sprint("attached-", k), Attacher: "driver", Node: "elsewhere", Volume: "theirs-0"})
+	}
+	for k := range 3 {
+		w.set(&cluster.PersistentVolume{Name: fmt.Sprint("pv-", k), HasClaim: true, Claim: cluster.ClaimReference{Namespace: "default", Name: fmt.Sprint("data-", k)}})
+	}
+	w.queue.RecheckUntil(w.now, w.st, func() bool { steps++; return false })
+	if got := w.queue.Count(Active); got != 3 {
+		t.Errorf("%d pods have woken, want 3", got)
+	}
+	if steps > 10 || *asked > 0 {
+		t.Errorf("%d steps and %d questions", steps, *asked)
+	}
+}
+
+func TestPodWithAClaimWakesWhenItCouldPreemptOnANodeThatHasChanged(t *testing.T) {
+	w := newVolumeWorld(t)
+	once(w)
+	w.node("n1", "a", 100)
+	w.pod("victim", 0, 1, "n1")
+	id := w.pod("waits", 0, 5, "", "data")
+	w.cycle(func() {})
+	w.now = w.now.Add(time.Minute)
+	if got := w.placeOf(id); got != Unschedulable {
+		t.Fatalf("while the node is too small: %v", got)
+	}
+	if w.node("n1", "a", 200); w.placeOf(id) != Active {
+		t.Errorf("when it has grown: %v", w.placeOf(id))
+	}
+}
+
+func TestPodWakesWhenWhatANominatedPodIsToAttachIsAttachedAlready(t *testing.T) {
+	w := newVolumeWorldOf(t, evaluating{engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1})})
+	w.node("n1", "a", 1000)
+	w.set(&cluster.CSINode{Name: "n1", Drivers: []cluster.NodeDriver{{Name: "driver", Limited: true, Limit: 2}}})
+	for _, name := range []string{"one", "two", "three"} {
+		w.set(&cluster.PersistentVolume{Name: name, Driver: "driver", Handle: name})
+		w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: name, Volume: name, Bound: true})
+	}
+	w.pod("there", 0, 9, "n1", "one")
+	nominated := w.pod("nominated", 0, 9, "", "two")
+	w.apply(cluster.PodNominated{ID: nominated, Node: "n1"})
+	id := w.pod("waits", 0, 5, "", "three")
+	for _, a := range w.queue.Pop(w.now, 10) {
+		w.reject(a, w.st.Version(), engine.NodeVolumeLimits)
+	}
+	w.now = w.now.Add(time.Minute)
+	if got := w.placeOf(id); got != Unschedulable {
+		t.Fatalf("while the nominated pod needs the last place: %v", got)
+	}
+	w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "two", Volume: "one", Bound: true})
+	if got := w.placeOf(id); got != Active {
+		t.Errorf("when it does not any more: %v", got)
+	}
+}
