@@ -175,7 +175,7 @@ func (s *State) nominate(id PodID) {
 	k, _ := slices.BinarySearch(list, id)
 	s.nominated[p.Nominated] = slices.Insert(list, k, id)
 	if p.volumes {
-		s.nominateVolumes(id, true)
+		s.nominateVolumes(id)
 	}
 	s.touchNamed(p.Nominated)
 }
@@ -195,7 +195,7 @@ func (s *State) unnominate(id PodID) {
 		s.nominated[p.Nominated] = list
 	}
 	if p.volumes {
-		s.nominateVolumes(id, false)
+		s.unnominateVolumes(id)
 	}
 	s.touchNamed(p.Nominated)
 }

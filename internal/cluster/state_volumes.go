@@ -11,26 +11,40 @@ import (
 // volumes is what follows from the claims and disks of placed pods and from what these are made of: it is in no digest and in no snapshot.
 // Pods and nodes without any cost nothing of it.
 type volumes struct {
-	claims   map[claimKey]*usedClaim // those that pods on nodes use
-	byVolume fews[string, claimKey]  // used claims by the volume that they name, which need not exist
-	byClass  fews[string, claimKey]  // used claims that have no volume, by their class, which need not exist either
-	on, of   fews[string, string]    // VolumeAttachments by their node, and by their volume
-	attached [][]Attachment          // by node, in order; shorter if there is nothing on those that follow
-	failing  map[NodeIndex]int32     // how many volumes of a node's pods fail; see State.Uses
-	nodes    map[[2]string]int32     // on how many nodes pods use a volume, by driver and handle
-	modified Seq                     // see VolumeUsesModified
-	nominees map[PodID]struct{}      // see VolumeNominees
-	named    Seq                     // see VolumeNomineesModified
-	changes  []attachmentChange      // room for those of one pod
+	claims   map[claimKey]*usedClaim
+	byVolume fews[string, claimKey]   // used claims by the volume that they name, which need not exist
+	byClass  fews[string, claimKey]   // used claims that have no volume, by their class, which need not exist either
+	on, of   fews[string, string]     // VolumeAttachments by their node, and by their volume
+	attached [][]Attachment           // by node, in order; shorter if there is nothing on those that follow
+	failing  map[NodeIndex]int32      // how many volumes of a node's pods fail; see State.Uses
+	used     map[[2]string]*volumeUse // those that pods use which are on nodes or nominated to one, by driver and handle
+	modified Seq                      // see VolumeUsesModified
+	nominees map[PodID]*PodVolumes    // see VolumeNominees
+	changes  []attachmentChange       // room for those of one pod
+}
+
+// volumeUse is who uses a volume.
+type volumeUse struct {
+	nodes    int32 // how many there are on which pods use it
+	nominees int32 // how many pods use it that are nominated to a node
+	since    Seq   // since when somebody does
+}
+
+// PodVolumes is what a pod uses where there is a CSINode: its volumes, by driver and handle, with Uses only, and how many others are such that
+// an attempt of kube-scheduler that has to count them ends with an error; see UncountedOn.
+type PodVolumes struct {
+	Uses    []Attachment
+	Failing int
 }
 
 type claimKey struct{ namespace, name string }
 
-// usedClaim is a claim that pods on nodes use. It need not exist.
+// usedClaim is a claim that pods use which are on nodes or nominated to one. It need not exist.
 type usedClaim struct {
-	named few[PodID] // who uses it by its name
-	made  few[PodID] // who uses it by an ephemeral volume
-	is    claimState
+	named    few[PodID] // who uses it by its name
+	made     few[PodID] // who uses it by an ephemeral volume
+	nominees few[PodID] // who is nominated to a node and would use it, in either way
+	is       claimState
 	// volume and class are where it is in byVolume and byClass, "" if it is not.
 	volume, class string
 }
@@ -52,7 +66,7 @@ func newVolumes() volumes {
 	return volumes{
 		claims: make(map[claimKey]*usedClaim), byVolume: make(fews[string, claimKey]), byClass: make(fews[string, claimKey]),
 		on: make(fews[string, string]), of: make(fews[string, string]),
-		failing: make(map[NodeIndex]int32), nodes: make(map[[2]string]int32), nominees: make(map[PodID]struct{}),
+		failing: make(map[NodeIndex]int32), used: make(map[[2]string]*volumeUse), nominees: make(map[PodID]*PodVolumes),
 	}
 }
 
@@ -60,14 +74,18 @@ func (v *volumes) clone() volumes {
 	c := *v
 	c.claims = cloneValues(v.claims)
 	for _, claim := range c.claims {
-		claim.named, claim.made = claim.named.clone(), claim.made.clone()
+		claim.named, claim.made, claim.nominees = claim.named.clone(), claim.made.clone(), claim.nominees.clone()
 	}
 	c.byVolume, c.byClass, c.on, c.of = v.byVolume.clone(), v.byClass.clone(), v.on.clone(), v.of.clone()
 	c.attached = slices.Clone(v.attached)
 	for i, of := range c.attached {
 		c.attached[i] = slices.Clone(of)
 	}
-	c.failing, c.nodes, c.nominees = maps.Clone(v.failing), maps.Clone(v.nodes), maps.Clone(v.nominees)
+	c.failing, c.used = maps.Clone(v.failing), cloneValues(v.used)
+	c.nominees = cloneValues(v.nominees)
+	for _, of := range c.nominees {
+		of.Uses = slices.Clone(of.Uses)
+	}
 	c.changes = nil
 	return c
 }
@@ -79,6 +97,14 @@ func (s *State) ClaimUsers(namespace, name string) int {
 		return len(claim.named.list)
 	}
 	return 0
+}
+
+// restore makes all uses ones since a seq.
+func (v *volumes) restore(seq Seq) {
+	v.modified = seq
+	for _, u := range v.used {
+		u.since = seq
+	}
 }
 
 // ClaimUserIDs yields the pods that ClaimUsers counts, in no order.
@@ -133,18 +159,17 @@ func (is *claimState) counts(by PodClaim, csiNode bool) (driver, handle string, 
 	return driver, handle, false
 }
 
-// Uses returns what pods of a class and a label set are attached to on a node that has a CSINode, or on one that has none, by driver and
-// handle. Each has Uses only. Class and label set may be nil. Failing is how many of their volumes are such that an attempt of kube-scheduler
-// that has to count them ends with an error; see UncountedOn.
-func (s *State) Uses(class *Class, labels *Labels, csiNode bool) (uses []Attachment, failing int) {
-	for _, c := range coalesce(s.appendUses(nil, NoNode, class, labels, csiNode, 1)) {
+// PodVolumes returns what pods of a class and a label set use. Both may be nil.
+func (s *State) PodVolumes(class *Class, labels *Labels) *PodVolumes {
+	out := new(PodVolumes)
+	for _, c := range coalesce(s.appendUses(nil, NoNode, class, labels, true, 1)) {
 		if c.Driver == "" {
-			failing = int(c.Uses)
+			out.Failing = int(c.Uses)
 		} else {
-			uses = append(uses, c.Attachment)
+			out.Uses = append(out.Uses, c.Attachment)
 		}
 	}
-	return uses, failing
+	return out
 }
 
 // appendUses appends how often pods of a class and a label set use each volume.
@@ -226,9 +251,13 @@ func (s *State) AttachedOf(node NodeIndex, driver string) []Attachment {
 	return all[first:end]
 }
 
-// AttachedAnywhere returns on how many nodes pods use a volume. If that is none, it is new wherever a pod goes that uses it.
-func (s *State) AttachedAnywhere(driver, handle string) int {
-	return int(s.volumes.nodes[[2]string{driver, handle}])
+// VolumeUsers returns on how many nodes pods use a volume, and how many pods do that are nominated to a node, and since when somebody has, if
+// anybody does. If nobody does, it is new wherever a pod goes that uses it.
+func (s *State) VolumeUsers(driver, handle string) (nodes, nominees int, since Seq) {
+	if u := s.volumes.used[[2]string{driver, handle}]; u != nil {
+		return int(u.nodes), int(u.nominees), u.since
+	}
+	return 0, 0, 0
 }
 
 // Uncounted returns how many volumes of the pods of a node are such as UncountedOn tells of.
@@ -282,7 +311,7 @@ func (s *State) VolumeObjectsModified() Seq {
 	return last
 }
 
-// VolumeUsesModified returns the seq of the last delta that changed what ClaimUsers or AttachedAnywhere returns for something.
+// VolumeUsesModified returns the seq of the last delta that changed what ClaimUsers or VolumeUsers returns for something.
 func (s *State) VolumeUsesModified() Seq { return s.volumes.modified }
 
 // VolumeNominees yields the pending pods with claims or disks that are nominated to a node, which need not exist, in no order.
@@ -291,19 +320,73 @@ func (s *State) VolumeNominees() iter.Seq[PodID] { return maps.Keys(s.volumes.no
 // VolumeNomineeCount returns how many VolumeNominees yields.
 func (s *State) VolumeNomineeCount() int { return len(s.volumes.nominees) }
 
-// VolumeNomineesModified returns the seq of the last delta that changed what VolumeNominees yields, or such a pod.
-func (s *State) VolumeNomineesModified() Seq { return s.volumes.named }
+// NomineeVolumes returns what one of VolumeNominees would use, nil for all other pods. The node that it is nominated to counts as changed when
+// that changes. Nobody may change it.
+func (s *State) NomineeVolumes(id PodID) *PodVolumes { return s.volumes.nominees[id] }
 
 // VolumesModified returns the later one of VolumeObjectsModified and VolumeUsesModified.
 func (s *State) VolumesModified() Seq { return max(s.VolumeObjectsModified(), s.VolumeUsesModified()) }
 
-// nominateVolumes notes that a pod with claims or disks is nominated from here on, or is not any more.
-func (s *State) nominateVolumes(id PodID, nominated bool) {
-	s.volumes.named = s.version.Seq
-	if nominated {
-		s.volumes.nominees[id] = struct{}{}
+// nominateVolumes counts what a pod with claims or disks would use that is nominated from here on.
+func (s *State) nominateVolumes(id PodID) {
+	p := &s.pods[id]
+	class, labels := s.classes[p.Class], s.labels[p.Labels]
+	if labels != nil {
+		for _, by := range labels.Claims {
+			s.useClaim(claimKey{labels.Namespace, by.Name}).nominees.add(id)
+		}
+	}
+	s.setNominee(id, s.PodVolumes(class, labels))
+}
+
+// unnominateVolumes undoes nominateVolumes.
+func (s *State) unnominateVolumes(id PodID) {
+	if labels := s.labels[s.pods[id].Labels]; labels != nil {
+		for _, by := range labels.Claims {
+			key := claimKey{labels.Namespace, by.Name}
+			if claim := s.volumes.claims[key]; claim != nil { // nil: the pod names it twice
+				claim.nominees.remove(id)
+				s.dropUnused(key, claim)
+			}
+		}
+	}
+	s.setNominee(id, nil)
+}
+
+// setNominee makes a nominated pod use that; nil: it is none.
+func (s *State) setNominee(id PodID, is *PodVolumes) {
+	was := s.volumes.nominees[id]
+	if is != nil {
+		s.volumes.nominees[id] = is
+		for k := range is.Uses {
+			s.countUse(&is.Uses[k], 0, 1)
+		}
 	} else {
 		delete(s.volumes.nominees, id)
+	}
+	if was != nil { // after the others, so that none of both begins to be used
+		for k := range was.Uses {
+			s.countUse(&was.Uses[k], 0, -1)
+		}
+	}
+}
+
+// useClaim returns a claim that is used from here on.
+func (s *State) useClaim(key claimKey) *usedClaim {
+	claim := s.volumes.claims[key]
+	if claim == nil {
+		claim = new(usedClaim)
+		s.volumes.claims[key] = claim
+		s.readUsedClaim(key, claim)
+	}
+	return claim
+}
+
+// dropUnused lets go of a claim that nobody uses any more.
+func (s *State) dropUnused(key claimKey, claim *usedClaim) {
+	if len(claim.named.list)+len(claim.made.list)+len(claim.nominees.list) == 0 {
+		s.findUsedClaimBy(key, claim, "", "")
+		delete(s.volumes.claims, key)
 	}
 }
 
@@ -312,13 +395,7 @@ func (s *State) enterVolumes(id PodID, i NodeIndex) {
 	p := &s.pods[id]
 	if l := s.labels[p.Labels]; l != nil {
 		for _, by := range l.Claims {
-			key := claimKey{l.Namespace, by.Name}
-			claim := s.volumes.claims[key]
-			if claim == nil {
-				claim = new(usedClaim)
-				s.volumes.claims[key] = claim
-				s.readUsedClaim(key, claim)
-			}
+			claim := s.useClaim(claimKey{l.Namespace, by.Name})
 			if !by.Ephemeral {
 				if claim.named.add(id) {
 					s.volumes.modified = s.version.Seq
@@ -352,10 +429,7 @@ func (s *State) leaveVolumes(id PodID, i NodeIndex) {
 		} else {
 			claim.made.remove(id)
 		}
-		if len(claim.named.list)+len(claim.made.list) == 0 {
-			s.findUsedClaimBy(key, claim, "", "")
-			delete(s.volumes.claims, key)
-		}
+		s.dropUnused(key, claim)
 	}
 }
 
@@ -460,15 +534,28 @@ func (s *State) changeAttachedTo(node NodeIndex, changes []attachmentChange) {
 
 // countNodes counts the nodes on which pods use a volume: this one's did so often before.
 func (s *State) countNodes(now *Attachment, before int32) {
-	if (now.Uses > 0) == (before > 0) {
-		return
+	switch {
+	case (now.Uses > 0) == (before > 0):
+	case now.Uses > 0:
+		s.countUse(now, 1, 0)
+	default:
+		s.countUse(now, -1, 0)
 	}
-	key := [2]string{now.Driver, now.Handle}
+}
+
+// countUse counts so many more nodes and nominees that use a volume.
+func (s *State) countUse(of *Attachment, nodes, nominees int32) {
+	key := [2]string{of.Driver, of.Handle}
 	s.volumes.modified = s.version.Seq
-	if now.Uses > 0 {
-		s.volumes.nodes[key]++
-	} else if s.volumes.nodes[key]--; s.volumes.nodes[key] == 0 {
-		delete(s.volumes.nodes, key)
+	u := s.volumes.used[key]
+	if u == nil {
+		u = &volumeUse{since: s.version.Seq}
+		s.volumes.used[key] = u
+	}
+	u.nodes += nodes
+	u.nominees += nominees
+	if u.nodes == 0 && u.nominees == 0 {
+		delete(s.volumes.used, key)
 	}
 }
 
@@ -559,8 +646,10 @@ func (s *State) findAttachmentBy(key ObjectKey, on, of func(key, name string)) {
 	}
 }
 
-// changeClaims brings claims up to date, as far as they are used, and appends what that changes.
+// changeClaims brings claims up to date, as far as they are used, and appends what that changes on nodes. Nodes of which what is nominated to
+// them would use something else count as changed.
 func (s *State) changeClaims(changes []attachmentChange, keys []claimKey) []attachmentChange {
+	var nominees []PodID
 	for _, key := range keys { // by which they were found, and go on to be: that changes with the claim alone
 		claim := s.volumes.claims[key]
 		if claim == nil {
@@ -569,9 +658,24 @@ func (s *State) changeClaims(changes []attachmentChange, keys []claimKey) []atta
 		was := claim.is
 		if s.readUsedClaim(key, claim) {
 			changes = s.appendClaim(changes, key.name, claim, &was)
+			nominees = append(nominees, claim.nominees.list...)
 		}
 	}
+	slices.Sort(nominees)
+	for _, id := range slices.Compact(nominees) { // each once, however many of its claims are among these
+		s.recountNominee(id)
+	}
 	return changes
+}
+
+// recountNominee finds out again what a nominated pod would use.
+func (s *State) recountNominee(id PodID) {
+	p := &s.pods[id]
+	was, is := s.volumes.nominees[id], s.PodVolumes(s.classes[p.Class], s.labels[p.Labels])
+	if was.Failing != is.Failing || !slices.Equal(was.Uses, is.Uses) {
+		s.setNominee(id, is)
+		s.touchNamed(p.Nominated)
+	}
 }
 
 // appendClaim appends what it changes, wherever a claim is used, that it counts as something else than it was.

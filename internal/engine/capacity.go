@@ -68,9 +68,9 @@ func (c *evaluation) copies(st *cluster.State, class *cluster.Class, i cluster.N
 	if with == nil {
 		with = c.program.overlay(st)
 	}
-	came := int64(0)
+	came, copies := int64(0), &movedPod{class: class}
 	verdict := func(n int64) Verdict { // with n there already, and whoever is nominated: without, there is more room
-		c.program.move(with, st, i, class, nil, n-came) // each with claims of its own, of which nothing is known
+		c.program.move(with, st, i, copies, n-came)
 		came = n
 		return c.program.pass(st, i, with)
 	}

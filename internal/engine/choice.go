@@ -31,13 +31,7 @@ func (p *Placer) Choose(id cluster.PodID, index int) (cluster.NodeIndex, Placeme
 			return node, Placed
 		}
 	}
-	if index < 0 || index >= len(p.sets) || !p.meantFor(&p.sets[index], subject) {
-		return cluster.NoNode, Retry
-	}
-	p.observe()
-	p.placed = cluster.NoNode
-	placement := p.placeAs(&p.sets[index], subject)
-	return p.placed, placement
+	return p.placeAs(index, subject)
 }
 
 // Answers are what filters have said of a pod that can go nowhere, by one Evaluator or merged over the ranges of many.
@@ -95,10 +89,7 @@ func UnsupportedVerdict(spec *cluster.ClassSpec, nodes int) *VerdictCount {
 // Refusal returns why pods of a subject are refused before any node is looked at, which is said of all nodes, because of what their volumes
 // are; nil if they are not. Filter says so too, but knows nothing of a required node that does not exist.
 func (e *Evaluator) Refusal(st *cluster.State, s Subject) *VerdictCount {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.follow(st)
-	_, r := e.signature(st, s)
+	_, r := e.relationsOf(st, s)
 	if r == nil || r.volumes == nil || r.volumes.refusal == "" {
 		return nil
 	}

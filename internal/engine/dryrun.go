@@ -117,9 +117,6 @@ func (c *evaluation) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.
 	}
 	known := &d.nodes[i]
 	changed := max(st.Nodes.Modified[i], d.since)
-	if v := c.program.volumes; v != nil && v.limits != nil && len(nominatedTo(st, i)) > 0 {
-		changed = max(changed, st.VolumeObjectsModified()) // what their claims come to changes no node
-	}
 	if known.found != nil {
 		changed = max(changed, st.ObjectsModified(cluster.BudgetKind))
 	}
@@ -145,8 +142,8 @@ func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int
 	var lower []victim
 	for id, pod := range st.PodsOn(i) {
 		if pod.Priority < priority {
-			lower = append(lower, victim{id: id, PodRow: pod})
-			room.move(pod, -1)
+			lower = append(lower, victim{id: id, PodRow: pod, moved: movedPod{class: st.Class(pod.Class), labels: st.Labels(pod.Labels)}})
+			room.move(&lower[len(lower)-1], -1)
 		}
 	}
 	if len(lower) == 0 {
@@ -164,9 +161,9 @@ func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int
 			if v.protected != protected {
 				continue
 			}
-			room.move(v.PodRow, 1)
+			room.move(v, 1)
 			if v.goes = !room.verdict().Feasible(); v.goes {
-				room.move(v.PodRow, -1)
+				room.move(v, -1)
 				victims++
 			}
 		}
@@ -187,6 +184,7 @@ func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int
 type victim struct {
 	id cluster.PodID
 	*cluster.PodRow
+	moved     movedPod
 	protected bool // by a PodDisruptionBudget
 	goes      bool
 }
@@ -246,11 +244,11 @@ func (c *evaluation) room(st *cluster.State, i cluster.NodeIndex, self cluster.P
 }
 
 // move makes a pod go, n = -1, or come back, n = 1.
-func (r *room) move(pod *cluster.PodRow, n int64) {
+func (r *room) move(v *victim, n int64) {
 	for _, h := range r.passes {
-		r.evaluation.program.move(h, r.st, r.node, r.st.Class(pod.Class), r.st.Labels(pod.Labels), n)
+		r.evaluation.program.move(h, r.st, r.node, &v.moved, n)
 		if t := r.evaluation.topology; t.filters() {
-			h.counts = t.shift(r.st, r.node, pod, n, h.counts)
+			h.counts = t.shift(r.st, r.node, v.PodRow, n, h.counts)
 		}
 	}
 }

@@ -44,7 +44,6 @@ type Evaluator struct {
 	evaluations map[Signature]*evaluation
 
 	relations map[subjectKey]*relations
-	nominees  nomineeVolumes
 	budgets   budgets
 
 	// When there are so many, those that the state does not have any more are dropped.
@@ -113,7 +112,6 @@ func NewEvaluator(config EvaluatorConfig) *Evaluator {
 func (e *Evaluator) follow(st *cluster.State) {
 	if e.st != st || e.epoch != st.Version().Epoch {
 		e.st, e.epoch, e.evaluations, e.relations = st, st.Version().Epoch, make(map[Signature]*evaluation), nil
-		e.nominees = nomineeVolumes{changes: e.nominees.changes + 1}
 		e.budgets.forget() // or the old state would be kept until somebody asks about the new one's
 		e.sweepEvaluations, e.sweepRelations = minSwept, minSwept
 	}
@@ -285,7 +283,6 @@ func (c *evaluation) sync(st *cluster.State) {
 		return
 	}
 	st.ChangedSince(c.synced, c.forget)
-	c.program.nomineesChangedSince(st, c.synced, c.forget)
 	c.synced = seq
 }
 

@@ -43,7 +43,6 @@ func (c *evaluation) fail(st *cluster.State) {
 			}
 		}
 		st.ChangedSince(f.synced, forget)
-		f.own.nomineesChangedSince(st, f.synced, forget)
 		f.synced = seq
 	}
 	f.known, f.failed = grow(f.known, len(st.Nodes.Live)), grow(f.failed, len(st.Nodes.Live))

@@ -235,9 +235,10 @@ func (p *limits) fits(st *cluster.State, i cluster.NodeIndex, v *volumeOverlay, 
 		count += int64(v.attached[driver])
 	}
 	for _, handle := range d.handles {
-		uses := usesOf(attached, handle).Uses
-		if v != nil {
-			uses += v.uses[[2]string{d.name, handle}]
+		there := find(attached, handle)
+		uses := v.usesOf(driver, there, handle)
+		if there >= 0 {
+			uses += attached[there].Uses
 		}
 		if uses <= 0 {
 			fresh++
@@ -246,40 +247,90 @@ func (p *limits) fits(st *cluster.State, i cluster.NodeIndex, v *volumeOverlay, 
 	return fresh == 0 || count+fresh <= limit
 }
 
-// usesOf returns what is attached by a handle, zero if nothing, of what is of one driver.
-func usesOf(attached []cluster.Attachment, handle string) cluster.Attachment {
+// find returns the place of a handle among what is attached of one driver, -1 if it is not there.
+func find(attached []cluster.Attachment, handle string) int {
 	k, found := slices.BinarySearchFunc(attached, handle, func(a cluster.Attachment, handle string) int { return cmp.Compare(a.Handle, handle) })
 	if !found {
-		return cluster.Attachment{}
+		return -1
 	}
-	return attached[k]
+	return k
 }
 
-// move is volumeProgram.move.
-func (p *limits) move(v *volumeOverlay, st *cluster.State, i cluster.NodeIndex, class *cluster.Class, labels *cluster.Labels, n int32) {
+// usesOf returns how many more uses there are of a volume, by the places of its driver, and of what is attached; -1 if it is not.
+func (v *volumeOverlay) usesOf(driver, there int, handle string) int32 {
+	switch {
+	case v == nil || v.attached == nil:
+		return 0
+	case there >= 0 && v.there[driver] == nil:
+		return 0
+	case there >= 0:
+		return v.there[driver][there]
+	}
+	return v.uses[driver][handle]
+}
+
+// count is volumeProgram.count.
+func (p *limits) count(st *cluster.State, i cluster.NodeIndex, m *movedPod, volumes *cluster.PodVolumes) {
 	if len(p.drivers) == 0 || st.CSINode(st.Nodes.Spec[i].Name) == nil {
 		return
 	}
-	uses, uncounted := st.Uses(class, labels, true)
-	v.uncounted += n * int32(uncounted)
-	for _, u := range uses {
-		k, wanted := slices.BinarySearchFunc(p.drivers, u.Driver, func(d driverDemand, name string) int { return cmp.Compare(d.name, name) })
-		if !wanted {
+	if volumes == nil {
+		volumes = st.PodVolumes(m.class, m.labels)
+	}
+	m.failing = int32(volumes.Failing)
+	driver, attached := -1, []cluster.Attachment(nil)
+	for _, u := range volumes.Uses { // by driver
+		if driver < 0 || p.drivers[driver].name != u.Driver {
+			k, wanted := slices.BinarySearchFunc(p.drivers, u.Driver, func(d driverDemand, name string) int { return cmp.Compare(d.name, name) })
+			if !wanted {
+				continue
+			}
+			driver, attached = k, st.AttachedOf(i, u.Driver)
+		}
+		m.uses = append(m.uses, movedUse{driver, u.Handle, find(attached, u.Handle), u.Uses})
+	}
+}
+
+// move is volumeProgram.move.
+func (p *limits) move(v *volumeOverlay, st *cluster.State, i cluster.NodeIndex, m *movedPod, n int32) {
+	v.uncounted += n * m.failing
+	if len(m.uses) == 0 {
+		return
+	}
+	if v.attached == nil {
+		v.attached, v.there, v.uses = make([]int32, len(p.drivers)), make([][]int32, len(p.drivers)), make([]map[string]int32, len(p.drivers))
+	}
+	driver, attached := -1, []cluster.Attachment(nil)
+	is := func(there bool) int32 {
+		if there {
+			return 1
+		}
+		return 0
+	}
+	for k := range m.uses {
+		u := &m.uses[k]
+		if u.driver != driver {
+			driver, attached = u.driver, st.AttachedOf(i, p.drivers[u.driver].name)
+		}
+		if u.there < 0 {
+			if v.uses[driver] == nil {
+				v.uses[driver] = make(map[string]int32)
+			}
+			before := v.uses[driver][u.handle]
+			after := before + n*u.n
+			v.uses[driver][u.handle] = after
+			v.attached[driver] += is(after > 0) - is(before > 0)
 			continue
 		}
-		if v.uses == nil {
-			v.uses, v.attached = make(map[[2]string]int32), make([]int32, len(p.drivers))
+		if v.there[driver] == nil {
+			v.there[driver] = make([]int32, len(attached))
 		}
-		key := [2]string{u.Driver, u.Handle}
-		there := usesOf(st.AttachedOf(i, u.Driver), u.Handle)
-		is := func() int32 {
-			if there.Attachments > 0 || there.Uses+v.uses[key] > 0 {
-				return 1
-			}
-			return 0
+		a := &attached[u.there]
+		before := a.Uses + v.there[driver][u.there]
+		after := before + n*u.n
+		v.there[driver][u.there] += n * u.n
+		if a.Attachments == 0 {
+			v.attached[driver] += is(after > 0) - is(before > 0)
 		}
-		before := is()
-		v.uses[key] += n * u.Uses
-		v.attached[k] += is() - before
 	}
 }

@@ -26,10 +26,10 @@ func (p *program) overlay(st *cluster.State) *overlay {
 	return o
 }
 
-// move makes n pods come to a live node, or go from it if n is negative, but for what a topology counts. Labels may be nil.
-func (p *program) move(o *overlay, st *cluster.State, i cluster.NodeIndex, class *cluster.Class, labels *cluster.Labels, n int64) {
-	o.add(st, &class.Spec, n)
-	p.volumes.move(o, st, i, class, labels, int32(n))
+// move makes n pods come to a live node, or go from it if n is negative, but for what a topology counts.
+func (p *program) move(o *overlay, st *cluster.State, i cluster.NodeIndex, m *movedPod, n int64) {
+	o.add(st, &m.class.Spec, n)
+	p.volumes.move(o, st, i, m, int32(n))
 }
 
 // add makes n pods of a class come, or go if n is negative, but for their volumes and what a topology counts.
@@ -105,7 +105,9 @@ func (p *program) nomineesOf(st *cluster.State, i cluster.NodeIndex, priority in
 			if out == nil {
 				out = p.overlay(st)
 			}
-			p.move(out, st, i, st.Class(pod.Class), st.Labels(pod.Labels), 1)
+			m := movedPod{class: st.Class(pod.Class), labels: st.Labels(pod.Labels)}
+			p.volumes.count(st, i, &m, st.NomineeVolumes(id))
+			p.move(out, st, i, &m, 1)
 		}
 	}
 	return out

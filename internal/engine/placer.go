@@ -51,6 +51,7 @@ type Placer struct {
 	placed  cluster.NodeIndex // chosen by the last call, if it placed
 
 	nominations bool // there were some when last seen
+	again       int  // see mostAgain
 }
 
 // change says that a node changed at a seq.
@@ -76,33 +77,75 @@ func NewPlacer(e *Evaluator, st *cluster.State, evaluated cluster.Seq, candidate
 // Place chooses the node for the next pod of a class, by its index among the candidates. If it returns Placed, the
 // caller applies PodAssumed to the state before it calls again.
 func (p *Placer) Place(index int) (cluster.NodeIndex, Placement) {
+	if index < 0 || index >= len(p.sets) {
+		return p.placeAs(index, Subject{})
+	}
+	return p.placeAs(index, p.sets[index].subject)
+}
+
+// placeAs is Place for a pod of a subject, for which the candidates need not be meant.
+func (p *Placer) placeAs(index int, s Subject) (cluster.NodeIndex, Placement) {
 	p.observe()
 	p.placed = cluster.NoNode
+	if index < 0 || index >= len(p.sets) {
+		return cluster.NoNode, Retry
+	}
 	placement := Retry
-	if index >= 0 && index < len(p.sets) {
-		placement = p.placeAs(&p.sets[index], p.sets[index].subject)
+	if c, refused := p.setFor(&p.sets[index], s); refused {
+		placement = NoFit
+	} else if c != nil {
+		p.with(c, s, func() { p.placed, placement = p.place(c) })
 	}
 	return p.placed, placement
 }
 
-// placeAs is Place for a pod of a subject of the signature that the candidates are meant for.
-func (p *Placer) placeAs(c *candidateSet, s Subject) Placement {
-	placement := Retry
-	p.with(c, s, func() { p.placed, placement = p.place(c) })
-	return placement
+// setFor returns the candidates as pods of a subject see them, nil if they are not meant for these; or that its volumes are such that they
+// fit nowhere.
+//
+// They are meant for pods whose signature the subject of the candidates had when these were found: as far as volumes go, for one that it would
+// have now if no volume had come into use since. So a pod that a claim is shared with may be placed before, and pods with other claims be of
+// one signature nevertheless.
+func (p *Placer) setFor(c *candidateSet, s Subject) (set *candidateSet, refused bool) {
+	if c.begun && !c.volumes && s == c.subject {
+		return c, false
+	}
+	signature, r := p.e.relationsOf(p.st, s)
+	switch {
+	case r == nil:
+		return nil, false
+	case r.volumes.refuses():
+		return nil, true
+	case c.begun && signature == c.signature:
+		return c, false
+	case c.others[signature] != nil:
+		return c.others[signature], false
+	}
+	found, then := p.e.relationsAsOf(p.st, s, p.evaluated)
+	if !c.begun {
+		if c.found = found; s != c.subject {
+			c.found, _ = p.e.relationsAsOf(p.st, c.subject, p.evaluated)
+		}
+	}
+	if found != c.found {
+		return nil, false
+	}
+	if set = c; c.begun {
+		if p.again += len(p.journal) + len(c.candidates.Groups); p.again > mostAgain {
+			return nil, false
+		}
+		other := newCandidateSet(c.candidates)
+		if set = &other; c.others == nil {
+			c.others = make(map[Signature]*candidateSet)
+		}
+		c.others[signature] = set
+	}
+	set.begun, set.signature, set.seed = true, signature, TieSeed(p.st, s.Class)
+	set.foundWritten, set.foundProfile = then.written, then.onlyProfile
+	return set, false
 }
 
-// meantFor reports whether candidates are of the signature that a subject has now. The first pod of it may have been placed, and be of another
-// one by that: its volumes are attached now.
-func (p *Placer) meantFor(c *candidateSet, s Subject) bool {
-	switch {
-	case s == c.subject:
-		return true
-	case c.begun:
-		return p.e.Signature(p.st, s) == c.signature
-	}
-	return p.e.Signature(p.st, s) == p.e.Signature(p.st, c.subject)
-}
+// mostAgain bounds how many nodes and groups are looked at again because candidates are for pods of several signatures.
+const mostAgain = 1 << 15
 
 // with calls f while the evaluation of a subject of the candidate set's signature is locked and up to date, unless the state has no such
 // class. It is looked up again if there was anything but placements, which alone change neither what the class is nor how it relates to
@@ -124,12 +167,10 @@ func (p *Placer) with(c *candidateSet, s Subject, f func()) {
 
 // place is Place for a candidate set whose evaluation is locked and up to date.
 func (p *Placer) place(c *candidateSet) (cluster.NodeIndex, Placement) {
-	if !c.begun {
-		c.begun, c.signature, c.seed = true, c.evaluation.signature, TieSeed(p.st, c.subject.Class)
-	}
 	if c.signature != c.evaluation.signature {
 		return cluster.NoNode, Retry
 	}
+	c.begin(p.st)
 	p.catchUp(c)
 	return p.choose(c)
 }

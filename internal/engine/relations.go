@@ -65,8 +65,7 @@ func (e *Evaluator) related(st *cluster.State, s Subject) *relations {
 	key := subjectKey{s.Class, s.Labels}
 	spec := &st.Class(s.Class).Spec
 	profile := st.Profile(spec.SchedulerName)
-	nominees := func() *nomineeVolumes { return e.nomineeVolumes(st) }
-	if r := e.relations[key]; r != nil && r.current(st, profile) && r.volumes.current(st, r.labels, nominees) {
+	if r := e.relations[key]; r != nil && r.current(st, profile) && r.volumes.current(st, r.labels) {
 		return r
 	}
 	if len(e.relations) >= e.sweepRelations {
@@ -78,7 +77,7 @@ func (e *Evaluator) related(st *cluster.State, s Subject) *relations {
 	if e.relations == nil || len(e.relations) >= max(maxRelations, relationsPerSet*st.LabelSetCount()) {
 		e.relations = make(map[subjectKey]*relations)
 	}
-	r := relate(st, s, spec, profile, nominees)
+	r := relate(st, s, spec, profile, asOfNow)
 	e.relations[key] = r
 	return r
 }
@@ -101,7 +100,8 @@ func (r *relations) leftOut(st *cluster.State, write func([]byte)) {
 	}
 }
 
-func relate(st *cluster.State, s Subject, spec *cluster.ClassSpec, profile *cluster.Profile, nominees func() *nomineeVolumes) *relations {
+// relate finds out how pods of a subject are related to others, as if no volume had come into use since a seq.
+func relate(st *cluster.State, s Subject, spec *cluster.ClassSpec, profile *cluster.Profile, asOf cluster.Seq) *relations {
 	r := &relations{
 		signature: Signature{class: s.Class}, labels: st.Labels(s.Labels),
 		profile: profile, terms: st.TermsModified, namespaces: st.NamespacesModified,
@@ -127,7 +127,7 @@ func relate(st *cluster.State, s Subject, spec *cluster.ClassSpec, profile *clus
 		}
 	}
 	related := len(key.b)
-	r.volumes = resolveVolumes(st, spec, r.labels, profile, nominees, &key)
+	r.volumes = resolveVolumes(st, spec, r.labels, profile, asOf, &key)
 	r.signature.matches = key.short()
 	var text signatureKey
 	text.int(len(key.b))

@@ -216,17 +216,16 @@ func (p *restrictions) filter(st *cluster.State, i cluster.NodeIndex, h *overlay
 	return codeFeasible
 }
 
-// move is volumeProgram.move. As in kube-scheduler a name counts whatever namespace it is of, and as often as a pod names it.
-func (p *restrictions) move(v *volumeOverlay, class *cluster.Class, labels *cluster.Labels, n int32) {
-	if p.conflicts(class) {
-		v.conflicts += n
-	}
+// references returns how often a pod names claims that only one can use. As in kube-scheduler a name counts whatever namespace it is of, and
+// as often as a pod names it.
+func (p *restrictions) references(labels *cluster.Labels) (n int32) {
 	if labels == nil || len(p.exclusive) == 0 {
-		return
+		return 0
 	}
 	for _, by := range labels.Claims {
 		if _, is := slices.BinarySearch(p.exclusive, by.Name); is && !by.Ephemeral {
-			v.references += n
+			n++
 		}
 	}
+	return n
 }

@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"maps"
+	"math"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -12,6 +12,8 @@ import (
 type podVolumes struct {
 	// refusal is why a plugin refuses the pods at PreFilter, "" if none does: then nothing else is known.
 	refusal, refusedBy string
+	// excluded: each node is refused, as long as nobody goes: only one pod can use a claim, and another one does.
+	excluded bool
 
 	restrictions restrictionsDemand
 	limits       limitsDemand
@@ -21,7 +23,6 @@ type podVolumes struct {
 	// What it was read from; see current.
 	claims   []claimRead
 	modified cluster.Seq // State.VolumesModified
-	nominees uint64      // nomineeVolumes.changes
 }
 
 // claimRead is a claim of a pod with all that is read of what it is bound to, but for what that says of nodes. Two that are equal come to
@@ -32,10 +33,14 @@ type claimRead struct {
 	class  *cluster.StorageClass          // that it names; nil: there is none
 	used   bool                           // pods on nodes use it by its name
 	counts cluster.ClaimVolume            // what it counts as where it is attached
-	shared bool                           // that is attached somewhere, or to be
+	shared bool                           // that is attached somewhere, or to be by pods that are nominated
 }
 
-func readClaim(st *cluster.State, namespace, name string, nominees *nomineeVolumes) (r claimRead) {
+// asOfNow is behind all seqs.
+const asOfNow cluster.Seq = math.MaxInt64
+
+// readClaim reads a claim as if no volume had come into use since a seq.
+func readClaim(st *cluster.State, namespace, name string, asOf cluster.Seq) (r claimRead) {
 	if r.claim = st.PersistentVolumeClaim(namespace, name); r.claim == nil {
 		return r
 	}
@@ -47,7 +52,8 @@ func readClaim(st *cluster.State, namespace, name string, nominees *nomineeVolum
 	}
 	r.used = st.ClaimUsers(namespace, name) > 0
 	if r.counts = st.ClaimVolume(namespace, name); r.counts.Driver != "" {
-		r.shared = st.AttachedAnywhere(r.counts.Driver, r.counts.Handle) > 0 || nominees.has(r.counts.Driver, r.counts.Handle)
+		nodes, nominees, since := st.VolumeUsers(r.counts.Driver, r.counts.Handle)
+		r.shared = nodes+nominees > 0 && since <= asOf
 	}
 	return r
 }
@@ -63,18 +69,16 @@ type resolving struct {
 }
 
 // resolveVolumes returns what the volumes of pods come to, and writes to key what tells signatures of the class apart. Nil: they have none.
-func resolveVolumes(st *cluster.State, spec *cluster.ClassSpec, labels *cluster.Labels, profile *cluster.Profile, nominees func() *nomineeVolumes, key *signatureKey) *podVolumes {
+func resolveVolumes(st *cluster.State, spec *cluster.ClassSpec, labels *cluster.Labels, profile *cluster.Profile, asOf cluster.Seq, key *signatureKey) *podVolumes {
 	if len(spec.Disks) == 0 && (labels == nil || len(labels.Claims) == 0) {
 		return nil
 	}
 	v := &podVolumes{modified: st.VolumesModified()}
 	r := &resolving{st: st, spec: spec, labels: labels, out: v}
 	if labels != nil && len(labels.Claims) > 0 {
-		known := nominees()
-		v.nominees = known.changed()
 		r.claims, r.reads = labels.Claims, make([]claimRead, len(labels.Claims))
 		for k, c := range labels.Claims {
-			r.reads[k] = readClaim(st, labels.Namespace, c.Name, known)
+			r.reads[k] = readClaim(st, labels.Namespace, c.Name, asOf)
 		}
 		v.claims = r.reads
 	}
@@ -93,6 +97,7 @@ func resolveVolumes(st *cluster.State, spec *cluster.ClassSpec, labels *cluster.
 			p.resolve(r)
 		}
 	}
+	v.excluded = v.restrictions.inUse > 0 && slices.Contains(profile.Filters, VolumeRestrictions)
 	if v.refusal != "" {
 		v.restrictions, v.limits, v.binding, v.zone = restrictionsDemand{}, limitsDemand{}, bindingDemand{}, zoneDemand{}
 	}
@@ -121,90 +126,22 @@ func (v *podVolumes) write(key *signatureKey) {
 	*key = both
 }
 
+// refuses reports whether the volumes are such that a pod fits no node.
+func (v *podVolumes) refuses() bool { return v != nil && (v.refusal != "" || v.excluded) }
+
 // current reports whether the volumes of pods with those labels still come to the same: it looks again at claims only if something has
 // changed, and then at no more than whether these are what they were.
-func (v *podVolumes) current(st *cluster.State, labels *cluster.Labels, nominees func() *nomineeVolumes) bool {
-	if v == nil || len(v.claims) == 0 {
-		return true
-	}
-	known, modified := nominees(), st.VolumesModified()
-	if v.modified == modified && v.nominees == known.changed() {
+func (v *podVolumes) current(st *cluster.State, labels *cluster.Labels) bool {
+	if v == nil || len(v.claims) == 0 || v.modified == st.VolumesModified() {
 		return true
 	}
 	for k, c := range labels.Claims {
-		if readClaim(st, labels.Namespace, c.Name, known) != v.claims[k] {
+		if readClaim(st, labels.Namespace, c.Name, asOfNow) != v.claims[k] {
 			return false
 		}
 	}
-	v.modified, v.nominees = modified, known.changed()
+	v.modified = st.VolumesModified()
 	return true
-}
-
-// mostNomineeClaims is how many claims of nominated pods are looked at to find out which volumes they use. If they have more, any volume is
-// taken to be one of theirs: pods whose volumes are not the same are then of signatures of their own.
-const mostNomineeClaims = 4096
-
-// nomineeVolumes is what pods use that are nominated to nodes, by driver and handle.
-type nomineeVolumes struct {
-	all      map[[2]string]struct{}
-	any      bool   // too many to tell
-	changes  uint64 // grows when it is another set
-	made     bool
-	objects  cluster.Seq // State.VolumeObjectsModified
-	nominees cluster.Seq // State.VolumeNomineesModified
-}
-
-func (n *nomineeVolumes) has(driver, handle string) bool {
-	if n == nil {
-		return false
-	}
-	_, found := n.all[[2]string{driver, handle}]
-	return n.any || found
-}
-
-// changed returns a number that is another one when it is another set.
-func (n *nomineeVolumes) changed() uint64 {
-	if n == nil {
-		return 0
-	}
-	return n.changes
-}
-
-// nomineeVolumes returns what nominated pods use now, nil if nothing. The lock is held.
-func (e *Evaluator) nomineeVolumes(st *cluster.State) *nomineeVolumes {
-	n := &e.nominees
-	if st.VolumeNomineeCount() == 0 && len(n.all) == 0 && !n.any {
-		return n
-	}
-	objects, nominees := st.VolumeObjectsModified(), st.VolumeNomineesModified()
-	if n.made && n.objects == objects && n.nominees == nominees {
-		return n
-	}
-	n.made, n.objects, n.nominees = true, objects, nominees
-	all, claims := make(map[[2]string]struct{}), 0
-	for id := range st.VolumeNominees() {
-		row := st.Pod(id)
-		class, labels := st.Class(row.Class), st.Labels(row.Labels)
-		if claims += len(class.Spec.Disks); labels != nil {
-			claims += len(labels.Claims)
-		}
-		if claims > mostNomineeClaims {
-			break
-		}
-		uses, _ := st.Uses(class, labels, true)
-		for _, u := range uses {
-			all[[2]string{u.Driver, u.Handle}] = struct{}{}
-		}
-	}
-	any := claims > mostNomineeClaims
-	if any {
-		all = nil
-	}
-	if any != n.any || !maps.Equal(all, n.all) {
-		n.all, n.any = all, any
-		n.changes++
-	}
-	return n
 }
 
 // volumeProgram is what a program has to know of other pods' volumes where they come to a node or go from it. Nil fields need nothing.
@@ -213,17 +150,24 @@ type volumeProgram struct {
 	limits       *limits
 }
 
-// nomineesChangedSince calls visit for each node where pods that are nominated to it may use other volumes than at a seq. What their claims
-// come to changes no node.
-func (p *program) nomineesChangedSince(st *cluster.State, seq cluster.Seq, visit func(cluster.NodeIndex)) {
-	if p.volumes == nil || p.volumes.limits == nil || st.VolumeObjectsModified() <= seq {
-		return
-	}
-	for id := range st.VolumeNominees() {
-		if i := st.Nodes.ByName(st.Pod(id).Nominated); i != cluster.NoNode {
-			visit(i)
-		}
-	}
+// movedPod is a pod that comes to a live node or goes from it. What its volumes change there is found out once, however often it moves.
+type movedPod struct {
+	class  *cluster.Class
+	labels *cluster.Labels // may be nil
+
+	counted    bool
+	conflicts  bool  // its disks conflict
+	references int32 // how often it names claims that only one pod can use
+	failing    int32 // how many of its volumes cannot be counted
+	uses       []movedUse
+}
+
+// movedUse is a volume that a moved pod uses.
+type movedUse struct {
+	driver int    // its place in limits.drivers
+	handle string // of one that is not attached to the node
+	there  int    // the place of one that is, among those of the driver; else -1
+	n      int32  // how often the pod uses it
 }
 
 // volumeOverlay is what pods that come to a node or go from it change there for the plugins that read volumes.
@@ -232,21 +176,39 @@ type volumeOverlay struct {
 	conflicts  int32 // how many more pods have disks that conflict
 	base       int32 // how many pods of the node itself do, once that is counted
 	counted    bool
-	uncounted  int32               // how many more volumes cannot be counted
-	uses       map[[2]string]int32 // how many more uses there are of volumes, by driver and handle
-	attached   []int32             // how many more volumes are attached, by place in limits.drivers
+	uncounted  int32              // how many more volumes cannot be counted
+	there      [][]int32          // how many more uses there are of those that are attached, by places of driver and volume; nil: none
+	uses       []map[string]int32 // likewise of those that are not, by place of the driver and handle
+	attached   []int32            // how many more volumes are attached, by place of the driver
 }
 
-// move makes n pods come to a node, or go if n is negative. The overlay is one of program.overlay.
-func (v *volumeProgram) move(o *overlay, st *cluster.State, i cluster.NodeIndex, class *cluster.Class, labels *cluster.Labels, n int32) {
-	if v == nil || len(class.Spec.Disks) == 0 && (labels == nil || len(labels.Claims) == 0) {
+// count finds out what the volumes of a pod change on a node. Of a nominated pod volumes is what it would use, else nil.
+func (v *volumeProgram) count(st *cluster.State, i cluster.NodeIndex, m *movedPod, volumes *cluster.PodVolumes) {
+	m.counted = true
+	if v == nil || len(m.class.Spec.Disks) == 0 && (m.labels == nil || len(m.labels.Claims) == 0) {
 		return
 	}
 	if v.restrictions != nil {
-		v.restrictions.move(o.volumes, class, labels, n)
+		m.conflicts, m.references = v.restrictions.conflicts(m.class), v.restrictions.references(m.labels)
 	}
 	if v.limits != nil {
-		v.limits.move(o.volumes, st, i, class, labels, n)
+		v.limits.count(st, i, m, volumes)
+	}
+}
+
+// move makes n pods come to a node, or go if n is negative. The overlay is one of program.overlay.
+func (v *volumeProgram) move(o *overlay, st *cluster.State, i cluster.NodeIndex, m *movedPod, n int32) {
+	if !m.counted {
+		v.count(st, i, m, nil)
+	}
+	if m.conflicts {
+		o.volumes.conflicts += n
+	}
+	if m.references > 0 {
+		o.volumes.references += n * m.references
+	}
+	if m.failing > 0 || len(m.uses) > 0 {
+		v.limits.move(o.volumes, st, i, m, n)
 	}
 }
 
