@@ -24,6 +24,9 @@ const maxTerms = 256
 // maxVolumes is how many claims and disks of one pod count: what they come to is found again when what they are made of changes.
 const maxVolumes = 256
 
+// maxMonitors is how many monitors of one pod's RBD images count: an image is looked for by each, in each evaluation.
+const maxMonitors = 256
+
 // refuseUnsupported says of what the pod asks for and Berth cannot judge, if there is anything, which plugin would have to.
 // The text stands where a plugin's reason stands, for a person to read.
 func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec, labels *cluster.LabelSet) {
@@ -41,6 +44,18 @@ func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec, labels *cluster.La
 		room := maxVolumes
 		labels.Claims, class.Disks = firstOf(labels.Claims, &room), firstOf(class.Disks, &room)
 		refuse(class, engine.AttachedVolumes, fmt.Sprintf("Berth judges at most %d claims and disks per pod, and the pod has %d", maxVolumes, n))
+	}
+	monitors := 0
+	for k := range class.Disks {
+		monitors += len(class.Disks[k].Monitors)
+	}
+	if monitors > maxMonitors {
+		room := maxMonitors
+		class.Disks = slices.Clone(class.Disks)
+		for k := range class.Disks {
+			class.Disks[k].Monitors = firstOf(class.Disks[k].Monitors, &room)
+		}
+		refuse(class, engine.SharedDisks, fmt.Sprintf("Berth judges at most %d monitors of RBD images per pod, and the pod has %d", maxMonitors, monitors))
 	}
 	if len(pod.Spec.ResourceClaims) > 0 {
 		refuse(class, engine.Claims, "Berth does not judge resource claims yet")
