@@ -15,11 +15,11 @@ type Capacity struct {
 }
 
 // Capacity counts how many more pods of a subject fit, one after the other, up to a limit: on each node by itself, by the filters
-// that run on it, as if so many had come already. False: the state has no such class, or pods on other nodes decide too; then
-// they have to be placed.
+// that run on it, as if so many had come already. False: the state has no such class, or pods on other nodes decide too, as they may
+// where pods share claims; then they have to be placed.
 func (e *Evaluator) Capacity(st *cluster.State, s Subject, limit int64) (out Capacity, ok bool) {
 	e.with(st, s, func(c *evaluation) {
-		if ok = !c.topology.filters(); ok {
+		if ok = !c.topology.filters() && (c.relation.labels == nil || len(c.relation.labels.Claims) == 0); ok {
 			out = c.capacity(e, st, limit)
 		}
 	})

@@ -74,3 +74,16 @@ func TestCapacityHoldsTheRoomOfNominatedPods(t *testing.T) {
 		}
 	}
 }
+
+func TestCapacityOfPodsWithVolumes(t *testing.T) {
+	w, e := newStorage(t, 3), NewEvaluator(EvaluatorConfig{})
+	w.bound("c", nil)
+	disk := w.pod("disk", "", 0, []cluster.Disk{{Kind: cluster.DiskGCE, ID: "d"}})
+	if got, ok := e.Capacity(w.st, SubjectOf(&w.st.Pod(disk).Pod), 100); !ok || got.Pods != 3 {
+		t.Errorf("of a disk that one pod of a node can use: %+v, %v, want 3", got, ok)
+	}
+	shares := w.pod("shares", "", 0, nil, claims("c")...)
+	if got, ok := e.Capacity(w.st, SubjectOf(&w.st.Pod(shares).Pod), 100); ok {
+		t.Errorf("of a claim that all share, each node is counted by itself: %+v", got)
+	}
+}

@@ -69,6 +69,27 @@ func TestCapacityIsHowManyCanBePlaced(t *testing.T) {
 	})
 }
 
+func TestPodsThatShareAClaimFitUpToWhatTheClaimAllows(t *testing.T) {
+	for mode, want := range map[string]int{"ReadWriteMany": 6, "ReadWriteOncePod": 1} {
+		object := func(o cluster.Object) source.Event { return source.Event{Kind: source.ObjectSet, Object: o} }
+		limited := func(node string) source.Event {
+			return object(&cluster.CSINode{Name: node, Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true, Limit: 1}}})
+		}
+		s := sandbox(t, setNode(aNode("a", "z", 300)), setNode(aNode("b", "z", 300)), limited("a"), limited("b"),
+			object(&cluster.PersistentVolume{Name: "v", Driver: "csi", Handle: "h"}),
+			object(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "c", Volume: "v", Bound: true, AccessModes: []string{mode}}))
+		try(t, s, func(w *World) error {
+			pod := aPod("more", 100)
+			pod.Labels.Claims = []cluster.PodClaim{{Name: "c"}}
+			got, err := Capacity(w, pod, 100)
+			if got.Pods != want || got.AtLeast {
+				t.Errorf("%s: %+v, want %d", mode, got, want)
+			}
+			return err
+		})
+	}
+}
+
 func TestCapacityCountsAMillion(t *testing.T) {
 	big := aNode("a", "z", 1_000_000_000)
 	big.Allocatable[2].Value = 10_000_000
