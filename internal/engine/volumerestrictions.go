@@ -49,6 +49,7 @@ var volumeRestrictions = Descriptor{
 				}
 			}
 		}
+		r.out.excluded = d.inUse > 0 && slices.Contains(r.profile.Filters, VolumeRestrictions)
 		// As kube-scheduler does, it lets pods that are nominated to a node have such a claim, unless there is more to look at.
 		if d.inUse > 0 || hasSharedDisks(r.spec) {
 			slices.Sort(names)

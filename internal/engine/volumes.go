@@ -60,12 +60,13 @@ func readClaim(st *cluster.State, namespace, name string, asOf cluster.Seq) (r c
 
 // resolving is what a plugin finds out with what volumes come to.
 type resolving struct {
-	st     *cluster.State
-	spec   *cluster.ClassSpec
-	labels *cluster.Labels // nil: no claims
-	claims []cluster.PodClaim
-	reads  []claimRead // by claim
-	out    *podVolumes
+	st      *cluster.State
+	spec    *cluster.ClassSpec
+	labels  *cluster.Labels // nil: no claims
+	profile *cluster.Profile
+	claims  []cluster.PodClaim
+	reads   []claimRead // by claim
+	out     *podVolumes
 }
 
 // resolveVolumes returns what the volumes of pods come to, and writes to key what tells signatures of the class apart. Nil: they have none.
@@ -74,7 +75,7 @@ func resolveVolumes(st *cluster.State, spec *cluster.ClassSpec, labels *cluster.
 		return nil
 	}
 	v := &podVolumes{modified: st.VolumesModified()}
-	r := &resolving{st: st, spec: spec, labels: labels, out: v}
+	r := &resolving{st: st, spec: spec, labels: labels, profile: profile, out: v}
 	if labels != nil && len(labels.Claims) > 0 {
 		r.claims, r.reads = labels.Claims, make([]claimRead, len(labels.Claims))
 		for k, c := range labels.Claims {
@@ -97,7 +98,6 @@ func resolveVolumes(st *cluster.State, spec *cluster.ClassSpec, labels *cluster.
 			p.resolve(r)
 		}
 	}
-	v.excluded = v.restrictions.inUse > 0 && slices.Contains(profile.Filters, VolumeRestrictions)
 	if v.refusal != "" {
 		v.restrictions, v.limits, v.binding, v.zone = restrictionsDemand{}, limitsDemand{}, bindingDemand{}, zoneDemand{}
 	}
