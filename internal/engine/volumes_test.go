@@ -353,8 +353,11 @@ func TestAClaimOfOnePodIsGivenToOneOfABatch(t *testing.T) {
 
 // Two pods share a claim that nobody has used before: when the first is placed, it is in use, and the second of another signature.
 func TestPodsThatShareAClaimAreOfOneBatch(t *testing.T) {
-	for _, full := range []bool{false, true} {
+	for _, tt := range []struct{ full, apart bool }{{}, {full: true}, {apart: true}} {
 		w, e := newStorage(t, 3), NewEvaluator(EvaluatorConfig{})
+		w.apply(cluster.ClassDefined{ID: 900, Spec: cluster.ClassSpec{SchedulerName: "default", AntiAffinity: []cluster.PodTerm{{
+			TopologyKey: "topology.kubernetes.io/zone", Namespaces: []string{"other"}, NamespaceSelector: cluster.LabelSelector{Nothing: true},
+		}}}})
 		var ids []cluster.PodID
 		for k := range 3 {
 			shared, own := fmt.Sprint("shared-", k), fmt.Sprint("own-", k)
@@ -362,7 +365,17 @@ func TestPodsThatShareAClaimAreOfOneBatch(t *testing.T) {
 			w.bound(own, nil)
 			ids = append(ids, w.pod(shared+" 1", "", 0, nil, claims(shared, own)...), w.pod(shared+" 2", "", 0, nil, claims(shared, own)...))
 		}
-		if !full {
+		if tt.apart { // pods on other nodes decide too
+			for _, id := range ids {
+				pod := w.st.Pod(id).Pod
+				pod.Class = 900
+				w.apply(cluster.PodSet{ID: id, Pod: pod})
+			}
+			if w.batch(e, ids[0]); e.evaluations[e.Signature(w.st, SubjectOf(&w.st.Pod(ids[0]).Pod))].topology == nil {
+				t.Fatal("pods on other nodes do not matter")
+			}
+		}
+		if !tt.full {
 			for i := range 3 {
 				w.set(&cluster.CSINode{Name: fmt.Sprint("n", i), Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true, Limit: 100}}})
 			}
@@ -374,7 +387,7 @@ func TestPodsThatShareAClaimAreOfOneBatch(t *testing.T) {
 			best, _ := want.Choose(id, 0)
 			node, placement := p.Choose(id, 0)
 			if placement != Placed || node != best {
-				t.Fatalf("with full nodes %v, pod %d: %v on %d, want %d", full, k, placement, node, best)
+				t.Fatalf("%+v, pod %d: %v on %d, want %d", tt, k, placement, node, best)
 			}
 			w.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: 1})
 		}
