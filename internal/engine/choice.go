@@ -11,10 +11,10 @@ import (
 // for none.
 //
 // Like kube-scheduler it takes the only node that the pod may go to, if it requires one; else the node that it is nominated to, if it
-// fits there, without a look at scores; else the best of all, as Place does. Candidates of another signature prove nothing about this pod,
+// fits there, without a look at scores; else the best of all; see choose. Candidates of another signature prove nothing about this pod,
 // and the answer is Retry. They were of its own when they were found, but what tells signatures apart may have come since.
 //
-// As with Place, a caller that is told Placed applies PodAssumed to the state before it calls again. Choose does not ask whether the pod
+// A caller that is told Placed applies PodAssumed to the state before it calls again. Choose does not ask whether the pod
 // is to be placed at all: whether it is placed, gated, being deleted, or another scheduler's.
 func (p *Placer) Choose(id cluster.PodID, index int) (cluster.NodeIndex, Placement) {
 	row := p.st.Pod(id)

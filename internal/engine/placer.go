@@ -61,7 +61,7 @@ type change struct {
 }
 
 // NewPlacer returns a Placer for one batch. Evaluated is the seq of the oldest answer that went into the candidates,
-// of the state's epoch; the candidates are what Place's index counts. Candidates are checked, not trusted: one that is not
+// of the state's epoch; the candidates are what Choose's index counts. Candidates are checked, not trusted: one that is not
 // feasible is never chosen.
 func NewPlacer(e *Evaluator, st *cluster.State, evaluated cluster.Seq, candidates []Candidates) *Placer {
 	p := &Placer{
@@ -74,16 +74,7 @@ func NewPlacer(e *Evaluator, st *cluster.State, evaluated cluster.Seq, candidate
 	return p
 }
 
-// Place chooses the node for the next pod of a class, by its index among the candidates. If it returns Placed, the
-// caller applies PodAssumed to the state before it calls again.
-func (p *Placer) Place(index int) (cluster.NodeIndex, Placement) {
-	if index < 0 || index >= len(p.sets) {
-		return p.placeAs(index, Subject{})
-	}
-	return p.placeAs(index, p.sets[index].subject)
-}
-
-// placeAs is Place for a pod of a subject, for which the candidates need not be meant.
+// placeAs chooses the best node of all for the next pod of a subject, by the index of candidates, which need not be meant for it.
 func (p *Placer) placeAs(index int, s Subject) (cluster.NodeIndex, Placement) {
 	p.observe()
 	p.placed = cluster.NoNode
@@ -165,7 +156,7 @@ func (p *Placer) with(c *candidateSet, s Subject, f func()) {
 	})
 }
 
-// place is Place for a candidate set whose evaluation is locked and up to date.
+// place is placeAs for a candidate set whose evaluation is locked and up to date.
 func (p *Placer) place(c *candidateSet) (cluster.NodeIndex, Placement) {
 	if c.signature != c.evaluation.signature {
 		return cluster.NoNode, Retry
