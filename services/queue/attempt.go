@@ -24,7 +24,8 @@ type attempt struct {
 
 // signatureWork is the pods of the batch that filters and scores treat alike.
 type signatureWork struct {
-	subject     engine.Subject       // of the first of them; workers are asked about it
+	subject     engine.Subject // of the first of them; workers are asked about it
+	first       pending.Attempt
 	unsupported *engine.VerdictCount // why they cannot be judged
 	refused     *engine.VerdictCount // why they are refused before any node is looked at
 	profile     string               // the scheduler's name
@@ -66,6 +67,7 @@ func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Atte
 			signature := d.s.cfg.Evaluator.Signature(st, a.Subject)
 			if w = bySignature[signature]; w == nil {
 				w = newSignatureWork(st, a.Subject)
+				w.first = a.Attempt
 				w.refused = d.s.cfg.Evaluator.Refusal(st, a.Subject)
 				bySignature[signature] = w
 			}
@@ -103,6 +105,21 @@ func newSignatureWork(st *cluster.State, s engine.Subject) *signatureWork {
 		w.percentage = p.PercentageOfNodesToScore
 	}
 	return w
+}
+
+// borrows reports whether what is known of an attempt is what was said of another subject. The two were of one signature when they were popped;
+// workers may judge a state in which they are not.
+func (a *attempt) borrows() bool {
+	w := a.signature
+	return a.RequiredNode == "" && a.Subject != w.subject && w.asked
+}
+
+// alike reports whether what was said of the subject that stands for an attempt's signature holds for the attempt as well: they are of one
+// signature still, in a state that no answer is of a later one than, and what their claims come to has not been anything else meanwhile.
+func (c *cycle) alike(q *pending.Queue, st *cluster.State, a *attempt) bool {
+	e, w := c.s.cfg.Evaluator, a.signature
+	return !st.Version().Less(c.newest) && e.Signature(st, a.Subject) == e.Signature(st, w.subject) &&
+		!q.ClaimsChanged(w.first, c.version) && !q.ClaimsChanged(a.Attempt, c.version)
 }
 
 // include notes what an answer is of.

@@ -274,7 +274,14 @@ func (c *cycle) sort(ctx context.Context) error {
 
 // shelve makes pods unschedulable that fit nowhere, but for those that may preempt. It is done in parts, as each is compared with all that
 // has changed since its verdicts, and the log waits meanwhile.
+//
+// A pod of which nothing is known but what was said of another is tried again if the two have come to differ.
 func (c *cycle) shelve(ctx context.Context, pods []*attempt) error {
+	if slices.ContainsFunc(pods, (*attempt).borrows) {
+		if err := c.catchUp(ctx); err != nil {
+			return err
+		}
+	}
 	for len(pods) > 0 {
 		left := pods
 		err := c.read(ctx, func(st *cluster.State) {
@@ -282,6 +289,12 @@ func (c *cycle) shelve(ctx context.Context, pods []*attempt) error {
 				for enough := false; len(left) > 0 && !enough; enough = time.Since(now) >= lookFor {
 					a := left[0]
 					left = left[1:]
+					if a.borrows() && !c.alike(q, st, a) {
+						c.s.metrics.retries.WithLabelValues("signature").Inc()
+						q.Await(now, a.Attempt, c.newest)
+						a.open = false
+						continue
+					}
 					f := c.postFilter(st, a)
 					if a.preempts = f.preempts; !a.preempts {
 						c.reject(q, now, st, a, f)
@@ -293,6 +306,15 @@ func (c *cycle) shelve(ctx context.Context, pods []*attempt) error {
 			return err
 		}
 		pods = left
+	}
+	return nil
+}
+
+// catchUp waits, for as long as the replica has its readers wait, until its state is none that an answer is of a later one than.
+func (c *cycle) catchUp(ctx context.Context) error {
+	err := c.s.cfg.Replica.Read(ctx, c.newest, func(*cluster.State) error { return nil })
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
 	}
 	return nil
 }

@@ -421,6 +421,13 @@ func (q *Queue) Remembers(a Attempt) bool {
 	return e != nil && e.pod.UID == a.UID
 }
 
+// ClaimsChanged reports whether something has changed since a version of what the claims of an attempt's pod are made of, or whether the attempt is
+// void.
+func (q *Queue) ClaimsChanged(a Attempt, since cluster.Version) bool {
+	e := q.pods[a.ID]
+	return e == nil || e.pod.UID != a.UID || q.concerned(e, since.Seq)
+}
+
 // requeue makes a pod active because of an event, or puts it in backoff if that has not passed.
 func (q *Queue) requeue(now time.Time, e *entry, event string) {
 	e.expiry = e.entered.Add(q.pause(e)).Truncate(time.Second)
