@@ -385,8 +385,8 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 		return
 	}
 	q.notes.nominees = q.notes.nominees || st.VolumeNomineeCount() > 0 && d.Version.Seq < st.VolumeObjectsModified()
-	// So may be the node that it is nominated to, of which the diagnosis says what counts against others.
-	q.notes.doubtful = q.notes.doubtful || (d.CrossNode || e.crossNode && e.pod.Nominated != "") && d.Version.Less(st.Version())
+	// The verdicts do not say all of that: a plugin may have failed on another node, and they are of nodes that it is not nominated to.
+	q.notes.doubtful = q.notes.doubtful || e.crossNode && d.Version.Less(st.Version())
 	q.move(now, e, Unschedulable, attemptFailure)
 }
 

@@ -717,3 +717,59 @@ func TestPodWakesWhenWhatANominatedPodIsToAttachIsAttachedAlready(t *testing.T) 
 		t.Errorf("when it does not any more: %v", got)
 	}
 }
+
+// TestPodWakesWhenThePluginFailsOnNoNodeAnyMore has nodes n1 and bad, on which VolumeBinding cannot judge the volume of a pod, so that the pod may
+// not go to n1 either. By what happens to bad, no other node changes.
+func TestPodWakesWhenThePluginFailsOnNoNodeAnyMore(t *testing.T) {
+	for name, c := range map[string]struct {
+		milli int64 // that bad has
+		by    func(*volumeWorld)
+	}{
+		"the node goes": {1000, func(w *volumeWorld) { w.apply(cluster.NodeRemoved{Index: w.st.Nodes.ByName("bad")}) }},
+		"its CSINode goes": {1000, func(w *volumeWorld) {
+			w.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.CSINodeKind, Name: "bad"}})
+		}},
+		"it is cordoned": {1000, func(w *volumeWorld) {
+			i := w.st.Nodes.ByName("bad")
+			n := w.st.Node(i)
+			n.Unschedulable = true
+			w.apply(cluster.NodeSet{Index: i, Node: n})
+		}},
+		"it is too small":      {1000, func(w *volumeWorld) { w.node("bad", "a", 100) }},
+		"another pod takes it": {250, func(w *volumeWorld) { w.pod("filler", 0, 9, "bad") }},
+	} {
+		for _, when := range []string{"while it sleeps", "while its attempt runs"} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				w := newVolumeWorldOf(t, evaluating{engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1})})
+				w.node("n1", "a", 1000)
+				w.node("bad", "a", c.milli)
+				w.set(&cluster.CSINode{Name: "bad", Migrated: []string{"p"}})
+				w.set(&cluster.PersistentVolume{Name: "pv", Migration: cluster.Migration{Plugin: "p", Error: "no such thing"}})
+				w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "x", Volume: "pv", Bound: true})
+				id := w.pod("waits", 0, 5, "", "x")
+				if w.helped(id) {
+					t.Fatal("it is feasible at first")
+				}
+				at := w.st.Version()
+				batch := w.queue.Pop(w.now, 1000)
+				if when == "while its attempt runs" {
+					c.by(w)
+				}
+				for _, a := range batch {
+					w.reject(a, at, engine.VolumeBinding)
+				}
+				w.now = w.now.Add(time.Minute)
+				if when == "while it sleeps" {
+					c.by(w)
+				}
+				w.queue.Recheck(w.now, w.st)
+				if !w.helped(id) {
+					t.Fatal("it is not feasible in the end")
+				}
+				if got := w.placeOf(id); got == Unschedulable {
+					t.Errorf("it sleeps, though n1 is feasible")
+				}
+			})
+		}
+	}
+}
