@@ -43,6 +43,7 @@ type look struct {
 type bare struct {
 	class    cluster.ClassID
 	priority int32
+	preempts bool // some of them do
 	node     cluster.NodeIndex
 }
 
@@ -368,15 +369,14 @@ func (q *Queue) lookAtLocal(now time.Time, st *cluster.State, l *look, waiting *
 	s := l.groups[0].subject
 	for ; l.next < len(l.changed) && len(waiting.free) > 0; l.next++ {
 		n := l.changed[l.next]
-		if !st.Nodes.Live.Has(n) || waiting.claims && !q.helpsBare(st, l, waiting, s, n) {
-			continue
-		}
-		if q.judge.Feasible(st, s, cluster.NoPod, n) {
-			return q.requeueAll(now, waiting.free, l.event, enough)
-		}
-		if self := waiting.preemptors.any(); self != nil && q.judge.Preemptable(st, s, self.id, n) &&
-			!q.requeueAll(now, waiting.preemptors, l.event, enough) {
-			return false
+		if st.Nodes.Live.Has(n) && (!waiting.claims || q.helpsBare(st, l, waiting, s, n)) {
+			if q.judge.Feasible(st, s, cluster.NoPod, n) {
+				return q.requeueAll(now, waiting.free, l.event, enough)
+			}
+			if self := waiting.preemptors.any(); self != nil && q.judge.Preemptable(st, s, self.id, n) &&
+				!q.requeueAll(now, waiting.preemptors, l.event, enough) {
+				return false
+			}
 		}
 		if enough() {
 			l.next++
@@ -390,14 +390,11 @@ func (q *Queue) lookAtLocal(now time.Time, st *cluster.State, l *look, waiting *
 // all that differ only in their claims.
 func (q *Queue) helpsBare(st *cluster.State, l *look, waiting *unschedulablePods, s engine.Subject, n cluster.NodeIndex) bool {
 	s.Labels = cluster.NoLabels
-	this := bare{s.Class, s.Priority, n}
+	self := waiting.preemptors.any()
+	this := bare{s.Class, s.Priority, self != nil, n}
 	helps, known := l.bare[this]
 	if !known {
-		helps = q.judge.Feasible(st, s, cluster.NoPod, n)
-		if !helps {
-			self := waiting.free.any()
-			helps = q.judge.Preemptable(st, s, self.id, n)
-		}
+		helps = q.judge.Feasible(st, s, cluster.NoPod, n) || self != nil && q.judge.Preemptable(st, s, self.id, n)
 		if l.bare != nil {
 			l.bare[this] = helps
 		}

@@ -773,3 +773,46 @@ func TestPodWakesWhenThePluginFailsOnNoNodeAnyMore(t *testing.T) {
 		}
 	}
 }
+
+func TestALookAtPodsWithClaimsAsksLittleInAStep(t *testing.T) {
+	w, _, asked := manyClaims(t, 100)
+	for k := range 500 {
+		w.node(fmt.Sprint("small-", k), "a", 50) // no room for any
+	}
+	most := 0
+	for done := false; !done; {
+		before := *asked
+		done = w.queue.RecheckUntil(w.now, w.st, steps)
+		most = max(most, *asked-before)
+	}
+	if most > 4 {
+		t.Errorf("%d questions in one step", most)
+	}
+}
+
+func TestAPodThatNeverPreemptsAnswersForNoneThatMay(t *testing.T) {
+	for range 20 { // which pod of many answers is left to chance
+		w := newVolumeWorldOf(t, evaluating{engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1})})
+		w.node("n1", "a", 100)
+		w.set(&cluster.PersistentVolume{Name: "pv"})
+		for _, c := range []string{"x", "y"} {
+			w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: c, Volume: "pv", Bound: true})
+		}
+		w.pod("victim", 0, 1, "n1")
+		never, may := w.pod("never", 0, 5, "", "x"), w.pod("may", 0, 5, "", "y")
+		row := w.st.Pod(never).Pod
+		row.NeverPreempts = true
+		w.apply(cluster.PodSet{ID: never, Pod: row})
+		w.rejectAll()
+		if got := w.placeOf(may); got != Unschedulable {
+			t.Fatalf("while the node is too small: %v", got)
+		}
+		w.node("n1", "a", 300)
+		if got := w.placeOf(may); got != Active {
+			t.Fatalf("when it could preempt: %v", got)
+		}
+		if got := w.placeOf(never); got != Unschedulable {
+			t.Fatalf("the one that never does: %v", got)
+		}
+	}
+}
