@@ -94,20 +94,26 @@ func (q *Queue) RecheckUntil(now time.Time, st *cluster.State, enough func() boo
 		q.notes.forget(q.looking.until)
 		q.looking = nil
 	}
-	if q.lookingAside != nil || !q.flushing && q.beginAside(st) {
+	// Behind the look, as it counts those that nothing else brings back; ahead of that aside, which others may keep from its end.
+	if q.flushing = !q.flush(now, enough); q.flushing {
+		return false
+	}
+	if q.lookingAside != nil || q.beginAside(st) {
 		if !q.goOn(now, st, q.lookingAside, enough) {
 			return false
 		}
 		q.lookingAside = nil
 	}
-	q.flushing = !q.flush(now, enough) // last: it counts those that nothing else brings back
-	return !q.flushing
+	return true
 }
 
 // Looks reports whether something has been noted by which unschedulable pods may come back, and has not been looked at to its end.
 func (q *Queue) Looks() bool {
-	return q.looking != nil || q.lookingAside != nil || !q.notes.none() || q.aside.any || q.aside.doubtful
+	return q.looking != nil || !q.notes.none() || q.looksAside()
 }
+
+// looksAside is Looks as far as only pods with claims may come back.
+func (q *Queue) looksAside() bool { return q.lookingAside != nil || q.aside.any || q.aside.doubtful }
 
 // goOn does the next steps of a look.
 func (q *Queue) goOn(now time.Time, st *cluster.State, l *look, enough func() bool) (done bool) {

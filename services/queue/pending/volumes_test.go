@@ -816,3 +816,40 @@ func TestAPodThatNeverPreemptsAnswersForNoneThatMay(t *testing.T) {
 		}
 	}
 }
+
+// TestPodsAreFlushedThoughThoseWithClaimsAreLookedAtWithoutEnd notes something for pods with claims before each step.
+func TestPodsAreFlushedThoughThoseWithClaimsAreLookedAtWithoutEnd(t *testing.T) {
+	w, plain, _ := manyClaims(t, 100)
+	for k := range 50 {
+		w.node(fmt.Sprint("n-", k), "a", 500)
+	}
+	w.now = w.now.Add(6 * time.Minute)
+	for k := 0; w.placeOf(plain) == Unschedulable; k++ {
+		if k == 1000 {
+			t.Fatalf("after %d steps it has not come back", k)
+		}
+		w.node(fmt.Sprint("n-", k%50), "a", int64(501+k%2))
+		w.queue.RecheckUntil(w.now, w.st, steps)
+	}
+}
+
+// TestAPodWithClaimsIsNotCalledFlushedThatIsYetToBeLookedAt has a pod be overdue that nothing else brings back, or that a node does.
+func TestAPodWithClaimsIsNotCalledFlushedThatIsYetToBeLookedAt(t *testing.T) {
+	for name, helped := range map[string]bool{"nothing helps it": false, "a node does": true} {
+		t.Run(name, func(t *testing.T) {
+			w, id := sleeping(t)
+			w.look = func(*Queue, *cluster.State) {}
+			w.now = w.now.Add(6 * time.Minute)
+			if helped {
+				w.node("n1", "a", 1100)
+			}
+			w.queue.Recheck(w.now, w.st)
+			if got := w.placeOf(id); got != Active {
+				t.Fatalf("overdue: %v", got)
+			}
+			if got := w.queue.pods[id].flushed; got == helped {
+				t.Errorf("flushed: %v", got)
+			}
+		})
+	}
+}
