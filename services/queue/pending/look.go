@@ -19,13 +19,15 @@ type look struct {
 
 	related cluster.Seq // as of which pods of other nodes may matter to others than before
 
-	listeners []listening // whose hints are still to be given
-	told      []*entry    // of the first of them, those that are still to be given them; nil: not known yet
-	sharing   []*sharing  // of claims whose users are concerned
-	claims    []*claim    // whose users are
-	users     []*entry    // of the first of them, those that are still to be brought back; nil: not known yet
-	unsure    []*entry    // that have changed or were released
-	own       []*entry    // with a node that matters by itself
+	listeners []listening  // whose hints are still to be given
+	told      []*entry     // of the first of them, those that are still to be given them; nil: not known yet
+	lists     []*claimList // of claims whose users may be concerned
+	left      int          // how many claims of the first of them are still to be looked at, if inList
+	inList    bool
+	claims    []*claim // whose users are
+	users     []*entry // of the first of them, those that are still to be brought back; nil: not known yet
+	unsure    []*entry // that have changed or were released
+	own       []*entry // with a node that matters by itself
 	groups    []group
 
 	// The nodes that a group is asked about, for those that are local and those that are not, and the next of them for the first
@@ -136,9 +138,12 @@ func (q *Queue) beginLook(st *cluster.State) bool {
 	if n.events() {
 		l.listeners = slices.Collect(maps.Keys(q.listeners))
 	}
-	l.sharing, l.claims = slices.Collect(maps.Keys(n.sharing)), slices.Collect(maps.Keys(n.claims))
+	l.claims = slices.Collect(maps.Keys(n.claims))
+	for s := range n.sharing {
+		l.lists = append(l.lists, &s.claims)
+	}
 	if n.anyClaim {
-		l.claims, n.anyClaim = slices.Collect(maps.Values(q.volumes.claims)), false
+		l.lists, n.anyClaim = append(l.lists, &q.volumes.all), false
 	}
 	clear(n.sharing)
 	clear(n.claims)

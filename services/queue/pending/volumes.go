@@ -19,6 +19,7 @@ import (
 // What is about a node is not here: a node counts as changed if something else is attached to it, or if its CSINode is another.
 type volumes struct {
 	claims            map[claimKey]*claim
+	all               claimList
 	byVolume, byClass map[string]*sharing
 	// The last changes that concern all claims without a volume, and all that only one pod may use.
 	unbound, single event
@@ -30,7 +31,8 @@ type claimKey struct{ namespace, name string }
 type claim struct {
 	key     claimKey
 	uses    int
-	waiting pods // of those who use it the unschedulable ones that are not held back, and not waiting for something else
+	at      [listsOfAClaim]int // where it is in the lists that it is in
+	waiting pods               // of those who use it the unschedulable ones that are not held back, and not waiting for something else
 
 	// As it was when it was read last:
 	volume, class *sharing // what it names, which need not exist; nil: none, or there is no such claim
@@ -43,10 +45,71 @@ type claim struct {
 // sharing are the claims that have a volume or a class in common.
 type sharing struct {
 	name    string
-	claims  map[*claim]struct{}
+	claims  claimList
 	changed event // of the volume or the class
-	room    event // the last time that there may have been more room for claims of the class that have no volume
-	most    int64 // the most room that there has been for one
+	room    rooms // for claims of the class that have no volume
+}
+
+// The lists that a claim can be in.
+const (
+	inAll = iota
+	inVolume
+	inClass
+	listsOfAClaim
+)
+
+// claimList is claims in no order. As to add one, or to take one out, moves no more than the last to where another was, what goes through it
+// from the last to the first, in parts, meets all that were there when it began and still are.
+type claimList struct {
+	kind   int // which of the lists that a claim can be in
+	claims []*claim
+}
+
+func (l *claimList) add(c *claim) {
+	c.at[l.kind] = len(l.claims)
+	l.claims = append(l.claims, c)
+}
+
+func (l *claimList) remove(c *claim) {
+	i, last := c.at[l.kind], len(l.claims)-1
+	l.claims[i] = l.claims[last]
+	l.claims[i].at[l.kind] = i
+	l.claims[last] = nil
+	l.claims = l.claims[:last]
+}
+
+// rooms are the times at which there may have been more room than before: each later than the one before, and for less, since what came before
+// for as little does not matter any more. There are mostRooms at most.
+type rooms []room
+
+type room struct {
+	event
+	amount int64
+}
+
+// mostRooms bounds what is kept of rooms. Beyond that, two become one, of the later time and the larger amount: a wake-up may be superfluous.
+const mostRooms = 8
+
+func (r *rooms) add(ev event, amount int64) {
+	kept := *r
+	for len(kept) > 0 && kept[len(kept)-1].amount <= amount {
+		kept = kept[:len(kept)-1]
+	}
+	if len(kept) == mostRooms {
+		kept[1].amount = kept[0].amount
+		kept = slices.Delete(kept, 0, 1)
+	}
+	*r = append(kept, room{ev, amount})
+}
+
+// last returns the last time that there may have been so much more.
+func (r rooms) last(amount int64) (last event) {
+	for _, one := range r {
+		if one.amount >= amount {
+			last = one.event
+		}
+	}
+	return last
 }
 
 // readWriteOncePod is the access mode of claims that only one pod may use.
@@ -68,6 +131,7 @@ func (q *Queue) use(st *cluster.State, labels cluster.LabelsID) (claims []*claim
 		if c == nil {
 			c = &claim{key: key, waiting: make(pods)}
 			q.volumes.claims[key] = c
+			q.volumes.all.add(c)
 			q.read(st, c)
 		}
 		c.uses++
@@ -79,8 +143,9 @@ func (q *Queue) use(st *cluster.State, labels cluster.LabelsID) (claims []*claim
 func (q *Queue) disuse(claims []*claim) {
 	for _, c := range claims {
 		if c.uses--; c.uses == 0 {
-			q.join(q.volumes.byVolume, &c.volume, c, "", false)
-			q.join(q.volumes.byClass, &c.class, c, "", false)
+			q.join(q.volumes.byVolume, inVolume, &c.volume, c, "", false)
+			q.join(q.volumes.byClass, inClass, &c.class, c, "", false)
+			q.volumes.all.remove(c)
 			delete(q.volumes.claims, c.key)
 			delete(q.notes.claims, c)
 		}
@@ -94,18 +159,18 @@ func (q *Queue) read(st *cluster.State, c *claim) {
 	if !exists {
 		is = new(cluster.PersistentVolumeClaim)
 	}
-	q.join(q.volumes.byVolume, &c.volume, c, is.Volume, is.Volume != "")
-	q.join(q.volumes.byClass, &c.class, c, is.Class, exists)
+	q.join(q.volumes.byVolume, inVolume, &c.volume, c, is.Volume, is.Volume != "")
+	q.join(q.volumes.byClass, inClass, &c.class, c, is.Class, exists)
 	c.request, c.single = is.Request, slices.Contains(is.AccessModes, readWriteOncePod)
 }
 
 // join takes a claim from those that share something to those that share what is called so, or to none.
-func (q *Queue) join(all map[string]*sharing, among **sharing, c *claim, name string, any bool) {
+func (q *Queue) join(all map[string]*sharing, kind int, among **sharing, c *claim, name string, any bool) {
 	if was := *among; was != nil {
 		if any && was.name == name {
 			return
 		}
-		if delete(was.claims, c); len(was.claims) == 0 {
+		if was.claims.remove(c); len(was.claims.claims) == 0 {
 			delete(all, was.name)
 			delete(q.notes.sharing, was)
 		}
@@ -113,9 +178,9 @@ func (q *Queue) join(all map[string]*sharing, among **sharing, c *claim, name st
 	*among = nil
 	if any {
 		if all[name] == nil {
-			all[name] = &sharing{name: name, claims: make(map[*claim]struct{})}
+			all[name] = &sharing{name: name, claims: claimList{kind: kind}}
 		}
-		all[name].claims[c] = struct{}{}
+		all[name].claims.add(c)
 		*among = all[name]
 	}
 }
@@ -216,7 +281,7 @@ func (q *Queue) noteSharing(s *sharing) {
 // noteRoom notes that there may be so much more room for a claim of a class that has no volume.
 func (q *Queue) noteRoom(class string, amount int64) {
 	if s := q.volumes.byClass[class]; s != nil {
-		s.room, s.most = q.now(), max(s.most, amount)
+		s.room.add(q.now(), amount)
 		q.notes.sharing[s] = struct{}{}
 	}
 }
@@ -231,9 +296,7 @@ func (v *volumes) latest(c *claim) event {
 		last = later(last, c.class.changed)
 		if c.volume == nil {
 			last = later(last, v.unbound)
-			if c.request <= c.class.most {
-				last = later(last, c.class.room)
-			}
+			last = later(last, c.class.room.last(c.request))
 		}
 	}
 	if c.single {
@@ -249,15 +312,21 @@ func (q *Queue) concerned(e *entry, since cluster.Seq) bool {
 
 // lookAtClaims brings back the pods that changes of volumes concern.
 func (q *Queue) lookAtClaims(now time.Time, l *look, enough func() bool) bool {
-	for len(l.sharing) > 0 {
-		for c := range l.sharing[0].claims {
-			if len(c.waiting) > 0 {
+	for len(l.lists) > 0 {
+		list := l.lists[0].claims
+		if !l.inList {
+			l.left, l.inList = len(list), true
+		}
+		for l.left = min(l.left, len(list)); l.left > 0; {
+			l.left--
+			if c := list[l.left]; len(c.waiting) > 0 {
 				l.claims = append(l.claims, c)
 			}
+			if enough() {
+				return false
+			}
 		}
-		if l.sharing = l.sharing[1:]; enough() {
-			return false
-		}
+		l.lists, l.inList = l.lists[1:], false
 	}
 	for ; len(l.claims) > 0; l.claims, l.users = l.claims[1:], nil {
 		c := l.claims[0]

@@ -580,8 +580,8 @@ func (w *volumeWorld) check(t *rapid.T) {
 	}
 	for _, all := range []map[string]*sharing{w.queue.volumes.byVolume, w.queue.volumes.byClass} {
 		for name, s := range all {
-			if len(s.claims) == 0 || s.name != name {
-				t.Fatalf("%q is kept as what %d claims have, of the name %q", name, len(s.claims), s.name)
+			if len(s.claims.claims) == 0 || s.name != name {
+				t.Fatalf("%q is kept as what %d claims have, of the name %q", name, len(s.claims.claims), s.name)
 			}
 		}
 	}
@@ -718,62 +718,6 @@ func TestPodWakesWhenWhatANominatedPodIsToAttachIsAttachedAlready(t *testing.T) 
 	}
 }
 
-// TestPodWakesWhenThePluginFailsOnNoNodeAnyMore has nodes n1 and bad, on which VolumeBinding cannot judge the volume of a pod, so that the pod may
-// not go to n1 either. By what happens to bad, no other node changes.
-func TestPodWakesWhenThePluginFailsOnNoNodeAnyMore(t *testing.T) {
-	for name, c := range map[string]struct {
-		milli int64 // that bad has
-		by    func(*volumeWorld)
-	}{
-		"the node goes": {1000, func(w *volumeWorld) { w.apply(cluster.NodeRemoved{Index: w.st.Nodes.ByName("bad")}) }},
-		"its CSINode goes": {1000, func(w *volumeWorld) {
-			w.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.CSINodeKind, Name: "bad"}})
-		}},
-		"it is cordoned": {1000, func(w *volumeWorld) {
-			i := w.st.Nodes.ByName("bad")
-			n := w.st.Node(i)
-			n.Unschedulable = true
-			w.apply(cluster.NodeSet{Index: i, Node: n})
-		}},
-		"it is too small":      {1000, func(w *volumeWorld) { w.node("bad", "a", 100) }},
-		"another pod takes it": {250, func(w *volumeWorld) { w.pod("filler", 0, 9, "bad") }},
-	} {
-		for _, when := range []string{"while it sleeps", "while its attempt runs"} {
-			t.Run(name+" "+when, func(t *testing.T) {
-				w := newVolumeWorldOf(t, evaluating{engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1})})
-				w.node("n1", "a", 1000)
-				w.node("bad", "a", c.milli)
-				w.set(&cluster.CSINode{Name: "bad", Migrated: []string{"p"}})
-				w.set(&cluster.PersistentVolume{Name: "pv", Migration: cluster.Migration{Plugin: "p", Error: "no such thing"}})
-				w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "x", Volume: "pv", Bound: true})
-				id := w.pod("waits", 0, 5, "", "x")
-				if w.helped(id) {
-					t.Fatal("it is feasible at first")
-				}
-				at := w.st.Version()
-				batch := w.queue.Pop(w.now, 1000)
-				if when == "while its attempt runs" {
-					c.by(w)
-				}
-				for _, a := range batch {
-					w.reject(a, at, engine.VolumeBinding)
-				}
-				w.now = w.now.Add(time.Minute)
-				if when == "while it sleeps" {
-					c.by(w)
-				}
-				w.queue.Recheck(w.now, w.st)
-				if !w.helped(id) {
-					t.Fatal("it is not feasible in the end")
-				}
-				if got := w.placeOf(id); got == Unschedulable {
-					t.Errorf("it sleeps, though n1 is feasible")
-				}
-			})
-		}
-	}
-}
-
 func TestALookAtPodsWithClaimsAsksLittleInAStep(t *testing.T) {
 	w, _, asked := manyClaims(t, 100)
 	for k := range 500 {
@@ -852,4 +796,198 @@ func TestAPodWithClaimsIsNotCalledFlushedThatIsYetToBeLookedAt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPodWakesWhenThePluginFailsOnNoNodeAnyMore has nodes n1 and bad, on which VolumeBinding cannot judge the volume of a pod, so that the pod may
+// not go to n1 either. By what happens to bad, no other node changes.
+func TestPodWakesWhenThePluginFailsOnNoNodeAnyMore(t *testing.T) {
+	for name, c := range map[string]struct {
+		milli int64 // that bad has
+		by    func(*volumeWorld)
+	}{
+		"the node goes": {1000, func(w *volumeWorld) { w.apply(cluster.NodeRemoved{Index: w.st.Nodes.ByName("bad")}) }},
+		"its CSINode goes": {1000, func(w *volumeWorld) {
+			w.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.CSINodeKind, Name: "bad"}})
+		}},
+		"it is cordoned": {1000, func(w *volumeWorld) {
+			i := w.st.Nodes.ByName("bad")
+			n := w.st.Node(i)
+			n.Unschedulable = true
+			w.apply(cluster.NodeSet{Index: i, Node: n})
+		}},
+		"it is too small":      {1000, func(w *volumeWorld) { w.node("bad", "a", 100) }},
+		"another pod takes it": {250, func(w *volumeWorld) { w.pod("filler", 0, 9, "bad") }},
+	} {
+		for _, when := range []string{"while it sleeps", "while its attempt runs"} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				w := newVolumeWorldOf(t, evaluating{engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1})})
+				w.node("n1", "a", 1000)
+				w.node("bad", "a", c.milli)
+				w.set(&cluster.CSINode{Name: "bad", Migrated: []string{"p"}})
+				w.set(&cluster.PersistentVolume{Name: "pv", Migration: cluster.Migration{Plugin: "p", Error: "no such thing"}})
+				w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "x", Volume: "pv", Bound: true})
+				id := w.pod("waits", 0, 5, "", "x")
+				if w.helped(id) {
+					t.Fatal("it is feasible at first")
+				}
+				at := w.st.Version()
+				batch := w.queue.Pop(w.now, 1000)
+				if when == "while its attempt runs" {
+					c.by(w)
+				}
+				for _, a := range batch {
+					w.reject(a, at, engine.VolumeBinding)
+				}
+				w.now = w.now.Add(time.Minute)
+				if when == "while it sleeps" {
+					c.by(w)
+				}
+				w.queue.Recheck(w.now, w.st)
+				if !w.helped(id) {
+					t.Fatal("it is not feasible in the end")
+				}
+				if got := w.placeOf(id); got == Unschedulable {
+					t.Errorf("it sleeps, though n1 is feasible")
+				}
+			})
+		}
+	}
+}
+
+// unboundClaims has many pods sleep that each use a claim of the class "late" without a volume.
+func unboundClaims(t *testing.T, n int) *volumeWorld {
+	w := newVolumeWorld(t)
+	w.node("n1", "a", 1000)
+	for k := range n {
+		name := fmt.Sprint("data-", k)
+		w.set(&cluster.PersistentVolumeClaim{Namespace: "default", Name: name, Class: "late", HasRequest: true, Request: 500})
+		w.pod(fmt.Sprint("waits-", k), 0, 5, "", name)
+	}
+	for _, a := range w.queue.Pop(w.now, n) {
+		w.reject(a, w.st.Version(), engine.VolumeBinding)
+	}
+	w.now = w.now.Add(time.Minute)
+	w.queue.Recheck(w.now, w.st)
+	w.queue.judge = nowhere{newCPUJudge()}
+	w.look = func(*Queue, *cluster.State) {}
+	if got := w.queue.Count(Unschedulable); got != n {
+		t.Fatalf("%d pods sleep at first", got)
+	}
+	return w
+}
+
+func TestClaimsThatHaveSomethingInCommonAreFoundInParts(t *testing.T) {
+	const n = 300
+	for name, by := range map[string]func(*volumeWorld){
+		"their class": func(w *volumeWorld) {
+			w.set(&cluster.StorageClass{Name: "late", Provisioner: "driver", Mode: cluster.BindToFirstConsumer})
+		},
+		"room for them": func(w *volumeWorld) {
+			w.set(&cluster.PersistentVolume{Name: "pv", Class: "late", Capacity: 1000, Available: true})
+		},
+		"a driver that tells no room any more": func(w *volumeWorld) {
+			w.set(&cluster.CSIDriver{Name: "driver", StorageCapacity: true})
+			w.set(&cluster.CSIDriver{Name: "driver"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := unboundClaims(t, n)
+			by(w)
+			found := 0
+			for done := false; !done; {
+				if done = w.queue.RecheckUntil(w.now, w.st, steps); w.queue.looking == nil {
+					continue
+				}
+				if now := len(w.queue.looking.claims); now > found+1 {
+					t.Fatalf("%d claims found in one step", now-found)
+				}
+				found = max(found, len(w.queue.looking.claims))
+			}
+			if found != n {
+				t.Errorf("%d claims found, want %d", found, n)
+			}
+			if got := w.queue.Count(Unschedulable); got != 0 {
+				t.Errorf("%d pods sleep in the end", got)
+			}
+		})
+	}
+}
+
+func TestRoomForLittleWakesNobodyWhoNeedsMoreThoughThereWasMuchBefore(t *testing.T) {
+	w := unboundClaims(t, 1)
+	w.set(&cluster.PersistentVolume{Name: "large", Class: "late", Capacity: 1000, Available: true})
+	if w.queue.Recheck(w.now, w.st); w.queue.Count(Active) != 1 {
+		t.Fatal("it does not wake by a volume that is large enough")
+	}
+	w.rejectAll()
+	w.set(&cluster.PersistentVolume{Name: "small", Class: "late", Capacity: 100, Available: true})
+	if w.queue.Recheck(w.now, w.st); w.queue.Count(Unschedulable) != 1 {
+		t.Error("it wakes by a volume that is too small")
+	}
+}
+
+// TestNoRoomIsForgotten compares what is kept of rooms with all of them.
+func TestNoRoomIsForgotten(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var kept rooms
+		var all []room
+		for k, more := range rapid.SliceOfN(rapid.Int64Range(0, 5), 0, 30).Draw(t, "amounts") {
+			amount := 30 - int64(k) + more // mostly for less and less: that is what has to be kept
+			r := room{event{seq: cluster.Seq(k + 1)}, amount}
+			kept.add(r.event, amount)
+			all = append(all, r)
+			merged := len(kept) == mostRooms
+			for need := range int64(36) {
+				var want event
+				for _, one := range all {
+					if one.amount >= need {
+						want = one.event
+					}
+				}
+				if got := kept.last(need); got.seq < want.seq || !merged && got != want && len(all) <= mostRooms {
+					t.Fatalf("the last room for %d was at %d, want %d", need, got.seq, want.seq)
+				}
+			}
+		}
+		if len(kept) > mostRooms {
+			t.Fatalf("%d are kept", len(kept))
+		}
+	})
+}
+
+// TestAListOfClaimsIsGoneThroughInPartsWhileItChanges goes through a list as a look does.
+func TestAListOfClaimsIsGoneThroughInPartsWhileItChanges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := claimList{kind: inClass}
+		stays := make(map[*claim]bool) // and whether it has been met
+		for range rapid.IntRange(0, 20).Draw(t, "claims") {
+			c := new(claim)
+			l.add(c)
+			stays[c] = false
+		}
+		for left := len(l.claims); ; {
+			if left = min(left, len(l.claims)); left == 0 {
+				break
+			}
+			left--
+			if _, known := stays[l.claims[left]]; known {
+				stays[l.claims[left]] = true
+			}
+			switch rapid.IntRange(0, 2).Draw(t, "change") {
+			case 0:
+				l.add(new(claim))
+			case 1:
+				if len(l.claims) > 0 {
+					c := rapid.SampledFrom(l.claims).Draw(t, "gone")
+					l.remove(c)
+					delete(stays, c)
+				}
+			}
+		}
+		for c, met := range stays {
+			if !met {
+				t.Fatalf("a claim at %d is not met", c.at[inClass])
+			}
+		}
+	})
 }
