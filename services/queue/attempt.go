@@ -48,7 +48,7 @@ type nodeWork struct {
 func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Attempt) *cycle {
 	c := &cycle{
 		driver: d, popped: now, version: st.Version(), least: st.Version(), seed: st.Settings.Seed,
-		nodes: st.Nodes.Count(), length: st.Nodes.Len(), stillMisfits: make(map[string]int),
+		nodes: st.Nodes.Count(), length: st.Nodes.Len(), stillVain: make(map[string]vain),
 	}
 	if d.committed.Epoch == c.least.Epoch && c.least.Less(d.committed) {
 		c.least = d.committed // the classes of another epoch have other ids

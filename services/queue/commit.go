@@ -154,7 +154,9 @@ func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unch
 					c.s.metrics.retries.WithLabelValues("no_fit").Inc()
 				}
 			default:
-				if k == 0 && c.oftener(a, mostRetries) {
+				if n, ok := c.vain[a.UID]; ok && k > 0 {
+					c.stillVain[a.UID] = n // it was not its turn
+				} else if k == 0 && c.stuck(a) {
 					stuck = append(stuck, a)
 				}
 				exhausted = true
@@ -176,17 +178,31 @@ func (d *driver) answered(version cluster.Version) {
 	}
 }
 
-// tooOften counts that the binder did not find for a pod what workers had found, and reports whether this has happened
-// so often in a row that the pod has to back off.
-func (c *cycle) tooOften(a *attempt) bool { return c.oftener(a, mostMisfits) }
+// vain is how often in a row the binder has come to something else about a pod than workers had.
+type vain struct {
+	misfits int // it found no node, or not what is to be preempted
+	retries int // its nodes were not what they were, of the first pod of a commit
+}
 
-// oftener is tooOften with another bound.
-func (c *cycle) oftener(a *attempt, most int) bool {
-	n := c.misfits[a.UID] + 1
-	if n >= most {
+// tooOften counts a misfit, and reports whether there have been so many that the pod has to back off.
+func (c *cycle) tooOften(a *attempt) bool {
+	n := c.vain[a.UID]
+	n.misfits++
+	return c.oftener(a, n)
+}
+
+// stuck counts a retry, and reports whether there have been so many that the pod has to back off.
+func (c *cycle) stuck(a *attempt) bool {
+	n := c.vain[a.UID]
+	n.retries++
+	return c.oftener(a, n)
+}
+
+func (c *cycle) oftener(a *attempt, n vain) bool {
+	if n.misfits >= mostMisfits || n.retries >= mostRetries {
 		return true
 	}
-	c.stillMisfits[a.UID] = n
+	c.stillVain[a.UID] = n
 	return false
 }
 

@@ -64,9 +64,9 @@ type cycle struct {
 	// evaluated is the oldest version of all answers, newest the newest.
 	evaluated, newest cluster.Version
 
-	progress     int            // attempts that are placed, unschedulable or in backoff
-	busy         time.Duration  // how long to leave the workers alone, which have refused a question
-	stillMisfits map[string]int // what driver.misfits becomes
+	progress  int             // attempts that are placed, unschedulable or in backoff
+	busy      time.Duration   // how long to leave the workers alone, which have refused a question
+	stillVain map[string]vain // what driver.vain becomes
 }
 
 // run takes the batch through filter, score and commit, and then makes room for pods that fit nowhere. Pods that get no
@@ -78,7 +78,7 @@ func (c *cycle) run(ctx context.Context, to workers) error {
 	ctx = c.trace(ctx)
 	defer func() {
 		c.giveBack()
-		c.misfits = c.stillMisfits
+		c.vain = c.stillVain
 		c.endTraces()
 	}()
 

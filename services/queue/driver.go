@@ -28,16 +28,14 @@ type driver struct {
 	log     *slog.Logger
 	reports *reporter
 
-	committed cluster.Version   // the newest version that the binder has answered
-	byImages  cluster.Epoch     // whose binder has said that it tells groups apart by their nodes' images
-	next      cluster.NodeIndex // where the next sample of nodes to score starts
-	reach     reach
-	most      int // pods of the next batch, while batches have been too large for a message; 0: as many as may be
-	// misfits counts by pod uid how often in a row the binder did not find what workers had found: a node, what is to be
-	// preempted, or, of the first pod of a commit, what its nodes are.
-	misfits     map[string]int
-	pause       time.Duration // the last, after a cycle without progress
-	preemptFrom time.Time     // until then the binder wants no preemption
+	committed   cluster.Version   // the newest version that the binder has answered
+	byImages    cluster.Epoch     // whose binder has said that it tells groups apart by their nodes' images
+	next        cluster.NodeIndex // where the next sample of nodes to score starts
+	reach       reach
+	most        int             // pods of the next batch, while batches have been too large for a message; 0: as many as may be
+	vain        map[string]vain // by pod uid
+	pause       time.Duration   // the last, after a cycle without progress
+	preemptFrom time.Time       // until then the binder wants no preemption
 
 	floors         <-chan struct{} // holds one value while the floor of another shard may have changed
 	outrankedSince time.Time       // since when other shards work at higher priorities; zero: they do not

@@ -297,8 +297,9 @@ type binder struct {
 	refuses bool // reports
 	// leaves says which reports the binder takes not, though it takes others; nil: none.
 	leaves func(*binderv1.PodReport) bool
-	// retries lets a test say that a pod is retried whatever its candidates, and with it those behind it.
-	retries func(name string) bool
+	// instead lets a test say what becomes of a pod whatever its candidates: RESULT_RETRY, and so of those behind it, or RESULT_NO_FIT;
+	// RESULT_UNSPECIFIED, and nil: as the ledger has it.
+	instead func(name string) binderv1.Outcome_Result
 	// preempting lets a test answer the n-th preemption, from 1; nil: as the ledger has it.
 	preempting func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
 }
@@ -349,8 +350,16 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 			outcome.Result = binderv1.Outcome_RESULT_PLACED
 			continue
 		}
-		if ended = ended || b.retries != nil && b.retries(row.Name); ended {
+		instead := binderv1.Outcome_RESULT_UNSPECIFIED
+		if b.instead != nil && !ended {
+			instead = b.instead(row.Name)
+		}
+		if ended = ended || instead == binderv1.Outcome_RESULT_RETRY; ended {
 			outcome.Result = binderv1.Outcome_RESULT_RETRY
+			continue
+		}
+		if instead != binderv1.Outcome_RESULT_UNSPECIFIED {
+			outcome.Result = instead
 			continue
 		}
 		// Unlike the real one it tries a nominated pod nowhere else.

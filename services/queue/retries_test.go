@@ -1,9 +1,11 @@
 package queue_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 )
 
@@ -13,7 +15,12 @@ func TestPodThatTheBinderRetriesForEverBacksOffAndHoldsUpNobody(t *testing.T) {
 	w.filterWorker("f1", nil)
 	w.scoreWorker("s1")
 	w.ledger.node("n1", 1000)
-	w.binder.retries = func(name string) bool { return name == "stuck" }
+	w.binder.instead = func(name string) binderv1.Outcome_Result {
+		if name == "stuck" {
+			return binderv1.Outcome_RESULT_RETRY
+		}
+		return binderv1.Outcome_RESULT_UNSPECIFIED
+	}
 	w.ledger.pod("stuck", 100, priority(10))
 	w.ledger.pod("behind", 200, nil)
 	q, _ := w.queueMember("q1")
@@ -32,5 +39,50 @@ func TestPodThatTheBinderRetriesForEverBacksOffAndHoldsUpNobody(t *testing.T) {
 	}
 	if commits != 8 {
 		t.Errorf("both were in %d commits, want 8", commits)
+	}
+}
+
+// TestRetriesAndMisfitsOfAPodAreCountedApart has the binder answer a pod's commits with what the case says, and then as the ledger has it.
+func TestRetriesAndMisfitsOfAPodAreCountedApart(t *testing.T) {
+	retry, misfit := binderv1.Outcome_RESULT_RETRY, binderv1.Outcome_RESULT_NO_FIT
+	for _, c := range []struct {
+		name    string
+		answers []binderv1.Outcome_Result
+		fails   int // the answer, from 1, at which the pod backs off; 0: none
+	}{
+		{"seven retries and a misfit", append(slices.Repeat([]binderv1.Outcome_Result{retry}, 7), misfit), 0},
+		{"two misfits and seven retries", append([]binderv1.Outcome_Result{misfit, misfit}, slices.Repeat([]binderv1.Outcome_Result{retry}, 7)...), 0},
+		{"three misfits", []binderv1.Outcome_Result{misfit, misfit, misfit}, 3},
+		{"one after the other", slices.Repeat([]binderv1.Outcome_Result{retry, misfit}, 3), 6},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			checkLeaks(t)
+			w := newWorld(t, 1)
+			w.filterWorker("f1", nil)
+			w.scoreWorker("s1")
+			w.ledger.node("n1", 1000)
+			q, _ := w.queueMember("q1")
+			left, failed := c.answers, 0
+			w.binder.before = func(n int, _ *binderv1.CommitRequest) error {
+				pods, err := q.ListPending(t.Context(), &queuev1.ListPendingRequest{PageSize: 10})
+				if failed == 0 && len(pods.GetPods()) == 1 && pods.GetPods()[0].GetMessage() != "" {
+					failed = n - 1
+				}
+				return err
+			}
+			w.binder.instead = func(string) (answer binderv1.Outcome_Result) {
+				if len(left) > 0 {
+					answer, left = left[0], left[1:]
+				}
+				return answer
+			}
+			w.ledger.pod("p", 100, nil)
+			w.untilPlaced("p")
+			w.binder.mu.Lock()
+			defer w.binder.mu.Unlock()
+			if failed != c.fails || len(left) > 0 {
+				t.Errorf("it backed off after %d answers, want %d; %d answers are left", failed, c.fails, len(left))
+			}
+		})
 	}
 }
