@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"testing"
 
@@ -11,8 +12,8 @@ import (
 
 // fail notes the cluster for tally.explain, and says how the schedulers differ about the pod.
 func (w *world) fail(pod *v1.Pod, format string, args ...any) {
-	w.n.failed = w.scene(pod)
-	w.Fatalf("pod %s: %s", pod.Name, fmt.Sprintf(format, args...))
+	w.n.failed, w.n.why = w.scene(pod), fmt.Sprintf("pod %s: %s", pod.Name, fmt.Sprintf(format, args...))
+	w.Fatalf("%s", w.n.why)
 }
 
 // explain prints the cluster of a test that has failed, as small as it can be made, and forgets it.
@@ -22,12 +23,25 @@ func (n *tally) explain(t *testing.T) {
 		return
 	}
 	n.failed = nil
+	sum.differences = append(sum.differences, fmt.Sprintf("%s: %s", t.Name(), n.why))
 	if failed.difference() == "" {
 		t.Logf("the difference shows only after what happened before; afterwards the cluster was\n%s", failed)
 		return
 	}
 	failed.minimize()
 	t.Logf("the smallest cluster found\n%s%s", failed, failed.difference())
+}
+
+// printDifferences prints again what differed, and how to run the same cases: scenes are long, and whoever has but the end of the
+// output is to see what failed.
+func (n *tally) printDifferences() {
+	for _, d := range n.differences {
+		const most = 2000 // bytes
+		if len(d) > most {
+			d = d[:most] + "…"
+		}
+		fmt.Printf("%s\nthe same cases: -rapid.seed=%v -rapid.checks=%v\n", d, flag.Lookup("rapid.seed").Value, flag.Lookup("rapid.checks").Value)
+	}
 }
 
 // noise is what the API server fills in and scheduling does not read.

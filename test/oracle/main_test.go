@@ -3,6 +3,7 @@ package oracle
 import (
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"testing"
@@ -18,15 +19,19 @@ const shortRun = "1500"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
-	if !given {
-		if err := flag.Set("rapid.checks", shortRun); err != nil {
+	given := make(map[string]bool)
+	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	for name, value := range map[string]string{"rapid.checks": shortRun, "rapid.seed": strconv.FormatUint(rand.Uint64(), 10)} {
+		if given[name] {
+			continue
+		}
+		if err := flag.Set(name, value); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(2)
 		}
 	}
 	code := m.Run()
+	sum.printDifferences()
 	if testing.Verbose() {
 		sum.print(code)
 	}

@@ -310,6 +310,6 @@ func (r *replay) fail(pod *v1.Pod, why string) {
 	}
 	s.kept = r.objects.kept.all()
 	slices.SortFunc(s.nodes, func(a, b *v1.Node) int { return strings.Compare(a.Name, b.Name) })
-	r.n.failed = s
-	r.Fatalf("pod %s: %s", pod.Name, why)
+	r.n.failed, r.n.why = s, fmt.Sprintf("pod %s: %s", pod.Name, why)
+	r.Fatalf("%s", r.n.why)
 }

@@ -26,6 +26,9 @@ type tally struct {
 	// helped are the decisions by what such plugins have said of nodes where preemption helps.
 	helped map[string]int
 	failed *scene // the last one that the schedulers differ about
+	why    string // how they differ about it
+
+	differences []string // of sum: test and why, of each test that has failed
 }
 
 // sum is the tally of all tests.
