@@ -37,7 +37,7 @@ func (w *world) placeBatch(batch []cluster.PodID) (again []cluster.PodID) {
 		want := w.kube.judge(pod)
 		apart := w.kube.undecided(pod, want)
 		if w.unjudged(id) || apart != "" && apart != undecidedForeign {
-			w.compare(id, ranges)
+			w.compare(id, []cluster.Range{{End: cluster.MaxIndex}}) // nodes may have come beyond ranges
 			w.leave(id)
 			continue
 		}
