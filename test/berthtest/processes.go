@@ -32,7 +32,9 @@ var build = sync.OnceValues(func() (string, error) {
 	}
 	root := filepath.Dir(strings.TrimSpace(string(mod)))
 	path := filepath.Join(root, ".bin", "test", "berth")
-	if out, err := exec.Command("go", "build", "-C", root, "-o", path, "./cmd/berth").CombinedOutput(); err != nil {
+	cmd := exec.Command("go", "build", "-C", root, "-o", path, "./cmd/berth")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as it ships, so that its packages are compiled once
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build berth: %w\n%s", err, out)
 	}
 	return path, nil

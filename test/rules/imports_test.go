@@ -29,7 +29,7 @@ func TestImportsStayWhereTheyBelong(t *testing.T) {
 			"it would choose the versions of everything else; it has a module of its own", ""},
 		{module + "/internal/roles", []string{"cmd", "test"}, false,
 			"roles are assembled, they do not assemble each other", ""},
-		{module + "/internal/kubetest", []string{"internal/kubetest", "test"}, true,
+		{module + "/internal/kubetest", []string{"internal/kubetest", "internal/coord/etcdtest", "test"}, true,
 			"it is test code", ""},
 		{module + "/test", []string{"test"}, true,
 			"it is test code", ""},

@@ -458,7 +458,7 @@ func commandLines(t *testing.T) []commandLine {
 
 func TestEveryCommandLineIsOneThatBerthTakes(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "berth")
-	if _, err := run(rootDir(t), "go", "build", "-o", binary, "./cmd/berth"); err != nil {
+	if _, err := run(rootDir(t), "env", "CGO_ENABLED=0", "go", "build", "-o", binary, "./cmd/berth"); err != nil {
 		t.Fatal(err)
 	}
 	// With --help, flags are parsed with their values, and nothing is started.

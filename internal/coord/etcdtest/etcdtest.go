@@ -1,17 +1,15 @@
 // Package etcdtest runs a real etcd in a process of its own, for tests that need to kill, pause or restart it.
-// It builds etcd from the module's own requirements, once per version, into the user's cache directory.
+// The etcd is kubetest's: built from the module's own requirements, once per version.
 // It talks to etcd over plain HTTP only; use package coord for everything else.
 package etcdtest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -20,11 +18,11 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
 const (
-	module = "go.etcd.io/etcd/server/v3"
-
 	buildTimeout = 10 * time.Minute
 	startTimeout = 5 * time.Minute
 	startTries   = 3 // a free port can be taken by another process before etcd listens on it
@@ -57,7 +55,13 @@ func Start(t testing.TB, flags ...string) *Process {
 // and waits until all are healthy.
 func StartCluster(t testing.TB, n int, flags ...string) []*Process {
 	t.Helper()
-	binary := build(t)
+	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
+	defer cancel()
+	built, err := kubetest.Build(ctx, kubetest.Etcd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := built[kubetest.Etcd]
 	for try := 1; ; try++ {
 		var members []*Process
 		var cluster []string
@@ -227,47 +231,6 @@ func freeAddress(t testing.TB) string {
 	}
 	defer l.Close()
 	return l.Addr().String()
-}
-
-// build returns the path of an etcd binary of the required version.
-func build(t testing.TB) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
-	defer cancel()
-	root := filepath.Dir(run(ctx, t, "", "go", "env", "GOMOD"))
-	version := run(ctx, t, root, "go", "list", "-m", "-f", "{{.Version}}", module)
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatalf("find the cache directory: %v", err)
-	}
-	dir := filepath.Join(cache, "berth")
-	binary := filepath.Join(dir, fmt.Sprintf("etcd-%s-%s-%s-%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH))
-	if _, err := os.Stat(binary); err == nil {
-		return binary
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatalf("create the cache directory: %v", err)
-	}
-	// Tests of other packages may build it at the same time: each builds its own file, and the last one stays.
-	own := fmt.Sprintf("%s.%d", binary, os.Getpid())
-	run(ctx, t, root, "go", "build", "-o", own, module)
-	if err := os.Rename(own, binary); err != nil {
-		t.Fatalf("install etcd: %v", err)
-	}
-	return binary
-}
-
-func run(ctx context.Context, t testing.TB, dir, name string, args ...string) string {
-	t.Helper()
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, stderr.Bytes())
-	}
-	return strings.TrimSpace(string(out))
 }
 
 // buffer keeps the last output of a process; it may be written and read at the same time.
