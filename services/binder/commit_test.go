@@ -97,9 +97,7 @@ func TestBindsThatAreFencedNeedNoIntent(t *testing.T) {
 	if err != nil || after.Version != finished.Version || len(after.Batches) > 0 {
 		t.Errorf("the record is %+v, %v; want it as it was, %+v", after, err, finished)
 	}
-	if n := b.term.Load().unbound.count(); n != 0 {
-		t.Errorf("%d pods count as unbound", n)
-	}
+	eventually(t, "no pod counts as unbound", func() bool { return b.term.Load().unbound.count() == 0 })
 }
 
 func TestIntentsOfFinishedBatchesDisappear(t *testing.T) {

@@ -207,42 +207,17 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 	if place := batch[0].place; place != nil { // it is for this turn
 		calls, batch[0].place = place.calls, nil
 	}
-	// 1. The source may have told what became of some: the binder before bound them, or their last try was late.
-	open := make([]*placement, 0, len(batch))
-	for i, told := range t.ledger.told(batch) {
-		p := batch[i]
-		switch {
-		case told != source.BindUnknown:
-			if err := t.settle(p, source.Outcome{Result: told, Err: errTold}); err != nil {
-				return err
-			}
-		case p.shared && !t.names.lasts(p.stint):
-			if t.move(p, stateAside) {
-				t.names.putAside(p)
-			}
-		default:
-			open = append(open, p)
-		}
+	open, err := t.untold(batch)
+	if err != nil || len(open) == 0 {
+		return err
 	}
-	if len(open) == 0 {
-		return nil
-	}
-	// 2. Write the others, unless the lease may have expired: then they are the next binder's, by their intents.
+	open, misfits := t.divide(open)
 	bindings := make([]source.Binding, 0, len(open))
-	var misfits []*placement
-	open = slices.DeleteFunc(open, func(p *placement) bool {
-		if p.state == stateWithdrawing {
-			misfits = append(misfits, p)
-			return true
-		}
-		if !t.move(p, stateBinding) {
-			return true
-		}
+	for _, p := range open {
 		bindings = append(bindings, p.binding())
-		return false
-	})
+	}
 	t.source.Prepare(bindings)
-	if t.ended() {
+	if t.ended() { // the lease may have expired: they are the next binder's, by their intents
 		return nil
 	}
 	for _, p := range misfits {
@@ -253,6 +228,75 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 	if len(open) == 0 {
 		return nil
 	}
+	tried := t.send(calls, open, bindings)
+	if ctx.Err() != nil { // whether it was written or not, the intent is recorded
+		for i, o := range tried.outcomes {
+			if open[i].sent && o.Result != source.BindUnknown && !(o.Result == source.BindRefused && t.doubtful(open[i], o)) {
+				t.names.count(-1)
+			}
+		}
+		return nil
+	}
+	unknown := open[:0]
+	var failed retried
+	for i, o := range tried.outcomes {
+		again, err := t.takeIn(ctx, calls, open[i], o, tried, &failed)
+		if err != nil {
+			return err
+		}
+		if again {
+			unknown = append(unknown, open[i])
+		}
+	}
+	failed.tell(t.log)
+	t.again(ctx, unknown)
+	return nil
+}
+
+// untold settles what the source has told of already (the binder before bound it, or its last try was late), puts aside what is for
+// another scheduler by now, and returns the rest.
+func (t *term) untold(batch []*placement) ([]*placement, error) {
+	open := make([]*placement, 0, len(batch))
+	for i, told := range t.ledger.told(batch) {
+		p := batch[i]
+		switch {
+		case told != source.BindUnknown:
+			if err := t.settle(p, source.Outcome{Result: told, Err: errTold}); err != nil {
+				return nil, err
+			}
+		case p.shared && !t.names.lasts(p.stint):
+			if t.move(p, stateAside) {
+				t.names.putAside(p)
+			}
+		default:
+			open = append(open, p)
+		}
+	}
+	return open, nil
+}
+
+// divide returns which placements are to be written now, and which to be withdrawn.
+func (t *term) divide(open []*placement) (bind, misfits []*placement) {
+	bind = open[:0]
+	for _, p := range open {
+		switch {
+		case p.state == stateWithdrawing:
+			misfits = append(misfits, p)
+		case t.move(p, stateBinding):
+			bind = append(bind, p)
+		}
+	}
+	return bind, misfits
+}
+
+// tried is one call that binds.
+type tried struct {
+	began, ended time.Time
+	outcomes     []source.Outcome
+}
+
+// send writes placements, with what has been prepared.
+func (t *term) send(calls context.Context, open []*placement, bindings []source.Binding) tried {
 	stint := int64(0)
 	for _, p := range open {
 		if !p.shared {
@@ -264,71 +308,50 @@ func (t *term) bind(ctx context.Context, batch []*placement) error {
 			t.names.count(1)
 		}
 	}
-	began := time.Now()
+	out := tried{began: time.Now()}
 	call, done := t.callFor(source.WithEnd(calls, t.ended), stint)
-	outcomes := t.source.Bind(call, t.fence, bindings)
+	out.outcomes = t.source.Bind(call, t.fence, bindings)
 	done()
-	ended := time.Now()
-	t.metrics.bindSeconds.Observe(ended.Sub(began).Seconds())
-	if ctx.Err() != nil { // whether it was written or not, the intent is recorded
-		for i, o := range outcomes {
-			p := open[i]
-			if p.sent && o.Result != source.BindUnknown && !(o.Result == source.BindRefused && t.doubtful(p, o)) {
-				t.names.count(-1)
-			}
-		}
-		return nil
+	out.ended = time.Now()
+	t.metrics.bindSeconds.Observe(out.ended.Sub(out.began).Seconds())
+	return out
+}
+
+// takeIn takes in what became of a placement that was written: it is settled or withdrawn, or not known yet, and is to be tried again.
+func (t *term) takeIn(ctx, calls context.Context, p *placement, o source.Outcome, call tried, failed *retried) (again bool, err error) {
+	if o.Result == source.BindUnknown && calls.Err() != nil {
+		o.Err = errCutOff
 	}
-	// 3. Take the outcomes in.
-	unknown := open[:0]
-	var failed retried
-	for i, o := range outcomes {
-		p := open[i]
-		if o.Result == source.BindUnknown && calls.Err() != nil {
-			o.Err = errCutOff
-		}
-		traceBind(p, o, began, ended)
-		if p.shared && !t.names.lasts(p.stint) && (o.Result == source.BindUnknown || o.Result == source.BindRefused && t.doubtful(p, o)) {
-			// The pod is another scheduler's by now: nothing is written to it before it is this one's again.
-			o.Result = source.BindUnknown
-			t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
-			unknown = append(unknown, p)
-			continue
-		}
-		switch {
-		case o.Result == source.BindUnknown && t.givesBack(p, began, o.Err), o.Result == source.BindRefused && t.doubtful(p, o):
-			if o.Result == source.BindUnknown {
-				t.fails(p.Namespace)
-			}
-			if !t.move(p, stateWithdrawing) {
-				continue
-			}
-			if err := t.withdraw(ctx, calls, p, o.Err); err != nil {
-				return err
-			}
-			continue
-		case o.Result != source.BindUnknown:
-			if o.Result == source.BindDone {
-				t.troubles.over(p.Namespace)
-				if took := ended.Sub(began); took < lateAfter {
-					t.windows.done(p.Namespace, took, ended)
-				}
-			}
-			if err := t.settle(p, o); err != nil {
-				return err
-			}
-			continue
-		}
-		failed.add(p, o.Err)
-		if !errors.Is(o.Err, source.ErrChanged) {
+	traceBind(p, o, call.began, call.ended)
+	if p.shared && !t.names.lasts(p.stint) && (o.Result == source.BindUnknown || o.Result == source.BindRefused && t.doubtful(p, o)) {
+		// The pod is another scheduler's by now: nothing is written to it before it is this one's again.
+		t.metrics.binds.WithLabelValues(resultName(source.BindUnknown)).Inc()
+		return true, nil
+	}
+	switch {
+	case o.Result == source.BindUnknown && t.givesBack(p, call.began, o.Err), o.Result == source.BindRefused && t.doubtful(p, o):
+		if o.Result == source.BindUnknown {
 			t.fails(p.Namespace)
 		}
-		t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
-		unknown = append(unknown, p)
+		if !t.move(p, stateWithdrawing) {
+			return false, nil
+		}
+		return false, t.withdraw(ctx, calls, p, o.Err)
+	case o.Result != source.BindUnknown:
+		if o.Result == source.BindDone {
+			t.troubles.over(p.Namespace)
+			if took := call.ended.Sub(call.began); took < lateAfter {
+				t.windows.done(p.Namespace, took, call.ended)
+			}
+		}
+		return false, t.settle(p, o)
 	}
-	failed.tell(t.log)
-	t.again(ctx, unknown)
-	return nil
+	failed.add(p, o.Err)
+	if !errors.Is(o.Err, source.ErrChanged) {
+		t.fails(p.Namespace)
+	}
+	t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
+	return true, nil
 }
 
 // retried are the binds of a batch that failed and are to be logged. A line tells of all: what keeps the source from answering
