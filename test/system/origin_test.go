@@ -55,11 +55,16 @@ func TestPagesOfOthersAreRefusedByAGatewayWithItsDefaults(t *testing.T) {
 		return response.StatusCode, string(answer), err
 	}
 	berthtest.Await(t, berthtest.Patience, "the gateway to answer", func(ctx context.Context) error {
-		code, text, err := ask(ctx, http.MethodGet, "/v1/status", "", "")
-		if err == nil && (code != http.StatusOK || !strings.Contains(text, "binder-0")) {
-			err = fmt.Errorf("%d %s", code, text)
+		for path, want := range map[string]string{"/v1/status": "binder-0", "/v1/pods": "pods"} { // the latter when it has a state
+			code, text, err := ask(ctx, http.MethodGet, path, "", "")
+			if err == nil && (code != http.StatusOK || !strings.Contains(text, want)) {
+				err = fmt.Errorf("%s: %d %s", path, code, text)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		return err
+		return nil
 	})
 
 	named := func(pod string) string { return fmt.Sprintf(`{"manifests":%q}`, berthtest.Pod(pod, "1", "1Gi", "")) }
