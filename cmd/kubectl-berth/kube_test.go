@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -190,10 +191,16 @@ func (a *apiServer) seen() (reached []string, tokens map[string]bool) {
 // kubeconfig writes a kubeconfig of this server, with a token if there is one.
 func (a *apiServer) kubeconfig(t *testing.T, token string) string {
 	t.Helper()
+	return a.kubeconfigOf(t, &clientcmdapi.AuthInfo{Token: token})
+}
+
+// kubeconfigOf is kubeconfig for a user who is known by anything.
+func (a *apiServer) kubeconfigOf(t *testing.T, user *clientcmdapi.AuthInfo) string {
+	t.Helper()
 	config := clientcmdapi.NewConfig()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate().Raw})
 	config.Clusters["c"] = &clientcmdapi.Cluster{Server: a.URL, CertificateAuthorityData: ca}
-	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token}
+	config.AuthInfos["u"] = user
 	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u", Namespace: "shop"}
 	config.CurrentContext = "x"
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -310,25 +317,67 @@ func TestAUserWithoutATokenIsToldSo(t *testing.T) {
 	}
 }
 
-func TestATokenOfAProgramIsFound(t *testing.T) {
+// login is a user whom a program knows: it writes a token, and notes that it was called.
+func login(t *testing.T, token string) (user *clientcmdapi.AuthInfo, called string) {
+	t.Helper()
 	program := filepath.Join(t.TempDir(), "login")
-	script := "#!/bin/sh\necho '{\"apiVersion\": \"client.authentication.k8s.io/v1\", \"kind\": \"ExecCredential\", \"status\": {\"token\": \"s3cret\"}}'\n"
+	called = program + ".called"
+	script := fmt.Sprintf("#!/bin/sh\necho called >>%s\necho '{\"apiVersion\": \"client.authentication.k8s.io/v1\", \"kind\": \"ExecCredential\", \"status\": {\"token\": \"%s\"}}'\n", called, token)
 	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	config := clientcmdapi.NewConfig()
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:1"}
-	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
+	return &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
 		APIVersion: "client.authentication.k8s.io/v1", Command: program, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
-	}}
-	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
-	config.CurrentContext = "x"
-	rest, err := clientcmd.NewDefaultClientConfig(*config, nil).ClientConfig()
-	if err != nil {
-		t.Fatal(err)
+	}}, called
+}
+
+// idToken is a token of an OpenID provider, that nobody has signed, and which ends then.
+func idToken(end time.Time) string {
+	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	return part(`{"alg":"none"}`) + "." + part(fmt.Sprintf(`{"sub":"ann","exp":%d}`, end.Unix())) + "." + part("s")
+}
+
+func TestAUserIsKnownByAProgramOrAnAuthProviderAsToKubectl(t *testing.T) {
+	dir := makeCerts(t, "gateway.berth.svc")
+	valid, renewed := idToken(time.Now().Add(time.Hour)), idToken(time.Now().Add(2*time.Hour))
+	// It gives another token for one that has ended.
+	var provider *httptest.Server
+	provider = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/token" && r.FormValue("refresh_token") == "again" {
+			_, _ = fmt.Fprintf(w, `{"access_token": "a", "token_type": "Bearer", "id_token": %q, "refresh_token": "again"}`, renewed) // who asked sees it
+			return
+		}
+		_, _ = fmt.Fprintf(w, `{"issuer": %q, "token_endpoint": %q}`, provider.URL, provider.URL+"/token")
+	}))
+	t.Cleanup(provider.Close)
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: provider.Certificate().Raw}))
+	oidc := func(token string) *clientcmdapi.AuthInfo {
+		return &clientcmdapi.AuthInfo{AuthProvider: &clientcmdapi.AuthProviderConfig{Name: "oidc", Config: map[string]string{
+			"idp-issuer-url": provider.URL, "client-id": "berth", "idp-certificate-authority-data": ca, "id-token": token, "refresh-token": "again",
+		}}}
 	}
-	if token, err := bearerToken(t.Context(), rest); err != nil || token != "s3cret" {
-		t.Errorf("%q, %v", token, err)
+	program, called := login(t, "s3cret")
+	for _, c := range []struct {
+		name string
+		user *clientcmdapi.AuthInfo
+		want string
+	}{
+		{"a program", program, "s3cret"},
+		{"an OpenID provider", oidc(valid), valid},
+		{"an OpenID provider whose token has ended", oidc(idToken(time.Now().Add(-time.Hour))), renewed},
+	} {
+		a := newAPIServer(t, gatewayPodNamed("gateway-a", serve(t, &berthGateway{wants: "Bearer " + c.want}, dir), true, secured...))
+		out, err := run(t, nil, "get", "status", "--kubeconfig", a.kubeconfigOf(t, c.user), "-o", "jsonpath={.leader}")
+		if err != nil || out != "binder-0\n" {
+			t.Errorf("%s: %q, %v", c.name, out, err)
+		}
+		if _, tokens := a.seen(); len(tokens) != 1 || !tokens["Bearer "+c.want] {
+			t.Errorf("%s: the API server saw %v, want the user's token alone", c.name, tokens)
+		}
+	}
+	if _, err := os.Stat(called); err != nil {
+		t.Errorf("the program was not called: %v", err)
 	}
 }
 

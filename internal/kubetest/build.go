@@ -19,9 +19,12 @@ const (
 	Etcd          = "etcd"
 	APIServer     = "kube-apiserver"
 	KubeScheduler = "kube-scheduler"
+	Etcdctl       = "etcdctl"
+	Kubectl       = "kubectl"
 )
 
-// mainModule is the module whose go.mod names the version of etcd; test/kube inside it names those of Kubernetes.
+// mainModule is the module whose go.mod names the version of etcd; test/kube inside it names those of Kubernetes, and test/etcdctl that of
+// etcd's client.
 const mainModule = "github.com/berth-scheduler/berth"
 
 // lockPoll is how often a build that waits for another process' build looks again.
@@ -83,11 +86,13 @@ func programs(ctx context.Context) (map[string]program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find module %s: %w", mainModule, err)
 	}
-	kube := filepath.Join(root, "test", "kube")
+	kube, client := filepath.Join(root, "test", "kube"), filepath.Join(root, "test", "etcdctl")
 	programs := map[string]program{
 		Etcd:          {dir: root, module: "go.etcd.io/etcd/server/v3", path: "go.etcd.io/etcd/server/v3"},
 		APIServer:     {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-apiserver"},
 		KubeScheduler: {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-scheduler"},
+		Etcdctl:       {dir: client, module: "go.etcd.io/etcd/etcdctl/v3", path: "go.etcd.io/etcd/etcdctl/v3"},
+		Kubectl:       {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kubectl"},
 	}
 	for name, p := range programs {
 		if p.version, err = goTool(ctx, p.dir, "list", "-m", "-f", "{{.Version}}", p.module); err != nil {

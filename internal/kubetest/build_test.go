@@ -45,13 +45,16 @@ func TestVersionsAreThoseOfTheModules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, prefix := range map[string]string{Etcd: "v3.", APIServer: "v1.", KubeScheduler: "v1."} {
+	for name, prefix := range map[string]string{Etcd: "v3.", APIServer: "v1.", KubeScheduler: "v1.", Etcdctl: "v3.", Kubectl: "v1."} {
 		if !strings.HasPrefix(versions[name], prefix) {
 			t.Errorf("version of %s = %q, want %s…", name, versions[name], prefix)
 		}
 	}
-	if versions[APIServer] != versions[KubeScheduler] {
-		t.Errorf("versions of the API server and the scheduler differ: %v", versions)
+	if versions[APIServer] != versions[KubeScheduler] || versions[APIServer] != versions[Kubectl] {
+		t.Errorf("versions of the API server, the scheduler and the client differ: %v", versions)
+	}
+	if versions[Etcd] != versions[Etcdctl] {
+		t.Errorf("versions of etcd and its client differ: %v", versions)
 	}
 }
 

@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -10,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
-	"github.com/berth-scheduler/berth/services/binder"
 )
 
 const (
@@ -26,19 +27,30 @@ const (
 	etcdKeptRevisions = 1000
 	// etcdQuota is that of an etcd that does not tell its own: etcd's default.
 	etcdQuota = 2 << 30
+	// etcdRepeat is how often it is told that etcd still refuses to be compacted, for the same reason. It is tried again at each look.
+	etcdRepeat = time.Hour
 )
 
 // etcdWatch knows how full etcd is, and compacts one that is Berth's own while this process has the active binder.
 type etcdWatch struct {
-	coord  *coord.Client
+	coord  etcdDatabase
 	every  time.Duration
 	owned  bool
 	log    *slog.Logger
 	latest atomic.Pointer[coord.Database] // nil: not known, or etcd does not answer
-	binder atomic.Pointer[binder.Service] // that of this process; nil: none
+	binder atomic.Value                   // an etcdLeader, that of this process; nil: none
 
 	compactions prometheus.Counter
 }
+
+// etcdDatabase is the database of an etcd: a coord.Client's.
+type etcdDatabase interface {
+	Database(context.Context) (coord.Database, error)
+	Compact(ctx context.Context, revision int64) error
+}
+
+// etcdLeader is a binder, whose version has an epoch while it is active.
+type etcdLeader interface{ Version() cluster.Version }
 
 // watchEtcd begins to watch etcd, once in a process.
 func (e *env) watchEtcd(ctx context.Context, g *errgroup.Group) error {
@@ -71,14 +83,15 @@ func (w *etcdWatch) database() (d coord.Database, ok bool) {
 
 // active reports whether this process has the active binder.
 func (w *etcdWatch) active() bool {
-	s := w.binder.Load()
-	return s != nil && s.Version().Epoch != 0
+	s, there := w.binder.Load().(etcdLeader)
+	return there && s.Version().Epoch != 0
 }
 
 func (w *etcdWatch) run(ctx context.Context) {
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()
 	var past etcdPast
+	var refused etcdRefused
 	said := false
 	for {
 		d, err := w.coord.Database(ctx)
@@ -95,8 +108,13 @@ func (w *etcdWatch) run(ctx context.Context) {
 				if err == nil {
 					past.last = revision
 					w.compactions.Inc()
-				} else if ctx.Err() == nil {
-					w.log.Warn("etcd not compacted", "err", err)
+				}
+				if ctx.Err() == nil && refused.tells(time.Now(), err) {
+					if err == nil {
+						w.log.Info("etcd is compacted again")
+					} else {
+						w.log.Warn("etcd not compacted", "err", err)
+					}
 				}
 			}
 			tick.Reset(w.pause(d))
@@ -127,6 +145,26 @@ func (w *etcdWatch) say(d coord.Database, tight bool) {
 	default:
 		w.log.Warn("etcd fills up; see docs/runbook.md#berthetcdfills", about...)
 	}
+}
+
+// etcdRefused remembers why etcd could not be compacted, as it was last told.
+type etcdRefused struct {
+	cause string // "": it could
+	told  time.Time
+}
+
+// tells reports whether it is to be told how a compaction has ended: if that is another end than the last one's, and once in etcdRepeat while etcd
+// cannot be compacted. Each look wants another revision, which an error says, so errors are compared by what they wrap.
+func (r *etcdRefused) tells(now time.Time, err error) bool {
+	cause := ""
+	if err != nil {
+		cause = cmp.Or(errors.Unwrap(err), err).Error()
+	}
+	if cause == r.cause && (err == nil || now.Sub(r.told) < etcdRepeat) {
+		return false
+	}
+	r.cause, r.told = cause, now
+	return true
 }
 
 func quotaOf(d coord.Database) int64 {

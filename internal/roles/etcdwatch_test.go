@@ -1,11 +1,100 @@
 package roles
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/logtest"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
+
+// filling is an etcd whose every look finds one more revision, and more than three quarters of its quota in use.
+type filling struct {
+	mu       sync.Mutex
+	revision int64
+	why      error // nil: it compacts
+	asked    int   // compactions
+}
+
+// refuses has it refuse from now on, unless why is nil, and returns how often it has been asked.
+func (f *filling) refuses(why error) (asked int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.why = why
+	return f.asked
+}
+
+func (f *filling) Database(context.Context) (coord.Database, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.revision++
+	return coord.Database{Members: 1, Quota: 100, InUse: 76, Size: 76, Revision: f.revision}, nil
+}
+
+func (f *filling) Compact(_ context.Context, revision int64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked++
+	if f.why != nil {
+		return fmt.Errorf("compact etcd to revision %d: %w", revision, f.why)
+	}
+	return nil
+}
+
+// Version implements etcdLeader: it leads.
+func (*filling) Version() cluster.Version { return cluster.Version{Epoch: 1} }
+
+func TestThatEtcdRefusesToBeCompactedIsToldWhenItChangesAndOnceAnHour(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var log logtest.Buffer
+		etcd := &filling{why: errors.New("permission denied")}
+		w := &etcdWatch{
+			coord: etcd, every: etcdLook, owned: true, log: slog.New(slog.NewTextHandler(&log, nil)),
+			compactions: prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}),
+		}
+		w.binder.Store(etcd)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.run(ctx)
+		}()
+		told := func(after time.Duration, message string, want int) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if got := strings.Count(log.String(), message); got != want {
+				t.Errorf("%q is told %d times, want %d:\n%s", message, got, want, log.String())
+			}
+		}
+		told(59*time.Minute, "permission denied", 1)
+		told(2*time.Minute, "permission denied", 2)
+		told(58*time.Minute, "permission denied", 2)
+		if asked := etcd.refuses(errors.New("no leader")); asked < 7000 { // each second, for it is pressed
+			t.Errorf("it has been tried %d times in two hours, want each second", asked)
+		}
+		told(time.Minute, "no leader", 1)
+		etcd.refuses(nil)
+		told(time.Minute, "compacted again", 1)
+		told(3*time.Hour, "compacted again", 1)
+		etcd.refuses(errors.New("no leader"))
+		told(time.Minute, "no leader", 2)
+		told(0, "permission denied", 2)
+		cancel()
+		<-ended
+	})
+}
 
 func TestTheLastFiveMinutesOfAnEtcdOfBerthsOwnAreKeptUnlessItIsPressed(t *testing.T) {
 	var p etcdPast

@@ -177,7 +177,7 @@ func (s *Service) Activate(ctx context.Context, request *queuev1.ActivateRequest
 	return response, nil
 }
 
-// GetShards returns the owned shards with their depths and floors.
+// GetShards returns the owned shards with their depths and floors, by their numbers.
 func (s *Service) GetShards(context.Context, *queuev1.GetShardsRequest) (*queuev1.GetShardsResponse, error) {
 	response := &queuev1.GetShardsResponse{}
 	floors := s.ownFloors()
@@ -192,7 +192,6 @@ func (s *Service) GetShards(context.Context, *queuev1.GetShardsRequest) (*queuev
 		}
 		response.Shards = append(response.Shards, shard)
 	}
-	slices.SortFunc(response.Shards, func(a, b *queuev1.Shard) int { return cmp.Compare(a.Shard, b.Shard) })
 	return response, nil
 }
 

@@ -535,6 +535,9 @@ func TestLostSessionDropsItsShardsAtOnceAndANewOneTakesThemAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if !slices.IsSortedFunc(r.GetShards(), func(a, b *queuev1.Shard) int { return int(a.GetShard() - b.GetShard()) }) {
+			t.Fatalf("shards are not told by their numbers: %v", r.GetShards())
+		}
 		return len(r.GetShards())
 	}
 	until(t, "4 shards are owned", func() bool { return shards() == 4 })

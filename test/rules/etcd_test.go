@@ -59,11 +59,19 @@ func TestEveryEtcdThatWeShipCompactsAndHasAQuota(t *testing.T) {
 		if mode := flags["auto-compaction-mode"]; mode != "periodic" {
 			t.Errorf("%s compacts by %q, want periodic: what a revision holds has no bound that is worth its name", from, mode)
 		}
-		if kept, err := time.ParseDuration(flags["auto-compaction-retention"]); err != nil || kept < time.Minute || kept > 10*time.Minute {
-			t.Errorf("%s keeps %q of the past, want 1 to 10 minutes", from, flags["auto-compaction-retention"])
-		}
-		if quota, err := strconv.ParseInt(flags["quota-backend-bytes"], 10, 64); err != nil || quota < 256<<20 || quota > 8<<30 {
+		quota, err := strconv.ParseInt(flags["quota-backend-bytes"], 10, 64)
+		if err != nil || quota < 256<<20 || quota > 8<<30 {
 			t.Errorf("%s has the quota %q, want 256 MiB to 8 GiB", from, flags["quota-backend-bytes"])
+		}
+		// Lists of all that there is may take a minute. The rest is docs/operations.md's reckoning: etcd keeps 2.1 times what it is told to, and
+		// nobody but an administrator may compact it besides.
+		kept, err := time.ParseDuration(flags["auto-compaction-retention"])
+		if err != nil || kept < time.Minute {
+			t.Errorf("%s keeps %q of the past, want a minute or more", from, flags["auto-compaction-retention"])
+		}
+		const writes, overhead = 3.5 * (1 << 20), 1.4
+		if needs := 2.1 * kept.Seconds() * writes * overhead; needs > float64(quota)/2 {
+			t.Errorf("%s keeps %q of the past, in which %.0f MiB are written, of a quota of %d MiB", from, flags["auto-compaction-retention"], needs/(1<<20), quota>>20)
 		}
 	}
 }

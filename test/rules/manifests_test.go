@@ -18,6 +18,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
@@ -283,6 +284,53 @@ func TestOnlyBindersAndGatewaysMayUseTheAPIServerAndNoMoreThanTheyNeed(t *testin
 		if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken != slices.Contains(users, account) {
 			t.Errorf("%s: automountServiceAccountToken: only %v have a use for a token of the API server", w.name, users)
 		}
+	}
+}
+
+// What is requested is what a scheduler keeps free: a role that needs more than that is among the first to go when its node is short.
+func TestManifestsRequestWhatThePageOfOperationsSays(t *testing.T) {
+	const file = "docs/operations.md"
+	page := readFile(t, file)
+	// Each row has a column for each size of the cluster, of which the middle one is the manifests'; in brackets is who differs.
+	said := make(map[v1.ResourceName]map[string]resource.Quantity)
+	row := regexp.MustCompile(`(?m)^\| (CPU|memory) to request, per process \|[^|]*\| ([0-9.]+(?: [MG]iB)?) \(((?:[a-z-]+|, | and )+) ([0-9.]+(?: [MG]iB)?)\)`)
+	for _, m := range row.FindAllStringSubmatch(page, -1) {
+		amounts := make(map[string]resource.Quantity)
+		parse := func(who, amount string) {
+			q, err := resource.ParseQuantity(strings.NewReplacer(" ", "", "B", "").Replace(amount))
+			if err != nil {
+				t.Fatalf("%s: %q: %v", file, amount, err)
+			}
+			amounts[who] = q
+		}
+		parse("", m[2])
+		for _, who := range regexp.MustCompile(`, | and `).Split(m[3], -1) {
+			parse(who, m[4])
+		}
+		said[v1.ResourceName(strings.ToLower(m[1]))] = amounts
+	}
+	roles := 0
+	for _, w := range workloads(t) {
+		if w.name == "etcd" {
+			continue
+		}
+		roles++
+		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+			want, differs := said[name][w.name]
+			if !differs {
+				want = said[name][""]
+			}
+			if have := w.template.Spec.Containers[0].Resources.Requests[name]; have.String() != want.String() || want.IsZero() {
+				t.Errorf("%s requests %s of %s, and %s says %s", w.name, &have, name, file, &want)
+			}
+		}
+		limit, limited := w.template.Spec.Containers[0].Resources.Limits[v1.ResourceMemory]
+		if want := said[v1.ResourceMemory][w.name]; limited && limit.String() != want.String() {
+			t.Errorf("%s is limited to %s of memory, and %s says that it needs %s", w.name, &limit, file, &want)
+		}
+	}
+	if roles != 5 {
+		t.Errorf("there are %d workloads of roles, want 5", roles)
 	}
 }
 

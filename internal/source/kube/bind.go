@@ -203,4 +203,12 @@ func httpCode(err error) int {
 	return 0
 }
 
-func statusCode(err error) string { return strconv.Itoa(httpCode(err)) }
+// statusCode returns what a metric calls the HTTP status of an answer. A webhook that denies may say any from 400 on, and be anybody's: those
+// that mean nothing are one.
+func statusCode(err error) string {
+	code := httpCode(err)
+	if code != 0 && http.StatusText(code) == "" {
+		return "other"
+	}
+	return strconv.Itoa(code)
+}

@@ -23,6 +23,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 func TestContract(t *testing.T) { sourcetest.Run(t, startCluster(t)) }
@@ -406,6 +408,48 @@ func TestABindDoesNotWaitForEvents(t *testing.T) {
 	}
 	if out := s.Bind(within(t), coord.Cond{}, []source.Binding{b}); out[0].Result != source.BindDone {
 		t.Errorf("Bind while events have to wait: %+v", out[0])
+	}
+}
+
+// Kubeconfigs of clouds name a program in place of a token.
+func TestTheUserOfAProgramIsFollowedAndWritten(t *testing.T) {
+	c := startCluster(t)
+	config, err := clientcmd.LoadFromFile(c.plane.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	program, called := filepath.Join(dir, "login"), filepath.Join(dir, "called")
+	for name, user := range config.AuthInfos {
+		if user.Token == "" {
+			t.Fatalf("user %s of the test's cluster has no token", name)
+		}
+		script := fmt.Sprintf("#!/bin/sh\necho called >>%s\necho '{\"apiVersion\": \"client.authentication.k8s.io/v1\", \"kind\": \"ExecCredential\", \"status\": {\"token\": \"%s\"}}'\n", called, user.Token)
+		if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		config.AuthInfos[name] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
+			APIVersion: "client.authentication.k8s.io/v1", Command: program, InteractiveMode: clientcmdapi.IfAvailableExecInteractiveMode,
+		}}
+	}
+	cfg := c.config()
+	cfg.Kubeconfig = filepath.Join(dir, "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, cfg.Kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	c.SetNode(t, sourcetest.Node("n"))
+	uid := c.SetPod(t, sourcetest.Pod("p"))
+	s := newSource(t, cfg)
+	r := sourcetest.Record(t, s).Synced()
+	r.Pod("default", "p", "")
+	for _, o := range s.Bind(within(t), coord.Cond{}, []source.Binding{{UID: uid, Namespace: "default", Name: "p", Node: "n"}}) {
+		if o.Result != source.BindDone {
+			t.Errorf("bind: %v %v", o.Result, o.Err)
+		}
+	}
+	r.Pod("default", "p", "n")
+	if _, err := os.Stat(called); err != nil {
+		t.Errorf("the program was not called: %v", err)
 	}
 }
 

@@ -516,3 +516,37 @@ func TestAListThatBreaksOffIsFinishedByTheNext(t *testing.T) {
 		t.Errorf("the next list told %q, want %q", got, want)
 	}
 }
+
+// An etcd keeps a minute or two of the past, and to read all there is may take longer.
+func TestAListThatTakesLongerThanEtcdKeepsIsFinishedByTheNext(t *testing.T) {
+	c := startCluster(t)
+	for _, name := range []string{"a", "b", "goes"} {
+		c.SetNode(t, sourcetest.Node(name))
+	}
+	c.SetPod(t, sourcetest.Pod("pod"))
+	ctx, cancel := context.WithCancel(within(t))
+	defer cancel()
+	var got []string
+	err := New(c.etcd, Config{}).Watch(ctx, func(e source.Event) {
+		got = append(got, fmt.Sprintf("%d %s%s%s", e.Kind, e.Node.Name, e.Pod.Name, e.Namespace))
+		switch {
+		case e.Kind == source.NodeSet && e.Node.Name == "goes": // told when nothing that is behind the nodes has been read
+			c.DeleteNode(t, "goes")
+			d, err := c.etcd.Database(ctx)
+			if err == nil {
+				err = c.etcd.Compact(ctx, d.Revision)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		case e.Kind == source.Synced:
+			cancel()
+		}
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if want := []string{"5 default", "1 a", "1 b", "1 goes", "2 goes", "3 pod", "12 "}; !slices.Equal(got, want) {
+		t.Errorf("told: %q, want %q", got, want)
+	}
+}
