@@ -28,19 +28,21 @@ const noPlaceEvery = time.Second
 // bindLane writes recorded placements to the source until each has an outcome. Any number may run. An error ends the
 // term.
 func (t *term) bindLane(ctx context.Context) error {
+	c := caller{spawn: t.spawn}
+	defer c.leave()
 	for {
 		batch, of := t.nextBinds(ctx)
 		if len(batch) == 0 {
 			return nil
 		}
-		t.takeTurn(ctx, batch)
+		t.takeTurn(ctx, &c, batch)
 		t.turns.done(of)
 	}
 }
 
 // takeTurn is what a worker does for a batch whose turn has come. It returns when the batch has an answer, when the call is late and may be
 // left to itself, or at once if the batch has to wait for a place.
-func (t *term) takeTurn(ctx context.Context, batch []*placement) {
+func (t *term) takeTurn(ctx context.Context, c *caller, batch []*placement) {
 	first := batch[0]
 	if t.flights.most > 0 && first.place == nil && t.calls(first) && !t.flights.take(first, time.Now()) {
 		return // it waits for a place
@@ -50,9 +52,7 @@ func (t *term) takeTurn(ctx context.Context, batch []*placement) {
 	if place != nil {
 		place.calls = calls
 	}
-	answered := make(chan struct{})
-	t.spawn(func() error {
-		defer close(answered)
+	answered := c.do(ctx, func() error {
 		defer cut()
 		err := t.bind(ctx, batch)
 		if place != nil {
@@ -75,6 +75,7 @@ func (t *term) takeTurn(ctx context.Context, batch []*placement) {
 		<-answered
 		return
 	}
+	c.leave()
 	t.spawn(func() error {
 		<-answered
 		t.late.give(len(batch))

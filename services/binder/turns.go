@@ -232,6 +232,8 @@ func work[V any](
 ) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
+		c := caller{spawn: g.Go}
+		defer c.leave()
 		for ctx.Err() == nil {
 			v, of := next()
 			if of == nil {
@@ -241,15 +243,14 @@ func work[V any](
 				}
 				continue
 			}
-			done := make(chan struct{})
-			g.Go(func() error {
-				defer close(done)
+			done := c.do(ctx, func() error {
 				defer turns.done(of)
 				return do(ctx, v)
 			})
 			select {
 			case <-done:
 			case <-time.After(lateAfter):
+				c.leave()
 			}
 		}
 		return nil

@@ -397,8 +397,10 @@ func TestAWorkerWaitsNoLongerForABindOfASharedNameThatIsCutOff(t *testing.T) {
 		defer runBinds(t, w.term, 0)()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
+		c := caller{spawn: w.spawn}
+		defer c.leave()
 		began := time.Now()
-		w.takeTurn(ctx, []*placement{p})
+		w.takeTurn(ctx, &c, []*placement{p})
 		if took := time.Since(began); took != lateAfter {
 			t.Errorf("the worker is held for %v", took)
 		}
