@@ -72,7 +72,7 @@ func TestThatEtcdRefusesToBeCompactedIsToldWhenItChangesAndOnceAnHour(t *testing
 		}()
 		told := func(after time.Duration, message string, want int) {
 			t.Helper()
-			time.Sleep(after)
+			time.Sleep(after) // of the bubble's clock: it takes no time
 			synctest.Wait()
 			if got := strings.Count(log.String(), message); got != want {
 				t.Errorf("%q is told %d times, want %d:\n%s", message, got, want, log.String())

@@ -57,8 +57,12 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 	// What preemption says where it cannot help is the same for all pods of a subject, in this batch.
 	hopeless := make(map[engine.Subject]noRoom)
 	for k, a := range pods {
-		if c.preemptionWaits(pods[k:]) || k > 0 && time.Since(start) > preemptFor || c.sh.isDraining() {
-			return nil // the others are tried again, or back off
+		if c.preemptionWaits(pods[k:]) || c.sh.isDraining() {
+			return nil
+		}
+		if k > 0 && time.Since(start) > preemptFor {
+			c.s.metrics.retries.WithLabelValues("preempt_late").Add(float64(len(pods) - k))
+			return nil // the others are tried again
 		}
 		c.s.floors.works(c.sh.number, time.Now().Add(stalled))
 		began := time.Now()

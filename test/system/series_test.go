@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -18,8 +20,8 @@ import (
 	"github.com/berth-scheduler/berth/test/berthtest"
 )
 
-// seriesAt returns the series that a process serves at /metrics, each as name{labels}.
-func seriesAt(t *testing.T, address string) []string {
+// metricsAt returns what a process serves at /metrics: the value of each series, by name{labels}.
+func metricsAt(t *testing.T, address string) map[string]float64 {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
 	if err != nil {
@@ -34,13 +36,18 @@ func seriesAt(t *testing.T, address string) []string {
 	if err != nil || response.StatusCode != http.StatusOK {
 		t.Fatalf("/metrics: %s, %v", response.Status, err)
 	}
-	var all []string
+	all := make(map[string]float64)
 	for line := range strings.Lines(string(text)) {
-		if at := strings.LastIndexByte(line, ' '); at > 0 && line[0] != '#' {
-			all = append(all, line[:at])
+		at := strings.LastIndexByte(line, ' ')
+		if at <= 0 || line[0] == '#' {
+			continue
 		}
+		value, err := strconv.ParseFloat(strings.TrimSpace(line[at+1:]), 64)
+		if err != nil {
+			t.Fatalf("/metrics: %q: %v", line, err)
+		}
+		all[line[:at]] = value
 	}
-	slices.Sort(all)
 	return all
 }
 
@@ -121,12 +128,12 @@ func TestNoNumberOfTenantsMakesMoreSeries(t *testing.T) {
 		tenants = append(tenants, fmt.Sprintf("tenant-%03d", i))
 	}
 	come(tenants[:first])
-	before := seriesAt(t, ops)
+	before := slices.Sorted(maps.Keys(metricsAt(t, ops)))
 	if len(before) < 500 {
 		t.Fatalf("there are %d series: is that all roles'?", len(before))
 	}
 	come(tenants[first:])
-	after := seriesAt(t, ops)
+	after := slices.Sorted(maps.Keys(metricsAt(t, ops)))
 
 	for _, s := range after {
 		if strings.Contains(s, "tenant") {
