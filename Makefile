@@ -36,7 +36,7 @@ demo: build ## schedule a generated GPU fleet and keep serving; EXIT=1 ends by i
 
 .PHONY: test
 test: grpcurl ## run every test; needs Go, a C compiler, the module proxy, and Chromium, which root gets by apt
-	go run ./test/benchkube build # the control plane, once: minutes that no test should have to wait for
+	go run ./test/benchkube build # the control plane and its clients, once: minutes that no test should have to wait for
 	@# Tests start it too. Built by several packages at a time, it would be compiled as often.
 	CGO_ENABLED=0 go build -o $(BIN)/test/berth ./cmd/berth
 	@# Four packages at a time: most of them wait for processes, sockets and leases, half of their time and more. Those that wait longest begin first.

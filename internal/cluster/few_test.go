@@ -56,11 +56,11 @@ func TestNothingIsKeptOfVolumesThatNobodyUses(t *testing.T) {
 		ClassDefined{2, ClassSpec{Disks: disks}}, LabelsDefined{2, LabelSet{Namespace: "default", Claims: claims}},
 		PodSet{ID: 1, Pod: Pod{UID: "p", Class: 2, Labels: 2, NodeName: "node-1"}})
 	v := &s.volumes
-	if len(v.claims) != 5 || len(v.byVolume) != 2 || len(v.byClass) != 1 || len(v.nodes) != 4 || v.failing[1] != 2 {
+	if len(v.claims) != 5 || len(v.byVolume) != 2 || len(v.byClass) != 1 || len(v.used) != 4 || v.failing[1] != 2 {
 		t.Fatalf("of a pod with five claims and two disks there is %+v", *v)
 	}
 	applyAll(t, s, PodRemoved{1}, ObjectRemoved{ObjectKey{VolumeAttachmentKind, "", "a"}})
-	if len(v.claims)+len(v.byVolume)+len(v.byClass)+len(v.on)+len(v.of)+len(v.failing)+len(v.nodes) > 0 || v.attached[1] != nil {
+	if len(v.claims)+len(v.byVolume)+len(v.byClass)+len(v.on)+len(v.of)+len(v.failing)+len(v.used) > 0 || v.attached[1] != nil {
 		t.Errorf("of a pod that is gone there is %+v", *v)
 	}
 }

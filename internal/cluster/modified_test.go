@@ -13,10 +13,11 @@ import (
 )
 
 // whereabouts is the node that each pod is on, and the one that it is nominated to while it is pending; and what is attached to each
-// node.
+// node, or would be.
 type whereabouts struct {
 	pods     map[cluster.PodID][]cluster.NodeIndex
 	attached []attached
+	nominees map[cluster.PodID]string // what each would use
 }
 
 type attached struct {
@@ -33,6 +34,7 @@ func whereaboutsOf(st *cluster.State) whereabouts {
 		volumes, failing := clustertest.Attached(st, i)
 		w.attached = append(w.attached, attached{volumes, failing})
 	}
+	w.nominees, _ = clustertest.NomineeVolumes(st)
 	return w
 }
 
@@ -83,7 +85,8 @@ func touched(st *cluster.State, d cluster.Delta, before whereabouts) []cluster.N
 	return append(podNodes(st, st.Pod(id)), before.pods[id]...)
 }
 
-// touchedByObject returns the nodes of which an object says something: that of a CSINode, and those to which others are attached then.
+// touchedByObject returns the nodes of which an object says something: that of a CSINode, and those to which others are attached then, or
+// would be by pods that are nominated there.
 func touchedByObject(st *cluster.State, key cluster.ObjectKey, before whereabouts) (nodes []cluster.NodeIndex) {
 	if key.Kind == cluster.CSINodeKind {
 		nodes = append(nodes, st.Nodes.ByName(key.Name))
@@ -91,6 +94,12 @@ func touchedByObject(st *cluster.State, key cluster.ObjectKey, before whereabout
 	for i, was := range before.attached {
 		if volumes, failing := clustertest.Attached(st, cluster.NodeIndex(i)); failing != was.failing || !slices.Equal(volumes, was.volumes) {
 			nodes = append(nodes, cluster.NodeIndex(i))
+		}
+	}
+	nominees, _ := clustertest.NomineeVolumes(st)
+	for id, is := range nominees {
+		if is != before.nominees[id] {
+			nodes = append(nodes, st.Nodes.ByName(st.Pod(id).Nominated))
 		}
 	}
 	return nodes
@@ -181,7 +190,8 @@ func isOfVolumes(d cluster.Delta, before map[cluster.ObjectKey]bool) bool {
 
 func movesPods(d cluster.Delta) bool {
 	switch d.(type) {
-	case cluster.PodSet, cluster.PodAssumed, cluster.PodForgotten, cluster.PodRemoved, cluster.NodeSet, cluster.NodeRemoved:
+	case cluster.PodSet, cluster.PodAssumed, cluster.PodForgotten, cluster.PodRemoved, cluster.NodeSet, cluster.NodeRemoved,
+		cluster.PodNominated, cluster.PreemptionStarted:
 		return true
 	}
 	return false

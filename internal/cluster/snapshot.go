@@ -67,7 +67,7 @@ func (s *State) Restore(v Version) {
 	s.journal.restart(v.Seq)
 	s.ImagesModified, s.KeysModified, s.NamespacesModified, s.TermsModified = v.Seq, v.Seq, v.Seq, v.Seq
 	s.objects.restore(v.Seq)
-	s.volumes.modified = v.Seq
+	s.volumes.restore(v.Seq)
 	for i := range s.Nodes.SpecModified {
 		s.Nodes.SpecModified[i] = v.Seq
 	}

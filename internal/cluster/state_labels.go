@@ -174,6 +174,9 @@ func (s *State) nominate(id PodID) {
 	list := s.nominated[p.Nominated]
 	k, _ := slices.BinarySearch(list, id)
 	s.nominated[p.Nominated] = slices.Insert(list, k, id)
+	if p.volumes {
+		s.nominateVolumes(id)
+	}
 	s.touchNamed(p.Nominated)
 }
 
@@ -190,6 +193,9 @@ func (s *State) unnominate(id PodID) {
 		delete(s.nominated, p.Nominated)
 	} else {
 		s.nominated[p.Nominated] = list
+	}
+	if p.volumes {
+		s.unnominateVolumes(id)
 	}
 	s.touchNamed(p.Nominated)
 }

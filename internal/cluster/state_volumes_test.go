@@ -175,8 +175,11 @@ func TestWhatAPodUsesIsWhatItsNodeHasMoreOfThem(t *testing.T) {
 		}
 		p := st.Pod(assumed.ID)
 		before := slices.Clone(st.Attached(assumed.Node))
-		uses, _ := st.Uses(st.Class(p.Class), st.Labels(p.Labels), st.CSINode(st.Nodes.Spec[assumed.Node].Name) != nil)
+		uses := st.PodVolumes(st.Class(p.Class), st.Labels(p.Labels)).Uses
 		apply(t, st, d)
+		if st.CSINode(st.Nodes.Spec[assumed.Node].Name) == nil {
+			continue
+		}
 		for _, a := range st.Attached(assumed.Node) {
 			for _, more := range [][]cluster.Attachment{before, uses} {
 				for _, b := range more {
@@ -249,7 +252,7 @@ func TestManyVolumesAreCountedLikeFew(t *testing.T) {
 	st := cluster.New(start)
 	apply(t, st, cluster.ClassDefined{ID: 1, Spec: cluster.ClassSpec{Disks: []cluster.Disk{{Migration: cluster.Migration{Plugin: ebsOld, Driver: ebs, Handle: "disk"}}}}})
 	was := readVolumes(st)
-	most := struct{ volumes, users, failing, anywhere int }{}
+	most := struct{ volumes, users, failing, anywhere, nominees int }{}
 	for step := range steps {
 		if random.IntN(100) == 0 {
 			st = st.Clone()
@@ -282,11 +285,15 @@ func TestManyVolumesAreCountedLikeFew(t *testing.T) {
 		}
 		for i := range min(someNodes, st.Nodes.Len()) {
 			changed := !slices.Equal(is.Attached[i], was.Attached[i]) || is.Failing[i] != was.Failing[i] || cluster.NodeIndex(i) == about
+			for id, uses := range is.Nominees {
+				changed = changed || uses != was.Nominees[id] && st.Nodes.ByName(st.Pod(id).Nominated) == cluster.NodeIndex(i)
+			}
 			if got := st.Nodes.Modified[i] == st.Version().Seq; got != changed {
 				t.Fatalf("step %d, after %+v, node %d counts as changed: %v, want %v", step, d, i, got, changed)
 			}
 			most.volumes, most.failing = max(most.volumes, len(is.Attached[i])), max(most.failing, is.Failing[i])
 		}
+		most.nominees = max(most.nominees, len(is.Nominees))
 		for _, ids := range is.Users {
 			most.users = max(most.users, len(ids))
 		}
@@ -295,7 +302,7 @@ func TestManyVolumesAreCountedLikeFew(t *testing.T) {
 		}
 		was = is
 	}
-	if most.volumes < 50 || most.users < 17 || most.failing < 10 || most.anywhere < 3 {
+	if most.volumes < 50 || most.users < 17 || most.failing < 10 || most.anywhere < 3 || most.nominees < 5 {
 		t.Errorf("at most %+v: too few to say much", most)
 	}
 }
@@ -343,7 +350,11 @@ func manyVolumes(random *rand.Rand, step int, st *cluster.State) cluster.Delta {
 		if err := st.Apply(cluster.LabelsDefined{ID: cluster.LabelsID(step + 1), Set: labels}); err != nil {
 			panic(err)
 		}
-		return cluster.PodSet{ID: st.FreePod(), Pod: cluster.Pod{UID: uid, Class: 1, Labels: cluster.LabelsID(step + 1), NodeName: node()}}
+		pod := cluster.Pod{UID: uid, Class: 1, Labels: cluster.LabelsID(step + 1), NodeName: node()}
+		if random.IntN(7) == 0 {
+			pod.NodeName, pod.Nominated = "", pod.NodeName
+		}
+		return cluster.PodSet{ID: st.FreePod(), Pod: pod}
 	case 4:
 		if id := cluster.PodID(random.IntN(somePods)); st.Pod(id) != nil {
 			return cluster.PodRemoved{ID: id}
@@ -376,7 +387,8 @@ type theVolumes struct {
 	Attached [][]cluster.Attachment
 	Failing  []int
 	Users    map[string][]cluster.PodID
-	Nodes    map[[2]string]int
+	Nodes    map[[2]string]int // nodes on which pods use a volume, and nominees that would
+	Nominees map[cluster.PodID]string
 }
 
 // readVolumes reads it slowly, and keptVolumes what the state has of it.
@@ -391,6 +403,11 @@ func readVolumes(st *cluster.State) theVolumes {
 			}
 		}
 	}
+	var nominated map[[2]string]int
+	out.Nominees, nominated = clustertest.NomineeVolumes(st)
+	for volume, n := range nominated {
+		out.Nodes[volume] += n
+	}
 	for id, p := range st.Pods() {
 		for _, by := range st.Labels(p.Labels).Claims {
 			if p.Node != cluster.NoNode && !by.Ephemeral && !slices.Contains(out.Users[by.Name], id) {
@@ -402,14 +419,15 @@ func readVolumes(st *cluster.State) theVolumes {
 }
 
 func keptVolumes(st *cluster.State) theVolumes {
-	out := theVolumes{Users: make(map[string][]cluster.PodID), Nodes: make(map[[2]string]int)}
+	out := theVolumes{Users: make(map[string][]cluster.PodID), Nodes: make(map[[2]string]int), Nominees: make(map[cluster.PodID]string)}
+	for id := range st.Pods() {
+		if st.NomineeVolumes(id) != nil {
+			out.Nominees[id] = clustertest.KeptNomineeVolumes(st, id)
+		}
+	}
 	for i := range cluster.NodeIndex(someNodes) {
 		out.Attached = append(out.Attached, st.Attached(i))
-		failing := 0
-		for _, p := range st.PodsOn(i) {
-			_, of := st.Uses(st.Class(p.Class), st.Labels(p.Labels), st.CSINode(st.Nodes.Spec[i].Name) != nil)
-			failing += of
-		}
+		failing := st.Uncounted(i)
 		if (failing > 0) != (st.UncountedOn(i) != "") {
 			failing = -1
 		}
@@ -421,8 +439,8 @@ func keptVolumes(st *cluster.State) theVolumes {
 		}
 	}
 	keep := func(driver, handle string) {
-		if n := st.AttachedAnywhere(driver, handle); n != 0 {
-			out.Nodes[[2]string{driver, handle}] = n
+		if on, to, _ := st.VolumeUsers(driver, handle); on+to != 0 {
+			out.Nodes[[2]string{driver, handle}] = on + to
 		}
 	}
 	for _, driver := range []string{"d0", "d1", ebs} {

@@ -132,7 +132,7 @@ func unbuilt(path *field.Path, p *configv1.KubeSchedulerProfile) (errs field.Err
 			continue
 		}
 		standard := newArgs(c.Name)
-		if !known.Unbuilt || standard == nil || c.Args.Object == nil {
+		if !known.Unbuilt && !known.ArgsUnread || standard == nil || c.Args.Object == nil {
 			continue
 		}
 		args := c.Args.Object.DeepCopyObject()

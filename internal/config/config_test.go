@@ -171,7 +171,8 @@ func weights(p cluster.Profile) string {
 
 func TestPluginsMergeAsInKubeScheduler(t *testing.T) {
 	const (
-		between  = "PodTopologySpread InterPodAffinity NodeDeclaredFeatures"
+		volumes  = "VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone"
+		between  = volumes + " PodTopologySpread InterPodAffinity NodeDeclaredFeatures"
 		filters  = "NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit " + between
 		prefs    = "NodeAffinity NodePorts NodeResourcesFit " + between
 		behind   = "NodeResourcesFit:1 PodTopologySpread:2 InterPodAffinity:2 NodeResourcesBalancedAllocation:1 ImageLocality:1"
@@ -185,8 +186,8 @@ func TestPluginsMergeAsInKubeScheduler(t *testing.T) {
 		{"one disabled at all points", "{multiPoint: {disabled: [{name: NodeAffinity}]}}", "NodePorts NodeResourcesFit " + between,
 			"NodeUnschedulable NodeName TaintToleration NodePorts NodeResourcesFit " + between, "TaintToleration:3 " + behind},
 		{"those that look at other pods, disabled", "{multiPoint: {disabled: [{name: PodTopologySpread}, {name: InterPodAffinity}]}}",
-			"NodeAffinity NodePorts NodeResourcesFit NodeDeclaredFeatures",
-			"NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit NodeDeclaredFeatures",
+			"NodeAffinity NodePorts NodeResourcesFit " + volumes + " NodeDeclaredFeatures",
+			"NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit " + volumes + " NodeDeclaredFeatures",
 			"TaintToleration:3 NodeAffinity:2 NodeResourcesFit:1 NodeResourcesBalancedAllocation:1 ImageLocality:1"},
 		{"all disabled at a point", "{score: {disabled: [{name: '*'}]}}", prefs, filters, ""},
 		{"all disabled at a point but one", "{score: {disabled: [{name: '*'}], enabled: [{name: ImageLocality}]}}", prefs, filters, "ImageLocality:1"},
@@ -204,7 +205,7 @@ func TestPluginsMergeAsInKubeScheduler(t *testing.T) {
 			"NodeResourcesFit NodePorts NodeUnschedulable NodeName TaintToleration NodeAffinity " + between, standard},
 		{"enabled and disabled at a point: runs, behind", "{filter: {enabled: [{name: NodeName}], disabled: [{name: NodeName}]}}", prefs,
 			"NodeUnschedulable TaintToleration NodeAffinity NodePorts NodeResourcesFit " + between + " NodeName", standard},
-		{"a plugin that Berth does not have, disabled", "{multiPoint: {disabled: [{name: VolumeBinding}]}, postFilter: {disabled: [{name: '*'}]}}", prefs, filters, standard},
+		{"a plugin that Berth does not have, disabled", "{multiPoint: {disabled: [{name: DynamicResources}]}, postFilter: {disabled: [{name: '*'}]}}", prefs, filters, standard},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := mustComplete(t, profile(tt.plugins, "")).Profiles[0]

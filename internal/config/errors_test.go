@@ -115,8 +115,8 @@ func TestWhatBerthDoesNotHaveIsNamed(t *testing.T) {
 	const notYet = "Forbidden: Berth does not have "
 	for _, tt := range []struct{ name, body, want string }{
 		{"enabled at a point", profile("{score: {enabled: [{name: DynamicResources, weight: 2}]}}", ""), "profiles[0].plugins.score.enabled[0]: " + notYet + "DynamicResources yet"},
-		{"enabled everywhere", profile("{multiPoint: {enabled: [{name: VolumeRestrictions}]}}", ""), "profiles[0].plugins.multiPoint.enabled[0]: " + notYet + "VolumeRestrictions yet"},
-		{"enabled after all are disabled", profile("{filter: {disabled: [{name: '*'}], enabled: [{name: NodeName}, {name: VolumeZone}]}}", ""), "profiles[0].plugins.filter.enabled[1]: " + notYet + "VolumeZone yet"},
+		{"enabled everywhere", profile("{multiPoint: {enabled: [{name: DynamicResources}]}}", ""), "profiles[0].plugins.multiPoint.enabled[0]: " + notYet + "DynamicResources yet"},
+		{"enabled after all are disabled", profile("{filter: {disabled: [{name: '*'}], enabled: [{name: NodeName}, {name: DynamicResources}]}}", ""), "profiles[0].plugins.filter.enabled[1]: " + notYet + "DynamicResources yet"},
 		{"behind a feature gate", profile("{permit: {enabled: [{name: GangScheduling}]}}", ""), notYet + "GangScheduling yet"},
 		{"arguments", args("VolumeBinding", "{bindTimeoutSeconds: 5}"), "profiles[0].pluginConfig[0].args: " + notYet + "the plugin VolumeBinding yet"},
 		{"enabled at postFilter", profile("{postFilter: {enabled: [{name: DynamicResources}]}}", ""), "profiles[0].plugins.postFilter.enabled[0]: " + notYet + "DynamicResources yet"},

@@ -21,6 +21,9 @@ func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedul
 		out.PercentageOfNodesToScore = *p.PercentageOfNodesToScore
 	}
 	for _, name := range built(r.at["score"]) {
+		if !lookUp(name).Scores() {
+			continue // kube-scheduler's VolumeBinding runs there, and scores nothing
+		}
 		out.Weights = append(out.Weights, cluster.PluginWeight{Name: name, Weight: r.weights[name]})
 	}
 	used := enabledNames(p.Plugins)

@@ -1,15 +1,29 @@
 package engine
 
-import "github.com/berth-scheduler/berth/internal/cluster"
+import (
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
 
 // candidateSet is what a Placer knows about the nodes of one signature: those that were offered, and those that have changed since.
 type candidateSet struct {
+	candidates *Candidates
 	subject    Subject
-	signature  Signature // of the subject when the first pod was placed
+	signature  Signature // of the first pod, when it was placed
 	begun      bool      // there was a first pod
 	seed       uint64    // of the order of equal scores
+	// found is the signature that the subject had when the candidates were found, as far as that can be told, and foundWritten and foundProfile
+	// are what its relations were of then: written and onlyProfile.
+	found        Signature
+	foundWritten uint64
+	foundProfile string
+	// others are the same candidates for pods of other signatures that were of this one when the candidates were found.
+	others map[Signature]*candidateSet
+
 	evaluation *evaluation
 	known      cluster.Seq // evaluation was looked up at this seq
+	volumes    bool        // its pods have some
 	groups     []candidateGroup
 	byRaw      map[Raw]int
 	last       int // of groups, the one that was looked up last
@@ -46,16 +60,48 @@ type changedNode struct {
 }
 
 func newCandidateSet(c *Candidates) candidateSet {
-	out := candidateSet{subject: c.Subject, byRaw: make(map[Raw]int, len(c.Groups))}
-	for k := range c.Groups {
-		g := &c.Groups[k]
-		group := out.group(g.Raw)
+	out := candidateSet{candidates: c, subject: c.Subject}
+	out.read(func(string) string { return "" })
+	return out
+}
+
+// read makes the groups what the candidates say, their topology profiles what rename says, "" for what they are.
+func (c *candidateSet) read(rename func(string) string) {
+	all := c.candidates.Groups
+	c.groups, c.byRaw, c.last = nil, make(map[Raw]int, len(all)), 0
+	for k := range all {
+		g := &all[k]
+		raw := g.Raw
+		if to := rename(raw.TopologyProfile); to != "" {
+			raw.TopologyProfile = to
+		}
+		group := c.group(raw)
 		group.truncated = group.truncated || g.truncated() || group.listed != nil // twice the same group proves nothing
 		if group.listed == nil {
 			group.listed = g.Nodes
 		}
 	}
-	return out
+}
+
+// begin makes the set one of the signature that its evaluation has. Its candidates may have been found when volumes of the pods were not in use
+// yet that are now. On nodes that have not changed since they are not: there they count as new either way, and what was found holds. The
+// evaluation is locked and up to date.
+func (c *candidateSet) begin(st *cluster.State) {
+	is, t := c.evaluation.relation, c.evaluation.topology
+	if c.foundWritten == is.written {
+		return
+	}
+	from, to := c.foundProfile, is.onlyProfile
+	if t != nil {
+		from, to = t.fingerprint(st, is, c.foundWritten), t.prefix
+	}
+	c.foundWritten = is.written
+	c.read(func(text string) string {
+		if rest, ok := strings.CutPrefix(text, from); ok && (t != nil || rest == "") {
+			return to + rest
+		}
+		return ""
+	})
 }
 
 // group returns the group of a vector of raw scores, until the next call.

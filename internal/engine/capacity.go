@@ -15,11 +15,11 @@ type Capacity struct {
 }
 
 // Capacity counts how many more pods of a subject fit, one after the other, up to a limit: on each node by itself, by the filters
-// that run on it, as if so many had come already. False: the state has no such class, or pods on other nodes decide too; then
-// they have to be placed.
+// that run on it, as if so many had come already. False: the state has no such class, or pods on other nodes decide too, as they may
+// where pods share claims; then they have to be placed.
 func (e *Evaluator) Capacity(st *cluster.State, s Subject, limit int64) (out Capacity, ok bool) {
 	e.with(st, s, func(c *evaluation) {
-		if ok = !c.topology.filters(); ok {
+		if ok = !c.topology.filters() && (c.relation.labels == nil || len(c.relation.labels.Claims) == 0); ok {
 			out = c.capacity(e, st, limit)
 		}
 	})
@@ -27,7 +27,7 @@ func (e *Evaluator) Capacity(st *cluster.State, s Subject, limit int64) (out Cap
 }
 
 func (c *evaluation) capacity(e *Evaluator, st *cluster.State, limit int64) Capacity {
-	spec := &st.Class(c.signature.class).Spec
+	class := st.Class(c.signature.class)
 	spans := e.split(words{0, len(st.Nodes.Live)}, st.Nodes.Count())
 	parts := make([]Capacity, len(spans))
 	each(spans, func(k int, span words) {
@@ -35,7 +35,7 @@ func (c *evaluation) capacity(e *Evaluator, st *cluster.State, limit int64) Capa
 		for w := span.first; w < span.end; w++ {
 			for live := st.Nodes.Live[w]; live != 0; live &= live - 1 {
 				i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(live))
-				n, v := c.copies(st, spec, i, limit)
+				n, v := c.copies(st, class, i, limit)
 				parts[k].Nodes++
 				parts[k].Pods = min(parts[k].Pods+n, limit)
 				if !v.Feasible() {
@@ -60,22 +60,20 @@ func (c *evaluation) capacity(e *Evaluator, st *cluster.State, limit int64) Capa
 
 // copies returns how many pods of the class a live node takes, up to a limit, and the verdict on one more, which is feasible if
 // the limit was reached.
-func (c *evaluation) copies(st *cluster.State, spec *cluster.ClassSpec, i cluster.NodeIndex, limit int64) (int64, Verdict) {
-	if v := c.program.preFilter(st, i); v != codeFeasible {
+func (c *evaluation) copies(st *cluster.State, class *cluster.Class, i cluster.NodeIndex, limit int64) (int64, Verdict) {
+	// The first one has to fit without those that are nominated too, who may make room by using the same volume. Those behind it have it.
+	if v := c.program.filter(st, i, c.signature.priority, cluster.NoPod); !v.Feasible() {
 		return 0, v
 	}
-	with := nomineesOf(st, i, c.signature.priority, cluster.NoPod)
+	with := c.program.nomineesOf(st, i, c.signature.priority, cluster.NoPod)
 	if with == nil {
-		with = newOverlay(st)
+		with = c.program.overlay(st)
 	}
-	came := int64(0)
+	came, copies := int64(0), c.program.volumes.moved(st, class.ID, cluster.NoLabels)
 	verdict := func(n int64) Verdict { // with n there already, and whoever is nominated: without, there is more room
-		with.add(st, spec, n-came)
+		c.program.move(with, st, i, class, copies, n-came)
 		came = n
 		return c.program.pass(st, i, with)
-	}
-	if v := verdict(0); !v.Feasible() {
-		return 0, v
 	}
 	// The first number that is too large lies between two powers of 2.
 	least, most := int64(0), int64(1)

@@ -74,3 +74,33 @@ func TestCapacityHoldsTheRoomOfNominatedPods(t *testing.T) {
 		}
 	}
 }
+
+func TestCapacityOfPodsWithVolumes(t *testing.T) {
+	w, e := newStorage(t, 3), NewEvaluator(EvaluatorConfig{})
+	w.bound("c", nil)
+	disk := w.pod("disk", "", 0, []cluster.Disk{{Kind: cluster.DiskGCE, ID: "d"}})
+	if got, ok := e.Capacity(w.st, SubjectOf(&w.st.Pod(disk).Pod), 100); !ok || got.Pods != 3 {
+		t.Errorf("of a disk that one pod of a node can use: %+v, %v, want 3", got, ok)
+	}
+	shares := w.pod("shares", "", 0, nil, claims("c")...)
+	if got, ok := e.Capacity(w.st, SubjectOf(&w.st.Pod(shares).Pod), 100); ok {
+		t.Errorf("of a claim that all share, each node is counted by itself: %+v", got)
+	}
+}
+
+// kube-scheduler asks with the pods nominated to a node and without. A nominee that would use the same disk makes room for it, but is not there
+// yet.
+func TestCapacityCountsNoRoomThatOnlyNomineesMake(t *testing.T) {
+	w, e := newStorage(t, 1), NewEvaluator(EvaluatorConfig{})
+	disk := []cluster.Disk{{Migration: cluster.Migration{Plugin: "ebs", Driver: "csi", Handle: "shared"}}}
+	w.set(&cluster.CSINode{Name: "n0", Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true}}})
+	nominee := w.pod("nominee", "", 10, disk)
+	w.apply(cluster.PodNominated{ID: nominee, Node: "n0"})
+	id := w.pod("p", "", 0, disk)
+	s := SubjectOf(&w.st.Pod(id).Pod)
+	f, _ := e.Filter(w.st, s, everything(w.st))
+	got, ok := e.Capacity(w.st, s, 10)
+	if !ok || got.Pods != 0 || f.FeasibleCount != 0 {
+		t.Errorf("there is room for %d, and %d nodes are feasible, want none", got.Pods, f.FeasibleCount)
+	}
+}

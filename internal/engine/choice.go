@@ -11,10 +11,10 @@ import (
 // for none.
 //
 // Like kube-scheduler it takes the only node that the pod may go to, if it requires one; else the node that it is nominated to, if it
-// fits there, without a look at scores; else the best of all, as Place does. Candidates of another signature prove nothing about this pod,
+// fits there, without a look at scores; else, unless a plugin fails on the nominated one, the best of all; see choose. Candidates of another signature prove nothing about this pod,
 // and the answer is Retry. They were of its own when they were found, but what tells signatures apart may have come since.
 //
-// As with Place, a caller that is told Placed applies PodAssumed to the state before it calls again. Choose does not ask whether the pod
+// A caller that is told Placed applies PodAssumed to the state before it calls again. Choose does not ask whether the pod
 // is to be placed at all: whether it is placed, gated, being deleted, or another scheduler's.
 func (p *Placer) Choose(id cluster.PodID, index int) (cluster.NodeIndex, Placement) {
 	row := p.st.Pod(id)
@@ -27,19 +27,16 @@ func (p *Placer) Choose(id cluster.PodID, index int) (cluster.NodeIndex, Placeme
 		return node, p.PlaceOn(subject, id, node)
 	}
 	if row.Nominated != "" {
-		if node := p.st.Nodes.ByName(row.Nominated); node != cluster.NoNode && p.PlaceOn(subject, id, node) == Placed {
-			return node, Placed
+		if node := p.st.Nodes.ByName(row.Nominated); node != cluster.NoNode {
+			switch verdict, placement := p.placeOn(subject, id, node); {
+			case placement == Placed:
+				return node, Placed
+			case verdict.fails():
+				return cluster.NoNode, NoFit
+			}
 		}
 	}
-	if index < 0 || index >= len(p.sets) || !p.e.sameSignature(p.st, subject, p.sets[index].subject) {
-		return cluster.NoNode, Retry
-	}
-	return p.Place(index)
-}
-
-// sameSignature reports whether filters and scores treat two subjects alike.
-func (e *Evaluator) sameSignature(st *cluster.State, a, b Subject) bool {
-	return a == b || e.Signature(st, a) == e.Signature(st, b)
+	return p.placeAs(index, subject)
 }
 
 // Answers are what filters have said of a pod that can go nowhere, by one Evaluator or merged over the ranges of many.
@@ -47,9 +44,10 @@ type Answers struct {
 	Nodes       int           // how many there are
 	Unsupported *VerdictCount // of UnsupportedVerdict, for the pod's class
 
-	// Of a pod that requires a node, only what is said of that one node counts.
+	// Of a pod that requires a node, only what is said of that one node counts, unless it is refused before any node is looked at.
 	Required bool
-	Known    bool // there is such a node
+	Refused  *VerdictCount // of Evaluator.Refusal
+	Known    bool          // there is such a node
 	There    []VerdictCount
 
 	// Of any other, what is said of all nodes: of how many, and why not these.
@@ -68,6 +66,8 @@ func (a Answers) Unschedulable() (nodes int, why []VerdictCount) {
 		return a.Nodes, []VerdictCount{*a.Unsupported}
 	case !a.Required:
 		return a.Seen, a.Everywhere
+	case a.Refused != nil:
+		return a.Nodes, []VerdictCount{*a.Refused}
 	case !a.Known:
 		return a.Nodes, outside(a.Nodes)
 	}
@@ -91,6 +91,34 @@ func UnsupportedVerdict(spec *cluster.ClassSpec, nodes int) *VerdictCount {
 	return &VerdictCount{Plugin: spec.UnsupportedPlugin, Reason: spec.Unsupported, Unresolvable: true, Count: int32(nodes)}
 }
 
+// Refusal returns why pods of a subject are refused before any node is looked at, which is said of all nodes, because of what their volumes
+// are; nil if they are not. Filter says so too, but knows nothing of a required node that does not exist.
+func (e *Evaluator) Refusal(st *cluster.State, s Subject) *VerdictCount {
+	_, r := e.relationsOf(st, s)
+	if r == nil || r.volumes == nil || r.volumes.refusal == "" {
+		return nil
+	}
+	return &VerdictCount{Plugin: r.volumes.refusedBy, Reason: r.volumes.refusal, Unresolvable: true, Count: int32(st.Nodes.Count())}
+}
+
+// FailsAsNominated returns why a plugin fails on the node that a pod is nominated to, and so the pod is feasible on none, which is said of all
+// nodes; nil if none does. As everywhere where plugins fail, that is kube-scheduler's decision when its search comes to that node. Filter does not know: to it the pod is there already, so that another plugin may refuse the node before.
+func (e *Evaluator) FailsAsNominated(st *cluster.State, id cluster.PodID) *VerdictCount {
+	row := st.Pod(id)
+	node := st.Nodes.ByName(row.Nominated)
+	if row.Nominated == "" || node == cluster.NoNode {
+		return nil
+	}
+	s := SubjectOf(&row.Pod)
+	v, _ := e.Node(st, s, id, node)
+	if !v.fails() {
+		return nil
+	}
+	why := e.Explain(st, s, v, node)[0]
+	why.Count = int32(st.Nodes.Count())
+	return &why
+}
+
 // AnswersOf asks about a pending pod on the state as it is.
 func (e *Evaluator) AnswersOf(st *cluster.State, id cluster.PodID) Answers {
 	row := st.Pod(id)
@@ -101,6 +129,7 @@ func (e *Evaluator) AnswersOf(st *cluster.State, id cluster.PodID) Answers {
 	switch {
 	case a.Nodes == 0 || a.Unsupported != nil:
 	case a.Required:
+		a.Refused = e.Refusal(st, subject)
 		node := st.Nodes.ByName(row.RequiredNode)
 		var v Verdict
 		if v, a.Known = e.Node(st, subject, id, node); a.Known {
@@ -109,6 +138,9 @@ func (e *Evaluator) AnswersOf(st *cluster.State, id cluster.PodID) Answers {
 	default:
 		found, _ := e.Filter(st, subject, cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())})
 		a.Seen, a.Everywhere = int(found.Nodes), found.Verdicts
+		if why := e.FailsAsNominated(st, id); why != nil {
+			a.Everywhere = []VerdictCount{*why}
+		}
 	}
 	return a
 }

@@ -142,8 +142,8 @@ func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int
 	var lower []victim
 	for id, pod := range st.PodsOn(i) {
 		if pod.Priority < priority {
-			lower = append(lower, victim{id: id, PodRow: pod})
-			room.move(pod, -1)
+			lower = append(lower, victim{id: id, PodRow: pod, moved: c.program.volumes.moved(st, pod.Class, pod.Labels)})
+			room.move(&lower[len(lower)-1], -1)
 		}
 	}
 	if len(lower) == 0 {
@@ -161,9 +161,9 @@ func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int
 			if v.protected != protected {
 				continue
 			}
-			room.move(v.PodRow, 1)
+			room.move(v, 1)
 			if v.goes = !room.verdict().Feasible(); v.goes {
-				room.move(v.PodRow, -1)
+				room.move(v, -1)
 				victims++
 			}
 		}
@@ -184,6 +184,7 @@ func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int
 type victim struct {
 	id cluster.PodID
 	*cluster.PodRow
+	moved     *movedPod
 	protected bool // by a PodDisruptionBudget
 	goes      bool
 }
@@ -232,22 +233,22 @@ type room struct {
 
 func (c *evaluation) room(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) room {
 	r := room{st: st, evaluation: c, node: i}
-	if nominees := nomineesOf(st, i, c.signature.priority, self); nominees != nil {
+	if nominees := c.program.nomineesOf(st, i, c.signature.priority, self); nominees != nil {
 		if c.topology.filters() {
 			nominees.counts = c.topology.nominees(st, i, self)
 		}
 		r.passes = append(r.passes, nominees)
 	}
-	r.passes = append(r.passes, newOverlay(st))
+	r.passes = append(r.passes, c.program.overlay(st))
 	return r
 }
 
 // move makes a pod go, n = -1, or come back, n = 1.
-func (r *room) move(pod *cluster.PodRow, n int64) {
+func (r *room) move(v *victim, n int64) {
 	for _, h := range r.passes {
-		h.add(r.st, &r.st.Class(pod.Class).Spec, n)
+		r.evaluation.program.move(h, r.st, r.node, r.st.Class(v.Class), v.moved, n)
 		if t := r.evaluation.topology; t.filters() {
-			h.counts = t.shift(r.st, r.node, pod, n, h.counts)
+			h.counts = t.shift(r.st, r.node, v.PodRow, n, h.counts)
 		}
 	}
 }

@@ -208,7 +208,7 @@ func TestDryRunFindsWhatRemovingPodsWouldShow(t *testing.T) {
 				continue
 			}
 			asked++
-			if slices.ContainsFunc(live(st), func(i cluster.NodeIndex) bool { return skipped(st, i) }) {
+			if slices.ContainsFunc(live(st), func(i cluster.NodeIndex) bool { return skipped(st, i) }) || decidedByVolumes(e, st, SubjectOf(&row.Pod)) {
 				continue
 			}
 			want := DryRun{Nodes: int32(st.Nodes.Count())}

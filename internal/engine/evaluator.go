@@ -93,7 +93,8 @@ type found struct {
 	raws     interner
 	rankings rankings
 	dryRuns  map[int32]*dryRuns // by priority, once somebody has asked
-	grouped  uint64             // topology.rebuilt when groups were found: they name profiles as of then
+	failing  failing
+	grouped  uint64 // topology.rebuilt when groups were found: they name profiles as of then
 }
 
 // NewEvaluator returns an Evaluator that knows nothing yet.
@@ -156,14 +157,19 @@ func (c *evaluation) locked(f func()) {
 // update makes the program current, and with it how other pods matter and the counts that filter.
 func (c *evaluation) update(st *cluster.State, spec *cluster.ClassSpec, r *relations) {
 	if c.program == nil {
-		c.program = compile(st, spec)
+		c.program = compile(st, spec, r.volumes)
+		c.failing = failing{}
 	} else if c.program.stale(st, spec) {
-		p := compile(st, spec)
-		if !p.same(c.program) {
+		p := compile(st, spec, r.volumes)
+		if c.failing.refuses || !p.same(c.program) {
 			clear(c.known)
 			c.forgetScores()
 		}
 		c.program = p
+		c.failing = failing{}
+	}
+	if c.failing.own == nil && c.program.mayFail() {
+		c.failing = failing{own: c.program, synced: -1}
 	}
 	c.images.sync(st, c.program)
 	c.relate(st, spec, r)
@@ -175,6 +181,9 @@ func (c *evaluation) update(st *cluster.State, spec *cluster.ClassSpec, r *relat
 	}
 	if c.topology.filters() {
 		c.syncCounts(st)
+	}
+	if c.failing.own != nil && !c.overflow {
+		c.fail(st)
 	}
 }
 
@@ -273,15 +282,18 @@ func (c *evaluation) sync(st *cluster.State) {
 	if seq == c.synced {
 		return
 	}
-	st.ChangedSince(c.synced, func(i cluster.NodeIndex) {
-		if int(i>>6) < len(c.known) {
-			c.known.Clear(i)
-		}
-		if int(i>>6) < len(c.scored) {
-			c.scored.Clear(i)
-		}
-	})
+	st.ChangedSince(c.synced, c.forget)
 	c.synced = seq
+}
+
+// forget forgets what was found of a node.
+func (c *evaluation) forget(i cluster.NodeIndex) {
+	if int(i>>6) < len(c.known) {
+		c.known.Clear(i)
+	}
+	if int(i>>6) < len(c.scored) {
+		c.scored.Clear(i)
+	}
 }
 
 // grow returns the column with at least n entries.
@@ -461,7 +473,7 @@ func (e *Evaluator) Node(st *cluster.State, s Subject, self cluster.PodID, i clu
 
 // verdict judges one live node. The evaluation has just been synced.
 func (c *evaluation) verdict(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) Verdict {
-	v := c.program.filter(st, i, c.signature.priority, self)
+	v := c.programFor(st, i, self).filter(st, i, c.signature.priority, self)
 	if !c.topology.filters() {
 		return v
 	}
@@ -484,7 +496,7 @@ func (e *Evaluator) Explain(st *cluster.State, s Subject, v Verdict, i cluster.N
 
 // CrossNode reports whether what happens on one node can make another feasible.
 func (e *Evaluator) CrossNode(st *cluster.State, s Subject) (can bool) {
-	e.with(st, s, func(c *evaluation) { can = c.topology.filters() })
+	e.with(st, s, func(c *evaluation) { can = c.topology.filters() || c.failing.own != nil })
 	return can
 }
 

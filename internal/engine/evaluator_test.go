@@ -314,7 +314,7 @@ func TestReadersOfOneStateMayEvaluateAtTheSameTime(t *testing.T) {
 func TestExplainIgnoresVerdictsOfAnotherClass(t *testing.T) {
 	st := fleet(t, 1)
 	e := NewEvaluator(EvaluatorConfig{})
-	for _, v := range []Verdict{0, unresolvable, codeDetailed | 1<<62, codeDetailed + 1, ^Verdict(0)} {
+	for _, v := range []Verdict{0, unresolvable, codeDetailed | 1<<62, maxCodes, ^Verdict(0)} {
 		if got := e.Explain(st, of(testClass), v, 0); got != nil {
 			t.Errorf("Explain(%x) = %v, want nothing", uint64(v), got)
 		}

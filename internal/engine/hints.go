@@ -16,13 +16,16 @@ import (
 // The hints for a pod that the plugin keeps from preempting, Descriptor.keeps, are Berth's own. Whatever is on other nodes and no victim
 // takes away may go without a change of the node where the pod would preempt, so they overlook nothing that could help.
 type hints struct {
-	pod func(*cluster.State, *Demands, Movement) bool // another pod has come to a node, has left one, ends or has changed its labels
-	own func(*Demands, *ownChange) bool               // the pod itself has changed
-	on  func(d *Demands, was, is *cluster.Node) bool  // a node has come, has changed or has gone; nil is no node
+	pod func(*cluster.State, *Demands, *Moved) bool  // another pod has come to a node, has left one, ends or has changed its labels
+	own func(*Demands, *ownChange) bool              // the pod itself has changed
+	on  func(d *Demands, was, is *cluster.Node) bool // a node has come, has changed or has gone; nil is no node
 	// of: another pod that had something against pods with those labels counts no more.
 	of func(st *cluster.State, gone *cluster.ClassSpec, labels *cluster.LabelSet) bool
 	// namespaces: one has come, has gone or has changed its labels; selectors: so has a service or a controller.
 	namespaces, selectors func(*Demands) bool
+	// volumes: an object has come, has changed or has gone that volumes are made of, and that concerns no pod in particular; see
+	// VolumeChange.Helps for those that do.
+	volumes func(*Demands, VolumeChange) bool
 }
 
 // Rejectors is a set of plugins, by their rows, that have rejected a pod; and from keepers on of those that keep one from preempting.
@@ -41,6 +44,9 @@ func RejectorsOf(verdicts []VerdictCount) (set Rejectors) {
 	}
 	return set
 }
+
+// HintedByVolumes returns the plugins that have hints for objects which volumes are made of.
+func HintedByVolumes() Rejectors { return hinted(func(h *hints) bool { return h.volumes != nil }) }
 
 // KeepersOf returns the plugins that keep a pod from preempting because of what is on other nodes, by the verdicts of dry runs.
 func KeepersOf(verdicts []VerdictCount) Rejectors {
@@ -102,15 +108,17 @@ type Demands struct {
 	spec        *cluster.ClassSpec
 	constraints []cluster.SpreadConstraint // the hard ones
 	anyLabels   bool                       // whatever their selectors say: they are the services'
+	claims      bool                       // it uses claims
+	disks       diskNames
 }
 
-// DemandsOf returns those of pods of a class in a namespace.
-func DemandsOf(st *cluster.State, class cluster.ClassID, namespace string) Demands {
+// DemandsOf returns those of pods of a class in a namespace, which use claims or do not.
+func DemandsOf(st *cluster.State, class cluster.ClassID, namespace string, claims bool) Demands {
 	c := st.Class(class)
 	if c == nil {
 		return Demands{spec: &cluster.ClassSpec{}}
 	}
-	d := Demands{namespace: namespace, spec: &c.Spec}
+	d := Demands{namespace: namespace, spec: &c.Spec, claims: claims}
 	all := c.Spec.Spread
 	if profile := st.Profile(c.Spec.SchedulerName); len(all) == 0 && profile != nil {
 		all, d.anyLabels = profile.DefaultSpread, true
@@ -128,7 +136,14 @@ func DemandsOf(st *cluster.State, class cluster.ClassID, namespace string) Deman
 type Movement struct {
 	was, is *cluster.LabelSet
 	gone    *cluster.Class // of the pod, if it counts no more and had anti-affinity; else nil
+	disks   *cluster.Class // of the pod, if it counts no more and had disks; else nil
 	ends    bool           // it is being deleted from here on, and counts for some no more
+}
+
+// Moved is a Movement with what hints find out of it, once for all that are asked. It is not safe for concurrent use.
+type Moved struct {
+	Movement
+	lost diskNames // the names of disks
 }
 
 // MovementOf returns what the last delta did to the pod with that id. False: nothing that concerns other pods.
@@ -138,9 +153,12 @@ func MovementOf(st *cluster.State, id cluster.PodID) (m Movement, ok bool) {
 		if len(b.Class.Spec.AntiAffinity) > 0 {
 			m.gone = b.Class
 		}
+		if len(b.Class.Spec.Disks) > 0 {
+			m.disks = b.Class
+		}
 	}
 	if row := st.Pod(id); row != nil && row.Placed() {
-		m.is, m.gone = setOf(st.Labels(row.Labels)), nil
+		m.is, m.gone, m.disks = setOf(st.Labels(row.Labels)), nil, nil
 	}
 	m.ends = m.was != nil && m.is != nil && !st.Before().Pod.Deleting && st.Pod(id).Deleting
 	return m, (m.was != nil || m.is != nil) && (m.was != m.is || m.ends)
@@ -158,7 +176,7 @@ func setOf(l *cluster.Labels) *cluster.LabelSet {
 var unseen cluster.LabelSet
 
 // AfterMovement returns which of some plugins queue a pod because another has come to a node, left one, ends or has changed its labels.
-func (d *Demands) AfterMovement(st *cluster.State, m Movement, of Rejectors) Rejectors {
+func (d *Demands) AfterMovement(st *cluster.State, m *Moved, of Rejectors) Rejectors {
 	return of.each(func(h *hints) bool { return h.pod != nil && h.pod(st, d, m) })
 }
 
@@ -188,6 +206,11 @@ func (d *Demands) AfterNode(was, is *cluster.Node, of Rejectors) Rejectors {
 	return of.each(func(h *hints) bool { return h.on != nil && h.on(d, was, is) })
 }
 
+// AfterVolume returns which of some plugins queue a pod because an object has come, changed or gone that volumes are made of.
+func (d *Demands) AfterVolume(c VolumeChange, of Rejectors) Rejectors {
+	return of.each(func(h *hints) bool { return h.volumes != nil && h.volumes(d, c) })
+}
+
 // ownChange is what has changed of a pending pod.
 type ownChange struct {
 	was, is             *cluster.ClassSpec
@@ -202,7 +225,7 @@ func OwnHints(st *cluster.State, is *cluster.Pod) Rejectors {
 	if b.Class == nil || class == nil {
 		return 0
 	}
-	d := DemandsOf(st, is.Class, is.Namespace)
+	d := DemandsOf(st, is.Class, is.Namespace, false)
 	c := &ownChange{
 		was: &b.Class.Spec, is: &class.Spec, relabeled: b.Pod.Labels != is.Labels,
 		labelsWas: setOf(b.Labels), labelsIs: setOf(st.Labels(is.Labels)),

@@ -3,6 +3,9 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,34 +15,39 @@ import (
 )
 
 // A pod may have some 20,000 containers, and its class is compiled while others wait.
+// It takes about as long as to put the images into a map and to sort them, which a busy machine and a small cache make longer as well.
 func TestAClassOfVeryManyImagesIsCompiledInTimeThatGrowsWithThem(t *testing.T) {
-	least := func(images, tries int, enough time.Duration) time.Duration { // others may use the machine, which only makes it take longer
-		spec := cluster.ClassSpec{SchedulerName: "s", ImageContainers: int32(images)}
-		for k := range images {
-			spec.Images = append(spec.Images, fmt.Sprint("registry.example.com/team/app:", k))
-		}
-		st := cluster.New(cluster.Version{Epoch: 1})
-		apply(t, st, cluster.NodeSet{Node: cluster.Node{Name: "n", Images: []cluster.Image{{Names: spec.Images[images/2:], Size: 1}}}})
-		least := time.Duration(1 << 62)
-		for try := 0; try < tries && least > enough; try++ {
-			from := time.Now()
-			p := compile(st, &spec)
-			least = min(least, time.Since(from))
-			if p.images.count != images || len(p.images.images) != images-images/2 {
-				t.Fatalf("%d images, %d of them known, want %d and %d", p.images.count, len(p.images.images), images, images-images/2)
-			}
-		}
-		return least
+	const images, most = 32_000, 40 // with a search through all the images for each, it is more than 400 times as long
+	spec := cluster.ClassSpec{SchedulerName: "s", ImageContainers: images}
+	for k := range images {
+		spec.Images = append(spec.Images, fmt.Sprint("registry.example.com/team/app:", k))
 	}
-	few := least(1000, 5, 0)
-	if many := least(32_000, 500, 200*few); many > 200*few { // 32 times the images; by pairs it would be 1,024 times as much
-		t.Errorf("%v for 1,000 images and %v for 32,000", few, many)
+	st := cluster.New(cluster.Version{Epoch: 1})
+	apply(t, st, cluster.NodeSet{Node: cluster.Node{Name: "n", Images: []cluster.Image{{Names: spec.Images[images/2:], Size: 1}}}})
+	whole, part := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
+	for try := 0; try < 10 && (try == 0 || whole > most*part); try++ { // others may use the machine, which only makes it take longer
+		from := time.Now()
+		p := compile(st, &spec, nil)
+		whole = min(whole, time.Since(from))
+		if p.images.count != images || len(p.images.images) != images-images/2 {
+			t.Fatalf("%d images, %d of them known, want %d and %d", p.images.count, len(p.images.images), images, images-images/2)
+		}
+		from = time.Now()
+		places := make(map[string]int, images)
+		for place, name := range spec.Images {
+			places[name] = place
+		}
+		slices.Sort(slices.Collect(maps.Keys(places)))
+		part = min(part, time.Since(from))
+	}
+	if whole > most*part {
+		t.Errorf("%v for %d images, want at most %d times the %v that a map and a sort of them take", whole, images, most, part)
 	}
 }
 
 func TestAClassThatIsNotPlacedCompilesNoImages(t *testing.T) {
 	spec := cluster.ClassSpec{SchedulerName: "s", Images: []string{"a", "b"}, ImageContainers: 2, Unsupported: "too large"}
-	if p := compile(cluster.New(cluster.Version{Epoch: 1}), &spec); p.images.count != 0 {
+	if p := compile(cluster.New(cluster.Version{Epoch: 1}), &spec, nil); p.images.count != 0 {
 		t.Errorf("%d images, want none", p.images.count)
 	}
 }
@@ -82,12 +90,12 @@ func TestWhatNodesHaveOfTheImagesOfAClassTakesRoomForWhatTheyHave(t *testing.T) 
 	spec.Images = append(spec.Images, "app:1", "app:2")
 	w := newWorld(t, 1, 0, 0)
 	apply(t, w.st, cluster.NodeSet{Node: cluster.Node{Name: "n", Images: []cluster.Image{{Names: []string{"app:1"}}, {Names: []string{"app:2"}}}}})
-	p := compile(w.st, &spec)
+	p := compile(w.st, &spec, nil)
 	if got := p.images.on(&w.st.Nodes, 0); len(got) > 8 {
 		t.Errorf("%d bytes for two images", len(got))
 	}
 	spec.Images = []string{"app:1", "app:2"}
-	few := compile(w.st, &spec)
+	few := compile(w.st, &spec, nil)
 	if got := testing.AllocsPerRun(100, func() { few.images.on(&w.st.Nodes, 0) }); got != 0 {
 		t.Errorf("%v allocations for images among the first eight, want none", got)
 	}

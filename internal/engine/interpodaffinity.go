@@ -42,7 +42,7 @@ var interPodAffinity = Descriptor{
 		return newTermRelation(r)
 	},
 	hints: hints{
-		pod: func(_ *cluster.State, d *Demands, m Movement) bool {
+		pod: func(_ *cluster.State, d *Demands, m *Moved) bool {
 			near, repelled := d.spec.Affinity, d.spec.AntiAffinity
 			switch {
 			case m.was == nil:
@@ -74,7 +74,7 @@ var interPodAffinity = Descriptor{
 		own: func(_ *Demands, c *ownChange) bool { return c.relabeled },
 	},
 	keeps: hints{
-		pod: func(st *cluster.State, d *Demands, m Movement) bool {
+		pod: func(st *cluster.State, d *Demands, m *Moved) bool {
 			differs := func(t cluster.PodTerm) bool {
 				return (m.was != nil && matchesNow(st, &t, m.was)) != (m.is != nil && matchesNow(st, &t, m.is))
 			}

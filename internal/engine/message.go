@@ -51,5 +51,9 @@ func Besides(st *cluster.State, verdicts []VerdictCount) string {
 // alone reports whether a plugin has refused all nodes at once, by its reason.
 func (v *VerdictCount) alone() bool {
 	p := PluginOf(v.Plugin)
-	return p != nil && slices.ContainsFunc(p.reasons, func(r Reason) bool { return r.alone && r.Text == v.Reason })
+	if p == nil {
+		return false
+	}
+	k := slices.IndexFunc(p.reasons, func(r Reason) bool { return r.Text == v.Reason })
+	return k >= 0 && p.reasons[k].alone || k < 0 && p.refuses
 }

@@ -153,6 +153,14 @@ func namedNodes(terms []cluster.NodeSelectorTerm) (names []string, narrowed bool
 	return slices.Compact(names), len(terms) > 0
 }
 
+// refusedBefore reports whether the pod's terms contradict each other, and a profile says so before it asks the plugin of that name.
+func (c *compiler) refusedBefore(plugin string) bool {
+	names, narrowed := namedNodes(c.spec.Required)
+	order := c.profile.PreFilters
+	at := slices.Index(order, NodeAffinity)
+	return c.spec.HasRequired && narrowed && len(names) == 0 && at >= 0 && at < slices.Index(order, plugin)
+}
+
 // narrow says why a node is set aside before any filter runs.
 func (p *affinity) narrow(st *cluster.State, i cluster.NodeIndex, _ *overlay) Verdict {
 	if len(p.names) == 0 {

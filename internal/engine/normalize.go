@@ -106,7 +106,7 @@ func (c *evaluation) judgement(st *cluster.State) judgement {
 // topologyProfile returns a group's topology profile, nil if other pods do not matter. False: it makes no sense on this state.
 func (j *judgement) topologyProfile(raw *Raw) (*topologyProfile, bool) {
 	if j.c.topology == nil {
-		return nil, raw.TopologyProfile == ""
+		return nil, raw.TopologyProfile == j.c.relation.onlyProfile
 	}
 	return j.c.topology.find(raw.TopologyProfile)
 }

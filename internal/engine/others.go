@@ -9,21 +9,6 @@ var (
 
 // The plugins of kube-scheduler's that Berth does not have.
 var (
-	volumeRestrictions = Descriptor{
-		Name: "VolumeRestrictions", Points: []string{"preFilter", "filter"}, Unbuilt: true,
-		Judges: []Aspect{SharedDisks}, Predicates: []string{"NoDiskConflict"},
-	}
-	nodeVolumeLimits = Descriptor{
-		Name: "NodeVolumeLimits", Points: []string{"preFilter", "filter"}, Unbuilt: true,
-		Judges: []Aspect{AttachedVolumes}, Predicates: []string{"MaxCSIVolumeCountPred"},
-	}
-	volumeBinding = Descriptor{
-		Name: "VolumeBinding", Points: []string{"preFilter", "filter", "reserve", "preScore", "score", "preBind"}, Unbuilt: true,
-		Judges: []Aspect{BoundVolumes}, Predicates: []string{"CheckVolumeBinding"},
-	}
-	volumeZone = Descriptor{
-		Name: "VolumeZone", Points: []string{"preFilter", "filter"}, Unbuilt: true, Predicates: []string{"NoVolumeZoneConflict"},
-	}
 	// It would find room by giving back devices. Berth knows no pod with devices; it says so as kube-scheduler does.
 	dynamicResources = Descriptor{
 		Name:   "DynamicResources",

@@ -10,13 +10,32 @@ type overlay struct {
 	requested []int64                    // by resource
 	ports     map[cluster.HostPort]int32 // how many more pods use each; without an IP: at any
 	counts    []int64                    // by slot of a topology; nil: as they are
+	volumes   *volumeOverlay             // nil: as they are
 }
 
 func newOverlay(st *cluster.State) *overlay {
 	return &overlay{requested: make([]int64, st.Resources())}
 }
 
-// add makes n pods of a class come to the node, or go from it if n is negative, but for what a topology counts.
+// overlay returns one of a live node that changes nothing yet.
+func (p *program) overlay(st *cluster.State) *overlay {
+	o := newOverlay(st)
+	if p.volumes != nil {
+		o.volumes = new(volumeOverlay)
+	}
+	return o
+}
+
+// move makes n pods of a class come to a live node, or go from it if n is negative, but for what a topology counts. Moved is what
+// volumeProgram.moved says of them.
+func (p *program) move(o *overlay, st *cluster.State, i cluster.NodeIndex, class *cluster.Class, moved *movedPod, n int64) {
+	o.add(st, &class.Spec, n)
+	if moved != nil {
+		p.volumes.move(o, st, i, moved, int32(n))
+	}
+}
+
+// add makes n pods of a class come, or go if n is negative, but for their volumes and what a topology counts.
 func (o *overlay) add(st *cluster.State, spec *cluster.ClassSpec, n int64) {
 	o.pods += n
 	for _, q := range spec.Requests {
@@ -82,14 +101,18 @@ func nominee(st *cluster.State, id cluster.PodID, priority int32, self cluster.P
 }
 
 // nomineesOf returns a node with the pods nominated to it that count, nil if there is none.
-func nomineesOf(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) *overlay {
+func (p *program) nomineesOf(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) *overlay {
 	var out *overlay
 	for _, id := range nominatedTo(st, i) {
 		if pod := nominee(st, id, priority, self); pod != nil {
 			if out == nil {
-				out = newOverlay(st)
+				out = p.overlay(st)
 			}
-			out.add(st, &st.Class(pod.Class).Spec, 1)
+			m := p.volumes.moved(st, pod.Class, pod.Labels)
+			if m != nil {
+				p.volumes.count(st, i, m, st.NomineeVolumes(id))
+			}
+			p.move(out, st, i, st.Class(pod.Class), m, 1)
 		}
 	}
 	return out

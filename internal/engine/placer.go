@@ -51,6 +51,7 @@ type Placer struct {
 	placed  cluster.NodeIndex // chosen by the last call, if it placed
 
 	nominations bool // there were some when last seen
+	again       int  // see mostAgain
 }
 
 // change says that a node changed at a seq.
@@ -60,7 +61,7 @@ type change struct {
 }
 
 // NewPlacer returns a Placer for one batch. Evaluated is the seq of the oldest answer that went into the candidates,
-// of the state's epoch; the candidates are what Place's index counts. Candidates are checked, not trusted: one that is not
+// of the state's epoch; the candidates are what Choose's index counts. Candidates are checked, not trusted: one that is not
 // feasible is never chosen.
 func NewPlacer(e *Evaluator, st *cluster.State, evaluated cluster.Seq, candidates []Candidates) *Placer {
 	p := &Placer{
@@ -73,23 +74,75 @@ func NewPlacer(e *Evaluator, st *cluster.State, evaluated cluster.Seq, candidate
 	return p
 }
 
-// Place chooses the node for the next pod of a class, by its index among the candidates. If it returns Placed, the
-// caller applies PodAssumed to the state before it calls again.
-func (p *Placer) Place(index int) (cluster.NodeIndex, Placement) {
+// placeAs chooses the best node of all for the next pod of a subject, by the index of candidates, which need not be meant for it.
+func (p *Placer) placeAs(index int, s Subject) (cluster.NodeIndex, Placement) {
 	p.observe()
 	p.placed = cluster.NoNode
+	if index < 0 || index >= len(p.sets) {
+		return cluster.NoNode, Retry
+	}
 	placement := Retry
-	if index >= 0 && index < len(p.sets) {
-		c := &p.sets[index]
-		p.with(c, func() { p.placed, placement = p.place(c) })
+	if c, refused := p.setFor(&p.sets[index], s); refused {
+		placement = NoFit
+	} else if c != nil {
+		p.with(c, s, func() { p.placed, placement = p.place(c) })
 	}
 	return p.placed, placement
 }
 
-// with calls f while the candidate set's evaluation is locked and up to date, unless the state has no such class. It is looked up again
-// if there was anything but placements, which alone change neither what the class is nor how it relates to others.
-func (p *Placer) with(c *candidateSet, f func()) {
-	if of := c.evaluation; of != nil && c.known >= p.quiet {
+// setFor returns the candidates as pods of a subject see them, nil if they are not meant for these; or that its volumes are such that they
+// fit nowhere.
+//
+// They are meant for pods whose signature the subject of the candidates had when these were found: as far as volumes go, for one that it would
+// have now if no volume had come into use since. So a pod that a claim is shared with may be placed before, and pods with other claims be of
+// one signature nevertheless.
+func (p *Placer) setFor(c *candidateSet, s Subject) (set *candidateSet, refused bool) {
+	if c.begun && !c.volumes && s == c.subject {
+		return c, false
+	}
+	signature, r := p.e.relationsOf(p.st, s)
+	switch {
+	case r == nil:
+		return nil, false
+	case r.volumes.refuses():
+		return nil, true
+	case c.begun && signature == c.signature:
+		return c, false
+	case c.others[signature] != nil:
+		return c.others[signature], false
+	}
+	found, then := p.e.relationsAsOf(p.st, s, p.evaluated)
+	if !c.begun {
+		if c.found = found; s != c.subject {
+			c.found, _ = p.e.relationsAsOf(p.st, c.subject, p.evaluated)
+		}
+	}
+	if found != c.found {
+		return nil, false
+	}
+	if set = c; c.begun {
+		if p.again += len(p.journal) + len(c.candidates.Groups); p.again > mostAgain {
+			return nil, false
+		}
+		other := newCandidateSet(c.candidates)
+		if set = &other; c.others == nil {
+			c.others = make(map[Signature]*candidateSet)
+		}
+		c.others[signature] = set
+	}
+	set.begun, set.signature, set.seed = true, signature, TieSeed(p.st, s.Class)
+	set.foundWritten, set.foundProfile = then.written, then.onlyProfile
+	return set, false
+}
+
+// mostAgain bounds how many nodes and groups are looked at again because candidates are for pods of several signatures.
+const mostAgain = 1 << 15
+
+// with calls f while the evaluation of a subject of the candidate set's signature is locked and up to date, unless the state has no such
+// class. It is looked up again if there was anything but placements, which alone change neither what the class is nor how it relates to
+// others; or if the pods have volumes, which others may have come to use by that.
+func (p *Placer) with(c *candidateSet, s Subject, f func()) {
+	if of := c.evaluation; of != nil && c.known >= p.quiet && !c.volumes {
 		of.locked(func() {
 			of.syncCounts(p.st)
 			f()
@@ -97,37 +150,52 @@ func (p *Placer) with(c *candidateSet, f func()) {
 		return
 	}
 	c.evaluation, c.known = nil, p.st.Version().Seq
-	p.e.with(p.st, c.subject, func(of *evaluation) {
-		c.evaluation = of
+	p.e.with(p.st, s, func(of *evaluation) {
+		c.evaluation, c.volumes = of, of.relation.volumes != nil
 		f()
 	})
 }
 
-// place is Place for a candidate set whose evaluation is locked and up to date.
+// place is placeAs for a candidate set whose evaluation is locked and up to date.
 func (p *Placer) place(c *candidateSet) (cluster.NodeIndex, Placement) {
-	if !c.begun {
-		c.begun, c.signature, c.seed = true, c.evaluation.signature, TieSeed(p.st, c.subject.Class)
-	}
-	if c.signature != c.evaluation.signature {
+	switch {
+	case c.signature != c.evaluation.signature:
+		return cluster.NoNode, Retry
+	case c.evaluation.failing.refuses:
+		return cluster.NoNode, NoFit
+	case len(c.candidates.Groups) == 0 && p.unproven(c):
 		return cluster.NoNode, Retry
 	}
+	c.begin(p.st)
 	p.catchUp(c)
 	return p.choose(c)
 }
 
+// unproven reports whether nodes that have not changed may fit though there are no candidates: the volumes of the pods may have come to something
+// else since, or another node been to blame. Where there are candidates, it is these that say so.
+func (p *Placer) unproven(c *candidateSet) bool {
+	return c.volumes && (p.st.VolumesModified() > p.evaluated || c.evaluation.failing.own != nil && p.st.Version().Seq > p.evaluated)
+}
+
 // PlaceOn checks one node, which a pod requires or is nominated to. Self is the pod, or cluster.NoPod.
 func (p *Placer) PlaceOn(s Subject, self cluster.PodID, node cluster.NodeIndex) Placement {
+	_, placement := p.placeOn(s, self, node)
+	return placement
+}
+
+// placeOn is PlaceOn, with what is said of the node.
+func (p *Placer) placeOn(s Subject, self cluster.PodID, node cluster.NodeIndex) (Verdict, Placement) {
 	p.observe()
 	p.placed = cluster.NoNode
 	verdict, known := p.e.Node(p.st, s, self, node)
 	switch {
 	case p.st.Class(s.Class) == nil:
-		return Retry
+		return verdict, Retry
 	case !known || !verdict.Feasible():
-		return NoFit
+		return verdict, NoFit
 	}
 	p.placed = node
-	return Placed
+	return verdict, Placed
 }
 
 // observe writes down which nodes have changed since it was last called.

@@ -15,6 +15,14 @@ type batch struct {
 	pods cluster.PodID
 }
 
+// Place places the next pod of the subject of candidates. If it returns Placed, the caller applies PodAssumed before it calls again.
+func (p *Placer) Place(index int) (cluster.NodeIndex, Placement) {
+	if index < 0 || index >= len(p.sets) {
+		return p.placeAs(index, Subject{})
+	}
+	return p.placeAs(index, p.sets[index].subject)
+}
+
 func newBatch(t *testing.T, s scene, limit int) *batch {
 	st := s.state(t)
 	e := NewEvaluator(EvaluatorConfig{Parallelism: 1})

@@ -27,6 +27,8 @@ type Descriptor struct {
 	Gated bool
 	// Unbuilt: Berth does not have it.
 	Unbuilt bool
+	// ArgsUnread: what its arguments say is about something that Berth does not do.
+	ArgsUnread bool
 	// Judges is what the plugin judges of a pod's spec: what cannot be read of it is the plugin's to refuse.
 	Judges []Aspect
 	// Predicates and Priorities are what a Policy, before there were profiles, called its filter and its score.
@@ -38,6 +40,11 @@ type Descriptor struct {
 	// relate returns how pods of a class are related to pods on other nodes, by which the plugin judges topology profiles.
 	relate func(*relating) relation
 	scale  Scale
+	// resolve finds out what the volumes of pods come to, as far as the plugin cares, and returns why it refuses them at PreFilter, "" if it
+	// does not. It writes to its own part of podVolumes.
+	resolve func(*resolving) string
+	// refuses: at PreFilter it refuses pods with a text that is none of its reasons.
+	refuses bool
 	// elsewhere is the place, among its reasons, of what is said of all nodes but the one that a pod requires. 0: another plugin says it.
 	elsewhere Verdict
 
@@ -62,6 +69,12 @@ type Reason struct {
 	Text string
 	// before: the node is set aside before any filter runs. alone: so are all, and they are not counted.
 	before, alone bool
+	// fails: kube-scheduler's attempt ends with an error, so that no node is feasible if one has the reason.
+	fails bool
+	// without is the place, among the plugin's reasons, of the same one of a node that fails only without the pods nominated to it; 0: there
+	// is none, for those only ever take room. onlyWithout is that it is that one.
+	without     Verdict
+	onlyWithout bool
 }
 
 // Aspect is a part of a pod's spec.
@@ -137,6 +150,9 @@ var names = func() (out [len(plugins)]string) {
 	}
 	return out
 }()
+
+// Scores reports whether the plugin scores nodes. That it runs at score does not say so.
+func (d *Descriptor) Scores() bool { return d.scale != notScored }
 
 // RunsAt reports whether the plugin runs at a point.
 func (d *Descriptor) RunsAt(point string) bool { return slices.Contains(d.Points, point) }

@@ -54,7 +54,7 @@ var podTopologySpread = Descriptor{
 		},
 	},
 	keeps: hints{
-		pod: func(st *cluster.State, d *Demands, m Movement) bool {
+		pod: func(st *cluster.State, d *Demands, m *Moved) bool {
 			return spreadMoves(st, d, m) || m.ends && d.counts(m.is)
 		},
 		on:        keptByNodes,
@@ -78,7 +78,7 @@ var podTopologySpread = Descriptor{
 }
 
 // spreadMoves is the hint for what other pods do.
-func spreadMoves(_ *cluster.State, d *Demands, m Movement) bool {
+func spreadMoves(_ *cluster.State, d *Demands, m *Moved) bool {
 	switch {
 	case m.was == nil:
 		return d.counts(m.is)

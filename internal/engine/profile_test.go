@@ -39,7 +39,8 @@ func TestDisabledPluginsDoNotFilter(t *testing.T) {
 		NodeDeclaredFeatures: ReasonFeatures,
 	}
 	all := slices.DeleteFunc(DefaultProfile("").Filters, func(name string) bool {
-		return name == PodTopologySpread || name == InterPodAffinity // of which the scene has no pods
+		p := PluginOf(name)
+		return p.relate != nil || p.resolve != nil // the scene has no pods for the former, and no volumes
 	})
 	if len(all) != len(reasons) {
 		t.Fatalf("%d default filters, and reasons of %d", len(all), len(reasons))

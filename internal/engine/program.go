@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -54,7 +55,8 @@ type compiled struct {
 	before, filter       filterFunc
 	beforeSet, filterSet *cluster.Bitmap
 	score                scoreFunc
-	details              []string // reasons that verdicts of codeDetailed name by their bits
+	details              []string           // reasons that verdicts of codeDetailed name by their bits
+	texts                map[Verdict]string // reasons that are the pod's own, by code
 
 	// surveyBefore and survey return what adds all that a node lacks, where before and filter tell of the first thing only. nil: there
 	// is no more to tell; nobody else tells of a node either that has been set aside before.
@@ -106,6 +108,8 @@ type program struct {
 	raws, owns      []scorer          // of Raw.Scores, and of Scored.Scores
 	at              [len(plugins)]int // where each of the profile's filters comes in its order, by row
 	details         []string
+	texts           map[Verdict]string // by code, of reasons that the table does not have
+	volumes         *volumeProgram     // nil: those of other pods do not matter
 	weights         weights
 	blank           nodeScores // of a node that nothing has scored
 	scoresImages    bool
@@ -123,6 +127,7 @@ type compiler struct {
 	missingSymbol, missingResources bool
 
 	spec    *cluster.ClassSpec
+	volumes *podVolumes // nil: the pods have none
 	profile *cluster.Profile
 	program *program // as far as it is made
 	plugin  *Plugin  // whose turn it is
@@ -143,8 +148,8 @@ func (c *compiler) resource(name string) (cluster.ResourceID, bool) {
 // scores reports whether the plugin scores.
 func (c *compiler) scores() bool { return scores(c.profile, c.plugin.Name) }
 
-func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
-	c := compiler{st: st, spec: spec}
+func compile(st *cluster.State, spec *cluster.ClassSpec, volumes *podVolumes) *program {
+	c := compiler{st: st, spec: spec, volumes: volumes}
 	p := &program{
 		unsupported: spec.Unsupported, unsupportedPlugin: spec.UnsupportedPlugin,
 		profile: st.Profile(spec.SchedulerName), symbols: -1, resources: -1, numbered: st.Renumbered(),
@@ -153,6 +158,9 @@ func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
 	if c.profile == nil {
 		d := DefaultProfile(spec.SchedulerName)
 		c.profile = &d
+	}
+	if volumes != nil {
+		p.volumes = new(volumeProgram)
 	}
 	p.weights = weightsOf(c.profile)
 	p.selection, p.tolerations = c.nodeSelection(), c.tolerations()
@@ -173,6 +181,12 @@ func compile(st *cluster.State, spec *cluster.ClassSpec) *program {
 			p.filters = append(p.filters, step{m.filterSet, plugins[row].code | unresolvable, m.filter, &plugins[row], m.survey})
 		}
 	}
+	if volumes != nil && volumes.refusal != "" && p.unsupported == "" && !c.refusedBefore(volumes.refusedBy) {
+		p.unsupported, p.unsupportedPlugin = volumes.refusal, volumes.refusedBy
+	}
+	if v := p.volumes; v != nil && v.restrictions == nil && v.limits == nil {
+		p.volumes = nil
+	}
 	if c.missingSymbol {
 		p.symbols = st.Symbols.Len()
 	}
@@ -192,6 +206,12 @@ func (p *program) take(plugin *Plugin, m *compiled) {
 	}
 	if m.details != nil {
 		p.details = m.details
+	}
+	if m.texts != nil {
+		if p.texts == nil {
+			p.texts = make(map[Verdict]string)
+		}
+		maps.Copy(p.texts, m.texts)
 	}
 	switch {
 	case plugin.scale == imageScale:
@@ -245,10 +265,15 @@ func (p *program) filter(st *cluster.State, i cluster.NodeIndex, priority int32,
 	if v := p.preFilter(st, i); v != codeFeasible {
 		return v
 	}
-	if nominees := nomineesOf(st, i, priority, self); nominees != nil {
+	if nominees := p.nomineesOf(st, i, priority, self); nominees != nil {
 		if v := p.pass(st, i, nominees); v != codeFeasible {
 			return v
 		}
+		v := p.pass(st, i, nil)
+		if r := v.tabled(); r != nil && r.without > 0 {
+			return plugins[byCode[v.code()]].code + r.without | v&unresolvable
+		}
+		return v
 	}
 	return p.pass(st, i, nil)
 }
@@ -266,10 +291,24 @@ func (p *program) pass(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdi
 	return firstOf(p.filters, st, i, h)
 }
 
+// alone returns the verdict of one of the filters, with the pods nominated to a node and without.
+func (p *program) alone(k int, st *cluster.State, i cluster.NodeIndex, nominees *overlay) Verdict {
+	v := firstOf(p.filters[k:k+1], st, i, nominees)
+	if v == codeFeasible && nominees != nil {
+		v = firstOf(p.filters[k:k+1], st, i, nil)
+	}
+	return v
+}
+
 // combine returns the verdict on an eligible or other node of a topology profile: that of the filter which comes first.
 func (p *program) combine(v Verdict, c *topologyProfile) Verdict {
-	if !v.Feasible() && !c.first {
-		return v // the node fails already with the pods nominated to it
+	switch r := v.tabled(); {
+	case r != nil && r.onlyWithout:
+		if c.first && !c.verdict.Feasible() {
+			return c.verdict // it fails already with the pods nominated to it
+		}
+	case !v.Feasible() && !c.first:
+		return v // it is this that does
 	}
 	return p.earlier(v, c.verdict)
 }

@@ -23,7 +23,11 @@ type relations struct {
 	namespace string
 	labels    *cluster.Labels // nil: NoLabels
 	of        []relation      // by relatingPlugins
+	volumes   *podVolumes     // nil: they have none
 	written   uint64          // fnv1a of what the signature was made of, as signatureKey.text writes it
+	// onlyProfile is the topology profile of all nodes where other pods do not matter. It says what the volumes of the pods come to, so that
+	// it is another one when they have come to something else since; "" if they come to nothing.
+	onlyProfile string
 
 	// What they were read from; see current.
 	profile                      *cluster.Profile
@@ -61,7 +65,7 @@ func (e *Evaluator) related(st *cluster.State, s Subject) *relations {
 	key := subjectKey{s.Class, s.Labels}
 	spec := &st.Class(s.Class).Spec
 	profile := st.Profile(spec.SchedulerName)
-	if r := e.relations[key]; r != nil && r.current(st, profile) {
+	if r := e.relations[key]; r != nil && r.current(st, profile) && r.volumes.current(st, r.labels) {
 		return r
 	}
 	if len(e.relations) >= e.sweepRelations {
@@ -73,7 +77,7 @@ func (e *Evaluator) related(st *cluster.State, s Subject) *relations {
 	if e.relations == nil || len(e.relations) >= max(maxRelations, relationsPerSet*st.LabelSetCount()) {
 		e.relations = make(map[subjectKey]*relations)
 	}
-	r := relate(st, s, spec, profile)
+	r := relate(st, s, spec, profile, asOfNow)
 	e.relations[key] = r
 	return r
 }
@@ -96,7 +100,8 @@ func (r *relations) leftOut(st *cluster.State, write func([]byte)) {
 	}
 }
 
-func relate(st *cluster.State, s Subject, spec *cluster.ClassSpec, profile *cluster.Profile) *relations {
+// relate finds out how pods of a subject are related to others, as if no volume had come into use since a seq.
+func relate(st *cluster.State, s Subject, spec *cluster.ClassSpec, profile *cluster.Profile, asOf cluster.Seq) *relations {
 	r := &relations{
 		signature: Signature{class: s.Class}, labels: st.Labels(s.Labels),
 		profile: profile, terms: st.TermsModified, namespaces: st.NamespacesModified,
@@ -121,10 +126,15 @@ func relate(st *cluster.State, s Subject, spec *cluster.ClassSpec, profile *clus
 			one.matches(st, r, &key)
 		}
 	}
+	related := len(key.b)
+	r.volumes = resolveVolumes(st, spec, r.labels, profile, asOf, &key)
 	r.signature.matches = key.short()
 	var text signatureKey
 	text.int(len(key.b))
 	r.written = fnv1a(fnv1a(fnvOffset, text.b), key.b)
+	if len(key.b) != related {
+		r.onlyProfile = string(binary.BigEndian.AppendUint64(nil, cluster.Mix(r.written)))
+	}
 	return r
 }
 

@@ -58,6 +58,8 @@ func (c *evaluation) raw(st *cluster.State, i cluster.NodeIndex) Raw {
 	r := c.program.raw(st, i)
 	if c.topology != nil {
 		r.TopologyProfile = c.topology.profileOf(i).text
+	} else {
+		r.TopologyProfile = c.relation.onlyProfile
 	}
 	return r
 }

@@ -244,7 +244,7 @@ func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 		switch {
 		case v == codeFeasible:
 		case s.before[k] == nil:
-			return append(out, p.before[k].plugin.lack(v))
+			return append(out, p.lack(p.before[k].plugin, v))
 		default:
 			out = s.before[k](i, nil, out)
 		}
@@ -254,12 +254,12 @@ func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 		out = append(out, Lack{Plugin: name, Reason: reasonOf(code), Unresolvable: true, Relative: 1, Wanted: s.requiredNode, Term: -1, Field: true})
 	}
 	// 2. What the node's own filters say.
-	nominees := nomineesOf(s.st, i, s.c.signature.priority, s.self(i))
+	nominees := s.c.program.nomineesOf(s.st, i, s.c.signature.priority, s.self(i))
 	for k := range p.filters {
 		if s.filters[k] != nil {
 			out = s.filters[k](i, nominees, out)
-		} else if v := firstOf(p.filters[k:k+1], s.st, i, nominees); v != codeFeasible {
-			out = append(out, p.filters[k].plugin.lack(v))
+		} else if v := p.alone(k, s.st, i, nominees); v != codeFeasible {
+			out = append(out, p.lack(p.filters[k].plugin, v))
 		}
 	}
 	// 3. What pods on other nodes decide.
@@ -269,9 +269,10 @@ func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 	return out
 }
 
-// lack returns what there is to say of a node by the plugin's verdict alone.
-func (p *Plugin) lack(v Verdict) Lack {
-	return Lack{Plugin: p.Name, Reason: p.reasons[v.code()-p.code].Text, Unresolvable: v.Unresolvable(), Relative: 1, Help: p.help}
+// lack returns what there is to say of a node by a plugin's verdict alone.
+func (p *program) lack(of *Plugin, v Verdict) Lack {
+	_, reason := p.reason(int(v.code()))
+	return Lack{Plugin: of.Name, Reason: reason, Unresolvable: v.Unresolvable(), Relative: 1, Help: of.help}
 }
 
 // helpOfDomain is what could help a node to which its domain is closed by pods that are there.

@@ -27,11 +27,28 @@ type Signature struct {
 
 // Signature returns the signature of a subject in a state.
 func (e *Evaluator) Signature(st *cluster.State, s Subject) Signature {
+	k, _ := e.relationsOf(st, s)
+	return k
+}
+
+// relationsOf returns the signature of a subject and its relations, nil if the state does not have its class.
+func (e *Evaluator) relationsOf(st *cluster.State, s Subject) (Signature, *relations) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.follow(st)
-	k, _ := e.signature(st, s)
-	return k
+	return e.signature(st, s)
+}
+
+// relationsAsOf is relationsOf if no volume had come into use since a seq.
+func (e *Evaluator) relationsAsOf(st *cluster.State, s Subject, seq cluster.Seq) (Signature, *relations) {
+	k, r := e.relationsOf(st, s)
+	if r == nil || r.volumes == nil {
+		return k, r
+	}
+	spec := &st.Class(s.Class).Spec
+	r = relate(st, s, spec, st.Profile(spec.SchedulerName), seq)
+	k.matches = r.signature.matches
+	return k, r
 }
 
 // SignatureAlone returns a signature that is no other subject's, for one of which none can be found.

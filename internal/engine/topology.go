@@ -195,18 +195,19 @@ func newTopology(st *cluster.State, r *relations, p *program, priority int32) (*
 		s := &t.slots[k]
 		t.keys[s.key].valued = t.keys[s.key].valued || !s.local
 	}
-	t.prefix = t.fingerprint(st, r)
+	t.prefix = t.fingerprint(st, r, r.written)
 	t.before = row{domain: make([]int32, len(t.keys)), adds: make([]int64, len(t.slots))}
 	return t, false
 }
 
-// fingerprint returns what the texts of topology profiles begin with: it differs where the same pods would count differently.
-func (t *topology) fingerprint(st *cluster.State, r *relations) string {
+// fingerprint returns what the texts of topology profiles begin with: it differs where the same pods would count differently. Written is that
+// of relations that r may have been before.
+func (t *topology) fingerprint(st *cluster.State, r *relations, written uint64) string {
 	var key signatureKey
 	for _, p := range t.plugins {
 		p.fingerprint(st, &key)
 	}
-	sum := fnv1a(r.written, key.b)
+	sum := fnv1a(written, key.b)
 	r.leftOut(st, func(written []byte) { sum = fnv1a(sum, written) })
 	return string(binary.BigEndian.AppendUint64(nil, cluster.Mix(sum)))
 }

@@ -42,6 +42,16 @@ func (v Verdict) Unresolvable() bool { return v&unresolvable != 0 }
 
 func (v Verdict) code() Verdict { return v & codeMask }
 
+// tabled returns the reason that the table has for a verdict, nil if there is none.
+func (v Verdict) tabled() *Reason {
+	code := v.code()
+	if code >= maxCodes || code == codeDetailed || byCode[code] < 0 {
+		return nil
+	}
+	of := &plugins[byCode[code]]
+	return &of.reasons[code-of.code]
+}
+
 // details returns the mask of the details of a codeDetailed verdict.
 func (v Verdict) details() uint64 { return uint64(v >> firstDetail) }
 
@@ -162,6 +172,9 @@ func (p *program) reason(slot int) (plugin, reason string) {
 		return "", ReasonNoVictims
 	case code == codeNotHelpful:
 		return "", ReasonNotHelpful
+	}
+	if text, own := p.texts[code]; own {
+		return plugins[byCode[code]].Name, text
 	}
 	return plugins[byCode[code]].Name, reasonOf(code)
 }

@@ -394,7 +394,7 @@ func place(st *cluster.State, id cluster.PodID) (cluster.NodeIndex, engine.Place
 	s := engine.SubjectOf(&st.Pod(id).Pod)
 	f, _ := workers.Filter(st, s, everything(st))
 	groups, _ := workers.Score(st, s, everything(st), f.Eligible, 100)
-	return engine.NewPlacer(binder, st, st.Version().Seq, []engine.Candidates{{Subject: s, Groups: groups}}).Place(0)
+	return engine.NewPlacer(binder, st, st.Version().Seq, []engine.Candidates{{Subject: s, Groups: groups}}).Choose(id, 0)
 }
 
 func TestScoresAreWhatTheCommitUsed(t *testing.T) {

@@ -145,7 +145,7 @@ func TestTexts(t *testing.T) {
 		"unsupported": func(t *testing.T) string {
 			w := newTown(t, house("node-1", "a"))
 			return w.explain(1000, 1<<30, func(s *cluster.ClassSpec, _ *cluster.Pod) {
-				s.Unsupported, s.UnsupportedPlugin = "Berth does not judge persistent volume claims yet", "VolumeBinding"
+				s.Unsupported, s.UnsupportedPlugin = "Berth does not judge resource claims yet", "DynamicResources"
 			})
 		},
 		"devices": func(t *testing.T) string {

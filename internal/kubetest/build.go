@@ -23,6 +23,9 @@ const (
 	Kubectl       = "kubectl"
 )
 
+// Programs returns what Build knows.
+func Programs() []string { return []string{Etcd, APIServer, KubeScheduler, Etcdctl, Kubectl} }
+
 // mainModule is the module whose go.mod names the version of etcd; test/kube inside it names those of Kubernetes, and test/etcdctl that of
 // etcd's client.
 const mainModule = "github.com/berth-scheduler/berth"

@@ -3,7 +3,9 @@ package kubetest
 import (
 	"context"
 	"errors"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +46,9 @@ func TestVersionsAreThoseOfTheModules(t *testing.T) {
 	versions, err := Versions(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if got, want := slices.Sorted(maps.Keys(versions)), slices.Sorted(slices.Values(Programs())); !slices.Equal(got, want) {
+		t.Errorf("%q can be built, and the programs are %q", got, want)
 	}
 	for name, prefix := range map[string]string{Etcd: "v3.", APIServer: "v1.", KubeScheduler: "v1.", Etcdctl: "v3.", Kubectl: "v1."} {
 		if !strings.HasPrefix(versions[name], prefix) {

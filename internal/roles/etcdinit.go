@@ -45,7 +45,11 @@ func EtcdInit(ctx context.Context, c Common, users coord.Users, say func(string)
 		if err == nil {
 			break
 		}
-		if now := err.Error(); now != said {
+		now := "silent"
+		if !silent(err) {
+			now = err.Error()
+		}
+		if now != said {
 			said = now
 			c.Log.Info("waiting for etcd", "err", err)
 		}

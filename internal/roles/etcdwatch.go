@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
@@ -157,7 +160,11 @@ type etcdRefused struct {
 // cannot be compacted. Each look wants another revision, which an error says, so errors are compared by what they wrap.
 func (r *etcdRefused) tells(now time.Time, err error) bool {
 	cause := ""
-	if err != nil {
+	switch {
+	case err == nil:
+	case silent(err):
+		cause = "silent"
+	default:
 		cause = cmp.Or(errors.Unwrap(err), err).Error()
 	}
 	if cause == r.cause && (err == nil || now.Sub(r.told) < etcdRepeat) {
@@ -165,6 +172,11 @@ func (r *etcdRefused) tells(now time.Time, err error) bool {
 	}
 	r.cause, r.told = cause, now
 	return true
+}
+
+// silent reports whether an error is that etcd does not answer. Its text says how the connection is, which changes all the while.
+func silent(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || slices.Contains([]codes.Code{codes.DeadlineExceeded, codes.Unavailable}, status.Code(err))
 }
 
 func quotaOf(d coord.Database) int64 {

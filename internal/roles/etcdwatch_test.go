@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
@@ -91,6 +93,18 @@ func TestThatEtcdRefusesToBeCompactedIsToldWhenItChangesAndOnceAnHour(t *testing
 		etcd.refuses(errors.New("no leader"))
 		told(time.Minute, "no leader", 2)
 		told(0, "permission denied", 2)
+		// Whatever becomes of its connection meanwhile.
+		for _, state := range []string{"READY", "TRANSIENT_FAILURE", "CONNECTING", "READY"} {
+			etcd.refuses(fmt.Errorf("no answer from etcd at e1, connection %s: %w", state, context.DeadlineExceeded))
+			told(time.Minute, "no answer from etcd", 1)
+			etcd.refuses(status.Error(codes.Unavailable, "no answer from etcd, but an error of the connection, which is "+state))
+			told(time.Minute, "no answer from etcd", 1)
+		}
+		told(time.Hour, "no answer from etcd", 2)
+		etcd.refuses(nil)
+		told(time.Minute, "compacted again", 2)
+		etcd.refuses(fmt.Errorf("no answer from etcd: %w", context.DeadlineExceeded))
+		told(time.Minute, "no answer from etcd", 3)
 		cancel()
 		<-ended
 	})

@@ -24,6 +24,9 @@ const maxTerms = 256
 // maxVolumes is how many claims and disks of one pod count: what they come to is found again when what they are made of changes.
 const maxVolumes = 256
 
+// maxMonitors is how many monitors of one pod's RBD images count: an image is looked for by each, in each evaluation.
+const maxMonitors = 256
+
 // refuseUnsupported says of what the pod asks for and Berth cannot judge, if there is anything, which plugin would have to.
 // The text stands where a plugin's reason stands, for a person to read.
 func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec, labels *cluster.LabelSet) {
@@ -42,11 +45,17 @@ func refuseUnsupported(pod *v1.Pod, class *cluster.ClassSpec, labels *cluster.La
 		labels.Claims, class.Disks = firstOf(labels.Claims, &room), firstOf(class.Disks, &room)
 		refuse(class, engine.AttachedVolumes, fmt.Sprintf("Berth judges at most %d claims and disks per pod, and the pod has %d", maxVolumes, n))
 	}
-	for i := range pod.Spec.Volumes {
-		if aspect, why := unsupportedVolume(&pod.Spec.Volumes[i]); why != "" {
-			refuse(class, aspect, why)
-			return
+	monitors := 0
+	for k := range class.Disks {
+		monitors += len(class.Disks[k].Monitors)
+	}
+	if monitors > maxMonitors {
+		room := maxMonitors
+		class.Disks = slices.Clone(class.Disks)
+		for k := range class.Disks {
+			class.Disks[k].Monitors = firstOf(class.Disks[k].Monitors, &room)
 		}
+		refuse(class, engine.SharedDisks, fmt.Sprintf("Berth judges at most %d monitors of RBD images per pod, and the pod has %d", maxMonitors, monitors))
 	}
 	if len(pod.Spec.ResourceClaims) > 0 {
 		refuse(class, engine.Claims, "Berth does not judge resource claims yet")
@@ -82,34 +91,4 @@ func firstOf[T any](terms []T, room *int) []T {
 		return terms
 	}
 	return slices.Clone(terms[:n])
-}
-
-// unsupportedVolume finds volumes that bind a pod to some nodes. Those that any node can mount are no matter of scheduling.
-func unsupportedVolume(v *v1.Volume) (aspect engine.Aspect, why string) {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return engine.BoundVolumes, "Berth does not judge persistent volume claims yet"
-	case v.Ephemeral != nil:
-		return engine.BoundVolumes, "Berth does not judge ephemeral volumes yet"
-	}
-	for _, disk := range []struct {
-		is     bool
-		aspect engine.Aspect
-		field  string
-	}{
-		{v.GCEPersistentDisk != nil, engine.SharedDisks, "gcePersistentDisk"},
-		{v.AWSElasticBlockStore != nil, engine.SharedDisks, "awsElasticBlockStore"},
-		{v.ISCSI != nil, engine.SharedDisks, "iscsi"},
-		{v.RBD != nil, engine.SharedDisks, "rbd"},
-		{v.AzureDisk != nil, engine.AttachedVolumes, "azureDisk"},
-		{v.AzureFile != nil, engine.AttachedVolumes, "azureFile"},
-		{v.Cinder != nil, engine.AttachedVolumes, "cinder"},
-		{v.VsphereVolume != nil, engine.AttachedVolumes, "vsphereVolume"},
-		{v.PortworxVolume != nil, engine.AttachedVolumes, "portworxVolume"},
-	} {
-		if disk.is {
-			return disk.aspect, "Berth does not judge " + disk.field + " volumes yet"
-		}
-	}
-	return 0, ""
 }

@@ -69,6 +69,27 @@ func TestCapacityIsHowManyCanBePlaced(t *testing.T) {
 	})
 }
 
+func TestPodsThatShareAClaimFitUpToWhatTheClaimAllows(t *testing.T) {
+	for mode, want := range map[string]int{"ReadWriteMany": 6, "ReadWriteOncePod": 1} {
+		object := func(o cluster.Object) source.Event { return source.Event{Kind: source.ObjectSet, Object: o} }
+		limited := func(node string) source.Event {
+			return object(&cluster.CSINode{Name: node, Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true, Limit: 1}}})
+		}
+		s := sandbox(t, setNode(aNode("a", "z", 300)), setNode(aNode("b", "z", 300)), limited("a"), limited("b"),
+			object(&cluster.PersistentVolume{Name: "v", Driver: "csi", Handle: "h"}),
+			object(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "c", Volume: "v", Bound: true, AccessModes: []string{mode}}))
+		try(t, s, func(w *World) error {
+			pod := aPod("more", 100)
+			pod.Labels.Claims = []cluster.PodClaim{{Name: "c"}}
+			got, err := Capacity(w, pod, 100)
+			if got.Pods != want || got.AtLeast {
+				t.Errorf("%s: %+v, want %d", mode, got, want)
+			}
+			return err
+		})
+	}
+}
+
 func TestCapacityCountsAMillion(t *testing.T) {
 	big := aNode("a", "z", 1_000_000_000)
 	big.Allocatable[2].Value = 10_000_000
@@ -238,5 +259,74 @@ profiles:
 	}
 	if _, _, err := Configured(was, []byte("kind: Pod")); err == nil {
 		t.Error("a pod is a configuration")
+	}
+}
+
+// Room that is nominated to others is taken for whom a commit takes it from: pods of the same priority or a lower one.
+func TestRoomThatIsNominatedToOthersIsTakenForPodsOfNoHigherPriority(t *testing.T) {
+	object := func(o cluster.Object) source.Event { return source.Event{Kind: source.ObjectSet, Object: o} }
+	nominated := prior(aPod("nominated", 800), 10)
+	nominated.Nominated = "a"
+	nominated.Labels.Claims = []cluster.PodClaim{{Name: "theirs"}}
+	s := sandbox(t, setNode(aNode("a", "z", 1000)), setPod(nominated),
+		object(&cluster.CSINode{Name: "a", Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true, Limit: 1}}}),
+		object(&cluster.PersistentVolume{Name: "v", Driver: "csi", Handle: "theirs"}),
+		object(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "theirs", Volume: "v", Bound: true}),
+		object(&cluster.PersistentVolume{Name: "w", Driver: "csi", Handle: "own"}),
+		object(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "own", Volume: "w", Bound: true}))
+	for _, tt := range []struct {
+		name     string
+		pod      source.Pod
+		requires bool
+		claim    string
+		want     bool
+	}{
+		{name: "lower", pod: prior(aPod("p", 500), 9)},
+		{name: "equal", pod: prior(aPod("p", 500), 10)},
+		{name: "equal, and requires the node", pod: prior(aPod("p", 500), 10), requires: true},
+		{name: "higher", pod: prior(aPod("p", 500), 11), want: true},
+		{name: "what is left", pod: prior(aPod("p", 200), 10), want: true},
+		{name: "a volume beside the nominated pod's", pod: prior(aPod("p", 100), 10), claim: "own"},
+		{name: "a volume, higher", pod: prior(aPod("p", 100), 11), claim: "own", want: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := tt.pod
+			if tt.requires {
+				pod.RequiredNode = "a"
+			}
+			if tt.claim != "" {
+				pod.Labels.Claims = []cluster.PodClaim{{Name: tt.claim}}
+			}
+			try(t, s, func(w *World) error {
+				got, err := Capacity(w, pod, 1)
+				if (got.Pods > 0) != tt.want {
+					t.Errorf("there is room for %d: %s", got.Pods, got.Message)
+				}
+				return err
+			})
+			try(t, s, func(w *World) error {
+				id, err := w.AddPod(pod)
+				if err != nil {
+					return err
+				}
+				outcomes, err := Place(w, []cluster.PodID{id}, PlaceOptions{})
+				if err == nil && (outcomes[0].Outcome == Placed) != tt.want {
+					t.Errorf("alone: %v: %s", outcomes[0].Outcome, outcomes[0].Message)
+				}
+				return err
+			})
+			try(t, s, func(w *World) error { // both are asked about, whose turn is whose
+				id, err := w.AddPod(pod)
+				if err != nil {
+					return err
+				}
+				theirs, _ := w.State().PodByUID("nominated")
+				outcomes, err := Place(w, []cluster.PodID{id, theirs}, PlaceOptions{})
+				if err == nil && (outcomes[0].Outcome == Placed) != tt.want {
+					t.Errorf("both: %v: %s", outcomes[0].Outcome, outcomes[0].Message)
+				}
+				return err
+			})
+		})
 	}
 }

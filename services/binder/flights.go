@@ -122,7 +122,10 @@ func (f *flights) count(p *place, by int) {
 func (f *flights) late(p *place) (taken, late int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !p.given && !p.late {
+	if p.given {
+		return 0, 0
+	}
+	if !p.late {
 		p.late = true
 		p.flight.late++
 		f.count(p, -1)

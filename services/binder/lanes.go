@@ -14,8 +14,8 @@ import (
 // bindBackoff is between tries of a bind whose outcome is unknown.
 var bindBackoff = backoff{100 * time.Millisecond, 5 * time.Second}
 
-// A bind that has had no answer for lateAfter, which is many times what a server takes that is well, is late: its worker
-// goes on with the next. So calls that get no answer, of which each takes until its timeout, do not hold up others. Of
+// A bind that has had no answer for lateAfter, which is many times what a server takes that is well, is late: another worker
+// goes on with the next, and its own ends with it. So calls that get no answer, of which each takes until its timeout, do not hold up others. Of
 // late binds there are at most maxLate; beyond that, one that has a place is cut off, as if its time had run out, and for others workers wait.
 const (
 	lateAfter = time.Second
@@ -33,53 +33,49 @@ func (t *term) bindLane(ctx context.Context) error {
 		if len(batch) == 0 {
 			return nil
 		}
-		t.takeTurn(ctx, batch)
-		t.turns.done(of)
+		if relieved, err := t.takeTurn(ctx, batch, of); relieved || err != nil {
+			return err
+		}
 	}
 }
 
-// takeTurn is what a worker does for a batch whose turn has come. It returns when the batch has an answer, when the call is late and may be
-// left to itself, or at once if the batch has to wait for a place.
-func (t *term) takeTurn(ctx context.Context, batch []*placement) {
-	first := batch[0]
+// takeTurn is what a worker does for a batch whose turn has come. It returns when the batch has an answer, or at once if the batch has to
+// wait for a place. True: the call was late and left to itself, and another worker has been there since for the next.
+func (t *term) takeTurn(ctx context.Context, batch []*placement, of *turn[whose, *placement]) (relieved bool, err error) {
+	first, n := batch[0], len(batch)
 	if t.flights.most > 0 && first.place == nil && t.calls(first) && !t.flights.take(first, time.Now()) {
-		return // it waits for a place
+		t.turns.done(of)
+		return false, nil // it waits for a place
 	}
 	place := first.place
 	calls, cut := context.WithCancel(ctx)
+	defer cut()
 	if place != nil {
 		place.calls = calls
 	}
-	answered := make(chan struct{})
-	t.spawn(func() error {
-		defer close(answered)
-		defer cut()
+	err = inTime(func() error {
 		err := t.bind(ctx, batch)
 		if place != nil {
 			t.after(ctx, 0, t.flights.give(place, time.Now()))
 		}
 		return err
-	})
-	select {
-	case <-answered:
-		return
-	case <-time.After(lateAfter):
-	}
-	if place != nil {
-		t.hangs(place)
-	}
-	if !t.late.take(len(batch)) {
+	}, func() {
 		if place != nil {
+			t.hangs(place)
+		}
+		if relieved = t.late.take(n); relieved {
+			t.turns.done(of)
+			t.spawn(func() error { return t.bindLane(ctx) })
+		} else if place != nil {
 			cut() // it may happen yet, as when its time has run out
 		}
-		<-answered
-		return
-	}
-	t.spawn(func() error {
-		<-answered
-		t.late.give(len(batch))
-		return nil
 	})
+	if relieved {
+		t.late.give(n)
+	} else {
+		t.turns.done(of)
+	}
+	return relieved, err
 }
 
 // errCutOff is why nothing is known of a bind that was cut off.
@@ -89,11 +85,13 @@ var errCutOff = fmt.Errorf("no answer within %v, and as many others without one 
 // window becomes no larger than half of what is under way. Else it is halved.
 func (b *backlog) hangs(place *place) {
 	taken, late := b.flights.late(place)
-	if 2*late >= taken {
+	switch {
+	case taken == 0: // the call has come back meanwhile
+	case 2*late >= taken:
 		b.windows.shut(place.namespace, taken/2, time.Now())
-		return
+	default:
+		b.fails(place.namespace)
 	}
-	b.fails(place.namespace)
 }
 
 // fails notes that a call of a namespace is late, or has failed.

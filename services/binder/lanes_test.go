@@ -311,7 +311,7 @@ type single struct{ *fakeSource }
 func (single) MaxBatch() int { return 1 }
 
 // runBinds runs workers of the bind lane of a term until stop.
-func runBinds(t *testing.T, term *term, workers int) (stop func()) {
+func runBinds(t testing.TB, term *term, workers int) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	term.spawn = func(run func() error) {

@@ -225,13 +225,15 @@ func (t *turns[K, V]) waiting() (n int) {
 	return n
 }
 
-// work is one worker of a lane; any number may run. It takes what next returns, and goes on when that is done, or late: the rest
-// ends by itself, as much of it at once as the turns let. It returns, with an error of do, if there is one, when all has ended.
+// work is one worker of a lane; any number may run. It does what next returns, one after the other. If that is late, another worker takes
+// its place, and it ends when that is done: so much is under way at once as the turns let. work returns, with an error of do, if there is
+// one, when all of them have ended.
 func work[V any](
 	ctx context.Context, turns *turns[string, V], next func() (V, *turn[string, V]), do func(context.Context, V) error,
 ) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
+	var worker func() error
+	worker = func() error {
 		for ctx.Err() == nil {
 			v, of := next()
 			if of == nil {
@@ -241,18 +243,38 @@ func work[V any](
 				}
 				continue
 			}
-			done := make(chan struct{})
-			g.Go(func() error {
-				defer close(done)
+			relieved := false
+			err := inTime(func() error {
 				defer turns.done(of)
 				return do(ctx, v)
+			}, func() {
+				relieved = true
+				g.Go(worker)
 			})
-			select {
-			case <-done:
-			case <-time.After(lateAfter):
+			if relieved || err != nil {
+				return err
 			}
 		}
 		return nil
-	})
+	}
+	g.Go(worker)
 	return g.Wait()
+}
+
+// inTime has a worker make a call, and returns the call's error. If the call takes longer than lateAfter, late is called meanwhile, once, by
+// another goroutine, and has returned when inTime does.
+//
+// The worker makes the call itself, and is relieved if it is late: a goroutine of its own for each call would grow its stack anew each time.
+func inTime(call func() error, late func()) error {
+	done := make(chan struct{})
+	timer := time.AfterFunc(lateAfter, func() {
+		defer close(done)
+		late()
+	})
+	defer func() {
+		if !timer.Stop() {
+			<-done
+		}
+	}()
+	return call()
 }

@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"maps"
+	"math/bits"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -16,16 +18,23 @@ type attempt struct {
 	onNode    *nodeWork      // nil: no node matters by itself
 	traced    *tracedAttempt // nil: it is not
 
+	claims   bool // it has some
+	alone    bool // asked about by its own subject, whoever is of its signature
 	open     bool // without an outcome
 	goes     bool // to the binder
 	placed   bool // by the binder, and the log has not told of its bind yet
 	preempts bool // it fits nowhere, and may make room
+
+	again string // why it is to be tried again, if it gets no outcome: a label; "": nothing has been said of it
 }
 
 // signatureWork is the pods of the batch that filters and scores treat alike.
 type signatureWork struct {
-	subject     engine.Subject       // of the first of them; workers are asked about it
+	subject     engine.Subject // of the first of them; workers are asked about it
+	first       pending.Attempt
+	claims      bool                 // these pods have some
 	unsupported *engine.VerdictCount // why they cannot be judged
+	refused     *engine.VerdictCount // why they are refused before any node is looked at, in the state that they were popped in
 	profile     string               // the scheduler's name
 	percentage  int32                // of the nodes that are to be scored, by the profile
 	seed        uint64               // of the order of equal nodes
@@ -46,7 +55,7 @@ type nodeWork struct {
 func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Attempt) *cycle {
 	c := &cycle{
 		driver: d, popped: now, version: st.Version(), least: st.Version(), seed: st.Settings.Seed,
-		nodes: st.Nodes.Count(), length: st.Nodes.Len(), stillMisfits: make(map[string]int),
+		nodes: st.Nodes.Count(), length: st.Nodes.Len(), stillVain: make(map[string]vain),
 	}
 	if d.committed.Epoch == c.least.Epoch && c.least.Less(d.committed) {
 		c.least = d.committed // the classes of another epoch have other ids
@@ -56,15 +65,27 @@ func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Atte
 	c.attempts = make([]*attempt, len(batch))
 	bySubject := make(map[engine.Subject]*signatureWork)
 	bySignature := make(map[engine.Signature]*signatureWork)
+	alone := make(map[engine.Subject]bool)
 	for i := range batch {
 		a := &attempts[i]
-		a.Attempt, a.open = batch[i], true
+		a.Attempt, a.open, a.alone = batch[i], true, d.alone.take(batch[i].UID)
+		a.claims = claimsOf(st, a.Subject) > 0
 		c.attempts[i] = a
+		if a.alone {
+			alone[a.Subject] = true
+		}
+	}
+	for _, a := range c.attempts {
 		w := bySubject[a.Subject]
 		if w == nil {
-			signature := d.s.cfg.Evaluator.Signature(st, a.Subject)
+			signature := engine.SignatureAlone(a.Subject)
+			if !alone[a.Subject] {
+				signature = d.s.cfg.Evaluator.Signature(st, a.Subject)
+			}
 			if w = bySignature[signature]; w == nil {
 				w = newSignatureWork(st, a.Subject)
+				w.first, w.claims = a.Attempt, a.claims
+				w.refused = d.s.cfg.Evaluator.Refusal(st, a.Subject)
 				bySignature[signature] = w
 			}
 			bySubject[a.Subject] = w
@@ -89,6 +110,14 @@ func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Atte
 	return c
 }
 
+// claimsOf returns how many claims the pods of a subject have.
+func claimsOf(st *cluster.State, s engine.Subject) int {
+	if labels := st.Labels(s.Labels); labels != nil {
+		return len(labels.Claims)
+	}
+	return 0
+}
+
 func newSignatureWork(st *cluster.State, s engine.Subject) *signatureWork {
 	w := &signatureWork{subject: s, seed: engine.TieSeed(st, s.Class)}
 	c := st.Class(s.Class)
@@ -101,6 +130,49 @@ func newSignatureWork(st *cluster.State, s engine.Subject) *signatureWork {
 		w.percentage = p.PercentageOfNodesToScore
 	}
 	return w
+}
+
+// borrows reports whether what is known of an attempt is what was said of another subject. The two were of one signature when they were popped;
+// workers may judge a state in which they are not.
+func (a *attempt) borrows() bool {
+	w := a.signature
+	return a.RequiredNode == "" && a.Subject != w.subject && w.asked
+}
+
+// alone are pods that are asked about by their own subject when they are popped next, by uid: what was said of another of their signature did not
+// hold for them.
+type alone map[string]pending.Attempt
+
+// add adds the pod of an attempt, and forgets pods that the queue has not any more.
+func (l *alone) add(q *pending.Queue, a pending.Attempt) {
+	if *l == nil {
+		*l = make(alone)
+	}
+	if _, known := (*l)[a.UID]; !known && bits.OnesCount(uint(len(*l))) == 1 { // each time that they have doubled
+		maps.DeleteFunc(*l, func(_ string, a pending.Attempt) bool { return !q.Remembers(a) })
+	}
+	(*l)[a.UID] = a
+}
+
+// take removes a pod, and reports whether it was there.
+func (l alone) take(uid string) bool {
+	_, there := l[uid]
+	delete(l, uid)
+	return there
+}
+
+// alike reports whether what was said of the subject that stands for an attempt's signature holds for the attempt as well: they are of one
+// signature still, in a state that no answer is of a later one than, and what their claims come to has not been anything else meanwhile.
+func (c *cycle) alike(q *pending.Queue, st *cluster.State, a *attempt) bool {
+	e, w := c.s.cfg.Evaluator, a.signature
+	return !st.Version().Less(c.newest) && e.Signature(st, a.Subject) == e.Signature(st, w.subject) &&
+		!q.ClaimsChanged(w.first, c.version) && !q.ClaimsChanged(a.Attempt, c.version)
+}
+
+// outdated reports whether an attempt would be told why it was refused when it was popped, but its claims have come to something else since: of a
+// pod that requires a node that is told, whatever workers say.
+func (a *attempt) outdated(q *pending.Queue, since cluster.Version) bool {
+	return a.RequiredNode != "" && a.signature.refused != nil && q.ClaimsChanged(a.Attempt, since)
 }
 
 // include notes what an answer is of.
@@ -171,7 +243,7 @@ func (c *cycle) diagnosis(a *attempt) pending.Diagnosis {
 		d.Wake = pending.WhenChanged
 	}
 	answers := engine.Answers{
-		Nodes: c.nodes, Unsupported: w.unsupported, Required: a.RequiredNode != "", Seen: int(w.Nodes), Everywhere: w.Verdicts,
+		Nodes: c.nodes, Unsupported: w.unsupported, Required: a.RequiredNode != "", Refused: w.refused, Seen: int(w.Nodes), Everywhere: w.Verdicts,
 	}
 	if on := a.onNode; on != nil {
 		answers.Known, answers.There = on.Known, on.Verdicts

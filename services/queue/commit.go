@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -22,21 +23,38 @@ const (
 	retryCommit = 50 * time.Millisecond
 	// mostMisfits is how often in a row the binder may find no node where workers found some, before the pod backs off.
 	mostMisfits = 3
+	// mostRetries is how often in a row the first pod of a commit may be retried, and with it all others, before it backs off. Its
+	// candidates are as many as can be asked for, and so others have to place pods on all of them each time; or its worker judges it
+	// otherwise than the binder, as one of another release may, and it would be so for ever.
+	mostRetries = 8
 	// busyMessage is told of a pod that the binder does not place for the binds of others of its namespace.
 	busyMessage = "binds in its namespace take long, and as many of its pods wait for theirs as may"
+	// claimsMessage is told of a pod whose claims change all the time.
+	claimsMessage = "again and again, its claims came to something else while it was tried"
+	// noNodeLeft is told of a pod for which no node is left, again and again.
+	noNodeLeft = "no node was left when the pod's turn came"
 )
 
 var errNoOutcome = errors.New("the binder's answer does not match the request")
 
 // commit hands the pods that can go somewhere to the binder, in queue order.
 func (c *cycle) commit(ctx context.Context) error {
+	mixed, known, err := c.mixed(ctx)
+	if err != nil {
+		return err
+	}
+	if known {
+		c.misfit(mixed, "claims", claimsMessage)
+	} else {
+		again(mixed, "claims")
+	}
 	// 1. Write the request.
 	from := c.oldest() // of another epoch, it is refused
 	request := &binderv1.CommitRequest{Shard: c.sh.number, ShardRevision: c.sh.revision, Version: wire.ToVersion(from)}
 	index := make(map[*signatureWork]int32)
-	var sent []*attempt
+	var sent, gone []*attempt
 	for _, a := range c.attempts {
-		if !a.open || !a.goes {
+		if !a.open || !a.goes || slices.Contains(mixed, a) {
 			continue
 		}
 		w, on := a.signature, a.onNode
@@ -58,11 +76,13 @@ func (c *cycle) commit(ctx context.Context) error {
 			}
 			pod.SubjectIndex = at
 		case on == nil || !on.Feasible:
-			continue // its nodes were gone before they could be scored
+			gone = append(gone, a) // its nodes were, before they could be scored
+			continue
 		}
 		sent = append(sent, a)
 		request.Pods = append(request.Pods, pod)
 	}
+	c.misfit(gone, "no_fit", noNodeLeft)
 	if len(sent) == 0 {
 		return nil
 	}
@@ -88,13 +108,14 @@ func (c *cycle) commit(ctx context.Context) error {
 		return response, err
 	})
 	if sent = sent[:len(request.Pods)]; len(sent) < all {
-		c.most = len(sent) // the pods behind them are tried again
+		again(sent[len(sent):all], "too_many_unbound")
+		c.most = len(sent)
 	}
 	switch {
 	case err == nil && len(response.GetOutcomes()) != len(sent):
 		err = errNoOutcome
 	case status.Code(err) == codes.Aborted:
-		c.s.metrics.retries.WithLabelValues("aborted").Add(float64(len(sent)))
+		again(sent, "aborted")
 		c.log.Info("commit aborted, its pods are tried again", "pods", len(sent), "err", err)
 		return nil
 	case errors.Is(err, errShardLost) || ctx.Err() != nil:
@@ -117,10 +138,41 @@ func (c *cycle) commit(ctx context.Context) error {
 	return c.shelve(ctx, c.settle(sent, response))
 }
 
+// mixed returns the pods that go whose claims, or those of the pod that was asked about in their place, have come to something else since the oldest
+// of answers of several versions. Some nodes may have been judged for what they were before, others for what they are now, and no candidate tells which
+// of all is best. Not known: the replica does not come to the newest answer, and these are all for which it may be so.
+func (c *cycle) mixed(ctx context.Context) (mixed []*attempt, known bool, err error) {
+	goes := c.those(func(a *attempt) bool {
+		return a.open && a.goes && a.RequiredNode == "" && (a.claims || a.signature.claims) // the binder judges a required node itself
+	})
+	if len(goes) == 0 || !c.oldest().Less(c.newest) {
+		return nil, true, nil
+	}
+	ask := func() {
+		c.sh.with(func(q *pending.Queue, _ time.Time) {
+			mixed, known = nil, !q.Version().Less(c.newest)
+			for _, a := range goes {
+				if q.ClaimsChanged(a.Attempt, c.oldest()) || q.ClaimsChanged(a.signature.first, c.oldest()) {
+					mixed = append(mixed, a)
+				}
+			}
+		})
+	}
+	if ask(); !known {
+		if err := c.catchUp(ctx); err != nil {
+			return nil, false, err
+		}
+		if ask(); !known {
+			mixed = goes
+		}
+	}
+	return mixed, known, nil
+}
+
 // settle gives every pod of a commit its outcome, but for those it returns: the pods ahead of them have not changed that
 // no node fits, which the filter-workers had said.
 func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unchanged []*attempt) {
-	var tooOften, busy []*attempt
+	var misfits, busy, stuck []*attempt
 	exhausted := false
 	version := wire.Version(response.GetVersion())
 	c.answered(version)
@@ -131,10 +183,10 @@ func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unch
 				c.progress++
 				c.s.metrics.algorithm.Observe(time.Since(c.popped).Seconds())
 				a.placed = q.Remembers(a.Attempt) // else its bind was told, and if that was before begin, binding would keep the attempt
-				q.Await(now, a.Attempt, version)
+				q.Await(now, a.Attempt, version, pending.Unresolved)
 				a.open = false
 			case binderv1.Outcome_RESULT_GONE:
-				q.Await(now, a.Attempt, version)
+				q.Await(now, a.Attempt, version, pending.Unresolved)
 				a.open = false
 			case binderv1.Outcome_RESULT_BUSY:
 				busy = append(busy, a)
@@ -144,19 +196,21 @@ func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unch
 					continue
 				}
 				// The next cycle asks the workers again, at this version or later, and then knows why.
-				if c.tooOften(a) {
-					tooOften = append(tooOften, a)
-				} else {
-					c.s.metrics.retries.WithLabelValues("no_fit").Inc()
-				}
+				misfits = append(misfits, a)
 			default:
+				if n, ok := c.vain[a.UID]; ok && k > 0 {
+					c.stillVain[a.UID] = n // it was not its turn
+				} else if k == 0 && c.stuck(a) {
+					stuck = append(stuck, a)
+				}
 				exhausted = true
-				c.s.metrics.retries.WithLabelValues("retry").Inc()
+				a.again = "retry"
 			}
 		}
 	})
 	c.reach = c.reach.after(len(c.attempts), exhausted)
-	c.fail(tooOften, "no node was left when the pod's turn came")
+	c.misfit(misfits, "no_fit", noNodeLeft)
+	c.fail(stuck, "again and again, the nodes that were found for the pod were not what the binder found when its turn came")
 	c.backOff(busy, busyMessage, false) // no bind was tried: what others have made room for is theirs
 	return unchanged
 }
@@ -168,15 +222,74 @@ func (d *driver) answered(version cluster.Version) {
 	}
 }
 
-// tooOften counts that the binder did not find for a pod what workers had found, and reports whether this has happened
-// so often in a row that the pod has to back off.
+// vain is how often in a row the binder has come to something else about a pod than workers had.
+type vain struct {
+	id      cluster.PodID
+	misfits int // it found no node, or not what is to be preempted; or somebody else came to something else
+	retries int // its nodes were not what they were, of the first pod of a commit
+}
+
+// misfit has pods tried again with which it has come to something else than workers had, but those with which it has so too often back off.
+func (c *cycle) misfit(pods []*attempt, reason, message string) {
+	var tooOften []*attempt
+	for _, a := range pods {
+		if c.tooOften(a) {
+			tooOften = append(tooOften, a)
+		} else {
+			a.again = reason
+		}
+	}
+	if len(tooOften) > 0 {
+		c.fail(tooOften, message)
+	}
+}
+
+// tooOften counts a misfit, and reports whether there have been so many that the pod has to back off.
 func (c *cycle) tooOften(a *attempt) bool {
-	n := c.misfits[a.UID] + 1
-	if n >= mostMisfits {
+	n := c.vain[a.UID]
+	n.misfits++
+	return c.oftener(a, n)
+}
+
+// stuck counts a retry, and reports whether there have been so many that the pod has to back off.
+func (c *cycle) stuck(a *attempt) bool {
+	n := c.vain[a.UID]
+	n.retries++
+	return c.oftener(a, n)
+}
+
+func (c *cycle) oftener(a *attempt, n vain) bool {
+	if n.misfits >= mostMisfits || n.retries >= mostRetries {
 		return true
 	}
-	c.stillMisfits[a.UID] = n
+	n.id = a.ID
+	c.stillVain[a.UID] = n
 	return false
+}
+
+// unsettled returns what is counted on: it begins anew only for pods that have got an outcome, or are gone. That a batch did without a pod, or has not
+// come to the binder with it, settles nothing.
+func (c *cycle) unsettled() map[string]vain {
+	was, is := c.vain, c.stillVain
+	if len(was) == 0 {
+		return is
+	}
+	tried := make(map[string]bool, len(c.attempts)) // and open still
+	for _, a := range c.attempts {
+		tried[a.UID] = a.open
+	}
+	c.sh.with(func(q *pending.Queue, _ time.Time) {
+		for uid, n := range was {
+			if _, counted := is[uid]; counted {
+				continue
+			}
+			open, tried := tried[uid]
+			if e, ok := q.Entry(n.id); ok && e.Pod.UID == uid && e.Place == pending.Active && (open || !tried) {
+				is[uid] = n
+			}
+		}
+	})
+	return is
 }
 
 // askBinder puts a question about so many pods to whoever is the active binder until it is known what became of it. To

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -64,9 +65,9 @@ type cycle struct {
 	// evaluated is the oldest version of all answers, newest the newest.
 	evaluated, newest cluster.Version
 
-	progress     int            // attempts that are placed, unschedulable or in backoff
-	busy         time.Duration  // how long to leave the workers alone, which have refused a question
-	stillMisfits map[string]int // what driver.misfits becomes
+	progress  int             // attempts that are placed, unschedulable or in backoff
+	busy      time.Duration   // how long to leave the workers alone, which have refused a question
+	stillVain map[string]vain // what driver.vain becomes, of those of the batch that the binder has come to something about
 }
 
 // run takes the batch through filter, score and commit, and then makes room for pods that fit nowhere. Pods that get no
@@ -78,7 +79,7 @@ func (c *cycle) run(ctx context.Context, to workers) error {
 	ctx = c.trace(ctx)
 	defer func() {
 		c.giveBack()
-		c.misfits = c.stillMisfits
+		c.vain = c.unsettled()
 		c.endTraces()
 	}()
 
@@ -95,6 +96,9 @@ func (c *cycle) run(ctx context.Context, to workers) error {
 	}
 	// 3. Place the others.
 	if err := c.place(ctx); err != nil {
+		return err
+	}
+	if err := c.shelveBorrowers(ctx); err != nil {
 		return err
 	}
 	// 4. Make room, when nobody who fits waits any more.
@@ -129,7 +133,14 @@ func (c *cycle) place(ctx context.Context) error {
 	return err
 }
 
-// giveBack makes the pods without an outcome active again.
+// again notes why those of the pods that get no outcome are to be tried again.
+func again(pods []*attempt, reason string) {
+	for _, a := range pods {
+		a.again = reason
+	}
+}
+
+// giveBack makes the pods without an outcome active again, and counts them.
 func (c *cycle) giveBack() {
 	open := c.those(func(a *attempt) bool { return a.open })
 	if len(open) == 0 {
@@ -137,7 +148,11 @@ func (c *cycle) giveBack() {
 	}
 	c.sh.with(func(q *pending.Queue, now time.Time) {
 		for _, a := range open {
+			if a.alone {
+				c.alone.add(q, a.Attempt)
+			}
 			q.Retry(now, a.Attempt)
+			c.s.metrics.retries.WithLabelValues(cmp.Or(a.again, "no_outcome")).Inc()
 		}
 	})
 }
@@ -178,7 +193,7 @@ func (c *cycle) refused(ctx context.Context, pods []*attempt, stage string, err 
 		c.apart(stage, err)
 		return nil
 	}
-	c.s.metrics.retries.WithLabelValues(stage).Add(float64(len(pods)))
+	again(pods, stage)
 	if _, asked := rpc.RetryAfter(err); asked {
 		c.busy = rpc.RetryPause(err, 0)
 	}
@@ -264,17 +279,37 @@ func (c *cycle) sort(ctx context.Context) error {
 	if len(lost) > 0 {
 		c.sh.with(func(q *pending.Queue, now time.Time) {
 			for _, a := range lost {
-				q.Await(now, a.Attempt, c.newest)
+				q.Await(now, a.Attempt, c.newest, pending.Unresolved)
 				a.open = false
 			}
 		})
 	}
-	return c.shelve(ctx, stuck)
+	return c.shelve(ctx, slices.DeleteFunc(stuck, (*attempt).borrows))
+}
+
+// shelveBorrowers makes unschedulable those that can go nowhere by what was said of others: behind those that are placed, as it may have to wait
+// for the log.
+func (c *cycle) shelveBorrowers(ctx context.Context) error {
+	borrowers := c.those(func(a *attempt) bool { return a.open && !a.goes && a.borrows() })
+	if len(borrowers) == 0 {
+		return nil
+	}
+	_, err := c.stage("unschedulable", func() error { return c.shelve(ctx, borrowers) })
+	return err
 }
 
 // shelve makes pods unschedulable that fit nowhere, but for those that may preempt. It is done in parts, as each is compared with all that
 // has changed since its verdicts, and the log waits meanwhile.
+//
+// A pod of which nothing is known but what was said of another is tried again, by itself, if the two have come to differ. So is one that would be
+// told what is true no more.
 func (c *cycle) shelve(ctx context.Context, pods []*attempt) error {
+	var outdated []*attempt
+	if slices.ContainsFunc(pods, (*attempt).borrows) {
+		if err := c.catchUp(ctx); err != nil {
+			return err
+		}
+	}
 	for len(pods) > 0 {
 		left := pods
 		err := c.read(ctx, func(st *cluster.State) {
@@ -282,6 +317,17 @@ func (c *cycle) shelve(ctx context.Context, pods []*attempt) error {
 				for enough := false; len(left) > 0 && !enough; enough = time.Since(now) >= lookFor {
 					a := left[0]
 					left = left[1:]
+					if a.borrows() && !c.alike(q, st, a) {
+						c.s.metrics.retries.WithLabelValues("signature").Inc()
+						c.alone.add(q, a.Attempt)
+						q.Await(now, a.Attempt, c.newest, pending.Told)
+						a.open = false
+						continue
+					}
+					if a.outdated(q, c.version) {
+						outdated = append(outdated, a)
+						continue
+					}
 					f := c.postFilter(st, a)
 					if a.preempts = f.preempts; !a.preempts {
 						c.reject(q, now, st, a, f)
@@ -293,6 +339,16 @@ func (c *cycle) shelve(ctx context.Context, pods []*attempt) error {
 			return err
 		}
 		pods = left
+	}
+	c.misfit(outdated, "claims", claimsMessage)
+	return nil
+}
+
+// catchUp waits, for as long as the replica has its readers wait, until its state is none that an answer is of a later one than.
+func (c *cycle) catchUp(ctx context.Context) error {
+	err := c.s.cfg.Replica.Read(ctx, c.newest, func(*cluster.State) error { return nil })
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
 	}
 	return nil
 }

@@ -28,14 +28,13 @@ type driver struct {
 	log     *slog.Logger
 	reports *reporter
 
-	committed cluster.Version   // the newest version that the binder has answered
-	byImages  cluster.Epoch     // whose binder has said that it tells groups apart by their nodes' images
-	next      cluster.NodeIndex // where the next sample of nodes to score starts
-	reach     reach
-	most      int // pods of the next batch, while batches have been too large for a message; 0: as many as may be
-	// misfits counts by pod uid how often in a row the binder did not find what workers had found: a node, or what is to be
-	// preempted.
-	misfits     map[string]int
+	committed   cluster.Version   // the newest version that the binder has answered
+	byImages    cluster.Epoch     // whose binder has said that it tells groups apart by their nodes' images
+	next        cluster.NodeIndex // where the next sample of nodes to score starts
+	reach       reach
+	most        int             // pods of the next batch, while batches have been too large for a message; 0: as many as may be
+	vain        map[string]vain // by pod uid
+	alone       alone
 	pause       time.Duration // the last, after a cycle without progress
 	preemptFrom time.Time     // until then the binder wants no preemption
 
@@ -214,7 +213,7 @@ func (d *driver) look(ctx context.Context) (c *cycle, next time.Time, looked, ou
 			return nil
 		}
 		var batch []pending.Attempt
-		batch, outranked = d.sh.queue.PopAbove(now, d.limit(), floor)
+		batch, outranked = d.popBatch(now, st, floor)
 		if len(batch) > 0 {
 			c, outranked = d.newCycle(now, st, batch), false
 			return nil
@@ -228,12 +227,25 @@ func (d *driver) look(ctx context.Context) (c *cycle, next time.Time, looked, ou
 	return c, next, looked, outranked, err
 }
 
+// popBatch pops the next batch: as many pods as it may have, or fewer if these have many claims. The caller holds the shard's lock.
+func (d *driver) popBatch(now time.Time, st *cluster.State, floor int32) (batch []pending.Attempt, outranked bool) {
+	for claims := 0; len(batch) < d.limit() && claims < claimsAtATime; {
+		var next []pending.Attempt
+		if next, outranked = d.sh.queue.PopAbove(now, 1, floor); len(next) == 0 {
+			break
+		}
+		batch = append(batch, next...)
+		claims += claimsOf(st, next[0].Subject)
+	}
+	return batch, outranked
+}
+
 // lookMeanwhile goes on looking at what has changed while a cycle runs, until the function that it returns is called: pods that wake are
 // of the priorities that other shards are told to wait for. It takes half of its time at most.
 func (d *driver) lookMeanwhile(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	d.sh.mu.Lock()
-	looked := d.sh.lookingSince.IsZero()
+	looked := !d.sh.isLooking()
 	d.sh.mu.Unlock()
 	var looker sync.WaitGroup
 	looker.Go(func() {

@@ -297,6 +297,9 @@ type binder struct {
 	refuses bool // reports
 	// leaves says which reports the binder takes not, though it takes others; nil: none.
 	leaves func(*binderv1.PodReport) bool
+	// instead lets a test say what becomes of a pod whatever its candidates: RESULT_RETRY, and so of those behind it, or RESULT_NO_FIT;
+	// RESULT_UNSPECIFIED, and nil: as the ledger has it.
+	instead func(name string) binderv1.Outcome_Result
 	// preempting lets a test answer the n-th preemption, from 1; nil: as the ledger has it.
 	preempting func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
 }
@@ -334,6 +337,7 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 	}
 	placer := engine.NewPlacer(b.evaluator, st, wire.Version(request.GetVersion()).Seq, candidates)
 	response := &binderv1.CommitResponse{ByImages: true}
+	ended := false
 	for _, p := range request.GetPods() {
 		outcome := &binderv1.Outcome{Result: binderv1.Outcome_RESULT_GONE}
 		response.Outcomes = append(response.Outcomes, outcome)
@@ -346,12 +350,24 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 			outcome.Result = binderv1.Outcome_RESULT_PLACED
 			continue
 		}
+		instead := binderv1.Outcome_RESULT_UNSPECIFIED
+		if b.instead != nil && !ended {
+			instead = b.instead(row.Name)
+		}
+		if ended = ended || instead == binderv1.Outcome_RESULT_RETRY; ended {
+			outcome.Result = binderv1.Outcome_RESULT_RETRY
+			continue
+		}
+		if instead != binderv1.Outcome_RESULT_UNSPECIFIED {
+			outcome.Result = instead
+			continue
+		}
 		// Unlike the real one it tries a nominated pod nowhere else.
 		node, placement := st.Nodes.ByName(cmp.Or(row.RequiredNode, row.Nominated)), engine.NoFit
 		if row.RequiredNode != "" || row.Nominated != "" {
 			placement = placer.PlaceOn(engine.SubjectOf(&row.Pod), id, node)
 		} else {
-			node, placement = placer.Place(int(p.GetSubjectIndex()))
+			node, placement = placer.Choose(id, int(p.GetSubjectIndex()))
 		}
 		switch placement {
 		case engine.Placed:

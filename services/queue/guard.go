@@ -50,6 +50,11 @@ func (g *guarded) Signature(st *cluster.State, s engine.Subject) (k engine.Signa
 	return g.Evaluator.Signature(st, s)
 }
 
+func (g *guarded) Refusal(st *cluster.State, s engine.Subject) (why *engine.VerdictCount) {
+	defer g.recovered(s, func() { why = nil })
+	return g.Evaluator.Refusal(st, s)
+}
+
 func (g *guarded) Possible(st *cluster.State, s engine.Subject) (ok bool) {
 	defer g.recovered(s, func() { ok = true })
 	return g.Evaluator.Possible(st, s)

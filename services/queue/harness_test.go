@@ -99,8 +99,11 @@ type filterServer struct {
 	calls    atomic.Int64
 	answered func(call int64)
 	refuse   func(request *filterv1.FilterRequest) error // nil: nothing
+	amend    func(response *filterv1.FilterResponse)     // nil: nothing
 	stuck    atomic.Bool                                 // it never answers
 	slow     time.Duration                               // how long a dry run takes; only with fake time
+	// dryRun lets a test answer the n-th dry run, from 1; nil, or if it answers nothing: as the ledger has it.
+	dryRun func(n int) (*filterv1.DryRunPreemptionResponse, error)
 
 	mu       sync.Mutex
 	requests []*filterv1.FilterRequest
@@ -112,8 +115,14 @@ func (f *filterServer) DryRunPreemption(
 ) (*filterv1.DryRunPreemptionResponse, error) {
 	f.mu.Lock()
 	f.dryRuns = append(f.dryRuns, request)
+	n := len(f.dryRuns)
 	f.mu.Unlock()
 	elapse(f.slow)
+	if f.dryRun != nil {
+		if response, err := f.dryRun(n); response != nil || err != nil {
+			return response, err
+		}
+	}
 	return f.Service.DryRunPreemption(ctx, request)
 }
 
@@ -138,6 +147,9 @@ func (f *filterServer) Filter(ctx context.Context, request *filterv1.FilterReque
 		}
 	}
 	response, err := f.Service.Filter(ctx, request)
+	if err == nil && f.amend != nil {
+		f.amend(response)
+	}
 	if n := f.calls.Add(1); f.answered != nil {
 		f.answered(n)
 	}

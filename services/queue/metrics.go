@@ -79,8 +79,10 @@ type metrics struct {
 	afterFlush         prometheus.Counter
 	incoming           *prometheus.CounterVec
 
-	batch          prometheus.Histogram
-	stage          *prometheus.HistogramVec
+	batch prometheus.Histogram
+	stage *prometheus.HistogramVec
+	// retries counts by reason. Reasons binder_… are of questions that the binder was asked again; preempt_resource_exhausted is of pods that
+	// back off because of it; each other is of one attempt that came to no end, so that the next one is made at once.
 	retries        *prometheus.CounterVec
 	hedges         prometheus.Counter
 	preemptions    *prometheus.CounterVec
@@ -225,6 +227,9 @@ func (m *metrics) Scheduled(attempts int32, took time.Duration, flushed bool) {
 		m.afterFlush.Inc()
 	}
 }
+
+// Unresolved implements Observer.
+func (m *metrics) Unresolved() { m.retries.WithLabelValues("unresolved").Inc() }
 
 // podCollector counts the pods of the owned shards when it is asked.
 type podCollector struct {

@@ -61,8 +61,8 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 			return nil
 		}
 		if k > 0 && time.Since(start) > preemptFor {
-			c.s.metrics.retries.WithLabelValues("preempt_late").Add(float64(len(pods) - k))
-			return nil // the others are tried again
+			again(pods[k:], "preempt_late")
+			return nil
 		}
 		c.s.floors.works(c.sh.number, time.Now().Add(stalled))
 		began := time.Now()
@@ -77,10 +77,10 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 					c.fail([]*attempt{a}, fmt.Sprintf("preempt: %v", err))
 					continue
 				}
-				return c.refused(ctx, []*attempt{a}, "preempt", err)
+				return c.refused(ctx, pods[k:], "preempt", err)
 			}
 			if found.Nodes == 0 { // the pod, or its class, is gone
-				c.sh.with(func(q *pending.Queue, now time.Time) { q.Await(now, a.Attempt, found.Oldest) })
+				c.sh.with(func(q *pending.Queue, now time.Time) { q.Await(now, a.Attempt, found.Oldest, pending.Unresolved) })
 				a.open = false
 				continue
 			}
@@ -97,8 +97,12 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 			continue
 		}
 		goOn, err := c.evict(ctx, a, found, began)
-		if err != nil || !goOn {
+		if err != nil {
 			return err
+		}
+		if !goOn {
+			again(pods[k:], "preempt_aborted")
+			return nil
 		}
 	}
 	return nil
@@ -171,13 +175,12 @@ func (c *cycle) evict(ctx context.Context, a *attempt, found fanout.DryRunAnswer
 	case errors.Is(err, errShardLost) || ctx.Err() != nil:
 		return false, err
 	case code == codes.ResourceExhausted:
-		c.s.metrics.retries.WithLabelValues("preempt_" + snake(code)).Inc()
+		c.s.metrics.retries.WithLabelValues("preempt_resource_exhausted").Inc()
 		c.preemptFrom = time.Now().Add(rpc.RetryPause(err, retryCommit))
 		c.log.Info("preemption put off", "uid", a.UID, "err", err, a.traced.log())
 		c.preemptionWaits([]*attempt{a})
 		return true, nil
 	case code == codes.Aborted:
-		c.s.metrics.retries.WithLabelValues("preempt_" + snake(code)).Inc()
 		c.log.Info("preemption aborted", "uid", a.UID, "err", err, a.traced.log())
 		return false, nil
 	default:
@@ -200,7 +203,7 @@ func (c *cycle) settlePreemption(ctx context.Context, a *attempt, response *bind
 		})
 	case binderv1.PreemptResponse_RESULT_GONE:
 		c.preempted(a, preemptionGone, statusError, time.Since(began))
-		c.sh.with(func(q *pending.Queue, now time.Time) { q.Await(now, a.Attempt, version) })
+		c.sh.with(func(q *pending.Queue, now time.Time) { q.Await(now, a.Attempt, version, pending.Unresolved) })
 		a.open = false
 	default:
 		c.preempted(a, preemptionRetry, statusError, time.Since(began))
@@ -208,7 +211,7 @@ func (c *cycle) settlePreemption(ctx context.Context, a *attempt, response *bind
 			c.fail([]*attempt{a}, "its preemption was put off: the pods to be preempted had changed, or as many binds in its namespace, or evictions in theirs, are under way as may be")
 			return nil
 		}
-		c.s.metrics.retries.WithLabelValues("preempt").Inc()
+		a.again = "preempt"
 	}
 	return nil
 }

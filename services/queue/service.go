@@ -36,6 +36,7 @@ type Replica interface {
 type Evaluator interface {
 	Node(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) (engine.Verdict, bool)
 	Signature(st *cluster.State, s engine.Subject) engine.Signature
+	Refusal(st *cluster.State, s engine.Subject) *engine.VerdictCount
 	Possible(st *cluster.State, s engine.Subject) bool
 	CrossNode(st *cluster.State, s engine.Subject) bool
 	Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool)

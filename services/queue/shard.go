@@ -20,8 +20,8 @@ type shard struct {
 
 	mu    sync.Mutex
 	queue *pending.Queue
-	// lookingSince is when the look began that is under way; zero: none is.
-	lookingSince time.Time
+	// lookingSince is when the look began that is under way, and asideSince likewise that at pods with claims, which comes behind it; zero: none is.
+	lookingSince, asideSince time.Time
 
 	woken    chan struct{} // holds one value while the queue may have changed since the driver looked
 	draining chan struct{} // closed: start no further cycle
@@ -90,22 +90,42 @@ func (sh *shard) entries() iter.Seq[[]pending.Entry] {
 // lookFor is for how long a shard looks for pods to bring back before it lets the log go on.
 const lookFor = 200 * time.Microsecond
 
+// asideFor is the share of pods with claims in lookFor, so that they are looked at even if there are always others to look at.
+const asideFor = lookFor / 4
+
 // look looks at a part of what has changed, and reports whether that was the last. The caller holds the lock.
 func (sh *shard) look(now time.Time, st *cluster.State) (done bool) {
-	done = sh.queue.RecheckUntil(now, st, func() bool { return time.Since(now) >= lookFor })
-	switch {
-	case done:
-		sh.lookingSince = time.Time{}
-	case sh.lookingSince.IsZero():
-		sh.lookingSince = now
+	until := func(end time.Duration) func() bool { return func() bool { return time.Since(now) >= end } }
+	if done = sh.queue.RecheckUntil(now, st, until(lookFor-asideFor)); !done {
+		sh.queue.RecheckAside(now, st, until(lookFor))
 	}
-	return done
+	ahead, aside := sh.queue.Looking()
+	since(&sh.lookingSince, now, ahead)
+	since(&sh.asideSince, now, aside)
+	return !ahead && !aside
 }
 
-// looksForLong reports whether what is active need not wait for the end of the look that is under way: nor do other shards then. The
-// caller holds the lock.
+// since keeps since when something is so; zero: it is not.
+func since(at *time.Time, now time.Time, is bool) {
+	switch {
+	case !is:
+		*at = time.Time{}
+	case at.IsZero():
+		*at = now
+	}
+}
+
+// isLooking reports whether a look is under way. The caller holds the lock.
+func (sh *shard) isLooking() bool { return !sh.lookingSince.IsZero() || !sh.asideSince.IsZero() }
+
+// looksForLong reports whether what is active need not wait for the end of the look that is under way: nor do other shards then. However long pods
+// with claims have been looked at, a look at others that has begun since is waited for. The caller holds the lock.
 func (sh *shard) looksForLong(now time.Time) bool {
-	return !sh.lookingSince.IsZero() && now.Sub(sh.lookingSince) >= possible
+	began := sh.lookingSince
+	if began.IsZero() {
+		began = sh.asideSince
+	}
+	return !began.IsZero() && now.Sub(began) >= possible
 }
 
 func (sh *shard) reset(st *cluster.State) {

@@ -3,6 +3,7 @@ package queue_test
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,6 +11,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 )
 
@@ -266,4 +268,70 @@ func count(request *binderv1.CommitRequest) (n int32) {
 		n += g.GetCount()
 	}
 	return n
+}
+
+// TestPodIsNotRejectedForWhatHasBecomeOfTheClaimsOfAnother has pods of one signature popped at once. Before the worker judges the first of them,
+// who stands for both, its claim goes.
+func TestPodIsNotRejectedForWhatHasBecomeOfTheClaimsOfAnother(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		claims bool // the other has some, too
+		comes  bool // the claim is there again when the answer comes
+	}{
+		{"it has a claim of its own", true, false},
+		{"it has no claims", false, false},
+		{"and the claim is there again", false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			checkLeaks(t)
+			w := newWorld(t, 1)
+			var gone, again sync.Once
+			filters, _ := w.filterWorker("f1", func(int64) {
+				if c.comes {
+					again.Do(func() { w.ledger.apply(claimOf("a")) })
+				}
+			})
+			w.scoreWorker("s1")
+			w.ledger.node("n1", 8000)
+			w.ledger.pod("a", 100, labelled(w.ledger.claiming("a")))
+			var b special
+			if c.claims {
+				b = labelled(w.ledger.claiming("b"))
+			}
+			w.ledger.pod("b", 100, b)
+			filters.refuse = func(*filterv1.FilterRequest) error {
+				gone.Do(func() {
+					w.ledger.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeClaimKind, Namespace: "default", Name: "a"}})
+				})
+				return nil
+			}
+			w.queueMember("q1")
+			w.untilPlaced("b")
+			if got := w.binder.report("b"); got != "" {
+				t.Errorf("of the other is reported: %q", got)
+			}
+			filters.mu.Lock()
+			defer filters.mu.Unlock()
+			if got := len(filters.requests[0].GetSubjects()); got != 1 {
+				t.Errorf("the first question was about %d subjects, want one for both pods", got)
+			}
+		})
+	}
+}
+
+// claimOf is a claim that is bound to a volume of its own.
+func claimOf(name string) cluster.ObjectSet {
+	return cluster.ObjectSet{Object: &cluster.PersistentVolumeClaim{Namespace: "default", Name: name, Volume: "pv-" + name, Bound: true}}
+}
+
+// claiming defines a set with a claim, and the claim with its volume.
+func (l *ledger) claiming(name string) cluster.LabelsID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sets++
+	l.applyLocked(
+		cluster.LabelsDefined{ID: l.sets, Set: cluster.LabelSet{Namespace: "default", Claims: []cluster.PodClaim{{Name: name}}}},
+		cluster.ObjectSet{Object: &cluster.PersistentVolume{Name: "pv-" + name}}, claimOf(name),
+	)
+	return l.sets
 }

@@ -14,6 +14,10 @@ import (
 // large, and so on down to one pod. The same is done with a batch that is refused, or with which each worker fails: one of its pods may be
 // to blame, and the others must not wait for it. Of a batch for which the binder has no room the first half is sent (commit). Batches grow again as long as that goes well.
 
+// claimsAtATime bounds how many claims the pods of a batch have, but for those of the last pod. Each claim is looked up when the batch is popped, for
+// which the queue, and with it the log, waits.
+const claimsAtATime = 1024
+
 // limit is how many pods the next batch has at most.
 func (d *driver) limit() int {
 	if d.most > 0 {
@@ -36,7 +40,7 @@ func (c *cycle) tooLarge(ctx context.Context, stage string, err error) error {
 	c.progress++ // it ends: do not wait
 	if n > 1 {
 		c.most = n / 2
-		c.s.metrics.retries.WithLabelValues("too_large").Add(float64(n))
+		again(c.attempts, "too_large")
 		c.log.Warn("batch too large for a message, halved", "stage", stage, "pods", n, "err", err)
 		return nil
 	}
@@ -66,6 +70,6 @@ func (c *cycle) apart(stage string, err error) {
 	}
 	c.progress++ // it ends: do not wait
 	c.most = n / 2
-	c.s.metrics.retries.WithLabelValues("refused").Add(float64(n))
+	again(c.attempts, "refused")
 	c.log.Error("batch refused, halved", "stage", stage, "pods", n, "err", err)
 }

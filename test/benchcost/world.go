@@ -160,7 +160,7 @@ func (w *world) cycle() (int, error) {
 	placer := engine.NewPlacer(w.binder, w.st, w.st.Version().Seq, candidates)
 	placed, exhausted := 0, false
 	for _, id := range batch {
-		node, placement := placer.Place(indexOf[engine.SubjectOf(&w.st.Pod(id).Pod)])
+		node, placement := placer.Choose(id, indexOf[engine.SubjectOf(&w.st.Pod(id).Pod)])
 		if placement != engine.Placed {
 			exhausted = placement == engine.Retry
 			break

@@ -17,7 +17,7 @@
 // With --profile, Berth runs once in one process and leaves profiles of its CPU time and its allocations.
 //
 // Two subcommands serve the program itself and make: "benchkube null-binder" is the contender that binds blindly, and
-// "benchkube build" fills the cache of control plane programs and prints their paths.
+// "benchkube build" fills the cache of control plane programs and of their clients, and prints their paths.
 package main
 
 import (
@@ -282,11 +282,11 @@ func commit(ctx context.Context) string {
 
 // buildPrograms builds what is not in the cache.
 func buildPrograms(ctx context.Context) error {
-	paths, err := kubetest.Build(ctx, kubetest.Etcd, kubetest.APIServer, kubetest.KubeScheduler)
+	paths, err := kubetest.Build(ctx, kubetest.Programs()...)
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{kubetest.Etcd, kubetest.APIServer, kubetest.KubeScheduler} {
+	for _, name := range kubetest.Programs() {
 		fmt.Println(paths[name])
 	}
 	return nil

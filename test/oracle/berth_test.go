@@ -67,6 +67,14 @@ func (w *world) judge(id cluster.PodID, ranges []cluster.Range) *decision {
 		w.judgeRequired(d, id, row, ranges)
 		return d
 	}
+	if w.evaluator.FailsAsNominated(w.state, id) != nil {
+		for i := range cluster.NodeIndex(w.state.Nodes.Len()) {
+			if w.state.Nodes.Live.Has(i) {
+				d.Verdicts[w.state.Nodes.Spec[i].Name] = w.explain(subject, id, nominated)
+			}
+		}
+		return d
+	}
 	a := w.ask(subject, ranges, w.state.Nodes.Len()+1, false)
 	for i := range cluster.NodeIndex(w.state.Nodes.Len()) {
 		if !w.state.Nodes.Live.Has(i) {
@@ -116,10 +124,12 @@ func (w *world) correct(a *answer, subject engine.Subject, id cluster.PodID, nom
 // judgeRequired judges a pod that may go to one node only, by name; its class does not know the name.
 func (w *world) judgeRequired(d *decision, id cluster.PodID, row *cluster.PodRow, ranges []cluster.Range) {
 	subject := engine.SubjectOf(&row.Pod)
-	answers := engine.Answers{Nodes: w.state.Nodes.Count(), Required: true}
+	answers := engine.Answers{Nodes: w.state.Nodes.Count(), Required: true, Refused: w.evaluator.Refusal(w.state, subject)}
 	for i := range cluster.NodeIndex(w.state.Nodes.Len()) {
 		switch name := w.state.Nodes.Spec[i].Name; {
 		case !w.state.Nodes.Live.Has(i):
+		case answers.Refused != nil:
+			d.Verdicts[name] = verdict{Plugin: answers.Refused.Plugin, Unresolvable: true, Reasons: []string{answers.Refused.Reason}}
 		case name != row.RequiredNode:
 			d.Verdicts[name] = verdict{Plugin: engine.NodeAffinity, Unresolvable: true, Reasons: []string{engine.ReasonNodeAffinityOutside}}
 		default:

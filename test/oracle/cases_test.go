@@ -24,7 +24,7 @@ func plain(name string, imageBytes int64) *v1.Node {
 
 func TestAnImageThatHasGrownCountsAsItIs(t *testing.T) {
 	fewer(t, 10)
-	rapid.Check(t, func(t *rapid.T) {
+	check(t, func(t *rapid.T) {
 		w := drawWorld(t, 3, new(tally))
 		sizes := rapid.SliceOfN(rapid.SampledFrom([]int64{300 << 20, 50 << 20, 900 << 20}), 1, 3).Draw(t, "sizes")
 		pod := named(&v1.Pod{

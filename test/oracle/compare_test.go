@@ -69,7 +69,7 @@ func (w *world) difference(id cluster.PodID, ranges []cluster.Range) (*decision,
 func TestOneDecisionIsTheSame(t *testing.T) {
 	var n tally
 	defer n.explain(t)
-	rapid.Check(t, func(t *rapid.T) {
+	check(t, func(t *rapid.T) {
 		w := drawWorld(t, evenly(t, "width", [8]int{1, 2, 3, 4, 6, 8, 12, 16}), &n)
 		pods := evenly(t, "pods", [8]int{0, 1, 2, 4, 8, 12, 16, 24})
 		if rapid.Bool().Draw(t, "room") {
@@ -113,7 +113,7 @@ func TestPreemptionIsTheSame(t *testing.T) {
 	fewer(t, 2)
 	var n tally
 	defer n.explain(t)
-	rapid.Check(t, func(t *rapid.T) {
+	check(t, func(t *rapid.T) {
 		w := drawWorld(t, evenly(t, "width", [8]int{1, 2, 2, 3, 3, 4, 6, 8}), &n)
 		w.drawCrowd()
 		for range rapid.IntRange(1, 4).Draw(t, "preemptors") {
@@ -153,7 +153,7 @@ func TestEachPlacementIsOneOfTheBest(t *testing.T) {
 	fewer(t, 4)
 	var n tally
 	defer n.explain(t)
-	rapid.Check(t, func(t *rapid.T) {
+	check(t, func(t *rapid.T) {
 		w := drawWorld(t, evenly(t, "width", [8]int{4, 6, 8, 10, 12, 16, 20, 24}), &n)
 		for _, node := range drawFleet(t, w.width) {
 			w.setNode(node, w.drawPlace())

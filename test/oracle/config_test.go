@@ -21,7 +21,7 @@ import (
 // TestAConfigurationMeansTheSame writes drawn profiles as kube-scheduler's configuration file and has Berth read it.
 func TestAConfigurationMeansTheSame(t *testing.T) {
 	fewer(t, 4)
-	rapid.Check(t, func(t *rapid.T) {
+	check(t, func(t *rapid.T) {
 		cfg, err := latest.Default()
 		if err != nil {
 			t.Fatalf("read kube-scheduler's default configuration: %v", err)

@@ -30,14 +30,14 @@
 // VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone. Each text that they can say has to come
 // (volumes_test.go). What Berth does not decide yet is said in undecided_test.go, counted apart and printed.
 //
-// A difference is shrunk, printed with the flag that repeats it, and then with the smallest cluster that shows it, as
-// YAML.
+// A difference is shrunk, and printed with the smallest cluster that shows it, as YAML. The output ends with the commands that repeat the
+// cases that differed, one each. Each test draws cases of its own, unless -rapid.seed is given.
 //
 // The short run is `go test .`; a longer one is
 //
 //	go test -v -count 1 -timeout 0 . -rapid.checks=5000 -sequences=50
 //
-// which also prints how much was compared; -sequence=N -sequences=1 repeats one sequence.
+// which also prints how much was compared.
 //
 // # What is meant to differ
 //

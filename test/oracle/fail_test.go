@@ -2,7 +2,6 @@ package oracle
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"testing"
 
@@ -32,15 +31,18 @@ func (n *tally) explain(t *testing.T) {
 	t.Logf("the smallest cluster found\n%s%s", failed, failed.difference())
 }
 
-// printDifferences prints again what differed, and how to run the same cases: scenes are long, and whoever has but the end of the
-// output is to see what failed.
+// printDifferences prints again what differed, and how to repeat the cases: scenes are long, and whoever has but the end of the output is to
+// see what failed.
 func (n *tally) printDifferences() {
 	for _, d := range n.differences {
 		const most = 2000 // bytes
 		if len(d) > most {
 			d = d[:most] + "…"
 		}
-		fmt.Printf("%s\nthe same cases: -rapid.seed=%v -rapid.checks=%v\n", d, flag.Lookup("rapid.seed").Value, flag.Lookup("rapid.checks").Value)
+		fmt.Println(d)
+	}
+	for _, command := range n.repeats {
+		fmt.Printf("the same case: %s\n", command)
 	}
 }
 

@@ -134,6 +134,11 @@ func (w *world) evict(id cluster.PodID, node string, v victims) {
 		return
 	}
 	nominated := nominatedTo(pod, node)
+	for k, victim := range w.pods {
+		if slices.Contains(v.Pods, victim.Name) && w.assumed[string(victim.UID)] {
+			w.confirm(k) // kube-scheduler takes no news of a pod whose bind it has not heard of
+		}
+	}
 	if rapid.Bool().Draw(w.t, "at once") {
 		w.disrupt(v.Pods)
 		w.amend(id, nominated)

@@ -35,7 +35,7 @@ func created(t *rapid.T, written *v1.Pod) *v1.Pod {
 // A pod of a manifest, without an API server, asks for the same as one that the API server has created.
 func TestManifestsAreFilledInAsByTheAPIServer(t *testing.T) {
 	compared := 0
-	rapid.Check(t, func(t *rapid.T) {
+	check(t, func(t *rapid.T) {
 		written := named(drawSpec(t, 3), "p")
 		written.TypeMeta, written.UID = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ""
 		for _, containers := range [][]v1.Container{written.Spec.InitContainers, written.Spec.Containers} {

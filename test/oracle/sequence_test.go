@@ -285,6 +285,11 @@ func TestEachPlacementOfAWholeBerthIsOneOfTheBest(t *testing.T) {
 		seed := *firstSequence + i
 		t.Run(strconv.Itoa(seed), func(t *testing.T) {
 			defer n.explain(t)
+			defer func() {
+				if t.Failed() {
+					sum.note(t, fmt.Sprintf("-sequence=%d -sequences=1", seed))
+				}
+			}()
 			plan := rapid.Custom(drawPlan).Example(seed)
 			script, log := runSequence(t, endpoints, fmt.Sprintf("/%d/", seed), plan)
 			r := newReplay(t, &n, script, plan.profiles)

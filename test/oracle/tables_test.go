@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -34,11 +35,12 @@ var upstreamTables = []upstreamTable{
 		plugin: names.VolumeRestrictions, dir: "volumerestrictions", file: "volume_restrictions.go", receiver: "VolumeRestrictions",
 		tests:   "TestGCEDiskConflicts|TestAWSDiskConflicts|TestRBDDiskConflicts|TestISCSIDiskConflicts|TestAccessModeConflicts",
 		objects: []string{"pl.pvcLister"}, cluster: "pl.sharedLister", atLeast: 22,
+		hints: 2, hintTests: "Test_isSchedulableAfter.*", hinted: 15,
 	},
 	{
 		plugin: names.NodeVolumeLimits, dir: "nodevolumelimits", file: "csi.go", receiver: "CSILimits", tests: "TestCSILimits",
 		objects: []string{"pl.pvLister", "pl.pvcLister", "pl.scLister", "pl.vaIndexer", "pl.csiManager.(*DefaultCSIManager).csiNodeLister.csiNodeLister"},
-		atLeast: 33,
+		atLeast: 33, hints: 4, hintTests: "TestCSILimits.*QHint", hinted: 18,
 	},
 	{
 		plugin: names.VolumeBinding, dir: "volumebinding", file: "volume_binding.go", receiver: "VolumeBinding", tests: "TestVolumeBinding",
@@ -46,11 +48,12 @@ var upstreamTables = []upstreamTable{
 			"pl.PVCLister", "pl.classLister", "pl.Binder.(*volumeBinder).pvCache.store", "pl.Binder.(*volumeBinder).csiNodeLister",
 			"pl.Binder.(*volumeBinder).csiDriverLister", "pl.Binder.(*volumeBinder).csiStorageCapacityLister",
 		},
-		atLeast: 20,
+		atLeast: 20, hints: 5, hintTests: "TestIsSchedulableAfter.*", hinted: 31,
 	},
 	{
 		plugin: names.VolumeZone, dir: "volumezone", file: "volume_zone.go", receiver: "VolumeZone",
 		tests: "TestSingleZone|TestMultiZone|TestWithBinding", objects: []string{"pl.pvLister", "pl.pvcLister", "pl.scLister"}, atLeast: 24,
+		hints: 3, hintTests: "TestIsSchedulableAfter.*", hinted: 12,
 	},
 }
 
@@ -60,6 +63,9 @@ type upstreamTable struct {
 	objects                            []string // expressions: listers, or what else has them
 	cluster                            string   // an expression: what knows all nodes; "" if the plugin asks for none
 	atLeast                            int      // how many cases there are, so that a release that has others is noticed
+	hints                              int      // how many of its methods are queueing hints
+	hintTests                          string   // and their tests
+	hinted                             int      // how many cases these have
 }
 
 // recorder is put beside the tests of a plugin. It writes a line for each call.
@@ -85,6 +91,17 @@ func init() {
 			pods = append(pods, p.GetPod())
 		}
 		return pods
+	}
+	recordHint = func(point string, pod *v1.Pod, was, is any, hint fwk.QueueingHint) {
+		call := map[string]any{"point": point, "pod": pod, "queue": hint == fwk.Queue}
+		for which, o := range map[string]any{"was": was, "is": is} {
+			if o != nil {
+				call[which] = map[string]any{"kind": reflect.TypeOf(o).Elem().Name(), "object": o}
+			}
+		}
+		if err := json.NewEncoder(out).Encode(call); err != nil {
+			panic(err)
+		}
 	}
 	recordCall = func(pl *%[2]s, point string, pod *v1.Pod, node fwk.NodeInfo, status *fwk.Status) {
 		call := map[string]any{"point": point, "pod": pod, "code": status.Code().String()}
@@ -144,6 +161,8 @@ func objectsOf(from any) (out []any) {
 
 // wrappers follow the methods of a plugin that they take the place of.
 const wrappers = `
+var recordHint func(point string, pod *v1.Pod, was, is any, hint fwk.QueueingHint)
+
 var recordCall func(pl *%[1]s, point string, pod *v1.Pod, node fwk.NodeInfo, status *fwk.Status)
 
 func (pl *%[1]s) PreFilter(ctx context.Context, cs fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
@@ -162,6 +181,20 @@ func (pl *%[1]s) Filter(ctx context.Context, cs fwk.CycleState, pod *v1.Pod, nod
 	return s
 }
 `
+
+// hintWrapper follows a method that is a queueing hint, and takes its place. A hint that has not known what to say has no say here.
+const hintWrapper = `
+func (pl *%[1]s) %[2]s(logger klog.Logger, pod *v1.Pod, was, is interface{}) (fwk.QueueingHint, error) {
+	hint, err := pl.unrecorded%[2]s(logger, pod, was, is)
+	if err == nil && recordHint != nil {
+		recordHint("%[2]s", pod, was, is, hint)
+	}
+	return hint, err
+}
+`
+
+// hintMethod finds these methods.
+var hintMethod = regexp.MustCompile(`func \(pl \*\w+\) (isSchedulableAfter\w+)\(logger klog\.Logger, pod \*v1\.Pod, oldObj, newObj interface\{\}\)`)
 
 // upstreamCall is a call of a plugin in one of its tests.
 type upstreamCall struct {
@@ -249,20 +282,33 @@ func (table *upstreamTable) wrap(t *testing.T, text []byte) []byte {
 		}
 		text = bytes.Replace(text, []byte(head+method+"("), []byte(head+"unrecorded"+method+"("), 1)
 	}
-	return fmt.Appendf(text, wrappers, table.receiver)
+	var hints []string
+	for _, found := range hintMethod.FindAllSubmatch(text, -1) {
+		hints = append(hints, string(found[1]))
+	}
+	if len(hints) != table.hints {
+		t.Fatalf("%s has the hints %v, there were %d", table.file, hints, table.hints)
+	}
+	text = fmt.Appendf(text, wrappers, table.receiver)
+	for _, hint := range hints {
+		head := fmt.Sprintf("func (pl *%s) ", table.receiver)
+		text = bytes.Replace(text, []byte(head+hint+"("), []byte(head+"unrecorded"+hint+"("), 1)
+		text = fmt.Appendf(text, hintWrapper, table.receiver, hint)
+	}
+	return text
 }
 
-// calls runs the tests of a plugin and returns the calls, in order.
-func (table *upstreamTable) calls(t *testing.T, binaries string) []upstreamCall {
+// calls runs tests of a plugin and returns the calls, in order.
+func calls[T any](t *testing.T, table *upstreamTable, binaries, tests string) []T {
 	file := filepath.Join(t.TempDir(), "calls.json")
-	run(t, binaries, []string{"BERTH_CALLS=" + file}, filepath.Join(binaries, table.dir+".test"), "-test.run=^("+table.tests+")$")
+	run(t, binaries, []string{"BERTH_CALLS=" + file}, filepath.Join(binaries, table.dir+".test"), "-test.run=^("+tests+")$")
 	lines, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out []upstreamCall
+	var out []T
 	for line := range bytes.Lines(lines) {
-		var call upstreamCall
+		var call T
 		if err := json.Unmarshal(line, &call); err != nil {
 			t.Fatalf("%v: %s", err, line)
 		}
@@ -365,7 +411,7 @@ func TestUpstreamsTablesAreJudgedTheSame(t *testing.T) {
 	binaries := buildTables(t)
 	for _, table := range upstreamTables {
 		t.Run(table.plugin, func(t *testing.T) {
-			calls, judged := table.calls(t, binaries), 0
+			calls, judged := calls[upstreamCall](t, &table, binaries, table.tests), 0
 			for k, c := range calls {
 				if c.Point == "PreFilter" && k+1 < len(calls) && calls[k+1].Point == "Filter" {
 					continue // the call of Filter has the case, and the node

@@ -29,6 +29,7 @@ type tally struct {
 	why    string // how they differ about it
 
 	differences []string // of sum: test and why, of each test that has failed
+	repeats     []string // of sum: the commands that run these cases again
 }
 
 // sum is the tally of all tests.
@@ -93,9 +94,6 @@ func (n *tally) countApart(why string, d *decision) {
 		return
 	}
 	n.apartByText = d.countTexts(n.apartByText, anywhere)
-	if n.apart[undecidedUnbuilt] > 0 {
-		n.countHelped(d)
-	}
 }
 
 // countFailed counts an attempt that kube-scheduler fails at.

@@ -14,8 +14,6 @@ import (
 
 // What Berth does not decide yet. What is said here is counted apart, and nothing else is.
 const (
-	// undecidedUnbuilt: Berth has no plugin that judges volumes, and refuses the pod.
-	undecidedUnbuilt = "no plugin of Berth's judges volumes"
 	// undecidedUnbound: kube-scheduler would bind a claim of the pod, and looks for a volume on each node. Berth refuses the pod.
 	undecidedUnbound = "a claim waits for a consumer"
 	// undecidedForeign: kube-scheduler's attempt ends with an error that is about another pod, one that is on a node. Berth is not
@@ -32,23 +30,12 @@ func built(name string) bool {
 // undecided says why kube-scheduler's decision about a pod is not compared, "" if it is.
 func (u *upstream) undecided(pod *v1.Pod, want *decision) string {
 	switch p := u.frameworks[pod.Spec.SchedulerName]; {
-	case slices.ContainsFunc(volumePlugins, func(name string) bool { return !built(name) }) && usesVolumes(pod):
-		return undecidedUnbuilt
 	case u.unbound(pod) && p.judges(names.VolumeBinding) && !p.refusedBefore(want, names.VolumeBinding):
 		return undecidedUnbound
 	case want.failed != nil && want.foreign:
 		return undecidedForeign
 	}
 	return ""
-}
-
-// usesVolumes reports whether a pod has volumes that bind it to some nodes, or count.
-func usesVolumes(pod *v1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
-		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.AWSElasticBlockStore != nil || v.GCEPersistentDisk != nil ||
-			v.ISCSI != nil || v.RBD != nil || v.AzureDisk != nil || v.AzureFile != nil || v.Cinder != nil || v.PortworxVolume != nil ||
-			v.VsphereVolume != nil
-	})
 }
 
 // unbound reports whether a pod has a claim that kube-scheduler would bind.

@@ -196,6 +196,26 @@ func TestATokenIsAskedForAndKept(t *testing.T) {
 }
 
 func TestAnAnswerAboutATokenThatIsGoneAsksForNone(t *testing.T) {
+	t.Run("late", func(t *testing.T) { answerAboutATokenThatIsGone(t, false) })
+	t.Run("its end is late", func(t *testing.T) { answerAboutATokenThatIsGone(t, true) })
+}
+
+// heldBody is of an answer whose end does not come before arrives is closed, or its call has ended.
+type heldBody struct {
+	io.ReadCloser
+	arrives, ended <-chan struct{}
+}
+
+func (b heldBody) Read(p []byte) (int, error) {
+	select {
+	case <-b.arrives:
+	case <-b.ended:
+	}
+	return b.ReadCloser.Read(p)
+}
+
+// answerAboutATokenThatIsGone holds an answer back, or its body only, until another token is in use.
+func answerAboutATokenThatIsGone(t *testing.T, begins bool) {
 	dir := t.TempDir()
 	b := start(t, dir, "127.0.0.1:0", "--authenticate", "tokens", "--token-file", writeTokens(t, dir, "right-token,ann,read\n"))
 	// Between the page and the gateway: what the status says of the wrong token is on its way until the right one is in use.
@@ -207,6 +227,10 @@ func TestAnAnswerAboutATokenThatIsGoneAsksForNone(t *testing.T) {
 		ModifyResponse: func(r *http.Response) error {
 			if r.Request.URL.Path == "/v1/status" && r.Request.Header.Get("Authorization") == "Bearer wrong-token" {
 				once.Do(func() { close(onItsWay) })
+				if begins {
+					r.Body = heldBody{r.Body, arrives, r.Request.Context().Done()}
+					return nil
+				}
 				select {
 				case <-arrives:
 				case <-r.Request.Context().Done():
@@ -219,11 +243,22 @@ func TestAnAnswerAboutATokenThatIsGoneAsksForNone(t *testing.T) {
 	t.Cleanup(server.Close)
 	p := open(t, server.Listener.Addr().String(), "", "401")
 	p.await("the dialog", `document.getElementById("sign-in").open`)
+	get[bool](p, `((fetch) => {
+		window.fetch = async (path, options) => {
+			const response = await fetch(path, options);
+			window.begun ||= path === "v1/status" && options.headers.Authorization === "Bearer wrong-token";
+			return response;
+		};
+		return true;
+	})(window.fetch)`)
 	p.write("#token", "wrong-token"+kb.Enter)
 	select {
 	case <-onItsWay:
 	case <-time.After(patience):
 		t.Fatal("nobody asks with the wrong token")
+	}
+	if begins {
+		p.await("the answer begins", `window.begun === true`)
 	}
 	p.await("the dialog again", `document.getElementById("sign-in").open && `+text("sign-in-why")+`.includes("not known")`)
 	p.write("#token", "right-token"+kb.Enter)

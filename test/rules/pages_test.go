@@ -69,6 +69,42 @@ func TestPagesNameOnlyMakeTargetsThatExist(t *testing.T) {
 	}
 }
 
+func TestPagesNameOnlyTestsThatExist(t *testing.T) {
+	function, name := regexp.MustCompile(`(?m)^func (Test[A-Z]\w*)\(`), regexp.MustCompile(`\bTest[A-Z]\w*`)
+	pattern := regexp.MustCompile("go test [^`]*?-run[ =]'?([\\w|^$/]+)")
+	var tests []string
+	for _, file := range must(t, files) {
+		if strings.HasSuffix(file, "_test.go") {
+			for _, m := range function.FindAllStringSubmatch(readFile(t, file), -1) {
+				tests = append(tests, m[1])
+			}
+		}
+	}
+	found := 0
+	for _, page := range pages(t) {
+		text := readFile(t, page)
+		for _, m := range name.FindAllString(text, -1) {
+			if found++; !slices.Contains(tests, m) {
+				t.Errorf("%s names %s: there is no such test", page, m)
+			}
+		}
+		for _, m := range pattern.FindAllStringSubmatch(text, -1) {
+			for wanted := range strings.SplitSeq(m[1], "|") {
+				wanted, _, _ = strings.Cut(wanted, "/")
+				if wanted == "^$" {
+					continue // benchmarks alone are run
+				}
+				if re, err := regexp.Compile(wanted); err != nil || !slices.ContainsFunc(tests, re.MatchString) {
+					t.Errorf("%s runs tests by -run %s: none is matched by %q (%v)", page, m[1], wanted, err)
+				}
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no page names a test")
+	}
+}
+
 func TestPagesLinkOnlyToWhatExists(t *testing.T) {
 	found := 0
 	for _, name := range pages(t) {

@@ -139,7 +139,7 @@ func TestWhatBerthCannotJudgeIsParkedWithAVerdict(t *testing.T) {
 		"volume": "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}], ",
 		"claim":  "resourceClaims: [{name: gpu, resourceClaimName: c}], ",
 	}
-	plugins := map[string]string{"volume": "VolumeBinding", "claim": "DynamicResources"}
+	plugins := map[string]string{"volume": "VolumeRestrictions", "claim": "DynamicResources"} // there is no such volume claim
 	for name, ask := range asks {
 		b.Apply(berthtest.Pod(name, "1", "1Gi", ask))
 	}

@@ -140,13 +140,14 @@ func TestNoNumberOfTenantsMakesMoreSeries(t *testing.T) {
 			t.Errorf("a tenant has named the series %s", s)
 		}
 	}
-	// Some tell of what happens by chance only, as that an answer was late: fixed words, a handful. A histogram is a series a bucket, of which
-	// one that a tenant could make would have made a hundred times a dozen.
+	// Some tell of what happens by chance only, as that an answer was late, and may not have come with the first tenants: fixed words, a handful.
+	// A histogram is a series a bucket, of which one that a tenant could make would have made a hundred times a dozen.
+	const byChance = 20
 	added := slices.DeleteFunc(slices.Clone(after), func(s string) bool {
 		_, found := slices.BinarySearch(before, s)
 		return found || strings.Contains(s, "_bucket{") || strings.Contains(s, "_sum{")
 	})
-	if len(added) >= more {
+	if len(added) > byChance {
 		t.Errorf("%d tenants more have made %d series more:\n%s", more, len(added), strings.Join(added, "\n"))
 	}
 	t.Logf("%d series, and %d after %d tenants more: %d but for buckets: %q", len(before), len(after), more, len(added), added)

@@ -83,12 +83,10 @@ async function request(path, { body, signal }) {
     throw broken(err, signal);
   }
   if (response.ok) return response;
-  if (response.status === 401 && token !== sessionStorage.getItem(tokenKey)) {
-    await response.body?.cancel(); // it is about a token that is not this tab's any more: the question is asked with the one that is
-    return request(path, { body, signal });
-  }
-
   const answer = await response.json().catch(() => ({})); // what is in between may answer in other ways
+  if (response.status === 401 && token !== sessionStorage.getItem(tokenKey)) {
+    return request(path, { body, signal }); // it was about a token that is not this tab's any more: the question is asked with the one that is
+  }
   const problem = answer.error ?? answer; // streams wrap it
   if (response.status === 401) session.dispatchEvent(new CustomEvent("wanted", { detail: problem.message }));
   throw new ApiError(problem.message || response.statusText || `HTTP ${response.status}`, {

@@ -252,9 +252,10 @@ func podsOf(st *cluster.State) func(phases ...cluster.Phase) []cluster.PodID {
 func Profile(schedulerName string) cluster.Profile {
 	return cluster.Profile{
 		SchedulerName: schedulerName,
-		PreFilters:    strings.Fields("NodeAffinity NodePorts NodeResourcesFit PodTopologySpread InterPodAffinity NodeDeclaredFeatures"),
-		Filters: strings.Fields("NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit PodTopologySpread InterPodAffinity " +
-			"NodeDeclaredFeatures"),
+		PreFilters: strings.Fields("NodeAffinity NodePorts NodeResourcesFit VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone " +
+			"PodTopologySpread InterPodAffinity NodeDeclaredFeatures"),
+		Filters: strings.Fields("NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit " +
+			"VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity NodeDeclaredFeatures"),
 		Weights: []cluster.PluginWeight{
 			{Name: "TaintToleration", Weight: 3}, {Name: "NodeAffinity", Weight: 2}, {Name: "NodeResourcesFit", Weight: 1},
 			{Name: "PodTopologySpread", Weight: 2}, {Name: "InterPodAffinity", Weight: 2},

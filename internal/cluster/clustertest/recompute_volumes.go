@@ -27,27 +27,9 @@ func Attached(st *cluster.State, i cluster.NodeIndex) (all []cluster.Attachment,
 	}
 	name := st.Node(i).Name
 	csiNode := st.CSINode(name) != nil
+	use := func(driver, handle string) { at(driver, handle).Uses++ }
 	for _, p := range st.PodsOn(i) {
-		if l := st.Labels(p.Labels); l != nil {
-			for _, by := range l.Claims {
-				driver, handle, err := claimed(st, l.Namespace, by, csiNode)
-				switch {
-				case err != nil:
-					failing++
-				case driver != "" && handle != "":
-					at(driver, handle).Uses++
-				}
-			}
-		}
-		for _, d := range st.Class(p.Class).Spec.Disks {
-			switch {
-			case !csiNode:
-			case d.Migration.Error != "":
-				failing++
-			case d.Migration.Driver != "":
-				at(d.Migration.Driver, d.Migration.Handle).Uses++
-			}
-		}
+		failing += volumesOf(st, p, csiNode, use)
 	}
 	for a := range st.VolumeAttachments() {
 		v := st.PersistentVolume(a.Volume)
@@ -59,6 +41,57 @@ func Attached(st *cluster.State, i cluster.NodeIndex) (all []cluster.Attachment,
 		return cmp.Or(cmp.Compare(a.Driver, b.Driver), cmp.Compare(a.Handle, b.Handle))
 	})
 	return all, failing
+}
+
+// volumesOf calls use for each volume that a pod uses, as often as it does, and returns how many fail to be counted.
+func volumesOf(st *cluster.State, p *cluster.PodRow, csiNode bool, use func(driver, handle string)) (failing int) {
+	if l := st.Labels(p.Labels); l != nil {
+		for _, by := range l.Claims {
+			driver, handle, err := claimed(st, l.Namespace, by, csiNode)
+			switch {
+			case err != nil:
+				failing++
+			case driver != "" && handle != "":
+				use(driver, handle)
+			}
+		}
+	}
+	for _, d := range st.Class(p.Class).Spec.Disks {
+		switch {
+		case !csiNode:
+		case d.Migration.Error != "":
+			failing++
+		case d.Migration.Driver != "":
+			use(d.Migration.Driver, d.Migration.Handle)
+		}
+	}
+	return failing
+}
+
+// NomineeVolumes describes what each pod with claims or disks would use that is nominated to a node: read slowly. It counts the pods by volume.
+func NomineeVolumes(st *cluster.State) (of map[cluster.PodID]string, pods map[[2]string]int) {
+	of, pods = make(map[cluster.PodID]string), make(map[[2]string]int)
+	for id, p := range st.Pods() {
+		if l := st.Labels(p.Labels); p.Placed() || p.Nominated == "" || len(st.Class(p.Class).Spec.Disks) == 0 && (l == nil || len(l.Claims) == 0) {
+			continue
+		}
+		uses := make(map[[2]string]int)
+		failing := volumesOf(st, p, true, func(driver, handle string) { uses[[2]string{driver, handle}]++ })
+		of[id] = fmt.Sprint(uses, failing)
+		for volume := range uses {
+			pods[volume]++
+		}
+	}
+	return of, pods
+}
+
+// KeptNomineeVolumes describes what a state has of a nominated pod as NomineeVolumes does.
+func KeptNomineeVolumes(st *cluster.State, id cluster.PodID) string {
+	of, uses := st.NomineeVolumes(id), make(map[[2]string]int)
+	for _, u := range of.Uses {
+		uses[[2]string{u.Driver, u.Handle}] += int(u.Uses)
+	}
+	return fmt.Sprint(uses, of.Failing)
 }
 
 // claimed returns what a claim counts as that a pod uses.
@@ -143,10 +176,22 @@ func recomputeVolumes(st *cluster.State) error {
 			}
 		}
 	}
+	nominees, nominated := NomineeVolumes(st)
+	for id := range st.Pods() {
+		if _, want := nominees[id]; want != (st.NomineeVolumes(id) != nil) {
+			return fmt.Errorf("pod %d is a nominee with volumes: %v, want %v", id, !want, want)
+		}
+	}
+	for id, want := range nominees {
+		if got := KeptNomineeVolumes(st, id); got != want {
+			return fmt.Errorf("nominee %d would use %s, want %s", id, got, want)
+		}
+	}
 	for _, driver := range append([]string{"ebs.csi.aws.com"}, volumeNames...) {
 		for _, handle := range handles() {
-			if got, want := st.AttachedAnywhere(driver, handle), nodes[[2]string{driver, handle}]; got != want {
-				return fmt.Errorf("%s %q is used on %d nodes, want %d", driver, handle, got, want)
+			volume := [2]string{driver, handle}
+			if on, to, since := st.VolumeUsers(driver, handle); on != nodes[volume] || to != nominated[volume] || since > st.Version().Seq {
+				return fmt.Errorf("%s %q is used on %d nodes and by %d nominees since %d, want %d and %d", driver, handle, on, to, since, nodes[volume], nominated[volume])
 			}
 		}
 	}
@@ -182,7 +227,7 @@ func handles() []string {
 	return all
 }
 
-// Uses describes who uses claims, and on how many nodes volumes are used, of those that Delta gives.
+// Uses describes who uses claims, and on how many nodes and by how many nominees volumes are used, of those that Delta gives.
 func Uses(st *cluster.State) string {
 	var b strings.Builder
 	for _, namespace := range namespaces {
@@ -192,7 +237,8 @@ func Uses(st *cluster.State) string {
 	}
 	for _, driver := range append([]string{"ebs.csi.aws.com"}, volumeNames...) {
 		for _, handle := range handles() {
-			fmt.Fprintf(&b, "%s %q: used on %d nodes\n", driver, handle, st.AttachedAnywhere(driver, handle))
+			on, to, _ := st.VolumeUsers(driver, handle)
+			fmt.Fprintf(&b, "%s %q: used on %d nodes and by %d nominees\n", driver, handle, on, to)
 		}
 	}
 	return b.String()

@@ -127,7 +127,7 @@ func New(cfg Config) (*Source, error) {
 		series:     newSeries(),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "berth_kube_request_duration_seconds",
-			Help:    "How long writes to the API server took, by lane (bind, event, condition, preemption) and HTTP status: 0 for none, other for those that HTTP does not know.",
+			Help:    "How long writes to the API server took, by lane (bind, event, condition, preemption) and HTTP status: 0 for none; of those that HTTP does not know, 4xx and 5xx by the hundred, other for the rest.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}, []string{"lane", "code"}),
 	}

@@ -9,8 +9,9 @@ import (
 )
 
 // A webhook that denies says with which status, and whoever may have webhooks must not make as many series as there are numbers.
-func TestStatusesThatHTTPDoesNotKnowAreOneSeries(t *testing.T) {
-	for code, want := range map[int32]string{200: "200", 409: "409", 429: "429", 500: "500", 777: "other", 499: "other", -1: "other", 1 << 30: "other"} {
+func TestStatusesThatHTTPDoesNotKnowAreOneSeriesAHundred(t *testing.T) {
+	for code, want := range map[int32]string{200: "200", 409: "409", 429: "429", 500: "500",
+		499: "4xx", 520: "5xx", 599: "5xx", 600: "other", 777: "other", 99: "other", -1: "other", 1 << 30: "other"} {
 		if got := statusCode(&apierrors.StatusError{ErrStatus: metav1.Status{Code: code}}); got != want {
 			t.Errorf("status %d is called %s, want %s", code, got, want)
 		}

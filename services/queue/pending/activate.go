@@ -13,6 +13,8 @@ type Observer interface {
 	// Scheduled: a pod is bound, so many attempts and so long after it first was active. Flushed says that nothing but
 	// the flush of unschedulable pods brought it back before its last attempt.
 	Scheduled(attempts int32, took time.Duration, flushed bool)
+	// Unresolved: a pod is active again, since the log up to the version that Await waited for says nothing of its attempt.
+	Unresolved()
 }
 
 // Observe makes the queue tell o what becomes of pods from now on; nil: nobody.
@@ -30,12 +32,15 @@ func (q *Queue) PriorityFloor() (priority int32, ok bool) {
 }
 
 // PossibleFloor returns the highest priority of the pods that nodes may have made schedulable which have changed, but have not been looked
-// at yet. False: there is none.
+// at yet. Those with claims count for as long as asideHolds, as looks at them may come one after the other without an end. False: there is none.
 func (q *Queue) PossibleFloor() (priority int32, ok bool) {
-	if !q.notes.any && (q.looking == nil || len(q.looking.changed) == 0) {
-		return 0, false
+	switch {
+	case q.notes.any || q.looking != nil && len(q.looking.changed) > 0:
+		return q.sleeping.highest()
+	case (q.aside.any || q.lookingAside != nil) && !q.aside.late:
+		return q.aside.sleeping.highest()
 	}
-	return q.sleeping.highest()
+	return 0, false
 }
 
 // Activate makes a pod active that is unschedulable or in backoff, whatever it waits for. If its attempt is running, it

@@ -33,8 +33,8 @@
 //	                                does not back off any more
 //	InFlight        Unschedulable   Reject
 //	Unschedulable   Backoff         a wake-up: a node that has changed fits or could be preempted on, a hint, a change of the
-//	                                pod itself, its victims are gone or their node is of no use any more, the first node, or it has
-//	                                waited for too long. Active instead if its backoff is over
+//	                                pod itself or of what its claims are made of, its victims are gone or their node is of no use any
+//	                                more, the first node, or it has waited for too long. Active instead if its backoff is over
 //	Unschedulable   Active          Activate; its evictions have failed
 //	any             assumed         the log says that it is placed
 //	assumed         Backoff         the log says that its bind failed

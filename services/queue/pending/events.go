@@ -19,7 +19,7 @@ const (
 )
 
 // eventOf returns what kube-scheduler calls a delta; of several names it has for one, the first. It has none for what
-// happens to namespaces, services and controllers, which bring no pod back there.
+// happens to namespaces, services, controllers and PodDisruptionBudgets, which bring no pod back there.
 func eventOf(st *cluster.State, d cluster.Delta) string {
 	switch d := d.(type) {
 	case cluster.PodSet:
@@ -34,8 +34,23 @@ func eventOf(st *cluster.State, d cluster.Delta) string {
 		return "NodeDelete"
 	case cluster.NamespaceSet, cluster.NamespaceRemoved:
 		return "NamespaceUpdate"
+	case cluster.ObjectSet:
+		if st.Before().Object == nil {
+			return objectEvent(d.Object.Key().Kind, "Add")
+		}
+		return objectEvent(d.Object.Key().Kind, "Update")
+	case cluster.ObjectRemoved:
+		return objectEvent(d.Kind, "Delete")
 	}
 	return "SelectorUpdate"
+}
+
+// objectEvent names what happens to an object: those that volumes are made of are kube-scheduler's, by its names.
+func objectEvent(kind cluster.ObjectKind, what string) string {
+	if kind >= cluster.StorageClassKind && kind <= cluster.VolumeAttachmentKind {
+		return "storage.k8s.io/" + kind.String() + what
+	}
+	return kind.String() + what
 }
 
 // podEvents are the events of pods that are on a node, or of those that are not.

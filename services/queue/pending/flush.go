@@ -9,7 +9,7 @@ const longestUnschedulable = 5 * time.Minute
 // them: it is there in case a change that does help is not seen as such.
 func (q *Queue) flush(now time.Time, enough func() bool) (done bool) {
 	for e := q.aging.head(); e != nil && !now.Before(q.tooLong(e)); e = q.aging.head() {
-		e.flushed = true
+		e.flushed = len(e.claims) == 0 || !q.looksAside() // else it may be about to come back in any case
 		q.requeue(now, e, unschedulableTimeout)
 		if enough() {
 			return false

@@ -64,7 +64,7 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 			q.left[uid] = attempts
 		}
 	}
-	q.version, q.looked = st.Version(), st.Version().Seq
+	q.version, q.looked, q.aside.since = st.Version(), st.Version().Seq, st.Version().Seq
 	q.settings = st.Settings
 	q.setTimes(&st.Settings)
 
@@ -112,6 +112,7 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 	case cluster.PodSet:
 		q.set(now, st, d.ID)
 		q.notePod(st, d.ID)
+		q.noteUsers(st, d.ID)
 		q.noteChanged(st)
 	case cluster.PodAssumed:
 		if e := q.pods[d.ID]; e != nil {
@@ -128,12 +129,14 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 	case cluster.PodForgotten:
 		q.forget(now, st, d)
 		q.notePod(st, d.ID)
+		q.noteUsers(st, d.ID)
 		q.noteChanged(st)
 		q.wakeNominees(now, st, st.Before().Pod.NodeName)
 	case cluster.PodRemoved:
 		q.drop(d.ID)
 		delete(q.left, st.Before().Pod.UID)
 		q.notePod(st, d.ID)
+		q.noteUsers(st, d.ID)
 		q.noteChanged(st)
 		q.wakeNominees(now, st, st.Before().Pod.NodeName)
 	case cluster.PodNominated:
@@ -150,7 +153,14 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 	case cluster.NodeRemoved:
 		q.noteNode(st, d.Index)
 		q.wakeNominees(now, st, st.Before().Node.Name)
+		q.noteAnyUsers(st)
 		q.doubt() // the nodes that are left are as they were
+	case cluster.ObjectSet:
+		q.noteVolume(st, d.Object.Key(), d.Object)
+		q.noteChanged(st) // where it is attached
+	case cluster.ObjectRemoved:
+		q.noteVolume(st, d.ObjectKey, nil)
+		q.noteChanged(st)
 	case cluster.NamespaceSet, cluster.NamespaceRemoved:
 		q.notes.namespace = q.now()
 		q.noteRelations()
@@ -241,7 +251,12 @@ func (q *Queue) follow(st *cluster.State, e *entry, row *cluster.PodRow) {
 	// Until it has been tried again, other nodes may matter to what it is now.
 	e.crossNode = e.crossNode || e.place == Unschedulable && engine.SubjectOf(&e.pod) != engine.SubjectOf(&row.Pod)
 	if (e.pod.Class != row.Class || e.pod.Namespace != row.Namespace) && q.notes.events() {
-		e.hinted |= nodeHints // what it has not heard of yet may have been for what it was
+		e.hinted |= allHints // what it has not heard of yet may have been for what it was
+	}
+	if e.pod.Labels != row.Labels {
+		claims := q.use(st, row.Labels)
+		q.disuse(e.claims)
+		e.claims = claims
 	}
 	e.pod, e.held, e.yielded = row.Pod, row.Preempting, st.Yields(row.Class)
 	q.link(e)
@@ -308,7 +323,7 @@ func (q *Queue) add(now time.Time, st *cluster.State, id cluster.PodID, row *clu
 	q.arrivals++
 	e := &entry{
 		id: id, pod: row.Pod, arrival: q.arrivals, place: assumed, since: now, entered: now, attempts: max(row.Attempt, q.left[row.UID]),
-		held: row.Preempting, yielded: st.Yields(row.Class),
+		held: row.Preempting, yielded: st.Yields(row.Class), claims: q.use(st, row.Labels),
 	}
 	delete(q.left, row.UID)
 	if row.Created != 0 {
@@ -331,8 +346,9 @@ func (q *Queue) bound(now time.Time, id cluster.PodID) {
 func (q *Queue) drop(id cluster.PodID) {
 	if e := q.pods[id]; e != nil {
 		q.unlink(e)
+		q.disuse(e.claims)
 		delete(q.pods, id)
-		delete(q.notes.unsure, id)
+		q.notes.unsure.remove(id)
 	}
 }
 

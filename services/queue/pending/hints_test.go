@@ -1060,7 +1060,7 @@ func TestManyWaitingPodsCostFewQuestions(t *testing.T) {
 			if counting.nodes != c.nodes || counting.signatures != c.signatures {
 				t.Errorf("a delta took %d questions about a node and %d about all, want %d and %d", counting.nodes, counting.signatures, c.nodes, c.signatures)
 			}
-			if name == "gated" && len(w.queue.local)+len(w.queue.crossNode)+len(w.queue.listeners)+w.queue.aging.Len() != 0 {
+			if name == "gated" && w.queue.local.len()+w.queue.crossNode.len()+w.queue.listeners.len()+w.queue.aging.Len() != 0 {
 				t.Error("gated pods are among those that deltas look at")
 			}
 		})
@@ -1270,7 +1270,7 @@ func TestAPodThatResignsWakesWhenItCouldPreemptElsewhere(t *testing.T) {
 					t.Errorf("requeued %v, want p", got)
 				}
 				w.step(gone("p"))
-				if n := len(w.queue.listeners); n > 0 {
+				if n := w.queue.listeners.len(); n > 0 {
 					t.Errorf("%d listeners are left", n)
 				}
 			})

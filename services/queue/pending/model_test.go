@@ -61,8 +61,7 @@ type model struct {
 	pods      map[cluster.PodID]*modelPod
 	nextPod   int
 	classes   []cluster.ClassID
-	repellers int  // that have come
-	assumes   bool // the last delta has only placed a pod, by which a node becomes no better
+	repellers int // that have come
 }
 
 func newModel(t *rapid.T) *model {
@@ -102,8 +101,6 @@ func (m *model) apply(t *rapid.T, d cluster.Delta) {
 	if err := m.st.Apply(d); err != nil {
 		t.Fatalf("apply %+v: %v", d, err)
 	}
-	_, m.assumes = d.(cluster.PodAssumed)
-	m.assumes = m.assumes && m.st.Before().Pod.Nominated == ""
 	m.queue.Apply(m.now, m.st, d)
 	for _, p := range m.sorted(func(p *modelPod) bool {
 		return p.place == InFlight && !p.awaitedAt.IsZero() && !m.st.Version().Less(p.awaitedAt)
@@ -137,12 +134,8 @@ func (m *model) victimsGone(id cluster.PodID) bool {
 // is what the rule is for.
 func (m *model) recheck() {
 	m.queue.Recheck(m.now, m.st)
-	before := m.st.Version().Seq - 1
-	if m.assumes {
-		before++
-	}
 	for id, p := range m.pods {
-		if m.waits(p) && (m.anyFits(id) || m.couldPreempt(p, before) || m.now.Sub(p.entered) > 5*time.Minute) {
+		if m.waits(p) && (m.anyFits(id) || m.couldPreempt(p, m.st.Version().Seq-1) || m.now.Sub(p.entered) > 5*time.Minute) {
 			m.comeBack(p)
 		}
 	}
@@ -613,7 +606,7 @@ func TestQueueIsTheModel(t *testing.T) {
 				p := m.pick(t, running)
 				v := m.st.Version()
 				v.Seq += cluster.Seq(rapid.IntRange(0, 3).Draw(t, "later"))
-				m.queue.Await(m.now, p.attempt, v)
+				m.queue.Await(m.now, p.attempt, v, Unresolved)
 				if p.awaitedAt = v; v == m.st.Version() {
 					m.again(p)
 				}

@@ -107,16 +107,10 @@ type entry struct {
 	errors   int // attempts that ended in an error, since one that did not; if any, the backoff is never cut short
 	expiry   time.Time
 
-	// What the last attempt said, if it was unschedulable.
-	verdicts  []engine.VerdictCount
-	rejected  engine.Rejectors // of the verdicts, and what keeps it from preempting
-	message   string
-	wake      Wake
-	evaluated cluster.Version // the oldest that any node was evaluated at; zero: it was not unschedulable
-	// crossNode says, while it is unschedulable, that what is on one node may decide whether another is feasible.
-	crossNode bool
-	related   cluster.Seq // as of which crossNode is known
-	sleeps    bool        // it is in Queue.sleeping
+	said
+	sleeps bool // it is in Queue.sleeping
+
+	claims []*claim // that it uses
 
 	news // since the last attempt began
 
@@ -126,6 +120,20 @@ type entry struct {
 	first   time.Time // when it first was active; zero: never
 	flushed bool      // nothing but the flush has brought it back since its last attempt
 	rank    rank      // in the order it is in
+}
+
+// said is what the last attempt said, and what follows from that: one is forgotten with the other.
+type said struct {
+	message string // of an error, too
+
+	// If it was unschedulable:
+	verdicts  []engine.VerdictCount
+	rejected  engine.Rejectors // of the verdicts, and what keeps it from preempting
+	wake      Wake
+	evaluated cluster.Version // the oldest that any node was evaluated at; zero: it was not unschedulable
+	// crossNode says, while it is unschedulable, that what is on one node may decide whether another is feasible.
+	crossNode bool
+	related   cluster.Seq // as of which crossNode is known
 }
 
 // news is what has happened since a pod's attempt began that may bring the pod back. An attempt begins without any.
@@ -165,22 +173,27 @@ type Queue struct {
 	aging    orderedPods // unschedulable, by when they were tried last
 	nodeless pods        // unschedulable until there is a node
 	sleeping priorities  // of unschedulable pods that a node may bring back
+	// Those with claims are in aside, and there likewise:
 	// local are unschedulable because of what each node is itself, whatever their labels: only a change of a node makes that node
 	// feasible. crossNode are all others. Judge.CrossNode alone does not tell them apart: pods that were in the way on
 	// other nodes may be gone, but what they hid is not known.
-	local, crossNode map[engine.Subject]*unschedulablePods
-	own              map[string]pods          // unschedulable pods with a node that matters by itself, by its name
-	ownCrossNode     pods                     // of these, those that are crossNode
-	listeners        map[listening]*listeners // in flight or unschedulable, by what hints tell them apart by
-	nominees         map[string]pods          // by the node that they are nominated to
-	left             map[string]int32         // by uid, how often pods have been tried that are of another shard by now
-	awaited          []awaited                // by version
+	local, crossNode table[engine.Subject, *unschedulablePods]
+	own              named                        // unschedulable pods with a node that matters by itself, by its name
+	ownCrossNode     pods                         // of these, those that are crossNode
+	listeners        table[listening, *listeners] // in flight or unschedulable, by what hints tell them apart by
+	nominees         named                        // by the node that they are nominated to
+	left             map[string]int32             // by uid, how often pods have been tried that are of another shard by now
+	awaited          []awaited                    // by version
 
-	notes    notes       // what the fold has noted since the last look began
-	looking  *look       // that is under way, or nil
-	flushing bool        // it has been done, and the flush that comes after it has not
-	looked   cluster.Seq // the last look began at
-	most     int         // events that notes keep of a kind
+	volumes      volumes // who is concerned by a change of claims, and of what they are bound to
+	notes        notes   // what the fold has noted since the last look began
+	looking      *look   // that is under way, or nil
+	aside        aside   // pods with claims, and what looks have left for them; lookingAside is the look at them that is under way, or nil
+	lookingAside *look
+	flushing     bool        // it has been done, and the flush that comes after it has not
+	looked       cluster.Seq // the last look began at
+	looks        uint64      // how many have begun
+	most         int         // events that notes keep of a kind
 
 	// helpful are the answers that helped had in the state that it was asked in last.
 	helpful   map[question]bool
@@ -191,7 +204,16 @@ type Queue struct {
 type awaited struct {
 	attempt Attempt
 	version cluster.Version
+	silence Silence
 }
+
+// Silence is what it means that the log says nothing of an attempt.
+type Silence bool
+
+const (
+	Unresolved Silence = false // what nobody knew: the observer is told
+	Told       Silence = true  // what was meant, and has been counted
+)
 
 // NewQueue returns the queue of a shard, empty until Reset.
 func NewQueue(shard int32, judge Judge) *Queue {
@@ -208,15 +230,17 @@ func (q *Queue) clear() {
 	q.running = orderedPods{rankOf: inLine}
 	q.backoff = orderedPods{rankOf: byExpiry}
 	q.errors = orderedPods{rankOf: byExpiry}
-	q.local, q.crossNode = make(map[engine.Subject]*unschedulablePods), make(map[engine.Subject]*unschedulablePods)
+	q.local, q.crossNode = table[engine.Subject, *unschedulablePods]{}, table[engine.Subject, *unschedulablePods]{}
 	q.aging = orderedPods{rankOf: byAge}
-	q.nodeless = make(pods)
+	q.nodeless = pods{}
 	q.sleeping = priorities{}
-	q.own, q.ownCrossNode = make(map[string]pods), make(pods)
-	q.listeners = make(map[listening]*listeners)
-	q.nominees = make(map[string]pods)
+	q.own, q.ownCrossNode = named{}, pods{}
+	q.listeners = table[listening, *listeners]{}
+	q.nominees = named{}
 	q.left = make(map[string]int32)
-	q.notes, q.looking, q.flushing, q.looked = notes{unsure: make(pods)}, nil, false, 0
+	q.volumes = newVolumes()
+	q.notes, q.looking, q.flushing, q.looked = notes{}, nil, false, 0
+	q.aside, q.lookingAside = aside{}, nil
 	q.helpful, q.helpfulAt = nil, cluster.Version{}
 	q.awaited = nil
 }
@@ -310,11 +334,11 @@ func (q *Queue) Retry(now time.Time, a Attempt) {
 
 // Await leaves an attempt's pod in flight until the log up to version has been folded, which says what became of it.
 // If it says nothing, the pod is active again.
-func (q *Queue) Await(now time.Time, a Attempt, version cluster.Version) {
+func (q *Queue) Await(now time.Time, a Attempt, version cluster.Version, silence Silence) {
 	at, _ := slices.BinarySearchFunc(q.awaited, version, func(w awaited, v cluster.Version) int {
 		return cmp.Or(w.version.Compare(v), -1) // behind its equals
 	})
-	q.awaited = slices.Insert(q.awaited, at, awaited{a, version})
+	q.awaited = slices.Insert(q.awaited, at, awaited{a, version, silence})
 	if e := q.inFlight(a); e != nil {
 		q.unlink(e)
 		e.awaited = true
@@ -326,9 +350,12 @@ func (q *Queue) Await(now time.Time, a Attempt, version cluster.Version) {
 // resolve ends the waits that the folded version answers.
 func (q *Queue) resolve(now time.Time) {
 	for len(q.awaited) > 0 && !q.version.Less(q.awaited[0].version) {
-		a := q.awaited[0].attempt
+		of := q.awaited[0]
 		q.awaited = q.awaited[1:]
-		q.Retry(now, a)
+		if q.observer != nil && of.silence == Unresolved && q.inFlight(of.attempt) != nil {
+			q.observer.Unresolved()
+		}
+		q.Retry(now, of.attempt)
 	}
 }
 
@@ -343,7 +370,7 @@ func (q *Queue) failed(now time.Time, e *entry, message string) {
 	q.unlink(e)
 	e.errors++
 	e.entered = now
-	e.message, e.verdicts, e.rejected = message, nil, 0
+	e.said = said{message: message}
 	q.link(e)
 	e.flushed = false
 	q.requeue(now, e, attemptFailure)
@@ -377,8 +404,8 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 		q.requeue(now, e, attemptFailure)
 		return
 	}
-	// So may be the node that it is nominated to, of which the diagnosis says what counts against others.
-	q.notes.doubtful = q.notes.doubtful || (d.CrossNode || e.crossNode && e.pod.Nominated != "") && d.Version.Less(st.Version())
+	// The verdicts do not say all of that: a plugin may have failed on another node, and they are of nodes that it is not nominated to.
+	q.notes.doubtful = q.notes.doubtful || e.crossNode && d.Version.Less(st.Version())
 	q.move(now, e, Unschedulable, attemptFailure)
 }
 
@@ -411,6 +438,13 @@ func (q *Queue) inFlight(a Attempt) *entry {
 func (q *Queue) Remembers(a Attempt) bool {
 	e := q.pods[a.ID]
 	return e != nil && e.pod.UID == a.UID
+}
+
+// ClaimsChanged reports whether something has changed since a version of what the claims of an attempt's pod are made of, or whether the attempt is
+// void.
+func (q *Queue) ClaimsChanged(a Attempt, since cluster.Version) bool {
+	e := q.pods[a.ID]
+	return e == nil || e.pod.UID != a.UID || q.concerned(e, since.Seq)
 }
 
 // requeue makes a pod active because of an event, or puts it in backoff if that has not passed.
@@ -461,15 +495,18 @@ func (q *Queue) endBackoffs(now time.Time) {
 // move takes a pod from where it is to a place, because of an event; "": of none that an observer hears of.
 func (q *Queue) move(now time.Time, e *entry, to Place, event string) {
 	q.unlink(e)
+	hears := e.place == InFlight && to == Unschedulable // it may have heard of less than has happened
 	if e.held && (to == Active || to == Backoff) {
 		to = Unschedulable
 	}
 	e.place, e.since, e.awaited = to, now, false
-	delete(q.notes.unsure, e.id)
+	q.notes.unsure.remove(e.id)
 	if to == InFlight {
 		e.news, e.evaluated = news{}, cluster.Version{}
 	}
-	e.heard = q.version.Seq
+	if !hears {
+		e.heard = q.version.Seq
+	}
 	if to == Active && e.first.IsZero() {
 		e.first = now
 	}

@@ -186,6 +186,8 @@ func (s *scheduled) Scheduled(_ int32, _ time.Duration, flushed bool) {
 	}
 }
 
+func (s *scheduled) Unresolved() {}
+
 func TestOnlyThePodWhoseLastAttemptTheFlushBroughtCountsAsFlushed(t *testing.T) {
 	for name, c := range map[string]struct {
 		again bool // a failed attempt after the flush
@@ -368,7 +370,7 @@ func TestAwaitedPodIsActiveAgainIfTheLogDoesNotMentionIt(t *testing.T) {
 	q, st, a := onePod(t, now)
 	v := st.Version()
 	v.Seq += 2
-	q.Await(now, a, v)
+	q.Await(now, a, v, Unresolved)
 	for step, want := range []Place{InFlight, Active} {
 		apply(t, q, st, now, cluster.NamespaceSet{Name: fmt.Sprint(step)})
 		if got := place(t, q); got != want {

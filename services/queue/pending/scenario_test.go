@@ -53,6 +53,8 @@ func (s *scenario) Scheduled(attempts int32, took time.Duration, flushed bool) {
 	s.heard = append(s.heard, line)
 }
 
+func (s *scenario) Unresolved() { s.heard = append(s.heard, "unresolved") }
+
 func newScenario(t *testing.T) *scenario {
 	start := time.Unix(1_700_000_000, 0)
 	s := &scenario{

@@ -2,6 +2,7 @@ package pending
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -30,7 +31,7 @@ type Judge interface {
 	Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool)
 	// Possible reports whether any node can.
 	Possible(st *cluster.State, s engine.Subject) bool
-	// CrossNode reports whether what is on one node can decide whether another can. Unless it does, labels play no part.
+	// CrossNode reports whether what is on one node can decide whether another can. Unless it does, labels play no part, but for claims.
 	// It changes only when the terms of classes, a namespace or a selector do.
 	CrossNode(st *cluster.State, s engine.Subject) bool
 	// Signature tells subjects apart that are judged differently in this state.
@@ -40,12 +41,11 @@ type Judge interface {
 // unschedulablePods are unschedulable pods of one subject that come back when they are feasible or may preempt, and may go
 // anywhere. Those with a node that matters by itself are in Queue.own; a pod that is nominated is in both.
 type unschedulablePods struct {
+	subject    engine.Subject
 	free       pods
 	preemptors pods        // of these, those that preempt if they can
 	related    cluster.Seq // as of which it is known of all of them whether they are crossNode
 }
-
-type pods map[cluster.PodID]*entry
 
 // node returns the name of the node that matters by itself for the pod, "" if there is none.
 func (e *entry) node() string { return cmp.Or(e.pod.RequiredNode, e.pod.Nominated) }
@@ -54,18 +54,15 @@ func (e *entry) node() string { return cmp.Or(e.pod.RequiredNode, e.pod.Nominate
 // its victims, unless it is about to be nominated no more.
 func (e *entry) preempts() bool { return (e.pod.Nominated == "" || e.resigns) && !e.pod.NeverPreempts }
 
-// any returns one of the pods, or nil if there is none.
-func (ps pods) any() *entry {
-	for _, e := range ps {
-		return e
-	}
-	return nil
-}
-
 // wakeNominees brings back the pods that are nominated to a node which a pod has left, or is to stay on, if nobody is on the way out of it any
 // more: what they waited for has happened, or will not, and they may not fit all the same. Others have taken the room, or it was never enough.
 func (q *Queue) wakeNominees(now time.Time, st *cluster.State, node string) {
-	for _, e := range q.nominees[node] {
+	all := q.nominees.get(node)
+	if all == nil {
+		return
+	}
+	for _, r := range slices.Clone(all.rows) { // to come back is to leave the table, and be put there again
+		e := r.value
 		if !victimsGone(st, e) {
 			continue
 		}
@@ -126,6 +123,9 @@ func (q *Queue) helped(st *cluster.State, e *entry) bool {
 	if e.evaluated.Epoch != st.Version().Epoch {
 		since = -1 // of another log: everything may have changed
 	}
+	if q.concerned(e, since) {
+		return true
+	}
 	if n := st.Nodes.ByName(e.node()); n != cluster.NoNode && st.Nodes.Modified[n] > since && q.helps(st, e, n, true) {
 		return true
 	}
@@ -174,56 +174,51 @@ func (q *Queue) link(e *entry) {
 		h.add(e)
 	}
 	if key, ok := e.listens(); ok {
-		if q.listeners[key] == nil {
-			q.listeners[key] = &listeners{pods: make(pods)}
-		}
-		q.listeners[key].pods[e.id] = e
+		q.listen(key, e)
 	}
 	if e.pod.Nominated != "" {
-		put(q.nominees, e.pod.Nominated, e)
+		q.nominees.put(e.pod.Nominated, e)
 	}
 	if e.place != Unschedulable || e.held || e.wake == WhenChanged {
 		return
 	}
 	e.sleeps = true
 	q.sleeping.add(e.pod.Priority)
+	if len(e.claims) > 0 {
+		q.aside.sleeping.add(e.pod.Priority)
+	}
 	if e.wake == WhenAnyNode {
-		q.nodeless[e.id] = e
+		q.nodeless.put(e.id, e)
 		return
 	}
+	for _, c := range e.claims {
+		c.waiting.put(e.id, e)
+	}
 	if name := e.node(); name != "" {
-		put(q.own, name, e)
+		q.own.put(name, e)
 		if e.crossNode {
-			q.ownCrossNode[e.id] = e
+			q.ownCrossNode.put(e.id, e)
 		}
 	}
 	if e.pod.RequiredNode != "" {
 		return
 	}
-	group, s := q.siblings(e)
-	waiting := group[s]
-	if waiting == nil {
-		waiting = &unschedulablePods{free: make(pods), preemptors: make(pods)}
-		group[s] = waiting
+	all, s, k := q.siblings(e, true)
+	g := all.get(s)
+	if g == nil {
+		g = &unschedulablePods{subject: s}
+		all.put(s, g)
 	}
-	waiting.free[e.id] = e
+	g.free.put(e.id, e)
 	if e.preempts() {
-		waiting.preemptors[e.id] = e
+		g.preemptors.put(e.id, e)
 	}
-	waiting.related = min(waiting.related, e.related)
-}
-
-// put adds a pod to those that are kept by name, and take removes it.
-func put(all map[string]pods, name string, e *entry) {
-	if all[name] == nil {
-		all[name] = make(pods)
-	}
-	all[name][e.id] = e
-}
-
-func take(all map[string]pods, name string, e *entry) {
-	if delete(all[name], e.id); len(all[name]) == 0 {
-		delete(all, name)
+	g.related = min(g.related, e.related)
+	if k != nil {
+		if e.preempts() {
+			k.preemptors.put(e.id, e)
+		}
+		k.related = min(k.related, e.related)
 	}
 }
 
@@ -234,41 +229,68 @@ func (q *Queue) unlink(e *entry) {
 		h.remove(e)
 	}
 	if key, ok := e.listens(); ok {
-		if ls := q.listeners[key]; ls != nil {
-			if delete(ls.pods, e.id); len(ls.pods) == 0 {
-				delete(q.listeners, key)
-			}
-		}
+		q.unlisten(key, e)
 	}
-	take(q.nominees, e.pod.Nominated, e)
+	q.nominees.take(e.pod.Nominated, e)
 	if e.sleeps {
 		e.sleeps = false
 		q.sleeping.remove(e.pod.Priority)
+		if len(e.claims) > 0 {
+			q.aside.sleeping.remove(e.pod.Priority)
+		}
 	}
 	if e.place != Unschedulable {
 		return
 	}
-	delete(q.nodeless, e.id)
-	take(q.own, e.node(), e)
-	delete(q.ownCrossNode, e.id)
-	group, s := q.siblings(e)
-	waiting := group[s]
-	if waiting == nil {
+	q.nodeless.remove(e.id)
+	for _, c := range e.claims {
+		c.waiting.remove(e.id)
+	}
+	q.own.take(e.node(), e)
+	q.ownCrossNode.remove(e.id)
+	all, s, k := q.siblings(e, false)
+	if all == nil {
 		return
 	}
-	delete(waiting.free, e.id)
-	delete(waiting.preemptors, e.id)
-	if len(waiting.free) == 0 {
-		delete(group, s)
+	g := all.get(s)
+	if g == nil {
+		return
+	}
+	g.free.remove(e.id)
+	g.preemptors.remove(e.id)
+	if k != nil {
+		k.preemptors.remove(e.id)
+	}
+	if g.free.len() == 0 {
+		all.remove(s)
+		if k != nil && k.groups.len() == 0 {
+			q.aside.kinds.remove(k.subject)
+		}
 	}
 }
 
-// siblings returns where pods like this one are kept while they are unschedulable, and under which subject.
-func (q *Queue) siblings(e *entry) (map[engine.Subject]*unschedulablePods, engine.Subject) {
+// siblings returns where pods like this one are kept while they are unschedulable, under which subject, and of which kind: nil for none. Grow
+// says to make that kind; otherwise there may be no place.
+func (q *Queue) siblings(e *entry, grow bool) (*table[engine.Subject, *unschedulablePods], engine.Subject, *kind) {
 	s := engine.SubjectOf(&e.pod)
-	if e.crossNode {
-		return q.crossNode, s
+	switch claims := len(e.claims) > 0; {
+	case e.crossNode && claims:
+		return &q.aside.crossNode, s, nil
+	case e.crossNode:
+		return &q.crossNode, s, nil
+	case !claims:
+		s.Labels = cluster.NoLabels
+		return &q.local, s, nil
 	}
-	s.Labels = cluster.NoLabels
-	return q.local, s
+	bare := s
+	bare.Labels = cluster.NoLabels
+	k := q.aside.kinds.get(bare)
+	if k == nil {
+		if !grow {
+			return nil, s, nil
+		}
+		k = &kind{subject: bare}
+		q.aside.kinds.put(bare, k)
+	}
+	return &k.groups, s, k
 }

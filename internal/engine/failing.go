@@ -1,0 +1,97 @@
+package engine
+
+import (
+	"math/bits"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// failing is on which nodes a plugin fails to judge pods of a signature: their own volumes cannot be told. There kube-scheduler's attempt ends
+// with an error, so that no other node is feasible either as long as there is such a node, which no plugin before refuses. Only the one that a
+// pod requires or is nominated to it asks alone.
+type failing struct {
+	own    *program // as it is compiled; nil: it does not fail
+	known  cluster.Bitmap
+	failed cluster.Bitmap // as far as the node alone decides
+	synced cluster.Seq
+
+	refuses bool // there is such a node
+}
+
+// fails reports whether a verdict says that the plugin fails.
+func (v Verdict) fails() bool {
+	r := v.tabled()
+	return r != nil && r.fails
+}
+
+// mayFail reports whether some node's verdict could say that a plugin fails.
+func (p *program) mayFail() bool {
+	for code := range p.texts {
+		if code.fails() {
+			return true
+		}
+	}
+	return false
+}
+
+// fail makes the program one that refuses all nodes as long as there is a node on which a plugin fails.
+func (c *evaluation) fail(st *cluster.State) {
+	f := &c.failing
+	if seq := st.Version().Seq; seq != f.synced {
+		forget := func(i cluster.NodeIndex) {
+			if int(i>>6) < len(f.known) {
+				f.known.Clear(i)
+				f.failed.Clear(i)
+			}
+		}
+		st.ChangedSince(f.synced, forget)
+		f.synced = seq
+	}
+	f.known, f.failed = grow(f.known, len(st.Nodes.Live)), grow(f.failed, len(st.Nodes.Live))
+	if c.topology.filters() {
+		c.topology.judgeAll()
+	}
+	by := codeFeasible
+	for w, live := range st.Nodes.Live {
+		for todo := live &^ f.known[w]; todo != 0; todo &= todo - 1 {
+			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(todo))
+			f.failed.Put(i, f.own.filter(st, i, c.signature.priority, cluster.NoPod).fails())
+		}
+		f.known[w] |= live
+		for failed := live & f.failed[w]; by == codeFeasible && failed != 0; failed &= failed - 1 {
+			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(failed))
+			v := f.own.filter(st, i, c.signature.priority, cluster.NoPod)
+			if c.topology.filters() {
+				v = f.own.combine(v, c.topology.profileOf(i)) // a plugin that comes first may refuse the node
+			}
+			if v.fails() {
+				by = v
+			}
+		}
+	}
+	switch refused := f.refuses; {
+	case by == codeFeasible && refused:
+		c.program, f.refuses = f.own, false
+	case by != codeFeasible && !refused:
+		f.refuses = true
+		p := *f.own
+		p.unsupportedPlugin, p.unsupported = p.reason(int(by.code()))
+		c.program = &p
+	default:
+		return
+	}
+	clear(c.known)
+	c.forgetScores()
+	c.dryRuns = nil
+}
+
+// programFor returns what judges a live node for a pod: where that is the only node that matters, it does not matter where a plugin fails.
+func (c *evaluation) programFor(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) *program {
+	if c.failing.own == nil || self == cluster.NoPod {
+		return c.program
+	}
+	if row, name := st.Pod(self), st.Nodes.Spec[i].Name; row == nil || row.Nominated != name && row.RequiredNode != name {
+		return c.program
+	}
+	return c.failing.own
+}

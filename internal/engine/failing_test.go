@@ -1,0 +1,90 @@
+package engine
+
+import (
+	"slices"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// TestAPodOfWhichAPluginFailsOnTheNodeThatItIsNominatedToFitsNowhere: where the pod itself is counted as one that is there, the disk that it would
+// share with itself is what refuses the node.
+func TestAPodOfWhichAPluginFailsOnTheNodeThatItIsNominatedToFitsNowhere(t *testing.T) {
+	w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+	w.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.CSINodeKind, Name: "n0"}})
+	id := w.pod("p", "", 0, []cluster.Disk{{Kind: cluster.DiskEBS, ID: "none", Migration: cluster.Migration{Plugin: "aws", Error: "no name"}}})
+	pod := w.st.Pod(id).Pod
+	pod.Nominated = "n1"
+	w.apply(cluster.PodSet{ID: id, Pod: pod})
+	if node, placement := w.batch(e, id).Choose(id, 0); placement != NoFit {
+		t.Errorf("%v on %d, want no fit", placement, node)
+	}
+	nodes, why := e.AnswersOf(w.st, id).Unschedulable()
+	if got, want := FitMessage(nodes, why), "0/2 nodes are available: 2 no name."; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	pod.Nominated = "n0" // where volumes are not counted
+	w.apply(cluster.PodSet{ID: id, Pod: pod})
+	if node, placement := w.batch(e, id).Choose(id, 0); placement != Placed || node != 0 {
+		t.Errorf("%v on %d, want placed on n0", placement, node)
+	}
+}
+
+// TestAPluginFailsOnlyWhereNoFilterBeforeItRefuses has a pod with a disk that CSI has no name for, which matters on n1 alone, where a pod is that
+// it keeps away from.
+func TestAPluginFailsOnlyWhereNoFilterBeforeItRefuses(t *testing.T) {
+	const fails = NodeVolumeLimits + ": no name"
+	for _, tt := range []struct {
+		name   string
+		first  bool // InterPodAffinity runs before NodeVolumeLimits
+		beside []string
+	}{
+		{"behind", false, []string{fails, fails}},
+		{"before", true, []string{"", InterPodAffinity + ": " + ReasonAntiAffinity + " (resolvable)"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+			profile := DefaultProfile("default")
+			if tt.first {
+				profile.Filters = slices.DeleteFunc(profile.Filters, func(name string) bool { return name == InterPodAffinity })
+				profile.Filters = append([]string{InterPodAffinity}, profile.Filters...)
+			}
+			labels := cluster.LabelsDefined{ID: 900, Set: cluster.LabelSet{Namespace: "shop", Labels: []cluster.Label{{Key: "app", Value: "noisy"}}}}
+			w.apply(
+				cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{profile}}},
+				cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.CSINodeKind, Name: "n0"}},
+				labels, cluster.ClassDefined{ID: 900, Spec: cluster.ClassSpec{
+					SchedulerName: "default", Disks: []cluster.Disk{{Migration: cluster.Migration{Plugin: "aws", Error: "no name"}}},
+					AntiAffinity: []cluster.PodTerm{{
+						TopologyKey: "kubernetes.io/hostname", Namespaces: []string{"shop"}, NamespaceSelector: cluster.LabelSelector{Nothing: true},
+						Selector: cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "In", Values: []string{"noisy"}}}},
+					}},
+				}},
+			)
+			noisy := w.pod("noisy", "n1", 0, nil)
+			pod := w.st.Pod(noisy).Pod
+			pod.Labels = 900
+			id := w.pod("judged", "", 0, nil)
+			judged := w.st.Pod(id).Pod
+			judged.Class = 900
+			w.apply(cluster.PodSet{ID: noisy, Pod: pod}, cluster.PodSet{ID: id, Pod: judged})
+			check := func(when string, want []string) {
+				t.Helper()
+				if diff := gocmp.Diff(want, w.says(e, id)); diff != "" {
+					t.Errorf("%s n0 and n1 (-want +got):\n%s", when, diff)
+				}
+				f, _ := e.Filter(w.st, SubjectOf(&judged), everything(w.st))
+				if got := int(f.FeasibleCount); got > 0 != (want[0] == "") {
+					t.Errorf("%s %d nodes are feasible", when, got)
+				}
+			}
+			check("beside the other:", tt.beside)
+			w.apply(cluster.PodRemoved{ID: noisy})
+			check("once that is gone:", []string{fails, fails})
+			w.apply(cluster.ClassDefined{ID: pod.Class, Spec: cluster.ClassSpec{SchedulerName: "default"}}, labels, cluster.PodSet{ID: noisy, Pod: pod})
+			check("when it is back:", tt.beside)
+		})
+	}
+}

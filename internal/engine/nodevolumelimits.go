@@ -1,0 +1,336 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// NodeVolumeLimits keeps pods off nodes to which no more volumes of a CSI driver can be attached: if the volumes that are attached, and those of
+// the pod that no pod of the node uses, are more than the node's CSINode allows. Removing pods would help.
+//
+// A claim that does not exist, which another plugin says before unless the profile has none that does, fails every node, unresolvably.
+//
+// Where the volumes of some pod of the node cannot be counted, kube-scheduler's attempt ends with an error, on whatever nodes the pod may fit.
+// Here it is that node that fails.
+const NodeVolumeLimits = "NodeVolumeLimits"
+
+// NodeVolumeLimits' reasons, but for what it says of a claim or a disk of the pod. The last two are Berth's own.
+const (
+	ReasonVolumeLimit      = "node(s) exceed max volume count"
+	ReasonUncountedVolumes = "node(s) had pods whose volumes cannot be counted"
+	ReasonUntoldLimits     = "node(s) had a CSINode that Berth could not take in"
+)
+
+var nodeVolumeLimits = Descriptor{
+	Name: NodeVolumeLimits, Points: []string{"preFilter", "filter"},
+	Judges: []Aspect{AttachedVolumes}, Predicates: []string{"MaxCSIVolumeCountPred"},
+	hints:   hints{pod: attachedGone, volumes: attachedVolumes},
+	reasons: []Reason{{Text: ReasonVolumeLimit, without: limitsExceededAlone}, {}, {fails: true}, {Text: ReasonUncountedVolumes}, {Text: ReasonUntoldLimits}, {Text: ReasonVolumeLimit, onlyWithout: true}},
+	resolve: func(r *resolving) string {
+		r.out.limits = r.limits()
+		return ""
+	},
+	compile: func(c *compiler) compiled {
+		if c.volumes == nil {
+			return compiled{}
+		}
+		p := &limits{code: c.plugin.code, limitsDemand: c.volumes.limits}
+		out := compiled{filter: p.filter}
+		switch {
+		case p.missing != "":
+			out.texts = map[Verdict]string{p.code + limitsMissing: p.missing}
+		case p.broken != "" || p.untranslated != "":
+			out.texts = map[Verdict]string{p.code + limitsFailed: cmp.Or(p.broken, p.untranslated)}
+		case len(p.drivers) == 0:
+			return compiled{}
+		}
+		c.program.volumes.limits = p
+		return out
+	},
+	short: inWords("has no room for its volumes", "have no room for its volumes"),
+	text: func(l *Lack, _ Blocker) string {
+		switch l.Reason {
+		case ReasonVolumeLimit:
+			return "so many volumes of the driver as the pod needs cannot be attached to it besides those that are"
+		case ReasonUncountedVolumes:
+			return "the volumes of a pod that is there cannot be counted, so nobody knows whether there is room for the pod's"
+		case ReasonUntoldLimits:
+			return "how many volumes can be attached to it is not known: its CSINode is too large for Berth"
+		}
+		return l.Reason
+	},
+}
+
+// The places of the reasons.
+const (
+	limitsExceeded Verdict = iota
+	limitsMissing
+	limitsFailed
+	limitsUncounted
+	limitsUntold
+	limitsExceededAlone // limitsExceeded, but not if the pods nominated to the node are there: they use the same volumes
+)
+
+// limitsDemand is what pods want to have attached to a node that has a CSINode. On others there are no limits.
+type limitsDemand struct {
+	missing      string // what kube-scheduler says of a claim that does not exist, of the first if there are several
+	broken       string // the error with which its attempt ends on any node
+	untranslated string // likewise, on nodes that have a CSINode
+	drivers      []driverDemand
+}
+
+// driverDemand are volumes of a driver. Those that are new wherever a pod goes that uses them need no name.
+type driverDemand struct {
+	name    string
+	handles []string // in alphabetical order
+	others  int
+}
+
+// limits finds out what volumes the pods want. The volumes of one pod that are the same count once.
+func (r *resolving) limits() (out limitsDemand) {
+	type volume struct {
+		driver, handle string
+		named          bool
+	}
+	var all []volume
+	for k, by := range r.claims {
+		read := &r.reads[k]
+		switch {
+		case by.Name == "":
+			out.broken = "PersistentVolumeClaim had no name"
+			return out
+		case read.claim == nil:
+			out.missing = fmt.Sprintf("looking up PVC %s/%s: %s", r.labels.Namespace, by.Name, claimNotFound(by.Name))
+			return out
+		case by.Ephemeral && !read.claim.MadeFor(by):
+			out.broken = r.notMadeFor(by)
+			return out
+		case read.counts.Driver != "":
+			all = append(all, volume{read.counts.Driver, read.counts.Handle, read.shared})
+		}
+	}
+	for k := range r.spec.Disks {
+		switch m := &r.spec.Disks[k].Migration; {
+		case m.Error != "":
+			out.untranslated = cmp.Or(out.untranslated, m.Error)
+		case m.Driver != "":
+			all = append(all, volume{m.Driver, m.Handle, true})
+		}
+	}
+	slices.SortFunc(all, func(a, b volume) int {
+		c := cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.handle, b.handle))
+		if c == 0 && a.named != b.named {
+			return map[bool]int{true: -1, false: 1}[a.named]
+		}
+		return c
+	})
+	for k, v := range all {
+		if k > 0 && v.driver == all[k-1].driver && v.handle == all[k-1].handle {
+			continue
+		}
+		if n := len(out.drivers); n == 0 || out.drivers[n-1].name != v.driver {
+			out.drivers = append(out.drivers, driverDemand{name: v.driver})
+		}
+		d := &out.drivers[len(out.drivers)-1]
+		if v.named {
+			d.handles = append(d.handles, v.handle)
+		} else {
+			d.others++
+		}
+	}
+	return out
+}
+
+// notMadeFor is what kube-scheduler says of a claim that has not been made for the pod whose ephemeral volume it is to be.
+func (r *resolving) notMadeFor(by cluster.PodClaim) string {
+	pod := ""
+	if id, known := r.st.PodByUID(by.PodUID); known {
+		pod = r.st.Pod(id).Name
+	}
+	return fmt.Sprintf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", r.labels.Namespace, by.Name, r.labels.Namespace, pod)
+}
+
+func (d *limitsDemand) write(key *signatureKey) {
+	if d.missing == "" && d.broken == "" && d.untranslated == "" && len(d.drivers) == 0 {
+		return
+	}
+	key.text(NodeVolumeLimits)
+	key.text(d.missing)
+	key.text(d.broken)
+	key.text(d.untranslated)
+	key.int(len(d.drivers))
+	for _, of := range d.drivers {
+		key.text(of.name)
+		key.int(of.others)
+		key.int(len(of.handles))
+		for _, handle := range of.handles {
+			key.text(handle)
+		}
+	}
+}
+
+// limits is the plugin of a signature.
+type limits struct {
+	code Verdict
+	limitsDemand
+}
+
+func (p *limits) filter(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
+	// 1. What the pod wants, on any node, and on one that has a CSINode.
+	switch {
+	case p.broken != "":
+		return p.code + limitsFailed | unresolvable
+	case p.missing != "":
+		return p.code + limitsMissing | unresolvable
+	}
+	node := st.CSINode(st.Nodes.Spec[i].Name)
+	switch {
+	case node == nil:
+		return codeFeasible
+	case node.Untold != "":
+		return p.code + limitsUntold | unresolvable
+	case p.untranslated != "":
+		return p.code + limitsFailed | unresolvable
+	case len(p.drivers) == 0 || !slices.ContainsFunc(node.Drivers, func(d cluster.NodeDriver) bool { return d.Limited }):
+		return codeFeasible
+	}
+	// 2. What is there.
+	uncounted := st.Uncounted(i)
+	if v := h.extra(); v != nil {
+		uncounted += int(v.uncounted)
+	}
+	if uncounted > 0 {
+		return p.code + limitsUncounted | unresolvable
+	}
+	// 3. Is there room for both?
+	for k := range p.drivers {
+		d := &p.drivers[k]
+		if limit, limited := limitOf(node, d.name); limited && !p.fits(st, i, h.extra(), k, int64(limit)) {
+			return p.code + limitsExceeded
+		}
+	}
+	return codeFeasible
+}
+
+// limitOf returns how many volumes of a driver can be attached to a node. Of several that are told, the last counts.
+func limitOf(node *cluster.CSINode, driver string) (limit int32, limited bool) {
+	k, _ := slices.BinarySearchFunc(node.Drivers, driver, func(d cluster.NodeDriver, name string) int { return cmp.Compare(d.Name, name) })
+	for ; k < len(node.Drivers) && node.Drivers[k].Name == driver; k++ {
+		if node.Drivers[k].Limited {
+			limit, limited = node.Drivers[k].Limit, true
+		}
+	}
+	return limit, limited
+}
+
+// fits reports whether there is room for the volumes of a driver, by its place in p.drivers.
+func (p *limits) fits(st *cluster.State, i cluster.NodeIndex, v *volumeOverlay, driver int, limit int64) bool {
+	d := &p.drivers[driver]
+	attached := st.AttachedOf(i, d.name)
+	count, fresh := int64(len(attached)), int64(d.others)
+	if v != nil && v.attached != nil {
+		count += int64(v.attached[driver])
+	}
+	for _, handle := range d.handles {
+		there := find(attached, handle)
+		uses := v.usesOf(driver, there, handle)
+		if there >= 0 {
+			uses += attached[there].Uses
+		}
+		if uses <= 0 {
+			fresh++
+		}
+	}
+	return fresh == 0 || count+fresh <= limit
+}
+
+// find returns the place of a handle among what is attached of one driver, -1 if it is not there.
+func find(attached []cluster.Attachment, handle string) int {
+	k, found := slices.BinarySearchFunc(attached, handle, func(a cluster.Attachment, handle string) int { return cmp.Compare(a.Handle, handle) })
+	if !found {
+		return -1
+	}
+	return k
+}
+
+// usesOf returns how many more uses there are of a volume, by the places of its driver, and of what is attached; -1 if it is not.
+func (v *volumeOverlay) usesOf(driver, there int, handle string) int32 {
+	switch {
+	case v == nil || v.attached == nil:
+		return 0
+	case there >= 0 && v.there[driver] == nil:
+		return 0
+	case there >= 0:
+		return v.there[driver][there]
+	}
+	return v.uses[driver][handle]
+}
+
+// count is volumeProgram.count.
+func (p *limits) count(st *cluster.State, i cluster.NodeIndex, m *movedPod, volumes *cluster.PodVolumes) {
+	if len(p.drivers) == 0 || st.CSINode(st.Nodes.Spec[i].Name) == nil {
+		return
+	}
+	if volumes == nil {
+		volumes = st.PodVolumes(m.class, m.labels)
+	}
+	m.failing = int32(volumes.Failing)
+	driver, attached := -1, []cluster.Attachment(nil)
+	for _, u := range volumes.Uses { // by driver
+		if driver < 0 || p.drivers[driver].name != u.Driver {
+			k, wanted := slices.BinarySearchFunc(p.drivers, u.Driver, func(d driverDemand, name string) int { return cmp.Compare(d.name, name) })
+			if !wanted {
+				continue
+			}
+			driver, attached = k, st.AttachedOf(i, u.Driver)
+		}
+		m.uses = append(m.uses, movedUse{driver, u.Handle, find(attached, u.Handle), u.Uses})
+	}
+}
+
+// move is volumeProgram.move.
+func (p *limits) move(v *volumeOverlay, st *cluster.State, i cluster.NodeIndex, m *movedPod, n int32) {
+	v.uncounted += n * m.failing
+	if len(m.uses) == 0 {
+		return
+	}
+	if v.attached == nil {
+		v.attached, v.there, v.uses = make([]int32, len(p.drivers)), make([][]int32, len(p.drivers)), make([]map[string]int32, len(p.drivers))
+	}
+	driver, attached := -1, []cluster.Attachment(nil)
+	is := func(there bool) int32 {
+		if there {
+			return 1
+		}
+		return 0
+	}
+	for k := range m.uses {
+		u := &m.uses[k]
+		if u.driver != driver {
+			driver, attached = u.driver, st.AttachedOf(i, p.drivers[u.driver].name)
+		}
+		if u.there < 0 {
+			if v.uses[driver] == nil {
+				v.uses[driver] = make(map[string]int32)
+			}
+			before := v.uses[driver][u.handle]
+			after := before + n*u.n
+			v.uses[driver][u.handle] = after
+			v.attached[driver] += is(after > 0) - is(before > 0)
+			continue
+		}
+		if v.there[driver] == nil {
+			v.there[driver] = make([]int32, len(attached))
+		}
+		a := &attached[u.there]
+		before := a.Uses + v.there[driver][u.there]
+		after := before + n*u.n
+		v.there[driver][u.there] += n * u.n
+		if a.Attachments == 0 {
+			v.attached[driver] += is(after > 0) - is(before > 0)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// VolumeBinding keeps pods on nodes from which the volumes that their claims are bound to can be reached: those that meet the node affinity
+// of each. That of an in-tree volume is the affinity of the CSI volume that it is where the node's CSINode says that its plugin is
+// replaced. It fails unresolvably, as do claims that are bound to a volume that does not exist.
+//
+// At PreFilter it refuses pods with a claim that does not exist, that is being deleted or has lost its volume, or that is to be bound at once and
+// is not bound. kube-scheduler binds claims that wait for a consumer. Berth does not, and refuses the pod.
+const VolumeBinding = "VolumeBinding"
+
+// VolumeBinding's reasons, but for what it says of a claim.
+const (
+	ReasonVolumeAffinity = "node(s) didn't match PersistentVolume's node affinity"
+	ReasonVolumeMissing  = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+	ReasonClaimsUnbound  = "pod has unbound immediate PersistentVolumeClaims"
+)
+
+var volumeBinding = Descriptor{
+	Name: VolumeBinding, Points: []string{"preFilter", "filter", "reserve", "preScore", "score", "preBind"},
+	Needs: map[string]string{"filter": "preFilter"}, ArgsUnread: true,
+	Judges: []Aspect{BoundVolumes}, Predicates: []string{"CheckVolumeBinding"},
+	hints:   hints{volumes: bindingVolumes},
+	reasons: []Reason{{Text: ReasonVolumeAffinity}, {Text: ReasonVolumeMissing}, {fails: true}},
+	refuses: true,
+	resolve: func(r *resolving) string {
+		if refusal := r.unusable(); refusal != "" {
+			return refusal
+		}
+		return r.binding()
+	},
+	compile: func(c *compiler) compiled {
+		if c.volumes == nil {
+			return compiled{}
+		}
+		p := &binding{code: c.plugin.code, missing: c.volumes.binding.missing}
+		var out compiled
+		for _, v := range c.volumes.binding.affinities {
+			a := reachability{plugin: v.Migration.Plugin, broken: v.Migration.Error != ""}
+			a.own, a.migrated = c.volumeTerms(v.HasAffinity, v.Affinity), c.volumeTerms(v.HasMigratedAffinity, v.MigratedAffinity)
+			p.migrates = p.migrates || a.plugin != ""
+			p.volumes = append(p.volumes, a)
+			if a.broken && out.texts == nil {
+				out.texts = map[Verdict]string{p.code + bindingFailed: "could not translate pv: " + v.Migration.Error}
+			}
+		}
+		if len(p.volumes) > 0 || p.missing {
+			out.filter = p.filter
+		}
+		return out
+	},
+	short: inWords("cannot reach its volumes", "cannot reach its volumes"),
+	text: func(l *Lack, _ Blocker) string {
+		switch l.Reason {
+		case ReasonVolumeAffinity:
+			return "a volume that the pod claims cannot be reached from it"
+		case ReasonVolumeMissing:
+			return "a volume that the pod claims does not exist"
+		}
+		return l.Reason
+	},
+}
+
+// The places of the reasons.
+const (
+	bindingAffinity Verdict = iota
+	bindingMissing
+	bindingFailed
+)
+
+// bindingDemand are the volumes that claims are bound to, as far as they say something of nodes: each affinity once, in the order of the
+// claims, up to the first volume that does not exist.
+type bindingDemand struct {
+	affinities []*cluster.PersistentVolume
+	texts      []string // what each says of nodes
+	missing    bool
+}
+
+// unusable returns why one of the claims cannot be used, bound or not.
+func (r *resolving) unusable() string {
+	for k, by := range r.claims {
+		switch claim := r.reads[k].claim; {
+		case claim == nil && by.Ephemeral:
+			return fmt.Sprintf("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", by.Name)
+		case claim == nil:
+			return claimNotFound(by.Name)
+		case claim.Lost:
+			return fmt.Sprintf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", claim.Name, claim.Volume)
+		case claim.Deleting:
+			return fmt.Sprintf("persistentvolumeclaim %q is being deleted", claim.Name)
+		case by.Ephemeral && !claim.MadeFor(by):
+			return r.notMadeFor(by)
+		}
+	}
+	return ""
+}
+
+// binding finds out what the claims are bound to, or why they are not.
+func (r *resolving) binding() string {
+	unbound, waiting := false, ""
+	d := &r.out.binding
+	for k := range r.claims {
+		read := &r.reads[k]
+		switch claim, class := read.claim, read.class; {
+		case claim.Volume != "" && claim.Bound:
+			d.add(read.volume)
+		case class != nil && class.Mode == "":
+			return bindingModeNotSet(class.Name) // which ends the attempt in kube-scheduler
+		case class == nil || class.Mode != cluster.BindToFirstConsumer || claim.Volume != "":
+			unbound = true
+		case waiting == "":
+			waiting = claim.Name
+		}
+	}
+	switch {
+	case unbound:
+		return ReasonClaimsUnbound
+	case waiting != "":
+		return fmt.Sprintf("Berth does not bind claims that wait for a consumer yet: persistentvolumeclaim %q", waiting)
+	}
+	return ""
+}
+
+func bindingModeNotSet(class string) string {
+	return fmt.Sprintf("VolumeBindingMode not set for StorageClass %q", class)
+}
+
+// add adds the volume that the next claim is bound to, nil if it does not exist.
+func (d *bindingDemand) add(v *cluster.PersistentVolume) {
+	if d.missing || v == nil {
+		d.missing = true
+		return
+	}
+	if !v.HasAffinity && (v.Migration.Plugin == "" || !v.HasMigratedAffinity && v.Migration.Error == "") {
+		return
+	}
+	var key signatureKey
+	writeVolumeTerms(&key, v.HasAffinity, v.Affinity)
+	if key.text(v.Migration.Plugin); v.Migration.Plugin != "" {
+		key.text(v.Migration.Error)
+		writeVolumeTerms(&key, v.HasMigratedAffinity, v.MigratedAffinity)
+	}
+	if text := string(key.b); !slices.Contains(d.texts, text) {
+		d.affinities, d.texts = append(d.affinities, v), append(d.texts, text)
+	}
+}
+
+func writeVolumeTerms(key *signatureKey, has bool, terms []cluster.NodeSelectorTerm) {
+	requirements := func(all []cluster.Requirement) {
+		key.int(len(all))
+		for _, r := range all {
+			key.text(r.Key)
+			key.text(r.Operator)
+			key.int(len(r.Values))
+			for _, value := range r.Values {
+				key.text(value)
+			}
+		}
+	}
+	key.bool(has)
+	key.int(len(terms))
+	for k := range terms {
+		requirements(terms[k].Expressions)
+		requirements(terms[k].Fields)
+	}
+}
+
+func (d *bindingDemand) write(key *signatureKey) {
+	if len(d.texts) == 0 && !d.missing {
+		return
+	}
+	key.text(VolumeBinding)
+	key.bool(d.missing)
+	key.int(len(d.texts))
+	for _, text := range d.texts {
+		key.text(text)
+	}
+}
+
+// binding is the plugin of a signature.
+type binding struct {
+	code     Verdict
+	volumes  []reachability
+	missing  bool
+	migrates bool // some are in-tree volumes
+}
+
+// reachability is from which nodes a volume can be reached.
+type reachability struct {
+	own      *volumeTerms
+	plugin   string // the in-tree plugin, if a CSI driver may have replaced it
+	migrated *volumeTerms
+	broken   bool // where that is so, kube-scheduler's attempt ends with an error
+}
+
+// volumeTerms are terms of which a node must meet one. Nil: any node will do.
+type volumeTerms struct{ terms []affinityTerm }
+
+func (c *compiler) volumeTerms(has bool, terms []cluster.NodeSelectorTerm) *volumeTerms {
+	if !has {
+		return nil
+	}
+	out := &volumeTerms{c.affinityTerms(terms)}
+	for k := range out.terms {
+		out.terms[k].fields = nil // kube-scheduler compares labels only, and what it does not compare is met
+	}
+	return out
+}
+
+func (t *volumeTerms) admit(st *cluster.State, i cluster.NodeIndex) bool {
+	return t == nil || anyMatches(t.terms, st, i)
+}
+
+func (p *binding) filter(st *cluster.State, i cluster.NodeIndex, _ *overlay) Verdict {
+	var node *cluster.CSINode
+	if p.migrates {
+		node = st.CSINode(st.Nodes.Spec[i].Name)
+	}
+	for k := range p.volumes {
+		v := &p.volumes[k]
+		terms := v.own
+		if v.plugin != "" && node != nil && slices.Contains(node.Migrated, v.plugin) {
+			if v.broken {
+				return p.code + bindingFailed | unresolvable
+			}
+			terms = v.migrated
+		}
+		if !terms.admit(st, i) {
+			return p.code + bindingAffinity | unresolvable
+		}
+	}
+	if p.missing {
+		return p.code + bindingMissing | unresolvable
+	}
+	return codeFeasible
+}

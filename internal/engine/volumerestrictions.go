@@ -1,0 +1,232 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// VolumeRestrictions keeps pods apart whose volumes only one pod can use.
+//
+// A disk that is named in a pod's spec conflicts with the same disk of a pod on the node, unless both use it read-only. Two are the same
+// if kind and ID are; of RBD also the pool and one of the monitors. A claim that has the access mode ReadWriteOncePod conflicts on every node
+// with whoever uses it by its name, wherever that is. Removing pods would help against both.
+//
+// A claim that is named and does not exist makes the pod unschedulable at PreFilter, unresolvably.
+const VolumeRestrictions = "VolumeRestrictions"
+
+// VolumeRestrictions' reasons.
+const (
+	ReasonDiskConflict  = "node(s) had no available disk"
+	ReasonClaimConflict = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
+
+// readWriteOncePod is the access mode of a claim that only one pod can use.
+const readWriteOncePod = "ReadWriteOncePod"
+
+var volumeRestrictions = Descriptor{
+	Name: VolumeRestrictions, Points: []string{"preFilter", "filter"}, Needs: map[string]string{"filter": "preFilter"},
+	Judges: []Aspect{SharedDisks}, Predicates: []string{"NoDiskConflict"},
+	hints:   hints{pod: diskGone},
+	reasons: []Reason{{Text: ReasonDiskConflict}, {Text: ReasonClaimConflict}},
+	refuses: true,
+	resolve: func(r *resolving) string {
+		d := &r.out.restrictions
+		var names []string
+		for k, by := range r.claims {
+			claim := r.reads[k].claim
+			switch {
+			case by.Ephemeral:
+			case claim == nil:
+				return claimNotFound(by.Name)
+			case slices.Contains(claim.AccessModes, readWriteOncePod):
+				names = append(names, by.Name)
+				if r.reads[k].used && !slices.Contains(names[:len(names)-1], by.Name) {
+					d.inUse++
+				}
+			}
+		}
+		r.out.excluded = d.inUse > 0 && slices.Contains(r.profile.Filters, VolumeRestrictions)
+		// As kube-scheduler does, it lets pods that are nominated to a node have such a claim, unless there is more to look at.
+		if d.inUse > 0 || hasSharedDisks(r.spec) {
+			slices.Sort(names)
+			d.exclusive = slices.Compact(names)
+		}
+		return ""
+	},
+	compile: func(c *compiler) compiled {
+		if c.volumes == nil {
+			return compiled{}
+		}
+		p := &restrictions{code: c.plugin.code, restrictionsDemand: c.volumes.restrictions, disks: indexDisks(c.spec)}
+		if p.disks == nil && p.inUse == 0 {
+			return compiled{}
+		}
+		c.program.volumes.restrictions = p
+		return compiled{filter: p.filter}
+	},
+	short: inWords("has a disk or a claim in use by others", "have a disk or a claim in use by others"),
+	text: func(l *Lack, _ Blocker) string {
+		switch l.Reason {
+		case ReasonDiskConflict:
+			return "a disk of the pod is in use there by another pod"
+		case ReasonClaimConflict:
+			return "a claim of the pod that only one pod can use is in use by another pod"
+		}
+		return l.Reason
+	},
+}
+
+// The places of the reasons.
+const (
+	restrictedDisk Verdict = iota
+	restrictedClaim
+)
+
+// restrictionsDemand is what the plugin has to know of a pod's claims. Its disks are in the class.
+type restrictionsDemand struct {
+	inUse     int32    // how many of the claims that only one pod can use are in use
+	exclusive []string // the names of all of these, in alphabetical order, if they matter
+}
+
+func (d *restrictionsDemand) write(key *signatureKey) {
+	if len(d.exclusive) == 0 {
+		return
+	}
+	key.text(VolumeRestrictions)
+	key.int(int(d.inUse))
+	key.int(len(d.exclusive))
+	for _, name := range d.exclusive {
+		key.text(name)
+	}
+}
+
+// claimNotFound is what kube-scheduler says of a claim that does not exist.
+func claimNotFound(name string) string {
+	return fmt.Sprintf("persistentvolumeclaim %q not found", name)
+}
+
+func hasSharedDisks(spec *cluster.ClassSpec) bool {
+	return slices.ContainsFunc(spec.Disks, func(d cluster.Disk) bool { return d.Kind != "" })
+}
+
+// restrictions is the plugin of a signature.
+type restrictions struct {
+	code Verdict
+	restrictionsDemand
+	disks map[diskName]bool // nil: none
+
+	// known says of classes whether their disks conflict. Spans of an evaluation ask at the same time.
+	known sync.Map // bool by cluster.ClassID
+	count atomic.Int32
+}
+
+// mostKnownClasses bounds restrictions.known.
+const mostKnownClasses = 1 << 8
+
+// diskName is what two disks that are the same have in common. One of RBD has a name for each of its monitors.
+type diskName struct{ kind, id, pool, monitor string }
+
+// indexDisks returns the names of the disks that only one pod can use, and whether one of that name is used for more than reading. It is
+// as large as the spec, however many disks are compared with it.
+func indexDisks(spec *cluster.ClassSpec) map[diskName]bool {
+	if !hasSharedDisks(spec) {
+		return nil
+	}
+	out := make(map[diskName]bool)
+	for k := range spec.Disks {
+		d := &spec.Disks[k]
+		namesOf(d, func(name diskName) bool {
+			out[name] = out[name] || !d.ReadOnly
+			return false
+		})
+	}
+	return out
+}
+
+// namesOf calls f with each name of a disk that is not passed over, until it says true, and reports whether it has.
+func namesOf(d *cluster.Disk, f func(diskName) bool) bool {
+	switch d.Kind {
+	case "":
+		return false
+	case cluster.DiskRBD:
+		return slices.ContainsFunc(d.Monitors, func(m string) bool { return f(diskName{d.Kind, d.ID, d.Pool, m}) })
+	}
+	return f(diskName{kind: d.Kind, id: d.ID})
+}
+
+// conflicts reports whether disks of a class conflict with the pod's.
+func (p *restrictions) conflicts(class *cluster.Class) bool {
+	if p.disks == nil || len(class.Spec.Disks) == 0 {
+		return false
+	}
+	known, found := p.known.Load(class.ID)
+	is, _ := known.(bool)
+	if !found {
+		is = slices.ContainsFunc(class.Spec.Disks, func(d cluster.Disk) bool {
+			return namesOf(&d, func(name diskName) bool {
+				writes, same := p.disks[name]
+				return same && (writes || !d.ReadOnly)
+			})
+		})
+		if p.count.Add(1) >= mostKnownClasses {
+			p.count.Store(0)
+			p.known.Clear()
+		}
+		p.known.Store(class.ID, is)
+	}
+	return is
+}
+
+// conflicting returns how many pods of a node have disks that conflict.
+func (p *restrictions) conflicting(st *cluster.State, i cluster.NodeIndex) (n int32) {
+	for _, pod := range st.PodsOn(i) {
+		if p.conflicts(st.Class(pod.Class)) {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *restrictions) filter(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
+	if p.disks != nil {
+		conflicts := int32(0)
+		switch v := h.extra(); {
+		case v == nil:
+			conflicts = p.conflicting(st, i)
+		default:
+			if !v.counted {
+				v.base, v.counted = p.conflicting(st, i), true
+			}
+			conflicts = v.base + v.conflicts
+		}
+		if conflicts > 0 {
+			return p.code + restrictedDisk
+		}
+	}
+	references := p.inUse
+	if v := h.extra(); v != nil {
+		references += v.references
+	}
+	if references > 0 {
+		return p.code + restrictedClaim
+	}
+	return codeFeasible
+}
+
+// references returns how often a pod names claims that only one can use. As in kube-scheduler a name counts whatever namespace it is of, and
+// as often as a pod names it.
+func (p *restrictions) references(labels *cluster.Labels) (n int32) {
+	if labels == nil || len(p.exclusive) == 0 {
+		return 0
+	}
+	for _, by := range labels.Claims {
+		if _, is := slices.BinarySearch(p.exclusive, by.Name); is && !by.Ephemeral {
+			n++
+		}
+	}
+	return n
+}
