@@ -164,6 +164,7 @@ func (c *evaluation) update(st *cluster.State, spec *cluster.ClassSpec, r *relat
 		if c.failing.refuses || !p.same(c.program) {
 			clear(c.known)
 			c.forgetScores()
+			c.dryRuns = nil
 		}
 		c.program = p
 		c.failing = failing{}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -86,5 +87,30 @@ func TestAPluginFailsOnlyWhereNoFilterBeforeItRefuses(t *testing.T) {
 			w.apply(cluster.ClassDefined{ID: pod.Class, Spec: cluster.ClassSpec{SchedulerName: "default"}}, labels, cluster.PodSet{ID: noisy, Pod: pod})
 			check("when it is back:", tt.beside)
 		})
+	}
+}
+
+// TestDryRunsUnderAPluginThatFailsAreForgottenWithIt has a pod for which room can be made on n0 as soon as its plugin does not fail on n1 any more.
+// What changes that also has the class compiled anew.
+func TestDryRunsUnderAPluginThatFailsAreForgottenWithIt(t *testing.T) {
+	w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+	disk := cluster.Disk{Kind: cluster.DiskEBS, ID: "d", Migration: cluster.Migration{Plugin: "aws", Error: "no name"}}
+	w.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.CSINodeKind, Name: "n0"}})
+	w.pod("low", "n0", 0, []cluster.Disk{disk})
+	w.apply(cluster.ClassDefined{ID: 900, Spec: cluster.ClassSpec{SchedulerName: "default", Disks: []cluster.Disk{disk}, HasRequired: true, Required: []cluster.NodeSelectorTerm{
+		{Expressions: []cluster.Requirement{{Key: "retired", Operator: "DoesNotExist"}}},
+	}}})
+	id := w.pod("judged", "", 1, nil)
+	pod := w.st.Pod(id).Pod
+	pod.Class = 900
+	w.apply(cluster.PodSet{ID: id, Pod: pod})
+	if found, _ := e.DryRun(w.st, id, everything(w.st), 9); len(found.Candidates) > 0 {
+		t.Fatalf("%+v, want no candidate as long as a plugin fails on n1", found.Candidates)
+	}
+	w.apply(cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n1", Labels: []cluster.Label{{Key: "retired"}}}})
+	want := []Preemption{{Node: 0, Victims: []cluster.PodID{0}, PrioritySum: 1 << 31, EarliestStart: math.MaxInt64}}
+	found, _ := e.DryRun(w.st, id, everything(w.st), 9)
+	if diff := gocmp.Diff(want, found.Candidates); diff != "" {
+		t.Errorf("once n1 is refused by NodeAffinity (-want +got):\n%s", diff)
 	}
 }
