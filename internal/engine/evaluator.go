@@ -162,9 +162,7 @@ func (c *evaluation) update(st *cluster.State, spec *cluster.ClassSpec, r *relat
 	} else if c.program.stale(st, spec) {
 		p := compile(st, spec, r.volumes)
 		if c.failing.refuses || !p.same(c.program) {
-			clear(c.known)
-			c.forgetScores()
-			c.dryRuns = nil
+			c.forgetNodes()
 		}
 		c.program = p
 		c.failing = failing{}
@@ -178,7 +176,7 @@ func (c *evaluation) update(st *cluster.State, spec *cluster.ClassSpec, r *relat
 		p := *c.program
 		p.unsupported, p.unsupportedPlugin = "pod has too many topology constraints and affinity terms", relatingPlugins()[0].Name
 		c.program = &p
-		clear(c.known)
+		c.forgetNodes()
 	}
 	if c.topology.filters() {
 		c.syncCounts(st)
@@ -285,6 +283,13 @@ func (c *evaluation) sync(st *cluster.State) {
 	}
 	st.ChangedSince(c.synced, c.forget)
 	c.synced = seq
+}
+
+// forgetNodes forgets what was found of all nodes, and what follows from that: the program judges them otherwise than the one before.
+func (c *evaluation) forgetNodes() {
+	clear(c.known)
+	c.forgetScores()
+	c.counts, c.dryRuns = profileCounts{}, nil
 }
 
 // forget forgets what was found of a node.

@@ -80,9 +80,7 @@ func (c *evaluation) fail(st *cluster.State) {
 	default:
 		return
 	}
-	clear(c.known)
-	c.forgetScores()
-	c.dryRuns = nil
+	c.forgetNodes()
 }
 
 // programFor returns what judges a live node for a pod: where that is the only node that matters, it does not matter where a plugin fails.

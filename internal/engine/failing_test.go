@@ -90,27 +90,56 @@ func TestAPluginFailsOnlyWhereNoFilterBeforeItRefuses(t *testing.T) {
 	}
 }
 
-// TestDryRunsUnderAPluginThatFailsAreForgottenWithIt has a pod for which room can be made on n0 as soon as its plugin does not fail on n1 any more.
-// What changes that also has the class compiled anew.
-func TestDryRunsUnderAPluginThatFailsAreForgottenWithIt(t *testing.T) {
-	w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+// retiring is a world of two nodes with a pod of which a plugin fails on n1, unless retired has said that NodeAffinity refuses that one.
+func retiring(t *testing.T, antiAffinity ...cluster.PodTerm) (w *storage, id cluster.PodID, retired func(bool)) {
+	w = newStorage(t, 2)
 	disk := cluster.Disk{Kind: cluster.DiskEBS, ID: "d", Migration: cluster.Migration{Plugin: "aws", Error: "no name"}}
-	w.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.CSINodeKind, Name: "n0"}})
-	w.pod("low", "n0", 0, []cluster.Disk{disk})
-	w.apply(cluster.ClassDefined{ID: 900, Spec: cluster.ClassSpec{SchedulerName: "default", Disks: []cluster.Disk{disk}, HasRequired: true, Required: []cluster.NodeSelectorTerm{
-		{Expressions: []cluster.Requirement{{Key: "retired", Operator: "DoesNotExist"}}},
-	}}})
-	id := w.pod("judged", "", 1, nil)
+	w.apply(
+		cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.CSINodeKind, Name: "n0"}},
+		cluster.ClassDefined{ID: 900, Spec: cluster.ClassSpec{
+			SchedulerName: "default", Disks: []cluster.Disk{disk}, AntiAffinity: antiAffinity,
+			HasRequired: true, Required: []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: "retired", Operator: "DoesNotExist"}}}},
+		}},
+	)
+	id = w.pod("judged", "", 1, nil)
 	pod := w.st.Pod(id).Pod
 	pod.Class = 900
 	w.apply(cluster.PodSet{ID: id, Pod: pod})
+	n1 := w.st.Node(1)
+	return w, id, func(is bool) {
+		node := n1
+		if is {
+			node.Labels = append(slices.Clone(n1.Labels), cluster.Label{Key: "retired"})
+		}
+		w.apply(cluster.NodeSet{Index: 1, Node: node})
+	}
+}
+
+// TestDryRunsUnderAPluginThatFailsAreForgottenWithIt has a pod for which room can be made on n0 as soon as its plugin does not fail on n1 any more.
+// What changes that also has the class compiled anew: the first node has the label then.
+func TestDryRunsUnderAPluginThatFailsAreForgottenWithIt(t *testing.T) {
+	w, id, retired := retiring(t)
+	e := NewEvaluator(EvaluatorConfig{})
+	low := w.pod("low", "n0", 0, []cluster.Disk{{Kind: cluster.DiskEBS, ID: "d"}})
 	if found, _ := e.DryRun(w.st, id, everything(w.st), 9); len(found.Candidates) > 0 {
 		t.Fatalf("%+v, want no candidate as long as a plugin fails on n1", found.Candidates)
 	}
-	w.apply(cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n1", Labels: []cluster.Label{{Key: "retired"}}}})
-	want := []Preemption{{Node: 0, Victims: []cluster.PodID{0}, PrioritySum: 1 << 31, EarliestStart: math.MaxInt64}}
+	retired(true)
+	want := []Preemption{{Node: 0, Victims: []cluster.PodID{low}, PrioritySum: 1 << 31, EarliestStart: math.MaxInt64}}
 	found, _ := e.DryRun(w.st, id, everything(w.st), 9)
 	if diff := gocmp.Diff(want, found.Candidates); diff != "" {
 		t.Errorf("once n1 is refused by NodeAffinity (-want +got):\n%s", diff)
+	}
+}
+
+// TestAPluginThatFailsOnOneNodeMakesAllImpossibleWhateverWasCounted has a pod that keeps away from others, so that nodes are counted by topology
+// profile: n0, which has not changed, was feasible.
+func TestAPluginThatFailsOnOneNodeMakesAllImpossibleWhateverWasCounted(t *testing.T) {
+	w, id, retired := retiring(t, nobody)
+	e, s := NewEvaluator(EvaluatorConfig{}), SubjectOf(&w.st.Pod(id).Pod)
+	for _, is := range []bool{true, false, true} {
+		if retired(is); e.Possible(w.st, s) != is {
+			t.Errorf("n1 retired %v: possible is %v", is, !is)
+		}
 	}
 }
