@@ -252,7 +252,7 @@ func (u *upstream) filter(p *profile, state fwk.CycleState, pod *v1.Pod, nodes [
 			feasible = append(feasible, n)
 		} else if !s.IsRejected() {
 			d.failed = s.AsError()
-			d.foreign = d.foreign || !u.failsAlone(p, state, pod, n)
+			d.foreign = d.foreign || !u.failsAlone(p, state, pod, n, s.Plugin())
 		} else {
 			diagnosis.NodeToStatus.Set(n.Node().Name, s)
 		}
@@ -260,12 +260,12 @@ func (u *upstream) filter(p *profile, state fwk.CycleState, pod *v1.Pod, nodes [
 	return feasible
 }
 
-// failsAlone reports whether kube-scheduler fails to judge a pod on a node where no other pod is.
-func (u *upstream) failsAlone(p *profile, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) bool {
+// failsAlone reports whether a plugin of kube-scheduler fails to judge a pod on a node where no other pod is: not one behind it.
+func (u *upstream) failsAlone(p *profile, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo, plugin string) bool {
 	alone := framework.NewNodeInfo()
 	alone.SetNode(node.Node())
 	s := p.RunFilterPlugins(u.ctx, state.Clone(), pod, alone)
-	return !s.IsSuccess() && !s.IsRejected()
+	return !s.IsSuccess() && !s.IsRejected() && s.Plugin() == plugin
 }
 
 // score fills the scores of the feasible nodes, or the error that kube-scheduler fails the cycle with.
