@@ -33,12 +33,12 @@ type claimRead struct {
 	class  *cluster.StorageClass          // that it names; nil: there is none
 	used   bool                           // pods on nodes use it by its name
 	// Of a claim that has no volume: what has been chosen for it, what its class's driver says, and which volumes are kept for it.
-	promised     *cluster.PersistentVolume
-	promisedNode string
-	driver       *cluster.CSIDriver
-	kept         string
-	counts cluster.ClaimVolume            // what it counts as where it is attached
-	shared bool                           // that is attached somewhere, or to be by pods that are nominated
+	promisedVolume, promisedNode string
+	promised                     *cluster.PersistentVolume // the volume; nil: there is none any more
+	driver                       *cluster.CSIDriver
+	kept                         string
+	counts                       cluster.ClaimVolume // what it counts as where it is attached
+	shared                       bool                // that is attached somewhere, or to be by pods that are nominated
 }
 
 // asOfNow is behind all seqs.

@@ -20,15 +20,17 @@ type ask struct {
 	node     string
 	// kept are volumes that are kept for the claim, by name.
 	kept []*cluster.PersistentVolume
+	// given: a volume has been chosen for the claim, for another pod that uses it: it gets that one, or none. It is nil if there is none any more.
+	given  bool
+	volume *cluster.PersistentVolume
 	// counted: volumes are provisioned only where a CSIStorageCapacity says that there is room.
 	counted bool
 }
 
 // readSupply reads what is said of a claim that has no volume, but a class.
 func (r *claimRead) readSupply(st *cluster.State) {
-	var volume string
-	if volume, r.promisedNode = st.Promise(r.claim); volume != "" {
-		r.promised = st.PersistentVolume(volume)
+	if r.promisedVolume, r.promisedNode = st.Promise(r.claim); r.promisedVolume != "" {
+		r.promised = st.PersistentVolume(r.promisedVolume)
 	}
 	r.driver = st.CSIDriver(r.class.Provisioner)
 	if kept := st.KeptVolumes(r.claim.Namespace, r.claim.Name); len(kept) > 0 {
@@ -46,17 +48,17 @@ func (r *resolving) ask(read *claimRead) ask {
 		claim: read.claim, class: read.class, selected: read.claim.HasSelectedNode, node: read.claim.SelectedNode,
 		counted: read.claim.HasRequest && read.driver != nil && read.driver.StorageCapacity,
 	}
-	if read.promisedNode != "" {
+	switch {
+	case read.promisedVolume != "":
+		a.selected, a.node, a.given, a.volume = false, "", true, read.promised
+		return a
+	case read.promisedNode != "":
 		a.selected, a.node = true, read.promisedNode
 	}
 	for _, v := range r.st.KeptVolumes(a.claim.Namespace, a.claim.Name) {
 		if v.Claim.UID == "" || v.Claim.UID == a.claim.UID {
 			a.kept = append(a.kept, v)
 		}
-	}
-	if v := read.promised; v != nil && !slices.Contains(a.kept, v) && (!v.HasClaim) {
-		a.kept = append(a.kept, v)
-		slices.SortFunc(a.kept, func(v, w *cluster.PersistentVolume) int { return cmp.Compare(v.Name, w.Name) })
 	}
 	return a
 }
@@ -67,6 +69,9 @@ func writeKept(key *signatureKey, v *cluster.PersistentVolume) {
 	key.int(int(v.Capacity))
 	key.text(v.Mode)
 	key.text(v.AttributesClass)
+	key.bool(v.HasClaim)
+	key.text(v.Claim.Namespace)
+	key.text(v.Claim.Name)
 	key.text(v.Claim.UID)
 	key.bool(v.Deleting)
 	writeVolumeTerms(key, v.HasAffinity, v.Affinity)
@@ -94,6 +99,11 @@ func (a *ask) write(key *signatureKey) {
 	writeVolumeTerms(key, true, []cluster.NodeSelectorTerm{{Expressions: a.claim.Selector.Requirements}})
 	key.bool(a.selected)
 	key.text(a.node)
+	if key.bool(a.given); a.given {
+		if key.bool(a.volume != nil); a.volume != nil {
+			writeKept(key, a.volume)
+		}
+	}
 	key.int(len(a.kept))
 	for _, v := range a.kept {
 		writeKept(key, v)
@@ -126,7 +136,7 @@ func (c *compiler) awaiting(asks []ask) *awaiting {
 			kept = append(kept, c.volumeTerms(v.HasAffinity, v.Affinity))
 		}
 		p.kept = append(p.kept, kept)
-		if !a.selected {
+		if !a.selected && !a.given {
 			p.bySize = append(p.bySize, k)
 		}
 	}
@@ -145,14 +155,17 @@ func (p *awaiting) broken() string {
 }
 
 // find returns the place of the reason why there are no volumes for the claims on a live node, codeFeasible if there are. Then found, if it is not
-// nil, is called with what each claim gets, in no order: a volume, nil for one that is to be provisioned.
-func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, found func(*ask, *cluster.PersistentVolume)) Verdict {
+// nil, is called with what each claim gets, by its place among those that wait, in no order: a volume, nil for one that is to be provisioned.
+func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, found func(int, *cluster.PersistentVolume)) Verdict {
 	name := st.Nodes.Spec[i].Name
 	var provisioned, unmatched []int
 	for k := range p.asks {
 		switch a := &p.asks[k]; {
 		case a.selected && a.node != name:
 			return bindingNoVolume
+		case a.given && !a.getsGiven(st, i):
+			return bindingNoVolume
+		case a.given:
 		case a.selected:
 			provisioned = append(provisioned, k)
 		case a.claim.SelectorError != "":
@@ -175,10 +188,15 @@ func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, found func(*ask,
 	}
 	if found != nil {
 		for _, k := range provisioned {
-			found(&p.asks[k], nil)
+			found(k, nil)
 		}
 		for at, k := range p.bySize {
-			found(&p.asks[k], taken[at])
+			found(k, taken[at])
+		}
+		for k := range p.asks {
+			if a := &p.asks[k]; a.given {
+				found(k, a.volume)
+			}
 		}
 	}
 	return codeFeasible
@@ -219,6 +237,14 @@ func (p *awaiting) volume(st *cluster.State, i cluster.NodeIndex, k int, taken [
 		}
 	}
 	return best
+}
+
+// getsGiven reports whether the volume that has been chosen for a claim will do on a node.
+func (a *ask) getsGiven(st *cluster.State, i cluster.NodeIndex) bool {
+	v := a.volume
+	return v != nil && v.Class == a.class.Name && v.Capacity >= a.claim.Request && a.alike(v) && !v.Deleting &&
+		(!v.HasClaim || v.Claim.Namespace == a.claim.Namespace && v.Claim.Name == a.claim.Name && (v.Claim.UID == "" || v.Claim.UID == a.claim.UID)) &&
+		(!v.HasAffinity || termsAdmit(st, i, v.Affinity))
 }
 
 // alike reports whether a volume is used as the claim wants to use it.
@@ -299,13 +325,16 @@ func meets(r *cluster.Requirement, value string, has bool) bool {
 // ChooseVolumes returns what the claims of a pod get on a live node that wait for a consumer; nil if none do. It is what makes VolumeBinding find
 // the node feasible. False: it does not.
 func (e *Evaluator) ChooseVolumes(st *cluster.State, s Subject, i cluster.NodeIndex) (choices []cluster.VolumeChoice, ok bool) {
+	_, own := e.relationsOf(st, s) // the evaluation is of all pods of the signature, whose claims have other names
 	known := e.with(st, s, func(c *evaluation) {
 		p := c.program.awaiting
-		if ok = p == nil; ok {
+		if p == nil {
+			ok = c.relation.volumes == nil || c.relation.volumes.refusal == ""
 			return
 		}
-		ok = p.find(st, i, func(a *ask, v *cluster.PersistentVolume) {
-			choice := cluster.VolumeChoice{Claim: a.claim.Name, UID: a.claim.UID}
+		ok = p.find(st, i, func(k int, v *cluster.PersistentVolume) {
+			claim := own.volumes.binding.asks[k].claim
+			choice := cluster.VolumeChoice{Claim: claim.Name, UID: claim.UID}
 			if slices.ContainsFunc(choices, func(c cluster.VolumeChoice) bool { return c.Claim == choice.Claim }) {
 				return // the pod names it twice, and kube-scheduler looks for two volumes
 			}
