@@ -33,13 +33,23 @@ func (r *claimRead) readSupply(st *cluster.State) {
 		r.promised = st.PersistentVolume(r.promisedVolume)
 	}
 	r.driver = st.CSIDriver(r.class.Provisioner)
-	if kept := st.KeptVolumes(r.claim.Namespace, r.claim.Name); len(kept) > 0 {
+	if kept := keptFor(st, r.claim); len(kept) > 0 {
 		var key signatureKey
 		for _, v := range kept {
 			writeKept(&key, v)
 		}
 		r.kept = string(key.b)
 	}
+}
+
+// keptFor returns the volumes that are kept for a claim, by name, but those that have been promised to another one.
+func keptFor(st *cluster.State, claim *cluster.PersistentVolumeClaim) (kept []*cluster.PersistentVolume) {
+	for _, v := range st.KeptVolumes(claim.Namespace, claim.Name) {
+		if _, _, promised := st.Promised(v.Name); !promised && (v.Claim.UID == "" || v.Claim.UID == claim.UID) {
+			kept = append(kept, v)
+		}
+	}
+	return kept
 }
 
 // ask returns what a claim asks for.
@@ -55,11 +65,7 @@ func (r *resolving) ask(read *claimRead) ask {
 	case read.promisedNode != "":
 		a.selected, a.node = true, read.promisedNode
 	}
-	for _, v := range r.st.KeptVolumes(a.claim.Namespace, a.claim.Name) {
-		if v.Claim.UID == "" || v.Claim.UID == a.claim.UID {
-			a.kept = append(a.kept, v)
-		}
-	}
+	a.kept = keptFor(r.st, a.claim)
 	return a
 }
 
