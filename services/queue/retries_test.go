@@ -10,6 +10,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
+	"github.com/berth-scheduler/berth/services/queue"
 )
 
 func TestPodThatTheBinderRetriesForEverBacksOffAndHoldsUpNobody(t *testing.T) {
@@ -45,6 +46,12 @@ func TestPodThatTheBinderRetriesForEverBacksOffAndHoldsUpNobody(t *testing.T) {
 	}
 }
 
+// toldWhy reports whether the only pod that waits has been told why: it has backed off.
+func toldWhy(t *testing.T, q *queue.Service) (bool, error) {
+	pods, err := q.ListPending(t.Context(), &queuev1.ListPendingRequest{PageSize: 10})
+	return len(pods.GetPods()) == 1 && pods.GetPods()[0].GetMessage() != "", err
+}
+
 func TestACommitThatIsAbortedSettlesNothing(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)
@@ -54,8 +61,8 @@ func TestACommitThatIsAbortedSettlesNothing(t *testing.T) {
 	q, _ := w.queueMember("q1")
 	misfits, aborted, failed := 0, 0, 0
 	w.binder.before = func(int, *binderv1.CommitRequest) error {
-		pods, err := q.ListPending(t.Context(), &queuev1.ListPendingRequest{PageSize: 10})
-		if failed == 0 && len(pods.GetPods()) == 1 && pods.GetPods()[0].GetMessage() != "" {
+		told, err := toldWhy(t, q)
+		if failed == 0 && told {
 			failed = misfits
 		}
 		if err == nil && aborted < misfits { // after each misfit
@@ -102,8 +109,8 @@ func TestRetriesAndMisfitsOfAPodAreCountedApart(t *testing.T) {
 			q, _ := w.queueMember("q1")
 			left, failed := c.answers, 0
 			w.binder.before = func(n int, _ *binderv1.CommitRequest) error {
-				pods, err := q.ListPending(t.Context(), &queuev1.ListPendingRequest{PageSize: 10})
-				if failed == 0 && len(pods.GetPods()) == 1 && pods.GetPods()[0].GetMessage() != "" {
+				told, err := toldWhy(t, q)
+				if failed == 0 && told {
 					failed = n - 1
 				}
 				return err
