@@ -11,8 +11,8 @@ import (
 // for none.
 //
 // Like kube-scheduler it takes the only node that the pod may go to, if it requires one; else the node that it is nominated to, if it
-// fits there, without a look at scores; else, unless a plugin fails on the nominated one, the best of all; see choose. Candidates of another signature prove nothing about this pod,
-// and the answer is Retry. They were of its own when they were found, but what tells signatures apart may have come since.
+// fits there, without a look at scores; else, unless a plugin fails on the nominated one, the best of all; see choose. Candidates of another signature
+// prove nothing about this pod, and the answer is Retry. They were of its own when they were found, but what tells signatures apart may have come since.
 //
 // A caller that is told Placed applies PodAssumed to the state before it calls again. Choose does not ask whether the pod
 // is to be placed at all: whether it is placed, gated, being deleted, or another scheduler's.
@@ -102,14 +102,17 @@ func (e *Evaluator) Refusal(st *cluster.State, s Subject) *VerdictCount {
 }
 
 // FailsAsNominated returns why a plugin fails on the node that a pod is nominated to, and so the pod is feasible on none, which is said of all
-// nodes; nil if none does. As everywhere where plugins fail, that is kube-scheduler's decision when its search comes to that node. Filter does not know: to it the pod is there already, so that another plugin may refuse the node before.
+// nodes; nil if none does, or there is no such pod. As everywhere where plugins fail, that is kube-scheduler's decision when its search comes to that
+// node. Filter does not know: to it the pod is there already, so that another plugin may refuse the node before.
 func (e *Evaluator) FailsAsNominated(st *cluster.State, id cluster.PodID) *VerdictCount {
 	row := st.Pod(id)
-	node := st.Nodes.ByName(row.Nominated)
-	if row.Nominated == "" || node == cluster.NoNode {
+	if row == nil || row.Nominated == "" {
 		return nil
 	}
-	s := SubjectOf(&row.Pod)
+	s, node := SubjectOf(&row.Pod), st.Nodes.ByName(row.Nominated)
+	if _, r := e.relationsOf(st, s); node == cluster.NoNode || r == nil || r.volumes == nil {
+		return nil // only volumes make plugins fail
+	}
 	v, _ := e.Node(st, s, id, node)
 	if !v.fails() {
 		return nil

@@ -17,6 +17,8 @@ type attempt struct {
 	signature *signatureWork
 	onNode    *nodeWork      // nil: no node matters by itself
 	traced    *tracedAttempt // nil: it is not
+	// fails is why a plugin fails on the node that the pod is nominated to, in the state that it was popped in: then it can go nowhere.
+	fails *engine.VerdictCount
 
 	claims   bool // it has some
 	alone    bool // asked about by its own subject, whoever is of its signature
@@ -99,6 +101,9 @@ func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Atte
 			if p.Node != cluster.NoNode || a.RequiredNode != "" {
 				c.onNodes = append(c.onNodes, p)
 				a.onNode = p
+			}
+			if a.RequiredNode == "" {
+				a.fails = d.s.cfg.Evaluator.FailsAsNominated(st, a.ID)
 			}
 		}
 		if a.RequiredNode == "" && !w.asked {
@@ -219,6 +224,8 @@ func (c *cycle) outlook(a *attempt) outlook {
 			return hopeful
 		}
 		return hopeless
+	case a.fails != nil:
+		return hopeless
 	case w.Nodes == 0:
 		return unknown
 	case w.FeasibleCount > 0:
@@ -244,6 +251,12 @@ func (c *cycle) diagnosis(a *attempt) pending.Diagnosis {
 	}
 	answers := engine.Answers{
 		Nodes: c.nodes, Unsupported: w.unsupported, Required: a.RequiredNode != "", Refused: w.refused, Seen: int(w.Nodes), Everywhere: w.Verdicts,
+	}
+	if a.fails != nil {
+		answers.Seen, answers.Everywhere = c.nodes, []engine.VerdictCount{*a.fails}
+		if c.version.Less(d.Version) {
+			d.Version = c.version
+		}
 	}
 	if on := a.onNode; on != nil {
 		answers.Known, answers.There = on.Known, on.Verdicts

@@ -55,6 +55,11 @@ func (g *guarded) Refusal(st *cluster.State, s engine.Subject) (why *engine.Verd
 	return g.Evaluator.Refusal(st, s)
 }
 
+func (g *guarded) FailsAsNominated(st *cluster.State, pod cluster.PodID) (why *engine.VerdictCount) {
+	defer g.recovered(engine.Subject{}, func() { why = nil })
+	return g.Evaluator.FailsAsNominated(st, pod)
+}
+
 func (g *guarded) Possible(st *cluster.State, s engine.Subject) (ok bool) {
 	defer g.recovered(s, func() { ok = true })
 	return g.Evaluator.Possible(st, s)

@@ -36,6 +36,9 @@ func (c *cycle) postFilter(st *cluster.State, a *attempt) postFilter {
 	if !c.judged(a) {
 		return postFilter{clear: c.nodes == 0}
 	}
+	if a.fails != nil { // kube-scheduler's attempt ends with an error: it has no PostFilter, and the nomination ends
+		return postFilter{clear: true}
+	}
 	profile := st.Profile(a.signature.profile)
 	if profile == nil || len(profile.PostFilters) == 0 {
 		return postFilter{clear: true}

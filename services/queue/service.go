@@ -37,6 +37,7 @@ type Evaluator interface {
 	Node(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) (engine.Verdict, bool)
 	Signature(st *cluster.State, s engine.Subject) engine.Signature
 	Refusal(st *cluster.State, s engine.Subject) *engine.VerdictCount
+	FailsAsNominated(st *cluster.State, pod cluster.PodID) *engine.VerdictCount
 	Possible(st *cluster.State, s engine.Subject) bool
 	CrossNode(st *cluster.State, s engine.Subject) bool
 	Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool)
