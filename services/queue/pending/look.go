@@ -53,6 +53,7 @@ type kind struct {
 	groups     table[engine.Subject, *unschedulablePods]
 	preemptors pods        // of all groups
 	related    cluster.Seq // as unschedulablePods.related
+	asOf       cluster.Seq // as unschedulablePods.asOf
 }
 
 // Recheck brings back the pods that have been unschedulable for too long, and those that what Apply has noted could help. Apply
@@ -285,9 +286,16 @@ func (q *Queue) beginWithOwn(l *look, related bool) {
 // waits reports whether a pod is still in the queue, unschedulable, and not held back.
 func (q *Queue) waits(e *entry) bool { return q.pods[e.id] == e && e.place == Unschedulable && !e.held }
 
+// knows reports whether pods that have been compared with what has happened until then know of all that the look is about. Such come amid it, and
+// without an end if their attempts end as fast as it asks about them.
+func (l *look) knows(asOf cluster.Seq) bool { return asOf >= l.until }
+
 // lookAtOwn brings a pod back if the node that matters by itself for it is feasible, or has changed and it could preempt there.
 func (q *Queue) lookAtOwn(l *look) func(now time.Time, st *cluster.State, e *entry) {
 	return func(now time.Time, st *cluster.State, e *entry) {
+		if l.knows(e.asOf) {
+			return
+		}
 		if q.relates(e) && q.judge.CrossNode(st, engine.SubjectOf(&e.pod)) {
 			q.cross(e)
 		}
@@ -343,6 +351,9 @@ func (q *Queue) findCrossNode(l *look, g *unschedulablePods) stage {
 func (q *Queue) lookAtLocal(l *look, g *unschedulablePods, nodes []cluster.NodeIndex) stage {
 	next, fits, relations := 0, false, q.findCrossNode(l, g)
 	return func(now time.Time, st *cluster.State, enough func() bool) bool {
+		if l.knows(g.asOf) {
+			return true
+		}
 		if !relations(now, st, enough) {
 			return false
 		}
@@ -373,6 +384,9 @@ func (q *Queue) lookAtKind(l *look, k *kind) stage {
 	next := 0
 	var groups stage
 	return func(now time.Time, st *cluster.State, enough func() bool) bool {
+		if l.knows(k.asOf) {
+			return true
+		}
 		for ; next < len(l.changed); next++ {
 			if n := l.changed[next]; st.Nodes.Live.Has(n) && q.helpsBare(st, k, n) {
 				l.helping = append(l.helping, n)
@@ -405,6 +419,9 @@ func (q *Queue) helpsBare(st *cluster.State, k *kind, n cluster.NodeIndex) bool 
 func (q *Queue) lookAtCrossNode(l *look, g *unschedulablePods) stage {
 	next := 0
 	return func(now time.Time, st *cluster.State, enough func() bool) bool {
+		if l.knows(g.asOf) {
+			return true
+		}
 		signature := q.judge.Signature(st, g.subject)
 		possible, known := l.possible[signature]
 		if !known {

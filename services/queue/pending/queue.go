@@ -134,6 +134,8 @@ type said struct {
 	// crossNode says, while it is unschedulable, that what is on one node may decide whether another is feasible.
 	crossNode bool
 	related   cluster.Seq // as of which crossNode is known
+	// asOf is until when the verdicts have been compared with what has happened: as the attempt ended. A look at no more than that is not at the pod.
+	asOf cluster.Seq
 }
 
 // news is what has happened since a pod's attempt began that may bring the pod back. An attempt begins without any.
@@ -398,14 +400,20 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 	}
 	// A node that only pods on other nodes exclude may be feasible without having changed.
 	e.crossNode = d.CrossNode || q.judge.CrossNode(st, engine.SubjectOf(&e.pod))
-	e.related = st.Version().Seq
+	e.related, e.asOf = st.Version().Seq, st.Version().Seq
+	doubtful := e.crossNode && d.Version.Less(st.Version())
+	if doubtful { // of other nodes than those that have changed, what has happened since says nothing
+		if e.asOf = 0; d.Version.Epoch == st.Version().Epoch {
+			e.asOf = d.Version.Seq
+		}
+	}
 	q.link(e)
 	if !e.held && q.missed(st, e) {
 		q.requeue(now, e, attemptFailure)
 		return
 	}
 	// The verdicts do not say all of that: a plugin may have failed on another node, and they are of nodes that it is not nominated to.
-	q.notes.doubtful = q.notes.doubtful || e.crossNode && d.Version.Less(st.Version())
+	q.notes.doubtful = q.notes.doubtful || doubtful
 	q.move(now, e, Unschedulable, attemptFailure)
 }
 

@@ -6,7 +6,8 @@ import "github.com/berth-scheduler/berth/internal/cluster"
 const few = 8
 
 // table keeps values by key, in no order. They can be gone through in parts while some come and go, in one walk at a time: it meets once each
-// that was there when it began and still is, and what has been put since. All that it does takes constant time. The zero value is empty.
+// that was there when it began and still is, and what has been put since: whoever walks sees to it that it ends. All that it does takes constant time.
+// The zero value is empty.
 type table[K comparable, V any] struct {
 	rows []row[K, V]
 	at   map[K]int // where each is in rows; nil while there are few

@@ -45,6 +45,7 @@ type unschedulablePods struct {
 	free       pods
 	preemptors pods        // of these, those that preempt if they can
 	related    cluster.Seq // as of which it is known of all of them whether they are crossNode
+	asOf       cluster.Seq // the least of theirs, and of those that were there before
 }
 
 // node returns the name of the node that matters by itself for the pod, "" if there is none.
@@ -206,9 +207,10 @@ func (q *Queue) link(e *entry) {
 	all, s, k := q.siblings(e, true)
 	g := all.get(s)
 	if g == nil {
-		g = &unschedulablePods{subject: s}
+		g = &unschedulablePods{subject: s, asOf: e.asOf}
 		all.put(s, g)
 	}
+	g.asOf = min(g.asOf, e.asOf)
 	g.free.put(e.id, e)
 	if e.preempts() {
 		g.preemptors.put(e.id, e)
@@ -218,7 +220,7 @@ func (q *Queue) link(e *entry) {
 		if e.preempts() {
 			k.preemptors.put(e.id, e)
 		}
-		k.related = min(k.related, e.related)
+		k.related, k.asOf = min(k.related, e.related), min(k.asOf, e.asOf)
 	}
 }
 
@@ -289,7 +291,7 @@ func (q *Queue) siblings(e *entry, grow bool) (*table[engine.Subject, *unschedul
 		if !grow {
 			return nil, s, nil
 		}
-		k = &kind{subject: bare}
+		k = &kind{subject: bare, asOf: e.asOf}
 		q.aside.kinds.put(bare, k)
 	}
 	return &k.groups, s, k
