@@ -26,6 +26,7 @@ type attempt struct {
 	goes     bool // to the binder
 	placed   bool // by the binder, and the log has not told of its bind yet
 	preempts bool // it fits nowhere, and may make room
+	mixed    bool // it is held back; see holdMixed
 
 	again string // why it is to be tried again, if it gets no outcome: a label; "": nothing has been said of it
 }

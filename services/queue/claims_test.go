@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -244,4 +245,33 @@ func TestAPodOfWhichNoNodeIsScoredBacksOffAndHoldsUpNoOther(t *testing.T) {
 		t.Errorf("after %d attempts %q, want %q after three", p.GetAttempts(), p.GetMessage(), want)
 	}
 	w.untilPlaced("other")
+}
+
+// TestAPodIsNotHeldBackForTheClaimsOfAnother has the claim of the pod that stands for a signature change with each answer. A pod of the signature that has
+// no claims is asked about by itself then, and not held back again and again until it backs off.
+func TestAPodIsNotHeldBackForTheClaimsOfAnother(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	var changes atomic.Int64
+	w.filterWorker("f1", func(int64) {
+		w.ledger.apply(cluster.ObjectSet{Object: &cluster.PersistentVolumeClaim{
+			Namespace: "default", Name: "a", Volume: "pv-a", Bound: true, HasRequest: true, Request: changes.Add(1),
+		}})
+	})
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 80_000)
+	set := w.ledger.claiming("a")
+	for k := range 40 {
+		w.ledger.pod(fmt.Sprint("tenant-", k), 100, with(labelled(set), priority(10)))
+	}
+	w.ledger.pod("plain", 100, priority(10))
+	w.queueMember("q1")
+	w.untilPlaced("plain")
+	for _, batch := range w.binder.sent() {
+		for _, attempt := range batch {
+			if name, number, _ := strings.Cut(attempt, "/"); name == "plain" && number != "1" && number != "2" {
+				t.Errorf("plain was placed by attempt %s, want one of the first two", number)
+			}
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -39,14 +38,8 @@ var errNoOutcome = errors.New("the binder's answer does not match the request")
 
 // commit hands the pods that can go somewhere to the binder, in queue order.
 func (c *cycle) commit(ctx context.Context) error {
-	mixed, known, err := c.mixed(ctx)
-	if err != nil {
+	if err := c.holdMixed(ctx); err != nil {
 		return err
-	}
-	if known {
-		c.misfit(mixed, "claims", claimsMessage)
-	} else {
-		again(mixed, "claims")
 	}
 	// 1. Write the request.
 	from := c.oldest() // of another epoch, it is refused
@@ -54,7 +47,7 @@ func (c *cycle) commit(ctx context.Context) error {
 	index := make(map[*signatureWork]int32)
 	var sent, gone []*attempt
 	for _, a := range c.attempts {
-		if !a.open || !a.goes || slices.Contains(mixed, a) {
+		if !a.open || !a.goes || a.mixed {
 			continue
 		}
 		w, on := a.signature, a.onNode
@@ -138,35 +131,58 @@ func (c *cycle) commit(ctx context.Context) error {
 	return c.shelve(ctx, c.settle(sent, response))
 }
 
-// mixed returns the pods that go whose claims, or those of the pod that was asked about in their place, have come to something else since the oldest
-// of answers of several versions. Some nodes may have been judged for what they were before, others for what they are now, and no candidate tells which
-// of all is best. Not known: the replica does not come to the newest answer, and these are all for which it may be so.
-func (c *cycle) mixed(ctx context.Context) (mixed []*attempt, known bool, err error) {
+// holdMixed holds back pods that go whose claims, or those of the pod that was asked about in their place, have come to something else since the
+// oldest of answers of several versions. Some nodes may have been judged for what they were before, others for what they are now, and no candidate
+// tells which of all is best. One whose own claims have not is asked about by itself next. If the replica does not come to the newest answer, all are
+// held back for which it may be so.
+func (c *cycle) holdMixed(ctx context.Context) error {
 	goes := c.those(func(a *attempt) bool {
 		return a.open && a.goes && a.RequiredNode == "" && (a.claims || a.signature.claims) // the binder judges a required node itself
 	})
 	if len(goes) == 0 || !c.oldest().Less(c.newest) {
-		return nil, true, nil
+		return nil
 	}
-	ask := func() {
+	var own []*attempt
+	ask := func() (known bool) {
 		c.sh.with(func(q *pending.Queue, _ time.Time) {
-			mixed, known = nil, !q.Version().Less(c.newest)
+			if known = !q.Version().Less(c.newest); !known {
+				return
+			}
+			firsts := make(map[*signatureWork]bool)
 			for _, a := range goes {
-				if q.ClaimsChanged(a.Attempt, c.oldest()) || q.ClaimsChanged(a.signature.first, c.oldest()) {
-					mixed = append(mixed, a)
+				w := a.signature
+				changed, asked := firsts[w]
+				if !asked {
+					changed = q.ClaimsChanged(w.first, c.oldest())
+					firsts[w] = changed
 				}
+				switch {
+				case q.ClaimsChanged(a.Attempt, c.oldest()):
+					own = append(own, a)
+				case changed:
+					c.alone.add(q, a.Attempt)
+				default:
+					continue
+				}
+				a.mixed, a.again = true, "claims"
 			}
 		})
+		return known
 	}
-	if ask(); !known {
+	if !ask() {
 		if err := c.catchUp(ctx); err != nil {
-			return nil, false, err
+			return err
 		}
-		if ask(); !known {
-			mixed = goes
+		if !ask() {
+			for _, a := range goes {
+				a.mixed = true
+			}
+			again(goes, "claims")
+			return nil
 		}
 	}
-	return mixed, known, nil
+	c.misfit(own, "claims", claimsMessage)
+	return nil
 }
 
 // settle gives every pod of a commit its outcome, but for those it returns: the pods ahead of them have not changed that
