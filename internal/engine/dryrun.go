@@ -112,7 +112,7 @@ func (c *evaluation) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.
 	switch {
 	case !p.allows(i):
 		return nil, codeNotHelpful | unresolvable
-	case p.nominated == i:
+	case p.nominated == i, p.requires: // what is remembered is of pods to which it matters where else a plugin fails
 		return c.dryRun(st, i, p.priority, p.id)
 	}
 	known := &d.nodes[i]
@@ -131,10 +131,11 @@ func (c *evaluation) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.
 // it may be nominated to the node, else cluster.NoPod. It returns a candidate, or why the node is none.
 func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) (*Preemption, Verdict) {
 	// 1. It must be pods that are in the way.
-	if c.program.preFilter(st, i) != codeFeasible {
+	program := c.programFor(st, i, self)
+	if program.preFilter(st, i) != codeFeasible {
 		return nil, codeNotHelpful | unresolvable
 	}
-	room := c.room(st, i, self)
+	room := c.room(st, program, i, self)
 	if v := room.verdict(); v.Feasible() || v.Unresolvable() {
 		return nil, codeNotHelpful | unresolvable
 	}
@@ -142,7 +143,7 @@ func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int
 	var lower []victim
 	for id, pod := range st.PodsOn(i) {
 		if pod.Priority < priority {
-			lower = append(lower, victim{id: id, PodRow: pod, moved: c.program.volumes.moved(st, pod.Class, pod.Labels)})
+			lower = append(lower, victim{id: id, PodRow: pod, moved: program.volumes.moved(st, pod.Class, pod.Labels)})
 			room.move(&lower[len(lower)-1], -1)
 		}
 	}
@@ -226,27 +227,28 @@ func (p *Preemption) add(v *victim) {
 type room struct {
 	st         *cluster.State
 	evaluation *evaluation
+	program    *program
 	node       cluster.NodeIndex
 	// passes are what kube-scheduler filters: first, if there are any, with the pods nominated to the node, then without.
 	passes []*overlay
 }
 
-func (c *evaluation) room(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) room {
-	r := room{st: st, evaluation: c, node: i}
-	if nominees := c.program.nomineesOf(st, i, c.signature.priority, self); nominees != nil {
+func (c *evaluation) room(st *cluster.State, p *program, i cluster.NodeIndex, self cluster.PodID) room {
+	r := room{st: st, evaluation: c, program: p, node: i}
+	if nominees := p.nomineesOf(st, i, c.signature.priority, self); nominees != nil {
 		if c.topology.filters() {
 			nominees.counts = c.topology.nominees(st, i, self)
 		}
 		r.passes = append(r.passes, nominees)
 	}
-	r.passes = append(r.passes, c.program.overlay(st))
+	r.passes = append(r.passes, p.overlay(st))
 	return r
 }
 
 // move makes a pod go, n = -1, or come back, n = 1.
 func (r *room) move(v *victim, n int64) {
 	for _, h := range r.passes {
-		r.evaluation.program.move(h, r.st, r.node, r.st.Class(v.Class), v.moved, n)
+		r.program.move(h, r.st, r.node, r.st.Class(v.Class), v.moved, n)
 		if t := r.evaluation.topology; t.filters() {
 			h.counts = t.shift(r.st, r.node, v.PodRow, n, h.counts)
 		}
@@ -256,9 +258,9 @@ func (r *room) move(v *victim, n int64) {
 // verdict returns that of the first filter which fails in the first pass that does.
 func (r *room) verdict() Verdict {
 	for _, h := range r.passes {
-		v := r.evaluation.program.pass(r.st, r.node, h)
+		v := r.program.pass(r.st, r.node, h)
 		if t := r.evaluation.topology; t.filters() {
-			v = r.evaluation.program.earlier(v, t.pass(t.profileOf(r.node), h.counts))
+			v = r.program.earlier(v, t.pass(t.profileOf(r.node), h.counts))
 		}
 		if !v.Feasible() {
 			return v

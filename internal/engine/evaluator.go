@@ -161,7 +161,7 @@ func (c *evaluation) update(st *cluster.State, spec *cluster.ClassSpec, r *relat
 		c.failing = failing{}
 	} else if c.program.stale(st, spec) {
 		p := compile(st, spec, r.volumes)
-		if c.failing.refuses || !p.same(c.program) {
+		if c.failing.refuses() || !p.same(c.program) {
 			c.forgetNodes()
 		}
 		c.program = p

@@ -15,8 +15,11 @@ type failing struct {
 	failed cluster.Bitmap // as far as the node alone decides
 	synced cluster.Seq
 
-	refuses bool // there is such a node
+	by Verdict // what is said of such a node, the first of several; codeFeasible if there is none
 }
+
+// refuses reports whether there is such a node.
+func (f *failing) refuses() bool { return f.by != codeFeasible }
 
 // fails reports whether a verdict says that the plugin fails.
 func (v Verdict) fails() bool {
@@ -69,18 +72,18 @@ func (c *evaluation) fail(st *cluster.State) {
 			}
 		}
 	}
-	switch refused := f.refuses; {
-	case by == codeFeasible && refused:
-		c.program, f.refuses = f.own, false
-	case by != codeFeasible && !refused:
-		f.refuses = true
+	was := f.by
+	if f.by = by; by == was {
+		return
+	}
+	if c.program = f.own; f.refuses() {
 		p := *f.own
 		p.unsupportedPlugin, p.unsupported = p.reason(int(by.code()))
 		c.program = &p
-	default:
-		return
 	}
-	c.forgetNodes()
+	if f.refuses() != (was != codeFeasible) {
+		c.forgetNodes()
+	}
 }
 
 // programFor returns what judges a live node for a pod: where that is the only node that matters, it does not matter where a plugin fails.

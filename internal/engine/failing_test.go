@@ -143,3 +143,58 @@ func TestAPluginThatFailsOnOneNodeMakesAllImpossibleWhateverWasCounted(t *testin
 		}
 	}
 }
+
+// TestAPodThatRequiresANodePreemptsThereThoughAPluginFailsElsewhere: kube-scheduler looks at no other node.
+func TestAPodThatRequiresANodePreemptsThereThoughAPluginFailsElsewhere(t *testing.T) {
+	w, id, _ := retiring(t)
+	e := NewEvaluator(EvaluatorConfig{})
+	low := w.pod("low", "n0", 0, []cluster.Disk{{Kind: cluster.DiskEBS, ID: "d"}})
+	other := w.pod("other", "", 1, nil) // of the same class and priority, requires nothing
+	pod := w.st.Pod(id).Pod
+	free := w.st.Pod(other).Pod
+	free.Class = pod.Class
+	pod.RequiredNode = "n0"
+	w.apply(cluster.PodSet{ID: id, Pod: pod}, cluster.PodSet{ID: other, Pod: free})
+	for range 2 { // each beside what is remembered for the other
+		if found, _ := e.DryRun(w.st, other, everything(w.st), 9); len(found.Candidates) > 0 {
+			t.Errorf("%+v for a pod that requires no node, want no candidate", found.Candidates)
+		}
+		found, _ := e.DryRun(w.st, id, everything(w.st), 9)
+		if len(found.Candidates) != 1 || found.Candidates[0].Node != 0 || !slices.Equal(found.Candidates[0].Victims, []cluster.PodID{low}) {
+			t.Errorf("%+v, want pod %d to go from n0", found.Candidates, low)
+		}
+		if _, ok := e.DryRunNode(w.st, id, 0); !ok {
+			t.Error("n0 alone is no candidate")
+		}
+		if !e.Preemptable(w.st, SubjectOf(&pod), id, 0) {
+			t.Error("the pod could not preempt on n0")
+		}
+	}
+	lacks, _ := e.Shortfall(w.st, id, 0)
+	if len(lacks) != 1 || lacks[0].Plugin != VolumeRestrictions {
+		t.Errorf("n0 lacks %+v, want what VolumeRestrictions says", lacks)
+	}
+}
+
+// TestWhyAPluginFailsIsSaidAsItIsNow has VolumeBinding fail before NodeVolumeLimits, once it does.
+func TestWhyAPluginFailsIsSaidAsItIsNow(t *testing.T) {
+	w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+	profile := DefaultProfile("default")
+	profile.Filters = slices.DeleteFunc(profile.Filters, func(name string) bool { return name == NodeVolumeLimits })
+	profile.Filters = append(profile.Filters, NodeVolumeLimits)
+	w.apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{profile}}})
+	w.bound("c", func(_ *cluster.PersistentVolumeClaim, v *cluster.PersistentVolume) {
+		v.Driver, v.Handle, v.Migration = "", "", cluster.Migration{Plugin: "ebs", Error: "no"}
+	})
+	id := w.pod("judged", "", 0, []cluster.Disk{{Migration: cluster.Migration{Plugin: "aws", Error: "no name"}}}, claims("c")...)
+	const limits, binding = NodeVolumeLimits + ": no name", VolumeBinding + ": could not translate pv: no"
+	for _, tt := range []struct {
+		migrated []string
+		want     string
+	}{{[]string{"aws"}, limits}, {[]string{"aws", "ebs"}, binding}, {[]string{"aws"}, limits}} {
+		w.set(&cluster.CSINode{Name: "n0", Migrated: tt.migrated})
+		if got := w.says(e, id); !slices.Equal(got, []string{tt.want, tt.want}) {
+			t.Errorf("replaced %v: %q, want %q of both", tt.migrated, got, tt.want)
+		}
+	}
+}

@@ -161,7 +161,7 @@ func (p *Placer) place(c *candidateSet) (cluster.NodeIndex, Placement) {
 	switch {
 	case c.signature != c.evaluation.signature:
 		return cluster.NoNode, Retry
-	case c.evaluation.failing.refuses:
+	case c.evaluation.failing.refuses():
 		return cluster.NoNode, NoFit
 	case len(c.candidates.Groups) == 0 && p.unproven(c):
 		return cluster.NoNode, Retry

@@ -113,7 +113,7 @@ func (s *surveyor) survey(visit func(cluster.NodeIndex, []Lack)) Survey {
 			visit(i, lacks)
 		}
 	}
-	for _, v := range MergeVerdicts(t.verdicts(st, c.program)) {
+	for _, v := range MergeVerdicts(t.verdicts(st, s.program)) {
 		k := len(out.Rejections) - 1
 		if k < 0 || out.Rejections[k].Plugin != v.Plugin {
 			k++
@@ -125,7 +125,7 @@ func (s *surveyor) survey(visit func(cluster.NodeIndex, []Lack)) Survey {
 		if nodes[0]+nodes[1] == 0 {
 			continue
 		}
-		plugin := c.program.pluginOf(Verdict(code))
+		plugin := s.program.pluginOf(Verdict(code))
 		for k := range out.Rejections {
 			if out.Rejections[k].Plugin == plugin {
 				out.Rejections[k].Nodes += nodes[0] + nodes[1]
@@ -154,11 +154,13 @@ func (e *Evaluator) Shortfall(st *cluster.State, pod cluster.PodID, i cluster.No
 
 // surveyor finds out what nodes lack for one pod.
 type surveyor struct {
-	st   *cluster.State
-	c    *evaluation
-	spec *cluster.ClassSpec
-	id   cluster.PodID
-	pod  *cluster.PodRow
+	st *cluster.State
+	c  *evaluation
+	// program is what judges the nodes: for a pod that requires one, it does not matter where else a plugin fails.
+	program *program
+	spec    *cluster.ClassSpec
+	id      cluster.PodID
+	pod     *cluster.PodRow
 
 	requiredNode *cluster.Requirement
 	nominated    cluster.NodeIndex // where the pod does not stand in its own way
@@ -181,7 +183,10 @@ func (e *Evaluator) withSurveyor(st *cluster.State, pod cluster.PodID, f func(*s
 
 func newSurveyor(st *cluster.State, c *evaluation, pod cluster.PodID, row *cluster.PodRow) *surveyor {
 	p := c.program
-	s := &surveyor{st: st, c: c, spec: &st.Class(row.Class).Spec, id: pod, pod: row, nominated: cluster.NoNode}
+	if i := st.Nodes.ByName(row.RequiredNode); row.RequiredNode != "" && i != cluster.NoNode {
+		p = c.programFor(st, i, pod)
+	}
+	s := &surveyor{st: st, c: c, program: p, spec: &st.Class(row.Class).Spec, id: pod, pod: row, nominated: cluster.NoNode}
 	if !row.Placed() {
 		s.nominated = st.Nodes.ByName(row.Nominated)
 	}
@@ -211,10 +216,10 @@ func (s *surveyor) elsewhere(i cluster.NodeIndex) bool {
 func (s *surveyor) verdict(i cluster.NodeIndex) Verdict {
 	c := s.c
 	switch {
-	case s.elsewhere(i) && c.program.unsupported == "":
+	case s.elsewhere(i) && s.program.unsupported == "":
 		_, code := requiredElsewhere()
 		return code | unresolvable
-	case s.nominated == i:
+	case s.nominated == i, s.requiredNode != nil:
 		return c.verdict(s.st, i, s.id)
 	}
 	c.eligible(s.st, i)
@@ -234,7 +239,7 @@ func (s *surveyor) self(i cluster.NodeIndex) cluster.PodID {
 
 // lacks adds all that a live node lacks.
 func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
-	p := s.c.program
+	p := s.program
 	if p.unsupported != "" {
 		return append(out, Lack{Plugin: p.unsupportedPlugin, Reason: p.unsupported, Unresolvable: true, Relative: 1})
 	}
@@ -254,7 +259,7 @@ func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 		out = append(out, Lack{Plugin: name, Reason: reasonOf(code), Unresolvable: true, Relative: 1, Wanted: s.requiredNode, Term: -1, Field: true})
 	}
 	// 2. What the node's own filters say.
-	nominees := s.c.program.nomineesOf(s.st, i, s.c.signature.priority, s.self(i))
+	nominees := p.nomineesOf(s.st, i, s.c.signature.priority, s.self(i))
 	for k := range p.filters {
 		if s.filters[k] != nil {
 			out = s.filters[k](i, nominees, out)
