@@ -13,7 +13,7 @@ type volumes struct {
 	byClass  fews[string, claimKey]   // used claims that have no volume, by their class, which need not exist either
 	on, of   fews[string, string]     // VolumeAttachments by their node, and by their volume
 	attached [][]Attachment           // by node, in order; shorter if there is nothing on those that follow
-	failing  map[NodeIndex]int32      // how many volumes of a node's pods fail; see State.Uses
+	failing  map[NodeIndex]int32      // how many volumes of a node's pods fail; see Uncounted
 	used     map[[2]string]*volumeUse // those that pods use which are on nodes or nominated to one, by driver and handle
 	modified Seq                      // see VolumeUsesModified
 	nominees map[PodID]*PodVolumes    // see NomineeVolumes

@@ -6,7 +6,7 @@ import "strings"
 type Attachment struct {
 	// Driver and Handle name the volume. The handle of a claim that has no volume yet is ClaimHandle.
 	Driver, Handle string
-	// Uses is how often the pods of the node name it, by claims and disks: a pod that goes takes away as many as State.Uses has of it.
+	// Uses is how often the pods of the node name it, by claims and disks: a pod that goes takes away as many as it names itself.
 	Uses int32
 	// Attachments is how many VolumeAttachments say that it is attached. kube-scheduler counts a volume that only these tell of, and
 	// a new pod's once more: only what has Uses is not new.

@@ -103,7 +103,7 @@ func (e *Evaluator) Refusal(st *cluster.State, s Subject) *VerdictCount {
 
 // FailsAsNominated returns why a plugin fails on the node that a pod is nominated to, and so the pod is feasible on none, which is said of all
 // nodes; nil if none does, or there is no such pod. As everywhere where plugins fail, that is kube-scheduler's decision when its search comes to that
-// node. Filter does not know: to it the pod is there already, so that another plugin may refuse the node before.
+// node. Filter does not know: to it the pod is there already, so that another plugin may refuse the node before. Whoever asks Filter asks this too.
 func (e *Evaluator) FailsAsNominated(st *cluster.State, id cluster.PodID) *VerdictCount {
 	row := st.Pod(id)
 	if row == nil || row.Nominated == "" {

@@ -21,7 +21,8 @@ type Raw struct {
 	// if the plugin does not score.
 	Images string
 	// TopologyProfile is what the plugins that read pods on other nodes see of a node, in an encoding that is the same in every replica: nodes of one
-	// topology profile are feasible together and score alike. It has nothing to do with a scheduling profile. "" if they do not judge the pod.
+	// topology profile are feasible together and score alike. It has nothing to do with a scheduling profile. A hash
+	// of what the pod's volumes come to goes with it. "" if they do not judge the pod and it has none.
 	TopologyProfile string
 }
 

@@ -264,7 +264,7 @@ func work[V any](
 // inTime has a worker make a call, and returns the call's error. If the call takes longer than lateAfter, late is called meanwhile, once, by
 // another goroutine, and has returned when inTime does.
 //
-// The worker makes the call itself, and is relieved if it is late: a goroutine of its own for each call would grow its stack anew each time.
+// The worker makes the call itself, and is relieved if it is late: a goroutine of its own for each call would grow its stack anew each time (BenchmarkCall).
 func inTime(call func() error, late func()) error {
 	done := make(chan struct{})
 	timer := time.AfterFunc(lateAfter, func() {

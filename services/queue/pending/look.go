@@ -179,9 +179,10 @@ func (q *Queue) beginAside(st *cluster.State) bool {
 	if !a.any && !a.doubtful {
 		return false
 	}
-	l := q.newLook(st, a.since)
+	since := a.since
 	a.since = q.looked // what is later has been noted, but is handed on to the next look aside only
 	if a.kinds.len()+a.crossNode.len() > 0 {
+		l := q.newLook(st, since)
 		l.changed, l.touched = nodesOf(a.changed), touchedSince(st, l.since)
 		if a.any {
 			l.stages.add(through(&a.kinds, func(k *kind) stage { return q.lookAtKind(l, k) }))
