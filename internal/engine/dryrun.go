@@ -112,7 +112,7 @@ func (c *evaluation) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.
 	switch {
 	case !p.allows(i):
 		return nil, codeNotHelpful | unresolvable
-	case p.nominated == i, p.requires: // what is remembered is of pods to which it matters where else a plugin fails
+	case p.nominated == i, p.requires && c.failing.own != nil: // what is remembered is of pods to which it matters where a plugin fails
 		return c.dryRun(st, i, p.priority, p.id)
 	}
 	known := &d.nodes[i]
@@ -131,7 +131,8 @@ func (c *evaluation) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.
 // it may be nominated to the node, else cluster.NoPod. It returns a candidate, or why the node is none.
 func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) (*Preemption, Verdict) {
 	// 1. It must be pods that are in the way.
-	program := c.programFor(st, i, self)
+	row := st.Pod(self)
+	program := c.programIf(row != nil && row.RequiredNode == st.Nodes.Spec[i].Name) // a nominated pod evicts nobody where its attempt fails
 	if program.preFilter(st, i) != codeFeasible {
 		return nil, codeNotHelpful | unresolvable
 	}

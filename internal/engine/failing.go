@@ -86,13 +86,16 @@ func (c *evaluation) fail(st *cluster.State) {
 	}
 }
 
-// programFor returns what judges a live node for a pod: where that is the only node that matters, it does not matter where a plugin fails.
+// programFor returns what judges a live node for a pod: where the pod requires it or is nominated to it, it does not matter where else a plugin fails.
 func (c *evaluation) programFor(st *cluster.State, i cluster.NodeIndex, self cluster.PodID) *program {
-	if c.failing.own == nil || self == cluster.NoPod {
-		return c.program
+	row := st.Pod(self)
+	return c.programIf(row != nil && (row.Nominated == st.Nodes.Spec[i].Name || row.RequiredNode == st.Nodes.Spec[i].Name))
+}
+
+// programIf returns what judges nodes where it does not matter if a plugin fails on others, or where it does.
+func (c *evaluation) programIf(alone bool) *program {
+	if alone && c.failing.own != nil && !c.overflow {
+		return c.failing.own
 	}
-	if row, name := st.Pod(self), st.Nodes.Spec[i].Name; row == nil || row.Nominated != name && row.RequiredNode != name {
-		return c.program
-	}
-	return c.failing.own
+	return c.program
 }

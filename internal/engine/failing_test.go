@@ -198,3 +198,30 @@ func TestWhyAPluginFailsIsSaidAsItIsNow(t *testing.T) {
 		}
 	}
 }
+
+// TestANominatedPodEvictsNobodyWhereAPluginFailsElsewhere: kube-scheduler tries the nominated node first, and then comes to the other one.
+func TestANominatedPodEvictsNobodyWhereAPluginFailsElsewhere(t *testing.T) {
+	w, id, _ := retiring(t)
+	e := NewEvaluator(EvaluatorConfig{})
+	w.pod("low", "n0", 0, []cluster.Disk{{Kind: cluster.DiskEBS, ID: "d"}})
+	w.apply(cluster.PodNominated{ID: id, Node: "n0"})
+	if found, _ := e.DryRun(w.st, id, everything(w.st), 9); len(found.Candidates) > 0 {
+		t.Errorf("%+v, want no candidate", found.Candidates)
+	}
+	if found, ok := e.DryRunNode(w.st, id, 0); ok {
+		t.Errorf("n0 alone: %+v, want no candidate", found)
+	}
+}
+
+// TestAPodThatRequiresAMissingNodeIsNotToldWhereAPluginFails: it would never come to that node.
+func TestAPodThatRequiresAMissingNodeIsNotToldWhereAPluginFails(t *testing.T) {
+	w, id, _ := retiring(t)
+	e := NewEvaluator(EvaluatorConfig{})
+	pod := w.st.Pod(id).Pod
+	pod.RequiredNode = "gone"
+	w.apply(cluster.PodSet{ID: id, Pod: pod})
+	s, _ := e.Survey(w.st, id, func(cluster.NodeIndex, []Lack) {})
+	if len(s.Rejections) != 1 || s.Rejections[0].Plugin != NodeAffinity || s.Rejections[0].Nodes != 2 {
+		t.Errorf("%+v, want both nodes rejected by NodeAffinity", s.Rejections)
+	}
+}

@@ -182,10 +182,7 @@ func (e *Evaluator) withSurveyor(st *cluster.State, pod cluster.PodID, f func(*s
 }
 
 func newSurveyor(st *cluster.State, c *evaluation, pod cluster.PodID, row *cluster.PodRow) *surveyor {
-	p := c.program
-	if i := st.Nodes.ByName(row.RequiredNode); row.RequiredNode != "" && i != cluster.NoNode {
-		p = c.programFor(st, i, pod)
-	}
+	p := c.programIf(row.RequiredNode != "")
 	s := &surveyor{st: st, c: c, program: p, spec: &st.Class(row.Class).Spec, id: pod, pod: row, nominated: cluster.NoNode}
 	if !row.Placed() {
 		s.nominated = st.Nodes.ByName(row.Nominated)
