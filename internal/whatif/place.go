@@ -82,7 +82,8 @@ var ErrTooLong = errors.New("the answer is too long")
 
 // Place places pending pods as Berth would: one after the other in queue order (priority, then creation, then the order in
 // which they are given), each on the node that is best when its turn comes. It assumes them in the World. Pods that pods
-// behind them may have helped, by what they are or by preemption, are tried again in the end. The outcomes are in the order
+// behind them may have helped, by what they are, by preemption or by not going where they are nominated, are tried again in
+// the end. The outcomes are in the order
 // of pods. Where many pods wait at once, Berth makes room only behind a batch of them, so preemptions can come out
 // otherwise; percentageOfNodesToScore is not followed: all feasible nodes are scored.
 func Place(w *World, pods []cluster.PodID, o PlaceOptions) ([]PodOutcome, error) {
@@ -158,10 +159,10 @@ type placing struct {
 	text     int                   // of all that is told
 	at       map[cluster.PodID]int // where in outcomes
 
-	ahead     []int // the pods behind the current one, in their order
-	placer    *engine.Placer
-	index     map[engine.Subject]int // of the placer's candidates
-	evictions int                    // preemptions so far
+	ahead  []int // the pods behind the current one, in their order
+	placer *engine.Placer
+	index  map[engine.Subject]int // of the placer's candidates
+	freed  int                    // how often room became free so far: by preemption, or because a nomination ended elsewhere or for nothing
 
 	failed map[engine.Subject]*failure // the last one of pods that neither require a node nor are nominated
 }
@@ -188,7 +189,7 @@ type failure struct {
 func (p *placing) run(queue []int) error {
 	for len(queue) > 0 {
 		var left []int
-		evictions, placed := p.evictions, 0
+		freed, placed := p.freed, 0
 		for n, k := range queue {
 			p.ahead = queue[n+1:]
 			var err error
@@ -197,11 +198,11 @@ func (p *placing) run(queue []int) error {
 			}
 			placed = n + 1 - len(left)
 		}
-		if placed == 0 {
+		if placed == 0 && p.freed == freed {
 			return nil
 		}
 		queue = slices.DeleteFunc(left, func(k int) bool {
-			return p.evictions == evictions && !p.told[k].crossNode
+			return p.freed == freed && !p.told[k].crossNode
 		})
 	}
 	return nil
@@ -258,6 +259,9 @@ func (p *placing) one(k int) (placed, evicts bool, err error) {
 	}
 	if err := p.tell(k); err != nil {
 		return false, false, err
+	}
+	if nominated := p.w.State().Pod(out.Pod).Nominated; nominated != "" && nominated != out.Node {
+		p.freed++
 	}
 	return true, false, p.w.assume(out.Pod, node)
 }

@@ -199,6 +199,44 @@ func TestPodsThatArePlacedTogetherGoWhereTheyWouldOneByOne(t *testing.T) {
 	})
 }
 
+// A nominated pod holds room where it may not go. When it has gone elsewhere, pods before it that lacked the room are tried again.
+func TestRoomThatANominatedPodLeavesIsTaken(t *testing.T) {
+	taken := on(aPod("there", 800), "a")
+	first := prior(aPod("first", 200), 0)
+	first.Class.NodeSelector = []cluster.Label{{Key: "kubernetes.io/hostname", Value: "a"}}
+	first.Created = 1
+	nominated := aPod("nominated", 500)
+	nominated.Nominated, nominated.Created = "a", 2
+	s := sandbox(t, setNode(aNode("a", "z", 1000)), setNode(aNode("b", "z", 1000)), setPod(taken), setPod(first), setPod(nominated))
+	try(t, s, func(w *World) error {
+		outcomes, err := Place(w, Pending(w), PlaceOptions{})
+		got := make(map[string]string)
+		for _, o := range outcomes {
+			got[o.Name] = o.Node
+		}
+		if diff := cmp.Diff(map[string]string{"first": "a", "nominated": "b"}, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		return err
+	})
+}
+
+// Room that a pod resigns because it fits nowhere, whoever is evicted, is taken by the pods before it too.
+func TestRoomThatAPodResignsIsTaken(t *testing.T) {
+	first := aPod("first", 700)
+	first.Created = 1
+	nominated := aPod("nominated", 900)
+	nominated.Nominated, nominated.Created, nominated.Class.NodeSelector = "a", 2, []cluster.Label{{Key: "nowhere", Value: "yes"}}
+	s := sandbox(t, setNode(aNode("a", "z", 1000)), setPod(first), setPod(nominated))
+	try(t, s, func(w *World) error {
+		outcomes, err := Place(w, Pending(w), PlaceOptions{Preempt: true})
+		if err == nil && (outcomes[0].Name != "first" || outcomes[0].Node != "a") {
+			t.Errorf("%s is on %q", outcomes[0].Name, outcomes[0].Node)
+		}
+		return err
+	})
+}
+
 // What is said of a pod holds for where it is in the end, and nothing is overcommitted.
 func TestOutcomesAreWhatIsInTheWorld(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -82,7 +82,7 @@ func (p *placing) evict(out *PodOutcome, row *cluster.PodRow, best *engine.Preem
 		}
 	}
 	out.Victims = append(out.Victims, victims...)
-	p.evictions++
+	p.freed++
 	return nil
 }
 
@@ -91,6 +91,7 @@ func (p *placing) resign(id cluster.PodID) error {
 	if p.w.State().Pod(id).Nominated == "" {
 		return nil
 	}
+	p.freed++
 	return p.w.Apply(cluster.PodNominated{ID: id})
 }
 
