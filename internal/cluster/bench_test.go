@@ -162,10 +162,10 @@ func BenchmarkMemory(b *testing.B) {
 		empty := heap()
 		for k := range nodes {
 			name := fmt.Sprintf("pod-%d", k)
-			applyAll(b, s, PodSet{PodID(k + 1), Pod{
+			applyAll(b, s, PodSet{ID: PodID(k + 1), Pod: Pod{
 				UID: "01234567-0123-0123-0123-" + name, Namespace: strings.Clone("default"), Name: name, Class: 1, Labels: 1,
 				NodeName: strings.Clone(s.Nodes.Spec[k].Name),
-			}, false, false, false})
+			}})
 		}
 		b.ReportMetric(float64(empty-before)/nodes, "B/node")
 		b.ReportMetric(float64(heap()-empty)/nodes, "B/pod")

@@ -44,8 +44,9 @@ type (
 		ID  PodID
 		Pod Pod
 		// Assumed says that the pod is assumed on Pod.NodeName rather than bound; Preempting and Victim are what PodRow
-		// says. Only in snapshots: else the pod stays what it is.
+		// says, and Volumes is what has been chosen for an assumed one. Only in snapshots: else the pod stays what it is.
 		Assumed, Preempting, Victim bool
+		Volumes                     []VolumeChoice
 	}
 	// PodNominated says which node a pending pod is nominated to, "" for none, before its source does.
 	PodNominated struct {
@@ -80,6 +81,8 @@ type (
 		ID      PodID
 		Node    NodeIndex
 		Attempt int32
+		// Volumes is what has been chosen for its claims that wait for a consumer. It is given back when the pod is not assumed any more.
+		Volumes []VolumeChoice
 	}
 	// PodBound says that the bind of an assumed pod succeeded.
 	PodBound struct{ ID PodID }

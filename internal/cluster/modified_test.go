@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -18,6 +19,7 @@ type whereabouts struct {
 	pods     map[cluster.PodID][]cluster.NodeIndex
 	attached []attached
 	nominees map[cluster.PodID]string // what each would use
+	supply   []map[any]bool           // what claims that wait for a consumer can get on each node
 }
 
 type attached struct {
@@ -35,7 +37,39 @@ func whereaboutsOf(st *cluster.State) whereabouts {
 		w.attached = append(w.attached, attached{volumes, failing})
 	}
 	w.nominees, _ = clustertest.NomineeVolumes(st)
+	w.supply = supplyOf(st)
 	return w
+}
+
+// supplyOf returns the volumes and capacities that each node finds.
+func supplyOf(st *cluster.State) (out []map[any]bool) {
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		found := make(map[any]bool)
+		for _, class := range []string{"a", "b"} {
+			for sh := range st.FreeVolumes(class, i) {
+				for _, v := range sh.Volumes {
+					found[v] = true
+				}
+			}
+			for c := range st.StorageCapacities(class, i) {
+				found[c] = true
+			}
+		}
+		out = append(out, found)
+	}
+	return out
+}
+
+// touchedBySupply returns the nodes that count as changed, and may, because they find something else than before, or what they find has a class again.
+func touchedBySupply(st *cluster.State, d cluster.Delta, before whereabouts) (nodes []cluster.NodeIndex) {
+	set, _ := d.(cluster.ObjectSet)
+	_, class := set.Object.(*cluster.StorageClass)
+	for i, is := range supplyOf(st) {
+		if st.Nodes.Modified[i] == st.Version().Seq && i < len(before.supply) && (class && len(is) > 0 || !maps.Equal(is, before.supply[i])) {
+			nodes = append(nodes, cluster.NodeIndex(i))
+		}
+	}
+	return nodes
 }
 
 func podNodes(st *cluster.State, p *cluster.PodRow) []cluster.NodeIndex {
@@ -109,7 +143,7 @@ func TestChangedSinceReportsExactlyTheChangedNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		changed := make(map[cluster.NodeIndex]cluster.Seq) // when each was last changed
 		walk(t, whereaboutsOf, func(st *cluster.State, d cluster.Delta, before whereabouts) {
-			for _, i := range touched(st, d, before) {
+			for _, i := range append(touched(st, d, before), touchedBySupply(st, d, before)...) {
 				if i != cluster.NoNode {
 					changed[i] = st.Version().Seq
 				}
@@ -143,7 +177,7 @@ type marks struct {
 
 	volumeObjects, volumeUses, volumes cluster.Seq
 	objects                            map[cluster.ObjectKey]bool
-	uses                               string // who uses claims, and on how many nodes volumes are used
+	uses                               string // who uses claims, on how many nodes volumes are used, and what has been chosen
 }
 
 func marksOf(st *cluster.State) marks {
@@ -154,6 +188,11 @@ func marksOf(st *cluster.State) marks {
 	}
 	m.volumeObjects, m.volumeUses, m.volumes = st.VolumeObjectsModified(), st.VolumeUsesModified(), st.VolumesModified()
 	m.uses, m.objects = clustertest.Uses(st), make(map[cluster.ObjectKey]bool)
+	for id := range st.Pods() {
+		if chosen := st.Chosen(id); len(chosen) > 0 {
+			m.uses += fmt.Sprintln(id, chosen)
+		}
+	}
 	for o := range st.Objects() {
 		m.objects[o.Object.Key()] = true
 	}

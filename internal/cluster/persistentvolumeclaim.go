@@ -1,5 +1,7 @@
 package cluster
 
+import "iter"
+
 // PersistentVolumeClaim is a PersistentVolumeClaim, reduced to what kube-scheduler's volume plugins read.
 type PersistentVolumeClaim struct {
 	Namespace, Name string
@@ -82,4 +84,9 @@ func (c *PersistentVolumeClaim) Unsupported(string) Object {
 // PersistentVolumeClaim returns a PersistentVolumeClaim, or nil.
 func (s *State) PersistentVolumeClaim(namespace, name string) *PersistentVolumeClaim {
 	return ObjectAt[*PersistentVolumeClaim](s, ObjectKey{PersistentVolumeClaimKind, namespace, name})
+}
+
+// PersistentVolumeClaims yields the PersistentVolumeClaims of all namespaces, in no order. Readers must not change them.
+func (s *State) PersistentVolumeClaims() iter.Seq[*PersistentVolumeClaim] {
+	return objectsOfKind[*PersistentVolumeClaim](s, PersistentVolumeClaimKind)
 }

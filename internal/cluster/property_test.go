@@ -166,6 +166,7 @@ func TestEveryFieldCountsInTheDigest(t *testing.T) {
 		cluster.PodSet{ID: 3, Pod: cluster.Pod{Class: 1, Gates: []string{""}}},                      // pending
 		cluster.PodSet{ID: 3, Pod: cluster.Pod{Class: 1, Gates: []string{""}, NodeName: "missing"}}, // bound, its node unknown
 		cluster.PodSet{ID: 3, Pod: cluster.Pod{Class: 1, Gates: []string{""}, NodeName: "there"}},
+		cluster.PodSet{ID: 3, Pod: cluster.Pod{Class: 1, Gates: []string{""}, NodeName: "there"}, Assumed: true, Volumes: []cluster.VolumeChoice{{Claim: "c"}}},
 	} {
 		v := reflect.New(reflect.TypeOf(d)).Elem()
 		v.Set(reflect.ValueOf(d))
@@ -174,7 +175,7 @@ func TestEveryFieldCountsInTheDigest(t *testing.T) {
 		eachLeaf(t, fmt.Sprintf("%T", d), v, func(path string) {
 			leaves++
 			changed := v.Interface().(cluster.Delta)
-			if pod, ok := changed.(cluster.PodSet); ok && pod.Assumed && pod.Pod.NodeName == "" {
+			if pod, ok := changed.(cluster.PodSet); ok && (pod.Assumed && pod.Pod.NodeName == "" || !pod.Assumed && len(pod.Volumes) > 0) {
 				return // refused
 			}
 			if pod, ok := changed.(cluster.PodSet); ok && (pod.Preempting && pod.Pod.NodeName != "" || pod.Victim && pod.Pod.NodeName == "") {

@@ -14,6 +14,12 @@ type LabelSelector struct {
 // Empty reports whether the selector matches everything.
 func (s *LabelSelector) Empty() bool { return !s.Nothing && len(s.Requirements) == 0 }
 
+func (s *LabelSelector) equal(other *LabelSelector) bool {
+	return s.Nothing == other.Nothing && slices.EqualFunc(s.Requirements, other.Requirements, func(a, b Requirement) bool {
+		return a.Key == b.Key && a.Operator == b.Operator && slices.Equal(a.Values, b.Values)
+	})
+}
+
 // Matches reports whether labels, which are sorted by key, match. As in Kubernetes, NotIn also matches where the key
 // is missing.
 func (s *LabelSelector) Matches(labels []Label) bool {

@@ -51,7 +51,7 @@ func (s *State) Snapshot() iter.Seq[Delta] {
 			}
 		}
 		for id, row := range s.Pods() {
-			if !yield(PodSet{ID: id, Pod: row.Pod, Assumed: row.Phase == Assumed, Preempting: row.Preempting, Victim: row.Victim}) {
+			if !yield(PodSet{ID: id, Pod: row.Pod, Assumed: row.Phase == Assumed, Preempting: row.Preempting, Victim: row.Victim, Volumes: s.Chosen(id)}) {
 				return
 			}
 		}
@@ -68,6 +68,7 @@ func (s *State) Restore(v Version) {
 	s.ImagesModified, s.KeysModified, s.NamespacesModified, s.TermsModified = v.Seq, v.Seq, v.Seq, v.Seq
 	s.objects.restore(v.Seq)
 	s.volumes.restore(v.Seq)
+	s.restoreSupply()
 	for i := range s.Nodes.SpecModified {
 		s.Nodes.SpecModified[i] = v.Seq
 	}

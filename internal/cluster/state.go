@@ -328,10 +328,13 @@ func (s *State) Apply(d Delta) error {
 		s.setPod(d)
 	case PodAssumed:
 		s.place(d.ID, Assumed, d.Node, s.Nodes.Spec[d.Node].Name, d.Attempt)
+		s.promise(d.ID, d.Volumes)
 	case PodBound:
+		s.unpromise(d.ID)
 		p := &s.pods[d.ID]
 		s.place(d.ID, Bound, p.Node, p.NodeName, p.Attempt)
 	case PodForgotten:
+		s.unpromise(d.ID)
 		s.place(d.ID, Pending, NoNode, "", s.pods[d.ID].Attempt)
 	case PodRemoved:
 		s.removePod(d.ID)
@@ -393,6 +396,9 @@ func (s *State) check(d Delta) error {
 		if !s.Nodes.Live.Has(d.Node) {
 			return refuse("pod %d assumed on index %d without a node", d.ID, d.Node)
 		}
+		if why := s.CanPromise(s.pods[d.ID].Namespace, s.Nodes.Spec[d.Node].Name, d.Volumes); why != "" {
+			return refuse("pod %d assumed on %s: %s", d.ID, s.Nodes.Spec[d.Node].Name, why)
+		}
 	case PodBound:
 		return s.checkPhase(d.ID, Assumed)
 	case PodForgotten:
@@ -441,6 +447,15 @@ func (s *State) checkPodSet(d PodSet) error {
 	}
 	if d.Assumed && d.Pod.NodeName == "" {
 		return refuse("pod %q assumed on no node", d.Pod.UID)
+	}
+	if len(d.Volumes) == 0 {
+		return nil
+	}
+	if !d.Assumed || s.Pod(d.ID) != nil {
+		return refuse("volumes chosen for pod %q, which is not one that is new and assumed", d.Pod.UID)
+	}
+	if why := s.CanPromise(d.Pod.Namespace, d.Pod.NodeName, d.Volumes); why != "" {
+		return refuse("pod %q assumed on %s: %s", d.Pod.UID, d.Pod.NodeName, why)
 	}
 	return nil
 }

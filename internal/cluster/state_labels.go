@@ -87,6 +87,7 @@ func (s *State) defineLabels(d LabelsDefined) {
 	l := &Labels{LabelSet: d.Set, ID: d.ID, Key: d.Set.Key()}
 	l.hash = hashText(kindLabels, l.Key)
 	s.labels[d.ID] = l
+	s.volumes.supply.mostClaims = max(s.volumes.supply.mostClaims, len(d.Set.Claims))
 	s.digest += l.digest()
 }
 

@@ -59,6 +59,7 @@ func (s *State) setNode(d NodeSet) {
 	}
 	slices.SortFunc(n.Labels[i], func(a, b NodeLabel) int { return int(a.Key - b.Key) })
 	s.changeKeys(labelsBefore, n.Labels[i])
+	s.refileNode(i, labelsBefore, n.Labels[i])
 	for r := range n.Allocatable {
 		n.Allocatable[r][i] = 0
 	}
@@ -177,6 +178,7 @@ func (s *State) removeNode(i NodeIndex) {
 	n.Unsupported.Clear(i)
 	n.count--
 	s.changeKeys(n.Labels[i], nil)
+	s.refileNode(i, n.Labels[i], nil)
 	n.Spec[i], n.Labels[i], n.Ports[i] = NodeSpec{NodeShape: noShape}, nil, nil
 	n.AllowedPods[i], n.hash[i] = 0, 0
 	for r := range n.Allocatable {

@@ -21,6 +21,9 @@ func (s *State) setPod(d PodSet) {
 	s.retainLabels(d.Pod.Labels)
 	if p.live {
 		attempt = max(attempt, p.Attempt)
+		if phase != Assumed {
+			s.unpromise(d.ID)
+		}
 		s.digest -= p.digest(d.ID)
 		s.unnominate(d.ID)
 		s.leave(d.ID)
@@ -48,9 +51,11 @@ func (s *State) setPod(d PodSet) {
 	s.enter(d.ID, node)
 	s.digest += p.digest(d.ID)
 	s.nominate(d.ID)
+	s.promise(d.ID, d.Volumes)
 }
 
 func (s *State) removePod(id PodID) {
+	s.unpromise(id)
 	p := &s.pods[id]
 	s.digest -= p.digest(id)
 	s.unnominate(id)

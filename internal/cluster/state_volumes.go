@@ -18,6 +18,11 @@ type volumes struct {
 	modified Seq                      // see VolumeUsesModified
 	nominees map[PodID]*PodVolumes    // see NomineeVolumes
 	changes  []attachmentChange       // room for those of one pod
+
+	supply   supply
+	choices  map[PodID][]VolumeChoice // of assumed pods
+	promises map[promiseKey]*promise  // what follows from these
+	promised map[string]promiseKey    // likewise, by volume
 }
 
 func newVolumes() volumes {
@@ -25,6 +30,7 @@ func newVolumes() volumes {
 		claims: make(map[claimKey]*usedClaim), byVolume: make(fews[string, claimKey]), byClass: make(fews[string, claimKey]),
 		on: make(fews[string, string]), of: make(fews[string, string]),
 		failing: make(map[NodeIndex]int32), used: make(map[[2]string]*volumeUse), nominees: make(map[PodID]*PodVolumes),
+		supply: newSupply(), choices: make(map[PodID][]VolumeChoice), promises: make(map[promiseKey]*promise), promised: make(map[string]promiseKey),
 	}
 }
 
@@ -45,6 +51,8 @@ func (v *volumes) clone() volumes {
 		of.Uses = slices.Clone(of.Uses)
 	}
 	c.changes = nil
+	c.supply = v.supply.clone()
+	c.choices, c.promises, c.promised = maps.Clone(v.choices), cloneValues(v.promises), maps.Clone(v.promised)
 	return c
 }
 
@@ -81,16 +89,21 @@ func (s *State) changeVolumes(key ObjectKey, change func()) {
 		for _, name := range attachments {
 			changes = s.appendAttachment(changes, name, -1)
 		}
+		s.supplyVolume(s.PersistentVolume(key.Name), false)
 		change()
+		s.supplyVolume(s.PersistentVolume(key.Name), true)
 		for _, name := range attachments {
 			changes = s.appendAttachment(changes, name, 1)
 		}
 		changes = s.changeClaims(changes, s.volumes.byVolume.of(key.Name))
 	case PersistentVolumeClaimKind:
 		change()
+		s.noteAsk(s.PersistentVolumeClaim(key.Namespace, key.Name))
 		changes = s.changeClaims(changes, []claimKey{{key.Namespace, key.Name}})
 	case StorageClassKind:
+		had := s.StorageClass(key.Name) != nil
 		change()
+		s.supplyClass(key.Name, had)
 		changes = s.changeClaims(changes, s.volumes.byClass.of(key.Name))
 	case VolumeAttachmentKind:
 		changes = s.appendAttachment(changes, key.Name, -1)
@@ -100,6 +113,10 @@ func (s *State) changeVolumes(key ObjectKey, change func()) {
 		changes = s.appendAttachment(changes, key.Name, 1)
 	case CSINodeKind:
 		s.changeCSINode(key, change)
+	case CSIStorageCapacityKind:
+		was := ObjectAt[*CSIStorageCapacity](s, key)
+		change()
+		s.supplyRoom(was, ObjectAt[*CSIStorageCapacity](s, key))
 	default:
 		change()
 	}

@@ -542,6 +542,7 @@ func (p *program) explains(v Verdict) bool {
 	case codeDetailed:
 		return bits.Len64(v.details()) <= len(p.details)
 	default:
-		return code < maxCodes && byCode[code] >= 0
+		second := v.second()
+		return code < maxCodes && byCode[code] >= 0 && (second == 0 || second < maxCodes && second != codeDetailed && byCode[second] == byCode[code])
 	}
 }

@@ -117,9 +117,10 @@ type program struct {
 
 	// What it was compiled against; see stale.
 	profile   *cluster.Profile
-	symbols   int    // number of symbols, if one was missing, else -1
-	resources int    // number of columns, if one was missing, else -1
-	numbered  uint64 // Renumbered
+	symbols   int       // number of symbols, if one was missing, else -1
+	resources int       // number of columns, if one was missing, else -1
+	numbered  uint64    // Renumbered
+	awaiting  *awaiting // nil: no claim waits for a consumer
 }
 
 // compiler looks up what a class names, and remembers whether something was missing.

@@ -12,7 +12,7 @@ import (
 // says that the node is feasible. Its other values have a meaning only together with the class.
 //
 // Bits 0 to 7 are the code, bit 8 says unresolvable, and for codeDetailed bit 9+k says that the k-th of the program's details is
-// a reason.
+// a reason. Of other codes, bits 9 to 16 are that of a second reason of the plugin, 0 if there is none.
 type Verdict uint64
 
 // Codes of verdicts, one per reason but for codeDetailed. Those of plugins are in their rows.
@@ -22,7 +22,7 @@ const (
 	codeNoVictims   Verdict = 17 // these two are of dry runs
 	codeNotHelpful  Verdict = 18
 	codeDetailed    Verdict = 19 // of the plugin that has details: its reasons are named by bits
-	maxCodes                = 32 // tally counts details behind them
+	maxCodes                = 64 // tally counts details behind them
 )
 
 const (
@@ -51,6 +51,12 @@ func (v Verdict) tabled() *Reason {
 	of := &plugins[byCode[code]]
 	return &of.reasons[code-of.code]
 }
+
+// and returns the verdict with a second reason, of the same plugin.
+func (v Verdict) and(second Verdict) Verdict { return v | second.code()<<firstDetail }
+
+// second returns the code of the second reason of a verdict that is not codeDetailed, 0 if there is none.
+func (v Verdict) second() Verdict { return v >> firstDetail & codeMask }
 
 // details returns the mask of the details of a codeDetailed verdict.
 func (v Verdict) details() uint64 { return uint64(v >> firstDetail) }
@@ -126,6 +132,9 @@ func (t *tally) add(v Verdict, i cluster.NodeIndex) {
 	u := int(v >> 8 & 1)
 	if v.code() != codeDetailed {
 		t.counts[v.code()][u].add(i)
+		if second := v.second(); second != 0 {
+			t.counts[second][u].add(i)
+		}
 		return
 	}
 	for mask := v.details(); mask != 0; mask &= mask - 1 {

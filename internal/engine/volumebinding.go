@@ -11,8 +11,10 @@ import (
 // of each. That of an in-tree volume is the affinity of the CSI volume that it is where the node's CSINode says that its plugin is
 // replaced. It fails unresolvably, as do claims that are bound to a volume that does not exist.
 //
+// For claims that wait for a consumer, it keeps them on nodes where there are volumes for them, or these can be provisioned; see awaiting.
+//
 // At PreFilter it refuses pods with a claim that does not exist, that is being deleted or has lost its volume, or that is to be bound at once and
-// is not bound. kube-scheduler binds claims that wait for a consumer. Berth does not, and refuses the pod.
+// is not bound.
 const VolumeBinding = "VolumeBinding"
 
 // VolumeBinding's reasons, but for what it says of a claim.
@@ -20,14 +22,18 @@ const (
 	ReasonVolumeAffinity = "node(s) didn't match PersistentVolume's node affinity"
 	ReasonVolumeMissing  = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 	ReasonClaimsUnbound  = "pod has unbound immediate PersistentVolumeClaims"
+	ReasonNoVolume       = "node(s) didn't find available persistent volumes to bind"
+	ReasonNoStorage      = "node(s) did not have enough free storage"
 )
 
 var volumeBinding = Descriptor{
 	Name: VolumeBinding, Points: []string{"preFilter", "filter", "reserve", "preScore", "score", "preBind"},
 	Needs: map[string]string{"filter": "preFilter"}, ArgsUnread: true,
 	Judges: []Aspect{BoundVolumes}, Predicates: []string{"CheckVolumeBinding"},
-	hints:   hints{volumes: bindingVolumes},
-	reasons: []Reason{{Text: ReasonVolumeAffinity}, {Text: ReasonVolumeMissing}, {fails: true}},
+	hints: hints{volumes: bindingVolumes},
+	reasons: []Reason{
+		{Text: ReasonVolumeAffinity}, {Text: ReasonVolumeMissing}, {fails: true}, {Text: ReasonNoVolume}, {Text: ReasonNoStorage}, {fails: true},
+	},
 	refuses: true,
 	resolve: func(r *resolving) string {
 		if refusal := r.unusable(); refusal != "" {
@@ -50,7 +56,16 @@ var volumeBinding = Descriptor{
 				out.texts = map[Verdict]string{p.code + bindingFailed: "could not translate pv: " + v.Migration.Error}
 			}
 		}
-		if len(p.volumes) > 0 || p.missing {
+		if p.awaiting = c.awaiting(c.volumes.binding.asks); p.awaiting != nil {
+			c.program.awaiting = p.awaiting
+			if text := p.awaiting.broken(); text != "" {
+				if out.texts == nil {
+					out.texts = make(map[Verdict]string)
+				}
+				out.texts[p.code+bindingSelector] = text
+			}
+		}
+		if len(p.volumes) > 0 || p.missing || p.awaiting != nil {
 			out.filter = p.filter
 		}
 		return out
@@ -62,6 +77,10 @@ var volumeBinding = Descriptor{
 			return "a volume that the pod claims cannot be reached from it"
 		case ReasonVolumeMissing:
 			return "a volume that the pod claims does not exist"
+		case ReasonNoVolume:
+			return "no volume that can be reached from it is free for a claim of the pod, and none can be provisioned there"
+		case ReasonNoStorage:
+			return "there is not enough storage there to provision a volume for a claim of the pod"
 		}
 		return l.Reason
 	},
@@ -72,6 +91,9 @@ const (
 	bindingAffinity Verdict = iota
 	bindingMissing
 	bindingFailed
+	bindingNoVolume
+	bindingNoStorage
+	bindingSelector
 )
 
 // bindingDemand are the volumes that claims are bound to, as far as they say something of nodes: each affinity once, in the order of the
@@ -80,6 +102,7 @@ type bindingDemand struct {
 	affinities []*cluster.PersistentVolume
 	texts      []string // what each says of nodes
 	missing    bool
+	asks       []ask // of those that wait for a consumer, in their order
 }
 
 // unusable returns why one of the claims cannot be used, bound or not.
@@ -103,7 +126,7 @@ func (r *resolving) unusable() string {
 
 // binding finds out what the claims are bound to, or why they are not.
 func (r *resolving) binding() string {
-	unbound, waiting := false, ""
+	unbound := false
 	d := &r.out.binding
 	for k := range r.claims {
 		read := &r.reads[k]
@@ -114,15 +137,12 @@ func (r *resolving) binding() string {
 			return bindingModeNotSet(class.Name) // which ends the attempt in kube-scheduler
 		case class == nil || class.Mode != cluster.BindToFirstConsumer || claim.Volume != "":
 			unbound = true
-		case waiting == "":
-			waiting = claim.Name
+		default:
+			d.asks = append(d.asks, r.ask(read))
 		}
 	}
-	switch {
-	case unbound:
+	if unbound {
 		return ReasonClaimsUnbound
-	case waiting != "":
-		return fmt.Sprintf("Berth does not bind claims that wait for a consumer yet: persistentvolumeclaim %q", waiting)
 	}
 	return ""
 }
@@ -172,7 +192,7 @@ func writeVolumeTerms(key *signatureKey, has bool, terms []cluster.NodeSelectorT
 }
 
 func (d *bindingDemand) write(key *signatureKey) {
-	if len(d.texts) == 0 && !d.missing {
+	if len(d.texts) == 0 && !d.missing && len(d.asks) == 0 {
 		return
 	}
 	key.text(VolumeBinding)
@@ -180,6 +200,9 @@ func (d *bindingDemand) write(key *signatureKey) {
 	key.int(len(d.texts))
 	for _, text := range d.texts {
 		key.text(text)
+	}
+	for k := range d.asks {
+		d.asks[k].write(key)
 	}
 }
 
@@ -189,6 +212,7 @@ type binding struct {
 	volumes  []reachability
 	missing  bool
 	migrates bool // some are in-tree volumes
+	awaiting *awaiting
 }
 
 // reachability is from which nodes a volume can be reached.
@@ -218,6 +242,22 @@ func (t *volumeTerms) admit(st *cluster.State, i cluster.NodeIndex) bool {
 }
 
 func (p *binding) filter(st *cluster.State, i cluster.NodeIndex, _ *overlay) Verdict {
+	v := p.reached(st, i)
+	if p.awaiting == nil || v.code() == p.code+bindingFailed {
+		return v
+	}
+	switch w := p.awaiting.find(st, i, nil); {
+	case w == codeFeasible:
+		return v
+	case v == codeFeasible || w == bindingSelector:
+		return p.code + w | unresolvable
+	default:
+		return v.and(p.code + w)
+	}
+}
+
+// reached judges a node by the volumes that claims are bound to.
+func (p *binding) reached(st *cluster.State, i cluster.NodeIndex) Verdict {
 	var node *cluster.CSINode
 	if p.migrates {
 		node = st.CSINode(st.Nodes.Spec[i].Name)

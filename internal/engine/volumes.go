@@ -32,8 +32,13 @@ type claimRead struct {
 	volume *cluster.PersistentVolume      // that it names; nil: there is none
 	class  *cluster.StorageClass          // that it names; nil: there is none
 	used   bool                           // pods on nodes use it by its name
-	counts cluster.ClaimVolume            // what it counts as where it is attached
-	shared bool                           // that is attached somewhere, or to be by pods that are nominated
+	// Of a claim that has no volume: what has been chosen for it, what its class's driver says, and which volumes are kept for it.
+	promisedVolume, promisedNode string
+	promised                     *cluster.PersistentVolume // the volume; nil: there is none any more
+	driver                       *cluster.CSIDriver
+	kept                         string
+	counts                       cluster.ClaimVolume // what it counts as where it is attached
+	shared                       bool                // that is attached somewhere, or to be by pods that are nominated
 }
 
 // asOfNow is behind all seqs.
@@ -49,6 +54,9 @@ func readClaim(st *cluster.State, namespace, name string, asOf cluster.Seq) (r c
 	}
 	if r.claim.Class != "" {
 		r.class = st.StorageClass(r.claim.Class)
+	}
+	if r.claim.Volume == "" && r.class != nil {
+		r.readSupply(st)
 	}
 	r.used = st.ClaimUsers(namespace, name) > 0
 	if r.counts = st.ClaimVolume(namespace, name); r.counts.Driver != "" {

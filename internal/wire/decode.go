@@ -61,10 +61,12 @@ func delta(m *logv1.Delta) cluster.Delta {
 		return cluster.PodSet{
 			ID: cluster.PodID(m.PodSet.GetId()), Pod: pod(m.PodSet),
 			Assumed: m.PodSet.GetAssumed(), Preempting: m.PodSet.GetPreempting(), Victim: m.PodSet.GetVictim(),
+			Volumes: each(m.PodSet.GetVolumes(), volumeChoice),
 		}
 	case *logv1.Delta_PodAssumed:
 		return cluster.PodAssumed{
 			ID: cluster.PodID(m.PodAssumed.GetId()), Node: cluster.NodeIndex(m.PodAssumed.GetNode()), Attempt: m.PodAssumed.GetAttempt(),
+			Volumes: each(m.PodAssumed.GetVolumes(), volumeChoice),
 		}
 	case *logv1.Delta_PodBound:
 		return cluster.PodBound{ID: cluster.PodID(m.PodBound.GetId())}
@@ -174,6 +176,10 @@ func pod(m *logv1.PodSet) cluster.Pod {
 // PodIDs translates what FromPodIDs returns.
 func PodIDs(ids []int32) []cluster.PodID {
 	return each(ids, func(id int32) cluster.PodID { return cluster.PodID(id) })
+}
+
+func volumeChoice(m *logv1.VolumeChoice) cluster.VolumeChoice {
+	return cluster.VolumeChoice{Claim: m.GetClaim(), UID: m.GetUid(), Volume: m.GetVolume()}
 }
 
 func label(m *logv1.Label) cluster.Label {

@@ -114,10 +114,11 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 			Preempted:     d.Pod.Preempted,
 			Preempting:    d.Preempting,
 			Victim:        d.Victim,
+			Volumes:       each(d.Volumes, toVolumeChoice),
 		}}}, nil
 	case cluster.PodAssumed:
 		return &logv1.Delta{Change: &logv1.Delta_PodAssumed{PodAssumed: &logv1.PodAssumed{
-			Id: int32(d.ID), Node: int32(d.Node), Attempt: d.Attempt,
+			Id: int32(d.ID), Node: int32(d.Node), Attempt: d.Attempt, Volumes: each(d.Volumes, toVolumeChoice),
 		}}}, nil
 	case cluster.PodBound:
 		return &logv1.Delta{Change: &logv1.Delta_PodBound{PodBound: &logv1.PodBound{Id: int32(d.ID)}}}, nil
@@ -193,6 +194,10 @@ func each[From, To any](items []From, one func(From) To) []To {
 		out[i] = one(it)
 	}
 	return out
+}
+
+func toVolumeChoice(c cluster.VolumeChoice) *logv1.VolumeChoice {
+	return &logv1.VolumeChoice{Claim: c.Claim, Uid: c.UID, Volume: c.Volume}
 }
 
 func toLabel(l cluster.Label) *logv1.Label { return &logv1.Label{Key: l.Key, Value: l.Value} }

@@ -36,7 +36,7 @@ func (w *world) placeBatch(batch []cluster.PodID) (again []cluster.PodID) {
 		pod := w.pending[id]
 		want := w.kube.judge(pod)
 		apart := w.kube.undecided(pod, want)
-		if w.unjudged(id) || apart != "" && apart != undecidedForeign {
+		if w.unjudged(id) || w.kube.unbound(pod) {
 			w.compare(id, []cluster.Range{{End: cluster.MaxIndex}}) // nodes may have come beyond ranges
 			w.leave(id)
 			continue

@@ -31,9 +31,6 @@ func (w *world) difference(id cluster.PodID, ranges []cluster.Range) (*decision,
 	feasible := want.feasible(w.nodeNames())
 	if why := w.kube.undecided(pod, want); why != "" {
 		n.countApart(why, want)
-		if open := got.feasible(w.nodeNames()); why != undecidedForeign && len(open) > 0 {
-			return want, fmt.Sprintf("Berth finds %v, and is to refuse the pod: %s", open, why)
-		}
 		return want, ""
 	}
 	if want.failed != nil {

@@ -134,7 +134,7 @@ func (w *world) compareAndFollow(id cluster.PodID, ranges []cluster.Range) {
 	}
 	want := w.compare(id, ranges)
 	switch p := want.Preemption; {
-	case !oneIn(w.t, 4, "followed") || w.pending[id].Spec.NodeName != "" || w.kube.undecided(w.pending[id], want) != "":
+	case !oneIn(w.t, 4, "followed") || w.pending[id].Spec.NodeName != "" || w.kube.undecided(w.pending[id], want) != "" || w.kube.unbound(w.pending[id]):
 	case p != nil && len(p.Candidates) > 0:
 		node := rapid.SampledFrom(sortedKeys(p.Candidates)).Draw(w.t, "evicted from")
 		w.evict(id, node, p.Candidates[node])

@@ -39,12 +39,16 @@ var (
 	selectors  = []string{"api", "web"} // the names of services and controllers
 	// Of volumes, claims, classes, drivers, handles, attachments, and whatever else is in an object.
 	volumeNames  = []string{"a", "b"}
+	moreVolumes  = []string{"a", "b", "c", "d", "e"} // the names of PersistentVolumes
 	provisioners = []string{"", "a", "kubernetes.io/aws-ebs", "kubernetes.io/azure-file"}
 	ports        = []cluster.HostPort{
 		{IP: "0.0.0.0", Protocol: "TCP", Port: 80}, {IP: "127.0.0.1", Protocol: "TCP", Port: 80},
 		{IP: "127.0.0.2", Protocol: "TCP", Port: 80}, {IP: "0.0.0.0", Protocol: "UDP", Port: 53},
 	}
 )
+
+// noProvisioner provisions nothing.
+const noProvisioner = "kubernetes.io/no-provisioner"
 
 // Delta returns a random delta that st accepts.
 func Delta(intn Intn, st *cluster.State) cluster.Delta {
@@ -77,7 +81,7 @@ func Delta(intn Intn, st *cluster.State) cluster.Delta {
 			}
 		case 10, 11, 12:
 			if pending := pods(cluster.Pending); len(pending) > 0 && len(nodes) > 0 {
-				return cluster.PodAssumed{ID: pick(intn, pending), Node: pick(intn, nodes), Attempt: int32(1 + intn(3))}
+				return assumed(intn, st, pick(intn, pending), pick(intn, nodes))
 			}
 		case 13:
 			if assumed := pods(cluster.Assumed); len(assumed) > 0 {
@@ -163,6 +167,8 @@ func object(intn Intn) cluster.Delta {
 	case cluster.BudgetKind:
 	case cluster.CSINodeKind:
 		key.Name = pick(intn, nodeNames)
+	case cluster.PersistentVolumeKind:
+		key.Name = pick(intn, moreVolumes)
 	default:
 		key.Name = pick(intn, volumeNames)
 	}
@@ -190,7 +196,70 @@ func object(intn Intn) cluster.Delta {
 	case *cluster.StorageClass:
 		o.Provisioner = pick(intn, provisioners)
 	}
+	if intn.one(2) {
+		usual(intn, set.Object)
+	}
 	return set
+}
+
+// usual makes an object what claims that wait for a consumer can be about.
+func usual(intn Intn, object cluster.Object) {
+	class := pick(intn, volumeNames)
+	var terms []cluster.NodeSelectorTerm
+	if intn.one(2) {
+		terms = []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: pick(intn, labelKeys), Operator: "In", Values: some(intn, 2, []string{"a", "b", ""})}}}}
+	}
+	switch o := object.(type) {
+	case *cluster.PersistentVolume:
+		*o = cluster.PersistentVolume{
+			Name: o.Name, Labels: o.Labels, Class: class, Capacity: int64(intn(4)), Mode: "Filesystem", Available: !intn.one(6), HasClaim: intn.one(4),
+			Claim: o.Claim, HasAffinity: terms != nil, Affinity: terms,
+		}
+	case *cluster.PersistentVolumeClaim:
+		*o = cluster.PersistentVolumeClaim{
+			Namespace: o.Namespace, Name: o.Name, UID: o.UID, Class: class, HasRequest: !intn.one(4), Request: int64(intn(4)), Mode: "Filesystem",
+			Selector: o.Selector, Owner: o.Owner,
+		}
+		if intn(8) > 0 {
+			o.Selector = cluster.LabelSelector{}
+		}
+		if intn.one(6) {
+			o.HasSelectedNode, o.SelectedNode = true, pick(intn, nodeNames)
+		}
+	case *cluster.StorageClass:
+		o.Mode, o.Topologies = cluster.BindToFirstConsumer, terms
+		if intn.one(3) {
+			o.Provisioner = noProvisioner
+		}
+	case *cluster.CSIStorageCapacity:
+		o.Class, o.HasLimit, o.Limit, o.Topology = class, !intn.one(4), int64(intn(4)), cluster.LabelSelector{}
+		if terms != nil {
+			o.Topology.Requirements = terms[0].Expressions
+		}
+	}
+}
+
+// assumed places a pod, and chooses something for some of its claims.
+func assumed(intn Intn, st *cluster.State, id cluster.PodID, node cluster.NodeIndex) cluster.Delta {
+	d := cluster.PodAssumed{ID: id, Node: node, Attempt: int32(1 + intn(3))}
+	l := st.Labels(st.Pod(id).Labels)
+	if l == nil || l.Namespace != st.Pod(id).Namespace {
+		return d
+	}
+	for _, by := range l.Claims {
+		claim := st.PersistentVolumeClaim(l.Namespace, by.Name)
+		if claim == nil || claim.Volume != "" || intn.one(4) {
+			continue
+		}
+		c := cluster.VolumeChoice{Claim: claim.Name, UID: claim.UID}
+		if intn(3) > 0 {
+			c.Volume = pick(intn, moreVolumes) // which need not exist
+		}
+		if more := append(d.Volumes, c); st.CanPromise(l.Namespace, st.Node(node).Name, more) == "" {
+			d.Volumes = more
+		}
+	}
+	return d
 }
 
 // fill gives a field of an object any value.

@@ -52,6 +52,9 @@ func Dump(st *cluster.State) string {
 	b.WriteString(Uses(st))
 	for id, p := range st.Pods() {
 		line("pod %d: %v at %d, preempting %v, victim %v, %+v", id, p.Phase, p.Node, p.Preempting, p.Victim, p.Pod)
+		if chosen := st.Chosen(id); len(chosen) > 0 {
+			line("pod %d: %+v are chosen", id, chosen)
+		}
 	}
 	line("pods: %d pending, %d assumed, %d bound; nodes: %d",
 		st.Count(cluster.Pending), st.Count(cluster.Assumed), st.Count(cluster.Bound), st.Nodes.Count())

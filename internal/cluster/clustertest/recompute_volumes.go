@@ -147,6 +147,9 @@ func users(st *cluster.State) map[[2]string][]cluster.PodID {
 
 // recomputeVolumes compares what is attached to nodes, and who uses claims.
 func recomputeVolumes(st *cluster.State) error {
+	if err := recomputeSupply(st); err != nil {
+		return err
+	}
 	nodes := make(map[[2]string]int)
 	for i := range cluster.NodeIndex(st.Nodes.Len() + 1) {
 		want, failing := Attached(st, i)
@@ -158,7 +161,7 @@ func recomputeVolumes(st *cluster.State) error {
 			return fmt.Errorf("node %d has %d volumes that fail: %q", i, failing, st.UncountedOn(i))
 		}
 		left := len(want)
-		for _, driver := range append([]string{"", "ebs.csi.aws.com"}, volumeNames...) {
+		for _, driver := range append([]string{""}, drivers()...) {
 			of := st.AttachedOf(i, driver)
 			left -= len(of)
 			for k := range of {
@@ -187,7 +190,7 @@ func recomputeVolumes(st *cluster.State) error {
 			return fmt.Errorf("nominee %d would use %s, want %s", id, got, want)
 		}
 	}
-	for _, driver := range append([]string{"ebs.csi.aws.com"}, volumeNames...) {
+	for _, driver := range drivers() {
 		for _, handle := range handles() {
 			volume := [2]string{driver, handle}
 			if on, to, since := st.VolumeUsers(driver, handle); on != nodes[volume] || to != nominated[volume] || since > st.Version().Seq {
@@ -216,6 +219,11 @@ func recomputeVolumes(st *cluster.State) error {
 	return nil
 }
 
+// drivers are those that Delta gives.
+func drivers() []string {
+	return append([]string{"ebs.csi.aws.com", noProvisioner}, volumeNames...)
+}
+
 // handles are those that Delta gives, and of claims.
 func handles() []string {
 	all := append([]string{""}, volumeNames...)
@@ -235,7 +243,7 @@ func Uses(st *cluster.State) string {
 			fmt.Fprintf(&b, "claim %s/%s: users %v\n", namespace, name, slices.Sorted(st.ClaimUserIDs(namespace, name)))
 		}
 	}
-	for _, driver := range append([]string{"ebs.csi.aws.com"}, volumeNames...) {
+	for _, driver := range drivers() {
 		for _, handle := range handles() {
 			on, to, _ := st.VolumeUsers(driver, handle)
 			fmt.Fprintf(&b, "%s %q: used on %d nodes and by %d nominees\n", driver, handle, on, to)

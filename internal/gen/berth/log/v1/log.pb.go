@@ -3001,7 +3001,9 @@ type PodSet struct {
 	// Snapshots only: pods are being evicted for it.
 	Preempting bool `protobuf:"varint,19,opt,name=preempting,proto3" json:"preempting,omitempty"`
 	// Snapshots only: it is being evicted so that another pod finds room.
-	Victim        bool `protobuf:"varint,20,opt,name=victim,proto3" json:"victim,omitempty"`
+	Victim bool `protobuf:"varint,20,opt,name=victim,proto3" json:"victim,omitempty"`
+	// Snapshots only: what has been chosen for it, if it is assumed.
+	Volumes       []*VolumeChoice `protobuf:"bytes,21,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3176,6 +3178,77 @@ func (x *PodSet) GetVictim() bool {
 	return false
 }
 
+func (x *PodSet) GetVolumes() []*VolumeChoice {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+// VolumeChoice is what has been chosen for a claim that waits for its first consumer.
+type VolumeChoice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The claim's name, in the pod's namespace.
+	Claim string `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
+	// The claim's metadata.uid: another claim of that name has been promised nothing.
+	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	// The PersistentVolume that it is promised; empty: one is to be provisioned for the pod's node.
+	Volume        string `protobuf:"bytes,3,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeChoice) Reset() {
+	*x = VolumeChoice{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeChoice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeChoice) ProtoMessage() {}
+
+func (x *VolumeChoice) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeChoice.ProtoReflect.Descriptor instead.
+func (*VolumeChoice) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *VolumeChoice) GetClaim() string {
+	if x != nil {
+		return x.Claim
+	}
+	return ""
+}
+
+func (x *VolumeChoice) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *VolumeChoice) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
 // BudgetSet is a PodDisruptionBudget, whole.
 type BudgetSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3195,7 +3268,7 @@ type BudgetSet struct {
 
 func (x *BudgetSet) Reset() {
 	*x = BudgetSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3207,7 +3280,7 @@ func (x *BudgetSet) String() string {
 func (*BudgetSet) ProtoMessage() {}
 
 func (x *BudgetSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3220,7 +3293,7 @@ func (x *BudgetSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetSet.ProtoReflect.Descriptor instead.
 func (*BudgetSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *BudgetSet) GetNamespace() string {
@@ -3271,7 +3344,7 @@ type BudgetRemoved struct {
 
 func (x *BudgetRemoved) Reset() {
 	*x = BudgetRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3283,7 +3356,7 @@ func (x *BudgetRemoved) String() string {
 func (*BudgetRemoved) ProtoMessage() {}
 
 func (x *BudgetRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3296,7 +3369,7 @@ func (x *BudgetRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetRemoved.ProtoReflect.Descriptor instead.
 func (*BudgetRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BudgetRemoved) GetNamespace() string {
@@ -3331,7 +3404,7 @@ type ObjectSet struct {
 
 func (x *ObjectSet) Reset() {
 	*x = ObjectSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	mi := &file_berth_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3343,7 +3416,7 @@ func (x *ObjectSet) String() string {
 func (*ObjectSet) ProtoMessage() {}
 
 func (x *ObjectSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	mi := &file_berth_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3356,7 +3429,7 @@ func (x *ObjectSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectSet.ProtoReflect.Descriptor instead.
 func (*ObjectSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ObjectSet) GetKind() int32 {
@@ -3402,7 +3475,7 @@ type ObjectRemoved struct {
 
 func (x *ObjectRemoved) Reset() {
 	*x = ObjectRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[36]
+	mi := &file_berth_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3414,7 +3487,7 @@ func (x *ObjectRemoved) String() string {
 func (*ObjectRemoved) ProtoMessage() {}
 
 func (x *ObjectRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[36]
+	mi := &file_berth_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3427,7 +3500,7 @@ func (x *ObjectRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectRemoved.ProtoReflect.Descriptor instead.
 func (*ObjectRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ObjectRemoved) GetKind() int32 {
@@ -3464,7 +3537,7 @@ type PodNominated struct {
 
 func (x *PodNominated) Reset() {
 	*x = PodNominated{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[37]
+	mi := &file_berth_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3476,7 +3549,7 @@ func (x *PodNominated) String() string {
 func (*PodNominated) ProtoMessage() {}
 
 func (x *PodNominated) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[37]
+	mi := &file_berth_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3489,7 +3562,7 @@ func (x *PodNominated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNominated.ProtoReflect.Descriptor instead.
 func (*PodNominated) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PodNominated) GetId() int32 {
@@ -3521,7 +3594,7 @@ type PreemptionStarted struct {
 
 func (x *PreemptionStarted) Reset() {
 	*x = PreemptionStarted{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[38]
+	mi := &file_berth_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3533,7 +3606,7 @@ func (x *PreemptionStarted) String() string {
 func (*PreemptionStarted) ProtoMessage() {}
 
 func (x *PreemptionStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[38]
+	mi := &file_berth_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3546,7 +3619,7 @@ func (x *PreemptionStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionStarted.ProtoReflect.Descriptor instead.
 func (*PreemptionStarted) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PreemptionStarted) GetId() int32 {
@@ -3585,7 +3658,7 @@ type PreemptionEnded struct {
 
 func (x *PreemptionEnded) Reset() {
 	*x = PreemptionEnded{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[39]
+	mi := &file_berth_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3597,7 +3670,7 @@ func (x *PreemptionEnded) String() string {
 func (*PreemptionEnded) ProtoMessage() {}
 
 func (x *PreemptionEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[39]
+	mi := &file_berth_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3610,7 +3683,7 @@ func (x *PreemptionEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionEnded.ProtoReflect.Descriptor instead.
 func (*PreemptionEnded) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PreemptionEnded) GetId() int32 {
@@ -3642,14 +3715,16 @@ type PodAssumed struct {
 	// The node's index.
 	Node int32 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
 	// The attempt that placed it.
-	Attempt       int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// What has been chosen for its claims that wait for a consumer, until it is not assumed any more.
+	Volumes       []*VolumeChoice `protobuf:"bytes,4,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PodAssumed) Reset() {
 	*x = PodAssumed{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[40]
+	mi := &file_berth_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3661,7 +3736,7 @@ func (x *PodAssumed) String() string {
 func (*PodAssumed) ProtoMessage() {}
 
 func (x *PodAssumed) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[40]
+	mi := &file_berth_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3674,7 +3749,7 @@ func (x *PodAssumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodAssumed.ProtoReflect.Descriptor instead.
 func (*PodAssumed) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PodAssumed) GetId() int32 {
@@ -3698,6 +3773,13 @@ func (x *PodAssumed) GetAttempt() int32 {
 	return 0
 }
 
+func (x *PodAssumed) GetVolumes() []*VolumeChoice {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
 // PodBound: the API server has the placement.
 type PodBound struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3709,7 +3791,7 @@ type PodBound struct {
 
 func (x *PodBound) Reset() {
 	*x = PodBound{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[41]
+	mi := &file_berth_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3721,7 +3803,7 @@ func (x *PodBound) String() string {
 func (*PodBound) ProtoMessage() {}
 
 func (x *PodBound) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[41]
+	mi := &file_berth_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3734,7 +3816,7 @@ func (x *PodBound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodBound.ProtoReflect.Descriptor instead.
 func (*PodBound) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PodBound) GetId() int32 {
@@ -3757,7 +3839,7 @@ type PodForgotten struct {
 
 func (x *PodForgotten) Reset() {
 	*x = PodForgotten{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[42]
+	mi := &file_berth_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3769,7 +3851,7 @@ func (x *PodForgotten) String() string {
 func (*PodForgotten) ProtoMessage() {}
 
 func (x *PodForgotten) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[42]
+	mi := &file_berth_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3782,7 +3864,7 @@ func (x *PodForgotten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodForgotten.ProtoReflect.Descriptor instead.
 func (*PodForgotten) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PodForgotten) GetId() int32 {
@@ -3810,7 +3892,7 @@ type PodRemoved struct {
 
 func (x *PodRemoved) Reset() {
 	*x = PodRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[43]
+	mi := &file_berth_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3822,7 +3904,7 @@ func (x *PodRemoved) String() string {
 func (*PodRemoved) ProtoMessage() {}
 
 func (x *PodRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[43]
+	mi := &file_berth_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3835,7 +3917,7 @@ func (x *PodRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodRemoved.ProtoReflect.Descriptor instead.
 func (*PodRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PodRemoved) GetId() int32 {
@@ -3858,7 +3940,7 @@ type ImageSized struct {
 
 func (x *ImageSized) Reset() {
 	*x = ImageSized{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[44]
+	mi := &file_berth_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3870,7 +3952,7 @@ func (x *ImageSized) String() string {
 func (*ImageSized) ProtoMessage() {}
 
 func (x *ImageSized) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[44]
+	mi := &file_berth_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3883,7 +3965,7 @@ func (x *ImageSized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageSized.ProtoReflect.Descriptor instead.
 func (*ImageSized) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ImageSized) GetName() string {
@@ -4126,7 +4208,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x06labels\x18\x02 \x03(\v2\x13.berth.log.v1.LabelR\x06labels\"&\n" +
 	"\x10NamespaceRemoved\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x9d\x04\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xd3\x04\n" +
 	"\x06PodSet\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
@@ -4150,7 +4232,12 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"preempting\x18\x13 \x01(\bR\n" +
 	"preempting\x12\x16\n" +
-	"\x06victim\x18\x14 \x01(\bR\x06victim\"\xae\x01\n" +
+	"\x06victim\x18\x14 \x01(\bR\x06victim\x124\n" +
+	"\avolumes\x18\x15 \x03(\v2\x1a.berth.log.v1.VolumeChoiceR\avolumes\"N\n" +
+	"\fVolumeChoice\x12\x14\n" +
+	"\x05claim\x18\x01 \x01(\tR\x05claim\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
+	"\x06volume\x18\x03 \x01(\tR\x06volume\"\xae\x01\n" +
 	"\tBudgetSet\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x127\n" +
@@ -4179,12 +4266,13 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x0fPreemptionEnded\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x16\n" +
 	"\x06failed\x18\x02 \x01(\bR\x06failed\x12\x16\n" +
-	"\x06spared\x18\x03 \x03(\x05R\x06spared\"J\n" +
+	"\x06spared\x18\x03 \x03(\x05R\x06spared\"\x80\x01\n" +
 	"\n" +
 	"PodAssumed\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\x05R\x04node\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x05R\aattempt\"\x1a\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x124\n" +
+	"\avolumes\x18\x04 \x03(\v2\x1a.berth.log.v1.VolumeChoiceR\avolumes\"\x1a\n" +
 	"\bPodBound\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\"6\n" +
 	"\fPodForgotten\x12\x0e\n" +
@@ -4215,7 +4303,7 @@ func file_berth_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_berth_log_v1_log_proto_goTypes = []any{
 	(FollowResponse_Kind)(0),  // 0: berth.log.v1.FollowResponse.Kind
 	(*Version)(nil),           // 1: berth.log.v1.Version
@@ -4251,18 +4339,19 @@ var file_berth_log_v1_log_proto_goTypes = []any{
 	(*NamespaceSet)(nil),      // 31: berth.log.v1.NamespaceSet
 	(*NamespaceRemoved)(nil),  // 32: berth.log.v1.NamespaceRemoved
 	(*PodSet)(nil),            // 33: berth.log.v1.PodSet
-	(*BudgetSet)(nil),         // 34: berth.log.v1.BudgetSet
-	(*BudgetRemoved)(nil),     // 35: berth.log.v1.BudgetRemoved
-	(*ObjectSet)(nil),         // 36: berth.log.v1.ObjectSet
-	(*ObjectRemoved)(nil),     // 37: berth.log.v1.ObjectRemoved
-	(*PodNominated)(nil),      // 38: berth.log.v1.PodNominated
-	(*PreemptionStarted)(nil), // 39: berth.log.v1.PreemptionStarted
-	(*PreemptionEnded)(nil),   // 40: berth.log.v1.PreemptionEnded
-	(*PodAssumed)(nil),        // 41: berth.log.v1.PodAssumed
-	(*PodBound)(nil),          // 42: berth.log.v1.PodBound
-	(*PodForgotten)(nil),      // 43: berth.log.v1.PodForgotten
-	(*PodRemoved)(nil),        // 44: berth.log.v1.PodRemoved
-	(*ImageSized)(nil),        // 45: berth.log.v1.ImageSized
+	(*VolumeChoice)(nil),      // 34: berth.log.v1.VolumeChoice
+	(*BudgetSet)(nil),         // 35: berth.log.v1.BudgetSet
+	(*BudgetRemoved)(nil),     // 36: berth.log.v1.BudgetRemoved
+	(*ObjectSet)(nil),         // 37: berth.log.v1.ObjectSet
+	(*ObjectRemoved)(nil),     // 38: berth.log.v1.ObjectRemoved
+	(*PodNominated)(nil),      // 39: berth.log.v1.PodNominated
+	(*PreemptionStarted)(nil), // 40: berth.log.v1.PreemptionStarted
+	(*PreemptionEnded)(nil),   // 41: berth.log.v1.PreemptionEnded
+	(*PodAssumed)(nil),        // 42: berth.log.v1.PodAssumed
+	(*PodBound)(nil),          // 43: berth.log.v1.PodBound
+	(*PodForgotten)(nil),      // 44: berth.log.v1.PodForgotten
+	(*PodRemoved)(nil),        // 45: berth.log.v1.PodRemoved
+	(*ImageSized)(nil),        // 46: berth.log.v1.ImageSized
 }
 var file_berth_log_v1_log_proto_depIdxs = []int32{
 	1,  // 0: berth.log.v1.FollowRequest.from:type_name -> berth.log.v1.Version
@@ -4276,21 +4365,21 @@ var file_berth_log_v1_log_proto_depIdxs = []int32{
 	31, // 8: berth.log.v1.Delta.namespace_set:type_name -> berth.log.v1.NamespaceSet
 	32, // 9: berth.log.v1.Delta.namespace_removed:type_name -> berth.log.v1.NamespaceRemoved
 	33, // 10: berth.log.v1.Delta.pod_set:type_name -> berth.log.v1.PodSet
-	41, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
-	42, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
-	43, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
-	44, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
-	45, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
+	42, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
+	43, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
+	44, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
+	45, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
+	46, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
 	16, // 16: berth.log.v1.Delta.labels_defined:type_name -> berth.log.v1.LabelsDefined
 	18, // 17: berth.log.v1.Delta.selector_set:type_name -> berth.log.v1.SelectorSet
 	19, // 18: berth.log.v1.Delta.selector_removed:type_name -> berth.log.v1.SelectorRemoved
-	34, // 19: berth.log.v1.Delta.budget_set:type_name -> berth.log.v1.BudgetSet
-	35, // 20: berth.log.v1.Delta.budget_removed:type_name -> berth.log.v1.BudgetRemoved
-	38, // 21: berth.log.v1.Delta.pod_nominated:type_name -> berth.log.v1.PodNominated
-	39, // 22: berth.log.v1.Delta.preemption_started:type_name -> berth.log.v1.PreemptionStarted
-	40, // 23: berth.log.v1.Delta.preemption_ended:type_name -> berth.log.v1.PreemptionEnded
-	36, // 24: berth.log.v1.Delta.object_set:type_name -> berth.log.v1.ObjectSet
-	37, // 25: berth.log.v1.Delta.object_removed:type_name -> berth.log.v1.ObjectRemoved
+	35, // 19: berth.log.v1.Delta.budget_set:type_name -> berth.log.v1.BudgetSet
+	36, // 20: berth.log.v1.Delta.budget_removed:type_name -> berth.log.v1.BudgetRemoved
+	39, // 21: berth.log.v1.Delta.pod_nominated:type_name -> berth.log.v1.PodNominated
+	40, // 22: berth.log.v1.Delta.preemption_started:type_name -> berth.log.v1.PreemptionStarted
+	41, // 23: berth.log.v1.Delta.preemption_ended:type_name -> berth.log.v1.PreemptionEnded
+	37, // 24: berth.log.v1.Delta.object_set:type_name -> berth.log.v1.ObjectSet
+	38, // 25: berth.log.v1.Delta.object_removed:type_name -> berth.log.v1.ObjectRemoved
 	6,  // 26: berth.log.v1.Settings.profiles:type_name -> berth.log.v1.Profile
 	7,  // 27: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
 	7,  // 28: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
@@ -4328,14 +4417,16 @@ var file_berth_log_v1_log_proto_depIdxs = []int32{
 	20, // 60: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
 	29, // 61: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
 	21, // 62: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
-	12, // 63: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
-	2,  // 64: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
-	3,  // 65: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
-	65, // [65:66] is the sub-list for method output_type
-	64, // [64:65] is the sub-list for method input_type
-	64, // [64:64] is the sub-list for extension type_name
-	64, // [64:64] is the sub-list for extension extendee
-	0,  // [0:64] is the sub-list for field type_name
+	34, // 63: berth.log.v1.PodSet.volumes:type_name -> berth.log.v1.VolumeChoice
+	12, // 64: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
+	34, // 65: berth.log.v1.PodAssumed.volumes:type_name -> berth.log.v1.VolumeChoice
+	2,  // 66: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
+	3,  // 67: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
+	67, // [67:68] is the sub-list for method output_type
+	66, // [66:67] is the sub-list for method input_type
+	66, // [66:66] is the sub-list for extension type_name
+	66, // [66:66] is the sub-list for extension extendee
+	0,  // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_berth_log_v1_log_proto_init() }
@@ -4373,7 +4464,7 @@ func file_berth_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_log_v1_log_proto_rawDesc), len(file_berth_log_v1_log_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

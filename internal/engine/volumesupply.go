@@ -1,0 +1,354 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// noProvisioner is the provisioner of classes whose volumes are not provisioned.
+const noProvisioner = "kubernetes.io/no-provisioner"
+
+// ask is what a claim that waits for a consumer asks for.
+type ask struct {
+	claim *cluster.PersistentVolumeClaim
+	class *cluster.StorageClass
+	// selected: a volume is to be provisioned for node, as the claim says or as has been chosen.
+	selected bool
+	node     string
+	// kept are volumes that are kept for the claim, by name.
+	kept []*cluster.PersistentVolume
+	// given: a volume has been chosen for the claim, for another pod that uses it: it gets that one, or none. It is nil if there is none any more.
+	given  bool
+	volume *cluster.PersistentVolume
+	// counted: volumes are provisioned only where a CSIStorageCapacity says that there is room.
+	counted bool
+}
+
+// readSupply reads what is said of a claim that has no volume, but a class.
+func (r *claimRead) readSupply(st *cluster.State) {
+	if r.promisedVolume, r.promisedNode = st.Promise(r.claim); r.promisedVolume != "" {
+		r.promised = st.PersistentVolume(r.promisedVolume)
+	}
+	r.driver = st.CSIDriver(r.class.Provisioner)
+	if kept := keptFor(st, r.claim); len(kept) > 0 {
+		var key signatureKey
+		for _, v := range kept {
+			writeKept(&key, v)
+		}
+		r.kept = string(key.b)
+	}
+}
+
+// keptFor returns the volumes that are kept for a claim, by name, but those that have been promised to another one.
+func keptFor(st *cluster.State, claim *cluster.PersistentVolumeClaim) (kept []*cluster.PersistentVolume) {
+	for _, v := range st.KeptVolumes(claim.Namespace, claim.Name) {
+		if _, _, promised := st.Promised(v.Name); !promised && (v.Claim.UID == "" || v.Claim.UID == claim.UID) {
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}
+
+// ask returns what a claim asks for.
+func (r *resolving) ask(read *claimRead) ask {
+	a := ask{
+		claim: read.claim, class: read.class, selected: read.claim.HasSelectedNode, node: read.claim.SelectedNode,
+		counted: read.claim.HasRequest && read.driver != nil && read.driver.StorageCapacity,
+	}
+	switch {
+	case read.promisedVolume != "":
+		a.selected, a.node, a.given, a.volume = false, "", true, read.promised
+		return a
+	case read.promisedNode != "":
+		a.selected, a.node = true, read.promisedNode
+	}
+	a.kept = keptFor(r.st, a.claim)
+	return a
+}
+
+func writeKept(key *signatureKey, v *cluster.PersistentVolume) {
+	key.text(v.Name)
+	key.text(v.Class)
+	key.int(int(v.Capacity))
+	key.text(v.Mode)
+	key.text(v.AttributesClass)
+	key.bool(v.HasClaim)
+	key.text(v.Claim.Namespace)
+	key.text(v.Claim.Name)
+	key.text(v.Claim.UID)
+	key.bool(v.Deleting)
+	writeVolumeTerms(key, v.HasAffinity, v.Affinity)
+}
+
+// write adds what a claim asks for to a key. Claims that ask for the same are alike, but for those that volumes are kept for.
+func (a *ask) write(key *signatureKey) {
+	key.text(a.class.Name)
+	key.text(a.class.Provisioner)
+	writeVolumeTerms(key, len(a.class.Topologies) > 0, a.class.Topologies)
+	key.bool(a.counted)
+	key.bool(a.claim.HasRequest)
+	key.int(int(a.claim.Request))
+	key.int(len(a.claim.AccessModes))
+	for _, mode := range a.claim.AccessModes {
+		key.text(mode)
+	}
+	key.text(a.claim.Mode)
+	key.text(a.claim.AttributesClass)
+	if key.text(a.claim.SelectorError); a.claim.SelectorError != "" {
+		key.text(a.claim.Namespace)
+		key.text(a.claim.Name)
+	}
+	key.bool(a.claim.Selector.Nothing)
+	writeVolumeTerms(key, true, []cluster.NodeSelectorTerm{{Expressions: a.claim.Selector.Requirements}})
+	key.bool(a.selected)
+	key.text(a.node)
+	if key.bool(a.given); a.given {
+		if key.bool(a.volume != nil); a.volume != nil {
+			writeKept(key, a.volume)
+		}
+	}
+	key.int(len(a.kept))
+	for _, v := range a.kept {
+		writeKept(key, v)
+	}
+}
+
+// awaiting finds volumes for the claims of pods that wait for a consumer.
+//
+// Claims that have a node are provisioned on that one. For each of the others, the smallest first, it takes the smallest volume of the class that is
+// nobody's, can be reached from the node and is as the claim wants it, or one that is kept for the claim. What is left is provisioned, if the class
+// can do that for the node and there is room. It is kube-scheduler's FindPodVolumes. Of volumes of one size that takes any, and this the first by
+// name.
+type awaiting struct {
+	asks       []ask
+	topologies []*volumeTerms // by ask: of the class
+	kept       [][]*volumeTerms
+	bySize     []int // asks that have no node, the smallest first
+}
+
+func (c *compiler) awaiting(asks []ask) *awaiting {
+	if len(asks) == 0 {
+		return nil
+	}
+	p := &awaiting{asks: asks}
+	for k := range asks {
+		a := &asks[k]
+		p.topologies = append(p.topologies, c.volumeTerms(len(a.class.Topologies) > 0, a.class.Topologies))
+		var kept []*volumeTerms
+		for _, v := range a.kept {
+			kept = append(kept, c.volumeTerms(v.HasAffinity, v.Affinity))
+		}
+		p.kept = append(p.kept, kept)
+		if !a.selected && !a.given {
+			p.bySize = append(p.bySize, k)
+		}
+	}
+	slices.SortStableFunc(p.bySize, func(j, k int) int { return cmp.Compare(asks[j].claim.Request, asks[k].claim.Request) })
+	return p
+}
+
+// broken returns the error with which an attempt of kube-scheduler ends that looks for volumes, "" if it does not.
+func (p *awaiting) broken() string {
+	for _, k := range p.bySize {
+		if claim := p.asks[k].claim; claim.SelectorError != "" {
+			return fmt.Sprintf("error creating internal label selector for claim: %s/%s: %s", claim.Namespace, claim.Name, claim.SelectorError)
+		}
+	}
+	return ""
+}
+
+// find returns the place of the reason why there are no volumes for the claims on a live node, codeFeasible if there are. Then found, if it is not
+// nil, is called with what each claim gets, by its place among those that wait, in no order: a volume, nil for one that is to be provisioned.
+func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, found func(int, *cluster.PersistentVolume)) Verdict {
+	name := st.Nodes.Spec[i].Name
+	var provisioned, unmatched []int
+	for k := range p.asks {
+		switch a := &p.asks[k]; {
+		case a.selected && a.node != name:
+			return bindingNoVolume
+		case a.given && !a.getsGiven(st, i):
+			return bindingNoVolume
+		case a.given:
+		case a.selected:
+			provisioned = append(provisioned, k)
+		case a.claim.SelectorError != "":
+			return bindingSelector
+		}
+	}
+	taken := make([]*cluster.PersistentVolume, len(p.asks))
+	for at, k := range p.bySize {
+		if taken[at] = p.volume(st, i, k, taken[:at]); taken[at] == nil {
+			unmatched = append(unmatched, k)
+		}
+	}
+	for _, k := range append(provisioned, unmatched...) {
+		switch a := &p.asks[k]; {
+		case a.class.Provisioner == "" || a.class.Provisioner == noProvisioner || !p.topologies[k].admit(st, i):
+			return bindingNoVolume
+		case a.counted && !hasRoom(st, i, a):
+			return bindingNoStorage
+		}
+	}
+	if found != nil {
+		for _, k := range provisioned {
+			found(k, nil)
+		}
+		for at, k := range p.bySize {
+			found(k, taken[at])
+		}
+		for k := range p.asks {
+			if a := &p.asks[k]; a.given {
+				found(k, a.volume)
+			}
+		}
+	}
+	return codeFeasible
+}
+
+// volume returns the volume that a claim gets on a live node, but none of those that are taken; nil if there is none.
+func (p *awaiting) volume(st *cluster.State, i cluster.NodeIndex, k int, taken []*cluster.PersistentVolume) *cluster.PersistentVolume {
+	a := &p.asks[k]
+	for at, v := range a.kept {
+		if v.Class != a.class.Name || v.Capacity < a.claim.Request || !a.alike(v) || v.Deleting || slices.Contains(taken, v) {
+			continue
+		}
+		if !p.kept[k][at].admit(st, i) {
+			return nil // the claim is bound to it, and not for this node
+		}
+		return v
+	}
+	var best *cluster.PersistentVolume
+	for shelf := range st.FreeVolumes(a.class.Name, i) {
+		first := shelf.Volumes[0] // in this the others are like it
+		if !a.alike(first) || !a.modes(first) || first.HasAffinity && !termsAdmit(st, i, first.Affinity) {
+			continue
+		}
+		from, _ := slices.BinarySearchFunc(shelf.Volumes, a.claim.Request, func(v *cluster.PersistentVolume, least int64) int {
+			if v.Capacity < least {
+				return -1
+			}
+			return 1
+		})
+		for _, v := range shelf.Volumes[from:] {
+			if best != nil && cmp.Or(cmp.Compare(best.Capacity, v.Capacity), cmp.Compare(best.Name, v.Name)) <= 0 {
+				break
+			}
+			if a.claim.Selector.Matches(v.Labels) && !slices.Contains(taken, v) {
+				best = v
+				break
+			}
+		}
+	}
+	return best
+}
+
+// getsGiven reports whether the volume that has been chosen for a claim will do on a node.
+func (a *ask) getsGiven(st *cluster.State, i cluster.NodeIndex) bool {
+	v := a.volume
+	return v != nil && v.Class == a.class.Name && v.Capacity >= a.claim.Request && a.alike(v) && !v.Deleting &&
+		(!v.HasClaim || v.Claim.Namespace == a.claim.Namespace && v.Claim.Name == a.claim.Name && (v.Claim.UID == "" || v.Claim.UID == a.claim.UID)) &&
+		(!v.HasAffinity || termsAdmit(st, i, v.Affinity))
+}
+
+// alike reports whether a volume is used as the claim wants to use it.
+func (a *ask) alike(v *cluster.PersistentVolume) bool {
+	return v.Mode == a.claim.Mode && v.AttributesClass == a.claim.AttributesClass
+}
+
+// modes reports whether a volume can be accessed in all the ways that the claim asks for.
+func (a *ask) modes(v *cluster.PersistentVolume) bool {
+	for _, mode := range a.claim.AccessModes {
+		if !slices.Contains(v.AccessModes, mode) {
+			return false
+		}
+	}
+	return true
+}
+
+// hasRoom reports whether a volume that is so large can be provisioned for a live node.
+func hasRoom(st *cluster.State, i cluster.NodeIndex, a *ask) bool {
+	for c := range st.StorageCapacities(a.class.Name, i) {
+		if c.HasLimit && c.Limit >= a.claim.Request && !c.Topology.Nothing && conditionsAdmit(st, i, c.Topology.Requirements) {
+			return true
+		}
+	}
+	return false
+}
+
+// termsAdmit reports whether a node meets one of some terms, of which only the conditions on labels count: the terms of a volume. Volumes come and go
+// too often for their terms to be compiled.
+func termsAdmit(st *cluster.State, i cluster.NodeIndex, terms []cluster.NodeSelectorTerm) bool {
+	for k := range terms {
+		if !isEmptyTerm(&terms[k]) && conditionsAdmit(st, i, terms[k].Expressions) {
+			return true
+		}
+	}
+	return false
+}
+
+func conditionsAdmit(st *cluster.State, i cluster.NodeIndex, all []cluster.Requirement) bool {
+	for k := range all {
+		r := &all[k]
+		key, has, value := st.Symbols.Lookup(r.Key), false, ""
+		if key != cluster.NoSymbol {
+			var symbol cluster.Symbol
+			if symbol, has = labelOf(st.Nodes.Labels[i], key); has {
+				value = st.Symbols.Text(symbol)
+			}
+		}
+		if !meets(r, value, has) {
+			return false
+		}
+	}
+	return true
+}
+
+// meets reports whether a label that there is, or is not, meets a condition.
+func meets(r *cluster.Requirement, value string, has bool) bool {
+	switch r.Operator {
+	case "In":
+		return has && slices.Contains(r.Values, value)
+	case "NotIn":
+		return !has || !slices.Contains(r.Values, value)
+	case "Exists":
+		return has
+	case "DoesNotExist":
+		return !has
+	case "Gt", "Lt":
+		if !has || len(r.Values) != 1 {
+			return false
+		}
+		number, ok := parseInt(value)
+		bound, valid := parseInt(r.Values[0])
+		return ok && valid && (r.Operator == "Gt" && number > bound || r.Operator == "Lt" && number < bound)
+	}
+	return false
+}
+
+// ChooseVolumes returns what the claims of a pod get on a live node that wait for a consumer; nil if none do. It is what makes VolumeBinding find
+// the node feasible. False: it does not.
+func (e *Evaluator) ChooseVolumes(st *cluster.State, s Subject, i cluster.NodeIndex) (choices []cluster.VolumeChoice, ok bool) {
+	_, own := e.relationsOf(st, s) // the evaluation is of all pods of the signature, whose claims have other names
+	known := e.with(st, s, func(c *evaluation) {
+		p := c.program.awaiting
+		if p == nil {
+			ok = c.relation.volumes == nil || c.relation.volumes.refusal == ""
+			return
+		}
+		ok = p.find(st, i, func(k int, v *cluster.PersistentVolume) {
+			claim := own.volumes.binding.asks[k].claim
+			choice := cluster.VolumeChoice{Claim: claim.Name, UID: claim.UID}
+			if slices.ContainsFunc(choices, func(c cluster.VolumeChoice) bool { return c.Claim == choice.Claim }) {
+				return // the pod names it twice, and kube-scheduler looks for two volumes
+			}
+			if v != nil {
+				choice.Volume = v.Name
+			}
+			choices = append(choices, choice)
+		}) == codeFeasible
+	})
+	return choices, ok && known
+}

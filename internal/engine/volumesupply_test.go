@@ -1,0 +1,429 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// late sets a class whose claims wait for a consumer; edit may be nil.
+func (w *storage) late(name, provisioner string, edit func(*cluster.StorageClass)) {
+	c := &cluster.StorageClass{Name: name, Provisioner: provisioner, Mode: cluster.BindToFirstConsumer}
+	if edit != nil {
+		edit(c)
+	}
+	w.set(c)
+}
+
+// waiting sets a claim of a class that waits for a consumer, and asks for so many bytes; edit may be nil.
+func (w *storage) waiting(name, class string, request int64, edit func(*cluster.PersistentVolumeClaim)) {
+	c := &cluster.PersistentVolumeClaim{
+		Namespace: "shop", Name: name, UID: "uid-" + name, Class: class, HasRequest: true, Request: request, AccessModes: []string{"ReadWriteOnce"}, Mode: "Filesystem",
+	}
+	if edit != nil {
+		edit(c)
+	}
+	w.set(c)
+}
+
+// free sets a volume that is nobody's, in a zone unless that is ""; edit may be nil.
+func (w *storage) free(name, class string, capacity int64, zone string, edit func(*cluster.PersistentVolume)) {
+	v := &cluster.PersistentVolume{
+		Name: name, Class: class, Capacity: capacity, AccessModes: []string{"ReadWriteOnce"}, Mode: "Filesystem", Available: true,
+	}
+	if zone != "" {
+		v.HasAffinity = true
+		v.Affinity = []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: "topology.kubernetes.io/zone", Operator: "In", Values: []string{zone}}}}}
+	}
+	if edit != nil {
+		edit(v)
+	}
+	w.set(v)
+}
+
+func inZoneTerm(zone string) []cluster.NodeSelectorTerm {
+	return []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: "topology.kubernetes.io/zone", Operator: "In", Values: []string{zone}}}}}
+}
+
+// chosen says what the claims of a pod get on each node.
+func (w *storage) chosen(e *Evaluator, id cluster.PodID) (out []string) {
+	s := SubjectOf(&w.st.Pod(id).Pod)
+	for i := range cluster.NodeIndex(w.st.Nodes.Len()) {
+		v, _ := e.Node(w.st, s, cluster.NoPod, i)
+		choices, ok := e.ChooseVolumes(w.st, s, i)
+		if ok != v.Feasible() {
+			w.t.Fatalf("node %d: volumes are chosen: %v, feasible %v", i, ok, v.Feasible())
+		}
+		text := ""
+		for _, c := range choices {
+			text += fmt.Sprintf("%s=%s ", c.Claim, c.Volume)
+			if c.UID != "uid-"+c.Claim {
+				w.t.Fatalf("claim %+v has another UID", c)
+			}
+		}
+		if !ok {
+			for _, why := range e.Explain(w.st, s, v, i) {
+				text += why.Reason + "; "
+			}
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+func TestClaimsThatWaitGetWhatKubeSchedulerWouldFind(t *testing.T) {
+	const static = noProvisioner
+	no := ReasonNoVolume + "; "
+	tests := []struct {
+		name   string
+		set    func(*storage)
+		claims []string
+		want   []string // on n0, in zone a, and n1, in zone b
+	}{
+		{"nothing there", func(w *storage) {
+			w.late("late", static, nil)
+			w.waiting("c", "late", 5, nil)
+		}, []string{"c"}, []string{no, no}},
+		{"it is provisioned", func(w *storage) {
+			w.late("late", "csi", nil)
+			w.waiting("c", "late", 5, nil)
+		}, []string{"c"}, []string{"c= ", "c= "}},
+		{"provisioned in one zone only", func(w *storage) {
+			w.late("late", "csi", func(c *cluster.StorageClass) { c.Topologies = inZoneTerm("b") })
+			w.waiting("c", "late", 5, nil)
+		}, []string{"c"}, []string{no, "c= "}},
+		{"a volume in one zone, which comes before one that is provisioned", func(w *storage) {
+			w.late("late", "csi", nil)
+			w.free("v", "late", 5, "a", nil)
+			w.waiting("c", "late", 5, nil)
+		}, []string{"c"}, []string{"c=v ", "c= "}},
+		{"the smallest that is large enough, of these the first by name", func(w *storage) {
+			w.late("late", static, nil)
+			for k, size := range []int64{4, 9, 6, 6, 7} {
+				w.free(fmt.Sprint("v", k), "late", size, string("ab"[k%2]), nil)
+			}
+			w.free("v9", "late", 6, "", nil)
+			w.waiting("c", "late", 5, nil)
+		}, []string{"c"}, []string{"c=v2 ", "c=v3 "}},
+		{"claims in the order of what they ask for", func(w *storage) {
+			w.late("late", static, nil)
+			w.free("small", "late", 5, "a", nil)
+			w.free("large", "late", 50, "a", nil)
+			w.waiting("much", "late", 6, nil)
+			w.waiting("little", "late", 1, nil)
+		}, []string{"much", "little"}, []string{"little=small much=large ", no}},
+		{"one volume for two claims", func(w *storage) {
+			w.late("late", static, nil)
+			w.free("v", "late", 5, "", nil)
+			w.waiting("c", "late", 5, nil)
+			w.waiting("d", "late", 5, nil)
+		}, []string{"c", "d"}, []string{no, no}},
+		{"one volume for two claims, of which the other is provisioned", func(w *storage) {
+			w.late("late", "csi", nil)
+			w.free("v", "late", 5, "b", nil)
+			w.waiting("c", "late", 5, nil)
+			w.waiting("d", "late", 5, nil)
+		}, []string{"c", "d"}, []string{"c= d= ", "c=v d= "}},
+		{"volumes that are not as they are wanted", func(w *storage) {
+			w.late("late", static, nil)
+			w.late("other", static, nil)
+			w.free("v0", "other", 5, "", nil)
+			w.free("v1", "late", 4, "", nil)
+			w.free("v2", "late", 5, "", func(v *cluster.PersistentVolume) { v.Mode = "Block" })
+			w.free("v3", "late", 5, "", func(v *cluster.PersistentVolume) { v.AccessModes = []string{"ReadOnlyMany"} })
+			w.free("v4", "late", 5, "", func(v *cluster.PersistentVolume) { v.AttributesClass = "gold" })
+			w.free("v5", "late", 5, "", func(v *cluster.PersistentVolume) { v.Available = false })
+			w.free("v6", "late", 5, "", func(v *cluster.PersistentVolume) { v.Deleting = true })
+			w.free("v7", "late", 5, "", func(v *cluster.PersistentVolume) {
+				v.HasClaim, v.Claim = true, cluster.ClaimReference{Namespace: "shop", Name: "d"}
+			})
+			w.waiting("c", "late", 5, nil)
+		}, []string{"c"}, []string{no, no}},
+		{"a selector", func(w *storage) {
+			w.late("late", static, nil)
+			w.free("v0", "late", 5, "", nil)
+			w.free("v1", "late", 6, "", func(v *cluster.PersistentVolume) { v.Labels = []cluster.Label{{Key: "kind", Value: "fast"}} })
+			w.waiting("c", "late", 5, func(c *cluster.PersistentVolumeClaim) {
+				c.Selector.Requirements = []cluster.Requirement{{Key: "kind", Operator: "In", Values: []string{"fast"}}}
+			})
+		}, []string{"c"}, []string{"c=v1 ", "c=v1 "}},
+		{"a volume that is kept for the claim, though there is a smaller one", func(w *storage) {
+			w.late("late", "csi", nil)
+			w.free("v0", "late", 5, "", nil)
+			w.free("v1", "late", 50, "b", func(v *cluster.PersistentVolume) {
+				v.HasClaim, v.Claim = true, cluster.ClaimReference{Namespace: "shop", Name: "c"}
+			})
+			w.waiting("c", "late", 5, nil)
+		}, []string{"c"}, []string{"c= ", "c=v1 "}}, // kube-scheduler looks for no other, but has one provisioned
+		{"a volume that was the claim's of another UID", func(w *storage) {
+			w.late("late", static, nil)
+			w.free("v", "late", 5, "", func(v *cluster.PersistentVolume) {
+				v.HasClaim, v.Claim = true, cluster.ClaimReference{Namespace: "shop", Name: "c", UID: "older"}
+			})
+			w.waiting("c", "late", 5, nil)
+		}, []string{"c"}, []string{no, no}},
+		{"a claim that has a node", func(w *storage) {
+			w.late("late", "csi", nil)
+			w.free("v", "late", 5, "", nil)
+			w.waiting("c", "late", 5, func(c *cluster.PersistentVolumeClaim) { c.HasSelectedNode, c.SelectedNode = true, "n1" })
+		}, []string{"c"}, []string{no, "c= "}},
+		{"room in one zone", func(w *storage) {
+			w.late("late", "csi", nil)
+			w.set(&cluster.CSIDriver{Name: "csi", StorageCapacity: true})
+			for zone, limit := range map[string]int64{"a": 4, "b": 5} {
+				w.set(&cluster.CSIStorageCapacity{Namespace: "kube-system", Name: zone, Class: "late", HasLimit: true, Limit: limit, Topology: cluster.LabelSelector{
+					Requirements: inZoneTerm(zone)[0].Expressions,
+				}})
+			}
+			w.waiting("c", "late", 5, nil)
+		}, []string{"c"}, []string{ReasonNoStorage + "; ", "c= "}},
+		{"room that a driver does not ask for", func(w *storage) {
+			w.late("late", "csi", nil)
+			w.set(&cluster.CSIDriver{Name: "csi"})
+			w.waiting("c", "late", 5, nil)
+		}, []string{"c"}, []string{"c= ", "c= "}},
+		{"two reasons", func(w *storage) {
+			w.bound("b", func(_ *cluster.PersistentVolumeClaim, v *cluster.PersistentVolume) {
+				v.HasAffinity, v.Affinity = true, inZoneTerm("b")
+			})
+			w.late("late", static, nil)
+			w.free("v", "late", 5, "b", nil)
+			w.waiting("c", "late", 5, nil)
+		}, []string{"b", "c"}, []string{no + ReasonVolumeAffinity + "; ", "c=v "}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+			tt.set(w)
+			id := w.pod("judged", "", 0, nil, claims(tt.claims...)...)
+			if diff := gocmp.Diff(tt.want, w.chosen(e, id)); diff != "" {
+				t.Errorf("on n0 and n1 (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWhatHasBeenChosenForOnePodIsNotForAnother(t *testing.T) {
+	w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+	w.late("late", noProvisioner, nil)
+	w.late("made", "csi", nil)
+	w.free("v0", "late", 5, "", nil)
+	w.free("v1", "late", 5, "a", nil)
+	for _, name := range []string{"c", "d"} {
+		w.waiting(name, "late", 5, nil)
+	}
+	w.waiting("m", "made", 5, nil)
+	one := w.pod("one", "", 0, nil, claims("c", "m")...)
+	two := w.pod("two", "", 0, nil, claims("d")...)
+	same := w.pod("same", "", 0, nil, claims("m", "c")...)
+	check := func(when string, id cluster.PodID, want ...string) {
+		t.Helper()
+		if diff := gocmp.Diff(want, w.chosen(e, id)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+	}
+	check("before", two, "d=v0 ", "d=v0 ")
+	assume := func(id cluster.PodID, node cluster.NodeIndex) {
+		t.Helper()
+		choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), node)
+		if !ok {
+			t.Fatalf("pod %d does not fit on %d", id, node)
+		}
+		w.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: 1, Volumes: choices})
+	}
+	assume(one, 1)
+	check("when v0 is taken", two, "d=v1 ", ReasonNoVolume+"; ")
+	check("one that shares both claims", same, ReasonNoVolume+"; ", "m= c=v0 ")
+	assume(same, 1)
+	w.apply(cluster.PodForgotten{ID: one})
+	check("as long as the other is there", two, "d=v1 ", ReasonNoVolume+"; ")
+	w.apply(cluster.PodForgotten{ID: same})
+	check("when both have given it back", two, "d=v0 ", "d=v0 ")
+	// A claim of the same name is another one.
+	assume(one, 0)
+	w.waiting("m", "made", 5, func(c *cluster.PersistentVolumeClaim) { c.UID = "uid-m-2" })
+	if choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(same).Pod), 1); !ok || !slices.Contains(choices, cluster.VolumeChoice{Claim: "m", UID: "uid-m-2"}) {
+		t.Errorf("%v, %v: a claim that has come anew waits for the node of the one before", choices, ok)
+	}
+}
+
+// TestPodsOfAStatefulSetAreOfOneSignature: what their claims ask for counts, and not what these are called.
+func TestPodsOfAStatefulSetAreOfOneSignature(t *testing.T) {
+	w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+	w.late("late", "csi", nil)
+	signatures := make(map[Signature]bool)
+	for k := range 5 {
+		name := fmt.Sprint("c-", k)
+		w.waiting(name, "late", 5, nil)
+		signatures[e.Signature(w.st, SubjectOf(&w.st.Pod(w.pod(name, "", 0, nil, claims(name)...)).Pod))] = true
+	}
+	if len(signatures) != 1 {
+		t.Errorf("%d signatures, want one", len(signatures))
+	}
+}
+
+// TestNodesChangeOnlyWithWhatMattersOfTheirVolumes counts the nodes that have to be judged again.
+func TestNodesChangeOnlyWithWhatMattersOfTheirVolumes(t *testing.T) {
+	w := newStorage(t, 4) // n0 and n2 in zone a, n1 and n3 in zone b
+	w.late("late", "csi", nil)
+	w.set(&cluster.CSIDriver{Name: "csi", StorageCapacity: true})
+	for k := range 6 {
+		w.free(fmt.Sprint("v", k), "late", int64(k), "a", nil)
+	}
+	room := func(limit int64) *cluster.CSIStorageCapacity {
+		return &cluster.CSIStorageCapacity{Namespace: "s", Name: "b", Class: "late", HasLimit: true, Limit: limit, Topology: cluster.LabelSelector{
+			Requirements: inZoneTerm("b")[0].Expressions,
+		}}
+	}
+	w.set(room(100))
+	for _, name := range []string{"c", "d"} {
+		w.waiting(name, "late", 5, nil)
+	}
+	w.waiting("e", "late", 7, nil)
+	id := w.pod("two", "", 0, nil, claims("c", "d")...)
+	w.apply(cluster.SettingsSet{Settings: w.st.Settings}) // so that what follows is of the journal alone
+	w.st.Restore(w.st.Version())
+	for _, tt := range []struct {
+		name string
+		d    cluster.Delta
+		want []cluster.NodeIndex
+	}{
+		{"a small volume goes, and enough are left that are larger", cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: "v1"}}, nil},
+		{"the last but two goes", cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: "v3"}}, nil},
+		{"the last but one goes", cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: "v4"}}, []cluster.NodeIndex{0, 2}},
+		{"room shrinks, but is more than anybody asks for", cluster.ObjectSet{Object: room(8)}, nil},
+		{"room for the largest claim is gone", cluster.ObjectSet{Object: room(6)}, []cluster.NodeIndex{1, 3}},
+		{"room for all is gone", cluster.ObjectSet{Object: room(4)}, []cluster.NodeIndex{1, 3}},
+		{"there is even less", cluster.ObjectSet{Object: room(1)}, nil},
+		{"a volume is promised", cluster.PodAssumed{ID: id, Node: 1, Volumes: []cluster.VolumeChoice{{Claim: "c", UID: "uid-c", Volume: "v5"}}}, []cluster.NodeIndex{0, 1, 2}},
+	} {
+		before := w.st.Version().Seq
+		w.apply(tt.d)
+		var got []cluster.NodeIndex
+		w.st.Nodes.ChangedSince(before, cluster.Range{End: cluster.MaxIndex}, func(i cluster.NodeIndex) { got = append(got, i) })
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: nodes %v count as changed, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// supplyOp draws a change of what claims that wait can get.
+func supplyOp(t *rapid.T, w *storage) cluster.Delta {
+	one := func(what string, from ...string) string { return rapid.SampledFrom(from).Draw(t, what) }
+	n := func(what string, most int) int { return rapid.IntRange(0, most).Draw(t, what) }
+	set := func(o cluster.Object) cluster.Delta { return cluster.ObjectSet{Object: o} }
+	gone := n("gone", 3) == 0
+	switch n("of", 9) {
+	case 0, 1, 2, 3:
+		v := &cluster.PersistentVolume{
+			Name: one("volume", "v0", "v1", "v2", "v3", "v4", "v5", "v6"), Class: one("class", "late", "late", "late", "other"), Capacity: int64(n("capacity", 4)),
+			AccessModes: []string{"ReadWriteOnce"}, Mode: "Filesystem", Available: true,
+		}
+		if gone {
+			return cluster.ObjectRemoved{ObjectKey: v.Key()}
+		}
+		if zone := one("zone", "a", "b", ""); zone != "" {
+			v.HasAffinity, v.Affinity = true, inZoneTerm(zone)
+		}
+		switch n("odd", 7) {
+		case 0:
+			v.AccessModes = nil
+		case 1:
+			v.Labels = []cluster.Label{{Key: "kind", Value: "fast"}}
+		case 2:
+			v.HasClaim, v.Claim = true, cluster.ClaimReference{Namespace: "shop", Name: one("claim", "c0", "c1", "c2")}
+		}
+		return set(v)
+	case 4, 5:
+		c := &cluster.CSIStorageCapacity{
+			Namespace: "s", Name: one("room", "r0", "r1"), Class: one("class", "late", "other"), HasLimit: true, Limit: int64(n("limit", 5)),
+		}
+		if gone {
+			return cluster.ObjectRemoved{ObjectKey: c.Key()}
+		}
+		if zone := one("zone", "a", "b", ""); zone != "" {
+			c.Topology.Requirements = inZoneTerm(zone)[0].Expressions
+		}
+		return set(c)
+	case 6, 7:
+		c := &cluster.PersistentVolumeClaim{
+			Namespace: "shop", Name: one("claim", "c0", "c1", "c2"), Class: one("class", "late", "late", "other"), HasRequest: true, Request: int64(n("request", 4)),
+			AccessModes: []string{"ReadWriteOnce"}, Mode: "Filesystem",
+		}
+		c.UID = "uid-" + c.Name
+		switch n("odd", 6) {
+		case 0:
+			c.AccessModes = nil
+		case 1:
+			c.Selector.Requirements = []cluster.Requirement{{Key: "kind", Operator: "In", Values: []string{"fast"}}}
+		}
+		return set(c)
+	case 8:
+		c := &cluster.StorageClass{Name: one("class", "late", "other"), Provisioner: one("by", "csi", noProvisioner), Mode: cluster.BindToFirstConsumer}
+		if gone && n("class gone", 2) == 0 {
+			return cluster.ObjectRemoved{ObjectKey: c.Key()}
+		}
+		return set(c)
+	}
+	id := rapid.SampledFrom([]cluster.PodID{0, 1, 2, 3}).Draw(t, "pod")
+	if row := w.st.Pod(id); row.Placed() {
+		return cluster.PodForgotten{ID: id}
+	}
+	node := cluster.NodeIndex(n("node", 3))
+	choices, ok := NewEvaluator(EvaluatorConfig{}).ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), node)
+	if !ok {
+		return cluster.SettingsSet{Settings: w.st.Settings}
+	}
+	return cluster.PodAssumed{ID: id, Node: node, Attempt: 1, Volumes: choices}
+}
+
+// TestClaimsThatWaitAreJudgedAsIfNothingWereKnown: whatever becomes of volumes, room and claims, nodes that do not count as changed are judged as
+// before, and what is chosen can be promised.
+func TestClaimsThatWaitAreJudgedAsIfNothingWereKnown(t *testing.T) {
+	feasible, refused, chosen := 0, 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		w, e := newStorage(t, 4), NewEvaluator(EvaluatorConfig{})
+		w.late("late", rapid.SampledFrom([]string{"csi", noProvisioner}).Draw(t, "by"), nil)
+		w.late("other", noProvisioner, nil)
+		w.set(&cluster.CSIDriver{Name: "csi", StorageCapacity: true})
+		var ids []cluster.PodID
+		for _, of := range [][]string{{"c0"}, {"c1"}, {"c2", "c0"}, {"c1", "c2", "c0"}} {
+			ids = append(ids, w.pod("p-"+strings.Join(of, "-"), "", 0, nil, claims(of...)...))
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			w.apply(supplyOp(t, w))
+			for _, id := range ids {
+				s := SubjectOf(&w.st.Pod(id).Pod)
+				got, _ := e.Filter(w.st, s, everything(w.st))
+				want, _ := NewEvaluator(EvaluatorConfig{}).Filter(w.st, s, everything(w.st))
+				if diff := gocmp.Diff(want, got); diff != "" {
+					t.Fatalf("pod %d (-anew +kept):\n%s", id, diff)
+				}
+				for i, text := range w.says(e, id) {
+					choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), cluster.NodeIndex(i))
+					if ok {
+						feasible++
+						chosen += len(choices)
+						if why := w.st.CanPromise("shop", w.st.Node(cluster.NodeIndex(i)).Name, choices); why != "" {
+							t.Fatalf("pod %d on node %d: %v cannot be promised: %s", id, i, choices, why)
+						}
+					} else {
+						refused++
+					}
+					if ok && strings.HasPrefix(text, VolumeBinding) {
+						t.Fatalf("pod %d on node %d: %v, though %q", id, i, choices, text)
+					}
+				}
+			}
+		}
+	})
+	if feasible == 0 || refused == 0 || chosen == 0 {
+		t.Errorf("%d feasible, %d not, %d claims chosen for", feasible, refused, chosen)
+	}
+}
