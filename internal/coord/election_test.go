@@ -119,7 +119,7 @@ func TestDeposedTermWritesNothing(t *testing.T) {
 		session := newSession(t, c, lasting)
 		defer closeSession(t, session)
 		term := elect(t, c, session, "one")
-		kept := &Batch{ID: 1, Intents: []Intent{{"uid", "ns", "pod", "node"}}}
+		kept := &Batch{ID: 1, Intents: []Intent{{PodUID: "uid", Namespace: "ns", Name: "pod", Node: "node"}}}
 		if err := term.Record(within(t), Version{term.Epoch(), 1}, kept, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -13,8 +13,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Intent says that a pod is to be bound to a node.
-type Intent struct{ PodUID, Namespace, Name, Node string }
+// Intent says that a pod is to be bound to a node, and before that its claims to what has been chosen for them.
+type Intent struct {
+	PodUID, Namespace, Name, Node string
+	Volumes                       []VolumeIntent
+}
+
+// VolumeIntent says what a claim in the pod's namespace is to get: a volume, or, if that is "", one that is to be provisioned for the node.
+type VolumeIntent struct{ Claim, ClaimUID, Volume string }
 
 // Batch is the intents of one commit. IDs are positive and unique among the batches that are not finished, whatever
 // epoch they are of: a new leader counts on from the highest ID that ReadRecord returns.
@@ -36,10 +42,10 @@ type Record struct {
 	Batches []StoredBatch
 }
 
-// batchValue keeps an intent in four strings without names: a batch is one key, and etcd limits its size.
+// batchValue keeps an intent in strings without names: a batch is one key, and etcd limits its size.
 type batchValue struct {
-	Epoch   int64       `json:"epoch"`
-	Intents [][4]string `json:"intents"` // UID, namespace, name, node
+	Epoch   int64      `json:"epoch"`
+	Intents [][]string `json:"intents"` // UID, namespace, name, node; and of each volume claim, claim's UID, volume
 }
 
 const (
@@ -173,9 +179,15 @@ func (t *Term) encodeBatch(b *Batch) (string, error) {
 	if b.ID <= 0 {
 		return "", fmt.Errorf("batch ID %d is not positive", b.ID)
 	}
-	value := batchValue{Epoch: t.epoch, Intents: make([][4]string, len(b.Intents))}
+	value := batchValue{Epoch: t.epoch, Intents: make([][]string, len(b.Intents))}
+	all := make([]string, 0, 4*len(b.Intents))
 	for i, in := range b.Intents {
-		value.Intents[i] = [4]string{in.PodUID, in.Namespace, in.Name, in.Node}
+		first := len(all)
+		all = append(all, in.PodUID, in.Namespace, in.Name, in.Node)
+		for _, v := range in.Volumes {
+			all = append(all, v.Claim, v.ClaimUID, v.Volume)
+		}
+		value.Intents[i] = all[first:]
 	}
 	encoded, err := json.Marshal(value)
 	if err != nil {
@@ -329,7 +341,15 @@ func decodeBatch(kv KV) (StoredBatch, error) {
 	}
 	b := Batch{ID: id, Intents: make([]Intent, len(value.Intents))}
 	for i, in := range value.Intents {
+		for len(in) < 4 {
+			in = append(in, "")
+		}
 		b.Intents[i] = Intent{PodUID: in[0], Namespace: in[1], Name: in[2], Node: in[3]}
+		for of := range slices.Chunk(in[4:], 3) {
+			if len(of) == 3 {
+				b.Intents[i].Volumes = append(b.Intents[i].Volumes, VolumeIntent{of[0], of[1], of[2]})
+			}
+		}
 	}
 	return StoredBatch{Epoch: value.Epoch, Batch: b}, nil
 }

@@ -32,7 +32,11 @@ func lead(t *testing.T, c *Client) *Term {
 func batch(id int64) Batch {
 	var b = Batch{ID: id}
 	for i := range 3 {
-		b.Intents = append(b.Intents, Intent{fmt.Sprintf("uid-%d-%d", id, i), "ns", fmt.Sprintf("pod-%d", i), "node"})
+		in := Intent{PodUID: fmt.Sprintf("uid-%d-%d", id, i), Namespace: "ns", Name: fmt.Sprintf("pod-%d", i), Node: "node"}
+		for k := range i { // none, one, two
+			in.Volumes = append(in.Volumes, VolumeIntent{Claim: fmt.Sprintf("claim-%d", k), ClaimUID: "of", Volume: []string{"volume", ""}[k]})
+		}
+		b.Intents = append(b.Intents, in)
 	}
 	return b
 }

@@ -38,7 +38,7 @@ func TestNothingIsBoundBeforeItsIntentIsRecorded(t *testing.T) {
 		}
 		for _, batch := range record.Batches {
 			for _, in := range batch.Batch.Intents {
-				if in == (coord.Intent{PodUID: b.UID, Namespace: b.Namespace, Name: b.Name, Node: b.Node}) {
+				if cmp.Equal(in, coord.Intent{PodUID: b.UID, Namespace: b.Namespace, Name: b.Name, Node: b.Node}) {
 					return source.Outcome{Result: source.BindDone}
 				}
 			}

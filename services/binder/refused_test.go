@@ -458,9 +458,6 @@ func TestWhatIsToldOfARefusalIsBoundedText(t *testing.T) {
 	if !utf8.ValidString(r.Message) || len(r.Message) > maxReason+8 || !strings.HasPrefix(r.Message, "binding to a was refused: a?b") {
 		t.Errorf("%d bytes: %.100q", len(r.Message), r.Message)
 	}
-	if (coord.Intent{}) == meant("p", "a") {
-		t.Error("an intent is the zero one")
-	}
 }
 
 func TestTroublesAreForgotten(t *testing.T) {
