@@ -109,6 +109,7 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 		MaxBackoffSeconds:       *f.completed.Config.PodMaxBackoffSeconds,
 		MaxUnschedulableSeconds: int64(f.unschedulable / time.Second),
 	}
+	f.cluster.BindTimeouts = f.completed.BindTimeouts
 	f.cluster.Election = f.election.of(f.completed)
 	text, err := config.Encode(f.completed.Config)
 	if err != nil {

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -18,6 +19,8 @@ type Completed struct {
 	// Config has all defaults, and of the arguments those of plugins that run, by plugin.
 	Config   *configv1.KubeSchedulerConfiguration
 	Profiles []cluster.Profile // in the configuration's order
+	// BindTimeouts say, by the profiles' scheduler names, how long VolumeBinding waits for the claims of a pod to be bound.
+	BindTimeouts map[string]time.Duration
 	// Notes say what is set in the configuration and means nothing to Berth.
 	Notes []string
 }
@@ -34,7 +37,7 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration) (Completed, error) {
 	if err := validate(cfg); err != nil {
 		return Completed{}, fmt.Errorf("check configuration: %w", err)
 	}
-	out := Completed{Config: cfg, Notes: notes(written)}
+	out := Completed{Config: cfg, Notes: notes(written), BindTimeouts: make(map[string]time.Duration)}
 	var errs []error
 	if len(cfg.Extenders) > 0 {
 		errs = append(errs, field.Forbidden(field.NewPath("extenders"), "Berth does not have extenders yet"))
@@ -50,6 +53,7 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration) (Completed, error) {
 			errs = append(errs, err)
 		}
 		out.Profiles = append(out.Profiles, profileOf(cfg, p, r))
+		out.BindTimeouts[*p.SchedulerName] = bindTimeoutOf(p)
 		keepUsedArgs(p)
 	}
 	if err := together(errs); err != nil {
@@ -132,7 +136,7 @@ func unbuilt(path *field.Path, p *configv1.KubeSchedulerProfile) (errs field.Err
 			continue
 		}
 		standard := newArgs(c.Name)
-		if !known.Unbuilt && !known.ArgsUnread || standard == nil || c.Args.Object == nil {
+		if !known.Unbuilt || standard == nil || c.Args.Object == nil {
 			continue
 		}
 		args := c.Args.Object.DeepCopyObject()

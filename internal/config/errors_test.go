@@ -118,7 +118,7 @@ func TestWhatBerthDoesNotHaveIsNamed(t *testing.T) {
 		{"enabled everywhere", profile("{multiPoint: {enabled: [{name: DynamicResources}]}}", ""), "profiles[0].plugins.multiPoint.enabled[0]: " + notYet + "DynamicResources yet"},
 		{"enabled after all are disabled", profile("{filter: {disabled: [{name: '*'}], enabled: [{name: NodeName}, {name: DynamicResources}]}}", ""), "profiles[0].plugins.filter.enabled[1]: " + notYet + "DynamicResources yet"},
 		{"behind a feature gate", profile("{permit: {enabled: [{name: GangScheduling}]}}", ""), notYet + "GangScheduling yet"},
-		{"arguments", args("VolumeBinding", "{bindTimeoutSeconds: 5}"), "profiles[0].pluginConfig[0].args: " + notYet + "the plugin VolumeBinding yet"},
+		{"arguments", args("DynamicResources", "{filterTimeout: 5s}"), "profiles[0].pluginConfig[0].args: " + notYet + "the plugin DynamicResources yet"},
 		{"enabled at postFilter", profile("{postFilter: {enabled: [{name: DynamicResources}]}}", ""), "profiles[0].plugins.postFilter.enabled[0]: " + notYet + "DynamicResources yet"},
 		{"preemption without preEnqueue", profile("{preEnqueue: {disabled: [{name: DefaultPreemption}]}}", ""), "DefaultPreemption cannot run at postFilter without preEnqueue"},
 		{"extenders", "extenders: [{urlPrefix: 'http://x', filterVerb: f}]", "extenders: " + notYet + "extenders yet"},
@@ -149,7 +149,6 @@ func TestWhatBerthDoesNotHaveIsNamed(t *testing.T) {
 
 func TestWhatStandsByDefaultIsAccepted(t *testing.T) {
 	for _, tt := range []struct{ name, body string }{
-		{"default arguments", args("VolumeBinding", "{bindTimeoutSeconds: 600}")},
 		{"empty arguments", args("DynamicResources", "{}")},
 		{"arguments that name their kind", args("DynamicResources", "{apiVersion: kubescheduler.config.k8s.io/v1, kind: DynamicResourcesArgs, filterTimeout: 10s}")},
 		{"disabled", profile("{multiPoint: {disabled: [{name: VolumeBinding}]}, score: {disabled: [{name: DynamicResources}]}}", "")},

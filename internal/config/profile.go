@@ -1,12 +1,16 @@
 package config
 
 import (
+	"math"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 // profileOf makes of a profile of cfg what the roles are told. Both have their defaults.
@@ -26,15 +30,8 @@ func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedul
 		}
 		out.Weights = append(out.Weights, cluster.PluginWeight{Name: name, Weight: r.weights[name]})
 	}
-	used := enabledNames(p.Plugins)
 	for _, plugin := range inTree() {
-		args := newArgs(plugin.Name) // of a plugin that does not run
-		for i := range p.PluginConfig {
-			if p.PluginConfig[i].Name == plugin.Name && slices.Contains(used, plugin.Name) {
-				args = p.PluginConfig[i].Args.Object
-			}
-		}
-		switch a := args.(type) {
+		switch a := argsFor(p, plugin.Name).(type) {
 		case *configv1.NodeResourcesFitArgs:
 			setFit(&out, a)
 		case *configv1.NodeResourcesBalancedAllocationArgs:
@@ -50,6 +47,25 @@ func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedul
 		}
 	}
 	return out
+}
+
+// argsFor returns the arguments of a plugin of a profile that has its defaults; those of a plugin that does not run are the defaults.
+func argsFor(p *configv1.KubeSchedulerProfile, plugin string) runtime.Object {
+	args := newArgs(plugin)
+	if slices.Contains(enabledNames(p.Plugins), plugin) {
+		for i := range p.PluginConfig {
+			if p.PluginConfig[i].Name == plugin {
+				args = p.PluginConfig[i].Args.Object
+			}
+		}
+	}
+	return args
+}
+
+// bindTimeoutOf returns how long VolumeBinding waits.
+func bindTimeoutOf(p *configv1.KubeSchedulerProfile) time.Duration {
+	const most = int64(math.MaxInt64 / time.Second)
+	return time.Duration(min(most, *argsFor(p, engine.VolumeBinding).(*configv1.VolumeBindingArgs).BindTimeoutSeconds)) * time.Second
 }
 
 // built leaves out what Berth does not have.

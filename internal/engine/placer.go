@@ -204,9 +204,9 @@ func (p *Placer) observe() {
 	switch {
 	case seq == p.seen:
 		return
-	case p.placed != cluster.NoNode && seq == p.seen+1 && n.Modified[p.placed] == seq && !p.nominations:
+	case p.placed != cluster.NoNode && seq == p.seen+1 && n.Modified[p.placed] == seq && !p.nominations && p.st.VolumeUsesModified() != seq:
 		// The one delta since then has placed the pod; a million nodes need not be looked through for that. One that was
-		// nominated to another node would have changed that too.
+		// nominated to another node would have changed that too, and one that was promised a volume all nodes from which that can be reached.
 		p.journal = append(p.journal, change{p.placed, seq})
 	default:
 		n.ChangedSince(p.seen, cluster.Range{First: 0, End: cluster.NodeIndex(n.Len())}, func(i cluster.NodeIndex) {

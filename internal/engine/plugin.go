@@ -27,8 +27,6 @@ type Descriptor struct {
 	Gated bool
 	// Unbuilt: Berth does not have it.
 	Unbuilt bool
-	// ArgsUnread: what its arguments say is about something that Berth does not do.
-	ArgsUnread bool
 	// Judges is what the plugin judges of a pod's spec: what cannot be read of it is the plugin's to refuse.
 	Judges []Aspect
 	// Predicates and Priorities are what a Policy, before there were profiles, called its filter and its score.

@@ -28,7 +28,7 @@ const (
 
 var volumeBinding = Descriptor{
 	Name: VolumeBinding, Points: []string{"preFilter", "filter", "reserve", "preScore", "score", "preBind"},
-	Needs: map[string]string{"filter": "preFilter"}, ArgsUnread: true,
+	Needs:  map[string]string{"filter": "preFilter"},
 	Judges: []Aspect{BoundVolumes}, Predicates: []string{"CheckVolumeBinding"},
 	hints: hints{volumes: bindingVolumes},
 	reasons: []Reason{

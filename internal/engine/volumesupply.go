@@ -352,3 +352,84 @@ func (e *Evaluator) ChooseVolumes(st *cluster.State, s Subject, i cluster.NodeIn
 	})
 	return choices, ok && known
 }
+
+// VolumesBound reports whether the claims of a pod on a node are bound to what has been chosen for them, as of what has been written of that. An
+// error says that they will not be, and the pod is to be placed anew. It is kube-scheduler's checkBindings, with its texts.
+func VolumesBound(st *cluster.State, namespace, node string, choices []cluster.VolumeChoice) (bool, error) {
+	i := st.Nodes.ByName(node)
+	if i == cluster.NoNode {
+		return false, fmt.Errorf("failed to get node %q: node %q not found", node, node)
+	}
+	all := true
+	for k := range choices { // kube-scheduler does not look behind the first that is not bound yet
+		bound := volumeBound
+		if choices[k].Volume == "" {
+			bound = volumeProvisioned
+		}
+		ok, err := bound(st, namespace, i, &choices[k])
+		if err != nil {
+			return false, err
+		}
+		all = all && ok
+	}
+	return all, nil
+}
+
+// volumeBound is VolumesBound of a claim that was given a volume.
+func volumeBound(st *cluster.State, namespace string, i cluster.NodeIndex, c *cluster.VolumeChoice) (bool, error) {
+	v, claim := st.PersistentVolume(c.Volume), st.PersistentVolumeClaim(namespace, c.Claim)
+	switch {
+	case v == nil:
+		return false, fmt.Errorf("failed to check binding: could not find v1.PersistentVolume %q", c.Volume)
+	case claim == nil || claim.UID != c.UID:
+		return false, fmt.Errorf("failed to check binding: could not find v1.PersistentVolumeClaim %q", namespace+"/"+c.Claim)
+	}
+	if err := reaches(st, i, v); err != nil {
+		return false, err
+	}
+	switch to := v.Claim; {
+	case !v.HasClaim || to.UID == "":
+		return false, fmt.Errorf("ClaimRef got reset for pv %q", v.Name)
+	case to.UID != c.UID: // kube-scheduler waits for nothing until its time is up
+		return false, fmt.Errorf("pv %q is bound to claim %q", v.Name, to.Namespace+"/"+to.Name)
+	case claim.Volume != "" && claim.Volume != v.Name: // the same
+		return false, fmt.Errorf("claim %q is bound to pv %q", namespace+"/"+c.Claim, claim.Volume)
+	}
+	return claim.Volume != "" && claim.Bound, nil
+}
+
+// volumeProvisioned is VolumesBound of a claim for which a volume is to be provisioned.
+func volumeProvisioned(st *cluster.State, namespace string, i cluster.NodeIndex, c *cluster.VolumeChoice) (bool, error) {
+	claim := st.PersistentVolumeClaim(namespace, c.Claim)
+	switch {
+	case claim == nil || claim.UID != c.UID:
+		return false, fmt.Errorf("failed to check provisioning pvc: could not find v1.PersistentVolumeClaim %q", namespace+"/"+c.Claim)
+	case !claim.HasSelectedNode || claim.SelectedNode != st.Nodes.Spec[i].Name: // so a provisioner says that it cannot
+		return false, fmt.Errorf("provisioning failed for PVC %q", c.Claim)
+	case claim.Volume == "":
+		return false, nil
+	}
+	v := st.PersistentVolume(claim.Volume)
+	if v == nil {
+		return false, nil // it may be told later
+	}
+	if err := reaches(st, i, v); err != nil {
+		return false, err
+	}
+	return claim.Bound, nil
+}
+
+// reaches returns why a volume cannot be reached from a live node.
+func reaches(st *cluster.State, i cluster.NodeIndex, v *cluster.PersistentVolume) error {
+	has, terms, name := v.HasAffinity, v.Affinity, st.Nodes.Spec[i].Name
+	if node := st.CSINode(name); v.Migration.Plugin != "" && node != nil && slices.Contains(node.Migrated, v.Migration.Plugin) {
+		if v.Migration.Error != "" {
+			return fmt.Errorf("failed to translate pv to csi: could not translate pv: %s", v.Migration.Error)
+		}
+		has, terms = v.HasMigratedAffinity, v.MigratedAffinity
+	}
+	if has && !termsAdmit(st, i, terms) {
+		return fmt.Errorf("pv %q node affinity doesn't match node %q: no matching NodeSelectorTerms", v.Name, name)
+	}
+	return nil
+}

@@ -427,3 +427,52 @@ func TestClaimsThatWaitAreJudgedAsIfNothingWereKnown(t *testing.T) {
 		t.Errorf("%d feasible, %d not, %d claims chosen for", feasible, refused, chosen)
 	}
 }
+
+// TestABatchTakesAVolumeOnce: the pods of one commit are placed as if each had come after the others were assumed, with their volumes.
+func TestABatchTakesAVolumeOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w, e := newStorage(t, 6), NewEvaluator(EvaluatorConfig{})
+		w.late("late", noProvisioner, nil)
+		for k := range rapid.IntRange(0, 5).Draw(t, "volumes") {
+			w.free(fmt.Sprint("v", k), "late", rapid.Int64Range(4, 6).Draw(t, "capacity"), rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "zone"), nil)
+		}
+		var pods []cluster.PodID
+		for k := range rapid.IntRange(1, 6).Draw(t, "pods") {
+			name := fmt.Sprint("c", k)
+			w.waiting(name, "late", 5, nil)
+			pods = append(pods, w.pod(name, "", 0, nil, claims(name)...))
+		}
+		apart := w.st.Clone()
+		s := SubjectOf(&w.st.Pod(pods[0]).Pod)
+		nodes := cluster.Range{End: cluster.NodeIndex(w.st.Nodes.Len())}
+		found, _ := e.Filter(w.st, s, nodes)
+		groups, _ := e.Score(w.st, s, nodes, found.Eligible, len(pods)+16)
+		place := func(e *Evaluator, st *cluster.State, p *Placer, id cluster.PodID, index int) string {
+			node, placement := p.Choose(id, index)
+			if placement != Placed {
+				return placement.String()
+			}
+			s := SubjectOf(&st.Pod(id).Pod)
+			choices, ok := e.ChooseVolumes(st, s, node)
+			if !ok {
+				t.Fatalf("pod %d is placed on %d, where there is no volume for it", id, node)
+			}
+			apply(t, st, cluster.PodAssumed{ID: id, Node: node, Attempt: 1, Volumes: choices})
+			return fmt.Sprint(st.Nodes.Spec[node].Name, choices)
+		}
+		batch := NewPlacer(e, w.st, w.st.Version().Seq, []Candidates{{s, groups}})
+		for _, id := range pods {
+			got := place(e, w.st, batch, id, 0)
+			if got == Retry.String() {
+				return // it ends the batch
+			}
+			fresh := NewEvaluator(EvaluatorConfig{})
+			s := SubjectOf(&apart.Pod(id).Pod)
+			found, _ := fresh.Filter(apart, s, nodes)
+			groups, _ := fresh.Score(apart, s, nodes, found.Eligible, 16)
+			if want := place(fresh, apart, NewPlacer(fresh, apart, apart.Version().Seq, []Candidates{{s, groups}}), id, 0); got != want && want != Retry.String() {
+				t.Fatalf("pod %d: %s in the batch, %s by itself", id, got, want)
+			}
+		}
+	})
+}

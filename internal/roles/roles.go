@@ -39,8 +39,10 @@ type Cluster struct {
 	KubeQPS    float32
 	KubeBurst  int
 	Settings   cluster.Settings
-	Election   *Election       // by which names are shared with other schedulers of a kube source; nil: none is
-	Config     json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said
+	// BindTimeouts say, by scheduler name, how long VolumeBinding waits for claims to be bound.
+	BindTimeouts map[string]time.Duration
+	Election     *Election       // by which names are shared with other schedulers of a kube source; nil: none is
+	Config       json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said
 }
 
 // Election says which scheduler names other schedulers of the cluster may have too, and by which Lease all agree who places their pods.
@@ -217,7 +219,7 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 		bindWorkers = bindWorkersOf(cl.KubeQPS)
 	}
 	cfg := binder.Config{
-		ID: id, Address: r.address, Coord: e.coord, Source: src, Settings: cl.Settings, LeaseTTL: e.LeaseTTL, BindWorkers: bindWorkers,
+		ID: id, Address: r.address, Coord: e.coord, Source: src, Settings: cl.Settings, BindTimeouts: cl.BindTimeouts, LeaseTTL: e.LeaseTTL, BindWorkers: bindWorkers,
 		Log: e.Log, Metrics: e.metrics(id), Trace: e.Trace,
 	}
 	if cluster, ok := src.(*kube.Source); ok && cl.Election != nil {

@@ -65,6 +65,14 @@ type Binding struct {
 	Version string
 }
 
+// VolumeBinding is what has been chosen for the claims of a pod, to be written before the pod is bound.
+type VolumeBinding struct {
+	UID, Namespace, Name, Node string // of the pod, and where it goes
+	Choices                    []cluster.VolumeChoice
+	// Written says that all of it has been written. What is not as it was written then is not written again.
+	Written bool
+}
+
 // ErrChanged says of a Bind with an unknown outcome that somebody had changed the pod since it was prepared: the next try is of what the
 // pod is now.
 var ErrChanged = errors.New("the pod has changed meanwhile")
@@ -147,6 +155,12 @@ type Source interface {
 	// If what makes that sure is a write to the pod, it says why. A source whose binds are fenced answers for earlier terms
 	// only.
 	Withdraw(ctx context.Context, fence coord.Cond, b Binding, why Report) Outcome
+	// BindVolumes carries out what has been chosen for claims, as far as that is a scheduler's to do: who binds claims and provisions
+	// volumes goes on from there. BindDone: all of it is written, or was. BindRefused: some of it cannot be, as the claim or the volume is not
+	// what it was, or may not be; the rest may have been. In both cases Watch has told all that was written, and no write of this or an
+	// earlier call, by whatever binder, can change anything of it any more. BindUnknown: call it again. Nothing is written if the term
+	// has Ended.
+	BindVolumes(ctx context.Context, fence coord.Cond, b VolumeBinding) Outcome
 	// Lookup reads, consistently, the uid and the node ("" if none) of a pod. found is false if there is none of the name.
 	// It waits for no rate limit: no error means that the cluster can be used.
 	Lookup(ctx context.Context, namespace, name string) (uid, node string, found bool, err error)

@@ -259,19 +259,32 @@ func (t *term) placeIn(
 		}
 		var node cluster.NodeIndex
 		var chosen engine.Placement
-		if !t.judge(row, func() { node, chosen = placer.Choose(id, int(p.GetSubjectIndex())) }) {
+		var volumes []cluster.VolumeChoice // for claims of a pod that is placed
+		if !t.judge(row, func() {
+			if node, chosen = placer.Choose(id, int(p.GetSubjectIndex())); chosen == engine.Placed {
+				volumes, chosen = t.chooseVolumes(row, node)
+			}
+		}) {
 			ended = true                                // the placer is not what it was
 			out.Result = binderv1.Outcome_RESULT_NO_FIT // the shard tries that twice, and backs off
 			continue
 		}
+		var prep *preparation
+		if len(volumes) > 0 {
+			if prep = t.reserve(row, node, volumes); prep == nil {
+				out.Result = binderv1.Outcome_RESULT_BUSY
+				t.conflict(conflictBusy)
+				continue
+			}
+		}
 		switch chosen {
 		case engine.Placed:
-			if err := tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: p.GetAttempt()}); err != nil {
+			if err := tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: p.GetAttempt(), Volumes: volumes}); err != nil {
 				return nil, nil, err
 			}
 			out.Result, out.Node = binderv1.Outcome_RESULT_ASSUMED, int32(node)
 			placed = append(placed, &placement{
-				UID: row.UID, Namespace: row.Namespace, Name: row.Name, choice: choice{Node: st.Nodes.Spec[node].Name}, state: stateAssumed,
+				UID: row.UID, Namespace: row.Namespace, Name: row.Name, choice: choice{st.Nodes.Spec[node].Name, volumes}, state: stateAssumed, preparation: prep,
 				attempt: t.trace.Attempt(p.GetUid(), p.GetAttempt()), shared: t.names.shares(st, row.Class), stint: stint,
 			})
 			if t.flights.most > 0 && t.windows.trust(row.Namespace, now) == slow {

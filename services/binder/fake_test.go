@@ -22,6 +22,8 @@ type fakeSource struct {
 	pods    map[string]source.Pod // by uid
 	log     []source.Event        // everything that ever changed
 	watches int                   // running at the moment
+	told    int                   // how many of log the watch has told that began last
+	fakeVolumes
 
 	fenced bool // its binds are
 	// answer, if not nil, is asked before a bind happens; BindDone lets it happen.
@@ -141,6 +143,9 @@ func (s *fakeSource) Watch(ctx context.Context, sink func(source.Event)) error {
 			for _, uid := range slices.Sorted(maps.Keys(s.pods)) {
 				events = append(events, source.Event{Kind: source.PodSet, Pod: s.pods[uid]})
 			}
+			for _, object := range s.objects {
+				events = append(events, source.Event{Kind: source.ObjectSet, Object: object})
+			}
 			events = append(events, source.Event{Kind: source.Synced})
 			told = len(s.log)
 		default:
@@ -151,6 +156,10 @@ func (s *fakeSource) Watch(ctx context.Context, sink func(source.Event)) error {
 		s.mu.Unlock()
 		for _, e := range events {
 			sink(e)
+		}
+		if len(events) > 0 {
+			s.change(func() { s.told = told })
+			continue
 		}
 		select {
 		case <-ctx.Done():

@@ -163,6 +163,13 @@ func (l *ledger) Snapshot(encode func(*cluster.State)) {
 	}
 }
 
+// read calls fn between two transactions.
+func (l *ledger) read(fn func(*cluster.State)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fn(l.state)
+}
+
 func (l *ledger) version() cluster.Version {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -288,6 +295,16 @@ func (l *ledger) ours(uid string) bool {
 	return !ok || l.profile(l.state.Pod(id)) != nil
 }
 
+// schedulerOf returns a pod's scheduler name, "" if there is no such pod.
+func (l *ledger) schedulerOf(uid string) (name string) {
+	l.read(func(st *cluster.State) {
+		if id, ok := st.PodByUID(uid); ok {
+			name = st.Class(st.Pod(id).Class).Spec.SchedulerName
+		}
+	})
+	return name
+}
+
 // profile returns the profile by which a pod is placed, nil if it is for another scheduler.
 func (l *ledger) profile(row *cluster.PodRow) *cluster.Profile {
 	return l.state.Profile(l.state.Class(row.Class).Spec.SchedulerName)
@@ -304,39 +321,47 @@ const (
 	adopted                 // it fits, and is assumed again
 )
 
-// adopt assumes a pod again that an earlier epoch has recorded an intent for, if the filters find that it fits. A misfit, with
-// what they have against it, is assumed only if insist.
-func (l *ledger) adopt(b source.Binding, judge judge, insist bool) (what adoption, why string, err error) {
+// adopt assumes a pod again that an earlier epoch has recorded an intent for, with what was chosen for its claims, if the filters find that it fits.
+// A misfit, with what they have against it, is assumed only if insist.
+func (l *ledger) adopt(p *placement, judge judge, insist bool) (what adoption, why string, err error) {
 	err = l.update(func(tx *tx) (err error) {
-		what, why, err = l.adoptIn(tx, b, judge, insist)
+		what, why, err = l.adoptIn(tx, p, judge, insist)
 		return err
 	})
 	return what, why, err
 }
 
-func (l *ledger) adoptIn(tx *tx, b source.Binding, judge judge, insist bool) (what adoption, why string, err error) {
-	id, ok := l.state.PodByUID(b.UID)
+func (l *ledger) adoptIn(tx *tx, p *placement, judge judge, insist bool) (what adoption, why string, err error) {
+	id, ok := l.state.PodByUID(p.UID)
 	if !ok || l.state.Pod(id).Placed() || l.state.Pod(id).Deleting {
 		return nothing, "", nil
 	}
 	row := l.state.Pod(id)
 	switch {
-	case row.Namespace != b.Namespace || row.Name != b.Name:
+	case row.Namespace != p.Namespace || row.Name != p.Name:
 		return foreign, "the pod of this uid is " + row.Namespace + "/" + row.Name, nil
 	case len(row.Gates) > 0:
 		return foreign, "it has scheduling gates", nil
 	}
-	node := l.state.Nodes.ByName(b.Node)
+	node := l.state.Nodes.ByName(p.Node)
 	if node == cluster.NoNode {
 		return absent, "there is no such node", nil
 	}
 	if !judge(row, func(e *engine.Evaluator) { what, why = l.judge(e, row, id, node) }) {
 		what, why = misfit, "it cannot be judged"
 	}
+	// No binder has meant what contradicts another intent: its claims are not promised anything.
+	contradiction := l.state.CanPromise(p.Namespace, p.Node, p.Volumes)
+	if contradiction != "" && what != nothing {
+		what, why = misfit, contradiction
+	}
 	if what == nothing || what == misfit && !insist {
 		return what, why, nil
 	}
-	return what, why, tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: max(row.Attempt, 1)})
+	if contradiction != "" {
+		p.Volumes, p.preparation = nil, nil
+	}
+	return what, why, tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: max(row.Attempt, 1), Volumes: p.Volumes})
 }
 
 // judge says whether a pod that an earlier epoch has meant to bind to a node fits there: adopted or misfit, or nothing if that is not

@@ -338,6 +338,7 @@ func (t *term) reassumeIn(tx *tx, batch []*placement) error {
 		id      cluster.PodID
 		node    cluster.NodeIndex
 		attempt int32
+		volumes []cluster.VolumeChoice
 	}
 	// 1. Take them off their nodes.
 	var judged []subject
@@ -354,7 +355,7 @@ func (t *term) reassumeIn(tx *tx, batch []*placement) error {
 			continue
 		}
 		row := l.state.Pod(id)
-		judged = append(judged, subject{p, id, row.Node, max(row.Attempt, 1)})
+		judged = append(judged, subject{p, id, row.Node, max(row.Attempt, 1), l.state.Chosen(id)})
 		if err := tx.apply(cluster.PodForgotten{ID: id, Reason: errNoRoom.Error()}); err != nil {
 			return err
 		}
@@ -373,13 +374,13 @@ func (t *term) reassumeIn(tx *tx, batch []*placement) error {
 			continue
 		}
 		p.misfit = nil
-		if err := tx.apply(cluster.PodAssumed{ID: p.id, Node: p.node, Attempt: p.attempt}); err != nil {
+		if err := tx.apply(cluster.PodAssumed{ID: p.id, Node: p.node, Attempt: p.attempt, Volumes: p.volumes}); err != nil {
 			return err
 		}
 	}
 	// 3. Their binds may still happen.
 	for _, p := range misfits {
-		if err := tx.apply(cluster.PodAssumed{ID: p.id, Node: p.node, Attempt: p.attempt}); err != nil {
+		if err := tx.apply(cluster.PodAssumed{ID: p.id, Node: p.node, Attempt: p.attempt, Volumes: p.volumes}); err != nil {
 			return err
 		}
 	}
@@ -421,7 +422,7 @@ func (t *term) judgeAside(ctx context.Context) error {
 		if p.misfit != nil {
 			next = stateWithdrawing
 		}
-		if !t.move(p, next) {
+		if !t.move(p, next) || t.prepares(p) {
 			continue
 		}
 		select {

@@ -48,7 +48,7 @@ func outlast(t *testing.T, why error) {
 		out := make(chan *placement, 1)
 		move := func(p *placement, next placementState) bool { return p.to(next) == nil }
 		r := newRecorder(recorderConfig{
-			term: etcd, version: func() cluster.Version { return cluster.Version{Epoch: 7, Seq: 1} }, out: out, move: move,
+			term: etcd, version: func() cluster.Version { return cluster.Version{Epoch: 7, Seq: 1} }, out: out, move: move, prepares: func(*placement) bool { return false },
 			took: func(time.Duration) {}, log: slog.New(slog.DiscardHandler),
 		})
 		ctx, stop := context.WithCancel(t.Context())

@@ -82,6 +82,10 @@ const maxReason = 1 << 10
 // refusal returns what is told of a bind that was refused.
 func refusal(p *placement, why error) source.Report {
 	text := fmt.Sprintf("binding to %s was refused: %v", p.Node, why)
+	var before preBindError
+	if errors.As(why, &before) { // nothing was bound
+		text = before.Error()
+	}
 	if len(text) > maxReason {
 		text = text[:maxReason] + "…"
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/trace"
@@ -20,7 +21,8 @@ import (
 type placement struct {
 	UID, Namespace, Name string // of the pod
 	choice
-	attempt *trace.Attempt // nil: it is not traced, or was taken over
+	attempt     *trace.Attempt // nil: it is not traced, or was taken over
+	preparation *preparation   // nil: nothing has been chosen for claims
 
 	state   placementState
 	batch   int64     // to which its record belongs, from the record on
@@ -42,7 +44,8 @@ type placement struct {
 // choice is what was chosen for a placement. It is recorded whole before anything of it is written anywhere, is never chosen differently
 // by another binder, and is given back whole.
 type choice struct {
-	Node string
+	Node    string
+	Volumes []cluster.VolumeChoice // for claims
 }
 
 // binding returns what a source is asked to write.
@@ -52,7 +55,11 @@ func (p *placement) binding() source.Binding {
 
 // intent returns what is recorded.
 func (p *placement) intent() coord.Intent {
-	return coord.Intent{PodUID: p.UID, Namespace: p.Namespace, Name: p.Name, Node: p.Node}
+	in := coord.Intent{PodUID: p.UID, Namespace: p.Namespace, Name: p.Name, Node: p.Node}
+	for _, v := range p.Volumes {
+		in.Volumes = append(in.Volumes, coord.VolumeIntent{Claim: v.Claim, ClaimUID: v.UID, Volume: v.Volume})
+	}
+	return in
 }
 
 // placementState is how far a placement is. In all states but the last two its pod keeps its room in the ledger, unless it is absent.
@@ -68,7 +75,8 @@ const (
 	// stateRecorded: its intent is in etcd, or it needs none (source.Source.Fenced). It waits for its turn in the lane. Binds of it may have
 	// been sent, by this binder or an earlier one, and may still happen.
 	stateRecorded
-	// statePreparing is reserved for what is to be done between record and bind, to volumes and devices. Nothing leads there yet.
+	// statePreparing: what has been chosen for its claims is being carried out. No bind of it is sent by this binder. It does not count as unbound,
+	// but by itself: see preparing.
 	statePreparing
 	// stateBinding: a bind of it is under way.
 	stateBinding
@@ -96,7 +104,7 @@ func (s placementState) String() string {
 func (s placementState) final() bool { return s == stateBound || s == stateReleased }
 
 // unbound reports whether placements in a state count against Config.MaxUnbound.
-func (s placementState) unbound() bool { return !s.final() && s != stateAside }
+func (s placementState) unbound() bool { return !s.final() && s != stateAside && s != statePreparing }
 
 // transitions are all that there are, by the state that they lead from.
 var transitions = [states][]placementState{
@@ -104,10 +112,19 @@ var transitions = [states][]placementState{
 		stateRecorded, // the record is written, or it needs none
 	},
 	stateRecorded: {
+		statePreparing,   // claims are to be bound first
 		stateBinding,     // it is its turn
 		stateWithdrawing, // taken over, it does not fit any more; or a bind was sent, and it has found no place for the next
 		stateAside,       // its stint is over
 		stateReleasing,   // it has found no place among the binds under way, and no bind was sent
+		stateBound,       // the source has told
+		stateReleased,    // the same: it is gone, or elsewhere
+	},
+	statePreparing: {
+		stateRecorded,    // its claims are bound
+		stateWithdrawing, // they will not be, or, taken over, it does not fit any more; a bind may have been sent
+		stateAside,       // its stint is over
+		stateReleasing,   // they will not be, and no bind was sent
 		stateBound,       // the source has told
 		stateReleased,    // the same: it is gone, or elsewhere
 	},
@@ -134,7 +151,7 @@ var transitions = [states][]placementState{
 	stateReleasing: {
 		stateReleased, // its intent has left the record
 	},
-	statePreparing: nil, stateBound: nil, stateReleased: nil,
+	stateBound: nil, stateReleased: nil,
 }
 
 // to brings a placement into a state. An error says that there is no such transition, and nothing has changed.

@@ -46,6 +46,8 @@ type recorder struct {
 	open     map[int64]*openBatch // by id
 	finished []finishedBatch
 	back     []takenBack // bounded by term.unbound
+	// sparse are batches of which etcd keeps much that is decided: those that are preparing may stay for long.
+	sparse map[int64]bool
 	backAt   time.Time   // when the first of them came
 }
 
@@ -56,7 +58,9 @@ type recorderConfig struct {
 	version func() cluster.Version
 	out     chan<- *placement                     // gets those that may be bound
 	move    func(*placement, placementState) bool // backlog.move
-	took    func(time.Duration)                   // hears how long a record took
+	// prepares takes recorded placements that are not to be bound yet.
+	prepares func(*placement) bool
+	took     func(time.Duration) // hears how long a record took
 	// gather is for how long what is taken back waits for more of it. Each write of a batch that shrinks is of all that is left of it.
 	gather time.Duration
 	log    *slog.Logger
@@ -73,6 +77,8 @@ type finishedBatch struct {
 type openBatch struct {
 	placements []*placement // as recorded; nil where it is decided
 	open       int          // those that are not
+	size       int          // those that were not when it was written last
+	since      time.Time    // when it was recorded, or taken over
 	at         cluster.Seq  // it was recorded with that version; 0: in an earlier epoch
 }
 
@@ -94,7 +100,7 @@ type takenBack struct {
 }
 
 func newRecorder(cfg recorderConfig) *recorder {
-	return &recorder{recorderConfig: cfg, wake: make(chan struct{}, 1), nextID: 1, open: make(map[int64]*openBatch)}
+	return &recorder{recorderConfig: cfg, wake: make(chan struct{}, 1), nextID: 1, open: make(map[int64]*openBatch), sparse: make(map[int64]bool)}
 }
 
 // add hands in placements, in order. It never blocks, and is called under the ledger's lock.
@@ -110,7 +116,7 @@ func (r *recorder) adopt(batch int64, taken []*placement) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.nextID = max(r.nextID, batch+1)
-	b := &openBatch{placements: taken}
+	b := &openBatch{placements: taken, size: len(taken), since: time.Now()}
 	b.open = len(b.left())
 	if b.open == 0 {
 		r.finished = append(r.finished, finishedBatch{id: batch})
@@ -158,11 +164,22 @@ func (r *recorder) settle(p *placement) bool {
 	}
 	b.placements[p.index] = nil
 	if b.open--; b.open > 0 {
+		if b.open <= b.size/sparseBelow {
+			r.sparse[p.batch] = true
+		}
 		return false
 	}
 	delete(r.open, p.batch)
+	delete(r.sparse, p.batch)
 	return true
 }
+
+// A batch is written anew, with the next record, without what is decided, when no more of it is left than one part of sparseBelow, so that all that is
+// written of a batch in this way is less than it was itself; and not before sparseAfter: most are finished by then.
+const (
+	sparseBelow = 4
+	sparseAfter = 10 * time.Second
+)
 
 // takeBack takes a placement that is releasing, and calls then when the record does not say otherwise any more: until then
 // the pod keeps its room. It returns then's error if it has been called already.
@@ -248,13 +265,13 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 		id = r.nextID
 		r.nextID++
 		batch = newBatch(id, placed)
-		r.open[id] = &openBatch{placements: slices.Clone(placed), open: n} // none is decided before it is recorded
+		r.open[id] = &openBatch{placements: slices.Clone(placed), open: n, size: n, since: time.Now()} // none is decided before it is recorded
 	}
 	r.mu.Unlock()
 	for i, p := range placed {
 		p.batch, p.index = id, i
 	}
-	if n == 0 && len(finished) == 0 && len(back) == 0 {
+	if n == 0 && len(finished) == 0 && len(back) == 0 && len(shrunk) == 0 {
 		return false, nil
 	}
 	// 2. Record it.
@@ -291,7 +308,7 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	}
 	// 4. Let the binds go.
 	for _, p := range placed {
-		if !r.move(p, stateRecorded) {
+		if !r.move(p, stateRecorded) || r.prepares(p) {
 			continue
 		}
 		select {
@@ -311,10 +328,15 @@ func newBatch(id int64, placed []*placement) *coord.Batch {
 	return batch
 }
 
-// shrink strikes out what was taken back, and returns what is left of the batches, by id, and those that nothing is left of. The caller
-// holds the lock.
+// shrink strikes out what was taken back, and returns what is left of the batches, by id, of those that are sparse too, and those that nothing is
+// left of. The caller holds the lock.
 func (r *recorder) shrink(back []takenBack) (batches []coord.Batch, emptied []finishedBatch) {
 	touched := make(map[int64]*openBatch)
+	for id := range r.sparse {
+		if b := r.open[id]; time.Since(b.since) >= sparseAfter {
+			touched[id] = b
+		}
+	}
 	for _, b := range back {
 		if open := r.open[b.batch]; open != nil {
 			touched[b.batch] = open
@@ -323,6 +345,8 @@ func (r *recorder) shrink(back []takenBack) (batches []coord.Batch, emptied []fi
 	}
 	for _, id := range slices.Sorted(maps.Keys(touched)) {
 		b := touched[id]
+		b.size = b.open
+		delete(r.sparse, id)
 		batches = append(batches, coord.Batch{ID: id, Intents: b.left()})
 		if b.open == 0 {
 			emptied = append(emptied, finishedBatch{id, b.at})

@@ -36,6 +36,9 @@ type Config struct {
 	Lease       Lease
 	SharedNames []string
 
+	// BindTimeouts say, by scheduler name, how long a placement waits for its claims to be bound; of one that is not there, 10 min.
+	BindTimeouts map[string]time.Duration
+
 	LeaseTTL    time.Duration         // how long the term outlives a silent binder; 0 means 5 s
 	MaxUnbound  int                   // placements waiting for their bind, but for those whose binds have failed, beyond which, or beyond half of which for a namespace, commits are refused; 0 means 10,000
 	BindWorkers int                   // concurrent Bind calls, but for late ones; 0 means 4, or 64 of one binding each

@@ -34,11 +34,14 @@ type term struct {
 	// preemptions wait to be carried out; preempting counts them and those that are being carried out.
 	preemptions *turns[string, preemption]
 	preempting  *bound
-	evicting    *bound // preemptions that are being carried out, and are not late
-	events      *eventLane
-	reports     *reportLane
-	shards      shardGuard
-	trace       *trace.Provider // nil traces nothing
+	preparing   *preparing
+	// bindTimeouts are Config.BindTimeouts.
+	bindTimeouts map[string]time.Duration
+	evicting     *bound // preemptions that are being carried out, and are not late
+	events       *eventLane
+	reports      *reportLane
+	shards       shardGuard
+	trace        *trace.Provider // nil traces nothing
 }
 
 // granted is what a binder has from etcd by being elected.
@@ -124,7 +127,7 @@ func newTerm(cfg termConfig) (*term, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &term{
+	t := &term{
 		granted:     cfg.granted,
 		life:        cfg.life,
 		backlog:     backlog,
@@ -140,15 +143,18 @@ func newTerm(cfg termConfig) (*term, error) {
 		}),
 		preemptions: newPreemptions(),
 		preempting:  preempting,
-		evicting:    evicting,
-		events:      events,
+		preparing:   newPreparing(cfg.MaxUnbound, cfg.BindWorkers), bindTimeouts: cfg.BindTimeouts,
+		evicting: evicting,
+		events:   events,
 		reports: newReportLane(reportLaneConfig{
 			source: cfg.Source, limit: cfg.EventLimit, binds: backlog.unbound, failed: failed(laneReports), trace: cfg.Trace,
 			dropped: cfg.metrics.laneDropped.WithLabelValues(laneReports).Inc,
 			waits:   func(uid string) (time.Time, bool) { return names.waits(ledger, uid) },
 		}),
 		trace: cfg.Trace,
-	}, nil
+	}
+	t.recorder.prepares = t.prepares
+	return t, nil
 }
 
 // ended reports whether the term is over or its lease may be. It is asked where waiting for the goroutine that ends
@@ -224,6 +230,8 @@ func (s *Service) serve(binder context.Context, held *coord.Term) error {
 		run     func(context.Context) error
 	}{
 		{s.cfg.BindWorkers, t.bindLane},
+		{s.cfg.BindWorkers, t.prepareLane},
+		{1, t.preparedLane},
 		{1, t.noPlaceLane},
 		{preemptionWorkers, t.preemptionLane},
 		{1, t.noTurnLane},
@@ -268,6 +276,9 @@ func (s *Service) takeOver(ctx context.Context, t *term, synced <-chan struct{},
 // bindAdopted hands the lane what was taken over.
 func (t *term) bindAdopted(ctx context.Context, adopted []*placement) error {
 	for _, p := range adopted {
+		if t.prepares(p) {
+			continue
+		}
 		select {
 		case t.binds <- p:
 		case <-ctx.Done():
@@ -350,11 +361,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 		for i, in := range b.Batch.Intents {
 			if !seen[in.PodUID] {
 				seen[in.PodUID] = true
-				waiting = append(waiting, &placement{
-					UID: in.PodUID, Namespace: in.Namespace, Name: in.Name, choice: choice{Node: in.Node}, state: stateRecorded,
-					batch: b.Batch.ID, index: i,
-					tries: 1, // the other binder may have tried any number of times
-				})
+				waiting = append(waiting, t.recordedBefore(in, b.Batch.ID, i))
 			}
 		}
 	}
@@ -371,8 +378,12 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 			}
 			var what adoption
 			var why string
-			what, why, err = t.ledger.adopt(p.binding(), t.judging, false)
+			what, why, err = t.ledger.adopt(p, t.judging, false)
 			switch what {
+			case nothing:
+				if p.preparation != nil { // what is under way for its claims is to be known
+					taken = append(taken, p)
+				}
 			case adopted:
 				taken = append(taken, p)
 			case absent:
@@ -395,7 +406,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 	}
 	// 3. Those that do not fit are withdrawn.
 	for _, p := range waiting {
-		what, why, err := t.ledger.adopt(p.binding(), t.judging, true)
+		what, why, err := t.ledger.adopt(p, t.judging, true)
 		switch {
 		case err != nil:
 			return nil, err
@@ -430,10 +441,28 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 	return taken, nil
 }
 
-// refuse makes a placement of an earlier epoch one that is only to be withdrawn.
+// recordedBefore returns the placement of an intent that an earlier epoch has recorded.
+func (t *term) recordedBefore(in coord.Intent, batch int64, index int) *placement {
+	p := &placement{
+		UID: in.PodUID, Namespace: in.Namespace, Name: in.Name, choice: choice{Node: in.Node}, state: stateRecorded,
+		batch: batch, index: index,
+		tries: 1, // the other binder may have tried any number of times
+	}
+	for _, v := range in.Volumes {
+		p.Volumes = append(p.Volumes, cluster.VolumeChoice{Claim: v.Claim, UID: v.ClaimUID, Volume: v.Volume})
+	}
+	if len(p.Volumes) > 0 {
+		p.preparation = &preparation{timeout: t.bindTimeoutOf(t.ledger.schedulerOf(p.UID)), doubt: true}
+	}
+	return p
+}
+
+// refuse makes a placement of an earlier epoch one that is only to be withdrawn; first it has to be known what is under way for its claims.
 func (t *term) refuse(p *placement, why string) {
 	p.misfit = fmt.Errorf("a binder before meant to, but now: %s", why)
-	t.move(p, stateWithdrawing)
+	if p.preparation == nil {
+		t.move(p, stateWithdrawing)
+	}
 	t.drop(p, "misfit", why)
 }
 

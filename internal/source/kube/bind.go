@@ -59,9 +59,7 @@ func (s *Source) bind(ctx context.Context, b source.Binding) source.Outcome {
 		return source.Outcome{Result: source.BindDone}
 	case code == http.StatusConflict, code == http.StatusNotFound: // or an admission webhook that says so
 		return s.afterConflict(ctx, b, err)
-	case code == http.StatusBadRequest, code == http.StatusForbidden, code == http.StatusUnprocessableEntity,
-		code == http.StatusMethodNotAllowed, code == http.StatusNotAcceptable, code == http.StatusUnsupportedMediaType,
-		code == http.StatusRequestEntityTooLarge:
+	case refuses(code):
 		return outcome(source.BindRefused, b, err)
 	default: // no answer, a timeout, an overloaded or broken server or webhook, credentials that can be renewed
 		return unknown(b, err)
@@ -189,6 +187,16 @@ func unknown(b source.Binding, err error) source.Outcome {
 
 func outcome(r source.Result, b source.Binding, err error) source.Outcome {
 	return source.Outcome{Result: r, Err: fmt.Errorf("bind %s/%s to %s: %w", b.Namespace, b.Name, b.Node, err)}
+}
+
+// refuses reports whether an answer says that the same request will not be carried out later either.
+func refuses(code int) bool {
+	switch code {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
+		http.StatusUnsupportedMediaType, http.StatusRequestEntityTooLarge:
+		return true
+	}
+	return false
 }
 
 // httpCode returns the HTTP status of the API server's answer, 0 if it did not answer.

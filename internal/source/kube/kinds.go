@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,14 @@ type record struct {
 	set               func() source.Event // returns what tells the object; nil if it is not to be told
 	scheduler         string              // spec.schedulerName of a pod
 	status            *podStatus          // of a pod that has no node
+}
+
+// object returns the object of cluster's that a record is told as, nil if it is not.
+func (r *record) object() cluster.Object {
+	if r.set == nil {
+		return nil
+	}
+	return r.set().Object
 }
 
 // podStatus is what is kept of a pod that has no node, to know what need not be written.

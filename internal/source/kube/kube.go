@@ -31,7 +31,7 @@ type Config struct {
 	Kubeconfig string
 	// SchedulerNames are the spec.schedulerName of the pods to be scheduled.
 	SchedulerNames []string
-	// QPS and Burst limit the requests of each lane (binds, events, conditions, preemptions) by itself. QPS 0 means no
+	// QPS and Burst limit the requests of each lane (binds, volumes, events, conditions, preemptions) by itself. QPS 0 means no
 	// limit; Burst 0 means QPS.
 	QPS   float32
 	Burst int
@@ -94,17 +94,17 @@ type Source struct {
 	host       string // the API server's, for people
 	schedulers map[string]bool
 
-	binds, events, conditions lane
-	preemptions               lane       // evictions and nominations
-	reads                     lane       // without a rate limit
-	resources                 []resource // what Watch follows, in the order in which Ready looks
-	series                    *series
-	lastEvent                 atomic.Int64 // makes the names of events different
-	latency                   *prometheus.HistogramVec
+	binds, volumes, events, conditions lane
+	preemptions                        lane       // evictions and nominations
+	reads                              lane       // without a rate limit
+	resources                          []resource // what Watch follows, in the order in which Ready looks
+	series                             *series
+	lastEvent                          atomic.Int64 // makes the names of events different
+	latency                            *prometheus.HistogramVec
 
 	mu      sync.Mutex
-	pods    *mirror          // the pods that the running Watch has seen; nil before the first
-	pending map[string]error // by resource: what Watch waits for
+	mirrors map[string]*mirror // by resource: what the running Watch has seen; empty before the first
+	pending map[string]error   // by resource: what Watch waits for
 }
 
 var _ source.Source = (*Source)(nil)
@@ -125,9 +125,10 @@ func New(cfg Config) (*Source, error) {
 		host:       base.Host,
 		schedulers: map[string]bool{},
 		series:     newSeries(),
+		mirrors:    map[string]*mirror{},
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "berth_kube_request_duration_seconds",
-			Help:    "How long writes to the API server took, by lane (bind, event, condition, preemption) and HTTP status: 0 for none; of those that HTTP does not know, 4xx and 5xx by the hundred, other for the rest.",
+			Help:    "How long writes to the API server took, by lane (bind, volume, event, condition, preemption) and HTTP status: 0 for none; of those that HTTP does not know, 4xx and 5xx by the hundred, other for the rest.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}, []string{"lane", "code"}),
 	}
@@ -135,7 +136,7 @@ func New(cfg Config) (*Source, error) {
 		s.schedulers[name] = true
 	}
 	for name, l := range map[string]*lane{
-		"bind": &s.binds, "event": &s.events, "condition": &s.conditions, "preemption": &s.preemptions,
+		"bind": &s.binds, "volume": &s.volumes, "event": &s.events, "condition": &s.conditions, "preemption": &s.preemptions,
 	} {
 		client, err := newClient(base, cfg.QPS, cfg.Burst)
 		if err != nil {
@@ -246,10 +247,13 @@ func (s *Source) Lookup(ctx context.Context, namespace, name string) (uid, node 
 }
 
 // watched returns the pods that the running Watch has seen, nil before the first.
-func (s *Source) watched() *mirror {
+func (s *Source) watched() *mirror { return s.mirrorOf(podsResource) }
+
+// mirrorOf returns what the running Watch has seen of a resource, nil before the first.
+func (s *Source) mirrorOf(resource string) *mirror {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pods
+	return s.mirrors[resource]
 }
 
 // request returns the context of one request.

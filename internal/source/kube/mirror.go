@@ -2,9 +2,12 @@ package kube
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"slices"
 	"sync"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -41,6 +44,7 @@ type seen struct {
 	told      bool
 	scheduler string
 	status    *podStatus
+	object    cluster.Object // if the mirror keeps objects
 }
 
 // mirror is the store that a reflector keeps like its resource. It tells what changes.
@@ -48,6 +52,7 @@ type mirror struct {
 	teller   *teller
 	kind     kind
 	replaced func() // called after all that there is was told
+	keeps    bool   // what objects are told as
 
 	listed bool // of the reflector's goroutine
 
@@ -55,6 +60,15 @@ type mirror struct {
 	// What it points to never changes.
 	mu      sync.Mutex
 	objects map[types.NamespacedName]*seen
+	telling types.NamespacedName // of the object that is being told as it is in objects, if one is
+	waits   map[types.NamespacedName][]awaited
+}
+
+// awaited is for an object to have been told of a version, or a later one.
+type awaited struct {
+	uid     types.UID
+	version string
+	over    chan struct{} // closed then
 }
 
 var _ cache.TransformingStore = (*mirror)(nil)
@@ -96,10 +110,15 @@ func (m *mirror) Add(obj any) error {
 	if old != nil && old.told && (old.uid != r.UID || r.set == nil) {
 		m.forget(name)
 	}
-	m.put(name, &seen{uid: r.UID, version: r.ResourceVersion, newest: newest, told: r.set != nil, scheduler: r.scheduler, status: r.status})
+	is := &seen{uid: r.UID, version: r.ResourceVersion, newest: newest, told: r.set != nil, scheduler: r.scheduler, status: r.status}
+	if m.keeps {
+		is.object = r.object()
+	}
+	m.put(name, is)
 	if r.set != nil {
 		m.teller.tell(r.set())
 	}
+	m.hasTold()
 	return nil
 }
 
@@ -153,6 +172,62 @@ func (m *mirror) forget(name types.NamespacedName) {
 	if old != nil && old.told {
 		m.teller.tell(m.kind.gone(name, old.uid))
 	}
+	m.hasTold()
+}
+
+// hasTold ends what put has begun, and the waits for it.
+func (m *mirror) hasTold() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	name := m.telling
+	m.telling = types.NamespacedName{}
+	waits := m.waits[name]
+	if len(waits) == 0 {
+		return
+	}
+	left := slices.DeleteFunc(waits, func(w awaited) bool {
+		over := m.has(name, w)
+		if over {
+			close(w.over)
+		}
+		return over
+	})
+	if m.waits[name] = left; len(left) == 0 {
+		delete(m.waits, name)
+	}
+}
+
+// has reports whether an object has been told as somebody waits for, or is gone, or is another one. The caller holds the lock.
+func (m *mirror) has(name types.NamespacedName, w awaited) bool {
+	s := m.objects[name]
+	return name != m.telling && (s == nil || s.uid != w.uid || !later(w.version, s.version))
+}
+
+// await waits until an object that has been told once has been told of a version, or of a later one, or that it is gone. An error is ctx's.
+func (m *mirror) await(ctx context.Context, name types.NamespacedName, uid types.UID, version string) error {
+	w := awaited{uid, version, make(chan struct{})}
+	m.mu.Lock()
+	if m.has(name, w) {
+		m.mu.Unlock()
+		return nil
+	}
+	if m.waits == nil {
+		m.waits = make(map[types.NamespacedName][]awaited)
+	}
+	m.waits[name] = append(m.waits[name], w)
+	m.mu.Unlock()
+	select {
+	case <-w.over:
+		return nil
+	case <-ctx.Done():
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waits[name] = slices.DeleteFunc(m.waits[name], func(other awaited) bool { return other.over == w.over })
+	if len(m.waits[name]) == 0 {
+		delete(m.waits, name)
+	}
+	return fmt.Errorf("wait until %s is told as it was written: %w", name, context.Cause(ctx))
 }
 
 // missing returns the names of objects that are not there any more.
@@ -174,9 +249,11 @@ func (m *mirror) get(name types.NamespacedName) *seen {
 	return m.objects[name]
 }
 
+// put keeps what is told of an object from now on, nil for nothing; hasTold says that it has been.
 func (m *mirror) put(name types.NamespacedName, s *seen) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.telling = name
 	if s == nil {
 		delete(m.objects, name)
 	} else {

@@ -24,7 +24,9 @@ import (
 )
 
 const (
-	podsResource = "pods"
+	podsResource    = "pods"
+	volumesResource = "persistentvolumes"
+	claimsResource  = "persistentvolumeclaims"
 
 	// livePods selects the pods that take, or will take, something from a node.
 	livePods = "status.phase!=Succeeded,status.phase!=Failed"
@@ -73,11 +75,10 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 			s.waitFor(r.name, nil)
 			r.lists.told()
 		})
-		if r.name == podsResource {
-			s.mu.Lock()
-			s.pods = m
-			s.mu.Unlock()
-		}
+		m.keeps = r.name == volumesResource || r.name == claimsResource
+		s.mu.Lock()
+		s.mirrors[r.name] = m
+		s.mu.Unlock()
 		running.Go(func() {
 			for ctx.Err() == nil {
 				s.follow(r.lists.next(ctx), r, m)
@@ -118,10 +119,10 @@ func followed(client kubernetes.Interface, schedulers map[string]bool) []resourc
 			name: "poddisruptionbudgets", example: &policyv1.PodDisruptionBudget{},
 			list: listing(policy.PodDisruptionBudgets(everywhere).List), watch: policy.PodDisruptionBudgets(everywhere).Watch,
 		}, {
-			name: "persistentvolumes", example: &v1.PersistentVolume{}, placing: true,
+			name: volumesResource, example: &v1.PersistentVolume{}, placing: true,
 			list: listing(core.PersistentVolumes().List), watch: core.PersistentVolumes().Watch,
 		}, {
-			name: "persistentvolumeclaims", example: &v1.PersistentVolumeClaim{}, placing: true,
+			name: claimsResource, example: &v1.PersistentVolumeClaim{}, placing: true,
 			list: listing(core.PersistentVolumeClaims(everywhere).List), watch: core.PersistentVolumeClaims(everywhere).Watch,
 		}, {
 			name: "storageclasses", example: &storagev1.StorageClass{},

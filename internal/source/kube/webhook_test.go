@@ -185,8 +185,8 @@ func TestAPodIsNotGoneBecauseAWebhookSaysSo(t *testing.T) {
 			if says("Withdraw", out.Err); out.Result != source.BindUnknown {
 				t.Errorf("Withdraw: %+v, want result %d", out, source.BindUnknown)
 			}
-			s.pods = newMirror(nil, kind{}, nil)
-			s.pods.put(types.NamespacedName{Namespace: "default", Name: "p"}, &seen{uid: "u", version: "7", status: &podStatus{}})
+			s.mirrors[podsResource] = newMirror(nil, kind{}, nil)
+			s.mirrors[podsResource].put(types.NamespacedName{Namespace: "default", Name: "p"}, &seen{uid: "u", version: "7", status: &podStatus{}})
 			says("Unschedulable", s.Unschedulable(within(t), report))
 			for _, method := range []string{http.MethodPatch, http.MethodDelete} {
 				s := denied(t, "n", status, method)

@@ -29,8 +29,9 @@
 // with it. A pod that is evicted is deleted at once, and nothing is kept of it.
 // Until a binder has said which node a pod is nominated to, "" included, status.nominatedNodeName of its manifest counts; a
 // pod on a node is nominated to none. No controller computes how many disruptions a budget allows: it is what
-// status.disruptionsAllowed of the manifest says, 0 if it says nothing, and stays that whoever is evicted. None makes, attaches or binds
-// volumes either.
+// status.disruptionsAllowed of the manifest says, 0 if it says nothing, and stays that whoever is evicted. None makes or attaches
+// volumes either. A claim that waits for its first consumer is bound to a volume that is there, in both manifests, as the pod is placed; applying a manifest
+// that does not say so leaves it bound.
 // A namespace is but a name with labels: a pod may name one that was never applied, and removing one keeps its pods.
 // The package runs nothing: no controller makes pods, and a placed pod stays as it is until it is deleted or applied with a phase of Succeeded or Failed.
 package local

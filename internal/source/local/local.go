@@ -107,6 +107,9 @@ type Source struct {
 	mu      sync.Mutex
 	known   map[string]*knownPod // by uid: what the running Watch has told
 	waiting error                // what Watch waits for
+	told    int64                // the revision up to which Watch has told everything
+	// toldMore is closed when told is another; nil while nobody waits.
+	toldMore chan struct{}
 }
 
 // knownPod is a pod that Watch has told: as much as is needed to write about it without reading it first, and to tell where it

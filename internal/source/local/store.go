@@ -320,6 +320,7 @@ func compare(w *write, object manifest.Object) (same bool, wrong []manifest.Viol
 			return false, wrong, err
 		}
 	}
+	bound(stored.Value(), object.Value())
 	return equality.Semantic.DeepEqual(stored.Value(), object.Value()), nil, nil
 }
 

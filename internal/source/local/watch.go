@@ -24,7 +24,7 @@ const retryDelay = 500 * time.Millisecond
 // compacted away it lists again and tells the difference.
 func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	s.mu.Lock()
-	s.known, s.waiting = map[string]*knownPod{}, errUnread
+	s.known, s.waiting, s.told = map[string]*knownPod{}, errUnread, 0
 	s.mu.Unlock()
 	v := newView(s, sink)
 	synced := false
@@ -48,6 +48,7 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 			sink(source.Event{Kind: source.Synced})
 		}
 		s.waitFor(nil)
+		s.saw(revision)
 		for u := range s.etcd.Watch(ctx, root, revision+1) {
 			if u.Err != nil {
 				if !errors.Is(u.Err, coord.ErrCompacted) {
@@ -56,6 +57,7 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 				break
 			}
 			v.update(u.Events)
+			s.saw(u.Revision)
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()

@@ -121,6 +121,7 @@ func Run(t *testing.T, c Cluster) {
 		{"BudgetsAreTold", budgets},
 		{"ClaimsAndDisksOfPodsAreTold", podVolumes},
 		{"WhatVolumesAreMadeOfIsTold", volumes},
+		{"AVolumeIsBoundToTheClaimThatItWasChosenFor", bindVolumes},
 		{"ANominationIsToldAndCleared", nominate},
 		{"ANominationIsWrittenTogetherWithAReport", nominateInReport},
 		{"ANominationOfAPodThatIsGoneOrReplacedIsNotWritten", nominateGone},

@@ -1,0 +1,379 @@
+package binder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+const (
+	// defaultBindTimeout is kube-scheduler's default of VolumeBinding's bindTimeoutSeconds.
+	defaultBindTimeout = 10 * time.Minute
+	// preparedEvery is how often it is looked what has become of the claims of placements, if anything has been told of volumes, and
+	// preparedAnyway how often otherwise: nodes may have changed, and time is up for some.
+	preparedEvery  = 100 * time.Millisecond
+	preparedAnyway = time.Second
+	// preparedAtOnce bounds how many placements are looked at under the ledger's lock at once.
+	preparedAtOnce = 256
+)
+
+// preparing are the placements between record and bind: what has been chosen for their claims is written to the source, and is waited for until it
+// is bound. They do not count as unbound, for that may take minutes, but against a bound of their own, from the commit on.
+type preparing struct {
+	bound *bound                     // by namespace; as many as may be unbound
+	turns *turns[string, *placement] // those that are to be written, by namespace
+
+	mu      sync.Mutex
+	waiting []*placement // those that are written
+	claims  map[heldClaim]*held
+	volumes map[string]heldClaim // by volume: the claim that it is chosen for
+}
+
+// heldClaim is a claim of which something has been chosen.
+type heldClaim struct{ namespace, name, uid string }
+
+// held is what has been chosen for a claim, of as many placements.
+type held struct {
+	volume, node string
+	placements   int
+}
+
+// preparation is how far a placement is with its claims. It belongs to who has the placement.
+type preparation struct {
+	timeout  time.Duration
+	deadline time.Time // of the wait, from when it has begun
+	counted  bool      // against preparing.bound
+	holds    bool      // it is in preparing.claims
+	// doubt: a write may be under way of which nothing is known, of this binder or of an earlier one. Nothing is given back as long as that is so:
+	// the claim might get what has been chosen before, and what is chosen then.
+	doubt   bool
+	written bool // all is written, and the source has told so
+	done    bool // all is bound
+	tries   int  // writes of which nothing is known
+}
+
+// preBindError is why an attempt ends of which the claims are not bound. Its text is kube-scheduler's.
+type preBindError struct{ err error }
+
+func (e preBindError) Error() string {
+	return `running PreBind plugin "` + engine.VolumeBinding + `": ` + e.err.Error()
+}
+func (e preBindError) Unwrap() error { return e.err }
+
+func newPreparing(limit, workers int) *preparing {
+	return &preparing{
+		bound: &bound{limit: limit}, turns: newTurns[*placement](workers),
+		claims: make(map[heldClaim]*held), volumes: make(map[string]heldClaim),
+	}
+}
+
+// admits reports whether something can be chosen for a pod's claims: no placement that is not done with them has something else. The ledger
+// knows that of pods that are there; of those that are gone, a write may still be under way.
+func (b *preparing) admits(namespace, node string, choices []cluster.VolumeChoice) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !slices.ContainsFunc(choices, func(c cluster.VolumeChoice) bool {
+		key := heldClaim{namespace, c.Claim, c.UID}
+		if h := b.claims[key]; h != nil && (h.volume != c.Volume || c.Volume == "" && h.node != node) {
+			return true
+		}
+		other, taken := b.volumes[c.Volume]
+		return c.Volume != "" && taken && other != key
+	})
+}
+
+// hold has nothing else be chosen for a placement's claims. What others hold already stays as it is.
+func (b *preparing) hold(p *placement) {
+	if p.preparation.holds {
+		return
+	}
+	p.preparation.holds = true
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range p.Volumes {
+		key := heldClaim{p.Namespace, c.Claim, c.UID}
+		h := b.claims[key]
+		if h == nil {
+			h = &held{volume: c.Volume, node: p.Node}
+			b.claims[key] = h
+			if c.Volume != "" {
+				b.volumes[c.Volume] = key
+			}
+		}
+		h.placements++
+	}
+}
+
+// release ends hold.
+func (b *preparing) release(p *placement) {
+	if !p.preparation.holds {
+		return
+	}
+	p.preparation.holds = false
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range p.Volumes {
+		key := heldClaim{p.Namespace, c.Claim, c.UID}
+		h := b.claims[key]
+		if h.placements--; h.placements > 0 {
+			continue
+		}
+		delete(b.claims, key)
+		if b.volumes[h.volume] == key {
+			delete(b.volumes, h.volume)
+		}
+	}
+}
+
+// await has a placement wait for its claims to be bound.
+func (b *preparing) await(p *placement) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waiting = append(b.waiting, p)
+}
+
+// take takes all that wait.
+func (b *preparing) take() []*placement {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	waiting := b.waiting
+	b.waiting = nil
+	return waiting
+}
+
+// volumeBinding returns what a source is asked to write for a placement's claims.
+func (p *placement) volumeBinding() source.VolumeBinding {
+	return source.VolumeBinding{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Node: p.Node, Choices: p.Volumes, Written: p.preparation.written}
+}
+
+// bindTimeoutOf returns how long pods of a scheduler name wait for their claims.
+func (t *term) bindTimeoutOf(schedulerName string) time.Duration {
+	if timeout, said := t.bindTimeouts[schedulerName]; said {
+		return timeout
+	}
+	return defaultBindTimeout
+}
+
+// chooseVolumes returns what the claims of a pod get on the node that it is placed on. The caller holds the ledger's lock.
+func (t *term) chooseVolumes(row *cluster.PodRow, node cluster.NodeIndex) ([]cluster.VolumeChoice, engine.Placement) {
+	st := t.ledger.state
+	if len(st.Labels(row.Labels).Claims) == 0 {
+		return nil, engine.Placed
+	}
+	volumes, ok := t.evaluator.ChooseVolumes(st, engine.SubjectOf(&row.Pod), node)
+	if !ok {
+		return nil, engine.NoFit
+	}
+	return volumes, engine.Placed
+}
+
+// reserve counts a pod that is to be placed against the bound of those of which claims are to be bound. Nil: there are as many as may be, or a
+// write of something else for one of its claims may still be under way. The caller holds the ledger's lock.
+func (t *term) reserve(row *cluster.PodRow, node cluster.NodeIndex, volumes []cluster.VolumeChoice) *preparation {
+	st := t.ledger.state
+	if !t.preparing.admits(row.Namespace, st.Nodes.Spec[node].Name, volumes) || !t.preparing.bound.takeOf(map[string]int{t.shareOf(row.Namespace): 1}) {
+		return nil
+	}
+	return &preparation{timeout: t.bindTimeoutOf(st.Class(row.Class).Spec.SchedulerName), counted: true}
+}
+
+// prepares takes a recorded placement of which claims are to be bound first. False: there are none.
+func (t *term) prepares(p *placement) bool {
+	prep := p.preparation
+	if prep == nil || prep.done || p.state != stateRecorded {
+		return false
+	}
+	if !t.move(p, statePreparing) {
+		return true // it has another owner
+	}
+	if !prep.counted { // it was taken over, or put aside
+		prep.counted = true
+		t.preparing.bound.giveOf(t.shareOf(p.Namespace), -1)
+	}
+	if prep.deadline.IsZero() {
+		prep.deadline = time.Now().Add(prep.timeout)
+	}
+	t.preparing.hold(p)
+	t.preparing.turns.add(p.Namespace, p)
+	return true
+}
+
+// unprepare lets a placement go on, of which no write is in doubt: it does not count any more, and holds nothing but what the ledger has of it.
+func (t *term) unprepare(p *placement) {
+	t.preparing.release(p)
+	if p.preparation.counted {
+		p.preparation.counted = false
+		t.preparing.bound.giveOf(t.shareOf(p.Namespace), 1)
+	}
+}
+
+// prepareLane writes what has been chosen for claims. Any number may run. An error ends the term.
+func (t *term) prepareLane(ctx context.Context) error {
+	return work(ctx, t.preparing.turns, t.preparing.turns.next, t.prepare)
+}
+
+// prepare writes what has been chosen for a placement's claims, once.
+func (t *term) prepare(ctx context.Context, p *placement) error {
+	prep := p.preparation
+	told := t.ledger.told([]*placement{p})[0]
+	switch {
+	case told != source.BindUnknown && !prep.doubt, told == source.BindDone: // of a bind that was sent everything is written
+		t.unprepare(p)
+		return t.settle(p, source.Outcome{Result: told, Err: errTold})
+	case p.shared && !t.names.lasts(p.stint) && prep.doubt: // nothing is written for the other scheduler's pod, and nothing given back
+		t.prepareAgain(ctx, p, bindBackoff.last)
+		return nil
+	case p.shared && !t.names.lasts(p.stint):
+		t.putAside(p)
+		return nil
+	case t.ended(): // the lease may have expired: they are the next binder's, by their intents
+		return nil
+	}
+	stint := int64(0)
+	if p.shared {
+		stint = p.stint
+	}
+	prep.doubt = true
+	call, done := t.callFor(source.WithEnd(ctx, t.ended), stint)
+	o := t.source.BindVolumes(call, t.fence, p.volumeBinding())
+	done()
+	if ctx.Err() != nil {
+		return nil
+	}
+	if o.Result == source.BindUnknown {
+		if prep.tries++; prep.tries&(prep.tries-1) == 0 {
+			t.log.Warn("claims not written, trying again", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", o.Err, p.attempt.Log())
+		}
+		t.prepareAgain(ctx, p, bindBackoff.after(prep.tries))
+		return nil
+	}
+	if errors.Is(o.Err, coord.ErrFenced) {
+		return o.Err
+	}
+	prep.doubt, prep.tries = false, 0
+	if o.Result != source.BindDone {
+		return t.giveUp(ctx, p, o.Err)
+	}
+	prep.written = true
+	return t.goOn(ctx, p, t.lookAt([]*placement{p})[0], time.Now())
+}
+
+// prepareAgain has a placement's claims be written after a delay.
+func (t *term) prepareAgain(ctx context.Context, p *placement, delay time.Duration) {
+	t.spawn(func() error {
+		if sleep(ctx, delay) {
+			t.preparing.turns.add(p.Namespace, p)
+		}
+		return nil
+	})
+}
+
+// putAside keeps a placement whose scheduler name another has.
+func (t *term) putAside(p *placement) {
+	t.unprepare(p)
+	if t.move(p, stateAside) {
+		t.names.putAside(p)
+	}
+}
+
+// giveUp gives a placement back whose claims will not be bound: nothing of what was chosen for them is under way. As in kube-scheduler, what has been
+// written stays: the claims get the volumes that are kept for them.
+func (t *term) giveUp(ctx context.Context, p *placement, why error) error {
+	t.unprepare(p)
+	if p.misfit == nil {
+		why = preBindError{why}
+	} else {
+		why = p.misfit
+	}
+	if p.tries == 0 { // no bind was sent
+		return t.settle(p, source.Outcome{Result: source.BindRefused, Err: why})
+	}
+	if t.move(p, stateWithdrawing) {
+		p.misfit = why
+		t.after(ctx, 0, []*placement{p})
+	}
+	return nil
+}
+
+// preparedness is what the ledger says of a placement's claims.
+type preparedness struct {
+	told  source.Result // of the pod
+	bound bool          // all claims are
+	err   error         // they will not be
+}
+
+// lookAt returns what the ledger says of the claims of placements, in order.
+func (t *term) lookAt(batch []*placement) []preparedness {
+	out := make([]preparedness, len(batch))
+	for k, told := range t.ledger.told(batch) {
+		out[k].told = told
+	}
+	t.ledger.read(func(st *cluster.State) {
+		for k, p := range batch {
+			out[k].bound, out[k].err = engine.VolumesBound(st, p.Namespace, p.Node, p.Volumes)
+		}
+	})
+	return out
+}
+
+// errTimeUp is why a placement is given back of which the claims were not bound in time.
+var errTimeUp = bindingVolumes(context.DeadlineExceeded)
+
+func bindingVolumes(err error) error { return fmt.Errorf("binding volumes: %w", err) }
+
+// goOn does what is next for a placement that is written.
+func (t *term) goOn(ctx context.Context, p *placement, is preparedness, now time.Time) error {
+	switch {
+	case is.told != source.BindUnknown:
+		t.unprepare(p)
+		return t.settle(p, source.Outcome{Result: is.told, Err: errTold})
+	case p.shared && !t.names.lasts(p.stint):
+		t.putAside(p)
+		return nil
+	case p.misfit != nil:
+		return t.giveUp(ctx, p, p.misfit)
+	case is.err != nil:
+		return t.giveUp(ctx, p, bindingVolumes(is.err))
+	case is.bound:
+		t.unprepare(p)
+		p.preparation.done = true
+		if t.move(p, stateRecorded) {
+			t.after(ctx, 0, []*placement{p})
+		}
+		return nil
+	case !now.Before(p.preparation.deadline):
+		return t.giveUp(ctx, p, errTimeUp)
+	}
+	t.preparing.await(p)
+	return nil
+}
+
+// preparedLane lets placements go on whose claims are bound, or will not be. An error ends the term.
+func (t *term) preparedLane(ctx context.Context) error {
+	var seen cluster.Seq
+	var looked time.Time
+	return every(ctx, preparedEvery, func(now time.Time) error {
+		var modified cluster.Seq
+		t.ledger.read(func(st *cluster.State) { modified = st.VolumesModified() })
+		if modified == seen && now.Sub(looked) < preparedAnyway {
+			return nil
+		}
+		seen, looked = modified, now
+		for batch := range slices.Chunk(t.preparing.take(), preparedAtOnce) {
+			for k, is := range t.lookAt(batch) {
+				if err := t.goOn(ctx, batch[k], is, now); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,378 @@
+package binder
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// claiming returns a pod that uses claims.
+func claiming(uid string, cpu int64, names ...string) source.Pod {
+	p := pod(uid, cpu)
+	for _, name := range names {
+		p.Labels.Claims = append(p.Labels.Claims, cluster.PodClaim{Name: name})
+	}
+	return p
+}
+
+// storage sets a class without a provisioner, "static", and one with, "made", of which claims wait for a consumer.
+func storage(src *fakeSource) {
+	src.setObjects(
+		&cluster.StorageClass{Name: "static", Provisioner: "kubernetes.io/no-provisioner", Mode: cluster.BindToFirstConsumer},
+		&cluster.StorageClass{Name: "made", Provisioner: "csi", Mode: cluster.BindToFirstConsumer},
+	)
+}
+
+func waitingClaim(name, class string) *cluster.PersistentVolumeClaim {
+	return &cluster.PersistentVolumeClaim{
+		Namespace: "default", Name: name, UID: "uid-" + name, Class: class, HasRequest: true, Request: 5, AccessModes: []string{"ReadWriteOnce"}, Mode: "Filesystem",
+	}
+}
+
+func freeVolume(name string, capacity int64) *cluster.PersistentVolume {
+	return &cluster.PersistentVolume{Name: name, Class: "static", Capacity: capacity, AccessModes: []string{"ReadWriteOnce"}, Mode: "Filesystem", Available: true}
+}
+
+func TestAPodIsBoundWhenItsClaimsAre(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"), waitingClaim("m", "made"), waitingClaim("d", "static"))
+	src.setPod(claiming("p", 10, "c", "m"))
+	other := connect(t, etcd, prefix)
+	recorded := make(chan []coord.Intent, 1)
+	src.answersVolumes(func(source.VolumeBinding) source.Outcome {
+		var all []coord.Intent
+		record, err := other.ReadRecord(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		for _, b := range record.Batches {
+			all = append(all, b.Batch.Intents...)
+		}
+		recorded <- all
+		return source.Outcome{Result: source.BindDone}
+	})
+	b := start(t, etcd, src)
+	b.active()
+	if got := b.commit(b.request(1, "p")); got[0] != "assumed" {
+		t.Fatalf("p is %s", got[0])
+	}
+	// What was chosen is recorded before anything is written.
+	choice := []cluster.VolumeChoice{{Claim: "c", UID: "uid-c", Volume: "v"}, {Claim: "m", UID: "uid-m"}}
+	want := coord.Intent{PodUID: "p", Namespace: "default", Name: "p", Node: "a"}
+	for _, v := range choice {
+		want.Volumes = append(want.Volumes, coord.VolumeIntent{Claim: v.Claim, ClaimUID: v.UID, Volume: v.Volume})
+	}
+	if diff := cmp.Diff([]coord.Intent{want}, <-recorded); diff != "" {
+		t.Errorf("recorded (-want +got):\n%s", diff)
+	}
+	src.answersVolumes(nil)
+	eventually(t, "claims are written", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return src.volume("v").HasClaim && src.claim("default", "m").SelectedNode == "a"
+	})
+	// The volume is nobody else's.
+	src.setPod(claiming("q", 10, "d"))
+	if got := b.commit(b.request(1, "q")); got[0] == "assumed" {
+		t.Error("a volume is promised twice")
+	}
+	src.bindClaim("c", "v")
+	never(t, "a pod is bound of which a claim is not", func() bool { return len(src.tried("p")) > 0 })
+	if got := b.term.Load().unbound.count(); got != 0 {
+		t.Errorf("%d count as unbound", got)
+	}
+	if got := b.term.Load().preparing.bound.count(); got != 1 {
+		t.Errorf("%d are being prepared", got)
+	}
+	src.setObjects(freeVolume("made", 5))
+	src.bindClaim("m", "made")
+	b.awaitPhase("p", "bound on a")
+	eventually(t, "nothing is left", func() bool {
+		term := b.term.Load()
+		return len(intents(t, other)) == 0 && term.unbound.count() == 0 && term.preparing.bound.count() == 0 && len(term.preparing.claims) == 0
+	})
+}
+
+func TestAPodIsGivenBackIfItsClaimsAreNotBound(t *testing.T) {
+	const text = `running PreBind plugin "VolumeBinding": `
+	for name, tt := range map[string]struct {
+		timeout time.Duration
+		refuse  error // of the write
+		then    func(*fakeSource)
+		want    string
+	}{
+		"a provisioner says no": {
+			timeout: time.Hour,
+			then: func(src *fakeSource) {
+				src.editClaim("m", func(c *cluster.PersistentVolumeClaim) { c.HasSelectedNode, c.SelectedNode = false, "" })
+			},
+			want: text + `binding volumes: provisioning failed for PVC "m"`,
+		},
+		"a volume is given to nobody any more": {
+			timeout: time.Hour,
+			then: func(src *fakeSource) {
+				src.editVolume("v", func(v *cluster.PersistentVolume) { v.HasClaim, v.Claim = false, cluster.ClaimReference{} })
+			},
+			want: text + `binding volumes: ClaimRef got reset for pv "v"`,
+		},
+		"a volume that is gone": {
+			timeout: time.Hour,
+			then:    func(src *fakeSource) { src.removeObject((&cluster.PersistentVolume{Name: "v"}).Key()) },
+			want:    text + `binding volumes: failed to check binding: could not find v1.PersistentVolume "v"`,
+		},
+		"a claim that is another": {
+			timeout: time.Hour,
+			then: func(src *fakeSource) {
+				src.editClaim("m", func(c *cluster.PersistentVolumeClaim) { c.UID = "another" })
+			},
+			want: text + `binding volumes: failed to check provisioning pvc: could not find v1.PersistentVolumeClaim "default/m"`,
+		},
+		"time is up":           {want: text + "binding volumes: context deadline exceeded"},
+		"the write is refused": {timeout: time.Hour, refuse: errFake, want: text + errFake.Error()},
+		"a node that is gone":  {timeout: time.Hour, then: func(src *fakeSource) { src.removeNode("a") }, want: text + `binding volumes: failed to get node "a": node "a" not found`},
+		"a volume that moves away": {
+			timeout: time.Hour,
+			then: func(src *fakeSource) {
+				src.editVolume("v", func(v *cluster.PersistentVolume) { v.HasAffinity = true })
+			},
+			want: text + `binding volumes: pv "v" node affinity doesn't match node "a": no matching NodeSelectorTerms`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			etcd, src := startEtcd(t), newFakeSource()
+			storage(src)
+			src.setNode(node("a", 1000))
+			src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"), waitingClaim("m", "made"))
+			src.setPod(claiming("p", 10, "c", "m"))
+			if tt.refuse != nil {
+				src.answersVolumes(func(source.VolumeBinding) source.Outcome {
+					return source.Outcome{Result: source.BindRefused, Err: tt.refuse}
+				})
+			}
+			b := start(t, etcd, src, func(c *Config) { c.BindTimeouts = map[string]time.Duration{scheduler: tt.timeout} })
+			b.active()
+			if got := b.commit(b.request(1, "p")); got[0] != "assumed" {
+				t.Fatalf("p is %s", got[0])
+			}
+			if tt.then != nil {
+				eventually(t, "claims are written", func() bool { return len(src.triedVolumes("p")) > 0 })
+				tt.then(src)
+			}
+			b.awaitPhase("p", "pending")
+			eventually(t, "it is said why", func() bool { return len(src.reported("p")) > 0 })
+			if got := src.reported("p")[0]; got.Message != tt.want || got.Reason != reasonError {
+				t.Errorf("%s: %s\nwant %s", got.Reason, got.Message, tt.want)
+			}
+			if len(src.tried("p")) > 0 || len(src.withdrawals()) > 0 {
+				t.Error("a bind was sent, or taken back")
+			}
+			b.look(func(st *cluster.State) {
+				if _, _, promised := st.Promised("v"); promised {
+					t.Error("the volume is still promised")
+				}
+			})
+			term := b.term.Load()
+			eventually(t, "nothing is left", func() bool {
+				return len(intents(t, connect(t, etcd, prefix))) == 0 && term.unbound.count() == 0 && term.preparing.bound.count() == 0
+			})
+		})
+	}
+}
+
+// TestTheNextBinderTakesTheSameChoiceUpAgain, whatever would be chosen by then.
+func TestTheNextBinderTakesTheSameChoiceUpAgain(t *testing.T) {
+	for _, written := range []bool{false, true} {
+		etcd, src := startEtcd(t), newFakeSource()
+		storage(src)
+		src.setNode(node("a", 1000))
+		src.setNode(node("b", 1000))
+		src.setObjects(freeVolume("v5", 5), waitingClaim("c", "static"), waitingClaim("m", "made"))
+		src.setPod(claiming("p", 10, "c", "m"))
+		if !written {
+			src.answersVolumes(func(source.VolumeBinding) source.Outcome {
+				return source.Outcome{Result: source.BindUnknown, Err: errFake}
+			})
+		}
+		first := start(t, etcd, src, named("first"))
+		first.active()
+		first.commit(first.request(1, "p"))
+		eventually(t, "a write was tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+		before := src.triedVolumes("p")[0]
+		second := start(t, etcd, src, named("second"))
+		first.stop()
+		src.setObjects(func() *cluster.PersistentVolume { v := freeVolume("v0", 5); return v }())
+		src.answersVolumes(nil)
+		second.active()
+		if got := second.phase("p"); got != "assumed on "+before.Node {
+			t.Fatalf("p is %s", got)
+		}
+		eventually(t, "it is written", func() bool {
+			src.mu.Lock()
+			defer src.mu.Unlock()
+			return src.volume("v5").HasClaim && src.claim("default", "m").SelectedNode == before.Node
+		})
+		src.setObjects(freeVolume("made", 5))
+		src.bindClaim("c", "v5")
+		src.bindClaim("m", "made")
+		second.awaitPhase("p", "bound on "+before.Node)
+		for _, b := range src.triedVolumes("p") {
+			if diff := cmp.Diff(before.Choices, b.Choices); diff != "" || b.Node != before.Node {
+				t.Errorf("written: %v: on %s, then on %s, (-before +then):\n%s", written, before.Node, b.Node, diff)
+			}
+		}
+		second.stop()
+	}
+}
+
+// TestNothingElseIsChosenForAClaimOfWhichAWriteIsUnderWay, though the pod that it was for is gone.
+func TestNothingElseIsChosenForAClaimOfWhichAWriteIsUnderWay(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 9), waitingClaim("c", "static"))
+	src.setPod(claiming("p", 10, "c"))
+	hold := make(chan struct{})
+	src.answersVolumes(func(b source.VolumeBinding) source.Outcome {
+		select {
+		case <-hold:
+			return source.Outcome{Result: source.BindDone}
+		default:
+			return source.Outcome{Result: source.BindUnknown, Err: errFake}
+		}
+	})
+	b := start(t, etcd, src)
+	b.active()
+	b.commit(b.request(1, "p"))
+	eventually(t, "a write was tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+	src.deletePod("p")
+	src.setObjects(freeVolume("better", 5), waitingClaim("d", "static"))
+	src.setPod(claiming("q", 10, "c"))
+	src.setPod(claiming("r", 10, "d"))
+	eventually(t, "p is gone", func() bool { return b.phase("p") == "gone" })
+	for _, uid := range []string{"q", "r"} {
+		want := map[string]string{"q": "busy", "r": "assumed"}[uid] // r gets the other volume, which is better
+		if got := b.commit(b.request(1, uid)); got[0] != want {
+			t.Errorf("%s is %s, want %s", uid, got[0], want)
+		}
+	}
+	close(hold)
+	eventually(t, "the write has come to an end", func() bool { return len(intents(t, connect(t, etcd, prefix))) == 1 })
+	src.mu.Lock()
+	if v := src.volume("v"); !v.HasClaim || v.Claim.Name != "c" {
+		t.Errorf("v is of %+v", v.Claim)
+	}
+	src.mu.Unlock()
+	eventually(t, "q gets what is kept for its claim", func() bool { return b.commit(b.request(2, "q"))[0] == "assumed" })
+	src.bindClaim("c", "v")
+	b.awaitPhase("q", "bound on a")
+}
+
+// TestPodsThatWaitForTheirClaimsHoldUpNoOthers: they count against a bound of their own.
+func TestPodsThatWaitForTheirClaimsHoldUpNoOthers(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	src.setNode(node("a", 1000))
+	for _, name := range []string{"c", "d", "e"} {
+		src.setObjects(waitingClaim(name, "made"))
+		src.setPod(claiming("with-"+name, 10, name))
+	}
+	src.setPod(pod("p", 10))
+	src.setPod(pod("q", 10))
+	b := start(t, etcd, src, func(c *Config) { c.MaxUnbound = 4 }) // half of it for a namespace
+	b.active()
+	for _, uid := range []string{"with-c", "with-d"} {
+		eventually(t, uid+" is assumed", func() bool { return b.commit(b.request(1, uid))[0] == "assumed" })
+	}
+	eventually(t, "claims are written", func() bool { return b.term.Load().unbound.count() == 0 })
+	if got := b.commit(b.request(1, "with-e")); got[0] != "busy" {
+		t.Errorf("a third pod that waits for its claim is %s", got[0])
+	}
+	if got := strings.Join(b.commit(b.request(1, "p", "q")), " "); got != "assumed assumed" {
+		t.Errorf("others are %s", got)
+	}
+	b.awaitPhase("p", "bound on a")
+	src.setObjects(freeVolume("made", 5))
+	src.bindClaim("c", "made")
+	b.awaitPhase("with-c", "bound on a")
+	eventually(t, "there is room for another", func() bool { return b.commit(b.request(2, "with-e"))[0] == "assumed" })
+}
+
+// TestIntentsThatContradictEachOtherEndNoTerm: no binder has meant them, but an etcd that was restored may have them.
+func TestIntentsThatContradictEachOtherEndNoTerm(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"), waitingClaim("d", "static"))
+	src.setPod(claiming("p", 10, "c"))
+	src.setPod(claiming("q", 10, "d"))
+	volumes := func(uid, claim, volume string) coord.Intent {
+		in := meant(uid, "a")
+		in.Volumes = []coord.VolumeIntent{{Claim: claim, ClaimUID: "uid-" + claim, Volume: volume}}
+		return in
+	}
+	leave(t, etcd, coord.Batch{ID: 1, Intents: []coord.Intent{volumes("p", "c", "v"), volumes("q", "d", "v"), volumes("gone", "e", "v"), volumes("r", "c", "w")}})
+	b := start(t, etcd, src)
+	epoch := b.active()
+	b.awaitPhase("q", "pending")
+	src.bindClaim("c", "v")
+	b.awaitPhase("p", "bound on a")
+	eventually(t, "nothing is left", func() bool { return len(intents(t, connect(t, etcd, prefix))) == 0 })
+	if now := b.active(); now != epoch {
+		t.Errorf("epoch %d has ended", epoch)
+	}
+	if got := src.withdrawals(); len(got) != 1 || got[0].UID != "q" {
+		t.Errorf("withdrawn: %v", got)
+	}
+}
+
+// TestABatchOfWhichLittleIsLeftIsWrittenAnew: pods that wait for their claims keep no others in etcd.
+func TestABatchOfWhichLittleIsLeftIsWrittenAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		term := pureTerm(t, newFakeSource())
+		observe(t, term, node("a", 100_000))
+		var batch []*placement
+		for i := range 8 {
+			uid := fmt.Sprint("p", i)
+			observe(t, term, pod(uid, 10))
+			batch = append(batch, assume(t, term, uid, "a"))
+		}
+		r := term.recorder
+		for i, p := range batch {
+			delete(r.open, p.batch)
+			p.batch, p.index = 50, i
+		}
+		r.adopt(50, batch)
+		written := record(t, term)
+		written.batches[50] = newBatch(50, batch).Intents
+		left := func() int { return len(record(t, term).batches[50]) }
+		for _, p := range batch[:6] {
+			term.decided(p, stateReleased, source.BindElsewhere)
+		}
+		if got := left(); got != 8 {
+			t.Errorf("at once %d are left", got)
+		}
+		elapse(sparseAfter)
+		if got := left(); got != 2 || len(written.shrunk) != 1 {
+			t.Errorf("then %d are left, by %d writes", got, len(written.shrunk))
+		}
+		term.decided(batch[6], stateReleased, source.BindElsewhere)
+		if got := left(); got != 2 {
+			t.Errorf("behind one more %d are left: it is not a quarter", got)
+		}
+		term.decided(batch[7], stateReleased, source.BindElsewhere)
+		observe(t, term, pod("later", 10)) // a later version
+		if got := left(); got != 0 || len(r.open)+len(r.sparse) != 0 {
+			t.Errorf("in the end %d are left, %d open and %d sparse", got, len(r.open), len(r.sparse))
+		}
+	})
+}
