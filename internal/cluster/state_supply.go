@@ -36,12 +36,13 @@ type classSupply struct {
 // asks are what claims have asked for: as much as least bytes and no more than most, and volumes of which some labels are asked for, if selective.
 type asks struct {
 	least, most int64 // none have if least is larger
+	smallest    int64 // that a volume has to be for any of them: those that ask for no size take part in this alone
 	selective   bool
 }
 
 var (
-	noAsks  = asks{least: math.MaxInt64, most: math.MinInt64}
-	anyAsks = asks{least: math.MinInt64, most: math.MaxInt64, selective: true}
+	noAsks  = asks{least: math.MaxInt64, most: math.MinInt64, smallest: math.MaxInt64}
+	anyAsks = asks{least: math.MinInt64, most: math.MaxInt64, smallest: math.MinInt64, selective: true}
 )
 
 // shelf has volumes that are nobody's, of one class, which are alike but for their labels and how large they are.
@@ -192,7 +193,7 @@ func (s *State) shelve(v *PersistentVolume, add bool) {
 	if !add {
 		sh.Volumes = slices.Delete(sh.Volumes, at, at+1)
 	}
-	if c.mixed || c.asks.selective || sh.atLeast(v.Capacity) < s.volumes.supply.mostClaims {
+	if v.Capacity >= c.asks.smallest && (c.mixed || c.asks.selective || sh.atLeast(v.Capacity) < s.volumes.supply.mostClaims) {
 		s.touchPlaces(sh.places)
 	}
 	if add {
@@ -305,7 +306,9 @@ func (c *CSIStorageCapacity) limit() int64 {
 }
 
 func (a asks) and(b asks) asks {
-	return asks{least: min(a.least, b.least), most: max(a.most, b.most), selective: a.selective || b.selective}
+	return asks{
+		least: min(a.least, b.least), most: max(a.most, b.most), smallest: min(a.smallest, b.smallest), selective: a.selective || b.selective,
+	}
 }
 
 // noteAsk notes what a claim asks for, if it has no volume and there is its class.
@@ -314,7 +317,7 @@ func (s *State) noteAsk(claim *PersistentVolumeClaim) {
 		return
 	}
 	c := s.volumes.supply.class(claim.Class)
-	is := asks{least: claim.Request, most: claim.Request, selective: !claim.Selector.Empty()}
+	is := asks{least: claim.Request, most: claim.Request, smallest: claim.Request, selective: !claim.Selector.Empty()}
 	if !claim.HasRequest {
 		is.least, is.most = noAsks.least, noAsks.most
 	}

@@ -273,7 +273,7 @@ func TestNodesChangeOnlyWithWhatMattersOfTheirVolumes(t *testing.T) {
 	w := newStorage(t, 4) // n0 and n2 in zone a, n1 and n3 in zone b
 	w.late("late", "csi", nil)
 	w.set(&cluster.CSIDriver{Name: "csi", StorageCapacity: true})
-	for k := range 6 {
+	for k := range 8 {
 		w.free(fmt.Sprint("v", k), "late", int64(k), "a", nil)
 	}
 	room := func(limit int64) *cluster.CSIStorageCapacity {
@@ -294,14 +294,14 @@ func TestNodesChangeOnlyWithWhatMattersOfTheirVolumes(t *testing.T) {
 		d    cluster.Delta
 		want []cluster.NodeIndex
 	}{
-		{"a small volume goes, and enough are left that are larger", cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: "v1"}}, nil},
-		{"the last but two goes", cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: "v3"}}, nil},
-		{"the last but one goes", cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: "v4"}}, []cluster.NodeIndex{0, 2}},
+		{"a volume goes that is too small for all", cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: "v4"}}, nil},
+		{"the last but two goes", cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: "v5"}}, nil},
+		{"the last but one goes", cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: "v6"}}, []cluster.NodeIndex{0, 2}},
 		{"room shrinks, but is more than anybody asks for", cluster.ObjectSet{Object: room(8)}, nil},
 		{"room for the largest claim is gone", cluster.ObjectSet{Object: room(6)}, []cluster.NodeIndex{1, 3}},
 		{"room for all is gone", cluster.ObjectSet{Object: room(4)}, []cluster.NodeIndex{1, 3}},
 		{"there is even less", cluster.ObjectSet{Object: room(1)}, nil},
-		{"a volume is promised", cluster.PodAssumed{ID: id, Node: 1, Volumes: []cluster.VolumeChoice{{Claim: "c", UID: "uid-c", Volume: "v5"}}}, []cluster.NodeIndex{0, 1, 2}},
+		{"a volume is promised", cluster.PodAssumed{ID: id, Node: 1, Volumes: []cluster.VolumeChoice{{Claim: "c", UID: "uid-c", Volume: "v7"}}}, []cluster.NodeIndex{0, 1, 2}},
 	} {
 		before := w.st.Version().Seq
 		w.apply(tt.d)

@@ -194,7 +194,12 @@ func (w *World) SetSettings(settings cluster.Settings) error {
 
 // assume places a pending pod. The attempt that it counts as is the pod's last, so that its end is the pod as it was.
 func (w *World) assume(id cluster.PodID, node cluster.NodeIndex) error {
-	return w.Apply(cluster.PodAssumed{ID: id, Node: node, Attempt: w.State().Pod(id).Attempt})
+	row := w.State().Pod(id)
+	d := cluster.PodAssumed{ID: id, Node: node, Attempt: row.Attempt}
+	if len(w.State().Labels(row.Labels).Claims) > 0 {
+		d.Volumes, _ = w.Evaluator().ChooseVolumes(w.State(), engine.SubjectOf(&row.Pod), node)
+	}
+	return w.Apply(d)
 }
 
 func (w *World) node(name string) (cluster.NodeIndex, error) {

@@ -48,7 +48,7 @@ type recorder struct {
 	back     []takenBack // bounded by term.unbound
 	// sparse are batches of which etcd keeps much that is decided: those that are preparing may stay for long.
 	sparse map[int64]bool
-	backAt   time.Time   // when the first of them came
+	backAt time.Time // when the first of them came
 }
 
 // recorderConfig is everything a recorder needs. All of it is required, but for gather.

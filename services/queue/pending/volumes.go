@@ -228,7 +228,7 @@ func (q *Queue) noteHinted(c engine.VolumeChange) {
 	}
 }
 
-// noteUsers notes that the claims of a pod have a user less, if the last delta has taken it from its node.
+// noteUsers notes that the claims of a pod have a user less, if the last delta has taken it from its node, and are promised nothing by that.
 func (q *Queue) noteUsers(st *cluster.State, id cluster.PodID) {
 	b := st.Before()
 	if st.VolumeUsesModified() != q.version.Seq || b.Labels == nil || b.Pod.Node == cluster.NoNode {
@@ -238,7 +238,8 @@ func (q *Queue) noteUsers(st *cluster.State, id cluster.PodID) {
 		return
 	}
 	for _, by := range b.Labels.Claims {
-		if c := q.volumes.claims[claimKey{b.Labels.Namespace, by.Name}]; c != nil && c.single {
+		// One that waits for a consumer may have been promised what the pod's node has.
+		if c := q.volumes.claims[claimKey{b.Labels.Namespace, by.Name}]; c != nil && (c.single || c.volume == nil) {
 			q.noteClaim(c)
 		}
 	}
