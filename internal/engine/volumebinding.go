@@ -246,14 +246,15 @@ func (p *binding) filter(st *cluster.State, i cluster.NodeIndex, _ *overlay) Ver
 	if p.awaiting == nil || v.code() == p.code+bindingFailed {
 		return v
 	}
-	switch w := p.awaiting.find(st, i, nil); {
-	case w == codeFeasible:
+	short := p.awaiting.find(st, i, nil)
+	w := p.code + [...]Verdict{suffices: 0, noVolume: bindingNoVolume, noStorage: bindingNoStorage, noSelector: bindingSelector}[short]
+	switch {
+	case short == suffices:
 		return v
-	case v == codeFeasible || w == bindingSelector:
-		return p.code + w | unresolvable
-	default:
-		return v.and(p.code + w)
+	case v == codeFeasible || short == noSelector:
+		return w | unresolvable
 	}
+	return v.and(w)
 }
 
 // reached judges a node by the volumes that claims are bound to.

@@ -160,22 +160,32 @@ func (p *awaiting) broken() string {
 	return ""
 }
 
-// find returns the place of the reason why there are no volumes for the claims on a live node, codeFeasible if there are. Then found, if it is not
+// shortage is why there are no volumes for claims on a node.
+type shortage int
+
+const (
+	suffices   shortage = iota // there are
+	noVolume                   // that can be bound, or provisioned
+	noStorage                  // to provision one
+	noSelector                 // that of a claim cannot be parsed
+)
+
+// find returns why there are no volumes for the claims on a live node. If there are, found, if it is not
 // nil, is called with what each claim gets, by its place among those that wait, in no order: a volume, nil for one that is to be provisioned.
-func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, found func(int, *cluster.PersistentVolume)) Verdict {
+func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, found func(int, *cluster.PersistentVolume)) shortage {
 	name := st.Nodes.Spec[i].Name
 	var provisioned, unmatched []int
 	for k := range p.asks {
 		switch a := &p.asks[k]; {
 		case a.selected && a.node != name:
-			return bindingNoVolume
+			return noVolume
 		case a.given && !a.getsGiven(st, i):
-			return bindingNoVolume
+			return noVolume
 		case a.given:
 		case a.selected:
 			provisioned = append(provisioned, k)
 		case a.claim.SelectorError != "":
-			return bindingSelector
+			return noSelector
 		}
 	}
 	taken := make([]*cluster.PersistentVolume, len(p.asks))
@@ -187,9 +197,9 @@ func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, found func(int, 
 	for _, k := range append(provisioned, unmatched...) {
 		switch a := &p.asks[k]; {
 		case a.class.Provisioner == "" || a.class.Provisioner == noProvisioner || !p.topologies[k].admit(st, i):
-			return bindingNoVolume
+			return noVolume
 		case a.counted && !hasRoom(st, i, a):
-			return bindingNoStorage
+			return noStorage
 		}
 	}
 	if found != nil {
@@ -205,7 +215,7 @@ func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, found func(int, 
 			}
 		}
 	}
-	return codeFeasible
+	return suffices
 }
 
 // volume returns the volume that a claim gets on a live node, but none of those that are taken; nil if there is none.
@@ -348,7 +358,7 @@ func (e *Evaluator) ChooseVolumes(st *cluster.State, s Subject, i cluster.NodeIn
 				choice.Volume = v.Name
 			}
 			choices = append(choices, choice)
-		}) == codeFeasible
+		}) == suffices
 	})
 	return choices, ok && known
 }

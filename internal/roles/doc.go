@@ -31,6 +31,7 @@
 //	gateway.tail.mu            what the sandbox has not been told of the log
 //	binder.recorder.mu         placements to be recorded, and batches that are
 //	binder.reportLane.mu       reports to be written
+//	binder.preparing.mu        placements whose claims are to be bound, and what is chosen for these
 //	binder.flights.mu          calls under way, by namespace
 //	binder.troubles.mu         namespaces whose binds were withdrawn
 //	binder.windows.mu          how many unbound pods namespaces may have

@@ -52,7 +52,7 @@ func BenchmarkCommit(b *testing.B) {
 						if o.Result != binderv1.Outcome_RESULT_ASSUMED {
 							b.Fatalf("%s: %v", uids[i], o.Result)
 						}
-						if _, err := term.ledger.forget(bindings[i].binding(), ""); err != nil {
+						if _, _, err := term.ledger.forget(bindings[i].binding(), "", noNode); err != nil {
 							b.Fatal(err)
 						}
 					}

@@ -26,7 +26,9 @@ type ledger struct {
 	opened bool
 	// preempted is, of pods that have been nominated by a preemption, the last that was.
 	preempted map[string]lastPreemption // by uid
-	broken    error                     // why the first transaction failed: a broken invariant
+	// unprovided are the nodes, of pods that are not bound, for which no volumes could be provisioned for the pod.
+	unprovided map[string][]string // by uid
+	broken     error               // why the first transaction failed: a broken invariant
 }
 
 // ledgerConfig is everything a ledger needs.
@@ -53,7 +55,7 @@ type lastPreemption struct {
 }
 
 func newLedger(cfg ledgerConfig) (*ledger, error) {
-	l := &ledger{ledgerConfig: cfg, state: cluster.New(cluster.Version{Epoch: cfg.epoch}), preempted: make(map[string]lastPreemption)}
+	l := &ledger{ledgerConfig: cfg, state: cluster.New(cluster.Version{Epoch: cfg.epoch}), preempted: make(map[string]lastPreemption), unprovided: make(map[string][]string)}
 	l.tx.state = l.state
 	l.fold = ingest.New(l.state, l.tx.apply, ingest.Telling(wire.Tellable, cfg.unsupported))
 	return l, l.update(func(tx *tx) error { return tx.apply(cluster.SettingsSet{Settings: cfg.settings}) })
@@ -187,6 +189,7 @@ func (l *ledger) observe(e source.Event) error {
 	return l.update(func(*tx) error {
 		if e.Kind == source.PodGone {
 			delete(l.preempted, ingest.Sound(e.Pod.UID))
+			delete(l.unprovided, ingest.Sound(e.Pod.UID))
 		}
 		return l.fold.Observe(e)
 	})
@@ -226,6 +229,7 @@ func (l *ledger) assumed(b source.Binding) (cluster.PodID, bool) {
 // bound settles an assumed pod whose bind succeeded. The source may have told it already.
 func (l *ledger) bound(b source.Binding) error {
 	return l.update(func(tx *tx) error {
+		delete(l.unprovided, b.UID)
 		if id, ok := l.assumed(b); ok {
 			return tx.apply(cluster.PodBound{ID: id})
 		}
@@ -233,8 +237,8 @@ func (l *ledger) bound(b source.Binding) error {
 	})
 }
 
-// forget makes an assumed pod pending again, nominated to no node. False: it is not assumed there any more.
-func (l *ledger) forget(b source.Binding, reason string) (was bool, err error) {
+// forget makes an assumed pod pending again, nominated to the node that then says, "" for none. False: it is not assumed there any more.
+func (l *ledger) forget(b source.Binding, reason string, then func(cluster.PodID) string) (was bool, nominated string, err error) {
 	err = l.update(func(tx *tx) error {
 		var id cluster.PodID
 		if id, was = l.assumed(b); !was {
@@ -243,9 +247,13 @@ func (l *ledger) forget(b source.Binding, reason string) (was bool, err error) {
 		if err := tx.apply(cluster.PodForgotten{ID: id, Reason: ingest.Sound(reason)}); err != nil {
 			return err
 		}
-		return l.fold.Nominate(id, "")
+		if err := l.fold.Nominate(id, ""); err != nil {
+			return err
+		}
+		nominated = then(id)
+		return l.fold.Nominate(id, nominated)
 	})
-	return was, err
+	return was, nominated, err
 }
 
 // told returns, in order, what the source has told about recorded placements: BindUnknown for those that are still

@@ -27,6 +27,8 @@ const (
 	laneEvents      = "events"
 	laneReports     = "reports"
 	lanePreemptions = "preemptions"
+	laneVolumes     = "volumes"   // placements whose claims are to be written
+	lanePreparing   = "preparing" // all of which claims are to be bound
 )
 
 // metrics are what only the active binder knows.

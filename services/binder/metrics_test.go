@@ -56,7 +56,7 @@ func TestPodsThatDoNotGetTheirPlaceAreCountedByReason(t *testing.T) {
 	req := requestOf(st, evaluate(st, 10), 1, "fits", "huge", "gone")
 	observe(t, term, gone("gone"))
 	commitPods(t, term, req)
-	if _, err := term.ledger.forget(source.Binding{UID: "fits", Node: "a"}, ""); err != nil {
+	if _, _, err := term.ledger.forget(source.Binding{UID: "fits", Node: "a"}, "", noNode); err != nil {
 		t.Fatal(err)
 	}
 	commitPods(t, term, req) // the attempt of fits is over

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
 )
@@ -148,7 +149,10 @@ func (t *term) takeBack(p *placement, result source.Result, reason string, repor
 	return t.recorder.takeBack(p, func() error {
 		var err error
 		if !p.absent { // it was not assumed: if the pod is, that is by a later commit
-			err = t.forget(p, reason)
+			var nominated string
+			if nominated, err = t.forget(p, reason); report != nil {
+				report.Nominated = nominated
+			}
 		}
 		if report != nil && !t.reports.add(*report) {
 			t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
@@ -159,12 +163,19 @@ func (t *term) takeBack(p *placement, result source.Result, reason string, repor
 	})
 }
 
-func (t *term) forget(p *placement, reason string) error {
-	was, err := t.ledger.forget(p.binding(), reason)
+// forget returns the node that the pod is nominated to then.
+func (t *term) forget(p *placement, reason string) (string, error) {
+	was, nominated, err := t.ledger.forget(p.binding(), reason, func(id cluster.PodID) string {
+		if p.preparation == nil || !p.preparation.failed {
+			return ""
+		}
+		t.ledger.noteUnprovided(p.UID, p.Node)
+		return t.elsewhere(id)
+	})
 	if was {
 		t.log.Warn("placement taken back", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "reason", reason, p.attempt.Log())
 	}
-	return err
+	return nominated, err
 }
 
 func resultName(r source.Result) string {

@@ -57,6 +57,7 @@ type preparation struct {
 	doubt   bool
 	written bool // all is written, and the source has told so
 	done    bool // all is bound
+	failed  bool // volumes were to be provisioned for its node, and that has failed, or taken too long
 	tries   int  // writes of which nothing is known
 }
 
@@ -64,7 +65,7 @@ type preparation struct {
 type preBindError struct{ err error }
 
 func (e preBindError) Error() string {
-	return `running PreBind plugin "` + engine.VolumeBinding + `": ` + e.err.Error()
+	return `running PreBind plugin "` + engine.JudgeOf(engine.BoundVolumes) + `": ` + e.err.Error()
 }
 func (e preBindError) Unwrap() error { return e.err }
 
@@ -290,6 +291,7 @@ func (t *term) giveUp(ctx context.Context, p *placement, why error) error {
 	t.unprepare(p)
 	if p.misfit == nil {
 		why = preBindError{why}
+		p.preparation.failed = slices.ContainsFunc(p.Volumes, func(c cluster.VolumeChoice) bool { return c.Volume == "" })
 	} else {
 		why = p.misfit
 	}

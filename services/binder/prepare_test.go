@@ -2,9 +2,9 @@ package binder
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,6 +12,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // claiming returns a pod that uses claims.
@@ -337,7 +338,7 @@ func TestIntentsThatContradictEachOtherEndNoTerm(t *testing.T) {
 
 // TestABatchOfWhichLittleIsLeftIsWrittenAnew: pods that wait for their claims keep no others in etcd.
 func TestABatchOfWhichLittleIsLeftIsWrittenAnew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		term := pureTerm(t, newFakeSource())
 		observe(t, term, node("a", 100_000))
 		var batch []*placement
@@ -373,6 +374,47 @@ func TestABatchOfWhichLittleIsLeftIsWrittenAnew(t *testing.T) {
 		observe(t, term, pod("later", 10)) // a later version
 		if got := left(); got != 0 || len(r.open)+len(r.sparse) != 0 {
 			t.Errorf("in the end %d are left, %d open and %d sparse", got, len(r.open), len(r.sparse))
+		}
+	})
+}
+
+// TestAPodGoesElsewhereIfAProvisionerSaysNo: nothing that filters or scores read may say so.
+func TestAPodGoesElsewhereIfAProvisionerSaysNo(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	for _, name := range []string{"a", "b", "c"} {
+		src.setNode(node(name, 1000))
+	}
+	src.setObjects(waitingClaim("m", "made"))
+	src.setPod(claiming("p", 10, "m"))
+	b := start(t, etcd, src)
+	b.active()
+	var on []string
+	for attempt := range 4 {
+		if got := b.commit(b.request(int32(attempt)+1, "p")); got[0] != "assumed" {
+			t.Fatalf("p is %s", got[0])
+		}
+		eventually(t, "its claim is written", func() bool { return len(src.triedVolumes("p")) > attempt })
+		on = append(on, src.triedVolumes("p")[attempt].Node)
+		if attempt == 3 {
+			break
+		}
+		src.editClaim("m", func(c *cluster.PersistentVolumeClaim) { c.HasSelectedNode, c.SelectedNode = false, "" })
+		b.awaitPhase("p", "pending")
+		eventually(t, "it is said where it is nominated", func() bool { return len(src.reported("p")) > attempt })
+		on = append(on, src.reported("p")[attempt].Nominated)
+	}
+	// Each is another one, and where it is nominated; when none is left, the first is tried again.
+	first, second, third := on[0], on[2], on[4]
+	if want := []string{first, second, second, third, third, "", first}; !slices.Equal(on, want) || first == second || second == third || third == first {
+		t.Errorf("p is on, and nominated to, %q", on)
+	}
+	src.setObjects(freeVolume("made", 5))
+	src.bindClaim("m", "made")
+	b.awaitPhase("p", "bound on "+first)
+	b.look(func(*cluster.State) {
+		if n := len(b.term.Load().ledger.unprovided); n > 0 {
+			t.Errorf("of %d pods it is remembered where they got nothing", n)
 		}
 	})
 }

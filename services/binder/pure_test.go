@@ -173,3 +173,6 @@ func where(term *term, uid string) (phase string) {
 }
 
 var _ termRecord = (*coord.Term)(nil)
+
+// noNode nominates pods to none.
+func noNode(cluster.PodID) string { return "" }

@@ -106,7 +106,7 @@ func (s *scenario) command(words []string) []string {
 		if words[0] == "bound" {
 			err = s.term.ledger.bound(b)
 		} else {
-			_, err = s.term.ledger.forget(b, "the script says so")
+			_, _, err = s.term.ledger.forget(b, "the script says so", noNode)
 		}
 		if err != nil {
 			s.t.Fatal(err)

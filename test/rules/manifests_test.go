@@ -229,6 +229,7 @@ func TestOnlyBindersAndGatewaysMayUseTheAPIServerAndNoMoreThanTheyNeed(t *testin
 		{"berth-binder", "apps", "replicasets statefulsets", "list watch"},
 		// what volumes are made of
 		{"berth-binder", "", "persistentvolumes persistentvolumeclaims", "list watch"},
+		{"berth-binder", "", "persistentvolumes persistentvolumeclaims", "get patch"}, // what has been chosen for claims
 		{"berth-binder", "storage.k8s.io", "storageclasses csinodes csidrivers csistoragecapacities volumeattachments", "list watch"},
 		{"berth-binder", "policy", "poddisruptionbudgets", "list watch"}, // which pods preemption spares
 		{"berth-binder", "", "pods", "delete"},                           // their eviction

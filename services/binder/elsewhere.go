@@ -1,0 +1,56 @@
+package binder
+
+import (
+	"slices"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// mostUnprovided bounds on how many nodes a pod is remembered not to have got its volumes. Then all are tried again.
+const mostUnprovided = 100
+
+// elsewhere returns the node that is best for a pod that has just been given back, but for those for which no volumes could be provisioned for it; "": there
+// is none, or the pod can go nowhere else. A provisioner says no more than that it cannot, and nothing that filters or scores read need say so too: the
+// pod would be placed on the same node again, for ever. The caller holds the ledger's lock.
+func (t *term) elsewhere(id cluster.PodID) (node string) {
+	st := t.ledger.state
+	row := st.Pod(id)
+	not := t.ledger.unprovided[row.UID]
+	if len(not) == 0 || row.RequiredNode != "" || row.Deleting || len(row.Gates) > 0 {
+		return ""
+	}
+	t.judge(row, func() {
+		subject, all := engine.SubjectOf(&row.Pod), cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())}
+		found, ok := t.evaluator.Filter(st, subject, all)
+		if !ok {
+			return
+		}
+		open := slices.Clone(found.Eligible)
+		for _, name := range not {
+			if i := st.Nodes.ByName(name); i != cluster.NoNode {
+				open.Clear(i)
+			}
+		}
+		groups, _ := t.evaluator.Score(st, subject, all, open, 1)
+		placer := engine.NewPlacer(t.evaluator, st, st.Version().Seq, []engine.Candidates{{Subject: subject, Groups: groups}})
+		if i, placement := placer.Choose(id, 0); placement == engine.Placed {
+			node = st.Nodes.Spec[i].Name
+		}
+	})
+	if node == "" { // what has failed may succeed by now
+		delete(t.ledger.unprovided, row.UID)
+	}
+	return node
+}
+
+// noteUnprovided notes that no volumes could be provisioned for a pod on a node. The caller holds the ledger's lock.
+func (l *ledger) noteUnprovided(uid, node string) {
+	not := l.unprovided[uid]
+	if len(not) >= mostUnprovided {
+		not = nil
+	}
+	if !slices.Contains(not, node) {
+		l.unprovided[uid] = append(not, node)
+	}
+}
