@@ -86,8 +86,6 @@ func (f *filing[T]) remove(p places, x T) {
 	}
 }
 
-func (f *filing[T]) empty() bool { return len(f.anywhere.list) == 0 && len(f.byLabel) == 0 }
-
 // about calls visit for everything that may be about a node, until it returns false. What is filed under several labels of the node comes as often.
 func (s *State) about(i NodeIndex, visit func(under *Label) bool) {
 	if !visit(nil) {

@@ -24,14 +24,15 @@ type replay struct {
 	profiles []config.KubeSchedulerProfile
 	settings map[string]*cluster.Profile // what Berth makes of the profiles, by scheduler name
 
-	classes map[cluster.ClassID]string // by key
-	labels  map[cluster.LabelsID]string
-	nodes   map[cluster.NodeIndex]*v1.Node
-	pods    map[cluster.PodID]*v1.Pod // as they are at this point of the log
-	ids     map[string]cluster.PodID  // by uid
-	phases  map[cluster.PodID]cluster.Phase
-	unbound map[cluster.PodID]*v1.Pod // pods that are assumed, as they are without a node
-	objects objects
+	classes  map[cluster.ClassID]string // by key
+	labels   map[cluster.LabelsID]string
+	nodes    map[cluster.NodeIndex]*v1.Node
+	pods     map[cluster.PodID]*v1.Pod // as they are at this point of the log
+	ids      map[string]cluster.PodID  // by uid
+	phases   map[cluster.PodID]cluster.Phase
+	unbound  map[cluster.PodID]*v1.Pod // pods that are assumed, as they are without a node
+	objects  objects
+	promised promised
 }
 
 func newReplay(t failer, n *tally, s *script, profiles []config.KubeSchedulerProfile) *replay {
@@ -40,7 +41,8 @@ func newReplay(t failer, n *tally, s *script, profiles []config.KubeSchedulerPro
 		classes: make(map[cluster.ClassID]string), labels: make(map[cluster.LabelsID]string),
 		nodes: make(map[cluster.NodeIndex]*v1.Node), pods: make(map[cluster.PodID]*v1.Pod), phases: make(map[cluster.PodID]cluster.Phase),
 		unbound: make(map[cluster.PodID]*v1.Pod), ids: make(map[string]cluster.PodID),
-		objects: newObjects(),
+		objects:  newObjects(),
+		promised: promised{make(map[cluster.PodID][]cluster.VolumeChoice), make(map[cluster.PodID]string), make(map[cluster.PodID]string)},
 	}
 	r.kube.podID = func(p *v1.Pod) cluster.PodID { return r.ids[string(p.UID)] }
 	for i := range profiles {
@@ -83,8 +85,8 @@ func (r *replay) play(d cluster.Delta) {
 		o := version(r, fmt.Sprintf("%v %s/%s", key.Kind, key.Namespace, key.Name), r.script.kept[key], func(o metav1.Object) bool {
 			return cmp.Equal(reduceKept(o), d.Object, cmpopts.EquateEmpty())
 		})
-		r.kube.must("set "+key.Kind.String(), r.kube.kept(key.Kind).Update(o))
 		r.objects.kept[key] = o
+		r.see(key)
 	case cluster.ObjectRemoved:
 		r.kube.must("remove "+d.Kind.String(), r.kube.kept(d.Kind).Delete(r.objects.kept[d.ObjectKey]))
 		delete(r.objects.kept, d.ObjectKey)
@@ -98,8 +100,10 @@ func (r *replay) play(d cluster.Delta) {
 	case cluster.PodAssumed:
 		r.assume(d)
 	case cluster.PodBound:
+		r.unreserve(d.ID)
 		r.confirm(d.ID, onNode(r.pods[d.ID], r.pods[d.ID].Spec.NodeName, v1.PodStatus{Phase: v1.PodRunning}))
 	case cluster.PodForgotten:
+		r.unreserve(d.ID)
 		r.forget(d.ID)
 		r.kube.enqueue(r.unbound[d.ID])
 		r.pods[d.ID], r.phases[d.ID] = r.unbound[d.ID], cluster.Pending
@@ -155,6 +159,7 @@ func (r *replay) setPod(d cluster.PodSet) {
 	})
 	r.ids[d.Pod.UID] = d.ID
 	if node := d.Pod.NodeName; node != "" {
+		r.unreserve(d.ID)
 		r.confirm(d.ID, onNode(pod, node, pod.Status))
 		return
 	}
@@ -219,6 +224,7 @@ func (r *replay) forget(id cluster.PodID) {
 }
 
 func (r *replay) removePod(id cluster.PodID) {
+	r.unreserve(id)
 	switch r.phases[id] {
 	case cluster.Pending:
 		r.kube.dequeue(r.pods[id])
@@ -245,9 +251,6 @@ func (r *replay) assume(d cluster.PodAssumed) {
 	if why := want.refuses(node.Name, r.nodeNames()); why != "" && apart == "" {
 		r.fail(pod, why)
 	}
-	if apart != "" && apart != undecidedForeign {
-		r.fail(pod, "Berth places a pod that it is to refuse: "+apart)
-	}
 	r.n.proven++
 	if want.Nominated != "" {
 		r.n.nominated++
@@ -255,6 +258,7 @@ func (r *replay) assume(d cluster.PodAssumed) {
 	placed := onNode(pod, node.Name, v1.PodStatus{})
 	r.kube.must("assume pod", r.kube.cache.AssumePod(r.kube.logger, placed))
 	r.kube.dequeue(pod)
+	r.reserve(d.ID, pod.Namespace, node.Name, d.Volumes)
 	r.pods[d.ID], r.phases[d.ID], r.unbound[d.ID] = placed, cluster.Assumed, pod
 }
 

@@ -27,8 +27,11 @@ type script struct {
 	namespaces map[string][]*v1.Namespace
 	owners     map[string][]metav1.Object
 	kept       map[cluster.ObjectKey][]metav1.Object // what Berth's ledger only keeps
+	there      map[cluster.ObjectKey]metav1.Object   // what there is of that now
 	placed     map[string]bool                       // pods that have a node, by uid
 	gone       map[string]bool                       // pods that were deleted, by uid
+
+	provisioned int // how many volumes were to be
 
 	refuse   int             // how many pods' first bindings are refused
 	refusals map[string]bool // by uid
@@ -38,7 +41,7 @@ func newScript() *script {
 	return &script{
 		more: make(chan struct{}), nodes: make(map[string][]*v1.Node), pods: make(map[string][]*v1.Pod),
 		namespaces: make(map[string][]*v1.Namespace), owners: make(map[string][]metav1.Object),
-		kept: make(map[cluster.ObjectKey][]metav1.Object), placed: make(map[string]bool), gone: make(map[string]bool), refusals: make(map[string]bool),
+		kept: make(map[cluster.ObjectKey][]metav1.Object), there: make(map[cluster.ObjectKey]metav1.Object), placed: make(map[string]bool), gone: make(map[string]bool), refusals: make(map[string]bool),
 	}
 }
 
@@ -132,14 +135,21 @@ func (s *script) bury(p *v1.Pod) {
 func (s *script) keep(o metav1.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.put(o)
+}
+
+// put is keep; the lock is held.
+func (s *script) put(o metav1.Object) {
 	reduced := reduceKept(o)
 	s.kept[reduced.Key()] = append(s.kept[reduced.Key()], o)
+	s.there[reduced.Key()] = o
 	s.tell(source.Event{Kind: source.ObjectSet, Object: reduced})
 }
 
 func (s *script) discard(o metav1.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.there, reduceKept(o).Key())
 	s.tell(source.Event{Kind: source.ObjectGone, Key: reduceKept(o).Key()})
 }
 

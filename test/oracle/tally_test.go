@@ -9,6 +9,7 @@ import (
 
 // tally is how much has been compared.
 type tally struct {
+	reserved                                                    int // placements with something chosen for claims
 	decisions, verdicts, scores, infeasible, unscored, unjudged int
 	batches, attempts, proven, nominated, noFit, retries        int
 	sequences, severalShards, severalRanges                     int
