@@ -57,7 +57,9 @@ var volumeBinding = Descriptor{
 			}
 		}
 		if p.awaiting = c.awaiting(c.volumes.binding.asks); p.awaiting != nil {
-			c.program.awaiting = p.awaiting
+			if slices.Contains(c.profile.Filters, c.plugin.Name) { // else kube-scheduler reserves nothing
+				c.program.awaiting = p.awaiting
+			}
 			if text := p.awaiting.broken(); text != "" {
 				if out.texts == nil {
 					out.texts = make(map[Verdict]string)

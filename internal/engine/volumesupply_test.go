@@ -476,3 +476,17 @@ func TestABatchTakesAVolumeOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestAProfileThatDoesNotFilterByVolumesChoosesNone: kube-scheduler reserves what its filter has found.
+func TestAProfileThatDoesNotFilterByVolumesChoosesNone(t *testing.T) {
+	w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+	profile := DefaultProfile("default")
+	profile.Filters = slices.DeleteFunc(slices.Clone(profile.Filters), func(name string) bool { return name == VolumeBinding })
+	w.apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{profile}}})
+	w.late("late", noProvisioner, nil)
+	w.waiting("c", "late", 5, nil)
+	id := w.pod("p", "", 0, nil, claims("c")...)
+	if choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), 0); !ok || len(choices) > 0 {
+		t.Errorf("%v, %v", choices, ok)
+	}
+}
