@@ -31,6 +31,8 @@ const provisioner = "csi.example.com"
 // play acts every few milliseconds, until ctx ends.
 func (s *storage) play(ctx context.Context) error {
 	s.named = make(map[string]string)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
 	for {
 		if err := s.act(ctx); err != nil && ctx.Err() == nil {
 			return err
@@ -38,7 +40,7 @@ func (s *storage) play(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(20 * time.Millisecond):
+		case <-tick.C:
 		}
 	}
 }
@@ -127,8 +129,7 @@ func create(ctx context.Context, client kubernetes.Interface, v *corev1.Persiste
 	return err
 }
 
-// TestPodsGetTheVolumesThatTheyClaim: local volumes, of which there are just enough, and ones that are provisioned, though not for all nodes, while
-// the process that binds them is killed again and again.
+// TestPodsGetTheVolumesThatTheyClaim: local volumes, of which there are just enough, and ones that are provisioned, though not for all nodes.
 func TestPodsGetTheVolumesThatTheyClaim(t *testing.T) {
 	const nodes, each = 6, 5
 	cp := kubetest.StartT(t, kubetest.Options{})
@@ -180,14 +181,13 @@ func TestPodsGetTheVolumesThatTheyClaim(t *testing.T) {
 	}
 	defer watcher.Stop()
 
-	b := berthtest.Start(t, berthtest.Options{Kubeconfig: cp.Kubeconfig(), Shards: 2})
+	berthtest.Start(t, berthtest.Options{Kubeconfig: cp.Kubeconfig(), Shards: 2})
 	if err := cp.CreatePods(ctx, nodes*each+1, claiming("local")); err != nil { // one too many
 		t.Fatal(err)
 	}
 	if err := cp.CreatePods(ctx, 20, claiming("made")); err != nil {
 		t.Fatal(err)
 	}
-	_ = b
 	awaitBound(t, cp, nodes*each+20)
 	stop()
 	if err := <-played; err != nil {
