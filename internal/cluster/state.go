@@ -143,6 +143,8 @@ type Before struct {
 
 	Class  *Class  // of Pod; nil: there was no pod
 	Labels *Labels // of Pod; nil: none that selectors see
+	// Chosen is what had been chosen for claims of Pod.
+	Chosen []VolumeChoice
 }
 
 // Before returns what the last delta has changed. It is no part of the state's digest.
@@ -186,7 +188,7 @@ func (s *State) rememberNode(i NodeIndex) {
 
 func (s *State) rememberPod(id PodID) {
 	if p := s.Pod(id); p != nil {
-		s.before = Before{Pod: *p, Class: s.classes[p.Class], Labels: s.labels[p.Labels]}
+		s.before = Before{Pod: *p, Class: s.classes[p.Class], Labels: s.labels[p.Labels], Chosen: s.volumes.choices[id]}
 	}
 }
 

@@ -40,10 +40,7 @@ type asks struct {
 	selective   bool
 }
 
-var (
-	noAsks  = asks{least: math.MaxInt64, most: math.MinInt64, smallest: math.MaxInt64}
-	anyAsks = asks{least: math.MinInt64, most: math.MaxInt64, smallest: math.MinInt64, selective: true}
-)
+var noAsks = asks{least: math.MaxInt64, most: math.MinInt64, smallest: math.MaxInt64}
 
 // shelf has volumes that are nobody's, of one class, which are alike but for their labels and how large they are.
 type shelf struct {
@@ -337,7 +334,11 @@ func (s *State) supplyClass(name string, had bool) {
 				s.touchPlaces(room.places)
 			}
 		}
-		p.class(name).asks = anyAsks
+		for claim := range objectsOfKind[*PersistentVolumeClaim](s, PersistentVolumeClaimKind) {
+			if claim.Class == name {
+				s.noteAsk(claim)
+			}
+		}
 	case !has:
 		s.dropClass(name)
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -184,7 +185,10 @@ func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, found func(int, 
 		case a.given:
 		case a.selected:
 			provisioned = append(provisioned, k)
-		case a.claim.SelectorError != "":
+		}
+	}
+	for _, k := range p.bySize {
+		if p.asks[k].claim.SelectorError != "" {
 			return noSelector
 		}
 	}
@@ -408,6 +412,17 @@ func volumeBound(st *cluster.State, namespace string, i cluster.NodeIndex, c *cl
 	return claim.Volume != "" && claim.Bound, nil
 }
 
+// ErrNotProvisioned is what an error of VolumesBound is if a provisioner has said that it can provision no volume for the node.
+var ErrNotProvisioned = errors.New("no volume can be provisioned for the node")
+
+// notProvisioned is such an error, of a claim.
+type notProvisioned string
+
+func (e notProvisioned) Error() string {
+	return fmt.Sprintf("provisioning failed for PVC %q", string(e))
+}
+func (notProvisioned) Is(target error) bool { return target == ErrNotProvisioned }
+
 // volumeProvisioned is VolumesBound of a claim for which a volume is to be provisioned.
 func volumeProvisioned(st *cluster.State, namespace string, i cluster.NodeIndex, c *cluster.VolumeChoice) (bool, error) {
 	claim := st.PersistentVolumeClaim(namespace, c.Claim)
@@ -415,7 +430,7 @@ func volumeProvisioned(st *cluster.State, namespace string, i cluster.NodeIndex,
 	case claim == nil || claim.UID != c.UID:
 		return false, fmt.Errorf("failed to check provisioning pvc: could not find v1.PersistentVolumeClaim %q", namespace+"/"+c.Claim)
 	case !claim.HasSelectedNode || claim.SelectedNode != st.Nodes.Spec[i].Name: // so a provisioner says that it cannot
-		return false, fmt.Errorf("provisioning failed for PVC %q", c.Claim)
+		return false, notProvisioned(c.Claim)
 	case claim.Volume == "":
 		return false, nil
 	}

@@ -71,6 +71,8 @@ type VolumeBinding struct {
 	Choices                    []cluster.VolumeChoice
 	// Written says that all of it has been written. What is not as it was written then is not written again.
 	Written bool
+	// Void says that none of it is to be written. What an earlier call may have under way is to come to nothing, unless it has happened.
+	Void bool
 }
 
 // ErrChanged says of a Bind with an unknown outcome that somebody had changed the pod since it was prepared: the next try is of what the
@@ -157,9 +159,9 @@ type Source interface {
 	Withdraw(ctx context.Context, fence coord.Cond, b Binding, why Report) Outcome
 	// BindVolumes carries out what has been chosen for claims, as far as that is a scheduler's to do: who binds claims and provisions
 	// volumes goes on from there. BindDone: all of it is written, or was. BindRefused: some of it cannot be, as the claim or the volume is not
-	// what it was, or may not be; the rest may have been. In both cases Watch has told all that was written, and no write of this or an
-	// earlier call, by whatever binder, can change anything of it any more. BindUnknown: call it again. Nothing is written if the term
-	// has Ended.
+	// what it was, or may not be; the rest may have been. In both cases Watch has told all that was written by this call. BindUnknown: call it again. A
+	// refusal is of this call: what an earlier one, by whatever binder, may have under way can still happen, until one with Void has been answered. Nothing is
+	// written if the term has Ended.
 	BindVolumes(ctx context.Context, fence coord.Cond, b VolumeBinding) Outcome
 	// Lookup reads, consistently, the uid and the node ("" if none) of a pod. found is false if there is none of the name.
 	// It waits for no rate limit: no error means that the cluster can be used.

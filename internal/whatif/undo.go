@@ -3,6 +3,7 @@ package whatif
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -31,6 +32,7 @@ const (
 type belongings struct {
 	class  *cluster.Class
 	labels *cluster.Labels // nil: NoLabels
+	chosen []cluster.VolumeChoice
 }
 
 // Apply changes the World by one delta, as the ledger's state would change, and remembers how to undo it.
@@ -175,7 +177,7 @@ func (w *World) rememberPod(id cluster.PodID) {
 	st := w.s.state
 	if row := st.Pod(id); row != nil {
 		was := *row
-		its := &belongings{st.Class(row.Class), st.Labels(row.Labels)}
+		its := &belongings{st.Class(row.Class), st.Labels(row.Labels), st.Chosen(id)}
 		w.steps = append(w.steps, step{act: restorePod, id: int32(id), row: &was, its: its})
 	}
 }
@@ -193,7 +195,7 @@ func (w *World) unused(pod *cluster.Pod) *belongings {
 	if class == nil && labels == nil {
 		return nil
 	}
-	return &belongings{class, labels}
+	return &belongings{class: class, labels: labels}
 }
 
 // Try calls ask, and undoes what it has changed in this World.
@@ -233,7 +235,7 @@ func (s *Sandbox) restore(t *step) error {
 	id, was := cluster.PodID(t.id), t.row
 	now := s.state.Pod(id)
 	if now != nil && (now.Attempt > was.Attempt || now.Phase == cluster.Assumed && was.Phase == cluster.Pending ||
-		now.Preempting && !was.Preempting || now.Victim && !was.Victim) {
+		now.Preempting && !was.Preempting || now.Victim && !was.Victim || !slices.Equal(s.state.Chosen(id), t.its.chosen)) {
 		if err := s.state.Apply(cluster.PodRemoved{ID: id}); err != nil {
 			return err
 		}
@@ -243,6 +245,7 @@ func (s *Sandbox) restore(t *step) error {
 	}
 	return s.state.Apply(cluster.PodSet{
 		ID: id, Pod: was.Pod, Assumed: was.Phase == cluster.Assumed, Preempting: was.Preempting, Victim: was.Victim,
+		Volumes: t.its.chosen,
 	})
 }
 

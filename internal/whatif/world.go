@@ -196,7 +196,7 @@ func (w *World) SetSettings(settings cluster.Settings) error {
 func (w *World) assume(id cluster.PodID, node cluster.NodeIndex) error {
 	row := w.State().Pod(id)
 	d := cluster.PodAssumed{ID: id, Node: node, Attempt: row.Attempt}
-	if len(w.State().Labels(row.Labels).Claims) > 0 {
+	if set := w.State().Labels(row.Labels); set != nil && len(set.Claims) > 0 {
 		d.Volumes, _ = w.Evaluator().ChooseVolumes(w.State(), engine.SubjectOf(&row.Pod), node)
 	}
 	return w.Apply(d)

@@ -287,6 +287,9 @@ func (t *term) placeIn(
 				UID: row.UID, Namespace: row.Namespace, Name: row.Name, choice: choice{st.Nodes.Spec[node].Name, volumes}, state: stateAssumed, preparation: prep,
 				attempt: t.trace.Attempt(p.GetUid(), p.GetAttempt()), shared: t.names.shares(st, row.Class), stint: stint,
 			})
+			if prep != nil {
+				t.preparing.hold(placed[len(placed)-1])
+			}
 			if t.flights.most > 0 && t.windows.trust(row.Namespace, now) == slow {
 				t.noteStuck(placed[len(placed)-1])
 			}

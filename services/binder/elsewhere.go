@@ -12,12 +12,12 @@ const mostUnprovided = 100
 
 // elsewhere returns the node that is best for a pod that has just been given back, but for those for which no volumes could be provisioned for it; "": there
 // is none, or the pod can go nowhere else. A provisioner says no more than that it cannot, and nothing that filters or scores read need say so too: the
-// pod would be placed on the same node again, for ever. The caller holds the ledger's lock.
+// pod would be placed on the same node again, for ever. Of a pod that never preempts nobody would end the nomination if it then fits nowhere. The caller holds the ledger's lock.
 func (t *term) elsewhere(id cluster.PodID) (node string) {
 	st := t.ledger.state
 	row := st.Pod(id)
 	not := t.ledger.unprovided[row.UID]
-	if len(not) == 0 || row.RequiredNode != "" || row.Deleting || len(row.Gates) > 0 {
+	if len(not) == 0 || row.RequiredNode != "" || row.NeverPreempts || row.Deleting || len(row.Gates) > 0 {
 		return ""
 	}
 	t.judge(row, func() {

@@ -103,7 +103,7 @@ func (s *fakeSource) BindVolumes(ctx context.Context, _ coord.Cond, b source.Vol
 	s.change(func() {
 		s.volumes = append(s.volumes, b)
 		for _, c := range b.Choices {
-			if out.Result == source.BindDone {
+			if out.Result == source.BindDone && !b.Void {
 				out = s.bindOne(b, c)
 			}
 		}

@@ -303,6 +303,17 @@ func (l *ledger) ours(uid string) bool {
 	return !ok || l.profile(l.state.Pod(id)) != nil
 }
 
+// unresolved reports whether a write for the claims of a pod that is gone, or elsewhere, may be under way, by what was recorded of it.
+func (l *ledger) unresolved(p *placement) (may bool) {
+	l.read(func(st *cluster.State) {
+		if id, ok := st.PodByUID(p.UID); ok && st.Pod(id).NodeName == p.Node {
+			return // it is bound, and was so behind its claims
+		}
+		may = st.CanPromise(p.Namespace, p.Node, p.Volumes) == ""
+	})
+	return may
+}
+
 // schedulerOf returns a pod's scheduler name, "" if there is no such pod.
 func (l *ledger) schedulerOf(uid string) (name string) {
 	l.read(func(st *cluster.State) {
@@ -366,10 +377,11 @@ func (l *ledger) adoptIn(tx *tx, p *placement, judge judge, insist bool) (what a
 	if what == nothing || what == misfit && !insist {
 		return what, why, nil
 	}
+	volumes := p.Volumes
 	if contradiction != "" {
-		p.Volumes, p.preparation = nil, nil
+		volumes, p.preparation, p.unfit = nil, nil, true
 	}
-	return what, why, tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: max(row.Attempt, 1), Volumes: p.Volumes})
+	return what, why, tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: max(row.Attempt, 1), Volumes: volumes})
 }
 
 // judge says whether a pod that an earlier epoch has meant to bind to a node fits there: adopted or misfit, or nothing if that is not

@@ -78,7 +78,7 @@ func (n *names) shares(st *cluster.State, class cluster.ClassID) bool {
 	return c != nil && slices.Contains(n.shared, c.Spec.SchedulerName)
 }
 
-// sharesPod reports whether a pod is of a shared name.
+// sharesPod reports whether a pod is of a shared name, for all that is known: of one that is gone it may have been.
 func (l *ledger) sharesPod(names *names, uid string) bool {
 	if len(names.shared) == 0 {
 		return false
@@ -86,7 +86,7 @@ func (l *ledger) sharesPod(names *names, uid string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id, ok := l.state.PodByUID(uid)
-	return ok && names.shares(l.state, l.state.Pod(id).Class)
+	return !ok || names.shares(l.state, l.state.Pod(id).Class)
 }
 
 // waits reports whether a pod is there, not placed, and the term's to write to, and until when: zero if no end is known.
@@ -365,7 +365,7 @@ func (t *term) reassumeIn(tx *tx, batch []*placement) error {
 	for _, p := range judged {
 		row := l.state.Pod(p.id)
 		fits := false
-		if row.Deleting || len(row.Gates) > 0 || !t.judge(row, func() {
+		if p.unfit || row.Deleting || len(row.Gates) > 0 || !t.judge(row, func() {
 			placer := engine.NewPlacer(t.evaluator, l.state, l.state.Version().Seq, nil)
 			fits = placer.PlaceOn(engine.SubjectOf(&row.Pod), p.id, p.node) == engine.Placed
 		}) || !fits {

@@ -113,11 +113,18 @@ func (t *term) settle(p *placement, o source.Outcome) error {
 		}
 		return err
 	case source.BindElsewhere:
+		if p.preparation != nil {
+			t.log.Warn("pod bound elsewhere", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", o.Err, p.attempt.Log())
+			return t.strike(p, o.Result)
+		}
 		// Where it is, and that it is not here, comes from the source's watch: until then it counts here.
 		t.log.Warn("pod bound elsewhere", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", o.Err, p.attempt.Log())
 		t.decided(p, stateReleased, o.Result)
 		return nil
 	case source.BindGone:
+		if errors.Is(o.Err, errTold) && p.preparation != nil {
+			return t.strike(p, o.Result)
+		}
 		if errors.Is(o.Err, errTold) { // then its room has been given back, and no other binder finds the pod waiting
 			t.decided(p, stateReleased, o.Result)
 			return nil
@@ -136,6 +143,7 @@ func (t *term) decided(p *placement, end placementState, result source.Result) b
 	}
 	t.metrics.binds.WithLabelValues(resultName(result)).Inc()
 	t.recorder.decided(p)
+	t.preparing.release(p)
 	return true
 }
 
@@ -157,6 +165,7 @@ func (t *term) takeBack(p *placement, result source.Result, reason string, repor
 		if report != nil && !t.reports.add(*report) {
 			t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
 		}
+		t.preparing.release(p)
 		t.metrics.binds.WithLabelValues(resultName(result)).Inc()
 		t.move(p, stateReleased)
 		return err

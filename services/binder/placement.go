@@ -35,6 +35,7 @@ type placement struct {
 	waits   time.Time // since when it waits for a place among the calls under way, if it does
 	place   *place    // its place, from when it has one until its turn has come
 	absent  bool      // its node is not known: it is a misfit that is not assumed
+	unfit   bool      // another intent contradicts it, and it stays a misfit
 	shared  bool      // the pod's scheduler name is shared
 	stint   int64     // in which it was judged, if it is; 0: not in this term
 	sent    bool      // a bind may have left, if it is
@@ -145,6 +146,7 @@ var transitions = [states][]placementState{
 	stateAside: {
 		stateRecorded,    // in the next stint it fits
 		stateWithdrawing, // it does not
+		stateReleasing,   // the source has told that it is gone, or elsewhere, and it has claims
 		stateBound,       // the source has told
 		stateReleased,    // the same: it is gone, or elsewhere
 	},

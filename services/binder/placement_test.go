@@ -21,7 +21,7 @@ const steps = `
 	preparing    -  x  -  -  x  x  x  x  x
 	binding      -  x  -  -  x  -  x  x  x
 	withdrawing  -  x  -  -  -  x  x  x  x
-	aside        -  x  -  -  x  -  -  x  x
+	aside        -  x  -  -  x  -  x  x  x
 	releasing    -  -  -  -  -  -  -  -  x
 	bound        -  -  -  -  -  -  -  -  -
 	released     -  -  -  -  -  -  -  -  -`

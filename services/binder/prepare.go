@@ -49,16 +49,17 @@ type held struct {
 // preparation is how far a placement is with its claims. It belongs to who has the placement.
 type preparation struct {
 	timeout  time.Duration
-	deadline time.Time // of the wait, from when it has begun
+	deadline time.Time // of the wait, from when all is written
 	counted  bool      // against preparing.bound
-	holds    bool      // it is in preparing.claims
+	holds    bool      // it is in preparing.claims: from its commit, or its takeover, to its end
 	// doubt: a write may be under way of which nothing is known, of this binder or of an earlier one. Nothing is given back as long as that is so:
 	// the claim might get what has been chosen before, and what is chosen then.
 	doubt   bool
-	written bool // all is written, and the source has told so
-	done    bool // all is bound
-	failed  bool // volumes were to be provisioned for its node, and that has failed, or taken too long
-	tries   int  // writes of which nothing is known
+	written bool  // all is written, and the source has told so
+	done    bool  // all is bound
+	failed  bool  // volumes were to be provisioned for its node, and that has failed, or taken too long
+	tries   int   // writes of which nothing is known
+	void    error // why nothing is carried out: a write that may be under way is to come to nothing; nil: it is carried out
 }
 
 // preBindError is why an attempt ends of which the claims are not bound. Its text is kube-scheduler's.
@@ -115,7 +116,7 @@ func (b *preparing) hold(p *placement) {
 
 // release ends hold.
 func (b *preparing) release(p *placement) {
-	if !p.preparation.holds {
+	if p.preparation == nil || !p.preparation.holds {
 		return
 	}
 	p.preparation.holds = false
@@ -152,7 +153,7 @@ func (b *preparing) take() []*placement {
 
 // volumeBinding returns what a source is asked to write for a placement's claims.
 func (p *placement) volumeBinding() source.VolumeBinding {
-	return source.VolumeBinding{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Node: p.Node, Choices: p.Volumes, Written: p.preparation.written}
+	return source.VolumeBinding{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Node: p.Node, Choices: p.Volumes, Written: p.preparation.written, Void: p.preparation.void != nil}
 }
 
 // bindTimeoutOf returns how long pods of a scheduler name wait for their claims.
@@ -166,11 +167,11 @@ func (t *term) bindTimeoutOf(schedulerName string) time.Duration {
 // chooseVolumes returns what the claims of a pod get on the node that it is placed on. The caller holds the ledger's lock.
 func (t *term) chooseVolumes(row *cluster.PodRow, node cluster.NodeIndex) ([]cluster.VolumeChoice, engine.Placement) {
 	st := t.ledger.state
-	if len(st.Labels(row.Labels).Claims) == 0 {
+	if set := st.Labels(row.Labels); set == nil || len(set.Claims) == 0 {
 		return nil, engine.Placed
 	}
 	volumes, ok := t.evaluator.ChooseVolumes(st, engine.SubjectOf(&row.Pod), node)
-	if !ok {
+	if !ok || (&placement{choice: choice{Volumes: volumes}}).size() > batchBytes { // of more claims than a source tells of a pod
 		return nil, engine.NoFit
 	}
 	return volumes, engine.Placed
@@ -199,20 +200,26 @@ func (t *term) prepares(p *placement) bool {
 		prep.counted = true
 		t.preparing.bound.giveOf(t.shareOf(p.Namespace), -1)
 	}
-	if prep.deadline.IsZero() {
-		prep.deadline = time.Now().Add(prep.timeout)
-	}
-	t.preparing.hold(p)
 	t.preparing.turns.add(p.Namespace, p)
 	return true
 }
 
-// unprepare lets a placement go on, of which no write is in doubt: it does not count any more, and holds nothing but what the ledger has of it.
-func (t *term) unprepare(p *placement) {
-	t.preparing.release(p)
+// uncount says that a placement is not among those that are prepared any more. It holds its claims until it has come to an end.
+func (t *term) uncount(p *placement) {
 	if p.preparation.counted {
 		p.preparation.counted = false
 		t.preparing.bound.giveOf(t.shareOf(p.Namespace), 1)
+	}
+}
+
+// doubts notes whether a write for a placement's claims may be under way of which nothing is known. As with binds, the lease of a shared name is not
+// given up meanwhile.
+func (t *term) doubts(p *placement, is bool) {
+	if p.preparation.doubt == is {
+		return
+	}
+	if p.preparation.doubt = is; p.shared {
+		t.names.count(map[bool]int{true: 1, false: -1}[is])
 	}
 }
 
@@ -221,49 +228,86 @@ func (t *term) prepareLane(ctx context.Context) error {
 	return work(ctx, t.preparing.turns, t.preparing.turns.next, t.prepare)
 }
 
-// prepare writes what has been chosen for a placement's claims, once.
+// prepare writes what has been chosen for a placement's claims, once; or, of one that does not come about, and of which a write may be under way, makes
+// sure that it does not happen any more.
 func (t *term) prepare(ctx context.Context, p *placement) error {
 	prep := p.preparation
+	// 1. Is it still to be carried out?
 	told := t.ledger.told([]*placement{p})[0]
 	switch {
-	case told != source.BindUnknown && !prep.doubt, told == source.BindDone: // of a bind that was sent everything is written
-		t.unprepare(p)
+	case told == source.BindDone: // then everything has been written
+		t.doubts(p, false)
+		fallthrough
+	case told != source.BindUnknown && !prep.doubt:
+		t.uncount(p)
 		return t.settle(p, source.Outcome{Result: told, Err: errTold})
-	case p.shared && !t.names.lasts(p.stint) && prep.doubt: // nothing is written for the other scheduler's pod, and nothing given back
-		t.prepareAgain(ctx, p, bindBackoff.last)
-		return nil
-	case p.shared && !t.names.lasts(p.stint):
-		t.putAside(p)
-		return nil
-	case t.ended(): // the lease may have expired: they are the next binder's, by their intents
-		return nil
+	case told != source.BindUnknown:
+		prep.void = errTold
+	case p.misfit != nil && prep.void == nil:
+		prep.void = p.misfit
 	}
+	// 2. By whom?
 	stint := int64(0)
 	if p.shared {
-		stint = p.stint
+		stint, _ = t.names.now()
+		switch {
+		case stint == 0 && prep.doubt: // nothing is written for another scheduler's pod, and nothing given back
+			t.prepareAgain(ctx, p, preparedAnyway)
+			return nil
+		case stint != p.stint && !prep.doubt: // it is to be judged again
+			t.putAside(p)
+			return nil
+		}
 	}
-	prep.doubt = true
+	if t.ended() { // the lease may have expired: they are the next binder's, by their intents
+		return nil
+	}
+	// 3. Write.
+	before := prep.doubt
+	t.doubts(p, true)
 	call, done := t.callFor(source.WithEnd(ctx, t.ended), stint)
 	o := t.source.BindVolumes(call, t.fence, p.volumeBinding())
 	done()
-	if ctx.Err() != nil {
-		return nil
+	if o.Result != source.BindUnknown {
+		t.doubts(p, false)
 	}
-	if o.Result == source.BindUnknown {
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case o.Result == source.BindUnknown:
 		if prep.tries++; prep.tries&(prep.tries-1) == 0 {
 			t.log.Warn("claims not written, trying again", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", o.Err, p.attempt.Log())
 		}
 		t.prepareAgain(ctx, p, bindBackoff.after(prep.tries))
 		return nil
-	}
-	if errors.Is(o.Err, coord.ErrFenced) {
+	case errors.Is(o.Err, coord.ErrFenced):
 		return o.Err
 	}
-	prep.doubt, prep.tries = false, 0
-	if o.Result != source.BindDone {
+	// 4. What follows?
+	prep.tries = 0
+	switch {
+	case prep.void != nil && told != source.BindUnknown:
+		t.uncount(p)
+		return t.settle(p, source.Outcome{Result: told, Err: errTold})
+	case prep.void != nil:
+		return t.giveUp(ctx, p, prep.void)
+	case o.Result != source.BindDone && before: // the refusal is of this try, and not of the one before
+		prep.void = o.Err
+		t.doubts(p, true)
+		t.preparing.turns.add(p.Namespace, p)
+		return nil
+	case o.Result != source.BindDone && !prep.written:
 		return t.giveUp(ctx, p, o.Err)
+	case o.Result != source.BindDone: // the ledger knows why: it is as new
+		is := t.lookAt([]*placement{p})[0]
+		if is.err == nil {
+			return t.giveUp(ctx, p, o.Err)
+		}
+		return t.giveUp(ctx, p, bindingVolumes(is.err))
 	}
-	prep.written = true
+	if !prep.written {
+		prep.written, prep.deadline = true, time.Now().Add(prep.timeout)
+	}
 	return t.goOn(ctx, p, t.lookAt([]*placement{p})[0], time.Now())
 }
 
@@ -277,9 +321,9 @@ func (t *term) prepareAgain(ctx context.Context, p *placement, delay time.Durati
 	})
 }
 
-// putAside keeps a placement whose scheduler name another has.
+// putAside keeps a placement whose scheduler name another has, or had.
 func (t *term) putAside(p *placement) {
-	t.unprepare(p)
+	t.uncount(p)
 	if t.move(p, stateAside) {
 		t.names.putAside(p)
 	}
@@ -288,12 +332,10 @@ func (t *term) putAside(p *placement) {
 // giveUp gives a placement back whose claims will not be bound: nothing of what was chosen for them is under way. As in kube-scheduler, what has been
 // written stays: the claims get the volumes that are kept for them.
 func (t *term) giveUp(ctx context.Context, p *placement, why error) error {
-	t.unprepare(p)
+	t.uncount(p)
 	if p.misfit == nil {
+		p.preparation.failed = errors.Is(why, engine.ErrNotProvisioned)
 		why = preBindError{why}
-		p.preparation.failed = slices.ContainsFunc(p.Volumes, func(c cluster.VolumeChoice) bool { return c.Volume == "" })
-	} else {
-		why = p.misfit
 	}
 	if p.tries == 0 { // no bind was sent
 		return t.settle(p, source.Outcome{Result: source.BindRefused, Err: why})
@@ -305,11 +347,26 @@ func (t *term) giveUp(ctx context.Context, p *placement, why error) error {
 	return nil
 }
 
+// strike ends a placement that did not come about, though nothing is to be given back: its intent leaves the record before its claims may be promised
+// something else. A binder that found it there could not know whether a write for them is under way.
+func (t *term) strike(p *placement, result source.Result) error {
+	if !t.move(p, stateReleasing) {
+		return nil
+	}
+	return t.recorder.takeBack(p, func() error {
+		t.preparing.release(p)
+		t.metrics.binds.WithLabelValues(resultName(result)).Inc()
+		t.move(p, stateReleased)
+		return nil
+	})
+}
+
 // preparedness is what the ledger says of a placement's claims.
 type preparedness struct {
-	told  source.Result // of the pod
-	bound bool          // all claims are
-	err   error         // they will not be
+	told       source.Result // of the pod
+	bound      bool          // all claims are
+	err        error         // they will not be
+	unprovided bool          // a volume is to be provisioned for one of them, and has not been
 }
 
 // lookAt returns what the ledger says of the claims of placements, in order.
@@ -321,6 +378,10 @@ func (t *term) lookAt(batch []*placement) []preparedness {
 	t.ledger.read(func(st *cluster.State) {
 		for k, p := range batch {
 			out[k].bound, out[k].err = engine.VolumesBound(st, p.Namespace, p.Node, p.Volumes)
+			out[k].unprovided = slices.ContainsFunc(p.Volumes, func(c cluster.VolumeChoice) bool {
+				claim := st.PersistentVolumeClaim(p.Namespace, c.Claim)
+				return c.Volume == "" && claim != nil && claim.Volume == ""
+			})
 		}
 	})
 	return out
@@ -329,30 +390,38 @@ func (t *term) lookAt(batch []*placement) []preparedness {
 // errTimeUp is why a placement is given back of which the claims were not bound in time.
 var errTimeUp = bindingVolumes(context.DeadlineExceeded)
 
+// timeUpProvisioning is errTimeUp where a volume was to be provisioned: that may have failed without a word.
+type timeUpProvisioning struct{}
+
+func (timeUpProvisioning) Error() string        { return errTimeUp.Error() }
+func (timeUpProvisioning) Is(target error) bool { return target == engine.ErrNotProvisioned }
+
 func bindingVolumes(err error) error { return fmt.Errorf("binding volumes: %w", err) }
 
 // goOn does what is next for a placement that is written.
 func (t *term) goOn(ctx context.Context, p *placement, is preparedness, now time.Time) error {
 	switch {
 	case is.told != source.BindUnknown:
-		t.unprepare(p)
+		t.uncount(p)
 		return t.settle(p, source.Outcome{Result: is.told, Err: errTold})
 	case p.shared && !t.names.lasts(p.stint):
 		t.putAside(p)
 		return nil
-	case p.misfit != nil:
-		return t.giveUp(ctx, p, p.misfit)
 	case is.err != nil:
 		return t.giveUp(ctx, p, bindingVolumes(is.err))
 	case is.bound:
-		t.unprepare(p)
+		t.uncount(p)
 		p.preparation.done = true
 		if t.move(p, stateRecorded) {
 			t.after(ctx, 0, []*placement{p})
 		}
 		return nil
 	case !now.Before(p.preparation.deadline):
-		return t.giveUp(ctx, p, errTimeUp)
+		var why error = errTimeUp
+		if is.unprovided {
+			why = timeUpProvisioning{}
+		}
+		return t.giveUp(ctx, p, why)
 	}
 	t.preparing.await(p)
 	return nil

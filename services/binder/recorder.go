@@ -14,8 +14,12 @@ import (
 	"github.com/berth-scheduler/berth/internal/coord"
 )
 
-// batchLimit bounds the intents of one etcd transaction, to stay far below etcd's request size.
-const batchLimit = 1000
+// batchLimit and batchBytes bound the intents of one etcd transaction, to stay far below etcd's request size. One that is larger than batchBytes, which
+// would be of more claims than a pod can have, is alone.
+const (
+	batchLimit = 1000
+	batchBytes = 512 << 10
+)
 
 // gatherFor is how long a term's recorder gathers what is taken back.
 const gatherFor = 100 * time.Millisecond
@@ -47,8 +51,9 @@ type recorder struct {
 	finished []finishedBatch
 	back     []takenBack // bounded by term.unbound
 	// sparse are batches of which etcd keeps much that is decided: those that are preparing may stay for long.
-	sparse map[int64]bool
-	backAt time.Time // when the first of them came
+	sparse   map[int64]bool
+	sparseAt time.Time // when some were written last
+	backAt   time.Time // when the first of them came
 }
 
 // recorderConfig is everything a recorder needs. All of it is required, but for gather.
@@ -179,6 +184,7 @@ func (r *recorder) settle(p *placement) bool {
 const (
 	sparseBelow = 4
 	sparseAfter = 10 * time.Second
+	sparseEvery = time.Second // they are gathered
 )
 
 // takeBack takes a placement that is releasing, and calls then when the record does not say otherwise any more: until then
@@ -248,7 +254,7 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	// 1. Take what waits. The version is asked for before the lock is taken, which the ledger takes under its own.
 	now := r.version().Seq
 	r.mu.Lock()
-	n := min(len(r.waiting), batchLimit)
+	n := fitting(r.waiting)
 	placed := r.waiting[:n:n]
 	if r.waiting = r.waiting[n:]; len(r.waiting) == 0 {
 		r.waiting = nil // with what it holds on to
@@ -320,6 +326,26 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+// fitting returns how many of the first of some placements one batch has.
+func fitting(waiting []*placement) (n int) {
+	for size := 0; n < min(len(waiting), batchLimit); n++ {
+		if size += waiting[n].size(); size > batchBytes && n > 0 {
+			break
+		}
+	}
+	return n
+}
+
+// size returns about how many bytes are recorded of a placement.
+func (p *placement) size() int {
+	const each = 4 // quotes, comma, bracket
+	size := len(p.UID) + len(p.Namespace) + len(p.Name) + len(p.Node) + 4*each
+	for _, v := range p.Volumes {
+		size += len(v.Claim) + len(v.UID) + len(v.Volume) + 3*each
+	}
+	return size
+}
+
 func newBatch(id int64, placed []*placement) *coord.Batch {
 	batch := &coord.Batch{ID: id, Intents: make([]coord.Intent, len(placed))}
 	for i, p := range placed {
@@ -332,9 +358,11 @@ func newBatch(id int64, placed []*placement) *coord.Batch {
 // left of. The caller holds the lock.
 func (r *recorder) shrink(back []takenBack) (batches []coord.Batch, emptied []finishedBatch) {
 	touched := make(map[int64]*openBatch)
-	for id := range r.sparse {
-		if b := r.open[id]; time.Since(b.since) >= sparseAfter {
-			touched[id] = b
+	if time.Since(r.sparseAt) >= sparseEvery {
+		for id := range r.sparse {
+			if b := r.open[id]; time.Since(b.since) >= sparseAfter {
+				touched[id], r.sparseAt = b, time.Now()
+			}
 		}
 	}
 	for _, b := range back {

@@ -368,7 +368,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 	// 2. Each that fits takes its room before the next is judged. Those of shared names are judged in the stint that is now, if there is
 	// one.
 	stint, _ := t.names.now()
-	var taken, refused []*placement
+	var taken, refused, gone []*placement
 	for pass := 0; len(waiting) > 0 && pass < adoptPasses; pass++ {
 		before := len(taken)
 		var err error
@@ -381,9 +381,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 			what, why, err = t.ledger.adopt(p, t.judging, false)
 			switch what {
 			case nothing:
-				if p.preparation != nil { // what is under way for its claims is to be known
-					taken = append(taken, p)
-				}
+				gone = append(gone, p)
 			case adopted:
 				taken = append(taken, p)
 			case absent:
@@ -416,11 +414,20 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 			refused = append(refused, p)
 		case what == adopted:
 			taken = append(taken, p)
+		case what == nothing:
+			gone = append(gone, p)
+		}
+	}
+	// 4. Of a pod that is gone, or elsewhere, what may be under way for its claims is to come to nothing. Where a later intent contradicts that, nothing
+	// was: nothing else is chosen for a claim before that is known.
+	for _, p := range gone {
+		if p.preparation != nil && t.ledger.unresolved(p) {
+			taken = append(taken, p)
 		}
 	}
 	// They go first. A pod whose node is not known may be placed meanwhile, and the others keep room that is not theirs.
 	taken = append(refused, taken...)
-	// 4. What is left of the batches?
+	// 5. What is left of the batches?
 	left := make(map[int64][]*placement, len(batches))
 	for _, b := range batches {
 		left[b.Batch.ID] = make([]*placement, len(b.Batch.Intents))
@@ -429,6 +436,10 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 		if p.shared = t.ledger.sharesPod(t.names, p.UID); p.shared {
 			p.stint, p.sent = stint, true // sent, for all that is known
 			t.names.count(1)
+		}
+		if p.preparation != nil {
+			t.preparing.hold(p)
+			t.doubts(p, true)
 		}
 		left[p.batch][p.index] = p
 	}
@@ -452,7 +463,7 @@ func (t *term) recordedBefore(in coord.Intent, batch int64, index int) *placemen
 		p.Volumes = append(p.Volumes, cluster.VolumeChoice{Claim: v.Claim, UID: v.ClaimUID, Volume: v.Volume})
 	}
 	if len(p.Volumes) > 0 {
-		p.preparation = &preparation{timeout: t.bindTimeoutOf(t.ledger.schedulerOf(p.UID)), doubt: true}
+		p.preparation = &preparation{timeout: t.bindTimeoutOf(t.ledger.schedulerOf(p.UID))}
 	}
 	return p
 }

@@ -29,6 +29,9 @@ func (s *script) BindVolumes(ctx context.Context, _ coord.Cond, b source.VolumeB
 	s.mu.Lock()
 	var err error
 	for _, c := range b.Choices {
+		if b.Void {
+			break // nothing is late here
+		}
 		if err = s.bindClaim(b, c); err != nil {
 			break
 		}

@@ -66,7 +66,6 @@ type mirror struct {
 
 // awaited is for an object to have been told of a version, or a later one.
 type awaited struct {
-	uid     types.UID
 	version string
 	over    chan struct{} // closed then
 }
@@ -197,15 +196,15 @@ func (m *mirror) hasTold() {
 	}
 }
 
-// has reports whether an object has been told as somebody waits for, or is gone, or is another one. The caller holds the lock.
+// has reports whether an object has been told as somebody waits for, or is gone. The caller holds the lock.
 func (m *mirror) has(name types.NamespacedName, w awaited) bool {
 	s := m.objects[name]
-	return name != m.telling && (s == nil || s.uid != w.uid || !later(w.version, s.version))
+	return name != m.telling && (s == nil || !later(w.version, s.version))
 }
 
 // await waits until an object that has been told once has been told of a version, or of a later one, or that it is gone. An error is ctx's.
-func (m *mirror) await(ctx context.Context, name types.NamespacedName, uid types.UID, version string) error {
-	w := awaited{uid, version, make(chan struct{})}
+func (m *mirror) await(ctx context.Context, name types.NamespacedName, version string) error {
+	w := awaited{version, make(chan struct{})}
 	m.mu.Lock()
 	if m.has(name, w) {
 		m.mu.Unlock()

@@ -23,6 +23,9 @@ import (
 // What is written is of one version of the object, the one that is known: a write that is late, of whatever binder, changes nothing
 // that has been written since. The fence is the caller's: see the package comment.
 func (s *Source) BindVolumes(ctx context.Context, _ coord.Cond, b source.VolumeBinding) source.Outcome {
+	if b.Void {
+		return s.voidVolumes(ctx, b)
+	}
 	var written []writtenVersion
 	var refused error
 	for k := range b.Choices {
@@ -51,11 +54,58 @@ func (s *Source) BindVolumes(ctx context.Context, _ coord.Cond, b source.VolumeB
 	return source.Outcome{Result: source.BindDone}
 }
 
+// voided is the annotation of volumes and claims of which an earlier write was to come to nothing, with the time when that was. It means nothing else.
+const voided = "scheduling.berth.dev/voided"
+
+// voidVolumes makes sure that no write of an earlier call changes anything any more, by another write to the same objects: each write is of one version of
+// its object. What has been written already stays.
+func (s *Source) voidVolumes(ctx context.Context, b source.VolumeBinding) source.Outcome {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{voided: s.cfg.Now().UTC().Format(time.RFC3339Nano)}}})
+	if err != nil {
+		return source.Outcome{Result: source.BindRefused, Err: err}
+	}
+	wait, cancel := s.request(ctx)
+	defer cancel()
+	for _, c := range b.Choices {
+		if source.Ended(ctx) {
+			return source.Outcome{Result: source.BindUnknown, Err: errEnded}
+		}
+		resource, name := claimsResource, types.NamespacedName{Namespace: b.Namespace, Name: c.Claim}
+		write := func(ctx context.Context) (metav1.Object, error) {
+			return s.volumes.CoreV1().PersistentVolumeClaims(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		}
+		if c.Volume != "" {
+			resource, name = volumesResource, types.NamespacedName{Name: c.Volume}
+			write = func(ctx context.Context) (metav1.Object, error) {
+				return s.volumes.CoreV1().PersistentVolumes().Patch(ctx, name.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			}
+		}
+		request, done := s.request(ctx)
+		began := time.Now()
+		written, err := write(request)
+		done()
+		s.observe(s.volumes, began, err)
+		switch code := httpCode(err); {
+		case apierrors.IsNotFound(err): // there is nothing to be written to
+			continue
+		case err != nil && !refuses(code):
+			return source.Outcome{Result: source.BindUnknown, Err: fmt.Errorf("void what may be under way for the claims of %s/%s: %w", b.Namespace, b.Name, err)}
+		case err != nil:
+			return source.Outcome{Result: source.BindRefused, Err: err}
+		}
+		if m := s.mirrorOf(resource); m != nil {
+			if err := m.await(wait, name, written.GetResourceVersion()); err != nil {
+				return source.Outcome{Result: source.BindUnknown, Err: err}
+			}
+		}
+	}
+	return source.Outcome{Result: source.BindDone}
+}
+
 // writtenVersion is an object as it was written.
 type writtenVersion struct {
 	of      *mirror
 	name    types.NamespacedName
-	uid     types.UID
 	version string
 }
 
@@ -64,7 +114,7 @@ func (w writtenVersion) told(ctx context.Context) error {
 	if w.version == "" {
 		return nil
 	}
-	return w.of.await(ctx, w.name, w.uid, w.version)
+	return w.of.await(ctx, w.name, w.version)
 }
 
 // volumeWrite is what is to be written for one claim.
@@ -235,12 +285,12 @@ type known[O cluster.Object] struct {
 
 // version returns the version that an object is known as.
 func (k known[O]) version() writtenVersion {
-	return writtenVersion{k.of, k.name, k.uid, k.resourceVersion}
+	return writtenVersion{k.of, k.name, k.resourceVersion}
 }
 
 // as returns the version that an object was written as.
 func (k known[O]) as(written metav1.Object) writtenVersion {
-	return writtenVersion{k.of, k.name, k.uid, written.GetResourceVersion()}
+	return writtenVersion{k.of, k.name, written.GetResourceVersion()}
 }
 
 // objectOf returns an object that is followed, as the watch has told it, or if fresh as get reads it.

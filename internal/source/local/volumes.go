@@ -24,6 +24,9 @@ func (s *Source) BindVolumes(ctx context.Context, fence coord.Cond, b source.Vol
 	about := func(result source.Result, err error) source.Outcome {
 		return source.Outcome{Result: result, Err: fmt.Errorf("bind the claims of %s/%s: %w", b.Namespace, b.Name, err)}
 	}
+	if b.Void {
+		return source.Outcome{Result: source.BindDone} // what an earlier term has under way does not happen any more, by its fence
+	}
 	if most := (coord.MaxTxnOps - 1) / 2; len(b.Choices) > most {
 		return source.Outcome{Result: source.BindRefused, Err: fmt.Errorf("%d claims wait for a consumer, at most %d can be bound together", len(b.Choices), most)}
 	}
@@ -170,8 +173,12 @@ func (s *Source) readObject(ctx context.Context, kind, namespace, name string, i
 func bound(stored, applied any) {
 	switch from := stored.(type) {
 	case *v1.PersistentVolume:
-		if to := applied.(*v1.PersistentVolume); from.Spec.ClaimRef != nil && from.Spec.ClaimRef.UID != "" && to.Spec.ClaimRef == nil {
-			to.Spec.ClaimRef, to.Status.Phase = from.Spec.ClaimRef, from.Status.Phase
+		to, is := applied.(*v1.PersistentVolume), from.Spec.ClaimRef
+		if is == nil || is.UID == "" {
+			return
+		}
+		if says := to.Spec.ClaimRef; says == nil || says.UID == "" && says.Namespace == is.Namespace && says.Name == is.Name {
+			to.Spec.ClaimRef, to.Status.Phase = is, from.Status.Phase
 		}
 	case *v1.PersistentVolumeClaim:
 		if to := applied.(*v1.PersistentVolumeClaim); from.Spec.VolumeName != "" && to.Spec.VolumeName == "" {

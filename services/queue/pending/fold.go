@@ -113,6 +113,7 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.set(now, st, d.ID)
 		q.notePod(st, d.ID)
 		q.noteUsers(st, d.ID)
+		q.notePromises(st, d.ID)
 		q.noteChanged(st)
 	case cluster.PodAssumed:
 		if e := q.pods[d.ID]; e != nil {
@@ -126,10 +127,12 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.doubt() // others may want it near
 	case cluster.PodBound:
 		q.bound(now, d.ID)
+		q.notePromises(st, d.ID)
 	case cluster.PodForgotten:
 		q.forget(now, st, d)
 		q.notePod(st, d.ID)
 		q.noteUsers(st, d.ID)
+		q.notePromises(st, d.ID)
 		q.noteChanged(st)
 		q.wakeNominees(now, st, st.Before().Pod.NodeName)
 	case cluster.PodRemoved:
@@ -137,6 +140,7 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		delete(q.left, st.Before().Pod.UID)
 		q.notePod(st, d.ID)
 		q.noteUsers(st, d.ID)
+		q.notePromises(st, d.ID)
 		q.noteChanged(st)
 		q.wakeNominees(now, st, st.Before().Pod.NodeName)
 	case cluster.PodNominated:

@@ -196,6 +196,9 @@ func (q *Queue) noteVolume(st *cluster.State, key cluster.ObjectKey, is cluster.
 		}
 	case cluster.PersistentVolumeKind:
 		q.noteSharing(v.byVolume[key.Name])
+		if namespace, name, ok := st.Promised(key.Name); ok { // and that claim gets no other
+			q.noteClaim(v.claims[claimKey{namespace, name}])
+		}
 		for _, o := range []cluster.Object{c.Was, c.Is} {
 			if pv, ok := o.(*cluster.PersistentVolume); ok && pv.HasClaim {
 				q.noteClaim(v.claims[claimKey{pv.Claim.Namespace, pv.Claim.Name}])
@@ -228,7 +231,7 @@ func (q *Queue) noteHinted(c engine.VolumeChange) {
 	}
 }
 
-// noteUsers notes that the claims of a pod have a user less, if the last delta has taken it from its node, and are promised nothing by that.
+// noteUsers notes that the claims of a pod have a user less, if the last delta has taken it from its node.
 func (q *Queue) noteUsers(st *cluster.State, id cluster.PodID) {
 	b := st.Before()
 	if st.VolumeUsesModified() != q.version.Seq || b.Labels == nil || b.Pod.Node == cluster.NoNode {
@@ -238,9 +241,23 @@ func (q *Queue) noteUsers(st *cluster.State, id cluster.PodID) {
 		return
 	}
 	for _, by := range b.Labels.Claims {
-		// One that waits for a consumer may have been promised what the pod's node has.
-		if c := q.volumes.claims[claimKey{b.Labels.Namespace, by.Name}]; c != nil && (c.single || c.volume == nil) {
+		if c := q.volumes.claims[claimKey{b.Labels.Namespace, by.Name}]; c != nil && c.single {
 			q.noteClaim(c)
+		}
+	}
+}
+
+// notePromises notes that claims are promised nothing any more, if the last delta has ended what had been chosen for a pod: they may get something else, and
+// a volume that is kept for another claim is that one's again. That a volume is free again says its nodes.
+func (q *Queue) notePromises(st *cluster.State, id cluster.PodID) {
+	b := st.Before()
+	if len(b.Chosen) == 0 || len(st.Chosen(id)) > 0 {
+		return
+	}
+	for _, c := range b.Chosen {
+		q.noteClaim(q.volumes.claims[claimKey{b.Pod.Namespace, c.Claim}])
+		if v := st.PersistentVolume(c.Volume); v != nil && v.HasClaim {
+			q.noteClaim(q.volumes.claims[claimKey{v.Claim.Namespace, v.Claim.Name}])
 		}
 	}
 }

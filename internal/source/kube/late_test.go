@@ -1,0 +1,107 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/source/sourcetest"
+)
+
+// TestAWriteThatIsLateChangesNothingBehindOneThatMakesItVoid, where it is the first that says no.
+func TestAWriteThatIsLateChangesNothingBehindOneThatMakesItVoid(t *testing.T) {
+	c := startCluster(t)
+	for _, both := range []bool{false, true} {
+		name := map[bool]string{false: "one claim, which somebody else has bound", true: "the claim before it is refused"}[both]
+		t.Run(name, func(t *testing.T) {
+			prefix := map[bool]string{false: "x", true: "y"}[both]
+			v1name, v2name, c1, c2 := prefix+"v1", prefix+"v2", prefix+"c1", prefix+"c2"
+			c.SetObject(t, sourcetest.LateClass())
+			for _, v := range []string{v1name, v2name} {
+				c.SetObject(t, sourcetest.Volume(v, nil))
+			}
+			c.SetObject(t, sourcetest.Claim(c1))
+			c.SetObject(t, sourcetest.Claim(c2))
+			var hold atomic.Bool
+			release, arrived := make(chan struct{}), make(chan int, 10)
+			hold.Store(true)
+			server := startProxy(t, c, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+				if r.Method != http.MethodPatch || !strings.HasSuffix(r.URL.Path, "/persistentvolumes/"+v2name) || !hold.CompareAndSwap(true, false) {
+					next.ServeHTTP(w, r)
+					return
+				}
+				body, _ := io.ReadAll(r.Body)
+				late := r.Clone(context.WithoutCancel(r.Context()))
+				late.Body = io.NopCloser(bytes.NewReader(body))
+				go func() { // it is on its way for long
+					<-release
+					answer := httptest.NewRecorder()
+					next.ServeHTTP(answer, late)
+					arrived <- answer.Code
+				}()
+				<-r.Context().Done()
+			})
+			cfg := c.config()
+			cfg.Kubeconfig, cfg.RequestTimeout = filepath.Join(t.TempDir(), "kubeconfig"), time.Second
+			writeKubeconfig(t, cfg.Kubeconfig, server.URL)
+			s := newSource(t, cfg)
+			r := sourcetest.Record(t, s).Synced()
+			uids := map[string]string{}
+			r.View(func(v sourcetest.View) {
+				for _, n := range []string{c1, c2} {
+					uids[n] = v.ClaimOf(n).UID
+				}
+			})
+			b := choosing("one", cluster.VolumeChoice{Claim: c2, UID: uids[c2], Volume: v2name})
+			if both {
+				b = choosing("one", cluster.VolumeChoice{Claim: c1, UID: uids[c1], Volume: v1name}, cluster.VolumeChoice{Claim: c2, UID: uids[c2], Volume: v2name})
+			}
+			if o := s.BindVolumes(t.Context(), coord.Cond{}, b); o.Result != source.BindUnknown {
+				t.Fatalf("%+v", o)
+			}
+			// Somebody else acts.
+			if both {
+				if _, err := c.client.CoreV1().PersistentVolumes().Patch(t.Context(), v1name, types.MergePatchType,
+					[]byte(`{"spec":{"claimRef":{"namespace":"other","name":"claim","uid":"another"}}}`), metav1.PatchOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				r.Await("v1", func(v sourcetest.View) bool { return v.VolumeOf(v1name).Claim.Namespace == "other" })
+			} else {
+				if _, err := c.client.CoreV1().PersistentVolumeClaims(sourcetest.Namespace).Patch(t.Context(), c2, types.MergePatchType,
+					[]byte(`{"spec":{"volumeName":"somebody-elses"}}`), metav1.PatchOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				r.Await("c2", func(v sourcetest.View) bool { return v.ClaimOf(c2).Volume != "" })
+			}
+			if o := s.BindVolumes(t.Context(), coord.Cond{}, b); o.Result != source.BindRefused {
+				t.Fatalf("%+v", o)
+			}
+			b.Void = true
+			if o := s.BindVolumes(t.Context(), coord.Cond{}, b); o.Result != source.BindDone {
+				t.Fatalf("%+v", o)
+			}
+			close(release)
+			code := <-arrived
+			pv, err := c.client.CoreV1().PersistentVolumes().Get(t.Context(), v2name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if pv.Spec.ClaimRef != nil {
+				t.Errorf("behind that %s was bound to %s (answer %d)", v2name, pv.Spec.ClaimRef.Name, code)
+			}
+		})
+	}
+}

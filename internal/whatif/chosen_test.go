@@ -1,0 +1,61 @@
+package whatif
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/ingest"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// preparingPod returns a pod that is assumed on node a, with a volume that has been chosen for its claim.
+func preparingPod(t *testing.T) (*Sandbox, cluster.PodID) {
+	st := cluster.New(start)
+	if err := st.Apply(cluster.SettingsSet{Settings: settings()}); err != nil {
+		t.Fatal(err)
+	}
+	fold := ingest.New(st, st.Apply)
+	object := func(o cluster.Object) source.Event { return source.Event{Kind: source.ObjectSet, Object: o} }
+	pod := aPod("p", 100)
+	pod.Labels.Claims = []cluster.PodClaim{{Name: "c"}}
+	for _, e := range []source.Event{
+		setNode(aNode("a", "z", 300)), setNode(aNode("b", "z", 300)),
+		object(&cluster.StorageClass{Name: "late", Provisioner: "kubernetes.io/no-provisioner", Mode: cluster.BindToFirstConsumer}),
+		object(&cluster.PersistentVolume{Name: "v", Class: "late", Capacity: 5, Mode: "Filesystem", Available: true}),
+		object(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "c", UID: "u", Class: "late", HasRequest: true, Request: 5, Mode: "Filesystem"}),
+		setPod(pod),
+	} {
+		if err := fold.Observe(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id, _ := st.PodByUID("p")
+	e := engine.NewEvaluator(engine.EvaluatorConfig{})
+	row := st.Pod(id)
+	choices, ok := e.ChooseVolumes(st, engine.SubjectOf(&row.Pod), 0)
+	if !ok || len(choices) != 1 {
+		t.Fatal(choices, ok)
+	}
+	if err := st.Apply(cluster.PodAssumed{ID: id, Node: 0, Attempt: 1, Volumes: choices}); err != nil {
+		t.Fatal(err)
+	}
+	return New(st, engine.EvaluatorConfig{}), id
+}
+
+// TestWhatHasBeenChosenForClaimsComesBack: a question undoes what it has changed of a pod whose claims are being bound.
+func TestWhatHasBeenChosenForClaimsComesBack(t *testing.T) {
+	for name, change := range map[string]func(w *World, id cluster.PodID) error{
+		"forgotten":        func(w *World, id cluster.PodID) error { return w.Apply(cluster.PodForgotten{ID: id}) },
+		"bound":            func(w *World, id cluster.PodID) error { return w.Apply(cluster.PodBound{ID: id}) },
+		"drained":          func(w *World, _ cluster.PodID) error { _, err := Drain(w, []string{"a"}, PlaceOptions{}); return err },
+		"without its node": func(w *World, _ cluster.PodID) error { return w.RemoveNode("a") },
+	} {
+		s, id := preparingPod(t)
+		want := s.state.Chosen(id)
+		if err := s.Try(t.Context(), func(w *World) error { return change(w, id) }); err != nil || len(want) != 1 || !slices.Equal(s.state.Chosen(id), want) {
+			t.Errorf("%s: %v, %v", name, s.state.Chosen(id), err)
+		}
+	}
+}

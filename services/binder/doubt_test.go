@@ -1,0 +1,283 @@
+package binder
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// meantVolumes is meant, with a volume for a claim.
+func meantVolumes(uid, node, claim, volume string) coord.Intent {
+	in := meant(uid, node)
+	in.Volumes = []coord.VolumeIntent{{Claim: claim, ClaimUID: "uid-" + claim, Volume: volume}}
+	return in
+}
+
+func TestClaimsThatAreTakenOverWhileAnotherHasTheNameAreWrittenInTheNextStint(t *testing.T) {
+	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
+	storage(src)
+	lease.give("kube-scheduler_1")
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"))
+	src.setPod(claiming("p", 10, "c"))
+	leave(t, etcd, coord.Batch{ID: 40, Intents: []coord.Intent{meantVolumes("p", "a", "c", "v")}})
+	b := start(t, etcd, src, sharing(lease))
+	b.active()
+	lease.give("")
+	b.awaitOurs()
+	eventually(t, "the claim is written", func() bool { return len(src.triedVolumes("p")) > 0 })
+	src.bindClaim("c", "v")
+	eventually(t, "p is bound", func() bool { return b.phase("p") == "bound on a" })
+}
+
+func TestAWriteInDoubtIsMadeAgainInTheNextStint(t *testing.T) {
+	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"))
+	src.setPod(claiming("p", 10, "c"))
+	src.answersVolumes(func(source.VolumeBinding) source.Outcome {
+		return source.Outcome{Result: source.BindUnknown, Err: errFake}
+	})
+	b := start(t, etcd, src, sharing(lease))
+	b.active()
+	b.awaitOurs()
+	b.commit(b.request(1, "p"))
+	eventually(t, "tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+	lease.give("kube-scheduler_1")
+	b.awaitYield("kube-scheduler_1")
+	src.answersVolumes(nil)
+	lease.give("")
+	b.awaitOurs()
+	before := len(src.triedVolumes("p"))
+	eventually(t, "the claim is written again", func() bool { return len(src.triedVolumes("p")) > before })
+	src.bindClaim("c", "v")
+	eventually(t, "p is bound", func() bool { return b.phase("p") == "bound on a" })
+}
+
+// It is gone, and nothing says of which name it was.
+func TestNothingIsWrittenForClaimsOfAPodThatMayBeAnothers(t *testing.T) {
+	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
+	storage(src)
+	lease.give("kube-scheduler_1")
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"))
+	src.setPod(claiming("p2", 10, "c")) // a StatefulSet's, say, that has made it anew; kube-scheduler is placing it
+	leave(t, etcd, coord.Batch{ID: 40, Intents: []coord.Intent{meantVolumes("p", "a", "c", "v")}})
+	b := start(t, etcd, src, sharing(lease))
+	b.active()
+	never(t, "a volume is written without the lease", func() bool { return len(src.triedVolumes("p")) > 0 })
+}
+
+func TestTheLeaseIsKeptWhileAWriteForClaimsHasNoAnswer(t *testing.T) {
+	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"))
+	src.setPod(claiming("p", 10, "c"))
+	src.answersVolumes(func(source.VolumeBinding) source.Outcome {
+		return source.Outcome{Result: source.BindUnknown, Err: errFake}
+	})
+	b := start(t, etcd, src, sharing(lease))
+	b.active()
+	b.awaitOurs()
+	b.commit(b.request(1, "p"))
+	eventually(t, "tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+	b.stop()
+	if lease.heldBy() == "" {
+		t.Error("given up while a write to a volume may still arrive")
+	}
+}
+
+// Its pod was deleted before anything was written, and its claim has been given another volume since.
+func TestAnIntentThatWasDecidedIsNotCarriedOutByTheNextBinder(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setNode(node("b", 1000))
+	only := func(name, on string) *cluster.PersistentVolume {
+		v := freeVolume(name, 5)
+		v.HasAffinity = true
+		v.Affinity = []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: "kubernetes.io/hostname", Operator: "In", Values: []string{on}}}}}
+		return v
+	}
+	for _, n := range []string{"a", "b"} {
+		nn := node(n, 1000)
+		nn.Labels = append(nn.Labels, cluster.Label{Key: "kubernetes.io/hostname", Value: n})
+		src.setNode(nn)
+	}
+	src.setObjects(only("v1", "a"), only("v2", "b"), waitingClaim("c", "static"), waitingClaim("m", "made"))
+	src.setPod(claiming("z", 10, "m"))
+	p := claiming("p", 10, "c")
+	p.RequiredNode = "a"
+	src.setPod(p)
+	entered, release := make(chan struct{}, 10), make(chan struct{})
+	src.answersVolumes(func(vb source.VolumeBinding) source.Outcome {
+		if vb.UID == "z" {
+			entered <- struct{}{}
+			<-release
+		}
+		return source.Outcome{Result: source.BindDone}
+	})
+	first := start(t, etcd, src, named("first"), func(c *Config) { c.BindWorkers = 1 })
+	first.active()
+	first.commit(first.request(1, "z", "p"))
+	<-entered // p waits behind z
+	src.deletePod("p")
+	eventually(t, "p is gone", func() bool { return first.phase("p") == "gone" })
+	close(release)
+	// A StatefulSet makes it anew; it goes elsewhere.
+	q := claiming("q", 10, "c")
+	q.RequiredNode = "b"
+	src.setPod(q)
+	eventually(t, "q is assumed", func() bool { return first.commit(first.request(1, "q"))[0] == "assumed" })
+	eventually(t, "v2 is written for c", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return src.volume("v2").HasClaim
+	})
+	if n := len(src.triedVolumes("p")); n != 0 {
+		t.Fatalf("p was written %d times by the first", n)
+	}
+	eventually(t, "first has no placement of p", func() bool { return first.term.Load().preparing.bound.count() == 2 })
+	second := start(t, etcd, src, named("second"))
+	first.stop()
+	second.active()
+	never(t, "claim c is given a second volume", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return src.volume("v1").HasClaim && src.volume("v2").HasClaim
+	})
+}
+
+func TestNothingIsWrittenForANodeThatIsGone(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"))
+	src.setPod(claiming("p", 10, "c"))
+	leave(t, etcd, coord.Batch{ID: 40, Intents: []coord.Intent{meantVolumes("p", "gone", "c", "v")}})
+	b := start(t, etcd, src)
+	b.active()
+	never(t, "written", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return src.volume("v").HasClaim
+	})
+}
+
+func TestNothingIsWrittenForANodeOnWhichThePodDoesNotFitAnyMore(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	n := node("a", 1000)
+	n.Unschedulable = true
+	src.setNode(n)
+	src.setNode(node("b", 1000))
+	src.setObjects(waitingClaim("c", "made"))
+	src.setPod(claiming("p", 10, "c"))
+	leave(t, etcd, coord.Batch{ID: 40, Intents: []coord.Intent{meantVolumes("p", "a", "c", "")}})
+	b := start(t, etcd, src)
+	b.active()
+	never(t, "a node is selected that the pod may not go to", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return src.claim("default", "c").SelectedNode == "a"
+	})
+}
+
+// The binder before had decided it, and its batch is there still.
+func TestAPodThatWasBoundHasOneEvent(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"), waitingClaim("m", "made"))
+	src.setPod(claiming("z", 10, "m"))
+	src.setPod(claiming("p", 10, "c"))
+	first := start(t, etcd, src, named("first"))
+	first.active()
+	first.commit(first.request(1, "z", "p"))
+	eventually(t, "v is written", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return src.volume("v").HasClaim
+	})
+	src.bindClaim("c", "v")
+	first.awaitPhase("p", "bound on a")
+	events := func() (n int) {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		for _, s := range src.scheduled {
+			if s.UID == "p" {
+				n++
+			}
+		}
+		return n
+	}
+	eventually(t, "event", func() bool { return events() == 1 })
+	second := start(t, etcd, src, named("second"))
+	first.stop()
+	second.active()
+	never(t, "another event", func() bool { return events() > 1 })
+}
+
+// Here each placement has 12 claims.
+func TestARecordIsBoundedInBytes(t *testing.T) {
+	etcd := startEtcd(t)
+	client := connect(t, etcd, prefix)
+	session, err := client.NewSession(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := client.Campaign(t.Context(), session, "me", "nowhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(chan *placement, 2000)
+	r := newRecorder(recorderConfig{
+		term: held, version: func() cluster.Version { return cluster.Version{Epoch: cluster.Epoch(held.Epoch()), Seq: 1} }, out: out,
+		move: func(p *placement, s placementState) bool { return p.to(s) == nil }, prepares: func(*placement) bool { return false },
+		took: func(time.Duration) {}, log: testLog(t),
+	})
+	var all []*placement
+	for i := range 1000 {
+		p := &placement{UID: fmt.Sprintf("%036d", i), Namespace: "team-a", Name: fmt.Sprintf("my-release-elasticsearch-data-%d", i), choice: choice{Node: "ip-10-0-0-1.eu-west-1.compute.internal"}}
+		for k := range 12 {
+			p.Volumes = append(p.Volumes, cluster.VolumeChoice{
+				Claim: fmt.Sprintf("storage-%d-my-release-elasticsearch-data-es-default-%d", k, i), UID: fmt.Sprintf("%036d", i*12+k), Volume: fmt.Sprintf("local-pv-%030d", i*12+k),
+			})
+		}
+		all = append(all, p)
+	}
+	r.add(all)
+	if _, err := r.recordOnce(t.Context()); err != nil {
+		t.Errorf("the term ends: %v", err)
+	}
+}
+
+// It has lost its choice, and would fit.
+func TestAPodOfAnIntentThatContradictsAnotherIsNotBoundInTheNextStint(t *testing.T) {
+	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"), waitingClaim("d", "static"))
+	src.setPod(claiming("p", 10, "c"))
+	src.setPod(claiming("q", 10, "d"))
+	leave(t, etcd, coord.Batch{ID: 1, Intents: []coord.Intent{meantVolumes("p", "a", "c", "v"), meantVolumes("q", "a", "d", "v")}})
+	src.change(func() {
+		src.withdraw = func(source.Binding) source.Outcome { return source.Outcome{Result: source.BindUnknown, Err: errFake} }
+	})
+	b := start(t, etcd, src, sharing(lease))
+	b.active()
+	eventually(t, "a withdrawal of q was tried", func() bool { return len(src.withdrawals()) > 0 })
+	lease.give("kube-scheduler_1")
+	b.awaitYield("kube-scheduler_1")
+	src.setObjects(freeVolume("w", 5))
+	eventually(t, "q is aside", func() bool { return b.term.Load().names.countAside() > 0 })
+	lease.give("")
+	b.awaitOurs()
+	never(t, "q is bound, and its claim is not", func() bool { return src.nodeOf("q") != "" })
+}
