@@ -29,7 +29,10 @@ func TestClaimsThatAreTakenOverWhileAnotherHasTheNameAreWrittenInTheNextStint(t 
 	b.active()
 	lease.give("")
 	b.awaitOurs()
-	eventually(t, "the claim is written", func() bool { return len(src.triedVolumes("p")) > 0 })
+	eventually(t, "the claim is written", func() bool { return len(src.triedVolumes("p")) > 1 })
+	if !src.triedVolumes("p")[0].Void {
+		t.Error("it is written before it is judged again")
+	}
 	src.bindClaim("c", "v")
 	eventually(t, "p is bound", func() bool { return b.phase("p") == "bound on a" })
 }
@@ -50,11 +53,14 @@ func TestAWriteInDoubtIsMadeAgainInTheNextStint(t *testing.T) {
 	eventually(t, "tried", func() bool { return len(src.triedVolumes("p")) > 0 })
 	lease.give("kube-scheduler_1")
 	b.awaitYield("kube-scheduler_1")
+	before := len(src.triedVolumes("p"))
 	src.answersVolumes(nil)
 	lease.give("")
 	b.awaitOurs()
-	before := len(src.triedVolumes("p"))
-	eventually(t, "the claim is written again", func() bool { return len(src.triedVolumes("p")) > before })
+	eventually(t, "the claim is written again", func() bool { return len(src.triedVolumes("p")) > before+1 })
+	if !src.triedVolumes("p")[before].Void {
+		t.Error("it is written before it is judged again")
+	}
 	src.bindClaim("c", "v")
 	eventually(t, "p is bound", func() bool { return b.phase("p") == "bound on a" })
 }

@@ -17,6 +17,12 @@ func (t *term) elsewhere(id cluster.PodID) (node string) {
 	st := t.ledger.state
 	row := st.Pod(id)
 	not := t.ledger.unprovided[row.UID]
+	if set := st.Labels(row.Labels); set == nil || slices.ContainsFunc(set.Claims, func(by cluster.PodClaim) bool {
+		claim := st.PersistentVolumeClaim(row.Namespace, by.Name)
+		return claim != nil && claim.Volume == "" && claim.HasSelectedNode && claim.SelectedNode != ""
+	}) {
+		return "" // of several claims, another one still binds it to a node
+	}
 	if len(not) == 0 || row.RequiredNode != "" || row.NeverPreempts || row.Deleting || len(row.Gates) > 0 {
 		return ""
 	}

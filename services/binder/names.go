@@ -421,6 +421,8 @@ func (t *term) judgeAside(ctx context.Context) error {
 		next := stateRecorded
 		if p.misfit != nil {
 			next = stateWithdrawing
+		} else if prep := p.preparation; prep != nil { // what was found of its claims in the stint before may be so no more
+			prep.void, prep.done, prep.failed, prep.tries = nil, false, false, 0
 		}
 		if !t.move(p, next) || t.prepares(p) {
 			continue

@@ -57,7 +57,7 @@ type preparation struct {
 	doubt   bool
 	written bool  // all is written, and the source has told so
 	done    bool  // all is bound
-	failed  bool  // volumes were to be provisioned for its node, and that has failed, or taken too long
+	failed  bool  // volumes were to be provisioned for its node, and a provisioner has said that it cannot
 	tries   int   // writes of which nothing is known
 	void    error // why nothing is carried out: a write that may be under way is to come to nothing; nil: it is carried out
 }
@@ -196,12 +196,17 @@ func (t *term) prepares(p *placement) bool {
 	if !t.move(p, statePreparing) {
 		return true // it has another owner
 	}
-	if !prep.counted { // it was taken over, or put aside
-		prep.counted = true
-		t.preparing.bound.giveOf(t.shareOf(p.Namespace), -1)
-	}
+	t.count(p)
 	t.preparing.turns.add(p.Namespace, p)
 	return true
+}
+
+// count counts a placement among those that are prepared, if it is not: it was taken over, or put aside.
+func (t *term) count(p *placement) {
+	if !p.preparation.counted {
+		p.preparation.counted = true
+		t.preparing.bound.giveOf(t.shareOf(p.Namespace), -1)
+	}
 }
 
 // uncount says that a placement is not among those that are prepared any more. It holds its claims until it has come to an end.
@@ -247,28 +252,32 @@ func (t *term) prepare(ctx context.Context, p *placement) error {
 		prep.void = p.misfit
 	}
 	// 2. By whom?
-	stint := int64(0)
+	stint, again := int64(0), false
 	if p.shared {
 		stint, _ = t.names.now()
+		again = stint != p.stint
 		switch {
 		case stint == 0 && prep.doubt: // nothing is written for another scheduler's pod, and nothing given back
-			t.prepareAgain(ctx, p, preparedAnyway)
+			t.uncount(p)
+			t.prepareAgain(ctx, p, bindBackoff.last)
 			return nil
-		case stint != p.stint && !prep.doubt: // it is to be judged again
+		case again && !prep.doubt: // it is to be judged again
 			t.putAside(p)
 			return nil
 		}
+		t.count(p)
 	}
 	if t.ended() { // the lease may have expired: they are the next binder's, by their intents
 		return nil
 	}
-	// 3. Write.
-	before := prep.doubt
+	// 3. Write; or, of one that was judged in another stint, make sure that nothing is written before it is judged again.
+	before, b := prep.doubt, p.volumeBinding()
+	b.Void = b.Void || again
 	t.doubts(p, true)
 	call, done := t.callFor(source.WithEnd(ctx, t.ended), stint)
-	o := t.source.BindVolumes(call, t.fence, p.volumeBinding())
+	o := t.source.BindVolumes(call, t.fence, b)
 	done()
-	if o.Result != source.BindUnknown {
+	if o.Result == source.BindDone || o.Result != source.BindUnknown && !before { // a refusal is of this try, and not of the one before
 		t.doubts(p, false)
 	}
 	switch {
@@ -286,15 +295,19 @@ func (t *term) prepare(ctx context.Context, p *placement) error {
 	// 4. What follows?
 	prep.tries = 0
 	switch {
+	case prep.doubt:
+		if prep.void == nil && !again {
+			prep.void = o.Err
+		}
+		t.prepareAgain(ctx, p, bindBackoff.first)
+		return nil
 	case prep.void != nil && told != source.BindUnknown:
 		t.uncount(p)
 		return t.settle(p, source.Outcome{Result: told, Err: errTold})
 	case prep.void != nil:
 		return t.giveUp(ctx, p, prep.void)
-	case o.Result != source.BindDone && before: // the refusal is of this try, and not of the one before
-		prep.void = o.Err
-		t.doubts(p, true)
-		t.preparing.turns.add(p.Namespace, p)
+	case again:
+		t.putAside(p)
 		return nil
 	case o.Result != source.BindDone && !prep.written:
 		return t.giveUp(ctx, p, o.Err)
@@ -363,10 +376,9 @@ func (t *term) strike(p *placement, result source.Result) error {
 
 // preparedness is what the ledger says of a placement's claims.
 type preparedness struct {
-	told       source.Result // of the pod
-	bound      bool          // all claims are
-	err        error         // they will not be
-	unprovided bool          // a volume is to be provisioned for one of them, and has not been
+	told  source.Result // of the pod
+	bound bool          // all claims are
+	err   error         // they will not be
 }
 
 // lookAt returns what the ledger says of the claims of placements, in order.
@@ -378,10 +390,6 @@ func (t *term) lookAt(batch []*placement) []preparedness {
 	t.ledger.read(func(st *cluster.State) {
 		for k, p := range batch {
 			out[k].bound, out[k].err = engine.VolumesBound(st, p.Namespace, p.Node, p.Volumes)
-			out[k].unprovided = slices.ContainsFunc(p.Volumes, func(c cluster.VolumeChoice) bool {
-				claim := st.PersistentVolumeClaim(p.Namespace, c.Claim)
-				return c.Volume == "" && claim != nil && claim.Volume == ""
-			})
 		}
 	})
 	return out
@@ -389,12 +397,6 @@ func (t *term) lookAt(batch []*placement) []preparedness {
 
 // errTimeUp is why a placement is given back of which the claims were not bound in time.
 var errTimeUp = bindingVolumes(context.DeadlineExceeded)
-
-// timeUpProvisioning is errTimeUp where a volume was to be provisioned: that may have failed without a word.
-type timeUpProvisioning struct{}
-
-func (timeUpProvisioning) Error() string        { return errTimeUp.Error() }
-func (timeUpProvisioning) Is(target error) bool { return target == engine.ErrNotProvisioned }
 
 func bindingVolumes(err error) error { return fmt.Errorf("binding volumes: %w", err) }
 
@@ -417,11 +419,7 @@ func (t *term) goOn(ctx context.Context, p *placement, is preparedness, now time
 		}
 		return nil
 	case !now.Before(p.preparation.deadline):
-		var why error = errTimeUp
-		if is.unprovided {
-			why = timeUpProvisioning{}
-		}
-		return t.giveUp(ctx, p, why)
+		return t.giveUp(ctx, p, errTimeUp)
 	}
 	t.preparing.await(p)
 	return nil

@@ -60,15 +60,18 @@ const voided = "scheduling.berth.dev/voided"
 // voidVolumes makes sure that no write of an earlier call changes anything any more, by another write to the same objects: each write is of one version of
 // its object. What has been written already stays.
 func (s *Source) voidVolumes(ctx context.Context, b source.VolumeBinding) source.Outcome {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{voided: s.cfg.Now().UTC().Format(time.RFC3339Nano)}}})
-	if err != nil {
-		return source.Outcome{Result: source.BindRefused, Err: err}
+	unknown := func(err error) source.Outcome {
+		return source.Outcome{Result: source.BindUnknown, Err: fmt.Errorf("void what may be under way for the claims of %s/%s: %w", b.Namespace, b.Name, err)}
 	}
-	wait, cancel := s.request(ctx)
-	defer cancel()
+	now := s.cfg.Now().UTC().Format(time.RFC3339Nano)
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{voided: now}}})
+	if err != nil {
+		return unknown(err)
+	}
+	var all []writtenVersion
 	for _, c := range b.Choices {
 		if source.Ended(ctx) {
-			return source.Outcome{Result: source.BindUnknown, Err: errEnded}
+			return unknown(errEnded)
 		}
 		resource, name := claimsResource, types.NamespacedName{Namespace: b.Namespace, Name: c.Claim}
 		write := func(ctx context.Context) (metav1.Object, error) {
@@ -85,18 +88,23 @@ func (s *Source) voidVolumes(ctx context.Context, b source.VolumeBinding) source
 		written, err := write(request)
 		done()
 		s.observe(s.volumes, began, err)
-		switch code := httpCode(err); {
+		switch {
 		case apierrors.IsNotFound(err): // there is nothing to be written to
 			continue
-		case err != nil && !refuses(code):
-			return source.Outcome{Result: source.BindUnknown, Err: fmt.Errorf("void what may be under way for the claims of %s/%s: %w", b.Namespace, b.Name, err)}
 		case err != nil:
-			return source.Outcome{Result: source.BindRefused, Err: err}
+			return unknown(err)
+		case written.GetAnnotations()[voided] != now: // somebody takes that away, and then nothing may have changed
+			return unknown(fmt.Errorf("%s cannot be changed", name))
 		}
 		if m := s.mirrorOf(resource); m != nil {
-			if err := m.await(wait, name, written.GetResourceVersion()); err != nil {
-				return source.Outcome{Result: source.BindUnknown, Err: err}
-			}
+			all = append(all, writtenVersion{m, name, written.GetResourceVersion()})
+		}
+	}
+	wait, cancel := s.request(ctx)
+	defer cancel()
+	for _, version := range all {
+		if err := version.told(wait); err != nil {
+			return unknown(err)
 		}
 	}
 	return source.Outcome{Result: source.BindDone}
@@ -177,7 +185,9 @@ func (w *volumeWrite) selectNode(ctx context.Context) (none writtenVersion, err 
 			"annotations": map[string]string{volume.AnnSelectedNode: w.binding.Node},
 		}}
 		written, again, err := w.patch(ctx, patch, func(ctx context.Context, data []byte) (metav1.Object, error) {
-			return w.volumes.CoreV1().PersistentVolumeClaims(claim.name.Namespace).Patch(ctx, claim.name.Name, types.MergePatchType, data, metav1.PatchOptions{})
+			out := new(v1.PersistentVolumeClaim)
+			return out, w.volumes.CoreV1().RESTClient().Patch(types.MergePatchType).Namespace(claim.name.Namespace).Resource(claimsResource).Name(claim.name.Name).
+				MaxRetries(0).Body(data).Do(ctx).Into(out)
 		})
 		if again {
 			continue
@@ -237,7 +247,9 @@ func (w *volumeWrite) bindVolume(ctx context.Context) (none writtenVersion, err 
 			UID: claim.uid, ResourceVersion: claim.resourceVersion,
 		}}}
 		written, again, err := w.patch(ctx, patch, func(ctx context.Context, data []byte) (metav1.Object, error) {
-			return w.volumes.CoreV1().PersistentVolumes().Patch(ctx, name.Name, types.MergePatchType, data, metav1.PatchOptions{})
+			out := new(v1.PersistentVolume)
+			return out, w.volumes.CoreV1().RESTClient().Patch(types.MergePatchType).Resource(volumesResource).Name(name.Name).
+				MaxRetries(0).Body(data).Do(ctx).Into(out)
 		})
 		if again {
 			continue
@@ -251,7 +263,7 @@ func (w *volumeWrite) bindVolume(ctx context.Context) (none writtenVersion, err 
 	return none, fmt.Errorf("volume %q keeps changing", w.choice.Volume)
 }
 
-// patch writes once. True: the object is not what it was, or is gone.
+// patch writes once: of a second try that the client makes by itself, nobody would know that the first one may still happen. True: the object is not what it was, or is gone.
 func (w *volumeWrite) patch(ctx context.Context, patch any, write func(context.Context, []byte) (metav1.Object, error)) (written metav1.Object, again bool, err error) {
 	data, err := json.Marshal(patch)
 	if err != nil {
