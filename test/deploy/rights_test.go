@@ -29,6 +29,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -282,6 +283,7 @@ func TestAnAPIServerTakesEveryObjectAndBerthUsesExactlyTheRightsThatTheyGive(t *
 			}
 		}
 	}
+	c.setLateClasses(t)
 	await(t, "the binder to have used all its rights", func(ctx context.Context) error {
 		// A pod that somebody else binds at the same time is a conflict, after which the binder looks at the pod.
 		name := fmt.Sprintf("race-%d", time.Now().UnixNano())
@@ -289,6 +291,10 @@ func TestAnAPIServerTakesEveryObjectAndBerthUsesExactlyTheRightsThatTheyGive(t *
 		_ = client.CoreV1().Pods("default").Bind(ctx, &corev1.Binding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Target: corev1.ObjectReference{Kind: "Node", Name: "node-00000"},
 		}, metav1.CreateOptions{}) // whoever comes first
+		// So is a volume, or a claim, that somebody else writes while it is bound.
+		if err := c.raceForVolumes(ctx, pod("with-claims-"+name, "10m", "")); err != nil {
+			return err
+		}
 		rights, _, err := used(log)
 		if err != nil {
 			return err
@@ -784,6 +790,70 @@ func (b *berth) status(ctx context.Context, token string) error {
 	cmd.Env = append(os.Environ(), "BERTH_TOKEN="+token)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("get status: %w: %s", err, out)
+	}
+	return nil
+}
+
+// The classes of claims that wait for a consumer: volumes of the one are there, and of the other provisioned.
+const (
+	thereClass = "there"
+	madeClass  = "made"
+)
+
+func (c *cluster) setLateClasses(t *testing.T) {
+	t.Helper()
+	for class, provisioner := range map[string]string{thereClass: "kubernetes.io/no-provisioner", madeClass: "csi.example.com"} {
+		_, err := c.Client().StorageV1().StorageClasses().Create(within(t), &storagev1.StorageClass{
+			ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: provisioner, VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer),
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// raceForVolumes makes a pod with a claim of each class, and a volume, and then writes to these again and again, as they are bound.
+func (c *cluster) raceForVolumes(ctx context.Context, pod *corev1.Pod) error {
+	core, once := c.Client().CoreV1(), []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	pv, err := core.PersistentVolumes().Create(ctx, &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: pod.Name},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: once, StorageClassName: thereClass,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/v"}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	pv.Status.Phase = corev1.VolumeAvailable
+	if _, err := core.PersistentVolumes().UpdateStatus(ctx, pv, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	for _, class := range []string{thereClass, madeClass} {
+		claim := &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: pod.Name + class},
+			Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: &class, AccessModes: once, Resources: corev1.VolumeResourceRequirements{Requests: size}},
+		}
+		if _, err := core.PersistentVolumeClaims("default").Create(ctx, claim, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: class, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
+		}})
+	}
+	if _, err := core.Pods("default").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	for i := range 200 {
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"a":"%d"}}}`, i)
+		_, err := core.PersistentVolumes().Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err == nil {
+			_, err = core.PersistentVolumeClaims("default").Patch(ctx, pod.Name+madeClass, types.MergePatchType, patch, metav1.PatchOptions{})
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
