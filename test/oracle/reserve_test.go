@@ -3,7 +3,6 @@ package oracle
 import (
 	"context"
 	"fmt"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,18 +36,17 @@ func (s *script) BindVolumes(ctx context.Context, _ coord.Cond, b source.VolumeB
 		}
 	}
 	last := len(s.events)
-	s.mu.Unlock()
-	for ; ; time.Sleep(time.Millisecond) {
-		if ctx.Err() != nil {
+	for s.told < last {
+		further := s.further
+		s.mu.Unlock()
+		select {
+		case <-further:
+		case <-ctx.Done():
 			return source.Outcome{Result: source.BindUnknown, Err: ctx.Err()}
 		}
 		s.mu.Lock()
-		told := s.told
-		s.mu.Unlock()
-		if told >= last {
-			break
-		}
 	}
+	s.mu.Unlock()
 	if err != nil {
 		return source.Outcome{Result: source.BindRefused, Err: err}
 	}

@@ -21,6 +21,8 @@ type script struct {
 	events []source.Event
 	told   int
 	more   chan struct{} // closed and replaced when there are more events
+	// further is closed and replaced when more of them are told.
+	further chan struct{}
 
 	nodes      map[string][]*v1.Node
 	pods       map[string][]*v1.Pod // by uid
@@ -39,7 +41,7 @@ type script struct {
 
 func newScript() *script {
 	return &script{
-		more: make(chan struct{}), nodes: make(map[string][]*v1.Node), pods: make(map[string][]*v1.Pod),
+		more: make(chan struct{}), further: make(chan struct{}), nodes: make(map[string][]*v1.Node), pods: make(map[string][]*v1.Pod),
 		namespaces: make(map[string][]*v1.Namespace), owners: make(map[string][]metav1.Object),
 		kept: make(map[cluster.ObjectKey][]metav1.Object), there: make(map[cluster.ObjectKey]metav1.Object), placed: make(map[string]bool), gone: make(map[string]bool), refusals: make(map[string]bool),
 	}
@@ -203,6 +205,8 @@ func (s *script) Watch(ctx context.Context, sink func(source.Event)) error {
 			sink(e)
 			s.mu.Lock()
 			s.told++
+			close(s.further)
+			s.further = make(chan struct{})
 			s.mu.Unlock()
 		}
 		if len(next) > 0 {

@@ -12,7 +12,7 @@ import (
 func TestAKeptVolumeThatIsBoundStaysSoWhenItIsAppliedAgain(t *testing.T) {
 	c := startCluster(t)
 	c.SetObject(t, sourcetest.LateClass())
-	objects := parse(t, `
+	manifest := `
 apiVersion: v1
 kind: PersistentVolume
 metadata: {name: kept}
@@ -20,10 +20,10 @@ spec:
   capacity: {storage: 2Gi}
   accessModes: [ReadWriteOnce]
   storageClassName: late
-  claimRef: {namespace: `+sourcetest.Namespace+`, name: first}
+  claimRef: {namespace: ` + sourcetest.Namespace + `, name: first}
   csi: {driver: csi.example.com, volumeHandle: kept}
-`)
-	c.apply(t, objects...)
+`
+	c.apply(t, parse(t, manifest)...)
 	c.SetObject(t, sourcetest.Claim("first"))
 	s := c.Source(t)
 	r := sourcetest.Record(t, s).Synced()
@@ -33,17 +33,7 @@ spec:
 	if o := s.BindVolumes(within(t), c.Fence(t), b); o.Result != source.BindDone {
 		t.Fatalf("%+v", o)
 	}
-	c.apply(t, parse(t, `
-apiVersion: v1
-kind: PersistentVolume
-metadata: {name: kept}
-spec:
-  capacity: {storage: 2Gi}
-  accessModes: [ReadWriteOnce]
-  storageClassName: late
-  claimRef: {namespace: `+sourcetest.Namespace+`, name: first}
-  csi: {driver: csi.example.com, volumeHandle: kept}
-`)...)
+	c.apply(t, parse(t, manifest)...)
 	c.SetObject(t, sourcetest.Claim("later")) // what was written before has been told when this is
 	r.Await("another claim", func(v sourcetest.View) bool { return v.ClaimOf("later") != nil })
 	r.View(func(v sourcetest.View) {
