@@ -17,6 +17,8 @@ import (
 type Intent struct {
 	PodUID, Namespace, Name, Node string
 	Volumes                       []VolumeIntent
+	// Scheduler is the scheduler name of a pod with volumes, "" if it was not recorded: where the pod is gone, nothing else says it.
+	Scheduler string
 }
 
 // VolumeIntent says what a claim in the pod's namespace is to get: a volume, or, if that is "", one that is to be provisioned for the node.
@@ -45,7 +47,7 @@ type Record struct {
 // batchValue keeps an intent in strings without names: a batch is one key, and etcd limits its size.
 type batchValue struct {
 	Epoch   int64      `json:"epoch"`
-	Intents [][]string `json:"intents"` // UID, namespace, name, node; and of each volume claim, claim's UID, volume
+	Intents [][]string `json:"intents"` // UID, namespace, name, node; of each volume claim, claim's UID, volume; and the scheduler name, if it is there
 }
 
 const (
@@ -186,6 +188,9 @@ func (t *Term) encodeBatch(b *Batch) (string, error) {
 		all = append(all, in.PodUID, in.Namespace, in.Name, in.Node)
 		for _, v := range in.Volumes {
 			all = append(all, v.Claim, v.ClaimUID, v.Volume)
+		}
+		if in.Scheduler != "" {
+			all = append(all, in.Scheduler)
 		}
 		value.Intents[i] = all[first:]
 	}
@@ -346,8 +351,11 @@ func decodeBatch(kv KV) (StoredBatch, error) {
 		}
 		b.Intents[i] = Intent{PodUID: in[0], Namespace: in[1], Name: in[2], Node: in[3]}
 		for of := range slices.Chunk(in[4:], 3) {
-			if len(of) == 3 {
+			switch len(of) {
+			case 3:
 				b.Intents[i].Volumes = append(b.Intents[i].Volumes, VolumeIntent{of[0], of[1], of[2]})
+			case 1:
+				b.Intents[i].Scheduler = of[0]
 			}
 		}
 	}

@@ -36,6 +36,9 @@ func batch(id int64) Batch {
 		for k := range i { // none, one, two
 			in.Volumes = append(in.Volumes, VolumeIntent{Claim: fmt.Sprintf("claim-%d", k), ClaimUID: "of", Volume: []string{"volume", ""}[k]})
 		}
+		if i == 2 {
+			in.Scheduler = "default-scheduler"
+		}
 		b.Intents = append(b.Intents, in)
 	}
 	return b

@@ -79,6 +79,52 @@ func TestNothingIsWrittenForClaimsOfAPodThatMayBeAnothers(t *testing.T) {
 	never(t, "a volume is written without the lease", func() bool { return len(src.triedVolumes("p")) > 0 })
 }
 
+// Who has the other names keeps neither its claim nor its volume from others.
+func TestClaimsOfAPodThatIsGoneWaitForNoLeaseThatItsNameHasNot(t *testing.T) {
+	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
+	storage(src)
+	lease.give("kube-scheduler_1")
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"))
+	src.setPod(own(claiming("p2", 10, "c")))
+	in := meantVolumes("p", "a", "c", "w") // which is gone too
+	in.Scheduler = "own"
+	leave(t, etcd, coord.Batch{ID: 40, Intents: []coord.Intent{in}})
+	b := start(t, etcd, src, sharing(lease))
+	b.active()
+	eventually(t, "what is under way is made void", func() bool {
+		of := src.triedVolumes("p")
+		return len(of) > 0 && of[len(of)-1].Void
+	})
+	eventually(t, "p2 is placed", func() bool { return b.commit(b.request(1, "p2"))[0] == "assumed" })
+}
+
+// What a binder records says of which name its pods are.
+func TestTheNextBinderKnowsTheNameOfAPodThatIsGone(t *testing.T) {
+	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
+	storage(src)
+	lease.give("kube-scheduler_1")
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"))
+	src.setPod(own(claiming("p", 10, "c")))
+	src.answersVolumes(func(source.VolumeBinding) source.Outcome {
+		return source.Outcome{Result: source.BindUnknown, Err: errFake}
+	})
+	first := start(t, etcd, src, sharing(lease), named("first"))
+	first.active()
+	first.commit(first.request(1, "p"))
+	eventually(t, "a write is tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+	first.stop()
+	src.deletePod("p")
+	src.answersVolumes(nil)
+	second := start(t, etcd, src, sharing(lease), named("second"))
+	second.active()
+	eventually(t, "what is under way is made void", func() bool {
+		of := src.triedVolumes("p")
+		return of[len(of)-1].Void
+	})
+}
+
 func TestTheLeaseIsKeptWhileAWriteForClaimsHasNoAnswer(t *testing.T) {
 	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
 	storage(src)

@@ -314,16 +314,6 @@ func (l *ledger) unresolved(p *placement) (may bool) {
 	return may
 }
 
-// schedulerOf returns a pod's scheduler name, "" if there is no such pod.
-func (l *ledger) schedulerOf(uid string) (name string) {
-	l.read(func(st *cluster.State) {
-		if id, ok := st.PodByUID(uid); ok {
-			name = st.Class(st.Pod(id).Class).Spec.SchedulerName
-		}
-	})
-	return name
-}
-
 // profile returns the profile by which a pod is placed, nil if it is for another scheduler.
 func (l *ledger) profile(row *cluster.PodRow) *cluster.Profile {
 	return l.state.Profile(l.state.Class(row.Class).Spec.SchedulerName)

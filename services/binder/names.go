@@ -78,15 +78,18 @@ func (n *names) shares(st *cluster.State, class cluster.ClassID) bool {
 	return c != nil && slices.Contains(n.shared, c.Spec.SchedulerName)
 }
 
-// sharesPod reports whether a pod is of a shared name, for all that is known: of one that is gone it may have been.
-func (l *ledger) sharesPod(names *names, uid string) bool {
+// sharesPod reports whether a pod is of a shared name. One that is gone was of the name that was recorded; if none was, it may have been.
+func (l *ledger) sharesPod(names *names, uid, recorded string) bool {
 	if len(names.shared) == 0 {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id, ok := l.state.PodByUID(uid)
-	return !ok || names.shares(l.state, l.state.Pod(id).Class)
+	if !ok {
+		return recorded == "" || slices.Contains(names.shared, recorded)
+	}
+	return names.shares(l.state, l.state.Pod(id).Class)
 }
 
 // waits reports whether a pod is there, not placed, and the term's to write to, and until when: zero if no end is known.
@@ -94,7 +97,7 @@ func (n *names) waits(l *ledger, uid string) (until time.Time, ok bool) {
 	if !l.unplaced(uid) {
 		return time.Time{}, false
 	}
-	if !l.sharesPod(n, uid) {
+	if !l.sharesPod(n, uid, "") {
 		return time.Time{}, true
 	}
 	stint, until := n.now() // the log may say so only later

@@ -60,6 +60,9 @@ func (p *placement) intent() coord.Intent {
 	for _, v := range p.Volumes {
 		in.Volumes = append(in.Volumes, coord.VolumeIntent{Claim: v.Claim, ClaimUID: v.UID, Volume: v.Volume})
 	}
+	if p.preparation != nil {
+		in.Scheduler = p.preparation.scheduler
+	}
 	return in
 }
 

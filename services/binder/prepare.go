@@ -48,10 +48,11 @@ type held struct {
 
 // preparation is how far a placement is with its claims. It belongs to who has the placement.
 type preparation struct {
-	timeout  time.Duration
-	deadline time.Time // of the wait, from when all is written
-	counted  bool      // against preparing.bound
-	holds    bool      // it is in preparing.claims: from its commit, or its takeover, to its end
+	scheduler string // the pod's scheduler name, "" if it is not known
+	timeout   time.Duration
+	deadline  time.Time // of the wait, from when all is written
+	counted   bool      // against preparing.bound
+	holds     bool      // it is in preparing.claims: from its commit, or its takeover, to its end
 	// doubt: a write may be under way of which nothing is known, of this binder or of an earlier one. Nothing is given back as long as that is so:
 	// the claim might get what has been chosen before, and what is chosen then.
 	doubt   bool
@@ -184,7 +185,8 @@ func (t *term) reserve(row *cluster.PodRow, node cluster.NodeIndex, volumes []cl
 	if !t.preparing.admits(row.Namespace, st.Nodes.Spec[node].Name, volumes) || !t.preparing.bound.takeOf(map[string]int{t.shareOf(row.Namespace): 1}) {
 		return nil
 	}
-	return &preparation{timeout: t.bindTimeoutOf(st.Class(row.Class).Spec.SchedulerName), counted: true}
+	scheduler := st.Class(row.Class).Spec.SchedulerName
+	return &preparation{scheduler: scheduler, timeout: t.bindTimeoutOf(scheduler), counted: true}
 }
 
 // prepares takes a recorded placement of which claims are to be bound first. False: there are none.

@@ -69,7 +69,7 @@ func TestAPodIsBoundWhenItsClaimsAre(t *testing.T) {
 	}
 	// What was chosen is recorded before anything is written.
 	choice := []cluster.VolumeChoice{{Claim: "c", UID: "uid-c", Volume: "v"}, {Claim: "m", UID: "uid-m"}}
-	want := coord.Intent{PodUID: "p", Namespace: "default", Name: "p", Node: "a"}
+	want := coord.Intent{PodUID: "p", Namespace: "default", Name: "p", Node: "a", Scheduler: scheduler}
 	for _, v := range choice {
 		want.Volumes = append(want.Volumes, coord.VolumeIntent{Claim: v.Claim, ClaimUID: v.UID, Volume: v.Volume})
 	}

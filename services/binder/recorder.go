@@ -343,6 +343,9 @@ func (p *placement) size() int {
 	for _, v := range p.Volumes {
 		size += len(v.Claim) + len(v.UID) + len(v.Volume) + 3*each
 	}
+	if p.preparation != nil {
+		size += len(p.preparation.scheduler) + each
+	}
 	return size
 }
 

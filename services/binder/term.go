@@ -433,7 +433,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 		left[b.Batch.ID] = make([]*placement, len(b.Batch.Intents))
 	}
 	for _, p := range taken {
-		if p.shared = t.ledger.sharesPod(t.names, p.UID); p.shared {
+		if p.shared = t.ledger.sharesPod(t.names, p.UID, p.intent().Scheduler); p.shared {
 			p.stint, p.sent = stint, true // sent, for all that is known
 			t.names.count(1)
 		}
@@ -463,7 +463,7 @@ func (t *term) recordedBefore(in coord.Intent, batch int64, index int) *placemen
 		p.Volumes = append(p.Volumes, cluster.VolumeChoice{Claim: v.Claim, UID: v.ClaimUID, Volume: v.Volume})
 	}
 	if len(p.Volumes) > 0 {
-		p.preparation = &preparation{timeout: t.bindTimeoutOf(t.ledger.schedulerOf(p.UID))}
+		p.preparation = &preparation{scheduler: in.Scheduler, timeout: t.bindTimeoutOf(in.Scheduler)}
 	}
 	return p
 }
