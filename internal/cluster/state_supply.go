@@ -11,7 +11,7 @@ import (
 // objects and from what has been chosen for assumed pods, and is in no digest and in no snapshot.
 //
 // Where it changes, nodes count as changed if it may be told otherwise of them whether a pod gets its volumes. It may not be as long as enough
-// volumes are left that are as good: see shelf.atLeast.
+// volumes are left that are as good: see shelf.atLeast and shelf.like.
 type supply struct {
 	classes map[string]*classSupply // by the name of the StorageClass, which need not exist
 	kept    fews[claimKey, string]  // volumes that are bound to a claim, or kept for it, by that: it need not exist
@@ -46,12 +46,16 @@ var noAsks = asks{least: math.MaxInt64, most: math.MinInt64, smallest: math.MaxI
 type shelf struct {
 	Shelf
 	places places
-	key    string
 }
 
 // Shelf is volumes that are alike but for their names, their labels and how large they are: any of them may be promised to a claim. Readers must
 // not change it.
-type Shelf struct{ Volumes []*PersistentVolume } // the smallest first, those of a size by name
+type Shelf struct {
+	Volumes []*PersistentVolume // the smallest first, those of a size by labels, and then by name
+	// Key is that of no other shelf of the class. Of two of which any volume would do, the one with the lesser key comes first: of those that differ by
+	// that alone, one with a node affinity.
+	Key string
+}
 
 type filedRoom struct {
 	*CSIStorageCapacity
@@ -171,7 +175,7 @@ func (s *State) shelve(v *PersistentVolume, add bool) {
 	e.Text(v.Mode)
 	e.Text(v.AttributesClass)
 	kind := string(e.b)
-	e.Bool(v.HasAffinity)
+	e.Bool(!v.HasAffinity)
 	list(&e, v.Affinity, encodeTerm)
 	key := string(e.b)
 	if c.kind == "" {
@@ -181,7 +185,7 @@ func (s *State) shelve(v *PersistentVolume, add bool) {
 
 	sh := c.shelves[key]
 	if sh == nil {
-		sh = &shelf{key: key, places: c.volumes.placesOf(affinityTerms(v)...)}
+		sh = &shelf{Shelf: Shelf{Key: key}, places: c.volumes.placesOf(affinityTerms(v)...)}
 		c.shelves[key] = sh
 		c.volumes.add(sh.places, sh)
 		s.fileNodes(sh.places, 1)
@@ -190,8 +194,11 @@ func (s *State) shelve(v *PersistentVolume, add bool) {
 	if !add {
 		sh.Volumes = slices.Delete(sh.Volumes, at, at+1)
 	}
-	if v.Capacity >= c.asks.smallest && (c.mixed || c.asks.selective || sh.atLeast(v.Capacity) < s.volumes.supply.mostClaims) {
-		s.touchPlaces(sh.places)
+	if v.Capacity >= c.asks.smallest {
+		enough := s.volumes.supply.mostClaims
+		if strict := c.mixed || c.asks.selective; strict && sh.like(v, enough) < enough || !strict && sh.atLeast(v.Capacity) < enough {
+			s.touchPlaces(sh.places)
+		}
 	}
 	if add {
 		sh.Volumes = slices.Insert(sh.Volumes, at, v)
@@ -219,7 +226,20 @@ func affinityTerms(v *PersistentVolume) (terms [][]Requirement) {
 }
 
 func compareVolumes(a, b *PersistentVolume) int {
-	return cmp.Or(cmp.Compare(a.Capacity, b.Capacity), cmp.Compare(a.Name, b.Name))
+	if c := compareLikes(a, b); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.Name, b.Name)
+}
+
+// compareLikes is 0 for volumes of a shelf that differ by nothing but their names.
+func compareLikes(a, b *PersistentVolume) int {
+	if c := cmp.Compare(a.Capacity, b.Capacity); c != 0 {
+		return c
+	}
+	return slices.CompareFunc(a.Labels, b.Labels, func(a, b Label) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Value, b.Value))
+	})
 }
 
 // atLeast returns how many volumes are at least so large.
@@ -236,6 +256,20 @@ func (sh *shelf) atLeast(capacity int64) int {
 		return 1
 	})
 	return len(sh.Volumes) - first
+}
+
+// like returns how many volumes differ from one by nothing but their names; as many as most stand for any more.
+//
+// Those that are there beside it make it needless, whatever else there is, if there are as many as a pod has claims. Of the volumes that will do for a
+// claim, it gets one that is as large as the smallest of them, and of those the first by shelf, then by labels: names come last. So as long as none of
+// them runs out, each claim of a pod gets a volume that is alike with this one and without it.
+func (sh *shelf) like(v *PersistentVolume, most int) int {
+	first, _ := slices.BinarySearchFunc(sh.Volumes, v, compareLikes)
+	end := first
+	for end < len(sh.Volumes) && end-first < most && compareLikes(sh.Volumes[end], v) == 0 {
+		end++
+	}
+	return end - first
 }
 
 // supplyRoom adds a CSIStorageCapacity to the supply, or takes it away, and has those nodes count as changed for which that makes a difference: to claims
@@ -436,7 +470,7 @@ func (c *classSupply) clone() *classSupply {
 		shelves: make(map[string]*shelf, len(c.shelves)), room: make(map[ObjectKey]*filedRoom, len(c.room)), kind: c.kind, mixed: c.mixed, asks: c.asks,
 	}
 	for key, sh := range c.shelves {
-		other := &shelf{Shelf: Shelf{slices.Clone(sh.Volumes)}, places: sh.places, key: key}
+		other := &shelf{Shelf: Shelf{Volumes: slices.Clone(sh.Volumes), Key: key}, places: sh.places}
 		out.shelves[key] = other
 		out.volumes.add(other.places, other)
 	}

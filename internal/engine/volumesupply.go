@@ -122,7 +122,7 @@ func (a *ask) write(key *signatureKey) {
 // Claims that have a node are provisioned on that one. For each of the others, the smallest first, it takes the smallest volume of the class that is
 // nobody's, can be reached from the node and is as the claim wants it, or one that is kept for the claim. What is left is provisioned, if the class
 // can do that for the node and there is room. It is kube-scheduler's FindPodVolumes. Of volumes of one size that takes any, and this the first by
-// name.
+// shelf, labels and name, in that order: see cluster.Shelf.
 type awaiting struct {
 	asks       []ask
 	topologies []*volumeTerms // by ask: of the class
@@ -235,6 +235,7 @@ func (p *awaiting) volume(st *cluster.State, i cluster.NodeIndex, k int, taken [
 		return v
 	}
 	var best *cluster.PersistentVolume
+	var of *cluster.Shelf // where it is
 	for shelf := range st.FreeVolumes(a.class.Name, i) {
 		first := shelf.Volumes[0] // in this the others are like it
 		if !a.alike(first) || !a.modes(first) || first.HasAffinity && !termsAdmit(st, i, first.Affinity) {
@@ -247,11 +248,11 @@ func (p *awaiting) volume(st *cluster.State, i cluster.NodeIndex, k int, taken [
 			return 1
 		})
 		for _, v := range shelf.Volumes[from:] {
-			if best != nil && cmp.Or(cmp.Compare(best.Capacity, v.Capacity), cmp.Compare(best.Name, v.Name)) <= 0 {
+			if best != nil && (best.Capacity < v.Capacity || best.Capacity == v.Capacity && of.Key <= shelf.Key) {
 				break
 			}
 			if a.claim.Selector.Matches(v.Labels) && !slices.Contains(taken, v) {
-				best = v
+				best, of = v, shelf
 				break
 			}
 		}

@@ -103,12 +103,12 @@ func TestClaimsThatWaitGetWhatKubeSchedulerWouldFind(t *testing.T) {
 			w.free("v", "late", 5, "a", nil)
 			w.waiting("c", "late", 5, nil)
 		}, []string{"c"}, []string{"c=v ", "c= "}},
-		{"the smallest that is large enough, of these the first by name", func(w *storage) {
+		{"the smallest that is large enough, of these one for fewer nodes, of these the first by name", func(w *storage) {
 			w.late("late", static, nil)
-			for k, size := range []int64{4, 9, 6, 6, 7} {
+			for k, size := range []int64{4, 9, 6, 6, 6, 6} {
 				w.free(fmt.Sprint("v", k), "late", size, string("ab"[k%2]), nil)
 			}
-			w.free("v9", "late", 6, "", nil)
+			w.free("v0a", "late", 6, "", nil)
 			w.waiting("c", "late", 5, nil)
 		}, []string{"c"}, []string{"c=v2 ", "c=v3 "}},
 		{"claims in the order of what they ask for", func(w *storage) {
@@ -214,7 +214,7 @@ func TestWhatHasBeenChosenForOnePodIsNotForAnother(t *testing.T) {
 	w.late("late", noProvisioner, nil)
 	w.late("made", "csi", nil)
 	w.free("v0", "late", 5, "", nil)
-	w.free("v1", "late", 5, "a", nil)
+	w.free("v1", "late", 6, "a", nil)
 	for _, name := range []string{"c", "d"} {
 		w.waiting(name, "late", 5, nil)
 	}
@@ -313,6 +313,100 @@ func TestNodesChangeOnlyWithWhatMattersOfTheirVolumes(t *testing.T) {
 	}
 }
 
+// Where claims select volumes by labels, or volumes differ, those that are alike stand for each other.
+func TestAVolumeBesideWhichThereAreOthersLikeItMattersForNoNode(t *testing.T) {
+	for name, odd := range map[string]func(*storage){
+		"claims select by labels": func(w *storage) {
+			w.waiting("s", "late", 5, func(c *cluster.PersistentVolumeClaim) {
+				c.Selector.Requirements = []cluster.Requirement{{Key: "kind", Operator: "In", Values: []string{"fast"}}}
+			})
+		},
+		"volumes differ": func(w *storage) {
+			w.free("z", "late", 9, "a", func(v *cluster.PersistentVolume) { v.AccessModes = nil })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newStorage(t, 4) // n0 and n2 in zone a
+			w.late("late", noProvisioner, nil)
+			for k := range 6 {
+				w.free(fmt.Sprint("v", k), "late", 5, "a", nil)
+			}
+			w.free("w", "late", 6, "a", nil) // it does not count: v5 may be what keeps it for a claim of 6
+			w.waiting("c", "late", 5, nil)
+			w.waiting("d", "late", 5, nil)
+			w.pod("two", "", 0, nil, claims("c", "d")...)
+			odd(w)
+			var got [][]cluster.NodeIndex
+			for k := range 6 {
+				before := w.st.Version().Seq
+				w.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: fmt.Sprint("v", k)}})
+				var changed []cluster.NodeIndex
+				w.st.Nodes.ChangedSince(before, cluster.Range{End: cluster.MaxIndex}, func(i cluster.NodeIndex) { changed = append(changed, i) })
+				got = append(got, changed)
+			}
+			want := [][]cluster.NodeIndex{nil, nil, nil, nil, {0, 2}, {0, 2}} // the last two: one other is left, or none, and a pod has two claims
+			if diff := gocmp.Diff(want, got); diff != "" {
+				t.Errorf("nodes that count as changed (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A volume with other labels stands for none that claims select.
+func TestAVolumeThatClaimsSelectMattersThoughThereAreOthersThatTheyDoNot(t *testing.T) {
+	w := newStorage(t, 4) // n0 and n2 in zone a
+	w.late("late", noProvisioner, nil)
+	for k := range 4 {
+		w.free(fmt.Sprint("v", k), "late", 5, "a", func(v *cluster.PersistentVolume) {
+			v.Labels = []cluster.Label{{Key: "kind", Value: "slow"}}
+			if k == 1 {
+				v.Labels = []cluster.Label{{Key: "kind", Value: "fast"}}
+			}
+		})
+	}
+	w.waiting("c", "late", 5, func(c *cluster.PersistentVolumeClaim) {
+		c.Selector.Requirements = []cluster.Requirement{{Key: "kind", Operator: "In", Values: []string{"fast"}}}
+	})
+	w.pod("one", "", 0, nil, claims("c")...)
+	for k, want := range [][]cluster.NodeIndex{nil, {0, 2}, nil} {
+		before := w.st.Version().Seq
+		w.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: fmt.Sprint("v", k)}})
+		var got []cluster.NodeIndex
+		w.st.Nodes.ChangedSince(before, cluster.Range{End: cluster.MaxIndex}, func(i cluster.NodeIndex) { got = append(got, i) })
+		if !slices.Equal(got, want) {
+			t.Errorf("without v%d nodes %v count as changed, want %v", k, got, want)
+		}
+	}
+}
+
+// Were it by name that a claim gets one of several that will do, it would get another one's only volume as soon as the one before it in the alphabet
+// is gone, though there are others like that one.
+func TestAClaimGetsAVolumeThatIsLikeTheOneThatIsGone(t *testing.T) {
+	for _, only := range []string{"ReadOnlyMany", "ReadWriteMany"} {
+		w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+		w.late("late", noProvisioner, nil)
+		for k := range 4 {
+			w.free(fmt.Sprint("v", k), "late", 5, "", func(v *cluster.PersistentVolume) {
+				if k == 1 {
+					v.AccessModes = []string{only}
+				}
+			})
+		}
+		w.waiting("any", "late", 4, func(c *cluster.PersistentVolumeClaim) { c.AccessModes = nil })
+		w.waiting("only", "late", 5, func(c *cluster.PersistentVolumeClaim) { c.AccessModes = []string{only} })
+		id := w.pod("two", "", 0, nil, claims("any", "only")...)
+		judge := func(e *Evaluator) any {
+			found, _ := e.Filter(w.st, SubjectOf(&w.st.Pod(id).Pod), everything(w.st))
+			return found
+		}
+		judge(e)
+		w.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: "v0"}})
+		if diff := gocmp.Diff(judge(NewEvaluator(EvaluatorConfig{})), judge(e)); diff != "" {
+			t.Errorf("%s, without v0 (-anew +kept):\n%s", only, diff)
+		}
+	}
+}
+
 // supplyOp draws a change of what claims that wait can get.
 func supplyOp(t *rapid.T, w *storage) cluster.Delta {
 	one := func(what string, from ...string) string { return rapid.SampledFrom(from).Draw(t, what) }
@@ -322,13 +416,13 @@ func supplyOp(t *rapid.T, w *storage) cluster.Delta {
 	switch n("of", 9) {
 	case 0, 1, 2, 3:
 		v := &cluster.PersistentVolume{
-			Name: one("volume", "v0", "v1", "v2", "v3", "v4", "v5", "v6"), Class: one("class", "late", "late", "late", "other"), Capacity: int64(n("capacity", 4)),
+			Name: fmt.Sprint("v", n("volume", 11)), Class: one("class", "late", "late", "late", "other"), Capacity: rapid.SampledFrom([]int64{0, 1, 2, 2, 2, 2, 3, 4}).Draw(t, "capacity"),
 			AccessModes: []string{"ReadWriteOnce"}, Mode: "Filesystem", Available: true,
 		}
 		if gone {
 			return cluster.ObjectRemoved{ObjectKey: v.Key()}
 		}
-		if zone := one("zone", "a", "b", ""); zone != "" {
+		if zone := one("zone", "a", "a", "a", "b", ""); zone != "" {
 			v.HasAffinity, v.Affinity = true, inZoneTerm(zone)
 		}
 		switch n("odd", 7) {
@@ -395,6 +489,29 @@ func TestClaimsThatWaitAreJudgedAsIfNothingWereKnown(t *testing.T) {
 		var ids []cluster.PodID
 		for _, of := range [][]string{{"c0"}, {"c1"}, {"c2", "c0"}, {"c1", "c2", "c0"}} {
 			ids = append(ids, w.pod("p-"+strings.Join(of, "-"), "", 0, nil, claims(of...)...))
+		}
+		fast := []cluster.Label{{Key: "kind", Value: "fast"}}
+		for k := range rapid.IntRange(0, 8).Draw(t, "volumes at first") { // alike, or nearly
+			capacity, zone, labels, modes := int64(2), "a", []cluster.Label{{Key: "kind", Value: "slow"}}, []string{"ReadWriteOnce"}
+			switch rapid.IntRange(0, 7).Draw(t, "odd") {
+			case 0:
+				capacity = 3
+			case 1:
+				zone = ""
+			case 2, 3:
+				labels = fast
+			case 4:
+				modes = nil
+			}
+			w.free(fmt.Sprint("v", k), "late", capacity, zone, func(v *cluster.PersistentVolume) { v.Labels, v.AccessModes = labels, modes })
+		}
+		for k := range 3 {
+			selects, modes := rapid.Bool().Draw(t, "selects"), rapid.SampledFrom([][]string{{"ReadWriteOnce"}, nil}).Draw(t, "modes")
+			w.waiting(fmt.Sprint("c", k), "late", rapid.Int64Range(1, 3).Draw(t, "request"), func(c *cluster.PersistentVolumeClaim) {
+				if c.AccessModes = modes; selects {
+					c.Selector.Requirements = []cluster.Requirement{{Key: "kind", Operator: "In", Values: []string{"fast"}}}
+				}
+			})
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			w.apply(supplyOp(t, w))
