@@ -20,7 +20,8 @@ type supply struct {
 	mostClaims int
 }
 
-// classSupply is the supply of a StorageClass. One of which there is nothing is dropped, unless there is the class.
+// classSupply is the supply of a StorageClass. One of which there is nothing is dropped, unless there is the class, or claims of it have asked for
+// something.
 type classSupply struct {
 	shelves    map[string]*shelf // by what they have in common
 	volumes    filing[*shelf]
@@ -29,7 +30,7 @@ type classSupply struct {
 
 	kind  string // what all volumes there have been are like, but for where they are and how large
 	mixed bool   // they are not
-	// asks are what claims that have no volume have asked for as long as there has been the class.
+	// asks are what claims that have no volume have asked for since the state was restored, while there was the class.
 	asks asks
 }
 
@@ -133,9 +134,10 @@ func (p *supply) class(name string) *classSupply {
 	return c
 }
 
-// dropClass lets go of the supply of a class if there is none.
+// dropClass lets go of the supply of a class if there is none. What claims have asked for as long as there was the class is kept, for what was found of
+// them then is known still: of claims that come anew, after volumes that nobody asked for, it would be taken for true.
 func (s *State) dropClass(name string) {
-	if c := s.volumes.supply.classes[name]; c != nil && len(c.shelves) == 0 && len(c.room) == 0 && s.StorageClass(name) == nil {
+	if c := s.volumes.supply.classes[name]; c != nil && len(c.shelves) == 0 && len(c.room) == 0 && c.asks == noAsks && s.StorageClass(name) == nil {
 		delete(s.volumes.supply.classes, name)
 	}
 }
@@ -385,6 +387,9 @@ func (s *State) restoreSupply() {
 	}
 	for claim := range objectsOfKind[*PersistentVolumeClaim](s, PersistentVolumeClaimKind) {
 		s.noteAsk(claim)
+	}
+	for name := range s.volumes.supply.classes {
+		s.dropClass(name)
 	}
 }
 

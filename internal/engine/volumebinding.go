@@ -248,7 +248,7 @@ func (p *binding) filter(st *cluster.State, i cluster.NodeIndex, _ *overlay) Ver
 	if p.awaiting == nil || v.code() == p.code+bindingFailed {
 		return v
 	}
-	short := p.awaiting.find(st, i, nil)
+	short := p.awaiting.find(st, i, nil, nil)
 	w := p.code + [...]Verdict{suffices: 0, noVolume: bindingNoVolume, noStorage: bindingNoStorage, noSelector: bindingSelector}[short]
 	switch {
 	case short == suffices:

@@ -172,8 +172,9 @@ const (
 )
 
 // find returns why there are no volumes for the claims on a live node. If there are, found, if it is not
-// nil, is called with what each claim gets, by its place among those that wait, in no order: a volume, nil for one that is to be provisioned.
-func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, found func(int, *cluster.PersistentVolume)) shortage {
+// nil, is called with what each claim gets, by its place among those that wait, in no order: a volume, nil for one that is to be provisioned. Of those
+// that are nobody's, a claim gets only one that admits, if it is not nil, lets it have.
+func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, admits func(int, *cluster.PersistentVolume) bool, found func(int, *cluster.PersistentVolume)) shortage {
 	name := st.Nodes.Spec[i].Name
 	var provisioned, unmatched []int
 	for k := range p.asks {
@@ -194,7 +195,7 @@ func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, found func(int, 
 	}
 	taken := make([]*cluster.PersistentVolume, len(p.asks))
 	for at, k := range p.bySize {
-		if taken[at] = p.volume(st, i, k, taken[:at]); taken[at] == nil {
+		if taken[at] = p.volume(st, i, k, taken[:at], admits); taken[at] == nil {
 			unmatched = append(unmatched, k)
 		}
 	}
@@ -222,8 +223,10 @@ func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, found func(int, 
 	return suffices
 }
 
-// volume returns the volume that a claim gets on a live node, but none of those that are taken; nil if there is none.
-func (p *awaiting) volume(st *cluster.State, i cluster.NodeIndex, k int, taken []*cluster.PersistentVolume) *cluster.PersistentVolume {
+// volume returns the volume that a claim gets on a live node, but none of those that are taken; nil if there is none. For admits see find.
+func (p *awaiting) volume(
+	st *cluster.State, i cluster.NodeIndex, k int, taken []*cluster.PersistentVolume, admits func(int, *cluster.PersistentVolume) bool,
+) *cluster.PersistentVolume {
 	a := &p.asks[k]
 	for at, v := range a.kept {
 		if v.Class != a.class.Name || v.Capacity < a.claim.Request || !a.alike(v) || v.Deleting || slices.Contains(taken, v) {
@@ -251,7 +254,7 @@ func (p *awaiting) volume(st *cluster.State, i cluster.NodeIndex, k int, taken [
 			if best != nil && (best.Capacity < v.Capacity || best.Capacity == v.Capacity && of.Key <= shelf.Key) {
 				break
 			}
-			if a.claim.Selector.Matches(v.Labels) && !slices.Contains(taken, v) {
+			if a.claim.Selector.Matches(v.Labels) && !slices.Contains(taken, v) && (admits == nil || admits(k, v)) {
 				best, of = v, shelf
 				break
 			}
@@ -344,8 +347,11 @@ func meets(r *cluster.Requirement, value string, has bool) bool {
 }
 
 // ChooseVolumes returns what the claims of a pod get on a live node that wait for a consumer; nil if none do. It is what makes VolumeBinding find
-// the node feasible. False: it does not.
-func (e *Evaluator) ChooseVolumes(st *cluster.State, s Subject, i cluster.NodeIndex) (choices []cluster.VolumeChoice, ok bool) {
+// the node feasible, unless admits, if it is not nil, refuses a claim a volume that is nobody's: then it gets another one. False: it does not, or
+// there is no other.
+func (e *Evaluator) ChooseVolumes(
+	st *cluster.State, s Subject, i cluster.NodeIndex, admits func(claim *cluster.PersistentVolumeClaim, volume string) bool,
+) (choices []cluster.VolumeChoice, ok bool) {
 	_, own := e.relationsOf(st, s) // the evaluation is of all pods of the signature, whose claims have other names
 	known := e.with(st, s, func(c *evaluation) {
 		p := c.program.awaiting
@@ -353,8 +359,13 @@ func (e *Evaluator) ChooseVolumes(st *cluster.State, s Subject, i cluster.NodeIn
 			ok = c.relation.volumes == nil || c.relation.volumes.refusal == ""
 			return
 		}
-		ok = p.find(st, i, func(k int, v *cluster.PersistentVolume) {
-			claim := own.volumes.binding.asks[k].claim
+		claimOf := func(k int) *cluster.PersistentVolumeClaim { return own.volumes.binding.asks[k].claim }
+		var may func(int, *cluster.PersistentVolume) bool
+		if admits != nil {
+			may = func(k int, v *cluster.PersistentVolume) bool { return admits(claimOf(k), v.Name) }
+		}
+		ok = p.find(st, i, may, func(k int, v *cluster.PersistentVolume) {
+			claim := claimOf(k)
 			choice := cluster.VolumeChoice{Claim: claim.Name, UID: claim.UID}
 			if slices.ContainsFunc(choices, func(c cluster.VolumeChoice) bool { return c.Claim == choice.Claim }) {
 				return // the pod names it twice, and kube-scheduler looks for two volumes

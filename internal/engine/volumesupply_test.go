@@ -56,7 +56,7 @@ func (w *storage) chosen(e *Evaluator, id cluster.PodID) (out []string) {
 	s := SubjectOf(&w.st.Pod(id).Pod)
 	for i := range cluster.NodeIndex(w.st.Nodes.Len()) {
 		v, _ := e.Node(w.st, s, cluster.NoPod, i)
-		choices, ok := e.ChooseVolumes(w.st, s, i)
+		choices, ok := e.ChooseVolumes(w.st, s, i, nil)
 		if ok != v.Feasible() {
 			w.t.Fatalf("node %d: volumes are chosen: %v, feasible %v", i, ok, v.Feasible())
 		}
@@ -231,7 +231,7 @@ func TestWhatHasBeenChosenForOnePodIsNotForAnother(t *testing.T) {
 	check("before", two, "d=v0 ", "d=v0 ")
 	assume := func(id cluster.PodID, node cluster.NodeIndex) {
 		t.Helper()
-		choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), node)
+		choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), node, nil)
 		if !ok {
 			t.Fatalf("pod %d does not fit on %d", id, node)
 		}
@@ -248,7 +248,7 @@ func TestWhatHasBeenChosenForOnePodIsNotForAnother(t *testing.T) {
 	// A claim of the same name is another one.
 	assume(one, 0)
 	w.waiting("m", "made", 5, func(c *cluster.PersistentVolumeClaim) { c.UID = "uid-m-2" })
-	if choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(same).Pod), 1); !ok || !slices.Contains(choices, cluster.VolumeChoice{Claim: "m", UID: "uid-m-2"}) {
+	if choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(same).Pod), 1, nil); !ok || !slices.Contains(choices, cluster.VolumeChoice{Claim: "m", UID: "uid-m-2"}) {
 		t.Errorf("%v, %v: a claim that has come anew waits for the node of the one before", choices, ok)
 	}
 }
@@ -407,6 +407,29 @@ func TestAClaimGetsAVolumeThatIsLikeTheOneThatIsGone(t *testing.T) {
 	}
 }
 
+// What was found of a claim before its class was made anew is not taken for true of one that asks for the same.
+func TestAClassThatIsMadeAnewHasItsNodesJudgedAnew(t *testing.T) {
+	w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+	w.late("late", noProvisioner, nil)
+	w.waiting("c", "late", 5, nil)
+	id := w.pod("p", "", 0, nil, claims("c")...)
+	feasible := func(e *Evaluator) int32 {
+		found, _ := e.Filter(w.st, SubjectOf(&w.st.Pod(id).Pod), everything(w.st))
+		return found.FeasibleCount
+	}
+	if n := feasible(e); n != 0 {
+		t.Fatalf("%d nodes are feasible without a volume", n)
+	}
+	w.apply(cluster.ObjectRemoved{ObjectKey: (&cluster.PersistentVolumeClaim{Namespace: "shop", Name: "c"}).Key()})
+	w.apply(cluster.ObjectRemoved{ObjectKey: (&cluster.StorageClass{Name: "late"}).Key()})
+	w.late("late", noProvisioner, nil)
+	w.free("v", "late", 5, "", nil)
+	w.waiting("c", "late", 5, nil)
+	if n := feasible(e); n != 2 {
+		t.Errorf("%d nodes are feasible with a volume for both", n)
+	}
+}
+
 // supplyOp draws a change of what claims that wait can get.
 func supplyOp(t *rapid.T, w *storage) cluster.Delta {
 	one := func(what string, from ...string) string { return rapid.SampledFrom(from).Draw(t, what) }
@@ -470,7 +493,7 @@ func supplyOp(t *rapid.T, w *storage) cluster.Delta {
 		return cluster.PodForgotten{ID: id}
 	}
 	node := cluster.NodeIndex(n("node", 3))
-	choices, ok := NewEvaluator(EvaluatorConfig{}).ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), node)
+	choices, ok := NewEvaluator(EvaluatorConfig{}).ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), node, nil)
 	if !ok {
 		return cluster.SettingsSet{Settings: w.st.Settings}
 	}
@@ -523,7 +546,7 @@ func TestClaimsThatWaitAreJudgedAsIfNothingWereKnown(t *testing.T) {
 					t.Fatalf("pod %d (-anew +kept):\n%s", id, diff)
 				}
 				for i, text := range w.says(e, id) {
-					choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), cluster.NodeIndex(i))
+					choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), cluster.NodeIndex(i), nil)
 					if ok {
 						feasible++
 						chosen += len(choices)
@@ -570,7 +593,7 @@ func TestABatchTakesAVolumeOnce(t *testing.T) {
 				return placement.String()
 			}
 			s := SubjectOf(&st.Pod(id).Pod)
-			choices, ok := e.ChooseVolumes(st, s, node)
+			choices, ok := e.ChooseVolumes(st, s, node, nil)
 			if !ok {
 				t.Fatalf("pod %d is placed on %d, where there is no volume for it", id, node)
 			}
@@ -603,7 +626,7 @@ func TestAProfileThatDoesNotFilterByVolumesChoosesNone(t *testing.T) {
 	w.late("late", noProvisioner, nil)
 	w.waiting("c", "late", 5, nil)
 	id := w.pod("p", "", 0, nil, claims("c")...)
-	if choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), 0); !ok || len(choices) > 0 {
+	if choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), 0, nil); !ok || len(choices) > 0 {
 		t.Errorf("%v, %v", choices, ok)
 	}
 }

@@ -34,7 +34,7 @@ func preparingPod(t *testing.T) (*Sandbox, cluster.PodID) {
 	id, _ := st.PodByUID("p")
 	e := engine.NewEvaluator(engine.EvaluatorConfig{})
 	row := st.Pod(id)
-	choices, ok := e.ChooseVolumes(st, engine.SubjectOf(&row.Pod), 0)
+	choices, ok := e.ChooseVolumes(st, engine.SubjectOf(&row.Pod), 0, nil)
 	if !ok || len(choices) != 1 {
 		t.Fatal(choices, ok)
 	}

@@ -197,7 +197,7 @@ func (w *World) assume(id cluster.PodID, node cluster.NodeIndex) error {
 	row := w.State().Pod(id)
 	d := cluster.PodAssumed{ID: id, Node: node, Attempt: row.Attempt}
 	if set := w.State().Labels(row.Labels); set != nil && len(set.Claims) > 0 {
-		d.Volumes, _ = w.Evaluator().ChooseVolumes(w.State(), engine.SubjectOf(&row.Pod), node)
+		d.Volumes, _ = w.Evaluator().ChooseVolumes(w.State(), engine.SubjectOf(&row.Pod), node, nil)
 	}
 	return w.Apply(d)
 }

@@ -2,6 +2,7 @@ package binder
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -97,6 +98,78 @@ func TestClaimsOfAPodThatIsGoneWaitForNoLeaseThatItsNameHasNot(t *testing.T) {
 		return len(of) > 0 && of[len(of)-1].Void
 	})
 	eventually(t, "p2 is placed", func() bool { return b.commit(b.request(1, "p2"))[0] == "assumed" })
+}
+
+// unknownFor answers that nothing is known of what is written for a pod's claims, and that all others are written.
+func unknownFor(uid string) func(source.VolumeBinding) source.Outcome {
+	return func(b source.VolumeBinding) source.Outcome {
+		if b.UID == uid {
+			return source.Outcome{Result: source.BindUnknown, Err: errFake}
+		}
+		return source.Outcome{Result: source.BindDone}
+	}
+}
+
+// A write for a pod that is gone has no answer: v is nobody's, by what the source tells, and might yet be its claim's.
+func TestAVolumeThatAClaimMayYetGetKeepsNoneFromOthersThatOthersWouldDoFor(t *testing.T) {
+	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), freeVolume("w", 5), waitingClaim("c", "static"), waitingClaim("d", "static"))
+	src.setPod(claiming("p", 10, "c"))
+	src.answersVolumes(unknownFor("p"))
+	b := start(t, etcd, src, sharing(lease))
+	b.active()
+	b.awaitOurs()
+	b.commit(b.request(1, "p"))
+	eventually(t, "tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+	lease.give("kube-scheduler_1")
+	b.awaitYield("kube-scheduler_1")
+	src.deletePod("p")
+	eventually(t, "p is gone", func() bool { return b.phase("p") == "gone" })
+	src.setPod(own(claiming("q", 10, "d")))
+	eventually(t, "q waits", func() bool { return b.phase("q") == "pending" })
+	if got := b.commit(b.request(1, "q")); got[0] != "assumed" {
+		t.Fatalf("q is %s", got[0])
+	}
+	eventually(t, "w is written for q", func() bool {
+		of := src.triedVolumes("q")
+		return len(of) > 0 && of[0].Choices[0].Volume == "w"
+	})
+}
+
+// Where the pod is says nothing of its claims: our write might yet give v to a claim that has w.
+func TestAWriteInDoubtIsMadeVoidThoughAnotherSchedulerBindsThePodToTheSameNode(t *testing.T) {
+	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), freeVolume("w", 5), waitingClaim("c", "static"))
+	p := claiming("p", 10, "c")
+	src.setPod(p)
+	src.answersVolumes(unknownFor("p"))
+	b := start(t, etcd, src, sharing(lease))
+	b.active()
+	b.awaitOurs()
+	b.commit(b.request(1, "p"))
+	eventually(t, "tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+	lease.give("kube-scheduler_1")
+	b.awaitYield("kube-scheduler_1")
+	src.answersVolumes(nil)
+	src.bindClaim("c", "w")
+	p.NodeName = "a"
+	src.setPod(p)
+	eventually(t, "p is bound", func() bool { return b.phase("p") == "bound on a" })
+	lease.give("")
+	b.awaitOurs()
+	eventually(t, "nothing is held", func() bool {
+		pr := b.term.Load().preparing
+		pr.mu.Lock()
+		defer pr.mu.Unlock()
+		return len(pr.claims) == 0
+	})
+	if !slices.ContainsFunc(src.triedVolumes("p"), func(vb source.VolumeBinding) bool { return vb.Void }) {
+		t.Error("v and c are let go of, and what is under way for them has not been made void")
+	}
 }
 
 // What a binder records says of which name its pods are.

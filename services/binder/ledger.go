@@ -306,12 +306,34 @@ func (l *ledger) ours(uid string) bool {
 // unresolved reports whether a write for the claims of a pod that is gone, or elsewhere, may be under way, by what was recorded of it.
 func (l *ledger) unresolved(p *placement) (may bool) {
 	l.read(func(st *cluster.State) {
-		if id, ok := st.PodByUID(p.UID); ok && st.Pod(id).NodeName == p.Node {
-			return // it is bound, and was so behind its claims
+		if id, ok := st.PodByUID(p.UID); ok && st.Pod(id).NodeName == p.Node && claimsBound(st, p) {
+			return
 		}
 		may = st.CanPromise(p.Namespace, p.Node, p.Volumes) == ""
 	})
 	return may
+}
+
+// claimsBound reports whether the claims of a placement are bound to what was chosen for them: then nothing is to be written any more. Where the pod is says
+// nothing of that: another scheduler may have bound it there, with other volumes.
+func (l *ledger) claimsBound(p *placement) (is bool) {
+	l.read(func(st *cluster.State) { is = claimsBound(st, p) })
+	return is
+}
+
+func claimsBound(st *cluster.State, p *placement) bool {
+	is, err := engine.VolumesBound(st, p.Namespace, p.Node, p.Volumes)
+	return is && err == nil
+}
+
+// schedulerOf returns a pod's scheduler name, "" if there is no such pod.
+func (l *ledger) schedulerOf(uid string) (name string) {
+	l.read(func(st *cluster.State) {
+		if id, ok := st.PodByUID(uid); ok {
+			name = st.Class(st.Pod(id).Class).Spec.SchedulerName
+		}
+	})
+	return name
 }
 
 // profile returns the profile by which a pod is placed, nil if it is for another scheduler.

@@ -93,6 +93,14 @@ func (b *preparing) admits(namespace, node string, choices []cluster.VolumeChoic
 	})
 }
 
+// free reports whether no other claim may be about to get a volume.
+func (b *preparing) free(claim *cluster.PersistentVolumeClaim, volume string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	by, taken := b.volumes[volume]
+	return !taken || by == heldClaim{claim.Namespace, claim.Name, claim.UID}
+}
+
 // hold has nothing else be chosen for a placement's claims. What others hold already stays as it is.
 func (b *preparing) hold(p *placement) {
 	if p.preparation.holds {
@@ -171,7 +179,13 @@ func (t *term) chooseVolumes(row *cluster.PodRow, node cluster.NodeIndex) ([]clu
 	if set := st.Labels(row.Labels); set == nil || len(set.Claims) == 0 {
 		return nil, engine.Placed
 	}
-	volumes, ok := t.evaluator.ChooseVolumes(st, engine.SubjectOf(&row.Pod), node)
+	subject := engine.SubjectOf(&row.Pod)
+	volumes, ok := t.evaluator.ChooseVolumes(st, subject, node, nil)
+	if ok && !t.preparing.admits(row.Namespace, st.Nodes.Spec[node].Name, volumes) { // what is held by claims of pods that are gone is nobody's in the ledger
+		if others, found := t.evaluator.ChooseVolumes(st, subject, node, t.preparing.free); found {
+			volumes = others
+		}
+	}
 	if !ok || (&placement{choice: choice{Volumes: volumes}}).size() > batchBytes { // of more claims than a source tells of a pod
 		return nil, engine.NoFit
 	}
@@ -241,10 +255,10 @@ func (t *term) prepare(ctx context.Context, p *placement) error {
 	prep := p.preparation
 	// 1. Is it still to be carried out?
 	told := t.ledger.told([]*placement{p})[0]
-	switch {
-	case told == source.BindDone: // then everything has been written
+	if told == source.BindDone && prep.doubt && t.ledger.claimsBound(p) {
 		t.doubts(p, false)
-		fallthrough
+	}
+	switch {
 	case told != source.BindUnknown && !prep.doubt:
 		t.uncount(p)
 		return t.settle(p, source.Outcome{Result: told, Err: errTold})

@@ -463,7 +463,8 @@ func (t *term) recordedBefore(in coord.Intent, batch int64, index int) *placemen
 		p.Volumes = append(p.Volumes, cluster.VolumeChoice{Claim: v.Claim, UID: v.ClaimUID, Volume: v.Volume})
 	}
 	if len(p.Volumes) > 0 {
-		p.preparation = &preparation{scheduler: in.Scheduler, timeout: t.bindTimeoutOf(in.Scheduler)}
+		scheduler := cmp.Or(in.Scheduler, t.ledger.schedulerOf(p.UID))
+		p.preparation = &preparation{scheduler: scheduler, timeout: t.bindTimeoutOf(scheduler)}
 	}
 	return p
 }

@@ -105,3 +105,81 @@ func TestAWriteThatIsLateChangesNothingBehindOneThatMakesItVoid(t *testing.T) {
 		})
 	}
 }
+
+// A claim that cannot be written to, because a webhook is in the way or for what its owner has made of it, keeps no volume from others; that there is no
+// such claim is not believed because a webhook says so.
+func TestWhatIsUnderWayIsMadeVoidOfEachClaim(t *testing.T) {
+	c := startCluster(t)
+	c.SetObject(t, sourcetest.LateClass())
+	c.SetObject(t, sourcetest.Volume("v", nil))
+	for _, name := range []string{"c", "d"} {
+		c.SetObject(t, sourcetest.Claim(name))
+	}
+	answer := new(atomic.Int32)
+	server := startProxy(t, c, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if code := int(answer.Load()); code != 0 && r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/persistentvolumeclaims/c") {
+			refuse(w, code, map[int]metav1.StatusReason{http.StatusNotFound: metav1.StatusReasonNotFound}[code])
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+	cfg := c.config()
+	cfg.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	writeKubeconfig(t, cfg.Kubeconfig, server.URL)
+	s := newSource(t, cfg)
+	r := sourcetest.Record(t, s).Synced()
+	var uid string
+	r.View(func(v sourcetest.View) { uid = v.ClaimOf("d").UID })
+	b := choosing("one", cluster.VolumeChoice{Claim: "c", UID: "u"}, cluster.VolumeChoice{Claim: "d", UID: uid, Volume: "v"}, cluster.VolumeChoice{Claim: "gone", UID: "u"})
+	b.Void = true
+	annotated := ""
+	for _, code := range []int{http.StatusInternalServerError, http.StatusUnprocessableEntity, http.StatusNotFound, 0} {
+		answer.Store(int32(code))
+		want := source.BindUnknown
+		if code == 0 {
+			want = source.BindDone
+		}
+		if o := s.BindVolumes(t.Context(), coord.Cond{}, b); o.Result != want {
+			t.Errorf("where writes to c are answered with %d: %+v", code, o)
+		}
+		pv, err := c.client.CoreV1().PersistentVolumes().Get(t.Context(), "v", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now := pv.Annotations[voided]; now == annotated {
+			t.Errorf("where writes to c are answered with %d, nothing was written to v", code)
+		} else {
+			annotated = now
+		}
+	}
+}
+
+// Both answers say that nothing has happened: there is no doubt.
+func TestAClaimThatKeepsChangingIsRefused(t *testing.T) {
+	c := startCluster(t)
+	c.SetObject(t, sourcetest.LateClass())
+	c.SetObject(t, sourcetest.Volume("v", nil))
+	for _, name := range []string{"c", "d"} {
+		c.SetObject(t, sourcetest.Claim(name))
+	}
+	server := startProxy(t, c, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.Method == http.MethodPatch {
+			refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+	cfg := c.config()
+	cfg.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	writeKubeconfig(t, cfg.Kubeconfig, server.URL)
+	s := newSource(t, cfg)
+	r := sourcetest.Record(t, s).Synced()
+	r.View(func(v sourcetest.View) {
+		for name, volume := range map[string]string{"c": "", "d": "v"} {
+			b := choosing("one", cluster.VolumeChoice{Claim: name, UID: v.ClaimOf(name).UID, Volume: volume})
+			if o := s.BindVolumes(t.Context(), coord.Cond{}, b); o.Result != source.BindRefused || !strings.Contains(o.Err.Error(), "keeps changing") {
+				t.Errorf("%s: %+v", name, o)
+			}
+		}
+	})
+}

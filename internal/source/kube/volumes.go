@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -69,7 +70,8 @@ func (s *Source) voidVolumes(ctx context.Context, b source.VolumeBinding) source
 		return unknown(err)
 	}
 	var all []writtenVersion
-	for _, c := range b.Choices {
+	var failed error
+	for _, c := range b.Choices { // all of them: who has it that a claim cannot be written does not keep a volume from others
 		if source.Ended(ctx) {
 			return unknown(errEnded)
 		}
@@ -77,10 +79,18 @@ func (s *Source) voidVolumes(ctx context.Context, b source.VolumeBinding) source
 		write := func(ctx context.Context) (metav1.Object, error) {
 			return s.volumes.CoreV1().PersistentVolumeClaims(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		}
+		read := func(ctx context.Context) error {
+			_, err := s.volumes.CoreV1().PersistentVolumeClaims(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+			return err
+		}
 		if c.Volume != "" {
 			resource, name = volumesResource, types.NamespacedName{Name: c.Volume}
 			write = func(ctx context.Context) (metav1.Object, error) {
 				return s.volumes.CoreV1().PersistentVolumes().Patch(ctx, name.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			}
+			read = func(ctx context.Context) error {
+				_, err := s.volumes.CoreV1().PersistentVolumes().Get(ctx, name.Name, metav1.GetOptions{})
+				return err
 			}
 		}
 		request, done := s.request(ctx)
@@ -88,13 +98,20 @@ func (s *Source) voidVolumes(ctx context.Context, b source.VolumeBinding) source
 		written, err := write(request)
 		done()
 		s.observe(s.volumes, began, err)
-		switch {
-		case apierrors.IsNotFound(err): // there is nothing to be written to
+		if apierrors.IsNotFound(err) { // a webhook may answer that, too
+			request, done := s.request(ctx)
+			missing := read(request)
+			done()
+			if apierrors.IsNotFound(missing) { // there is nothing to be written to
+				continue
+			}
+		}
+		if err == nil && written.GetAnnotations()[voided] != now { // somebody takes that away, and then nothing may have changed
+			err = fmt.Errorf("%s cannot be changed", name)
+		}
+		if err != nil {
+			failed = errors.Join(failed, err)
 			continue
-		case err != nil:
-			return unknown(err)
-		case written.GetAnnotations()[voided] != now: // somebody takes that away, and then nothing may have changed
-			return unknown(fmt.Errorf("%s cannot be changed", name))
 		}
 		if m := s.mirrorOf(resource); m != nil {
 			all = append(all, writtenVersion{m, name, written.GetResourceVersion()})
@@ -106,6 +123,9 @@ func (s *Source) voidVolumes(ctx context.Context, b source.VolumeBinding) source
 		if err := version.told(wait); err != nil {
 			return unknown(err)
 		}
+	}
+	if failed != nil {
+		return unknown(failed)
 	}
 	return source.Outcome{Result: source.BindDone}
 }
@@ -141,7 +161,7 @@ func (w *volumeWrite) run(ctx context.Context) (version writtenVersion, err erro
 	return w.bindVolume(ctx)
 }
 
-// tries is how often an object is written that somebody has changed meanwhile, before that is left to the next call.
+// tries is how often an object is written that somebody has changed meanwhile. Then it is refused: none of it has happened, as the answers say.
 const tries = 2
 
 // claim returns the claim as it is known, or as it is if fresh. Nil: there is none any more, or another one of the name.
@@ -197,7 +217,6 @@ func (w *volumeWrite) selectNode(ctx context.Context) (none writtenVersion, err 
 		}
 		return claim.as(written), nil
 	}
-	w.unknown = true
 	return none, fmt.Errorf("claim %q keeps changing", w.choice.Claim)
 }
 
@@ -259,7 +278,6 @@ func (w *volumeWrite) bindVolume(ctx context.Context) (none writtenVersion, err 
 		}
 		return v.as(written), nil
 	}
-	w.unknown = true
 	return none, fmt.Errorf("volume %q keeps changing", w.choice.Volume)
 }
 
