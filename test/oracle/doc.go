@@ -18,8 +18,10 @@
 //     histogram of reasons why others are none; that kube-scheduler's criteria could prefer the candidates in Berth's
 //     order; and the text of FailedScheduling to its end, of the whole PostFilter. Victims are evicted in between.
 //   - Situations: small clusters in testdata, each about one rule of a plugin, built up object by object.
-//   - Tables: the cases of kube-scheduler's own tests of the plugins that read volumes. The tests run as they are in the module, and tell
-//     what the plugin has been given (tables_test.go).
+//   - Tables: the cases of kube-scheduler's own tests of the plugins that read volumes (tables_test.go), of their queueing hints (hints_test.go), and of
+//     the binder of volumes (tables_binder_test.go): whether the claims can have volumes on a node and which, what is assumed and taken back, what is
+//     written to an API server, and whether that is bound. The tests run as they are in the module, and tell what was given, and said
+//     (upstreamtests_test.go). Each of them is a case, or it is listed why not: go test -v -run TestEachOfUpstreamsTestsIsACase . says how many.
 //   - Sequences. Whole Berths (a binder, queues with several shards, filter-workers and score-workers, each with a
 //     replica of its own, over gRPC and etcd) place 500 pods each, among changes. Afterwards their log is played to
 //     kube-scheduler, which is asked about every placement on the state before it, about the victims of every preemption,
@@ -69,6 +71,10 @@
 //     all others.
 //   - Where kube-scheduler's attempt ends with an error (a claim's class that does not say when it binds, a disk that CSI has no name for),
 //     Berth has to find no node either. What it says of the pod is not compared: kube-scheduler says nothing of nodes.
+//   - Of a claim that has lost the node that a volume was to be provisioned for, and has no other annotation, kube-scheduler says "selectedNode annotation
+//     reset", and of others "provisioning failed". Berth does not know of other annotations, and says the latter.
+//   - Where somebody has written to a volume or a claim meanwhile, kube-scheduler's write conflicts, and its attempt ends. Berth reads the object again, and
+//     goes on if that still allows what was chosen. It does not begin if the claim is gone; kube-scheduler finds that out later.
 //   - Whole Berths choose the node to preempt on before others have changed the cluster; that it is the best is therefore not
 //     asked of sequences, only that exactly its victims have to go when they do.
 //   - kube-scheduler does not score when one node is feasible, or the one that the pod is nominated to; here it does, so

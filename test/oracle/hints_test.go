@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 // hintCall is a call of a queueing hint in one of its tests: the pod is rejected by the plugin, and an object or a pod has come, changed
 // or gone.
 type hintCall struct {
+	Test    string
 	Point   string
 	Pod     *v1.Pod
 	Was, Is *told
@@ -94,25 +96,35 @@ func (w *hintWorld) pod(pod *v1.Pod) cluster.PodID {
 // TestUpstreamsVolumeHintsQueueTheSame has pods sleep that the plugin has rejected, in each case of kube-scheduler's tests of its queueing hints
 // for volumes, and lets happen what the case says. They must wake if the hint queues them, and else not, but for what is said below.
 func TestUpstreamsVolumeHintsQueueTheSame(t *testing.T) {
-	binaries := buildTables(t)
 	for _, table := range upstreamTables {
 		t.Run(table.plugin, func(t *testing.T) {
-			cases := calls[hintCall](t, &table, binaries, table.hintTests)
-			for k, c := range cases {
+			cases := table.hintCases(t)
+			for _, c := range cases {
 				want := c.Queue
 				if class, ok := c.Is.read(t).(*storagev1.StorageClass); ok && table.plugin == names.VolumeZone && class.VolumeBindingMode == nil {
 					// Of a new class VolumeBinding says that it helps, and here pods are asked for no plugin: they are those whose claims are of it.
 					want = true
 				}
 				if got := c.wakes(t, table.plugin); got != want {
-					t.Errorf("case %d: %s says %v, and here the pod wakes: %v", k, c.Point, c.Queue, got)
+					t.Errorf("%s: %s says %v, and here the pod wakes: %v", c.Test, c.Point, c.Queue, got)
 				}
 			}
 			if len(cases) != table.hinted {
 				t.Errorf("%d cases, there were %d", len(cases), table.hinted)
 			}
+			t.Logf("%d cases", len(cases))
 		})
 	}
+}
+
+// hintCases returns the calls of hints.
+func (table *upstreamTable) hintCases(t *testing.T) (out []*hintCall) {
+	for _, l := range table.told(t) {
+		if strings.HasPrefix(l.Point, "isSchedulableAfter") {
+			out = append(out, read[hintCall](t, l))
+		}
+	}
+	return out
 }
 
 // wakes reports whether the pod of a case does.
