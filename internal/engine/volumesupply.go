@@ -394,9 +394,9 @@ func volumeBound(st *cluster.State, namespace string, i cluster.NodeIndex, c *cl
 	v, claim := st.PersistentVolume(c.Volume), st.PersistentVolumeClaim(namespace, c.Claim)
 	switch {
 	case v == nil:
-		return false, fmt.Errorf("failed to check binding: could not find v1.PersistentVolume %q", c.Volume)
+		return false, fmt.Errorf("failed to check binding: persistentvolumes %q not found", c.Volume)
 	case claim == nil || claim.UID != c.UID:
-		return false, fmt.Errorf("failed to check binding: could not find v1.PersistentVolumeClaim %q", namespace+"/"+c.Claim)
+		return false, fmt.Errorf("failed to check binding: persistentvolumeclaims %q not found", namespace+"/"+c.Claim)
 	}
 	if err := reaches(st, i, v); err != nil {
 		return false, err
@@ -428,7 +428,7 @@ func volumeProvisioned(st *cluster.State, namespace string, i cluster.NodeIndex,
 	claim := st.PersistentVolumeClaim(namespace, c.Claim)
 	switch {
 	case claim == nil || claim.UID != c.UID:
-		return false, fmt.Errorf("failed to check provisioning pvc: could not find v1.PersistentVolumeClaim %q", namespace+"/"+c.Claim)
+		return false, fmt.Errorf("failed to check provisioning pvc: persistentvolumeclaims %q not found", namespace+"/"+c.Claim)
 	case !claim.HasSelectedNode || claim.SelectedNode != st.Nodes.Spec[i].Name: // so a provisioner says that it cannot
 		return false, notProvisioned(c.Claim)
 	case claim.Volume == "":

@@ -129,14 +129,14 @@ func TestAPodIsGivenBackIfItsClaimsAreNotBound(t *testing.T) {
 		"a volume that is gone": {
 			timeout: time.Hour,
 			then:    func(src *fakeSource) { src.removeObject((&cluster.PersistentVolume{Name: "v"}).Key()) },
-			want:    text + `binding volumes: failed to check binding: could not find v1.PersistentVolume "v"`,
+			want:    text + `binding volumes: failed to check binding: persistentvolumes "v" not found`,
 		},
 		"a claim that is another": {
 			timeout: time.Hour,
 			then: func(src *fakeSource) {
 				src.editClaim("m", func(c *cluster.PersistentVolumeClaim) { c.UID = "another" })
 			},
-			want: text + `binding volumes: failed to check provisioning pvc: could not find v1.PersistentVolumeClaim "default/m"`,
+			want: text + `binding volumes: failed to check provisioning pvc: persistentvolumeclaims "default/m" not found`,
 		},
 		"time is up":           {want: text + "binding volumes: context deadline exceeded"},
 		"the write is refused": {timeout: time.Hour, refuse: errFake, want: text + errFake.Error()},
