@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/storage/volume"
@@ -54,19 +55,25 @@ func (s *stuck) claim(name, class string, finalizers ...string) {
 func (s *stuck) removeClaim(name string, held bool) {
 	s.t.Helper()
 	for _, ns := range judged {
+		was, err := s.cp.Client().CoreV1().PersistentVolumeClaims(ns).Get(s.ctx, name, metav1.GetOptions{})
+		s.must(err)
 		s.must(s.cp.Client().CoreV1().PersistentVolumeClaims(ns).Delete(s.ctx, name, metav1.DeleteOptions{}))
 		if !held {
-			s.awaitGone(ns, name)
+			s.awaitGone(ns, was)
 		}
 	}
 }
 
-func (s *stuck) awaitGone(ns, name string) {
+// awaitGone waits until a claim is gone. Another of its name may be there.
+func (s *stuck) awaitGone(ns string, was *corev1.PersistentVolumeClaim) {
 	s.t.Helper()
-	berthtest.Await(s.t, berthtest.Patience, ns+"/"+name+" to go", func(ctx context.Context) error {
-		list, err := s.cp.Client().CoreV1().PersistentVolumeClaims(ns).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
-		if err == nil && len(list.Items) > 0 {
-			err = fmt.Errorf("it is there, with %v", list.Items[0].Finalizers)
+	berthtest.Await(s.t, berthtest.Patience, ns+"/"+was.Name+" to go", func(ctx context.Context) error {
+		is, err := s.cp.Client().CoreV1().PersistentVolumeClaims(ns).Get(ctx, was.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err == nil && is.UID == was.UID:
+			return fmt.Errorf("it is there, with %v", is.Finalizers)
 		}
 		return err
 	})
@@ -157,11 +164,38 @@ func (s *stuck) same(name, text string) {
 	})
 }
 
+// told waits until an event says of the pod of each namespace, but for the names of namespaces, that it was not scheduled, for exactly this.
+func (s *stuck) told(name, text string) {
+	s.t.Helper()
+	for _, ns := range judged {
+		berthtest.Await(s.t, berthtest.Patience, "an event that says "+text, func(ctx context.Context) error {
+			events, err := s.cp.Client().EventsV1().Events(ns).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			var notes []string
+			for _, e := range events.Items {
+				if e.Regarding.Name != name || e.Reason != "FailedScheduling" {
+					continue
+				}
+				if e.Note == strings.ReplaceAll(text, "NAMESPACE", ns) {
+					return nil
+				}
+				notes = append(notes, e.Note)
+			}
+			return fmt.Errorf("%s has %q", ns, notes)
+		})
+	}
+}
+
+// sooner is less than the five minutes after which unschedulable pods are tried again though nothing has woken them.
+const sooner = 4 * time.Minute
+
 // placed waits until the pods are.
 func (s *stuck) placed(name string, namespaces ...string) (nodes []string) {
 	s.t.Helper()
 	for _, ns := range namespaces {
-		berthtest.Await(s.t, berthtest.Patience, ns+"/"+name+" to be placed", func(ctx context.Context) error {
+		berthtest.Await(s.t, sooner, ns+"/"+name+" to be placed", func(ctx context.Context) error {
 			p, err := s.cp.Client().CoreV1().Pods(ns).Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -274,9 +308,9 @@ func TestPodsWithoutTheirVolumesSayWhyAsKubeSchedulerDoesAndAreNotStuck(t *testi
 			s.pod("p", "c", nil)
 		}, `0/6 nodes are available: persistentvolumeclaim "c" is being deleted.`, func(s *stuck) {
 			for _, ns := range judged {
-				_, err := client.CoreV1().PersistentVolumeClaims(ns).Patch(ctx, "c", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+				last, err := client.CoreV1().PersistentVolumeClaims(ns).Patch(ctx, "c", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 				s.must(err)
-				s.awaitGone(ns, "c")
+				s.awaitGone(ns, last)
 			}
 			s.claim("c", "made")
 		}},
@@ -285,6 +319,7 @@ func TestPodsWithoutTheirVolumesSayWhyAsKubeSchedulerDoesAndAreNotStuck(t *testi
 			s.pod("p", "c", nil)
 			s.awaitClaims("c", "to have a node", func(c *corev1.PersistentVolumeClaim) bool { return c.Annotations[volume.AnnSelectedNode] != "" })
 			s.removeClaim("c", false)
+			s.told("p", `running PreBind plugin "VolumeBinding": binding volumes: failed to check provisioning pvc: persistentvolumeclaims "NAMESPACE/c" not found`)
 		}, `0/6 nodes are available: persistentvolumeclaim "c" not found.`, func(s *stuck) {
 			s.claim("c", "made")
 		}},

@@ -262,12 +262,16 @@ func TestAThousandPodsOfStatefulSetsGetTheirVolumesWhileBindersAreKilled(t *test
 	}
 	before := check()
 	refused := 0
+	var other []string
 	for _, p := range before {
 		n := played.timesRefused(p.Namespace, "data-"+p.Name)
 		refused += min(n, 1)
 		if node := meant[p.UID]; n == 0 && node != "" && node != p.Spec.NodeName {
-			t.Errorf("%s is on %s: a binder that was killed had recorded %s", p.Name, p.Spec.NodeName, node)
+			other = append(other, fmt.Sprintf("%s on %s, not on %s", p.Name, p.Spec.NodeName, node))
 		}
+	}
+	if len(other) > 0 {
+		t.Errorf("%d pods are not where a binder that was killed had recorded them: %s …", len(other), strings.Join(other[:min(len(other), 10)], "; "))
 	}
 	t.Logf("%d pods went elsewhere, or came again, as the provisioner said no", refused)
 
