@@ -16,14 +16,15 @@ import (
 
 // The programs that Build knows.
 const (
-	Etcd          = "etcd"
-	APIServer     = "kube-apiserver"
-	KubeScheduler = "kube-scheduler"
-	Etcdctl       = "etcdctl"
-	Kubectl       = "kubectl"
+	Etcd              = "etcd"
+	APIServer         = "kube-apiserver"
+	ControllerManager = "kube-controller-manager"
+	KubeScheduler     = "kube-scheduler"
+	Etcdctl           = "etcdctl"
+	Kubectl           = "kubectl"
 )
 
-// Programs returns what Build knows.
+// Programs returns what Build knows and many tests need: all but ControllerManager, which takes some minutes more and is for "make volumes" alone.
 func Programs() []string { return []string{Etcd, APIServer, KubeScheduler, Etcdctl, Kubectl} }
 
 // mainModule is the module whose go.mod names the version of etcd; test/kube inside it names those of Kubernetes, and test/etcdctl that of
@@ -91,11 +92,12 @@ func programs(ctx context.Context) (map[string]program, error) {
 	}
 	kube, client := filepath.Join(root, "test", "kube"), filepath.Join(root, "test", "etcdctl")
 	programs := map[string]program{
-		Etcd:          {dir: root, module: "go.etcd.io/etcd/server/v3", path: "go.etcd.io/etcd/server/v3"},
-		APIServer:     {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-apiserver"},
-		KubeScheduler: {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-scheduler"},
-		Etcdctl:       {dir: client, module: "go.etcd.io/etcd/etcdctl/v3", path: "go.etcd.io/etcd/etcdctl/v3"},
-		Kubectl:       {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kubectl"},
+		Etcd:              {dir: root, module: "go.etcd.io/etcd/server/v3", path: "go.etcd.io/etcd/server/v3"},
+		APIServer:         {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-apiserver"},
+		ControllerManager: {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-controller-manager"},
+		KubeScheduler:     {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-scheduler"},
+		Etcdctl:           {dir: client, module: "go.etcd.io/etcd/etcdctl/v3", path: "go.etcd.io/etcd/etcdctl/v3"},
+		Kubectl:           {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kubectl"},
 	}
 	for name, p := range programs {
 		if p.version, err = goTool(ctx, p.dir, "list", "-m", "-f", "{{.Version}}", p.module); err != nil {

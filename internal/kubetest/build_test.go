@@ -47,16 +47,16 @@ func TestVersionsAreThoseOfTheModules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := slices.Sorted(maps.Keys(versions)), slices.Sorted(slices.Values(Programs())); !slices.Equal(got, want) {
+	if got, want := slices.Sorted(maps.Keys(versions)), slices.Sorted(slices.Values(append(Programs(), ControllerManager))); !slices.Equal(got, want) {
 		t.Errorf("%q can be built, and the programs are %q", got, want)
 	}
-	for name, prefix := range map[string]string{Etcd: "v3.", APIServer: "v1.", KubeScheduler: "v1.", Etcdctl: "v3.", Kubectl: "v1."} {
+	for name, prefix := range map[string]string{Etcd: "v3.", APIServer: "v1.", ControllerManager: "v1.", KubeScheduler: "v1.", Etcdctl: "v3.", Kubectl: "v1."} {
 		if !strings.HasPrefix(versions[name], prefix) {
 			t.Errorf("version of %s = %q, want %s…", name, versions[name], prefix)
 		}
 	}
-	if versions[APIServer] != versions[KubeScheduler] || versions[APIServer] != versions[Kubectl] {
-		t.Errorf("versions of the API server, the scheduler and the client differ: %v", versions)
+	if v := versions[APIServer]; v != versions[KubeScheduler] || v != versions[ControllerManager] || v != versions[Kubectl] {
+		t.Errorf("versions of the API server, the scheduler, the controllers and the client differ: %v", versions)
 	}
 	if versions[Etcd] != versions[Etcdctl] {
 		t.Errorf("versions of etcd and its client differ: %v", versions)

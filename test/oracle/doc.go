@@ -66,9 +66,9 @@
 //   - A victim counts in Berth as if preemption had made it terminate from the moment it is chosen, before the API server
 //     says so, where the question is whether a pod that is nominated to its node may preempt again. No such pod is compared
 //     in that moment.
-//   - Of a pod whose required node affinity contradicts itself, kube-scheduler's text ends with "not found": PreFilter ends
-//     before DynamicResources', whose PostFilter then misses what that would have left. Berth says what PostFilter says of
-//     all others.
+//   - Of a pod that PreFilter refuses, as its required node affinity contradicts itself or its claim does not exist,
+//     kube-scheduler's text ends with "not found": PreFilter ends before DynamicResources', whose PostFilter then misses
+//     what that would have left. Berth says what PostFilter says of all others.
 //   - Where kube-scheduler's attempt ends with an error (a claim's class that does not say when it binds, a disk that CSI has no name for),
 //     Berth has to find no node either. What it says of the pod is not compared: kube-scheduler says nothing of nodes.
 //   - Of a claim that has lost the node that a volume was to be provisioned for, and has no other annotation, kube-scheduler says "selectedNode annotation
