@@ -9,6 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/storage/volume"
 )
 
@@ -37,6 +38,7 @@ const (
 	classShared    = "shared" // two pods, one claim
 	classSoon      = "soon"   // a volume that is made before the pod is placed
 	classHeir      = "heir"   // the claims of a pod that has gone
+	classLast      = "last"   // a local volume, when all is over
 	classUnclaimed = "unclaimed"
 )
 
@@ -175,6 +177,19 @@ func claimNames(p *corev1.Pod) []string {
 	return out
 }
 
+// claimsInUse returns the claims, by namespace and name, of pods that have a node.
+func claimsInUse(pods []corev1.Pod) map[string]bool {
+	using := map[string]bool{}
+	for i := range pods {
+		if p := &pods[i]; p.Spec.NodeName != "" {
+			for _, name := range claimNames(p) {
+				using[p.Namespace+"/"+name] = true
+			}
+		}
+	}
+	return using
+}
+
 // isBound reports whether a claim says that it is bound, and to which volume.
 func isBound(c *corev1.PersistentVolumeClaim) bool {
 	return c != nil && c.Spec.VolumeName != "" && metav1.HasAnnotation(c.ObjectMeta, volume.AnnBindCompleted)
@@ -201,6 +216,25 @@ func newStored(volumes []corev1.PersistentVolume, claims []corev1.PersistentVolu
 		s.claims[claims[i].Namespace+"/"+claims[i].Name] = &claims[i]
 	}
 	return s
+}
+
+// quiet reports whether who binds claims and keeps volumes has nothing left to do: nothing is to go but what is in use, and all local volumes are there.
+func (s stored) quiet(pods []corev1.Pod) bool {
+	using := claimsInUse(pods)
+	byUID := map[types.UID]*corev1.PersistentVolumeClaim{}
+	for _, c := range s.claims {
+		byUID[c.UID] = c
+		if c.DeletionTimestamp != nil && !using[c.Namespace+"/"+c.Name] {
+			return false
+		}
+	}
+	for _, v := range s.volumes {
+		to := v.Spec.ClaimRef
+		if to == nil && v.DeletionTimestamp != nil || to != nil && byUID[to.UID] == nil || to != nil && byUID[to.UID].Spec.VolumeName == "" {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(localVolumes(), func(v *corev1.PersistentVolume) bool { return s.volumes[v.Name] == nil })
 }
 
 // admits reports whether the claims of a pod are bound, or can be, on one of the nodes for pods with claims. A pod without claims is admitted.
@@ -323,6 +357,14 @@ func (w *workload) deleteClaim(ctx context.Context, name string) bool {
 	ctx, cancel := context.WithTimeout(ctx, requestMax)
 	defer cancel()
 	return w.store.outcome(w.store.deleteClaim(ctx, metav1.NamespaceDefault, name)) != Unknown
+}
+
+// claimRest creates as many pods as there are local volumes: each that is free is some pod's then, unless it is held for nobody, and the rest of the pods are told
+// that there is none.
+func (w *workload) claimRest(ctx context.Context) {
+	for i := range storageNodes * localEach {
+		w.createClaimant(ctx, newClaimant(classLast, fmt.Sprintf("%s-%d", classLast, i)))
+	}
 }
 
 // sweepClaims deletes all claims that no pod uses, and reports whether it has.

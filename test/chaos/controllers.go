@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -92,6 +93,10 @@ func (c *controllers) act(ctx context.Context) error {
 		return nil
 	}
 	// 2. The controllers of volumes.
+	using, err := c.users(ctx, claims)
+	if err != nil {
+		return err
+	}
 	for i := range volumes {
 		v := &volumes[i]
 		to := v.Spec.ClaimRef
@@ -132,7 +137,7 @@ func (c *controllers) act(ctx context.Context) error {
 		node := claim.Annotations[volume.AnnSelectedNode]
 		switch class := *claim.Spec.StorageClassName; {
 		case claim.DeletionTimestamp != nil:
-			c.release(ctx, claim)
+			c.release(ctx, claim, using)
 		case given[claim.UID]:
 			delete(c.asked, claim.UID)
 		case claim.Spec.VolumeName != "" && !there[claim.Spec.VolumeName]:
@@ -175,18 +180,19 @@ func (c *controllers) bind(ctx context.Context, v *corev1.PersistentVolume, clai
 	}
 }
 
-// release lets a claim go that is deleted, when no pod that has a node uses it.
-func (c *controllers) release(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
-	pods, err := c.store.pods(ctx)
-	if err != nil {
-		return
+// users returns the claims, by namespace and name, that pods use which have a node, if any claim is deleted.
+func (c *controllers) users(ctx context.Context, claims []corev1.PersistentVolumeClaim) (map[string]bool, error) {
+	if !slices.ContainsFunc(claims, func(c corev1.PersistentVolumeClaim) bool { return c.DeletionTimestamp != nil }) {
+		return nil, nil
 	}
-	for i := range pods {
-		for _, name := range claimNames(&pods[i]) {
-			if name == claim.Name && pods[i].Spec.NodeName != "" && pods[i].Namespace == claim.Namespace {
-				return
-			}
-		}
+	pods, err := c.store.pods(ctx)
+	return claimsInUse(pods), err
+}
+
+// release lets a claim go that is deleted, when no pod that has a node uses it.
+func (c *controllers) release(ctx context.Context, claim *corev1.PersistentVolumeClaim, using map[string]bool) {
+	if using[claim.Namespace+"/"+claim.Name] {
+		return
 	}
 	claim = claim.DeepCopy()
 	claim.Finalizers = nil

@@ -199,7 +199,7 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 	case killRecorded, killWritten, killPrepared:
 		return n.killAtStep(ctx, f)
 	case killWriting:
-		return n.killWriting(ctx, f)
+		return n.leaveWriting(ctx, f, true)
 
 	// 2. Etcd.
 	case etcdMemberKill:
@@ -258,6 +258,8 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 		return n.untoldNode(ctx, f.Number)
 
 	// 6. Volumes.
+	case holdWriting:
+		return n.leaveWriting(ctx, f, false)
 	case cutWriting:
 		return n.cutWriting(ctx, f, target)
 	case deleteClaims, deleteVolumes:

@@ -96,6 +96,7 @@ const (
 	killWritten     Kind = "kill binder after a volume write"
 	killPrepared    Kind = "kill binder between volumes and bind"
 	killWriting     Kind = "kill binder while its volume writes are held up"
+	holdWriting     Kind = "pods go while their volume writes are held up"
 	cutWriting      Kind = "cut binder from etcd while its volume writes are held up"
 	deleteClaims    Kind = "claims go while they are written to"
 	deleteVolumes   Kind = "volumes go while they are written to"
@@ -237,6 +238,7 @@ func kinds(ttl time.Duration) []traits {
 		traits{killWritten, roleBinder, 0, 2 * ttl, binder, needsNothing},
 		traits{killPrepared, roleBinder, 0, 2 * ttl, binder, needsAPI},
 		traits{killWriting, alone, ttl, 2 * ttl, binder, needsAPI},
+		traits{holdWriting, "volumes", 0, 2 * ttl, binder, needsAPI}, // Berth gives a request up after 10 s
 		traits{cutWriting, alone, ttl / 3, 4 * ttl, binder, needsAPI},
 		traits{deleteClaims, "volumes", ttl, 2 * ttl, nil, needsAPI},
 		traits{deleteVolumes, "volumes", ttl, 2 * ttl, nil, needsAPI},

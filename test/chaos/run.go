@@ -347,7 +347,9 @@ func (w *world) work(ctx context.Context) error {
 	workers.Wait()
 	w.record.Add(Entry{Mark: Healing})
 	shrinking, cancel := context.WithTimeout(ctx, endLimit)
-	err = load.shrink(shrinking)
+	if err = load.shrink(shrinking); err == nil {
+		load.claimRest(shrinking)
+	}
 	cancel()
 	if err != nil {
 		return err
@@ -396,6 +398,9 @@ func (w *world) settled(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	there := newStored(volumes, claims)
+	if !there.quiet(pods) {
+		return false, nil
+	}
 	for i := range pods {
 		p := &pods[i]
 		told := false

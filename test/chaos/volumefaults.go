@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -208,9 +209,9 @@ func (a *atVolumes) hold() trap {
 	}}
 }
 
-// killWriting kills a binder whose writes for claims are held up, removes their pods, and some of their claims, and lets the writes arrive when others have got
-// what they are about, or their claims something else.
-func (n *nemesis) killWriting(ctx context.Context, f Fault) (func() error, error) {
+// leaveWriting removes pods whose writes for claims are held up, and some of their claims, and lets the writes arrive when others have got what they are about, or
+// their claims something else. If it kills, their binder is killed before, and another one is there by then.
+func (n *nemesis) leaveWriting(ctx context.Context, f Fault, kills bool) (func() error, error) {
 	n.thinClaimed(ctx)
 	a := newAtVolumes()
 	if err := n.meet(ctx, f, a, a.hold()); err != nil {
@@ -221,14 +222,16 @@ func (n *nemesis) killWriting(ctx context.Context, f Fault) (func() error, error
 		n.addClaimedOf(ctx, f.Number, stepPods+i, []string{classLocal, classMade}[i%2])
 	}
 	sleep(ctx, writesHeld)
-	n.killNow(context.WithoutCancel(ctx), a, f.Met)
+	if kills {
+		n.killNow(context.WithoutCancel(ctx), a, f.Met)
+	}
 	n.api.lay(nil) // for others
 	// Whoever's writes are held up leaves. Most of them leave their claims to others, which may go to other nodes, and get something else then.
 	n.claimed.mu.Lock()
 	var left []crowded
 	mine := fmt.Sprintf("kill-%d-", f.Number)
 	for i, p := range n.claimed.there {
-		if len(p.name) < len(mine) || p.name[:len(mine)] != mine {
+		if !strings.HasPrefix(p.name, mine) {
 			left = append(left, p)
 			continue
 		}
@@ -251,11 +254,13 @@ func (n *nemesis) killWriting(ctx context.Context, f Fault) (func() error, error
 	n.claimed.mu.Unlock()
 	return func() error {
 		failed := n.startKilled(a)
-		_ = n.awaitBinders(ctx)
-		for i := range stepPods {
-			n.addClaimedOf(ctx, f.Number, 2*stepPods+i, classPair) // they get what is free
+		if kills {
+			_ = n.awaitBinders(ctx)
+			for i := range stepPods {
+				n.addClaimedOf(ctx, f.Number, 2*stepPods+i, classPair) // they get what is free
+			}
+			sleep(ctx, 2*writesHeld)
 		}
-		sleep(ctx, 2*writesHeld)
 		close(a.release)
 		sleep(ctx, writesHeld) // what arrives is judged while the others are there
 		return failed
