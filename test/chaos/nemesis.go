@@ -31,7 +31,6 @@ type nemesis struct {
 	controllers *controllers
 	seen        *atomic.Pointer[func(*Object)] // is told changes of objects as they are recorded
 	claimed     claimed
-	drawn       atomic.Int64 // requests of which every other one is met
 }
 
 // run does one step after the other for some time, and longer if a step takes longer; or, if count is not 0, until so many

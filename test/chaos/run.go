@@ -347,15 +347,19 @@ func (w *world) work(ctx context.Context) error {
 	workers.Wait()
 	w.record.Add(Entry{Mark: Healing})
 	shrinking, cancel := context.WithTimeout(ctx, endLimit)
-	if err = load.shrink(shrinking); err == nil {
-		load.claimRest(shrinking)
-	}
+	err = load.shrink(shrinking)
 	cancel()
 	if err != nil {
 		return err
 	}
 	// That something is not bound in time is for the checker to say.
-	_ = w.await(ctx, w.cfg.settle, "pods", func() (bool, error) { return w.settled(ctx) })
+	settle := func() error {
+		return w.await(ctx, w.cfg.settle, "pods", func() (bool, error) { return w.settled(ctx) })
+	}
+	if settle() == nil { // else whoever takes the rest of the volumes would hide that
+		load.claimRest(ctx)
+		_ = settle()
+	}
 	enough()
 	players.Wait()
 	w.record.Add(Entry{Mark: End})

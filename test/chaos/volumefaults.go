@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"strings"
 	"sync"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // This file has the faults that meet what is done for the claims of a pod: it is recorded in etcd, written to volumes and claims, and waited for, and then
@@ -40,7 +39,6 @@ type atVolumes struct {
 
 	mu     sync.Mutex
 	killed string // the binder
-	met    []step
 }
 
 func newAtVolumes() *atVolumes {
@@ -196,10 +194,7 @@ func (n *nemesis) startKilled(a *atVolumes) error {
 // hold returns a trap that holds up what is written to volumes and claims until a is released. Then it reaches the API server, whatever has become of
 // who asked for it, and is not answered.
 func (a *atVolumes) hold() trap {
-	return trap{want: func(s step) bool { return !s.bind }, meet: func(ctx context.Context, s step) verdict {
-		a.mu.Lock()
-		a.met = append(a.met, s)
-		a.mu.Unlock()
+	return trap{want: func(s step) bool { return !s.bind }, meet: func(context.Context, step) verdict {
 		a.first(func() {})
 		select {
 		case <-a.release:
@@ -285,51 +280,53 @@ func (n *nemesis) cutWriting(ctx context.Context, f Fault, binder string) (func(
 	}, nil
 }
 
-// deleteMeanwhile deletes the claims, or the volumes, of pods that faults have made while they are written to: as often before as after it.
+// deleteMeanwhile deletes the claims, or the volumes, that are written to: half of them before the API server has what is written, the others when it has done it.
 func (n *nemesis) deleteMeanwhile(ctx context.Context, f Fault) (func() error, error) {
 	n.thinClaimed(ctx)
 	a := newAtVolumes()
 	remove := func(s step) {
-		_ = ask(ctx, func(ctx context.Context) error {
-			if f.Kind == deleteClaims {
+		a.first(func() {})
+		_ = ask(ctx, func(ctx context.Context) error { // what cannot be deleted stays
+			switch {
+			case f.Kind == deleteClaims && s.volume:
+				return n.store.deleteClaim(ctx, s.claimNamespace, s.claim)
+			case f.Kind == deleteClaims:
 				return n.store.deleteClaim(ctx, s.namespace, s.name)
 			}
 			volumes, err := n.store.volumes(ctx)
 			for i := range volumes {
-				if v := &volumes[i]; v.Name == s.name && v.Status.Phase != corev1.VolumeBound {
+				if v := &volumes[i]; v.Name == s.name {
 					err = n.store.deleteVolume(ctx, v.Name, v.UID)
 				}
 			}
 			return err
 		})
 	}
-	t := trap{want: func(s step) bool {
-		if f.Kind == deleteVolumes {
-			return s.volume
-		}
-		return !s.bind && !s.volume || s.volume && s.claim != ""
-	}, meet: func(_ context.Context, s step) verdict {
-		if s.volume && f.Kind == deleteClaims {
-			s.namespace, s.name = s.claimNamespace, s.claim
-		}
-		if n.drawn.Add(1)%2 == 0 {
-			remove(s)
-			a.first(func() {})
-		}
-		return passes
-	}, done: func(s step) {
-		if s.volume && f.Kind == deleteClaims {
-			s.namespace, s.name = s.claimNamespace, s.claim
-		}
-		if n.drawn.Load()%2 == 1 {
-			remove(s)
-			a.first(func() {})
-		}
-	}}
+	t := trap{
+		want: func(s step) bool { return s.volume || !s.bind && f.Kind == deleteClaims },
+		meet: func(_ context.Context, s step) verdict {
+			if early(s) {
+				remove(s)
+			}
+			return passes
+		},
+		done: func(s step) {
+			if !early(s) {
+				remove(s)
+			}
+		},
+	}
 	if err := n.meet(ctx, f, a, t); err != nil {
 		return nil, err
 	}
 	return func() error { n.api.lay(nil); return nil }, nil
+}
+
+// early draws half of the objects that are written to.
+func early(s step) bool {
+	h := fnv.New32a()
+	h.Write([]byte(s.name))
+	return h.Sum32()>>7&1 == 0
 }
 
 // provisionerIs has the provisioner refuse, or be silent, while pods ask it.
