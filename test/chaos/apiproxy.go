@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -22,6 +23,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/component-helpers/storage/volume"
 )
 
 // APIFault is what the proxy in front of the API server does to requests that write, and to reads but watches.
@@ -35,7 +37,33 @@ type APIFault struct {
 	Expire bool          // watches end soon, and are answered 410 when they are to go on
 	Fates  bool          // the binds of each pod have a fate of their own, always the same
 	Hooked string        // a namespace: only binds of its pods are met
+	Writes bool          // what is written to volumes and claims is refused, lost or not answered, five times of six
 	Part   float64       // of the requests
+}
+
+// step is a request of Berth's on the way from a record to a bind.
+type step struct {
+	bind                  bool   // of a pod; else it is what was chosen for a claim that is written
+	volume                bool   // to a volume, and not to the claim
+	namespace, name       string // of the pod, the volume or the claim
+	claimNamespace, claim string // that is written to a volume
+	claims                bool   // of a bind: the pod has claims that a fault has made
+}
+
+// verdict is what becomes of a request that a trap has met.
+type verdict int
+
+const (
+	passes verdict = iota
+	lost           // it does not reach the server, and is not answered
+	silent         // it is done, and not answered
+)
+
+// trap meets requests. Its functions may be called concurrently.
+type trap struct {
+	want func(step) bool
+	meet func(context.Context, step) verdict // before it reaches the server
+	done func(step)                          // when the server says that it is done, and before anybody is told; nil: nothing
 }
 
 // fate is what becomes of all binds of a pod while there is such a fault.
@@ -78,6 +106,7 @@ type apiProxy struct {
 
 	mu    sync.Mutex
 	fault APIFault
+	trap  *trap         // nil: none
 	muted chan struct{} // closed when watches are no longer muted; nil if they are not
 	since time.Time     // when that began
 	rng   *rand.Rand
@@ -151,6 +180,23 @@ func (p *apiProxy) set(f APIFault) {
 	}
 }
 
+// lay lays a trap, instead of the one that was there; nil: none.
+func (p *apiProxy) lay(t *trap) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trap = t
+}
+
+// trapped returns the trap that meets a request; nil: none.
+func (p *apiProxy) trapped(s *step) *trap {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s == nil || p.trap == nil || !p.trap.want(*s) {
+		return nil
+	}
+	return p.trap
+}
+
 // watchLife is how long a watch lives while watches expire: long enough to tell all that there is.
 const watchLife = 300 * time.Millisecond
 
@@ -199,14 +245,20 @@ func (p *apiProxy) hear(ctx context.Context) {
 	}
 }
 
-// strikes returns the fault that meets a request, which is a bind or not, if one does.
-func (p *apiProxy) strikes(r *http.Request, bind *Call) APIFault {
+// strikes returns the fault that meets a request, which may be a bind, or a step to one, if one does.
+func (p *apiProxy) strikes(r *http.Request, bind *Call, at *step) APIFault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.fault
 	switch {
 	case isWatch(r):
 		return APIFault{}
+	case f.Writes && (at == nil || at.bind):
+		return APIFault{}
+	case f.Writes:
+		return []APIFault{
+			{}, {Status: http.StatusConflict}, {Status: http.StatusForbidden}, {Status: http.StatusInternalServerError}, {Lost: true}, {Late: true, Keep: forever},
+		}[p.rng.IntN(6)]
 	case f.Fates && bind != nil:
 		switch fateOf(p.seed, bind.UID) {
 		case fateRefused:
@@ -235,7 +287,20 @@ func (p *apiProxy) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(http.ErrAbortHandler) // the client went while it sent
 	}
-	fault := p.strikes(r, bind)
+	at, err := readStep(r, bind)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	fault := p.strikes(r, bind, at)
+	trap := p.trapped(at)
+	if trap != nil {
+		switch trap.meet(r.Context(), *at) {
+		case lost:
+			fault = APIFault{Lost: true}
+		case silent:
+			fault = APIFault{Late: true, Keep: forever}
+		}
+	}
 	if fault.Slow > 0 {
 		select {
 		case <-r.Context().Done():
@@ -275,6 +340,13 @@ func (p *apiProxy) serve(w http.ResponseWriter, r *http.Request) {
 			bind.Returned, bind.Outcome = p.record.Now(), bindOutcome(answer.status)
 			p.record.Add(Entry{Call: bind})
 		}()
+	}
+	if trap != nil && trap.done != nil {
+		answer.answered = func(status int) {
+			if bindOutcome(status) == Done {
+				trap.done(*at)
+			}
+		}
 	}
 	p.upstream.ServeHTTP(answer, r)
 	if fault.Late {
@@ -323,6 +395,46 @@ func readBind(r *http.Request) (*Call, error) {
 	return &Call{Verb: verbBind, UID: string(binding.UID), Name: binding.Namespace + "/" + binding.Name, Node: binding.Target.Name}, nil
 }
 
+// readStep returns the step that a request is, nil if it is none. The body can be read again.
+func readStep(r *http.Request, bind *Call) (*step, error) {
+	if bind != nil {
+		namespace, name, _ := strings.Cut(bind.Name, "/")
+		return &step{bind: true, namespace: namespace, name: name, claims: strings.HasPrefix(name, "kill-")}, nil
+	}
+	if r.Method != http.MethodPatch {
+		return nil, nil
+	}
+	s := &step{}
+	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // api, v1, and then
+	switch {
+	case len(path) == 4 && path[2] == "persistentvolumes":
+		s.volume, s.name = true, path[3]
+	case len(path) == 6 && path[4] == "persistentvolumeclaims":
+		s.namespace, s.name = path[3], path[5]
+	default:
+		return nil, nil
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	if err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	var patch struct {
+		Metadata struct{ Annotations map[string]string }
+		Spec     struct{ ClaimRef *corev1.ObjectReference }
+	}
+	if err := json.Unmarshal(body, &patch); err != nil {
+		return nil, err
+	}
+	switch to := patch.Spec.ClaimRef; {
+	case to != nil:
+		s.claimNamespace, s.claim = to.Namespace, to.Name
+	case patch.Metadata.Annotations[volume.AnnSelectedNode] == "": // it makes others void
+		return nil, nil
+	}
+	return s, nil
+}
+
 // bindOutcome says what an answer to a bind means; 0 stands for none.
 func bindOutcome(status int) Outcome {
 	switch {
@@ -341,6 +453,8 @@ type recorded struct {
 	drop   bool
 	before func() // called before each write, if there is one
 	header http.Header
+
+	answered func(status int) // called when the server has answered, if there is one
 }
 
 // Header implements http.ResponseWriter.
@@ -357,7 +471,9 @@ func (w *recorded) Header() http.Header {
 // WriteHeader implements http.ResponseWriter.
 func (w *recorded) WriteHeader(status int) {
 	if w.status == 0 && status >= 200 {
-		w.status = status
+		if w.status = status; w.answered != nil {
+			w.answered(status)
+		}
 	}
 	if !w.drop {
 		w.ResponseWriter.WriteHeader(status)

@@ -11,10 +11,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -206,5 +209,108 @@ func TestWatchesExpireButListsDoNot(t *testing.T) {
 	p.set(APIFault{})
 	if got := get("watch=true&resourceVersion=7"); got != http.StatusOK {
 		t.Errorf("a watch after the fault: status %d, want 200", got)
+	}
+}
+
+// patchOf patches an object through the proxy, and returns the status of the answer, 0 if there is none.
+func patchOf(t *testing.T, p *apiProxy, limit time.Duration, path, body string) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPatch, "https://"+p.address+"/api/v1/"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := (&http.Client{Transport: p.transport}).Do(r)
+	if err != nil {
+		return 0
+	}
+	resp.Body.Close()
+	return resp.StatusCode
+}
+
+const (
+	volumePath = "persistentvolumes/v"
+	claimPath  = "namespaces/default/persistentvolumeclaims/c"
+	bindsClaim = `{"metadata":{"uid":"u"},"spec":{"claimRef":{"namespace":"default","name":"c","uid":"cu"}}}`
+	selects    = `{"metadata":{"annotations":{"volume.kubernetes.io/selected-node":"n"}}}`
+	voids      = `{"metadata":{"annotations":{"scheduling.berth.dev/voided":"now"}}}`
+)
+
+func TestATrapMeetsWhatIsWrittenForClaimsAndNothingElse(t *testing.T) {
+	p, reached, _ := front(t, http.StatusOK)
+	var mu sync.Mutex
+	var met []step
+	p.lay(&trap{want: func(step) bool { return true }, meet: func(_ context.Context, s step) verdict {
+		mu.Lock()
+		defer mu.Unlock()
+		met = append(met, s)
+		return passes
+	}})
+	for _, r := range [][2]string{{volumePath, bindsClaim}, {claimPath, selects}, {volumePath, voids}, {claimPath, voids}, {"namespaces/default/pods/p/status", selects}} {
+		if got := patchOf(t, p, soon, r[0], r[1]); got != http.StatusOK {
+			t.Errorf("%s: status %d, want 200", r[0], got)
+		}
+	}
+	postBindOf(t, p, soon, "default", "u")
+	want := []step{
+		{volume: true, name: "v", claimNamespace: "default", claim: "c"}, {namespace: "default", name: "c"}, {bind: true, namespace: "default", name: "p"},
+	}
+	if diff := cmp.Diff(want, met, cmp.AllowUnexported(step{})); diff != "" {
+		t.Errorf("met (-want +got):\n%s", diff)
+	}
+	if reached.Load() != 6 {
+		t.Errorf("%d requests reached the server, want all 6", reached.Load())
+	}
+}
+
+func TestWhatATrapHasMetIsLostOrDoneInSilence(t *testing.T) {
+	for _, tt := range []struct {
+		verdict verdict
+		reached int64
+	}{{lost, 0}, {silent, 1}} {
+		p, reached, _ := front(t, http.StatusOK)
+		var done atomic.Int64
+		p.lay(&trap{
+			want: func(s step) bool { return s.volume }, meet: func(context.Context, step) verdict { return tt.verdict },
+			done: func(step) { done.Add(1) },
+		})
+		if got := patchOf(t, p, 500*time.Millisecond, volumePath, bindsClaim); got != 0 { // what must not come
+			t.Errorf("verdict %d: status %d came back, want no answer", tt.verdict, got)
+		}
+		if reached.Load() != tt.reached || done.Load() != tt.reached {
+			t.Errorf("verdict %d: %d requests reached the server, %d were done, want %d", tt.verdict, reached.Load(), done.Load(), tt.reached)
+		}
+		if got := patchOf(t, p, soon, claimPath, selects); got != http.StatusOK {
+			t.Errorf("another request: status %d, want 200", got)
+		}
+		p.lay(nil)
+		if got := patchOf(t, p, soon, volumePath, bindsClaim); got != http.StatusOK {
+			t.Errorf("without a trap: status %d, want 200", got)
+		}
+	}
+}
+
+func TestWhatIsWrittenForClaimsIsAmissAndNothingElse(t *testing.T) {
+	p, _, _ := front(t, http.StatusOK)
+	p.set(APIFault{Writes: true})
+	if got := postBind(t, p, soon); got != http.StatusOK {
+		t.Errorf("a bind: status %d, want 200", got)
+	}
+	counts := map[int]int{}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPatch, "/", nil)
+	for range 600 {
+		f := p.strikes(r, nil, &step{volume: true})
+		if counts[f.Status]++; f.Status == 0 && (f.Lost || f.Late) {
+			counts[-1]++
+		}
+	}
+	for _, status := range []int{http.StatusConflict, http.StatusForbidden, http.StatusInternalServerError} {
+		if counts[status] < 50 {
+			t.Errorf("%d of 600 were answered %d, want about 100", counts[status], status)
+		}
+	}
+	if counts[-1] < 100 || counts[0]-counts[-1] < 50 {
+		t.Errorf("%d of 600 were not answered and %d were good, want about 200 and 100", counts[-1], counts[0]-counts[-1])
 	}
 }

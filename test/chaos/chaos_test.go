@@ -26,6 +26,12 @@ func TestBerthSurvivesAFewFaultsOnItsLocalSourceWithTLS(t *testing.T) {
 	})
 }
 
+// TestNoVolumeIsTwoClaimsThroughKills: the active binder is killed between the record of what it has chosen for claims, the write to volumes and claims, and
+// the bind, and once its writes arrive when it is dead.
+func TestNoVolumeIsTwoClaimsThroughKills(t *testing.T) {
+	survives(t, config{count: 4, source: sourceKube, only: []Kind{killRecorded, killWritten, killPrepared, killWriting}})
+}
+
 // survives does a short run, which must show no violation.
 func survives(t *testing.T, cfg config) {
 	t.Helper()

@@ -33,6 +33,8 @@ const (
 	RuleLinear     Rule = "binds are linearizable"
 	RuleGiven      Rule = "room is not held for a bind that only fails"
 	RuleFound      Rule = "a replica that differs or lags is found out"
+	RulePromise    Rule = "no volume is two claims', and no claim has two volumes"
+	RuleClaimed    Rule = "a pod is bound when its claims are, and where their volumes are"
 	RuleHistory    Rule = "the history is whole"
 )
 
@@ -96,6 +98,7 @@ func Check(entries []Entry) []Violation {
 		hooks:   hooks(entries),
 		faults:  faults(entries),
 		intents: map[placement]span{}, meant: map[string]string{}, left: map[string]map[placement]held{}, pods: map[string]*podState{}, named: map[string]*podState{}, nodes: map[string]*nodeState{}, groups: map[string]*groupState{},
+		volumes: newVolumesState(),
 	}
 	c.keys(inOrder(entries, func(e Entry) (int64, bool) {
 		if e.Key == nil {
@@ -161,6 +164,7 @@ type checker struct {
 	named   map[string]*podState // those that are there, by name
 	nodes   map[string]*nodeState
 	groups  map[string]*groupState
+	volumes volumesState
 }
 
 func (c *checker) report(rule Rule, at Micros, format string, args ...any) {
@@ -178,7 +182,7 @@ const (
 // recordedIntents is the value of a key of intents.
 type recordedIntents struct {
 	Epoch   int64
-	Intents [][4]string // pod's uid, namespace, name, and the node
+	Intents [][]string // pod's uid, namespace, name, and the node; and for each claim its name, its uid, and the volume, "" for one that is to be made
 }
 
 // keys folds the changes in Berth's etcd.
@@ -224,6 +228,11 @@ func (c *checker) keys(entries []Entry) {
 			c.fenced(e, r.Epoch, elected)
 			had, has := c.left[k.Name], map[placement]held{}
 			for _, in := range r.Intents {
+				if len(in) < 4 {
+					c.report(RuleHistory, e.At, "decode %s: %q is no intent", k.Name, in)
+					continue
+				}
+				c.volumes.record(in)
 				where := placement{in[0], in[3]}
 				if h, again := had[where]; again { // others have left the batch
 					has[where] = h
@@ -355,7 +364,7 @@ type groupState struct {
 	broke bool
 }
 
-// objects folds the changes of pods and nodes.
+// objects folds the changes of objects.
 func (c *checker) objects(entries []Entry) {
 	var newest time.Time // of all times that writers have said
 	next := 0            // of the terms
@@ -375,6 +384,10 @@ func (c *checker) objects(entries []Entry) {
 		switch o := e.Object; {
 		case o.Node != nil:
 			c.node(e.At, o)
+		case o.Volume != nil:
+			c.volume(e.At, o)
+		case o.Claim != nil:
+			c.claim(e.At, o)
 		case o.Deleted:
 			c.deleted(e.At, o)
 		default:
@@ -488,6 +501,7 @@ func (c *checker) bound(at Micros, revision int64, p *podState) {
 		last = max(last, c.intents[placement{uid, on}].to)
 	}
 	known := span{c.around(decided.from).from, c.around(last).to}
+	c.claimed(at, revision, p, min(known.from, c.around(at).from), n)
 	var first []Violation
 	for i := len(n.versions) - 1; i >= 0; i-- {
 		if n.versions[i].from > known.to && i > 0 {
@@ -640,7 +654,7 @@ func (c *checker) ends(entries []Entry) {
 		if p.gone || p.pod.Spec.NodeName != "" {
 			continue
 		}
-		switch fits := !fitsNowhere(p.pod); {
+		switch fits := !fitsNowhere(p.pod) && c.volumes.admits(p.pod); {
 		case fits:
 			c.report(RuleLost, over, "pod %s would fit and has no node; its condition says %q", p.name, p.reason)
 		case p.reason != corev1.PodReasonUnschedulable:

@@ -52,10 +52,10 @@ type Key struct {
 	Deleted  bool   `json:"deleted,omitempty"`
 }
 
-// Object is a change of a pod or a node, as the API server, or the local source, has stored it.
+// Object is a change of a pod, a node, a volume or a claim, as the API server, or the local source, has stored it.
 type Object struct {
 	Revision int64  `json:"revision"`
-	Name     string `json:"name"` // of a pod with its namespace
+	Name     string `json:"name"` // of a pod or a claim with its namespace
 	UID      string `json:"uid,omitempty"`
 	Deleted  bool   `json:"deleted,omitempty"`
 
@@ -68,7 +68,14 @@ type Object struct {
 	Pod     *corev1.Pod `json:"pod,omitempty"`     // what scheduling reads of it, when it is new
 
 	Node *corev1.Node `json:"node,omitempty"` // of a node: what scheduling reads of it
+
+	// Of a volume or a claim: what binding reads of it; nothing is in it if it was deleted.
+	Volume *corev1.PersistentVolume      `json:"volume,omitempty"`
+	Claim  *corev1.PersistentVolumeClaim `json:"claim,omitempty"`
 }
+
+// ofPod reports whether it is a change of a pod.
+func (o *Object) ofPod() bool { return o.Node == nil && o.Volume == nil && o.Claim == nil }
 
 // Call is a request whose answer the harness saw: a bind of Berth's on its way through the proxy, or one of its own.
 type Call struct {

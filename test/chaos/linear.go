@@ -134,7 +134,7 @@ func lives(entries []Entry) (pods map[string]*life, room map[string]int64) {
 		case o == nil:
 		case o.Node != nil && !o.Deleted:
 			room[o.Name] = max(room[o.Name], o.Node.Status.Allocatable.Cpu().MilliValue())
-		case o.Node != nil:
+		case !o.ofPod():
 		case o.Deleted:
 			of(named[o.Name]).gone = e.At
 		default:

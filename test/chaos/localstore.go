@@ -26,6 +26,8 @@ const (
 	keyPods       = keyLocal + "pods/"
 	keyPlacements = keyLocal + "placements/"
 	keyConditions = keyLocal + "conditions/"
+	keyVolumes    = keyLocal + "persistentvolumes/"
+	keyClaims     = keyLocal + "persistentvolumeclaims/"
 )
 
 // localStore is the store that Berth's local source is: what changes goes through the gateways, whichever answers, and what is
@@ -110,7 +112,61 @@ func (s *localStore) remove(ctx context.Context, kind, namespace, name string) e
 	})
 }
 
-func (s *localStore) prepare(context.Context) error { return nil }
+func (s *localStore) prepare(ctx context.Context) error {
+	for _, class := range storageClasses() {
+		class.TypeMeta = metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "StorageClass"}
+		if err := s.apply(ctx, class); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listed reads all objects from etcd whose keys begin so.
+func listed[T any](ctx context.Context, s *localStore, key string) ([]T, error) {
+	kvs, err := s.etcd.list(ctx, prefix+key)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]T, len(kvs))
+	for i, kv := range kvs {
+		if err := json.Unmarshal(kv.Value, &out[i]); err != nil {
+			return nil, fmt.Errorf("decode %s: %w", kv.Key, err)
+		}
+	}
+	return out, nil
+}
+
+func (s *localStore) claims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
+	return listed[corev1.PersistentVolumeClaim](ctx, s, keyClaims)
+}
+
+func (s *localStore) volumes(ctx context.Context) ([]corev1.PersistentVolume, error) {
+	return listed[corev1.PersistentVolume](ctx, s, keyVolumes)
+}
+
+func (s *localStore) createClaim(ctx context.Context, c *corev1.PersistentVolumeClaim) error {
+	c = c.DeepCopy()
+	c.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"}
+	return s.apply(ctx, c)
+}
+
+func (s *localStore) deleteClaim(ctx context.Context, namespace, name string) error {
+	return s.remove(ctx, "PersistentVolumeClaim", namespace, name)
+}
+
+func (s *localStore) createVolume(ctx context.Context, v *corev1.PersistentVolume) error {
+	v = v.DeepCopy()
+	v.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"}
+	return s.apply(ctx, v)
+}
+
+// deleteVolume removes the volume of the name: nobody but who deletes it makes another one.
+func (s *localStore) deleteVolume(ctx context.Context, name string, _ types.UID) error {
+	return s.remove(ctx, "PersistentVolume", "", name)
+}
+
+func (s *localStore) provisions() bool { return false }
 
 // stored reads an object from etcd, and reports whether it is there.
 func (s *localStore) stored(ctx context.Context, key string, object any) (bool, error) {
@@ -212,7 +268,7 @@ type localPlacement struct {
 	Time                          time.Time
 }
 
-// read returns the object of a change; nil if it is neither of a pod nor of a node, or of a pod that has gone.
+// read returns the object of a change; nil if it is of no pod, node, volume or claim, or of a pod that has gone.
 func (r *localReader) read(e etcdEvent) (*Object, error) {
 	if r.names == nil {
 		r.names, r.uids, r.placed, r.reasons = map[string]string{}, map[string]string{}, map[string]string{}, map[string]string{}
@@ -236,6 +292,22 @@ func (r *localReader) read(e etcdEvent) (*Object, error) {
 		}
 		o.Name, o.UID, o.Node = strings.TrimPrefix(key, keyNodes), string(n.UID), trimNode(n)
 		o.Node.Name = o.Name
+		return o, nil
+	case strings.HasPrefix(key, keyVolumes):
+		v := &corev1.PersistentVolume{}
+		if err := decode(v); err != nil {
+			return nil, err
+		}
+		o.Name = strings.TrimPrefix(key, keyVolumes)
+		o.UID, o.Volume = string(v.UID), trimVolume(v)
+		return o, nil
+	case strings.HasPrefix(key, keyClaims):
+		c := &corev1.PersistentVolumeClaim{}
+		if err := decode(c); err != nil {
+			return nil, err
+		}
+		o.Name = strings.TrimPrefix(key, keyClaims)
+		o.UID, o.Claim = string(c.UID), trimClaim(c)
 		return o, nil
 	case strings.HasPrefix(key, keyPods):
 		o.Name = strings.TrimPrefix(key, keyPods)

@@ -52,6 +52,12 @@ func TestWhatTheLocalSourceStoresOfAPodIsOneObject(t *testing.T) {
 	change(keyPlacements+"u", nil)
 	change(keyConditions+"u", nil)
 	change(keyLocal+"services/default/s", map[string]any{})
+	v, c := localVolumes()[0], claimOf("c", storageLocal)
+	v.UID, c.UID = "vu", "cu"
+	change(keyVolumes+v.Name, v)
+	change(keyClaims+"default/c", c)
+	change(keyClaims+"default/c", nil)
+	change(keyVolumes+v.Name, nil)
 
 	const reason = corev1.PodReasonUnschedulable
 	want := []*Object{
@@ -63,6 +69,10 @@ func TestWhatTheLocalSourceStoresOfAPodIsOneObject(t *testing.T) {
 		{Revision: 6, Name: "default/p", UID: "u", Reason: reason},
 		{Revision: 7, Name: "default/p", Deleted: true},
 		nil, nil, nil,
+		{Revision: 11, Name: v.Name, UID: "vu", Volume: trimVolume(v)},
+		{Revision: 12, Name: "default/c", UID: "cu", Claim: trimClaim(c)},
+		{Revision: 13, Name: "default/c", Deleted: true, Claim: &corev1.PersistentVolumeClaim{}},
+		{Revision: 14, Name: v.Name, Deleted: true, Volume: &corev1.PersistentVolume{}},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateApproxTime(0)); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)

@@ -1,11 +1,11 @@
 // Chaos runs Berth with faults and checks what it did: it is the program behind make chaos.
 //
 // It starts an etcd of three members, a real API server and Berth as separate processes, which reach each other through
-// proxies. While a workload creates and deletes pods and changes nodes, a nemesis kills, pauses and drains processes, cuts
+// proxies. It plays who binds claims and provisions volumes (controllers.go). While a workload creates and deletes pods and claims and changes nodes, a nemesis kills, pauses and drains processes, cuts
 // and delays connections, and lets the API server answer badly. What it does is drawn from the seed; what comes of it is
 // not the same twice, for everything else has its own time.
 //
-// All changes in Berth's etcd and of the API server's pods and nodes are recorded, as those stores tell them, with the faults
+// All changes in Berth's etcd and of the API server's pods, nodes, volumes and claims are recorded, as those stores tell them, with the faults
 // and the requests that the harness sees. A checker reads nothing but this history (check.go, linear.go). A history is kept
 // in a file and can be checked again.
 package main

@@ -27,6 +27,10 @@ type nemesis struct {
 	recorded *atomic.Int64 // the revision of etcd up to which its history is recorded
 	binds    *atomic.Int64 // pods that were seen to be bound
 	done     atomic.Int64  // faults
+
+	controllers *controllers
+	seen        *atomic.Pointer[func(*Object)] // is told changes of objects as they are recorded
+	claimed     claimed
 }
 
 // run does one step after the other for some time, and longer if a step takes longer; or, if count is not 0, until so many
@@ -73,7 +77,8 @@ func (n *nemesis) fault(ctx context.Context, f Fault) error {
 		}
 		f.Met = met
 	}
-	if f.Kind == killActive {
+	switch f.Kind {
+	case killActive, killRecorded, killWritten, killPrepared, killWriting:
 		f.Met = cmp.Or(n.awaitBinders(ctx), f.Met)
 	}
 	n.record.Add(Entry{Fault: &f})
@@ -190,6 +195,11 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 	case killRefused:
 		return n.killRefused(ctx, f.Number, target)
 
+	case killRecorded, killWritten, killPrepared:
+		return n.killAtStep(ctx, f)
+	case killWriting:
+		return n.leaveWriting(ctx, f, true)
+
 	// 2. Etcd.
 	case etcdMemberKill:
 		return n.killEtcd(target)
@@ -246,7 +256,21 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 	case untoldNode:
 		return n.untoldNode(ctx, f.Number)
 
-	// 6. Certificates.
+	// 6. Volumes.
+	case holdWriting:
+		return n.leaveWriting(ctx, f, false)
+	case cutWriting:
+		return n.cutWriting(ctx, f, target)
+	case deleteClaims, deleteVolumes:
+		return n.deleteMeanwhile(ctx, f)
+	case writesAmiss:
+		return n.writesAmiss(ctx, f), nil
+	case provisionerNo:
+		return n.provisionerIs(ctx, f, moodRefuses), nil
+	case provisionerMute:
+		return n.provisionerIs(ctx, f, moodSilent), nil
+
+	// 7. Certificates.
 	case certRenew:
 		return nothing, n.renew(ctx)
 	case certRotate:

@@ -39,6 +39,7 @@ type crowd struct{ there []crowded }
 type crowded struct {
 	namespace, name string
 	uid             types.UID
+	claims          []string // which go with it
 }
 
 // add makes a pod. One that cannot be made is missing.
@@ -46,7 +47,19 @@ func (c *crowd) add(ctx context.Context, s store, p *corev1.Pod) {
 	ctx, cancel := context.WithTimeout(ctx, requestMax)
 	defer cancel()
 	if uid, err := s.createPod(ctx, p); err == nil {
-		c.there = append(c.there, crowded{p.Namespace, p.Name, uid})
+		c.there = append(c.there, crowded{p.Namespace, p.Name, uid, nil})
+	}
+}
+
+// addWith makes claims, and a pod that uses them.
+func (c *crowd) addWith(ctx context.Context, s store, p *corev1.Pod, claims ...*corev1.PersistentVolumeClaim) {
+	for _, claim := range claims {
+		// Without one of them the pod waits until it is told why, as it should.
+		_ = ask(ctx, func(ctx context.Context) error { return s.createClaim(ctx, claim) })
+	}
+	n := len(c.there)
+	if c.add(ctx, s, p); len(c.there) > n {
+		c.there[n].claims = claimNames(p)
 	}
 }
 
@@ -55,6 +68,9 @@ func (c *crowd) thin(ctx context.Context, s store, most int) {
 	for ; len(c.there) > most; c.there = c.there[1:] {
 		p := c.there[0]
 		_ = ask(ctx, func(ctx context.Context) error { return s.deletePod(ctx, p.namespace, p.name, p.uid) })
+		for _, claim := range p.claims {
+			_ = ask(ctx, func(ctx context.Context) error { return s.deleteClaim(ctx, p.namespace, claim) })
+		}
 	}
 }
 

@@ -15,6 +15,9 @@ const (
 	registry     = "/registry/"
 	registryPods = registry + "pods/"
 	registryNode = registry + "minions/"
+	// These are between the others.
+	registryVolumes = registry + "persistentvolumes/"
+	registryClaims  = registry + "persistentvolumeclaims/"
 )
 
 // objectReader makes entries of what the API server stores.
@@ -22,19 +25,22 @@ type objectReader struct {
 	seen map[string]bool // uids of pods that have been described
 }
 
-// read returns the object of a change; nil if it is neither a pod nor a node.
+// read returns the object of a change; nil if it is of another kind.
 func (r *objectReader) read(e etcdEvent) (*Object, error) {
 	key := string(e.KV.Key)
-	isPod, isNode := strings.HasPrefix(key, registryPods), strings.HasPrefix(key, registryNode)
-	if !isPod && !isNode {
+	o := &Object{Revision: int64(e.KV.Mod), Deleted: e.Type == "DELETE"}
+	var is bool
+	if o.Name, is = strings.CutPrefix(key, registryPods); is {
+	} else if o.Name, is = strings.CutPrefix(key, registryNode); is {
+		o.Node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}
+	} else if o.Name, is = strings.CutPrefix(key, registryVolumes); is {
+		o.Volume = &corev1.PersistentVolume{}
+	} else if o.Name, is = strings.CutPrefix(key, registryClaims); is {
+		o.Claim = &corev1.PersistentVolumeClaim{}
+	} else {
 		return nil, nil
 	}
-	o := &Object{Revision: int64(e.KV.Mod), Name: strings.TrimPrefix(strings.TrimPrefix(key, registryPods), registryNode)}
-	if e.Type == "DELETE" {
-		o.Deleted = true
-		if isNode {
-			o.Node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}
-		}
+	if o.Deleted {
 		return o, nil
 	}
 	decoded, _, err := scheme.Codecs.UniversalDeserializer().Decode(e.KV.Value, nil, nil)
@@ -55,8 +61,30 @@ func (r *objectReader) read(e etcdEvent) (*Object, error) {
 		}
 	case *corev1.Node:
 		o.UID, o.Node = string(object.UID), trimNode(object)
+	case *corev1.PersistentVolume:
+		o.UID, o.Volume = string(object.UID), trimVolume(object)
+	case *corev1.PersistentVolumeClaim:
+		o.UID, o.Claim = string(object.UID), trimClaim(object)
 	}
 	return o, nil
+}
+
+// trimVolume keeps what binding reads of a volume.
+func trimVolume(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: v.Name, UID: v.UID, Annotations: v.Annotations, DeletionTimestamp: v.DeletionTimestamp},
+		Spec:       corev1.PersistentVolumeSpec{StorageClassName: v.Spec.StorageClassName, ClaimRef: v.Spec.ClaimRef, NodeAffinity: v.Spec.NodeAffinity},
+		Status:     corev1.PersistentVolumeStatus{Phase: v.Status.Phase},
+	}
+}
+
+// trimClaim keeps what binding reads of a claim.
+func trimClaim(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name, UID: c.UID, Annotations: c.Annotations, DeletionTimestamp: c.DeletionTimestamp},
+		Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: c.Spec.StorageClassName, VolumeName: c.Spec.VolumeName},
+		Status:     corev1.PersistentVolumeClaimStatus{Phase: c.Status.Phase},
+	}
 }
 
 // trimPod keeps what scheduling reads of a pod but where it is.
@@ -66,6 +94,11 @@ func trimPod(p *corev1.Pod) *corev1.Pod {
 	small.Spec = corev1.PodSpec{
 		NodeSelector: s.NodeSelector, Affinity: s.Affinity, TopologySpreadConstraints: s.TopologySpreadConstraints,
 		Tolerations: s.Tolerations, Overhead: s.Overhead, SchedulerName: s.SchedulerName,
+	}
+	for _, v := range s.Volumes {
+		if v.PersistentVolumeClaim != nil {
+			small.Spec.Volumes = append(small.Spec.Volumes, v)
+		}
 	}
 	for _, c := range s.Containers {
 		small.Spec.Containers = append(small.Spec.Containers, corev1.Container{

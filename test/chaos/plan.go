@@ -92,6 +92,17 @@ const (
 	imageChurn      Kind = "images of nodes change"
 	untoldPod       Kind = "pod that is not UTF-8"
 	untoldNode      Kind = "node that is not UTF-8"
+	killRecorded    Kind = "kill binder between record and volume write"
+	killWritten     Kind = "kill binder after a volume write"
+	killPrepared    Kind = "kill binder between volumes and bind"
+	killWriting     Kind = "kill binder while its volume writes are held up"
+	holdWriting     Kind = "pods go while their volume writes are held up"
+	cutWriting      Kind = "cut binder from etcd while its volume writes are held up"
+	deleteClaims    Kind = "claims go while they are written to"
+	deleteVolumes   Kind = "volumes go while they are written to"
+	writesAmiss     Kind = "volume writes are refused and unanswered"
+	provisionerNo   Kind = "provisioner says no"
+	provisionerMute Kind = "provisioner is silent"
 	certRenew       Kind = "renew all certificates"
 	certRotate      Kind = "replace the authority"
 	certExpire      Kind = "certificate expires"
@@ -223,6 +234,17 @@ func kinds(ttl time.Duration) []traits {
 		traits{imageChurn, "objects", ttl, 4 * ttl, nil, needsNothing},
 		traits{untoldPod, "objects", ttl, 2 * ttl, nil, needsAPI},
 		traits{untoldNode, "objects", ttl, 2 * ttl, nil, needsAPI},
+		traits{killRecorded, roleBinder, 0, 2 * ttl, binder, needsAPI},
+		traits{killWritten, roleBinder, 0, 2 * ttl, binder, needsNothing},
+		traits{killPrepared, roleBinder, 0, 2 * ttl, binder, needsAPI},
+		traits{killWriting, alone, ttl, 2 * ttl, binder, needsAPI},
+		traits{holdWriting, "volumes", 0, 2 * ttl, binder, needsAPI}, // Berth gives a request up after 10 s
+		traits{cutWriting, alone, ttl / 3, 4 * ttl, binder, needsAPI},
+		traits{deleteClaims, "volumes", ttl, 2 * ttl, nil, needsAPI},
+		traits{deleteVolumes, "volumes", ttl, 2 * ttl, nil, needsAPI},
+		traits{writesAmiss, "api", ttl, 4 * ttl, nil, needsAPI},
+		traits{provisionerNo, "provisioner", ttl, 4 * ttl, nil, needsAPI},
+		traits{provisionerMute, "provisioner", bindTimeout + ttl, bindTimeout + 4*ttl, nil, needsAPI},
 		traits{certRenew, "certificates", 0, ttl, nil, needsTLS},
 		traits{certRotate, "certificates", 0, ttl, nil, needsTLS},
 		traits{certExpire, "certificates", ttl, 3 * ttl, anyParty, needsTLS},

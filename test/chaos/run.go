@@ -55,6 +55,18 @@ type config struct {
 
 const historyFile = "history.jsonl"
 
+// bindTimeout is how long pods wait for their claims to be bound, so that some wait in vain.
+const bindTimeout = 6 * time.Second
+
+// schedulerConfig is the configuration of binders.
+var schedulerConfig = fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- pluginConfig:
+  - name: VolumeBinding
+    args: {bindTimeoutSeconds: %d}
+`, bindTimeout/time.Second)
+
 // run runs Berth with faults, and leaves a history. An error is the harness's own, not a violation.
 func run(ctx context.Context, cfg config) (err error) {
 	if err := os.MkdirAll(filepath.Dir(cfg.dir), 0o755); err != nil {
@@ -161,6 +173,8 @@ type world struct {
 	objects  atomic.Int64    // the newest resource version
 	bound    map[string]bool // uids of pods that were seen to be bound
 	binds    atomic.Int64    // how many
+
+	seen atomic.Pointer[func(*Object)] // is told each change of an object that is recorded; nil: nobody is
 }
 
 // assemble makes the crew and its proxies. Nothing runs yet.
@@ -188,6 +202,11 @@ func (w *world) assemble() error {
 		}
 		w.crew.cluster = append(w.crew.cluster, "--kubeconfig", kubeconfig)
 	}
+	config := filepath.Join(w.cfg.dir, "config.yaml")
+	if err := os.WriteFile(config, []byte(schedulerConfig), 0o600); err != nil {
+		return err
+	}
+	w.crew.cluster = append(w.crew.cluster, "--config", config)
 	for _, p := range size {
 		for i := range p.n + 1 { // one more, that faults may add
 			if err := w.crew.enlist(p.role, i); err != nil {
@@ -212,7 +231,7 @@ func (w *world) kubeconfig() (string, error) {
 	return name, os.WriteFile(name, []byte(strings.ReplaceAll(string(admin), w.control.URL(), "https://"+front)), 0o600)
 }
 
-// recordKeys records what changes in Berth's etcd, pods and nodes among it if they are there.
+// recordKeys records what changes in Berth's etcd, objects among it if they are there.
 func (w *world) recordKeys(ctx context.Context) error {
 	var reader localReader
 	var failed error
@@ -239,12 +258,15 @@ func (w *world) recordKeys(ctx context.Context) error {
 	return errors.Join(failed, err)
 }
 
-// recordObject records a change of a pod or node. It is for one goroutine.
+// recordObject records a change of an object. It is for one goroutine.
 func (w *world) recordObject(o *Object) {
 	w.record.Add(Entry{Object: o})
 	w.objects.Store(o.Revision)
 	if w.bound == nil {
 		w.bound = map[string]bool{}
+	}
+	if seen := w.seen.Load(); seen != nil {
+		(*seen)(o)
 	}
 	if o.On != "" && !w.bound[o.UID] {
 		w.bound[o.UID] = true
@@ -252,7 +274,7 @@ func (w *world) recordObject(o *Object) {
 	}
 }
 
-// recordObjects records what changes of pods and nodes.
+// recordObjects records what changes of pods, nodes, volumes and claims.
 func (w *world) recordObjects(ctx context.Context) error {
 	reader := objectReader{seen: map[string]bool{}}
 	var failed error
@@ -289,6 +311,15 @@ func (w *world) work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	playing, enough := context.WithCancel(ctx)
+	play := &controllers{store: w.store, seed: w.cfg.seed}
+	if kube, ok := w.store.(kubeStore); ok {
+		play.client = kube.client
+	}
+	var players sync.WaitGroup
+	players.Go(func() { play.run(playing) })
+	defer players.Wait()
+	defer enough()
 	working, stop := context.WithCancel(ctx)
 	var workers sync.WaitGroup
 	workers.Go(func() { load.run(working) })
@@ -304,6 +335,7 @@ func (w *world) work(ctx context.Context) error {
 	w.record.Add(Entry{Mark: Faulty})
 	n := nemesis{
 		store: w.store, crew: w.crew, etcd: w.etcd, network: w.network, api: w.api, control: w.control, ids: w.ids, record: w.record, recorded: &w.recorded, binds: &w.binds,
+		controllers: play, seen: &w.seen,
 	}
 	err = n.run(ctx, NewPlan(w.cfg.seed, leaseTTL, w.cfg.only), w.cfg.duration, w.cfg.count)
 	if err != nil || ctx.Err() != nil {
@@ -321,7 +353,15 @@ func (w *world) work(ctx context.Context) error {
 		return err
 	}
 	// That something is not bound in time is for the checker to say.
-	_ = w.await(ctx, w.cfg.settle, "pods", func() (bool, error) { return w.settled(ctx) })
+	settle := func() error {
+		return w.await(ctx, w.cfg.settle, "pods", func() (bool, error) { return w.settled(ctx) })
+	}
+	if settle() == nil { // else whoever takes the rest of the volumes would hide that
+		load.claimRest(ctx)
+		_ = settle()
+	}
+	enough()
+	players.Wait()
 	w.record.Add(Entry{Mark: End})
 
 	// 3. The history has everything when it has what is written last.
@@ -346,12 +386,24 @@ func (w *world) work(ctx context.Context) error {
 	})
 }
 
-// settled reports whether all pods have a node but those that fit nowhere, these have a condition that says so, and all
-// binds are decided.
+// settled reports whether all pods have a node but those that fit nowhere, or whose claims cannot be bound, these have a condition that says so,
+// and all binds are decided.
 func (w *world) settled(ctx context.Context) (bool, error) {
 	pods, err := w.store.pods(ctx)
 	if err != nil {
 		return false, err
+	}
+	volumes, err := w.store.volumes(ctx)
+	if err != nil {
+		return false, err
+	}
+	claims, err := w.store.claims(ctx)
+	if err != nil {
+		return false, err
+	}
+	there := newStored(volumes, claims)
+	if !there.quiet(pods) {
+		return false, nil
 	}
 	for i := range pods {
 		p := &pods[i]
@@ -359,7 +411,7 @@ func (w *world) settled(ctx context.Context) (bool, error) {
 		for _, c := range p.Status.Conditions {
 			told = told || c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
 		}
-		if p.Spec.NodeName == "" && !(told && fitsNowhere(p)) {
+		if p.Spec.NodeName == "" && !(told && (fitsNowhere(p) || !there.admits(p))) {
 			return false, nil
 		}
 	}

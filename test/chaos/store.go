@@ -28,6 +28,17 @@ type store interface {
 	// labelNode sets a label, by one small request.
 	labelNode(ctx context.Context, name, key, value string) error
 	deleteNode(ctx context.Context, name string) error
+	// claims and volumes return all that there are.
+	claims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error)
+	volumes(ctx context.Context) ([]corev1.PersistentVolume, error)
+	createClaim(ctx context.Context, c *corev1.PersistentVolumeClaim) error
+	deleteClaim(ctx context.Context, namespace, name string) error
+	// createVolume makes a volume, which is available if it is nobody's.
+	createVolume(ctx context.Context, v *corev1.PersistentVolume) error
+	// deleteVolume removes a volume, unless it is another one by now.
+	deleteVolume(ctx context.Context, name string, uid types.UID) error
+	// provisions reports whether volumes are made for claims.
+	provisions() bool
 	outcome(error) Outcome
 }
 
@@ -38,6 +49,11 @@ func (s kubeStore) prepare(ctx context.Context) error {
 	urgent := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: classUrgent}, Value: urgentPriority}
 	if _, err := s.client.SchedulingV1().PriorityClasses().Create(ctx, urgent, metav1.CreateOptions{}); err != nil {
 		return err
+	}
+	for _, class := range storageClasses() {
+		if _, err := s.client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+			return err
+		}
 	}
 	tenant := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenantNamespace}}
 	_, err := s.client.CoreV1().Namespaces().Create(ctx, tenant, metav1.CreateOptions{})
@@ -96,6 +112,47 @@ func (s kubeStore) labelNode(ctx context.Context, name, key, value string) error
 func (s kubeStore) deleteNode(ctx context.Context, name string) error {
 	return s.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
 }
+
+func (s kubeStore) claims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
+	list, err := s.client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+func (s kubeStore) volumes(ctx context.Context) ([]corev1.PersistentVolume, error) {
+	list, err := s.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+func (s kubeStore) createClaim(ctx context.Context, c *corev1.PersistentVolumeClaim) error {
+	_, err := s.client.CoreV1().PersistentVolumeClaims(c.Namespace).Create(ctx, c, metav1.CreateOptions{})
+	return err
+}
+
+func (s kubeStore) deleteClaim(ctx context.Context, namespace, name string) error {
+	return s.client.CoreV1().PersistentVolumeClaims(namespace).Delete(ctx, name, metav1.DeleteOptions{})
+}
+
+func (s kubeStore) createVolume(ctx context.Context, v *corev1.PersistentVolume) error {
+	made, err := s.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
+	if err != nil || v.Spec.ClaimRef != nil {
+		return err
+	}
+	made.Status.Phase = corev1.VolumeAvailable
+	_, err = s.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, made, metav1.UpdateOptions{})
+	return err
+}
+
+func (s kubeStore) deleteVolume(ctx context.Context, name string, uid types.UID) error {
+	return s.client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(uid))})
+}
+
+func (s kubeStore) provisions() bool { return true }
 
 func (s kubeStore) outcome(err error) Outcome {
 	switch {

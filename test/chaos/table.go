@@ -16,6 +16,7 @@ type Summary struct {
 	Duration  time.Duration // until the last entry
 	Scheduled int           // pods that were bound
 	Faults    []FaultCount  // by kind
+	Claims    int           // claims that were bound
 	Terms     int           // binders elected
 	Calm      time.Duration // longest pause without faults
 	Peaks     []Peak        // by role
@@ -61,7 +62,7 @@ func Summarize(entries []Entry) Summary {
 	var gaps []window
 	peaks := map[string]int64{}
 	open := map[int]int{} // number of a fault → its window
-	bound := map[string]bool{}
+	bound, claims := map[string]bool{}, map[string]bool{}
 	seen := map[Kind]int{}
 	faults := false
 	var last, killed, elected Micros
@@ -104,6 +105,10 @@ func Summarize(entries []Entry) Summary {
 		if e.Key != nil && e.Key.Name == keyLeader && !e.Key.Deleted {
 			s.Terms++
 			elected = e.At
+		}
+		if o := e.Object; o != nil && isBound(o.Claim) && !claims[o.UID] {
+			claims[o.UID] = true
+			s.Claims++
 		}
 		if o := e.Object; o != nil && o.On != "" && !bound[o.UID] {
 			bound[o.UID] = true
@@ -208,6 +213,9 @@ func (s Summary) print(out io.Writer, violations []Violation) {
 			n, seconds(longest), seconds(median(slices.Clone(s.Failovers))), over, seconds(failoverLimit), strings.Join(each, " "))
 	}
 	fmt.Fprintf(out, "%d pods scheduled in %.0f s, %d terms of binders, %d violations\n", s.Scheduled, s.Duration.Seconds(), s.Terms, len(violations))
+	if s.Claims > 0 {
+		fmt.Fprintf(out, "%d claims bound\n", s.Claims)
+	}
 	var peaks []string
 	for _, p := range s.Peaks {
 		peaks = append(peaks, fmt.Sprintf("%s %d MiB", p.Role, p.Bytes>>20))

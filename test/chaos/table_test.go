@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/component-helpers/storage/volume"
 )
 
 func TestPausesArePutDownToTheFaultsDuringWhichTheyWere(t *testing.T) {
@@ -47,9 +48,15 @@ func TestPausesArePutDownToTheFaultsDuringWhichTheyWere(t *testing.T) {
 		h.entries = append(h.entries, Entry{At: 61 * s, Usage: &u})
 	}
 
+	claim := claimOf("c", storageLocal)
+	for range 2 { // when it is bound, and when it changes
+		claim.Spec.VolumeName, claim.Annotations = "v", map[string]string{volume.AnnBindCompleted: "yes"}
+		h.entries = append(h.entries, Entry{At: 61 * s, Object: &Object{Name: "default/c", UID: "cu", Claim: claim}})
+	}
+
 	got := Summarize(h.entries)
 	want := Summary{
-		Duration: 61 * time.Second, Scheduled: 11, Injected: 4, Calm: 2 * time.Second,
+		Duration: 61 * time.Second, Scheduled: 11, Claims: 1, Injected: 4, Calm: 2 * time.Second,
 		Faults: []FaultCount{
 			{Kind: apiPause, Count: 2, Alone: 7 * time.Second, Median: 7 * time.Second, Longest: 9 * time.Second},
 			{Kind: etcdPause, Count: 1, Alone: 4 * time.Second, Median: 4 * time.Second, Longest: 4 * time.Second},
@@ -62,7 +69,7 @@ func TestPausesArePutDownToTheFaultsDuringWhichTheyWere(t *testing.T) {
 	}
 	var out bytes.Buffer
 	got.print(&out, []Violation{{RuleLost, 7 * s, "pod x"}})
-	for _, line := range []string{"| revoke binder's lease | 1 | - | - | 9.0 s | - |", "11 pods scheduled in 61 s", "peak memory of a process: filter-worker 7 MiB, queue 3 MiB", "1 violations", "7.000s  no pod is lost or stuck: pod x"} {
+	for _, line := range []string{"| revoke binder's lease | 1 | - | - | 9.0 s | - |", "11 pods scheduled in 61 s", "1 claims bound", "peak memory of a process: filter-worker 7 MiB, queue 3 MiB", "1 violations", "7.000s  no pod is lost or stuck: pod x"} {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("printed\n%s\nwithout %q", out.String(), line)
 		}

@@ -48,7 +48,7 @@ const (
 // fitsNowhere reports whether a pod must stay without a node, and be told so.
 func fitsNowhere(p *corev1.Pod) bool {
 	class := p.Labels[labelClass]
-	return class == classHuge || class == classUntold
+	return class == classHuge || class == classUntold || class == classUnclaimed
 }
 
 // How fast the workload is.
@@ -73,15 +73,18 @@ type workload struct {
 	number int
 	live   []livePod
 	again  map[string]bool
+	unused []string // claims that are to be deleted
 }
 
 // livePod is a pod, or all pods of a group, that the workload has created and not yet deleted.
 type livePod struct {
 	namespace string
 	names     []string
+	claims    []string // that they use
 	uids      []types.UID
 	cpu       int64 // requested by all of them together
 	class     string
+	waits     bool   // one of them had no node when all were listed
 	expire    Micros // of probes
 }
 
@@ -136,6 +139,12 @@ func (w *workload) start(ctx context.Context) error {
 			return fmt.Errorf("create node: %w", err)
 		}
 	}
+	for i := range storageNodes {
+		if err := w.store.createNode(ctx, storageNode(i)); err != nil {
+			return fmt.Errorf("create node: %w", err)
+		}
+	}
+	w.createClaimant(ctx, unclaimed())
 	for i := range 3 {
 		w.create(ctx, 0, pod(classHuge, fmt.Sprintf("huge-%d", i), 10*nodeCPU))
 	}
@@ -162,6 +171,10 @@ func (w *workload) run(ctx context.Context) {
 			w.add(ctx)
 		}
 		w.trim(ctx)
+		if w.rng.IntN(6) == 0 {
+			w.addClaiming(ctx)
+			w.trimClaims(ctx)
+		}
 		if w.rng.IntN(10) == 0 {
 			w.changeNode(ctx)
 		}
@@ -264,6 +277,7 @@ func (w *workload) create(ctx context.Context, expire Micros, pods ...*corev1.Po
 		call.Returned = w.record.Now()
 		w.record.Add(Entry{Call: call})
 	}
+	made.claims = claimNames(pods[0])
 	if made.class == classAgain && len(made.names) == 0 {
 		delete(w.again, pods[0].Name)
 	}
@@ -289,7 +303,7 @@ func (w *workload) trim(ctx context.Context) {
 	const full = plainNodes * nodeCPU * 11 / 10 // a tenth more than there is room for
 	for tries := 0; cpu > full && len(w.live) > 0 && tries < 20; tries++ {
 		i := w.rng.IntN(len(w.live))
-		if l := w.live[i]; l.class != classHuge && l.class != classProbe {
+		if l := w.live[i]; l.class != classHuge && l.class != classProbe && len(l.claims) == 0 {
 			cpu -= l.cpu
 			if !w.delete(ctx, i) {
 				return
@@ -298,7 +312,8 @@ func (w *workload) trim(ctx context.Context) {
 	}
 }
 
-// delete deletes the pods of an entry of live, and forgets it if they are gone. They are removed at once: nothing runs.
+// delete deletes the pods of an entry of live, and forgets it if they are gone. They are removed at once: nothing runs. Their claims are left to be
+// deleted.
 func (w *workload) delete(ctx context.Context, i int) bool {
 	l := w.live[i]
 	for k, name := range l.names {
@@ -315,6 +330,7 @@ func (w *workload) delete(ctx context.Context, i int) bool {
 			delete(w.again, name)
 		}
 	}
+	w.unused = append(w.unused, l.claims...)
 	w.live[i] = w.live[len(w.live)-1]
 	w.live = w.live[:len(w.live)-1]
 	return true
@@ -373,7 +389,9 @@ func (w *workload) shrink(ctx context.Context) error {
 			for i := range left {
 				p := &left[i]
 				key := p.Labels[labelGroup]
-				if key == "" {
+				if names := claimNames(p); len(names) > 0 {
+					key = p.Namespace + "/" + names[0] // those that share a claim go together
+				} else if key == "" {
 					key = p.Namespace + "/" + p.Name
 				}
 				at, ok := groups[key]
@@ -385,8 +403,9 @@ func (w *workload) shrink(ctx context.Context) error {
 				l := &w.live[at]
 				l.names, l.uids = append(l.names, p.Name), append(l.uids, p.UID)
 				l.cpu += p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
+				l.claims, l.waits = claimNames(p), l.waits || p.Spec.NodeName == ""
 			}
-			if w.shrinkTo(ctx, plainNodes*nodeCPU*2/5, plainNodes/2) {
+			if w.shrinkTo(ctx, plainNodes*nodeCPU*2/5, plainNodes/2) && w.sweepClaims(ctx) {
 				return nil
 			}
 		}
@@ -408,8 +427,14 @@ func largerOf(i int) int64 {
 func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
 	for {
 		var cpu int64
-		var shrinkable, withPort []int
+		var shrinkable, withPort, withClaims []int
 		for i, l := range w.live {
+			if len(l.claims) > 0 { // those that wait stay, for the checker to say whether they may
+				if !l.waits {
+					withClaims = append(withClaims, i)
+				}
+				continue
+			}
 			switch l.class {
 			case classHuge, classUntold:
 				continue
@@ -421,6 +446,8 @@ func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
 		}
 		if len(withPort) > ports {
 			shrinkable = withPort
+		} else if len(withClaims) > finalClaiming {
+			shrinkable = withClaims
 		} else if cpu <= room {
 			return true
 		}
