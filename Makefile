@@ -108,7 +108,7 @@ plots: ## measure the engine's cost per decision, and draw it in docs/plots
 	go run ./test/benchcost --out docs/plots
 
 .PHONY: bench-kube
-bench-kube: build ## kube-scheduler and Berth in turn on a real API server: 5,000 nodes, 10,000 plain pods; BENCHFLAGS='--workload all' for others
+bench-kube: build ## kube-scheduler and Berth in turn on a real API server: 5,000 nodes, 10,000 plain pods; BENCHFLAGS='--workload all' for others, '--workload volumes' for pods with claims
 	go run ./test/benchkube --berth $(BIN)/berth $(BENCHFLAGS)
 
 .PHONY: chaos

@@ -11,8 +11,10 @@ import (
 // The contenders that are known by name elsewhere.
 const (
 	kubeScheduler = "kube-scheduler"
-	berthAll      = "berth-all"   // Berth in one process
-	berthSplit    = "berth-split" // Berth with each role in processes of its own
+	nullBinder    = "null"
+	berthAll      = "berth-all"    // Berth in one process
+	berthSplit    = "berth-split"  // Berth with each role in processes of its own
+	berthBefore   = "berth-before" // as berth-all, with another binary
 )
 
 // contender is a scheduler to be measured.
@@ -34,6 +36,7 @@ type command struct {
 // environment is what command lines are made of.
 type environment struct {
 	config
+	claims        bool   // pods have some
 	dir           string // for files and logs
 	kubeconfig    string
 	kubeScheduler string // paths of binaries
@@ -47,9 +50,13 @@ type environment struct {
 func contenders() []contender {
 	return []contender{
 		{name: kubeScheduler, commands: kubeSchedulerCommands},
-		{name: "null", blind: true, commands: nullCommands},
+		{name: nullBinder, blind: true, commands: nullCommands},
 		{name: berthAll, berth: true, commands: berthAllCommands},
 		{name: berthSplit, berth: true, etcd: true, commands: berthSplitCommands},
+		{name: berthBefore, berth: true, commands: func(e environment) ([]command, error) {
+			e.berth = e.before
+			return berthAllCommands(e)
+		}},
 	}
 }
 
@@ -94,8 +101,11 @@ leaderElection:
 
 // nullCommands runs the null binder of this program.
 func nullCommands(e environment) ([]command, error) {
-	return []command{{"null-binder", []string{e.self, nullBinderCommand,
-		"--kubeconfig", e.kubeconfig, "--concurrency", strconv.Itoa(e.bindConcurrency)}}}, nil
+	argv := []string{e.self, nullBinderCommand, "--kubeconfig", e.kubeconfig, "--concurrency", strconv.Itoa(e.bindConcurrency)}
+	if e.claims {
+		argv = append(argv, "--claims")
+	}
+	return []command{{nullBinderCommand, argv}}, nil
 }
 
 // berthAllCommands runs every role of Berth, and its etcd, in one process.

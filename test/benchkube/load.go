@@ -32,6 +32,9 @@ func (l load) node(i int) *corev1.Node {
 	node := kubetest.PlainNode(i)
 	cpu := *resource.NewQuantity(l.nodeCPU, resource.DecimalSI)
 	node.Status.Capacity[corev1.ResourceCPU], node.Status.Allocatable[corev1.ResourceCPU] = cpu, cpu
+	if l.shapeNode != nil {
+		l.shapeNode(node)
+	}
 	return node
 }
 

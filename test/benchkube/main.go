@@ -7,14 +7,16 @@
 //
 // A workload is a kind of pods: plain ones only request resources, others belong to controllers or have one kind of constraint
 // each. Some workloads have a script besides: pods that fit nowhere, pods with gates, pods that need the room of others, pods
-// that come and go, and a cluster that is full of pods. Everything runs on this machine: the API server, etcd and the
-// contender share its cores, so the figures compare contenders and are no more than that.
+// that come and go, a cluster that is full of pods, and pods with claims, for which the controllers of volumes are played: then it
+// fails too if a pod does not have the volumes it claims, each for itself, or does not reach them. Everything runs on this machine: the
+// API server, etcd and the contender share its cores, so the figures compare contenders and are no more than that.
 //
 // Contenders take turns, repetition by repetition, and a table has a row for each workload and contender: medians, with the
 // least and the largest figure, and ratios to kube-scheduler's figure of the same repetition. An interrupt ends the run that
 // is under way; the table is of the runs before.
 //
-// With --profile, Berth runs once in one process and leaves profiles of its CPU time and its allocations.
+// With --profile, Berth runs once in one process and leaves profiles of its CPU time and its allocations. With --before, another
+// binary of Berth takes turns with it, so that both are compared in one run.
 //
 // Two subcommands serve the program itself and make: "benchkube null-binder" is the contender that binds blindly, and
 // "benchkube build" fills the cache of control plane programs and of their clients, and prints their paths.
@@ -48,6 +50,7 @@ type config struct {
 	workloads                     []workload
 	contenders                    []contender // empty: as many as make sense for the workload
 	berth                         string      // path of the berth binary
+	before                        string      // path of another, to compare with; empty: none
 	kubeQPS                       int
 	bindConcurrency               int
 	timeout                       time.Duration // 0: as long as the workload says
@@ -95,17 +98,18 @@ func parse(args []string) (config, error) {
 	f.StringVar(&workloads, "workload", "plain", "comma-separated `names`, or all:\n"+describeWorkloads())
 	f.IntVar(&cfg.pods, "pods", 0, fmt.Sprintf("`number` of pods, all pending before the contender starts; 0: %d plain ones, %d with constraints, one for each node for daemonset, %d preemptors, %d that fit nowhere for churn, %d for restart",
 		plainPods, constrainedPods, preemptorPods, unschedulablePods, latePods))
-	f.IntVar(&cfg.boundPods, "bound-pods", 140000, "`number` of pods that are bound already, for restart")
+	f.IntVar(&cfg.boundPods, "bound-pods", 0, fmt.Sprintf("`number` of pods that are bound already, for restart and volumes-…; 0: %d and %d", placedPods, claimingPods))
 	f.IntVar(&cfg.classes, "classes", 16, "`number` of different plain pods, by their requests, 1 to 16; 1: all request 100m and 500Mi, as those of other workloads do")
 	f.IntVar(&cfg.nodeCPU, "node-cpu", 4, "`CPUs` of each node")
 	f.Uint64Var(&cfg.seed, "seed", 1, "`seed` of the workload, which pod is of which class, and of Berth's choice among equal nodes")
 	f.StringVar(&contenders, "contenders", "", fmt.Sprintf("comma-separated `names`, in the order of their runs, of %s; empty: all for plain pods, %s for other workloads",
 		strings.Join(contenderNames(), ", "), strings.Join(judges(), " and ")))
 	f.StringVar(&cfg.berth, "berth", filepath.Join(".bin", "berth"), "`path` of the berth binary")
+	f.StringVar(&cfg.before, "before", "", "`path` of another berth binary, which takes turns with it as "+berthBefore)
 	f.IntVar(&cfg.repetitions, "repetitions", 3, "`times` that each contender runs")
 	f.IntVar(&cfg.kubeQPS, "kube-qps", 5000, "QPS and burst of kube-scheduler's and Berth's clients, in `requests` per second")
 	f.IntVar(&cfg.bindConcurrency, "bind-concurrency", 64, "binds that the null binder has in flight at `most`")
-	f.DurationVar(&cfg.timeout, "timeout", 0, fmt.Sprintf("`time` that a contender has to bind all pods; 0: %v, and %v for storm and preemption", usualLimit, longLimit))
+	f.DurationVar(&cfg.timeout, "timeout", 0, fmt.Sprintf("`time` that a contender has to bind all pods; 0: %v, %v for storm and preemption, and %v for volumes-local", usualLimit, longLimit, shortLimit))
 	f.DurationVar(&cfg.idleWindow, "idle-window", 20*time.Second, "`time` in which the CPU of a contender with nothing to do is measured, in a storm")
 	f.DurationVar(&cfg.churnWindow, "churn-window", 30*time.Second, "`time` that is measured of a churn")
 	f.StringVar(&cfg.profile, "profile", "", "`directory` for profiles of "+berthAll+", the only contender then, in one repetition")
@@ -172,17 +176,23 @@ func (cfg *config) choose(workloads, contenders string) error {
 			return fmt.Errorf("--pods: %w", err)
 		}
 		chosen := cfg.contendersFor(w)
-		if i := slices.IndexFunc(chosen, func(c contender) bool { return c.blind }); i >= 0 && w.newScript != nil {
+		if i := slices.IndexFunc(chosen, func(c contender) bool { return c.blind }); i >= 0 && w.newScript != nil && !w.claims {
 			return fmt.Errorf("--contenders: %s binds blindly, and cannot run %s", chosen[i].name, w.name)
 		}
 		if cfg.kill && !slices.ContainsFunc(chosen, func(c contender) bool { return c.name == berthSplit }) {
 			return fmt.Errorf("--kill: %s is not among the contenders", berthSplit)
 		}
-		if !slices.ContainsFunc(chosen, func(c contender) bool { return c.berth }) {
-			continue
-		}
-		if _, err := os.Stat(cfg.berth); err != nil {
-			return fmt.Errorf("--berth: %w", err)
+		for _, c := range chosen {
+			flag, path := "--berth", cfg.berth
+			if c.name == berthBefore {
+				flag, path = "--before", cfg.before
+			}
+			if !c.berth {
+				continue
+			}
+			if _, err := os.Stat(path); err != nil {
+				return fmt.Errorf("%s: %w", flag, err)
+			}
 		}
 	}
 	return nil
@@ -192,17 +202,26 @@ func (cfg *config) choose(workloads, contenders string) error {
 func (cfg config) of(w workload) config {
 	cfg.nodes = cmp.Or(cfg.nodes, w.nodes, usualNodes)
 	cfg.pods = cmp.Or(cfg.pods, w.pods, cfg.nodes)
+	cfg.boundPods = cmp.Or(cfg.boundPods, w.boundPods)
 	cfg.timeout = cmp.Or(cfg.timeout, w.limit, usualLimit)
 	return cfg
 }
 
 // contendersFor returns who runs a workload. Unless the command line says, a workload of other than plain pods is only for
-// one contender of each scheduler: the others tell nothing new, and time passes.
+// one contender of each scheduler, and of pods with claims for the null binder: the others tell nothing new, and time passes.
 func (cfg config) contendersFor(w workload) []contender {
 	if len(cfg.contenders) > 0 {
 		return cfg.contenders
 	}
-	return slices.DeleteFunc(contenders(), func(c contender) bool { return w.name != plain && !slices.Contains(judges(), c.name) })
+	return slices.DeleteFunc(contenders(), func(c contender) bool {
+		switch c.name {
+		case berthBefore:
+			return cfg.before == ""
+		case nullBinder:
+			return w.name != plain && !w.claims
+		}
+		return w.name != plain && !slices.Contains(judges(), c.name)
+	})
 }
 
 // compare runs every contender and prints the tables, also of the runs before an interrupt or a run that could not be made. It

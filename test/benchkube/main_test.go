@@ -217,6 +217,8 @@ func TestCommandLineThatMakesNoSenseIsRefused(t *testing.T) {
 		"--contenders null --timeout -1s":                                          "--timeout: -1s is negative",
 		"--contenders kube-scheduler --workload churn,restart --bound-pods 199901": "--pods: 100 pods of workload restart are more than the 99",
 		"--contenders kube-scheduler --workload daemonset --pods 15001":            "--pods: 15001 pods of workload daemonset are more than the 15000",
+		"--contenders null --workload volumes-local --pods 5001":                   "--pods: 5001 pods of workload volumes-local are more than the 5000",
+		"--contenders berth-before":                                                "--before",
 		"--contenders null --profile d":                                            "--profile: it is of berth-all, not of null",
 	} {
 		if _, err := parse(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), want) {
@@ -254,29 +256,34 @@ func TestWithoutFlagsAllContendersBindPlainPods(t *testing.T) {
 		{[]string{"--workload", "daemonset", "--contenders", "berth-all"}, []string{"daemonset berth-all 15000"}},
 		{[]string{"--workload", "daemonset", "--contenders", "berth-all", "--nodes", "7"}, []string{"daemonset berth-all 7"}},
 		{[]string{"--workload", "churn,restart", "--contenders", "berth-all"}, []string{"churn berth-all 1000", "restart berth-all 100"}},
+		{[]string{"--workload", "deployment", "--before", os.Args[0]}, []string{"deployment kube-scheduler 10000", "deployment berth-all 10000", "deployment berth-before 10000"}},
+		{[]string{"--workload", "volumes-csi", "--pods", "5"}, []string{"volumes-csi kube-scheduler 5", "volumes-csi null 5", "volumes-csi berth-all 5"}},
 		{[]string{"--workload", "deployments", "--profile", "d"}, []string{"deployments berth-all 10000"}},
 	} {
 		if diff := cmp.Diff(tt.want, names(tt.args...)); diff != "" {
 			t.Errorf("%q runs (-want +got):\n%s", tt.args, diff)
 		}
 	}
-	if all := names("--workload", "all"); len(all) != 4+16*2 {
-		t.Errorf("--workload all runs %q, want plain pods and sixteen others", all)
+	if all := names("--workload", "all"); len(all) != 4+16*2+5*3 {
+		t.Errorf("--workload all runs %q, want plain pods, sixteen others, and five of pods with claims", all)
 	}
 }
 
 func TestWorkloadsHaveTheirOwnNodesAndLimits(t *testing.T) {
 	for name, want := range map[string]config{
-		plain:        {nodes: 5000, pods: 10000, timeout: 5 * time.Minute},
-		"daemonset":  {nodes: 15000, pods: 15000, timeout: 5 * time.Minute},
-		"preemption": {nodes: 5000, pods: 1000, timeout: 10 * time.Minute},
+		plain:           {nodes: 5000, pods: 10000, timeout: 5 * time.Minute},
+		"daemonset":     {nodes: 15000, pods: 15000, timeout: 5 * time.Minute},
+		"preemption":    {nodes: 5000, pods: 1000, timeout: 10 * time.Minute},
+		"restart":       {nodes: 5000, pods: 100, timeout: 5 * time.Minute, boundPods: 140000},
+		"volumes-csi":   {nodes: 5000, pods: 2000, timeout: 5 * time.Minute, boundPods: 1000},
+		"volumes-local": {nodes: 5000, pods: 2000, timeout: time.Minute, boundPods: 1000},
 	} {
 		w := workloadOf(t, name)
-		if got := (config{}).of(w); got.nodes != want.nodes || got.pods != want.pods || got.timeout != want.timeout {
-			t.Errorf("%s: %d nodes, %d pods, %v, want %d, %d and %v", name, got.nodes, got.pods, got.timeout, want.nodes, want.pods, want.timeout)
+		if got := (config{}).of(w); got.nodes != want.nodes || got.pods != want.pods || got.timeout != want.timeout || got.boundPods != want.boundPods {
+			t.Errorf("%s: %d nodes, %d pods, %v, %d bound, want %d, %d, %v and %d", name, got.nodes, got.pods, got.timeout, got.boundPods, want.nodes, want.pods, want.timeout, want.boundPods)
 		}
-		given := config{nodes: 3, pods: 2, timeout: time.Second}
-		if got := given.of(w); got.nodes != 3 || got.pods != 2 || got.timeout != time.Second {
+		given := config{nodes: 3, pods: 2, boundPods: 1, timeout: time.Second}
+		if got := given.of(w); got.nodes != 3 || got.pods != 2 || got.boundPods != 1 || got.timeout != time.Second {
 			t.Errorf("%s does not obey the command line: %d nodes, %d pods, %v", name, got.nodes, got.pods, got.timeout)
 		}
 	}

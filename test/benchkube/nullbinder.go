@@ -21,12 +21,13 @@ import (
 const nullBinderCommand = "null-binder"
 
 // runNullBinder binds every pending pod to the next node in turn, with its UID, and does nothing else: no filter, no
-// score, no event, no retry. It is the most that an API server lets any scheduler do. It ends with ctx, or with an error
-// when a bind fails.
+// score, no event, no retry. It is the most that an API server lets any scheduler do. With --claims it writes what a scheduler
+// writes for the claims of the pod before, and waits until they are bound. It ends with ctx, or with an error when a write fails.
 func runNullBinder(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet(nullBinderCommand, flag.ContinueOnError)
 	kubeconfig := f.String("kubeconfig", "", "`path` of the kubeconfig file")
 	concurrency := f.Int("concurrency", 64, "binds in flight at `most`")
+	claims := f.Bool("claims", false, "write what a scheduler writes for claims")
 	if err := f.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
@@ -46,6 +47,14 @@ func runNullBinder(ctx context.Context, args []string) error {
 	}
 
 	g, ctx := errgroup.WithContext(ctx)
+	prepare := func(_ context.Context, _ *corev1.Pod, node string) (string, error) { return node, nil }
+	if *claims {
+		c, err := followClaims(ctx, g, client)
+		if err != nil {
+			return errors.Join(err, g.Wait())
+		}
+		prepare = c.prepare
+	}
 	pending := make(chan *corev1.Pod, *concurrency)
 	g.Go(func() error {
 		watchPending(ctx, client, pending)
@@ -60,7 +69,11 @@ func runNullBinder(ctx context.Context, args []string) error {
 					return nil
 				case pod := <-pending:
 					node := nodes.Items[int(next.Add(1)-1)%len(nodes.Items)].Name
-					if err := bind(ctx, client, pod, node); err != nil && ctx.Err() == nil {
+					node, err := prepare(ctx, pod, node)
+					if err == nil {
+						err = bind(ctx, client, pod, node)
+					}
+					if err != nil && ctx.Err() == nil {
 						return err
 					}
 				}

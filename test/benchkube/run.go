@@ -42,6 +42,7 @@ type result struct {
 	preemption *preemptionFigures
 	churn      *churnFigures
 	restart    *restartFigures
+	volumes    *volumesFigures
 }
 
 // title names the run.
@@ -93,7 +94,7 @@ func runOnce(ctx context.Context, cfg config, w workload, c contender, bin strin
 	s.watcher = watcher
 
 	// 3. The contender, until it has done what the script asks for, and then until it has nothing more to write.
-	env := environment{config: cfg, dir: dir, kubeconfig: plane.Kubeconfig(), kubeScheduler: bin}
+	env := environment{config: cfg, claims: w.claims, dir: dir, kubeconfig: plane.Kubeconfig(), kubeScheduler: bin}
 	if env.self, err = os.Executable(); err != nil {
 		return r, fmt.Errorf("find own program: %w", err)
 	}

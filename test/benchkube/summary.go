@@ -80,12 +80,27 @@ func ratio(name string, figure func(*result) float64, to func(summary, group) gr
 	}}
 }
 
+// now is a column of the ratio of berth-all's figure to that of a group in the same repetition.
+func now(name string, figure func(*result) float64) column {
+	return column{name, func(s summary, g group) string {
+		return told(s.group(g[0].workload, berthAll).sample(figure).Ratios(g.sample(figure)), "%.2f")
+	}}
+}
+
 // toKubeScheduler is kube-scheduler with the same workload; nil for itself.
 func toKubeScheduler(s summary, g group) group {
 	if g[0].contender == kubeScheduler {
 		return nil
 	}
 	return s.group(g[0].workload, kubeScheduler)
+}
+
+// toNullBinder is the null binder with the same workload; nil for itself.
+func toNullBinder(s summary, g group) group {
+	if g[0].contender == nullBinder {
+		return nil
+	}
+	return s.group(g[0].workload, nullBinder)
 }
 
 // toBaseline is the same contender with the workload that its own is compared with.

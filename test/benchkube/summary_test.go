@@ -126,7 +126,10 @@ func TestScriptsHaveTablesWithRatios(t *testing.T) {
 		fast.churn = &churnFigures{created: 200, deleted: 200, updated: 500, kept: 1, latency: measure.Sample{5, 6, 6 * factor}, cpu: time.Second}
 		again := made("restart", "a", run, 20)
 		again.restart = &restartFigures{bound: 1000}
-		results = append(results, made("storm-baseline", "a", run, 50*factor), storm, before, gatedRun, preempting, slow, fast, again)
+		null, claiming := made("volumes-csi", nullBinder, run, 30*factor), made("volumes-csi", berthAll, run, 20)
+		null.volumes, claiming.volumes = &volumesFigures{bound: 10, claims: 110, attached: 2}, &volumesFigures{bound: 10, claims: 110, attached: 2 + run}
+		results = append(results, made("storm-baseline", "a", run, 50*factor), storm, before, gatedRun, preempting, slow, fast, again, null, claiming,
+			made("volumes-csi", berthBefore, run, 40))
 	}
 	alone := made("storm", "b", 1, 10)
 	alone.storm = &stormFigures{lastBound: last} // nothing was told
@@ -142,6 +145,9 @@ func TestScriptsHaveTablesWithRatios(t *testing.T) {
 		"churn kube-scheduler 20.0 30.0 - 4.00 - 200 190 499 95",
 		"churn a 6.0 9.0 (6.0-12.0) 0.30 (0.20-0.40) 1.00 0.25 200 200 500 100",
 		"restart a 1000 5.0 10.0 0.0 64",
+		"volumes-csi null - 10 110 2",
+		"volumes-csi berth-all 0.50 (0.33-0.67) 10 110 4 (3-4)",
+		"volumes-csi berth-before 40 0.50 0.40 0.50",
 	)
 }
 

@@ -168,6 +168,34 @@ kept %          the least part of these that it has reached: below 95, the figur
 	legend: `
 first bound s, all bound s  from the start of the contender's first process to the first and the last binding
 `,
+}, {
+	has: func(r *result) bool { return r.volumes != nil },
+	columns: []column{
+		workloadColumn, contenderColumn,
+		ratio("to null", (*result).perSecond, toNullBinder),
+		median("bound before", "%.0f", ofVolumes(func(f *volumesFigures) int { return f.bound })),
+		median("claims", "%.0f", ofVolumes(func(f *volumesFigures) int { return f.claims })),
+		median("most attached", "%.0f", ofVolumes(func(f *volumesFigures) int { return f.attached })),
+	},
+	legend: `
+to null         pods/s, above, to the null binder's in the same repetition. It makes a scheduler's writes to volumes and claims,
+                waits until they are bound, binds, and tells no events
+claims          of all pods that have a node. Each is bound to a volume of its own, which the pod's node reaches
+most attached   volumes of one node
+                Controllers of volumes are played, without a limit of their rate; their writes are among the other writes, above.
+`,
+}, {
+	has: func(r *result) bool { return r.contender == berthBefore },
+	columns: []column{
+		workloadColumn, contenderColumn,
+		median("pods/s", "%.0f", (*result).perSecond),
+		now("now to before", (*result).perSecond),
+		median("ms/pod", "%.2f", (*result).cpuPerPod),
+		now("CPU now to before", (*result).cpuPerPod),
+	},
+	legend: `
+now to before   berth-all's figure to this one's in the same repetition
+`,
 }}
 
 // layouts returns all tables that have a row for each run.

@@ -29,6 +29,12 @@ type workload struct {
 	room func(cfg config, perNode int) int
 	// newScript returns what happens in a run. nil: the pods are bound, and that is all.
 	newScript func() script
+	// claims: pods have claims, for which the null binder can write what a scheduler writes.
+	claims bool
+	// boundPods is how many are bound beforehand, unless the command line says.
+	boundPods int
+	// shapeNode makes of a node one of the workload. nil: it is as it is.
+	shapeNode func(*corev1.Node)
 	// baseline names the workload that it is compared with, which runs before it. Empty: none.
 	baseline string
 }
@@ -49,12 +55,15 @@ const (
 	preemptorPods     = 1000
 	unschedulablePods = 1000
 	latePods          = 100
+	placedPods        = 140000
+	claimingPods      = 1000 // that are bound before
 
 	usualNodes     = 5000
 	daemonSetNodes = 15000
 
 	usualLimit = 5 * time.Minute
 	longLimit  = 10 * time.Minute
+	shortLimit = time.Minute // for what kube-scheduler would take hours for
 )
 
 // workloads returns all workloads. Those with constraints have the shapes of kube-scheduler's scheduler_perf, but all pods in
@@ -148,10 +157,15 @@ func workloads() []workload {
 			newScript: func() script { return newChurn() },
 		},
 		{
-			name: "restart", about: "few pods, on a cluster that has --bound-pods", pods: latePods,
+			name: "restart", about: "few pods, on a cluster that has --bound-pods", pods: latePods, boundPods: placedPods,
 			newScript: func() script { return restart{} },
 			room:      func(cfg config, perNode int) int { return cfg.nodes*perNode - cfg.boundPods },
 		},
+		claiming("volumes-intree", "a claim each, bound to an in-tree disk, beside --bound-pods of them", claims{disk: inTreeDisk}),
+		claiming("volumes-migrated", "the same of nodes that have at most 39 of them, as CSI volumes", claims{disk: inTreeDisk, csiNode: true, migrated: true}),
+		claiming("volumes-csi", "the same with CSI volumes", claims{disk: csiDisk, csiNode: true}),
+		claiming("volumes-local", "a claim each, that waits for the local volume of a node", claims{local: true}),
+		claiming("volumes-provision", "a claim each, for which a volume is provisioned where the pod goes", claims{csiNode: true}),
 	}
 }
 
@@ -185,8 +199,11 @@ func spread(maxSkew int32, action corev1.UnsatisfiableConstraintAction) func(*co
 	}
 }
 
-// allWorkloads stands for all of them on the command line.
-const allWorkloads = "all"
+// allWorkloads stands for all of them on the command line, and volumeWorkloads for those of pods with claims.
+const (
+	allWorkloads    = "all"
+	volumeWorkloads = "volumes"
+)
 
 func workloadNames() []string {
 	var names []string
@@ -200,8 +217,9 @@ func workloadNames() []string {
 func describeWorkloads() string {
 	var lines []string
 	for _, w := range workloads() {
-		lines = append(lines, fmt.Sprintf("%-14s %s", w.name, w.about))
+		lines = append(lines, fmt.Sprintf("%-17s %s", w.name, w.about))
 	}
+	lines = append(lines, fmt.Sprintf("%-17s %s", volumeWorkloads, "all of "+volumeWorkloads+"-…"))
 	return strings.Join(lines, "\n")
 }
 
@@ -214,9 +232,13 @@ func workloadsNamed(names string) ([]workload, error) {
 	named := func(name string) int { return slices.IndexFunc(known, func(w workload) bool { return w.name == name }) }
 	var out []workload
 	for name := range strings.SplitSeq(names, ",") {
+		if name == volumeWorkloads {
+			out = append(out, slices.DeleteFunc(slices.Clone(known), func(w workload) bool { return !w.claims })...)
+			continue
+		}
 		at := named(name)
 		if at < 0 {
-			return nil, fmt.Errorf("no workload %q; there are %s and %s", name, strings.Join(workloadNames(), ", "), allWorkloads)
+			return nil, fmt.Errorf("no workload %q; there are %s, %s and %s", name, strings.Join(workloadNames(), ", "), volumeWorkloads, allWorkloads)
 		}
 		if b := known[at].baseline; b != "" && !slices.ContainsFunc(out, func(w workload) bool { return w.name == b }) {
 			out = append(out, known[named(b)])

@@ -98,6 +98,11 @@ func TestMorePodsThanCanBeBoundAreRefused(t *testing.T) {
 		{"node-affinity", 1, 4, 40},
 		{"daemonset", 25, 4, 25},
 		{"restart", 25, 4, 25*40 - 7},
+		{"volumes-intree", 25, 4, 25*40 - 7},
+		{"volumes-csi", 25, 64, 25*39 - 7},
+		{"volumes-migrated", 25, 2, 25*20 - 7},
+		{"volumes-local", 25, 4, 25},
+		{"volumes-provision", 25, 4, 25 * 39},
 	} {
 		w := workloadOf(t, tt.workload)
 		cfg := config{nodes: tt.nodes, nodeCPU: tt.cpus, pods: tt.room, boundPods: 7}
