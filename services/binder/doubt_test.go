@@ -138,6 +138,54 @@ func TestAVolumeThatAClaimMayYetGetKeepsNoneFromOthersThatOthersWouldDoFor(t *te
 	})
 }
 
+// A StatefulSet's, say. What its claim may yet get will do; it does not get another volume that comes first.
+func TestAPodThatIsMadeAnewGetsWhatItsClaimMayYetGet(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"))
+	src.setPod(claiming("p", 10, "c"))
+	src.answersVolumes(unknownFor("p"))
+	b := start(t, etcd, src)
+	b.active()
+	b.commit(b.request(1, "p"))
+	eventually(t, "tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+	src.deletePod("p")
+	eventually(t, "p is gone", func() bool { return b.phase("p") == "gone" })
+	src.setObjects(freeVolume("a-first", 5))
+	src.setPod(claiming("q", 10, "c"))
+	eventually(t, "q waits", func() bool { return b.phase("q") == "pending" })
+	if got := b.commit(b.request(1, "q")); got[0] != "assumed" {
+		t.Fatalf("q is %s", got[0])
+	}
+	eventually(t, "v is written for q", func() bool {
+		of := src.triedVolumes("q")
+		return len(of) > 0 && of[0].Choices[0].Volume == "v"
+	})
+}
+
+// Its intent is in the record still, for others of its batch are not decided.
+func TestAPodThatIsBoundWithItsClaimsIsLeftAloneThoughItsNodeIsGone(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	src.setNode(node("b", 1000))
+	v, c := freeVolume("v", 5), waitingClaim("c", "static")
+	v.HasClaim, v.Claim, v.Available = true, cluster.ClaimReference{Namespace: "default", Name: "c", UID: "uid-c"}, false
+	c.Volume, c.Bound = "v", true
+	src.setObjects(v, c)
+	p := claiming("p", 10, "c")
+	p.NodeName = "a"
+	src.setPod(p)
+	leave(t, etcd, coord.Batch{ID: 40, Intents: []coord.Intent{meantVolumes("p", "a", "c", "v")}})
+	b := start(t, etcd, src)
+	b.active()
+	never(t, "something is written for p, or told of it", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return len(src.volumes) > 0 || len(src.scheduled) > 0
+	})
+}
+
 // Where the pod is says nothing of its claims: our write might yet give v to a claim that has w.
 func TestAWriteInDoubtIsMadeVoidThoughAnotherSchedulerBindsThePodToTheSameNode(t *testing.T) {
 	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()

@@ -3,6 +3,7 @@ package binder
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -314,16 +315,18 @@ func (l *ledger) unresolved(p *placement) (may bool) {
 	return may
 }
 
-// claimsBound reports whether the claims of a placement are bound to what was chosen for them: then nothing is to be written any more. Where the pod is says
-// nothing of that: another scheduler may have bound it there, with other volumes.
+// claimsBound reports whether the claims of a placement are bound to what was chosen for them: then each write before is of an older version. Where the
+// pod is says nothing of that: another scheduler may have bound it there, with other volumes. Nor does what has become of its node since.
 func (l *ledger) claimsBound(p *placement) (is bool) {
 	l.read(func(st *cluster.State) { is = claimsBound(st, p) })
 	return is
 }
 
 func claimsBound(st *cluster.State, p *placement) bool {
-	is, err := engine.VolumesBound(st, p.Namespace, p.Node, p.Volumes)
-	return is && err == nil
+	return !slices.ContainsFunc(p.Volumes, func(c cluster.VolumeChoice) bool {
+		claim := st.PersistentVolumeClaim(p.Namespace, c.Claim)
+		return claim == nil || claim.UID != c.UID || !claim.Bound || claim.Volume == "" || c.Volume != "" && claim.Volume != c.Volume
+	})
 }
 
 // schedulerOf returns a pod's scheduler name, "" if there is no such pod.

@@ -93,12 +93,16 @@ func (b *preparing) admits(namespace, node string, choices []cluster.VolumeChoic
 	})
 }
 
-// free reports whether no other claim may be about to get a volume.
+// free reports whether neither the volume may be about to become another claim's, nor something else the claim's.
 func (b *preparing) free(claim *cluster.PersistentVolumeClaim, volume string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	key := heldClaim{claim.Namespace, claim.Name, claim.UID}
+	if h := b.claims[key]; h != nil && h.volume != volume {
+		return false
+	}
 	by, taken := b.volumes[volume]
-	return !taken || by == heldClaim{claim.Namespace, claim.Name, claim.UID}
+	return !taken || by == key
 }
 
 // hold has nothing else be chosen for a placement's claims. What others hold already stays as it is.
@@ -115,7 +119,7 @@ func (b *preparing) hold(p *placement) {
 		if h == nil {
 			h = &held{volume: c.Volume, node: p.Node}
 			b.claims[key] = h
-			if c.Volume != "" {
+			if _, taken := b.volumes[c.Volume]; c.Volume != "" && !taken {
 				b.volumes[c.Volume] = key
 			}
 		}

@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -70,8 +69,7 @@ func (s *Source) voidVolumes(ctx context.Context, b source.VolumeBinding) source
 		return unknown(err)
 	}
 	var all []writtenVersion
-	var failed error
-	for _, c := range b.Choices { // all of them: who has it that a claim cannot be written does not keep a volume from others
+	for _, c := range b.Choices {
 		if source.Ended(ctx) {
 			return unknown(errEnded)
 		}
@@ -110,8 +108,7 @@ func (s *Source) voidVolumes(ctx context.Context, b source.VolumeBinding) source
 			err = fmt.Errorf("%s cannot be changed", name)
 		}
 		if err != nil {
-			failed = errors.Join(failed, err)
-			continue
+			return unknown(err)
 		}
 		if m := s.mirrorOf(resource); m != nil {
 			all = append(all, writtenVersion{m, name, written.GetResourceVersion()})
@@ -123,9 +120,6 @@ func (s *Source) voidVolumes(ctx context.Context, b source.VolumeBinding) source
 		if err := version.told(wait); err != nil {
 			return unknown(err)
 		}
-	}
-	if failed != nil {
-		return unknown(failed)
 	}
 	return source.Outcome{Result: source.BindDone}
 }
