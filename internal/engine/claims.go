@@ -65,6 +65,25 @@ type ClaimLack struct {
 	New, Attached, Limit int64
 }
 
+// Where says of which nodes the labels are such that the claim's volume can be used there, "" if of all, or if it has none.
+func (c *Claim) Where() string {
+	v := c.Volume
+	if v == nil {
+		return ""
+	}
+	var zones zoneDemand
+	zones.add(v)
+	switch {
+	case v.HasAffinity:
+		return WhereText(v.Affinity)
+	case v.Migration.Plugin != "" && v.HasMigratedAffinity:
+		return WhereText(v.MigratedAffinity)
+	case len(zones.wanted) > 0 && !c.Ephemeral:
+		return WhereText(zones.terms())
+	}
+	return ""
+}
+
 // ownClaim is a claim of a pod with what is read of it.
 type ownClaim struct {
 	by cluster.PodClaim

@@ -141,6 +141,15 @@ type zone struct {
 	values       []cluster.Symbol
 }
 
+// terms says the zones and regions as terms of a node's affinity, by the names that the labels have today.
+func (d *zoneDemand) terms() []cluster.NodeSelectorTerm {
+	var all []cluster.Requirement
+	for _, w := range d.wanted {
+		all = append(all, cluster.Requirement{Key: cmp.Or(zoneRenamed[w.label], w.label), Operator: "In", Values: w.values})
+	}
+	return []cluster.NodeSelectorTerm{{Expressions: all}}
+}
+
 func zonesOf(wanted []wantedZone, code Verdict, symbol func(string) cluster.Symbol) *nodeZones {
 	p := &nodeZones{code: code}
 	for _, label := range zoneLabels {
@@ -174,12 +183,7 @@ func (p *nodeZones) survey(s *surveyor) surveyFunc {
 		if len(d.wanted) == 0 {
 			continue
 		}
-		of := &ClaimLack{Claims: []string{own.by.Name}, Volume: own.volume.Name}
-		var where cluster.NodeSelectorTerm
-		for _, w := range d.wanted {
-			where.Expressions = append(where.Expressions, cluster.Requirement{Key: cmp.Or(zoneRenamed[w.label], w.label), Operator: "In", Values: w.values})
-		}
-		of.Where = append(of.Where, where)
+		of := &ClaimLack{Claims: []string{own.by.Name}, Volume: own.volume.Name, Where: d.terms()}
 		all = append(all, placed{zonesOf(d.wanted, p.code, s.st.Symbols.Lookup), of})
 	}
 	return func(i cluster.NodeIndex, _ *overlay, out []Lack) []Lack {
