@@ -58,7 +58,10 @@ type ClaimLack struct {
 	Class                      string
 	Wanted, Most               int64
 	NoneMade, NotThere, Unlike bool
+	NoRoom                     bool   // there is only too little room to provision it
 	Node                       string // of a claim for which a volume is provisioned: for which node
+
+	InUse bool // only one pod can use the claims, and another one does
 
 	// Of a driver: how many volumes of the pod would be new on the node, how many are there, and how many can be.
 	Driver               string
@@ -153,7 +156,7 @@ func ClaimsOf(st *cluster.State, pod cluster.PodID) []Claim {
 				c.Node = own.claim.SelectedNode
 			}
 		}
-		if own.claim != nil && !own.by.Ephemeral && slices.Contains(own.claim.AccessModes, readWriteOncePod) {
+		if own.claim != nil && !own.by.Ephemeral && onlyForOnePod(own.claim) {
 			for id := range st.ClaimUserIDs(labels.Namespace, own.by.Name) {
 				if id != pod && (c.User == cluster.NoPod || id < c.User) {
 					c.Exclusive, c.User = true, id

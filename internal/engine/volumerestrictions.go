@@ -128,6 +128,11 @@ func claimNotFound(name string) string {
 	return fmt.Sprintf("persistentvolumeclaim %q not found", name)
 }
 
+// onlyForOnePod reports whether only one pod can use a claim.
+func onlyForOnePod(claim *cluster.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.AccessModes, readWriteOncePod)
+}
+
 func hasSharedDisks(spec *cluster.ClassSpec) bool {
 	return slices.ContainsFunc(spec.Disks, func(d cluster.Disk) bool { return d.Kind != "" })
 }
@@ -258,7 +263,7 @@ func (p *restrictions) survey(s *surveyor) surveyFunc {
 			out = append(out, Lack{Plugin: VolumeRestrictions, Reason: ReasonDiskConflict, Relative: 1, Help: HelpNewNode})
 		}
 		if p.claimInUse(nominees) || nominees != nil && p.claimInUse(nil) {
-			out = append(out, Lack{Plugin: VolumeRestrictions, Reason: ReasonClaimConflict, Relative: 1, Of: &ClaimLack{Claims: used}})
+			out = append(out, Lack{Plugin: VolumeRestrictions, Reason: ReasonClaimConflict, Relative: 1, Of: &ClaimLack{Claims: used, InUse: true}})
 		}
 		return out
 	}

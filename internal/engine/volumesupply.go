@@ -280,6 +280,7 @@ func (p *awaiting) lackOf(st *cluster.State, i cluster.NodeIndex, k int, why sho
 	case a.given || why == noSelector:
 		return out
 	case why == noStorage:
+		out.NoRoom = true
 		for c := range st.StorageCapacities(a.class.Name, i) {
 			if c.HasLimit && !c.Topology.Nothing && conditionsAdmit(st, i, c.Topology.Requirements) {
 				out.Most = max(out.Most, c.Limit)

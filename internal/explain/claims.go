@@ -124,7 +124,7 @@ func (f *findings) told(nodes int32) []Claim {
 		}
 		slices.SortStableFunc(c.Obstacles, func(a, b ClaimObstacle) int { return cmp.Compare(b.Nodes, a.Nodes) })
 		for k := range c.Obstacles {
-			if c.Exclusive && c.Obstacles[k].Nearest.Help == 0 && len(c.Obstacles[k].Nearest.Of.Claims) > 0 && c.Obstacles[k].Reason == engine.ReasonClaimConflict {
+			if c.Exclusive && c.Obstacles[k].Nearest.Of.InUse {
 				c.Obstacles[k].By = c.User
 			}
 		}
@@ -312,7 +312,7 @@ func addVolumes(w *whatif.World, pod cluster.PodID, d *idea) (Change, error) {
 			Name: freshVolume(st, k), Labels: labels, Class: claim.Class, Capacity: claim.Request, AccessModes: claim.AccessModes, Mode: claim.Mode,
 			AttributesClass: claim.AttributesClass, Available: true,
 		}
-		made := NewVolume{Claim: claim.Name, Class: claim.Class, Size: claim.Request, OrRoom: l.Reason == engine.ReasonNoStorage}
+		made := NewVolume{Claim: claim.Name, Class: claim.Class, Size: claim.Request, OrRoom: l.Of.NoRoom}
 		if label, ok := placeOf(st, d.node, claim.Class); ok {
 			in := cluster.Requirement{Key: label.Key, Operator: "In", Values: []string{label.Value}}
 			v.HasAffinity, v.Affinity = true, []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{in}}}
