@@ -28,6 +28,10 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 		return nil, err
 	}
 	name := podName{cmp.Or(req.GetNamespace(), "default"), req.GetName()}
+	claims, err := access.MayReadClaims(ctx, name.namespace)
+	if err != nil {
+		return nil, err
+	}
 	found, _, err := s.findPod(ctx, name)
 	if err != nil {
 		return nil, err
@@ -43,7 +47,7 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 	}
 	// 2. Meanwhile the sandbox says why.
 	live, err := s.tryPod(ctx, name, func(ctx context.Context, box *whatif.Sandbox, pod cluster.PodID) error {
-		response, err = answer.Explain(ctx, box, pod, req, names)
+		response, err = answer.Explain(ctx, box, pod, req, answer.MayKnow{Pods: names, Claims: claims})
 		return err
 	})
 	if err != nil {
@@ -73,7 +77,7 @@ func (s *Service) WhatIf(ctx context.Context, req *schedulingv1.WhatIfRequest) (
 		return nil, err
 	}
 	err = s.try(ctx, nothing, func(ctx context.Context, box *whatif.Sandbox) error {
-		response, err = answer.WhatIf(ctx, box, req, names)
+		response, err = answer.WhatIf(ctx, box, req, names, mayReadClaims(ctx))
 		return err
 	})
 	return response, err
@@ -87,7 +91,7 @@ func (s *Service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacity
 		return nil, err
 	}
 	err = s.try(ctx, nothing, func(ctx context.Context, box *whatif.Sandbox) error {
-		response, err = answer.Capacity(ctx, box, req)
+		response, err = answer.Capacity(ctx, box, req, mayReadClaims(ctx))
 		return err
 	})
 	return response, err
@@ -100,8 +104,12 @@ func (s *Service) Compare(ctx context.Context, req *schedulingv1.CompareRequest)
 		return nil, err
 	}
 	err = s.try(ctx, nothing, func(ctx context.Context, box *whatif.Sandbox) error {
-		response, err = answer.Compare(ctx, box, req, names)
+		response, err = answer.Compare(ctx, box, req, names, mayReadClaims(ctx))
 		return err
 	})
 	return response, err
+}
+
+func mayReadClaims(ctx context.Context) answer.ClaimRight {
+	return func(namespace string) (bool, error) { return access.MayReadClaims(ctx, namespace) }
 }

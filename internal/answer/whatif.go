@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -26,9 +30,12 @@ const (
 )
 
 // WhatIf makes the changes of a request in a sandbox, schedules its pods, says what would happen, and takes all back. Pods that
-// would be evicted are named only if names is true.
-func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRequest, names bool) (*schedulingv1.WhatIfResponse, error) {
+// would be evicted are named only if names is true. Pods of the request may have claims where claims says so.
+func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRequest, names bool, claims ClaimRight) (*schedulingv1.WhatIfResponse, error) {
 	load, err := workload(ctx, req.GetManifests(), req.GetTimes())
+	if err == nil {
+		err = claims.check("manifests", load)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -103,8 +110,8 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 	return response, nil
 }
 
-// Capacity says how many more of a pod fit.
-func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCapacityRequest) (*schedulingv1.GetCapacityResponse, error) {
+// Capacity says how many more of a pod fit. One of a manifest may have claims where claims says so.
+func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCapacityRequest, claims ClaimRight) (*schedulingv1.GetCapacityResponse, error) {
 	limit := int(req.GetLimit())
 	var violations []rpc.Violation
 	switch {
@@ -122,7 +129,13 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 	var load whatif.Workload
 	if req.GetManifest() != "" {
 		var err error
-		if load, err = readWorkload(ctx, "manifest", req.GetManifest(), 1); err != nil {
+		if load, err = readWorkload(ctx, "manifest", req.GetManifest(), 1); err == nil {
+			err = claims.check("manifest", load)
+		}
+		if err == nil && len(load.Pods) == 0 {
+			err = rpc.Invalid(rpc.Violation{Field: "manifest", Description: "it stands for no pod"})
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -142,10 +155,13 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 		}
 		if len(load.Pods) > 0 {
 			pod = load.Pods[0]
-			for _, e := range load.Selectors {
+			for _, e := range load.Objects {
 				if err := w.Observe(e); err != nil {
 					return err
 				}
+			}
+			if err := w.AddClaims(load.Claims[0]); err != nil {
+				return err
 			}
 		}
 		room, err := whatif.Capacity(w, pod, limit)
@@ -163,12 +179,15 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 }
 
 // Compare schedules pods under two configurations and says what differs. Pods that the request does not bring are named only if names
-// is true.
-func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.CompareRequest, names bool) (*schedulingv1.CompareResponse, error) {
+// is true; those that it brings may have claims where claims says so.
+func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.CompareRequest, names bool, claims ClaimRight) (*schedulingv1.CompareResponse, error) {
 	if req.GetEverything() && req.GetManifests() != "" {
 		return nil, rpc.Invalid(rpc.Violation{Field: "everything", Description: "goes with no manifests"})
 	}
 	load, err := workload(ctx, req.GetManifests(), req.GetTimes())
+	if err == nil {
+		err = claims.check("manifests", load)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -215,6 +234,42 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 		return nil, err
 	}
 	return response, nil
+}
+
+// ClaimRight reports whether whoever asks may list the claims of a namespace, "" for all. Nil: of all. What becomes of a pod that names a claim
+// says whether there is such a claim, and where its volume is.
+type ClaimRight func(namespace string) (bool, error)
+
+// mostNamespaces bounds how often a ClaimRight is asked; who asks about more needs the right to all.
+const mostNamespaces = 8
+
+// check returns what keeps whoever asks from asking about pods that have claims.
+func (right ClaimRight) check(field string, load whatif.Workload) error {
+	var namespaces []string
+	for k := range load.Pods {
+		pod := &load.Pods[k]
+		if len(pod.Labels.Claims) > 0 && !slices.Contains(namespaces, pod.Namespace) {
+			if namespaces = append(namespaces, pod.Namespace); len(namespaces) > mostNamespaces {
+				namespaces = []string{""}
+				break
+			}
+		}
+	}
+	for _, namespace := range namespaces {
+		if right == nil {
+			return nil
+		}
+		may, err := right(namespace)
+		switch {
+		case err != nil:
+			return err
+		case !may && namespace == "":
+			return rpc.Error(codes.PermissionDenied, access.ReasonNotAllowed, "%s: pods of more than %d namespaces have claims: that needs the right to list persistentvolumeclaims in all namespaces", field, mostNamespaces)
+		case !may:
+			return rpc.Error(codes.PermissionDenied, access.ReasonNotAllowed, "%s: pods of namespace %s have claims: that needs the right to list persistentvolumeclaims there", field, namespace)
+		}
+	}
+	return nil
 }
 
 // changes are made in a world.

@@ -36,6 +36,8 @@ type Lack struct {
 	Term, Index int
 	Field       bool
 
+	Of *ClaimLack // of volumes; nil: there is nothing to say of claims
+
 	Port    *cluster.HostPort // the host port that is taken
 	Feature string            // that is not declared
 	Name    string            // of the node that the pod asks for
@@ -167,6 +169,9 @@ type surveyor struct {
 	before       []surveyFunc      // by program.before and program.filters; nil: what the filter says is all
 	filters      []surveyFunc
 	profileLacks [][]Lack // by topologyProfileID, once they have been found
+
+	own        []ownClaim // see claims
+	claimsRead bool
 }
 
 // surveyFunc adds all that a live node lacks, as far as one plugin judges it, with the pods that count as nominated to it.
@@ -238,7 +243,11 @@ func (s *surveyor) self(i cluster.NodeIndex) cluster.PodID {
 func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 	p := s.program
 	if p.unsupported != "" {
-		return append(out, Lack{Plugin: p.unsupportedPlugin, Reason: p.unsupported, Unresolvable: true, Relative: 1})
+		lack := Lack{Plugin: p.unsupportedPlugin, Reason: p.unsupported, Unresolvable: true, Relative: 1}
+		if s.spec.Unsupported == "" {
+			lack.Of = s.refused()
+		}
+		return append(out, lack)
 	}
 	// 1. What is set aside before any filter runs.
 	for k := range p.before {

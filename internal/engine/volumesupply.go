@@ -200,11 +200,8 @@ func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, admits func(int,
 		}
 	}
 	for _, k := range append(provisioned, unmatched...) {
-		switch a := &p.asks[k]; {
-		case a.class.Provisioner == "" || a.class.Provisioner == noProvisioner || !p.topologies[k].admit(st, i):
-			return noVolume
-		case a.counted && !hasRoom(st, i, a):
-			return noStorage
+		if short := p.provisions(st, i, k); short != suffices {
+			return short
 		}
 	}
 	if found != nil {
@@ -221,6 +218,103 @@ func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, admits func(int,
 		}
 	}
 	return suffices
+}
+
+// provisions returns why no volume can be provisioned for a claim on a live node.
+func (p *awaiting) provisions(st *cluster.State, i cluster.NodeIndex, k int) shortage {
+	switch a := &p.asks[k]; {
+	case !a.provisioned() || !p.topologies[k].admit(st, i):
+		return noVolume
+	case a.counted && !hasRoom(st, i, a):
+		return noStorage
+	}
+	return suffices
+}
+
+// provisioned reports whether the class provisions volumes.
+func (a *ask) provisioned() bool {
+	return a.class.Provisioner != "" && a.class.Provisioner != noProvisioner
+}
+
+// shorts calls f with each claim for which there is no volume on a live node, by its place among those that wait, and why; find says one of
+// these. The volumes that the others take are taken.
+func (p *awaiting) shorts(st *cluster.State, i cluster.NodeIndex, f func(k int, why shortage, taken []*cluster.PersistentVolume)) {
+	name := st.Nodes.Spec[i].Name
+	var provisioned []int
+	for k := range p.asks {
+		switch a := &p.asks[k]; {
+		case a.selected && a.node != name, a.given && !a.getsGiven(st, i):
+			f(k, noVolume, nil)
+		case a.selected:
+			provisioned = append(provisioned, k)
+		}
+	}
+	var taken []*cluster.PersistentVolume
+	for _, k := range p.bySize {
+		if p.asks[k].claim.SelectorError != "" {
+			f(k, noSelector, nil)
+			continue
+		}
+		v := p.volume(st, i, k, taken, nil)
+		if taken = append(taken, v); v == nil {
+			provisioned = append(provisioned, k)
+		}
+	}
+	for _, k := range provisioned {
+		if why := p.provisions(st, i, k); why != suffices {
+			f(k, why, taken)
+		}
+	}
+}
+
+// lackOf says what a claim wants for which there is no volume on a live node.
+func (p *awaiting) lackOf(st *cluster.State, i cluster.NodeIndex, k int, why shortage, taken []*cluster.PersistentVolume) *ClaimLack {
+	a := &p.asks[k]
+	out := &ClaimLack{Class: a.class.Name, Wanted: a.claim.Request, Most: -1}
+	switch {
+	case a.selected && a.node != st.Nodes.Spec[i].Name:
+		out.Node = a.node
+		return out
+	case a.given && a.volume != nil:
+		out.Volume, out.Where = a.volume.Name, a.volume.Affinity
+		return out
+	case a.given || why == noSelector:
+		return out
+	case why == noStorage:
+		out.NoRoom = true
+		for c := range st.StorageCapacities(a.class.Name, i) {
+			if c.HasLimit && !c.Topology.Nothing && conditionsAdmit(st, i, c.Topology.Requirements) {
+				out.Most = max(out.Most, c.Limit)
+			}
+		}
+		return out
+	}
+	out.NoneMade = !a.provisioned()
+	out.NotThere = !out.NoneMade
+	for at, v := range a.kept {
+		if v.Class == a.class.Name && v.Capacity >= a.claim.Request && a.alike(v) && !v.Deleting && !slices.Contains(taken, v) && !p.kept[k][at].admit(st, i) {
+			out.Volume, out.Where = v.Name, v.Affinity
+			return out
+		}
+	}
+	for shelf := range st.FreeVolumes(a.class.Name, i) {
+		first := shelf.Volumes[0]
+		if first.HasAffinity && !termsAdmit(st, i, first.Affinity) {
+			continue
+		}
+		like := a.alike(first) && a.modes(first)
+		for _, v := range slices.Backward(shelf.Volumes) { // the largest first
+			if slices.Contains(taken, v) {
+				continue
+			}
+			if like && a.claim.Selector.Matches(v.Labels) {
+				out.Most = max(out.Most, v.Capacity)
+				break
+			}
+			out.Unlike = out.Unlike || v.Capacity >= a.claim.Request
+		}
+	}
+	return out
 }
 
 // volume returns the volume that a claim gets on a live node, but none of those that are taken; nil if there is none. For admits see find.
@@ -458,15 +552,21 @@ func volumeProvisioned(st *cluster.State, namespace string, i cluster.NodeIndex,
 
 // reaches returns why a volume cannot be reached from a live node.
 func reaches(st *cluster.State, i cluster.NodeIndex, v *cluster.PersistentVolume) error {
-	has, terms, name := v.HasAffinity, v.Affinity, st.Nodes.Spec[i].Name
-	if node := st.CSINode(name); v.Migration.Plugin != "" && node != nil && slices.Contains(node.Migrated, v.Migration.Plugin) {
-		if v.Migration.Error != "" {
-			return fmt.Errorf("failed to translate pv to csi: could not translate pv: %s", v.Migration.Error)
-		}
-		has, terms = v.HasMigratedAffinity, v.MigratedAffinity
-	}
-	if has && !termsAdmit(st, i, terms) {
-		return fmt.Errorf("pv %q node affinity doesn't match node %q: no matching NodeSelectorTerms", v.Name, name)
+	has, terms, broken := affinityOn(st, i, v)
+	switch {
+	case broken != "":
+		return fmt.Errorf("failed to translate pv to csi: could not translate pv: %s", broken)
+	case has && !termsAdmit(st, i, terms):
+		return fmt.Errorf("pv %q node affinity doesn't match node %q: no matching NodeSelectorTerms", v.Name, st.Nodes.Spec[i].Name)
 	}
 	return nil
+}
+
+// affinityOn returns the affinity of a volume as it counts on a live node: that of the CSI volume that it is where its plugin is replaced. Broken is
+// why that cannot be told.
+func affinityOn(st *cluster.State, i cluster.NodeIndex, v *cluster.PersistentVolume) (has bool, terms []cluster.NodeSelectorTerm, broken string) {
+	if node := st.CSINode(st.Nodes.Spec[i].Name); v.Migration.Plugin != "" && node != nil && slices.Contains(node.Migrated, v.Migration.Plugin) {
+		return v.HasMigratedAffinity, v.MigratedAffinity, v.Migration.Error
+	}
+	return v.HasAffinity, v.Affinity, ""
 }

@@ -74,7 +74,7 @@ func (w *World) RemoveNode(name string) error {
 }
 
 // AddNodesLike adds so many nodes like one, with names of their own, which are their hostnames too. They are well and
-// schedulable, whatever the other one is.
+// schedulable, whatever the other one is, and have its CSI drivers.
 func (w *World) AddNodesLike(node cluster.Node, n int) error {
 	node.Unschedulable = false
 	node.Taints = slices.DeleteFunc(slices.Clone(node.Taints), func(t cluster.Taint) bool { return strings.HasPrefix(t.Key, healthTaints) })
@@ -93,9 +93,28 @@ func (w *World) AddNodesLike(node cluster.Node, n int) error {
 		if err := w.SetNode(node); err != nil {
 			return err
 		}
+		if err := w.HaveDriversOf(like, node.Name); err != nil {
+			return err
+		}
 		n--
 	}
 	return nil
+}
+
+// HaveDriversOf gives a node the CSI drivers of another one, and so the limits of how many of their volumes can be attached to it.
+func (w *World) HaveDriversOf(like, name string) error {
+	drivers := w.State().CSINode(like)
+	if drivers == nil {
+		return nil
+	}
+	own := *drivers
+	own.Name = name
+	return w.SetObject(&own)
+}
+
+// SetObject makes an object one of the World, or changes it.
+func (w *World) SetObject(o cluster.Object) error {
+	return w.Observe(source.Event{Kind: source.ObjectSet, Object: o})
 }
 
 // healthTaints begin the keys of taints that say how a node is.
