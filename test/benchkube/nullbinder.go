@@ -22,7 +22,7 @@ const nullBinderCommand = "null-binder"
 
 // runNullBinder binds every pending pod to the next node in turn, with its UID, and does nothing else: no filter, no
 // score, no event, no retry. It is the most that an API server lets any scheduler do. With --claims it writes what a scheduler
-// writes for the claims of the pod before, and waits until they are bound. It ends with ctx, or with an error when a write fails.
+// writes for the claims of the pod before, waits until they are bound, and tells the event of the binding: the same writes. It ends with ctx, or with an error when a write fails.
 func runNullBinder(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet(nullBinderCommand, flag.ContinueOnError)
 	kubeconfig := f.String("kubeconfig", "", "`path` of the kubeconfig file")
@@ -73,6 +73,9 @@ func runNullBinder(ctx context.Context, args []string) error {
 					if err == nil {
 						err = bind(ctx, client, pod, node)
 					}
+					if err == nil && *claims {
+						err = tell(ctx, client, pod, node)
+					}
 					if err != nil && ctx.Err() == nil {
 						return err
 					}
@@ -111,6 +114,22 @@ func bind(ctx context.Context, client *kubernetes.Clientset, pod *corev1.Pod, no
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("bind %s/%s to %s: %w", pod.Namespace, pod.Name, node, err)
+	}
+	return nil
+}
+
+// tell writes the event of a binding, as kube-scheduler does.
+func tell(ctx context.Context, client *kubernetes.Clientset, pod *corev1.Pod, node string) error {
+	now := metav1.Now()
+	_, err := client.CoreV1().Events(pod.Namespace).Create(ctx, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace, GenerateName: pod.Name + "."},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Reason:         "Scheduled", Type: corev1.EventTypeNormal, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Message: fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node),
+		Source:  corev1.EventSource{Component: nullBinderCommand},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("tell that %s/%s is bound: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
 }

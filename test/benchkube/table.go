@@ -179,7 +179,7 @@ first bound s, all bound s  from the start of the contender's first process to t
 	},
 	legend: `
 to null         pods/s, above, to the null binder's in the same repetition. It makes a scheduler's writes to volumes and claims,
-                waits until they are bound, binds, and tells no events
+                waits until they are bound, binds, and tells an event
 claims          of all pods that have a node. Each is bound to a volume of its own, which the pod's node reaches
 most attached   volumes of one node
                 Controllers of volumes are played, without a limit of their rate; their writes are among the other writes, above.

@@ -48,8 +48,8 @@ func TestPodsWithClaimsAreBoundWithTheWritesOfAScheduler(t *testing.T) {
 		if len(r.problems) > 0 || r.late != "" || r.bound != 6 || f == nil || f.bound != tt.bound || f.claims != 6+tt.bound || f.attached < 1 {
 			t.Errorf("%s, %s: %+v, %+v, want 6 bound pods beside %d, each with its volume, and no problems", tt.workload, tt.contender, r, f, tt.bound)
 		}
-		if r.writes.binds != 6 || r.writes.other != tt.other {
-			t.Errorf("%s, %s: writes %+v, want 6 binds and %v others", tt.workload, tt.contender, r.writes, tt.other)
+		if r.writes.binds != 6 || r.writes.events != 6 || r.writes.other != tt.other {
+			t.Errorf("%s, %s: writes %+v, want 6 binds, 6 events and %v others", tt.workload, tt.contender, r.writes, tt.other)
 		}
 	}
 }
