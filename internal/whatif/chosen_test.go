@@ -47,7 +47,12 @@ func preparingPod(t *testing.T) (*Sandbox, cluster.PodID) {
 // TestWhatHasBeenChosenForClaimsComesBack: a question undoes what it has changed of a pod whose claims are being bound.
 func TestWhatHasBeenChosenForClaimsComesBack(t *testing.T) {
 	for name, change := range map[string]func(w *World, id cluster.PodID) error{
-		"forgotten":        func(w *World, id cluster.PodID) error { return w.Apply(cluster.PodForgotten{ID: id}) },
+		"forgotten": func(w *World, id cluster.PodID) error { return w.Apply(cluster.PodForgotten{ID: id}) },
+		"stopping": func(w *World, id cluster.PodID) error {
+			pod := w.State().Pod(id).Pod
+			pod.Deleting = true
+			return w.Apply(cluster.PodSet{ID: id, Pod: pod, Assumed: true})
+		},
 		"bound":            func(w *World, id cluster.PodID) error { return w.Apply(cluster.PodBound{ID: id}) },
 		"drained":          func(w *World, _ cluster.PodID) error { _, err := Drain(w, []string{"a"}, PlaceOptions{}); return err },
 		"without its node": func(w *World, _ cluster.PodID) error { return w.RemoveNode("a") },

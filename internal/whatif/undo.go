@@ -3,7 +3,6 @@ package whatif
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -235,7 +234,7 @@ func (s *Sandbox) restore(t *step) error {
 	id, was := cluster.PodID(t.id), t.row
 	now := s.state.Pod(id)
 	if now != nil && (now.Attempt > was.Attempt || now.Phase == cluster.Assumed && was.Phase == cluster.Pending ||
-		now.Preempting && !was.Preempting || now.Victim && !was.Victim || !slices.Equal(s.state.Chosen(id), t.its.chosen)) {
+		now.Preempting && !was.Preempting || now.Victim && !was.Victim || len(t.its.chosen) > 0 || len(s.state.Chosen(id)) > 0) {
 		if err := s.state.Apply(cluster.PodRemoved{ID: id}); err != nil {
 			return err
 		}
