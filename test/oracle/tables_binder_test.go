@@ -137,7 +137,7 @@ func (c *binderCall) finds(t *testing.T, n *tally) int {
 
 // choose returns what the claims of a pod get on the node of the case.
 func (c *binderCall) choose(t *testing.T, e *engine.Evaluator, st *cluster.State, id cluster.PodID) []cluster.VolumeChoice {
-	got, ok := e.ChooseVolumes(st, engine.SubjectOf(&st.Pod(id).Pod), st.Nodes.ByName(c.Node.Name))
+	got, ok := e.ChooseVolumes(st, engine.SubjectOf(&st.Pod(id).Pod), st.Nodes.ByName(c.Node.Name), nil)
 	if !ok {
 		t.Errorf("%s: Berth finds no volumes on the node", c.Test)
 	}
