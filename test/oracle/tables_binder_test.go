@@ -300,12 +300,6 @@ func (c *binderCall) compareAssumed(t *testing.T, st *cluster.State, s *binderSt
 	}
 }
 
-// nilGiven are the cases of a list that is nil. Berth has one list, of a placement, and none without one.
-var nilGiven = []string{
-	"TestBindAPIUpdate/nothing-to-bind-bindings-nil", "TestBindAPIUpdate/nothing-to-bind-nil", "TestBindAPIUpdate/nothing-to-bind-provisionings-nil",
-	"TestCheckBindings/nothing-to-bind-bindings-nil", "TestCheckBindings/nothing-to-bind-nil", "TestCheckBindings/nothing-to-bind-provisionings-nil",
-}
-
 // saysOtherwise is what Berth says, by the test, where it says it in other words: it does not know whether a claim has other annotations.
 var saysOtherwise = map[string]string{
 	"TestCheckBindings/provisioning-pvc-annotations-nil": `provisioning failed for PVC "provisioned-pvc"`,
