@@ -187,12 +187,15 @@ func (s *surveyor) claimsThat(is func(*ownClaim) bool) (names []string) {
 	return names
 }
 
-// refused says which claims are such that the pod fits nowhere, nil if none are.
+// refused says which claims are such that the pod fits nowhere, nil if none are. It is the same for all nodes.
 func (s *surveyor) refused() *ClaimLack {
-	if names := s.claimsThat(func(c *ownClaim) bool { return c.state().Refuses() }); len(names) > 0 {
-		return &ClaimLack{Claims: names}
+	if !s.refusedSet {
+		s.refusedSet = true
+		if names := s.claimsThat(func(c *ownClaim) bool { return c.state().Refuses() }); len(names) > 0 {
+			s.refusing = &ClaimLack{Claims: names}
+		}
 	}
-	return nil
+	return s.refusing
 }
 
 // of begins a text with the claims that it is about; "" if nothing is known of them.

@@ -195,3 +195,42 @@ func TestANodeLacksSomethingOfEveryVolumePluginThatAloneRejectsIt(t *testing.T) 
 		}
 	}
 }
+
+// Of several claims, each is told the largest volume that it could have, of what the others leave, and whether one is large enough but not as it wants it.
+func TestAClaimIsToldTheLargestVolumeThatIsAsItWantsIt(t *testing.T) {
+	w, e := newStorage(t, 1), NewEvaluator(EvaluatorConfig{})
+	w.late("late", noProvisioner, nil)
+	fast := func(v *cluster.PersistentVolume) { v.Labels = []cluster.Label{{Key: "kind", Value: "fast"}} }
+	for k, size := range []int64{3, 5} {
+		w.free(fmt.Sprint("fast", k), "late", size, "", fast)
+	}
+	shared := func(v *cluster.PersistentVolume) { v.AccessModes = []string{"ReadOnlyMany"} }
+	for k, size := range []int64{4, 7, 12} {
+		w.free(fmt.Sprint("shared", k), "late", size, "", shared)
+	}
+	selects := func(c *cluster.PersistentVolumeClaim) {
+		c.Selector.Requirements = []cluster.Requirement{{Key: "kind", Operator: "In", Values: []string{"fast"}}}
+	}
+	shares := func(c *cluster.PersistentVolumeClaim) { c.AccessModes = []string{"ReadOnlyMany"} }
+	w.waiting("a", "late", 10, selects)
+	w.waiting("b", "late", 11, selects)
+	w.waiting("c", "late", 12, shares) // it gets one
+	w.waiting("d", "late", 13, shares)
+	id := w.pod("p", "", 0, nil, claims("a", "b", "c", "d")...)
+	lacks, _ := e.Shortfall(w.st, id, 0)
+	got := make(map[string]string)
+	for _, l := range lacks {
+		got[l.Of.Claims[0]] = fmt.Sprint(l.Of.Most, l.Of.Unlike)
+	}
+	want := map[string]string{"a": "5 false", "b": "5 false", "d": "7 false"} // c has taken what was large enough
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("the largest, and whether another is large enough (-want +got):\n%s", diff)
+	}
+	w.free("more", "late", 12, "", shared)
+	lacks, _ = e.Shortfall(w.st, id, 0)
+	for _, l := range lacks {
+		if l.Of.Unlike != (l.Of.Wanted <= 12) {
+			t.Errorf("%s of 4 claims: one that is large enough is not as it wants it: %v", l.Of.Claims, l.Of.Unlike)
+		}
+	}
+}

@@ -82,14 +82,14 @@ type Survey struct {
 }
 
 // Survey judges all nodes for a pod, also for one that is placed, as if it came in addition. It calls visit for each node
-// that is not feasible, by index, with all that the node lacks; the lacks hold until visit returns. Visit must not call the
-// Evaluator. False: the state has no such pod.
-func (e *Evaluator) Survey(st *cluster.State, pod cluster.PodID, visit func(cluster.NodeIndex, []Lack)) (out Survey, ok bool) {
-	ok = e.withSurveyor(st, pod, func(s *surveyor) { out = s.survey(visit) })
-	return out, ok
+// that is not feasible, by index, with all that the node lacks; the lacks hold until visit returns. Between parts of some nodes, the more claims the
+// pod has the fewer, it calls between, if that is not nil, and ends with its error. Neither must call the Evaluator. False: the state has no such pod.
+func (e *Evaluator) Survey(st *cluster.State, pod cluster.PodID, between func() error, visit func(cluster.NodeIndex, []Lack)) (out Survey, ok bool, err error) {
+	ok = e.withSurveyor(st, pod, func(s *surveyor) { out, err = s.survey(between, visit) })
+	return out, ok, err
 }
 
-func (s *surveyor) survey(visit func(cluster.NodeIndex, []Lack)) Survey {
+func (s *surveyor) survey(between func() error, visit func(cluster.NodeIndex, []Lack)) (Survey, error) {
 	st, c := s.st, s.c
 	c.sync(st)
 	c.reserve(st)
@@ -100,9 +100,15 @@ func (s *surveyor) survey(visit func(cluster.NodeIndex, []Lack)) Survey {
 	var t tally
 	var first [maxCodes][2]int32 // nodes by code; 1 for unresolvable
 	var lacks []Lack
+	part := NodesAtOnce(len(s.claims()))
 	for w, live := range st.Nodes.Live {
 		for ; live != 0; live &= live - 1 {
 			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(live))
+			if between != nil && out.Nodes%int32(part) == 0 {
+				if err := between(); err != nil {
+					return Survey{}, err
+				}
+			}
 			out.Nodes++
 			v := s.verdict(i)
 			if v.Feasible() {
@@ -135,7 +141,25 @@ func (s *surveyor) survey(visit func(cluster.NodeIndex, []Lack)) Survey {
 			}
 		}
 	}
-	return out
+	return out, nil
+}
+
+// NodesAtOnce is for how many nodes what they say of a pod may be found out in one piece of work: each claim of the pod may be compared with each volume
+// that there is.
+func NodesAtOnce(claims int) int { return max(64/max(claims, 1), 1) }
+
+// Judge finds out what the nodes of a range say of pods by themselves, so that Filter need not, nor Survey.
+func (e *Evaluator) Judge(st *cluster.State, s Subject, r cluster.Range) {
+	e.withFilters(st, s, func(c *evaluation) {
+		c.sync(st)
+		c.reserve(st)
+		r = r.Clip(st.Nodes.Len())
+		for i := r.First; i < r.End; i++ {
+			if st.Nodes.Live.Has(i) {
+				c.eligible(st, i)
+			}
+		}
+	})
 }
 
 // Shortfall returns all that keeps a pod off a node, by plugin in the profile's order; nothing if it fits. False: the state
@@ -172,6 +196,8 @@ type surveyor struct {
 
 	own        []ownClaim // see claims
 	claimsRead bool
+	refusing   *ClaimLack // see refused
+	refusedSet bool
 }
 
 // surveyFunc adds all that a live node lacks, as far as one plugin judges it, with the pods that count as nominated to it.

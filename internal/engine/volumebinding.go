@@ -299,9 +299,9 @@ func (p *binding) survey(s *surveyor) surveyFunc {
 			}
 		}
 		if p.awaiting != nil && len(waiting) == len(p.awaiting.asks) {
-			p.awaiting.shorts(s.st, i, func(k int, why shortage, taken []*cluster.PersistentVolume) {
+			p.awaiting.shorts(s.st, i, func(k int, why shortage, taken []*cluster.PersistentVolume, known *nodeMemo) {
 				reason := [...]string{noVolume: ReasonNoVolume, noStorage: ReasonNoStorage, noSelector: p.awaiting.broken()}[why]
-				add(waiting[k], reason, p.awaiting.lackOf(s.st, i, k, why, taken))
+				add(waiting[k], reason, p.awaiting.lackOf(s.st, i, k, why, taken, known))
 			})
 		}
 		return out

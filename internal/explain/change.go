@@ -368,6 +368,9 @@ func (c *Change) prove(w *whatif.World, pod cluster.PodID) error {
 	case row.RequiredNode != "":
 		c.Opens = 1
 	default:
+		if err := w.Judge(subject); err != nil {
+			return err
+		}
 		feasible, _ := e.Filter(st, subject, everything(st))
 		c.Opens = feasible.FeasibleCount
 		if i := st.Nodes.ByName(row.Nominated); i != cluster.NoNode && fits(i) {

@@ -301,6 +301,7 @@ func (f *findings) provide(w *whatif.World, pod cluster.PodID) (Change, error) {
 func addVolumes(w *whatif.World, pod cluster.PodID, d *idea) (Change, error) {
 	st, namespace := w.State(), w.State().Pod(pod).Namespace
 	c := Change{Kind: AddVolume, Node: st.Nodes.Spec[d.node].Name}
+	keys := make(map[string]string) // by class
 	for k := range d.lacks {
 		l := &d.lacks[k]
 		claim := st.PersistentVolumeClaim(namespace, l.Of.Claims[0])
@@ -313,7 +314,7 @@ func addVolumes(w *whatif.World, pod cluster.PodID, d *idea) (Change, error) {
 			AttributesClass: claim.AttributesClass, Available: true,
 		}
 		made := NewVolume{Claim: claim.Name, Class: claim.Class, Size: claim.Request, OrRoom: l.Of.NoRoom}
-		if label, ok := placeOf(st, d.node, claim.Class); ok {
+		if label, ok := placeOf(st, d.node, claim.Class, keys); ok {
 			in := cluster.Requirement{Key: label.Key, Operator: "In", Values: []string{label.Value}}
 			v.HasAffinity, v.Affinity = true, []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{in}}}
 			made.Where = engine.WhereText(v.Affinity)
@@ -332,16 +333,20 @@ func addVolumes(w *whatif.World, pod cluster.PodID, d *idea) (Change, error) {
 const zoneLabel = "topology.kubernetes.io/zone"
 
 // placeOf returns the label of a node by which a volume of a class is to be where it is: its hostname, where volumes of the class are of one node
-// each, or else its zone. False: it has none.
-func placeOf(st *cluster.State, i cluster.NodeIndex, class string) (cluster.Label, bool) {
-	key := zoneLabel
-	for v := range st.PersistentVolumes() {
-		if v.Class == class && slices.ContainsFunc(v.Affinity, func(t cluster.NodeSelectorTerm) bool {
-			return slices.ContainsFunc(t.Expressions, func(r cluster.Requirement) bool { return r.Key == hostname })
-		}) {
-			key = hostname
-			break
+// each, or else its zone. Keys remembers which of them, by class. False: it has none.
+func placeOf(st *cluster.State, i cluster.NodeIndex, class string, keys map[string]string) (cluster.Label, bool) {
+	key, known := keys[class]
+	if !known {
+		key = zoneLabel
+		for v := range st.PersistentVolumes() {
+			if v.Class == class && slices.ContainsFunc(v.Affinity, func(t cluster.NodeSelectorTerm) bool {
+				return slices.ContainsFunc(t.Expressions, func(r cluster.Requirement) bool { return r.Key == hostname })
+			}) {
+				key = hostname
+				break
+			}
 		}
+		keys[class] = key
 	}
 	labels := st.Node(i).Labels
 	for _, key := range []string{key, hostname} {

@@ -137,8 +137,11 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 		// 2. What do all nodes say?
 		found = findings{st: st, required: out.Pod.RequiredNode, unjudged: out.Pod.Unsupported != ""}
 		found.findClaims(st, pod)
-		survey, ok := w.Evaluator().Survey(st, pod, found.visit)
-		if !ok {
+		survey, ok, err := w.Evaluator().Survey(st, pod, w.Between, found.visit)
+		switch {
+		case err != nil:
+			return err
+		case !ok:
 			return fmt.Errorf("pod %d has no class", pod)
 		}
 		out.Nodes, out.Feasible, out.Rejections = survey.Nodes, survey.Feasible, survey.Rejections
@@ -153,6 +156,9 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 		}
 		// 3. Those that come nearest, in full.
 		for _, m := range found.nearest {
+			if err := w.Between(); err != nil {
+				return err
+			}
 			out.Nearest = append(out.Nearest, missOf(w, pod, m.Node))
 		}
 		// 4. How do the best ones score?

@@ -42,6 +42,11 @@ func Capacity(w *World, pod source.Pod, limit int) (Room, error) {
 		if err != nil {
 			return err
 		}
+		if like, ok := w.Pod(id); ok {
+			if err := w.MayCompare([]source.Pod{like}); err != nil {
+				return err
+			}
+		}
 		row := w.State().Pod(id)
 		subject := engine.SubjectOf(&row.Pod)
 		switch {

@@ -101,3 +101,50 @@ func (w *World) addCopy(pod source.Pod, own []ownClaim, k int) (cluster.PodID, e
 	}
 	return w.AddPod(pod)
 }
+
+// maxCompared bounds what each claim of a pod, but those that are alike, may be compared with on each node: volumes of its class that are nobody's, and
+// CSIStorageCapacities. It takes some 50 ms.
+const maxCompared = 1 << 20
+
+// MayCompare returns why pods with claims that wait for a consumer should not be tried, nil if they may: for each node there would be too much to do.
+func (w *World) MayCompare(pods []source.Pod) error {
+	st := w.State()
+	var there map[string]int // by class
+	var before []cluster.PodClaim
+	for k := range pods {
+		claims := pods[k].Labels.Claims
+		if len(claims) < 2 || len(before) == len(claims) && &before[0] == &claims[0] {
+			continue
+		}
+		if before = claims; there == nil {
+			there = make(map[string]int)
+			for v := range st.PersistentVolumes() {
+				if v.Class != "" && !v.HasClaim {
+					there[v.Class]++
+				}
+			}
+			for c := range st.CSIStorageCapacities() {
+				there[c.Class]++
+			}
+		}
+		if err := w.Between(); err != nil {
+			return err
+		}
+		sum, alike := 0, make(map[string]bool, len(claims))
+		for _, by := range claims {
+			claim := st.PersistentVolumeClaim(pods[k].Namespace, by.Name)
+			if claim == nil || claim.Volume != "" {
+				continue
+			}
+			if key := fmt.Sprint(claim.Class, claim.Mode, claim.AttributesClass, claim.AccessModes, claim.Selector); !alike[key] {
+				alike[key] = true
+				sum += there[claim.Class]
+			}
+		}
+		if sum > maxCompared {
+			return fmt.Errorf("%w: pod %s/%s: its claims would be compared with %d volumes and CSIStorageCapacities on each node, %d at most are possible: give it fewer claims that select by different labels",
+				ErrTooMuch, pods[k].Namespace, pods[k].Name, sum, maxCompared)
+		}
+	}
+	return nil
+}

@@ -294,6 +294,9 @@ func (w *World) Add(load Workload) ([]cluster.PodID, error) {
 			return nil, err
 		}
 	}
+	if err := w.MayCompare(load.Pods); err != nil {
+		return nil, err
+	}
 	for _, pod := range load.Pods {
 		if _, known := w.State().Namespace(pod.Namespace); !known {
 			if err := w.Observe(newNamespace(pod.Namespace)); err != nil {

@@ -33,6 +33,23 @@ func (w *World) Context() context.Context { return w.ctx }
 // error of a question whose context has ended.
 func (w *World) Between() error { return between(w.ctx) }
 
+// Judge has the Evaluator find out what each node says of pods of a subject, unless that is known, with Between between the parts. Of those that have no
+// claims that costs so little that the Evaluator does it when it is asked.
+func (w *World) Judge(s engine.Subject) error {
+	labels := w.State().Labels(s.Labels)
+	if labels == nil || len(labels.Claims) == 0 {
+		return nil
+	}
+	part := cluster.NodeIndex(engine.NodesAtOnce(len(labels.Claims)))
+	for i := cluster.NodeIndex(0); int(i) < w.State().Nodes.Len(); i += part {
+		if err := w.Between(); err != nil {
+			return err
+		}
+		w.Evaluator().Judge(w.State(), s, cluster.Range{First: i, End: i + part})
+	}
+	return nil
+}
+
 // Observe makes happen what a source would tell: a node, pod, namespace, service, controller or PodDisruptionBudget that is new,
 // changed or gone. What changes nothing is no change.
 func (w *World) Observe(e source.Event) error { return w.s.fold.Observe(e) }
