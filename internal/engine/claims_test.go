@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -232,5 +233,26 @@ func TestAClaimIsToldTheLargestVolumeThatIsAsItWantsIt(t *testing.T) {
 		if l.Of.Unlike != (l.Of.Wanted <= 12) {
 			t.Errorf("%s of 4 claims: one that is large enough is not as it wants it: %v", l.Of.Claims, l.Of.Unlike)
 		}
+	}
+}
+
+// A survey ends between two nodes, of a pod that has many claims, with what it is told there.
+func TestASurveyEndsBetweenNodes(t *testing.T) {
+	w, e := newStorage(t, 8), NewEvaluator(EvaluatorConfig{})
+	w.late("late", noProvisioner, nil)
+	var names []string
+	for k := range 64 {
+		names = append(names, fmt.Sprint("c", k))
+		w.waiting(names[k], "late", 1, nil)
+	}
+	id, enough, visited := w.pod("p", "", 0, nil, claims(names...)...), errors.New("enough"), 0
+	_, _, err := e.Survey(w.st, id, func() error {
+		if visited == 3 {
+			return enough
+		}
+		return nil
+	}, func(cluster.NodeIndex, []Lack) { visited++ })
+	if !errors.Is(err, enough) || visited != 3 {
+		t.Errorf("after %d nodes: %v, want that it ends after 3", visited, err)
 	}
 }
