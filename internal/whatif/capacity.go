@@ -27,8 +27,8 @@ type Room struct {
 
 // Capacity says how many more pods like one fit, up to a limit from 1 to MaxCapacity, without preemption. Where pods on other
 // nodes decide, as by required pod anti-affinity, each is placed, and the limit is 10,000 at most. So it is where the pod has claims: those that a
-// StatefulSet, or an ephemeral volume, makes for each pod, each has for itself, not bound and as large as the pod's; all others they share. The World is
-// as before when it returns.
+// StatefulSet, or an ephemeral volume, makes for each pod, each has for itself, not bound and as large as the pod's; all others they share. Of pods with
+// claims for themselves, whose labels and claims have long names, there are fewer: 16 MiB of these. The World is as before when it returns.
 func Capacity(w *World, pod source.Pod, limit int) (Room, error) {
 	if limit < 1 || limit > MaxCapacity {
 		return Room{}, fmt.Errorf("capacity: %w: limit %d, want 1 to %d", ErrTooMuch, limit, MaxCapacity)
@@ -64,7 +64,11 @@ func Capacity(w *World, pod source.Pod, limit int) (Room, error) {
 				return nil
 			}
 		}
-		room, err = w.fill(id, first, own, min(limit, maxCapacityPlaced))
+		most := min(limit, maxCapacityPlaced)
+		if len(own) > 0 {
+			most = min(most, max(maxSetBytes/len(first.Labels.Key()), 1))
+		}
+		room, err = w.fill(id, first, own, most)
 		return err
 	})
 	if err != nil {

@@ -68,12 +68,17 @@ var errNestedList = errors.New("a list in a list: give its items one by one")
 type workloadReader struct {
 	times, limit int
 	claims       int  // in out.Claims
+	bytes        int  // of the label sets of pods that have claims for themselves
 	volumes      bool // some objects are what volumes are made of
 	out          Workload
 }
 
 // maxClaims bounds how many claims a workload stands for.
 const maxClaims = 50_000
+
+// maxSetBytes bounds how long the label sets of pods are together that a question makes and that have claims for themselves, as LabelSet.Key writes
+// them: each has one of its own, with the names of all its claims, those that they share as well.
+const maxSetBytes = 16 << 20
 
 // object reads an object, or those of a list. An item of a list is no list: each level would be read once more.
 func (r *workloadReader) object(raw []byte, item bool) error {
@@ -247,6 +252,11 @@ func (r *workloadReader) add(pod source.Pod, replicas int, own []ownClaim) error
 	}
 	if r.claims += len(own) * replicas * r.times; r.claims > maxClaims {
 		return fmt.Errorf("%w: the manifests stand for more than %d claims", ErrTooMuch, maxClaims)
+	}
+	if len(own) > 0 {
+		if r.bytes += len(pod.Labels.Key()) * replicas * r.times; r.bytes > maxSetBytes {
+			return fmt.Errorf("%w: the manifests stand for pods whose labels and claims' names have more than %d MiB", ErrTooMuch, maxSetBytes>>20)
+		}
 	}
 	pod.Created = 0
 	pod.UID = "new:" + pod.Namespace + "/" + pod.Name
