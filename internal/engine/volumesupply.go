@@ -292,9 +292,7 @@ func (p *awaiting) roomOn(st *cluster.State, i cluster.NodeIndex, k int, known *
 }
 
 // provisioned reports whether the class provisions volumes.
-func (a *ask) provisioned() bool {
-	return a.class.Provisioner != "" && a.class.Provisioner != noProvisioner
-}
+func (a *ask) provisioned() bool { return a.class.Provisions() }
 
 // shorts calls f with each claim for which there is no volume on a live node, by its place among those that wait, and why; find says one of
 // these. The volumes that the others take are taken.

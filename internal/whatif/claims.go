@@ -77,17 +77,36 @@ func haveClaims(pod source.Pod, like, as string, own []ownClaim) (source.Pod, []
 	return pod, made
 }
 
-// AddClaims adds claims, but those that there are.
+// AddClaims adds claims that a controller would make for pods, but those that there are.
 func (w *World) AddClaims(claims []*cluster.PersistentVolumeClaim) error {
 	for _, c := range claims {
 		if w.State().PersistentVolumeClaim(c.Namespace, c.Name) != nil {
 			continue
 		}
-		if err := w.SetObject(c); err != nil {
+		if err := w.make(c); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// make adds a claim that a controller would make. Of a class that has volumes provisioned at once it is bound to one: of the places where that can be,
+// to any that suits the pod.
+func (w *World) make(claim *cluster.PersistentVolumeClaim) error {
+	class := w.State().StorageClass(claim.Class)
+	if class == nil || class.Mode != cluster.BindImmediately || !class.Provisions() || claim.Volume != "" || !claim.Selector.Empty() {
+		return w.SetObject(claim)
+	}
+	name := "new:" + claim.Namespace + "/" + claim.Name
+	for w.State().PersistentVolume(name) != nil {
+		name += "+"
+	}
+	bound := *claim
+	bound.Volume, bound.Bound = name, true
+	if err := w.SetObject(class.Volume(claim, name)); err != nil {
+		return err
+	}
+	return w.SetObject(&bound)
 }
 
 // addCopy adds the k-th copy of a pod, with claims of its own. No object of an API server has such names.

@@ -2,6 +2,7 @@ package whatif
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -227,6 +228,109 @@ func TestAnEphemeralVolumeIsMadeAnewElsewhere(t *testing.T) {
 			t.Errorf("%+v, want it on b", outcomes)
 		}
 		return err
+	})
+}
+
+// A claim of a class that is bound at once does not wait for the pod: those that are made for pods are bound, and their volumes count where they are attached.
+func TestClaimsThatAreBoundAtOnceAreBound(t *testing.T) {
+	set := aPod("web-0", 100)
+	set.NodeName, set.Labels.Controller = "a", cluster.Controller{Kind: cluster.KindStatefulSet, Name: "web"}
+	set.Labels.Claims = []cluster.PodClaim{{Name: "data-web-0"}}
+	loose := aPod("p", 100)
+	loose.NodeName, loose.Labels.Claims = "a", []cluster.PodClaim{{Name: "p-scratch", Ephemeral: true, PodUID: loose.UID}}
+	events := []source.Event{
+		setObject(&cluster.StorageClass{Name: "now", Provisioner: "kubernetes.io/aws-ebs", Mode: cluster.BindImmediately, Topologies: []cluster.NodeSelectorTerm{
+			{Expressions: []cluster.Requirement{{Key: zoneLabel, Operator: "In", Values: []string{"z"}}}},
+		}}),
+		setObject(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "data-web-0", UID: "u0", Class: "now", Volume: "v0", Bound: true}), setObject(&cluster.PersistentVolume{Name: "v0"}),
+		setObject(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "p-scratch", UID: "u1", Class: "now", Volume: "v1", Bound: true, Owner: loose.UID}), setObject(&cluster.PersistentVolume{Name: "v1"}),
+	}
+	for name, zone := range map[string]string{"a": "z", "b": "z", "far": "elsewhere"} {
+		events = append(events, setNode(aNode(name, zone, 1000)),
+			setObject(&cluster.CSINode{Name: name, Migrated: []string{"kubernetes.io/aws-ebs"}, Drivers: []cluster.NodeDriver{{Name: "ebs.csi.aws.com", Limited: true, Limit: 3}}}))
+	}
+	s := sandbox(t, append(events, setPod(set), setPod(loose))...)
+	try(t, s, func(w *World) error {
+		id, _ := w.State().PodByUID(set.UID)
+		pod, _ := w.Pod(id)
+		room, err := Capacity(w, pod, 100)
+		if err == nil && room.Pods != 6 { // three volumes on each node of the zone; those that are there are not of the driver
+			t.Errorf("%+v, want 6", room)
+		}
+		return err
+	})
+	try(t, s, func(w *World) error {
+		id, _ := w.State().PodByUID(loose.UID)
+		for round, want := range []string{"b", "a"} { // and again
+			moved, _, err := Evict(w, w.State().Pod(id).NodeName)
+			if err != nil {
+				return err
+			}
+			at := slices.IndexFunc(moved, func(m Moved) bool { return m.UID == loose.UID })
+			outcomes, err := Place(w, []cluster.PodID{moved[at].Pod}, PlaceOptions{})
+			if err != nil {
+				return err
+			}
+			if outcomes[0].Node != want {
+				t.Errorf("round %d: %+v, want it on %s", round, outcomes[0], want)
+			}
+			claim := w.State().PersistentVolumeClaim("default", "p-scratch")
+			if v := w.State().PersistentVolume(claim.Volume); !claim.Bound || v == nil || v.Claim.UID != claim.UID || claim.UID == "u1" {
+				t.Errorf("round %d: claim %+v, volume %+v, want that it is bound", round, claim, v)
+			}
+			id = moved[at].Pod
+			if err := w.Cordon("a", false); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// The claim of an ephemeral volume that is made anew is another one: the volume that was kept for the first is not kept for it.
+func TestAClaimThatIsMadeAnewHasNoVolumeOfTheOther(t *testing.T) {
+	pod := aPod("p", 100)
+	pod.NodeName, pod.Labels.Claims = "a", []cluster.PodClaim{{Name: "p-scratch", Ephemeral: true, PodUID: pod.UID}}
+	s := sandbox(t, setNode(aNode("a", "z", 1000)), setNode(aNode("b", "z", 1000)),
+		setObject(&cluster.StorageClass{Name: "local", Provisioner: "kubernetes.io/no-provisioner", Mode: cluster.BindToFirstConsumer}),
+		setObject(&cluster.PersistentVolume{Name: "v", Class: "local", Capacity: 5, Mode: "Filesystem", HasClaim: true, Claim: cluster.ClaimReference{Namespace: "default", Name: "p-scratch", UID: "u"}}),
+		setObject(&cluster.PersistentVolumeClaim{Namespace: "default", Name: "p-scratch", UID: "u", Class: "local", Mode: "Filesystem", HasRequest: true, Request: 5, Volume: "v", Bound: true, Owner: pod.UID}),
+		setPod(pod))
+	try(t, s, func(w *World) error {
+		moved, _, err := Evict(w, "a")
+		if err != nil {
+			return err
+		}
+		outcomes, err := Place(w, []cluster.PodID{moved[0].Pod}, PlaceOptions{})
+		if err == nil && outcomes[0].Outcome != Unplaced {
+			t.Errorf("%+v, want it nowhere: there is no other volume", outcomes[0])
+		}
+		return err
+	})
+}
+
+// A new node has no label by which another one is told from all: drivers of local volumes give such labels, beside the hostname.
+func TestANodeLikeAnotherHasNoLabelOfItsName(t *testing.T) {
+	node := aNode("a", "z", 1000)
+	node.Labels = append(node.Labels, cluster.Label{Key: "topology.topolvm.io/node", Value: "a"})
+	s := sandbox(t, setNode(node))
+	try(t, s, func(w *World) error {
+		like, _ := w.Node("a")
+		if err := w.AddNodesLike(like, 2); err != nil {
+			return err
+		}
+		for _, name := range []string{"a-what-if-0", "a-what-if-1"} {
+			n, _ := w.Node(name)
+			for key, want := range map[string]string{"topology.topolvm.io/node": name, "kubernetes.io/hostname": name, zoneLabel: "z"} {
+				if got, _ := cluster.ValueOf(n.Labels, key); got != want {
+					t.Errorf("%s: label %s is %q, want %q", name, key, got, want)
+				}
+			}
+		}
+		if was, _ := w.Node("a"); !slices.Equal(was.Labels, like.Labels) {
+			t.Errorf("the other one has labels %v, had %v", was.Labels, like.Labels)
+		}
+		return nil
 	})
 }
 

@@ -85,7 +85,8 @@ func (w *World) unbind(id cluster.PodID) (cluster.PodID, error) {
 	for _, own := range ownClaimsOf(w.State(), &pod) {
 		if own.ephemeral {
 			claim := own.shape
-			if err := w.SetObject(&claim); err != nil {
+			claim.UID = "new:" + claim.UID // what is kept for the other one is not kept for it
+			if err := w.make(&claim); err != nil {
 				return cluster.NoPod, err
 			}
 		}

@@ -90,23 +90,19 @@ func (w *World) RemoveNode(name string) error {
 	return w.Observe(source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: name}})
 }
 
-// AddNodesLike adds so many nodes like one, with names of their own, which are their hostnames too. They are well and
+// AddNodesLike adds so many nodes like one, with names of their own, which are their hostnames too, and whatever else the other one's labels call by its
+// name: drivers of local volumes have labels like that. They are well and
 // schedulable, whatever the other one is, and have its CSI drivers.
 func (w *World) AddNodesLike(node cluster.Node, n int) error {
 	node.Unschedulable = false
 	node.Taints = slices.DeleteFunc(slices.Clone(node.Taints), func(t cluster.Taint) bool { return strings.HasPrefix(t.Key, healthTaints) })
-	like := node.Name
+	like, labels := node.Name, node.Labels
 	for k := 0; n > 0; k++ {
 		node.Name = fmt.Sprintf("%s-what-if-%d", like, k)
 		if w.State().Nodes.ByName(node.Name) != cluster.NoNode {
 			continue
 		}
-		node.Labels = slices.Clone(node.Labels)
-		for l := range node.Labels {
-			if node.Labels[l].Key == hostnameLabel {
-				node.Labels[l].Value = node.Name
-			}
-		}
+		node.Labels = Renamed(labels, like, node.Name)
 		if err := w.SetNode(node); err != nil {
 			return err
 		}
@@ -116,6 +112,19 @@ func (w *World) AddNodesLike(node cluster.Node, n int) error {
 		n--
 	}
 	return nil
+}
+
+// Renamed returns a node's labels as one like it would have them that has another name: those of which the value is the node's name, or its hostname, have
+// that.
+func Renamed(labels []cluster.Label, was, is string) []cluster.Label {
+	host, ok := cluster.ValueOf(labels, hostnameLabel)
+	out := slices.Clone(labels)
+	for k := range out {
+		if l := &out[k]; l.Key == hostnameLabel || l.Value == was || ok && l.Value == host {
+			l.Value = is
+		}
+	}
+	return out
 }
 
 // HaveDriversOf gives a node the CSI drivers of another one, and so the limits of how many of their volumes can be attached to it.
