@@ -152,7 +152,7 @@ func (t *table) claims(x *schedulingv1.ExplainPodResponse) {
 	t.line("Claims:")
 	for _, c := range x.GetClaims() {
 		t.line("  %s %s.", c.GetName(), c.GetText())
-		if x.GetNodes() > 0 {
+		if x.GetNodes() > 0 && c.GetNodes() >= 0 {
 			t.line("    Nothing is in its way on %s of %s.", count(c.GetNodes()), counted(x.GetNodes(), "node", "nodes"))
 		}
 		if c.GetNodes() == 0 && x.GetNodes() > 0 && c.GetState() != schedulingv1.ClaimState_CLAIM_STATE_BOUND && c.GetState() < schedulingv1.ClaimState_CLAIM_STATE_PROVISIONING {

@@ -176,6 +176,11 @@ func (s *surveyor) claims() []ownClaim {
 	return s.own
 }
 
+// again reports whether the pod has named a claim before.
+func again(own []ownClaim, k int) bool {
+	return slices.ContainsFunc(own[:k], func(c ownClaim) bool { return c.by.Name == own[k].by.Name })
+}
+
 // claimsThat returns the names of the surveyed pod's claims of which something holds, each once.
 func (s *surveyor) claimsThat(is func(*ownClaim) bool) (names []string) {
 	own := s.claims()
@@ -214,7 +219,7 @@ func enumerate(names []string) string {
 // where says which nodes meet one of the terms.
 func (c *ClaimLack) where() string { return WhereText(c.Where) }
 
-// WhereText says of which nodes terms of a volume hold.
+// WhereText says of which nodes terms of a volume hold, "" of all.
 func WhereText(terms []cluster.NodeSelectorTerm) string {
 	var any []string
 	for k := range terms {
@@ -222,8 +227,11 @@ func WhereText(terms []cluster.NodeSelectorTerm) string {
 		for r := range terms[k].Expressions {
 			all = append(all, RequirementText(&terms[k].Expressions[r]))
 		}
-		if len(all) > 0 {
+		switch {
+		case len(all) > 0:
 			any = append(any, strings.Join(all, ", "))
+		case len(terms[k].Fields) > 0:
+			return "" // only labels are compared
 		}
 	}
 	if len(any) == 0 {

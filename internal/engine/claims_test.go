@@ -256,3 +256,26 @@ func TestASurveyEndsBetweenNodes(t *testing.T) {
 		t.Errorf("after %d nodes: %v, want that it ends after 3", visited, err)
 	}
 }
+
+// Of a volume only labels of nodes are compared: a term that is about their names admits all.
+func TestATermWithoutLabelsHoldsEverywhere(t *testing.T) {
+	label := cluster.NodeSelectorTerm{Expressions: []cluster.Requirement{{Key: "zone", Operator: "In", Values: []string{"a"}}}}
+	field := cluster.NodeSelectorTerm{Fields: []cluster.Requirement{{Key: "metadata.name", Operator: "In", Values: []string{"n0"}}}}
+	for want, terms := range map[string][]cluster.NodeSelectorTerm{"where zone=a": {label}, "": {label, field}, "nowhere": {{}}} {
+		if got := WhereText(terms); got != want {
+			t.Errorf("%+v is said as %q, want %q", terms, got, want)
+		}
+	}
+}
+
+// A claim for which a volume is provisioned for a node gets none of those that there are: they are not told.
+func TestAClaimThatHasItsNodeIsToldNoVolumes(t *testing.T) {
+	w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+	w.late("late", "csi", func(c *cluster.StorageClass) { c.Topologies = inZoneTerm("b") })
+	w.free("v", "late", 5, "", nil)
+	w.waiting("c", "late", 6, func(c *cluster.PersistentVolumeClaim) { c.HasSelectedNode, c.SelectedNode = true, "n0" })
+	lacks, _ := e.Shortfall(w.st, w.pod("p", "", 0, nil, claims("c")...), 0)
+	if len(lacks) != 1 || lacks[0].Of.Most != -1 || lacks[0].Of.Unlike || !lacks[0].Of.NotThere {
+		t.Errorf("%+v, want only that none is provisioned there", lacks)
+	}
+}

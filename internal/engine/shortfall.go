@@ -78,6 +78,7 @@ type Rejection struct {
 // Survey is what a pod meets with on all nodes. The nodes of all rejections and the feasible ones add up to Nodes.
 type Survey struct {
 	Nodes, Feasible int32
+	Refused         bool        // the pod is refused, or cannot be judged, whatever the nodes are: they have not been looked at
 	Rejections      []Rejection // in kube-scheduler's order of plugins
 }
 
@@ -96,7 +97,7 @@ func (s *surveyor) survey(between func() error, visit func(cluster.NodeIndex, []
 	if c.topology.filters() {
 		c.topology.judgeAll()
 	}
-	var out Survey
+	out := Survey{Refused: s.program.unsupported != ""}
 	var t tally
 	var first [maxCodes][2]int32 // nodes by code; 1 for unresolvable
 	var lacks []Lack

@@ -273,6 +273,10 @@ func (p *binding) filter(st *cluster.State, i cluster.NodeIndex, _ *overlay) Ver
 // survey adds something for each claim whose volume cannot be reached from a node, or for which there is none.
 func (p *binding) survey(s *surveyor) surveyFunc {
 	own := s.claims()
+	twice := make([]bool, len(own))
+	for k := range own {
+		twice[k] = again(own, k)
+	}
 	var waiting []int // in the order of the asks, which are those of another pod of the signature, maybe
 	for k := range own {
 		if state := own[k].state(); state >= ClaimProvisioning {
@@ -285,6 +289,9 @@ func (p *binding) survey(s *surveyor) surveyFunc {
 			out = append(out, Lack{Plugin: VolumeBinding, Reason: reason, Unresolvable: true, Relative: of.relative(), Of: of, Help: of.help(reason)})
 		}
 		for k := range own {
+			if twice[k] {
+				continue
+			}
 			switch v := own[k].volume; own[k].state() {
 			case ClaimMissingVolume:
 				add(k, ReasonVolumeMissing, &ClaimLack{Volume: own[k].claim.Volume})

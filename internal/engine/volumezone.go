@@ -174,8 +174,8 @@ func (p *nodeZones) survey(s *surveyor) surveyFunc {
 		of    *ClaimLack
 	}
 	var all []placed
-	for _, own := range s.claims() {
-		if own.by.Ephemeral || own.claim == nil || own.claim.Volume == "" || own.volume == nil {
+	for k, own := range s.claims() {
+		if again(s.claims(), k) || own.by.Ephemeral || own.claim == nil || own.claim.Volume == "" || own.volume == nil {
 			continue
 		}
 		var d zoneDemand

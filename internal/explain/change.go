@@ -258,10 +258,10 @@ func (f *findings) shape(i cluster.NodeIndex, lacks []engine.Lack) {
 			return
 		}
 	}
-	host := f.st.Symbols.Lookup(hostname)
+	host, name := f.st.Symbols.Lookup(hostname), f.st.Symbols.Lookup(f.st.Nodes.Spec[i].Name)
 	key := shapeKey{shape: f.st.Nodes.Spec[i].NodeShape}
 	for _, l := range f.st.Nodes.Labels[i] {
-		if l.Key != host {
+		if l.Key != host && (l.Value != name || name == cluster.NoSymbol) {
 			key.labels = cluster.Mix(key.labels ^ uint64(l.Key)<<32 ^ uint64(l.Value))
 		}
 	}
@@ -565,17 +565,12 @@ func (f *findings) smallestOf(shapes map[shapeKey]cluster.NodeIndex) []cluster.N
 func addNode(w *whatif.World, i cluster.NodeIndex, labels []LabelChange) (Change, error) {
 	node := w.State().Node(i)
 	c := Change{Kind: AddNode, Node: node.Name, Labels: labels, added: freshName(w.State(), node.Name)}
-	node.Name = c.added
+	node.Name, node.Labels = c.added, whatif.Renamed(node.Labels, node.Name, c.added)
 	for _, l := range labels {
 		node.Labels = slices.DeleteFunc(node.Labels, func(old cluster.Label) bool { return old.Key == l.Key })
 		node.Labels = append(node.Labels, cluster.Label{Key: l.Key, Value: l.Value})
 	}
 	slices.SortFunc(node.Labels, func(a, b cluster.Label) int { return cmp.Compare(a.Key, b.Key) })
-	for k := range node.Labels {
-		if node.Labels[k].Key == hostname {
-			node.Labels[k].Value = node.Name
-		}
-	}
 	node.Unschedulable = false
 	node.Taints = withoutTaints(node.Taints, func(t cluster.Taint) bool { return strings.HasPrefix(t.Key, systemTaints) })
 	if err := w.SetNode(node); err != nil {
@@ -585,7 +580,7 @@ func addNode(w *whatif.World, i cluster.NodeIndex, labels []LabelChange) (Change
 }
 
 // addNodeThere adds a node like another one, but with labels by which it is where the pod's volumes are. Not with the hostname of one that there
-// is, or was: the data would not be there.
+// is, or was, nor another label by which nodes are told apart: the data would not be there.
 func addNodeThere(w *whatif.World, pod cluster.PodID, i cluster.NodeIndex) (Change, error) {
 	lacks, _ := w.Evaluator().Shortfall(w.State(), pod, i)
 	var labels []LabelChange
@@ -604,7 +599,7 @@ func addNodeThere(w *whatif.World, pod cluster.PodID, i cluster.NodeIndex) (Chan
 			switch {
 			case has:
 				continue
-			case !ok || l.Remove || l.Key == hostname:
+			case !ok || l.Remove || ofOneNode(w.State(), l):
 				return Change{}, errNoHelp
 			}
 			if !slices.Contains(labels, l) {
@@ -615,6 +610,28 @@ func addNodeThere(w *whatif.World, pod cluster.PodID, i cluster.NodeIndex) (Chan
 	c, err := addNode(w, i, labels)
 	c.there = true
 	return c, err
+}
+
+// ofOneNode reports whether a label is such that only one node has it: its value is the name of one, or each node that has a label of the key has its own
+// name, or hostname, there.
+func ofOneNode(st *cluster.State, l LabelChange) bool {
+	if l.Key == hostname || st.Nodes.ByName(l.Value) != cluster.NoNode {
+		return true
+	}
+	any := false
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		if !st.Nodes.Live.Has(i) {
+			continue
+		}
+		node := st.Node(i)
+		if value, has := cluster.ValueOf(node.Labels, l.Key); has {
+			if host, named := cluster.ValueOf(node.Labels, hostname); value != node.Name && !(named && value == host) {
+				return false
+			}
+			any = true
+		}
+	}
+	return any
 }
 
 // freshName returns a name that no node has.

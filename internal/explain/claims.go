@@ -30,7 +30,8 @@ type Claim struct {
 	Exclusive bool    // only one pod can use it, and another one does:
 	User      Blocker // which has no name if that may not be told
 
-	// Nodes is on how many nodes nothing that is known is in the claim's way. Of a claim that keeps the pod off all of them, it is none.
+	// Nodes is on how many nodes nothing that is known is in the claim's way. Of a claim that keeps the pod off all of them, it is none, and of the
+	// others of such a pod, or of one that cannot be judged, it is -1: nobody has looked.
 	Nodes     int32
 	Obstacles []ClaimObstacle // those of most nodes first
 
@@ -46,6 +47,8 @@ type ClaimObstacle struct {
 	Examples       []string    // names of the first of these nodes, by index, at most 3
 	Nearest        engine.Lack // of the node, among these, that lacks least of it
 	By             Blocker     // who is in the way
+
+	last cluster.NodeIndex // that has counted
 }
 
 const maxExamples = 3
@@ -101,11 +104,14 @@ func (f *findings) count(i cluster.NodeIndex, lacks []engine.Lack) {
 			at := slices.IndexFunc(c.Obstacles, func(o ClaimObstacle) bool { return o.Plugin == l.Plugin && o.Reason == l.Reason })
 			if at < 0 {
 				at = len(c.Obstacles)
-				c.Obstacles = append(c.Obstacles, ClaimObstacle{Plugin: l.Plugin, Reason: l.Reason, Nearest: *l})
+				c.Obstacles = append(c.Obstacles, ClaimObstacle{Plugin: l.Plugin, Reason: l.Reason, Nearest: *l, last: cluster.NoNode})
 			}
 			o := &c.Obstacles[at]
-			if o.Nodes++; len(o.Examples) < maxExamples {
-				o.Examples = append(o.Examples, f.st.Nodes.Spec[i].Name)
+			if o.last != i { // else the pod names the claim twice
+				o.last = i
+				if o.Nodes++; len(o.Examples) < maxExamples {
+					o.Examples = append(o.Examples, f.st.Nodes.Spec[i].Name)
+				}
 			}
 			if l.Relative < o.Nearest.Relative {
 				o.Nearest = *l
@@ -115,12 +121,14 @@ func (f *findings) count(i cluster.NodeIndex, lacks []engine.Lack) {
 }
 
 // told returns the claims when all nodes have been counted.
-func (f *findings) told(nodes int32) []Claim {
+func (f *findings) told(s *engine.Survey) []Claim {
 	var out []Claim
 	for _, c := range f.claims {
-		c.Nodes = nodes - c.kept
-		if c.State.Refuses() {
+		switch c.Nodes = s.Nodes - c.kept; {
+		case c.State.Refuses():
 			c.Nodes = 0
+		case s.Refused:
+			c.Nodes = -1
 		}
 		slices.SortStableFunc(c.Obstacles, func(a, b ClaimObstacle) int { return cmp.Compare(b.Nodes, a.Nodes) })
 		for k := range c.Obstacles {
@@ -253,7 +261,7 @@ func (x *Explanation) writeClaims(b *strings.Builder) {
 	for k := range x.Claims {
 		c := &x.Claims[k]
 		fmt.Fprintf(b, "  %s %s.", c.Name, c.Text())
-		if x.Nodes > 0 {
+		if x.Nodes > 0 && c.Nodes >= 0 {
 			fmt.Fprintf(b, " Nothing is in its way on %s.", ofNodes(c.Nodes, x.Nodes))
 		}
 		fmt.Fprintln(b)
@@ -287,7 +295,12 @@ func (f *findings) provide(w *whatif.World, pod cluster.PodID) (Change, error) {
 		default:
 			continue
 		}
-		if err := w.SetObject(&cluster.PersistentVolume{Name: is.Volume, Mode: "Filesystem", HasClaim: true}); err != nil {
+		v := &cluster.PersistentVolume{Name: is.Volume, Mode: "Filesystem", HasClaim: true}
+		if class := st.StorageClass(claim.Class); class != nil { // by its driver it counts where it is attached
+			v = class.Volume(is, is.Volume)
+			v.HasAffinity, v.Affinity, v.HasMigratedAffinity, v.MigratedAffinity = false, nil, false, nil
+		}
+		if err := w.SetObject(v); err != nil {
 			return c, err
 		}
 		if err := w.SetObject(is); err != nil {

@@ -163,3 +163,82 @@ func TestClaimsAndTheirUsersAreWithheld(t *testing.T) {
 		}
 	}
 }
+
+// A claim that a pod names twice counts a node once.
+func TestAClaimThatIsNamedTwiceIsCountedOnce(t *testing.T) {
+	w := newTown(t, house("node-1", "a"), house("node-2", "a"))
+	labeled := boundTo("logs", "pv-logs")
+	inB := volume("pv-logs", "", 1<<30, zone, "b")
+	inB.Labels = []cluster.Label{{Key: zone, Value: "b"}}
+	w.set(labeled, inB, &cluster.StorageClass{Name: "local", Provisioner: noProvisioner, Mode: cluster.BindToFirstConsumer}, claim("data", "local", 1<<30))
+	x := explained(t, w.st, w.claims(1000, "data", "data", "logs", "logs"))
+	for _, c := range x.Claims {
+		if len(c.Obstacles) == 0 || c.Nodes != 0 {
+			t.Errorf("%s: %+v", c.Name, c)
+		}
+		for _, o := range c.Obstacles {
+			if o.Nodes != 2 || !slices.Equal(o.Examples, []string{"node-1", "node-2"}) {
+				t.Errorf("%s: %s on %d nodes, %v, want both once", c.Name, o.Reason, o.Nodes, o.Examples)
+			}
+		}
+	}
+	bound := 0
+	for _, l := range x.Nearest[0].Lacks {
+		if l.Of != nil && slices.Equal(l.Of.Claims, []string{"logs"}) {
+			bound++
+		}
+	}
+	if bound != 2 { // of two plugins
+		t.Errorf("node-1 lacks %d things for claim logs, want 2: %+v", bound, x.Nearest[0].Lacks)
+	}
+}
+
+// Of a pod that is refused for one claim nobody has looked what is in the way of the others.
+func TestNothingIsSaidOfClaimsThatNobodyHasLookedAt(t *testing.T) {
+	w := newTown(t, house("node-1", "a"))
+	w.set(boundTo("data", "pv"), volume("pv", "", 1<<30, zone, "b"))
+	x := explained(t, w.st, w.claims(1000, "data", "missing"))
+	if x.Claims[0].Nodes != -1 || x.Claims[1].Nodes != 0 || strings.Contains(Text(x), "in its way on 1 of 1") || strings.Contains(Text(x), "on -1") {
+		t.Errorf("nothing is in the way of the claims on %d and %d nodes, want that it is not known and none:\n%s", x.Claims[0].Nodes, x.Claims[1].Nodes, Text(x))
+	}
+}
+
+// A volume that is to be added counts where it is attached: it is no help where no more can be.
+func TestAVolumeThatCannotBeAttachedIsNotToldToHelp(t *testing.T) {
+	for limit, want := range map[int32][]ChangeKind{0: nil, 1: {AddVolume}} {
+		for provisioner, driver := range map[string]string{"csi.example.com": "csi.example.com", "kubernetes.io/aws-ebs": "ebs.csi.aws.com"} {
+			w := newTown(t, house("node-1", "a"))
+			w.set(&cluster.StorageClass{Name: "now", Provisioner: provisioner, Mode: cluster.BindImmediately}, claim("data", "now", 1<<30),
+				&cluster.CSINode{Name: "node-1", Migrated: []string{"kubernetes.io/aws-ebs"}, Drivers: []cluster.NodeDriver{{Name: driver, Limited: true, Limit: limit}}})
+			var got []ChangeKind
+			for _, c := range explained(t, w.st, w.claims(1000, "data")).Changes {
+				got = append(got, c.Kind)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s, of which %d can be attached: told is %v, want %v", provisioner, limit, got, want)
+			}
+		}
+	}
+}
+
+// Volumes that are on one node by the label of their driver are not on a new one.
+func TestANewNodeHasNoVolumesOfAnother(t *testing.T) {
+	const of = "topology.topolvm.io/node"
+	cordoned := func(name string) cluster.Node {
+		n := house(name, "a")
+		n.Labels, n.Unschedulable = append(n.Labels, cluster.Label{Key: of, Value: name}), true
+		return n
+	}
+	for value, helps := range map[string]bool{"node-1": false, "node-gone": false, "": true} {
+		w := newTown(t, cordoned("node-1"), cordoned("node-2"))
+		pv := volume("pv", "", 1<<30, of, value)
+		if value == "" {
+			pv.HasAffinity, pv.Affinity = false, nil
+		}
+		w.set(boundTo("data", "pv"), pv)
+		x := explained(t, w.st, w.claims(1000, "data"))
+		if has := slices.ContainsFunc(x.Changes, func(c Change) bool { return c.Kind == AddNode }); has != helps {
+			t.Errorf("the volume is of node %q: one more node is told to help: %v, want %v:\n%s", value, has, helps, Text(x))
+		}
+	}
+}

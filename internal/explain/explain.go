@@ -145,7 +145,7 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 			return fmt.Errorf("pod %d has no class", pod)
 		}
 		out.Nodes, out.Feasible, out.Rejections = survey.Nodes, survey.Feasible, survey.Rejections
-		out.Claims = found.told(out.Nodes)
+		out.Claims = found.told(&survey)
 		if out.Cause == Rejected && out.Feasible > 0 {
 			out.Cause = Fits
 		}

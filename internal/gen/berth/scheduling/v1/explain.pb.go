@@ -478,7 +478,7 @@ type Claim struct {
 	InUse bool `protobuf:"varint,11,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
 	// That pod, namespace/name, for those who may list all pods.
 	User string `protobuf:"bytes,12,opt,name=user,proto3" json:"user,omitempty"`
-	// On how many nodes nothing is in its way.
+	// On how many nodes nothing is in its way; -1: nobody has looked, since the pod is refused for something else.
 	Nodes int32 `protobuf:"varint,13,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	// What is in its way on others, what it is on most nodes first.
 	Obstacles     []*ClaimObstacle `protobuf:"bytes,14,rep,name=obstacles,proto3" json:"obstacles,omitempty"`
