@@ -292,12 +292,27 @@ func Unbound(pod source.Pod) source.Pod {
 	return pod
 }
 
+// Bring tells a World of the objects of a workload. Those that are in no namespace take the place of none that is there and otherwise: it would tell how
+// that is, by what becomes of pods.
+func (w *World) Bring(objects []source.Event) error {
+	for _, e := range objects {
+		if e.Kind == source.ObjectSet {
+			key := e.Object.Key()
+			if known, ok := w.State().Object(key); ok && key.Namespace == "" && !known.Same(cluster.ObjectSet{Object: e.Object}) {
+				return fmt.Errorf("%s %s: there is one of that name already: give it another", key.Kind, key.Name)
+			}
+		}
+		if err := w.Observe(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Add tells a World of a workload and returns its pods, which are pending, in their order.
 func (w *World) Add(load Workload) ([]cluster.PodID, error) {
-	for _, e := range load.Objects {
-		if err := w.Observe(e); err != nil {
-			return nil, err
-		}
+	if err := w.Bring(load.Objects); err != nil {
+		return nil, err
 	}
 	for _, claims := range load.Claims {
 		if err := w.AddClaims(claims); err != nil {
