@@ -648,7 +648,10 @@ func preempt(w *whatif.World, pod cluster.PodID) (Change, string, error) {
 	if why, ok := e.Preempts(st, pod); !ok {
 		return Change{}, why, errNoHelp
 	}
-	found, _ := e.DryRun(st, pod, everything(st), 1)
+	found, err := w.DryRun(pod)
+	if err != nil {
+		return Change{}, "", err
+	}
 	if len(found.Candidates) == 0 {
 		return Change{}, "", errNoHelp
 	}

@@ -122,8 +122,8 @@ func (w *World) addCopy(pod source.Pod, own []ownClaim, k int) (cluster.PodID, e
 }
 
 // maxCompared bounds what each claim of a pod, but those that are alike, may be compared with on each node: volumes of its class that are nobody's, and
-// CSIStorageCapacities. It takes some 50 ms.
-const maxCompared = 1 << 20
+// CSIStorageCapacities. It takes some 15 ms.
+const maxCompared = 1 << 18
 
 // MayCompare returns why pods with claims that wait for a consumer should not be tried, nil if they may: for each node there would be too much to do.
 func (w *World) MayCompare(pods []source.Pod) error {

@@ -74,9 +74,38 @@ func TestPodsWithManyClaimsAreTriedInParts(t *testing.T) {
 	}
 }
 
+// So are those that might preempt others.
+func TestPreemptionByPodsWithManyClaimsIsTriedInParts(t *testing.T) {
+	const nodes, claims = 64, 32
+	pod, made := choosy("p", claims, func(int) string { return "none" })
+	pod.Priority = 1
+	events := append(crowd(nodes, 3), append(made, setObject(&cluster.StorageClass{Name: "late", Provisioner: "csi", Mode: cluster.BindToFirstConsumer}))...)
+	for k := range nodes {
+		small := aPod(fmt.Sprint("small", k), 1000)
+		small.NodeName = fmt.Sprint("n", k)
+		events = append(events, setPod(small))
+	}
+	paused, before := 0, 0
+	err := sandbox(t, events...).Try(WithPause(t.Context(), func() error { paused++; return nil }), func(w *World) error {
+		id, err := w.AddPod(pod)
+		if err != nil {
+			return err
+		}
+		before = paused
+		found, err := w.DryRun(id)
+		if err == nil && found.Count != nodes {
+			t.Errorf("%d candidates, want %d", found.Count, nodes)
+		}
+		return err
+	})
+	if err != nil || paused-before < nodes/2 {
+		t.Errorf("others had a turn %d times while a pod might preempt on %d nodes with %d claims: %v", paused-before, nodes, claims, err)
+	}
+}
+
 // What a question brings is bounded so that one node is no long piece of work: claims that select each by labels of its own are compared with each volume.
 func TestWhatIsComparedIsBounded(t *testing.T) {
-	for claims, want := range map[int]bool{10: true, 150: false} {
+	for claims, want := range map[int]bool{30: true, 35: false} {
 		pod, made := choosy("p", claims, func(k int) string { return fmt.Sprint("none", k) })
 		load := Workload{Objects: append(crowd(1, 8000), made...), Pods: []source.Pod{pod}}
 		s := sandbox(t)

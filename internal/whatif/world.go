@@ -36,6 +36,24 @@ func (w *World) Between() error { return between(w.ctx) }
 // Judge has the Evaluator find out what each node says of pods of a subject, unless that is known, with Between between the parts. Of those that have no
 // claims that costs so little that the Evaluator does it when it is asked.
 func (w *World) Judge(s engine.Subject) error {
+	return w.inParts(s, func(part cluster.Range) { w.Evaluator().Judge(w.State(), s, part) })
+}
+
+// DryRun finds the node on which a pending pod would preempt others: the Evaluator's best candidate, likewise with Between between the parts.
+func (w *World) DryRun(id cluster.PodID) (engine.DryRun, error) {
+	row := w.State().Pod(id)
+	err := w.inParts(engine.SubjectOf(&row.Pod), func(part cluster.Range) { // it remembers what it has tried
+		w.Evaluator().DryRun(w.State(), id, cluster.Range{First: part.First &^ 63, End: part.End}, 1)
+	})
+	if err != nil {
+		return engine.DryRun{}, err
+	}
+	found, _ := w.Evaluator().DryRun(w.State(), id, all(w.State()), 1)
+	return found, nil
+}
+
+// inParts calls work for parts of all nodes, if pods of a subject have claims.
+func (w *World) inParts(s engine.Subject, work func(part cluster.Range)) error {
 	labels := w.State().Labels(s.Labels)
 	if labels == nil || len(labels.Claims) == 0 {
 		return nil
@@ -45,7 +63,7 @@ func (w *World) Judge(s engine.Subject) error {
 		if err := w.Between(); err != nil {
 			return err
 		}
-		w.Evaluator().Judge(w.State(), s, cluster.Range{First: i, End: i + part})
+		work(cluster.Range{First: i, End: i + part})
 	}
 	return nil
 }
