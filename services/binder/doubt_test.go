@@ -39,19 +39,8 @@ func TestClaimsThatAreTakenOverWhileAnotherHasTheNameAreWrittenInTheNextStint(t 
 }
 
 func TestAWriteInDoubtIsMadeAgainInTheNextStint(t *testing.T) {
-	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
-	storage(src)
-	src.setNode(node("a", 1000))
-	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"))
-	src.setPod(claiming("p", 10, "c"))
-	src.answersVolumes(func(source.VolumeBinding) source.Outcome {
-		return source.Outcome{Result: source.BindUnknown, Err: errFake}
-	})
-	b := start(t, etcd, src, sharing(lease))
-	b.active()
-	b.awaitOurs()
-	b.commit(b.request(1, "p"))
-	eventually(t, "tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+	lease := newFakeLease()
+	src, b := inDoubt(t, sharing(lease))
 	lease.give("kube-scheduler_1")
 	b.awaitYield("kube-scheduler_1")
 	before := len(src.triedVolumes("p"))
@@ -110,58 +99,57 @@ func unknownFor(uid string) func(source.VolumeBinding) source.Outcome {
 	}
 }
 
-// A write for a pod that is gone has no answer: v is nobody's, by what the source tells, and might yet be its claim's.
-func TestAVolumeThatAClaimMayYetGetKeepsNoneFromOthersThatOthersWouldDoFor(t *testing.T) {
-	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
-	storage(src)
-	src.setNode(node("a", 1000))
-	src.setObjects(freeVolume("v", 5), freeVolume("w", 5), waitingClaim("c", "static"), waitingClaim("d", "static"))
-	src.setPod(claiming("p", 10, "c"))
-	src.answersVolumes(unknownFor("p"))
-	b := start(t, etcd, src, sharing(lease))
-	b.active()
-	b.awaitOurs()
-	b.commit(b.request(1, "p"))
-	eventually(t, "tried", func() bool { return len(src.triedVolumes("p")) > 0 })
-	lease.give("kube-scheduler_1")
-	b.awaitYield("kube-scheduler_1")
-	src.deletePod("p")
-	eventually(t, "p is gone", func() bool { return b.phase("p") == "gone" })
-	src.setPod(own(claiming("q", 10, "d")))
-	eventually(t, "q waits", func() bool { return b.phase("q") == "pending" })
-	if got := b.commit(b.request(1, "q")); got[0] != "assumed" {
-		t.Fatalf("q is %s", got[0])
-	}
-	eventually(t, "w is written for q", func() bool {
-		of := src.triedVolumes("q")
-		return len(of) > 0 && of[0].Choices[0].Volume == "w"
-	})
-}
-
-// A StatefulSet's, say. What its claim may yet get will do; it does not get another volume that comes first.
-func TestAPodThatIsMadeAnewGetsWhatItsClaimMayYetGet(t *testing.T) {
+// inDoubt starts a binder that has placed pod p on node a, with volume v for its claim c, and knows nothing of what it has written of that. There is no
+// other volume.
+func inDoubt(t *testing.T, options ...func(*Config)) (*fakeSource, *running) {
 	etcd, src := startEtcd(t), newFakeSource()
 	storage(src)
 	src.setNode(node("a", 1000))
 	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"))
 	src.setPod(claiming("p", 10, "c"))
 	src.answersVolumes(unknownFor("p"))
-	b := start(t, etcd, src)
+	b := start(t, etcd, src, options...)
 	b.active()
+	b.awaitOurs()
 	b.commit(b.request(1, "p"))
-	eventually(t, "tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+	eventually(t, "a write is tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+	return src, b
+}
+
+// placesWith commits a pod, and waits until a volume is written for its one claim.
+func (b *running) placesWith(src *fakeSource, uid, volume string) {
+	b.t.Helper()
+	eventually(b.t, uid+" waits", func() bool { return b.phase(uid) == "pending" })
+	if got := b.commit(b.request(1, uid)); got[0] != "assumed" {
+		b.t.Fatalf("%s is %s", uid, got[0])
+	}
+	eventually(b.t, volume+" is written for "+uid, func() bool {
+		of := src.triedVolumes(uid)
+		return len(of) > 0 && of[0].Choices[0].Volume == volume
+	})
+}
+
+// A write for a pod that is gone has no answer: v is nobody's, by what the source tells, and might yet be its claim's.
+func TestAVolumeThatAClaimMayYetGetKeepsNoneFromOthersThatOthersWouldDoFor(t *testing.T) {
+	lease := newFakeLease()
+	src, b := inDoubt(t, sharing(lease))
+	lease.give("kube-scheduler_1")
+	b.awaitYield("kube-scheduler_1")
+	src.deletePod("p")
+	eventually(t, "p is gone", func() bool { return b.phase("p") == "gone" })
+	src.setObjects(freeVolume("w", 5), waitingClaim("d", "static"))
+	src.setPod(own(claiming("q", 10, "d")))
+	b.placesWith(src, "q", "w")
+}
+
+// A StatefulSet's, say. What its claim may yet get will do; it does not get another volume that comes first.
+func TestAPodThatIsMadeAnewGetsWhatItsClaimMayYetGet(t *testing.T) {
+	src, b := inDoubt(t)
 	src.deletePod("p")
 	eventually(t, "p is gone", func() bool { return b.phase("p") == "gone" })
 	src.setObjects(freeVolume("a-first", 5))
 	src.setPod(claiming("q", 10, "c"))
-	eventually(t, "q waits", func() bool { return b.phase("q") == "pending" })
-	if got := b.commit(b.request(1, "q")); got[0] != "assumed" {
-		t.Fatalf("q is %s", got[0])
-	}
-	eventually(t, "v is written for q", func() bool {
-		of := src.triedVolumes("q")
-		return len(of) > 0 && of[0].Choices[0].Volume == "v"
-	})
+	b.placesWith(src, "q", "v")
 }
 
 // Its intent is in the record still, for others of its batch are not decided.
@@ -188,22 +176,14 @@ func TestAPodThatIsBoundWithItsClaimsIsLeftAloneThoughItsNodeIsGone(t *testing.T
 
 // Where the pod is says nothing of its claims: our write might yet give v to a claim that has w.
 func TestAWriteInDoubtIsMadeVoidThoughAnotherSchedulerBindsThePodToTheSameNode(t *testing.T) {
-	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
-	storage(src)
-	src.setNode(node("a", 1000))
-	src.setObjects(freeVolume("v", 5), freeVolume("w", 5), waitingClaim("c", "static"))
-	p := claiming("p", 10, "c")
-	src.setPod(p)
-	src.answersVolumes(unknownFor("p"))
-	b := start(t, etcd, src, sharing(lease))
-	b.active()
-	b.awaitOurs()
-	b.commit(b.request(1, "p"))
-	eventually(t, "tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+	lease := newFakeLease()
+	src, b := inDoubt(t, sharing(lease))
 	lease.give("kube-scheduler_1")
 	b.awaitYield("kube-scheduler_1")
 	src.answersVolumes(nil)
+	src.setObjects(freeVolume("w", 5))
 	src.bindClaim("c", "w")
+	p := claiming("p", 10, "c")
 	p.NodeName = "a"
 	src.setPod(p)
 	eventually(t, "p is bound", func() bool { return b.phase("p") == "bound on a" })
@@ -228,9 +208,7 @@ func TestTheNextBinderKnowsTheNameOfAPodThatIsGone(t *testing.T) {
 	src.setNode(node("a", 1000))
 	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"))
 	src.setPod(own(claiming("p", 10, "c")))
-	src.answersVolumes(func(source.VolumeBinding) source.Outcome {
-		return source.Outcome{Result: source.BindUnknown, Err: errFake}
-	})
+	src.answersVolumes(unknownFor("p"))
 	first := start(t, etcd, src, sharing(lease), named("first"))
 	first.active()
 	first.commit(first.request(1, "p"))
@@ -247,19 +225,8 @@ func TestTheNextBinderKnowsTheNameOfAPodThatIsGone(t *testing.T) {
 }
 
 func TestTheLeaseIsKeptWhileAWriteForClaimsHasNoAnswer(t *testing.T) {
-	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
-	storage(src)
-	src.setNode(node("a", 1000))
-	src.setObjects(freeVolume("v", 5), waitingClaim("c", "static"))
-	src.setPod(claiming("p", 10, "c"))
-	src.answersVolumes(func(source.VolumeBinding) source.Outcome {
-		return source.Outcome{Result: source.BindUnknown, Err: errFake}
-	})
-	b := start(t, etcd, src, sharing(lease))
-	b.active()
-	b.awaitOurs()
-	b.commit(b.request(1, "p"))
-	eventually(t, "tried", func() bool { return len(src.triedVolumes("p")) > 0 })
+	lease := newFakeLease()
+	_, b := inDoubt(t, sharing(lease))
 	b.stop()
 	if lease.heldBy() == "" {
 		t.Error("given up while a write to a volume may still arrive")

@@ -83,26 +83,24 @@ func newPreparing(limit, workers int) *preparing {
 func (b *preparing) admits(namespace, node string, choices []cluster.VolumeChoice) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !slices.ContainsFunc(choices, func(c cluster.VolumeChoice) bool {
-		key := heldClaim{namespace, c.Claim, c.UID}
-		if h := b.claims[key]; h != nil && (h.volume != c.Volume || c.Volume == "" && h.node != node) {
-			return true
-		}
-		other, taken := b.volumes[c.Volume]
-		return c.Volume != "" && taken && other != key
-	})
+	return !slices.ContainsFunc(choices, func(c cluster.VolumeChoice) bool { return !b.may(heldClaim{namespace, c.Claim, c.UID}, c.Volume, node) })
 }
 
-// free reports whether neither the volume may be about to become another claim's, nor something else the claim's.
+// free is admits of one volume for one claim.
 func (b *preparing) free(claim *cluster.PersistentVolumeClaim, volume string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	key := heldClaim{claim.Namespace, claim.Name, claim.UID}
-	if h := b.claims[key]; h != nil && h.volume != volume {
+	return b.may(heldClaim{claim.Namespace, claim.Name, claim.UID}, volume, "")
+}
+
+// may reports whether neither something else is held for a claim, nor the volume for another one. The node counts if there is no volume. The caller
+// holds the lock.
+func (b *preparing) may(claim heldClaim, volume, node string) bool {
+	if h := b.claims[claim]; h != nil && (h.volume != volume || volume == "" && h.node != node) {
 		return false
 	}
-	by, taken := b.volumes[volume]
-	return !taken || by == key
+	by, taken := b.volumes[volume] // never of ""
+	return !taken || by == claim
 }
 
 // hold has nothing else be chosen for a placement's claims. What others hold already stays as it is.

@@ -106,15 +106,11 @@ func TestAWriteThatIsLateChangesNothingBehindOneThatMakesItVoid(t *testing.T) {
 	}
 }
 
-// That there is no such claim is not believed because a webhook says so.
-func TestAWriteIsNotVoidBecauseAWebhookSaysThatThereIsNoClaim(t *testing.T) {
-	c := startCluster(t)
-	c.SetObject(t, sourcetest.LateClass())
-	c.SetObject(t, sourcetest.Claim("c"))
-	answer := new(atomic.Int32)
+// refusing returns a source whose patches are answered with a code as a webhook would, and none passes, as long as there is one, and what it tells.
+func refusing(t *testing.T, c *testCluster, code *atomic.Int32) (*Source, *sourcetest.Recorder) {
 	server := startProxy(t, c, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		if code := int(answer.Load()); code != 0 && r.Method == http.MethodPatch {
-			refuse(w, code, map[int]metav1.StatusReason{http.StatusNotFound: metav1.StatusReasonNotFound}[code])
+		if code := int(code.Load()); code != 0 && r.Method == http.MethodPatch {
+			refuse(w, code, map[int]metav1.StatusReason{http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusConflict: metav1.StatusReasonConflict}[code])
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -123,7 +119,16 @@ func TestAWriteIsNotVoidBecauseAWebhookSaysThatThereIsNoClaim(t *testing.T) {
 	cfg.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	writeKubeconfig(t, cfg.Kubeconfig, server.URL)
 	s := newSource(t, cfg)
-	sourcetest.Record(t, s).Synced()
+	return s, sourcetest.Record(t, s).Synced()
+}
+
+// That there is no such claim is not believed because a webhook says so.
+func TestAWriteIsNotVoidBecauseAWebhookSaysThatThereIsNoClaim(t *testing.T) {
+	c := startCluster(t)
+	c.SetObject(t, sourcetest.LateClass())
+	c.SetObject(t, sourcetest.Claim("c"))
+	answer := new(atomic.Int32)
+	s, _ := refusing(t, c, answer)
 	b := choosing("one", cluster.VolumeChoice{Claim: "gone", UID: "u"}, cluster.VolumeChoice{Claim: "c", UID: "u"})
 	b.Void = true
 	for _, code := range []int{http.StatusInternalServerError, http.StatusUnprocessableEntity, http.StatusNotFound, 0} {
@@ -146,18 +151,9 @@ func TestAClaimThatKeepsChangingIsRefused(t *testing.T) {
 	for _, name := range []string{"c", "d"} {
 		c.SetObject(t, sourcetest.Claim(name))
 	}
-	server := startProxy(t, c, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		if r.Method == http.MethodPatch {
-			refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-	cfg := c.config()
-	cfg.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	writeKubeconfig(t, cfg.Kubeconfig, server.URL)
-	s := newSource(t, cfg)
-	r := sourcetest.Record(t, s).Synced()
+	answer := new(atomic.Int32)
+	answer.Store(http.StatusConflict)
+	s, r := refusing(t, c, answer)
 	r.View(func(v sourcetest.View) {
 		for name, volume := range map[string]string{"c": "", "d": "v"} {
 			b := choosing("one", cluster.VolumeChoice{Claim: name, UID: v.ClaimOf(name).UID, Volume: volume})
