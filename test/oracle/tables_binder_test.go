@@ -129,7 +129,7 @@ func (c *binderCall) finds(t *testing.T, n *tally) int {
 		return 0
 	}
 	got := c.choose(t, w.evaluator, w.state, id)
-	if diff := sameChoices(choicesOf(c.Found), got); diff != "" && !c.alike(got) {
+	if diff := sameChoices(choicesOf(c.Found), got); diff != "" && !c.alike(choicesOf(c.Found), got) {
 		t.Errorf("%s: chosen (-kube-scheduler +Berth):\n%s", c.Test, diff)
 	}
 	return len(got)
@@ -145,7 +145,7 @@ func (c *binderCall) choose(t *testing.T, e *engine.Evaluator, st *cluster.State
 }
 
 // alike reports whether others are chosen that are as large: kube-scheduler takes any of these, Berth the first by name.
-func (c *binderCall) alike(got []cluster.VolumeChoice) bool {
+func (c *binderCall) alike(want, got []cluster.VolumeChoice) bool {
 	sizes := func(all []cluster.VolumeChoice) (out []string) {
 		for _, choice := range all {
 			for _, v := range c.Before.Objects.PersistentVolume {
@@ -157,7 +157,6 @@ func (c *binderCall) alike(got []cluster.VolumeChoice) bool {
 		slices.Sort(out)
 		return out
 	}
-	want := choicesOf(c.Found)
 	return len(got) == len(want) && slices.Equal(sizes(want), sizes(got))
 }
 
@@ -243,10 +242,14 @@ func TestUpstreamsBinderAssumesTheSame(t *testing.T) {
 		pod, node = c.Pod, c.Node
 		w, id, _ := c.world(t, &c.Before, &n)
 		chosen := c.choose(t, w.evaluator, w.state, id)
-		diff := sameChoices(choicesOf(c.Given), chosen)
+		given := choicesOf(c.Given)
+		diff := sameChoices(given, chosen)
 		if c.Error != "" {
 			failed[c.Test] = diff == ""
 			continue
+		}
+		if diff != "" && c.alike(given, chosen) {
+			diff, chosen = "", given
 		}
 		if diff != "" {
 			t.Errorf("%s: what is given is not what is chosen (-given +Berth):\n%s", c.Test, diff)
