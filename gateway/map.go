@@ -139,9 +139,13 @@ func (s *Service) feasibilityMap(ctx context.Context, name podName, limit int) (
 				return err
 			}
 			st := w.State()
+			part := cluster.NodeIndex(mapPart)
+			if labels := st.Labels(st.Pod(id).Labels); labels != nil && len(labels.Claims) > 0 {
+				part = cluster.NodeIndex(engine.NodesAtOnce(len(labels.Claims)))
+			}
 			subject, feasible := engine.SubjectOf(&st.Pod(id).Pod), cluster.NewBitmap(st.Nodes.Len())
 			for i := range cluster.NodeIndex(st.Nodes.Len()) {
-				if i%mapPart == 0 {
+				if i%part == 0 {
 					if err := w.Between(); err != nil {
 						return err
 					}

@@ -32,6 +32,10 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 	if err != nil {
 		return nil, err
 	}
+	claims, err := s.mayReadClaimsOf(ctx, name)
+	if err != nil {
+		return nil, err
+	}
 	// 1. Its queue says where it is.
 	ctx, cancel := context.WithCancel(ctx)
 	var asking sync.WaitGroup
@@ -43,7 +47,7 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 	}
 	// 2. Meanwhile the sandbox says why.
 	live, err := s.tryPod(ctx, name, func(ctx context.Context, box *whatif.Sandbox, pod cluster.PodID) error {
-		response, err = answer.Explain(ctx, box, pod, req, names)
+		response, err = answer.Explain(ctx, box, pod, req, answer.MayKnow{Pods: names, Claims: claims})
 		return err
 	})
 	if err != nil {
@@ -72,8 +76,12 @@ func (s *Service) WhatIf(ctx context.Context, req *schedulingv1.WhatIfRequest) (
 	if err != nil {
 		return nil, err
 	}
+	load, err := s.brought(ctx, "manifests", req.GetManifests(), req.GetTimes())
+	if err != nil {
+		return nil, err
+	}
 	err = s.try(ctx, nothing, func(ctx context.Context, box *whatif.Sandbox) error {
-		response, err = answer.WhatIf(ctx, box, req, names)
+		response, err = answer.WhatIf(ctx, box, req, names, load)
 		return err
 	})
 	return response, err
@@ -86,8 +94,12 @@ func (s *Service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacity
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}
+	load, err := s.brought(ctx, "manifest", req.GetManifest(), 1)
+	if err != nil {
+		return nil, err
+	}
 	err = s.try(ctx, nothing, func(ctx context.Context, box *whatif.Sandbox) error {
-		response, err = answer.Capacity(ctx, box, req)
+		response, err = answer.Capacity(ctx, box, req, load)
 		return err
 	})
 	return response, err
@@ -99,9 +111,50 @@ func (s *Service) Compare(ctx context.Context, req *schedulingv1.CompareRequest)
 	if err != nil {
 		return nil, err
 	}
+	load, err := s.brought(ctx, "manifests", req.GetManifests(), req.GetTimes())
+	if err != nil {
+		return nil, err
+	}
 	err = s.try(ctx, nothing, func(ctx context.Context, box *whatif.Sandbox) error {
-		response, err = answer.Compare(ctx, box, req, names)
+		response, err = answer.Compare(ctx, box, req, names, load)
 		return err
 	})
 	return response, err
+}
+
+// brought reads the manifests of a question in turns of the caller's, and then, when nobody waits for these, nor yet for the sandbox, asks whether the caller may
+// ask about their claims.
+func (s *Service) brought(ctx context.Context, field, manifests string, times int32) (*whatif.Workload, error) {
+	load, err := s.parsed(ctx, field, manifests, times)
+	if err != nil {
+		return nil, err
+	}
+	var right answer.ClaimRight = func(namespace string) (bool, error) { return access.MayReadClaims(ctx, namespace) }
+	return load, right.Check(field, load)
+}
+
+func (s *Service) parsed(ctx context.Context, field, manifests string, times int32) (*whatif.Workload, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QuestionFor)
+	defer cancel()
+	turn, err := rpc.TakeTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer turn.End()
+	return answer.Read(whatif.WithPause(ctx, turn.Yield), field, manifests, times)
+}
+
+// mayReadClaimsOf reports whether the caller may be told of the claims of a pod. If it has none, there is nothing to ask.
+func (s *Service) mayReadClaimsOf(ctx context.Context, name podName) (bool, error) {
+	some := false
+	err := s.look(ctx, func(st *cluster.State) {
+		if _, row := s.names.find(st, name); row != nil {
+			labels := st.Labels(row.Labels)
+			some = labels != nil && len(labels.Claims) > 0
+		}
+	})
+	if err != nil || !some {
+		return false, err
+	}
+	return access.MayReadClaims(ctx, name.namespace)
 }

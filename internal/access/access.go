@@ -22,7 +22,7 @@ type Caller struct {
 // Permission is what a call needs: a verb on a resource of Kubernetes' core group, or on a path.
 type Permission struct {
 	Verb      string
-	Resource  string // "pods" or "nodes"; "" if Path is set
+	Resource  string // "pods", "nodes" or "persistentvolumeclaims"; "" if Path is set
 	Namespace string // "" means all
 	Name      string // "" means all
 	Path      string // a path that is no resource

@@ -165,12 +165,20 @@ func (g *Guard) Permit(ctx context.Context, method string, request any) error {
 
 // MayNamePods reports whether an answer may name pods that the call has not named: whether the caller may list pods in all
 // namespaces. Where callers are not known, everyone may. An error is one of Berth's.
-func MayNamePods(ctx context.Context) (bool, error) {
+func MayNamePods(ctx context.Context) (bool, error) { return may(ctx, listPods) }
+
+// MayReadClaims reports whether an answer may tell what claims of a namespace ask for, which there are, and what they are bound to: whether the
+// caller may list them. Where callers are not known, everyone may. An error is one of Berth's.
+func MayReadClaims(ctx context.Context, namespace string) (bool, error) {
+	return may(ctx, Permission{Verb: "list", Resource: "persistentvolumeclaims", Namespace: namespace})
+}
+
+func may(ctx context.Context, p Permission) (bool, error) {
 	a, ok := ctx.Value(askingKey{}).(*asking)
 	if !ok {
 		return true, nil
 	}
-	allowed, _, err := a.guard.cfg.Reviewer.Allowed(ctx, a.caller, listPods)
+	allowed, _, err := a.guard.cfg.Reviewer.Allowed(ctx, a.caller, p)
 	if err != nil {
 		return false, a.guard.unreviewed(ctx, "permission", err)
 	}

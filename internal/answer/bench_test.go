@@ -83,13 +83,13 @@ func BenchmarkQuestion(b *testing.B) {
 	for _, nodes := range []int{5000, 100_000} {
 		for name, ask := range map[string]func(f *following, k int) error{
 			"why": func(f *following, k int) error {
-				_, err := answer.Explain(f.b.Context(), f.box, cluster.PodID(k*7919%benchPods), &schedulingv1.ExplainPodRequest{}, true)
+				_, err := answer.Explain(f.b.Context(), f.box, cluster.PodID(k*7919%benchPods), &schedulingv1.ExplainPodRequest{}, answer.MayKnow{Pods: true, Claims: true})
 				return err
 			},
 			"what-if": func(f *following, k int) error {
 				_, err := answer.WhatIf(f.b.Context(), f.box, &schedulingv1.WhatIfRequest{Manifests: fmt.Sprintf(
 					`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "what-if"}, "spec": {"schedulerName": "berth", "containers": [
-						{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "%dm"}}}]}}`, 100+k%benchClasses)}, true)
+						{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "%dm"}}}]}}`, 100+k%benchClasses)}, true, nil)
 				return err
 			},
 			"follow": func(*following, int) error { return nil },

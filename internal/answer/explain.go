@@ -15,8 +15,8 @@ import (
 )
 
 // Explain says why a pod is where it is, or nowhere: the pod that the request names, as Find finds it. Its Pod is what the
-// sandbox knows of it. Other pods are named only if names is true.
-func Explain(ctx context.Context, box *whatif.Sandbox, pod cluster.PodID, req *schedulingv1.ExplainPodRequest, names bool) (*schedulingv1.ExplainPodResponse, error) {
+// sandbox knows of it. Other pods are named only if may.Pods, and what its claims ask for and have is told only if may.Claims.
+func Explain(ctx context.Context, box *whatif.Sandbox, pod cluster.PodID, req *schedulingv1.ExplainPodRequest, may MayKnow) (*schedulingv1.ExplainPodResponse, error) {
 	var violations []rpc.Violation
 	for _, bound := range []struct {
 		field string
@@ -37,13 +37,22 @@ func Explain(ctx context.Context, box *whatif.Sandbox, pod cluster.PodID, req *s
 		}
 		return nil, err
 	}
-	if !names {
+	if !may.Pods {
 		x.WithholdNames()
+	}
+	if !may.Claims {
+		x.WithholdClaims()
 	}
 	response := explanation(&x)
 	response.Candidates = response.GetCandidates()[:min(len(response.GetCandidates()), atMost(req.GetCandidates()))]
 	response.Misses = response.GetMisses()[:min(len(response.GetMisses()), atMost(req.GetMisses()))]
 	return response, nil
+}
+
+// MayKnow says what whoever asks may be told besides the pod that is asked about.
+type MayKnow struct {
+	Pods   bool // the names of other pods
+	Claims bool // claims of the pod's namespace, and the volumes that they have
 }
 
 // atMost reads a count of which 0 means the most there is.
@@ -86,6 +95,9 @@ func explanation(x *explain.Explanation) *schedulingv1.ExplainPodResponse {
 		})
 		out.Reasons = append(out.Reasons, verdicts(r.Reasons)...)
 	}
+	for k := range x.Claims {
+		out.Claims = append(out.Claims, claim(&x.Claims[k]))
+	}
 	for k := range x.Nearest {
 		out.Misses = append(out.Misses, miss(&x.Nearest[k]))
 	}
@@ -127,6 +139,42 @@ func obstacle(l *engine.Lack, detail string) *schedulingv1.Obstacle {
 	if l.Resource != "" {
 		out.Shortfall = &schedulingv1.Shortfall{Resource: l.Resource, Wanted: l.Requested, Free: l.Free, Allocatable: l.Capacity}
 	}
+	if l.Of != nil {
+		out.Claims = l.Of.Claims
+	}
+	return out
+}
+
+var claimStates = map[engine.ClaimState]schedulingv1.ClaimState{
+	engine.ClaimMissing:       schedulingv1.ClaimState_CLAIM_STATE_NOT_FOUND,
+	engine.ClaimNotMade:       schedulingv1.ClaimState_CLAIM_STATE_NOT_MADE,
+	engine.ClaimLost:          schedulingv1.ClaimState_CLAIM_STATE_LOST,
+	engine.ClaimDeleting:      schedulingv1.ClaimState_CLAIM_STATE_DELETING,
+	engine.ClaimNotOwned:      schedulingv1.ClaimState_CLAIM_STATE_NOT_OWNED,
+	engine.ClaimMissingVolume: schedulingv1.ClaimState_CLAIM_STATE_MISSING_VOLUME,
+	engine.ClaimBound:         schedulingv1.ClaimState_CLAIM_STATE_BOUND,
+	engine.ClaimUnbound:       schedulingv1.ClaimState_CLAIM_STATE_UNBOUND,
+	engine.ClaimProvisioning:  schedulingv1.ClaimState_CLAIM_STATE_PROVISIONING,
+	engine.ClaimPromised:      schedulingv1.ClaimState_CLAIM_STATE_PROMISED,
+	engine.ClaimWaiting:       schedulingv1.ClaimState_CLAIM_STATE_WAITING,
+}
+
+func claim(c *explain.Claim) *schedulingv1.Claim {
+	out := &schedulingv1.Claim{
+		Name: c.Name, State: claimStates[c.State], Text: c.Text(), Ephemeral: c.Ephemeral, StorageClass: c.Class, Request: c.Size, Volume: c.Volume, Where: c.Where,
+		Node: c.Node, Driver: c.Driver, InUse: c.Exclusive, Nodes: c.Nodes,
+	}
+	if c.Exclusive {
+		out.User = nameOf(c.User.Namespace, c.User.Name)
+	}
+	for k := range c.Obstacles {
+		o := &c.Obstacles[k]
+		of := o.Nearest.Of
+		out.Obstacles = append(out.Obstacles, &schedulingv1.ClaimObstacle{
+			Plugin: o.Plugin, Reason: o.Reason, Nodes: o.Nodes, Examples: o.Examples, Detail: c.Detail(o), Largest: max(of.Most, 0),
+			Attached: of.Attached, Limit: of.Limit, Wanted: of.New,
+		})
+	}
 	return out
 }
 
@@ -138,6 +186,8 @@ var suggestionKinds = map[explain.ChangeKind]schedulingv1.SuggestionKind{
 	explain.Uncordon:       schedulingv1.SuggestionKind_SUGGESTION_KIND_UNCORDON_NODE,
 	explain.RemoveTaints:   schedulingv1.SuggestionKind_SUGGESTION_KIND_REMOVE_TAINT,
 	explain.AddNode:        schedulingv1.SuggestionKind_SUGGESTION_KIND_ADD_NODE,
+	explain.CreateClaim:    schedulingv1.SuggestionKind_SUGGESTION_KIND_CREATE_CLAIM,
+	explain.AddVolume:      schedulingv1.SuggestionKind_SUGGESTION_KIND_ADD_VOLUME,
 	explain.Preempt:        schedulingv1.SuggestionKind_SUGGESTION_KIND_PREEMPT,
 }
 

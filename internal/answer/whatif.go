@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -26,17 +30,19 @@ const (
 )
 
 // WhatIf makes the changes of a request in a sandbox, schedules its pods, says what would happen, and takes all back. Pods that
-// would be evicted are named only if names is true.
-func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRequest, names bool) (*schedulingv1.WhatIfResponse, error) {
-	load, err := workload(ctx, req.GetManifests(), req.GetTimes())
-	if err != nil {
-		return nil, err
+// would be evicted are named only if names is true. Load is what Read has read of its manifests; nil: they are read here.
+func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRequest, names bool, load *whatif.Workload) (*schedulingv1.WhatIfResponse, error) {
+	if load == nil {
+		var err error
+		if load, err = Read(ctx, "manifests", req.GetManifests(), req.GetTimes()); err != nil {
+			return nil, err
+		}
 	}
 	if len(req.GetChanges()) == 0 && len(load.Pods) == 0 && !req.GetPending() {
 		return nil, rpc.Invalid(rpc.Violation{Field: "changes", Description: "nothing is asked: give changes, manifests or pending"})
 	}
 	response := &schedulingv1.WhatIfResponse{Version: version(box)}
-	err = try(ctx, box, func(w *whatif.World) error {
+	err := try(ctx, box, func(w *whatif.World) error {
 		// 1. The changes. Pods that they displace are placed again.
 		response.Before = utilization(w.Usage())
 		changes := changes{w: w, from: make(map[cluster.PodID]whatif.Moved)}
@@ -53,7 +59,7 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 				}
 			}
 		}
-		added, err := w.Add(load)
+		added, err := w.Add(*load)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err() // which is no fault of the manifests
@@ -103,8 +109,8 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 	return response, nil
 }
 
-// Capacity says how many more of a pod fit.
-func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCapacityRequest) (*schedulingv1.GetCapacityResponse, error) {
+// Capacity says how many more of a pod fit. Load is what Read has read of its manifest; nil: it is read here.
+func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCapacityRequest, load *whatif.Workload) (*schedulingv1.GetCapacityResponse, error) {
 	limit := int(req.GetLimit())
 	var violations []rpc.Violation
 	switch {
@@ -119,12 +125,14 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}
-	var load whatif.Workload
-	if req.GetManifest() != "" {
+	if load == nil {
 		var err error
-		if load, err = readWorkload(ctx, "manifest", req.GetManifest(), 1); err != nil {
+		if load, err = Read(ctx, "manifest", req.GetManifest(), 1); err != nil {
 			return nil, err
 		}
+	}
+	if req.GetManifest() != "" && len(load.Pods) == 0 {
+		return nil, rpc.Invalid(rpc.Violation{Field: "manifest", Description: "it stands for no pod"})
 	}
 	response := &schedulingv1.GetCapacityResponse{Version: version(box)}
 	err := try(ctx, box, func(w *whatif.World) error {
@@ -142,10 +150,11 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 		}
 		if len(load.Pods) > 0 {
 			pod = load.Pods[0]
-			for _, e := range load.Selectors {
-				if err := w.Observe(e); err != nil {
-					return err
-				}
+			if err := w.Bring(load.Objects); err != nil {
+				return rpc.Invalid(rpc.Violation{Field: "manifest", Description: err.Error()})
+			}
+			if err := w.AddClaims(load.Claims[0]); err != nil {
+				return err
 			}
 		}
 		room, err := whatif.Capacity(w, pod, limit)
@@ -163,17 +172,19 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 }
 
 // Compare schedules pods under two configurations and says what differs. Pods that the request does not bring are named only if names
-// is true.
-func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.CompareRequest, names bool) (*schedulingv1.CompareResponse, error) {
+// is true. Load is what Read has read of its manifests; nil: they are read here.
+func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.CompareRequest, names bool, load *whatif.Workload) (*schedulingv1.CompareResponse, error) {
 	if req.GetEverything() && req.GetManifests() != "" {
 		return nil, rpc.Invalid(rpc.Violation{Field: "everything", Description: "goes with no manifests"})
 	}
-	load, err := workload(ctx, req.GetManifests(), req.GetTimes())
-	if err != nil {
-		return nil, err
+	if load == nil {
+		var err error
+		if load, err = Read(ctx, "manifests", req.GetManifests(), req.GetTimes()); err != nil {
+			return nil, err
+		}
 	}
 	response := &schedulingv1.CompareResponse{Version: version(box)}
-	err = try(ctx, box, func(w *whatif.World) error {
+	err := try(ctx, box, func(w *whatif.World) error {
 		one, _, err := settings(w, "configuration", req.GetConfiguration())
 		if err != nil {
 			return err
@@ -187,7 +198,7 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 		case req.GetEverything():
 			pods = whatif.Everything(w)
 		case len(load.Pods) > 0:
-			pods, err = w.Add(load)
+			pods, err = w.Add(*load)
 		default:
 			pods = whatif.Pending(w)
 		}
@@ -215,6 +226,52 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 		return nil, err
 	}
 	return response, nil
+}
+
+// ClaimRight reports whether whoever asks may list the claims of a namespace, "" for all. Nil: of all. What becomes of a pod that names a claim
+// says whether there is such a claim, and where its volume is.
+type ClaimRight func(namespace string) (bool, error)
+
+// mostNamespaces bounds how often a ClaimRight is asked; who asks about more needs the right to all.
+const mostNamespaces = 8
+
+// Check returns what keeps whoever asks from asking about pods that have claims, or bringing claims, which may be in the stead of those that there are.
+// It asks an API server, maybe: whoever calls it holds up nobody.
+func (right ClaimRight) Check(field string, load *whatif.Workload) error {
+	var namespaces []string
+	add := func(namespace string) {
+		if len(namespaces) <= mostNamespaces && !slices.Contains(namespaces, namespace) {
+			namespaces = append(namespaces, namespace)
+		}
+	}
+	for k := range load.Pods {
+		if pod := &load.Pods[k]; len(pod.Labels.Claims) > 0 {
+			add(pod.Namespace)
+		}
+	}
+	for k := range load.Objects {
+		if claim, ok := load.Objects[k].Object.(*cluster.PersistentVolumeClaim); ok {
+			add(claim.Namespace)
+		}
+	}
+	if len(namespaces) > mostNamespaces {
+		namespaces = []string{""}
+	}
+	for _, namespace := range namespaces {
+		if right == nil {
+			return nil
+		}
+		may, err := right(namespace)
+		switch {
+		case err != nil:
+			return err
+		case !may && namespace == "":
+			return rpc.Error(codes.PermissionDenied, access.ReasonNotAllowed, "%s: more than %d namespaces have claims, or pods with some: that needs the right to list persistentvolumeclaims in all namespaces", field, mostNamespaces)
+		case !may:
+			return rpc.Error(codes.PermissionDenied, access.ReasonNotAllowed, "%s: there are claims of namespace %s, or pods with some: that needs the right to list persistentvolumeclaims there", field, namespace)
+		}
+	}
+	return nil
 }
 
 // changes are made in a world.
@@ -368,24 +425,20 @@ func settings(w *whatif.World, field, configuration string) (cluster.Settings, [
 	return set, notes, nil
 }
 
-// workload reads the manifests of a request, if there are any.
-func workload(ctx context.Context, manifests string, times int32) (whatif.Workload, error) {
+// Read reads the manifests of a request, if there are any. What is wrong with them is said of the field.
+func Read(ctx context.Context, field, manifests string, times int32) (*whatif.Workload, error) {
 	switch {
 	case times < 0 || times > maxPods:
-		return whatif.Workload{}, rpc.Invalid(rpc.Violation{Field: "times", Description: fmt.Sprintf("%d, want 0 to %d", times, maxPods)})
+		return nil, rpc.Invalid(rpc.Violation{Field: "times", Description: fmt.Sprintf("%d, want 0 to %d", times, maxPods)})
 	case strings.TrimSpace(manifests) == "":
-		return whatif.Workload{}, nil
+		return new(whatif.Workload), nil
 	}
-	return readWorkload(ctx, "manifests", manifests, int(times))
-}
-
-func readWorkload(ctx context.Context, field, manifests string, times int) (whatif.Workload, error) {
-	load, err := whatif.ReadWorkload(ctx, []byte(manifests), times, maxPods)
+	load, err := whatif.ReadWorkload(ctx, []byte(manifests), int(times), maxPods)
 	switch {
 	case ctx.Err() != nil:
-		return load, ctx.Err()
+		return nil, ctx.Err()
 	case err != nil:
-		return load, rpc.Invalid(rpc.Violation{Field: field, Description: err.Error()})
+		return nil, rpc.Invalid(rpc.Violation{Field: field, Description: err.Error()})
 	}
-	return load, nil
+	return &load, nil
 }

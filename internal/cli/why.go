@@ -118,6 +118,10 @@ func (t *table) why(x *schedulingv1.ExplainPodResponse, program string) {
 		t.gap()
 		t.rejections(x)
 	}
+	if len(x.GetClaims()) > 0 && x.GetPod().GetNode() == "" {
+		t.gap()
+		t.claims(x)
+	}
 	if len(x.GetMisses()) > 0 {
 		t.gap()
 		t.line("Nearest misses:")
@@ -140,6 +144,23 @@ func (t *table) why(x *schedulingv1.ExplainPodResponse, program string) {
 		t.candidates(x, shown)
 		t.line("")
 		t.line("%s scores %s -n %s -o wide shows more of them, and how the scores come about.", program, x.GetPod().GetName(), x.GetPod().GetNamespace())
+	}
+}
+
+// claims writes how far each claim has come, and what is in its way.
+func (t *table) claims(x *schedulingv1.ExplainPodResponse) {
+	t.line("Claims:")
+	for _, c := range x.GetClaims() {
+		t.line("  %s %s.", c.GetName(), c.GetText())
+		if x.GetNodes() > 0 && c.GetNodes() >= 0 {
+			t.line("    Nothing is in its way on %s of %s.", count(c.GetNodes()), counted(x.GetNodes(), "node", "nodes"))
+		}
+		if c.GetNodes() == 0 && x.GetNodes() > 0 && c.GetState() != schedulingv1.ClaimState_CLAIM_STATE_BOUND && c.GetState() < schedulingv1.ClaimState_CLAIM_STATE_PROVISIONING {
+			continue // what keeps the pod off all nodes has been said
+		}
+		for _, o := range c.GetObstacles() {
+			t.line("    On %s, such as %s: %s", counted(o.GetNodes(), "node", "nodes"), strings.Join(o.GetExamples(), ", "), o.GetDetail())
+		}
 	}
 }
 

@@ -110,6 +110,10 @@ func (s *State) StorageCapacities(class string, i NodeIndex) iter.Seq[*CSIStorag
 	}
 }
 
+// SuppliedClasses returns of how many StorageClasses, by name, there is a supply, or is remembered that claims have asked for one: that is not forgotten
+// when the class and its claims have gone.
+func (s *State) SuppliedClasses() int { return len(s.volumes.supply.classes) }
+
 // KeptVolumes returns the volumes whose ClaimRef names a claim, by name. Whether they are its depends on its UID.
 func (s *State) KeptVolumes(namespace, name string) []*PersistentVolume {
 	names := s.volumes.supply.kept.of(claimKey{namespace, name})

@@ -75,6 +75,29 @@ func (c *StorageClass) provisioned(namespace, name string) ClaimVolume {
 	return ClaimVolume{driver, ClaimHandle(namespace, name), migrated}
 }
 
+// Provisions reports whether the class has volumes provisioned.
+func (c *StorageClass) Provisions() bool {
+	return c.Provisioner != "" && c.Provisioner != "kubernetes.io/no-provisioner"
+}
+
+// Volume returns a volume as the class would have it provisioned for a claim, bound to it: where volumes of the class may be at all, and attached by its driver.
+func (c *StorageClass) Volume(claim *PersistentVolumeClaim, name string) *PersistentVolume {
+	v := &PersistentVolume{
+		Name: name, Class: c.Name, Capacity: claim.Request, AccessModes: claim.AccessModes, Mode: claim.Mode, AttributesClass: claim.AttributesClass,
+		HasClaim: true, Claim: ClaimReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+		HasAffinity: len(c.Topologies) > 0, Affinity: c.Topologies,
+	}
+	switch is := c.provisioned(claim.Namespace, claim.Name); {
+	case !c.Provisions():
+	case is.Migrated:
+		v.Migration = Migration{Plugin: c.Provisioner, Driver: is.Driver, Handle: name}
+		v.HasMigratedAffinity, v.MigratedAffinity = v.HasAffinity, v.Affinity
+	case is.Driver != "":
+		v.Driver, v.Handle = is.Driver, name
+	}
+	return v
+}
+
 func (a Attachment) compare(b Attachment) int {
 	if c := strings.Compare(a.Driver, b.Driver); c != 0 {
 		return c

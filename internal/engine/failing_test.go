@@ -220,7 +220,7 @@ func TestAPodThatRequiresAMissingNodeIsNotToldWhereAPluginFails(t *testing.T) {
 	pod := w.st.Pod(id).Pod
 	pod.RequiredNode = "gone"
 	w.apply(cluster.PodSet{ID: id, Pod: pod})
-	s, _ := e.Survey(w.st, id, func(cluster.NodeIndex, []Lack) {})
+	s, _, _ := e.Survey(w.st, id, nil, func(cluster.NodeIndex, []Lack) {})
 	if len(s.Rejections) != 1 || s.Rejections[0].Plugin != NodeAffinity || s.Rejections[0].Nodes != 2 {
 		t.Errorf("%+v, want both nodes rejected by NodeAffinity", s.Rejections)
 	}

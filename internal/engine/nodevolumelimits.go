@@ -38,7 +38,7 @@ var nodeVolumeLimits = Descriptor{
 			return compiled{}
 		}
 		p := &limits{code: c.plugin.code, limitsDemand: c.volumes.limits}
-		out := compiled{filter: p.filter}
+		out := compiled{filter: p.filter, survey: p.survey}
 		switch {
 		case p.missing != "":
 			out.texts = map[Verdict]string{p.code + limitsMissing: p.missing}
@@ -52,6 +52,13 @@ var nodeVolumeLimits = Descriptor{
 	},
 	short: inWords("has no room for its volumes", "have no room for its volumes"),
 	text: func(l *Lack, _ Blocker) string {
+		if of := l.Of; l.Reason == ReasonVolumeLimit && of != nil && of.Driver != "" {
+			who := "the pod"
+			if len(of.Claims) > 0 {
+				who = of.of()
+			}
+			return fmt.Sprintf("%s: %d more %s of the driver %s would be attached to it, which takes %d and has %d", who, of.New, plural(int(of.New), "volume", "volumes"), of.Driver, of.Limit, of.Attached)
+		}
 		switch l.Reason {
 		case ReasonVolumeLimit:
 			return "so many volumes of the driver as the pod needs cannot be attached to it besides those that are"
@@ -228,9 +235,63 @@ func limitOf(node *cluster.CSINode, driver string) (limit int32, limited bool) {
 
 // fits reports whether there is room for the volumes of a driver, by its place in p.drivers.
 func (p *limits) fits(st *cluster.State, i cluster.NodeIndex, v *volumeOverlay, driver int, limit int64) bool {
+	count, fresh := p.counts(st, i, v, driver)
+	return fresh == 0 || count+fresh <= limit
+}
+
+// survey adds something for each driver of which so many volumes cannot be attached.
+func (p *limits) survey(s *surveyor) surveyFunc {
+	return func(i cluster.NodeIndex, nominees *overlay, out []Lack) []Lack {
+		v := p.filter(s.st, i, nominees)
+		if v == codeFeasible && nominees != nil {
+			v, nominees = p.filter(s.st, i, nil), nil
+		}
+		switch {
+		case v == codeFeasible:
+			return out
+		case v != p.code+limitsExceeded:
+			lack := Lack{Plugin: NodeVolumeLimits, Unresolvable: v.Unresolvable(), Relative: 1}
+			switch v.code() - p.code {
+			case limitsMissing:
+				lack.Reason = p.missing
+				lack.Of = &ClaimLack{Claims: s.claimsThat(func(c *ownClaim) bool { return c.claim == nil })}
+			case limitsFailed:
+				lack.Reason = cmp.Or(p.broken, p.untranslated)
+			case limitsUncounted:
+				lack.Reason = ReasonUncountedVolumes
+			case limitsUntold:
+				lack.Reason = ReasonUntoldLimits
+			}
+			return append(out, lack)
+		}
+		node := s.st.CSINode(s.st.Nodes.Spec[i].Name)
+		for k := range p.drivers {
+			d := &p.drivers[k]
+			limit, limited := limitOf(node, d.name)
+			if !limited || p.fits(s.st, i, nominees.extra(), k, int64(limit)) {
+				continue
+			}
+			of := &ClaimLack{Driver: d.name, Limit: int64(limit)}
+			of.Attached, of.New = p.counts(s.st, i, nominees.extra(), k)
+			attached := s.st.AttachedOf(i, d.name)
+			of.Claims = s.claimsThat(func(c *ownClaim) bool {
+				at := find(attached, c.counts.Handle)
+				return c.counts.Driver == d.name && (at < 0 || attached[at].Uses <= 0)
+			})
+			out = append(out, Lack{
+				Plugin: NodeVolumeLimits, Reason: ReasonVolumeLimit, Of: of, Help: HelpNewNode,
+				Relative: float64(of.Attached+of.New-of.Limit) / float64(of.New),
+			})
+		}
+		return out
+	}
+}
+
+// counts returns how many volumes of a driver there are on a live node, and how many of the pod would be new there.
+func (p *limits) counts(st *cluster.State, i cluster.NodeIndex, v *volumeOverlay, driver int) (count, fresh int64) {
 	d := &p.drivers[driver]
 	attached := st.AttachedOf(i, d.name)
-	count, fresh := int64(len(attached)), int64(d.others)
+	count, fresh = int64(len(attached)), int64(d.others)
 	if v != nil && v.attached != nil {
 		count += int64(v.attached[driver])
 	}
@@ -244,7 +305,7 @@ func (p *limits) fits(st *cluster.State, i cluster.NodeIndex, v *volumeOverlay, 
 			fresh++
 		}
 	}
-	return fresh == 0 || count+fresh <= limit
+	return count, fresh
 }
 
 // find returns the place of a handle among what is attached of one driver, -1 if it is not there.

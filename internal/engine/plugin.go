@@ -221,7 +221,7 @@ type Blocker struct {
 }
 
 // Help is what could help a node that lacks something.
-type Help uint8
+type Help uint16
 
 // What could help.
 const (
@@ -232,6 +232,8 @@ const (
 	HelpCordon                           // to uncordon it
 	HelpNewNode                          // one like it, but new
 	HelpNewNodeNominees                  // the same, if pods are nominated to this one
+	HelpNewVolume                        // a volume for the claim that can be reached from it, or room to provision one
+	HelpNodeThere                        // a new one like it, but where the volume is: as Lack.Of.Where says
 )
 
 // DefaultProfile is kube-scheduler's default profile, of the plugins Berth has.

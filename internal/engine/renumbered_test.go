@@ -151,7 +151,7 @@ func TestNoPodIsPlacedOnAnUnsupportedNode(t *testing.T) {
 	if f.FeasibleCount != 1 || !f.Eligible.Has(0) || !reflect.DeepEqual(f.Verdicts, want) {
 		t.Errorf("found %+v", f)
 	}
-	survey, _ := e.Survey(st, 0, func(i cluster.NodeIndex, lacks []Lack) {
+	survey, _, _ := e.Survey(st, 0, nil, func(i cluster.NodeIndex, lacks []Lack) {
 		if i != 1 || len(lacks) != 1 || lacks[0].Plugin != NodeUnsupported {
 			t.Errorf("node %d lacks %+v", i, lacks)
 		}

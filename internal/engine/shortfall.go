@@ -36,6 +36,8 @@ type Lack struct {
 	Term, Index int
 	Field       bool
 
+	Of *ClaimLack // of volumes; nil: there is nothing to say of claims
+
 	Port    *cluster.HostPort // the host port that is taken
 	Feature string            // that is not declared
 	Name    string            // of the node that the pod asks for
@@ -76,31 +78,38 @@ type Rejection struct {
 // Survey is what a pod meets with on all nodes. The nodes of all rejections and the feasible ones add up to Nodes.
 type Survey struct {
 	Nodes, Feasible int32
+	Refused         bool        // the pod is refused, or cannot be judged, whatever the nodes are: they have not been looked at
 	Rejections      []Rejection // in kube-scheduler's order of plugins
 }
 
 // Survey judges all nodes for a pod, also for one that is placed, as if it came in addition. It calls visit for each node
-// that is not feasible, by index, with all that the node lacks; the lacks hold until visit returns. Visit must not call the
-// Evaluator. False: the state has no such pod.
-func (e *Evaluator) Survey(st *cluster.State, pod cluster.PodID, visit func(cluster.NodeIndex, []Lack)) (out Survey, ok bool) {
-	ok = e.withSurveyor(st, pod, func(s *surveyor) { out = s.survey(visit) })
-	return out, ok
+// that is not feasible, by index, with all that the node lacks; the lacks hold until visit returns. Between parts of some nodes, the more claims the
+// pod has the fewer, it calls between, if that is not nil, and ends with its error. Neither must call the Evaluator. False: the state has no such pod.
+func (e *Evaluator) Survey(st *cluster.State, pod cluster.PodID, between func() error, visit func(cluster.NodeIndex, []Lack)) (out Survey, ok bool, err error) {
+	ok = e.withSurveyor(st, pod, func(s *surveyor) { out, err = s.survey(between, visit) })
+	return out, ok, err
 }
 
-func (s *surveyor) survey(visit func(cluster.NodeIndex, []Lack)) Survey {
+func (s *surveyor) survey(between func() error, visit func(cluster.NodeIndex, []Lack)) (Survey, error) {
 	st, c := s.st, s.c
 	c.sync(st)
 	c.reserve(st)
 	if c.topology.filters() {
 		c.topology.judgeAll()
 	}
-	var out Survey
+	out := Survey{Refused: s.program.unsupported != ""}
 	var t tally
 	var first [maxCodes][2]int32 // nodes by code; 1 for unresolvable
 	var lacks []Lack
+	part := NodesAtOnce(len(s.claims()))
 	for w, live := range st.Nodes.Live {
 		for ; live != 0; live &= live - 1 {
 			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(live))
+			if between != nil && out.Nodes%int32(part) == 0 {
+				if err := between(); err != nil {
+					return Survey{}, err
+				}
+			}
 			out.Nodes++
 			v := s.verdict(i)
 			if v.Feasible() {
@@ -133,7 +142,25 @@ func (s *surveyor) survey(visit func(cluster.NodeIndex, []Lack)) Survey {
 			}
 		}
 	}
-	return out
+	return out, nil
+}
+
+// NodesAtOnce is for how many nodes what they say of a pod may be found out in one piece of work: each claim of the pod may be compared with each volume
+// that there is.
+func NodesAtOnce(claims int) int { return max(64/max(claims, 1), 1) }
+
+// Judge finds out what the nodes of a range say of pods by themselves, so that Filter need not, nor Survey.
+func (e *Evaluator) Judge(st *cluster.State, s Subject, r cluster.Range) {
+	e.withFilters(st, s, func(c *evaluation) {
+		c.sync(st)
+		c.reserve(st)
+		r = r.Clip(st.Nodes.Len())
+		for i := r.First; i < r.End; i++ {
+			if st.Nodes.Live.Has(i) {
+				c.eligible(st, i)
+			}
+		}
+	})
 }
 
 // Shortfall returns all that keeps a pod off a node, by plugin in the profile's order; nothing if it fits. False: the state
@@ -167,6 +194,11 @@ type surveyor struct {
 	before       []surveyFunc      // by program.before and program.filters; nil: what the filter says is all
 	filters      []surveyFunc
 	profileLacks [][]Lack // by topologyProfileID, once they have been found
+
+	own        []ownClaim // see claims
+	claimsRead bool
+	refusing   *ClaimLack // see refused
+	refusedSet bool
 }
 
 // surveyFunc adds all that a live node lacks, as far as one plugin judges it, with the pods that count as nominated to it.
@@ -238,7 +270,11 @@ func (s *surveyor) self(i cluster.NodeIndex) cluster.PodID {
 func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 	p := s.program
 	if p.unsupported != "" {
-		return append(out, Lack{Plugin: p.unsupportedPlugin, Reason: p.unsupported, Unresolvable: true, Relative: 1})
+		lack := Lack{Plugin: p.unsupportedPlugin, Reason: p.unsupported, Unresolvable: true, Relative: 1}
+		if s.spec.Unsupported == "" {
+			lack.Of = s.refused()
+		}
+		return append(out, lack)
 	}
 	// 1. What is set aside before any filter runs.
 	for k := range p.before {

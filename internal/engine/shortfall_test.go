@@ -133,7 +133,7 @@ func TestASurveyAddsUpToWhatFilterCounts(t *testing.T) {
 		e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
 		for id, row := range st.Pods() {
 			visited := int32(0)
-			s, ok := e.Survey(st, id, func(i cluster.NodeIndex, lacks []Lack) {
+			s, ok, _ := e.Survey(st, id, nil, func(i cluster.NodeIndex, lacks []Lack) {
 				visited++
 				one, _ := NewEvaluator(EvaluatorConfig{}).Shortfall(st, id, i)
 				if len(lacks) == 0 || len(lacks) != len(one) {

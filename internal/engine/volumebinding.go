@@ -68,12 +68,23 @@ var volumeBinding = Descriptor{
 			}
 		}
 		if len(p.volumes) > 0 || p.missing || p.awaiting != nil {
-			out.filter = p.filter
+			out.filter, out.survey = p.filter, p.survey
 		}
 		return out
 	},
 	short: inWords("cannot reach its volumes", "cannot reach its volumes"),
 	text: func(l *Lack, _ Blocker) string {
+		switch of := l.Of; {
+		case of == nil:
+		case l.Reason == ReasonVolumeAffinity && of.Volume != "":
+			return fmt.Sprintf("%s: volume %s can be reached only %s", of.of(), of.Volume, of.where())
+		case l.Reason == ReasonVolumeMissing && of.Volume != "":
+			return fmt.Sprintf("%s: volume %s, which it is bound to, does not exist", of.of(), of.Volume)
+		case l.Reason == ReasonNoVolume && (of.Class != "" || of.Node != "" || of.Volume != ""):
+			return of.supply()
+		case l.Reason == ReasonNoStorage && of.Class != "":
+			return of.storage()
+		}
 		switch l.Reason {
 		case ReasonVolumeAffinity:
 			return "a volume that the pod claims cannot be reached from it"
@@ -257,6 +268,70 @@ func (p *binding) filter(st *cluster.State, i cluster.NodeIndex, _ *overlay) Ver
 		return w | unresolvable
 	}
 	return v.and(w)
+}
+
+// survey adds something for each claim whose volume cannot be reached from a node, or for which there is none.
+func (p *binding) survey(s *surveyor) surveyFunc {
+	own := s.claims()
+	twice := make([]bool, len(own))
+	for k := range own {
+		twice[k] = again(own, k)
+	}
+	var waiting []int // in the order of the asks, which are those of another pod of the signature, maybe
+	for k := range own {
+		if state := own[k].state(); state >= ClaimProvisioning {
+			waiting = append(waiting, k)
+		}
+	}
+	return func(i cluster.NodeIndex, _ *overlay, out []Lack) []Lack {
+		add := func(k int, reason string, of *ClaimLack) {
+			of.Claims = []string{own[k].by.Name}
+			out = append(out, Lack{Plugin: VolumeBinding, Reason: reason, Unresolvable: true, Relative: of.relative(), Of: of, Help: of.help(reason)})
+		}
+		for k := range own {
+			if twice[k] {
+				continue
+			}
+			switch v := own[k].volume; own[k].state() {
+			case ClaimMissingVolume:
+				add(k, ReasonVolumeMissing, &ClaimLack{Volume: own[k].claim.Volume})
+			case ClaimBound:
+				has, terms, broken := affinityOn(s.st, i, v)
+				switch {
+				case broken != "":
+					add(k, "could not translate pv: "+broken, new(ClaimLack))
+				case has && !termsAdmit(s.st, i, terms):
+					add(k, ReasonVolumeAffinity, &ClaimLack{Volume: v.Name, Where: terms})
+				}
+			}
+		}
+		if p.awaiting != nil && len(waiting) == len(p.awaiting.asks) {
+			p.awaiting.shorts(s.st, i, func(k int, why shortage, taken []*cluster.PersistentVolume, known *nodeMemo) {
+				reason := [...]string{noVolume: ReasonNoVolume, noStorage: ReasonNoStorage, noSelector: p.awaiting.broken()}[why]
+				add(waiting[k], reason, p.awaiting.lackOf(s.st, i, k, why, taken, known))
+			})
+		}
+		return out
+	}
+}
+
+// relative is Lack.Relative of a claim for which there is no volume, or that cannot reach it.
+func (c *ClaimLack) relative() float64 {
+	if c.Wanted > 0 && c.Most >= 0 && c.Most < c.Wanted {
+		return float64(c.Wanted-c.Most) / float64(c.Wanted)
+	}
+	return 1
+}
+
+// help is what can help a node that VolumeBinding refuses for that reason.
+func (c *ClaimLack) help(reason string) Help {
+	switch {
+	case reason == ReasonNoVolume && c.Node == "" && c.Volume == "" && c.Class != "", reason == ReasonNoStorage:
+		return HelpNewVolume
+	case reason == ReasonVolumeAffinity, reason == ReasonNoVolume && c.Volume != "":
+		return HelpNodeThere
+	}
+	return 0
 }
 
 // reached judges a node by the volumes that claims are bound to.

@@ -66,14 +66,33 @@ var volumeRestrictions = Descriptor{
 			return compiled{}
 		}
 		c.program.volumes.restrictions = p
-		return compiled{filter: p.filter}
+		return compiled{filter: p.filter, survey: p.survey}
+	},
+	detail: func(s *surveyor, i cluster.NodeIndex, l *Lack) {
+		if l.Reason == ReasonDiskConflict {
+			p := restrictions{disks: indexDisks(s.spec)}
+			l.Blocker = s.find(i, func(other *cluster.PodRow) bool { return p.conflicts(s.st.Class(other.Class)) })
+			return
+		}
+		for _, own := range s.claims() {
+			if l.Of == nil || !slices.Contains(l.Of.Claims, own.by.Name) {
+				continue
+			}
+			for id := range s.st.ClaimUserIDs(s.pod.Namespace, own.by.Name) {
+				if id != s.id && (l.Blocker == cluster.NoPod || id < l.Blocker) {
+					l.Blocker = id
+				}
+			}
+		}
 	},
 	short: inWords("has a disk or a claim in use by others", "have a disk or a claim in use by others"),
-	text: func(l *Lack, _ Blocker) string {
-		switch l.Reason {
-		case ReasonDiskConflict:
-			return "a disk of the pod is in use there by another pod"
-		case ReasonClaimConflict:
+	text: func(l *Lack, by Blocker) string {
+		switch {
+		case l.Reason == ReasonDiskConflict:
+			return "a disk of the pod is in use there by " + by.or("another pod")
+		case l.Reason == ReasonClaimConflict && l.Of != nil:
+			return l.Of.of() + ": only one pod can use " + plural(len(l.Of.Claims), "it", "them") + ", and " + by.or("another pod") + " does"
+		case l.Reason == ReasonClaimConflict:
 			return "a claim of the pod that only one pod can use is in use by another pod"
 		}
 		return l.Reason
@@ -107,6 +126,11 @@ func (d *restrictionsDemand) write(key *signatureKey) {
 // claimNotFound is what kube-scheduler says of a claim that does not exist.
 func claimNotFound(name string) string {
 	return fmt.Sprintf("persistentvolumeclaim %q not found", name)
+}
+
+// onlyForOnePod reports whether only one pod can use a claim.
+func onlyForOnePod(claim *cluster.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.AccessModes, readWriteOncePod)
 }
 
 func hasSharedDisks(spec *cluster.ClassSpec) bool {
@@ -192,29 +216,57 @@ func (p *restrictions) conflicting(st *cluster.State, i cluster.NodeIndex) (n in
 }
 
 func (p *restrictions) filter(st *cluster.State, i cluster.NodeIndex, h *overlay) Verdict {
-	if p.disks != nil {
-		conflicts := int32(0)
-		switch v := h.extra(); {
-		case v == nil:
-			conflicts = p.conflicting(st, i)
-		default:
-			if !v.counted {
-				v.base, v.counted = p.conflicting(st, i), true
-			}
-			conflicts = v.base + v.conflicts
-		}
-		if conflicts > 0 {
-			return p.code + restrictedDisk
-		}
+	switch {
+	case p.diskInUse(st, i, h):
+		return p.code + restrictedDisk
+	case p.claimInUse(h):
+		return p.code + restrictedClaim
 	}
+	return codeFeasible
+}
+
+// diskInUse reports whether a pod of a node has a disk that conflicts.
+func (p *restrictions) diskInUse(st *cluster.State, i cluster.NodeIndex, h *overlay) bool {
+	if p.disks == nil {
+		return false
+	}
+	v := h.extra()
+	if v == nil {
+		return p.conflicting(st, i) > 0
+	}
+	if !v.counted {
+		v.base, v.counted = p.conflicting(st, i), true
+	}
+	return v.base+v.conflicts > 0
+}
+
+// claimInUse reports whether a pod uses a claim that only one pod can use.
+func (p *restrictions) claimInUse(h *overlay) bool {
 	references := p.inUse
 	if v := h.extra(); v != nil {
 		references += v.references
 	}
-	if references > 0 {
-		return p.code + restrictedClaim
+	return references > 0
+}
+
+// survey adds both reasons. What holds with the pods that are nominated to a node may not hold without them, and the other way round.
+func (p *restrictions) survey(s *surveyor) surveyFunc {
+	exclusive := func(c *ownClaim) bool {
+		return !c.by.Ephemeral && c.claim != nil && slices.Contains(c.claim.AccessModes, readWriteOncePod)
 	}
-	return codeFeasible
+	used := s.claimsThat(func(c *ownClaim) bool { return exclusive(c) && c.used })
+	if len(used) == 0 { // by nominated pods, if any
+		used = s.claimsThat(exclusive)
+	}
+	return func(i cluster.NodeIndex, nominees *overlay, out []Lack) []Lack {
+		if p.diskInUse(s.st, i, nominees) || nominees != nil && p.diskInUse(s.st, i, nil) {
+			out = append(out, Lack{Plugin: VolumeRestrictions, Reason: ReasonDiskConflict, Relative: 1, Help: HelpNewNode})
+		}
+		if p.claimInUse(nominees) || nominees != nil && p.claimInUse(nil) {
+			out = append(out, Lack{Plugin: VolumeRestrictions, Reason: ReasonClaimConflict, Relative: 1, Of: &ClaimLack{Claims: used, InUse: true}})
+		}
+		return out
+	}
 }
 
 // references returns how often a pod names claims that only one can use. As in kube-scheduler a name counts whatever namespace it is of, and

@@ -128,6 +128,15 @@ type awaiting struct {
 	topologies []*volumeTerms // by ask: of the class
 	kept       [][]*volumeTerms
 	bySize     []int // asks that have no node, the smallest first
+	like       []int // by ask: the first one that differs from it by nothing but its name, its size and what is kept for it
+	counted    []int // by ask: the first one for which the same CSIStorageCapacities count
+}
+
+// nodeMemo is what claims have come to on one node, for others that are like them: pods may have hundreds of claims, and a class thousands of volumes.
+type nodeMemo struct {
+	none []bool         // by ask that others are like: it got no volume, and so none that asks for as much will. nil: nobody is like another
+	room map[int]int64  // by ask that others count like: how much there is at most
+	rest map[int]unused // see lackOf
 }
 
 func (c *compiler) awaiting(asks []ask) *awaiting {
@@ -143,12 +152,37 @@ func (c *compiler) awaiting(asks []ask) *awaiting {
 			kept = append(kept, c.volumeTerms(v.HasAffinity, v.Affinity))
 		}
 		p.kept = append(p.kept, kept)
+		first := func(same func(a, b *ask) bool) (j int) {
+			for j < k && !same(&asks[j], a) {
+				j++
+			}
+			return j
+		}
+		p.like, p.counted = append(p.like, first((*ask).likes)), append(p.counted, first((*ask).countsLike))
 		if !a.selected && !a.given {
 			p.bySize = append(p.bySize, k)
 		}
 	}
 	slices.SortStableFunc(p.bySize, func(j, k int) int { return cmp.Compare(asks[j].claim.Request, asks[k].claim.Request) })
 	return p
+}
+
+// likes reports whether two claims may get the same volumes that are nobody's, but for their sizes.
+func (a *ask) likes(b *ask) bool {
+	return a.class.Name == b.class.Name && a.claim.Mode == b.claim.Mode && a.claim.AttributesClass == b.claim.AttributesClass && a.claim.SelectorError == b.claim.SelectorError &&
+		slices.Equal(a.claim.AccessModes, b.claim.AccessModes) && a.claim.Selector.Nothing == b.claim.Selector.Nothing &&
+		slices.EqualFunc(a.claim.Selector.Requirements, b.claim.Selector.Requirements, sameRequirement)
+}
+
+// countsLike reports whether the same CSIStorageCapacities count for two claims.
+func (a *ask) countsLike(b *ask) bool { return a.class.Name == b.class.Name }
+
+// memo returns where to note what claims come to on a node; nil: each is tried for itself.
+func (p *awaiting) memo() *nodeMemo {
+	if len(p.asks) < 2 {
+		return nil
+	}
+	return &nodeMemo{none: make([]bool, len(p.asks))}
 }
 
 // broken returns the error with which an attempt of kube-scheduler ends that looks for volumes, "" if it does not.
@@ -194,17 +228,15 @@ func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, admits func(int,
 		}
 	}
 	taken := make([]*cluster.PersistentVolume, len(p.asks))
+	known := p.memo()
 	for at, k := range p.bySize {
-		if taken[at] = p.volume(st, i, k, taken[:at], admits); taken[at] == nil {
+		if taken[at] = p.volume(st, i, k, taken[:at], admits, known); taken[at] == nil {
 			unmatched = append(unmatched, k)
 		}
 	}
 	for _, k := range append(provisioned, unmatched...) {
-		switch a := &p.asks[k]; {
-		case a.class.Provisioner == "" || a.class.Provisioner == noProvisioner || !p.topologies[k].admit(st, i):
-			return noVolume
-		case a.counted && !hasRoom(st, i, a):
-			return noStorage
+		if short := p.provisions(st, i, k, known); short != suffices {
+			return short
 		}
 	}
 	if found != nil {
@@ -223,9 +255,154 @@ func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, admits func(int,
 	return suffices
 }
 
+// provisions returns why no volume can be provisioned for a claim on a live node.
+func (p *awaiting) provisions(st *cluster.State, i cluster.NodeIndex, k int, known *nodeMemo) shortage {
+	switch a := &p.asks[k]; {
+	case !a.provisioned() || !p.topologies[k].admit(st, i):
+		return noVolume
+	case !a.counted:
+	case known == nil && !hasRoom(st, i, a), known != nil && p.roomOn(st, i, k, known) < a.claim.Request:
+		return noStorage
+	}
+	return suffices
+}
+
+// roomOn returns how large a volume can be that is provisioned for a claim on a live node, -1 if no CSIStorageCapacity says so.
+func (p *awaiting) roomOn(st *cluster.State, i cluster.NodeIndex, k int, known *nodeMemo) int64 {
+	k = p.counted[k]
+	most, found := int64(-1), false
+	if known != nil {
+		if most, found = known.room[k]; found {
+			return most
+		}
+		most = -1
+	}
+	for c := range st.StorageCapacities(p.asks[k].class.Name, i) {
+		if c.HasLimit && c.Limit > most && !c.Topology.Nothing && conditionsAdmit(st, i, c.Topology.Requirements) {
+			most = c.Limit
+		}
+	}
+	if known != nil {
+		if known.room == nil {
+			known.room = make(map[int]int64)
+		}
+		known.room[k] = most
+	}
+	return most
+}
+
+// provisioned reports whether the class provisions volumes.
+func (a *ask) provisioned() bool { return a.class.Provisions() }
+
+// shorts calls f with each claim for which there is no volume on a live node, by its place among those that wait, and why; find says one of
+// these. The volumes that the others take are taken.
+func (p *awaiting) shorts(st *cluster.State, i cluster.NodeIndex, f func(k int, why shortage, taken []*cluster.PersistentVolume, known *nodeMemo)) {
+	name, known := st.Nodes.Spec[i].Name, p.memo()
+	var provisioned []int
+	for k := range p.asks {
+		switch a := &p.asks[k]; {
+		case a.selected && a.node != name, a.given && !a.getsGiven(st, i):
+			f(k, noVolume, nil, known)
+		case a.selected:
+			provisioned = append(provisioned, k)
+		}
+	}
+	var taken []*cluster.PersistentVolume
+	for _, k := range p.bySize {
+		if p.asks[k].claim.SelectorError != "" {
+			f(k, noSelector, nil, known)
+			continue
+		}
+		if v := p.volume(st, i, k, taken, nil, known); v != nil {
+			taken = append(taken, v)
+		} else {
+			provisioned = append(provisioned, k)
+		}
+	}
+	for _, k := range provisioned {
+		if why := p.provisions(st, i, k, known); why != suffices {
+			f(k, why, taken, known)
+		}
+	}
+}
+
+// lackOf says what a claim wants for which there is no volume on a live node.
+func (p *awaiting) lackOf(st *cluster.State, i cluster.NodeIndex, k int, why shortage, taken []*cluster.PersistentVolume, known *nodeMemo) *ClaimLack {
+	a := &p.asks[k]
+	out := &ClaimLack{Class: a.class.Name, Wanted: a.claim.Request, Most: -1}
+	switch {
+	case a.selected && a.node != st.Nodes.Spec[i].Name:
+		out.Node = a.node
+		return out
+	case a.given && a.volume != nil:
+		out.Volume, out.Where = a.volume.Name, a.volume.Affinity
+		return out
+	case a.given || why == noSelector:
+		return out
+	case why == noStorage:
+		out.NoRoom, out.Most = true, p.roomOn(st, i, k, known)
+		return out
+	}
+	out.NoneMade = !a.provisioned()
+	if out.NotThere = !out.NoneMade; a.selected {
+		return out // it gets none of those that there are
+	}
+	for at, v := range a.kept {
+		if v.Class == a.class.Name && v.Capacity >= a.claim.Request && a.alike(v) && !v.Deleting && !slices.Contains(taken, v) && !p.kept[k][at].admit(st, i) {
+			out.Volume, out.Where = v.Name, v.Affinity
+			return out
+		}
+	}
+	left := p.unused(st, i, k, taken, known)
+	out.Most, out.Unlike = left.like, left.unlike >= max(a.claim.Request, 0)
+	return out
+}
+
+// unused is how large the largest volumes are that are nobody's and have not been taken: of those that are as a claim wants them, and of the others. -1:
+// there are none.
+type unused struct{ like, unlike int64 }
+
+// unused returns what is left for a claim on a live node.
+func (p *awaiting) unused(st *cluster.State, i cluster.NodeIndex, k int, taken []*cluster.PersistentVolume, known *nodeMemo) unused {
+	k = p.like[k]
+	if known != nil {
+		if left, found := known.rest[k]; found {
+			return left
+		}
+	}
+	a, left := &p.asks[k], unused{-1, -1}
+	for shelf := range st.FreeVolumes(a.class.Name, i) {
+		first := shelf.Volumes[0]
+		if first.HasAffinity && !termsAdmit(st, i, first.Affinity) {
+			continue
+		}
+		like := a.alike(first) && a.modes(first)
+		for _, v := range slices.Backward(shelf.Volumes) { // the largest first
+			if v.Capacity <= left.like && v.Capacity <= left.unlike {
+				break
+			}
+			most := &left.unlike
+			if like && a.claim.Selector.Matches(v.Labels) {
+				most = &left.like
+			}
+			if v.Capacity > *most && !slices.Contains(taken, v) {
+				*most = v.Capacity
+			}
+		}
+	}
+	if known != nil {
+		if known.rest == nil {
+			known.rest = make(map[int]unused)
+		}
+		known.rest[k] = left
+	}
+	return left
+}
+
 // volume returns the volume that a claim gets on a live node, but none of those that are taken; nil if there is none. For admits see find.
+// Claims have to come by size.
 func (p *awaiting) volume(
-	st *cluster.State, i cluster.NodeIndex, k int, taken []*cluster.PersistentVolume, admits func(int, *cluster.PersistentVolume) bool,
+	st *cluster.State, i cluster.NodeIndex, k int, taken []*cluster.PersistentVolume, admits func(int, *cluster.PersistentVolume) bool, known *nodeMemo,
 ) *cluster.PersistentVolume {
 	a := &p.asks[k]
 	for at, v := range a.kept {
@@ -236,6 +413,9 @@ func (p *awaiting) volume(
 			return nil // the claim is bound to it, and not for this node
 		}
 		return v
+	}
+	if known != nil && known.none[p.like[k]] {
+		return nil
 	}
 	var best *cluster.PersistentVolume
 	var of *cluster.Shelf // where it is
@@ -259,6 +439,9 @@ func (p *awaiting) volume(
 				break
 			}
 		}
+	}
+	if best == nil && known != nil && admits == nil {
+		known.none[p.like[k]] = true
 	}
 	return best
 }
@@ -458,15 +641,21 @@ func volumeProvisioned(st *cluster.State, namespace string, i cluster.NodeIndex,
 
 // reaches returns why a volume cannot be reached from a live node.
 func reaches(st *cluster.State, i cluster.NodeIndex, v *cluster.PersistentVolume) error {
-	has, terms, name := v.HasAffinity, v.Affinity, st.Nodes.Spec[i].Name
-	if node := st.CSINode(name); v.Migration.Plugin != "" && node != nil && slices.Contains(node.Migrated, v.Migration.Plugin) {
-		if v.Migration.Error != "" {
-			return fmt.Errorf("failed to translate pv to csi: could not translate pv: %s", v.Migration.Error)
-		}
-		has, terms = v.HasMigratedAffinity, v.MigratedAffinity
-	}
-	if has && !termsAdmit(st, i, terms) {
-		return fmt.Errorf("pv %q node affinity doesn't match node %q: no matching NodeSelectorTerms", v.Name, name)
+	has, terms, broken := affinityOn(st, i, v)
+	switch {
+	case broken != "":
+		return fmt.Errorf("failed to translate pv to csi: could not translate pv: %s", broken)
+	case has && !termsAdmit(st, i, terms):
+		return fmt.Errorf("pv %q node affinity doesn't match node %q: no matching NodeSelectorTerms", v.Name, st.Nodes.Spec[i].Name)
 	}
 	return nil
+}
+
+// affinityOn returns the affinity of a volume as it counts on a live node: that of the CSI volume that it is where its plugin is replaced. Broken is
+// why that cannot be told.
+func affinityOn(st *cluster.State, i cluster.NodeIndex, v *cluster.PersistentVolume) (has bool, terms []cluster.NodeSelectorTerm, broken string) {
+	if node := st.CSINode(st.Nodes.Spec[i].Name); v.Migration.Plugin != "" && node != nil && slices.Contains(node.Migrated, v.Migration.Plugin) {
+		return v.HasMigratedAffinity, v.MigratedAffinity, v.Migration.Error
+	}
+	return v.HasAffinity, v.Affinity, ""
 }

@@ -188,6 +188,33 @@ func TestClaimsThatWaitGetWhatKubeSchedulerWouldFind(t *testing.T) {
 			w.set(&cluster.CSIDriver{Name: "csi"})
 			w.waiting("c", "late", 5, nil)
 		}, []string{"c"}, []string{"c= ", "c= "}},
+		{"claims of which some select what there is not", func(w *storage) {
+			w.late("late", "roomy", nil)
+			for _, name := range []string{"v0", "v1"} {
+				w.free(name, "late", 5, "", nil)
+			}
+			w.waiting("a", "late", 1, func(c *cluster.PersistentVolumeClaim) {
+				c.Selector.Requirements = []cluster.Requirement{{Key: "kind", Operator: "In", Values: []string{"fast"}}}
+			})
+			w.waiting("b", "late", 1, func(c *cluster.PersistentVolumeClaim) { c.AccessModes = []string{"ReadOnlyMany"} })
+			w.waiting("c", "late", 1, func(c *cluster.PersistentVolumeClaim) { c.AttributesClass = "gold" })
+			w.waiting("d", "late", 2, nil)
+			w.waiting("e", "late", 2, nil)
+		}, []string{"a", "b", "c", "d", "e"}, []string{"a= b= c= d=v0 e=v1 ", "a= b= c= d=v0 e=v1 "}},
+		{"room of two classes", func(w *storage) {
+			w.late("late", "roomy", nil)
+			w.late("later", "roomy", nil)
+			w.set(&cluster.CSIDriver{Name: "roomy", StorageCapacity: true})
+			for class, zone := range map[string]string{"late": "a", "later": "b"} {
+				w.set(&cluster.CSIStorageCapacity{Namespace: "kube-system", Name: class, Class: class, HasLimit: true, Limit: 6, Topology: cluster.LabelSelector{
+					Requirements: inZoneTerm(zone)[0].Expressions,
+				}})
+			}
+			w.set(&cluster.CSIStorageCapacity{Namespace: "kube-system", Name: "everywhere", Class: "late", HasLimit: true, Limit: 5})
+			w.waiting("a", "late", 5, nil)
+			w.waiting("b", "late", 6, nil)
+			w.waiting("c", "later", 1, nil)
+		}, []string{"a", "b", "c"}, []string{ReasonNoStorage + "; ", ReasonNoStorage + "; "}},
 		{"two reasons", func(w *storage) {
 			w.bound("b", func(_ *cluster.PersistentVolumeClaim, v *cluster.PersistentVolume) {
 				v.HasAffinity, v.Affinity = true, inZoneTerm("b")

@@ -37,23 +37,14 @@ var volumeZone = Descriptor{
 		if c.volumes == nil || len(c.volumes.zone.wanted) == 0 {
 			return compiled{}
 		}
-		p := &nodeZones{code: c.plugin.code}
-		for _, label := range zoneLabels {
-			p.labels = append(p.labels, c.symbol(label))
-		}
-		for _, w := range c.volumes.zone.wanted {
-			one := zone{key: c.symbol(w.label), renamed: c.symbol(cmp.Or(zoneRenamed[w.label], w.label))}
-			for _, value := range w.values {
-				if symbol := c.symbol(value); symbol != cluster.NoSymbol {
-					one.values = append(one.values, symbol)
-				}
-			}
-			p.wanted = append(p.wanted, one)
-		}
-		return compiled{filter: p.filter}
+		p := zonesOf(c.volumes.zone.wanted, c.plugin.code, c.symbol)
+		return compiled{filter: p.filter, survey: p.survey}
 	},
 	short: inWords("is not in the zone of its volumes", "are not in the zone of its volumes"),
 	text: func(l *Lack, _ Blocker) string {
+		if l.Reason == ReasonVolumeZone && l.Of != nil && l.Of.Volume != "" {
+			return l.Of.of() + ": volume " + l.Of.Volume + " is only " + l.Of.where()
+		}
 		if l.Reason == ReasonVolumeZone {
 			return "a volume that the pod claims is in another zone or region"
 		}
@@ -148,6 +139,61 @@ type nodeZones struct {
 type zone struct {
 	key, renamed cluster.Symbol
 	values       []cluster.Symbol
+}
+
+// terms says the zones and regions as terms of a node's affinity, by the names that the labels have today.
+func (d *zoneDemand) terms() []cluster.NodeSelectorTerm {
+	var all []cluster.Requirement
+	for _, w := range d.wanted {
+		all = append(all, cluster.Requirement{Key: cmp.Or(zoneRenamed[w.label], w.label), Operator: "In", Values: w.values})
+	}
+	return []cluster.NodeSelectorTerm{{Expressions: all}}
+}
+
+func zonesOf(wanted []wantedZone, code Verdict, symbol func(string) cluster.Symbol) *nodeZones {
+	p := &nodeZones{code: code}
+	for _, label := range zoneLabels {
+		p.labels = append(p.labels, symbol(label))
+	}
+	for _, w := range wanted {
+		one := zone{key: symbol(w.label), renamed: symbol(cmp.Or(zoneRenamed[w.label], w.label))}
+		for _, value := range w.values {
+			if symbol := symbol(value); symbol != cluster.NoSymbol {
+				one.values = append(one.values, symbol)
+			}
+		}
+		p.wanted = append(p.wanted, one)
+	}
+	return p
+}
+
+// survey adds something for each claim whose volume is in other zones than a node.
+func (p *nodeZones) survey(s *surveyor) surveyFunc {
+	type placed struct {
+		zones *nodeZones
+		of    *ClaimLack
+	}
+	var all []placed
+	for k, own := range s.claims() {
+		if again(s.claims(), k) || own.by.Ephemeral || own.claim == nil || own.claim.Volume == "" || own.volume == nil {
+			continue
+		}
+		var d zoneDemand
+		d.add(own.volume)
+		if len(d.wanted) == 0 {
+			continue
+		}
+		of := &ClaimLack{Claims: []string{own.by.Name}, Volume: own.volume.Name, Where: d.terms()}
+		all = append(all, placed{zonesOf(d.wanted, p.code, s.st.Symbols.Lookup), of})
+	}
+	return func(i cluster.NodeIndex, _ *overlay, out []Lack) []Lack {
+		for _, one := range all {
+			if one.zones.filter(s.st, i, nil) != codeFeasible {
+				out = append(out, Lack{Plugin: VolumeZone, Reason: ReasonVolumeZone, Unresolvable: true, Relative: 1, Of: one.of, Help: HelpNodeThere})
+			}
+		}
+		return out
+	}
 }
 
 func (p *nodeZones) filter(st *cluster.State, i cluster.NodeIndex, _ *overlay) Verdict {

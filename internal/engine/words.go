@@ -52,6 +52,14 @@ func (by Blocker) behind(text string) string {
 	return text + by.String()
 }
 
+// or returns where the pod is that is in the way, or what stands for it if there is none.
+func (by Blocker) or(other string) string {
+	if by.Name == "" {
+		return other
+	}
+	return by.String()
+}
+
 // missing says that a node does not have the label that a rule needs.
 func (l *Lack) missing(rule string) string {
 	return fmt.Sprintf("label %s is missing, and the pod's %s needs it", l.TopologyKey, rule)

@@ -18,9 +18,9 @@ import (
 // ChangeKind is a kind of intervention. Smaller ones touch less that is not the pod's own.
 type ChangeKind int
 
-// The kinds, the smallest first. The first three change the pod alone: to take less, or to go where it did not want to. The next
-// three change one node, the first of them only its labels; the other two open it to all pods, though somebody has closed it.
-// Then one has to pay for a node. The last ends the work of other pods.
+// The kinds, the smallest first. The first four change the pod alone, or what is its own: to take less, or to go where it did not want to.
+// The next three change one node, the first of them only its labels; the other two open it to all pods, though somebody has closed it.
+// Then one has to pay for storage, or for a node. The last ends the work of other pods.
 const (
 	// ReduceRequests asks for less of some resources: on the node where the sum of the relative reductions is the least.
 	ReduceRequests ChangeKind = iota
@@ -29,13 +29,19 @@ const (
 	// DropConditions takes labels out of the node selector, or conditions out of one required node affinity term: as few as
 	// possible, of those that open most nodes.
 	DropConditions
+	// CreateClaim makes claims that there are not, or that are of no use any more, and has them bound to volumes that can be reached from everywhere.
+	CreateClaim
 	// LabelNode changes labels of one node: as few as possible.
 	LabelNode
 	// Uncordon makes one node schedulable.
 	Uncordon
 	// RemoveTaints takes taints from one node: as few as possible.
 	RemoveTaints
-	// AddNode adds one node like one that there is, but empty and well: with the least CPU, then memory.
+	// AddVolume adds a volume for each claim that has none on one node, where there is least to be added; or for each claim that is to be
+	// bound before the pod comes.
+	AddVolume
+	// AddNode adds one node like one that there is, but empty and well: with the least CPU, then memory. If none of these helps, it has other
+	// labels, so that it is where volumes of the pod are.
 	AddNode
 	// Preempt evicts pods of lower priority from one node: those that preemption would choose.
 	Preempt
@@ -43,7 +49,7 @@ const (
 
 func (k ChangeKind) String() string {
 	return [...]string{
-		"reduce requests", "tolerate", "drop conditions", "label node", "uncordon", "remove taints", "add node", "preempt",
+		"reduce requests", "tolerate", "drop conditions", "create claim", "label node", "uncordon", "remove taints", "add volume", "add node", "preempt",
 	}[k]
 }
 
@@ -60,12 +66,26 @@ type Change struct {
 	Conditions  []Condition          // of DropConditions
 	Terms       int                  // of DropConditions: how many required node affinity terms the pod has
 	AllTerms    bool                 // of DropConditions: all of them go, since one is left without conditions, and would match nothing
-	Labels      []LabelChange        // of LabelNode
+	Claims      []string             // of CreateClaim, in the pod's order
+	Volumes     []NewVolume          // of AddVolume, and of CreateClaim if others of the pod's claims are not bound
+	Labels      []LabelChange        // of LabelNode, and of AddNode
 	Taints      []cluster.Taint      // of RemoveTaints
 	Victims     []Victim             // of Preempt, the most important first
 	Violations  int32                // of Preempt: how many victims a PodDisruptionBudget protects
 
-	added string // of AddNode: what the new node is called in the sandbox
+	there    bool   // of AddNode: it is to be where volumes are, as Labels say if that may be told
+	added    string // of AddNode: what the new node is called in the sandbox
+	anywhere bool   // any node may prove that it helps
+}
+
+// NewVolume is a volume that is to be added for a claim.
+type NewVolume struct {
+	Claim, Class string
+	Size         int64 // in bytes
+	// Where says which nodes it is to be reached from, "" for all; Zone is the zone of these, if they are those of a zone.
+	Where, Zone string
+	// OrRoom says that room to provision it would do.
+	OrRoom bool
 }
 
 // RequestChange is another request of a resource, in its unit.
@@ -114,7 +134,12 @@ type findings struct {
 	label       idea
 	cordoned    idea
 	tainted     idea
+	volume      idea                           // of AddVolume
 	shapes      map[shapeKey]cluster.NodeIndex // the first node of each
+	moved       map[shapeKey]cluster.NodeIndex // likewise, of those that would have to be where volumes are
+
+	claims []*Claim
+	byName map[string]*Claim
 }
 
 // idea is a node with what it lacks, and how little that is.
@@ -173,6 +198,7 @@ func (s *sets) best() *set {
 
 // visit is for engine.Survey.
 func (f *findings) visit(i cluster.NodeIndex, lacks []engine.Lack) {
+	f.count(i, lacks)
 	if f.unjudged || f.required != "" && f.st.Nodes.Spec[i].Name != f.required {
 		return
 	}
@@ -199,6 +225,9 @@ func (f *findings) visit(i cluster.NodeIndex, lacks []engine.Lack) {
 	if help&engine.HelpCordon != 0 {
 		f.cordoned.offer(i, 1, lacks)
 	}
+	if help&engine.HelpNewVolume != 0 {
+		f.volume.offer(i, float64(len(lacks))+relative(lacks), lacks)
+	}
 	f.shape(i, lacks)
 }
 
@@ -222,21 +251,25 @@ func (f *findings) shape(i cluster.NodeIndex, lacks []engine.Lack) {
 	if len(f.st.NominatedOn(f.st.Nodes.Spec[i].Name)) > 0 {
 		helps |= engine.HelpNewNodeNominees
 	}
+	shapes := &f.shapes
 	if slices.ContainsFunc(lacks, func(l engine.Lack) bool { return l.Help&helps == 0 }) {
-		return
+		helps |= engine.HelpNodeThere
+		if shapes = &f.moved; slices.ContainsFunc(lacks, func(l engine.Lack) bool { return l.Help&helps == 0 }) {
+			return
+		}
 	}
-	host := f.st.Symbols.Lookup(hostname)
+	host, name := f.st.Symbols.Lookup(hostname), f.st.Symbols.Lookup(f.st.Nodes.Spec[i].Name)
 	key := shapeKey{shape: f.st.Nodes.Spec[i].NodeShape}
 	for _, l := range f.st.Nodes.Labels[i] {
-		if l.Key != host {
+		if l.Key != host && (l.Value != name || name == cluster.NoSymbol) {
 			key.labels = cluster.Mix(key.labels ^ uint64(l.Key)<<32 ^ uint64(l.Value))
 		}
 	}
-	if _, known := f.shapes[key]; !known {
-		if f.shapes == nil {
-			f.shapes = make(map[shapeKey]cluster.NodeIndex)
+	if _, known := (*shapes)[key]; !known {
+		if *shapes == nil {
+			*shapes = make(map[shapeKey]cluster.NodeIndex)
 		}
-		f.shapes[key] = i
+		(*shapes)[key] = i
 	}
 }
 
@@ -276,6 +309,9 @@ func (f *findings) changes(ctx context.Context, s *whatif.Sandbox, pod cluster.P
 	if one := f.conditions.best(); one != nil {
 		try(func(w *whatif.World) (Change, error) { return drop(w, pod, one) })
 	}
+	if slices.ContainsFunc(f.claims, func(c *Claim) bool { return c.State.Refuses() }) {
+		try(func(w *whatif.World) (Change, error) { return f.provide(w, pod) })
+	}
 	if d := f.label; d.some {
 		try(func(w *whatif.World) (Change, error) { return relabel(w, &d) })
 	}
@@ -285,8 +321,17 @@ func (f *findings) changes(ctx context.Context, s *whatif.Sandbox, pod cluster.P
 	if d := f.tainted; d.some {
 		try(func(w *whatif.World) (Change, error) { return untaint(w, &d) })
 	}
-	for _, i := range f.smallestShapes() {
-		if try(func(w *whatif.World) (Change, error) { return addNode(w, i) }) {
+	if d := f.volume; d.some {
+		try(func(w *whatif.World) (Change, error) { return addVolumes(w, pod, &d) })
+	}
+	added := false
+	for _, i := range f.smallestOf(f.shapes) {
+		if added = try(func(w *whatif.World) (Change, error) { return addNode(w, i, nil) }); added {
+			break
+		}
+	}
+	for _, i := range f.smallestOf(f.moved) {
+		if added = added || try(func(w *whatif.World) (Change, error) { return addNodeThere(w, pod, i) }); added {
 			break
 		}
 	}
@@ -318,11 +363,14 @@ func (c *Change) prove(w *whatif.World, pod cluster.PodID) error {
 	if c.Kind == AddNode {
 		changed = st.Nodes.ByName(c.added)
 	}
-	proven := fits(changed)
+	proven := changed != cluster.NoNode && fits(changed)
 	switch {
 	case row.RequiredNode != "":
 		c.Opens = 1
 	default:
+		if err := w.Judge(subject); err != nil {
+			return err
+		}
 		feasible, _ := e.Filter(st, subject, everything(st))
 		c.Opens = feasible.FeasibleCount
 		if i := st.Nodes.ByName(row.Nominated); i != cluster.NoNode && fits(i) {
@@ -330,7 +378,7 @@ func (c *Change) prove(w *whatif.World, pod cluster.PodID) error {
 				c.Opens++ // only the pod itself, as a nominee, is in its way there
 			}
 		}
-		for i := cluster.NodeIndex(0); !proven && c.Kind <= DropConditions && int(i) < st.Nodes.Len(); i++ {
+		for i := cluster.NodeIndex(0); !proven && (c.Kind <= DropConditions || c.anywhere) && int(i) < st.Nodes.Len(); i++ {
 			if feasible.Eligible.Has(i) && fits(i) {
 				proven, c.Node = true, st.Nodes.Spec[i].Name
 			}
@@ -493,8 +541,8 @@ func withoutTaints(taints []cluster.Taint, goes func(cluster.Taint) bool) []clus
 	return slices.DeleteFunc(slices.Clone(taints), goes)
 }
 
-// smallestShapes returns a node of each of the smallest shapes that a new node may have, the smallest first.
-func (f *findings) smallestShapes() []cluster.NodeIndex {
+// smallestOf returns a node of each of the smallest of some shapes that a new node may have, the smallest first.
+func (f *findings) smallestOf(shapes map[shapeKey]cluster.NodeIndex) []cluster.NodeIndex {
 	n := &f.st.Nodes
 	var out []cluster.NodeIndex
 	compare := func(a, b cluster.NodeIndex) int {
@@ -504,7 +552,7 @@ func (f *findings) smallestShapes() []cluster.NodeIndex {
 			cmp.Compare(a, b),
 		)
 	}
-	for _, i := range f.shapes {
+	for _, i := range shapes {
 		at, _ := slices.BinarySearchFunc(out, i, compare)
 		if at < maxShapes {
 			out = slices.Insert(out[:min(len(out), maxShapes-1)], at, i)
@@ -513,18 +561,77 @@ func (f *findings) smallestShapes() []cluster.NodeIndex {
 	return out
 }
 
-func addNode(w *whatif.World, i cluster.NodeIndex) (Change, error) {
+// addNode adds a node like another one, with other labels.
+func addNode(w *whatif.World, i cluster.NodeIndex, labels []LabelChange) (Change, error) {
 	node := w.State().Node(i)
-	c := Change{Kind: AddNode, Node: node.Name, added: freshName(w.State(), node.Name)}
-	node.Name = c.added
-	for k := range node.Labels {
-		if node.Labels[k].Key == hostname {
-			node.Labels[k].Value = node.Name
-		}
+	c := Change{Kind: AddNode, Node: node.Name, Labels: labels, added: freshName(w.State(), node.Name)}
+	node.Name, node.Labels = c.added, whatif.Renamed(node.Labels, node.Name, c.added)
+	for _, l := range labels {
+		node.Labels = slices.DeleteFunc(node.Labels, func(old cluster.Label) bool { return old.Key == l.Key })
+		node.Labels = append(node.Labels, cluster.Label{Key: l.Key, Value: l.Value})
 	}
+	slices.SortFunc(node.Labels, func(a, b cluster.Label) int { return cmp.Compare(a.Key, b.Key) })
 	node.Unschedulable = false
 	node.Taints = withoutTaints(node.Taints, func(t cluster.Taint) bool { return strings.HasPrefix(t.Key, systemTaints) })
-	return c, w.SetNode(node)
+	if err := w.SetNode(node); err != nil {
+		return c, err
+	}
+	return c, w.HaveDriversOf(c.Node, c.added)
+}
+
+// addNodeThere adds a node like another one, but with labels by which it is where the pod's volumes are. Not with the hostname of one that there
+// is, or was, nor another label by which nodes are told apart: the data would not be there.
+func addNodeThere(w *whatif.World, pod cluster.PodID, i cluster.NodeIndex) (Change, error) {
+	lacks, _ := w.Evaluator().Shortfall(w.State(), pod, i)
+	var labels []LabelChange
+	for k := range lacks {
+		if lacks[k].Help&engine.HelpNodeThere == 0 {
+			continue
+		}
+		if len(lacks[k].Of.Where) == 0 {
+			return Change{}, errNoHelp
+		}
+		for r := range lacks[k].Of.Where[0].Expressions { // others of the terms would do, too
+			l, ok := labelFor(&lacks[k].Of.Where[0].Expressions[r])
+			has := slices.ContainsFunc(w.State().Node(i).Labels, func(is cluster.Label) bool {
+				return is.Key == l.Key && slices.Contains(lacks[k].Of.Where[0].Expressions[r].Values, is.Value)
+			})
+			switch {
+			case has:
+				continue
+			case !ok || l.Remove || ofOneNode(w.State(), l):
+				return Change{}, errNoHelp
+			}
+			if !slices.Contains(labels, l) {
+				labels = append(labels, l)
+			}
+		}
+	}
+	c, err := addNode(w, i, labels)
+	c.there = true
+	return c, err
+}
+
+// ofOneNode reports whether a label is such that only one node has it: its value is the name of one, or each node that has a label of the key has its own
+// name, or hostname, there.
+func ofOneNode(st *cluster.State, l LabelChange) bool {
+	if l.Key == hostname || st.Nodes.ByName(l.Value) != cluster.NoNode {
+		return true
+	}
+	any := false
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		if !st.Nodes.Live.Has(i) {
+			continue
+		}
+		node := st.Node(i)
+		if value, has := cluster.ValueOf(node.Labels, l.Key); has {
+			if host, named := cluster.ValueOf(node.Labels, hostname); value != node.Name && !(named && value == host) {
+				return false
+			}
+			any = true
+		}
+	}
+	return any
 }
 
 // freshName returns a name that no node has.
@@ -541,7 +648,10 @@ func preempt(w *whatif.World, pod cluster.PodID) (Change, string, error) {
 	if why, ok := e.Preempts(st, pod); !ok {
 		return Change{}, why, errNoHelp
 	}
-	found, _ := e.DryRun(st, pod, everything(st), 1)
+	found, err := w.DryRun(pod)
+	if err != nil {
+		return Change{}, "", err
+	}
 	if len(found.Candidates) == 0 {
 		return Change{}, "", errNoHelp
 	}

@@ -53,6 +53,8 @@ type Explanation struct {
 	Message string
 	// Devices says what Berth does not judge that may offer a resource that no node has, "" if there is no such resource.
 	Devices string
+	// Claims are the pod's, in its order, each once.
+	Claims []Claim
 	// Nearest are the nodes that lack least, nearest first, at most 5. Of a pod that requires a node it is
 	// that node, if that cannot take it. Of a pod that Berth cannot judge there are none.
 	Nearest []Miss
@@ -94,6 +96,13 @@ func (x *Explanation) WithholdNames() {
 	for k := range x.Nearest {
 		clear(x.Nearest[k].Blockers)
 	}
+	for k := range x.Claims {
+		c := &x.Claims[k]
+		c.User = Blocker{}
+		for o := range c.Obstacles {
+			c.Obstacles[o].By = Blocker{}
+		}
+	}
 	for k := range x.Changes {
 		for v := range x.Changes[k].Victims {
 			victim := &x.Changes[k].Victims[v]
@@ -127,11 +136,16 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 		}
 		// 2. What do all nodes say?
 		found = findings{st: st, required: out.Pod.RequiredNode, unjudged: out.Pod.Unsupported != ""}
-		survey, ok := w.Evaluator().Survey(st, pod, found.visit)
-		if !ok {
+		found.findClaims(st, pod)
+		survey, ok, err := w.Evaluator().Survey(st, pod, w.Between, found.visit)
+		switch {
+		case err != nil:
+			return err
+		case !ok:
 			return fmt.Errorf("pod %d has no class", pod)
 		}
 		out.Nodes, out.Feasible, out.Rejections = survey.Nodes, survey.Feasible, survey.Rejections
+		out.Claims = found.told(&survey)
 		if out.Cause == Rejected && out.Feasible > 0 {
 			out.Cause = Fits
 		}
@@ -142,6 +156,9 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 		}
 		// 3. Those that come nearest, in full.
 		for _, m := range found.nearest {
+			if err := w.Between(); err != nil {
+				return err
+			}
 			out.Nearest = append(out.Nearest, missOf(w, pod, m.Node))
 		}
 		// 4. How do the best ones score?

@@ -26,6 +26,10 @@ func Text(x Explanation) string {
 			line("%s", x.Devices)
 		}
 	}
+	if len(x.Claims) > 0 && x.Cause != Placed {
+		line("")
+		x.writeClaims(&b)
+	}
 	if len(x.Nearest) > 0 && x.Cause != Placed {
 		line("")
 		line("Nearest misses:")
@@ -247,7 +251,27 @@ func (c *Change) String() string {
 			what = append(what, engine.TaintText(t))
 		}
 		return fmt.Sprintf("Remove %s %s from %s.", plural(len(what), "taint", "taints"), list(what), c.Node)
+	case CreateClaim:
+		what = append(what, fmt.Sprintf("Create %s %s, with %s that can be reached from there", plural(len(c.Claims), "claim", "claims"), list(c.Claims), plural(len(c.Claims), "a volume", "volumes")))
+		for k := range c.Volumes {
+			what = append(what, "add "+c.Volumes[k].String())
+		}
+		return strings.Join(what, ", and ") + ". " + opens
+	case AddVolume:
+		for k := range c.Volumes {
+			what = append(what, c.Volumes[k].String())
+		}
+		return fmt.Sprintf("Add %s. %s", strings.Join(what, ", and "), opens)
 	case AddNode:
+		if c.there {
+			if len(c.Labels) == 0 {
+				return fmt.Sprintf("Add one node like %s, but where the pod's volumes are.", c.Node)
+			}
+			for _, l := range c.Labels {
+				what = append(what, l.Key+"="+l.Value)
+			}
+			return fmt.Sprintf("Add one node like %s, but with %s.", c.Node, list(what))
+		}
 		return fmt.Sprintf("Add one node like %s.", c.Node)
 	}
 	for _, v := range c.Victims {

@@ -71,7 +71,7 @@ func (w town) explain(cpu, memory int64, change func(*cluster.ClassSpec, *cluste
 }
 
 func TestTexts(t *testing.T) {
-	for name, text := range map[string]func(t *testing.T) string{
+	texts := map[string]func(t *testing.T) string{
 		"resources": func(t *testing.T) string {
 			w := newTown(t, house("node-1", "a"), house("node-2", "b"), house("node-3", "b", cluster.Taint{Key: "gpu", Value: "a100", Effect: "NoSchedule"}))
 			w.fill("node-1", "node-1", "node-2")
@@ -155,7 +155,14 @@ func TestTexts(t *testing.T) {
 			})
 		},
 		"empty": func(t *testing.T) string { return newTown(t).explain(1000, 1<<30, nil) },
-	} {
+	}
+	for name, of := range storageTowns {
+		texts[name] = func(t *testing.T) string {
+			w, id := of(t)
+			return Text(explained(t, w.st, id))
+		}
+	}
+	for name, text := range texts {
 		t.Run(name, func(t *testing.T) {
 			got, file := text(t), filepath.Join("testdata", name+".txt")
 			if *rewrite {

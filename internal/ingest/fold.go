@@ -28,13 +28,29 @@ type Fold struct {
 
 // idsOf are the ids of things by key.
 type idsOf[ID ~int32] struct {
-	ids  map[string]ID
-	next ID
+	ids   map[string]ID
+	next  ID
+	bytes int // of the keys
 }
 
 func (t *idsOf[ID]) add(key string, id ID) {
+	if _, known := t.ids[key]; !known {
+		t.bytes += len(key)
+	}
 	t.ids[key] = id
 	t.next = max(t.next, id+1)
+}
+
+func (t *idsOf[ID]) remove(key string) {
+	if _, known := t.ids[key]; known {
+		t.bytes -= len(key)
+		delete(t.ids, key)
+	}
+}
+
+func (t *idsOf[ID]) clear() {
+	clear(t.ids)
+	t.bytes = 0
 }
 
 // Option changes what a Fold does.
@@ -70,8 +86,8 @@ func New(st *cluster.State, apply func(cluster.Delta) error, options ...Option) 
 
 // Relearn forgets which ids were given to what the state does not have any more.
 func (f *Fold) Relearn() {
-	clear(f.classes.ids)
-	clear(f.labels.ids)
+	f.classes.clear()
+	f.labels.clear()
 	for _, c := range f.state.Classes() {
 		f.classes.add(c.Key, c.ID)
 	}
@@ -82,6 +98,9 @@ func (f *Fold) Relearn() {
 
 // Known returns how many classes and label sets have an id: more than the state has, if the Fold has the option KeepIDs.
 func (f *Fold) Known() (classes, labels int) { return len(f.classes.ids), len(f.labels.ids) }
+
+// KnownBytes returns how long the keys are by which these are known.
+func (f *Fold) KnownBytes() int { return f.classes.bytes + f.labels.bytes }
 
 // Nominations returns of how many pods the nomination is not, or need not be, what the source has told.
 func (f *Fold) Nominations() int { return len(f.said) }
@@ -360,10 +379,10 @@ func (f *Fold) change(id cluster.PodID, d cluster.Delta) error {
 		return err
 	}
 	if f.state.Class(class.ID) == nil {
-		delete(f.classes.ids, class.Key)
+		f.classes.remove(class.Key)
 	}
 	if labels != nil && f.state.Labels(labels.ID) == nil {
-		delete(f.labels.ids, labels.Key)
+		f.labels.remove(labels.Key)
 	}
 	return nil
 }

@@ -26,19 +26,26 @@ type Room struct {
 }
 
 // Capacity says how many more pods like one fit, up to a limit from 1 to MaxCapacity, without preemption. Where pods on other
-// nodes decide, as by required pod anti-affinity, each is placed, and the limit is 10,000 at most. The World is as before
-// when it returns.
+// nodes decide, as by required pod anti-affinity, each is placed, and the limit is 10,000 at most. So it is where the pod has claims: those that a
+// StatefulSet, or an ephemeral volume, makes for each pod, each has for itself, not bound and as large as the pod's; all others they share. Of pods with
+// claims for themselves, whose labels and claims have long names, there are fewer: 16 MiB of these. The World is as before when it returns.
 func Capacity(w *World, pod source.Pod, limit int) (Room, error) {
 	if limit < 1 || limit > MaxCapacity {
 		return Room{}, fmt.Errorf("capacity: %w: limit %d, want 1 to %d", ErrTooMuch, limit, MaxCapacity)
 	}
 	var room Room
 	err := w.Try(func() error {
+		own := ownClaimsOf(w.State(), &pod)
 		first := Copies(pod, 1)[0]
-		first.Gates, first.UID = nil, first.UID+" (capacity)"
-		id, err := w.AddPod(first)
+		first.Name, first.Gates, first.UID = pod.Name, nil, first.UID+" (capacity)"
+		id, err := w.addCopy(first, own, 0)
 		if err != nil {
 			return err
+		}
+		if like, ok := w.Pod(id); ok {
+			if err := w.MayCompare([]source.Pod{like}); err != nil {
+				return err
+			}
 		}
 		row := w.State().Pod(id)
 		subject := engine.SubjectOf(&row.Pod)
@@ -57,7 +64,11 @@ func Capacity(w *World, pod source.Pod, limit int) (Room, error) {
 				return nil
 			}
 		}
-		room, err = w.fill(id, first, min(limit, maxCapacityPlaced))
+		most := min(limit, maxCapacityPlaced)
+		if len(own) > 0 {
+			most = min(most, max(maxSetBytes/len(first.Labels.Key()), 1))
+		}
+		room, err = w.fill(id, first, own, most)
 		return err
 	})
 	if err != nil {
@@ -67,14 +78,14 @@ func Capacity(w *World, pod source.Pod, limit int) (Room, error) {
 }
 
 // fill places pods like one, and it first, until one fits nowhere or there are so many.
-func (w *World) fill(id cluster.PodID, pod source.Pod, limit int) (Room, error) {
+func (w *World) fill(id cluster.PodID, pod source.Pod, own []ownClaim, limit int) (Room, error) {
 	var room Room
 	for batch := 16; ; batch = min(2*batch, window) {
 		ids := []cluster.PodID{id}
 		for k := len(ids); k < min(batch, limit-room.Pods); k++ {
 			next := pod
 			next.UID = fmt.Sprintf("%s %d", pod.UID, room.Pods+k)
-			id, err := w.AddPod(next)
+			id, err := w.addCopy(next, own, room.Pods+k)
 			if err != nil {
 				return room, err
 			}
@@ -96,7 +107,7 @@ func (w *World) fill(id cluster.PodID, pod source.Pod, limit int) (Room, error) 
 		}
 		next := pod
 		next.UID = fmt.Sprintf("%s %d", pod.UID, room.Pods)
-		if id, err = w.AddPod(next); err != nil {
+		if id, err = w.addCopy(next, own, room.Pods); err != nil {
 			return room, err
 		}
 	}

@@ -64,3 +64,48 @@ func TestWhatHasBeenChosenForClaimsComesBack(t *testing.T) {
 		}
 	}
 }
+
+// TestAPodWhoseClaimsAreBeingBoundIsPreemptedInAQuestionToo: the ledger is about to evict it for another one, and a question does so for a third.
+func TestAPodWhoseClaimsAreBeingBoundIsPreemptedInAQuestionToo(t *testing.T) {
+	s, id := preparingPod(t)
+	st := s.state
+	fold := ingest.New(st, st.Apply)
+	large := aPod("large", 300)
+	large.Priority = 5
+	if err := fold.Observe(setPod(large)); err != nil {
+		t.Fatal(err)
+	}
+	other, _ := st.PodByUID("large")
+	if err := st.Apply(cluster.PreemptionStarted{ID: other, Node: 0, Victims: []cluster.PodID{id}}); err != nil {
+		t.Fatal(err)
+	}
+	s = New(st, engine.EvaluatorConfig{})
+	want, before := s.state.Chosen(id), s.state.Digest()
+	for range 2 {
+		err := s.Try(t.Context(), func(w *World) error {
+			if err := w.RemoveNode("b"); err != nil {
+				return err
+			}
+			larger := aPod("larger", 300)
+			larger.Priority = 10
+			third, err := w.AddPod(larger)
+			if err != nil {
+				return err
+			}
+			outcomes, err := Place(w, []cluster.PodID{third}, PlaceOptions{Preempt: true})
+			if err != nil {
+				return err
+			}
+			if o := outcomes[0]; o.Outcome != Preempts || len(o.Victims) != 1 || o.Victims[0].UID != "p" || w.State().Pod(id) != nil {
+				t.Errorf("%+v, want that it evicts p", o)
+			}
+			return nil
+		})
+		if err != nil || s.Spoiled() != nil {
+			t.Fatalf("%v, spoiled: %v", err, s.Spoiled())
+		}
+		if row := s.state.Pod(id); len(want) != 1 || !slices.Equal(s.state.Chosen(id), want) || row.Phase != cluster.Assumed || !row.Victim || s.state.Digest() != before {
+			t.Errorf("afterwards it is %+v with %v, want that it is a victim with %v", row, s.state.Chosen(id), want)
+		}
+	}
+}

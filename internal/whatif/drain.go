@@ -76,11 +76,20 @@ func Evict(w *World, nodes ...string) ([]Moved, []Stay, error) {
 	return moved, stays, nil
 }
 
-// unbind makes a placed pod a new one that is pending. It returns its id, which may be another.
+// unbind makes a placed pod a new one that is pending, and the claims of its ephemeral volumes new ones. It returns its id, which may be another.
 func (w *World) unbind(id cluster.PodID) (cluster.PodID, error) {
 	pod, _ := w.Pod(id)
 	if err := w.RemovePod(id); err != nil {
 		return cluster.NoPod, err
+	}
+	for _, own := range ownClaimsOf(w.State(), &pod) {
+		if own.ephemeral {
+			claim := own.shape
+			claim.UID = "new:" + claim.UID // what is kept for the other one is not kept for it
+			if err := w.make(&claim); err != nil {
+				return cluster.NoPod, err
+			}
+		}
 	}
 	return w.AddPod(Unbound(pod))
 }

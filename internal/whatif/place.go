@@ -161,6 +161,7 @@ type placing struct {
 
 	ahead  []int // the pods behind the current one, in their order
 	placer *engine.Placer
+	ranked cluster.Seq            // when the placer's candidates were
 	index  map[engine.Subject]int // of the placer's candidates
 	freed  int                    // how often room became free so far: by preemption, or because a nomination ended elsewhere or for nothing
 
@@ -246,7 +247,9 @@ func (p *placing) one(k int) (placed, evicts bool, err error) {
 		return false, false, err
 	}
 	if placement != engine.Placed {
-		p.explain(out)
+		if err := p.explain(out); err != nil {
+			return false, false, err
+		}
 		if evicts, err = p.postFilter(out); err == nil {
 			err = p.tell(k)
 		}
@@ -305,8 +308,13 @@ func (p *placing) choose(k int) (cluster.NodeIndex, engine.Placement, error) {
 			return cluster.NoNode, engine.NoFit, nil
 		}
 	}
-	if p.placer == nil {
-		p.placer = engine.NewPlacer(p.w.Evaluator(), st, st.Version().Seq, nil)
+	switch {
+	case p.placer == nil:
+		p.placer, p.ranked = engine.NewPlacer(p.w.Evaluator(), st, st.Version().Seq, nil), st.Version().Seq
+	case row.RequiredNode == "" && p.stale(row):
+		if err := p.evaluate(k, slack); err != nil {
+			return cluster.NoNode, engine.NoFit, err
+		}
 	}
 	at, known := p.index[subject]
 	if !known {
@@ -318,7 +326,9 @@ func (p *placing) choose(k int) (cluster.NodeIndex, engine.Placement, error) {
 		if placement != engine.Retry {
 			return node, placement, nil
 		}
-		p.evaluate(k, more)
+		if err := p.evaluate(k, more); err != nil {
+			return cluster.NoNode, engine.NoFit, err
+		}
 		node, placement = p.placer.Choose(id, 0)
 	}
 	if placement == engine.Retry {
@@ -327,9 +337,21 @@ func (p *placing) choose(k int) (cluster.NodeIndex, engine.Placement, error) {
 	return node, placement, nil
 }
 
+// stale reports whether so much has changed since the nodes were ranked that to look at it again is no one piece of work, of a pod with claims.
+func (p *placing) stale(row *cluster.PodRow) bool {
+	st := p.w.State()
+	labels := st.Labels(row.Labels)
+	if labels == nil || len(labels.Claims) == 0 {
+		return false
+	}
+	changed := 0
+	st.Nodes.ChangedSince(p.ranked, all(st), func(cluster.NodeIndex) { changed++ })
+	return changed > engine.NodesAtOnce(len(labels.Claims))
+}
+
 // evaluate ranks the nodes for a pod, whose candidates are the first, and for those ahead: of each signature as many as it has pods
 // there, and some more.
-func (p *placing) evaluate(k, more int) {
+func (p *placing) evaluate(k, more int) error {
 	st, e := p.w.State(), p.w.Evaluator()
 	type wanted struct {
 		subject engine.Subject
@@ -360,11 +382,15 @@ func (p *placing) evaluate(k, more int) {
 	for k, it := range order {
 		candidates[k].Subject = it.subject
 		everything := all(st)
+		if err := p.w.Judge(it.subject); err != nil {
+			return err
+		}
 		if found, ok := e.Filter(st, it.subject, everything); ok && found.Eligible.Count() > 0 {
 			candidates[k].Groups, _ = e.Score(st, it.subject, everything, found.Eligible, it.pods+more)
 		}
 	}
-	p.placer = engine.NewPlacer(e, st, st.Version().Seq, candidates)
+	p.placer, p.ranked = engine.NewPlacer(e, st, st.Version().Seq, candidates), st.Version().Seq
+	return nil
 }
 
 // all returns the range of all nodes.
@@ -373,20 +399,26 @@ func all(st *cluster.State) cluster.Range {
 }
 
 // explain says why a pod fits nowhere.
-func (p *placing) explain(out *PodOutcome) {
+func (p *placing) explain(out *PodOutcome) error {
 	st := p.w.State()
 	row := st.Pod(out.Pod)
 	subject := engine.SubjectOf(&row.Pod)
 	alone := row.RequiredNode == "" && row.Nominated == ""
 	if f := p.failed[subject]; f != nil && alone && f.version == st.Version() {
 		out.Outcome, out.Nodes, out.Verdicts, out.Message = Unplaced, f.nodes, f.why, f.message
-		return
+		return nil
+	}
+	if row.RequiredNode == "" {
+		if err := p.w.Judge(subject); err != nil {
+			return err
+		}
 	}
 	why := explain(p.w, out.Pod)
 	out.Outcome, out.Nodes, out.Verdicts, out.Message = Unplaced, why.nodes, why.why, why.message
 	if alone {
 		p.failed[subject] = why
 	}
+	return nil
 }
 
 // explain says why a pending pod fits nowhere: what filters say, and kube-scheduler's text.

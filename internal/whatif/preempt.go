@@ -38,7 +38,10 @@ func (p *placing) postFilter(out *PodOutcome) (bool, error) {
 		out.addMessage(known, engine.PostFilterMessage(profile, known.hopeless))
 		return false, nil
 	}
-	found, _ := e.DryRun(st, out.Pod, all(st), 1)
+	found, err := p.w.DryRun(out.Pod)
+	if err != nil {
+		return false, err
+	}
 	if len(found.Candidates) == 0 {
 		hopeless := engine.PreemptionMessage(int(found.Nodes), found.Verdicts)
 		if known != nil {

@@ -15,8 +15,13 @@ const (
 	MaxChanges = 1 << 20
 	// maxRemembered bounds for how many classes and label sets that are gone again a Sandbox remembers the ids.
 	maxRemembered = 1 << 16
+	// maxRememberedBytes bounds how long these are, as keys.
+	maxRememberedBytes = 16 << 20
 	// swollenBy is how many places for nodes do not matter: a question may add 10,000.
 	swollenBy = 1 << 14
+	// swollenClasses is for how many more names of StorageClasses the state may remember what claims have asked for: what a question brings is
+	// never forgotten of that.
+	swollenClasses = 1 << 14
 )
 
 // ErrTooMuch is wrapped by errors that say that a question is larger than its bound.
@@ -35,8 +40,10 @@ type Sandbox struct {
 	fold      *ingest.Fold
 	zoning    zoning
 	world     *World // of the Try that is under way; nil: none is
-	remembers int    // how many classes and label sets the fold may know
-	nodes     int    // how many places for nodes there were at the beginning
+	remembers int    // how many classes and label sets the fold may know, and
+	bytes     int    // how long they may be
+	nodes     int    // how many places for nodes there were at the beginning, and
+	classes   int    // StorageClasses by name
 	spoiled   error
 }
 
@@ -48,9 +55,9 @@ func New(st *cluster.State, config engine.EvaluatorConfig) *Sandbox {
 
 // sandboxOf returns a Sandbox that owns the state.
 func sandboxOf(st *cluster.State, config engine.EvaluatorConfig) *Sandbox {
-	s := &Sandbox{version: st.Version(), state: st, evaluator: engine.NewEvaluator(config), nodes: st.Nodes.Len()}
+	s := &Sandbox{version: st.Version(), state: st, evaluator: engine.NewEvaluator(config), nodes: st.Nodes.Len(), classes: st.SuppliedClasses()}
 	s.fold = ingest.New(st, s.apply, ingest.KeepIDs, ingest.SeparateIDs)
-	s.remembers = s.known() + maxRemembered
+	s.remembers, s.bytes = s.known()+maxRemembered, s.fold.KnownBytes()+maxRememberedBytes
 	return s
 }
 
@@ -84,8 +91,10 @@ func (s *Sandbox) Follow(deltas []cluster.Delta, version cluster.Version, digest
 func (s *Sandbox) Spoiled() error { return s.spoiled }
 
 // Swollen reports whether the Sandbox has places for far more nodes than it had at the beginning: those of nodes that were tried stay,
-// and with them columns of all there is. Its owner makes a new one.
-func (s *Sandbox) Swollen() bool { return s.state.Nodes.Len() > 2*s.nodes+swollenBy }
+// and with them columns of all there is; or that it remembers far more names of StorageClasses. Its owner makes a new one.
+func (s *Sandbox) Swollen() bool {
+	return s.state.Nodes.Len() > 2*s.nodes+swollenBy || s.state.SuppliedClasses() > 2*s.classes+swollenClasses
+}
 
 type pauseKey struct{}
 
@@ -128,7 +137,7 @@ func (s *Sandbox) Try(ctx context.Context, ask func(*World) error) error {
 		return errors.Join(err, s.spoiled)
 	}
 	s.spoiled = nil
-	if s.known() > s.remembers {
+	if s.known() > s.remembers || s.fold.KnownBytes() > s.bytes {
 		s.fold.Relearn()
 	}
 	return err

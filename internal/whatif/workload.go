@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
@@ -16,11 +17,15 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
-// Workload is pods that are not there yet, and the selectors of the controllers that would make them, which PodTopologySpread's
-// default constraints read.
+// Workload is pods that are not there yet, and what would be there with them.
 type Workload struct {
-	Pods      []source.Pod
-	Selectors []source.Event
+	Pods []source.Pod
+	// Objects are the selectors of the controllers that would make the pods, which PodTopologySpread's default constraints read, and what the
+	// manifests say of volumes.
+	Objects []source.Event
+	// Claims are those that would be made for the pods, by place: of their ephemeral volumes, and of templates of a StatefulSet. One that there
+	// is by that name stays as it is.
+	Claims [][]*cluster.PersistentVolumeClaim
 }
 
 // workloadHead is what kinds that make pods have in common.
@@ -33,12 +38,14 @@ type workloadHead struct {
 		Completions *int32           `json:"completions"`
 		Selector    json.RawMessage  `json:"selector"`
 		Template    *json.RawMessage `json:"template"`
+
+		VolumeClaimTemplates []v1.PersistentVolumeClaim `json:"volumeClaimTemplates"` // of StatefulSets
 	} `json:"spec"`
 }
 
 // ReadWorkload reads manifests, in YAML or JSON, of Pods, and of Deployments, ReplicaSets, StatefulSets, ReplicationControllers
-// and Jobs, which stand for as many pods as would run at the same time. All are taken so many times, at least once. The pods
-// are read strictly, with an API server's defaults: the error of one that is wrong is a *manifest.Error of it alone. At most
+// and Jobs, which stand for as many pods as would run at the same time; and of what volumes are made of, which is there before the pods. All pods are
+// taken so many times, at least once. They are read strictly, with an API server's defaults: the error of one that is wrong is a *manifest.Error of it alone. At most
 // limit pods are read.
 func ReadWorkload(ctx context.Context, data []byte, times, limit int) (Workload, error) {
 	if len(data) > manifest.MaxInputBytes {
@@ -49,7 +56,7 @@ func ReadWorkload(ctx context.Context, data []byte, times, limit int) (Workload,
 	if err != nil {
 		return Workload{}, err
 	}
-	if len(r.out.Pods) == 0 {
+	if len(r.out.Pods) == 0 && !r.volumes {
 		return Workload{}, errors.New("the manifests stand for no pod")
 	}
 	return r.out, nil
@@ -60,8 +67,18 @@ var errNestedList = errors.New("a list in a list: give its items one by one")
 
 type workloadReader struct {
 	times, limit int
+	claims       int  // in out.Claims
+	bytes        int  // of the label sets of pods that have claims for themselves
+	volumes      bool // some objects are what volumes are made of
 	out          Workload
 }
+
+// maxClaims bounds how many claims a workload stands for.
+const maxClaims = 50_000
+
+// maxSetBytes bounds how long the label sets of pods are together that a question makes and that have claims for themselves, as LabelSet.Key writes
+// them: each has one of its own, with the names of all its claims, those that they share as well.
+const maxSetBytes = 16 << 20
 
 // object reads an object, or those of a list. An item of a list is no list: each level would be read once more.
 func (r *workloadReader) object(raw []byte, item bool) error {
@@ -84,14 +101,27 @@ func (r *workloadReader) object(raw []byte, item bool) error {
 		}
 		return nil
 	case manifest.KindPod:
-		pod, err := parsePod(raw)
+		pod, own, err := parsePod(raw)
 		if err != nil {
 			return err
 		}
-		return r.add(pod, 1)
+		return r.add(pod, 1, own)
 	case "Deployment", "Job", manifest.KindReplicaSet, manifest.KindStatefulSet, manifest.KindReplicationController:
 	default:
-		return fmt.Errorf("kind: %q makes no pods; want Pod, Deployment, ReplicaSet, StatefulSet, ReplicationController, Job or List", list.Kind)
+		if ofVolumes(list.Kind) {
+			o, _, err := decodeObject(list.Kind, raw)
+			if err != nil {
+				return err
+			}
+			if e, ok := eventOf(o); ok {
+				if len(r.out.Objects) == maxClaims {
+					return fmt.Errorf("%w: there are more than %d objects", ErrTooMuch, maxClaims)
+				}
+				r.out.Objects, r.volumes = append(r.out.Objects, e), true
+			}
+			return nil
+		}
+		return fmt.Errorf("kind: %q makes no pods; want Pod, Deployment, ReplicaSet, StatefulSet, ReplicationController, Job or List, or what volumes are made of", list.Kind)
 	}
 	var head workloadHead
 	if err := manifest.Unmarshal(raw, &head); err != nil {
@@ -101,14 +131,19 @@ func (r *workloadReader) object(raw []byte, item bool) error {
 	if head.Spec.Template == nil {
 		return fmt.Errorf("%s %s/%s: spec.template is missing", head.Kind, head.Metadata.Namespace, head.Metadata.Name)
 	}
-	pod, err := fromTemplate(&head)
+	pod, own, err := fromTemplate(&head)
 	if err != nil {
 		return fmt.Errorf("%s %s/%s: spec.template: %w", head.Kind, head.Metadata.Namespace, head.Metadata.Name, err)
 	}
 	if pod.Labels.Controller, err = r.controller(&head); err != nil {
 		return fmt.Errorf("%s %s/%s: spec.selector: %w", head.Kind, head.Metadata.Namespace, head.Metadata.Name, err)
 	}
-	return r.add(pod, head.replicas())
+	return r.add(pod, head.replicas(), own)
+}
+
+// ofVolumes reports whether volumes are made of objects of a kind.
+func ofVolumes(kind string) bool {
+	return slices.ContainsFunc(cluster.ObjectKinds(), func(k cluster.ObjectKind) bool { return k.String() == kind && k != cluster.BudgetKind })
 }
 
 // replicas is how many pods run at the same time.
@@ -126,11 +161,11 @@ func (h *workloadHead) replicas() int {
 	return int(max(n, 0))
 }
 
-// fromTemplate returns a pod of a template, named as its controller.
-func fromTemplate(head *workloadHead) (source.Pod, error) {
+// fromTemplate returns a pod of a template, named as its controller, and the claims that each such pod has for itself.
+func fromTemplate(head *workloadHead) (source.Pod, []ownClaim, error) {
 	var pod map[string]any
 	if err := json.Unmarshal(*head.Spec.Template, &pod); err != nil {
-		return source.Pod{}, err
+		return source.Pod{}, nil, err
 	}
 	meta, _ := pod["metadata"].(map[string]any)
 	if meta == nil {
@@ -139,20 +174,43 @@ func fromTemplate(head *workloadHead) (source.Pod, error) {
 	delete(meta, "creationTimestamp") // null, in what clients write
 	meta["name"], meta["namespace"] = head.Metadata.Name, head.Metadata.Namespace
 	pod["apiVersion"], pod["kind"], pod["metadata"] = "v1", manifest.KindPod, meta
+	// A StatefulSet's template of a claim is a volume of that name, in the stead of one that the pods' template has.
+	own := templated(head)
+	if spec, ok := pod["spec"].(map[string]any); ok && len(own) > 0 {
+		volumes, _ := spec["volumes"].([]any)
+		volumes = slices.DeleteFunc(volumes, func(v any) bool {
+			volume, _ := v.(map[string]any)
+			return slices.ContainsFunc(head.Spec.VolumeClaimTemplates, func(c v1.PersistentVolumeClaim) bool { return volume["name"] == c.Name })
+		})
+		for k := range own {
+			claim := map[string]any{"claimName": own[k].name(head.Metadata.Name)}
+			volumes = append(volumes, map[string]any{"name": head.Spec.VolumeClaimTemplates[k].Name, "persistentVolumeClaim": claim})
+		}
+		spec["volumes"] = volumes
+	}
 	raw, err := json.Marshal(pod)
 	if err != nil {
-		return source.Pod{}, err
+		return source.Pod{}, nil, err
 	}
-	return parsePod(raw)
+	reduced, ephemeral, err := parsePod(raw)
+	return reduced, append(own, ephemeral...), err
 }
 
-// parsePod reads one pod strictly.
-func parsePod(raw []byte) (source.Pod, error) {
+// parsePod reads one pod strictly, and the claims of its ephemeral volumes.
+func parsePod(raw []byte) (source.Pod, []ownClaim, error) {
 	objects, err := manifest.Parse(raw)
 	if err != nil {
-		return source.Pod{}, err
+		return source.Pod{}, nil, err
 	}
-	return source.ReducePod(objects[0].Pod), nil
+	pod := objects[0].Pod
+	var own []ownClaim
+	for k := range pod.Spec.Volumes {
+		if e := pod.Spec.Volumes[k].Ephemeral; e != nil && e.VolumeClaimTemplate != nil {
+			claim := &v1.PersistentVolumeClaim{Spec: e.VolumeClaimTemplate.Spec}
+			own = append(own, ownClaim{suffix: "-" + pod.Spec.Volumes[k].Name, ephemeral: true, shape: *source.ReducePersistentVolumeClaim(claim)})
+		}
+	}
+	return source.ReducePod(pod), own, nil
 }
 
 // controller returns the controller that the pods would have, and notes its selector.
@@ -182,23 +240,37 @@ func (r *workloadReader) controller(head *workloadHead) (cluster.Controller, err
 		}
 	}
 	if e, ok := eventOf(o); ok {
-		r.out.Selectors = append(r.out.Selectors, e)
+		r.out.Objects = append(r.out.Objects, e)
 	}
 	return cluster.Controller{Kind: o.Kind(), Name: meta.Name}, nil
 }
 
 // add adds so many pods like one, as often as all are taken.
-func (r *workloadReader) add(pod source.Pod, replicas int) error {
+func (r *workloadReader) add(pod source.Pod, replicas int, own []ownClaim) error {
 	if n := replicas * r.times; n > r.limit-len(r.out.Pods) {
 		return fmt.Errorf("%w: the manifests stand for more than %d pods", ErrTooMuch, r.limit)
 	}
+	if r.claims += len(own) * replicas * r.times; r.claims > maxClaims {
+		return fmt.Errorf("%w: the manifests stand for more than %d claims", ErrTooMuch, maxClaims)
+	}
+	if len(own) > 0 {
+		if r.bytes += len(pod.Labels.Key()) * replicas * r.times; r.bytes > maxSetBytes {
+			return fmt.Errorf("%w: the manifests stand for pods whose labels and claims' names have more than %d MiB", ErrTooMuch, maxSetBytes>>20)
+		}
+	}
 	pod.Created = 0
 	pod.UID = "new:" + pod.Namespace + "/" + pod.Name
-	if replicas == 1 && r.times == 1 {
-		r.out.Pods = append(r.out.Pods, pod)
-		return nil
+	pods := []source.Pod{pod}
+	if replicas != 1 || r.times != 1 || pod.Labels.Controller.Kind == cluster.KindStatefulSet && len(own) > 0 {
+		pods = Copies(pod, replicas*r.times)
 	}
-	r.out.Pods = append(r.out.Pods, Copies(pod, replicas*r.times)...)
+	for k := range pods {
+		var claims []*cluster.PersistentVolumeClaim
+		if len(own) > 0 {
+			pods[k], claims = haveClaims(pods[k], pod.Name, pods[k].Name, own)
+		}
+		r.out.Pods, r.out.Claims = append(r.out.Pods, pods[k]), append(r.out.Claims, claims)
+	}
 	return nil
 }
 
@@ -220,12 +292,35 @@ func Unbound(pod source.Pod) source.Pod {
 	return pod
 }
 
+// Bring tells a World of the objects of a workload. Those that are in no namespace take the place of none that is there and otherwise: it would tell how
+// that is, by what becomes of pods.
+func (w *World) Bring(objects []source.Event) error {
+	for _, e := range objects {
+		if e.Kind == source.ObjectSet {
+			key := e.Object.Key()
+			if known, ok := w.State().Object(key); ok && key.Namespace == "" && !known.Same(cluster.ObjectSet{Object: e.Object}) {
+				return fmt.Errorf("%s %s: there is one of that name already: give it another", key.Kind, key.Name)
+			}
+		}
+		if err := w.Observe(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Add tells a World of a workload and returns its pods, which are pending, in their order.
 func (w *World) Add(load Workload) ([]cluster.PodID, error) {
-	for _, e := range load.Selectors {
-		if err := w.Observe(e); err != nil {
+	if err := w.Bring(load.Objects); err != nil {
+		return nil, err
+	}
+	for _, claims := range load.Claims {
+		if err := w.AddClaims(claims); err != nil {
 			return nil, err
 		}
+	}
+	if err := w.MayCompare(load.Pods); err != nil {
+		return nil, err
 	}
 	for _, pod := range load.Pods {
 		if _, known := w.State().Namespace(pod.Namespace); !known {

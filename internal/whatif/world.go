@@ -33,6 +33,41 @@ func (w *World) Context() context.Context { return w.ctx }
 // error of a question whose context has ended.
 func (w *World) Between() error { return between(w.ctx) }
 
+// Judge has the Evaluator find out what each node says of pods of a subject, unless that is known, with Between between the parts. Of those that have no
+// claims that costs so little that the Evaluator does it when it is asked.
+func (w *World) Judge(s engine.Subject) error {
+	return w.inParts(s, func(part cluster.Range) { w.Evaluator().Judge(w.State(), s, part) })
+}
+
+// DryRun finds the node on which a pending pod would preempt others: the Evaluator's best candidate, likewise with Between between the parts.
+func (w *World) DryRun(id cluster.PodID) (engine.DryRun, error) {
+	row := w.State().Pod(id)
+	err := w.inParts(engine.SubjectOf(&row.Pod), func(part cluster.Range) { // it remembers what it has tried
+		w.Evaluator().DryRun(w.State(), id, cluster.Range{First: part.First &^ 63, End: part.End}, 1)
+	})
+	if err != nil {
+		return engine.DryRun{}, err
+	}
+	found, _ := w.Evaluator().DryRun(w.State(), id, all(w.State()), 1)
+	return found, nil
+}
+
+// inParts calls work for parts of all nodes, if pods of a subject have claims.
+func (w *World) inParts(s engine.Subject, work func(part cluster.Range)) error {
+	labels := w.State().Labels(s.Labels)
+	if labels == nil || len(labels.Claims) == 0 {
+		return nil
+	}
+	part := cluster.NodeIndex(engine.NodesAtOnce(len(labels.Claims)))
+	for i := cluster.NodeIndex(0); int(i) < w.State().Nodes.Len(); i += part {
+		if err := w.Between(); err != nil {
+			return err
+		}
+		work(cluster.Range{First: i, End: i + part})
+	}
+	return nil
+}
+
 // Observe makes happen what a source would tell: a node, pod, namespace, service, controller or PodDisruptionBudget that is new,
 // changed or gone. What changes nothing is no change.
 func (w *World) Observe(e source.Event) error { return w.s.fold.Observe(e) }
@@ -73,29 +108,57 @@ func (w *World) RemoveNode(name string) error {
 	return w.Observe(source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: name}})
 }
 
-// AddNodesLike adds so many nodes like one, with names of their own, which are their hostnames too. They are well and
-// schedulable, whatever the other one is.
+// AddNodesLike adds so many nodes like one, with names of their own, which are their hostnames too, and whatever else the other one's labels call by its
+// name: drivers of local volumes have labels like that. They are well and
+// schedulable, whatever the other one is, and have its CSI drivers.
 func (w *World) AddNodesLike(node cluster.Node, n int) error {
 	node.Unschedulable = false
 	node.Taints = slices.DeleteFunc(slices.Clone(node.Taints), func(t cluster.Taint) bool { return strings.HasPrefix(t.Key, healthTaints) })
-	like := node.Name
+	like, labels := node.Name, node.Labels
 	for k := 0; n > 0; k++ {
 		node.Name = fmt.Sprintf("%s-what-if-%d", like, k)
 		if w.State().Nodes.ByName(node.Name) != cluster.NoNode {
 			continue
 		}
-		node.Labels = slices.Clone(node.Labels)
-		for l := range node.Labels {
-			if node.Labels[l].Key == hostnameLabel {
-				node.Labels[l].Value = node.Name
-			}
-		}
+		node.Labels = Renamed(labels, like, node.Name)
 		if err := w.SetNode(node); err != nil {
+			return err
+		}
+		if err := w.HaveDriversOf(like, node.Name); err != nil {
 			return err
 		}
 		n--
 	}
 	return nil
+}
+
+// Renamed returns a node's labels as one like it would have them that has another name: those of which the value is the node's name, or its hostname, have
+// that.
+func Renamed(labels []cluster.Label, was, is string) []cluster.Label {
+	host, ok := cluster.ValueOf(labels, hostnameLabel)
+	out := slices.Clone(labels)
+	for k := range out {
+		if l := &out[k]; l.Key == hostnameLabel || l.Value == was || ok && l.Value == host {
+			l.Value = is
+		}
+	}
+	return out
+}
+
+// HaveDriversOf gives a node the CSI drivers of another one, and so the limits of how many of their volumes can be attached to it.
+func (w *World) HaveDriversOf(like, name string) error {
+	drivers := w.State().CSINode(like)
+	if drivers == nil {
+		return nil
+	}
+	own := *drivers
+	own.Name = name
+	return w.SetObject(&own)
+}
+
+// SetObject makes an object one of the World, or changes it.
+func (w *World) SetObject(o cluster.Object) error {
+	return w.Observe(source.Event{Kind: source.ObjectSet, Object: o})
 }
 
 // healthTaints begin the keys of taints that say how a node is.

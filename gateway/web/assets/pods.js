@@ -82,6 +82,9 @@ function explanation(answer) {
     ...part("What is in the way", answer.rejected, (verdicts) =>
       table("Rejected, each node once, by the first plugin that does", ["plugin", "reason", "#nodes", "such as"], verdicts.map(verdictRow),
         ["in all", `of ${number(nodes)}, ${number(feasible)} being feasible`, number(rejected), ""])),
+    ...part("Claims", answer.claims, (claims) =>
+      table("Its claims, and on how many nodes nothing is in their way", ["claim", "#nodes", "what is in the way on others"],
+        claims.map((c) => [[el("strong", {}, c.name), ` ${c.text}`], number(c.nodes), el("ul", {}, c.obstacles.map(claimObstacle))]))),
     ...part("What would help", answer.suggestions, (all) => el("ol", { class: "suggestions" }, all.map(suggestion))),
     ...part("Nearest misses", answer.misses, (misses) =>
       table("The nodes that fail the least, with everything in the way", ["@node", "what is in the way"],
@@ -131,6 +134,9 @@ export const listed = (nodes) => nodes.flatMap((node, i) => (i === 0 ? [node] : 
 
 const obstacle = (o) =>
   el("li", {}, o.detail || o.reason, el("span", { class: "quiet" }, ` (${o.plugin}${o.shortfall ? `: ${lack(o.shortfall)}` : ""})`));
+
+const claimObstacle = (o) =>
+  el("li", {}, o.detail || o.reason, el("span", { class: "quiet" }, ` (${o.plugin}, on ${number(o.nodes)} nodes: `), listed(o.examples.map(nodeLink)), el("span", { class: "quiet" }, ")"));
 
 const lack = (s) => `${quantity(s.resource, Number(s.wanted) - Number(s.free))} ${s.resource} short`;
 

@@ -73,23 +73,23 @@ func (s *service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 	if err != nil {
 		return nil, err
 	}
-	return answer.Explain(ctx, s.box, pod, req, true)
+	return answer.Explain(ctx, s.box, pod, req, answer.MayKnow{Pods: true, Claims: true})
 }
 
 func (s *service) WhatIf(ctx context.Context, req *schedulingv1.WhatIfRequest) (*schedulingv1.WhatIfResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return answer.WhatIf(ctx, s.box, req, true)
+	return answer.WhatIf(ctx, s.box, req, true, nil)
 }
 
 func (s *service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacityRequest) (*schedulingv1.GetCapacityResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return answer.Capacity(ctx, s.box, req)
+	return answer.Capacity(ctx, s.box, req, nil)
 }
 
 func (s *service) Compare(ctx context.Context, req *schedulingv1.CompareRequest) (*schedulingv1.CompareResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return answer.Compare(ctx, s.box, req, true)
+	return answer.Compare(ctx, s.box, req, true, nil)
 }

@@ -53,7 +53,7 @@ func main() {
 	for r := range q.Rejected() {
 		fmt.Println("metric:", r.Plugin)
 	}
-	survey, _ := e.Survey(st, pod, func(cluster.NodeIndex, []engine.Lack) {})
+	survey, _, _ := e.Survey(st, pod, nil, func(cluster.NodeIndex, []engine.Lack) {})
 	lacks, _ := e.Shortfall(st, pod, 0)
 	fmt.Println("explanation: 1", survey.Rejections[0].Short()+";", lacks[0].Text(engine.Blocker{}))
 

@@ -23,6 +23,95 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ClaimState is how far a claim has come. The first that holds, in the order of the numbers.
+type ClaimState int32
+
+const (
+	// Never sent.
+	ClaimState_CLAIM_STATE_UNSPECIFIED ClaimState = 0
+	// There is no such claim.
+	ClaimState_CLAIM_STATE_NOT_FOUND ClaimState = 1
+	// Likewise, but it is to be made for the pod, of an ephemeral volume.
+	ClaimState_CLAIM_STATE_NOT_MADE ClaimState = 2
+	// Its volume is gone.
+	ClaimState_CLAIM_STATE_LOST ClaimState = 3
+	// It is being deleted.
+	ClaimState_CLAIM_STATE_DELETING ClaimState = 4
+	// It is to be the pod's ephemeral volume, and has been made for something else.
+	ClaimState_CLAIM_STATE_NOT_OWNED ClaimState = 5
+	// It is bound to a volume that there is not.
+	ClaimState_CLAIM_STATE_MISSING_VOLUME ClaimState = 6
+	// It is bound to a volume.
+	ClaimState_CLAIM_STATE_BOUND ClaimState = 7
+	// It is to be bound before a pod uses it, and is not.
+	ClaimState_CLAIM_STATE_UNBOUND ClaimState = 8
+	// It waits until a volume has been provisioned for a node.
+	ClaimState_CLAIM_STATE_PROVISIONING ClaimState = 9
+	// A volume has been chosen for it, for another pod that uses it too.
+	ClaimState_CLAIM_STATE_PROMISED ClaimState = 10
+	// It waits for its first consumer.
+	ClaimState_CLAIM_STATE_WAITING ClaimState = 11
+)
+
+// Enum value maps for ClaimState.
+var (
+	ClaimState_name = map[int32]string{
+		0:  "CLAIM_STATE_UNSPECIFIED",
+		1:  "CLAIM_STATE_NOT_FOUND",
+		2:  "CLAIM_STATE_NOT_MADE",
+		3:  "CLAIM_STATE_LOST",
+		4:  "CLAIM_STATE_DELETING",
+		5:  "CLAIM_STATE_NOT_OWNED",
+		6:  "CLAIM_STATE_MISSING_VOLUME",
+		7:  "CLAIM_STATE_BOUND",
+		8:  "CLAIM_STATE_UNBOUND",
+		9:  "CLAIM_STATE_PROVISIONING",
+		10: "CLAIM_STATE_PROMISED",
+		11: "CLAIM_STATE_WAITING",
+	}
+	ClaimState_value = map[string]int32{
+		"CLAIM_STATE_UNSPECIFIED":    0,
+		"CLAIM_STATE_NOT_FOUND":      1,
+		"CLAIM_STATE_NOT_MADE":       2,
+		"CLAIM_STATE_LOST":           3,
+		"CLAIM_STATE_DELETING":       4,
+		"CLAIM_STATE_NOT_OWNED":      5,
+		"CLAIM_STATE_MISSING_VOLUME": 6,
+		"CLAIM_STATE_BOUND":          7,
+		"CLAIM_STATE_UNBOUND":        8,
+		"CLAIM_STATE_PROVISIONING":   9,
+		"CLAIM_STATE_PROMISED":       10,
+		"CLAIM_STATE_WAITING":        11,
+	}
+)
+
+func (x ClaimState) Enum() *ClaimState {
+	p := new(ClaimState)
+	*p = x
+	return p
+}
+
+func (x ClaimState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ClaimState) Descriptor() protoreflect.EnumDescriptor {
+	return file_berth_scheduling_v1_explain_proto_enumTypes[0].Descriptor()
+}
+
+func (ClaimState) Type() protoreflect.EnumType {
+	return &file_berth_scheduling_v1_explain_proto_enumTypes[0]
+}
+
+func (x ClaimState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ClaimState.Descriptor instead.
+func (ClaimState) EnumDescriptor() ([]byte, []int) {
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{0}
+}
+
 // SuggestionKind is a kind of change.
 type SuggestionKind int32
 
@@ -45,20 +134,26 @@ const (
 	SuggestionKind_SUGGESTION_KIND_PREEMPT SuggestionKind = 7
 	// Take conditions out of the pod's node selector or required node affinity, or the latter as a whole; the text says which.
 	SuggestionKind_SUGGESTION_KIND_LOOSEN_CONSTRAINT SuggestionKind = 8
+	// Create claims that there are not, or that are lost.
+	SuggestionKind_SUGGESTION_KIND_CREATE_CLAIM SuggestionKind = 9
+	// Add a volume for a claim; the text says which, and where.
+	SuggestionKind_SUGGESTION_KIND_ADD_VOLUME SuggestionKind = 10
 )
 
 // Enum value maps for SuggestionKind.
 var (
 	SuggestionKind_name = map[int32]string{
-		0: "SUGGESTION_KIND_UNSPECIFIED",
-		1: "SUGGESTION_KIND_REDUCE_REQUEST",
-		2: "SUGGESTION_KIND_ADD_TOLERATION",
-		3: "SUGGESTION_KIND_LABEL_NODE",
-		4: "SUGGESTION_KIND_REMOVE_TAINT",
-		5: "SUGGESTION_KIND_UNCORDON_NODE",
-		6: "SUGGESTION_KIND_ADD_NODE",
-		7: "SUGGESTION_KIND_PREEMPT",
-		8: "SUGGESTION_KIND_LOOSEN_CONSTRAINT",
+		0:  "SUGGESTION_KIND_UNSPECIFIED",
+		1:  "SUGGESTION_KIND_REDUCE_REQUEST",
+		2:  "SUGGESTION_KIND_ADD_TOLERATION",
+		3:  "SUGGESTION_KIND_LABEL_NODE",
+		4:  "SUGGESTION_KIND_REMOVE_TAINT",
+		5:  "SUGGESTION_KIND_UNCORDON_NODE",
+		6:  "SUGGESTION_KIND_ADD_NODE",
+		7:  "SUGGESTION_KIND_PREEMPT",
+		8:  "SUGGESTION_KIND_LOOSEN_CONSTRAINT",
+		9:  "SUGGESTION_KIND_CREATE_CLAIM",
+		10: "SUGGESTION_KIND_ADD_VOLUME",
 	}
 	SuggestionKind_value = map[string]int32{
 		"SUGGESTION_KIND_UNSPECIFIED":       0,
@@ -70,6 +165,8 @@ var (
 		"SUGGESTION_KIND_ADD_NODE":          6,
 		"SUGGESTION_KIND_PREEMPT":           7,
 		"SUGGESTION_KIND_LOOSEN_CONSTRAINT": 8,
+		"SUGGESTION_KIND_CREATE_CLAIM":      9,
+		"SUGGESTION_KIND_ADD_VOLUME":        10,
 	}
 )
 
@@ -84,11 +181,11 @@ func (x SuggestionKind) String() string {
 }
 
 func (SuggestionKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_berth_scheduling_v1_explain_proto_enumTypes[0].Descriptor()
+	return file_berth_scheduling_v1_explain_proto_enumTypes[1].Descriptor()
 }
 
 func (SuggestionKind) Type() protoreflect.EnumType {
-	return &file_berth_scheduling_v1_explain_proto_enumTypes[0]
+	return &file_berth_scheduling_v1_explain_proto_enumTypes[1]
 }
 
 func (x SuggestionKind) Number() protoreflect.EnumNumber {
@@ -97,7 +194,7 @@ func (x SuggestionKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SuggestionKind.Descriptor instead.
 func (SuggestionKind) EnumDescriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{0}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{1}
 }
 
 // ExplainPodRequest names a pod.
@@ -205,7 +302,9 @@ type ExplainPodResponse struct {
 	// If no node can run it: that as kube-scheduler words it.
 	Message string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
 	// Why it may not preempt others; empty if it may, or need not.
-	NoPreemption  string `protobuf:"bytes,15,opt,name=no_preemption,json=noPreemption,proto3" json:"no_preemption,omitempty"`
+	NoPreemption string `protobuf:"bytes,15,opt,name=no_preemption,json=noPreemption,proto3" json:"no_preemption,omitempty"`
+	// The claims that it uses, in its order, each once. What they ask for and have is told to those who may list the claims of its namespace.
+	Claims        []*Claim `protobuf:"bytes,16,rep,name=claims,proto3" json:"claims,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -345,6 +444,294 @@ func (x *ExplainPodResponse) GetNoPreemption() string {
 	return ""
 }
 
+func (x *ExplainPodResponse) GetClaims() []*Claim {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+// Claim is a PersistentVolumeClaim of the pod, of its namespace.
+type Claim struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// How far it has come.
+	State ClaimState `protobuf:"varint,2,opt,name=state,proto3,enum=berth.scheduling.v1.ClaimState" json:"state,omitempty"`
+	// That in plain words, behind the name: "is bound to volume pv-7, which can be reached where topology.kubernetes.io/zone=a".
+	Text string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	// It is made for the pod, of an ephemeral volume.
+	Ephemeral bool `protobuf:"varint,4,opt,name=ephemeral,proto3" json:"ephemeral,omitempty"`
+	// Its StorageClass; empty: none.
+	StorageClass string `protobuf:"bytes,5,opt,name=storage_class,json=storageClass,proto3" json:"storage_class,omitempty"`
+	// What it asks for, in bytes; 0: it does not say, or there is no such claim.
+	Request int64 `protobuf:"varint,6,opt,name=request,proto3" json:"request,omitempty"`
+	// The volume that it is bound to, or wants, or that has been chosen for it; empty: none.
+	Volume string `protobuf:"bytes,7,opt,name=volume,proto3" json:"volume,omitempty"`
+	// On which labels of nodes it depends whether the volume can be used there: "where topology.kubernetes.io/zone=a"; empty: on none.
+	Where string `protobuf:"bytes,8,opt,name=where,proto3" json:"where,omitempty"`
+	// The node that a volume is to be provisioned for; empty: none.
+	Node string `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`
+	// The CSI driver by which its volume is, or will be, attached; empty: that does not count.
+	Driver string `protobuf:"bytes,10,opt,name=driver,proto3" json:"driver,omitempty"`
+	// Only one pod can use it (ReadWriteOncePod), and another one does.
+	InUse bool `protobuf:"varint,11,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
+	// That pod, namespace/name, for those who may list all pods.
+	User string `protobuf:"bytes,12,opt,name=user,proto3" json:"user,omitempty"`
+	// On how many nodes nothing is in its way; -1: nobody has looked, since the pod is refused for something else.
+	Nodes int32 `protobuf:"varint,13,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// What is in its way on others, what it is on most nodes first.
+	Obstacles     []*ClaimObstacle `protobuf:"bytes,14,rep,name=obstacles,proto3" json:"obstacles,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Claim) Reset() {
+	*x = Claim{}
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Claim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Claim) ProtoMessage() {}
+
+func (x *Claim) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Claim.ProtoReflect.Descriptor instead.
+func (*Claim) Descriptor() ([]byte, []int) {
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Claim) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Claim) GetState() ClaimState {
+	if x != nil {
+		return x.State
+	}
+	return ClaimState_CLAIM_STATE_UNSPECIFIED
+}
+
+func (x *Claim) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Claim) GetEphemeral() bool {
+	if x != nil {
+		return x.Ephemeral
+	}
+	return false
+}
+
+func (x *Claim) GetStorageClass() string {
+	if x != nil {
+		return x.StorageClass
+	}
+	return ""
+}
+
+func (x *Claim) GetRequest() int64 {
+	if x != nil {
+		return x.Request
+	}
+	return 0
+}
+
+func (x *Claim) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *Claim) GetWhere() string {
+	if x != nil {
+		return x.Where
+	}
+	return ""
+}
+
+func (x *Claim) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Claim) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *Claim) GetInUse() bool {
+	if x != nil {
+		return x.InUse
+	}
+	return false
+}
+
+func (x *Claim) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Claim) GetNodes() int32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *Claim) GetObstacles() []*ClaimObstacle {
+	if x != nil {
+		return x.Obstacles
+	}
+	return nil
+}
+
+// ClaimObstacle is one thing that keeps the pod off nodes because of a claim.
+type ClaimObstacle struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The plugin, as kube-scheduler names it.
+	Plugin string `protobuf:"bytes,1,opt,name=plugin,proto3" json:"plugin,omitempty"`
+	// The reason, as kube-scheduler words it.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// On how many nodes.
+	Nodes int32 `protobuf:"varint,3,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// Some of these nodes, at most 3.
+	Examples []string `protobuf:"bytes,4,rep,name=examples,proto3" json:"examples,omitempty"`
+	// What exactly, in plain words, on the node where least is missing.
+	Detail string `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
+	// There: the most that is to be had, in bytes, of a volume that is free or could be provisioned; 0: nothing.
+	Largest int64 `protobuf:"varint,6,opt,name=largest,proto3" json:"largest,omitempty"`
+	// There: how many volumes of the claim's driver are attached,
+	Attached int64 `protobuf:"varint,7,opt,name=attached,proto3" json:"attached,omitempty"`
+	// how many can be,
+	Limit int64 `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`
+	// and how many the pod needs besides. 0: the driver is not in the way.
+	Wanted        int64 `protobuf:"varint,9,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimObstacle) Reset() {
+	*x = ClaimObstacle{}
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimObstacle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimObstacle) ProtoMessage() {}
+
+func (x *ClaimObstacle) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimObstacle.ProtoReflect.Descriptor instead.
+func (*ClaimObstacle) Descriptor() ([]byte, []int) {
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ClaimObstacle) GetPlugin() string {
+	if x != nil {
+		return x.Plugin
+	}
+	return ""
+}
+
+func (x *ClaimObstacle) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ClaimObstacle) GetNodes() int32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *ClaimObstacle) GetExamples() []string {
+	if x != nil {
+		return x.Examples
+	}
+	return nil
+}
+
+func (x *ClaimObstacle) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *ClaimObstacle) GetLargest() int64 {
+	if x != nil {
+		return x.Largest
+	}
+	return 0
+}
+
+func (x *ClaimObstacle) GetAttached() int64 {
+	if x != nil {
+		return x.Attached
+	}
+	return 0
+}
+
+func (x *ClaimObstacle) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ClaimObstacle) GetWanted() int64 {
+	if x != nil {
+		return x.Wanted
+	}
+	return 0
+}
+
 // Miss is a node that cannot run the pod, with everything that is in the way.
 type Miss struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -358,7 +745,7 @@ type Miss struct {
 
 func (x *Miss) Reset() {
 	*x = Miss{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[2]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -370,7 +757,7 @@ func (x *Miss) String() string {
 func (*Miss) ProtoMessage() {}
 
 func (x *Miss) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[2]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -383,7 +770,7 @@ func (x *Miss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Miss.ProtoReflect.Descriptor instead.
 func (*Miss) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{2}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Miss) GetNode() string {
@@ -412,14 +799,16 @@ type Obstacle struct {
 	// What exactly, in plain words: "cpu: wants 2, 0.5 of 4 are free".
 	Detail string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
 	// The resource it lacks; only if a resource is in the way.
-	Shortfall     *Shortfall `protobuf:"bytes,5,opt,name=shortfall,proto3" json:"shortfall,omitempty"`
+	Shortfall *Shortfall `protobuf:"bytes,5,opt,name=shortfall,proto3" json:"shortfall,omitempty"`
+	// The claims of the pod that it is about, by name; empty: it is about none.
+	Claims        []string `protobuf:"bytes,6,rep,name=claims,proto3" json:"claims,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Obstacle) Reset() {
 	*x = Obstacle{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[3]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +820,7 @@ func (x *Obstacle) String() string {
 func (*Obstacle) ProtoMessage() {}
 
 func (x *Obstacle) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[3]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +833,7 @@ func (x *Obstacle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Obstacle.ProtoReflect.Descriptor instead.
 func (*Obstacle) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{3}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Obstacle) GetPlugin() string {
@@ -482,6 +871,13 @@ func (x *Obstacle) GetShortfall() *Shortfall {
 	return nil
 }
 
+func (x *Obstacle) GetClaims() []string {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
 // Shortfall is how much of a resource a node lacks for a pod.
 type Shortfall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -499,7 +895,7 @@ type Shortfall struct {
 
 func (x *Shortfall) Reset() {
 	*x = Shortfall{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[4]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +907,7 @@ func (x *Shortfall) String() string {
 func (*Shortfall) ProtoMessage() {}
 
 func (x *Shortfall) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[4]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +920,7 @@ func (x *Shortfall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shortfall.ProtoReflect.Descriptor instead.
 func (*Shortfall) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{4}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Shortfall) GetResource() string {
@@ -576,7 +972,7 @@ type Suggestion struct {
 
 func (x *Suggestion) Reset() {
 	*x = Suggestion{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[5]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +984,7 @@ func (x *Suggestion) String() string {
 func (*Suggestion) ProtoMessage() {}
 
 func (x *Suggestion) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[5]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +997,7 @@ func (x *Suggestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suggestion.ProtoReflect.Descriptor instead.
 func (*Suggestion) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{5}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Suggestion) GetKind() SuggestionKind {
@@ -663,7 +1059,7 @@ type Candidate struct {
 
 func (x *Candidate) Reset() {
 	*x = Candidate{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[6]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +1071,7 @@ func (x *Candidate) String() string {
 func (*Candidate) ProtoMessage() {}
 
 func (x *Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[6]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +1084,7 @@ func (x *Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Candidate.ProtoReflect.Descriptor instead.
 func (*Candidate) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{6}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Candidate) GetNode() string {
@@ -736,7 +1132,7 @@ type PluginScore struct {
 
 func (x *PluginScore) Reset() {
 	*x = PluginScore{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[7]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +1144,7 @@ func (x *PluginScore) String() string {
 func (*PluginScore) ProtoMessage() {}
 
 func (x *PluginScore) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[7]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +1157,7 @@ func (x *PluginScore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PluginScore.ProtoReflect.Descriptor instead.
 func (*PluginScore) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{7}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PluginScore) GetPlugin() string {
@@ -803,7 +1199,7 @@ const file_berth_scheduling_v1_explain_proto_rawDesc = "" +
 	"\n" +
 	"candidates\x18\x03 \x01(\x05R\n" +
 	"candidates\x12\x16\n" +
-	"\x06misses\x18\x04 \x01(\x05R\x06misses\"\x98\x05\n" +
+	"\x06misses\x18\x04 \x01(\x05R\x06misses\"\xcc\x05\n" +
 	"\x12ExplainPodResponse\x12*\n" +
 	"\x03pod\x18\x01 \x01(\v2\x18.berth.scheduling.v1.PodR\x03pod\x126\n" +
 	"\aversion\x18\x02 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12\x18\n" +
@@ -823,16 +1219,44 @@ const file_berth_scheduling_v1_explain_proto_rawDesc = "" +
 	"candidates\x12\x12\n" +
 	"\x04text\x18\r \x01(\tR\x04text\x12\x18\n" +
 	"\amessage\x18\x0e \x01(\tR\amessage\x12#\n" +
-	"\rno_preemption\x18\x0f \x01(\tR\fnoPreemption\"W\n" +
+	"\rno_preemption\x18\x0f \x01(\tR\fnoPreemption\x122\n" +
+	"\x06claims\x18\x10 \x03(\v2\x1a.berth.scheduling.v1.ClaimR\x06claims\"\xa0\x03\n" +
+	"\x05Claim\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1f.berth.scheduling.v1.ClaimStateR\x05state\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\x12\x1c\n" +
+	"\tephemeral\x18\x04 \x01(\bR\tephemeral\x12#\n" +
+	"\rstorage_class\x18\x05 \x01(\tR\fstorageClass\x12\x18\n" +
+	"\arequest\x18\x06 \x01(\x03R\arequest\x12\x16\n" +
+	"\x06volume\x18\a \x01(\tR\x06volume\x12\x14\n" +
+	"\x05where\x18\b \x01(\tR\x05where\x12\x12\n" +
+	"\x04node\x18\t \x01(\tR\x04node\x12\x16\n" +
+	"\x06driver\x18\n" +
+	" \x01(\tR\x06driver\x12\x15\n" +
+	"\x06in_use\x18\v \x01(\bR\x05inUse\x12\x12\n" +
+	"\x04user\x18\f \x01(\tR\x04user\x12\x14\n" +
+	"\x05nodes\x18\r \x01(\x05R\x05nodes\x12@\n" +
+	"\tobstacles\x18\x0e \x03(\v2\".berth.scheduling.v1.ClaimObstacleR\tobstacles\"\xed\x01\n" +
+	"\rClaimObstacle\x12\x16\n" +
+	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05nodes\x18\x03 \x01(\x05R\x05nodes\x12\x1a\n" +
+	"\bexamples\x18\x04 \x03(\tR\bexamples\x12\x16\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\x12\x18\n" +
+	"\alargest\x18\x06 \x01(\x03R\alargest\x12\x1a\n" +
+	"\battached\x18\a \x01(\x03R\battached\x12\x14\n" +
+	"\x05limit\x18\b \x01(\x03R\x05limit\x12\x16\n" +
+	"\x06wanted\x18\t \x01(\x03R\x06wanted\"W\n" +
 	"\x04Miss\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12;\n" +
-	"\tobstacles\x18\x02 \x03(\v2\x1d.berth.scheduling.v1.ObstacleR\tobstacles\"\xb4\x01\n" +
+	"\tobstacles\x18\x02 \x03(\v2\x1d.berth.scheduling.v1.ObstacleR\tobstacles\"\xcc\x01\n" +
 	"\bObstacle\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
 	"\funresolvable\x18\x03 \x01(\bR\funresolvable\x12\x16\n" +
 	"\x06detail\x18\x04 \x01(\tR\x06detail\x12<\n" +
-	"\tshortfall\x18\x05 \x01(\v2\x1e.berth.scheduling.v1.ShortfallR\tshortfall\"u\n" +
+	"\tshortfall\x18\x05 \x01(\v2\x1e.berth.scheduling.v1.ShortfallR\tshortfall\x12\x16\n" +
+	"\x06claims\x18\x06 \x03(\tR\x06claims\"u\n" +
 	"\tShortfall\x12\x1a\n" +
 	"\bresource\x18\x01 \x01(\tR\bresource\x12\x16\n" +
 	"\x06wanted\x18\x02 \x01(\x03R\x06wanted\x12\x12\n" +
@@ -859,7 +1283,22 @@ const file_berth_scheduling_v1_explain_proto_rawDesc = "" +
 	"\n" +
 	"normalized\x18\x03 \x01(\x03R\n" +
 	"normalized\x12\x16\n" +
-	"\x06weight\x18\x04 \x01(\x03R\x06weight*\xc0\x02\n" +
+	"\x06weight\x18\x04 \x01(\x03R\x06weight*\xca\x02\n" +
+	"\n" +
+	"ClaimState\x12\x1b\n" +
+	"\x17CLAIM_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15CLAIM_STATE_NOT_FOUND\x10\x01\x12\x18\n" +
+	"\x14CLAIM_STATE_NOT_MADE\x10\x02\x12\x14\n" +
+	"\x10CLAIM_STATE_LOST\x10\x03\x12\x18\n" +
+	"\x14CLAIM_STATE_DELETING\x10\x04\x12\x19\n" +
+	"\x15CLAIM_STATE_NOT_OWNED\x10\x05\x12\x1e\n" +
+	"\x1aCLAIM_STATE_MISSING_VOLUME\x10\x06\x12\x15\n" +
+	"\x11CLAIM_STATE_BOUND\x10\a\x12\x17\n" +
+	"\x13CLAIM_STATE_UNBOUND\x10\b\x12\x1c\n" +
+	"\x18CLAIM_STATE_PROVISIONING\x10\t\x12\x18\n" +
+	"\x14CLAIM_STATE_PROMISED\x10\n" +
+	"\x12\x17\n" +
+	"\x13CLAIM_STATE_WAITING\x10\v*\x82\x03\n" +
 	"\x0eSuggestionKind\x12\x1f\n" +
 	"\x1bSUGGESTION_KIND_UNSPECIFIED\x10\x00\x12\"\n" +
 	"\x1eSUGGESTION_KIND_REDUCE_REQUEST\x10\x01\x12\"\n" +
@@ -869,7 +1308,10 @@ const file_berth_scheduling_v1_explain_proto_rawDesc = "" +
 	"\x1dSUGGESTION_KIND_UNCORDON_NODE\x10\x05\x12\x1c\n" +
 	"\x18SUGGESTION_KIND_ADD_NODE\x10\x06\x12\x1b\n" +
 	"\x17SUGGESTION_KIND_PREEMPT\x10\a\x12%\n" +
-	"!SUGGESTION_KIND_LOOSEN_CONSTRAINT\x10\bB\xe5\x01\n" +
+	"!SUGGESTION_KIND_LOOSEN_CONSTRAINT\x10\b\x12 \n" +
+	"\x1cSUGGESTION_KIND_CREATE_CLAIM\x10\t\x12\x1e\n" +
+	"\x1aSUGGESTION_KIND_ADD_VOLUME\x10\n" +
+	"B\xe5\x01\n" +
 	"\x17com.berth.scheduling.v1B\fExplainProtoP\x01ZNgithub.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1;schedulingv1\xa2\x02\x03BSX\xaa\x02\x13Berth.Scheduling.V1\xca\x02\x13Berth\\Scheduling\\V1\xe2\x02\x1fBerth\\Scheduling\\V1\\GPBMetadata\xea\x02\x15Berth::Scheduling::V1b\x06proto3"
 
 var (
@@ -884,41 +1326,47 @@ func file_berth_scheduling_v1_explain_proto_rawDescGZIP() []byte {
 	return file_berth_scheduling_v1_explain_proto_rawDescData
 }
 
-var file_berth_scheduling_v1_explain_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_scheduling_v1_explain_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_berth_scheduling_v1_explain_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_berth_scheduling_v1_explain_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_berth_scheduling_v1_explain_proto_goTypes = []any{
-	(SuggestionKind)(0),        // 0: berth.scheduling.v1.SuggestionKind
-	(*ExplainPodRequest)(nil),  // 1: berth.scheduling.v1.ExplainPodRequest
-	(*ExplainPodResponse)(nil), // 2: berth.scheduling.v1.ExplainPodResponse
-	(*Miss)(nil),               // 3: berth.scheduling.v1.Miss
-	(*Obstacle)(nil),           // 4: berth.scheduling.v1.Obstacle
-	(*Shortfall)(nil),          // 5: berth.scheduling.v1.Shortfall
-	(*Suggestion)(nil),         // 6: berth.scheduling.v1.Suggestion
-	(*Candidate)(nil),          // 7: berth.scheduling.v1.Candidate
-	(*PluginScore)(nil),        // 8: berth.scheduling.v1.PluginScore
-	(*Pod)(nil),                // 9: berth.scheduling.v1.Pod
-	(*Version)(nil),            // 10: berth.scheduling.v1.Version
-	(*PodCounts)(nil),          // 11: berth.scheduling.v1.PodCounts
-	(*Verdict)(nil),            // 12: berth.scheduling.v1.Verdict
+	(ClaimState)(0),            // 0: berth.scheduling.v1.ClaimState
+	(SuggestionKind)(0),        // 1: berth.scheduling.v1.SuggestionKind
+	(*ExplainPodRequest)(nil),  // 2: berth.scheduling.v1.ExplainPodRequest
+	(*ExplainPodResponse)(nil), // 3: berth.scheduling.v1.ExplainPodResponse
+	(*Claim)(nil),              // 4: berth.scheduling.v1.Claim
+	(*ClaimObstacle)(nil),      // 5: berth.scheduling.v1.ClaimObstacle
+	(*Miss)(nil),               // 6: berth.scheduling.v1.Miss
+	(*Obstacle)(nil),           // 7: berth.scheduling.v1.Obstacle
+	(*Shortfall)(nil),          // 8: berth.scheduling.v1.Shortfall
+	(*Suggestion)(nil),         // 9: berth.scheduling.v1.Suggestion
+	(*Candidate)(nil),          // 10: berth.scheduling.v1.Candidate
+	(*PluginScore)(nil),        // 11: berth.scheduling.v1.PluginScore
+	(*Pod)(nil),                // 12: berth.scheduling.v1.Pod
+	(*Version)(nil),            // 13: berth.scheduling.v1.Version
+	(*PodCounts)(nil),          // 14: berth.scheduling.v1.PodCounts
+	(*Verdict)(nil),            // 15: berth.scheduling.v1.Verdict
 }
 var file_berth_scheduling_v1_explain_proto_depIdxs = []int32{
-	9,  // 0: berth.scheduling.v1.ExplainPodResponse.pod:type_name -> berth.scheduling.v1.Pod
-	10, // 1: berth.scheduling.v1.ExplainPodResponse.version:type_name -> berth.scheduling.v1.Version
-	11, // 2: berth.scheduling.v1.ExplainPodResponse.class_pods:type_name -> berth.scheduling.v1.PodCounts
-	12, // 3: berth.scheduling.v1.ExplainPodResponse.rejected:type_name -> berth.scheduling.v1.Verdict
-	12, // 4: berth.scheduling.v1.ExplainPodResponse.reasons:type_name -> berth.scheduling.v1.Verdict
-	3,  // 5: berth.scheduling.v1.ExplainPodResponse.misses:type_name -> berth.scheduling.v1.Miss
-	6,  // 6: berth.scheduling.v1.ExplainPodResponse.suggestions:type_name -> berth.scheduling.v1.Suggestion
-	7,  // 7: berth.scheduling.v1.ExplainPodResponse.candidates:type_name -> berth.scheduling.v1.Candidate
-	4,  // 8: berth.scheduling.v1.Miss.obstacles:type_name -> berth.scheduling.v1.Obstacle
-	5,  // 9: berth.scheduling.v1.Obstacle.shortfall:type_name -> berth.scheduling.v1.Shortfall
-	0,  // 10: berth.scheduling.v1.Suggestion.kind:type_name -> berth.scheduling.v1.SuggestionKind
-	8,  // 11: berth.scheduling.v1.Candidate.scores:type_name -> berth.scheduling.v1.PluginScore
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	12, // 0: berth.scheduling.v1.ExplainPodResponse.pod:type_name -> berth.scheduling.v1.Pod
+	13, // 1: berth.scheduling.v1.ExplainPodResponse.version:type_name -> berth.scheduling.v1.Version
+	14, // 2: berth.scheduling.v1.ExplainPodResponse.class_pods:type_name -> berth.scheduling.v1.PodCounts
+	15, // 3: berth.scheduling.v1.ExplainPodResponse.rejected:type_name -> berth.scheduling.v1.Verdict
+	15, // 4: berth.scheduling.v1.ExplainPodResponse.reasons:type_name -> berth.scheduling.v1.Verdict
+	6,  // 5: berth.scheduling.v1.ExplainPodResponse.misses:type_name -> berth.scheduling.v1.Miss
+	9,  // 6: berth.scheduling.v1.ExplainPodResponse.suggestions:type_name -> berth.scheduling.v1.Suggestion
+	10, // 7: berth.scheduling.v1.ExplainPodResponse.candidates:type_name -> berth.scheduling.v1.Candidate
+	4,  // 8: berth.scheduling.v1.ExplainPodResponse.claims:type_name -> berth.scheduling.v1.Claim
+	0,  // 9: berth.scheduling.v1.Claim.state:type_name -> berth.scheduling.v1.ClaimState
+	5,  // 10: berth.scheduling.v1.Claim.obstacles:type_name -> berth.scheduling.v1.ClaimObstacle
+	7,  // 11: berth.scheduling.v1.Miss.obstacles:type_name -> berth.scheduling.v1.Obstacle
+	8,  // 12: berth.scheduling.v1.Obstacle.shortfall:type_name -> berth.scheduling.v1.Shortfall
+	1,  // 13: berth.scheduling.v1.Suggestion.kind:type_name -> berth.scheduling.v1.SuggestionKind
+	11, // 14: berth.scheduling.v1.Candidate.scores:type_name -> berth.scheduling.v1.PluginScore
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_berth_scheduling_v1_explain_proto_init() }
@@ -932,8 +1380,8 @@ func file_berth_scheduling_v1_explain_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_scheduling_v1_explain_proto_rawDesc), len(file_berth_scheduling_v1_explain_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   8,
+			NumEnums:      2,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -29,7 +29,8 @@ type WhatIfRequest struct {
 	// The changes, made in this order. At most 1000.
 	Changes []*Change `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Pods to be scheduled then: YAML or JSON of Pods, and of Deployments, ReplicaSets, StatefulSets and Jobs, which stand for as
-	// many pods as they have replicas. At most 10,000 pods in all, and 1 MiB a document.
+	// many pods as they have replicas. At most 10,000 pods in all, and 1 MiB a document. PersistentVolumes, PersistentVolumeClaims,
+	// StorageClasses, CSINodes, CSIDrivers and CSIStorageCapacities among them are there before.
 	Manifests string `protobuf:"bytes,2,opt,name=manifests,proto3" json:"manifests,omitempty"`
 	// How often the manifests are to be taken. 0 means once.
 	Times int32 `protobuf:"varint,3,opt,name=times,proto3" json:"times,omitempty"`
@@ -864,7 +865,7 @@ func (x *ZoneUse) GetPods() int32 {
 // GetCapacityRequest asks how many more of a pod fit.
 type GetCapacityRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The pod: YAML or JSON of a Pod, or of something that makes pods; or
+	// The pod: YAML or JSON of a Pod, or of something that makes pods, with what volumes are made of as in WhatIfRequest; or
 	Manifest string `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// an existing pod: its namespace, empty for default,
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`

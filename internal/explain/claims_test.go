@@ -1,0 +1,244 @@
+package explain
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+func (w town) set(objects ...cluster.Object) {
+	for _, o := range objects {
+		apply(w.t, w.st, cluster.ObjectSet{Object: o})
+	}
+}
+
+// claims adds a pending pod of default with claims, and returns its id.
+func (w town) claims(cpu int64, names ...string) cluster.PodID {
+	set := cluster.LabelSet{Namespace: "default"}
+	for _, name := range names {
+		set.Claims = append(set.Claims, cluster.PodClaim{Name: name})
+	}
+	id := w.st.FreePod()
+	apply(w.t, w.st, cluster.LabelsDefined{ID: 90, Set: set}, cluster.ClassDefined{ID: podClass, Spec: fleetSpec(cpu, 1<<30)}, cluster.PodSet{ID: id, Pod: cluster.Pod{
+		UID: "shop", Namespace: "default", Name: "shop", Class: podClass, Labels: 90, NeverPreempts: true,
+	}})
+	return id
+}
+
+func claim(name, class string, size int64) *cluster.PersistentVolumeClaim {
+	return &cluster.PersistentVolumeClaim{
+		Namespace: "default", Name: name, UID: "uid-" + name, Class: class, HasRequest: true, Request: size, AccessModes: []string{"ReadWriteOnce"}, Mode: "Filesystem",
+	}
+}
+
+func boundTo(name, volume string) *cluster.PersistentVolumeClaim {
+	c := claim(name, "", 1<<30)
+	c.Volume, c.Bound = volume, true
+	return c
+}
+
+func volume(name, class string, size int64, key, value string) *cluster.PersistentVolume {
+	return &cluster.PersistentVolume{
+		Name: name, Class: class, Capacity: size, AccessModes: []string{"ReadWriteOnce"}, Mode: "Filesystem", Available: true,
+		HasAffinity: true, Affinity: []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{in(key, value)}}},
+	}
+}
+
+// storageTowns are pods whose claims keep them from nodes, by name.
+var storageTowns = map[string]func(t *testing.T) (town, cluster.PodID){
+	// Nothing fits: one claim's volume is in a zone whose node is full, another finds none that is large enough, and a third cannot be attached.
+	"claims": func(t *testing.T) (town, cluster.PodID) {
+		w := newTown(t, house("node-1", "a"), house("node-2", "b"), house("node-3", "b"))
+		w.set(
+			&cluster.StorageClass{Name: "local", Provisioner: noProvisioner, Mode: cluster.BindToFirstConsumer}, volume("small", "local", 5<<30, hostname, "node-1"),
+			claim("data", "local", 10<<30), boundTo("logs", "pv-logs"), volume("pv-logs", "", 1<<30, zone, "b"),
+			boundTo("index", "pv-index"), &cluster.PersistentVolume{Name: "pv-index", Driver: "csi.example.com", Handle: "h"},
+			&cluster.CSINode{Name: "node-3", Drivers: []cluster.NodeDriver{{Name: "csi.example.com", Limited: true}}},
+		)
+		return w, w.claims(1000, "data", "logs", "index")
+	},
+	// A volume is what is missing.
+	"claim-volume": func(t *testing.T) (town, cluster.PodID) {
+		w := newTown(t, house("node-1", "a"), house("node-2", "b"))
+		w.set(&cluster.StorageClass{Name: "fast", Provisioner: noProvisioner, Mode: cluster.BindToFirstConsumer}, volume("small", "fast", 5<<30, zone, "b"), claim("data", "fast", 10<<30))
+		return w, w.claims(1000, "data")
+	},
+	"claim-room": func(t *testing.T) (town, cluster.PodID) {
+		w := newTown(t, house("node-1", "a"), house("node-2", "b"))
+		w.set(&cluster.StorageClass{Name: "fast", Provisioner: "csi.example.com", Mode: cluster.BindToFirstConsumer}, &cluster.CSIDriver{Name: "csi.example.com", StorageCapacity: true},
+			&cluster.CSIStorageCapacity{Namespace: "s", Name: "b", Class: "fast", HasLimit: true, Limit: 4 << 30, Topology: cluster.LabelSelector{Requirements: []cluster.Requirement{in(zone, "b")}}},
+			claim("data", "fast", 10<<30))
+		return w, w.claims(1000, "data")
+	},
+	// The volume is where there is no node.
+	"claim-zone": func(t *testing.T) (town, cluster.PodID) {
+		w := newTown(t, house("node-1", "a"))
+		w.set(boundTo("data", "pv"), volume("pv", "", 1<<30, zone, "b"))
+		return w, w.claims(1000, "data")
+	},
+	"claim-missing": func(t *testing.T) (town, cluster.PodID) {
+		w := newTown(t, house("node-1", "a"), house("node-2", "b"))
+		lost := boundTo("logs", "pv")
+		lost.Lost = true
+		w.set(lost, claim("late", "slow", 1<<30))
+		return w, w.claims(1000, "data", "logs", "late")
+	},
+	"claim-used": func(t *testing.T) (town, cluster.PodID) {
+		w := newTown(t, house("node-1", "a"), house("node-2", "b"))
+		c := boundTo("data", "pv")
+		c.AccessModes = []string{"ReadWriteOncePod"}
+		w.set(c, &cluster.PersistentVolume{Name: "pv"})
+		apply(w.t, w.st, cluster.LabelsDefined{ID: 91, Set: cluster.LabelSet{Namespace: "default", Claims: []cluster.PodClaim{{Name: "data"}}}},
+			cluster.PodSet{ID: w.st.FreePod(), Pod: cluster.Pod{UID: "db", Namespace: "default", Name: "db", Class: filler, Labels: 91, NodeName: "node-2"}})
+		return w, w.claims(1000, "data")
+	},
+	// Whoever comes next would attach one volume too many; one more node would have room.
+	"claim-limit": func(t *testing.T) (town, cluster.PodID) {
+		w := newTown(t, house("node-1", "a"))
+		w.set(boundTo("data", "pv"), &cluster.PersistentVolume{Name: "pv", Driver: "csi.example.com", Handle: "h"},
+			&cluster.VolumeAttachment{Name: "va", Attacher: "csi.example.com", Node: "node-1", Volume: "other"}, &cluster.PersistentVolume{Name: "other", Driver: "csi.example.com", Handle: "o"},
+			&cluster.CSINode{Name: "node-1", Drivers: []cluster.NodeDriver{{Name: "csi.example.com", Limited: true, Limit: 1}}})
+		return w, w.claims(1000, "data")
+	},
+}
+
+func TestWhatWouldHelpClaims(t *testing.T) {
+	for name, want := range map[string][]ChangeKind{
+		"claims": {AddVolume}, "claim-volume": {AddVolume}, "claim-room": {AddVolume}, "claim-zone": {AddNode}, "claim-missing": {CreateClaim}, "claim-used": nil,
+		"claim-limit": {AddNode},
+	} {
+		w, id := storageTowns[name](t)
+		x := explained(t, w.st, id)
+		var got []ChangeKind
+		for k := range x.Changes {
+			c := &x.Changes[k]
+			got = append(got, c.Kind)
+			real := w.st.Clone()
+			node := c.makeOn(t, real, id)
+			if fits := fitting(real, id); len(fits) != int(c.Opens) || !slices.Contains(fits, node) {
+				t.Errorf("%s: %v: it fits %v, want %d with %s", name, c, fits, c.Opens, node)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: told is %v, want %v", name, got, want)
+		}
+	}
+}
+
+// Counts of claims are those of nodes: on the others nothing is in their way.
+func TestClaimsAreCounted(t *testing.T) {
+	w, id := storageTowns["claims"](t)
+	got := make(map[string][2]int32)
+	for _, c := range explained(t, w.st, id).Claims {
+		sum := int32(0)
+		for _, o := range c.Obstacles {
+			sum += o.Nodes
+		}
+		got[c.Name] = [2]int32{c.Nodes, sum}
+	}
+	for name, want := range map[string][2]int32{"data": {0, 3}, "logs": {2, 1}, "index": {2, 1}} {
+		if got[name] != want {
+			t.Errorf("%s: nothing is in its way on, and something on %v nodes, want %v", name, got[name], want)
+		}
+	}
+}
+
+// What claims ask for and have, and which pod uses them, is told to those who may know.
+func TestClaimsAndTheirUsersAreWithheld(t *testing.T) {
+	for name := range storageTowns {
+		w, id := storageTowns[name](t)
+		x := explained(t, w.st, id)
+		x.WithholdClaims()
+		x.WithholdNames()
+		text := Text(x)
+		for _, secret := range []string{"local", "fast", "slow", "pv", "Gi", "csi.example.com", "default/db", "zone=b", "node-2 does"} {
+			if secret == "Gi" || secret == "fast" { // requests of the pod are its own
+				continue
+			}
+			if strings.Contains(text, secret) {
+				t.Errorf("%s: %q is told:\n%s", name, secret, text)
+			}
+		}
+	}
+}
+
+// A claim that a pod names twice counts a node once.
+func TestAClaimThatIsNamedTwiceIsCountedOnce(t *testing.T) {
+	w := newTown(t, house("node-1", "a"), house("node-2", "a"))
+	labeled := boundTo("logs", "pv-logs")
+	inB := volume("pv-logs", "", 1<<30, zone, "b")
+	inB.Labels = []cluster.Label{{Key: zone, Value: "b"}}
+	w.set(labeled, inB, &cluster.StorageClass{Name: "local", Provisioner: noProvisioner, Mode: cluster.BindToFirstConsumer}, claim("data", "local", 1<<30))
+	x := explained(t, w.st, w.claims(1000, "data", "data", "logs", "logs"))
+	for _, c := range x.Claims {
+		if len(c.Obstacles) == 0 || c.Nodes != 0 {
+			t.Errorf("%s: %+v", c.Name, c)
+		}
+		for _, o := range c.Obstacles {
+			if o.Nodes != 2 || !slices.Equal(o.Examples, []string{"node-1", "node-2"}) {
+				t.Errorf("%s: %s on %d nodes, %v, want both once", c.Name, o.Reason, o.Nodes, o.Examples)
+			}
+		}
+	}
+	bound := 0
+	for _, l := range x.Nearest[0].Lacks {
+		if l.Of != nil && slices.Equal(l.Of.Claims, []string{"logs"}) {
+			bound++
+		}
+	}
+	if bound != 2 { // of two plugins
+		t.Errorf("node-1 lacks %d things for claim logs, want 2: %+v", bound, x.Nearest[0].Lacks)
+	}
+}
+
+// Of a pod that is refused for one claim nobody has looked what is in the way of the others.
+func TestNothingIsSaidOfClaimsThatNobodyHasLookedAt(t *testing.T) {
+	w := newTown(t, house("node-1", "a"))
+	w.set(boundTo("data", "pv"), volume("pv", "", 1<<30, zone, "b"))
+	x := explained(t, w.st, w.claims(1000, "data", "missing"))
+	if x.Claims[0].Nodes != -1 || x.Claims[1].Nodes != 0 || strings.Contains(Text(x), "in its way on 1 of 1") || strings.Contains(Text(x), "on -1") {
+		t.Errorf("nothing is in the way of the claims on %d and %d nodes, want that it is not known and none:\n%s", x.Claims[0].Nodes, x.Claims[1].Nodes, Text(x))
+	}
+}
+
+// A volume that is to be added counts where it is attached: it is no help where no more can be.
+func TestAVolumeThatCannotBeAttachedIsNotToldToHelp(t *testing.T) {
+	for limit, want := range map[int32][]ChangeKind{0: nil, 1: {AddVolume}} {
+		for provisioner, driver := range map[string]string{"csi.example.com": "csi.example.com", "kubernetes.io/aws-ebs": "ebs.csi.aws.com"} {
+			w := newTown(t, house("node-1", "a"))
+			w.set(&cluster.StorageClass{Name: "now", Provisioner: provisioner, Mode: cluster.BindImmediately}, claim("data", "now", 1<<30),
+				&cluster.CSINode{Name: "node-1", Migrated: []string{"kubernetes.io/aws-ebs"}, Drivers: []cluster.NodeDriver{{Name: driver, Limited: true, Limit: limit}}})
+			var got []ChangeKind
+			for _, c := range explained(t, w.st, w.claims(1000, "data")).Changes {
+				got = append(got, c.Kind)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s, of which %d can be attached: told is %v, want %v", provisioner, limit, got, want)
+			}
+		}
+	}
+}
+
+// Volumes that are on one node by the label of their driver are not on a new one.
+func TestANewNodeHasNoVolumesOfAnother(t *testing.T) {
+	const of = "topology.topolvm.io/node"
+	cordoned := func(name string) cluster.Node {
+		n := house(name, "a")
+		n.Labels, n.Unschedulable = append(n.Labels, cluster.Label{Key: of, Value: name}), true
+		return n
+	}
+	for value, helps := range map[string]bool{"node-1": false, "node-gone": false, "": true} {
+		w := newTown(t, cordoned("node-1"), cordoned("node-2"))
+		pv := volume("pv", "", 1<<30, of, value)
+		if value == "" {
+			pv.HasAffinity, pv.Affinity = false, nil
+		}
+		w.set(boundTo("data", "pv"), pv)
+		x := explained(t, w.st, w.claims(1000, "data"))
+		if has := slices.ContainsFunc(x.Changes, func(c Change) bool { return c.Kind == AddNode }); has != helps {
+			t.Errorf("the volume is of node %q: one more node is told to help: %v, want %v:\n%s", value, has, helps, Text(x))
+		}
+	}
+}
