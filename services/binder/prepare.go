@@ -21,6 +21,8 @@ const (
 	// preparedAnyway how often otherwise: nodes may have changed, and time is up for some.
 	preparedEvery  = 100 * time.Millisecond
 	preparedAnyway = time.Second
+	// stuckPart is which part of its time a placement waits until it counts as stuck: of ten minutes, 30 s.
+	stuckPart = 20
 	// preparedAtOnce bounds how many placements are looked at under the ledger's lock at once.
 	preparedAtOnce = 256
 )
@@ -28,7 +30,7 @@ const (
 // preparing are the placements between record and bind: what has been chosen for their claims is written to the source, and is waited for until it
 // is bound. They do not count as unbound, for that may take minutes, but against a bound of their own, from the commit on.
 type preparing struct {
-	bound *bound                     // by namespace; as many as may be unbound
+	bound *bound                     // by namespace and StorageClass; as many as may be unbound
 	turns *turns[string, *placement] // those that are to be written, by namespace
 
 	mu      sync.Mutex
@@ -51,7 +53,10 @@ type preparation struct {
 	scheduler string // the pod's scheduler name, "" if it is not known
 	timeout   time.Duration
 	deadline  time.Time // of the wait, from when all is written
+	share     string    // of preparing.bound: whose it counts as
 	counted   bool      // against preparing.bound
+	since     time.Time // when it was first counted
+	stuck     bool      // as long as it counts, it does so as stuck
 	holds     bool      // it is in preparing.claims: from its commit, or its takeover, to its end
 	// doubt: a write may be under way of which nothing is known, of this binder or of an earlier one. Nothing is given back as long as that is so:
 	// the claim might get what has been chosen before, and what is chosen then.
@@ -198,11 +203,15 @@ func (t *term) chooseVolumes(row *cluster.PodRow, node cluster.NodeIndex) ([]clu
 // write of something else for one of its claims may still be under way. The caller holds the ledger's lock.
 func (t *term) reserve(row *cluster.PodRow, node cluster.NodeIndex, volumes []cluster.VolumeChoice) *preparation {
 	st := t.ledger.state
-	if !t.preparing.admits(row.Namespace, st.Nodes.Spec[node].Name, volumes) || !t.preparing.bound.takeOf(map[string]int{t.shareOf(row.Namespace): 1}) {
+	share := t.shareOf(row.Namespace)
+	if k := slices.IndexFunc(volumes, func(c cluster.VolumeChoice) bool { return c.Volume == "" }); k >= 0 && share != "" {
+		share += "/" + st.PersistentVolumeClaim(row.Namespace, volumes[k].Claim).Class // whose provisioner may be dead, and that of others is not
+	}
+	if !t.preparing.admits(row.Namespace, st.Nodes.Spec[node].Name, volumes) || !t.preparing.bound.takeOf(map[string]int{share: 1}) {
 		return nil
 	}
 	scheduler := st.Class(row.Class).Spec.SchedulerName
-	return &preparation{scheduler: scheduler, timeout: t.bindTimeoutOf(scheduler), counted: true}
+	return &preparation{scheduler: scheduler, timeout: t.bindTimeoutOf(scheduler), share: share, counted: true, since: time.Now()}
 }
 
 // prepares takes a recorded placement of which claims are to be bound first. False: there are none.
@@ -221,17 +230,40 @@ func (t *term) prepares(p *placement) bool {
 
 // count counts a placement among those that are prepared, if it is not: it was taken over, or put aside.
 func (t *term) count(p *placement) {
-	if !p.preparation.counted {
-		p.preparation.counted = true
-		t.preparing.bound.giveOf(t.shareOf(p.Namespace), -1)
+	prep := p.preparation
+	if prep.counted {
+		return
 	}
+	prep.counted = true
+	if prep.share == "" {
+		prep.share = t.shareOf(p.Namespace)
+	}
+	if prep.since.IsZero() {
+		prep.since = time.Now()
+	}
+	t.preparing.bound.giveOf(prep.share, -1)
 }
 
 // uncount says that a placement is not among those that are prepared any more. It holds its claims until it has come to an end.
 func (t *term) uncount(p *placement) {
-	if p.preparation.counted {
-		p.preparation.counted = false
-		t.preparing.bound.giveOf(t.shareOf(p.Namespace), 1)
+	prep := p.preparation
+	if !prep.counted {
+		return
+	}
+	prep.counted = false
+	if prep.stuck {
+		prep.stuck = false
+		t.preparing.bound.addStuck(-1)
+	}
+	t.preparing.bound.giveOf(prep.share, 1)
+}
+
+// noteOverdue says of a placement that has been prepared for long that others do not give way to it: a provisioner that never answers would have
+// all there is room for wait for it, of whatever class they are.
+func (t *term) noteOverdue(p *placement, now time.Time) {
+	if prep := p.preparation; prep.counted && !prep.stuck && now.Sub(prep.since) >= prep.timeout/stuckPart {
+		prep.stuck = true
+		t.preparing.bound.addStuck(1)
 	}
 }
 
@@ -344,6 +376,7 @@ func (t *term) prepare(ctx context.Context, p *placement) error {
 
 // prepareAgain has a placement's claims be written after a delay.
 func (t *term) prepareAgain(ctx context.Context, p *placement, delay time.Duration) {
+	t.noteOverdue(p, time.Now())
 	t.spawn(func() error {
 		if sleep(ctx, delay) {
 			t.preparing.turns.add(p.Namespace, p)
@@ -439,6 +472,7 @@ func (t *term) goOn(ctx context.Context, p *placement, is preparedness, now time
 	case !now.Before(p.preparation.deadline):
 		return t.giveUp(ctx, p, errTimeUp)
 	}
+	t.noteOverdue(p, now)
 	t.preparing.await(p)
 	return nil
 }

@@ -313,6 +313,59 @@ func TestPodsThatWaitForTheirClaimsHoldUpNoOthers(t *testing.T) {
 	eventually(t, "there is room for another", func() bool { return b.commit(b.request(2, "with-e"))[0] == "assumed" })
 }
 
+// TestProvisionersThatNeverAnswerHoldUpNoOthers: pods of many namespaces wait for one, and of one for several.
+func TestProvisionersThatNeverAnswerHoldUpNoOthers(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	src.setObjects(&cluster.StorageClass{Name: "another", Provisioner: "csi", Mode: cluster.BindToFirstConsumer})
+	src.setNode(node("a", 1000))
+	waits := func(uid, namespace, class string) {
+		claim := waitingClaim(uid, class)
+		claim.Namespace = namespace
+		src.setObjects(claim)
+		p := claiming(uid, 10, uid)
+		p.Namespace, p.Labels.Namespace = namespace, namespace
+		src.setPod(p)
+	}
+	for k := range 4 {
+		waits(fmt.Sprintf("dead-%d", k), fmt.Sprintf("n%d", k), "made")
+	}
+	waits("same-0", "n", "made")
+	waits("same-1", "n", "made")
+	waits("same-2", "n", "made")
+	waits("other", "n", "another")
+	b := start(t, etcd, src, func(c *Config) {
+		c.MaxUnbound, c.BindTimeouts = 4, map[string]time.Duration{scheduler: 100 * time.Second} // overdue after 5 s
+	})
+	b.active()
+	assumed := func(uid string) bool { return b.commit(b.request(1, uid))[0] == "assumed" }
+	eventually(t, "two of a namespace have half of the room", func() bool { return assumed("same-0") })
+	eventually(t, "two of a namespace have half of the room", func() bool { return assumed("same-1") })
+	if assumed("same-2") {
+		t.Error("a third has more than half")
+	}
+	if !assumed("other") {
+		t.Error("one of another class has none of the rest")
+	}
+	for k := range 4 {
+		uid := fmt.Sprintf("dead-%d", k)
+		eventually(t, uid+" has room when those before are overdue", func() bool { return assumed(uid) })
+	}
+	term := b.term.Load()
+	if got := term.preparing.bound.count(); got != 7 {
+		t.Errorf("%d are prepared at once", got)
+	}
+	for _, uid := range []string{"same-0", "same-1", "other", "dead-0", "dead-1", "dead-2", "dead-3"} {
+		src.deletePod(uid)
+	}
+	eventually(t, "nothing is left", func() bool { return term.preparing.bound.count() == 0 })
+	term.preparing.bound.mu.Lock()
+	defer term.preparing.bound.mu.Unlock()
+	if term.preparing.bound.stuck != 0 {
+		t.Errorf("%d count as stuck, of none", term.preparing.bound.stuck)
+	}
+}
+
 // TestIntentsThatContradictEachOtherEndNoTerm: no binder has meant them, but an etcd that was restored may have them.
 func TestIntentsThatContradictEachOtherEndNoTerm(t *testing.T) {
 	etcd, src := startEtcd(t), newFakeSource()
