@@ -22,8 +22,8 @@ var defaultPreemption = Descriptor{
 	},
 }
 
-// preempts reports whether pods of a profile may preempt others; of none, they may not.
-func preempts(profile *cluster.Profile) bool {
+// Preempts reports whether pods of a profile may preempt others; of none, they may not.
+func Preempts(profile *cluster.Profile) bool {
 	return profile != nil && slices.Contains(profile.PostFilters, DefaultPreemption)
 }
 
@@ -128,7 +128,7 @@ func (e *Evaluator) Preemptable(st *cluster.State, s Subject, self cluster.PodID
 		return false
 	}
 	e.withFilters(st, s, func(c *evaluation) {
-		if !preempts(c.program.profile) {
+		if !Preempts(c.program.profile) {
 			return
 		}
 		p := newPreemptor(st, self, s.Priority)
@@ -147,7 +147,7 @@ func (e *Evaluator) Preempts(st *cluster.State, pod cluster.PodID) (why string, 
 	}
 	profile := st.Profile(st.Class(row.Class).Spec.SchedulerName)
 	switch {
-	case !preempts(profile):
+	case !Preempts(profile):
 		return "", false
 	case row.NeverPreempts:
 		return notEligibleNever, false

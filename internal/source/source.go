@@ -110,6 +110,8 @@ type Report struct {
 	// Nominate says that status.nominatedNodeName is to become Nominated, "" for none, in the same write.
 	Nominate  bool
 	Nominated string
+	// Assumed says that the pod has been placed, on Nominated, and is not bound yet.
+	Assumed bool
 	// Attempt is the number of the attempt that it tells of, 0 if it is not known.
 	Attempt int32
 }
@@ -122,6 +124,7 @@ type Eviction struct {
 	UID, Namespace, Name, Node                      string
 	PreemptorUID, PreemptorNamespace, PreemptorName string
 	PreemptorScheduler                              string // spec.schedulerName
+	Canceled                                        bool   // it was not deleted, for it was only about to be bound
 }
 
 // Unsupported is an object, not a pod, that other roles are told otherwise than it is.

@@ -198,6 +198,11 @@ func TestAWriteInDoubtIsMadeVoidThoughAnotherSchedulerBindsThePodToTheSameNode(t
 	if !slices.ContainsFunc(src.triedVolumes("p"), func(vb source.VolumeBinding) bool { return vb.Void }) {
 		t.Error("v and c are let go of, and what is under way for them has not been made void")
 	}
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	if len(src.scheduled) > 0 {
+		t.Errorf("told as its own: %v", src.scheduled)
+	}
 }
 
 // What a binder records says of which name its pods are.

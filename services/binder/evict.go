@@ -182,6 +182,9 @@ func (t *term) holds(ctx context.Context) error {
 // an error. errSpared: it could not be evicted, or the preemptor needs the room no more, or is another scheduler's to place by now. Another
 // error ends the term.
 func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v victim) (bool, error) {
+	if t.cancel(stop, p, v) {
+		return true, nil
+	}
 	for try := range evictionTries {
 		if try > 0 {
 			select {
@@ -229,6 +232,33 @@ func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v 
 		t.log.Warn("eviction failed", "pod", v.Namespace+"/"+v.Name, "node", v.Node, "try", try+1, "err", err)
 	}
 	return false, errSpared
+}
+
+// cancel makes an end of the placement of a victim that only waits for its claims, and whose pod need not be deleted then. False: it stays, for
+// all that is known.
+func (t *term) cancel(stop <-chan struct{}, p preemption, v victim) bool {
+	stays, wanted := t.ledger.toEvict(p, v)
+	if !stays || !wanted || t.ended() || p.shared && !t.names.lasts(p.stint) {
+		return false
+	}
+	over := t.preparing.cancel(v.UID)
+	if over == nil {
+		return false
+	}
+	timer := time.NewTimer(writeTimeout)
+	defer timer.Stop()
+	select {
+	case <-over:
+	case <-stop:
+	case <-timer.C: // a write for its claims may be under way, and keeps its room; it loses that if it is deleted
+	}
+	if t.ledger.stays(v) {
+		return false
+	}
+	t.metrics.evictions.WithLabelValues("canceled").Inc()
+	v.Canceled = true
+	t.events.add(v.Namespace, func(ctx context.Context) error { return t.source.Preempted(ctx, v.Eviction) })
+	return true
 }
 
 // find returns the victim's row, nil if it is not on its node any more.

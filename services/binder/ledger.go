@@ -29,6 +29,7 @@ type ledger struct {
 	preempted map[string]lastPreemption // by uid
 	// unprovided are the nodes, of pods that are not bound, for which no volumes could be provisioned for the pod.
 	unprovided map[string][]string // by uid
+	elsewhere  allowance           // for searches for other nodes for them
 	broken     error               // why the first transaction failed: a broken invariant
 }
 
@@ -283,17 +284,21 @@ func (l *ledger) told(batch []*placement) []source.Result {
 	return results
 }
 
-// unplaced reports whether there is such a pod, it is not placed, and it is not another scheduler's to place. A ledger that is broken
-// says so of none.
-func (l *ledger) unplaced(uid string) bool {
+// stillSo reports whether there is such a pod, it is not placed, or is assumed where the report says, and it is not another scheduler's to place. A ledger
+// that is broken says so of none.
+func (l *ledger) stillSo(r source.Report) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	id, ok := l.state.PodByUID(uid)
+	id, ok := l.state.PodByUID(r.UID)
 	if !ok || l.broken != nil {
 		return false
 	}
 	row := l.state.Pod(id)
-	return !row.Placed() && !l.state.Yields(row.Class) && l.profile(row) != nil
+	so := !row.Placed()
+	if r.Assumed {
+		so = row.Phase == cluster.Assumed && row.NodeName == r.Nominated
+	}
+	return so && !l.state.Yields(row.Class) && l.profile(row) != nil
 }
 
 // ours reports whether a pod is not known to be for another scheduler.

@@ -92,12 +92,13 @@ func (l *ledger) sharesPod(names *names, uid, recorded string) bool {
 	return names.shares(l.state, l.state.Pod(id).Class)
 }
 
-// waits reports whether a pod is there, not placed, and the term's to write to, and until when: zero if no end is known.
-func (n *names) waits(l *ledger, uid string) (until time.Time, ok bool) {
-	if !l.unplaced(uid) {
+// waits reports whether a pod is there, not placed, or not bound yet if the report is of such a pod, and the term's to write to, and until when: zero if
+// no end is known.
+func (n *names) waits(l *ledger, r source.Report) (until time.Time, ok bool) {
+	if !l.stillSo(r) {
 		return time.Time{}, false
 	}
-	if !l.sharesPod(n, uid, "") {
+	if !l.sharesPod(n, r.UID, "") {
 		return time.Time{}, true
 	}
 	stint, until := n.now() // the log may say so only later

@@ -449,7 +449,7 @@ func TestPreemptionsAndReportsEndWithTheStint(t *testing.T) {
 	if got := src.evictions(); len(got) > 0 {
 		t.Errorf("evicted %v", got)
 	}
-	if b.term.Load().ledger.unplaced("p") {
+	if b.term.Load().ledger.stillSo(source.Report{UID: "p"}) {
 		t.Error("reports about the pod are still written")
 	}
 }

@@ -108,7 +108,8 @@ func (t *term) settle(p *placement, o source.Outcome) error {
 	case source.BindDone:
 		err := t.ledger.bound(p.binding())
 		binding, attempt := p.binding(), p.attempt
-		if t.decided(p, stateBound, o.Result) {
+		others := p.preparation != nil && !p.preparation.done && p.tries == 0 // it was their bind: none of this one's was sent
+		if t.decided(p, stateBound, o.Result) && !others {
 			t.events.add(p.Namespace, func(ctx context.Context) error { return t.source.Scheduled(attempt.Context(ctx), binding) })
 		}
 		return err

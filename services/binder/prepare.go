@@ -23,8 +23,8 @@ const (
 	preparedAnyway = time.Second
 	// stuckPart is which part of its time a placement waits until it counts as stuck: of ten minutes, 30 s.
 	stuckPart = 20
-	// preparedAtOnce bounds how many placements are looked at under the ledger's lock at once.
-	preparedAtOnce = 256
+	// preparedAtOnce bounds of how many claims it is looked under the ledger's lock at once.
+	preparedAtOnce = 1024
 )
 
 // preparing are the placements between record and bind: what has been chosen for their claims is written to the source, and is waited for until it
@@ -34,7 +34,8 @@ type preparing struct {
 	turns *turns[string, *placement] // those that are to be written, by namespace
 
 	mu      sync.Mutex
-	waiting []*placement // those that are written
+	waiting []*placement          // those that are written
+	of      map[string]*placement // by the pod's uid: those that hold their claims
 	claims  map[heldClaim]*held
 	volumes map[string]heldClaim // by volume: the claim that it is chosen for
 }
@@ -61,11 +62,19 @@ type preparation struct {
 	// doubt: a write may be under way of which nothing is known, of this binder or of an earlier one. Nothing is given back as long as that is so:
 	// the claim might get what has been chosen before, and what is chosen then.
 	doubt   bool
-	written bool  // all is written, and the source has told so
-	done    bool  // all is bound
-	failed  bool  // volumes were to be provisioned for its node, and a provisioner has said that it cannot
-	tries   int   // writes of which nothing is known
-	void    error // why nothing is carried out: a write that may be under way is to come to nothing; nil: it is carried out
+	written bool      // all is written, and the source has told so
+	done    bool      // all is bound
+	failed  bool      // volumes were to be provisioned for its node, and a provisioner has said that it cannot
+	tries   int       // writes of which nothing is known
+	failing time.Time // when the first of these began
+	void    error     // why nothing is carried out: a write that may be under way is to come to nothing; nil: it is carried out
+	// expected: it has been told which node the pod is to go to, and troubled: why that takes long.
+	expected, troubled bool
+
+	// These are preparing.mu's.
+	past     bool          // a bind of it may have been sent, or is about to be
+	canceled bool          // the pod is preempted
+	over     chan struct{} // closed when it has come to an end
 }
 
 // preBindError is why an attempt ends of which the claims are not bound. Its text is kube-scheduler's.
@@ -79,7 +88,7 @@ func (e preBindError) Unwrap() error { return e.err }
 func newPreparing(limit, workers int) *preparing {
 	return &preparing{
 		bound: &bound{limit: limit}, turns: newTurns[*placement](workers),
-		claims: make(map[heldClaim]*held), volumes: make(map[string]heldClaim),
+		of: make(map[string]*placement), claims: make(map[heldClaim]*held), volumes: make(map[string]heldClaim),
 	}
 }
 
@@ -116,6 +125,8 @@ func (b *preparing) hold(p *placement) {
 	p.preparation.holds = true
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.of[p.UID] = p
+	p.preparation.past, p.preparation.over = p.tries > 0, make(chan struct{})
 	for _, c := range p.Volumes {
 		key := heldClaim{p.Namespace, c.Claim, c.UID}
 		h := b.claims[key]
@@ -138,6 +149,10 @@ func (b *preparing) release(p *placement) {
 	p.preparation.holds = false
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	close(p.preparation.over)
+	if b.of[p.UID] == p {
+		delete(b.of, p.UID)
+	}
 	for _, c := range p.Volumes {
 		key := heldClaim{p.Namespace, c.Claim, c.UID}
 		h := b.claims[key]
@@ -149,6 +164,34 @@ func (b *preparing) release(p *placement) {
 			delete(b.volumes, h.volume)
 		}
 	}
+}
+
+// cancel makes an end of a placement whose pod is preempted, if no bind of it can have been sent: its pod is not deleted then, but tried again, as
+// kube-scheduler cancels PreBind. It returns what is closed when that is done. Nil: it is too late, or there is none.
+func (b *preparing) cancel(uid string) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.of[uid]
+	if p == nil || p.preparation.past {
+		return nil
+	}
+	p.preparation.canceled = true
+	return p.preparation.over
+}
+
+// isCanceled reports whether a placement has been canceled.
+func (b *preparing) isCanceled(p *placement) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return p.preparation.canceled
+}
+
+// passes reports whether a placement goes on to be bound; it can be canceled no more then. False: it has been.
+func (b *preparing) passes(p *placement) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p.preparation.past = !p.preparation.canceled
+	return p.preparation.past
 }
 
 // await has a placement wait for its claims to be bound.
@@ -320,6 +363,12 @@ func (t *term) prepare(ctx context.Context, p *placement) error {
 	if t.ended() { // the lease may have expired: they are the next binder's, by their intents
 		return nil
 	}
+	if prep.void == nil && t.preparing.isCanceled(p) {
+		if !prep.doubt {
+			return t.giveUp(ctx, p, errCanceled)
+		}
+		prep.void = errCanceled
+	}
 	// 3. Write; or, of one that was judged in another stint, make sure that nothing is written before it is judged again.
 	before, b := prep.doubt, p.volumeBinding()
 	b.Void = b.Void || again
@@ -334,9 +383,7 @@ func (t *term) prepare(ctx context.Context, p *placement) error {
 	case ctx.Err() != nil:
 		return nil
 	case o.Result == source.BindUnknown:
-		if prep.tries++; prep.tries&(prep.tries-1) == 0 {
-			t.log.Warn("claims not written, trying again", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", o.Err, p.attempt.Log())
-		}
+		t.notWritten(p, o.Err)
 		t.prepareAgain(ctx, p, bindBackoff.after(prep.tries))
 		return nil
 	case errors.Is(o.Err, coord.ErrFenced):
@@ -374,9 +421,42 @@ func (t *term) prepare(ctx context.Context, p *placement) error {
 	return t.goOn(ctx, p, t.lookAt([]*placement{p})[0], time.Now())
 }
 
+// notWritten notes that a write for a placement's claims has failed, and tells so if that goes on: unlike kube-scheduler's attempt, which ends then,
+// it keeps its room, as the write may still happen.
+func (t *term) notWritten(p *placement, err error) {
+	prep := p.preparation
+	now := time.Now()
+	if prep.tries++; prep.tries == 1 {
+		prep.failing = now
+	}
+	again := prep.tries&(prep.tries-1) == 0
+	if again {
+		t.log.Warn("claims not written, trying again", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", err, p.attempt.Log())
+	}
+	if now.Sub(prep.failing) < giveBackAfter || prep.troubled && !again || p.absent {
+		return
+	}
+	report := refusal(p, preBindError{err})
+	report.Nominated, report.Assumed = p.Node, true
+	prep.troubled = t.reports.add(report)
+}
+
+// expect tells which node a pod is to go to whose claims are not bound at once: as kube-scheduler does before PreBind
+// (NominatedNodeNameForExpectation), for whoever else makes room, or takes it.
+func (t *term) expect(p *placement) {
+	prep := p.preparation
+	if prep.expected || prep.void != nil || p.absent || t.preparing.isCanceled(p) {
+		return
+	}
+	prep.expected = t.reports.add(source.Report{
+		UID: p.UID, Namespace: p.Namespace, Name: p.Name, Nominate: true, Nominated: p.Node, Assumed: true,
+	})
+}
+
 // prepareAgain has a placement's claims be written after a delay.
 func (t *term) prepareAgain(ctx context.Context, p *placement, delay time.Duration) {
 	t.noteOverdue(p, time.Now())
+	t.expect(p)
 	t.spawn(func() error {
 		if sleep(ctx, delay) {
 			t.preparing.turns.add(p.Namespace, p)
@@ -449,6 +529,9 @@ func (t *term) lookAt(batch []*placement) []preparedness {
 // errTimeUp is why a placement is given back of which the claims were not bound in time.
 var errTimeUp = bindingVolumes(context.DeadlineExceeded)
 
+// errCanceled is why a placement is given back whose pod is preempted.
+var errCanceled = bindingVolumes(context.Canceled)
+
 func bindingVolumes(err error) error { return fmt.Errorf("binding volumes: %w", err) }
 
 // goOn does what is next for a placement that is written.
@@ -460,9 +543,11 @@ func (t *term) goOn(ctx context.Context, p *placement, is preparedness, now time
 	case p.shared && !t.names.lasts(p.stint):
 		t.putAside(p)
 		return nil
+	case t.preparing.isCanceled(p):
+		return t.giveUp(ctx, p, errCanceled)
 	case is.err != nil:
 		return t.giveUp(ctx, p, bindingVolumes(is.err))
-	case is.bound:
+	case is.bound && t.preparing.passes(p):
 		t.uncount(p)
 		p.preparation.done = true
 		if t.move(p, stateRecorded) {
@@ -473,6 +558,7 @@ func (t *term) goOn(ctx context.Context, p *placement, is preparedness, now time
 		return t.giveUp(ctx, p, errTimeUp)
 	}
 	t.noteOverdue(p, now)
+	t.expect(p)
 	t.preparing.await(p)
 	return nil
 }
@@ -488,13 +574,24 @@ func (t *term) preparedLane(ctx context.Context) error {
 			return nil
 		}
 		seen, looked = modified, now
-		for batch := range slices.Chunk(t.preparing.take(), preparedAtOnce) {
-			for k, is := range t.lookAt(batch) {
-				if err := t.goOn(ctx, batch[k], is, now); err != nil {
+		for rest := t.preparing.take(); len(rest) > 0; {
+			n := leading(rest, preparedAtOnce)
+			for k, is := range t.lookAt(rest[:n]) {
+				if err := t.goOn(ctx, rest[k], is, now); err != nil {
 					return err
 				}
 			}
+			rest = rest[n:]
 		}
 		return nil
 	})
+}
+
+// leading returns how many placements there are at the beginning of a list that is not empty which have at most so many claims, and at least one.
+func leading(list []*placement, claims int) int {
+	n := 1
+	for claims -= len(list[0].Volumes); n < len(list) && len(list[n].Volumes) <= claims; n++ {
+		claims -= len(list[n].Volumes)
+	}
+	return n
 }

@@ -476,3 +476,191 @@ func TestAPodGoesElsewhereIfAProvisionerSaysNo(t *testing.T) {
 		}
 	})
 }
+
+// TestAPodOfWhichNobodyWouldEndTheNominationGoesNowhereElse: its profile does not preempt.
+func TestAPodOfWhichNobodyWouldEndTheNominationGoesNowhereElse(t *testing.T) {
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	src.setNode(node("a", 1000))
+	src.setNode(node("b", 1000))
+	src.setObjects(waitingClaim("m", "made"))
+	src.setPod(claiming("p", 10, "m"))
+	b := start(t, etcd, src, func(c *Config) { c.Settings.Profiles[0].PostFilters = []string{"DynamicResources"} })
+	b.active()
+	if got := b.commit(b.request(1, "p")); got[0] != "assumed" {
+		t.Fatalf("p is %s", got[0])
+	}
+	eventually(t, "its claim is written", func() bool { return len(src.triedVolumes("p")) > 0 })
+	src.editClaim("m", func(c *cluster.PersistentVolumeClaim) { c.HasSelectedNode, c.SelectedNode = false, "" })
+	eventually(t, "it is told why", func() bool { return len(src.reported("p")) > 0 })
+	if got := src.reported("p")[0]; got.Nominated != "" {
+		t.Errorf("p is nominated to %q", got.Nominated)
+	}
+}
+
+// canceling has v, of little priority, wait for its claim on a node that it fills, and high preempt it.
+func canceling(t *testing.T, options ...func(*Config)) (*fakeSource, *running) {
+	t.Helper()
+	etcd, src := startEtcd(t), newFakeSource()
+	storage(src)
+	src.setNode(node("a", 10))
+	src.setObjects(waitingClaim("c", "made"))
+	src.setPod(claiming("v", 10, "c"))
+	src.setPod(prior(pod("high", 10), 10))
+	b := start(t, etcd, src, options...)
+	b.active()
+	return src, b
+}
+
+// preemptV has high preempt v when a write for its claim has been tried.
+func (b *running) preemptV(src *fakeSource) {
+	b.t.Helper()
+	if got := b.commit(b.request(1, "v")); got[0] != "assumed" {
+		b.t.Fatalf("v is %s", got[0])
+	}
+	eventually(b.t, "a write is tried", func() bool { return len(src.triedVolumes("v")) > 0 })
+	var st *cluster.State
+	b.look(func(now *cluster.State) { st = now.Clone() })
+	if _, err := b.term.Load().preempt(preemptOf(st, "high", "a", "v")); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// TestAVictimThatWaitsForItsClaimsIsNotDeleted: nothing of it runs anywhere.
+func TestAVictimThatWaitsForItsClaimsIsNotDeleted(t *testing.T) {
+	src, b := canceling(t)
+	b.preemptV(src)
+	b.awaitPhase("v", "pending")
+	eventually(t, "it is said why", func() bool { return len(src.reported("v")) > 0 })
+	if got := src.reported("v")[0]; got.Message != `running PreBind plugin "VolumeBinding": binding volumes: context canceled` || !got.Nominate || got.Nominated != "" {
+		t.Errorf("told of v: %+v", got)
+	}
+	eventually(t, "its event is written", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return len(src.preempted) == 1 && src.preempted[0].Canceled
+	})
+	if got := b.commit(b.request(2, "high")); got[0] != "assumed" {
+		t.Errorf("high is %s", got[0])
+	}
+	if got := src.evictions(); len(got) > 0 {
+		t.Errorf("%v are deleted", got)
+	}
+	b.awaitPhase("high", "bound on a")
+}
+
+// TestAVictimOfWhichAWriteIsInDoubtIsDeletedAfterAll: its write may keep its room for ever.
+func TestAVictimOfWhichAWriteIsInDoubtIsDeletedAfterAll(t *testing.T) {
+	src, b := canceling(t)
+	src.answersVolumes(unknownFor("v"))
+	b.preemptV(src)
+	eventually(t, "v is deleted", func() bool { return slices.Equal(src.evictions(), []string{"v"}) })
+	if got := b.phase("high"); got != "pending" {
+		t.Errorf("high is %s", got)
+	}
+	src.deletePod("v")
+	eventually(t, "high has its room", func() bool { return b.commit(b.request(2, "high"))[0] == "assumed" })
+	src.answersVolumes(nil)
+	eventually(t, "nothing is left", func() bool {
+		pr := b.term.Load().preparing
+		pr.mu.Lock()
+		defer pr.mu.Unlock()
+		return len(pr.claims) == 0 && len(pr.of) == 0
+	})
+}
+
+// TestAVictimWhoseClaimsAreBoundIsDeleted: a bind of it may be under way.
+func TestAVictimWhoseClaimsAreBoundIsDeleted(t *testing.T) {
+	src, b := canceling(t)
+	src.setObjects(freeVolume("made", 5))
+	src.answers(func(source.Binding) source.Outcome { return source.Outcome{Result: source.BindUnknown, Err: errFake} })
+	if got := b.commit(b.request(1, "v")); got[0] != "assumed" {
+		t.Fatalf("v is %s", got[0])
+	}
+	eventually(t, "its claim is written", func() bool { return len(src.triedVolumes("v")) > 0 })
+	src.bindClaim("c", "made")
+	eventually(t, "its bind is sent", func() bool { return len(src.tried("v")) > 0 })
+	var st *cluster.State
+	b.look(func(now *cluster.State) { st = now.Clone() })
+	if _, err := b.term.Load().preempt(preemptOf(st, "high", "a", "v")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "v is deleted", func() bool { return slices.Equal(src.evictions(), []string{"v"}) })
+}
+
+// TestItIsToldWhereAPodIsToGoThatWaitsForItsClaims, as long as it does.
+func TestItIsToldWhereAPodIsToGoThatWaitsForItsClaims(t *testing.T) {
+	src, b := canceling(t)
+	b.commit(b.request(1, "v"))
+	nominations := func() (nodes []string) {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		for _, n := range src.nominations {
+			nodes = append(nodes, n.UID+" on "+n.Node)
+		}
+		return nodes
+	}
+	eventually(t, "it is told where v is to go", func() bool { return len(nominations()) > 0 })
+	// The watch tells so, too; that changes nothing.
+	told := claiming("v", 10, "c")
+	told.Nominated = "a"
+	src.setPod(told)
+	src.editClaim("c", func(c *cluster.PersistentVolumeClaim) { c.HasSelectedNode, c.SelectedNode = false, "" })
+	b.awaitPhase("v", "pending")
+	eventually(t, "that ends", func() bool { return len(src.reported("v")) > 0 && src.reported("v")[0].Nominate })
+	if got := src.reported("v")[0]; got.Nominated != "" || got.Assumed {
+		t.Errorf("told of v: %+v", got)
+	}
+	if got := nominations(); !slices.Equal(got, []string{"v on a"}) {
+		t.Errorf("nominated: %v", got)
+	}
+	b.look(func(st *cluster.State) {
+		if id, _ := st.PodByUID("v"); st.Pod(id).Nominated != "" {
+			t.Errorf("v is nominated to %q", st.Pod(id).Nominated)
+		}
+	})
+}
+
+// TestAPodWhoseClaimsCannotBeWrittenIsToldWhy, though it keeps its room.
+func TestAPodWhoseClaimsCannotBeWrittenIsToldWhy(t *testing.T) {
+	src, b := canceling(t)
+	src.answersVolumes(unknownFor("v"))
+	b.commit(b.request(1, "v"))
+	eventually(t, "it is said why", func() bool { return len(src.reported("v")) > 0 })
+	want := source.Report{
+		UID: "v", Namespace: "default", Name: "v", Reason: reasonError, Message: `running PreBind plugin "VolumeBinding": ` + errFake.Error(),
+		Nominate: true, Nominated: "a", Assumed: true,
+	}
+	if diff := cmp.Diff(want, src.reported("v")[0]); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	if got := b.phase("v"); got != "assumed on a" {
+		t.Errorf("v is %s", got)
+	}
+	src.answersVolumes(nil)
+	src.setObjects(freeVolume("made", 5))
+	eventually(t, "its claim is written", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return src.claim("default", "c").SelectedNode == "a"
+	})
+	src.bindClaim("c", "made")
+	b.awaitPhase("v", "bound on a")
+}
+
+func TestOfHowManyClaimsItIsLookedAtOnce(t *testing.T) {
+	of := func(claims ...int) (list []*placement) {
+		for _, n := range claims {
+			list = append(list, &placement{choice: choice{Volumes: make([]cluster.VolumeChoice, n)}})
+		}
+		return list
+	}
+	for _, tt := range []struct {
+		claims []int
+		want   int
+	}{{[]int{1}, 1}, {[]int{12, 1}, 1}, {[]int{4, 6, 1}, 2}, {[]int{4, 7, 1}, 1}, {[]int{1, 1, 1}, 3}} {
+		if got := leading(of(tt.claims...), 10); got != tt.want {
+			t.Errorf("of %v: %d", tt.claims, got)
+		}
+	}
+}

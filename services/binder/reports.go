@@ -44,7 +44,7 @@ type reportLaneConfig struct {
 	limit  int    // of pods whose report waits
 	binds  *bound // that it gives way to
 	// waits reports whether what a report of a pod says is still so, and until when it may be written; zero: at any time.
-	waits  func(uid string) (until time.Time, ok bool)
+	waits  func(source.Report) (until time.Time, ok bool)
 	failed func(error) // hears of a write that is given up
 	// dropped hears of a report that is not written, for its namespace has its share and is slow.
 	dropped func()
@@ -131,6 +131,9 @@ func (l *reportLane) put(some bool, reports []source.Report) (left []int, ok boo
 
 // merge returns what is left to be written of two reports of a pod.
 func merge(older, newer source.Report) source.Report {
+	if newer.Assumed != older.Assumed { // it has been placed since, or given back: what was to be said before is not so any more
+		return newer
+	}
 	if newer.Reason == "" {
 		older.Nominate, older.Nominated = true, newer.Nominated
 		return older
@@ -250,7 +253,7 @@ func (l *reportLane) run(ctx context.Context) error {
 }
 
 func (l *reportLane) write(ctx context.Context, r source.Report) error {
-	until, ok := l.waits(r.UID)
+	until, ok := l.waits(r)
 	if !ok { // placed, or gone, since it was reported, or not ours to write to any more
 		return nil
 	}

@@ -107,7 +107,7 @@ func TestEventsAndReportsGiveWayToBindsButNotForLong(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		src := newFakeSource()
 		term := pureTerm(t, src)
-		term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
+		term.reports.waits = func(source.Report) (time.Time, bool) { return time.Time{}, true }
 		written := func() (events, reports int) {
 			synctest.Wait()
 			src.mu.Lock()
@@ -167,7 +167,7 @@ func TestLanesThatAreFullToOneNamespaceGiveWayNoMore(t *testing.T) {
 		bubble.Test(t, func(t *testing.T) {
 			src := newFakeSource()
 			term := pureTerm(t, src)
-			term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
+			term.reports.waits = func(source.Report) (time.Time, bool) { return time.Time{}, true }
 			dropped := 0
 			term.events.dropped = func() { dropped++ }
 			refused := false
@@ -239,7 +239,7 @@ func TestBurstOfPlacementsAndReportsIsDeliveredWithin30Seconds(t *testing.T) {
 		term := pureTerm(t, src)
 		term.events = newEventLane(50_000, []*bound{term.unbound, term.evicting}, func() { t.Error("an event was dropped") }, func(error) {})
 		term.reports.room.limit = 50_000
-		term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
+		term.reports.waits = func(source.Report) (time.Time, bool) { return time.Time{}, true }
 		began := time.Now()
 		for i := range pods {
 			b := source.Binding{UID: fmt.Sprintf("placed%d", i)}
@@ -285,7 +285,7 @@ func TestEventsAndReportsNeverWaitForEachOther(t *testing.T) {
 		bubble.Test(t, func(t *testing.T) {
 			src := silent{newFakeSource(), c.events, c.reports}
 			term := pureTerm(t, src)
-			term.reports.waits = func(string) (time.Time, bool) { return time.Time{}, true }
+			term.reports.waits = func(source.Report) (time.Time, bool) { return time.Time{}, true }
 			for i := range 100 {
 				b := source.Binding{UID: fmt.Sprintf("placed%d", i)}
 				term.events.add("", func(ctx context.Context) error { return src.Scheduled(ctx, b) })
@@ -329,7 +329,7 @@ func TestWritesThatHangDelayThoseOfOtherNamespacesNoLongerThanUntilTheyAreLate(t
 		term.events = newEventLane(5000, []*bound{term.unbound, term.evicting}, func() { t.Error("an event was dropped") }, func(error) {})
 		term.reports = newReportLane(reportLaneConfig{
 			source: src, limit: 5000, binds: term.unbound, failed: func(error) {}, dropped: func() {},
-			waits: func(string) (time.Time, bool) { return time.Time{}, true },
+			waits: func(source.Report) (time.Time, bool) { return time.Time{}, true },
 		})
 		add := func(uid, namespace string) {
 			b := source.Binding{UID: uid, Namespace: namespace}

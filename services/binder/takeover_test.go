@@ -190,7 +190,7 @@ func TestIntentsOfPodsWhoseProfileIsGoneKeepTheirRoomUntilTheyAreWithdrawn(t *te
 	if got := sent(src); len(got) > 0 || where(term, "theirs") != "pending" {
 		t.Errorf("binds %v, theirs is %s", got, where(term, "theirs"))
 	}
-	if _, ours := term.names.waits(term.ledger, "theirs"); ours {
+	if _, ours := term.names.waits(term.ledger, source.Report{UID: "theirs"}); ours {
 		t.Error("what Berth says of it is written to it")
 	}
 }

@@ -149,7 +149,7 @@ func newTerm(cfg termConfig) (*term, error) {
 		reports: newReportLane(reportLaneConfig{
 			source: cfg.Source, limit: cfg.EventLimit, binds: backlog.unbound, failed: failed(laneReports), trace: cfg.Trace,
 			dropped: cfg.metrics.laneDropped.WithLabelValues(laneReports).Inc,
-			waits:   func(uid string) (time.Time, bool) { return names.waits(ledger, uid) },
+			waits:   func(r source.Report) (time.Time, bool) { return names.waits(ledger, r) },
 		}),
 		trace: cfg.Trace,
 	}

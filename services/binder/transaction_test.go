@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
+	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
 
@@ -93,7 +94,7 @@ func TestATransactionThatFailsIsToldToNobodyAndEndsTheLedger(t *testing.T) {
 				t.Error("a delta was applied behind the transaction")
 			}
 			l.Snapshot(func(*cluster.State) { t.Error("a snapshot was taken") })
-			if l.unplaced("p") {
+			if l.stillSo(source.Report{UID: "p"}) {
 				t.Error("reports are still written")
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -143,6 +144,12 @@ func TestAWriteIsNotVoidBecauseAWebhookSaysThatThereIsNoClaim(t *testing.T) {
 	}
 }
 
+// isBare reports whether an error is what an API server has answered and no more, as kube-scheduler tells it.
+func isBare(err error, code int32) bool {
+	status, ok := err.(apierrors.APIStatus)
+	return ok && status.Status().Code == code
+}
+
 // Both answers say that nothing has happened: there is no doubt.
 func TestAClaimThatKeepsChangingIsRefused(t *testing.T) {
 	c := startCluster(t)
@@ -157,7 +164,12 @@ func TestAClaimThatKeepsChangingIsRefused(t *testing.T) {
 	r.View(func(v sourcetest.View) {
 		for name, volume := range map[string]string{"c": "", "d": "v"} {
 			b := choosing("one", cluster.VolumeChoice{Claim: name, UID: v.ClaimOf(name).UID, Volume: volume})
-			if o := s.BindVolumes(t.Context(), coord.Cond{}, b); o.Result != source.BindRefused || !strings.Contains(o.Err.Error(), "keeps changing") {
+			answer.Store(http.StatusForbidden)
+			if o := s.BindVolumes(t.Context(), coord.Cond{}, b); o.Result != source.BindRefused || !isBare(o.Err, http.StatusForbidden) {
+				t.Errorf("%s, which may not be written: %+v", name, o)
+			}
+			answer.Store(http.StatusConflict)
+			if o := s.BindVolumes(t.Context(), coord.Cond{}, b); o.Result != source.BindRefused || !isBare(o.Err, http.StatusConflict) {
 				t.Errorf("%s: %+v", name, o)
 			}
 		}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/source/sourcetest"
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -59,6 +61,15 @@ func TestAVictimReadsAsKubeSchedulersDo(t *testing.T) {
 	events := c.events(t, e.UID)
 	if len(events) != 1 {
 		t.Fatalf("%d events, want 1", len(events))
+	}
+	canceled := e
+	canceled.Canceled = true
+	if err := s.Preempted(within(t), canceled); err != nil {
+		t.Fatal(err)
+	}
+	const text = "Preempted by pod uid-of-preemptor on node one (in kube-scheduler memory)."
+	if all := c.events(t, e.UID); !slices.ContainsFunc(all, func(e eventsv1.Event) bool { return e.Note == text }) {
+		t.Errorf("of one that was not deleted: %+v", all)
 	}
 	event := events[0]
 	if event.Type != "Normal" || event.Reason != "Preempted" || event.Action != "Preempting" ||

@@ -36,10 +36,11 @@ func (s *Source) Scheduled(ctx context.Context, b source.Binding) error {
 
 // Preempted writes the event that a pod was evicted.
 func (s *Source) Preempted(ctx context.Context, e source.Eviction) error {
-	event := s.event(news{
-		namespace: e.Namespace, name: e.Name, uid: e.UID, reason: "Preempted", action: "Preempting",
-		note: fmt.Sprintf("Preempted by pod %s on node %s", e.PreemptorUID, e.Node),
-	})
+	note := fmt.Sprintf("Preempted by pod %s on node %s", e.PreemptorUID, e.Node)
+	if e.Canceled {
+		note += " (in kube-scheduler memory)." // kube-scheduler's text
+	}
+	event := s.event(news{namespace: e.Namespace, name: e.Name, uid: e.UID, reason: "Preempted", action: "Preempting", note: note})
 	event.ReportingController = e.PreemptorScheduler
 	preemptor := podReference(e.PreemptorNamespace, e.PreemptorName, e.PreemptorUID)
 	event.Related = &preemptor

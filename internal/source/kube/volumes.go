@@ -35,7 +35,7 @@ func (s *Source) BindVolumes(ctx context.Context, _ coord.Cond, b source.VolumeB
 		case err == nil:
 			written = append(written, version)
 		case w.unknown:
-			return source.Outcome{Result: source.BindUnknown, Err: fmt.Errorf("bind the claims of %s/%s: %w", b.Namespace, b.Name, err)}
+			return source.Outcome{Result: source.BindUnknown, Err: err}
 		}
 		if refused = err; err != nil {
 			break
@@ -173,7 +173,7 @@ func (w *volumeWrite) claim(ctx context.Context, fresh bool) (known[*cluster.Per
 }
 
 // selectNode says which node a volume is to be provisioned for.
-func (w *volumeWrite) selectNode(ctx context.Context) (none writtenVersion, err error) {
+func (w *volumeWrite) selectNode(ctx context.Context) (none writtenVersion, last error) {
 	for try := range tries {
 		claim, err := w.claim(ctx, try > 0)
 		switch {
@@ -203,19 +203,27 @@ func (w *volumeWrite) selectNode(ctx context.Context) (none writtenVersion, err 
 			return out, w.volumes.CoreV1().RESTClient().Patch(types.MergePatchType).Namespace(claim.name.Namespace).Resource(claimsResource).Name(claim.name.Name).
 				MaxRetries(0).Body(data).Do(ctx).Into(out)
 		})
-		if again {
+		if last = err; again {
 			continue
 		}
 		if err != nil {
-			return none, fmt.Errorf("select node %s for claim %q: %w", w.binding.Node, w.choice.Claim, err)
+			return none, said(err, "select node %s for claim %q", w.binding.Node, w.choice.Claim)
 		}
 		return claim.as(written), nil
 	}
-	return none, fmt.Errorf("claim %q keeps changing", w.choice.Claim)
+	return none, last // as kube-scheduler's first try
+}
+
+// said returns what an API server, or a webhook of its, has said, as kube-scheduler tells it: bare. Of other errors it is told what was not done.
+func said(err error, format string, args ...any) error {
+	if httpCode(err) != 0 {
+		return err
+	}
+	return fmt.Errorf(format+": %w", append(args, err)...)
 }
 
 // bindVolume writes the claim into the volume.
-func (w *volumeWrite) bindVolume(ctx context.Context) (none writtenVersion, err error) {
+func (w *volumeWrite) bindVolume(ctx context.Context) (none writtenVersion, last error) {
 	for try := range tries {
 		claim, err := w.claim(ctx, try > 0)
 		if err != nil {
@@ -264,15 +272,15 @@ func (w *volumeWrite) bindVolume(ctx context.Context) (none writtenVersion, err 
 			return out, w.volumes.CoreV1().RESTClient().Patch(types.MergePatchType).Resource(volumesResource).Name(name.Name).
 				MaxRetries(0).Body(data).Do(ctx).Into(out)
 		})
-		if again {
+		if last = err; again {
 			continue
 		}
 		if err != nil {
-			return none, fmt.Errorf("bind volume %q to claim %q: %w", w.choice.Volume, w.choice.Claim, err)
+			return none, said(err, "bind volume %q to claim %q", w.choice.Volume, w.choice.Claim)
 		}
 		return v.as(written), nil
 	}
-	return none, fmt.Errorf("volume %q keeps changing", w.choice.Volume)
+	return none, last
 }
 
 // patch writes once: of a second try that the client makes by itself, nobody would know that the first one may still happen. True: the object is not what it was, or is gone.
