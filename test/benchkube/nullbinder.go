@@ -21,7 +21,7 @@ import (
 const nullBinderCommand = "null-binder"
 
 // runNullBinder binds every pending pod to the next node in turn, with its UID, and does nothing else: no filter, no
-// score, no event, no retry. It is the most that an API server lets any scheduler do. With --claims it writes what a scheduler
+// score, no event, no retry. It is the most that an API server lets any scheduler do. With --claims it writes the nomination and what a scheduler
 // writes for the claims of the pod before, waits until they are bound, and tells the event of the binding: the same writes. It ends with ctx, or with an error when a write fails.
 func runNullBinder(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet(nullBinderCommand, flag.ContinueOnError)

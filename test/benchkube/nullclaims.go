@@ -75,8 +75,10 @@ func (c *nullClaims) observe(obj any) {
 	}
 }
 
-// prepare has the claims of a pod bound, and returns the node for it: the given one, unless a volume is reached from another.
+// prepare has the claims of a pod bound, and returns the node for it: the given one, unless a volume is reached from another. Before it writes the first
+// it tells the node as the pod's nomination.
 func (c *nullClaims) prepare(ctx context.Context, pod *corev1.Pod, node string) (string, error) {
+	nominated := false
 	for _, source := range pod.Spec.Volumes {
 		if source.PersistentVolumeClaim == nil {
 			continue
@@ -92,6 +94,12 @@ func (c *nullClaims) prepare(ctx context.Context, pod *corev1.Pod, node string) 
 		if v != nil {
 			node = nodeReaching(v)
 		}
+		if !nominated {
+			nominated = true
+			if err := c.nominate(ctx, pod, node); err != nil {
+				return "", err
+			}
+		}
 		if err := c.write(ctx, claim, v, node); err != nil {
 			return "", err
 		}
@@ -100,6 +108,15 @@ func (c *nullClaims) prepare(ctx context.Context, pod *corev1.Pod, node string) 
 		}
 	}
 	return node, nil
+}
+
+// nominate tells which node a pod is to go to.
+func (c *nullClaims) nominate(ctx context.Context, pod *corev1.Pod, node string) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"nominatedNodeName":%q}}`, pod.UID, node)
+	if _, err := c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		return fmt.Errorf("nominate %s/%s to %s: %w", pod.Namespace, pod.Name, node, err)
+	}
+	return nil
 }
 
 // take returns a claim and, if it is not bound, a volume for it that is nobody else's, if there is one. Nil: there is none.

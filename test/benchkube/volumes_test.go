@@ -26,14 +26,14 @@ func TestPodsWithClaimsAreBoundWithTheWritesOfAScheduler(t *testing.T) {
 	for _, tt := range []struct {
 		workload, contender string
 		bound               int     // before
-		other               float64 // writes: of the scheduler, one for each claim that waits, and of the controllers
+		status, other       float64 // writes: nominations; of the scheduler, one for each claim that waits, and of the controllers
 	}{
-		{"volumes-migrated", kubeScheduler, 3, 0},
-		{"volumes-csi", nullBinder, 3, 0},
-		{"volumes-local", kubeScheduler, 0, 12},
-		{"volumes-local", nullBinder, 0, 12},
-		{"volumes-provision", kubeScheduler, 0, 18},
-		{"volumes-provision", nullBinder, 0, 18},
+		{"volumes-migrated", kubeScheduler, 3, 0, 0},
+		{"volumes-csi", nullBinder, 3, 0, 0},
+		{"volumes-local", kubeScheduler, 0, 6, 12},
+		{"volumes-local", nullBinder, 0, 6, 12},
+		{"volumes-provision", kubeScheduler, 0, 6, 18},
+		{"volumes-provision", nullBinder, 0, 6, 18},
 	} {
 		c, err := contenderNamed(tt.contender)
 		if err != nil {
@@ -48,8 +48,8 @@ func TestPodsWithClaimsAreBoundWithTheWritesOfAScheduler(t *testing.T) {
 		if len(r.problems) > 0 || r.late != "" || r.bound != 6 || f == nil || f.bound != tt.bound || f.claims != 6+tt.bound || f.attached < 1 {
 			t.Errorf("%s, %s: %+v, %+v, want 6 bound pods beside %d, each with its volume, and no problems", tt.workload, tt.contender, r, f, tt.bound)
 		}
-		if r.writes.binds != 6 || r.writes.events != 6 || r.writes.other != tt.other {
-			t.Errorf("%s, %s: writes %+v, want 6 binds, 6 events and %v others", tt.workload, tt.contender, r.writes, tt.other)
+		if r.writes.binds != 6 || r.writes.events != 6 || r.writes.status != tt.status || r.writes.other != tt.other {
+			t.Errorf("%s, %s: writes %+v, want 6 binds, 6 events, %v nominations and %v others", tt.workload, tt.contender, r.writes, tt.status, tt.other)
 		}
 	}
 }
