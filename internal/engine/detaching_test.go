@@ -237,6 +237,32 @@ func TestANominatedPodWaitsForVolumesToBeDetached(t *testing.T) {
 	}
 }
 
+// checkWaiting compares for what a nominated pod waits with what comes of it: it does not fit its node, and does when nothing is attached there that nobody
+// uses. Others do not wait.
+func (w *storage) checkWaiting(t fataler, e *Evaluator, id cluster.PodID, count map[string]int) {
+	row := w.st.Pod(id)
+	why, _ := e.Preempts(w.st, id)
+	i := w.st.Nodes.ByName(row.Nominated)
+	if i == cluster.NoNode {
+		if why != "" {
+			t.Fatalf("pod %s is not nominated, and waits: %q", row.Name, why)
+		}
+		return
+	}
+	then := without(t, w.st, nil)
+	detach(t, w.st, then, i, true)
+	now, _ := e.Node(w.st, SubjectOf(&row.Pod), id, i)
+	later, _ := NewEvaluator(EvaluatorConfig{}).Node(then, SubjectOf(&row.Pod), id, i)
+	want := ""
+	if !now.Feasible() && later.Feasible() {
+		want = notEligibleDetaching
+		count["waits"]++
+	}
+	if why != want {
+		t.Fatalf("pod %s, nominated to n%d, which it fits %v, and later %v: %q, want %q", row.Name, i, now.Feasible(), later.Feasible(), why, want)
+	}
+}
+
 // A dry run is compared with one that removes pods, and what becomes of their volumes, from copies of the state: whoever is to go makes room with those
 // who go with him, nobody goes for nothing, and if anybody's going would help, somebody's is proposed, unless volumes are being detached.
 func TestPreemptionSeesOfVolumesWhatRemovingThemWouldShow(t *testing.T) {
@@ -286,7 +312,7 @@ func TestPreemptionSeesOfVolumesWhatRemovingThemWouldShow(t *testing.T) {
 				}
 				return
 			}
-			if id := w.pod(name, on, int32(1+rng.IntN(4)), nil, wants...); rng.IntN(3) == 0 {
+			if id := w.pod(name, on, int32(1+rng.IntN(4)), nil, wants...); rng.IntN(2) == 0 {
 				w.apply(cluster.PodNominated{ID: id, Node: node()})
 			}
 		}
@@ -311,13 +337,18 @@ func TestPreemptionSeesOfVolumesWhatRemovingThemWouldShow(t *testing.T) {
 				attacher := w.st.PersistentVolume("pv-" + of).Driver
 				w.set(&cluster.VolumeAttachment{Name: of + on, Attacher: attacher, Node: on, Volume: "pv-" + of})
 			}
-			if rng.IntN(4) > 0 {
+			if rng.IntN(3) > 0 {
 				continue
 			}
+			var ids []cluster.PodID
 			for id, row := range w.st.Pods() {
-				if row.Placed() || rng.IntN(3) == 0 {
-					continue
+				if !row.Placed() && rng.IntN(3) > 0 {
+					ids = append(ids, id)
 				}
+			}
+			for _, id := range ids {
+				row := w.st.Pod(id)
+				w.checkWaiting(t, e, id, count)
 				got, _ := e.DryRun(w.st, id, everything(w.st), 100)
 				reasons := make(map[string]int32)
 				for _, v := range got.Verdicts {
@@ -347,17 +378,18 @@ func TestPreemptionSeesOfVolumesWhatRemovingThemWouldShow(t *testing.T) {
 						t.Fatalf("pod %s: %d more nodes say %q than removing pods shows", row.Name, n, reason)
 					}
 				}
-				// What it waits for if it is nominated makes it fit.
-				if why, _ := e.Preempts(w.st, id); why == notEligibleDetaching {
-					count["waits"]++
-					i := w.st.Nodes.ByName(row.Nominated)
-					then := without(t, w.st, nil)
-					detach(t, w.st, then, i, true)
-					if v, _ := e.Node(w.st, SubjectOf(&row.Pod), id, i); v.Feasible() {
-						t.Fatalf("pod %s waits, and fits", row.Name)
-					}
-					if v, _ := NewEvaluator(EvaluatorConfig{}).Node(then, SubjectOf(&row.Pod), id, i); !v.Feasible() {
-						t.Fatalf("pod %s waits, and does not fit once nothing is attached that nobody uses", row.Name)
+				if len(all) == 0 || rng.IntN(2) == 0 {
+					continue
+				}
+				// The victims go, and some of the volumes are not detached before it is tried again.
+				w.apply(cluster.PodNominated{ID: id, Node: w.st.Nodes.Spec[all[0].Node].Name})
+				for _, victim := range all[0].Victims {
+					w.apply(cluster.PodRemoved{ID: victim})
+				}
+				w.checkWaiting(t, e, id, count)
+				if v, _ := e.Node(w.st, SubjectOf(&row.Pod), id, all[0].Node); !v.Feasible() {
+					if _, may := e.Preempts(w.st, id); may {
+						t.Fatalf("pod %s has evicted others, does not fit yet, and may do so again", row.Name)
 					}
 				}
 			}
