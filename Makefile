@@ -120,8 +120,8 @@ swap: ## kube-scheduler and Berth take over from each other, with pods arriving;
 	go test -v -count=1 -timeout 0 ./test/system -run 'TestKubeSchedulerAndBerthTakeTurns' -swaps=$(or $(SWAPS),10)
 
 .PHONY: volumes
-volumes: ## real controllers of volumes and StatefulSets: 1,000 pods with claims while 50 active binders are killed, and what pods without their volumes say; STATEFUL=… KILLS=… SEED=…
-	go test -tags volumes -v -count=1 -timeout 0 ./test/system -run 'ThousandPodsOfStatefulSets|WithoutTheirVolumesSayWhy' \
+volumes: ## real controllers of volumes and StatefulSets: 1,000 pods with claims while 50 active binders are killed, what pods without their volumes say, and preemption that sees volumes; STATEFUL=… KILLS=… SEED=…
+	go test -tags volumes -v -count=1 -timeout 0 ./test/system -run 'ThousandPodsOfStatefulSets|WithoutTheirVolumesSayWhy|PreemptorsGetThePlaces' \
 	  -stateful=$(or $(STATEFUL),1000) -binder-kills=$(or $(KILLS),50) -volumes-seed=$(or $(SEED),1)
 
 .PHONY: overload

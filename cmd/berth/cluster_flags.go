@@ -29,6 +29,7 @@ type clusterFlags struct {
 	fitResources  []string
 	shards        int32
 	unschedulable time.Duration
+	seesVolumes   bool
 	seed          uint64
 	election      electionFlags
 
@@ -48,6 +49,7 @@ func (f *clusterFlags) add(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.fitResources, "fit-resources", []string{"cpu:1", "memory:1"}, "what NodeResourcesFit scores, as resource:weight")
 	fs.Int32Var(&f.shards, "shards", 4, "parts the queue is cut into, 1 to 256")
 	fs.DurationVar(&f.unschedulable, unschedulableFlag, 5*time.Minute, "after how long an unschedulable pod is tried again though nothing has happened that could help it; whole seconds, at least 1s")
+	fs.BoolVar(&f.seesVolumes, "preemption-sees-volumes", false, "where room is looked for, count volumes as detached that only pods use which would be evicted: kube-scheduler does not, and finds nobody to evict on nodes that are full of attached volumes")
 	fs.Uint64Var(&f.seed, "seed", 0, "of the order in which nodes of equal score are preferred")
 }
 
@@ -108,6 +110,7 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 		InitialBackoffSeconds:   *f.completed.Config.PodInitialBackoffSeconds,
 		MaxBackoffSeconds:       *f.completed.Config.PodMaxBackoffSeconds,
 		MaxUnschedulableSeconds: int64(f.unschedulable / time.Second),
+		PreemptionSeesVolumes:   f.seesVolumes,
 	}
 	f.cluster.BindTimeouts = f.completed.BindTimeouts
 	f.cluster.Election = f.election.of(f.completed)

@@ -86,6 +86,13 @@ func TestStrategyFlagsReachTheProfile(t *testing.T) {
 	}
 }
 
+func TestThatPreemptionSeesVolumesReachesTheSettings(t *testing.T) {
+	f, err := parsed("--preemption-sees-volumes", "--config", file(t, "config.yaml", configHeader))
+	if err != nil || !f.cluster.Settings.PreemptionSeesVolumes {
+		t.Errorf("%v, %+v", err, f.cluster.Settings)
+	}
+}
+
 func TestTheTimeOfUnschedulablePodsReachesTheSettings(t *testing.T) {
 	f, err := parsed("--pod-max-in-unschedulable-pods-duration", "90s", "--config", file(t, "config.yaml", configHeader))
 	if err != nil || f.cluster.Settings.MaxUnschedulableSeconds != 90 {

@@ -33,6 +33,9 @@ func hashSettings(settings Settings) uint64 {
 		list(&e, settings.Yielded, encodeText)
 		e.Text(settings.YieldedTo)
 	}
+	if settings.PreemptionSeesVolumes { // likewise
+		e.Text("preemption sees volumes")
+	}
 	return hashBytes(e.b)
 }
 

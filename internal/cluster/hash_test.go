@@ -21,3 +21,28 @@ func TestHashesStayWhatTheyAre(t *testing.T) {
 		t.Errorf("a hash allocates %v times", allocs)
 	}
 }
+
+func TestSettingsThatDifferHaveOtherDigestsAndWhatIsOffHasThatOfVersionsThatDoNotKnowIt(t *testing.T) {
+	plain := Settings{Shards: 2, Seed: 7, Source: "kube", MaxUnschedulableSeconds: 300}
+	sees := plain
+	sees.PreemptionSeesVolumes = true
+	all := map[uint64]string{
+		hashSettings(plain): "plain", hashSettings(sees): "sees volumes",
+		hashSettings(plain.Yielding([]string{"a"}, "b")): "yields", hashSettings(sees.Yielding([]string{"a"}, "b")): "both",
+	}
+	if len(all) != 4 {
+		t.Errorf("digests %v, want 4", all)
+	}
+	var e Encoder // as it has been since there are settings
+	e.Int(kindSettings)
+	e.Int(2)
+	e.Int(7)
+	list(&e, plain.Profiles, encodeProfile)
+	e.Text("kube")
+	e.Int(0)
+	e.Int(0)
+	e.Int(300)
+	if got, want := hashSettings(plain), hashBytes(e.b); got != want {
+		t.Errorf("the digest is %#x, want %#x: members of other releases would see another", got, want)
+	}
+}

@@ -307,6 +307,9 @@ type Settings struct {
 	// MaxUnschedulableSeconds is after how long an unschedulable pod is tried again though nothing has happened that could
 	// help it. 0 means 300.
 	MaxUnschedulableSeconds int64
+	// PreemptionSeesVolumes: where room is looked for, volumes count as detached that only victims use. kube-scheduler counts them as long as
+	// a VolumeAttachment says that they are attached.
+	PreemptionSeesVolumes bool
 	// Yielded are the scheduler names whose pods are left to another scheduler at the moment, in alphabetical order, and
 	// YieldedTo says to whom and why, for people.
 	Yielded   []string

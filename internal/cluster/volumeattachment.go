@@ -1,6 +1,9 @@
 package cluster
 
-import "iter"
+import (
+	"iter"
+	"slices"
+)
 
 // VolumeAttachment is a VolumeAttachment, reduced to what NodeVolumeLimits reads.
 type VolumeAttachment struct {
@@ -34,4 +37,9 @@ func (a *VolumeAttachment) Unsupported(string) Object { return &VolumeAttachment
 // VolumeAttachments yields all VolumeAttachments, in no order. Readers must not change them.
 func (s *State) VolumeAttachments() iter.Seq[*VolumeAttachment] {
 	return ObjectsIn[*VolumeAttachment](s, VolumeAttachmentKind, "")
+}
+
+// AttachmentsTo returns the names of the VolumeAttachments to a node, by name; it need not exist.
+func (s *State) AttachmentsTo(node string) []string {
+	return slices.Sorted(slices.Values(s.volumes.on.of(node)))
 }

@@ -18,6 +18,7 @@ const maxPriorities = 16
 type dryRuns struct {
 	nodes   []dryRun
 	changes uint64      // of the topology
+	sees    bool        // Settings.PreemptionSeesVolumes
 	since   cluster.Seq // entries of before are out of date
 }
 
@@ -39,6 +40,9 @@ func (c *evaluation) dryRunsOf(st *cluster.State, priority int32) *dryRuns {
 		c.dryRuns[priority] = d
 	}
 	d.nodes = grow(d.nodes, st.Nodes.Len())
+	if sees := st.Settings.PreemptionSeesVolumes; d.sees != sees {
+		d.sees, d.since = sees, st.Version().Seq
+	}
 	if c.topology.filters() && d.changes != c.topology.changes {
 		d.changes, d.since = c.topology.changes, st.Version().Seq
 	}
@@ -130,7 +134,7 @@ func (c *evaluation) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.
 // dryRun looks for the pods that would have to go from a live node so that a pod of a priority fits. Self is the pod, if
 // it may be nominated to the node, else cluster.NoPod. It returns a candidate, or why the node is none.
 func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) (*Preemption, Verdict) {
-	// 1. It must be pods that are in the way.
+	// 1. It must be pods that are in the way, not volumes that are on their way out.
 	row := st.Pod(self)
 	program := c.programIf(row != nil && row.RequiredNode == st.Nodes.Spec[i].Name) // a nominated pod evicts nobody where its attempt fails
 	if program.preFilter(st, i) != codeFeasible {
@@ -140,11 +144,15 @@ func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int
 	if v := room.verdict(); v.Feasible() || v.Unresolvable() {
 		return nil, codeNotHelpful | unresolvable
 	}
+	unused := room.detaches && program.volumes.limits.unused(st, i)
+	if unused && room.fitsDetached() {
+		return nil, program.volumes.limits.detaching()
+	}
 	// 2. All pods of lower priority go. Does the pod fit then?
 	var lower []victim
 	for id, pod := range st.PodsOn(i) {
 		if pod.Priority < priority {
-			lower = append(lower, victim{id: id, PodRow: pod, moved: program.volumes.moved(st, pod.Class, pod.Labels)})
+			lower = append(lower, victim{id: id, PodRow: pod, moved: program.volumes.moved(st, pod.Class, pod.Labels), goes: true})
 			room.move(&lower[len(lower)-1], -1)
 		}
 	}
@@ -157,23 +165,38 @@ func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int
 	// 3. Those that need not go come back: first those that budgets protect, of both kinds the most important first.
 	slices.SortFunc(lower, compareImportance)
 	c.budgets.protect(st, lower)
-	reprieve := func(protected bool) (victims int32) {
+	reprieve := func(protected bool) (stay int) {
 		for k := range lower {
 			v := &lower[k]
-			if v.protected != protected {
+			if v.protected != protected || !v.goes {
 				continue
 			}
 			room.move(v, 1)
 			if v.goes = !room.verdict().Feasible(); v.goes {
 				room.move(v, -1)
-				victims++
+			} else {
+				stay++
 			}
 		}
-		return victims
+		return stay
 	}
-	violations := reprieve(true)
-	others := reprieve(false)
-	found := &Preemption{Node: i, Victims: make([]cluster.PodID, 0, violations+others), Violations: violations}
+	victims := len(lower)
+	for again := true; again; {
+		stay := reprieve(true) + reprieve(false)
+		victims -= stay
+		again = room.detaches && stay > 0 // who comes back with a volume that the pod wants, too, may make room for others
+	}
+	// 4. Nobody goes who would not have to once volumes are detached that nobody uses any more.
+	for k := range lower {
+		if v := &lower[k]; unused && v.goes {
+			room.move(v, 1)
+			if room.fitsDetached() {
+				return nil, program.volumes.limits.detaching()
+			}
+			room.move(v, -1)
+		}
+	}
+	found := &Preemption{Node: i, Victims: make([]cluster.PodID, 0, victims)}
 	for k := range lower {
 		if lower[k].goes {
 			found.add(&lower[k])
@@ -222,6 +245,9 @@ func (p *Preemption) add(v *victim) {
 	}
 	p.Victims = append(p.Victims, v.id)
 	p.PrioritySum += int64(v.Priority) + 1<<31
+	if v.protected {
+		p.Violations++
+	}
 }
 
 // room is a live node from which pods are thought to go.
@@ -232,6 +258,8 @@ type room struct {
 	node       cluster.NodeIndex
 	// passes are what kube-scheduler filters: first, if there are any, with the pods nominated to the node, then without.
 	passes []*overlay
+	// detaches: volumes count as detached that only pods use which have gone.
+	detaches bool
 }
 
 func (c *evaluation) room(st *cluster.State, p *program, i cluster.NodeIndex, self cluster.PodID) room {
@@ -243,7 +271,24 @@ func (c *evaluation) room(st *cluster.State, p *program, i cluster.NodeIndex, se
 		r.passes = append(r.passes, nominees)
 	}
 	r.passes = append(r.passes, p.overlay(st))
+	if r.detaches = st.Settings.PreemptionSeesVolumes && p.volumes != nil && p.volumes.limits != nil; r.detaches {
+		for _, h := range r.passes {
+			h.volumes.detaches = true
+		}
+	}
 	return r
+}
+
+// fitsDetached reports whether the pod fits if the volumes are detached, too, that no pod of the node uses as it is.
+func (r *room) fitsDetached() bool {
+	for _, h := range r.passes {
+		h.volumes.detached = true
+	}
+	fits := r.verdict().Feasible()
+	for _, h := range r.passes {
+		h.volumes.detached = false
+	}
+	return fits
 }
 
 // move makes a pod go, n = -1, or come back, n = 1.

@@ -97,12 +97,15 @@ func without(t fataler, st *cluster.State, gone []cluster.PodID) *cluster.State 
 	return out
 }
 
-// slowDryRun is the obviously correct dry run: it removes pods from copies of the state and asks what the filters say
-// then. It returns a candidate, or the reasons why the node is none.
+// slowDryRun is the obviously correct dry run: it removes pods from copies of the state, and if preemption sees volumes what becomes of their
+// volumes too, and asks what the filters say then. It returns a candidate, or the reasons why the node is none.
 func slowDryRun(t fataler, st *cluster.State, id cluster.PodID, i cluster.NodeIndex) (*Preemption, []string) {
 	pod := st.Pod(id)
-	ask := func(gone []cluster.PodID) (Verdict, []string) {
+	askDetached := func(gone []cluster.PodID, detached bool) (Verdict, []string) {
 		then := without(t, st, gone)
+		if st.Settings.PreemptionSeesVolumes {
+			detach(t, st, then, i, detached)
+		}
 		e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
 		v, ok := e.Node(then, SubjectOf(&pod.Pod), id, i)
 		if !ok {
@@ -114,9 +117,20 @@ func slowDryRun(t fataler, st *cluster.State, id cluster.PodID, i cluster.NodeIn
 		}
 		return v, reasons
 	}
+	ask := func(gone []cluster.PodID) (Verdict, []string) { return askDetached(gone, false) }
+	detaching := func(gone []cluster.PodID) bool {
+		if !st.Settings.PreemptionSeesVolumes {
+			return false
+		}
+		v, _ := askDetached(gone, true)
+		return v.Feasible()
+	}
 	now, _ := ask(nil)
 	if pod.RequiredNode != "" && pod.RequiredNode != st.Nodes.Spec[i].Name || now.Feasible() || now.Unresolvable() {
 		return nil, []string{ReasonNotHelpful}
+	}
+	if detaching(nil) {
+		return nil, []string{ReasonDetaching}
 	}
 	var lower []cluster.PodID
 	for other, row := range st.PodsOn(i) {
@@ -158,17 +172,28 @@ func slowDryRun(t fataler, st *cluster.State, id cluster.PodID, i cluster.NodeIn
 	}
 	out := &Preemption{Node: i}
 	gone := slices.Clone(lower)
-	for _, turn := range []bool{true, false} {
-		for _, victim := range lower {
-			if protected[victim] != turn {
-				continue
+	for before := -1; before != len(gone) && (before < 0 || st.Settings.PreemptionSeesVolumes); {
+		before = len(gone)
+		for _, turn := range []bool{true, false} {
+			for _, victim := range lower {
+				if protected[victim] != turn || !slices.Contains(gone, victim) {
+					continue
+				}
+				rest := slices.DeleteFunc(slices.Clone(gone), func(id cluster.PodID) bool { return id == victim })
+				if v, _ := ask(rest); v.Feasible() {
+					gone = rest
+				}
 			}
-			rest := slices.DeleteFunc(slices.Clone(gone), func(id cluster.PodID) bool { return id == victim })
-			if v, _ := ask(rest); v.Feasible() {
-				gone = rest
-			} else if turn {
-				out.Violations++
-			}
+		}
+	}
+	for _, victim := range gone {
+		if protected[victim] {
+			out.Violations++
+		}
+	}
+	for _, victim := range gone {
+		if detaching(slices.DeleteFunc(slices.Clone(gone), func(id cluster.PodID) bool { return id == victim })) {
+			return nil, []string{ReasonDetaching}
 		}
 	}
 	out.Victims, out.HighestPriority, out.EarliestStart = gone, math.MinInt32, math.MaxInt64

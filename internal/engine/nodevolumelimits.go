@@ -9,7 +9,8 @@ import (
 )
 
 // NodeVolumeLimits keeps pods off nodes to which no more volumes of a CSI driver can be attached: if the volumes that are attached, and those of
-// the pod that no pod of the node uses, are more than the node's CSINode allows. Removing pods would help.
+// the pod that no pod of the node uses, are more than the node's CSINode allows. Removing pods would help: see cluster.Settings.PreemptionSeesVolumes
+// for volumes of which a VolumeAttachment tells, and detaching.
 //
 // A claim that does not exist, which another plugin says before unless the profile has none that does, fails every node, unresolvably.
 //
@@ -17,18 +18,19 @@ import (
 // Here it is that node that fails.
 const NodeVolumeLimits = "NodeVolumeLimits"
 
-// NodeVolumeLimits' reasons, but for what it says of a claim or a disk of the pod. The last two are Berth's own.
+// NodeVolumeLimits' reasons, but for what it says of a claim or a disk of the pod. The last three are Berth's own, and the last is one of dry runs only.
 const (
 	ReasonVolumeLimit      = "node(s) exceed max volume count"
 	ReasonUncountedVolumes = "node(s) had pods whose volumes cannot be counted"
 	ReasonUntoldLimits     = "node(s) had a CSINode that Berth could not take in"
+	ReasonDetaching        = "node(s) had volumes attached that no pod uses any more"
 )
 
 var nodeVolumeLimits = Descriptor{
 	Name: NodeVolumeLimits, Points: []string{"preFilter", "filter"},
 	Judges: []Aspect{AttachedVolumes}, Predicates: []string{"MaxCSIVolumeCountPred"},
 	hints:   hints{pod: attachedGone, volumes: attachedVolumes},
-	reasons: []Reason{{Text: ReasonVolumeLimit, without: limitsExceededAlone}, {}, {fails: true}, {Text: ReasonUncountedVolumes}, {Text: ReasonUntoldLimits}, {Text: ReasonVolumeLimit, onlyWithout: true}},
+	reasons: []Reason{{Text: ReasonVolumeLimit, without: limitsExceededAlone}, {}, {fails: true}, {Text: ReasonUncountedVolumes}, {Text: ReasonUntoldLimits}, {Text: ReasonVolumeLimit, onlyWithout: true}, {Text: ReasonDetaching}},
 	resolve: func(r *resolving) string {
 		r.out.limits = r.limits()
 		return ""
@@ -79,6 +81,7 @@ const (
 	limitsUncounted
 	limitsUntold
 	limitsExceededAlone // limitsExceeded, but not if the pods nominated to the node are there: they use the same volumes
+	limitsDetaching     // of dry runs: whether somebody has to go, or how many, depends on volumes that are being detached
 )
 
 // limitsDemand is what pods want to have attached to a node that has a CSINode. On others there are no limits.
@@ -295,6 +298,9 @@ func (p *limits) counts(st *cluster.State, i cluster.NodeIndex, v *volumeOverlay
 	if v != nil && v.attached != nil {
 		count += int64(v.attached[driver])
 	}
+	if v != nil && v.detached {
+		count -= v.unused(attached, driver)
+	}
 	for _, handle := range d.handles {
 		there := find(attached, handle)
 		uses := v.usesOf(driver, there, handle)
@@ -390,8 +396,29 @@ func (p *limits) move(v *volumeOverlay, st *cluster.State, i cluster.NodeIndex, 
 		before := a.Uses + v.there[driver][u.there]
 		after := before + n*u.n
 		v.there[driver][u.there] += n * u.n
-		if a.Attachments == 0 {
+		if a.Attachments == 0 || v.detaches {
 			v.attached[driver] += is(after > 0) - is(before > 0)
 		}
 	}
+}
+
+// unused reports whether volumes of the drivers that the pods want are attached to a live node which no pod there uses. The controller that
+// attaches volumes detaches these, as soon as the node says that they are not mounted any more.
+func (p *limits) unused(st *cluster.State, i cluster.NodeIndex) bool {
+	return p != nil && st.CSINode(st.Nodes.Spec[i].Name) != nil && slices.ContainsFunc(p.drivers, func(d driverDemand) bool {
+		return slices.ContainsFunc(st.AttachedOf(i, d.name), func(a cluster.Attachment) bool { return a.Uses == 0 })
+	})
+}
+
+// detaching is why a node is no candidate as long as volumes are attached that no pod uses any more.
+func (p *limits) detaching() Verdict { return p.code + limitsDetaching }
+
+// unused returns how many of the volumes of a driver that are attached no pod uses, nor would with those that have come.
+func (v *volumeOverlay) unused(attached []cluster.Attachment, driver int) (n int64) {
+	for k := range attached {
+		if attached[k].Uses == 0 && (v.there == nil || v.there[driver] == nil || v.there[driver][k] <= 0) {
+			n++
+		}
+	}
+	return n
 }

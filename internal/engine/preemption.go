@@ -165,14 +165,36 @@ func (e *Evaluator) Preempts(st *cluster.State, pod cluster.PodID) (why string, 
 			return notEligibleTerminating, false
 		}
 	}
+	if st.Settings.PreemptionSeesVolumes && e.awaitsDetachment(st, &row.Pod, pod, nominated) {
+		return notEligibleDetaching, false
+	}
 	return "", true
+}
+
+// awaitsDetachment reports whether a pod fits the live node that it is nominated to as soon as the volumes are detached that no pod there uses. They
+// may be those of the pods that have gone for it.
+func (e *Evaluator) awaitsDetachment(st *cluster.State, pod *cluster.Pod, self cluster.PodID, node cluster.NodeIndex) (awaits bool) {
+	e.withFilters(st, SubjectOf(pod), func(c *evaluation) {
+		program := c.programIf(pod.RequiredNode == st.Nodes.Spec[node].Name)
+		if program.volumes == nil || !program.volumes.limits.unused(st, node) || program.preFilter(st, node) != codeFeasible {
+			return
+		}
+		room := c.room(st, program, node, self)
+		awaits = !room.verdict().Feasible() && room.fitsDetached()
+	})
+	return awaits
 }
 
 // Why a pod may not preempt.
 const (
 	notEligibleNever       = "not eligible due to preemptionPolicy=Never."
 	notEligibleTerminating = "not eligible due to a terminating pod on the nominated node."
+	// notEligibleDetaching is Berth's own.
+	notEligibleDetaching = "not eligible due to volumes that are still attached to the nominated node."
 )
+
+// AwaitsDetachment reports whether it is what Preempts says of a pod that waits for volumes to be detached from the node that it is nominated to.
+func AwaitsDetachment(why string) bool { return why == notEligibleDetaching }
 
 // PreemptionMessage returns what preemption says of a pod for which no node is a candidate, given the verdicts of dry
 // runs on all nodes: "0/3 nodes are available: 3 No preemption victims found for incoming pod."

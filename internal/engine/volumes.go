@@ -189,6 +189,11 @@ type volumeOverlay struct {
 	there      [][]int32          // how many more uses there are of those that are attached, by places of driver and volume; nil: none
 	uses       []map[string]int32 // likewise of those that are not, by place of the driver and handle
 	attached   []int32            // how many more volumes are attached, by place of the driver
+	// detaches: what pods use is detached when nobody does any more, whatever VolumeAttachments say. It is to be set when those have come that come, and
+	// before anybody goes: what nobody of the node uses is attached already where one comes that does.
+	detaches bool
+	// detached: those are that no pod of the node uses as it is.
+	detached bool
 }
 
 // moved returns a pod of a class and a label set, nil if its volumes change nothing wherever it comes or goes.

@@ -654,6 +654,9 @@ func TestVolumesAreJudgedAsByTheRulesReadOneByOne(t *testing.T) {
 	candidates := 0
 	rapid.Check(t, func(t *rapid.T) {
 		w := newStorage(t, rapid.IntRange(1, 4).Draw(t, "nodes"))
+		if rapid.Bool().Draw(t, "preemption sees volumes") {
+			w.seesVolumes()
+		}
 		e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
 		names := []string{"c0", "c1", "c2", "c3", "c4"}

@@ -661,10 +661,5 @@ func preempt(w *whatif.World, pod cluster.PodID) (Change, string, error) {
 		victim := st.Pod(id)
 		c.Victims = append(c.Victims, Victim{victim.UID, victim.Namespace, victim.Name, victim.Priority})
 	}
-	for _, id := range best.Victims {
-		if err := w.RemovePod(id); err != nil {
-			return c, "", err
-		}
-	}
-	return c, "", nil
+	return c, "", w.Preempt(best)
 }

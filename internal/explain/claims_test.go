@@ -127,6 +127,44 @@ func TestWhatWouldHelpClaims(t *testing.T) {
 	}
 }
 
+// The node takes one volume, which a pod of lower priority uses that is attached. Told is what preemption would do: nothing unless it sees volumes, and
+// nothing while it waits for the volume to be detached.
+func TestToEvictPodsForTheirVolumesIsToldIfPreemptionSeesThem(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		sees, detaches bool
+		want           []ChangeKind
+		waits          string
+	}{
+		{"as kube-scheduler", false, false, []ChangeKind{AddNode}, ""},
+		{"it sees volumes", true, false, []ChangeKind{AddNode, Preempt}, ""},
+		{"it has done so", true, true, []ChangeKind{AddNode}, "not eligible due to volumes that are still attached to the nominated node."},
+	} {
+		w, id := storageTowns["claim-limit"](t)
+		settings := w.st.Settings
+		settings.PreemptionSeesVolumes = tt.sees
+		apply(t, w.st, cluster.SettingsSet{Settings: settings})
+		w.set(boundTo("used", "other"))
+		pod := w.st.Pod(id).Pod
+		pod.NeverPreempts, pod.Priority = false, 5
+		if tt.detaches {
+			pod.Nominated = "node-1"
+		} else {
+			apply(t, w.st, cluster.LabelsDefined{ID: 91, Set: cluster.LabelSet{Namespace: "default", Claims: []cluster.PodClaim{{Name: "used"}}}},
+				cluster.PodSet{ID: w.st.FreePod(), Pod: cluster.Pod{UID: "db", Namespace: "default", Name: "db", Class: filler, Labels: 91, NodeName: "node-1"}})
+		}
+		apply(t, w.st, cluster.PodSet{ID: id, Pod: pod})
+		x := explained(t, w.st, id)
+		var got []ChangeKind
+		for k := range x.Changes {
+			got = append(got, x.Changes[k].Kind)
+		}
+		if !slices.Equal(got, tt.want) || x.NoPreemption != tt.waits {
+			t.Errorf("%s: told is %v, and %q; want %v, and %q", tt.name, got, x.NoPreemption, tt.want, tt.waits)
+		}
+	}
+}
+
 // Counts of claims are those of nodes: on the others nothing is in their way.
 func TestClaimsAreCounted(t *testing.T) {
 	w, id := storageTowns["claims"](t)

@@ -69,7 +69,7 @@ func (o *operations) sayBinder(cl Cluster) {
 	}
 	o.own["binder"] = map[string]any{
 		"source": cl.Source, "kubeQPS": cl.KubeQPS, "kubeBurst": cl.KubeBurst, "shards": cl.Settings.Shards, "seed": cl.Settings.Seed,
-		"maxUnschedulableSeconds": cl.Settings.MaxUnschedulableSeconds,
+		"maxUnschedulableSeconds": cl.Settings.MaxUnschedulableSeconds, "preemptionSeesVolumes": cl.Settings.PreemptionSeesVolumes,
 	}
 	if cl.Election != nil {
 		o.own["binder"].(map[string]any)["sharedNames"] = cl.Election.Names

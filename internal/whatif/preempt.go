@@ -80,9 +80,9 @@ func (p *placing) evict(out *PodOutcome, row *cluster.PodRow, best *engine.Preem
 		if k, ours := p.at[v.Pod]; ours {
 			p.outcomes[k].Outcome, p.outcomes[k].Node = Evicted, ""
 		}
-		if err := p.w.RemovePod(v.Pod); err != nil {
-			return err
-		}
+	}
+	if err := p.w.Preempt(best); err != nil {
+		return err
 	}
 	out.Victims = append(out.Victims, victims...)
 	p.freed++

@@ -250,6 +250,48 @@ func (w *World) RemovePod(id cluster.PodID) error {
 	return w.Observe(source.Event{Kind: source.PodGone, Pod: source.Pod{Pod: cluster.Pod{UID: row.UID}}})
 }
 
+// Preempt makes happen what a dry run has found, to its end: the victims are gone, and if preemption sees volumes, those are detached from the node that
+// nobody uses there any more.
+func (w *World) Preempt(found *engine.Preemption) error {
+	st := w.State()
+	used := func(a cluster.Attachment) bool { return a.Uses > 0 }
+	var released []cluster.Attachment
+	if st.Settings.PreemptionSeesVolumes {
+		for _, a := range st.Attached(found.Node) {
+			if used(a) && a.Attachments > 0 {
+				released = append(released, a)
+			}
+		}
+	}
+	for _, id := range found.Victims {
+		if err := w.RemovePod(id); err != nil {
+			return err
+		}
+	}
+	is := func(driver, handle string) func(cluster.Attachment) bool {
+		return func(a cluster.Attachment) bool { return a.Driver == driver && a.Handle == handle }
+	}
+	released = slices.DeleteFunc(released, func(a cluster.Attachment) bool {
+		still := slices.IndexFunc(st.Attached(found.Node), is(a.Driver, a.Handle))
+		return still < 0 || used(st.Attached(found.Node)[still])
+	})
+	if len(released) == 0 {
+		return nil
+	}
+	for _, name := range st.AttachmentsTo(st.Nodes.Spec[found.Node].Name) {
+		key := cluster.ObjectKey{Kind: cluster.VolumeAttachmentKind, Name: name}
+		attachment := cluster.ObjectAt[*cluster.VolumeAttachment](st, key)
+		volume := st.PersistentVolume(attachment.Volume)
+		if volume == nil || !slices.ContainsFunc(released, is(attachment.Attacher, volume.Handle)) {
+			continue
+		}
+		if err := w.Observe(source.Event{Kind: source.ObjectGone, Key: key}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // SetSettings makes profiles, seed and shards others.
 func (w *World) SetSettings(settings cluster.Settings) error {
 	return w.Apply(cluster.SettingsSet{Settings: settings})

@@ -35,6 +35,7 @@ func delta(m *logv1.Delta) cluster.Delta {
 			Shards: m.Settings.GetShards(), Seed: m.Settings.GetSeed(), Profiles: each(m.Settings.GetProfiles(), profile), Source: m.Settings.GetSource(),
 			InitialBackoffSeconds: m.Settings.GetInitialBackoffSeconds(), MaxBackoffSeconds: m.Settings.GetMaxBackoffSeconds(),
 			MaxUnschedulableSeconds: m.Settings.GetMaxUnschedulableSeconds(), Yielded: m.Settings.GetYielded(), YieldedTo: m.Settings.GetYieldedTo(),
+			PreemptionSeesVolumes: m.Settings.GetPreemptionSeesVolumes(),
 		}}
 	case *logv1.Delta_ClassDefined:
 		return cluster.ClassDefined{ID: cluster.ClassID(m.ClassDefined.GetId()), Spec: classSpec(m.ClassDefined.GetSpec())}

@@ -48,6 +48,7 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 			Shards: d.Settings.Shards, Seed: d.Settings.Seed, Profiles: each(d.Settings.Profiles, toProfile), Source: d.Settings.Source,
 			InitialBackoffSeconds: d.Settings.InitialBackoffSeconds, MaxBackoffSeconds: d.Settings.MaxBackoffSeconds,
 			MaxUnschedulableSeconds: d.Settings.MaxUnschedulableSeconds, Yielded: d.Settings.Yielded, YieldedTo: d.Settings.YieldedTo,
+			PreemptionSeesVolumes: d.Settings.PreemptionSeesVolumes,
 		}}}, nil
 	case cluster.ClassDefined:
 		spec, err := toClassSpec(&d.Spec)

@@ -328,7 +328,7 @@ func (c *cycle) shelve(ctx context.Context, pods []*attempt) error {
 						outdated = append(outdated, a)
 						continue
 					}
-					f := c.postFilter(st, a)
+					f := c.postFilter(st, a, now)
 					if a.preempts = f.preempts; !a.preempts {
 						c.reject(q, now, st, a, f)
 					}
@@ -376,7 +376,7 @@ func (c *cycle) reject(q *pending.Queue, now time.Time, st *cluster.State, a *at
 	if more := engine.Besides(st, diagnosis.Verdicts); more != "" {
 		diagnosis.Message += " " + more
 	}
-	diagnosis.Resigns, diagnosis.Keepers = f.clear, f.keepers
+	diagnosis.Resigns, diagnosis.Keepers, diagnosis.Detaching = f.clear && !f.gaveUp, f.keepers, f.detaching
 	q.Reject(now, st, a.Attempt, diagnosis)
 	c.progress++
 	c.decided(a, resultUnschedulable, diagnosis.Message)

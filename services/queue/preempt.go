@@ -29,10 +29,18 @@ type postFilter struct {
 	message  string           // what FailedScheduling's text ends with
 	clear    bool             // it is to be nominated to no node any more
 	keepers  engine.Rejectors // keep it from preempting
+
+	detaching bool // it waits for volumes to be detached from the node that it is nominated to
+	gaveUp    bool // it has done so for too long: it is to be tried again as soon as it is nominated no more
 }
 
+// detachFor is for how long a pod is nominated to a node where it only waits for volumes to be detached that nobody uses. Usually that takes seconds:
+// until the node has unmounted them. On nodes that do not say so, and are not ready, the controller that attaches volumes has its own patience, six
+// minutes (attachdetach's ReconcilerMaxWaitForUnmountDuration); what is attached for longer may be for ever.
+const detachFor = 6 * time.Minute
+
 // postFilter says what comes of PostFilter without a dry run.
-func (c *cycle) postFilter(st *cluster.State, a *attempt) postFilter {
+func (c *cycle) postFilter(st *cluster.State, a *attempt, now time.Time) postFilter {
 	if !c.judged(a) {
 		return postFilter{clear: c.nodes == 0}
 	}
@@ -50,7 +58,11 @@ func (c *cycle) postFilter(st *cluster.State, a *attempt) postFilter {
 	if why != "" {
 		c.preempted(a, preemptionNotEligible, statusUnschedulable, 0)
 	}
-	return postFilter{message: engine.PostFilterMessage(profile, why)}
+	f := postFilter{message: engine.PostFilterMessage(profile, why), detaching: engine.AwaitsDetachment(why)}
+	if f.detaching && !a.Detaching.IsZero() && now.Sub(a.Detaching) >= detachFor {
+		f.detaching, f.clear, f.gaveUp = false, true, true
+	}
+	return f
 }
 
 // preempt makes room for pods that fit nowhere, one after the other in queue order: each dry run sees the nomination

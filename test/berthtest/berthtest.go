@@ -31,10 +31,11 @@ type Options struct {
 	Shards                              int32             // 0 means 1
 	Seed                                uint64            // of ties
 	Profiles                            []cluster.Profile // nil means the default one
-	BatchSize                           int               // 0 means the default
-	MinRange                            int               // nodes of the smallest range; 0 means the default
-	DataDir                             string            // of the embedded etcd; "" means one of the test
-	Kubeconfig                          string            // use the kube source
+	PreemptionSeesVolumes               bool
+	BatchSize                           int    // 0 means the default
+	MinRange                            int    // nodes of the smallest range; 0 means the default
+	DataDir                             string // of the embedded etcd; "" means one of the test
+	Kubeconfig                          string // use the kube source
 	EtcdEndpoints                       []string
 	EtcdOwned                           bool          // it is this Berth's alone
 	EtcdLook                            time.Duration // how often it is asked how full it is; 0 means the default
@@ -77,7 +78,7 @@ func Start(t testing.TB, o Options) *Berth {
 	if o.Profiles == nil {
 		o.Profiles = []cluster.Profile{engine.DefaultProfile("default-scheduler")}
 	}
-	settings := cluster.Settings{Shards: max(o.Shards, 1), Seed: o.Seed, Profiles: o.Profiles}
+	settings := cluster.Settings{Shards: max(o.Shards, 1), Seed: o.Seed, Profiles: o.Profiles, PreemptionSeesVolumes: o.PreemptionSeesVolumes}
 	source := "local"
 	if o.Kubeconfig != "" {
 		source = "kube"

@@ -348,7 +348,7 @@ func settings(intn Intn) cluster.Delta {
 	if intn.one(3) {
 		profile.DefaultSpread, profile.SystemSpread = spread(intn), false
 	}
-	settings := cluster.Settings{Shards: int32(1 + intn(4)), Seed: uint64(intn(100)), Profiles: []cluster.Profile{profile}}
+	settings := cluster.Settings{Shards: int32(1 + intn(4)), Seed: uint64(intn(100)), Profiles: []cluster.Profile{profile}, PreemptionSeesVolumes: intn.one(3)}
 	if intn.one(3) {
 		settings = settings.Yielding([]string{profile.SchedulerName}, pick(intn, []string{"a", "b"}))
 	}

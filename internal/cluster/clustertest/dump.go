@@ -14,7 +14,7 @@ func Dump(st *cluster.State) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	if s := st.Settings; s.Shards > 0 {
-		line("settings: %d shards, seed %d, profiles %+v, yielded %q to %q", s.Shards, s.Seed, s.Profiles, s.Yielded, s.YieldedTo)
+		line("settings: %d shards, seed %d, profiles %+v, preemption sees volumes %v, yielded %q to %q", s.Shards, s.Seed, s.Profiles, s.PreemptionSeesVolumes, s.Yielded, s.YieldedTo)
 	}
 	for _, c := range st.Classes() {
 		line("class %d: %d pods, hash %016x, %+v", c.ID, c.Pods, c.Hash, c.Spec)

@@ -62,6 +62,7 @@ type Attempt struct {
 	Nominated    string    // the node it is nominated to; "": none
 	Number       int32     // from 1; grows with every attempt of the pod
 	Since        time.Time // since when the pod had waited for it
+	Detaching    time.Time // since when attempts have found nothing but Diagnosis.Detaching; zero: the last has not
 }
 
 // Node returns the name of the node that matters by itself for the pod, "" if there is none.
@@ -79,6 +80,8 @@ type Diagnosis struct {
 	Keepers engine.Rejectors
 	// Resigns says that the nomination that the attempt began with, if any, is about to end because the attempt found no use for it.
 	Resigns bool
+	// Detaching says that the pod may not preempt as it waits for volumes to be detached from the node that it is nominated to.
+	Detaching bool
 }
 
 // Entry is what the queue knows of a pod.
@@ -110,7 +113,8 @@ type entry struct {
 	said
 	sleeps bool // it is in Queue.sleeping
 
-	claims []*claim // that it uses
+	claims    []*claim  // that it uses
+	detaching time.Time // Attempt.Detaching of the next attempt
 
 	news // since the last attempt began
 
@@ -282,7 +286,7 @@ func (q *Queue) PopAbove(now time.Time, limit int, floor int32) (batch []Attempt
 		e.attempts++
 		batch = append(batch, Attempt{
 			ID: e.id, UID: e.pod.UID, Subject: engine.SubjectOf(&e.pod), RequiredNode: e.pod.RequiredNode, Nominated: e.pod.Nominated,
-			Number: e.attempts, Since: since,
+			Number: e.attempts, Since: since, Detaching: e.detaching,
 		})
 	}
 	return batch, false
@@ -394,6 +398,12 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 	q.unlink(e)
 	e.verdicts, e.rejected, e.message = d.Verdicts, engine.RejectorsOf(d.Verdicts)|d.Keepers, d.Message
 	e.wake, e.evaluated = d.Wake, d.Version
+	switch {
+	case !d.Detaching:
+		e.detaching = time.Time{}
+	case e.detaching.IsZero():
+		e.detaching = now
+	}
 	if d.Resigns && e.pod.Nominated != "" {
 		e.resigns = e.pod.Nominated == a.Nominated
 		e.again = e.again || !e.resigns // it has come meanwhile: the next attempt judges it, and ends it if it is of no use

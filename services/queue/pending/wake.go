@@ -92,10 +92,10 @@ func (q *Queue) helps(st *cluster.State, e *entry, n cluster.NodeIndex, changed 
 		changed && (e.preempts() && q.judge.Preemptable(st, s, e.id, n) || q.waitsInVain(st, e))
 }
 
-// waitsInVain reports whether a pod waits for pods to leave the node that it is nominated to, where it can never run by now: then it may
-// preempt elsewhere.
+// waitsInVain reports whether a pod waits for pods to leave the node that it is nominated to, or for volumes to be detached from it, where it can
+// never run by now: then it may preempt elsewhere.
 func (q *Queue) waitsInVain(st *cluster.State, e *entry) bool {
-	if e.pod.Nominated == "" || victimsGone(st, e) {
+	if e.pod.Nominated == "" || victimsGone(st, e) && e.detaching.IsZero() {
 		return false
 	}
 	_, ok := q.judge.Preempts(st, e.id)

@@ -741,9 +741,11 @@ type Settings struct {
 	// Scheduler names whose pods Berth leaves to another scheduler at the moment, in alphabetical order. Usually none.
 	Yielded []string `protobuf:"bytes,8,rep,name=yielded,proto3" json:"yielded,omitempty"`
 	// Who they are left to and why, for people. Empty if there are none.
-	YieldedTo     string `protobuf:"bytes,9,opt,name=yielded_to,json=yieldedTo,proto3" json:"yielded_to,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	YieldedTo string `protobuf:"bytes,9,opt,name=yielded_to,json=yieldedTo,proto3" json:"yielded_to,omitempty"`
+	// Whether volumes count as detached that only victims use, where room is looked for. False: as kube-scheduler counts.
+	PreemptionSeesVolumes bool `protobuf:"varint,12,opt,name=preemption_sees_volumes,json=preemptionSeesVolumes,proto3" json:"preemption_sees_volumes,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *Settings) Reset() {
@@ -837,6 +839,13 @@ func (x *Settings) GetYieldedTo() string {
 		return x.YieldedTo
 	}
 	return ""
+}
+
+func (x *Settings) GetPreemptionSeesVolumes() bool {
+	if x != nil {
+		return x.PreemptionSeesVolumes
+	}
+	return false
 }
 
 // Profile is how pods of one spec.schedulerName are filtered and scored.
@@ -4036,7 +4045,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"object_set\x18\x15 \x01(\v2\x17.berth.log.v1.ObjectSetH\x00R\tobjectSet\x12D\n" +
 	"\x0eobject_removed\x18\x16 \x01(\v2\x1b.berth.log.v1.ObjectRemovedH\x00R\robjectRemovedB\b\n" +
-	"\x06change\"\xde\x02\n" +
+	"\x06change\"\x96\x03\n" +
 	"\bSettings\x12\x16\n" +
 	"\x06shards\x18\x01 \x01(\x05R\x06shards\x12\x12\n" +
 	"\x04seed\x18\x02 \x01(\x04R\x04seed\x121\n" +
@@ -4047,7 +4056,8 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x19max_unschedulable_seconds\x18\a \x01(\x03R\x17maxUnschedulableSeconds\x12\x18\n" +
 	"\ayielded\x18\b \x03(\tR\ayielded\x12\x1d\n" +
 	"\n" +
-	"yielded_to\x18\t \x01(\tR\tyieldedTo\"\xc2\a\n" +
+	"yielded_to\x18\t \x01(\tR\tyieldedTo\x126\n" +
+	"\x17preemption_sees_volumes\x18\f \x01(\bR\x15preemptionSeesVolumes\"\xc2\a\n" +
 	"\aProfile\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x124\n" +
 	"\aweights\x18\x02 \x03(\v2\x1a.berth.log.v1.PluginWeightR\aweights\x12!\n" +

@@ -1,0 +1,134 @@
+package queue_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/test/bubble"
+)
+
+// attached returns a world with two nodes to each of which a volume is attached that a pod uses, and no other can be; low1 is of the least priority. A
+// pod with a volume of its own is more important than both, and preemption sees volumes.
+func attached(t *testing.T) *world {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	settings := w.ledger.st.Settings
+	settings.PreemptionSeesVolumes = true
+	w.ledger.apply(cluster.SettingsSet{Settings: settings})
+	labels := make(map[string]cluster.LabelsID)
+	for _, claim := range []string{"a1", "a2", "x"} {
+		labels[claim] = w.ledger.claiming(claim)
+		w.ledger.apply(cluster.ObjectSet{Object: &cluster.PersistentVolume{Name: "pv-" + claim, Driver: "csi", Handle: "h-" + claim}})
+	}
+	for k := range 2 {
+		node := fmt.Sprint("n", k+1)
+		w.ledger.node(node, 1000)
+		w.ledger.pod(fmt.Sprint("low", k+1), 100, func(p *cluster.Pod, _ *cluster.ClassSpec) {
+			p.NodeName, p.Priority, p.Labels = node, int32(k), labels[fmt.Sprint("a", k+1)]
+		})
+		w.ledger.apply(
+			cluster.ObjectSet{Object: &cluster.CSINode{Name: node, Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true, Limit: 1}}}},
+			cluster.ObjectSet{Object: &cluster.VolumeAttachment{Name: "to-" + node, Attacher: "csi", Node: node, Volume: fmt.Sprint("pv-a", k+1)}},
+		)
+	}
+	w.ledger.pod("high", 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Priority, p.Labels = 10, labels["x"] })
+	return w
+}
+
+const onN1 = "high/1 on n1: low1"
+
+func TestAPreemptorWaitsForTheVolumeOfItsVictimToBeDetached(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := attached(t)
+		w.queueMember("q1")
+		elapse(time.Second)
+		w.binder.evict(1)
+		elapse(5 * time.Minute)
+		if got := w.binder.report("high"); !strings.HasSuffix(got, "preemption: "+"not eligible due to volumes that are still attached to the nominated node.") || w.binder.clears("high") {
+			t.Errorf("while the volume is attached: %q, its nomination is cleared: %v", got, w.binder.clears("high"))
+		}
+		w.ledger.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.VolumeAttachmentKind, Name: "to-n1"}})
+		elapse(30 * time.Second)
+		if got, preempted := w.ledger.nodeOf("high"), w.binder.preempted(); got != "n1" || !slices.Equal(preempted, []string{onN1}) {
+			t.Errorf("it is on %q, after preemptions %q; want n1, after %q alone", got, preempted, onN1)
+		}
+	})
+}
+
+func TestAPreemptorGivesUpANodeFromWhichTheVolumeIsNeverDetached(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := attached(t)
+		w.queueMember("q1")
+		elapse(time.Second)
+		w.binder.evict(1)
+		since := time.Now()
+		for !w.binder.clears("high") && time.Since(since) < time.Hour {
+			elapse(time.Second)
+		}
+		if waited := time.Since(since); waited < 6*time.Minute || waited > 12*time.Minute {
+			t.Errorf("its nomination is cleared after %v, want 6 minutes and what the next attempt is late", waited)
+		}
+		if n := len(w.binder.preempted()); n != 1 {
+			t.Errorf("%d preemptions while it is nominated, want 1", n)
+		}
+		high, _ := w.ledger.st.PodByUID("uid-high")
+		w.ledger.apply(cluster.PodNominated{ID: high})
+		elapse(30 * time.Second)
+		if got := w.binder.preempted(); len(got) != 2 || !strings.HasSuffix(got[1], "on n2: low2") {
+			t.Fatalf("preemptions %q, want one of low2 besides", got)
+		}
+		w.binder.evict(2)
+		w.ledger.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.VolumeAttachmentKind, Name: "to-n2"}})
+		elapse(30 * time.Second)
+		if got := w.ledger.nodeOf("high"); got != "n2" {
+			t.Errorf("it is on %q, want n2", got)
+		}
+	})
+}
+
+// Two volumes can be attached to each node by now, one is that a pod uses, and one that nobody does.
+func TestNobodyIsEvictedWhereAVolumeIsBeingDetached(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := attached(t)
+		for _, node := range []string{"n1", "n2"} {
+			w.ledger.apply(
+				cluster.ObjectSet{Object: &cluster.CSINode{Name: node, Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true, Limit: 2}}}},
+				cluster.ObjectSet{Object: &cluster.PersistentVolume{Name: "pv-of-" + node, Driver: "csi", Handle: "of-" + node}},
+				cluster.ObjectSet{Object: &cluster.VolumeAttachment{Name: "unused-" + node, Attacher: "csi", Node: node, Volume: "pv-of-" + node}},
+			)
+		}
+		w.queueMember("q1")
+		elapse(20 * time.Minute)
+		const want = "preemption: 0/2 nodes are available: 2 node(s) had volumes attached that no pod uses any more."
+		if got := w.binder.report("high"); !strings.HasSuffix(got, want) {
+			t.Errorf("it says %q, want %q", got, want)
+		}
+		w.ledger.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.VolumeAttachmentKind, Name: "unused-n2"}})
+		elapse(30 * time.Second)
+		if got, preempted := w.ledger.nodeOf("high"), w.binder.preempted(); got != "n2" || len(preempted) > 0 {
+			t.Errorf("it is on %q, after preemptions %q; want n2, after none", got, preempted)
+		}
+	})
+}
+
+// Whoever waits for a volume to be detached is tried again when it could not run there even then.
+func TestAPreemptorLooksElsewhereIfItsNodeFillsUpWhileAVolumeIsBeingDetached(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := attached(t)
+		w.queueMember("q1")
+		elapse(time.Second)
+		w.binder.evict(1)
+		elapse(time.Minute)
+		w.ledger.pod("other", 1000, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.NodeName, p.Priority = "n1", 11 })
+		elapse(30 * time.Second)
+		if got := w.binder.preempted(); len(got) != 2 || !strings.HasSuffix(got[1], "on n2: low2") {
+			t.Errorf("preemptions %q, want one of low2 besides", got)
+		}
+	})
+}
