@@ -150,7 +150,6 @@ spec:
   accessModes: [ReadWriteOnce]
   csi: {driver: csi, volumeHandle: v}
   nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [b]}]}]}}
-status: {phase: Available}
 ---
 apiVersion: apps/v1
 kind: StatefulSet
@@ -204,6 +203,78 @@ func TestAStatefulSetBringsItsClaims(t *testing.T) {
 	})
 	if s.state.PersistentVolume("v") != nil || s.state.StorageClass("late") != nil {
 		t.Error("what the question brought is there still")
+	}
+}
+
+// outcomesOf places what manifests bring and returns where, by pod.
+func outcomesOf(t *testing.T, s *Sandbox, manifests string) map[string]PodOutcome {
+	t.Helper()
+	load, err := ReadWorkload(t.Context(), []byte(manifests), 1, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]PodOutcome)
+	try(t, s, func(w *World) error {
+		ids, err := w.Add(load)
+		if err != nil {
+			return err
+		}
+		outcomes, err := Place(w, ids, PlaceOptions{})
+		for _, o := range outcomes {
+			found[o.Name] = o
+		}
+		return err
+	})
+	return found
+}
+
+// What manifests bring has what an API server, and the controller of volumes, would add: nobody writes the phase of a volume, and few when volumes of
+// a class are bound.
+func TestAVolumeOfAManifestIsThereToBeTaken(t *testing.T) {
+	s := sandbox(t, setNode(aNode("a", "z", 1000)), setNode(aNode("b", "z", 1000)),
+		setObject(&cluster.StorageClass{Name: "local", Provisioner: "kubernetes.io/no-provisioner", Mode: cluster.BindToFirstConsumer}))
+	found := outcomesOf(t, s, `
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: v}
+spec:
+  storageClassName: local
+  capacity: {storage: 10Gi}
+  accessModes: [ReadWriteOnce]
+  local: {path: /v}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [b]}]}]}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {storageClassName: local, accessModes: [ReadWriteOnce], resources: {requests: {storage: 5Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: db}
+spec:
+  containers: [{name: c, image: i}]
+  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: now}
+provisioner: csi
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: scratch}
+spec:
+  containers: [{name: c, image: i}]
+  volumes:
+  - name: v
+    ephemeral: {volumeClaimTemplate: {spec: {storageClassName: now, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}
+`)
+	if found["db"].Node != "b" || found["scratch"].Outcome != Placed {
+		t.Errorf("%+v, want db where its volume is, and scratch anywhere", found)
+	}
+	if _, err := ReadWorkload(t.Context(), []byte("apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: bad}\nvolumeBindingMode: Late\n"), 1, 1); err == nil {
+		t.Error("a class that no API server would take is read")
 	}
 }
 

@@ -109,11 +109,11 @@ func (r *workloadReader) object(raw []byte, item bool) error {
 	case "Deployment", "Job", manifest.KindReplicaSet, manifest.KindStatefulSet, manifest.KindReplicationController:
 	default:
 		if ofVolumes(list.Kind) {
-			o, _, err := decodeObject(list.Kind, raw)
+			objects, err := manifest.Parse(raw)
 			if err != nil {
 				return err
 			}
-			if e, ok := eventOf(o); ok {
+			if e, ok := eventOf(objects[0]); ok {
 				if len(r.out.Objects) == maxClaims {
 					return fmt.Errorf("%w: there are more than %d objects", ErrTooMuch, maxClaims)
 				}
