@@ -188,3 +188,33 @@ func TestManifestsReplaceNothingOfOthers(t *testing.T) {
 		t.Errorf("how many fit with another class gold: %v", err)
 	}
 }
+
+// noLister is a reviewer for whom nobody may list pods.
+type noLister struct{ tenants }
+
+func (noLister) Allowed(_ context.Context, _ access.Caller, p access.Permission) (bool, string, error) {
+	return p.Verb != "list" || p.Resource != "pods", "", nil
+}
+
+// Manifests that stand for no pod are no way to have the cluster's pods compared: that takes the right to list them.
+func TestPodsOfTheClusterAreComparedOnlyForThoseWhoMayListThem(t *testing.T) {
+	guard, err := access.NewGuard(access.GuardConfig{Reviewer: noLister{}, Rate: 1e6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deltas := append([]cluster.Delta{
+		cluster.SettingsSet{Settings: cluster.Settings{Shards: 2, Source: "local", Profiles: []cluster.Profile{engine.DefaultProfile("berth")}}},
+	}, oneClass[1:]...)
+	b := start(t, func(_ *gateway.Config, b *berth) { b.guard = guard }, withState(stateOf(t, 7, append(deltas, node(0), pod(1))...)))
+	const other = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles: [{schedulerName: other}]\n"
+	for manifests, want := range map[string]codes.Code{
+		"": codes.PermissionDenied, " \n": codes.PermissionDenied, "# nothing": codes.InvalidArgument,
+		"apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: v}\nspec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce]}\n": codes.InvalidArgument,
+		strings.Replace(claiming, "  volumes: [{name: v, persistentVolumeClaim: {claimName: secret}}]\n", "", 1):                        codes.OK,
+	} {
+		got, err := b.client.Compare(b.as("ann"), &schedulingv1.CompareRequest{Other: other, Manifests: manifests})
+		if status.Code(err) != want || strings.Contains(got.String(), pod(1).Pod.Name) || len(got.GetMoves()) > 0 && want != codes.OK {
+			t.Errorf("pods of %q: %v, %v, want %v", manifests, got, err, want)
+		}
+	}
+}

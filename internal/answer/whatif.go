@@ -60,11 +60,8 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 			}
 		}
 		added, err := w.Add(*load)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err() // which is no fault of the manifests
-		case err != nil:
-			return rpc.Invalid(rpc.Violation{Field: "manifests", Description: err.Error()})
+		if err != nil {
+			return faultOf(w.Context(), "manifests", err)
 		}
 		placed, err := whatif.Place(w, append(pods, added...), whatif.PlaceOptions{
 			Preempt: !req.GetNoPreemption(), Brief: req.GetSummaryOnly(), MaxText: outcomeBytes,
@@ -150,11 +147,12 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 		}
 		if len(load.Pods) > 0 {
 			pod = load.Pods[0]
-			if err := w.Bring(load.Objects); err != nil {
-				return rpc.Invalid(rpc.Violation{Field: "manifest", Description: err.Error()})
+			err := w.Bring(load.Objects)
+			if err == nil {
+				err = w.AddClaims(load.Claims[0])
 			}
-			if err := w.AddClaims(load.Claims[0]); err != nil {
-				return err
+			if err != nil {
+				return faultOf(w.Context(), "manifest", err)
 			}
 		}
 		room, err := whatif.Capacity(w, pod, limit)
@@ -174,7 +172,7 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 // Compare schedules pods under two configurations and says what differs. Pods that the request does not bring are named only if names
 // is true. Load is what Read has read of its manifests; nil: they are read here.
 func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.CompareRequest, names bool, load *whatif.Workload) (*schedulingv1.CompareResponse, error) {
-	if req.GetEverything() && req.GetManifests() != "" {
+	if req.GetEverything() && !blank(req.GetManifests()) {
 		return nil, rpc.Invalid(rpc.Violation{Field: "everything", Description: "goes with no manifests"})
 	}
 	if load == nil {
@@ -182,6 +180,10 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 		if load, err = Read(ctx, "manifests", req.GetManifests(), req.GetTimes()); err != nil {
 			return nil, err
 		}
+	}
+	brings := !blank(req.GetManifests()) // else the pods are the cluster's, which takes another right
+	if brings && len(load.Pods) == 0 {
+		return nil, rpc.Invalid(rpc.Violation{Field: "manifests", Description: "they stand for no pod"})
 	}
 	response := &schedulingv1.CompareResponse{Version: version(box)}
 	err := try(ctx, box, func(w *whatif.World) error {
@@ -197,8 +199,9 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 		switch {
 		case req.GetEverything():
 			pods = whatif.Everything(w)
-		case len(load.Pods) > 0:
+		case brings:
 			pods, err = w.Add(*load)
+			err = faultOf(w.Context(), "manifests", err)
 		default:
 			pods = whatif.Pending(w)
 		}
@@ -215,7 +218,7 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 		response.One, response.Two = utilization(c.A), utilization(c.B)
 		response.OnlyOne, response.OnlyTwo, response.Moved, response.Same = int32(c.OnlyA), int32(c.OnlyB), int32(c.Moved), int32(c.Same)
 		for _, d := range c.Differ[:min(len(c.Differ), maxMoves)] {
-			if !names && len(load.Pods) == 0 {
+			if !names && !brings {
 				d.Namespace, d.Name = "", withheld
 			}
 			response.Moves = append(response.Moves, &schedulingv1.Move{Namespace: d.Namespace, Name: d.Name, One: d.A, Two: d.B})
@@ -291,12 +294,8 @@ func (c *changes) make(list []*schedulingv1.Change) error {
 	}
 	for i, change := range list {
 		field, err := c.one(change)
-		switch {
-		case err == nil:
-		case rpc.ReasonOf(err) != "", errors.Is(err, whatif.ErrSpoiled), c.w.Context().Err() != nil:
-			return err
-		default:
-			return rpc.Invalid(rpc.Violation{Field: fmt.Sprintf("changes[%d].%s", i, field), Description: err.Error()})
+		if err != nil {
+			return faultOf(c.w.Context(), fmt.Sprintf("changes[%d].%s", i, field), err)
 		}
 	}
 	return nil
@@ -413,6 +412,20 @@ func (c *changes) addNodes(a *schedulingv1.AddNodes) error {
 	return nil
 }
 
+// blank reports whether a field of manifests brings nothing.
+func blank(manifests string) bool { return strings.TrimSpace(manifests) == "" }
+
+// faultOf says that an error is the fault of a field, unless it is of the sandbox or of the turns of whoever asks, or nobody waits any more.
+func faultOf(ctx context.Context, field string, err error) error {
+	switch {
+	case err == nil, rpc.ReasonOf(err) != "", errors.Is(err, whatif.ErrSpoiled):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return rpc.Invalid(rpc.Violation{Field: field, Description: err.Error()})
+}
+
 // settings are the present ones, with the profiles of a configuration if one is given.
 func settings(w *whatif.World, field, configuration string) (cluster.Settings, []string, error) {
 	if configuration == "" {
@@ -430,15 +443,12 @@ func Read(ctx context.Context, field, manifests string, times int32) (*whatif.Wo
 	switch {
 	case times < 0 || times > maxPods:
 		return nil, rpc.Invalid(rpc.Violation{Field: "times", Description: fmt.Sprintf("%d, want 0 to %d", times, maxPods)})
-	case strings.TrimSpace(manifests) == "":
+	case blank(manifests):
 		return new(whatif.Workload), nil
 	}
 	load, err := whatif.ReadWorkload(ctx, []byte(manifests), int(times), maxPods)
-	switch {
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case err != nil:
-		return nil, rpc.Invalid(rpc.Violation{Field: field, Description: err.Error()})
+	if err != nil {
+		return nil, faultOf(ctx, field, err)
 	}
 	return &load, nil
 }
