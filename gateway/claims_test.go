@@ -2,11 +2,14 @@ package gateway_test
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/gateway"
@@ -156,6 +159,63 @@ func TestNobodyWaitsForWhatOthersMay(t *testing.T) {
 		}
 	}
 }
+
+// Whoever waits to hear whether they may ask about claims holds their manifests and not all that these stand for.
+func TestWhoWaitsForWhatTheyMayHoldsNoPods(t *testing.T) {
+	reviewer := slowReviewer{asked: make(chan struct{}), may: make(chan struct{})}
+	guard, err := access.NewGuard(access.GuardConfig{Reviewer: reviewer, Rate: 1e6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, func(c *gateway.Config, b *berth) { b.guard, c.QuestionFor = guard, time.Minute })
+	held := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	const waiting = 4
+	before := held()
+	done := make(chan error, waiting)
+	asking, leave := context.WithTimeout(b.ctx, 2*time.Minute) // for hangs
+	defer leave()
+	for k := range waiting {
+		go func() {
+			_, err := b.client.WhatIf(metadata.AppendToOutgoingContext(asking, "authorization", fmt.Sprint("Bearer user-", k)), &schedulingv1.WhatIfRequest{Manifests: many})
+			done <- err
+		}()
+	}
+	for range waiting {
+		select {
+		case <-reviewer.asked:
+		case err := <-done:
+			t.Fatal(err)
+		}
+	}
+	if now := held(); now > before+waiting*4<<20 {
+		t.Errorf("%d calls that wait hold %d MiB", waiting, (now-before)>>20)
+	}
+	leave()
+	for range waiting {
+		if err := <-done; status.Code(err) != codes.Canceled {
+			t.Error(err)
+		}
+	}
+}
+
+// many is 10,000 pods with a claim each.
+const many = `
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: web}
+spec:
+  replicas: 10000
+  selector: {matchLabels: {app: web}}
+  volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: c, image: i}]}
+`
 
 // What is there and in no namespace cannot be replaced by what a question brings, and claims only by those who may list them.
 func TestManifestsReplaceNothingOfOthers(t *testing.T) {

@@ -23,15 +23,15 @@ const (
 // questions are all that bring manifests.
 var questions = map[string]func(ctx context.Context, box *whatif.Sandbox, manifests string) error{
 	"what-if": func(ctx context.Context, box *whatif.Sandbox, manifests string) error {
-		_, err := answer.WhatIf(ctx, box, &schedulingv1.WhatIfRequest{Manifests: manifests}, true, nil)
+		_, err := answer.WhatIf(ctx, box, &schedulingv1.WhatIfRequest{Manifests: manifests}, true)
 		return err
 	},
 	"capacity": func(ctx context.Context, box *whatif.Sandbox, manifests string) error {
-		_, err := answer.Capacity(ctx, box, &schedulingv1.GetCapacityRequest{Manifest: manifests}, nil)
+		_, err := answer.Capacity(ctx, box, &schedulingv1.GetCapacityRequest{Manifest: manifests})
 		return err
 	},
 	"compare": func(ctx context.Context, box *whatif.Sandbox, manifests string) error {
-		_, err := answer.Compare(ctx, box, &schedulingv1.CompareRequest{Manifests: manifests}, true, nil)
+		_, err := answer.Compare(ctx, box, &schedulingv1.CompareRequest{Manifests: manifests}, true)
 		return err
 	},
 }
