@@ -81,7 +81,8 @@ type Change struct {
 // NewVolume is a volume that is to be added for a claim.
 type NewVolume struct {
 	Claim, Class string
-	Size         int64 // in bytes
+	Size         int64  // in bytes
+	Name         string // that it is to have, "" for any
 	// Where says which nodes it is to be reached from, "" for all; Zone is the zone of these, if they are those of a zone.
 	Where, Zone string
 	// OrRoom says that room to provision it would do.

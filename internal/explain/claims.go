@@ -286,8 +286,15 @@ func (f *findings) provide(w *whatif.World, pod cluster.PodID) (Change, error) {
 			}
 			c.Kind, c.Claims = CreateClaim, append(c.Claims, claim.Name)
 		case engine.ClaimUnbound:
-			c.Volumes = append(c.Volumes, NewVolume{Claim: claim.Name, Class: claim.Class, Size: claim.Size, OrRoom: claim.unbindable == ""})
 			made := *st.PersistentVolumeClaim(namespace, claim.Name)
+			add := NewVolume{Claim: claim.Name, Class: claim.Class, Size: claim.Size, OrRoom: claim.unbindable == ""}
+			if made.Volume != "" { // it takes no other, and if there is that one, its controller will not bind them, or has yet to
+				if st.PersistentVolume(made.Volume) != nil {
+					return c, errNoHelp
+				}
+				add.Name, add.OrRoom, is.Volume = made.Volume, false, made.Volume
+			}
+			c.Volumes = append(c.Volumes, add)
 			made.Volume, made.Bound = is.Volume, true
 			is = &made
 		case engine.ClaimNotMade, engine.ClaimNotOwned:
@@ -397,6 +404,9 @@ func freshVolume(st *cluster.State, k int) string {
 // String says in plain words which volume is to be added.
 func (v *NewVolume) String() string {
 	text := "a volume"
+	if v.Name != "" {
+		text = "volume " + v.Name
+	}
 	if v.Class != "" {
 		text += fmt.Sprintf(" of class %s with at least %s", v.Class, engine.SizeText(v.Size))
 	}

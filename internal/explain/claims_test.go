@@ -242,3 +242,30 @@ func TestANewNodeHasNoVolumesOfAnother(t *testing.T) {
 		}
 	}
 }
+
+// A claim that names its volume is bound to that one or to none.
+func TestNoOtherVolumeIsToldForAClaimThatWantsOne(t *testing.T) {
+	for name, tt := range map[string]struct {
+		is   *cluster.PersistentVolume
+		want string
+	}{
+		"another's": {&cluster.PersistentVolume{Name: "pv-mine", HasClaim: true, Claim: cluster.ClaimReference{Namespace: "default", Name: "other", UID: "o"}}, ""},
+		"free":      {&cluster.PersistentVolume{Name: "pv-mine", Available: true}, ""},
+		"not there": {nil, "Add volume pv-mine of class slow with at least 1Gi for claim data. Then it fits node-1."},
+	} {
+		w := newTown(t, house("node-1", "a"))
+		c := claim("data", "slow", 1<<30)
+		c.Volume = "pv-mine"
+		w.set(&cluster.StorageClass{Name: "slow", Provisioner: "csi.example.com", Mode: cluster.BindImmediately}, c)
+		if tt.is != nil {
+			w.set(tt.is)
+		}
+		var got []string
+		for _, c := range explained(t, w.st, w.claims(1000, "data")).Changes {
+			got = append(got, c.String())
+		}
+		if strings.Join(got, "; ") != tt.want {
+			t.Errorf("its volume is %s: told is %q, want %q", name, got, tt.want)
+		}
+	}
+}
