@@ -3,6 +3,7 @@ package whatif
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -275,6 +276,65 @@ spec:
 	}
 	if _, err := ReadWorkload(t.Context(), []byte("apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: bad}\nvolumeBindingMode: Late\n"), 1, 1); err == nil {
 		t.Error("a class that no API server would take is read")
+	}
+}
+
+// podIn is a pod with a claim, of a zone.
+func podIn(zone, claim string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  nodeSelector: {%s: %s}\n  containers: [{name: c, image: i}]\n  volumes: [{name: v, persistentVolumeClaim: {claimName: %s}}]\n", zoneLabel, zone, claim)
+}
+
+func claimOf(name, class string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: %s}\nspec: {storageClassName: %q, accessModes: [ReadWriteOnce], resources: {requests: {storage: 5Gi}}}\n", name, class)
+}
+
+// A claim that there is, and is applied again, stays with what controllers have said of it.
+func TestAClaimThatIsAppliedAgainKeepsItsVolume(t *testing.T) {
+	inB := []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: zoneLabel, Operator: "In", Values: []string{"b"}}}}}
+	for name, edit := range map[string]func(*cluster.PersistentVolumeClaim){
+		"bound":         func(c *cluster.PersistentVolumeClaim) { c.Volume, c.Bound = "v", true },
+		"lost":          func(c *cluster.PersistentVolumeClaim) { c.Volume, c.Lost = "gone", true },
+		"deleted":       func(c *cluster.PersistentVolumeClaim) { c.Deleting = true },
+		"provisioned":   func(c *cluster.PersistentVolumeClaim) { c.HasSelectedNode, c.SelectedNode = true, "b" },
+		"not yet bound": func(c *cluster.PersistentVolumeClaim) { c.Class = "now" },
+		"waiting":       func(*cluster.PersistentVolumeClaim) {},
+	} {
+		is := &cluster.PersistentVolumeClaim{Namespace: "default", Name: "data", UID: "u", Class: "late", HasRequest: true, Request: 5 << 30, Mode: "Filesystem", AccessModes: []string{"ReadWriteOnce"}}
+		edit(is)
+		s := sandbox(t, setNode(aNode("a", "a", 1000)), setNode(aNode("b", "b", 1000)), setObject(is),
+			setObject(&cluster.StorageClass{Name: "late", Provisioner: "csi", Mode: cluster.BindToFirstConsumer}), setObject(&cluster.StorageClass{Name: "now", Provisioner: "csi", Mode: cluster.BindImmediately}),
+			setObject(&cluster.PersistentVolume{Name: "v", HasAffinity: true, Affinity: inB, HasClaim: true, Claim: cluster.ClaimReference{Namespace: "default", Name: "data", UID: "u"}}))
+		for _, zone := range []string{"a", "b"} {
+			want := Unplaced
+			if name == "waiting" || zone == "b" && (name == "bound" || name == "provisioned") {
+				want = Placed
+			}
+			for _, class := range []string{is.Class, ""} { // that was the default when the claim was made
+				if got := outcomesOf(t, s, strings.Replace(claimOf("data", class), "storageClassName: \"\", ", "", 1)+podIn(zone, "data"))["p"]; got.Outcome != want {
+					t.Errorf("a claim that is %s, applied again with class %q: in zone %s %v, want %v: %s", name, class, zone, got.Outcome, want, got.Message)
+				}
+			}
+		}
+	}
+}
+
+// A claim of a manifest that is to be bound at once is, as those of templates are, wherever its class stands in the manifests.
+func TestAClaimOfAManifestThatIsBoundAtOnceIsBound(t *testing.T) {
+	s := sandbox(t, setNode(aNode("a", "a", 1000)))
+	class := "---\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: now}\nprovisioner: csi\n"
+	for name, tt := range map[string]struct {
+		manifests string
+		want      Outcome
+	}{
+		"class first":   {class + claimOf("data", "now"), Placed},
+		"class last":    {claimOf("data", "now") + class, Placed},
+		"none made":     {claimOf("data", "now") + strings.Replace(class, "provisioner: csi", "provisioner: kubernetes.io/no-provisioner", 1), Unplaced},
+		"wants another": {strings.Replace(claimOf("data", "now"), "spec: {", "spec: {volumeName: other, ", 1) + class, Unplaced},
+		"no class":      {claimOf("data", "none"), Unplaced},
+	} {
+		if got := outcomesOf(t, s, tt.manifests+podIn("a", "data"))["p"]; got.Outcome != tt.want {
+			t.Errorf("%s: %v, want %v: %s", name, got.Outcome, tt.want, got.Message)
+		}
 	}
 }
 

@@ -320,17 +320,27 @@ func Unbound(pod source.Pod) source.Pod {
 	return pod
 }
 
-// Bring tells a World of the objects of a workload. Those that are in no namespace take the place of none that is there and otherwise: it would tell how
-// that is, by what becomes of pods.
+// Bring tells a World of the objects of a workload, claims after the others. Those that are in no namespace take the place of none that is there and
+// otherwise: it would tell how that is, by what becomes of pods.
 func (w *World) Bring(objects []source.Event) error {
+	var claims []*cluster.PersistentVolumeClaim
 	for _, e := range objects {
 		if e.Kind == source.ObjectSet {
+			if claim, is := e.Object.(*cluster.PersistentVolumeClaim); is {
+				claims = append(claims, claim)
+				continue
+			}
 			key := e.Object.Key()
 			if known, ok := w.State().Object(key); ok && key.Namespace == "" && !known.Same(cluster.ObjectSet{Object: e.Object}) {
 				return fmt.Errorf("%s %s: there is one of that name already: give it another", key.Kind, key.Name)
 			}
 		}
 		if err := w.Observe(e); err != nil {
+			return err
+		}
+	}
+	for _, claim := range claims {
+		if err := w.applyClaim(claim); err != nil {
 			return err
 		}
 	}
