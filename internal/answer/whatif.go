@@ -143,7 +143,7 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 		if len(load.Pods) > 0 {
 			pod = load.Pods[0]
 			err := w.Bring(load.Objects)
-			if err == nil {
+			if err == nil && len(load.Claims) > 0 {
 				err = w.AddClaims(load.Claims[0])
 			}
 			if err != nil {

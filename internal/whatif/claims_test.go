@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -276,6 +277,32 @@ spec:
 	}
 	if _, err := ReadWorkload(t.Context(), []byte("apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: bad}\nvolumeBindingMode: Late\n"), 1, 1); err == nil {
 		t.Error("a class that no API server would take is read")
+	}
+}
+
+// Claims are those of their pods, and pods without claims take no room for some.
+func TestPodsHaveTheirOwnClaimsOfAWorkload(t *testing.T) {
+	plain := func(name string) string {
+		return "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: " + name + "}\nspec: {replicas: 2000, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c, image: i}]}}}\n"
+	}
+	set := strings.Replace(statefulSet[strings.Index(statefulSet, "apiVersion: apps"):strings.LastIndex(statefulSet, "---")], "name: web", "name: db", 1)
+	load, err := ReadWorkload(t.Context(), []byte(plain("first")+"---"+statefulSet+plain("second")+"---\n"+set), 1, 10_000)
+	if err != nil || len(load.Pods) != 4004 {
+		t.Fatalf("%d pods, %v", len(load.Pods), err)
+	}
+	for k := range load.Pods {
+		var claims []*cluster.PersistentVolumeClaim
+		if k < len(load.Claims) {
+			claims = load.Claims[k]
+		}
+		own := strings.HasPrefix(load.Pods[k].Name, "web") || strings.HasPrefix(load.Pods[k].Name, "db")
+		if own != (len(claims) == 2) || own && claims[0].Name != "data-"+load.Pods[k].Name {
+			t.Fatalf("pod %s has claims %v", load.Pods[k].Name, claims)
+		}
+	}
+	most := allocates(func() { load, err = ReadWorkload(t.Context(), []byte(plain("first")), 1, 10_000) })
+	if each := uint64(unsafe.Sizeof(source.Pod{})); err != nil || load.Claims != nil || most > 2000*(2*each+200) {
+		t.Errorf("2,000 pods without claims: %v, %d claims, %d bytes are allocated of which a pod has %d", err, len(load.Claims), most, each)
 	}
 }
 

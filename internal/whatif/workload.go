@@ -24,8 +24,8 @@ type Workload struct {
 	// Objects are the selectors of the controllers that would make the pods, which PodTopologySpread's default constraints read, and what the
 	// manifests say of volumes.
 	Objects []source.Event
-	// Claims are those that would be made for the pods, by place: of their ephemeral volumes, and of templates of a StatefulSet. One that there
-	// is by that name stays as it is.
+	// Claims are those that would be made for the pods, by place, as far as some have any: of their ephemeral volumes, and of templates of a StatefulSet.
+	// One that there is by that name stays as it is.
 	Claims [][]*cluster.PersistentVolumeClaim
 }
 
@@ -292,12 +292,18 @@ func (r *workloadReader) add(pod source.Pod, replicas int, own []ownClaim) error
 	if replicas != 1 || r.times != 1 || pod.Labels.Controller.Kind == cluster.KindStatefulSet && len(own) > 0 {
 		pods = Copies(pod, replicas*r.times)
 	}
+	r.out.Pods = slices.Grow(r.out.Pods, len(pods))
+	if len(own) > 0 { // so far no pod had any, maybe
+		r.out.Claims = append(r.out.Claims, make([][]*cluster.PersistentVolumeClaim, len(r.out.Pods)-len(r.out.Claims))...)
+		r.out.Claims = slices.Grow(r.out.Claims, len(pods))
+	}
 	for k := range pods {
-		var claims []*cluster.PersistentVolumeClaim
 		if len(own) > 0 {
+			var claims []*cluster.PersistentVolumeClaim
 			pods[k], claims = haveClaims(pods[k], pod.Name, pods[k].Name, own)
+			r.out.Claims = append(r.out.Claims, claims)
 		}
-		r.out.Pods, r.out.Claims = append(r.out.Pods, pods[k]), append(r.out.Claims, claims)
+		r.out.Pods = append(r.out.Pods, pods[k])
 	}
 	return nil
 }
