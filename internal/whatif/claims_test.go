@@ -492,6 +492,30 @@ func TestANodeLikeAnotherHasNoLabelOfItsName(t *testing.T) {
 	})
 }
 
+// A pool may have the name of one of its nodes: a new node is of the same pool.
+func TestANodeLikeAnotherIsOfItsPool(t *testing.T) {
+	var events []source.Event
+	for name, pool := range map[string]string{"gpu": "gpu", "gpu-2": "gpu", "web": "web"} {
+		n := aNode(name, "z", 1000)
+		n.Labels = append(n.Labels, cluster.Label{Key: "own", Value: name}, cluster.Label{Key: "pool", Value: pool})
+		slices.SortFunc(n.Labels, func(a, b cluster.Label) int { return strings.Compare(a.Key, b.Key) })
+		events = append(events, setNode(n))
+	}
+	try(t, sandbox(t, events...), func(w *World) error {
+		like, _ := w.Node("gpu")
+		if err := w.AddNodesLike(like, 2); err != nil {
+			return err
+		}
+		n, _ := w.Node("gpu-what-if-1")
+		for key, want := range map[string]string{"pool": "gpu", "own": n.Name, "kubernetes.io/hostname": n.Name} {
+			if got, _ := cluster.ValueOf(n.Labels, key); got != want {
+				t.Errorf("label %s is %q, want %q", key, got, want)
+			}
+		}
+		return nil
+	})
+}
+
 // A node like another one has its drivers, and so its limits.
 func TestANodeLikeAnotherHasItsLimits(t *testing.T) {
 	s := sandbox(t, setNode(aNode("a", "z", 1000)), setObject(&cluster.CSINode{Name: "a", Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true, Limit: 3}}}))
