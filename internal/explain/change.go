@@ -124,6 +124,7 @@ const (
 	hostname     = "kubernetes.io/hostname"
 	systemTaints = "node.kubernetes.io/" // say that a node is not well: to tolerate or remove them helps nobody
 	maxShapes    = 8                     // that are tried for AddNode
+	maxLabels    = 8                     // that a new node may need besides: nobody gives it thousands
 )
 
 // findings collects, node by node, what comes nearest and what single changes could help.
@@ -631,6 +632,9 @@ func addNodeThere(w *whatif.World, pod cluster.PodID, i cluster.NodeIndex) (Chan
 			}
 			if !slices.Contains(labels, l) {
 				labels = append(labels, l)
+			}
+			if len(labels) > maxLabels {
+				return Change{}, errNoHelp
 			}
 		}
 	}

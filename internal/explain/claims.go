@@ -437,11 +437,18 @@ func (v *NewVolume) String() string {
 		text += " of attributes class " + v.AttributesClass
 	}
 	if len(v.Labels) > 0 {
-		var labels []string
-		for _, l := range v.Labels {
-			labels = append(labels, l.Key+"="+l.Value)
+		labels, more := v.Labels, len(v.Labels)-maxExamples
+		if more > 1 { // a claim may select by thousands
+			labels = labels[:maxExamples]
 		}
-		text += " labelled " + list(labels)
+		var says []string
+		for _, l := range labels {
+			says = append(says, l.Key+"="+l.Value)
+		}
+		if more > 1 {
+			says = append(says, count(int32(more))+" more")
+		}
+		text += " labelled " + list(says)
 	}
 	switch {
 	case v.Zone != "":

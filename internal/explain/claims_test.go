@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -353,6 +354,32 @@ func TestNoClaimIsMadeInTheSteadOfOneInUse(t *testing.T) {
 		x := explained(t, w.st, w.claims(1000, "data"))
 		if has := slices.ContainsFunc(x.Changes, func(c Change) bool { return c.Kind == CreateClaim }); has == used {
 			t.Errorf("in use %v: told is %v", used, x.Changes)
+		}
+	}
+}
+
+// A claim may select by thousands of labels, and a volume ask for as many. What is told is bounded.
+func TestOfManyLabelsSomeAreTold(t *testing.T) {
+	for n, want := range map[int]string{4: " labelled l1=v, l2=v, l3=v and l4=v in zone a", 5: " labelled l1=v, l2=v, l3=v and 2 more in zone a"} {
+		w := newTown(t, house("node-1", "a"))
+		c := claim("data", "fast", 1<<30)
+		for k := range n {
+			c.Selector.Requirements = append(c.Selector.Requirements, in(fmt.Sprint("l", k+1), "v"))
+		}
+		w.set(&cluster.StorageClass{Name: "fast", Provisioner: noProvisioner, Mode: cluster.BindToFirstConsumer}, c)
+		if x := explained(t, w.st, w.claims(1000, "data")); len(x.Changes) != 1 || !strings.Contains(x.Changes[0].String(), want) {
+			t.Errorf("told is %v, want %q", x.Changes, want)
+		}
+	}
+	for n, helps := range map[int]bool{8: true, 9: false} {
+		w := newTown(t, house("node-1", "a"))
+		pv := volume("pv", "", 1<<30, zone, "b")
+		for k := range n - 1 {
+			pv.Affinity[0].Expressions = append(pv.Affinity[0].Expressions, in(fmt.Sprint("l", k+1), "v"))
+		}
+		w.set(boundTo("data", "pv"), pv)
+		if x := explained(t, w.st, w.claims(1000, "data")); (len(x.Changes) == 1) != helps {
+			t.Errorf("with %d labels: told is %v", n, x.Changes)
 		}
 	}
 }
