@@ -2,6 +2,7 @@ package answer_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -39,7 +40,7 @@ var questions = map[string]func(ctx context.Context, box *whatif.Sandbox, manife
 // What is wrong with manifests is said of their field, whichever question they come with.
 func TestWhatIsWrongWithManifestsIsSaidOfThem(t *testing.T) {
 	box := boxOf(t, nodeWith("a", 0)+"---\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: silver}\nprovisioner: other\n")
-	for what, manifests := range map[string]string{"another class silver": silver + lone, "no pod": silver} {
+	for what, manifests := range map[string]string{"another class silver": silver + lone, "no pod": strings.Replace(silver, "silver", "bronze", 1)} {
 		for question, ask := range questions {
 			err := ask(t.Context(), box, manifests)
 			field := "manifests"

@@ -2,6 +2,7 @@ package whatif
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -331,6 +332,17 @@ func TestAClaimThatIsAppliedAgainKeepsItsVolume(t *testing.T) {
 		s := sandbox(t, setNode(aNode("a", "a", 1000)), setNode(aNode("b", "b", 1000)), setObject(is),
 			setObject(&cluster.StorageClass{Name: "late", Provisioner: "csi", Mode: cluster.BindToFirstConsumer}), setObject(&cluster.StorageClass{Name: "now", Provisioner: "csi", Mode: cluster.BindImmediately}),
 			setObject(&cluster.PersistentVolume{Name: "v", HasAffinity: true, Affinity: inB, HasClaim: true, Claim: cluster.ClaimReference{Namespace: "default", Name: "data", UID: "u"}}))
+		load, err := ReadWorkload(t.Context(), []byte(strings.Replace(claimOf("data", ""), "storageClassName: \"\", ", "", 1)), 1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		try(t, s, func(w *World) error {
+			err := w.Bring(load.Objects)
+			if got := w.State().PersistentVolumeClaim("default", "data"); !reflect.DeepEqual(got, is) {
+				t.Errorf("a claim that is %s is %+v when it is applied again, want %+v", name, got, is)
+			}
+			return err
+		})
 		for _, zone := range []string{"a", "b"} {
 			want := Unplaced
 			if name == "waiting" || zone == "b" && (name == "bound" || name == "provisioned") {
@@ -497,7 +509,8 @@ func TestANodeLikeAnotherIsOfItsPool(t *testing.T) {
 	var events []source.Event
 	for name, pool := range map[string]string{"gpu": "gpu", "gpu-2": "gpu", "web": "web"} {
 		n := aNode(name, "z", 1000)
-		n.Labels = append(n.Labels, cluster.Label{Key: "own", Value: name}, cluster.Label{Key: "pool", Value: pool})
+		n.Labels[0].Value = name + ".example" // its hostname
+		n.Labels = append(n.Labels, cluster.Label{Key: "own", Value: name}, cluster.Label{Key: "pool", Value: pool}, cluster.Label{Key: "host", Value: name + ".example"})
 		slices.SortFunc(n.Labels, func(a, b cluster.Label) int { return strings.Compare(a.Key, b.Key) })
 		events = append(events, setNode(n))
 	}
@@ -507,7 +520,7 @@ func TestANodeLikeAnotherIsOfItsPool(t *testing.T) {
 			return err
 		}
 		n, _ := w.Node("gpu-what-if-1")
-		for key, want := range map[string]string{"pool": "gpu", "own": n.Name, "kubernetes.io/hostname": n.Name} {
+		for key, want := range map[string]string{"pool": "gpu", "own": n.Name, "host": n.Name, "kubernetes.io/hostname": n.Name} {
 			if got, _ := cluster.ValueOf(n.Labels, key); got != want {
 				t.Errorf("label %s is %q, want %q", key, got, want)
 			}
