@@ -144,7 +144,6 @@ type findings struct {
 	volume      idea                           // of AddVolume
 	shapes      map[shapeKey]cluster.NodeIndex // the first node of each
 	moved       map[shapeKey]cluster.NodeIndex // likewise, of those that would have to be where volumes are
-	ownNames    map[cluster.Symbol]bool        // see tellsApart
 
 	claims []*Claim
 	aside  int32 // nodes that are set aside before anybody looks whether something is in a claim's way
@@ -270,7 +269,7 @@ func (f *findings) shape(i cluster.NodeIndex, lacks []engine.Lack) {
 	host, name := f.st.Symbols.Lookup(hostname), f.st.Symbols.Lookup(f.st.Nodes.Spec[i].Name)
 	key := shapeKey{shape: f.st.Nodes.Spec[i].NodeShape}
 	for _, l := range f.st.Nodes.Labels[i] {
-		if l.Key != host && (l.Value != name || name == cluster.NoSymbol || !f.tellsApart(l.Key)) {
+		if l.Key != host && (l.Value != name || name == cluster.NoSymbol) {
 			key.labels = cluster.Mix(key.labels ^ uint64(l.Key)<<32 ^ uint64(l.Value))
 		}
 	}
@@ -280,19 +279,6 @@ func (f *findings) shape(i cluster.NodeIndex, lacks []engine.Lack) {
 		}
 		(*shapes)[key] = i
 	}
-}
-
-// tellsApart reports whether labels of a key are nodes' own names, so that a new node has another one.
-func (f *findings) tellsApart(key cluster.Symbol) bool {
-	own, known := f.ownNames[key]
-	if !known {
-		if f.ownNames == nil {
-			f.ownNames = make(map[cluster.Symbol]bool)
-		}
-		_, own = whatif.OwnNames(f.st, f.st.Symbols.Text(key))
-		f.ownNames[key] = own
-	}
-	return own
 }
 
 // errNoHelp says that a change does not help after all.

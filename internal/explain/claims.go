@@ -287,7 +287,7 @@ func (f *findings) provide(w *whatif.World, pod cluster.PodID) (Change, error) {
 			if claim.Ephemeral {
 				return c, errNoHelp // its controller makes it
 			}
-			if claim.State == engine.ClaimDeleting && st.ClaimUsers(namespace, claim.Name) > 0 {
+			if claim.State != engine.ClaimMissing && st.ClaimUsers(namespace, claim.Name) > 0 {
 				return c, errNoHelp // it stays until these pods have gone, and there can be no other
 			}
 			c.Kind, c.Claims = CreateClaim, append(c.Claims, claim.Name)

@@ -340,20 +340,27 @@ func TestAVolumeIsToldAsTheClaimWantsIt(t *testing.T) {
 	}
 }
 
-// A claim that is being deleted stays until no pod uses it: meanwhile there can be no other.
+// A claim stays until no pod uses it, though it is deleted: meanwhile there can be no other.
 func TestNoClaimIsMadeInTheSteadOfOneInUse(t *testing.T) {
-	for _, used := range []bool{false, true} {
-		w := newTown(t, house("node-1", "a"), house("node-2", "b"))
-		c := boundTo("data", "pv")
-		c.Deleting = true
-		w.set(c, &cluster.PersistentVolume{Name: "pv"})
-		if used {
-			apply(w.t, w.st, cluster.LabelsDefined{ID: 91, Set: cluster.LabelSet{Namespace: "default", Claims: []cluster.PodClaim{{Name: "data"}}}},
-				cluster.PodSet{ID: w.st.FreePod(), Pod: cluster.Pod{UID: "db", Namespace: "default", Name: "db", Class: filler, Labels: 91, NodeName: "node-2"}})
-		}
-		x := explained(t, w.st, w.claims(1000, "data"))
-		if has := slices.ContainsFunc(x.Changes, func(c Change) bool { return c.Kind == CreateClaim }); has == used {
-			t.Errorf("in use %v: told is %v", used, x.Changes)
+	for name, edit := range map[string]func(*cluster.PersistentVolumeClaim){
+		"there is none": nil, "being deleted": func(c *cluster.PersistentVolumeClaim) { c.Deleting = true }, "lost": func(c *cluster.PersistentVolumeClaim) { c.Lost = true },
+		"without its volume": func(c *cluster.PersistentVolumeClaim) { c.Volume = "gone" },
+	} {
+		for _, used := range []bool{false, true} {
+			w := newTown(t, house("node-1", "a"), house("node-2", "b"))
+			if w.set(&cluster.PersistentVolume{Name: "pv"}); edit != nil {
+				c := boundTo("data", "pv")
+				edit(c)
+				w.set(c)
+			}
+			if used {
+				apply(w.t, w.st, cluster.LabelsDefined{ID: 91, Set: cluster.LabelSet{Namespace: "default", Claims: []cluster.PodClaim{{Name: "data"}}}},
+					cluster.PodSet{ID: w.st.FreePod(), Pod: cluster.Pod{UID: "db", Namespace: "default", Name: "db", Class: filler, Labels: 91, NodeName: "node-2"}})
+			}
+			x := explained(t, w.st, w.claims(1000, "data"))
+			if has := slices.ContainsFunc(x.Changes, func(c Change) bool { return c.Kind == CreateClaim }); has == (used && edit != nil) {
+				t.Errorf("%s, in use %v: told is %v", name, used, x.Changes)
+			}
 		}
 	}
 }

@@ -320,7 +320,7 @@ func claimOf(name, class string) string {
 func TestAClaimThatIsAppliedAgainKeepsItsVolume(t *testing.T) {
 	inB := []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: zoneLabel, Operator: "In", Values: []string{"b"}}}}}
 	for name, edit := range map[string]func(*cluster.PersistentVolumeClaim){
-		"bound":         func(c *cluster.PersistentVolumeClaim) { c.Volume, c.Bound = "v", true },
+		"bound":         func(c *cluster.PersistentVolumeClaim) { c.Volume, c.Bound, c.Owner = "v", true, "o" },
 		"lost":          func(c *cluster.PersistentVolumeClaim) { c.Volume, c.Lost = "gone", true },
 		"deleted":       func(c *cluster.PersistentVolumeClaim) { c.Deleting = true },
 		"provisioned":   func(c *cluster.PersistentVolumeClaim) { c.HasSelectedNode, c.SelectedNode = true, "b" },
