@@ -30,8 +30,8 @@ type Claim struct {
 	Exclusive bool    // only one pod can use it, and another one does:
 	User      Blocker // which has no name if that may not be told
 
-	// Nodes is on how many nodes nothing is in the claim's way, of those that are not set aside before anybody looks. Of a claim that keeps the pod off all of them, it is none, and of the
-	// others of such a pod, or of one that cannot be judged, it is -1: nobody has looked.
+	// Nodes is on how many nodes nothing is in the claim's way, of those that are not set aside before anybody looks. Of a claim that keeps the pod off
+	// all of them, it is none, and of the others of such a pod, or of one that cannot be judged, it is -1: nobody has looked.
 	Nodes     int32
 	Obstacles []ClaimObstacle // those of most nodes first
 
