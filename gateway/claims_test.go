@@ -2,11 +2,14 @@ package gateway_test
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-scheduler/berth/gateway"
@@ -157,6 +160,63 @@ func TestNobodyWaitsForWhatOthersMay(t *testing.T) {
 	}
 }
 
+// Whoever waits to hear whether they may ask about claims holds their manifests and not all that these stand for.
+func TestWhoWaitsForWhatTheyMayHoldsNoPods(t *testing.T) {
+	reviewer := slowReviewer{asked: make(chan struct{}), may: make(chan struct{})}
+	guard, err := access.NewGuard(access.GuardConfig{Reviewer: reviewer, Rate: 1e6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, func(c *gateway.Config, b *berth) { b.guard, c.QuestionFor = guard, time.Minute })
+	held := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	const waiting = 4
+	before := held()
+	done := make(chan error, waiting)
+	asking, leave := context.WithTimeout(b.ctx, 2*time.Minute) // for hangs
+	defer leave()
+	for k := range waiting {
+		go func() {
+			_, err := b.client.WhatIf(metadata.AppendToOutgoingContext(asking, "authorization", fmt.Sprint("Bearer user-", k)), &schedulingv1.WhatIfRequest{Manifests: many})
+			done <- err
+		}()
+	}
+	for range waiting {
+		select {
+		case <-reviewer.asked:
+		case err := <-done:
+			t.Fatal(err)
+		}
+	}
+	if now := held(); now > before+waiting*4<<20 {
+		t.Errorf("%d calls that wait hold %d MiB", waiting, (now-before)>>20)
+	}
+	leave()
+	for range waiting {
+		if err := <-done; status.Code(err) != codes.Canceled {
+			t.Error(err)
+		}
+	}
+}
+
+// many is 10,000 pods with a claim each.
+const many = `
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: web}
+spec:
+  replicas: 10000
+  selector: {matchLabels: {app: web}}
+  volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: c, image: i}]}
+`
+
 // What is there and in no namespace cannot be replaced by what a question brings, and claims only by those who may list them.
 func TestManifestsReplaceNothingOfOthers(t *testing.T) {
 	guard, err := access.NewGuard(access.GuardConfig{Reviewer: claimReaders{}, Rate: 1e6})
@@ -186,5 +246,35 @@ func TestManifestsReplaceNothingOfOthers(t *testing.T) {
 	}
 	if _, err := b.client.GetCapacity(b.as("admin"), &schedulingv1.GetCapacityRequest{Manifest: gold + bare}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("how many fit with another class gold: %v", err)
+	}
+}
+
+// noLister is a reviewer for whom nobody may list pods.
+type noLister struct{ tenants }
+
+func (noLister) Allowed(_ context.Context, _ access.Caller, p access.Permission) (bool, string, error) {
+	return p.Verb != "list" || p.Resource != "pods", "", nil
+}
+
+// Manifests that stand for no pod are no way to have the cluster's pods compared: that takes the right to list them.
+func TestPodsOfTheClusterAreComparedOnlyForThoseWhoMayListThem(t *testing.T) {
+	guard, err := access.NewGuard(access.GuardConfig{Reviewer: noLister{}, Rate: 1e6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deltas := append([]cluster.Delta{
+		cluster.SettingsSet{Settings: cluster.Settings{Shards: 2, Source: "local", Profiles: []cluster.Profile{engine.DefaultProfile("berth")}}},
+	}, oneClass[1:]...)
+	b := start(t, func(_ *gateway.Config, b *berth) { b.guard = guard }, withState(stateOf(t, 7, append(deltas, node(0), pod(1))...)))
+	const other = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles: [{schedulerName: other}]\n"
+	for manifests, want := range map[string]codes.Code{
+		"": codes.PermissionDenied, " \n": codes.PermissionDenied, "# nothing": codes.InvalidArgument,
+		"apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: v}\nspec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce]}\n": codes.InvalidArgument,
+		strings.Replace(claiming, "  volumes: [{name: v, persistentVolumeClaim: {claimName: secret}}]\n", "", 1):                        codes.OK,
+	} {
+		got, err := b.client.Compare(b.as("ann"), &schedulingv1.CompareRequest{Other: other, Manifests: manifests})
+		if status.Code(err) != want || strings.Contains(got.String(), pod(1).Pod.Name) || len(got.GetMoves()) > 0 && want != codes.OK {
+			t.Errorf("pods of %q: %v, %v, want %v", manifests, got, err, want)
+		}
 	}
 }

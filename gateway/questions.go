@@ -76,12 +76,11 @@ func (s *Service) WhatIf(ctx context.Context, req *schedulingv1.WhatIfRequest) (
 	if err != nil {
 		return nil, err
 	}
-	load, err := s.brought(ctx, "manifests", req.GetManifests(), req.GetTimes())
-	if err != nil {
+	if err := s.mayBring(ctx, "manifests", req.GetManifests(), req.GetTimes()); err != nil {
 		return nil, err
 	}
 	err = s.try(ctx, nothing, func(ctx context.Context, box *whatif.Sandbox) error {
-		response, err = answer.WhatIf(ctx, box, req, names, load)
+		response, err = answer.WhatIf(ctx, box, req, names)
 		return err
 	})
 	return response, err
@@ -94,12 +93,11 @@ func (s *Service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacity
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}
-	load, err := s.brought(ctx, "manifest", req.GetManifest(), 1)
-	if err != nil {
+	if err := s.mayBring(ctx, "manifest", req.GetManifest(), 1); err != nil {
 		return nil, err
 	}
 	err = s.try(ctx, nothing, func(ctx context.Context, box *whatif.Sandbox) error {
-		response, err = answer.Capacity(ctx, box, req, load)
+		response, err = answer.Capacity(ctx, box, req)
 		return err
 	})
 	return response, err
@@ -111,29 +109,29 @@ func (s *Service) Compare(ctx context.Context, req *schedulingv1.CompareRequest)
 	if err != nil {
 		return nil, err
 	}
-	load, err := s.brought(ctx, "manifests", req.GetManifests(), req.GetTimes())
-	if err != nil {
+	if err := s.mayBring(ctx, "manifests", req.GetManifests(), req.GetTimes()); err != nil {
 		return nil, err
 	}
 	err = s.try(ctx, nothing, func(ctx context.Context, box *whatif.Sandbox) error {
-		response, err = answer.Compare(ctx, box, req, names, load)
+		response, err = answer.Compare(ctx, box, req, names)
 		return err
 	})
 	return response, err
 }
 
-// brought reads the manifests of a question in turns of the caller's, and then, when nobody waits for these, nor yet for the sandbox, asks whether the caller may
-// ask about their claims.
-func (s *Service) brought(ctx context.Context, field, manifests string, times int32) (*whatif.Workload, error) {
-	load, err := s.parsed(ctx, field, manifests, times)
+// mayBring returns what keeps the caller from asking about manifests. They are read in turns of the caller's; whether the caller may ask about their
+// claims is asked when nobody waits for these, nor yet for the sandbox. As many callers may be at that as there may be calls, and a small manifest may stand
+// for many pods: so nothing is kept of them but the namespaces of claims, and they are read again in the sandbox.
+func (s *Service) mayBring(ctx context.Context, field, manifests string, times int32) error {
+	namespaces, err := s.claimNamespaces(ctx, field, manifests, times)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var right answer.ClaimRight = func(namespace string) (bool, error) { return access.MayReadClaims(ctx, namespace) }
-	return load, right.Check(field, load)
+	return right.Check(field, namespaces)
 }
 
-func (s *Service) parsed(ctx context.Context, field, manifests string, times int32) (*whatif.Workload, error) {
+func (s *Service) claimNamespaces(ctx context.Context, field, manifests string, times int32) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QuestionFor)
 	defer cancel()
 	turn, err := rpc.TakeTurn(ctx)
@@ -141,7 +139,7 @@ func (s *Service) parsed(ctx context.Context, field, manifests string, times int
 		return nil, err
 	}
 	defer turn.End()
-	return answer.Read(whatif.WithPause(ctx, turn.Yield), field, manifests, times)
+	return answer.ClaimNamespaces(whatif.WithPause(ctx, turn.Yield), field, manifests, times)
 }
 
 // mayReadClaimsOf reports whether the caller may be told of the claims of a pod. If it has none, there is nothing to ask.

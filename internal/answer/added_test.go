@@ -58,7 +58,7 @@ func TestNodesThatAreAddedAreBoundedInAllChangesTogether(t *testing.T) {
 		for _, a := range c.changes {
 			request.Changes = append(request.Changes, &schedulingv1.Change{Change: &schedulingv1.Change_AddNodes{AddNodes: a}})
 		}
-		_, err := answer.WhatIf(t.Context(), box, request, false, nil)
+		_, err := answer.WhatIf(t.Context(), box, request, false)
 		found := rpc.Violations(err)
 		if (err == nil) != (c.field == "") || err != nil && (len(found) != 1 || found[0].Field != c.field) {
 			t.Errorf("%s: %v, want a violation of %q", name, err, c.field)

@@ -89,7 +89,7 @@ func BenchmarkQuestion(b *testing.B) {
 			"what-if": func(f *following, k int) error {
 				_, err := answer.WhatIf(f.b.Context(), f.box, &schedulingv1.WhatIfRequest{Manifests: fmt.Sprintf(
 					`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "what-if"}, "spec": {"schedulerName": "berth", "containers": [
-						{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "%dm"}}}]}}`, 100+k%benchClasses)}, true, nil)
+						{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "%dm"}}}]}}`, 100+k%benchClasses)}, true)
 				return err
 			},
 			"follow": func(*following, int) error { return nil },

@@ -53,7 +53,7 @@ func TestAnswersAreOfASize(t *testing.T) {
 		"no preemption":   {&schedulingv1.WhatIfRequest{Manifests: greedy("p", 50, "  preemptionPolicy: Never\n"), Times: 1000}, true},
 	} {
 		box := boxOf(t, nodeWith("a", 0))
-		response, err := answer.WhatIf(t.Context(), box, c.req, false, nil)
+		response, err := answer.WhatIf(t.Context(), box, c.req, false)
 		large := rpc.TooLarge(err) && status.Code(err) == codes.InvalidArgument && strings.Contains(err.Error(), "summary_only")
 		if large != c.large || err != nil && !large {
 			t.Errorf("%s: %.300v", name, err)
@@ -66,7 +66,7 @@ func TestAnswersAreOfASize(t *testing.T) {
 
 func TestPodsOfASignatureAreToldTheSame(t *testing.T) {
 	box := boxOf(t, nodeWith("a", 0))
-	response, err := answer.WhatIf(t.Context(), box, &schedulingv1.WhatIfRequest{Manifests: greedy("p", 2, ""), Times: 3}, false, nil)
+	response, err := answer.WhatIf(t.Context(), box, &schedulingv1.WhatIfRequest{Manifests: greedy("p", 2, ""), Times: 3}, false)
 	if err != nil || len(response.GetOutcomes()) != 3 {
 		t.Fatalf("%d outcomes, %v", len(response.GetOutcomes()), err)
 	}
@@ -88,11 +88,11 @@ func TestNodesThatAreDrainedAgainAndAgainAreToldUpToASize(t *testing.T) {
 	for range 1000 {
 		req.Changes = append(req.Changes, &schedulingv1.Change{Change: &schedulingv1.Change_Drain{Drain: "a"}})
 	}
-	if _, err := answer.WhatIf(t.Context(), boxOf(t, objects), req, true, nil); !rpc.TooLarge(err) {
+	if _, err := answer.WhatIf(t.Context(), boxOf(t, objects), req, true); !rpc.TooLarge(err) {
 		t.Errorf("%v", err)
 	}
 	req.SummaryOnly = true
-	if _, err := answer.WhatIf(t.Context(), boxOf(t, objects), req, true, nil); err != nil {
+	if _, err := answer.WhatIf(t.Context(), boxOf(t, objects), req, true); err != nil {
 		t.Error(err)
 	}
 }
@@ -116,7 +116,7 @@ func TestNodesThatAreAddedBringSoManyResources(t *testing.T) {
 		"in all": {[]*schedulingv1.Change{node("a", 128), node("b", 128), node("c", 128), node("d", 128), node("e", 128), node("f", 128), node("g", 128), node("h", 128),
 			node("i", 128), node("j", 128), node("k", 128), node("l", 128), node("m", 128), node("n0", 128), node("o", 128), node("p", 128), node("q", 128)}, "changes[15].add_nodes"},
 	} {
-		_, err := answer.WhatIf(t.Context(), boxOf(t, nodeWith("a0", 0)), &schedulingv1.WhatIfRequest{Changes: c.changes}, false, nil)
+		_, err := answer.WhatIf(t.Context(), boxOf(t, nodeWith("a0", 0)), &schedulingv1.WhatIfRequest{Changes: c.changes}, false)
 		found := rpc.Violations(err)
 		if (err == nil) != (c.field == "") || err != nil && (len(found) != 1 || found[0].Field != c.field) {
 			t.Errorf("%s: %.300v, want a violation of %q", name, err, c.field)

@@ -26,7 +26,7 @@ func TestAComparisonNamesPendingPodsOnlyToThoseWhoMayListThem(t *testing.T) {
 	box := whatif.New(st, engine.EvaluatorConfig{Parallelism: 1})
 	other := "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles: [{schedulerName: other}]\n"
 	for names, want := range map[bool]string{true: "secret/pending", false: "/(withheld)"} {
-		got, err := answer.Compare(t.Context(), box, &schedulingv1.CompareRequest{Other: other, Manifests: " \n"}, names, nil)
+		got, err := answer.Compare(t.Context(), box, &schedulingv1.CompareRequest{Other: other, Manifests: " \n"}, names)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -30,19 +29,17 @@ const (
 )
 
 // WhatIf makes the changes of a request in a sandbox, schedules its pods, says what would happen, and takes all back. Pods that
-// would be evicted are named only if names is true. Load is what Read has read of its manifests; nil: they are read here.
-func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRequest, names bool, load *whatif.Workload) (*schedulingv1.WhatIfResponse, error) {
-	if load == nil {
-		var err error
-		if load, err = Read(ctx, "manifests", req.GetManifests(), req.GetTimes()); err != nil {
-			return nil, err
-		}
+// would be evicted are named only if names is true.
+func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRequest, names bool) (*schedulingv1.WhatIfResponse, error) {
+	load, err := read(ctx, "manifests", req.GetManifests(), req.GetTimes())
+	if err != nil {
+		return nil, err
 	}
 	if len(req.GetChanges()) == 0 && len(load.Pods) == 0 && !req.GetPending() {
 		return nil, rpc.Invalid(rpc.Violation{Field: "changes", Description: "nothing is asked: give changes, manifests or pending"})
 	}
 	response := &schedulingv1.WhatIfResponse{Version: version(box)}
-	err := try(ctx, box, func(w *whatif.World) error {
+	err = try(ctx, box, func(w *whatif.World) error {
 		// 1. The changes. Pods that they displace are placed again.
 		response.Before = utilization(w.Usage())
 		changes := changes{w: w, from: make(map[cluster.PodID]whatif.Moved)}
@@ -59,12 +56,9 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 				}
 			}
 		}
-		added, err := w.Add(*load)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err() // which is no fault of the manifests
-		case err != nil:
-			return rpc.Invalid(rpc.Violation{Field: "manifests", Description: err.Error()})
+		added, err := w.Add(load)
+		if err != nil {
+			return faultOf(w.Context(), "manifests", err)
 		}
 		placed, err := whatif.Place(w, append(pods, added...), whatif.PlaceOptions{
 			Preempt: !req.GetNoPreemption(), Brief: req.GetSummaryOnly(), MaxText: outcomeBytes,
@@ -109,8 +103,8 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 	return response, nil
 }
 
-// Capacity says how many more of a pod fit. Load is what Read has read of its manifest; nil: it is read here.
-func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCapacityRequest, load *whatif.Workload) (*schedulingv1.GetCapacityResponse, error) {
+// Capacity says how many more of a pod fit.
+func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCapacityRequest) (*schedulingv1.GetCapacityResponse, error) {
 	limit := int(req.GetLimit())
 	var violations []rpc.Violation
 	switch {
@@ -125,17 +119,15 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}
-	if load == nil {
-		var err error
-		if load, err = Read(ctx, "manifest", req.GetManifest(), 1); err != nil {
-			return nil, err
-		}
+	load, err := read(ctx, "manifest", req.GetManifest(), 1)
+	if err != nil {
+		return nil, err
 	}
 	if req.GetManifest() != "" && len(load.Pods) == 0 {
 		return nil, rpc.Invalid(rpc.Violation{Field: "manifest", Description: "it stands for no pod"})
 	}
 	response := &schedulingv1.GetCapacityResponse{Version: version(box)}
-	err := try(ctx, box, func(w *whatif.World) error {
+	err = try(ctx, box, func(w *whatif.World) error {
 		var pod source.Pod
 		if req.GetName() != "" {
 			id, err := find(w.State(), req.GetNamespace(), req.GetName())
@@ -150,11 +142,12 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 		}
 		if len(load.Pods) > 0 {
 			pod = load.Pods[0]
-			if err := w.Bring(load.Objects); err != nil {
-				return rpc.Invalid(rpc.Violation{Field: "manifest", Description: err.Error()})
+			err := w.Bring(load.Objects)
+			if err == nil && len(load.Claims) > 0 {
+				err = w.AddClaims(load.Claims[0])
 			}
-			if err := w.AddClaims(load.Claims[0]); err != nil {
-				return err
+			if err != nil {
+				return faultOf(w.Context(), "manifest", err)
 			}
 		}
 		room, err := whatif.Capacity(w, pod, limit)
@@ -172,19 +165,21 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 }
 
 // Compare schedules pods under two configurations and says what differs. Pods that the request does not bring are named only if names
-// is true. Load is what Read has read of its manifests; nil: they are read here.
-func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.CompareRequest, names bool, load *whatif.Workload) (*schedulingv1.CompareResponse, error) {
-	if req.GetEverything() && req.GetManifests() != "" {
+// is true.
+func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.CompareRequest, names bool) (*schedulingv1.CompareResponse, error) {
+	if req.GetEverything() && !blank(req.GetManifests()) {
 		return nil, rpc.Invalid(rpc.Violation{Field: "everything", Description: "goes with no manifests"})
 	}
-	if load == nil {
-		var err error
-		if load, err = Read(ctx, "manifests", req.GetManifests(), req.GetTimes()); err != nil {
-			return nil, err
-		}
+	load, err := read(ctx, "manifests", req.GetManifests(), req.GetTimes())
+	if err != nil {
+		return nil, err
+	}
+	brings := !blank(req.GetManifests()) // else the pods are the cluster's, which takes another right
+	if brings && len(load.Pods) == 0 {
+		return nil, rpc.Invalid(rpc.Violation{Field: "manifests", Description: "they stand for no pod"})
 	}
 	response := &schedulingv1.CompareResponse{Version: version(box)}
-	err := try(ctx, box, func(w *whatif.World) error {
+	err = try(ctx, box, func(w *whatif.World) error {
 		one, _, err := settings(w, "configuration", req.GetConfiguration())
 		if err != nil {
 			return err
@@ -197,8 +192,9 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 		switch {
 		case req.GetEverything():
 			pods = whatif.Everything(w)
-		case len(load.Pods) > 0:
-			pods, err = w.Add(*load)
+		case brings:
+			pods, err = w.Add(load)
+			err = faultOf(w.Context(), "manifests", err)
 		default:
 			pods = whatif.Pending(w)
 		}
@@ -215,7 +211,7 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 		response.One, response.Two = utilization(c.A), utilization(c.B)
 		response.OnlyOne, response.OnlyTwo, response.Moved, response.Same = int32(c.OnlyA), int32(c.OnlyB), int32(c.Moved), int32(c.Same)
 		for _, d := range c.Differ[:min(len(c.Differ), maxMoves)] {
-			if !names && len(load.Pods) == 0 {
+			if !names && !brings {
 				d.Namespace, d.Name = "", withheld
 			}
 			response.Moves = append(response.Moves, &schedulingv1.Move{Namespace: d.Namespace, Name: d.Name, One: d.A, Two: d.B})
@@ -228,39 +224,20 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 	return response, nil
 }
 
-// ClaimRight reports whether whoever asks may list the claims of a namespace, "" for all. Nil: of all. What becomes of a pod that names a claim
+// ClaimRight reports whether whoever asks may list the claims of a namespace, "" for all. What becomes of a pod that names a claim
 // says whether there is such a claim, and where its volume is.
 type ClaimRight func(namespace string) (bool, error)
 
 // mostNamespaces bounds how often a ClaimRight is asked; who asks about more needs the right to all.
 const mostNamespaces = 8
 
-// Check returns what keeps whoever asks from asking about pods that have claims, or bringing claims, which may be in the stead of those that there are.
-// It asks an API server, maybe: whoever calls it holds up nobody.
-func (right ClaimRight) Check(field string, load *whatif.Workload) error {
-	var namespaces []string
-	add := func(namespace string) {
-		if len(namespaces) <= mostNamespaces && !slices.Contains(namespaces, namespace) {
-			namespaces = append(namespaces, namespace)
-		}
-	}
-	for k := range load.Pods {
-		if pod := &load.Pods[k]; len(pod.Labels.Claims) > 0 {
-			add(pod.Namespace)
-		}
-	}
-	for k := range load.Objects {
-		if claim, ok := load.Objects[k].Object.(*cluster.PersistentVolumeClaim); ok {
-			add(claim.Namespace)
-		}
-	}
+// Check returns what keeps whoever asks from asking about pods that have claims, or bringing claims, which may be in the stead of those that there are, in
+// these namespaces. It asks an API server, maybe: whoever calls it holds up nobody.
+func (right ClaimRight) Check(field string, namespaces []string) error {
 	if len(namespaces) > mostNamespaces {
 		namespaces = []string{""}
 	}
 	for _, namespace := range namespaces {
-		if right == nil {
-			return nil
-		}
 		may, err := right(namespace)
 		switch {
 		case err != nil:
@@ -291,12 +268,8 @@ func (c *changes) make(list []*schedulingv1.Change) error {
 	}
 	for i, change := range list {
 		field, err := c.one(change)
-		switch {
-		case err == nil:
-		case rpc.ReasonOf(err) != "", errors.Is(err, whatif.ErrSpoiled), c.w.Context().Err() != nil:
-			return err
-		default:
-			return rpc.Invalid(rpc.Violation{Field: fmt.Sprintf("changes[%d].%s", i, field), Description: err.Error()})
+		if err != nil {
+			return faultOf(c.w.Context(), fmt.Sprintf("changes[%d].%s", i, field), err)
 		}
 	}
 	return nil
@@ -413,6 +386,20 @@ func (c *changes) addNodes(a *schedulingv1.AddNodes) error {
 	return nil
 }
 
+// blank reports whether a field of manifests brings nothing.
+func blank(manifests string) bool { return strings.TrimSpace(manifests) == "" }
+
+// faultOf says that an error is the fault of a field, unless it is of the sandbox or of the turns of whoever asks, or nobody waits any more.
+func faultOf(ctx context.Context, field string, err error) error {
+	switch {
+	case err == nil, rpc.ReasonOf(err) != "", errors.Is(err, whatif.ErrSpoiled):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return rpc.Invalid(rpc.Violation{Field: field, Description: err.Error()})
+}
+
 // settings are the present ones, with the profiles of a configuration if one is given.
 func settings(w *whatif.World, field, configuration string) (cluster.Settings, []string, error) {
 	if configuration == "" {
@@ -425,20 +412,31 @@ func settings(w *whatif.World, field, configuration string) (cluster.Settings, [
 	return set, notes, nil
 }
 
-// Read reads the manifests of a request, if there are any. What is wrong with them is said of the field.
-func Read(ctx context.Context, field, manifests string, times int32) (*whatif.Workload, error) {
+// read reads the manifests of a request, if there are any. What is wrong with them is said of the field.
+func read(ctx context.Context, field, manifests string, times int32) (load whatif.Workload, err error) {
+	err = reading(ctx, field, manifests, times, func(data []byte, times, limit int) error {
+		load, err = whatif.ReadWorkload(ctx, data, times, limit)
+		return err
+	})
+	return load, err
+}
+
+// ClaimNamespaces returns the namespaces of the claims that the manifests of a request are about, for [ClaimRight.Check]. It keeps nothing else of
+// them: they may stand for far more than their size, and whoever asks has yet to wait for what others say of their rights, and for the sandbox.
+func ClaimNamespaces(ctx context.Context, field, manifests string, times int32) (namespaces []string, err error) {
+	err = reading(ctx, field, manifests, times, func(data []byte, times, limit int) error {
+		namespaces, err = whatif.ClaimNamespaces(ctx, data, times, limit)
+		return err
+	})
+	return namespaces, err
+}
+
+func reading(ctx context.Context, field, manifests string, times int32, read func(data []byte, times, limit int) error) error {
 	switch {
 	case times < 0 || times > maxPods:
-		return nil, rpc.Invalid(rpc.Violation{Field: "times", Description: fmt.Sprintf("%d, want 0 to %d", times, maxPods)})
-	case strings.TrimSpace(manifests) == "":
-		return new(whatif.Workload), nil
+		return rpc.Invalid(rpc.Violation{Field: "times", Description: fmt.Sprintf("%d, want 0 to %d", times, maxPods)})
+	case blank(manifests):
+		return nil
 	}
-	load, err := whatif.ReadWorkload(ctx, []byte(manifests), int(times), maxPods)
-	switch {
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case err != nil:
-		return nil, rpc.Invalid(rpc.Violation{Field: field, Description: err.Error()})
-	}
-	return &load, nil
+	return faultOf(ctx, field, read([]byte(manifests), int(times), maxPods))
 }

@@ -208,8 +208,14 @@ func (c *ClaimLack) of() string {
 	return plural(len(c.Claims), "claim ", "claims ") + enumerate(c.Claims)
 }
 
+// maxNamed is how many names a text says, if there are more than one more: a pod has up to 256 claims, and a text of each may be about all.
+const maxNamed = 9
+
 // enumerate writes a list as a person does.
 func enumerate(names []string) string {
+	if len(names) > maxNamed+1 {
+		return some(names, ", ", " and ", maxNamed)
+	}
 	if len(names) < 2 {
 		return strings.Join(names, "")
 	}
@@ -219,26 +225,49 @@ func enumerate(names []string) string {
 // where says which nodes meet one of the terms.
 func (c *ClaimLack) where() string { return WhereText(c.Where) }
 
-// WhereText says of which nodes terms of a volume hold, "" of all.
+// WhereText says of which nodes terms of a volume hold, "" of all; of many terms, and conditions of one, some. It has 1 KiB at most.
 func WhereText(terms []cluster.NodeSelectorTerm) string {
 	var any []string
+	more := 0 // terms that are not said
 	for k := range terms {
-		var all []string
-		for r := range terms[k].Expressions {
-			all = append(all, RequirementText(&terms[k].Expressions[r]))
-		}
+		of := terms[k].Expressions
 		switch {
-		case len(all) > 0:
-			any = append(any, strings.Join(all, ", "))
-		case len(terms[k].Fields) > 0:
+		case len(of) == 0 && len(terms[k].Fields) > 0:
 			return "" // only labels are compared
+		case len(of) == 0:
+			continue
+		case len(any) > maxSaid:
+			more++
+			continue
 		}
+		said, rest := of, ""
+		if len(of) > maxSaid+1 {
+			said, rest = of[:maxSaid], fmt.Sprintf(" and %d more conditions", len(of)-maxSaid)
+		}
+		var all []string
+		for r := range said {
+			all = append(all, RequirementText(&said[r]))
+		}
+		any = append(any, strings.Join(all, ", ")+rest)
 	}
 	if len(any) == 0 {
 		return "nowhere"
 	}
-	return "where " + strings.Join(any, " or ")
+	if more > 0 {
+		any, more = any[:maxSaid], more+1
+	}
+	text := "where " + strings.Join(any, " or ")
+	if more > 0 {
+		text += fmt.Sprintf(" or one of %d more", more)
+	}
+	if len(text) > maxWhere {
+		text = strings.ToValidUTF8(text[:maxWhere], "") + "…"
+	}
+	return text
 }
+
+// maxWhere is how long what WhereText says may be, in bytes: three values of a label have some 500.
+const maxWhere = 1<<10 - len("…")
 
 // SizeText writes a size in bytes as Kubernetes does.
 func SizeText(bytes int64) string { return AmountText("memory", bytes) }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -264,6 +265,65 @@ func TestATermWithoutLabelsHoldsEverywhere(t *testing.T) {
 	for want, terms := range map[string][]cluster.NodeSelectorTerm{"where zone=a": {label}, "": {label, field}, "nowhere": {{}}} {
 		if got := WhereText(terms); got != want {
 			t.Errorf("%+v is said as %q, want %q", terms, got, want)
+		}
+	}
+}
+
+// A volume may have thousands of terms and values. What is said of them is bounded.
+func TestOfManyPlacesOfAVolumeSomeAreSaid(t *testing.T) {
+	values := func(n int, long string) (out []string) {
+		for k := range n {
+			out = append(out, fmt.Sprintf("n%d%s", k, long))
+		}
+		return out
+	}
+	in := func(n int, long string) cluster.Requirement {
+		return cluster.Requirement{Key: "host", Operator: "In", Values: values(n, long)}
+	}
+	times := func(n int, r cluster.Requirement) (terms []cluster.NodeSelectorTerm) {
+		for range n {
+			terms = append(terms, cluster.NodeSelectorTerm{Expressions: []cluster.Requirement{r}})
+		}
+		return terms
+	}
+	for want, terms := range map[string][]cluster.NodeSelectorTerm{
+		"where host in (n0, n1, n2, n3)":                       times(1, in(4, "")),
+		"where host in (n0, n1, n2 and 2 more)":                times(1, in(5, "")),
+		"where host in (n0, n1, n2 and 1997 more)":             times(1, in(2000, "")),
+		"where host=n0 or host=n0 or host=n0 or host=n0":       times(4, in(1, "")),
+		"where host=n0 or host=n0 or host=n0 or one of 2 more": times(5, in(1, "")),
+		"":                                    append(times(9, in(1, "")), cluster.NodeSelectorTerm{Fields: []cluster.Requirement{in(1, "")}}),
+		"where a, a, a, a":                    {{Expressions: slices.Repeat([]cluster.Requirement{{Key: "a", Operator: "Exists"}}, 4)}},
+		"where a, a, a and 2 more conditions": {{Expressions: slices.Repeat([]cluster.Requirement{{Key: "a", Operator: "Exists"}}, 5)}},
+	} {
+		if got := WhereText(terms); got != want {
+			t.Errorf("said is %q, want %q", got, want)
+		}
+	}
+	if got := WhereText(times(3, in(3, strings.Repeat("ü", 5000)))); len(got) > 1<<10 || !utf8.ValidString(got) || !strings.HasSuffix(got, "…") {
+		t.Errorf("%d bytes are said", len(got))
+	}
+}
+
+// Volumes that can be reached from the same nodes are compared with a node once. Each claim is told of its own.
+func TestVolumesOfTheSamePlaceAreToldEach(t *testing.T) {
+	w, e := newStorage(t, 4), NewEvaluator(EvaluatorConfig{})
+	for k, zone := range []string{"b", "a", "b"} {
+		w.bound(fmt.Sprint("c", k), func(_ *cluster.PersistentVolumeClaim, v *cluster.PersistentVolume) {
+			v.Driver, v.HasAffinity, v.Affinity = "", true, inZoneTerm(zone)
+		})
+	}
+	id := w.pod("p", "", 0, nil, claims("c0", "c1", "c0", "c2")...)
+	for i := range cluster.NodeIndex(4) {
+		zone, _ := cluster.ValueOf(w.st.Node(i).Labels, "topology.kubernetes.io/zone")
+		want := map[string][]string{"a": {"c0 pv-c0", "c2 pv-c2"}, "b": {"c1 pv-c1"}}[zone]
+		lacks, _ := e.Shortfall(w.st, id, i)
+		var got []string
+		for _, l := range lacks {
+			got = append(got, l.Of.Claims[0]+" "+l.Of.Volume)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("a node of zone %q: %v are out of reach, want %v", zone, got, want)
 		}
 	}
 }

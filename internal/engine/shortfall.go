@@ -19,6 +19,8 @@ type Lack struct {
 	// Relative is how large the lack is: (Requested-Free)/Requested of a resource, (skew-MaxSkew)/skew of a spread
 	// constraint, and 1 where something is there or is not.
 	Relative float64
+	// Aside says that the node is set aside for that before any filter runs: nobody has looked what else it lacks.
+	Aside bool
 
 	// Of requests: what the pod requests, what the node has left but for what is held for pods nominated to it, and
 	// its allocatable. Free is negative on a node that is over its allocatable. "pods" is the number of pods.
@@ -282,7 +284,9 @@ func (s *surveyor) lacks(i cluster.NodeIndex, out []Lack) []Lack {
 		switch {
 		case v == codeFeasible:
 		case s.before[k] == nil:
-			return append(out, p.lack(p.before[k].plugin, v))
+			l := p.lack(p.before[k].plugin, v)
+			l.Aside = true
+			return append(out, l)
 		default:
 			out = s.before[k](i, nil, out)
 		}

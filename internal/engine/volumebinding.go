@@ -173,15 +173,23 @@ func (d *bindingDemand) add(v *cluster.PersistentVolume) {
 	if !v.HasAffinity && (v.Migration.Plugin == "" || !v.HasMigratedAffinity && v.Migration.Error == "") {
 		return
 	}
+	if slices.Contains(d.affinities, v) { // another claim's
+		return
+	}
+	if text := placeOf(v); !slices.Contains(d.texts, text) {
+		d.affinities, d.texts = append(d.affinities, v), append(d.texts, text)
+	}
+}
+
+// placeOf writes from which nodes a volume can be reached.
+func placeOf(v *cluster.PersistentVolume) string {
 	var key signatureKey
 	writeVolumeTerms(&key, v.HasAffinity, v.Affinity)
 	if key.text(v.Migration.Plugin); v.Migration.Plugin != "" {
 		key.text(v.Migration.Error)
 		writeVolumeTerms(&key, v.HasMigratedAffinity, v.MigratedAffinity)
 	}
-	if text := string(key.b); !slices.Contains(d.texts, text) {
-		d.affinities, d.texts = append(d.affinities, v), append(d.texts, text)
-	}
+	return string(key.b)
 }
 
 func writeVolumeTerms(key *signatureKey, has bool, terms []cluster.NodeSelectorTerm) {
@@ -277,7 +285,26 @@ func (p *binding) survey(s *surveyor) surveyFunc {
 	for k := range own {
 		twice[k] = again(own, k)
 	}
-	var waiting []int // in the order of the asks, which are those of another pod of the signature, maybe
+	// Of volumes that can be reached from the same nodes a node is compared with the first.
+	like := make([]int, len(own))
+	firsts, byPlace := make(map[*cluster.PersistentVolume]int), make(map[string]int)
+	for k := range own {
+		v := own[k].volume
+		if own[k].state() != ClaimBound {
+			continue
+		}
+		if first, known := firsts[v]; known {
+			like[k] = first
+			continue
+		}
+		place := placeOf(v)
+		if _, known := byPlace[place]; !known {
+			byPlace[place] = k
+		}
+		like[k], firsts[v] = byPlace[place], byPlace[place]
+	}
+	apart := make([]bool, len(own)) // by the first: that its volume cannot be reached
+	var waiting []int               // in the order of the asks, which are those of another pod of the signature, maybe
 	for k := range own {
 		if state := own[k].state(); state >= ClaimProvisioning {
 			waiting = append(waiting, k)
@@ -297,10 +324,13 @@ func (p *binding) survey(s *surveyor) surveyFunc {
 				add(k, ReasonVolumeMissing, &ClaimLack{Volume: own[k].claim.Volume})
 			case ClaimBound:
 				has, terms, broken := affinityOn(s.st, i, v)
+				if like[k] == k {
+					apart[k] = has && !termsAdmit(s.st, i, terms)
+				}
 				switch {
 				case broken != "":
 					add(k, "could not translate pv: "+broken, new(ClaimLack))
-				case has && !termsAdmit(s.st, i, terms):
+				case apart[like[k]]:
 					add(k, ReasonVolumeAffinity, &ClaimLack{Volume: v.Name, Where: terms})
 				}
 			}

@@ -529,6 +529,12 @@ func meets(r *cluster.Requirement, value string, has bool) bool {
 	return false
 }
 
+// Meets reports whether a node that has these labels meets a requirement of labels.
+func Meets(r *cluster.Requirement, labels []cluster.Label) bool {
+	value, has := cluster.ValueOf(labels, r.Key)
+	return meets(r, value, has)
+}
+
 // ChooseVolumes returns what the claims of a pod get on a live node that wait for a consumer; nil if none do. It is what makes VolumeBinding find
 // the node feasible, unless admits, if it is not nil, refuses a claim a volume that is nobody's: then it gets another one. False: it does not, or
 // there is no other.

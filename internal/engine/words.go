@@ -80,26 +80,38 @@ func TaintText(t cluster.Taint) string {
 	return t.Key + "=" + t.Value + ":" + t.Effect
 }
 
-// RequirementText writes a requirement as a label selector.
+// maxSaid is how many values of a requirement, and terms, a text says, if there are more than one more: a volume may have thousands.
+const maxSaid = 3
+
+// some joins what a text says of a list, and how many more there are.
+func some(list []string, separator, last string, most int) string {
+	if len(list) <= most+1 {
+		return strings.Join(list, separator)
+	}
+	return strings.Join(list[:most], separator) + last + strconv.Itoa(len(list)-most) + " more"
+}
+
+// RequirementText writes a requirement as a label selector, of many values some.
 func RequirementText(r *cluster.Requirement) string {
+	values := some(r.Values, ", ", " and ", maxSaid)
 	switch r.Operator {
 	case "In":
 		if len(r.Values) == 1 {
-			return r.Key + "=" + r.Values[0]
+			return r.Key + "=" + values
 		}
-		return r.Key + " in (" + strings.Join(r.Values, ", ") + ")"
+		return r.Key + " in (" + values + ")"
 	case "NotIn":
-		return r.Key + " not in (" + strings.Join(r.Values, ", ") + ")"
+		return r.Key + " not in (" + values + ")"
 	case "Exists":
 		return r.Key
 	case "DoesNotExist":
 		return "!" + r.Key
 	case "Gt":
-		return r.Key + ">" + strings.Join(r.Values, ", ")
+		return r.Key + ">" + values
 	case "Lt":
-		return r.Key + "<" + strings.Join(r.Values, ", ")
+		return r.Key + "<" + values
 	}
-	return r.Key + " " + r.Operator + " " + strings.Join(r.Values, ", ")
+	return r.Key + " " + r.Operator + " " + values
 }
 
 func termsText(terms []cluster.PodTerm) string {

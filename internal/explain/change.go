@@ -81,7 +81,13 @@ type Change struct {
 // NewVolume is a volume that is to be added for a claim.
 type NewVolume struct {
 	Claim, Class string
-	Size         int64 // in bytes
+	Size         int64  // in bytes
+	Name         string // that it is to have, "" for any
+	// How the claim selects volumes, and wants to use one.
+	Labels          []cluster.Label
+	AccessModes     []string
+	Mode            string // "Block" or "Filesystem"
+	AttributesClass string
 	// Where says which nodes it is to be reached from, "" for all; Zone is the zone of these, if they are those of a zone.
 	Where, Zone string
 	// OrRoom says that room to provision it would do.
@@ -118,6 +124,7 @@ const (
 	hostname     = "kubernetes.io/hostname"
 	systemTaints = "node.kubernetes.io/" // say that a node is not well: to tolerate or remove them helps nobody
 	maxShapes    = 8                     // that are tried for AddNode
+	maxLabels    = 8                     // that a new node may need besides: nobody gives it thousands
 )
 
 // findings collects, node by node, what comes nearest and what single changes could help.
@@ -139,6 +146,7 @@ type findings struct {
 	moved       map[shapeKey]cluster.NodeIndex // likewise, of those that would have to be where volumes are
 
 	claims []*Claim
+	aside  int32 // nodes that are set aside before anybody looks whether something is in a claim's way
 	byName map[string]*Claim
 }
 
@@ -501,6 +509,9 @@ func relabel(w *whatif.World, d *idea) (Change, error) {
 // labelFor returns what makes a node meet a requirement that it does not meet.
 func labelFor(r *cluster.Requirement) (LabelChange, bool) {
 	number := func(by int64, end int64) (LabelChange, bool) {
+		if len(r.Values) != 1 {
+			return LabelChange{}, false
+		}
 		n, err := strconv.ParseInt(r.Values[0], 10, 64)
 		return LabelChange{Key: r.Key, Value: strconv.FormatInt(n+by, 10)}, err == nil && n != end
 	}
@@ -565,7 +576,7 @@ func (f *findings) smallestOf(shapes map[shapeKey]cluster.NodeIndex) []cluster.N
 func addNode(w *whatif.World, i cluster.NodeIndex, labels []LabelChange) (Change, error) {
 	node := w.State().Node(i)
 	c := Change{Kind: AddNode, Node: node.Name, Labels: labels, added: freshName(w.State(), node.Name)}
-	node.Name, node.Labels = c.added, whatif.Renamed(node.Labels, node.Name, c.added)
+	node.Name, node.Labels = c.added, whatif.Renaming(w.State(), &node)(c.added)
 	for _, l := range labels {
 		node.Labels = slices.DeleteFunc(node.Labels, func(old cluster.Label) bool { return old.Key == l.Key })
 		node.Labels = append(node.Labels, cluster.Label{Key: l.Key, Value: l.Value})
@@ -584,6 +595,8 @@ func addNode(w *whatif.World, i cluster.NodeIndex, labels []LabelChange) (Change
 func addNodeThere(w *whatif.World, pod cluster.PodID, i cluster.NodeIndex) (Change, error) {
 	lacks, _ := w.Evaluator().Shortfall(w.State(), pod, i)
 	var labels []LabelChange
+	node := w.State().Node(i)
+	has := whatif.Renaming(w.State(), &node)(freshName(w.State(), node.Name))
 	for k := range lacks {
 		if lacks[k].Help&engine.HelpNodeThere == 0 {
 			continue
@@ -592,18 +605,22 @@ func addNodeThere(w *whatif.World, pod cluster.PodID, i cluster.NodeIndex) (Chan
 			return Change{}, errNoHelp
 		}
 		for r := range lacks[k].Of.Where[0].Expressions { // others of the terms would do, too
-			l, ok := labelFor(&lacks[k].Of.Where[0].Expressions[r])
-			has := slices.ContainsFunc(w.State().Node(i).Labels, func(is cluster.Label) bool {
-				return is.Key == l.Key && slices.Contains(lacks[k].Of.Where[0].Expressions[r].Values, is.Value)
-			})
-			switch {
-			case has:
+			if err := w.Between(); err != nil {
+				return Change{}, err
+			}
+			wanted := &lacks[k].Of.Where[0].Expressions[r]
+			if engine.Meets(wanted, has) {
 				continue
-			case !ok || l.Remove || ofOneNode(w.State(), l):
+			}
+			l, ok := labelFor(wanted)
+			if !ok || l.Remove || ofOneNode(w.State(), l) {
 				return Change{}, errNoHelp
 			}
 			if !slices.Contains(labels, l) {
 				labels = append(labels, l)
+			}
+			if len(labels) > maxLabels {
+				return Change{}, errNoHelp
 			}
 		}
 	}
@@ -612,26 +629,13 @@ func addNodeThere(w *whatif.World, pod cluster.PodID, i cluster.NodeIndex) (Chan
 	return c, err
 }
 
-// ofOneNode reports whether a label is such that only one node has it: its value is the name of one, or each node that has a label of the key has its own
-// name, or hostname, there.
+// ofOneNode reports whether a label is such that only one node has it: its value is the name of one, or labels of its key tell nodes apart.
 func ofOneNode(st *cluster.State, l LabelChange) bool {
 	if l.Key == hostname || st.Nodes.ByName(l.Value) != cluster.NoNode {
 		return true
 	}
-	any := false
-	for i := range cluster.NodeIndex(st.Nodes.Len()) {
-		if !st.Nodes.Live.Has(i) {
-			continue
-		}
-		node := st.Node(i)
-		if value, has := cluster.ValueOf(node.Labels, l.Key); has {
-			if host, named := cluster.ValueOf(node.Labels, hostname); value != node.Name && !(named && value == host) {
-				return false
-			}
-			any = true
-		}
-	}
-	return any
+	nodes, own := whatif.OwnNames(st, l.Key)
+	return nodes > 0 && own
 }
 
 // freshName returns a name that no node has.

@@ -30,8 +30,8 @@ type Claim struct {
 	Exclusive bool    // only one pod can use it, and another one does:
 	User      Blocker // which has no name if that may not be told
 
-	// Nodes is on how many nodes nothing that is known is in the claim's way. Of a claim that keeps the pod off all of them, it is none, and of the
-	// others of such a pod, or of one that cannot be judged, it is -1: nobody has looked.
+	// Nodes is on how many nodes nothing is in the claim's way, of those that are not set aside before anybody looks. Of a claim that keeps the pod off
+	// all of them, it is none, and of the others of such a pod, or of one that cannot be judged, it is -1: nobody has looked.
 	Nodes     int32
 	Obstacles []ClaimObstacle // those of most nodes first
 
@@ -89,6 +89,9 @@ func (f *findings) count(i cluster.NodeIndex, lacks []engine.Lack) {
 	}
 	for k := range lacks {
 		l := &lacks[k]
+		if l.Aside {
+			f.aside++
+		}
 		if l.Of == nil {
 			continue
 		}
@@ -124,7 +127,7 @@ func (f *findings) count(i cluster.NodeIndex, lacks []engine.Lack) {
 func (f *findings) told(s *engine.Survey) []Claim {
 	var out []Claim
 	for _, c := range f.claims {
-		switch c.Nodes = s.Nodes - c.kept; {
+		switch c.Nodes = s.Nodes - f.aside - c.kept; {
 		case c.State.Refuses():
 			c.Nodes = 0
 		case s.Refused:
@@ -284,10 +287,25 @@ func (f *findings) provide(w *whatif.World, pod cluster.PodID) (Change, error) {
 			if claim.Ephemeral {
 				return c, errNoHelp // its controller makes it
 			}
+			if claim.State != engine.ClaimMissing && st.ClaimUsers(namespace, claim.Name) > 0 {
+				return c, errNoHelp // it stays until these pods have gone, and there can be no other
+			}
 			c.Kind, c.Claims = CreateClaim, append(c.Claims, claim.Name)
 		case engine.ClaimUnbound:
-			c.Volumes = append(c.Volumes, NewVolume{Claim: claim.Name, Class: claim.Class, Size: claim.Size, OrRoom: claim.unbindable == ""})
 			made := *st.PersistentVolumeClaim(namespace, claim.Name)
+			labels, ok := labelsFor(&made.Selector)
+			if !ok {
+				return c, errNoHelp
+			}
+			add := newVolume(&made, labels)
+			add.OrRoom = claim.unbindable == ""
+			if made.Volume != "" { // it takes no other, and if there is that one, its controller will not bind them, or has yet to
+				if st.PersistentVolume(made.Volume) != nil {
+					return c, errNoHelp
+				}
+				add.Name, add.OrRoom, is.Volume = made.Volume, false, made.Volume
+			}
+			c.Volumes = append(c.Volumes, add)
 			made.Volume, made.Bound = is.Volume, true
 			is = &made
 		case engine.ClaimNotMade, engine.ClaimNotOwned:
@@ -326,7 +344,8 @@ func addVolumes(w *whatif.World, pod cluster.PodID, d *idea) (Change, error) {
 			Name: freshVolume(st, k), Labels: labels, Class: claim.Class, Capacity: claim.Request, AccessModes: claim.AccessModes, Mode: claim.Mode,
 			AttributesClass: claim.AttributesClass, Available: true,
 		}
-		made := NewVolume{Claim: claim.Name, Class: claim.Class, Size: claim.Request, OrRoom: l.Of.NoRoom}
+		made := newVolume(claim, labels)
+		made.OrRoom = l.Of.NoRoom
 		if label, ok := placeOf(st, d.node, claim.Class, keys); ok {
 			in := cluster.Requirement{Key: label.Key, Operator: "In", Values: []string{label.Value}}
 			v.HasAffinity, v.Affinity = true, []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{in}}}
@@ -394,11 +413,42 @@ func freshVolume(st *cluster.State, k int) string {
 	return name
 }
 
-// String says in plain words which volume is to be added.
+// newVolume says what a volume for a claim is like.
+func newVolume(claim *cluster.PersistentVolumeClaim, labels []cluster.Label) NewVolume {
+	return NewVolume{Claim: claim.Name, Class: claim.Class, Size: claim.Request, Labels: labels, AccessModes: claim.AccessModes, Mode: claim.Mode, AttributesClass: claim.AttributesClass}
+}
+
+// String says in plain words which volume is to be added: of how it can be used what most volumes are not.
 func (v *NewVolume) String() string {
 	text := "a volume"
+	if v.Name != "" {
+		text = "volume " + v.Name
+	}
 	if v.Class != "" {
 		text += fmt.Sprintf(" of class %s with at least %s", v.Class, engine.SizeText(v.Size))
+	}
+	if len(v.AccessModes) > 0 && !slices.Equal(v.AccessModes, []string{"ReadWriteOnce"}) {
+		text += " for " + list(v.AccessModes)
+	}
+	if v.Mode == "Block" {
+		text += " as a block device"
+	}
+	if v.AttributesClass != "" {
+		text += " of attributes class " + v.AttributesClass
+	}
+	if len(v.Labels) > 0 {
+		labels, more := v.Labels, len(v.Labels)-maxExamples
+		if more > 1 { // a claim may select by thousands
+			labels = labels[:maxExamples]
+		}
+		var says []string
+		for _, l := range labels {
+			says = append(says, l.Key+"="+l.Value)
+		}
+		if more > 1 {
+			says = append(says, count(int32(more))+" more")
+		}
+		text += " labelled " + list(says)
 	}
 	switch {
 	case v.Zone != "":

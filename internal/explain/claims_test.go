@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -277,6 +278,153 @@ func TestANewNodeHasNoVolumesOfAnother(t *testing.T) {
 		x := explained(t, w.st, w.claims(1000, "data"))
 		if has := slices.ContainsFunc(x.Changes, func(c Change) bool { return c.Kind == AddNode }); has != helps {
 			t.Errorf("the volume is of node %q: one more node is told to help: %v, want %v:\n%s", value, has, helps, Text(x))
+		}
+	}
+}
+
+// A claim that names its volume is bound to that one or to none.
+func TestNoOtherVolumeIsToldForAClaimThatWantsOne(t *testing.T) {
+	for name, tt := range map[string]struct {
+		is   *cluster.PersistentVolume
+		want string
+	}{
+		"another's": {&cluster.PersistentVolume{Name: "pv-mine", HasClaim: true, Claim: cluster.ClaimReference{Namespace: "default", Name: "other", UID: "o"}}, ""},
+		"free":      {&cluster.PersistentVolume{Name: "pv-mine", Available: true}, ""},
+		"not there": {nil, "Add volume pv-mine of class slow with at least 1Gi for claim data. Then it fits node-1."},
+	} {
+		w := newTown(t, house("node-1", "a"))
+		c := claim("data", "slow", 1<<30)
+		c.Volume = "pv-mine"
+		w.set(&cluster.StorageClass{Name: "slow", Provisioner: "csi.example.com", Mode: cluster.BindImmediately}, c)
+		if tt.is != nil {
+			w.set(tt.is)
+		}
+		var got []string
+		for _, c := range explained(t, w.st, w.claims(1000, "data")).Changes {
+			got = append(got, c.String())
+		}
+		if strings.Join(got, "; ") != tt.want {
+			t.Errorf("its volume is %s: told is %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// What no API server takes may be in a file.
+func TestAnAffinityWithoutValuesIsNoLabelToGive(t *testing.T) {
+	for _, operator := range []string{"Gt", "Lt", "In", "NotIn", "Exists", "Matches"} {
+		w := newTown(t, house("node-1", "a"))
+		pv := volume("pv", "", 1<<30, zone, "b")
+		pv.Affinity[0].Expressions[0] = cluster.Requirement{Key: "generation", Operator: operator}
+		w.set(boundTo("data", "pv"), pv)
+		x := explained(t, w.st, w.claims(1000, "data"))
+		if has := slices.ContainsFunc(x.Changes, func(c Change) bool { return c.Kind == AddNode }); has != (operator == "Exists") {
+			t.Errorf("%s: told is %v", operator, x.Changes)
+		}
+	}
+}
+
+// A node like another one keeps the labels that are as the volume wants them.
+func TestANewNodeKeepsTheLabelsThatVolumesWant(t *testing.T) {
+	n := house("node-1", "a")
+	n.Labels = append(n.Labels, cluster.Label{Key: "generation", Value: "7"}, cluster.Label{Key: "ssd", Value: "yes"})
+	slices.SortFunc(n.Labels, func(a, b cluster.Label) int { return strings.Compare(a.Key, b.Key) })
+	w := newTown(t, n)
+	pv := volume("pv", "", 1<<30, zone, "b")
+	pv.Affinity[0].Expressions = append(pv.Affinity[0].Expressions, cluster.Requirement{Key: "ssd", Operator: "Exists"},
+		cluster.Requirement{Key: "generation", Operator: "Gt", Values: []string{"5"}}, cluster.Requirement{Key: "generation", Operator: "Lt", Values: []string{"9"}},
+		cluster.Requirement{Key: "ssd", Operator: "NotIn", Values: []string{"no"}}, cluster.Requirement{Key: "hdd", Operator: "DoesNotExist"})
+	w.set(boundTo("data", "pv"), pv)
+	var got []string
+	for _, c := range explained(t, w.st, w.claims(1000, "data")).Changes {
+		got = append(got, c.String())
+	}
+	if want := []string{"Add one node like node-1, but with " + zone + "=b."}; !slices.Equal(got, want) {
+		t.Errorf("told is %q, want %q", got, want)
+	}
+}
+
+// Of a node that is set aside nobody looks whether something is in a claim's way.
+func TestNodesThatAreSetAsideAreNotInTheCountOfAClaim(t *testing.T) {
+	aside := house("node-2", "a")
+	aside.Unsupported = "too many labels"
+	w := newTown(t, house("node-1", "b"), aside)
+	w.set(boundTo("data", "pv"), volume("pv", "", 1<<30, zone, "a"))
+	if c := explained(t, w.st, w.claims(1000, "data")).Claims[0]; c.Nodes != 0 {
+		t.Errorf("nothing is in the way of the claim on %d of 2 nodes, want 0: one is set aside, the other elsewhere", c.Nodes)
+	}
+}
+
+// A volume that is told is as the claim wants it.
+func TestAVolumeIsToldAsTheClaimWantsIt(t *testing.T) {
+	w := newTown(t, house("node-1", "a"))
+	c := claim("data", "fast", 1<<30)
+	c.AccessModes, c.Mode, c.Selector = []string{"ReadWriteMany"}, "Block", cluster.LabelSelector{Requirements: []cluster.Requirement{in("tier", "gold")}}
+	late := claim("logs", "slow", 1<<30)
+	late.AccessModes, late.AttributesClass = []string{"ReadOnlyMany", "ReadWriteMany"}, "quick"
+	w.set(&cluster.StorageClass{Name: "fast", Provisioner: noProvisioner, Mode: cluster.BindToFirstConsumer}, &cluster.StorageClass{Name: "slow", Provisioner: noProvisioner, Mode: cluster.BindImmediately}, c, late)
+	for name, want := range map[string]string{
+		"data": "Add a volume of class fast with at least 1Gi for ReadWriteMany as a block device labelled tier=gold in zone a for claim data. Then it fits node-1.",
+		"logs": "Add a volume of class slow with at least 1Gi for ReadOnlyMany and ReadWriteMany of attributes class quick for claim logs. Then it fits node-1.",
+	} {
+		w := town{t, w.st.Clone()}
+		x := explained(t, w.st, w.claims(1000, name))
+		if len(x.Changes) != 1 || x.Changes[0].String() != want {
+			t.Errorf("told is %v, want %q", x.Changes, want)
+		}
+		x.WithholdClaims()
+		if text := x.Changes[0].String(); strings.Contains(text, "gold") || strings.Contains(text, "Many") || strings.Contains(text, "quick") {
+			t.Errorf("told is %q to who may not know", text)
+		}
+	}
+}
+
+// A claim stays until no pod uses it, though it is deleted: meanwhile there can be no other.
+func TestNoClaimIsMadeInTheSteadOfOneInUse(t *testing.T) {
+	for name, edit := range map[string]func(*cluster.PersistentVolumeClaim){
+		"there is none": nil, "being deleted": func(c *cluster.PersistentVolumeClaim) { c.Deleting = true }, "lost": func(c *cluster.PersistentVolumeClaim) { c.Lost = true },
+		"without its volume": func(c *cluster.PersistentVolumeClaim) { c.Volume = "gone" },
+	} {
+		for _, used := range []bool{false, true} {
+			w := newTown(t, house("node-1", "a"), house("node-2", "b"))
+			if w.set(&cluster.PersistentVolume{Name: "pv"}); edit != nil {
+				c := boundTo("data", "pv")
+				edit(c)
+				w.set(c)
+			}
+			if used {
+				apply(w.t, w.st, cluster.LabelsDefined{ID: 91, Set: cluster.LabelSet{Namespace: "default", Claims: []cluster.PodClaim{{Name: "data"}}}},
+					cluster.PodSet{ID: w.st.FreePod(), Pod: cluster.Pod{UID: "db", Namespace: "default", Name: "db", Class: filler, Labels: 91, NodeName: "node-2"}})
+			}
+			x := explained(t, w.st, w.claims(1000, "data"))
+			if has := slices.ContainsFunc(x.Changes, func(c Change) bool { return c.Kind == CreateClaim }); has == (used && edit != nil) {
+				t.Errorf("%s, in use %v: told is %v", name, used, x.Changes)
+			}
+		}
+	}
+}
+
+// A claim may select by thousands of labels, and a volume ask for as many. What is told is bounded.
+func TestOfManyLabelsSomeAreTold(t *testing.T) {
+	for n, want := range map[int]string{4: " labelled l1=v, l2=v, l3=v and l4=v in zone a", 5: " labelled l1=v, l2=v, l3=v and 2 more in zone a"} {
+		w := newTown(t, house("node-1", "a"))
+		c := claim("data", "fast", 1<<30)
+		for k := range n {
+			c.Selector.Requirements = append(c.Selector.Requirements, in(fmt.Sprint("l", k+1), "v"))
+		}
+		w.set(&cluster.StorageClass{Name: "fast", Provisioner: noProvisioner, Mode: cluster.BindToFirstConsumer}, c)
+		if x := explained(t, w.st, w.claims(1000, "data")); len(x.Changes) != 1 || !strings.Contains(x.Changes[0].String(), want) {
+			t.Errorf("told is %v, want %q", x.Changes, want)
+		}
+	}
+	for n, helps := range map[int]bool{8: true, 9: false} {
+		w := newTown(t, house("node-1", "a"))
+		pv := volume("pv", "", 1<<30, zone, "b")
+		for k := range n - 1 {
+			pv.Affinity[0].Expressions = append(pv.Affinity[0].Expressions, in(fmt.Sprint("l", k+1), "v"))
+		}
+		w.set(boundTo("data", "pv"), pv)
+		if x := explained(t, w.st, w.claims(1000, "data")); (len(x.Changes) == 1) != helps {
+			t.Errorf("with %d labels: told is %v", n, x.Changes)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package whatif
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -90,7 +91,25 @@ func (w *World) AddClaims(claims []*cluster.PersistentVolumeClaim) error {
 	return nil
 }
 
-// make adds a claim that a controller would make. Of a class that has volumes provisioned at once it is bound to one: of the places where that can be,
+// applyClaim makes a claim of a manifest one of the World, as an API server would: what controllers have said of one that there is, and manifests do not say,
+// stays. One that is new and is to be bound at once is.
+func (w *World) applyClaim(claim *cluster.PersistentVolumeClaim) error {
+	is := w.State().PersistentVolumeClaim(claim.Namespace, claim.Name)
+	if is == nil {
+		return w.make(claim)
+	}
+	applied := *claim
+	applied.UID, applied.Owner, applied.Class = cmp.Or(claim.UID, is.UID), cmp.Or(claim.Owner, is.Owner), cmp.Or(claim.Class, is.Class)
+	applied.Volume = cmp.Or(claim.Volume, is.Volume)
+	applied.Bound = claim.Bound || is.Bound && applied.Volume == is.Volume
+	applied.Lost, applied.Deleting = claim.Lost || is.Lost, claim.Deleting || is.Deleting
+	if !claim.HasSelectedNode {
+		applied.HasSelectedNode, applied.SelectedNode = is.HasSelectedNode, is.SelectedNode
+	}
+	return w.SetObject(&applied)
+}
+
+// make adds a claim that there is not. Of a class that has volumes provisioned at once it is bound to one: of the places where that can be,
 // to any that suits the pod.
 func (w *World) make(claim *cluster.PersistentVolumeClaim) error {
 	class := w.State().StorageClass(claim.Class)

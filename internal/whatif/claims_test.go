@@ -2,8 +2,11 @@ package whatif
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -150,7 +153,6 @@ spec:
   accessModes: [ReadWriteOnce]
   csi: {driver: csi, volumeHandle: v}
   nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [b]}]}]}}
-status: {phase: Available}
 ---
 apiVersion: apps/v1
 kind: StatefulSet
@@ -204,6 +206,174 @@ func TestAStatefulSetBringsItsClaims(t *testing.T) {
 	})
 	if s.state.PersistentVolume("v") != nil || s.state.StorageClass("late") != nil {
 		t.Error("what the question brought is there still")
+	}
+}
+
+// outcomesOf places what manifests bring and returns where, by pod.
+func outcomesOf(t *testing.T, s *Sandbox, manifests string) map[string]PodOutcome {
+	t.Helper()
+	load, err := ReadWorkload(t.Context(), []byte(manifests), 1, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]PodOutcome)
+	try(t, s, func(w *World) error {
+		ids, err := w.Add(load)
+		if err != nil {
+			return err
+		}
+		outcomes, err := Place(w, ids, PlaceOptions{})
+		for _, o := range outcomes {
+			found[o.Name] = o
+		}
+		return err
+	})
+	return found
+}
+
+// What manifests bring has what an API server, and the controller of volumes, would add: nobody writes the phase of a volume, and few when volumes of
+// a class are bound.
+func TestAVolumeOfAManifestIsThereToBeTaken(t *testing.T) {
+	s := sandbox(t, setNode(aNode("a", "z", 1000)), setNode(aNode("b", "z", 1000)),
+		setObject(&cluster.StorageClass{Name: "local", Provisioner: "kubernetes.io/no-provisioner", Mode: cluster.BindToFirstConsumer}))
+	found := outcomesOf(t, s, `
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: v}
+spec:
+  storageClassName: local
+  capacity: {storage: 10Gi}
+  accessModes: [ReadWriteOnce]
+  local: {path: /v}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [b]}]}]}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {storageClassName: local, accessModes: [ReadWriteOnce], resources: {requests: {storage: 5Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: db}
+spec:
+  containers: [{name: c, image: i}]
+  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: now}
+provisioner: csi
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: scratch}
+spec:
+  containers: [{name: c, image: i}]
+  volumes:
+  - name: v
+    ephemeral: {volumeClaimTemplate: {spec: {storageClassName: now, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}
+`)
+	if found["db"].Node != "b" || found["scratch"].Outcome != Placed {
+		t.Errorf("%+v, want db where its volume is, and scratch anywhere", found)
+	}
+	if _, err := ReadWorkload(t.Context(), []byte("apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: bad}\nvolumeBindingMode: Late\n"), 1, 1); err == nil {
+		t.Error("a class that no API server would take is read")
+	}
+}
+
+// Claims are those of their pods, and pods without claims take no room for some.
+func TestPodsHaveTheirOwnClaimsOfAWorkload(t *testing.T) {
+	plain := func(name string) string {
+		return "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: " + name + "}\nspec: {replicas: 2000, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c, image: i}]}}}\n"
+	}
+	set := strings.Replace(statefulSet[strings.Index(statefulSet, "apiVersion: apps"):strings.LastIndex(statefulSet, "---")], "name: web", "name: db", 1)
+	load, err := ReadWorkload(t.Context(), []byte(plain("first")+"---"+statefulSet+plain("second")+"---\n"+set), 1, 10_000)
+	if err != nil || len(load.Pods) != 4004 {
+		t.Fatalf("%d pods, %v", len(load.Pods), err)
+	}
+	for k := range load.Pods {
+		var claims []*cluster.PersistentVolumeClaim
+		if k < len(load.Claims) {
+			claims = load.Claims[k]
+		}
+		own := strings.HasPrefix(load.Pods[k].Name, "web") || strings.HasPrefix(load.Pods[k].Name, "db")
+		if own != (len(claims) == 2) || own && claims[0].Name != "data-"+load.Pods[k].Name {
+			t.Fatalf("pod %s has claims %v", load.Pods[k].Name, claims)
+		}
+	}
+	most := allocates(func() { load, err = ReadWorkload(t.Context(), []byte(plain("first")), 1, 10_000) })
+	if each := uint64(unsafe.Sizeof(source.Pod{})); err != nil || load.Claims != nil || most > 2000*(2*each+1500) {
+		t.Errorf("2,000 pods without claims: %v, %d claims, %d bytes are allocated of which a pod has %d", err, len(load.Claims), most, each)
+	}
+}
+
+// podIn is a pod with a claim, of a zone.
+func podIn(zone, claim string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  nodeSelector: {%s: %s}\n  containers: [{name: c, image: i}]\n  volumes: [{name: v, persistentVolumeClaim: {claimName: %s}}]\n", zoneLabel, zone, claim)
+}
+
+func claimOf(name, class string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: %s}\nspec: {storageClassName: %q, accessModes: [ReadWriteOnce], resources: {requests: {storage: 5Gi}}}\n", name, class)
+}
+
+// A claim that there is, and is applied again, stays with what controllers have said of it.
+func TestAClaimThatIsAppliedAgainKeepsItsVolume(t *testing.T) {
+	inB := []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: zoneLabel, Operator: "In", Values: []string{"b"}}}}}
+	for name, edit := range map[string]func(*cluster.PersistentVolumeClaim){
+		"bound":         func(c *cluster.PersistentVolumeClaim) { c.Volume, c.Bound, c.Owner = "v", true, "o" },
+		"lost":          func(c *cluster.PersistentVolumeClaim) { c.Volume, c.Lost = "gone", true },
+		"deleted":       func(c *cluster.PersistentVolumeClaim) { c.Deleting = true },
+		"provisioned":   func(c *cluster.PersistentVolumeClaim) { c.HasSelectedNode, c.SelectedNode = true, "b" },
+		"not yet bound": func(c *cluster.PersistentVolumeClaim) { c.Class = "now" },
+		"waiting":       func(*cluster.PersistentVolumeClaim) {},
+	} {
+		is := &cluster.PersistentVolumeClaim{Namespace: "default", Name: "data", UID: "u", Class: "late", HasRequest: true, Request: 5 << 30, Mode: "Filesystem", AccessModes: []string{"ReadWriteOnce"}}
+		edit(is)
+		s := sandbox(t, setNode(aNode("a", "a", 1000)), setNode(aNode("b", "b", 1000)), setObject(is),
+			setObject(&cluster.StorageClass{Name: "late", Provisioner: "csi", Mode: cluster.BindToFirstConsumer}), setObject(&cluster.StorageClass{Name: "now", Provisioner: "csi", Mode: cluster.BindImmediately}),
+			setObject(&cluster.PersistentVolume{Name: "v", HasAffinity: true, Affinity: inB, HasClaim: true, Claim: cluster.ClaimReference{Namespace: "default", Name: "data", UID: "u"}}))
+		load, err := ReadWorkload(t.Context(), []byte(strings.Replace(claimOf("data", ""), "storageClassName: \"\", ", "", 1)), 1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		try(t, s, func(w *World) error {
+			err := w.Bring(load.Objects)
+			if got := w.State().PersistentVolumeClaim("default", "data"); !reflect.DeepEqual(got, is) {
+				t.Errorf("a claim that is %s is %+v when it is applied again, want %+v", name, got, is)
+			}
+			return err
+		})
+		for _, zone := range []string{"a", "b"} {
+			want := Unplaced
+			if name == "waiting" || zone == "b" && (name == "bound" || name == "provisioned") {
+				want = Placed
+			}
+			for _, class := range []string{is.Class, ""} { // that was the default when the claim was made
+				if got := outcomesOf(t, s, strings.Replace(claimOf("data", class), "storageClassName: \"\", ", "", 1)+podIn(zone, "data"))["p"]; got.Outcome != want {
+					t.Errorf("a claim that is %s, applied again with class %q: in zone %s %v, want %v: %s", name, class, zone, got.Outcome, want, got.Message)
+				}
+			}
+		}
+	}
+}
+
+// A claim of a manifest that is to be bound at once is, as those of templates are, wherever its class stands in the manifests.
+func TestAClaimOfAManifestThatIsBoundAtOnceIsBound(t *testing.T) {
+	s := sandbox(t, setNode(aNode("a", "a", 1000)))
+	class := "---\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: now}\nprovisioner: csi\n"
+	for name, tt := range map[string]struct {
+		manifests string
+		want      Outcome
+	}{
+		"class first":   {class + claimOf("data", "now"), Placed},
+		"class last":    {claimOf("data", "now") + class, Placed},
+		"none made":     {claimOf("data", "now") + strings.Replace(class, "provisioner: csi", "provisioner: kubernetes.io/no-provisioner", 1), Unplaced},
+		"wants another": {strings.Replace(claimOf("data", "now"), "spec: {", "spec: {volumeName: other, ", 1) + class, Unplaced},
+		"no class":      {claimOf("data", "none"), Unplaced},
+	} {
+		if got := outcomesOf(t, s, tt.manifests+podIn("a", "data"))["p"]; got.Outcome != tt.want {
+			t.Errorf("%s: %v, want %v: %s", name, got.Outcome, tt.want, got.Message)
+		}
 	}
 }
 
@@ -329,6 +499,31 @@ func TestANodeLikeAnotherHasNoLabelOfItsName(t *testing.T) {
 		}
 		if was, _ := w.Node("a"); !slices.Equal(was.Labels, like.Labels) {
 			t.Errorf("the other one has labels %v, had %v", was.Labels, like.Labels)
+		}
+		return nil
+	})
+}
+
+// A pool may have the name of one of its nodes: a new node is of the same pool.
+func TestANodeLikeAnotherIsOfItsPool(t *testing.T) {
+	var events []source.Event
+	for name, pool := range map[string]string{"gpu": "gpu", "gpu-2": "gpu", "web": "web"} {
+		n := aNode(name, "z", 1000)
+		n.Labels[0].Value = name + ".example" // its hostname
+		n.Labels = append(n.Labels, cluster.Label{Key: "own", Value: name}, cluster.Label{Key: "pool", Value: pool}, cluster.Label{Key: "host", Value: name + ".example"})
+		slices.SortFunc(n.Labels, func(a, b cluster.Label) int { return strings.Compare(a.Key, b.Key) })
+		events = append(events, setNode(n))
+	}
+	try(t, sandbox(t, events...), func(w *World) error {
+		like, _ := w.Node("gpu")
+		if err := w.AddNodesLike(like, 2); err != nil {
+			return err
+		}
+		n, _ := w.Node("gpu-what-if-1")
+		for key, want := range map[string]string{"pool": "gpu", "own": n.Name, "host": n.Name, "kubernetes.io/hostname": n.Name} {
+			if got, _ := cluster.ValueOf(n.Labels, key); got != want {
+				t.Errorf("label %s is %q, want %q", key, got, want)
+			}
 		}
 		return nil
 	})

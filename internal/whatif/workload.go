@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -23,8 +24,8 @@ type Workload struct {
 	// Objects are the selectors of the controllers that would make the pods, which PodTopologySpread's default constraints read, and what the
 	// manifests say of volumes.
 	Objects []source.Event
-	// Claims are those that would be made for the pods, by place: of their ephemeral volumes, and of templates of a StatefulSet. One that there
-	// is by that name stays as it is.
+	// Claims are those that would be made for the pods, by place, as far as some have any: of their ephemeral volumes, and of templates of a StatefulSet.
+	// One that there is by that name stays as it is.
 	Claims [][]*cluster.PersistentVolumeClaim
 }
 
@@ -48,18 +49,19 @@ type workloadHead struct {
 // taken so many times, at least once. They are read strictly, with an API server's defaults: the error of one that is wrong is a *manifest.Error of it alone. At most
 // limit pods are read.
 func ReadWorkload(ctx context.Context, data []byte, times, limit int) (Workload, error) {
-	if len(data) > manifest.MaxInputBytes {
-		return Workload{}, fmt.Errorf("%w: %d bytes, at most %d are possible", ErrTooMuch, len(data), manifest.MaxInputBytes)
-	}
 	r := workloadReader{times: max(times, 1), limit: limit}
-	err := eachDocument(ctx, data, asked, func(raw []byte) error { return r.object(raw, false) })
-	if err != nil {
+	if err := r.read(ctx, data); err != nil {
 		return Workload{}, err
 	}
-	if len(r.out.Pods) == 0 && !r.volumes {
-		return Workload{}, errors.New("the manifests stand for no pod")
-	}
 	return r.out, nil
+}
+
+// ClaimNamespaces returns the namespaces of which claims matter to manifests that ReadWorkload reads: of claims in them, and of pods that have some.
+// It keeps nothing else, however many pods they stand for. It fails as ReadWorkload does.
+func ClaimNamespaces(ctx context.Context, data []byte, times, limit int) ([]string, error) {
+	r := workloadReader{times: max(times, 1), limit: limit, claiming: make(map[string]bool)}
+	err := r.read(ctx, data)
+	return slices.Sorted(maps.Keys(r.claiming)), err
 }
 
 // errNestedList is what becomes of a list in a list, which no tool writes.
@@ -67,10 +69,22 @@ var errNestedList = errors.New("a list in a list: give its items one by one")
 
 type workloadReader struct {
 	times, limit int
-	claims       int  // in out.Claims
-	bytes        int  // of the label sets of pods that have claims for themselves
-	volumes      bool // some objects are what volumes are made of
+	pods, claims int // that the manifests stand for
+	objects      int // what volumes are made of
+	bytes        int // of the label sets of pods that have claims for themselves
 	out          Workload
+	claiming     map[string]bool // namespaces with claims; if not nil, out remains empty
+}
+
+func (r *workloadReader) read(ctx context.Context, data []byte) error {
+	if len(data) > manifest.MaxInputBytes {
+		return fmt.Errorf("%w: %d bytes, at most %d are possible", ErrTooMuch, len(data), manifest.MaxInputBytes)
+	}
+	err := eachDocument(ctx, data, asked, func(raw []byte) error { return r.object(raw, false) })
+	if err == nil && r.pods == 0 && r.objects == 0 {
+		err = errors.New("the manifests stand for no pod")
+	}
+	return err
 }
 
 // maxClaims bounds how many claims a workload stands for.
@@ -109,16 +123,14 @@ func (r *workloadReader) object(raw []byte, item bool) error {
 	case "Deployment", "Job", manifest.KindReplicaSet, manifest.KindStatefulSet, manifest.KindReplicationController:
 	default:
 		if ofVolumes(list.Kind) {
-			o, _, err := decodeObject(list.Kind, raw)
+			objects, err := manifest.Parse(raw)
 			if err != nil {
 				return err
 			}
-			if e, ok := eventOf(o); ok {
-				if len(r.out.Objects) == maxClaims {
-					return fmt.Errorf("%w: there are more than %d objects", ErrTooMuch, maxClaims)
-				}
-				r.out.Objects, r.volumes = append(r.out.Objects, e), true
+			if r.objects++; r.objects > maxClaims {
+				return fmt.Errorf("%w: there are more than %d objects", ErrTooMuch, maxClaims)
 			}
+			r.bring(objects[0])
 			return nil
 		}
 		return fmt.Errorf("kind: %q makes no pods; want Pod, Deployment, ReplicaSet, StatefulSet, ReplicationController, Job or List, or what volumes are made of", list.Kind)
@@ -239,15 +251,25 @@ func (r *workloadReader) controller(head *workloadHead) (cluster.Controller, err
 			return cluster.Controller{}, err
 		}
 	}
-	if e, ok := eventOf(o); ok {
-		r.out.Objects = append(r.out.Objects, e)
-	}
+	r.bring(o)
 	return cluster.Controller{Kind: o.Kind(), Name: meta.Name}, nil
+}
+
+// bring notes what is there before the pods.
+func (r *workloadReader) bring(o manifest.Object) {
+	e, ok := eventOf(o)
+	switch claim, is := e.Object.(*cluster.PersistentVolumeClaim); {
+	case !ok:
+	case r.claiming == nil:
+		r.out.Objects = append(r.out.Objects, e)
+	case is:
+		r.claiming[claim.Namespace] = true
+	}
 }
 
 // add adds so many pods like one, as often as all are taken.
 func (r *workloadReader) add(pod source.Pod, replicas int, own []ownClaim) error {
-	if n := replicas * r.times; n > r.limit-len(r.out.Pods) {
+	if r.pods += replicas * r.times; r.pods > r.limit {
 		return fmt.Errorf("%w: the manifests stand for more than %d pods", ErrTooMuch, r.limit)
 	}
 	if r.claims += len(own) * replicas * r.times; r.claims > maxClaims {
@@ -258,18 +280,30 @@ func (r *workloadReader) add(pod source.Pod, replicas int, own []ownClaim) error
 			return fmt.Errorf("%w: the manifests stand for pods whose labels and claims' names have more than %d MiB", ErrTooMuch, maxSetBytes>>20)
 		}
 	}
+	if r.claiming != nil {
+		if len(pod.Labels.Claims) > 0 && replicas > 0 {
+			r.claiming[pod.Namespace] = true
+		}
+		return nil
+	}
 	pod.Created = 0
 	pod.UID = "new:" + pod.Namespace + "/" + pod.Name
 	pods := []source.Pod{pod}
 	if replicas != 1 || r.times != 1 || pod.Labels.Controller.Kind == cluster.KindStatefulSet && len(own) > 0 {
 		pods = Copies(pod, replicas*r.times)
 	}
+	r.out.Pods = slices.Grow(r.out.Pods, len(pods))
+	if len(own) > 0 { // so far no pod had any, maybe
+		r.out.Claims = append(r.out.Claims, make([][]*cluster.PersistentVolumeClaim, len(r.out.Pods)-len(r.out.Claims))...)
+		r.out.Claims = slices.Grow(r.out.Claims, len(pods))
+	}
 	for k := range pods {
-		var claims []*cluster.PersistentVolumeClaim
 		if len(own) > 0 {
+			var claims []*cluster.PersistentVolumeClaim
 			pods[k], claims = haveClaims(pods[k], pod.Name, pods[k].Name, own)
+			r.out.Claims = append(r.out.Claims, claims)
 		}
-		r.out.Pods, r.out.Claims = append(r.out.Pods, pods[k]), append(r.out.Claims, claims)
+		r.out.Pods = append(r.out.Pods, pods[k])
 	}
 	return nil
 }
@@ -292,17 +326,27 @@ func Unbound(pod source.Pod) source.Pod {
 	return pod
 }
 
-// Bring tells a World of the objects of a workload. Those that are in no namespace take the place of none that is there and otherwise: it would tell how
-// that is, by what becomes of pods.
+// Bring tells a World of the objects of a workload, claims after the others. Those that are in no namespace take the place of none that is there and
+// otherwise: it would tell how that is, by what becomes of pods.
 func (w *World) Bring(objects []source.Event) error {
+	var claims []*cluster.PersistentVolumeClaim
 	for _, e := range objects {
 		if e.Kind == source.ObjectSet {
+			if claim, is := e.Object.(*cluster.PersistentVolumeClaim); is {
+				claims = append(claims, claim)
+				continue
+			}
 			key := e.Object.Key()
 			if known, ok := w.State().Object(key); ok && key.Namespace == "" && !known.Same(cluster.ObjectSet{Object: e.Object}) {
 				return fmt.Errorf("%s %s: there is one of that name already: give it another", key.Kind, key.Name)
 			}
 		}
 		if err := w.Observe(e); err != nil {
+			return err
+		}
+	}
+	for _, claim := range claims {
+		if err := w.applyClaim(claim); err != nil {
 			return err
 		}
 	}

@@ -108,19 +108,18 @@ func (w *World) RemoveNode(name string) error {
 	return w.Observe(source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: name}})
 }
 
-// AddNodesLike adds so many nodes like one, with names of their own, which are their hostnames too, and whatever else the other one's labels call by its
-// name: drivers of local volumes have labels like that. They are well and
-// schedulable, whatever the other one is, and have its CSI drivers.
+// AddNodesLike adds so many nodes like one, with names of their own, which are their hostnames too, and what other labels call by the other one's
+// name: drivers of local volumes have labels like that. They are well and schedulable, whatever the other one is, and have its CSI drivers.
 func (w *World) AddNodesLike(node cluster.Node, n int) error {
 	node.Unschedulable = false
 	node.Taints = slices.DeleteFunc(slices.Clone(node.Taints), func(t cluster.Taint) bool { return strings.HasPrefix(t.Key, healthTaints) })
-	like, labels := node.Name, node.Labels
+	like, renamed := node.Name, Renaming(w.State(), &node)
 	for k := 0; n > 0; k++ {
 		node.Name = fmt.Sprintf("%s-what-if-%d", like, k)
 		if w.State().Nodes.ByName(node.Name) != cluster.NoNode {
 			continue
 		}
-		node.Labels = Renamed(labels, like, node.Name)
+		node.Labels = renamed(node.Name)
 		if err := w.SetNode(node); err != nil {
 			return err
 		}
@@ -132,17 +131,58 @@ func (w *World) AddNodesLike(node cluster.Node, n int) error {
 	return nil
 }
 
-// Renamed returns a node's labels as one like it would have them that has another name: those of which the value is the node's name, or its hostname, have
-// that.
-func Renamed(labels []cluster.Label, was, is string) []cluster.Label {
+// Renaming returns what gives the labels of a node as one like it would have them that has another name: its hostname is that, and so is what other
+// labels call by its name, or its hostname, unless other nodes have something else there: a pool may have the name of a node.
+func Renaming(st *cluster.State, node *cluster.Node) func(name string) []cluster.Label {
+	labels := node.Labels
 	host, ok := cluster.ValueOf(labels, hostnameLabel)
-	out := slices.Clone(labels)
-	for k := range out {
-		if l := &out[k]; l.Key == hostnameLabel || l.Value == was || ok && l.Value == host {
-			l.Value = is
+	var own []int
+	for k, l := range labels {
+		named := l.Key == hostnameLabel
+		if !named && (l.Value == node.Name || ok && l.Value == host) {
+			_, named = OwnNames(st, l.Key)
+		}
+		if named {
+			own = append(own, k)
 		}
 	}
-	return out
+	return func(name string) []cluster.Label {
+		out := slices.Clone(labels)
+		for _, k := range own {
+			out[k].Value = name
+		}
+		return out
+	}
+}
+
+// OwnNames returns how many nodes have a label of a key, and whether each of them has its own name there, or its hostname: if so, these labels tell nodes
+// apart. It looks at the labels of all nodes.
+func OwnNames(st *cluster.State, key string) (nodes int, own bool) {
+	label, host := st.Symbols.Lookup(key), st.Symbols.Lookup(hostnameLabel)
+	if label == cluster.NoSymbol {
+		return 0, true
+	}
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		if !st.Nodes.Live.Has(i) {
+			continue
+		}
+		value, hostname := cluster.NoSymbol, cluster.NoSymbol
+		for _, l := range st.Nodes.Labels[i] {
+			switch l.Key {
+			case label:
+				value = l.Value
+			case host:
+				hostname = l.Value
+			}
+		}
+		if value == cluster.NoSymbol {
+			continue
+		}
+		if nodes++; value != hostname && st.Symbols.Text(value) != st.Nodes.Spec[i].Name {
+			return nodes, false
+		}
+	}
+	return nodes, true
 }
 
 // HaveDriversOf gives a node the CSI drivers of another one, and so the limits of how many of their volumes can be attached to it.

@@ -84,7 +84,7 @@ function explanation(answer) {
         ["in all", `of ${number(nodes)}, ${number(feasible)} being feasible`, number(rejected), ""])),
     ...part("Claims", answer.claims, (claims) =>
       table("Its claims, and on how many nodes nothing is in their way", ["claim", "#nodes", "what is in the way on others"],
-        claims.map((c) => [[el("strong", {}, c.name), ` ${c.text}`], number(c.nodes), el("ul", {}, c.obstacles.map(claimObstacle))]))),
+        claims.map((c) => [[el("strong", {}, c.name), ` ${c.text}`], c.nodes < 0 ? "–" : number(c.nodes), el("ul", {}, c.obstacles.map(claimObstacle))]))),
     ...part("What would help", answer.suggestions, (all) => el("ol", { class: "suggestions" }, all.map(suggestion))),
     ...part("Nearest misses", answer.misses, (misses) =>
       table("The nodes that fail the least, with everything in the way", ["@node", "what is in the way"],

@@ -79,17 +79,17 @@ func (s *service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 func (s *service) WhatIf(ctx context.Context, req *schedulingv1.WhatIfRequest) (*schedulingv1.WhatIfResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return answer.WhatIf(ctx, s.box, req, true, nil)
+	return answer.WhatIf(ctx, s.box, req, true)
 }
 
 func (s *service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacityRequest) (*schedulingv1.GetCapacityResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return answer.Capacity(ctx, s.box, req, nil)
+	return answer.Capacity(ctx, s.box, req)
 }
 
 func (s *service) Compare(ctx context.Context, req *schedulingv1.CompareRequest) (*schedulingv1.CompareResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return answer.Compare(ctx, s.box, req, true, nil)
+	return answer.Compare(ctx, s.box, req, true)
 }
