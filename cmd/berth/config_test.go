@@ -305,3 +305,50 @@ func TestConvertPrintsTheResultAndReportsTheRest(t *testing.T) {
 		t.Errorf("convert of nothing: %v", err)
 	}
 }
+
+func TestFeatureGatesReachEveryProfile(t *testing.T) {
+	path := file(t, "config.yaml", configHeader+"\nprofiles: [{schedulerName: a}, {schedulerName: b}]\n")
+	for _, tt := range []struct {
+		args          []string
+		scaling, asks bool
+	}{
+		{nil, false, false},
+		{[]string{"--feature-gates=VolumeLimitScaling=true"}, true, false},
+		{[]string{"--feature-gates", "SchedulerQueueingHints=true,VolumeLimitScaling=true", "--feature-gates", "GangScheduling=false"}, true, false},
+		{[]string{"--feature-gates=VolumeLimitScaling=true,VolumeLimitScaling=false"}, false, false},
+		{[]string{"--require-csi-drivers"}, false, true},
+		{[]string{"--require-csi-drivers", "--feature-gates", "VolumeLimitScaling=1"}, true, true},
+	} {
+		for _, more := range [][]string{nil, {"--config", path}} {
+			f, err := parsed(append(more, tt.args...)...)
+			if err != nil {
+				t.Errorf("%v: %v", tt.args, err)
+				continue
+			}
+			for _, p := range f.cluster.Settings.Profiles {
+				if p.VolumeLimitScaling != tt.scaling || p.RequireCSIDrivers != tt.asks {
+					t.Errorf("%v %v: profile %s has %v, %v", more, tt.args, p.SchedulerName, p.VolumeLimitScaling, p.RequireCSIDrivers)
+				}
+			}
+			if got, want := config.OptionsOf(f.cluster.Settings.Profiles), f.options; got != want {
+				t.Errorf("%v: the options of the profiles are %+v, want %+v", tt.args, got, want)
+			}
+		}
+	}
+}
+
+func TestFeatureGatesThatCannotBeSetAreNamed(t *testing.T) {
+	for gates, want := range map[string]string{
+		"VolumeLimitScalin=true":     `--feature-gates: "VolumeLimitScalin": Berth has no such feature gate: it has VolumeLimitScaling; and it takes, at their defaults, AllAlpha, `,
+		"VolumeLimitScaling":         `--feature-gates: "VolumeLimitScaling": want VolumeLimitScaling=true or VolumeLimitScaling=false`,
+		"VolumeLimitScaling=perhaps": `--feature-gates: "VolumeLimitScaling=perhaps": want VolumeLimitScaling=true`,
+		"GangScheduling=true":        `--feature-gates: "GangScheduling=true": Berth does as kube-scheduler does with GangScheduling=false, its default, and has nothing else`,
+		"SchedulerQueueingHints=false,VolumeLimitScaling=true": `"SchedulerQueueingHints=false": Berth does as kube-scheduler does with SchedulerQueueingHints=true`,
+		"AllAlpha=true": `"AllAlpha=true": Berth does as`,
+		"=true":         `"": Berth has no such feature gate`,
+	} {
+		if _, err := parsed("--feature-gates", gates); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", gates, err, want)
+		}
+	}
+}

@@ -1,5 +1,7 @@
 package cluster
 
+import "slices"
+
 // The digest is the sum of one hash per thing, so that it changes in constant time and does not depend on the order
 // in which things came. The numbers below keep hashes of different kinds of things apart.
 const (
@@ -32,6 +34,10 @@ func hashSettings(settings Settings) uint64 {
 	if len(settings.Yielded) > 0 || settings.YieldedTo != "" { // else the digest is that of versions of Berth that know of no such names
 		list(&e, settings.Yielded, encodeText)
 		e.Text(settings.YieldedTo)
+	}
+	if slices.ContainsFunc(settings.Profiles, Profile.gated) { // likewise
+		e.Text("gates")
+		list(&e, settings.Profiles, encodeGates)
 	}
 	return hashBytes(e.b)
 }

@@ -25,9 +25,9 @@ type Completed struct {
 	Notes []string
 }
 
-// Complete fills in what cfg leaves out and checks it. cfg is not changed. The error names every field that is wrong, and
+// Complete fills in what cfg leaves out and checks it, as it is meant with options. cfg is not changed. The error names every field that is wrong, and
 // every plugin that the configuration names and Berth does not have, but for those behind the first hundred.
-func Complete(cfg *configv1.KubeSchedulerConfiguration) (Completed, error) {
+func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Completed, error) {
 	if err := few(cfg); err != nil {
 		return Completed{}, fmt.Errorf("check configuration: %w", err)
 	}
@@ -52,7 +52,7 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration) (Completed, error) {
 		for _, err := range bad {
 			errs = append(errs, err)
 		}
-		out.Profiles = append(out.Profiles, profileOf(cfg, p, r))
+		out.Profiles = append(out.Profiles, profileOf(cfg, p, r, options))
 		out.BindTimeouts[*p.SchedulerName] = bindTimeoutOf(p)
 		keepUsedArgs(p)
 	}

@@ -14,12 +14,13 @@ import (
 )
 
 // profileOf makes of a profile of cfg what the roles are told. Both have their defaults.
-func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedulerProfile, r resolved) cluster.Profile {
+func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedulerProfile, r resolved, options Options) cluster.Profile {
 	out := cluster.Profile{
 		SchedulerName: *p.SchedulerName, PreFilters: built(r.at["preFilter"]), Filters: built(r.at["filter"]),
 		PercentageOfNodesToScore: *cfg.PercentageOfNodesToScore,
 		// With what is not built: its say is part of the text that tells why a pod fits nowhere.
-		PostFilters: r.at["postFilter"],
+		PostFilters:        r.at["postFilter"],
+		VolumeLimitScaling: options.VolumeLimitScaling, RequireCSIDrivers: options.RequireCSIDrivers,
 	}
 	if p.PercentageOfNodesToScore != nil { // 0, too, is said
 		out.PercentageOfNodesToScore = *p.PercentageOfNodesToScore

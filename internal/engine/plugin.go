@@ -25,6 +25,8 @@ type Descriptor struct {
 	Needs map[string]string
 	// Gated: it is behind a feature gate of kube-scheduler's that is off, and not in the default profile.
 	Gated bool
+	// OwnGate: kube-scheduler has a feature gate of its name, which is off if the plugin is Gated.
+	OwnGate bool
 	// Unbuilt: Berth does not have it.
 	Unbuilt bool
 	// Judges is what the plugin judges of a pod's spec: what cannot be read of it is the plugin's to refuse.
