@@ -50,7 +50,7 @@ func (f *clusterFlags) add(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.fitResources, "fit-resources", []string{"cpu:1", "memory:1"}, "what NodeResourcesFit scores, as resource:weight")
 	fs.Int32Var(&f.shards, "shards", 4, "parts the queue is cut into, 1 to 256")
 	fs.DurationVar(&f.unschedulable, unschedulableFlag, 5*time.Minute, "after how long an unschedulable pod is tried again though nothing has happened that could help it; whole seconds, at least 1s")
-	fs.StringSliceVar(&f.gates, gatesFlag, nil, "feature gates of kube-scheduler's, as NAME=true or NAME=false: VolumeLimitScaling, or any other at its default")
+	fs.StringSliceVar(&f.gates, gatesFlag, nil, "feature gates of kube-scheduler's, as NAME=true or NAME=false: StorageCapacityScoring, VolumeLimitScaling, or any other at its default")
 	fs.BoolVar(&f.options.RequireCSIDrivers, "require-csi-drivers", false, "place no pod with a volume of a CSI driver on a node whose CSINode does not list the driver (yet), whatever the CSIDriver says")
 	fs.Uint64Var(&f.seed, "seed", 0, "of the order in which nodes of equal score are preferred")
 }

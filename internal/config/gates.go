@@ -33,7 +33,7 @@ func OptionsOf(profiles []cluster.Profile) (o Options) {
 // gates are the feature gates that Berth has, by kube-scheduler's names; all are off by default.
 func (o *Options) gates() map[string]*bool {
 	return map[string]*bool{
-		"VolumeLimitScaling": &o.VolumeLimitScaling,
+		"StorageCapacityScoring": &o.StorageCapacityScoring, "VolumeLimitScaling": &o.VolumeLimitScaling,
 	}
 }
 
@@ -79,7 +79,6 @@ var fixedGates = map[string]bool{
 	"SchedulerPopFromBackoffQ":                true,
 	"SchedulerQueueingHints":                  true,
 	"SidecarContainers":                       true,
-	"StorageCapacityScoring":                  false,
 	"TaintTolerationComparisonOperators":      false,
 	"TopologyAwareWorkloadScheduling":         false,
 	"VolumeAttributesClass":                   true,

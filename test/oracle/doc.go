@@ -75,6 +75,8 @@
 //     reset", and of others "provisioning failed". Berth does not know of other annotations, and says the latter.
 //   - Where somebody has written to a volume or a claim meanwhile, kube-scheduler's write conflicts, and its attempt ends. Berth reads the object again, and
 //     goes on if that still allows what was chosen. It does not begin if the claim is gone; kube-scheduler finds that out later.
+//   - Of several CSIStorageCapacities by which there is enough room kube-scheduler scores by any, as the order of a Go map has it; Berth by the one with the most room,
+//     and so does kube-scheduler here. It panics where such a one has no capacity, or a claim its class in an annotation: no scored cluster has those.
 //   - Of several CSI drivers that a node has not, kube-scheduler names any, as the order of a Go map has it; Berth the first by name, and so does
 //     kube-scheduler here (gates_test.go).
 //   - Whole Berths choose the node to preempt on before others have changed the cluster; that it is the best is therefore not

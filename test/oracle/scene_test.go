@@ -171,7 +171,7 @@ func (s *scene) String() string {
 		show(reduceKept(o).Key().Kind.String(), o)
 	}
 	for i := range s.profiles {
-		if p := s.gates.profile(&s.profiles[i]); p.SchedulerName == s.pod.Spec.SchedulerName && (p.SchedulerName != v1.DefaultSchedulerName || s.gates != gates{}) {
+		if p := s.gates.profile(&s.profiles[i]); p.SchedulerName == s.pod.Spec.SchedulerName && (p.SchedulerName != v1.DefaultSchedulerName || s.gates.any()) {
 			show("profile", p)
 		}
 	}

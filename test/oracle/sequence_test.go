@@ -44,7 +44,7 @@ func drawPlan(t *rapid.T) *plan {
 	p := &plan{profiles: drawProfiles(t)}
 	p.settings = cluster.Settings{Shards: evenly(t, "shards", [8]int32{1, 2, 3, 4, 2, 3, 4, 1}), Seed: rapid.Uint64().Draw(t, "seed")}
 	if p.storing = oneIn(t, 3, "storage"); p.storing {
-		p.gates = drawGates(t)
+		p.gates = gates{scaling: drawGates(t).scaling} // what storage is scored by would have to be amended
 	}
 	for i := range p.profiles {
 		p.settings.Profiles = append(p.settings.Profiles, p.gates.profile(&p.profiles[i]))

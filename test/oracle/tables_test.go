@@ -70,6 +70,9 @@ type upstreamCall struct {
 	Objects upstreamObjects
 	Code    string
 	Reasons []string
+	// Of Score: by what VolumeBinding scores, and what it has.
+	Shape []config.UtilizationShapePoint
+	Score int64
 }
 
 // upstreamObjects are objects by kind.
@@ -130,7 +133,7 @@ func (c *upstreamCall) scene(t failer, plugin string) *scene {
 	p.Plugins.MultiPoint.Enabled = slices.DeleteFunc(p.Plugins.MultiPoint.Enabled, func(e config.Plugin) bool {
 		return e.Name != plugin && slices.Contains(volumePlugins, e.Name)
 	})
-	out := &scene{profiles: []config.KubeSchedulerProfile{p}, gates: gates{scaling: c.Gate}, pod: c.complete(c.Pod, "judged", "")}
+	out := &scene{profiles: []config.KubeSchedulerProfile{p}, gates: gates{scaling: c.Gate, shape: c.Shape}, pod: c.complete(c.Pod, "judged", "")}
 	addNode := func(node *v1.Node, pods []*v1.Pod) {
 		if node == nil {
 			node = &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: judgedNode}}
@@ -231,4 +234,43 @@ func (c *upstreamCall) judge(t *testing.T, plugin string, n *tally) (*world, clu
 		t.Errorf("%s: in its test %s says %s %q, here %s %q\n%s", c.Test, plugin, c.Code, c.Reasons, code, got.Reasons, s)
 	}
 	return w, id
+}
+
+// storageScores returns the calls of VolumeBinding's Score.
+func storageScores(t *testing.T) (out []*upstreamCall) {
+	for k := range upstreamTables {
+		for _, l := range upstreamTables[k].told(t) {
+			if l.Point == "Score" {
+				out = append(out, read[upstreamCall](t, l))
+			}
+		}
+	}
+	return out
+}
+
+// scoredNodes is how many nodes VolumeBinding scores in its tests.
+const scoredNodes = 31
+
+// TestStorageIsScoredTheSame has the nodes scored that VolumeBinding scores in its tests.
+func TestStorageIsScoredTheSame(t *testing.T) {
+	var n tally
+	calls, other, refused := storageScores(t), 0, 0
+	for _, c := range calls {
+		s := c.scene(t, names.VolumeBinding)
+		w, id := s.open(t, &n)
+		want, difference := w.difference(id, []cluster.Range{{First: 0, End: cluster.MaxIndex}})
+		got, feasible := want.Scores[s.nodes[0].Name]
+		if !feasible && c.Score == 0 { // a test of VolumeBinding's scores nodes that it refuses
+			refused++
+		} else if difference != "" || !feasible || got.Weighted[names.VolumeBinding] != c.Score {
+			t.Errorf("%s: in its test the score is %d, here %+v, feasible is %v; %s\n%s", c.Test, c.Score, got, feasible, difference, s)
+		}
+		if c.Score != 0 {
+			other++
+		}
+	}
+	if len(calls) != scoredNodes || other != 24 || refused != 6 {
+		t.Errorf("%d nodes are scored, %d of them not 0, and %d refused; there were %d, 24 and 6", len(calls), other, refused, scoredNodes)
+	}
+	t.Logf("%d nodes are scored the same, %d of them not 0; %d are refused", len(calls), other, refused)
 }

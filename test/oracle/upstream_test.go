@@ -117,7 +117,7 @@ func (u *upstream) newProfile(cfg *config.KubeSchedulerProfile, g gates, nominat
 			return plugin, err
 		}
 	}
-	f, err := frameworkruntime.NewFramework(u.ctx, registry, cfg,
+	f, err := frameworkruntime.NewFramework(u.ctx, registry, g.upstream(cfg),
 		frameworkruntime.WithSnapshotSharedLister(u.lister), frameworkruntime.WithSharedDRAManager(noDRA{}),
 		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(u.informers.Storage().V1().CSINodes().Lister())),
 		frameworkruntime.WithInformerFactory(u.informers), frameworkruntime.WithPodNominator(nominations),
