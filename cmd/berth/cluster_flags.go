@@ -30,6 +30,8 @@ type clusterFlags struct {
 	shards        int32
 	unschedulable time.Duration
 	seesVolumes   bool
+	gates         []string
+	options       config.Options
 	seed          uint64
 	election      electionFlags
 
@@ -50,6 +52,8 @@ func (f *clusterFlags) add(fs *pflag.FlagSet) {
 	fs.Int32Var(&f.shards, "shards", 4, "parts the queue is cut into, 1 to 256")
 	fs.DurationVar(&f.unschedulable, unschedulableFlag, 5*time.Minute, "after how long an unschedulable pod is tried again though nothing has happened that could help it; whole seconds, at least 1s")
 	fs.BoolVar(&f.seesVolumes, "preemption-sees-volumes", false, "where room is looked for, count volumes as detached that only pods use which would be evicted: kube-scheduler does not, and finds nobody to evict on nodes that are full of attached volumes")
+	fs.StringSliceVar(&f.gates, gatesFlag, nil, "feature gates of kube-scheduler's, as NAME=true or NAME=false: StorageCapacityScoring, VolumeLimitScaling, or any other at its default")
+	fs.BoolVar(&f.options.RequireCSIDrivers, "require-csi-drivers", false, "place no pod with a volume of a CSI driver on a node whose CSINode does not list the driver (yet), whatever the CSIDriver says")
 	fs.Uint64Var(&f.seed, "seed", 0, "of the order in which nodes of equal score are preferred")
 }
 
@@ -61,6 +65,9 @@ func (f *clusterFlags) addConfig(fs *pflag.FlagSet) {
 
 // unschedulableFlag has kube-scheduler's name.
 const unschedulableFlag = "pod-max-in-unschedulable-pods-duration"
+
+// gatesFlag has kube-scheduler's name, too.
+const gatesFlag = "feature-gates"
 
 // profileFlags say what a file says in its profiles.
 var profileFlags = []string{"scheduler-name", "fit-strategy", "fit-shape", "fit-resources"}
@@ -96,7 +103,10 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 	case f.unschedulable < time.Second || f.unschedulable%time.Second != 0:
 		return fmt.Errorf("--%s: %v: want whole seconds, at least 1s", unschedulableFlag, f.unschedulable)
 	}
-	if f.completed, err = config.Complete(cfg); err != nil {
+	if err := f.options.SetGates(f.gates); err != nil {
+		return fmt.Errorf("--%s: %w", gatesFlag, err)
+	}
+	if f.completed, err = config.Complete(cfg, f.options); err != nil {
 		if f.configFile != "" {
 			return fmt.Errorf("--config: %s: %w", f.configFile, err)
 		}

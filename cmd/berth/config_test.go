@@ -312,3 +312,105 @@ func TestConvertPrintsTheResultAndReportsTheRest(t *testing.T) {
 		t.Errorf("convert of nothing: %v", err)
 	}
 }
+
+func TestFeatureGatesReachEveryProfile(t *testing.T) {
+	path := file(t, "config.yaml", configHeader+"\nprofiles: [{schedulerName: a}, {schedulerName: b}]\n")
+	for _, tt := range []struct {
+		args          []string
+		scaling, asks bool
+	}{
+		{nil, false, false},
+		{[]string{"--feature-gates=VolumeLimitScaling=true"}, true, false},
+		{[]string{"--feature-gates", "SchedulerQueueingHints=true,VolumeLimitScaling=true", "--feature-gates", "GangScheduling=false"}, true, false},
+		{[]string{"--feature-gates=VolumeLimitScaling=true,VolumeLimitScaling=false"}, false, false},
+		{[]string{"--require-csi-drivers"}, false, true},
+		{[]string{"--require-csi-drivers", "--feature-gates", "VolumeLimitScaling=1"}, true, true},
+	} {
+		for _, more := range [][]string{nil, {"--config", path}} {
+			f, err := parsed(append(more, tt.args...)...)
+			if err != nil {
+				t.Errorf("%v: %v", tt.args, err)
+				continue
+			}
+			for _, p := range f.cluster.Settings.Profiles {
+				if p.VolumeLimitScaling != tt.scaling || p.RequireCSIDrivers != tt.asks {
+					t.Errorf("%v %v: profile %s has %v, %v", more, tt.args, p.SchedulerName, p.VolumeLimitScaling, p.RequireCSIDrivers)
+				}
+			}
+			if got, want := config.OptionsOf(f.cluster.Settings.Profiles), f.options; got != want {
+				t.Errorf("%v: the options of the profiles are %+v, want %+v", tt.args, got, want)
+			}
+		}
+	}
+}
+
+func TestFeatureGatesThatCannotBeSetAreNamed(t *testing.T) {
+	for gates, want := range map[string]string{
+		"VolumeLimitScalin=true":                               `--feature-gates: "VolumeLimitScalin": Berth has no such feature gate: it has StorageCapacityScoring, VolumeLimitScaling; and it takes, at their defaults, AllAlpha, `,
+		"VolumeLimitScaling":                                   `--feature-gates: "VolumeLimitScaling": want VolumeLimitScaling=true or VolumeLimitScaling=false`,
+		"VolumeLimitScaling=perhaps":                           `--feature-gates: "VolumeLimitScaling=perhaps": want VolumeLimitScaling=true`,
+		"GangScheduling=true":                                  `--feature-gates: "GangScheduling=true": Berth does as kube-scheduler does with GangScheduling=false, its default, and has nothing else`,
+		"SchedulerQueueingHints=false,VolumeLimitScaling=true": `"SchedulerQueueingHints=false": Berth does as kube-scheduler does with SchedulerQueueingHints=true`,
+		"AllAlpha=true":                                        `"AllAlpha=true": Berth does as`,
+		"=true":                                                `"": Berth has no such feature gate`,
+	} {
+		if _, err := parsed("--feature-gates", gates); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", gates, err, want)
+		}
+	}
+}
+
+func TestStorageCapacityScoringIsAPluginsScoreAndArgument(t *testing.T) {
+	const on = "--feature-gates=StorageCapacityScoring=true"
+	shaped := file(t, "shaped.yaml", configHeader+"profiles: [{pluginConfig: [{name: VolumeBinding, args: {shape: [{utilization: 20, score: 1}, {utilization: 80, score: 7}]}}]}]")
+	weighed := file(t, "weighed.yaml", configHeader+"profiles: [{plugins: {score: {enabled: [{name: VolumeBinding, weight: 4}]}}}]")
+	unscored := file(t, "unscored.yaml", configHeader+"profiles: [{plugins: {score: {disabled: [{name: VolumeBinding}]}}}]")
+	standard := []cluster.ShapePoint{{Utilization: 0, Score: 10}, {Utilization: 100, Score: 0}}
+	for _, tt := range []struct {
+		args   []string
+		weight int64 // 0: it does not score
+		shape  []cluster.ShapePoint
+	}{
+		{nil, 0, nil},
+		{[]string{on}, 1, standard},
+		{[]string{on, "--config", shaped}, 1, []cluster.ShapePoint{{Utilization: 20, Score: 1}, {Utilization: 80, Score: 7}}},
+		{[]string{on, "--config", weighed}, 4, standard},
+		{[]string{"--config", weighed}, 0, nil},
+		{[]string{on, "--config", unscored}, 0, standard},
+	} {
+		f, err := parsed(tt.args...)
+		if err != nil {
+			t.Errorf("%v: %v", tt.args, err)
+			continue
+		}
+		p := f.cluster.Settings.Profiles[0]
+		weight := int64(0)
+		for _, w := range p.Weights {
+			if w.Name == engine.VolumeBinding {
+				weight = w.Weight
+			}
+		}
+		if weight != tt.weight || !cmp.Equal(p.StorageShape, tt.shape) {
+			t.Errorf("%v: weight %d, shape %v; want %d, %v", tt.args, weight, p.StorageShape, tt.weight, tt.shape)
+		}
+		if got := config.OptionsOf(f.cluster.Settings.Profiles); got != f.options {
+			t.Errorf("%v: the options of the profiles are %+v, want %+v", tt.args, got, f.options)
+		}
+	}
+	unfiltered := file(t, "unfiltered.yaml", configHeader+"profiles: [{plugins: {preFilter: {disabled: [{name: VolumeBinding}]}, filter: {disabled: [{name: VolumeBinding}]}}}]")
+	backwards := file(t, "backwards.yaml", configHeader+"profiles: [{pluginConfig: [{name: VolumeBinding, args: {shape: [{utilization: 50, score: 1}, {utilization: 20, score: 11}]}}]}]")
+	for _, tt := range []struct {
+		args []string
+		want string // "": it is taken
+	}{
+		{[]string{"--config", unfiltered}, ""},
+		{[]string{on, "--config", unfiltered}, "VolumeBinding cannot run at score without preFilter"},
+		{[]string{"--config", shaped}, "unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring"},
+		{[]string{on, "--config", backwards}, "shape[1].utilization: Invalid value: 20: values must be sorted in increasing order"},
+		{[]string{on, "--config", backwards}, "shape[1].score: Invalid value: 11: not in valid range [0, 10]"},
+	} {
+		if _, err := parsed(tt.args...); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v: %v, want %q", tt.args, err, tt.want)
+		}
+	}
+}

@@ -1,5 +1,7 @@
 package cluster
 
+import "slices"
+
 // The digest is the sum of one hash per thing, so that it changes in constant time and does not depend on the order
 // in which things came. The numbers below keep hashes of different kinds of things apart.
 const (
@@ -35,6 +37,10 @@ func hashSettings(settings Settings) uint64 {
 	}
 	if settings.PreemptionSeesVolumes { // likewise
 		e.Text("preemption sees volumes")
+	}
+	if slices.ContainsFunc(settings.Profiles, Profile.gated) { // likewise
+		e.Text("gates")
+		list(&e, settings.Profiles, encodeGates)
 	}
 	return hashBytes(e.b)
 }

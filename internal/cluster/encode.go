@@ -135,6 +135,13 @@ func encodeProfile(e *Encoder, p Profile) {
 	e.Int(int64(p.PercentageOfNodesToScore))
 	list(e, p.PostFilters, encodeText)
 }
+
+// encodeGates writes what encodeProfile does not: members that do not know of it write none, either.
+func encodeGates(e *Encoder, p Profile) {
+	e.Bool(p.VolumeLimitScaling)
+	e.Bool(p.RequireCSIDrivers)
+	list(e, p.StorageShape, encodePoint)
+}
 func encodeNode(e *Encoder, n *Node) {
 	e.Text(n.Name)
 	list(e, n.Labels, encodeLabel)

@@ -292,6 +292,19 @@ type Profile struct {
 	PercentageOfNodesToScore int32
 	// PostFilters are the plugins that run at PostFilter, in order: what is tried for a pod that fits nowhere.
 	PostFilters []string
+	// VolumeLimitScaling is kube-scheduler's feature gate: NodeVolumeLimits keeps volumes off nodes without their CSI driver, of the drivers
+	// that ask for it (CSIDriver.PreventPodSchedulingIfMissing).
+	VolumeLimitScaling bool
+	// RequireCSIDrivers says that it does so with the volumes of all CSI drivers.
+	RequireCSIDrivers bool
+	// StorageShape is by what VolumeBinding scores, by increasing utilization; empty unless kube-scheduler's feature gate
+	// StorageCapacityScoring is on.
+	StorageShape []ShapePoint
+}
+
+// gated reports whether something is on that is off by default.
+func (p Profile) gated() bool {
+	return p.VolumeLimitScaling || p.RequireCSIDrivers || len(p.StorageShape) > 0
 }
 
 // Settings are what all roles must agree on; the binder says them at the start of an epoch, and again when it gains or loses

@@ -10,7 +10,7 @@ import (
 // supply is what claims that wait for a consumer can get: the volumes that are nobody's, and the room there is to provision them. It follows from
 // objects and from what has been chosen for assumed pods, and is in no digest and in no snapshot.
 //
-// Where it changes, nodes count as changed if it may be told otherwise of them whether a pod gets its volumes. It may not be as long as enough
+// Where it changes, nodes count as changed if it may be told otherwise of them whether a pod gets its volumes, or how they are scored by these. It may not be as long as enough
 // volumes are left that are as good: see shelf.atLeast and shelf.like.
 type supply struct {
 	classes map[string]*classSupply // by the name of the StorageClass, which need not exist
@@ -202,7 +202,7 @@ func (s *State) shelve(v *PersistentVolume, add bool) {
 	}
 	if v.Capacity >= c.asks.smallest {
 		enough := s.volumes.supply.mostClaims
-		if strict := c.mixed || c.asks.selective; strict && sh.like(v, enough) < enough || !strict && sh.atLeast(v.Capacity) < enough {
+		if strict := c.mixed || c.asks.selective || s.scoresStorage(); strict && sh.like(v, enough) < enough || !strict && sh.atLeast(v.Capacity) < enough {
 			s.touchPlaces(sh.places)
 		}
 	}
@@ -215,6 +215,11 @@ func (s *State) shelve(v *PersistentVolume, add bool) {
 		delete(c.shelves, key)
 		s.dropClass(v.Class)
 	}
+}
+
+// scoresStorage reports whether nodes are scored by how large the volumes are that claims get, and how much room there is.
+func (s *State) scoresStorage() bool {
+	return slices.ContainsFunc(s.Settings.Profiles, func(p Profile) bool { return len(p.StorageShape) > 0 })
 }
 
 func affinityTerms(v *PersistentVolume) (terms [][]Requirement) {
@@ -302,6 +307,9 @@ func (s *State) supplyRoom(was, is *CSIStorageCapacity) {
 		least, most = min(least, most), max(least, most)
 	}
 	matters := asks.least <= most && asks.most > least
+	if was != nil && is != nil && was.Capacity != is.Capacity && s.scoresStorage() {
+		matters = asks.least <= most
+	}
 	if was != nil {
 		c := p.class(was.Class)
 		filed := c.room[was.Key()]

@@ -54,6 +54,8 @@ type CSIStorageCapacity struct {
 	Limit    int64
 	// Topology matches the labels of the nodes that it is about.
 	Topology LabelSelector
+	// Capacity is how much room there is, in bytes, if the object says so: only VolumeBinding's score reads it.
+	Capacity int64
 }
 
 // Key returns the object's name.
@@ -67,6 +69,9 @@ func (c *CSIStorageCapacity) Encode(e *Encoder) {
 	e.Bool(c.HasLimit)
 	e.Int(c.Limit)
 	encodeSelector(e, c.Topology)
+	if c.Capacity != 0 {
+		e.Int(c.Capacity)
+	}
 }
 
 // Decode reads what Encode has written.
@@ -75,6 +80,9 @@ func (c *CSIStorageCapacity) Decode(d *Decoder) {
 	c.HasLimit = d.Bool()
 	c.Limit = d.Int()
 	c.Topology = decodeSelector(d)
+	if d.More() {
+		c.Capacity = d.Int()
+	}
 }
 
 // Unsupported returns one that is about no node: there is no room that it tells of.

@@ -25,16 +25,19 @@ type Completed struct {
 	Notes []string
 }
 
-// Complete fills in what cfg leaves out and checks it. cfg is not changed. The error names every field that is wrong, and
+// Complete fills in what cfg leaves out and checks it, as it is meant with options. cfg is not changed. The error names every field that is wrong, and
 // every plugin that the configuration names and Berth does not have, but for those behind the first hundred.
-func Complete(cfg *configv1.KubeSchedulerConfiguration) (Completed, error) {
+func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Completed, error) {
 	if err := few(cfg); err != nil {
 		return Completed{}, fmt.Errorf("check configuration: %w", err)
 	}
 	written := cfg
 	cfg = cfg.DeepCopy()
 	setDefaults(cfg)
-	if err := validate(cfg); err != nil {
+	if options.StorageCapacityScoring {
+		setStorageShapes(cfg)
+	}
+	if err := validate(cfg, options); err != nil {
 		return Completed{}, fmt.Errorf("check configuration: %w", err)
 	}
 	out := Completed{Config: cfg, Notes: notes(written), BindTimeouts: make(map[string]time.Duration)}
@@ -45,14 +48,15 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration) (Completed, error) {
 	for i := range cfg.Profiles {
 		p, path := &cfg.Profiles[i], field.NewPath("profiles").Index(i)
 		r := resolve(p.Plugins)
-		bad := unrunnable(path.Child("plugins"), r)
+		profile := profileOf(cfg, p, r, options)
+		bad := unrunnable(path.Child("plugins"), r, &profile)
 		if i < len(written.Profiles) {
 			bad = slices.Concat(unbuilt(path, &written.Profiles[i]), bad)
 		}
 		for _, err := range bad {
 			errs = append(errs, err)
 		}
-		out.Profiles = append(out.Profiles, profileOf(cfg, p, r))
+		out.Profiles = append(out.Profiles, profile)
 		out.BindTimeouts[*p.SchedulerName] = bindTimeoutOf(p)
 		keepUsedArgs(p)
 	}
@@ -164,7 +168,7 @@ func isCompleted(s *configv1.PluginSet) bool {
 }
 
 // unrunnable finds combinations that Berth, and mostly kube-scheduler too, cannot run.
-func unrunnable(path *field.Path, r resolved) (errs field.ErrorList) {
+func unrunnable(path *field.Path, r resolved, profile *cluster.Profile) (errs field.ErrorList) {
 	if got, has := r.at["queueSort"], theOneAt("queueSort"); len(got) != 1 || got[0] != has {
 		errs = append(errs, field.Invalid(path.Child("queueSort"), got, "exactly one queue sort plugin is required, and Berth has "+has))
 	}
@@ -176,6 +180,9 @@ func unrunnable(path *field.Path, r resolved) (errs field.ErrorList) {
 	}
 	for _, point := range []string{"filter", "score", "postFilter"} {
 		for _, p := range inTree() {
+			if point == "score" && !p.Scores(profile) {
+				continue
+			}
 			if other, needs := p.Needs[point]; needs && slices.Contains(r.at[point], p.Name) && !slices.Contains(r.at[other], p.Name) {
 				errs = append(errs, field.Invalid(path.Child(other), r.at[other], fmt.Sprintf("%s cannot run at %s without %s", p.Name, point, other)))
 			}

@@ -21,7 +21,7 @@ func complete(body string) (config.Completed, error) {
 	if err != nil {
 		return config.Completed{}, err
 	}
-	return config.Complete(cfg)
+	return config.Complete(cfg, config.Options{})
 }
 
 func mustComplete(t *testing.T, body string) config.Completed {
@@ -113,7 +113,7 @@ func TestACompletedConfigurationCompletesToItself(t *testing.T) {
 		if err != nil {
 			t.Fatalf("decode what was encoded: %v\n%s", err, out)
 		}
-		second, err := config.Complete(cfg)
+		second, err := config.Complete(cfg, config.Options{})
 		if err != nil {
 			t.Fatalf("complete what was completed: %v\n%s", err, out)
 		}
@@ -152,7 +152,7 @@ func TestPostFilterPluginsReachTheProfile(t *testing.T) {
 
 func TestCompleteDoesNotChangeWhatItIsGiven(t *testing.T) {
 	cfg := &configv1.KubeSchedulerConfiguration{}
-	if _, err := config.Complete(cfg); err != nil {
+	if _, err := config.Complete(cfg, config.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(&configv1.KubeSchedulerConfiguration{}, cfg); diff != "" {

@@ -75,7 +75,7 @@ func Convert(data []byte) (out []byte, report []string, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("convert configuration: neither version has this: %w", err)
 	}
-	if _, err := Complete(cfg); err != nil {
+	if _, err := Complete(cfg, Options{}); err != nil {
 		c.say("Berth would refuse the result: %v", err)
 	}
 	return out, c.report, nil

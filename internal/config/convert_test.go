@@ -81,7 +81,7 @@ func TestAConvertedPolicyFiltersAndScoresWhatItNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Complete(cfg)
+	c, err := config.Complete(cfg, config.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestAConvertedPolicyLooksAtOtherPodsIfItNamedThat(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c, err := config.Complete(cfg)
+			c, err := config.Complete(cfg, config.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -182,7 +182,7 @@ func TestAWeightOfZeroWasUnsetBeforePointers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := config.Complete(cfg)
+		c, err := config.Complete(cfg, config.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

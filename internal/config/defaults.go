@@ -64,6 +64,21 @@ func setDefaults(cfg *configv1.KubeSchedulerConfiguration) {
 	}
 }
 
+// setStorageShapes fills in by what VolumeBinding scores, with the feature gate StorageCapacityScoring.
+func setStorageShapes(cfg *configv1.KubeSchedulerConfiguration) {
+	for i := range cfg.Profiles {
+		for k := range cfg.Profiles[i].PluginConfig {
+			if args, ok := cfg.Profiles[i].PluginConfig[k].Args.Object.(*configv1.VolumeBindingArgs); ok && len(args.Shape) == 0 {
+				args.Shape = standardStorageShape()
+			}
+		}
+	}
+}
+
+func standardStorageShape() []configv1.UtilizationShapePoint {
+	return []configv1.UtilizationShapePoint{{Utilization: 0, Score: maxShapeScore}, {Utilization: 100, Score: 0}}
+}
+
 func setProfileDefaults(p *configv1.KubeSchedulerProfile) {
 	p.Plugins = mergePlugins(p.Plugins)
 	has := make(map[string]bool)

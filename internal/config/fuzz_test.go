@@ -36,7 +36,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		first, err := config.Complete(cfg)
+		first, err := config.Complete(cfg, config.Options{})
 		if err != nil {
 			return
 		}
@@ -48,7 +48,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatalf("a completed configuration does not decode: %v\n%s", err, written)
 		}
-		second, err := config.Complete(again)
+		second, err := config.Complete(again, config.Options{})
 		if err != nil {
 			t.Fatalf("a completed configuration is refused: %v\n%s", err, written)
 		}

@@ -14,21 +14,16 @@ import (
 )
 
 // profileOf makes of a profile of cfg what the roles are told. Both have their defaults.
-func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedulerProfile, r resolved) cluster.Profile {
+func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedulerProfile, r resolved, options Options) cluster.Profile {
 	out := cluster.Profile{
 		SchedulerName: *p.SchedulerName, PreFilters: built(r.at["preFilter"]), Filters: built(r.at["filter"]),
 		PercentageOfNodesToScore: *cfg.PercentageOfNodesToScore,
 		// With what is not built: its say is part of the text that tells why a pod fits nowhere.
-		PostFilters: r.at["postFilter"],
+		PostFilters:        r.at["postFilter"],
+		VolumeLimitScaling: options.VolumeLimitScaling, RequireCSIDrivers: options.RequireCSIDrivers,
 	}
 	if p.PercentageOfNodesToScore != nil { // 0, too, is said
 		out.PercentageOfNodesToScore = *p.PercentageOfNodesToScore
-	}
-	for _, name := range built(r.at["score"]) {
-		if !lookUp(name).Scores() {
-			continue // kube-scheduler's VolumeBinding runs there, and scores nothing
-		}
-		out.Weights = append(out.Weights, cluster.PluginWeight{Name: name, Weight: r.weights[name]})
 	}
 	for _, plugin := range inTree() {
 		switch a := argsFor(p, plugin.Name).(type) {
@@ -44,6 +39,18 @@ func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedul
 			setDefaultSpread(&out, a)
 		case *configv1.InterPodAffinityArgs:
 			out.HardPodAffinityWeight, out.IgnorePreferredTerms = *a.HardPodAffinityWeight, a.IgnorePreferredTermsOfExistingPods
+		case *configv1.VolumeBindingArgs:
+			if options.StorageCapacityScoring {
+				out.StorageShape = points(a.Shape)
+			}
+		}
+	}
+	if options.StorageCapacityScoring && len(out.StorageShape) == 0 { // the plugin does not run
+		out.StorageShape = points(standardStorageShape())
+	}
+	for _, name := range built(r.at["score"]) {
+		if lookUp(name).Scores(&out) {
+			out.Weights = append(out.Weights, cluster.PluginWeight{Name: name, Weight: r.weights[name]})
 		}
 	}
 	return out
@@ -84,10 +91,15 @@ func setFit(out *cluster.Profile, a *configv1.NodeResourcesFitArgs) {
 		out.FitResources = append(out.FitResources, cluster.PluginWeight{Name: r.Name, Weight: r.Weight})
 	}
 	if s.RequestedToCapacityRatio != nil {
-		for _, p := range s.RequestedToCapacityRatio.Shape {
-			out.Shape = append(out.Shape, cluster.ShapePoint{Utilization: p.Utilization, Score: p.Score})
-		}
+		out.Shape = points(s.RequestedToCapacityRatio.Shape)
 	}
+}
+
+func points(shape []configv1.UtilizationShapePoint) (out []cluster.ShapePoint) {
+	for _, p := range shape {
+		out = append(out, cluster.ShapePoint{Utilization: p.Utilization, Score: p.Score})
+	}
+	return out
 }
 
 func setAddedAffinity(out *cluster.Profile, affinity *corev1.NodeAffinity) {

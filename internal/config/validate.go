@@ -13,7 +13,7 @@ import (
 )
 
 // validate returns what kube-scheduler finds wrong with a configuration that has its defaults, in its words.
-func validate(cfg *configv1.KubeSchedulerConfiguration) error {
+func validate(cfg *configv1.KubeSchedulerConfiguration, options Options) error {
 	var errs []error
 	add := func(list ...*field.Error) {
 		for _, err := range list {
@@ -39,7 +39,7 @@ func validate(cfg *configv1.KubeSchedulerConfiguration) error {
 			add(field.Required(path.Child("schedulerName"), ""))
 		}
 		add(validatePercentage(path.Child("percentageOfNodesToScore"), p.PercentageOfNodesToScore)...)
-		errs = append(errs, validatePlugins(path, p)...)
+		errs = append(errs, validatePlugins(path, p, options)...)
 		if k, ok := seen[name]; ok {
 			add(field.Duplicate(path.Child("schedulerName"), profiles.Index(k).Child("schedulerName")))
 		}
@@ -97,7 +97,7 @@ func removedError(path *field.Path, name string) *field.Error {
 	return field.Invalid(path, name, fmt.Sprintf("was invalid in version %q (KubeSchedulerConfiguration is version %q)", "v1", configv1.SchemeGroupVersion.String()))
 }
 
-func validatePlugins(path *field.Path, p *configv1.KubeSchedulerProfile) (errs []error) {
+func validatePlugins(path *field.Path, p *configv1.KubeSchedulerProfile, options Options) (errs []error) {
 	for _, s := range pluginSets(p.Plugins) {
 		for i, e := range s.set.Enabled {
 			if removed[e.Name] {
@@ -120,7 +120,7 @@ func validatePlugins(path *field.Path, p *configv1.KubeSchedulerProfile) (errs [
 		case reflect.TypeOf(want) != reflect.TypeOf(c.Args.Object):
 			errs = append(errs, field.Invalid(at.Child("args"), c.Args.Object, "has to match plugin args"))
 		default:
-			if err := validateArgs(at.Child("args"), c.Args.Object); err != nil {
+			if err := validateArgs(at.Child("args"), c.Args.Object, options); err != nil {
 				errs = append(errs, err)
 			}
 		}

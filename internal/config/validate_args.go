@@ -19,7 +19,7 @@ import (
 const maxShapeScore = 10
 
 // validateArgs returns what kube-scheduler finds wrong with a plugin's arguments, which have their defaults.
-func validateArgs(path *field.Path, args runtime.Object) error {
+func validateArgs(path *field.Path, args runtime.Object, options Options) error {
 	var errs field.ErrorList
 	switch a := args.(type) {
 	case *configv1.DefaultPreemptionArgs:
@@ -47,7 +47,9 @@ func validateArgs(path *field.Path, args runtime.Object) error {
 		if *a.BindTimeoutSeconds < 0 {
 			errs = append(errs, field.Invalid(path.Child("bindTimeoutSeconds"), *a.BindTimeoutSeconds, "invalid BindTimeoutSeconds, should not be a negative value"))
 		}
-		if a.Shape != nil {
+		if options.StorageCapacityScoring {
+			errs = append(errs, validateShape(path.Child("shape"), a.Shape)...)
+		} else if a.Shape != nil {
 			errs = append(errs, field.Invalid(path.Child("shape"), a.Shape, "unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring"))
 		}
 	}

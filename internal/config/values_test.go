@@ -54,7 +54,7 @@ func TestTheFirstErrorsOfManyAreTold(t *testing.T) {
 		var text string
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		if _, err := Complete(cfg); err != nil {
+		if _, err := Complete(cfg, Options{}); err != nil {
 			text = err.Error()
 		}
 		runtime.ReadMemStats(&after)
@@ -80,7 +80,7 @@ func TestAListOfManyEntriesIsNotLookedAt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Complete(cfg); err == nil || !strings.Contains(err.Error(), place+": 1001: must have at most 1000 items") || strings.Contains(err.Error(), "does not exist") {
+		if _, err := Complete(cfg, Options{}); err == nil || !strings.Contains(err.Error(), place+": 1001: must have at most 1000 items") || strings.Contains(err.Error(), "does not exist") {
 			t.Errorf("%s: %.300v", place, err)
 		}
 	}
@@ -88,7 +88,7 @@ func TestAListOfManyEntriesIsNotLookedAt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Complete(cfg); err != nil {
+	if _, err := Complete(cfg, Options{}); err != nil {
 		t.Errorf("as many as there may be: %.300v", err)
 	}
 }

@@ -541,6 +541,8 @@ func (p *program) explains(v Verdict) bool {
 		return true
 	case codeDetailed:
 		return bits.Len64(v.details()) <= len(p.details)
+	case codeNoDriver:
+		return v.driver() < len(p.drivers)
 	default:
 		second := v.second()
 		return code < maxCodes && byCode[code] >= 0 && (second == 0 || second < maxCodes && second != codeDetailed && byCode[second] == byCode[code])

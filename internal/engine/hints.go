@@ -110,6 +110,8 @@ type Demands struct {
 	anyLabels   bool                       // whatever their selectors say: they are the services'
 	claims      bool                       // it uses claims
 	disks       diskNames
+	// Of the profile: whether NodeVolumeLimits reads CSIDrivers, and whether it takes those that there are for CSI drivers.
+	scaling, drivers bool
 }
 
 // DemandsOf returns those of pods of a class in a namespace, which use claims or do not.
@@ -120,8 +122,11 @@ func DemandsOf(st *cluster.State, class cluster.ClassID, namespace string, claim
 	}
 	d := Demands{namespace: namespace, spec: &c.Spec, claims: claims}
 	all := c.Spec.Spread
-	if profile := st.Profile(c.Spec.SchedulerName); len(all) == 0 && profile != nil {
-		all, d.anyLabels = profile.DefaultSpread, true
+	if profile := st.Profile(c.Spec.SchedulerName); profile != nil {
+		d.scaling, d.drivers = profile.VolumeLimitScaling, profile.RequireCSIDrivers
+		if len(all) == 0 {
+			all, d.anyLabels = profile.DefaultSpread, true
+		}
 	}
 	for _, s := range all {
 		if s.Hard {

@@ -85,9 +85,6 @@ var nodeResourcesFit = Descriptor{
 	besides: devicesMessage,
 }
 
-// maxUtilization is the largest argument of a RequestedToCapacityRatio shape, in percent.
-const maxUtilization = 100
-
 type fitStrategy uint8
 
 const (
@@ -151,9 +148,7 @@ func (c *compiler) fit() *fit {
 	case cluster.RequestedToCapacityRatio:
 		p.strategy = requestedToCapacityRatio
 	}
-	for _, point := range profile.Shape {
-		p.shape = append(p.shape, cluster.ShapePoint{Utilization: point.Utilization, Score: point.Score * 10})
-	}
+	p.shape = tenfold(profile.Shape)
 	for _, r := range profile.FitResources {
 		if s, ok := c.scoredResource(r, spec.ScoreRequests); ok {
 			s.nonZero = s.id == cluster.CPU || s.id == cluster.Memory
@@ -223,26 +218,6 @@ func (p *fit) score() scoreFunc {
 		}
 		return sum / weights
 	}
-}
-
-// shapeAt is the broken line through the points, flat outside.
-func shapeAt(shape []cluster.ShapePoint, utilization int64) int64 {
-	for k := range shape {
-		to := &shape[k]
-		if utilization > int64(to.Utilization) {
-			continue
-		}
-		if k == 0 {
-			return int64(to.Score)
-		}
-		from := &shape[k-1]
-		return int64(from.Score) + int64(to.Score-from.Score)*(utilization-int64(from.Utilization))/
-			int64(to.Utilization-from.Utilization)
-	}
-	if len(shape) == 0 {
-		return 0
-	}
-	return int64(shape[len(shape)-1].Score)
 }
 
 func (p *fit) lacks(st *cluster.State, i cluster.NodeIndex, nominees *overlay, out []Lack) []Lack {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -11,6 +12,9 @@ import (
 // NodeVolumeLimits keeps pods off nodes to which no more volumes of a CSI driver can be attached: if the volumes that are attached, and those of
 // the pod that no pod of the node uses, are more than the node's CSINode allows. Removing pods would help: see cluster.Settings.PreemptionSeesVolumes
 // for volumes of which a VolumeAttachment tells, and detaching.
+//
+// With the feature gate VolumeLimitScaling it asks before whether the node's CSINode has the drivers of the pod's volumes at all, of which the
+// CSIDriver says so; with Profile.RequireCSIDrivers of all. To kube-scheduler removing pods would help, too.
 //
 // A claim that does not exist, which another plugin says before unless the profile has none that does, fails every node, unresolvably.
 //
@@ -24,15 +28,18 @@ const (
 	ReasonUncountedVolumes = "node(s) had pods whose volumes cannot be counted"
 	ReasonUntoldLimits     = "node(s) had a CSINode that Berth could not take in"
 	ReasonDetaching        = "node(s) had volumes attached that no pod uses any more"
+	// ReasonNoDriver comes behind the driver's name.
+	ReasonNoDriver = " CSI driver is not installed on the node"
 )
 
 var nodeVolumeLimits = Descriptor{
 	Name: NodeVolumeLimits, Points: []string{"preFilter", "filter"},
 	Judges: []Aspect{AttachedVolumes}, Predicates: []string{"MaxCSIVolumeCountPred"},
 	hints:   hints{pod: attachedGone, volumes: attachedVolumes},
-	reasons: []Reason{{Text: ReasonVolumeLimit, without: limitsExceededAlone}, {}, {fails: true}, {Text: ReasonUncountedVolumes}, {Text: ReasonUntoldLimits}, {Text: ReasonVolumeLimit, onlyWithout: true}, {Text: ReasonDetaching}},
+	reasons: []Reason{{Text: ReasonVolumeLimit, without: limitsExceededAlone}, {}, {fails: true}, {Text: ReasonUncountedVolumes}, {Text: ReasonUntoldLimits}, {Text: ReasonVolumeLimit, onlyWithout: true}, {}, {Text: ReasonDetaching}},
 	resolve: func(r *resolving) string {
 		r.out.limits = r.limits()
+		r.out.limits.needs = r.needs(&r.out.limits)
 		return ""
 	},
 	compile: func(c *compiler) compiled {
@@ -49,15 +56,30 @@ var nodeVolumeLimits = Descriptor{
 		case len(p.drivers) == 0:
 			return compiled{}
 		}
+		for _, need := range p.needs {
+			out.drivers = append(out.drivers, need.driver+ReasonNoDriver)
+		}
 		c.program.volumes.limits = p
 		return out
 	},
-	short: inWords("has no room for its volumes", "have no room for its volumes"),
+	short: func(r *Rejection) string {
+		without := func(v VerdictCount) bool { return strings.HasSuffix(v.Reason, ReasonNoDriver) }
+		switch {
+		case !slices.ContainsFunc(r.Reasons, without):
+			return plural(int(r.Nodes), "has", "have") + " no room for its volumes"
+		case slices.ContainsFunc(r.Reasons, func(v VerdictCount) bool { return !without(v) }):
+			return plural(int(r.Nodes), "has", "have") + " no room for its volumes, or not their CSI driver"
+		}
+		return plural(int(r.Nodes), "does", "do") + " not have the CSI driver of its volumes"
+	},
 	text: func(l *Lack, _ Blocker) string {
-		if of := l.Of; l.Reason == ReasonVolumeLimit && of != nil && of.Driver != "" {
+		if of := l.Of; of != nil && of.Driver != "" {
 			who := "the pod"
 			if len(of.Claims) > 0 {
 				who = of.of()
+			}
+			if l.Reason == of.Driver+ReasonNoDriver {
+				return fmt.Sprintf("%s: the CSI driver %s is not installed there, as far as its CSINode tells", who, of.Driver)
 			}
 			return fmt.Sprintf("%s: %d more %s of the driver %s would be attached to it, which takes %d and has %d", who, of.New, plural(int(of.New), "volume", "volumes"), of.Driver, of.Limit, of.Attached)
 		}
@@ -81,6 +103,7 @@ const (
 	limitsUncounted
 	limitsUntold
 	limitsExceededAlone // limitsExceeded, but not if the pods nominated to the node are there: they use the same volumes
+	limitsNoDriver      // the verdict has which; codeNoDriver
 	limitsDetaching     // of dry runs: whether somebody has to go, or how many, depends on volumes that are being detached
 )
 
@@ -90,6 +113,20 @@ type limitsDemand struct {
 	broken       string // the error with which its attempt ends on any node
 	untranslated string // likewise, on nodes that have a CSINode
 	drivers      []driverDemand
+	needs        []driverNeed // by driver
+}
+
+// driverNeed is that a driver has to be on a node for volumes to come there.
+type driverNeed struct {
+	driver string
+	// migrated: of all the volumes an in-tree plugin has been replaced, so they are none of the driver's on nodes that have no CSINode.
+	migrated bool
+}
+
+// driverRead is what there was of a CSIDriver when it was read; nil: nothing.
+type driverRead struct {
+	name string
+	is   *cluster.CSIDriver
 }
 
 // driverDemand are volumes of a driver. Those that are new wherever a pod goes that uses them need no name.
@@ -154,6 +191,55 @@ func (r *resolving) limits() (out limitsDemand) {
 	return out
 }
 
+// needs finds out which drivers a node has to have.
+//
+// With the gate it is those of which the CSIDriver says so, as in kube-scheduler. With Profile.RequireCSIDrivers it is all of which is known
+// that they are CSI drivers: that of a volume is, and one that replaces an in-tree plugin, also on nodes that have no CSINode yet. What is to
+// provision a volume may be none (NFS, local paths), and never come to a CSINode: it has to have a CSIDriver.
+func (r *resolving) needs(of *limitsDemand) (out []driverNeed) {
+	scales, all := r.profile.VolumeLimitScaling, r.profile.RequireCSIDrivers
+	if !scales && !all || of.broken != "" || of.missing != "" {
+		return nil
+	}
+	add := func(driver string, migrated, known bool) {
+		needed := all && known
+		if !needed {
+			is := r.csiDriver(driver)
+			needed = is != nil && (all || is.PreventPodSchedulingIfMissing)
+		}
+		if !needed {
+			return
+		}
+		need := driverNeed{driver, migrated && !all}
+		at, found := slices.BinarySearchFunc(out, driver, func(n driverNeed, driver string) int { return cmp.Compare(n.driver, driver) })
+		if found {
+			out[at].migrated = out[at].migrated && need.migrated
+		} else {
+			out = slices.Insert(out, at, need)
+		}
+	}
+	for k := range r.reads {
+		if read := &r.reads[k]; read.counts.Driver != "" {
+			add(read.counts.Driver, read.counts.Migrated, read.volume != nil || read.counts.Migrated)
+		}
+	}
+	for k := range r.spec.Disks {
+		if m := &r.spec.Disks[k].Migration; m.Error == "" && m.Driver != "" {
+			add(m.Driver, true, true)
+		}
+	}
+	return out
+}
+
+// csiDriver returns a CSIDriver, or nil, and notes that it was read.
+func (r *resolving) csiDriver(name string) *cluster.CSIDriver {
+	is := r.st.CSIDriver(name)
+	if read := (driverRead{name, is}); !slices.Contains(r.out.drivers, read) {
+		r.out.drivers = append(r.out.drivers, read)
+	}
+	return is
+}
+
 // notMadeFor is what kube-scheduler says of a claim that has not been made for the pod whose ephemeral volume it is to be.
 func (r *resolving) notMadeFor(by cluster.PodClaim) string {
 	pod := ""
@@ -180,6 +266,15 @@ func (d *limitsDemand) write(key *signatureKey) {
 			key.text(handle)
 		}
 	}
+	if len(d.needs) == 0 {
+		return
+	}
+	key.text("needs")
+	key.int(len(d.needs))
+	for _, need := range d.needs {
+		key.text(need.driver)
+		key.bool(need.migrated)
+	}
 }
 
 // limits is the plugin of a signature.
@@ -199,20 +294,24 @@ func (p *limits) filter(st *cluster.State, i cluster.NodeIndex, h *overlay) Verd
 	node := st.CSINode(st.Nodes.Spec[i].Name)
 	switch {
 	case node == nil:
-		return codeFeasible
 	case node.Untold != "":
 		return p.code + limitsUntold | unresolvable
 	case p.untranslated != "":
 		return p.code + limitsFailed | unresolvable
+	}
+	for k := range p.needs {
+		if !p.needs[k].metOn(node) {
+			return codeNoDriver.of(k)
+		}
+	}
+	switch {
+	case node == nil:
+		return codeFeasible
 	case len(p.drivers) == 0 || !slices.ContainsFunc(node.Drivers, func(d cluster.NodeDriver) bool { return d.Limited }):
 		return codeFeasible
 	}
 	// 2. What is there.
-	uncounted := st.Uncounted(i)
-	if v := h.extra(); v != nil {
-		uncounted += int(v.uncounted)
-	}
-	if uncounted > 0 {
+	if uncountedOn(st, i, h) {
 		return p.code + limitsUncounted | unresolvable
 	}
 	// 3. Is there room for both?
@@ -223,6 +322,24 @@ func (p *limits) filter(st *cluster.State, i cluster.NodeIndex, h *overlay) Verd
 		}
 	}
 	return codeFeasible
+}
+
+// uncountedOn reports whether there are volumes on a live node that cannot be counted.
+func uncountedOn(st *cluster.State, i cluster.NodeIndex, h *overlay) bool {
+	uncounted := st.Uncounted(i)
+	if v := h.extra(); v != nil {
+		uncounted += int(v.uncounted)
+	}
+	return uncounted > 0
+}
+
+// metOn reports whether volumes of the driver can be attached to a node, as far as its CSINode tells; nil: it has none.
+func (n *driverNeed) metOn(node *cluster.CSINode) bool {
+	if node == nil {
+		return n.migrated
+	}
+	_, found := slices.BinarySearchFunc(node.Drivers, n.driver, func(d cluster.NodeDriver, name string) int { return cmp.Compare(d.Name, name) })
+	return found
 }
 
 // limitOf returns how many volumes of a driver can be attached to a node. Of several that are told, the last counts.
@@ -252,7 +369,7 @@ func (p *limits) survey(s *surveyor) surveyFunc {
 		switch {
 		case v == codeFeasible:
 			return out
-		case v != p.code+limitsExceeded:
+		case v != p.code+limitsExceeded && v.code() != codeNoDriver:
 			lack := Lack{Plugin: NodeVolumeLimits, Unresolvable: v.Unresolvable(), Relative: 1}
 			switch v.code() - p.code {
 			case limitsMissing:
@@ -268,6 +385,18 @@ func (p *limits) survey(s *surveyor) surveyFunc {
 			return append(out, lack)
 		}
 		node := s.st.CSINode(s.st.Nodes.Spec[i].Name)
+		for k := range p.needs {
+			if need := &p.needs[k]; !need.metOn(node) {
+				of := &ClaimLack{Driver: need.driver, Claims: s.claimsThat(func(c *ownClaim) bool { return c.counts.Driver == need.driver })}
+				out = append(out, Lack{Plugin: NodeVolumeLimits, Reason: need.driver + ReasonNoDriver, Of: of, Relative: 1})
+			}
+		}
+		switch {
+		case node == nil:
+			return out
+		case uncountedOn(s.st, i, nominees):
+			return append(out, Lack{Plugin: NodeVolumeLimits, Reason: ReasonUncountedVolumes, Unresolvable: true, Relative: 1})
+		}
 		for k := range p.drivers {
 			d := &p.drivers[k]
 			limit, limited := limitOf(node, d.name)

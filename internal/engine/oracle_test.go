@@ -262,7 +262,7 @@ func (o oracle) raw(i cluster.NodeIndex) Raw {
 func clamp(s int64) int32 { return int32(min(max(s, 0), 100)) }
 
 func (o oracle) scores(i cluster.NodeIndex) [fixedScores]int32 {
-	out := [fixedScores]int32{-1, -1, -1}
+	out := [fixedScores]int32{NotScored, NotScored, NotScored, NotScored}
 	if o.weight("NodeResourcesFit") != 0 {
 		out[0] = clamp(o.fit(i))
 	}

@@ -25,6 +25,8 @@ type Descriptor struct {
 	Needs map[string]string
 	// Gated: it is behind a feature gate of kube-scheduler's that is off, and not in the default profile.
 	Gated bool
+	// OwnGate: kube-scheduler has a feature gate of its name, which is off if the plugin is Gated.
+	OwnGate bool
 	// Unbuilt: Berth does not have it.
 	Unbuilt bool
 	// Judges is what the plugin judges of a pod's spec: what cannot be read of it is the plugin's to refuse.
@@ -38,6 +40,8 @@ type Descriptor struct {
 	// relate returns how pods of a class are related to pods on other nodes, by which the plugin judges topology profiles.
 	relate func(*relating) relation
 	scale  Scale
+	// scoresIf reports whether it scores in a profile at all, if it has a weight there; nil: it does.
+	scoresIf func(*cluster.Profile) bool
 	// resolve finds out what the volumes of pods come to, as far as the plugin cares, and returns why it refuses them at PreFilter, "" if it
 	// does not. It writes to its own part of podVolumes.
 	resolve func(*resolving) string
@@ -149,8 +153,10 @@ var names = func() (out [len(plugins)]string) {
 	return out
 }()
 
-// Scores reports whether the plugin scores nodes. That it runs at score does not say so.
-func (d *Descriptor) Scores() bool { return d.scale != notScored }
+// Scores reports whether the plugin scores nodes, if a profile has it do so. That it runs at score does not say so.
+func (d *Descriptor) Scores(profile *cluster.Profile) bool {
+	return d.scale != notScored && (d.scoresIf == nil || d.scoresIf(profile))
+}
 
 // RunsAt reports whether the plugin runs at a point.
 func (d *Descriptor) RunsAt(point string) bool { return slices.Contains(d.Points, point) }

@@ -14,7 +14,7 @@ var plugins = [...]Plugin{
 	{Descriptor: &nodeResourcesFit, Weight: 1, code: codeDetailed, place: 0},
 	{Descriptor: &volumeRestrictions, code: 20},
 	{Descriptor: &nodeVolumeLimits, code: 22},
-	{Descriptor: &volumeBinding, code: 32},
+	{Descriptor: &volumeBinding, code: 32, place: 3},
 	{Descriptor: &volumeZone, code: 31},
 	{Descriptor: &podTopologySpread, Weight: 2, code: 10, place: 2},
 	{Descriptor: &interPodAffinity, Weight: 2, code: 12, place: 3},

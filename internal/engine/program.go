@@ -58,6 +58,7 @@ type compiled struct {
 	score                scoreFunc
 	details              []string           // reasons that verdicts of codeDetailed name by their bits
 	texts                map[Verdict]string // reasons that are the pod's own, by code
+	drivers              []string           // reasons that verdicts of codeNoDriver name by their place
 
 	// surveyBefore and survey return what adds all that a node lacks, where before and filter tell of the first thing only. nil: there
 	// is no more to tell; nobody else tells of a node either that has been set aside before.
@@ -109,6 +110,7 @@ type program struct {
 	raws, owns      []scorer          // of Raw.Scores, and of Scored.Scores
 	at              [len(plugins)]int // where each of the profile's filters comes in its order, by row
 	details         []string
+	drivers         []string           // of codeNoDriver
 	texts           map[Verdict]string // by code, of reasons that the table does not have
 	volumes         *volumeProgram     // nil: those of other pods do not matter
 	weights         weights
@@ -208,6 +210,9 @@ func (p *program) take(plugin *Plugin, m *compiled) {
 	}
 	if m.details != nil {
 		p.details = m.details
+	}
+	if m.drivers != nil {
+		p.drivers = m.drivers
 	}
 	if m.texts != nil {
 		if p.texts == nil {

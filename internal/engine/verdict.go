@@ -12,7 +12,8 @@ import (
 // says that the node is feasible. Its other values have a meaning only together with the class.
 //
 // Bits 0 to 7 are the code, bit 8 says unresolvable, and for codeDetailed bit 9+k says that the k-th of the program's details is
-// a reason. Of other codes, bits 9 to 16 are that of a second reason of the plugin, 0 if there is none.
+// a reason. Of codeNoDriver bits 9 and on are the place of the reason in the program's drivers. Of other codes, bits 9 to 16 are that of a second
+// reason of the plugin, 0 if there is none.
 type Verdict uint64
 
 // Codes of verdicts, one per reason but for codeDetailed. Those of plugins are in their rows.
@@ -22,6 +23,7 @@ const (
 	codeNoVictims   Verdict = 17 // these two are of dry runs
 	codeNotHelpful  Verdict = 18
 	codeDetailed    Verdict = 19 // of the plugin that has details: its reasons are named by bits
+	codeNoDriver    Verdict = 28 // of the plugin that has drivers: its reason names one
 	maxCodes                = 64 // tally counts details behind them
 )
 
@@ -55,7 +57,13 @@ func (v Verdict) tabled() *Reason {
 // and returns the verdict with a second reason, of the same plugin.
 func (v Verdict) and(second Verdict) Verdict { return v | second.code()<<firstDetail }
 
-// second returns the code of the second reason of a verdict that is not codeDetailed, 0 if there is none.
+// of returns codeNoDriver of a driver, by its place.
+func (v Verdict) of(driver int) Verdict { return v | Verdict(driver)<<firstDetail }
+
+// driver returns the place of the driver of codeNoDriver.
+func (v Verdict) driver() int { return int(v >> firstDetail) }
+
+// second returns the code of the second reason of a verdict that is neither codeDetailed nor codeNoDriver, 0 if there is none.
 func (v Verdict) second() Verdict { return v >> firstDetail & codeMask }
 
 // details returns the mask of the details of a codeDetailed verdict.
@@ -120,7 +128,8 @@ const (
 
 // tally counts verdicts by reason: slot is the code, or maxCodes plus the number of the detail.
 type tally struct {
-	counts [tallySlots][2]tallyCount // second index: 1 for unresolvable
+	counts  [tallySlots][2]tallyCount // second index: 1 for unresolvable
+	drivers map[int]*tallyCount       // of codeNoDriver, by place
 }
 
 type tallyCount struct {
@@ -130,6 +139,18 @@ type tallyCount struct {
 
 func (t *tally) add(v Verdict, i cluster.NodeIndex) {
 	u := int(v >> 8 & 1)
+	if v.code() == codeNoDriver {
+		if t.drivers == nil {
+			t.drivers = make(map[int]*tallyCount)
+		}
+		c := t.drivers[v.driver()]
+		if c == nil {
+			c = new(tallyCount)
+			t.drivers[v.driver()] = c
+		}
+		c.add(i)
+		return
+	}
 	if v.code() != codeDetailed {
 		t.counts[v.code()][u].add(i)
 		if second := v.second(); second != 0 {
@@ -152,19 +173,23 @@ func (c *tallyCount) add(i cluster.NodeIndex) {
 // verdicts returns what was counted, in no order.
 func (t *tally) verdicts(st *cluster.State, p *program) []VerdictCount {
 	var out []VerdictCount
+	count := func(c *tallyCount, plugin, reason string, unresolvable bool) {
+		v := VerdictCount{Plugin: plugin, Reason: reason, Unresolvable: unresolvable, Count: c.count}
+		for _, i := range c.nodes[:min(c.count, maxExamples)] {
+			v.Examples = append(v.Examples, st.Nodes.Spec[i].Name)
+		}
+		out = append(out, v)
+	}
 	for slot := range t.counts {
 		for u := range t.counts[slot] {
-			c := &t.counts[slot][u]
-			if c.count == 0 {
-				continue
+			if c := &t.counts[slot][u]; c.count > 0 {
+				plugin, reason := p.reason(slot)
+				count(c, plugin, reason, u == 1)
 			}
-			v := VerdictCount{Unresolvable: u == 1, Count: c.count}
-			v.Plugin, v.Reason = p.reason(slot)
-			for _, i := range c.nodes[:min(c.count, maxExamples)] {
-				v.Examples = append(v.Examples, st.Nodes.Spec[i].Name)
-			}
-			out = append(out, v)
 		}
+	}
+	for driver, c := range t.drivers {
+		count(c, p.pluginOf(codeNoDriver), p.drivers[driver], false)
 	}
 	return out
 }

@@ -13,6 +13,10 @@ import (
 //
 // For claims that wait for a consumer, it keeps them on nodes where there are volumes for them, or these can be provisioned; see awaiting.
 //
+// With the feature gate StorageCapacityScoring it scores how much of the volumes, or of the room, the claims would use: per class, what they ask for and how large the
+// volumes are that they get on the node; if they get none, how much the CSIStorageCapacity says that there is where theirs are provisioned. The score is the mean over the
+// classes of the profile's shape at requested·100/capacity, at 100 if there is none or less. It is not normalised.
+//
 // At PreFilter it refuses pods with a claim that does not exist, that is being deleted or has lost its volume, or that is to be bound at once and
 // is not bound.
 const VolumeBinding = "VolumeBinding"
@@ -28,7 +32,8 @@ const (
 
 var volumeBinding = Descriptor{
 	Name: VolumeBinding, Points: []string{"preFilter", "filter", "reserve", "preScore", "score", "preBind"},
-	Needs:  map[string]string{"filter": "preFilter"},
+	Needs: map[string]string{"filter": "preFilter", "score": "preFilter"},
+	scale: ownScale, scoresIf: func(p *cluster.Profile) bool { return len(p.StorageShape) > 0 },
 	Judges: []Aspect{BoundVolumes}, Predicates: []string{"CheckVolumeBinding"},
 	hints: hints{volumes: bindingVolumes},
 	reasons: []Reason{
@@ -65,6 +70,10 @@ var volumeBinding = Descriptor{
 					out.texts = make(map[Verdict]string)
 				}
 				out.texts[p.code+bindingSelector] = text
+			}
+			if c.program.awaiting != nil && len(c.profile.StorageShape) > 0 {
+				shape := tenfold(c.profile.StorageShape)
+				out.score = func(st *cluster.State, i cluster.NodeIndex) int64 { return p.awaiting.score(st, i, shape) }
 			}
 		}
 		if len(p.volumes) > 0 || p.missing || p.awaiting != nil {

@@ -40,6 +40,16 @@ func (c VolumeChange) Helps() bool {
 	return true
 }
 
+// Hinted reports whether a hint may be given for the change, whoever it concerns: of CSINodes and VolumeAttachments what Helps says, and of
+// CSIDrivers whether one keeps its volumes off nodes no more.
+func (c VolumeChange) Hinted() bool {
+	if was, ok := c.Was.(*cluster.CSIDriver); ok {
+		is, there := c.Is.(*cluster.CSIDriver)
+		return !there || was.PreventPodSchedulingIfMissing && !is.PreventPodSchedulingIfMissing
+	}
+	return c.Helps()
+}
+
 // bindingVolumes is VolumeBinding's hint for objects that concern nobody in particular.
 func bindingVolumes(_ *Demands, c VolumeChange) bool {
 	is, ok := c.Is.(*cluster.CSINode)
@@ -50,7 +60,8 @@ func bindingVolumes(_ *Demands, c VolumeChange) bool {
 	return !changed || !slices.Equal(was.Migrated, is.Migrated)
 }
 
-// attachedVolumes is NodeVolumeLimits' hint for objects that concern nobody in particular.
+// attachedVolumes is NodeVolumeLimits' hint for objects that concern nobody in particular. That a driver which has no limit has come to a CSINode
+// is nothing to hint at: kube-scheduler does not, and whether the pod fits the node then is found out anyway.
 func attachedVolumes(d *Demands, c VolumeChange) bool {
 	switch is := c.Is.(type) {
 	case *cluster.CSINode:
@@ -58,8 +69,14 @@ func attachedVolumes(d *Demands, c VolumeChange) bool {
 		return !changed || slices.ContainsFunc(is.Drivers, func(driver cluster.NodeDriver) bool {
 			return hintedLimit(was, driver.Name) < driver.Limit
 		})
+	case *cluster.CSIDriver:
+		was, changed := c.Was.(*cluster.CSIDriver) // kube-scheduler has no hint for these
+		return changed && d.scaling && was.PreventPodSchedulingIfMissing && !is.PreventPodSchedulingIfMissing
 	case nil:
-		if was, ok := c.Was.(*cluster.VolumeAttachment); ok {
+		switch was := c.Was.(type) {
+		case *cluster.CSIDriver:
+			return d.scaling && was.PreventPodSchedulingIfMissing || d.drivers
+		case *cluster.VolumeAttachment:
 			return d.claims || slices.ContainsFunc(d.spec.Disks, func(disk cluster.Disk) bool {
 				return disk.Migration.Plugin != "" && disk.Migration.Driver == was.Attacher
 			})

@@ -22,6 +22,7 @@ type podVolumes struct {
 
 	// What it was read from; see current.
 	claims   []claimRead
+	drivers  []driverRead
 	modified cluster.Seq // State.VolumesModified
 }
 
@@ -140,11 +141,16 @@ func (v *podVolumes) refuses() bool { return v != nil && (v.refusal != "" || v.e
 // current reports whether the volumes of pods with those labels still come to the same: it looks again at claims only if something has
 // changed, and then at no more than whether these are what they were.
 func (v *podVolumes) current(st *cluster.State, labels *cluster.Labels) bool {
-	if v == nil || len(v.claims) == 0 || v.modified == st.VolumesModified() {
+	if v == nil || len(v.claims)+len(v.drivers) == 0 || v.modified == st.VolumesModified() {
 		return true
 	}
-	for k, c := range labels.Claims {
-		if readClaim(st, labels.Namespace, c.Name, asOfNow) != v.claims[k] {
+	for k := range v.claims {
+		if readClaim(st, labels.Namespace, labels.Claims[k].Name, asOfNow) != v.claims[k] {
+			return false
+		}
+	}
+	for _, was := range v.drivers {
+		if st.CSIDriver(was.name) != was.is {
 			return false
 		}
 	}

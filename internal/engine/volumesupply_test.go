@@ -486,7 +486,7 @@ func supplyOp(t *rapid.T, w *storage) cluster.Delta {
 		return set(v)
 	case 4, 5:
 		c := &cluster.CSIStorageCapacity{
-			Namespace: "s", Name: one("room", "r0", "r1"), Class: one("class", "late", "other"), HasLimit: true, Limit: int64(n("limit", 5)),
+			Namespace: "s", Name: one("room", "r0", "r1"), Class: one("class", "late", "other"), HasLimit: true, Limit: int64(n("limit", 5)), Capacity: int64(n("capacity", 8)),
 		}
 		if gone {
 			return cluster.ObjectRemoved{ObjectKey: c.Key()}
@@ -530,9 +530,12 @@ func supplyOp(t *rapid.T, w *storage) cluster.Delta {
 // TestClaimsThatWaitAreJudgedAsIfNothingWereKnown: whatever becomes of volumes, room and claims, nodes that do not count as changed are judged as
 // before, and what is chosen can be promised.
 func TestClaimsThatWaitAreJudgedAsIfNothingWereKnown(t *testing.T) {
-	feasible, refused, chosen := 0, 0, 0
+	feasible, refused, chosen, scores := 0, 0, 0, make(map[int32]int)
 	rapid.Check(t, func(t *rapid.T) {
 		w, e := newStorage(t, 4), NewEvaluator(EvaluatorConfig{})
+		if rapid.Bool().Draw(t, "scored") {
+			w.gated(scoring)
+		}
 		w.late("late", rapid.SampledFrom([]string{"csi", noProvisioner}).Draw(t, "by"), nil)
 		w.late("other", noProvisioner, nil)
 		w.set(&cluster.CSIDriver{Name: "csi", StorageCapacity: true})
@@ -572,6 +575,16 @@ func TestClaimsThatWaitAreJudgedAsIfNothingWereKnown(t *testing.T) {
 				if diff := gocmp.Diff(want, got); diff != "" {
 					t.Fatalf("pod %d (-anew +kept):\n%s", id, diff)
 				}
+				groups, _ := e.Score(w.st, s, everything(w.st), got.Eligible, 100)
+				anew, _ := NewEvaluator(EvaluatorConfig{}).Score(w.st, s, everything(w.st), got.Eligible, 100)
+				if diff := gocmp.Diff(anew, groups); diff != "" {
+					t.Fatalf("pod %d is scored (-anew +kept):\n%s", id, diff)
+				}
+				for _, g := range groups {
+					for _, n := range g.Nodes {
+						scores[n.Scores[PluginOf(VolumeBinding).place]]++
+					}
+				}
 				for i, text := range w.says(e, id) {
 					choices, ok := e.ChooseVolumes(w.st, SubjectOf(&w.st.Pod(id).Pod), cluster.NodeIndex(i), nil)
 					if ok {
@@ -590,8 +603,8 @@ func TestClaimsThatWaitAreJudgedAsIfNothingWereKnown(t *testing.T) {
 			}
 		}
 	})
-	if feasible == 0 || refused == 0 || chosen == 0 {
-		t.Errorf("%d feasible, %d not, %d claims chosen for", feasible, refused, chosen)
+	if feasible == 0 || refused == 0 || chosen == 0 || len(scores) < 5 || scores[NotScored] == 0 {
+		t.Errorf("%d feasible, %d not, %d claims chosen for, scores %v", feasible, refused, chosen, scores)
 	}
 }
 

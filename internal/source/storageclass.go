@@ -39,5 +39,8 @@ func ReduceCSIStorageCapacity(capacity *storagev1.CSIStorageCapacity) *cluster.C
 	if limit := cmp.Or(capacity.MaximumVolumeSize, capacity.Capacity); limit != nil {
 		c.HasLimit, c.Limit = true, quantity.Whole(*limit)
 	}
+	if capacity.Capacity != nil {
+		c.Capacity = quantity.Whole(*capacity.Capacity)
+	}
 	return c
 }

@@ -261,8 +261,8 @@ spec:
 		text string
 		want cluster.CSIStorageCapacity
 	}{
-		"capacity":            {`{storageClassName: fast, capacity: 10Gi, nodeTopology: {matchLabels: {zone: a}}}`, cluster.CSIStorageCapacity{Class: "fast", HasLimit: true, Limit: 10 << 30, Topology: where(in("zone", "a"))}},
-		"the largest volume":  {`{capacity: 10Gi, maximumVolumeSize: 1Gi, nodeTopology: {}}`, cluster.CSIStorageCapacity{HasLimit: true, Limit: 1 << 30}},
+		"capacity":            {`{storageClassName: fast, capacity: 10Gi, nodeTopology: {matchLabels: {zone: a}}}`, cluster.CSIStorageCapacity{Class: "fast", HasLimit: true, Limit: 10 << 30, Capacity: 10 << 30, Topology: where(in("zone", "a"))}},
+		"the largest volume":  {`{capacity: 10Gi, maximumVolumeSize: 1Gi, nodeTopology: {}}`, cluster.CSIStorageCapacity{HasLimit: true, Limit: 1 << 30, Capacity: 10 << 30}},
 		"nothing known":       {`{nodeTopology: {}}`, cluster.CSIStorageCapacity{}},
 		"nothing left":        {`{capacity: 0, nodeTopology: {}}`, cluster.CSIStorageCapacity{HasLimit: true}},
 		"no topology":         {`{}`, cluster.CSIStorageCapacity{Topology: cluster.LabelSelector{Nothing: true}}},

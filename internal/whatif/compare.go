@@ -106,13 +106,13 @@ func (w *World) under(settings cluster.Settings, pods []cluster.PodID, o PlaceOp
 }
 
 // Configured returns settings with the profiles and backoffs of a KubeSchedulerConfiguration, in YAML or JSON, and what that sets
-// and means nothing to Berth.
+// and means nothing to Berth. Feature gates, which no configuration says, are those of the settings.
 func Configured(settings cluster.Settings, configuration []byte) (cluster.Settings, []string, error) {
 	cfg, err := config.Decode(configuration)
 	if err != nil {
 		return cluster.Settings{}, nil, err
 	}
-	completed, err := config.Complete(cfg)
+	completed, err := config.Complete(cfg, config.OptionsOf(settings.Profiles))
 	if err != nil {
 		return cluster.Settings{}, nil, err
 	}

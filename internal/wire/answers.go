@@ -10,8 +10,23 @@ import (
 	scorev1 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
 )
 
-// scoresPerNode is how many of engine.Scored.Scores are told.
+// scoresPerNode is how many of engine.Scored.Scores are told at most, leastScores at least: the others only if a plugin scores there, which
+// none does by default. Members that are older know of no others.
 var scoresPerNode = engine.ScorePlaces()
+
+const leastScores = 3
+
+// scoresOf returns how many scores of nodes are told.
+func scoresOf(nodes []engine.Scored) int {
+	for k := range nodes {
+		for place := leastScores; place < scoresPerNode; place++ {
+			if nodes[k].Scores[place] != engine.NotScored {
+				return scoresPerNode
+			}
+		}
+	}
+	return leastScores
+}
 
 // maxRaw bounds engine.Raw.TopologyProfile and engine.Raw.Images, in bytes.
 const maxRaw = 1 << 16
@@ -47,11 +62,12 @@ func ToGroups(groups []engine.Group) []*scorev1.Group {
 		}
 		m.Nodes = make([]int32, len(g.Nodes))
 		m.Fixed = make([]int64, len(g.Nodes))
-		m.Raw = make([]int32, 0, len(g.Nodes)*scoresPerNode)
+		scores := scoresOf(g.Nodes)
+		m.Raw = make([]int32, 0, len(g.Nodes)*scores)
 		for i, n := range g.Nodes {
 			m.Nodes[i] = int32(n.Node)
 			m.Fixed[i] = n.Fixed + g.OfImages
-			m.Raw = append(m.Raw, n.Scores[:scoresPerNode]...)
+			m.Raw = append(m.Raw, n.Scores[:scores]...)
 		}
 		return m
 	})
@@ -91,20 +107,23 @@ func scored(m *scorev1.Group) ([]engine.Scored, error) {
 		return nil, fmt.Errorf("images: %d bytes, want at most %d", len(m.GetImages()), maxRaw)
 	case len(m.GetFixed()) != n:
 		return nil, fmt.Errorf("fixed: %d scores of %d nodes", len(m.GetFixed()), n)
-	case len(m.GetRaw()) != n*scoresPerNode:
-		return nil, fmt.Errorf("raw: %d scores of %d nodes, want %d per node", len(m.GetRaw()), n, scoresPerNode)
+	case len(m.GetRaw()) != n*leastScores && len(m.GetRaw()) != n*scoresPerNode:
+		return nil, fmt.Errorf("raw: %d scores of %d nodes, want %d per node, or %d", len(m.GetRaw()), n, leastScores, scoresPerNode)
 	case int(m.GetCount()) < n:
 		return nil, fmt.Errorf("count: %d of %d nodes", m.GetCount(), n)
 	case n == 0:
 		return nil, nil
 	}
-	nodes := make([]engine.Scored, n)
+	nodes, scores := make([]engine.Scored, n), len(m.GetRaw())/n
 	for i, index32 := range m.GetNodes() {
 		if err := index("nodes", index32); err != nil {
 			return nil, err
 		}
 		nodes[i] = engine.Scored{Node: cluster.NodeIndex(index32), Fixed: m.GetFixed()[i] - m.GetImageLocality()}
-		copy(nodes[i].Scores[:scoresPerNode], m.GetRaw()[i*scoresPerNode:])
+		copy(nodes[i].Scores[:scores], m.GetRaw()[i*scores:])
+		for place := scores; place < scoresPerNode; place++ {
+			nodes[i].Scores[place] = engine.NotScored
+		}
 	}
 	return nodes, nil
 }

@@ -191,3 +191,15 @@ func TestDryRunsThatMakeNoSenseAreRefused(t *testing.T) {
 		})
 	}
 }
+
+func TestScoresThatNoPluginGivesAreNotTold(t *testing.T) {
+	// A queue and a binder of a version before that know three of a node.
+	node := engine.Scored{Node: 1, Scores: [4]int32{1, 2, 3, engine.NotScored}}
+	if raw := wire.ToGroups([]engine.Group{{Count: 1, Nodes: []engine.Scored{node}}})[0].GetRaw(); len(raw) != 3 {
+		t.Errorf("%v is told of %+v, want three scores", raw, node)
+	}
+	node.Scores[3] = 0
+	if raw := wire.ToGroups([]engine.Group{{Count: 1, Nodes: []engine.Scored{node}}})[0].GetRaw(); len(raw) != 4 {
+		t.Errorf("%v is told of %+v, want four scores", raw, node)
+	}
+}

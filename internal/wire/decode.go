@@ -295,5 +295,8 @@ func profile(m *logv1.Profile) cluster.Profile {
 		SystemSpread:             m.GetSystemSpread(),
 		PercentageOfNodesToScore: m.GetPercentageOfNodesToScore(),
 		PostFilters:              m.GetPostFilters(),
+		VolumeLimitScaling:       m.GetVolumeLimitScaling(),
+		RequireCSIDrivers:        m.GetRequireCsiDrivers(),
+		StorageShape:             each(m.GetStorageShape(), point),
 	}
 }

@@ -309,5 +309,8 @@ func toProfile(p cluster.Profile) *logv1.Profile {
 		SystemSpread:             p.SystemSpread,
 		PercentageOfNodesToScore: p.PercentageOfNodesToScore,
 		PostFilters:              p.PostFilters,
+		VolumeLimitScaling:       p.VolumeLimitScaling,
+		RequireCsiDrivers:        p.RequireCSIDrivers,
+		StorageShape:             each(p.StorageShape, toPoint),
 	}
 }

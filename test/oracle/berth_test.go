@@ -206,7 +206,7 @@ func (w *world) addScores(d *decision, subject engine.Subject, groups []engine.G
 			}
 			for _, plugin := range []string{
 				engine.TaintToleration, engine.NodeAffinity, names.PodTopologySpread, names.InterPodAffinity,
-				engine.NodeResourcesFit, engine.NodeResourcesBalancedAllocation, engine.ImageLocality,
+				engine.NodeResourcesFit, engine.NodeResourcesBalancedAllocation, engine.ImageLocality, engine.VolumeBinding,
 			} {
 				_, normalized := engine.ScoreOf(plugin, &g, j, &scores[k])
 				put(plugin, normalized)

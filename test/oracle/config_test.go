@@ -45,7 +45,7 @@ func TestAConfigurationMeansTheSame(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s\n%v", &text, err)
 		}
-		completed, err := config.Complete(read)
+		completed, err := config.Complete(read, config.Options{})
 		if err != nil {
 			t.Fatalf("%s\n%v", &text, err)
 		}

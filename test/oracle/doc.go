@@ -30,7 +30,7 @@
 // Clusters have what volumes are made of (PersistentVolumes of CSI and of in-tree plugins, claims in every state, classes, CSINodes,
 // CSIDrivers, capacities and attachments), pods have claims, ephemeral volumes and inline disks, and kube-scheduler judges them by its own
 // VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone. Each text that they can say has to come
-// (volumes_test.go). What Berth does not decide yet is said in undecided_test.go, counted apart and printed.
+// (volumes_test.go). In a part of the clusters that have them the feature gates of volumes are on that are off by default (gates_test.go). What Berth does not decide yet is said in undecided_test.go, counted apart and printed.
 //
 // A difference is shrunk, and printed with the smallest cluster that shows it, as YAML. The output ends with the commands that repeat the
 // cases that differed, one each. Each test draws cases of its own, unless -rapid.seed is given.
@@ -75,6 +75,10 @@
 //     reset", and of others "provisioning failed". Berth does not know of other annotations, and says the latter.
 //   - Where somebody has written to a volume or a claim meanwhile, kube-scheduler's write conflicts, and its attempt ends. Berth reads the object again, and
 //     goes on if that still allows what was chosen. It does not begin if the claim is gone; kube-scheduler finds that out later.
+//   - Of several CSIStorageCapacities by which there is enough room kube-scheduler scores by any, as the order of a Go map has it; Berth by the one with the most room,
+//     and so does kube-scheduler here. It panics where such a one has no capacity, or a claim its class in an annotation: no scored cluster has those.
+//   - Of several CSI drivers that a node has not, kube-scheduler names any, as the order of a Go map has it; Berth the first by name, and so does
+//     kube-scheduler here (gates_test.go).
 //   - Whole Berths choose the node to preempt on before others have changed the cluster; that it is the best is therefore not
 //     asked of sequences, only that exactly its victims have to go when they do.
 //   - kube-scheduler does not score when one node is feasible, or the one that the pod is nominated to; here it does, so

@@ -131,7 +131,7 @@ func (table *upstreamTable) hintCases(t *testing.T) (out []*hintCall) {
 func (c *hintCall) wakes(t *testing.T, plugin string) bool {
 	profile := defaultProfile(t)
 	w := &hintWorld{now: time.Unix(1000, 0)}
-	w.world = newWorld(t, []config.KubeSchedulerProfile{profile}, 1, new(tally))
+	w.world = newWorld(t, []config.KubeSchedulerProfile{profile}, gates{}, 1, new(tally))
 	w.queue = pending.NewQueue(0, nowhere{w.evaluator})
 	w.queue.Reset(w.now, w.state)
 	w.tell(cluster.NodeSet{Index: 0, Node: source.ReduceNode(plain("node", 0))})

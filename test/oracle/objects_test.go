@@ -126,6 +126,7 @@ func (w *world) forgetSelector(o metav1.Object) {
 
 // keep adds an object that Berth's ledger only keeps, or changes one.
 func (w *world) keep(o metav1.Object) {
+	w.gates.amend(o)
 	reduced := reduceKept(o)
 	w.kube.must("set "+reduced.Key().Kind.String(), w.kube.kept(reduced.Key().Kind).Update(o))
 	w.objects.kept[reduced.Key()] = o

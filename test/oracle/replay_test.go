@@ -35,9 +35,9 @@ type replay struct {
 	promised promised
 }
 
-func newReplay(t failer, n *tally, s *script, profiles []config.KubeSchedulerProfile) *replay {
+func newReplay(t failer, n *tally, s *script, profiles []config.KubeSchedulerProfile, g gates) *replay {
 	r := &replay{
-		failer: t, n: n, kube: newUpstream(t, profiles), script: s, profiles: profiles, settings: make(map[string]*cluster.Profile),
+		failer: t, n: n, kube: newUpstream(t, profiles, g), script: s, profiles: profiles, settings: make(map[string]*cluster.Profile),
 		classes: make(map[cluster.ClassID]string), labels: make(map[cluster.LabelsID]string),
 		nodes: make(map[cluster.NodeIndex]*v1.Node), pods: make(map[cluster.PodID]*v1.Pod), phases: make(map[cluster.PodID]cluster.Phase),
 		unbound: make(map[cluster.PodID]*v1.Pod), ids: make(map[string]cluster.PodID),
@@ -46,7 +46,7 @@ func newReplay(t failer, n *tally, s *script, profiles []config.KubeSchedulerPro
 	}
 	r.kube.podID = func(p *v1.Pod) cluster.PodID { return r.ids[string(p.UID)] }
 	for i := range profiles {
-		p := berthProfile(&profiles[i])
+		p := g.profile(&profiles[i])
 		r.settings[p.SchedulerName] = &p
 	}
 	return r

@@ -17,6 +17,7 @@ import (
 // scene is a cluster, and a pod to judge.
 type scene struct {
 	profiles   []config.KubeSchedulerProfile
+	gates      gates
 	nodes      []*v1.Node
 	pods       []*v1.Pod // with a node
 	waiting    []*v1.Pod // pending ones, besides the pod
@@ -28,7 +29,7 @@ type scene struct {
 
 // scene returns the world as it is, and the pod.
 func (w *world) scene(pod *v1.Pod) *scene {
-	s := &scene{profiles: w.profiles, pods: slices.Clone(w.pods), pod: pod}
+	s := &scene{profiles: w.profiles, gates: w.gates, pods: slices.Clone(w.pods), pod: pod}
 	for _, name := range w.nodeNames() {
 		s.nodes = append(s.nodes, w.nodes[name])
 	}
@@ -49,7 +50,7 @@ func (w *world) scene(pod *v1.Pod) *scene {
 
 // open makes a world of the scene and returns the pod's id in it.
 func (s *scene) open(t failer, n *tally) (*world, cluster.PodID) {
-	w := newWorld(t, s.profiles, 1, n)
+	w := newWorld(t, s.profiles, s.gates, 1, n)
 	for _, n := range s.namespaces {
 		w.setNamespace(n)
 	}
@@ -170,7 +171,7 @@ func (s *scene) String() string {
 		show(reduceKept(o).Key().Kind.String(), o)
 	}
 	for i := range s.profiles {
-		if p := berthProfile(&s.profiles[i]); p.SchedulerName == s.pod.Spec.SchedulerName && p.SchedulerName != v1.DefaultSchedulerName {
+		if p := s.gates.profile(&s.profiles[i]); p.SchedulerName == s.pod.Spec.SchedulerName && (p.SchedulerName != v1.DefaultSchedulerName || s.gates.any()) {
 			show("profile", p)
 		}
 	}

@@ -21,6 +21,7 @@ const sequenceLength = 500
 // plan is what happens in one sequence.
 type plan struct {
 	profiles []config.KubeSchedulerProfile
+	gates    gates
 	settings cluster.Settings
 	crew     crew
 	apart    int             // node indexes per node
@@ -42,8 +43,11 @@ type stage struct {
 func drawPlan(t *rapid.T) *plan {
 	p := &plan{profiles: drawProfiles(t)}
 	p.settings = cluster.Settings{Shards: evenly(t, "shards", [8]int32{1, 2, 3, 4, 2, 3, 4, 1}), Seed: rapid.Uint64().Draw(t, "seed")}
+	if p.storing = oneIn(t, 3, "storage"); p.storing {
+		p.gates = gates{scaling: drawGates(t).scaling} // what storage is scored by would have to be amended
+	}
 	for i := range p.profiles {
-		p.settings.Profiles = append(p.settings.Profiles, berthProfile(&p.profiles[i]))
+		p.settings.Profiles = append(p.settings.Profiles, p.gates.profile(&p.profiles[i]))
 	}
 	p.crew = crew{
 		queues:  evenly(t, "queues", [8]int{1, 2, 3, 1, 2, 3, 1, 2}),
@@ -56,7 +60,6 @@ func drawPlan(t *rapid.T) *plan {
 	}
 	width := evenly(t, "width", [8]int{6, 8, 12, 16, 20, 30, 40, 60})
 	p.crowded = rapid.Bool().Draw(t, "crowded")
-	p.storing = oneIn(t, 3, "storage")
 	p.drawCluster(t, width)
 	var templates []*v1.Pod
 	for range rapid.IntRange(2, 10).Draw(t, "kinds of pods") {
@@ -292,7 +295,7 @@ func TestEachPlacementOfAWholeBerthIsOneOfTheBest(t *testing.T) {
 			}()
 			plan := rapid.Custom(drawPlan).Example(seed)
 			script, log := runSequence(t, endpoints, fmt.Sprintf("/%d/", seed), plan)
-			r := newReplay(t, &n, script, plan.profiles)
+			r := newReplay(t, &n, script, plan.profiles, plan.gates)
 			for _, d := range log {
 				r.play(d)
 			}

@@ -190,7 +190,7 @@ func TestSituationsAreJudgedTheSame(t *testing.T) {
 func (s *situation) judge(t *testing.T, plugin string) {
 	var n tally
 	scene := s.scene(t)
-	w := newWorld(t, scene.profiles, 1, &n)
+	w := newWorld(t, scene.profiles, gates{}, 1, &n)
 	id := w.enter(scene.pod)
 	everywhere := []cluster.Range{{First: 0, End: cluster.MaxIndex}}
 	var decided *decision

@@ -174,7 +174,7 @@ func (c *binderCall) assumedChoices(s *binderState) (out []cluster.VolumeChoice)
 // world is Berth's side alone, with the objects of a state, and the pod twice, pending. Only VolumeBinding judges.
 func (c *binderCall) world(t *testing.T, s *binderState, n *tally) (w *world, first, second cluster.PodID) {
 	profile := defaultProfile(t)
-	w = newWorld(t, []config.KubeSchedulerProfile{profile}, 1, n)
+	w = newWorld(t, []config.KubeSchedulerProfile{profile}, gates{}, 1, n)
 	for _, o := range s.Objects.all() {
 		w.apply(cluster.ObjectSet{Object: reduceKept(o)})
 	}

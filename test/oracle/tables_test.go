@@ -26,8 +26,8 @@ var upstreamTables = []upstreamTable{
 	},
 	{
 		plugin: names.NodeVolumeLimits, dir: "nodevolumelimits", file: "csi.go", receiver: "CSILimits",
-		objects: []string{"pl.pvLister", "pl.pvcLister", "pl.scLister", "pl.vaIndexer", "pl.csiManager.(*DefaultCSIManager).csiNodeLister.csiNodeLister"},
-		gate:    "pl.enableVolumeLimitScaling", hints: 4, judged: 34, hinted: 18,
+		objects: []string{"pl.pvLister", "pl.pvcLister", "pl.scLister", "pl.vaIndexer", "pl.csiDriverLister", "pl.csiManager.(*DefaultCSIManager).csiNodeLister.csiNodeLister"},
+		gate:    "pl.enableVolumeLimitScaling", hints: 4, judged: 38, hinted: 18,
 	},
 	{
 		plugin: names.VolumeBinding, dir: "volumebinding", file: "volume_binding.go", receiver: "VolumeBinding",
@@ -49,7 +49,7 @@ type upstreamTable struct {
 	plugin, dir, file, receiver string
 	objects                     []string // expressions: listers, or what else has them
 	cluster                     string   // an expression: what knows all nodes; "" if the plugin asks for none
-	gate                        string   // an expression: whether a gate that is off by default changes what the filter says; "": there is none
+	gate                        string   // an expression: whether VolumeLimitScaling is on; "": it does not matter
 	binds                       bool     // it has the binder of volumes
 	hints                       int      // how many of its methods are queueing hints
 	judged                      int      // how many cases of the filter there are
@@ -70,6 +70,9 @@ type upstreamCall struct {
 	Objects upstreamObjects
 	Code    string
 	Reasons []string
+	// Of Score: by what VolumeBinding scores, and what it has.
+	Shape []config.UtilizationShapePoint
+	Score int64
 }
 
 // upstreamObjects are objects by kind.
@@ -130,7 +133,7 @@ func (c *upstreamCall) scene(t failer, plugin string) *scene {
 	p.Plugins.MultiPoint.Enabled = slices.DeleteFunc(p.Plugins.MultiPoint.Enabled, func(e config.Plugin) bool {
 		return e.Name != plugin && slices.Contains(volumePlugins, e.Name)
 	})
-	out := &scene{profiles: []config.KubeSchedulerProfile{p}, pod: c.complete(c.Pod, "judged", "")}
+	out := &scene{profiles: []config.KubeSchedulerProfile{p}, gates: gates{scaling: c.Gate, shape: c.Shape}, pod: c.complete(c.Pod, "judged", "")}
 	addNode := func(node *v1.Node, pods []*v1.Pod) {
 		if node == nil {
 			node = &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: judgedNode}}
@@ -171,17 +174,14 @@ func (c *upstreamCall) complete(pod *v1.Pod, name, node string) *v1.Pod {
 	return pod
 }
 
-// decisions returns the calls that are cases of the filter: those of PreFilter are, if none of Filter follows, which has the case, and the node. Where a
-// gate that is off by default is on, there is no case.
+// decisions returns the calls that are cases of the filter: those of PreFilter are, if none of Filter follows, which has the case, and the node.
 func (table *upstreamTable) decisions(t *testing.T) (out []*upstreamCall) {
 	told := slices.DeleteFunc(slices.Clone(table.told(t)), func(l line) bool { return l.Point != "PreFilter" && l.Point != "Filter" })
 	for k, l := range told {
 		if l.Point == "PreFilter" && k+1 < len(told) && told[k+1].Point == "Filter" && told[k+1].Test == l.Test {
 			continue
 		}
-		if c := read[upstreamCall](t, l); !c.Gate {
-			out = append(out, c)
-		}
+		out = append(out, read[upstreamCall](t, l))
 	}
 	return out
 }
@@ -234,4 +234,43 @@ func (c *upstreamCall) judge(t *testing.T, plugin string, n *tally) (*world, clu
 		t.Errorf("%s: in its test %s says %s %q, here %s %q\n%s", c.Test, plugin, c.Code, c.Reasons, code, got.Reasons, s)
 	}
 	return w, id
+}
+
+// storageScores returns the calls of VolumeBinding's Score.
+func storageScores(t *testing.T) (out []*upstreamCall) {
+	for k := range upstreamTables {
+		for _, l := range upstreamTables[k].told(t) {
+			if l.Point == "Score" {
+				out = append(out, read[upstreamCall](t, l))
+			}
+		}
+	}
+	return out
+}
+
+// scoredNodes is how many nodes VolumeBinding scores in its tests.
+const scoredNodes = 31
+
+// TestStorageIsScoredTheSame has the nodes scored that VolumeBinding scores in its tests.
+func TestStorageIsScoredTheSame(t *testing.T) {
+	var n tally
+	calls, other, refused := storageScores(t), 0, 0
+	for _, c := range calls {
+		s := c.scene(t, names.VolumeBinding)
+		w, id := s.open(t, &n)
+		want, difference := w.difference(id, []cluster.Range{{First: 0, End: cluster.MaxIndex}})
+		got, feasible := want.Scores[s.nodes[0].Name]
+		if !feasible && c.Score == 0 { // a test of VolumeBinding's scores nodes that it refuses
+			refused++
+		} else if difference != "" || !feasible || got.Weighted[names.VolumeBinding] != c.Score {
+			t.Errorf("%s: in its test the score is %d, here %+v, feasible is %v; %s\n%s", c.Test, c.Score, got, feasible, difference, s)
+		}
+		if c.Score != 0 {
+			other++
+		}
+	}
+	if len(calls) != scoredNodes || other != 24 || refused != 6 {
+		t.Errorf("%d nodes are scored, %d of them not 0, and %d refused; there were %d, 24 and 6", len(calls), other, refused, scoredNodes)
+	}
+	t.Logf("%d nodes are scored the same, %d of them not 0; %d are refused", len(calls), other, refused)
 }

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 // tally is how much has been compared.
@@ -139,7 +142,12 @@ func (d *decision) countTexts(in map[string]int, of func(node string) bool) map[
 var aName = regexp.MustCompile(`"[^"]*"|\b[-a-z0-9]+/[-a-z0-9]+\b|\(aws://[^)]*\)|volume\([^)]*\)`)
 
 // nameless is a text without the names of objects.
-func nameless(text string) string { return aName.ReplaceAllString(text, "…") }
+func nameless(text string) string {
+	if strings.HasSuffix(text, engine.ReasonNoDriver) {
+		return "…" + engine.ReasonNoDriver
+	}
+	return aName.ReplaceAllString(text, "…")
+}
 
 // report says how much a test has compared, and fails if that was not worth much.
 func (n *tally) report(t *testing.T) {

@@ -75,7 +75,7 @@ func (noDRA) GetDeviceClass(v1.ResourceName) *resourcev1.DeviceClass { return ni
 // initMetrics makes the metrics that the framework writes to; kube-scheduler keeps them in globals.
 var initMetrics = sync.OnceFunc(metrics.InitMetrics)
 
-func newUpstream(t failer, profiles []config.KubeSchedulerProfile) *upstream {
+func newUpstream(t failer, profiles []config.KubeSchedulerProfile, g gates) *upstream {
 	initMetrics()
 	ctx, cancel := context.WithCancel(context.Background())
 	u := &upstream{
@@ -87,7 +87,7 @@ func newUpstream(t failer, profiles []config.KubeSchedulerProfile) *upstream {
 	gates := make(map[string]map[string]fwk.PreEnqueuePlugin)
 	hints := make(internalqueue.QueueingHintMapPerProfile)
 	for i := range profiles {
-		p := u.newProfile(&profiles[i], nominations)
+		p := u.newProfile(&profiles[i], g, nominations)
 		u.frameworks[profiles[i].SchedulerName] = p
 		gates[profiles[i].SchedulerName] = map[string]fwk.PreEnqueuePlugin{
 			names.SchedulingGates: p.plugins[names.SchedulingGates].(fwk.PreEnqueuePlugin),
@@ -103,12 +103,13 @@ func newUpstream(t failer, profiles []config.KubeSchedulerProfile) *upstream {
 }
 
 // newProfile builds the framework of a profile and keeps hold of its plugins, whose raw scores the framework hides.
-func (u *upstream) newProfile(cfg *config.KubeSchedulerProfile, nominations fwk.PodNominator) *profile {
+func (u *upstream) newProfile(cfg *config.KubeSchedulerProfile, g gates, nominations fwk.PodNominator) *profile {
 	p := &profile{plugins: make(map[string]fwk.Plugin), scoring: sets.New(scorers...)}
 	for _, disabled := range cfg.Plugins.Score.Disabled {
 		p.scoring.Delete(disabled.Name)
 	}
 	registry := plugins.NewInTreeRegistry()
+	g.register(registry)
 	for name, factory := range registry {
 		registry[name] = func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 			plugin, err := factory(ctx, args, h)
@@ -116,7 +117,7 @@ func (u *upstream) newProfile(cfg *config.KubeSchedulerProfile, nominations fwk.
 			return plugin, err
 		}
 	}
-	f, err := frameworkruntime.NewFramework(u.ctx, registry, cfg,
+	f, err := frameworkruntime.NewFramework(u.ctx, registry, g.upstream(cfg),
 		frameworkruntime.WithSnapshotSharedLister(u.lister), frameworkruntime.WithSharedDRAManager(noDRA{}),
 		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(u.informers.Storage().V1().CSINodes().Lister())),
 		frameworkruntime.WithInformerFactory(u.informers), frameworkruntime.WithPodNominator(nominations),

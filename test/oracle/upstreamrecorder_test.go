@@ -21,7 +21,9 @@ import (
 var berth struct {
 	sync.Mutex
 	out   *os.File
-	tests map[string]string // by goroutine
+	tests map[string]string // by goroutine, as are what VolumeBinding scores by, and what it has scored last
+	shapes map[string]any
+	scores map[string]int64
 }
 
 func berthGoroutine() string {
@@ -40,6 +42,9 @@ func berthTell(point string, call map[string]any) {
 	berth.Lock()
 	defer berth.Unlock()
 	call["test"], call["point"] = berth.tests[berthGoroutine()], point
+	if point == "Score" {
+		call["shape"], call["score"] = berth.shapes[berthGoroutine()], berth.scores[berthGoroutine()]
+	}
 	if err := json.NewEncoder(berth.out).Encode(call); err != nil {
 		panic(err)
 	}
@@ -84,7 +89,7 @@ func init() {
 	if berth.out, err = os.OpenFile(os.Getenv("BERTH_CALLS"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
 		panic(err)
 	}
-	berth.tests = make(map[string]string)
+	berth.tests, berth.shapes, berth.scores = make(map[string]string), make(map[string]any), make(map[string]int64)
 	podsOf := func(node fwk.NodeInfo) (pods []*v1.Pod) {
 		for _, p := range node.GetPods() {
 			pods = append(pods, p.GetPod())
@@ -147,9 +152,14 @@ func (pl *%[1]s) Filter(ctx context.Context, cs fwk.CycleState, pod *v1.Pod, nod
 const scoreWrapper = `
 func (pl *VolumeBinding) Score(ctx context.Context, cs fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	score, s := pl.unrecordedScore(ctx, cs, pod, node)
+	recordScore(score)
 	recordCall(pl, "Score", pod, node, s)
 	return score, s
 }
+
+var recordShape func([]config.UtilizationShapePoint)
+
+var recordScore func(int64)
 `
 
 // hintWrapper follows a method that is a queueing hint, and takes its place. A hint that has not known what to say has no say here.
@@ -242,9 +252,20 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 )
 
 func init() {
+	recordShape = func(shape []config.UtilizationShapePoint) {
+		berth.Lock()
+		defer berth.Unlock()
+		berth.shapes[berthGoroutine()] = shape
+	}
+	recordScore = func(score int64) {
+		berth.Lock()
+		defer berth.Unlock()
+		berth.scores[berthGoroutine()] = score
+	}
 	// lists returns the volumes and claims as they are, and what they are assumed to be.
 	lists := func(b *volumeBinder) (there, assumed []any) {
 		for _, o := range b.pvCache.store.List() {

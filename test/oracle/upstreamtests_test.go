@@ -239,6 +239,11 @@ func (table *upstreamTable) wrap(files []string) (map[string][]byte, error) {
 	if err := rename(table.file, receiver, "Score"); err != nil {
 		return nil, err
 	}
+	built := []byte("scorer = buildScorerFunction(shape)\n")
+	if bytes.Count(out[table.file], built) != 1 {
+		return nil, fmt.Errorf("%s does not build a scorer of a shape", table.file)
+	}
+	out[table.file] = bytes.Replace(out[table.file], built, append(built, "recordShape(args.Shape)\n"...), 1)
 	out[table.file] = append(out[table.file], scoreWrapper...)
 	out[binderFile] = append(out[binderFile], binderWrappers...)
 	out["berth_binder_recorder_test.go"] = []byte(binderRecorder)

@@ -22,6 +22,8 @@ var volumeTexts = map[string]bool{
 	names.NodeVolumeLimits + ": node(s) exceed max volume count":                     false,
 	names.NodeVolumeLimits + ": looking up PVC …: persistentvolumeclaim … not found": false,
 
+	names.NodeVolumeLimits + ": … CSI driver is not installed on the node": false,
+
 	names.VolumeBinding + ": persistentvolumeclaim … not found":                                             false,
 	names.VolumeBinding + ": waiting for ephemeral volume controller to create the persistentvolumeclaim …": false,
 	names.VolumeBinding + ": PVC … was not created for pod … (pod is not owner)":                            false,
@@ -68,8 +70,8 @@ func TestVolumesAreJudgedTheSame(t *testing.T) {
 	var n tally
 	defer n.explain(t)
 	check(t, func(t *rapid.T) {
-		w := drawWorld(t, evenly(t, "width", [8]int{1, 2, 3, 4, 5, 6, 3, 4}), &n)
-		w.drawStorage()
+		w := newWorld(t, drawProfiles(t), drawGates(t), rapid.Uint64().Draw(t, "seed"), &n)
+		w.begin(t, evenly(t, "width", [8]int{1, 2, 3, 4, 5, 6, 3, 4}), true)
 		for _, node := range drawFleet(t, w.width) {
 			if rapid.Bool().Draw(t, "labels of storage") {
 				drawStorageLabels(t, node)

@@ -19,6 +19,7 @@ type world struct {
 	t        *rapid.T // what is drawn comes from here; nil where nothing is drawn
 	width    int      // of the names of nodes
 	profiles []config.KubeSchedulerProfile
+	gates    gates
 	kube     *upstream
 
 	state      *cluster.State
@@ -48,13 +49,23 @@ const spread = 24
 
 // drawWorld draws a cluster without nodes and pods.
 func drawWorld(t *rapid.T, width int, n *tally) *world {
-	w := newWorld(t, drawProfiles(t), rapid.Uint64().Draw(t, "seed"), n)
+	storing := oneIn(t, 8, "storage")
+	var g gates
+	if storing {
+		g = drawGates(t)
+	}
+	w := newWorld(t, drawProfiles(t), g, rapid.Uint64().Draw(t, "seed"), n)
+	w.begin(t, width, storing)
+	return w
+}
+
+// begin draws what there is before nodes and pods.
+func (w *world) begin(t *rapid.T, width int, storing bool) {
 	w.t, w.width, w.nominating = t, width, rapid.Bool().Draw(t, "nominations")
 	w.drawObjects()
-	if oneIn(t, 8, "storage") {
+	if storing {
 		w.drawStorage()
 	}
-	return w
 }
 
 // drawStorage draws what volumes are made of; from now on most pods have some.
@@ -66,9 +77,9 @@ func (w *world) drawStorage() {
 }
 
 // newWorld is an empty cluster.
-func newWorld(t failer, profiles []config.KubeSchedulerProfile, seed uint64, n *tally) *world {
+func newWorld(t failer, profiles []config.KubeSchedulerProfile, g gates, seed uint64, n *tally) *world {
 	w := &world{
-		failer: t, n: n, profiles: profiles, kube: newUpstream(t, profiles),
+		failer: t, n: n, profiles: profiles, gates: g, kube: newUpstream(t, profiles, g),
 		state:     cluster.New(cluster.Version{Epoch: 1}),
 		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{Parallelism: 1}),
 		classes:   make(map[string]cluster.ClassID), labels: make(map[string]cluster.LabelsID),
@@ -81,7 +92,7 @@ func newWorld(t failer, profiles []config.KubeSchedulerProfile, seed uint64, n *
 	}
 	settings := cluster.Settings{Shards: 1, Seed: seed}
 	for i := range profiles {
-		settings.Profiles = append(settings.Profiles, berthProfile(&profiles[i]))
+		settings.Profiles = append(settings.Profiles, g.profile(&profiles[i]))
 	}
 	w.apply(cluster.SettingsSet{Settings: settings})
 	return w

@@ -26,7 +26,7 @@ const address = "the file"
 
 // Open returns a connection to what answers of the cluster that objects describe, as whatif.FromObjects reads them.
 func Open(ctx context.Context, objects []byte) (cli.Gateway, error) {
-	completed, err := config.Complete(&configv1.KubeSchedulerConfiguration{})
+	completed, err := config.Complete(&configv1.KubeSchedulerConfiguration{}, config.Options{})
 	if err != nil {
 		return cli.Gateway{}, err
 	}

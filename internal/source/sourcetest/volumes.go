@@ -78,7 +78,7 @@ func volumes(t *testing.T, c Cluster) {
 	}
 	wantNode := &cluster.CSINode{Name: "csi-node", Drivers: []cluster.NodeDriver{{Name: "csi.example.com", Limited: true, Limit: 7}}}
 	wantDriver := &cluster.CSIDriver{Name: "csi.example.com", StorageCapacity: true}
-	wantCapacity := &cluster.CSIStorageCapacity{Namespace: Namespace, Name: "capacity", Class: class, HasLimit: true, Limit: 2 << 30}
+	wantCapacity := &cluster.CSIStorageCapacity{Namespace: Namespace, Name: "capacity", Class: class, HasLimit: true, Limit: 2 << 30, Capacity: 2 << 30}
 	want := []cluster.Object{
 		wantVolume, wantClaim, wantNode, wantDriver, wantCapacity,
 		&cluster.StorageClass{Name: class, Provisioner: "csi.example.com", Mode: cluster.BindToFirstConsumer},

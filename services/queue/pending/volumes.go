@@ -219,6 +219,7 @@ func (q *Queue) noteVolume(st *cluster.State, key cluster.ObjectKey, is cluster.
 		if c.Helps() && len(v.claims) > 0 {
 			v.unbound, q.notes.anyClaim = q.now(), true
 		}
+		q.noteHinted(c)
 	case cluster.CSINodeKind, cluster.VolumeAttachmentKind:
 		q.noteHinted(c)
 	}
@@ -226,7 +227,7 @@ func (q *Queue) noteVolume(st *cluster.State, key cluster.ObjectKey, is cluster.
 
 // noteHinted notes a change that hints are given for.
 func (q *Queue) noteHinted(c engine.VolumeChange) {
-	if q.listeners.len() > 0 && c.Helps() {
+	if q.listeners.len() > 0 && c.Hinted() {
 		q.notes.happens(happening{event: q.now(), volume: &c}, q.most)
 	}
 }

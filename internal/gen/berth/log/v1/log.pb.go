@@ -889,7 +889,13 @@ type Profile struct {
 	// How many feasible nodes are scored at most, in percent of all nodes. 0: all are.
 	PercentageOfNodesToScore int32 `protobuf:"varint,18,opt,name=percentage_of_nodes_to_score,json=percentageOfNodesToScore,proto3" json:"percentage_of_nodes_to_score,omitempty"`
 	// The plugins that run at PostFilter, in order: what is tried for a pod that fits nowhere.
-	PostFilters   []string `protobuf:"bytes,19,rep,name=post_filters,json=postFilters,proto3" json:"post_filters,omitempty"`
+	PostFilters []string `protobuf:"bytes,19,rep,name=post_filters,json=postFilters,proto3" json:"post_filters,omitempty"`
+	// NodeVolumeLimits keeps volumes off nodes without their CSI driver if the CSIDriver asks for it.
+	VolumeLimitScaling bool `protobuf:"varint,20,opt,name=volume_limit_scaling,json=volumeLimitScaling,proto3" json:"volume_limit_scaling,omitempty"`
+	// It does so with the volumes of all CSI drivers.
+	RequireCsiDrivers bool `protobuf:"varint,21,opt,name=require_csi_drivers,json=requireCsiDrivers,proto3" json:"require_csi_drivers,omitempty"`
+	// The shape of VolumeBinding's score, by increasing utilization. Empty: it does not score.
+	StorageShape  []*ShapePoint `protobuf:"bytes,22,rep,name=storage_shape,json=storageShape,proto3" json:"storage_shape,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1053,6 +1059,27 @@ func (x *Profile) GetPercentageOfNodesToScore() int32 {
 func (x *Profile) GetPostFilters() []string {
 	if x != nil {
 		return x.PostFilters
+	}
+	return nil
+}
+
+func (x *Profile) GetVolumeLimitScaling() bool {
+	if x != nil {
+		return x.VolumeLimitScaling
+	}
+	return false
+}
+
+func (x *Profile) GetRequireCsiDrivers() bool {
+	if x != nil {
+		return x.RequireCsiDrivers
+	}
+	return false
+}
+
+func (x *Profile) GetStorageShape() []*ShapePoint {
+	if x != nil {
+		return x.StorageShape
 	}
 	return nil
 }
@@ -4057,7 +4084,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\ayielded\x18\b \x03(\tR\ayielded\x12\x1d\n" +
 	"\n" +
 	"yielded_to\x18\t \x01(\tR\tyieldedTo\x126\n" +
-	"\x17preemption_sees_volumes\x18\f \x01(\bR\x15preemptionSeesVolumes\"\xc2\a\n" +
+	"\x17preemption_sees_volumes\x18\f \x01(\bR\x15preemptionSeesVolumes\"\xe3\b\n" +
 	"\aProfile\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x124\n" +
 	"\aweights\x18\x02 \x03(\v2\x1a.berth.log.v1.PluginWeightR\aweights\x12!\n" +
@@ -4079,7 +4106,10 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x0edefault_spread\x18\x10 \x03(\v2\x1e.berth.log.v1.SpreadConstraintR\rdefaultSpread\x12#\n" +
 	"\rsystem_spread\x18\x11 \x01(\bR\fsystemSpread\x12>\n" +
 	"\x1cpercentage_of_nodes_to_score\x18\x12 \x01(\x05R\x18percentageOfNodesToScore\x12!\n" +
-	"\fpost_filters\x18\x13 \x03(\tR\vpostFilters\":\n" +
+	"\fpost_filters\x18\x13 \x03(\tR\vpostFilters\x120\n" +
+	"\x14volume_limit_scaling\x18\x14 \x01(\bR\x12volumeLimitScaling\x12.\n" +
+	"\x13require_csi_drivers\x18\x15 \x01(\bR\x11requireCsiDrivers\x12=\n" +
+	"\rstorage_shape\x18\x16 \x03(\v2\x18.berth.log.v1.ShapePointR\fstorageShape\":\n" +
 	"\fPluginWeight\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x03R\x06weight\"D\n" +
@@ -4397,46 +4427,47 @@ var file_berth_log_v1_log_proto_depIdxs = []int32{
 	24, // 30: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
 	26, // 31: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
 	15, // 32: berth.log.v1.Profile.default_spread:type_name -> berth.log.v1.SpreadConstraint
-	10, // 33: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
-	20, // 34: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
-	20, // 35: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
-	22, // 36: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
-	21, // 37: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
-	24, // 38: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
-	26, // 39: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
-	27, // 40: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
-	13, // 41: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
-	13, // 42: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
-	14, // 43: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
-	14, // 44: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
-	15, // 45: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
-	11, // 46: berth.log.v1.ClassSpec.disks:type_name -> berth.log.v1.Disk
-	25, // 47: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
-	12, // 48: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
-	12, // 49: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
-	13, // 50: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
-	12, // 51: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
-	21, // 52: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
-	17, // 53: berth.log.v1.LabelsDefined.claims:type_name -> berth.log.v1.PodClaim
-	12, // 54: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
-	25, // 55: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
-	25, // 56: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
-	24, // 57: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
-	21, // 58: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
-	23, // 59: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
-	20, // 60: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
-	29, // 61: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
-	21, // 62: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
-	34, // 63: berth.log.v1.PodSet.volumes:type_name -> berth.log.v1.VolumeChoice
-	12, // 64: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
-	34, // 65: berth.log.v1.PodAssumed.volumes:type_name -> berth.log.v1.VolumeChoice
-	2,  // 66: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
-	3,  // 67: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
-	67, // [67:68] is the sub-list for method output_type
-	66, // [66:67] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	8,  // 33: berth.log.v1.Profile.storage_shape:type_name -> berth.log.v1.ShapePoint
+	10, // 34: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
+	20, // 35: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
+	20, // 36: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
+	22, // 37: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
+	21, // 38: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
+	24, // 39: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
+	26, // 40: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
+	27, // 41: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
+	13, // 42: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
+	13, // 43: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
+	14, // 44: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	14, // 45: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	15, // 46: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
+	11, // 47: berth.log.v1.ClassSpec.disks:type_name -> berth.log.v1.Disk
+	25, // 48: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
+	12, // 49: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
+	12, // 50: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
+	13, // 51: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
+	12, // 52: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
+	21, // 53: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
+	17, // 54: berth.log.v1.LabelsDefined.claims:type_name -> berth.log.v1.PodClaim
+	12, // 55: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
+	25, // 56: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
+	25, // 57: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
+	24, // 58: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
+	21, // 59: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
+	23, // 60: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
+	20, // 61: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
+	29, // 62: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
+	21, // 63: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
+	34, // 64: berth.log.v1.PodSet.volumes:type_name -> berth.log.v1.VolumeChoice
+	12, // 65: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
+	34, // 66: berth.log.v1.PodAssumed.volumes:type_name -> berth.log.v1.VolumeChoice
+	2,  // 67: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
+	3,  // 68: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
+	68, // [68:69] is the sub-list for method output_type
+	67, // [67:68] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_berth_log_v1_log_proto_init() }

@@ -1,0 +1,114 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// Options are what a configuration means by, and does not say itself. Their zero value is what kube-scheduler does by default.
+type Options struct {
+	// The feature gates of kube-scheduler's that Berth has.
+	StorageCapacityScoring, VolumeLimitScaling bool
+	// RequireCSIDrivers is Berth's own; see cluster.Profile.
+	RequireCSIDrivers bool
+}
+
+// OptionsOf returns the options by which profiles have been completed.
+func OptionsOf(profiles []cluster.Profile) (o Options) {
+	for i := range profiles {
+		p := &profiles[i]
+		o.StorageCapacityScoring = o.StorageCapacityScoring || len(p.StorageShape) > 0
+		o.VolumeLimitScaling = o.VolumeLimitScaling || p.VolumeLimitScaling
+		o.RequireCSIDrivers = o.RequireCSIDrivers || p.RequireCSIDrivers
+	}
+	return o
+}
+
+// gates are the feature gates that Berth has, by kube-scheduler's names; all are off by default.
+func (o *Options) gates() map[string]*bool {
+	return map[string]*bool{
+		"StorageCapacityScoring": &o.StorageCapacityScoring, "VolumeLimitScaling": &o.VolumeLimitScaling,
+	}
+}
+
+// fixed returns the other feature gates that kube-scheduler 1.36 reads, at their defaults: Berth does as it does then.
+func fixed() map[string]bool {
+	out := maps.Clone(fixedGates)
+	for _, p := range engine.Plugins() {
+		if p.OwnGate {
+			out[p.Name] = !p.Gated
+		}
+	}
+	return out
+}
+
+// fixedGates is fixed without those that are called as plugins are.
+var fixedGates = map[string]bool{
+	"AllAlpha":                                false,
+	"AllBeta":                                 false,
+	"DRAAdminAccess":                          true,
+	"DRAConsumableCapacity":                   true,
+	"DRADeviceBindingConditions":              true,
+	"DRADeviceTaintRules":                     false,
+	"DRADeviceTaints":                         true,
+	"DRAExtendedResource":                     true,
+	"DRAListTypeAttributes":                   false,
+	"DRANodeAllocatableResources":             false,
+	"DRAPartitionableDevices":                 true,
+	"DRAPrioritizedList":                      true,
+	"DRAResourceClaimDeviceStatus":            true,
+	"DRASchedulerFilterTimeout":               true,
+	"DRAWorkloadResourceClaims":               false,
+	"DynamicResourceAllocation":               true,
+	"GenericWorkload":                         false,
+	"InPlacePodLevelResourcesVerticalScaling": true,
+	"InPlacePodVerticalScaling":               true,
+	"MatchLabelKeysInPodTopologySpread":       true,
+	"NodeInclusionPolicyInPodTopologySpread":  true,
+	"NominatedNodeNameForExpectation":         true,
+	"OpportunisticBatching":                   true,
+	"PodLevelResources":                       true,
+	"SchedulerAsyncAPICalls":                  false,
+	"SchedulerAsyncPreemption":                true,
+	"SchedulerPopFromBackoffQ":                true,
+	"SchedulerQueueingHints":                  true,
+	"SidecarContainers":                       true,
+	"TaintTolerationComparisonOperators":      false,
+	"TopologyAwareWorkloadScheduling":         false,
+	"VolumeAttributesClass":                   true,
+	"WorkloadAwarePreemption":                 false,
+}
+
+// SetGates sets feature gates, each given as NAME=true or NAME=false; the last one of a name counts. An error says which cannot be set, and what can.
+func (o *Options) SetGates(gates []string) error {
+	own, fixed := o.gates(), fixed()
+	for _, gate := range gates {
+		name, text, _ := strings.Cut(strings.TrimSpace(gate), "=")
+		name = strings.TrimSpace(name)
+		on, err := strconv.ParseBool(strings.TrimSpace(text))
+		standard, taken := fixed[name]
+		switch {
+		case own[name] == nil && !taken:
+			return fmt.Errorf("%q: Berth has no such feature gate: it has %s; and it takes, at their defaults, %s",
+				name, listed(own), listed(fixed))
+		case err != nil:
+			return fmt.Errorf("%q: want %s=true or %[2]s=false", gate, name)
+		case !taken:
+			*own[name] = on
+		case on != standard:
+			return fmt.Errorf("%q: Berth does as kube-scheduler does with %s=%t, its default, and has nothing else", gate, name, standard)
+		}
+	}
+	return nil
+}
+
+// listed returns the names that a table has, in alphabetical order.
+func listed[V any](table map[string]V) string {
+	return strings.Join(slices.Sorted(maps.Keys(table)), ", ")
+}
