@@ -179,7 +179,8 @@ const (
 )
 
 // same waits until the pod of each namespace says why it is not placed, in its condition and an event, with the same reason, and text but for the
-// names of namespaces, and the text has something in it.
+// names of namespaces, and the text has something in it; and both are nominated to a node, or none is. To which one does not count: either takes any that
+// is good.
 func (s *stuck) same(name, text string) {
 	s.t.Helper()
 	berthtest.Await(s.t, berthtest.Patience, "both to say "+text, func(ctx context.Context) error {
@@ -202,7 +203,8 @@ func (s *stuck) same(name, text string) {
 			for _, e := range events.Items {
 				told = told || e.Regarding.UID == p.UID && e.Reason == "FailedScheduling" && e.Type == corev1.EventTypeWarning && e.Note == c.Message
 			}
-			said = append(said, strings.ReplaceAll(fmt.Sprintf("%s %s, told by an event: %t: %s", c.Status, c.Reason, told, c.Message), ns, "NAMESPACE"))
+			said = append(said, strings.ReplaceAll(fmt.Sprintf("%s %s, told by an event: %t, nominated: %t: %s",
+				c.Status, c.Reason, told, p.Status.NominatedNodeName != "", c.Message), ns, "NAMESPACE"))
 			if !told || c.Status != corev1.ConditionFalse || !strings.Contains(said[len(said)-1], text) {
 				return fmt.Errorf("%s says %s", ns, said[len(said)-1])
 			}
