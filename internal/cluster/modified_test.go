@@ -20,6 +20,7 @@ type whereabouts struct {
 	attached []attached
 	nominees map[cluster.PodID]string // what each would use
 	supply   []map[any]bool           // what claims that wait for a consumer can get on each node
+	sets     map[string][]int         // how many of them pods have, by class: see cluster.DemandOf
 }
 
 type attached struct {
@@ -38,6 +39,7 @@ func whereaboutsOf(st *cluster.State) whereabouts {
 	}
 	w.nominees, _ = clustertest.NomineeVolumes(st)
 	w.supply = supplyOf(st)
+	w.sets = readDemand(st).Sets
 	return w
 }
 
@@ -60,10 +62,14 @@ func supplyOf(st *cluster.State) (out []map[any]bool) {
 	return out
 }
 
-// touchedBySupply returns the nodes that count as changed, and may, because they find something else than before, or what they find has a class again.
+// touchedBySupply returns the nodes that count as changed, and may, because they find something else than before, or what they find has a class again,
+// or more of it is asked for at once.
 func touchedBySupply(st *cluster.State, d cluster.Delta, before whereabouts) (nodes []cluster.NodeIndex) {
 	set, _ := d.(cluster.ObjectSet)
 	_, class := set.Object.(*cluster.StorageClass)
+	for asked, sets := range readDemand(st).Sets {
+		class = class || len(sets) > max(1, len(before.sets[asked]))
+	}
 	for i, is := range supplyOf(st) {
 		if st.Nodes.Modified[i] == st.Version().Seq && i < len(before.supply) && (class && len(is) > 0 || !maps.Equal(is, before.supply[i])) {
 			nodes = append(nodes, cluster.NodeIndex(i))

@@ -87,7 +87,7 @@ func (s *State) defineLabels(d LabelsDefined) {
 	l := &Labels{LabelSet: d.Set, ID: d.ID, Key: d.Set.Key()}
 	l.hash = hashText(kindLabels, l.Key)
 	s.labels[d.ID] = l
-	s.volumes.supply.mostClaims = max(s.volumes.supply.mostClaims, len(d.Set.Claims))
+	s.demandLabels(l, 1)
 	s.digest += l.digest()
 }
 
@@ -103,6 +103,7 @@ func (s *State) releaseLabels(id LabelsID) {
 		return // NoLabels
 	}
 	if l.Pods--; l.Pods == 0 {
+		s.demandLabels(l, -1)
 		delete(s.labels, id)
 		s.digest -= l.digest()
 	}

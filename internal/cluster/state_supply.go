@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"math"
 	"slices"
 )
@@ -16,8 +17,6 @@ type supply struct {
 	classes map[string]*classSupply // by the name of the StorageClass, which need not exist
 	kept    fews[claimKey, string]  // volumes that are bound to a claim, or kept for it, by that: it need not exist
 	nodes   map[string]*keyedNodes  // nodes by the values of the label keys under which something is filed
-	// mostClaims is how many claims a pod has had at most.
-	mostClaims int
 }
 
 // classSupply is the supply of a StorageClass. One of which there is nothing is dropped, unless there is the class, or claims of it have asked for
@@ -30,6 +29,8 @@ type classSupply struct {
 
 	kind  string // what all volumes there have been are like, but for where they are and how large
 	mixed bool   // they are not
+	// spared is as little as that of any shelf, or less.
+	spared int
 	// asks are what claims that have no volume have asked for since the state was restored, while there was the class.
 	asks asks
 }
@@ -47,7 +48,13 @@ var noAsks = asks{least: math.MaxInt64, most: math.MinInt64, smallest: math.MaxI
 type shelf struct {
 	Shelf
 	places places
+	// spared is the least number of volumes that stood for one that came or went, since all nodes of the shelf last counted as changed: they did not then.
+	// If pods have come to ask for more than that, it may have mattered for them. It is most if nothing has come or gone.
+	spared int
 }
+
+// nothingSpared is more than any pod asks for.
+const nothingSpared = math.MaxInt
 
 // Shelf is volumes that are alike but for their names, their labels and how large they are: any of them may be promised to a claim. Readers must
 // not change it.
@@ -132,7 +139,7 @@ func (s *State) KeptVolumes(namespace, name string) []*PersistentVolume {
 func (p *supply) class(name string) *classSupply {
 	c := p.classes[name]
 	if c == nil {
-		c = &classSupply{shelves: make(map[string]*shelf), room: make(map[ObjectKey]*filedRoom), asks: noAsks}
+		c = &classSupply{shelves: make(map[string]*shelf), room: make(map[ObjectKey]*filedRoom), spared: nothingSpared, asks: noAsks}
 		p.classes[name] = c
 	}
 	return c
@@ -191,7 +198,7 @@ func (s *State) shelve(v *PersistentVolume, add bool) {
 
 	sh := c.shelves[key]
 	if sh == nil {
-		sh = &shelf{Shelf: Shelf{Key: key}, places: c.volumes.placesOf(affinityTerms(v)...)}
+		sh = &shelf{Shelf: Shelf{Key: key}, places: c.volumes.placesOf(affinityTerms(v)...), spared: nothingSpared}
 		c.shelves[key] = sh
 		c.volumes.add(sh.places, sh)
 		s.fileNodes(sh.places, 1)
@@ -201,10 +208,16 @@ func (s *State) shelve(v *PersistentVolume, add bool) {
 		sh.Volumes = slices.Delete(sh.Volumes, at, at+1)
 	}
 	if v.Capacity >= c.asks.smallest {
-		enough := s.volumes.supply.mostClaims
-		if strict := c.mixed || c.asks.selective || s.scoresStorage(); strict && sh.like(v, enough) < enough || !strict && sh.atLeast(v.Capacity) < enough {
-			s.touchPlaces(sh.places)
+		standIns := 0
+		if c.mixed || c.asks.selective || s.scoresStorage() {
+			standIns = sh.like(v)
+		} else {
+			standIns = sh.atLeast(v.Capacity)
 		}
+		if sh.spared = min(sh.spared, standIns); sh.spared < s.volumes.demand.most(v.Class) {
+			s.touchShelf(sh)
+		}
+		c.spared = min(c.spared, sh.spared)
 	}
 	if add {
 		sh.Volumes = slices.Insert(sh.Volumes, at, v)
@@ -255,7 +268,7 @@ func compareLikes(a, b *PersistentVolume) int {
 
 // atLeast returns how many volumes are at least so large.
 //
-// Those that are there beside another one of that size make it needless, if there are as many as a pod has claims: claims take the smallest volume that
+// Those that are there beside another one of that size make it needless, if there are as many as a pod asks for, see demand: claims take the smallest volume that
 // is large enough, the smallest claim first. Where all volumes of a class are such that a claim which can use one can use any that is large enough, a
 // pod gets its volumes on a node exactly if there are, for every size, as many volumes of that size and more as it has claims that ask for that and
 // more. For all sizes to which the other one counts, these are enough alone.
@@ -269,18 +282,17 @@ func (sh *shelf) atLeast(capacity int64) int {
 	return len(sh.Volumes) - first
 }
 
-// like returns how many volumes differ from one by nothing but their names; as many as most stand for any more.
+// like returns how many volumes differ from one by nothing but their names.
 //
-// Those that are there beside it make it needless, whatever else there is, if there are as many as a pod has claims. Of the volumes that will do for a
+// Those that are there beside it make it needless, whatever else there is, if there are as many as a pod asks for. Of the volumes that will do for a
 // claim, it gets one that is as large as the smallest of them, and of those the first by shelf, then by labels: names come last. So as long as none of
 // them runs out, each claim of a pod gets a volume that is alike with this one and without it.
-func (sh *shelf) like(v *PersistentVolume, most int) int {
+func (sh *shelf) like(v *PersistentVolume) int {
 	first, _ := slices.BinarySearchFunc(sh.Volumes, v, compareLikes)
-	end := first
-	for end < len(sh.Volumes) && end-first < most && compareLikes(sh.Volumes[end], v) == 0 {
-		end++
-	}
-	return end - first
+	after, _ := slices.BinarySearchFunc(sh.Volumes[first:], v, func(a, b *PersistentVolume) int {
+		return cmp.Or(compareLikes(a, b), -1)
+	})
+	return after
 }
 
 // supplyRoom adds a CSIStorageCapacity to the supply, or takes it away, and has those nodes count as changed for which that makes a difference: to claims
@@ -374,13 +386,10 @@ func (s *State) supplyClass(name string, had bool) {
 	p := &s.volumes.supply
 	switch has := s.StorageClass(name) != nil; {
 	case has && !had: // what claims have asked for meanwhile was not noted, and not what that would have changed
-		if c := p.class(name); len(c.shelves)+len(c.room) > 0 {
-			for _, sh := range c.shelves {
-				s.touchPlaces(sh.places)
-			}
-			for _, room := range c.room {
-				s.touchPlaces(room.places)
-			}
+		c := p.class(name)
+		s.touchShelves(slices.Collect(maps.Values(c.shelves)))
+		for _, key := range slices.SortedFunc(maps.Keys(c.room), compareKeys) {
+			s.touchPlaces(c.room[key].places)
 		}
 		for claim := range objectsOfKind[*PersistentVolumeClaim](s, PersistentVolumeClaimKind) {
 			if claim.Class == name {
@@ -396,6 +405,9 @@ func (s *State) supplyClass(name string, had bool) {
 func (s *State) restoreSupply() {
 	for _, c := range s.volumes.supply.classes {
 		c.asks = noAsks
+		for _, sh := range c.shelves {
+			sh.spared = nothingSpared
+		}
 	}
 	for claim := range objectsOfKind[*PersistentVolumeClaim](s, PersistentVolumeClaimKind) {
 		s.noteAsk(claim)
@@ -453,6 +465,24 @@ func (s *State) refileNode(i NodeIndex, was, is []NodeLabel) {
 	}
 }
 
+// touchShelves touches shelves in the order of their keys: so nodes are touched in the same order in all states of a log.
+func (s *State) touchShelves(all []*shelf) {
+	slices.SortFunc(all, func(a, b *shelf) int { return cmp.Compare(a.Key, b.Key) })
+	for _, sh := range all {
+		s.touchShelf(sh)
+	}
+}
+
+func compareKeys(a, b ObjectKey) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// touchShelf makes all nodes count as changed that volumes of a shelf may be reached from.
+func (s *State) touchShelf(sh *shelf) {
+	s.touchPlaces(sh.places)
+	sh.spared = nothingSpared
+}
+
 // touchPlaces makes all nodes count as changed that what is filed there may be about.
 func (s *State) touchPlaces(p places) {
 	if p.anywhere {
@@ -472,7 +502,7 @@ func (s *State) touchPlaces(p places) {
 }
 
 func (p *supply) clone() supply {
-	c := supply{classes: make(map[string]*classSupply, len(p.classes)), kept: p.kept.clone(), nodes: make(map[string]*keyedNodes, len(p.nodes)), mostClaims: p.mostClaims}
+	c := supply{classes: make(map[string]*classSupply, len(p.classes)), kept: p.kept.clone(), nodes: make(map[string]*keyedNodes, len(p.nodes))}
 	for name, of := range p.classes {
 		c.classes[name] = of.clone()
 	}
@@ -484,10 +514,11 @@ func (p *supply) clone() supply {
 
 func (c *classSupply) clone() *classSupply {
 	out := &classSupply{
-		shelves: make(map[string]*shelf, len(c.shelves)), room: make(map[ObjectKey]*filedRoom, len(c.room)), kind: c.kind, mixed: c.mixed, asks: c.asks,
+		shelves: make(map[string]*shelf, len(c.shelves)), room: make(map[ObjectKey]*filedRoom, len(c.room)), kind: c.kind, mixed: c.mixed,
+		spared: c.spared, asks: c.asks,
 	}
 	for key, sh := range c.shelves {
-		other := &shelf{Shelf: Shelf{Volumes: slices.Clone(sh.Volumes), Key: key}, places: sh.places}
+		other := &shelf{Shelf: Shelf{Volumes: slices.Clone(sh.Volumes), Key: key}, places: sh.places, spared: sh.spared}
 		out.shelves[key] = other
 		out.volumes.add(other.places, other)
 	}

@@ -145,20 +145,27 @@ func (s *State) unnominateVolumes(id PodID) {
 	s.setNominee(id, nil)
 }
 
-// setNominee makes a nominated pod use that; nil: it is none.
+// setNominee makes a nominated pod use that; nil: it is none. What it used before, and does then, counts as it did.
 func (s *State) setNominee(id PodID, is *PodVolumes) {
 	was := s.volumes.nominees[id]
 	if is != nil {
 		s.volumes.nominees[id] = is
-		for k := range is.Uses {
-			s.countUse(&is.Uses[k], 0, 1)
-		}
 	} else {
 		delete(s.volumes.nominees, id)
 	}
-	if was != nil { // after the others, so that none of both begins to be used
-		for k := range was.Uses {
-			s.countUse(&was.Uses[k], 0, -1)
+	s.countNominee(is, was, 1)
+	s.countNominee(was, is, -1)
+}
+
+// countNominee counts so many more nominees that use each of some volumes, but for those of others.
+func (s *State) countNominee(of, but *PodVolumes, n int32) {
+	if of == nil {
+		return
+	}
+	for k := range of.Uses {
+		u := &of.Uses[k]
+		if but == nil || !slices.ContainsFunc(but.Uses, func(other Attachment) bool { return other.Driver == u.Driver && other.Handle == u.Handle }) {
+			s.countUse(u, 0, n)
 		}
 	}
 }

@@ -20,6 +20,7 @@ type volumes struct {
 	changes  []attachmentChange       // room for those of one pod
 
 	supply   supply
+	demand   demand
 	choices  map[PodID][]VolumeChoice // of assumed pods
 	promises map[promiseKey]*promise  // what follows from these
 	promised map[string]promiseKey    // likewise, by volume
@@ -30,7 +31,7 @@ func newVolumes() volumes {
 		claims: make(map[claimKey]*usedClaim), byVolume: make(fews[string, claimKey]), byClass: make(fews[string, claimKey]),
 		on: make(fews[string, string]), of: make(fews[string, string]),
 		failing: make(map[NodeIndex]int32), used: make(map[[2]string]*volumeUse), nominees: make(map[PodID]*PodVolumes),
-		supply: newSupply(), choices: make(map[PodID][]VolumeChoice), promises: make(map[promiseKey]*promise), promised: make(map[string]promiseKey),
+		supply: newSupply(), demand: newDemand(), choices: make(map[PodID][]VolumeChoice), promises: make(map[promiseKey]*promise), promised: make(map[string]promiseKey),
 	}
 }
 
@@ -51,7 +52,7 @@ func (v *volumes) clone() volumes {
 		of.Uses = slices.Clone(of.Uses)
 	}
 	c.changes = nil
-	c.supply = v.supply.clone()
+	c.supply, c.demand = v.supply.clone(), v.demand.clone()
 	c.choices, c.promises, c.promised = maps.Clone(v.choices), cloneValues(v.promises), maps.Clone(v.promised)
 	return c
 }
@@ -97,8 +98,11 @@ func (s *State) changeVolumes(key ObjectKey, change func()) {
 		}
 		changes = s.changeClaims(changes, s.volumes.byVolume.of(key.Name))
 	case PersistentVolumeClaimKind:
+		was := s.PersistentVolumeClaim(key.Namespace, key.Name).awaits()
 		change()
-		s.noteAsk(s.PersistentVolumeClaim(key.Namespace, key.Name))
+		claim := s.PersistentVolumeClaim(key.Namespace, key.Name)
+		s.noteAsk(claim)
+		s.demandClaim(claimKey{key.Namespace, key.Name}, was, claim.awaits())
 		changes = s.changeClaims(changes, []claimKey{{key.Namespace, key.Name}})
 	case StorageClassKind:
 		had := s.StorageClass(key.Name) != nil

@@ -200,6 +200,31 @@ func TestWhatAPodUsesIsWhatItsNodeHasMoreOfThem(t *testing.T) {
 	}
 }
 
+// What a nominated pod would use has changed only if it is another volume.
+func TestWhoUsesVolumesHasNotChangedIfANomineeFailsToCountOne(t *testing.T) {
+	st := cluster.New(start)
+	made := func(owner string) []cluster.Delta {
+		return set(&cluster.PersistentVolumeClaim{Namespace: "shop", Name: "made", Owner: owner})
+	}
+	apply(t, st, set(&cluster.PersistentVolumeClaim{Namespace: "shop", Name: "c", Volume: "v"}, &cluster.PersistentVolume{Name: "v", Driver: "d", Handle: "h"})...)
+	apply(t, st, made("uid-0")...)
+	apply(t, st, pods(nil, "", []cluster.PodClaim{{Name: "c"}, {Name: "made", Ephemeral: true, PodUID: "uid-0"}})...)
+	apply(t, st, cluster.PodNominated{ID: 0, Node: "n"})
+	was, before := st.VolumeUsesModified(), *st.NomineeVolumes(0)
+	apply(t, st, made("another")...)
+	is := *st.NomineeVolumes(0)
+	if is.Failing != before.Failing+1 || !slices.Equal(is.Uses, before.Uses) || len(is.Uses) != 1 {
+		t.Fatalf("it would use %+v, and now %+v", before, is)
+	}
+	if st.VolumeUsesModified() != was {
+		t.Errorf("who uses volumes counts as changed")
+	}
+	apply(t, st, set(&cluster.PersistentVolume{Name: "v", Driver: "d", Handle: "other"})...)
+	if _, nominees, _ := st.VolumeUsers("d", "other"); nominees != 1 || st.VolumeUsesModified() == was {
+		t.Errorf("%d nominees use another volume, and who uses volumes counts as changed: %v", nominees, st.VolumeUsesModified() != was)
+	}
+}
+
 // A tenant may have thousands of claims name one volume, and a pod use them all.
 func TestAVolumeOfAllClaimsOfAPodIsChangedInLittleRoom(t *testing.T) {
 	const many, most = 4000, 32 << 20

@@ -501,11 +501,16 @@ func supplyOp(t *rapid.T, w *storage) cluster.Delta {
 			AccessModes: []string{"ReadWriteOnce"}, Mode: "Filesystem",
 		}
 		c.UID = "uid-" + c.Name
-		switch n("odd", 6) {
+		if gone && n("claim gone", 2) == 0 {
+			return cluster.ObjectRemoved{ObjectKey: c.Key()}
+		}
+		switch n("odd", 7) {
 		case 0:
 			c.AccessModes = nil
 		case 1:
 			c.Selector.Requirements = []cluster.Requirement{{Key: "kind", Operator: "In", Values: []string{"fast"}}}
+		case 2:
+			c.Volume = "v0" // which need not be its
 		}
 		return set(c)
 	case 8:
@@ -516,7 +521,10 @@ func supplyOp(t *rapid.T, w *storage) cluster.Delta {
 		return set(c)
 	}
 	id := rapid.SampledFrom([]cluster.PodID{0, 1, 2, 3}).Draw(t, "pod")
-	if row := w.st.Pod(id); row.Placed() {
+	switch row := w.st.Pod(id); {
+	case row == nil:
+		return cluster.SettingsSet{Settings: w.st.Settings}
+	case row.Placed():
 		return cluster.PodForgotten{ID: id}
 	}
 	node := cluster.NodeIndex(n("node", 3))
@@ -527,10 +535,10 @@ func supplyOp(t *rapid.T, w *storage) cluster.Delta {
 	return cluster.PodAssumed{ID: id, Node: node, Attempt: 1, Volumes: choices}
 }
 
-// TestClaimsThatWaitAreJudgedAsIfNothingWereKnown: whatever becomes of volumes, room and claims, nodes that do not count as changed are judged as
-// before, and what is chosen can be promised.
+// TestClaimsThatWaitAreJudgedAsIfNothingWereKnown: whatever becomes of volumes, room, claims and other pods, nodes that do not count as changed are
+// judged as before, also for a pod like one that has left meanwhile, and what is chosen can be promised.
 func TestClaimsThatWaitAreJudgedAsIfNothingWereKnown(t *testing.T) {
-	feasible, refused, chosen, scores := 0, 0, 0, make(map[int32]int)
+	feasible, refused, chosen, back, scores := 0, 0, 0, 0, make(map[int32]int)
 	rapid.Check(t, func(t *rapid.T) {
 		w, e := newStorage(t, 4), NewEvaluator(EvaluatorConfig{})
 		if rapid.Bool().Draw(t, "scored") {
@@ -539,10 +547,14 @@ func TestClaimsThatWaitAreJudgedAsIfNothingWereKnown(t *testing.T) {
 		w.late("late", rapid.SampledFrom([]string{"csi", noProvisioner}).Draw(t, "by"), nil)
 		w.late("other", noProvisioner, nil)
 		w.set(&cluster.CSIDriver{Name: "csi", StorageCapacity: true})
-		var ids []cluster.PodID
-		for _, of := range [][]string{{"c0"}, {"c1"}, {"c2", "c0"}, {"c1", "c2", "c0"}} {
-			ids = append(ids, w.pod("p-"+strings.Join(of, "-"), "", 0, nil, claims(of...)...))
+		pods := [][]string{{"c0"}, {"c1"}, {"c2", "c0"}, {"c1", "c2", "c0"}}
+		come := func(k int) { // with a label set of its own, which has left with it
+			w.pod("p-"+strings.Join(pods[k], "-"), "", 0, nil, claims(pods[k]...)...)
 		}
+		for k := range pods {
+			come(k)
+		}
+		w.pod("of the class", "", 0, nil) // so that it stays
 		fast := []cluster.Label{{Key: "kind", Value: "fast"}}
 		for k := range rapid.IntRange(0, 8).Draw(t, "volumes at first") { // alike, or nearly
 			capacity, zone, labels, modes := int64(2), "a", []cluster.Label{{Key: "kind", Value: "slow"}}, []string{"ReadWriteOnce"}
@@ -567,8 +579,16 @@ func TestClaimsThatWaitAreJudgedAsIfNothingWereKnown(t *testing.T) {
 			})
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			w.apply(supplyOp(t, w))
-			for _, id := range ids {
+			k := rapid.IntRange(0, 3*len(pods)).Draw(t, "comes or leaves")
+			if k >= len(pods) {
+				w.apply(supplyOp(t, w))
+			} else if id, there := w.st.PodByUID("uid-p-" + strings.Join(pods[k], "-")); there {
+				w.apply(cluster.PodRemoved{ID: id})
+			} else {
+				come(k)
+				back++
+			}
+			for id := range w.st.Pods() {
 				s := SubjectOf(&w.st.Pod(id).Pod)
 				got, _ := e.Filter(w.st, s, everything(w.st))
 				want, _ := NewEvaluator(EvaluatorConfig{}).Filter(w.st, s, everything(w.st))
@@ -603,8 +623,78 @@ func TestClaimsThatWaitAreJudgedAsIfNothingWereKnown(t *testing.T) {
 			}
 		}
 	})
-	if feasible == 0 || refused == 0 || chosen == 0 || len(scores) < 5 || scores[NotScored] == 0 {
-		t.Errorf("%d feasible, %d not, %d claims chosen for, scores %v", feasible, refused, chosen, scores)
+	if feasible == 0 || refused == 0 || chosen == 0 || back == 0 || len(scores) < 5 || scores[NotScored] == 0 {
+		t.Errorf("%d feasible, %d not, %d claims chosen for, %d pods come back, scores %v", feasible, refused, chosen, back, scores)
+	}
+}
+
+// What was found of a pod with many claims is not taken for true of one like it that comes when it has gone, though what has changed meanwhile could
+// not have mattered for any that was there.
+func TestAPodThatComesBackIsJudgedByTheVolumesThatThereAreThen(t *testing.T) {
+	more, fewer := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		w, e := newStorage(t, 4), NewEvaluator(EvaluatorConfig{})
+		w.late("late", noProvisioner, nil)
+		w.pod("of the class", "", 0, nil) // so that it stays
+		const most = 4
+		volumes := 0
+		for k := range most {
+			w.waiting(fmt.Sprint("c", k), "late", 2, nil)
+		}
+		was := make(map[int]int32) // nodes on which a pod of so many claims fits
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			k, name := 1+rapid.IntRange(0, most-1).Draw(t, "claims"), ""
+			switch name = fmt.Sprint("p", k); rapid.IntRange(0, 9).Draw(t, "of") {
+			case 0, 1, 2:
+				if _, there := w.st.PodByUID("uid-" + name); !there {
+					var of []string
+					for c := range k {
+						of = append(of, fmt.Sprint("c", c))
+					}
+					w.pod(name, "", 0, nil, claims(of...)...)
+				}
+			case 3, 4:
+				if id, ok := w.st.PodByUID("uid-" + name); ok {
+					w.apply(cluster.PodRemoved{ID: id})
+				}
+			case 5:
+				w.waiting(fmt.Sprint("c", k-1), "late", 2, func(c *cluster.PersistentVolumeClaim) {
+					c.Volume = rapid.SampledFrom([]string{"", "", "none"}).Draw(t, "bound to")
+				})
+			case 6, 7:
+				for range rapid.IntRange(1, 3).Draw(t, "come") {
+					volumes++
+					w.free(fmt.Sprint("v", volumes), "late", rapid.Int64Range(2, 3).Draw(t, "capacity"), "a", func(v *cluster.PersistentVolume) {
+						if rapid.IntRange(0, 19).Draw(t, "odd") == 0 {
+							v.AccessModes = nil // from then on volumes of the class differ
+						}
+					})
+				}
+			default:
+				for range min(volumes, rapid.IntRange(1, 3).Draw(t, "go")) {
+					w.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PersistentVolumeKind, Name: fmt.Sprint("v", volumes)}})
+					volumes--
+				}
+			}
+			for id, row := range w.st.Pods() {
+				got, _ := e.Filter(w.st, SubjectOf(&row.Pod), everything(w.st))
+				want, _ := NewEvaluator(EvaluatorConfig{}).Filter(w.st, SubjectOf(&row.Pod), everything(w.st))
+				if diff := gocmp.Diff(want, got); diff != "" {
+					t.Fatalf("pod %d (-anew +kept):\n%s", id, diff)
+				}
+				if labels := w.st.Labels(row.Labels); labels != nil {
+					if n := len(labels.Claims); want.FeasibleCount > was[n] {
+						more++
+					} else if want.FeasibleCount < was[n] {
+						fewer++
+					}
+					was[len(labels.Claims)] = want.FeasibleCount
+				}
+			}
+		}
+	})
+	if more == 0 || fewer == 0 {
+		t.Errorf("more nodes are feasible than before %d times, and fewer %d times", more, fewer)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 // volume, as scheduler_perf's StartFakePVController has it, and a claim that says for which node a volume is to be provisioned
 // gets one made, which only that node reaches. It limits no rate, and works at many claims at once. Its methods may be called concurrently.
 type VolumeController struct {
-	client  *kubernetes.Clientset
+	client  kubernetes.Interface
 	driver  string // of the volumes that are made
 	queue   workqueue.TypedInterface[types.NamespacedName]
 	workers sync.WaitGroup
@@ -127,9 +127,7 @@ func (c *VolumeController) work(ctx context.Context) {
 		if ended {
 			return
 		}
-		err := c.finish(ctx, name)
-		// A conflict is with another claim of the name, which is going to be told.
-		if err != nil && !apierrors.IsConflict(err) && ctx.Err() == nil {
+		if err := c.finish(ctx, name); err != nil && ctx.Err() == nil {
 			c.mu.Lock()
 			c.err = errors.Join(c.err, err)
 			c.mu.Unlock()
@@ -154,15 +152,32 @@ func (c *VolumeController) finish(ctx context.Context, name types.NamespacedName
 	return nil
 }
 
-// bind gives a claim its volume.
+// bindTries is how often a claim is given its volume while others write to it: the API server itself tries each patch several times.
+const bindTries = 5
+
+// bind gives a claim its volume, unless there is another claim of its name by now: that is going to be told.
 func (c *VolumeController) bind(ctx context.Context, claim *corev1.PersistentVolumeClaim, volumeName string) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:"yes"}},"spec":{"volumeName":%q}}`, claim.UID, volume.AnnBindCompleted, volumeName)
-	bound, err := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
-		return fmt.Errorf("bind claim %s to volume %s: %w", nameOfClaim(claim), volumeName, err)
+	claims := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace)
+	for try := 1; ; try++ {
+		bound, err := claims.Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err == nil {
+			c.note(bound)
+			return nil
+		}
+		err = fmt.Errorf("bind claim %s to volume %s: %w", nameOfClaim(claim), volumeName, err)
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		switch is, unread := claims.Get(ctx, claim.Name, metav1.GetOptions{}); {
+		case apierrors.IsNotFound(unread), unread == nil && (is.UID != claim.UID || is.Spec.VolumeName != ""):
+			return nil
+		case unread != nil:
+			return errors.Join(err, fmt.Errorf("read claim %s: %w", nameOfClaim(claim), unread))
+		case try == bindTries:
+			return fmt.Errorf("%d tries to %w", try, err)
+		}
 	}
-	c.note(bound)
-	return nil
 }
 
 // provision makes a volume for a claim, and for the node that was selected for it.

@@ -2,12 +2,19 @@ package kubetest
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
 	"k8s.io/component-helpers/storage/volume"
 )
 
@@ -104,5 +111,43 @@ func TestVolumeControllerBindsWhatVolumesNameAndProvisionsForSelectedNodes(t *te
 		if reached := volume.CheckNodeAffinity(v, PlainNode(i).Labels) == nil; reached != (i == 7) {
 			t.Errorf("node %d reaches it: %v", i, reached)
 		}
+	}
+}
+
+// A patch that the API server gives up is tried again, and told if it comes to nothing; what is about another claim of the name is not.
+func TestAConflictOfAClaimThatIsBoundIsTriedAgainOrTold(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", UID: "1"}}
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "persistentvolumeclaims"}, "c", errors.New("somebody has written to it"))
+	for _, tt := range []struct {
+		name      string
+		is        *corev1.PersistentVolumeClaim // that there is; nil: none
+		conflicts int
+		patches   int
+		bound     bool // to the volume, by whatever the controller notes
+		fails     bool
+	}{
+		{"none", claim, 0, 1, true, false},
+		{"a few", claim, bindTries - 1, bindTries, true, false},
+		{"too many", claim, bindTries, bindTries, false, true},
+		{"with another claim of the name", &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", UID: "2"}}, bindTries, 1, false, false},
+		{"with one that has gone", nil, bindTries, 1, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			client, patches := fake.NewClientset(), 0
+			if tt.is != nil {
+				client = fake.NewClientset(tt.is)
+			}
+			client.PrependReactor("patch", "persistentvolumeclaims", func(ktesting.Action) (bool, runtime.Object, error) {
+				patches++
+				return patches <= tt.conflicts, nil, conflict
+			})
+			c := &VolumeController{client: client, claims: map[types.NamespacedName]*corev1.PersistentVolumeClaim{}}
+			if err := c.bind(t.Context(), claim, "v"); (err != nil) != tt.fails || tt.fails && !apierrors.IsConflict(err) {
+				t.Errorf("bind: %v", err)
+			}
+			if is := c.claims[nameOfClaim(claim)]; tt.bound != (is != nil && is.Spec.VolumeName == "v") || patches != tt.patches {
+				t.Errorf("after %d patches, want %d, it is known as %+v", patches, tt.patches, is)
+			}
+		})
 	}
 }

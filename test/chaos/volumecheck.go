@@ -80,8 +80,13 @@ func (c *checker) volume(at Micros, o *Object) {
 		return
 	}
 	s.made[is] = now
+	// A claim that is not bound yet may get another volume than one that is being deleted, which is never bound to it.
+	goes := func(v *corev1.PersistentVolume) bool {
+		claim := s.uids[is]
+		return v.DeletionTimestamp != nil && (claim == nil || claim.Spec.VolumeName != v.Name)
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.stored.volumes)) {
-		if other := s.stored.volumes[name]; name != o.Name && claimantOf(other) == is && other.DeletionTimestamp == nil {
+		if other := s.stored.volumes[name]; name != o.Name && claimantOf(other) == is && !goes(other) {
 			c.report(RulePromise, at, "claim %s has volume %s, and gets volume %s at resource version %d", c.claimName(is), name, o.Name, o.Revision)
 		}
 	}

@@ -39,6 +39,13 @@ func (h *tale) volume(v *corev1.PersistentVolume, claim string) {
 	h.add(Entry{Object: &Object{Revision: h.next(), Name: v.Name, UID: string(v.UID), Volume: trimVolume(v)}})
 }
 
+// leaving stores a volume with the claim of a uid that is being deleted, and is held by something.
+func (h *tale) leaving(v *corev1.PersistentVolume, claim string) {
+	v = v.DeepCopy()
+	v.DeletionTimestamp = new(metav1.Now())
+	h.volume(v, claim)
+}
+
 // claim stores a claim, with the volume and the selected node that it has.
 func (h *tale) claim(name, class, bound, node string) {
 	c := claimOf(name, class)
@@ -156,6 +163,23 @@ func TestEachKindOfViolationOfVolumesIsFound(t *testing.T) {
 			c := claimOf("c", storageLocal)
 			c.UID = "c"
 			h.volume(madeVolume(c, "zone-0"), "c")
+		}},
+		{"a claim gets a second volume while the first goes, to which it is bound", RulePromise, "claim default/c has volume local-00, and gets volume " + second.Name, func(h *tale) {
+			h.leaving(local[0], "c")
+			h.chose(h.newest(), 30, "p", where, "c", second.Name)
+			h.volume(second, "c")
+		}},
+		{"a claim gets a second volume while the first goes, to which it is not bound", "", "", func(h *tale) {
+			h.waits("r")
+			h.chose(h.newest(), 30, "r", where, "d", second.Name)
+			h.volume(second, "d")
+			h.leaving(second, "d")
+			h.volume(local[2*storageNodes], "")
+			h.chose(h.newest(), 31, "r", where, "d", local[2*storageNodes].Name)
+			h.volume(local[2*storageNodes], "d")
+			h.claim("d", storageLocal, local[2*storageNodes].Name, "")
+			h.bind("r", where, Done)
+			h.store("r", where, "")
 		}},
 		{"a claim gets a second volume when the first has gone", "", "", func(h *tale) {
 			h.waits("r")

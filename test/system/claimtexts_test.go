@@ -4,6 +4,7 @@ package system
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -93,6 +95,54 @@ func (s *stuck) awaitClaims(name, what string, is func(*corev1.PersistentVolumeC
 	}
 }
 
+// denies is the name of a policy that denies every claim a node.
+const denies = "no-claim-gets-a-node"
+
+// deny has every write denied that gives a claim a node, and waits until that is so for a claim of both namespaces.
+func (s *stuck) deny(name string) {
+	s.t.Helper()
+	admission := s.cp.Client().AdmissionregistrationV1()
+	_, err := admission.ValidatingAdmissionPolicies().Create(s.ctx, &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: denies},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Update},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"persistentvolumeclaims"}},
+			}}}},
+			Validations: []admissionv1.Validation{{
+				Expression: fmt.Sprintf("!has(object.metadata.annotations) || !(%q in object.metadata.annotations)", volume.AnnSelectedNode), Message: "no claim gets a node",
+			}},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	_, err = admission.ValidatingAdmissionPolicyBindings().Create(s.ctx, &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: denies},
+		Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: denies, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"anywhere"}}}`, volume.AnnSelectedNode)
+	for _, ns := range judged {
+		berthtest.Await(s.t, berthtest.Patience, "writes to claims to be denied", func(ctx context.Context) error {
+			_, err := s.cp.Client().CoreV1().PersistentVolumeClaims(ns).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+			if err == nil {
+				return errors.New("one is not")
+			}
+			if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+				return nil
+			}
+			return err
+		})
+	}
+}
+
+// allow takes back what deny has done.
+func (s *stuck) allow() {
+	s.t.Helper()
+	admission := s.cp.Client().AdmissionregistrationV1()
+	s.must(admission.ValidatingAdmissionPolicyBindings().Delete(s.ctx, denies, metav1.DeleteOptions{}))
+	s.must(admission.ValidatingAdmissionPolicies().Delete(s.ctx, denies, metav1.DeleteOptions{}))
+}
+
 func bound(c *corev1.PersistentVolumeClaim) bool { return c.Status.Phase == corev1.ClaimBound }
 
 // pod makes a pod in both namespaces.
@@ -129,7 +179,8 @@ const (
 )
 
 // same waits until the pod of each namespace says why it is not placed, in its condition and an event, with the same reason, and text but for the
-// names of namespaces, and the text has something in it.
+// names of namespaces, and the text has something in it; and both are nominated to a node, or none is. To which one does not count: either takes any that
+// is good.
 func (s *stuck) same(name, text string) {
 	s.t.Helper()
 	berthtest.Await(s.t, berthtest.Patience, "both to say "+text, func(ctx context.Context) error {
@@ -152,7 +203,8 @@ func (s *stuck) same(name, text string) {
 			for _, e := range events.Items {
 				told = told || e.Regarding.UID == p.UID && e.Reason == "FailedScheduling" && e.Type == corev1.EventTypeWarning && e.Note == c.Message
 			}
-			said = append(said, strings.ReplaceAll(fmt.Sprintf("%s %s, told by an event: %t: %s", c.Status, c.Reason, told, c.Message), ns, "NAMESPACE"))
+			said = append(said, strings.ReplaceAll(fmt.Sprintf("%s %s, told by an event: %t, nominated: %t: %s",
+				c.Status, c.Reason, told, p.Status.NominatedNodeName != "", c.Message), ns, "NAMESPACE"))
 			if !told || c.Status != corev1.ConditionFalse || !strings.Contains(said[len(said)-1], text) {
 				return fmt.Errorf("%s says %s", ns, said[len(said)-1])
 			}
@@ -329,6 +381,13 @@ func TestPodsWithoutTheirVolumesSayWhyAsKubeSchedulerDoesAndAreNotStuck(t *testi
 			s.pod("p", "c", nil)
 		}, `running PreBind plugin "VolumeBinding": binding volumes: provisioning failed for PVC "c"`, func(s *stuck) {
 			made.relents.Store(true)
+		}},
+		{"a write to a claim that is denied", func(s *stuck) {
+			s.claim("c", "made")
+			s.deny("c")
+			s.pod("p", "c", nil)
+		}, `running PreBind plugin "VolumeBinding": persistentvolumeclaims "c" is forbidden: `, func(s *stuck) {
+			s.allow()
 		}},
 		{"an ephemeral volume whose claim is not the pod's", func(s *stuck) {
 			s.claim("p-v", "made")

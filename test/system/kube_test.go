@@ -22,6 +22,9 @@ import (
 func awaitBound(t *testing.T, cp *kubetest.ControlPlane, n int) {
 	t.Helper()
 	berthtest.Await(t, berthtest.Patience, fmt.Sprintf("%d pods to be bound", n), func(ctx context.Context) error {
+		if t.Failed() {
+			t.FailNow() // what plays the part of others may have come to its end
+		}
 		r, err := kubetest.Check(ctx, cp.Kubeconfig())
 		if err != nil {
 			return err

@@ -73,7 +73,9 @@ func supplyOf(st *cluster.State, i cluster.NodeIndex, class string, free []strin
 	found := make(map[string]bool)
 	for sh := range st.FreeVolumes(class, i) {
 		if len(sh.Volumes) == 0 || !slices.IsSortedFunc(sh.Volumes, func(a, b *cluster.PersistentVolume) int {
-			return cmp.Or(cmp.Compare(a.Capacity, b.Capacity), cmp.Compare(a.Name, b.Name))
+			return cmp.Or(cmp.Compare(a.Capacity, b.Capacity), slices.CompareFunc(a.Labels, b.Labels, func(a, b cluster.Label) int {
+				return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Value, b.Value))
+			}), cmp.Compare(a.Name, b.Name))
 		}) {
 			return fmt.Errorf("a shelf is empty or not in order")
 		}
