@@ -302,8 +302,11 @@ func (f *Fold) update(id cluster.PodID, pod cluster.Pod) error {
 		return err
 	}
 	if row.Phase == cluster.Assumed && pod.Deleting {
-		// It can be bound no more: its room is free at once.
-		return f.apply(cluster.PodForgotten{ID: id, Reason: "the pod is being deleted"})
+		// It can be bound no more: its room is free at once, and is not kept for it either.
+		if err := f.apply(cluster.PodForgotten{ID: id, Reason: "the pod is being deleted"}); err != nil {
+			return err
+		}
+		return f.Nominate(id, "")
 	}
 	return nil
 }

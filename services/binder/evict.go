@@ -30,6 +30,9 @@ const (
 	noTurnEvery = time.Second // how often it is looked who has waited for too long, or for nothing
 )
 
+// canceledWithin is how long each victim has at least to be canceled, of those of a preemption, which have writeTimeout together.
+const canceledWithin = 2 * time.Second
+
 // evictionBackoff is between tries of an eviction, and of asking whether the term holds.
 var evictionBackoff = backoff{100 * time.Millisecond, time.Second}
 
@@ -64,6 +67,7 @@ func (t *term) carryOut(ctx context.Context, p preemption) error {
 		return err
 	}
 	// 2. Evict.
+	p.began = time.Now()
 	evicted := make([]bool, len(p.evict))
 	g, going := errgroup.WithContext(ctx)
 	g.SetLimit(evictionsAtOnce)
@@ -182,9 +186,23 @@ func (t *term) holds(ctx context.Context) error {
 // an error. errSpared: it could not be evicted, or the preemptor needs the room no more, or is another scheduler's to place by now. Another
 // error ends the term.
 func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v victim) (bool, error) {
+	select {
+	case <-stop:
+		return false, nil
+	default:
+	}
 	if t.cancel(stop, p, v) {
 		return true, nil
 	}
+	evicted, err := t.delete(ctx, stop, p, v)
+	if !evicted {
+		t.preparing.spare(v.UID)
+	}
+	return evicted, err
+}
+
+// delete is evict of one that is not only about to be bound.
+func (t *term) delete(ctx context.Context, stop <-chan struct{}, p preemption, v victim) (bool, error) {
 	for try := range evictionTries {
 		if try > 0 {
 			select {
@@ -241,11 +259,11 @@ func (t *term) cancel(stop <-chan struct{}, p preemption, v victim) bool {
 	if !stays || !wanted || t.ended() || p.shared && !t.names.lasts(p.stint) {
 		return false
 	}
-	over := t.preparing.cancel(v.UID)
+	over := t.preparing.cancel(v.UID, v.Node)
 	if over == nil {
 		return false
 	}
-	timer := time.NewTimer(writeTimeout)
+	timer := time.NewTimer(max(writeTimeout-time.Since(p.began), canceledWithin))
 	defer timer.Stop()
 	select {
 	case <-over:
@@ -254,6 +272,9 @@ func (t *term) cancel(stop <-chan struct{}, p preemption, v victim) bool {
 	}
 	if t.ledger.stays(v) {
 		return false
+	}
+	if !t.ledger.there(v.UID) {
+		return true // somebody has deleted it
 	}
 	t.metrics.evictions.WithLabelValues("canceled").Inc()
 	v.Canceled = true
@@ -275,6 +296,14 @@ func (l *ledger) stays(v victim) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.remains(v)
+}
+
+// there reports whether a pod is there and nobody has deleted it.
+func (l *ledger) there(uid string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id, ok := l.state.PodByUID(uid)
+	return ok && !l.state.Pod(id).Deleting
 }
 
 // toEvict reports whether a victim of a preemption stays, and whether the preemptor wants it to go.

@@ -360,6 +360,20 @@ const (
 	adopted                 // it fits, and is assumed again
 )
 
+// unnominate ends the nominations of pods to the nodes that they are to be assumed on.
+func (l *ledger) unnominate(placements []*placement) error {
+	return l.update(func(*tx) error {
+		for _, p := range placements {
+			if id, ok := l.state.PodByUID(p.UID); ok && !l.state.Pod(id).Placed() && l.state.Pod(id).Nominated == p.Node {
+				if err := l.fold.Nominate(id, ""); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // adopt assumes a pod again that an earlier epoch has recorded an intent for, with what was chosen for its claims, if the filters find that it fits.
 // A misfit, with what they have against it, is assumed only if insist.
 func (l *ledger) adopt(p *placement, judge judge, insist bool) (what adoption, why string, err error) {

@@ -363,6 +363,9 @@ func (t *term) reassumeIn(tx *tx, batch []*placement) error {
 		if err := tx.apply(cluster.PodForgotten{ID: id, Reason: errNoRoom.Error()}); err != nil {
 			return err
 		}
+		if err := l.fold.Nominate(id, ""); err != nil { // it may be told where it is to go: the others are judged without it
+			return err
+		}
 	}
 	// 2. Judge them.
 	var misfits []subject

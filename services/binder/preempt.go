@@ -26,6 +26,7 @@ type preemption struct {
 	shared bool // the preemptor's scheduler name is
 	stint  int64
 	since  time.Time // it waits for its turn
+	began  time.Time // it has its turn
 	// victims are all that have to go, evict those of them that nobody has asked to go yet.
 	victims, evict []victim
 	of             map[string]int // what it has of term.preempting: one for each namespace of those in evict

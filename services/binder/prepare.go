@@ -168,15 +168,24 @@ func (b *preparing) release(p *placement) {
 
 // cancel makes an end of a placement whose pod is preempted, if no bind of it can have been sent: its pod is not deleted then, but tried again, as
 // kube-scheduler cancels PreBind. It returns what is closed when that is done. Nil: it is too late, or there is none.
-func (b *preparing) cancel(uid string) <-chan struct{} {
+func (b *preparing) cancel(uid, node string) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.of[uid]
-	if p == nil || p.preparation.past {
+	if p == nil || p.Node != node || p.preparation.past {
 		return nil
 	}
 	p.preparation.canceled = true
 	return p.preparation.over
+}
+
+// spare takes cancel back, if nothing has been done about it.
+func (b *preparing) spare(uid string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.of[uid]; p != nil {
+		p.preparation.canceled = false
+	}
 }
 
 // isCanceled reports whether a placement has been canceled.
@@ -433,8 +442,8 @@ func (t *term) notWritten(p *placement, err error) {
 	if again {
 		t.log.Warn("claims not written, trying again", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", err, p.attempt.Log())
 	}
-	if now.Sub(prep.failing) < giveBackAfter || prep.troubled && !again || p.absent {
-		return
+	if now.Sub(prep.failing) < giveBackAfter || prep.troubled && !again || prep.void != nil || p.absent || t.preparing.isCanceled(p) {
+		return // of one that is given back it is told then
 	}
 	report := refusal(p, preBindError{err})
 	report.Nominated, report.Assumed = p.Node, true
@@ -468,6 +477,8 @@ func (t *term) prepareAgain(ctx context.Context, p *placement, delay time.Durati
 // putAside keeps a placement whose scheduler name another has, or had.
 func (t *term) putAside(p *placement) {
 	t.uncount(p)
+	prep := p.preparation
+	prep.since, prep.expected, prep.troubled = time.Time{}, false, false // what is reported meanwhile may not be written
 	if t.move(p, stateAside) {
 		t.names.putAside(p)
 	}

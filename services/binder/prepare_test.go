@@ -664,3 +664,144 @@ func TestOfHowManyClaimsItIsLookedAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestPodsThatWaitForClaimsAreTakenOverWithoutEachOther: the binder before has told where they are to go, which counts for none of the others.
+func TestPodsThatWaitForClaimsAreTakenOverWithoutEachOther(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	see := func(e source.Event) {
+		t.Helper()
+		if err := term.ledger.observe(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	see(source.Event{Kind: source.ObjectSet, Object: &cluster.StorageClass{Name: "made", Provisioner: "csi", Mode: cluster.BindToFirstConsumer}})
+	for _, name := range []string{"a", "b"} {
+		zone := node(name, 1000)
+		zone.Labels = []cluster.Label{{Key: "zone", Value: name}}
+		see(source.Event{Kind: source.NodeSet, Node: zone})
+	}
+	var intents []coord.Intent
+	for k, name := range []string{"a", "b", "a", "b", "a", "b"} {
+		uid := fmt.Sprint(k)
+		claim := waitingClaim("c"+uid, "made")
+		claim.HasSelectedNode, claim.SelectedNode = true, name
+		see(source.Event{Kind: source.ObjectSet, Object: claim})
+		p := app(claiming(uid, 10, "c"+uid), "web")
+		p.Nominated = name
+		p.Class.Spread = []cluster.SpreadConstraint{{
+			TopologyKey: "zone", MaxSkew: 1, MinDomains: 1, Hard: true,
+			Selector: cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "In", Values: []string{"web"}}}},
+		}}
+		see(source.Event{Kind: source.PodSet, Pod: p})
+		in := meant(uid, name)
+		in.Volumes, in.Scheduler = []coord.VolumeIntent{{Claim: "c" + uid, ClaimUID: "uid-c" + uid}}, scheduler
+		intents = append(intents, in)
+	}
+	taken, err := term.adopt([]coord.StoredBatch{{Batch: coord.Batch{ID: 1, Intents: intents}}})
+	if err != nil || len(taken) != 6 {
+		t.Fatalf("%d are taken over: %v", len(taken), err)
+	}
+	for _, p := range taken {
+		if p.misfit != nil {
+			t.Errorf("%s to %s is not carried out: %v", p.UID, p.Node, p.misfit)
+		}
+	}
+}
+
+// TestPodsAreJudgedAgainWithoutEachOther, whatever they are nominated to.
+func TestPodsAreJudgedAgainWithoutEachOther(t *testing.T) {
+	for _, nominated := range []string{"", "a"} {
+		term := pureTerm(t, newFakeSource())
+		p, q := pod("p", 5), pod("q", 5)
+		observe(t, term, node("a", 10), p, q)
+		st := term.ledger.state
+		commitPods(t, term, requestOf(st, evaluate(st, 4), 1, "p", "q"))
+		batch, misfits := term.recorder.waiting, 0
+		p.Nominated, q.Nominated = nominated, nominated
+		observe(t, term, p, q, on(pod("theirs", 5), "a"))
+		if err := term.reassume(batch); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range batch {
+			if p.misfit != nil {
+				misfits++
+			}
+		}
+		if len(batch) != 2 || misfits != 1 {
+			t.Errorf("nominated to %q: %d of %d do not fit, want 1", nominated, misfits, len(batch))
+		}
+	}
+}
+
+// TestAPodThatIsDeletedWhileItWaitsForItsClaimsKeepsNoRoom, though a finalizer keeps it.
+func TestAPodThatIsDeletedWhileItWaitsForItsClaimsKeepsNoRoom(t *testing.T) {
+	src, b := canceling(t)
+	b.commit(b.request(1, "v"))
+	eventually(t, "it is told where v is to go", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return len(src.nominations) > 0
+	})
+	told := claiming("v", 10, "c")
+	told.Nominated = "a"
+	src.setPod(told)
+	eventually(t, "the watch tells so", func() (is bool) {
+		b.look(func(st *cluster.State) {
+			id, _ := st.PodByUID("v")
+			is = st.Pod(id).Nominated == "a"
+		})
+		return is
+	})
+	told.Deleting = true
+	src.setPod(told)
+	b.awaitPhase("v", "pending")
+	src.setPod(pod("w", 10))
+	if got := b.commit(b.request(1, "w")); got[0] != "assumed" {
+		t.Errorf("w is %s", got[0])
+	}
+}
+
+// TestAVictimThatIsSparedIsNotCanceled: another one cannot be evicted.
+func TestAVictimThatIsSparedIsNotCanceled(t *testing.T) {
+	src, b := canceling(t)
+	b.commit(b.request(1, "v"))
+	eventually(t, "a write is tried", func() bool { return len(src.triedVolumes("v")) > 0 })
+	term := b.term.Load()
+	var p preemption
+	var v victim
+	b.look(func(st *cluster.State) {
+		id, _ := st.PodByUID("v")
+		high, _ := st.PodByUID("high")
+		v = victim{id, source.Eviction{UID: "v", Namespace: "default", Name: "v", Node: "a"}}
+		p = preemption{pod: high, uid: "high", node: "a"}
+	})
+	stop := make(chan struct{})
+	close(stop)
+	if done, err := term.evict(t.Context(), stop, p, v); done || err != nil {
+		t.Fatal(done, err)
+	}
+	term.preparing.mu.Lock()
+	defer term.preparing.mu.Unlock()
+	if term.preparing.of["v"] == nil || term.preparing.of["v"].preparation.canceled {
+		t.Error("v is canceled")
+	}
+}
+
+// TestACanceledPodIsNotNominatedToWhereItIsNotToGo: its claims cannot be written, and it cannot be deleted either.
+func TestACanceledPodIsNotNominatedToWhereItIsNotToGo(t *testing.T) {
+	src, b := canceling(t)
+	src.answersVolumes(unknownFor("v"))
+	src.mu.Lock()
+	src.refuse = func(source.Eviction) error { return errFake }
+	src.mu.Unlock()
+	b.preemptV(src)
+	eventually(t, "it is made void again and again", func() bool {
+		all := src.triedVolumes("v")
+		return len(all) > 8 && all[len(all)-1].Void // at 8 tries it would be told
+	})
+	for _, r := range src.reported("v") {
+		if r.Assumed && r.Nominated != "" {
+			t.Errorf("told of v: %+v", r)
+		}
+	}
+}

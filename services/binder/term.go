@@ -365,6 +365,10 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 			}
 		}
 	}
+	// They are judged without each other: it may have been told, as a nomination, where they are to go.
+	if err := t.ledger.unnominate(waiting); err != nil {
+		return nil, err
+	}
 	// 2. Each that fits takes its room before the next is judged. Those of shared names are judged in the stint that is now, if there is
 	// one.
 	stint, _ := t.names.now()

@@ -35,6 +35,7 @@ type podStatus struct {
 	generation int64
 	scheduled  *v1.PodCondition // the PodScheduled condition, nil if it has none
 	nominated  string           // the nominated node, "" for none
+	unsure     bool             // it may be another: a write had no answer
 }
 
 // reducing returns a reduction of objects of one type; fill says what there is besides the object's identity.

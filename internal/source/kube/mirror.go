@@ -110,6 +110,15 @@ func (m *mirror) Add(obj any) error {
 		m.forget(name)
 	}
 	is := &seen{uid: r.UID, version: r.ResourceVersion, newest: newest, told: r.set != nil, scheduler: r.scheduler, status: r.status}
+	if old != nil && old.uid == r.UID && old.status != nil && r.status != nil {
+		switch {
+		case newest != "": // it has been written to since
+			is.status = old.status
+		case old.status.unsure:
+			status := *r.status
+			status.unsure, is.status = true, &status
+		}
+	}
 	if m.keeps {
 		is.object = r.object()
 	}
@@ -313,8 +322,20 @@ func (m *mirror) written(name types.NamespacedName, uid types.UID, p statusPatch
 			status.scheduled = &p.Conditions[0]
 		}
 		if p.NominatedNodeName != nil {
-			status.nominated = *p.NominatedNodeName
+			status.nominated, status.unsure = *p.NominatedNodeName, false
 		}
+		changed.status = &status
+		m.objects[name] = &changed
+	}
+}
+
+// unsure remembers that nobody knows whether a nomination has been written.
+func (m *mirror) unsure(name types.NamespacedName, uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.objects[name]; s != nil && s.uid == uid && s.status != nil {
+		changed, status := *s, *s.status
+		status.unsure = true
 		changed.status = &status
 		m.objects[name] = &changed
 	}

@@ -22,6 +22,39 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
+func TestAMirrorKnowsOfAStatusWhatWasWrittenLast(t *testing.T) {
+	m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"": true}), func() {})
+	name := types.NamespacedName{Name: "p"}
+	tell := func(version, nominated string) *podStatus {
+		t.Helper()
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", ResourceVersion: version}, Status: v1.PodStatus{NominatedNodeName: nominated}}
+		if err := m.Add(pod); err != nil {
+			t.Fatal(err)
+		}
+		return m.waiting(name, "u")
+	}
+	tell("5", "")
+	a := "a"
+	m.written(name, "u", statusPatch{NominatedNodeName: &a}, "10")
+	if got := tell("8", ""); got.nominated != "a" {
+		t.Errorf("behind an event that is older than what was written: %+v", got)
+	}
+	if got := tell("10", "a"); got.nominated != "a" || got.unsure {
+		t.Errorf("as it was written: %+v", got)
+	}
+	if got := tell("11", "b"); got.nominated != "b" {
+		t.Errorf("as somebody else has written: %+v", got)
+	}
+	m.unsure(name, "u")
+	if got := tell("12", ""); !got.unsure {
+		t.Errorf("a write without an answer may come yet: %+v", got)
+	}
+	m.written(name, "u", statusPatch{NominatedNodeName: &a}, "13")
+	if got := m.waiting(name, "u"); got.unsure {
+		t.Errorf("behind it one has an answer: %+v", got)
+	}
+}
+
 // writers is how many write at once while the pods are listed again.
 const writers = 16
 

@@ -89,7 +89,7 @@ func (s *Source) Unschedulable(ctx context.Context, r source.Report) error {
 		patch.Conditions = []v1.PodCondition{*c}
 	}
 	by := s.conditions
-	if r.Nominate && r.Nominated != status.nominated {
+	if r.Nominate && (r.Nominated != status.nominated || status.unsure) {
 		patch.NominatedNodeName = &r.Nominated
 		by = s.preemptions
 	}

@@ -30,7 +30,7 @@ func (s *Source) Nominate(ctx context.Context, n source.Nomination) error {
 		return nil
 	}
 	status := pods.waiting(name, uid)
-	if status == nil || status.nominated == n.Node {
+	if status == nil || status.nominated == n.Node && !status.unsure {
 		return nil
 	}
 	return s.writeStatus(ctx, s.preemptions, pods, name, uid, statusPatch{NominatedNodeName: &n.Node})
@@ -44,6 +44,9 @@ func (s *Source) writeStatus(ctx context.Context, by lane, pods *mirror, name ty
 	}
 	written, err := s.patchStatus(ctx, by, name, uid, p)
 	if err != nil {
+		if p.NominatedNodeName != nil && !refuses(httpCode(err)) {
+			pods.unsure(name, uid)
+		}
 		return err
 	}
 	if written != nil {
