@@ -323,6 +323,7 @@ func TestFeatureGatesReachEveryProfile(t *testing.T) {
 		{[]string{"--feature-gates=VolumeLimitScaling=true"}, true, false},
 		{[]string{"--feature-gates", "SchedulerQueueingHints=true,VolumeLimitScaling=true", "--feature-gates", "GangScheduling=false"}, true, false},
 		{[]string{"--feature-gates=VolumeLimitScaling=true,VolumeLimitScaling=false"}, false, false},
+		{[]string{"--feature-gates=,kube:VolumeLimitScaling=true,ComponentStatusz=true,"}, true, false},
 		{[]string{"--require-csi-drivers"}, false, true},
 		{[]string{"--require-csi-drivers", "--feature-gates", "VolumeLimitScaling=1"}, true, true},
 	} {
@@ -352,6 +353,7 @@ func TestFeatureGatesThatCannotBeSetAreNamed(t *testing.T) {
 		"GangScheduling=true":                                  `--feature-gates: "GangScheduling=true": Berth does as kube-scheduler does with GangScheduling=false, its default, and has nothing else`,
 		"SchedulerQueueingHints=false,VolumeLimitScaling=true": `"SchedulerQueueingHints=false": Berth does as kube-scheduler does with SchedulerQueueingHints=true`,
 		"AllAlpha=true":                                        `"AllAlpha=true": Berth does as`,
+		"DRAPrioritizedList=false":                             `"DRAPrioritizedList=false": Berth has no dynamic resource allocation`,
 		"=true":                                                `"": Berth has no such feature gate`,
 	} {
 		if _, err := parsed("--feature-gates", gates); err == nil || !strings.Contains(err.Error(), want) {

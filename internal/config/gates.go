@@ -52,6 +52,13 @@ func fixed() map[string]bool {
 var fixedGates = map[string]bool{
 	"AllAlpha":                                false,
 	"AllBeta":                                 false,
+	"ComponentFlagz":                          true,
+	"ComponentStatusz":                        true,
+	"ContextualLogging":                       true,
+	"CoordinatedLeaderElection":               false,
+	"LoggingAlphaOptions":                     false,
+	"LoggingBetaOptions":                      true,
+	"NativeHistograms":                        false,
 	"DRAAdminAccess":                          true,
 	"DRAConsumableCapacity":                   true,
 	"DRADeviceBindingConditions":              true,
@@ -89,6 +96,10 @@ var fixedGates = map[string]bool{
 func (o *Options) SetGates(gates []string) error {
 	own, fixed := o.gates(), fixed()
 	for _, gate := range gates {
+		gate = strings.TrimPrefix(strings.TrimSpace(gate), "kube:") // the component, as kube-scheduler takes it
+		if gate == "" {
+			continue // as after a comma at the end
+		}
 		name, text, _ := strings.Cut(strings.TrimSpace(gate), "=")
 		name = strings.TrimSpace(name)
 		on, err := strconv.ParseBool(strings.TrimSpace(text))
@@ -101,6 +112,8 @@ func (o *Options) SetGates(gates []string) error {
 			return fmt.Errorf("%q: want %s=true or %[2]s=false", gate, name)
 		case !taken:
 			*own[name] = on
+		case on != standard && (strings.HasPrefix(name, "DRA") || name == "DynamicResourceAllocation"):
+			return fmt.Errorf("%q: Berth has no dynamic resource allocation, and takes %s=%t, its default, alone: pods with resource claims stay pending", gate, name, standard)
 		case on != standard:
 			return fmt.Errorf("%q: Berth does as kube-scheduler does with %s=%t, its default, and has nothing else", gate, name, standard)
 		}

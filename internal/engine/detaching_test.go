@@ -154,6 +154,16 @@ func TestPreemptionSeesVolumesThatOnlyVictimsUse(t *testing.T) {
 			w.pod("a", "n0", 1, nil, claims("a")...)
 			w.attach("n0", "a", "b")
 		}, []string{"x"}, full, []string{ReasonDetaching}},
+		{"whom kube-scheduler finds goes, though what nobody uses is attached", func(w *storage) {
+			w.pod("a", "n0", 1, nil, claims("a")...)
+			w.attach("n0", "b")
+		}, []string{"x"}, []string{"a"}, []string{"a"}},
+		{"likewise, though fewer would go once that is gone", func(w *storage) {
+			w.limit(3)
+			w.pod("a", "n0", 1, nil, claims("a")...)
+			w.pod("b", "n0", 2, nil, claims("b")...)
+			w.attach("n0", "c")
+		}, []string{"x", "y"}, []string{"b", "a"}, []string{"b", "a"}},
 		{"nobody goes who need not once that is gone", func(w *storage) {
 			w.limit(3)
 			w.pod("a", "n0", 1, nil, claims("a")...)

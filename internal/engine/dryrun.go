@@ -132,15 +132,27 @@ func (c *evaluation) try(st *cluster.State, d *dryRuns, p *preemptor, i cluster.
 }
 
 // dryRun looks for the pods that would have to go from a live node so that a pod of a priority fits. Self is the pod, if
-// it may be nominated to the node, else cluster.NoPod. It returns a candidate, or why the node is none.
+// it may be nominated to the node, else cluster.NoPod. It returns a candidate, or why the node is none. Where preemption that sees volumes would wait
+// for some to be detached, which may be never, whom kube-scheduler finds goes nevertheless.
 func (c *evaluation) dryRun(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID) (*Preemption, Verdict) {
+	found, v := c.dryRunIf(st, i, priority, self, st.Settings.PreemptionSeesVolumes)
+	if volumes := c.program.volumes; found == nil && volumes != nil && volumes.limits != nil && v == volumes.limits.detaching() {
+		if attached, _ := c.dryRunIf(st, i, priority, self, false); attached != nil {
+			return attached, codeFeasible
+		}
+	}
+	return found, v
+}
+
+// dryRunIf is dryRun as it is if preemption sees volumes, or does not.
+func (c *evaluation) dryRunIf(st *cluster.State, i cluster.NodeIndex, priority int32, self cluster.PodID, sees bool) (*Preemption, Verdict) {
 	// 1. It must be pods that are in the way, not volumes that are on their way out.
 	row := st.Pod(self)
 	program := c.programIf(row != nil && row.RequiredNode == st.Nodes.Spec[i].Name) // a nominated pod evicts nobody where its attempt fails
 	if program.preFilter(st, i) != codeFeasible {
 		return nil, codeNotHelpful | unresolvable
 	}
-	room := c.room(st, program, i, self)
+	room := c.room(st, program, i, self, sees)
 	if v := room.verdict(); v.Feasible() || v.Unresolvable() {
 		return nil, codeNotHelpful | unresolvable
 	}
@@ -262,7 +274,7 @@ type room struct {
 	detaches bool
 }
 
-func (c *evaluation) room(st *cluster.State, p *program, i cluster.NodeIndex, self cluster.PodID) room {
+func (c *evaluation) room(st *cluster.State, p *program, i cluster.NodeIndex, self cluster.PodID, sees bool) room {
 	r := room{st: st, evaluation: c, program: p, node: i}
 	if nominees := p.nomineesOf(st, i, c.signature.priority, self); nominees != nil {
 		if c.topology.filters() {
@@ -271,7 +283,7 @@ func (c *evaluation) room(st *cluster.State, p *program, i cluster.NodeIndex, se
 		r.passes = append(r.passes, nominees)
 	}
 	r.passes = append(r.passes, p.overlay(st))
-	if r.detaches = st.Settings.PreemptionSeesVolumes && p.volumes != nil && p.volumes.limits != nil; r.detaches {
+	if r.detaches = sees && p.volumes != nil && p.volumes.limits != nil; r.detaches {
 		for _, h := range r.passes {
 			h.volumes.detaches = true
 		}

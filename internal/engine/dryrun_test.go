@@ -100,10 +100,21 @@ func without(t fataler, st *cluster.State, gone []cluster.PodID) *cluster.State 
 // slowDryRun is the obviously correct dry run: it removes pods from copies of the state, and if preemption sees volumes what becomes of their
 // volumes too, and asks what the filters say then. It returns a candidate, or the reasons why the node is none.
 func slowDryRun(t fataler, st *cluster.State, id cluster.PodID, i cluster.NodeIndex) (*Preemption, []string) {
+	found, why := slowDryRunIf(t, st, id, i, st.Settings.PreemptionSeesVolumes)
+	if found == nil && slices.Equal(why, []string{ReasonDetaching}) { // it need not wait for that: kube-scheduler does not
+		if attached, _ := slowDryRunIf(t, st, id, i, false); attached != nil {
+			return attached, nil
+		}
+	}
+	return found, why
+}
+
+// slowDryRunIf is slowDryRun as it is if preemption sees volumes, or does not.
+func slowDryRunIf(t fataler, st *cluster.State, id cluster.PodID, i cluster.NodeIndex, sees bool) (*Preemption, []string) {
 	pod := st.Pod(id)
 	askDetached := func(gone []cluster.PodID, detached bool) (Verdict, []string) {
 		then := without(t, st, gone)
-		if st.Settings.PreemptionSeesVolumes {
+		if sees {
 			detach(t, st, then, i, detached)
 		}
 		e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
@@ -119,7 +130,7 @@ func slowDryRun(t fataler, st *cluster.State, id cluster.PodID, i cluster.NodeIn
 	}
 	ask := func(gone []cluster.PodID) (Verdict, []string) { return askDetached(gone, false) }
 	detaching := func(gone []cluster.PodID) bool {
-		if !st.Settings.PreemptionSeesVolumes {
+		if !sees {
 			return false
 		}
 		v, _ := askDetached(gone, true)
@@ -172,7 +183,7 @@ func slowDryRun(t fataler, st *cluster.State, id cluster.PodID, i cluster.NodeIn
 	}
 	out := &Preemption{Node: i}
 	gone := slices.Clone(lower)
-	for before := -1; before != len(gone) && (before < 0 || st.Settings.PreemptionSeesVolumes); {
+	for before := -1; before != len(gone) && (before < 0 || sees); {
 		before = len(gone)
 		for _, turn := range []bool{true, false} {
 			for _, victim := range lower {

@@ -22,12 +22,14 @@ import (
 // Here it is that node that fails.
 const NodeVolumeLimits = "NodeVolumeLimits"
 
-// NodeVolumeLimits' reasons, but for what it says of a claim or a disk of the pod. The last three are Berth's own, and the last is one of dry runs only.
+// NodeVolumeLimits' reasons, but for what it says of a claim or a disk of the pod. The last four are Berth's own; of those one is of dry runs only,
+// and one of whoever asks for them.
 const (
 	ReasonVolumeLimit      = "node(s) exceed max volume count"
 	ReasonUncountedVolumes = "node(s) had pods whose volumes cannot be counted"
 	ReasonUntoldLimits     = "node(s) had a CSINode that Berth could not take in"
 	ReasonDetaching        = "node(s) had volumes attached that no pod uses any more"
+	ReasonUndetached       = "node(s) had volumes attached of a driver that has not detached others in time"
 	// ReasonNoDriver comes behind the driver's name.
 	ReasonNoDriver = " CSI driver is not installed on the node"
 )
@@ -537,6 +539,27 @@ func (p *limits) unused(st *cluster.State, i cluster.NodeIndex) bool {
 	return p != nil && st.CSINode(st.Nodes.Spec[i].Name) != nil && slices.ContainsFunc(p.drivers, func(d driverDemand) bool {
 		return slices.ContainsFunc(st.AttachedOf(i, d.name), func(a cluster.Attachment) bool { return a.Uses == 0 })
 	})
+}
+
+// Undetached is why so many nodes, on which a dry run finds victims, are no candidates for whoever does not count on volumes being detached.
+func Undetached(nodes int32) VerdictCount {
+	return VerdictCount{Plugin: NodeVolumeLimits, Reason: ReasonUndetached, Count: nodes}
+}
+
+// LimitedDrivers returns the names of the drivers of a pending pod's volumes, as far as NodeVolumeLimits counts them, in order.
+func (e *Evaluator) LimitedDrivers(st *cluster.State, pod cluster.PodID) (names []string) {
+	row := st.Pod(pod)
+	if row == nil {
+		return nil
+	}
+	e.withFilters(st, SubjectOf(&row.Pod), func(c *evaluation) {
+		if volumes := c.program.volumes; volumes != nil && volumes.limits != nil {
+			for k := range volumes.limits.drivers {
+				names = append(names, volumes.limits.drivers[k].name)
+			}
+		}
+	})
+	return names
 }
 
 // detaching is why a node is no candidate as long as volumes are attached that no pod uses any more.

@@ -138,6 +138,20 @@ func (e *Evaluator) Preemptable(st *cluster.State, s Subject, self cluster.PodID
 	return ok
 }
 
+// StandsAttached reports whether a dry run for a pending pod finds the same victims on a node if volumes count as attached for as long as
+// VolumeAttachments say so: whom kube-scheduler would evict there, too.
+func (e *Evaluator) StandsAttached(st *cluster.State, pod cluster.PodID, found *Preemption) (stands bool) {
+	row := st.Pod(pod)
+	if row == nil || row.Placed() || !st.Nodes.Live.Has(found.Node) {
+		return false
+	}
+	e.withFilters(st, SubjectOf(&row.Pod), func(c *evaluation) {
+		attached, _ := c.dryRunIf(st, found.Node, row.Priority, pod, false)
+		stands = attached != nil && slices.Equal(attached.Victims, found.Victims)
+	})
+	return stands
+}
+
 // Preempts reports whether a pending pod may preempt now. If not, why says so as kube-scheduler does; it is empty if its
 // profile does not preempt at all.
 func (e *Evaluator) Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool) {
@@ -179,7 +193,7 @@ func (e *Evaluator) awaitsDetachment(st *cluster.State, pod *cluster.Pod, self c
 		if program.volumes == nil || !program.volumes.limits.unused(st, node) || program.preFilter(st, node) != codeFeasible {
 			return
 		}
-		room := c.room(st, program, node, self)
+		room := c.room(st, program, node, self, true)
 		awaits = !room.verdict().Feasible() && room.fitsDetached()
 	})
 	return awaits

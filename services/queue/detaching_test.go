@@ -61,6 +61,56 @@ func TestAPreemptorWaitsForTheVolumeOfItsVictimToBeDetached(t *testing.T) {
 	})
 }
 
+// The attacher of "csi" is dead: nothing is ever detached, on any node.
+func TestABrokenAttacherCostsNoSecondVictim(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := attached(t)
+		w.queueMember("q1")
+		evicted := 0
+		for since := time.Now(); time.Since(since) < time.Hour; elapse(time.Second) {
+			if n := len(w.binder.preempted()); n > evicted {
+				evicted = n
+				w.binder.evict(n)
+			}
+			id, ok := w.ledger.st.PodByUID("uid-high")
+			if ok && w.binder.clears("high") && w.ledger.st.Pod(id).Nominated != "" && !w.ledger.st.Pod(id).Preempting {
+				w.ledger.apply(cluster.PodNominated{ID: id})
+			}
+		}
+		if evicted != 1 {
+			t.Errorf("%q, one node after the other, for a pod that is on %q; want one", w.binder.preempted(), w.ledger.nodeOf("high"))
+		}
+	})
+}
+
+// Of n1 and n2, kube-scheduler would evict a pod on n2, too: its volume is not attached yet.
+func TestWhomKubeSchedulerEvictsGoesThoughTheAttacherIsBroken(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := attached(t)
+		w.queueMember("q1")
+		elapse(time.Second)
+		w.binder.evict(1)
+		for since := time.Now(); !w.binder.clears("high") && time.Since(since) < time.Hour; {
+			elapse(time.Second)
+		}
+		w.ledger.node("n3", 1000)
+		labels := w.ledger.claiming("a3")
+		w.ledger.pod("low3", 100, func(p *cluster.Pod, _ *cluster.ClassSpec) {
+			p.NodeName, p.Priority, p.Labels = "n3", 5, labels
+		})
+		w.ledger.apply(
+			cluster.ObjectSet{Object: &cluster.PersistentVolume{Name: "pv-a3", Driver: "csi", Handle: "h-a3"}},
+			cluster.ObjectSet{Object: &cluster.CSINode{Name: "n3", Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true, Limit: 1}}}},
+		)
+		high, _ := w.ledger.st.PodByUID("uid-high")
+		w.ledger.apply(cluster.PodNominated{ID: high})
+		elapse(30 * time.Second)
+		if got := w.binder.preempted(); len(got) != 2 || !strings.HasSuffix(got[1], "on n3: low3") {
+			t.Errorf("preemptions %q, want one of low3 besides, and not of low2, which is less important", got)
+		}
+	})
+}
+
 func TestAPreemptorGivesUpANodeFromWhichTheVolumeIsNeverDetached(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := attached(t)
@@ -80,6 +130,21 @@ func TestAPreemptorGivesUpANodeFromWhichTheVolumeIsNeverDetached(t *testing.T) {
 		high, _ := w.ledger.st.PodByUID("uid-high")
 		w.ledger.apply(cluster.PodNominated{ID: high})
 		elapse(30 * time.Second)
+		const want = "preemption: 0/2 nodes are available: 1 node(s) had volumes attached of a driver that has not detached others in time, 1 node(s) had volumes attached that no pod uses any more."
+		if got := w.binder.report("high"); len(w.binder.preempted()) != 1 || !strings.HasSuffix(got, want) {
+			t.Fatalf("preemptions %q and %q, want none besides, and %q", w.binder.preempted(), got, want)
+		}
+		elsewhere := func(driver string) {
+			w.ledger.apply(
+				cluster.ObjectSet{Object: &cluster.VolumeAttachment{Name: "elsewhere", Attacher: driver, Node: "n3", Volume: "pv-x"}},
+				cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.VolumeAttachmentKind, Name: "elsewhere"}},
+			)
+			elapse(10 * time.Minute)
+		}
+		if elsewhere("other"); len(w.binder.preempted()) != 1 {
+			t.Fatalf("preemptions %q, when another driver has detached a volume; want none besides", w.binder.preempted())
+		}
+		elsewhere("csi")
 		if got := w.binder.preempted(); len(got) != 2 || !strings.HasSuffix(got[1], "on n2: low2") {
 			t.Fatalf("preemptions %q, want one of low2 besides", got)
 		}

@@ -75,6 +75,16 @@ func (g *guarded) Preempts(st *cluster.State, pod cluster.PodID) (why string, ok
 	return g.Evaluator.Preempts(st, pod)
 }
 
+func (g *guarded) LimitedDrivers(st *cluster.State, pod cluster.PodID) (names []string) {
+	defer g.recovered(engine.Subject{}, func() { names = nil })
+	return g.Evaluator.LimitedDrivers(st, pod)
+}
+
+func (g *guarded) StandsAttached(st *cluster.State, pod cluster.PodID, found *engine.Preemption) (stands bool) {
+	defer g.recovered(engine.Subject{}, func() { stands = false })
+	return g.Evaluator.StandsAttached(st, pod, found)
+}
+
 func (g *guarded) Preemptable(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) (ok bool) {
 	defer g.recovered(s, func() { ok = true })
 	return g.Evaluator.Preemptable(st, s, self, node)

@@ -39,7 +39,7 @@ type postFilter struct {
 // minutes (attachdetach's ReconcilerMaxWaitForUnmountDuration); what is attached for longer may be for ever.
 const detachFor = 6 * time.Minute
 
-// postFilter says what comes of PostFilter without a dry run.
+// postFilter says what comes of PostFilter without a dry run. The caller holds the shard's lock.
 func (c *cycle) postFilter(st *cluster.State, a *attempt, now time.Time) postFilter {
 	if !c.judged(a) {
 		return postFilter{clear: c.nodes == 0}
@@ -61,6 +61,7 @@ func (c *cycle) postFilter(st *cluster.State, a *attempt, now time.Time) postFil
 	f := postFilter{message: engine.PostFilterMessage(profile, why), detaching: engine.AwaitsDetachment(why)}
 	if f.detaching && !a.Detaching.IsZero() && now.Sub(a.Detaching) >= detachFor {
 		f.detaching, f.clear, f.gaveUp = false, true, true
+		c.sh.doubt(c.s.cfg.Evaluator.LimitedDrivers(st, a.ID))
 	}
 	return f
 }
@@ -98,6 +99,9 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 				c.sh.with(func(q *pending.Queue, now time.Time) { q.Await(now, a.Attempt, found.Oldest, pending.Unresolved) })
 				a.open = false
 				continue
+			}
+			if found.Best == nil && found.Fallen > 0 {
+				found.Verdicts = engine.MergeVerdicts(found.Verdicts, []engine.VerdictCount{engine.Undetached(found.Fallen)})
 			}
 			none = noRoom{engine.PreemptionMessage(found.Nodes, found.Verdicts), engine.KeepersOf(found.Verdicts)}
 		}
@@ -161,13 +165,27 @@ func (c *cycle) rejectPreemptor(ctx context.Context, a *attempt, none noRoom) er
 	})
 }
 
-// dryRun asks where a pod would fit if pods of lower priority were gone.
+// dryRun asks where a pod would fit if pods of lower priority were gone. If volumes of its drivers are not detached, whom kube-scheduler would not evict,
+// either, does not count.
 func (c *cycle) dryRun(ctx context.Context, a *attempt) (fanout.DryRunAnswer, error) {
 	least := c.newest
 	if c.committed.Epoch == least.Epoch && least.Less(c.committed) {
 		least = c.committed
 	}
-	return c.workers.DryRunPreemption(ctx, fanout.DryRunQuestion{Least: least, Length: c.length, Subject: a.Subject, Pod: a.ID, Seed: c.seed})
+	q := fanout.DryRunQuestion{Least: least, Length: c.length, Subject: a.Subject, Pod: a.ID, Seed: c.seed}
+	if c.sh.doubts() {
+		var drivers []string
+		if err := c.read(ctx, func(st *cluster.State) { drivers = c.s.cfg.Evaluator.LimitedDrivers(st, a.ID) }); err != nil {
+			return fanout.DryRunAnswer{}, err
+		}
+		if len(drivers) > 0 && c.sh.doubts(drivers...) {
+			q.Stands = func(found *engine.Preemption) (stands bool) {
+				_ = c.read(ctx, func(st *cluster.State) { stands = c.s.cfg.Evaluator.StandsAttached(st, a.ID, found) })
+				return stands
+			}
+		}
+	}
+	return c.workers.DryRunPreemption(ctx, q)
 }
 
 // evict has the binder evict the best candidate's victims and nominate the pod. It reports false if what the shard knows of the state is too

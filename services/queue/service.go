@@ -42,6 +42,8 @@ type Evaluator interface {
 	CrossNode(st *cluster.State, s engine.Subject) bool
 	Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool)
 	Preemptable(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) bool
+	LimitedDrivers(st *cluster.State, pod cluster.PodID) []string
+	StandsAttached(st *cluster.State, pod cluster.PodID, found *engine.Preemption) bool
 }
 
 // judge makes an Evaluator the Judge of a queue.

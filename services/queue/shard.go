@@ -23,7 +23,11 @@ type shard struct {
 	// lookingSince is when the look began that is under way, and asideSince likewise that at pods with claims, which comes behind it; zero: none is.
 	lookingSince, asideSince time.Time
 
-	woken    chan struct{} // holds one value while the queue may have changed since the driver looked
+	woken chan struct{} // holds one value while the queue may have changed since the driver looked
+	// undetached are the drivers for whose volumes a preemptor has waited in vain: none of their volumes has been detached from any node since.
+	// Nobody is evicted so that they be detached. At most maxUndetached.
+	undetached map[string]bool
+
 	draining chan struct{} // closed: start no further cycle
 	once     sync.Once
 	cancel   context.CancelFunc // ends the driver
@@ -133,7 +137,39 @@ func (sh *shard) reset(st *cluster.State) {
 }
 
 func (sh *shard) apply(st *cluster.State, d cluster.Delta) {
-	sh.with(func(q *pending.Queue, now time.Time) { q.Apply(now, st, d) })
+	sh.with(func(q *pending.Queue, now time.Time) {
+		if gone, ok := d.(cluster.ObjectRemoved); ok && gone.Kind == cluster.VolumeAttachmentKind {
+			if was, ok := st.Before().Object.(*cluster.VolumeAttachment); ok {
+				delete(sh.undetached, was.Attacher)
+			}
+		}
+		q.Apply(now, st, d)
+	})
+}
+
+// maxUndetached bounds for how many drivers a shard remembers that they do not detach. A cluster has a few.
+const maxUndetached = 64
+
+// doubt remembers drivers that do not detach. The caller holds the lock.
+func (sh *shard) doubt(drivers []string) {
+	if sh.undetached == nil {
+		sh.undetached = make(map[string]bool)
+	}
+	for _, driver := range drivers {
+		if len(sh.undetached) < maxUndetached {
+			sh.undetached[driver] = true
+		}
+	}
+}
+
+// doubts reports whether one of the drivers is doubted; of none, whether any is.
+func (sh *shard) doubts(drivers ...string) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if len(drivers) == 0 {
+		return len(sh.undetached) > 0
+	}
+	return slices.ContainsFunc(drivers, func(driver string) bool { return sh.undetached[driver] })
 }
 
 // drain lets the cycle that is running end, for at most so long, and starts no other.

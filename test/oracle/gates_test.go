@@ -198,7 +198,7 @@ func (l roomLister) List(s labels.Selector) ([]*storagev1.CSIStorageCapacity, er
 }
 
 // gateRead matches where kube-scheduler's code names a feature gate.
-var gateRead = regexp.MustCompile(`\bfeatures\.([A-Z]\w+)`)
+var gateRead = regexp.MustCompile(`\b\w*features\.([A-Z]\w+)`)
 
 // TestFeatureGatesAreKubeSchedulers takes every gate that kube-scheduler's own code reads at its default, and no other way but for those that Berth has.
 func TestFeatureGatesAreKubeSchedulers(t *testing.T) {
