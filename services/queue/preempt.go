@@ -61,7 +61,7 @@ func (c *cycle) postFilter(st *cluster.State, a *attempt, now time.Time) postFil
 	f := postFilter{message: engine.PostFilterMessage(profile, why), detaching: engine.AwaitsDetachment(why)}
 	if f.detaching && !a.Detaching.IsZero() && now.Sub(a.Detaching) >= detachFor {
 		f.detaching, f.clear, f.gaveUp = false, true, true
-		c.sh.doubt(c.s.cfg.Evaluator.LimitedDrivers(st, a.ID))
+		c.sh.doubt(c.s.cfg.Evaluator.LimitedDrivers(st, a.ID), now)
 	}
 	return f
 }

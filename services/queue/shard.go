@@ -24,9 +24,9 @@ type shard struct {
 	lookingSince, asideSince time.Time
 
 	woken chan struct{} // holds one value while the queue may have changed since the driver looked
-	// undetached are the drivers for whose volumes a preemptor has waited in vain: none of their volumes has been detached from any node since.
-	// Nobody is evicted so that they be detached. At most maxUndetached.
-	undetached map[string]bool
+	// undetached are the drivers for whose volumes a preemptor has waited in vain, and since when: none of their volumes has been detached from any node
+	// since, as far as is known. Nobody is evicted so that they be detached, for undetachedFor. At most maxUndetached.
+	undetached map[string]time.Time
 
 	draining chan struct{} // closed: start no further cycle
 	once     sync.Once
@@ -133,7 +133,10 @@ func (sh *shard) looksForLong(now time.Time) bool {
 }
 
 func (sh *shard) reset(st *cluster.State) {
-	sh.with(func(q *pending.Queue, now time.Time) { q.Reset(now, st) })
+	sh.with(func(q *pending.Queue, now time.Time) {
+		clear(sh.undetached) // what has been detached meanwhile was not told
+		q.Reset(now, st)
+	})
 }
 
 func (sh *shard) apply(st *cluster.State, d cluster.Delta) {
@@ -147,17 +150,21 @@ func (sh *shard) apply(st *cluster.State, d cluster.Delta) {
 	})
 }
 
-// maxUndetached bounds for how many drivers a shard remembers that they do not detach. A cluster has a few.
-const maxUndetached = 64
+// maxUndetached bounds for how many drivers a shard remembers that they do not detach: a cluster has a few.
+// undetachedFor is how long, unless it is seen that they do: one of several drivers of a pod may be remembered that never had to.
+const (
+	maxUndetached = 64
+	undetachedFor = 2 * time.Hour
+)
 
 // doubt remembers drivers that do not detach. The caller holds the lock.
-func (sh *shard) doubt(drivers []string) {
+func (sh *shard) doubt(drivers []string, now time.Time) {
 	if sh.undetached == nil {
-		sh.undetached = make(map[string]bool)
+		sh.undetached = make(map[string]time.Time)
 	}
 	for _, driver := range drivers {
 		if len(sh.undetached) < maxUndetached {
-			sh.undetached[driver] = true
+			sh.undetached[driver] = now
 		}
 	}
 }
@@ -166,10 +173,11 @@ func (sh *shard) doubt(drivers []string) {
 func (sh *shard) doubts(drivers ...string) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	maps.DeleteFunc(sh.undetached, func(_ string, since time.Time) bool { return time.Since(since) >= undetachedFor })
 	if len(drivers) == 0 {
 		return len(sh.undetached) > 0
 	}
-	return slices.ContainsFunc(drivers, func(driver string) bool { return sh.undetached[driver] })
+	return slices.ContainsFunc(drivers, func(driver string) bool { return !sh.undetached[driver].IsZero() })
 }
 
 // drain lets the cycle that is running end, for at most so long, and starts no other.
