@@ -196,7 +196,7 @@ func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v 
 	}
 	evicted, err := t.delete(ctx, stop, p, v)
 	if !evicted {
-		t.preparing.spare(v.UID)
+		t.preparing.spare(v.UID, v.Node)
 	}
 	return evicted, err
 }

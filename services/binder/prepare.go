@@ -180,10 +180,10 @@ func (b *preparing) cancel(uid, node string) <-chan struct{} {
 }
 
 // spare takes cancel back, if nothing has been done about it.
-func (b *preparing) spare(uid string) {
+func (b *preparing) spare(uid, node string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if p := b.of[uid]; p != nil {
+	if p := b.of[uid]; p != nil && p.Node == node {
 		p.preparation.canceled = false
 	}
 }
@@ -442,11 +442,11 @@ func (t *term) notWritten(p *placement, err error) {
 	if again {
 		t.log.Warn("claims not written, trying again", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", err, p.attempt.Log())
 	}
-	if now.Sub(prep.failing) < giveBackAfter || prep.troubled && !again || prep.void != nil || p.absent || t.preparing.isCanceled(p) {
-		return // of one that is given back it is told then
+	if now.Sub(prep.failing) < giveBackAfter || prep.troubled && !again || p.absent {
+		return
 	}
 	report := refusal(p, preBindError{err})
-	report.Nominated, report.Assumed = p.Node, true
+	report.Nominate, report.Nominated, report.Assumed = prep.void == nil && !t.preparing.isCanceled(p), p.Node, true
 	prep.troubled = t.reports.add(report)
 }
 

@@ -45,6 +45,10 @@ func TestAMirrorKnowsOfAStatusWhatWasWrittenLast(t *testing.T) {
 	if got := tell("11", "b"); got.nominated != "b" {
 		t.Errorf("as somebody else has written: %+v", got)
 	}
+	m.written(name, "u", statusPatch{NominatedNodeName: &a}, "10")
+	if got := m.waiting(name, "u"); got.nominated != "b" {
+		t.Errorf("behind an answer that is late: %+v", got)
+	}
 	m.unsure(name, "u")
 	if got := tell("12", ""); !got.unsure {
 		t.Errorf("a write without an answer may come yet: %+v", got)
