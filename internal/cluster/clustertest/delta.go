@@ -191,6 +191,10 @@ func object(intn Intn) cluster.Delta {
 		if set.More != "" {
 			o.Later = "b" // what is more follows all that this release knows
 		}
+	case *cluster.CSIStorageCapacity:
+		if set.More != "" {
+			o.Capacity = max(o.Capacity, 1) // likewise
+		}
 	case *cluster.VolumeAttachment:
 		o.Node = pick(intn, nodeNames) // which need not exist
 	case *cluster.StorageClass:
