@@ -2,9 +2,7 @@ package engine
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -256,60 +254,6 @@ func (p *awaiting) find(st *cluster.State, i cluster.NodeIndex, admits func(int,
 	return suffices
 }
 
-// score returns what a live node is worth by a shape: see VolumeBinding.
-func (p *awaiting) score(st *cluster.State, i cluster.NodeIndex, shape []cluster.ShapePoint) int64 {
-	type storage struct {
-		class               string
-		requested, capacity int64
-	}
-	var bound, made []storage
-	of := func(all *[]storage, class string) *storage {
-		k := slices.IndexFunc(*all, func(s storage) bool { return s.class == class })
-		if k < 0 {
-			k, *all = len(*all), append(*all, storage{class: class})
-		}
-		return &(*all)[k]
-	}
-	p.find(st, i, nil, func(k int, v *cluster.PersistentVolume) {
-		a := &p.asks[k]
-		switch {
-		case v != nil:
-			s := of(&bound, v.Class)
-			s.requested += a.claim.Request
-			s.capacity += v.Capacity
-		case a.counted: // kube-scheduler takes what it was told last
-			s := of(&made, a.class.Name)
-			s.requested += a.claim.Request
-			s.capacity = mostRoom(st, i, a)
-		}
-	})
-	if len(bound) == 0 {
-		bound = made
-	}
-	if len(bound) == 0 {
-		return 0
-	}
-	sum := int64(0)
-	for _, s := range bound {
-		utilization := int64(maxUtilization)
-		if s.capacity != 0 && s.requested <= s.capacity {
-			utilization = s.requested * maxUtilization / s.capacity
-		}
-		sum += shapeAt(shape, utilization)
-	}
-	return int64(math.Round(float64(sum) / float64(len(bound))))
-}
-
-// mostRoom returns how much room there is for a claim on a live node, of all CSIStorageCapacities by which a volume that is so large can be provisioned there the most.
-func mostRoom(st *cluster.State, i cluster.NodeIndex, a *ask) (most int64) {
-	for c := range st.StorageCapacities(a.class.Name, i) {
-		if c.HasLimit && c.Limit >= a.claim.Request && !c.Topology.Nothing && c.Capacity > most && conditionsAdmit(st, i, c.Topology.Requirements) {
-			most = c.Capacity
-		}
-	}
-	return most
-}
-
 // provisions returns why no volume can be provisioned for a claim on a live node.
 func (p *awaiting) provisions(st *cluster.State, i cluster.NodeIndex, k int, known *nodeMemo) shortage {
 	switch a := &p.asks[k]; {
@@ -534,62 +478,6 @@ func hasRoom(st *cluster.State, i cluster.NodeIndex, a *ask) bool {
 	return false
 }
 
-// termsAdmit reports whether a node meets one of some terms, of which only the conditions on labels count: the terms of a volume. Volumes come and go
-// too often for their terms to be compiled.
-func termsAdmit(st *cluster.State, i cluster.NodeIndex, terms []cluster.NodeSelectorTerm) bool {
-	for k := range terms {
-		if !isEmptyTerm(&terms[k]) && conditionsAdmit(st, i, terms[k].Expressions) {
-			return true
-		}
-	}
-	return false
-}
-
-func conditionsAdmit(st *cluster.State, i cluster.NodeIndex, all []cluster.Requirement) bool {
-	for k := range all {
-		r := &all[k]
-		key, has, value := st.Symbols.Lookup(r.Key), false, ""
-		if key != cluster.NoSymbol {
-			var symbol cluster.Symbol
-			if symbol, has = labelOf(st.Nodes.Labels[i], key); has {
-				value = st.Symbols.Text(symbol)
-			}
-		}
-		if !meets(r, value, has) {
-			return false
-		}
-	}
-	return true
-}
-
-// meets reports whether a label that there is, or is not, meets a condition.
-func meets(r *cluster.Requirement, value string, has bool) bool {
-	switch r.Operator {
-	case "In":
-		return has && slices.Contains(r.Values, value)
-	case "NotIn":
-		return !has || !slices.Contains(r.Values, value)
-	case "Exists":
-		return has
-	case "DoesNotExist":
-		return !has
-	case "Gt", "Lt":
-		if !has || len(r.Values) != 1 {
-			return false
-		}
-		number, ok := parseInt(value)
-		bound, valid := parseInt(r.Values[0])
-		return ok && valid && (r.Operator == "Gt" && number > bound || r.Operator == "Lt" && number < bound)
-	}
-	return false
-}
-
-// Meets reports whether a node that has these labels meets a requirement of labels.
-func Meets(r *cluster.Requirement, labels []cluster.Label) bool {
-	value, has := cluster.ValueOf(labels, r.Key)
-	return meets(r, value, has)
-}
-
 // ChooseVolumes returns what the claims of a pod get on a live node that wait for a consumer; nil if none do. It is what makes VolumeBinding find
 // the node feasible, unless admits, if it is not nil, refuses a claim a volume that is nobody's: then it gets another one. False: it does not, or
 // there is no other.
@@ -621,102 +509,4 @@ func (e *Evaluator) ChooseVolumes(
 		}) == suffices
 	})
 	return choices, ok && known
-}
-
-// VolumesBound reports whether the claims of a pod on a node are bound to what has been chosen for them, as of what has been written of that. An
-// error says that they will not be, and the pod is to be placed anew. It is kube-scheduler's checkBindings, with its texts.
-func VolumesBound(st *cluster.State, namespace, node string, choices []cluster.VolumeChoice) (bool, error) {
-	i := st.Nodes.ByName(node)
-	if i == cluster.NoNode {
-		return false, fmt.Errorf("failed to get node %q: node %q not found", node, node)
-	}
-	all := true
-	for k := range choices { // kube-scheduler does not look behind the first that is not bound yet
-		bound := volumeBound
-		if choices[k].Volume == "" {
-			bound = volumeProvisioned
-		}
-		ok, err := bound(st, namespace, i, &choices[k])
-		if err != nil {
-			return false, err
-		}
-		all = all && ok
-	}
-	return all, nil
-}
-
-// volumeBound is VolumesBound of a claim that was given a volume.
-func volumeBound(st *cluster.State, namespace string, i cluster.NodeIndex, c *cluster.VolumeChoice) (bool, error) {
-	v, claim := st.PersistentVolume(c.Volume), st.PersistentVolumeClaim(namespace, c.Claim)
-	switch {
-	case v == nil:
-		return false, fmt.Errorf("failed to check binding: persistentvolumes %q not found", c.Volume)
-	case claim == nil || claim.UID != c.UID:
-		return false, fmt.Errorf("failed to check binding: persistentvolumeclaims %q not found", namespace+"/"+c.Claim)
-	}
-	if err := reaches(st, i, v); err != nil {
-		return false, err
-	}
-	switch to := v.Claim; {
-	case !v.HasClaim || to.UID == "":
-		return false, fmt.Errorf("ClaimRef got reset for pv %q", v.Name)
-	case to.UID != c.UID: // kube-scheduler waits for nothing until its time is up
-		return false, fmt.Errorf("pv %q is bound to claim %q", v.Name, to.Namespace+"/"+to.Name)
-	case claim.Volume != "" && claim.Volume != v.Name: // the same
-		return false, fmt.Errorf("claim %q is bound to pv %q", namespace+"/"+c.Claim, claim.Volume)
-	}
-	return claim.Volume != "" && claim.Bound, nil
-}
-
-// ErrNotProvisioned is what an error of VolumesBound is if a provisioner has said that it can provision no volume for the node.
-var ErrNotProvisioned = errors.New("no volume can be provisioned for the node")
-
-// notProvisioned is such an error, of a claim.
-type notProvisioned string
-
-func (e notProvisioned) Error() string {
-	return fmt.Sprintf("provisioning failed for PVC %q", string(e))
-}
-func (notProvisioned) Is(target error) bool { return target == ErrNotProvisioned }
-
-// volumeProvisioned is VolumesBound of a claim for which a volume is to be provisioned.
-func volumeProvisioned(st *cluster.State, namespace string, i cluster.NodeIndex, c *cluster.VolumeChoice) (bool, error) {
-	claim := st.PersistentVolumeClaim(namespace, c.Claim)
-	switch {
-	case claim == nil || claim.UID != c.UID:
-		return false, fmt.Errorf("failed to check provisioning pvc: persistentvolumeclaims %q not found", namespace+"/"+c.Claim)
-	case !claim.HasSelectedNode || claim.SelectedNode != st.Nodes.Spec[i].Name: // so a provisioner says that it cannot
-		return false, notProvisioned(c.Claim)
-	case claim.Volume == "":
-		return false, nil
-	}
-	v := st.PersistentVolume(claim.Volume)
-	if v == nil {
-		return false, nil // it may be told later
-	}
-	if err := reaches(st, i, v); err != nil {
-		return false, err
-	}
-	return claim.Bound, nil
-}
-
-// reaches returns why a volume cannot be reached from a live node.
-func reaches(st *cluster.State, i cluster.NodeIndex, v *cluster.PersistentVolume) error {
-	has, terms, broken := affinityOn(st, i, v)
-	switch {
-	case broken != "":
-		return fmt.Errorf("failed to translate pv to csi: could not translate pv: %s", broken)
-	case has && !termsAdmit(st, i, terms):
-		return fmt.Errorf("pv %q node affinity doesn't match node %q: no matching NodeSelectorTerms", v.Name, st.Nodes.Spec[i].Name)
-	}
-	return nil
-}
-
-// affinityOn returns the affinity of a volume as it counts on a live node: that of the CSI volume that it is where its plugin is replaced. Broken is
-// why that cannot be told.
-func affinityOn(st *cluster.State, i cluster.NodeIndex, v *cluster.PersistentVolume) (has bool, terms []cluster.NodeSelectorTerm, broken string) {
-	if node := st.CSINode(st.Nodes.Spec[i].Name); v.Migration.Plugin != "" && node != nil && slices.Contains(node.Migrated, v.Migration.Plugin) {
-		return v.HasMigratedAffinity, v.MigratedAffinity, v.Migration.Error
-	}
-	return v.HasAffinity, v.Affinity, ""
 }

@@ -41,14 +41,21 @@ func attached(t *testing.T) *world {
 	return w
 }
 
+// evicted is attached, where high has had low1 evicted.
+func evicted(t *testing.T) *world {
+	t.Helper()
+	w := attached(t)
+	w.queueMember("q1")
+	elapse(time.Second)
+	w.binder.evict(1)
+	return w
+}
+
 const onN1 = "high/1 on n1: low1"
 
 func TestAPreemptorWaitsForTheVolumeOfItsVictimToBeDetached(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		w := attached(t)
-		w.queueMember("q1")
-		elapse(time.Second)
-		w.binder.evict(1)
+		w := evicted(t)
 		elapse(5 * time.Minute)
 		if got := w.binder.report("high"); !strings.HasSuffix(got, "preemption: "+"not eligible due to volumes that are still attached to the nominated node.") || w.binder.clears("high") {
 			t.Errorf("while the volume is attached: %q, its nomination is cleared: %v", got, w.binder.clears("high"))
@@ -88,10 +95,7 @@ func TestABrokenAttacherCostsNoSecondVictim(t *testing.T) {
 // Of n1 and n2, kube-scheduler would evict a pod on n2, too: its volume is not attached yet.
 func TestWhomKubeSchedulerEvictsGoesThoughTheAttacherIsBroken(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		w := attached(t)
-		w.queueMember("q1")
-		elapse(time.Second)
-		w.binder.evict(1)
+		w := evicted(t)
 		for since := time.Now(); !w.binder.clears("high") && time.Since(since) < time.Hour; {
 			elapse(time.Second)
 		}
@@ -115,10 +119,7 @@ func TestWhomKubeSchedulerEvictsGoesThoughTheAttacherIsBroken(t *testing.T) {
 
 func TestAPreemptorGivesUpANodeFromWhichTheVolumeIsNeverDetached(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		w := attached(t)
-		w.queueMember("q1")
-		elapse(time.Second)
-		w.binder.evict(1)
+		w := evicted(t)
 		since := time.Now()
 		for !w.binder.clears("high") && time.Since(since) < time.Hour {
 			elapse(time.Second)
@@ -187,10 +188,7 @@ func TestNobodyIsEvictedWhereAVolumeIsBeingDetached(t *testing.T) {
 // Whoever waits for a volume to be detached is tried again when it could not run there even then.
 func TestAPreemptorLooksElsewhereIfItsNodeFillsUpWhileAVolumeIsBeingDetached(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		w := attached(t)
-		w.queueMember("q1")
-		elapse(time.Second)
-		w.binder.evict(1)
+		w := evicted(t)
 		elapse(time.Minute)
 		w.ledger.pod("other", 1000, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.NodeName, p.Priority = "n1", 11 })
 		elapse(30 * time.Second)
