@@ -73,6 +73,36 @@ func (w *storage) dryRun(e *Evaluator, id cluster.PodID) (out []string) {
 	return out
 }
 
+// TestUndetachedDriversAreThoseOfVolumesThatNobodyUses where the pod is nominated: of two drivers whose volumes it wants, it waits for one.
+func TestUndetachedDriversAreThoseOfVolumesThatNobodyUses(t *testing.T) {
+	w := newStorage(t, 2)
+	for _, node := range []string{"n0", "n1"} {
+		w.set(&cluster.CSINode{Name: node, Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true, Limit: 1}, {Name: "other", Limited: true, Limit: 1}}})
+	}
+	other := func(_ *cluster.PersistentVolumeClaim, v *cluster.PersistentVolume) { v.Driver = "other" }
+	w.bound("left", nil)
+	w.bound("used", other)
+	w.bound("x", nil)
+	w.bound("y", other)
+	w.attach("n0", "left")
+	w.set(&cluster.VolumeAttachment{Name: "used-to-n0", Attacher: "other", Node: "n0", Volume: "pv-used"})
+	w.pod("user", "n0", 1, nil, claims("used")...)
+	id := w.pod("p", "", 10, nil, claims("x", "y")...)
+	e := NewEvaluator(EvaluatorConfig{})
+	if got := e.UndetachedDrivers(w.st, id); got != nil {
+		t.Errorf("of a pod that is nominated nowhere: %q", got)
+	}
+	for node, want := range map[string][]string{"n0": {"csi"}, "n1": {}, "gone": nil} {
+		w.apply(cluster.PodNominated{ID: id, Node: node})
+		if got := e.UndetachedDrivers(w.st, id); !slices.Equal(got, want) {
+			t.Errorf("on %s: %q, want %q", node, got, want)
+		}
+	}
+	if got, want := e.LimitedDrivers(w.st, id), []string{"csi", "other"}; !slices.Equal(got, want) {
+		t.Errorf("limited are %q, want %q", got, want)
+	}
+}
+
 func TestPreemptionSeesVolumesThatOnlyVictimsUse(t *testing.T) {
 	const high = 10
 	full := []string{ReasonVolumeLimit}

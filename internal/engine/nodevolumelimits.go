@@ -536,9 +536,13 @@ func (p *limits) move(v *volumeOverlay, st *cluster.State, i cluster.NodeIndex, 
 // unused reports whether volumes of the drivers that the pods want are attached to a live node which no pod there uses. The controller that
 // attaches volumes detaches these, as soon as the node says that they are not mounted any more.
 func (p *limits) unused(st *cluster.State, i cluster.NodeIndex) bool {
-	return p != nil && st.CSINode(st.Nodes.Spec[i].Name) != nil && slices.ContainsFunc(p.drivers, func(d driverDemand) bool {
-		return slices.ContainsFunc(st.AttachedOf(i, d.name), func(a cluster.Attachment) bool { return a.Uses == 0 })
-	})
+	return p != nil && slices.ContainsFunc(p.drivers, func(d driverDemand) bool { return unusedOf(st, i, d.name) })
+}
+
+// unusedOf reports whether volumes of a driver are attached to a live node which no pod there uses.
+func unusedOf(st *cluster.State, i cluster.NodeIndex, driver string) bool {
+	return st.CSINode(st.Nodes.Spec[i].Name) != nil &&
+		slices.ContainsFunc(st.AttachedOf(i, driver), func(a cluster.Attachment) bool { return a.Uses == 0 })
 }
 
 // Undetached is why so many nodes, on which a dry run finds victims, are no candidates for whoever does not count on volumes being detached.
@@ -560,6 +564,19 @@ func (e *Evaluator) LimitedDrivers(st *cluster.State, pod cluster.PodID) (names 
 		}
 	})
 	return names
+}
+
+// UndetachedDrivers returns those of LimitedDrivers of which volumes are attached to the node that the pod is nominated to, and no pod there uses them.
+func (e *Evaluator) UndetachedDrivers(st *cluster.State, pod cluster.PodID) (names []string) {
+	row := st.Pod(pod)
+	if row == nil {
+		return nil
+	}
+	node := st.Nodes.ByName(row.Nominated)
+	if node == cluster.NoNode {
+		return nil
+	}
+	return slices.DeleteFunc(e.LimitedDrivers(st, pod), func(driver string) bool { return !unusedOf(st, node, driver) })
 }
 
 // detaching is why a node is no candidate as long as volumes are attached that no pod uses any more.

@@ -73,6 +73,7 @@ type preparation struct {
 
 	// These are preparing.mu's.
 	past     bool          // a bind of it may have been sent, or is about to be
+	ready    bool          // its claims are bound, and its bind is about to be sent
 	canceled bool          // the pod is preempted
 	over     chan struct{} // closed when it has come to an end
 }
@@ -199,8 +200,18 @@ func (b *preparing) isCanceled(p *placement) bool {
 func (b *preparing) passes(p *placement) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p.preparation.past = !p.preparation.canceled
-	return p.preparation.past
+	p.preparation.ready = !p.preparation.canceled
+	p.preparation.past = p.preparation.ready
+	return p.preparation.ready
+}
+
+// waits reports whether a report is of a pod that still waits for its claims, if it says that it does. One that is about to be bound is told nothing
+// of that any more: the write would only change the version of the pod that its bind names.
+func (b *preparing) waits(r source.Report) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.of[r.UID]
+	return !r.Assumed || p != nil && !p.preparation.ready
 }
 
 // await has a placement wait for its claims to be bound.

@@ -621,6 +621,27 @@ func TestItIsToldWhereAPodIsToGoThatWaitsForItsClaims(t *testing.T) {
 	})
 }
 
+// TestOfAPodThatIsAboutToBeBoundItIsNotToldWhereItIsToGo: its bind names the version of the pod, which that would change.
+func TestOfAPodThatIsAboutToBeBoundItIsNotToldWhereItIsToGo(t *testing.T) {
+	src, b := canceling(t)
+	src.setObjects(freeVolume("made", 5))
+	src.answers(func(source.Binding) source.Outcome { return source.Outcome{Result: source.BindUnknown, Err: errFake} })
+	b.commit(b.request(1, "v"))
+	eventually(t, "its claim is written", func() bool { return len(src.triedVolumes("v")) > 0 })
+	told := func() bool {
+		_, ok := b.term.Load().reports.waits(source.Report{UID: "v", Nominate: true, Nominated: "a", Assumed: true})
+		return ok
+	}
+	if !told() {
+		t.Error("it is not told where v is to go, which waits for its claims")
+	}
+	src.bindClaim("c", "made")
+	eventually(t, "its bind is sent", func() bool { return len(src.tried("v")) > 0 })
+	if told() {
+		t.Error("it is told where v is to go, which is about to be bound")
+	}
+}
+
 // TestAPodWhoseClaimsCannotBeWrittenIsToldWhy, though it keeps its room.
 func TestAPodWhoseClaimsCannotBeWrittenIsToldWhy(t *testing.T) {
 	src, b := canceling(t)

@@ -138,7 +138,7 @@ func merge(older, newer source.Report) source.Report {
 		older.Nominate, older.Nominated = true, newer.Nominated
 		return older
 	}
-	if !newer.Nominate {
+	if !newer.Nominate && !newer.Assumed { // of one that is placed, it says itself whether it is still nominated
 		newer.Nominate, newer.Nominated = older.Nominate, older.Nominated
 	}
 	return newer

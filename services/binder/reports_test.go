@@ -33,17 +33,25 @@ func (l *reportLane) next() (waitingReport, bool) {
 	return l.take(uid), true
 }
 
+// placedReport is reported, of a pod that is placed.
+func placedReport(message string, nominate bool, node string) source.Report {
+	r := reported(message, nominate, node)
+	r.Assumed = true
+	return r
+}
+
 func TestReportsOfAPodThatWaitAreOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		older, newer, want source.Report
 	}{
-		"the newer message":                {reported("old", false, ""), reported("new", false, ""), reported("new", false, "")},
-		"the older nomination stays":       {reported("old", true, "a"), reported("new", false, ""), reported("new", true, "a")},
-		"the newer nomination":             {reported("old", true, "a"), reported("new", true, "b"), reported("new", true, "b")},
-		"a nomination joins a message":     {reported("old", false, ""), reported("", true, "a"), reported("old", true, "a")},
-		"a message joins a nomination":     {reported("", true, "a"), reported("new", false, ""), reported("new", true, "a")},
-		"the end of a nomination":          {reported("old", true, "a"), reported("", true, ""), reported("old", true, "")},
-		"a nomination replaces a lone one": {reported("", true, "a"), reported("", true, ""), reported("", true, "")},
+		"the newer message":                                      {reported("old", false, ""), reported("new", false, ""), reported("new", false, "")},
+		"the older nomination stays":                             {reported("old", true, "a"), reported("new", false, ""), reported("new", true, "a")},
+		"the newer nomination":                                   {reported("old", true, "a"), reported("new", true, "b"), reported("new", true, "b")},
+		"a nomination joins a message":                           {reported("old", false, ""), reported("", true, "a"), reported("old", true, "a")},
+		"a message joins a nomination":                           {reported("", true, "a"), reported("new", false, ""), reported("new", true, "a")},
+		"the end of a nomination":                                {reported("old", true, "a"), reported("", true, ""), reported("old", true, "")},
+		"trouble of one that is placed, and is to be so no more": {placedReport("", true, "a"), placedReport("new", false, "a"), placedReport("new", false, "a")},
+		"a nomination replaces a lone one":                       {reported("", true, "a"), reported("", true, ""), reported("", true, "")},
 	} {
 		l := newReportLane(reportLaneConfig{limit: 10, binds: new(bound)})
 		other := source.Report{UID: "q", Reason: "Unschedulable"}

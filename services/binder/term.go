@@ -106,6 +106,7 @@ func newTerm(cfg termConfig) (*term, error) {
 	names := newNames(cfg.Lease, cfg.shared)
 	backlog := newBacklog(cfg.MaxUnbound, cfg.places, names, cfg.metrics, cfg.Log)
 	preempting := &bound{limit: cfg.Preemptions}
+	preparing := newPreparing(cfg.MaxUnbound, cfg.BindWorkers)
 	failed := func(lane string) func(error) {
 		return func(err error) {
 			cfg.metrics.laneFailed.WithLabelValues(lane).Inc()
@@ -143,13 +144,18 @@ func newTerm(cfg termConfig) (*term, error) {
 		}),
 		preemptions: newPreemptions(),
 		preempting:  preempting,
-		preparing:   newPreparing(cfg.MaxUnbound, cfg.BindWorkers), bindTimeouts: cfg.BindTimeouts,
+		preparing:   preparing, bindTimeouts: cfg.BindTimeouts,
 		evicting: evicting,
 		events:   events,
 		reports: newReportLane(reportLaneConfig{
 			source: cfg.Source, limit: cfg.EventLimit, binds: backlog.unbound, failed: failed(laneReports), trace: cfg.Trace,
 			dropped: cfg.metrics.laneDropped.WithLabelValues(laneReports).Inc,
-			waits:   func(r source.Report) (time.Time, bool) { return names.waits(ledger, r) },
+			waits: func(r source.Report) (time.Time, bool) {
+				if !preparing.waits(r) {
+					return time.Time{}, false
+				}
+				return names.waits(ledger, r)
+			},
 		}),
 		trace: cfg.Trace,
 	}

@@ -80,6 +80,11 @@ func (g *guarded) LimitedDrivers(st *cluster.State, pod cluster.PodID) (names []
 	return g.Evaluator.LimitedDrivers(st, pod)
 }
 
+func (g *guarded) UndetachedDrivers(st *cluster.State, pod cluster.PodID) (names []string) {
+	defer g.recovered(engine.Subject{}, func() { names = nil })
+	return g.Evaluator.UndetachedDrivers(st, pod)
+}
+
 func (g *guarded) StandsAttached(st *cluster.State, pod cluster.PodID, found *engine.Preemption) (stands bool) {
 	defer g.recovered(engine.Subject{}, func() { stands = false })
 	return g.Evaluator.StandsAttached(st, pod, found)

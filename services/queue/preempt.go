@@ -61,7 +61,7 @@ func (c *cycle) postFilter(st *cluster.State, a *attempt, now time.Time) postFil
 	f := postFilter{message: engine.PostFilterMessage(profile, why), detaching: engine.AwaitsDetachment(why)}
 	if f.detaching && !a.Detaching.IsZero() && now.Sub(a.Detaching) >= detachFor {
 		f.detaching, f.clear, f.gaveUp = false, true, true
-		c.sh.doubt(c.s.cfg.Evaluator.LimitedDrivers(st, a.ID), now)
+		c.sh.doubt(c.s.cfg.Evaluator.UndetachedDrivers(st, a.ID), now)
 	}
 	return f
 }
@@ -173,12 +173,12 @@ func (c *cycle) dryRun(ctx context.Context, a *attempt) (fanout.DryRunAnswer, er
 		least = c.committed
 	}
 	q := fanout.DryRunQuestion{Least: least, Length: c.length, Subject: a.Subject, Pod: a.ID, Seed: c.seed}
-	if c.sh.doubts() {
+	if c.sh.doubtsAny() {
 		var drivers []string
 		if err := c.read(ctx, func(st *cluster.State) { drivers = c.s.cfg.Evaluator.LimitedDrivers(st, a.ID) }); err != nil {
 			return fanout.DryRunAnswer{}, err
 		}
-		if len(drivers) > 0 && c.sh.doubts(drivers...) {
+		if c.sh.doubts(drivers, time.Now()) {
 			q.Stands = func(found *engine.Preemption) (stands bool) {
 				_ = c.read(ctx, func(st *cluster.State) { stands = c.s.cfg.Evaluator.StandsAttached(st, a.ID, found) })
 				return stands

@@ -43,6 +43,7 @@ type Evaluator interface {
 	Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool)
 	Preemptable(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) bool
 	LimitedDrivers(st *cluster.State, pod cluster.PodID) []string
+	UndetachedDrivers(st *cluster.State, pod cluster.PodID) []string
 	StandsAttached(st *cluster.State, pod cluster.PodID, found *engine.Preemption) bool
 }
 

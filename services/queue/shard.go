@@ -25,7 +25,7 @@ type shard struct {
 
 	woken chan struct{} // holds one value while the queue may have changed since the driver looked
 	// undetached are the drivers for whose volumes a preemptor has waited in vain, and since when: none of their volumes has been detached from any node
-	// since, as far as is known. Nobody is evicted so that they be detached, for undetachedFor. At most maxUndetached.
+	// since, as far as is known. Nobody is evicted so that they be detached, for undetachedFor, and then for one preemptor at a time. At most maxUndetached.
 	undetached map[string]time.Time
 
 	draining chan struct{} // closed: start no further cycle
@@ -134,7 +134,6 @@ func (sh *shard) looksForLong(now time.Time) bool {
 
 func (sh *shard) reset(st *cluster.State) {
 	sh.with(func(q *pending.Queue, now time.Time) {
-		clear(sh.undetached) // what has been detached meanwhile was not told
 		q.Reset(now, st)
 	})
 }
@@ -151,10 +150,12 @@ func (sh *shard) apply(st *cluster.State, d cluster.Delta) {
 }
 
 // maxUndetached bounds for how many drivers a shard remembers that they do not detach: a cluster has a few.
-// undetachedFor is how long, unless it is seen that they do: one of several drivers of a pod may be remembered that never had to.
+// undetachedFor is how long, unless it is seen that they do: that may have been while the log was not told. triedEvery is how often a preemptor tries
+// whether they do, after that: it needs detachFor to find out, and its next attempt may be late.
 const (
 	maxUndetached = 64
 	undetachedFor = 2 * time.Hour
+	triedEvery    = 15 * time.Minute
 )
 
 // doubt remembers drivers that do not detach. The caller holds the lock.
@@ -163,21 +164,38 @@ func (sh *shard) doubt(drivers []string, now time.Time) {
 		sh.undetached = make(map[string]time.Time)
 	}
 	for _, driver := range drivers {
-		if len(sh.undetached) < maxUndetached {
+		if _, known := sh.undetached[driver]; known || len(sh.undetached) < maxUndetached {
 			sh.undetached[driver] = now
 		}
 	}
 }
 
-// doubts reports whether one of the drivers is doubted; of none, whether any is.
-func (sh *shard) doubts(drivers ...string) bool {
+// doubtsAny reports whether any driver is doubted.
+func (sh *shard) doubtsAny() bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	maps.DeleteFunc(sh.undetached, func(_ string, since time.Time) bool { return time.Since(since) >= undetachedFor })
-	if len(drivers) == 0 {
-		return len(sh.undetached) > 0
+	return len(sh.undetached) > 0
+}
+
+// doubts reports whether one of the drivers is doubted. If it has been for long, one caller is let through, and the others are not for a while.
+func (sh *shard) doubts(drivers []string, now time.Time) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	due := func(driver string) (known, due bool) {
+		since, known := sh.undetached[driver]
+		return known, known && now.Sub(since) >= undetachedFor
 	}
-	return slices.ContainsFunc(drivers, func(driver string) bool { return !sh.undetached[driver].IsZero() })
+	for _, driver := range drivers {
+		if known, due := due(driver); known && !due {
+			return true
+		}
+	}
+	for _, driver := range drivers {
+		if _, due := due(driver); due {
+			sh.undetached[driver] = now.Add(triedEvery - undetachedFor)
+		}
+	}
+	return false
 }
 
 // drain lets the cycle that is running end, for at most so long, and starts no other.

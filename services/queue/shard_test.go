@@ -194,3 +194,34 @@ func TestABatchHasAboutAsManyClaimsAsCanBeLookedUpAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestOneOfAllPreemptorsTriesWhetherADriverDetaches when it has been doubted for long, and not for each of them pods are evicted; what it is doubted for
+// outlives that the replica begins anew.
+func TestOneOfAllPreemptorsTriesWhetherADriverDetaches(t *testing.T) {
+	w := newLooking(t, 0)
+	began := w.now
+	w.sh.with(func(*pending.Queue, time.Time) { w.sh.doubt([]string{"dead", "dying"}, began) })
+	w.sh.reset(w.st)
+	for _, tt := range []struct {
+		after   time.Duration
+		drivers []string
+		want    []bool // of one preemptor after the other
+	}{
+		{time.Hour, []string{"dead"}, []bool{true, true}},
+		{time.Hour, []string{"well"}, []bool{false}},
+		{time.Hour, []string{"dead", "well"}, []bool{true}},
+		{2 * time.Hour, []string{"dead"}, []bool{false, true, true}},
+		{2 * time.Hour, []string{"dead", "dying"}, []bool{true}}, // the one that is let through is so for both
+		{2 * time.Hour, []string{"dying"}, []bool{false, true}},
+		{2*time.Hour + triedEvery, []string{"dead"}, []bool{false, true}},
+	} {
+		for k, want := range tt.want {
+			if got := w.sh.doubts(tt.drivers, began.Add(tt.after)); got != want {
+				t.Errorf("after %v, preemptor %d with volumes of %q is held back: %v, want %v", tt.after, k, tt.drivers, got, want)
+			}
+		}
+	}
+	if !w.sh.doubtsAny() {
+		t.Error("nothing is doubted any more")
+	}
+}

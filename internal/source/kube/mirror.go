@@ -316,13 +316,13 @@ func (m *mirror) written(name types.NamespacedName, uid types.UID, p statusPatch
 	m.saw(name, uid, version)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s := m.objects[name]; s != nil && s.uid == uid && s.status != nil && !later(s.version, version) {
+	if s := m.objects[name]; s != nil && s.uid == uid && s.status != nil && !later(cmp.Or(s.newest, s.version), version) {
 		changed, status := *s, *s.status
 		if len(p.Conditions) > 0 {
 			status.scheduled = &p.Conditions[0]
 		}
 		if p.NominatedNodeName != nil {
-			status.nominated, status.unsure = *p.NominatedNodeName, false
+			status.nominated = *p.NominatedNodeName
 		}
 		changed.status = &status
 		m.objects[name] = &changed

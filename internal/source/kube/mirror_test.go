@@ -54,8 +54,14 @@ func TestAMirrorKnowsOfAStatusWhatWasWrittenLast(t *testing.T) {
 		t.Errorf("a write without an answer may come yet: %+v", got)
 	}
 	m.written(name, "u", statusPatch{NominatedNodeName: &a}, "13")
-	if got := m.waiting(name, "u"); got.unsure {
-		t.Errorf("behind it one has an answer: %+v", got)
+	if got := m.waiting(name, "u"); !got.unsure {
+		t.Errorf("it may come behind one that has an answer: %+v", got)
+	}
+	none := ""
+	m.written(name, "u", statusPatch{NominatedNodeName: &none}, "15")
+	m.written(name, "u", statusPatch{NominatedNodeName: &a}, "14")
+	if got := m.waiting(name, "u"); got.nominated != "" {
+		t.Errorf("behind an answer that is late, of which the watch has not told the newer one yet: %+v", got)
 	}
 }
 

@@ -70,13 +70,14 @@ func (w *Workers) DryRunPreemption(ctx context.Context, q DryRunQuestion) (DryRu
 		a.Verdicts = engine.MergeVerdicts(a.Verdicts, d.Verdicts)
 		for n := range d.Candidates {
 			p := &d.Candidates[n]
+			if best != nil && p.Compare(best, q.Seed) >= 0 {
+				continue
+			}
 			if q.Stands != nil && !q.Stands(p) {
 				a.Fallen++
 				continue
 			}
-			if best == nil || p.Compare(best, q.Seed) < 0 {
-				best, a.Best = p, response.GetCandidates()[n]
-			}
+			best, a.Best = p, response.GetCandidates()[n]
 		}
 	}
 	return a, nil

@@ -1,0 +1,98 @@
+package rules
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// startsGoroutine returns whether a file starts a goroutine: by a go statement, a method that is called Go, as those of
+// WaitGroups and errgroups, or tests that run in parallel. What benchmarks start does not count: no test runs them.
+func startsGoroutine(f *ast.File) (found bool) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			return !strings.HasPrefix(n.Name.Name, "Benchmark")
+		case *ast.GoStmt:
+			found = true
+		case *ast.CallExpr:
+			if s, ok := n.Fun.(*ast.SelectorExpr); ok && (s.Sel.Name == "Go" || s.Sel.Name == "Parallel") {
+				found = true
+			}
+		}
+		return !found
+	})
+	return found
+}
+
+// makefileWords returns the words of a variable of the Makefile.
+func makefileWords(t *testing.T, name string) []string {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^` + name + `\s*:=((?:.*\\\n)*.*)$`).FindStringSubmatch(readFile(t, "Makefile"))
+	if m == nil {
+		t.Fatalf("the Makefile has no variable %s", name)
+	}
+	return strings.Fields(strings.ReplaceAll(m[1], "\\\n", " "))
+}
+
+// TestWhatIsTestedWithoutTheRaceDetectorStartsNoGoroutine: make test runs the tests of pure packages without it, in a fifth of
+// the time. One that starts goroutines is tested with it, too.
+func TestWhatIsTestedWithoutTheRaceDetectorStartsNoGoroutine(t *testing.T) {
+	all, err := packages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pure, split := makefileWords(t, "PURE"), makefileWords(t, "SPLIT")
+	for _, path := range pure {
+		path = strings.TrimPrefix(path, "./")
+		at := slices.IndexFunc(all, func(p goPackage) bool { return p.Path == path })
+		if at < 0 {
+			t.Errorf("PURE in the Makefile has %s, which is no package", path)
+			continue
+		}
+		p, starts := all[at], ""
+		for _, name := range slices.Concat(p.GoFiles, p.TestGoFiles, p.XTestGoFiles) {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if startsGoroutine(f) {
+				starts = name
+			}
+		}
+		switch both := slices.Contains(split, "./"+path); {
+		case starts != "" && !both:
+			t.Errorf("%s/%s starts a goroutine: take the package out of PURE in the Makefile, or put it in SPLIT, too", path, starts)
+		case starts == "" && both:
+			t.Errorf("%s starts no goroutine: take it out of SPLIT in the Makefile", path)
+		}
+	}
+	for _, path := range split {
+		if !slices.Contains(pure, path) {
+			t.Errorf("SPLIT in the Makefile has %s, which is not in PURE", path)
+		}
+	}
+}
+
+func TestTheLawOfGoroutinesFindsWhatStartsThem(t *testing.T) {
+	for code, want := range map[string]bool{
+		`func f() { go f() }`:                       true,
+		`func f(wg *sync.WaitGroup) { wg.Go(f) }`:   true,
+		`func f(t *testing.T) { t.Parallel() }`:     true,
+		`func f() { defer f(); g.Gone(); Go := 1 }`: false,
+		`func BenchmarkF(b *testing.B) { go f() }`:  false,
+	} {
+		f, err := parser.ParseFile(token.NewFileSet(), "p.go", "package p\n"+code, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := startsGoroutine(f); got != want {
+			t.Errorf("%s starts a goroutine: %v, want %v", code, got, want)
+		}
+	}
+}
