@@ -85,7 +85,11 @@ var volumeRestrictions = Descriptor{
 			}
 		}
 	},
-	short: inWords("has a disk or a claim in use by others", "have a disk or a claim in use by others"),
+	short: byReason(
+		wording{begin: ReasonDiskConflict, one: "has a disk of it in use by others", many: "have a disk of it in use by others"},
+		because(ReasonClaimConflict, "", "a claim that only one pod can use is in use by another"),
+		claimIsMissing,
+	),
 	text: func(l *Lack, by Blocker) string {
 		switch {
 		case l.Reason == ReasonDiskConflict:
