@@ -35,7 +35,10 @@ const untranslatable = "could not translate pv: "
 
 var volumeBinding = Descriptor{
 	Name: VolumeBinding, Points: []string{"preFilter", "filter", "reserve", "preScore", "score", "preBind"},
-	Needs: map[string]string{"filter": "preFilter", "score": "preFilter"},
+	Needs: map[string][]string{
+		"filter": {"preFilter", "reserve", "preBind"}, // kube-scheduler would bind pods whose claims nobody binds
+		"score":  {"preFilter"},
+	},
 	scale: ownScale, scoresIf: func(p *cluster.Profile) bool { return len(p.StorageShape) > 0 },
 	Judges: []Aspect{BoundVolumes}, Predicates: []string{"CheckVolumeBinding"},
 	hints: hints{volumes: bindingVolumes},

@@ -28,7 +28,7 @@ const (
 const readWriteOncePod = "ReadWriteOncePod"
 
 var volumeRestrictions = Descriptor{
-	Name: VolumeRestrictions, Points: []string{"preFilter", "filter"}, Needs: map[string]string{"filter": "preFilter"},
+	Name: VolumeRestrictions, Points: []string{"preFilter", "filter"}, Needs: map[string][]string{"filter": {"preFilter"}},
 	Judges: []Aspect{SharedDisks}, Predicates: []string{"NoDiskConflict"},
 	hints:   hints{pod: diskGone},
 	reasons: []Reason{{Text: ReasonDiskConflict}, {Text: ReasonClaimConflict}},

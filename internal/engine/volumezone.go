@@ -34,7 +34,7 @@ var (
 const zoneDelimiter = "__"
 
 var volumeZone = Descriptor{
-	Name: VolumeZone, Points: []string{"preFilter", "filter"}, Needs: map[string]string{"filter": "preFilter"},
+	Name: VolumeZone, Points: []string{"preFilter", "filter"}, Needs: map[string][]string{"filter": {"preFilter"}},
 	Predicates: []string{"NoVolumeZoneConflict"},
 	reasons:    []Reason{{Text: ReasonVolumeZone}},
 	refuses:    true,
