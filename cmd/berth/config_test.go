@@ -93,6 +93,16 @@ func TestThatPreemptionSeesVolumesReachesTheSettings(t *testing.T) {
 	}
 }
 
+func TestTheBindTimeoutsOfProfilesReachTheBinder(t *testing.T) {
+	f, err := parsed("--config", file(t, "config.yaml", configHeader+"profiles: [{schedulerName: a}, {schedulerName: b, pluginConfig: [{name: VolumeBinding, args: {bindTimeoutSeconds: 7}}]}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]time.Duration{"a": 600 * time.Second, "b": 7 * time.Second}, f.cluster.BindTimeouts); diff != "" {
+		t.Errorf("bind timeouts (-want +got):\n%s", diff)
+	}
+}
+
 func TestTheTimeOfUnschedulablePodsReachesTheSettings(t *testing.T) {
 	f, err := parsed("--pod-max-in-unschedulable-pods-duration", "90s", "--config", file(t, "config.yaml", configHeader))
 	if err != nil || f.cluster.Settings.MaxUnschedulableSeconds != 90 {

@@ -115,7 +115,7 @@ func (c *connection) add(cmd *cobra.Command, opt Options) {
 // addOffline adds the flag of commands that a file can answer.
 func (c *connection) addOffline(cmd *cobra.Command, opt Options) {
 	if opt.Offline != nil {
-		cmd.Flags().StringVar(&c.from, "from", "", `answer from a file instead of a server, as "kubectl get nodes,pods,services,replicasets -A -o json" writes it; "-" for standard input`)
+		cmd.Flags().StringVar(&c.from, "from", "", `answer from a file instead of a server, as "kubectl get nodes,pods,namespaces,services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,persistentvolumes,persistentvolumeclaims,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments -A -o json" writes it; "-" for standard input`)
 	}
 }
 

@@ -183,8 +183,10 @@ func unrunnable(path *field.Path, r resolved, profile *cluster.Profile) (errs fi
 			if point == "score" && !p.Scores(profile) {
 				continue
 			}
-			if other, needs := p.Needs[point]; needs && slices.Contains(r.at[point], p.Name) && !slices.Contains(r.at[other], p.Name) {
-				errs = append(errs, field.Invalid(path.Child(other), r.at[other], fmt.Sprintf("%s cannot run at %s without %s", p.Name, point, other)))
+			for _, other := range p.Needs[point] {
+				if slices.Contains(r.at[point], p.Name) && !slices.Contains(r.at[other], p.Name) {
+					errs = append(errs, field.Invalid(path.Child(other), r.at[other], fmt.Sprintf("%s cannot run at %s without %s: disable it at both or at neither", p.Name, point, other)))
+				}
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -91,6 +92,14 @@ func TestDefaultsAreKubeSchedulers(t *testing.T) {
 		if !slices.ContainsFunc(strings.Split(string(out), "\n"), func(line string) bool { return strings.TrimSpace(line) == want }) {
 			t.Errorf("the completed configuration has no line %q", want)
 		}
+	}
+}
+
+func TestEachProfileHasTheBindTimeoutOfItsArguments(t *testing.T) {
+	c := mustComplete(t, "profiles: [{schedulerName: patient}, {schedulerName: hasty, pluginConfig: [{name: VolumeBinding, args: {bindTimeoutSeconds: 1}}]}, "+
+		"{schedulerName: never, pluginConfig: [{name: VolumeBinding, args: {bindTimeoutSeconds: 0}}]}]")
+	if diff := cmp.Diff(map[string]time.Duration{"patient": 600 * time.Second, "hasty": time.Second, "never": 0}, c.BindTimeouts); diff != "" {
+		t.Errorf("bind timeouts (-want +got):\n%s", diff)
 	}
 }
 

@@ -132,6 +132,8 @@ func TestWhatBerthDoesNotHaveIsNamed(t *testing.T) {
 		{"no bind", profile("{bind: {disabled: [{name: DefaultBinder}]}}", ""), "at least one bind plugin is needed"},
 		{"no gates", profile("{preEnqueue: {disabled: [{name: SchedulingGates}]}}", ""), "Berth cannot do without SchedulingGates"},
 		{"filter without preFilter", profile("{preFilter: {disabled: [{name: NodeResourcesFit}]}}", ""), "NodeResourcesFit cannot run at filter without preFilter"},
+		{"volumes without reserve", profile("{reserve: {disabled: [{name: VolumeBinding}]}}", ""), `profiles[0].plugins.reserve: Invalid value: ["DynamicResources"]: VolumeBinding cannot run at filter without reserve: disable it at both or at neither`},
+		{"volumes without preBind", profile("{preBind: {disabled: [{name: '*'}]}}", ""), "profiles[0].plugins.preBind: Invalid value: null: VolumeBinding cannot run at filter without preBind: disable it at both or at neither"},
 		{"score without preScore", profile("{preScore: {disabled: [{name: '*'}]}}", ""), "TaintToleration cannot run at score without preScore"},
 		{"spread without preFilter", profile("{preFilter: {disabled: [{name: PodTopologySpread}]}}", ""), "PodTopologySpread cannot run at filter without preFilter"},
 		{"spread without preScore", profile("{preScore: {disabled: [{name: PodTopologySpread}]}}", ""), "PodTopologySpread cannot run at score without preScore"},

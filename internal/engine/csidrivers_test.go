@@ -172,9 +172,9 @@ func TestWhatANodeWithoutTheDriverLacksIsToldWithTheClaims(t *testing.T) {
 		t.Errorf("lacks (-want +got):\n%s", diff)
 	}
 	for want, reasons := range map[string][]string{
-		"does not have the CSI driver of its volumes":          {"a" + ReasonNoDriver, "b" + ReasonNoDriver},
-		"has no room for its volumes, or not their CSI driver": {"a" + ReasonNoDriver, ReasonVolumeLimit},
-		"has no room for its volumes":                          {ReasonVolumeLimit},
+		"does not have the CSI driver of its volumes":                                {"a" + ReasonNoDriver, "b" + ReasonNoDriver},
+		"has no room for its volumes or does not have the CSI driver of its volumes": {"a" + ReasonNoDriver, ReasonVolumeLimit},
+		"has no room for its volumes":                                                {ReasonVolumeLimit},
 	} {
 		r := Rejection{Plugin: NodeVolumeLimits, Nodes: 1}
 		for _, reason := range reasons {

@@ -33,7 +33,7 @@ const (
 
 var interPodAffinity = Descriptor{
 	Name: InterPodAffinity, Points: []string{"preFilter", "filter", "preScore", "score"},
-	Needs:      map[string]string{"filter": "preFilter", "score": "preScore"},
+	Needs:      map[string][]string{"filter": {"preFilter"}, "score": {"preScore"}},
 	Judges:     []Aspect{PodTerms},
 	Predicates: []string{"MatchInterPodAffinity"}, Priorities: []string{"InterPodAffinityPriority"},
 	reasons: []Reason{{Text: ReasonAffinity}, {Text: ReasonAntiAffinity}, {Text: ReasonExistingAntiAffinity}},

@@ -15,7 +15,7 @@ const NodeDeclaredFeatures = "NodeDeclaredFeatures"
 const ReasonFeatures = "node(s) didn't match Pod's required features"
 
 var nodeDeclaredFeatures = Descriptor{
-	Name: NodeDeclaredFeatures, Points: []string{"preFilter", "filter"}, OwnGate: true, Needs: map[string]string{"filter": "preFilter"},
+	Name: NodeDeclaredFeatures, Points: []string{"preFilter", "filter"}, OwnGate: true, Needs: map[string][]string{"filter": {"preFilter"}},
 	Judges:  []Aspect{Features},
 	reasons: []Reason{{Text: ReasonFeatures}},
 	compile: func(c *compiler) compiled {

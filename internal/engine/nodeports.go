@@ -17,7 +17,7 @@ const ReasonNodePorts = "node(s) didn't have free ports for the requested pod po
 const allIPs = "0.0.0.0"
 
 var nodePorts = Descriptor{
-	Name: NodePorts, Points: []string{"preFilter", "filter"}, Needs: map[string]string{"filter": "preFilter"},
+	Name: NodePorts, Points: []string{"preFilter", "filter"}, Needs: map[string][]string{"filter": {"preFilter"}},
 	Judges:     []Aspect{Ports},
 	Predicates: []string{"GeneralPredicates", "PodFitsHostPorts", "PodFitsPorts"},
 	reasons:    []Reason{{Text: ReasonNodePorts}},

@@ -15,7 +15,7 @@ import (
 const NodeResourcesBalancedAllocation = "NodeResourcesBalancedAllocation"
 
 var nodeResourcesBalancedAllocation = Descriptor{
-	Name: NodeResourcesBalancedAllocation, Points: []string{"preScore", "score"}, Needs: map[string]string{"score": "preScore"},
+	Name: NodeResourcesBalancedAllocation, Points: []string{"preScore", "score"}, Needs: map[string][]string{"score": {"preScore"}},
 	Priorities: []string{"BalancedResourceAllocation"},
 	scale:      ownScale,
 	compile: func(c *compiler) compiled {

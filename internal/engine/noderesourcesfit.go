@@ -35,7 +35,7 @@ const (
 
 var nodeResourcesFit = Descriptor{
 	Name: NodeResourcesFit, Points: []string{"preFilter", "filter", "preScore", "score", "placementScore"},
-	Needs:      map[string]string{"filter": "preFilter"},
+	Needs:      map[string][]string{"filter": {"preFilter"}},
 	Judges:     []Aspect{Requests},
 	Predicates: []string{"GeneralPredicates", "PodFitsResources"},
 	Priorities: []string{"LeastRequestedPriority", "MostRequestedPriority", "RequestedToCapacityRatioPriority"},

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -64,16 +63,15 @@ var nodeVolumeLimits = Descriptor{
 		c.program.volumes.limits = p
 		return out
 	},
-	short: func(r *Rejection) string {
-		without := func(v VerdictCount) bool { return strings.HasSuffix(v.Reason, ReasonNoDriver) }
-		switch {
-		case !slices.ContainsFunc(r.Reasons, without):
-			return plural(int(r.Nodes), "has", "have") + " no room for its volumes"
-		case slices.ContainsFunc(r.Reasons, func(v VerdictCount) bool { return !without(v) }):
-			return plural(int(r.Nodes), "has", "have") + " no room for its volumes, or not their CSI driver"
-		}
-		return plural(int(r.Nodes), "does", "do") + " not have the CSI driver of its volumes"
-	},
+	short: byReason(
+		wording{begin: ReasonVolumeLimit, one: "has no room for its volumes", many: "have no room for its volumes"},
+		wording{end: ReasonNoDriver, one: "does not have the CSI driver of its volumes", many: "do not have the CSI driver of its volumes"},
+		wording{begin: ReasonUncountedVolumes, one: "has pods whose volumes cannot be counted", many: "have pods whose volumes cannot be counted"},
+		wording{begin: ReasonUntoldLimits, one: "has a CSINode that is too large for Berth", many: "have CSINodes that are too large for Berth"},
+		because("looking up PVC ", `" not found`, "a claim of it does not exist"),
+		claimIsNameless, claimIsAnothers,
+		because("", "", "a disk of it cannot be counted"), // Migration.Error
+	),
 	text: func(l *Lack, _ Blocker) string {
 		if of := l.Of; of != nil && of.Driver != "" {
 			who := "the pod"
@@ -149,7 +147,7 @@ func (r *resolving) limits() (out limitsDemand) {
 		read := &r.reads[k]
 		switch {
 		case by.Name == "":
-			out.broken = "PersistentVolumeClaim had no name"
+			out.broken = claimNameless
 			return out
 		case read.claim == nil:
 			out.missing = fmt.Sprintf("looking up PVC %s/%s: %s", r.labels.Namespace, by.Name, claimNotFound(by.Name))

@@ -21,8 +21,9 @@ type Descriptor struct {
 	Name string // kube-scheduler's: verdicts, metrics and configurations call it so
 	// Points are where it runs, as KubeSchedulerConfiguration calls them. One that has none is no plugin of kube-scheduler's.
 	Points []string
-	// Needs says at which other point the plugin has to run for it to run at a point: kube-scheduler's or Berth would fail else.
-	Needs map[string]string
+	// Needs says at which other points the plugin has to run for it to run at a point: kube-scheduler's or Berth would fail else, or leave undone what
+	// pods wait for.
+	Needs map[string][]string
 	// Gated: it is behind a feature gate of kube-scheduler's that is off, and not in the default profile.
 	Gated bool
 	// OwnGate: kube-scheduler has a feature gate of its name, which is off if the plugin is Gated.

@@ -33,7 +33,7 @@ const (
 
 var podTopologySpread = Descriptor{
 	Name: PodTopologySpread, Points: []string{"preFilter", "filter", "preScore", "score"},
-	Needs:      map[string]string{"filter": "preFilter", "score": "preScore"},
+	Needs:      map[string][]string{"filter": {"preFilter"}, "score": {"preScore"}},
 	Judges:     []Aspect{Spreading},
 	Predicates: []string{"EvenPodsSpread"}, Priorities: []string{"EvenPodsSpreadPriority"},
 	reasons: []Reason{{Text: ReasonSpread}, {Text: ReasonSpreadMissing}},

@@ -13,7 +13,7 @@ const DefaultPreemption = "DefaultPreemption"
 
 var defaultPreemption = Descriptor{
 	Name: DefaultPreemption, Points: []string{"preEnqueue", "postFilter"},
-	Needs: map[string]string{"postFilter": "preEnqueue"}, // where the preemptor is held back while others are evicted
+	Needs: map[string][]string{"postFilter": {"preEnqueue"}}, // where the preemptor is held back while others are evicted
 	postFilter: func(preemption string) string {
 		if preemption == "" {
 			return ""

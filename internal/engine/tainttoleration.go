@@ -19,7 +19,7 @@ const TaintToleration = "TaintToleration"
 const ReasonUntoleratedTaint = "node(s) had untolerated taint(s)"
 
 var taintToleration = Descriptor{
-	Name: TaintToleration, Points: []string{"filter", "preScore", "score"}, Needs: map[string]string{"score": "preScore"},
+	Name: TaintToleration, Points: []string{"filter", "preScore", "score"}, Needs: map[string][]string{"score": {"preScore"}},
 	Predicates: []string{"PodToleratesNodeTaints"}, Priorities: []string{"TaintTolerationPriority"},
 	reasons: []Reason{{Text: ReasonUntoleratedTaint}},
 	scale:   reversedMostScale,

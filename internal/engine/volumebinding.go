@@ -30,9 +30,15 @@ const (
 	ReasonNoStorage      = "node(s) did not have enough free storage"
 )
 
+// untranslatable comes before why nobody knows where a volume is.
+const untranslatable = "could not translate pv: "
+
 var volumeBinding = Descriptor{
 	Name: VolumeBinding, Points: []string{"preFilter", "filter", "reserve", "preScore", "score", "preBind"},
-	Needs: map[string]string{"filter": "preFilter", "score": "preFilter"},
+	Needs: map[string][]string{
+		"filter": {"preFilter", "reserve", "preBind"}, // kube-scheduler would bind pods whose claims nobody binds
+		"score":  {"preFilter"},
+	},
 	scale: ownScale, scoresIf: func(p *cluster.Profile) bool { return len(p.StorageShape) > 0 },
 	Judges: []Aspect{BoundVolumes}, Predicates: []string{"CheckVolumeBinding"},
 	hints: hints{volumes: bindingVolumes},
@@ -58,7 +64,7 @@ var volumeBinding = Descriptor{
 			p.migrates = p.migrates || a.plugin != ""
 			p.volumes = append(p.volumes, a)
 			if a.broken && out.texts == nil {
-				out.texts = map[Verdict]string{p.code + bindingFailed: "could not translate pv: " + v.Migration.Error}
+				out.texts = map[Verdict]string{p.code + bindingFailed: untranslatable + v.Migration.Error}
 			}
 		}
 		if p.awaiting = c.awaiting(c.volumes.binding.asks); p.awaiting != nil {
@@ -81,7 +87,19 @@ var volumeBinding = Descriptor{
 		}
 		return out
 	},
-	short: inWords("cannot reach its volumes", "cannot reach its volumes"),
+	short: byReason(
+		wording{begin: ReasonVolumeAffinity, one: "cannot reach its volumes", many: "cannot reach its volumes"},
+		wording{begin: ReasonNoVolume, one: "has no free volume for its claims", many: "have no free volume for its claims"},
+		wording{begin: ReasonNoStorage, one: "has too little storage for its claims", many: "have too little storage for its claims"},
+		because(ReasonVolumeMissing, "", "the volume of a claim of it does not exist"),
+		claimIsMissing, claimIsAnothers, classIsUnclear,
+		because("waiting for ephemeral volume controller", "", "a claim for an ephemeral volume of it has not been made yet"),
+		because(`persistentvolumeclaim "`, `" is being deleted`, "a claim of it is being deleted"),
+		because(`persistentvolumeclaim "`, `"`, "a claim of it has lost its volume"),
+		because(ReasonClaimsUnbound, "", "a claim of it has no volume yet"),
+		because(untranslatable, "", "where a volume of it is cannot be told"),
+		because(unreadableSelector, "", "what a claim of it selects cannot be read"),
+	),
 	text: func(l *Lack, _ Blocker) string {
 		switch of := l.Of; {
 		case of == nil:
@@ -338,7 +356,7 @@ func (p *binding) survey(s *surveyor) surveyFunc {
 				}
 				switch {
 				case broken != "":
-					add(k, "could not translate pv: "+broken, new(ClaimLack))
+					add(k, untranslatable+broken, new(ClaimLack))
 				case apart[like[k]]:
 					add(k, ReasonVolumeAffinity, &ClaimLack{Volume: v.Name, Where: terms})
 				}

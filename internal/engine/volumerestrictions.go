@@ -28,7 +28,7 @@ const (
 const readWriteOncePod = "ReadWriteOncePod"
 
 var volumeRestrictions = Descriptor{
-	Name: VolumeRestrictions, Points: []string{"preFilter", "filter"}, Needs: map[string]string{"filter": "preFilter"},
+	Name: VolumeRestrictions, Points: []string{"preFilter", "filter"}, Needs: map[string][]string{"filter": {"preFilter"}},
 	Judges: []Aspect{SharedDisks}, Predicates: []string{"NoDiskConflict"},
 	hints:   hints{pod: diskGone},
 	reasons: []Reason{{Text: ReasonDiskConflict}, {Text: ReasonClaimConflict}},
@@ -85,7 +85,11 @@ var volumeRestrictions = Descriptor{
 			}
 		}
 	},
-	short: inWords("has a disk or a claim in use by others", "have a disk or a claim in use by others"),
+	short: byReason(
+		wording{begin: ReasonDiskConflict, one: "has a disk of it in use by others", many: "have a disk of it in use by others"},
+		because(ReasonClaimConflict, "", "a claim that only one pod can use is in use by another"),
+		claimIsMissing,
+	),
 	text: func(l *Lack, by Blocker) string {
 		switch {
 		case l.Reason == ReasonDiskConflict:

@@ -45,6 +45,17 @@ type claimRead struct {
 // asOfNow is behind all seqs.
 const asOfNow cluster.Seq = math.MaxInt64
 
+// claimNameless is what kube-scheduler says of a claim that a pod names "".
+const claimNameless = "PersistentVolumeClaim had no name"
+
+// What is said of nodes for what several plugins say of a claim: claimNotFound, claimNameless, notMadeFor and bindingModeNotSet.
+var (
+	claimIsMissing  = because(`persistentvolumeclaim "`, `" not found`, "a claim of it does not exist")
+	claimIsNameless = because(claimNameless, "", "a claim of it has no name")
+	claimIsAnothers = because("PVC ", " (pod is not owner)", "a claim for an ephemeral volume of it was not made for it")
+	classIsUnclear  = because("VolumeBindingMode not set ", "", "the storage class of a claim of it does not say when it is bound")
+)
+
 // readClaim reads a claim as if no volume had come into use since a seq.
 func readClaim(st *cluster.State, namespace, name string, asOf cluster.Seq) (r claimRead) {
 	if r.claim = st.PersistentVolumeClaim(namespace, name); r.claim == nil {

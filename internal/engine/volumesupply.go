@@ -184,11 +184,14 @@ func (p *awaiting) memo() *nodeMemo {
 	return &nodeMemo{none: make([]bool, len(p.asks))}
 }
 
+// unreadableSelector comes before the claim, and why what it selects cannot be read.
+const unreadableSelector = "error creating internal label selector for claim: "
+
 // broken returns the error with which an attempt of kube-scheduler ends that looks for volumes, "" if it does not.
 func (p *awaiting) broken() string {
 	for _, k := range p.bySize {
 		if claim := p.asks[k].claim; claim.SelectorError != "" {
-			return fmt.Sprintf("error creating internal label selector for claim: %s/%s: %s", claim.Namespace, claim.Name, claim.SelectorError)
+			return fmt.Sprintf("%s%s/%s: %s", unreadableSelector, claim.Namespace, claim.Name, claim.SelectorError)
 		}
 	}
 	return ""

@@ -18,6 +18,12 @@ const VolumeZone = "VolumeZone"
 // ReasonVolumeZone is VolumeZone's reason, but for what it says of a claim.
 const ReasonVolumeZone = "node(s) had no available volume zone"
 
+// What it says of a claim that has no volume.
+const (
+	zoneUnbound   = "PersistentVolume had no name"
+	zoneUnclassed = "PersistentVolumeClaim had no pv name and storageClass name"
+)
+
 // The labels of zones and regions, as they were called once and as they are called, in the order in which they are looked at.
 var (
 	zoneLabels  = []string{"failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.kubernetes.io/region"}
@@ -28,7 +34,7 @@ var (
 const zoneDelimiter = "__"
 
 var volumeZone = Descriptor{
-	Name: VolumeZone, Points: []string{"preFilter", "filter"}, Needs: map[string]string{"filter": "preFilter"},
+	Name: VolumeZone, Points: []string{"preFilter", "filter"}, Needs: map[string][]string{"filter": {"preFilter"}},
 	Predicates: []string{"NoVolumeZoneConflict"},
 	reasons:    []Reason{{Text: ReasonVolumeZone}},
 	refuses:    true,
@@ -40,7 +46,14 @@ var volumeZone = Descriptor{
 		p := zonesOf(c.volumes.zone.wanted, c.plugin.code, c.symbol)
 		return compiled{filter: p.filter, survey: p.survey}
 	},
-	short: inWords("is not in the zone of its volumes", "are not in the zone of its volumes"),
+	short: byReason(
+		wording{begin: ReasonVolumeZone, one: "is not in the zone of its volumes", many: "are not in the zone of its volumes"},
+		claimIsMissing, claimIsNameless, classIsUnclear,
+		because(`persistentvolume "`, `" not found`, "the volume of a claim of it does not exist"),
+		because(`storageclass.storage.k8s.io "`, `" not found`, "the storage class of a claim of it does not exist"),
+		because(zoneUnbound, "", "a claim of it has no volume yet"),
+		because(zoneUnclassed, "", "a claim of it has no volume and no storage class"),
+	),
 	text: func(l *Lack, _ Blocker) string {
 		if l.Reason == ReasonVolumeZone && l.Of != nil && l.Of.Volume != "" {
 			return l.Of.of() + ": volume " + l.Of.Volume + " is only " + l.Of.where()
@@ -73,7 +86,7 @@ func (r *resolving) zones() string {
 		switch claim, class := read.claim, read.class; {
 		case by.Ephemeral:
 		case by.Name == "":
-			return "PersistentVolumeClaim had no name"
+			return claimNameless
 		case claim == nil:
 			return claimNotFound(by.Name)
 		case claim.Volume != "" && read.volume == nil:
@@ -81,13 +94,13 @@ func (r *resolving) zones() string {
 		case claim.Volume != "":
 			d.add(read.volume)
 		case claim.Class == "":
-			return "PersistentVolumeClaim had no pv name and storageClass name"
+			return zoneUnclassed
 		case class == nil:
 			return `storageclass.storage.k8s.io "` + claim.Class + `" not found`
 		case class.Mode == "":
 			return bindingModeNotSet(class.Name)
 		case class.Mode != cluster.BindToFirstConsumer:
-			return "PersistentVolume had no name"
+			return zoneUnbound
 		}
 	}
 	slices.SortFunc(d.wanted, func(a, b wantedZone) int { return a.compare(&b) })

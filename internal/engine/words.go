@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,10 @@ func (r *Rejection) Short() string {
 	if p := PluginOf(r.Plugin); p != nil && p.short != nil {
 		return p.short(r)
 	}
+	return r.byPlugin()
+}
+
+func (r *Rejection) byPlugin() string {
 	return plural(int(r.Nodes), "is", "are") + " rejected by " + r.Plugin
 }
 
@@ -29,6 +34,35 @@ func (l *Lack) Text(by Blocker) string {
 // inWords returns what says one thing of one node and another of several.
 func inWords(one, many string) func(*Rejection) string {
 	return func(r *Rejection) string { return plural(int(r.Nodes), one, many) }
+}
+
+// wording is what is said of nodes that are rejected for reasons that begin and end so.
+type wording struct{ begin, end, one, many string }
+
+// because returns what is said of nodes, however many, if the reason is nothing of theirs.
+func because(begin, end, text string) wording {
+	text = "because " + text
+	return wording{begin, end, text, text}
+}
+
+// byReason returns what says of nodes whatever there is for their reasons, each once, in the order of the table: of a reason the first that is about it.
+func byReason(table ...wording) func(*Rejection) string {
+	return func(r *Rejection) string {
+		says := make([]string, len(table))
+		for _, v := range r.Reasons {
+			k := slices.IndexFunc(table, func(w wording) bool {
+				return strings.HasPrefix(v.Reason, w.begin) && strings.HasSuffix(v.Reason, w.end)
+			})
+			if k >= 0 {
+				says[k] = plural(int(r.Nodes), table[k].one, table[k].many)
+			}
+		}
+		says = slices.DeleteFunc(says, func(text string) bool { return text == "" })
+		if len(says) == 0 {
+			return r.byPlugin()
+		}
+		return strings.Join(says, " or ")
+	}
 }
 
 // always returns what says the same of every lack.

@@ -46,8 +46,10 @@ var notOurs = []struct{ names, why string }{
 	{"scheduler_permit_wait_duration_seconds", "no plugin at Permit is built"},
 	{"scheduler_async_api_call_execution_total scheduler_async_api_call_execution_duration_seconds scheduler_pending_async_api_calls",
 		"kube-scheduler has them behind a feature gate that is off. Writes are `berth_kube_request_duration_seconds`"},
-	{"scheduler_resourceclaim_creates_total scheduler_dra_bindingconditions_allocations_total scheduler_dra_bindingconditions_wait_duration_seconds scheduler_volume_binder_cache_requests_total scheduler_volume_scheduling_stage_error_total",
-		"the plugins are not built"},
+	{"scheduler_resourceclaim_creates_total scheduler_dra_bindingconditions_allocations_total scheduler_dra_bindingconditions_wait_duration_seconds",
+		"DynamicResources is not built"},
+	{"scheduler_volume_binder_cache_requests_total",
+		"kube-scheduler's VolumeBinding has a cache of its own of what it has assumed of volumes and claims, and counts what is done to it. Berth has no such cache: what was chosen is in the ledger"},
 	{"scheduler_podgroup_schedule_attempts_total scheduler_podgroup_scheduling_attempt_duration_seconds scheduler_podgroup_scheduling_algorithm_duration_seconds",
 		"pod groups are behind a feature gate that is off"},
 }

@@ -31,12 +31,16 @@ const (
 	lanePreparing   = "preparing" // all of which claims are to be bound
 )
 
+// stageBind is the value of volumeErrors' label: claims that were to be bound before their pod were not.
+const stageBind = "bind"
+
 // metrics are what only the active binder knows.
 type metrics struct {
 	terms, placed, fenced       prometheus.Counter
 	conflicts, binds, evictions *prometheus.CounterVec
 	laneDropped, laneFailed     *prometheus.CounterVec
 	intentsDropped              *prometheus.CounterVec
+	volumeErrors                *prometheus.CounterVec
 	transitionsRefused          prometheus.Counter
 	recordSeconds, bindSeconds  prometheus.Histogram
 	preemptionVictims           prometheus.Histogram
@@ -87,6 +91,12 @@ func newMetrics(r prometheus.Registerer, depths, sizes func() map[string]int) (*
 		preemptionVictims: histogram("", "scheduler", "preemption_victims", prometheus.ExponentialBuckets(1, 2, 7),
 			"Number of selected preemption victims"),
 	}
+	// Likewise. Its stages "predicate" and "assume" cannot end with an error here: what cannot be told of volumes is a verdict, and what is chosen is
+	// part of the placement.
+	m.volumeErrors = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "scheduler_volume_scheduling_stage_error_total", Help: "Attempts that ended because claims were not bound before their pod (bind). kube-scheduler's other operations, predicate and assume, cannot fail here.",
+	}, []string{"operation"})
+	keep(m.volumeErrors)
 	keep(&gauges{depths, prometheus.NewDesc(
 		"berth_binder_lane_depth", "How many wait in a lane of the active binder.", []string{"lane"}, nil)})
 	// kube-scheduler's, too.

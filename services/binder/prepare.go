@@ -500,6 +500,7 @@ func (t *term) putAside(p *placement) {
 func (t *term) giveUp(ctx context.Context, p *placement, why error) error {
 	t.uncount(p)
 	if p.misfit == nil {
+		t.metrics.volumeErrors.WithLabelValues(stageBind).Inc()
 		p.preparation.failed = errors.Is(why, engine.ErrNotProvisioned)
 		why = preBindError{why}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
@@ -160,7 +161,8 @@ func TestAPodIsGivenBackIfItsClaimsAreNotBound(t *testing.T) {
 					return source.Outcome{Result: source.BindRefused, Err: tt.refuse}
 				})
 			}
-			b := start(t, etcd, src, func(c *Config) { c.BindTimeouts = map[string]time.Duration{scheduler: tt.timeout} })
+			registry := prometheus.NewRegistry()
+			b := start(t, etcd, src, func(c *Config) { c.BindTimeouts, c.Metrics = map[string]time.Duration{scheduler: tt.timeout}, registry })
 			b.active()
 			if got := b.commit(b.request(1, "p")); got[0] != "assumed" {
 				t.Fatalf("p is %s", got[0])
@@ -176,6 +178,9 @@ func TestAPodIsGivenBackIfItsClaimsAreNotBound(t *testing.T) {
 			}
 			if len(src.tried("p")) > 0 || len(src.withdrawals()) > 0 {
 				t.Error("a bind was sent, or taken back")
+			}
+			if diff := cmp.Diff(map[string]float64{"bind": 1}, counts(t, registry, "scheduler_volume_scheduling_stage_error_total")); diff != "" {
+				t.Errorf("errors (-want +got):\n%s", diff)
 			}
 			b.look(func(st *cluster.State) {
 				if _, _, promised := st.Promised("v"); promised {

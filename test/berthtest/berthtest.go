@@ -26,11 +26,12 @@ import (
 
 // Options say what to start. The zero value is one of each role, on an empty cluster of the local source.
 type Options struct {
-	Nodes                               int               // nodes to create, node-0000 and so on, 8 CPU, 32 GiB and 110 pods each
-	Queues, FilterWorkers, ScoreWorkers int               // 0 means 1
-	Shards                              int32             // 0 means 1
-	Seed                                uint64            // of ties
-	Profiles                            []cluster.Profile // nil means the default one
+	Nodes                               int                      // nodes to create, node-0000 and so on, 8 CPU, 32 GiB and 110 pods each
+	Queues, FilterWorkers, ScoreWorkers int                      // 0 means 1
+	Shards                              int32                    // 0 means 1
+	Seed                                uint64                   // of ties
+	Profiles                            []cluster.Profile        // nil means the default one
+	BindTimeouts                        map[string]time.Duration // how long pods wait for their claims, by scheduler name; 10 min of one that is not there
 	PreemptionSeesVolumes               bool
 	BatchSize                           int    // 0 means the default
 	MinRange                            int    // nodes of the smallest range; 0 means the default
@@ -96,7 +97,7 @@ func Start(t testing.TB, o Options) *Berth {
 	}
 	go func() {
 		ended <- roles.All(ctx, common, roles.AllOptions{
-			Cluster: roles.Cluster{Source: source, Kubeconfig: o.Kubeconfig, KubeQPS: 5000, KubeBurst: 5000, Settings: settings},
+			Cluster: roles.Cluster{Source: source, Kubeconfig: o.Kubeconfig, KubeQPS: 5000, KubeBurst: 5000, Settings: settings, BindTimeouts: o.BindTimeouts},
 			Public:  roles.Public{HTTPListen: "127.0.0.1:0"},
 			Queue:   roles.Queue{BatchSize: o.BatchSize},
 			DataDir: o.DataDir, UnsafeNoFsync: true, Net: o.Net,

@@ -289,6 +289,58 @@ func TestOnlyBindersAndGatewaysMayUseTheAPIServerAndNoMoreThanTheyNeed(t *testin
 }
 
 // What is requested is what a scheduler keeps free: a role that needs more than that is among the first to go when its node is short.
+// What may be written to a cluster is what the page of going back says that there is afterwards.
+func TestWhatBindersMayWriteIsOnThePageOfGoingBack(t *testing.T) {
+	const page = "docs/coming-from-kube-scheduler.md"
+	_, table, found := strings.Cut(readFile(t, page), "| written | afterwards |")
+	if table, _, _ = strings.Cut(table, "\n\n"); !found {
+		t.Fatalf("%s has no table of what is written", page)
+	}
+	row := map[string]string{
+		"pods": "deletion of victims", "pods/binding": "the binding subresource", "pods/status": "conditions `PodScheduled`", "events": "| events |", "leases": "the Lease",
+		"persistentvolumes": "`spec.claimRef` of PersistentVolumes", "persistentvolumeclaims": "`volume.kubernetes.io/selected-node` of PersistentVolumeClaims",
+	}
+	reads, written := []string{"get", "list", "watch"}, 0
+	for _, o := range objects(t) {
+		role, is := o.(*rbacv1.ClusterRole)
+		if !is || role.Name != "berth-binder" {
+			continue
+		}
+		for _, rule := range role.Rules {
+			if !slices.ContainsFunc(rule.Verbs, func(verb string) bool { return !slices.Contains(reads, verb) }) {
+				continue
+			}
+			for _, resource := range rule.Resources {
+				written++
+				if row[resource] == "" || !strings.Contains(table, row[resource]) {
+					t.Errorf("binders may write to %s: %s has no row with %q", resource, page, row[resource])
+				}
+			}
+		}
+	}
+	if written < 6 {
+		t.Errorf("binders may write to %d resources, want at least 6", written)
+	}
+	files, err := filepath.Glob(filepath.Join(rootDir(t), "internal/source/kube/*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := 0
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, m := range regexp.MustCompile(`"([a-z.]*berth\.dev/[a-z-]+)"`).FindAllStringSubmatch(readFile(t, filepath.Join("internal/source/kube", filepath.Base(file))), -1) {
+			if own++; !strings.Contains(table, "`"+m[1]+"`") {
+				t.Errorf("%s: %s is in no row of %s", filepath.Base(file), m[1], page)
+			}
+		}
+	}
+	if own != 2 {
+		t.Errorf("Berth has %d annotations, and %s says two", own, page)
+	}
+}
+
 func TestManifestsRequestWhatThePageOfOperationsSays(t *testing.T) {
 	const file = "docs/operations.md"
 	page := readFile(t, file)

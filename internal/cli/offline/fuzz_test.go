@@ -14,12 +14,12 @@ import (
 
 // FuzzAFileAndAQuestion: whatever cluster a file describes, questions about it are answered, or refused with what is wrong.
 func FuzzAFileAndAQuestion(f *testing.F) {
-	for _, file := range []string{"testdata/cluster.json", "testdata/broken.json"} {
+	for _, file := range []string{"testdata/cluster.json", "testdata/broken.json", "testdata/storage.yaml"} {
 		objects, err := os.ReadFile(file)
 		if err != nil {
 			f.Fatal(err)
 		}
-		for _, asked := range []string{"testdata/web.yaml", "testdata/binpack.yaml"} {
+		for _, asked := range []string{"testdata/web.yaml", "testdata/binpack.yaml", "testdata/database.yaml"} {
 			question, err := os.ReadFile(asked)
 			if err != nil {
 				f.Fatal(err)

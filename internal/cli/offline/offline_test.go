@@ -51,12 +51,52 @@ func TestAFileIsAnsweredAsAClusterWouldBe(t *testing.T) {
 		"capacity -f testdata/web.yaml --remove-node node-a":                             {"0 more fit", "node(s) were unschedulable"},
 		"compare --with testdata/binpack.yaml --everything -o jsonpath={.same},{.moved}": {"1,0\n"},
 	} {
-		out, err := berth(t, "", line+cluster)
-		for _, text := range want {
-			if err != nil || !strings.Contains(out, text) {
-				t.Errorf("%s: %v\n%s\nwant %q", line, err, out, text)
-			}
+		answers(t, line+cluster, want)
+	}
+}
+
+// answers checks that what a command says has texts in it.
+func answers(t *testing.T, line string, want []string) {
+	t.Helper()
+	out, err := berth(t, "", line)
+	for _, text := range want {
+		if err != nil || !strings.Contains(out, text) {
+			t.Errorf("%s: %v\n%s\nwant %q", line, err, out, text)
 		}
+	}
+}
+
+func TestTheVolumesOfAFileCount(t *testing.T) {
+	const storage, database = " --from testdata/storage.yaml", " -f testdata/database.yaml"
+	const full, none = "node(s) exceed max volume count", "node(s) didn't find available persistent volumes to bind"
+	for line, want := range map[string][]string{
+		// The volume is where there is no node.
+		"why far": {
+			"none of 2 nodes can take it: 2 are not in the zone of its volumes.", "claim far: volume pv-far is only where topology.kubernetes.io/zone=c",
+			"Add one node like node-a, but with topology.kubernetes.io/zone=c.",
+		},
+		"whatif --pending --label node-a:topology.kubernetes.io/zone=c -o jsonpath={.outcomes[?(@.name==\"far\")].node}": {"node-a\n"},
+		// There is none that is large enough; and one for two.
+		"why large": {
+			"2 have no free volume for its claims.", "no volume of class local with 50Gi is free that can be reached from it; the largest has 10Gi",
+			"Add a volume of class local with at least 50Gi where kubernetes.io/hostname=node-b for claim large. Then it fits node-b.",
+		},
+		"whatif --pending": {"2 of 6 pods would be placed.", "default     disk-0   node-b\n", "default     disk-1   none\n", "default/disk-1, default/large: 0/2 nodes are available: 2 " + none},
+		// One more volume cannot be attached where it is.
+		"why next": {
+			"1 has no room for its volumes, 1 cannot reach its volumes.", "1 more volume of the driver csi.example.com would be attached to it, which takes 1 and has 1",
+			"Add one node like node-a.",
+		},
+		"whatif --pending --add-nodes like=node-a -o jsonpath={.outcomes[?(@.name==\"next\")].node}": {"node-a-what-if-0\n"},
+		"whatif" + database:   {"1 of 3 pods would be placed.", "default     db-0   node-b\n", "2 " + full},
+		"capacity" + database: {"1 more fits", "2       NodeVolumeLimits", full},
+		"capacity" + database + " --add-nodes like=node-a,count=3 -o jsonpath={.fit}": {"4\n"},
+		// A claim that waits is provisioned where it can be attached; it is for one node then.
+		"why late":                              {"default/late is pending, though 1 of 2 nodes can take it", "late waits for its first consumer, and then a volume of class made with 1Gi."},
+		"capacity late --add-nodes like=node-a": {"The next one: 0/3 nodes are available:", "1 " + none},
+		"capacity disk-0 --remove-node node-b":  {"0 more fit", "1 " + none},
+	} {
+		answers(t, line+storage, want)
 	}
 }
 
