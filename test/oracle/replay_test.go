@@ -251,6 +251,9 @@ func (r *replay) assume(d cluster.PodAssumed) {
 	if why := want.refuses(node.Name, r.nodeNames()); why != "" && apart == "" {
 		r.fail(pod, why)
 	}
+	if diff := r.n.differChosen(node.Name, want.volumes[node.Name], d.Volumes); diff != "" && apart == "" {
+		r.fail(pod, diff)
+	}
 	r.n.proven++
 	if want.Nominated != "" {
 		r.n.nominated++
