@@ -33,6 +33,14 @@
 // VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone. Each text that they can say has to come
 // (volumes_test.go), and each way in which a volume can be what a claim that waits gets, or misses it (waiting_test.go). In a part of the clusters that have them the feature gates of volumes are on that are off by default (gates_test.go). What Berth does not decide yet is said in undecided_test.go, counted apart and printed.
 //
+// In sequences, the controller of volumes is played (controller_test.go), and not kube-controller-manager's own code, which make volumes runs. What is played: a claim
+// for which Berth has written something is looked at later, one write at a time, among everything else that happens. Its volume is Bound, then the claim names it, half
+// bound, then that is complete, of which the real controller makes one write; or a volume is made for the node, by a provisioner that says no every fifth time, so that
+// the claim loses its node. A claim whose volume is gone is Lost. In half of the sequences with volumes all claims are looked at, as the real controller does: those of classes that bind at once get a volume that is as they
+// want it, or one is made; those that volumes are kept for, or that name theirs, are bound to these; and what was a claim's that is gone is Released. What is not played: volumes
+// whose phase is wrong are left as they are; access modes do not keep a volume from the claim that it is kept for; no claim gets a default class; nothing is reclaimed.
+// Berth waits 3 s for claims to be bound, and then tries the pod again.
+//
 // A difference is shrunk, and printed with the smallest cluster that shows it, as YAML. The output ends with the commands that repeat the
 // cases that differed, one each. Each test draws cases of its own, unless -rapid.seed is given.
 //
@@ -76,6 +84,8 @@
 //     reset", and of others "provisioning failed". Berth does not know of other annotations, and says the latter.
 //   - Where somebody has written to a volume or a claim meanwhile, kube-scheduler's write conflicts, and its attempt ends. Berth reads the object again, and
 //     goes on if that still allows what was chosen. It does not begin if the claim is gone; kube-scheduler finds that out later.
+//   - A claim that several pods use, and that has been given a volume that is not bound yet, gets that one or none. kube-scheduler goes on to another one, or has one
+//     made, where that cannot be reached from. Only placements in sequences that differ for that are not compared, and counted.
 //   - Of several CSIStorageCapacities by which there is enough room kube-scheduler scores by any, as the order of a Go map has it; Berth by the one with the most room,
 //     and so does kube-scheduler here. It panics where such a one has no capacity, or a claim its class in an annotation: no scored cluster has those.
 //   - Of volumes of one size that would do for a claim, and of those that are kept for it, kube-scheduler takes any, as the order of a Go map has it; Berth

@@ -32,8 +32,9 @@ type tally struct {
 	helped map[string]int
 	// met are the decisions by what they are a case of, see supplyCases.
 	met    map[string]int
-	failed *scene // the last one that the schedulers differ about
-	why    string // how they differ about it
+	looks  map[string]int // of the controller of volumes in sequences, see script.looks
+	failed *scene         // the last one that the schedulers differ about
+	why    string         // how they differ about it
 
 	differences []string // of sum: test and why, of each test that has failed
 	repeats     []string // of sum: the commands that run these cases again
@@ -176,6 +177,7 @@ func (n *tally) report(t *testing.T) {
 		{"decisions by what they say of nodes where preemption helps", n.helped},
 		{"the same of those that were not compared", n.apartByText},
 		{"decisions about claims that wait", n.met},
+		{"times that the controller of volumes has found", n.looks},
 	} {
 		for _, key := range sortedKeys(what.of) {
 			t.Logf("%s: %d: %s", what.name, what.of[key], key)
@@ -199,6 +201,11 @@ func (n *tally) report(t *testing.T) {
 			n.sequences, n.severalShards, n.severalRanges, n.evictions, n.reserved)
 		if n.sequences >= enoughSequences && n.reserved == 0 {
 			t.Error("no placement of a whole Berth has something chosen for claims")
+		}
+		for _, what := range lookCases {
+			if n.sequences >= enoughSequences && n.looks[what] == 0 {
+				t.Errorf("it never comes in a sequence that %s", what)
+			}
 		}
 	}
 	for why, count := range n.apart {
