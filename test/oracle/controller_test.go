@@ -42,11 +42,19 @@ func (s *script) concern(o metav1.Object, gone bool) {
 			if !ok {
 				continue
 			}
-			if claim.Spec.VolumeName == o.Name && (s.controls || gone) || s.controls && claim.Spec.VolumeName == "" {
+			if claim.Spec.VolumeName == o.Name && (s.controls || gone) || s.controls && !gone && claim.Spec.VolumeName == "" && s.mayGet(claim, o) {
 				s.lookAt(key)
 			}
 		}
 	}
+}
+
+// mayGet reports whether the controller may bind a claim that has no volume to one; the lock is held.
+func (s *script) mayGet(claim *v1.PersistentVolumeClaim, v *v1.PersistentVolume) bool {
+	if v.Spec.ClaimRef == nil {
+		return !s.waits(claim)
+	}
+	return volume.IsVolumeBoundToClaim(v, claim)
 }
 
 // lookAt has the controller look at a claim; the lock is held.
@@ -56,22 +64,28 @@ func (s *script) lookAt(claim cluster.ObjectKey) {
 	}
 }
 
-// control has the controller look at one claim.
+// control has the controller look at claims until it has written something about one.
 func (s *script) control() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.due) == 0 {
-		return
+	for len(s.due) > 0 {
+		key := s.due[0]
+		s.due = s.due[1:]
+		if s.controlClaim(key) {
+			return
+		}
 	}
-	key := s.due[0]
-	s.due = s.due[1:]
+}
+
+// controlClaim has the controller look at a claim, and reports whether it has written something; the lock is held.
+func (s *script) controlClaim(key cluster.ObjectKey) bool {
 	claim, _ := s.there[key].(*v1.PersistentVolumeClaim)
 	if claim == nil || claim.DeletionTimestamp != nil || claim.Status.Phase == v1.ClaimLost {
-		return
+		return false
 	}
 	changed := s.sync(claim.DeepCopy())
 	if changed == nil {
-		return
+		return false
 	}
 	s.put(changed)
 	s.lookAt(key)
@@ -92,6 +106,7 @@ func (s *script) control() {
 			s.looks = increment(s.looks, "claims that do not wait are bound", 1)
 		}
 	}
+	return true
 }
 
 // waits reports whether the class of a claim is there and says that it waits for a consumer; the lock is held.
