@@ -183,7 +183,7 @@ func (s *State) supplyVolume(v *PersistentVolume, add bool) {
 // shelve puts a volume on its shelf, or takes it away.
 func (s *State) shelve(v *PersistentVolume, add bool) {
 	c := s.volumes.supply.class(v.Class)
-	kind, key := v.shelfKey()
+	kind, key := v.ShelfKey()
 	if c.kind == "" {
 		c.kind = kind
 	}
@@ -228,14 +228,9 @@ func (s *State) scoresStorage() bool {
 	return slices.ContainsFunc(s.Settings.Profiles, func(p Profile) bool { return len(p.StorageShape) > 0 })
 }
 
-// ShelfKey returns the Key of the shelf on which a volume is, of those of its class, while it is nobody's.
-func (v *PersistentVolume) ShelfKey() string {
-	_, key := v.shelfKey()
-	return key
-}
-
-// shelfKey returns what volumes of a shelf have in common, and what of that is not about where they are.
-func (v *PersistentVolume) shelfKey() (kind, key string) {
+// ShelfKey returns the Key of the shelf on which a volume is, of those of its class, while it is nobody's; and its kind, which is what of that is not about
+// where it can be reached from.
+func (v *PersistentVolume) ShelfKey() (kind, key string) {
 	var e Encoder
 	e.Texts(v.AccessModes)
 	e.Text(v.Mode)

@@ -46,7 +46,9 @@ func compareVolumes(a, b *v1.PersistentVolume) int {
 	case y.HasClaim:
 		return 1
 	}
-	return cmp.Or(strings.Compare(x.ShelfKey(), y.ShelfKey()), slices.CompareFunc(x.Labels, y.Labels, func(a, b cluster.Label) int {
+	_, shelf := x.ShelfKey()
+	_, other := y.ShelfKey()
+	return cmp.Or(strings.Compare(shelf, other), slices.CompareFunc(x.Labels, y.Labels, func(a, b cluster.Label) int {
 		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.Value, b.Value))
 	}), strings.Compare(a.Name, b.Name))
 }
