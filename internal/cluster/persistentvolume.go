@@ -28,6 +28,17 @@ type PersistentVolume struct {
 	Migration           Migration
 	HasMigratedAffinity bool
 	MigratedAffinity    []NodeSelectorTerm
+	// FieldClass is spec.storageClassName where Class is that of an annotation, if HasFieldClass: see ScoredClass.
+	HasFieldClass bool
+	FieldClass    string
+}
+
+// ScoredClass returns the class as which VolumeBinding counts the volume when it scores: that of the field, whatever an annotation says.
+func (v *PersistentVolume) ScoredClass() string {
+	if v.HasFieldClass {
+		return v.FieldClass
+	}
+	return v.Class
 }
 
 // ClaimReference names a claim. UID is "" of one that a volume is kept for by its name, whoever has it.
@@ -66,6 +77,9 @@ func (v *PersistentVolume) Encode(e *Encoder) {
 	encodeMigration(e, v.Migration)
 	e.Bool(v.HasMigratedAffinity)
 	list(e, v.MigratedAffinity, encodeTerm)
+	if v.HasFieldClass {
+		e.Text(v.FieldClass)
+	}
 }
 
 // Decode reads what Encode has written.
@@ -87,6 +101,9 @@ func (v *PersistentVolume) Decode(d *Decoder) {
 	v.Migration = Migration{Plugin: d.Text(), Driver: d.Text(), Handle: d.Text(), Error: d.Text()}
 	v.HasMigratedAffinity = d.Bool()
 	v.MigratedAffinity = decodeList(d, decodeTerm)
+	if d.More() {
+		v.HasFieldClass, v.FieldClass = true, d.Text()
+	}
 }
 
 // Unsupported returns a volume that no claim can be bound to, since it is being deleted, and that is on no node, since its affinity

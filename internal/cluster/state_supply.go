@@ -183,14 +183,7 @@ func (s *State) supplyVolume(v *PersistentVolume, add bool) {
 // shelve puts a volume on its shelf, or takes it away.
 func (s *State) shelve(v *PersistentVolume, add bool) {
 	c := s.volumes.supply.class(v.Class)
-	var e Encoder
-	e.Texts(v.AccessModes)
-	e.Text(v.Mode)
-	e.Text(v.AttributesClass)
-	kind := string(e.b)
-	e.Bool(!v.HasAffinity)
-	list(&e, v.Affinity, encodeTerm)
-	key := string(e.b)
+	kind, key := v.ShelfKey()
 	if c.kind == "" {
 		c.kind = kind
 	}
@@ -233,6 +226,20 @@ func (s *State) shelve(v *PersistentVolume, add bool) {
 // scoresStorage reports whether nodes are scored by how large the volumes are that claims get, and how much room there is.
 func (s *State) scoresStorage() bool {
 	return slices.ContainsFunc(s.Settings.Profiles, func(p Profile) bool { return len(p.StorageShape) > 0 })
+}
+
+// ShelfKey returns the Key of the shelf on which a volume is, of those of its class, while it is nobody's; and its kind, which is what of that is not about
+// where it can be reached from.
+func (v *PersistentVolume) ShelfKey() (kind, key string) {
+	var e Encoder
+	e.Texts(v.AccessModes)
+	e.Text(v.Mode)
+	e.Text(v.AttributesClass)
+	e.Text(v.ScoredClass())
+	kind = string(e.b)
+	e.Bool(!v.HasAffinity)
+	list(&e, v.Affinity, encodeTerm)
+	return kind, string(e.b)
 }
 
 func affinityTerms(v *PersistentVolume) (terms [][]Requirement) {

@@ -170,3 +170,21 @@ func TestThatNoNodeWasFeasibleProvesNothingWhenVolumesComeToSomethingElse(t *tes
 		}
 	}
 }
+
+// Candidates were found for a pod whose volume is reached from nowhere. Once that is gone, nobody knows any more what its volumes came to, and the candidates are not
+// for pods whose volumes come to nothing.
+func TestCandidatesOfAPodThatIsGoneProveNothing(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		w, e := newStorage(t, 3), NewEvaluator(EvaluatorConfig{})
+		w.bound("c", inZone("nowhere"))
+		w.bound("free", func(_ *cluster.PersistentVolumeClaim, v *cluster.PersistentVolume) { v.Driver, v.Handle = "", "" })
+		first, second := w.pod("first", "", 0, nil, claims("c")...), w.pod("second", "", 0, nil, claims("free")...)
+		p := w.batch(e, first)
+		if gone {
+			w.apply(cluster.PodRemoved{ID: first})
+		}
+		if node, got := p.Choose(second, 0); got != Retry {
+			t.Errorf("gone: %v: the pod is %v on node %d, want %v", gone, got, node, Retry)
+		}
+	}
+}

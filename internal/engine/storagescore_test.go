@@ -33,6 +33,13 @@ func TestNodesAreScoredByTheStorageThatClaimsTake(t *testing.T) {
 			w.free("x", "other", 40, "b", nil)
 			w.waiting("d", "other", 20, nil)
 		}, []int32{38, 63}}, // 75 and 0, 75 and 50
+		{"classes are what the field says, and not an annotation", func(w *storage) {
+			w.free("v", "late", 40, "a", nil)
+			w.free("w", "other", 20, "a", func(v *cluster.PersistentVolume) { v.HasFieldClass, v.FieldClass = true, "late" })
+			w.free("x", "late", 40, "b", func(v *cluster.PersistentVolume) { v.HasFieldClass, v.FieldClass = true, "" })
+			w.free("y", "other", 20, "b", nil)
+			w.waiting("d", "other", 20, nil)
+		}, []int32{50, 38}}, // 30 of 60; 75 and 0
 		{"the room for volumes that are made", func(w *storage) {
 			w.set(room("a", "late", "a", 20, 20), room("b", "late", "b", 20, 200))
 		}, []int32{50, 95}},

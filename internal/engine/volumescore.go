@@ -25,7 +25,7 @@ func (p *awaiting) score(st *cluster.State, i cluster.NodeIndex, shape []cluster
 		a := &p.asks[k]
 		switch {
 		case v != nil:
-			s := of(&bound, v.Class)
+			s := of(&bound, v.ScoredClass())
 			s.requested += a.claim.Request
 			s.capacity += v.Capacity
 		case a.counted: // kube-scheduler takes what it was told last

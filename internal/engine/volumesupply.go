@@ -75,6 +75,7 @@ func writeKept(key *signatureKey, v *cluster.PersistentVolume) {
 	key.int(int(v.Capacity))
 	key.text(v.Mode)
 	key.text(v.AttributesClass)
+	key.text(v.ScoredClass())
 	key.bool(v.HasClaim)
 	key.text(v.Claim.Namespace)
 	key.text(v.Claim.Name)

@@ -24,6 +24,9 @@ func ReducePersistentVolume(volume *v1.PersistentVolume) *cluster.PersistentVolu
 		Available:       volume.Status.Phase == v1.VolumeAvailable,
 		Deleting:        volume.DeletionTimestamp != nil,
 	}
+	if v.Class != spec.StorageClassName {
+		v.HasFieldClass, v.FieldClass = true, spec.StorageClassName
+	}
 	if ref := spec.ClaimRef; ref != nil {
 		v.HasClaim, v.Claim = true, cluster.ClaimReference{Namespace: ref.Namespace, Name: ref.Name, UID: string(ref.UID)}
 	}

@@ -68,10 +68,15 @@ status: {phase: Available}
 	}{
 		"a class by annotation, which comes first": {
 			`{metadata: {annotations: {volume.beta.kubernetes.io/storage-class: slow}}, spec: {storageClassName: fast}}`,
-			func(v *cluster.PersistentVolume) { v.Class = "slow" },
+			func(v *cluster.PersistentVolume) { v.Class, v.HasFieldClass, v.FieldClass = "slow", true, "fast" },
+		},
+		"the same class by annotation and by the field": {
+			`{metadata: {annotations: {volume.beta.kubernetes.io/storage-class: fast}}, spec: {storageClassName: fast}}`,
+			func(v *cluster.PersistentVolume) { v.Class = "fast" },
 		},
 		"no class by annotation": {
-			`{metadata: {annotations: {volume.beta.kubernetes.io/storage-class: ""}}, spec: {storageClassName: fast}}`, nil,
+			`{metadata: {annotations: {volume.beta.kubernetes.io/storage-class: ""}}, spec: {storageClassName: fast}}`,
+			func(v *cluster.PersistentVolume) { v.HasFieldClass, v.FieldClass = true, "fast" },
 		},
 		"an empty attributes class, as none": {`{spec: {volumeAttributesClassName: ""}}`, nil},
 		"released":                           {`{status: {phase: Released}}`, nil},

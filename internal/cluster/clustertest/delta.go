@@ -203,6 +203,9 @@ func object(intn Intn) cluster.Delta {
 	if intn.one(2) {
 		usual(intn, set.Object)
 	}
+	if v, ok := set.Object.(*cluster.PersistentVolume); ok && !v.HasFieldClass {
+		v.HasFieldClass, v.FieldClass = set.More != "", "" // likewise
+	}
 	return set
 }
 
