@@ -28,7 +28,8 @@ type attempt struct {
 	preempts bool // it fits nowhere, and may make room
 	mixed    bool // it is held back; see holdMixed
 
-	again string // why it is to be tried again, if it gets no outcome: a label; "": nothing has been said of it
+	tries []string // drivers that have not detached volumes in time, which its preemption is to tell more of
+	again string   // why it is to be tried again, if it gets no outcome: a label; "": nothing has been said of it
 }
 
 // signatureWork is the pods of the batch that filters and scores treat alike.

@@ -178,7 +178,8 @@ func (c *cycle) dryRun(ctx context.Context, a *attempt) (fanout.DryRunAnswer, er
 		if err := c.read(ctx, func(st *cluster.State) { drivers = c.s.cfg.Evaluator.LimitedDrivers(st, a.ID) }); err != nil {
 			return fanout.DryRunAnswer{}, err
 		}
-		if c.sh.doubts(drivers, time.Now()) {
+		doubted, due := c.sh.doubts(drivers, time.Now())
+		if a.tries = due; doubted {
 			q.Stands = func(found *engine.Preemption) (stands bool) {
 				_ = c.read(ctx, func(st *cluster.State) { stands = c.s.cfg.Evaluator.StandsAttached(st, a.ID, found) })
 				return stands
@@ -231,6 +232,7 @@ func (c *cycle) settlePreemption(ctx context.Context, a *attempt, response *bind
 	switch response.GetResult() {
 	case binderv1.PreemptResponse_RESULT_STARTED:
 		c.preempted(a, preemptionStarted, statusSuccess, time.Since(began))
+		c.sh.trying(a.tries, time.Now())
 		return c.read(ctx, func(st *cluster.State) {
 			c.sh.with(func(q *pending.Queue, now time.Time) { c.reject(q, now, st, a, postFilter{started: true}) })
 		})

@@ -134,6 +134,7 @@ func (sh *shard) looksForLong(now time.Time) bool {
 
 func (sh *shard) reset(st *cluster.State) {
 	sh.with(func(q *pending.Queue, now time.Time) {
+		sh.undoubt(st)
 		q.Reset(now, st)
 	})
 }
@@ -150,23 +151,30 @@ func (sh *shard) apply(st *cluster.State, d cluster.Delta) {
 }
 
 // maxUndetached bounds for how many drivers a shard remembers that they do not detach: a cluster has a few.
-// undetachedFor is how long, unless it is seen that they do: that may have been while the log was not told. triedEvery is how often a preemptor tries
-// whether they do, after that: it needs detachFor to find out, and its next attempt may be late.
+// undetachedFor is how long. Then a preemptor tries whether they do, and others do not for triedFor: it needs detachFor to find out, and its next
+// attempt may be late.
 const (
 	maxUndetached = 64
 	undetachedFor = 2 * time.Hour
-	triedEvery    = 15 * time.Minute
+	triedFor      = 15 * time.Minute
 )
 
-// doubt remembers drivers that do not detach. The caller holds the lock.
+// doubt remembers drivers that do not detach; of too many, those that are doubted last. The caller holds the lock.
 func (sh *shard) doubt(drivers []string, now time.Time) {
 	if sh.undetached == nil {
 		sh.undetached = make(map[string]time.Time)
 	}
 	for _, driver := range drivers {
-		if _, known := sh.undetached[driver]; known || len(sh.undetached) < maxUndetached {
-			sh.undetached[driver] = now
+		if _, known := sh.undetached[driver]; !known && len(sh.undetached) == maxUndetached {
+			oldest, first := "", now
+			for of, since := range sh.undetached {
+				if !since.After(first) {
+					oldest, first = of, since
+				}
+			}
+			delete(sh.undetached, oldest)
 		}
+		sh.undetached[driver] = now
 	}
 }
 
@@ -177,25 +185,46 @@ func (sh *shard) doubtsAny() bool {
 	return len(sh.undetached) > 0
 }
 
-// doubts reports whether one of the drivers is doubted. If it has been for long, one caller is let through, and the others are not for a while.
-func (sh *shard) doubts(drivers []string, now time.Time) bool {
+// doubts reports whether one of the drivers is doubted. If not, it returns those of which it is time that a preemptor tries whether they detach by now.
+func (sh *shard) doubts(drivers []string, now time.Time) (doubted bool, due []string) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	due := func(driver string) (known, due bool) {
-		since, known := sh.undetached[driver]
-		return known, known && now.Sub(since) >= undetachedFor
-	}
 	for _, driver := range drivers {
-		if known, due := due(driver); known && !due {
-			return true
+		switch since, known := sh.undetached[driver]; {
+		case !known:
+		case now.Sub(since) < undetachedFor:
+			return true, nil
+		default:
+			due = append(due, driver)
 		}
 	}
+	return false, due
+}
+
+// trying notes that a preemptor tries whether drivers detach.
+func (sh *shard) trying(drivers []string, now time.Time) {
+	if len(drivers) == 0 {
+		return
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
 	for _, driver := range drivers {
-		if _, due := due(driver); due {
-			sh.undetached[driver] = now.Add(triedEvery - undetachedFor)
+		if _, known := sh.undetached[driver]; known {
+			sh.undetached[driver] = now.Add(triedFor - undetachedFor)
 		}
 	}
-	return false
+}
+
+// undoubt forgets the drivers of which no volume is attached that nobody uses: what they have detached may not have been told. The caller holds the lock.
+func (sh *shard) undoubt(st *cluster.State) {
+	maps.DeleteFunc(sh.undetached, func(driver string, _ time.Time) bool {
+		for i := range cluster.NodeIndex(st.Nodes.Len()) {
+			if st.Nodes.Live.Has(i) && slices.ContainsFunc(st.AttachedOf(i, driver), func(a cluster.Attachment) bool { return a.Uses == 0 }) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // drain lets the cycle that is running end, for at most so long, and starts no other.

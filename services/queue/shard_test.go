@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -195,33 +196,61 @@ func TestABatchHasAboutAsManyClaimsAsCanBeLookedUpAtOnce(t *testing.T) {
 	}
 }
 
-// TestOneOfAllPreemptorsTriesWhetherADriverDetaches when it has been doubted for long, and not for each of them pods are evicted; what it is doubted for
-// outlives that the replica begins anew.
+// TestOneOfAllPreemptorsTriesWhetherADriverDetaches when it has been doubted for long, and not for each of them pods are evicted. Who finds nobody to evict
+// has not tried.
 func TestOneOfAllPreemptorsTriesWhetherADriverDetaches(t *testing.T) {
 	w := newLooking(t, 0)
-	began := w.now
-	w.sh.with(func(*pending.Queue, time.Time) { w.sh.doubt([]string{"dead", "dying"}, began) })
-	w.sh.reset(w.st)
-	for _, tt := range []struct {
-		after   time.Duration
-		drivers []string
-		want    []bool // of one preemptor after the other
-	}{
-		{time.Hour, []string{"dead"}, []bool{true, true}},
-		{time.Hour, []string{"well"}, []bool{false}},
-		{time.Hour, []string{"dead", "well"}, []bool{true}},
-		{2 * time.Hour, []string{"dead"}, []bool{false, true, true}},
-		{2 * time.Hour, []string{"dead", "dying"}, []bool{true}}, // the one that is let through is so for both
-		{2 * time.Hour, []string{"dying"}, []bool{false, true}},
-		{2*time.Hour + triedEvery, []string{"dead"}, []bool{false, true}},
-	} {
-		for k, want := range tt.want {
-			if got := w.sh.doubts(tt.drivers, began.Add(tt.after)); got != want {
-				t.Errorf("after %v, preemptor %d with volumes of %q is held back: %v, want %v", tt.after, k, tt.drivers, got, want)
+	now := w.now
+	doubt := func(drivers ...string) {
+		w.sh.with(func(*pending.Queue, time.Time) { w.sh.doubt(drivers, now) })
+	}
+	check := func(what string, want bool, due ...string) {
+		t.Helper()
+		for driver, doubted := range map[string]bool{"dead": want, "well": false} {
+			got, tries := w.sh.doubts([]string{driver}, now)
+			if got != doubted || driver == "dead" && !slices.Equal(tries, due) {
+				t.Errorf("%s: %s is doubted: %v, and to be tried: %q; want %v, and %q", what, driver, got, tries, doubted, due)
 			}
 		}
 	}
-	if !w.sh.doubtsAny() {
-		t.Error("nothing is doubted any more")
+	check("at first", false)
+	doubt("dead")
+	now = now.Add(undetachedFor - time.Second)
+	check("before its time", true)
+	now = now.Add(time.Second)
+	check("in its time", false, "dead")
+	check("as nobody was evicted", false, "dead")
+	w.sh.trying([]string{"dead"}, now)
+	check("when one tries", true)
+	now = now.Add(triedFor)
+	check("when nothing is known of that", false, "dead")
+	w.sh.trying([]string{"dead"}, now)
+	doubt("dead")
+	now = now.Add(undetachedFor - time.Second)
+	check("when that was in vain", true)
+}
+
+// TestADriverIsDoubtedNoMoreThatHasNothingToDetach, which may have been while the log was not told; and of too many, those are doubted that were last.
+func TestADriverIsDoubtedNoMoreThatHasNothingToDetach(t *testing.T) {
+	w := newLooking(t, 0)
+	w.apply(
+		cluster.ObjectSet{Object: &cluster.CSINode{Name: w.st.Nodes.Spec[0].Name, Drivers: []cluster.NodeDriver{{Name: "dead", Limited: true, Limit: 1}}}},
+		cluster.ObjectSet{Object: &cluster.PersistentVolume{Name: "pv", Driver: "dead", Handle: "h"}},
+		cluster.ObjectSet{Object: &cluster.VolumeAttachment{Name: "a", Attacher: "dead", Node: w.st.Nodes.Spec[0].Name, Volume: "pv"}},
+	)
+	w.sh.with(func(*pending.Queue, time.Time) { w.sh.doubt([]string{"dead", "well"}, w.now) })
+	w.sh.reset(w.st)
+	for driver, want := range map[string]bool{"dead": true, "well": false} {
+		if got, _ := w.sh.doubts([]string{driver}, w.now); got != want {
+			t.Errorf("%s is doubted: %v, want %v", driver, got, want)
+		}
+	}
+	for k := range maxUndetached {
+		w.sh.with(func(*pending.Queue, time.Time) {
+			w.sh.doubt([]string{fmt.Sprint("driver-", k)}, w.now.Add(time.Duration(k+1)))
+		})
+	}
+	if got, _ := w.sh.doubts([]string{"dead"}, w.now); got || len(w.sh.undetached) != maxUndetached {
+		t.Errorf("of %d drivers, the first is doubted: %v", len(w.sh.undetached), got)
 	}
 }
