@@ -78,6 +78,7 @@ func (v *PersistentVolume) Encode(e *Encoder) {
 	e.Bool(v.HasMigratedAffinity)
 	list(e, v.MigratedAffinity, encodeTerm)
 	if v.HasFieldClass {
+		e.Bool(v.HasFieldClass)
 		e.Text(v.FieldClass)
 	}
 }
@@ -102,7 +103,7 @@ func (v *PersistentVolume) Decode(d *Decoder) {
 	v.HasMigratedAffinity = d.Bool()
 	v.MigratedAffinity = decodeList(d, decodeTerm)
 	if d.More() {
-		v.HasFieldClass, v.FieldClass = true, d.Text()
+		v.HasFieldClass, v.FieldClass = d.Bool(), d.Text()
 	}
 }
 

@@ -205,6 +205,13 @@ func (b *preparing) passes(p *placement) bool {
 	return p.preparation.ready
 }
 
+// begin says of a placement that its claims are not bound, be it again.
+func (b *preparing) begin(p *placement) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p.preparation.ready = false
+}
+
 // waits reports whether a report is of a pod that still waits for its claims, if it says that it does. One that is about to be bound is told nothing
 // of that any more: the write would only change the version of the pod that its bind names.
 func (b *preparing) waits(r source.Report) bool {
@@ -287,6 +294,7 @@ func (t *term) prepares(p *placement) bool {
 		return true // it has another owner
 	}
 	t.count(p)
+	t.preparing.begin(p)
 	t.preparing.turns.add(p.Namespace, p)
 	return true
 }
@@ -459,6 +467,7 @@ func (t *term) notWritten(p *placement, err error) {
 	report := refusal(p, preBindError{err})
 	report.Nominate, report.Nominated, report.Assumed = prep.void == nil && !t.preparing.isCanceled(p), p.Node, true
 	prep.troubled = t.reports.add(report)
+	prep.expected = prep.expected && report.Nominate // else it is to be told again, if it is spared
 }
 
 // expect tells which node a pod is to go to whose claims are not bound at once: as kube-scheduler does before PreBind

@@ -13,7 +13,7 @@ import (
 )
 
 // Evict patches the pod's DisruptionTarget condition, unless it says the same already, and deletes the pod. It leaves
-// alone a pod that is being deleted, or has ended and takes no room any more, or has been given back meanwhile and is on another node. The fence is the caller's: see the package
+// alone a pod that is being deleted, or has ended and takes no room any more. The fence is the caller's: see the package
 // comment.
 //
 // The pod is read first. That is one request more for each victim, of which there are few; to keep what it tells would
@@ -24,7 +24,7 @@ func (s *Source) Evict(ctx context.Context, _ coord.Cond, e source.Eviction) err
 	if err != nil {
 		return fmt.Errorf("evict pod %s: %w", name, err)
 	}
-	if pod == nil || pod.UID != uid || pod.DeletionTimestamp != nil || source.Terminal(pod) || pod.Spec.NodeName != "" && pod.Spec.NodeName != e.Node {
+	if pod == nil || pod.UID != uid || pod.DeletionTimestamp != nil || source.Terminal(pod) {
 		return nil
 	}
 	condition := v1.PodCondition{

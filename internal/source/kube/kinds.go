@@ -35,7 +35,8 @@ type podStatus struct {
 	generation int64
 	scheduled  *v1.PodCondition // the PodScheduled condition, nil if it has none
 	nominated  string           // the nominated node, "" for none
-	unsure     bool             // it may be another: a write had no answer
+	unsure     bool             // it may be another: a write had no answer, and may come behind any that has one
+	written    string           // the resource version that the last write had, "" if none is newer than what has been told
 }
 
 // reducing returns a reduction of objects of one type; fill says what there is besides the object's identity.

@@ -316,8 +316,9 @@ func (m *mirror) written(name types.NamespacedName, uid types.UID, p statusPatch
 	m.saw(name, uid, version)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s := m.objects[name]; s != nil && s.uid == uid && s.status != nil && !later(cmp.Or(s.newest, s.version), version) {
+	if s := m.objects[name]; s != nil && s.uid == uid && s.status != nil && !later(s.version, version) && !later(s.status.written, version) {
 		changed, status := *s, *s.status
+		status.written = version
 		if len(p.Conditions) > 0 {
 			status.scheduled = &p.Conditions[0]
 		}

@@ -63,6 +63,11 @@ func TestAMirrorKnowsOfAStatusWhatWasWrittenLast(t *testing.T) {
 	if got := m.waiting(name, "u"); got.nominated != "" {
 		t.Errorf("behind an answer that is late, of which the watch has not told the newer one yet: %+v", got)
 	}
+	m.saw(name, "u", "17")
+	m.written(name, "u", statusPatch{NominatedNodeName: &a}, "16")
+	if got := m.waiting(name, "u"); got.nominated != "a" {
+		t.Errorf("behind an answer that is newer than any that was written, but not than what was read: %+v", got)
+	}
 }
 
 // writers is how many write at once while the pods are listed again.
