@@ -48,7 +48,8 @@ test: grpcurl ## run every test; needs Go, a C compiler, the module proxy, and C
 	@# Tests start it too. Built by several packages at a time, it would be compiled as often.
 	CGO_ENABLED=0 go build -o $(BIN)/test/berth ./cmd/berth
 	@# Four packages at a time: most of them wait for processes, sockets and leases, half of their time and more. Those that wait longest begin first.
-	go test -race -p 4 -timeout 40m ./test/soak ./test/system $$(go list $(PACKAGES) | grep -vxF "$$(go list $(PURE))")
+	all=$$(go list $(PACKAGES)) && pure=$$(go list $(PURE)) && \
+	  go test -race -p 4 -timeout 40m ./test/soak ./test/system $$(grep -vxF "$$pure" <<<"$$all")
 	go test -race -timeout 40m $(SPLIT) -rapid.checks=10
 	CGO_ENABLED=0 go test -timeout 40m $(PURE)
 	cd test/deploy && CGO_ENABLED=0 go test -count=1 .

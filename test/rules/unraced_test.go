@@ -12,7 +12,7 @@ import (
 )
 
 // startsGoroutine returns whether a file starts a goroutine: by a go statement, a method that is called Go, as those of
-// WaitGroups and errgroups, or tests that run in parallel. What benchmarks start does not count: no test runs them.
+// WaitGroups and errgroups, a timer's function, or tests that run in parallel. What benchmarks start does not count: no test runs them.
 func startsGoroutine(f *ast.File) (found bool) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -21,7 +21,7 @@ func startsGoroutine(f *ast.File) (found bool) {
 		case *ast.GoStmt:
 			found = true
 		case *ast.CallExpr:
-			if s, ok := n.Fun.(*ast.SelectorExpr); ok && (s.Sel.Name == "Go" || s.Sel.Name == "Parallel") {
+			if s, ok := n.Fun.(*ast.SelectorExpr); ok && (s.Sel.Name == "Go" || s.Sel.Name == "Parallel" || s.Sel.Name == "AfterFunc") {
 				found = true
 			}
 		}
@@ -84,6 +84,7 @@ func TestTheLawOfGoroutinesFindsWhatStartsThem(t *testing.T) {
 		`func f() { go f() }`:                       true,
 		`func f(wg *sync.WaitGroup) { wg.Go(f) }`:   true,
 		`func f(t *testing.T) { t.Parallel() }`:     true,
+		`func f() { time.AfterFunc(1, f) }`:         true,
 		`func f() { defer f(); g.Gone(); Go := 1 }`: false,
 		`func BenchmarkF(b *testing.B) { go f() }`:  false,
 	} {
