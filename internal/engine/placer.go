@@ -114,8 +114,8 @@ func (p *Placer) setFor(c *candidateSet, s Subject) (set *candidateSet, refused 
 	found, then := p.e.relationsAsOf(p.st, s, p.evaluated)
 	if !c.begun {
 		if c.found = found; s != c.subject {
-			if c.subject.Labels != cluster.NoLabels && p.st.Labels(c.subject.Labels) == nil {
-				return nil, false // its pods are gone, and with them what their volumes came to
+			if len(c.candidates.Groups) == 0 && c.subject.Labels != cluster.NoLabels && p.st.Labels(c.subject.Labels) == nil {
+				return nil, false // its pods are gone, and with them what their volumes came to, which groups would say
 			}
 			c.found, _ = p.e.relationsAsOf(p.st, c.subject, p.evaluated)
 		}
