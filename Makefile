@@ -4,11 +4,10 @@ BIN   := $(CURDIR)/.bin
 PACKAGES := ./...
 
 # Packages that are tested without the race detector, which makes their tests take five times as long: they start no goroutine.
-# Those in SPLIT do, in places: they are tested with it, too, with fewer random draws. test/rules holds it.
-PURE  := ./internal/aliases ./internal/answer ./internal/cluster ./internal/config ./internal/engine ./internal/explain \
+# test/rules holds it.
+PURE  := ./internal/aliases ./internal/answer ./internal/cluster ./internal/config ./internal/explain \
   ./internal/ingest ./internal/manifest ./internal/quantity ./internal/whatif ./internal/wire ./services/queue/pending \
   ./test/rules ./test/whatif
-SPLIT := ./internal/engine
 
 export PATH := $(BIN):$(PATH)
 
@@ -50,7 +49,6 @@ test: grpcurl ## run every test; needs Go, a C compiler, the module proxy, and C
 	@# Four packages at a time: most of them wait for processes, sockets and leases, half of their time and more. Those that wait longest begin first.
 	all=$$(go list $(PACKAGES)) && pure=$$(go list $(PURE)) && \
 	  go test -race -p 4 -timeout 40m ./test/soak ./test/system $$(grep -vxF "$$pure" <<<"$$all")
-	go test -race -timeout 40m $(SPLIT) -rapid.checks=10
 	CGO_ENABLED=0 go test -timeout 40m $(PURE)
 	cd test/deploy && CGO_ENABLED=0 go test -count=1 .
 	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .

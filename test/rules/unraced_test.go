@@ -41,40 +41,28 @@ func makefileWords(t *testing.T, name string) []string {
 }
 
 // TestWhatIsTestedWithoutTheRaceDetectorStartsNoGoroutine: make test runs the tests of pure packages without it, in a fifth of
-// the time. One that starts goroutines is tested with it, too.
+// the time.
 func TestWhatIsTestedWithoutTheRaceDetectorStartsNoGoroutine(t *testing.T) {
 	all, err := packages()
 	if err != nil {
 		t.Fatal(err)
 	}
-	pure, split := makefileWords(t, "PURE"), makefileWords(t, "SPLIT")
-	for _, path := range pure {
+	for _, path := range makefileWords(t, "PURE") {
 		path = strings.TrimPrefix(path, "./")
 		at := slices.IndexFunc(all, func(p goPackage) bool { return p.Path == path })
 		if at < 0 {
 			t.Errorf("PURE in the Makefile has %s, which is no package", path)
 			continue
 		}
-		p, starts := all[at], ""
+		p := all[at]
 		for _, name := range slices.Concat(p.GoFiles, p.TestGoFiles, p.XTestGoFiles) {
 			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if startsGoroutine(f) {
-				starts = name
+				t.Errorf("%s/%s starts a goroutine: take the package out of PURE in the Makefile", path, name)
 			}
-		}
-		switch both := slices.Contains(split, "./"+path); {
-		case starts != "" && !both:
-			t.Errorf("%s/%s starts a goroutine: take the package out of PURE in the Makefile, or put it in SPLIT, too", path, starts)
-		case starts == "" && both:
-			t.Errorf("%s starts no goroutine: take it out of SPLIT in the Makefile", path)
-		}
-	}
-	for _, path := range split {
-		if !slices.Contains(pure, path) {
-			t.Errorf("SPLIT in the Makefile has %s, which is not in PURE", path)
 		}
 	}
 }
