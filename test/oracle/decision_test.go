@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	fwk "k8s.io/kube-scheduler/framework"
-
-	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
 // decision is what a scheduler makes of one pod on one cluster.
@@ -19,11 +17,6 @@ type decision struct {
 	Nominated string               // the node the pod is nominated to, if it is feasible: the pod goes there, whatever the scores
 	// Preemption is nil if a node is feasible, or if there is none.
 	Preemption *preemption
-
-	// volumes are what the claims of the pod get that wait for a consumer, by feasible node and by claim: see differChosen.
-	volumes map[string][]cluster.VolumeChoice
-	// met are those of supplyCases that kube-scheduler's decision is a case of.
-	met map[string]bool
 
 	scoreError error // of kube-scheduler: there are no scores
 	// failed is the error that kube-scheduler's attempt ends with, unless the nominated node is feasible: no node is chosen, and
