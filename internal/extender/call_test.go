@@ -2,6 +2,7 @@ package extender
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -9,12 +10,14 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+	"pgregory.net/rapid"
 )
 
 // soon is the httpTimeout of an extender that a test waits for.
@@ -295,5 +298,44 @@ func TestObserversAreToldOfEachCall(t *testing.T) {
 	call.Took = 0
 	if want := (Call{Extender: server.URL, Verb: Filter, RequestBytes: int(got.Load()), ResponseBytes: len(answer)}); call != want {
 		t.Errorf("the call is %+v, want %+v", call, want)
+	}
+}
+
+// TestTheEndOfAnAnswerIsWhereTheDecoderFindsIt compares what is read of a body, byte by byte, with what a decoder makes of it.
+func TestTheEndOfAnAnswerIsWhereTheDecoderFindsIt(t *testing.T) {
+	piece := rapid.SampledFrom([]string{"{", "}", "[", "]", ",", ":", `"a"`, `"`, `\`, `"\""`, `"\\"`, `"{["`, `"a":[{}]`, "1", "null", " ", "\n", "x"})
+	ended, broken := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		body := rapid.SampledFrom([]string{"", "{", "[", " [{", `{"a":`}).Draw(t, "begins") + strings.Join(rapid.SliceOfN(piece, 0, 12).Draw(t, "body"), "")
+		var want json.RawMessage
+		wrong := json.NewDecoder(strings.NewReader(body)).Decode(&want)
+		v := value{level: 2}
+		whole := v.read(iotest.OneByteReader(strings.NewReader(body)))
+		switch scalar := len(want) > 0 && want[0] != '{' && want[0] != '['; {
+		case wrong == nil && whole == scalar:
+			t.Fatalf("%q: whole is %v, and the decoder finds %s", body, whole, want)
+		case wrong == nil && whole && strings.TrimSpace(string(v.text)) != string(want):
+			t.Fatalf("%q: read %q, and the decoder %q", body, v.text, want)
+		case wrong != nil && whole && json.Valid(v.text):
+			t.Fatalf("%q: %q is read, and the decoder says %v", body, v.text, wrong)
+		case whole:
+			ended++
+		default:
+			broken++
+		}
+	})
+	if ended == 0 || broken == 0 {
+		t.Errorf("%d were whole, %d not", ended, broken)
+	}
+}
+
+func TestValuesAreCountedAtTheirLevel(t *testing.T) {
+	for text, want := range map[string]int{
+		`{"a":[]}`: 1, `{"a":[1,[2,3],"4,5"],"b":{"c":"{,","d":[6,7]}}`: 5, `[1,2]`: 0, `[[]]`: 1, `[[1,2],3]`: 2,
+	} {
+		v := value{level: 2}
+		if v.read(strings.NewReader(text)); v.count != want {
+			t.Errorf("%s: %d, want %d", text, v.count, want)
+		}
 	}
 }

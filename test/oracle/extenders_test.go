@@ -396,7 +396,7 @@ type extenderUpstream struct {
 
 func newExtenderUpstream(t failer, c *extenderCase) *extenderUpstream {
 	initMetrics()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.New(&totals{})))
 	t.Cleanup(cancel)
 	profile := defaultProfile(t)
 	profile.Plugins = &config.Plugins{
