@@ -70,7 +70,7 @@ func (e *extender) send(ctx context.Context, verb Verb, body []byte, asked int, 
 	if response.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("failed %v with extender at URL %v, code %v", place.verb, place.url, response.StatusCode)
 	}
-	within := &bounded{body: response.Body}
+	within := &bounded{body: response.Body, most: e.mostAnswered}
 	err = e.read(within, verb, asked, answer)
 	return within.read, err
 }
@@ -81,7 +81,7 @@ func (e *extender) read(body *bounded, verb Verb, asked int, answer any) error {
 	whole := v.read(body)
 	switch {
 	case body.failed == errTooMuch:
-		return fmt.Errorf("extender %q answers %s with more than %d MiB: have it answer with less", e.url, verb, maxAnswerBytes>>20)
+		return fmt.Errorf("extender %q answers %s with more than %d MiB: have it answer with less", e.url, verb, body.most>>20)
 	case !whole:
 		// It is nothing that extenders answer. The decoder says of it what kube-scheduler does.
 		return json.NewDecoder(io.MultiReader(bytes.NewReader(v.text), body)).Decode(answer)
@@ -172,11 +172,11 @@ func (v *value) scan() (ended, other bool) {
 	return false, false
 }
 
-// bounded reads maxAnswerBytes of a body and then fails. Once it has failed, it fails the same way, which not every body does.
+// bounded reads so many bytes of a body at most, and then fails. Once it has failed, it fails the same way, which not every body does.
 type bounded struct {
-	body   io.Reader
-	read   int
-	failed error
+	body       io.Reader
+	most, read int
+	failed     error
 }
 
 var errTooMuch = errors.New("the body is larger than it may be")
@@ -185,7 +185,7 @@ func (b *bounded) Read(p []byte) (n int, err error) {
 	if b.failed != nil {
 		return 0, b.failed
 	}
-	if left := maxAnswerBytes - b.read; left == 0 {
+	if left := b.most - b.read; left == 0 {
 		b.failed = errTooMuch
 	} else {
 		n, b.failed = b.body.Read(p[:min(len(p), left)])

@@ -19,8 +19,8 @@
 // # Bounds
 //
 // A call ends with its context, or after the extender's httpTimeout. An extender has 64 connections at most; further calls wait for one, in the same
-// time. An answer has 64 MiB at most, and names four times as many nodes as it was asked about, or 1,000. A request has no bound: an [Observer] is told
-// how large each is, for servers have bounds of their own, and say so only by refusing.
+// time. An answer has 64 MiB at most, and in full at most four times as many nodes as it was asked about, or 1,000. A request has no bound: an [Observer]
+// is told how large each is, for servers have bounds of their own, and say so only by refusing.
 //
 // # What differs from kube-scheduler
 //

@@ -25,6 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // hang is when a test says that something hangs.
 const hang = 2 * time.Minute
 
+// patient is the httpTimeout of an extender that answers.
+var patient = metav1.Duration{Duration: hang}
+
 func hangs(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	t.Cleanup(cancel)
@@ -96,7 +99,7 @@ func silent(_ http.ResponseWriter, r *http.Request) {
 
 // byName is an extender that filters nodes by name.
 func byName(url string) configv1.Extender {
-	return configv1.Extender{URLPrefix: url, FilterVerb: "filter", NodeCacheCapable: true}
+	return configv1.Extender{URLPrefix: url, FilterVerb: "filter", NodeCacheCapable: true, HTTPTimeout: patient}
 }
 
 func testPod(name string, resources ...string) *corev1.Pod {

@@ -56,6 +56,7 @@ type extender struct {
 	nodeCacheCapable bool
 	managed          map[string]bool // resources; none: all pods interest it
 	client           *http.Client
+	mostAnswered     int // maxAnswerBytes, but in tests
 	observe          Observer
 }
 
@@ -88,7 +89,7 @@ func newExtender(cfg *configv1.Extender, observe Observer) (*extender, error) {
 	}
 	e := &extender{
 		url: cfg.URLPrefix, places: make(map[Verb]place), weight: cfg.Weight, ignorable: cfg.Ignorable, nodeCacheCapable: cfg.NodeCacheCapable,
-		managed: make(map[string]bool), client: client, observe: observe,
+		managed: make(map[string]bool), client: client, mostAnswered: maxAnswerBytes, observe: observe,
 	}
 	if observe == nil {
 		e.observe = func(Call) {}

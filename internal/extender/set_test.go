@@ -48,7 +48,7 @@ func record(t *testing.T, texts map[string]string) *recorder {
 // extender returns one of several that the recorder is.
 func (r *recorder) extender(name string, change func(*configv1.Extender)) configv1.Extender {
 	e := configv1.Extender{
-		URLPrefix: r.URL + "/" + name + "/", FilterVerb: "filter", PrioritizeVerb: "prioritize", BindVerb: "bind", PreemptVerb: "preempt", Weight: 1, NodeCacheCapable: true,
+		URLPrefix: r.URL + "/" + name + "/", FilterVerb: "filter", PrioritizeVerb: "prioritize", BindVerb: "bind", PreemptVerb: "preempt", Weight: 1, NodeCacheCapable: true, HTTPTimeout: patient,
 	}
 	if change != nil {
 		change(&e)
@@ -101,17 +101,19 @@ func TestExtendersAreAskedInOrderAboutWhatIsLeft(t *testing.T) {
 }
 
 func TestNobodyIsAskedAboutNoNodes(t *testing.T) {
-	r := record(t, map[string]string{"/a/filter": `{}`, "/b/filter": `{}`})
-	h := newSet(t, r.extender("a", nil), r.extender("b", nil))
-	out, err := h.Filter(hangs(t), NewPod(testPod("p")), testNodes("1"))
-	if err != nil || len(out.Nodes) != 0 || len(out.Refused) != 0 {
-		t.Errorf("%+v, %v", out, err)
-	}
-	if _, err := h.Filter(hangs(t), NewPod(testPod("p")), nil); err != nil {
-		t.Error(err)
-	}
-	if want := []string{"/a/filter"}; !slices.Equal(r.wasAsked(), want) {
-		t.Errorf("%v were asked, want %v", r.wasAsked(), want)
+	for _, none := range []string{`{}`, `{"NodeNames":[]}`, `{"Nodes":{"items":[]}}`} {
+		r := record(t, map[string]string{"/a/filter": none, "/b/filter": none})
+		h := newSet(t, r.extender("a", nil), r.extender("b", nil))
+		out, err := h.Filter(hangs(t), NewPod(testPod("p")), testNodes("1"))
+		if err != nil || len(out.Nodes) != 0 || len(out.Refused) != 0 {
+			t.Errorf("%s: %+v, %v", none, out, err)
+		}
+		if _, err := h.Filter(hangs(t), NewPod(testPod("p")), nil); err != nil {
+			t.Error(err)
+		}
+		if want := []string{"/a/filter"}; !slices.Equal(r.wasAsked(), want) {
+			t.Errorf("%s: %v were asked, want %v", none, r.wasAsked(), want)
+		}
 	}
 }
 
@@ -193,7 +195,7 @@ func TestPrioritizersAreAskedAtTheSameTime(t *testing.T) {
 	})
 	var extenders []configv1.Extender
 	for i := range n {
-		extenders = append(extenders, configv1.Extender{URLPrefix: server.URL, PrioritizeVerb: "prioritize", Weight: 1, NodeCacheCapable: i%2 == 0})
+		extenders = append(extenders, configv1.Extender{URLPrefix: server.URL, PrioritizeVerb: "prioritize", Weight: 1, NodeCacheCapable: i%2 == 0, HTTPTimeout: patient})
 	}
 	scores, err := newSet(t, extenders...).Prioritize(hangs(t), NewPod(testPod("p")), testNodes("1", "2"))
 	if err != nil || scores["1"] != n {

@@ -128,7 +128,7 @@ func TestMoreCallsThanConnectionsOverHTTP2(t *testing.T) {
 		answers(`{}`)(w, r)
 	}, nil, true)
 	bindAll(t, newSet(t, configv1.Extender{
-		URLPrefix: server.URL, BindVerb: "bind", EnableHTTPS: true, TLSConfig: &configv1.ExtenderTLSConfig{CAData: own}, HTTPTimeout: metav1.Duration{Duration: hang},
+		URLPrefix: server.URL, BindVerb: "bind", EnableHTTPS: true, TLSConfig: &configv1.ExtenderTLSConfig{CAData: own}, HTTPTimeout: patient,
 	}), 10*maxConnections)
 }
 
@@ -151,6 +151,16 @@ func TestAConfigurationThatCannotWorkIsRefused(t *testing.T) {
 		_, err := New(Config{Extenders: []configv1.Extender{{URLPrefix: "http://a"}, c.extender}})
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %s", c.extender, err, c.want)
+		}
+	}
+}
+
+func TestVerbsAreBelowThePrefix(t *testing.T) {
+	for prefix, want := range map[string]string{
+		"http://a": "http://a/filter", "http://a/": "http://a/filter", "http://a/b//": "http://a/b/filter", "http://a?x=": "http://a?x=/filter",
+	} {
+		if got := newSet(t, byName(prefix)).extenders[0].places[Filter].url; got != want {
+			t.Errorf("%s: %s, want %s", prefix, got, want)
 		}
 	}
 }
