@@ -36,7 +36,7 @@ type Config struct {
 	Extenders []configv1.Extender
 	// Observe is told of each call; nil: nobody is.
 	Observe Observer
-	// Log gets a line for each extender that was skipped.
+	// Log gets a line for each extender that was skipped; nil: there is no log.
 	Log *slog.Logger
 }
 
@@ -66,6 +66,9 @@ type place struct{ verb, url string }
 // New returns a set that has connected to nobody yet. An error names the field that it is about.
 func New(cfg Config) (*Set, error) {
 	s := &Set{log: cfg.Log}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
 	var ignorable []*extender
 	for i := range cfg.Extenders {
 		e, err := newExtender(&cfg.Extenders[i], cfg.Observe)

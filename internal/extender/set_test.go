@@ -152,6 +152,18 @@ func TestAFailureEndsTheAttempt(t *testing.T) {
 	}
 }
 
+func TestASetNeedsNoLogAndNoObserver(t *testing.T) {
+	r := record(t, nil)
+	s, err := New(Config{Extenders: []configv1.Extender{r.extender("absent", ignorable)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	if out, err := s.Filter(hangs(t), NewPod(testPod("p")), testNodes("1")); err != nil || len(out.Nodes) != 1 {
+		t.Errorf("%+v, %v", out, err)
+	}
+}
+
 func TestScoresAreWeightedAndAddedUp(t *testing.T) {
 	r := record(t, map[string]string{
 		"/a/prioritize": `[{"Host":"1","Score":10},{"Host":"2","Score":0},{"Host":"1","Score":-3},{"Host":"unknown","Score":1}]`,
