@@ -53,10 +53,11 @@ import (
 
 // behaviour is what the server of an extender does with one verb.
 type behaviour struct {
-	Fails string         // "": it does not; else see failures
-	Other string         // a name that the answer has too, behind the others, if it is not ""
-	Form  string         // of a filter's answer: names, nodes, both or neither
-	Said  map[string]int // by node: at a filter what becomes of it, at a prioritizer its score, at preemption how many victims there are to be
+	Fails string                             // "": it does not; else see failures
+	Other string                             // a name that the answer has too, behind the others, if it is not ""
+	Form  string                             // of a filter's answer: names, nodes, both or neither
+	Said  map[string]int                     // by node: at a filter what becomes of it, at a prioritizer its score, at preemption how many victims there are to be
+	Meta  map[string]*extenderv1.MetaVictims // the answer about preemption, if it is given
 }
 
 // served is an extender's server: what it does, by verb.
@@ -232,6 +233,9 @@ func (b *behaviour) scored() any {
 
 // preempted is the answer about preemption: some of the nodes, with other victims. One of them may be wrong.
 func (b *behaviour) preempted(c *extenderCase) any {
+	if b.Meta != nil {
+		return extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: b.Meta}
+	}
 	out := extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: make(map[string]*extenderv1.MetaVictims)}
 	for name, n := range b.Said {
 		pods := c.on[name]
