@@ -21,8 +21,8 @@
 //   - Tables: the cases of kube-scheduler's own tests of the plugins that read volumes (tables_test.go), of their queueing hints (hints_test.go), and of
 //     the binder of volumes (tables_binder_test.go): whether the claims can have volumes on a node and which, what is assumed and taken back, what is
 //     written to an API server, and whether that is bound. The tests run as they are in the module, and tell what was given, and said
-//     (upstreamtests_test.go). Each of them is a case, or it is listed why not: go test -v -run TestEachOfUpstreamsTestsIsACase . says how many. So do the tests of the client of extenders
-//     (extenders_table_test.go).
+//     (upstreamtests_test.go). Each of them is a case, or it is listed why not: go test -v -run TestEachOfUpstreamsTestsIsACase . says how many.
+//     The tests of the client of extenders tell as much (extenders_table_test.go).
 //   - Extenders (extenders_test.go). A pod, nodes and candidates for preemption go to random HTTP extenders, which fail, change nodes, name
 //     unknown ones and have none: by a kube-scheduler with nothing but extenders, and by package extender. Compared are the requests, byte by byte with
 //     their headers, the nodes that are left, what was said of others, totals, victims, and errors to the text.
