@@ -18,8 +18,10 @@ type candidateSet struct {
 	found        Signature
 	foundWritten uint64
 	foundProfile string
+	written      uint64 // of the relations by which the topology profiles of the groups are named; 0: still of those of then
 	// others are the same candidates for pods of other signatures that were of this one when the candidates were found.
-	others map[Signature]*candidateSet
+	others  map[Signature]*candidateSet
+	refused cluster.NodeIndex // the node that has refused the pod for which these are; NoNode: they are for any
 
 	evaluation *evaluation
 	known      cluster.Seq // evaluation was looked up at this seq
@@ -60,7 +62,7 @@ type changedNode struct {
 }
 
 func newCandidateSet(c *Candidates) candidateSet {
-	out := candidateSet{candidates: c, subject: c.Subject}
+	out := candidateSet{candidates: c, subject: c.Subject, refused: cluster.NoNode}
 	out.read(func(string) string { return "" })
 	return out
 }
@@ -88,14 +90,14 @@ func (c *candidateSet) read(rename func(string) string) {
 // evaluation is locked and up to date.
 func (c *candidateSet) begin(st *cluster.State) {
 	is, t := c.evaluation.relation, c.evaluation.topology
-	if c.foundWritten == is.written {
+	if c.written == is.written || c.written == 0 && c.foundWritten == is.written {
 		return
 	}
 	from, to := c.foundProfile, is.onlyProfile
 	if t != nil {
 		from, to = t.fingerprint(st, is, c.foundWritten), t.prefix
 	}
-	c.foundWritten = is.written
+	c.written = is.written
 	c.read(func(text string) string {
 		if rest, ok := strings.CutPrefix(text, from); ok && (t != nil || rest == "") {
 			return to + rest

@@ -14,6 +14,9 @@ import (
 // fits there, without a look at scores; else, unless a plugin fails on the nominated one, the best of all; see choose. Candidates of another signature
 // prove nothing about this pod, and the answer is Retry. They were of its own when they were found, but what tells signatures apart may have come since.
 //
+// All nodes are judged for all pods of a signature at once, and so the one to which this pod is nominated as if it were there: that may suit it, if it
+// shares its volumes with itself. Where it was refused there, it is never placed there.
+//
 // A caller that is told Placed applies PodAssumed to the state before it calls again. Choose does not ask whether the pod
 // is to be placed at all: whether it is placed, gated, being deleted, or another scheduler's.
 func (p *Placer) Choose(id cluster.PodID, index int) (cluster.NodeIndex, Placement) {
@@ -26,17 +29,18 @@ func (p *Placer) Choose(id cluster.PodID, index int) (cluster.NodeIndex, Placeme
 		}
 		return node, p.PlaceOn(subject, id, node)
 	}
+	refused := cluster.NoNode
 	if row.Nominated != "" {
-		if node := p.st.Nodes.ByName(row.Nominated); node != cluster.NoNode {
-			switch verdict, placement := p.placeOn(subject, id, node); {
+		if refused = p.st.Nodes.ByName(row.Nominated); refused != cluster.NoNode {
+			switch verdict, placement := p.placeOn(subject, id, refused); {
 			case placement == Placed:
-				return node, Placed
+				return refused, Placed
 			case verdict.fails():
 				return cluster.NoNode, NoFit
 			}
 		}
 	}
-	return p.placeAs(index, subject)
+	return p.placeAs(index, subject, refused)
 }
 
 // Answers are what filters have said of a pod that can go nowhere, by one Evaluator or merged over the ranges of many.
@@ -53,6 +57,35 @@ type Answers struct {
 	// Of any other, what is said of all nodes: of how many, and why not these.
 	Seen       int
 	Everywhere []VerdictCount
+	// There is one that it is nominated to. What is said everywhere counts it there already: see Nominated.
+	Nominated *Nominated
+}
+
+// Nominated is what is said of the node that a pod is nominated to: to the pod itself, and to pods of its signature, for which it is there already.
+type Nominated struct{ Itself, Others []VerdictCount }
+
+// correct returns what is said of all nodes to the pod itself. Where it is not known to say of that node what is said to others, which may have been of
+// another version, it stays what it is.
+func (n *Nominated) correct(all []VerdictCount) []VerdictCount {
+	if n == nil {
+		return all
+	}
+	out := make([]VerdictCount, 0, len(all))
+	wrong := 0
+	for _, v := range all {
+		if k := slices.IndexFunc(n.Others, func(other VerdictCount) bool { return compareVerdicts(v, other) == 0 }); k >= 0 {
+			wrong++
+			v.Count--
+			v.Examples = slices.DeleteFunc(slices.Clone(v.Examples), func(name string) bool { return slices.Contains(n.Others[k].Examples, name) })
+		}
+		if v.Count > 0 {
+			out = append(out, v)
+		}
+	}
+	if wrong != len(n.Others) {
+		return all
+	}
+	return MergeVerdicts(out, n.Itself)
 }
 
 // Unschedulable returns what a pod is made unschedulable with: of how many nodes that is said, and why it can go to none of them, each
@@ -65,7 +98,7 @@ func (a Answers) Unschedulable() (nodes int, why []VerdictCount) {
 	case a.Unsupported != nil:
 		return a.Nodes, []VerdictCount{*a.Unsupported}
 	case !a.Required:
-		return a.Seen, a.Everywhere
+		return a.Seen, a.Nominated.correct(a.Everywhere)
 	case a.Refused != nil:
 		return a.Nodes, []VerdictCount{*a.Refused}
 	case !a.Known:
@@ -141,8 +174,12 @@ func (e *Evaluator) AnswersOf(st *cluster.State, id cluster.PodID) Answers {
 	default:
 		found, _ := e.Filter(st, subject, cluster.Range{First: 0, End: cluster.NodeIndex(st.Nodes.Len())})
 		a.Seen, a.Everywhere = int(found.Nodes), found.Verdicts
+		node := st.Nodes.ByName(row.Nominated)
 		if why := e.FailsAsNominated(st, id); why != nil {
 			a.Everywhere = []VerdictCount{*why}
+		} else if v, known := e.Node(st, subject, id, node); known {
+			others, _ := e.Node(st, subject, cluster.NoPod, node)
+			a.Nominated = &Nominated{e.Explain(st, subject, v, node), e.Explain(st, subject, others, node)}
 		}
 	}
 	return a

@@ -506,10 +506,33 @@ func (e *Evaluator) CrossNode(st *cluster.State, s Subject) (can bool) {
 	return can
 }
 
-// Possible reports whether some node is feasible now. It costs little if few nodes have changed since it was last asked.
-func (e *Evaluator) Possible(st *cluster.State, s Subject) (possible bool) {
-	e.with(st, s, func(c *evaluation) { possible = c.possible(st) })
+// Possible reports whether some node is feasible now, leaving out one, which may be cluster.NoNode: that to which the pod is nominated, and of which it
+// is known already that the pod does not fit there. To others it is there already; see Choose. It costs little if few nodes have changed since it was
+// last asked.
+func (e *Evaluator) Possible(st *cluster.State, s Subject, but cluster.NodeIndex) (possible bool) {
+	e.with(st, s, func(c *evaluation) {
+		if but != cluster.NoNode && st.Nodes.Live.Has(but) && c.verdict(st, but, cluster.NoPod).Feasible() {
+			possible = c.possibleBut(st, but)
+		} else {
+			possible = c.possible(st)
+		}
+	})
 	return possible
+}
+
+// possibleBut looks for a feasible node that is not that one.
+func (c *evaluation) possibleBut(st *cluster.State, but cluster.NodeIndex) bool {
+	c.sync(st)
+	c.reserve(st)
+	if c.topology.filters() {
+		c.topology.judgeAll()
+	}
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		if i != but && st.Nodes.Live.Has(i) && c.eligible(st, i) && (!c.topology.filters() || c.topology.profileOf(i).verdict.Feasible()) {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *evaluation) possible(st *cluster.State) bool {

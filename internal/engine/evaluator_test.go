@@ -375,7 +375,7 @@ func TestAPanicLeavesNothingBehind(t *testing.T) {
 	calls := map[string]func() bool{
 		"Filter":   func() bool { _, ok := e.Filter(st, of(testClass), everything(st)); return ok },
 		"Score":    func() bool { _, ok := e.Score(st, of(testClass), everything(st), want.Eligible, 10); return ok },
-		"Possible": func() bool { return e.Possible(st, of(testClass)) },
+		"Possible": func() bool { return e.Possible(st, of(testClass), cluster.NoNode) },
 	}
 	for name, call := range calls {
 		for what, broken := range map[string]func(c *evaluation){

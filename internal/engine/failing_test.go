@@ -138,7 +138,7 @@ func TestAPluginThatFailsOnOneNodeMakesAllImpossibleWhateverWasCounted(t *testin
 	w, id, retired := retiring(t, nobody)
 	e, s := NewEvaluator(EvaluatorConfig{}), SubjectOf(&w.st.Pod(id).Pod)
 	for _, is := range []bool{true, false, true} {
-		if retired(is); e.Possible(w.st, s) != is {
+		if retired(is); e.Possible(w.st, s, cluster.NoNode) != is {
 			t.Errorf("n1 retired %v: possible is %v", is, !is)
 		}
 	}

@@ -74,18 +74,19 @@ func NewPlacer(e *Evaluator, st *cluster.State, evaluated cluster.Seq, candidate
 	return p
 }
 
-// placeAs chooses the best node of all for the next pod of a subject, by the index of candidates, which need not be meant for it.
-func (p *Placer) placeAs(index int, s Subject) (cluster.NodeIndex, Placement) {
+// placeAs chooses the best node of all for the next pod of a subject, by the index of candidates, which need not be meant for it; but for one that has
+// refused the pod, or cluster.NoNode.
+func (p *Placer) placeAs(index int, s Subject, refused cluster.NodeIndex) (cluster.NodeIndex, Placement) {
 	p.observe()
 	p.placed = cluster.NoNode
 	if index < 0 || index >= len(p.sets) {
 		return cluster.NoNode, Retry
 	}
 	placement := Retry
-	if c, refused := p.setFor(&p.sets[index], s); refused {
+	if c, fitsNowhere := p.setFor(&p.sets[index], s); fitsNowhere {
 		placement = NoFit
 	} else if c != nil {
-		p.with(c, s, func() { p.placed, placement = p.place(c) })
+		p.with(c, s, func() { p.placed, placement = p.place(c, refused) })
 	}
 	return p.placed, placement
 }
@@ -124,7 +125,7 @@ func (p *Placer) setFor(c *candidateSet, s Subject) (set *candidateSet, refused 
 		return nil, false
 	}
 	if set = c; c.begun {
-		if p.again += len(p.journal) + len(c.candidates.Groups); p.again > mostAgain {
+		if !p.looksAgain(c) {
 			return nil, false
 		}
 		other := newCandidateSet(c.candidates)
@@ -138,8 +139,16 @@ func (p *Placer) setFor(c *candidateSet, s Subject) (set *candidateSet, refused 
 	return set, false
 }
 
-// mostAgain bounds how many nodes and groups are looked at again because candidates are for pods of several signatures.
+// mostAgain bounds how many nodes and groups are looked at again because candidates are for pods of several signatures, or for one that a node has
+// refused; but for the first time, or nobody might ever.
 const mostAgain = 1 << 15
+
+// looksAgain reports whether all that is known of candidates may be looked at again.
+func (p *Placer) looksAgain(c *candidateSet) bool {
+	first := p.again == 0
+	p.again += len(p.journal) + len(c.candidates.Groups)
+	return first || p.again <= mostAgain
+}
 
 // with calls f while the evaluation of a subject of the candidate set's signature is locked and up to date, unless the state has no such
 // class. It is looked up again if there was anything but placements, which alone change neither what the class is nor how it relates to
@@ -160,7 +169,7 @@ func (p *Placer) with(c *candidateSet, s Subject, f func()) {
 }
 
 // place is placeAs for a candidate set whose evaluation is locked and up to date.
-func (p *Placer) place(c *candidateSet) (cluster.NodeIndex, Placement) {
+func (p *Placer) place(c *candidateSet, refused cluster.NodeIndex) (cluster.NodeIndex, Placement) {
 	switch {
 	case c.signature != c.evaluation.signature:
 		return cluster.NoNode, Retry
@@ -169,9 +178,26 @@ func (p *Placer) place(c *candidateSet) (cluster.NodeIndex, Placement) {
 	case len(c.candidates.Groups) == 0 && p.unproven(c):
 		return cluster.NoNode, Retry
 	}
+	if refused != cluster.NoNode && c.evaluation.program.filter(p.st, refused, c.evaluation.signature.priority, cluster.NoPod).Feasible() {
+		if c = p.without(c, refused); c == nil {
+			return cluster.NoNode, Retry
+		}
+	}
 	c.begin(p.st)
 	p.catchUp(c)
 	return p.choose(c)
+}
+
+// without returns the candidates as one pod sees them that a node has refused, nil if that is too much to look at again.
+func (p *Placer) without(c *candidateSet, refused cluster.NodeIndex) *candidateSet {
+	if !p.looksAgain(c) {
+		return nil
+	}
+	out := newCandidateSet(c.candidates)
+	out.begun, out.signature, out.seed, out.refused = true, c.signature, c.seed, refused
+	out.foundWritten, out.foundProfile = c.foundWritten, c.foundProfile
+	out.evaluation = c.evaluation
+	return &out
 }
 
 // unproven reports whether nodes that have not changed may fit though there are no candidates: the volumes of the pods may have come to something
@@ -227,6 +253,9 @@ func (p *Placer) catchUp(c *candidateSet) {
 		ch := p.journal[c.caughtUp]
 		if st.Nodes.Modified[ch.node] != ch.seq || !st.Nodes.Live.Has(ch.node) {
 			continue // it comes again further on, or is gone
+		}
+		if ch.node == c.refused {
+			continue
 		}
 		if !c.evaluation.program.filter(st, ch.node, c.evaluation.signature.priority, cluster.NoPod).Feasible() {
 			continue
@@ -328,7 +357,7 @@ func (p *Placer) best(c *candidateSet, g *candidateGroup) (rankedNode, bool) {
 	best, found := rankedNode{}, false
 	for ; g.next < len(g.listed); g.next++ {
 		s := &g.listed[g.next]
-		if s.Node < 0 || int(s.Node) >= p.st.Nodes.Len() || p.st.Nodes.Modified[s.Node] > p.evaluated {
+		if s.Node < 0 || int(s.Node) >= p.st.Nodes.Len() || p.st.Nodes.Modified[s.Node] > p.evaluated || s.Node == c.refused {
 			continue
 		}
 		if g.checked != g.next+1 { // once per listed node: it does not change while it is unmodified

@@ -18,9 +18,9 @@ type batch struct {
 // Place places the next pod of the subject of candidates. If it returns Placed, the caller applies PodAssumed before it calls again.
 func (p *Placer) Place(index int) (cluster.NodeIndex, Placement) {
 	if index < 0 || index >= len(p.sets) {
-		return p.placeAs(index, Subject{})
+		return p.placeAs(index, Subject{}, cluster.NoNode)
 	}
-	return p.placeAs(index, p.sets[index].subject)
+	return p.placeAs(index, p.sets[index].subject, cluster.NoNode)
 }
 
 func newBatch(t *testing.T, s scene, limit int) *batch {

@@ -59,7 +59,7 @@ func judge(t *rapid.T, e *Evaluator, st *cluster.State, s Subject) judged {
 	if !ok {
 		t.Fatalf("groups %+v are not of their own state", out.Groups)
 	}
-	out.Scores, out.Possible = scores, e.Possible(st, s)
+	out.Scores, out.Possible = scores, e.Possible(st, s, cluster.NoNode)
 	for i := range cluster.NodeIndex(st.Nodes.Len()) {
 		v, ok := e.Node(st, s, cluster.NoPod, i)
 		if ok != st.Nodes.Live.Has(i) {

@@ -1,6 +1,7 @@
 package binder
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -238,12 +239,11 @@ func (t *term) judged(pod cluster.PodID, candidate *filterv1.PreemptionCandidate
 // fits reports whether a pod fits somewhere by now, without anybody going. The caller holds the ledger's lock.
 func (t *term) fits(id cluster.PodID, row *cluster.PodRow) bool {
 	st, subject := t.ledger.state, engine.SubjectOf(&row.Pod)
-	for _, name := range []string{row.RequiredNode, row.Nominated} { // its own nomination does not count against it
-		if verdict, known := t.evaluator.Node(st, subject, id, st.Nodes.ByName(name)); known && verdict.Feasible() {
-			return true
-		}
+	own := st.Nodes.ByName(cmp.Or(row.RequiredNode, row.Nominated)) // where its own nomination does not count
+	if verdict, known := t.evaluator.Node(st, subject, id, own); known && verdict.Feasible() {
+		return true
 	}
-	return row.RequiredNode == "" && t.evaluator.Possible(st, subject)
+	return row.RequiredNode == "" && t.evaluator.Possible(st, subject, own)
 }
 
 // plan returns what has to be done for a pod that preempts others. The caller holds the lock.

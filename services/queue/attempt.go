@@ -16,6 +16,7 @@ type attempt struct {
 	pending.Attempt
 	signature *signatureWork
 	onNode    *nodeWork      // nil: no node matters by itself
+	asOthers  *nodeWork      // of one that is nominated, the same node as others of the signature see it, for which the pod is there already
 	traced    *tracedAttempt // nil: it is not
 	// fails is why a plugin fails on the node that the pod is nominated to, in the state that it was popped in: then it can go nowhere.
 	fails *engine.VerdictCount
@@ -103,6 +104,11 @@ func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Atte
 			if p.Node != cluster.NoNode || a.RequiredNode != "" {
 				c.onNodes = append(c.onNodes, p)
 				a.onNode = p
+			}
+			if p.Node != cluster.NoNode && a.RequiredNode == "" {
+				others := &nodeWork{name: name, OnNode: fanout.OnNode{Subject: a.Subject, Self: cluster.NoPod, Node: p.Node}}
+				c.onNodes = append(c.onNodes, others)
+				a.asOthers = others
 			}
 			if a.RequiredNode == "" {
 				a.fails = d.s.cfg.Evaluator.FailsAsNominated(st, a.ID)
@@ -230,12 +236,21 @@ func (c *cycle) outlook(a *attempt) outlook {
 		return hopeless
 	case w.Nodes == 0:
 		return unknown
-	case w.FeasibleCount > 0:
+	case a.elsewhere(int(w.FeasibleCount)) > 0:
 		return placeable
-	case w.Eligible.Count() > 0:
+	case a.elsewhere(w.Eligible.Count()) > 0 || a.onNode != nil && engine.CrossNode(a.onNode.Verdicts):
 		return hopeful
 	}
 	return hopeless
+}
+
+// elsewhere returns how many of so many nodes that others of the signature may go to the pod itself may: not to the one that it is nominated to, if that
+// suits it only as long as the pod is taken to be there already.
+func (a *attempt) elsewhere(nodes int) int {
+	if on, others := a.onNode, a.asOthers; on != nil && others != nil && others.Known && others.Feasible && on.Known && !on.Feasible {
+		return max(nodes-1, 0)
+	}
+	return nodes
 }
 
 // judged reports whether filters have said that an attempt can go nowhere.
@@ -262,6 +277,9 @@ func (c *cycle) diagnosis(a *attempt) pending.Diagnosis {
 	}
 	if on := a.onNode; on != nil {
 		answers.Known, answers.There = on.Known, on.Verdicts
+		if others := a.asOthers; others != nil && on.Known && others.Known && a.fails == nil {
+			answers.Nominated = &engine.Nominated{Itself: on.Verdicts, Others: others.Verdicts}
+		}
 	}
 	var nodes int
 	nodes, d.Verdicts = answers.Unschedulable()

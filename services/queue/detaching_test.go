@@ -197,3 +197,39 @@ func TestAPreemptorLooksElsewhereIfItsNodeFillsUpWhileAVolumeIsBeingDetached(t *
 		}
 	})
 }
+
+// To others of its signature a pod is there already where it is nominated to: one that is crowded out would share its volume there with itself, and be
+// sent to the binder for ever.
+func TestAPodThatIsCrowdedOutOfItsNodeIsUnschedulable(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		checkLeaks(t)
+		w := newWorld(t, 1)
+		w.filterWorker("f1", nil)
+		w.scoreWorker("s1")
+		w.ledger.preemptNot()
+		w.ledger.node("n1", 1000)
+		w.ledger.apply(cluster.ObjectSet{Object: &cluster.CSINode{Name: "n1", Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true, Limit: 1}}}})
+		for _, pod := range []string{"first", "crowded"} {
+			labels := w.ledger.claiming(pod)
+			volume := &cluster.PersistentVolume{Name: "pv-" + pod, Driver: "csi", Handle: "h-" + pod}
+			if pod == "first" { // it waits for its volume's zone, and keeps its nomination
+				volume.HasAffinity, volume.Affinity = true, []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: "zone", Operator: "In", Values: []string{"z"}}}}}
+			}
+			w.ledger.apply(cluster.ObjectSet{Object: volume})
+			w.ledger.pod(pod, 100, func(p *cluster.Pod, _ *cluster.ClassSpec) {
+				p.Nominated, p.Labels = "n1", labels
+				if pod == "first" {
+					p.Priority = 10
+				}
+			})
+		}
+		w.queueMember("q1")
+		elapse(time.Minute)
+		if got, want := w.binder.report("crowded"), "0/1 nodes are available: 1 node(s) exceed max volume count."; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if sent := w.binder.sent(); len(sent) > 0 {
+			t.Errorf("sent to the binder: %q", sent)
+		}
+	})
+}

@@ -60,9 +60,9 @@ func (g *guarded) FailsAsNominated(st *cluster.State, pod cluster.PodID) (why *e
 	return g.Evaluator.FailsAsNominated(st, pod)
 }
 
-func (g *guarded) Possible(st *cluster.State, s engine.Subject) (ok bool) {
+func (g *guarded) Possible(st *cluster.State, s engine.Subject, but cluster.NodeIndex) (ok bool) {
 	defer g.recovered(s, func() { ok = true })
-	return g.Evaluator.Possible(st, s)
+	return g.Evaluator.Possible(st, s, but)
 }
 
 func (g *guarded) CrossNode(st *cluster.State, s engine.Subject) (ok bool) {

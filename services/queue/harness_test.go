@@ -305,9 +305,9 @@ func (e *evaluator) Signature(st *cluster.State, s engine.Subject) engine.Signat
 	return e.Evaluator.Signature(st, s)
 }
 
-func (e *evaluator) Possible(st *cluster.State, s engine.Subject) bool {
+func (e *evaluator) Possible(st *cluster.State, s engine.Subject, but cluster.NodeIndex) bool {
 	e.judges(s.Class)
-	return e.Evaluator.Possible(st, s)
+	return e.Evaluator.Possible(st, s, but)
 }
 
 func (e *evaluator) CrossNode(st *cluster.State, s engine.Subject) bool {

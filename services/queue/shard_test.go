@@ -28,9 +28,9 @@ func (j *claimsJudge) Feasible(_ *cluster.State, s engine.Subject, _ cluster.Pod
 func (*claimsJudge) Preemptable(*cluster.State, engine.Subject, cluster.PodID, cluster.NodeIndex) bool {
 	return false
 }
-func (*claimsJudge) Preempts(*cluster.State, cluster.PodID) (why string, ok bool) { return "", false }
-func (*claimsJudge) Possible(*cluster.State, engine.Subject) bool                 { return false }
-func (*claimsJudge) CrossNode(*cluster.State, engine.Subject) bool                { return false }
+func (*claimsJudge) Preempts(*cluster.State, cluster.PodID) (why string, ok bool)    { return "", false }
+func (*claimsJudge) Possible(*cluster.State, engine.Subject, cluster.NodeIndex) bool { return false }
+func (*claimsJudge) CrossNode(*cluster.State, engine.Subject) bool                   { return false }
 func (*claimsJudge) Signature(_ *cluster.State, s engine.Subject) engine.Signature {
 	return engine.SignatureAlone(s)
 }

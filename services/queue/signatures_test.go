@@ -203,8 +203,9 @@ func TestNominatedPodIsSentThoughItsNodeFitsNobodyElse(t *testing.T) {
 	w.ledger.mu.RUnlock()
 	filters.mu.Lock()
 	defer filters.mu.Unlock()
-	if got := filters.requests[0].GetPodsOnNodes(); len(got) != 1 || got[0].GetSelf() != int32(id) || got[0].GetSubject().GetPriority() != 10 {
-		t.Errorf("got %v, want one about high itself", got)
+	if got := filters.requests[0].GetPodsOnNodes(); len(got) != 2 || got[0].GetSelf() != int32(id) || got[1].GetSelf() != int32(cluster.NoPod) ||
+		got[0].GetSubject().GetPriority() != 10 || got[1].GetSubject().GetPriority() != 10 {
+		t.Errorf("got %v, want one about high itself, and one as others see the node", got)
 	}
 }
 

@@ -93,32 +93,36 @@ func (w *world) judge(id cluster.PodID, ranges []cluster.Range) *decision {
 	if a.feasible != a.nodes {
 		w.breaks("Filter and Node count %d nodes, feasible or not, of %d", a.feasible, a.nodes)
 	}
+	answers := engine.Answers{Nodes: a.nodes, Seen: a.nodes, Everywhere: a.verdicts}
 	if nominated != cluster.NoNode {
-		d.unscored = w.correct(&a, subject, id, nominated)
+		itself, _ := w.evaluator.Node(w.state, subject, id, nominated)
+		others, _ := w.evaluator.Node(w.state, subject, cluster.NoPod, nominated)
+		answers.Nominated = &engine.Nominated{
+			Itself: w.evaluator.Explain(w.state, subject, itself, nominated), Others: w.evaluator.Explain(w.state, subject, others, nominated),
+		}
+		d.unscored = itself.Feasible() != others.Feasible()
 	}
-	w.finish(d, id, ranges, a.nodes, a.verdicts)
+	nodes, verdicts := answers.Unschedulable()
+	w.finish(d, id, ranges, nodes, verdicts)
 	w.addScores(d, subject, a.groups)
+	d.groups = a.groups
 	return d
 }
 
-// correct replaces what workers say about the node that a pod is nominated to, for they count the pod itself among
-// those that will be there. It reports whether they say that the node is not feasible, though it is.
-func (w *world) correct(a *answer, subject engine.Subject, id cluster.PodID, nominated cluster.NodeIndex) bool {
-	seen, _ := w.evaluator.Node(w.state, subject, cluster.NoPod, nominated)
-	own, _ := w.evaluator.Node(w.state, subject, id, nominated)
-	if seen == own {
-		return false
+// misplaces says what is wrong with where a commit would place a pod, of which that is known, by kube-scheduler's decision; "" if nothing is.
+func (w *world) misplaces(id cluster.PodID, got, want *decision) string {
+	subject := engine.SubjectOf(&w.state.Pod(id).Pod)
+	placer := engine.NewPlacer(w.evaluator, w.state, w.state.Version().Seq, []engine.Candidates{{Subject: subject, Groups: got.groups}})
+	node, placement := placer.Choose(id, 0)
+	switch feasible := want.feasible(w.nodeNames()); {
+	case placement == engine.Placed:
+		return want.refuses(w.state.Nodes.Spec[node].Name, w.nodeNames())
+	case placement == engine.Retry:
+		return "Berth proves no choice though it knows all nodes as they are"
+	case len(feasible) > 0:
+		return fmt.Sprintf("Berth finds no node, kube-scheduler %v", feasible)
 	}
-	for _, wrong := range w.evaluator.Explain(w.state, subject, seen, nominated) {
-		for k := range a.verdicts {
-			if v := &a.verdicts[k]; v.Plugin == wrong.Plugin && v.Reason == wrong.Reason && v.Unresolvable == wrong.Unresolvable {
-				v.Count--
-			}
-		}
-	}
-	a.verdicts = slices.DeleteFunc(a.verdicts, func(v engine.VerdictCount) bool { return v.Count == 0 })
-	a.verdicts = engine.MergeVerdicts(a.verdicts, w.evaluator.Explain(w.state, subject, own, nominated))
-	return seen.Feasible() != own.Feasible()
+	return ""
 }
 
 // judgeRequired judges a pod that may go to one node only, by name; its class does not know the name.

@@ -51,16 +51,17 @@ func (w *world) difference(id cluster.PodID, ranges []cluster.Range) (*decision,
 	if want.scoreError != nil && !strings.Contains(want.scoreError.Error(), "returns an invalid score") {
 		return want, fmt.Sprintf("kube-scheduler does not score: %v", want.scoreError)
 	}
+	told := *want
 	if want.scoreError != nil || got.unscored || w.state.Pod(id).RequiredNode != "" {
-		want.Scores, got.Scores = nil, nil
+		told.Scores, got.Scores = nil, nil
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(decision{}, preemption{}), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(&told, got, cmpopts.IgnoreUnexported(decision{}, preemption{}), cmpopts.EquateEmpty()); diff != "" {
 		return want, "the decisions differ (-kube-scheduler +Berth):\n" + diff
 	}
 	if want.Preemption != nil {
 		return want, want.Preemption.misorders(got.Preemption.order)
 	}
-	return want, ""
+	return want, w.misplaces(id, got, want)
 }
 
 func TestOneDecisionIsTheSame(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-scheduler/berth/internal/engine"
 )
 
 // decision is what a scheduler makes of one pod on one cluster.
@@ -25,7 +27,8 @@ type decision struct {
 	foreign bool
 	// refusedBy is the plugin of kube-scheduler's that has refused all nodes at PreFilter, "" if none has.
 	refusedBy string
-	unscored  bool // of Berth: other nodes are not scored once the nominated one is feasible
+	unscored  bool           // of Berth: the nominated node is feasible for the pod itself alone, or for all others alone
+	groups    []engine.Group // likewise: what the score-workers say of all nodes
 }
 
 // verdict is why a node is not feasible.

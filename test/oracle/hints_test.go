@@ -66,7 +66,7 @@ func (nowhere) Preemptable(*cluster.State, engine.Subject, cluster.PodID, cluste
 	return false
 }
 
-func (nowhere) Possible(*cluster.State, engine.Subject) bool { return false }
+func (nowhere) Possible(*cluster.State, engine.Subject, cluster.NodeIndex) bool { return false }
 
 // hintWorld is a log that a queue follows.
 type hintWorld struct {

@@ -1018,9 +1018,9 @@ func (j *countingJudge) Preemptable(st *cluster.State, s engine.Subject, self cl
 	return j.Judge.Preemptable(st, s, self, n)
 }
 
-func (j *countingJudge) Possible(st *cluster.State, s engine.Subject) bool {
+func (j *countingJudge) Possible(st *cluster.State, s engine.Subject, but cluster.NodeIndex) bool {
 	j.signatures++
-	return j.Judge.Possible(st, s)
+	return j.Judge.Possible(st, s, but)
 }
 
 func TestManyWaitingPodsCostFewQuestions(t *testing.T) {

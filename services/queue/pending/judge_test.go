@@ -97,9 +97,9 @@ func (cpuJudge) Preempts(st *cluster.State, pod cluster.PodID) (why string, ok b
 		st.Nodes.Allocatable[cluster.CPU][n] < st.Class(row.Class).Spec.Requests[0].Value)
 }
 
-func (j cpuJudge) Possible(st *cluster.State, s engine.Subject) bool {
+func (j cpuJudge) Possible(st *cluster.State, s engine.Subject, but cluster.NodeIndex) bool {
 	for n := range cluster.NodeIndex(st.Nodes.Len()) {
-		if j.Feasible(st, s, cluster.NoPod, n) {
+		if n != but && j.Feasible(st, s, cluster.NoPod, n) {
 			return true
 		}
 	}
@@ -127,7 +127,7 @@ func rejectedPod(t *testing.T, now time.Time, class cluster.ClassSpec, n1, n2 in
 	apply(t, q, st, now, before...)
 	apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Created: now.UnixNano()}})
 	a := pop(t, q, now)
-	if newCPUJudge().Possible(st, a.Subject) {
+	if newCPUJudge().Possible(st, a.Subject, cluster.NoNode) {
 		t.Fatal("the pod fits from the beginning")
 	}
 	crossNode := newCPUJudge().eligible(st, a.Subject, 0, 0) || newCPUJudge().eligible(st, a.Subject, 0, 1)
@@ -233,7 +233,7 @@ func TestUnschedulablePodIsCheckedAgainWhenAnyOtherThingChangesThatItIsJudgedBy(
 // always finds everything possible.
 type always struct{ cpuJudge }
 
-func (always) Possible(*cluster.State, engine.Subject) bool { return true }
+func (always) Possible(*cluster.State, engine.Subject, cluster.NodeIndex) bool { return true }
 
 func TestUnschedulablePodIsTriedAgainByAHigherPriorityAndWithoutItsNomination(t *testing.T) {
 	now := time.Unix(1000, 0)

@@ -426,7 +426,7 @@ func (q *Queue) lookAtCrossNode(l *look, g *unschedulablePods) stage {
 		signature := q.judge.Signature(st, g.subject)
 		possible, known := l.possible[signature]
 		if !known {
-			possible = q.judge.Possible(st, g.subject)
+			possible = q.judge.Possible(st, g.subject, cluster.NoNode)
 			l.possible[signature] = possible
 		}
 		if possible {

@@ -24,7 +24,7 @@ func (nowhere) Preemptable(*cluster.State, engine.Subject, cluster.PodID, cluste
 	return false
 }
 
-func (nowhere) Possible(*cluster.State, engine.Subject) bool { return false }
+func (nowhere) Possible(*cluster.State, engine.Subject, cluster.NodeIndex) bool { return false }
 
 // lateWorld is one log and two queues: eager looks after each delta, late one step at a time, at random.
 type lateWorld struct {
@@ -371,7 +371,9 @@ func (j byLabels) CrossNode(_ *cluster.State, s engine.Subject) bool {
 	return *j.matter && s.Labels == 1
 }
 
-func (j byLabels) Possible(_ *cluster.State, s engine.Subject) bool { return *j.fit && s.Labels == 1 }
+func (j byLabels) Possible(_ *cluster.State, s engine.Subject, _ cluster.NodeIndex) bool {
+	return *j.fit && s.Labels == 1
+}
 
 func TestReleasedPodJoinsOthersThatAreKnownNotToDependOnOtherNodes(t *testing.T) {
 	now := time.Unix(1000, 0)
@@ -411,7 +413,7 @@ type asked struct {
 
 func (a asked) CrossNode(*cluster.State, engine.Subject) bool { return true }
 
-func (a asked) Possible(*cluster.State, engine.Subject) bool {
+func (a asked) Possible(*cluster.State, engine.Subject, cluster.NodeIndex) bool {
 	*a.times++
 	return false
 }

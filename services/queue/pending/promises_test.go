@@ -34,7 +34,7 @@ func (w *volumeWorld) sleeps(t *testing.T, id cluster.PodID) {
 	t.Helper()
 	for _, a := range w.queue.Pop(w.now, 10) {
 		e := engine.NewEvaluator(engine.EvaluatorConfig{})
-		if e.Possible(w.st, a.Subject) {
+		if e.Possible(w.st, a.Subject, cluster.NoNode) {
 			t.Fatalf("pod %d fits", a.ID)
 		}
 		_, why := e.AnswersOf(w.st, a.ID).Unschedulable()
@@ -48,7 +48,7 @@ func (w *volumeWorld) sleeps(t *testing.T, id cluster.PodID) {
 // isAwakeIfItFits checks that a pod sleeps exactly if it fits nowhere.
 func (w *volumeWorld) isAwakeIfItFits(t *testing.T, id cluster.PodID, what string) {
 	t.Helper()
-	fits := engine.NewEvaluator(engine.EvaluatorConfig{}).Possible(w.st, engine.SubjectOf(&w.st.Pod(id).Pod))
+	fits := engine.NewEvaluator(engine.EvaluatorConfig{}).Possible(w.st, engine.SubjectOf(&w.st.Pod(id).Pod), cluster.NoNode)
 	if fits != (w.placeOf(id) != Unschedulable) {
 		t.Errorf("%s: the pod fits: %v, and is %v", what, fits, w.placeOf(id))
 	}

@@ -76,9 +76,9 @@ func (j volumeJudge) Preemptable(st *cluster.State, s engine.Subject, self clust
 		j.claimed(st, s, n, func(p *cluster.PodRow) bool { return p.Node == n && p.Priority < s.Priority && !p.Victim })
 }
 
-func (j volumeJudge) Possible(st *cluster.State, s engine.Subject) bool {
+func (j volumeJudge) Possible(st *cluster.State, s engine.Subject, but cluster.NodeIndex) bool {
 	for n := range cluster.NodeIndex(st.Nodes.Len()) {
-		if j.Feasible(st, s, cluster.NoPod, n) {
+		if n != but && j.Feasible(st, s, cluster.NoPod, n) {
 			return true
 		}
 	}

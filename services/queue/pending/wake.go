@@ -29,8 +29,8 @@ type Judge interface {
 	Preemptable(st *cluster.State, s engine.Subject, self cluster.PodID, node cluster.NodeIndex) bool
 	// Preempts reports whether a pending pod may preempt now, or why not.
 	Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool)
-	// Possible reports whether any node can.
-	Possible(st *cluster.State, s engine.Subject) bool
+	// Possible reports whether any node can but that one, which may be cluster.NoNode.
+	Possible(st *cluster.State, s engine.Subject, but cluster.NodeIndex) bool
 	// CrossNode reports whether what is on one node can decide whether another can. Unless it does, labels play no part, but for claims.
 	// It changes only when the terms of classes, a namespace or a selector do.
 	CrossNode(st *cluster.State, s engine.Subject) bool
@@ -104,11 +104,11 @@ func (q *Queue) waitsInVain(st *cluster.State, e *entry) bool {
 
 // fits reports whether a pod is feasible on any node.
 func (q *Queue) fits(st *cluster.State, e *entry) bool {
-	s := engine.SubjectOf(&e.pod)
-	if n := st.Nodes.ByName(e.node()); n != cluster.NoNode && q.judge.Feasible(st, s, e.id, n) {
+	s, n := engine.SubjectOf(&e.pod), st.Nodes.ByName(e.node())
+	if n != cluster.NoNode && q.judge.Feasible(st, s, e.id, n) {
 		return true
 	}
-	return e.pod.RequiredNode == "" && q.judge.Possible(st, s)
+	return e.pod.RequiredNode == "" && q.judge.Possible(st, s, n)
 }
 
 // helped reports whether a pod fits a node that has changed since it was evaluated, or could preempt there. The state
