@@ -58,6 +58,12 @@ func (w *world) difference(id cluster.PodID, ranges []cluster.Range) (*decision,
 	if diff := cmp.Diff(&told, got, cmpopts.IgnoreUnexported(decision{}, preemption{}), cmpopts.EquateEmpty()); diff != "" {
 		return want, "the decisions differ (-kube-scheduler +Berth):\n" + diff
 	}
+	chosen := w.choose(id, got)
+	for _, node := range feasible {
+		if diff := n.differChosen(node, want.volumes[node], chosen[node]); diff != "" {
+			return want, diff
+		}
+	}
 	if want.Preemption != nil {
 		return want, want.Preemption.misorders(got.Preemption.order)
 	}

@@ -7,6 +7,7 @@ import (
 
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 )
 
@@ -19,6 +20,11 @@ type decision struct {
 	Nominated string               // the node the pod is nominated to, if it is feasible: the pod goes there, whatever the scores
 	// Preemption is nil if a node is feasible, or if there is none.
 	Preemption *preemption
+
+	// volumes are what the claims of the pod get that wait for a consumer, by feasible node and by claim: see differChosen.
+	volumes map[string][]cluster.VolumeChoice
+	// met are those of supplyCases that kube-scheduler's decision is a case of.
+	met map[string]bool
 
 	scoreError error // of kube-scheduler: there are no scores
 	// failed is the error that kube-scheduler's attempt ends with, unless the nominated node is feasible: no node is chosen, and

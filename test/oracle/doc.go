@@ -9,7 +9,8 @@
 //     asked about several ranges, merged, and an engine.Placer. Compared are, for every pod and node: whether the node is
 //     feasible and, if not, plugin, code and reasons; the weighted score of every plugin, the raw scores of those that
 //     are normalised, the total; the histogram of reasons and the text of the condition; whether the node
-//     that the pod is nominated to takes it; and, pod by pod, that the node a Placer chooses is one of kube-scheduler's
+//     that the pod is nominated to takes it; for each feasible node which volumes the claims get that wait for a consumer, and which of them are
+//     to be provisioned; and, pod by pod, that the node a Placer chooses is one of kube-scheduler's
 //     maxima on the state before it. The same pods are judged again and again while pods, nodes, labels, namespaces,
 //     services, controllers and nominations change.
 //   - Preemption, wherever no node is feasible. kube-scheduler's DefaultPreemption looks at every node, and so do dry runs
@@ -24,13 +25,21 @@
 //     (upstreamtests_test.go). Each of them is a case, or it is listed why not: go test -v -run TestEachOfUpstreamsTestsIsACase . says how many.
 //   - Sequences. Whole Berths (a binder, queues with several shards, filter-workers and score-workers, each with a
 //     replica of its own, over gRPC and etcd) place 500 pods each, among changes. Afterwards their log is played to
-//     kube-scheduler, which is asked about every placement on the state before it, about the victims of every preemption,
+//     kube-scheduler, which is asked about every placement on the state before it, with what has been chosen for its claims, about the victims of every preemption,
 //     and in the end whether what is left has really nowhere to go.
 //
 // Clusters have what volumes are made of (PersistentVolumes of CSI and of in-tree plugins, claims in every state, classes, CSINodes,
 // CSIDrivers, capacities and attachments), pods have claims, ephemeral volumes and inline disks, and kube-scheduler judges them by its own
 // VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone. Each text that they can say has to come
-// (volumes_test.go). In a part of the clusters that have them the feature gates of volumes are on that are off by default (gates_test.go). What Berth does not decide yet is said in undecided_test.go, counted apart and printed.
+// (volumes_test.go), and each way in which a volume can be what a claim that waits gets, or misses it (waiting_test.go). In a part of the clusters that have them the feature gates of volumes are on that are off by default (gates_test.go). What Berth does not decide yet is said in undecided_test.go, counted apart and printed.
+//
+// In sequences, the controller of volumes is played (controller_test.go), and not kube-controller-manager's own code, which make volumes runs. What is played: a claim
+// for which Berth has written something is looked at later, one write at a time, among everything else that happens. Its volume is Bound, then the claim names it, half
+// bound, then that is complete, of which the real controller makes one write; or a volume is made for the node, by a provisioner that says no every fifth time, so that
+// the claim loses its node. A claim whose volume is gone is Lost. In half of the sequences with volumes all claims are looked at, as the real controller does: those of classes that bind at once get a volume that is as they
+// want it, or one is made; those that volumes are kept for, or that name theirs, are bound to these; and what was a claim's that is gone is Released. What is not played: volumes
+// whose phase is wrong are left as they are; access modes do not keep a volume from the claim that it is kept for; no claim gets a default class; nothing is reclaimed.
+// Berth waits 3 s for claims to be bound, and then tries the pod again.
 //
 // A difference is shrunk, and printed with the smallest cluster that shows it, as YAML. The output ends with the commands that repeat the
 // cases that differed, one each. Each test draws cases of its own, unless -rapid.seed is given.
@@ -75,8 +84,12 @@
 //     reset", and of others "provisioning failed". Berth does not know of other annotations, and says the latter.
 //   - Where somebody has written to a volume or a claim meanwhile, kube-scheduler's write conflicts, and its attempt ends. Berth reads the object again, and
 //     goes on if that still allows what was chosen. It does not begin if the claim is gone; kube-scheduler finds that out later.
+//   - A claim that several pods use, and that has been given a volume that is not bound yet, gets that one or none. kube-scheduler goes on to another one, or has one
+//     made, where that cannot be reached from. Only placements in sequences that differ for that are not compared, and counted.
 //   - Of several CSIStorageCapacities by which there is enough room kube-scheduler scores by any, as the order of a Go map has it; Berth by the one with the most room,
 //     and so does kube-scheduler here. It panics where such a one has no capacity, or a claim its class in an annotation: no scored cluster has those.
+//   - Of volumes of one size that would do for a claim, and of those that are kept for it, kube-scheduler takes any, as the order of a Go map has it; Berth
+//     those first that cluster.Shelf says, or else the first by name, and so does kube-scheduler here (chosen_test.go).
 //   - Of several CSI drivers that a node has not, kube-scheduler names any, as the order of a Go map has it; Berth the first by name, and so does
 //     kube-scheduler here (gates_test.go).
 //   - Whole Berths choose the node to preempt on before others have changed the cluster; that it is the best is therefore not

@@ -9,7 +9,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/storage/ephemeral"
 	"k8s.io/component-helpers/storage/volume"
 	"k8s.io/csi-translation-lib/plugins"
@@ -22,7 +21,7 @@ import (
 // Names of what volumes are made of; few, so that what is asked for and what there is often meet. The last of each never is there.
 var (
 	claimNames  = []string{"c0", "c1", "c2", "c3", "c-never"}
-	volumeNames = []string{"v0", "v1", "v2", "v-never"}
+	volumeNames = []string{"v0", "v1", "v2", "v3", "v4", "v-never"}
 	classNames  = []string{"fast", "late", "static", "odd", "s-never"}
 	csiDrivers  = []string{"csi.example.com", plugins.AWSEBSDriverName, plugins.GCEPDDriverName, "csi-never.example.com"}
 	// inTreePlugins are those that a CSI driver can have taken the place of on a node; kube-scheduler takes the last never to be replaced.
@@ -194,8 +193,11 @@ func ownVolume(namespace, claim string) string { return "pv-" + namespace + "-" 
 
 // drawClaim draws a claim that is bound to a volume of its own, which comes with it, or one of any other kind.
 func drawClaim(t *rapid.T, namespace, name string) []metav1.Object {
+	if oneIn(t, 4, "waits") {
+		return []metav1.Object{drawWaitingClaim(t, namespace, name)}
+	}
 	claim := &v1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-" + namespace + "-" + name)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: claimUID(namespace, name)},
 		Spec: v1.PersistentVolumeClaimSpec{
 			AccessModes: []v1.PersistentVolumeAccessMode{pick(t, "access mode", v1.ReadWriteOnce, v1.ReadWriteOncePod, v1.ReadWriteMany, v1.ReadOnlyMany)},
 			VolumeName:  ownVolume(namespace, name),
@@ -205,9 +207,7 @@ func drawClaim(t *rapid.T, namespace, name string) []metav1.Object {
 	if oneIn(t, 8, "another mode") {
 		claim.Spec.AccessModes = append(claim.Spec.AccessModes, v1.ReadWriteOncePod)
 	}
-	if !oneIn(t, 8, "no size") {
-		claim.Spec.Resources.Requests = v1.ResourceList{v1.ResourceStorage: resource.MustParse(pick(t, "size", "1Gi", "3Gi", "500Mi"))}
-	}
+	claim.Spec.Resources.Requests = drawSize(t)
 	switch class := rapid.SampledFrom(append(slices.Clone(classNames), "", "none")).Draw(t, "class"); class {
 	case "none":
 	case "fast": // as it was said once
@@ -245,11 +245,12 @@ func drawClaim(t *rapid.T, namespace, name string) []metav1.Object {
 			return []metav1.Object{claim}
 		case 9:
 			unbind()
-			claim.Spec.Selector = drawSelector(t, map[string][]string{"disk": {"a", "b"}})
+			claim.Spec.Selector = drawSelector(t, volumeLabels)
 			return []metav1.Object{claim}
 		}
 	}
 	own = drawVolume(t, ownVolume(namespace, name))
+	own.DeletionTimestamp = nil
 	own.Spec.ClaimRef = &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: namespace, Name: name, UID: claim.UID}
 	own.Status.Phase = v1.VolumeBound
 	if oneIn(t, 8, "of another claim of the name") {
@@ -258,15 +259,26 @@ func drawClaim(t *rapid.T, namespace, name string) []metav1.Object {
 	return []metav1.Object{own, claim}
 }
 
-// drawVolume draws a PersistentVolume that is bound to no claim.
+// drawSize draws what a claim requests, nil for nothing.
+func drawSize(t *rapid.T) v1.ResourceList {
+	if oneIn(t, 8, "no size") {
+		return nil
+	}
+	return v1.ResourceList{v1.ResourceStorage: resource.MustParse(pick(t, "size", "1Gi", "3Gi", "500Mi"))}
+}
+
+// drawVolume draws a PersistentVolume that is bound to no claim, and may be kept for one.
 func drawVolume(t *rapid.T, name string) *v1.PersistentVolume {
 	v := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1.PersistentVolumeStatus{Phase: v1.VolumeAvailable}}
 	v.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse(pick(t, "capacity", "1Gi", "3Gi", "10Gi"))}
 	v.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadWriteMany}
-	v.Spec.StorageClassName = rapid.SampledFrom(classNames).Draw(t, "class")
+	if v.Spec.StorageClassName = rapid.SampledFrom(classNames).Draw(t, "class"); rapid.Bool().Draw(t, "of claims that wait") {
+		v.Spec.StorageClassName = rapid.SampledFrom(waitingClasses).Draw(t, "class")
+	}
 	if oneIn(t, 3, "zone labels") {
 		v.Labels = drawZones(t)
 	}
+	drawFate(t, v)
 	if oneIn(t, 3, "affinity") {
 		v.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: drawVolumeAffinity(t)}
 	}

@@ -94,7 +94,7 @@ func startPipeline(t *testing.T, endpoints []string, prefix string, settings clu
 func (p *pipeline) start(ctx context.Context, settings cluster.Settings, c crew) error {
 	var err error
 	p.binder, err = binder.New(binder.Config{
-		ID: "binder", Address: "binder", Coord: p.etcd, Source: p.source, Settings: settings, LeaseTTL: leaseTTL, Log: p.log,
+		ID: "binder", Address: "binder", Coord: p.etcd, Source: p.source, Settings: settings, BindTimeouts: bindTimeouts(settings), LeaseTTL: leaseTTL, Log: p.log,
 	})
 	if err != nil {
 		return err
@@ -142,6 +142,15 @@ func (p *pipeline) start(ctx context.Context, settings cluster.Settings, c crew)
 		}
 	}
 	return nil
+}
+
+// bindTimeouts say how long Berth waits for claims to be bound: long enough for the controller of volumes that is played, and no longer, for some it does not bind.
+func bindTimeouts(settings cluster.Settings) map[string]time.Duration {
+	out := make(map[string]time.Duration)
+	for i := range settings.Profiles {
+		out[settings.Profiles[i].SchedulerName] = 3 * time.Second
+	}
+	return out
 }
 
 func (p *pipeline) startQueue(ctx context.Context, id string, batch int) error {

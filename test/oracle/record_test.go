@@ -49,6 +49,7 @@ func (r *record) Applied(st *cluster.State, d cluster.Delta) {
 		delete(r.assumed, d.ID)
 	case cluster.PodForgotten:
 		delete(r.assumed, d.ID)
+		delete(r.victims, d.ID) // it waited for its claims, and is not deleted for that
 		r.pending[d.ID] = true
 	case cluster.PodRemoved:
 		delete(r.pending, d.ID)

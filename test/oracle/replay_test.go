@@ -245,10 +245,16 @@ func (r *replay) assume(d cluster.PodAssumed) {
 		r.Fatalf("the log places pod %d, which is %v, on node %d", d.ID, r.phases[d.ID], d.Node)
 	}
 	want := r.kube.judge(pod)
-	apart := r.kube.undecided(pod, want)
+	apart, why := r.kube.undecided(pod, want), want.refuses(node.Name, r.nodeNames())
+	if why == "" {
+		why = r.n.differChosen(node.Name, want.volumes[node.Name], d.Volumes)
+	}
+	if why != "" && apart == "" && r.shares(pod) {
+		apart = undecidedShared
+	}
 	r.n.countAny(apart, want, len(want.feasible(r.nodeNames())))
 	r.n.attempts++
-	if why := want.refuses(node.Name, r.nodeNames()); why != "" && apart == "" {
+	if why != "" && apart == "" {
 		r.fail(pod, why)
 	}
 	r.n.proven++

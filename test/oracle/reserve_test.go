@@ -3,6 +3,7 @@ package oracle
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,8 +23,7 @@ func claimKey(namespace, name string) cluster.ObjectKey {
 	return cluster.ObjectKey{Kind: cluster.PersistentVolumeClaimKind, Namespace: namespace, Name: name}
 }
 
-// BindVolumes writes what has been chosen for claims, and binds these, as the controllers of volumes do. Every fifth volume that is to be provisioned
-// is not: the claim loses its node.
+// BindVolumes writes what has been chosen for claims, and has the controller of volumes look at these. It is done when Berth has been told.
 func (s *script) BindVolumes(ctx context.Context, _ coord.Cond, b source.VolumeBinding) source.Outcome {
 	s.mu.Lock()
 	var err error
@@ -31,7 +31,7 @@ func (s *script) BindVolumes(ctx context.Context, _ coord.Cond, b source.VolumeB
 		if b.Void {
 			break // nothing is late here
 		}
-		if err = s.bindClaim(b, c); err != nil {
+		if err = s.writeChoice(b, c); err != nil {
 			break
 		}
 	}
@@ -53,49 +53,50 @@ func (s *script) BindVolumes(ctx context.Context, _ coord.Cond, b source.VolumeB
 	return source.Outcome{Result: source.BindDone}
 }
 
-// bindClaim writes what has been chosen for a claim, and what follows of that; the lock is held.
-func (s *script) bindClaim(b source.VolumeBinding, c cluster.VolumeChoice) error {
-	claim, _ := s.there[claimKey(b.Namespace, c.Claim)].(*v1.PersistentVolumeClaim)
+// writeChoice writes what has been chosen for a claim, unless it is written, as kube-scheduler does: the claim into its volume, or the node that one is to be
+// provisioned for; the lock is held.
+func (s *script) writeChoice(b source.VolumeBinding, c cluster.VolumeChoice) error {
+	key := claimKey(b.Namespace, c.Claim)
+	claim, _ := s.there[key].(*v1.PersistentVolumeClaim)
 	if claim == nil || string(claim.UID) != c.UID {
 		return fmt.Errorf("persistentvolumeclaim %q not found", c.Claim)
 	}
-	claim = claim.DeepCopy()
-	var v *v1.PersistentVolume
-	if c.Volume != "" {
-		if v, _ = s.there[volumeKey(c.Volume)].(*v1.PersistentVolume); v == nil {
-			return fmt.Errorf("persistentvolume %q not found", c.Volume)
-		}
-		if to := v.Spec.ClaimRef; to != nil && (to.Namespace != b.Namespace || to.Name != c.Claim || to.UID != "" && to.UID != claim.UID) {
-			return fmt.Errorf("volume %q is bound to claim %q", v.Name, to.Name)
-		}
-		if claim.Spec.VolumeName != "" && claim.Spec.VolumeName != v.Name {
+	if c.Volume == "" {
+		node, selected := claim.Annotations[volume.AnnSelectedNode]
+		switch {
+		case selected && node == b.Node:
+		case b.Written:
+			return fmt.Errorf("provisioning failed for PVC %q", c.Claim)
+		case selected && node != "":
+			return fmt.Errorf("a volume is to be provisioned for claim %q on node %q", c.Claim, node)
+		case claim.Spec.VolumeName != "":
 			return fmt.Errorf("claim %q is bound to %q", c.Claim, claim.Spec.VolumeName)
-		}
-		v = v.DeepCopy()
-	} else {
-		if claim.Spec.VolumeName != "" {
-			return fmt.Errorf("claim %q is bound to %q", c.Claim, claim.Spec.VolumeName)
-		}
-		selected := claim.DeepCopy()
-		metav1.SetMetaDataAnnotation(&selected.ObjectMeta, volume.AnnSelectedNode, b.Node)
-		s.put(selected)
-		if s.provisioned++; s.provisioned%5 == 0 {
-			delete(claim.Annotations, volume.AnnSelectedNode)
+		default:
+			claim = claim.DeepCopy()
+			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnSelectedNode, b.Node)
 			s.put(claim)
-			return nil
 		}
-		claim = selected.DeepCopy()
-		v = &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("provisioned-", s.provisioned)}}
-		v.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage]}
-		v.Spec.AccessModes, v.Spec.StorageClassName = claim.Spec.AccessModes, volume.GetPersistentVolumeClaimClass(claim)
-		v.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: csiDrivers[0], VolumeHandle: v.Name}
+		s.lookAt(key)
+		return nil
 	}
-	v.Spec.ClaimRef = &v1.ObjectReference{Namespace: b.Namespace, Name: c.Claim, UID: claim.UID}
-	v.Status.Phase = v1.VolumeBound
-	s.put(v)
-	claim.Spec.VolumeName, claim.Status.Phase = v.Name, v1.ClaimBound
-	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnBindCompleted, "yes")
-	s.put(claim)
+	v, _ := s.there[volumeKey(c.Volume)].(*v1.PersistentVolume)
+	if v == nil {
+		return fmt.Errorf("persistentvolume %q not found", c.Volume)
+	}
+	switch to := v.Spec.ClaimRef; {
+	case to != nil && !volume.IsVolumeBoundToClaim(v, claim):
+		return fmt.Errorf("volume %q is bound to claim %q", v.Name, to.Name)
+	case to != nil && to.UID != "":
+	case b.Written:
+		return fmt.Errorf("ClaimRef got reset for pv %q", v.Name)
+	case claim.Spec.VolumeName != "" && claim.Spec.VolumeName != v.Name:
+		return fmt.Errorf("claim %q is bound to %q", c.Claim, claim.Spec.VolumeName)
+	default:
+		v = v.DeepCopy()
+		v.Spec.ClaimRef = &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: b.Namespace, Name: c.Claim, UID: claim.UID}
+		s.put(v)
+	}
+	s.lookAt(key)
 	return nil
 }
 
@@ -104,6 +105,20 @@ type promised struct {
 	choices map[cluster.PodID][]cluster.VolumeChoice
 	nodes   map[cluster.PodID]string
 	pods    map[cluster.PodID]string // their namespaces
+}
+
+// shares reports whether a volume has been chosen for a claim of a pending pod, as another pod uses it too.
+func (r *replay) shares(pod *v1.Pod) bool {
+	for id, choices := range r.promised.choices {
+		for _, c := range choices {
+			if c.Volume != "" && r.promised.pods[id] == pod.Namespace && slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
+				return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == c.Claim
+			}) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // reserve plays what kube-scheduler's Reserve does with what Berth has chosen: from here on the plugins see the volumes and the claims as they will be.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,7 +34,12 @@ type script struct {
 	placed     map[string]bool                       // pods that have a node, by uid
 	gone       map[string]bool                       // pods that were deleted, by uid
 
-	provisioned int // how many volumes were to be
+	// controls: the controller of volumes looks at all claims, see concern. due are those that it looks at next.
+	controls bool
+	due      []cluster.ObjectKey
+	looks    map[string]int // at claims, by what has come of them
+	// provisioned is how many volumes were to be made for nodes, made how many have been made at all.
+	provisioned, made int
 
 	refuse   int             // how many pods' first bindings are refused
 	refusals map[string]bool // by uid
@@ -146,6 +152,7 @@ func (s *script) put(o metav1.Object) {
 	s.kept[reduced.Key()] = append(s.kept[reduced.Key()], o)
 	s.there[reduced.Key()] = o
 	s.tell(source.Event{Kind: source.ObjectSet, Object: reduced})
+	s.concern(o, false)
 }
 
 func (s *script) discard(o metav1.Object) {
@@ -153,6 +160,7 @@ func (s *script) discard(o metav1.Object) {
 	defer s.mu.Unlock()
 	delete(s.there, reduceKept(o).Key())
 	s.tell(source.Event{Kind: source.ObjectGone, Key: reduceKept(o).Key()})
+	s.concern(o, true)
 }
 
 // running returns the pods that have a node, by uid.
@@ -177,11 +185,11 @@ func (s *script) last(uid string) *v1.Pod {
 	return versions[len(versions)-1]
 }
 
-// untold returns how many events the binder has not taken yet.
+// untold returns how many events the binder has not taken yet, and how many claims the controller of volumes has yet to look at.
 func (s *script) untold() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.events) - s.told
+	return len(s.events) - s.told + len(s.due)
 }
 
 // Name returns "local": nothing of this cluster is anywhere else.
@@ -194,9 +202,14 @@ func (s *script) Ready() error { return nil }
 func (s *script) MaxBatch() int { return 20 }
 func (s *script) Fenced() bool  { return false }
 
+// controlEvery is how often the controller of volumes looks at a claim, while there is nothing to tell.
+const controlEvery = time.Millisecond
+
 // Watch tells that there is nothing, and then event by event what there is.
 func (s *script) Watch(ctx context.Context, sink func(source.Event)) error {
 	sink(source.Event{Kind: source.Synced})
+	tick := time.NewTicker(controlEvery)
+	defer tick.Stop()
 	for {
 		s.mu.Lock()
 		next, more := s.events[s.told:], s.more
@@ -214,6 +227,8 @@ func (s *script) Watch(ctx context.Context, sink func(source.Event)) error {
 		}
 		select {
 		case <-more:
+		case <-tick.C:
+			s.control()
 		case <-ctx.Done():
 			return ctx.Err()
 		}

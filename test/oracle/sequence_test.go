@@ -3,12 +3,14 @@ package oracle
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/storage/volume"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"pgregory.net/rapid"
 
@@ -27,6 +29,7 @@ type plan struct {
 	apart    int             // node indexes per node
 	crowded  bool            // the nodes are small, and pods preempt each other
 	storing  bool            // most pods have volumes
+	controls bool            // the controller of volumes looks at all claims
 	refuse   int             // how many pods' first bindings are refused
 	before   []func(*script) // the cluster without the pods to be placed
 	after    []stage         // pods, and what else happens meanwhile
@@ -43,7 +46,8 @@ type stage struct {
 func drawPlan(t *rapid.T) *plan {
 	p := &plan{profiles: drawProfiles(t)}
 	p.settings = cluster.Settings{Shards: evenly(t, "shards", [8]int32{1, 2, 3, 4, 2, 3, 4, 1}), Seed: rapid.Uint64().Draw(t, "seed")}
-	if p.storing = oneIn(t, 3, "storage"); p.storing {
+	if p.storing = rapid.Bool().Draw(t, "storage"); p.storing {
+		p.controls = rapid.Bool().Draw(t, "claims are bound")
 		p.gates = gates{scaling: drawGates(t).scaling} // what storage is scored by would have to be amended
 	}
 	for i := range p.profiles {
@@ -82,6 +86,9 @@ func drawPlan(t *rapid.T) *plan {
 			}
 			if p.crowded {
 				pod.Spec.Priority = drawPriority(t)
+			}
+			if p.storing {
+				p.drawOwnClaim(t, pod)
 			}
 			s.pods = append(s.pods, pod)
 			for _, o := range drawEphemeralClaims(t, pod) {
@@ -155,7 +162,7 @@ func (p *plan) drawCluster(t *rapid.T, width int) {
 		tell(func(s *script) { s.keep(b) })
 	}
 	if p.storing {
-		for _, o := range drawStorage(t, width) {
+		for _, o := range slices.Concat(drawStorage(t, width), drawPool(t)) {
 			tell(func(s *script) { s.keep(o) })
 		}
 	}
@@ -166,6 +173,40 @@ func (p *plan) drawCluster(t *rapid.T, width int) {
 		}
 		tell(func(s *script) { s.setPod(pod, nil) })
 	}
+}
+
+// drawOwnClaim gives a pod a claim of its own that waits for it, as those of a StatefulSet have, mostly instead of other volumes; or leaves it.
+func (p *plan) drawOwnClaim(t *rapid.T, pod *v1.Pod) {
+	if !rapid.Bool().Draw(t, "a claim of its own") {
+		return
+	}
+	claim := drawWaitingClaim(t, pod.Namespace, "data-"+pod.Name)
+	if delete(claim.Annotations, volume.AnnSelectedNode); rapid.Bool().Draw(t, "plain") {
+		claim.Spec.Selector, claim.Spec.VolumeMode, claim.Spec.VolumeAttributesClassName = nil, nil, nil
+		claim.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
+	}
+	p.before = append(p.before, func(s *script) { s.keep(claim) })
+	if !oneIn(t, 4, "among others") {
+		pod.Spec.Volumes = nil
+	}
+	pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{
+		PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
+	}})
+}
+
+// drawPool draws many volumes that claims which wait can get, and their classes.
+func drawPool(t *rapid.T) (out []metav1.Object) {
+	for _, class := range waitingClasses {
+		out = append(out, drawClass(t, class))
+	}
+	for k := range evenly(t, "pool", [8]int{0, 4, 16, 32, 48, 64, 96, 128}) {
+		v := drawVolume(t, fmt.Sprintf("pool-%d", k))
+		if !oneIn(t, 4, "as it is") {
+			v.DeletionTimestamp, v.Spec.ClaimRef, v.Status.Phase = nil, nil, v1.VolumeAvailable
+		}
+		out = append(out, v)
+	}
+	return out
 }
 
 // drawPod draws a pod of the sequence.
@@ -254,7 +295,7 @@ func (p *plan) drawChange(t *rapid.T, width int) func(*script) {
 // runSequence has Berth place the pods of a plan, and returns the log.
 func runSequence(t *testing.T, endpoints []string, prefix string, plan *plan) (*script, []cluster.Delta) {
 	p := startPipeline(t, endpoints, prefix, plan.settings, plan.crew)
-	p.source.refuse = plan.refuse
+	p.source.refuse, p.source.controls = plan.refuse, plan.controls
 	for _, tell := range plan.before {
 		tell(p.source)
 	}
@@ -301,6 +342,9 @@ func TestEachPlacementOfAWholeBerthIsOneOfTheBest(t *testing.T) {
 			}
 			r.end()
 			n.sequences++
+			for what, times := range script.looks {
+				n.looks = increment(n.looks, what, times)
+			}
 			if plan.settings.Shards > 1 {
 				n.severalShards++
 			}

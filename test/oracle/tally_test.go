@@ -12,7 +12,8 @@ import (
 
 // tally is how much has been compared.
 type tally struct {
-	reserved                                                    int // placements with something chosen for claims
+	reserved                                                    int // placements of whole Berths with something chosen for claims
+	choices, provisions                                         int // what has been chosen for claims, and compared; how many of it are volumes that are to be provisioned
 	decisions, verdicts, scores, infeasible, unscored, unjudged int
 	batches, attempts, proven, nominated, noFit, retries        int
 	sequences, severalShards, severalRanges                     int
@@ -29,12 +30,18 @@ type tally struct {
 	byText, apartByText map[string]int
 	// helped are the decisions by what such plugins have said of nodes where preemption helps.
 	helped map[string]int
-	failed *scene // the last one that the schedulers differ about
-	why    string // how they differ about it
+	// met are the decisions by what they are a case of, see supplyCases.
+	met    map[string]int
+	looks  map[string]int // of the controller of volumes in sequences, see script.looks
+	failed *scene         // the last one that the schedulers differ about
+	why    string         // how they differ about it
 
 	differences []string // of sum: test and why, of each test that has failed
 	repeats     []string // of sum: the commands that run these cases again
 }
+
+// enoughSequences is how many sequences there have to be until it is a defect of the test if something that few have is in none.
+const enoughSequences = 60
 
 // sum is the tally of all tests.
 var sum tally
@@ -51,6 +58,11 @@ func (n *tally) count(d *decision, feasible int) {
 		n.unscored++
 	}
 	n.byText = d.countTexts(n.byText, anywhere)
+	for what, is := range d.met {
+		if is {
+			n.met = increment(n.met, what, 1)
+		}
+	}
 	if n.byPlugin == nil {
 		n.byPlugin = make(map[string]int)
 	}
@@ -164,6 +176,8 @@ func (n *tally) report(t *testing.T) {
 		{"decisions by what plugins that read volumes say in them", n.byText},
 		{"decisions by what they say of nodes where preemption helps", n.helped},
 		{"the same of those that were not compared", n.apartByText},
+		{"decisions about claims that wait", n.met},
+		{"times that the controller of volumes has found", n.looks},
 	} {
 		for _, key := range sortedKeys(what.of) {
 			t.Logf("%s: %d: %s", what.name, what.of[key], key)
@@ -176,11 +190,23 @@ func (n *tally) report(t *testing.T) {
 	if n.attached > 0 {
 		t.Logf("%d volumes attached to nodes are counted the same", n.attached)
 	}
+	if n.choices > 0 {
+		t.Logf("%d times the same is chosen for a claim on a node: %d volumes, and %d that are to be provisioned", n.choices, n.choices-n.provisions, n.provisions)
+	}
 	if n.attempts > 0 {
 		t.Logf("%d attempts in %d batches: %d placed on one of kube-scheduler's best nodes (%d of them where they were nominated), %d fit none, %d sent to the next batch", n.attempts, n.batches, n.proven, n.nominated, n.noFit, n.retries)
 	}
 	if n.sequences > 0 {
-		t.Logf("%d sequences, %d of them over several shards, %d over several ranges; %d preemptions in them", n.sequences, n.severalShards, n.severalRanges, n.evictions)
+		t.Logf("%d sequences, %d of them over several shards, %d over several ranges; %d preemptions in them, %d placements with something chosen for claims",
+			n.sequences, n.severalShards, n.severalRanges, n.evictions, n.reserved)
+		if n.sequences >= enoughSequences && n.reserved == 0 {
+			t.Error("no placement of a whole Berth has something chosen for claims")
+		}
+		for _, what := range lookCases {
+			if n.sequences >= enoughSequences && n.looks[what] == 0 {
+				t.Errorf("it never comes in a sequence that %s", what)
+			}
+		}
 	}
 	for why, count := range n.apart {
 		sum.apart = increment(sum.apart, why, count)
@@ -190,6 +216,8 @@ func (n *tally) report(t *testing.T) {
 	sum.sequences += n.sequences
 	sum.preemptions += n.preemptions
 	sum.candidates += n.candidates
+	sum.choices += n.choices
+	sum.reserved += n.reserved
 }
 
 // print says how much all tests have compared.
@@ -198,8 +226,8 @@ func (n *tally) print(code int) {
 		fmt.Println("oracle: differences, see above")
 		return
 	}
-	fmt.Printf("oracle: %d decisions, %d sequences by whole Berths of %d pods each, %d placements, %d searches for victims with %d candidates: 0 differences\n",
-		n.decisions, n.sequences, sequenceLength, n.proven, n.preemptions, n.candidates)
+	fmt.Printf("oracle: %d decisions, %d sequences by whole Berths of %d pods each, %d placements, %d choices for claims, %d placements of whole Berths with such, %d searches for victims with %d candidates: 0 differences\n",
+		n.decisions, n.sequences, sequenceLength, n.proven, n.choices, n.reserved, n.preemptions, n.candidates)
 	for _, why := range sortedKeys(n.apart) {
 		fmt.Printf("oracle: besides %d decisions that were not compared: %s\n", n.apart[why], why)
 	}

@@ -11,11 +11,14 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 )
 
-// What Berth does not decide yet. What is said here is counted apart, and nothing else is.
+// What Berth does not decide yet, or does otherwise. What is said here is counted apart, and nothing else is.
 const (
 	// undecidedForeign: kube-scheduler's attempt ends with an error that is about another pod, one that is on a node. Berth is not
 	// stopped by it.
 	undecidedForeign = "kube-scheduler is stopped by another pod"
+	// undecidedShared: a claim of the pod has been given a volume for another pod, which is not bound yet. Here the pod gets that one or goes nowhere; kube-scheduler
+	// looks for another one where that cannot be reached from, or has one made. Only what differs for that is not compared.
+	undecidedShared = "a volume has been chosen for a claim of the pod that another pod uses"
 )
 
 // built reports whether Berth has a plugin of kube-scheduler's.

@@ -24,6 +24,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
@@ -113,6 +114,9 @@ func (u *upstream) newProfile(cfg *config.KubeSchedulerProfile, g gates, nominat
 	for name, factory := range registry {
 		registry[name] = func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 			plugin, err := factory(ctx, args, h)
+			if binding, ok := plugin.(*volumebinding.VolumeBinding); ok {
+				binding.Binder = inBerthsOrder{binding.Binder}
+			}
 			p.plugins[name] = plugin
 			return plugin, err
 		}
@@ -200,6 +204,7 @@ func (u *upstream) judge(pod *v1.Pod) *decision {
 	if d.failed != nil {
 		return d
 	}
+	d.supply(state, nodes, feasible)
 	diagnosis.NodeToStatus.ForEachExplicitNode(func(node string, s *fwk.Status) { d.reject(u.t, node, s) })
 	for _, n := range nodes {
 		if name := n.Node().Name; !slices.ContainsFunc(feasible, func(f fwk.NodeInfo) bool { return f == n }) {
@@ -214,6 +219,7 @@ func (u *upstream) judge(pod *v1.Pod) *decision {
 		}
 		return d
 	}
+	d.volumes = chosen(state, feasible)
 	u.score(p, state, pod, feasible, d)
 	return d
 }
