@@ -6,6 +6,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/storage/volume"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
@@ -70,7 +73,11 @@ func TestVolumesAreJudgedTheSame(t *testing.T) {
 	var n tally
 	defer n.explain(t)
 	check(t, func(t *rapid.T) {
-		w := newWorld(t, drawProfiles(t), drawGates(t), rapid.Uint64().Draw(t, "seed"), &n)
+		profiles, amiss := drawProfiles(t), oneIn(t, 5, "claims that are amiss")
+		if amiss {
+			profiles[1] = judgedAlone(t)
+		}
+		w := newWorld(t, profiles, drawGates(t), rapid.Uint64().Draw(t, "seed"), &n)
 		w.begin(t, evenly(t, "width", [8]int{1, 2, 3, 4, 5, 6, 3, 4}), true)
 		for _, node := range drawFleet(t, w.width) {
 			if rapid.Bool().Draw(t, "labels of storage") {
@@ -78,18 +85,36 @@ func TestVolumesAreJudgedTheSame(t *testing.T) {
 			}
 			w.setNode(node, w.drawPlace())
 		}
+		crowded := false
 		if oneIn(t, 3, "tight") {
 			w.limitAll()
+			crowded = rapid.Bool().Draw(t, "crowded")
+		}
+		for i := 0; crowded && i < w.width; i++ {
+			pod := w.attaching()
+			pod.Spec.Priority = ptr.To(pick[int32](t, "priority", 0, 1, 2))
+			w.run(onNode(pod, nodeName(i), drawStatus(t, pod)))
 		}
 		for range evenly(t, "pods", [8]int{0, 1, 2, 4, 6, 8, 12, 16}) {
 			w.runOn(w.plainPod(), nodeName(rapid.IntRange(0, w.width).Draw(t, "node")))
 		}
 		for range rapid.IntRange(1, 5).Draw(t, "judged") {
-			pod := w.named(w.plainPod())
+			pod := w.plainPod()
+			switch {
+			case amiss:
+				pod.Spec.SchedulerName, pod.Spec.Volumes = profiles[1].SchedulerName, w.amiss(pod.Namespace)
+				pod = w.named(pod)
+			case crowded:
+				pod = w.attaching()
+			default:
+				pod = w.named(pod)
+			}
 			if pod.Spec.Priority = ptr.To[int32](100); oneIn(t, 3, "another priority") {
 				pod.Spec.Priority = drawPriority(t)
 			}
-			pod.Status.NominatedNodeName = w.drawNomination(pod)
+			if pod.Status.NominatedNodeName = w.drawNomination(pod); crowded {
+				pod.Status.NominatedNodeName = pick(t, "nominated", nodeName(0), nodeName(0), nodeName(1), "")
+			}
 			w.enter(pod)
 		}
 		for range rapid.IntRange(1, 6).Draw(t, "rounds") {
@@ -109,6 +134,96 @@ func TestVolumesAreJudgedTheSame(t *testing.T) {
 	})
 	n.report(t)
 	n.checkTexts(t)
+}
+
+// judgedAlone draws a profile in which one alone of the plugins that read volumes judges pods: of what is amiss with a claim the others say something
+// before.
+func judgedAlone(t *rapid.T) config.KubeSchedulerProfile {
+	p := defaultProfile(t)
+	p.SchedulerName = "custom"
+	alone := pick(t, "alone", names.VolumeZone, names.VolumeZone, names.NodeVolumeLimits, names.VolumeBinding)
+	for _, name := range volumePlugins {
+		if name == alone {
+			continue
+		}
+		for _, set := range []*config.PluginSet{&p.Plugins.PreFilter, &p.Plugins.Filter, &p.Plugins.Reserve, &p.Plugins.PreBind} {
+			set.Disabled = append(set.Disabled, config.Plugin{Name: name})
+		}
+	}
+	return p
+}
+
+// amiss sets a claim with which something is amiss, and returns it as the one volume of a pod.
+func (w *world) amiss(namespace string) []v1.Volume {
+	t := w.t
+	claim := &v1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "amiss", UID: claimUID(namespace, "amiss")},
+		Spec:       v1.PersistentVolumeClaimSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}},
+		Status:     v1.PersistentVolumeClaimStatus{Phase: v1.ClaimPending},
+	}
+	of := func(class string) {
+		claim.Spec.StorageClassName = &class
+		if class != "s-never" {
+			w.keep(drawClass(t, class))
+		}
+	}
+	boundTo := func(v string) {
+		claim.Spec.VolumeName, claim.Status.Phase = v, v1.ClaimBound
+		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnBindCompleted, "yes")
+	}
+	data := func(claim string) []v1.Volume {
+		return []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
+	}
+	switch rapid.IntRange(0, 7).Draw(t, "amiss") {
+	case 0: // its volume is never made, as far as anybody knows
+		of("fast")
+	case 1:
+		of("odd")
+	case 2:
+		of("s-never")
+	case 3: // it says neither a class nor a volume
+	case 4:
+		boundTo("v-never")
+	case 5:
+		boundTo("v-never")
+		claim.Status.Phase = v1.ClaimLost
+	case 6:
+		of("fast")
+		claim.DeletionTimestamp = &deleted
+	case 7:
+		return data(claimNames[len(claimNames)-1])
+	}
+	w.keep(claim)
+	return data(claim.Name)
+}
+
+// attaching draws a pod with a volume of its own, which only how many can be attached keeps from a node: it is bound to it, or is to be provisioned. Now and
+// then it has a disk besides that others have too.
+func (w *world) attaching() *v1.Pod {
+	t, pod := w.t, named(w.plainPod(), w.name())
+	s := &pod.Spec
+	s.SchedulerName, s.NodeSelector, s.Affinity, s.TopologySpreadConstraints = v1.DefaultSchedulerName, nil, &v1.Affinity{}, nil
+	s.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data-" + pod.Name}}}}
+	if oneIn(t, 4, "a disk besides") {
+		s.Volumes = append(s.Volumes, v1.Volume{Name: "disk", VolumeSource: v1.VolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "d"}}})
+	}
+	claim := drawWaitingClaim(t, pod.Namespace, "data-"+pod.Name)
+	claim.Spec.StorageClassName, claim.Spec.Selector = ptr.To("late"), nil
+	if rapid.Bool().Draw(t, "bound") {
+		claim.Spec.VolumeName, claim.Status.Phase = ownVolume(pod.Namespace, claim.Name), v1.ClaimBound
+		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnBindCompleted, "yes")
+		w.keep(&v1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: claim.Spec.VolumeName},
+			Spec: v1.PersistentVolumeSpec{
+				StorageClassName: "late", AccessModes: claim.Spec.AccessModes, Capacity: claim.Spec.Resources.Requests,
+				ClaimRef:               &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: pod.Namespace, Name: claim.Name, UID: claim.UID},
+				PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: csiDrivers[0], VolumeHandle: claim.Spec.VolumeName}},
+			},
+			Status: v1.PersistentVolumeStatus{Phase: v1.VolumeBound},
+		})
+	}
+	w.keep(claim)
+	return pod
 }
 
 // limitAll leaves room for one or two volumes of each driver on each node.

@@ -30,7 +30,7 @@ func drawWaitingClaim(t *rapid.T, namespace, name string) *v1.PersistentVolumeCl
 		Status: v1.PersistentVolumeClaimStatus{Phase: v1.ClaimPending},
 	}
 	claim.Spec.Resources.Requests = drawSize(t)
-	if oneIn(t, 4, "selects volumes") {
+	if oneIn(t, 3, "selects volumes") {
 		claim.Spec.Selector = drawSelector(t, volumeLabels)
 	}
 	if oneIn(t, 12, "provisioned") {
@@ -46,11 +46,11 @@ func claimUID(namespace, name string) types.UID { return types.UID("uid-" + name
 var volumeLabels = map[string][]string{"disk": {"a", "b"}}
 
 func drawVolumeMode(t *rapid.T) *v1.PersistentVolumeMode {
-	return evenly(t, "volume mode", [8]*v1.PersistentVolumeMode{nil, nil, nil, nil, ptr.To(v1.PersistentVolumeFilesystem), ptr.To(v1.PersistentVolumeFilesystem), nil, ptr.To(v1.PersistentVolumeBlock)})
+	return evenly(t, "volume mode", [8]*v1.PersistentVolumeMode{nil, nil, nil, ptr.To(v1.PersistentVolumeBlock), ptr.To(v1.PersistentVolumeFilesystem), ptr.To(v1.PersistentVolumeFilesystem), nil, ptr.To(v1.PersistentVolumeBlock)})
 }
 
 func drawAttributesClass(t *rapid.T) *string {
-	return evenly(t, "attributes class", [8]*string{nil, nil, nil, nil, nil, ptr.To(""), ptr.To("gold"), nil})
+	return evenly(t, "attributes class", [8]*string{nil, nil, nil, ptr.To("gold"), nil, ptr.To(""), ptr.To("gold"), nil})
 }
 
 // drawFate draws what keeps a volume that is nobody's from claims, or for one of them.
@@ -259,6 +259,14 @@ func (w *world) drawFreeVolume(name string) *v1.PersistentVolume {
 	v := drawVolume(w.t, name)
 	if rapid.Bool().Draw(w.t, "can be had") {
 		v.DeletionTimestamp, v.Status.Phase = nil, v1.VolumeAvailable
+	}
+	if oneIn(w.t, 4, "kept for one there is") {
+		name := rapid.SampledFrom(claimNames[:len(claimNames)-1]).Draw(w.t, "claim")
+		uid := pick(w.t, "its UID", "uid-of-another", "uid-of-another", claimUID(namespaceNames[0], name), "")
+		v.Spec.ClaimRef = &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: namespaceNames[0], Name: name, UID: uid}
+	}
+	if oneIn(w.t, 3, "a label to select") {
+		metav1.SetMetaDataLabel(&v.ObjectMeta, "disk", pick(w.t, "disk", "a", "b"))
 	}
 	return v
 }
