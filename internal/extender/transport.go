@@ -1,0 +1,58 @@
+package extender
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/transport"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+)
+
+// defaultTimeout is what a call may take where the configuration does not say.
+const defaultTimeout = 5 * time.Second
+
+// maxConnections is how many connections there are to an extender. Who asks for one more waits, in the time that its call may take.
+const maxConnections = 64
+
+// newClient returns how the server of an extender is reached: as the environment's proxies and TLS settings say, over HTTP/2 where the server has it
+// by TLS, following redirects. With enableHTTPS and no authorities, any certificate will do.
+func newClient(cfg *configv1.Extender) (*http.Client, error) {
+	if at, err := url.Parse(cfg.URLPrefix); err != nil {
+		return nil, fmt.Errorf("urlPrefix: %q: %w: want an absolute URL such as https://extender.example:8888/scheduler", cfg.URLPrefix, err)
+	} else if at.Scheme != "http" && at.Scheme != "https" || at.Host == "" {
+		return nil, fmt.Errorf("urlPrefix: %q: want an absolute URL such as https://extender.example:8888/scheduler", cfg.URLPrefix)
+	}
+	timeout := cfg.HTTPTimeout.Duration
+	switch {
+	case timeout < 0:
+		return nil, fmt.Errorf("httpTimeout: %v: want a positive duration, or none for %v", timeout, defaultTimeout)
+	case timeout == 0:
+		timeout = defaultTimeout
+	}
+	var tls transport.TLSConfig
+	if c := cfg.TLSConfig; c != nil {
+		tls = transport.TLSConfig{
+			Insecure: c.Insecure, ServerName: c.ServerName,
+			CertFile: c.CertFile, KeyFile: c.KeyFile, CAFile: c.CAFile, CertData: c.CertData, KeyData: c.KeyData, CAData: c.CAData,
+		}
+	}
+	if cfg.EnableHTTPS && tls.CAFile == "" && len(tls.CAData) == 0 {
+		tls.Insecure = true
+	}
+	config, err := transport.TLSConfigFor(&transport.Config{TLS: tls})
+	if err != nil {
+		return nil, fmt.Errorf("tlsConfig: %w", err)
+	}
+	return &http.Client{Timeout: timeout, Transport: utilnet.SetTransportDefaults(&http.Transport{
+		TLSClientConfig: config, MaxConnsPerHost: maxConnections, MaxIdleConnsPerHost: maxConnections,
+	})}, nil
+}
+
+// at returns where a verb of the configuration is asked.
+func at(cfg *configv1.Extender, verb string) string {
+	return strings.TrimRight(cfg.URLPrefix, "/") + "/" + verb
+}
