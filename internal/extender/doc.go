@@ -8,7 +8,7 @@
 //   - [Set.Bind], in place of the API server's binding.
 //   - [Set.Preempt], between the dry runs and the choice of a candidate.
 //
-// Each asks only those extenders that are interested in the pod, by the names of its resources ([ResourceNames]).
+// Each asks only those extenders that are interested in the pod, by the names of its resources ([ResourceNames]): see [Set.Interest].
 //
 // # Files
 //

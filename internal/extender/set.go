@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"math/bits"
 	"net/http"
 	"sync"
+	"time"
 
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
@@ -69,6 +71,9 @@ func New(cfg Config) (*Set, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	if n := len(cfg.Extenders); n > MaxExtenders {
+		return nil, fmt.Errorf("extenders: %d, want at most %d", n, MaxExtenders)
+	}
 	var ignorable []*extender
 	for i := range cfg.Extenders {
 		e, err := newExtender(&cfg.Extenders[i], cfg.Observe)
@@ -128,33 +133,67 @@ func (s *Set) Close() {
 	}
 }
 
-// Has reports whether some extender can be asked to do something, whoever interests it.
-func (s *Set) Has(verb Verb) bool {
-	for _, e := range s.extenders {
+// Interest is a set of the extenders of a Set, by their place in its order.
+type Interest uint64
+
+// MaxExtenders is how many extenders a Set may have.
+const MaxExtenders = 64
+
+// Interest returns the extenders that a pod interests whose containers have resources of these names. It may be that they are asked nothing about it:
+// they make Prioritize score nodes nevertheless.
+func (s *Set) Interest(resources iter.Seq[string]) (in Interest) {
+	for i, e := range s.extenders {
+		if e.interested(resources) {
+			in |= 1 << i
+		}
+	}
+	return in
+}
+
+// Can returns the extenders that can be asked to do something, whoever interests them.
+func (s *Set) Can(verb Verb) (which Interest) {
+	for i, e := range s.extenders {
 		if e.can(verb) {
+			which |= 1 << i
+		}
+	}
+	return which
+}
+
+// Each returns the places of the extenders of a set, in order.
+func (in Interest) Each() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for ; in != 0; in &= in - 1 {
+			if !yield(bits.TrailingZeros64(uint64(in))) {
+				return
+			}
+		}
+	}
+}
+
+// Full reports whether some extender of a set is sent nodes in full, and not by their names.
+func (s *Set) Full(in Interest) bool {
+	for i := range in.Each() {
+		if !s.extenders[i].nodeCacheCapable {
 			return true
 		}
 	}
 	return false
 }
 
-// Interested reports whether a pod whose containers have resources of these names interests some extender, which it may even if it is asked nothing:
-// then Prioritize scores nodes.
-func (s *Set) Interested(resources iter.Seq[string]) bool {
-	for range s.interested(resources) {
-		return true
-	}
-	return false
-}
-
-// Asks reports whether some extender is asked to do something about a pod whose containers have resources of these names.
-func (s *Set) Asks(verb Verb, resources iter.Seq[string]) bool {
-	for e := range s.interested(resources) {
-		if e.can(verb) {
-			return true
+// Longest returns how long a Filter and a Prioritize take at most that ask the extenders of a set.
+func (s *Set) Longest(in Interest) (long time.Duration) {
+	var prioritize time.Duration
+	for i := range in.Each() {
+		e := s.extenders[i]
+		if e.can(Filter) {
+			long += e.client.Timeout
+		}
+		if e.can(Prioritize) {
+			prioritize = max(prioritize, e.client.Timeout)
 		}
 	}
-	return false
+	return long + prioritize
 }
 
 // interested returns the extenders that a pod interests whose containers have resources of these names, in order.

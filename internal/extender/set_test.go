@@ -379,15 +379,15 @@ func TestPodsInterestExtendersByTheirResources(t *testing.T) {
 		{all, []string{"example.com/gpu"}, true, true},
 		{newSet(t), []string{"cpu"}, false, false},
 	} {
-		if got := c.set.Interested(slices.Values(c.resources)); got != c.interested {
+		if got := c.set.Interest(slices.Values(c.resources)) != 0; got != c.interested {
 			t.Errorf("%v: interested is %v", c.resources, got)
 		}
-		if got := c.set.Asks(Bind, slices.Values(c.resources)); got != c.binds {
+		if got := c.set.Interest(slices.Values(c.resources))&c.set.Can(Bind) != 0; got != c.binds {
 			t.Errorf("%v: binds is %v", c.resources, got)
 		}
 	}
-	if !gpus.Has(Bind) || gpus.Has(Filter) {
-		t.Errorf("has bind %v, filter %v", gpus.Has(Bind), gpus.Has(Filter))
+	if gpus.Can(Bind) == 0 || gpus.Can(Filter) != 0 {
+		t.Errorf("can bind %b, filter %b", gpus.Can(Bind), gpus.Can(Filter))
 	}
 }
 

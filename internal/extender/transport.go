@@ -1,9 +1,12 @@
 package extender
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,21 +21,30 @@ const defaultTimeout = 5 * time.Second
 // maxConnections is how many connections there are to an extender. Who asks for one more waits, in the time that its call may take.
 const maxConnections = 64
 
+// Check returns what makes no sense of how an extender is to be reached, and the field and its value that say so. It reads no files.
+func Check(cfg *configv1.Extender) (name, value string, err error) {
+	const want = "want an absolute URL such as https://extender.example:8888/scheduler"
+	if at, err := url.Parse(cfg.URLPrefix); err != nil {
+		return "urlPrefix", cfg.URLPrefix, fmt.Errorf("%w: %s", err, want)
+	} else if at.Scheme != "http" && at.Scheme != "https" || at.Host == "" {
+		return "urlPrefix", cfg.URLPrefix, errors.New(want)
+	}
+	if timeout := cfg.HTTPTimeout.Duration; timeout < 0 {
+		return "httpTimeout", timeout.String(), fmt.Errorf("want a positive duration, or none for %v", defaultTimeout)
+	}
+	return "", "", nil
+}
+
 // newClient returns how the server of an extender is reached: as the environment's proxies and TLS settings say, over HTTP/2 where the server has it
 // by TLS, following redirects. With enableHTTPS and no authorities, any certificate will do.
 func newClient(cfg *configv1.Extender) (*http.Client, error) {
-	if at, err := url.Parse(cfg.URLPrefix); err != nil {
-		return nil, fmt.Errorf("urlPrefix: %q: %w: want an absolute URL such as https://extender.example:8888/scheduler", cfg.URLPrefix, err)
-	} else if at.Scheme != "http" && at.Scheme != "https" || at.Host == "" {
-		return nil, fmt.Errorf("urlPrefix: %q: want an absolute URL such as https://extender.example:8888/scheduler", cfg.URLPrefix)
+	if name, value, err := Check(cfg); err != nil {
+		if name == "urlPrefix" {
+			value = strconv.Quote(value)
+		}
+		return nil, fmt.Errorf("%s: %v: %w", name, value, err)
 	}
-	timeout := cfg.HTTPTimeout.Duration
-	switch {
-	case timeout < 0:
-		return nil, fmt.Errorf("httpTimeout: %v: want a positive duration, or none for %v", timeout, defaultTimeout)
-	case timeout == 0:
-		timeout = defaultTimeout
-	}
+	timeout := cmp.Or(cfg.HTTPTimeout.Duration, defaultTimeout)
 	var tls transport.TLSConfig
 	if c := cfg.TLSConfig; c != nil {
 		tls = transport.TLSConfig{

@@ -171,7 +171,7 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *bi
 	if !t.judge(row, func() {
 		if _, may = t.evaluator.Preempts(l.state, id); may {
 			now, agreed = t.judged(id, req.GetCandidate())
-			agreed = agreed && !t.fits(id, row)
+			agreed = agreed && (req.GetRefused() && t.asks(row.UID) != 0 || !t.fits(id, row))
 		}
 	}) {
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil

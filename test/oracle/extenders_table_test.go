@@ -156,7 +156,7 @@ func TestUpstreamsTablesOfExtendersAreAnsweredTheSame(t *testing.T) {
 		t.Run(fmt.Sprintf("%s %d", c.Point, i), func(t *testing.T) {
 			switch c.Point {
 			case "IsInterested":
-				if got := set(c.Managed...).Interested(extender.ResourceNames(c.Pod)); got != c.Interested {
+				if got := set(c.Managed...).Interest(extender.ResourceNames(c.Pod)) != 0; got != c.Interested {
 					t.Errorf("a pod with %v interests an extender of %v: %v", slices.Collect(extender.ResourceNames(c.Pod)), c.Managed, got)
 				}
 			case "convertToMetaVictims":

@@ -467,17 +467,17 @@ func TestExtendersAreAskedTheSame(t *testing.T) {
 		upstreams := u.Scheduler.Extenders
 		resources := extender.ResourceNames(c.pod)
 		interested := slices.ContainsFunc(upstreams, func(e fwk.Extender) bool { return e.IsInterested(c.pod) })
-		if got := ours.Interested(resources); got != interested {
+		if got := ours.Interest(resources) != 0; got != interested {
 			t.Fatalf("the pod interests an extender: %v, want %v", got, interested)
 		}
 		for verb, can := range map[extender.Verb]func(fwk.Extender) bool{
 			extender.Filter: fwk.Extender.IsFilter, extender.Prioritize: fwk.Extender.IsPrioritizer, extender.Bind: fwk.Extender.IsBinder, extender.Preempt: fwk.Extender.SupportsPreemption,
 		} {
-			if got, want := ours.Has(verb), slices.ContainsFunc(upstreams, can); got != want {
+			if got, want := ours.Can(verb) != 0, slices.ContainsFunc(upstreams, can); got != want {
 				t.Fatalf("some extender can %s: %v, want %v", verb, got, want)
 			}
 			want := slices.ContainsFunc(upstreams, func(e fwk.Extender) bool { return can(e) && e.IsInterested(c.pod) })
-			if got := ours.Asks(verb, resources); got != want {
+			if got := ours.Interest(resources)&ours.Can(verb) != 0; got != want {
 				t.Fatalf("some extender is asked to %s: %v, want %v", verb, got, want)
 			}
 		}

@@ -1,0 +1,587 @@
+package binder
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/extender"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/wire"
+)
+
+// webhook is an extender on loopback. What it says is up to the test.
+type webhook struct {
+	*httptest.Server
+	mu         sync.Mutex
+	filter     func(pod string, nodes []string) extenderv1.ExtenderFilterResult // nil: it leaves all
+	prioritize func(nodes []string) map[string]int64                            // nil: 0 each
+	bind       func(extenderv1.ExtenderBindingArgs) string                      // nil: it binds nothing, and says that it has
+	asked      []string                                                         // "filter p: a b"
+	hangs      chan struct{}                                                    // if not nil, calls hang until it is closed, or the client goes
+}
+
+func newWebhook(t *testing.T) *webhook {
+	h := new(webhook)
+	h.Server = httptest.NewUnstartedServer(h)
+	h.Server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	h.Server.Start()
+	t.Cleanup(h.Server.Close)
+	return h
+}
+
+func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	verb := strings.TrimPrefix(r.URL.Path, "/")
+	if verb == "bind" {
+		var args extenderv1.ExtenderBindingArgs
+		_ = json.NewDecoder(r.Body).Decode(&args)
+		h.note("bind " + args.PodName + ": " + args.Node)
+		var out extenderv1.ExtenderBindingResult
+		h.mu.Lock()
+		bind := h.bind
+		h.mu.Unlock()
+		if bind != nil {
+			out.Error = bind(args)
+		}
+		h.wait(r)
+		_ = json.NewEncoder(w).Encode(out)
+		return
+	}
+	var args extenderv1.ExtenderArgs
+	_ = json.NewDecoder(r.Body).Decode(&args)
+	var names []string
+	if args.NodeNames != nil {
+		names = *args.NodeNames
+	}
+	h.note(verb + " " + args.Pod.Name + ": " + strings.Join(names, " "))
+	h.mu.Lock()
+	filter, prioritize := h.filter, h.prioritize
+	h.mu.Unlock()
+	switch verb {
+	case "filter":
+		out := extenderv1.ExtenderFilterResult{NodeNames: &names}
+		if filter != nil {
+			out = filter(args.Pod.Name, names)
+		}
+		h.wait(r)
+		_ = json.NewEncoder(w).Encode(out)
+	case "prioritize":
+		out := extenderv1.HostPriorityList{}
+		if prioritize != nil {
+			for name, score := range prioritize(names) {
+				out = append(out, extenderv1.HostPriority{Host: name, Score: score})
+			}
+		}
+		h.wait(r)
+		_ = json.NewEncoder(w).Encode(out)
+	}
+}
+
+func (h *webhook) note(what string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked = append(h.asked, what)
+}
+
+func (h *webhook) wait(r *http.Request) {
+	h.mu.Lock()
+	hangs := h.hangs
+	h.mu.Unlock()
+	if hangs != nil {
+		select {
+		case <-hangs:
+		case <-r.Context().Done():
+		}
+	}
+}
+
+func (h *webhook) set(fn func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	fn()
+}
+
+// calls returns what was asked so far.
+func (h *webhook) calls() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.asked)
+}
+
+// refusing refuses some nodes with a reason.
+func refusing(reason string, refused ...string) func(string, []string) extenderv1.ExtenderFilterResult {
+	return func(_ string, nodes []string) extenderv1.ExtenderFilterResult {
+		out := extenderv1.ExtenderFilterResult{NodeNames: &[]string{}, FailedNodes: map[string]string{}}
+		for _, n := range nodes {
+			if slices.Contains(refused, n) {
+				out.FailedNodes[n] = reason
+			} else {
+				*out.NodeNames = append(*out.NodeNames, n)
+			}
+		}
+		return out
+	}
+}
+
+// extenderAt is an extender that filters, and scores with weight 1.
+func extenderAt(h *webhook) configv1.Extender {
+	return configv1.Extender{URLPrefix: h.URL, FilterVerb: "filter", PrioritizeVerb: "prioritize", Weight: 1, NodeCacheCapable: true, HTTPTimeout: metav1.Duration{Duration: patience}}
+}
+
+// objects are those of a fake source.
+type objects struct{ *fakeSource }
+
+func (o objects) Pod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.pods {
+		if p.Namespace == namespace && p.Name == name {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(p.UID)}}
+			pod.Spec.NodeName = p.NodeName
+			requests := corev1.ResourceList{}
+			for i := range extender.Interest(p.Extenders).Each() {
+				requests[corev1.ResourceName(managedBy(i))] = resource.MustParse("1")
+			}
+			pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests}}}
+			return pod, nil
+		}
+	}
+	return nil, nil
+}
+
+func (o objects) Node(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// managedBy is the resource that the extender of an index manages.
+func managedBy(index int) string { return fmt.Sprintf("example.com/r%d", index) }
+
+// withExtenders configures a binder. Each extender manages a resource of its own.
+func withExtenders(t *testing.T, src *fakeSource, extenders ...configv1.Extender) func(*Config) {
+	t.Helper()
+	for i := range extenders {
+		extenders[i].ManagedResources = []configv1.ExtenderManagedResource{{Name: managedBy(i)}}
+	}
+	set, err := extender.New(extender.Config{Extenders: extenders, Log: testLog(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(set.Close)
+	return func(c *Config) { c.Extenders, c.Objects = set, objects{src} }
+}
+
+// of returns a pod that interests extenders.
+func of(p source.Pod, in extender.Interest) source.Pod {
+	p.Extenders = uint64(in)
+	return p
+}
+
+// question commits a pod, wants the answer that extenders are to be asked, and returns the question.
+func (b *running) question(attempt int32, uid string) *binderv1.AskRequest {
+	b.t.Helper()
+	resp, err := b.Commit(b.t.Context(), b.request(attempt, uid))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if out := resp.GetOutcomes()[0]; out.GetResult() != binderv1.Outcome_RESULT_ASK || out.GetTurn() == 0 || out.GetAskMilliseconds() < 1000 {
+		b.t.Fatalf("the commit answers %v, want that extenders are to be asked", out)
+	}
+	req := &binderv1.AskRequest{ShardRevision: 1, Version: resp.GetVersion(), Uid: uid, Attempt: attempt}
+	b.look(func(st *cluster.State) {
+		id, _ := st.PodByUID(uid)
+		req.Id = int32(id)
+	})
+	return req
+}
+
+// ask asks, and returns what became of it: "assumed on a", "refused: 2 no gpu", "failed: …" or as in a commit.
+func (b *running) ask(req *binderv1.AskRequest) string {
+	b.t.Helper()
+	resp, err := b.Ask(b.t.Context(), req)
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	switch r := resp.GetOutcome().GetResult(); r {
+	case binderv1.Outcome_RESULT_ASSUMED, binderv1.Outcome_RESULT_PLACED:
+		name := ""
+		b.look(func(st *cluster.State) { name = st.Nodes.Spec[resp.GetOutcome().GetNode()].Name })
+		return resultText(r) + " on " + name
+	case binderv1.Outcome_RESULT_REFUSED:
+		out := "refused:"
+		for _, v := range resp.GetRefusals() {
+			out += fmt.Sprintf(" %s: %d %s %v", v.GetPlugin(), v.GetCount(), v.GetReason(), v.GetUnresolvable())
+		}
+		return out
+	case binderv1.Outcome_RESULT_FAILED:
+		return "failed: " + resp.GetError()
+	default:
+		return resultText(r)
+	}
+}
+
+func TestExtendersAreAskedAboutPodsThatInterestThem(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	for _, name := range []string{"a", "b", "c"} {
+		src.setNode(node(name, 4000))
+	}
+	src.setNode(node("small", 100))
+	src.setPod(of(pod("p", 1000), 1))
+	src.setPod(pod("other", 1000))
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+	b.active()
+	h.set(func() {
+		h.filter = refusing("no gpu", "b")
+		h.prioritize = func([]string) map[string]int64 { return map[string]int64{"a": 3, "c": 7} }
+	})
+
+	// The pod behind it is placed at once.
+	if got := b.commit(b.request(1, "p", "other")); !slices.Equal(got, []string{"result 7", "assumed"}) {
+		t.Fatalf("commit: %v", got)
+	}
+	req := b.question(1, "p")
+	if got := b.ask(req); got != "assumed on c" {
+		t.Errorf("asked: %s", got)
+	}
+	b.awaitPhase("p", "bound on c")
+	if diff := cmp.Diff([]string{"filter p: a b c", "prioritize p: a c"}, h.calls()); diff != "" {
+		t.Errorf("what the extender was asked (-want +got):\n%s", diff)
+	}
+	// To ask again is safe, and asks nobody.
+	if got := b.ask(req); got != "already placed on c" || len(h.calls()) != 2 {
+		t.Errorf("asked again: %s, calls %v", got, h.calls())
+	}
+}
+
+func TestWhatExtendersRefuseAndHowTheyFail(t *testing.T) {
+	src := newFakeSource()
+	for _, name := range []string{"a", "b", "c"} {
+		src.setNode(node(name, 4000))
+	}
+	must, may := newWebhook(t), newWebhook(t)
+	ignorable := extenderAt(may)
+	ignorable.Ignorable = true
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(must), ignorable))
+	b.active()
+	attempt := int32(0)
+	for _, tt := range []struct {
+		name   string
+		in     extender.Interest
+		filter func(string, []string) extenderv1.ExtenderFilterResult
+		want   string
+	}{
+		{"all are refused", 1, refusing("no gpu", "a", "b", "c"), "refused: Extender: 3 no gpu false"},
+		{"one is left out without a word, one is hopeless", 1, func(string, []string) extenderv1.ExtenderFilterResult {
+			return extenderv1.ExtenderFilterResult{FailedNodes: map[string]string{"a": "busy", "b": "busy"}, FailedAndUnresolvableNodes: map[string]string{"b": "broken"}}
+		}, "refused: Extender: 1 broken true Extender: 1 busy false"},
+		{"it says that it has failed", 1, func(string, []string) extenderv1.ExtenderFilterResult {
+			return extenderv1.ExtenderFilterResult{Error: "no disk"}
+		}, "failed: no disk"},
+		{"it leaves a node that is unknown", 1, func(string, []string) extenderv1.ExtenderFilterResult {
+			return extenderv1.ExtenderFilterResult{NodeNames: &[]string{"elsewhere"}}
+		}, fmt.Sprintf("failed: extender %q claims a filtered node %q which is not found in the input node list", must.URL, "elsewhere")},
+		{"one that may be ignored fails", 2, func(string, []string) extenderv1.ExtenderFilterResult {
+			return extenderv1.ExtenderFilterResult{Error: "no disk"}
+		}, "assumed on"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			attempt++
+			uid := fmt.Sprintf("p%d", attempt)
+			src.setPod(of(pod(uid, 100), tt.in))
+			for _, h := range []*webhook{must, may} {
+				h.set(func() { h.filter = tt.filter })
+			}
+			if got := b.ask(b.question(1, uid)); got != tt.want && !(tt.want == "assumed on" && strings.HasPrefix(got, tt.want)) {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// What an extender has judged is what the pod gets: a node that has changed while it thought is not taken unless it is asked again.
+func TestANodeThatChangesWhileExtendersThinkIsAskedAboutAgain(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 1000))
+	src.setNode(node("b", 1000))
+	src.setPod(of(pod("p", 1000), 1))
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+	b.active()
+	h.set(func() {
+		h.prioritize = func(nodes []string) map[string]int64 {
+			if slices.Contains(nodes, "a") { // somebody takes it meanwhile
+				src.setPod(on(pod("quick", 1000), "a"))
+				eventually(t, "the ledger is told", func() bool { return b.phase("quick") == "bound on a" })
+			}
+			return map[string]int64{"a": 10}
+		}
+	})
+	if got := b.ask(b.question(1, "p")); got != "assumed on b" {
+		t.Errorf("asked: %s", got)
+	}
+	if diff := cmp.Diff([]string{"filter p: a b", "prioritize p: a b", "filter p: b"}, h.calls()); diff != "" {
+		t.Errorf("what the extender was asked (-want +got):\n%s", diff)
+	}
+}
+
+// After three times it is somebody else's turn.
+func TestAPodWhoseNodeAlwaysChangesIsTriedAgainLater(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 4000))
+	src.setPod(of(pod("p", 1000), 1))
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+	b.active()
+	n := 0
+	h.set(func() {
+		h.filter = func(_ string, nodes []string) extenderv1.ExtenderFilterResult {
+			n++
+			uid := fmt.Sprintf("quick%d", n)
+			src.setPod(on(pod(uid, 100), "a"))
+			eventually(t, "the ledger is told", func() bool { return b.phase(uid) == "bound on a" })
+			return extenderv1.ExtenderFilterResult{NodeNames: &nodes}
+		}
+	})
+	if got := b.ask(b.question(1, "p")); got != "retry" || n != 3 {
+		t.Errorf("asked %d times: %s", n, got)
+	}
+}
+
+func TestAPodThatGoesWhileExtendersThinkIsGone(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 4000))
+	src.setPod(of(pod("p", 1000), 1))
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+	b.active()
+	h.set(func() {
+		h.filter = func(_ string, nodes []string) extenderv1.ExtenderFilterResult {
+			src.deletePod("p")
+			eventually(t, "the ledger is told", func() bool { return b.phase("p") == "gone" })
+			return extenderv1.ExtenderFilterResult{NodeNames: &nodes}
+		}
+	})
+	if got := b.ask(b.question(1, "p")); got != "gone" {
+		t.Errorf("asked: %s", got)
+	}
+}
+
+// The node that a pod is nominated to is asked about alone, and first; one that a pod requires is the only one.
+func TestNodesThatMatterByThemselvesAreAskedAboutAlone(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	for _, name := range []string{"a", "b", "c"} {
+		src.setNode(node(name, 4000))
+	}
+	for _, name := range []string{"fits", "refused"} {
+		p := of(pod(name, 100), 1)
+		p.Nominated = "b"
+		src.setPod(p)
+	}
+	src.setPod(requiring(of(pod("required", 100), 1), "c"))
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+	b.active()
+	h.set(func() {
+		h.filter = func(pod string, nodes []string) extenderv1.ExtenderFilterResult {
+			if pod == "refused" {
+				return refusing("no", "b", "c")(pod, nodes)
+			}
+			return extenderv1.ExtenderFilterResult{NodeNames: &nodes}
+		}
+	})
+	for name, want := range map[string]string{"fits": "assumed on b", "refused": "assumed on a", "required": "assumed on c"} {
+		h.set(func() { h.asked = nil })
+		if got := b.ask(b.question(1, name)); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+		calls := map[string][]string{
+			"fits": {"filter fits: b"}, "refused": {"filter refused: b", "filter refused: a b c"}, "required": {"filter required: c"},
+		}[name]
+		if diff := cmp.Diff(calls, h.calls()); diff != "" {
+			t.Errorf("%s: what the extender was asked (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// Who waits for an extender that hangs are its own pods, and nobody else; and its calls end with the term.
+func TestAnExtenderThatHangsHoldsUpNobodyElse(t *testing.T) {
+	src, hung, well := newFakeSource(), newWebhook(t), newWebhook(t)
+	src.setNode(node("a", 40_000))
+	src.setPod(of(pod("stuck", 100), 1))
+	src.setPod(of(pod("behind", 100), 1))
+	src.setPod(of(pod("both", 100), 3))
+	src.setPod(of(pod("fine", 100), 2))
+	src.setPod(pod("plain", 100))
+	src.setPod(pod("late", 100))
+	endpoints := startEtcd(t)
+	b := start(t, endpoints, src, withExtenders(t, src, extenderAt(hung), extenderAt(well)))
+	b.active()
+	never := make(chan struct{})
+	hung.set(func() { hung.hangs = never })
+	questions := make(map[string]*binderv1.AskRequest)
+	for _, name := range []string{"stuck", "behind", "both", "fine"} {
+		questions[name] = b.question(1, name)
+	}
+	answers := make(chan error, 2)
+	go func() {
+		_, err := b.Ask(context.Background(), questions["stuck"])
+		answers <- err
+	}()
+	eventually(t, "the extender is asked", func() bool { return len(hung.calls()) == 1 })
+	began := time.Now()
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := b.Ask(context.Background(), questions["both"])
+		waiting <- err
+	}()
+	if got := b.commit(b.request(1, "plain")); !slices.Equal(got, []string{"assumed"}) {
+		t.Errorf("a pod that interests no extender: %v", got)
+	}
+	if got := b.ask(questions["fine"]); got != "assumed on a" {
+		t.Errorf("a pod that interests another: %s", got)
+	}
+	if waited := time.Since(began); waited > time.Minute {
+		t.Errorf("they have waited for %v", waited)
+	}
+	_, err := b.Ask(t.Context(), questions["behind"])
+	wantError(t, err, codes.ResourceExhausted, "EXTENDER_BUSY")
+	wantError(t, <-waiting, codes.ResourceExhausted, "EXTENDER_BUSY")
+	// The term ends while the extender is asked: it is not waited for, and whoever is elected next asks again.
+	late := b.request(1, "late")
+	depose(t, endpoints)
+	if _, err := b.Commit(t.Context(), late); err != nil { // what is to be recorded of it is fenced
+		t.Fatal(err)
+	}
+	wantError(t, <-answers, codes.Unavailable, "NOT_ACTIVE")
+	if got := src.nodeOf("stuck"); got != "" {
+		t.Errorf("the pod is on %q", got)
+	}
+	hung.set(func() { hung.hangs = nil })
+	epoch := cluster.Epoch(0)
+	eventually(t, "it is elected again", func() bool {
+		epoch = b.Version().Epoch
+		return b.Ready() == nil && epoch > wire.Version(questions["stuck"].GetVersion()).Epoch
+	})
+	if got := b.ask(b.question(1, "stuck")); got != "assumed on a" {
+		t.Errorf("asked by the next term: %s", got)
+	}
+}
+
+func TestPodsAreAskedAboutOneAtATime(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 400))
+	src.setNode(node("b", 400))
+	const pods = 8
+	for k := range pods {
+		src.setPod(of(pod(fmt.Sprintf("p%d", k), 100), 1))
+	}
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+	b.active()
+	// Each counts what it has been asked about, as if that were placed: only one at a time makes that true.
+	var mu sync.Mutex
+	running, most := 0, 0
+	h.set(func() {
+		h.prioritize = func(nodes []string) map[string]int64 {
+			mu.Lock()
+			running++
+			most = max(most, running)
+			mu.Unlock()
+			eventually(t, "a moment has passed", func() bool { return true })
+			mu.Lock()
+			running--
+			mu.Unlock()
+			return nil
+		}
+	})
+	var all sync.WaitGroup
+	results := make([]string, pods)
+	for k := range pods {
+		req := b.question(1, fmt.Sprintf("p%d", k))
+		all.Go(func() { results[k] = b.ask(req) })
+	}
+	all.Wait()
+	on := map[string]int{}
+	for _, r := range results {
+		on[r]++
+	}
+	if diff := cmp.Diff(map[string]int{"assumed on a": 4, "assumed on b": 4}, on); diff != "" || most != 1 {
+		t.Errorf("at most %d at a time; results (-want +got):\n%s", most, diff)
+	}
+}
+
+func TestAnExtenderBinds(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 4000))
+	for _, name := range []string{"bound", "refused", "quiet", "plain"} {
+		p := pod(name, 100)
+		if name != "plain" {
+			p = of(p, 1)
+		}
+		src.setPod(p)
+	}
+	binds := configv1.Extender{URLPrefix: h.URL, BindVerb: "bind", HTTPTimeout: metav1.Duration{Duration: time.Second}}
+	b := start(t, startEtcd(t), src, withExtenders(t, src, binds))
+	b.active()
+	place := func(name string) {
+		src.change(func() { src.place(source.Binding{UID: name, Namespace: "default", Name: name, Node: "a"}) })
+	}
+	h.set(func() {
+		h.bind = func(args extenderv1.ExtenderBindingArgs) string {
+			switch args.PodName {
+			case "refused":
+				return "not there"
+			default:
+				place(args.PodName)
+			}
+			return ""
+		}
+	})
+	// It has no say in where pods go, and so is not asked about that.
+	for _, name := range []string{"bound", "refused", "plain"} {
+		if got := b.commit(b.request(1, name)); !slices.Equal(got, []string{"assumed"}) {
+			t.Fatalf("%s: %v", name, got)
+		}
+	}
+	b.awaitPhase("bound", "bound on a")
+	b.awaitPhase("plain", "bound on a")
+	eventually(t, "the refusal is told", func() bool {
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return slices.ContainsFunc(src.reports, func(r source.Report) bool { return r.UID == "refused" && strings.Contains(r.Message, "not there") })
+	})
+	if got := b.phase("refused"); got != "pending" {
+		t.Errorf("the refused pod is %s", got)
+	}
+	for _, tried := range src.tried("") {
+		if tried.UID != "plain" {
+			t.Errorf("the source was to bind %s", tried.UID)
+		}
+	}
+	// Its answer is lost: that the pod is there is found out from the pod.
+	never := make(chan struct{})
+	h.set(func() {
+		h.hangs = never
+		h.asked = nil
+	})
+	if got := b.commit(b.request(1, "quiet")); !slices.Equal(got, []string{"assumed"}) {
+		t.Fatalf("quiet: %v", got)
+	}
+	b.awaitPhase("quiet", "bound on a")
+	if got := h.calls(); !slices.Equal(got, []string{"bind quiet: a"}) {
+		t.Errorf("asked: %v", got)
+	}
+}
