@@ -122,7 +122,10 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 		MaxUnschedulableSeconds: int64(f.unschedulable / time.Second),
 		PreemptionSeesVolumes:   f.seesVolumes,
 	}
-	f.cluster.BindTimeouts = f.completed.BindTimeouts
+	f.cluster.BindTimeouts, f.cluster.Extenders = f.completed.BindTimeouts, f.completed.Config.Extenders
+	if len(f.cluster.Extenders) > 0 && f.cluster.Source != "kube" {
+		return fmt.Errorf("--config: %s: extenders: they are sent the objects of an API server, and --source=%s has none: want --source=kube", f.configFile, f.cluster.Source)
+	}
 	f.cluster.Election = f.election.of(f.completed)
 	text, err := config.Encode(f.completed.Config)
 	if err != nil {
