@@ -26,6 +26,7 @@
 //
 //   - There it panics at an answer about preemption with null for a node or a pod; here that is an error of the extender.
 //   - There a negative httpTimeout is none, and a urlPrefix that is no URL fails each attempt; here a configuration with these is refused.
+//   - There the objects that an extender has answered with become nodes without pods, which plugins then score. Here nobody but the next extender sees them.
 //   - There answers have no bounds, nor have connections; and a quantity in a node of an answer that takes hours to parse takes hours.
 //   - Which of several unknown nodes or pods of an answer about preemption is named in the error is left to a Go map's order there; here it is the first by name.
 //   - There no call ends before its time. Here one whose context has ended is no failure of the extender: an ignorable one is not skipped for it.
