@@ -577,11 +577,103 @@ func TestAnExtenderBinds(t *testing.T) {
 		h.hangs = never
 		h.asked = nil
 	})
-	if got := b.commit(b.request(1, "quiet")); !slices.Equal(got, []string{"assumed"}) {
+	quiet := b.request(1, "quiet")
+	src.goAway(errFake) // nor does the watch tell
+	if got := b.commit(quiet); !slices.Equal(got, []string{"assumed"}) {
 		t.Fatalf("quiet: %v", got)
 	}
 	b.awaitPhase("quiet", "bound on a")
 	if got := h.calls(); !slices.Equal(got, []string{"bind quiet: a"}) {
 		t.Errorf("asked: %v", got)
+	}
+}
+
+// That it fits somewhere is no reason against the preemption of a pod that extenders do not let go there.
+func TestAPodThatExtendersRefuseMayPreemptThoughItFits(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 4000))
+	src.setNode(node("b", 100))
+	src.setPod(on(pod("low", 100), "b"))
+	src.setPod(prior(of(pod("high", 100), 1), 10))
+	src.setPod(prior(pod("plain", 100), 10))
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+	b.active()
+	for _, tt := range []struct {
+		pod     string
+		refused bool
+		want    binderv1.PreemptResponse_Result
+	}{
+		{"high", false, binderv1.PreemptResponse_RESULT_RETRY},
+		{"plain", true, binderv1.PreemptResponse_RESULT_RETRY},
+		{"high", true, binderv1.PreemptResponse_RESULT_STARTED},
+	} {
+		var req *binderv1.PreemptRequest
+		b.look(func(st *cluster.State) { req = preemptOf(st, tt.pod, "b", "low") })
+		req.Refused = tt.refused
+		resp, err := b.Preempt(t.Context(), req)
+		if err != nil || resp.GetResult() != tt.want {
+			t.Errorf("%s, refused %v: %v, %v, want %v", tt.pod, tt.refused, resp, err, tt.want)
+		}
+	}
+}
+
+// A binder that takes over asks anew about pods that nobody has placed, and has the extender bind again what was recorded and is not bound.
+func TestTheNextBinderGoesOnWithExtenders(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 4000))
+	src.setPod(of(pod("asked", 100), 1))
+	src.setPod(of(pod("recorded", 100), 1))
+	endpoints := startEtcd(t)
+	all := extenderAt(h)
+	all.BindVerb = "bind"
+	with := withExtenders(t, src, all)
+	first := start(t, endpoints, src, with, named("first"))
+	first.active()
+	never := make(chan struct{})
+	h.set(func() {
+		h.bind = func(extenderv1.ExtenderBindingArgs) string {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.hangs = never
+			return ""
+		}
+	})
+	if got := first.ask(first.question(1, "recorded")); got != "assumed on a" {
+		t.Fatalf("asked: %s", got)
+	}
+	eventually(t, "the extender is to bind", func() bool { return slices.Contains(h.calls(), "bind recorded: a") })
+	asked := first.question(1, "asked")
+	answer := make(chan error, 1)
+	go func() {
+		_, err := first.Ask(context.Background(), asked)
+		answer <- err
+	}()
+	eventually(t, "it is asked about the other", func() bool { return slices.Contains(h.calls(), "filter asked: a") })
+	first.stop()
+	wantError(t, <-answer, codes.Unavailable, "NOT_ACTIVE")
+	h.set(func() {
+		h.asked, h.hangs = nil, nil
+		h.bind = func(args extenderv1.ExtenderBindingArgs) string {
+			src.change(func() {
+				src.place(source.Binding{UID: args.PodName, Namespace: args.PodNamespace, Name: args.PodName, Node: args.Node})
+			})
+			return ""
+		}
+	})
+	second := start(t, endpoints, src, with, named("second"))
+	second.active()
+	second.awaitPhase("recorded", "bound on a")
+	if got := second.phase("asked"); got != "pending" {
+		t.Errorf("the pod that nobody has placed is %s", got)
+	}
+	if got := second.ask(second.question(1, "asked")); got != "assumed on a" {
+		t.Errorf("asked anew: %s", got)
+	}
+	second.awaitPhase("asked", "bound on a")
+	if diff := cmp.Diff([]string{"bind recorded: a", "filter asked: a", "bind asked: a"}, h.calls()); diff != "" {
+		t.Errorf("what the extender was asked (-want +got):\n%s", diff)
+	}
+	if tried := src.tried(""); len(tried) > 0 {
+		t.Errorf("the source was to bind %v", tried)
 	}
 }
