@@ -42,11 +42,15 @@ type asker struct {
 	running  sync.WaitGroup
 }
 
-// line is the pods of a turn.
+// line is the pods of a turn: no more than twice as many as the shard has of it, and leastPurged.
 type line struct {
 	waiting []*question
 	asking  int // goroutines
+	purged  int // of waiting, how many were left when those were taken out last that are not to be asked about any more
 }
+
+// leastPurged is how many pods wait before it is looked which of them are not to be asked about any more.
+const leastPurged = 1000
 
 // question is a pod that is to be asked about.
 type question struct {
@@ -71,6 +75,13 @@ func newAsker(d *driver) *asker {
 
 // add has pods asked about that are in flight, until ctx ends.
 func (k *asker) add(ctx context.Context, questions []*question) {
+	k.insert(ctx, questions)
+	for _, q := range questions {
+		k.purge(q.turn)
+	}
+}
+
+func (k *asker) insert(ctx context.Context, questions []*question) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, q := range questions {
@@ -85,6 +96,36 @@ func (k *asker) add(ctx context.Context, questions []*question) {
 			l.asking++
 			k.running.Go(func() { k.run(ctx, q.turn) })
 		}
+	}
+}
+
+// purge takes out those of a turn that are not in flight any more, if many have come since that was done: they may be gone, and their extender hang.
+func (k *asker) purge(turn uint64) {
+	k.mu.Lock()
+	var all []*question
+	if l := k.lines[turn]; l != nil && len(l.waiting) > 2*l.purged+leastPurged {
+		all = slices.Clone(l.waiting)
+	}
+	k.mu.Unlock()
+	if len(all) == 0 {
+		return
+	}
+	void := make(map[*question]bool)
+	k.d.sh.peek(func(queue *pending.Queue) {
+		for _, q := range all {
+			if !queue.Runs(q.Attempt) {
+				void[q] = true
+			}
+		}
+	})
+	k.mu.Lock()
+	if l := k.lines[turn]; l != nil {
+		l.waiting = slices.DeleteFunc(l.waiting, func(q *question) bool { return void[q] })
+		l.purged = len(l.waiting)
+	}
+	k.mu.Unlock()
+	for q := range void {
+		k.over(q, tracedGone)
 	}
 }
 

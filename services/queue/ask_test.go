@@ -113,7 +113,7 @@ func TestNobodyWaitsForAnExtenderThatHangs(t *testing.T) {
 	w.filterWorker("f1", nil)
 	w.scoreWorker("s1")
 	w.ledger.node("n1", 10_000)
-	hangs := make(chan struct{})
+	first, hangs := make(chan struct{}), make(chan struct{})
 	var mu sync.Mutex
 	var order []string
 	w.asks("gpu", func(ctx context.Context, name string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
@@ -121,8 +121,12 @@ func TestNobodyWaitsForAnExtenderThatHangs(t *testing.T) {
 		order = append(order, name)
 		mu.Unlock()
 		if strings.HasPrefix(name, "gpu-hangs") {
+			until := hangs
+			if name == "gpu-hangs-1" {
+				until = first
+			}
 			select {
-			case <-hangs:
+			case <-until:
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
@@ -170,12 +174,14 @@ func TestNobodyWaitsForAnExtenderThatHangs(t *testing.T) {
 	mu.Lock()
 	order = nil
 	mu.Unlock()
-	close(hangs)
-	w.untilPlaced("gpu-hangs-1", "gpu-hangs-2", "gpu-hangs-then-0", "gpu-hangs-then-1", "gpu-hangs-then-2")
+	close(hangs) // the first still hangs, and so they are asked about one after the other
+	w.untilPlaced("gpu-hangs-2", "gpu-hangs-then-0", "gpu-hangs-then-1", "gpu-hangs-then-2")
+	close(first)
+	w.untilPlaced("gpu-hangs-1")
 	mu.Lock()
 	defer mu.Unlock()
-	if len(order) != 3 || order[2] != "gpu-hangs-then-0" {
-		t.Errorf("asked about in the order %v, want the highest priority first", order)
+	if want := []string{"gpu-hangs-then-2", "gpu-hangs-then-1", "gpu-hangs-then-0"}; !slices.Equal(order, want) {
+		t.Errorf("asked about in the order %v, want %v", order, want)
 	}
 }
 
