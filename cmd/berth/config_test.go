@@ -103,6 +103,17 @@ func TestTheBindTimeoutsOfProfilesReachTheBinder(t *testing.T) {
 	}
 }
 
+func TestExtendersReachTheBinderOfAnAPIServer(t *testing.T) {
+	config := file(t, "config.yaml", configHeader+"extenders: [{urlPrefix: 'http://x', filterVerb: f}]")
+	f, err := parsed("--source", "kube", "--config", config)
+	if err != nil || len(f.cluster.Extenders) != 1 || f.cluster.Extenders[0].FilterVerb != "f" {
+		t.Errorf("%v, %+v", err, f.cluster.Extenders)
+	}
+	if _, err := parsed("--source", "local", "--config", config); err == nil || !strings.Contains(err.Error(), "extenders: they are sent the objects of an API server, and --source=local has none") {
+		t.Errorf("with the local source: %v", err)
+	}
+}
+
 func TestTheTimeOfUnschedulablePodsReachesTheSettings(t *testing.T) {
 	f, err := parsed("--pod-max-in-unschedulable-pods-duration", "90s", "--config", file(t, "config.yaml", configHeader))
 	if err != nil || f.cluster.Settings.MaxUnschedulableSeconds != 90 {

@@ -196,8 +196,10 @@ func (k *asker) ask(ctx context.Context, q *question) {
 	})
 	k.d.s.metrics.stage.WithLabelValues("ask").Observe(time.Since(began).Seconds())
 	switch {
-	case ctx.Err() != nil, errors.Is(err, errShardLost):
+	case ctx.Err() != nil:
 		k.over(q, tracedUnknown)
+	case errors.Is(err, errShardLost): // so the driver hears when it commits the pod
+		k.retry(q, "shard_lost")
 	case status.Code(err) == codes.Aborted:
 		k.retry(q, "ask_aborted")
 	case err != nil:
