@@ -148,17 +148,19 @@ extenders:
 	}
 	berthtest.Start(t, berthtest.Options{Kubeconfig: cp.Kubeconfig(), Profiles: completed.Profiles, Extenders: completed.Config.Extenders, Shards: 2})
 	const wants = 6
-	if err := cp.CreatePods(ctx, wants+4, func(i int) *corev1.Pod {
-		p := kubetest.PlainPod(i)
-		p.Name, p.GenerateName = fmt.Sprintf("plain-%d", i), ""
-		if i < wants {
-			p.Name = fmt.Sprintf("gpu-%d", i)
-			p.Spec.Containers[0].Resources.Requests[gpu] = resource.MustParse("1")
-			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{gpu: resource.MustParse("1")}
+	create := func(name string, change func(*corev1.Pod)) {
+		t.Helper()
+		if err := cp.CreatePods(ctx, 1, func(i int) *corev1.Pod {
+			p := kubetest.PlainPod(i)
+			p.Name, p.GenerateName = name, ""
+			change(p)
+			return p
+		}); err != nil {
+			t.Fatal(err)
 		}
-		return p
-	}); err != nil {
-		t.Fatal(err)
+	}
+	for i := range 4 {
+		create(fmt.Sprintf("plain-%d", i), func(*corev1.Pod) {})
 	}
 	// on returns where pods are whose names begin so, and what is told of those that are nowhere.
 	on := func(ctx context.Context, prefix string) (at map[string]int, told []string) {
@@ -181,6 +183,24 @@ extenders:
 			}
 		}
 		return at, told
+	}
+	// One after the other: the extender counts what it has bound, which is behind the next pod's turn, as in kube-scheduler.
+	for i := range wants {
+		create(fmt.Sprintf("gpu-%d", i), func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests[gpu] = resource.MustParse("1")
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{gpu: resource.MustParse("1")}
+		})
+		berthtest.Await(t, berthtest.Patience, "it to be bound, if there is a GPU", func(ctx context.Context) error {
+			at, _ := on(ctx, "gpu-")
+			bound := 0
+			for _, n := range at {
+				bound += n
+			}
+			if bound < min(i+1, 5) {
+				return fmt.Errorf("they are on %v", at)
+			}
+			return nil
+		})
 	}
 	const want = "0/4 nodes are available: 4 no gpu left. no new claims to deallocate, preemption: 0/4 nodes are available: 4 No preemption victims found for incoming pod."
 	berthtest.Await(t, berthtest.Patience, "five pods to have a GPU, and one to be told why it has none", func(ctx context.Context) error {
