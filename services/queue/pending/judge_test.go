@@ -290,3 +290,45 @@ func TestNominatedPodWakesWhenItsNodeFitsButForItsOwnNomination(t *testing.T) {
 		t.Errorf("when the other went elsewhere: %v, want backoff", got)
 	}
 }
+
+// welcoming judges as if a pod that is nominated to a node fitted there only as long as it is taken to be there already.
+type welcoming struct{ cpuJudge }
+
+func (welcoming) Feasible(_ *cluster.State, _ engine.Subject, self cluster.PodID, _ cluster.NodeIndex) bool {
+	return self == cluster.NoPod
+}
+
+func TestANominatedPodIsNotTriedAgainByWhatItsNodeIsToOthers(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for name, c := range map[string]struct {
+		changes string
+		want    Place
+	}{
+		"its own node changes":     {"n1", Unschedulable},
+		"another one changes":      {"n2", Backoff},
+		"it is nominated no more":  {"", Backoff},
+		"nothing changes for long": {"-", Unschedulable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := cluster.New(cluster.Version{Epoch: 1})
+			q := NewQueue(0, welcoming{newCPUJudge()})
+			nodes := map[string]cluster.NodeIndex{"n1": 0, "n2": 1}
+			apply(t, q, st, now, settings(1), cluster.ClassDefined{ID: 0, Spec: cpuClass(100)})
+			for name, i := range nodes {
+				apply(t, q, st, now, cluster.NodeSet{Index: i, Node: cluster.Node{Name: name, Allocatable: cpu(100)}})
+			}
+			apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Created: now.UnixNano(), Nominated: "n1"}})
+			a, judged := pop(t, q, now), st.Version()
+			switch i, known := nodes[c.changes]; {
+			case known:
+				apply(t, q, st, now, cluster.NodeSet{Index: i, Node: cluster.Node{Name: c.changes, Allocatable: cpu(101)}})
+			case c.changes == "":
+				apply(t, q, st, now, cluster.PodNominated{ID: 0})
+			}
+			q.Reject(now, st, a, Diagnosis{Version: judged})
+			if got := place(t, q); got != c.want {
+				t.Errorf("it is %v, want %v", got, c.want)
+			}
+		})
+	}
+}
