@@ -172,6 +172,9 @@ func (e *Evaluator) RefusedAsNominated(st *cluster.State, id cluster.PodID) clus
 // FailsForAll reports whether pods of a subject are feasible on no node because a plugin fails on one: then all that is said of any node is that, but to
 // a pod that requires it or is nominated to it.
 func (e *Evaluator) FailsForAll(st *cluster.State, s Subject) (fails bool) {
+	if _, r := e.relationsOf(st, s); r == nil || r.volumes == nil {
+		return false // only volumes make plugins fail
+	}
 	e.withFilters(st, s, func(c *evaluation) { fails = c.failing.refuses() })
 	return fails
 }

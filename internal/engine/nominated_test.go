@@ -108,8 +108,20 @@ func TestANodeThatHasRefusedANominatedPodDoesNotWeighInHowPodsAreSpread(t *testi
 		pod := w.st.Pod(id).Pod
 		pod.Class, pod.Labels = class, mine
 		w.apply(cluster.PodSet{ID: id, Pod: pod})
-		if on, got := w.batch(NewEvaluator(EvaluatorConfig{}), id).Choose(id, 0); got != Placed || on != 1 {
+		e := NewEvaluator(EvaluatorConfig{})
+		if on, got := w.batch(e, id).Choose(id, 0); got != Placed || on != 1 {
 			t.Errorf("n0 refuses all others too: %v: %v on n%d, want it placed on n1", refusedToAll, got, on)
+		}
+		for _, i := range []cluster.NodeIndex{1, 2} {
+			if !e.Possible(w.st, SubjectOf(&pod), 0) {
+				t.Errorf("n0 refuses all others too: %v: it can go nowhere but to n0, though n%d is there", refusedToAll, i)
+			}
+			node := w.st.Node(i)
+			node.Unschedulable = true
+			w.apply(cluster.NodeSet{Index: i, Node: node})
+		}
+		if e.Possible(w.st, SubjectOf(&pod), 0) {
+			t.Errorf("n0 refuses all others too: %v: it can go somewhere, though all other nodes are cordoned", refusedToAll)
 		}
 	}
 }

@@ -332,3 +332,38 @@ func TestANominatedPodIsNotTriedAgainByWhatItsNodeIsToOthers(t *testing.T) {
 		})
 	}
 }
+
+// outgoing judges as if only the nomination of the pod made it fit on its node, n0, and as if it could preempt on n1 once that has changed.
+type outgoing struct{ cpuJudge }
+
+func (outgoing) Feasible(st *cluster.State, _ engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
+	return self == cluster.NoPod && n == 0 && st.Pod(0).Nominated != ""
+}
+
+func (outgoing) Possible(st *cluster.State, _ engine.Subject, but cluster.NodeIndex) bool {
+	return but != 0 && st.Pod(0).Nominated != ""
+}
+
+func (outgoing) Preemptable(st *cluster.State, _ engine.Subject, _ cluster.PodID, n cluster.NodeIndex) bool {
+	return n == 1 && st.Nodes.Allocatable[cluster.CPU][1] > 100
+}
+
+func TestAPodWhoseNominationEndsIsWokenByANodeOnWhichItCouldPreempt(t *testing.T) {
+	now := time.Unix(1000, 0)
+	st := cluster.New(cluster.Version{Epoch: 1})
+	q := NewQueue(0, outgoing{newCPUJudge()})
+	apply(t, q, st, now, settings(1), cluster.ClassDefined{ID: 0, Spec: cpuClass(100)},
+		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n0", Allocatable: cpu(100)}},
+		cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n1", Allocatable: cpu(100)}},
+		cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Created: now.UnixNano(), Nominated: "n0"}})
+	q.Reject(now, st, pop(t, q, now), Diagnosis{Version: st.Version(), Resigns: true})
+	apply(t, q, st, now,
+		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n0", Allocatable: cpu(101)}},
+		cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n1", Allocatable: cpu(101)}})
+	q.Recheck(now, st)
+	apply(t, q, st, now, cluster.PodNominated{ID: 0})
+	q.Recheck(now, st)
+	if got := place(t, q); got != Backoff {
+		t.Errorf("it is %v, want backoff: it could preempt on n1 since that has changed", got)
+	}
+}

@@ -355,6 +355,9 @@ func (q *Queue) lookAtLocal(l *look, g *unschedulablePods, nodes []cluster.NodeI
 		if l.knows(g.asOf) {
 			return true
 		}
+		if g.related < l.related {
+			wake = q.wakeThatFit(l, &g.free) // a table is walked once at a time
+		}
 		if !relations(now, st, enough) {
 			return false
 		}
@@ -378,11 +381,11 @@ func (q *Queue) lookAtLocal(l *look, g *unschedulablePods, nodes []cluster.NodeI
 	}
 }
 
-// wakeThatFit brings back pods that others of their signature have been found to fit somewhere for. One that is nominated to a node is asked about itself:
-// where that is the node which was found, it is there already to others, which may suit it.
+// wakeThatFit brings back pods, for whose signature a node has been found that fits. One that is nominated to a node is asked about itself: where that is
+// the node which was found, it is there already to others, which may suit it.
 func (q *Queue) wakeThatFit(l *look, ps *pods) stage {
 	return each(ps, func(now time.Time, st *cluster.State, e *entry) {
-		if e.pod.Nominated == "" || q.fits(st, e) {
+		if e.pod.Nominated == "" || q.fits(st, e) || e.resigns && q.helped(st, e) {
 			q.requeue(now, e, l.event)
 		}
 	})
