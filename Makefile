@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN   := $(CURDIR)/.bin
 PACKAGES := ./...
 
-# Packages that are tested without the race detector, which makes their tests take five times as long: they start no goroutine.
+# Packages that are never tested with the race detector, which makes their tests take five times as long: they start no goroutine.
 # test/rules holds it.
 PURE  := ./internal/aliases ./internal/answer ./internal/cluster ./internal/config ./internal/explain \
   ./internal/ingest ./internal/manifest ./internal/quantity ./internal/whatif ./internal/wire ./services/queue/pending \
@@ -41,14 +41,17 @@ plugin: ## build .bin/kubectl-berth, the kubectl plugin
 demo: build ## schedule a generated GPU fleet and keep serving; EXIT=1 ends by itself
 	$(BIN)/berth demo $(if $(EXIT),--exit)
 
+# With the race detector, which CI sets: RACE=1.
+RACE ?=
+
 .PHONY: test
-test: grpcurl ## run every test; needs Go, a C compiler, the module proxy, and Chromium, which root gets by apt
+test: grpcurl ## run every test; RACE=1 with the race detector, as in CI; needs Go, a C compiler, the module proxy, and Chromium, which root gets by apt
 	go run ./test/benchkube build # the control plane and its clients, once: minutes that no test should have to wait for
 	@# Tests start it too. Built by several packages at a time, it would be compiled as often.
 	CGO_ENABLED=0 go build -o $(BIN)/test/berth ./cmd/berth
 	@# Four packages at a time: most of them wait for processes, sockets and leases, half of their time and more. Those that wait longest begin first.
 	all=$$(go list $(PACKAGES)) && pure=$$(go list $(PURE)) && \
-	  go test -race -p 4 -timeout 40m ./test/soak ./test/system $$(grep -vxF "$$pure" <<<"$$all")
+	  go test $(if $(RACE),-race) -p 4 -timeout 40m ./test/soak ./test/system $$(grep -vxF "$$pure" <<<"$$all")
 	CGO_ENABLED=0 go test -timeout 40m $(PURE)
 	cd test/deploy && CGO_ENABLED=0 go test -count=1 .
 	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .

@@ -155,6 +155,30 @@ func (e *Evaluator) FailsAsNominated(st *cluster.State, id cluster.PodID) *Verdi
 	return &why
 }
 
+// RefusedAsNominated returns the node that a pod is nominated to if it refuses the pod, though by what Filter finds for its signature it may be eligible;
+// else cluster.NoNode. A commit leaves that node out, and so does whoever says what a commit would do.
+func (e *Evaluator) RefusedAsNominated(st *cluster.State, id cluster.PodID) cluster.NodeIndex {
+	row := st.Pod(id)
+	if row == nil || row.Nominated == "" {
+		return cluster.NoNode
+	}
+	node := st.Nodes.ByName(row.Nominated)
+	if v, known := e.Node(st, SubjectOf(&row.Pod), id, node); !known || v.Feasible() {
+		return cluster.NoNode
+	}
+	return node
+}
+
+// FailsForAll reports whether pods of a subject are feasible on no node because a plugin fails on one: then all that is said of any node is that, but to
+// a pod that requires it or is nominated to it.
+func (e *Evaluator) FailsForAll(st *cluster.State, s Subject) (fails bool) {
+	if _, r := e.relationsOf(st, s); r == nil || r.volumes == nil {
+		return false // only volumes make plugins fail
+	}
+	e.withFilters(st, s, func(c *evaluation) { fails = c.failing.refuses() })
+	return fails
+}
+
 // AnswersOf asks about a pending pod on the state as it is.
 func (e *Evaluator) AnswersOf(st *cluster.State, id cluster.PodID) Answers {
 	row := st.Pod(id)
@@ -177,7 +201,7 @@ func (e *Evaluator) AnswersOf(st *cluster.State, id cluster.PodID) Answers {
 		node := st.Nodes.ByName(row.Nominated)
 		if why := e.FailsAsNominated(st, id); why != nil {
 			a.Everywhere = []VerdictCount{*why}
-		} else if v, known := e.Node(st, subject, id, node); known {
+		} else if v, known := e.Node(st, subject, id, node); known && !e.FailsForAll(st, subject) {
 			others, _ := e.Node(st, subject, cluster.NoPod, node)
 			a.Nominated = &Nominated{e.Explain(st, subject, v, node), e.Explain(st, subject, others, node)}
 		}

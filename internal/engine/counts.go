@@ -38,6 +38,17 @@ func (c *evaluation) count(st *cluster.State) {
 	s.synced = st.Version().Seq
 }
 
+// without calls f with how many eligible nodes each topology profile has but that one, which may be cluster.NoNode.
+func (s *profileCounts) without(node cluster.NodeIndex, f func(eligible []int64)) {
+	if node == cluster.NoNode || s.profileOf[node] == noTopologyProfile {
+		f(s.nodes)
+		return
+	}
+	s.nodes[s.profileOf[node]]--
+	f(s.nodes)
+	s.nodes[s.profileOf[node]]++
+}
+
 // feasible calls visit for every topology profile that has feasible nodes, and how many, given how many eligible ones each has.
 func (t *topology) feasible(eligible []int64, visit func(*topologyProfile, int64)) {
 	t.judgeAll()

@@ -521,15 +521,27 @@ func (e *Evaluator) Possible(st *cluster.State, s Subject, but cluster.NodeIndex
 }
 
 // possibleBut looks for a feasible node that is not that one.
-func (c *evaluation) possibleBut(st *cluster.State, but cluster.NodeIndex) bool {
+func (c *evaluation) possibleBut(st *cluster.State, but cluster.NodeIndex) (possible bool) {
+	if c.topology != nil {
+		c.count(st)
+		c.counts.without(but, func(eligible []int64) {
+			c.topology.feasible(eligible, func(*topologyProfile, int64) { possible = true })
+		})
+		return possible
+	}
 	c.sync(st)
 	c.reserve(st)
-	if c.topology.filters() {
-		c.topology.judgeAll()
-	}
-	for i := range cluster.NodeIndex(st.Nodes.Len()) {
-		if i != but && st.Nodes.Live.Has(i) && c.eligible(st, i) && (!c.topology.filters() || c.topology.profileOf(i).verdict.Feasible()) {
+	for w, live := range st.Nodes.Live {
+		if int(but>>6) == w {
+			live &^= 1 << (but & 63)
+		}
+		if live&c.known[w]&c.feasible[w] != 0 {
 			return true
+		}
+		for todo := live &^ c.known[w]; todo != 0; todo &= todo - 1 {
+			if c.eligible(st, cluster.NodeIndex(w*64+bits.TrailingZeros64(todo))) {
+				return true
+			}
 		}
 	}
 	return false

@@ -55,7 +55,7 @@ func ExamplePlacer() {
 	e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
 	f, _ := e.Filter(st, of(testClass), everything(st))
 	groups, _ := e.Score(st, of(testClass), everything(st), f.Eligible, 1)
-	totals, _ := e.Totals(st, of(testClass), groups)
+	totals, _ := e.Totals(st, of(testClass), groups, cluster.NoNode)
 	for k, g := range groups {
 		best := g.Nodes[0]
 		fmt.Printf("taints: %d, nodes: %d, listed: %s with %d+%d\n",

@@ -88,15 +88,15 @@ func (w *weights) image(score int64) int64 { return w.fixed[imagePlace] * max(sc
 // judgement is how one pod of a class sees groups on the state as it is.
 type judgement struct{ c *evaluation }
 
-// judgement prepares the scoring of groups. The evaluation is synced.
-func (c *evaluation) judgement(st *cluster.State) judgement {
+// judgement prepares the scoring of groups, for a pod that has been refused by a node, if it is not cluster.NoNode. The evaluation is synced.
+func (c *evaluation) judgement(st *cluster.State, refused cluster.NodeIndex) judgement {
 	if c.topology == nil {
 		return judgement{c}
 	}
 	for _, p := range c.topology.plugins {
 		if p.weighs() {
 			c.count(st)
-			p.weigh(c.topology, c.counts.nodes)
+			c.counts.without(refused, func(eligible []int64) { p.weigh(c.topology, eligible) })
 		}
 	}
 	c.topology.judgeAll()
@@ -144,14 +144,15 @@ type GroupScores struct {
 }
 
 // Totals returns the scores of all groups of a subject on the state: the groups must be all there are, over all ranges,
-// and of this version. False: they are not of this subject and state.
-func (e *Evaluator) Totals(st *cluster.State, s Subject, groups []Group) (out []GroupScores, ok bool) {
-	e.with(st, s, func(c *evaluation) { out, ok = c.totals(st, groups) })
+// and of this version, but for a node that has refused the pod, if it is not cluster.NoNode; see RefusedAsNominated. False: they are not of this subject and
+// state.
+func (e *Evaluator) Totals(st *cluster.State, s Subject, groups []Group, refused cluster.NodeIndex) (out []GroupScores, ok bool) {
+	e.with(st, s, func(c *evaluation) { out, ok = c.totals(st, groups, refused) })
 	return out, ok
 }
 
-func (c *evaluation) totals(st *cluster.State, groups []Group) ([]GroupScores, bool) {
-	j := c.judgement(st)
+func (c *evaluation) totals(st *cluster.State, groups []Group, refused cluster.NodeIndex) ([]GroupScores, bool) {
+	j := c.judgement(st, refused)
 	out := make([]GroupScores, len(groups))
 	raws := make([]rawScores, len(groups))
 	var x scoreBounds

@@ -291,7 +291,7 @@ func (p *Placer) catchUp(c *candidateSet) {
 func (p *Placer) choose(c *candidateSet) (cluster.NodeIndex, Placement) {
 	// 1. The best node that is known, group by group, and the score bounds that normalisation needs: over the groups that
 	// certainly have a feasible node.
-	j := c.evaluation.judgement(p.st)
+	j := c.evaluation.judgement(p.st, c.refused)
 	var x scoreBounds
 	unknown := false
 	for k := range c.groups {

@@ -346,7 +346,7 @@ func TestRawScoresAreNormalisedOverAllGroups(t *testing.T) {
 		{Feasible: true, Raw: [4]int64{1, 30}, Normalized: Normalized{67, 37}, Totals: []int64{275}},
 		{Feasible: true, Raw: [4]int64{3, 80}, Normalized: Normalized{0, 100}, Totals: []int64{200}},
 	}
-	got, _ := NewEvaluator(EvaluatorConfig{}).Totals(st, of(testClass), groups)
+	got, _ := NewEvaluator(EvaluatorConfig{}).Totals(st, of(testClass), groups, cluster.NoNode)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("totals (-want +got):\n%s", diff)
 	}

@@ -55,7 +55,7 @@ func judge(t *rapid.T, e *Evaluator, st *cluster.State, s Subject) judged {
 	out.CrossNode = e.CrossNode(st, s)
 	out.Feasibility, _ = e.Filter(st, s, everything(st))
 	out.Groups, _ = e.Score(st, s, everything(st), out.Feasibility.Eligible, 1000)
-	scores, ok := e.Totals(st, s, out.Groups)
+	scores, ok := e.Totals(st, s, out.Groups, cluster.NoNode)
 	if !ok {
 		t.Fatalf("groups %+v are not of their own state", out.Groups)
 	}

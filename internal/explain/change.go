@@ -381,9 +381,12 @@ func (c *Change) prove(w *whatif.World, pod cluster.PodID) error {
 		}
 		feasible, _ := e.Filter(st, subject, everything(st))
 		c.Opens = feasible.FeasibleCount
-		if i := st.Nodes.ByName(row.Nominated); i != cluster.NoNode && fits(i) {
-			if v, _ := e.Node(st, subject, cluster.NoPod, i); !v.Feasible() {
+		if i := st.Nodes.ByName(row.Nominated); i != cluster.NoNode {
+			switch v, _ := e.Node(st, subject, cluster.NoPod, i); {
+			case fits(i) && !v.Feasible():
 				c.Opens++ // only the pod itself, as a nominee, is in its way there
+			case !fits(i) && v.Feasible():
+				c.Opens-- // it is only the pod itself that makes it fit
 			}
 		}
 		for i := cluster.NodeIndex(0); !proven && (c.Kind <= DropConditions || c.anywhere) && int(i) < st.Nodes.Len(); i++ {

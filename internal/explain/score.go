@@ -54,6 +54,10 @@ func (x *Explanation) score(w *whatif.World, pod cluster.PodID, at cluster.NodeI
 	}
 	// 1. The best of each group, and the node of the pod itself, as a group of its own.
 	f, _ := e.Filter(st, subject, everything(st))
+	refused := e.RefusedAsNominated(st, pod)
+	if refused != cluster.NoNode {
+		f.Eligible.Clear(refused)
+	}
 	groups, _ := e.Score(st, subject, everything(st), f.Eligible, maxCandidates)
 	listed := len(groups)
 	if x.Here != nil && x.Here.Feasible {
@@ -61,7 +65,7 @@ func (x *Explanation) score(w *whatif.World, pod cluster.PodID, at cluster.NodeI
 			groups = append(groups, own)
 		}
 	}
-	scores, ok := e.Totals(st, subject, groups)
+	scores, ok := e.Totals(st, subject, groups, refused)
 	if !ok {
 		return w.Context().Err()
 	}

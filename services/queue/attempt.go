@@ -111,7 +111,7 @@ func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Atte
 				c.onNodes = append(c.onNodes, p)
 				a.onNode = p
 			}
-			if p.Node != cluster.NoNode && a.RequiredNode == "" {
+			if p.Node != cluster.NoNode && a.RequiredNode == "" && !d.s.cfg.Evaluator.FailsForAll(st, a.Subject) {
 				others := &nodeWork{name: name, OnNode: fanout.OnNode{Subject: a.Subject, Self: cluster.NoPod, Node: p.Node}}
 				c.onNodes = append(c.onNodes, others)
 				a.asOthers = others
@@ -253,7 +253,7 @@ func (c *cycle) filtered(a *attempt) outlook {
 		return unknown
 	case a.elsewhere(int(w.FeasibleCount)) > 0:
 		return placeable
-	case a.elsewhere(w.Eligible.Count()) > 0 || a.onNode != nil && engine.CrossNode(a.onNode.Verdicts):
+	case a.elsewhere(w.Eligible.Count()) > 0, w.Eligible.Count() > 0 && a.onNode != nil && engine.CrossNode(a.onNode.Verdicts):
 		return hopeful
 	}
 	return hopeless

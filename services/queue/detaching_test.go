@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/test/bubble"
 )
 
@@ -198,38 +199,111 @@ func TestAPreemptorLooksElsewhereIfItsNodeFillsUpWhileAVolumeIsBeingDetached(t *
 	})
 }
 
+// crowdedOut is a world with a node on which one volume can be attached, and two pods with a volume that are nominated to it: "first", of higher priority,
+// which waits for its volume's zone, and "crowded".
+func crowdedOut(t *testing.T, edit func(*cluster.Pod, *cluster.ClassSpec)) *world {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.zoneNode("n1", "z1", 1000)
+	w.ledger.apply(cluster.ObjectSet{Object: &cluster.CSINode{Name: "n1", Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true, Limit: 1}}}})
+	for _, pod := range []string{"first", "crowded"} {
+		labels := w.ledger.claiming(pod)
+		volume := &cluster.PersistentVolume{Name: "pv-" + pod, Driver: "csi", Handle: "h-" + pod}
+		if pod == "first" {
+			volume.HasAffinity, volume.Affinity = true, []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: "zone", Operator: "In", Values: []string{"nowhere"}}}}}
+		}
+		w.ledger.apply(cluster.ObjectSet{Object: volume})
+		w.ledger.pod(pod, 100, func(p *cluster.Pod, c *cluster.ClassSpec) {
+			p.Nominated, p.Labels, p.NeverPreempts = "n1", labels, true
+			if pod == "first" {
+				p.Priority = 10
+			} else if edit != nil {
+				edit(p, c)
+			}
+		})
+	}
+	return w
+}
+
 // To others of its signature a pod is there already where it is nominated to: one that is crowded out would share its volume there with itself, and be
 // sent to the binder for ever.
 func TestAPodThatIsCrowdedOutOfItsNodeIsUnschedulable(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := crowdedOut(t, nil)
+		w.queueMember("q1")
+		elapse(time.Minute)
+		if got, want := w.binder.report("crowded"), "0/1 nodes are available: 1 node(s) exceed max volume count."; !strings.HasPrefix(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if sent := w.binder.sent(); len(sent) > 0 {
+			t.Errorf("sent to the binder: %q", sent)
+		}
+	})
+}
+
+func TestAPodThatIsCrowdedOutOfItsNodeSleepsWhateverHappensThere(t *testing.T) {
+	for name, edit := range map[string]func(*cluster.Pod, *cluster.ClassSpec){
+		"volumes alone": nil,
+		"and terms":     func(_ *cluster.Pod, c *cluster.ClassSpec) { c.AntiAffinity = apps("nobody") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := crowdedOut(t, edit)
+				q, _ := w.queueMember("q1")
+				elapse(5 * time.Second)
+				before := w.tried(q)["crowded"]
+				for k := range 100 {
+					w.ledger.pod(fmt.Sprint("other", k), 0, bound("n1"))
+					elapse(100 * time.Millisecond)
+				}
+				if after := w.tried(q)["crowded"]; before != 1 || after != before {
+					t.Errorf("tried %d times, then %d; want once", before, after)
+				}
+				// Once the other is gone it fits there, and is told so.
+				w.ledger.mu.RLock()
+				first, _ := w.ledger.st.PodByUID("uid-first")
+				w.ledger.mu.RUnlock()
+				w.ledger.apply(cluster.PodRemoved{ID: first})
+				elapse(time.Minute)
+				if got := w.ledger.nodeOf("crowded"); got != "n1" {
+					t.Errorf("it is on %q, want n1", got)
+				}
+			})
+		})
+	}
+}
+
+// A pod that pods elsewhere alone keep from its own node is not tried along with others as long as no node is left for its signature: nobody could place it.
+func TestANominatedPodForWhoseSignatureNoNodeIsLeftIsToldWhy(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		checkLeaks(t)
 		w := newWorld(t, 1)
 		w.filterWorker("f1", nil)
 		w.scoreWorker("s1")
 		w.ledger.preemptNot()
-		w.ledger.node("n1", 1000)
-		w.ledger.apply(cluster.ObjectSet{Object: &cluster.CSINode{Name: "n1", Drivers: []cluster.NodeDriver{{Name: "csi", Limited: true, Limit: 1}}}})
-		for _, pod := range []string{"first", "crowded"} {
-			labels := w.ledger.claiming(pod)
-			volume := &cluster.PersistentVolume{Name: "pv-" + pod, Driver: "csi", Handle: "h-" + pod}
-			if pod == "first" { // it waits for its volume's zone, and keeps its nomination
-				volume.HasAffinity, volume.Affinity = true, []cluster.NodeSelectorTerm{{Expressions: []cluster.Requirement{{Key: "zone", Operator: "In", Values: []string{"z"}}}}}
+		w.ledger.zoneNode("a1", "a", 100)
+		w.ledger.zoneNode("a2", "a", 1000)
+		w.ledger.zoneNode("c", "c", 400)
+		w.ledger.pod("db", 100, with(labelled(w.ledger.labels("app", "db")), bound("a1")))
+		w.ledger.pod("high", 900, with(farFrom("db"), func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Priority, p.Nominated = 10, "a2" }))
+		n := 0
+		small := func() {
+			w.ledger.pod(fmt.Sprint("small", n), 10, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Priority = 20 })
+			n++
+		}
+		small()
+		w.binder.before = func(int, *binderv1.CommitRequest) error {
+			if n < 20 {
+				small()
 			}
-			w.ledger.apply(cluster.ObjectSet{Object: volume})
-			w.ledger.pod(pod, 100, func(p *cluster.Pod, _ *cluster.ClassSpec) {
-				p.Nominated, p.Labels = "n1", labels
-				if pod == "first" {
-					p.Priority = 10
-				}
-			})
+			return nil
 		}
 		w.queueMember("q1")
-		elapse(time.Minute)
-		if got, want := w.binder.report("crowded"), "0/1 nodes are available: 1 node(s) exceed max volume count."; got != want {
+		elapse(time.Second)
+		if got, want := w.binder.report("high"), "0/3 nodes are available: 1 node(s) didn't match pod anti-affinity rules, 2 Insufficient cpu."; got != want {
 			t.Errorf("%q, want %q", got, want)
-		}
-		if sent := w.binder.sent(); len(sent) > 0 {
-			t.Errorf("sent to the binder: %q", sent)
 		}
 	})
 }

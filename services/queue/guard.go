@@ -60,6 +60,11 @@ func (g *guarded) FailsAsNominated(st *cluster.State, pod cluster.PodID) (why *e
 	return g.Evaluator.FailsAsNominated(st, pod)
 }
 
+func (g *guarded) FailsForAll(st *cluster.State, s engine.Subject) (fails bool) {
+	defer g.recovered(s, func() { fails = false })
+	return g.Evaluator.FailsForAll(st, s)
+}
+
 func (g *guarded) Possible(st *cluster.State, s engine.Subject, but cluster.NodeIndex) (ok bool) {
 	defer g.recovered(s, func() { ok = true })
 	return g.Evaluator.Possible(st, s, but)

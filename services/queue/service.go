@@ -38,6 +38,7 @@ type Evaluator interface {
 	Signature(st *cluster.State, s engine.Subject) engine.Signature
 	Refusal(st *cluster.State, s engine.Subject) *engine.VerdictCount
 	FailsAsNominated(st *cluster.State, pod cluster.PodID) *engine.VerdictCount
+	FailsForAll(st *cluster.State, s engine.Subject) bool
 	Possible(st *cluster.State, s engine.Subject, but cluster.NodeIndex) bool
 	CrossNode(st *cluster.State, s engine.Subject) bool
 	Preempts(st *cluster.State, pod cluster.PodID) (why string, ok bool)

@@ -27,7 +27,7 @@ func (w *world) placeBatch(batch []cluster.PodID) (again []cluster.PodID) {
 		}
 		known[signature] = true
 		w.compare(id, ranges)
-		candidates = append(candidates, engine.Candidates{Subject: subject, Groups: w.ask(subject, ranges, limit, short).groups})
+		candidates = append(candidates, engine.Candidates{Subject: subject, Groups: w.ask(subject, ranges, limit, short, cluster.NoNode).groups})
 	}
 	// 2. Placement, in order, on the live state.
 	placer := engine.NewPlacer(w.evaluator, w.state, evaluated, candidates)

@@ -26,8 +26,8 @@ type answer struct {
 }
 
 // ask asks about a subject range by range and merges, as a queue shard does. Up to limit nodes of each group are listed,
-// by each worker and merged, but for those that a short worker leaves out.
-func (w *world) ask(subject engine.Subject, ranges []cluster.Range, limit int, short bool) answer {
+// by each worker and merged, but for those that a short worker leaves out, and for one that has refused the pod.
+func (w *world) ask(subject engine.Subject, ranges []cluster.Range, limit int, short bool, refused cluster.NodeIndex) answer {
 	a := answer{eligible: make(cluster.Bitmap, (w.state.Nodes.Len()+63)/64)}
 	var parts [][]engine.Group
 	for _, r := range ranges {
@@ -42,6 +42,9 @@ func (w *world) ask(subject engine.Subject, ranges []cluster.Range, limit int, s
 		listed := limit
 		if short {
 			listed = rapid.IntRange(1, limit).Draw(w.t, "listed")
+		}
+		if refused >= r.First && refused < r.End {
+			f.Eligible.Clear(refused - r.First)
 		}
 		groups, ok := w.evaluator.Score(w.state, subject, r, f.Eligible, listed)
 		if !ok {
@@ -75,7 +78,7 @@ func (w *world) judge(id cluster.PodID, ranges []cluster.Range) *decision {
 		}
 		return d
 	}
-	a := w.ask(subject, ranges, w.state.Nodes.Len()+1, false)
+	a := w.ask(subject, ranges, w.state.Nodes.Len()+1, false, cluster.NoNode)
 	for i := range cluster.NodeIndex(w.state.Nodes.Len()) {
 		if !w.state.Nodes.Live.Has(i) {
 			continue
@@ -100,12 +103,16 @@ func (w *world) judge(id cluster.PodID, ranges []cluster.Range) *decision {
 		answers.Nominated = &engine.Nominated{
 			Itself: w.evaluator.Explain(w.state, subject, itself, nominated), Others: w.evaluator.Explain(w.state, subject, others, nominated),
 		}
-		d.unscored = itself.Feasible() != others.Feasible()
+		d.unscored = itself.Feasible() && !others.Feasible()
 	}
 	nodes, verdicts := answers.Unschedulable()
 	w.finish(d, id, ranges, nodes, verdicts)
-	w.addScores(d, subject, a.groups)
 	d.groups = a.groups
+	refused := w.evaluator.RefusedAsNominated(w.state, id)
+	if refused != cluster.NoNode {
+		a = w.ask(subject, ranges, w.state.Nodes.Len()+1, false, refused)
+	}
+	w.addScores(d, subject, a.groups, refused)
 	return d
 }
 
@@ -182,13 +189,13 @@ func (w *world) finish(d *decision, id cluster.PodID, ranges []cluster.Range, no
 }
 
 // addScores reads the groups, which list every eligible node.
-func (w *world) addScores(d *decision, subject engine.Subject, groups []engine.Group) {
+func (w *world) addScores(d *decision, subject engine.Subject, groups []engine.Group, refused cluster.NodeIndex) {
 	profile := w.state.Profile(w.state.Class(subject.Class).Spec.SchedulerName)
 	weight := make(map[string]int64)
 	for _, p := range profile.Weights {
 		weight[p.Name] = p.Weight
 	}
-	scores, ok := w.evaluator.Totals(w.state, subject, groups)
+	scores, ok := w.evaluator.Totals(w.state, subject, groups, refused)
 	if !ok {
 		w.breaks("Totals does not know the groups that Score has just told of %+v", subject)
 	}

@@ -33,7 +33,7 @@ type decision struct {
 	foreign bool
 	// refusedBy is the plugin of kube-scheduler's that has refused all nodes at PreFilter, "" if none has.
 	refusedBy string
-	unscored  bool           // of Berth: the nominated node is feasible for the pod itself alone, or for all others alone
+	unscored  bool           // of Berth: the nominated node is feasible for the pod itself alone
 	groups    []engine.Group // likewise: what the score-workers say of all nodes
 }
 

@@ -202,6 +202,9 @@ func (u *upstream) judge(pod *v1.Pod) *decision {
 	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}
 	feasible := u.filter(p, state, pod, nodes, &diagnosis, d)
 	if d.failed != nil {
+		if d.Nominated != "" { // where it goes, whatever fails elsewhere
+			d.volumes = chosen(state, slices.DeleteFunc(slices.Clone(nodes), func(n fwk.NodeInfo) bool { return n.Node().Name != d.Nominated }))
+		}
 		return d
 	}
 	d.supply(state, nodes, feasible)

@@ -203,6 +203,13 @@ func (w *world) attaching() *v1.Pod {
 	t, pod := w.t, named(w.plainPod(), w.name())
 	s := &pod.Spec
 	s.SchedulerName, s.NodeSelector, s.Affinity, s.TopologySpreadConstraints = v1.DefaultSchedulerName, nil, &v1.Affinity{}, nil
+	for _, key := range []string{zoneKey, v1.LabelHostname} {
+		if oneIn(t, 3, "spread") {
+			s.TopologySpreadConstraints = append(s.TopologySpreadConstraints, v1.TopologySpreadConstraint{
+				MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: v1.ScheduleAnyway, LabelSelector: &metav1.LabelSelector{},
+			})
+		}
+	}
 	s.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data-" + pod.Name}}}}
 	if oneIn(t, 4, "a disk besides") {
 		s.Volumes = append(s.Volumes, v1.Volume{Name: "disk", VolumeSource: v1.VolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "d"}}})

@@ -85,3 +85,13 @@ func TestTheLawOfGoroutinesFindsWhatStartsThem(t *testing.T) {
 		}
 	}
 }
+
+// TestCITestsWithTheRaceDetector: who works on the project tests without it, in half of the time.
+func TestCITestsWithTheRaceDetector(t *testing.T) {
+	if !regexp.MustCompile(`(?m)^export .*\bRACE=1\b`).MatchString(readFile(t, ".ci/run")) {
+		t.Error(".ci/run does not export RACE=1")
+	}
+	if !regexp.MustCompile(`(?m)^\s*go test \$\(if \$\(RACE\),-race\) `).MatchString(readFile(t, "Makefile")) {
+		t.Error("the Makefile tests nothing with -race if there is RACE")
+	}
+}

@@ -290,3 +290,80 @@ func TestNominatedPodWakesWhenItsNodeFitsButForItsOwnNomination(t *testing.T) {
 		t.Errorf("when the other went elsewhere: %v, want backoff", got)
 	}
 }
+
+// welcoming judges as if a pod that is nominated to a node fitted there only as long as it is taken to be there already.
+type welcoming struct{ cpuJudge }
+
+func (welcoming) Feasible(_ *cluster.State, _ engine.Subject, self cluster.PodID, _ cluster.NodeIndex) bool {
+	return self == cluster.NoPod
+}
+
+func TestANominatedPodIsNotTriedAgainByWhatItsNodeIsToOthers(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for name, c := range map[string]struct {
+		changes string
+		want    Place
+	}{
+		"its own node changes":     {"n1", Unschedulable},
+		"another one changes":      {"n2", Backoff},
+		"it is nominated no more":  {"", Backoff},
+		"nothing changes for long": {"-", Unschedulable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := cluster.New(cluster.Version{Epoch: 1})
+			q := NewQueue(0, welcoming{newCPUJudge()})
+			nodes := map[string]cluster.NodeIndex{"n1": 0, "n2": 1}
+			apply(t, q, st, now, settings(1), cluster.ClassDefined{ID: 0, Spec: cpuClass(100)})
+			for name, i := range nodes {
+				apply(t, q, st, now, cluster.NodeSet{Index: i, Node: cluster.Node{Name: name, Allocatable: cpu(100)}})
+			}
+			apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Created: now.UnixNano(), Nominated: "n1"}})
+			a, judged := pop(t, q, now), st.Version()
+			switch i, known := nodes[c.changes]; {
+			case known:
+				apply(t, q, st, now, cluster.NodeSet{Index: i, Node: cluster.Node{Name: c.changes, Allocatable: cpu(101)}})
+			case c.changes == "":
+				apply(t, q, st, now, cluster.PodNominated{ID: 0})
+			}
+			q.Reject(now, st, a, Diagnosis{Version: judged})
+			if got := place(t, q); got != c.want {
+				t.Errorf("it is %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// outgoing judges as if only the nomination of the pod made it fit on its node, n0, and as if it could preempt on n1 once that has changed.
+type outgoing struct{ cpuJudge }
+
+func (outgoing) Feasible(st *cluster.State, _ engine.Subject, self cluster.PodID, n cluster.NodeIndex) bool {
+	return self == cluster.NoPod && n == 0 && st.Pod(0).Nominated != ""
+}
+
+func (outgoing) Possible(st *cluster.State, _ engine.Subject, but cluster.NodeIndex) bool {
+	return but != 0 && st.Pod(0).Nominated != ""
+}
+
+func (outgoing) Preemptable(st *cluster.State, _ engine.Subject, _ cluster.PodID, n cluster.NodeIndex) bool {
+	return n == 1 && st.Nodes.Allocatable[cluster.CPU][1] > 100
+}
+
+func TestAPodWhoseNominationEndsIsWokenByANodeOnWhichItCouldPreempt(t *testing.T) {
+	now := time.Unix(1000, 0)
+	st := cluster.New(cluster.Version{Epoch: 1})
+	q := NewQueue(0, outgoing{newCPUJudge()})
+	apply(t, q, st, now, settings(1), cluster.ClassDefined{ID: 0, Spec: cpuClass(100)},
+		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n0", Allocatable: cpu(100)}},
+		cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n1", Allocatable: cpu(100)}},
+		cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Created: now.UnixNano(), Nominated: "n0"}})
+	q.Reject(now, st, pop(t, q, now), Diagnosis{Version: st.Version(), Resigns: true})
+	apply(t, q, st, now,
+		cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n0", Allocatable: cpu(101)}},
+		cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n1", Allocatable: cpu(101)}})
+	q.Recheck(now, st)
+	apply(t, q, st, now, cluster.PodNominated{ID: 0})
+	q.Recheck(now, st)
+	if got := place(t, q); got != Backoff {
+		t.Errorf("it is %v, want backoff: it could preempt on n1 since that has changed", got)
+	}
+}

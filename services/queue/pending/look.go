@@ -358,10 +358,13 @@ func (q *Queue) findCrossNode(l *look, g *unschedulablePods) stage {
 
 // lookAtLocal brings back the pods of a group that one of some nodes could help.
 func (q *Queue) lookAtLocal(l *look, g *unschedulablePods, nodes []cluster.NodeIndex) stage {
-	next, fits, relations := 0, false, q.findCrossNode(l, g)
+	next, fits, relations, wake := 0, false, q.findCrossNode(l, g), q.wakeThatFit(l, &g.free)
 	return func(now time.Time, st *cluster.State, enough func() bool) bool {
 		if l.knows(g.asOf) {
 			return true
+		}
+		if g.related < l.related {
+			wake = q.wakeThatFit(l, &g.free) // a table is walked once at a time
 		}
 		if !relations(now, st, enough) {
 			return false
@@ -382,8 +385,18 @@ func (q *Queue) lookAtLocal(l *look, g *unschedulablePods, nodes []cluster.NodeI
 				return false
 			}
 		}
-		return !fits || q.requeueAll(now, &g.free, l.event, enough)
+		return !fits || wake(now, st, enough)
 	}
+}
+
+// wakeThatFit brings back pods, for whose signature a node has been found that fits. One that is nominated to a node is asked about itself: where that is
+// the node which was found, it is there already to others, which may suit it.
+func (q *Queue) wakeThatFit(l *look, ps *pods) stage {
+	return each(ps, func(now time.Time, st *cluster.State, e *entry) {
+		if e.pod.Nominated == "" || q.fits(st, e) || e.resigns && q.helped(st, e) {
+			q.requeue(now, e, l.event)
+		}
+	})
 }
 
 // lookAtKind brings back the pods of a kind that a node which has changed could help. A node that could not help them if they had no claims
@@ -426,7 +439,7 @@ func (q *Queue) helpsBare(st *cluster.State, k *kind, n cluster.NodeIndex) bool 
 
 // lookAtCrossNode brings back the pods of a group that fit somewhere, or could preempt on a node that has changed.
 func (q *Queue) lookAtCrossNode(l *look, g *unschedulablePods) stage {
-	next := 0
+	next, wake := 0, q.wakeThatFit(l, &g.free)
 	return func(now time.Time, st *cluster.State, enough func() bool) bool {
 		if l.knows(g.asOf) {
 			return true
@@ -438,7 +451,7 @@ func (q *Queue) lookAtCrossNode(l *look, g *unschedulablePods) stage {
 			l.possible[signature] = possible
 		}
 		if possible {
-			return q.requeueAll(now, &g.free, l.event, enough)
+			return wake(now, st, enough)
 		}
 		if !known && enough() {
 			return false

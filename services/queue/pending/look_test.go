@@ -494,3 +494,37 @@ func TestALookInPartsDoesNotBeginAnewInEachPart(t *testing.T) {
 		})
 	}
 }
+
+// A pod comes back to a group, of which it is not known whether other nodes matter to it by now, while those of the group are being woken.
+func TestAllPodsOfAGroupAreWokenThoughOneComesAmidIt(t *testing.T) {
+	now := time.Unix(1000, 0)
+	st := cluster.New(cluster.Version{Epoch: 1})
+	q := NewQueue(0, newCPUJudge())
+	apply(t, q, st, now, settings(1), cluster.ClassDefined{ID: 0, Spec: cpuClass(500)})
+	for n := range cluster.NodeIndex(2) {
+		apply(t, q, st, now, cluster.NodeSet{Index: n, Node: cluster.Node{Name: fmt.Sprint("n", n), Allocatable: cpu(100)}})
+	}
+	const pods = 6
+	for id := range cluster.PodID(pods) {
+		apply(t, q, st, now, cluster.PodSet{ID: id, Pod: cluster.Pod{UID: fmt.Sprint("u", id), Created: now.UnixNano()}})
+	}
+	apply(t, q, st, now, placed(pods, cpuClass(10), "n0")[0], cluster.PodSet{ID: pods, Pod: cluster.Pod{UID: "victim", Class: pods, NodeName: "n0", Priority: -1}})
+	for _, a := range q.Pop(now, pods) {
+		q.Reject(now, st, a, Diagnosis{Version: st.Version()})
+	}
+	apply(t, q, st, now, cluster.PreemptionStarted{ID: 0, Node: 0, Victims: []cluster.PodID{pods}}, cluster.NamespaceSet{Name: "team"})
+	q.Recheck(now, st)
+	apply(t, q, st, now, cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n1", Allocatable: cpu(5000)}})
+	for q.Count(Backoff) < 2 {
+		if q.RecheckUntil(now, st, steps) {
+			t.Fatal("the look is over")
+		}
+	}
+	apply(t, q, st, now, cluster.PreemptionEnded{ID: 0})
+	for q.Looks() {
+		q.Recheck(now, st)
+	}
+	if n := q.Count(Unschedulable); n > 0 {
+		t.Errorf("%d of %d pods sleep, though there is a node for them all", n, pods)
+	}
+}

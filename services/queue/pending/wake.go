@@ -141,11 +141,12 @@ func (q *Queue) helped(st *cluster.State, e *entry) bool {
 		q.helpfulAt, q.helpful = st.Version(), make(map[question]bool)
 	}
 	s := engine.SubjectOf(&e.pod)
-	this := question{q.judge.Signature(st, s), e.pod.Priority, e.preempts(), since}
+	own := st.Nodes.ByName(e.node()) // to others it is there already, and of that node it has been asked itself
+	this := question{q.judge.Signature(st, s), e.pod.Priority, e.preempts(), since, own}
 	found, known := q.helpful[this]
 	if !known {
 		found = anyChanged(st, since, func(n cluster.NodeIndex) bool {
-			return q.judge.Feasible(st, s, cluster.NoPod, n) || e.preempts() && q.judge.Preemptable(st, s, e.id, n)
+			return n != own && (q.judge.Feasible(st, s, cluster.NoPod, n) || e.preempts() && q.judge.Preemptable(st, s, e.id, n))
 		})
 		q.helpful[this] = found
 	}
@@ -160,12 +161,13 @@ func anyChanged(st *cluster.State, since cluster.Seq, holds func(cluster.NodeInd
 	return found
 }
 
-// question is one to the judge: can a signature run on a node that has changed since, or preempt there?
+// question is one to the judge: can a signature run on a node that has changed since, or preempt there, but on that one?
 type question struct {
 	signature engine.Signature
 	priority  int32
 	preempts  bool
 	since     cluster.Seq
+	but       cluster.NodeIndex
 }
 
 var everyNode = cluster.Range{End: cluster.MaxIndex}

@@ -70,7 +70,7 @@ func main() {
 	apply(node(1, "other", "cheap"))
 	found, _ = e.Filter(st, subject, all)
 	groups, _ := e.Score(st, subject, all, found.Eligible, 10)
-	totals, _ := e.Totals(st, subject, groups)
+	totals, _ := e.Totals(st, subject, groups, cluster.NoNode)
 	for n, s := range groups[0].Nodes {
 		_, normalized := engine.ScoreOf("QuietNodes", &groups[0], n, &totals[0])
 		fmt.Println("score:", st.Nodes.Spec[s.Node].Name, normalized)
