@@ -37,7 +37,8 @@ func (e *Evaluator) TotalsAmong(st *cluster.State, s Subject, among cluster.Bitm
 	if !ok {
 		return nil, false
 	}
-	scores, ok := e.Totals(st, s, groups)
+	var scores []GroupScores
+	e.with(st, s, func(c *evaluation) { scores, ok = totals(c.judgementAmong(st, among), groups) })
 	if !ok {
 		return nil, false
 	}
