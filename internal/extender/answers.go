@@ -53,10 +53,13 @@ func refuse(refused map[string]Refusal, answer *extenderv1.ExtenderFilterResult)
 	}
 }
 
-// score adds what an extender says of nodes to what others have said. A score may be out of bounds, and a node may have several, or be unknown.
-func score(scores map[string]int64, weight int64, answer extenderv1.HostPriorityList) {
+// score adds what an extender says of the nodes that it was asked about to what others have said. A score may be out of bounds, and a node may have several. What
+// it says of others nobody wants to know.
+func score(scores map[string]int64, weight int64, asked map[string]bool, answer extenderv1.HostPriorityList) {
 	for _, of := range answer {
-		scores[of.Host] += of.Score * weight
+		if asked[of.Host] {
+			scores[of.Host] += of.Score * weight
+		}
 	}
 }
 

@@ -51,14 +51,14 @@ type Set struct {
 
 // extender is one of them.
 type extender struct {
-	url              string // its urlPrefix, by which it is known
+	url              string // its urlPrefix without user and password, by which it is known
 	places           map[Verb]place
 	weight           int64
 	ignorable        bool
 	nodeCacheCapable bool
 	managed          map[string]bool // resources; none: all pods interest it
 	client           *http.Client
-	mostAnswered     int // maxAnswerBytes, but in tests
+	mostAnswered     func(Verb) int // but in tests, mostAnswered
 	observe          Observer
 }
 
@@ -96,8 +96,8 @@ func newExtender(cfg *configv1.Extender, observe Observer) (*extender, error) {
 		return nil, err
 	}
 	e := &extender{
-		url: cfg.URLPrefix, places: make(map[Verb]place), weight: cfg.Weight, ignorable: cfg.Ignorable, nodeCacheCapable: cfg.NodeCacheCapable,
-		managed: make(map[string]bool), client: client, mostAnswered: maxAnswerBytes, observe: observe,
+		url: WithoutUser(cfg.URLPrefix), places: make(map[Verb]place), weight: cfg.Weight, ignorable: cfg.Ignorable, nodeCacheCapable: cfg.NodeCacheCapable,
+		managed: make(map[string]bool), client: client, mostAnswered: mostAnswered, observe: observe,
 	}
 	if observe == nil {
 		e.observe = func(Call) {}
@@ -282,6 +282,7 @@ func (e *extender) filter(ctx context.Context, pod *Pod, nodes []*Node) ([]*Node
 
 // skip returns nil if an extender that has failed is to be skipped, and notes that. It is not if the call has ended since the context had.
 func (s *Set) skip(ctx context.Context, e *extender, verb Verb, pod fmt.Stringer, err error) error {
+	err = cut(err) // it may name a node of an answer
 	if ctx.Err() != nil {
 		return fmt.Errorf("ask extender %q to %s: %w", e.url, verb, context.Cause(ctx))
 	}
@@ -299,7 +300,10 @@ func (s *Set) Prioritize(ctx context.Context, pod *Pod, nodes []*Node) (map[stri
 	scores := make(map[string]int64, len(nodes))
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	asked := ask(pod, nodes)
+	asked, names := ask(pod, nodes), make(map[string]bool, len(nodes))
+	for _, n := range nodes {
+		names[n.Name()] = true
+	}
 	for e := range s.interested(ResourceNames(pod.object)) {
 		if !e.can(Prioritize) {
 			mu.Lock()
@@ -317,7 +321,7 @@ func (s *Set) Prioritize(ctx context.Context, pod *Pod, nodes []*Node) (map[stri
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			score(scores, e.weight, answer)
+			score(scores, e.weight, names, answer)
 		})
 	}
 	all.Wait()

@@ -178,7 +178,7 @@ func TestScoresAreWeightedAndAddedUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]int64{"1": 14, "2": 21, "unknown": 2}, scores); diff != "" {
+	if diff := cmp.Diff(map[string]int64{"1": 14, "2": 21}, scores); diff != "" {
 		t.Errorf("scores (-want +got):\n%s", diff)
 	}
 	// An extender that only filters gives every node a score of 0.

@@ -25,9 +25,12 @@ const maxConnections = 64
 func Check(cfg *configv1.Extender) (name, value string, err error) {
 	const want = "want an absolute URL such as https://extender.example:8888/scheduler"
 	if at, err := url.Parse(cfg.URLPrefix); err != nil {
-		return "urlPrefix", cfg.URLPrefix, fmt.Errorf("%w: %s", err, want)
+		if failed, ok := err.(*url.Error); ok {
+			failed.URL = WithoutUser(failed.URL)
+		}
+		return "urlPrefix", WithoutUser(cfg.URLPrefix), fmt.Errorf("%w: %s", err, want)
 	} else if at.Scheme != "http" && at.Scheme != "https" || at.Host == "" {
-		return "urlPrefix", cfg.URLPrefix, errors.New(want)
+		return "urlPrefix", WithoutUser(cfg.URLPrefix), errors.New(want)
 	}
 	if timeout := cfg.HTTPTimeout.Duration; timeout < 0 {
 		return "httpTimeout", timeout.String(), fmt.Errorf("want a positive duration, or none for %v", defaultTimeout)
@@ -67,4 +70,17 @@ func newClient(cfg *configv1.Extender) (*http.Client, error) {
 // at returns where a verb of the configuration is asked.
 func at(cfg *configv1.Extender, verb string) string {
 	return strings.TrimRight(cfg.URLPrefix, "/") + "/" + verb
+}
+
+// WithoutUser returns a URL without the user and the password that it may have, which are nobody's but the server's to know.
+func WithoutUser(of string) string {
+	at, err := url.Parse(of)
+	switch {
+	case err != nil:
+		return of[strings.LastIndexByte(of, '@')+1:] // maybe somewhere before that
+	case at.User == nil:
+		return of
+	}
+	at.User = nil
+	return at.String()
 }
