@@ -198,8 +198,9 @@ func (k *asker) ask(ctx context.Context, q *question) {
 	switch {
 	case ctx.Err() != nil:
 		k.over(q, tracedUnknown)
-	case errors.Is(err, errShardLost): // so the driver hears when it commits the pod
-		k.retry(q, "shard_lost")
+	case errors.Is(err, errShardLost): // then all that the shard's other pods wait for is in vain
+		k.over(q, tracedUnknown)
+		k.d.end(err)
 	case status.Code(err) == codes.Aborted:
 		k.retry(q, "ask_aborted")
 	case err != nil:
@@ -295,8 +296,9 @@ func (k *asker) fail(q *question, message string, clear bool) {
 	k.d.s.metrics.attempt(resultError, q.profile, time.Since(q.popped))
 }
 
-// takeRefusal returns what extenders have said of a pod's last attempt, nil if they have not been asked in it, or the pod is not what it was.
-func (k *asker) takeRefusal(a *pending.Attempt) *refusal {
+// takeRefusal returns what extenders have said of the attempt of a pod just before that one, in that epoch, nil if they have not been asked in it, or the pod is not what it
+// was.
+func (k *asker) takeRefusal(a *pending.Attempt, epoch cluster.Epoch) *refusal {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r, ok := k.refusals[a.UID]
@@ -304,6 +306,9 @@ func (k *asker) takeRefusal(a *pending.Attempt) *refusal {
 		return nil
 	}
 	delete(k.refusals, a.UID)
+	if r.attempt.Number+1 != a.Number || r.version.Epoch != epoch { // what happened meanwhile may have helped
+		return nil
+	}
 	if r.attempt.ID != a.ID || r.attempt.Subject != a.Subject || r.attempt.RequiredNode != a.RequiredNode || r.attempt.Nominated != a.Nominated {
 		return nil
 	}

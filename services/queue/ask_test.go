@@ -273,3 +273,38 @@ func TestAPodThatIsGoneIsNotAskedAbout(t *testing.T) {
 		t.Errorf("asked about %v", order)
 	}
 }
+
+// Another member owns the shard by now: the member that hears of it from an answer about extenders only asks about no other pod of it before it has claimed it again.
+func TestAShardIsLostByAnAnswerAboutExtenders(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	var mu sync.Mutex
+	var first int64
+	n := 0
+	w.asks("gpu", func(_ context.Context, _ string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+		mu.Lock()
+		if first == 0 {
+			first = request.GetShardRevision()
+		}
+		lost := request.GetShardRevision() == first
+		if lost {
+			n++
+		}
+		mu.Unlock()
+		if lost {
+			return nil, rpc.Error(codes.FailedPrecondition, "SHARD_LOST", "claimed since")
+		}
+		return w.binder.assume(request, "n1"), nil
+	})
+	w.ledger.pod("gpu", 600, nil)
+	w.queueMember("q1")
+	w.untilPlaced("gpu")
+	mu.Lock()
+	defer mu.Unlock()
+	if n != 1 {
+		t.Errorf("asked %d times by the claim that is lost, want once", n)
+	}
+}

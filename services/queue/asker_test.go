@@ -49,3 +49,32 @@ func TestPodsThatAreGoneDoNotWaitToBeAskedAbout(t *testing.T) {
 		t.Errorf("first wait %s and %s", waiting[0].UID, waiting[1].UID)
 	}
 }
+
+// What extenders have said of another attempt than the last, or to another binder, is not what they would say now.
+func TestARefusalIsOfTheAttemptBefore(t *testing.T) {
+	said := pending.Attempt{ID: 3, UID: "u", Number: 7, Nominated: "n1"}
+	for _, c := range []struct {
+		name   string
+		change func(*pending.Attempt)
+		epoch  cluster.Epoch
+		want   bool
+	}{
+		{"the next", func(*pending.Attempt) {}, 2, true},
+		{"one behind it", func(a *pending.Attempt) { a.Number++ }, 2, false},
+		{"one of a queue that counts anew", func(a *pending.Attempt) { a.Number = 1 }, 2, false},
+		{"of another epoch", func(*pending.Attempt) {}, 3, false},
+		{"nominated elsewhere", func(a *pending.Attempt) { a.Nominated = "n2" }, 2, false},
+	} {
+		k := newAsker(nil)
+		k.refusals["u"] = refusal{said, cluster.Version{Epoch: 2, Seq: 5}, nil}
+		a := said
+		a.Number++
+		c.change(&a)
+		if got := k.takeRefusal(&a, c.epoch); (got != nil) != c.want {
+			t.Errorf("%s: %v, want one: %v", c.name, got, c.want)
+		}
+		if len(k.refusals) > 0 {
+			t.Errorf("%s: it is kept", c.name)
+		}
+	}
+}

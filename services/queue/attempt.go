@@ -80,7 +80,7 @@ func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Atte
 		a := &attempts[i]
 		a.Attempt, a.open, a.alone = batch[i], true, d.alone.take(batch[i].UID)
 		a.claims = claimsOf(st, a.Subject) > 0
-		a.refused = d.asker.takeRefusal(&a.Attempt)
+		a.refused = d.asker.takeRefusal(&a.Attempt, st.Version().Epoch)
 		c.attempts[i] = a
 		if a.alone {
 			alone[a.Subject] = true

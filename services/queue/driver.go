@@ -28,6 +28,7 @@ type driver struct {
 	log     *slog.Logger
 	reports *reporter
 	asker   *asker
+	end     context.CancelCauseFunc // ends the cycles, and what is asked meanwhile
 
 	committed   cluster.Version   // the newest version that the binder has answered
 	byImages    cluster.Epoch     // whose binder has said that it tells groups apart by their nodes' images
@@ -63,10 +64,14 @@ func (s *Service) drive(ctx context.Context, sh *shard) (lost bool) {
 	defer reporter.Wait()
 	defer cancel()
 
-	running, end := context.WithCancel(ctx)
+	running, end := context.WithCancelCause(ctx)
+	d.end = end
 	defer d.asker.running.Wait()
-	defer end()
+	defer end(nil)
 	err := d.run(running)
+	if why := context.Cause(running); errors.Is(why, errShardLost) { // it was the asker that heard of it
+		err = why
+	}
 	if errors.Is(err, errShardLost) {
 		log.Warn("shard lost", "err", err)
 		return true
