@@ -28,8 +28,10 @@ const (
 	// mostRefusals and maxRefusal bound what is told of refusals: so many reasons, of so many bytes. A reason may be anybody's, and another one for each node.
 	mostRefusals = 100
 	maxRefusal   = 1 << 10
-	// notRead is after how long a pod is asked about again that the API server has not told.
-	notRead = time.Second
+	// A pod that the API server does not tell is read mostReads times, notRead apart, and for no longer than readWithin: then the attempt has failed.
+	mostReads  = 3
+	notRead    = time.Second
+	readWithin = 5 * time.Second
 	// askSlack is what an Ask may take besides what extenders take: to read the pod, and for its part under the ledger's lock.
 	askSlack = 15 * time.Second
 )
@@ -44,7 +46,8 @@ type Objects interface {
 
 var (
 	errTermEnded = errors.New("the term has ended")
-	errNoTurn    = errors.New("the pod's turn has not come")
+	errNoTurn    = rpc.Exhausted("EXTENDER_BUSY", turnPause, "extenders are being asked about other pods")
+	errCrowd     = rpc.Exhausted("EXTENDER_BUSY", crowdPause, "extenders are being asked about other pods, and many wait for them")
 )
 
 // within returns a context that ends with the term, too. done waits for who looks after that.
@@ -70,6 +73,14 @@ func (t *term) asks(uid string) extender.Interest {
 		return 0
 	}
 	return t.ledger.interests[uid] & t.extenders.places
+}
+
+// binders returns which extenders bind a pod. The caller holds the ledger's lock.
+func (t *term) binders(uid string) extender.Interest {
+	if t.extenders == nil {
+		return 0
+	}
+	return t.ledger.interests[uid] & t.extenders.binds
 }
 
 // tellAsk says that extenders are to be asked about a pod.
@@ -101,6 +112,12 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 	}
 	began := time.Now()
 	a := asked{term: t, req: req}
+	defer func() { // whatever becomes of it, a panic too
+		if a.placed != nil {
+			wanted[t.shareOf(a.placed.with())]--
+		}
+		t.unbound.giveAll(wanted)
+	}()
 	if beyond(shares, wanted)[0] {
 		a.result(binderv1.Outcome_RESULT_BUSY, conflictBusy)
 	} else {
@@ -108,10 +125,6 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 		defer done()
 		a.run(ctx)
 	}
-	if a.placed != nil {
-		wanted[t.shareOf(a.placed.Namespace)]--
-	}
-	t.unbound.giveAll(wanted)
 	if a.broken != nil && !t.ended() {
 		t.fail(a.broken)
 		return nil, rpc.Error(codes.Internal, "BROKEN_LEDGER", "ask: the ledger is broken")
@@ -166,6 +179,7 @@ func (a *asked) over() bool { return a.resp != nil || a.err != nil || a.broken !
 type sight struct {
 	version cluster.Version
 	nodes   []seenNode // in the class's own order
+	count   int        // how many nodes there are
 }
 
 // seenNode is a node that can run the pod, and what it scores.
@@ -175,7 +189,7 @@ type seenNode struct {
 }
 
 func (a *asked) run(ctx context.Context) {
-	// 1. Is there anything to ask, and is it the pod's turn?
+	// 1. Is there anything to ask?
 	a.read(func(st *cluster.State, row *cluster.PodRow) {
 		a.pod, a.subject, a.in = row.Pod, engine.SubjectOf(&row.Pod), a.asks(row.UID)
 	})
@@ -186,23 +200,30 @@ func (a *asked) run(ctx context.Context) {
 		a.result(binderv1.Outcome_RESULT_RETRY, conflictRetry)
 		return
 	}
-	leave, err := a.extenders.take(ctx, a.in)
-	if err != nil {
-		a.err = a.ends(ctx, rpc.Exhausted("EXTENDER_BUSY", turnPause, "extenders are being asked about other pods"))
+	if a.extenders.crowd(a.in) {
+		a.err = errCrowd
 		return
 	}
-	defer leave()
-	// 2. What is it?
-	object, err := a.extenders.objects.Pod(ctx, a.pod.Namespace, a.pod.Name)
+	// 2. What is it? Until that is known, it keeps nobody from their turn.
+	object, err := a.object(ctx)
 	switch {
 	case err != nil:
 		a.log.Warn("pod not read that extenders are to be asked about", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", err)
-		a.err = a.ends(ctx, rpc.Exhausted("POD_NOT_READ", notRead, "the pod cannot be read"))
+		if a.err = a.ends(ctx, nil); a.err == nil {
+			a.result(binderv1.Outcome_RESULT_FAILED, "")
+			a.resp.Error = bounded("read the pod: " + err.Error())
+		}
 		return
 	case object == nil || string(object.UID) != a.pod.UID:
 		a.result(binderv1.Outcome_RESULT_GONE, conflictGone)
 		return
 	}
+	leave, err := a.extenders.take(ctx, a.in)
+	if err != nil {
+		a.err = a.ends(ctx, err)
+		return
+	}
+	defer leave()
 	object.TypeMeta, object.ManagedFields = metav1.TypeMeta{}, nil
 	a.told = extender.NewPod(object)
 	// 3. Ask, until the node that is best has not changed meanwhile.
@@ -224,6 +245,26 @@ func (a *asked) run(ctx context.Context) {
 		}
 	}
 	a.result(binderv1.Outcome_RESULT_RETRY, conflictExhausted)
+}
+
+// object reads the pod, nil if there is none, in a few tries.
+func (a *asked) object(ctx context.Context) (object *corev1.Pod, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readWithin)
+	defer cancel()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for range mostReads {
+		select {
+		case <-ctx.Done():
+			return nil, cmp.Or(err, context.Cause(ctx))
+		case <-pause.C:
+		}
+		if object, err = a.extenders.objects.Pod(ctx, a.pod.Namespace, a.pod.Name); err == nil {
+			return object, nil
+		}
+		pause.Reset(notRead)
+	}
+	return nil, err
 }
 
 // ends returns why a question has come to nothing: its context has ended, or else err.
@@ -278,7 +319,7 @@ func (a *asked) stands(st *cluster.State, row *cluster.PodRow) (result binderv1.
 func (a *asked) look(nominated bool) (s sight, ok bool) {
 	result, conflict := binderv1.Outcome_RESULT_UNSPECIFIED, ""
 	a.read(func(st *cluster.State, row *cluster.PodRow) {
-		s.version = st.Version()
+		s.version, s.count = st.Version(), st.Nodes.Count()
 		if nominated && (row.Nominated == "" || row.RequiredNode != "") {
 			return
 		}
@@ -315,27 +356,48 @@ func (a *asked) look(nominated bool) (s sight, ok bool) {
 	return s, len(s.nodes) > 0
 }
 
-// all returns all nodes that can run the pod but for one, or as many as the profile says. The caller holds the ledger's lock.
+// all returns all nodes that can run the pod but for one, which may be cluster.NoNode, or as many as the profile says, and what these score among themselves. The
+// caller holds the ledger's lock.
 func (a *asked) all(st *cluster.State, row *cluster.PodRow, but cluster.NodeIndex) []seenNode {
-	totals, _ := a.evaluator.TotalsAmong(st, a.subject, nil)
-	nodes := make([]seenNode, 0, len(totals))
-	for _, n := range totals {
-		if n.Node != but {
-			nodes = append(nodes, seenNode{n, st.Nodes.Spec[n.Node].Name})
-		}
+	var among cluster.Bitmap
+	if but != cluster.NoNode {
+		among = slices.Clone(st.Nodes.Live)
+		among.Clear(but)
 	}
+	nodes := a.among(st, among)
 	most := len(nodes)
 	if p := a.ledger.profile(row); p != nil {
 		most = enough(st.Nodes.Count(), p.PercentageOfNodesToScore)
 	}
-	return a.extenders.sample(nodes, most)
+	if len(nodes) <= most {
+		return nodes
+	}
+	return a.among(st, bitmapOf(st, a.extenders.sample(nodes, most)))
+}
+
+// among returns the nodes among some that can run the pod, and what they score if these are all; nil are all. The caller holds the ledger's lock.
+func (a *asked) among(st *cluster.State, some cluster.Bitmap) []seenNode {
+	totals, _ := a.evaluator.TotalsAmong(st, a.subject, some)
+	nodes := make([]seenNode, len(totals))
+	for k, n := range totals {
+		nodes[k] = seenNode{n, st.Nodes.Spec[n.Node].Name}
+	}
+	return nodes
+}
+
+func bitmapOf(st *cluster.State, nodes []seenNode) cluster.Bitmap {
+	set := make(cluster.Bitmap, (st.Nodes.Len()+63)/64)
+	for _, n := range nodes {
+		set.Set(n.Node)
+	}
+	return set
 }
 
 // try asks about some nodes, and places the pod on the best, unless that has changed meanwhile. Of the one that the pod is nominated to, neither that it is
 // refused, nor that an extender fails, is a result: then all are asked about.
 func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool) {
 	// 1. Filter.
-	asked := a.extenders.nodesOf(s.nodes, a.extenders.set.Full(a.in))
+	asked := a.extenders.nodesOf(s.nodes, a.extenders.set.Full(a.in), s.count)
 	filtered, err := a.extenders.set.Filter(ctx, a.told, asked)
 	if err == nil {
 		err = strange(filtered.Nodes, s.nodes)
@@ -366,8 +428,8 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 	}
 	// 2. What do those score that are left, among themselves?
 	left := s.nodes
-	if len(filtered.Nodes) < len(s.nodes) {
-		if left = a.among(s.nodes, filtered.Nodes); a.over() || len(left) == 0 {
+	if names := namesOf(filtered.Nodes); len(names) < len(s.nodes) { // an answer may name a node twice
+		if left = a.left(s.nodes, names); a.over() || len(left) == 0 {
 			return true
 		}
 	}
@@ -400,30 +462,29 @@ func strange(left []*extender.Node, asked []seenNode) error {
 	return nil
 }
 
-// among returns those of some nodes that extenders have left, and that can still run the pod, with what they score if these are all.
-func (a *asked) among(nodes []seenNode, left []*extender.Node) (out []seenNode) {
-	is := make(map[string]bool, len(left))
-	for _, n := range left {
-		is[n.Name()] = true
+// namesOf returns the names of nodes.
+func namesOf(nodes []*extender.Node) map[string]bool {
+	names := make(map[string]bool, len(nodes))
+	for _, n := range nodes {
+		names[n.Name()] = true
 	}
+	return names
+}
+
+// left returns those of some nodes that extenders have left, by name, and that can still run the pod, with what they score if these are all.
+func (a *asked) left(nodes []seenNode, names map[string]bool) (out []seenNode) {
 	a.read(func(st *cluster.State, row *cluster.PodRow) {
-		set := make(cluster.Bitmap, (st.Nodes.Len()+63)/64)
 		for _, n := range nodes {
-			if is[n.name] && a.isNode(st, n) {
-				set.Set(n.Node)
+			if names[n.name] && a.isNode(st, n) {
 				out = append(out, n)
 			}
 		}
 		if row.RequiredNode != "" || len(out) < 2 {
 			return
 		}
+		some := bitmapOf(st, out)
 		out = nil
-		a.judge(row, func() {
-			totals, _ := a.evaluator.TotalsAmong(st, a.subject, set)
-			for _, n := range totals {
-				out = append(out, seenNode{n, st.Nodes.Spec[n.Node].Name})
-			}
-		})
+		a.judge(row, func() { out = a.among(st, some) })
 	})
 	return out
 }

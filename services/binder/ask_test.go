@@ -10,7 +10,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,10 +25,12 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/wire"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // webhook is an extender on loopback. What it says is up to the test.
@@ -521,6 +525,230 @@ func TestPodsAreAskedAboutOneAtATime(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"assumed on a": 4, "assumed on b": 4}, on); diff != "" || most != 1 {
 		t.Errorf("at most %d at a time; results (-want +got):\n%s", most, diff)
 	}
+}
+
+// An answer that names nodes twice is as long as the question, but what it does not name is refused all the same.
+func TestANodeThatIsNamedTwiceIsLeftOnce(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	for name, cpu := range map[string]int64{"a": 1000, "b": 2000, "c": 4000} { // the last is the best
+		src.setNode(node(name, cpu))
+	}
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+	b.active()
+	for i, tt := range []struct {
+		left []string
+		want string
+	}{
+		{[]string{"a", "a", "b"}, "assumed on b"}, {[]string{"a", "a", "a"}, "assumed on a"}, {[]string{"a", "a", "a", "b", "b"}, "assumed on b"}, {[]string{"a", "b", "c", "c"}, "assumed on c"},
+	} {
+		h.set(func() {
+			h.filter = func(string, []string) extenderv1.ExtenderFilterResult {
+				out := extenderv1.ExtenderFilterResult{NodeNames: &tt.left, FailedNodes: map[string]string{}}
+				for _, name := range []string{"a", "b", "c"} {
+					if !slices.Contains(tt.left, name) {
+						out.FailedNodes[name] = "no gpu"
+					}
+				}
+				return out
+			}
+		})
+		uid := fmt.Sprint("p", i)
+		src.setPod(of(pod(uid, 100), 1))
+		if got := b.ask(b.question(1, uid)); got != tt.want {
+			t.Errorf("left %v: %s, want %s", tt.left, got, tt.want)
+		}
+	}
+}
+
+// unread are objects of which no pod can be read before it is said.
+type unread struct {
+	Objects
+	reads atomic.Int32
+	err   func() error
+}
+
+func (u *unread) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	u.reads.Add(1)
+	if err := u.err(); err != nil {
+		return nil, err
+	}
+	return u.Objects.Pod(ctx, namespace, name)
+}
+
+// A pod that cannot be read has failed after a few tries, and keeps no extender from others meanwhile.
+func TestAPodThatCannotBeReadIsNotAskedAbout(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 4000))
+	src.setPod(of(pod("p", 100), 1))
+	src.setPod(of(pod("other", 100), 1))
+	var broken atomic.Bool
+	broken.Store(true)
+	u := &unread{Objects: objects{src}, err: func() error {
+		if broken.Load() {
+			return errFake
+		}
+		return nil
+	}}
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)), func(c *Config) { c.Objects = u })
+	b.active()
+	first, other := b.question(1, "p"), b.question(1, "other")
+	answer := make(chan string, 1)
+	go func() { answer <- b.ask(first) }()
+	eventually(t, "it is read", func() bool { return u.reads.Load() > 0 })
+	leave, err := b.open().extenders.take(t.Context(), 1)
+	if err != nil {
+		t.Errorf("it has the turn of its extender: %v", err)
+	} else {
+		leave()
+	}
+	if got, want := <-answer, "failed: read the pod: "+errFake.Error(); got != want || u.reads.Load() != mostReads {
+		t.Errorf("read %d times: %s, want %s", u.reads.Load(), got, want)
+	}
+	broken.Store(false)
+	if got := b.ask(other); got != "assumed on a" {
+		t.Errorf("asked about another: %s", got)
+	}
+}
+
+// Whatever becomes of a question, what was taken of the unbound pods for it is given back.
+func TestAPanicWhileExtendersAreAskedKeepsNoRoom(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 4000))
+	src.setPod(of(pod("p", 100), 1))
+	u := &unread{Objects: objects{src}, err: func() error { panic("mine") }}
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)), func(c *Config) { c.Objects = u })
+	b.active()
+	req := b.question(1, "p")
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("it does not panic")
+			}
+		}()
+		_, _ = b.Ask(t.Context(), req)
+	}()
+	if n := b.open().unbound.count(); n != 0 {
+		t.Errorf("%d count as unbound", n)
+	}
+}
+
+// So many wait for an extender, and no more, whatever else they wait for; others are told at once to come back.
+func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		e := newExtenders(new(extender.Set), nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		leave, err := e.take(ctx, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var waiting sync.WaitGroup
+		for k := range mostWaiting {
+			waiting.Go(func() {
+				if _, err := e.take(ctx, extender.Interest(1|k&1<<1)); err == nil {
+					t.Error("two have the turn")
+				}
+			})
+		}
+		synctest.Wait()
+		for _, in := range []extender.Interest{1, 3} {
+			if _, err := e.take(t.Context(), in); err != errCrowd {
+				t.Errorf("extenders %b: %v, want %v", in, err, errCrowd)
+			}
+		}
+		well, err := e.take(t.Context(), 2)
+		if err != nil {
+			t.Errorf("another extender: %v", err)
+		} else {
+			well()
+		}
+		cancel()
+		waiting.Wait()
+		leave()
+		if leave, err = e.take(t.Context(), 3); err != nil {
+			t.Errorf("when nobody waits: %v", err)
+		} else {
+			leave()
+		}
+	})
+}
+
+// What is asked about a few nodes, or by name, leaves what is kept of all in full as it is.
+func TestNodesAreEncodedOnce(t *testing.T) {
+	src := newFakeSource()
+	kept := map[string]*corev1.Node{}
+	e := newExtenders(new(extender.Set), keptObjects{objects{src}, kept})
+	var seen []seenNode
+	const nodes = 3000
+	for i := range cluster.NodeIndex(nodes) {
+		name := fmt.Sprint("n", i)
+		kept[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		seen = append(seen, seenNode{engine.NodeTotal{Node: i}, name})
+	}
+	full := e.nodesOf(seen, true, nodes)
+	names := e.nodesOf(seen, false, nodes)
+	e.nodesOf(seen[:1], true, nodes)
+	e.nodesOf(seen[:1], false, nodes)
+	if !slices.Equal(full, e.nodesOf(seen, true, nodes)) || !slices.Equal(names, e.nodesOf(seen, false, nodes)) {
+		t.Error("nodes are encoded again")
+	}
+	kept["n1"] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", ResourceVersion: "2"}}
+	delete(kept, "n2")
+	now := e.nodesOf(seen, true, nodes)
+	if now[0] != full[0] || now[1] == full[1] || now[1].Object() != kept["n1"] || len(now) != nodes-1 || now[2] != full[3] {
+		t.Error("what has changed is not what is sent")
+	}
+	// They have gone.
+	e.nodesOf(seen[:1], true, 10)
+	if len(e.full) != 1 || len(e.names) != 0 {
+		t.Errorf("%d are kept in full, %d by name", len(e.full), len(e.names))
+	}
+}
+
+// keptObjects are objects whose nodes are kept.
+type keptObjects struct {
+	Objects
+	nodes map[string]*corev1.Node
+}
+
+func (k keptObjects) Node(name string) *corev1.Node { return k.nodes[name] }
+
+// Where not all nodes are asked about, they score as if there were no others.
+func TestASampleOfNodesIsScoredByItself(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	const nodes = 300
+	for i := range nodes {
+		n := node(fmt.Sprintf("n%03d", i), 4000)
+		n.Taints = []cluster.Taint{{Key: "a", Effect: "PreferNoSchedule"}, {Key: "b", Effect: "PreferNoSchedule"}, {Key: "c", Effect: "PreferNoSchedule"}}[:i/100]
+		src.setNode(n)
+	}
+	src.setPod(of(pod("p", 100), 1))
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)), func(c *Config) {
+		c.Settings.Profiles = slices.Clone(c.Settings.Profiles)
+		c.Settings.Profiles[0].PercentageOfNodesToScore = 1
+	})
+	b.active()
+	a := asked{term: b.open(), req: b.question(1, "p")}
+	a.read(func(st *cluster.State, row *cluster.PodRow) {
+		a.pod, a.subject = row.Pod, engine.SubjectOf(&row.Pod)
+		all, differ := a.among(st, nil), 0
+		for range 3 {
+			sample := a.all(st, row, cluster.NoNode)
+			if diff := cmp.Diff(a.among(st, bitmapOf(st, sample)), sample, cmp.AllowUnexported(seenNode{})); diff != "" || len(sample) != leastAsked {
+				t.Errorf("%d nodes (-want +got):\n%s", len(sample), diff)
+			}
+			if !slices.Contains(all, sample[0]) {
+				differ++
+			}
+		}
+		if differ == 0 {
+			t.Error("they score what they do among all")
+		}
+		for i := range cluster.NodeIndex(nodes) {
+			if slices.ContainsFunc(a.all(st, row, i), func(n seenNode) bool { return n.Node == i }) {
+				t.Fatalf("node %d is left out, and there", i)
+			}
+		}
+	})
 }
 
 func TestAnExtenderBinds(t *testing.T) {

@@ -115,7 +115,7 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 	began := time.Now()
 	resp, placed, err := t.place(req, candidates, busy)
 	for _, p := range placed {
-		wanted[t.shareOf(p.Namespace)]--
+		wanted[t.shareOf(p.with())]--
 	}
 	t.unbound.giveAll(wanted)
 	if err == nil {
@@ -144,7 +144,7 @@ func (t *term) wanted(pods []*binderv1.PodAttempt) (shares []string, wanted map[
 		wanted[""] = len(pods)
 		return shares, wanted, nil
 	}
-	shares = t.ledger.namespaces(pods)
+	shares = t.ledger.shares(pods, func(row *cluster.PodRow) string { return bindsWith(row.Namespace, t.binders(row.UID)) })
 	now := time.Now()
 	for _, namespace := range shares {
 		if wanted[namespace]++; wanted[namespace] == 1 && t.windows.long(namespace, now) {
@@ -181,17 +181,17 @@ func (b *backlog) shareOf(namespace string) string {
 	return namespace
 }
 
-// namespaces returns the pods' namespaces, "" for pods that are not there.
-func (l *ledger) namespaces(pods []*binderv1.PodAttempt) []string {
-	namespaces := make([]string, len(pods))
+// shares returns whose the pods are by what is said of each, "" for pods that are not there.
+func (l *ledger) shares(pods []*binderv1.PodAttempt, of func(*cluster.PodRow) string) []string {
+	shares := make([]string, len(pods))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, p := range pods {
 		if row := l.state.Pod(cluster.PodID(p.GetId())); row != nil && row.UID == p.GetUid() {
-			namespaces[i] = row.Namespace
+			shares[i] = of(row)
 		}
 	}
-	return namespaces
+	return shares
 }
 
 // place assumes what fits, in order, but those that are busy, in one transaction: no other commit and nothing the source tells comes in between, and the recorder
@@ -310,13 +310,13 @@ func (t *term) assume(
 	}
 	row := tx.state.Pod(id)
 	p := &placement{
-		UID: row.UID, Namespace: row.Namespace, Name: row.Name, choice: choice{tx.state.Nodes.Spec[node].Name, volumes}, state: stateAssumed, preparation: prep,
+		UID: row.UID, Namespace: row.Namespace, Name: row.Name, choice: choice{tx.state.Nodes.Spec[node].Name, volumes}, state: stateAssumed, preparation: prep, binders: t.binders(row.UID),
 		attempt: t.trace.Attempt(row.UID, attempt), shared: t.names.shares(tx.state, row.Class), stint: stint,
 	}
 	if prep != nil {
 		t.preparing.hold(p)
 	}
-	if t.flights.most > 0 && t.windows.trust(row.Namespace, time.Now()) == slow {
+	if t.flights.most > 0 && t.windows.trust(p.with(), time.Now()) == slow {
 		t.noteStuck(p)
 	}
 	return p, nil

@@ -52,7 +52,7 @@ func (t *term) boundByExtenders(bindings []source.Binding) (by []bool) {
 	t.ledger.mu.Lock()
 	defer t.ledger.mu.Unlock()
 	for i, b := range bindings {
-		if t.ledger.interests[b.UID]&t.extenders.binds != 0 {
+		if t.binders(b.UID) != 0 {
 			if by == nil {
 				by = make([]bool, len(bindings))
 			}

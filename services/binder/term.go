@@ -461,7 +461,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 		t.recorder.adopt(id, placements)
 	}
 	for _, p := range taken {
-		t.unbound.giveOf(t.shareOf(p.Namespace), -1)
+		t.unbound.giveOf(t.shareOf(p.with()), -1)
 	}
 	return taken, nil
 }
@@ -473,6 +473,7 @@ func (t *term) recordedBefore(in coord.Intent, batch int64, index int) *placemen
 		batch: batch, index: index,
 		tries: 1, // the other binder may have tried any number of times
 	}
+	t.ledger.read(func(*cluster.State) { p.binders = t.binders(p.UID) })
 	for _, v := range in.Volumes {
 		p.Volumes = append(p.Volumes, cluster.VolumeChoice{Claim: v.Claim, UID: v.ClaimUID, Volume: v.Volume})
 	}

@@ -29,7 +29,8 @@ import (
 	"github.com/berth-scheduler/berth/internal/extender"
 )
 
-// chance is an extender that says of a pod and a node what their names say: of one in five that it does not go there, and any score of the others.
+// chance is an extender that says of a pod and a node what their names say: of one in five that it does not go there, and any score of the others, some of which it
+// names twice.
 type chance struct{ seed string }
 
 func (c chance) of(what, pod, node string) uint32 {
@@ -59,10 +60,13 @@ func (c chance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		*out.NodeNames = append(*out.NodeNames, name)
+		if c.of("twice", args.Pod.Name, name)%3 == 0 { // so that the answer may be as long as the question, though some are refused
+			*out.NodeNames = append(*out.NodeNames, name)
+		}
 		if args.Nodes != nil {
 			out.Nodes.Items = append(out.Nodes.Items, args.Nodes.Items[i])
 		}
-		if score := c.of("score", args.Pod.Name, name) % 12; score < 11 { // else it says nothing
+		if score := c.of("score", args.Pod.Name, name) % 12; score < 11 && c.of("scores", args.Pod.Name, "")%2 == 0 { // else it says nothing: of some pods, of no node
 			scores = append(scores, extenderv1.HostPriority{Host: name, Score: int64(score)})
 		}
 	}
