@@ -50,7 +50,7 @@ const (
 	Outcome_RESULT_ASK Outcome_Result = 7
 	// Not placed, by Ask only: extenders have left no node of those that fit at the version of the answer.
 	Outcome_RESULT_REFUSED Outcome_Result = 8
-	// Not placed, by Ask only: an extender that may not be ignored has failed.
+	// Not placed, by Ask only: an extender that may not be ignored has failed, or the pod cannot be read that it is to be told of.
 	Outcome_RESULT_FAILED Outcome_Result = 9
 )
 
