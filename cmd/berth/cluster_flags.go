@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/config"
+	"github.com/berth-scheduler/berth/internal/extender"
 	"github.com/berth-scheduler/berth/internal/roles"
 )
 
@@ -122,14 +123,29 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 		MaxUnschedulableSeconds: int64(f.unschedulable / time.Second),
 		PreemptionSeesVolumes:   f.seesVolumes,
 	}
-	f.cluster.BindTimeouts = f.completed.BindTimeouts
+	f.cluster.BindTimeouts, f.cluster.Extenders = f.completed.BindTimeouts, f.completed.Config.Extenders
+	if len(f.cluster.Extenders) > 0 && f.cluster.Source != "kube" {
+		return fmt.Errorf("--config: %s: extenders: they are sent the objects of an API server, and --source=%s has none: want --source=kube", f.configFile, f.cluster.Source)
+	}
 	f.cluster.Election = f.election.of(f.completed)
-	text, err := config.Encode(f.completed.Config)
+	text, err := config.Encode(withoutSecrets(f.completed.Config))
 	if err != nil {
 		return err
 	}
 	f.cluster.Config, err = yaml.YAMLToJSON(text)
 	return err
+}
+
+// withoutSecrets returns a configuration as it is served: without the keys, users and passwords by which extenders know Berth.
+func withoutSecrets(cfg *configv1.KubeSchedulerConfiguration) *configv1.KubeSchedulerConfiguration {
+	cfg = cfg.DeepCopy()
+	for i := range cfg.Extenders {
+		e := &cfg.Extenders[i]
+		if e.URLPrefix = extender.WithoutUser(e.URLPrefix); e.TLSConfig != nil {
+			e.TLSConfig.KeyData = nil
+		}
+	}
+	return cfg
 }
 
 // fromFile reads the configuration of --config.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
 	"log/slog"
 	"os"
@@ -100,6 +101,41 @@ func TestTheBindTimeoutsOfProfilesReachTheBinder(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]time.Duration{"a": 600 * time.Second, "b": 7 * time.Second}, f.cluster.BindTimeouts); diff != "" {
 		t.Errorf("bind timeouts (-want +got):\n%s", diff)
+	}
+}
+
+func TestExtendersReachTheBinderOfAnAPIServer(t *testing.T) {
+	config := file(t, "config.yaml", configHeader+"extenders: [{urlPrefix: 'http://x', filterVerb: f}]")
+	f, err := parsed("--source", "kube", "--config", config)
+	if err != nil || len(f.cluster.Extenders) != 1 || f.cluster.Extenders[0].FilterVerb != "f" {
+		t.Errorf("%v, %+v", err, f.cluster.Extenders)
+	}
+	if _, err := parsed("--source", "local", "--config", config); err == nil || !strings.Contains(err.Error(), "extenders: they are sent the objects of an API server, and --source=local has none") {
+		t.Errorf("with the local source: %v", err)
+	}
+}
+
+// By what extenders know Berth is the binder's, and not shown at /configz; what it is written to by --write-config-to is a configuration to run by.
+func TestTheSecretsOfExtendersAreNotServed(t *testing.T) {
+	key := []byte("the key")
+	written := filepath.Join(t.TempDir(), "written.yaml")
+	f, err := parsed("--source", "kube", "--write-config-to", written, "--config", file(t, "config.yaml", configHeader+
+		"extenders: [{urlPrefix: 'http://someone:secret@x/y', filterVerb: f, tlsConfig: {certData: Y2VydA==, keyData: "+base64.StdEncoding.EncodeToString(key)+"}}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := f.cluster.Extenders[0]; e.URLPrefix != "http://someone:secret@x/y" || string(e.TLSConfig.KeyData) != string(key) {
+		t.Errorf("the binder gets %+v", e)
+	}
+	served := string(f.cluster.Config)
+	if strings.Contains(served, "secret") || strings.Contains(served, "keyData") || !strings.Contains(served, `"urlPrefix":"http://x/y"`) || !strings.Contains(served, "Y2VydA==") {
+		t.Errorf("served: %s", served)
+	}
+	if err := f.write(); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(written); err != nil || !strings.Contains(string(text), "http://someone:secret@x/y") || !strings.Contains(string(text), "keyData") {
+		t.Errorf("written: %v, %s", err, text)
 	}
 }
 

@@ -42,8 +42,8 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Comple
 	}
 	out := Completed{Config: cfg, Notes: notes(written), BindTimeouts: make(map[string]time.Duration)}
 	var errs []error
-	if len(cfg.Extenders) > 0 {
-		errs = append(errs, field.Forbidden(field.NewPath("extenders"), "Berth does not have extenders yet"))
+	for _, err := range extenderErrors(field.NewPath("extenders"), cfg.Extenders) {
+		errs = append(errs, err)
 	}
 	for i := range cfg.Profiles {
 		p, path := &cfg.Profiles[i], field.NewPath("profiles").Index(i)

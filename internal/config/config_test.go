@@ -369,3 +369,20 @@ func TestWhatMeansNothingToBerthIsNoted(t *testing.T) {
 		}
 	}
 }
+
+func TestExtendersDecideWhichResourcesAreIgnored(t *testing.T) {
+	const fit = "profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {ignoredResources: [example.com/own], ignoredResourceGroups: [example.org]}}]}]\n"
+	for _, tt := range []struct {
+		extenders string
+		want      []string
+	}{
+		{"", []string{"example.com/own"}},
+		{"extenders: [{urlPrefix: 'http://x', managedResources: [{name: example.com/seen}]}]", []string{"example.com/own"}},
+		{"extenders: [{urlPrefix: 'http://x', managedResources: [{name: example.com/seen}, {name: example.com/left, ignoredByScheduler: true}]}]", []string{"example.com/left"}},
+	} {
+		c := mustComplete(t, fit+tt.extenders)
+		if diff := cmp.Diff(tt.want, c.Profiles[0].IgnoredResources); diff != "" || len(c.Profiles[0].IgnoredResourceGroups) != 1 {
+			t.Errorf("%s: groups %v; ignored (-want +got):\n%s", tt.extenders, c.Profiles[0].IgnoredResourceGroups, diff)
+		}
+	}
+}

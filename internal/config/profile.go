@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/extender"
 )
 
 // profileOf makes of a profile of cfg what the roles are told. Both have their defaults.
@@ -29,6 +30,9 @@ func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedul
 		switch a := argsFor(p, plugin.Name).(type) {
 		case *configv1.NodeResourcesFitArgs:
 			setFit(&out, a)
+			if ignored := extender.IgnoredResources(cfg.Extenders); len(ignored) > 0 { // whatever the arguments say, as in kube-scheduler
+				out.IgnoredResources = ignored
+			}
 		case *configv1.NodeResourcesBalancedAllocationArgs:
 			for _, resource := range a.Resources {
 				out.BalancedResources = append(out.BalancedResources, resource.Name)

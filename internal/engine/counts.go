@@ -49,6 +49,17 @@ func (s *profileCounts) without(node cluster.NodeIndex, f func(eligible []int64)
 	s.nodes[s.profileOf[node]]++
 }
 
+// among returns how many eligible nodes among some each topology profile has.
+func (s *profileCounts) among(some cluster.Bitmap) (eligible []int64) {
+	eligible = make([]int64, len(s.nodes))
+	for i, profile := range s.profileOf {
+		if profile != noTopologyProfile && some.Has(cluster.NodeIndex(i)) {
+			eligible[profile]++
+		}
+	}
+	return eligible
+}
+
 // feasible calls visit for every topology profile that has feasible nodes, and how many, given how many eligible ones each has.
 func (t *topology) feasible(eligible []int64, visit func(*topologyProfile, int64)) {
 	t.judgeAll()

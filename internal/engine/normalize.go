@@ -103,6 +103,21 @@ func (c *evaluation) judgement(st *cluster.State, refused cluster.NodeIndex) jud
 	return judgement{c}
 }
 
+// judgementAmong prepares the same for some nodes, as if no others were feasible; nil are all.
+func (c *evaluation) judgementAmong(st *cluster.State, among cluster.Bitmap) judgement {
+	if c.topology == nil || among == nil {
+		return c.judgement(st, cluster.NoNode)
+	}
+	for _, p := range c.topology.plugins {
+		if p.weighs() {
+			c.count(st)
+			p.weigh(c.topology, c.counts.among(among))
+		}
+	}
+	c.topology.judgeAll()
+	return judgement{c}
+}
+
 // topologyProfile returns a group's topology profile, nil if other pods do not matter. False: it makes no sense on this state.
 func (j *judgement) topologyProfile(raw *Raw) (*topologyProfile, bool) {
 	if j.c.topology == nil {
@@ -152,7 +167,10 @@ func (e *Evaluator) Totals(st *cluster.State, s Subject, groups []Group, refused
 }
 
 func (c *evaluation) totals(st *cluster.State, groups []Group, refused cluster.NodeIndex) ([]GroupScores, bool) {
-	j := c.judgement(st, refused)
+	return totals(c.judgement(st, refused), groups)
+}
+
+func totals(j judgement, groups []Group) ([]GroupScores, bool) {
 	out := make([]GroupScores, len(groups))
 	raws := make([]rawScores, len(groups))
 	var x scoreBounds
@@ -171,7 +189,7 @@ func (c *evaluation) totals(st *cluster.State, groups []Group, refused cluster.N
 			continue
 		}
 		out[k].Raw, out[k].Normalized = raws[k].scores, x.normalize(raws[k])
-		sum := c.program.weights.normalized(out[k].Normalized) + raws[k].images
+		sum := j.c.program.weights.normalized(out[k].Normalized) + raws[k].images
 		for n := range groups[k].Nodes {
 			out[k].Totals = append(out[k].Totals, sum+groups[k].Nodes[n].Fixed)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -34,6 +35,8 @@ var (
 	toUnmarshal = bounds{values: 60_000, digits: 200, exponent: 1999}
 	// stored has as many values as an object of [MaxObjectBytes] can have: a pod that runs counts, however it has come into the store.
 	stored = bounds{values: MaxObjectBytes, digits: 200, exponent: 1999}
+	// answered is what may have been an object of ours, and is encoded again.
+	answered = bounds{values: math.MaxInt, digits: 200, exponent: 1999}
 )
 
 // Unmarshal decodes an object of somebody else's, in JSON, into a pointer to its struct as [json.Unmarshal] does, leniently. What takes
@@ -42,6 +45,9 @@ func Unmarshal(raw []byte, into any) error { return toUnmarshal.unmarshal(raw, i
 
 // UnmarshalStored does the same with what a source has stored, maybe when Parse bounded less than it does now.
 func UnmarshalStored(raw []byte, into any) error { return stored.unmarshal(raw, into) }
+
+// UnmarshalAnswer does the same with what somebody else's server has answered. Of how many values that is, it has no bound.
+func UnmarshalAnswer(raw []byte, into any) error { return answered.unmarshal(raw, into) }
 
 func (b bounds) unmarshal(raw []byte, into any) error {
 	if wrong := b.exceeded(raw, into); len(wrong) > 0 {

@@ -231,3 +231,22 @@ func TestWhatIsStoredIsDecodedHoweverManyValuesItHas(t *testing.T) {
 		t.Error("what people send has as many")
 	}
 }
+
+// TestAnswersAreDecodedWithCareToo: an answer has as many values as its server likes, and fields that are called as Go has them.
+func TestAnswersAreDecodedWithCareToo(t *testing.T) {
+	var answer struct {
+		Nodes *v1.NodeList
+		Names []string
+	}
+	for _, key := range []string{"Nodes", "nodes"} {
+		raw := `{"` + key + `":{"items":[{},{"status":{"capacity":{"cpu":"1e-999999999"}}}]}}`
+		if err := UnmarshalAnswer([]byte(raw), &answer); err == nil || !strings.Contains(err.Error(), ".items[1].status.capacity[cpu]: 1e-999999999") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	const many = 1_000_000
+	raw := `{"Names":["a"` + strings.Repeat(`,"a"`, many) + `]}`
+	if err := UnmarshalAnswer([]byte(raw), &answer); err != nil || len(answer.Names) != many+1 {
+		t.Errorf("%d names, %v", len(answer.Names), err)
+	}
+}

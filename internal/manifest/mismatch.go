@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -105,7 +106,7 @@ func fieldTypes(t reflect.Type) map[string]reflect.Type {
 			maps.Copy(out, fieldTypes(f.Type))
 			continue
 		}
-		out[name] = f.Type
+		out[cmp.Or(name, f.Name)] = f.Type
 	}
 	return out
 }

@@ -21,6 +21,7 @@
 //	engine.budgets.mu          the budgets of a state, by namespace
 //	engine.spaceBudgets.mu     which budgets of a namespace select which labels
 //	queue.guarded.mu           when a panic was last logged
+//	queue.asker.mu             pods that extenders are to be asked about
 //	queue.reporter.mu          reports that wait for the binder
 //	queue.binding.mu           attempts between commit and bind
 //	queue.directory.mu         who is alive
@@ -29,6 +30,7 @@
 //	gateway.names.mu           pods by name
 //	gateway.rates.mu           how many pods were placed lately
 //	gateway.tail.mu            what the sandbox has not been told of the log
+//	binder.extenders.mu        which extenders are being asked, and nodes as they are sent
 //	binder.recorder.mu         placements to be recorded, and batches that are
 //	binder.reportLane.mu       reports to be written
 //	binder.preparing.mu        placements whose claims are to be bound, and what is chosen for these

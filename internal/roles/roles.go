@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 
 	"github.com/berth-scheduler/berth/gateway"
 	"github.com/berth-scheduler/berth/gateway/web"
@@ -20,6 +22,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/extender"
 	"github.com/berth-scheduler/berth/internal/member"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -41,8 +44,10 @@ type Cluster struct {
 	Settings   cluster.Settings
 	// BindTimeouts say, by scheduler name, how long VolumeBinding waits for claims to be bound.
 	BindTimeouts map[string]time.Duration
-	Election     *Election       // by which names are shared with other schedulers of a kube source; nil: none is
-	Config       json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said
+	// Extenders are asked where pods go that interest them, and bind these; with a kube source only.
+	Extenders []configv1.Extender
+	Election  *Election       // by which names are shared with other schedulers of a kube source; nil: none is
+	Config    json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said
 }
 
 // Election says which scheduler names other schedulers of the cluster may have too, and by which Lease all agree who places their pods.
@@ -207,7 +212,11 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	}
 	cl.Settings.Source = cl.Source
 	e.ops.sayBinder(cl)
-	src, err := e.source(cl, e.metrics(id))
+	extenders, err := e.extenders(cl, e.metrics(id))
+	if err != nil {
+		return err
+	}
+	src, err := e.source(cl, extenders, e.metrics(id))
 	if err != nil {
 		return err
 	}
@@ -221,6 +230,9 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	cfg := binder.Config{
 		ID: id, Address: r.address, Coord: e.coord, Source: src, Settings: cl.Settings, BindTimeouts: cl.BindTimeouts, LeaseTTL: e.LeaseTTL, BindWorkers: bindWorkers,
 		Log: e.Log, Metrics: e.metrics(id), Trace: e.Trace,
+	}
+	if cluster, ok := src.(*kube.Source); ok && extenders != nil {
+		cfg.Extenders, cfg.Objects = extenders, cluster
 	}
 	if cluster, ok := src.(*kube.Source); ok && cl.Election != nil {
 		by := cl.Election
@@ -238,7 +250,12 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	}
 	r.register, r.ready, r.available = s.Register, s.Ready, s.Available
 	r.version, r.head, r.digest = s.Version, s.Version, s.Digest
-	g.Go(func() error { return s.Run(ctx) })
+	g.Go(func() error {
+		if extenders != nil {
+			defer extenders.Close()
+		}
+		return s.Run(ctx)
+	})
 	if err := e.watchEtcd(ctx, g); err != nil {
 		return err
 	}
@@ -246,7 +263,22 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	return e.serve(ctx, g, r)
 }
 
-func (e *env) source(cl Cluster, metrics prometheus.Registerer) (source.Source, error) {
+// extenders returns those of the configuration, nil if there are none.
+func (e *env) extenders(cl Cluster, metrics prometheus.Registerer) (*extender.Set, error) {
+	switch {
+	case len(cl.Extenders) == 0:
+		return nil, nil
+	case cl.Source != "kube":
+		return nil, errors.New("extenders: they are sent objects of an API server: want --source=kube")
+	}
+	observe, err := extender.NewObserver(metrics, e.Log)
+	if err != nil {
+		return nil, fmt.Errorf("register metrics of extenders: %w", err)
+	}
+	return extender.New(extender.Config{Extenders: cl.Extenders, Observe: observe, Log: e.Log})
+}
+
+func (e *env) source(cl Cluster, extenders *extender.Set, metrics prometheus.Registerer) (source.Source, error) {
 	switch cl.Source {
 	case "local":
 		return local.New(e.coord, local.Config{Log: e.Log}), nil
@@ -255,9 +287,14 @@ func (e *env) source(cl Cluster, metrics prometheus.Registerer) (source.Source, 
 		for i, p := range cl.Settings.Profiles {
 			names[i] = p.SchedulerName
 		}
-		return kube.New(kube.Config{
+		cfg := kube.Config{
 			Kubeconfig: cl.Kubeconfig, SchedulerNames: names, QPS: cl.KubeQPS, Burst: cl.KubeBurst, Log: e.Log, Metrics: metrics,
-		})
+		}
+		if extenders != nil {
+			cfg.Interest = func(pod *corev1.Pod) uint64 { return uint64(extenders.Interest(extender.ResourceNames(pod))) }
+			cfg.KeepNodes = extenders.Full(extenders.Can(extender.Filter) | extenders.Can(extender.Prioritize))
+		}
+		return kube.New(cfg)
 	}
 	return nil, fmt.Errorf("source %q: want kube or local", cl.Source)
 }

@@ -56,6 +56,8 @@ type Pod struct {
 	cluster.Pod
 	Class  cluster.ClassSpec
 	Labels cluster.LabelSet
+	// Extenders are those that the pod interests, if it has no node, as the source was told to find out: extender.Interest.
+	Extenders uint64
 }
 
 // Binding is one placement to be written.

@@ -115,7 +115,7 @@ func (t *term) commit(req *binderv1.CommitRequest) (*binderv1.CommitResponse, er
 	began := time.Now()
 	resp, placed, err := t.place(req, candidates, busy)
 	for _, p := range placed {
-		wanted[t.shareOf(p.Namespace)]--
+		wanted[t.shareOf(p.with())]--
 	}
 	t.unbound.giveAll(wanted)
 	if err == nil {
@@ -144,7 +144,7 @@ func (t *term) wanted(pods []*binderv1.PodAttempt) (shares []string, wanted map[
 		wanted[""] = len(pods)
 		return shares, wanted, nil
 	}
-	shares = t.ledger.namespaces(pods)
+	shares = t.ledger.shares(pods, func(row *cluster.PodRow) string { return bindsWith(row.Namespace, t.binders(row.UID)) })
 	now := time.Now()
 	for _, namespace := range shares {
 		if wanted[namespace]++; wanted[namespace] == 1 && t.windows.long(namespace, now) {
@@ -181,17 +181,17 @@ func (b *backlog) shareOf(namespace string) string {
 	return namespace
 }
 
-// namespaces returns the pods' namespaces, "" for pods that are not there.
-func (l *ledger) namespaces(pods []*binderv1.PodAttempt) []string {
-	namespaces := make([]string, len(pods))
+// shares returns whose the pods are by what is said of each, "" for pods that are not there.
+func (l *ledger) shares(pods []*binderv1.PodAttempt, of func(*cluster.PodRow) string) []string {
+	shares := make([]string, len(pods))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, p := range pods {
 		if row := l.state.Pod(cluster.PodID(p.GetId())); row != nil && row.UID == p.GetUid() {
-			namespaces[i] = row.Namespace
+			shares[i] = of(row)
 		}
 	}
-	return namespaces
+	return shares
 }
 
 // place assumes what fits, in order, but those that are busy, in one transaction: no other commit and nothing the source tells comes in between, and the recorder
@@ -225,7 +225,7 @@ func (t *term) placeIn(
 	resp := &binderv1.CommitResponse{ByImages: true, Outcomes: make([]*binderv1.Outcome, len(req.GetPods()))}
 	outcomes := make([]binderv1.Outcome, len(req.GetPods()))
 	placed := make([]*placement, 0, len(req.GetPods()))
-	ended, now := false, time.Now()
+	ended := false
 	manyAside := t.names.countAside() >= t.unbound.limit // they are judged again in one transaction, which has a bound
 	for i, p := range req.GetPods() {
 		out := &outcomes[i]
@@ -251,6 +251,9 @@ func (t *term) placeIn(
 		case busy[i], manyAside && t.names.shares(st, row.Class):
 			out.Result = binderv1.Outcome_RESULT_BUSY
 			t.conflict(conflictBusy)
+			continue
+		case row.Attempt < p.GetAttempt() && t.asks(row.UID) != 0: // whether others are retried or not
+			t.tellAsk(out, t.asks(row.UID))
 			continue
 		case ended || row.Attempt >= p.GetAttempt(): // an attempt that was placed and forgotten is over
 			out.Result = binderv1.Outcome_RESULT_RETRY
@@ -279,20 +282,12 @@ func (t *term) placeIn(
 		}
 		switch chosen {
 		case engine.Placed:
-			if err := tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: p.GetAttempt(), Volumes: volumes}); err != nil {
+			now, err := t.assume(tx, id, node, p.GetAttempt(), volumes, prep, stint)
+			if err != nil {
 				return nil, nil, err
 			}
 			out.Result, out.Node = binderv1.Outcome_RESULT_ASSUMED, int32(node)
-			placed = append(placed, &placement{
-				UID: row.UID, Namespace: row.Namespace, Name: row.Name, choice: choice{st.Nodes.Spec[node].Name, volumes}, state: stateAssumed, preparation: prep,
-				attempt: t.trace.Attempt(p.GetUid(), p.GetAttempt()), shared: t.names.shares(st, row.Class), stint: stint,
-			})
-			if prep != nil {
-				t.preparing.hold(placed[len(placed)-1])
-			}
-			if t.flights.most > 0 && t.windows.trust(row.Namespace, now) == slow {
-				t.noteStuck(placed[len(placed)-1])
-			}
+			placed = append(placed, now)
 		case engine.NoFit:
 			out.Result = binderv1.Outcome_RESULT_NO_FIT
 			t.conflict(conflictNoFit)
@@ -304,6 +299,27 @@ func (t *term) placeIn(
 	}
 	resp.Version = wire.ToVersion(st.Version())
 	return resp, placed, nil
+}
+
+// assume gives a pod that waits a node, with what was chosen for its claims.
+func (t *term) assume(
+	tx *tx, id cluster.PodID, node cluster.NodeIndex, attempt int32, volumes []cluster.VolumeChoice, prep *preparation, stint int64,
+) (*placement, error) {
+	if err := tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: attempt, Volumes: volumes}); err != nil {
+		return nil, err
+	}
+	row := tx.state.Pod(id)
+	p := &placement{
+		UID: row.UID, Namespace: row.Namespace, Name: row.Name, choice: choice{tx.state.Nodes.Spec[node].Name, volumes}, state: stateAssumed, preparation: prep, binders: t.binders(row.UID),
+		attempt: t.trace.Attempt(row.UID, attempt), shared: t.names.shares(tx.state, row.Class), stint: stint,
+	}
+	if prep != nil {
+		t.preparing.hold(p)
+	}
+	if t.flights.most > 0 && t.windows.trust(p.with(), time.Now()) == slow {
+		t.noteStuck(p)
+	}
+	return p, nil
 }
 
 // candidatesFor reports whether the pod is still what the attempt was made for: of the class that its candidates are

@@ -28,12 +28,12 @@ type flights struct {
 
 // whose says what turns and places are for.
 type whose struct {
-	namespace string
+	namespace string // see bindsWith
 	withdraws bool
 }
 
 // whose says whose turns of a placement are, as it is.
-func (p *placement) whose() whose { return whose{p.Namespace, p.state == stateWithdrawing} }
+func (p *placement) whose() whose { return whose{p.with(), p.state == stateWithdrawing} }
 
 // flight is what is under way of a namespace. While others of it wait, it has as many places as it may have.
 type flight struct {
@@ -68,7 +68,7 @@ func (f *flights) take(p *placement, now time.Time) bool {
 		n = &flight{whose: of}
 		f.of[of] = n
 	}
-	trust := f.trust(p.Namespace, now)
+	trust := f.trust(p.with(), now)
 	if !f.admits(n, trust) {
 		p.waits = now
 		n.waiting = append(n.waiting, p)

@@ -308,7 +308,7 @@ func (t *term) send(calls context.Context, open []*placement, bindings []source.
 	}
 	out := tried{began: time.Now()}
 	call, done := t.callFor(source.WithEnd(calls, t.ended), stint)
-	out.outcomes = t.source.Bind(call, t.fence, bindings)
+	out.outcomes = t.write(call, bindings)
 	done()
 	out.ended = time.Now()
 	t.metrics.bindSeconds.Observe(out.ended.Sub(out.began).Seconds())
@@ -329,7 +329,7 @@ func (t *term) takeIn(ctx, calls context.Context, p *placement, o source.Outcome
 	switch {
 	case o.Result == source.BindUnknown && t.givesBack(p, call.began, o.Err), o.Result == source.BindRefused && t.doubtful(p, o):
 		if o.Result == source.BindUnknown {
-			t.fails(p.Namespace)
+			t.fails(p.with())
 		}
 		if !t.move(p, stateWithdrawing) {
 			return false, nil
@@ -337,16 +337,16 @@ func (t *term) takeIn(ctx, calls context.Context, p *placement, o source.Outcome
 		return false, t.withdraw(ctx, calls, p, o.Err)
 	case o.Result != source.BindUnknown:
 		if o.Result == source.BindDone {
-			t.troubles.over(p.Namespace)
+			t.troubles.over(p.with())
 			if took := call.ended.Sub(call.began); took < lateAfter {
-				t.windows.done(p.Namespace, took, call.ended)
+				t.windows.done(p.with(), took, call.ended)
 			}
 		}
 		return false, t.settle(p, o)
 	}
 	failed.add(p, o.Err)
 	if !errors.Is(o.Err, source.ErrChanged) {
-		t.fails(p.Namespace)
+		t.fails(p.with())
 	}
 	t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
 	return true, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/extender"
 	"github.com/berth-scheduler/berth/internal/ingest"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -30,7 +31,9 @@ type ledger struct {
 	// unprovided are the nodes, of pods that are not bound, for which no volumes could be provisioned for the pod.
 	unprovided map[string][]string // by uid
 	elsewhere  allowance           // for searches for other nodes for them
-	broken     error               // why the first transaction failed: a broken invariant
+	// interests are, of pods without a node, the extenders that they interest.
+	interests map[string]extender.Interest // by uid
+	broken    error                        // why the first transaction failed: a broken invariant
 }
 
 // ledgerConfig is everything a ledger needs.
@@ -57,7 +60,7 @@ type lastPreemption struct {
 }
 
 func newLedger(cfg ledgerConfig) (*ledger, error) {
-	l := &ledger{ledgerConfig: cfg, state: cluster.New(cluster.Version{Epoch: cfg.epoch}), preempted: make(map[string]lastPreemption), unprovided: make(map[string][]string)}
+	l := &ledger{ledgerConfig: cfg, state: cluster.New(cluster.Version{Epoch: cfg.epoch}), preempted: make(map[string]lastPreemption), unprovided: make(map[string][]string), interests: make(map[string]extender.Interest)}
 	l.tx.state = l.state
 	l.fold = ingest.New(l.state, l.tx.apply, ingest.Telling(wire.Tellable, cfg.unsupported))
 	return l, l.update(func(tx *tx) error { return tx.apply(cluster.SettingsSet{Settings: cfg.settings}) })
@@ -193,8 +196,19 @@ func (l *ledger) observe(e source.Event) error {
 			delete(l.preempted, ingest.Sound(e.Pod.UID))
 			delete(l.unprovided, ingest.Sound(e.Pod.UID))
 		}
+		l.noteInterest(&e)
 		return l.fold.Observe(e)
 	})
+}
+
+// noteInterest notes which extenders a pod interests, as long as it has no node. The caller holds the lock.
+func (l *ledger) noteInterest(e *source.Event) {
+	switch {
+	case e.Kind == source.PodSet && e.Pod.Extenders != 0 && e.Pod.NodeName == "":
+		l.interests[ingest.Sound(e.Pod.UID)] = extender.Interest(e.Pod.Extenders)
+	case len(l.interests) > 0 && (e.Kind == source.PodSet || e.Kind == source.PodGone):
+		delete(l.interests, ingest.Sound(e.Pod.UID))
+	}
 }
 
 // nominatedTo returns those of the pending pods nominated to a node that are meant.

@@ -38,7 +38,7 @@ func (t *term) givesBack(p *placement, began time.Time, err error) bool {
 	}
 	p.failed++
 	long := time.Since(p.failing)
-	return t.troubles.has(p.Namespace, began) || p.failed >= giveBackTries && long >= giveBackAfter || p.failed >= hangingTries && long >= 2*giveBackAfter
+	return t.troubles.has(p.with(), began) || p.failed >= giveBackTries && long >= giveBackAfter || p.failed >= hangingTries && long >= 2*giveBackAfter
 }
 
 // doubtful reports whether an earlier try of a bind that was refused may still happen.
@@ -64,12 +64,12 @@ func (t *term) withdraw(ctx, calls context.Context, p *placement, why error) err
 		if p.says() {
 			t.log.Warn("bind not withdrawn, trying again", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", errors.Join(why, o.Err), p.attempt.Log())
 		}
-		t.fails(p.Namespace)
+		t.fails(p.with())
 		t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()
 		t.again(ctx, []*placement{p})
 		return nil
 	case o.Result == source.BindRefused:
-		if p.misfit == nil {
+		if p.misfit == nil && p.binders == 0 { // an extender is asked again for as long as is promised
 			t.troubles.note(p.Namespace, time.Now())
 		}
 		o.Err = why

@@ -3,10 +3,12 @@ package binder
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/extender"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/trace"
 )
@@ -21,8 +23,9 @@ import (
 type placement struct {
 	UID, Namespace, Name string // of the pod
 	choice
-	attempt     *trace.Attempt // nil: it is not traced, or was taken over
-	preparation *preparation   // nil: nothing has been chosen for claims
+	binders     extender.Interest // which extenders bind it; 0: the source does
+	attempt     *trace.Attempt    // nil: it is not traced, or was taken over
+	preparation *preparation      // nil: nothing has been chosen for claims
 
 	state   placementState
 	batch   int64     // to which its record belongs, from the record on
@@ -47,6 +50,19 @@ type placement struct {
 type choice struct {
 	Node    string
 	Volumes []cluster.VolumeChoice // for claims
+}
+
+// with returns with whose binds those of a placement go: those of its namespace, as far as the same extenders bind them.
+func (p *placement) with() string { return bindsWith(p.Namespace, p.binders) }
+
+// bindsWith returns with whose binds those go of a pod of a namespace that some extenders bind, or none: with those of its namespace, and, if extenders do, only with those that
+// the same ones bind. What is said of a namespace in windows, flights, turns and of shares of the unbound pods is said of these. So an extender that is slow, or fails, holds up no
+// pod that it does not bind. No namespace has such a name.
+func bindsWith(namespace string, binders extender.Interest) string {
+	if binders == 0 {
+		return namespace
+	}
+	return namespace + "/" + strconv.FormatUint(uint64(binders), 16)
 }
 
 // binding returns what a source is asked to write.
@@ -183,9 +199,9 @@ func (b *backlog) move(p *placement, next placementState) bool {
 		if p.stuck {
 			b.unbound.addStuck(-1)
 		}
-		b.unbound.giveOf(b.shareOf(p.Namespace), 1)
+		b.unbound.giveOf(b.shareOf(p.with()), 1)
 	case !was.unbound() && next.unbound():
-		b.unbound.giveOf(b.shareOf(p.Namespace), -1)
+		b.unbound.giveOf(b.shareOf(p.with()), -1)
 		if p.stuck { // else those that come back all at once would leave nobody room until each of them has failed again
 			b.unbound.addStuck(1)
 		}

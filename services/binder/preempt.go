@@ -160,7 +160,7 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *bi
 	case row.Attempt >= this.number, last.claim == this.claim && last.number > this.number: // the attempt is over
 		t.conflict(conflictRetry)
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
-	case t.flights.most > 0 && t.roomOf(row.Namespace, time.Now()) <= 0: // nobody goes for a pod that would not be placed then
+	case t.flights.most > 0 && t.roomOf(bindsWith(row.Namespace, t.binders(row.UID)), time.Now()) <= 0: // nobody goes for a pod that would not be placed then
 		t.conflict(conflictBusy)
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
 	}
@@ -171,7 +171,7 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *bi
 	if !t.judge(row, func() {
 		if _, may = t.evaluator.Preempts(l.state, id); may {
 			now, agreed = t.judged(id, req.GetCandidate())
-			agreed = agreed && !t.fits(id, row)
+			agreed = agreed && (req.GetRefused() && t.asks(row.UID) != 0 || !t.fits(id, row))
 		}
 	}) {
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil

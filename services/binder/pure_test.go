@@ -98,10 +98,11 @@ func assume(t testing.TB, term *term, uid, on string) *placement {
 	if err != nil {
 		t.Fatal(err)
 	}
-	term.unbound.giveOf(row.Namespace, -1)
 	p := &placement{
 		UID: uid, Namespace: row.Namespace, Name: row.Name, choice: choice{Node: on}, state: stateRecorded, batch: term.recorder.nextID,
 	}
+	term.ledger.read(func(*cluster.State) { p.binders = term.binders(uid) })
+	term.unbound.giveOf(p.with(), -1)
 	term.recorder.adopt(p.batch, []*placement{p})
 	return p
 }

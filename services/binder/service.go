@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/extender"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
 	"github.com/berth-scheduler/berth/internal/replica"
@@ -39,6 +40,11 @@ type Config struct {
 	// BindTimeouts say, by scheduler name, how long a placement waits for its claims to be bound; of one that is not there, 10 min.
 	BindTimeouts map[string]time.Duration
 
+	// Extenders are asked where pods go that interest them, by source.Pod.Extenders, and bind these; nil: there are none. Objects are what they are
+	// sent; required with them.
+	Extenders *extender.Set
+	Objects   Objects
+
 	LeaseTTL    time.Duration         // how long the term outlives a silent binder; 0 means 5 s
 	MaxUnbound  int                   // placements waiting for their bind, but for those whose binds have failed, beyond which, or beyond half of which for a namespace, commits are refused; 0 means 10,000
 	BindWorkers int                   // concurrent Bind calls, but for late ones; 0 means 4, or 64 of one binding each
@@ -62,6 +68,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("binder: Settings.Shards is %d; want at least 1", c.Settings.Shards)
 	case len(c.Settings.Profiles) == 0:
 		return errors.New("binder: Settings.Profiles is empty")
+	case c.Extenders != nil && c.Objects == nil:
+		return errors.New("binder: Objects is required with Extenders")
 	case c.LeaseTTL != 0 && c.LeaseTTL < time.Second:
 		return fmt.Errorf("binder: LeaseTTL is %v; want at least 1s", c.LeaseTTL)
 	case c.MaxUnbound < 0 || c.BindWorkers < 0 || c.EventLimit < 0 || c.Preemptions < 0 || c.Parallelism < 0:
@@ -96,12 +104,13 @@ type Service struct {
 	binderv1.UnimplementedBinderServiceServer
 	logv1.UnimplementedLogServiceServer
 
-	cfg     Config
-	shared  []string // the names that Lease is about
-	metrics *metrics
-	feed    *replica.Feed        // the log of the open term; closed while there is none
-	term    atomic.Pointer[term] // the open term; nil while there is none
-	waits   atomic.Pointer[string]
+	cfg       Config
+	shared    []string // the names that Lease is about
+	metrics   *metrics
+	feed      *replica.Feed        // the log of the open term; closed while there is none
+	extenders *extenders           // nil: there are no extenders
+	term      atomic.Pointer[term] // the open term; nil while there is none
+	waits     atomic.Pointer[string]
 }
 
 // New returns a binder that does nothing until Run.
@@ -112,6 +121,9 @@ func New(cfg Config) (*Service, error) {
 	s := &Service{
 		cfg: cfg, shared: sharedNames(cfg.Settings, cfg.SharedNames),
 		feed: replica.NewFeed(replica.FeedConfig{Log: cfg.Log, Metrics: cfg.Metrics}),
+	}
+	if cfg.Extenders != nil {
+		s.extenders = newExtenders(cfg.Extenders, cfg.Objects)
 	}
 	s.wait("starting")
 	var err error
@@ -340,6 +352,15 @@ func (s *Service) Commit(_ context.Context, req *binderv1.CommitRequest) (*binde
 		return nil, err
 	}
 	return t.commit(req)
+}
+
+// Ask implements BinderService.
+func (s *Service) Ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+	t, err := s.active()
+	if err != nil {
+		return nil, err
+	}
+	return t.ask(ctx, req)
 }
 
 // Report implements BinderService.

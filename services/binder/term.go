@@ -37,7 +37,8 @@ type term struct {
 	preparing   *preparing
 	// bindTimeouts are Config.BindTimeouts.
 	bindTimeouts map[string]time.Duration
-	evicting     *bound // preemptions that are being carried out, and are not late
+	extenders    *extenders // nil: there are no extenders
+	evicting     *bound     // preemptions that are being carried out, and are not late
 	events       *eventLane
 	reports      *reportLane
 	shards       shardGuard
@@ -66,10 +67,11 @@ type termConfig struct {
 	Config // of its binder
 	granted
 	life
-	shared  []string // Service.shared
-	places  int      // that namespaces share; see newBacklog
-	feed    *replica.Feed
-	metrics *metrics
+	shared    []string   // Service.shared
+	extenders *extenders // Service.extenders
+	places    int        // that namespaces share; see newBacklog
+	feed      *replica.Feed
+	metrics   *metrics
 }
 
 var errDeposed = errors.New("deposed: the lease may have expired")
@@ -89,10 +91,11 @@ func (s *Service) termConfig(held *coord.Term, life life) termConfig {
 			identity: held.Identity,
 			record:   held,
 		},
-		life:    life,
-		shared:  s.shared,
-		feed:    s.feed,
-		metrics: s.metrics,
+		life:      life,
+		shared:    s.shared,
+		extenders: s.extenders,
+		feed:      s.feed,
+		metrics:   s.metrics,
 	}
 	cfg.Log = cfg.Log.With("epoch", held.Epoch())
 	if !cfg.Source.Fenced() {
@@ -145,8 +148,9 @@ func newTerm(cfg termConfig) (*term, error) {
 		preemptions: newPreemptions(),
 		preempting:  preempting,
 		preparing:   preparing, bindTimeouts: cfg.BindTimeouts,
-		evicting: evicting,
-		events:   events,
+		extenders: cfg.extenders,
+		evicting:  evicting,
+		events:    events,
 		reports: newReportLane(reportLaneConfig{
 			source: cfg.Source, limit: cfg.EventLimit, binds: backlog.unbound, failed: failed(laneReports), trace: cfg.Trace,
 			dropped: cfg.metrics.laneDropped.WithLabelValues(laneReports).Inc,
@@ -457,7 +461,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 		t.recorder.adopt(id, placements)
 	}
 	for _, p := range taken {
-		t.unbound.giveOf(t.shareOf(p.Namespace), -1)
+		t.unbound.giveOf(t.shareOf(p.with()), -1)
 	}
 	return taken, nil
 }
@@ -469,6 +473,7 @@ func (t *term) recordedBefore(in coord.Intent, batch int64, index int) *placemen
 		batch: batch, index: index,
 		tries: 1, // the other binder may have tried any number of times
 	}
+	t.ledger.read(func(*cluster.State) { p.binders = t.binders(p.UID) })
 	for _, v := range in.Volumes {
 		p.Volumes = append(p.Volumes, cluster.VolumeChoice{Claim: v.Claim, UID: v.ClaimUID, Volume: v.Volume})
 	}

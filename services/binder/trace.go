@@ -49,6 +49,12 @@ func commitResult(r binderv1.Outcome_Result) string {
 		return "gone"
 	case binderv1.Outcome_RESULT_BUSY:
 		return "busy"
+	case binderv1.Outcome_RESULT_ASK:
+		return "ask"
+	case binderv1.Outcome_RESULT_REFUSED:
+		return "refused"
+	case binderv1.Outcome_RESULT_FAILED:
+		return "failed"
 	}
 	return "retry"
 }

@@ -21,13 +21,18 @@ type attempt struct {
 	// fails is why a plugin fails on the node that the pod is nominated to, in the state that it was popped in: then it can go nowhere.
 	fails *engine.VerdictCount
 
-	claims   bool // it has some
-	alone    bool // asked about by its own subject, whoever is of its signature
-	open     bool // without an outcome
-	goes     bool // to the binder
-	placed   bool // by the binder, and the log has not told of its bind yet
-	preempts bool // it fits nowhere, and may make room
-	mixed    bool // it is held back; see holdMixed
+	claims   bool           // it has some
+	alone    bool           // asked about by its own subject, whoever is of its signature
+	open     bool           // without an outcome
+	goes     bool           // to the binder
+	placed   bool           // by the binder, and the log has not told of its bind yet
+	preempts bool           // it fits nowhere, and may make room
+	mixed    bool           // it is held back; see holdMixed
+	asked    bool           // extenders are asked about it
+	at       pending.InLine // of one that is asked about
+
+	// refused is what extenders have said of its last attempt, which this one goes on with; nil: nothing.
+	refused *refusal
 
 	tries []string // drivers that have not detached volumes in time, which its preemption is to tell more of
 	again string   // why it is to be tried again, if it gets no outcome: a label; "": nothing has been said of it
@@ -75,6 +80,7 @@ func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Atte
 		a := &attempts[i]
 		a.Attempt, a.open, a.alone = batch[i], true, d.alone.take(batch[i].UID)
 		a.claims = claimsOf(st, a.Subject) > 0
+		a.refused = d.asker.takeRefusal(&a.Attempt, st.Version().Epoch)
 		c.attempts[i] = a
 		if a.alone {
 			alone[a.Subject] = true
@@ -219,8 +225,17 @@ const (
 	unknown                  // the workers do not know its class
 )
 
-// outlook returns what the answers mean for an attempt.
+// outlook returns what the answers mean for an attempt, and what extenders have said of it.
 func (c *cycle) outlook(a *attempt) outlook {
+	out := c.filtered(a)
+	if a.refused != nil && out == placeable {
+		return hopeless
+	}
+	return out
+}
+
+// filtered returns what the answers mean for an attempt.
+func (c *cycle) filtered(a *attempt) outlook {
 	w, on := a.signature, a.onNode
 	switch {
 	case c.nodes == 0 || w.unsupported != nil:
@@ -283,6 +298,12 @@ func (c *cycle) diagnosis(a *attempt) pending.Diagnosis {
 	}
 	var nodes int
 	nodes, d.Verdicts = answers.Unschedulable()
+	if a.refused != nil && c.filtered(a) == placeable {
+		d.Verdicts, d.Wake = engine.MergeVerdicts(d.Verdicts, a.refused.verdicts), pending.WhenAnything
+		if a.refused.version.Less(d.Version) {
+			d.Version = a.refused.version
+		}
+	}
 	d.CrossNode = engine.CrossNode(d.Verdicts)
 	d.Message = engine.FitMessage(nodes, d.Verdicts)
 	return d

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/trace"
 	"github.com/berth-scheduler/berth/internal/wire"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
@@ -87,7 +88,7 @@ func (c *cycle) commit(ctx context.Context) error {
 	c.s.mu.Unlock()
 	defer func(sent []*attempt) {
 		for _, a := range sent {
-			if !a.placed {
+			if !a.placed && !a.asked {
 				c.s.binding.end(a.ID)
 			}
 		}
@@ -128,7 +129,26 @@ func (c *cycle) commit(ctx context.Context) error {
 	if response.GetByImages() {
 		c.byImages = wire.Version(response.GetVersion()).Epoch
 	}
-	return c.shelve(ctx, c.settle(sent, response))
+	unchanged := c.settle(sent, response)
+	c.ask(ctx, sent, response)
+	return c.shelve(ctx, unchanged)
+}
+
+// ask has those pods of a commit asked about that are to be. They wait for nobody in this cycle, and nobody waits for them.
+func (c *cycle) ask(ctx context.Context, sent []*attempt, response *binderv1.CommitResponse) {
+	var questions []*question
+	for k, a := range sent {
+		if out := response.GetOutcomes()[k]; a.asked {
+			questions = append(questions, &question{
+				Attempt: a.Attempt, attemptBegun: attemptBegun{a.signature.profile, c.popped, a.traced}, at: a.at,
+				version: wire.Version(response.GetVersion()), turn: out.GetTurn(),
+				atMost: time.Duration(min(max(out.GetAskMilliseconds(), 1000), mostAskMillis)) * time.Millisecond,
+			})
+		}
+	}
+	if len(questions) > 0 {
+		c.asker.add(trace.Untraced(ctx), questions)
+	}
 }
 
 // holdMixed holds back pods that go whose claims, or those of the pod that was asked about in their place, have come to something else since the
@@ -206,6 +226,10 @@ func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unch
 				a.open = false
 			case binderv1.Outcome_RESULT_BUSY:
 				busy = append(busy, a)
+			case binderv1.Outcome_RESULT_ASK:
+				c.progress++
+				a.at, a.asked = q.Leave(a.Attempt)
+				a.open = false
 			case binderv1.Outcome_RESULT_NO_FIT:
 				if c.outlook(a) == hopeful {
 					unchanged = append(unchanged, a)
@@ -315,6 +339,14 @@ func askBinder[Res any](
 	ctx context.Context, d *driver, pods int, patient bool,
 	ask func(ctx context.Context, binder binderv1.BinderServiceClient) (Res, error),
 ) (Res, error) {
+	return askBinderWithin(ctx, d, d.s.cfg.CommitTimeout, pods, patient, ask)
+}
+
+// askBinderWithin is askBinder of a question that may take so long each time.
+func askBinderWithin[Res any](
+	ctx context.Context, d *driver, atMost time.Duration, pods int, patient bool,
+	ask func(ctx context.Context, binder binderv1.BinderServiceClient) (Res, error),
+) (Res, error) {
 	var none Res
 	for {
 		now, _ := d.s.directory.get()
@@ -325,7 +357,7 @@ func askBinder[Res any](
 			}
 			continue
 		}
-		response, err := askBinderOnce(ctx, d.s, now.leader.Address, ask)
+		response, err := askBinderOnce(ctx, d.s, now.leader.Address, atMost, ask)
 		if err == nil {
 			return response, nil
 		}
@@ -352,14 +384,14 @@ func askBinder[Res any](
 }
 
 func askBinderOnce[Res any](
-	ctx context.Context, s *Service, address string, ask func(context.Context, binderv1.BinderServiceClient) (Res, error),
+	ctx context.Context, s *Service, address string, atMost time.Duration, ask func(context.Context, binderv1.BinderServiceClient) (Res, error),
 ) (Res, error) {
 	conn, err := s.cfg.Clients.Conn(address)
 	if err != nil {
 		var none Res
 		return none, status.Errorf(codes.Unavailable, "connect to %s: %v", address, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.CommitTimeout)
+	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	return ask(ctx, binderv1.NewBinderServiceClient(conn))
 }

@@ -27,6 +27,8 @@ type driver struct {
 	sh      *shard
 	log     *slog.Logger
 	reports *reporter
+	asker   *asker
+	end     context.CancelCauseFunc // ends the cycles, and what is asked meanwhile
 
 	committed   cluster.Version   // the newest version that the binder has answered
 	byImages    cluster.Epoch     // whose binder has said that it tells groups apart by their nodes' images
@@ -50,6 +52,7 @@ func (s *Service) drive(ctx context.Context, sh *shard) (lost bool) {
 	changed, stop := s.floors.listen()
 	defer stop()
 	d := &driver{s: s, sh: sh, log: log, reports: newReporter(s, sh, log), floors: changed}
+	d.asker = newAsker(d)
 	if !d.enlist(ctx) {
 		return false
 	}
@@ -61,7 +64,14 @@ func (s *Service) drive(ctx context.Context, sh *shard) (lost bool) {
 	defer reporter.Wait()
 	defer cancel()
 
-	err := d.run(ctx)
+	running, end := context.WithCancelCause(ctx)
+	d.end = end
+	defer d.asker.running.Wait()
+	defer end(nil)
+	err := d.run(running)
+	if why := context.Cause(running); errors.Is(why, errShardLost) { // it was the asker that heard of it
+		err = why
+	}
 	if errors.Is(err, errShardLost) {
 		log.Warn("shard lost", "err", err)
 		return true

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -300,6 +301,9 @@ type binder struct {
 	// instead lets a test say what becomes of a pod whatever its candidates: RESULT_RETRY, and so of those behind it, or RESULT_NO_FIT;
 	// RESULT_UNSPECIFIED, and nil: as the ledger has it.
 	instead func(name string) binderv1.Outcome_Result
+	// asking answers what extenders say of a pod by which instead says that they are to be asked; turn says whose turn it is, 1 if it is nil.
+	asking func(ctx context.Context, name string, request *binderv1.AskRequest) (*binderv1.AskResponse, error)
+	turn   func(name string) uint64
 	// preempting lets a test answer the n-th preemption, from 1; nil: as the ledger has it.
 	preempting func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
 }
@@ -360,6 +364,12 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 		}
 		if instead != binderv1.Outcome_RESULT_UNSPECIFIED {
 			outcome.Result = instead
+			if instead == binderv1.Outcome_RESULT_ASK {
+				outcome.Turn, outcome.AskMilliseconds = 1, patience.Milliseconds()
+				if b.turn != nil {
+					outcome.Turn = b.turn(row.Name)
+				}
+			}
 			continue
 		}
 		// Unlike the real one it tries a nominated pod nowhere else.
@@ -401,6 +411,32 @@ func (b *binder) Report(_ context.Context, request *binderv1.ReportRequest) (*bi
 		b.meant[r.GetUid()] = fmt.Sprintf("%s of attempt %d under %d", r.GetNominated(), r.GetAttempt(), request.GetShardRevision())
 	}
 	return response, nil
+}
+
+// Ask has the test answer, without a lock.
+func (b *binder) Ask(ctx context.Context, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+	b.mu.Lock()
+	asking := b.asking
+	b.mu.Unlock()
+	response, err := asking(ctx, strings.TrimPrefix(request.GetUid(), "uid-"), request)
+	if err == nil && response.GetVersion() == nil {
+		b.ledger.mu.RLock()
+		defer b.ledger.mu.RUnlock()
+		response.Version = wire.ToVersion(b.ledger.st.Version())
+	}
+	return response, err
+}
+
+// assume places a pod as an answer to Ask does.
+func (b *binder) assume(request *binderv1.AskRequest, node string) *binderv1.AskResponse {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ledger.mu.Lock()
+	defer b.ledger.mu.Unlock()
+	id, at := cluster.PodID(request.GetId()), b.ledger.st.Nodes.ByName(node)
+	b.placed = append(b.placed, b.ledger.st.Pod(id).Name)
+	b.ledger.applyLocked(cluster.PodAssumed{ID: id, Node: at, Attempt: request.GetAttempt()})
+	return &binderv1.AskResponse{Outcome: &binderv1.Outcome{Result: binderv1.Outcome_RESULT_ASSUMED, Node: int32(at)}}
 }
 
 // Preempt marks the victims, which stay until the test has them evicted.

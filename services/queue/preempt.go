@@ -84,7 +84,7 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 		began := time.Now()
 		none, ok := hopeless[a.Subject]
 		var found fanout.DryRunAnswer
-		if !ok || a.Node() != "" {
+		if !ok || a.Node() != "" || a.refused != nil {
 			var err error
 			if found, err = c.dryRun(ctx, a); err != nil {
 				c.preempted(a, preemptionError, statusError, time.Since(began))
@@ -103,10 +103,13 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 			if found.Best == nil && found.Fallen > 0 {
 				found.Verdicts = engine.MergeVerdicts(found.Verdicts, []engine.VerdictCount{engine.Undetached(found.Fallen)})
 			}
+			if a.refused != nil {
+				found.Verdicts = a.refused.victims(found.Verdicts)
+			}
 			none = noRoom{engine.PreemptionMessage(found.Nodes, found.Verdicts), engine.KeepersOf(found.Verdicts)}
 		}
 		if found.Best == nil {
-			if a.Node() == "" {
+			if a.Node() == "" && a.refused == nil {
 				hopeless[a.Subject] = none
 			}
 			c.preempted(a, preemptionNoCandidate, statusUnschedulable, time.Since(began))
@@ -195,7 +198,7 @@ func (c *cycle) evict(ctx context.Context, a *attempt, found fanout.DryRunAnswer
 	c.reports.withdraw(a.ID)
 	request := &binderv1.PreemptRequest{
 		Shard: c.sh.number, ShardRevision: c.sh.revision, Version: wire.ToVersion(found.Oldest),
-		Attempt: a.Number, Candidate: found.Best,
+		Attempt: a.Number, Candidate: found.Best, Refused: a.refused != nil,
 		Pod: &binderv1.PodReport{Id: int32(a.ID), Uid: a.UID, Reason: reasonUnschedulable, Message: c.diagnosis(a).Message, Attempt: a.Number},
 	}
 	response, err := askBinder(ctx, c.driver, 1, false, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PreemptResponse, error) {

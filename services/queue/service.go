@@ -143,6 +143,7 @@ type Service struct {
 	fanout    *fanout.Fanout
 	floors    *floors
 	binding   *binding
+	asks      askSlots
 
 	mu        sync.Mutex       // guards what follows
 	shards    map[int32]*shard // owned

@@ -53,6 +53,13 @@ func (sh *shard) with(fn func(q *pending.Queue, now time.Time)) {
 	}
 }
 
+// peek calls fn with the queue locked. It changes nothing.
+func (sh *shard) peek(fn func(q *pending.Queue)) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	fn(sh.queue)
+}
+
 // standing returns where a pod stands in line, as Queue.Standing does: zero if it is not there any more.
 func (sh *shard) standing(id cluster.PodID, priorities int) pending.Standing {
 	sh.mu.Lock()

@@ -94,6 +94,7 @@ func (c *cycle) endTraces() {
 	c.span.End()
 	for _, a := range c.attempts {
 		switch {
+		case a.asked: // whoever is asked tells
 		case a.open:
 			a.traced.end(tracedRetry, "")
 		case !a.placed:

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -32,6 +33,7 @@ type Options struct {
 	Seed                                uint64                   // of ties
 	Profiles                            []cluster.Profile        // nil means the default one
 	BindTimeouts                        map[string]time.Duration // how long pods wait for their claims, by scheduler name; 10 min of one that is not there
+	Extenders                           []configv1.Extender      // with Kubeconfig only
 	PreemptionSeesVolumes               bool
 	BatchSize                           int    // 0 means the default
 	MinRange                            int    // nodes of the smallest range; 0 means the default
@@ -97,7 +99,7 @@ func Start(t testing.TB, o Options) *Berth {
 	}
 	go func() {
 		ended <- roles.All(ctx, common, roles.AllOptions{
-			Cluster: roles.Cluster{Source: source, Kubeconfig: o.Kubeconfig, KubeQPS: 5000, KubeBurst: 5000, Settings: settings, BindTimeouts: o.BindTimeouts},
+			Cluster: roles.Cluster{Source: source, Kubeconfig: o.Kubeconfig, KubeQPS: 5000, KubeBurst: 5000, Settings: settings, BindTimeouts: o.BindTimeouts, Extenders: o.Extenders},
 			Public:  roles.Public{HTTPListen: "127.0.0.1:0"},
 			Queue:   roles.Queue{BatchSize: o.BatchSize},
 			DataDir: o.DataDir, UnsafeNoFsync: true, Net: o.Net,

@@ -2,7 +2,7 @@
 // framework and its plugins, at the version in go.mod. It is all tests, and a module of its own, so that nobody who
 // builds Berth has to download k8s.io/kubernetes.
 //
-// Five things are compared:
+// Six things are compared:
 //
 //   - Single decisions. Random clusters of real Kubernetes objects go two ways: into kube-scheduler's cache, queue and
 //     informers and through its framework; and through package source into deltas, a cluster.State, an engine.Evaluator
@@ -23,6 +23,10 @@
 //     the binder of volumes (tables_binder_test.go): whether the claims can have volumes on a node and which, what is assumed and taken back, what is
 //     written to an API server, and whether that is bound. The tests run as they are in the module, and tell what was given, and said
 //     (upstreamtests_test.go). Each of them is a case, or it is listed why not: go test -v -run TestEachOfUpstreamsTestsIsACase . says how many.
+//     The tests of the client of extenders tell as much (extenders_table_test.go).
+//   - Extenders (extenders_test.go). A pod, nodes and candidates for preemption go to random HTTP extenders, which fail, change nodes, name
+//     unknown ones and have none: by a kube-scheduler with nothing but extenders, and by package extender. Compared are the requests, byte by byte with
+//     their headers, the nodes that are left, what was said of others, totals, victims, and errors to the text.
 //   - Sequences. Whole Berths (a binder, queues with several shards, filter-workers and score-workers, each with a
 //     replica of its own, over gRPC and etcd) place 500 pods each, among changes. Afterwards their log is played to
 //     kube-scheduler, which is asked about every placement on the state before it, with what has been chosen for its claims, about the victims of every preemption,
@@ -92,6 +96,7 @@
 //     those first that cluster.Shelf says, or else the first by name, and so does kube-scheduler here (chosen_test.go).
 //   - Of several CSI drivers that a node has not, kube-scheduler names any, as the order of a Go map has it; Berth the first by name, and so does
 //     kube-scheduler here (gates_test.go).
+//   - What package extender says of an answer that kube-scheduler panics at, and of one beyond its bounds. No extender answers so here.
 //   - Whole Berths choose the node to preempt on before others have changed the cluster; that it is the best is therefore not
 //     asked of sequences, only that exactly its victims have to go when they do.
 //   - kube-scheduler does not score when one node is feasible, or the one that the pod is nominated to; here it does, so

@@ -10,10 +10,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/extender"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -27,6 +29,7 @@ import (
 type crew struct {
 	queues, filters, scores int
 	batch                   int
+	extenders               *extender.Set // nil: there are none
 }
 
 // leaseTTL is longer than any pause of a busy machine: no member is lost.
@@ -93,9 +96,14 @@ func startPipeline(t *testing.T, endpoints []string, prefix string, settings clu
 // start makes and runs every role.
 func (p *pipeline) start(ctx context.Context, settings cluster.Settings, c crew) error {
 	var err error
-	p.binder, err = binder.New(binder.Config{
+	cfg := binder.Config{
 		ID: "binder", Address: "binder", Coord: p.etcd, Source: p.source, Settings: settings, BindTimeouts: bindTimeouts(settings), LeaseTTL: leaseTTL, Log: p.log,
-	})
+	}
+	if c.extenders != nil {
+		cfg.Extenders, cfg.Objects = c.extenders, p.source
+		p.source.interest = func(pod *v1.Pod) uint64 { return uint64(c.extenders.Interest(extender.ResourceNames(pod))) }
+	}
+	p.binder, err = binder.New(cfg)
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,8 @@ type script struct {
 	// provisioned is how many volumes were to be made for nodes, made how many have been made at all.
 	provisioned, made int
 
+	interest func(*v1.Pod) uint64 // the extenders that a pod interests; nil: there are none
+
 	refuse   int             // how many pods' first bindings are refused
 	refusals map[string]bool // by uid
 }
@@ -124,7 +126,32 @@ func (s *script) say(p *v1.Pod) {
 	if p.Spec.NodeName != "" {
 		s.placed[uid] = true
 	}
-	s.tell(source.Event{Kind: source.PodSet, Pod: source.ReducePod(p)})
+	pod := source.ReducePod(p)
+	if s.interest != nil {
+		pod.Extenders = s.interest(p)
+	}
+	s.tell(source.Event{Kind: source.PodSet, Pod: pod})
+}
+
+// Pod and Node return what extenders are sent.
+func (s *script) Pod(_ context.Context, namespace, name string) (*v1.Pod, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for uid := range s.pods {
+		if p := s.last(uid); p.Namespace == namespace && p.Name == name && !s.gone[uid] {
+			return p.DeepCopy(), nil
+		}
+	}
+	return nil, nil
+}
+
+func (s *script) Node(name string) *v1.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if versions := s.nodes[name]; len(versions) > 0 {
+		return versions[len(versions)-1]
+	}
+	return nil
 }
 
 func (s *script) removePod(p *v1.Pod) {

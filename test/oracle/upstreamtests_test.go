@@ -113,14 +113,20 @@ func buildUpstreamsTests(ctx context.Context, tmp string) error {
 			replaced[here] = there
 		}
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replaced})
+	// 2. The programs.
+	return buildOverlaid(ctx, tmp, replaced, packages...)
+}
+
+// buildOverlaid builds the tests of packages into a folder, with files that are elsewhere.
+func buildOverlaid(ctx context.Context, tmp string, elsewhere map[string]string, packages ...string) error {
+	overlay, err := json.Marshal(map[string]any{"Replace": elsewhere})
 	if err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(tmp, "overlay.json"), overlay, 0o600); err != nil {
 		return err
 	}
-	// 2. What they need. Tests of others may need modules that are not in go.mod.
+	// Tests of others may need modules that are not in go.mod.
 	for _, name := range []string{"go.mod", "go.sum"} {
 		text, err := os.ReadFile(name)
 		if err != nil {

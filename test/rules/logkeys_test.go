@@ -62,6 +62,7 @@ var logKeys = map[string]string{
 	"raft_term": "of etcd",
 	"resource":  "of the API server",
 	"host":      "of the API server",
+	"extender":  "its urlPrefix",
 	"what":      "is waited or asked for",
 	"for":       "how long it has lasted",
 	"after":     "how long was waited",

@@ -20,6 +20,7 @@ type record struct {
 	set               func() source.Event // returns what tells the object; nil if it is not to be told
 	scheduler         string              // spec.schedulerName of a pod
 	status            *podStatus          // of a pod that has no node
+	node              *v1.Node            // as it is, if nodes are kept
 }
 
 // object returns the object of cluster's that a record is told as, nil if it is not.
@@ -54,9 +55,13 @@ func reducing[O metav1.Object](fill func(O, *record)) func(any) *record {
 	}
 }
 
-func nodeKind() kind {
+// nodeKind tells nodes, and keeps them in full if so told.
+func nodeKind(keep bool) kind {
 	return kind{
 		reduce: reducing(func(o *v1.Node, r *record) {
+			if keep {
+				r.node = o
+			}
 			node := source.ReduceNode(o)
 			r.set = func() source.Event { return source.Event{Kind: source.NodeSet, Node: node} }
 		}),
@@ -81,8 +86,8 @@ func namespaceKind() kind {
 }
 
 // podKind tells pods on a node, and those that wait for one of the schedulers. Of others only the identity is kept, for
-// the day they are on a node.
-func podKind(schedulers map[string]bool) kind {
+// the day they are on a node. Interest, if it is not nil, returns the extenders that a pod interests.
+func podKind(schedulers map[string]bool, interest func(*v1.Pod) uint64) kind {
 	return kind{
 		reduce: reducing(func(o *v1.Pod, r *record) {
 			r.scheduler = o.Spec.SchedulerName
@@ -90,6 +95,9 @@ func podKind(schedulers map[string]bool) kind {
 				return
 			}
 			pod := source.ReducePod(o)
+			if interest != nil && o.Spec.NodeName == "" {
+				pod.Extenders = interest(o)
+			}
 			r.set = func() source.Event { return source.Event{Kind: source.PodSet, Pod: pod} }
 			if o.Spec.NodeName == "" {
 				r.status = &podStatus{

@@ -14,6 +14,8 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -39,9 +41,13 @@ type Config struct {
 	RequestTimeout time.Duration
 	// Instance is who reports events, reportingInstance; "" means the host's name.
 	Instance string
-	Log      *slog.Logger          // nil means no log
-	Metrics  prometheus.Registerer // nil means none
-	Now      func() time.Time      // for the times of events and conditions; nil means time.Now
+	// Interest returns the extenders that a pod without a node interests, for source.Pod.Extenders; nil: there are none. KeepNodes says to keep nodes in full,
+	// for Node.
+	Interest  func(*v1.Pod) uint64
+	KeepNodes bool
+	Log       *slog.Logger          // nil means no log
+	Metrics   prometheus.Registerer // nil means none
+	Now       func() time.Time      // for the times of events and conditions; nil means time.Now
 }
 
 // withDefaults checks the configuration and fills in what is not said.
@@ -149,7 +155,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	s.reads = lane{reads, "read"}
-	s.resources = followed(reads, s.schedulers)
+	s.resources = followed(reads, podKind(s.schedulers, cfg.Interest), nodeKind(cfg.KeepNodes))
 	s.start()
 	if cfg.Metrics != nil {
 		if err := cfg.Metrics.Register(s.latency); err != nil {
@@ -244,6 +250,22 @@ func (s *Source) Lookup(ctx context.Context, namespace, name string) (uid, node 
 		return "", "", false, err
 	}
 	return string(pod.UID), pod.Spec.NodeName, true, nil
+}
+
+// Pod reads a pod from the API server, in full and as new as there is, nil if there is none of the name.
+func (s *Source) Pod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+	return s.get(ctx, s.reads, namespace, name)
+}
+
+// Node returns a node as the running Watch has seen it last, if nodes are kept. Nobody may change it; as long as the node is the same, it is too. Nil: there
+// is none.
+func (s *Source) Node(name string) *v1.Node {
+	if nodes := s.mirrorOf(nodesResource); nodes != nil {
+		if is := nodes.get(types.NamespacedName{Name: name}); is != nil {
+			return is.node
+		}
+	}
+	return nil
 }
 
 // watched returns the pods that the running Watch has seen, nil before the first.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
@@ -45,6 +46,7 @@ type seen struct {
 	scheduler string
 	status    *podStatus
 	object    cluster.Object // if the mirror keeps objects
+	node      *v1.Node       // in full, if it keeps nodes
 }
 
 // mirror is the store that a reflector keeps like its resource. It tells what changes.
@@ -109,7 +111,7 @@ func (m *mirror) Add(obj any) error {
 	if old != nil && old.told && (old.uid != r.UID || r.set == nil) {
 		m.forget(name)
 	}
-	is := &seen{uid: r.UID, version: r.ResourceVersion, newest: newest, told: r.set != nil, scheduler: r.scheduler, status: r.status}
+	is := &seen{uid: r.UID, version: r.ResourceVersion, newest: newest, told: r.set != nil, scheduler: r.scheduler, status: r.status, node: r.node}
 	if old != nil && old.uid == r.UID && old.status != nil && r.status != nil {
 		switch {
 		case newest != "": // it has been written to since

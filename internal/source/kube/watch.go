@@ -24,6 +24,7 @@ import (
 )
 
 const (
+	nodesResource   = "nodes"
 	podsResource    = "pods"
 	volumesResource = "persistentvolumes"
 	claimsResource  = "persistentvolumeclaims"
@@ -90,18 +91,18 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 }
 
 // followed returns all that is followed, by way of client.
-func followed(client kubernetes.Interface, schedulers map[string]bool) []resource {
+func followed(client kubernetes.Interface, pods, nodes kind) []resource {
 	const everywhere = metav1.NamespaceAll
 	core, apps, policy, storage := client.CoreV1(), client.AppsV1(), client.PolicyV1(), client.StorageV1()
 	all := []resource{
 		{
-			name: "nodes", example: &v1.Node{}, kind: nodeKind(),
+			name: nodesResource, example: &v1.Node{}, kind: nodes,
 			list: listing(core.Nodes().List), watch: core.Nodes().Watch,
 		}, {
 			name: "namespaces", example: &v1.Namespace{}, kind: namespaceKind(),
 			list: listing(core.Namespaces().List), watch: core.Namespaces().Watch,
 		}, {
-			name: podsResource, example: &v1.Pod{}, kind: podKind(schedulers), fields: livePods, placing: true,
+			name: podsResource, example: &v1.Pod{}, kind: pods, fields: livePods, placing: true,
 			list: listing(core.Pods(everywhere).List), watch: core.Pods(everywhere).Watch,
 		}, {
 			name: "services", example: &v1.Service{},

@@ -20,8 +20,8 @@ type Observer interface {
 // Observe makes the queue tell o what becomes of pods from now on; nil: nobody.
 func (q *Queue) Observe(o Observer) { q.observer = o }
 
-// PriorityFloor returns the highest priority of the pods that are active, or in flight with an outcome that is not awaited from the
-// log. False: there is none.
+// PriorityFloor returns the highest priority of the pods that are active, or in flight with an outcome that is neither awaited from the
+// log nor of those that may take long; see Leave. False: there is none.
 func (q *Queue) PriorityFloor() (priority int32, ok bool) {
 	for _, h := range []*orderedPods{&q.active, &q.running} {
 		if e := h.head(); e != nil && (!ok || e.pod.Priority > priority) {

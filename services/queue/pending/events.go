@@ -45,6 +45,27 @@ func eventOf(st *cluster.State, d cluster.Delta) string {
 	return "SelectorUpdate"
 }
 
+// happens reports whether a delta is an event of kube-scheduler's by which it tries pods again of which it is not known what would help: it is about a pod that has, or
+// had, a node, about a node, or about what volumes are made of.
+func happens(st *cluster.State, d cluster.Delta) bool {
+	switch d := d.(type) {
+	case cluster.PodSet:
+		row := st.Pod(d.ID)
+		return row != nil && row.Placed()
+	case cluster.PodNominated:
+		return d.Node == ""
+	case cluster.PodBound, cluster.PodForgotten, cluster.PodRemoved, cluster.NodeSet, cluster.NodeRemoved:
+		return true
+	case cluster.ObjectSet:
+		return isOfVolumes(d.Object.Key().Kind)
+	case cluster.ObjectRemoved:
+		return isOfVolumes(d.Kind)
+	}
+	return false
+}
+
+func isOfVolumes(kind cluster.ObjectKind) bool { return kind != cluster.BudgetKind }
+
 // objectEvent names what happens to an object: those that volumes are made of are kube-scheduler's, by its names.
 func objectEvent(kind cluster.ObjectKind, what string) string {
 	if kind >= cluster.StorageClassKind && kind <= cluster.VolumeAttachmentKind {

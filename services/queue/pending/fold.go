@@ -64,7 +64,7 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 			q.left[uid] = attempts
 		}
 	}
-	q.version, q.looked, q.aside.since = st.Version(), st.Version().Seq, st.Version().Seq
+	q.version, q.looked, q.aside.since, q.happened = st.Version(), st.Version().Seq, st.Version().Seq, st.Version().Seq
 	q.settings = st.Settings
 	q.setTimes(&st.Settings)
 
@@ -174,6 +174,9 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 	}
 	if st.TermsModified == q.version.Seq {
 		q.noteRelations()
+	}
+	if happens(st, d) {
+		q.noteAnything()
 	}
 	q.resolve(now)
 }

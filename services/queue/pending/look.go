@@ -122,6 +122,14 @@ func (q *Queue) beginLook(st *cluster.State) bool {
 	l := q.newLook(st, since)
 	q.looking = l
 	l.stages.add(q.lookAtNodeless(l))
+	if n.anything {
+		n.anything = false
+		l.stages.add(each(&q.anything, func(now time.Time, _ *cluster.State, e *entry) {
+			if !l.knows(e.asOf) {
+				q.requeue(now, e, l.event)
+			}
+		}))
+	}
 	if n.events() {
 		l.stages.add(q.giveHints(l))
 	}

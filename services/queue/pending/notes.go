@@ -17,6 +17,7 @@ const mostEvents = 4096
 type notes struct {
 	changed  cluster.Bitmap // nodes that may help an unschedulable pod
 	any      bool           // there are such nodes
+	anything bool           // something has happened while pods wait for that
 	doubtful bool           // something has changed since it was known that no pod is feasible to which other nodes matter
 	unsure   pods           // unschedulable pods that have changed, or were released, and are to be looked at by themselves
 	related  cluster.Seq    // of the last delta by which pods on other nodes may matter to others than before
@@ -73,7 +74,7 @@ func (n *notes) concerns() bool { return n.claims.len()+n.sharing.len() > 0 || n
 
 // none reports whether nothing has been noted.
 func (n *notes) none() bool {
-	return !n.any && !n.doubtful && n.unsure.len() == 0 && !n.events() && !n.concerns()
+	return !n.any && !n.anything && !n.doubtful && n.unsure.len() == 0 && !n.events() && !n.concerns()
 }
 
 // events reports whether there is something that hints are given for.
@@ -188,6 +189,13 @@ func (q *Queue) noteChanged(st *cluster.State) {
 		q.notes.any = true
 		q.doubt()
 	})
+}
+
+// noteAnything notes that something has happened, for pods that wait for that.
+func (q *Queue) noteAnything() {
+	if q.happened = q.version.Seq; q.anything.len() > 0 {
+		q.notes.anything, q.cause = true, q.event
+	}
 }
 
 // doubt notes that pods to which other nodes matter may be feasible now.

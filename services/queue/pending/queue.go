@@ -178,6 +178,8 @@ type Queue struct {
 	errors   orderedPods // after an error
 	aging    orderedPods // unschedulable, by when they were tried last
 	nodeless pods        // unschedulable until there is a node
+	anything pods        // unschedulable until something happens
+	happened cluster.Seq // when something has last, for these
 	sleeping priorities  // of unschedulable pods that a node may bring back
 	// Those with claims are in aside, and there likewise:
 	// local are unschedulable because of what each node is itself, whatever their labels: only a change of a node makes that node
@@ -238,7 +240,7 @@ func (q *Queue) clear() {
 	q.errors = orderedPods{rankOf: byExpiry}
 	q.local, q.crossNode = table[engine.Subject, *unschedulablePods]{}, table[engine.Subject, *unschedulablePods]{}
 	q.aging = orderedPods{rankOf: byAge}
-	q.nodeless = pods{}
+	q.nodeless, q.anything = pods{}, pods{}
 	q.sleeping = priorities{}
 	q.own, q.ownCrossNode = named{}, pods{}
 	q.listeners = table[listening, *listeners]{}
@@ -353,6 +355,32 @@ func (q *Queue) Await(now time.Time, a Attempt, version cluster.Version, silence
 	q.resolve(now)
 }
 
+// InLine is where a pod stands in queue order, towards others of the queue.
+type InLine struct {
+	priority         int32
+	entered, arrival int64
+}
+
+// Compare orders as the queue does: negative if a pod comes before another one.
+func (l InLine) Compare(other InLine) int {
+	return cmp.Or(cmp.Compare(other.priority, l.priority), cmp.Compare(l.entered, other.entered), cmp.Compare(l.arrival, other.arrival))
+}
+
+// Leave leaves an attempt's pod in flight, until it has an outcome, and has no other shard wait for it: it may take long. False: the attempt is void.
+func (q *Queue) Leave(a Attempt) (at InLine, ok bool) {
+	e := q.inFlight(a)
+	if e == nil {
+		return InLine{}, false
+	}
+	q.unlink(e)
+	e.awaited = true
+	q.link(e)
+	return InLine{e.pod.Priority, nanos(e.entered), e.arrival}, true
+}
+
+// Runs reports whether an attempt is in flight still.
+func (q *Queue) Runs(a Attempt) bool { return q.inFlight(a) != nil }
+
 // resolve ends the waits that the folded version answers.
 func (q *Queue) resolve(now time.Time) {
 	for len(q.awaited) > 0 && !q.version.Less(q.awaited[0].version) {
@@ -440,7 +468,7 @@ func (q *Queue) changedOrHinted(st *cluster.State, e *entry) bool {
 
 // due is what can be said of changedOrHinted without a look at any node.
 func (e *entry) due() bool {
-	return e.again || e.hinted&e.rejected != 0 || e.changed && e.wake == WhenChanged
+	return e.again || e.hinted&e.rejected != 0 || e.changed && (e.wake == WhenChanged || e.wake == WhenAnything)
 }
 
 // inFlight returns the entry of an attempt, or nil if it is void.

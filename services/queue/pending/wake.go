@@ -17,6 +17,7 @@ const (
 	WhenFeasible Wake = iota // something has changed by which it is feasible, could preempt, or has come closer to it
 	WhenAnyNode              // the cluster has a node
 	WhenChanged              // nothing else
+	WhenAnything             // anything has happened by which kube-scheduler would look at a pod that it knows nothing of: extenders have refused it
 )
 
 // Judge says where pods can run, in a state.
@@ -119,6 +120,8 @@ func (q *Queue) helped(st *cluster.State, e *entry) bool {
 		return false
 	case WhenAnyNode:
 		return st.Nodes.Count() > 0
+	case WhenAnything:
+		return e.evaluated.Epoch != st.Version().Epoch || q.happened > e.evaluated.Seq
 	}
 	since := e.evaluated.Seq
 	if e.evaluated.Epoch != st.Version().Epoch {
@@ -185,6 +188,10 @@ func (q *Queue) link(e *entry) {
 	if e.place != Unschedulable || e.held || e.wake == WhenChanged {
 		return
 	}
+	if e.wake == WhenAnything { // by which it seldom is feasible: nobody of a lower priority waits for it
+		q.anything.put(e.id, e)
+		return
+	}
 	e.sleeps = true
 	q.sleeping.add(e.pod.Priority)
 	if len(e.claims) > 0 {
@@ -247,6 +254,7 @@ func (q *Queue) unlink(e *entry) {
 		return
 	}
 	q.nodeless.remove(e.id)
+	q.anything.remove(e.id)
 	for _, c := range e.claims {
 		c.waiting.remove(e.id)
 	}

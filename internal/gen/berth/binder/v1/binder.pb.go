@@ -46,6 +46,12 @@ const (
 	// Not placed: binds in the pod's namespace take long, and as many of its pods wait for theirs as may; or as many pods of shared scheduler
 	// names as may wait until they can be judged again. Run it again when it has backed off.
 	Outcome_RESULT_BUSY Outcome_Result = 6
+	// Not placed: extenders are to be asked about the pod. Call Ask. That holds up no other pod, neither of this batch.
+	Outcome_RESULT_ASK Outcome_Result = 7
+	// Not placed, by Ask only: extenders have left no node of those that fit at the version of the answer.
+	Outcome_RESULT_REFUSED Outcome_Result = 8
+	// Not placed, by Ask only: an extender that may not be ignored has failed, or the pod cannot be read that it is to be told of.
+	Outcome_RESULT_FAILED Outcome_Result = 9
 )
 
 // Enum value maps for Outcome_Result.
@@ -58,6 +64,9 @@ var (
 		4: "RESULT_NO_FIT",
 		5: "RESULT_GONE",
 		6: "RESULT_BUSY",
+		7: "RESULT_ASK",
+		8: "RESULT_REFUSED",
+		9: "RESULT_FAILED",
 	}
 	Outcome_Result_value = map[string]int32{
 		"RESULT_UNSPECIFIED": 0,
@@ -67,6 +76,9 @@ var (
 		"RESULT_NO_FIT":      4,
 		"RESULT_GONE":        5,
 		"RESULT_BUSY":        6,
+		"RESULT_ASK":         7,
+		"RESULT_REFUSED":     8,
+		"RESULT_FAILED":      9,
 	}
 )
 
@@ -152,7 +164,7 @@ func (x PreemptResponse_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PreemptResponse_Result.Descriptor instead.
 func (PreemptResponse_Result) EnumDescriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{9, 0}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // CommitRequest is one batch of a shard.
@@ -438,9 +450,14 @@ type Outcome struct {
 	// What.
 	Result Outcome_Result `protobuf:"varint,1,opt,name=result,proto3,enum=berth.binder.v1.Outcome_Result" json:"result,omitempty"`
 	// The node it is on, for RESULT_ASSUMED and RESULT_PLACED.
-	Node          int32 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Node int32 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	// Which extenders are to be asked, for RESULT_ASK, in a number that only the binder knows the meaning of: pods that have the same are asked
+	// about one after the other. Not 0.
+	Turn uint64 `protobuf:"varint,3,opt,name=turn,proto3" json:"turn,omitempty"`
+	// How long Ask may take at most once it is the pod's turn, in milliseconds, for RESULT_ASK.
+	AskMilliseconds int64 `protobuf:"varint,4,opt,name=ask_milliseconds,json=askMilliseconds,proto3" json:"ask_milliseconds,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Outcome) Reset() {
@@ -487,6 +504,184 @@ func (x *Outcome) GetNode() int32 {
 	return 0
 }
 
+func (x *Outcome) GetTurn() uint64 {
+	if x != nil {
+		return x.Turn
+	}
+	return 0
+}
+
+func (x *Outcome) GetAskMilliseconds() int64 {
+	if x != nil {
+		return x.AskMilliseconds
+	}
+	return 0
+}
+
+// AskRequest is one pod of a shard for which a commit has answered RESULT_ASK.
+type AskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard.
+	Shard int32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The etcd revision at which its owner claimed it.
+	ShardRevision int64 `protobuf:"varint,2,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
+	// The version of that answer.
+	Version *v1.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// The pod's id in the log.
+	Id int32 `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`
+	// Its uid.
+	Uid string `protobuf:"bytes,5,opt,name=uid,proto3" json:"uid,omitempty"`
+	// The number of this attempt, from 1.
+	Attempt       int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskRequest) Reset() {
+	*x = AskRequest{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskRequest) ProtoMessage() {}
+
+func (x *AskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskRequest.ProtoReflect.Descriptor instead.
+func (*AskRequest) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *AskRequest) GetShard() int32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *AskRequest) GetShardRevision() int64 {
+	if x != nil {
+		return x.ShardRevision
+	}
+	return 0
+}
+
+func (x *AskRequest) GetVersion() *v1.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *AskRequest) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *AskRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *AskRequest) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+// AskResponse is what became of the pod.
+type AskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version after it; of RESULT_REFUSED the version of what extenders were asked about.
+	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// What: any result but RESULT_ASK.
+	Outcome *Outcome `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// For RESULT_REFUSED, why nodes were refused, each reason with the number of its nodes: those that were left out without a word count for none.
+	Refusals []*v11.VerdictCount `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	// For RESULT_FAILED, how, as kube-scheduler words it.
+	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskResponse) Reset() {
+	*x = AskResponse{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskResponse) ProtoMessage() {}
+
+func (x *AskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskResponse.ProtoReflect.Descriptor instead.
+func (*AskResponse) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *AskResponse) GetVersion() *v1.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *AskResponse) GetOutcome() *Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
+func (x *AskResponse) GetRefusals() []*v11.VerdictCount {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *AskResponse) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // ReportRequest is a list of outcomes.
 type ReportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -502,7 +697,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[5]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +709,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[5]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +722,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{5}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReportRequest) GetShard() int32 {
@@ -575,7 +770,7 @@ type PodReport struct {
 
 func (x *PodReport) Reset() {
 	*x = PodReport{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[6]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +782,7 @@ func (x *PodReport) String() string {
 func (*PodReport) ProtoMessage() {}
 
 func (x *PodReport) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[6]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +795,7 @@ func (x *PodReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodReport.ProtoReflect.Descriptor instead.
 func (*PodReport) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{6}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PodReport) GetId() int32 {
@@ -664,7 +859,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[7]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +871,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[7]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +884,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{7}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReportResponse) GetLeft() []int32 {
@@ -713,14 +908,16 @@ type PreemptRequest struct {
 	// The number of its attempt, from 1.
 	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// The node and the victims.
-	Candidate     *v11.PreemptionCandidate `protobuf:"bytes,6,opt,name=candidate,proto3" json:"candidate,omitempty"`
+	Candidate *v11.PreemptionCandidate `protobuf:"bytes,6,opt,name=candidate,proto3" json:"candidate,omitempty"`
+	// Extenders have refused the nodes where the pod fits without anybody going: that it fits there is nothing against its preemption.
+	Refused       bool `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PreemptRequest) Reset() {
 	*x = PreemptRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +929,7 @@ func (x *PreemptRequest) String() string {
 func (*PreemptRequest) ProtoMessage() {}
 
 func (x *PreemptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +942,7 @@ func (x *PreemptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptRequest.ProtoReflect.Descriptor instead.
 func (*PreemptRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{8}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PreemptRequest) GetShard() int32 {
@@ -790,6 +987,13 @@ func (x *PreemptRequest) GetCandidate() *v11.PreemptionCandidate {
 	return nil
 }
 
+func (x *PreemptRequest) GetRefused() bool {
+	if x != nil {
+		return x.Refused
+	}
+	return false
+}
+
 // PreemptResponse is what became of a preemption.
 type PreemptResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -803,7 +1007,7 @@ type PreemptResponse struct {
 
 func (x *PreemptResponse) Reset() {
 	*x = PreemptResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +1019,7 @@ func (x *PreemptResponse) String() string {
 func (*PreemptResponse) ProtoMessage() {}
 
 func (x *PreemptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +1032,7 @@ func (x *PreemptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptResponse.ProtoReflect.Descriptor instead.
 func (*PreemptResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{9}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PreemptResponse) GetVersion() *v1.Version {
@@ -868,10 +1072,12 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x0eCommitResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x124\n" +
 	"\boutcomes\x18\x02 \x03(\v2\x18.berth.binder.v1.OutcomeR\boutcomes\x12\x1b\n" +
-	"\tby_images\x18\x03 \x01(\bR\bbyImages\"\xe7\x01\n" +
+	"\tby_images\x18\x03 \x01(\bR\bbyImages\"\xdd\x02\n" +
 	"\aOutcome\x127\n" +
 	"\x06result\x18\x01 \x01(\x0e2\x1f.berth.binder.v1.Outcome.ResultR\x06result\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\x05R\x04node\"\x8e\x01\n" +
+	"\x04node\x18\x02 \x01(\x05R\x04node\x12\x12\n" +
+	"\x04turn\x18\x03 \x01(\x04R\x04turn\x12)\n" +
+	"\x10ask_milliseconds\x18\x04 \x01(\x03R\x0faskMilliseconds\"\xc5\x01\n" +
 	"\x06Result\x12\x16\n" +
 	"\x12RESULT_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eRESULT_ASSUMED\x10\x01\x12\x11\n" +
@@ -879,7 +1085,24 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\fRESULT_RETRY\x10\x03\x12\x11\n" +
 	"\rRESULT_NO_FIT\x10\x04\x12\x0f\n" +
 	"\vRESULT_GONE\x10\x05\x12\x0f\n" +
-	"\vRESULT_BUSY\x10\x06\"\x82\x01\n" +
+	"\vRESULT_BUSY\x10\x06\x12\x0e\n" +
+	"\n" +
+	"RESULT_ASK\x10\a\x12\x12\n" +
+	"\x0eRESULT_REFUSED\x10\b\x12\x11\n" +
+	"\rRESULT_FAILED\x10\t\"\xb6\x01\n" +
+	"\n" +
+	"AskRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
+	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +
+	"\aversion\x18\x03 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12\x0e\n" +
+	"\x02id\x18\x04 \x01(\x05R\x02id\x12\x10\n" +
+	"\x03uid\x18\x05 \x01(\tR\x03uid\x12\x18\n" +
+	"\aattempt\x18\x06 \x01(\x05R\aattempt\"\xc3\x01\n" +
+	"\vAskResponse\x12/\n" +
+	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x122\n" +
+	"\aoutcome\x18\x02 \x01(\v2\x18.berth.binder.v1.OutcomeR\aoutcome\x129\n" +
+	"\brefusals\x18\x03 \x03(\v2\x1d.berth.filter.v1.VerdictCountR\brefusals\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\x82\x01\n" +
 	"\rReportRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x124\n" +
 	"\areports\x18\x02 \x03(\v2\x1a.berth.binder.v1.PodReportR\areports\x12%\n" +
@@ -893,14 +1116,15 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\aattempt\x18\x06 \x01(\x05R\aattempt\x12\x1c\n" +
 	"\tnominated\x18\a \x01(\tR\tnominated\"$\n" +
 	"\x0eReportResponse\x12\x12\n" +
-	"\x04left\x18\x01 \x03(\x05R\x04left\"\x8a\x02\n" +
+	"\x04left\x18\x01 \x03(\x05R\x04left\"\xa4\x02\n" +
 	"\x0ePreemptRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
 	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +
 	"\aversion\x18\x03 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12,\n" +
 	"\x03pod\x18\x04 \x01(\v2\x1a.berth.binder.v1.PodReportR\x03pod\x12\x18\n" +
 	"\aattempt\x18\x05 \x01(\x05R\aattempt\x12B\n" +
-	"\tcandidate\x18\x06 \x01(\v2$.berth.filter.v1.PreemptionCandidateR\tcandidate\"\xdc\x01\n" +
+	"\tcandidate\x18\x06 \x01(\v2$.berth.filter.v1.PreemptionCandidateR\tcandidate\x12\x18\n" +
+	"\arefused\x18\a \x01(\bR\arefused\"\xdc\x01\n" +
 	"\x0fPreemptResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12?\n" +
 	"\x06result\x18\x02 \x01(\x0e2'.berth.binder.v1.PreemptResponse.ResultR\x06result\"W\n" +
@@ -908,11 +1132,12 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x12RESULT_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eRESULT_STARTED\x10\x01\x12\x10\n" +
 	"\fRESULT_RETRY\x10\x02\x12\x0f\n" +
-	"\vRESULT_GONE\x10\x032\xf3\x01\n" +
+	"\vRESULT_GONE\x10\x032\xb5\x02\n" +
 	"\rBinderService\x12I\n" +
 	"\x06Commit\x12\x1e.berth.binder.v1.CommitRequest\x1a\x1f.berth.binder.v1.CommitResponse\x12I\n" +
 	"\x06Report\x12\x1e.berth.binder.v1.ReportRequest\x1a\x1f.berth.binder.v1.ReportResponse\x12L\n" +
-	"\aPreempt\x12\x1f.berth.binder.v1.PreemptRequest\x1a .berth.binder.v1.PreemptResponseB\xc8\x01\n" +
+	"\aPreempt\x12\x1f.berth.binder.v1.PreemptRequest\x1a .berth.binder.v1.PreemptResponse\x12@\n" +
+	"\x03Ask\x12\x1b.berth.binder.v1.AskRequest\x1a\x1c.berth.binder.v1.AskResponseB\xc8\x01\n" +
 	"\x13com.berth.binder.v1B\vBinderProtoP\x01ZFgithub.com/berth-scheduler/berth/internal/gen/berth/binder/v1;binderv1\xa2\x02\x03BBX\xaa\x02\x0fBerth.Binder.V1\xca\x02\x0fBerth\\Binder\\V1\xe2\x02\x1bBerth\\Binder\\V1\\GPBMetadata\xea\x02\x11Berth::Binder::V1b\x06proto3"
 
 var (
@@ -928,7 +1153,7 @@ func file_berth_binder_v1_binder_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_binder_v1_binder_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_berth_binder_v1_binder_proto_goTypes = []any{
 	(Outcome_Result)(0),             // 0: berth.binder.v1.Outcome.Result
 	(PreemptResponse_Result)(0),     // 1: berth.binder.v1.PreemptResponse.Result
@@ -937,42 +1162,51 @@ var file_berth_binder_v1_binder_proto_goTypes = []any{
 	(*PodAttempt)(nil),              // 4: berth.binder.v1.PodAttempt
 	(*CommitResponse)(nil),          // 5: berth.binder.v1.CommitResponse
 	(*Outcome)(nil),                 // 6: berth.binder.v1.Outcome
-	(*ReportRequest)(nil),           // 7: berth.binder.v1.ReportRequest
-	(*PodReport)(nil),               // 8: berth.binder.v1.PodReport
-	(*ReportResponse)(nil),          // 9: berth.binder.v1.ReportResponse
-	(*PreemptRequest)(nil),          // 10: berth.binder.v1.PreemptRequest
-	(*PreemptResponse)(nil),         // 11: berth.binder.v1.PreemptResponse
-	(*v1.Version)(nil),              // 12: berth.log.v1.Version
-	(*v11.Subject)(nil),             // 13: berth.filter.v1.Subject
-	(*v12.Group)(nil),               // 14: berth.score.v1.Group
-	(*v11.PreemptionCandidate)(nil), // 15: berth.filter.v1.PreemptionCandidate
+	(*AskRequest)(nil),              // 7: berth.binder.v1.AskRequest
+	(*AskResponse)(nil),             // 8: berth.binder.v1.AskResponse
+	(*ReportRequest)(nil),           // 9: berth.binder.v1.ReportRequest
+	(*PodReport)(nil),               // 10: berth.binder.v1.PodReport
+	(*ReportResponse)(nil),          // 11: berth.binder.v1.ReportResponse
+	(*PreemptRequest)(nil),          // 12: berth.binder.v1.PreemptRequest
+	(*PreemptResponse)(nil),         // 13: berth.binder.v1.PreemptResponse
+	(*v1.Version)(nil),              // 14: berth.log.v1.Version
+	(*v11.Subject)(nil),             // 15: berth.filter.v1.Subject
+	(*v12.Group)(nil),               // 16: berth.score.v1.Group
+	(*v11.VerdictCount)(nil),        // 17: berth.filter.v1.VerdictCount
+	(*v11.PreemptionCandidate)(nil), // 18: berth.filter.v1.PreemptionCandidate
 }
 var file_berth_binder_v1_binder_proto_depIdxs = []int32{
-	12, // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
+	14, // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
 	3,  // 1: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
 	4,  // 2: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
-	13, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
-	14, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
-	12, // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
+	15, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
+	16, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
+	14, // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
 	6,  // 6: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
 	0,  // 7: berth.binder.v1.Outcome.result:type_name -> berth.binder.v1.Outcome.Result
-	8,  // 8: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
-	12, // 9: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
-	8,  // 10: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
-	15, // 11: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
-	12, // 12: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
-	1,  // 13: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
-	2,  // 14: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
-	7,  // 15: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
-	10, // 16: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
-	5,  // 17: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
-	9,  // 18: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
-	11, // 19: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
-	17, // [17:20] is the sub-list for method output_type
-	14, // [14:17] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	14, // 8: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
+	14, // 9: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
+	6,  // 10: berth.binder.v1.AskResponse.outcome:type_name -> berth.binder.v1.Outcome
+	17, // 11: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
+	10, // 12: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
+	14, // 13: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
+	10, // 14: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
+	18, // 15: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
+	14, // 16: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
+	1,  // 17: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
+	2,  // 18: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
+	9,  // 19: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
+	12, // 20: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
+	7,  // 21: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
+	5,  // 22: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
+	11, // 23: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
+	13, // 24: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
+	8,  // 25: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
+	22, // [22:26] is the sub-list for method output_type
+	18, // [18:22] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_berth_binder_v1_binder_proto_init() }
@@ -986,7 +1220,7 @@ func file_berth_binder_v1_binder_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_binder_v1_binder_proto_rawDesc), len(file_berth_binder_v1_binder_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	BinderService_Commit_FullMethodName  = "/berth.binder.v1.BinderService/Commit"
 	BinderService_Report_FullMethodName  = "/berth.binder.v1.BinderService/Report"
 	BinderService_Preempt_FullMethodName = "/berth.binder.v1.BinderService/Preempt"
+	BinderService_Ask_FullMethodName     = "/berth.binder.v1.BinderService/Ask"
 )
 
 // BinderServiceClient is the client API for BinderService service.
@@ -49,6 +50,11 @@ type BinderServiceClient interface {
 	// It is idempotent per pod and attempt. Errors as of Commit, and of Report.
 	// RESOURCE_EXHAUSTED (PREEMPTIONS_FULL) with RetryInfo: evictions are behind; come back later.
 	Preempt(ctx context.Context, in *PreemptRequest, opts ...grpc.CallOption) (*PreemptResponse, error)
+	// Ask asks the extenders that a pod interests about it, and places it on the node that is best then. It answers when that is known: each
+	// extender is asked about one pod at a time.
+	// It is idempotent per pod and attempt. Errors as of Commit.
+	// RESOURCE_EXHAUSTED (EXTENDER_BUSY) with RetryInfo: the pod's turn has not come; come back.
+	Ask(ctx context.Context, in *AskRequest, opts ...grpc.CallOption) (*AskResponse, error)
 }
 
 type binderServiceClient struct {
@@ -89,6 +95,16 @@ func (c *binderServiceClient) Preempt(ctx context.Context, in *PreemptRequest, o
 	return out, nil
 }
 
+func (c *binderServiceClient) Ask(ctx context.Context, in *AskRequest, opts ...grpc.CallOption) (*AskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AskResponse)
+	err := c.cc.Invoke(ctx, BinderService_Ask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BinderServiceServer is the server API for BinderService service.
 // All implementations must embed UnimplementedBinderServiceServer
 // for forward compatibility.
@@ -112,6 +128,11 @@ type BinderServiceServer interface {
 	// It is idempotent per pod and attempt. Errors as of Commit, and of Report.
 	// RESOURCE_EXHAUSTED (PREEMPTIONS_FULL) with RetryInfo: evictions are behind; come back later.
 	Preempt(context.Context, *PreemptRequest) (*PreemptResponse, error)
+	// Ask asks the extenders that a pod interests about it, and places it on the node that is best then. It answers when that is known: each
+	// extender is asked about one pod at a time.
+	// It is idempotent per pod and attempt. Errors as of Commit.
+	// RESOURCE_EXHAUSTED (EXTENDER_BUSY) with RetryInfo: the pod's turn has not come; come back.
+	Ask(context.Context, *AskRequest) (*AskResponse, error)
 	mustEmbedUnimplementedBinderServiceServer()
 }
 
@@ -130,6 +151,9 @@ func (UnimplementedBinderServiceServer) Report(context.Context, *ReportRequest) 
 }
 func (UnimplementedBinderServiceServer) Preempt(context.Context, *PreemptRequest) (*PreemptResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Preempt not implemented")
+}
+func (UnimplementedBinderServiceServer) Ask(context.Context, *AskRequest) (*AskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Ask not implemented")
 }
 func (UnimplementedBinderServiceServer) mustEmbedUnimplementedBinderServiceServer() {}
 func (UnimplementedBinderServiceServer) testEmbeddedByValue()                       {}
@@ -206,6 +230,24 @@ func _BinderService_Preempt_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _BinderService_Ask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BinderServiceServer).Ask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BinderService_Ask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BinderServiceServer).Ask(ctx, req.(*AskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // BinderService_ServiceDesc is the grpc.ServiceDesc for BinderService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -224,6 +266,10 @@ var BinderService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Preempt",
 			Handler:    _BinderService_Preempt_Handler,
+		},
+		{
+			MethodName: "Ask",
+			Handler:    _BinderService_Ask_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,86 @@
+package extender
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/transport"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+)
+
+// defaultTimeout is what a call may take where the configuration does not say.
+const defaultTimeout = 5 * time.Second
+
+// maxConnections is how many connections there are to an extender. Who asks for one more waits, in the time that its call may take.
+const maxConnections = 64
+
+// Check returns what makes no sense of how an extender is to be reached, and the field and its value that say so. It reads no files.
+func Check(cfg *configv1.Extender) (name, value string, err error) {
+	const want = "want an absolute URL such as https://extender.example:8888/scheduler"
+	if at, err := url.Parse(cfg.URLPrefix); err != nil {
+		if failed, ok := err.(*url.Error); ok {
+			failed.URL = WithoutUser(failed.URL)
+		}
+		return "urlPrefix", WithoutUser(cfg.URLPrefix), fmt.Errorf("%w: %s", err, want)
+	} else if at.Scheme != "http" && at.Scheme != "https" || at.Host == "" {
+		return "urlPrefix", WithoutUser(cfg.URLPrefix), errors.New(want)
+	}
+	if timeout := cfg.HTTPTimeout.Duration; timeout < 0 {
+		return "httpTimeout", timeout.String(), fmt.Errorf("want a positive duration, or none for %v", defaultTimeout)
+	}
+	return "", "", nil
+}
+
+// newClient returns how the server of an extender is reached: as the environment's proxies and TLS settings say, over HTTP/2 where the server has it
+// by TLS, following redirects. With enableHTTPS and no authorities, any certificate will do.
+func newClient(cfg *configv1.Extender) (*http.Client, error) {
+	if name, value, err := Check(cfg); err != nil {
+		if name == "urlPrefix" {
+			value = strconv.Quote(value)
+		}
+		return nil, fmt.Errorf("%s: %v: %w", name, value, err)
+	}
+	timeout := cmp.Or(cfg.HTTPTimeout.Duration, defaultTimeout)
+	var tls transport.TLSConfig
+	if c := cfg.TLSConfig; c != nil {
+		tls = transport.TLSConfig{
+			Insecure: c.Insecure, ServerName: c.ServerName,
+			CertFile: c.CertFile, KeyFile: c.KeyFile, CAFile: c.CAFile, CertData: c.CertData, KeyData: c.KeyData, CAData: c.CAData,
+		}
+	}
+	if cfg.EnableHTTPS && tls.CAFile == "" && len(tls.CAData) == 0 {
+		tls.Insecure = true
+	}
+	config, err := transport.TLSConfigFor(&transport.Config{TLS: tls})
+	if err != nil {
+		return nil, fmt.Errorf("tlsConfig: %w", err)
+	}
+	return &http.Client{Timeout: timeout, Transport: utilnet.SetTransportDefaults(&http.Transport{
+		TLSClientConfig: config, MaxConnsPerHost: maxConnections, MaxIdleConnsPerHost: maxConnections,
+	})}, nil
+}
+
+// at returns where a verb of the configuration is asked.
+func at(cfg *configv1.Extender, verb string) string {
+	return strings.TrimRight(cfg.URLPrefix, "/") + "/" + verb
+}
+
+// WithoutUser returns a URL without the user and the password that it may have, which are nobody's but the server's to know.
+func WithoutUser(of string) string {
+	at, err := url.Parse(of)
+	switch {
+	case err != nil:
+		return of[strings.LastIndexByte(of, '@')+1:] // maybe somewhere before that
+	case at.User == nil:
+		return of
+	}
+	at.User = nil
+	return at.String()
+}

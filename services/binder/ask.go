@@ -1,0 +1,625 @@
+package binder
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/extender"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/wire"
+)
+
+const (
+	// mostAsks is how often extenders are asked in one go about a pod whose best node has changed meanwhile.
+	mostAsks = 3
+	// mostRefusals and maxRefusal bound what is told of refusals: so many reasons, of so many bytes. A reason may be anybody's, and another one for each node.
+	mostRefusals = 100
+	maxRefusal   = 1 << 10
+	// A pod that the API server does not tell is read mostReads times, notRead apart, and for no longer than readWithin: then the attempt has failed.
+	mostReads  = 3
+	notRead    = time.Second
+	readWithin = 5 * time.Second
+	// askSlack is what an Ask may take besides what extenders take: to read the pod, and for its part under the ledger's lock.
+	askSlack = 15 * time.Second
+)
+
+// Objects are those of a source as extenders are sent them.
+type Objects interface {
+	// Pod reads a pod, as new as there is, nil if there is none of the name. Nobody else has what is returned.
+	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	// Node returns a node as it was told last, which nobody changes, nil if it is not known. As long as it does not change, it is the same.
+	Node(name string) *corev1.Node
+}
+
+var (
+	errTermEnded = errors.New("the term has ended")
+	errNoTurn    = rpc.Exhausted("EXTENDER_BUSY", turnPause, "extenders are being asked about other pods")
+	errCrowd     = rpc.Exhausted("EXTENDER_BUSY", crowdPause, "extenders are being asked about other pods, and many wait for them")
+)
+
+// within returns a context that ends with the term, too. done waits for who looks after that.
+func (t *term) within(ctx context.Context) (within context.Context, done func()) {
+	within, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-t.done:
+		case <-t.lease:
+		case <-within.Done():
+			return
+		}
+		cancel(errTermEnded)
+	}()
+	return within, func() { cancel(nil); <-ended }
+}
+
+// asks returns which extenders are to be asked where a pod goes. The caller holds the ledger's lock.
+func (t *term) asks(uid string) extender.Interest {
+	if t.extenders == nil {
+		return 0
+	}
+	return t.ledger.interests[uid] & t.extenders.places
+}
+
+// binders returns which extenders bind a pod. The caller holds the ledger's lock.
+func (t *term) binders(uid string) extender.Interest {
+	if t.extenders == nil {
+		return 0
+	}
+	return t.ledger.interests[uid] & t.extenders.binds
+}
+
+// tellAsk says that extenders are to be asked about a pod.
+func (t *term) tellAsk(out *binderv1.Outcome, in extender.Interest) {
+	out.Result, out.Turn = binderv1.Outcome_RESULT_ASK, uint64(in)
+	out.AskMilliseconds = (mostAsks*2*t.extenders.set.Longest(in) + askSlack).Milliseconds() // twice: of the node that it is nominated to, too
+}
+
+// ask asks the extenders that a pod interests, and places it on the node that is best then. One pod is asked about at a time, as far as its
+// extenders go, and what they are asked is of a state with all that has been placed before; the node that it gets has not changed since. So it goes where it would if pods had
+// been placed one at a time. No lock is held while an extender is asked.
+func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+	var bad violations
+	t.checkShard(&bad, req.GetShard())
+	t.checkVersion(&bad, req.GetVersion())
+	if n := req.GetAttempt(); n < 1 {
+		bad.note("attempt", "%d; attempts count from 1", n)
+	}
+	if len(bad) > 0 {
+		return nil, rpc.Invalid(bad...)
+	}
+	if err := t.admit("ask", req.GetShard(), req.GetShardRevision(), req.GetVersion(), 1); err != nil {
+		return nil, err
+	}
+	pods := []*binderv1.PodAttempt{{Id: req.GetId(), Uid: req.GetUid(), Attempt: req.GetAttempt()}}
+	shares, wanted, long := t.wanted(pods)
+	if !t.unbound.takeOf(wanted, long...) {
+		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait for their bind", t.unbound.count())
+	}
+	began := time.Now()
+	a := asked{term: t, req: req}
+	defer func() { // whatever becomes of it, a panic too
+		if a.placed != nil {
+			wanted[t.shareOf(a.placed.with())]--
+		}
+		t.unbound.giveAll(wanted)
+	}()
+	if beyond(shares, wanted)[0] {
+		a.result(binderv1.Outcome_RESULT_BUSY, conflictBusy)
+	} else {
+		ctx, done := t.within(ctx)
+		defer done()
+		a.run(ctx)
+	}
+	if a.broken != nil && !t.ended() {
+		t.fail(a.broken)
+		return nil, rpc.Error(codes.Internal, "BROKEN_LEDGER", "ask: the ledger is broken")
+	}
+	switch {
+	case t.ended():
+		return nil, errNotActive("the term has ended")
+	case a.err != nil:
+		return nil, a.err
+	}
+	t.metrics.asked.WithLabelValues(commitResult(a.resp.GetOutcome().GetResult())).Inc()
+	var placed []*placement
+	if a.placed != nil {
+		placed = []*placement{a.placed}
+		t.metrics.placed.Inc()
+	}
+	t.traceCommit(&binderv1.CommitRequest{Pods: pods}, &binderv1.CommitResponse{Outcomes: []*binderv1.Outcome{a.resp.GetOutcome()}}, placed, began, time.Now())
+	return a.resp, nil
+}
+
+// asked is a pod that extenders are asked about, and what has come of it: resp, err or broken.
+type asked struct {
+	*term
+	req *binderv1.AskRequest
+
+	in      extender.Interest
+	pod     cluster.Pod // as it was when it was first looked at
+	subject engine.Subject
+	told    *extender.Pod
+
+	resp   *binderv1.AskResponse
+	err    error      // to be answered instead
+	broken error      // the ledger is
+	placed *placement // nil: it is not
+}
+
+// result sets what has come of the pod, unless something has.
+func (a *asked) result(r binderv1.Outcome_Result, conflict string) {
+	if a.over() {
+		return
+	}
+	a.resp = &binderv1.AskResponse{Version: wire.ToVersion(a.ledger.version()), Outcome: &binderv1.Outcome{Result: r}}
+	if conflict != "" {
+		a.conflict(conflict)
+	}
+}
+
+// over reports whether something has come of the pod.
+func (a *asked) over() bool { return a.resp != nil || a.err != nil || a.broken != nil }
+
+// sight is what is to be asked about a pod, as the ledger was at a version.
+type sight struct {
+	version cluster.Version
+	nodes   []seenNode // in the class's own order
+	count   int        // how many nodes there are
+}
+
+// seenNode is a node that can run the pod, and what it scores.
+type seenNode struct {
+	engine.NodeTotal
+	name string
+}
+
+func (a *asked) run(ctx context.Context) {
+	// 1. Is there anything to ask?
+	a.read(func(st *cluster.State, row *cluster.PodRow) {
+		a.pod, a.subject, a.in = row.Pod, engine.SubjectOf(&row.Pod), a.asks(row.UID)
+	})
+	if a.over() {
+		return
+	}
+	if a.in == 0 { // an earlier binder had other extenders
+		a.result(binderv1.Outcome_RESULT_RETRY, conflictRetry)
+		return
+	}
+	if a.extenders.crowd(a.in) {
+		a.err = errCrowd
+		return
+	}
+	// 2. What is it? Until that is known, it keeps nobody from their turn.
+	object, err := a.object(ctx)
+	switch {
+	case err != nil:
+		a.log.Warn("pod not read that extenders are to be asked about", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", err)
+		if a.err = a.ends(ctx, nil); a.err == nil {
+			a.result(binderv1.Outcome_RESULT_FAILED, "")
+			a.resp.Error = bounded("read the pod: " + err.Error())
+		}
+		return
+	case object == nil || string(object.UID) != a.pod.UID:
+		a.result(binderv1.Outcome_RESULT_GONE, conflictGone)
+		return
+	}
+	leave, err := a.extenders.take(ctx, a.in)
+	if err != nil {
+		a.err = a.ends(ctx, err)
+		return
+	}
+	defer leave()
+	object.TypeMeta, object.ManagedFields = metav1.TypeMeta{}, nil
+	a.told = extender.NewPod(object)
+	// 3. Ask, until the node that is best has not changed meanwhile.
+	for range mostAsks {
+		if s, is := a.look(true); is {
+			if changed := a.try(ctx, s, true); changed {
+				continue
+			}
+		}
+		if a.over() {
+			return
+		}
+		s, _ := a.look(false)
+		if a.over() {
+			return
+		}
+		if a.try(ctx, s, false); a.over() {
+			return
+		}
+	}
+	a.result(binderv1.Outcome_RESULT_RETRY, conflictExhausted)
+}
+
+// object reads the pod, nil if there is none, in a few tries.
+func (a *asked) object(ctx context.Context) (object *corev1.Pod, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readWithin)
+	defer cancel()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for range mostReads {
+		select {
+		case <-ctx.Done():
+			return nil, cmp.Or(err, context.Cause(ctx))
+		case <-pause.C:
+		}
+		if object, err = a.extenders.objects.Pod(ctx, a.pod.Namespace, a.pod.Name); err == nil {
+			return object, nil
+		}
+		pause.Reset(notRead)
+	}
+	return nil, err
+}
+
+// ends returns why a question has come to nothing: its context has ended, or else err.
+func (a *asked) ends(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// read calls fn between two transactions with the pod, if it still waits to be placed by this attempt. If it does not, that is the result.
+func (a *asked) read(fn func(*cluster.State, *cluster.PodRow)) {
+	var result binderv1.Outcome_Result
+	var conflict string
+	var node cluster.NodeIndex
+	a.ledger.read(func(st *cluster.State) {
+		row := st.Pod(cluster.PodID(a.req.GetId()))
+		if result, conflict = a.stands(st, row); result == binderv1.Outcome_RESULT_UNSPECIFIED {
+			fn(st, row)
+		} else if result == binderv1.Outcome_RESULT_PLACED {
+			node = row.Node
+		}
+	})
+	if result != binderv1.Outcome_RESULT_UNSPECIFIED {
+		a.result(result, conflict)
+		a.resp.Outcome.Node = int32(node)
+	}
+}
+
+// stands returns what is to be said of a pod that is not what the attempt was made for, or has been placed; RESULT_UNSPECIFIED of one that waits. The
+// caller holds the ledger's lock.
+func (a *asked) stands(st *cluster.State, row *cluster.PodRow) (result binderv1.Outcome_Result, conflict string) {
+	switch {
+	case row == nil || row.UID != a.req.GetUid():
+		return binderv1.Outcome_RESULT_GONE, conflictGone
+	case row.Placed():
+		return binderv1.Outcome_RESULT_PLACED, ""
+	case row.Deleting || len(row.Gates) > 0 || a.ledger.profile(row) == nil:
+		return binderv1.Outcome_RESULT_GONE, conflictGone
+	case a.names.shares(st, row.Class) && st.Yields(row.Class):
+		return binderv1.Outcome_RESULT_GONE, conflictYielded
+	case row.Attempt >= a.req.GetAttempt():
+		return binderv1.Outcome_RESULT_RETRY, conflictRetry
+	case a.pod.UID != "" && (engine.SubjectOf(&row.Pod) != a.subject || row.RequiredNode != a.pod.RequiredNode || row.Nominated != a.pod.Nominated):
+		return binderv1.Outcome_RESULT_RETRY, conflictRetry
+	}
+	return binderv1.Outcome_RESULT_UNSPECIFIED, ""
+}
+
+// look returns which nodes can run the pod: the only one that it may go to, or the one that it is nominated to, if that is asked for, or all. False: it is not
+// nominated to one that can run it. If none can, that is the result.
+func (a *asked) look(nominated bool) (s sight, ok bool) {
+	result, conflict := binderv1.Outcome_RESULT_UNSPECIFIED, ""
+	a.read(func(st *cluster.State, row *cluster.PodRow) {
+		s.version, s.count = st.Version(), st.Nodes.Count()
+		if nominated && (row.Nominated == "" || row.RequiredNode != "") {
+			return
+		}
+		judged := a.judge(row, func() {
+			id := cluster.PodID(a.req.GetId())
+			one := st.Nodes.ByName(cmp.Or(row.RequiredNode, row.Nominated))
+			var verdict engine.Verdict
+			known := false
+			if one != cluster.NoNode {
+				verdict, known = a.evaluator.Node(st, a.subject, id, one)
+			}
+			switch fits := known && verdict.Feasible(); {
+			case nominated, row.RequiredNode != "":
+				if fits {
+					s.nodes = []seenNode{{engine.NodeTotal{Node: one}, st.Nodes.Spec[one].Name}}
+				}
+				if why := a.evaluator.FailsAsNominated(st, id); why != nil && !fits && nominated {
+					result, conflict = binderv1.Outcome_RESULT_NO_FIT, conflictNoFit // the next attempt says why
+				}
+				return
+			case known && !fits: // the others are judged as if it were there already
+				s.nodes = a.all(st, row, one)
+			default:
+				s.nodes = a.all(st, row, cluster.NoNode)
+			}
+		})
+		if !judged || !nominated && len(s.nodes) == 0 {
+			result, conflict = binderv1.Outcome_RESULT_NO_FIT, conflictNoFit
+		}
+	})
+	if result != binderv1.Outcome_RESULT_UNSPECIFIED {
+		a.result(result, conflict)
+	}
+	return s, len(s.nodes) > 0
+}
+
+// all returns all nodes that can run the pod but for one, which may be cluster.NoNode, or as many as the profile says, and what these score among themselves. The
+// caller holds the ledger's lock.
+func (a *asked) all(st *cluster.State, row *cluster.PodRow, but cluster.NodeIndex) []seenNode {
+	var among cluster.Bitmap
+	if but != cluster.NoNode {
+		among = slices.Clone(st.Nodes.Live)
+		among.Clear(but)
+	}
+	nodes := a.among(st, among)
+	most := len(nodes)
+	if p := a.ledger.profile(row); p != nil {
+		most = enough(st.Nodes.Count(), p.PercentageOfNodesToScore)
+	}
+	if len(nodes) <= most {
+		return nodes
+	}
+	return a.among(st, bitmapOf(st, a.extenders.sample(nodes, most)))
+}
+
+// among returns the nodes among some that can run the pod, and what they score if these are all; nil are all. The caller holds the ledger's lock.
+func (a *asked) among(st *cluster.State, some cluster.Bitmap) []seenNode {
+	totals, _ := a.evaluator.TotalsAmong(st, a.subject, some)
+	nodes := make([]seenNode, len(totals))
+	for k, n := range totals {
+		nodes[k] = seenNode{n, st.Nodes.Spec[n.Node].Name}
+	}
+	return nodes
+}
+
+func bitmapOf(st *cluster.State, nodes []seenNode) cluster.Bitmap {
+	set := make(cluster.Bitmap, (st.Nodes.Len()+63)/64)
+	for _, n := range nodes {
+		set.Set(n.Node)
+	}
+	return set
+}
+
+// try asks about some nodes, and places the pod on the best, unless that has changed meanwhile. Of the one that the pod is nominated to, neither that it is
+// refused, nor that an extender fails, is a result: then all are asked about.
+func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool) {
+	// 1. Filter.
+	asked := a.extenders.nodesOf(s.nodes, a.extenders.set.Full(a.in), s.count)
+	filtered, err := a.extenders.set.Filter(ctx, a.told, asked)
+	if err == nil {
+		err = strange(filtered.Nodes, s.nodes)
+	}
+	switch {
+	case ctx.Err() != nil:
+		a.err = context.Cause(ctx)
+		return false
+	case err != nil && nominated:
+		a.log.Error("the node that a pod is nominated to cannot be asked about", "pod", a.told.String(), "node", s.nodes[0].name, "err", err)
+		return false
+	case err != nil:
+		a.result(binderv1.Outcome_RESULT_FAILED, "")
+		if a.resp != nil {
+			a.resp.Error = bounded(err.Error())
+		}
+		return false
+	case len(asked) == 0: // they have all gone
+		return true
+	case len(filtered.Nodes) == 0 && nominated:
+		return false
+	case len(filtered.Nodes) == 0:
+		a.result(binderv1.Outcome_RESULT_REFUSED, "")
+		if a.resp != nil {
+			a.resp.Version, a.resp.Refusals = wire.ToVersion(s.version), wire.ToVerdicts(countRefusals(filtered.Refused))
+		}
+		return false
+	}
+	// 2. What do those score that are left, among themselves?
+	left := s.nodes
+	if names := namesOf(filtered.Nodes); len(names) < len(s.nodes) { // an answer may name a node twice
+		if left = a.left(s.nodes, names); a.over() || len(left) == 0 {
+			return true
+		}
+	}
+	// 3. Prioritize, and choose.
+	best := left[0]
+	if len(filtered.Nodes) > 1 {
+		scores, err := a.extenders.set.Prioritize(ctx, a.told, filtered.Nodes)
+		if err != nil {
+			a.err = a.ends(ctx, err)
+			return false
+		}
+		best = choose(left, scores)
+	}
+	// 4. Place.
+	a.place(best, s.version)
+	return !a.over()
+}
+
+// strange returns an error if an extender has left a node that it was not asked about: nothing is known of it. kube-scheduler takes it, and fails to bind.
+func strange(left []*extender.Node, asked []seenNode) error {
+	known := make(map[string]bool, len(asked))
+	for _, n := range asked {
+		known[n.name] = true
+	}
+	for _, n := range left {
+		if !known[n.Name()] {
+			return fmt.Errorf("an extender has left node %q, which it was not asked about", n.Name())
+		}
+	}
+	return nil
+}
+
+// namesOf returns the names of nodes.
+func namesOf(nodes []*extender.Node) map[string]bool {
+	names := make(map[string]bool, len(nodes))
+	for _, n := range nodes {
+		names[n.Name()] = true
+	}
+	return names
+}
+
+// left returns those of some nodes that extenders have left, by name, and that can still run the pod, with what they score if these are all.
+func (a *asked) left(nodes []seenNode, names map[string]bool) (out []seenNode) {
+	a.read(func(st *cluster.State, row *cluster.PodRow) {
+		for _, n := range nodes {
+			if names[n.name] && a.isNode(st, n) {
+				out = append(out, n)
+			}
+		}
+		if row.RequiredNode != "" || len(out) < 2 {
+			return
+		}
+		some := bitmapOf(st, out)
+		out = nil
+		a.judge(row, func() { out = a.among(st, some) })
+	})
+	return out
+}
+
+// isNode reports whether a node that was seen is that of its index still.
+func (a *asked) isNode(st *cluster.State, n seenNode) bool {
+	return int(n.Node) < st.Nodes.Len() && st.Nodes.Live.Has(n.Node) && st.Nodes.Spec[n.Node].Name == n.name
+}
+
+// choose returns the node with the highest total once the extenders' scores have been added; of equal ones, as in kube-scheduler, one that an
+// extender has scored, and else the first.
+func choose(nodes []seenNode, scores map[string]int64) seenNode {
+	var best seenNode
+	has := false
+	for i, n := range nodes {
+		score, scored := scores[n.name]
+		n.Total += extender.Scale * score
+		if i == 0 || n.Total > best.Total || n.Total == best.Total && scored && !has {
+			best, has = n, scored
+		}
+	}
+	return best
+}
+
+// place assumes the pod on a node, if that has not changed since a version, and fits still.
+func (a *asked) place(n seenNode, since cluster.Version) {
+	result, conflict := binderv1.Outcome_RESULT_UNSPECIFIED, ""
+	var node cluster.NodeIndex
+	var placed *placement
+	a.broken = a.ledger.update(func(tx *tx) error {
+		st := tx.state
+		stint, err := a.stint(tx)
+		if err != nil {
+			return err
+		}
+		id := cluster.PodID(a.req.GetId())
+		row := st.Pod(id)
+		if result, conflict = a.stands(st, row); result != binderv1.Outcome_RESULT_UNSPECIFIED {
+			if result == binderv1.Outcome_RESULT_PLACED {
+				node = row.Node
+			}
+			return nil
+		}
+		if shares := a.names.shares(st, row.Class); shares && stint == 0 {
+			result, conflict = binderv1.Outcome_RESULT_GONE, conflictYielded
+			return nil
+		} else if shares && a.names.countAside() >= a.unbound.limit {
+			result, conflict = binderv1.Outcome_RESULT_BUSY, conflictBusy
+			return nil
+		}
+		if !a.isNode(st, n) || st.Nodes.Modified[n.Node] > since.Seq {
+			return nil
+		}
+		chosen := engine.NoFit
+		var volumes []cluster.VolumeChoice
+		if !a.judge(row, func() {
+			if verdict, known := a.evaluator.Node(st, a.subject, id, n.Node); known && verdict.Feasible() {
+				volumes, chosen = a.chooseVolumes(row, n.Node)
+			}
+		}) {
+			result, conflict = binderv1.Outcome_RESULT_NO_FIT, conflictNoFit
+			return nil
+		}
+		if chosen != engine.Placed {
+			return nil
+		}
+		var prep *preparation
+		if len(volumes) > 0 {
+			if prep = a.reserve(row, n.Node, volumes); prep == nil {
+				result, conflict = binderv1.Outcome_RESULT_BUSY, conflictBusy
+				return nil
+			}
+		}
+		if placed, err = a.assume(tx, id, n.Node, a.req.GetAttempt(), volumes, prep, stint); err != nil {
+			return err
+		}
+		result, node = binderv1.Outcome_RESULT_ASSUMED, n.Node
+		tx.tell(func() { a.recorder.add([]*placement{placed}) })
+		return nil
+	})
+	if a.broken != nil || result == binderv1.Outcome_RESULT_UNSPECIFIED {
+		return
+	}
+	a.placed = placed
+	a.result(result, conflict)
+	a.resp.Outcome.Node = int32(node)
+}
+
+// countRefusals counts nodes by what extenders say of them, the most frequent reasons first, of which there are mostRefusals; of more, the last stands for others.
+func countRefusals(refused map[string]extender.Refusal) []engine.VerdictCount {
+	counts := make(map[extender.Refusal]*engine.VerdictCount)
+	for _, name := range slices.Sorted(maps.Keys(refused)) {
+		r := refused[name]
+		r.Reason = bounded(r.Reason)
+		c := counts[r]
+		if c == nil {
+			c = &engine.VerdictCount{Plugin: extender.Plugin, Reason: r.Reason, Unresolvable: r.Unresolvable}
+			counts[r] = c
+		}
+		if c.Count++; len(c.Examples) < 3 {
+			c.Examples = append(c.Examples, strings.ToValidUTF8(name, "?"))
+		}
+	}
+	out := make([]engine.VerdictCount, 0, len(counts))
+	for _, c := range counts {
+		out = append(out, *c)
+	}
+	slices.SortFunc(out, func(a, b engine.VerdictCount) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason), compareBools(a.Unresolvable, b.Unresolvable))
+	})
+	if len(out) <= mostRefusals {
+		return out
+	}
+	others := engine.VerdictCount{Plugin: extender.Plugin, Reason: "other reasons of extenders"}
+	for _, c := range out[mostRefusals-1:] {
+		others.Count += c.Count
+	}
+	return append(out[:mostRefusals-1:mostRefusals-1], others)
+}
+
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// bounded returns what is told of a text that may be anybody's.
+func bounded(text string) string {
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) > maxRefusal {
+		text = strings.ToValidUTF8(text[:maxRefusal], "") + "…"
+	}
+	return text
+}

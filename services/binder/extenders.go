@@ -1,0 +1,203 @@
+package binder
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-scheduler/berth/internal/extender"
+)
+
+const (
+	// turnWait is how long a pod waits for its turn before its shard is told to come back, and turnPause after how long: so that calls which wait for an
+	// extender that hangs do not keep others from the server.
+	turnWait  = 2 * time.Second
+	turnPause = 50 * time.Millisecond
+	// crowdPause is after how long a shard is told to come back where mostWaiting others wait already.
+	crowdPause = 500 * time.Millisecond
+	// leastAsked is how many nodes extenders are asked about in any case, as in kube-scheduler.
+	leastAsked = 100
+	// mostWaiting is how many pods wait for their turn with an extender. Others are told at once to come back, so that an extender that hangs, of whose pods each
+	// member asks about a few, holds up no calls but these.
+	mostWaiting = 8
+)
+
+// extenders are the extenders of a binder, whose turn it is, and the nodes as they are sent. It outlives terms: also of two that follow each other, one
+// pod is asked about at a time.
+type extenders struct {
+	set     *extender.Set
+	objects Objects
+	places  extender.Interest // those that have a say in where a pod goes
+	binds   extender.Interest // those that bind
+
+	mu    sync.Mutex
+	busy  extender.Interest         // those that are being asked
+	line  []*waiter                 // in the order in which they came
+	next  int                       // where the next sample of nodes begins
+	full  map[string]keptNode       // nodes as they were sent last in full, by name
+	names map[string]*extender.Node // nodes of which only the name is sent
+}
+
+// waiter is a pod whose turn it is not.
+type waiter struct {
+	in   extender.Interest
+	turn chan struct{} // closed, under extenders.mu, when it is
+}
+
+// keptNode is a node as it was last sent in full. It is encoded once.
+type keptNode struct {
+	object *corev1.Node
+	node   *extender.Node
+}
+
+func newExtenders(set *extender.Set, objects Objects) *extenders {
+	return &extenders{
+		set: set, objects: objects, places: set.Can(extender.Filter) | set.Can(extender.Prioritize), binds: set.Can(extender.Bind),
+		full: make(map[string]keptNode), names: make(map[string]*extender.Node),
+	}
+}
+
+// take waits until none of some extenders is being asked, and then has them asked about nobody else until leave. Who waits for others too does not hold up those who wait
+// for some of them: if one of them hangs, the others are asked about pods that do not interest it. An error says that the turn has not come, or that mostWaiting
+// wait for one of them already.
+func (a *extenders) take(ctx context.Context, in extender.Interest) (leave func(), err error) {
+	leave = func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.busy &^= in
+		a.grant()
+	}
+	w := &waiter{in, make(chan struct{})}
+	a.mu.Lock()
+	crowded := a.crowded(in)
+	if !crowded {
+		a.line = append(a.line, w)
+		a.grant()
+	}
+	a.mu.Unlock()
+	if crowded {
+		return nil, errCrowd
+	}
+	timer := time.NewTimer(turnWait)
+	defer timer.Stop()
+	select {
+	case <-w.turn:
+		return leave, nil
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	select {
+	case <-w.turn: // meanwhile
+		a.busy &^= in
+	default:
+		a.line = slices.DeleteFunc(a.line, func(other *waiter) bool { return other == w })
+	}
+	a.grant()
+	return nil, errNoTurn
+}
+
+// crowd reports whether as many as may be wait for one of some extenders.
+func (a *extenders) crowd(in extender.Interest) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.crowded(in)
+}
+
+// crowded reports whether as many as may be wait for one of some extenders. The caller holds the lock.
+func (a *extenders) crowded(in extender.Interest) bool {
+	for i := range in.Each() {
+		n := 0
+		for _, w := range a.line {
+			n += int(w.in >> i & 1)
+		}
+		if n >= mostWaiting {
+			return true
+		}
+	}
+	return false
+}
+
+// grant gives turns to those who can have one, in order. The caller holds the lock.
+func (a *extenders) grant() {
+	a.line = slices.DeleteFunc(a.line, func(w *waiter) bool {
+		if a.busy&w.in != 0 {
+			return false
+		}
+		a.busy |= w.in
+		close(w.turn)
+		return true
+	})
+}
+
+// nodesOf returns nodes as extenders are sent them, in full if full, but for those that are not known any more, by index. Of the nodes that there are, so many,
+// each is encoded once; those that have gone are forgotten at times.
+func (a *extenders) nodesOf(seen []seenNode, full bool, count int) []*extender.Node {
+	seen = slices.Clone(seen)
+	slices.SortFunc(seen, func(a, b seenNode) int { return cmp.Compare(a.Node, b.Node) })
+	objects := make([]*corev1.Node, len(seen)) // in full
+	for k := range seen {
+		if full {
+			objects[k] = a.objects.Node(seen[k].name)
+		}
+	}
+	out := make([]*extender.Node, 0, len(seen))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if most := 2*count + 1000; len(a.full) > most || len(a.names) > most {
+		clear(a.full)
+		clear(a.names)
+	}
+	for k, object := range objects {
+		switch name := seen[k].name; {
+		case !full:
+			node := a.names[name]
+			if node == nil {
+				node = extender.NewNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+				a.names[name] = node
+			}
+			out = append(out, node)
+		case object != nil:
+			kept := a.full[name]
+			if kept.object != object {
+				kept = keptNode{object, extender.NewNode(object)}
+				a.full[name] = kept
+			}
+			out = append(out, kept.node)
+		}
+	}
+	return out
+}
+
+// enough returns about how many feasible nodes extenders are asked, of so many nodes, at percentageOfNodesToScore. Where that is 0, Berth looks at all, which
+// kube-scheduler does not.
+func enough(nodes int, percentage int32) int {
+	if percentage <= 0 || percentage >= 100 {
+		return nodes
+	}
+	return max(leastAsked, int(int64(nodes)*int64(percentage)/100))
+}
+
+// sample returns so many of some nodes at most, in their order: each time the next ones by index, and round.
+func (a *extenders) sample(nodes []seenNode, most int) []seenNode {
+	if len(nodes) <= most {
+		return nodes
+	}
+	byIndex := slices.Clone(nodes)
+	slices.SortFunc(byIndex, func(a, b seenNode) int { return cmp.Compare(a.Node, b.Node) })
+	a.mu.Lock()
+	first := a.next % len(byIndex)
+	a.next = first + most
+	a.mu.Unlock()
+	kept := make(map[string]bool, most)
+	for k := range most {
+		kept[byIndex[(first+k)%len(byIndex)].name] = true
+	}
+	return slices.DeleteFunc(nodes, func(n seenNode) bool { return !kept[n.name] })
+}

@@ -1,0 +1,310 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+// asks makes pods interest extenders whose names begin so.
+func (w *world) asks(prefix string, answer func(ctx context.Context, name string, request *binderv1.AskRequest) (*binderv1.AskResponse, error)) {
+	w.binder.mu.Lock()
+	defer w.binder.mu.Unlock()
+	w.binder.asking = answer
+	w.binder.instead = func(name string) binderv1.Outcome_Result {
+		if strings.HasPrefix(name, prefix) {
+			return binderv1.Outcome_RESULT_ASK
+		}
+		return binderv1.Outcome_RESULT_UNSPECIFIED
+	}
+}
+
+func answering(result binderv1.Outcome_Result) *binderv1.AskResponse {
+	return &binderv1.AskResponse{Outcome: &binderv1.Outcome{Result: result}}
+}
+
+func refusedBy(reason string, nodes int32, unresolvable bool) *binderv1.AskResponse {
+	r := answering(binderv1.Outcome_RESULT_REFUSED)
+	r.Refusals = []*filterv1.VerdictCount{{Plugin: "Extender", Reason: reason, Count: nodes, Unresolvable: unresolvable}}
+	return r
+}
+
+func TestAPodThatExtendersRefuseWaitsForAnything(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	w.ledger.node("n2", 1000)
+	w.ledger.node("small", 10)
+	var mu sync.Mutex
+	asked, refuses := 0, true
+	w.asks("gpu", func(_ context.Context, _ string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if asked++; refuses {
+			return refusedBy("no gpu", 2, false), nil
+		}
+		return w.binder.assume(request, "n2"), nil
+	})
+	w.ledger.pod("gpu", 600, nil)
+	q, _ := w.queueMember("q1")
+	p := untilState(t, q, "gpu", queuev1.State_STATE_UNSCHEDULABLE)
+	const want = "0/3 nodes are available: 1 Insufficient cpu, 2 no gpu. no new claims to deallocate, " +
+		"preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."
+	until(t, "it is reported", func() bool { return w.binder.report("gpu") != "" })
+	if got := w.binder.report("gpu"); got != want || p.GetMessage() != want {
+		t.Errorf("reported %q, in the queue %q, want %q", got, p.GetMessage(), want)
+	}
+	mu.Lock()
+	if asked != 1 {
+		t.Errorf("asked %d times, want once", asked)
+	}
+	refuses = false
+	mu.Unlock()
+	// What happens says nothing of any node that Berth's plugins would see.
+	w.ledger.pod("other", 100, bound("small"))
+	w.untilPlaced("gpu")
+	if got := w.ledger.nodeOf("gpu"); got != "n2" {
+		t.Errorf("it is on %s, want n2", got)
+	}
+}
+
+func TestAnExtenderThatFailsIsAnErrorOfTheAttempt(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	first := make(chan struct{}, 1)
+	first <- struct{}{}
+	w.asks("gpu", func(_ context.Context, _ string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+		select {
+		case <-first:
+			r := answering(binderv1.Outcome_RESULT_FAILED)
+			r.Error = "Post http://extender: no answer"
+			return r, nil
+		default:
+			return w.binder.assume(request, "n1"), nil
+		}
+	})
+	w.ledger.pod("gpu", 600, nil)
+	w.queueMember("q1")
+	until(t, "it is reported", func() bool { return w.binder.report("gpu") == "Post http://extender: no answer" })
+	w.untilPlaced("gpu") // behind its backoff
+}
+
+// One extender hangs, with pods of the highest priority: those of another, of another shard, and those that interest none, go on.
+func TestNobodyWaitsForAnExtenderThatHangs(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 2)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 10_000)
+	first, hangs := make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	var order []string
+	w.asks("gpu", func(ctx context.Context, name string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+		mu.Lock()
+		order = append(order, name)
+		mu.Unlock()
+		if strings.HasPrefix(name, "gpu-hangs") {
+			until := hangs
+			if name == "gpu-hangs-1" {
+				until = first
+			}
+			select {
+			case <-until:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		return w.binder.assume(request, "n1"), nil
+	})
+	w.binder.turn = func(name string) uint64 {
+		if strings.HasPrefix(name, "gpu-hangs") {
+			return 1
+		}
+		return 2
+	}
+	q, _ := w.queueMember("q1")
+	asked := func(n int) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(order) == n
+		}
+	}
+	// As many as a member asks about at once, in this shard.
+	w.ledger.pod("gpu-hangs-1", 100, priority(100))
+	until(t, "it is asked about", asked(1))
+	w.ledger.pod("gpu-hangs-2", 100, priority(100))
+	until(t, "it is asked about", asked(2))
+	for k := range 3 { // these wait, in queue order
+		w.ledger.pod(fmt.Sprintf("gpu-hangs-then-%d", k), 100, priority(int32(50+10*k)))
+	}
+	until(t, "they wait", func() bool {
+		n := 0
+		for _, p := range pending(t, q) {
+			if p.GetState() == queuev1.State_STATE_IN_FLIGHT {
+				n++
+			}
+		}
+		return n == 5
+	})
+	for k := range 8 { // of several classes, and so of both shards
+		w.ledger.pod(fmt.Sprintf("plain-%d", k), int64(10+k), priority(int32(k-4)))
+		w.ledger.pod(fmt.Sprintf("gpu-well-%d", k), int64(20+k), priority(int32(k-4)))
+	}
+	for k := range 8 {
+		w.untilPlaced(fmt.Sprintf("plain-%d", k), fmt.Sprintf("gpu-well-%d", k))
+	}
+	mu.Lock()
+	order = nil
+	mu.Unlock()
+	close(hangs) // the first still hangs, and so they are asked about one after the other
+	w.untilPlaced("gpu-hangs-2", "gpu-hangs-then-0", "gpu-hangs-then-1", "gpu-hangs-then-2")
+	close(first)
+	w.untilPlaced("gpu-hangs-1")
+	mu.Lock()
+	defer mu.Unlock()
+	if want := []string{"gpu-hangs-then-2", "gpu-hangs-then-1", "gpu-hangs-then-0"}; !slices.Equal(order, want) {
+		t.Errorf("asked about in the order %v, want %v", order, want)
+	}
+}
+
+// The preemption of a pod that fits where extenders do not let it go says so: that it fits there is no reason against it.
+func TestAPodThatExtendersRefusePreemptsElsewhere(t *testing.T) {
+	w, _ := full(t)
+	w.ledger.node("n3", 1000)
+	w.asks("gpu", func(context.Context, string, *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+		return refusedBy("no gpu", 1, true), nil
+	})
+	w.ledger.pod("gpu", 600, priority(10))
+	w.queueMember("q1")
+	until(t, "a preemption has begun", func() bool { return len(w.binder.preempted()) == 1 })
+	w.binder.mu.Lock()
+	defer w.binder.mu.Unlock()
+	if r := w.binder.preempts[0]; !r.GetRefused() || r.GetPod().GetMessage() != "0/3 nodes are available: 1 no gpu, 2 Insufficient cpu." {
+		t.Errorf("refused %v, %q", r.GetRefused(), r.GetPod().GetMessage())
+	}
+}
+
+// What the binder does not know yet is asked again; what it takes back too often backs off.
+func TestAQuestionIsAskedAgainUntilItIsKnownWhatBecameOfIt(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	var mu sync.Mutex
+	n := 0
+	w.asks("gpu", func(_ context.Context, _ string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch n++; n {
+		case 1:
+			return nil, rpc.Error(codes.Unavailable, "NOT_ACTIVE", "not yet")
+		case 2:
+			return nil, rpc.Exhausted("EXTENDER_BUSY", time.Millisecond, "later")
+		case 3, 4:
+			return answering(binderv1.Outcome_RESULT_RETRY), nil
+		}
+		return w.binder.assume(request, "n1"), nil
+	})
+	w.ledger.pod("gpu", 600, nil)
+	w.queueMember("q1")
+	w.untilPlaced("gpu")
+	if got := w.binder.report("gpu"); got != "" {
+		t.Errorf("reported %q, want nothing: it has been in vain twice only", got)
+	}
+}
+
+// A pod that goes while it waits is not asked about.
+func TestAPodThatIsGoneIsNotAskedAbout(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 10_000)
+	hangs := make(chan struct{})
+	var mu sync.Mutex
+	var order []string
+	w.asks("gpu", func(ctx context.Context, name string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+		mu.Lock()
+		order = append(order, name)
+		mu.Unlock()
+		select {
+		case <-hangs:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		return w.binder.assume(request, "n1"), nil
+	})
+	q, _ := w.queueMember("q1")
+	for _, name := range []string{"gpu-1", "gpu-2", "gpu-3"} {
+		w.ledger.pod(name, 100, nil)
+		untilState(t, q, name, queuev1.State_STATE_IN_FLIGHT)
+	}
+	until(t, "two are asked about", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == 2 })
+	w.ledger.mu.Lock()
+	id, _ := w.ledger.st.PodByUID("uid-gpu-3")
+	w.ledger.applyLocked(cluster.PodRemoved{ID: id})
+	w.ledger.mu.Unlock()
+	close(hangs)
+	w.untilPlaced("gpu-1", "gpu-2")
+	w.ledger.pod("gpu-4", 100, nil)
+	w.untilPlaced("gpu-4")
+	mu.Lock()
+	defer mu.Unlock()
+	if slices.Contains(order, "gpu-3") {
+		t.Errorf("asked about %v", order)
+	}
+}
+
+// Another member owns the shard by now: the member that hears of it from an answer about extenders only asks about no other pod of it before it has claimed it again.
+func TestAShardIsLostByAnAnswerAboutExtenders(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	var mu sync.Mutex
+	var first int64
+	n := 0
+	w.asks("gpu", func(_ context.Context, _ string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+		mu.Lock()
+		if first == 0 {
+			first = request.GetShardRevision()
+		}
+		lost := request.GetShardRevision() == first
+		if lost {
+			n++
+		}
+		mu.Unlock()
+		if lost {
+			return nil, rpc.Error(codes.FailedPrecondition, "SHARD_LOST", "claimed since")
+		}
+		return w.binder.assume(request, "n1"), nil
+	})
+	w.ledger.pod("gpu", 600, nil)
+	w.queueMember("q1")
+	w.untilPlaced("gpu")
+	mu.Lock()
+	defer mu.Unlock()
+	if n != 1 {
+		t.Errorf("asked %d times by the claim that is lost, want once", n)
+	}
+}
