@@ -37,6 +37,9 @@ const (
 	leastElements    = 1000
 )
 
+// mostVictims is how many victims an answer may name, on all nodes together.
+const mostVictims = 100_000
+
 // maxText bounds what an error says of a text that is an extender's, in bytes. It gets into logs.
 const maxText = 1 << 10
 
@@ -105,6 +108,8 @@ func (e *extender) read(body *bounded, verb Verb, asked int, answer any) error {
 		return json.NewDecoder(io.MultiReader(bytes.NewReader(v.text), body)).Decode(answer)
 	case v.most(verb) > max(elementsPerAsked*asked, leastElements):
 		return fmt.Errorf("extender %q was asked about %d nodes, and answers with far more: have it answer with each once", e.url, asked)
+	case verb == Preempt && v.counts[victimLevel] > mostVictims:
+		return fmt.Errorf("extender %q answers with more than %d victims: have it answer with fewer", e.url, mostVictims)
 	}
 	return decode(v.text, answer)
 }
@@ -168,8 +173,11 @@ type value struct {
 	quoted, escaped bool
 }
 
-// levels are as many as are counted: nodes in full are the deepest, in Nodes.items of an answer to a filter.
-const levels = 4
+// levels are as many as are counted: victims are the deepest, in NodeNameToMetaVictims.NODE.Pods of an answer about preemption.
+const (
+	levels      = 5
+	victimLevel = 4
+)
 
 // most returns how many elements an answer to a verb has: at one level, for they are in one list or map, or in a few.
 func (v *value) most(verb Verb) int {

@@ -355,7 +355,7 @@ func TestTheEndOfAnAnswerIsWhereTheDecoderFindsIt(t *testing.T) {
 func TestValuesAreCountedAtTheirLevel(t *testing.T) {
 	for text, want := range map[string][levels]int{
 		`{"a":[]}`: {0, 1, 1, 0}, `{"a":[1,[2,3],"4,5"],"b":{"c":"{,","d":[6,7]}}`: {0, 2, 5, 4}, `[1,2]`: {0, 2, 0, 0}, `[[]]`: {0, 1, 1, 0}, `[[1,2],3]`: {0, 2, 2, 0},
-		`[[[[1,2]]]]`: {0, 1, 1, 1},
+		`[[[[1,2]]]]`: {0, 1, 1, 1, 2}, `[[[[[1,2]]]]]`: {0, 1, 1, 1, 1},
 	} {
 		var v value
 		if v.read(strings.NewReader(text)); v.counts != want {

@@ -59,7 +59,8 @@ type question struct {
 	at      pending.InLine
 	version cluster.Version // of the binder's answer that says so
 	turn    uint64
-	atMost  time.Duration // for one Ask
+	atMost  time.Duration    // for one Ask
+	preempt *preemptQuestion // it fits nowhere, and it is asked about who goes for it; nil: it is asked about where it goes
 }
 
 // refusal is what extenders have said of an attempt.
@@ -185,6 +186,10 @@ func (k *asker) ask(ctx context.Context, q *question) {
 	k.d.sh.peek(func(queue *pending.Queue) { runs = queue.Runs(q.Attempt) })
 	if !runs {
 		k.over(q, tracedGone)
+		return
+	}
+	if q.preempt != nil {
+		k.preempt(ctx, q)
 		return
 	}
 	request := &binderv1.AskRequest{

@@ -306,6 +306,8 @@ type binder struct {
 	turn   func(name string) uint64
 	// preempting lets a test answer the n-th preemption, from 1; nil: as the ledger has it.
 	preempting func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
+	// agreeing answers what extenders say of a preemption by which preempting says that they are to be asked.
+	agreeing func(ctx context.Context, name string, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
 }
 
 func (b *binder) Commit(_ context.Context, request *binderv1.CommitRequest) (*binderv1.CommitResponse, error) {
@@ -439,9 +441,19 @@ func (b *binder) assume(request *binderv1.AskRequest, node string) *binderv1.Ask
 	return &binderv1.AskResponse{Outcome: &binderv1.Outcome{Result: binderv1.Outcome_RESULT_ASSUMED, Node: int32(at)}}
 }
 
-// Preempt marks the victims, which stay until the test has them evicted.
-func (b *binder) Preempt(_ context.Context, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+// Preempt marks the victims, which stay until the test has them evicted. What extenders are asked about the test answers, without a lock.
+func (b *binder) Preempt(ctx context.Context, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
 	b.mu.Lock()
+	if agreeing := b.agreeing; request.GetAsk() {
+		b.mu.Unlock()
+		response, err := agreeing(ctx, strings.TrimPrefix(request.GetPod().GetUid(), "uid-"), request)
+		if err == nil {
+			b.ledger.mu.RLock()
+			defer b.ledger.mu.RUnlock()
+			response.Version = wire.ToVersion(b.ledger.st.Version())
+		}
+		return response, err
+	}
 	defer b.mu.Unlock()
 	b.preempts, b.asked = append(b.preempts, request), append(b.asked, b.ledger.describe(request))
 	if b.preempting != nil {

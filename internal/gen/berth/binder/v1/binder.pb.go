@@ -122,6 +122,12 @@ const (
 	PreemptResponse_RESULT_RETRY PreemptResponse_Result = 2
 	// The pod is gone, deleted, placed or gated, or pods are evicted for it already: the replica will tell.
 	PreemptResponse_RESULT_GONE PreemptResponse_Result = 3
+	// Nothing was done: extenders have a say in which pods go. Preempt with `ask`. Other pods need not wait for that.
+	PreemptResponse_RESULT_ASK PreemptResponse_Result = 4
+	// Nothing was done, with ask only: extenders have left no node.
+	PreemptResponse_RESULT_NO_CANDIDATE PreemptResponse_Result = 5
+	// Nothing was done, with ask only: an extender that may not be ignored has failed, or the pod cannot be read that it is to be told of.
+	PreemptResponse_RESULT_FAILED PreemptResponse_Result = 6
 )
 
 // Enum value maps for PreemptResponse_Result.
@@ -131,12 +137,18 @@ var (
 		1: "RESULT_STARTED",
 		2: "RESULT_RETRY",
 		3: "RESULT_GONE",
+		4: "RESULT_ASK",
+		5: "RESULT_NO_CANDIDATE",
+		6: "RESULT_FAILED",
 	}
 	PreemptResponse_Result_value = map[string]int32{
-		"RESULT_UNSPECIFIED": 0,
-		"RESULT_STARTED":     1,
-		"RESULT_RETRY":       2,
-		"RESULT_GONE":        3,
+		"RESULT_UNSPECIFIED":  0,
+		"RESULT_STARTED":      1,
+		"RESULT_RETRY":        2,
+		"RESULT_GONE":         3,
+		"RESULT_ASK":          4,
+		"RESULT_NO_CANDIDATE": 5,
+		"RESULT_FAILED":       6,
 	}
 )
 
@@ -907,10 +919,14 @@ type PreemptRequest struct {
 	Pod *PodReport `protobuf:"bytes,4,opt,name=pod,proto3" json:"pod,omitempty"`
 	// The number of its attempt, from 1.
 	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// The node and the victims.
+	// The node and the victims; not set with `ask`.
 	Candidate *v11.PreemptionCandidate `protobuf:"bytes,6,opt,name=candidate,proto3" json:"candidate,omitempty"`
 	// Extenders have refused the nodes where the pod fits without anybody going: that it fits there is nothing against its preemption.
-	Refused       bool `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	Refused bool `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	// A binder has answered RESULT_ASK: the extenders are to be asked which pods go.
+	Ask bool `protobuf:"varint,8,opt,name=ask,proto3" json:"ask,omitempty"`
+	// With ask: a node counts only if the same pods would have to go if volumes counted as attached for as long as VolumeAttachments say so.
+	AsAttached    bool `protobuf:"varint,9,opt,name=as_attached,json=asAttached,proto3" json:"as_attached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -994,13 +1010,33 @@ func (x *PreemptRequest) GetRefused() bool {
 	return false
 }
 
+func (x *PreemptRequest) GetAsk() bool {
+	if x != nil {
+		return x.Ask
+	}
+	return false
+}
+
+func (x *PreemptRequest) GetAsAttached() bool {
+	if x != nil {
+		return x.AsAttached
+	}
+	return false
+}
+
 // PreemptResponse is what became of a preemption.
 type PreemptResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version after it.
 	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// What.
-	Result        PreemptResponse_Result `protobuf:"varint,2,opt,name=result,proto3,enum=berth.binder.v1.PreemptResponse_Result" json:"result,omitempty"`
+	Result PreemptResponse_Result `protobuf:"varint,2,opt,name=result,proto3,enum=berth.binder.v1.PreemptResponse_Result" json:"result,omitempty"`
+	// For RESULT_ASK, as in Outcome: which extenders.
+	Turn uint64 `protobuf:"varint,3,opt,name=turn,proto3" json:"turn,omitempty"`
+	// For RESULT_ASK, how long Preempt with `ask` may take at most once it is the pod's turn, in milliseconds.
+	AskMilliseconds int64 `protobuf:"varint,4,opt,name=ask_milliseconds,json=askMilliseconds,proto3" json:"ask_milliseconds,omitempty"`
+	// For RESULT_FAILED, how, as kube-scheduler words it.
+	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1047,6 +1083,27 @@ func (x *PreemptResponse) GetResult() PreemptResponse_Result {
 		return x.Result
 	}
 	return PreemptResponse_RESULT_UNSPECIFIED
+}
+
+func (x *PreemptResponse) GetTurn() uint64 {
+	if x != nil {
+		return x.Turn
+	}
+	return 0
+}
+
+func (x *PreemptResponse) GetAskMilliseconds() int64 {
+	if x != nil {
+		return x.AskMilliseconds
+	}
+	return 0
+}
+
+func (x *PreemptResponse) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
 }
 
 var File_berth_binder_v1_binder_proto protoreflect.FileDescriptor
@@ -1116,7 +1173,7 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\aattempt\x18\x06 \x01(\x05R\aattempt\x12\x1c\n" +
 	"\tnominated\x18\a \x01(\tR\tnominated\"$\n" +
 	"\x0eReportResponse\x12\x12\n" +
-	"\x04left\x18\x01 \x03(\x05R\x04left\"\xa4\x02\n" +
+	"\x04left\x18\x01 \x03(\x05R\x04left\"\xd7\x02\n" +
 	"\x0ePreemptRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
 	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +
@@ -1124,15 +1181,25 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x03pod\x18\x04 \x01(\v2\x1a.berth.binder.v1.PodReportR\x03pod\x12\x18\n" +
 	"\aattempt\x18\x05 \x01(\x05R\aattempt\x12B\n" +
 	"\tcandidate\x18\x06 \x01(\v2$.berth.filter.v1.PreemptionCandidateR\tcandidate\x12\x18\n" +
-	"\arefused\x18\a \x01(\bR\arefused\"\xdc\x01\n" +
+	"\arefused\x18\a \x01(\bR\arefused\x12\x10\n" +
+	"\x03ask\x18\b \x01(\bR\x03ask\x12\x1f\n" +
+	"\vas_attached\x18\t \x01(\bR\n" +
+	"asAttached\"\xee\x02\n" +
 	"\x0fPreemptResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12?\n" +
-	"\x06result\x18\x02 \x01(\x0e2'.berth.binder.v1.PreemptResponse.ResultR\x06result\"W\n" +
+	"\x06result\x18\x02 \x01(\x0e2'.berth.binder.v1.PreemptResponse.ResultR\x06result\x12\x12\n" +
+	"\x04turn\x18\x03 \x01(\x04R\x04turn\x12)\n" +
+	"\x10ask_milliseconds\x18\x04 \x01(\x03R\x0faskMilliseconds\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"\x93\x01\n" +
 	"\x06Result\x12\x16\n" +
 	"\x12RESULT_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eRESULT_STARTED\x10\x01\x12\x10\n" +
 	"\fRESULT_RETRY\x10\x02\x12\x0f\n" +
-	"\vRESULT_GONE\x10\x032\xb5\x02\n" +
+	"\vRESULT_GONE\x10\x03\x12\x0e\n" +
+	"\n" +
+	"RESULT_ASK\x10\x04\x12\x17\n" +
+	"\x13RESULT_NO_CANDIDATE\x10\x05\x12\x11\n" +
+	"\rRESULT_FAILED\x10\x062\xb5\x02\n" +
 	"\rBinderService\x12I\n" +
 	"\x06Commit\x12\x1e.berth.binder.v1.CommitRequest\x1a\x1f.berth.binder.v1.CommitResponse\x12I\n" +
 	"\x06Report\x12\x1e.berth.binder.v1.ReportRequest\x1a\x1f.berth.binder.v1.ReportResponse\x12L\n" +

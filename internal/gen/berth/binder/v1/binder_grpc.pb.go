@@ -47,7 +47,9 @@ type BinderServiceClient interface {
 	// Preempt evicts pods from a node so that a pod that fits nowhere finds room there, nominates the pod to it, and holds
 	// the room for it. It checks on the live ledger that exactly these pods have to go, and answers when the ledger says
 	// so; the evictions themselves follow.
-	// It is idempotent per pod and attempt. Errors as of Commit, and of Report.
+	// With `ask` it looks for the nodes itself, asks the extenders that have a say in that, and answers when that is known: each extender is asked
+	// about one pod at a time.
+	// It is idempotent per pod and attempt. Errors as of Commit, and of Report; with `ask`, of Ask.
 	// RESOURCE_EXHAUSTED (PREEMPTIONS_FULL) with RetryInfo: evictions are behind; come back later.
 	Preempt(ctx context.Context, in *PreemptRequest, opts ...grpc.CallOption) (*PreemptResponse, error)
 	// Ask asks the extenders that a pod interests about it, and places it on the node that is best then. It answers when that is known: each
@@ -125,7 +127,9 @@ type BinderServiceServer interface {
 	// Preempt evicts pods from a node so that a pod that fits nowhere finds room there, nominates the pod to it, and holds
 	// the room for it. It checks on the live ledger that exactly these pods have to go, and answers when the ledger says
 	// so; the evictions themselves follow.
-	// It is idempotent per pod and attempt. Errors as of Commit, and of Report.
+	// With `ask` it looks for the nodes itself, asks the extenders that have a say in that, and answers when that is known: each extender is asked
+	// about one pod at a time.
+	// It is idempotent per pod and attempt. Errors as of Commit, and of Report; with `ask`, of Ask.
 	// RESOURCE_EXHAUSTED (PREEMPTIONS_FULL) with RetryInfo: evictions are behind; come back later.
 	Preempt(context.Context, *PreemptRequest) (*PreemptResponse, error)
 	// Ask asks the extenders that a pod interests about it, and places it on the node that is best then. It answers when that is known: each
