@@ -248,8 +248,8 @@ func TestExtendersHaveTheirSayInWhoGoes(t *testing.T) {
 
 // Who goes is evicted, and the pod is nominated: by an answer that names others than the search has found, it is these.
 func TestWhomExtendersNameIsEvicted(t *testing.T) {
-	w := newPreemptWorld(t, newPreemptHook(t, leaves("c: c20")).at())
-	if got := w.ask(w.question("high")); got != "started on c: c20" {
+	w := newPreemptWorld(t, newPreemptHook(t, leaves("c: c20 c0 c20")).at())
+	if got := w.ask(w.question("high")); got != "started on c: c0 c20" {
 		t.Fatal(got)
 	}
 	p, of := w.preemptions.next()
@@ -257,8 +257,8 @@ func TestWhomExtendersNameIsEvicted(t *testing.T) {
 	if err := w.carryOut(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.src.evictions(); !slices.Equal(got, []string{"c20"}) {
-		t.Errorf("evicted %v", got)
+	if got := slices.Sorted(slices.Values(w.src.evictions())); !slices.Equal(got, []string{"c0", "c20"}) {
+		t.Errorf("evicted %v, want each that is named, once", got)
 	}
 }
 
@@ -284,15 +284,17 @@ func TestExtendersAreAskedOneAfterTheOther(t *testing.T) {
 func TestVictimsThatMoveWhileExtendersThink(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer func(extenderv1.ExtenderPreemptionArgs) string
-		every  bool // time it happens, not only once
+		takes  int64 // milli-CPU, whoever comes
+		every  bool  // time it happens, not only once
 		want   string
 		asked  int
 	}{
-		"as it was told":               {answer: leavesAll, want: "started on a: a1 a2", asked: 1},
-		"others than it was told":      {answer: leaves("b: b3 other"), want: "started on b: b3 other", asked: 1},
-		"one that is gone":             {answer: leaves("a: a1 moved"), want: "failed: extender: URL claims to preempt pod (UID: &{moved}) on node: a, but the pod is not found on that node", asked: 2},
-		"one that is gone, every time": {answer: leaves("a: a1 moved"), every: true, want: "retry", asked: 3},
-		"fewer than it was told":       {answer: leaves("a: a1"), every: true, want: "retry", asked: 3},
+		"as it was told": {answer: leavesAll, want: "started on a: a1 a2", asked: 1},
+		"as it was told, and another would have to go, too": {answer: leavesAll, takes: 200, want: "started on a: a1 a2 new1", asked: 2},
+		"others than it was told":                           {answer: leaves("b: b3 other"), want: "started on b: b3 other", asked: 1},
+		"one that is gone":                                  {answer: leaves("a: a1 moved"), want: "failed: extender: URL claims to preempt pod (UID: &{moved}) on node: a, but the pod is not found on that node", asked: 2},
+		"one that is gone, every time":                      {answer: leaves("a: a1 moved"), every: true, want: "retry", asked: 3},
+		"fewer than it was told":                            {answer: leaves("a: a1"), every: true, want: "retry", asked: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var w *preemptWorld
@@ -302,7 +304,7 @@ func TestVictimsThatMoveWhileExtendersThink(t *testing.T) {
 					if n == 1 {
 						observe(t, w.term, gone("moved"))
 					}
-					w.runs("a", fmt.Sprint("new", n), 1, 0) // a has changed
+					w.runs("a", fmt.Sprint("new", n), 1+c.takes, 0) // a has changed
 				}
 				return c.answer(args)
 			})
