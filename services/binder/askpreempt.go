@@ -16,6 +16,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
 
@@ -40,9 +41,15 @@ func (t *term) tellAskPreempt(resp *binderv1.PreemptResponse, in extender.Intere
 //
 // What they leave may be other victims, of any priority, on any node: they go, as in kube-scheduler, if nothing on their node has changed
 // since the extenders were asked.
-func (t *term) askPreempt(ctx context.Context, req *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
-	if err := t.validatePreempt(req); err != nil {
-		return nil, err
+//
+// A candidate counts only, if attached, if the same pods would have to go as long as volumes are attached.
+func (t *term) askPreempt(ctx context.Context, req *binderv1.PreemptRequest, attached bool) (*binderv1.PreemptResponse, error) {
+	bad := t.validatePreemptor(req)
+	if req.GetCandidate() != nil {
+		bad.note("candidate", "set; the binder looks for candidates")
+	}
+	if len(bad) > 0 {
+		return nil, rpc.Invalid(bad...)
 	}
 	if err := t.admit("preempt", req.GetShard(), req.GetShardRevision(), req.GetVersion(), 1); err != nil {
 		return nil, err
@@ -52,7 +59,7 @@ func (t *term) askPreempt(ctx context.Context, req *binderv1.PreemptRequest) (*b
 	}
 	ctx, done := t.within(ctx)
 	defer done()
-	a := askedPreemption{term: t, req: req}
+	a := askedPreemption{term: t, req: req, attached: attached}
 	a.run(ctx)
 	switch {
 	case t.ended():
@@ -81,7 +88,8 @@ func preemptResult(r binderv1.PreemptResponse_Result) string {
 // askedPreemption is a pod for which extenders are asked who goes, and what has come of it: resp or err.
 type askedPreemption struct {
 	*term
-	req *binderv1.PreemptRequest
+	req      *binderv1.PreemptRequest
+	attached bool
 
 	in   extender.Interest
 	pod  cluster.Pod // as it was when it was first looked at
@@ -294,7 +302,7 @@ func (a *askedPreemption) searchAmong(st *cluster.State, word, most int) (unviol
 	found, _ := a.evaluator.DryRun(st, id, cluster.Range{First: first, End: first + 64}, 64)
 	for _, p := range found.Candidates {
 		switch {
-		case a.req.GetAsAttached() && !a.evaluator.StandsAttached(st, id, &p):
+		case a.attached && !a.evaluator.StandsAttached(st, id, &p):
 			continue
 		case p.Violations == 0:
 			unviolating++
@@ -398,7 +406,7 @@ func (a *askedPreemption) leftOn(node string, victims *extenderv1.Victims) preem
 func (a *askedPreemption) start(left preemptionLeft) (changed bool) {
 	victims := slices.Compact(slices.Sorted(slices.Values(left.Victims))) // to be named twice means nothing
 	slices.SortStableFunc(victims, func(x, y cluster.PodID) int { return slices.Index(left.Victims, x) - slices.Index(left.Victims, y) })
-	resp, refused, err := a.startPreemption(a.req, func(id cluster.PodID) (engine.Preemption, bool) {
+	resp, refused, err := a.startPreemption(a.req, true, func(id cluster.PodID) (engine.Preemption, bool) {
 		now, stands := a.stands(id, left.node, victims)
 		changed = !stands
 		return now, stands
@@ -420,7 +428,7 @@ func (a *askedPreemption) stands(id cluster.PodID, node string, victims []cluste
 	n, told := a.nodes[node]
 	if told && n.Node == i && sameSet(n.Victims, victims) {
 		now, ok := a.evaluator.DryRunNode(st, id, i)
-		return now, ok && now.Violations <= n.Violations && sameSet(now.Victims, victims) && (!a.req.GetAsAttached() || a.evaluator.StandsAttached(st, id, &now))
+		return now, ok && now.Violations <= n.Violations && sameSet(now.Victims, victims) && (!a.attached || a.evaluator.StandsAttached(st, id, &now))
 	}
 	since := a.since
 	if told {

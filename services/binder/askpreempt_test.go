@@ -162,14 +162,14 @@ func (w *preemptWorld) waits(name string, milliCPU int64, in extender.Interest) 
 func (w *preemptWorld) question(name string) *binderv1.PreemptRequest {
 	w.t.Helper()
 	req := preemptOf(w.ledger.state, name, "b", "b3")
-	req.Candidate, req.Ask = nil, true
+	req.Candidate = nil
 	return req
 }
 
 // ask returns what becomes of a question: "started on b: b3", or what it says.
 func (w *preemptWorld) ask(req *binderv1.PreemptRequest) string {
 	w.t.Helper()
-	resp, err := w.askPreempt(w.t.Context(), req)
+	resp, err := w.askPreempt(w.t.Context(), req, false)
 	if err != nil {
 		return "error: " + err.Error()
 	}
@@ -393,18 +393,17 @@ func TestWhatIsAskedAboutHasToBeWhatItWas(t *testing.T) {
 func TestQuestionsAboutPreemptionThatMayNotBeAreRefused(t *testing.T) {
 	w := newPreemptWorld(t, newPreemptHook(t, leavesAll).at())
 	req := preemptOf(w.ledger.state, "high", "a", "a2", "a1")
-	req.Ask = true
-	_, err := w.askPreempt(t.Context(), req)
+	_, err := w.askPreempt(t.Context(), req, false)
 	wantError(t, err, codes.InvalidArgument, rpc.ReasonInvalid)
 	if v := rpc.Violations(err); len(v) != 1 || v[0].Field != "candidate" {
 		t.Errorf("violations %v, want of the candidate", v)
 	}
 	req = w.question("high")
 	req.Version.Epoch++
-	_, err = w.askPreempt(t.Context(), req)
+	_, err = w.askPreempt(t.Context(), req, false)
 	wantError(t, err, codes.Aborted, "OTHER_EPOCH")
 	w.preempting.take(10)
-	_, err = w.askPreempt(t.Context(), w.question("high"))
+	_, err = w.askPreempt(t.Context(), w.question("high"), false)
 	wantError(t, err, codes.ResourceExhausted, "PREEMPTIONS_FULL")
 }
 
@@ -421,7 +420,7 @@ func TestAnExtenderThatHangsEndsThePreemptionAfterItsTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.askPreempt(t.Context(), w.question("high"))
+	_, err = w.askPreempt(t.Context(), w.question("high"), false)
 	wantError(t, err, codes.ResourceExhausted, "EXTENDER_BUSY")
 	leave()
 }

@@ -59,22 +59,7 @@ type victim struct {
 
 // validatePreempt says what is wrong with a request.
 func (t *term) validatePreempt(req *binderv1.PreemptRequest) error {
-	var bad violations
-	t.checkShard(&bad, req.GetShard())
-	t.checkVersion(&bad, req.GetVersion())
-	bad.checkReason("pod.reason", req.GetPod().GetReason())
-	if req.GetPod().GetClearNomination() {
-		bad.note("pod.clear_nomination", "set; a preemption nominates the pod")
-	}
-	if a := req.GetAttempt(); a < 1 {
-		bad.note("attempt", "%d; attempts count from 1", a)
-	}
-	if req.GetAsk() {
-		if req.GetCandidate() != nil {
-			bad.note("candidate", "set; with ask the binder looks for candidates")
-		}
-		return rpc.Invalid(bad...)
-	}
+	bad := t.validatePreemptor(req)
 	victims := req.GetCandidate().GetVictims()
 	if n := len(victims); n == 0 || n > maxPods {
 		bad.note("candidate.victims", "%d victims; want 1 to %d", n, maxPods)
@@ -92,6 +77,20 @@ func (t *term) validatePreempt(req *binderv1.PreemptRequest) error {
 	return rpc.Invalid(bad...)
 }
 
+// validatePreemptor says what is wrong with a request, but for its candidate.
+func (t *term) validatePreemptor(req *binderv1.PreemptRequest) (bad violations) {
+	t.checkShard(&bad, req.GetShard())
+	t.checkVersion(&bad, req.GetVersion())
+	bad.checkReason("pod.reason", req.GetPod().GetReason())
+	if req.GetPod().GetClearNomination() {
+		bad.note("pod.clear_nomination", "set; a preemption nominates the pod")
+	}
+	if a := req.GetAttempt(); a < 1 {
+		bad.note("attempt", "%d; attempts count from 1", a)
+	}
+	return bad
+}
+
 // preempt starts a preemption if the live ledger agrees with it.
 func (t *term) preempt(req *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
 	if err := t.validatePreempt(req); err != nil {
@@ -106,7 +105,7 @@ func (t *term) preempt(req *binderv1.PreemptRequest) (*binderv1.PreemptResponse,
 		return nil, t.errPreemptionsFull()
 	}
 	// 3. Start it.
-	resp, refused, err := t.startPreemption(req, func(id cluster.PodID) (engine.Preemption, bool) { return t.judged(id, req.GetCandidate()) })
+	resp, refused, err := t.startPreemption(req, false, func(id cluster.PodID) (engine.Preemption, bool) { return t.judged(id, req.GetCandidate()) })
 	return t.started(resp, refused, err)
 }
 
@@ -131,12 +130,12 @@ func (t *term) errPreemptionsFull() error {
 type agrees func(pod cluster.PodID) (engine.Preemption, bool)
 
 // startPreemption nominates the pod and marks the victims, in one transaction, with which the lane gets the preemption. Instead of a
-// response it returns why it is refused, if a lane is full. An error means a broken ledger.
-func (t *term) startPreemption(req *binderv1.PreemptRequest, victims agrees) (resp *binderv1.PreemptResponse, refused, err error) {
+// response it returns why it is refused, if a lane is full. Asked: extenders have had their say. An error means a broken ledger.
+func (t *term) startPreemption(req *binderv1.PreemptRequest, asked bool, victims agrees) (resp *binderv1.PreemptResponse, refused, err error) {
 	err = t.ledger.update(func(tx *tx) error {
 		var p *preemption
 		var err error
-		if resp, p, refused, err = t.startPreemptionIn(tx, req, victims); p != nil {
+		if resp, p, refused, err = t.startPreemptionIn(tx, req, asked, victims); p != nil {
 			tx.tell(func() {
 				t.metrics.preemptionVictims.Observe(float64(len(p.victims)))
 				t.preemptions.add(p.whose(), *p)
@@ -147,7 +146,7 @@ func (t *term) startPreemption(req *binderv1.PreemptRequest, victims agrees) (re
 	return resp, refused, err
 }
 
-func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest, victims agrees) (resp *binderv1.PreemptResponse, p *preemption, refused, err error) {
+func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest, asked bool, victims agrees) (resp *binderv1.PreemptResponse, p *preemption, refused, err error) {
 	l := t.ledger
 	answer := func(r binderv1.PreemptResponse_Result) *binderv1.PreemptResponse {
 		return &binderv1.PreemptResponse{Version: wire.ToVersion(l.state.Version()), Result: r}
@@ -170,7 +169,7 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest, victims a
 	var now engine.Preemption
 	may, agreed := false, false
 	if !t.judge(row, func() {
-		if _, may = t.evaluator.Preempts(l.state, id); may && (req.GetAsk() || t.asksPreempt(row.UID) == 0) {
+		if _, may = t.evaluator.Preempts(l.state, id); may && (asked || t.asksPreempt(row.UID) == 0) {
 			now, agreed = victims(id)
 			agreed = agreed && (req.GetRefused() && t.asks(row.UID) != 0 || !t.fits(id, row))
 		}
@@ -181,7 +180,7 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest, victims a
 	case !may:
 		t.conflict(conflictGone)
 		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil, nil
-	case !req.GetAsk() && t.asksPreempt(row.UID) != 0:
+	case !asked && t.asksPreempt(row.UID) != 0:
 		resp = answer(binderv1.PreemptResponse_RESULT_ASK)
 		t.tellAskPreempt(resp, t.asksPreempt(row.UID))
 		return resp, nil, nil, nil

@@ -395,13 +395,23 @@ func (t *term) errReportsFull(refused int) error {
 }
 
 // Preempt implements BinderService.
-func (s *Service) Preempt(ctx context.Context, req *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+func (s *Service) Preempt(_ context.Context, req *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
 	t, err := s.active()
 	if err != nil {
 		return nil, err
 	}
-	if req.GetAsk() {
-		return t.askPreempt(ctx, req)
-	}
 	return t.preempt(req)
+}
+
+// AskPreempt implements BinderService.
+func (s *Service) AskPreempt(ctx context.Context, req *binderv1.AskPreemptRequest) (*binderv1.AskPreemptResponse, error) {
+	t, err := s.active()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := t.askPreempt(ctx, req.GetPreemption(), req.GetAsAttached())
+	if err != nil {
+		return nil, err
+	}
+	return &binderv1.AskPreemptResponse{Preemption: resp}, nil
 }

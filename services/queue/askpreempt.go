@@ -21,7 +21,7 @@ const noCandidateLeft = "no candidate node for preemption"
 
 // preemptQuestion is a pod that fits nowhere and that extenders have a say in whom it preempts.
 type preemptQuestion struct {
-	request   *binderv1.PreemptRequest
+	request   *binderv1.AskPreemptRequest
 	diagnosis pending.Diagnosis
 	onNode    *nodeWork // attempt's
 	tries     []string  // attempt's
@@ -31,7 +31,7 @@ type preemptQuestion struct {
 func (c *cycle) askPreempt(ctx context.Context, a *attempt, request *binderv1.PreemptRequest, response *binderv1.PreemptResponse) {
 	version := wire.Version(response.GetVersion())
 	c.answered(version)
-	request.Candidate, request.Ask, request.AsAttached, request.Version = nil, true, a.doubted, response.GetVersion()
+	request.Candidate, request.Version = nil, response.GetVersion()
 	c.sh.with(func(q *pending.Queue, _ time.Time) { a.at, a.asked = q.Leave(a.Attempt) })
 	a.open = false
 	c.progress++
@@ -41,15 +41,15 @@ func (c *cycle) askPreempt(ctx context.Context, a *attempt, request *binderv1.Pr
 	c.asker.add(trace.Untraced(ctx), []*question{{
 		Attempt: a.Attempt, attemptBegun: attemptBegun{a.signature.profile, c.popped, a.traced}, at: a.at, version: version,
 		turn: response.GetTurn(), atMost: time.Duration(min(max(response.GetAskMilliseconds(), 1000), mostAskMillis)) * time.Millisecond,
-		preempt: &preemptQuestion{request, c.diagnosis(a), a.onNode, a.tries},
+		preempt: &preemptQuestion{&binderv1.AskPreemptRequest{Preemption: request, AsAttached: a.doubted}, c.diagnosis(a), a.onNode, a.tries},
 	}})
 }
 
 // preempt asks about one pod, and gives it its outcome.
 func (k *asker) preempt(ctx context.Context, q *question) {
 	began := time.Now()
-	response, err := askBinderWithin(ctx, k.d, q.atMost, 1, true, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PreemptResponse, error) {
-		return binder.Preempt(ctx, q.preempt.request)
+	response, err := askBinderWithin(ctx, k.d, q.atMost, 1, true, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.AskPreemptResponse, error) {
+		return binder.AskPreempt(ctx, q.preempt.request)
 	})
 	took := time.Since(began)
 	k.d.s.metrics.stage.WithLabelValues("ask_preempt").Observe(took.Seconds())
@@ -67,7 +67,7 @@ func (k *asker) preempt(ctx context.Context, q *question) {
 		k.d.log.Error("binder refuses the preemption", "uid", q.UID, "err", err, q.traced.log())
 		k.fail(q, "preempt: "+status.Convert(err).Message(), true)
 	default:
-		k.settlePreempt(ctx, q, response, measure)
+		k.settlePreempt(ctx, q, response.GetPreemption(), measure)
 	}
 }
 

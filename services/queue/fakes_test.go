@@ -441,19 +441,24 @@ func (b *binder) assume(request *binderv1.AskRequest, node string) *binderv1.Ask
 	return &binderv1.AskResponse{Outcome: &binderv1.Outcome{Result: binderv1.Outcome_RESULT_ASSUMED, Node: int32(at)}}
 }
 
-// Preempt marks the victims, which stay until the test has them evicted. What extenders are asked about the test answers, without a lock.
-func (b *binder) Preempt(ctx context.Context, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+// AskPreempt has the test answer, without a lock.
+func (b *binder) AskPreempt(ctx context.Context, request *binderv1.AskPreemptRequest) (*binderv1.AskPreemptResponse, error) {
 	b.mu.Lock()
-	if agreeing := b.agreeing; request.GetAsk() {
-		b.mu.Unlock()
-		response, err := agreeing(ctx, strings.TrimPrefix(request.GetPod().GetUid(), "uid-"), request)
-		if err == nil {
-			b.ledger.mu.RLock()
-			defer b.ledger.mu.RUnlock()
-			response.Version = wire.ToVersion(b.ledger.st.Version())
-		}
-		return response, err
+	agreeing := b.agreeing
+	b.mu.Unlock()
+	response, err := agreeing(ctx, strings.TrimPrefix(request.GetPreemption().GetPod().GetUid(), "uid-"), request.GetPreemption())
+	if err != nil {
+		return nil, err
 	}
+	b.ledger.mu.RLock()
+	defer b.ledger.mu.RUnlock()
+	response.Version = wire.ToVersion(b.ledger.st.Version())
+	return &binderv1.AskPreemptResponse{Preemption: response}, nil
+}
+
+// Preempt marks the victims, which stay until the test has them evicted.
+func (b *binder) Preempt(_ context.Context, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.preempts, b.asked = append(b.preempts, request), append(b.asked, b.ledger.describe(request))
 	if b.preempting != nil {
