@@ -413,9 +413,13 @@ func TestWhoBerthIsToAnExtenderIsNotTold(t *testing.T) {
 	}
 	_, _, misplaced := Check(&configv1.Extender{URLPrefix: "http://someone:secret@ho st"})
 	_, shown, _ := Check(&configv1.Extender{URLPrefix: "ftp://someone:secret@host"})
+	field, verb, unescaped := Check(&configv1.Extender{URLPrefix: at, PrioritizeVerb: "filter", BindVerb: "bind%"})
+	if field != "bindVerb" || verb != "bind%" || unescaped == nil {
+		t.Errorf("of a verb that makes no URL: %s %q: %v", field, verb, unescaped)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if said := fmt.Sprint(filtered, bound, &h.log, h.calls, misplaced, shown); strings.Contains(said, "someone") || strings.Contains(said, "secret") || !strings.Contains(said, "/bind") {
+	if said := fmt.Sprint(filtered, bound, &h.log, h.calls, misplaced, shown, unescaped); strings.Contains(said, "someone") || strings.Contains(said, "secret") || !strings.Contains(said, "/bind") {
 		t.Errorf("told: %s", said)
 	}
 }

@@ -32,6 +32,13 @@ func Check(cfg *configv1.Extender) (name, value string, err error) {
 	} else if at.Scheme != "http" && at.Scheme != "https" || at.Host == "" {
 		return "urlPrefix", WithoutUser(cfg.URLPrefix), errors.New(want)
 	}
+	for _, verb := range []struct{ field, is string }{
+		{"filterVerb", cfg.FilterVerb}, {"prioritizeVerb", cfg.PrioritizeVerb}, {"bindVerb", cfg.BindVerb}, {"preemptVerb", cfg.PreemptVerb},
+	} {
+		if _, err := url.Parse(at(cfg, verb.is)); err != nil {
+			return verb.field, verb.is, fmt.Errorf("%w: want the rest of a URL's path, such as filter", errors.Unwrap(err)) // without the URL
+		}
+	}
 	if timeout := cfg.HTTPTimeout.Duration; timeout < 0 {
 		return "httpTimeout", timeout.String(), fmt.Errorf("want a positive duration, or none for %v", defaultTimeout)
 	}
@@ -42,7 +49,7 @@ func Check(cfg *configv1.Extender) (name, value string, err error) {
 // by TLS, following redirects. With enableHTTPS and no authorities, any certificate will do.
 func newClient(cfg *configv1.Extender) (*http.Client, error) {
 	if name, value, err := Check(cfg); err != nil {
-		if name == "urlPrefix" {
+		if name != "httpTimeout" {
 			value = strconv.Quote(value)
 		}
 		return nil, fmt.Errorf("%s: %v: %w", name, value, err)

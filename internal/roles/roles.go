@@ -275,7 +275,7 @@ func (e *env) extenders(cl Cluster, metrics prometheus.Registerer) (*extender.Se
 	if err != nil {
 		return nil, fmt.Errorf("register metrics of extenders: %w", err)
 	}
-	return extender.New(extender.Config{Extenders: cl.Extenders, Observe: observe, Log: e.Log})
+	return extender.New(extender.Config{Extenders: cl.Extenders, OnlyAsked: true, Observe: observe, Log: e.Log})
 }
 
 func (e *env) source(cl Cluster, extenders *extender.Set, metrics prometheus.Registerer) (source.Source, error) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -23,7 +22,8 @@ import (
 )
 
 const (
-	// mostAsks is how often extenders are asked in one go about a pod whose best node has changed meanwhile.
+	// mostAsks is how often extenders are asked in one go about a pod whose best node has changed meanwhile. The last time, only a change of the node itself counts:
+	// so pods that no extender is asked about do not keep others from being placed beside them.
 	mostAsks = 3
 	// mostRefusals and maxRefusal bound what is told of refusals: so many reasons, of so many bytes. A reason may be anybody's, and another one for each node.
 	mostRefusals = 100
@@ -121,9 +121,7 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 	if beyond(shares, wanted)[0] {
 		a.result(binderv1.Outcome_RESULT_BUSY, conflictBusy)
 	} else {
-		ctx, done := t.within(ctx)
-		defer done()
-		a.run(ctx)
+		a.answer(ctx)
 	}
 	if a.broken != nil && !t.ended() {
 		t.fail(a.broken)
@@ -155,10 +153,19 @@ type asked struct {
 	subject engine.Subject
 	told    *extender.Pod
 
+	last  bool      // what is asked now is asked no more
+	alone rejection // of the node that it is nominated to
+
 	resp   *binderv1.AskResponse
 	err    error      // to be answered instead
 	broken error      // the ledger is
 	placed *placement // nil: it is not
+}
+
+// rejection is what extenders have made of the node that a pod is nominated to, if they have not left it.
+type rejection struct {
+	refused map[string]extender.Refusal
+	err     error
 }
 
 // result sets what has come of the pod, unless something has.
@@ -180,12 +187,22 @@ type sight struct {
 	version cluster.Version
 	nodes   []seenNode // in the class's own order
 	count   int        // how many nodes there are
+	apart   bool       // the node that the pod is nominated to can run it, and is not among these
 }
 
 // seenNode is a node that can run the pod, and what it scores.
 type seenNode struct {
 	engine.NodeTotal
 	name string
+}
+
+// answer runs, in the term. While extenders think, events and reports do not give way to the pod: it is no bind yet.
+func (a *asked) answer(ctx context.Context) {
+	ctx, done := a.within(ctx)
+	defer done()
+	a.unbound.addStuck(1)
+	defer a.unbound.addStuck(-1)
+	a.run(ctx)
 }
 
 func (a *asked) run(ctx context.Context) {
@@ -214,8 +231,8 @@ func (a *asked) run(ctx context.Context) {
 			a.resp.Error = bounded("read the pod: " + err.Error())
 		}
 		return
-	case object == nil || string(object.UID) != a.pod.UID:
-		a.result(binderv1.Outcome_RESULT_GONE, conflictGone)
+	case object == nil || string(object.UID) != a.pod.UID: // the log will tell
+		a.result(binderv1.Outcome_RESULT_RETRY, conflictGone)
 		return
 	}
 	leave, err := a.extenders.take(ctx, a.in)
@@ -227,7 +244,8 @@ func (a *asked) run(ctx context.Context) {
 	object.TypeMeta, object.ManagedFields = metav1.TypeMeta{}, nil
 	a.told = extender.NewPod(object)
 	// 3. Ask, until the node that is best has not changed meanwhile.
-	for range mostAsks {
+	for k := range mostAsks {
+		a.last, a.alone = k == mostAsks-1, rejection{}
 		if s, is := a.look(true); is {
 			if changed := a.try(ctx, s, true); changed {
 				continue
@@ -236,8 +254,12 @@ func (a *asked) run(ctx context.Context) {
 		if a.over() {
 			return
 		}
-		s, _ := a.look(false)
-		if a.over() {
+		s, is := a.look(false)
+		switch {
+		case a.over():
+			return
+		case !is: // it fits on the one that it is nominated to alone
+			a.end(s, a.alone)
 			return
 		}
 		if a.try(ctx, s, false); a.over() {
@@ -342,11 +364,12 @@ func (a *asked) look(nominated bool) (s sight, ok bool) {
 				return
 			case known && !fits: // the others are judged as if it were there already
 				s.nodes = a.all(st, row, one)
-			default:
+			default: // judged as the pod's class is, it may have no room beside the nomination of the pod itself
 				s.nodes = a.all(st, row, cluster.NoNode)
+				s.apart = known && !slices.ContainsFunc(s.nodes, func(n seenNode) bool { return n.Node == one })
 			}
 		})
-		if !judged || !nominated && len(s.nodes) == 0 {
+		if !judged || !nominated && len(s.nodes) == 0 && !(s.apart && a.alone.failed()) {
 			result, conflict = binderv1.Outcome_RESULT_NO_FIT, conflictNoFit
 		}
 	})
@@ -355,6 +378,9 @@ func (a *asked) look(nominated bool) (s sight, ok bool) {
 	}
 	return s, len(s.nodes) > 0
 }
+
+// failed reports whether extenders have been asked about the node, and have not left it.
+func (w *rejection) failed() bool { return w.err != nil || w.refused != nil }
 
 // all returns all nodes that can run the pod but for one, which may be cluster.NoNode, or as many as the profile says, and what these score among themselves. The
 // caller holds the ledger's lock.
@@ -399,31 +425,29 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 	// 1. Filter.
 	asked := a.extenders.nodesOf(s.nodes, a.extenders.set.Full(a.in), s.count)
 	filtered, err := a.extenders.set.Filter(ctx, a.told, asked)
-	if err == nil {
-		err = strange(filtered.Nodes, s.nodes)
-	}
 	switch {
 	case ctx.Err() != nil:
 		a.err = context.Cause(ctx)
 		return false
 	case err != nil && nominated:
-		a.log.Error("the node that a pod is nominated to cannot be asked about", "pod", a.told.String(), "node", s.nodes[0].name, "err", err)
+		a.log.Error("the node that a pod is nominated to cannot be asked about", "pod", a.told.String(), "node", s.nodes[0].name, "err", bounded(err.Error()))
+		a.alone.err = err
 		return false
 	case err != nil:
-		a.result(binderv1.Outcome_RESULT_FAILED, "")
-		if a.resp != nil {
-			a.resp.Error = bounded(err.Error())
-		}
+		a.end(s, rejection{err: err})
 		return false
 	case len(asked) == 0: // they have all gone
 		return true
 	case len(filtered.Nodes) == 0 && nominated:
+		a.alone.refused = filtered.Refused
 		return false
 	case len(filtered.Nodes) == 0:
-		a.result(binderv1.Outcome_RESULT_REFUSED, "")
-		if a.resp != nil {
-			a.resp.Version, a.resp.Refusals = wire.ToVersion(s.version), wire.ToVerdicts(countRefusals(filtered.Refused))
+		why := rejection{refused: filtered.Refused}
+		if s.apart {
+			why.err = a.alone.err
+			maps.Copy(why.refused, a.alone.refused)
 		}
+		a.end(s, why)
 		return false
 	}
 	// 2. What do those score that are left, among themselves?
@@ -448,18 +472,18 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 	return !a.over()
 }
 
-// strange returns an error if an extender has left a node that it was not asked about: nothing is known of it. kube-scheduler takes it, and fails to bind.
-func strange(left []*extender.Node, asked []seenNode) error {
-	known := make(map[string]bool, len(asked))
-	for _, n := range asked {
-		known[n.name] = true
+// end says that extenders have left no node, and why.
+func (a *asked) end(s sight, why rejection) {
+	if a.over() {
+		return
 	}
-	for _, n := range left {
-		if !known[n.Name()] {
-			return fmt.Errorf("an extender has left node %q, which it was not asked about", n.Name())
-		}
+	if why.err != nil {
+		a.result(binderv1.Outcome_RESULT_FAILED, "")
+		a.resp.Error = bounded(why.err.Error())
+		return
 	}
-	return nil
+	a.result(binderv1.Outcome_RESULT_REFUSED, "")
+	a.resp.Version, a.resp.Refusals = wire.ToVersion(s.version), wire.ToVerdicts(countRefusals(why.refused))
 }
 
 // namesOf returns the names of nodes.
@@ -511,6 +535,9 @@ func choose(nodes []seenNode, scores map[string]int64) seenNode {
 
 // place assumes the pod on a node, if that has not changed since a version, and fits still.
 func (a *asked) place(n seenNode, since cluster.Version) {
+	if a.err = a.admit("ask", a.req.GetShard(), a.req.GetShardRevision(), a.req.GetVersion(), 1); a.err != nil { // while extenders thought
+		return
+	}
 	result, conflict := binderv1.Outcome_RESULT_UNSPECIFIED, ""
 	var node cluster.NodeIndex
 	var placed *placement
@@ -535,7 +562,7 @@ func (a *asked) place(n seenNode, since cluster.Version) {
 			result, conflict = binderv1.Outcome_RESULT_BUSY, conflictBusy
 			return nil
 		}
-		if !a.isNode(st, n) || st.Nodes.Modified[n.Node] > since.Seq {
+		if !a.isNode(st, n) || a.changed(st, n.Node, since) {
 			return nil
 		}
 		chosen := engine.NoFit
@@ -573,6 +600,14 @@ func (a *asked) place(n seenNode, since cluster.Version) {
 	a.resp.Outcome.Node = int32(node)
 }
 
+// changed reports whether what has happened to a node since a version has the extenders asked once more.
+func (a *asked) changed(st *cluster.State, i cluster.NodeIndex, since cluster.Version) bool {
+	if a.last {
+		return st.Nodes.SpecModified[i] > since.Seq
+	}
+	return st.Nodes.Modified[i] > since.Seq
+}
+
 // countRefusals counts nodes by what extenders say of them, the most frequent reasons first, of which there are mostRefusals; of more, the last stands for others.
 func countRefusals(refused map[string]extender.Refusal) []engine.VerdictCount {
 	counts := make(map[extender.Refusal]*engine.VerdictCount)
@@ -585,7 +620,7 @@ func countRefusals(refused map[string]extender.Refusal) []engine.VerdictCount {
 			counts[r] = c
 		}
 		if c.Count++; len(c.Examples) < 3 {
-			c.Examples = append(c.Examples, strings.ToValidUTF8(name, "?"))
+			c.Examples = append(c.Examples, bounded(name))
 		}
 	}
 	out := make([]engine.VerdictCount, 0, len(counts))

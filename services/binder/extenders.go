@@ -22,9 +22,9 @@ const (
 	crowdPause = 500 * time.Millisecond
 	// leastAsked is how many nodes extenders are asked about in any case, as in kube-scheduler.
 	leastAsked = 100
-	// mostWaiting is how many pods wait for their turn with an extender. Others are told at once to come back, so that an extender that hangs, of whose pods each
-	// member asks about a few, holds up no calls but these.
-	mostWaiting = 8
+	// mostWaiting is how many pods wait for their turn, whatever extenders they interest; beyond, one for each set of extenders that interests none of those who wait. Others are
+	// told at once to come back: though some extenders hang, of whose pods each member asks about a few, calls about others get through to the server.
+	mostWaiting = 4
 )
 
 // extenders are the extenders of a binder, whose turn it is, and the nodes as they are sent. It outlives terms: also of two that follow each other, one
@@ -63,8 +63,8 @@ func newExtenders(set *extender.Set, objects Objects) *extenders {
 }
 
 // take waits until none of some extenders is being asked, and then has them asked about nobody else until leave. Who waits for others too does not hold up those who wait
-// for some of them: if one of them hangs, the others are asked about pods that do not interest it. An error says that the turn has not come, or that mostWaiting
-// wait for one of them already.
+// for some of them: if one of them hangs, the others are asked about pods that do not interest it. An error says that the turn has not come, or that as many wait
+// as may.
 func (a *extenders) take(ctx context.Context, in extender.Interest) (leave func(), err error) {
 	leave = func() {
 		a.mu.Lock()
@@ -103,25 +103,16 @@ func (a *extenders) take(ctx context.Context, in extender.Interest) (leave func(
 	return nil, errNoTurn
 }
 
-// crowd reports whether as many as may be wait for one of some extenders.
+// crowd reports whether nobody more may wait for some extenders.
 func (a *extenders) crowd(in extender.Interest) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.crowded(in)
 }
 
-// crowded reports whether as many as may be wait for one of some extenders. The caller holds the lock.
+// crowded reports whether nobody more may wait for some extenders. The caller holds the lock.
 func (a *extenders) crowded(in extender.Interest) bool {
-	for i := range in.Each() {
-		n := 0
-		for _, w := range a.line {
-			n += int(w.in >> i & 1)
-		}
-		if n >= mostWaiting {
-			return true
-		}
-	}
-	return false
+	return len(a.line) >= mostWaiting && slices.ContainsFunc(a.line, func(w *waiter) bool { return w.in == in })
 }
 
 // grant gives turns to those who can have one, in order. The caller holds the lock.
