@@ -343,7 +343,8 @@ func (e *extender) prioritize(ctx context.Context, asked *question, nodes int) (
 	if err != nil {
 		return nil, err
 	}
-	return answer, e.call(ctx, Prioritize, body, nodes, &answer)
+	err = e.call(ctx, Prioritize, body, nodes, &answer)
+	return answer, err
 }
 
 // Bind has a pod bound by the first extender that binds, and that a pod interests whose containers have resources of these names. If that fails and is

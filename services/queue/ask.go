@@ -35,10 +35,10 @@ type asker struct {
 	mu sync.Mutex
 	// lines are the pods to be asked about, by turn: those that have come first of a turn are those of the highest priority, and of these that have waited longest.
 	lines map[uint64]*line
-	// refusals are of pods whose next attempt goes on where extenders have refused all nodes, by uid; vain is how often in a row an answer has been
-	// of no use.
+	// refusals are of pods whose next attempt goes on where extenders have refused all nodes, by uid; vain is of those about which an answer has been of
+	// no use.
 	refusals map[string]refusal
-	vain     map[string]int
+	vain     map[string]vainAsks
 	running  sync.WaitGroup
 }
 
@@ -62,6 +62,12 @@ type question struct {
 	atMost  time.Duration // for one Ask
 }
 
+// vainAsks is how often in a row attempts of a pod have ended with an answer of no use, the last with that number.
+type vainAsks struct {
+	n      int
+	number int32
+}
+
 // refusal is what extenders have said of an attempt.
 type refusal struct {
 	attempt  pending.Attempt
@@ -70,7 +76,7 @@ type refusal struct {
 }
 
 func newAsker(d *driver) *asker {
-	return &asker{d: d, lines: make(map[uint64]*line), refusals: make(map[string]refusal), vain: make(map[string]int)}
+	return &asker{d: d, lines: make(map[uint64]*line), refusals: make(map[string]refusal), vain: make(map[string]vainAsks)}
 }
 
 // add has pods asked about that are in flight, until ctx ends.
@@ -175,7 +181,7 @@ func (k *asker) leave(turn uint64) {
 
 // over ends what is measured of an attempt that has not been placed.
 func (k *asker) over(q *question, traced string) {
-	k.d.s.binding.end(q.ID)
+	k.d.s.binding.end(q.ID, q.popped)
 	q.traced.end(traced, "")
 }
 
@@ -214,18 +220,12 @@ func (k *asker) ask(ctx context.Context, q *question) {
 // settle gives a pod its outcome.
 func (k *asker) settle(q *question, response *binderv1.AskResponse) {
 	version := wire.Version(response.GetVersion())
-	result := response.GetOutcome().GetResult()
-	if result != binderv1.Outcome_RESULT_RETRY && result != binderv1.Outcome_RESULT_NO_FIT {
-		k.mu.Lock()
-		delete(k.vain, q.UID)
-		k.mu.Unlock()
-	}
-	switch result {
+	switch response.GetOutcome().GetResult() {
 	case binderv1.Outcome_RESULT_ASSUMED, binderv1.Outcome_RESULT_PLACED:
 		k.d.s.metrics.algorithm.Observe(time.Since(q.popped).Seconds())
 		k.d.sh.with(func(queue *pending.Queue, now time.Time) {
 			if !queue.Remembers(q.Attempt) { // its bind has been told
-				k.d.s.binding.end(q.ID)
+				k.d.s.binding.end(q.ID, q.popped)
 			}
 			queue.Await(now, q.Attempt, version, pending.Unresolved)
 		})
@@ -256,16 +256,22 @@ func (k *asker) settle(q *question, response *binderv1.AskResponse) {
 	}
 }
 
-// tooOften counts an answer that was of no use, and reports whether there have been so many in a row that the pod has to back off.
+// tooOften counts an answer that was of no use, and reports whether there have been so many in a row that the pod has to back off. An attempt in between that was not asked
+// about has come to something else.
 func (k *asker) tooOften(q *question) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.sweep()
-	if k.vain[q.UID]++; k.vain[q.UID] < mostMisfits {
-		return false
+	v := k.vain[q.UID]
+	if v.number+1 != q.Number {
+		v.n = 0
 	}
-	delete(k.vain, q.UID)
-	return true
+	if v.n++; v.n >= mostMisfits {
+		delete(k.vain, q.UID)
+		return true
+	}
+	k.vain[q.UID] = vainAsks{v.n, q.Number}
+	return false
 }
 
 // sweep forgets what is remembered of pods once it is much: they are asked about again. The caller holds the lock.
@@ -288,7 +294,7 @@ func (k *asker) retry(q *question, reason string) {
 
 // fail puts a pod in backoff. Clear says that its nomination ends.
 func (k *asker) fail(q *question, message string, clear bool) {
-	k.d.s.binding.end(q.ID)
+	k.d.s.binding.end(q.ID, q.popped)
 	k.d.sh.with(func(queue *pending.Queue, now time.Time) { queue.Fail(now, q.Attempt, message) })
 	k.d.reports.add(q.Attempt, reasonError, message, clear)
 	q.traced.end(resultError, message)

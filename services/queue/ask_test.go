@@ -31,6 +31,14 @@ func (w *world) asks(prefix string, answer func(ctx context.Context, name string
 	}
 }
 
+// gone removes a pod.
+func (l *ledger) gone(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id, _ := l.st.PodByUID("uid-" + name)
+	l.applyLocked(cluster.PodRemoved{ID: id})
+}
+
 func answering(result binderv1.Outcome_Result) *binderv1.AskResponse {
 	return &binderv1.AskResponse{Outcome: &binderv1.Outcome{Result: result}}
 }
@@ -202,6 +210,72 @@ func TestAPodThatExtendersRefusePreemptsElsewhere(t *testing.T) {
 	}
 }
 
+// A preemption that is put off each time backs off, though extenders are asked about the pod in between.
+func TestAPodThatExtendersRefuseAndWhosePreemptionIsPutOffBacksOff(t *testing.T) {
+	w, _ := full(t)
+	w.ledger.node("n3", 1000)
+	w.asks("gpu", func(context.Context, string, *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+		return refusedBy("no gpu", 1, true), nil
+	})
+	var mu sync.Mutex
+	n := 0
+	w.binder.mu.Lock()
+	w.binder.preempting = func(int, *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		n++
+		return &binderv1.PreemptResponse{Result: binderv1.PreemptResponse_RESULT_RETRY}, nil
+	}
+	w.binder.mu.Unlock()
+	w.ledger.pod("gpu", 600, priority(10))
+	w.queueMember("q1")
+	until(t, "it is reported", func() bool { return w.binder.report("gpu") != "" })
+	mu.Lock()
+	defer mu.Unlock()
+	if n != 3 {
+		t.Errorf("it backs off after %d preemptions, want 3", n)
+	}
+}
+
+// Answers of no use have a pod back off if they come one after the other, and not if it has been unschedulable in between.
+func TestAnswersOfNoUseCountInARow(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	var mu sync.Mutex
+	n := 0
+	other := func(n int) string { return fmt.Sprint("other-", n) }
+	w.asks("gpu", func(_ context.Context, _ string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if n++; n <= 3 {
+			w.ledger.pod(other(n), 600, bound("n1"))
+			return answering(binderv1.Outcome_RESULT_NO_FIT), nil
+		}
+		return w.binder.assume(request, "n1"), nil
+	})
+	w.ledger.pod("gpu", 600, nil)
+	q, _ := w.queueMember("q1")
+	for k := range 3 {
+		p := untilState(t, q, "gpu", queuev1.State_STATE_UNSCHEDULABLE)
+		if want := "Insufficient cpu"; !strings.Contains(p.GetMessage(), want) {
+			t.Fatalf("%d: %q, want %q", k, p.GetMessage(), want)
+		}
+		w.ledger.gone(other(k + 1))
+		until(t, "it has been asked about again", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return n > k+1
+		})
+	}
+	w.untilPlaced("gpu")
+	if got := w.binder.report("gpu"); strings.Contains(got, "again and again") {
+		t.Errorf("reported %q", got)
+	}
+}
+
 // What the binder does not know yet is asked again; what it takes back too often backs off.
 func TestAQuestionIsAskedAgainUntilItIsKnownWhatBecameOfIt(t *testing.T) {
 	checkLeaks(t)
@@ -259,10 +333,7 @@ func TestAPodThatIsGoneIsNotAskedAbout(t *testing.T) {
 		untilState(t, q, name, queuev1.State_STATE_IN_FLIGHT)
 	}
 	until(t, "two are asked about", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == 2 })
-	w.ledger.mu.Lock()
-	id, _ := w.ledger.st.PodByUID("uid-gpu-3")
-	w.ledger.applyLocked(cluster.PodRemoved{ID: id})
-	w.ledger.mu.Unlock()
+	w.ledger.gone("gpu-3")
 	close(hangs)
 	w.untilPlaced("gpu-1", "gpu-2")
 	w.ledger.pod("gpu-4", 100, nil)

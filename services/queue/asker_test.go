@@ -50,6 +50,19 @@ func TestPodsThatAreGoneDoNotWaitToBeAskedAbout(t *testing.T) {
 	}
 }
 
+// Who was to be asked about and is gone has given its id to another pod.
+func TestTheEndOfAnAttemptIsNotThatOfAnotherOfItsID(t *testing.T) {
+	b := newBinding()
+	popped := time.Unix(1000, 0)
+	b.begin(3, "p", popped.Add(time.Second), nil)
+	if b.end(3, popped); len(b.pods) != 1 {
+		t.Error("another attempt has ended")
+	}
+	if b.end(3, popped.Add(time.Second)); len(b.pods) != 0 {
+		t.Error("the attempt has not ended")
+	}
+}
+
 // What extenders have said of another attempt than the last, or to another binder, is not what they would say now.
 func TestARefusalIsOfTheAttemptBefore(t *testing.T) {
 	said := pending.Attempt{ID: 3, UID: "u", Number: 7, Nominated: "n1"}

@@ -89,7 +89,7 @@ func (c *cycle) commit(ctx context.Context) error {
 	defer func(sent []*attempt) {
 		for _, a := range sent {
 			if !a.placed && !a.asked {
-				c.s.binding.end(a.ID)
+				c.s.binding.end(a.ID, c.popped)
 			}
 		}
 	}(sent)
@@ -230,6 +230,9 @@ func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unch
 				c.progress++
 				a.at, a.asked = q.Leave(a.Attempt)
 				a.open = false
+				if n, ok := c.vain[a.UID]; ok { // that it is asked about settles nothing
+					c.stillVain[a.UID] = n
+				}
 			case binderv1.Outcome_RESULT_NO_FIT:
 				if c.outlook(a) == hopeful {
 					unchanged = append(unchanged, a)
@@ -324,7 +327,12 @@ func (c *cycle) unsettled() map[string]vain {
 				continue
 			}
 			open, tried := tried[uid]
-			if e, ok := q.Entry(n.id); ok && e.Pod.UID == uid && e.Place == pending.Active && (open || !tried) {
+			e, ok := q.Entry(n.id)
+			if ok = ok && e.Pod.UID == uid; !ok {
+				continue
+			}
+			asked := e.Place == pending.InFlight && !tried
+			if asked || e.Place == pending.Active && (open || !tried) {
 				is[uid] = n
 			}
 		}

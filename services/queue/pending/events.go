@@ -46,7 +46,7 @@ func eventOf(st *cluster.State, d cluster.Delta) string {
 }
 
 // happens reports whether a delta is an event of kube-scheduler's by which it tries pods again of which it is not known what would help: it is about a pod that has, or
-// had, a node, about a node, or about what volumes are made of.
+// had, a node, or was nominated to one, about a node, or about what volumes are made of.
 func happens(st *cluster.State, d cluster.Delta) bool {
 	switch d := d.(type) {
 	case cluster.PodSet:
@@ -54,7 +54,10 @@ func happens(st *cluster.State, d cluster.Delta) bool {
 		return row != nil && row.Placed()
 	case cluster.PodNominated:
 		return d.Node == ""
-	case cluster.PodBound, cluster.PodForgotten, cluster.PodRemoved, cluster.NodeSet, cluster.NodeRemoved:
+	case cluster.PodRemoved:
+		was := &st.Before().Pod
+		return was.Placed() || was.Nominated != ""
+	case cluster.PodBound, cluster.PodForgotten, cluster.NodeSet, cluster.NodeRemoved:
 		return true
 	case cluster.ObjectSet:
 		return isOfVolumes(d.Object.Key().Kind)
