@@ -37,6 +37,13 @@ const (
 	leastElements    = 1000
 )
 
+// An answer to filter or preempt has at most valuesPerNode times as many values as nodes were asked about, and mostValues, by the count of [manifest.Values]: those of
+// what nodes have in full, of which one takes two bytes there, and up to a hundred here. A node with a thousand images has some 5,000, one of a kubelet's as a rule some 700.
+const (
+	valuesPerNode = 20_000
+	mostValues    = 5_000_000
+)
+
 // maxText bounds what an error says of a text that is an extender's, in bytes. It gets into logs.
 const maxText = 1 << 10
 
@@ -77,7 +84,7 @@ func (e *extender) send(ctx context.Context, verb Verb, body []byte, asked int, 
 		return 0, err
 	}
 	request.Header.Set("Content-Type", "application/json")
-	response, err := e.client.Do(request)
+	response, err := e.clientOf(verb).Do(request)
 	if err != nil {
 		if failed, ok := err.(*url.Error); ok {
 			failed.URL = WithoutUser(failed.URL)
@@ -105,6 +112,8 @@ func (e *extender) read(body *bounded, verb Verb, asked int, answer any) error {
 		return json.NewDecoder(io.MultiReader(bytes.NewReader(v.text), body)).Decode(answer)
 	case v.most(verb) > max(elementsPerAsked*asked, leastElements):
 		return fmt.Errorf("extender %q was asked about %d nodes, and answers with far more: have it answer with each once", e.url, asked)
+	case (verb == Filter || verb == Preempt) && manifest.Values(v.text) > min(valuesPerNode*max(asked, 1), mostValues):
+		return fmt.Errorf("extender %q was asked about %d nodes, and answers with far more than they have: have it answer with what it was sent, or make it nodeCacheCapable", e.url, asked)
 	}
 	return decode(v.text, answer)
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
@@ -413,6 +414,11 @@ func TestWhoBerthIsToAnExtenderIsNotTold(t *testing.T) {
 	}
 	_, _, misplaced := Check(&configv1.Extender{URLPrefix: "http://someone:secret@ho st"})
 	_, shown, _ := Check(&configv1.Extender{URLPrefix: "ftp://someone:secret@host"})
+	for _, prefix := range []string{"http://someone:sec/ret@host", "http://someone:12/34@host/y", "http://some@one:34@host", "http://someone:secret@ho st"} {
+		if name, value, err := Check(&configv1.Extender{URLPrefix: prefix}); name != "urlPrefix" || err == nil || strings.Contains(value+err.Error(), "sec") || strings.Contains(value+err.Error(), "34") {
+			t.Errorf("%s: %s %q: %v", prefix, name, value, err)
+		}
+	}
 	field, verb, unescaped := Check(&configv1.Extender{URLPrefix: at, PrioritizeVerb: "filter", BindVerb: "bind%"})
 	if field != "bindVerb" || verb != "bind%" || unescaped == nil {
 		t.Errorf("of a verb that makes no URL: %s %q: %v", field, verb, unescaped)
@@ -422,6 +428,50 @@ func TestWhoBerthIsToAnExtenderIsNotTold(t *testing.T) {
 	if said := fmt.Sprint(filtered, bound, &h.log, h.calls, misplaced, shown, unescaped); strings.Contains(said, "someone") || strings.Contains(said, "secret") || !strings.Contains(said, "/bind") {
 		t.Errorf("told: %s", said)
 	}
+}
+
+// What takes two bytes in an answer takes a hundred once it is decoded.
+func TestAnAnswerIsNotDecodedThatHasFarMoreThanItsNodes(t *testing.T) {
+	for more, want := range map[int]bool{valuesPerNode - 1000: true, valuesPerNode: false} {
+		text := `{"Nodes":{"items":[{"metadata":{"name":"a"},"status":{"conditions":[{}` + strings.Repeat(",{}", more/2) + `]}}]}}`
+		cfg := byName(serve(t, answers(text)).URL)
+		cfg.NodeCacheCapable = false
+		_, err := newSet(t, cfg).Filter(hangs(t), NewPod(testPod("p")), testNodes("a"))
+		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "far more than they have") {
+			t.Errorf("about %d values: %v", more, err)
+		}
+	}
+}
+
+// Binds that hang take no connections from what else an extender is asked.
+func TestBindsThatHangLeaveConnectionsToOthers(t *testing.T) {
+	var binding sync.WaitGroup
+	binding.Add(maxConnections)
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/bind" {
+			binding.Done()
+			silent(w, r)
+			return
+		}
+		answers(`{"NodeNames":["a"]}`)(w, r)
+	})
+	cfg := byName(server.URL)
+	cfg.BindVerb = "bind"
+	h := newSet(t, cfg)
+	ctx, cancel := context.WithCancel(hangs(t))
+	var all sync.WaitGroup
+	for range maxConnections {
+		all.Go(func() {
+			_, _ = h.Bind(ctx, ResourceNames(testPod("p")), extenderv1.ExtenderBindingArgs{PodName: "p", Node: "a"})
+		})
+	}
+	binding.Wait()
+	out, err := h.Filter(hangs(t), NewPod(testPod("p")), testNodes("a"))
+	if err != nil || len(out.Nodes) != 1 {
+		t.Errorf("%v, %v", namesOf(out.Nodes), err)
+	}
+	cancel()
+	all.Wait()
 }
 
 // changing fails in another way each time.

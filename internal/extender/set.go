@@ -60,8 +60,8 @@ type extender struct {
 	nodeCacheCapable bool
 	onlyAsked        bool
 	managed          map[string]bool // resources; none: all pods interest it
-	client           *http.Client
-	mostAnswered     func(Verb) int // but in tests, mostAnswered
+	client, binding  *http.Client    // binding is that of Bind: binds that hang leave connections to the others
+	mostAnswered     func(Verb) int  // but in tests, mostAnswered
 	observe          Observer
 }
 
@@ -99,9 +99,13 @@ func newExtender(cfg *configv1.Extender, observe Observer) (*extender, error) {
 	if err != nil {
 		return nil, err
 	}
+	binding, err := newClient(cfg)
+	if err != nil {
+		return nil, err
+	}
 	e := &extender{
 		url: WithoutUser(cfg.URLPrefix), places: make(map[Verb]place), weight: cfg.Weight, ignorable: cfg.Ignorable, nodeCacheCapable: cfg.NodeCacheCapable,
-		managed: make(map[string]bool), client: client, mostAnswered: mostAnswered, observe: observe,
+		managed: make(map[string]bool), client: client, binding: binding, mostAnswered: mostAnswered, observe: observe,
 	}
 	if observe == nil {
 		e.observe = func(Call) {}
@@ -134,6 +138,7 @@ func IgnoredResources(extenders []configv1.Extender) (out []string) {
 func (s *Set) Close() {
 	for _, e := range s.extenders {
 		e.client.CloseIdleConnections()
+		e.binding.CloseIdleConnections()
 	}
 }
 
@@ -221,6 +226,13 @@ func (e *extender) interested(resources iter.Seq[string]) bool {
 		}
 	}
 	return false
+}
+
+func (e *extender) clientOf(verb Verb) *http.Client {
+	if verb == Bind {
+		return e.binding
+	}
+	return e.client
 }
 
 func (e *extender) can(verb Verb) bool {

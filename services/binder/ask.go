@@ -25,9 +25,11 @@ const (
 	// mostAsks is how often extenders are asked in one go about a pod whose best node has changed meanwhile. The last time, only a change of the node itself counts:
 	// so pods that no extender is asked about do not keep others from being placed beside them.
 	mostAsks = 3
-	// mostRefusals and maxRefusal bound what is told of refusals: so many reasons, of so many bytes. A reason may be anybody's, and another one for each node.
+	// mostRefusals, maxRefusal and maxRefusals bound what is told of refusals: so many reasons, of so many bytes, and with their examples of so many in all. A reason may be
+	// anybody's, and another one for each node, and is kept with the pod as long as it is unschedulable.
 	mostRefusals = 100
 	maxRefusal   = 1 << 10
+	maxRefusals  = 16 << 10
 	// A pod that the API server does not tell is read mostReads times, notRead apart, and for no longer than readWithin: then the attempt has failed.
 	mostReads  = 3
 	notRead    = time.Second
@@ -608,7 +610,7 @@ func (a *asked) changed(st *cluster.State, i cluster.NodeIndex, since cluster.Ve
 	return st.Nodes.Modified[i] > since.Seq
 }
 
-// countRefusals counts nodes by what extenders say of them, the most frequent reasons first, of which there are mostRefusals; of more, the last stands for others.
+// countRefusals counts nodes by what extenders say of them, the most frequent reasons first, as many as mostRefusals and maxRefusals let; of more, the last stands for others.
 func countRefusals(refused map[string]extender.Refusal) []engine.VerdictCount {
 	counts := make(map[extender.Refusal]*engine.VerdictCount)
 	for _, name := range slices.Sorted(maps.Keys(refused)) {
@@ -620,7 +622,7 @@ func countRefusals(refused map[string]extender.Refusal) []engine.VerdictCount {
 			counts[r] = c
 		}
 		if c.Count++; len(c.Examples) < 3 {
-			c.Examples = append(c.Examples, bounded(name))
+			c.Examples = append(c.Examples, bounded(name)) // it may be of no node
 		}
 	}
 	out := make([]engine.VerdictCount, 0, len(counts))
@@ -630,14 +632,25 @@ func countRefusals(refused map[string]extender.Refusal) []engine.VerdictCount {
 	slices.SortFunc(out, func(a, b engine.VerdictCount) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason), compareBools(a.Unresolvable, b.Unresolvable))
 	})
-	if len(out) <= mostRefusals {
+	told, bytes := 0, 0
+	for ; told < len(out); told++ {
+		bytes += len(out[told].Reason)
+		for _, name := range out[told].Examples {
+			bytes += len(name)
+		}
+		if bytes > maxRefusals {
+			break
+		}
+	}
+	if told = min(told, mostRefusals); told == len(out) {
 		return out
 	}
+	told = min(told, mostRefusals-1)
 	others := engine.VerdictCount{Plugin: extender.Plugin, Reason: "other reasons of extenders"}
-	for _, c := range out[mostRefusals-1:] {
+	for _, c := range out[told:] {
 		others.Count += c.Count
 	}
-	return append(out[:mostRefusals-1:mostRefusals-1], others)
+	return append(out[:told:told], others)
 }
 
 func compareBools(a, b bool) int {

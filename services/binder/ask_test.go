@@ -481,6 +481,20 @@ func TestAShardThatIsLostWhileExtendersThinkPlacesNothing(t *testing.T) {
 
 // What an extender says of a node is told with its name, which may be anything.
 func TestNamesOfNodesThatExtendersRefuseAreBounded(t *testing.T) {
+	all := make(map[string]extender.Refusal)
+	for k := range 3 * mostRefusals {
+		all[fmt.Sprint(k, strings.Repeat("x", maxRefusal))] = extender.Refusal{Reason: fmt.Sprint("no ", k%mostRefusals)}
+	}
+	bytes, nodes := 0, int32(0)
+	for _, v := range countRefusals(all) {
+		nodes += v.Count
+		for _, text := range append(v.Examples, v.Reason) {
+			bytes += len(text)
+		}
+	}
+	if nodes != 3*mostRefusals || bytes > 2*maxRefusals {
+		t.Errorf("%d bytes are told of %d nodes", bytes, nodes)
+	}
 	for _, v := range countRefusals(map[string]extender.Refusal{strings.Repeat("x", 1<<20): {Reason: "no"}}) {
 		for _, name := range v.Examples {
 			if len(name) > maxRefusal+len("…") {
