@@ -146,9 +146,6 @@ func encodeNode(e *Encoder, n *Node) {
 	e.Text(n.Name)
 	list(e, n.Labels, encodeLabel)
 	encodeShape(e, n)
-	if n.Unread != 0 { // as with Unsupported
-		e.Int(int64(n.Unread))
-	}
 }
 
 func encodeShape(e *Encoder, n *Node) {

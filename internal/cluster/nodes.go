@@ -52,8 +52,7 @@ type ImageState struct {
 
 // NodeSpec is a node as it was set, but for its labels: Nodes.Labels has them. State.Node returns the whole.
 type NodeSpec struct {
-	Name   string
-	Unread uint64 // as in Node
+	Name string
 	*NodeShape
 }
 

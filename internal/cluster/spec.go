@@ -85,8 +85,6 @@ type Node struct {
 	// Unsupported says why no pod is placed on the node, and what it has is not all told here; "" for all other nodes. Pods
 	// that are there count.
 	Unsupported string
-	// Unread is a hash of what no plugin reads of the node and extenders may: its annotations, and the status of its conditions. 0: nobody wants to know.
-	Unread uint64
 }
 
 // Toleration is a pod's toleration.

@@ -13,7 +13,7 @@ func (s *State) Node(i NodeIndex) Node {
 	spec := &s.Nodes.Spec[i]
 	node := Node{
 		Name: spec.Name, Taints: spec.Taints, Unschedulable: spec.Unschedulable,
-		Allocatable: spec.Allocatable, Images: spec.Images, Features: spec.Features, Unsupported: spec.Unsupported, Unread: spec.Unread,
+		Allocatable: spec.Allocatable, Images: spec.Images, Features: spec.Features, Unsupported: spec.Unsupported,
 	}
 	if labels := s.Nodes.Labels[i]; len(labels) > 0 {
 		node.Labels = make([]Label, len(labels))
@@ -48,7 +48,7 @@ func (s *State) setNode(d NodeSet) {
 		n.setByName(name, i)
 		n.Spec[i].Name = s.Symbols.Text(name)
 	}
-	n.Spec[i].NodeShape, n.Spec[i].Unread = s.shape(&d.Node), d.Node.Unread
+	n.Spec[i].NodeShape = s.shape(&d.Node)
 	n.Unschedulable.Put(i, d.Node.Unschedulable)
 	n.Unsupported.Put(i, d.Node.Unsupported != "")
 

@@ -17,7 +17,7 @@ func samePod(a, b *cluster.Pod) bool {
 }
 
 func sameNode(a, b *cluster.Node) bool {
-	return a.Name == b.Name && a.Unschedulable == b.Unschedulable && a.Unsupported == b.Unsupported && a.Unread == b.Unread && slices.Equal(a.Labels, b.Labels) &&
+	return a.Name == b.Name && a.Unschedulable == b.Unschedulable && a.Unsupported == b.Unsupported && slices.Equal(a.Labels, b.Labels) &&
 		slices.Equal(a.Taints, b.Taints) && slices.Equal(a.Allocatable, b.Allocatable) && slices.Equal(a.Features, b.Features) &&
 		slices.EqualFunc(a.Images, b.Images, func(x, y cluster.Image) bool {
 			return x.Size == y.Size && slices.Equal(x.Names, y.Names)

@@ -2,8 +2,6 @@ package source
 
 import (
 	"cmp"
-	"fmt"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
@@ -22,7 +20,7 @@ var (
 	defaultMemoryRequest = *resource.NewQuantity(200<<20, resource.BinarySI)
 )
 
-// ReduceNode reads of a node what plugins read. Nodes that differ only in heartbeats, conditions, annotations or the
+// ReduceNode reads of a node what scheduling reads. Nodes that differ only in heartbeats, conditions, annotations or the
 // like are equal once reduced.
 func ReduceNode(node *v1.Node) cluster.Node {
 	n := cluster.Node{
@@ -39,22 +37,6 @@ func ReduceNode(node *v1.Node) cluster.Node {
 		n.Images = append(n.Images, cluster.Image{Names: slices.Clone(image.Names), Size: max(0, min(image.SizeBytes, maxAmount))})
 	}
 	return n
-}
-
-// UnreadOfNode returns a hash of what kube-scheduler tries pods again for that extenders have refused, and ReduceNode leaves out: annotations, and which conditions
-// hold. It is never 0.
-func UnreadOfNode(node *v1.Node) uint64 {
-	hash := fnv.New64a()
-	for _, key := range slices.Sorted(maps.Keys(node.Annotations)) {
-		fmt.Fprintf(hash, "%q%q", key, node.Annotations[key])
-	}
-	conditions := make([]string, len(node.Status.Conditions))
-	for i, c := range node.Status.Conditions {
-		conditions[i] = fmt.Sprintf("%q%q", c.Type, c.Status)
-	}
-	slices.Sort(conditions)
-	fmt.Fprint(hash, conditions)
-	return max(1, hash.Sum64())
 }
 
 // ReduceNamespace returns the name of a namespace and its labels by key.

@@ -140,7 +140,6 @@ func node(m *logv1.NodeSet) cluster.Node {
 		Images:        each(m.GetImages(), image),
 		Features:      m.GetFeatures(),
 		Unsupported:   m.GetUnsupported(),
-		Unread:        m.GetUnread(),
 	}
 }
 

@@ -84,7 +84,6 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 			Images:        each(d.Node.Images, toImage),
 			Features:      d.Node.Features,
 			Unsupported:   d.Node.Unsupported,
-			Unread:        d.Node.Unread,
 		}}}, nil
 	case cluster.NodeRemoved:
 		return &logv1.Delta{Change: &logv1.Delta_NodeRemoved{NodeRemoved: &logv1.NodeRemoved{Index: int32(d.Index)}}}, nil

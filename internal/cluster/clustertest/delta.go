@@ -391,9 +391,6 @@ func Node(intn Intn, name string) cluster.Node {
 	for range intn(3) {
 		n.Images = append(n.Images, cluster.Image{Names: some(intn, 2, imageNames), Size: int64(1 + intn(5))})
 	}
-	if intn.one(4) {
-		n.Unread = uint64(1 + intn(2))
-	}
 	return n
 }
 

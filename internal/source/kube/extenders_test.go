@@ -1,8 +1,6 @@
 package kube
 
 import (
-	"fmt"
-	"slices"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -14,7 +12,7 @@ import (
 // What extenders are sent of nodes is what the watch has seen last, if it is to be kept.
 func TestNodesAreKeptInFullIfTheyAreWanted(t *testing.T) {
 	for _, keep := range []bool{false, true} {
-		m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, nodeKind(false, keep), func() {})
+		m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, nodeKind(keep), func() {})
 		s := &Source{mirrors: map[string]*mirror{nodesResource: m}}
 		add := func(version, label string) *v1.Node {
 			n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: version, Labels: map[string]string{"l": label}}}
@@ -37,42 +35,6 @@ func TestNodesAreKeptInFullIfTheyAreWanted(t *testing.T) {
 	}
 	if got := new(Source).Node("n"); got != nil {
 		t.Errorf("before the first watch there is %v", got)
-	}
-}
-
-// What no plugin reads of a node may be what an extender judges by.
-func TestNodesAreToldWithWhatExtendersMayReadOfThem(t *testing.T) {
-	is := func(annotation string, ready v1.ConditionStatus, seconds int64) *v1.Node {
-		n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{"free": annotation, "other": ""}}}
-		n.Status.Conditions = []v1.NodeCondition{
-			{Type: "Ready", Status: ready, LastHeartbeatTime: metav1.Unix(seconds, 0)}, {Type: "DiskPressure", Status: v1.ConditionFalse},
-		}
-		return n
-	}
-	first := is("1", v1.ConditionTrue, 0)
-	turned := is("1", v1.ConditionTrue, 0)
-	slices.Reverse(turned.Status.Conditions)
-	for name, c := range map[string]struct {
-		other *v1.Node
-		same  bool
-	}{
-		"a heartbeat": {is("1", v1.ConditionTrue, 1), true}, "the order of conditions": {turned, true},
-		"an annotation": {is("2", v1.ConditionTrue, 0), false}, "a condition": {is("1", v1.ConditionFalse, 0), false}, "none": {new(v1.Node), false},
-	} {
-		for _, unread := range []bool{false, true} {
-			var told []uint64
-			m := newMirror(&teller{left: 1, sink: func(e source.Event) { told = append(told, e.Node.Unread) }}, nodeKind(unread, false), func() {})
-			for version, n := range []*v1.Node{first, c.other} {
-				n = n.DeepCopy()
-				n.Name, n.ResourceVersion = "n", fmt.Sprint(version+1)
-				if err := m.Add(n); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if len(told) != 2 || (told[0] != 0) != unread || (told[0] == told[1]) != (c.same || !unread) {
-				t.Errorf("%s, wanted %v: told %x", name, unread, told)
-			}
-		}
 	}
 }
 

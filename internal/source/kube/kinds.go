@@ -55,17 +55,14 @@ func reducing[O metav1.Object](fill func(O, *record)) func(any) *record {
 	}
 }
 
-// nodeKind tells nodes, with what extenders may read of them, and keeps them in full, if so told.
-func nodeKind(unread, keep bool) kind {
+// nodeKind tells nodes, and keeps them in full if so told.
+func nodeKind(keep bool) kind {
 	return kind{
 		reduce: reducing(func(o *v1.Node, r *record) {
 			if keep {
 				r.node = o
 			}
 			node := source.ReduceNode(o)
-			if unread {
-				node.Unread = source.UnreadOfNode(o)
-			}
 			r.set = func() source.Event { return source.Event{Kind: source.NodeSet, Node: node} }
 		}),
 		gone: func(name types.NamespacedName, _ types.UID) source.Event {

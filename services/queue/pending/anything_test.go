@@ -26,7 +26,6 @@ func TestAPodThatWaitsForAnythingWakesByWhatKubeSchedulerCallsAnEvent(t *testing
 		"a pod that waited is gone":         {other, cluster.PodRemoved{ID: 1}, false},
 		"one that was nominated is gone":    {nominated, cluster.PodRemoved{ID: 1}, true},
 		"one of no node that is known":      {absent, cluster.PodRemoved{ID: 1}, true},
-		"what extenders read of a node":     {nil, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(100), Unread: 1}}, true},
 		"a node has changed":                {nil, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(101)}}, true},
 		"a node is gone":                    {nil, cluster.NodeRemoved{Index: 0}, true},
 		"a volume has come":                 {nil, cluster.ObjectSet{Object: &cluster.PersistentVolume{Name: "v"}}, true},

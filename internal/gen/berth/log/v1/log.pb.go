@@ -2693,9 +2693,7 @@ type NodeSet struct {
 	Features []string `protobuf:"bytes,8,rep,name=features,proto3" json:"features,omitempty"`
 	// Why no pod is placed on the node: something of it could not be told, and is not, or otherwise, in the other fields.
 	// Empty for all other nodes.
-	Unsupported string `protobuf:"bytes,9,opt,name=unsupported,proto3" json:"unsupported,omitempty"`
-	// A hash of what no plugin reads of the node and extenders may: annotations, and the status of conditions. 0 without extenders.
-	Unread        uint64 `protobuf:"fixed64,10,opt,name=unread,proto3" json:"unread,omitempty"`
+	Unsupported   string `protobuf:"bytes,9,opt,name=unsupported,proto3" json:"unsupported,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2791,13 +2789,6 @@ func (x *NodeSet) GetUnsupported() string {
 		return x.Unsupported
 	}
 	return ""
-}
-
-func (x *NodeSet) GetUnread() uint64 {
-	if x != nil {
-		return x.Unread
-	}
-	return 0
 }
 
 // Image is a container image on a node.
@@ -4237,7 +4228,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\bHostPort\x12\x0e\n" +
 	"\x02ip\x18\x01 \x01(\tR\x02ip\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x12\n" +
-	"\x04port\x18\x03 \x01(\x05R\x04port\"\xf0\x02\n" +
+	"\x04port\x18\x03 \x01(\x05R\x04port\"\xd8\x02\n" +
 	"\aNodeSet\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12+\n" +
@@ -4247,9 +4238,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\vallocatable\x18\x06 \x03(\v2\x16.berth.log.v1.QuantityR\vallocatable\x12+\n" +
 	"\x06images\x18\a \x03(\v2\x13.berth.log.v1.ImageR\x06images\x12\x1a\n" +
 	"\bfeatures\x18\b \x03(\tR\bfeatures\x12 \n" +
-	"\vunsupported\x18\t \x01(\tR\vunsupported\x12\x16\n" +
-	"\x06unread\x18\n" +
-	" \x01(\x06R\x06unread\"1\n" +
+	"\vunsupported\x18\t \x01(\tR\vunsupported\"1\n" +
 	"\x05Image\x12\x14\n" +
 	"\x05names\x18\x01 \x03(\tR\x05names\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\"#\n" +
