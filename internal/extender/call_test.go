@@ -255,9 +255,10 @@ func TestAServerThatIsNotThere(t *testing.T) {
 func TestConnectionsHaveABound(t *testing.T) {
 	var open, most atomic.Int64
 	full := make(chan struct{})
+	fill := sync.OnceFunc(func() { close(full) })
 	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if n := open.Add(1); n == maxConnections {
-			close(full)
+			fill()
 		}
 		select {
 		case <-full:
