@@ -159,13 +159,13 @@ func (f *Fold) Observe(e source.Event) error {
 
 func (f *Fold) observeNode(seen cluster.Node, touched bool) error {
 	d := cluster.NodeSet{Index: f.indexOf(seen.Name), Node: seen}
-	if !touched && f.hasNode(&d) {
-		return nil
+	if f.hasNode(&d) {
+		return f.touch(d.Index, touched)
 	}
 	few, surplus := fewEnough(f.state, seen.Allocatable, f.resources.node, f.resources.all)
 	if surplus != nil {
-		if seen.Allocatable = few; !touched && f.hasNode(&cluster.NodeSet{Index: d.Index, Node: seen}) {
-			return nil
+		if seen.Allocatable = few; f.hasNode(&cluster.NodeSet{Index: d.Index, Node: seen}) {
+			return f.touch(d.Index, touched)
 		}
 		d.Node = seen
 	}
@@ -175,8 +175,8 @@ func (f *Fold) observeNode(seen cluster.Node, touched bool) error {
 			return err
 		}
 		d.Index = f.indexOf(d.Node.Name)
-		if !touched && f.hasNode(&d) {
-			return nil
+		if f.hasNode(&d) {
+			return f.touch(d.Index, touched)
 		}
 	}
 	if err := f.apply(d); err != nil {
@@ -190,6 +190,14 @@ func (f *Fold) observeNode(seen cluster.Node, touched bool) error {
 		f.unsupported(source.Unsupported{Kind: "Node", Name: d.Node.Name, Why: why})
 	}
 	return nil
+}
+
+// touch tells of a node that is as it was, if it has been touched.
+func (f *Fold) touch(i cluster.NodeIndex, touched bool) error {
+	if !touched {
+		return nil
+	}
+	return f.apply(cluster.NodeTouched{Index: i})
 }
 
 // indexOf returns the index of the node of that name, or else one that is free.

@@ -106,7 +106,7 @@ func TestAMoveOfAPodThatIsNotKnownIsNothing(t *testing.T) {
 	}
 }
 
-// A node of which only what extenders read has changed is told again, as it is: who waits for that, and who was asked about it before, finds that it has changed.
+// Of a node of which only what extenders read has changed it is told that it has been touched, and no more: it counts as unchanged.
 func TestANodeThatIsTouchedIsToldAgain(t *testing.T) {
 	label := func(value string) []cluster.Label { return []cluster.Label{{Key: "a", Value: value}} }
 	for name, node := range map[string]cluster.Node{"as it is": {Name: "n", Labels: label("b")}, "otherwise": {Name: "n", Labels: label("untold")}} {
@@ -123,8 +123,11 @@ func TestANodeThatIsTouchedIsToldAgain(t *testing.T) {
 			if got := len(f.deltas) == 1; got != step.want {
 				t.Errorf("%s, step %d: told %d times", name, i, len(f.deltas))
 			}
+			if step.touched && len(f.deltas) > 0 && f.deltas[0] != (cluster.NodeTouched{Index: 0}) {
+				t.Errorf("%s, step %d: told %+v", name, i, f.deltas)
+			}
 		}
-		if f.state.Nodes.Count() != 1 || f.state.Nodes.Modified[0] != f.state.Version().Seq {
+		if f.state.Nodes.Count() != 1 || f.state.Nodes.SpecModified[0] != 1 {
 			t.Errorf("%s: %d nodes at %v, changed at %d", name, f.state.Nodes.Count(), f.state.Version(), f.state.Nodes.Modified[0])
 		}
 	}

@@ -292,6 +292,7 @@ func (e *env) source(cl Cluster, extenders *extender.Set, metrics prometheus.Reg
 		}
 		if extenders != nil {
 			cfg.Interest = func(pod *corev1.Pod) uint64 { return uint64(extenders.Interest(extender.ResourceNames(pod))) }
+			cfg.TouchedNodes = extenders.Can(extender.Filter) != 0 // others refuse none
 			cfg.KeepNodes = extenders.Full(extenders.Can(extender.Filter) | extenders.Can(extender.Prioritize))
 		}
 		return kube.New(cfg)

@@ -28,6 +28,7 @@ func TestAPodThatWaitsForAnythingWakesByWhatKubeSchedulerCallsAnEvent(t *testing
 		"one of no node that is known":      {absent, cluster.PodRemoved{ID: 1}, true},
 		"a node has changed":                {nil, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(101)}}, true},
 		"a node is gone":                    {nil, cluster.NodeRemoved{Index: 0}, true},
+		"what extenders read of a node":     {nil, cluster.NodeTouched{Index: 0}, true},
 		"a volume has come":                 {nil, cluster.ObjectSet{Object: &cluster.PersistentVolume{Name: "v"}}, true},
 		"a budget has come":                 {nil, cluster.ObjectSet{Object: &cluster.Budget{Namespace: "n", Name: "b"}}, false},
 		"a namespace has come":              {nil, cluster.NamespaceSet{Name: "n"}, false},

@@ -32,6 +32,8 @@ func eventOf(st *cluster.State, d cluster.Delta) string {
 		return nodeEvent(st, &d.Node)
 	case cluster.NodeRemoved:
 		return "NodeDelete"
+	case cluster.NodeTouched:
+		return "NodeUpdateNodeAnnotation" // or NodeUpdateNodeCondition
 	case cluster.NamespaceSet, cluster.NamespaceRemoved:
 		return "NamespaceUpdate"
 	case cluster.ObjectSet:
@@ -57,7 +59,7 @@ func happens(st *cluster.State, d cluster.Delta) bool {
 	case cluster.PodRemoved:
 		was := &st.Before().Pod
 		return was.Placed() || was.Nominated != ""
-	case cluster.PodBound, cluster.PodForgotten, cluster.NodeSet, cluster.NodeRemoved:
+	case cluster.PodBound, cluster.PodForgotten, cluster.NodeSet, cluster.NodeRemoved, cluster.NodeTouched:
 		return true
 	case cluster.ObjectSet:
 		return isOfVolumes(d.Object.Key().Kind)
