@@ -204,6 +204,38 @@ func TestAnAnswerIsReadToABound(t *testing.T) {
 	}
 }
 
+// An extender may answer with all that it was sent.
+func TestAnAnswerMayHaveAllThatWasSent(t *testing.T) {
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		var args extenderv1.ExtenderArgs
+		_ = json.NewDecoder(r.Body).Decode(&args)
+		_ = json.NewEncoder(w).Encode(extenderv1.ExtenderFilterResult{Nodes: args.Nodes})
+	})
+	cfg := byName(server.URL)
+	cfg.NodeCacheCapable = false
+	h := newSet(t, cfg)
+	h.extenders[0].mostAnswered = func(Verb) int { return 1000 }
+	large := testNodes("a", "b")[0].Object().DeepCopy()
+	large.Annotations = map[string]string{"large": strings.Repeat("x", 10_000)}
+	if out, err := h.Filter(hangs(t), NewPod(testPod("p")), []*Node{NewNode(large)}); err != nil || len(out.Nodes) != 1 {
+		t.Errorf("%v, %v", namesOf(out.Nodes), err)
+	}
+	sent := []byte(strings.Repeat("[]", mostValues))
+	for values, want := range map[int]bool{valuesPerNode: false, valuesPerNode + 1: true} {
+		if got := tooMany(values, nil, 1); got != want {
+			t.Errorf("%d values of a node: %v", values, got)
+		}
+	}
+	for values, want := range map[int]bool{mostValues: false, 2 * mostValues: false, 2*mostValues + 1: true} {
+		if got := tooMany(values, sent, mostValues); got != want {
+			t.Errorf("%d values of what has %d: %v", values, mostValues, got)
+		}
+	}
+	if !tooMany(mostValues+1, nil, mostValues) {
+		t.Error("there is no bound where little was sent")
+	}
+}
+
 func TestAnAnswerOfJustTheBoundIsRead(t *testing.T) {
 	const most, head, tail = 1 << 20, `{"NodeNames":["a"],"x":"`, `"}`
 	server := serve(t, answers(head+strings.Repeat("a", most-len(head)-len(tail))+tail))
@@ -485,7 +517,7 @@ func (c *changing) Read([]byte) (int, error) {
 
 func TestTheFirstFailureOfABodyIsTheOneThatIsTold(t *testing.T) {
 	e := newSet(t, byName("http://nowhere")).extenders[0]
-	err := e.read(&bounded{body: new(changing), most: 10}, Filter, 1, new(extenderv1.ExtenderFilterResult))
+	err := e.read(&bounded{body: new(changing), most: 10}, Filter, nil, 1, new(extenderv1.ExtenderFilterResult))
 	if err == nil || err.Error() != "failure 1" {
 		t.Errorf("%v, want failure 1", err)
 	}

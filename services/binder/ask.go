@@ -156,7 +156,7 @@ type asked struct {
 	told    *extender.Pod
 
 	last  bool      // what is asked now is asked no more
-	alone rejection // of the node that it is nominated to
+	alone rejection // of the node that it is nominated to, asked about by itself
 
 	resp   *binderv1.AskResponse
 	err    error      // to be answered instead
@@ -164,8 +164,9 @@ type asked struct {
 	placed *placement // nil: it is not
 }
 
-// rejection is what extenders have made of the node that a pod is nominated to, if they have not left it.
+// rejection is what extenders have said that have left no node.
 type rejection struct {
+	version cluster.Version // of what they were asked about
 	refused map[string]extender.Refusal
 	err     error
 }
@@ -234,7 +235,8 @@ func (a *asked) run(ctx context.Context) {
 		}
 		return
 	case object == nil || string(object.UID) != a.pod.UID: // the log will tell
-		a.result(binderv1.Outcome_RESULT_RETRY, conflictGone)
+		a.result(binderv1.Outcome_RESULT_FAILED, conflictGone)
+		a.resp.Error = "the API server has no such pod any more"
 		return
 	}
 	leave, err := a.extenders.take(ctx, a.in)
@@ -261,7 +263,7 @@ func (a *asked) run(ctx context.Context) {
 		case a.over():
 			return
 		case !is: // it fits on the one that it is nominated to alone
-			a.end(s, a.alone)
+			a.end(a.alone)
 			return
 		}
 		if a.try(ctx, s, false); a.over() {
@@ -366,9 +368,12 @@ func (a *asked) look(nominated bool) (s sight, ok bool) {
 				return
 			case known && !fits: // the others are judged as if it were there already
 				s.nodes = a.all(st, row, one)
-			default: // judged as the pod's class is, it may have no room beside the nomination of the pod itself
+			default:
 				s.nodes = a.all(st, row, cluster.NoNode)
-				s.apart = known && !slices.ContainsFunc(s.nodes, func(n seenNode) bool { return n.Node == one })
+				if known { // judged as the pod's class is, it may have no room beside the nomination of the pod itself
+					others, _ := a.evaluator.Node(st, a.subject, cluster.NoPod, one)
+					s.apart = !others.Feasible()
+				}
 			}
 		})
 		if !judged || !nominated && len(s.nodes) == 0 && !(s.apart && a.alone.failed()) {
@@ -433,23 +438,23 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 		return false
 	case err != nil && nominated:
 		a.log.Error("the node that a pod is nominated to cannot be asked about", "pod", a.told.String(), "node", s.nodes[0].name, "err", bounded(err.Error()))
-		a.alone.err = err
+		a.alone = rejection{version: s.version, err: err}
 		return false
 	case err != nil:
-		a.end(s, rejection{err: err})
+		a.end(rejection{err: err})
 		return false
 	case len(asked) == 0: // they have all gone
 		return true
 	case len(filtered.Nodes) == 0 && nominated:
-		a.alone.refused = filtered.Refused
+		a.alone = rejection{version: s.version, refused: filtered.Refused}
 		return false
 	case len(filtered.Nodes) == 0:
-		why := rejection{refused: filtered.Refused}
-		if s.apart {
-			why.err = a.alone.err
+		why := rejection{version: s.version, refused: filtered.Refused}
+		if s.apart && a.alone.failed() { // what happened behind either question may help
+			why.version, why.err = a.alone.version, a.alone.err
 			maps.Copy(why.refused, a.alone.refused)
 		}
-		a.end(s, why)
+		a.end(why)
 		return false
 	}
 	// 2. What do those score that are left, among themselves?
@@ -475,7 +480,7 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 }
 
 // end says that extenders have left no node, and why.
-func (a *asked) end(s sight, why rejection) {
+func (a *asked) end(why rejection) {
 	if a.over() {
 		return
 	}
@@ -485,7 +490,7 @@ func (a *asked) end(s sight, why rejection) {
 		return
 	}
 	a.result(binderv1.Outcome_RESULT_REFUSED, "")
-	a.resp.Version, a.resp.Refusals = wire.ToVersion(s.version), wire.ToVerdicts(countRefusals(why.refused))
+	a.resp.Version, a.resp.Refusals = wire.ToVersion(why.version), wire.ToVerdicts(countRefusals(why.refused))
 }
 
 // namesOf returns the names of nodes.

@@ -427,6 +427,50 @@ func TestWhatExtendersSayOfTheNodeThatAPodIsNominatedToIsTold(t *testing.T) {
 	ask(5, refusing("no gpu", "a"), "assumed on b", "filter p: a", "filter p: b")
 }
 
+// What has happened since the node was asked about may have changed the extender's mind.
+func TestARefusalOfTheNodeThatAPodIsNominatedToIsAsOldAsTheQuestion(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 1000))
+	src.setPod(on(pod("x", 100), "a"))
+	p := of(pod("p", 800), 1)
+	p.Nominated = "a"
+	src.setPod(p)
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+	b.active()
+	var helped cluster.Version
+	h.set(func() {
+		h.filter = func(string, []string) extenderv1.ExtenderFilterResult {
+			src.deletePod("x")
+			eventually(t, "the ledger is told", func() bool { return b.phase("x") == "gone" })
+			helped = b.Version()
+			return extenderv1.ExtenderFilterResult{NodeNames: &[]string{}, FailedNodes: map[string]string{"a": "no gpu"}}
+		}
+	})
+	resp, err := b.Ask(t.Context(), b.question(1, "p"))
+	if err != nil || resp.GetOutcome().GetResult() != binderv1.Outcome_RESULT_REFUSED {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	if told := wire.Version(resp.GetVersion()); !told.Less(helped) {
+		t.Errorf("told as of %v, and what may help is of %v", told, helped)
+	}
+}
+
+// noPods are objects of an API server that has deleted all pods.
+type noPods struct{ Objects }
+
+func (noPods) Pod(context.Context, string, string) (*corev1.Pod, error) { return nil, nil }
+
+func TestAPodThatTheAPIServerDoesNotHaveBacksOffUntilTheLogTells(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 1000))
+	src.setPod(of(pod("p", 100), 1))
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)), func(c *Config) { c.Objects = noPods{c.Objects} })
+	b.active()
+	if got := b.ask(b.question(1, "p")); got != "failed: the API server has no such pod any more" {
+		t.Error(got)
+	}
+}
+
 // Events and reports give way to binds, and a pod that extenders are asked about is none.
 func TestPodsThatAreAskedAboutHoldUpNoEvents(t *testing.T) {
 	src, h := newFakeSource(), newWebhook(t)
@@ -624,7 +668,7 @@ func TestAnExtenderThatHangsHoldsUpNobodyElse(t *testing.T) {
 
 func TestPodsAreAskedAboutOneAtATime(t *testing.T) {
 	src, h := newFakeSource(), newWebhook(t)
-	const pods = mostWaiting // beside the one that has its turn
+	const pods = mostWaiting + 1 // one of which has its turn
 	src.setNode(node("a", pods/2*100))
 	src.setNode(node("b", pods/2*100))
 	for k := range pods {
@@ -769,7 +813,7 @@ func TestAPanicWhileExtendersAreAskedKeepsNoRoom(t *testing.T) {
 	}
 }
 
-// So many wait, and one more for each set of extenders; others are told at once to come back, but nobody of a set of which none waits.
+// So many wait for an extender, whatever else they wait for; others are told at once to come back, but not those whom it does not interest.
 func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		e := newExtenders(new(extender.Set), nil)
@@ -779,11 +823,8 @@ func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 		var waiting sync.WaitGroup
-		for k := range mostWaiting + 1 {
-			in := extender.Interest(3)
-			if k == mostWaiting {
-				in = 1
-			}
+		for k := range mostWaiting {
+			in := extender.Interest(1 | k<<1)
 			waiting.Go(func() {
 				if _, err := e.take(ctx, in); err != errNoTurn {
 					t.Errorf("of %b: %v", in, err)
@@ -791,7 +832,7 @@ func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		for _, in := range []extender.Interest{1, 3} {
+		for _, in := range []extender.Interest{1, 3, 64 + 1} {
 			if _, err := e.take(t.Context(), in); err != errCrowd {
 				t.Errorf("extenders %b: %v, want %v", in, err, errCrowd)
 			}
@@ -800,7 +841,24 @@ func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
 		if err != nil {
 			t.Errorf("another extender: %v", err)
 		} else {
+			for range mostWaiting { // those that wait for the first do not count against the second
+				waiting.Go(func() {
+					leave, err := e.take(t.Context(), 2)
+					if err != nil {
+						t.Errorf("behind another: %v", err)
+						return
+					}
+					leave()
+				})
+				synctest.Wait()
+			}
+			for _, in := range []extender.Interest{2, 3} {
+				if _, err := e.take(t.Context(), in); err != errCrowd {
+					t.Errorf("extenders %b: %v, want %v", in, err, errCrowd)
+				}
+			}
 			well()
+			synctest.Wait()
 		}
 		cancel()
 		waiting.Wait()

@@ -22,9 +22,9 @@ const (
 	crowdPause = 500 * time.Millisecond
 	// leastAsked is how many nodes extenders are asked about in any case, as in kube-scheduler.
 	leastAsked = 100
-	// mostWaiting is how many pods wait for their turn, whatever extenders they interest; beyond, one for each set of extenders that interests none of those who wait. Others are
-	// told at once to come back: though some extenders hang, of whose pods each member asks about a few, calls about others get through to the server.
-	mostWaiting = 4
+	// mostWaiting is how many pods wait for an extender: of the extenders that a pod waits for, the one that has been asked longest. Others are told at once to come back:
+	// though some extenders hang, of whose pods each member asks about a few, calls about others get through to the server, which runs 16 at a time.
+	mostWaiting = 3
 )
 
 // extenders are the extenders of a binder, whose turn it is, and the nodes as they are sent. It outlives terms: also of two that follow each other, one
@@ -36,7 +36,9 @@ type extenders struct {
 	binds   extender.Interest // those that bind
 
 	mu    sync.Mutex
-	busy  extender.Interest         // those that are being asked
+	busy  extender.Interest // those that are being asked
+	since map[int]uint64    // of these, the number of the turn
+	turns uint64
 	line  []*waiter                 // in the order in which they came
 	next  int                       // where the next sample of nodes begins
 	full  map[string]keptNode       // nodes as they were sent last in full, by name
@@ -58,7 +60,7 @@ type keptNode struct {
 func newExtenders(set *extender.Set, objects Objects) *extenders {
 	return &extenders{
 		set: set, objects: objects, places: set.Can(extender.Filter) | set.Can(extender.Prioritize), binds: set.Can(extender.Bind),
-		full: make(map[string]keptNode), names: make(map[string]*extender.Node),
+		since: make(map[int]uint64), full: make(map[string]keptNode), names: make(map[string]*extender.Node),
 	}
 }
 
@@ -103,16 +105,37 @@ func (a *extenders) take(ctx context.Context, in extender.Interest) (leave func(
 	return nil, errNoTurn
 }
 
-// crowd reports whether nobody more may wait for some extenders.
+// crowd reports whether nobody more may wait who waits for some extenders.
 func (a *extenders) crowd(in extender.Interest) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.crowded(in)
 }
 
-// crowded reports whether nobody more may wait for some extenders. The caller holds the lock.
+// crowded reports whether nobody more may wait who waits for some extenders. The caller holds the lock.
 func (a *extenders) crowded(in extender.Interest) bool {
-	return len(a.line) >= mostWaiting && slices.ContainsFunc(a.line, func(w *waiter) bool { return w.in == in })
+	to := a.blame(in)
+	if to < 0 {
+		return false
+	}
+	n := 0
+	for _, w := range a.line {
+		if a.blame(w.in) == to {
+			n++
+		}
+	}
+	return n >= mostWaiting
+}
+
+// blame returns which of some extenders has been asked longest, -1 if none is being asked. The caller holds the lock.
+func (a *extenders) blame(in extender.Interest) int {
+	longest := -1
+	for i := range (in & a.busy).Each() {
+		if longest < 0 || a.since[i] < a.since[longest] {
+			longest = i
+		}
+	}
+	return longest
 }
 
 // grant gives turns to those who can have one, in order. The caller holds the lock.
@@ -122,6 +145,10 @@ func (a *extenders) grant() {
 			return false
 		}
 		a.busy |= w.in
+		a.turns++
+		for i := range w.in.Each() {
+			a.since[i] = a.turns
+		}
 		close(w.turn)
 		return true
 	})

@@ -35,10 +35,10 @@ type asker struct {
 	mu sync.Mutex
 	// lines are the pods to be asked about, by turn: those that have come first of a turn are those of the highest priority, and of these that have waited longest.
 	lines map[uint64]*line
-	// refusals are of pods whose next attempt goes on where extenders have refused all nodes, by uid; vain is of those about which an answer has been of
-	// no use.
+	// refusals are of pods whose next attempt goes on where extenders have refused all nodes, by uid; vain is how often in a row an answer has been
+	// of no use.
 	refusals map[string]refusal
-	vain     map[string]vainAsks
+	vain     map[string]int
 	running  sync.WaitGroup
 }
 
@@ -62,12 +62,6 @@ type question struct {
 	atMost  time.Duration // for one Ask
 }
 
-// vainAsks is how often in a row attempts of a pod have ended with an answer of no use, the last with that number.
-type vainAsks struct {
-	n      int
-	number int32
-}
-
 // refusal is what extenders have said of an attempt.
 type refusal struct {
 	attempt  pending.Attempt
@@ -76,7 +70,7 @@ type refusal struct {
 }
 
 func newAsker(d *driver) *asker {
-	return &asker{d: d, lines: make(map[uint64]*line), refusals: make(map[string]refusal), vain: make(map[string]vainAsks)}
+	return &asker{d: d, lines: make(map[uint64]*line), refusals: make(map[string]refusal), vain: make(map[string]int)}
 }
 
 // add has pods asked about that are in flight, until ctx ends.
@@ -220,7 +214,11 @@ func (k *asker) ask(ctx context.Context, q *question) {
 // settle gives a pod its outcome.
 func (k *asker) settle(q *question, response *binderv1.AskResponse) {
 	version := wire.Version(response.GetVersion())
-	switch response.GetOutcome().GetResult() {
+	result := response.GetOutcome().GetResult()
+	if result != binderv1.Outcome_RESULT_RETRY && result != binderv1.Outcome_RESULT_NO_FIT {
+		k.forget(q.UID)
+	}
+	switch result {
 	case binderv1.Outcome_RESULT_ASSUMED, binderv1.Outcome_RESULT_PLACED:
 		k.d.s.metrics.algorithm.Observe(time.Since(q.popped).Seconds())
 		k.d.sh.with(func(queue *pending.Queue, now time.Time) {
@@ -256,22 +254,28 @@ func (k *asker) settle(q *question, response *binderv1.AskResponse) {
 	}
 }
 
-// tooOften counts an answer that was of no use, and reports whether there have been so many in a row that the pod has to back off. An attempt in between that was not asked
-// about has come to something else.
+// forget begins anew to count answers of no use about pods that have come to something else.
+func (k *asker) forget(uids ...string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.vain) == 0 {
+		return
+	}
+	for _, uid := range uids {
+		delete(k.vain, uid)
+	}
+}
+
+// tooOften counts an answer that was of no use, and reports whether there have been so many in a row that the pod has to back off.
 func (k *asker) tooOften(q *question) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.sweep()
-	v := k.vain[q.UID]
-	if v.number+1 != q.Number {
-		v.n = 0
+	if k.vain[q.UID]++; k.vain[q.UID] < mostMisfits {
+		return false
 	}
-	if v.n++; v.n >= mostMisfits {
-		delete(k.vain, q.UID)
-		return true
-	}
-	k.vain[q.UID] = vainAsks{v.n, q.Number}
-	return false
+	delete(k.vain, q.UID)
+	return true
 }
 
 // sweep forgets what is remembered of pods once it is much: they are asked about again. The caller holds the lock.

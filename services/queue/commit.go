@@ -310,6 +310,16 @@ func (c *cycle) oftener(a *attempt, n vain) bool {
 	return false
 }
 
+// settled returns the pods that have come to something, but that they are asked about.
+func (c *cycle) settled() (uids []string) {
+	for _, a := range c.attempts {
+		if !a.open && !a.asked {
+			uids = append(uids, a.UID)
+		}
+	}
+	return uids
+}
+
 // unsettled returns what is counted on: it begins anew only for pods that have got an outcome, or are gone. That a batch did without a pod, or has not
 // come to the binder with it, settles nothing.
 func (c *cycle) unsettled() map[string]vain {
