@@ -49,14 +49,21 @@ test: grpcurl ## run every test; RACE=1 with the race detector, as in CI; needs 
 	go run ./test/benchkube build # the control plane and its clients, once: minutes that no test should have to wait for
 	@# Tests start it too. Built by several packages at a time, it would be compiled as often.
 	CGO_ENABLED=0 go build -o $(BIN)/test/berth ./cmd/berth
-	@# Four packages at a time: most of them wait for processes, sockets and leases, half of their time and more. Those that wait longest begin first.
+	@# Without the race detector most of the time is waiting: for processes, sockets and leases. So modules of their own are tested beside the rest.
+	$(MAKE) --no-print-directory -k $(if $(RACE),,-j2) test-packages test-modules
+
+.PHONY: test-packages test-modules
+test-packages:
+	@# Four packages at a time. Those that wait longest begin first.
 	all=$$(go list $(PACKAGES)) && pure=$$(go list $(PURE)) && \
 	  go test $(if $(RACE),-race) -p 4 -timeout 40m ./test/soak ./test/system $$(grep -vxF "$$pure" <<<"$$all")
 	CGO_ENABLED=0 go test -timeout 40m $(PURE)
+
+test-modules:
+	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
+	cd test/page && CGO_ENABLED=0 go test -count=1 .
 	cd test/deploy && CGO_ENABLED=0 go test -count=1 .
 	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .
-	cd test/page && CGO_ENABLED=0 go test -count=1 .
-	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
 
 .PHONY: oracle
 oracle: ## compare decisions with kube-scheduler's own plugins, at length, and count them; CHECKS=… SEQUENCES=…
