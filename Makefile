@@ -156,7 +156,7 @@ vuln: ## known vulnerabilities that Berth calls; VULNDB=https://vuln.go.dev, or 
 	  (cd $$module && if [ -n "$$(go list ./... 2>/dev/null)" ]; then $(BIN)/govulncheck -db $(VULNDB_URL) ./...; fi) || exit 1; done
 
 # Every Go module of the repository; and the database as a URL, from a directory too.
-MODULES    := . $(patsubst %/go.mod,%,$(wildcard test/*/go.mod))
+MODULES    := . $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/*/*/go.mod))
 VULNDB_URL  = $(if $(findstring ://,$(VULNDB)),$(VULNDB),file://$(abspath $(VULNDB)))
 
 .PHONY: fuzz
