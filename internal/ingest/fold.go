@@ -113,7 +113,7 @@ func (f *Fold) NextClass() cluster.ClassID { return f.classes.next }
 func (f *Fold) Observe(e source.Event) error {
 	switch e.Kind {
 	case source.NodeSet:
-		return f.observeNode(e.Node)
+		return f.observeNode(e.Node, e.Touched)
 	case source.NodeGone:
 		if i := f.state.Nodes.ByName(sound(e.Node.Name)); i != cluster.NoNode {
 			return f.apply(cluster.NodeRemoved{Index: i})
@@ -157,14 +157,14 @@ func (f *Fold) Observe(e source.Event) error {
 	return nil
 }
 
-func (f *Fold) observeNode(seen cluster.Node) error {
+func (f *Fold) observeNode(seen cluster.Node, touched bool) error {
 	d := cluster.NodeSet{Index: f.indexOf(seen.Name), Node: seen}
-	if f.hasNode(&d) {
+	if !touched && f.hasNode(&d) {
 		return nil
 	}
 	few, surplus := fewEnough(f.state, seen.Allocatable, f.resources.node, f.resources.all)
 	if surplus != nil {
-		if seen.Allocatable = few; f.hasNode(&cluster.NodeSet{Index: d.Index, Node: seen}) {
+		if seen.Allocatable = few; !touched && f.hasNode(&cluster.NodeSet{Index: d.Index, Node: seen}) {
 			return nil
 		}
 		d.Node = seen
@@ -175,7 +175,7 @@ func (f *Fold) observeNode(seen cluster.Node) error {
 			return err
 		}
 		d.Index = f.indexOf(d.Node.Name)
-		if f.hasNode(&d) {
+		if !touched && f.hasNode(&d) {
 			return nil
 		}
 	}

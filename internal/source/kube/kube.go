@@ -155,7 +155,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	s.reads = lane{reads, "read"}
-	s.resources = followed(reads, podKind(s.schedulers, cfg.Interest), nodeKind(cfg.KeepNodes))
+	s.resources = followed(reads, podKind(s.schedulers, cfg.Interest), nodeKind(cfg.KeepNodes, cfg.Interest != nil))
 	s.start()
 	if cfg.Metrics != nil {
 		if err := cfg.Metrics.Register(s.latency); err != nil {
