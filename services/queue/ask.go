@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// asksAtOnce is how many pods of the same turn a member has asked about at a time: one, and one that is next. So however many shards wait for an
-	// extender, the binder has room for others.
-	asksAtOnce = 2
+	// asksAtOnce is how many pods of the same turn a member has asked about at a time. With one more, that is next, the binder would sometimes hear of that one first:
+	// pods would go out of queue order. So, too, the binder has room for others, however many shards wait for an extender.
+	asksAtOnce = 1
 	// mostAskMillis bounds how long an Ask may take, whatever the binder says.
 	mostAskMillis = 3_600_000
 	// changedMessage is told of a pod whose best node has changed each time while extenders were asked.

@@ -121,7 +121,7 @@ func TestNobodyWaitsForAnExtenderThatHangs(t *testing.T) {
 	w.filterWorker("f1", nil)
 	w.scoreWorker("s1")
 	w.ledger.node("n1", 10_000)
-	first, hangs := make(chan struct{}), make(chan struct{})
+	hangs := make(chan struct{})
 	var mu sync.Mutex
 	var order []string
 	w.asks("gpu", func(ctx context.Context, name string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
@@ -129,12 +129,8 @@ func TestNobodyWaitsForAnExtenderThatHangs(t *testing.T) {
 		order = append(order, name)
 		mu.Unlock()
 		if strings.HasPrefix(name, "gpu-hangs") {
-			until := hangs
-			if name == "gpu-hangs-1" {
-				until = first
-			}
 			select {
-			case <-until:
+			case <-hangs:
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
@@ -148,19 +144,13 @@ func TestNobodyWaitsForAnExtenderThatHangs(t *testing.T) {
 		return 2
 	}
 	q, _ := w.queueMember("q1")
-	asked := func(n int) func() bool {
-		return func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-			return len(order) == n
-		}
-	}
-	// As many as a member asks about at once, in this shard.
-	w.ledger.pod("gpu-hangs-1", 100, priority(100))
-	until(t, "it is asked about", asked(1))
-	w.ledger.pod("gpu-hangs-2", 100, priority(100))
-	until(t, "it is asked about", asked(2))
-	for k := range 3 { // these wait, in queue order
+	w.ledger.pod("gpu-hangs", 100, priority(100))
+	until(t, "it is asked about", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(order) == 1
+	})
+	for k := range 4 { // these wait, in queue order
 		w.ledger.pod(fmt.Sprintf("gpu-hangs-then-%d", k), 100, priority(int32(50+10*k)))
 	}
 	until(t, "they wait", func() bool {
@@ -179,16 +169,12 @@ func TestNobodyWaitsForAnExtenderThatHangs(t *testing.T) {
 	for k := range 8 {
 		w.untilPlaced(fmt.Sprintf("plain-%d", k), fmt.Sprintf("gpu-well-%d", k))
 	}
-	mu.Lock()
-	order = nil
-	mu.Unlock()
-	close(hangs) // the first still hangs, and so they are asked about one after the other
-	w.untilPlaced("gpu-hangs-2", "gpu-hangs-then-0", "gpu-hangs-then-1", "gpu-hangs-then-2")
-	close(first)
-	w.untilPlaced("gpu-hangs-1")
+	close(hangs)
+	w.untilPlaced("gpu-hangs", "gpu-hangs-then-0", "gpu-hangs-then-1", "gpu-hangs-then-2", "gpu-hangs-then-3")
 	mu.Lock()
 	defer mu.Unlock()
-	if want := []string{"gpu-hangs-then-2", "gpu-hangs-then-1", "gpu-hangs-then-0"}; !slices.Equal(order, want) {
+	order = slices.DeleteFunc(order, func(name string) bool { return !strings.HasPrefix(name, "gpu-hangs") })
+	if want := []string{"gpu-hangs", "gpu-hangs-then-3", "gpu-hangs-then-2", "gpu-hangs-then-1", "gpu-hangs-then-0"}; !slices.Equal(order, want) {
 		t.Errorf("asked about in the order %v, want %v", order, want)
 	}
 }
@@ -332,7 +318,7 @@ func TestAPodThatIsGoneIsNotAskedAbout(t *testing.T) {
 		w.ledger.pod(name, 100, nil)
 		untilState(t, q, name, queuev1.State_STATE_IN_FLIGHT)
 	}
-	until(t, "two are asked about", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == 2 })
+	until(t, "one is asked about", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == 1 })
 	w.ledger.gone("gpu-3")
 	close(hangs)
 	w.untilPlaced("gpu-1", "gpu-2")
