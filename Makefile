@@ -49,14 +49,21 @@ test: grpcurl ## run every test; RACE=1 with the race detector, as in CI; needs 
 	go run ./test/benchkube build # the control plane and its clients, once: minutes that no test should have to wait for
 	@# Tests start it too. Built by several packages at a time, it would be compiled as often.
 	CGO_ENABLED=0 go build -o $(BIN)/test/berth ./cmd/berth
-	@# Four packages at a time: most of them wait for processes, sockets and leases, half of their time and more. Those that wait longest begin first.
+	@# Without the race detector most of the time is waiting: for processes, sockets and leases. So modules of their own are tested beside the rest.
+	$(MAKE) --no-print-directory -k $(if $(RACE),,-j2) test-packages test-modules
+
+.PHONY: test-packages test-modules
+test-packages:
+	@# Four packages at a time. Those that wait longest begin first.
 	all=$$(go list $(PACKAGES)) && pure=$$(go list $(PURE)) && \
 	  go test $(if $(RACE),-race) -p 4 -timeout 40m ./test/soak ./test/system $$(grep -vxF "$$pure" <<<"$$all")
 	CGO_ENABLED=0 go test -timeout 40m $(PURE)
+
+test-modules:
+	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
+	cd test/page && CGO_ENABLED=0 go test -count=1 .
 	cd test/deploy && CGO_ENABLED=0 go test -count=1 .
 	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .
-	cd test/page && CGO_ENABLED=0 go test -count=1 .
-	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
 
 .PHONY: oracle
 oracle: ## compare decisions with kube-scheduler's own plugins, at length, and count them; CHECKS=… SEQUENCES=…
@@ -71,6 +78,7 @@ lint-go: tools
 	  if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	go vet $(PACKAGES) && $(BIN)/staticcheck $(PACKAGES)
 	go vet -tags volumes ./test/system && $(BIN)/staticcheck -tags volumes ./test/system # what make volumes alone runs
+	go vet -tags extenders ./test/extenders && $(BIN)/staticcheck -tags extenders ./test/extenders # and make extenders
 	$(BIN)/deadcode -f '{{range .Funcs}}{{println $$.Path .Name}}{{end}}' ./cmd/... | grep . | grep -v '\.delta$$' | LC_ALL=C sort | \
 	  diff <(grep -v '^#' test/rules/deadcode.txt) - || { echo "only tests call these, or test/rules/deadcode.txt names what is called, or gone"; exit 1; }
 	for module in test/oracle test/deploy test/monitoring test/page; do (cd $$module && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
@@ -136,6 +144,10 @@ volumes: ## real controllers of volumes and StatefulSets: 1,000 pods with claims
 	go test -tags volumes -v -count=1 -timeout 0 ./test/system -run 'ThousandPodsOfStatefulSets|WithoutTheirVolumesSayWhy|PreemptorsGetThePlaces' \
 	  -stateful=$(or $(STATEFUL),1000) -binder-kills=$(or $(KILLS),50) -volumes-seed=$(or $(SEED),1)
 
+.PHONY: extenders
+extenders: ## two extenders of others, TopoLVM's and gpushare's, beside kube-scheduler and beside Berth: what they are asked, to the byte, and where pods go; builds them first
+	go test -tags extenders -v -count=1 -timeout 0 ./test/extenders
+
 .PHONY: overload
 overload: ## 110,000 pods for a cluster with room for 10,000, then more calls than are answered, then room for all; WAITING=…
 	go test -v -count=1 -timeout 0 ./test/overload -waiting=$(or $(WAITING),100000) -within=10m
@@ -156,7 +168,7 @@ vuln: ## known vulnerabilities that Berth calls; VULNDB=https://vuln.go.dev, or 
 	  (cd $$module && if [ -n "$$(go list ./... 2>/dev/null)" ]; then $(BIN)/govulncheck -db $(VULNDB_URL) ./...; fi) || exit 1; done
 
 # Every Go module of the repository; and the database as a URL, from a directory too.
-MODULES    := . $(patsubst %/go.mod,%,$(wildcard test/*/go.mod))
+MODULES    := . $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/*/*/go.mod))
 VULNDB_URL  = $(if $(findstring ://,$(VULNDB)),$(VULNDB),file://$(abspath $(VULNDB)))
 
 .PHONY: fuzz
@@ -166,12 +178,13 @@ fuzz: ## run every fuzz target for its time, going on where it was; FUZZTIME=10m
 # What takes hours, or time itself, or is built elsewhere, is a proof and no test: make test is the facts, in minutes. New ones, such
 # as other versions of Kubernetes, are added here.
 .PHONY: proofs
-proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
+proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, extenders, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
 	$(MAKE) oracle
 	$(MAKE) overload
 	$(MAKE) attack
 	$(MAKE) swap
 	$(MAKE) volumes
+	$(MAKE) extenders
 	$(MAKE) soak-etcd
 	$(MAKE) churn
 	$(MAKE) chaos DURATION=$(or $(DURATION),1h)

@@ -31,6 +31,9 @@ type (
 	}
 	// NodeRemoved takes a node away. Pods placed on it stay known, and count again if it comes back.
 	NodeRemoved struct{ Index NodeIndex }
+	// NodeTouched says that of a node something has changed that no plugin reads and extenders may: its annotations, or the status of a condition. The state is as it
+	// was: pods wait for it.
+	NodeTouched struct{ Index NodeIndex }
 	// NamespaceSet is a new namespace, or its new labels.
 	NamespaceSet struct {
 		Name   string
@@ -107,6 +110,7 @@ func (SelectorSet) delta()       {}
 func (SelectorRemoved) delta()   {}
 func (NodeSet) delta()           {}
 func (NodeRemoved) delta()       {}
+func (NodeTouched) delta()       {}
 func (NamespaceSet) delta()      {}
 func (NamespaceRemoved) delta()  {}
 func (PodSet) delta()            {}

@@ -386,9 +386,9 @@ func (s *State) check(d Delta) error {
 			return refuse("index %d of node %q is taken by %q", d.Index, d.Node.Name, s.Nodes.Spec[d.Index].Name)
 		}
 	case NodeRemoved:
-		if !s.Nodes.Live.Has(d.Index) {
-			return refuse("no node at index %d", d.Index)
-		}
+		return s.checkNode(d.Index)
+	case NodeTouched:
+		return s.checkNode(d.Index)
 	case PodSet:
 		return s.checkPodSet(d)
 	case PodAssumed:
@@ -458,6 +458,13 @@ func (s *State) checkPodSet(d PodSet) error {
 	}
 	if why := s.CanPromise(d.Pod.Namespace, d.Pod.NodeName, d.Volumes); why != "" {
 		return refuse("pod %q assumed on %s: %s", d.Pod.UID, d.Pod.NodeName, why)
+	}
+	return nil
+}
+
+func (s *State) checkNode(i NodeIndex) error {
+	if !s.Nodes.Live.Has(i) {
+		return refuse("no node at index %d", i)
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func only(st *cluster.State, plugins ...string) cluster.SettingsSet {
 // TestANodeLacksSomethingOfEveryPluginThatAloneRejectsIt asks each plugin alone: a profile that filters with no other.
 func TestANodeLacksSomethingOfEveryPluginThatAloneRejectsIt(t *testing.T) {
 	seen := make(map[string]int)
-	unseen := func() []string {
+	unseen := func() []string { // plugins of which no node has lacked anything
 		return slices.DeleteFunc(slices.Clone(DefaultProfile("").Filters), func(plugin string) bool {
 			return seen[plugin] > 0 || plugin == NodeName || PluginOf(plugin).resolve != nil // random volumes seldom come to anything
 		})
@@ -118,12 +118,7 @@ func TestANodeLacksSomethingOfEveryPluginThatAloneRejectsIt(t *testing.T) {
 			}
 		}
 	}
-	for rounds := 0; rounds < 20 && len(unseen()) > 0 && !t.Failed(); rounds++ { // some lacks are rarer than one in a hundred states
-		rapid.Check(t, check)
-	}
-	for _, plugin := range unseen() {
-		t.Errorf("no node lacked anything of %s", plugin)
-	}
+	clustertest.CheckUntil(t, unseen, check)
 }
 
 func TestASurveyAddsUpToWhatFilterCounts(t *testing.T) {
@@ -170,7 +165,10 @@ func TestASurveyAddsUpToWhatFilterCounts(t *testing.T) {
 // TestWhatIsLackingIsWhatItTakes checks the numbers, and the pods in the way, by looking at the state itself.
 func TestWhatIsLackingIsWhatItTakes(t *testing.T) {
 	seen := make(map[string]int)
-	rapid.Check(t, func(t *rapid.T) {
+	clustertest.CheckUntil(t, clustertest.Unseen(seen,
+		NodeResourcesFit, TaintToleration, NodePorts, NodeAffinity, PodTopologySpread, InterPodAffinity, NodeDeclaredFeatures,
+		ReasonNodePorts+" by a pod", ReasonAntiAffinity+" by a pod", ReasonExistingAntiAffinity+" by a pod",
+	), func(t *rapid.T) {
 		st := randomState(t)
 		e := NewEvaluator(EvaluatorConfig{Parallelism: 1})
 		for id, row := range st.Pods() {
@@ -228,14 +226,6 @@ func TestWhatIsLackingIsWhatItTakes(t *testing.T) {
 			}
 		}
 	})
-	for _, reason := range []string{
-		NodeResourcesFit, TaintToleration, NodePorts, NodeAffinity, PodTopologySpread, InterPodAffinity, NodeDeclaredFeatures,
-		ReasonNodePorts + " by a pod", ReasonAntiAffinity + " by a pod", ReasonExistingAntiAffinity + " by a pod",
-	} {
-		if seen[reason] == 0 {
-			t.Errorf("never seen: %s", reason)
-		}
-	}
 }
 
 func labelText(n cluster.Node, key string) string {

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/cluster/clustertest"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/whatif"
 )
@@ -21,7 +22,7 @@ func testContext() context.Context { return context.Background() }
 
 func TestCountsAddUpToTheNodes(t *testing.T) {
 	seen := make(map[string]int)
-	rapid.Check(t, func(t *rapid.T) {
+	clustertest.CheckUntil(t, clustertest.Unseen(seen, "placed", "rejected", "fits", "several reasons"), func(t *rapid.T) {
 		st := randomState(t)
 		before := st.Digest()
 		for id, row := range st.Pods() {
@@ -70,7 +71,6 @@ func TestCountsAddUpToTheNodes(t *testing.T) {
 			t.Fatal("the state has changed")
 		}
 	})
-	wants(t, seen, "placed", "rejected", "fits", "several reasons")
 }
 
 func TestNoOtherNodeIsNearer(t *testing.T) {
@@ -265,7 +265,13 @@ func (c *Change) makeOn(t fataler, st *cluster.State, id cluster.PodID) string {
 
 func TestEachChangeMakesThePodSchedulable(t *testing.T) {
 	seen := make(map[string]int)
-	rapid.Check(t, func(t *rapid.T) {
+	var kinds []string
+	for k := ReduceRequests; k <= Preempt; k++ {
+		if k != CreateClaim && k != AddVolume { // which TestWhatWouldHelpClaims is about
+			kinds = append(kinds, k.String())
+		}
+	}
+	clustertest.CheckUntil(t, clustertest.Unseen(seen, kinds...), func(t *rapid.T) {
 		for st, id := range waiting(t) {
 			x := explained(t, st, id)
 			if x.Cause != Rejected && len(x.Changes) > 0 {
@@ -288,11 +294,6 @@ func TestEachChangeMakesThePodSchedulable(t *testing.T) {
 			}
 		}
 	})
-	for k := ReduceRequests; k <= Preempt; k++ {
-		if k != CreateClaim && k != AddVolume { // which TestWhatWouldHelpClaims is about
-			wants(t, seen, k.String())
-		}
-	}
 }
 
 // Without its node selector, the pod counts the nodes that it left out before, and with them the pods in zone a.
@@ -380,7 +381,7 @@ func TestNoSmallerReductionOfRequestsHelps(t *testing.T) {
 // otherwise then, so that what helps on one node does not on another: pods that have some are left out.
 func TestWhatHelpsIsTold(t *testing.T) {
 	seen := make(map[string]int)
-	rapid.Check(t, func(t *rapid.T) {
+	clustertest.CheckUntil(t, clustertest.Unseen(seen, Uncordon.String(), Tolerate.String(), RemoveTaints.String(), AddNode.String(), Preempt.String()), func(t *rapid.T) {
 		for st, id := range waiting(t) {
 			x := explained(t, st, id)
 			row := st.Pod(id)
@@ -430,7 +431,6 @@ func TestWhatHelpsIsTold(t *testing.T) {
 			}
 		}
 	})
-	wants(t, seen, Uncordon.String(), Tolerate.String(), RemoveTaints.String(), AddNode.String(), Preempt.String())
 }
 
 // place places a pod as a commit does.
@@ -445,7 +445,10 @@ func place(st *cluster.State, id cluster.PodID) (cluster.NodeIndex, engine.Place
 func TestScoresAreWhatTheCommitUsed(t *testing.T) {
 	placed, several := 0, 0
 	seen := make(map[string]int)
-	rapid.Check(t, func(t *rapid.T) {
+	clustertest.CheckUntil(t, clustertest.Unseen(seen,
+		engine.TaintToleration, engine.NodeAffinity, engine.NodeResourcesFit, engine.NodeResourcesBalancedAllocation,
+		engine.PodTopologySpread, engine.InterPodAffinity, engine.ImageLocality,
+	), func(t *rapid.T) {
 		for st, id := range waiting(t) {
 			row := st.Pod(id)
 			if row.RequiredNode != "" || row.Nominated != "" || st.Profile(st.Class(row.Class).Spec.SchedulerName) == nil {
@@ -497,7 +500,6 @@ func TestScoresAreWhatTheCommitUsed(t *testing.T) {
 	if placed == 0 || several == 0 {
 		t.Errorf("placed %d, %d with all candidates known: want some of each", placed, several)
 	}
-	wants(t, seen, engine.TaintToleration, engine.NodeAffinity, engine.NodeResourcesFit, engine.NodeResourcesBalancedAllocation, engine.PodTopologySpread, engine.InterPodAffinity, engine.ImageLocality)
 }
 
 // checkNormalized normalises the raw scores of all feasible nodes again, by kube-scheduler's formulas.

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"math/rand/v2"
 	"slices"
-	"testing"
 
 	"pgregory.net/rapid"
 
@@ -272,15 +271,6 @@ func waiting(t *rapid.T) iter.Seq2[*cluster.State, cluster.PodID] {
 					return
 				}
 			}
-		}
-	}
-}
-
-func wants(t *testing.T, seen map[string]int, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		if seen[name] == 0 {
-			t.Errorf("never seen: %s (seen %v)", name, seen)
 		}
 	}
 }

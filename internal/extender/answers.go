@@ -20,10 +20,7 @@ type Refusal struct {
 func kept(url string, nodeCacheCapable bool, asked []*Node, answer *extenderv1.ExtenderFilterResult) ([]*Node, error) {
 	switch {
 	case nodeCacheCapable && answer.NodeNames != nil:
-		byName := make(map[string]*Node, len(asked))
-		for _, n := range asked {
-			byName[n.Name()] = n
-		}
+		byName := indexed(asked)
 		out := make([]*Node, len(*answer.NodeNames))
 		for i, name := range *answer.NodeNames {
 			if out[i] = byName[name]; out[i] == nil {
@@ -40,6 +37,25 @@ func kept(url string, nodeCacheCapable bool, asked []*Node, answer *extenderv1.E
 	default:
 		return nil, nil
 	}
+}
+
+// strange returns an error if a node is left that was not asked about.
+func strange(url string, asked, left []*Node) error {
+	known := indexed(asked)
+	for _, n := range left {
+		if known[n.Name()] == nil {
+			return fmt.Errorf("extender %q has left node %q, which it was not asked about", url, n.Name())
+		}
+	}
+	return nil
+}
+
+func indexed(nodes []*Node) map[string]*Node {
+	out := make(map[string]*Node, len(nodes))
+	for _, n := range nodes {
+		out[n.Name()] = n
+	}
+	return out
 }
 
 // refuse adds what an extender says of nodes that it refuses to what others have said: of one node, the last word counts. An answer may say so of

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-scheduler/berth/internal/manifest"
 )
 
-// mostAnswered is how many bytes of an answer are read. To a filter, that is more than all nodes of a cluster of 5,000 in full, with their managedFields; scores are
-// a hundred times less, and whether a pod is bound is a word.
+// mostAnswered is how many bytes of an answer are read; of one to a filter, if that is more, twice what was sent, for an answer may be all of it, encoded otherwise. 5,000 nodes in full
+// have 40 to 170 MiB, with their images and managedFields; scores have a hundred times less, and whether a pod is bound is a word.
 func mostAnswered(verb Verb) int {
 	switch verb {
 	case Prioritize:
@@ -37,8 +37,13 @@ const (
 	leastElements    = 1000
 )
 
-// mostVictims is how many victims an answer may name, on all nodes together.
-const mostVictims = 100_000
+// An answer to filter or preempt has at most valuesPerNode times as many values as nodes were asked about, and mostValues, or twice what was sent, by the count of
+// [manifest.Values]: those of what nodes have in full, of which one takes two bytes there, and up to a hundred here. A node with a thousand images has some 5,000, one of a
+// kubelet's as a rule 400 to 1,000.
+const (
+	valuesPerNode = 20_000
+	mostValues    = 5_000_000
+)
 
 // maxText bounds what an error says of a text that is an extender's, in bytes. It gets into logs.
 const maxText = 1 << 10
@@ -80,7 +85,7 @@ func (e *extender) send(ctx context.Context, verb Verb, body []byte, asked int, 
 		return 0, err
 	}
 	request.Header.Set("Content-Type", "application/json")
-	response, err := e.client.Do(request)
+	response, err := e.clientOf(verb).Do(request)
 	if err != nil {
 		if failed, ok := err.(*url.Error); ok {
 			failed.URL = WithoutUser(failed.URL)
@@ -91,13 +96,17 @@ func (e *extender) send(ctx context.Context, verb Verb, body []byte, asked int, 
 	if response.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("failed %v with extender at URL %v, code %v", place.verb, WithoutUser(place.url), response.StatusCode)
 	}
-	within := &bounded{body: response.Body, most: e.mostAnswered(verb)}
-	err = e.read(within, verb, asked, answer)
+	most := e.mostAnswered(verb)
+	if verb == Filter {
+		most = max(most, 2*len(body))
+	}
+	within := &bounded{body: response.Body, most: most}
+	err = e.read(within, verb, body, asked, answer)
 	return within.read, err
 }
 
-// read reads an answer and decodes it, if that takes no more memory than answers do.
-func (e *extender) read(body *bounded, verb Verb, asked int, answer any) error {
+// read reads the answer to what was sent and decodes it, if that takes no more memory than answers do.
+func (e *extender) read(body *bounded, verb Verb, sent []byte, asked int, answer any) error {
 	var v value
 	whole := v.read(body)
 	switch {
@@ -108,10 +117,15 @@ func (e *extender) read(body *bounded, verb Verb, asked int, answer any) error {
 		return json.NewDecoder(io.MultiReader(bytes.NewReader(v.text), body)).Decode(answer)
 	case v.most(verb) > max(elementsPerAsked*asked, leastElements):
 		return fmt.Errorf("extender %q was asked about %d nodes, and answers with far more: have it answer with each once", e.url, asked)
-	case verb == Preempt && v.counts[victimLevel] > mostVictims:
-		return fmt.Errorf("extender %q answers with more than %d victims: have it answer with fewer", e.url, mostVictims)
+	case (verb == Filter || verb == Preempt) && tooMany(manifest.Values(v.text), sent, asked):
+		return fmt.Errorf("extender %q was asked about %d nodes, and answers with far more than they have: have it answer with what it was sent, or make it nodeCacheCapable", e.url, asked)
 	}
 	return decode(v.text, answer)
+}
+
+// tooMany reports whether an answer has more values than there may be in one to what was sent.
+func tooMany(values int, sent []byte, asked int) bool {
+	return values > valuesPerNode*max(asked, 1) || values > mostValues && values > 2*manifest.Values(sent)
 }
 
 // decode decodes an answer and looks whether it says that the extender has failed.
@@ -173,11 +187,8 @@ type value struct {
 	quoted, escaped bool
 }
 
-// levels are as many as are counted: victims are the deepest, in NodeNameToMetaVictims.NODE.Pods of an answer about preemption.
-const (
-	levels      = 5
-	victimLevel = 4
-)
+// levels are as many as are counted: nodes in full are the deepest, in Nodes.items of an answer to a filter.
+const levels = 4
 
 // most returns how many elements an answer to a verb has: at one level, for they are in one list or map, or in a few.
 func (v *value) most(verb Verb) int {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
@@ -203,6 +204,38 @@ func TestAnAnswerIsReadToABound(t *testing.T) {
 	}
 }
 
+// An extender may answer with all that it was sent.
+func TestAnAnswerMayHaveAllThatWasSent(t *testing.T) {
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		var args extenderv1.ExtenderArgs
+		_ = json.NewDecoder(r.Body).Decode(&args)
+		_ = json.NewEncoder(w).Encode(extenderv1.ExtenderFilterResult{Nodes: args.Nodes})
+	})
+	cfg := byName(server.URL)
+	cfg.NodeCacheCapable = false
+	h := newSet(t, cfg)
+	h.extenders[0].mostAnswered = func(Verb) int { return 1000 }
+	large := testNodes("a", "b")[0].Object().DeepCopy()
+	large.Annotations = map[string]string{"large": strings.Repeat("x", 10_000)}
+	if out, err := h.Filter(hangs(t), NewPod(testPod("p")), []*Node{NewNode(large)}); err != nil || len(out.Nodes) != 1 {
+		t.Errorf("%v, %v", namesOf(out.Nodes), err)
+	}
+	sent := []byte(strings.Repeat("[]", mostValues))
+	for values, want := range map[int]bool{valuesPerNode: false, valuesPerNode + 1: true} {
+		if got := tooMany(values, nil, 1); got != want {
+			t.Errorf("%d values of a node: %v", values, got)
+		}
+	}
+	for values, want := range map[int]bool{mostValues: false, 2 * mostValues: false, 2*mostValues + 1: true} {
+		if got := tooMany(values, sent, mostValues); got != want {
+			t.Errorf("%d values of what has %d: %v", values, mostValues, got)
+		}
+	}
+	if !tooMany(mostValues+1, nil, mostValues) {
+		t.Error("there is no bound where little was sent")
+	}
+}
+
 func TestAnAnswerOfJustTheBoundIsRead(t *testing.T) {
 	const most, head, tail = 1 << 20, `{"NodeNames":["a"],"x":"`, `"}`
 	server := serve(t, answers(head+strings.Repeat("a", most-len(head)-len(tail))+tail))
@@ -254,9 +287,10 @@ func TestAServerThatIsNotThere(t *testing.T) {
 func TestConnectionsHaveABound(t *testing.T) {
 	var open, most atomic.Int64
 	full := make(chan struct{})
+	fill := sync.OnceFunc(func() { close(full) })
 	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if n := open.Add(1); n == maxConnections {
-			close(full)
+			fill()
 		}
 		select {
 		case <-full:
@@ -355,7 +389,7 @@ func TestTheEndOfAnAnswerIsWhereTheDecoderFindsIt(t *testing.T) {
 func TestValuesAreCountedAtTheirLevel(t *testing.T) {
 	for text, want := range map[string][levels]int{
 		`{"a":[]}`: {0, 1, 1, 0}, `{"a":[1,[2,3],"4,5"],"b":{"c":"{,","d":[6,7]}}`: {0, 2, 5, 4}, `[1,2]`: {0, 2, 0, 0}, `[[]]`: {0, 1, 1, 0}, `[[1,2],3]`: {0, 2, 2, 0},
-		`[[[[1,2]]]]`: {0, 1, 1, 1, 2}, `[[[[[1,2]]]]]`: {0, 1, 1, 1, 1},
+		`[[[[1,2]]]]`: {0, 1, 1, 1},
 	} {
 		var v value
 		if v.read(strings.NewReader(text)); v.counts != want {
@@ -413,11 +447,64 @@ func TestWhoBerthIsToAnExtenderIsNotTold(t *testing.T) {
 	}
 	_, _, misplaced := Check(&configv1.Extender{URLPrefix: "http://someone:secret@ho st"})
 	_, shown, _ := Check(&configv1.Extender{URLPrefix: "ftp://someone:secret@host"})
+	for _, prefix := range []string{"http://someone:sec/ret@host", "http://someone:12/34@host/y", "http://some@one:34@host", "http://someone:secret@ho st"} {
+		if name, value, err := Check(&configv1.Extender{URLPrefix: prefix}); name != "urlPrefix" || err == nil || strings.Contains(value+err.Error(), "sec") || strings.Contains(value+err.Error(), "34") {
+			t.Errorf("%s: %s %q: %v", prefix, name, value, err)
+		}
+	}
+	field, verb, unescaped := Check(&configv1.Extender{URLPrefix: at, PrioritizeVerb: "filter", BindVerb: "bind%"})
+	if field != "bindVerb" || verb != "bind%" || unescaped == nil {
+		t.Errorf("of a verb that makes no URL: %s %q: %v", field, verb, unescaped)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if said := fmt.Sprint(filtered, bound, &h.log, h.calls, misplaced, shown); strings.Contains(said, "someone") || strings.Contains(said, "secret") || !strings.Contains(said, "/bind") {
+	if said := fmt.Sprint(filtered, bound, &h.log, h.calls, misplaced, shown, unescaped); strings.Contains(said, "someone") || strings.Contains(said, "secret") || !strings.Contains(said, "/bind") {
 		t.Errorf("told: %s", said)
 	}
+}
+
+// What takes two bytes in an answer takes a hundred once it is decoded.
+func TestAnAnswerIsNotDecodedThatHasFarMoreThanItsNodes(t *testing.T) {
+	for more, want := range map[int]bool{valuesPerNode - 1000: true, valuesPerNode: false} {
+		text := `{"Nodes":{"items":[{"metadata":{"name":"a"},"status":{"conditions":[{}` + strings.Repeat(",{}", more/2) + `]}}]}}`
+		cfg := byName(serve(t, answers(text)).URL)
+		cfg.NodeCacheCapable = false
+		_, err := newSet(t, cfg).Filter(hangs(t), NewPod(testPod("p")), testNodes("a"))
+		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "far more than they have") {
+			t.Errorf("about %d values: %v", more, err)
+		}
+	}
+}
+
+// Binds that hang take no connections from what else an extender is asked.
+func TestBindsThatHangLeaveConnectionsToOthers(t *testing.T) {
+	var binding sync.WaitGroup
+	binding.Add(maxConnections)
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/bind" {
+			binding.Done()
+			silent(w, r)
+			return
+		}
+		answers(`{"NodeNames":["a"]}`)(w, r)
+	})
+	cfg := byName(server.URL)
+	cfg.BindVerb = "bind"
+	h := newSet(t, cfg)
+	ctx, cancel := context.WithCancel(hangs(t))
+	var all sync.WaitGroup
+	for range maxConnections {
+		all.Go(func() {
+			_, _ = h.Bind(ctx, ResourceNames(testPod("p")), extenderv1.ExtenderBindingArgs{PodName: "p", Node: "a"})
+		})
+	}
+	binding.Wait()
+	out, err := h.Filter(hangs(t), NewPod(testPod("p")), testNodes("a"))
+	if err != nil || len(out.Nodes) != 1 {
+		t.Errorf("%v, %v", namesOf(out.Nodes), err)
+	}
+	cancel()
+	all.Wait()
 }
 
 // changing fails in another way each time.
@@ -430,7 +517,7 @@ func (c *changing) Read([]byte) (int, error) {
 
 func TestTheFirstFailureOfABodyIsTheOneThatIsTold(t *testing.T) {
 	e := newSet(t, byName("http://nowhere")).extenders[0]
-	err := e.read(&bounded{body: new(changing), most: 10}, Filter, 1, new(extenderv1.ExtenderFilterResult))
+	err := e.read(&bounded{body: new(changing), most: 10}, Filter, nil, 1, new(extenderv1.ExtenderFilterResult))
 	if err == nil || err.Error() != "failure 1" {
 		t.Errorf("%v, want failure 1", err)
 	}

@@ -1,29 +1,12 @@
 package extender
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 )
-
-// Two bytes of an answer may be a victim that takes forty here.
-func TestVictimsHaveABound(t *testing.T) {
-	for n, want := range map[int]string{
-		mostVictims:     `null for a victim`,
-		mostVictims + 1: fmt.Sprintf("answers with more than %d victims", mostVictims),
-	} {
-		server := serve(t, answers(`{"NodeNameToMetaVictims":{"a":{"Pods":[null`+strings.Repeat(`,null`, n-1)+`]}}}`))
-		h := newSet(t, configv1.Extender{URLPrefix: server.URL, PreemptVerb: "preempt", NodeCacheCapable: true, HTTPTimeout: patient})
-		_, err := h.Preempt(hangs(t), NewPod(testPod("p")), victimsOn("a"), onNodes)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%d victims: %v, want an error with %q", n, err, want)
-		}
-	}
-}
 
 func TestASetSaysHowLongItsExtendersTakeForAPreemption(t *testing.T) {
 	preempts := func(seconds time.Duration) configv1.Extender {

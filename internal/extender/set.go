@@ -36,6 +36,8 @@ const Scale = 100 / extenderv1.MaxExtenderPriority
 type Config struct {
 	// Extenders are those of a KubeSchedulerConfiguration that is valid, in its order.
 	Extenders []configv1.Extender
+	// OnlyAsked says that an extender has failed that leaves a node which it was not asked about. kube-scheduler takes an object that it has never seen for a node.
+	OnlyAsked bool
 	// Observe is told of each call; nil: nobody is.
 	Observe Observer
 	// Log gets a line for each extender that was skipped; nil: there is no log.
@@ -56,9 +58,10 @@ type extender struct {
 	weight           int64
 	ignorable        bool
 	nodeCacheCapable bool
+	onlyAsked        bool
 	managed          map[string]bool // resources; none: all pods interest it
-	client           *http.Client
-	mostAnswered     func(Verb) int // but in tests, mostAnswered
+	client, binding  *http.Client    // binding is that of Bind: binds that hang leave connections to the others
+	mostAnswered     func(Verb) int  // but in tests, mostAnswered
 	observe          Observer
 }
 
@@ -80,6 +83,7 @@ func New(cfg Config) (*Set, error) {
 		if err != nil {
 			return nil, fmt.Errorf("extenders[%d].%w", i, err)
 		}
+		e.onlyAsked = cfg.OnlyAsked
 		if e.ignorable {
 			ignorable = append(ignorable, e)
 		} else {
@@ -95,9 +99,13 @@ func newExtender(cfg *configv1.Extender, observe Observer) (*extender, error) {
 	if err != nil {
 		return nil, err
 	}
+	binding, err := newClient(cfg)
+	if err != nil {
+		return nil, err
+	}
 	e := &extender{
 		url: WithoutUser(cfg.URLPrefix), places: make(map[Verb]place), weight: cfg.Weight, ignorable: cfg.Ignorable, nodeCacheCapable: cfg.NodeCacheCapable,
-		managed: make(map[string]bool), client: client, mostAnswered: mostAnswered, observe: observe,
+		managed: make(map[string]bool), client: client, binding: binding, mostAnswered: mostAnswered, observe: observe,
 	}
 	if observe == nil {
 		e.observe = func(Call) {}
@@ -130,6 +138,7 @@ func IgnoredResources(extenders []configv1.Extender) (out []string) {
 func (s *Set) Close() {
 	for _, e := range s.extenders {
 		e.client.CloseIdleConnections()
+		e.binding.CloseIdleConnections()
 	}
 }
 
@@ -229,6 +238,13 @@ func (e *extender) interested(resources iter.Seq[string]) bool {
 	return false
 }
 
+func (e *extender) clientOf(verb Verb) *http.Client {
+	if verb == Bind {
+		return e.binding
+	}
+	return e.client
+}
+
 func (e *extender) can(verb Verb) bool {
 	_, can := e.places[verb]
 	return can
@@ -245,7 +261,7 @@ func (e *extender) about(q *question) ([]byte, error) {
 // Filtered is what extenders have left of the feasible nodes.
 type Filtered struct {
 	// Nodes are those that nobody has refused, in the order of the last answer. An extender that is not nodeCacheCapable may have answered with other
-	// objects than it was sent, and even with nodes that nobody asked it about; any may have answered one twice. If there are fewer than
+	// objects than it was sent, and, without Config.OnlyAsked, even with nodes that nobody asked it about; any may have answered one twice. If there are fewer than
 	// there were, or more, and the pod fits nowhere in the end, Plugin is among those who have rejected it.
 	Nodes []*Node
 	// Refused has what was said of nodes, by name, among them maybe nodes that are left, and unknown ones. It takes the place of what plugins have said.
@@ -287,6 +303,9 @@ func (e *extender) filter(ctx context.Context, pod *Pod, nodes []*Node) ([]*Node
 		return nil, nil, err
 	}
 	left, err := kept(e.url, e.nodeCacheCapable, nodes, answer)
+	if err == nil && e.onlyAsked {
+		err = strange(e.url, nodes, left)
+	}
 	return left, answer, err
 }
 
@@ -346,7 +365,8 @@ func (e *extender) prioritize(ctx context.Context, asked *question, nodes int) (
 	if err != nil {
 		return nil, err
 	}
-	return answer, e.call(ctx, Prioritize, body, nodes, &answer)
+	err = e.call(ctx, Prioritize, body, nodes, &answer)
+	return answer, err
 }
 
 // Bind has a pod bound by the first extender that binds, and that a pod interests whose containers have resources of these names. If that fails and is

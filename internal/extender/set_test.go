@@ -141,6 +141,28 @@ func TestNodesInFullAreWhatTheLastExtenderMadeOfThem(t *testing.T) {
 	}
 }
 
+func TestWhoLeavesANodeThatItWasNotAskedAboutHasFailedIfThatIsWanted(t *testing.T) {
+	r := record(t, map[string]string{
+		"/a/filter": `{"Nodes":{"items":[{"metadata":{"name":"unknown"}}]}}`,
+		"/b/filter": `{"Nodes":{"items":[{"metadata":{"name":"2"}}]}}`,
+	})
+	for _, ignorable := range []bool{false, true} {
+		full := func(e *configv1.Extender) { e.NodeCacheCapable, e.Ignorable = false, ignorable }
+		s, err := New(Config{Extenders: []configv1.Extender{r.extender("a", full), r.extender("b", full)}, OnlyAsked: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		out, err := s.Filter(hangs(t), NewPod(testPod("p")), testNodes("1", "2"))
+		if ignorable && (err != nil || !slices.Equal(namesOf(out.Nodes), []string{"2"})) {
+			t.Errorf("it is skipped: %v, %v", namesOf(out.Nodes), err)
+		}
+		if want := `/a/" has left node "unknown", which it was not asked about`; !ignorable && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
 func TestAFailureEndsTheAttempt(t *testing.T) {
 	r := record(t, map[string]string{"/a/filter": `{"Error":"broken"}`, "/b/filter": `{}`})
 	h := newSet(t, r.extender("a", nil), r.extender("b", nil))

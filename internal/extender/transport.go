@@ -18,19 +18,28 @@ import (
 // defaultTimeout is what a call may take where the configuration does not say.
 const defaultTimeout = 5 * time.Second
 
-// maxConnections is how many connections there are to an extender. Who asks for one more waits, in the time that its call may take.
+// maxConnections is how many connections there are to an extender to bind, and as many for all else. Who asks for one more waits, in the time that its call may take.
 const maxConnections = 64
 
 // Check returns what makes no sense of how an extender is to be reached, and the field and its value that say so. It reads no files.
 func Check(cfg *configv1.Extender) (name, value string, err error) {
 	const want = "want an absolute URL such as https://extender.example:8888/scheduler"
-	if at, err := url.Parse(cfg.URLPrefix); err != nil {
-		if failed, ok := err.(*url.Error); ok {
-			failed.URL = WithoutUser(failed.URL)
-		}
-		return "urlPrefix", WithoutUser(cfg.URLPrefix), fmt.Errorf("%w: %s", err, want)
-	} else if at.Scheme != "http" && at.Scheme != "https" || at.Host == "" {
+	prefix, err := url.Parse(cfg.URLPrefix)
+	_, behind, has := strings.Cut(cfg.URLPrefix, "@")
+	switch {
+	case has && (err != nil || prefix.User == nil || strings.Contains(behind, "@")): // what stands before it may be a password, and a part of it in the error
+		return "urlPrefix", WithoutUser(cfg.URLPrefix), errors.New("an @ stands where there is no user before it: write it, and what user and password have of /, ? and #, as %40, %2F, %3F and %23")
+	case err != nil:
+		return "urlPrefix", cfg.URLPrefix, fmt.Errorf("%w: %s", err, want)
+	case prefix.Scheme != "http" && prefix.Scheme != "https" || prefix.Host == "":
 		return "urlPrefix", WithoutUser(cfg.URLPrefix), errors.New(want)
+	}
+	for _, verb := range []struct{ field, is string }{
+		{"filterVerb", cfg.FilterVerb}, {"prioritizeVerb", cfg.PrioritizeVerb}, {"bindVerb", cfg.BindVerb}, {"preemptVerb", cfg.PreemptVerb},
+	} {
+		if _, err := url.Parse(at(cfg, verb.is)); err != nil {
+			return verb.field, verb.is, fmt.Errorf("%w: want the rest of a URL's path, such as filter", errors.Unwrap(err)) // without the URL
+		}
 	}
 	if timeout := cfg.HTTPTimeout.Duration; timeout < 0 {
 		return "httpTimeout", timeout.String(), fmt.Errorf("want a positive duration, or none for %v", defaultTimeout)
@@ -42,7 +51,7 @@ func Check(cfg *configv1.Extender) (name, value string, err error) {
 // by TLS, following redirects. With enableHTTPS and no authorities, any certificate will do.
 func newClient(cfg *configv1.Extender) (*http.Client, error) {
 	if name, value, err := Check(cfg); err != nil {
-		if name == "urlPrefix" {
+		if name != "httpTimeout" {
 			value = strconv.Quote(value)
 		}
 		return nil, fmt.Errorf("%s: %v: %w", name, value, err)
@@ -76,10 +85,8 @@ func at(cfg *configv1.Extender, verb string) string {
 func WithoutUser(of string) string {
 	at, err := url.Parse(of)
 	switch {
-	case err != nil:
-		return of[strings.LastIndexByte(of, '@')+1:] // maybe somewhere before that
-	case at.User == nil:
-		return of
+	case err != nil || at.User == nil:
+		return of[strings.LastIndexByte(of, '@')+1:] // of one that Check refuses: maybe somewhere before that
 	}
 	at.User = nil
 	return at.String()

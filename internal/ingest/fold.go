@@ -113,7 +113,7 @@ func (f *Fold) NextClass() cluster.ClassID { return f.classes.next }
 func (f *Fold) Observe(e source.Event) error {
 	switch e.Kind {
 	case source.NodeSet:
-		return f.observeNode(e.Node)
+		return f.observeNode(e.Node, e.Touched)
 	case source.NodeGone:
 		if i := f.state.Nodes.ByName(sound(e.Node.Name)); i != cluster.NoNode {
 			return f.apply(cluster.NodeRemoved{Index: i})
@@ -157,15 +157,15 @@ func (f *Fold) Observe(e source.Event) error {
 	return nil
 }
 
-func (f *Fold) observeNode(seen cluster.Node) error {
+func (f *Fold) observeNode(seen cluster.Node, touched bool) error {
 	d := cluster.NodeSet{Index: f.indexOf(seen.Name), Node: seen}
 	if f.hasNode(&d) {
-		return nil
+		return f.touch(d.Index, touched)
 	}
 	few, surplus := fewEnough(f.state, seen.Allocatable, f.resources.node, f.resources.all)
 	if surplus != nil {
 		if seen.Allocatable = few; f.hasNode(&cluster.NodeSet{Index: d.Index, Node: seen}) {
-			return nil
+			return f.touch(d.Index, touched)
 		}
 		d.Node = seen
 	}
@@ -176,7 +176,7 @@ func (f *Fold) observeNode(seen cluster.Node) error {
 		}
 		d.Index = f.indexOf(d.Node.Name)
 		if f.hasNode(&d) {
-			return nil
+			return f.touch(d.Index, touched)
 		}
 	}
 	if err := f.apply(d); err != nil {
@@ -190,6 +190,14 @@ func (f *Fold) observeNode(seen cluster.Node) error {
 		f.unsupported(source.Unsupported{Kind: "Node", Name: d.Node.Name, Why: why})
 	}
 	return nil
+}
+
+// touch tells of a node that is as it was, if it has been touched.
+func (f *Fold) touch(i cluster.NodeIndex, touched bool) error {
+	if !touched {
+		return nil
+	}
+	return f.apply(cluster.NodeTouched{Index: i})
 }
 
 // indexOf returns the index of the node of that name, or else one that is free.

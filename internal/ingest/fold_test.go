@@ -1,9 +1,11 @@
 package ingest
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -101,5 +103,32 @@ func TestAMoveOfAPodThatIsNotKnownIsNothing(t *testing.T) {
 	f.do(f.fold.Observe(source.Event{Kind: source.PodMoved, Pod: source.Pod{Pod: cluster.Pod{UID: "gone", NodeName: "node"}}}))
 	if len(f.deltas) > 0 {
 		t.Errorf("deltas %+v", f.deltas)
+	}
+}
+
+// Of a node of which only what extenders read has changed it is told that it has been touched, and no more: it counts as unchanged.
+func TestANodeThatIsTouchedIsToldAgain(t *testing.T) {
+	label := func(value string) []cluster.Label { return []cluster.Label{{Key: "a", Value: value}} }
+	for name, node := range map[string]cluster.Node{"as it is": {Name: "n", Labels: label("b")}, "otherwise": {Name: "n", Labels: label("untold")}} {
+		f := newFolded(t)
+		f.fold.tellable = func(d cluster.Delta) error {
+			if set, is := d.(cluster.NodeSet); is && slices.Equal(set.Node.Labels, label("untold")) {
+				return errors.New("it cannot be told")
+			}
+			return nil
+		}
+		for i, step := range []struct{ touched, want bool }{{false, true}, {false, false}, {true, true}, {false, false}} {
+			f.deltas = nil
+			f.do(f.fold.Observe(source.Event{Kind: source.NodeSet, Node: node, Touched: step.touched}))
+			if got := len(f.deltas) == 1; got != step.want {
+				t.Errorf("%s, step %d: told %d times", name, i, len(f.deltas))
+			}
+			if step.touched && len(f.deltas) > 0 && f.deltas[0] != (cluster.NodeTouched{Index: 0}) {
+				t.Errorf("%s, step %d: told %+v", name, i, f.deltas)
+			}
+		}
+		if f.state.Nodes.Count() != 1 || f.state.Nodes.SpecModified[0] != 1 {
+			t.Errorf("%s: %d nodes at %v, changed at %d", name, f.state.Nodes.Count(), f.state.Version(), f.state.Nodes.Modified[0])
+		}
 	}
 }

@@ -22,13 +22,16 @@ const (
 	KubeScheduler     = "kube-scheduler"
 	Etcdctl           = "etcdctl"
 	Kubectl           = "kubectl"
+	TopoLVM           = "topolvm-scheduler"           // TopoLVM's extender
+	GPUShare          = "gpushare-scheduler-extender" // Alibaba's extender
 )
 
-// Programs returns what Build knows and many tests need: all but ControllerManager, which takes some minutes more and is for "make volumes" alone.
+// Programs returns what Build knows and many tests need: all but ControllerManager, which takes some minutes more and is for "make volumes" alone, and
+// the extenders, which are for "make extenders" alone.
 func Programs() []string { return []string{Etcd, APIServer, KubeScheduler, Etcdctl, Kubectl} }
 
-// mainModule is the module whose go.mod names the version of etcd; test/kube inside it names those of Kubernetes, and test/etcdctl that of
-// etcd's client.
+// mainModule is the module whose go.mod names the version of etcd; test/kube inside it names those of Kubernetes, test/etcdctl that of
+// etcd's client, and those below test/extenders their extender's.
 const mainModule = "github.com/berth-scheduler/berth"
 
 // lockPoll is how often a build that waits for another process' build looks again.
@@ -40,6 +43,7 @@ type program struct {
 	module  string // the module whose version it has
 	version string
 	path    string // the package that is its main
+	apart   bool   // its version has nothing to do with that of Kubernetes or etcd, and is a part of its file's name
 }
 
 // Versions returns the version of each program that Build knows, by name, as the go.mod files pin them.
@@ -76,7 +80,11 @@ func Build(ctx context.Context, what ...string) (map[string]string, error) {
 		if !ok {
 			return nil, fmt.Errorf("build %q: no such program", name)
 		}
-		paths[name] = filepath.Join(dir, name)
+		file := name
+		if p.apart {
+			file += "-" + p.version
+		}
+		paths[name] = filepath.Join(dir, file)
 		if err := p.buildTo(ctx, paths[name]); err != nil {
 			return nil, fmt.Errorf("build %s %s: %w", name, p.version, err)
 		}
@@ -90,7 +98,7 @@ func programs(ctx context.Context) (map[string]program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find module %s: %w", mainModule, err)
 	}
-	kube, client := filepath.Join(root, "test", "kube"), filepath.Join(root, "test", "etcdctl")
+	kube, client, extenders := filepath.Join(root, "test", "kube"), filepath.Join(root, "test", "etcdctl"), filepath.Join(root, "test", "extenders")
 	programs := map[string]program{
 		Etcd:              {dir: root, module: "go.etcd.io/etcd/server/v3", path: "go.etcd.io/etcd/server/v3"},
 		APIServer:         {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-apiserver"},
@@ -98,6 +106,10 @@ func programs(ctx context.Context) (map[string]program, error) {
 		KubeScheduler:     {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-scheduler"},
 		Etcdctl:           {dir: client, module: "go.etcd.io/etcd/etcdctl/v3", path: "go.etcd.io/etcd/etcdctl/v3"},
 		Kubectl:           {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kubectl"},
+		TopoLVM: {dir: filepath.Join(extenders, "topolvm"), module: "github.com/topolvm/topolvm",
+			path: "github.com/topolvm/topolvm/cmd/topolvm-scheduler", apart: true},
+		GPUShare: {dir: filepath.Join(extenders, "gpushare"), module: "github.com/AliyunContainerService/gpushare-scheduler-extender",
+			path: "github.com/AliyunContainerService/gpushare-scheduler-extender/cmd", apart: true},
 	}
 	for name, p := range programs {
 		if p.version, err = goTool(ctx, p.dir, "list", "-m", "-f", "{{.Version}}", p.module); err != nil {

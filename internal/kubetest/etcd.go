@@ -2,6 +2,7 @@ package kubetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -15,11 +16,15 @@ import (
 type EtcdServer struct {
 	proc     *Process
 	endpoint string
+	data     string // its directory
 }
 
 // StartEtcd starts an etcd with its state and log in dir, which must be empty or new, and returns when it serves.
 // Ctx bounds the start only; Stop ends the server.
-func StartEtcd(ctx context.Context, dir string) (*EtcdServer, error) {
+func StartEtcd(ctx context.Context, dir string) (*EtcdServer, error) { return startEtcd(ctx, dir, nil) }
+
+// startEtcd is StartEtcd with a copy of what another has stored, which has been stopped, unless like is nil: the same keys at the same revisions.
+func startEtcd(ctx context.Context, dir string, like *EtcdServer) (*EtcdServer, error) {
 	bin, err := Build(ctx, Etcd)
 	if err != nil {
 		return nil, err
@@ -30,16 +35,25 @@ func StartEtcd(ctx context.Context, dir string) (*EtcdServer, error) {
 	var server *EtcdServer
 	err = onFreePorts(2, func(ports []string) (*Process, error) {
 		client, peer := "http://127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1]
+		data := filepath.Join(dir, "data-"+ports[0])
+		if like != nil {
+			if !like.proc.ended() {
+				return nil, errors.New("copy the state of an etcd: it is running")
+			}
+			if err := os.CopyFS(data, os.DirFS(like.data)); err != nil {
+				return nil, fmt.Errorf("copy the state of an etcd: %w", err)
+			}
+		}
 		// The log is new with each attempt: it is searched for the reason of a failure.
 		proc, err := StartProcess("etcd", filepath.Join(dir, "etcd-"+ports[0]+".log"), bin[Etcd],
-			"--data-dir", filepath.Join(dir, "data-"+ports[0]),
+			"--data-dir", data,
 			"--listen-client-urls", client, "--advertise-client-urls", client,
 			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer,
 			"--unsafe-no-fsync", "--quota-backend-bytes", strconv.Itoa(8<<30), "--log-level", "warn")
 		if err != nil {
 			return nil, err
 		}
-		server = &EtcdServer{proc: proc, endpoint: client}
+		server = &EtcdServer{proc: proc, endpoint: client, data: data}
 		return proc, awaitReady(ctx, proc, func() error { return getOK(ctx, client+"/health") })
 	})
 	if err != nil {

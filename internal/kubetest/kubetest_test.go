@@ -173,3 +173,25 @@ func TestStopEndsAPausedControlPlane(t *testing.T) {
 		t.Error("a server runs after Stop")
 	}
 }
+
+func TestAControlPlaneBeginsWithWhatAnotherHasStored(t *testing.T) {
+	first := StartT(t, Options{})
+	if err := first.CreatePods(t.Context(), 1, PlainPod); err != nil {
+		t.Fatal(err)
+	}
+	get := func(c *ControlPlane) *corev1.Pod {
+		pod, err := c.Client().CoreV1().Pods("default").Get(t.Context(), "pod-000000", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pod
+	}
+	want := get(first)
+	if _, err := Start(t.Context(), t.TempDir(), Options{Like: first}); err == nil {
+		t.Error("a control plane begins with what one stores that is running")
+	}
+	first.Stop()
+	if diff := cmp.Diff(want, get(StartT(t, Options{Like: first}))); diff != "" {
+		t.Errorf("the pod of the second (-first +second):\n%s", diff)
+	}
+}

@@ -277,7 +277,7 @@ func (e *env) extenders(cl Cluster, metrics prometheus.Registerer) (*extender.Se
 	if err != nil {
 		return nil, fmt.Errorf("register metrics of extenders: %w", err)
 	}
-	return extender.New(extender.Config{Extenders: cl.Extenders, Observe: observe, Log: e.Log})
+	return extender.New(extender.Config{Extenders: cl.Extenders, OnlyAsked: true, Observe: observe, Log: e.Log})
 }
 
 func (e *env) source(cl Cluster, extenders *extender.Set, metrics prometheus.Registerer) (source.Source, error) {
@@ -294,6 +294,7 @@ func (e *env) source(cl Cluster, extenders *extender.Set, metrics prometheus.Reg
 		}
 		if extenders != nil {
 			cfg.Interest = func(pod *corev1.Pod) uint64 { return uint64(extenders.Interest(extender.ResourceNames(pod))) }
+			cfg.TouchedNodes = extenders.Can(extender.Filter) != 0 // others refuse none
 			cfg.KeepNodes = extenders.Full(extenders.Can(extender.Filter) | extenders.Can(extender.Prioritize))
 			cfg.KeepPods = extenders.Full(extenders.Can(extender.Preempt))
 		}

@@ -33,8 +33,10 @@ const (
 // Event is one thing a source saw. Only the fields of its kind are set; *Gone events carry the name (and a pod's uid), and
 // PodMoved those and the two nodes.
 type Event struct {
-	Kind      Kind
-	Node      cluster.Node
+	Kind Kind
+	Node cluster.Node
+	// Touched says of a node, which may be as it was, that something has changed of it that only extenders read.
+	Touched   bool
 	Pod       Pod
 	Namespace string
 	Labels    []cluster.Label // of the namespace

@@ -27,6 +27,8 @@ func check(m *logv1.Delta) error {
 		return index("node_set.index", m.NodeSet.GetIndex())
 	case *logv1.Delta_NodeRemoved:
 		return index("node_removed.index", m.NodeRemoved.GetIndex())
+	case *logv1.Delta_NodeTouched:
+		return index("node_touched.index", m.NodeTouched.GetIndex())
 	case *logv1.Delta_NamespaceSet, *logv1.Delta_NamespaceRemoved, *logv1.Delta_ImageSized, *logv1.Delta_BudgetSet,
 		*logv1.Delta_BudgetRemoved:
 		return nil

@@ -54,6 +54,8 @@ func delta(m *logv1.Delta) cluster.Delta {
 		return cluster.NodeSet{Index: cluster.NodeIndex(m.NodeSet.GetIndex()), Node: node(m.NodeSet)}
 	case *logv1.Delta_NodeRemoved:
 		return cluster.NodeRemoved{Index: cluster.NodeIndex(m.NodeRemoved.GetIndex())}
+	case *logv1.Delta_NodeTouched:
+		return cluster.NodeTouched{Index: cluster.NodeIndex(m.NodeTouched.GetIndex())}
 	case *logv1.Delta_NamespaceSet:
 		return cluster.NamespaceSet{Name: m.NamespaceSet.GetName(), Labels: each(m.NamespaceSet.GetLabels(), label)}
 	case *logv1.Delta_NamespaceRemoved:

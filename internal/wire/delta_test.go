@@ -68,6 +68,7 @@ var deltas = map[string]*rapid.Generator[cluster.Delta]{
 	"class_defined":     of[cluster.ClassDefined](),
 	"node_set":          of[cluster.NodeSet](),
 	"node_removed":      of[cluster.NodeRemoved](),
+	"node_touched":      of[cluster.NodeTouched](),
 	"namespace_set":     of[cluster.NamespaceSet](),
 	"namespace_removed": of[cluster.NamespaceRemoved](),
 	"pod_set":           of[cluster.PodSet](),
@@ -178,7 +179,7 @@ func TestEveryChangeOfTheProtocolIsCovered(t *testing.T) {
 func TestNoFieldIsForgotten(t *testing.T) {
 	all := []cluster.Delta{
 		cluster.SettingsSet{}, cluster.ClassDefined{}, cluster.LabelsDefined{}, cluster.SelectorSet{}, cluster.SelectorRemoved{},
-		cluster.NodeSet{}, cluster.NodeRemoved{}, cluster.NamespaceSet{}, cluster.NamespaceRemoved{}, cluster.PodSet{},
+		cluster.NodeSet{}, cluster.NodeRemoved{}, cluster.NodeTouched{}, cluster.NamespaceSet{}, cluster.NamespaceRemoved{}, cluster.PodSet{},
 		cluster.PodAssumed{}, cluster.PodBound{}, cluster.PodForgotten{}, cluster.PodRemoved{}, cluster.ImageSized{},
 		cluster.PodNominated{}, cluster.PreemptionStarted{}, cluster.PreemptionEnded{},
 		cluster.ObjectSet{Object: &cluster.Budget{}}, cluster.ObjectSet{Object: &clustertest.Made{}},

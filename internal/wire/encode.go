@@ -87,6 +87,8 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 		}}}, nil
 	case cluster.NodeRemoved:
 		return &logv1.Delta{Change: &logv1.Delta_NodeRemoved{NodeRemoved: &logv1.NodeRemoved{Index: int32(d.Index)}}}, nil
+	case cluster.NodeTouched:
+		return &logv1.Delta{Change: &logv1.Delta_NodeTouched{NodeTouched: &logv1.NodeTouched{Index: int32(d.Index)}}}, nil
 	case cluster.NamespaceSet:
 		return &logv1.Delta{Change: &logv1.Delta_NamespaceSet{NamespaceSet: &logv1.NamespaceSet{
 			Name: d.Name, Labels: each(d.Labels, toLabel),

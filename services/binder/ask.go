@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -23,11 +22,14 @@ import (
 )
 
 const (
-	// mostAsks is how often extenders are asked in one go about a pod whose best node has changed meanwhile.
+	// mostAsks is how often extenders are asked in one go about a pod whose best node has changed meanwhile. The last time, only a change of the node itself counts:
+	// so pods that no extender is asked about do not keep others from being placed beside them.
 	mostAsks = 3
-	// mostRefusals and maxRefusal bound what is told of refusals: so many reasons, of so many bytes. A reason may be anybody's, and another one for each node.
+	// mostRefusals, maxRefusal and maxRefusals bound what is told of refusals: so many reasons, of so many bytes, and with their examples of so many in all. A reason may be
+	// anybody's, and another one for each node, and is kept with the pod as long as it is unschedulable.
 	mostRefusals = 100
 	maxRefusal   = 1 << 10
+	maxRefusals  = 16 << 10
 	// A pod that the API server does not tell is read mostReads times, notRead apart, and for no longer than readWithin: then the attempt has failed.
 	mostReads  = 3
 	notRead    = time.Second
@@ -124,9 +126,7 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 	if beyond(shares, wanted)[0] {
 		a.result(binderv1.Outcome_RESULT_BUSY, conflictBusy)
 	} else {
-		ctx, done := t.within(ctx)
-		defer done()
-		a.run(ctx)
+		a.answer(ctx)
 	}
 	if a.broken != nil && !t.ended() {
 		t.fail(a.broken)
@@ -158,10 +158,20 @@ type asked struct {
 	subject engine.Subject
 	told    *extender.Pod
 
+	last  bool      // what is asked now is asked no more
+	alone rejection // of the node that it is nominated to, asked about by itself
+
 	resp   *binderv1.AskResponse
 	err    error      // to be answered instead
 	broken error      // the ledger is
 	placed *placement // nil: it is not
+}
+
+// rejection is what extenders have said that have left no node.
+type rejection struct {
+	version cluster.Version // of what they were asked about
+	refused map[string]extender.Refusal
+	err     error
 }
 
 // result sets what has come of the pod, unless something has.
@@ -183,12 +193,22 @@ type sight struct {
 	version cluster.Version
 	nodes   []seenNode // in the class's own order
 	count   int        // how many nodes there are
+	apart   bool       // the node that the pod is nominated to can run it, and is not among these
 }
 
 // seenNode is a node that can run the pod, and what it scores.
 type seenNode struct {
 	engine.NodeTotal
 	name string
+}
+
+// answer runs, in the term. While extenders think, events and reports do not give way to the pod: it is no bind yet.
+func (a *asked) answer(ctx context.Context) {
+	ctx, done := a.within(ctx)
+	defer done()
+	a.unbound.addStuck(1)
+	defer a.unbound.addStuck(-1)
+	a.run(ctx)
 }
 
 func (a *asked) run(ctx context.Context) {
@@ -217,8 +237,9 @@ func (a *asked) run(ctx context.Context) {
 			a.resp.Error = bounded("read the pod: " + err.Error())
 		}
 		return
-	case object == nil || string(object.UID) != a.pod.UID:
-		a.result(binderv1.Outcome_RESULT_GONE, conflictGone)
+	case object == nil || string(object.UID) != a.pod.UID: // the log will tell
+		a.result(binderv1.Outcome_RESULT_FAILED, conflictGone)
+		a.resp.Error = "the API server has no such pod any more"
 		return
 	}
 	leave, err := a.extenders.take(ctx, a.in)
@@ -230,7 +251,8 @@ func (a *asked) run(ctx context.Context) {
 	object.TypeMeta, object.ManagedFields = metav1.TypeMeta{}, nil
 	a.told = extender.NewPod(object)
 	// 3. Ask, until the node that is best has not changed meanwhile.
-	for range mostAsks {
+	for k := range mostAsks {
+		a.last, a.alone = k == mostAsks-1, rejection{}
 		if s, is := a.look(true); is {
 			if changed := a.try(ctx, s, true); changed {
 				continue
@@ -239,8 +261,12 @@ func (a *asked) run(ctx context.Context) {
 		if a.over() {
 			return
 		}
-		s, _ := a.look(false)
-		if a.over() {
+		s, is := a.look(false)
+		switch {
+		case a.over():
+			return
+		case !is: // it fits on the one that it is nominated to alone
+			a.end(a.alone)
 			return
 		}
 		if a.try(ctx, s, false); a.over() {
@@ -347,9 +373,13 @@ func (a *asked) look(nominated bool) (s sight, ok bool) {
 				s.nodes = a.all(st, row, one)
 			default:
 				s.nodes = a.all(st, row, cluster.NoNode)
+				if known { // judged as the pod's class is, it may have no room beside the nomination of the pod itself
+					others, _ := a.evaluator.Node(st, a.subject, cluster.NoPod, one)
+					s.apart = !others.Feasible()
+				}
 			}
 		})
-		if !judged || !nominated && len(s.nodes) == 0 {
+		if !judged || !nominated && len(s.nodes) == 0 && !(s.apart && a.alone.failed()) {
 			result, conflict = binderv1.Outcome_RESULT_NO_FIT, conflictNoFit
 		}
 	})
@@ -358,6 +388,9 @@ func (a *asked) look(nominated bool) (s sight, ok bool) {
 	}
 	return s, len(s.nodes) > 0
 }
+
+// failed reports whether extenders have been asked about the node, and have not left it.
+func (w *rejection) failed() bool { return w.err != nil || w.refused != nil }
 
 // all returns all nodes that can run the pod but for one, which may be cluster.NoNode, or as many as the profile says, and what these score among themselves. The
 // caller holds the ledger's lock.
@@ -402,31 +435,29 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 	// 1. Filter.
 	asked := a.extenders.nodesOf(s.nodes, a.extenders.set.Full(a.in), s.count)
 	filtered, err := a.extenders.set.Filter(ctx, a.told, asked)
-	if err == nil {
-		err = strange(filtered.Nodes, s.nodes)
-	}
 	switch {
 	case ctx.Err() != nil:
 		a.err = context.Cause(ctx)
 		return false
 	case err != nil && nominated:
-		a.log.Error("the node that a pod is nominated to cannot be asked about", "pod", a.told.String(), "node", s.nodes[0].name, "err", err)
+		a.log.Error("the node that a pod is nominated to cannot be asked about", "pod", a.told.String(), "node", s.nodes[0].name, "err", bounded(err.Error()))
+		a.alone = rejection{version: s.version, err: err}
 		return false
 	case err != nil:
-		a.result(binderv1.Outcome_RESULT_FAILED, "")
-		if a.resp != nil {
-			a.resp.Error = bounded(err.Error())
-		}
+		a.end(rejection{err: err})
 		return false
 	case len(asked) == 0: // they have all gone
 		return true
 	case len(filtered.Nodes) == 0 && nominated:
+		a.alone = rejection{version: s.version, refused: filtered.Refused}
 		return false
 	case len(filtered.Nodes) == 0:
-		a.result(binderv1.Outcome_RESULT_REFUSED, "")
-		if a.resp != nil {
-			a.resp.Version, a.resp.Refusals = wire.ToVersion(s.version), wire.ToVerdicts(countRefusals(filtered.Refused))
+		why := rejection{version: s.version, refused: filtered.Refused}
+		if s.apart && a.alone.failed() { // what happened behind either question may help
+			why.version, why.err = a.alone.version, a.alone.err
+			maps.Copy(why.refused, a.alone.refused)
 		}
+		a.end(why)
 		return false
 	}
 	// 2. What do those score that are left, among themselves?
@@ -451,18 +482,18 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 	return !a.over()
 }
 
-// strange returns an error if an extender has left a node that it was not asked about: nothing is known of it. kube-scheduler takes it, and fails to bind.
-func strange(left []*extender.Node, asked []seenNode) error {
-	known := make(map[string]bool, len(asked))
-	for _, n := range asked {
-		known[n.name] = true
+// end says that extenders have left no node, and why.
+func (a *asked) end(why rejection) {
+	if a.over() {
+		return
 	}
-	for _, n := range left {
-		if !known[n.Name()] {
-			return fmt.Errorf("an extender has left node %q, which it was not asked about", n.Name())
-		}
+	if why.err != nil {
+		a.result(binderv1.Outcome_RESULT_FAILED, "")
+		a.resp.Error = bounded(why.err.Error())
+		return
 	}
-	return nil
+	a.result(binderv1.Outcome_RESULT_REFUSED, "")
+	a.resp.Version, a.resp.Refusals = wire.ToVersion(why.version), wire.ToVerdicts(countRefusals(why.refused))
 }
 
 // namesOf returns the names of nodes.
@@ -514,6 +545,9 @@ func choose(nodes []seenNode, scores map[string]int64) seenNode {
 
 // place assumes the pod on a node, if that has not changed since a version, and fits still.
 func (a *asked) place(n seenNode, since cluster.Version) {
+	if a.err = a.admit("ask", a.req.GetShard(), a.req.GetShardRevision(), a.req.GetVersion(), 1); a.err != nil { // while extenders thought
+		return
+	}
 	result, conflict := binderv1.Outcome_RESULT_UNSPECIFIED, ""
 	var node cluster.NodeIndex
 	var placed *placement
@@ -538,7 +572,7 @@ func (a *asked) place(n seenNode, since cluster.Version) {
 			result, conflict = binderv1.Outcome_RESULT_BUSY, conflictBusy
 			return nil
 		}
-		if !a.isNode(st, n) || st.Nodes.Modified[n.Node] > since.Seq {
+		if !a.isNode(st, n) || a.changed(st, n.Node, since) {
 			return nil
 		}
 		chosen := engine.NoFit
@@ -576,7 +610,15 @@ func (a *asked) place(n seenNode, since cluster.Version) {
 	a.resp.Outcome.Node = int32(node)
 }
 
-// countRefusals counts nodes by what extenders say of them, the most frequent reasons first, of which there are mostRefusals; of more, the last stands for others.
+// changed reports whether what has happened to a node since a version has the extenders asked once more.
+func (a *asked) changed(st *cluster.State, i cluster.NodeIndex, since cluster.Version) bool {
+	if a.last {
+		return st.Nodes.SpecModified[i] > since.Seq
+	}
+	return st.Nodes.Modified[i] > since.Seq
+}
+
+// countRefusals counts nodes by what extenders say of them, the most frequent reasons first, as many as mostRefusals and maxRefusals let; of more, the last stands for others.
 func countRefusals(refused map[string]extender.Refusal) []engine.VerdictCount {
 	counts := make(map[extender.Refusal]*engine.VerdictCount)
 	for _, name := range slices.Sorted(maps.Keys(refused)) {
@@ -588,7 +630,7 @@ func countRefusals(refused map[string]extender.Refusal) []engine.VerdictCount {
 			counts[r] = c
 		}
 		if c.Count++; len(c.Examples) < 3 {
-			c.Examples = append(c.Examples, strings.ToValidUTF8(name, "?"))
+			c.Examples = append(c.Examples, bounded(name)) // it may be of no node
 		}
 	}
 	out := make([]engine.VerdictCount, 0, len(counts))
@@ -598,14 +640,25 @@ func countRefusals(refused map[string]extender.Refusal) []engine.VerdictCount {
 	slices.SortFunc(out, func(a, b engine.VerdictCount) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason), compareBools(a.Unresolvable, b.Unresolvable))
 	})
-	if len(out) <= mostRefusals {
+	told, bytes := 0, 0
+	for ; told < len(out); told++ {
+		bytes += len(out[told].Reason)
+		for _, name := range out[told].Examples {
+			bytes += len(name)
+		}
+		if bytes > maxRefusals {
+			break
+		}
+	}
+	if told = min(told, mostRefusals); told == len(out) {
 		return out
 	}
+	told = min(told, mostRefusals-1)
 	others := engine.VerdictCount{Plugin: extender.Plugin, Reason: "other reasons of extenders"}
-	for _, c := range out[mostRefusals-1:] {
+	for _, c := range out[told:] {
 		others.Count += c.Count
 	}
-	return append(out[:mostRefusals-1:mostRefusals-1], others)
+	return append(out[:told:told], others)
 }
 
 func compareBools(a, b bool) int {

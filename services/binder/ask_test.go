@@ -25,6 +25,7 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
@@ -191,7 +192,7 @@ func withExtenders(t *testing.T, src *fakeSource, extenders ...configv1.Extender
 	for i := range extenders {
 		extenders[i].ManagedResources = []configv1.ExtenderManagedResource{{Name: managedBy(i)}}
 	}
-	set, err := extender.New(extender.Config{Extenders: extenders, Log: testLog(t)})
+	set, err := extender.New(extender.Config{Extenders: extenders, OnlyAsked: true, Log: testLog(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,25 +352,205 @@ func TestANodeThatChangesWhileExtendersThinkIsAskedAboutAgain(t *testing.T) {
 	}
 }
 
-// After three times it is somebody else's turn.
-func TestAPodWhoseNodeAlwaysChangesIsTriedAgainLater(t *testing.T) {
+// Pods that come to a pod's best node while extenders think have them asked again, but do not keep it from being placed: the third time it takes what room they have left. A
+// node that changes itself each time does: what extenders judge is another one.
+func TestAPodWhoseNodeAlwaysChanges(t *testing.T) {
+	for name, c := range map[string]struct {
+		each int64 // what each pod takes that comes meanwhile; 0: the node changes itself
+		want string
+	}{
+		"pods come": {100, "assumed on a"}, "pods come, and take all": {1100, "retry"}, "it changes itself": {0, "retry"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src, h := newFakeSource(), newWebhook(t)
+			src.setNode(node("a", 4000))
+			src.setPod(of(pod("p", 1000), 1))
+			b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+			b.active()
+			n := 0
+			h.set(func() {
+				h.filter = func(_ string, nodes []string) extenderv1.ExtenderFilterResult {
+					n++
+					if c.each == 0 {
+						before := b.Version()
+						src.setNode(node("a", 4000+int64(n)))
+						eventually(t, "the ledger is told", func() bool { return before.Less(b.Version()) })
+					} else {
+						uid := fmt.Sprintf("quick%d", n)
+						src.setPod(on(pod(uid, c.each), "a"))
+						eventually(t, "the ledger is told", func() bool { return b.phase(uid) == "bound on a" })
+					}
+					return extenderv1.ExtenderFilterResult{NodeNames: &nodes}
+				}
+			})
+			if got := b.ask(b.question(1, "p")); got != c.want || n != 3 {
+				t.Errorf("asked %d times: %s, want %s", n, got, c.want)
+			}
+		})
+	}
+}
+
+// A pod has no room beside its own nomination if it is judged as its class is, but what extenders say of the node that it is nominated to is told.
+func TestWhatExtendersSayOfTheNodeThatAPodIsNominatedToIsTold(t *testing.T) {
 	src, h := newFakeSource(), newWebhook(t)
-	src.setNode(node("a", 4000))
-	src.setPod(of(pod("p", 1000), 1))
+	src.setNode(node("a", 1000))
+	for _, name := range []string{"p", "q"} {
+		p := of(pod(name, 800), 1)
+		if name == "p" {
+			p.Nominated = "a"
+		}
+		src.setPod(p)
+	}
 	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
 	b.active()
-	n := 0
+	ask := func(attempt int32, filter func(string, []string) extenderv1.ExtenderFilterResult, want string, calls ...string) {
+		t.Helper()
+		h.set(func() { h.filter, h.asked = filter, nil })
+		if got := b.ask(b.question(attempt, "p")); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		if diff := cmp.Diff(calls, h.calls()); diff != "" {
+			t.Errorf("%s: what the extender was asked (-want +got):\n%s", want, diff)
+		}
+	}
+	down := func(string, []string) extenderv1.ExtenderFilterResult {
+		return extenderv1.ExtenderFilterResult{Error: "down"}
+	}
+	ask(1, refusing("no gpu", "a"), "refused: Extender: 1 no gpu false", "filter p: a")
+	ask(2, down, "failed: down", "filter p: a")
+	src.setNode(node("b", 1000))
+	eventually(t, "the ledger is told", func() (known bool) {
+		b.look(func(st *cluster.State) { known = st.Nodes.Count() == 2 })
+		return known
+	})
+	ask(3, refusing("no gpu", "a", "b"), "refused: Extender: 2 no gpu false", "filter p: a", "filter p: b")
+	ask(4, func(pod string, nodes []string) extenderv1.ExtenderFilterResult {
+		if nodes[0] == "a" {
+			return down(pod, nodes)
+		}
+		return refusing("no gpu", "b")(pod, nodes)
+	}, "failed: down", "filter p: a", "filter p: b")
+	ask(5, refusing("no gpu", "a"), "assumed on b", "filter p: a", "filter p: b")
+}
+
+// What has happened since the node was asked about may have changed the extender's mind.
+func TestARefusalOfTheNodeThatAPodIsNominatedToIsAsOldAsTheQuestion(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 1000))
+	src.setPod(on(pod("x", 100), "a"))
+	p := of(pod("p", 800), 1)
+	p.Nominated = "a"
+	src.setPod(p)
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+	b.active()
+	var helped cluster.Version
+	h.set(func() {
+		h.filter = func(string, []string) extenderv1.ExtenderFilterResult {
+			src.deletePod("x")
+			eventually(t, "the ledger is told", func() bool { return b.phase("x") == "gone" })
+			helped = b.Version()
+			return extenderv1.ExtenderFilterResult{NodeNames: &[]string{}, FailedNodes: map[string]string{"a": "no gpu"}}
+		}
+	})
+	resp, err := b.Ask(t.Context(), b.question(1, "p"))
+	if err != nil || resp.GetOutcome().GetResult() != binderv1.Outcome_RESULT_REFUSED {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	if told := wire.Version(resp.GetVersion()); !told.Less(helped) {
+		t.Errorf("told as of %v, and what may help is of %v", told, helped)
+	}
+}
+
+// noPods are objects of an API server that has deleted all pods.
+type noPods struct{ Objects }
+
+func (noPods) Pod(context.Context, string, string) (*corev1.Pod, error) { return nil, nil }
+
+func TestAPodThatTheAPIServerDoesNotHaveBacksOffUntilTheLogTells(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 1000))
+	src.setPod(of(pod("p", 100), 1))
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)), func(c *Config) { c.Objects = noPods{c.Objects} })
+	b.active()
+	if got := b.ask(b.question(1, "p")); got != "failed: the API server has no such pod any more" {
+		t.Error(got)
+	}
+}
+
+// Events and reports give way to binds, and a pod that extenders are asked about is none.
+func TestPodsThatAreAskedAboutHoldUpNoEvents(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 1000))
+	src.setPod(of(pod("p", 100), 1))
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+	b.active()
+	question := b.question(1, "p")
 	h.set(func() {
 		h.filter = func(_ string, nodes []string) extenderv1.ExtenderFilterResult {
-			n++
-			uid := fmt.Sprintf("quick%d", n)
-			src.setPod(on(pod(uid, 100), "a"))
-			eventually(t, "the ledger is told", func() bool { return b.phase(uid) == "bound on a" })
+			unbound := b.open().unbound
+			unbound.mu.Lock()
+			defer unbound.mu.Unlock()
+			if unbound.taken != 1 || unbound.idle != nil {
+				t.Errorf("%d count as unbound, and are waited for: %v", unbound.taken, unbound.idle != nil)
+			}
 			return extenderv1.ExtenderFilterResult{NodeNames: &nodes}
 		}
 	})
-	if got := b.ask(b.question(1, "p")); got != "retry" || n != 3 {
-		t.Errorf("asked %d times: %s", n, got)
+	if got := b.ask(question); got != "assumed on a" {
+		t.Error(got)
+	}
+	b.awaitPhase("p", "bound on a")
+	eventually(t, "nothing is unbound", func() bool {
+		unbound := b.open().unbound
+		unbound.mu.Lock()
+		defer unbound.mu.Unlock()
+		return unbound.taken == 0 && unbound.stuck == 0
+	})
+}
+
+// A shard may have another owner while extenders think.
+func TestAShardThatIsLostWhileExtendersThinkPlacesNothing(t *testing.T) {
+	src, h := newFakeSource(), newWebhook(t)
+	src.setNode(node("a", 1000))
+	src.setPod(of(pod("p", 100), 1))
+	b := start(t, startEtcd(t), src, withExtenders(t, src, extenderAt(h)))
+	b.active()
+	question := b.question(1, "p")
+	h.set(func() {
+		h.filter = func(_ string, nodes []string) extenderv1.ExtenderFilterResult {
+			b.open().shards.learn([]coord.ShardOwner{{Shard: int(question.GetShard()), Revision: question.GetShardRevision() + 1}})
+			return extenderv1.ExtenderFilterResult{NodeNames: &nodes}
+		}
+	})
+	_, err := b.Ask(t.Context(), question)
+	wantError(t, err, codes.FailedPrecondition, "SHARD_LOST")
+	if got := b.phase("p"); got != "pending" {
+		t.Errorf("the pod is %s", got)
+	}
+}
+
+// What an extender says of a node is told with its name, which may be anything.
+func TestNamesOfNodesThatExtendersRefuseAreBounded(t *testing.T) {
+	all := make(map[string]extender.Refusal)
+	for k := range 3 * mostRefusals {
+		all[fmt.Sprint(k, strings.Repeat("x", maxRefusal))] = extender.Refusal{Reason: fmt.Sprint("no ", k%mostRefusals)}
+	}
+	bytes, nodes := 0, int32(0)
+	for _, v := range countRefusals(all) {
+		nodes += v.Count
+		for _, text := range append(v.Examples, v.Reason) {
+			bytes += len(text)
+		}
+	}
+	if nodes != 3*mostRefusals || bytes > 2*maxRefusals {
+		t.Errorf("%d bytes are told of %d nodes", bytes, nodes)
+	}
+	for _, v := range countRefusals(map[string]extender.Refusal{strings.Repeat("x", 1<<20): {Reason: "no"}}) {
+		for _, name := range v.Examples {
+			if len(name) > maxRefusal+len("…") {
+				t.Errorf("an example of %d bytes", len(name))
+			}
+		}
 	}
 }
 
@@ -493,9 +674,9 @@ func TestAnExtenderThatHangsHoldsUpNobodyElse(t *testing.T) {
 
 func TestPodsAreAskedAboutOneAtATime(t *testing.T) {
 	src, h := newFakeSource(), newWebhook(t)
-	src.setNode(node("a", 400))
-	src.setNode(node("b", 400))
-	const pods = 8
+	const pods = mostWaiting + 1 // one of which has its turn
+	src.setNode(node("a", pods/2*100))
+	src.setNode(node("b", pods/2*100))
 	for k := range pods {
 		src.setPod(of(pod(fmt.Sprintf("p%d", k), 100), 1))
 	}
@@ -528,7 +709,7 @@ func TestPodsAreAskedAboutOneAtATime(t *testing.T) {
 	for _, r := range results {
 		on[r]++
 	}
-	if diff := cmp.Diff(map[string]int{"assumed on a": 4, "assumed on b": 4}, on); diff != "" || most != 1 {
+	if diff := cmp.Diff(map[string]int{"assumed on a": pods / 2, "assumed on b": pods / 2}, on); diff != "" || most != 1 {
 		t.Errorf("at most %d at a time; results (-want +got):\n%s", most, diff)
 	}
 }
@@ -638,7 +819,7 @@ func TestAPanicWhileExtendersAreAskedKeepsNoRoom(t *testing.T) {
 	}
 }
 
-// So many wait for an extender, and no more, whatever else they wait for; others are told at once to come back.
+// So many wait for an extender, whatever else they wait for; others are told at once to come back, but not those whom it does not interest.
 func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		e := newExtenders(new(extender.Set), nil)
@@ -649,14 +830,15 @@ func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
 		}
 		var waiting sync.WaitGroup
 		for k := range mostWaiting {
+			in := extender.Interest(1 | k<<1)
 			waiting.Go(func() {
-				if _, err := e.take(ctx, extender.Interest(1|k&1<<1)); err == nil {
-					t.Error("two have the turn")
+				if _, err := e.take(ctx, in); err != errNoTurn {
+					t.Errorf("of %b: %v", in, err)
 				}
 			})
+			synctest.Wait()
 		}
-		synctest.Wait()
-		for _, in := range []extender.Interest{1, 3} {
+		for _, in := range []extender.Interest{1, 3, 64 + 1} {
 			if _, err := e.take(t.Context(), in); err != errCrowd {
 				t.Errorf("extenders %b: %v, want %v", in, err, errCrowd)
 			}
@@ -665,7 +847,24 @@ func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
 		if err != nil {
 			t.Errorf("another extender: %v", err)
 		} else {
+			for range mostWaiting { // those that wait for the first do not count against the second
+				waiting.Go(func() {
+					leave, err := e.take(t.Context(), 2)
+					if err != nil {
+						t.Errorf("behind another: %v", err)
+						return
+					}
+					leave()
+				})
+				synctest.Wait()
+			}
+			for _, in := range []extender.Interest{2, 3} {
+				if _, err := e.take(t.Context(), in); err != errCrowd {
+					t.Errorf("extenders %b: %v, want %v", in, err, errCrowd)
+				}
+			}
 			well()
+			synctest.Wait()
 		}
 		cancel()
 		waiting.Wait()

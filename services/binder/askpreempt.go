@@ -151,7 +151,7 @@ func (a *askedPreemption) failed(ctx context.Context, err error) {
 		a.err = context.Cause(ctx)
 		return
 	}
-	a.log.Error("extenders cannot be asked whom a pod preempts", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", err)
+	a.log.Error("extenders cannot be asked whom a pod preempts", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", bounded(err.Error()))
 	a.result(binderv1.PreemptResponse_RESULT_FAILED, "")
 	a.resp.Error = bounded(err.Error())
 }
@@ -177,8 +177,9 @@ func (a *askedPreemption) run(ctx context.Context) {
 	case err != nil:
 		a.failed(ctx, err)
 		return
-	case object == nil || string(object.UID) != a.pod.UID:
-		a.result(binderv1.PreemptResponse_RESULT_GONE, conflictGone)
+	case object == nil || string(object.UID) != a.pod.UID: // the log will tell
+		a.result(binderv1.PreemptResponse_RESULT_FAILED, conflictGone)
+		a.resp.Error = "the API server has no such pod any more"
 		return
 	}
 	object.TypeMeta, object.ManagedFields = metav1.TypeMeta{}, nil
@@ -404,6 +405,9 @@ func (a *askedPreemption) leftOn(node string, victims *extenderv1.Victims) preem
 
 // start starts what extenders have left on a node, unless that has changed meanwhile. If it has not, there is a result.
 func (a *askedPreemption) start(left preemptionLeft) (changed bool) {
+	if a.err = a.admit("preempt", a.req.GetShard(), a.req.GetShardRevision(), a.req.GetVersion(), 1); a.err != nil { // while extenders thought
+		return false
+	}
 	victims := slices.Compact(slices.Sorted(slices.Values(left.Victims))) // to be named twice means nothing
 	slices.SortStableFunc(victims, func(x, y cluster.PodID) int { return slices.Index(left.Victims, x) - slices.Index(left.Victims, y) })
 	resp, refused, err := a.startPreemption(a.req, true, func(id cluster.PodID) (engine.Preemption, bool) {

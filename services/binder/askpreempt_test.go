@@ -357,7 +357,7 @@ func TestWhatIsAskedAboutHasToBeWhatItWas(t *testing.T) {
 		asked  int
 	}{
 		"the pod is gone":         {func(w *preemptWorld, _ *binderv1.PreemptRequest) { observe(w.t, w.term, gone("high")) }, "gone", 0},
-		"the API server has none": {func(w *preemptWorld, _ *binderv1.PreemptRequest) { w.src.deletePod("high") }, "gone", 0},
+		"the API server has none": {func(w *preemptWorld, _ *binderv1.PreemptRequest) { w.src.deletePod("high") }, "failed: the API server has no such pod any more", 0},
 		"it fits":                 {func(w *preemptWorld, _ *binderv1.PreemptRequest) { observe(w.t, w.term, node("d", 1000)) }, "retry", 1},
 		"it fits where it is refused": {func(w *preemptWorld, r *binderv1.PreemptRequest) {
 			observe(w.t, w.term, node("d", 1000))

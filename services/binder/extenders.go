@@ -23,9 +23,9 @@ const (
 	crowdPause = 500 * time.Millisecond
 	// leastAsked is how many nodes extenders are asked about in any case, as in kube-scheduler.
 	leastAsked = 100
-	// mostWaiting is how many pods wait for their turn with an extender. Others are told at once to come back, so that an extender that hangs, of whose pods each
-	// member asks about a few, holds up no calls but these.
-	mostWaiting = 8
+	// mostWaiting is how many pods wait for an extender: of the extenders that a pod waits for, the one that has been asked longest. Others are told at once to come back:
+	// though some extenders hang, of whose pods each member asks about a few, calls about others get through to the server, which runs 16 at a time.
+	mostWaiting = 3
 )
 
 // extenders are the extenders of a binder, whose turn it is, and the nodes as they are sent. It outlives terms: also of two that follow each other, one
@@ -40,7 +40,9 @@ type extenders struct {
 	candidates map[string]engine.CandidateNodes
 
 	mu    sync.Mutex
-	busy  extender.Interest         // those that are being asked
+	busy  extender.Interest // those that are being asked
+	since map[int]uint64    // of these, the number of the turn
+	turns uint64
 	line  []*waiter                 // in the order in which they came
 	next  int                       // where the next sample of nodes begins
 	from  int                       // with which 64 nodes the next search for victims begins
@@ -63,14 +65,13 @@ type keptNode struct {
 func newExtenders(set *extender.Set, objects Objects) *extenders {
 	return &extenders{
 		set: set, objects: objects, places: set.Can(extender.Filter) | set.Can(extender.Prioritize), binds: set.Can(extender.Bind),
-		preempts: set.Can(extender.Preempt),
-		full:     make(map[string]keptNode), names: make(map[string]*extender.Node),
+		preempts: set.Can(extender.Preempt), since: make(map[int]uint64), full: make(map[string]keptNode), names: make(map[string]*extender.Node),
 	}
 }
 
 // take waits until none of some extenders is being asked, and then has them asked about nobody else until leave. Who waits for others too does not hold up those who wait
-// for some of them: if one of them hangs, the others are asked about pods that do not interest it. An error says that the turn has not come, or that mostWaiting
-// wait for one of them already.
+// for some of them: if one of them hangs, the others are asked about pods that do not interest it. An error says that the turn has not come, or that as many wait
+// as may.
 func (a *extenders) take(ctx context.Context, in extender.Interest) (leave func(), err error) {
 	leave = func() {
 		a.mu.Lock()
@@ -109,25 +110,37 @@ func (a *extenders) take(ctx context.Context, in extender.Interest) (leave func(
 	return nil, errNoTurn
 }
 
-// crowd reports whether as many as may be wait for one of some extenders.
+// crowd reports whether nobody more may wait who waits for some extenders.
 func (a *extenders) crowd(in extender.Interest) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.crowded(in)
 }
 
-// crowded reports whether as many as may be wait for one of some extenders. The caller holds the lock.
+// crowded reports whether nobody more may wait who waits for some extenders. The caller holds the lock.
 func (a *extenders) crowded(in extender.Interest) bool {
-	for i := range in.Each() {
-		n := 0
-		for _, w := range a.line {
-			n += int(w.in >> i & 1)
-		}
-		if n >= mostWaiting {
-			return true
+	to := a.blame(in)
+	if to < 0 {
+		return false
+	}
+	n := 0
+	for _, w := range a.line {
+		if a.blame(w.in) == to {
+			n++
 		}
 	}
-	return false
+	return n >= mostWaiting
+}
+
+// blame returns which of some extenders has been asked longest, -1 if none is being asked. The caller holds the lock.
+func (a *extenders) blame(in extender.Interest) int {
+	longest := -1
+	for i := range (in & a.busy).Each() {
+		if longest < 0 || a.since[i] < a.since[longest] {
+			longest = i
+		}
+	}
+	return longest
 }
 
 // grant gives turns to those who can have one, in order. The caller holds the lock.
@@ -137,6 +150,10 @@ func (a *extenders) grant() {
 			return false
 		}
 		a.busy |= w.in
+		a.turns++
+		for i := range w.in.Each() {
+			a.since[i] = a.turns
+		}
 		close(w.turn)
 		return true
 	})

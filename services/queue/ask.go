@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// asksAtOnce is how many pods of the same turn a member has asked about at a time: one, and one that is next. So however many shards wait for an
-	// extender, the binder has room for others.
-	asksAtOnce = 2
+	// asksAtOnce is how many pods of the same turn a member has asked about at a time. With one more, that is next, the binder would sometimes hear of that one first:
+	// pods would go out of queue order. So, too, the binder has room for others, however many shards wait for an extender.
+	asksAtOnce = 1
 	// mostAskMillis bounds how long an Ask may take, whatever the binder says.
 	mostAskMillis = 3_600_000
 	// changedMessage is told of a pod whose best node has changed each time while extenders were asked.
@@ -176,7 +176,7 @@ func (k *asker) leave(turn uint64) {
 
 // over ends what is measured of an attempt that has not been placed.
 func (k *asker) over(q *question, traced string) {
-	k.d.s.binding.end(q.ID)
+	k.d.s.binding.end(q.ID, q.popped)
 	q.traced.end(traced, "")
 }
 
@@ -221,16 +221,14 @@ func (k *asker) settle(q *question, response *binderv1.AskResponse) {
 	version := wire.Version(response.GetVersion())
 	result := response.GetOutcome().GetResult()
 	if result != binderv1.Outcome_RESULT_RETRY && result != binderv1.Outcome_RESULT_NO_FIT {
-		k.mu.Lock()
-		delete(k.vain, q.UID)
-		k.mu.Unlock()
+		k.forget(q.UID)
 	}
 	switch result {
 	case binderv1.Outcome_RESULT_ASSUMED, binderv1.Outcome_RESULT_PLACED:
 		k.d.s.metrics.algorithm.Observe(time.Since(q.popped).Seconds())
 		k.d.sh.with(func(queue *pending.Queue, now time.Time) {
 			if !queue.Remembers(q.Attempt) { // its bind has been told
-				k.d.s.binding.end(q.ID)
+				k.d.s.binding.end(q.ID, q.popped)
 			}
 			queue.Await(now, q.Attempt, version, pending.Unresolved)
 		})
@@ -258,6 +256,18 @@ func (k *asker) settle(q *question, response *binderv1.AskResponse) {
 			return
 		}
 		k.retry(q, "ask")
+	}
+}
+
+// forget begins anew to count answers of no use about pods that have come to something else.
+func (k *asker) forget(uids ...string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.vain) == 0 {
+		return
+	}
+	for _, uid := range uids {
+		delete(k.vain, uid)
 	}
 }
 
@@ -293,7 +303,7 @@ func (k *asker) retry(q *question, reason string) {
 
 // fail puts a pod in backoff. Clear says that its nomination ends.
 func (k *asker) fail(q *question, message string, clear bool) {
-	k.d.s.binding.end(q.ID)
+	k.d.s.binding.end(q.ID, q.popped)
 	k.d.sh.with(func(queue *pending.Queue, now time.Time) { queue.Fail(now, q.Attempt, message) })
 	k.d.reports.add(q.Attempt, reasonError, message, clear)
 	q.traced.end(resultError, message)

@@ -31,6 +31,14 @@ func (w *world) asks(prefix string, answer func(ctx context.Context, name string
 	}
 }
 
+// gone removes a pod.
+func (l *ledger) gone(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id, _ := l.st.PodByUID("uid-" + name)
+	l.applyLocked(cluster.PodRemoved{ID: id})
+}
+
 func answering(result binderv1.Outcome_Result) *binderv1.AskResponse {
 	return &binderv1.AskResponse{Outcome: &binderv1.Outcome{Result: result}}
 }
@@ -113,7 +121,7 @@ func TestNobodyWaitsForAnExtenderThatHangs(t *testing.T) {
 	w.filterWorker("f1", nil)
 	w.scoreWorker("s1")
 	w.ledger.node("n1", 10_000)
-	first, hangs := make(chan struct{}), make(chan struct{})
+	hangs := make(chan struct{})
 	var mu sync.Mutex
 	var order []string
 	w.asks("gpu", func(ctx context.Context, name string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
@@ -121,12 +129,8 @@ func TestNobodyWaitsForAnExtenderThatHangs(t *testing.T) {
 		order = append(order, name)
 		mu.Unlock()
 		if strings.HasPrefix(name, "gpu-hangs") {
-			until := hangs
-			if name == "gpu-hangs-1" {
-				until = first
-			}
 			select {
-			case <-until:
+			case <-hangs:
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
@@ -140,19 +144,13 @@ func TestNobodyWaitsForAnExtenderThatHangs(t *testing.T) {
 		return 2
 	}
 	q, _ := w.queueMember("q1")
-	asked := func(n int) func() bool {
-		return func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-			return len(order) == n
-		}
-	}
-	// As many as a member asks about at once, in this shard.
-	w.ledger.pod("gpu-hangs-1", 100, priority(100))
-	until(t, "it is asked about", asked(1))
-	w.ledger.pod("gpu-hangs-2", 100, priority(100))
-	until(t, "it is asked about", asked(2))
-	for k := range 3 { // these wait, in queue order
+	w.ledger.pod("gpu-hangs", 100, priority(100))
+	until(t, "it is asked about", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(order) == 1
+	})
+	for k := range 4 { // these wait, in queue order
 		w.ledger.pod(fmt.Sprintf("gpu-hangs-then-%d", k), 100, priority(int32(50+10*k)))
 	}
 	until(t, "they wait", func() bool {
@@ -171,16 +169,12 @@ func TestNobodyWaitsForAnExtenderThatHangs(t *testing.T) {
 	for k := range 8 {
 		w.untilPlaced(fmt.Sprintf("plain-%d", k), fmt.Sprintf("gpu-well-%d", k))
 	}
-	mu.Lock()
-	order = nil
-	mu.Unlock()
-	close(hangs) // the first still hangs, and so they are asked about one after the other
-	w.untilPlaced("gpu-hangs-2", "gpu-hangs-then-0", "gpu-hangs-then-1", "gpu-hangs-then-2")
-	close(first)
-	w.untilPlaced("gpu-hangs-1")
+	close(hangs)
+	w.untilPlaced("gpu-hangs", "gpu-hangs-then-0", "gpu-hangs-then-1", "gpu-hangs-then-2", "gpu-hangs-then-3")
 	mu.Lock()
 	defer mu.Unlock()
-	if want := []string{"gpu-hangs-then-2", "gpu-hangs-then-1", "gpu-hangs-then-0"}; !slices.Equal(order, want) {
+	order = slices.DeleteFunc(order, func(name string) bool { return !strings.HasPrefix(name, "gpu-hangs") })
+	if want := []string{"gpu-hangs", "gpu-hangs-then-3", "gpu-hangs-then-2", "gpu-hangs-then-1", "gpu-hangs-then-0"}; !slices.Equal(order, want) {
 		t.Errorf("asked about in the order %v, want %v", order, want)
 	}
 }
@@ -199,6 +193,72 @@ func TestAPodThatExtendersRefusePreemptsElsewhere(t *testing.T) {
 	defer w.binder.mu.Unlock()
 	if r := w.binder.preempts[0]; !r.GetRefused() || r.GetPod().GetMessage() != "0/3 nodes are available: 1 no gpu, 2 Insufficient cpu." {
 		t.Errorf("refused %v, %q", r.GetRefused(), r.GetPod().GetMessage())
+	}
+}
+
+// A preemption that is put off each time backs off, though extenders are asked about the pod in between.
+func TestAPodThatExtendersRefuseAndWhosePreemptionIsPutOffBacksOff(t *testing.T) {
+	w, _ := full(t)
+	w.ledger.node("n3", 1000)
+	w.asks("gpu", func(context.Context, string, *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+		return refusedBy("no gpu", 1, true), nil
+	})
+	var mu sync.Mutex
+	n := 0
+	w.binder.mu.Lock()
+	w.binder.preempting = func(int, *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		n++
+		return &binderv1.PreemptResponse{Result: binderv1.PreemptResponse_RESULT_RETRY}, nil
+	}
+	w.binder.mu.Unlock()
+	w.ledger.pod("gpu", 600, priority(10))
+	w.queueMember("q1")
+	until(t, "it is reported", func() bool { return w.binder.report("gpu") != "" })
+	mu.Lock()
+	defer mu.Unlock()
+	if n != 3 {
+		t.Errorf("it backs off after %d preemptions, want 3", n)
+	}
+}
+
+// Answers of no use have a pod back off if they come one after the other, and not if it has been unschedulable in between.
+func TestAnswersOfNoUseCountInARow(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	var mu sync.Mutex
+	n := 0
+	other := func(n int) string { return fmt.Sprint("other-", n) }
+	w.asks("gpu", func(_ context.Context, _ string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if n++; n <= 3 {
+			w.ledger.pod(other(n), 600, bound("n1"))
+			return answering(binderv1.Outcome_RESULT_NO_FIT), nil
+		}
+		return w.binder.assume(request, "n1"), nil
+	})
+	w.ledger.pod("gpu", 600, nil)
+	q, _ := w.queueMember("q1")
+	for k := range 3 {
+		p := untilState(t, q, "gpu", queuev1.State_STATE_UNSCHEDULABLE)
+		if want := "Insufficient cpu"; !strings.Contains(p.GetMessage(), want) {
+			t.Fatalf("%d: %q, want %q", k, p.GetMessage(), want)
+		}
+		w.ledger.gone(other(k + 1))
+		until(t, "it has been asked about again", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return n > k+1
+		})
+	}
+	w.untilPlaced("gpu")
+	if got := w.binder.report("gpu"); strings.Contains(got, "again and again") {
+		t.Errorf("reported %q", got)
 	}
 }
 
@@ -258,11 +318,8 @@ func TestAPodThatIsGoneIsNotAskedAbout(t *testing.T) {
 		w.ledger.pod(name, 100, nil)
 		untilState(t, q, name, queuev1.State_STATE_IN_FLIGHT)
 	}
-	until(t, "two are asked about", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == 2 })
-	w.ledger.mu.Lock()
-	id, _ := w.ledger.st.PodByUID("uid-gpu-3")
-	w.ledger.applyLocked(cluster.PodRemoved{ID: id})
-	w.ledger.mu.Unlock()
+	until(t, "one is asked about", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == 1 })
+	w.ledger.gone("gpu-3")
 	close(hangs)
 	w.untilPlaced("gpu-1", "gpu-2")
 	w.ledger.pod("gpu-4", 100, nil)

@@ -50,6 +50,33 @@ func TestPodsThatAreGoneDoNotWaitToBeAskedAbout(t *testing.T) {
 	}
 }
 
+// An attempt that is not asked about, since its commit is to be tried again, comes to nothing, and the count goes on.
+func TestAnswersOfNoUseAreCountedWhateverComesInBetween(t *testing.T) {
+	k := newAsker(nil)
+	for n := range int32(mostMisfits) {
+		if k.forget("another"); k.tooOften(&question{Attempt: pending.Attempt{UID: "u", Number: 1 + 2*n}}) != (n == mostMisfits-1) {
+			t.Errorf("after %d", n+1)
+		}
+	}
+	k.tooOften(&question{Attempt: pending.Attempt{UID: "u", Number: 9}})
+	if k.forget("u"); len(k.vain) != 0 {
+		t.Error("it is counted on though the pod has come to something")
+	}
+}
+
+// Who was to be asked about and is gone has given its id to another pod.
+func TestTheEndOfAnAttemptIsNotThatOfAnotherOfItsID(t *testing.T) {
+	b := newBinding()
+	popped := time.Unix(1000, 0)
+	b.begin(3, "p", popped.Add(time.Second), nil)
+	if b.end(3, popped); len(b.pods) != 1 {
+		t.Error("another attempt has ended")
+	}
+	if b.end(3, popped.Add(time.Second)); len(b.pods) != 0 {
+		t.Error("the attempt has not ended")
+	}
+}
+
 // What extenders have said of another attempt than the last, or to another binder, is not what they would say now.
 func TestARefusalIsOfTheAttemptBefore(t *testing.T) {
 	said := pending.Attempt{ID: 3, UID: "u", Number: 7, Nominated: "n1"}

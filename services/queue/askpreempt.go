@@ -35,6 +35,9 @@ func (c *cycle) askPreempt(ctx context.Context, a *attempt, request *binderv1.Pr
 	c.sh.with(func(q *pending.Queue, _ time.Time) { a.at, a.asked = q.Leave(a.Attempt) })
 	a.open = false
 	c.progress++
+	if n, ok := c.vain[a.UID]; ok { // that it is asked about settles nothing
+		c.stillVain[a.UID] = n
+	}
 	if !a.asked {
 		return
 	}
@@ -75,9 +78,7 @@ func (k *asker) preempt(ctx context.Context, q *question) {
 func (k *asker) settlePreempt(ctx context.Context, q *question, response *binderv1.PreemptResponse, measure func(result, status string)) {
 	result := response.GetResult()
 	if result != binderv1.PreemptResponse_RESULT_RETRY {
-		k.mu.Lock()
-		delete(k.vain, q.UID)
-		k.mu.Unlock()
+		k.forget(q.UID)
 	}
 	switch result {
 	case binderv1.PreemptResponse_RESULT_STARTED:
@@ -133,7 +134,7 @@ func (k *asker) reject(ctx context.Context, q *question, of func(*cluster.Profil
 		k.retry(q, "preempt")
 		return
 	}
-	k.d.s.binding.end(q.ID)
+	k.d.s.binding.end(q.ID, q.popped)
 	q.traced.end(resultUnschedulable, message)
 	k.d.s.metrics.algorithm.Observe(time.Since(q.popped).Seconds())
 	k.d.s.metrics.attempt(resultUnschedulable, q.profile, time.Since(q.popped))

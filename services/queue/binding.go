@@ -30,11 +30,13 @@ func (b *binding) begin(pod cluster.PodID, profile string, popped time.Time, tra
 	b.pods[pod] = attemptBegun{profile, popped, traced}
 }
 
-// end forgets a pod that was not placed.
-func (b *binding) end(pod cluster.PodID) {
+// end forgets an attempt by which a pod was not placed, begun when it was popped. The pod of that id may be another one by now.
+func (b *binding) end(pod cluster.PodID, popped time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.pods, pod)
+	if b.pods[pod].popped.Equal(popped) {
+		delete(b.pods, pod)
+	}
 }
 
 // reset forgets all pods: in another log they have other ids.

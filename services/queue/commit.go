@@ -89,7 +89,7 @@ func (c *cycle) commit(ctx context.Context) error {
 	defer func(sent []*attempt) {
 		for _, a := range sent {
 			if !a.placed && !a.asked {
-				c.s.binding.end(a.ID)
+				c.s.binding.end(a.ID, c.popped)
 			}
 		}
 	}(sent)
@@ -230,6 +230,9 @@ func (c *cycle) settle(sent []*attempt, response *binderv1.CommitResponse) (unch
 				c.progress++
 				a.at, a.asked = q.Leave(a.Attempt)
 				a.open = false
+				if n, ok := c.vain[a.UID]; ok { // that it is asked about settles nothing
+					c.stillVain[a.UID] = n
+				}
 			case binderv1.Outcome_RESULT_NO_FIT:
 				if c.outlook(a) == hopeful {
 					unchanged = append(unchanged, a)
@@ -307,6 +310,16 @@ func (c *cycle) oftener(a *attempt, n vain) bool {
 	return false
 }
 
+// settled returns the pods that have come to something, but that they are asked about.
+func (c *cycle) settled() (uids []string) {
+	for _, a := range c.attempts {
+		if !a.open && !a.asked {
+			uids = append(uids, a.UID)
+		}
+	}
+	return uids
+}
+
 // unsettled returns what is counted on: it begins anew only for pods that have got an outcome, or are gone. That a batch did without a pod, or has not
 // come to the binder with it, settles nothing.
 func (c *cycle) unsettled() map[string]vain {
@@ -324,7 +337,12 @@ func (c *cycle) unsettled() map[string]vain {
 				continue
 			}
 			open, tried := tried[uid]
-			if e, ok := q.Entry(n.id); ok && e.Pod.UID == uid && e.Place == pending.Active && (open || !tried) {
+			e, ok := q.Entry(n.id)
+			if ok = ok && e.Pod.UID == uid; !ok {
+				continue
+			}
+			asked := e.Place == pending.InFlight && !tried
+			if asked || e.Place == pending.Active && (open || !tried) {
 				is[uid] = n
 			}
 		}

@@ -80,6 +80,7 @@ func (c *cycle) run(ctx context.Context, to workers) error {
 	defer func() {
 		c.giveBack()
 		c.vain = c.unsettled()
+		c.asker.forget(c.settled()...)
 		c.endTraces()
 	}()
 

@@ -28,7 +28,7 @@ import (
 
 const gpu = "example.com/gpu"
 
-// gpus is an extender that counts the GPUs of nodes by a label, as a scheduler would by itself: it refuses nodes that have too few left, prefers those that have
+// gpus is an extender that counts the GPUs of nodes by an annotation, as a scheduler would by itself: it refuses nodes that have too few left, prefers those that have
 // the fewest left, and binds. It knows what it has bound.
 type gpus struct {
 	client kubernetes.Interface
@@ -83,7 +83,7 @@ func (g *gpus) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				g.fail("node %s is not in full", n.Name)
 			}
 			var has int
-			_, _ = fmt.Sscan(n.Labels["gpus"], &has)
+			_, _ = fmt.Sscan(n.Annotations["gpus"], &has)
 			left := has - g.used[n.Name]
 			if left < 1 {
 				out.FailedNodes[n.Name] = "no gpu left"
@@ -132,7 +132,7 @@ extenders:
 	counts := []string{"3", "2", "0", ""}
 	if err := cp.CreateNodes(ctx, len(counts), func(i int) *corev1.Node {
 		n := kubetest.PlainNode(i)
-		n.Labels = map[string]string{"gpus": counts[i]}
+		n.Annotations = map[string]string{"gpus": counts[i]}
 		return n
 	}); err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ extenders:
 	}
 	byGPUs := make(map[string]string)
 	for _, n := range nodes.Items {
-		byGPUs[n.Labels["gpus"]] = n.Name
+		byGPUs[n.Annotations["gpus"]] = n.Name
 	}
 	berthtest.Start(t, berthtest.Options{Kubeconfig: cp.Kubeconfig(), Profiles: completed.Profiles, Extenders: completed.Config.Extenders, Shards: 2})
 	const wants = 6
@@ -216,8 +216,8 @@ extenders:
 		}
 		return nil
 	})
-	// A node gets a GPU: only the extender knows what that means.
-	if _, err := client.CoreV1().Nodes().Patch(ctx, byGPUs["0"], "application/merge-patch+json", []byte(`{"metadata":{"labels":{"gpus":"1"}}}`), metav1.PatchOptions{}); err != nil {
+	// A node gets a GPU: only the extender knows what that means, and nobody else reads annotations.
+	if _, err := client.CoreV1().Nodes().Patch(ctx, byGPUs["0"], "application/merge-patch+json", []byte(`{"metadata":{"annotations":{"gpus":"1"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	berthtest.Await(t, berthtest.Patience, "the last pod to have a GPU", func(ctx context.Context) error {

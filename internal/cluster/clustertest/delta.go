@@ -64,6 +64,9 @@ func Delta(intn Intn, st *cluster.State) cluster.Delta {
 			return nodeSet(intn, st)
 		case 4:
 			if len(nodes) > 0 {
+				if intn.one(4) {
+					return cluster.NodeTouched{Index: pick(intn, nodes)}
+				}
 				return cluster.NodeRemoved{Index: pick(intn, nodes)}
 			}
 		case 5:

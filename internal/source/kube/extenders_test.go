@@ -1,10 +1,12 @@
 package kube
 
 import (
+	"strconv"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-scheduler/berth/internal/source"
 )
@@ -12,7 +14,7 @@ import (
 // What extenders are sent of nodes is what the watch has seen last, if it is to be kept.
 func TestNodesAreKeptInFullIfTheyAreWanted(t *testing.T) {
 	for _, keep := range []bool{false, true} {
-		m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, nodeKind(keep), func() {})
+		m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, nodeKind(keep, false), func() {})
 		s := &Source{mirrors: map[string]*mirror{nodesResource: m}}
 		add := func(version, label string) *v1.Node {
 			n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: version, Labels: map[string]string{"l": label}}}
@@ -89,6 +91,44 @@ func TestPodsWithoutANodeAreToldWithTheExtendersThatTheyInterest(t *testing.T) {
 		}
 		if len(told) != 1 || told[0].Pod.Extenders != want {
 			t.Errorf("on node %q: told %v, want of extenders %b", name, told, want)
+		}
+	}
+}
+
+// Of what only extenders read, that is an event which kube-scheduler tries pods again for: annotations, and the statuses of conditions. Heartbeats are not.
+func TestANodeIsTouchedByWhatOnlyExtendersRead(t *testing.T) {
+	for _, extenders := range []bool{false, true} {
+		var told []source.Event
+		m := newMirror(&teller{left: 1, sink: func(e source.Event) { told = append(told, e) }}, nodeKind(false, extenders), func() {})
+		version := 0
+		is := func(uid string, beat int64, ready v1.ConditionStatus, label string, annotations map[string]string) (touched bool) {
+			t.Helper()
+			version++
+			n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: types.UID(uid), ResourceVersion: strconv.Itoa(version), Labels: map[string]string{"l": label}, Annotations: annotations}}
+			n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: ready, LastHeartbeatTime: metav1.Unix(beat, 0)}}
+			told = nil
+			if err := m.Add(n); err != nil {
+				t.Fatal(err)
+			}
+			return told[len(told)-1].Touched
+		}
+		yes, no := v1.ConditionTrue, v1.ConditionFalse
+		for _, step := range []struct {
+			what          string
+			touched, want bool
+		}{
+			{"it comes", is("u", 1, yes, "a", nil), false},
+			{"an annotation comes", is("u", 1, yes, "a", map[string]string{"k": "1", "l": "2"}), true},
+			{"a heartbeat comes", is("u", 2, yes, "a", map[string]string{"k": "1", "l": "2"}), false},
+			{"two annotations change their values", is("u", 2, yes, "a", map[string]string{"k": "2", "l": "1"}), true},
+			{"a label changes", is("u", 2, yes, "b", map[string]string{"k": "2", "l": "1"}), false},
+			{"a condition changes", is("u", 2, no, "b", map[string]string{"k": "2", "l": "1"}), true},
+			{"annotations go", is("u", 2, no, "b", nil), true},
+			{"another of the name comes", is("v", 2, no, "b", map[string]string{"k": "2"}), false},
+		} {
+			if want := step.want && extenders; step.touched != want {
+				t.Errorf("extenders %v, %s: touched is %v, want %v", extenders, step.what, step.touched, want)
+			}
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"hash/maphash"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
@@ -22,6 +24,7 @@ type record struct {
 	status            *podStatus          // of a pod that has no node
 	node              *v1.Node            // as it is, if nodes are kept
 	pod               *v1.Pod             // likewise, if it is told, without managedFields
+	beyond            uint64              // hash of what only extenders read of a node, if there are any
 }
 
 // object returns the object of cluster's that a record is told as, nil if it is not.
@@ -56,10 +59,15 @@ func reducing[O metav1.Object](fill func(O, *record)) func(any) *record {
 	}
 }
 
-// nodeKind tells nodes, and keeps them in full if so told.
-func nodeKind(keep bool) kind {
+// nodeKind tells nodes, and keeps them in full if so told. Extenders says that there are some: then a node is touched if something changes that only they
+// read.
+func nodeKind(keep, extenders bool) kind {
+	seed := maphash.MakeSeed()
 	return kind{
 		reduce: reducing(func(o *v1.Node, r *record) {
+			if extenders {
+				r.beyond = beyond(seed, o)
+			}
 			if keep {
 				r.node = o
 			}
@@ -72,6 +80,24 @@ func nodeKind(keep bool) kind {
 			return e
 		},
 	}
+}
+
+// beyond returns a hash of those parts of a node that Berth does not read, and of which a change is an event in kube-scheduler all the same: annotations, and the
+// statuses of conditions. Others, such as the times of heartbeats, change all the time.
+func beyond(seed maphash.Seed, n *v1.Node) uint64 {
+	statuses := make(map[string]string, len(n.Status.Conditions))
+	for _, c := range n.Status.Conditions {
+		statuses[string(c.Type)] = string(c.Status)
+	}
+	return maphash.Comparable(seed, [2]uint64{hashed(seed, n.Annotations), hashed(seed, statuses)})
+}
+
+// hashed returns a hash of a map, whatever its order.
+func hashed(seed maphash.Seed, m map[string]string) (sum uint64) {
+	for key, value := range m {
+		sum += maphash.Comparable(seed, [2]string{key, value})
+	}
+	return sum
 }
 
 func namespaceKind() kind {

@@ -45,9 +45,11 @@ type Config struct {
 	// for Node, and KeepPods pods, for LastPod.
 	Interest            func(*v1.Pod) uint64
 	KeepNodes, KeepPods bool
-	Log                 *slog.Logger          // nil means no log
-	Metrics             prometheus.Registerer // nil means none
-	Now                 func() time.Time      // for the times of events and conditions; nil means time.Now
+	// TouchedNodes says to tell of nodes of which something has changed that only extenders read: source.Event.Touched.
+	TouchedNodes bool
+	Log          *slog.Logger          // nil means no log
+	Metrics      prometheus.Registerer // nil means none
+	Now          func() time.Time      // for the times of events and conditions; nil means time.Now
 }
 
 // withDefaults checks the configuration and fills in what is not said.
@@ -155,7 +157,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	s.reads = lane{reads, "read"}
-	s.resources = followed(reads, podKind(s.schedulers, cfg.Interest, cfg.KeepPods), nodeKind(cfg.KeepNodes))
+	s.resources = followed(reads, podKind(s.schedulers, cfg.Interest, cfg.KeepPods), nodeKind(cfg.KeepNodes, cfg.TouchedNodes))
 	s.start()
 	if cfg.Metrics != nil {
 		if err := cfg.Metrics.Register(s.latency); err != nil {

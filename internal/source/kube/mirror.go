@@ -48,6 +48,7 @@ type seen struct {
 	object    cluster.Object // if the mirror keeps objects
 	node      *v1.Node       // in full, if it keeps nodes
 	pod       *v1.Pod        // likewise
+	beyond    uint64         // hash of what only extenders read of a node
 }
 
 // mirror is the store that a reflector keeps like its resource. It tells what changes.
@@ -112,7 +113,7 @@ func (m *mirror) Add(obj any) error {
 	if old != nil && old.told && (old.uid != r.UID || r.set == nil) {
 		m.forget(name)
 	}
-	is := &seen{uid: r.UID, version: r.ResourceVersion, newest: newest, told: r.set != nil, scheduler: r.scheduler, status: r.status, node: r.node, pod: r.pod}
+	is := &seen{uid: r.UID, version: r.ResourceVersion, newest: newest, told: r.set != nil, scheduler: r.scheduler, status: r.status, node: r.node, pod: r.pod, beyond: r.beyond}
 	if old != nil && old.uid == r.UID && old.status != nil && r.status != nil {
 		switch {
 		case newest != "": // it has been written to since
@@ -127,7 +128,9 @@ func (m *mirror) Add(obj any) error {
 	}
 	m.put(name, is)
 	if r.set != nil {
-		m.teller.tell(r.set())
+		e := r.set()
+		e.Touched = old != nil && old.uid == r.UID && old.beyond != r.beyond
+		m.teller.tell(e)
 	}
 	m.hasTold()
 	return nil

@@ -13,6 +13,8 @@ import (
 func TestAPodThatWaitsForAnythingWakesByWhatKubeSchedulerCallsAnEvent(t *testing.T) {
 	other := cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "other", Name: "other", Created: 1}}
 	running := cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "other", Name: "other", Created: 1, NodeName: "n1"}}
+	absent := cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "other", Name: "other", Created: 1, NodeName: "n2"}}
+	nominated := cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "other", Name: "other", Created: 1, Nominated: "n1"}}
 	for name, c := range map[string]struct {
 		before, delta cluster.Delta
 		wakes         bool
@@ -21,13 +23,17 @@ func TestAPodThatWaitsForAnythingWakesByWhatKubeSchedulerCallsAnEvent(t *testing
 		"it is placed, and not bound yet":   {other, cluster.PodAssumed{ID: 1, Node: 0, Attempt: 1}, false},
 		"a pod runs":                        {nil, running, true},
 		"a pod that ran is gone":            {running, cluster.PodRemoved{ID: 1}, true},
+		"a pod that waited is gone":         {other, cluster.PodRemoved{ID: 1}, false},
+		"one that was nominated is gone":    {nominated, cluster.PodRemoved{ID: 1}, true},
+		"one of no node that is known":      {absent, cluster.PodRemoved{ID: 1}, true},
 		"a node has changed":                {nil, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(101)}}, true},
 		"a node is gone":                    {nil, cluster.NodeRemoved{Index: 0}, true},
+		"what extenders read of a node":     {nil, cluster.NodeTouched{Index: 0}, true},
 		"a volume has come":                 {nil, cluster.ObjectSet{Object: &cluster.PersistentVolume{Name: "v"}}, true},
 		"a budget has come":                 {nil, cluster.ObjectSet{Object: &cluster.Budget{Namespace: "n", Name: "b"}}, false},
 		"a namespace has come":              {nil, cluster.NamespaceSet{Name: "n"}, false},
 		"what the pod itself asks for":      {cluster.ClassDefined{ID: 1, Spec: cpuClass(600)}, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Created: time.Unix(1000, 0).UnixNano(), Class: 1}}, true},
-		"a pod of a node that there is not": {nil, cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "other", Name: "other", Created: 1, NodeName: "n2"}}, true},
+		"a pod of a node that there is not": {nil, absent, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Unix(1000, 0)

@@ -32,6 +32,8 @@ func eventOf(st *cluster.State, d cluster.Delta) string {
 		return nodeEvent(st, &d.Node)
 	case cluster.NodeRemoved:
 		return "NodeDelete"
+	case cluster.NodeTouched:
+		return "NodeUpdateNodeAnnotation" // or NodeUpdateNodeCondition
 	case cluster.NamespaceSet, cluster.NamespaceRemoved:
 		return "NamespaceUpdate"
 	case cluster.ObjectSet:
@@ -46,7 +48,7 @@ func eventOf(st *cluster.State, d cluster.Delta) string {
 }
 
 // happens reports whether a delta is an event of kube-scheduler's by which it tries pods again of which it is not known what would help: it is about a pod that has, or
-// had, a node, about a node, or about what volumes are made of.
+// had, a node, or was nominated to one, about a node, or about what volumes are made of.
 func happens(st *cluster.State, d cluster.Delta) bool {
 	switch d := d.(type) {
 	case cluster.PodSet:
@@ -54,7 +56,10 @@ func happens(st *cluster.State, d cluster.Delta) bool {
 		return row != nil && row.Placed()
 	case cluster.PodNominated:
 		return d.Node == ""
-	case cluster.PodBound, cluster.PodForgotten, cluster.PodRemoved, cluster.NodeSet, cluster.NodeRemoved:
+	case cluster.PodRemoved:
+		was := &st.Before().Pod
+		return was.Placed() || was.Nominated != ""
+	case cluster.PodBound, cluster.PodForgotten, cluster.NodeSet, cluster.NodeRemoved, cluster.NodeTouched:
 		return true
 	case cluster.ObjectSet:
 		return isOfVolumes(d.Object.Key().Kind)

@@ -321,6 +321,7 @@ type Delta struct {
 	//	*Delta_PreemptionEnded
 	//	*Delta_ObjectSet
 	//	*Delta_ObjectRemoved
+	//	*Delta_NodeTouched
 	Change        isDelta_Change `protobuf_oneof:"change"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -561,6 +562,15 @@ func (x *Delta) GetObjectRemoved() *ObjectRemoved {
 	return nil
 }
 
+func (x *Delta) GetNodeTouched() *NodeTouched {
+	if x != nil {
+		if x, ok := x.Change.(*Delta_NodeTouched); ok {
+			return x.NodeTouched
+		}
+	}
+	return nil
+}
+
 type isDelta_Change interface {
 	isDelta_Change()
 }
@@ -676,6 +686,11 @@ type Delta_ObjectRemoved struct {
 	ObjectRemoved *ObjectRemoved `protobuf:"bytes,22,opt,name=object_removed,json=objectRemoved,proto3,oneof"`
 }
 
+type Delta_NodeTouched struct {
+	// Of a node something has changed that only extenders may read. Only where there are some.
+	NodeTouched *NodeTouched `protobuf:"bytes,23,opt,name=node_touched,json=nodeTouched,proto3,oneof"`
+}
+
 func (*Delta_Settings) isDelta_Change() {}
 
 func (*Delta_ClassDefined) isDelta_Change() {}
@@ -719,6 +734,8 @@ func (*Delta_PreemptionEnded) isDelta_Change() {}
 func (*Delta_ObjectSet) isDelta_Change() {}
 
 func (*Delta_ObjectRemoved) isDelta_Change() {}
+
+func (*Delta_NodeTouched) isDelta_Change() {}
 
 // Settings are what all roles of an epoch must agree on. The binder says them at the start, and again when it gains or loses
 // a name.
@@ -2892,6 +2909,52 @@ func (x *NodeRemoved) GetIndex() int32 {
 	return 0
 }
 
+// NodeTouched changes nothing: pods wait for it.
+type NodeTouched struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node's index.
+	Index         int32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeTouched) Reset() {
+	*x = NodeTouched{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeTouched) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeTouched) ProtoMessage() {}
+
+func (x *NodeTouched) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeTouched.ProtoReflect.Descriptor instead.
+func (*NodeTouched) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *NodeTouched) GetIndex() int32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 // NamespaceSet is a namespace, whole.
 type NamespaceSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2905,7 +2968,7 @@ type NamespaceSet struct {
 
 func (x *NamespaceSet) Reset() {
 	*x = NamespaceSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[30]
+	mi := &file_berth_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2917,7 +2980,7 @@ func (x *NamespaceSet) String() string {
 func (*NamespaceSet) ProtoMessage() {}
 
 func (x *NamespaceSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[30]
+	mi := &file_berth_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2930,7 +2993,7 @@ func (x *NamespaceSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceSet.ProtoReflect.Descriptor instead.
 func (*NamespaceSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NamespaceSet) GetName() string {
@@ -2958,7 +3021,7 @@ type NamespaceRemoved struct {
 
 func (x *NamespaceRemoved) Reset() {
 	*x = NamespaceRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[31]
+	mi := &file_berth_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2970,7 +3033,7 @@ func (x *NamespaceRemoved) String() string {
 func (*NamespaceRemoved) ProtoMessage() {}
 
 func (x *NamespaceRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[31]
+	mi := &file_berth_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2983,7 +3046,7 @@ func (x *NamespaceRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceRemoved.ProtoReflect.Descriptor instead.
 func (*NamespaceRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NamespaceRemoved) GetName() string {
@@ -3046,7 +3109,7 @@ type PodSet struct {
 
 func (x *PodSet) Reset() {
 	*x = PodSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[32]
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3058,7 +3121,7 @@ func (x *PodSet) String() string {
 func (*PodSet) ProtoMessage() {}
 
 func (x *PodSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[32]
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3071,7 +3134,7 @@ func (x *PodSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodSet.ProtoReflect.Descriptor instead.
 func (*PodSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PodSet) GetId() int32 {
@@ -3236,7 +3299,7 @@ type VolumeChoice struct {
 
 func (x *VolumeChoice) Reset() {
 	*x = VolumeChoice{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3311,7 @@ func (x *VolumeChoice) String() string {
 func (*VolumeChoice) ProtoMessage() {}
 
 func (x *VolumeChoice) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3324,7 @@ func (x *VolumeChoice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeChoice.ProtoReflect.Descriptor instead.
 func (*VolumeChoice) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *VolumeChoice) GetClaim() string {
@@ -3304,7 +3367,7 @@ type BudgetSet struct {
 
 func (x *BudgetSet) Reset() {
 	*x = BudgetSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3316,7 +3379,7 @@ func (x *BudgetSet) String() string {
 func (*BudgetSet) ProtoMessage() {}
 
 func (x *BudgetSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3329,7 +3392,7 @@ func (x *BudgetSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetSet.ProtoReflect.Descriptor instead.
 func (*BudgetSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BudgetSet) GetNamespace() string {
@@ -3380,7 +3443,7 @@ type BudgetRemoved struct {
 
 func (x *BudgetRemoved) Reset() {
 	*x = BudgetRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	mi := &file_berth_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3392,7 +3455,7 @@ func (x *BudgetRemoved) String() string {
 func (*BudgetRemoved) ProtoMessage() {}
 
 func (x *BudgetRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	mi := &file_berth_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3405,7 +3468,7 @@ func (x *BudgetRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetRemoved.ProtoReflect.Descriptor instead.
 func (*BudgetRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BudgetRemoved) GetNamespace() string {
@@ -3440,7 +3503,7 @@ type ObjectSet struct {
 
 func (x *ObjectSet) Reset() {
 	*x = ObjectSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[36]
+	mi := &file_berth_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3452,7 +3515,7 @@ func (x *ObjectSet) String() string {
 func (*ObjectSet) ProtoMessage() {}
 
 func (x *ObjectSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[36]
+	mi := &file_berth_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3465,7 +3528,7 @@ func (x *ObjectSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectSet.ProtoReflect.Descriptor instead.
 func (*ObjectSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ObjectSet) GetKind() int32 {
@@ -3511,7 +3574,7 @@ type ObjectRemoved struct {
 
 func (x *ObjectRemoved) Reset() {
 	*x = ObjectRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[37]
+	mi := &file_berth_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3523,7 +3586,7 @@ func (x *ObjectRemoved) String() string {
 func (*ObjectRemoved) ProtoMessage() {}
 
 func (x *ObjectRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[37]
+	mi := &file_berth_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3536,7 +3599,7 @@ func (x *ObjectRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectRemoved.ProtoReflect.Descriptor instead.
 func (*ObjectRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ObjectRemoved) GetKind() int32 {
@@ -3573,7 +3636,7 @@ type PodNominated struct {
 
 func (x *PodNominated) Reset() {
 	*x = PodNominated{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[38]
+	mi := &file_berth_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3585,7 +3648,7 @@ func (x *PodNominated) String() string {
 func (*PodNominated) ProtoMessage() {}
 
 func (x *PodNominated) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[38]
+	mi := &file_berth_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3598,7 +3661,7 @@ func (x *PodNominated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNominated.ProtoReflect.Descriptor instead.
 func (*PodNominated) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PodNominated) GetId() int32 {
@@ -3630,7 +3693,7 @@ type PreemptionStarted struct {
 
 func (x *PreemptionStarted) Reset() {
 	*x = PreemptionStarted{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[39]
+	mi := &file_berth_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3642,7 +3705,7 @@ func (x *PreemptionStarted) String() string {
 func (*PreemptionStarted) ProtoMessage() {}
 
 func (x *PreemptionStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[39]
+	mi := &file_berth_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3655,7 +3718,7 @@ func (x *PreemptionStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionStarted.ProtoReflect.Descriptor instead.
 func (*PreemptionStarted) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PreemptionStarted) GetId() int32 {
@@ -3694,7 +3757,7 @@ type PreemptionEnded struct {
 
 func (x *PreemptionEnded) Reset() {
 	*x = PreemptionEnded{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[40]
+	mi := &file_berth_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3706,7 +3769,7 @@ func (x *PreemptionEnded) String() string {
 func (*PreemptionEnded) ProtoMessage() {}
 
 func (x *PreemptionEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[40]
+	mi := &file_berth_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3719,7 +3782,7 @@ func (x *PreemptionEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionEnded.ProtoReflect.Descriptor instead.
 func (*PreemptionEnded) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PreemptionEnded) GetId() int32 {
@@ -3760,7 +3823,7 @@ type PodAssumed struct {
 
 func (x *PodAssumed) Reset() {
 	*x = PodAssumed{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[41]
+	mi := &file_berth_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3772,7 +3835,7 @@ func (x *PodAssumed) String() string {
 func (*PodAssumed) ProtoMessage() {}
 
 func (x *PodAssumed) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[41]
+	mi := &file_berth_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3785,7 +3848,7 @@ func (x *PodAssumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodAssumed.ProtoReflect.Descriptor instead.
 func (*PodAssumed) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PodAssumed) GetId() int32 {
@@ -3827,7 +3890,7 @@ type PodBound struct {
 
 func (x *PodBound) Reset() {
 	*x = PodBound{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[42]
+	mi := &file_berth_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3839,7 +3902,7 @@ func (x *PodBound) String() string {
 func (*PodBound) ProtoMessage() {}
 
 func (x *PodBound) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[42]
+	mi := &file_berth_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3852,7 +3915,7 @@ func (x *PodBound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodBound.ProtoReflect.Descriptor instead.
 func (*PodBound) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PodBound) GetId() int32 {
@@ -3875,7 +3938,7 @@ type PodForgotten struct {
 
 func (x *PodForgotten) Reset() {
 	*x = PodForgotten{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[43]
+	mi := &file_berth_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3887,7 +3950,7 @@ func (x *PodForgotten) String() string {
 func (*PodForgotten) ProtoMessage() {}
 
 func (x *PodForgotten) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[43]
+	mi := &file_berth_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3900,7 +3963,7 @@ func (x *PodForgotten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodForgotten.ProtoReflect.Descriptor instead.
 func (*PodForgotten) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PodForgotten) GetId() int32 {
@@ -3928,7 +3991,7 @@ type PodRemoved struct {
 
 func (x *PodRemoved) Reset() {
 	*x = PodRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[44]
+	mi := &file_berth_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3940,7 +4003,7 @@ func (x *PodRemoved) String() string {
 func (*PodRemoved) ProtoMessage() {}
 
 func (x *PodRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[44]
+	mi := &file_berth_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3953,7 +4016,7 @@ func (x *PodRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodRemoved.ProtoReflect.Descriptor instead.
 func (*PodRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PodRemoved) GetId() int32 {
@@ -3976,7 +4039,7 @@ type ImageSized struct {
 
 func (x *ImageSized) Reset() {
 	*x = ImageSized{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[45]
+	mi := &file_berth_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3988,7 +4051,7 @@ func (x *ImageSized) String() string {
 func (*ImageSized) ProtoMessage() {}
 
 func (x *ImageSized) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[45]
+	mi := &file_berth_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4001,7 +4064,7 @@ func (x *ImageSized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageSized.ProtoReflect.Descriptor instead.
 func (*ImageSized) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ImageSized) GetName() string {
@@ -4042,7 +4105,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x13KIND_SNAPSHOT_FIRST\x10\x02\x12\x16\n" +
 	"\x12KIND_SNAPSHOT_MORE\x10\x03\x12\x16\n" +
 	"\x12KIND_SNAPSHOT_LAST\x10\x04\x12\x12\n" +
-	"\x0eKIND_HEARTBEAT\x10\x05\"\xa5\v\n" +
+	"\x0eKIND_HEARTBEAT\x10\x05\"\xe5\v\n" +
 	"\x05Delta\x124\n" +
 	"\bsettings\x18\x01 \x01(\v2\x16.berth.log.v1.SettingsH\x00R\bsettings\x12A\n" +
 	"\rclass_defined\x18\x02 \x01(\v2\x1a.berth.log.v1.ClassDefinedH\x00R\fclassDefined\x122\n" +
@@ -4071,7 +4134,8 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x10preemption_ended\x18\x14 \x01(\v2\x1d.berth.log.v1.PreemptionEndedH\x00R\x0fpreemptionEnded\x128\n" +
 	"\n" +
 	"object_set\x18\x15 \x01(\v2\x17.berth.log.v1.ObjectSetH\x00R\tobjectSet\x12D\n" +
-	"\x0eobject_removed\x18\x16 \x01(\v2\x1b.berth.log.v1.ObjectRemovedH\x00R\robjectRemovedB\b\n" +
+	"\x0eobject_removed\x18\x16 \x01(\v2\x1b.berth.log.v1.ObjectRemovedH\x00R\robjectRemoved\x12>\n" +
+	"\fnode_touched\x18\x17 \x01(\v2\x19.berth.log.v1.NodeTouchedH\x00R\vnodeTouchedB\b\n" +
 	"\x06change\"\x96\x03\n" +
 	"\bSettings\x12\x16\n" +
 	"\x06shards\x18\x01 \x01(\x05R\x06shards\x12\x12\n" +
@@ -4243,6 +4307,8 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x05names\x18\x01 \x03(\tR\x05names\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\"#\n" +
 	"\vNodeRemoved\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x05R\x05index\"#\n" +
+	"\vNodeTouched\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\"O\n" +
 	"\fNamespaceSet\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
@@ -4343,7 +4409,7 @@ func file_berth_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_berth_log_v1_log_proto_goTypes = []any{
 	(FollowResponse_Kind)(0),  // 0: berth.log.v1.FollowResponse.Kind
 	(*Version)(nil),           // 1: berth.log.v1.Version
@@ -4376,22 +4442,23 @@ var file_berth_log_v1_log_proto_goTypes = []any{
 	(*NodeSet)(nil),           // 28: berth.log.v1.NodeSet
 	(*Image)(nil),             // 29: berth.log.v1.Image
 	(*NodeRemoved)(nil),       // 30: berth.log.v1.NodeRemoved
-	(*NamespaceSet)(nil),      // 31: berth.log.v1.NamespaceSet
-	(*NamespaceRemoved)(nil),  // 32: berth.log.v1.NamespaceRemoved
-	(*PodSet)(nil),            // 33: berth.log.v1.PodSet
-	(*VolumeChoice)(nil),      // 34: berth.log.v1.VolumeChoice
-	(*BudgetSet)(nil),         // 35: berth.log.v1.BudgetSet
-	(*BudgetRemoved)(nil),     // 36: berth.log.v1.BudgetRemoved
-	(*ObjectSet)(nil),         // 37: berth.log.v1.ObjectSet
-	(*ObjectRemoved)(nil),     // 38: berth.log.v1.ObjectRemoved
-	(*PodNominated)(nil),      // 39: berth.log.v1.PodNominated
-	(*PreemptionStarted)(nil), // 40: berth.log.v1.PreemptionStarted
-	(*PreemptionEnded)(nil),   // 41: berth.log.v1.PreemptionEnded
-	(*PodAssumed)(nil),        // 42: berth.log.v1.PodAssumed
-	(*PodBound)(nil),          // 43: berth.log.v1.PodBound
-	(*PodForgotten)(nil),      // 44: berth.log.v1.PodForgotten
-	(*PodRemoved)(nil),        // 45: berth.log.v1.PodRemoved
-	(*ImageSized)(nil),        // 46: berth.log.v1.ImageSized
+	(*NodeTouched)(nil),       // 31: berth.log.v1.NodeTouched
+	(*NamespaceSet)(nil),      // 32: berth.log.v1.NamespaceSet
+	(*NamespaceRemoved)(nil),  // 33: berth.log.v1.NamespaceRemoved
+	(*PodSet)(nil),            // 34: berth.log.v1.PodSet
+	(*VolumeChoice)(nil),      // 35: berth.log.v1.VolumeChoice
+	(*BudgetSet)(nil),         // 36: berth.log.v1.BudgetSet
+	(*BudgetRemoved)(nil),     // 37: berth.log.v1.BudgetRemoved
+	(*ObjectSet)(nil),         // 38: berth.log.v1.ObjectSet
+	(*ObjectRemoved)(nil),     // 39: berth.log.v1.ObjectRemoved
+	(*PodNominated)(nil),      // 40: berth.log.v1.PodNominated
+	(*PreemptionStarted)(nil), // 41: berth.log.v1.PreemptionStarted
+	(*PreemptionEnded)(nil),   // 42: berth.log.v1.PreemptionEnded
+	(*PodAssumed)(nil),        // 43: berth.log.v1.PodAssumed
+	(*PodBound)(nil),          // 44: berth.log.v1.PodBound
+	(*PodForgotten)(nil),      // 45: berth.log.v1.PodForgotten
+	(*PodRemoved)(nil),        // 46: berth.log.v1.PodRemoved
+	(*ImageSized)(nil),        // 47: berth.log.v1.ImageSized
 }
 var file_berth_log_v1_log_proto_depIdxs = []int32{
 	1,  // 0: berth.log.v1.FollowRequest.from:type_name -> berth.log.v1.Version
@@ -4402,72 +4469,73 @@ var file_berth_log_v1_log_proto_depIdxs = []int32{
 	9,  // 5: berth.log.v1.Delta.class_defined:type_name -> berth.log.v1.ClassDefined
 	28, // 6: berth.log.v1.Delta.node_set:type_name -> berth.log.v1.NodeSet
 	30, // 7: berth.log.v1.Delta.node_removed:type_name -> berth.log.v1.NodeRemoved
-	31, // 8: berth.log.v1.Delta.namespace_set:type_name -> berth.log.v1.NamespaceSet
-	32, // 9: berth.log.v1.Delta.namespace_removed:type_name -> berth.log.v1.NamespaceRemoved
-	33, // 10: berth.log.v1.Delta.pod_set:type_name -> berth.log.v1.PodSet
-	42, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
-	43, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
-	44, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
-	45, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
-	46, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
+	32, // 8: berth.log.v1.Delta.namespace_set:type_name -> berth.log.v1.NamespaceSet
+	33, // 9: berth.log.v1.Delta.namespace_removed:type_name -> berth.log.v1.NamespaceRemoved
+	34, // 10: berth.log.v1.Delta.pod_set:type_name -> berth.log.v1.PodSet
+	43, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
+	44, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
+	45, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
+	46, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
+	47, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
 	16, // 16: berth.log.v1.Delta.labels_defined:type_name -> berth.log.v1.LabelsDefined
 	18, // 17: berth.log.v1.Delta.selector_set:type_name -> berth.log.v1.SelectorSet
 	19, // 18: berth.log.v1.Delta.selector_removed:type_name -> berth.log.v1.SelectorRemoved
-	35, // 19: berth.log.v1.Delta.budget_set:type_name -> berth.log.v1.BudgetSet
-	36, // 20: berth.log.v1.Delta.budget_removed:type_name -> berth.log.v1.BudgetRemoved
-	39, // 21: berth.log.v1.Delta.pod_nominated:type_name -> berth.log.v1.PodNominated
-	40, // 22: berth.log.v1.Delta.preemption_started:type_name -> berth.log.v1.PreemptionStarted
-	41, // 23: berth.log.v1.Delta.preemption_ended:type_name -> berth.log.v1.PreemptionEnded
-	37, // 24: berth.log.v1.Delta.object_set:type_name -> berth.log.v1.ObjectSet
-	38, // 25: berth.log.v1.Delta.object_removed:type_name -> berth.log.v1.ObjectRemoved
-	6,  // 26: berth.log.v1.Settings.profiles:type_name -> berth.log.v1.Profile
-	7,  // 27: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
-	7,  // 28: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
-	8,  // 29: berth.log.v1.Profile.shape:type_name -> berth.log.v1.ShapePoint
-	24, // 30: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
-	26, // 31: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
-	15, // 32: berth.log.v1.Profile.default_spread:type_name -> berth.log.v1.SpreadConstraint
-	8,  // 33: berth.log.v1.Profile.storage_shape:type_name -> berth.log.v1.ShapePoint
-	10, // 34: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
-	20, // 35: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
-	20, // 36: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
-	22, // 37: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
-	21, // 38: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
-	24, // 39: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
-	26, // 40: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
-	27, // 41: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
-	13, // 42: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
-	13, // 43: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
-	14, // 44: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
-	14, // 45: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
-	15, // 46: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
-	11, // 47: berth.log.v1.ClassSpec.disks:type_name -> berth.log.v1.Disk
-	25, // 48: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
-	12, // 49: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
-	12, // 50: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
-	13, // 51: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
-	12, // 52: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
-	21, // 53: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
-	17, // 54: berth.log.v1.LabelsDefined.claims:type_name -> berth.log.v1.PodClaim
-	12, // 55: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
-	25, // 56: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
-	25, // 57: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
-	24, // 58: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
-	21, // 59: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
-	23, // 60: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
-	20, // 61: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
-	29, // 62: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
-	21, // 63: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
-	34, // 64: berth.log.v1.PodSet.volumes:type_name -> berth.log.v1.VolumeChoice
-	12, // 65: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
-	34, // 66: berth.log.v1.PodAssumed.volumes:type_name -> berth.log.v1.VolumeChoice
-	2,  // 67: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
-	3,  // 68: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
-	68, // [68:69] is the sub-list for method output_type
-	67, // [67:68] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	36, // 19: berth.log.v1.Delta.budget_set:type_name -> berth.log.v1.BudgetSet
+	37, // 20: berth.log.v1.Delta.budget_removed:type_name -> berth.log.v1.BudgetRemoved
+	40, // 21: berth.log.v1.Delta.pod_nominated:type_name -> berth.log.v1.PodNominated
+	41, // 22: berth.log.v1.Delta.preemption_started:type_name -> berth.log.v1.PreemptionStarted
+	42, // 23: berth.log.v1.Delta.preemption_ended:type_name -> berth.log.v1.PreemptionEnded
+	38, // 24: berth.log.v1.Delta.object_set:type_name -> berth.log.v1.ObjectSet
+	39, // 25: berth.log.v1.Delta.object_removed:type_name -> berth.log.v1.ObjectRemoved
+	31, // 26: berth.log.v1.Delta.node_touched:type_name -> berth.log.v1.NodeTouched
+	6,  // 27: berth.log.v1.Settings.profiles:type_name -> berth.log.v1.Profile
+	7,  // 28: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
+	7,  // 29: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
+	8,  // 30: berth.log.v1.Profile.shape:type_name -> berth.log.v1.ShapePoint
+	24, // 31: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
+	26, // 32: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
+	15, // 33: berth.log.v1.Profile.default_spread:type_name -> berth.log.v1.SpreadConstraint
+	8,  // 34: berth.log.v1.Profile.storage_shape:type_name -> berth.log.v1.ShapePoint
+	10, // 35: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
+	20, // 36: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
+	20, // 37: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
+	22, // 38: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
+	21, // 39: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
+	24, // 40: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
+	26, // 41: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
+	27, // 42: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
+	13, // 43: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
+	13, // 44: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
+	14, // 45: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	14, // 46: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	15, // 47: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
+	11, // 48: berth.log.v1.ClassSpec.disks:type_name -> berth.log.v1.Disk
+	25, // 49: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
+	12, // 50: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
+	12, // 51: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
+	13, // 52: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
+	12, // 53: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
+	21, // 54: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
+	17, // 55: berth.log.v1.LabelsDefined.claims:type_name -> berth.log.v1.PodClaim
+	12, // 56: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
+	25, // 57: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
+	25, // 58: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
+	24, // 59: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
+	21, // 60: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
+	23, // 61: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
+	20, // 62: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
+	29, // 63: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
+	21, // 64: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
+	35, // 65: berth.log.v1.PodSet.volumes:type_name -> berth.log.v1.VolumeChoice
+	12, // 66: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
+	35, // 67: berth.log.v1.PodAssumed.volumes:type_name -> berth.log.v1.VolumeChoice
+	2,  // 68: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
+	3,  // 69: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
+	69, // [69:70] is the sub-list for method output_type
+	68, // [68:69] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_berth_log_v1_log_proto_init() }
@@ -4498,6 +4566,7 @@ func file_berth_log_v1_log_proto_init() {
 		(*Delta_PreemptionEnded)(nil),
 		(*Delta_ObjectSet)(nil),
 		(*Delta_ObjectRemoved)(nil),
+		(*Delta_NodeTouched)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4505,7 +4574,7 @@ func file_berth_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_log_v1_log_proto_rawDesc), len(file_berth_log_v1_log_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
