@@ -71,6 +71,7 @@ lint-go: tools
 	  if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	go vet $(PACKAGES) && $(BIN)/staticcheck $(PACKAGES)
 	go vet -tags volumes ./test/system && $(BIN)/staticcheck -tags volumes ./test/system # what make volumes alone runs
+	go vet -tags extenders ./test/extenders && $(BIN)/staticcheck -tags extenders ./test/extenders # and make extenders
 	$(BIN)/deadcode -f '{{range .Funcs}}{{println $$.Path .Name}}{{end}}' ./cmd/... | grep . | grep -v '\.delta$$' | LC_ALL=C sort | \
 	  diff <(grep -v '^#' test/rules/deadcode.txt) - || { echo "only tests call these, or test/rules/deadcode.txt names what is called, or gone"; exit 1; }
 	for module in test/oracle test/deploy test/monitoring test/page; do (cd $$module && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
@@ -136,6 +137,10 @@ volumes: ## real controllers of volumes and StatefulSets: 1,000 pods with claims
 	go test -tags volumes -v -count=1 -timeout 0 ./test/system -run 'ThousandPodsOfStatefulSets|WithoutTheirVolumesSayWhy|PreemptorsGetThePlaces' \
 	  -stateful=$(or $(STATEFUL),1000) -binder-kills=$(or $(KILLS),50) -volumes-seed=$(or $(SEED),1)
 
+.PHONY: extenders
+extenders: ## two extenders of others, TopoLVM's and gpushare's, beside kube-scheduler and beside Berth: what they are asked, to the byte, and where pods go; builds them first
+	go test -tags extenders -v -count=1 -timeout 0 ./test/extenders
+
 .PHONY: overload
 overload: ## 110,000 pods for a cluster with room for 10,000, then more calls than are answered, then room for all; WAITING=…
 	go test -v -count=1 -timeout 0 ./test/overload -waiting=$(or $(WAITING),100000) -within=10m
@@ -166,12 +171,13 @@ fuzz: ## run every fuzz target for its time, going on where it was; FUZZTIME=10m
 # What takes hours, or time itself, or is built elsewhere, is a proof and no test: make test is the facts, in minutes. New ones, such
 # as other versions of Kubernetes, are added here.
 .PHONY: proofs
-proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
+proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, extenders, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
 	$(MAKE) oracle
 	$(MAKE) overload
 	$(MAKE) attack
 	$(MAKE) swap
 	$(MAKE) volumes
+	$(MAKE) extenders
 	$(MAKE) soak-etcd
 	$(MAKE) churn
 	$(MAKE) chaos DURATION=$(or $(DURATION),1h)
