@@ -145,6 +145,7 @@ func topolvmScene() *scene {
 			lvmPod("default-20", "17m", "13Mi", sizes{"00default": 20}, prefers("node-a", 10), prefers("node-d", 5)),
 			lvmPod("no-class", "14m", "16Mi", nil, prefers("node-e", 1)),
 			lvmPod("bad-size", "16m", "18Mi", nil, tolerant, func(p *corev1.Pod) { p.Annotations[capacity+"ssd"] = "1Gi" }), // TopoLVM takes it for no request
+			lvmPod("scaled", "1", "8Gi", sizes{"ssd": 2}, tolerant),                                                         // plugins are 11 for a larger node, and TopoLVM is 3 times 10 for node-b
 			lvmPod("heavy", "6", "50Gi", sizes{"ssd": 1}, tolerant, on("node-b")),
 			lvmPod("after-heavy", "13m", "12Mi", sizes{"ssd": 40}, tolerant, notOn("node-a")),
 			lvmPod("too-large", "20m", "10Mi", sizes{"ssd": 20_000}),
