@@ -220,7 +220,10 @@ func (k *asker) ask(ctx context.Context, q *question) {
 func (k *asker) settle(q *question, response *binderv1.AskResponse) {
 	version := wire.Version(response.GetVersion())
 	result := response.GetOutcome().GetResult()
-	if result != binderv1.Outcome_RESULT_RETRY && result != binderv1.Outcome_RESULT_NO_FIT {
+	switch result {
+	case binderv1.Outcome_RESULT_RETRY, binderv1.Outcome_RESULT_NO_FIT:
+	case binderv1.Outcome_RESULT_REFUSED: // its preemption, which is next, may come to nothing each time
+	default:
 		k.forget(q.UID)
 	}
 	switch result {

@@ -229,3 +229,45 @@ func TestAShardIsLostByAnAnswerAboutPreemption(t *testing.T) {
 	w.queueMember("q1")
 	until(t, "the pod is nominated", func() bool { return w.row("gpu").Nominated == "n1" })
 }
+
+// A pod that an extender refuses wherever it fits, and whose preemption comes to nothing each time, backs off: that it is refused in between settles nothing.
+func TestAPodThatIsRefusedAndWhosePreemptionIsTakenBackBacksOff(t *testing.T) {
+	for name, first := range map[string]binderv1.PreemptResponse_Result{
+		"by what extenders are asked about":                   binderv1.PreemptResponse_RESULT_ASK,
+		"by that in turn with what the binder is asked first": binderv1.PreemptResponse_RESULT_RETRY,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := full(t)
+			w.ledger.node("n3", 1000)
+			w.asks("gpu", func(context.Context, string, *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+				return refusedBy("no gpu", 1, false), nil
+			})
+			w.asksWhoGoes("gpu", func(context.Context, string, *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+				return &binderv1.PreemptResponse{Result: binderv1.PreemptResponse_RESULT_RETRY}, nil
+			})
+			w.binder.mu.Lock()
+			ask, inARow, last := w.binder.preempting, 0, time.Time{}
+			w.binder.preempting = func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+				if time.Since(last) >= time.Second { // the first backoff
+					inARow = 0
+				}
+				inARow, last = inARow+1, time.Now()
+				response, err := ask(n, request)
+				if inARow%2 == 1 {
+					response.Result = first
+				}
+				return response, err
+			}
+			w.binder.mu.Unlock()
+			w.ledger.pod("gpu", 600, priority(10))
+			w.queueMember("q1")
+			tried := func() int { w.binder.mu.Lock(); defer w.binder.mu.Unlock(); return inARow }
+			until(t, "it backs off, or is tried again and again", func() bool {
+				return strings.HasPrefix(w.binder.report("gpu"), "its preemption was put off") || tried() > 20
+			})
+			if n := tried(); n > 5 {
+				t.Errorf("it is tried %d times without a pause", n)
+			}
+		})
+	}
+}
