@@ -196,7 +196,7 @@ func (k *asker) ask(ctx context.Context, q *question) {
 		Shard: k.d.sh.number, ShardRevision: k.d.sh.revision, Version: wire.ToVersion(q.version), Id: int32(q.ID), Uid: q.UID, Attempt: q.Number,
 	}
 	began := time.Now()
-	response, err := askBinderWithin(ctx, k.d, q.atMost, 1, true, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.AskResponse, error) {
+	response, err := askBinderWithin(ctx, k.d, q.atMost, 1, always, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.AskResponse, error) {
 		return binder.Ask(ctx, request)
 	})
 	k.d.s.metrics.stage.WithLabelValues("ask").Observe(time.Since(began).Seconds())
@@ -215,6 +215,8 @@ func (k *asker) ask(ctx context.Context, q *question) {
 		k.settle(q, response)
 	}
 }
+
+func always(error) bool { return true }
 
 // settle gives a pod its outcome.
 func (k *asker) settle(q *question, response *binderv1.AskResponse) {

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/trace"
 	"github.com/berth-scheduler/berth/internal/wire"
 	"github.com/berth-scheduler/berth/services/queue/pending"
@@ -48,10 +49,17 @@ func (c *cycle) askPreempt(ctx context.Context, a *attempt, request *binderv1.Pr
 	}})
 }
 
+// waitsForTurn reports whether a pod is refused since its turn has not come, or too much is asked of the binder: then it is asked about again, ahead of all others of its turn.
+// It is not if there is no room for evictions or reports: pods that fit do not wait for that.
+func waitsForTurn(refused error) bool {
+	reason := rpc.ReasonOf(refused)
+	return reason == "EXTENDER_BUSY" || reason == rpc.ReasonQueueFull
+}
+
 // preempt asks about one pod, and gives it its outcome.
 func (k *asker) preempt(ctx context.Context, q *question) {
 	began := time.Now()
-	response, err := askBinderWithin(ctx, k.d, q.atMost, 1, true, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.AskPreemptResponse, error) {
+	response, err := askBinderWithin(ctx, k.d, q.atMost, 1, waitsForTurn, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.AskPreemptResponse, error) {
 		return binder.AskPreempt(ctx, q.preempt.request)
 	})
 	took := time.Since(began)
@@ -65,6 +73,12 @@ func (k *asker) preempt(ctx context.Context, q *question) {
 		k.d.end(err)
 	case status.Code(err) == codes.Aborted:
 		k.retry(q, "preempt_aborted")
+	case status.Code(err) == codes.ResourceExhausted:
+		k.d.s.metrics.retries.WithLabelValues("preempt_resource_exhausted").Inc()
+		k.d.putOffPreemptions(err)
+		k.d.log.Info("preemption put off", "uid", q.UID, "err", err, q.traced.log())
+		measure(preemptionError, statusError)
+		k.fail(q, waitingMessage, false) // what others have made room for is theirs
 	case err != nil:
 		measure(preemptionError, statusError)
 		k.d.log.Error("binder refuses the preemption", "uid", q.UID, "err", err, q.traced.log())

@@ -271,3 +271,40 @@ func TestAPodThatIsRefusedAndWhosePreemptionIsTakenBackBacksOff(t *testing.T) {
 		})
 	}
 }
+
+// Who is to come back for evictions or reports does not keep the turn of an extender meanwhile.
+func TestAPreemptionThatTheBinderHasNoRoomForHoldsUpNobodyOfItsExtender(t *testing.T) {
+	for _, reason := range []rpc.Reason{"PREEMPTIONS_FULL", "REPORTS_FULL"} {
+		t.Run(string(reason), func(t *testing.T) {
+			w, _ := full(t)
+			w.ledger.node("n3", 100)
+			w.asks("gpu-fits", func(_ context.Context, _ string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+				return w.binder.assume(request, "n3"), nil
+			})
+			refused := make(chan struct{}, 100)
+			w.asksWhoGoes("gpu", func(context.Context, string, *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+				refused <- struct{}{}
+				return nil, rpc.Exhausted(reason, time.Hour, "later")
+			})
+			w.ledger.pod("gpu", 600, priority(10))
+			q, _ := w.queueMember("q1")
+			<-refused
+			w.ledger.pod("gpu-fits", 100, nil)
+			w.untilPlaced("gpu-fits")
+			const want = "its preemption was put off: the binder has too much to do"
+			until(t, "it is reported", func() bool { return w.binder.report("gpu") != "" })
+			if got := w.binder.report("gpu"); got != want || w.binder.clears("gpu") {
+				t.Errorf("reported %q, its nomination ends: %v; want %q, and that it stays", got, w.binder.clears("gpu"), want)
+			}
+			// Nor does the binder want to be asked about others' preemptions.
+			asked := len(w.binder.preempted())
+			w.ledger.pod("high", 700, priority(10))
+			if got := untilState(t, q, "high", queuev1.State_STATE_BACKOFF).GetMessage(); got != want {
+				t.Errorf("another pod: %q, want %q", got, want)
+			}
+			if n := len(w.binder.preempted()); n != asked {
+				t.Errorf("asked about %d preemptions, want %d", n, asked)
+			}
+		})
+	}
+}

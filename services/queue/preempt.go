@@ -139,11 +139,17 @@ const preemptionPutOff = "its preemption was put off: the pods to be preempted h
 // preemptionWaits puts pods in backoff if the binder wants no preemption now. Else, as many as a batch has would come again and again,
 // ahead of those that fit.
 func (c *cycle) preemptionWaits(pods []*attempt) bool {
-	if !time.Now().Before(c.preemptFrom) {
+	if from := c.preemptFrom.Load(); from == nil || !time.Now().Before(*from) {
 		return false
 	}
 	c.backOff(pods, waitingMessage, false) // what others have made room for is theirs
 	return true
+}
+
+// putOffPreemptions has no preemption begin before the binder wants one again.
+func (d *driver) putOffPreemptions(refused error) {
+	from := time.Now().Add(rpc.RetryPause(refused, retryCommit))
+	d.preemptFrom.Store(&from)
 }
 
 // preempted measures a try to make room.
@@ -220,7 +226,7 @@ func (c *cycle) evict(ctx context.Context, a *attempt, found fanout.DryRunAnswer
 		return false, err
 	case code == codes.ResourceExhausted:
 		c.s.metrics.retries.WithLabelValues("preempt_resource_exhausted").Inc()
-		c.preemptFrom = time.Now().Add(rpc.RetryPause(err, retryCommit))
+		c.putOffPreemptions(err)
 		c.log.Info("preemption put off", "uid", a.UID, "err", err, a.traced.log())
 		c.preemptionWaits([]*attempt{a})
 		return true, nil
