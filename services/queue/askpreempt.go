@@ -65,6 +65,9 @@ func (k *asker) preempt(ctx context.Context, q *question) {
 	took := time.Since(began)
 	k.d.s.metrics.stage.WithLabelValues("ask_preempt").Observe(took.Seconds())
 	measure := func(result, status string) { k.d.s.metrics.preempted(q.traced, q.profile, result, status, took) }
+	if err != nil {
+		measure(preemptionError, statusError)
+	}
 	switch {
 	case ctx.Err() != nil:
 		k.over(q, tracedUnknown)
@@ -77,10 +80,8 @@ func (k *asker) preempt(ctx context.Context, q *question) {
 		k.d.s.metrics.retries.WithLabelValues("preempt_resource_exhausted").Inc()
 		k.d.putOffPreemptions(err)
 		k.d.log.Info("preemption put off", "uid", q.UID, "err", err, q.traced.log())
-		measure(preemptionError, statusError)
 		k.fail(q, waitingMessage, false) // what others have made room for is theirs
 	case err != nil:
-		measure(preemptionError, statusError)
 		k.d.log.Error("binder refuses the preemption", "uid", q.UID, "err", err, q.traced.log())
 		k.fail(q, "preempt: "+status.Convert(err).Message(), true)
 	default:
@@ -127,7 +128,7 @@ func (k *asker) settlePreempt(ctx context.Context, q *question, response *binder
 
 // reject makes a pod unschedulable, with what has come of PostFilter. Its nomination stays, as it does in kube-scheduler where extenders leave no node, or fail.
 func (k *asker) reject(ctx context.Context, q *question, of func(*cluster.Profile) postFilter) {
-	message, rejected := "", false
+	message, known, runs := "", false, false
 	_ = k.d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
 		if on := q.preempt.onNode; on != nil && st.Nodes.ByName(on.name) != on.Node {
 			return nil // what was said was perhaps about another node
@@ -137,15 +138,19 @@ func (k *asker) reject(ctx context.Context, q *question, of func(*cluster.Profil
 			profile = &cluster.Profile{}
 		}
 		k.d.sh.with(func(queue *pending.Queue, now time.Time) {
-			if queue.Runs(q.Attempt) {
+			known = true
+			if runs = queue.Runs(q.Attempt); runs {
 				message = k.d.rejectAs(queue, now, st, q.Attempt, q.preempt.diagnosis, of(profile))
 			}
-			rejected = true
 		})
 		return nil
 	})
-	if !rejected { // there is no state
+	switch {
+	case !known: // there is no state
 		k.retry(q, "preempt")
+		return
+	case !runs:
+		k.over(q, tracedGone)
 		return
 	}
 	k.d.s.binding.end(q.ID, q.popped)

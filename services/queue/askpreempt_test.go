@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -306,5 +307,50 @@ func TestAPreemptionThatTheBinderHasNoRoomForHoldsUpNobodyOfItsExtender(t *testi
 				t.Errorf("asked about %d preemptions, want %d", n, asked)
 			}
 		})
+	}
+}
+
+// Each answer is a try to make room; an attempt counts if the pod is there still.
+func TestAnswersAboutPreemptionAreMeasured(t *testing.T) {
+	w, _ := full(t)
+	registry := prometheus.NewRegistry()
+	w.metrics = registry
+	answers := make(chan error, 1)
+	answers <- rpc.Error(codes.Aborted, "OTHER_EPOCH", "later")
+	asked, gone := make(chan struct{}), make(chan struct{})
+	w.asksWhoGoes("gpu", func(_ context.Context, name string, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+		if name == "gpu2" {
+			return w.startOn(request, "n1", "low1"), nil
+		}
+		select {
+		case err := <-answers:
+			return nil, err
+		default:
+		}
+		close(asked)
+		<-gone
+		return &binderv1.PreemptResponse{Result: binderv1.PreemptResponse_RESULT_NO_CANDIDATE}, nil
+	})
+	q, _ := w.queueMember("q1")
+	w.ledger.pod("gpu1", 600, priority(20))
+	<-asked
+	w.ledger.gone("gpu1")
+	until(t, "it is gone", func() bool { _, there := pending(t, q)["gpu1"]; return !there })
+	close(gone)
+	w.ledger.pod("gpu2", 600, priority(10))
+	until(t, "the next is nominated", func() bool { return w.row("gpu2").Nominated == "n1" })
+	const unschedulable = `scheduler_schedule_attempts_total{profile="default-scheduler",result="unschedulable"}`
+	until(t, "its attempt is measured", func() bool { return samples(t, registry)[unschedulable] > 0 })
+	got := samples(t, registry)
+	for name, want := range map[string]float64{
+		unschedulable:                                          1,
+		`scheduler_preemption_attempts_total`:                  3,
+		`berth_queue_preemptions_total{result="error"}`:        1,
+		`berth_queue_preemptions_total{result="no_candidate"}`: 1,
+		`berth_queue_preemptions_total{result="started"}`:      1,
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
 	}
 }
