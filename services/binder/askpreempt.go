@@ -54,8 +54,11 @@ func (t *term) askPreempt(ctx context.Context, req *binderv1.PreemptRequest, att
 	if err := t.admit("preempt", req.GetShard(), req.GetShardRevision(), req.GetVersion(), 1); err != nil {
 		return nil, err
 	}
-	if t.preempting.full() {
+	switch {
+	case t.preempting.full():
 		return nil, t.errPreemptionsFull()
+	case t.reports.room.full():
+		return nil, t.errReportsFull(1)
 	}
 	ctx, done := t.within(ctx)
 	defer done()

@@ -391,7 +391,8 @@ func TestWhatIsAskedAboutHasToBeWhatItWas(t *testing.T) {
 }
 
 func TestQuestionsAboutPreemptionThatMayNotBeAreRefused(t *testing.T) {
-	w := newPreemptWorld(t, newPreemptHook(t, leavesAll).at())
+	h := newPreemptHook(t, leavesAll)
+	w := newPreemptWorld(t, h.at())
 	req := preemptOf(w.ledger.state, "high", "a", "a2", "a1")
 	_, err := w.askPreempt(t.Context(), req, false)
 	wantError(t, err, codes.InvalidArgument, rpc.ReasonInvalid)
@@ -405,6 +406,18 @@ func TestQuestionsAboutPreemptionThatMayNotBeAreRefused(t *testing.T) {
 	w.preempting.take(10)
 	_, err = w.askPreempt(t.Context(), w.question("high"), false)
 	wantError(t, err, codes.ResourceExhausted, "PREEMPTIONS_FULL")
+	w.preempting.give(1)
+	w.reports.room.limit = 1
+	w.reports.add(source.Report{UID: "other"})
+	_, err = w.askPreempt(t.Context(), w.question("high"), false)
+	wantError(t, err, codes.ResourceExhausted, "REPORTS_FULL")
+	if n := len(h.calls()); n != 0 {
+		t.Errorf("asked %d times in vain", n)
+	}
+	w.reports.next()
+	if got := w.ask(w.question("high")); got != "started on a: a1 a2" {
+		t.Errorf("once there is room: %s", got)
+	}
 }
 
 // One that hangs ends with its time, and with that the attempt; meanwhile the next of its pods has no turn.
