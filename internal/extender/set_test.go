@@ -342,6 +342,9 @@ func TestExtendersHaveASayInPreemption(t *testing.T) {
 				err != nil && err.Error() != strings.Replace(want, "URL/", r.URL+"/", 1) {
 				t.Fatalf("the error is %v, want %q", err, want)
 			}
+			if _, is := errors.AsType[Unknown](err); is != (err != nil && strings.HasPrefix(c.extenders[0], "unknown-")) {
+				t.Errorf("%T %v: by its type, it is of an unknown node or pod: %v", err, err, is)
+			}
 			if got := inWords(out); got != c.want {
 				t.Errorf("the victims are %q, want %q", got, c.want)
 			}

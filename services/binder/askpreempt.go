@@ -3,6 +3,7 @@ package binder
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -104,7 +105,7 @@ type askedPreemption struct {
 	since   cluster.Version          // the search has begun then
 	nodes   map[string]candidateNode // that extenders are asked about, by name
 	pods    map[string]podThere      // that extenders were told of, or have named, by uid
-	changed bool                     // a node that they have named is not what it was
+	changed bool                     // the node that they have named last is not what it was
 
 	resp *binderv1.PreemptResponse
 	err  error // to be answered instead
@@ -241,8 +242,8 @@ func (a *askedPreemption) try(ctx context.Context) (changed bool) {
 	}
 	// 2. What do the extenders leave?
 	left, err := a.extenders.set.Preempt(ctx, a.told, asked, func(node string) ([]*corev1.Pod, bool) { return a.on(node, full) })
-	switch {
-	case err != nil && ctx.Err() == nil && a.changed: // it was told of what is not so any more
+	switch _, unknown := errors.AsType[extender.Unknown](err); {
+	case unknown && ctx.Err() == nil && a.changed: // it was told of what is not so any more
 		return true
 	case err != nil:
 		a.failed(ctx, err)
@@ -259,7 +260,7 @@ func (a *askedPreemption) try(ctx context.Context) (changed bool) {
 // transactions; the search goes round, and the next one begins where this one ends. As in kube-scheduler, it goes on until there is a node where no budget
 // is violated.
 func (a *askedPreemption) search(ctx context.Context) {
-	a.nodes, a.pods, a.changed, a.since = make(map[string]candidateNode), make(map[string]podThere), false, cluster.Version{}
+	a.nodes, a.pods, a.since = make(map[string]candidateNode), make(map[string]podThere), cluster.Version{}
 	words, enough, unviolating := 1, 0, 0
 	k := 0
 	for ; k < words && (unviolating == 0 || len(a.nodes) < enough); k++ {
@@ -354,18 +355,14 @@ func (a *askedPreemption) on(node string, full bool) (objects []*corev1.Pod, kno
 	a.ledger.read(func(st *cluster.State) {
 		i := st.Nodes.ByName(node)
 		if known = i != cluster.NoNode; !known {
+			a.changed = told
 			return
 		}
-		if st.Nodes.Modified[i] > since.Seq {
-			a.changed = true
-		}
+		a.changed = st.Nodes.Modified[i] > since.Seq
 		for id, row := range st.PodsOn(i) {
 			pods = append(pods, podOn(id, row))
 		}
 	})
-	if !known && told {
-		a.changed = true
-	}
 	objects, _ = a.objectsOf(pods, full)
 	return objects, known
 }

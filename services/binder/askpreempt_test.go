@@ -295,6 +295,8 @@ func TestVictimsThatMoveWhileExtendersThink(t *testing.T) {
 		"one that is gone":                                  {answer: leaves("a: a1 moved"), want: "failed: extender: URL claims to preempt pod (UID: &{moved}) on node: a, but the pod is not found on that node", asked: 2},
 		"one that is gone, every time":                      {answer: leaves("a: a1 moved"), every: true, want: "retry", asked: 3},
 		"fewer than it was told":                            {answer: leaves("a: a1"), every: true, want: "retry", asked: 3},
+		"a node that there is not, while another changes":   {answer: leaves("a: a1", "z: b3"), every: true, want: `failed: nodeinfo not found for node name "z"`, asked: 1},
+		"nobody on the node that changes":                   {answer: leaves("a:"), every: true, want: `failed: expected at least one victim pod on node "a"`, asked: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var w *preemptWorld
@@ -317,6 +319,41 @@ func TestVictimsThatMoveWhileExtendersThink(t *testing.T) {
 				t.Errorf("%s, asked %d times, want %s, %d times", got, len(h.calls()), c.want, c.asked)
 			}
 		})
+	}
+}
+
+// That it has named a node that has changed excuses no extender that fails for another reason, nor the next one.
+func TestAnExtenderThatFailsFailsThoughNodesChange(t *testing.T) {
+	for name, answer := range map[string]func(extenderv1.ExtenderPreemptionArgs) string{
+		"nonsense":                     says("<html>"),
+		"a pod that was never anybody": leaves("b: nobody"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var w *preemptWorld
+			first := newPreemptHook(t, func(args extenderv1.ExtenderPreemptionArgs) string {
+				w.runs("a", "new", 1, 0)
+				return leavesAll(args)
+			})
+			second := newPreemptHook(t, answer)
+			w = newPreemptWorld(t, first.at(), second.at())
+			if got := w.ask(w.question("high")); !strings.HasPrefix(got, "failed: ") || len(first.calls()) != 1 {
+				t.Errorf("%s, asked %d times, want that it has failed, once", got, len(first.calls()))
+			}
+		})
+	}
+}
+
+// A node of which an extender was told, and that is gone by the time of its answer, is none that it has made up.
+func TestANodeThatGoesWhileExtendersThinkIsAskedAboutNoMore(t *testing.T) {
+	var w *preemptWorld
+	h := newPreemptHook(t, func(args extenderv1.ExtenderPreemptionArgs) string {
+		observe(t, w.term, gone("b3"), source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: "b"}})
+		return leavesAll(args)
+	})
+	w = newPreemptWorld(t, h.at())
+	got, calls := w.ask(w.question("high")), h.calls()
+	if got != "started on a: a1 a2" || len(calls) != 2 || calls[1].NodeNameToMetaVictims["b"] != nil {
+		t.Errorf("%s, asked %v", got, calls)
 	}
 }
 
