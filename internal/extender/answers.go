@@ -124,6 +124,9 @@ func found(url string, answer map[string]*extenderv1.MetaVictims, on PodsOn) (ma
 			if k < 0 {
 				return nil, unknown("extender: %v claims to preempt pod (UID: %v) on node: %v, but the pod is not found on that node", url, named, node)
 			}
+			if len(victims.Pods) == len(pods) { // the next extender is told of each
+				return nil, fmt.Errorf("extender %q names more victims on node %q than it has pods: have it name each once", url, node)
+			}
 			victims.Pods = append(victims.Pods, pods[k])
 		}
 		out[node] = victims

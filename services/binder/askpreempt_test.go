@@ -200,24 +200,25 @@ func TestExtendersHaveTheirSayInWhoGoes(t *testing.T) {
 		ignorable bool
 		want      string
 	}{
-		"they leave all":                            {answer: leavesAll, want: "started on a: a1 a2"},
-		"they leave another node":                   {answer: leaves("b: b3"), want: "started on b: b3"},
-		"they leave none":                           {answer: leaves(), want: "no_candidate"},
-		"they say nothing":                          {answer: says("{}"), want: "no_candidate"},
-		"they spare one":                            {answer: leaves("a: a1"), want: "started on a: a1"},
-		"they take another one, whatever it is":     {answer: leaves("c: c20"), want: "started on c: c20"},
-		"they name one twice":                       {answer: leaves("b: b3 b3"), want: "started on b: b3"},
-		"by their word, one violates a budget":      {answer: leaves("a: a1 a2 1", "b: b3"), want: "started on b: b3"},
-		"the first is taken for the most important": {answer: leaves("c: c0 c20", "b: b3"), want: "started on c: c0 c20"},
-		"a node that there is not":                  {answer: leaves("z: b3"), want: `failed: nodeinfo not found for node name "z"`},
-		"a pod that there is not":                   {answer: leaves("a: z"), want: "failed: extender: URL claims to preempt pod (UID: &{z}) on node: a, but the pod is not found on that node"},
-		"a pod of another node":                     {answer: leaves("a: b3"), want: "failed: extender: URL claims to preempt pod (UID: &{b3}) on node: a, but the pod is not found on that node"},
-		"the pod itself":                            {answer: leaves("a: high"), want: "failed: extender: URL claims to preempt pod (UID: &{high}) on node: a, but the pod is not found on that node"},
-		"a node without victims":                    {answer: leaves("a:", "b: b3"), want: `failed: expected at least one victim pod on node "a"`},
-		"likewise, and it may be ignored":           {answer: leaves("a:", "b: b3"), ignorable: true, want: "started on b: b3"},
-		"nonsense":                                  {answer: says("<html>"), want: "failed: invalid character '<' looking for beginning of value"},
-		"nonsense, and it may be ignored":           {answer: says("<html>"), ignorable: true, want: "started on a: a1 a2"},
-		"null for victims":                          {answer: says(`{"NodeNameToMetaVictims":{"a":null}}`), want: `failed: extender "URL" answers null for the victims on node "a": leave the node out, or name its victims`},
+		"they leave all":                               {answer: leavesAll, want: "started on a: a1 a2"},
+		"they leave another node":                      {answer: leaves("b: b3"), want: "started on b: b3"},
+		"they leave none":                              {answer: leaves(), want: "no_candidate"},
+		"they say nothing":                             {answer: says("{}"), want: "no_candidate"},
+		"they spare one":                               {answer: leaves("a: a1"), want: "started on a: a1"},
+		"they take another one, whatever it is":        {answer: leaves("c: c20"), want: "started on c: c20"},
+		"they name one twice":                          {answer: leaves("c: c20 c20"), want: "started on c: c20"},
+		"they name one more often than there are pods": {answer: leaves("b: b3 b3"), want: `failed: extender "URL" names more victims on node "b" than it has pods: have it name each once`},
+		"by their word, one violates a budget":         {answer: leaves("a: a1 a2 1", "b: b3"), want: "started on b: b3"},
+		"the first is taken for the most important":    {answer: leaves("c: c0 c20", "b: b3"), want: "started on c: c0 c20"},
+		"a node that there is not":                     {answer: leaves("z: b3"), want: `failed: nodeinfo not found for node name "z"`},
+		"a pod that there is not":                      {answer: leaves("a: z"), want: "failed: extender: URL claims to preempt pod (UID: &{z}) on node: a, but the pod is not found on that node"},
+		"a pod of another node":                        {answer: leaves("a: b3"), want: "failed: extender: URL claims to preempt pod (UID: &{b3}) on node: a, but the pod is not found on that node"},
+		"the pod itself":                               {answer: leaves("a: high"), want: "failed: extender: URL claims to preempt pod (UID: &{high}) on node: a, but the pod is not found on that node"},
+		"a node without victims":                       {answer: leaves("a:", "b: b3"), want: `failed: expected at least one victim pod on node "a"`},
+		"likewise, and it may be ignored":              {answer: leaves("a:", "b: b3"), ignorable: true, want: "started on b: b3"},
+		"nonsense":                                     {answer: says("<html>"), want: "failed: invalid character '<' looking for beginning of value"},
+		"nonsense, and it may be ignored":              {answer: says("<html>"), ignorable: true, want: "started on a: a1 a2"},
+		"null for victims":                             {answer: says(`{"NodeNameToMetaVictims":{"a":null}}`), want: `failed: extender "URL" answers null for the victims on node "a": leave the node out, or name its victims`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newPreemptHook(t, c.answer)
@@ -249,6 +250,7 @@ func TestExtendersHaveTheirSayInWhoGoes(t *testing.T) {
 // Who goes is evicted, and the pod is nominated: by an answer that names others than the search has found, it is these.
 func TestWhomExtendersNameIsEvicted(t *testing.T) {
 	w := newPreemptWorld(t, newPreemptHook(t, leaves("c: c20 c0 c20")).at())
+	w.runs("c", "another", 0, 0)
 	if got := w.ask(w.question("high")); got != "started on c: c0 c20" {
 		t.Fatal(got)
 	}
@@ -332,7 +334,7 @@ func TestAnExtenderThatFailsFailsThoughNodesChange(t *testing.T) {
 			var w *preemptWorld
 			first := newPreemptHook(t, func(args extenderv1.ExtenderPreemptionArgs) string {
 				w.runs("a", "new", 1, 0)
-				return leavesAll(args)
+				return leaves("a: a1 a2")(args)
 			})
 			second := newPreemptHook(t, answer)
 			w = newPreemptWorld(t, first.at(), second.at())

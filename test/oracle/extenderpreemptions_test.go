@@ -112,8 +112,11 @@ func (w *whim) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 				continue
 			}
 		case 2:
-			if len(pods) > 0 {
-				victims.Pods = append(victims.Pods, &extenderv1.MetaPod{UID: string(pods[len(pods)-1].UID)}) // who may be one of them, or gone by then
+			if len(pods) == 0 {
+				break
+			}
+			if uid := string(pods[len(pods)-1].UID); !slices.ContainsFunc(victims.Pods, func(p *extenderv1.MetaPod) bool { return p.UID == uid }) {
+				victims.Pods = append(victims.Pods, &extenderv1.MetaPod{UID: uid}) // who may be gone by then
 			}
 		case 3:
 			victims.NumPDBViolations = int64(chance(3, "violations"))
