@@ -28,12 +28,12 @@ func Preempts(profile *cluster.Profile) bool {
 }
 
 // CandidateNodes is how many nodes are to be found at least on which pods of a profile would fit if others were gone, as the arguments of DefaultPreemption say:
-// a percentage of the nodes, or an absolute number, whichever is more.
+// a percentage of the nodes, or an absolute number, whichever is more, and at least one.
 type CandidateNodes struct{ Percentage, Absolute int32 }
 
-// Of returns how many that are of so many nodes. kube-scheduler counts only those that preemption may help on, and so may be content with fewer.
+// Of returns how many that are of so many nodes. kube-scheduler finds none where that is none, and counts only those that preemption may help on, and so may be content with fewer.
 func (n CandidateNodes) Of(nodes int) int {
-	return min(max(int(int64(nodes)*int64(n.Percentage)/100), int(n.Absolute)), nodes)
+	return min(max(int(int64(nodes)*int64(n.Percentage)/100), int(n.Absolute), 1), nodes)
 }
 
 // Preemption is a node on which a pod would fit if some pods of lower priority were gone.

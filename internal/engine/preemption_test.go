@@ -624,6 +624,7 @@ func TestThereAreToBeAsManyCandidatesAsTheArgumentsSay(t *testing.T) {
 		{CandidateNodes{Percentage: 10, Absolute: 100}, 999, 100},
 		{CandidateNodes{Percentage: 10, Absolute: 100}, 99, 99},
 		{CandidateNodes{Percentage: 100}, 1 << 30, 1 << 30},
+		{CandidateNodes{Percentage: 10}, 9, 1},
 		{CandidateNodes{Absolute: 7}, 0, 0},
 	} {
 		if got := c.of.Of(c.nodes); got != c.want {

@@ -527,6 +527,19 @@ func TestExtendersAreAskedAboutSomeOfManyNodes(t *testing.T) {
 	}
 }
 
+// A percentage of a few nodes is none: one is looked for all the same, though it violates a budget.
+func TestExtendersAreAskedAboutANodeAtLeast(t *testing.T) {
+	h := newPreemptHook(t, leavesAll)
+	w := newPreemptWorld(t, h.at())
+	w.extenders.candidates = map[string]engine.CandidateNodes{scheduler: {Percentage: 10}}
+	observe(t, w.term, source.Event{Kind: source.ObjectSet, Object: &cluster.Budget{
+		Namespace: "default", Name: "all", Selector: cluster.LabelSelector{Requirements: []cluster.Requirement{{Key: "app", Operator: "Exists"}}},
+	}})
+	if got := w.ask(w.question("high")); !strings.HasPrefix(got, "started on ") || len(h.calls()[0].NodeNameToMetaVictims) != 1 {
+		t.Errorf("%s, asked %v", got, h.calls())
+	}
+}
+
 // Its report goes with it, and the request is not changed by being asked.
 func TestAPreemptionThatExtendersAgreeToIsReported(t *testing.T) {
 	w := newPreemptWorld(t, newPreemptHook(t, leavesAll).at())
