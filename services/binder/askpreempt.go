@@ -370,6 +370,7 @@ func (a *askedPreemption) on(node string, full bool) (objects []*corev1.Pod, kno
 // preemptionLeft is what extenders have left on a node.
 type preemptionLeft struct {
 	engine.Preemption // but for Violations; the victims as often as they are named
+	victims           []podThere
 	node              string
 	violations        int64
 }
@@ -393,7 +394,7 @@ func (a *askedPreemption) leftOn(node string, victims *extenderv1.Victims) preem
 	highest := int32(math.MinInt32)
 	for _, object := range victims.Pods {
 		v := a.pods[string(object.UID)]
-		p.Victims, p.PrioritySum = append(p.Victims, v.id), p.PrioritySum+int64(v.priority)+1<<31
+		p.victims, p.Victims, p.PrioritySum = append(p.victims, v), append(p.Victims, v.id), p.PrioritySum+int64(v.priority)+1<<31
 		if v.priority > highest {
 			highest, p.EarliestStart = v.priority, v.started
 		} else if v.priority == highest {
@@ -408,8 +409,12 @@ func (a *askedPreemption) start(left preemptionLeft) (changed bool) {
 	if a.err = a.admit("preempt", a.req.GetShard(), a.req.GetShardRevision(), a.req.GetVersion(), 1); a.err != nil { // while extenders thought
 		return false
 	}
-	victims := slices.Compact(slices.Sorted(slices.Values(left.Victims))) // to be named twice means nothing
-	slices.SortStableFunc(victims, func(x, y cluster.PodID) int { return slices.Index(left.Victims, x) - slices.Index(left.Victims, y) })
+	var victims []podThere
+	for _, v := range left.victims {
+		if !slices.ContainsFunc(victims, func(other podThere) bool { return other.uid == v.uid }) { // to be named twice means nothing
+			victims = append(victims, v)
+		}
+	}
 	resp, refused, err := a.startPreemption(a.req, true, func(id cluster.PodID) (engine.Preemption, bool) {
 		now, stands := a.stands(id, left.node, victims)
 		changed = !stands
@@ -423,22 +428,29 @@ func (a *askedPreemption) start(left preemptionLeft) (changed bool) {
 }
 
 // stands returns who goes from a node if extenders have said so, and whether that is still what they were asked about. The caller holds the ledger's lock.
-func (a *askedPreemption) stands(id cluster.PodID, node string, victims []cluster.PodID) (engine.Preemption, bool) {
+func (a *askedPreemption) stands(id cluster.PodID, node string, victims []podThere) (engine.Preemption, bool) {
 	st := a.ledger.state
 	i := st.Nodes.ByName(node)
 	if i == cluster.NoNode {
 		return engine.Preemption{}, false
 	}
+	var ids []cluster.PodID
+	for _, v := range victims {
+		if row := st.Pod(v.id); row == nil || row.UID != v.uid { // another has its id by now
+			return engine.Preemption{}, false
+		}
+		ids = append(ids, v.id)
+	}
 	n, told := a.nodes[node]
-	if told && n.Node == i && sameSet(n.Victims, victims) {
+	if told && n.Node == i && sameSet(n.Victims, ids) {
 		now, ok := a.evaluator.DryRunNode(st, id, i)
-		return now, ok && now.Violations <= n.Violations && sameSet(now.Victims, victims) && (!a.attached || a.evaluator.StandsAttached(st, id, &now))
+		return now, ok && now.Violations <= n.Violations && sameSet(now.Victims, ids) && (!a.attached || a.evaluator.StandsAttached(st, id, &now))
 	}
 	since := a.since
 	if told {
 		since = n.since
 	}
-	return engine.Preemption{Node: i, Victims: victims}, st.Nodes.Modified[i] <= since.Seq
+	return engine.Preemption{Node: i, Victims: ids}, st.Nodes.Modified[i] <= since.Seq
 }
 
 // searchFrom returns with which 64 nodes the next search begins, and has the one after that begin so many further on.
