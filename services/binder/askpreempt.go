@@ -85,6 +85,8 @@ func preemptResult(r binderv1.PreemptResponse_Result) string {
 		return "no_candidate"
 	case binderv1.PreemptResponse_RESULT_FAILED:
 		return "failed"
+	case binderv1.PreemptResponse_RESULT_UNREAD:
+		return "unread"
 	}
 	return "retry"
 }
@@ -155,18 +157,43 @@ func (a *askedPreemption) failed(ctx context.Context, err error) {
 		a.err = context.Cause(ctx)
 		return
 	}
-	a.log.Error("extenders cannot be asked whom a pod preempts", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", bounded(err.Error()))
 	a.result(binderv1.PreemptResponse_RESULT_FAILED, "")
 	a.resp.Error = bounded(err.Error())
 }
 
+// unread sets that the pod cannot be read, unless the context has ended.
+func (a *askedPreemption) unread(ctx context.Context, err error) {
+	a.log.Warn("pod not read that extenders are to be asked about", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", err)
+	if ctx.Err() != nil {
+		a.err = context.Cause(ctx)
+		return
+	}
+	a.result(binderv1.PreemptResponse_RESULT_UNREAD, "")
+	a.resp.Error = bounded("read the pod: " + err.Error())
+}
+
 func (a *askedPreemption) run(ctx context.Context) {
 	// 1. Is there anything to ask?
+	var may, fits, judged bool
 	a.read(func(st *cluster.State, row *cluster.PodRow) {
 		a.pod, a.in, a.seed = row.Pod, a.asksPreempt(row.UID), st.Settings.Seed
+		judged = a.judge(row, func() {
+			id := cluster.PodID(a.req.GetPod().GetId())
+			_, may = a.evaluator.Preempts(st, id)
+			fits = may && a.goes(a.req, id, row)
+		})
 	})
 	switch {
 	case a.over():
+		return
+	case !judged:
+		a.result(binderv1.PreemptResponse_RESULT_RETRY, "")
+		return
+	case !may:
+		a.result(binderv1.PreemptResponse_RESULT_GONE, conflictGone)
+		return
+	case fits:
+		a.result(binderv1.PreemptResponse_RESULT_RETRY, conflictVictims)
 		return
 	case a.in == 0: // an earlier binder had other extenders
 		a.result(binderv1.PreemptResponse_RESULT_RETRY, conflictRetry)
@@ -179,10 +206,10 @@ func (a *askedPreemption) run(ctx context.Context) {
 	object, err := a.object(ctx, a.pod.Namespace, a.pod.Name)
 	switch {
 	case err != nil:
-		a.failed(ctx, err)
+		a.unread(ctx, err)
 		return
 	case object == nil || string(object.UID) != a.pod.UID: // the log will tell
-		a.result(binderv1.PreemptResponse_RESULT_FAILED, conflictGone)
+		a.result(binderv1.PreemptResponse_RESULT_UNREAD, conflictGone)
 		a.resp.Error = "the API server has no such pod any more"
 		return
 	}

@@ -118,6 +118,8 @@ type preemptWorld struct {
 	*term
 	t   *testing.T
 	src *fakeSource
+
+	meanwhile func() // happens while an extender thinks, if the test has it so
 }
 
 // newPreemptWorld has the nodes a, with pods of priority 1 and 2, b, with one of priority 3, and c, with one of priority 20 and a small one of priority 0, of whom none
@@ -189,6 +191,8 @@ func (w *preemptWorld) ask(req *binderv1.PreemptRequest) string {
 		return "started on " + node + ": " + strings.Join(names, " ")
 	case binderv1.PreemptResponse_RESULT_FAILED:
 		return "failed: " + resp.GetError()
+	case binderv1.PreemptResponse_RESULT_UNREAD:
+		return "unread: " + resp.GetError()
 	default:
 		return preemptResult(r)
 	}
@@ -396,8 +400,21 @@ func TestWhatIsAskedAboutHasToBeWhatItWas(t *testing.T) {
 		asked  int
 	}{
 		"the pod is gone":         {func(w *preemptWorld, _ *binderv1.PreemptRequest) { observe(w.t, w.term, gone("high")) }, "gone", 0},
-		"the API server has none": {func(w *preemptWorld, _ *binderv1.PreemptRequest) { w.src.deletePod("high") }, "failed: the API server has no such pod any more", 0},
-		"it fits":                 {func(w *preemptWorld, _ *binderv1.PreemptRequest) { observe(w.t, w.term, node("d", 1000)) }, "retry", 1},
+		"the API server has none": {func(w *preemptWorld, _ *binderv1.PreemptRequest) { w.src.deletePod("high") }, "unread: the API server has no such pod any more", 0},
+		"it cannot be read": {func(w *preemptWorld, _ *binderv1.PreemptRequest) {
+			w.extenders.objects = &unread{Objects: w.extenders.objects, err: func() error { return errFake }}
+		}, "unread: read the pod: " + errFake.Error(), 0},
+		"it fits": {func(w *preemptWorld, _ *binderv1.PreemptRequest) { observe(w.t, w.term, node("d", 1000)) }, "retry", 0},
+		"it fits by the time of the answer": {func(w *preemptWorld, _ *binderv1.PreemptRequest) {
+			w.meanwhile = func() { observe(w.t, w.term, node("d", 1000)) }
+		}, "retry", 1},
+		"its victims are on their way out": {func(w *preemptWorld, _ *binderv1.PreemptRequest) {
+			p := of(prior(pod("high", 1000), 10), 1)
+			p.Nominated = "a"
+			leaving := app(on(prior(pod("a1", 500), 1), "a"), "x")
+			leaving.Deleting, leaving.Preempted = true, true
+			observe(w.t, w.term, p, leaving)
+		}, "gone", 0},
 		"it fits where it is refused": {func(w *preemptWorld, r *binderv1.PreemptRequest) {
 			observe(w.t, w.term, node("d", 1000))
 			r.Refused = true
@@ -415,10 +432,16 @@ func TestWhatIsAskedAboutHasToBeWhatItWas(t *testing.T) {
 		"no extender of this binder": {func(w *preemptWorld, _ *binderv1.PreemptRequest) { w.ledger.interests["high"] = 0 }, "retry", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newPreemptHook(t, leavesAll)
+			var w *preemptWorld
+			h := newPreemptHook(t, func(args extenderv1.ExtenderPreemptionArgs) string {
+				if w.meanwhile != nil {
+					w.meanwhile()
+				}
+				return leavesAll(args)
+			})
 			at := h.at()
 			at.FilterVerb = "filter"
-			w := newPreemptWorld(t, at)
+			w = newPreemptWorld(t, at)
 			req := w.question("high")
 			c.change(w, req)
 			req.Version = wire.ToVersion(w.ledger.version())

@@ -171,7 +171,7 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest, asked boo
 	if !t.judge(row, func() {
 		if _, may = t.evaluator.Preempts(l.state, id); may && (asked || t.asksPreempt(row.UID) == 0) {
 			now, agreed = victims(id)
-			agreed = agreed && (req.GetRefused() && t.asks(row.UID) != 0 || !t.fits(id, row))
+			agreed = agreed && !t.goes(req, id, row)
 		}
 	}) {
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
@@ -261,6 +261,12 @@ func (t *term) preemptor(req *binderv1.PreemptRequest, yields func(*cluster.PodR
 func (t *term) judged(pod cluster.PodID, candidate *filterv1.PreemptionCandidate) (engine.Preemption, bool) {
 	now, ok := t.evaluator.DryRunNode(t.ledger.state, pod, cluster.NodeIndex(candidate.GetNode()))
 	return now, ok && now.Violations <= candidate.GetViolations() && sameSet(now.Victims, wire.PodIDs(candidate.GetVictims()))
+}
+
+// goes reports whether the pod of a request goes somewhere by now, without anybody going for it: not where it fits, if extenders have refused that. The caller holds the
+// ledger's lock.
+func (t *term) goes(req *binderv1.PreemptRequest, id cluster.PodID, row *cluster.PodRow) bool {
+	return (!req.GetRefused() || t.asks(row.UID) == 0) && t.fits(id, row)
 }
 
 // fits reports whether a pod fits somewhere by now, without anybody going. The caller holds the ledger's lock.

@@ -110,6 +110,9 @@ func (k *asker) settlePreempt(ctx context.Context, q *question, response *binder
 		k.reject(ctx, q, func(*cluster.Profile) postFilter {
 			return postFilter{message: engine.PreemptionError(response.GetError())}
 		})
+	case binderv1.PreemptResponse_RESULT_UNREAD:
+		measure(preemptionError, statusError)
+		k.fail(q, response.GetError(), true)
 	case binderv1.PreemptResponse_RESULT_GONE:
 		measure(preemptionGone, statusError)
 		k.over(q, tracedGone)

@@ -142,6 +142,21 @@ func TestWhatIsSaidWhereExtendersLeaveNobodyOrFail(t *testing.T) {
 	}
 }
 
+// A pod that cannot be read is no misfit: it backs off, as one does that extenders cannot be asked about.
+func TestAPodThatCannotBeReadForItsPreemptionBacksOff(t *testing.T) {
+	w, _ := full(t)
+	w.asksWhoGoes("gpu", func(context.Context, string, *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+		return &binderv1.PreemptResponse{Result: binderv1.PreemptResponse_RESULT_UNREAD, Error: "read the pod: no"}, nil
+	})
+	w.ledger.pod("gpu", 600, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Priority, p.Nominated = 10, "n1" })
+	q, _ := w.queueMember("q1")
+	p := untilState(t, q, "gpu", queuev1.State_STATE_BACKOFF)
+	until(t, "it is reported", func() bool { return w.binder.handedIn("gpu") })
+	if got := w.binder.report("gpu"); got != "read the pod: no" || p.GetMessage() != got || !w.binder.clears("gpu") {
+		t.Errorf("reported %q, in the queue %q, its nomination ends: %v", got, p.GetMessage(), w.binder.clears("gpu"))
+	}
+}
+
 // What is not known yet is asked again; what is taken back too often backs off.
 func TestAQuestionAboutPreemptionIsAskedUntilItIsKnownWhatBecameOfIt(t *testing.T) {
 	w, _ := full(t)

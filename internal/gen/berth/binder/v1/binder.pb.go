@@ -126,8 +126,10 @@ const (
 	PreemptResponse_RESULT_ASK PreemptResponse_Result = 4
 	// Nothing was done, by AskPreempt only: extenders have left no node.
 	PreemptResponse_RESULT_NO_CANDIDATE PreemptResponse_Result = 5
-	// Nothing was done, by AskPreempt only: an extender that may not be ignored has failed, or the pod cannot be read that it is to be told of.
+	// Nothing was done, by AskPreempt only: an extender that may not be ignored has failed.
 	PreemptResponse_RESULT_FAILED PreemptResponse_Result = 6
+	// Nothing was done, by AskPreempt only: the pod cannot be read that extenders are to be told of. It backs off.
+	PreemptResponse_RESULT_UNREAD PreemptResponse_Result = 7
 )
 
 // Enum value maps for PreemptResponse_Result.
@@ -140,6 +142,7 @@ var (
 		4: "RESULT_ASK",
 		5: "RESULT_NO_CANDIDATE",
 		6: "RESULT_FAILED",
+		7: "RESULT_UNREAD",
 	}
 	PreemptResponse_Result_value = map[string]int32{
 		"RESULT_UNSPECIFIED":  0,
@@ -149,6 +152,7 @@ var (
 		"RESULT_ASK":          4,
 		"RESULT_NO_CANDIDATE": 5,
 		"RESULT_FAILED":       6,
+		"RESULT_UNREAD":       7,
 	}
 )
 
@@ -630,7 +634,7 @@ type AskResponse struct {
 	Outcome *Outcome `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// For RESULT_REFUSED, why nodes were refused, each reason with the number of its nodes: those that were left out without a word count for none.
 	Refusals []*v11.VerdictCount `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
-	// For RESULT_FAILED, how, as kube-scheduler words it.
+	// For RESULT_FAILED, how, as kube-scheduler words it; for RESULT_UNREAD, why.
 	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1118,7 +1122,7 @@ type PreemptResponse struct {
 	Turn uint64 `protobuf:"varint,3,opt,name=turn,proto3" json:"turn,omitempty"`
 	// For RESULT_ASK, how long AskPreempt may take at most once it is the pod's turn, in milliseconds.
 	AskMilliseconds int64 `protobuf:"varint,4,opt,name=ask_milliseconds,json=askMilliseconds,proto3" json:"ask_milliseconds,omitempty"`
-	// For RESULT_FAILED, how, as kube-scheduler words it.
+	// For RESULT_FAILED, how, as kube-scheduler words it; for RESULT_UNREAD, why.
 	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1274,13 +1278,13 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x12AskPreemptResponse\x12@\n" +
 	"\n" +
 	"preemption\x18\x01 \x01(\v2 .berth.binder.v1.PreemptResponseR\n" +
-	"preemption\"\xee\x02\n" +
+	"preemption\"\x81\x03\n" +
 	"\x0fPreemptResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12?\n" +
 	"\x06result\x18\x02 \x01(\x0e2'.berth.binder.v1.PreemptResponse.ResultR\x06result\x12\x12\n" +
 	"\x04turn\x18\x03 \x01(\x04R\x04turn\x12)\n" +
 	"\x10ask_milliseconds\x18\x04 \x01(\x03R\x0faskMilliseconds\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\tR\x05error\"\x93\x01\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"\xa6\x01\n" +
 	"\x06Result\x12\x16\n" +
 	"\x12RESULT_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eRESULT_STARTED\x10\x01\x12\x10\n" +
@@ -1289,7 +1293,8 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\n" +
 	"RESULT_ASK\x10\x04\x12\x17\n" +
 	"\x13RESULT_NO_CANDIDATE\x10\x05\x12\x11\n" +
-	"\rRESULT_FAILED\x10\x062\x8c\x03\n" +
+	"\rRESULT_FAILED\x10\x06\x12\x11\n" +
+	"\rRESULT_UNREAD\x10\a2\x8c\x03\n" +
 	"\rBinderService\x12I\n" +
 	"\x06Commit\x12\x1e.berth.binder.v1.CommitRequest\x1a\x1f.berth.binder.v1.CommitResponse\x12I\n" +
 	"\x06Report\x12\x1e.berth.binder.v1.ReportRequest\x1a\x1f.berth.binder.v1.ReportResponse\x12L\n" +
