@@ -16,6 +16,7 @@ import (
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 type agreement func(ctx context.Context, name string, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
@@ -248,42 +249,45 @@ func TestAShardIsLostByAnAnswerAboutPreemption(t *testing.T) {
 
 // A pod that an extender refuses wherever it fits, and whose preemption comes to nothing each time, backs off: that it is refused in between settles nothing.
 func TestAPodThatIsRefusedAndWhosePreemptionIsTakenBackBacksOff(t *testing.T) {
-	for name, first := range map[string]binderv1.PreemptResponse_Result{
-		"by what extenders are asked about":                   binderv1.PreemptResponse_RESULT_ASK,
-		"by that in turn with what the binder is asked first": binderv1.PreemptResponse_RESULT_RETRY,
+	for name, c := range map[string]struct {
+		first binderv1.PreemptResponse_Result // what Preempt answers the first time, the third, and so on
+		tries int
+	}{
+		"by what extenders are asked about":                   {binderv1.PreemptResponse_RESULT_ASK, 3},
+		"by that in turn with what the binder is asked first": {binderv1.PreemptResponse_RESULT_RETRY, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, _ := full(t)
-			w.ledger.node("n3", 1000)
-			w.asks("gpu", func(context.Context, string, *binderv1.AskRequest) (*binderv1.AskResponse, error) {
-				return refusedBy("no gpu", 1, false), nil
-			})
-			w.asksWhoGoes("gpu", func(context.Context, string, *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
-				return &binderv1.PreemptResponse{Result: binderv1.PreemptResponse_RESULT_RETRY}, nil
-			})
-			w.binder.mu.Lock()
-			ask, inARow, last := w.binder.preempting, 0, time.Time{}
-			w.binder.preempting = func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
-				if time.Since(last) >= time.Second { // the first backoff
-					inARow = 0
+			bubble.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1)
+				w.filterWorker("f1", nil)
+				w.scoreWorker("s1")
+				w.ledger.node("n1", 1000)
+				w.ledger.node("n2", 1000)
+				w.ledger.pod("low", 1000, bound("n1"))
+				w.asks("gpu", func(context.Context, string, *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+					return refusedBy("no gpu", 1, false), nil
+				})
+				w.asksWhoGoes("gpu", func(context.Context, string, *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+					return &binderv1.PreemptResponse{Result: binderv1.PreemptResponse_RESULT_RETRY}, nil
+				})
+				ask := w.binder.preempting
+				w.binder.preempting = func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+					if n > 20 {
+						return nil, rpc.Error(codes.Unavailable, "NOT_ACTIVE", "the test has ended")
+					}
+					response, err := ask(n, request)
+					if n%2 == 1 {
+						response.Result = c.first
+					}
+					return response, err
 				}
-				inARow, last = inARow+1, time.Now()
-				response, err := ask(n, request)
-				if inARow%2 == 1 {
-					response.Result = first
+				w.ledger.pod("gpu", 600, priority(10))
+				w.queueMember("q1")
+				elapse(900 * time.Millisecond) // the first backoff is longer
+				if got, n := w.binder.report("gpu"), len(w.binder.preempted()); !strings.HasPrefix(got, "its preemption was put off") || n != c.tries {
+					t.Errorf("tried %d times without a pause, and reported %q, want %d", n, got, c.tries)
 				}
-				return response, err
-			}
-			w.binder.mu.Unlock()
-			w.ledger.pod("gpu", 600, priority(10))
-			w.queueMember("q1")
-			tried := func() int { w.binder.mu.Lock(); defer w.binder.mu.Unlock(); return inARow }
-			until(t, "it backs off, or is tried again and again", func() bool {
-				return strings.HasPrefix(w.binder.report("gpu"), "its preemption was put off") || tried() > 20
 			})
-			if n := tried(); n > 5 {
-				t.Errorf("it is tried %d times without a pause", n)
-			}
 		})
 	}
 }
