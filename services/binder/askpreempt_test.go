@@ -20,6 +20,7 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
@@ -479,6 +480,22 @@ func TestQuestionsAboutPreemptionThatMayNotBeAreRefused(t *testing.T) {
 	w.reports.next()
 	if got := w.ask(w.question("high")); got != "started on a: a1 a2" {
 		t.Errorf("once there is room: %s", got)
+	}
+}
+
+// Whose shard another has claimed while extenders thought preempts nobody.
+func TestAShardThatIsLostWhileExtendersThinkPreemptsNobody(t *testing.T) {
+	var w *preemptWorld
+	h := newPreemptHook(t, func(args extenderv1.ExtenderPreemptionArgs) string {
+		w.shards.learn([]coord.ShardOwner{{Shard: 0, Revision: 1 << 40}})
+		return leavesAll(args)
+	})
+	w = newPreemptWorld(t, h.at())
+	before := w.ledger.version()
+	_, err := w.askPreempt(t.Context(), w.question("high"), false)
+	wantError(t, err, codes.FailedPrecondition, "SHARD_LOST")
+	if len(h.calls()) != 1 || w.ledger.version() != before || w.preemptions.waiting() != 0 {
+		t.Errorf("asked %d times; the log went from %v to %v, and %d wait to be carried out", len(h.calls()), before, w.ledger.version(), w.preemptions.waiting())
 	}
 }
 
