@@ -171,7 +171,12 @@ func TestAQuestionAboutPreemptionIsAskedUntilItIsKnownWhatBecameOfIt(t *testing.
 			return nil, rpc.Error(codes.Unavailable, "NOT_ACTIVE", "not yet")
 		case 2:
 			return nil, rpc.Exhausted("EXTENDER_BUSY", time.Millisecond, "later")
-		case 3, 4, 5:
+		case 3:
+			return nil, rpc.Exhausted(rpc.ReasonQueueFull, time.Millisecond, "later")
+		case 4, 5, 6:
+			if attempt := request.GetAttempt(); attempt != int32(n-3) { // it is the first that is asked about until it is answered
+				t.Errorf("asked the %d. time about attempt %d", n, attempt)
+			}
 			return &binderv1.PreemptResponse{Result: binderv1.PreemptResponse_RESULT_RETRY}, nil
 		}
 		return w.startOn(request, "n1", "low1"), nil
@@ -182,8 +187,8 @@ func TestAQuestionAboutPreemptionIsAskedUntilItIsKnownWhatBecameOfIt(t *testing.
 	until(t, "the pod is nominated", func() bool { return w.row("gpu").Nominated == "n1" })
 	mu.Lock()
 	defer mu.Unlock()
-	if n != 6 {
-		t.Errorf("asked %d times, want 6", n)
+	if n != 7 {
+		t.Errorf("asked %d times, want 7", n)
 	}
 }
 
@@ -306,7 +311,7 @@ func TestAPreemptionThatTheBinderHasNoRoomForHoldsUpNobodyOfItsExtender(t *testi
 				refused <- struct{}{}
 				return nil, rpc.Exhausted(reason, time.Hour, "later")
 			})
-			w.ledger.pod("gpu", 600, priority(10))
+			w.ledger.pod("gpu", 600, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Priority, p.Nominated = 10, "n1" })
 			q, _ := w.queueMember("q1")
 			<-refused
 			w.ledger.pod("gpu-fits", 100, nil)
