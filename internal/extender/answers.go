@@ -71,9 +71,9 @@ func refuse(refused map[string]Refusal, answer *extenderv1.ExtenderFilterResult)
 
 // score adds what an extender says of the nodes that it was asked about to what others have said. A score may be out of bounds, and a node may have several. What
 // it says of others nobody wants to know.
-func score(scores map[string]int64, weight int64, asked map[string]bool, answer extenderv1.HostPriorityList) {
+func score(scores map[string]int64, weight int64, asked map[string]*Node, answer extenderv1.HostPriorityList) {
 	for _, of := range answer {
-		if asked[of.Host] {
+		if asked[of.Host] != nil {
 			scores[of.Host] += of.Score * weight
 		}
 	}

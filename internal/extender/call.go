@@ -45,8 +45,8 @@ const (
 	mostValues    = 5_000_000
 )
 
-// maxText bounds what an error says of a text that is an extender's, in bytes. It gets into logs.
-const maxText = 1 << 10
+// MaxText bounds what an error says of a text that is an extender's, in bytes. It gets into logs.
+const MaxText = 1 << 10
 
 // Call is a request to an extender, and what has become of it.
 type Call struct {
@@ -63,7 +63,7 @@ type Call struct {
 type Observer func(Call)
 
 // Stated is what an extender has answered in Error. It is the only error by which the extender itself says that it has not done what it was asked:
-// after any other, a pod may be bound. A longer one than maxText is cut.
+// after any other, a pod may be bound. A longer one than MaxText is cut.
 type Stated string
 
 func (s Stated) Error() string { return string(s) }
@@ -150,24 +150,25 @@ func stated(text string) error {
 	if text == "" {
 		return nil
 	}
-	return Stated(short(text))
+	return Stated(Short(text))
 }
 
-// short cuts a text that is longer than maxText.
-func short(text string) string {
-	if len(text) <= maxText {
-		return text
+// Short returns a text, which may be anybody's, as it is told: valid, and cut if it is longer than MaxText.
+func Short(text string) string {
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) > MaxText {
+		text = strings.ToValidUTF8(text[:MaxText], "") + "…"
 	}
-	return strings.ToValidUTF8(text[:maxText], "") + "…"
+	return text
 }
 
-// cut makes the text of an error no longer than maxText.
+// cut makes the text of an error no longer than MaxText.
 func cut(err error) error {
-	if err == nil || len(err.Error()) <= maxText {
+	if err == nil || len(err.Error()) <= MaxText {
 		return err
 	}
 	if stated, is := err.(Stated); is {
-		return Stated(short(string(stated)))
+		return Stated(Short(string(stated)))
 	}
 	return shortened{err}
 }
@@ -175,7 +176,7 @@ func cut(err error) error {
 // shortened is an error whose text is cut.
 type shortened struct{ error }
 
-func (s shortened) Error() string { return short(s.error.Error()) }
+func (s shortened) Error() string { return Short(s.error.Error()) }
 func (s shortened) Unwrap() error { return s.error }
 
 // value is the first JSON value of a body, which may be followed by anything, or by nothing while the server does not end its answer. To find its

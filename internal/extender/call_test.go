@@ -61,16 +61,16 @@ func TestWhateverAServerDoesIsAnError(t *testing.T) {
 			`extender "PREFIX" was asked about 2 nodes, and answers with far more: have it answer with each once`},
 		{"far more reasons than there are nodes", answers(`{"NodeNames":["a"],"FailedNodes":{"0":""` + strings.Repeat(`,"a":""`, leastElements) + `}}`),
 			`extender "PREFIX" was asked about 2 nodes, and answers with far more: have it answer with each once`},
-		{"an error that does not end", answers(`{"Error":"` + strings.Repeat("e", 1<<20) + `"}`), strings.Repeat("e", maxText) + "…"},
+		{"an error that does not end", answers(`{"Error":"` + strings.Repeat("e", 1<<20) + `"}`), strings.Repeat("e", MaxText) + "…"},
 		{"a node that does not end, and that nobody asked about", answers(`{"NodeNames":["` + strings.Repeat("z", 1<<20) + `"]}`),
-			`extender "PREFIX" claims a filtered node "` + strings.Repeat("z", maxText)},
+			`extender "PREFIX" claims a filtered node "` + strings.Repeat("z", MaxText)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server := serve(t, c.server)
 			prefix := server.URL + "/scheduler"
 			h := newSet(t, byName(prefix))
 			_, err := h.Filter(hangs(t), NewPod(testPod("p")), testNodes("a", "b"))
-			want := short(strings.NewReplacer("PLACE", prefix+"/filter", "PREFIX", prefix).Replace(c.want))
+			want := Short(strings.NewReplacer("PLACE", prefix+"/filter", "PREFIX", prefix).Replace(c.want))
 			if strings.HasPrefix(c.want, "eee") {
 				want = c.want
 			}

@@ -18,8 +18,8 @@
 //
 // # Bounds
 //
-// A call ends with its context, or after the extender's httpTimeout. An extender has 64 connections at most; further calls wait for one, in the same
-// time. An answer has 64 MiB at most, with scores 8 MiB, about a bind 1 MiB; and at most four times as many nodes, names, reasons or scores as there are nodes that it
+// A call ends with its context, or after the extender's httpTimeout. An extender has 64 connections at most to bind, and 64 for all else; further calls wait for one, in the same
+// time. An answer has 64 MiB at most, or to a filter twice what was sent, with scores 8 MiB, about a bind 1 MiB; and at most four times as many nodes, names, reasons or scores as there are nodes that it
 // was asked about, or 1,000. The text of an error has 1 KiB at most. A request has no bound: an [Observer]
 // is told how large each is, for servers have bounds of their own, and say so only by refusing.
 //

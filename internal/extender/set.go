@@ -319,10 +319,7 @@ func (s *Set) Prioritize(ctx context.Context, pod *Pod, nodes []*Node) (map[stri
 	scores := make(map[string]int64, len(nodes))
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	asked, names := ask(pod, nodes), make(map[string]bool, len(nodes))
-	for _, n := range nodes {
-		names[n.Name()] = true
-	}
+	asked, known := ask(pod, nodes), indexed(nodes)
 	for e := range s.interested(ResourceNames(pod.object)) {
 		if !e.can(Prioritize) {
 			mu.Lock()
@@ -340,7 +337,7 @@ func (s *Set) Prioritize(ctx context.Context, pod *Pod, nodes []*Node) (map[stri
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			score(scores, e.weight, names, answer)
+			score(scores, e.weight, known, answer)
 		})
 	}
 	all.Wait()

@@ -84,8 +84,7 @@ func at(cfg *configv1.Extender, verb string) string {
 // WithoutUser returns a URL without the user and the password that it may have, which are nobody's but the server's to know.
 func WithoutUser(of string) string {
 	at, err := url.Parse(of)
-	switch {
-	case err != nil || at.User == nil:
+	if err != nil || at.User == nil {
 		return of[strings.LastIndexByte(of, '@')+1:] // of one that Check refuses: maybe somewhere before that
 	}
 	at.User = nil

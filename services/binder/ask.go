@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -25,10 +24,9 @@ const (
 	// mostAsks is how often extenders are asked in one go about a pod whose best node has changed meanwhile. The last time, only a change of the node itself counts:
 	// so pods that no extender is asked about do not keep others from being placed beside them.
 	mostAsks = 3
-	// mostRefusals, maxRefusal and maxRefusals bound what is told of refusals: so many reasons, of so many bytes, and with their examples of so many in all. A reason may be
+	// mostRefusals and maxRefusals bound what is told of refusals: so many reasons, and with their examples so many bytes in all. A reason may be
 	// anybody's, and another one for each node, and is kept with the pod as long as it is unschedulable.
 	mostRefusals = 100
-	maxRefusal   = 1 << 10
 	maxRefusals  = 16 << 10
 	// A pod that the API server does not tell is read mostReads times, notRead apart, and for no longer than readWithin: then the attempt has failed.
 	mostReads  = 3
@@ -231,7 +229,7 @@ func (a *asked) run(ctx context.Context) {
 		a.log.Warn("pod not read that extenders are to be asked about", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", err)
 		if a.err = a.ends(ctx, nil); a.err == nil {
 			a.result(binderv1.Outcome_RESULT_FAILED, "")
-			a.resp.Error = bounded("read the pod: " + err.Error())
+			a.resp.Error = extender.Short("read the pod: " + err.Error())
 		}
 		return
 	case object == nil || string(object.UID) != a.pod.UID: // the log will tell
@@ -437,7 +435,7 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 		a.err = context.Cause(ctx)
 		return false
 	case err != nil && nominated:
-		a.log.Error("the node that a pod is nominated to cannot be asked about", "pod", a.told.String(), "node", s.nodes[0].name, "err", bounded(err.Error()))
+		a.log.Error("the node that a pod is nominated to cannot be asked about", "pod", a.told.String(), "node", s.nodes[0].name, "err", extender.Short(err.Error()))
 		a.alone = rejection{version: s.version, err: err}
 		return false
 	case err != nil:
@@ -486,7 +484,7 @@ func (a *asked) end(why rejection) {
 	}
 	if why.err != nil {
 		a.result(binderv1.Outcome_RESULT_FAILED, "")
-		a.resp.Error = bounded(why.err.Error())
+		a.resp.Error = extender.Short(why.err.Error())
 		return
 	}
 	a.result(binderv1.Outcome_RESULT_REFUSED, "")
@@ -620,14 +618,14 @@ func countRefusals(refused map[string]extender.Refusal) []engine.VerdictCount {
 	counts := make(map[extender.Refusal]*engine.VerdictCount)
 	for _, name := range slices.Sorted(maps.Keys(refused)) {
 		r := refused[name]
-		r.Reason = bounded(r.Reason)
+		r.Reason = extender.Short(r.Reason)
 		c := counts[r]
 		if c == nil {
 			c = &engine.VerdictCount{Plugin: extender.Plugin, Reason: r.Reason, Unresolvable: r.Unresolvable}
 			counts[r] = c
 		}
 		if c.Count++; len(c.Examples) < 3 {
-			c.Examples = append(c.Examples, bounded(name)) // it may be of no node
+			c.Examples = append(c.Examples, extender.Short(name)) // it may be of no node
 		}
 	}
 	out := make([]engine.VerdictCount, 0, len(counts))
@@ -666,13 +664,4 @@ func compareBools(a, b bool) int {
 		return -1
 	}
 	return 1
-}
-
-// bounded returns what is told of a text that may be anybody's.
-func bounded(text string) string {
-	text = strings.ToValidUTF8(text, "?")
-	if len(text) > maxRefusal {
-		text = strings.ToValidUTF8(text[:maxRefusal], "") + "…"
-	}
-	return text
 }

@@ -527,7 +527,7 @@ func TestAShardThatIsLostWhileExtendersThinkPlacesNothing(t *testing.T) {
 func TestNamesOfNodesThatExtendersRefuseAreBounded(t *testing.T) {
 	all := make(map[string]extender.Refusal)
 	for k := range 3 * mostRefusals {
-		all[fmt.Sprint(k, strings.Repeat("x", maxRefusal))] = extender.Refusal{Reason: fmt.Sprint("no ", k%mostRefusals)}
+		all[fmt.Sprint(k, strings.Repeat("x", extender.MaxText))] = extender.Refusal{Reason: fmt.Sprint("no ", k%mostRefusals)}
 	}
 	bytes, nodes := 0, int32(0)
 	for _, v := range countRefusals(all) {
@@ -541,7 +541,7 @@ func TestNamesOfNodesThatExtendersRefuseAreBounded(t *testing.T) {
 	}
 	for _, v := range countRefusals(map[string]extender.Refusal{strings.Repeat("x", 1<<20): {Reason: "no"}}) {
 		for _, name := range v.Examples {
-			if len(name) > maxRefusal+len("…") {
+			if len(name) > extender.MaxText+len("…") {
 				t.Errorf("an example of %d bytes", len(name))
 			}
 		}
