@@ -448,9 +448,16 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 		return false
 	case len(filtered.Nodes) == 0:
 		why := rejection{version: s.version, refused: filtered.Refused}
-		if s.apart && a.alone.failed() { // what happened behind either question may help
-			why.version, why.err = a.alone.version, a.alone.err
-			maps.Copy(why.refused, a.alone.refused)
+		if a.alone.failed() { // what happened behind either question may help
+			why.version = a.alone.version
+			for name, r := range a.alone.refused {
+				if _, again := why.refused[name]; !again { // it is apart, or not in the sample
+					why.refused[name] = r
+				}
+			}
+			if s.apart {
+				why.err = a.alone.err
+			}
 		}
 		a.end(why)
 		return false

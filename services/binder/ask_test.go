@@ -813,7 +813,8 @@ func TestAPanicWhileExtendersAreAskedKeepsNoRoom(t *testing.T) {
 	}
 }
 
-// So many wait for an extender, whatever else they wait for; others are told at once to come back, but not those whom it does not interest.
+// So many wait for an extender that hangs, whatever else they wait for; others are told at once to come back, but not those whom it does not interest, nor who waits for one
+// that is only busy.
 func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		e := newExtenders(new(extender.Set), nil)
@@ -822,6 +823,12 @@ func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		began := func(i int, ago time.Duration) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.since[i] = time.Now().Add(-ago)
+		}
+		began(0, 2*turnWait)
 		var waiting sync.WaitGroup
 		for k := range mostWaiting {
 			in := extender.Interest(1 | k<<1)
@@ -852,10 +859,11 @@ func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
 				})
 				synctest.Wait()
 			}
-			for _, in := range []extender.Interest{2, 3} {
-				if _, err := e.take(t.Context(), in); err != errCrowd {
-					t.Errorf("extenders %b: %v, want %v", in, err, errCrowd)
-				}
+			if e.crowd(2) || !e.crowd(3) {
+				t.Errorf("a crowd for the second, which is busy: %v; for both: %v", e.crowd(2), e.crowd(3))
+			}
+			if began(1, turnWait+1); !e.crowd(2) {
+				t.Error("no crowd for the second, which hangs")
 			}
 			well()
 			synctest.Wait()

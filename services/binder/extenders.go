@@ -22,8 +22,9 @@ const (
 	crowdPause = 500 * time.Millisecond
 	// leastAsked is how many nodes extenders are asked about in any case, as in kube-scheduler.
 	leastAsked = 100
-	// mostWaiting is how many pods wait for an extender: of the extenders that a pod waits for, the one that has been asked longest. Others are told at once to come back:
-	// though some extenders hang, of whose pods each member asks about a few, calls about others get through to the server, which runs 16 at a time.
+	// mostWaiting is how many pods wait for an extender that has been asked about one for longer than turnWait: of the extenders that a pod waits for, the one that has been asked
+	// longest. Others are told at once to come back: though some extenders hang, of whose pods each member asks about a few, calls about others get through to the server, which
+	// runs 16 at a time. For one that is only busy all wait, in the order in which they came: who is told to come back would find that others have been quicker.
 	mostWaiting = 3
 )
 
@@ -36,9 +37,8 @@ type extenders struct {
 	binds   extender.Interest // those that bind
 
 	mu    sync.Mutex
-	busy  extender.Interest // those that are being asked
-	since map[int]uint64    // of these, the number of the turn
-	turns uint64
+	busy  extender.Interest         // those that are being asked
+	since map[int]time.Time         // of these, when the turn began
 	line  []*waiter                 // in the order in which they came
 	next  int                       // where the next sample of nodes begins
 	full  map[string]keptNode       // nodes as they were sent last in full, by name
@@ -60,7 +60,7 @@ type keptNode struct {
 func newExtenders(set *extender.Set, objects Objects) *extenders {
 	return &extenders{
 		set: set, objects: objects, places: set.Can(extender.Filter) | set.Can(extender.Prioritize), binds: set.Can(extender.Bind),
-		since: make(map[int]uint64), full: make(map[string]keptNode), names: make(map[string]*extender.Node),
+		since: make(map[int]time.Time), full: make(map[string]keptNode), names: make(map[string]*extender.Node),
 	}
 }
 
@@ -115,7 +115,7 @@ func (a *extenders) crowd(in extender.Interest) bool {
 // crowded reports whether nobody more may wait who waits for some extenders. The caller holds the lock.
 func (a *extenders) crowded(in extender.Interest) bool {
 	to := a.blame(in)
-	if to < 0 {
+	if to < 0 || time.Since(a.since[to]) <= turnWait {
 		return false
 	}
 	n := 0
@@ -131,7 +131,7 @@ func (a *extenders) crowded(in extender.Interest) bool {
 func (a *extenders) blame(in extender.Interest) int {
 	longest := -1
 	for i := range (in & a.busy).Each() {
-		if longest < 0 || a.since[i] < a.since[longest] {
+		if longest < 0 || a.since[i].Before(a.since[longest]) {
 			longest = i
 		}
 	}
@@ -145,9 +145,8 @@ func (a *extenders) grant() {
 			return false
 		}
 		a.busy |= w.in
-		a.turns++
 		for i := range w.in.Each() {
-			a.since[i] = a.turns
+			a.since[i] = time.Now()
 		}
 		close(w.turn)
 		return true

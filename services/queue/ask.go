@@ -254,13 +254,17 @@ func (k *asker) settle(q *question, response *binderv1.AskResponse) {
 	}
 }
 
+// counts reports whether there are answers of no use.
+func (k *asker) counts() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.vain) > 0
+}
+
 // forget begins anew to count answers of no use about pods that have come to something else.
 func (k *asker) forget(uids ...string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.vain) == 0 {
-		return
-	}
 	for _, uid := range uids {
 		delete(k.vain, uid)
 	}
@@ -298,6 +302,7 @@ func (k *asker) retry(q *question, reason string) {
 
 // fail puts a pod in backoff. Clear says that its nomination ends.
 func (k *asker) fail(q *question, message string, clear bool) {
+	k.forget(q.UID)
 	k.d.s.binding.end(q.ID, q.popped)
 	k.d.sh.with(func(queue *pending.Queue, now time.Time) { queue.Fail(now, q.Attempt, message) })
 	k.d.reports.add(q.Attempt, reasonError, message, clear)

@@ -80,7 +80,9 @@ func (c *cycle) run(ctx context.Context, to workers) error {
 	defer func() {
 		c.giveBack()
 		c.vain = c.unsettled()
-		c.asker.forget(c.settled()...)
+		if c.asker.counts() {
+			c.asker.forget(c.settled()...)
+		}
 		c.endTraces()
 	}()
 
