@@ -123,7 +123,7 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 		MaxUnschedulableSeconds: int64(f.unschedulable / time.Second),
 		PreemptionSeesVolumes:   f.seesVolumes,
 	}
-	f.cluster.BindTimeouts, f.cluster.Extenders = f.completed.BindTimeouts, f.completed.Config.Extenders
+	f.cluster.BindTimeouts, f.cluster.Extenders, f.cluster.Candidates = f.completed.BindTimeouts, f.completed.Config.Extenders, f.completed.Candidates
 	if len(f.cluster.Extenders) > 0 && f.cluster.Source != "kube" {
 		return fmt.Errorf("--config: %s: extenders: they are sent the objects of an API server, and --source=%s has none: want --source=kube", f.configFile, f.cluster.Source)
 	}

@@ -105,10 +105,13 @@ func TestTheBindTimeoutsOfProfilesReachTheBinder(t *testing.T) {
 }
 
 func TestExtendersReachTheBinderOfAnAPIServer(t *testing.T) {
-	config := file(t, "config.yaml", configHeader+"extenders: [{urlPrefix: 'http://x', filterVerb: f}]")
+	config := file(t, "config.yaml", configHeader+"extenders: [{urlPrefix: 'http://x', filterVerb: f, preemptVerb: p}]")
 	f, err := parsed("--source", "kube", "--config", config)
-	if err != nil || len(f.cluster.Extenders) != 1 || f.cluster.Extenders[0].FilterVerb != "f" {
+	if err != nil || len(f.cluster.Extenders) != 1 || f.cluster.Extenders[0].FilterVerb != "f" || f.cluster.Extenders[0].PreemptVerb != "p" {
 		t.Errorf("%v, %+v", err, f.cluster.Extenders)
+	}
+	if got := f.cluster.Candidates["default-scheduler"]; got.Percentage != 10 || got.Absolute != 100 {
+		t.Errorf("told of %+v candidates at least", got)
 	}
 	if _, err := parsed("--source", "local", "--config", config); err == nil || !strings.Contains(err.Error(), "extenders: they are sent the objects of an API server, and --source=local has none") {
 		t.Errorf("with the local source: %v", err)

@@ -21,6 +21,8 @@ type Completed struct {
 	Profiles []cluster.Profile // in the configuration's order
 	// BindTimeouts say, by the profiles' scheduler names, how long VolumeBinding waits for the claims of a pod to be bound.
 	BindTimeouts map[string]time.Duration
+	// Candidates say, likewise, how many nodes extenders are told of at least that have a say in preemption.
+	Candidates map[string]engine.CandidateNodes
 	// Notes say what is set in the configuration and means nothing to Berth.
 	Notes []string
 }
@@ -40,7 +42,7 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Comple
 	if err := validate(cfg, options); err != nil {
 		return Completed{}, fmt.Errorf("check configuration: %w", err)
 	}
-	out := Completed{Config: cfg, Notes: notes(written), BindTimeouts: make(map[string]time.Duration)}
+	out := Completed{Config: cfg, Notes: notes(written), BindTimeouts: make(map[string]time.Duration), Candidates: make(map[string]engine.CandidateNodes)}
 	var errs []error
 	for _, err := range extenderErrors(field.NewPath("extenders"), cfg.Extenders) {
 		errs = append(errs, err)
@@ -57,7 +59,7 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Comple
 			errs = append(errs, err)
 		}
 		out.Profiles = append(out.Profiles, profile)
-		out.BindTimeouts[*p.SchedulerName] = bindTimeoutOf(p)
+		out.BindTimeouts[*p.SchedulerName], out.Candidates[*p.SchedulerName] = bindTimeoutOf(p), candidatesOf(p)
 		keepUsedArgs(p)
 	}
 	if err := together(errs); err != nil {

@@ -103,6 +103,15 @@ func TestEachProfileHasTheBindTimeoutOfItsArguments(t *testing.T) {
 	}
 }
 
+// kube-scheduler's defaults, and what is said.
+func TestEachProfileHasTheCandidatesOfItsArguments(t *testing.T) {
+	c := mustComplete(t, "extenders: [{urlPrefix: 'http://x', preemptVerb: p}]\nprofiles: [{schedulerName: a}, "+
+		"{schedulerName: b, pluginConfig: [{name: DefaultPreemption, args: {minCandidateNodesPercentage: 0, minCandidateNodesAbsolute: 7}}]}]")
+	if diff := cmp.Diff(map[string]engine.CandidateNodes{"a": {Percentage: 10, Absolute: 100}, "b": {Absolute: 7}}, c.Candidates); diff != "" {
+		t.Errorf("candidates (-want +got):\n%s", diff)
+	}
+}
+
 func TestACompletedConfigurationCompletesToItself(t *testing.T) {
 	for _, body := range []string{
 		"",

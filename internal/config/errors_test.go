@@ -123,7 +123,6 @@ func TestWhatBerthDoesNotHaveIsNamed(t *testing.T) {
 		{"preemption without preEnqueue", profile("{preEnqueue: {disabled: [{name: DefaultPreemption}]}}", ""), "DefaultPreemption cannot run at postFilter without preEnqueue"},
 		{"extender's URL", "extenders: [{urlPrefix: 'x:1/y'}]", `extenders[0].urlPrefix: Invalid value: "x:1/y": want an absolute URL such as https://extender.example:8888/scheduler`},
 		{"extender's timeout", "extenders: [{urlPrefix: 'http://x', httpTimeout: -1s}]", `extenders[0].httpTimeout: Invalid value: "-1s": want a positive duration, or none for 5s`},
-		{"extenders' say in preemption", "extenders: [{urlPrefix: 'http://x', preemptVerb: p}]", "extenders[0].preemptVerb: Forbidden: Berth does not ask extenders about preemption yet"},
 		{"unknown plugin", profile("{score: {enabled: [{name: Mine}]}}", ""), `profiles[0].plugins.score.enabled[0].name: Invalid value: "Mine": does not exist`},
 		{"unknown plugin everywhere", profile("{multiPoint: {enabled: [{name: Mine}]}}", ""), `profiles[0].plugins.multiPoint.enabled[0].name: Invalid value: "Mine": does not exist`},
 		{"arguments of an unknown plugin", profile("", "[{name: Mine, args: {a: 1}}]"), `profiles[0].pluginConfig[0].name: Invalid value: "Mine": does not exist`},

@@ -14,9 +14,6 @@ func extenderErrors(path *field.Path, extenders []configv1.Extender) (errs field
 	}
 	for i := range extenders {
 		e, at := &extenders[i], path.Index(i)
-		if e.PreemptVerb != "" {
-			errs = append(errs, field.Forbidden(at.Child("preemptVerb"), "Berth does not ask extenders about preemption yet: leave it out, or have it done by kube-scheduler"))
-		}
 		if name, value, err := extender.Check(e); err != nil {
 			errs = append(errs, field.Invalid(at.Child(name), value, err.Error()))
 		}

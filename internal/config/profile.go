@@ -79,6 +79,12 @@ func bindTimeoutOf(p *configv1.KubeSchedulerProfile) time.Duration {
 	return time.Duration(min(most, *argsFor(p, engine.VolumeBinding).(*configv1.VolumeBindingArgs).BindTimeoutSeconds)) * time.Second
 }
 
+// candidatesOf returns how many candidates preemption is to find at least.
+func candidatesOf(p *configv1.KubeSchedulerProfile) engine.CandidateNodes {
+	args := argsFor(p, engine.DefaultPreemption).(*configv1.DefaultPreemptionArgs)
+	return engine.CandidateNodes{Percentage: *args.MinCandidateNodesPercentage, Absolute: *args.MinCandidateNodesAbsolute}
+}
+
 // built leaves out what Berth does not have.
 func built(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {

@@ -27,6 +27,15 @@ func Preempts(profile *cluster.Profile) bool {
 	return profile != nil && slices.Contains(profile.PostFilters, DefaultPreemption)
 }
 
+// CandidateNodes is how many nodes are to be found at least on which pods of a profile would fit if others were gone, as the arguments of DefaultPreemption say:
+// a percentage of the nodes, or an absolute number, whichever is more, and at least one.
+type CandidateNodes struct{ Percentage, Absolute int32 }
+
+// Of returns how many that are of so many nodes. kube-scheduler finds none where that is none, and counts only those that preemption may help on, and so may be content with fewer.
+func (n CandidateNodes) Of(nodes int) int {
+	return min(max(int(int64(nodes)*int64(n.Percentage)/100), int(n.Absolute), 1), nodes)
+}
+
 // Preemption is a node on which a pod would fit if some pods of lower priority were gone.
 type Preemption struct {
 	Node    cluster.NodeIndex
@@ -213,6 +222,9 @@ func AwaitsDetachment(why string) bool { return why == notEligibleDetaching }
 // PreemptionMessage returns what preemption says of a pod for which no node is a candidate, given the verdicts of dry
 // runs on all nodes: "0/3 nodes are available: 3 No preemption victims found for incoming pod."
 func PreemptionMessage(nodes int, verdicts []VerdictCount) string { return FitMessage(nodes, verdicts) }
+
+// PreemptionError returns what PostFilter says of a pod whose preemption ends with an error: no other plugin is heard then.
+func PreemptionError(why string) string { return defaultPreemption.postFilter(why) }
 
 // PostFilterMessage returns what PostFilter's plugins say of a pod that fits nowhere: "no new claims to deallocate,
 // preemption: " and what preemption says. It is what FailedScheduling's text ends with.

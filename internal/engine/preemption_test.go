@@ -613,3 +613,22 @@ func TestNominationsAndDryRunsAllocateNothingPerNode(t *testing.T) {
 		t.Errorf("8 times the nodes: Filter allocates %v times, not %v; a dry run that is known %v, not %v", largeFilter, smallFilter, largeDryRun, smallDryRun)
 	}
 }
+
+// kube-scheduler's calculateNumCandidates, of all nodes.
+func TestThereAreToBeAsManyCandidatesAsTheArgumentsSay(t *testing.T) {
+	for _, c := range []struct {
+		of          CandidateNodes
+		nodes, want int
+	}{
+		{CandidateNodes{Percentage: 10, Absolute: 100}, 5000, 500},
+		{CandidateNodes{Percentage: 10, Absolute: 100}, 999, 100},
+		{CandidateNodes{Percentage: 10, Absolute: 100}, 99, 99},
+		{CandidateNodes{Percentage: 100}, 1 << 30, 1 << 30},
+		{CandidateNodes{Percentage: 10}, 9, 1},
+		{CandidateNodes{Absolute: 7}, 0, 0},
+	} {
+		if got := c.of.Of(c.nodes); got != c.want {
+			t.Errorf("%+v of %d nodes: %d, want %d", c.of, c.nodes, got, c.want)
+		}
+	}
+}

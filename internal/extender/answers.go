@@ -95,13 +95,21 @@ func identified(victims map[string]*extenderv1.Victims) map[string]*extenderv1.M
 	return out
 }
 
+// Unknown is that an extender names a node that there is not, or a victim that is not on its node, by the [PodsOn] that was called last: what it was told of may have
+// been so.
+type Unknown string
+
+func (u Unknown) Error() string { return string(u) }
+
+func unknown(format string, args ...any) error { return Unknown(fmt.Sprintf(format, args...)) }
+
 // found returns the victims that an extender names by their uids: any pods of any nodes.
 func found(url string, answer map[string]*extenderv1.MetaVictims, on PodsOn) (map[string]*extenderv1.Victims, error) {
 	out := make(map[string]*extenderv1.Victims, len(answer))
 	for _, node := range slices.Sorted(maps.Keys(answer)) {
 		pods, known := on(node)
 		if !known {
-			return nil, fmt.Errorf("nodeinfo not found for node name %q", node)
+			return nil, unknown("nodeinfo not found for node name %q", node)
 		}
 		meta := answer[node]
 		if meta == nil {
@@ -114,7 +122,10 @@ func found(url string, answer map[string]*extenderv1.MetaVictims, on PodsOn) (ma
 			}
 			k := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == named.UID })
 			if k < 0 {
-				return nil, fmt.Errorf("extender: %v claims to preempt pod (UID: %v) on node: %v, but the pod is not found on that node", url, named, node)
+				return nil, unknown("extender: %v claims to preempt pod (UID: %v) on node: %v, but the pod is not found on that node", url, named, node)
+			}
+			if len(victims.Pods) == len(pods) { // the next extender is told of each
+				return nil, fmt.Errorf("extender %q names more victims on node %q than it has pods: have it name each once", url, node)
 			}
 			victims.Pods = append(victims.Pods, pods[k])
 		}

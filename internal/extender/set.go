@@ -205,6 +205,16 @@ func (s *Set) Longest(in Interest) (long time.Duration) {
 	return long + prioritize
 }
 
+// LongestPreempt returns how long a Preempt takes at most that asks the extenders of a set.
+func (s *Set) LongestPreempt(in Interest) (long time.Duration) {
+	for i := range in.Each() {
+		if e := s.extenders[i]; e.can(Preempt) {
+			long += e.client.Timeout
+		}
+	}
+	return long
+}
+
 // interested returns the extenders that a pod interests whose containers have resources of these names, in order.
 func (s *Set) interested(resources iter.Seq[string]) iter.Seq[*extender] {
 	return func(yield func(*extender) bool) {

@@ -307,6 +307,8 @@ func TestExtendersHaveASayInPreemption(t *testing.T) {
 		"/no-victims/preempt":   `{"NodeNameToMetaVictims":{"a":{"Pods":[]},"b":{"Pods":[{"UID":"uid-b1"}]}}}`,
 		"/unknown-node/preempt": `{"NodeNameToMetaVictims":{"z":{}}}`,
 		"/unknown-pod/preempt":  `{"NodeNameToMetaVictims":{"a":{"Pods":[{"UID":"uid-b1"}]}}}`,
+		"/twice/preempt":        `{"NodeNameToMetaVictims":{"a":{"Pods":[{"UID":"uid-a2"},{"UID":"uid-a2"}]}}}`,
+		"/too-often/preempt":    `{"NodeNameToMetaVictims":{"a":{"Pods":[{"UID":"uid-a2"},{"UID":"uid-a1"},{"UID":"uid-a2"}]}}}`,
 		"/null-node/preempt":    `{"NodeNameToMetaVictims":{"a":null}}`,
 		"/null-pod/preempt":     `{"NodeNameToMetaVictims":{"a":{"Pods":[null]}}}`,
 	})
@@ -324,6 +326,8 @@ func TestExtendersHaveASayInPreemption(t *testing.T) {
 		{[]string{"unknown-node"}, "", `nodeinfo not found for node name "z"`, 1},
 		{[]string{"unknown-node?", "fewer"}, "a: a2", "", 2},
 		{[]string{"unknown-pod"}, "", `extender: URL/unknown-pod/ claims to preempt pod (UID: &{uid-b1}) on node: a, but the pod is not found on that node`, 1},
+		{[]string{"twice"}, "a: a2 a2", "", 1},
+		{[]string{"too-often"}, "", `extender "URL/too-often/" names more victims on node "a" than it has pods: have it name each once`, 1},
 		{[]string{"null-node"}, "", `extender "URL/null-node/" answers null for the victims on node "a": leave the node out, or name its victims`, 1},
 		{[]string{"null-pod"}, "", `extender "URL/null-pod/" answers null for a victim on node "a": leave it out, or give its UID`, 1},
 		{[]string{"absent"}, "", `failed preempt with extender at URL URL/absent/preempt, code 404`, 1},
@@ -341,6 +345,9 @@ func TestExtendersHaveASayInPreemption(t *testing.T) {
 			if want := strings.ReplaceAll(c.wrong, "extender at URL URL", "extender at URL "+r.URL); (err == nil) != (want == "") ||
 				err != nil && err.Error() != strings.Replace(want, "URL/", r.URL+"/", 1) {
 				t.Fatalf("the error is %v, want %q", err, want)
+			}
+			if _, is := errors.AsType[Unknown](err); is != (err != nil && strings.HasPrefix(c.extenders[0], "unknown-")) {
+				t.Errorf("%T %v: by its type, it is of an unknown node or pod: %v", err, err, is)
 			}
 			if got := inWords(out); got != c.want {
 				t.Errorf("the victims are %q, want %q", got, c.want)

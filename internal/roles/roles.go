@@ -44,6 +44,8 @@ type Cluster struct {
 	Settings   cluster.Settings
 	// BindTimeouts say, by scheduler name, how long VolumeBinding waits for claims to be bound.
 	BindTimeouts map[string]time.Duration
+	// Candidates say, by scheduler name, how many nodes extenders are told of at least that have a say in preemption.
+	Candidates map[string]engine.CandidateNodes
 	// Extenders are asked where pods go that interest them, and bind these; with a kube source only.
 	Extenders []configv1.Extender
 	Election  *Election       // by which names are shared with other schedulers of a kube source; nil: none is
@@ -232,7 +234,7 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 		Log: e.Log, Metrics: e.metrics(id), Trace: e.Trace,
 	}
 	if cluster, ok := src.(*kube.Source); ok && extenders != nil {
-		cfg.Extenders, cfg.Objects = extenders, cluster
+		cfg.Extenders, cfg.Objects, cfg.Candidates = extenders, cluster, cl.Candidates
 	}
 	if cluster, ok := src.(*kube.Source); ok && cl.Election != nil {
 		by := cl.Election
@@ -294,6 +296,7 @@ func (e *env) source(cl Cluster, extenders *extender.Set, metrics prometheus.Reg
 			cfg.Interest = func(pod *corev1.Pod) uint64 { return uint64(extenders.Interest(extender.ResourceNames(pod))) }
 			cfg.TouchedNodes = extenders.Can(extender.Filter) != 0 // others refuse none
 			cfg.KeepNodes = extenders.Full(extenders.Can(extender.Filter) | extenders.Can(extender.Prioritize))
+			cfg.KeepPods = extenders.Full(extenders.Can(extender.Preempt))
 		}
 		return kube.New(cfg)
 	}

@@ -42,6 +42,9 @@ type Objects interface {
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	// Node returns a node as it was told last, which nobody changes, nil if it is not known. As long as it does not change, it is the same.
 	Node(name string) *corev1.Node
+	// LastPod returns a pod as it was told last, without managedFields, which nobody changes; nil if it is not known. Only those have one that are not told
+	// of victims by their uids.
+	LastPod(namespace, name string) *corev1.Pod
 }
 
 var (
@@ -223,7 +226,7 @@ func (a *asked) run(ctx context.Context) {
 		return
 	}
 	// 2. What is it? Until that is known, it keeps nobody from their turn.
-	object, err := a.object(ctx)
+	object, err := a.object(ctx, a.pod.Namespace, a.pod.Name)
 	switch {
 	case err != nil:
 		a.log.Warn("pod not read that extenders are to be asked about", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", err)
@@ -271,8 +274,8 @@ func (a *asked) run(ctx context.Context) {
 	a.result(binderv1.Outcome_RESULT_RETRY, conflictExhausted)
 }
 
-// object reads the pod, nil if there is none, in a few tries.
-func (a *asked) object(ctx context.Context) (object *corev1.Pod, err error) {
+// object reads a pod, nil if there is none, in a few tries.
+func (t *term) object(ctx context.Context, namespace, name string) (object *corev1.Pod, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
 	pause := time.NewTimer(0)
@@ -283,7 +286,7 @@ func (a *asked) object(ctx context.Context) (object *corev1.Pod, err error) {
 			return nil, cmp.Or(err, context.Cause(ctx))
 		case <-pause.C:
 		}
-		if object, err = a.extenders.objects.Pod(ctx, a.pod.Namespace, a.pod.Name); err == nil {
+		if object, err = t.extenders.objects.Pod(ctx, namespace, name); err == nil {
 			return object, nil
 		}
 		pause.Reset(notRead)

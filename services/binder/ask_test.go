@@ -177,6 +177,12 @@ func (o objects) Node(name string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
+// LastPod returns the same, with the node's name as extenders are told of it.
+func (o objects) LastPod(namespace, name string) *corev1.Pod {
+	pod, _ := o.Pod(context.Background(), namespace, name)
+	return pod
+}
+
 // managedBy is the resource that the extender of an index manages.
 func managedBy(index int) string { return fmt.Sprintf("example.com/r%d", index) }
 

@@ -13,5 +13,6 @@
 // bounded, and each write has a deadline.
 //
 // The binder does not choose among all nodes: it takes the candidates that queue shards bring, brings them up to date
-// with the live ledger, and places each pod on the best.
+// with the live ledger, and places each pod on the best. Only for pods that interest extenders it looks at nodes itself, in short turns
+// with the ledger: where they fit (ask.go), and whom they could preempt (askpreempt.go).
 package binder

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
 )
 
@@ -36,11 +37,15 @@ type extenders struct {
 	places  extender.Interest // those that have a say in where a pod goes
 	binds   extender.Interest // those that bind
 
+	preempts   extender.Interest // those that have a say in preemption
+	candidates map[string]engine.CandidateNodes
+
 	mu    sync.Mutex
 	busy  extender.Interest         // those that are being asked
 	since map[int]time.Time         // of these, when the turn began
 	line  []*waiter                 // in the order in which they came
 	next  int                       // where the next sample of nodes begins
+	from  int                       // with which 64 nodes the next search for victims begins
 	full  map[string]keptNode       // nodes as they were sent last in full, by name
 	names map[string]*extender.Node // nodes of which only the name is sent
 }
@@ -60,7 +65,7 @@ type keptNode struct {
 func newExtenders(set *extender.Set, objects Objects) *extenders {
 	return &extenders{
 		set: set, objects: objects, places: set.Can(extender.Filter) | set.Can(extender.Prioritize), binds: set.Can(extender.Bind),
-		since: make(map[int]time.Time), full: make(map[string]keptNode), names: make(map[string]*extender.Node),
+		preempts: set.Can(extender.Preempt), since: make(map[int]time.Time), full: make(map[string]keptNode), names: make(map[string]*extender.Node),
 	}
 }
 

@@ -59,16 +59,7 @@ type victim struct {
 
 // validatePreempt says what is wrong with a request.
 func (t *term) validatePreempt(req *binderv1.PreemptRequest) error {
-	var bad violations
-	t.checkShard(&bad, req.GetShard())
-	t.checkVersion(&bad, req.GetVersion())
-	bad.checkReason("pod.reason", req.GetPod().GetReason())
-	if req.GetPod().GetClearNomination() {
-		bad.note("pod.clear_nomination", "set; a preemption nominates the pod")
-	}
-	if a := req.GetAttempt(); a < 1 {
-		bad.note("attempt", "%d; attempts count from 1", a)
-	}
+	bad := t.validatePreemptor(req)
 	victims := req.GetCandidate().GetVictims()
 	if n := len(victims); n == 0 || n > maxPods {
 		bad.note("candidate.victims", "%d victims; want 1 to %d", n, maxPods)
@@ -86,6 +77,20 @@ func (t *term) validatePreempt(req *binderv1.PreemptRequest) error {
 	return rpc.Invalid(bad...)
 }
 
+// validatePreemptor says what is wrong with a request, but for its candidate.
+func (t *term) validatePreemptor(req *binderv1.PreemptRequest) (bad violations) {
+	t.checkShard(&bad, req.GetShard())
+	t.checkVersion(&bad, req.GetVersion())
+	bad.checkReason("pod.reason", req.GetPod().GetReason())
+	if req.GetPod().GetClearNomination() {
+		bad.note("pod.clear_nomination", "set; a preemption nominates the pod")
+	}
+	if a := req.GetAttempt(); a < 1 {
+		bad.note("attempt", "%d; attempts count from 1", a)
+	}
+	return bad
+}
+
 // preempt starts a preemption if the live ledger agrees with it.
 func (t *term) preempt(req *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
 	if err := t.validatePreempt(req); err != nil {
@@ -100,7 +105,12 @@ func (t *term) preempt(req *binderv1.PreemptRequest) (*binderv1.PreemptResponse,
 		return nil, t.errPreemptionsFull()
 	}
 	// 3. Start it.
-	resp, refused, err := t.startPreemption(req)
+	resp, refused, err := t.startPreemption(req, false, func(id cluster.PodID) (engine.Preemption, bool) { return t.judged(id, req.GetCandidate()) })
+	return t.started(resp, refused, err)
+}
+
+// started returns what startPreemption has come to, and ends the term if the ledger is broken.
+func (t *term) started(resp *binderv1.PreemptResponse, refused, err error) (*binderv1.PreemptResponse, error) {
 	switch {
 	case t.ended(): // then the log is closed, which is also an error of startPreemption
 		return nil, errNotActive("the term has ended")
@@ -116,13 +126,16 @@ func (t *term) errPreemptionsFull() error {
 	return rpc.Exhausted("PREEMPTIONS_FULL", 50*time.Millisecond, "%d preemptions wait for their evictions", t.preempting.count())
 }
 
+// agrees returns who goes for a pod, by the live ledger, whose lock is held, and whether that is what was asked for.
+type agrees func(pod cluster.PodID) (engine.Preemption, bool)
+
 // startPreemption nominates the pod and marks the victims, in one transaction, with which the lane gets the preemption. Instead of a
-// response it returns why it is refused, if a lane is full. An error means a broken ledger.
-func (t *term) startPreemption(req *binderv1.PreemptRequest) (resp *binderv1.PreemptResponse, refused, err error) {
+// response it returns why it is refused, if a lane is full. Asked: extenders have had their say. An error means a broken ledger.
+func (t *term) startPreemption(req *binderv1.PreemptRequest, asked bool, victims agrees) (resp *binderv1.PreemptResponse, refused, err error) {
 	err = t.ledger.update(func(tx *tx) error {
 		var p *preemption
 		var err error
-		if resp, p, refused, err = t.startPreemptionIn(tx, req); p != nil {
+		if resp, p, refused, err = t.startPreemptionIn(tx, req, asked, victims); p != nil {
 			tx.tell(func() {
 				t.metrics.preemptionVictims.Observe(float64(len(p.victims)))
 				t.preemptions.add(p.whose(), *p)
@@ -133,7 +146,7 @@ func (t *term) startPreemption(req *binderv1.PreemptRequest) (resp *binderv1.Pre
 	return resp, refused, err
 }
 
-func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *binderv1.PreemptResponse, p *preemption, refused, err error) {
+func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest, asked bool, victims agrees) (resp *binderv1.PreemptResponse, p *preemption, refused, err error) {
 	l := t.ledger
 	answer := func(r binderv1.PreemptResponse_Result) *binderv1.PreemptResponse {
 		return &binderv1.PreemptResponse{Version: wire.ToVersion(l.state.Version()), Result: r}
@@ -144,34 +157,21 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *bi
 	}
 	// 1. Is the pod still what the attempt was made for?
 	id, this := cluster.PodID(req.GetPod().GetId()), attempt{req.GetShardRevision(), req.GetAttempt()}
-	row, last := l.state.Pod(id), l.preempted[req.GetPod().GetUid()].by
-	switch {
-	case row == nil || row.UID != req.GetPod().GetUid() || row.Placed() || row.Deleting || len(row.Gates) > 0:
-		t.conflict(conflictGone)
-		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil, nil
-	case stint == 0 && t.names.shares(l.state, row.Class):
-		t.conflict(conflictYielded)
-		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil, nil
-	case this == last:
-		return answer(binderv1.PreemptResponse_RESULT_STARTED), nil, nil, nil
-	case row.Preempting:
-		t.conflict(conflictGone)
-		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil, nil
-	case row.Attempt >= this.number, last.claim == this.claim && last.number > this.number: // the attempt is over
-		t.conflict(conflictRetry)
-		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
-	case t.flights.most > 0 && t.roomOf(bindsWith(row.Namespace, t.binders(row.UID)), time.Now()) <= 0: // nobody goes for a pod that would not be placed then
-		t.conflict(conflictBusy)
-		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
+	row, result, conflict := t.preemptor(req, func(row *cluster.PodRow) bool { return stint == 0 && t.names.shares(l.state, row.Class) })
+	if result != binderv1.PreemptResponse_RESULT_UNSPECIFIED {
+		if conflict != "" {
+			t.conflict(conflict)
+		}
+		return answer(result), nil, nil, nil
 	}
 	// 2. May the pod preempt? An earlier attempt may have started a preemption that this one did not know of. Must any go? And are these the
 	// pods, no others, and do no more of them violate a budget?
 	var now engine.Preemption
 	may, agreed := false, false
 	if !t.judge(row, func() {
-		if _, may = t.evaluator.Preempts(l.state, id); may {
-			now, agreed = t.judged(id, req.GetCandidate())
-			agreed = agreed && (req.GetRefused() && t.asks(row.UID) != 0 || !t.fits(id, row))
+		if _, may = t.evaluator.Preempts(l.state, id); may && (asked || t.asksPreempt(row.UID) == 0) {
+			now, agreed = victims(id)
+			agreed = agreed && !t.goes(req, id, row)
 		}
 	}) {
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
@@ -180,6 +180,10 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *bi
 	case !may:
 		t.conflict(conflictGone)
 		return answer(binderv1.PreemptResponse_RESULT_GONE), nil, nil, nil
+	case !asked && t.asksPreempt(row.UID) != 0:
+		resp = answer(binderv1.PreemptResponse_RESULT_ASK)
+		t.tellAskPreempt(resp, t.asksPreempt(row.UID))
+		return resp, nil, nil, nil
 	case !agreed:
 		t.conflict(conflictVictims)
 		return answer(binderv1.PreemptResponse_RESULT_RETRY), nil, nil, nil
@@ -229,11 +233,40 @@ func (t *term) startPreemptionIn(tx *tx, req *binderv1.PreemptRequest) (resp *bi
 	return answer(binderv1.PreemptResponse_RESULT_STARTED), p, nil, nil
 }
 
+// preemptor returns the pod of a request, or what is to be said of one that is not what the attempt was made for, or for which nobody is to go now. yields says
+// whether its scheduler name is another's. The caller holds the ledger's lock.
+func (t *term) preemptor(req *binderv1.PreemptRequest, yields func(*cluster.PodRow) bool) (row *cluster.PodRow, result binderv1.PreemptResponse_Result, conflict string) {
+	l, this := t.ledger, attempt{req.GetShardRevision(), req.GetAttempt()}
+	row = l.state.Pod(cluster.PodID(req.GetPod().GetId()))
+	last := l.preempted[req.GetPod().GetUid()].by
+	switch {
+	case row == nil || row.UID != req.GetPod().GetUid() || row.Placed() || row.Deleting || len(row.Gates) > 0:
+		return row, binderv1.PreemptResponse_RESULT_GONE, conflictGone
+	case yields(row):
+		return row, binderv1.PreemptResponse_RESULT_GONE, conflictYielded
+	case this == last:
+		return row, binderv1.PreemptResponse_RESULT_STARTED, ""
+	case row.Preempting:
+		return row, binderv1.PreemptResponse_RESULT_GONE, conflictGone
+	case row.Attempt >= this.number, last.claim == this.claim && last.number > this.number: // the attempt is over
+		return row, binderv1.PreemptResponse_RESULT_RETRY, conflictRetry
+	case t.flights.most > 0 && t.roomOf(bindsWith(row.Namespace, t.binders(row.UID)), time.Now()) <= 0: // nobody goes for a pod that would not be placed then
+		return row, binderv1.PreemptResponse_RESULT_RETRY, conflictBusy
+	}
+	return row, binderv1.PreemptResponse_RESULT_UNSPECIFIED, ""
+}
+
 // judged returns what would have to go from the candidate of a request, if that is what the request says. The caller
 // holds the ledger's lock.
 func (t *term) judged(pod cluster.PodID, candidate *filterv1.PreemptionCandidate) (engine.Preemption, bool) {
 	now, ok := t.evaluator.DryRunNode(t.ledger.state, pod, cluster.NodeIndex(candidate.GetNode()))
 	return now, ok && now.Violations <= candidate.GetViolations() && sameSet(now.Victims, wire.PodIDs(candidate.GetVictims()))
+}
+
+// goes reports whether the pod of a request goes somewhere by now, without anybody going for it: not where it fits, if extenders have refused that. The caller holds the
+// ledger's lock.
+func (t *term) goes(req *binderv1.PreemptRequest, id cluster.PodID, row *cluster.PodRow) bool {
+	return (!req.GetRefused() || t.asks(row.UID) == 0) && t.fits(id, row)
 }
 
 // fits reports whether a pod fits somewhere by now, without anybody going. The caller holds the ledger's lock.

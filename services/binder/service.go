@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
@@ -44,6 +45,8 @@ type Config struct {
 	// sent; required with them.
 	Extenders *extender.Set
 	Objects   Objects
+	// Candidates say, by scheduler name, about how many nodes extenders are asked at least that have a say in preemption, if there are as many.
+	Candidates map[string]engine.CandidateNodes
 
 	LeaseTTL    time.Duration         // how long the term outlives a silent binder; 0 means 5 s
 	MaxUnbound  int                   // placements waiting for their bind, but for those whose binds have failed, beyond which, or beyond half of which for a namespace, commits are refused; 0 means 10,000
@@ -124,6 +127,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	if cfg.Extenders != nil {
 		s.extenders = newExtenders(cfg.Extenders, cfg.Objects)
+		s.extenders.candidates = cfg.Candidates
 	}
 	s.wait("starting")
 	var err error
@@ -397,4 +401,17 @@ func (s *Service) Preempt(_ context.Context, req *binderv1.PreemptRequest) (*bin
 		return nil, err
 	}
 	return t.preempt(req)
+}
+
+// AskPreempt implements BinderService.
+func (s *Service) AskPreempt(ctx context.Context, req *binderv1.AskPreemptRequest) (*binderv1.AskPreemptResponse, error) {
+	t, err := s.active()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := t.askPreempt(ctx, req.GetPreemption(), req.GetAsAttached())
+	if err != nil {
+		return nil, err
+	}
+	return &binderv1.AskPreemptResponse{Preemption: resp}, nil
 }

@@ -59,7 +59,8 @@ type question struct {
 	at      pending.InLine
 	version cluster.Version // of the binder's answer that says so
 	turn    uint64
-	atMost  time.Duration // for one Ask
+	atMost  time.Duration    // for one Ask
+	preempt *preemptQuestion // it fits nowhere, and it is asked about who goes for it; nil: it is asked about where it goes
 }
 
 // refusal is what extenders have said of an attempt.
@@ -187,11 +188,15 @@ func (k *asker) ask(ctx context.Context, q *question) {
 		k.over(q, tracedGone)
 		return
 	}
+	if q.preempt != nil {
+		k.preempt(ctx, q)
+		return
+	}
 	request := &binderv1.AskRequest{
 		Shard: k.d.sh.number, ShardRevision: k.d.sh.revision, Version: wire.ToVersion(q.version), Id: int32(q.ID), Uid: q.UID, Attempt: q.Number,
 	}
 	began := time.Now()
-	response, err := askBinderWithin(ctx, k.d, q.atMost, 1, true, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.AskResponse, error) {
+	response, err := askBinderWithin(ctx, k.d, q.atMost, 1, always, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.AskResponse, error) {
 		return binder.Ask(ctx, request)
 	})
 	k.d.s.metrics.stage.WithLabelValues("ask").Observe(time.Since(began).Seconds())
@@ -211,11 +216,16 @@ func (k *asker) ask(ctx context.Context, q *question) {
 	}
 }
 
+func always(error) bool { return true }
+
 // settle gives a pod its outcome.
 func (k *asker) settle(q *question, response *binderv1.AskResponse) {
 	version := wire.Version(response.GetVersion())
 	result := response.GetOutcome().GetResult()
-	if result != binderv1.Outcome_RESULT_RETRY && result != binderv1.Outcome_RESULT_NO_FIT {
+	switch result {
+	case binderv1.Outcome_RESULT_RETRY, binderv1.Outcome_RESULT_NO_FIT:
+	case binderv1.Outcome_RESULT_REFUSED: // its preemption, which is next, may come to nothing each time
+	default:
 		k.forget(q.UID)
 	}
 	switch result {

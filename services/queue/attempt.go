@@ -35,7 +35,10 @@ type attempt struct {
 	refused *refusal
 
 	tries []string // drivers that have not detached volumes in time, which its preemption is to tell more of
-	again string   // why it is to be tried again, if it gets no outcome: a label; "": nothing has been said of it
+	// doubted: one of the drivers of its volumes has not, and it is to evict only whom kube-scheduler would.
+	doubted bool
+
+	again string // why it is to be tried again, if it gets no outcome: a label; "": nothing has been said of it
 }
 
 // signatureWork is the pods of the batch that filters and scores treat alike.

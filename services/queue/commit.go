@@ -357,12 +357,12 @@ func askBinder[Res any](
 	ctx context.Context, d *driver, pods int, patient bool,
 	ask func(ctx context.Context, binder binderv1.BinderServiceClient) (Res, error),
 ) (Res, error) {
-	return askBinderWithin(ctx, d, d.s.cfg.CommitTimeout, pods, patient, ask)
+	return askBinderWithin(ctx, d, d.s.cfg.CommitTimeout, pods, func(error) bool { return patient }, ask)
 }
 
-// askBinderWithin is askBinder of a question that may take so long each time.
+// askBinderWithin is askBinder of a question that may take so long each time. Patient says whether it waits for what the binder has too much of.
 func askBinderWithin[Res any](
-	ctx context.Context, d *driver, atMost time.Duration, pods int, patient bool,
+	ctx context.Context, d *driver, atMost time.Duration, pods int, patient func(refused error) bool,
 	ask func(ctx context.Context, binder binderv1.BinderServiceClient) (Res, error),
 ) (Res, error) {
 	var none Res
@@ -384,7 +384,7 @@ func askBinderWithin[Res any](
 		}
 		switch code := status.Code(err); code {
 		case codes.ResourceExhausted:
-			if !patient {
+			if !patient(err) {
 				return none, err
 			}
 		case codes.FailedPrecondition:

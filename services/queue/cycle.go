@@ -373,6 +373,14 @@ func (c *cycle) reject(q *pending.Queue, now time.Time, st *cluster.State, a *at
 	if on := a.onNode; on != nil && st.Nodes.ByName(on.name) != on.Node {
 		return
 	}
+	message := c.rejectAs(q, now, st, a.Attempt, diagnosis, f)
+	c.progress++
+	c.decided(a, resultUnschedulable, message)
+	a.open = false
+}
+
+// rejectAs makes a pod unschedulable that is in flight, and returns what is said of it.
+func (d *driver) rejectAs(q *pending.Queue, now time.Time, st *cluster.State, a pending.Attempt, diagnosis pending.Diagnosis, f postFilter) string {
 	if f.message != "" {
 		diagnosis.Message += " " + f.message
 	}
@@ -380,13 +388,11 @@ func (c *cycle) reject(q *pending.Queue, now time.Time, st *cluster.State, a *at
 		diagnosis.Message += " " + more
 	}
 	diagnosis.Resigns, diagnosis.Keepers, diagnosis.Detaching = f.clear && !f.gaveUp, f.keepers, f.detaching
-	q.Reject(now, st, a.Attempt, diagnosis)
-	c.progress++
-	c.decided(a, resultUnschedulable, diagnosis.Message)
-	a.open = false
+	q.Reject(now, st, a, diagnosis)
 	if !f.started {
-		c.reports.add(a.Attempt, reasonUnschedulable, diagnosis.Message, f.clear)
+		d.reports.add(a, reasonUnschedulable, diagnosis.Message, f.clear)
 	}
+	return diagnosis.Message
 }
 
 // score asks for the best nodes of the signatures that have some and a pod that goes to the binder.

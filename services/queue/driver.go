@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -30,15 +31,16 @@ type driver struct {
 	asker   *asker
 	end     context.CancelCauseFunc // ends the cycles, and what is asked meanwhile
 
-	committed   cluster.Version   // the newest version that the binder has answered
-	byImages    cluster.Epoch     // whose binder has said that it tells groups apart by their nodes' images
-	next        cluster.NodeIndex // where the next sample of nodes to score starts
-	reach       reach
-	most        int             // pods of the next batch, while batches have been too large for a message; 0: as many as may be
-	vain        map[string]vain // by pod uid
-	alone       alone
-	pause       time.Duration // the last, after a cycle without progress
-	preemptFrom time.Time     // until then the binder wants no preemption
+	committed cluster.Version   // the newest version that the binder has answered
+	byImages  cluster.Epoch     // whose binder has said that it tells groups apart by their nodes' images
+	next      cluster.NodeIndex // where the next sample of nodes to score starts
+	reach     reach
+	most      int             // pods of the next batch, while batches have been too large for a message; 0: as many as may be
+	vain      map[string]vain // by pod uid
+	alone     alone
+	pause     time.Duration // the last, after a cycle without progress
+
+	preemptFrom atomic.Pointer[time.Time] // until then the binder wants no preemption; nil: it has wanted all of them
 
 	floors         <-chan struct{} // holds one value while the floor of another shard may have changed
 	outrankedSince time.Time       // since when other shards work at higher priorities; zero: they do not

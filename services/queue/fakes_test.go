@@ -306,6 +306,8 @@ type binder struct {
 	turn   func(name string) uint64
 	// preempting lets a test answer the n-th preemption, from 1; nil: as the ledger has it.
 	preempting func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
+	// agreeing answers what extenders say of a preemption by which preempting says that they are to be asked.
+	agreeing func(ctx context.Context, name string, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
 }
 
 func (b *binder) Commit(_ context.Context, request *binderv1.CommitRequest) (*binderv1.CommitResponse, error) {
@@ -437,6 +439,21 @@ func (b *binder) assume(request *binderv1.AskRequest, node string) *binderv1.Ask
 	b.placed = append(b.placed, b.ledger.st.Pod(id).Name)
 	b.ledger.applyLocked(cluster.PodAssumed{ID: id, Node: at, Attempt: request.GetAttempt()})
 	return &binderv1.AskResponse{Outcome: &binderv1.Outcome{Result: binderv1.Outcome_RESULT_ASSUMED, Node: int32(at)}}
+}
+
+// AskPreempt has the test answer, without a lock.
+func (b *binder) AskPreempt(ctx context.Context, request *binderv1.AskPreemptRequest) (*binderv1.AskPreemptResponse, error) {
+	b.mu.Lock()
+	agreeing := b.agreeing
+	b.mu.Unlock()
+	response, err := agreeing(ctx, strings.TrimPrefix(request.GetPreemption().GetPod().GetUid(), "uid-"), request.GetPreemption())
+	if err != nil {
+		return nil, err
+	}
+	b.ledger.mu.RLock()
+	defer b.ledger.mu.RUnlock()
+	response.Version = wire.ToVersion(b.ledger.st.Version())
+	return &binderv1.AskPreemptResponse{Preemption: response}, nil
 }
 
 // Preempt marks the victims, which stay until the test has them evicted.

@@ -133,22 +133,35 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 // waitingMessage is told of pods that would preempt while the binder has too much to do for that.
 const waitingMessage = "its preemption was put off: the binder has too much to do"
 
+// preemptionPutOff is told of pods whose preemption the binder takes back again and again.
+const preemptionPutOff = "its preemption was put off: the pods to be preempted had changed, or as many binds in its namespace, or evictions in theirs, are under way as may be"
+
 // preemptionWaits puts pods in backoff if the binder wants no preemption now. Else, as many as a batch has would come again and again,
 // ahead of those that fit.
 func (c *cycle) preemptionWaits(pods []*attempt) bool {
-	if !time.Now().Before(c.preemptFrom) {
+	if from := c.preemptFrom.Load(); from == nil || !time.Now().Before(*from) {
 		return false
 	}
 	c.backOff(pods, waitingMessage, false) // what others have made room for is theirs
 	return true
 }
 
+// putOffPreemptions has no preemption begin before the binder wants one again.
+func (d *driver) putOffPreemptions(refused error) {
+	from := time.Now().Add(rpc.RetryPause(refused, retryCommit))
+	d.preemptFrom.Store(&from)
+}
+
 // preempted measures a try to make room.
 func (c *cycle) preempted(a *attempt, result, status string, took time.Duration) {
-	a.traced.preempted(result, took)
-	c.s.metrics.preemptionAttempts.Inc()
-	c.s.metrics.preemptions.WithLabelValues(result).Inc()
-	c.s.metrics.points.WithLabelValues(pointPostFilter, status, a.signature.profile).Observe(took.Seconds())
+	c.s.metrics.preempted(a.traced, a.signature.profile, result, status, took)
+}
+
+func (m *metrics) preempted(traced *tracedAttempt, profile, result, status string, took time.Duration) {
+	traced.preempted(result, took)
+	m.preemptionAttempts.Inc()
+	m.preemptions.WithLabelValues(result).Inc()
+	m.points.WithLabelValues(pointPostFilter, status, profile).Observe(took.Seconds())
 }
 
 // noRoom is that no node is a candidate: what is said of it, and who may end it.
@@ -182,7 +195,7 @@ func (c *cycle) dryRun(ctx context.Context, a *attempt) (fanout.DryRunAnswer, er
 			return fanout.DryRunAnswer{}, err
 		}
 		doubted, due := c.sh.doubts(drivers, time.Now())
-		if a.tries = due; doubted {
+		if a.tries, a.doubted = due, doubted; doubted {
 			q.Stands = func(found *engine.Preemption) (stands bool) {
 				_ = c.read(ctx, func(st *cluster.State) { stands = c.s.cfg.Evaluator.StandsAttached(st, a.ID, found) })
 				return stands
@@ -213,7 +226,7 @@ func (c *cycle) evict(ctx context.Context, a *attempt, found fanout.DryRunAnswer
 		return false, err
 	case code == codes.ResourceExhausted:
 		c.s.metrics.retries.WithLabelValues("preempt_resource_exhausted").Inc()
-		c.preemptFrom = time.Now().Add(rpc.RetryPause(err, retryCommit))
+		c.putOffPreemptions(err)
 		c.log.Info("preemption put off", "uid", a.UID, "err", err, a.traced.log())
 		c.preemptionWaits([]*attempt{a})
 		return true, nil
@@ -223,6 +236,10 @@ func (c *cycle) evict(ctx context.Context, a *attempt, found fanout.DryRunAnswer
 	default:
 		c.log.Error("binder refuses the preemption", "uid", a.UID, "err", err, a.traced.log())
 		c.fail([]*attempt{a}, fmt.Sprintf("preempt: %v", err))
+		return true, nil
+	}
+	if response.GetResult() == binderv1.PreemptResponse_RESULT_ASK {
+		c.askPreempt(ctx, a, request, response)
 		return true, nil
 	}
 	return true, c.settlePreemption(ctx, a, response, began)
@@ -246,7 +263,7 @@ func (c *cycle) settlePreemption(ctx context.Context, a *attempt, response *bind
 	default:
 		c.preempted(a, preemptionRetry, statusError, time.Since(began))
 		if c.tooOften(a) {
-			c.fail([]*attempt{a}, "its preemption was put off: the pods to be preempted had changed, or as many binds in its namespace, or evictions in theirs, are under way as may be")
+			c.fail([]*attempt{a}, preemptionPutOff)
 			return nil
 		}
 		a.again = "preempt"

@@ -26,7 +26,8 @@
 //     The tests of the client of extenders tell as much (extenders_table_test.go).
 //   - Extenders (extenders_test.go). A pod, nodes and candidates for preemption go to random HTTP extenders, which fail, change nodes, name
 //     unknown ones and have none: by a kube-scheduler with nothing but extenders, and by package extender. Compared are the requests, byte by byte with
-//     their headers, the nodes that are left, what was said of others, totals, victims, and errors to the text.
+//     their headers, the nodes that are left, what was said of others, totals, victims, and errors to the text. Whole Berths place pods, and make room for
+//     them, with extenders that refuse, prefer, spare and name others (extenderplacements_test.go, extenderpreemptions_test.go).
 //   - Sequences. Whole Berths (a binder, queues with several shards, filter-workers and score-workers, each with a
 //     replica of its own, over gRPC and etcd) place 500 pods each, among changes. Afterwards their log is played to
 //     kube-scheduler, which is asked about every placement on the state before it, with what has been chosen for its claims, about the victims of every preemption,

@@ -133,7 +133,7 @@ func (s *script) say(p *v1.Pod) {
 	s.tell(source.Event{Kind: source.PodSet, Pod: pod})
 }
 
-// Pod and Node return what extenders are sent.
+// Pod, LastPod and Node return what extenders are sent.
 func (s *script) Pod(_ context.Context, namespace, name string) (*v1.Pod, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,6 +143,11 @@ func (s *script) Pod(_ context.Context, namespace, name string) (*v1.Pod, error)
 		}
 	}
 	return nil, nil
+}
+
+func (s *script) LastPod(namespace, name string) *v1.Pod {
+	pod, _ := s.Pod(context.Background(), namespace, name)
+	return pod
 }
 
 func (s *script) Node(name string) *v1.Node {

@@ -40,6 +40,40 @@ func TestNodesAreKeptInFullIfTheyAreWanted(t *testing.T) {
 	}
 }
 
+// What extenders are sent of victims is what the watch has seen last, without managedFields, if it is to be kept; of pods that Berth is told nothing of, nothing is.
+func TestPodsAreKeptInFullIfTheyAreWanted(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"berth": true}, nil, keep), func() {})
+		s := &Source{mirrors: map[string]*mirror{podsResource: m}}
+		add := func(version, scheduler, node string, phase v1.PodPhase) *v1.Pod {
+			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p", UID: "u", ResourceVersion: version, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}}
+			p.Spec.SchedulerName, p.Spec.NodeName, p.Status.Phase = scheduler, node, phase
+			if err := m.Add(p); err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		add("1", "berth", "", v1.PodPending)
+		if is, got := add("2", "berth", "n", v1.PodRunning), s.LastPod("x", "p"); keep && (got != is || got.ManagedFields != nil) || !keep && got != nil {
+			t.Errorf("kept %v: %v", keep, got)
+		}
+		if is, got := add("3", "other", "n", v1.PodRunning), s.LastPod("x", "p"); keep && got != is {
+			t.Errorf("another scheduler's on a node: %v", got)
+		}
+		for version, p := range map[string][3]string{"4": {"other", "", "Pending"}, "5": {"berth", "n", "Failed"}} {
+			if add(version, p[0], p[1], v1.PodPhase(p[2])); s.LastPod("x", "p") != nil {
+				t.Errorf("kept %v: %v", p, s.LastPod("x", "p"))
+			}
+		}
+		if err := m.Delete(add("6", "berth", "n", v1.PodRunning)); err != nil || s.LastPod("x", "p") != nil {
+			t.Errorf("%v: %v is there though it is gone", err, s.LastPod("x", "p"))
+		}
+	}
+	if got := new(Source).LastPod("x", "p"); got != nil {
+		t.Errorf("before the first watch there is %v", got)
+	}
+}
+
 func TestPodsWithoutANodeAreToldWithTheExtendersThatTheyInterest(t *testing.T) {
 	for name, want := range map[string]uint64{"": 5, "n": 0} {
 		var told []source.Event
@@ -48,7 +82,7 @@ func TestPodsWithoutANodeAreToldWithTheExtendersThatTheyInterest(t *testing.T) {
 				t.Errorf("asked about %v", p)
 			}
 			return 5
-		})
+		}, false)
 		m := newMirror(&teller{left: 1, sink: func(e source.Event) { told = append(told, e) }}, kind, func() {})
 		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p", UID: "u", ResourceVersion: "1"}}
 		p.Spec.SchedulerName, p.Spec.NodeName, p.Spec.Containers = "berth", name, []v1.Container{{Name: "c"}}

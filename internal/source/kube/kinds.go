@@ -23,6 +23,7 @@ type record struct {
 	scheduler         string              // spec.schedulerName of a pod
 	status            *podStatus          // of a pod that has no node
 	node              *v1.Node            // as it is, if nodes are kept
+	pod               *v1.Pod             // likewise, if it is told, without managedFields
 	beyond            uint64              // hash of what only extenders read of a node, if there are any
 }
 
@@ -112,13 +113,17 @@ func namespaceKind() kind {
 }
 
 // podKind tells pods on a node, and those that wait for one of the schedulers. Of others only the identity is kept, for
-// the day they are on a node. Interest, if it is not nil, returns the extenders that a pod interests.
-func podKind(schedulers map[string]bool, interest func(*v1.Pod) uint64) kind {
+// the day they are on a node. Interest, if it is not nil, returns the extenders that a pod interests. Keep says to keep those in full that are told.
+func podKind(schedulers map[string]bool, interest func(*v1.Pod) uint64, keep bool) kind {
 	return kind{
 		reduce: reducing(func(o *v1.Pod, r *record) {
 			r.scheduler = o.Spec.SchedulerName
 			if source.Terminal(o) || o.Spec.NodeName == "" && !schedulers[o.Spec.SchedulerName] {
 				return
+			}
+			if keep {
+				o.ManagedFields = nil
+				r.pod = o
 			}
 			pod := source.ReducePod(o)
 			if interest != nil && o.Spec.NodeName == "" {

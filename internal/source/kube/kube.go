@@ -42,9 +42,9 @@ type Config struct {
 	// Instance is who reports events, reportingInstance; "" means the host's name.
 	Instance string
 	// Interest returns the extenders that a pod without a node interests, for source.Pod.Extenders; nil: there are none. KeepNodes says to keep nodes in full,
-	// for Node.
-	Interest  func(*v1.Pod) uint64
-	KeepNodes bool
+	// for Node, and KeepPods pods, for LastPod.
+	Interest            func(*v1.Pod) uint64
+	KeepNodes, KeepPods bool
 	// TouchedNodes says to tell of nodes of which something has changed that only extenders read: source.Event.Touched.
 	TouchedNodes bool
 	Log          *slog.Logger          // nil means no log
@@ -157,7 +157,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	s.reads = lane{reads, "read"}
-	s.resources = followed(reads, podKind(s.schedulers, cfg.Interest), nodeKind(cfg.KeepNodes, cfg.TouchedNodes))
+	s.resources = followed(reads, podKind(s.schedulers, cfg.Interest, cfg.KeepPods), nodeKind(cfg.KeepNodes, cfg.TouchedNodes))
 	s.start()
 	if cfg.Metrics != nil {
 		if err := cfg.Metrics.Register(s.latency); err != nil {
@@ -265,6 +265,16 @@ func (s *Source) Node(name string) *v1.Node {
 	if nodes := s.mirrorOf(nodesResource); nodes != nil {
 		if is := nodes.get(types.NamespacedName{Name: name}); is != nil {
 			return is.node
+		}
+	}
+	return nil
+}
+
+// LastPod returns a pod as the running Watch has seen it last, without managedFields, if pods are kept, and it is told. Nobody may change it. Nil: there is none.
+func (s *Source) LastPod(namespace, name string) *v1.Pod {
+	if pods := s.watched(); pods != nil {
+		if is := pods.get(types.NamespacedName{Namespace: namespace, Name: name}); is != nil {
+			return is.pod
 		}
 	}
 	return nil

@@ -47,6 +47,7 @@ type seen struct {
 	status    *podStatus
 	object    cluster.Object // if the mirror keeps objects
 	node      *v1.Node       // in full, if it keeps nodes
+	pod       *v1.Pod        // likewise
 	beyond    uint64         // hash of what only extenders read of a node
 }
 
@@ -112,7 +113,7 @@ func (m *mirror) Add(obj any) error {
 	if old != nil && old.told && (old.uid != r.UID || r.set == nil) {
 		m.forget(name)
 	}
-	is := &seen{uid: r.UID, version: r.ResourceVersion, newest: newest, told: r.set != nil, scheduler: r.scheduler, status: r.status, node: r.node, beyond: r.beyond}
+	is := &seen{uid: r.UID, version: r.ResourceVersion, newest: newest, told: r.set != nil, scheduler: r.scheduler, status: r.status, node: r.node, pod: r.pod, beyond: r.beyond}
 	if old != nil && old.uid == r.UID && old.status != nil && r.status != nil {
 		switch {
 		case newest != "": // it has been written to since

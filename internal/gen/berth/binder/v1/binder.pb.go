@@ -122,6 +122,14 @@ const (
 	PreemptResponse_RESULT_RETRY PreemptResponse_Result = 2
 	// The pod is gone, deleted, placed or gated, or pods are evicted for it already: the replica will tell.
 	PreemptResponse_RESULT_GONE PreemptResponse_Result = 3
+	// Nothing was done: extenders have a say in which pods go. Call AskPreempt. Other pods need not wait for that.
+	PreemptResponse_RESULT_ASK PreemptResponse_Result = 4
+	// Nothing was done, by AskPreempt only: extenders have left no node.
+	PreemptResponse_RESULT_NO_CANDIDATE PreemptResponse_Result = 5
+	// Nothing was done, by AskPreempt only: an extender that may not be ignored has failed.
+	PreemptResponse_RESULT_FAILED PreemptResponse_Result = 6
+	// Nothing was done, by AskPreempt only: the pod cannot be read that extenders are to be told of. It backs off.
+	PreemptResponse_RESULT_UNREAD PreemptResponse_Result = 7
 )
 
 // Enum value maps for PreemptResponse_Result.
@@ -131,12 +139,20 @@ var (
 		1: "RESULT_STARTED",
 		2: "RESULT_RETRY",
 		3: "RESULT_GONE",
+		4: "RESULT_ASK",
+		5: "RESULT_NO_CANDIDATE",
+		6: "RESULT_FAILED",
+		7: "RESULT_UNREAD",
 	}
 	PreemptResponse_Result_value = map[string]int32{
-		"RESULT_UNSPECIFIED": 0,
-		"RESULT_STARTED":     1,
-		"RESULT_RETRY":       2,
-		"RESULT_GONE":        3,
+		"RESULT_UNSPECIFIED":  0,
+		"RESULT_STARTED":      1,
+		"RESULT_RETRY":        2,
+		"RESULT_GONE":         3,
+		"RESULT_ASK":          4,
+		"RESULT_NO_CANDIDATE": 5,
+		"RESULT_FAILED":       6,
+		"RESULT_UNREAD":       7,
 	}
 )
 
@@ -164,7 +180,7 @@ func (x PreemptResponse_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PreemptResponse_Result.Descriptor instead.
 func (PreemptResponse_Result) EnumDescriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{11, 0}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // CommitRequest is one batch of a shard.
@@ -618,7 +634,7 @@ type AskResponse struct {
 	Outcome *Outcome `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// For RESULT_REFUSED, why nodes were refused, each reason with the number of its nodes: those that were left out without a word count for none.
 	Refusals []*v11.VerdictCount `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
-	// For RESULT_FAILED, how, as kube-scheduler words it.
+	// For RESULT_FAILED, how, as kube-scheduler words it; for RESULT_UNREAD, why.
 	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -907,7 +923,7 @@ type PreemptRequest struct {
 	Pod *PodReport `protobuf:"bytes,4,opt,name=pod,proto3" json:"pod,omitempty"`
 	// The number of its attempt, from 1.
 	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// The node and the victims.
+	// The node and the victims; not set in an AskPreemptRequest.
 	Candidate *v11.PreemptionCandidate `protobuf:"bytes,6,opt,name=candidate,proto3" json:"candidate,omitempty"`
 	// Extenders have refused the nodes where the pod fits without anybody going: that it fits there is nothing against its preemption.
 	Refused       bool `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
@@ -994,20 +1010,127 @@ func (x *PreemptRequest) GetRefused() bool {
 	return false
 }
 
+// AskPreemptRequest is one pod for which Preempt has answered RESULT_ASK.
+type AskPreemptRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What was asked for, without a candidate, at the version of that answer.
+	Preemption *PreemptRequest `protobuf:"bytes,1,opt,name=preemption,proto3" json:"preemption,omitempty"`
+	// A node counts only if the same pods would have to go if volumes counted as attached for as long as VolumeAttachments say so.
+	AsAttached    bool `protobuf:"varint,2,opt,name=as_attached,json=asAttached,proto3" json:"as_attached,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskPreemptRequest) Reset() {
+	*x = AskPreemptRequest{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskPreemptRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskPreemptRequest) ProtoMessage() {}
+
+func (x *AskPreemptRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskPreemptRequest.ProtoReflect.Descriptor instead.
+func (*AskPreemptRequest) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *AskPreemptRequest) GetPreemption() *PreemptRequest {
+	if x != nil {
+		return x.Preemption
+	}
+	return nil
+}
+
+func (x *AskPreemptRequest) GetAsAttached() bool {
+	if x != nil {
+		return x.AsAttached
+	}
+	return false
+}
+
+// AskPreemptResponse is what became of it.
+type AskPreemptResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As of Preempt: any result but RESULT_ASK.
+	Preemption    *PreemptResponse `protobuf:"bytes,1,opt,name=preemption,proto3" json:"preemption,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskPreemptResponse) Reset() {
+	*x = AskPreemptResponse{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskPreemptResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskPreemptResponse) ProtoMessage() {}
+
+func (x *AskPreemptResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskPreemptResponse.ProtoReflect.Descriptor instead.
+func (*AskPreemptResponse) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *AskPreemptResponse) GetPreemption() *PreemptResponse {
+	if x != nil {
+		return x.Preemption
+	}
+	return nil
+}
+
 // PreemptResponse is what became of a preemption.
 type PreemptResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version after it.
 	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// What.
-	Result        PreemptResponse_Result `protobuf:"varint,2,opt,name=result,proto3,enum=berth.binder.v1.PreemptResponse_Result" json:"result,omitempty"`
+	Result PreemptResponse_Result `protobuf:"varint,2,opt,name=result,proto3,enum=berth.binder.v1.PreemptResponse_Result" json:"result,omitempty"`
+	// For RESULT_ASK, as in Outcome: which extenders.
+	Turn uint64 `protobuf:"varint,3,opt,name=turn,proto3" json:"turn,omitempty"`
+	// For RESULT_ASK, how long AskPreempt may take at most once it is the pod's turn, in milliseconds.
+	AskMilliseconds int64 `protobuf:"varint,4,opt,name=ask_milliseconds,json=askMilliseconds,proto3" json:"ask_milliseconds,omitempty"`
+	// For RESULT_FAILED, how, as kube-scheduler words it; for RESULT_UNREAD, why.
+	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PreemptResponse) Reset() {
 	*x = PreemptResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +1142,7 @@ func (x *PreemptResponse) String() string {
 func (*PreemptResponse) ProtoMessage() {}
 
 func (x *PreemptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +1155,7 @@ func (x *PreemptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptResponse.ProtoReflect.Descriptor instead.
 func (*PreemptResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{11}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PreemptResponse) GetVersion() *v1.Version {
@@ -1047,6 +1170,27 @@ func (x *PreemptResponse) GetResult() PreemptResponse_Result {
 		return x.Result
 	}
 	return PreemptResponse_RESULT_UNSPECIFIED
+}
+
+func (x *PreemptResponse) GetTurn() uint64 {
+	if x != nil {
+		return x.Turn
+	}
+	return 0
+}
+
+func (x *PreemptResponse) GetAskMilliseconds() int64 {
+	if x != nil {
+		return x.AskMilliseconds
+	}
+	return 0
+}
+
+func (x *PreemptResponse) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
 }
 
 var File_berth_binder_v1_binder_proto protoreflect.FileDescriptor
@@ -1124,20 +1268,40 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x03pod\x18\x04 \x01(\v2\x1a.berth.binder.v1.PodReportR\x03pod\x12\x18\n" +
 	"\aattempt\x18\x05 \x01(\x05R\aattempt\x12B\n" +
 	"\tcandidate\x18\x06 \x01(\v2$.berth.filter.v1.PreemptionCandidateR\tcandidate\x12\x18\n" +
-	"\arefused\x18\a \x01(\bR\arefused\"\xdc\x01\n" +
+	"\arefused\x18\a \x01(\bR\arefused\"u\n" +
+	"\x11AskPreemptRequest\x12?\n" +
+	"\n" +
+	"preemption\x18\x01 \x01(\v2\x1f.berth.binder.v1.PreemptRequestR\n" +
+	"preemption\x12\x1f\n" +
+	"\vas_attached\x18\x02 \x01(\bR\n" +
+	"asAttached\"V\n" +
+	"\x12AskPreemptResponse\x12@\n" +
+	"\n" +
+	"preemption\x18\x01 \x01(\v2 .berth.binder.v1.PreemptResponseR\n" +
+	"preemption\"\x81\x03\n" +
 	"\x0fPreemptResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12?\n" +
-	"\x06result\x18\x02 \x01(\x0e2'.berth.binder.v1.PreemptResponse.ResultR\x06result\"W\n" +
+	"\x06result\x18\x02 \x01(\x0e2'.berth.binder.v1.PreemptResponse.ResultR\x06result\x12\x12\n" +
+	"\x04turn\x18\x03 \x01(\x04R\x04turn\x12)\n" +
+	"\x10ask_milliseconds\x18\x04 \x01(\x03R\x0faskMilliseconds\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"\xa6\x01\n" +
 	"\x06Result\x12\x16\n" +
 	"\x12RESULT_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eRESULT_STARTED\x10\x01\x12\x10\n" +
 	"\fRESULT_RETRY\x10\x02\x12\x0f\n" +
-	"\vRESULT_GONE\x10\x032\xb5\x02\n" +
+	"\vRESULT_GONE\x10\x03\x12\x0e\n" +
+	"\n" +
+	"RESULT_ASK\x10\x04\x12\x17\n" +
+	"\x13RESULT_NO_CANDIDATE\x10\x05\x12\x11\n" +
+	"\rRESULT_FAILED\x10\x06\x12\x11\n" +
+	"\rRESULT_UNREAD\x10\a2\x8c\x03\n" +
 	"\rBinderService\x12I\n" +
 	"\x06Commit\x12\x1e.berth.binder.v1.CommitRequest\x1a\x1f.berth.binder.v1.CommitResponse\x12I\n" +
 	"\x06Report\x12\x1e.berth.binder.v1.ReportRequest\x1a\x1f.berth.binder.v1.ReportResponse\x12L\n" +
 	"\aPreempt\x12\x1f.berth.binder.v1.PreemptRequest\x1a .berth.binder.v1.PreemptResponse\x12@\n" +
-	"\x03Ask\x12\x1b.berth.binder.v1.AskRequest\x1a\x1c.berth.binder.v1.AskResponseB\xc8\x01\n" +
+	"\x03Ask\x12\x1b.berth.binder.v1.AskRequest\x1a\x1c.berth.binder.v1.AskResponse\x12U\n" +
+	"\n" +
+	"AskPreempt\x12\".berth.binder.v1.AskPreemptRequest\x1a#.berth.binder.v1.AskPreemptResponseB\xc8\x01\n" +
 	"\x13com.berth.binder.v1B\vBinderProtoP\x01ZFgithub.com/berth-scheduler/berth/internal/gen/berth/binder/v1;binderv1\xa2\x02\x03BBX\xaa\x02\x0fBerth.Binder.V1\xca\x02\x0fBerth\\Binder\\V1\xe2\x02\x1bBerth\\Binder\\V1\\GPBMetadata\xea\x02\x11Berth::Binder::V1b\x06proto3"
 
 var (
@@ -1153,7 +1317,7 @@ func file_berth_binder_v1_binder_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_binder_v1_binder_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_berth_binder_v1_binder_proto_goTypes = []any{
 	(Outcome_Result)(0),             // 0: berth.binder.v1.Outcome.Result
 	(PreemptResponse_Result)(0),     // 1: berth.binder.v1.PreemptResponse.Result
@@ -1168,45 +1332,51 @@ var file_berth_binder_v1_binder_proto_goTypes = []any{
 	(*PodReport)(nil),               // 10: berth.binder.v1.PodReport
 	(*ReportResponse)(nil),          // 11: berth.binder.v1.ReportResponse
 	(*PreemptRequest)(nil),          // 12: berth.binder.v1.PreemptRequest
-	(*PreemptResponse)(nil),         // 13: berth.binder.v1.PreemptResponse
-	(*v1.Version)(nil),              // 14: berth.log.v1.Version
-	(*v11.Subject)(nil),             // 15: berth.filter.v1.Subject
-	(*v12.Group)(nil),               // 16: berth.score.v1.Group
-	(*v11.VerdictCount)(nil),        // 17: berth.filter.v1.VerdictCount
-	(*v11.PreemptionCandidate)(nil), // 18: berth.filter.v1.PreemptionCandidate
+	(*AskPreemptRequest)(nil),       // 13: berth.binder.v1.AskPreemptRequest
+	(*AskPreemptResponse)(nil),      // 14: berth.binder.v1.AskPreemptResponse
+	(*PreemptResponse)(nil),         // 15: berth.binder.v1.PreemptResponse
+	(*v1.Version)(nil),              // 16: berth.log.v1.Version
+	(*v11.Subject)(nil),             // 17: berth.filter.v1.Subject
+	(*v12.Group)(nil),               // 18: berth.score.v1.Group
+	(*v11.VerdictCount)(nil),        // 19: berth.filter.v1.VerdictCount
+	(*v11.PreemptionCandidate)(nil), // 20: berth.filter.v1.PreemptionCandidate
 }
 var file_berth_binder_v1_binder_proto_depIdxs = []int32{
-	14, // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
+	16, // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
 	3,  // 1: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
 	4,  // 2: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
-	15, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
-	16, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
-	14, // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
+	17, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
+	18, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
+	16, // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
 	6,  // 6: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
 	0,  // 7: berth.binder.v1.Outcome.result:type_name -> berth.binder.v1.Outcome.Result
-	14, // 8: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
-	14, // 9: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
+	16, // 8: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
+	16, // 9: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
 	6,  // 10: berth.binder.v1.AskResponse.outcome:type_name -> berth.binder.v1.Outcome
-	17, // 11: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
+	19, // 11: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
 	10, // 12: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
-	14, // 13: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
+	16, // 13: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
 	10, // 14: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
-	18, // 15: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
-	14, // 16: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
-	1,  // 17: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
-	2,  // 18: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
-	9,  // 19: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
-	12, // 20: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
-	7,  // 21: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
-	5,  // 22: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
-	11, // 23: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
-	13, // 24: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
-	8,  // 25: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
-	22, // [22:26] is the sub-list for method output_type
-	18, // [18:22] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	20, // 15: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
+	12, // 16: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
+	15, // 17: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
+	16, // 18: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
+	1,  // 19: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
+	2,  // 20: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
+	9,  // 21: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
+	12, // 22: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
+	7,  // 23: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
+	13, // 24: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
+	5,  // 25: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
+	11, // 26: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
+	15, // 27: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
+	8,  // 28: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
+	14, // 29: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
+	25, // [25:30] is the sub-list for method output_type
+	20, // [20:25] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_berth_binder_v1_binder_proto_init() }
@@ -1220,7 +1390,7 @@ func file_berth_binder_v1_binder_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_binder_v1_binder_proto_rawDesc), len(file_berth_binder_v1_binder_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,10 +21,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	BinderService_Commit_FullMethodName  = "/berth.binder.v1.BinderService/Commit"
-	BinderService_Report_FullMethodName  = "/berth.binder.v1.BinderService/Report"
-	BinderService_Preempt_FullMethodName = "/berth.binder.v1.BinderService/Preempt"
-	BinderService_Ask_FullMethodName     = "/berth.binder.v1.BinderService/Ask"
+	BinderService_Commit_FullMethodName     = "/berth.binder.v1.BinderService/Commit"
+	BinderService_Report_FullMethodName     = "/berth.binder.v1.BinderService/Report"
+	BinderService_Preempt_FullMethodName    = "/berth.binder.v1.BinderService/Preempt"
+	BinderService_Ask_FullMethodName        = "/berth.binder.v1.BinderService/Ask"
+	BinderService_AskPreempt_FullMethodName = "/berth.binder.v1.BinderService/AskPreempt"
 )
 
 // BinderServiceClient is the client API for BinderService service.
@@ -55,6 +56,10 @@ type BinderServiceClient interface {
 	// It is idempotent per pod and attempt. Errors as of Commit.
 	// RESOURCE_EXHAUSTED (EXTENDER_BUSY) with RetryInfo: the pod's turn has not come; come back.
 	Ask(ctx context.Context, in *AskRequest, opts ...grpc.CallOption) (*AskResponse, error)
+	// AskPreempt is Preempt where extenders have a say in which pods go: it looks for the candidates itself, asks the extenders about them, and starts the
+	// best preemption that they leave. It answers when that is known: each extender is asked about one pod at a time.
+	// It is idempotent per pod and attempt. Errors as of Preempt, and of Ask.
+	AskPreempt(ctx context.Context, in *AskPreemptRequest, opts ...grpc.CallOption) (*AskPreemptResponse, error)
 }
 
 type binderServiceClient struct {
@@ -105,6 +110,16 @@ func (c *binderServiceClient) Ask(ctx context.Context, in *AskRequest, opts ...g
 	return out, nil
 }
 
+func (c *binderServiceClient) AskPreempt(ctx context.Context, in *AskPreemptRequest, opts ...grpc.CallOption) (*AskPreemptResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AskPreemptResponse)
+	err := c.cc.Invoke(ctx, BinderService_AskPreempt_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BinderServiceServer is the server API for BinderService service.
 // All implementations must embed UnimplementedBinderServiceServer
 // for forward compatibility.
@@ -133,6 +148,10 @@ type BinderServiceServer interface {
 	// It is idempotent per pod and attempt. Errors as of Commit.
 	// RESOURCE_EXHAUSTED (EXTENDER_BUSY) with RetryInfo: the pod's turn has not come; come back.
 	Ask(context.Context, *AskRequest) (*AskResponse, error)
+	// AskPreempt is Preempt where extenders have a say in which pods go: it looks for the candidates itself, asks the extenders about them, and starts the
+	// best preemption that they leave. It answers when that is known: each extender is asked about one pod at a time.
+	// It is idempotent per pod and attempt. Errors as of Preempt, and of Ask.
+	AskPreempt(context.Context, *AskPreemptRequest) (*AskPreemptResponse, error)
 	mustEmbedUnimplementedBinderServiceServer()
 }
 
@@ -154,6 +173,9 @@ func (UnimplementedBinderServiceServer) Preempt(context.Context, *PreemptRequest
 }
 func (UnimplementedBinderServiceServer) Ask(context.Context, *AskRequest) (*AskResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Ask not implemented")
+}
+func (UnimplementedBinderServiceServer) AskPreempt(context.Context, *AskPreemptRequest) (*AskPreemptResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AskPreempt not implemented")
 }
 func (UnimplementedBinderServiceServer) mustEmbedUnimplementedBinderServiceServer() {}
 func (UnimplementedBinderServiceServer) testEmbeddedByValue()                       {}
@@ -248,6 +270,24 @@ func _BinderService_Ask_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _BinderService_AskPreempt_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AskPreemptRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BinderServiceServer).AskPreempt(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BinderService_AskPreempt_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BinderServiceServer).AskPreempt(ctx, req.(*AskPreemptRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // BinderService_ServiceDesc is the grpc.ServiceDesc for BinderService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -270,6 +310,10 @@ var BinderService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Ask",
 			Handler:    _BinderService_Ask_Handler,
+		},
+		{
+			MethodName: "AskPreempt",
+			Handler:    _BinderService_AskPreempt_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
